@@ -1,0 +1,212 @@
+//! What a contract must satisfy before anything is generated from it.
+
+use std::collections::HashMap;
+
+use super::spec::{Enum, Flags, Record, Reset, Spec, camel};
+
+/// Bytes of the register page.
+const PAGE: u32 = 0x1000;
+
+/// Every breach of the layout rules, each naming its entry; empty when the contract is sound.
+pub fn problems(spec: &Spec) -> Vec<String> {
+    let mut out = Vec::new();
+    spec.records.iter().for_each(|r| record(r, &mut out));
+    spec.enums.iter().for_each(|e| code_points(e, &mut out));
+    spec.flags.iter().for_each(|f| flags(f, &mut out));
+    for c in &spec.constants {
+        if c.value > c.ty.max() {
+            out.push(format!("constant {}: {:#x} does not fit {}", c.name, c.value, c.ty.rust()));
+        }
+    }
+    registers(spec, &mut out);
+    names(spec, &mut out);
+    agreement(spec, &mut out);
+    out
+}
+
+/// Fields must tile the record: naturally aligned, in order, without holes or overlap.
+fn record(record: &Record, out: &mut Vec<String>) {
+    let name = &record.name;
+    if !record.size.is_power_of_two() || record.size < 8 {
+        out.push(format!("record {name}: size {} is not a power of two of at least 8", record.size));
+    }
+    let mut end = 0;
+    for field in &record.fields {
+        let what = format!("record {name}, field {}", field.name);
+        if field.offset % field.ty.size() != 0 {
+            out.push(format!(
+                "{what}: offset {} is not a multiple of its size {}",
+                field.offset,
+                field.ty.size()
+            ));
+        }
+        if field.offset < end {
+            out.push(format!(
+                "{what}: offset {} overlaps the field before it, which ends at {end}",
+                field.offset
+            ));
+        } else if field.offset > end {
+            out.push(format!("{what}: bytes {end} to {} before it belong to no field", field.offset - 1));
+        }
+        end = field.end();
+    }
+    if end != record.size {
+        out.push(format!("record {name}: its fields end at byte {end}, its size is {}", record.size));
+    }
+}
+
+fn code_points(e: &Enum, out: &mut Vec<String>) {
+    if e.width != 8 {
+        out.push(format!("enum {}: width {} is not 8", e.name, e.width));
+    }
+    for v in &e.values {
+        if v.value > 0xFF {
+            out.push(format!("enum {}, value {}: {} does not fit 8 bits", e.name, v.name, v.value));
+        }
+    }
+    for (a, b, value) in duplicates(e.values.iter().map(|v| (v.value, v.name.clone()))) {
+        out.push(format!("enum {}: {a} and {b} have the same value {value}", e.name));
+    }
+}
+
+fn flags(f: &Flags, out: &mut Vec<String>) {
+    if ![8, 32].contains(&f.width) {
+        out.push(format!("flags {}: width {} is neither 8 nor 32", f.name, f.width));
+    }
+    for v in &f.values {
+        if v.bit >= f.width.min(63) {
+            out.push(format!("flags {}, bit {}: {} is outside the {} bits", f.name, v.name, v.bit, f.width));
+        }
+    }
+    for (a, b, bit) in duplicates(f.values.iter().map(|v| (v.bit, v.name.clone()))) {
+        out.push(format!("flags {}: {a} and {b} have the same bit {bit}", f.name));
+    }
+}
+
+fn registers(spec: &Spec, out: &mut Vec<String>) {
+    let registers = spec.registers.iter().map(|r| (r.offset, 4, format!("register {}", r.name)));
+    let counters = spec.counters.iter().map(|c| (c.offset, 8, format!("counter {}", c.name)));
+    let mut all: Vec<(u32, u32, String)> = registers.chain(counters).collect();
+    all.sort();
+    for (offset, size, what) in &all {
+        if offset % size != 0 {
+            out.push(format!("{what}: offset {offset:#05x} is not a multiple of {size}"));
+        }
+        if offset.saturating_add(*size) > PAGE {
+            out.push(format!("{what}: offset {offset:#05x} is outside the page of {PAGE:#x} bytes"));
+        }
+    }
+    for pair in all.windows(2) {
+        let ((low, size, a), (high, _, b)) = (&pair[0], &pair[1]);
+        if low.saturating_add(*size) > *high {
+            out.push(format!("{b}: offset {high:#05x} overlaps {a} at {low:#05x}"));
+        }
+    }
+}
+
+/// Names must be identifiers of the expected case and unique where the generated languages put them side by side.
+fn names(spec: &Spec, out: &mut Vec<String>) {
+    let mut upper = |kind: &str, name: &str| {
+        let ok = name.starts_with(|c: char| c.is_ascii_uppercase())
+            && name.chars().all(|c| c.is_ascii_uppercase() || c.is_ascii_digit() || c == '_');
+        if !ok {
+            out.push(format!("{kind} {name}: the name is not UPPER_CASE"));
+        }
+    };
+    // SystemVerilog and C have one flat scope; Rust scopes its variants, which differ by camel case there.
+    let mut flat: Vec<(String, String)> = vec![("CONTRACT_VERSION".into(), "the contract's version".into())];
+    for e in &spec.enums {
+        for v in &e.values {
+            upper("value", &v.name);
+            flat.push((format!("{}_{}", e.sv_prefix, v.name), format!("{}.{}", e.name, v.name)));
+        }
+    }
+    for f in &spec.flags {
+        for v in &f.values {
+            upper("flag", &v.name);
+            flat.push((format!("{}_{}", f.sv_prefix, v.name), format!("{}.{}", f.name, v.name)));
+            flat.push((format!("{}_{}_BIT", f.sv_prefix, v.name), format!("{}.{}", f.name, v.name)));
+        }
+    }
+    for c in &spec.constants {
+        upper("constant", &c.name);
+        flat.push((c.name.clone(), format!("constant {}", c.name)));
+    }
+    for r in &spec.registers {
+        upper("register", &r.name);
+        flat.push((format!("REG_{}", r.name), format!("register {}", r.name)));
+        flat.push((format!("RESET_{}", r.name), format!("register {}", r.name)));
+    }
+    for c in &spec.counters {
+        upper("counter", &c.name);
+        flat.push((format!("CNT_{}", c.name), format!("counter {}", c.name)));
+    }
+    for (a, b, name) in duplicates(flat) {
+        out.push(format!("{a} and {b} would both be called {name}"));
+    }
+
+    let halves = spec.counters.iter().flat_map(|c| [format!("{}_LO", c.name), format!("{}_HI", c.name)]);
+    let variants = spec.registers.iter().map(|r| r.name.clone()).chain(halves);
+    for (a, b, name) in duplicates(variants.map(|n| (camel(&n), n))) {
+        out.push(format!("registers {a} and {b} would both be called Register::{name}"));
+    }
+    for record in &spec.records {
+        for (a, _, name) in duplicates(record.fields.iter().map(|f| (f.name.clone(), f.name.clone()))) {
+            out.push(format!("record {}: two fields {a} are called {name}", record.name));
+        }
+        for field in &record.fields {
+            let ok = field.name.starts_with(|c: char| c.is_ascii_lowercase())
+                && field.name.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_');
+            if !ok {
+                out.push(format!("record {}, field {}: the name is not snake_case", record.name, field.name));
+            }
+        }
+        if !record.sv.ends_with("_t") {
+            out.push(format!(
+                "record {}: the SystemVerilog name {} does not end in _t",
+                record.name, record.sv
+            ));
+        }
+    }
+}
+
+/// Numbers that the contract states twice must be equal.
+fn agreement(spec: &Spec, out: &mut Vec<String>) {
+    let reset = |name: &str| spec.registers.iter().find(|r| r.name == name).map(|r| r.reset);
+    let constant = |name: &str| spec.constants.iter().find(|c| c.name == name).map(|c| c.value);
+    if reset("VERSION").is_some_and(|r| r != Reset::Value(spec.version)) {
+        out.push(format!(
+            "register VERSION: its reset value is not the contract's version {:#010x}",
+            spec.version
+        ));
+    }
+    if let (Some(r), Some(id)) = (reset("ID"), constant("DEVICE_ID")) {
+        if !matches!(r, Reset::Value(v) if u64::from(v) == id) {
+            out.push(format!("register ID: its reset value is not the constant DEVICE_ID, {id:#010x}"));
+        }
+    }
+    let desc_flags = spec.flags.iter().find(|f| f.name == "DescFlags");
+    if let (Some(f), Some(mask)) = (desc_flags, constant("DESC_FLAGS_MASK")) {
+        if f.mask() != mask {
+            let all = f.mask();
+            out.push(format!(
+                "constant DESC_FLAGS_MASK: {mask:#x} is not all of DescFlags, which is {all:#x}"
+            ));
+        }
+    }
+}
+
+/// Pairs of labels with one key: (first label, later label, key).
+fn duplicates<K: std::hash::Hash + Eq + Clone>(
+    items: impl IntoIterator<Item = (K, String)>,
+) -> Vec<(String, String, K)> {
+    let mut seen: HashMap<K, String> = HashMap::new();
+    let mut out = Vec::new();
+    for (key, label) in items {
+        match seen.get(&key) {
+            Some(first) => out.push((first.clone(), label, key)),
+            None => drop(seen.insert(key, label)),
+        }
+    }
+    out
+}
