@@ -1,0 +1,115 @@
+// The write side of the AXI master: one 64-byte beat per cycle, each its own burst, so none crosses 4 KiB.
+// A full completion beat goes before token lines, half a one behind them.
+module axi_writer
+  import core_pkg::*;
+(
+  input  logic         clk_i,
+  input  logic         rst_ni,
+
+  input  logic         line_waits_i,
+  input  logic         line_valid_i,     // only with line_ready_o
+  input  logic [4:0]   line_id_i,
+  input  beat_t        line_i,
+  output logic         line_ready_o,     // early: does not depend on line_valid_i
+
+  input  logic         completion_valid_i,
+  input  logic         completion_urgent_i,
+  input  beat_t        completion_i,
+  output logic         completion_ready_o,
+
+  output logic         ack_o,            // one write response per cycle
+  output logic [4:0]   ack_id_o,
+  output logic         ack_error_o,
+
+  output logic [4:0]   m_axi_awid,
+  output logic [63:0]  m_axi_awaddr,
+  output logic [7:0]   m_axi_awlen,
+  output logic [2:0]   m_axi_awsize,
+  output logic [1:0]   m_axi_awburst,
+  output logic         m_axi_awvalid,
+  input  logic         m_axi_awready,
+  output logic [511:0] m_axi_wdata,
+  output logic [63:0]  m_axi_wstrb,
+  output logic         m_axi_wlast,
+  output logic         m_axi_wvalid,
+  input  logic         m_axi_wready,
+  input  logic [4:0]   m_axi_bid,
+  input  logic [1:0]   m_axi_bresp,
+  input  logic         m_axi_bvalid,
+  output logic         m_axi_bready,
+
+  output logic         sent_o,           // one beat was accepted from inside
+  output logic         idle_o            // nothing promised, nothing in flight
+);
+  localparam int CountBits = $clog2(MAX_WRITES) + 1;
+
+  logic                 room, use_completion, push;
+  logic                 aw_full, w_full;
+  logic [CountBits-1:0] in_flight_q;
+  logic [4:0]           id;
+  beat_t                beat;
+  logic [15:0]          word_en;
+  logic [1:0]           aw_count_unused, w_count_unused;
+
+  assign room               = !aw_full && !w_full && in_flight_q != CountBits'(MAX_WRITES);
+  assign line_ready_o       = room && !(completion_valid_i && completion_urgent_i);
+  assign completion_ready_o = room && (completion_urgent_i || !line_waits_i);
+  assign use_completion     = completion_valid_i && completion_ready_o;
+  assign push               = use_completion || line_valid_i;
+  assign id                 = use_completion ? COMPLETION_AXI_ID : line_id_i;
+  assign beat               = use_completion ? completion_i : line_i;
+  assign sent_o             = push;
+
+  sync_fifo #(.Width(69), .Depth(2)) u_aw (
+    .clk_i, .rst_ni,
+    .clear_i (1'b0),
+    .push_i  (push),
+    .data_i  ({id, beat.addr}),
+    .full_o  (aw_full),
+    .valid_o (m_axi_awvalid),
+    .data_o  ({m_axi_awid, m_axi_awaddr}),
+    .pop_i   (m_axi_awvalid && m_axi_awready),
+    .count_o (aw_count_unused)
+  );
+
+  sync_fifo #(.Width(528), .Depth(2)) u_w (
+    .clk_i, .rst_ni,
+    .clear_i (1'b0),
+    .push_i  (push),
+    .data_i  ({beat.word_en, beat.data}),
+    .full_o  (w_full),
+    .valid_o (m_axi_wvalid),
+    .data_o  ({word_en, m_axi_wdata}),
+    .pop_i   (m_axi_wvalid && m_axi_wready),
+    .count_o (w_count_unused)
+  );
+
+  assign m_axi_awlen   = 8'd0;
+  assign m_axi_awsize  = 3'd6;
+  assign m_axi_awburst = 2'b01;
+  assign m_axi_wlast   = 1'b1;
+  for (genvar k = 0; k < 16; k++) begin : gen_strobe
+    assign m_axi_wstrb[4*k +: 4] = {4{word_en[k]}};
+  end
+
+  assign m_axi_bready = 1'b1;
+  assign ack_o        = m_axi_bvalid;
+  assign ack_id_o     = m_axi_bid;
+  assign ack_error_o  = m_axi_bresp != '0;
+  assign idle_o       = in_flight_q == '0;
+
+  always_ff @(posedge clk_i) begin
+    if (!rst_ni) in_flight_q <= '0;
+    else         in_flight_q <= in_flight_q + CountBits'(push) - CountBits'(ack_o);
+  end
+
+`ifndef SYNTHESIS
+  always_ff @(posedge clk_i) begin
+    if (rst_ni) begin
+      if (line_valid_i && !line_ready_o) $fatal(1, "R3 axi_writer: a token line with no place for it");
+      if (ack_o && in_flight_q == '0) $fatal(1, "R3 axi_writer: write response without a write in flight");
+      if (push && beat.addr[5:0] != '0) $fatal(1, "R11 axi_writer: beat at %h is misaligned", beat.addr);
+    end
+  end
+`endif
+endmodule

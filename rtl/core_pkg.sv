@@ -1,0 +1,61 @@
+// Records that travel between the blocks of the device. Nothing here is visible on the wire.
+package core_pkg;
+  // A checked descriptor, ready to run.
+  typedef struct packed {
+    logic [7:0]  opcode;
+    logic [7:0]  error;            // not ERR_NONE: completes at once as ERROR
+    logic        fence;
+    logic        eos_stops;
+    logic        resident;
+    logic        irq;
+    logic        brief;            // a worker may be free of it within a few cycles of starting it
+    logic [31:0] rollout_id;
+    logic [31:0] seq_len;
+    logic [31:0] max_tokens;
+    logic [31:0] checkpoint;       // resolved: CHECKPOINT_NEVER or at least 1
+    logic [63:0] token_addr;       // bus address of the first token
+    logic [15:0] reward_model_id;
+    logic [63:0] user_data;
+    logic [31:0] counter;          // policy counter of the first token: base + seq_len * GOLDEN
+    logic [31:0] hash;             // mix(counter)
+    logic [31:0] result;           // result of a descriptor that adds no token
+  } work_t;
+
+  // What a worker says at the end of a descriptor: a completion but for sq_head and phase.
+  typedef struct packed {
+    logic        irq;
+    logic [7:0]  status;
+    logic [7:0]  flags;
+    logic [7:0]  error;
+    logic [15:0] worker_id;
+    logic [15:0] reward_model_id;
+    logic [31:0] result;
+    logic [31:0] final_seq_len;
+    logic [31:0] rollout_id;
+    logic [63:0] user_data;
+  } done_t;
+
+  // One 64-byte beat for the write channel.
+  typedef struct packed {
+    logic [63:0]  addr;            // multiple of 64
+    logic [15:0]  word_en;         // which 32-bit words are written
+    logic [511:0] data;
+  } beat_t;
+
+  // Widths of the records, for buses that carry one per worker. The arbiter checks them against $bits.
+  localparam int DONE_BITS = 217;
+  localparam int BEAT_BITS = 592;
+
+  // AXI IDs of writes: token lines carry the worker's number, completions this one.
+  localparam logic [4:0] COMPLETION_AXI_ID = 5'd16;
+  localparam int MAX_WORKERS = 16;
+
+  // Writes in flight on the write port, at most. Line counters are one bit wider so that their
+  // difference has a sign.
+  localparam int MAX_WRITES = 128;
+  localparam int LINE_COUNT_BITS = 9;
+
+  // "A few cycles": how long before its end a worker asks for the next descriptor. Covers the
+  // dispatcher's latency, so that a worker changes descriptors without losing a cycle.
+  localparam logic [31:0] NEAR_END = 32'd4;
+endpackage

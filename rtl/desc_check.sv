@@ -1,0 +1,151 @@
+// Checks a descriptor (rules R2, R10, R11) and prepares the policy's first counter and hash: a pipeline of three
+// stages, one descriptor per cycle. The order of the checks is the contract's; the first that applies is the error.
+module desc_check
+  import desc_pkg::*;
+  import core_pkg::*;
+  import policy_pkg::*;
+(
+  input  logic         clk_i,
+  input  logic         rst_ni,
+  input  logic         clear_i,
+
+  input  logic [63:0]  token_base_i,
+  input  logic [63:0]  token_size_i,
+  input  logic [63:0]  kv_size_i,
+  input  logic [31:0]  length_limit_i,
+  input  logic [31:0]  checkpoint_default_i,
+
+  input  logic         slot_valid_i,
+  input  logic [511:0] slot_data_i,
+  input  logic         slot_fault_i,
+  input  logic [31:0]  slot_index_i,
+  output logic         slot_ready_o,
+
+  output logic         work_valid_o,
+  output work_t        work_o,
+  input  logic         work_ready_i,
+  output logic         idle_o          // no slot offered, nothing inside
+);
+  logic move, valid1_q, valid2_q, valid3_q;
+  assign move         = !work_valid_o || work_ready_i;
+  assign slot_ready_o = move;
+  assign idle_o       = !(slot_valid_i || valid1_q || valid2_q || valid3_q);
+
+  // ---------------------------------------------------------------- stage 1: integrity
+  logic        intact1_q, fault1_q;
+  /* verilator lint_off UNUSEDSIGNAL */  // check has done its work; engine 0 has no use for kv_arena_id
+  hw_desc_t    desc1_q;
+  /* verilator lint_on UNUSEDSIGNAL */
+  logic [31:0] index1_q, mixed_id1_q;
+
+  always_ff @(posedge clk_i) begin
+    if (move && slot_valid_i) begin
+      desc1_q     <= slot_data_i;
+      fault1_q    <= slot_fault_i;
+      index1_q    <= slot_index_i;
+      intact1_q   <= slot_data_i[511:480] == check_word(slot_data_i, slot_index_i);
+      mixed_id1_q <= mix(slot_data_i[63:32] + GOLDEN);
+    end
+  end
+
+  // ---------------------------------------------------------------- stage 2: the rules of form
+  work_t       work2_q, work2;
+  logic [31:0] base2_q, offset2_q;
+  logic        decode, prefill, known;
+  logic [32:0] end_len;
+  logic [64:0] end_offset;
+  logic        bad_model, bad_length, bad_region, bad_prefix;
+
+  always_comb begin
+    decode  = desc1_q.opcode == OP_DECODE;
+    prefill = desc1_q.opcode == OP_PREFILL;
+    known   = decode || prefill || desc1_q.opcode == OP_NOP || desc1_q.opcode == OP_STOP;
+
+    end_len    = {1'b0, desc1_q.seq_len} + (decode ? {1'b0, desc1_q.max_tokens} : 33'd0);
+    end_offset = {1'b0, desc1_q.delta_offset} + {31'd0, desc1_q.max_tokens, 2'b00};
+
+    bad_model  = ((decode || prefill) && desc1_q.model_id != '0)
+              || (decode && desc1_q.flags[FLAG_RESIDENT_BIT] && desc1_q.reward_model_id != '0);
+    bad_length = (decode && desc1_q.max_tokens == '0)
+              || ((decode || prefill) && end_len > {1'b0, length_limit_i});
+    bad_region = (decode && (desc1_q.delta_offset[1:0] != '0 || end_offset > {1'b0, token_size_i}))
+              || ((decode || prefill) && desc1_q.kv_offset != '0 && desc1_q.kv_offset >= kv_size_i);
+    bad_prefix = (prefill || (decode && desc1_q.flags[FLAG_COW_PREFIX_BIT])) && desc1_q.prefix_id == PREFIX_NONE;
+
+    work2 = '0;
+    if      (fault1_q)                                                            work2.error = ERR_DMA_FAULT;
+    else if (!intact1_q)                                                          work2.error = ERR_BAD_CHECK;
+    else if (!known)                                                              work2.error = ERR_BAD_OPCODE;
+    else if ((desc1_q.flags & ~DESC_FLAGS_MASK) != '0 || desc1_q.reserved != '0)  work2.error = ERR_RESERVED_SET;
+    else if (bad_model)                                                           work2.error = ERR_BAD_MODEL;
+    else if (bad_length)                                                          work2.error = ERR_BAD_LENGTH;
+    else if (bad_region)                                                          work2.error = ERR_BAD_REGION;
+    else if (bad_prefix)                                                          work2.error = ERR_BAD_PREFIX;
+    else                                                                          work2.error = ERR_NONE;
+
+    if (fault1_q) begin
+      // Nothing of the slot can be trusted: only its index is known.
+      work2.result = index1_q;
+    end else begin
+      work2.opcode          = desc1_q.opcode;
+      work2.rollout_id      = desc1_q.rollout_id;
+      work2.seq_len         = desc1_q.seq_len;
+      work2.max_tokens      = desc1_q.max_tokens;
+      work2.token_addr      = token_base_i + desc1_q.delta_offset;
+      work2.reward_model_id = desc1_q.reward_model_id;
+      work2.user_data       = desc1_q.user_data;
+    end
+    if (work2.error == ERR_NONE) begin
+      work2.fence     = desc1_q.flags[FLAG_FENCE_BIT];
+      work2.eos_stops = desc1_q.flags[FLAG_EOS_STOPS_BIT];
+      work2.resident  = desc1_q.flags[FLAG_RESIDENT_BIT];
+      work2.irq = desc1_q.flags[FLAG_INTERRUPT_BIT];
+    end else begin
+      work2.irq = 1'b1;  // R14: a host that sleeps must learn of an error
+    end
+    work2.checkpoint = (desc1_q.checkpoint != '0) ? desc1_q.checkpoint
+                     : (checkpoint_default_i != '0) ? checkpoint_default_i : CHECKPOINT_NEVER;
+    work2.brief = !decode || work2.error != ERR_NONE || work2.eos_stops
+               || work2.max_tokens <= NEAR_END || work2.checkpoint <= NEAR_END;
+  end
+
+  always_ff @(posedge clk_i) begin
+    if (move && valid1_q) begin
+      work2_q   <= work2;
+      base2_q   <= mix(desc1_q.seed ^ mixed_id1_q);
+      offset2_q <= desc1_q.seq_len * GOLDEN;
+    end
+  end
+
+  // ---------------------------------------------------------------- stage 3: the policy's first hash
+  work_t       work3_q;
+  logic [31:0] counter3;
+
+  assign counter3     = base2_q + offset2_q;
+  assign work_valid_o = valid3_q;
+  assign work_o       = work3_q;
+
+  always_ff @(posedge clk_i) begin
+    if (move && valid2_q) begin
+      work3_q         <= work2_q;
+      work3_q.counter <= counter3;
+      work3_q.hash    <= mix(counter3);
+    end
+  end
+
+  always_ff @(posedge clk_i) begin
+    if (!rst_ni) begin
+      valid1_q <= 1'b0;
+      valid2_q <= 1'b0;
+      valid3_q <= 1'b0;
+    end else if (clear_i) begin
+      valid1_q <= 1'b0;
+      valid2_q <= 1'b0;
+      valid3_q <= 1'b0;
+    end else if (move) begin
+      valid1_q <= slot_valid_i;
+      valid2_q <= valid1_q;
+      valid3_q <= valid2_q;
+    end
+  end
+endmodule

@@ -1,0 +1,95 @@
+// Hands the oldest descriptor to a worker, in order of the submission queue.
+//
+// R5: while a worker holds a descriptor of the same rollout, running, queued or not yet delivered, the next one goes
+//     to that worker, behind it. A STOP takes the same way and there ends the DECODE before it (R8).
+// R7: a FENCE waits until nothing is in flight, and nothing passes it until it is complete.
+module dispatcher
+  import desc_pkg::*;
+#(
+  parameter int Workers = 4
+) (
+  input  logic               clk_i,
+  input  logic               rst_ni,
+  input  logic               clear_i,
+
+  input  logic [Workers-1:0] in_use_i,     // workers that may be used
+  input  logic               work_valid_i,
+  input  logic [7:0]         opcode_i,
+  input  logic [7:0]         error_i,
+  input  logic               fence_i,
+  input  logic [31:0]        rollout_i,
+  output logic               work_ready_o,
+
+  // Worker side. probe_o asks which worker holds this rollout; the answer is combinational.
+  output logic               probe_o,
+  output logic [31:0]        probe_rollout_o,
+  input  logic [Workers-1:0] holds_i,
+  input  logic [Workers-1:0] room_i,       // may take a descriptor of a rollout that it holds
+  input  logic [Workers-1:0] wants_i,      // will soon be free
+  input  logic [Workers-1:0] free_i,       // has nothing to do
+  output logic [Workers-1:0] assign_o,     // one-hot: takes the descriptor at the end of this cycle
+
+  input  logic [1:0]         visible_i,    // completions that became visible in this cycle
+  output logic               prefix_o,     // a PREFILL was handed out: its prefix is registered
+  output logic               idle_o,       // nothing is in flight behind the dispatcher
+  output logic               held_order_o,
+  output logic               held_fence_o
+);
+  // Descriptors between here and their visible completion: bounded by the stores on the way, far below 2^16.
+  logic [15:0] in_flight_q;
+  logic        fenced_q;        // a FENCE is in flight
+
+  logic fence_blocks, held, go;
+  logic [Workers-1:0] wants, candidates, pick;
+
+  assign idle_o          = in_flight_q == '0;
+  assign fence_blocks    = !idle_o && (fenced_q || fence_i);
+  assign probe_o         = work_valid_i && !fence_blocks;
+  assign probe_rollout_o = rollout_i;
+  assign held            = holds_i != '0;
+  assign wants           = wants_i & in_use_i;
+
+  assign candidates = !probe_o ? '0
+                    : held ? (holds_i & room_i)
+                    : ((wants & free_i) != '0) ? (wants & free_i) : wants;
+
+  round_robin #(.N(Workers)) u_round_robin (
+    .clk_i, .rst_ni,
+    .request_i (candidates),
+    .grant_o   (pick),
+    .accept_i  (go)
+  );
+
+  assign go           = pick != '0 && !clear_i;
+  assign assign_o     = go ? pick : '0;
+  assign work_ready_o = go;
+  assign prefix_o     = go && opcode_i == OP_PREFILL && error_i == ERR_NONE;
+  assign held_order_o = probe_o && held && !go;
+  assign held_fence_o = work_valid_i && fence_blocks;
+
+  always_ff @(posedge clk_i) begin
+    if (!rst_ni) begin
+      in_flight_q <= '0;
+      fenced_q    <= 1'b0;
+    end else if (clear_i) begin
+      in_flight_q <= '0;
+      fenced_q    <= 1'b0;
+    end else begin
+      in_flight_q <= in_flight_q + 16'(go) - 16'(visible_i);
+      if (go) fenced_q <= fence_i;
+    end
+  end
+
+`ifndef SYNTHESIS
+  always_ff @(posedge clk_i) begin
+    if (rst_ni && !clear_i) begin
+      if (16'(visible_i) > in_flight_q)
+        $fatal(1, "R3 dispatcher: %0d completions became visible, %0d were due", visible_i, in_flight_q);
+      if ((holds_i & (holds_i - 1'b1)) != '0)
+        $fatal(1, "R5 dispatcher: rollout %0d is held by workers %b at once", probe_rollout_o, holds_i);
+      if (go && fence_i && !idle_o)
+        $fatal(1, "R7 dispatcher: FENCE of rollout %0d starts with %0d in flight", rollout_i, in_flight_q);
+    end
+  end
+`endif
+endmodule

@@ -1,0 +1,275 @@
+// The register page (docs/contract.md, Registers): configuration, doorbells, state, interrupt. Counters lie in
+// perf_counters. An access that the page does not allow answers an error and changes nothing.
+module mmio_regs
+  import desc_pkg::*;
+#(
+  parameter int Workers = 4
+) (
+  input  logic        clk_i,
+  input  logic        rst_ni,
+
+  // Register accesses of one cycle; the answers are combinational.
+  input  logic        write_i,
+  input  logic [11:0] write_addr_i,
+  input  logic [31:0] write_data_i,
+  input  logic        write_partial_i,
+  output logic        write_error_o,
+  input  logic        read_i,
+  input  logic [11:0] read_addr_i,
+  output logic [31:0] read_data_o,
+  output logic        read_error_o,
+  input  logic        counter_hit_i,
+  input  logic [31:0] counter_data_i,
+
+  // Configuration; stable while the device is active.
+  output logic        enable_o,
+  output logic [63:0] sq_base_o,
+  output logic [63:0] cq_base_o,
+  output logic [16:0] sq_size_o,
+  output logic [16:0] cq_size_o,
+  output logic [63:0] token_base_o,
+  output logic [63:0] token_size_o,
+  output logic [63:0] kv_size_o,
+  output logic [31:0] sq_start_o,
+  output logic [31:0] cq_start_o,
+  output logic [31:0] checkpoint_default_o,
+  output logic [15:0] wait_states_o,
+  output logic [31:0] length_limit_o,
+  output logic [15:0] eos_threshold_o,
+  output logic [31:0] reward_threshold_o,
+  output logic [Workers-1:0] workers_o,      // one bit per worker in use
+
+  // Doorbells, forwarded to the rings, which may refuse them in the same cycle.
+  output logic        doorbell_o,
+  input  logic        doorbell_ok_i,
+  output logic        release_o,
+  input  logic        release_ok_i,
+  output logic [31:0] index_o,
+
+  // State.
+  input  logic        active_i,
+  input  logic        check_idle_i,          // nothing between the fetch and the dispatcher
+  input  logic        dispatch_idle_i,       // nothing between the dispatcher and visible completions
+  input  logic [31:0] sq_head_i,
+  input  logic [31:0] sq_tail_i,
+  input  logic [31:0] cq_head_i,
+  input  logic [31:0] cq_tail_i,
+  input  logic [Workers-1:0] free_i,
+  input  logic [Workers-1:0] wait_i,
+  input  logic [Workers-1:0] stall_i,
+  input  logic        read_fault_i,
+  input  logic        line_fault_i,
+  input  logic        completion_fault_i,
+
+  input  logic        asked_i,               // a visible, unreleased completion asked for an interrupt
+  output logic        irq_o
+);
+  localparam logic [31:0] Capability =
+      CAP_PREFILL | CAP_RESIDENT | CAP_INTERRUPT | 32'(Workers);
+
+  // ---------------------------------------------------------------- storage
+  logic        enable_q, armed_q, pending_q;
+  logic [7:0]  error_q, refused_q;
+  logic [31:0] sq_size_q, cq_size_q;
+  logic [31:0] kv_base_lo_q, kv_base_hi_q;   // engine 0 does not access the KV region: held for the host only
+  logic [4:0]  workers_q;
+
+  // ---------------------------------------------------------------- write decode
+  logic write, is_cfg, is_rw, fire, workers_ok;
+
+  always_comb begin
+    is_cfg = 1'b0;
+    is_rw  = 1'b0;
+    if (write_i) begin
+      case (write_addr_i)
+        REG_WORKERS, REG_SQ_BASE_LO, REG_SQ_BASE_HI, REG_CQ_BASE_LO, REG_CQ_BASE_HI, REG_SQ_SIZE, REG_CQ_SIZE,
+        REG_TOKEN_BASE_LO, REG_TOKEN_BASE_HI, REG_TOKEN_SIZE_LO, REG_TOKEN_SIZE_HI, REG_KV_BASE_LO, REG_KV_BASE_HI,
+        REG_KV_SIZE_LO, REG_KV_SIZE_HI, REG_SQ_START, REG_CQ_START, REG_CHECKPOINT_DEFAULT, REG_WAIT_STATES,
+        REG_LENGTH_LIMIT, REG_EOS_THRESHOLD, REG_REWARD_THRESHOLD: is_cfg = 1'b1;
+        REG_CONTROL, REG_DOORBELL, REG_CQ_HEAD, REG_ERROR, REG_IRQ: is_rw = 1'b1;
+        default: ;
+      endcase
+    end
+  end
+
+  assign write      = write_i && !write_partial_i;
+  assign doorbell_o = write && write_addr_i == REG_DOORBELL;
+  assign release_o  = write && write_addr_i == REG_CQ_HEAD;
+  assign index_o    = write_data_i;
+  assign workers_ok = write_data_i != '0 && write_data_i <= Workers;
+  assign write_error_o = write_partial_i
+                      || !(is_rw || (is_cfg && !active_i && !enable_q))
+                      || (doorbell_o && !doorbell_ok_i)
+                      || (release_o && !release_ok_i)
+                      || (write_addr_i == REG_WORKERS && !workers_ok);
+  assign fire = write && !write_error_o;
+
+  // ---------------------------------------------------------------- configuration
+  always_ff @(posedge clk_i) begin
+    if (!rst_ni) begin
+      sq_base_o            <= '0;
+      cq_base_o            <= '0;
+      sq_size_q            <= '0;
+      cq_size_q            <= '0;
+      token_base_o         <= '0;
+      token_size_o         <= '0;
+      kv_base_lo_q         <= '0;
+      kv_base_hi_q         <= '0;
+      kv_size_o            <= '0;
+      sq_start_o           <= '0;
+      cq_start_o           <= '0;
+      checkpoint_default_o <= RESET_CHECKPOINT_DEFAULT;
+      wait_states_o        <= '0;
+      length_limit_o       <= RESET_LENGTH_LIMIT;
+      eos_threshold_o      <= '0;
+      reward_threshold_o   <= '0;
+      workers_q            <= 5'(Workers);
+    end else if (fire) begin
+      case (write_addr_i)
+        REG_WORKERS:            workers_q            <= write_data_i[4:0];
+        REG_SQ_BASE_LO:         sq_base_o[31:0]      <= write_data_i;
+        REG_SQ_BASE_HI:         sq_base_o[63:32]     <= write_data_i;
+        REG_CQ_BASE_LO:         cq_base_o[31:0]      <= write_data_i;
+        REG_CQ_BASE_HI:         cq_base_o[63:32]     <= write_data_i;
+        REG_SQ_SIZE:            sq_size_q            <= write_data_i;
+        REG_CQ_SIZE:            cq_size_q            <= write_data_i;
+        REG_TOKEN_BASE_LO:      token_base_o[31:0]   <= write_data_i;
+        REG_TOKEN_BASE_HI:      token_base_o[63:32]  <= write_data_i;
+        REG_TOKEN_SIZE_LO:      token_size_o[31:0]   <= write_data_i;
+        REG_TOKEN_SIZE_HI:      token_size_o[63:32]  <= write_data_i;
+        REG_KV_BASE_LO:         kv_base_lo_q         <= write_data_i;
+        REG_KV_BASE_HI:         kv_base_hi_q         <= write_data_i;
+        REG_KV_SIZE_LO:         kv_size_o[31:0]      <= write_data_i;
+        REG_KV_SIZE_HI:         kv_size_o[63:32]     <= write_data_i;
+        REG_SQ_START:           sq_start_o           <= write_data_i;
+        REG_CQ_START:           cq_start_o           <= write_data_i;
+        REG_CHECKPOINT_DEFAULT: checkpoint_default_o <= write_data_i;
+        REG_WAIT_STATES:        wait_states_o        <= write_data_i[15:0];
+        REG_LENGTH_LIMIT:       length_limit_o       <= write_data_i;
+        REG_EOS_THRESHOLD:      eos_threshold_o      <= write_data_i[15:0];
+        REG_REWARD_THRESHOLD:   reward_threshold_o   <= write_data_i;
+        default: ;
+      endcase
+    end
+  end
+
+  assign enable_o  = enable_q;
+  assign sq_size_o = sq_size_q[16:0];
+  assign cq_size_o = cq_size_q[16:0];
+  for (genvar w = 0; w < Workers; w++) begin : gen_in_use
+    assign workers_o[w] = 5'(w) < workers_q;
+  end
+
+  // ---------------------------------------------------------------- enable, faults, refused doorbells, interrupt
+  function automatic logic ring_ok(input logic [31:0] size, input logic [5:0] base_low);
+    ring_ok = size >= 32'd2 && size <= (32'd1 << RING_MAX_LOG2) && (size & (size - 32'd1)) == '0 && base_low == '0;
+  endfunction
+
+  logic config_ok, enabling, bad_config, refused;
+  assign config_ok  = ring_ok(sq_size_q, sq_base_o[5:0]) && ring_ok(cq_size_q, cq_base_o[5:0]) && token_base_o[5:0] == '0
+                   && kv_base_lo_q[5:0] == '0;
+  assign enabling   = fire && write_addr_i == REG_CONTROL && write_data_i[CONTROL_ENABLE_BIT] && !enable_q;
+  assign bad_config = enabling && !config_ok;
+  assign refused    = (doorbell_o && !doorbell_ok_i) || (release_o && !release_ok_i);
+
+  always_ff @(posedge clk_i) begin
+    if (!rst_ni) begin
+      enable_q  <= 1'b0;
+      error_q   <= FAULT_NONE;
+      refused_q <= '0;
+      armed_q   <= 1'b0;
+      pending_q <= 1'b0;
+    end else begin
+      if (fire && write_addr_i == REG_CONTROL) enable_q <= write_data_i[CONTROL_ENABLE_BIT] && (enable_q || config_ok);
+
+      if (enabling && config_ok) refused_q <= '0;
+      else if (refused && refused_q != 8'hFF) refused_q <= refused_q + 8'd1;
+
+      if (fire && write_addr_i == REG_ERROR) error_q <= FAULT_NONE;
+      else if (error_q == FAULT_NONE) begin
+        if      (bad_config)         error_q <= FAULT_BAD_CONFIG;
+        else if (completion_fault_i) error_q <= FAULT_COMPLETION_WRITE;
+        else if (line_fault_i)       error_q <= FAULT_DMA_WRITE;
+        else if (read_fault_i)       error_q <= FAULT_DMA_READ;
+      end
+
+      // R14: armed, it fires once, and not again before the next arming.
+      if (fire && write_addr_i == REG_IRQ) begin
+        armed_q <= write_data_i[IRQ_ARMED_BIT];
+        if (write_data_i[IRQ_ARMED_BIT]) pending_q <= 1'b0;
+      end else if (armed_q && asked_i) begin
+        armed_q   <= 1'b0;
+        pending_q <= 1'b1;
+      end
+    end
+  end
+
+  assign irq_o = pending_q;
+
+  // ---------------------------------------------------------------- STATUS
+  function automatic logic [7:0] saturate(input logic [31:0] value);
+    saturate = (value > 32'd255) ? 8'hFF : value[7:0];
+  endfunction
+
+  logic [31:0] sq_fill, cq_fill;
+  logic        idle;
+  assign idle    = sq_fill == '0 && check_idle_i && dispatch_idle_i;
+  assign sq_fill = sq_tail_i - sq_head_i;
+  assign cq_fill = cq_tail_i - cq_head_i;
+
+  // ---------------------------------------------------------------- reads
+  always_comb begin
+    read_data_o  = '0;
+    read_error_o = 1'b0;
+    if (read_i) begin
+      case (read_addr_i)
+        REG_ID:                 read_data_o = DEVICE_ID;
+        REG_VERSION:            read_data_o = CONTRACT_VERSION;
+        REG_CAPABILITY:         read_data_o = Capability;
+        REG_CONTROL:            read_data_o = {31'd0, enable_q};
+        REG_DOORBELL:           read_data_o = sq_tail_i;
+        REG_CQ_HEAD:            read_data_o = cq_head_i;
+        REG_STATE:              read_data_o = {29'd0, error_q != FAULT_NONE, idle, active_i};
+        REG_ERROR:              read_data_o = {24'd0, error_q};
+        REG_STATUS:             read_data_o = {5'($countones(~free_i)), stall_i != '0, wait_i != '0, free_i != '1,
+                                               saturate(sq_fill), saturate(cq_fill), refused_q};
+        REG_WORKERS:            read_data_o = {27'd0, workers_q};
+        REG_SQ_BASE_LO:         read_data_o = sq_base_o[31:0];
+        REG_SQ_BASE_HI:         read_data_o = sq_base_o[63:32];
+        REG_CQ_BASE_LO:         read_data_o = cq_base_o[31:0];
+        REG_CQ_BASE_HI:         read_data_o = cq_base_o[63:32];
+        REG_SQ_SIZE:            read_data_o = sq_size_q;
+        REG_CQ_SIZE:            read_data_o = cq_size_q;
+        REG_TOKEN_BASE_LO:      read_data_o = token_base_o[31:0];
+        REG_TOKEN_BASE_HI:      read_data_o = token_base_o[63:32];
+        REG_TOKEN_SIZE_LO:      read_data_o = token_size_o[31:0];
+        REG_TOKEN_SIZE_HI:      read_data_o = token_size_o[63:32];
+        REG_KV_BASE_LO:         read_data_o = kv_base_lo_q;
+        REG_KV_BASE_HI:         read_data_o = kv_base_hi_q;
+        REG_KV_SIZE_LO:         read_data_o = kv_size_o[31:0];
+        REG_KV_SIZE_HI:         read_data_o = kv_size_o[63:32];
+        REG_SQ_START:           read_data_o = sq_start_o;
+        REG_CQ_START:           read_data_o = cq_start_o;
+        REG_CHECKPOINT_DEFAULT: read_data_o = checkpoint_default_o;
+        REG_WAIT_STATES:        read_data_o = {16'd0, wait_states_o};
+        REG_LENGTH_LIMIT:       read_data_o = length_limit_o;
+        REG_EOS_THRESHOLD:      read_data_o = {16'd0, eos_threshold_o};
+        REG_REWARD_THRESHOLD:   read_data_o = reward_threshold_o;
+        REG_IRQ:                read_data_o = {30'd0, pending_q, armed_q};
+        default: begin
+          read_data_o  = counter_hit_i ? counter_data_i : '0;
+          read_error_o = !counter_hit_i;
+        end
+      endcase
+    end
+  end
+
+`ifndef SYNTHESIS
+  initial begin
+    if (Workers < 1 || Workers > 16) $fatal(1, "mmio_regs: Workers is %0d, must be 1 to 16", Workers);
+  end
+  always_ff @(posedge clk_i) begin
+    if (rst_ni && active_i && enable_q && !config_ok) $fatal(1, "R11 mmio_regs: active with a bad configuration");
+  end
+`endif
+endmodule

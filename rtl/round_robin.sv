@@ -1,0 +1,23 @@
+// Round-robin grant, combinational. The requester after the last one that was accepted comes first.
+module round_robin #(
+  parameter int N = 4
+) (
+  input  logic         clk_i,
+  input  logic         rst_ni,
+  input  logic [N-1:0] request_i,
+  output logic [N-1:0] grant_o,     // one-hot, or zero without a request
+  input  logic         accept_i     // the grant was used: move on
+);
+  // Requesters above the last one that was served.
+  logic [N-1:0] above_q;
+  logic [N-1:0] preferred, candidates;
+
+  assign preferred  = request_i & above_q;
+  assign candidates = (preferred != '0) ? preferred : request_i;
+  assign grant_o    = candidates & (~candidates + 1'b1);
+
+  always_ff @(posedge clk_i) begin
+    if (!rst_ni) above_q <= '1;
+    else if (accept_i) above_q <= ~(grant_o | (grant_o - 1'b1));
+  end
+endmodule
