@@ -1,0 +1,189 @@
+//! Configuration of a queue pair and where its parts lie in shared memory.
+
+use crate::contract::{CHECKPOINT_NEVER, Register};
+use crate::error::DeviceError;
+use crate::memory::PAGE;
+use crate::queue::Depth;
+
+/// How a [`Driver`](crate::driver::Driver) sets up its queue pair and device.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct QueueConfig {
+    /// Slots of the submission queue: a power of two, 2 to 65536.
+    pub sq_depth: u32,
+    /// Slots of the completion queue: a power of two, 2 to 65536.
+    pub cq_depth: u32,
+    /// Running index at which the submission queue starts.
+    pub sq_start: u32,
+    /// Running index at which the completion queue starts.
+    pub cq_start: u32,
+    /// Bytes of the token region.
+    pub token_bytes: u64,
+    /// Bytes of the KV region.
+    pub kv_bytes: u64,
+    /// Checkpoint of descriptors that give 0; 0 and [`CHECKPOINT_NEVER`] are never.
+    pub checkpoint_default: u32,
+    /// Cycles to wait before each token, at most 65535.
+    pub wait_states: u32,
+    /// Largest `seq_len` + `max_tokens`.
+    pub length_limit: u32,
+    /// Probability of end of sequence per token, in 1/32768, at most 65535.
+    pub eos_threshold: u32,
+    /// RESIDENT: a score below it ends the rollout; Q16.16.
+    pub reward_threshold: u32,
+    /// Workers to use; `None` is all that the device has.
+    pub workers: Option<u32>,
+    /// Advances in a row without any progress of the device after which a wait ends as `Timeout` (R15), at least 1.
+    /// A slow device makes progress whenever a counter of tokens, descriptors or completions moves, so this bounds
+    /// the time of a single token, wait states and memory latency included.
+    pub patience: u32,
+}
+
+impl Default for QueueConfig {
+    fn default() -> Self {
+        Self {
+            sq_depth: 1024,
+            cq_depth: 1024,
+            sq_start: 0,
+            cq_start: 0,
+            token_bytes: 1 << 20,
+            kv_bytes: 0,
+            checkpoint_default: CHECKPOINT_NEVER,
+            wait_states: 0,
+            length_limit: 1 << 20,
+            eos_threshold: 0,
+            reward_threshold: 0,
+            workers: None,
+            patience: 1000,
+        }
+    }
+}
+
+/// Byte offsets of the parts of a queue pair in its shared memory, each a multiple of [`PAGE`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Layout {
+    /// Submission queue.
+    pub sq: usize,
+    /// Completion queue.
+    pub cq: usize,
+    /// Token region.
+    pub tokens: usize,
+    /// KV region.
+    pub kv: usize,
+    /// Length of the whole.
+    pub bytes: usize,
+}
+
+/// A configuration that was checked.
+#[derive(Clone, Debug)]
+pub(crate) struct Checked {
+    pub sq_depth: Depth,
+    pub cq_depth: Depth,
+    pub layout: Layout,
+}
+
+impl QueueConfig {
+    /// Checks every value and lays the parts out.
+    ///
+    /// # Errors
+    /// `RingDepth` or `Config`, naming the field.
+    pub(crate) fn check(&self) -> Result<Checked, DeviceError> {
+        let sq_depth = Depth::new("sq_depth", self.sq_depth)?;
+        let cq_depth = Depth::new("cq_depth", self.cq_depth)?;
+        at_most("wait_states", self.wait_states, 0xFFFF)?;
+        at_most("eos_threshold", self.eos_threshold, 0xFFFF)?;
+        for (field, value) in [("workers", self.workers), ("patience", Some(self.patience))] {
+            if value == Some(0) {
+                return Err(DeviceError::Config { field, value: 0, expected: "at least 1".into() });
+            }
+        }
+        Ok(Checked { sq_depth, cq_depth, layout: self.layout(sq_depth, cq_depth)? })
+    }
+
+    fn layout(&self, sq_depth: Depth, cq_depth: Depth) -> Result<Layout, DeviceError> {
+        let mut end = 0usize;
+        let mut place = |field, bytes: u64| {
+            let start = end;
+            end = usize::try_from(bytes)
+                .ok()
+                .and_then(|bytes| bytes.checked_next_multiple_of(PAGE))
+                .and_then(|bytes| start.checked_add(bytes))
+                .filter(|&end| isize::try_from(end).is_ok())
+                .ok_or_else(|| DeviceError::Config {
+                    field,
+                    value: bytes,
+                    expected: "small enough for the regions to fit the address space together".into(),
+                })?;
+            Ok::<_, DeviceError>(start)
+        };
+        let sq = place("sq_depth", 64 * u64::from(sq_depth.slots()))?;
+        let cq = place("cq_depth", 32 * u64::from(cq_depth.slots()))?;
+        let tokens = place("token_bytes", self.token_bytes)?;
+        let kv = place("kv_bytes", self.kv_bytes)?;
+        Ok(Layout { sq, cq, tokens, kv, bytes: end })
+    }
+
+    /// The registers that this configuration sets, for regions at `layout` in memory at `bus_address`.
+    pub(crate) fn registers(&self, layout: &Layout, bus_address: u64) -> Vec<(Register, u32)> {
+        use Register as R;
+        let at = |offset: usize| bus_address + offset as u64;
+        let wide = [
+            (R::SqBaseLo, R::SqBaseHi, at(layout.sq)),
+            (R::CqBaseLo, R::CqBaseHi, at(layout.cq)),
+            (R::TokenBaseLo, R::TokenBaseHi, at(layout.tokens)),
+            (R::TokenSizeLo, R::TokenSizeHi, self.token_bytes),
+            (R::KvBaseLo, R::KvBaseHi, at(layout.kv)),
+            (R::KvSizeLo, R::KvSizeHi, self.kv_bytes),
+        ];
+        let narrow = [
+            (R::SqSize, self.sq_depth),
+            (R::CqSize, self.cq_depth),
+            (R::SqStart, self.sq_start),
+            (R::CqStart, self.cq_start),
+            (R::CheckpointDefault, self.checkpoint_default),
+            (R::WaitStates, self.wait_states),
+            (R::LengthLimit, self.length_limit),
+            (R::EosThreshold, self.eos_threshold),
+            (R::RewardThreshold, self.reward_threshold),
+        ];
+        wide.into_iter()
+            .flat_map(|(low, high, value)| [(low, value as u32), (high, (value >> 32) as u32)])
+            .chain(narrow)
+            .collect()
+    }
+}
+
+fn at_most(field: &'static str, value: u32, limit: u32) -> Result<(), DeviceError> {
+    if value > limit {
+        return Err(DeviceError::Config { field, value: value.into(), expected: format!("at most {limit}") });
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rstest::rstest;
+
+    #[rstest]
+    #[case(QueueConfig { sq_depth: 48, ..Default::default() },
+           "sq_depth is 48: a ring has a power of two of slots, from 2 to 65536; the nearest: 32 and 64")]
+    #[case(QueueConfig { cq_depth: 1, ..Default::default() },
+           "cq_depth is 1: a ring has a power of two of slots, from 2 to 65536; the nearest: 2")]
+    #[case(QueueConfig { wait_states: 65_536, ..Default::default() }, "wait_states is 65536: it must be at most 65535")]
+    #[case(QueueConfig { eos_threshold: 65_536, ..Default::default() }, "eos_threshold is 65536: it must be at most 65535")]
+    #[case(QueueConfig { workers: Some(0), ..Default::default() }, "workers is 0: it must be at least 1")]
+    #[case(QueueConfig { patience: 0, ..Default::default() }, "patience is 0: it must be at least 1")]
+    #[case(QueueConfig { token_bytes: u64::MAX, ..Default::default() },
+           "token_bytes is 18446744073709551615: it must be small enough for the regions to fit the address space together")]
+    fn bad_configurations_name_the_field(#[case] config: QueueConfig, #[case] message: &str) {
+        assert_eq!(config.check().unwrap_err().to_string(), message);
+    }
+
+    #[test]
+    fn regions_are_page_aligned_and_disjoint() {
+        let config =
+            QueueConfig { sq_depth: 2, cq_depth: 256, token_bytes: 1, kv_bytes: 5000, ..Default::default() };
+        let layout = config.check().unwrap().layout;
+        assert_eq!(layout, Layout { sq: 0, cq: 4096, tokens: 12_288, kv: 16_384, bytes: 24_576 });
+    }
+}

@@ -1,0 +1,1 @@
+//! The rules as cases that run on any device.

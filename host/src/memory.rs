@@ -1,0 +1,336 @@
+//! Memory that host and device share. All `unsafe` of this crate is here.
+//!
+//! The other side may be another agent (a GPU, a thread), so every access is atomic: records are written with
+//! relaxed stores and one release store of their last word, and read with one acquire load of it. Whoever sees the
+//! last word (the check word, R2; the phase, R4) therefore sees the record.
+
+use std::any::Any;
+use std::ptr::NonNull;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+use memmap2::MmapOptions;
+
+use crate::error::DeviceError;
+
+/// Alignment of a shared block and of the regions in it, in bytes.
+pub const PAGE: usize = 4096;
+
+/// Where simulated devices see the block: fixed, so that runs and waveforms can be reproduced, and above 4 GiB, so
+/// that the high halves of addresses are used.
+pub const SIMULATED_BUS_ADDRESS: u64 = 0x0000_0012_0000_0000;
+
+/// One contiguous, 4-KiB aligned block with a host pointer and a bus address. Clones share the block.
+#[derive(Clone)]
+pub struct SharedMemory {
+    base: NonNull<u8>,
+    len: usize,
+    bus_address: u64,
+    _owner: Arc<dyn Any + Send + Sync>,
+}
+
+// SAFETY: the block lives as long as `_owner`, which may be held and dropped on any thread, and all access through
+// `&self` is atomic.
+unsafe impl Send for SharedMemory {}
+// SAFETY: as above.
+unsafe impl Sync for SharedMemory {}
+
+impl SharedMemory {
+    /// A zeroed block of at least `bytes` bytes (rounded up to [`PAGE`]) that the device sees at `bus_address`. Pages
+    /// take memory only once they are touched.
+    ///
+    /// # Errors
+    /// `Config` if `bus_address` is misaligned or the block would wrap the address space; `Memory` if the system
+    /// refuses.
+    pub fn allocate(bytes: usize, bus_address: u64) -> Result<Self, DeviceError> {
+        let refused = |reason: String| DeviceError::Memory { bytes, reason };
+        let len = bytes
+            .max(1)
+            .checked_next_multiple_of(PAGE)
+            .filter(|&len| isize::try_from(len).is_ok())
+            .ok_or_else(|| refused("the size overflows".into()))?;
+        let mut map = MmapOptions::new()
+            .len(len)
+            .no_reserve_swap()
+            .map_anon()
+            .map_err(|error| refused(error.to_string()))?;
+        let base = NonNull::new(map.as_mut_ptr()).ok_or_else(|| refused("null mapping".into()))?;
+        // SAFETY: the mapping is `len` bytes, page-aligned, readable and writable, lives in the owner, and only this
+        // block refers to it.
+        unsafe { Self::from_raw_parts(base, len, bus_address, Arc::new(map)) }
+    }
+
+    /// A block that somebody else mapped, kept alive by `owner`.
+    ///
+    /// # Errors
+    /// `Config` if base, length or bus address is no multiple of [`PAGE`], or the block would wrap the address space.
+    ///
+    /// # Safety
+    /// `base` must point to `len` bytes that stay readable and writable as long as `owner` lives, and that nobody on
+    /// the host accesses other than through this block and its clones, or atomically.
+    pub unsafe fn from_raw_parts(
+        base: NonNull<u8>,
+        len: usize,
+        bus_address: u64,
+        owner: Arc<dyn Any + Send + Sync>,
+    ) -> Result<Self, DeviceError> {
+        let aligned = |field, value: u64| match value % PAGE as u64 {
+            0 => Ok(()),
+            _ => Err(DeviceError::Config { field, value, expected: format!("a multiple of {PAGE}") }),
+        };
+        aligned("host pointer of the shared memory", base.addr().get() as u64)?;
+        aligned("length of the shared memory", len as u64)?;
+        aligned("bus address of the shared memory", bus_address)?;
+        if bus_address.checked_add(len as u64).is_none() {
+            return Err(DeviceError::Config {
+                field: "bus address of the shared memory",
+                value: bus_address,
+                expected: format!("at most 2^64 - {len:#x}"),
+            });
+        }
+        Ok(Self { base, len, bus_address, _owner: owner })
+    }
+
+    /// Length in bytes, a multiple of [`PAGE`].
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether the block is empty.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Where the device sees the block.
+    pub fn bus_address(&self) -> u64 {
+        self.bus_address
+    }
+
+    /// Where the host sees the block, for a bridge to hand on. It is valid while this block or a clone of it lives.
+    pub fn host_pointer(&self) -> NonNull<u8> {
+        self.base
+    }
+
+    /// The offset of bus address `address` if `bytes` bytes from there lie within the block (R11).
+    #[inline]
+    pub fn offset_of(&self, address: u64, bytes: u64) -> Option<usize> {
+        let offset = address.wrapping_sub(self.bus_address);
+        let len = self.len as u64;
+        (offset <= len && bytes <= len - offset).then_some(offset as usize)
+    }
+
+    /// Reads a record of `N` 64-bit words: the last one with acquire order, then the others.
+    ///
+    /// # Errors
+    /// `OutOfBounds` if the record does not lie in the block or is not 8-byte aligned.
+    #[inline]
+    pub fn load<const N: usize>(&self, offset: usize) -> Result<[u64; N], DeviceError> {
+        Ok(self.slots::<N>(offset, 1)?.load(0))
+    }
+
+    /// Writes a record of `N` 64-bit words: the last one behind the others, with release order.
+    ///
+    /// # Errors
+    /// `OutOfBounds` if the record does not lie in the block or is not 8-byte aligned.
+    #[inline]
+    pub fn store<const N: usize>(&self, offset: usize, words: [u64; N]) -> Result<(), DeviceError> {
+        self.slots::<N>(offset, 1)?.store(0, words);
+        Ok(())
+    }
+
+    /// Writes one 32-bit word.
+    ///
+    /// # Errors
+    /// `OutOfBounds` if the word does not lie in the block or is not 4-byte aligned.
+    #[inline]
+    pub fn store_u32(&self, offset: usize, value: u32) -> Result<(), DeviceError> {
+        self.words32(offset, 1)?[0].store(value, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Copies 32-bit words out.
+    ///
+    /// # Errors
+    /// `OutOfBounds` if the words do not lie in the block or are not 4-byte aligned.
+    pub fn load_u32s(&self, offset: usize, out: &mut [u32]) -> Result<(), DeviceError> {
+        let words = self.words32(offset, out.len())?;
+        for (out, word) in out.iter_mut().zip(words) {
+            *out = word.load(Ordering::Relaxed);
+        }
+        Ok(())
+    }
+
+    /// A ring of `count` slots of `N` 64-bit words each.
+    ///
+    /// # Errors
+    /// `OutOfBounds` if it does not lie in the block or is not 8-byte aligned; `RingDepth` if `count` is no power of
+    /// two.
+    #[inline]
+    pub fn slots<const N: usize>(&self, offset: usize, count: u32) -> Result<Slots<'_, N>, DeviceError> {
+        const { assert!(N > 0, "a slot has a last word") };
+        if !count.is_power_of_two() {
+            return Err(DeviceError::RingDepth { field: "ring", value: count });
+        }
+        let bytes = (count as usize).checked_mul(8 * N);
+        let pointer = self.checked(offset, bytes, align_of::<AtomicU64>())?;
+        // SAFETY: `checked` made sure that `count` slots of `N` words lie in the block, aligned; the block outlives
+        // the borrow of `self`, is only accessed atomically, and `[AtomicU64; N]` has the layout of `[u64; N]`.
+        let slots =
+            unsafe { std::slice::from_raw_parts(pointer.cast::<[AtomicU64; N]>().as_ptr(), count as usize) };
+        Ok(Slots { slots, mask: count - 1 })
+    }
+
+    #[inline]
+    fn words32(&self, offset: usize, count: usize) -> Result<&[AtomicU32], DeviceError> {
+        let pointer = self.checked(offset, count.checked_mul(4), align_of::<AtomicU32>())?;
+        // SAFETY: `checked` made sure that `count` words lie in the block, aligned; the block outlives the borrow of
+        // `self` and is only accessed atomically.
+        Ok(unsafe { std::slice::from_raw_parts(pointer.cast::<AtomicU32>().as_ptr(), count) })
+    }
+
+    /// The pointer to `bytes` bytes at `offset`, if they lie in the block and are aligned. `None` is an overflow.
+    #[inline]
+    fn checked(&self, offset: usize, bytes: Option<usize>, align: usize) -> Result<NonNull<u8>, DeviceError> {
+        let end = bytes.and_then(|bytes| offset.checked_add(bytes));
+        if offset % align != 0 || end.is_none_or(|end| end > self.len) {
+            return Err(self.out_of_bounds(offset, bytes));
+        }
+        // SAFETY: `offset` is at most `len`, so the result lies in, or one past, the block.
+        Ok(unsafe { self.base.add(offset) })
+    }
+
+    #[cold]
+    fn out_of_bounds(&self, offset: usize, bytes: Option<usize>) -> DeviceError {
+        DeviceError::OutOfBounds {
+            what: "shared memory",
+            offset: offset as u64,
+            bytes: bytes.map_or(u64::MAX, |bytes| bytes as u64),
+            size: self.len as u64,
+        }
+    }
+}
+
+impl std::fmt::Debug for SharedMemory {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "SharedMemory({:#x} bytes at bus address {:#x})", self.len, self.bus_address)
+    }
+}
+
+/// A power-of-two ring of records in shared memory, addressed by free-running index (R13).
+#[derive(Clone, Copy)]
+pub struct Slots<'a, const N: usize> {
+    slots: &'a [[AtomicU64; N]],
+    mask: u32,
+}
+
+impl<const N: usize> Slots<'_, N> {
+    #[inline]
+    fn slot(&self, index: u32) -> &[AtomicU64; N] {
+        &self.slots[(index & self.mask) as usize]
+    }
+
+    /// The last word of the slot, with acquire order.
+    #[inline]
+    pub fn last_word(&self, index: u32) -> u64 {
+        self.slot(index)[N - 1].load(Ordering::Acquire)
+    }
+
+    /// The record in the slot, its last word read first, with acquire order.
+    #[inline]
+    pub fn load(&self, index: u32) -> [u64; N] {
+        let slot = self.slot(index);
+        let mut words = [0; N];
+        words[N - 1] = slot[N - 1].load(Ordering::Acquire);
+        for (word, cell) in words[..N - 1].iter_mut().zip(slot) {
+            *word = cell.load(Ordering::Relaxed);
+        }
+        words
+    }
+
+    /// Writes the record into the slot, its last word behind the others, with release order.
+    #[inline]
+    pub fn store(&self, index: u32, words: [u64; N]) {
+        let slot = self.slot(index);
+        for (cell, word) in slot[..N - 1].iter().zip(words) {
+            cell.store(word, Ordering::Relaxed);
+        }
+        slot[N - 1].store(words[N - 1], Ordering::Release);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rstest::rstest;
+
+    const BUS: u64 = 1 << 32;
+
+    #[rstest]
+    #[case::inside(0, 8, true)]
+    #[case::last(PAGE - 8, 8, true)]
+    #[case::beyond(PAGE - 4, 8, false)]
+    #[case::misaligned(4, 8, false)]
+    #[case::overflow(usize::MAX - 7, 8, false)]
+    fn records_are_bounds_checked(#[case] offset: usize, #[case] bytes: u64, #[case] fits: bool) {
+        let memory = SharedMemory::allocate(1, BUS).unwrap();
+        assert_eq!(memory.len(), PAGE);
+        match memory.store(offset, [0x0102_0304_0506_0708]) {
+            Ok(()) => assert!(fits && memory.load(offset).unwrap() == [0x0102_0304_0506_0708u64]),
+            Err(DeviceError::OutOfBounds { bytes: found, .. }) => assert!(!fits && found == bytes),
+            Err(other) => panic!("{other}"),
+        }
+    }
+
+    #[test]
+    fn words_are_little_endian_neighbours() {
+        let memory = SharedMemory::allocate(PAGE, BUS).unwrap();
+        memory.store(8, [0x2222_2222_1111_1111u64]).unwrap();
+        memory.store_u32(16, 0x3333_3333).unwrap();
+        let mut words = [0; 3];
+        memory.load_u32s(8, &mut words).unwrap();
+        assert_eq!(words, [0x1111_1111, 0x2222_2222, 0x3333_3333]);
+        assert!(memory.load_u32s(PAGE - 8, &mut words).is_err());
+        assert!(memory.load_u32s(PAGE, &mut []).is_ok());
+    }
+
+    #[rstest]
+    #[case(BUS, 0, Some(0))]
+    #[case(BUS + 4096, 0, Some(4096))]
+    #[case(BUS + 4096, 1, None)]
+    #[case(BUS + 4032, 64, Some(4032))]
+    #[case(BUS - 1, 1, None)]
+    #[case(u64::MAX, 64, None)]
+    #[case(BUS, u64::MAX, None)]
+    fn r11_bus_addresses_are_contained(
+        #[case] address: u64,
+        #[case] bytes: u64,
+        #[case] offset: Option<usize>,
+    ) {
+        let memory = SharedMemory::allocate(PAGE, BUS).unwrap();
+        assert_eq!(memory.offset_of(address, bytes), offset);
+    }
+
+    #[test]
+    fn huge_blocks_are_lazy_and_impossible_ones_are_errors() {
+        let memory = SharedMemory::allocate(1 << 38, BUS).unwrap();
+        memory.store((1 << 38) - 8, [1]).unwrap();
+        assert!(matches!(SharedMemory::allocate(usize::MAX, BUS), Err(DeviceError::Memory { .. })));
+        assert!(matches!(SharedMemory::allocate(1, 12), Err(DeviceError::Config { value: 12, .. })));
+        assert!(SharedMemory::allocate(PAGE, u64::MAX - 4095).is_err());
+    }
+
+    #[test]
+    fn r13_slots_wrap_with_the_index() {
+        let memory = SharedMemory::allocate(PAGE, BUS).unwrap();
+        let ring = memory.slots::<4>(0, 4).unwrap();
+        for index in [u32::MAX - 1, u32::MAX, 0, 1] {
+            ring.store(index, [u64::from(index); 4]);
+        }
+        assert_eq!(
+            [2, 3, 4, 5].map(|i| ring.load(i)[0]),
+            [u64::from(u32::MAX) - 1, u64::from(u32::MAX), 0, 1]
+        );
+        assert_eq!(ring.last_word(7), u64::from(u32::MAX));
+        assert!(matches!(memory.slots::<4>(0, 3), Err(DeviceError::RingDepth { value: 3, .. })));
+    }
+}
