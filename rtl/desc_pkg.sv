@@ -205,8 +205,9 @@ package desc_pkg;
   localparam logic [11:0] REG_STATE = 12'h018;               // ACTIVE, IDLE, FAULT
   // [7:0] first device fault since it was cleared, see the device faults; writing any value clears it
   localparam logic [11:0] REG_ERROR = 12'h01C;
-  // [31:24] worker state: [31:27] workers busy, [26:24] state of worker 0; [23:16] descriptor-ring fill,
-  // [15:8] completion-ring fill, [7:0] refused doorbells; each saturates
+  // [31:24] worker state: [31:27] workers busy, [26] a worker is held back by the write port, [25] one is in
+  // wait states, [24] one is busy; [23:16] descriptor-ring fill, [15:8] completion-ring fill, [7:0] refused
+  // doorbells; each saturates
   localparam logic [11:0] REG_STATUS = 12'h020;
   // workers that the dispatcher uses, 1 to CAPABILITY[7:0] (any other value: SLVERR); resets to all
   localparam logic [11:0] REG_WORKERS = 12'h024;

@@ -576,7 +576,7 @@ pub enum Register {
     State = 0x018,
     /// ERROR (wc): \[7:0\] first device fault since it was cleared, see the device faults; writing any value clears it
     Error = 0x01C,
-    /// STATUS (ro): \[31:24\] worker state: \[31:27\] workers busy, \[26:24\] state of worker 0; \[23:16\] descriptor-ring fill, \[15:8\] completion-ring fill, \[7:0\] refused doorbells; each saturates
+    /// STATUS (ro): \[31:24\] worker state: \[31:27\] workers busy, \[26\] a worker is held back by the write port, \[25\] one is in wait states, \[24\] one is busy; \[23:16\] descriptor-ring fill, \[15:8\] completion-ring fill, \[7:0\] refused doorbells; each saturates
     Status = 0x020,
     /// WORKERS (cfg): workers that the dispatcher uses, 1 to CAPABILITY\[7:0\] (any other value: SLVERR); resets to all
     Workers = 0x024,

@@ -111,3 +111,6 @@ fn remark(o: &mut String, indent: usize, code: &str, column: usize, comment: &st
         o.push_str(&format!("{:indent$}//{line}\n{lead}\n", ""));
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -178,7 +178,7 @@ pub struct Flags {
 impl Flags {
     /// All defined bits.
     pub fn mask(&self) -> u64 {
-        self.values.iter().fold(0, |mask, v| mask | 1 << v.bit)
+        self.values.iter().fold(0, |mask, v| mask | 1u64.checked_shl(v.bit as u32).unwrap_or(0))
     }
 }
 

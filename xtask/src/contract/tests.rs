@@ -1,0 +1,198 @@
+use std::fs;
+use std::path::Path;
+
+use rstest::rstest;
+use tempfile::TempDir;
+
+use super::spec::{Spec, camel};
+use super::{PAGE, SOURCE, docs, hex, run};
+
+const CONTRACT: &str = include_str!("../../../contract/contract.toml");
+
+/// The contract with `from` replaced by `to`, which must change it.
+fn edited(from: &str, to: &str) -> String {
+    assert_eq!(CONTRACT.matches(from).count(), 1, "{from:?} must occur once in the contract");
+    CONTRACT.replace(from, to)
+}
+
+/// A directory with the repository's contract and page, generated files included.
+fn workspace() -> TempDir {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
+    let dir = tempfile::tempdir().unwrap();
+    for path in [SOURCE, PAGE] {
+        fs::create_dir_all(dir.path().join(path).parent().unwrap()).unwrap();
+        fs::copy(root.join(path), dir.path().join(path)).unwrap();
+    }
+    run(dir.path(), false).unwrap();
+    dir
+}
+
+#[rstest]
+#[case::overlap(
+    "type = \"u16\", offset = 2, ",
+    "type = \"u32\", offset = 0, ",
+    "HwDesc, field model_id: offset 0 overlaps"
+)]
+#[case::hole(
+    "type = \"u16\", offset = 2, ",
+    "type = \"u8\", offset = 3, ",
+    "HwDesc, field model_id: bytes 2 to 2 before it"
+)]
+#[case::misaligned(
+    "type = \"u16\", offset = 46, ",
+    "type = \"u16\", offset = 45, ",
+    "HwDesc, field reserved: offset 45 is not a multiple of its size 2"
+)]
+#[case::short_of_size(
+    "type = \"u8\",  offset = 31, ",
+    "type = \"u8\",  offset = 32, ",
+    "field phase: bytes 31 to 31"
+)]
+#[case::size("size = 32", "size = 64", "HwCompletion: its fields end at byte 32, its size is 64")]
+#[case::size_no_power("size = 32", "size = 33", "HwCompletion: size 33 is not a power of two")]
+#[case::same_value(
+    "name = \"STOP\",    value = 255",
+    "name = \"STOP\",    value = 3",
+    "PREFILL and STOP have the same value 3"
+)]
+#[case::wide_value(
+    "name = \"STOP\",    value = 255",
+    "name = \"STOP\",    value = 256",
+    "value STOP: 256 does not fit 8 bits"
+)]
+#[case::same_bit(
+    "\"RESIDENT\",   bit = 4",
+    "\"RESIDENT\",   bit = 3",
+    "INTERRUPT and RESIDENT have the same bit 3"
+)]
+#[case::wide_bit(
+    "\"RESIDENT\",   bit = 4",
+    "\"RESIDENT\",   bit = 64",
+    "bit RESIDENT: 64 is outside the 8 bits"
+)]
+#[case::register_overlap(
+    "offset = 0x004",
+    "offset = 0x000",
+    "register VERSION: offset 0x000 overlaps register ID"
+)]
+#[case::register_misaligned(
+    "offset = 0x004",
+    "offset = 0x006",
+    "register VERSION: offset 0x006 is not a multiple of 4"
+)]
+#[case::register_outside(
+    "offset = 0x07C",
+    "offset = 0x1000",
+    "register IRQ: offset 0x1000 is outside the page"
+)]
+#[case::counter_overlap("offset = 0x108", "offset = 0x100", "overlaps counter CYCLES")]
+#[case::counter_on_register("offset = 0x100", "offset = 0x078", "overlaps counter CYCLES at 0x078")]
+#[case::same_name("name = \"CQ_BASE_LO\"", "name = \"SQ_BASE_LO\"", "would both be called REG_SQ_BASE_LO")]
+#[case::clash(
+    "name = \"GOLDEN\"",
+    "name = \"OP_STOP\"",
+    "Opcode.STOP and constant OP_STOP would both be called OP_STOP"
+)]
+#[case::counter_half_clash(
+    "name = \"CQ_SIZE\"",
+    "name = \"TOKENS_LO\"",
+    "would both be called Register::TokensLo"
+)]
+#[case::case("name = \"MIX_MUL_1\"", "name = \"mixMul\"", "constant mixMul: the name is not UPPER_CASE")]
+#[case::field_case("name = \"seq_len\"", "name = \"SeqLen\"", "field SeqLen: the name is not snake_case")]
+#[case::wide_constant("value = 0x1F", "value = 0x11F", "constant DESC_FLAGS_MASK: 0x11f does not fit u8")]
+#[case::mask_disagrees("value = 0x1F", "value = 0x0F", "DESC_FLAGS_MASK: 0xf is not all of DescFlags")]
+#[case::version_disagrees("reset = 0x0001_0000", "reset = 0x0001_0001", "register VERSION: its reset value")]
+#[case::id_disagrees("reset = 0x4C45_4244", "reset = 0x4C45_4245", "register ID: its reset value")]
+#[case::unknown_type(
+    "name = \"seed\",            type = \"u32\"",
+    "name = \"seed\",            type = \"u33\"",
+    "unknown variant `u33`"
+)]
+#[case::unknown_key("sv = \"hw_desc_t\"", "sv = \"hw_desc_t\"\nsb = 1", "unknown field `sb`")]
+fn an_unsound_contract_is_refused_by_name(#[case] from: &str, #[case] to: &str, #[case] expected: &str) {
+    let error = format!("{:#}", Spec::parse(&edited(from, to)).unwrap_err());
+    assert!(error.contains(expected), "{error}");
+}
+
+#[test]
+fn every_problem_is_told_at_once() {
+    let text = edited("size = 32", "size = 64").replace("value = 255", "value = 3");
+    assert_eq!(Spec::parse(&text).unwrap_err().to_string().lines().count(), 2);
+}
+
+#[test]
+fn the_repository_has_not_drifted() {
+    run(Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap(), true).unwrap();
+}
+
+#[rstest]
+#[case("host/src/contract/generated.rs", "pub seq_len: u32", "pub seq_len: u64")]
+#[case("rtl/desc_pkg.sv", "DOORBELL = 12'h010", "DOORBELL = 12'h014")]
+#[case("contract/doorbell_contract.h", "DOORBELL_OP_STOP = 0xFF", "DOORBELL_OP_STOP = 0xFE")]
+#[case(PAGE, "| 0x010 | DOORBELL |", "| 0x014 | DOORBELL |")]
+fn check_finds_an_edited_file_and_a_missing_one(#[case] path: &str, #[case] from: &str, #[case] to: &str) {
+    let dir = workspace();
+    run(dir.path(), true).unwrap();
+
+    let file = dir.path().join(path);
+    let text = fs::read_to_string(&file).unwrap();
+    assert_ne!(text.replace(from, to), text, "{from:?} must occur in {path}");
+    fs::write(&file, text.replace(from, to)).unwrap();
+    let error = run(dir.path(), true).unwrap_err().to_string();
+    assert!(error.starts_with(&format!("{path} is not what")), "{error}");
+    assert_eq!(fs::read_to_string(&file).unwrap(), text.replace(from, to), "--check wrote");
+
+    run(dir.path(), false).unwrap();
+    assert_eq!(fs::read_to_string(&file).unwrap(), text);
+
+    fs::remove_file(&file).unwrap();
+    assert!(run(dir.path(), true).is_err());
+}
+
+#[test]
+fn check_finds_a_changed_contract() {
+    let dir = workspace();
+    fs::write(dir.path().join(SOURCE), edited("name = \"KV_SIZE_HI\"", "name = \"KV_SIZE_TOP\"")).unwrap();
+    let error = run(dir.path(), true).unwrap_err().to_string();
+    for path in ["host/src/contract/generated.rs", "rtl/desc_pkg.sv", "contract/doorbell_contract.h", PAGE] {
+        assert!(error.contains(path), "{path} in: {error}");
+    }
+}
+
+#[rstest]
+#[case("<!-- generated:codes -->", "<!-- generated:cods -->", "nothing generates block 'cods'")]
+#[case("<!-- generated:codes -->", "", "block 'codes' is missing")]
+#[case("<!-- generated:codes -->", "<!-- generated:codes --", "")]
+#[case("<!-- /generated -->", "", "")]
+fn a_page_with_broken_markers_is_refused(#[case] from: &str, #[case] to: &str, #[case] expected: &str) {
+    let spec = Spec::parse(CONTRACT).unwrap();
+    let page = include_str!("../../../docs/contract.md");
+    let error = docs::generate(&spec, &page.replace(from, to)).unwrap_err().to_string();
+    assert!(error.contains(expected), "{error}");
+}
+
+#[test]
+fn prose_between_the_blocks_survives() {
+    let spec = Spec::parse(CONTRACT).unwrap();
+    let block = |name: &str| format!("<!-- generated:{name} -->\nold\n<!-- /generated -->");
+    let page = ["HwDesc", "HwCompletion", "codes", "registers"].map(block).join("\nprose\n") + "\nend\n";
+    let out = docs::generate(&spec, &page).unwrap();
+    assert_eq!((out.matches("\nprose\n").count(), out.matches("\nold\n").count()), (3, 0));
+    assert!(out.ends_with("<!-- /generated -->\nend\n"), "{out}");
+}
+
+#[rstest]
+#[case(0x9E37_79B9, 32, "0x9E37_79B9")]
+#[case(0, 8, "0x00")]
+#[case(0x10, 12, "0x010")]
+fn numbers_are_grouped(#[case] value: u64, #[case] bits: usize, #[case] expected: &str) {
+    assert_eq!(hex(value, bits), expected);
+}
+
+#[rstest]
+#[case("SQ_BASE_LO", "SqBaseLo")]
+#[case("ID", "Id")]
+fn names_become_camel_case(#[case] upper: &str, #[case] expected: &str) {
+    assert_eq!(camel(upper), expected);
+}
