@@ -4,6 +4,7 @@
 //! [`driver::Driver`] implements it once, over any [`platform::Platform`]; [`model::ModelPlatform`] is the platform
 //! that is pure Rust and the executable specification of the rules in `docs/contract.md`.
 
+pub mod compare;
 pub mod config;
 pub mod conformance;
 pub mod contract;
@@ -15,6 +16,8 @@ pub mod model;
 pub mod platform;
 pub mod policy;
 pub mod queue;
+pub mod replay;
+pub mod throughput;
 pub mod trace;
 
 pub use config::QueueConfig;
