@@ -1,10 +1,19 @@
 //! Automation of the workspace: `cargo xtask <command>`. Builds with Rust alone.
 
 mod contract;
+mod doc;
+mod doorbell;
+mod lint;
+mod rtl_test;
+mod setup;
+mod shell;
+mod steps;
+mod test;
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
+use anyhow::Result;
 use clap::{Parser, Subcommand};
 
 #[derive(Parser)]
@@ -16,27 +25,69 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Command {
+    /// Install what is missing, by apt
+    Setup {
+        /// Install nothing; name what is missing and exit 1
+        #[arg(long)]
+        check: bool,
+        /// Also what `wave` needs
+        #[arg(long)]
+        wave: bool,
+    },
     /// Generate types, package, header and tables from contract/contract.toml
     Contract {
-        /// Write nothing; exit 1 when a generated file has drifted
+        /// Write nothing; name the files that have drifted and exit 1
         #[arg(long)]
         check: bool,
     },
+    /// Run the co-simulation cases: `doorbell cosim`
+    #[command(disable_help_flag = true)]
+    Cosim(Passed),
+    /// Compare devices over a trace: `doorbell compare`
+    #[command(disable_help_flag = true)]
+    Compare(Passed),
+    /// Run the testbenches in tb/ under Icarus Verilog
+    RtlTest(rtl_test::Options),
+    /// Check format, lints, RTL and generated files
+    Lint,
+    /// Build the API documentation and the book
+    Doc,
+    /// Run every test; installs what is missing first
+    Test,
+    /// Run lint and test
+    Ci,
+}
+
+/// Arguments of the program behind the command.
+#[derive(clap::Args)]
+struct Passed {
+    /// Arguments that the program `doorbell` gets
+    #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+    args: Vec<String>,
 }
 
 fn main() -> ExitCode {
     let cli = Cli::parse();
+    run(cli.command).unwrap_or_else(|error| {
+        eprintln!("error: {error:#}");
+        ExitCode::FAILURE
+    })
+}
+
+fn run(command: Command) -> Result<ExitCode> {
     let root = root();
-    let result = match cli.command {
-        Command::Contract { check } => contract::run(&root, check),
-    };
-    match result {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("error: {error:#}");
-            ExitCode::FAILURE
-        }
+    match command {
+        Command::Setup { check, wave } => setup::run(check, wave)?,
+        Command::Contract { check } => contract::run(&root, check)?,
+        Command::Cosim(passed) => return doorbell::forward(&root, "cosim", &passed.args),
+        Command::Compare(passed) => return doorbell::forward(&root, "compare", &passed.args),
+        Command::RtlTest(options) => rtl_test::run(&root, &options)?,
+        Command::Lint => lint::run(&root)?,
+        Command::Doc => doc::run(&root)?,
+        Command::Test => test::run(&root)?,
+        Command::Ci => test::ci(&root)?,
     }
+    Ok(ExitCode::SUCCESS)
 }
 
 /// The repository: where this crate's manifest lies, one up.

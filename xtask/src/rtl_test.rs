@@ -1,0 +1,274 @@
+//! `cargo xtask rtl-test`: the testbenches in `tb/` under Icarus Verilog.
+//!
+//! Icarus exits with 0 after `$error` and `$stop`, and a bench that stops early says nothing at all. So a bench passes
+//! only when it exits with 0, prints the line `<bench>: PASS`, prints no line that starts with `ERROR` or `FATAL`, and
+//! does so in time.
+
+use std::ffi::OsString;
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitStatus, Stdio};
+use std::sync::Mutex;
+use std::thread;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use anyhow::{Context, Result, bail, ensure};
+
+use crate::shell;
+
+/// Sources of the device, relative to the repository.
+const RTL: &str = "rtl/files.f";
+/// Log size at which a bench counts as running wild.
+const FLOOD: u64 = 64 << 20;
+/// Lines of a failed bench's log that are shown.
+const TAIL: usize = 20;
+
+/// Which benches to run, and how.
+#[derive(clap::Args)]
+pub struct Options {
+    /// Benches, with or without `_tb`; all of them when none is given
+    benches: Vec<String>,
+    /// Seed that every bench gets as +seed=N; a new one each time when not given
+    #[arg(long)]
+    seed: Option<u32>,
+    /// Seconds that one bench may take
+    #[arg(long, value_name = "SECONDS", default_value_t = 120)]
+    timeout: u64,
+    /// Plusargs for every bench, such as +wave
+    #[arg(last = true)]
+    plusargs: Vec<String>,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Options { benches: vec![], seed: None, timeout: 120, plusargs: vec![] }
+    }
+}
+
+/// Compiles and runs the benches, several at a time.
+///
+/// # Errors
+/// When a bench fails or hangs, there is none, one is unknown, or Icarus is not installed.
+pub fn run(root: &Path, options: &Options) -> Result<()> {
+    let simulator = Simulator::find(shell::path())?;
+    let names = select(benches(root)?, &options.benches)?;
+    let seed = options.seed.unwrap_or_else(fresh_seed);
+
+    let target = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), PathBuf::from);
+    fs::create_dir_all(&target).with_context(|| format!("cannot create {}", target.display()))?;
+    let out = tempfile::Builder::new().prefix("rtl-test-").tempdir_in(&target)?;
+    let job = Job {
+        root,
+        simulator: &simulator,
+        shared: shared_sources(root)?,
+        out: &out.path().canonicalize()?,
+        plusargs: std::iter::once(format!("+seed={seed}")).chain(options.plusargs.iter().cloned()).collect(),
+        limit: Duration::from_secs(options.timeout),
+    };
+    println!("rtl-test: {} benches, seed {seed}", names.len());
+    println!("$ {}", shell::shown(&job.compile("BENCH_tb")));
+    println!("$ {}", shell::shown(&job.simulate("BENCH_tb")));
+
+    let queue = Mutex::new(names.iter());
+    let failed = Mutex::new(Vec::new());
+    thread::scope(|scope| {
+        for _ in 0..thread::available_parallelism().map_or(1, usize::from).min(names.len()) {
+            scope.spawn(|| {
+                loop {
+                    let Some(name) = queue.lock().expect("no holder panics").next() else { break };
+                    let start = Instant::now();
+                    match job.run(name) {
+                        Ok(()) => println!("{name}: PASS ({:.1} s)", start.elapsed().as_secs_f64()),
+                        Err(error) => {
+                            println!("{name}: FAIL: {error:#}\n{}", job.tail(name));
+                            failed.lock().expect("no holder panics").push(name.as_str());
+                        }
+                    }
+                }
+            });
+        }
+    });
+
+    let mut failed = failed.into_inner().expect("no holder panics");
+    if failed.is_empty() {
+        println!("rtl-test: {} of {} benches passed, seed {seed}", names.len(), names.len());
+        return Ok(());
+    }
+    failed.sort_unstable();
+    let logs = out.keep();
+    bail!(
+        "rtl-test: {} of {} benches failed, seed {seed}: {}; logs are in {}; again: cargo xtask rtl-test {} --seed {seed}",
+        failed.len(),
+        names.len(),
+        failed.join(", "),
+        logs.display(),
+        failed.join(" ")
+    )
+}
+
+/// Icarus Verilog.
+struct Simulator {
+    iverilog: PathBuf,
+    vvp: PathBuf,
+}
+
+impl Simulator {
+    fn find(path: OsString) -> Result<Simulator> {
+        let find = |program: &str| {
+            shell::find(program, &path).with_context(|| {
+                format!(
+                    "{program} is not installed, so no testbench can run: `cargo xtask setup` installs it"
+                )
+            })
+        };
+        Ok(Simulator { iverilog: find("iverilog")?, vvp: find("vvp")? })
+    }
+}
+
+/// What all benches of one call have in common.
+struct Job<'a> {
+    root: &'a Path,
+    simulator: &'a Simulator,
+    shared: Vec<OsString>,
+    out: &'a Path,
+    plusargs: Vec<String>,
+    limit: Duration,
+}
+
+impl Job<'_> {
+    fn run(&self, name: &str) -> Result<()> {
+        let log = self.log(name);
+        let file = File::create(&log).with_context(|| format!("cannot create {}", log.display()))?;
+        let compile = self.compile(name);
+        let status = self.bounded(compile, &file, "compilation")?;
+        ensure!(status.success(), "does not compile ({status})");
+        let status = self.bounded(self.simulate(name), &file, "the bench")?;
+        let text = fs::read(&log).with_context(|| format!("cannot read {}", log.display()))?;
+        verdict(name, status, &String::from_utf8_lossy(&text))
+    }
+
+    fn compile(&self, name: &str) -> Command {
+        let mut command = Command::new(&self.simulator.iverilog);
+        command.args(["-g2012", "-Wall", "-s", name, "-o"]).arg(self.out.join(format!("{name}.vvp")));
+        command.args(["-f", RTL]).args(&self.shared).arg(format!("tb/{name}.sv"));
+        command.current_dir(self.root);
+        command
+    }
+
+    /// Runs in the output directory, so that what a bench dumps stays apart.
+    fn simulate(&self, name: &str) -> Command {
+        let mut command = Command::new(&self.simulator.vvp);
+        command.arg("-n").arg(self.out.join(format!("{name}.vvp"))).args(&self.plusargs);
+        command.current_dir(self.out);
+        command
+    }
+
+    fn log(&self, name: &str) -> PathBuf {
+        self.out.join(format!("{name}.log"))
+    }
+
+    /// Last lines of a bench's log.
+    fn tail(&self, name: &str) -> String {
+        let text = fs::read(self.log(name)).unwrap_or_default();
+        let text = String::from_utf8_lossy(&text[text.len().saturating_sub(64 << 10)..]).into_owned();
+        let lines: Vec<&str> = text.lines().collect();
+        lines[lines.len().saturating_sub(TAIL)..].iter().map(|line| format!("    {line}\n")).collect()
+    }
+
+    /// Runs `command` into `log`; past the time limit, or when the log overflows, it is killed.
+    fn bounded(&self, mut command: Command, log: &File, what: &str) -> Result<ExitStatus> {
+        command.stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log.try_clone()?);
+        let mut child = command.spawn().with_context(|| format!("cannot run {}", shell::shown(&command)))?;
+        let deadline = Instant::now() + self.limit;
+        loop {
+            if let Some(status) = child.try_wait()? {
+                return Ok(status);
+            }
+            let flood = log.metadata()?.len() > FLOOD;
+            if flood || Instant::now() >= deadline {
+                child.kill()?;
+                child.wait()?;
+                let limit = self.limit.as_secs_f64();
+                if flood {
+                    bail!("{what} wrote more than {} MiB and was killed", FLOOD >> 20);
+                }
+                bail!("hang: {what} had not ended after {limit} s and was killed; --timeout sets the limit");
+            }
+            thread::sleep(Duration::from_millis(10));
+        }
+    }
+}
+
+/// Whether a bench that ended has passed.
+fn verdict(name: &str, status: ExitStatus, log: &str) -> Result<()> {
+    ensure!(status.success(), "ended with {status}");
+    if let Some(line) = log.lines().find(|line| line.starts_with("ERROR") || line.starts_with("FATAL")) {
+        bail!("{line}");
+    }
+    let token = format!("{name}: PASS");
+    ensure!(
+        log.lines().any(|line| line.trim_end() == token),
+        "ended with exit code 0, but never said '{token}'"
+    );
+    Ok(())
+}
+
+/// Names of the benches in `tb/`, sorted.
+fn benches(root: &Path) -> Result<Vec<String>> {
+    let mut names: Vec<String> = sources(&root.join("tb"))?
+        .iter()
+        .filter_map(|file| file.file_stem()?.to_str())
+        .filter(|stem| stem.ends_with("_tb"))
+        .map(str::to_owned)
+        .collect();
+    names.sort_unstable();
+    ensure!(!names.is_empty(), "there is no tb/*_tb.sv: nothing to test");
+    Ok(names)
+}
+
+/// Sources that every bench is compiled with: `tb/files.f`, or else all of `tb/common`.
+fn shared_sources(root: &Path) -> Result<Vec<OsString>> {
+    if root.join("tb/files.f").is_file() {
+        return Ok(vec!["-f".into(), "tb/files.f".into()]);
+    }
+    let common = Path::new("tb/common");
+    if !root.join(common).is_dir() {
+        return Ok(vec![]);
+    }
+    let files = sources(&root.join(common))?;
+    Ok(files.iter().filter_map(|file| Some(common.join(file.file_name()?).into_os_string())).collect())
+}
+
+/// SystemVerilog files in `dir`, sorted.
+fn sources(dir: &Path) -> Result<Vec<PathBuf>> {
+    let entries = fs::read_dir(dir).with_context(|| format!("cannot list {}", dir.display()))?;
+    let mut files = entries.map(|entry| Ok(entry?.path())).collect::<Result<Vec<PathBuf>>>()?;
+    files.retain(|file| file.extension().is_some_and(|e| e == "sv"));
+    files.sort_unstable();
+    Ok(files)
+}
+
+/// The benches that were asked for.
+fn select(all: Vec<String>, wanted: &[String]) -> Result<Vec<String>> {
+    if wanted.is_empty() {
+        return Ok(all);
+    }
+    let mut names = Vec::new();
+    for name in wanted {
+        let full = if name.ends_with("_tb") { name.clone() } else { format!("{name}_tb") };
+        ensure!(all.contains(&full), "there is no bench {name}; there are {}", all.join(", "));
+        if !names.contains(&full) {
+            names.push(full);
+        }
+    }
+    Ok(names)
+}
+
+/// Differs from call to call; fits a signed 32-bit integer, as $value$plusargs reads one.
+fn fresh_seed() -> u32 {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    (now.as_nanos() as u32 ^ std::process::id()) & 0x7FFF_FFFF
+}
+
+#[cfg(test)]
+mod tests;

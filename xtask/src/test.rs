@@ -1,0 +1,34 @@
+//! `cargo xtask test` and `ci`: what decides whether a change may go in.
+
+use std::path::Path;
+
+use anyhow::Result;
+
+use crate::steps::Steps;
+use crate::{contract, doorbell, lint, rtl_test, setup, shell};
+
+/// Installs what is missing, then runs every test.
+///
+/// # Errors
+/// When something cannot be installed or a test fails.
+pub fn run(root: &Path) -> Result<()> {
+    setup::run(false, false)?;
+    let mut steps = Steps::new("test");
+    steps.run("contract", || contract::run(root, true));
+    steps.run("testbenches", || rtl_test::run(root, &rtl_test::Options::default()));
+    steps.run("cargo test", || shell::run(&mut shell::cargo(root, &["test", "--workspace", "--release"])));
+    steps.run("co-simulation", || doorbell::run(root, "cosim", &[]));
+    steps.finish()
+}
+
+/// Lints and tests.
+///
+/// # Errors
+/// As [`lint::run`] and [`run`].
+pub fn ci(root: &Path) -> Result<()> {
+    setup::run(false, false)?;
+    let mut steps = Steps::new("ci");
+    steps.run("lint", || lint::run(root));
+    steps.run("test", || run(root));
+    steps.finish()
+}

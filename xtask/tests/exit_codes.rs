@@ -1,0 +1,92 @@
+//! What the caller of `cargo xtask` sees: exit codes and the last word.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::process::{Command, Output};
+
+use rstest::rstest;
+
+/// Runs xtask with `path` as the only directory of `PATH`.
+fn xtask(path: &Path, args: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_xtask"))
+        .args(args)
+        .env("PATH", path)
+        .env("CARGO", path.join("cargo"))
+        .env("CARGO_TARGET_DIR", path.join("target"))
+        .output()
+        .unwrap()
+}
+
+fn fake(dir: &Path, name: &str, body: &str) {
+    let file = dir.join(name);
+    fs::write(&file, format!("#!/bin/sh\n{body}\n")).unwrap();
+    fs::set_permissions(&file, fs::Permissions::from_mode(0o755)).unwrap();
+}
+
+fn stderr(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+#[rstest]
+#[case::rtl_test(&["rtl-test"], "iverilog is not installed")]
+#[case::setup(&["setup", "--check"], "missing: g++ iverilog make perl verilator")]
+#[case::setup_without_apt(&["setup"], "there is no apt-get here")]
+#[case::test(&["test"], "there is no apt-get here")]
+#[case::lint(&["lint"], "steps failed: ")]
+#[case::cosim(&["cosim"], "cannot run ")]
+fn without_programs_every_command_fails_and_says_why(#[case] args: &[&str], #[case] expected: &str) {
+    let empty = tempfile::tempdir().unwrap();
+    let output = xtask(empty.path(), args);
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    assert!(stderr(&output).contains(expected), "{}", stderr(&output));
+}
+
+/// Icarus exits with 0 whatever a bench found: that must not be taken for success.
+#[rstest]
+#[case::silent("exit 0", "benches failed")]
+#[case::failing("echo 'ERROR: lost a completion'", "benches failed")]
+#[case::token_of_another("echo 'some_tb: PASS'", "benches failed")]
+fn benches_that_do_not_pass_fail_the_command(#[case] vvp: &str, #[case] expected: &str) {
+    let dir = tempfile::tempdir().unwrap();
+    fake(dir.path(), "iverilog", "exit 0");
+    fake(dir.path(), "vvp", vvp);
+    let output = xtask(dir.path(), &["rtl-test", "--seed", "3"]);
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    assert!(stderr(&output).contains(expected), "{}", stderr(&output));
+    assert!(stderr(&output).contains("--seed 3"), "{}", stderr(&output));
+}
+
+#[test]
+fn benches_that_pass_pass() {
+    let dir = tempfile::tempdir().unwrap();
+    fake(dir.path(), "iverilog", "exit 0");
+    // The compiled bench is the second argument: …/<bench>.vvp.
+    fake(dir.path(), "vvp", "name=${2##*/}; echo \"${name%.vvp}: PASS\"");
+    let output = xtask(dir.path(), &["rtl-test"]);
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    let left: Vec<_> = fs::read_dir(dir.path().join("target")).unwrap().collect();
+    assert!(left.is_empty(), "a passing run leaves {left:?}");
+}
+
+#[rstest]
+#[case(0)]
+#[case(1)]
+#[case(2)]
+#[case(3)]
+fn compare_hands_on_exit_code_and_arguments(#[case] code: i32) {
+    let dir = tempfile::tempdir().unwrap();
+    fake(dir.path(), "cargo", &format!("echo \"$@\"; exit {code}"));
+    let output = xtask(dir.path(), &["compare", "--devices", "model,rtl", "--help"]);
+    assert_eq!(output.status.code(), Some(code));
+    let out = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(out.trim_end().ends_with("-- compare --devices model,rtl --help"), "{out}");
+}
+
+#[rstest]
+#[case(&["no-such-command"])]
+#[case(&["rtl-test", "--seed", "many"])]
+#[case(&[])]
+fn bad_usage_is_exit_code_2(#[case] args: &[&str]) {
+    assert_eq!(xtask(Path::new("/"), args).status.code(), Some(2));
+}
