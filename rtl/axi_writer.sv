@@ -8,13 +8,17 @@ module axi_writer
 
   input  logic         line_waits_i,
   input  logic         line_valid_i,     // only with line_ready_o
-  input  logic [4:0]   line_id_i,
-  input  beat_t        line_i,
+  input  logic [3:0]   line_worker_i,
+  input  logic [63:0]  line_addr_i,
+  input  logic [15:0]  line_word_en_i,
+  input  logic [511:0] line_data_i,
   output logic         line_ready_o,     // early: does not depend on line_valid_i
 
   input  logic         completion_valid_i,
   input  logic         completion_urgent_i,
-  input  beat_t        completion_i,
+  input  logic [63:0]  completion_addr_i,
+  input  logic [15:0]  completion_word_en_i,
+  input  logic [511:0] completion_data_i,
   output logic         completion_ready_o,
 
   output logic         ack_o,            // one write response per cycle
@@ -47,7 +51,7 @@ module axi_writer
   logic                 aw_full, w_full;
   logic [CountBits-1:0] in_flight_q;
   logic [4:0]           id;
-  beat_t                beat;
+  logic [63:0]          addr;
   logic [15:0]          word_en;
   logic [1:0]           aw_count_unused, w_count_unused;
 
@@ -56,15 +60,15 @@ module axi_writer
   assign completion_ready_o = room && (completion_urgent_i || !line_waits_i);
   assign use_completion     = completion_valid_i && completion_ready_o;
   assign push               = use_completion || line_valid_i;
-  assign id                 = use_completion ? COMPLETION_AXI_ID : line_id_i;
-  assign beat               = use_completion ? completion_i : line_i;
+  assign id                 = use_completion ? COMPLETION_AXI_ID : {1'b0, line_worker_i};
+  assign addr               = use_completion ? completion_addr_i : line_addr_i;
   assign sent_o             = push;
 
   sync_fifo #(.Width(69), .Depth(2)) u_aw (
     .clk_i, .rst_ni,
     .clear_i (1'b0),
     .push_i  (push),
-    .data_i  ({id, beat.addr}),
+    .data_i  ({id, addr}),
     .full_o  (aw_full),
     .valid_o (m_axi_awvalid),
     .data_o  ({m_axi_awid, m_axi_awaddr}),
@@ -76,7 +80,7 @@ module axi_writer
     .clk_i, .rst_ni,
     .clear_i (1'b0),
     .push_i  (push),
-    .data_i  ({beat.word_en, beat.data}),
+    .data_i  (use_completion ? {completion_word_en_i, completion_data_i} : {line_word_en_i, line_data_i}),
     .full_o  (w_full),
     .valid_o (m_axi_wvalid),
     .data_o  ({word_en, m_axi_wdata}),
@@ -108,7 +112,7 @@ module axi_writer
     if (rst_ni) begin
       if (line_valid_i && !line_ready_o) $fatal(1, "R3 axi_writer: a token line with no place for it");
       if (ack_o && in_flight_q == '0) $fatal(1, "R3 axi_writer: write response without a write in flight");
-      if (push && beat.addr[5:0] != '0) $fatal(1, "R11 axi_writer: beat at %h is misaligned", beat.addr);
+      if (push && addr[5:0] != '0) $fatal(1, "R11 axi_writer: beat at %h is misaligned", addr);
     end
   end
 `endif

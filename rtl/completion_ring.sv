@@ -35,7 +35,9 @@ module completion_ring
   // To the write port.
   output logic        beat_valid_o,
   output logic        beat_urgent_o,   // full, or has waited long enough: goes before token lines
-  output beat_t       beat_o,
+  output logic [63:0]  beat_addr_o,
+  output logic [15:0]  beat_word_en_o,
+  output logic [511:0] beat_data_o,
   input  logic        beat_ready_i,
 
   // Acknowledged writes.
@@ -129,6 +131,7 @@ module completion_ring
   logic [63:0]         beat_addr_q;
   logic [4:0]          waited_q;
   hw_completion_t      completion;
+  logic [7:0]          status, error;
 
   assign lines_acked = record_valid && (behind == '0 || behind[LINE_COUNT_BITS-1]);
   assign full        = tail_q - head_q == {15'd0, size_i};
@@ -138,21 +141,12 @@ module completion_ring
                     && !(low_valid_q && !high_valid_q && beat_ready_i);
   assign stall_o     = lines_acked && full;
 
-  always_comb begin
-    completion                 = '0;
-    completion.user_data       = record.user_data;
-    completion.rollout_id      = record.rollout_id;
-    completion.final_seq_len   = record.final_seq_len;
-    completion.result          = record.result;
-    completion.sq_head         = sq_head_i;
-    completion.reward_model_id = record.reward_model_id;
-    completion.worker_id       = record.worker_id;
-    completion.flags           = record.flags;
-    completion.status          = suspect ? STATUS_ERROR : record.status;
-    completion.error           = (suspect && record.status != STATUS_ERROR) ? ERR_DMA_FAULT : record.error;
-    completion.phase           = {7'd0, (tail_q & {15'd0, size_i}) == '0};
-  end
-  assign error_done_o = take && completion.status == STATUS_ERROR;
+  assign status = suspect ? STATUS_ERROR : record.status;
+  assign error  = (suspect && record.status != STATUS_ERROR) ? ERR_DMA_FAULT : record.error;
+  assign completion = {7'd0, (tail_q & {15'd0, size_i}) == '0, status, record.flags, error,
+                       record.worker_id, record.reward_model_id, sq_head_i, record.result,
+                       record.final_seq_len, record.rollout_id, record.user_data};
+  assign error_done_o = take && status == STATUS_ERROR;
 
   always_ff @(posedge clk_i) begin
     if (take) begin
@@ -193,9 +187,9 @@ module completion_ring
 
   assign beat_valid_o   = (low_valid_q || high_valid_q) && !clear_i;
   assign beat_urgent_o  = high_valid_q || waited_q == Patience;
-  assign beat_o.addr    = beat_addr_q;
-  assign beat_o.word_en = {{8{high_valid_q}}, {8{low_valid_q}}};
-  assign beat_o.data    = {high_q, low_q};
+  assign beat_addr_o    = beat_addr_q;
+  assign beat_word_en_o = {{8{high_valid_q}}, {8{low_valid_q}}};
+  assign beat_data_o    = {high_q, low_q};
 
   // ---------------------------------------------------------------- what has become visible
   logic       beat_ack, sent_low, sent_high, sent_low_asked, sent_high_asked;
@@ -259,6 +253,7 @@ module completion_ring
   assign tail_o = tail_q;
 
 `ifndef SYNTHESIS
+  initial if ($bits(done_i) != DONE_BITS) $fatal(1, "core_pkg: DONE_BITS must be %0d", $bits(done_i));
   logic [31:0] unseen;
   assign unseen = tail_q - visible_q;
   always_ff @(posedge clk_i) begin

@@ -21,9 +21,9 @@ package core_pkg;
     logic [31:0] result;           // result of a descriptor that adds no token
   } work_t;
 
-  // What a worker says at the end of a descriptor: a completion but for sq_head and phase.
+  // A completion but for sq_head and phase.
   typedef struct packed {
-    logic        irq;
+    logic        irq;              // asks for an interrupt
     logic [7:0]  status;
     logic [7:0]  flags;
     logic [7:0]  error;
@@ -34,17 +34,7 @@ package core_pkg;
     logic [31:0] rollout_id;
     logic [63:0] user_data;
   } done_t;
-
-  // One 64-byte beat for the write channel.
-  typedef struct packed {
-    logic [63:0]  addr;            // multiple of 64
-    logic [15:0]  word_en;         // which 32-bit words are written
-    logic [511:0] data;
-  } beat_t;
-
-  // Widths of the records, for buses that carry one per worker. The arbiter checks them against $bits.
-  localparam int DONE_BITS = 217;
-  localparam int BEAT_BITS = 592;
+  localparam int DONE_BITS = 217;  // its width, for the FIFO that holds it; completion_ring checks it
 
   // AXI IDs of writes: token lines carry the worker's number, completions this one.
   localparam logic [4:0] COMPLETION_AXI_ID = 5'd16;

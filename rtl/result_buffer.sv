@@ -1,112 +1,116 @@
-// A worker's way out: packs its tokens into 64-byte lines and keeps up to two finished items, so that the worker
-// goes on while an item waits for the write port. An item is a token line, the end of a descriptor, or both.
+// The workers' way out: packs the tokens of each into 64-byte lines and keeps up to two finished items per worker, so
+// that a worker goes on while an item waits for the write port. An item is a token line, the end of a descriptor, or
+// both. One bank per worker; all banks share one read port, for the item that the arbiter grants.
 module result_buffer
   import core_pkg::*;
-(
-  input  logic         clk_i,
-  input  logic         rst_ni,
-  input  logic         clear_i,
+#(
+  parameter int Workers = 4
+) (
+  input  logic                  clk_i,
+  input  logic                  rst_ni,
+  input  logic                  clear_i,
 
-  // From the worker. token_i and done_i only with ready_o; both together for a last token.
-  output logic         ready_o,        // early: from a register
-  input  logic         token_i,
-  input  logic [31:0]  token_data_i,
-  input  logic [63:0]  token_addr_i,   // bus address, a multiple of 4; consecutive within a descriptor
-  input  logic         done_i,
-  input  done_t        done_data_i,
+  // From the workers, one lane each. A lane sends only while its ready bit, from a register, is high.
+  output logic [Workers-1:0]    ready_o,
+  input  logic [Workers-1:0]    token_i,        // a token
+  input  logic [Workers*32-1:0] token_data_i,
+  input  logic [Workers*64-1:0] token_addr_i,   // bus address, a multiple of 4; consecutive within a descriptor
+  input  logic [Workers*4-1:0]  first_word_i,   // where the line of this token began
+  input  logic [Workers-1:0]    line_end_i,     // with token_i: it is the last word of its line
+  input  logic [Workers-1:0]    done_i,         // end of a descriptor, with its last token if it adds any
+  input  logic [Workers*32-1:0] done_len_i,     // final_seq_len
+  input  logic [Workers*32-1:0] done_result_i,
+  input  logic [Workers*32-1:0] done_how_i,     // {worker, flags, error, status}
 
-  // Does an item that is not yet delivered end a descriptor of this rollout?
-  input  logic [31:0]  probe_rollout_i,
-  output logic         holds_o,
-
-  // To the arbiter.
-  output logic         valid_o,
-  output logic         has_line_o,
-  output beat_t        line_o,
-  output logic         has_done_o,
-  output done_t        done_o,
-  input  logic         take_i
+  // To the arbiter: what the oldest item of each worker is …
+  output logic [Workers-1:0]    valid_o,
+  output logic [Workers-1:0]    has_line_o,
+  output logic [Workers-1:0]    has_done_o,
+  input  logic [Workers-1:0]    take_i,         // one-hot
+  // … and the contents of one of them, combinational.
+  input  logic [3:0]            read_worker_i,
+  output logic [63:0]           line_addr_o,
+  output logic [15:0]           line_word_en_o,
+  output logic [511:0]          line_data_o,
+  output logic [31:0]           done_len_o,
+  output logic [31:0]           done_result_o,
+  output logic [31:0]           done_how_o
 );
-  // Item being filled and item being delivered: one bit each is enough for two places.
-  logic        fill_q, head_q;
-  logic [1:0]  count_q;
+  // Two places per worker; fill_q and head_q say which one is being filled and which one is oldest.
+  logic [31:0] words       [0:Workers*32-1];   // index: worker, place, word
+  logic [57:0] line_addr   [0:Workers*2-1];    // index: worker, place
+  logic [15:0] word_en     [0:Workers*2-1];
+  logic [31:0] done_len    [0:Workers*2-1];
+  logic [31:0] done_result [0:Workers*2-1];
+  logic [31:0] done_how    [0:Workers*2-1];
 
-  logic [31:0] words     [0:31];       // two lines of 16 words
-  logic [63:0] line_addr [0:1];
-  logic [15:0] word_en   [0:1];
-  logic        has_line  [0:1];
-  logic        has_done  [0:1];
-  done_t       done_0_q, done_1_q;
+  logic [Workers-1:0] fill_q, head_q, valid_q, full_q;
+  logic [Workers-1:0] line_0_q, line_1_q, done_0_q, done_1_q;
+  logic [Workers-1:0] finish, more, fewer;
 
-  logic [3:0]  word;
-  logic [15:0] word_en_q, word_en_now; // words filled so far in the line that is being filled
-  logic        finish;
-
-  assign ready_o     = !count_q[1];
-  assign word        = token_addr_i[5:2];
-  assign word_en_now = token_i ? (word_en_q | (16'd1 << word)) : word_en_q;
-  assign finish      = done_i || (token_i && word == 4'd15);
+  assign finish = done_i | (token_i & line_end_i);
+  assign more   = finish & ~take_i;
+  assign fewer  = take_i & ~finish;
 
   always_ff @(posedge clk_i) begin
-    if (token_i) words[{fill_q, word}] <= token_data_i;
-    if (finish) begin
-      line_addr[fill_q] <= {token_addr_i[63:6], 6'd0};
-      word_en[fill_q]   <= word_en_now;
-      has_line[fill_q]  <= word_en_now != '0;
-      has_done[fill_q]  <= done_i;
-      if (done_i) begin
-        if (fill_q) done_1_q <= done_data_i;
-        else        done_0_q <= done_data_i;
+    for (int w = 0; w < Workers; w++) begin
+      if (token_i[w]) words[w*32 + 32'({fill_q[w], token_addr_i[w*64+2 +: 4]})] <= token_data_i[w*32 +: 32];
+      if (finish[w]) begin
+        line_addr[w*2 + 32'(fill_q[w])]   <= token_addr_i[w*64+6 +: 58];
+        word_en[w*2 + 32'(fill_q[w])]     <= (16'hFFFF << first_word_i[w*4 +: 4])
+                                           & (16'hFFFF >> (4'd15 - token_addr_i[w*64+2 +: 4]));
+        done_len[w*2 + 32'(fill_q[w])]    <= done_len_i[w*32 +: 32];
+        done_result[w*2 + 32'(fill_q[w])] <= done_result_i[w*32 +: 32];
+        done_how[w*2 + 32'(fill_q[w])]    <= done_how_i[w*32 +: 32];
       end
     end
   end
 
   always_ff @(posedge clk_i) begin
-    if (!rst_ni) begin
-      fill_q    <= 1'b0;
-      head_q    <= 1'b0;
-      count_q   <= '0;
-      word_en_q <= '0;
-    end else if (clear_i) begin
-      fill_q    <= 1'b0;
-      head_q    <= 1'b0;
-      count_q   <= '0;
-      word_en_q <= '0;
+    if (!rst_ni || clear_i) begin
+      fill_q  <= '0;
+      head_q  <= '0;
+      valid_q <= '0;
+      full_q  <= '0;
     end else begin
-      if (finish) begin
-        fill_q    <= !fill_q;
-        word_en_q <= '0;
-      end else begin
-        word_en_q <= word_en_now;
-      end
-      if (take_i) head_q <= !head_q;
-      count_q <= count_q + 2'(finish) - 2'(take_i);
+      fill_q  <= fill_q ^ finish;
+      head_q  <= head_q ^ take_i;
+      valid_q <= (valid_q & ~(fewer & ~full_q)) | more;
+      full_q  <= (full_q & ~fewer) | (valid_q & more);
     end
+    line_0_q <= (finish & ~fill_q & token_i) | (~(finish & ~fill_q) & line_0_q);
+    line_1_q <= (finish &  fill_q & token_i) | (~(finish &  fill_q) & line_1_q);
+    done_0_q <= (finish & ~fill_q & done_i)  | (~(finish & ~fill_q) & done_0_q);
+    done_1_q <= (finish &  fill_q & done_i)  | (~(finish &  fill_q) & done_1_q);
   end
 
-  assign valid_o    = count_q != '0;
-  assign has_line_o = has_line[head_q];
-  assign has_done_o = has_done[head_q];
-  assign done_o     = head_q ? done_1_q : done_0_q;
+  assign ready_o    = ~full_q;
+  assign valid_o    = valid_q;
+  assign has_line_o = (head_q & line_1_q) | (~head_q & line_0_q);
+  assign has_done_o = (head_q & done_1_q) | (~head_q & done_0_q);
 
-  logic [511:0] data;
-  assign line_o = {line_addr[head_q], word_en[head_q], data};
+  // ---------------------------------------------------------------- read port
+  localparam int PlaceBits = $clog2(Workers*2);
+  logic [PlaceBits-1:0]   place;
+  logic [MAX_WORKERS-1:0] heads;
+  assign heads          = MAX_WORKERS'(head_q);
+  assign place          = PlaceBits'({read_worker_i, heads[read_worker_i]});
+  assign line_addr_o    = {line_addr[place], 6'd0};
+  assign line_word_en_o = word_en[place];
+  assign done_len_o     = done_len[place];
+  assign done_result_o  = done_result[place];
+  assign done_how_o     = done_how[place];
   for (genvar k = 0; k < 16; k++) begin : gen_word
-    assign data[32*k +: 32] = words[{head_q, 4'(k)}];
+    assign line_data_o[32*k +: 32] = words[{place, 4'(k)}];
   end
-
-  // With one item, it is at head_q; with two, both count.
-  logic holds_0, holds_1;
-  assign holds_0 = (count_q[1] || (valid_o && !head_q)) && has_done[0] && done_0_q.rollout_id == probe_rollout_i;
-  assign holds_1 = (count_q[1] || (valid_o &&  head_q)) && has_done[1] && done_1_q.rollout_id == probe_rollout_i;
-  assign holds_o = holds_0 || holds_1;
 
 `ifndef SYNTHESIS
   always_ff @(posedge clk_i) begin
     if (rst_ni && !clear_i) begin
-      if ((token_i || done_i) && !ready_o) $fatal(1, "R4 result_buffer: a result with no place for it");
-      if (take_i && !valid_o) $fatal(1, "R3 result_buffer: an item was taken that is not there");
-      if (token_i && token_addr_i[1:0] != '0) $fatal(1, "R11 result_buffer: token address %h is misaligned", token_addr_i);
+      if (((token_i | done_i) & full_q) != '0)
+        $fatal(1, "R4 result_buffer: a result of workers %b with no place for it", (token_i | done_i) & full_q);
+      if ((take_i & ~valid_q) != '0)
+        $fatal(1, "R3 result_buffer: an item of workers %b was taken that is not there", take_i & ~valid_q);
     end
   end
 `endif

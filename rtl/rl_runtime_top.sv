@@ -86,15 +86,19 @@ module rl_runtime_top
   logic               probe, prefix, dispatch_idle, held_order, held_fence;
   logic [31:0]        probe_rollout;
   logic [Workers-1:0] holds, room, wants, free, assign_work;
-  logic [Workers-1:0] item_valid, item_has_line, item_has_done, item_take, token, waiting, stalled;
-  logic [Workers*BEAT_BITS-1:0] item_line;
-  logic [Workers*DONE_BITS-1:0] item_done;
+  logic [Workers-1:0] result_ready, token, line_end, ended, waiting, stalled;
+  logic [Workers*32-1:0] token_data, ended_len, ended_result, ended_how;
+  logic [Workers*64-1:0] token_addr;
+  logic [Workers*4-1:0]  first_word;
 
   // Completion side.
-  logic        line_waits, line_valid, line_ready, done_valid, done_ready;
-  logic [4:0]  line_id;
-  beat_t       line, completion_beat;
-  done_t       done;
+  logic [Workers-1:0] item_valid, item_has_line, item_has_done, item_take, delivered;
+  logic [3:0]   item_worker;
+  logic [31:0]  done_len, done_result, done_how, done_rollout;
+  logic [63:0]  done_user_data, line_addr, beat_addr;
+  logic [15:0]  done_reward_model, line_word_en, beat_word_en;
+  logic [511:0] line_data, beat_data;
+  logic         done_irq, line_waits, line_valid, line_ready, done_valid, done_ready;
   logic [LINE_COUNT_BITS-1:0] done_after;
   logic        release_cq, release_ok, completion_valid, completion_urgent, completion_ready;
   logic        ack, ack_error, asked, error_done, stall_cq, line_fault, completion_fault, sent, writes_idle;
@@ -281,34 +285,77 @@ module rl_runtime_top
       .room_o             (room[w]),
       .wants_o            (wants[w]),
       .free_o             (free[w]),
-      .item_valid_o       (item_valid[w]),
-      .item_has_line_o    (item_has_line[w]),
-      .item_line_o        (item_line[w*BEAT_BITS +: BEAT_BITS]),
-      .item_has_done_o    (item_has_done[w]),
-      .item_done_o        (item_done[w*DONE_BITS +: DONE_BITS]),
-      .item_take_i        (item_take[w]),
+      .ready_i            (result_ready[w]),
       .token_o            (token[w]),
+      .token_data_o       (token_data[w*32 +: 32]),
+      .token_addr_o       (token_addr[w*64 +: 64]),
+      .first_word_o       (first_word[w*4 +: 4]),
+      .line_end_o         (line_end[w]),
+      .done_o             (ended[w]),
+      .done_len_o         (ended_len[w*32 +: 32]),
+      .done_result_o      (ended_result[w*32 +: 32]),
+      .done_how_o         (ended_how[w*32 +: 32]),
+      .delivered_i        (delivered[w]),
       .wait_o             (waiting[w]),
       .stall_o            (stalled[w])
     );
   end
+
+  work_context #(.Workers(Workers)) u_work_context (
+    .clk_i, .rst_ni,
+    .clear_i           (clear),
+    .assign_i          (assign_work),
+    .rollout_id_i      (work.rollout_id),
+    .user_data_i       (work.user_data),
+    .reward_model_id_i (work.reward_model_id),
+    .irq_i             (work.irq),
+    .deliver_worker_i  (item_worker),
+    .deliver_i         (done_valid),
+    .rollout_id_o      (done_rollout),
+    .user_data_o       (done_user_data),
+    .reward_model_id_o (done_reward_model),
+    .irq_o             (done_irq)
+  );
+
+  result_buffer #(.Workers(Workers)) u_result_buffer (
+    .clk_i, .rst_ni,
+    .clear_i        (clear),
+    .ready_o        (result_ready),
+    .token_i        (token),
+    .token_data_i   (token_data),
+    .token_addr_i   (token_addr),
+    .first_word_i   (first_word),
+    .line_end_i     (line_end),
+    .done_i         (ended),
+    .done_len_i     (ended_len),
+    .done_result_i  (ended_result),
+    .done_how_i     (ended_how),
+    .valid_o        (item_valid),
+    .has_line_o     (item_has_line),
+    .has_done_o     (item_has_done),
+    .take_i         (item_take),
+    .read_worker_i  (item_worker),
+    .line_addr_o    (line_addr),
+    .line_word_en_o (line_word_en),
+    .line_data_o    (line_data),
+    .done_len_o     (done_len),
+    .done_result_o  (done_result),
+    .done_how_o     (done_how)
+  );
 
   completion_arbiter #(.Workers(Workers)) u_completion_arbiter (
     .clk_i, .rst_ni,
     .clear_i      (clear),
     .valid_i      (item_valid),
     .has_line_i   (item_has_line),
-    .line_i       (item_line),
     .has_done_i   (item_has_done),
-    .done_i       (item_done),
     .take_o       (item_take),
+    .worker_o     (item_worker),
+    .delivered_o  (delivered),
     .line_waits_o (line_waits),
     .line_valid_o (line_valid),
-    .line_id_o    (line_id),
-    .line_o       (line),
     .line_ready_i (line_ready),
     .done_valid_o (done_valid),
-    .done_o       (done),
     .done_after_o (done_after),
     .done_ready_i (done_ready)
   );
@@ -324,13 +371,16 @@ module rl_runtime_top
     .release_head_i (index),
     .release_ok_o   (release_ok),
     .done_valid_i   (done_valid),
-    .done_i         (done),
+    .done_i         ({done_irq, done_how[7:0], done_how[23:16], done_how[15:8], 8'd0, done_how[31:24],
+                      done_reward_model, done_result, done_len, done_rollout, done_user_data}),
     .done_after_i   (done_after),
     .done_ready_o   (done_ready),
     .sq_head_i      (sq_head),
     .beat_valid_o   (completion_valid),
     .beat_urgent_o  (completion_urgent),
-    .beat_o         (completion_beat),
+    .beat_addr_o    (beat_addr),
+    .beat_word_en_o (beat_word_en),
+    .beat_data_o    (beat_data),
     .beat_ready_i   (completion_ready),
     .ack_i          (ack),
     .ack_id_i       (ack_id),
@@ -349,12 +399,16 @@ module rl_runtime_top
     .clk_i, .rst_ni,
     .line_waits_i        (line_waits),
     .line_valid_i        (line_valid),
-    .line_id_i           (line_id),
-    .line_i              (line),
+    .line_worker_i       (item_worker),
+    .line_addr_i         (line_addr),
+    .line_word_en_i      (line_word_en),
+    .line_data_i         (line_data),
     .line_ready_o        (line_ready),
     .completion_valid_i  (completion_valid),
     .completion_urgent_i (completion_urgent),
-    .completion_i        (completion_beat),
+    .completion_addr_i    (beat_addr),
+    .completion_word_en_i (beat_word_en),
+    .completion_data_i    (beat_data),
     .completion_ready_o  (completion_ready),
     .ack_o               (ack),
     .ack_id_o            (ack_id),
