@@ -1,0 +1,15 @@
+//! Drives a whole trace through a device and records what it answered.
+//!
+//! A [`ReplayPlan`] says what is submitted; [`replay`] submits it, continues rollouts at their checkpoints (R9), and
+//! records every completion. The record is what [`compare`](crate::compare) holds two devices to.
+
+mod plan;
+mod run;
+
+pub use plan::{PlanError, ReplayOptions, ReplayPlan};
+pub use run::{Progress, Replay, ReplayFailure, replay};
+
+#[cfg(test)]
+pub(crate) mod tamper;
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,106 @@
+//! A device whose completions a test rewrites.
+
+use crate::config::QueueConfig;
+use crate::contract::{HwCompletion, HwDesc};
+use crate::device::{Counters, Device};
+use crate::driver::Driver;
+use crate::error::DeviceError;
+use crate::model::{ModelPlatform, Mutation};
+use crate::replay::ReplayPlan;
+
+/// Rewrites the completion with the given ordinal into any number of them.
+pub(crate) type Edit = Box<dyn FnMut(usize, HwCompletion) -> Vec<HwCompletion> + Send>;
+
+/// Watches what is submitted.
+pub(crate) type Watch = Box<dyn FnMut(&HwDesc) + Send>;
+
+/// The model with rewritten completions and an ear on submissions.
+pub(crate) struct Tampered {
+    inner: Driver<ModelPlatform>,
+    edit: Edit,
+    watch: Watch,
+    seen: usize,
+    waiting: Vec<HwCompletion>,
+}
+
+impl Tampered {
+    pub fn new(
+        plan: &ReplayPlan,
+        edit: impl FnMut(usize, HwCompletion) -> Vec<HwCompletion> + Send + 'static,
+    ) -> Self {
+        Tampered {
+            inner: model(plan, 64),
+            edit: Box::new(edit),
+            watch: Box::new(|_| ()),
+            seen: 0,
+            waiting: Vec::new(),
+        }
+    }
+
+    pub fn watched(self, watch: impl FnMut(&HwDesc) + Send + 'static) -> Self {
+        Tampered { watch: Box::new(watch), ..self }
+    }
+}
+
+/// Configuration in which `plan` runs.
+pub(crate) fn config(plan: &ReplayPlan, depth: u32) -> QueueConfig {
+    QueueConfig { sq_depth: depth, cq_depth: depth, patience: 20, ..plan.queue_config() }
+}
+
+/// A model in which `plan` runs.
+pub(crate) fn model(plan: &ReplayPlan, depth: u32) -> Driver<ModelPlatform> {
+    Driver::new(ModelPlatform::new(), config(plan, depth)).unwrap()
+}
+
+/// The same with a fault.
+pub(crate) fn mutant(plan: &ReplayPlan, mutation: Mutation) -> Driver<ModelPlatform> {
+    Driver::new(ModelPlatform::new().with_mutation(mutation), config(plan, 64)).unwrap()
+}
+
+impl Device for Tampered {
+    fn name(&self) -> &str {
+        "tampered"
+    }
+
+    fn submit(&mut self, batch: &[HwDesc]) -> Result<usize, DeviceError> {
+        let taken = self.inner.submit(batch)?;
+        batch[..taken].iter().for_each(&mut self.watch);
+        Ok(taken)
+    }
+
+    fn poll(&mut self, out: &mut [HwCompletion]) -> Result<usize, DeviceError> {
+        let mut fresh = vec![HwCompletion::default(); out.len()];
+        let count = self.inner.poll(&mut fresh)?;
+        for completion in fresh.drain(..count) {
+            self.waiting.extend((self.edit)(self.seen, completion));
+            self.seen += 1;
+        }
+        let count = out.len().min(self.waiting.len());
+        out.iter_mut().zip(self.waiting.drain(..count)).for_each(|(out, completion)| *out = completion);
+        Ok(count)
+    }
+
+    fn in_flight(&self) -> usize {
+        self.inner.in_flight() + self.waiting.len()
+    }
+
+    fn capacity(&self) -> usize {
+        self.inner.capacity()
+    }
+
+    fn tokens(&self, delta_offset: u64, out: &mut [u32]) -> Result<(), DeviceError> {
+        self.inner.tokens(delta_offset, out)
+    }
+
+    fn counters(&mut self) -> Result<Counters, DeviceError> {
+        self.inner.counters()
+    }
+
+    fn disable(&mut self) -> Result<(), DeviceError> {
+        self.inner.disable()
+    }
+
+    fn enable(&mut self) -> Result<(), DeviceError> {
+        self.inner.enable()
+    }
+}
