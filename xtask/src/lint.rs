@@ -1,5 +1,6 @@
 //! `cargo xtask lint`: everything that can be judged without running it.
 
+use std::env;
 use std::path::Path;
 use std::process::Command;
 
@@ -26,7 +27,7 @@ pub fn run(root: &Path) -> Result<()> {
     });
     for workers in WORKERS {
         steps.run(format!("verilator, {workers} workers"), || {
-            let mut command = Command::new("verilator");
+            let mut command = verilator();
             command.args([
                 "--lint-only",
                 "-Wall",
@@ -55,6 +56,15 @@ pub fn run(root: &Path) -> Result<()> {
     });
     steps.run("rustdoc", || doc::api(root));
     steps.finish()
+}
+
+/// The command that the environment variable `VERILATOR` gives, as in the build of the co-simulation.
+fn verilator() -> Command {
+    let line = env::var("VERILATOR").unwrap_or_default();
+    let mut words = line.split_whitespace();
+    let mut command = Command::new(words.next().unwrap_or("verilator"));
+    command.args(words);
+    command
 }
 
 /// A Yosys that reads the device's SystemVerilog: read_verilog does not take package imports.

@@ -155,10 +155,11 @@ impl Job<'_> {
         command
     }
 
-    /// Runs in the output directory, so that what a bench dumps stays apart.
+    /// Runs in the output directory, so that what a bench dumps stays apart; unbuffered, so that the log of a hang is
+    /// complete.
     fn simulate(&self, name: &str) -> Command {
         let mut command = Command::new(&self.simulator.vvp);
-        command.arg("-n").arg(self.out.join(format!("{name}.vvp"))).args(&self.plusargs);
+        command.args(["-n", "-i"]).arg(self.out.join(format!("{name}.vvp"))).args(&self.plusargs);
         command.current_dir(self.out);
         command
     }
@@ -201,10 +202,10 @@ impl Job<'_> {
 
 /// Whether a bench that ended has passed.
 fn verdict(name: &str, status: ExitStatus, log: &str) -> Result<()> {
-    ensure!(status.success(), "ended with {status}");
     if let Some(line) = log.lines().find(|line| line.starts_with("ERROR") || line.starts_with("FATAL")) {
         bail!("{line}");
     }
+    ensure!(status.success(), "ended with {status}");
     let token = format!("{name}: PASS");
     ensure!(
         log.lines().any(|line| line.trim_end() == token),

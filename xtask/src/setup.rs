@@ -1,5 +1,6 @@
 //! `cargo xtask setup`: installs what the other commands need.
 
+use std::env;
 use std::ffi::OsString;
 use std::fmt;
 use std::fs;
@@ -52,17 +53,25 @@ struct Host {
     path: OsString,
     include: Vec<PathBuf>,
     root: bool,
+    /// The environment variable `VERILATOR` names another one, which is then the caller's affair.
+    own_verilator: bool,
 }
 
 impl Host {
     fn this() -> Host {
         // /proc/self belongs to the effective user.
         let root = fs::metadata("/proc/self").is_ok_and(|m| m.uid() == 0);
-        Host { path: shell::path(), include: vec!["/usr/include".into(), "/usr/local/include".into()], root }
+        Host {
+            path: shell::path(),
+            include: vec!["/usr/include".into(), "/usr/local/include".into()],
+            root,
+            own_verilator: env::var_os("VERILATOR").is_some_and(|command| !command.is_empty()),
+        }
     }
 
     fn has(&self, sign: Sign) -> bool {
         match sign {
+            Sign::Program("verilator") if self.own_verilator => true,
             Sign::Program(name) => shell::find(name, &self.path).is_some(),
             Sign::Header(name) => self.include.iter().any(|dir| dir.join(name).is_file()),
         }
@@ -75,7 +84,7 @@ impl Host {
 
     /// Why the Verilator that is there will not do.
     fn verilator_problem(&self) -> Option<String> {
-        let program = shell::find("verilator", &self.path)?;
+        let program = shell::find("verilator", &self.path).filter(|_| !self.own_verilator)?;
         let output = Command::new(&program).arg("--version").env("PATH", &self.path).output().ok()?;
         let found = version(&String::from_utf8_lossy(&output.stdout))?;
         (found < VERILATOR).then(|| {
@@ -175,7 +184,7 @@ mod tests {
         for name in programs {
             fake(dir.path(), name, "");
         }
-        let host = Host { path: dir.path().into(), include: vec![include], root };
+        let host = Host { path: dir.path().into(), include: vec![include], root, own_verilator: false };
         (dir, host)
     }
 
@@ -254,6 +263,17 @@ mod tests {
         let (_dir, host) = host(&["apt-get", "sudo"], false);
         let plan = host.plan(&["make"]).unwrap();
         assert!(plan.iter().all(|words| words[0] == "sudo"), "{plan:?}");
+    }
+
+    #[test]
+    fn a_verilator_of_the_callers_own_is_not_looked_at() {
+        let (dir, mut host) = host(&["perl", "g++", "iverilog", "vvp", "make"], true);
+        fs::write(dir.path().join("include/zlib.h"), "").unwrap();
+        assert!(set_up(&host, true, false).is_err());
+        host.own_verilator = true;
+        set_up(&host, true, false).unwrap();
+        fake(dir.path(), "verilator", "echo Verilator 4.038");
+        set_up(&host, true, false).unwrap();
     }
 
     #[test]
