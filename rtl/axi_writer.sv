@@ -53,6 +53,7 @@ module axi_writer
   logic [4:0]           id;
   logic [63:0]          addr;
   logic [15:0]          word_en;
+  logic [63:0]          strobe;
   logic [1:0]           aw_count_unused, w_count_unused;
 
   assign room               = !aw_full && !w_full && in_flight_q != CountBits'(MAX_WRITES);
@@ -62,6 +63,7 @@ module axi_writer
   assign push               = use_completion || line_valid_i;
   assign id                 = use_completion ? COMPLETION_AXI_ID : {1'b0, line_worker_i};
   assign addr               = use_completion ? completion_addr_i : line_addr_i;
+  assign word_en            = use_completion ? completion_word_en_i : line_word_en_i;
   assign sent_o             = push;
 
   sync_fifo #(.Width(69), .Depth(2)) u_aw (
@@ -76,14 +78,14 @@ module axi_writer
     .count_o (aw_count_unused)
   );
 
-  sync_fifo #(.Width(528), .Depth(2)) u_w (
+  sync_fifo #(.Width(576), .Depth(2)) u_w (
     .clk_i, .rst_ni,
     .clear_i (1'b0),
     .push_i  (push),
-    .data_i  (use_completion ? {completion_word_en_i, completion_data_i} : {line_word_en_i, line_data_i}),
+    .data_i  ({strobe, use_completion ? completion_data_i : line_data_i}),
     .full_o  (w_full),
     .valid_o (m_axi_wvalid),
-    .data_o  ({word_en, m_axi_wdata}),
+    .data_o  ({m_axi_wstrb, m_axi_wdata}),
     .pop_i   (m_axi_wvalid && m_axi_wready),
     .count_o (w_count_unused)
   );
@@ -93,7 +95,7 @@ module axi_writer
   assign m_axi_awburst = 2'b01;
   assign m_axi_wlast   = 1'b1;
   for (genvar k = 0; k < 16; k++) begin : gen_strobe
-    assign m_axi_wstrb[4*k +: 4] = {4{word_en[k]}};
+    assign strobe[4*k +: 4] = {4{word_en[k]}};
   end
 
   assign m_axi_bready = 1'b1;

@@ -8,6 +8,8 @@ package core_pkg;
     logic        eos_stops;
     logic        resident;
     logic        irq;
+    logic        adds_tokens;      // a DECODE without error
+    logic        stops;            // a STOP without error
     logic        brief;            // a worker may be free of it within a few cycles of starting it
     logic [31:0] rollout_id;
     logic [31:0] seq_len;

@@ -105,7 +105,9 @@ module desc_check
     end
     work2.checkpoint = (desc1_q.checkpoint != '0) ? desc1_q.checkpoint
                      : (checkpoint_default_i != '0) ? checkpoint_default_i : CHECKPOINT_NEVER;
-    work2.brief = !decode || work2.error != ERR_NONE || work2.eos_stops
+    work2.adds_tokens = decode && work2.error == ERR_NONE;
+    work2.stops = desc1_q.opcode == OP_STOP && work2.error == ERR_NONE;
+    work2.brief = !work2.adds_tokens || work2.eos_stops
                || work2.max_tokens <= NEAR_END || work2.checkpoint <= NEAR_END;
   end
 

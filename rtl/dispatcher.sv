@@ -38,18 +38,22 @@ module dispatcher
   // Descriptors between here and their visible completion: bounded by the stores on the way, far below 2^16.
   logic [15:0] in_flight_q;
   logic        fenced_q;        // a FENCE is in flight
+  // No worker holds the rollout of the oldest descriptor. That stays true until it goes, for nothing else goes
+  // before it: so one probe is enough.
+  logic        unheld_q;
 
-  logic fence_blocks, held, go;
+  logic ready, held, fence_blocks, go;
   logic [Workers-1:0] wants, candidates, pick;
 
   assign idle_o          = in_flight_q == '0;
   assign fence_blocks    = !idle_o && (fenced_q || fence_i);
-  assign probe_o         = work_valid_i && !fence_blocks;
+  assign ready           = work_valid_i && !fence_blocks;
+  assign probe_o         = ready && !unheld_q;
   assign probe_rollout_o = rollout_i;
   assign held            = holds_i != '0;
   assign wants           = wants_i & in_use_i;
 
-  assign candidates = !probe_o ? '0
+  assign candidates = !ready ? '0
                     : held ? (holds_i & room_i)
                     : ((wants & free_i) != '0) ? (wants & free_i) : wants;
 
@@ -64,19 +68,18 @@ module dispatcher
   assign assign_o     = go ? pick : '0;
   assign work_ready_o = go;
   assign prefix_o     = go && opcode_i == OP_PREFILL && error_i == ERR_NONE;
-  assign held_order_o = probe_o && held && !go;
+  assign held_order_o = held && !go;
   assign held_fence_o = work_valid_i && fence_blocks;
 
   always_ff @(posedge clk_i) begin
-    if (!rst_ni) begin
+    if (!rst_ni || clear_i) begin
       in_flight_q <= '0;
       fenced_q    <= 1'b0;
-    end else if (clear_i) begin
-      in_flight_q <= '0;
-      fenced_q    <= 1'b0;
+      unheld_q    <= 1'b0;
     end else begin
       in_flight_q <= in_flight_q + 16'(go) - 16'(visible_i);
       if (go) fenced_q <= fence_i;
+      unheld_q <= !go && (unheld_q || (probe_o && !held));
     end
   end
 

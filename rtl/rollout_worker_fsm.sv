@@ -50,12 +50,11 @@ module rollout_worker_fsm
   /* verilator lint_off UNUSEDSIGNAL */  // fence, irq and what the completion echoes matter elsewhere
   work_t       queue_0_q, queue_1_q;
   /* verilator lint_on UNUSEDSIGNAL */
-  logic        start, next_adds_tokens;
+  logic        start;
   logic [1:0]  queued_q, queued;          // queued: after a start in this cycle
 
   assign queued = queued_q - 2'(start);
   assign room_o = !queued_q[1];
-  assign next_adds_tokens = queue_0_q.opcode == OP_DECODE && queue_0_q.error == ERR_NONE;
 
   always_ff @(posedge clk_i) begin
     if (start) queue_0_q <= queue_1_q;
@@ -73,13 +72,13 @@ module rollout_worker_fsm
   // ---------------------------------------------------------------- the descriptor that runs
   logic [1:0]  state_d, state_q;
   logic [7:0]  opcode_q, error_q;
-  logic        eos_stops_q, resident_q, adds_tokens_q, eos_seen_q;
+  logic        eos_stops_q, resident_q, adds_tokens_q, eos_seen_q, stop_q, near_end_q;
   logic [31:0] rollout_q, seq_len_q, left_q, checkpoint_q, to_checkpoint_q, digest_q, counter_q, hash_q;
   logic [15:0] delay_q;
   logic [3:0]  first_word_q;
   logic [63:0] token_addr_q;
 
-  logic        running, fire, finish, stop_waits, eos, last, at_checkpoint, rejected, line_end;
+  logic        running, fire, finish, eos, last, at_checkpoint, line_end;
   logic [31:0] token, digest, counter;
   logic [7:0]  status, flags;
 
@@ -91,14 +90,8 @@ module rollout_worker_fsm
   assign fire     = running && ready_i && !clear_i;
   assign line_end = token_addr_q[5:2] == 4'd15;
 
-  // R8: a STOP of the rollout that runs waits in the queue.
-  assign stop_waits =
-      (queued_q != '0 && queue_0_q.opcode == OP_STOP && queue_0_q.error == ERR_NONE && queue_0_q.rollout_id == rollout_q)
-   || (queued_q[1] && queue_1_q.opcode == OP_STOP && queue_1_q.error == ERR_NONE && queue_1_q.rollout_id == rollout_q);
-
   assign last          = left_q == 32'd1;
   assign at_checkpoint = to_checkpoint_q == 32'd1;
-  assign rejected      = resident_q && at_checkpoint && score(digest) < reward_threshold_i;
 
   // What ends the descriptor: the contract's order.
   always_comb begin
@@ -111,11 +104,11 @@ module rollout_worker_fsm
     end else begin
       if (eos || eos_seen_q) flags = CFLAG_EOS;
       if (!(eos && eos_stops_q) && !last) begin
-        if (stop_waits)         status = STATUS_STOPPED;
+        if (stop_q)              status = STATUS_STOPPED;
         else if (!at_checkpoint) finish = 1'b0;
-        else if (!resident_q)   status = STATUS_REWARD_NEEDED;
-        else if (rejected)      flags  = flags | CFLAG_REJECTED;
-        else                    finish = 1'b0;
+        else if (!resident_q)    status = STATUS_REWARD_NEEDED;
+        else if (score(digest) < reward_threshold_i) flags = flags | CFLAG_REJECTED;
+        else                     finish = 1'b0;
       end
     end
   end
@@ -130,7 +123,9 @@ module rollout_worker_fsm
       default: if (fire && finish && !start) state_d = StIdle;
     endcase
     // The wait states of the next token, if there is one.
-    if (wait_states_i != '0 && ((start && next_adds_tokens) || (fire && !finish))) state_d = StDelay;
+    if (wait_states_i != '0) begin
+      if ((start && queue_0_q.adds_tokens) || (fire && !finish)) state_d = StDelay;
+    end
   end
 
   always_ff @(posedge clk_i) begin
@@ -141,8 +136,9 @@ module rollout_worker_fsm
   always_ff @(posedge clk_i) begin
     if (state_d == StDelay) delay_q <= (state_q == StDelay) ? delay_q - 16'd1 : wait_states_i;
     if (start) begin
-      adds_tokens_q <= next_adds_tokens;
-      eos_seen_q    <= 1'b0;
+      adds_tokens_q   <= queue_0_q.adds_tokens;
+      eos_seen_q      <= 1'b0;
+      near_end_q      <= queue_0_q.brief;
       opcode_q        <= queue_0_q.opcode;
       error_q         <= queue_0_q.error;
       eos_stops_q     <= queue_0_q.eos_stops;
@@ -152,13 +148,14 @@ module rollout_worker_fsm
       left_q          <= queue_0_q.max_tokens;
       checkpoint_q    <= queue_0_q.checkpoint;
       to_checkpoint_q <= queue_0_q.checkpoint;
-      digest_q        <= next_adds_tokens ? DIGEST_INIT : queue_0_q.result;
+      digest_q        <= queue_0_q.adds_tokens ? DIGEST_INIT : queue_0_q.result;
       counter_q       <= queue_0_q.counter;
       hash_q          <= queue_0_q.hash;
       token_addr_q    <= queue_0_q.token_addr;
       first_word_q    <= queue_0_q.token_addr[5:2];
     end else if (fire && !finish) begin
       if (eos) eos_seen_q <= 1'b1;
+      if (left_q == NEAR_END + 32'd1 || (to_checkpoint_q == NEAR_END + 32'd1 && !resident_q)) near_end_q <= 1'b1;
       seq_len_q       <= seq_len_q + 32'd1;
       left_q          <= left_q - 32'd1;
       // CHECKPOINT_NEVER exceeds every budget (R10), so it may count down like any other.
@@ -169,6 +166,16 @@ module rollout_worker_fsm
       token_addr_q    <= token_addr_q + 64'd4;
       if (line_end) first_word_q <= '0;
     end
+  end
+
+  // R8: a STOP of the rollout that runs waits in the queue. Nothing overtakes it there, so the bit holds until the
+  // next start.
+  always_ff @(posedge clk_i) begin
+    if (start)
+      stop_q <= (queued_q[1] && queue_1_q.stops && queue_1_q.rollout_id == queue_0_q.rollout_id)
+             || (assign_i && work_i.stops && work_i.rollout_id == queue_0_q.rollout_id);
+    else if (assign_i && work_i.stops && work_i.rollout_id == rollout_q)
+      stop_q <= 1'b1;
   end
 
   // ---------------------------------------------------------------- results
@@ -195,17 +202,19 @@ module rollout_worker_fsm
   end
 
   // ---------------------------------------------------------------- what the dispatcher sees
-  logic near_end;
-  assign near_end = state_q == StIdle || !adds_tokens_q || eos_stops_q
-                 || left_q <= NEAR_END || (!resident_q && to_checkpoint_q <= NEAR_END);
   assign free_o   = state_q == StIdle && queued_q == '0;
-  assign wants_o  = near_end && (queued_q == '0 || (queued_q == 2'd1 && queue_0_q.brief));
-  assign holds_o  = probe_i
-                 && ((state_q != StIdle && rollout_q == probe_rollout_i)
-                  || (queued_q != '0 && queue_0_q.rollout_id == probe_rollout_i)
-                  || (queued_q[1] && queue_1_q.rollout_id == probe_rollout_i)
-                  || (undelivered_q != '0 && ended_0_q == probe_rollout_i)
-                  || (undelivered_q[1] && ended_1_q == probe_rollout_i));
+  assign wants_o  = (near_end_q || state_q == StIdle) && (queued_q == '0 || (queued_q == 2'd1 && queue_0_q.brief));
+
+  always_comb begin
+    holds_o = 1'b0;
+    if (probe_i) begin
+      holds_o = (state_q != StIdle && rollout_q == probe_rollout_i)
+             || (queued_q != '0 && queue_0_q.rollout_id == probe_rollout_i)
+             || (queued_q[1] && queue_1_q.rollout_id == probe_rollout_i)
+             || (undelivered_q != '0 && ended_0_q == probe_rollout_i)
+             || (undelivered_q[1] && ended_1_q == probe_rollout_i);
+    end
+  end
 
   assign wait_o  = state_q == StDelay;
   assign stall_o = running && !ready_i;
@@ -214,10 +223,10 @@ module rollout_worker_fsm
   always_ff @(posedge clk_i) begin
     if (rst_ni && !clear_i) begin
       if (assign_i && !room_o) $fatal(1, "R4 rollout_worker_fsm: assigned a descriptor with no place for it (%m)");
-      if (token_o && left_q == '0)
-        $fatal(1, "R10 rollout_worker_fsm: rollout %0d exceeds its budget (%m)", rollout_q);
-      if (token_o && token_addr_q[1:0] != '0)
-        $fatal(1, "R11 rollout_worker_fsm: token address %h is misaligned (%m)", token_addr_q);
+      if (token_o) begin
+        if (left_q == '0) $fatal(1, "R10 rollout_worker_fsm: rollout %0d exceeds its budget (%m)", rollout_q);
+        if (token_addr_q[1:0] != '0) $fatal(1, "R11 rollout_worker_fsm: token address %h (%m)", token_addr_q);
+      end
       if (delivered_i && undelivered_q == '0)
         $fatal(1, "R3 rollout_worker_fsm: the end of a descriptor was delivered twice (%m)");
     end
