@@ -1,0 +1,71 @@
+// The contract once more, written from docs/contract.md and not from rtl/: what the benches expect. Shares nothing
+// with the device but the generated layouts and code points of desc_pkg.
+package bench_reference_pkg;
+  import desc_pkg::*;
+
+  function automatic logic [31:0] rotl(input logic [31:0] value, input int by);
+    rotl = (value << (by % 32)) | (value >> ((32 - by % 32) % 32));
+  endfunction
+
+  function automatic logic [31:0] ref_mix(input logic [31:0] x);
+    x ^= x >> 16;
+    x *= 32'h7FEB352D;
+    x ^= x >> 15;
+    x *= 32'h846CA68B;
+    x ^= x >> 16;
+    ref_mix = x;
+  endfunction
+
+  // Engine 0.
+  function automatic logic [31:0] ref_hash(input logic [31:0] seed, input logic [31:0] rollout,
+                                           input logic [31:0] position);
+    logic [31:0] base;
+    base = ref_mix(seed ^ ref_mix(rollout + 32'h9E3779B9));
+    ref_hash = ref_mix(base + position * 32'h9E3779B9);
+  endfunction
+
+  function automatic logic [31:0] ref_digest(input logic [31:0] digest, input logic [31:0] token);
+    ref_digest = (digest ^ token) * 32'h01000193;
+  endfunction
+
+  function automatic logic [31:0] ref_score(input logic [31:0] digest);
+    ref_score = (digest >> 16) ^ (digest & 32'hFFFF);
+  endfunction
+
+  // R2
+  function automatic logic [31:0] ref_check(input logic [511:0] slot, input logic [31:0] index);
+    ref_check = (index + 32'd1) * 32'h9E3779B9;
+    for (int k = 0; k <= 14; k++) ref_check ^= rotl(slot[32*k +: 32], 2*k + 1);
+  endfunction
+
+  function automatic logic [511:0] ref_seal(input logic [511:0] slot, input logic [31:0] index);
+    ref_seal = {ref_check(slot, index), slot[479:0]};
+  endfunction
+
+  // "Which error": the code of a slot that could be read, ERR_NONE for a good one.
+  function automatic logic [7:0] ref_error(input hw_desc_t desc, input logic [31:0] index,
+                                           input logic [63:0] token_size, input logic [63:0] kv_size,
+                                           input logic [31:0] length_limit);
+    logic decode, prefill, cow;
+    logic [67:0] length, offset;
+    decode  = desc.opcode == 8'h01;
+    prefill = desc.opcode == 8'h03;
+    cow     = (desc.flags & 8'h04) != 0;
+    length  = desc.seq_len;
+    if (decode) length = length + desc.max_tokens;
+    offset  = desc.max_tokens;
+    offset  = offset * 4 + desc.delta_offset;
+
+    if (desc.check != ref_check(desc, index)) return ERR_BAD_CHECK;
+    if (!decode && !prefill && desc.opcode != 8'h00 && desc.opcode != 8'hFF) return ERR_BAD_OPCODE;
+    if ((desc.flags & 8'hE0) != 0 || desc.reserved != 0) return ERR_RESERVED_SET;
+    if ((decode || prefill) && desc.model_id != 0) return ERR_BAD_MODEL;
+    if (decode && (desc.flags & 8'h10) != 0 && desc.reward_model_id != 0) return ERR_BAD_MODEL;
+    if (decode && desc.max_tokens == 0) return ERR_BAD_LENGTH;
+    if ((decode || prefill) && length > length_limit) return ERR_BAD_LENGTH;
+    if (decode && (desc.delta_offset % 4 != 0 || offset > token_size)) return ERR_BAD_REGION;
+    if ((decode || prefill) && desc.kv_offset != 0 && desc.kv_offset >= kv_size) return ERR_BAD_REGION;
+    if ((prefill || (decode && cow)) && desc.prefix_id == 32'hFFFFFFFF) return ERR_BAD_PREFIX;
+    return ERR_NONE;
+  endfunction
+endpackage

@@ -1,0 +1,235 @@
+// AXI4 memory with 64-byte lines: seeded random latency and stalls on every channel, write responses of different
+// IDs out of order, injected errors. Reads return in order. A write takes effect when its response is issued (so that
+// whoever acts earlier than the response sees old bytes), or with early_effect as soon as address and data are there.
+module memory_model #(
+  parameter int          Lines = 4096,
+  parameter logic [63:0] Base  = 64'h0
+) (
+  input  logic         clk_i,
+  input  logic         rst_ni,
+  input  logic [4:0]   awid_i,
+  input  logic [63:0]  awaddr_i,
+  input  logic         awvalid_i,
+  output logic         awready_o,
+  input  logic [511:0] wdata_i,
+  input  logic [63:0]  wstrb_i,
+  input  logic         wvalid_i,
+  output logic         wready_o,
+  output logic [4:0]   bid_o,
+  output logic [1:0]   bresp_o,
+  output logic         bvalid_o,
+  input  logic         bready_i,
+  input  logic [63:0]  araddr_i,
+  input  logic [7:0]   arlen_i,
+  input  logic [4:0]   arid_i,
+  input  logic         arvalid_i,
+  output logic         arready_o,
+  output logic [4:0]   rid_o,
+  output logic [511:0] rdata_o,
+  output logic [1:0]   rresp_o,
+  output logic         rlast_o,
+  output logic         rvalid_o,
+  input  logic         rready_i,
+
+  // What happens, for a scoreboard; valid in the cycle after.
+  output logic         accept_o,        // a write is complete on the bus
+  output logic         effect_o,        // a write has changed the memory, or failed
+  output logic         effect_error_o,
+  output logic [4:0]   accept_id_o,
+  output logic [4:0]   effect_id_o,
+  output logic [63:0]  accept_addr_o,
+  output logic [63:0]  effect_addr_o,
+  output logic [63:0]  accept_strb_o,
+  output logic [63:0]  effect_strb_o,
+  output logic [511:0] accept_data_o,
+  output logic [511:0] effect_data_o
+);
+  import bench_pkg::*;
+  localparam int Ids   = 32;
+  localparam int Depth = 256;           // of each queue
+
+  // ---------------------------------------------------------------- behaviour, set by the bench
+  int   read_latency  = 0, read_jitter  = 0;     // cycles: fixed part, and what chance may add
+  int   write_latency = 0, write_jitter = 0;
+  int   stall_ar = 0, stall_r = 0, stall_aw = 0, stall_w = 0, stall_b = 0;   // percent of cycles
+  int   error_r = 0, error_w = 0;       // percent of beats; never completions
+  logic early_effect = 1'b0;
+  int   fail_read = -1, fail_write = -1;   // count beats down, of any ID; at 0 the beat fails
+
+  logic [511:0] line [0:Lines-1];
+
+  function automatic int line_of(input logic [63:0] addr);
+    logic [63:0] offset;
+    offset = addr - Base;
+    if (addr < Base || offset >= 64 * Lines) begin
+      fail($sformatf("R11: access to %h, outside the memory", addr));
+      line_of = 0;
+    end else line_of = int'(offset >> 6);
+  endfunction
+
+  task automatic poke(input logic [63:0] addr, input logic [31:0] word);
+    line[line_of(addr)][{addr[5:2], 5'd0} +: 32] = word;
+  endtask
+
+  function automatic logic [31:0] peek(input logic [63:0] addr);
+    logic [511:0] whole;
+    whole = line[line_of(addr)];
+    peek = whole[{addr[5:2], 5'd0} +: 32];
+  endfunction
+
+  int now;
+  always @(posedge clk_i) now <= rst_ni ? now + 1 : 0;
+
+  // ---------------------------------------------------------------- reads
+  logic [63:0] ar_addr [0:Depth-1];
+  int          ar_len [0:Depth-1];
+  int          ar_due [0:Depth-1];
+  logic [4:0]  ar_id [0:Depth-1];
+  int          ar_head, ar_tail, beat;
+
+  always @(posedge clk_i) begin
+    if (!rst_ni) begin
+      ar_head = 0;
+      ar_tail = 0;
+      beat    = 0;
+      arready_o <= 1'b0;
+      rvalid_o  <= 1'b0;
+    end else begin
+      if (arvalid_i && arready_o) begin
+        ar_addr[ar_tail % Depth] = araddr_i;
+        ar_len[ar_tail % Depth]  = int'(arlen_i) + 1;
+        ar_due[ar_tail % Depth]  = now + read_latency + (read_jitter == 0 ? 0 : below(read_jitter + 1));
+        ar_id[ar_tail % Depth]   = arid_i;
+        ar_tail = ar_tail + 1;
+      end
+      if (!rvalid_o || rready_i) begin
+        rvalid_o <= 1'b0;
+        if (ar_head != ar_tail && ar_due[ar_head % Depth] <= now && !chance(stall_r)) begin
+          rvalid_o <= 1'b1;
+          rid_o    <= ar_id[ar_head % Depth];
+          rlast_o  <= beat + 1 == ar_len[ar_head % Depth];
+          if (fail_read >= 0) fail_read = fail_read - 1;
+          if (chance(error_r) || fail_read == 0) begin
+            rresp_o <= 2'b10;
+            rdata_o <= {16{rnd()}};
+          end else begin
+            rresp_o <= 2'b00;
+            rdata_o <= line[line_of(ar_addr[ar_head % Depth] + 64 * beat)];
+          end
+          beat = beat + 1;
+          if (beat == ar_len[ar_head % Depth]) begin
+            beat    = 0;
+            ar_head = ar_head + 1;
+          end
+        end
+      end
+      arready_o <= ar_tail - ar_head < Depth - 1 && !chance(stall_ar);
+    end
+  end
+
+  // ---------------------------------------------------------------- writes
+  logic [63:0]  aw_addr [0:Depth-1];
+  logic [4:0]   aw_id [0:Depth-1];
+  logic [511:0] w_data [0:Depth-1];
+  logic [63:0]  w_strb [0:Depth-1];
+  int           aw_head, aw_tail, w_head, w_tail;
+
+  // Accepted writes that wait for their response, in order per ID: entry id * Depth + position.
+  logic [63:0]  pending_addr [0:Ids*Depth-1];
+  logic [511:0] pending_data [0:Ids*Depth-1];
+  logic [63:0]  pending_strb [0:Ids*Depth-1];
+  int           pending_due [0:Ids*Depth-1];
+  int           head [0:Ids-1];
+  int           tail [0:Ids-1];
+  int           pending;                // of all IDs
+
+  int   id, at, picked, first;
+  logic bad;
+
+  task automatic change(input logic [63:0] addr, input logic [511:0] data, input logic [63:0] strb);
+    int k;
+    logic [511:0] merged;
+    k = line_of(addr);
+    merged = line[k];
+    for (int b = 0; b < 64; b++) if (strb[b]) merged[8*b +: 8] = data[8*b +: 8];
+    line[k] = merged;
+  endtask
+
+  always @(posedge clk_i) begin
+    accept_o <= 1'b0;
+    effect_o <= 1'b0;
+    if (!rst_ni) begin
+      aw_head = 0; aw_tail = 0; w_head = 0; w_tail = 0; pending = 0;
+      for (int k = 0; k < Ids; k++) begin
+        head[k] = 0;
+        tail[k] = 0;
+      end
+      awready_o <= 1'b0;
+      wready_o  <= 1'b0;
+      bvalid_o  <= 1'b0;
+    end else begin
+      if (awvalid_i && awready_o) begin
+        aw_addr[aw_tail % Depth] = awaddr_i;
+        aw_id[aw_tail % Depth]   = awid_i;
+        aw_tail = aw_tail + 1;
+      end
+      if (wvalid_i && wready_o) begin
+        w_data[w_tail % Depth] = wdata_i;
+        w_strb[w_tail % Depth] = wstrb_i;
+        w_tail = w_tail + 1;
+      end
+
+      if (aw_head != aw_tail && w_head != w_tail) begin
+        id = int'(aw_id[aw_head % Depth]);
+        at = id * Depth + tail[id] % Depth;
+        pending_addr[at] = aw_addr[aw_head % Depth];
+        pending_data[at] = w_data[w_head % Depth];
+        pending_strb[at] = w_strb[w_head % Depth];
+        pending_due[at]  = now + write_latency + (write_jitter == 0 ? 0 : below(write_jitter + 1));
+        if (tail[id] - head[id] >= Depth) $fatal(1, "memory_model: more than %0d writes of ID %0d in flight", Depth, id);
+        tail[id] = tail[id] + 1;
+        pending  = pending + 1;
+        aw_head  = aw_head + 1;
+        w_head   = w_head + 1;
+        accept_o      <= 1'b1;
+        accept_id_o   <= 5'(id);
+        accept_addr_o <= pending_addr[at];
+        accept_data_o <= pending_data[at];
+        accept_strb_o <= pending_strb[at];
+        if (early_effect) change(pending_addr[at], pending_data[at], pending_strb[at]);
+      end
+
+      if (!bvalid_o || bready_i) begin
+        bvalid_o <= 1'b0;
+        picked = -1;
+        if (pending != 0 && !chance(stall_b)) begin
+          first = below(Ids);
+          for (int k = 0; k < Ids; k++) begin
+            id = (first + k) % Ids;
+            if (picked < 0 && head[id] != tail[id] && pending_due[id * Depth + head[id] % Depth] <= now) picked = id;
+          end
+        end
+        if (picked >= 0) begin
+          at  = picked * Depth + head[picked] % Depth;
+          if (fail_write >= 0) fail_write = fail_write - 1;
+          bad = (picked < 16 && chance(error_w)) || fail_write == 0;
+          if (!bad && !early_effect) change(pending_addr[at], pending_data[at], pending_strb[at]);
+          head[picked] = head[picked] + 1;
+          pending      = pending - 1;
+          bvalid_o <= 1'b1;
+          bid_o    <= 5'(picked);
+          bresp_o  <= bad ? 2'b10 : 2'b00;
+          effect_o       <= 1'b1;
+          effect_error_o <= bad;
+          effect_id_o    <= 5'(picked);
+          effect_addr_o  <= pending_addr[at];
+          effect_data_o  <= pending_data[at];
+          effect_strb_o  <= pending_strb[at];
+        end
+      end
+
+      awready_o <= aw_tail - aw_head < 8 && !chance(stall_aw);
+      wready_o  <= w_tail - w_head < 8 && !chance(stall_w);
+    end
+  end
+endmodule

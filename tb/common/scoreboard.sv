@@ -1,0 +1,422 @@
+// Watches one queue pair from the bus and predicts every completion (rules R1, R3 to R11, R14). The host tasks of
+// top_bench tell it what they publish, read and release; instance u_memory beside it is the shared memory.
+module scoreboard (
+  input logic         clk_i,
+  input logic         rst_ni,
+  input logic [63:0]  araddr_i,
+  input logic [7:0]   arlen_i,
+  input logic         arvalid_i,
+  input logic         arready_i,
+  input logic [1:0]   rresp_i,
+  input logic         rvalid_i,
+  input logic         rready_i,
+  input logic         accept_i,
+  input logic [4:0]   accept_id_i,
+  input logic [63:0]  accept_addr_i,
+  input logic [63:0]  accept_strb_i,
+  input logic         effect_i,
+  input logic         effect_error_i,
+  input logic [4:0]   effect_id_i,
+  input logic [63:0]  effect_addr_i,
+  input logic [63:0]  effect_strb_i,
+  input logic [511:0] effect_data_i,
+  input logic         irq_i
+);
+  import bench_pkg::*;
+  import bench_reference_pkg::*;
+  import desc_pkg::*;
+
+  localparam int         TokenWords    = 16384;   // largest token region
+  localparam int         Entries       = 2048;    // descriptors between publishing and the check
+  localparam logic [4:0] CompletionId  = 5'd16;
+  localparam int         IrqPatience   = 16;      // cycles from visible to irq_o
+
+  // ---------------------------------------------------------------- configuration, set by the bench
+  logic [63:0] sq_base, cq_base, token_base, token_size, kv_size;
+  logic [31:0] sq_size, cq_size, length_limit, checkpoint_default, reward_threshold;
+  logic [15:0] eos_threshold;
+  int          workers;
+  logic        on = 1'b0;                         // enabled: the checks apply
+
+  // ---------------------------------------------------------------- descriptors, by index modulo Entries
+  logic [511:0] slot     [0:Entries-1];
+  logic [31:0]  number   [0:Entries-1];           // running index
+  logic [7:0]   code     [0:Entries-1];           // expected error code
+  logic         fence    [0:Entries-1];           // a FENCE that counts
+  logic         is_stop  [0:Entries-1];           // a STOP that counts
+  logic         wrote    [0:Entries-1];           // a token line was on the bus
+  logic [4:0]   writer   [0:Entries-1];           // its ID
+  logic         bad_line [0:Entries-1];           // a token line was answered with an error
+  logic         visible  [0:Entries-1];           // its completion is in memory
+  logic         checked  [0:Entries-1];           // the host has read it
+  int           owner    [0:TokenWords-1];        // entry + 1 of the descriptor that may write the word
+
+  // Running indices.
+  logic [31:0] oldest, tail, published, requested, received;   // of the SQ
+  logic [31:0] cq_next, cq_visible, cq_seen, cq_released, cq_confirmed, cq_asked, last_sq_head;
+  int          bad_lines;
+
+  // What the counters must say.
+  int tokens, errors_seen, prefixes, read_beats, write_beats;
+
+  function automatic int entry(input logic [31:0] index);
+    entry = int'(index % Entries);
+  endfunction
+
+  task automatic start(input logic [31:0] sq_start, input logic [31:0] cq_start);
+    oldest = sq_start; tail = sq_start; published = sq_start; requested = sq_start; received = sq_start;
+    last_sq_head = sq_start;
+    cq_next = cq_start; cq_visible = cq_start; cq_seen = cq_start;
+    cq_released = cq_start; cq_confirmed = cq_start; cq_asked = cq_start;
+    bad_lines = 0;
+    tokens = 0; errors_seen = 0; prefixes = 0; read_beats = 0; write_beats = 0;
+    armed = 1'b0;
+    for (int k = 0; k < TokenWords; k++) owner[k] = 0;
+    on = 1'b1;
+  endtask
+
+  task automatic stop;
+    on = 1'b0;
+  endtask
+
+  // ---------------------------------------------------------------- the host publishes
+  function automatic logic range_free(input int word, input int count);
+    range_free = 1'b1;
+    for (int k = word; k < word + count; k++) if (owner[k] != 0) range_free = 1'b0;
+  endfunction
+
+  function automatic logic [7:0] classify(input logic [511:0] data, input logic [31:0] index);
+    classify = ref_error(data, index, token_size, kv_size, length_limit);
+  endfunction
+
+  function automatic logic [31:0] poison(input int word);
+    poison = 32'hBAD0_0000 | word;                // no token looks like this
+  endfunction
+
+  task automatic publish(input logic [511:0] data);
+    int e, word;
+    hw_desc_t desc;
+    e = entry(tail);
+    desc = data;
+    if (tail - oldest >= Entries) $fatal(1, "scoreboard: more than %0d descriptors in flight", Entries);
+    slot[e]     = data;
+    number[e]   = tail;
+    code[e]     = classify(data, tail);
+    fence[e]    = code[e] == 0 && desc.flags[FLAG_FENCE_BIT];
+    is_stop[e]  = code[e] == 0 && desc.opcode == OP_STOP;
+    wrote[e]    = 1'b0;
+    bad_line[e] = 1'b0;
+    visible[e]  = 1'b0;
+    checked[e]  = 1'b0;
+    if (code[e] == 0 && desc.opcode == OP_DECODE) begin
+      word = int'(desc.delta_offset / 4);
+      if (!range_free(word, int'(desc.max_tokens))) $fatal(1, "scoreboard: the bench reuses token words %0d", word);
+      for (int k = word; k < word + int'(desc.max_tokens); k++) begin
+        owner[k] = e + 1;
+        u_memory.poke(token_base + 4 * k, poison(k));
+      end
+    end
+    tail = tail + 1;
+  endtask
+
+  task automatic disown(input int e);
+    int word;
+    hw_desc_t desc;
+    desc = slot[e];
+    word = int'(desc.delta_offset / 4);
+    if (desc.opcode == OP_DECODE && classify(slot[e], number[e]) == 0)
+      for (int k = word; k < word + int'(desc.max_tokens); k++) if (owner[k] == e + 1) owner[k] = 0;
+  endtask
+
+  // ---------------------------------------------------------------- the device reads
+  // R1: only published slots; R3: each once, in order.
+  logic [31:0] ahead;
+  always @(posedge clk_i) if (rst_ni && on && arvalid_i && arready_i) begin
+    ahead = published - requested;
+    if (araddr_i != sq_base + 64 * (requested % sq_size))
+      fail($sformatf("R3: read of %h, expected slot %0d", araddr_i, requested));
+    if (int'(arlen_i) + 1 > ahead)
+      fail($sformatf("R1: read of slots %0d to %0d, published below %0d", requested, requested + arlen_i, published));
+    if (requested % sq_size + arlen_i + 1 > sq_size) fail("R11: a read runs over the end of the queue");
+    requested = requested + arlen_i + 1;
+  end
+
+  always @(posedge clk_i) if (rst_ni && on && rvalid_i && rready_i) begin
+    if (rresp_i != 0) begin
+      code[entry(received)]    = ERR_DMA_FAULT;
+      fence[entry(received)]   = 1'b0;
+      is_stop[entry(received)] = 1'b0;
+      disown(entry(received));
+    end
+    received = received + 1;
+    read_beats = read_beats + 1;
+  end
+
+  // ---------------------------------------------------------------- the device writes
+  int          e, i_word;
+  logic [63:0] place;
+
+  // Entry that may write this word, or -1.
+  function automatic int owner_of(input logic [63:0] addr);
+    owner_of = -1;
+    if (addr < token_base || addr - token_base + 4 > token_size)
+      fail($sformatf("R11: token write to %h, outside the token region", addr));
+    else if (owner[(addr - token_base) / 4] == 0)
+      fail($sformatf("R10: token write to %h, which no descriptor in flight owns", addr));
+    else owner_of = owner[(addr - token_base) / 4] - 1;
+  endfunction
+
+  function automatic logic [31:0] rollout(input int which);
+    rollout = slot[which][HW_DESC_ROLLOUT_ID_LSB +: 32];
+  endfunction
+
+  task automatic check_start(input int which);
+    for (logic [31:0] k = oldest; k != number[which]; k = k + 1) begin
+      if (!visible[entry(k)] && fence[entry(k)])
+        fail($sformatf("R7: descriptor %0d runs, fence %0d is not complete", number[which], k));
+      if (!visible[entry(k)] && fence[which])
+        fail($sformatf("R7: fence %0d runs, descriptor %0d is not complete", number[which], k));
+    end
+  endtask
+
+  always @(posedge clk_i) if (rst_ni && on && accept_i) begin
+    write_beats = write_beats + 1;
+    if (accept_id_i == CompletionId) begin
+      for (int half = 0; half < 2; half++) begin
+        case (accept_strb_i[32*half +: 32])
+          32'd0: ;
+          32'hFFFF_FFFF: begin
+            place = cq_base + 32 * (cq_next % cq_size);
+            if (accept_addr_i + 32 * half != place)
+              fail($sformatf("R3: completion %0d goes to %h, expected %h", cq_next, accept_addr_i + 32 * half, place));
+            if (cq_next - cq_released >= cq_size)
+              fail($sformatf("R4: completion %0d overwrites a slot, released below %0d", cq_next, cq_released));
+            cq_next = cq_next + 1;
+          end
+          default: fail("R4: part of a completion was written");
+        endcase
+      end
+    end else begin
+      if (accept_strb_i == 0) fail("R10: a token write of no bytes");
+      for (int k = 0; k < 16; k++) if (accept_strb_i[4*k +: 4] != 0) begin
+        if (accept_strb_i[4*k +: 4] != 4'hF) fail("R10: part of a token was written");
+        e = owner_of(accept_addr_i + 4 * k);
+        if (e >= 0) begin
+          if (!wrote[e]) begin
+            check_start(e);
+            wrote[e]  = 1'b1;
+            writer[e] = accept_id_i;
+            for (logic [31:0] n = number[e] + 1; n != tail; n = n + 1)
+              if (wrote[entry(n)] && rollout(entry(n)) == rollout(e))
+                fail($sformatf("R5: descriptor %0d runs after %0d of the same rollout", number[e], n));
+          end
+          if (writer[e] != accept_id_i) fail($sformatf("R5: workers %0d and %0d run descriptor %0d",
+                                                       writer[e], accept_id_i, number[e]));
+          if (checked[e]) fail($sformatf("R3: token of descriptor %0d after its completion", number[e]));
+        end
+      end
+    end
+  end
+
+  always @(posedge clk_i) if (rst_ni && on && effect_i) begin
+    if (effect_id_i != CompletionId) begin
+      if (effect_error_i) begin
+        bad_lines = bad_lines + 1;
+        for (int k = 0; k < 16; k++) if (effect_strb_i[4*k] && owner[(effect_addr_i + 4*k - token_base) / 4] != 0)
+          bad_line[owner[(effect_addr_i + 4*k - token_base) / 4] - 1] = 1'b1;
+      end
+    end else if (!effect_error_i) begin
+      if (effect_strb_i[0])  see(effect_data_i[255:0]);
+      if (effect_strb_i[32]) see(effect_data_i[511:256]);
+    end
+  end
+
+  // Index of the descriptor that a completion belongs to; ok is low when there is none.
+  task automatic find(input hw_completion_t done, output logic [31:0] index, output logic ok);
+    index = done.user_data[31:0];
+    if (done.status == STATUS_ERROR && done.error == ERR_DMA_FAULT && done.user_data == 0) index = done.result;
+    ok = index - oldest < tail - oldest && !(index == done.user_data[31:0]
+         && slot[entry(index)][HW_DESC_USER_DATA_LSB +: 64] != done.user_data);
+    if (!ok) fail($sformatf("R3: a completion with user_data %h and result %h belongs to no descriptor",
+                            done.user_data, done.result));
+  endtask
+
+  // A completion has become visible.
+  task automatic see(input hw_completion_t done);
+    logic [31:0] index;
+    logic ok;
+    int which, other;
+    find(done, index, ok);
+    which = entry(index);
+    if (ok) begin
+      if (visible[which]) fail($sformatf("R3: descriptor %0d completes twice", index));
+      visible[which] = 1'b1;
+      for (logic [31:0] k = oldest; k != index; k = k + 1) begin
+        other = entry(k);
+        if (!visible[other]) begin
+          if (workers == 1) fail($sformatf("R5: one worker completes %0d before %0d", index, k));
+          if (rollout(other) == rollout(which) && code[other] != ERR_DMA_FAULT && code[which] != ERR_DMA_FAULT)
+            fail($sformatf("R5: %0d completes before %0d of the same rollout", index, k));
+          if (fence[other]) fail($sformatf("R7: %0d completes before fence %0d", index, k));
+          if (fence[which]) fail($sformatf("R7: fence %0d completes before %0d", index, k));
+        end
+      end
+    end
+    cq_visible = cq_visible + 1;
+    if (done.status == STATUS_ERROR || (ok && code[which] == 0 && slot[which][8 + FLAG_INTERRUPT_BIT]))
+      cq_asked = cq_visible;
+    retire;
+  endtask
+
+  task automatic retire;
+    while (oldest != tail && checked[entry(oldest)] && visible[entry(oldest)]) oldest = oldest + 1;
+  endtask
+
+  // ---------------------------------------------------------------- the host reads a completion
+  // R8: may this DECODE have been stopped? A fence in between would have let it end first.
+  function automatic logic may_stop(input logic [31:0] index);
+    logic fenced;
+    may_stop = 1'b0;
+    fenced   = 1'b0;
+    for (logic [31:0] k = index + 1; k != tail; k = k + 1) begin
+      if (fence[entry(k)]) fenced = 1'b1;
+      if (!fenced && is_stop[entry(k)] && rollout(entry(k)) == rollout(entry(index))) may_stop = 1'b1;
+    end
+  endfunction
+
+  // What a DECODE must give; answered is what the device said it produced.
+  task automatic decode(input int which, input int answered, input logic stopped,
+                        output hw_completion_t want);
+    hw_desc_t    desc;
+    logic [31:0] digest, hash, checkpoint, to_checkpoint, found;
+    logic        eos, ended;
+    int          n, word;
+    desc = slot[which];
+    word = int'(desc.delta_offset / 4);
+    checkpoint = desc.checkpoint != 0 ? desc.checkpoint : checkpoint_default != 0 ? checkpoint_default : CHECKPOINT_NEVER;
+    to_checkpoint = checkpoint;
+    digest = 32'h811C9DC5;
+    want   = '0;
+    want.status = STATUS_DONE;
+    ended  = stopped && answered == 0;
+    for (n = 0; n < int'(desc.max_tokens) && !ended; n = n + 1) begin
+      hash   = ref_hash(desc.seed, desc.rollout_id, desc.seq_len + n);
+      eos    = hash[31:17] < {1'b0, eos_threshold};
+      digest = ref_digest(digest, {15'd0, hash[16:0]});
+      if (eos) want.flags = want.flags | CFLAG_EOS;
+      found  = u_memory.peek(token_base + 4 * (word + n));
+      if (found !== {15'd0, hash[16:0]} && n < answered && !bad_line[which])
+        fail($sformatf("R6: token %0d of descriptor %0d is %h, expected %h", n, number[which], found, hash[16:0]));
+      to_checkpoint = to_checkpoint - 1;
+      if ((eos && desc.flags[FLAG_EOS_STOPS_BIT]) || n + 1 == int'(desc.max_tokens)) ended = 1'b1;
+      else if (stopped && n + 1 == answered) begin
+        ended = 1'b1;
+        want.status = STATUS_STOPPED;
+      end else if (to_checkpoint == 0) begin
+        if (!desc.flags[FLAG_RESIDENT_BIT]) begin
+          ended = 1'b1;
+          want.status = STATUS_REWARD_NEEDED;
+        end else if (ref_score(digest) < reward_threshold) begin
+          ended = 1'b1;
+          want.flags = want.flags | CFLAG_REJECTED;
+        end
+        to_checkpoint = checkpoint;
+      end
+    end
+    if (stopped && answered == 0) want.status = STATUS_STOPPED;
+    for (int k = n; k < int'(desc.max_tokens); k++) begin
+      found = u_memory.peek(token_base + 4 * (word + k));
+      if (found !== poison(word + k)) fail($sformatf("R6: descriptor %0d wrote token %0d, beyond its %0d",
+                                                     number[which], k, n));
+    end
+    tokens = tokens + n;
+    want.final_seq_len = desc.seq_len + n;
+    want.result        = digest;
+    if (bad_line[which]) begin
+      want.status = STATUS_ERROR;
+      want.error  = ERR_DMA_FAULT;
+    end
+  endtask
+
+  // Compares a completion with the reference. Returns the descriptor's index and entry.
+  task automatic check(input hw_completion_t done, output logic [31:0] index, output hw_desc_t desc);
+    logic           ok, stopped;
+    int             which;
+    hw_completion_t want;
+    find(done, index, ok);
+    which = entry(index);
+    desc  = slot[which];
+    want  = '0;
+    if (ok) begin
+      if (checked[which]) fail($sformatf("R3: the host reads the completion of %0d twice", index));
+      checked[which] = 1'b1;
+      if (code[which] != 0) want.status = STATUS_ERROR;
+      else if (desc.opcode == OP_STOP) want.status = STATUS_STOPPED;
+      else want.status = STATUS_DONE;
+      if (code[which] == 0 && desc.opcode == OP_DECODE) begin
+        stopped = may_stop(index) && (done.status == STATUS_STOPPED || bad_line[which]);
+        decode(which, int'(done.final_seq_len - desc.seq_len), stopped, want);
+        // A good DECODE between two faulty ones of a worker may be suspected too.
+        if (done.error == ERR_DMA_FAULT && bad_lines >= 2) begin
+          want.status = STATUS_ERROR;
+          want.error  = ERR_DMA_FAULT;
+        end
+      end else begin
+        want.error = code[which];
+        if (code[which] == ERR_DMA_FAULT) want.result = index;
+        else want.final_seq_len = desc.seq_len;
+      end
+      if (code[which] != ERR_DMA_FAULT) begin
+        want.user_data       = desc.user_data;
+        want.rollout_id      = desc.rollout_id;
+        want.reward_model_id = desc.reward_model_id;
+      end
+      if (code[which] == 0 && desc.opcode == OP_PREFILL) prefixes = prefixes + 1;
+      if (want.status == STATUS_ERROR) errors_seen = errors_seen + 1;
+      want.sq_head   = done.sq_head;
+      want.worker_id = done.worker_id;
+      want.phase     = done.phase;
+      if (done !== want)
+        fail($sformatf("R6: completion of %0d is %h, expected %h (opcode %h flags %h)", index, done, want,
+                       desc.opcode, desc.flags));
+      if (done.worker_id >= workers) fail($sformatf("worker_id %0d, in use are %0d", done.worker_id, workers));
+      if (wrote[which] && done.worker_id[4:0] != writer[which])
+        fail($sformatf("worker_id of %0d is %0d, AWID was %0d", index, done.worker_id, writer[which]));
+      if (done.sq_head - oldest > received - oldest || done.sq_head - oldest <= index - oldest)
+        fail($sformatf("sq_head %0d with completion of %0d, read are %0d", done.sq_head, index, received));
+      if (done.sq_head - last_sq_head > received - last_sq_head)
+        fail($sformatf("sq_head runs from %0d back to %0d", last_sq_head, done.sq_head));
+      last_sq_head = done.sq_head;
+      disown(which);
+    end
+    cq_seen = cq_seen + 1;
+    retire;
+  endtask
+
+  // ---------------------------------------------------------------- R14
+  logic        armed = 1'b0;                      // set by the host once its write is answered
+  logic        irq_before = 1'b0;
+  int          armings = 0, fires = 0, overdue = 0;
+  logic [31:0] unreleased, unconfirmed;
+
+  always @(posedge clk_i) begin
+    if (!rst_ni) begin
+      irq_before <= 1'b0;
+      armed = 1'b0;
+    end else begin
+      irq_before <= irq_i;
+      unreleased  = cq_asked - cq_released;
+      unconfirmed = cq_asked - cq_confirmed;
+      if (irq_i && !irq_before) begin
+        fires = fires + 1;
+        armed = 1'b0;
+        if (fires > armings) fail($sformatf("R14: interrupt %0d with %0d armings", fires, armings));
+        if (unconfirmed == 0 || unconfirmed[31]) fail("R14: an interrupt and no completion that asked for it");
+      end
+      if (armed && on && !irq_i && unreleased != 0 && !unreleased[31]) begin
+        overdue = overdue + 1;
+        if (overdue == IrqPatience) fail("R14: no interrupt for a completion that asked");
+      end else overdue = 0;
+    end
+  end
+endmodule
