@@ -1,2 +1,48 @@
-//! Placeholder.
-fn main() {}
+//! `doorbell`: replays traces of rollouts on several devices and compares what they did.
+//!
+//! Exit codes: 0 all agree, 1 they differ or a device failed, 2 bad usage, input or output, 3 a device that was asked
+//! for is not there.
+
+mod commands;
+mod devices;
+mod failure;
+mod output;
+mod report;
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+#[derive(Parser)]
+#[command(version, about, after_help = "Exit codes: 0 success, all devices agree; 1 devices differ, or one failed; \
+    2 bad usage, input or output; 3 a device that was asked for is not there.")]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Run a trace on several devices and compare every completion and every token
+    Compare(commands::compare::Args),
+    /// Look at traces, convert and generate them
+    #[command(subcommand)]
+    Trace(commands::trace::Command),
+    /// List the devices, what they are, and why one is not there
+    Devices,
+}
+
+fn main() -> ExitCode {
+    let result = match Cli::parse().command {
+        Command::Compare(args) => commands::compare::run(args),
+        Command::Trace(command) => commands::trace::run(command),
+        Command::Devices => commands::devices::run(),
+    };
+    match result {
+        Ok(code) => code,
+        Err(failure) => {
+            eprintln!("error: {failure}");
+            failure.exit_code()
+        }
+    }
+}

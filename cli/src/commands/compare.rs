@@ -1,0 +1,260 @@
+//! `doorbell compare`.
+
+use std::ops::{ControlFlow, RangeInclusive};
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::OnceLock;
+use std::time::{Duration, Instant};
+
+use doorbell_host::compare::{Outcome, compare};
+use doorbell_host::replay::{Progress, ReplayOptions, ReplayPlan};
+use doorbell_host::{Device, QueueConfig};
+use indicatif::{MultiProgress, ProgressBar, ProgressDrawTarget, ProgressStyle};
+
+use super::trace;
+use crate::devices::{Kind, Memory, Settings};
+use crate::failure::{DIFFERENT, Failure};
+use crate::output::{self, Output, Sink};
+use crate::report::{Report, Waveform};
+
+/// Runs a trace on several devices, the first being the reference, and compares every compared field of every
+/// completion and every token byte. Ends with code 1 if any differs, and also if one fails or stops answering.
+#[derive(clap::Args)]
+pub struct Args {
+    /// Devices to compare, the reference first; by default all that are there
+    #[arg(long, value_delimiter = ',', value_name = "NAME,NAME")]
+    devices: Vec<String>,
+    /// Trace to run (own format, Mooncake or Azure); by default a small built-in one
+    #[arg(long, value_name = "FILE")]
+    trace: Option<PathBuf>,
+    /// Rollouts per request; above 1 they share a prefix, which a PREFILL registers first
+    #[arg(long, value_name = "K", default_value_t = 1)]
+    group: u32,
+    /// Tokens between checkpoints; 0 is never
+    #[arg(long, value_name = "TOKENS", default_value_t = 0)]
+    checkpoint: u32,
+    /// Let the devices score checkpoints themselves (flag RESIDENT)
+    #[arg(long)]
+    resident: bool,
+    /// Score below which a resident rollout ends, 0 to 1
+    #[arg(long, value_name = "SCORE", default_value_t = 0.02, value_parser = fraction)]
+    reward_threshold: f64,
+    /// Probability of an end of sequence per token, 0 to 1; it ends the rollout
+    #[arg(long, value_name = "P", default_value_t = 0.0, value_parser = fraction)]
+    eos: f64,
+    /// Send a STOP to every Nth rollout; 0 is none
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    stop_every: u32,
+    /// Requests to take from the start of the trace
+    #[arg(long, value_name = "REQUESTS")]
+    limit: Option<usize>,
+    /// Seed of the sampling policy, and of what is random in simulated memory
+    #[arg(long, default_value_t = 1)]
+    seed: u32,
+    /// Workers of the devices that have several; by default all
+    #[arg(long, value_name = "N")]
+    workers: Option<u32>,
+    /// Slots of the submission queue, a power of two
+    #[arg(long, value_name = "SLOTS", default_value_t = QueueConfig::default().sq_depth)]
+    sq_depth: u32,
+    /// Slots of the completion queue, a power of two
+    #[arg(long, value_name = "SLOTS", default_value_t = QueueConfig::default().cq_depth)]
+    cq_depth: u32,
+    /// Cycles to wait before each token
+    #[arg(long, value_name = "CYCLES", default_value_t = 0)]
+    wait_states: u32,
+    /// Memory of the RTL: cycles that it takes to answer, as 5 or 0..40
+    #[arg(long, value_name = "A..B", default_value = "0", value_parser = cycles)]
+    latency: RangeInclusive<u32>,
+    /// Memory of the RTL: chance in percent, up to 95, that a channel stands still in a cycle
+    #[arg(long, value_name = "PERCENT", default_value_t = 0, value_parser = clap::value_parser!(u8).range(0..=95))]
+    stalls: u8,
+    /// Memory of the RTL: answer writes out of order
+    #[arg(long)]
+    reorder: bool,
+    /// Memory of the RTL: draw latency, stalls and reordering from the seed
+    #[arg(long, conflicts_with_all = ["latency", "stalls", "reorder"])]
+    random_memory: bool,
+    /// Advances without progress after which a device counts as hung
+    #[arg(long, value_name = "ADVANCES", default_value_t = QueueConfig::default().patience)]
+    patience: u32,
+    /// Write the result as JSON; '-' is standard output, and the table goes to standard error then
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+    /// Where to record the RTL's waveform around a divergence; by default divergence.fst
+    #[arg(long, value_name = "FILE")]
+    wave: Option<PathBuf>,
+    /// Put a fault into the last device, to see it found: token, completion or hang (exit code 1 each); with a place
+    /// as token:1000 or completion:5:status on the model, token:BEAT:BIT and more on the RTL (an unknown one lists them)
+    #[arg(long, value_name = "FAULT")]
+    inject: Option<String>,
+}
+
+/// Runs the command.
+pub fn run(args: Args) -> Result<ExitCode, Failure> {
+    let (kinds, skipped) = select(&args.devices)?;
+    let (trace, format) = trace::read(args.trace.as_deref())?;
+    let plan = ReplayPlan::new(&trace, replay_options(&args)).map_err(Failure::input)?;
+    let json = args.json.as_deref().map(|path| Sink::open("JSON", path)).transpose()?;
+    let wave = args.wave.as_deref().map(|path| Output::open("waveform", path)).transpose()?;
+    let settings: Vec<Settings> = (0..kinds.len()).map(|place| settings(&args, &plan, place + 1 == kinds.len())).collect();
+    let mut devices: Vec<Box<dyn Device>> =
+        kinds.iter().zip(&settings).map(|(kind, settings)| kind.open(settings)).collect::<Result<_, _>>()?;
+
+    let bars = Bars::new(&devices, &plan);
+    let outcomes = compare(&plan, &mut devices, &|place, progress| bars.show(place, progress));
+    bars.clear();
+    drop(devices);
+
+    let agree = outcomes.iter().all(Outcome::agrees);
+    let path = args.wave.unwrap_or("divergence.fst".into());
+    let waveform = record_wave(&plan, &kinds, &settings, &outcomes, path);
+    if waveform.as_ref().is_some_and(|waveform| waveform.cycles.is_ok()) {
+        wave.into_iter().for_each(Output::keep);
+    }
+    let report = Report { trace: &trace, format, plan: &plan, outcomes: &outcomes, skipped: &skipped, waveform };
+    let to_stderr = matches!(json, Some(Sink::Standard));
+    if let Some(json) = json {
+        json.write(&report.json())?;
+    }
+    if to_stderr {
+        eprint!("{}", report.text());
+    } else {
+        output::print(&report.text())?;
+    }
+    Ok(ExitCode::from(if agree { 0 } else { DIFFERENT }))
+}
+
+/// The devices asked for, or all that are there, and those that were left out.
+fn select(names: &[String]) -> Result<(Vec<Kind>, Vec<Kind>), Failure> {
+    if names.is_empty() {
+        let (here, missing): (Vec<Kind>, Vec<Kind>) = Kind::ALL.into_iter().partition(|kind| kind.missing().is_none());
+        if here.len() < 2 {
+            let reasons: Vec<String> = missing
+                .iter()
+                .map(|kind| format!("{} is {}", kind.name(), kind.missing().unwrap_or_default()))
+                .collect();
+            return Err(Failure::unavailable(format!(
+                "there is nothing to compare {} with: {}; name devices with --devices",
+                here[0].name(),
+                reasons.join(", ")
+            )));
+        }
+        return Ok((here, missing));
+    }
+    let kinds = names.iter().map(|name| Kind::parse(name.trim())).collect::<Result<Vec<Kind>, Failure>>()?;
+    if kinds.len() < 2 {
+        let name = kinds[0].name();
+        return Err(Failure::input(format!(
+            "a comparison takes two devices or more; '{name}' is one (--devices model,{name})"
+        )));
+    }
+    Ok((kinds, Vec::new()))
+}
+
+fn replay_options(args: &Args) -> ReplayOptions {
+    ReplayOptions {
+        group: args.group,
+        checkpoint: args.checkpoint,
+        resident: args.resident,
+        reward_threshold: (args.reward_threshold * 65_536.0).round() as u32,
+        eos_threshold: (args.eos * 32_768.0).round() as u16,
+        stop_every: args.stop_every,
+        limit: args.limit.unwrap_or(usize::MAX),
+        seed: args.seed,
+        ..ReplayOptions::default()
+    }
+}
+
+fn settings(args: &Args, plan: &ReplayPlan, is_last: bool) -> Settings {
+    Settings {
+        queue: QueueConfig {
+            sq_depth: args.sq_depth,
+            cq_depth: args.cq_depth,
+            wait_states: args.wait_states,
+            workers: args.workers,
+            patience: args.patience,
+            ..plan.queue_config()
+        },
+        memory: Memory {
+            latency: args.latency.clone(),
+            stalls: args.stalls,
+            reorder: args.reorder,
+            random: args.random_memory,
+            seed: args.seed.into(),
+        },
+        fault: args.inject.clone().filter(|_| is_last),
+    }
+}
+
+/// Records the first RTL device that went wrong.
+#[cfg(feature = "rtl")]
+fn record_wave(
+    plan: &ReplayPlan,
+    kinds: &[Kind],
+    settings: &[Settings],
+    outcomes: &[Outcome],
+    path: PathBuf,
+) -> Option<Waveform> {
+    let place = (0..kinds.len()).find(|&place| kinds[place] == Kind::Rtl && !outcomes[place].agrees())?;
+    let outcome = &outcomes[place];
+    let cycles = crate::devices::rtl::record_wave(plan, &settings[place], outcome, &path);
+    Some(Waveform { device: outcome.name.clone(), path, cycles: cycles.map_err(|failure| failure.to_string()) })
+}
+
+#[cfg(not(feature = "rtl"))]
+fn record_wave(_: &ReplayPlan, _: &[Kind], _: &[Settings], _: &[Outcome], _: PathBuf) -> Option<Waveform> {
+    None
+}
+
+fn fraction(text: &str) -> Result<f64, String> {
+    match text.parse() {
+        Ok(value) if (0.0..=1.0).contains(&value) => Ok(value),
+        _ => Err("expected a number from 0 to 1".into()),
+    }
+}
+
+fn cycles(text: &str) -> Result<RangeInclusive<u32>, String> {
+    let (low, high) = text.split_once("..").unwrap_or((text, text));
+    match (low.parse(), high.trim_start_matches('=').parse()) {
+        (Ok(low), Ok(high)) if low <= high => Ok(low..=high),
+        _ => Err("expected cycles as 5, or as 0..40 with the lower first".into()),
+    }
+}
+
+/// A progress bar per device, once a run takes over a second and somebody watches.
+struct Bars {
+    multi: MultiProgress,
+    bars: Vec<ProgressBar>,
+    start: Instant,
+    shown: OnceLock<()>,
+}
+
+impl Bars {
+    fn new(devices: &[Box<dyn Device>], plan: &ReplayPlan) -> Bars {
+        let style = ProgressStyle::with_template("{prefix:8} {wide_bar} {pos}/{len} tokens {eta}")
+            .expect("the template is valid");
+        let multi = MultiProgress::with_draw_target(ProgressDrawTarget::hidden());
+        let bars = devices
+            .iter()
+            .map(|device| {
+                let bar = ProgressBar::new(plan.token_budget()).with_style(style.clone());
+                multi.add(bar.with_prefix(device.name().to_owned()))
+            })
+            .collect();
+        Bars { multi, bars, start: Instant::now(), shown: OnceLock::new() }
+    }
+
+    fn show(&self, place: usize, progress: Progress) -> ControlFlow<()> {
+        if output::shows_progress() && self.start.elapsed() > Duration::from_secs(1) {
+            self.shown.get_or_init(|| self.multi.set_draw_target(ProgressDrawTarget::stderr()));
+            self.bars[place].set_position(progress.tokens + progress.saved);
+        }
+        ControlFlow::Continue(())
+    }
+
+    fn clear(&self) {
+        // Only the terminal's look is at stake.
+        let _ = self.multi.clear();
+    }
+}

@@ -1,0 +1,122 @@
+//! The devices that this program knows, and how each is opened.
+
+use std::ops::RangeInclusive;
+
+use doorbell_host::model::Mutation;
+use doorbell_host::{Device, Driver, ModelPlatform, QueueConfig};
+
+use crate::failure::Failure;
+
+#[cfg(feature = "rtl")]
+pub mod rtl;
+
+/// A kind of device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// The golden model.
+    Model,
+    /// The verilated RTL.
+    Rtl,
+    /// The persistent CUDA kernel.
+    Gpu,
+}
+
+/// What a device is opened with.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// The queue pair.
+    pub queue: QueueConfig,
+    /// The memory of simulated devices.
+    pub memory: Memory,
+    /// A fault to put into the device.
+    pub fault: Option<String>,
+}
+
+/// The memory behind a simulated device.
+#[derive(Clone, Debug)]
+pub struct Memory {
+    /// Cycles that it takes to answer.
+    pub latency: RangeInclusive<u32>,
+    /// Chance, in percent, that a channel stands still in a cycle.
+    pub stalls: u8,
+    /// Whether it answers writes out of order.
+    pub reorder: bool,
+    /// Draw all of that from `seed` instead.
+    pub random: bool,
+    /// Seed of what is random.
+    pub seed: u64,
+}
+
+impl Kind {
+    /// Every kind, in the order in which they are compared by default.
+    pub const ALL: [Kind; 3] = [Kind::Model, Kind::Rtl, Kind::Gpu];
+
+    /// The name that users type.
+    pub fn name(self) -> &'static str {
+        match self {
+            Kind::Model => "model",
+            Kind::Rtl => "rtl",
+            Kind::Gpu => "gpu",
+        }
+    }
+
+    /// What it is.
+    pub fn description(self) -> String {
+        match self {
+            Kind::Model => "golden model in Rust, the executable specification".into(),
+            #[cfg(feature = "rtl")]
+            Kind::Rtl => rtl::description(),
+            #[cfg(not(feature = "rtl"))]
+            Kind::Rtl => "the SystemVerilog device, verilated".into(),
+            Kind::Gpu => "persistent CUDA workers".into(),
+        }
+    }
+
+    /// Why it cannot be used here, if it cannot.
+    pub fn missing(self) -> Option<&'static str> {
+        match self {
+            Kind::Model => None,
+            Kind::Rtl if cfg!(feature = "rtl") => None,
+            Kind::Rtl => Some("not part of this build; build with the feature 'rtl'"),
+            Kind::Gpu => Some("not part of this build"),
+        }
+    }
+
+    /// The kind with this name.
+    pub fn parse(name: &str) -> Result<Kind, Failure> {
+        Kind::ALL.into_iter().find(|kind| kind.name() == name).ok_or_else(|| {
+            let known: Vec<&str> = Kind::ALL.iter().map(|kind| kind.name()).collect();
+            Failure::input(format!("unknown device '{name}'; known devices: {}", known.join(", ")))
+        })
+    }
+
+    /// Opens a device of this kind.
+    pub fn open(self, settings: &Settings) -> Result<Box<dyn Device>, Failure> {
+        match (self, self.missing()) {
+            (Kind::Model, _) => open_model(settings),
+            #[cfg(feature = "rtl")]
+            (Kind::Rtl, _) => Ok(Box::new(rtl::open(settings, None)?)),
+            (_, reason) => {
+                let reason = reason.unwrap_or("not part of this build");
+                Err(Failure::unavailable(format!("{} is not there: {reason}; see `doorbell devices`", self.name())))
+            }
+        }
+    }
+}
+
+fn open_model(settings: &Settings) -> Result<Box<dyn Device>, Failure> {
+    let mut model = ModelPlatform::new();
+    if let Some(fault) = &settings.fault {
+        let text = match fault.as_str() {
+            "token" => "token:1000",
+            "completion" => "completion:100:result",
+            "hang" => "hang:100",
+            other => other,
+        };
+        let mutation: Mutation = text.parse().map_err(Failure::input)?;
+        model = model.with_mutation(mutation);
+    }
+    // The model runs one descriptor at a time, whatever the number of workers of the others.
+    let queue = QueueConfig { workers: None, ..settings.queue.clone() };
+    Ok(Box::new(Driver::new(model, queue)?))
+}

@@ -1,0 +1,152 @@
+//! The RTL device, and waveforms of where it went wrong.
+
+use std::ops::ControlFlow;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use doorbell_cosim::{CosimError, Fault, RtlConfig, RtlPlatform, Wave, built_workers};
+use doorbell_host::compare::Outcome;
+use doorbell_host::contract::{HwCompletion, Register};
+use doorbell_host::replay::{Progress, ReplayPlan, replay};
+use doorbell_host::{DeviceError, Driver, Platform, QueueConfig, SharedMemory};
+
+use super::{Memory, Settings};
+use crate::failure::Failure;
+
+/// Cycles recorded before the poll before the divergence, and after it.
+const MARGIN: u64 = 2_000;
+/// Cycles recorded at most: a device that hangs does so for millions.
+const LONGEST: u64 = 100_000;
+
+/// See [`Kind::description`](super::Kind::description).
+pub fn description() -> String {
+    let workers: Vec<String> = built_workers().iter().map(u32::to_string).collect();
+    format!("the SystemVerilog device, verilated, with {} workers", workers.join(" or "))
+}
+
+/// Opens the device; `wave` is what to record.
+pub fn open(settings: &Settings, wave: Option<Wave>) -> Result<Driver<Clocked>, Failure> {
+    let Memory { latency, stalls, reorder, random, seed } = settings.memory.clone();
+    let workers = settings.queue.workers.or_else(|| built_workers().last().copied()).unwrap_or(1);
+    let faults = settings.fault.as_deref().map(parse_fault).transpose()?;
+    let config = RtlConfig {
+        workers,
+        latency,
+        stall_percent: [stalls; 5],
+        reorder,
+        seed,
+        faults: faults.into_iter().collect(),
+        wave,
+    };
+    let config = if random { config.with_random_memory(seed) } else { config };
+    let platform = RtlPlatform::new(&config).map_err(|error| match error {
+        CosimError::Config { .. } => Failure::input(error),
+        other => DeviceError::from(other).into(),
+    })?;
+    let queue = QueueConfig { workers: Some(workers), ..settings.queue.clone() };
+    Ok(Driver::new(Clocked { platform, clock: Arc::default() }, queue)?)
+}
+
+/// The simulator, with a clock that can be read while the driver has it.
+pub struct Clocked {
+    platform: RtlPlatform,
+    clock: Arc<AtomicU64>,
+}
+
+impl Platform for Clocked {
+    fn name(&self) -> &str {
+        self.platform.name()
+    }
+
+    fn map(&mut self, bytes: usize) -> Result<SharedMemory, DeviceError> {
+        self.platform.map(bytes)
+    }
+
+    fn write_register(&mut self, register: Register, value: u32) -> Result<(), DeviceError> {
+        self.platform.write_register(register, value)
+    }
+
+    fn read_register(&mut self, register: Register) -> Result<u32, DeviceError> {
+        self.platform.read_register(register)
+    }
+
+    fn advance(&mut self, want: usize) -> Result<(), DeviceError> {
+        let result = self.platform.advance(want);
+        self.clock.store(self.platform.cycles(), Ordering::Relaxed);
+        result
+    }
+}
+
+/// Repeats a run that went wrong, which a simulation does exactly, and records the cycles around the place where it
+/// did. Returns the recorded cycles.
+pub fn record_wave(
+    plan: &ReplayPlan,
+    settings: &Settings,
+    outcome: &Outcome,
+    path: &Path,
+) -> Result<std::ops::Range<u64>, Failure> {
+    // Once to find the cycles, once to record them.
+    let wrong = outcome.divergence.as_ref().and_then(|divergence| divergence.ordinal);
+    let (from, to) = cycles_around(plan, open(settings, None)?, wrong);
+    let from = from.saturating_sub(MARGIN);
+    let window = from..(to + MARGIN).min(from + LONGEST);
+    let wave = Wave { path: path.to_owned(), window: Some(window.clone()) };
+    let mut driver = open(settings, Some(wave))?;
+    let clock = Arc::clone(&driver.platform().clock);
+    replay(plan, &mut driver, &mut |_| stop_if(clock.load(Ordering::Relaxed) > window.end));
+    driver.platform_mut().platform.flush_wave().map_err(DeviceError::from)?;
+    Ok(window)
+}
+
+/// The clock at the polls before and after completion `wrong`, or before and after the end.
+fn cycles_around(plan: &ReplayPlan, mut driver: Driver<Clocked>, wrong: Option<usize>) -> (u64, u64) {
+    let clock = Arc::clone(&driver.platform().clock);
+    let (mut before, mut last) = (0, 0);
+    replay(plan, &mut driver, &mut |progress: Progress| {
+        before = last;
+        last = clock.load(Ordering::Relaxed);
+        stop_if(wrong.is_some_and(|wrong| progress.completions > wrong as u64))
+    });
+    match wrong {
+        Some(_) => (before, last),
+        None => (last, clock.load(Ordering::Relaxed)),
+    }
+}
+
+fn stop_if(stop: bool) -> ControlFlow<()> {
+    if stop { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+}
+
+/// Reads a fault of the memory.
+fn parse_fault(text: &str) -> Result<Fault, Failure> {
+    let text = match text {
+        "token" => "token:100:0",
+        "completion" => "completion:100:result",
+        "hang" => "hang:10",
+        other => other,
+    };
+    let parts: Vec<&str> = text.split(':').collect();
+    let fault = match parts[..] {
+        ["hang", burst] => burst.parse().ok().map(|burst| Fault::HangReads { burst }),
+        ["read-error", beat] => beat.parse().ok().map(|beat| Fault::ReadError { beat }),
+        ["token-error", beat] => beat.parse().ok().map(|beat| Fault::TokenWriteError { beat }),
+        ["completion-error", nth] => nth.parse().ok().map(|completion| Fault::CompletionWriteError { completion }),
+        ["response", cycle] => cycle.parse().ok().map(|cycle| Fault::SpuriousResponse { cycle }),
+        ["token", beat, bit] => {
+            beat.parse().ok().zip(bit.parse().ok()).map(|(beat, bit)| Fault::CorruptToken { beat, bit })
+        }
+        ["completion", nth, name] => nth.parse().ok().and_then(|completion| {
+            let field = HwCompletion::FIELDS.into_iter().find(|field| field.name == name)?;
+            Some(Fault::CorruptCompletion { completion, bit: 8 * field.offset as u32 })
+        }),
+        _ => None,
+    };
+    fault.ok_or_else(|| {
+        Failure::input(format!(
+            "'{text}' is no fault of the RTL's memory: expected token:BEAT:BIT, completion:NTH:FIELD, hang:BURST, \
+             read-error:BEAT, token-error:BEAT, completion-error:NTH or response:CYCLE, with FIELD one of {}",
+            HwCompletion::FIELDS.map(|field| field.name).join(", ")
+        ))
+    })
+}

@@ -1,0 +1,50 @@
+//! Why a command did not do what it was asked to, as an exit code.
+
+use std::fmt;
+use std::process::ExitCode;
+
+use doorbell_host::DeviceError;
+
+/// Exit code when devices differ or one failed.
+pub const DIFFERENT: u8 = 1;
+
+/// An error message with its exit code.
+#[derive(Debug)]
+pub struct Failure {
+    code: u8,
+    message: String,
+}
+
+impl Failure {
+    /// Bad usage, input or output.
+    pub fn input(message: impl fmt::Display) -> Failure {
+        Failure { code: 2, message: message.to_string() }
+    }
+
+    /// A device that was asked for is not there.
+    pub fn unavailable(message: impl fmt::Display) -> Failure {
+        Failure { code: 3, message: message.to_string() }
+    }
+
+    pub fn exit_code(&self) -> ExitCode {
+        ExitCode::from(self.code)
+    }
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.message)
+    }
+}
+
+/// A device that could not be set up.
+impl From<DeviceError> for Failure {
+    fn from(error: DeviceError) -> Failure {
+        let code = match error {
+            DeviceError::RingDepth { .. } | DeviceError::Config { .. } | DeviceError::Memory { .. } => 2,
+            DeviceError::Unavailable { .. } | DeviceError::NotADevice { .. } | DeviceError::Version { .. } => 3,
+            _ => DIFFERENT,
+        };
+        Failure { code, message: error.to_string() }
+    }
+}

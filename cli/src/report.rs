@@ -1,0 +1,233 @@
+//! What `compare` found, as text and as JSON.
+
+use std::fmt::Write;
+use std::ops::Range;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use comfy_table::{CellAlignment, Table, presets};
+use doorbell_host::compare::{Divergence, Outcome};
+use doorbell_host::contract::{HwCompletion, HwDesc};
+use doorbell_host::replay::ReplayPlan;
+use doorbell_host::trace::{Format, Trace};
+use serde_json::{Map, Value, json};
+
+use crate::devices::Kind;
+
+/// Everything there is to tell.
+pub struct Report<'a> {
+    pub trace: &'a Trace,
+    /// `None` for the built-in trace.
+    pub format: Option<Format>,
+    pub plan: &'a ReplayPlan,
+    pub outcomes: &'a [Outcome],
+    /// Devices that are not there and were not asked for.
+    pub skipped: &'a [Kind],
+    pub waveform: Option<Waveform>,
+}
+
+/// A recorded waveform.
+#[derive(Clone, Debug)]
+pub struct Waveform {
+    pub device: String,
+    pub path: PathBuf,
+    /// Clock cycles of the device that were recorded, or why none were.
+    pub cycles: Result<Range<u64>, String>,
+}
+
+impl Report<'_> {
+    fn identical(&self) -> bool {
+        self.outcomes.iter().all(Outcome::agrees)
+    }
+
+    /// The table, then `identical: …` or what differs.
+    pub fn text(&self) -> String {
+        let mut text = self.heading();
+        text += &format!("\n{}\n\n", self.table());
+        for kind in self.skipped {
+            text += &format!("skipped: {} ({})\n", kind.name(), kind.missing().unwrap_or_default());
+        }
+        if self.identical() {
+            let names: Vec<&str> = self.outcomes.iter().map(|outcome| outcome.name.as_str()).collect();
+            let first = &self.outcomes[0];
+            let (completions, tokens) = (first.completions, first.tokens);
+            let _ = if self.plan.options().stop_every == 0 {
+                writeln!(text, "identical: {completions} completions and {tokens} tokens on {}", names.join(", "))
+            } else {
+                writeln!(
+                    text,
+                    "identical: {completions} completions and their tokens on {}; where a STOP cut a rollout, each to \
+                     a right prefix",
+                    names.join(", ")
+                )
+            };
+        }
+        for outcome in self.outcomes.iter().filter(|outcome| !outcome.agrees()) {
+            text += &self.difference(outcome);
+        }
+        if let Some(Waveform { device, path, cycles }) = &self.waveform {
+            let path = path.display();
+            let _ = match cycles {
+                Ok(Range { start, end }) => {
+                    writeln!(text, "waveform: {path} (cycles {start} to {end} of {device}; open it with gtkwave)")
+                }
+                Err(problem) => writeln!(text, "waveform: {path} was not recorded: {problem}"),
+            };
+        }
+        text
+    }
+
+    fn heading(&self) -> String {
+        let options = self.plan.options();
+        let format = self.format.map_or("built in".to_owned(), |format| format.to_string());
+        let mut text = format!("trace: {} ({format})\n", self.trace.source);
+        let _ = write!(text, "plan: {} requests, {} rollouts", self.plan.requests(), self.plan.rollouts());
+        if self.plan.has_prefills() {
+            let _ = write!(text, " in groups of {} behind a PREFILL", options.group);
+        }
+        match options.checkpoint {
+            0 => text += ", no checkpoints",
+            every => {
+                let _ = write!(text, ", a checkpoint every {every} tokens");
+            }
+        }
+        if options.resident {
+            text += ", scored by the devices";
+        }
+        if options.stop_every > 0 {
+            let _ = write!(text, ", a STOP for every {} ids", options.stop_every);
+        }
+        let _ = writeln!(text, ", seed {}", options.seed);
+        text
+    }
+
+    fn table(&self) -> Table {
+        let mut table = Table::new();
+        table.load_preset(presets::ASCII_MARKDOWN);
+        table.set_header([
+            "device", "descriptors", "completions", "tokens", "digest", "cycles", "tokens/cycle", "wall", "tokens/s",
+        ]);
+        for outcome in self.outcomes {
+            let cycles = outcome.cycles.filter(|&cycles| cycles > 0);
+            let per_cycle = cycles.map(|cycles| format!("{:.3}", outcome.tokens as f64 / cycles as f64));
+            table.add_row([
+                outcome.name.clone(),
+                outcome.descriptors.to_string(),
+                outcome.completions.to_string(),
+                outcome.tokens.to_string(),
+                digest(outcome),
+                cycles.map_or("-".into(), |cycles| cycles.to_string()),
+                per_cycle.unwrap_or("-".into()),
+                seconds(outcome.wall),
+                rate(outcome),
+            ]);
+        }
+        for column in table.column_iter_mut().skip(1) {
+            column.set_cell_alignment(CellAlignment::Right);
+        }
+        table
+    }
+
+    fn difference(&self, outcome: &Outcome) -> String {
+        let reference = &self.outcomes[0].name;
+        let name = &outcome.name;
+        let mut text = String::new();
+        if let Some(failure) = &outcome.failure {
+            let _ = writeln!(text, "failed: {name} did not finish: {failure}");
+        }
+        if let Some(divergence) = &outcome.divergence {
+            let than = if name == reference { "the rules".to_owned() } else { reference.clone() };
+            let _ = writeln!(
+                text,
+                "different: {name} differs from {than} in {} of {} rollout ids; the first that it completed:\n{divergence}",
+                outcome.differing,
+                self.plan.ids()
+            );
+        }
+        text
+    }
+
+    /// The same as JSON.
+    pub fn json(&self) -> String {
+        let options = self.plan.options();
+        let value = json!({
+            "identical": self.identical(),
+            "trace": { "source": self.trace.source, "format": self.format.map(|format| format.to_string()) },
+            "plan": {
+                "requests": self.plan.requests(),
+                "rollouts": self.plan.rollouts(),
+                "group": options.group,
+                "checkpoint": options.checkpoint,
+                "resident": options.resident,
+                "reward_threshold": options.reward_threshold,
+                "eos_threshold": options.eos_threshold,
+                "stop_every": options.stop_every,
+                "seed": options.seed,
+            },
+            "devices": self.outcomes.iter().map(device).collect::<Vec<Value>>(),
+            "skipped": self.skipped.iter().map(|kind| json!({
+                "device": kind.name(), "reason": kind.missing(),
+            })).collect::<Vec<Value>>(),
+            "waveform": self.waveform.as_ref().map(|waveform| json!({
+                "device": waveform.device,
+                "file": waveform.path,
+                "first_cycle": waveform.cycles.as_ref().ok().map(|cycles| cycles.start),
+                "last_cycle": waveform.cycles.as_ref().ok().map(|cycles| cycles.end),
+                "problem": waveform.cycles.as_ref().err(),
+            })),
+        });
+        format!("{value:#}\n")
+    }
+}
+
+fn digest(outcome: &Outcome) -> String {
+    format!("{:016x}", outcome.digest)
+}
+
+fn seconds(wall: Duration) -> String {
+    format!("{:.3} s", wall.as_secs_f64())
+}
+
+fn tokens_per_second(outcome: &Outcome) -> f64 {
+    outcome.tokens as f64 / outcome.wall.as_secs_f64().max(1e-9)
+}
+
+fn rate(outcome: &Outcome) -> String {
+    format!("{:.2} M", tokens_per_second(outcome) / 1e6)
+}
+
+fn device(outcome: &Outcome) -> Value {
+    json!({
+        "name": outcome.name,
+        "agrees": outcome.agrees(),
+        "descriptors": outcome.descriptors,
+        "completions": outcome.completions,
+        "tokens": outcome.tokens,
+        "digest": digest(outcome),
+        "cycles": outcome.cycles,
+        "wall_seconds": outcome.wall.as_secs_f64(),
+        "tokens_per_second": tokens_per_second(outcome),
+        "failure": outcome.failure.as_ref().map(ToString::to_string),
+        "differing_rollout_ids": outcome.differing,
+        "divergence": outcome.divergence.as_ref().map(divergence),
+    })
+}
+
+fn divergence(divergence: &Divergence) -> Value {
+    let completion = |completion: &HwCompletion| {
+        let fields = HwCompletion::FIELDS.iter().map(|field| (field.name.to_owned(), json!((field.get)(completion))));
+        Value::Object(fields.collect::<Map<String, Value>>())
+    };
+    let descriptor = HwDesc::FIELDS.iter().filter(|field| field.name != "check");
+    let descriptor = descriptor.map(|field| (field.name.to_owned(), json!((field.get)(&divergence.desc))));
+    json!({
+        "rollout_id": divergence.rollout_id,
+        "completion": divergence.completion,
+        "ordinal": divergence.ordinal,
+        "fields": divergence.fields,
+        "token": divergence.token,
+        "expected": divergence.expected.as_ref().map(completion),
+        "found": divergence.found.as_ref().map(completion),
+        "descriptor": descriptor.collect::<Map<String, Value>>(),
+    })
+}
