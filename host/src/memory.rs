@@ -111,41 +111,44 @@ impl SharedMemory {
         self.base
     }
 
-    /// The offset of bus address `address` if `bytes` bytes from there lie within the block (R11).
-    #[inline]
-    pub fn offset_of(&self, address: u64, bytes: u64) -> Option<usize> {
-        let offset = address.wrapping_sub(self.bus_address);
-        let len = self.len as u64;
-        (offset <= len && bytes <= len - offset).then_some(offset as usize)
-    }
-
-    /// Reads a record of `N` 64-bit words: the last one with acquire order, then the others.
+    /// As a device reads a record of `N` 64-bit words at bus address `address`: the last word with acquire order, then
+    /// the others.
     ///
     /// # Errors
-    /// `OutOfBounds` if the record does not lie in the block or is not 8-byte aligned.
+    /// `BusFault` if the record does not lie in the block or is not 8-byte aligned (R11).
     #[inline]
-    pub fn load<const N: usize>(&self, offset: usize) -> Result<[u64; N], DeviceError> {
-        Ok(self.slots::<N>(offset, 1)?.load(0))
+    pub fn bus_read<const N: usize>(&self, address: u64, out: &mut [u64; N]) -> Result<(), BusFault> {
+        self.array::<N>(self.offset_of(address)?, 1)
+            .ok_or(BusFault)
+            .map(|slots| Slots { slots, mask: 0 }.load(0, out))
     }
 
-    /// Writes a record of `N` 64-bit words: the last one behind the others, with release order.
+    /// As a device writes a record of `N` 64-bit words at bus address `address`: the last word behind the others, with
+    /// release order.
     ///
     /// # Errors
-    /// `OutOfBounds` if the record does not lie in the block or is not 8-byte aligned.
+    /// As [`bus_read`](Self::bus_read).
     #[inline]
-    pub fn store<const N: usize>(&self, offset: usize, words: [u64; N]) -> Result<(), DeviceError> {
-        self.slots::<N>(offset, 1)?.store(0, words);
+    pub fn bus_write<const N: usize>(&self, address: u64, words: [u64; N]) -> Result<(), BusFault> {
+        let slots = self.array::<N>(self.offset_of(address)?, 1).ok_or(BusFault)?;
+        Slots { slots, mask: 0 }.store(0, words);
         Ok(())
     }
 
-    /// Writes one 32-bit word.
+    /// As a device writes one 32-bit word at bus address `address`.
     ///
     /// # Errors
-    /// `OutOfBounds` if the word does not lie in the block or is not 4-byte aligned.
+    /// `BusFault` if the word does not lie in the block or is not 4-byte aligned (R11).
     #[inline]
-    pub fn store_u32(&self, offset: usize, value: u32) -> Result<(), DeviceError> {
-        self.words32(offset, 1)?[0].store(value, Ordering::Relaxed);
+    pub fn bus_write_u32(&self, address: u64, value: u32) -> Result<(), BusFault> {
+        let words = self.words32(self.offset_of(address)?, 1).ok_or(BusFault)?;
+        words[0].store(value, Ordering::Relaxed);
         Ok(())
+    }
+
+    #[inline]
+    fn offset_of(&self, address: u64) -> Result<usize, BusFault> {
+        address.checked_sub(self.bus_address).and_then(|offset| usize::try_from(offset).ok()).ok_or(BusFault)
     }
 
     /// Copies 32-bit words out.
@@ -153,7 +156,9 @@ impl SharedMemory {
     /// # Errors
     /// `OutOfBounds` if the words do not lie in the block or are not 4-byte aligned.
     pub fn load_u32s(&self, offset: usize, out: &mut [u32]) -> Result<(), DeviceError> {
-        let words = self.words32(offset, out.len())?;
+        let words = self
+            .words32(offset, out.len())
+            .ok_or_else(|| self.out_of_bounds(offset, out.len().saturating_mul(4)))?;
         for (out, word) in out.iter_mut().zip(words) {
             *out = word.load(Ordering::Relaxed);
         }
@@ -167,48 +172,58 @@ impl SharedMemory {
     /// two.
     #[inline]
     pub fn slots<const N: usize>(&self, offset: usize, count: u32) -> Result<Slots<'_, N>, DeviceError> {
-        const { assert!(N > 0, "a slot has a last word") };
         if !count.is_power_of_two() {
             return Err(DeviceError::RingDepth { field: "ring", value: count });
         }
-        let bytes = (count as usize).checked_mul(8 * N);
-        let pointer = self.checked(offset, bytes, align_of::<AtomicU64>())?;
-        // SAFETY: `checked` made sure that `count` slots of `N` words lie in the block, aligned; the block outlives
-        // the borrow of `self`, is only accessed atomically, and `[AtomicU64; N]` has the layout of `[u64; N]`.
-        let slots =
-            unsafe { std::slice::from_raw_parts(pointer.cast::<[AtomicU64; N]>().as_ptr(), count as usize) };
+        let slots = self
+            .array(offset, count as usize)
+            .ok_or_else(|| self.out_of_bounds(offset, (count as usize).saturating_mul(8 * N)))?;
         Ok(Slots { slots, mask: count - 1 })
     }
 
+    /// `count` records at `offset`, if they lie in the block and are aligned.
     #[inline]
-    fn words32(&self, offset: usize, count: usize) -> Result<&[AtomicU32], DeviceError> {
-        let pointer = self.checked(offset, count.checked_mul(4), align_of::<AtomicU32>())?;
-        // SAFETY: `checked` made sure that `count` words lie in the block, aligned; the block outlives the borrow of
-        // `self` and is only accessed atomically.
-        Ok(unsafe { std::slice::from_raw_parts(pointer.cast::<AtomicU32>().as_ptr(), count) })
+    fn array<const N: usize>(&self, offset: usize, count: usize) -> Option<&[[AtomicU64; N]]> {
+        const { assert!(N > 0, "a record has a last word") };
+        let pointer = self.checked(offset, count.checked_mul(8 * N)?, align_of::<AtomicU64>())?;
+        // SAFETY: `checked` made sure that `count` records of `N` words lie in the block, aligned; the block outlives
+        // the borrow of `self`, is only accessed atomically, and `[AtomicU64; N]` has the layout of `[u64; N]`.
+        Some(unsafe { std::slice::from_raw_parts(pointer.cast::<[AtomicU64; N]>().as_ptr(), count) })
     }
 
-    /// The pointer to `bytes` bytes at `offset`, if they lie in the block and are aligned. `None` is an overflow.
+    /// `count` words at `offset`, if they lie in the block and are aligned.
     #[inline]
-    fn checked(&self, offset: usize, bytes: Option<usize>, align: usize) -> Result<NonNull<u8>, DeviceError> {
-        let end = bytes.and_then(|bytes| offset.checked_add(bytes));
-        if offset % align != 0 || end.is_none_or(|end| end > self.len) {
-            return Err(self.out_of_bounds(offset, bytes));
+    fn words32(&self, offset: usize, count: usize) -> Option<&[AtomicU32]> {
+        let pointer = self.checked(offset, count.checked_mul(4)?, align_of::<AtomicU32>())?;
+        // SAFETY: `checked` made sure that `count` words lie in the block, aligned; the block outlives the borrow of
+        // `self` and is only accessed atomically.
+        Some(unsafe { std::slice::from_raw_parts(pointer.cast::<AtomicU32>().as_ptr(), count) })
+    }
+
+    /// The pointer to `bytes` bytes at `offset`, if they lie in the block and are aligned.
+    #[inline]
+    fn checked(&self, offset: usize, bytes: usize, align: usize) -> Option<NonNull<u8>> {
+        if offset % align != 0 || offset.checked_add(bytes)? > self.len {
+            return None;
         }
         // SAFETY: `offset` is at most `len`, so the result lies in, or one past, the block.
-        Ok(unsafe { self.base.add(offset) })
+        Some(unsafe { self.base.add(offset) })
     }
 
     #[cold]
-    fn out_of_bounds(&self, offset: usize, bytes: Option<usize>) -> DeviceError {
+    fn out_of_bounds(&self, offset: usize, bytes: usize) -> DeviceError {
         DeviceError::OutOfBounds {
             what: "shared memory",
             offset: offset as u64,
-            bytes: bytes.map_or(u64::MAX, |bytes| bytes as u64),
+            bytes: bytes as u64,
             size: self.len as u64,
         }
     }
 }
+
+/// The memory answers an access with an error (R11).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BusFault;
 
 impl std::fmt::Debug for SharedMemory {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -235,16 +250,15 @@ impl<const N: usize> Slots<'_, N> {
         self.slot(index)[N - 1].load(Ordering::Acquire)
     }
 
-    /// The record in the slot, its last word read first, with acquire order.
+    /// Reads the record in the slot into `out`, its last word first, with acquire order. (A record that is returned
+    /// by value is copied once more, in wider words than were just stored, which stalls the processor.)
     #[inline]
-    pub fn load(&self, index: u32) -> [u64; N] {
+    pub fn load(&self, index: u32, out: &mut [u64; N]) {
         let slot = self.slot(index);
-        let mut words = [0; N];
-        words[N - 1] = slot[N - 1].load(Ordering::Acquire);
-        for (word, cell) in words[..N - 1].iter_mut().zip(slot) {
+        out[N - 1] = slot[N - 1].load(Ordering::Acquire);
+        for (word, cell) in out[..N - 1].iter_mut().zip(slot) {
             *word = cell.load(Ordering::Relaxed);
         }
-        words
     }
 
     /// Writes the record into the slot, its last word behind the others, with release order.
@@ -266,54 +280,45 @@ mod tests {
     const BUS: u64 = 1 << 32;
 
     #[rstest]
-    #[case::inside(0, 8, true)]
-    #[case::last(PAGE - 8, 8, true)]
-    #[case::beyond(PAGE - 4, 8, false)]
-    #[case::misaligned(4, 8, false)]
-    #[case::overflow(usize::MAX - 7, 8, false)]
-    fn records_are_bounds_checked(#[case] offset: usize, #[case] bytes: u64, #[case] fits: bool) {
+    #[case::first(BUS, true)]
+    #[case::last(BUS + 4096 - 16, true)]
+    #[case::beyond(BUS + 4096 - 8, false)]
+    #[case::misaligned(BUS + 4, false)]
+    #[case::below(BUS - 8, false)]
+    #[case::zero(0, false)]
+    #[case::top(u64::MAX - 7, false)]
+    fn r11_bus_accesses_are_contained(#[case] address: u64, #[case] contained: bool) {
         let memory = SharedMemory::allocate(1, BUS).unwrap();
         assert_eq!(memory.len(), PAGE);
-        match memory.store(offset, [0x0102_0304_0506_0708]) {
-            Ok(()) => assert!(fits && memory.load(offset).unwrap() == [0x0102_0304_0506_0708u64]),
-            Err(DeviceError::OutOfBounds { bytes: found, .. }) => assert!(!fits && found == bytes),
-            Err(other) => panic!("{other}"),
-        }
+        let written = [0x0102_0304_0506_0708, 0x1112_1314_1516_1718];
+        assert_eq!(memory.bus_write(address, written).is_ok(), contained);
+        let mut read = [0; 2];
+        assert_eq!(memory.bus_read(address, &mut read).is_ok(), contained);
+        assert_eq!(read == written, contained);
     }
 
     #[test]
     fn words_are_little_endian_neighbours() {
         let memory = SharedMemory::allocate(PAGE, BUS).unwrap();
-        memory.store(8, [0x2222_2222_1111_1111u64]).unwrap();
-        memory.store_u32(16, 0x3333_3333).unwrap();
+        memory.bus_write(BUS + 8, [0x2222_2222_1111_1111]).unwrap();
+        memory.bus_write_u32(BUS + 16, 0x3333_3333).unwrap();
+        assert_eq!(memory.bus_write_u32(BUS + 4096, 0), Err(BusFault));
+        assert_eq!(memory.bus_write_u32(BUS + 18, 0), Err(BusFault));
         let mut words = [0; 3];
         memory.load_u32s(8, &mut words).unwrap();
         assert_eq!(words, [0x1111_1111, 0x2222_2222, 0x3333_3333]);
-        assert!(memory.load_u32s(PAGE - 8, &mut words).is_err());
+        assert!(matches!(
+            memory.load_u32s(PAGE - 8, &mut words),
+            Err(DeviceError::OutOfBounds { offset: 4088, bytes: 12, size: 4096, .. })
+        ));
+        assert!(memory.load_u32s(usize::MAX - 3, &mut words).is_err());
         assert!(memory.load_u32s(PAGE, &mut []).is_ok());
-    }
-
-    #[rstest]
-    #[case(BUS, 0, Some(0))]
-    #[case(BUS + 4096, 0, Some(4096))]
-    #[case(BUS + 4096, 1, None)]
-    #[case(BUS + 4032, 64, Some(4032))]
-    #[case(BUS - 1, 1, None)]
-    #[case(u64::MAX, 64, None)]
-    #[case(BUS, u64::MAX, None)]
-    fn r11_bus_addresses_are_contained(
-        #[case] address: u64,
-        #[case] bytes: u64,
-        #[case] offset: Option<usize>,
-    ) {
-        let memory = SharedMemory::allocate(PAGE, BUS).unwrap();
-        assert_eq!(memory.offset_of(address, bytes), offset);
     }
 
     #[test]
     fn huge_blocks_are_lazy_and_impossible_ones_are_errors() {
         let memory = SharedMemory::allocate(1 << 38, BUS).unwrap();
-        memory.store((1 << 38) - 8, [1]).unwrap();
+        memory.bus_write(BUS + (1 << 38) - 8, [1]).unwrap();
         assert!(matches!(SharedMemory::allocate(usize::MAX, BUS), Err(DeviceError::Memory { .. })));
         assert!(matches!(SharedMemory::allocate(1, 12), Err(DeviceError::Config { value: 12, .. })));
         assert!(SharedMemory::allocate(PAGE, u64::MAX - 4095).is_err());
@@ -326,10 +331,12 @@ mod tests {
         for index in [u32::MAX - 1, u32::MAX, 0, 1] {
             ring.store(index, [u64::from(index); 4]);
         }
-        assert_eq!(
-            [2, 3, 4, 5].map(|i| ring.load(i)[0]),
-            [u64::from(u32::MAX) - 1, u64::from(u32::MAX), 0, 1]
-        );
+        let first = |index| {
+            let mut words = [0; 4];
+            ring.load(index, &mut words);
+            words[0]
+        };
+        assert_eq!([2, 3, 4, 5].map(first), [u64::from(u32::MAX) - 1, u64::from(u32::MAX), 0, 1]);
         assert_eq!(ring.last_word(7), u64::from(u32::MAX));
         assert!(matches!(memory.slots::<4>(0, 3), Err(DeviceError::RingDepth { value: 3, .. })));
     }

@@ -3,7 +3,7 @@
 //! Indices are free-running `u32` (R13): slot = index mod depth, distance = wrapping difference. A full ring and an
 //! empty one thus differ, and no slot is wasted.
 
-use bytemuck::{Zeroable, cast};
+use bytemuck::{Zeroable, cast, cast_mut};
 
 use crate::contract::{HwCompletion, HwDesc, RING_MAX_LOG2};
 use crate::error::DeviceError;
@@ -197,7 +197,7 @@ impl CompletionQueue {
             if ((slots.last_word(head) >> 56) as u8 ^ self.depth.phase(head)) & 1 != 0 {
                 break;
             }
-            *out = cast(slots.load(head));
+            slots.load(head, cast_mut(out));
             head = head.wrapping_add(1);
             taken += 1;
         }
@@ -263,7 +263,8 @@ mod tests {
         assert_eq!(queue.push(&batch[4..]).unwrap(), 2);
         for k in 2..6u32 {
             let index = start.wrapping_add(k);
-            let desc: HwDesc = cast(queue.slots().unwrap().load(index));
+            let mut desc = HwDesc::default();
+            queue.slots().unwrap().load(index, cast_mut(&mut desc));
             assert!(desc.verify(index) && desc.rollout_id == k);
         }
     }

@@ -45,7 +45,8 @@ pub fn measure<D: Device + ?Sized>(
         }
         let taken = device.poll(&mut out)?;
         completed += taken as u64;
-        done += out[..taken].iter().filter(|completion| completion.status == Status::Done as u8).count() as u64;
+        done +=
+            out[..taken].iter().filter(|completion| completion.status == Status::Done as u8).count() as u64;
     }
     Ok(Throughput { descriptors, done, elapsed: start.elapsed() })
 }

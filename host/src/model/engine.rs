@@ -4,12 +4,13 @@ use crate::contract::{
     CHECKPOINT_NEVER, CompletionFlags, DESC_FLAGS_MASK, DIGEST_INIT, DescFlags, ErrorCode, HwCompletion,
     HwDesc, Opcode, PREFIX_NONE, Status,
 };
+use crate::memory::BusFault;
 use crate::model::registers::Session;
 use crate::policy::{self, Stream};
 
 /// Checks the descriptor found in the slot of `index` in the order of docs/contract.md, "Which error"; the first
 /// violation decides. (Number 1 there, DMA_FAULT, is for slots that could not be read.)
-#[inline]
+#[inline(always)]
 pub(super) fn check(desc: &HwDesc, index: u32, session: &Session) -> Result<Opcode, ErrorCode> {
     let flags = DescFlags::from_bits_retain(desc.flags);
     let require = |holds: bool, code: ErrorCode| if holds { Ok(()) } else { Err(code) };
@@ -55,30 +56,56 @@ pub(super) fn check(desc: &HwDesc, index: u32, session: &Session) -> Result<Opco
     Ok(opcode)
 }
 
-/// The completion of `desc` without tokens. The ring fills in `sq_head` and `phase`; `worker_id` is 0, the only one.
-#[inline]
-pub(super) fn complete(desc: &HwDesc, status: Status, error: ErrorCode) -> HwCompletion {
-    HwCompletion {
-        user_data: desc.user_data,
-        rollout_id: desc.rollout_id,
-        final_seq_len: desc.seq_len,
-        reward_model_id: desc.reward_model_id,
-        error: error as u8,
-        status: status as u8,
-        ..HwCompletion::default()
+/// How a descriptor ended; with the descriptor this makes its completion.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Outcome {
+    pub status: Status,
+    pub error: ErrorCode,
+    pub flags: CompletionFlags,
+    /// Tokens added.
+    pub added: u32,
+    pub result: u32,
+}
+
+impl Outcome {
+    /// The end of a descriptor without tokens.
+    pub const fn plain(status: Status) -> Self {
+        Self { status, error: ErrorCode::None, flags: CompletionFlags::empty(), added: 0, result: 0 }
+    }
+
+    /// The end of a descriptor that was not executed (R10).
+    pub const fn rejected(error: ErrorCode) -> Self {
+        Self { error, ..Self::plain(Status::Error) }
+    }
+
+    /// The completion of `desc`, without what the completion ring adds; the only worker is 0.
+    #[inline(always)]
+    pub fn of(self, desc: &HwDesc) -> HwCompletion {
+        HwCompletion {
+            user_data: desc.user_data,
+            rollout_id: desc.rollout_id,
+            final_seq_len: desc.seq_len.wrapping_add(self.added),
+            result: self.result,
+            sq_head: 0,
+            reward_model_id: desc.reward_model_id,
+            worker_id: 0,
+            error: self.error as u8,
+            flags: self.flags.bits(),
+            status: self.status as u8,
+            phase: 0,
+        }
     }
 }
 
 /// Where the tokens go.
 pub(super) trait TokenSink {
-    /// Writes one token at `offset` bytes into the token region; `false` if the memory answers with an error.
-    fn write(&mut self, offset: u64, token: u32) -> bool;
+    /// Writes one token at `offset` bytes into the token region.
+    fn write(&mut self, offset: u64, token: u32) -> Result<(), BusFault>;
 }
 
-/// A DECODE that runs.
+/// State of a DECODE that runs.
 #[derive(Debug)]
 pub(super) struct Decode {
-    pub desc: HwDesc,
     stream: Stream,
     /// Tokens so far.
     pub produced: u32,
@@ -92,32 +119,33 @@ pub(super) struct Decode {
 
 impl Decode {
     #[inline]
-    pub fn new(desc: HwDesc, session: &Session) -> Self {
+    pub fn new(desc: &HwDesc, session: &Session) -> Self {
         let period = match (desc.checkpoint, session.checkpoint_default) {
             (0, 0) => CHECKPOINT_NEVER,
             (0, default) => default,
             (own, _) => own,
         };
         let stream = Stream::new(desc.seed, desc.rollout_id);
-        Self { desc, stream, produced: 0, digest: DIGEST_INIT, seen_eos: false, period, checkpoint: period }
+        Self { stream, produced: 0, digest: DIGEST_INIT, seen_eos: false, period, checkpoint: period }
     }
 
-    /// Produces up to `budget` tokens; returns the completion if the descriptor has ended. `stop_waits` says whether
-    /// the device has come to a STOP of this rollout (R8).
-    #[inline]
+    /// Produces up to `budget` tokens of `desc`; `None` if it has not ended by then. `stop_waits` says whether the
+    /// device has come to a STOP of this rollout (R8).
+    #[inline(always)]
     pub fn run(
         &mut self,
+        desc: &HwDesc,
         budget: u32,
         stop_waits: bool,
         session: &Session,
         sink: &mut impl TokenSink,
-    ) -> Option<HwCompletion> {
-        let flags = DescFlags::from_bits_retain(self.desc.flags);
+    ) -> Option<Outcome> {
+        let flags = DescFlags::from_bits_retain(desc.flags);
         for _ in 0..budget {
-            let draw = self.stream.at(self.desc.seq_len + self.produced);
+            let draw = self.stream.at(desc.seq_len + self.produced);
             let token = draw.token();
-            if !sink.write(self.desc.delta_offset + 4 * u64::from(self.produced), token) {
-                return Some(self.end(Status::Error, ErrorCode::DmaFault, false));
+            if sink.write(desc.delta_offset + 4 * u64::from(self.produced), token).is_err() {
+                return Some(Outcome { error: ErrorCode::DmaFault, ..self.end(Status::Error) });
             }
             self.digest = policy::fold(self.digest, token);
             self.produced += 1;
@@ -125,18 +153,19 @@ impl Decode {
             // "What ends a DECODE": the first that applies decides.
             let eos = draw.is_eos(session.eos_threshold);
             self.seen_eos |= eos;
-            if eos && flags.contains(DescFlags::EOS_STOPS) || self.produced == self.desc.max_tokens {
-                return Some(self.end(Status::Done, ErrorCode::None, false));
+            if eos && flags.contains(DescFlags::EOS_STOPS) || self.produced == desc.max_tokens {
+                return Some(self.end(Status::Done));
             }
             if stop_waits {
-                return Some(self.end(Status::Stopped, ErrorCode::None, false));
+                return Some(self.end(Status::Stopped));
             }
             if self.produced == self.checkpoint {
                 if !flags.contains(DescFlags::RESIDENT) {
-                    return Some(self.end(Status::RewardNeeded, ErrorCode::None, false));
+                    return Some(self.end(Status::RewardNeeded));
                 }
                 if policy::score(self.digest) < session.reward_threshold {
-                    return Some(self.end(Status::Done, ErrorCode::None, true));
+                    let done = self.end(Status::Done);
+                    return Some(Outcome { flags: done.flags | CompletionFlags::REJECTED, ..done });
                 }
                 self.checkpoint = self.checkpoint.saturating_add(self.period);
             }
@@ -144,16 +173,9 @@ impl Decode {
         None
     }
 
-    #[inline]
-    fn end(&self, status: Status, error: ErrorCode, rejected: bool) -> HwCompletion {
-        let mut flags = CompletionFlags::empty();
-        flags.set(CompletionFlags::EOS, self.seen_eos);
-        flags.set(CompletionFlags::REJECTED, rejected);
-        HwCompletion {
-            final_seq_len: self.desc.seq_len + self.produced,
-            result: self.digest,
-            flags: flags.bits(),
-            ..complete(&self.desc, status, error)
-        }
+    #[inline(always)]
+    fn end(&self, status: Status) -> Outcome {
+        let flags = if self.seen_eos { CompletionFlags::EOS } else { CompletionFlags::empty() };
+        Outcome { status, error: ErrorCode::None, flags, added: self.produced, result: self.digest }
     }
 }

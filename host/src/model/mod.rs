@@ -13,16 +13,16 @@ mod tests;
 
 pub use mutation::{BadMutation, Mutation};
 
-use bytemuck::cast;
+use bytemuck::{cast, cast_mut};
 
 use crate::contract::{
     Counter, DescFlags, DeviceFault, ErrorCode, HwCompletion, HwDesc, Opcode, Register, Status,
 };
 use crate::error::DeviceError;
-use crate::memory::{SIMULATED_BUS_ADDRESS, SharedMemory};
+use crate::memory::{BusFault, SIMULATED_BUS_ADDRESS, SharedMemory};
 use crate::platform::Platform;
 use crate::queue::{COMPLETION_WORDS, DESC_WORDS};
-use engine::{Decode, TokenSink, check, complete};
+use engine::{Decode, Outcome, TokenSink, check};
 use mutation::Mutator;
 use registers::{Registers, Session};
 
@@ -37,6 +37,9 @@ const STOP_LOOKAHEAD: u32 = 16;
 pub struct ModelPlatform {
     memory: Option<SharedMemory>,
     registers: Registers,
+    /// The descriptor fetched last.
+    desc: HwDesc,
+    /// Present while `desc` is a DECODE that has not ended.
     running: Option<Decode>,
     mutator: Option<Mutator>,
 }
@@ -50,7 +53,13 @@ impl Default for ModelPlatform {
 impl ModelPlatform {
     /// A model after reset.
     pub fn new() -> Self {
-        Self { memory: None, registers: Registers::new(), running: None, mutator: None }
+        Self {
+            memory: None,
+            registers: Registers::new(),
+            desc: HwDesc::default(),
+            running: None,
+            mutator: None,
+        }
     }
 
     /// A model with a fault, to prove that comparisons and bounded waits notice it.
@@ -89,10 +98,9 @@ impl Platform for ModelPlatform {
         Ok(self.registers.read(register, self.running.is_some()))
     }
 
-    #[inline]
     fn advance(&mut self, want: usize) -> Result<(), DeviceError> {
-        let Self { memory: Some(memory), registers, running, mutator } = self else { return Ok(()) };
-        Execution { memory, registers, running, mutator }.run(want.max(1));
+        let Self { memory: Some(memory), registers, desc, running, mutator } = self else { return Ok(()) };
+        Execution { memory, registers, desc, running, mutator }.run(want.max(1));
         Ok(())
     }
 }
@@ -101,6 +109,7 @@ impl Platform for ModelPlatform {
 struct Execution<'a> {
     memory: &'a SharedMemory,
     registers: &'a mut Registers,
+    desc: &'a mut HwDesc,
     running: &'a mut Option<Decode>,
     mutator: &'a mut Option<Mutator>,
 }
@@ -122,113 +131,103 @@ impl Execution<'_> {
             if self.mutator.as_ref().is_some_and(Mutator::hangs) {
                 return;
             }
-            let completion = match self.running.take() {
+            let outcome = match self.running.take() {
                 Some(decode) => self.decode(decode, &mut budget, std::mem::take(&mut stop_waits)),
                 None => self.next(&mut budget),
             };
-            match completion {
-                Some((completion, asks)) => self.post(completion, asks),
+            match outcome {
+                Some(outcome) => self.post(outcome),
                 None => return,
             }
         }
     }
 
     /// Fetches the oldest published descriptor and executes it; `None` if it needs more time than there is.
-    #[inline]
-    fn next(&mut self, budget: &mut u32) -> Option<(HwCompletion, bool)> {
+    #[inline(always)]
+    fn next(&mut self, budget: &mut u32) -> Option<Outcome> {
         *budget -= 1;
         self.registers.count(Counter::Descriptors, 1);
         self.registers.count(Counter::ReadBeats, 1);
         let session = self.registers.session.as_mut()?;
         let index = session.sq.head;
         session.sq.head = index.wrapping_add(1);
-        let Some(desc) = fetch(self.memory, session, index) else {
+        if fetch(self.memory, session, index, self.desc).is_err() {
             self.registers.raise(DeviceFault::DmaRead);
-            let blank = HwDesc::default();
-            let completion = complete(&blank, Status::Error, ErrorCode::DmaFault);
-            return Some((HwCompletion { result: index, ..completion }, true));
-        };
-        let asks = desc.flags & DescFlags::INTERRUPT.bits() != 0;
-        let completion = match check(&desc, index, session) {
-            Err(code) => return Some((complete(&desc, Status::Error, code), true)),
+            *self.desc = HwDesc::default();
+            return Some(Outcome { result: index, ..Outcome::rejected(ErrorCode::DmaFault) });
+        }
+        Some(match check(self.desc, index, session) {
+            Err(code) => Outcome::rejected(code),
             Ok(Opcode::Decode) => {
-                let decode = Decode::new(desc, session);
+                let decode = Decode::new(self.desc, session);
                 return self.decode(decode, budget, false);
             }
             Ok(Opcode::Prefill) => {
                 self.registers.count(Counter::Prefixes, 1);
-                complete(&desc, Status::Done, ErrorCode::None)
+                Outcome::plain(Status::Done)
             }
             // R8: whatever this STOP could have stopped has completed before it, or was stopped by `stop_waits`.
-            Ok(Opcode::Stop) => complete(&desc, Status::Stopped, ErrorCode::None),
-            Ok(Opcode::Nop | Opcode::Reward) => complete(&desc, Status::Done, ErrorCode::None),
-        };
-        Some((completion, asks))
+            Ok(Opcode::Stop) => Outcome::plain(Status::Stopped),
+            Ok(Opcode::Nop | Opcode::Reward) => Outcome::plain(Status::Done),
+        })
     }
 
-    /// Runs `decode` as far as `budget` allows; `None` if it has not ended, and then it stays.
-    #[inline]
-    fn decode(
-        &mut self,
-        mut decode: Decode,
-        budget: &mut u32,
-        stop_waits: bool,
-    ) -> Option<(HwCompletion, bool)> {
+    /// Runs the DECODE as far as `budget` allows; `None` if it has not ended.
+    #[inline(always)]
+    fn decode(&mut self, mut decode: Decode, budget: &mut u32, stop_waits: bool) -> Option<Outcome> {
         let session = self.registers.session.as_ref()?;
         let before = decode.produced;
         let mut tokens = Tokens { memory: self.memory, session, mutator: self.mutator };
-        let completion = decode.run(*budget, stop_waits, session, &mut tokens);
+        let outcome = decode.run(self.desc, *budget, stop_waits, session, &mut tokens);
         let wait_states = u64::from(session.wait_states);
 
         let produced = decode.produced - before;
         *budget -= produced;
-        let written = if produced == 0 { 0 } else { lines(&decode, before) };
-        for (counter, amount) in [
-            (Counter::Tokens, u64::from(produced)),
-            (Counter::Cycles, u64::from(produced) * (1 + wait_states)),
-            (Counter::Busy, u64::from(produced) * (1 + wait_states)),
-            (Counter::Wait, u64::from(produced) * wait_states),
-            (Counter::WriteBeats, written),
-        ] {
-            self.registers.count(counter, amount);
-        }
+        let (tokens, waits) = (u64::from(produced), u64::from(produced) * wait_states);
+        self.registers.count(Counter::Tokens, tokens);
+        self.registers.count(Counter::Cycles, tokens + waits);
+        self.registers.count(Counter::Busy, tokens + waits);
+        self.registers.count(Counter::Wait, waits);
+        self.registers.count(Counter::WriteBeats, lines(self.desc.delta_offset, before, decode.produced));
 
-        let Some(completion) = completion else {
+        if outcome.is_none() {
             *self.running = Some(decode);
-            return None;
-        };
-        if completion.error == ErrorCode::DmaFault as u8 {
-            self.registers.raise(DeviceFault::DmaWrite);
         }
-        let asks = decode.desc.flags & DescFlags::INTERRUPT.bits() != 0 || completion.error != 0;
-        Some((completion, asks))
+        outcome
     }
 
-    /// Makes `completion` visible; the caller has made sure that its slot is released (R4).
-    #[inline]
-    fn post(&mut self, mut completion: HwCompletion, asks: bool) {
+    /// Makes the completion of `desc` visible; the caller has made sure that its slot is released (R4).
+    #[inline(always)]
+    fn post(&mut self, outcome: Outcome) {
         let Some(session) = &mut self.registers.session else { return };
         let index = session.cq.tail;
         session.cq.tail = index.wrapping_add(1);
-        completion.sq_head = session.sq.head;
-        completion.phase = session.cq.depth.phase(index);
+        let completion = HwCompletion {
+            sq_head: session.sq.head,
+            phase: session.cq.depth.phase(index),
+            ..outcome.of(self.desc)
+        };
+        let mut words: [u64; COMPLETION_WORDS] = cast(completion);
         if let Some(mutator) = self.mutator {
-            completion = mutator.completion(completion);
+            words = mutator.completion(words);
         }
-        const BYTES: u64 = size_of::<HwCompletion>() as u64;
-        let slot = session.cq.address(index, BYTES).and_then(|address| self.memory.offset_of(address, BYTES));
-        let words: [u64; COMPLETION_WORDS] = cast(completion);
-        if slot.is_none_or(|offset| self.memory.store(offset, words).is_err()) {
+        let address = session.cq.address(index, size_of::<HwCompletion>() as u64).ok_or(BusFault);
+        if address.and_then(|address| self.memory.bus_write(address, words)).is_err() {
             self.registers.raise(DeviceFault::CompletionWrite);
         }
         self.registers.count(Counter::Completions, 1);
         self.registers.count(Counter::WriteBeats, 1);
         self.registers.count(Counter::Cycles, 1);
         self.registers.count(Counter::Busy, 1);
-        if completion.status == Status::Error as u8 {
+        if outcome.status == Status::Error {
             self.registers.count(Counter::Errors, 1);
+            if outcome.error == ErrorCode::DmaFault {
+                // Without effect after DMA_READ: ERROR holds the first.
+                self.registers.raise(DeviceFault::DmaWrite);
+            }
         }
-        if asks {
+        // R14: an ERROR asks as well.
+        if self.desc.flags & DescFlags::INTERRUPT.bits() != 0 || outcome.status == Status::Error {
             self.registers.ask_interrupt(index);
         }
     }
@@ -236,18 +235,21 @@ impl Execution<'_> {
     /// Whether the device has come to a STOP of the rollout that runs (R8): it comes past descriptors of other
     /// rollouts, but not past a fence (R7) nor past another descriptor of this rollout (R5).
     fn stop_waits(&self) -> bool {
-        let (Some(decode), Some(session)) = (&*self.running, &self.registers.session) else { return false };
-        if decode.desc.flags & DescFlags::FENCE.bits() != 0 {
+        let Some(session) = &self.registers.session else { return false };
+        if self.running.is_none() || self.desc.flags & DescFlags::FENCE.bits() != 0 {
             return false;
         }
+        let mut desc = HwDesc::default();
         // R1: never at or beyond the published tail.
         for k in 0..session.sq.fill().min(STOP_LOOKAHEAD) {
             let index = session.sq.head.wrapping_add(k);
-            let Some(desc) = fetch(self.memory, session, index) else { return false };
+            if fetch(self.memory, session, index, &mut desc).is_err() {
+                return false;
+            }
             match check(&desc, index, session) {
                 Err(_) => {}
                 Ok(_) if desc.flags & DescFlags::FENCE.bits() != 0 => return false,
-                Ok(opcode) if desc.rollout_id == decode.desc.rollout_id => return opcode == Opcode::Stop,
+                Ok(opcode) if desc.rollout_id == self.desc.rollout_id => return opcode == Opcode::Stop,
                 Ok(_) => {}
             }
         }
@@ -255,20 +257,19 @@ impl Execution<'_> {
     }
 }
 
-/// Reads the slot of `index`; `None` if the memory answers with an error.
+/// Reads the slot of `index` into `desc`.
 #[inline]
-fn fetch(memory: &SharedMemory, session: &Session, index: u32) -> Option<HwDesc> {
-    const BYTES: u64 = size_of::<HwDesc>() as u64;
-    let address = session.sq.address(index, BYTES)?;
-    let words: [u64; DESC_WORDS] = memory.load(memory.offset_of(address, BYTES)?).ok()?;
-    Some(cast(words))
+fn fetch(memory: &SharedMemory, session: &Session, index: u32, desc: &mut HwDesc) -> Result<(), BusFault> {
+    let words: &mut [u64; DESC_WORDS] = cast_mut(desc);
+    let address = session.sq.address(index, size_of::<HwDesc>() as u64).ok_or(BusFault)?;
+    memory.bus_read(address, words)
 }
 
-/// 64-byte lines that the tokens from number `before` on touch.
+/// 64-byte lines that tokens number `from` up to, not including, `to` touch, number 0 being at `delta_offset`.
 #[inline]
-fn lines(decode: &Decode, before: u32) -> u64 {
-    let line = |token: u32| (decode.desc.delta_offset + 4 * u64::from(token)) / 64;
-    line(decode.produced - 1) - line(before) + 1
+fn lines(delta_offset: u64, from: u32, to: u32) -> u64 {
+    let offset = |token: u32| delta_offset + 4 * u64::from(token);
+    if from == to { 0 } else { offset(to - 1) / 64 - offset(from) / 64 + 1 }
 }
 
 /// The token region.
@@ -280,14 +281,13 @@ struct Tokens<'a> {
 
 impl TokenSink for Tokens<'_> {
     #[inline]
-    fn write(&mut self, offset: u64, mut token: u32) -> bool {
+    fn write(&mut self, offset: u64, mut token: u32) -> Result<(), BusFault> {
         if let Some(mutator) = self.mutator {
             token = mutator.token(token);
         }
-        // R11: within the region by the checks of the descriptor; what the region covers is the host's word.
+        // R11: within the region by the checks of the descriptor, and within the memory by those of the bus.
         debug_assert!(offset + 4 <= self.session.token_size, "R11: token at {offset:#x}");
-        let address = self.session.token_base.checked_add(offset);
-        let slot = address.and_then(|address| self.memory.offset_of(address, 4));
-        slot.is_some_and(|slot| self.memory.store_u32(slot, token).is_ok())
+        let address = self.session.token_base.checked_add(offset).ok_or(BusFault)?;
+        self.memory.bus_write_u32(address, token)
     }
 }

@@ -3,6 +3,7 @@
 use std::str::FromStr;
 
 use crate::contract::{Field, HwCompletion};
+use crate::queue::COMPLETION_WORDS;
 
 /// One fault of the model, counted over its whole life. In text: `token:NTH`, `completion:NTH:FIELD`, `hang:AFTER`.
 #[derive(Clone, Copy, Debug)]
@@ -77,13 +78,14 @@ impl Mutator {
         token ^ u32::from(hit)
     }
 
-    pub fn completion(&mut self, mut completion: HwCompletion) -> HwCompletion {
+    #[cold]
+    pub fn completion(&mut self, mut words: [u64; COMPLETION_WORDS]) -> [u64; COMPLETION_WORDS] {
         if let Mutation::Completion { nth, field } = self.mutation {
             if nth == self.completions {
-                bytemuck::bytes_of_mut(&mut completion)[field.offset] ^= 1;
+                bytemuck::bytes_of_mut(&mut words)[field.offset] ^= 1;
             }
         }
         self.completions += 1;
-        completion
+        words
     }
 }

@@ -186,6 +186,7 @@ impl Registers {
             Some(session) => {
                 self.session = Some(session);
                 self.counters.fill(0);
+                self.refused = 0;
             }
             None => self.raise(DeviceFault::BadConfig),
         }
