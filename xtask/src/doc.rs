@@ -27,7 +27,6 @@ pub fn run(root: &Path) -> Result<()> {
 /// # Errors
 /// When rustdoc has something to say.
 pub fn api(root: &Path) -> Result<()> {
-    let mut command =
-        shell::cargo(root, &["doc", "--workspace", "--no-deps", "--release", "--document-private-items"]);
-    shell::run(command.env("RUSTDOCFLAGS", "-D warnings -A rustdoc::private_intra_doc_links"))
+    let mut command = shell::cargo(root, &["doc", "--workspace", "--no-deps", "--release"]);
+    shell::run(command.env("RUSTDOCFLAGS", "-D warnings"))
 }

@@ -78,7 +78,11 @@ pub fn run(root: &Path, options: &Options) -> Result<()> {
                     let Some(name) = queue.lock().expect("no holder panics").next() else { break };
                     let start = Instant::now();
                     match job.run(name) {
-                        Ok(()) => println!("{name}: PASS ({:.1} s)", start.elapsed().as_secs_f64()),
+                        Ok(warnings) => {
+                            let warnings: String =
+                                warnings.iter().map(|line| format!("\n    {line}")).collect();
+                            println!("{name}: PASS ({:.1} s){warnings}", start.elapsed().as_secs_f64());
+                        }
                         Err(error) => {
                             println!("{name}: FAIL: {error:#}\n{}", job.tail(name));
                             failed.lock().expect("no holder panics").push(name.as_str());
@@ -136,15 +140,13 @@ struct Job<'a> {
 }
 
 impl Job<'_> {
-    fn run(&self, name: &str) -> Result<()> {
-        let log = self.log(name);
-        let file = File::create(&log).with_context(|| format!("cannot create {}", log.display()))?;
-        let compile = self.compile(name);
-        let status = self.bounded(compile, &file, "compilation")?;
+    /// Compiles and runs a bench; gives what the compiler warned of.
+    fn run(&self, name: &str) -> Result<Vec<String>> {
+        let (status, compiled) = self.bounded(self.compile(name), name, "compilation")?;
         ensure!(status.success(), "does not compile ({status})");
-        let status = self.bounded(self.simulate(name), &file, "the bench")?;
-        let text = fs::read(&log).with_context(|| format!("cannot read {}", log.display()))?;
-        verdict(name, status, &String::from_utf8_lossy(&text))
+        let (status, log) = self.bounded(self.simulate(name), name, "the bench")?;
+        verdict(name, status, &log)?;
+        Ok(warnings(&compiled))
     }
 
     fn compile(&self, name: &str) -> Command {
@@ -176,14 +178,17 @@ impl Job<'_> {
         lines[lines.len().saturating_sub(TAIL)..].iter().map(|line| format!("    {line}\n")).collect()
     }
 
-    /// Runs `command` into `log`; past the time limit, or when the log overflows, it is killed.
-    fn bounded(&self, mut command: Command, log: &File, what: &str) -> Result<ExitStatus> {
+    /// Runs `command` with the bench's log as its output; past the time limit, or when the log overflows, it is killed.
+    fn bounded(&self, mut command: Command, name: &str, what: &str) -> Result<(ExitStatus, String)> {
+        let path = self.log(name);
+        let log = File::create(&path).with_context(|| format!("cannot create {}", path.display()))?;
         command.stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log.try_clone()?);
         let mut child = command.spawn().with_context(|| format!("cannot run {}", shell::shown(&command)))?;
         let deadline = Instant::now() + self.limit;
         loop {
             if let Some(status) = child.try_wait()? {
-                return Ok(status);
+                let text = fs::read(&path).with_context(|| format!("cannot read {}", path.display()))?;
+                return Ok((status, String::from_utf8_lossy(&text).into_owned()));
             }
             let flood = log.metadata()?.len() > FLOOD;
             if flood || Instant::now() >= deadline {
@@ -198,6 +203,16 @@ impl Job<'_> {
             thread::sleep(Duration::from_millis(10));
         }
     }
+}
+
+/// Warnings of the compiler, each once. Left out is that an assertion's `$fatal` is not synthesised: so it should be.
+fn warnings(log: &str) -> Vec<String> {
+    let expected = "System task ($fatal) cannot be synthesized";
+    let lines = log.lines().filter(|line| line.contains("warning: ") && !line.contains(expected));
+    let mut lines: Vec<String> = lines.map(str::to_owned).collect();
+    lines.sort_unstable();
+    lines.dedup();
+    lines
 }
 
 /// Whether a bench that ended has passed.

@@ -54,7 +54,7 @@ pub fn generate(spec: &Spec) -> String {
     out
 }
 
-/// Packed, last field first: byte 0 of memory is bits [7:0].
+/// Packed, last field first: byte 0 of memory is bits `7:0`.
 fn record(o: &mut String, r: &Record) {
     section(o, &format!("{} Byte 0 of memory is bits [7:0].", r.doc));
     o.push_str("  typedef struct packed {\n");

@@ -32,7 +32,7 @@ impl Fixture {
         Simulator::find(self.root().join("bin").into())
     }
 
-    fn run(&self) -> Result<()> {
+    fn run(&self) -> Result<Vec<String>> {
         Job {
             root: self.root(),
             simulator: &self.simulator()?,
@@ -51,14 +51,21 @@ impl Fixture {
 
 #[test]
 fn a_bench_that_says_pass_passes() {
-    let fixture = Fixture::new("echo compiled \"$@\"", "echo args \"$@\"; echo 'fifo_tb: PASS'");
+    let fixture = Fixture::new("echo $@ > out/compiled", "echo args \"$@\"; echo 'fifo_tb: PASS'");
     fixture.run().unwrap();
-    let log = fixture.log();
-    assert!(
-        log.contains("-s fifo_tb") && log.contains("-f rtl/files.f tb/common/clock.sv tb/fifo_tb.sv"),
-        "{log}"
-    );
-    assert!(log.contains("+seed=7"), "{log}");
+    let compiled = fs::read_to_string(fixture.root().join("out/compiled")).unwrap();
+    assert!(compiled.contains("-s fifo_tb -o"), "{compiled}");
+    assert!(compiled.ends_with("-f rtl/files.f tb/common/clock.sv tb/fifo_tb.sv\n"), "{compiled}");
+    assert!(fixture.log().contains("fifo_tb.vvp +seed=7"), "{}", fixture.log());
+}
+
+#[test]
+fn warnings_of_the_compiler_are_handed_on_once() {
+    let known = "rtl/a.sv:1: warning: System task ($fatal) cannot be synthesized in an always_ff process.";
+    let odd = "tb/fifo_tb.sv:9: warning: implicit definition of wire 'x'.";
+    let fixture =
+        Fixture::new(&format!("echo \"{odd}\"; echo '{known}'; echo \"{odd}\""), "echo 'fifo_tb: PASS'");
+    assert_eq!(fixture.run().unwrap(), [odd]);
 }
 
 #[rstest]
