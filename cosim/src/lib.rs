@@ -1,1 +1,22 @@
-//! Placeholder.
+//! Doorbell's RTL as a device: `rtl/` verilated, with its memory and clock in C++, behind the driver's
+//! [`Platform`](doorbell_host::Platform).
+//!
+//! The C++ beside this file: `model_simulator.h` is the clock loop, `axi_memory` the memory on the device's AXI port,
+//! `queue_monitor` what that memory checks, `failure` how a failing assertion becomes an error, `bare_loop.h` the
+//! rival that the clock loop is measured against. `bridge.rs` is the seam.
+
+mod bare;
+mod bridge;
+mod config;
+mod error;
+mod platform;
+
+pub use bare::{BareRun, bare_loop};
+pub use config::{CHANNELS, Fault, MAX_LATENCY, RtlConfig, Wave};
+pub use error::CosimError;
+pub use platform::{RtlPlatform, SLICE};
+
+/// The numbers of workers for which RTL was built, in rising order.
+pub fn built_workers() -> Vec<u32> {
+    bridge::ffi::built_variants()
+}

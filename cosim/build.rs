@@ -1,0 +1,276 @@
+//! Verilates the device once per number of workers and compiles it, its clock loop and the cxx bridge.
+//!
+//! Environment: `VERILATOR` (the command, default `verilator`), `DOORBELL_RTL_WORKERS` (variants, default `1,4,16`).
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, exit};
+use std::{env, fs, thread};
+
+const OLDEST: (u32, u32) = (5, 6);
+const SOURCES: [&str; 6] = [
+    "src/axi_memory.cpp",
+    "src/bridge.cpp",
+    "src/contract_probe.cpp",
+    "src/failure.cpp",
+    "src/queue_monitor.cpp",
+    "src/responses.cpp",
+];
+
+fn main() {
+    if let Err(message) = build() {
+        // Cargo shows the last lines of a failed build script: the message alone, without a backtrace.
+        eprintln!("\ndoorbell-cosim: {message}\n");
+        exit(1);
+    }
+}
+
+fn build() -> Result<(), String> {
+    let root = manifest_dir().parent().expect("the crate lies in the workspace").to_owned();
+    let out = PathBuf::from(env::var_os("OUT_DIR").expect("cargo sets OUT_DIR"));
+    let verilator = Verilator::find()?;
+    let workers = variants()?;
+    let sources = rtl_sources(&root)?;
+
+    // One process per model; the verilated sources compile together afterwards.
+    let models: Vec<Model> = workers
+        .iter()
+        .map(|&workers| Model {
+            top: "rl_runtime_top",
+            prefix: format!("Vtop_w{workers}"),
+            arguments: vec![format!("-GWorkers={workers}")],
+            sources: sources.clone(),
+        })
+        .chain([Model {
+            top: "decode_probe",
+            prefix: "Vdecode_probe".to_owned(),
+            arguments: vec![],
+            sources: vec![root.join("rtl/desc_pkg.sv"), manifest_dir().join("rtl/decode_probe.sv")],
+        }])
+        .collect();
+    thread::scope(|scope| {
+        let running: Vec<_> = models.iter().map(|model| scope.spawn(|| verilator.run(model, &out))).collect();
+        running.into_iter().try_for_each(|thread| thread.join().expect("verilating does not panic"))
+    })?;
+
+    let generated = generate_variants(&workers, &out)?;
+    compile(&verilator, &models, &generated, &root, &out)?;
+
+    for path in sources.iter().map(PathBuf::as_path).chain([root.join("rtl").as_path()]) {
+        println!("cargo::rerun-if-changed={}", path.display());
+    }
+    for path in ["src", "rtl", "build.rs", "../contract/doorbell_contract.h"] {
+        println!("cargo::rerun-if-changed={path}");
+    }
+    for variable in ["VERILATOR", "VERILATOR_ROOT", "DOORBELL_RTL_WORKERS"] {
+        println!("cargo::rerun-if-env-changed={variable}");
+    }
+    Ok(())
+}
+
+fn manifest_dir() -> PathBuf {
+    PathBuf::from(env::var_os("CARGO_MANIFEST_DIR").expect("cargo sets CARGO_MANIFEST_DIR"))
+}
+
+fn variants() -> Result<Vec<u32>, String> {
+    let list = env::var("DOORBELL_RTL_WORKERS").unwrap_or_else(|_| "1,4,16".to_owned());
+    let mut workers = list
+        .split(',')
+        .map(|number| number.trim().parse().ok().filter(|workers| (1..=16).contains(workers)))
+        .collect::<Option<Vec<u32>>>()
+        .ok_or_else(|| format!("DOORBELL_RTL_WORKERS is {list:?}: it lists numbers of workers from 1 to 16, as in 1,4,16"))?;
+    workers.sort_unstable();
+    workers.dedup();
+    Ok(workers)
+}
+
+fn rtl_sources(root: &Path) -> Result<Vec<PathBuf>, String> {
+    let list = root.join("rtl/files.f");
+    let text = fs::read_to_string(&list).map_err(|error| format!("cannot read {}: {error}", list.display()))?;
+    Ok(text
+        .lines()
+        .map(str::trim)
+        .filter(|line| !line.is_empty() && !line.starts_with("//"))
+        .map(|line| root.join(line))
+        .collect())
+}
+
+/// One top level to be verilated.
+struct Model {
+    top: &'static str,
+    prefix: String,
+    arguments: Vec<String>,
+    sources: Vec<PathBuf>,
+}
+
+struct Verilator {
+    command: Vec<String>,
+    include: PathBuf,
+}
+
+impl Verilator {
+    fn find() -> Result<Self, String> {
+        let command = env::var("VERILATOR").unwrap_or_else(|_| "verilator".to_owned());
+        let command: Vec<String> = command.split_whitespace().map(str::to_owned).collect();
+        let name = command.first().ok_or("VERILATOR is empty: unset it, or give the command")?;
+        let output = Command::new(name).args(&command[1..]).args(["--getenv", "VERILATOR_ROOT"]).output();
+        let output = output.map_err(|error| {
+            format!(
+                "Verilator is needed to build the RTL device, but {name:?} cannot be run ({error}).\n\
+                 Run `cargo xtask setup` to install it, or set VERILATOR to the command."
+            )
+        })?;
+        let include = PathBuf::from(String::from_utf8_lossy(&output.stdout).trim()).join("include");
+        // Some packages print an empty version line; the header is always right.
+        let header = include.join("verilated_config.h");
+        let text = fs::read_to_string(&header)
+            .map_err(|error| format!("{name:?} is no working Verilator: cannot read {}: {error}", header.display()))?;
+        let version = text
+            .lines()
+            .filter_map(|line| line.strip_prefix("#define VERILATOR_VERSION ")?.split('"').nth(1))
+            .find_map(version_of)
+            .or_else(|| text.split("VERILATOR_PRODUCT").nth(1)?.split_whitespace().find_map(version_of));
+        match version {
+            Some(version) if version < OLDEST => Err(format!(
+                "Verilator {}.{:03} is too old: {}.{:03} or later is needed. Run `cargo xtask setup`.",
+                version.0, version.1, OLDEST.0, OLDEST.1
+            )),
+            _ => Ok(Self { command, include }),
+        }
+    }
+
+    fn run(&self, model: &Model, out: &Path) -> Result<(), String> {
+        let directory = out.join(&model.prefix);
+        // What an earlier version of the sources left must not be compiled.
+        let _ = fs::remove_dir_all(&directory);
+        let output = Command::new(&self.command[0])
+            .args(&self.command[1..])
+            .args(["--cc", "--trace-fst", "--trace-structs", "--assert", "-O3", "-Wall"])
+            .args(["--x-assign", "unique", "--x-initial", "unique", "--timescale-override", "1ns/1ns"])
+            .args(["--top-module", model.top, "--prefix", &model.prefix, "--Mdir"])
+            .arg(&directory)
+            .args(&model.arguments)
+            .args(&model.sources)
+            .output()
+            .map_err(|error| format!("cannot run {:?}: {error}", self.command[0]))?;
+        if output.status.success() {
+            return Ok(());
+        }
+        Err(format!("{} does not verilate:\n{}", model.top, String::from_utf8_lossy(&output.stderr)))
+    }
+}
+
+/// `5.006` or `5.006 2023-01-22 rev …` as (5, 6).
+fn version_of(text: &str) -> Option<(u32, u32)> {
+    let (major, minor) = text.split_whitespace().next()?.split_once('.')?;
+    Some((major.parse().ok()?, minor.parse().ok()?))
+}
+
+/// The C++ that names every variant: one unit each, so that they compile side by side, and their table.
+fn generate_variants(workers: &[u32], out: &Path) -> Result<Vec<PathBuf>, String> {
+    let mut files = vec![];
+    let mut write = |name: String, text: String| -> Result<(), String> {
+        let path = out.join(name);
+        fs::write(&path, text).map_err(|error| format!("cannot write {}: {error}", path.display()))?;
+        files.push(path);
+        Ok(())
+    };
+    for n in workers {
+        write(
+            format!("variant_w{n}.cpp"),
+            format!(
+                "#include \"Vtop_w{n}.h\"\n\
+                 #include \"bare_loop.h\"\n\
+                 #include \"model_simulator.h\"\n\
+                 namespace doorbell {{\n\
+                 extern const Variant variant_w{n};\n\
+                 const Variant variant_w{n}{{{n}, &make_model<Vtop_w{n}>, &bare_loop<Vtop_w{n}>}};\n\
+                 }}\n"
+            ),
+        )?;
+    }
+    let each = |text: fn(&u32) -> String| workers.iter().map(text).collect::<String>();
+    write(
+        "variants.cpp".to_owned(),
+        format!(
+            "#include \"simulator.h\"\n\
+             namespace doorbell {{\n\
+             {}\
+             rust::Slice<const Variant> variants() {{\n\
+             static const Variant all[]{{{}}};\n\
+             return {{all, {}}};\n\
+             }}\n}}\n",
+            each(|n| format!("extern const Variant variant_w{n};\n")),
+            each(|n| format!("variant_w{n}, ")),
+            workers.len()
+        ),
+    )?;
+    Ok(files)
+}
+
+fn compile(
+    verilator: &Verilator,
+    models: &[Model],
+    generated: &[PathBuf],
+    root: &Path,
+    out: &Path,
+) -> Result<(), String> {
+    let source = manifest_dir().join("src");
+    let configure = |build: &mut cc::Build| {
+        // The simulator is the product's engine: fast whatever the cargo profile.
+        build.cpp(true).std("c++20").opt_level(3).debug(false).define("NDEBUG", None);
+        build.include(&source).include(root.join("contract")).include(out);
+        for (name, value) in
+            [("VM_COVERAGE", "0"), ("VM_SC", "0"), ("VM_TRACE", "1"), ("VM_TRACE_FST", "1"), ("VM_TRACE_VCD", "0")]
+        {
+            build.define(name, value);
+        }
+        build.define("VL_TIME_CONTEXT", None);
+        build.flag("-include").flag(source.join("sim_hooks.h"));
+        // Verilator's headers are not ours to warn about.
+        build.flag("-isystem").flag(&verilator.include).flag("-isystem").flag(verilator.include.join("vltstd"));
+        for model in models {
+            build.flag("-isystem").flag(out.join(&model.prefix));
+        }
+    };
+
+    // What runs in every cycle, what runs for waveforms, and what runs once: large, and slow to optimise.
+    let [mut hot, mut wave, mut once] = [3, 1, 0].map(|opt_level| {
+        let mut build = cc::Build::new();
+        configure(&mut build);
+        build.warnings(false).opt_level(opt_level);
+        build
+    });
+    for model in models {
+        let directory = out.join(&model.prefix);
+        let entries =
+            fs::read_dir(&directory).map_err(|error| format!("cannot read {}: {error}", directory.display()))?;
+        let mut files: Vec<PathBuf> = entries.filter_map(|entry| Some(entry.ok()?.path())).collect();
+        files.sort();
+        for file in files.into_iter().filter(|file| file.extension().is_some_and(|extension| extension == "cpp")) {
+            let name = file.file_name().unwrap_or_default().to_string_lossy().into_owned();
+            let build = match () {
+                () if name.ends_with("__Slow.cpp") => &mut once,
+                () if name.contains("__Trace__") => &mut wave,
+                () => &mut hot,
+            };
+            build.file(file);
+        }
+    }
+    for file in ["verilated.cpp", "verilated_fst_c.cpp", "verilated_threads.cpp"] {
+        hot.file(verilator.include.join(file));
+    }
+
+    let mut bridge = cxx_build::bridge("src/bridge.rs");
+    configure(&mut bridge);
+    bridge.warnings(true).extra_warnings(true).files(SOURCES).files(generated);
+    for part in [hot, wave, once] {
+        bridge.objects(part.compile_intermediates());
+    }
+    bridge.compile("doorbell_rtl");
+    println!("cargo::rustc-link-lib=z");
+    // Later Verilators no longer bring LZ4 for the FST writer along.
+    if !verilator.include.join("gtkwave/lz4.c").exists() {
+        println!("cargo::rustc-link-lib=lz4");
+    }
+    Ok(())
+}

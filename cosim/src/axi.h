@@ -1,0 +1,23 @@
+// The numbers of the device's AXI4 master port.
+#pragma once
+
+#include <cstdint>
+
+namespace doorbell {
+
+constexpr uint32_t kBeatBytes = 64;
+constexpr uint32_t kBeatWords = kBeatBytes / 4;
+constexpr uint32_t kCompletionId = 16;  // AWID of completions; token lines carry their worker's number
+constexpr uint32_t kIds = kCompletionId + 1;
+constexpr uint32_t kOkay = 0, kSlverr = 2;
+constexpr uint32_t kIncr = 1, kSize64 = 6;  // AxBURST and AxSIZE: the only ones that the device may use
+constexpr uint32_t kOutstanding = 256;      // transfers of a kind that the memory holds; more than the device's own limit
+
+struct WriteBeat {
+    uint32_t data[kBeatWords];
+    uint64_t strobe;  // bit i: byte address + i is written
+    uint64_t address;
+    bool last;
+};
+
+}  // namespace doorbell

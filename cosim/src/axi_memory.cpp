@@ -1,0 +1,240 @@
+#include "axi_memory.h"
+
+#include <algorithm>
+#include <atomic>
+#include <cinttypes>
+#include <cstdio>
+#include <utility>
+
+namespace doorbell {
+namespace {
+
+std::string at_address(const char* what, uint64_t address) {
+    char buffer[160];
+    std::snprintf(buffer, sizeof buffer, "%s at 0x%" PRIx64, what, address);
+    return buffer;
+}
+
+void flip(uint32_t* data, uint64_t strobe, uint32_t bit) {
+    // The bit counts over the bytes that are really written.
+    uint32_t byte = bit / 8 % static_cast<uint32_t>(__builtin_popcountll(strobe));
+    while (byte-- > 0) strobe &= strobe - 1;
+    reinterpret_cast<uint8_t*>(data)[__builtin_ctzll(strobe)] ^= static_cast<uint8_t>(1U << bit % 8);
+}
+
+uint64_t wide(const uint32_t* words) { return uint64_t{words[1]} << 32 | words[0]; }
+
+// The host reads the block at any time, on any thread, so every store is atomic; release, so that it sees the tokens
+// once it sees the completion.
+template <class Word>
+void store_release(uint8_t* place, Word value) {
+    std::atomic_ref<Word>{*reinterpret_cast<Word*>(place)}.store(value, std::memory_order_release);
+}
+
+template <bool Chaos>
+auto make_responses([[maybe_unused]] const SimulatorConfig& config) {
+    if constexpr (Chaos) {
+        return ShuffledResponses{config.reorder};
+    } else {
+        return OrderedResponses{};
+    }
+}
+
+}  // namespace
+
+template <bool Chaos>
+AxiMemory<Chaos>::AxiMemory(const SimulatorConfig& config)
+    : latency_min_{config.latency_min},
+      responses_{make_responses<Chaos>(config)},
+      latency_max_{config.latency_max},
+      random_{config.seed},
+      faults_{config.faults.begin(), config.faults.end()} {
+    for (uint32_t channel = 0; channel < 5; ++channel) {
+        stall_limit_[channel] = config.stall_percent[channel] * 4096U / 100;
+    }
+}
+
+template <bool Chaos>
+void AxiMemory<Chaos>::reset() {
+    reads_.clear();
+    bursts_.clear();
+    early_.clear();
+    responses_.clear();
+    shown_ = nullptr;
+    showing_r_ = showing_b_ = false;
+    held_ar_ = held_aw_ = held_w_ = false;
+    effect_.clear();
+    monitor_.reset();
+}
+
+template <bool Chaos>
+uint64_t AxiMemory<Chaos>::latency() {
+    if constexpr (Chaos) return latency_min_ + random_.below(latency_max_ - latency_min_ + 1);
+    return latency_min_;
+}
+
+template <bool Chaos>
+const Fault* AxiMemory<Chaos>::find_fault(FaultKind kind, uint64_t at) const {
+    const auto found = std::find_if(faults_.begin(), faults_.end(),
+                                    [&](const Fault& fault) { return fault.kind == kind && fault.at == at; });
+    return found == faults_.end() ? nullptr : &*found;
+}
+
+template <bool Chaos>
+void AxiMemory<Chaos>::check_burst(const char* channel, uint64_t address, uint32_t length, uint32_t size,
+                                   uint32_t burst) const {
+    const std::string name{channel};
+    if (size != kSize64) fail_memory("AXI", at_address((name + ": a burst of beats that are not 64 bytes").c_str(), address));
+    if (burst != kIncr) fail_memory("AXI", at_address((name + ": a burst that is not INCR").c_str(), address));
+    if (address % kBeatBytes != 0) fail_memory("AXI", at_address((name + ": an unaligned burst").c_str(), address));
+    const uint64_t bytes = (uint64_t{length} + 1) * kBeatBytes;
+    if (address / 4096 != (address + bytes - 1) / 4096) {
+        fail_memory("AXI", at_address((name + ": a burst across a 4-KiB boundary").c_str(), address));
+    }
+    if (address < bus_ || bytes > bytes_ || address - bus_ > bytes_ - bytes) {
+        fail_memory("R11", at_address((name + ": an access outside of the shared memory").c_str(), address));
+    }
+}
+
+template <bool Chaos>
+void AxiMemory<Chaos>::accept_read(uint64_t address, uint32_t id, uint32_t length, uint32_t size, uint32_t burst) {
+    check_burst("AR", address, length, size, burst);
+    if (id != 0) fail_memory("AXI", at_address("AR: an ARID other than 0", address));
+    monitor_.read_burst(address, length + 1);
+    Read& read = reads_.push();
+    read = {address, now_ + 1 + latency(), length + 1, id};
+    if constexpr (Chaos) {
+        const bool hangs = std::any_of(faults_.begin(), faults_.end(), [this](const Fault& fault) {
+            return fault.kind == FaultKind::HangReads && fault.at <= transferred_.read_bursts;
+        });
+        if (hangs) read.ready = UINT64_MAX;
+    }
+    ++transferred_.read_bursts;
+}
+
+template <bool Chaos>
+void AxiMemory<Chaos>::accept_address(uint64_t address, uint32_t id, uint32_t length, uint32_t size, uint32_t burst) {
+    check_burst("AW", address, length, size, burst);
+    if (id > kCompletionId) fail_memory("AXI", at_address("AW: an unknown AWID", address));
+    bursts_.push() = {address, id, length + 1, 0, false};
+    while (!early_.empty() && !bursts_.empty()) {
+        const WriteBeat beat = early_.front();
+        early_.pop();
+        accept_beat(beat.data, beat.strobe, beat.last);
+    }
+}
+
+template <bool Chaos>
+void AxiMemory<Chaos>::accept_beat(const uint32_t* data, uint64_t strobe, bool last) {
+    Burst& burst = bursts_.front();
+    const uint64_t address = burst.address + uint64_t{burst.done} * kBeatBytes;
+    ++burst.done;
+    if (last != (burst.done == burst.beats)) {
+        fail_memory("AXI", at_address(last ? "W: WLAST before the last beat" : "W: no WLAST on the last beat", address));
+    }
+    uint32_t completions = 0;
+    const bool is_completion = burst.id == kCompletionId;
+    if (is_completion) {
+        completions = monitor_.completion_beat(address, strobe, data);
+    } else {
+        monitor_.token_beat(address, strobe);
+    }
+
+    if constexpr (Chaos) {
+        WriteBeat beat;
+        std::memcpy(beat.data, data, kBeatBytes);
+        beat.strobe = strobe;
+        beat.address = address;
+        if (is_completion) {
+            for (uint32_t i = 0; i < completions; ++i) {
+                const uint64_t half = (i == 1 || (strobe & 0xFFFF'FFFF) == 0) ? 0xFFFF'FFFF'0000'0000 : 0xFFFF'FFFF;
+                const uint64_t index = transferred_.completions + i;
+                const Fault* const corrupt = fault(FaultKind::CorruptCompletion, index);
+                if (corrupt != nullptr) flip(beat.data, half, corrupt->bit);
+                if (fault(FaultKind::CompletionWriteError, index) != nullptr) burst.failed = true;
+            }
+        } else if (strobe != 0) {
+            const Fault* const corrupt = fault(FaultKind::CorruptToken, transferred_.token_beats);
+            if (corrupt != nullptr) flip(beat.data, strobe, corrupt->bit);
+            if (fault(FaultKind::TokenWriteError, transferred_.token_beats) != nullptr) burst.failed = true;
+        }
+        effect_.push_back(beat);
+    } else {
+        store(address, data, strobe);
+    }
+    transferred_.completions += completions;
+    transferred_.token_beats += is_completion ? 0 : 1;
+
+    // Only completions of the last beat are counted for the burst: the device writes them in single beats.
+    if (last) finish_burst(completions, burst.failed);
+}
+
+template <bool Chaos>
+void AxiMemory<Chaos>::finish_burst(uint32_t completions, bool failed) {
+    const Burst& burst = bursts_.front();
+    Response& response = responses_.push(burst.id);
+    response.ready = now_ + 1 + latency();
+    response.order = order_++;
+    response.id = burst.id;
+    response.code = failed ? kSlverr : kOkay;
+    response.completions = failed ? 0 : completions;
+    bursts_.pop();
+    if constexpr (Chaos) {
+        response.effect.clear();
+        if (!failed) std::swap(response.effect, effect_);
+        effect_.clear();
+        // A memory may show a write long before it acknowledges it, or only just then.
+        if (random_.below(2) == 0) apply(response);
+    }
+}
+
+template <bool Chaos>
+void AxiMemory<Chaos>::apply(Response& response) {
+    for (const WriteBeat& beat : response.effect) store(beat.address, beat.data, beat.strobe);
+    response.effect.clear();
+}
+
+template <bool Chaos>
+bool AxiMemory<Chaos>::spurious_response_due() {
+    const auto due = std::find_if(faults_.begin(), faults_.end(), [this](const Fault& fault) {
+        return fault.kind == FaultKind::SpuriousResponse && fault.at <= now_;
+    });
+    if constexpr (Chaos) {
+        if (due == faults_.end() || responses_.pending(kCompletionId)) return false;
+        faults_.erase(due);
+        return true;
+    }
+    return false;
+}
+
+template <bool Chaos>
+void AxiMemory<Chaos>::store(uint64_t address, const uint32_t* data, uint64_t strobe) {
+    uint8_t* const place = host_ + (address - bus_);
+    if (strobe == UINT64_MAX) {
+        for (uint32_t word = 0; word < kBeatWords; word += 2) store_release(place + word * 4, wide(data + word));
+        return;
+    }
+    for (uint32_t word = 0; word < kBeatWords; word += 2, strobe >>= 8) {
+        // Completions are read in words of 64 bits, tokens in words of 32.
+        if ((strobe & 0xFF) == 0xFF) {
+            store_release(place + word * 4, wide(data + word));
+            continue;
+        }
+        for (uint32_t half = 0; half < 2; ++half) {
+            const uint32_t enabled = strobe >> (4 * half) & 0xF;
+            uint8_t* const bytes = place + (word + half) * 4;
+            if (enabled == 0xF) {
+                store_release(bytes, data[word + half]);
+                continue;
+            }
+            for (uint32_t byte = 0; byte < 4; ++byte) {
+                if ((enabled >> byte & 1) != 0) store_release(bytes + byte, static_cast<uint8_t>(data[word + half] >> (8 * byte)));
+            }
+        }
+    }
+}
+
+template class AxiMemory<false>;
+template class AxiMemory<true>;
+
+}  // namespace doorbell

@@ -1,0 +1,234 @@
+// The memory on the device's AXI4 master port: one contiguous block that belongs to the host.
+//
+// `AxiMemory<false>` answers at once or after a fixed latency; all randomness and all faults are compiled out of it, so
+// that it costs next to nothing beside the model. `AxiMemory<true>` draws latency, stalls and order from a seeded
+// generator and injects faults. Both check the protocol and hold the device to the queue rules (queue_monitor.h).
+//
+// In each clock cycle `drive` sets the port's inputs while the clock is low, then `sample` sees what the rising edge
+// will hand over.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <cstring>
+#include <type_traits>
+#include <vector>
+
+#include "axi.h"
+#include "failure.h"
+#include "fifo.h"
+#include "queue_monitor.h"
+#include "random.h"
+#include "responses.h"
+
+namespace doorbell {
+
+enum Channel : uint32_t { kAr, kR, kAw, kW, kB };
+
+// Counts of what was transferred since the simulator was made.
+struct Transferred {
+    uint64_t read_bursts = 0, read_beats = 0, token_beats = 0, completions = 0;
+};
+
+template <bool Chaos>
+class AxiMemory {
+public:
+    explicit AxiMemory(const SimulatorConfig& config);
+
+    // The block: `bytes` at host address `host`, seen by the device at bus address `bus`.
+    void attach(uint8_t* host, uint64_t bytes, uint64_t bus) { host_ = host, bytes_ = bytes, bus_ = bus; }
+
+    QueueMonitor& monitor() { return monitor_; }
+    // Completions whose write has been acknowledged, i.e. that are visible to the host.
+    uint64_t completions_visible() const { return visible_; }
+    bool writes_outstanding() const { return !bursts_.empty() || !responses_.empty() || !early_.empty(); }
+    const Transferred& transferred() const { return transferred_; }
+
+    // The reset pin is active: every transfer in flight is forgotten.
+    void reset();
+
+    template <class Top> void drive(Top& top);
+    template <class Top> void sample(Top& top);
+
+private:
+    struct Read {
+        uint64_t address;
+        uint64_t ready;  // first cycle in which the next beat may be presented
+        uint32_t beats;  // left
+        uint32_t id;
+    };
+    struct Burst {
+        uint64_t address;
+        uint32_t id, beats, done;
+        bool failed;
+    };
+    void accept_read(uint64_t address, uint32_t id, uint32_t length, uint32_t size, uint32_t burst);
+    void accept_address(uint64_t address, uint32_t id, uint32_t length, uint32_t size, uint32_t burst);
+    void accept_beat(const uint32_t* data, uint64_t strobe, bool last);
+    void finish_burst(uint32_t completions, bool failed);
+    void store(uint64_t address, const uint32_t* data, uint64_t strobe);
+    uint64_t latency();
+    bool stalled(Channel channel) const {
+        if constexpr (Chaos) return (bits_ >> (12 * channel) & 0xFFF) < stall_limit_[channel];
+        return false;
+    }
+    void apply(Response& response);
+    void load(uint32_t* data, uint64_t address) const;
+    bool spurious_response_due();
+    const Fault* fault(FaultKind kind, uint64_t at) const {
+        if constexpr (Chaos) return find_fault(kind, at);
+        return nullptr;
+    }
+    const Fault* find_fault(FaultKind kind, uint64_t at) const;
+
+    void check_burst(const char* channel, uint64_t address, uint32_t length, uint32_t size, uint32_t burst) const;
+
+    uint8_t* host_ = nullptr;
+    uint64_t bytes_ = 0, bus_ = 0;
+    uint64_t now_ = 0;
+    uint64_t latency_min_;
+    uint64_t visible_ = 0;
+
+    Fifo<Read, kOutstanding> reads_;
+    Fifo<Burst, kOutstanding> bursts_;  // write addresses whose data is not complete
+    Fifo<WriteBeat, kOutstanding> early_;  // write data that came before its address
+    std::conditional_t<Chaos, ShuffledResponses, OrderedResponses> responses_;
+    Response* shown_ = nullptr;  // on the B channel
+    QueueMonitor monitor_;
+    Transferred transferred_;
+
+    bool showing_r_ = false, showing_b_ = false;
+    uint64_t order_ = 0;
+
+    // Chaos only.
+    uint64_t latency_max_;
+    uint32_t stall_limit_[5] = {};  // of 4096
+    uint64_t bits_ = 0;             // this cycle's random bits, 12 for each channel
+    Random random_;
+    std::vector<Fault> faults_;
+    std::vector<WriteBeat> effect_;      // of the burst whose beats are coming in
+
+    // What was offered and not yet taken: it has to stay.
+    bool held_ar_ = false, held_aw_ = false, held_w_ = false;
+    uint64_t ar_address_ = 0, aw_address_ = 0, w_strobe_ = 0;
+    uint32_t ar_rest_ = 0, aw_rest_ = 0;
+    bool w_last_ = false;
+    uint32_t w_data_[kBeatWords] = {};
+};
+
+// The host may write the block while it is read: slots that are not published yet.
+template <bool Chaos>
+inline void AxiMemory<Chaos>::load(uint32_t* data, uint64_t address) const {
+    uint64_t* const words = reinterpret_cast<uint64_t*>(host_ + (address - bus_));
+    for (uint32_t i = 0; i < kBeatBytes / 8; ++i) {
+        const uint64_t word = std::atomic_ref<uint64_t>{words[i]}.load(std::memory_order_acquire);
+        std::memcpy(data + 2 * i, &word, 8);
+    }
+}
+
+template <bool Chaos>
+template <class Top>
+inline void AxiMemory<Chaos>::drive(Top& top) {
+    if constexpr (Chaos) bits_ = random_.next();
+
+    top.m_axi_arready = !reads_.full() && !stalled(kAr);
+    if (!showing_r_ && !reads_.empty() && reads_.front().ready <= now_ && !stalled(kR)) {
+        const Read& read = reads_.front();
+        const Fault* const error = fault(FaultKind::ReadError, transferred_.read_beats);
+        if (error != nullptr) {
+            std::memset(&top.m_axi_rdata[0], 0xFF, kBeatBytes);
+        } else {
+            load(&top.m_axi_rdata[0], read.address);
+        }
+        top.m_axi_rid = read.id;
+        top.m_axi_rresp = error != nullptr ? kSlverr : kOkay;
+        top.m_axi_rlast = read.beats == 1;
+        showing_r_ = true;
+    }
+    top.m_axi_rvalid = showing_r_;
+
+    top.m_axi_awready = !bursts_.full() && responses_.room() && !stalled(kAw);
+    top.m_axi_wready = !early_.full() && responses_.room() && !stalled(kW);
+    if (!showing_b_ && !stalled(kB)) {
+        shown_ = responses_.choose(now_, random_);
+        if (shown_ != nullptr) {
+            if constexpr (Chaos) apply(*shown_);
+            top.m_axi_bid = shown_->id;
+            top.m_axi_bresp = shown_->code;
+            showing_b_ = true;
+        } else if (Chaos && spurious_response_due()) {
+            top.m_axi_bid = kCompletionId;
+            top.m_axi_bresp = kOkay;
+            showing_b_ = true;
+        }
+    }
+    top.m_axi_bvalid = showing_b_;
+}
+
+template <bool Chaos>
+template <class Top>
+inline void AxiMemory<Chaos>::sample(Top& top) {
+    const auto rest = [](uint32_t id, uint32_t length, uint32_t size, uint32_t burst) {
+        return id << 16 | length << 8 | size << 4 | burst;
+    };
+    if (showing_r_ && top.m_axi_rready) {
+        Read& read = reads_.front();
+        showing_r_ = false;
+        ++transferred_.read_beats;
+        read.address += kBeatBytes;
+        if (--read.beats == 0) reads_.pop();
+    }
+    if (showing_b_ && top.m_axi_bready) {
+        showing_b_ = false;
+        if (shown_ != nullptr) {  // not a spurious one
+            visible_ += shown_->completions;
+            responses_.drop(*shown_);
+        }
+    }
+    if (top.m_axi_arvalid || held_ar_) {
+        const uint32_t ar = rest(top.m_axi_arid, top.m_axi_arlen, top.m_axi_arsize, top.m_axi_arburst);
+        if (held_ar_ && (!top.m_axi_arvalid || ar != ar_rest_ || top.m_axi_araddr != ar_address_)) [[unlikely]] {
+            fail_memory("AXI", "AR: valid or payload changed before ready");
+        }
+        held_ar_ = !top.m_axi_arready;
+        if (held_ar_) {
+            ar_rest_ = ar, ar_address_ = top.m_axi_araddr;
+        } else {
+            accept_read(top.m_axi_araddr, top.m_axi_arid, top.m_axi_arlen, top.m_axi_arsize, top.m_axi_arburst);
+        }
+    }
+    if (top.m_axi_awvalid || held_aw_) {
+        const uint32_t aw = rest(top.m_axi_awid, top.m_axi_awlen, top.m_axi_awsize, top.m_axi_awburst);
+        if (held_aw_ && (!top.m_axi_awvalid || aw != aw_rest_ || top.m_axi_awaddr != aw_address_)) [[unlikely]] {
+            fail_memory("AXI", "AW: valid or payload changed before ready");
+        }
+        held_aw_ = !top.m_axi_awready;
+        if (held_aw_) {
+            aw_rest_ = aw, aw_address_ = top.m_axi_awaddr;
+        } else {
+            accept_address(top.m_axi_awaddr, top.m_axi_awid, top.m_axi_awlen, top.m_axi_awsize, top.m_axi_awburst);
+        }
+    }
+    if (top.m_axi_wvalid || held_w_) {
+        const uint32_t* const data = &top.m_axi_wdata[0];
+        if (held_w_ && (!top.m_axi_wvalid || top.m_axi_wstrb != w_strobe_ || bool(top.m_axi_wlast) != w_last_ ||
+                        std::memcmp(data, w_data_, kBeatBytes) != 0)) [[unlikely]] {
+            fail_memory("AXI", "W: valid or payload changed before ready");
+        }
+        held_w_ = !top.m_axi_wready;
+        if (held_w_) {
+            w_strobe_ = top.m_axi_wstrb, w_last_ = top.m_axi_wlast;
+            std::memcpy(w_data_, data, kBeatBytes);
+        } else if (bursts_.empty()) {
+            WriteBeat& beat = early_.push();
+            std::memcpy(beat.data, data, kBeatBytes);
+            beat.strobe = top.m_axi_wstrb;
+            beat.last = top.m_axi_wlast;
+        } else {
+            accept_beat(data, top.m_axi_wstrb, top.m_axi_wlast);
+        }
+    }
+    ++now_;
+}
+
+}  // namespace doorbell

@@ -1,0 +1,120 @@
+//! The cxx bridge to the C++ simulator. Everything here is plain data or one simulator object; errors come back as
+//! exceptions, with their details in `Simulator::failure`.
+
+#[cxx::bridge(namespace = "doorbell")]
+pub(crate) mod ffi {
+    /// What broke.
+    #[derive(Debug)]
+    enum FailureKind {
+        /// Nothing yet.
+        None,
+        /// An assertion in RTL.
+        Assertion,
+        /// A check of the memory side: AXI protocol or a queue rule.
+        Memory,
+        /// The register port did not answer in time (R15).
+        Timeout,
+        /// The simulator itself, such as a combinational loop or an unwritable waveform.
+        Simulator,
+    }
+
+    /// The first failure of a simulator; every later use of it repeats it.
+    #[derive(Debug, Clone)]
+    struct Failure {
+        kind: FailureKind,
+        /// `R1` … `R15` or `AXI`; may be empty.
+        rule: String,
+        message: String,
+        /// Clock cycle since the simulator was made.
+        cycle: u64,
+    }
+
+    /// Kinds of injected faults; `Fault::at` counts what is named here.
+    #[derive(Debug)]
+    enum FaultKind {
+        /// From this read burst on, reads are never answered.
+        HangReads,
+        /// This read beat is answered SLVERR.
+        ReadError,
+        /// This token beat is answered SLVERR and not stored.
+        TokenWriteError,
+        /// This completion's write is answered SLVERR and not stored.
+        CompletionWriteError,
+        /// A bit of this token beat is flipped on its way to memory.
+        CorruptToken,
+        /// A bit of this completion is flipped on its way to memory.
+        CorruptCompletion,
+        /// From this cycle on, at the first chance, one write response comes that nothing asked for.
+        SpuriousResponse,
+    }
+
+    #[derive(Debug, Clone)]
+    struct Fault {
+        kind: FaultKind,
+        at: u64,
+        bit: u32,
+    }
+
+    #[derive(Debug, Clone)]
+    struct SimulatorConfig {
+        latency_min: u32,
+        latency_max: u32,
+        /// Chance that a channel (AR, R, AW, W, B) stands still in a cycle.
+        stall_percent: [u8; 5],
+        reorder: bool,
+        seed: u64,
+        faults: Vec<Fault>,
+        /// FST file; empty for none.
+        wave_path: String,
+        wave_from: u64,
+        wave_to: u64,
+    }
+
+    struct RegisterAnswer {
+        value: u32,
+        okay: bool,
+    }
+
+    struct RegisterWrite {
+        offset: u32,
+        value: u32,
+    }
+
+    /// What the bare loop did, from the doorbell to the last completion.
+    #[derive(Debug, Clone)]
+    struct BareRun {
+        cycles: u64,
+        seconds: f64,
+        completions: u64,
+        token_beats: u64,
+    }
+
+    unsafe extern "C++" {
+        include!("doorbell-cosim/src/bridge.h");
+
+        type Simulator;
+
+        fn built_variants() -> Vec<u32>;
+        fn make_simulator(workers: u32, config: &SimulatorConfig) -> Result<UniquePtr<Simulator>>;
+        /// # Safety
+        /// `host` is the start of `bytes` writable bytes that outlive the simulator, and nothing else accesses them
+        /// non-atomically while a function of the simulator runs.
+        unsafe fn attach(self: Pin<&mut Simulator>, host: *mut u8, bytes: u64, bus: u64);
+        fn reset(self: Pin<&mut Simulator>, cycles: u32) -> Result<()>;
+        fn write_register(self: Pin<&mut Simulator>, offset: u32, value: u32, strobe: u8) -> Result<RegisterAnswer>;
+        fn read_register(self: Pin<&mut Simulator>, offset: u32) -> Result<RegisterAnswer>;
+        /// Returns how many completions became visible.
+        fn run(self: Pin<&mut Simulator>, max_cycles: u64, want: u64) -> Result<u64>;
+        fn interrupt(self: &Simulator) -> bool;
+        fn cycles(self: &Simulator) -> u64;
+        fn failure(self: &Simulator) -> Failure;
+        fn flush_wave(self: Pin<&mut Simulator>) -> Result<()>;
+
+        fn bare_loop(workers: u32, registers: &[RegisterWrite], descriptors: &[u8], token_bytes: u64) -> Result<BareRun>;
+
+        fn c_descriptor_fields(bytes: &[u8]) -> Vec<u64>;
+        fn c_completion_fields(bytes: &[u8]) -> Vec<u64>;
+        fn rtl_descriptor_fields(bytes: &[u8]) -> Vec<u64>;
+        fn rtl_completion_fields(bytes: &[u8]) -> Vec<u64>;
+    }
+}

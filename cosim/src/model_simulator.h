@@ -1,0 +1,275 @@
+// The clock loop around one verilated top. A template, so that no call in the loop is virtual.
+#pragma once
+
+#include <cstdio>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <utility>
+
+#include "axi_memory.h"
+#include "doorbell_contract.h"
+#include "failure.h"
+#include "simulator.h"
+#include "verilated.h"
+#include "verilated_fst_c.h"
+
+namespace doorbell {
+
+// Verilator's generator for initial values is one per thread and reseeded through a counter common to all threads; a
+// model's construction must not see another's seed.
+inline std::mutex construction_mutex;
+
+template <class Top, bool Chaos>
+class ModelSimulator final : public Simulator {
+public:
+    explicit ModelSimulator(const SimulatorConfig& config)
+        : memory_{config}, random_{~config.seed}, wave_from_{config.wave_from}, wave_to_{config.wave_to} {
+        const Bound bound{*this};
+        context_->traceEverOn(!config.wave_path.empty());
+        {
+            // Registers and memories start at random values: what depends on them before reset shows.
+            const std::lock_guard lock{construction_mutex};
+            context_->randReset(2);
+            context_->randSeed(static_cast<int>(config.seed % 0x7FFF'FFFF) + 1);
+            top_ = std::make_unique<Top>(context_.get(), "top");
+        }
+        if (!config.wave_path.empty()) open_wave(std::string{config.wave_path});
+        reset_pins(kResetCycles);
+    }
+
+    ~ModelSimulator() override {
+        // Verilator uses the thread's last context while it destroys a model.
+        const Bound bound{*this};
+        if (wave_) wave_->close();
+        wave_.reset();
+        top_->final();
+        top_.reset();
+    }
+
+    void attach(uint8_t* host, uint64_t bytes, uint64_t bus) override { memory_.attach(host, bytes, bus); }
+
+    void reset(uint32_t cycles) override {
+        guarded([&] { reset_pins(cycles); });
+    }
+
+    RegisterAnswer write_register(uint32_t offset, uint32_t value, uint8_t strobe) override {
+        return guarded([&] { return write(offset, value, strobe); });
+    }
+
+    RegisterAnswer read_register(uint32_t offset) override {
+        return guarded([&] { return read(offset); });
+    }
+
+    uint64_t run(uint64_t max_cycles, uint64_t want) override {
+        return guarded([&] {
+            const uint64_t start = memory_.completions_visible();
+            const uint64_t end = cycle_ + max_cycles;
+            while (cycle_ < end && memory_.completions_visible() - start < want) clock();
+            return memory_.completions_visible() - start;
+        });
+    }
+
+    bool interrupt() const override { return top_->irq_o; }
+    uint64_t cycles() const override { return cycle_; }
+    Failure failure() const override { return failure_; }
+
+    void flush_wave() override {
+        const Bound bound{*this};
+        if (wave_) wave_->flush();
+    }
+
+private:
+    static constexpr uint32_t kResetCycles = 4;
+    static constexpr uint32_t kRegisterPatience = 1000;  // cycles for an answer of the register port (R15)
+
+    // Verilator's callbacks find the model that runs through these two; needed around everything that touches it.
+    class Bound {
+    public:
+        explicit Bound(ModelSimulator& simulator) : log_{simulator.log_} {
+            Verilated::threadContextp(simulator.context_.get());
+        }
+
+    private:
+        ActiveLog log_;
+    };
+
+    template <class Body>
+    auto guarded(Body&& body) {
+        if (failure_.kind != FailureKind::None) throw_failure();
+        const Bound bound{*this};
+        try {
+            return body();
+        } catch (const SimulationError& error) {
+            failure_ = {error.kind, error.rule, error.message, cycle_};
+            if (wave_) {
+                dump(5);
+                wave_->flush();
+            }
+            throw;
+        }
+    }
+
+    [[noreturn]] void throw_failure() const {
+        throw SimulationError{failure_.kind, std::string{failure_.rule}, std::string{failure_.message}};
+    }
+
+    void open_wave(const std::string& path) {
+        wave_ = std::make_unique<VerilatedFstC>();
+        top_->trace(wave_.get(), 99);
+        wave_->open(path.c_str());
+        if (!wave_->isOpen()) {
+            throw SimulationError{FailureKind::Simulator, "", "cannot write the waveform " + path};
+        }
+    }
+
+    void dump(uint64_t phase) {
+        if (cycle_ >= wave_from_ && cycle_ <= wave_to_) wave_->dump(cycle_ * 10 + phase);
+    }
+
+    void evaluate() {
+        top_->eval();
+        if (log_.stopped) [[unlikely]] throw log_.assertion();
+    }
+
+    // One cycle without the memory. Inputs change while the clock is low; `edge` sees what the rising edge will hand
+    // over. In a waveform cycle c begins at time 10c and its rising edge is at 10c + 5.
+    template <class Edge>
+    void tick(Edge&& edge) {
+        top_->clk_i = 0;
+        evaluate();
+        if (wave_) [[unlikely]] dump(0);
+        edge();
+        top_->clk_i = 1;
+        evaluate();
+        if (wave_) [[unlikely]] dump(5);
+        ++cycle_;
+    }
+
+    template <class Edge>
+    void clock(Edge&& edge) {
+        memory_.drive(*top_);
+        tick([&] {
+            memory_.sample(*top_);
+            edge();
+        });
+    }
+
+    void clock() {
+        clock([] {});
+    }
+
+    // The memory takes part in reset only by holding its own valids low.
+    void reset_pins(uint32_t cycles) {
+        Top& top = *top_;
+        memory_.reset();
+        top.rst_ni = 0;
+        top.s_axil_awvalid = top.s_axil_wvalid = top.s_axil_arvalid = top.s_axil_bready = top.s_axil_rready = 0;
+        top.m_axi_arready = top.m_axi_rvalid = top.m_axi_awready = top.m_axi_wready = top.m_axi_bvalid = 0;
+        for (uint32_t i = 0; i < cycles; ++i) {
+            tick([&] {
+                // The reset is synchronous: it shows from the second cycle on.
+                if (i > 0 && (top.m_axi_arvalid || top.m_axi_awvalid || top.m_axi_wvalid || top.s_axil_bvalid ||
+                              top.s_axil_rvalid)) {
+                    fail_memory("R12", "a valid is high during reset");
+                }
+            });
+        }
+        top.rst_ni = 1;
+        clock();
+    }
+
+    // A pause before a master's valid or ready.
+    bool hesitates() {
+        if constexpr (Chaos) return random_.below(4) == 0;
+        return false;
+    }
+
+    RegisterAnswer write(uint32_t offset, uint32_t value, uint8_t strobe) {
+        top_->s_axil_awaddr = offset;
+        top_->s_axil_wdata = value;
+        top_->s_axil_wstrb = strobe;
+        memory_.monitor().write_begins(offset, value);
+        bool address_taken = false, data_taken = false, answered = false;
+        uint32_t response = 0;
+        for (uint32_t waited = 0; !answered; ++waited) {
+            if (waited == kRegisterPatience) silent("write of", offset);
+            if (!address_taken && !hesitates()) top_->s_axil_awvalid = 1;
+            if (!data_taken && !hesitates()) top_->s_axil_wvalid = 1;
+            top_->s_axil_bready = !hesitates();
+            clock([&] {
+                if (top_->s_axil_bvalid && !(address_taken && data_taken)) {
+                    fail_memory("AXI", "register port: BVALID before the address and the data were taken");
+                }
+                if (top_->s_axil_bvalid && top_->s_axil_bready) {
+                    answered = true;
+                    response = top_->s_axil_bresp;
+                }
+                address_taken = address_taken || (top_->s_axil_awvalid && top_->s_axil_awready);
+                data_taken = data_taken || (top_->s_axil_wvalid && top_->s_axil_wready);
+            });
+            if (address_taken) top_->s_axil_awvalid = 0;
+            if (data_taken) top_->s_axil_wvalid = 0;
+        }
+        top_->s_axil_bready = 0;
+        memory_.monitor().write_ends(response == kOkay);
+        return {value, response == kOkay};
+    }
+
+    RegisterAnswer read(uint32_t offset) {
+        top_->s_axil_araddr = offset;
+        bool address_taken = false, answered = false;
+        RegisterAnswer answer{};
+        for (uint32_t waited = 0; !answered; ++waited) {
+            if (waited == kRegisterPatience) silent("read of", offset);
+            if (!address_taken && !hesitates()) top_->s_axil_arvalid = 1;
+            top_->s_axil_rready = !hesitates();
+            clock([&] {
+                if (top_->s_axil_rvalid && !address_taken) {
+                    fail_memory("AXI", "register port: RVALID before the address was taken");
+                }
+                if (top_->s_axil_rvalid && top_->s_axil_rready) {
+                    answered = true;
+                    answer = {top_->s_axil_rdata, top_->s_axil_rresp == kOkay};
+                }
+                address_taken = address_taken || (top_->s_axil_arvalid && top_->s_axil_arready);
+            });
+            if (address_taken) top_->s_axil_arvalid = 0;
+        }
+        top_->s_axil_rready = 0;
+        if (offset == DOORBELL_REG_STATE) memory_.monitor().state_read(answer.value, memory_.writes_outstanding());
+        return answer;
+    }
+
+    [[noreturn]] void silent(const char* what, uint32_t offset) const {
+        char text[96];
+        std::snprintf(text, sizeof text, "host waited for the answer to a %s register 0x%03x, %u cycles", what, offset,
+                      kRegisterPatience);
+        throw SimulationError{FailureKind::Timeout, "R15", text};
+    }
+
+    ModelLog log_;
+    std::unique_ptr<VerilatedContext> context_ = std::make_unique<VerilatedContext>();
+    std::unique_ptr<Top> top_;
+    std::unique_ptr<VerilatedFstC> wave_;
+    AxiMemory<Chaos> memory_;
+    Random random_;  // of the register port
+    uint64_t cycle_ = 0;
+    uint64_t wave_from_, wave_to_;
+    Failure failure_{FailureKind::None, {}, {}, 0};
+};
+
+// Latency alone is not chaos: a fixed one costs nothing.
+inline bool needs_chaos(const SimulatorConfig& config) {
+    bool stalls = false;
+    for (const uint8_t percent : config.stall_percent) stalls = stalls || percent != 0;
+    return stalls || config.reorder || config.latency_min != config.latency_max || !config.faults.empty();
+}
+
+template <class Top>
+std::unique_ptr<Simulator> make_model(const SimulatorConfig& config) {
+    if (needs_chaos(config)) return std::make_unique<ModelSimulator<Top, true>>(config);
+    return std::make_unique<ModelSimulator<Top, false>>(config);
+}
+
+}  // namespace doorbell

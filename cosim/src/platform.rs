@@ -1,0 +1,170 @@
+//! The verilated device as a platform for the driver.
+
+use cxx::UniquePtr;
+use doorbell_host::contract::Register;
+use doorbell_host::memory::SIMULATED_BUS_ADDRESS;
+use doorbell_host::{DeviceError, Platform, SharedMemory};
+
+use crate::bridge::ffi;
+use crate::built_workers;
+use crate::config::RtlConfig;
+use crate::error::CosimError;
+
+pub(crate) const NAME: &str = "rtl";
+
+/// Cycles that one [`advance`](Platform::advance) simulates at most.
+pub const SLICE: u64 = 20_000;
+
+/// A simulated device with its memory. Time passes only in its functions: a register access takes a few cycles,
+/// [`advance`](Platform::advance) up to [`SLICE`].
+pub struct RtlPlatform {
+    // Declared before the memory, which it must not outlive.
+    simulator: Simulator,
+    memory: Option<SharedMemory>,
+    workers: u32,
+}
+
+struct Simulator(UniquePtr<ffi::Simulator>);
+
+// SAFETY: a simulator is bound to no thread: each of its functions sets Verilator's thread-local context and its own
+// on entry, and it shares no mutable state with others but what Verilator guards itself. `&mut` keeps it to one thread
+// at a time.
+unsafe impl Send for Simulator {}
+
+impl RtlPlatform {
+    /// Makes the device and takes it through reset.
+    ///
+    /// # Errors
+    /// `NotBuilt` or `Config` for a configuration that cannot be had; `Simulator` if the waveform cannot be written or
+    /// an assertion fails in reset.
+    pub fn new(config: &RtlConfig) -> Result<Self, CosimError> {
+        let bridged = config.simulator()?;
+        let workers = variant_for(config.workers)?;
+        let simulator = ffi::make_simulator(workers, &bridged)
+            .map_err(|error| CosimError::Simulator { message: error.what().to_owned() })?;
+        Ok(Self { simulator: Simulator(simulator), memory: None, workers })
+    }
+
+    /// Workers that the RTL was built with.
+    pub fn workers(&self) -> u32 {
+        self.workers
+    }
+
+    /// Clock cycles since the device was made.
+    pub fn cycles(&self) -> u64 {
+        self.simulator.0.cycles()
+    }
+
+    /// Level of the interrupt line `irq_o`.
+    pub fn interrupt(&self) -> bool {
+        self.simulator.0.interrupt()
+    }
+
+    /// The failure that ended this device, if one did.
+    pub fn failure(&self) -> Option<CosimError> {
+        CosimError::from_failure(self.simulator.0.failure())
+    }
+
+    /// Holds the reset pin for `cycles` cycles, at least 2. What is in flight is lost; registers take their reset
+    /// values.
+    ///
+    /// # Errors
+    /// Failures of the device.
+    pub fn reset(&mut self, cycles: u32) -> Result<(), CosimError> {
+        let result = self.simulator.0.pin_mut().reset(cycles.max(2));
+        result.map_err(|error| self.failed(&error))
+    }
+
+    /// Lets exactly `cycles` cycles pass.
+    ///
+    /// # Errors
+    /// Failures of the device.
+    pub fn run(&mut self, cycles: u64) -> Result<(), CosimError> {
+        self.simulate(cycles, u64::MAX)
+    }
+
+    /// Writes those bytes that `strobe` names of the register at any byte offset of the page. Returns whether it answered OKAY.
+    ///
+    /// # Errors
+    /// Failures of the device.
+    pub fn write_bytes(&mut self, offset: u32, value: u32, strobe: u8) -> Result<bool, CosimError> {
+        let answer = self.simulator.0.pin_mut().write_register(offset, value, strobe & 0xF);
+        answer.map(|answer| answer.okay).map_err(|error| self.failed(&error))
+    }
+
+    /// Reads at any byte offset of the register page. Returns the data and whether the device answered OKAY.
+    ///
+    /// # Errors
+    /// Failures of the device.
+    pub fn read_offset(&mut self, offset: u32) -> Result<(u32, bool), CosimError> {
+        let answer = self.simulator.0.pin_mut().read_register(offset);
+        answer.map(|answer| (answer.value, answer.okay)).map_err(|error| self.failed(&error))
+    }
+
+    /// Writes the waveform recorded so far to its file.
+    ///
+    /// # Errors
+    /// `Simulator` if it cannot be written.
+    pub fn flush_wave(&mut self) -> Result<(), CosimError> {
+        let result = self.simulator.0.pin_mut().flush_wave();
+        result.map_err(|error| self.failed(&error))
+    }
+
+    fn simulate(&mut self, cycles: u64, want: u64) -> Result<(), CosimError> {
+        let result = self.simulator.0.pin_mut().run(cycles, want);
+        result.map(drop).map_err(|error| self.failed(&error))
+    }
+
+    fn failed(&self, error: &cxx::Exception) -> CosimError {
+        self.failure().unwrap_or_else(|| CosimError::Simulator { message: error.what().to_owned() })
+    }
+}
+
+/// The smallest variant with at least `wanted` workers.
+pub(crate) fn variant_for(wanted: u32) -> Result<u32, CosimError> {
+    let built = built_workers();
+    if wanted == 0 {
+        return Err(CosimError::Config { field: "workers", value: "0".to_owned(), expected: "at least 1" });
+    }
+    built.iter().copied().find(|&workers| workers >= wanted).ok_or(CosimError::NotBuilt { wanted, built })
+}
+
+impl Platform for RtlPlatform {
+    fn name(&self) -> &str {
+        NAME
+    }
+
+    fn map(&mut self, bytes: usize) -> Result<SharedMemory, DeviceError> {
+        let memory = SharedMemory::allocate(bytes, SIMULATED_BUS_ADDRESS)?;
+        // SAFETY: the block is writable and kept alive by the clone in `self`, which outlives the simulator; the
+        // simulator accesses it atomically, as everybody else does.
+        unsafe {
+            self.simulator.0.pin_mut().attach(
+                memory.host_pointer().as_ptr(),
+                memory.len() as u64,
+                memory.bus_address(),
+            );
+        }
+        // Only now may an earlier block go.
+        self.memory = Some(memory.clone());
+        Ok(memory)
+    }
+
+    fn write_register(&mut self, register: Register, value: u32) -> Result<(), DeviceError> {
+        if self.write_bytes(register.offset(), value, 0xF)? {
+            return Ok(());
+        }
+        Err(DeviceError::WriteRefused { device: NAME.to_owned(), register, value })
+    }
+
+    fn read_register(&mut self, register: Register) -> Result<u32, DeviceError> {
+        match self.read_offset(register.offset())? {
+            (value, true) => Ok(value),
+            (_, false) => Err(DeviceError::ReadRefused { device: NAME.to_owned(), register }),
+        }
+    }
+
+    fn advance(&mut self, want: usize) -> Result<(), DeviceError> {
+        Ok(self.simulate(SLICE, want.max(1) as u64)?)
+    }
+}

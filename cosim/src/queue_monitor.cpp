@@ -1,0 +1,142 @@
+#include "queue_monitor.h"
+
+#include <cinttypes>
+#include <cstdio>
+#include <string>
+#include <utility>
+
+#include "doorbell_contract.h"
+#include "failure.h"
+
+namespace doorbell {
+namespace {
+
+template <class... Args>
+std::string format(const char* pattern, Args... args) {
+    char buffer[256];
+    std::snprintf(buffer, sizeof buffer, pattern, args...);
+    return buffer;
+}
+
+}  // namespace
+
+void QueueMonitor::write_begins(uint32_t offset, uint32_t value) {
+    write_ = {offset, value, 0};
+    if (offset == DOORBELL_REG_DOORBELL) write_.previous = std::exchange(sq_tail_, value);
+    if (offset == DOORBELL_REG_CQ_HEAD) write_.previous = std::exchange(cq_head_, value);
+}
+
+void QueueMonitor::write_ends(bool okay) {
+    const auto [offset, value, previous] = write_;
+    if (!okay) {
+        if (offset == DOORBELL_REG_DOORBELL) {
+            sq_tail_ = previous;
+            if (static_cast<int32_t>(sq_tail_ - sq_next_) < 0) {
+                fail_memory("R1", format("the device refused the tail %" PRIu32 " but read up to slot %" PRIu32, value,
+                                         sq_next_));
+            }
+        }
+        if (offset == DOORBELL_REG_CQ_HEAD) {
+            cq_head_ = previous;
+            if (static_cast<int32_t>(cq_next_ - cq_head_) > static_cast<int32_t>(cq_.mask + 1)) {
+                fail_memory("R4", format("the device refused the head %" PRIu32 " but wrote up to completion %" PRIu32,
+                                         value, cq_next_));
+            }
+        }
+        return;
+    }
+    if (offset / 4 < 64) registers_[offset / 4] = value;
+    if (offset != DOORBELL_REG_CONTROL) return;
+    if ((value & DOORBELL_CONTROL_ENABLE) == 0) {
+        disabling_ = active_;
+    } else if (!active_ || disabling_) {
+        enable();
+    }
+}
+
+void QueueMonitor::state_read(uint32_t value, bool writes_outstanding) {
+    if ((value & DOORBELL_STATE_ACTIVE) != 0) return;
+    if (active_ && writes_outstanding) {
+        fail_memory("R12", "STATE.ACTIVE reads 0 while the device's writes are still in flight");
+    }
+    active_ = false;
+    disabling_ = false;
+}
+
+void QueueMonitor::reset() { *this = QueueMonitor{}; }
+
+void QueueMonitor::enable() {
+    const auto wide = [this](uint32_t low) {
+        return uint64_t{registers_[low / 4 + 1]} << 32 | registers_[low / 4];
+    };
+    sq_ = {wide(DOORBELL_REG_SQ_BASE_LO), registers_[DOORBELL_REG_SQ_SIZE / 4] - 1};
+    cq_ = {wide(DOORBELL_REG_CQ_BASE_LO), registers_[DOORBELL_REG_CQ_SIZE / 4] - 1};
+    token_base_ = wide(DOORBELL_REG_TOKEN_BASE_LO);
+    token_size_ = wide(DOORBELL_REG_TOKEN_SIZE_LO);
+    sq_tail_ = sq_next_ = sq_start_ = registers_[DOORBELL_REG_SQ_START / 4];
+    cq_head_ = cq_next_ = cq_start_ = registers_[DOORBELL_REG_CQ_START / 4];
+    active_ = true;
+    disabling_ = false;
+}
+
+uint32_t QueueMonitor::completion_beat(uint64_t address, uint64_t strobe, const uint32_t* data) {
+    constexpr uint64_t kLow = 0xFFFF'FFFF, kHigh = kLow << 32;
+    if (!active_) {
+        fail_memory("R12", format("completion write to 0x%" PRIx64 " while the device is inactive", address));
+    }
+    const bool low = (strobe & kLow) != 0, high = (strobe & kHigh) != 0;
+    if ((low && (strobe & kLow) != kLow) || (high && (strobe & kHigh) != kHigh) || !(low || high)) {
+        fail_memory("R4", format("completion write to 0x%" PRIx64 " with strobes 0x%016" PRIx64
+                                 ": not whole 32-byte slots", address, strobe));
+    }
+    for (uint32_t half = low ? 0 : 1; half <= (high ? 1U : 0U); ++half) {
+        const uint64_t slot = cq_next_ & cq_.mask;
+        const uint64_t place = address + half * kCompletion;
+        if (place != cq_.base + slot * kCompletion) {
+            fail_memory(place - cq_.base < (uint64_t{cq_.mask} + 1) * kCompletion ? "R3" : "R11",
+                        format("completion written to 0x%" PRIx64 ", but the next one, index %" PRIu32
+                               ", belongs to 0x%" PRIx64, place, cq_next_, cq_.base + slot * kCompletion));
+        }
+        if (cq_next_ - cq_head_ > cq_.mask) {
+            fail_memory("R4", format("completion %" PRIu32 " written, but the host has released only below %" PRIu32
+                                     " of a ring of %" PRIu32, cq_next_, cq_head_, cq_.mask + 1));
+        }
+        if (cq_next_ - cq_start_ >= sq_next_ - sq_start_) {
+            fail_memory("R3", format("completion %" PRIu32 " written, but only %" PRIu32 " descriptors were read",
+                                     cq_next_, sq_next_ - sq_start_));
+        }
+        const uint32_t phase = data[half * 8 + 7] >> 24;
+        const uint32_t expected = 1 ^ (cq_next_ / (cq_.mask + 1) & 1);
+        if (phase != expected) {
+            fail_memory("R13", format("completion %" PRIu32 " carries phase byte %" PRIu32 " instead of %" PRIu32,
+                                      cq_next_, phase, expected));
+        }
+        ++cq_next_;
+    }
+    return (low ? 1 : 0) + (high ? 1 : 0);
+}
+
+void QueueMonitor::bad_read(uint64_t address, uint32_t beats) const {
+    if (!active_) {
+        fail_memory("R12", format("read of 0x%" PRIx64 " while the device is inactive", address));
+    }
+    const uint64_t offset = address - sq_.base;
+    if (offset >= (uint64_t{sq_.mask} + 1) * kSlot || offset / kSlot + beats > uint64_t{sq_.mask} + 1) {
+        fail_memory("R11", format("read of %" PRIu32 " beats at 0x%" PRIx64 " leaves the submission queue", beats,
+                                  address));
+    }
+    fail_memory("R1", format("read of %" PRIu32 " slots at slot %" PRIu64 ", but the next published ones are indices %"
+                             PRIu32 " (slot %" PRIu32 ") up to the tail %" PRIu32, beats, offset / kSlot, sq_next_,
+                             sq_next_ & sq_.mask, sq_tail_));
+}
+
+void QueueMonitor::bad_token(uint64_t address, uint64_t strobe) const {
+    if (!active_) {
+        fail_memory("R12", format("token write to 0x%" PRIx64 " while the device is inactive", address));
+    }
+    fail_memory("R11", format("token write to 0x%" PRIx64 " with strobes 0x%016" PRIx64
+                              " leaves the token region 0x%" PRIx64 " … 0x%" PRIx64, address, strobe, token_base_,
+                              token_base_ + token_size_));
+}
+
+}  // namespace doorbell

@@ -1,0 +1,70 @@
+// The memory side's own view of the queue pair: it knows only what the host wrote to registers and what the device
+// did on its AXI port, and holds the device to R1, R3, R4, R11, R12 and to the phase bit without looking inside it.
+#pragma once
+
+#include <cstdint>
+
+namespace doorbell {
+
+class QueueMonitor {
+public:
+    // A register write is about to reach the device: it may act on it before it has answered.
+    void write_begins(uint32_t offset, uint32_t value);
+    // The answer; after SLVERR nothing may have changed, and the device may not have acted on it.
+    void write_ends(bool okay);
+    // A read of STATE: ACTIVE = 0 acknowledges a disable (R12).
+    void state_read(uint32_t value, bool writes_outstanding);
+    // The reset pin: the device has forgotten everything.
+    void reset();
+
+    // A read burst. R1: only published slots, each once and in order. R11: nothing but the submission queue.
+    void read_burst(uint64_t address, uint32_t beats) {
+        const uint64_t offset = address - sq_.base;
+        const uint32_t expected = sq_next_ & sq_.mask;
+        if (!active_ || offset != uint64_t{expected} * kSlot || beats > sq_tail_ - sq_next_ ||
+            expected + beats > sq_.mask + 1) [[unlikely]] {
+            bad_read(address, beats);
+        }
+        sq_next_ += beats;
+    }
+
+    // One beat of a token line with the strobes `strobe`, bit i for byte address + i. R11: the token region only.
+    void token_beat(uint64_t address, uint64_t strobe) {
+        if (strobe == 0) return;
+        const uint64_t first = address + static_cast<uint64_t>(__builtin_ctzll(strobe)) - token_base_;
+        const uint64_t last = address + 63 - static_cast<uint64_t>(__builtin_clzll(strobe)) - token_base_;
+        if (!active_ || first > last || last >= token_size_) [[unlikely]] bad_token(address, strobe);
+    }
+
+    // One beat of completions; returns how many it holds. R4: only released slots, each once and in order.
+    uint32_t completion_beat(uint64_t address, uint64_t strobe, const uint32_t* data);
+
+private:
+    static constexpr uint64_t kSlot = 64;
+    static constexpr uint64_t kCompletion = 32;
+
+    struct Ring {
+        uint64_t base = 0;
+        uint32_t mask = 0;
+    };
+
+    [[noreturn]] void bad_read(uint64_t address, uint32_t beats) const;
+    [[noreturn]] void bad_token(uint64_t address, uint64_t strobe) const;
+    void enable();
+
+    struct Write {
+        uint32_t offset, value, previous;
+    };
+
+    uint32_t registers_[64] = {};
+    Write write_ = {};
+    bool active_ = false;     // from ENABLE to the STATE read that acknowledges the disable
+    bool disabling_ = false;  // ENABLE is 0 but not yet acknowledged
+    Ring sq_, cq_;
+    uint64_t token_base_ = 0, token_size_ = 0;
+    uint32_t sq_tail_ = 0, sq_next_ = 0;  // published; next slot to be read
+    uint32_t cq_head_ = 0, cq_next_ = 0;  // released; next slot to be written
+    uint32_t sq_start_ = 0, cq_start_ = 0;
+};
+
+}  // namespace doorbell

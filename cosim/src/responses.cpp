@@ -1,0 +1,44 @@
+#include "responses.h"
+
+namespace doorbell {
+
+ShuffledResponses::ShuffledResponses(bool reorder) : reorder_{reorder}, pool_(kOutstanding) { clear(); }
+
+void ShuffledResponses::clear() {
+    count_ = 0;
+    free_.clear();
+    for (auto& queue : by_id_) queue.clear();
+    for (uint32_t i = 0; i < kOutstanding; ++i) free_.push() = i;
+}
+
+Response& ShuffledResponses::push(uint32_t id) {
+    const uint32_t slot = free_.front();
+    free_.pop();
+    by_id_[id].push() = slot;
+    ++count_;
+    return pool_[slot];
+}
+
+Response* ShuffledResponses::choose(uint64_t now, Random& random) {
+    Response* chosen = nullptr;
+    uint32_t candidates = 0;
+    for (const auto& queue : by_id_) {
+        if (queue.empty()) continue;
+        Response& oldest = pool_[queue.front()];
+        if (reorder_) {
+            if (oldest.ready <= now && random.below(++candidates) == 0) chosen = &oldest;
+        } else if (chosen == nullptr || oldest.order < chosen->order) {
+            chosen = &oldest;
+        }
+    }
+    return chosen != nullptr && chosen->ready <= now ? chosen : nullptr;
+}
+
+void ShuffledResponses::drop(const Response& response) {
+    auto& queue = by_id_[response.id];
+    free_.push() = queue.front();
+    queue.pop();
+    --count_;
+}
+
+}  // namespace doorbell

@@ -1,0 +1,58 @@
+// Write responses that are due: in the order of the writes, or in any order that AXI allows.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "axi.h"
+#include "fifo.h"
+#include "random.h"
+
+namespace doorbell {
+
+// A write whose last beat is in.
+struct Response {
+    uint64_t ready;  // first cycle in which it may be presented
+    uint64_t order;
+    uint32_t id, code, completions;
+    std::vector<WriteBeat> effect;  // beats that are not yet in memory; keeps its capacity
+};
+
+// All in the order of the writes.
+class OrderedResponses {
+public:
+    bool empty() const { return queue_.empty(); }
+    // An address and a beat may each complete a write in one cycle.
+    bool room() const { return queue_.size() + 2 <= kOutstanding; }
+    Response& push(uint32_t) { return queue_.push(); }
+    // The response to present in cycle `now`, or nullptr.
+    Response* choose(uint64_t now, Random&) {
+        return !queue_.empty() && queue_.front().ready <= now ? &queue_.front() : nullptr;
+    }
+    void drop(const Response&) { queue_.pop(); }
+    void clear() { queue_.clear(); }
+
+private:
+    Fifo<Response, kOutstanding> queue_;
+};
+
+// Those of one ID in order, else, if `reorder`, at random.
+class ShuffledResponses {
+public:
+    explicit ShuffledResponses(bool reorder);
+    bool empty() const { return count_ == 0; }
+    bool room() const { return count_ + 2 <= kOutstanding; }
+    Response& push(uint32_t id);
+    Response* choose(uint64_t now, Random& random);
+    void drop(const Response& response);
+    void clear();
+    bool pending(uint32_t id) const { return !by_id_[id].empty(); }
+
+private:
+    bool reorder_;
+    uint32_t count_ = 0;
+    std::vector<Response> pool_;
+    Fifo<uint32_t, kOutstanding> free_, by_id_[kIds];
+};
+
+}  // namespace doorbell
