@@ -10,14 +10,16 @@ module axi_writer
   input  logic         line_valid_i,     // only with line_ready_o
   input  logic [3:0]   line_worker_i,
   input  logic [63:0]  line_addr_i,
-  input  logic [15:0]  line_word_en_i,
+  input  logic [3:0]   line_first_i,     // words that are written
+  input  logic [3:0]   line_last_i,
   input  logic [511:0] line_data_i,
   output logic         line_ready_o,     // early: does not depend on line_valid_i
 
   input  logic         completion_valid_i,
   input  logic         completion_urgent_i,
   input  logic [63:0]  completion_addr_i,
-  input  logic [15:0]  completion_word_en_i,
+  input  logic [3:0]   completion_first_i,
+  input  logic [3:0]   completion_last_i,
   input  logic [511:0] completion_data_i,
   output logic         completion_ready_o,
 
@@ -52,7 +54,7 @@ module axi_writer
   logic [CountBits-1:0] in_flight_q;
   logic [4:0]           id;
   logic [63:0]          addr;
-  logic [15:0]          word_en;
+  logic [3:0]           first, last;
   logic [63:0]          strobe;
   logic [1:0]           aw_count_unused, w_count_unused;
 
@@ -63,7 +65,10 @@ module axi_writer
   assign push               = use_completion || line_valid_i;
   assign id                 = use_completion ? COMPLETION_AXI_ID : {1'b0, line_worker_i};
   assign addr               = use_completion ? completion_addr_i : line_addr_i;
-  assign word_en            = use_completion ? completion_word_en_i : line_word_en_i;
+  assign first              = use_completion ? completion_first_i : line_first_i;
+  assign last               = use_completion ? completion_last_i : line_last_i;
+  assign strobe             = (64'hFFFF_FFFF_FFFF_FFFF << {first, 2'b00})
+                            & (64'hFFFF_FFFF_FFFF_FFFF >> {4'd15 - last, 2'b00});
   assign sent_o             = push;
 
   sync_fifo #(.Width(69), .Depth(2)) u_aw (
@@ -94,10 +99,6 @@ module axi_writer
   assign m_axi_awsize  = 3'd6;
   assign m_axi_awburst = 2'b01;
   assign m_axi_wlast   = 1'b1;
-  for (genvar k = 0; k < 16; k++) begin : gen_strobe
-    assign strobe[4*k +: 4] = {4{word_en[k]}};
-  end
-
   assign m_axi_bready = 1'b1;
   assign ack_o        = m_axi_bvalid;
   assign ack_id_o     = m_axi_bid;

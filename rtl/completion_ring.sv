@@ -36,7 +36,8 @@ module completion_ring
   output logic        beat_valid_o,
   output logic        beat_urgent_o,   // full, or has waited long enough: goes before token lines
   output logic [63:0]  beat_addr_o,
-  output logic [15:0]  beat_word_en_o,
+  output logic [3:0]   beat_first_o,    // words that are written
+  output logic [3:0]   beat_last_o,
   output logic [511:0] beat_data_o,
   input  logic        beat_ready_i,
 
@@ -188,7 +189,8 @@ module completion_ring
   assign beat_valid_o   = (low_valid_q || high_valid_q) && !clear_i;
   assign beat_urgent_o  = high_valid_q || waited_q == Patience;
   assign beat_addr_o    = beat_addr_q;
-  assign beat_word_en_o = {{8{high_valid_q}}, {8{low_valid_q}}};
+  assign beat_first_o   = low_valid_q ? 4'd0 : 4'd8;
+  assign beat_last_o    = high_valid_q ? 4'd15 : 4'd7;
   assign beat_data_o    = {high_q, low_q};
 
   // ---------------------------------------------------------------- what has become visible

@@ -1,27 +1,39 @@
 // Records that travel between the blocks of the device. Nothing here is visible on the wire.
 package core_pkg;
-  // A checked descriptor, ready to run.
+  // A checked descriptor as a worker needs it …
   typedef struct packed {
-    logic [7:0]  opcode;
-    logic [7:0]  error;            // not ERR_NONE: completes at once as ERROR
-    logic        fence;
-    logic        eos_stops;
-    logic        resident;
-    logic        irq;
-    logic        adds_tokens;      // a DECODE without error
+    logic        adds_tokens;      // a DECODE without error; anything else ends at once
     logic        stops;            // a STOP without error
     logic        brief;            // a worker may be free of it within a few cycles of starting it
+    logic        eos_stops;
+    logic        resident;
+    logic [3:0]  start_word;       // where in its 64-byte line the first token goes
     logic [31:0] rollout_id;
-    logic [31:0] seq_len;
     logic [31:0] max_tokens;
-    logic [31:0] checkpoint;       // resolved: CHECKPOINT_NEVER or at least 1
-    logic [63:0] token_addr;       // bus address of the first token
-    logic [15:0] reward_model_id;
-    logic [63:0] user_data;
+    logic [31:0] checkpoint;       // CHECKPOINT_NEVER or at least 1
     logic [31:0] counter;          // policy counter of the first token: base + seq_len * GOLDEN
     logic [31:0] hash;             // mix(counter)
-    logic [31:0] result;           // result of a descriptor that adds no token
   } work_t;
+
+  // … and the rest of it, which waits for the worker's results.
+  typedef struct packed {
+    logic        irq;              // asks for an interrupt
+    logic        adds_tokens;
+    logic [7:0]  status;           // of a descriptor that adds no tokens
+    logic [7:0]  error;
+    logic [31:0] result;           // of a descriptor that adds no tokens
+    logic [15:0] reward_model_id;
+    logic [31:0] seq_len;
+    logic [31:0] rollout_id;
+    logic [63:0] user_data;
+    logic [63:0] token_addr;       // bus address of the first token
+  } echo_t;
+  localparam int ECHO_BITS = 258;  // see DONE_BITS
+
+  // How a worker ended a DECODE: {rejected, end of sequence seen, one of these}.
+  localparam logic [1:0] END_DONE          = 2'd0;
+  localparam logic [1:0] END_REWARD_NEEDED = 2'd1;
+  localparam logic [1:0] END_STOPPED       = 2'd2;
 
   // A completion but for sq_head and phase.
   typedef struct packed {
@@ -36,7 +48,8 @@ package core_pkg;
     logic [31:0] rollout_id;
     logic [63:0] user_data;
   } done_t;
-  localparam int DONE_BITS = 217;  // its width, for the FIFO that holds it; completion_ring checks it
+  // Widths of records that lie in memories; the modules that hold them check them.
+  localparam int DONE_BITS = 217;
 
   // AXI IDs of writes: token lines carry the worker's number, completions this one.
   localparam logic [4:0] COMPLETION_AXI_ID = 5'd16;

@@ -23,6 +23,9 @@ module desc_check
 
   output logic         work_valid_o,
   output work_t        work_o,
+  output echo_t        echo_o,
+  output logic         fence_o,
+  output logic         prefill_o,      // a PREFILL without error
   input  logic         work_ready_i,
   output logic         idle_o          // no slot offered, nothing inside
 );
@@ -49,98 +52,114 @@ module desc_check
   end
 
   // ---------------------------------------------------------------- stage 2: the rules of form
-  work_t       work2_q, work2;
+  work_t       work2, work2_q, work3_q;
+  echo_t       echo2, echo2_q, echo3_q;
+  logic        fence2, fence2_q, fence3_q, prefill2, prefill2_q, prefill3_q;
   logic [31:0] base2_q, offset2_q;
-  logic        decode, prefill, known;
+  logic        decode, prefill, stop, cow_prefix;
   logic [32:0] end_len;
   logic [64:0] end_offset;
-  logic        bad_model, bad_length, bad_region, bad_prefix;
+  logic [7:0]  error;
 
   always_comb begin
-    decode  = desc1_q.opcode == OP_DECODE;
-    prefill = desc1_q.opcode == OP_PREFILL;
-    known   = decode || prefill || desc1_q.opcode == OP_NOP || desc1_q.opcode == OP_STOP;
-
+    decode     = desc1_q.opcode == OP_DECODE;
+    prefill    = desc1_q.opcode == OP_PREFILL;
+    stop       = desc1_q.opcode == OP_STOP;
+    cow_prefix = desc1_q.flags[FLAG_COW_PREFIX_BIT];
     end_len    = {1'b0, desc1_q.seq_len} + (decode ? {1'b0, desc1_q.max_tokens} : 33'd0);
     end_offset = {1'b0, desc1_q.delta_offset} + {31'd0, desc1_q.max_tokens, 2'b00};
+    error      = ERR_NONE;
+    work2      = '0;
+    echo2      = '0;
+    fence2     = 1'b0;
+    prefill2   = 1'b0;
+    if (valid1_q) begin
+      if      (fault1_q)
+        error = ERR_DMA_FAULT;
+      else if (!intact1_q)
+        error = ERR_BAD_CHECK;
+      else if (!decode && !prefill && !stop && desc1_q.opcode != OP_NOP)
+        error = ERR_BAD_OPCODE;
+      else if ((desc1_q.flags & ~DESC_FLAGS_MASK) != '0 || desc1_q.reserved != '0)
+        error = ERR_RESERVED_SET;
+      else if (decode || prefill) begin
+        if      (desc1_q.model_id != '0 || (decode && desc1_q.flags[FLAG_RESIDENT_BIT] && desc1_q.reward_model_id != '0))
+          error = ERR_BAD_MODEL;
+        else if ((decode && desc1_q.max_tokens == '0) || end_len > {1'b0, length_limit_i})
+          error = ERR_BAD_LENGTH;
+        else if ((decode && (desc1_q.delta_offset[1:0] != '0 || end_offset > {1'b0, token_size_i}))
+              || (desc1_q.kv_offset != '0 && desc1_q.kv_offset >= kv_size_i))
+          error = ERR_BAD_REGION;
+        else if ((prefill || cow_prefix) && desc1_q.prefix_id == PREFIX_NONE)
+          error = ERR_BAD_PREFIX;
+      end
 
-    bad_model  = ((decode || prefill) && desc1_q.model_id != '0)
-              || (decode && desc1_q.flags[FLAG_RESIDENT_BIT] && desc1_q.reward_model_id != '0);
-    bad_length = (decode && desc1_q.max_tokens == '0)
-              || ((decode || prefill) && end_len > {1'b0, length_limit_i});
-    bad_region = (decode && (desc1_q.delta_offset[1:0] != '0 || end_offset > {1'b0, token_size_i}))
-              || ((decode || prefill) && desc1_q.kv_offset != '0 && desc1_q.kv_offset >= kv_size_i);
-    bad_prefix = (prefill || (decode && desc1_q.flags[FLAG_COW_PREFIX_BIT])) && desc1_q.prefix_id == PREFIX_NONE;
+      echo2.error  = error;
+      echo2.status = (error != ERR_NONE) ? STATUS_ERROR : stop ? STATUS_STOPPED : STATUS_DONE;
+      if (fault1_q) begin
+        echo2.result = index1_q;  // nothing of the slot can be trusted: only its index is known
+      end else begin
+        echo2.reward_model_id = desc1_q.reward_model_id;
+        echo2.seq_len         = desc1_q.seq_len;
+        echo2.rollout_id      = desc1_q.rollout_id;
+        echo2.user_data       = desc1_q.user_data;
+      end
+      echo2.adds_tokens = decode && error == ERR_NONE;
+      echo2.token_addr  = token_base_i + desc1_q.delta_offset;
+      // R14: a host that sleeps must learn of an error, whatever the descriptor asked for.
+      echo2.irq = error != ERR_NONE || desc1_q.flags[FLAG_INTERRUPT_BIT];
 
-    work2 = '0;
-    if      (fault1_q)                                                            work2.error = ERR_DMA_FAULT;
-    else if (!intact1_q)                                                          work2.error = ERR_BAD_CHECK;
-    else if (!known)                                                              work2.error = ERR_BAD_OPCODE;
-    else if ((desc1_q.flags & ~DESC_FLAGS_MASK) != '0 || desc1_q.reserved != '0)  work2.error = ERR_RESERVED_SET;
-    else if (bad_model)                                                           work2.error = ERR_BAD_MODEL;
-    else if (bad_length)                                                          work2.error = ERR_BAD_LENGTH;
-    else if (bad_region)                                                          work2.error = ERR_BAD_REGION;
-    else if (bad_prefix)                                                          work2.error = ERR_BAD_PREFIX;
-    else                                                                          work2.error = ERR_NONE;
+      fence2   = error == ERR_NONE && desc1_q.flags[FLAG_FENCE_BIT];
+      prefill2 = error == ERR_NONE && prefill;
 
-    if (fault1_q) begin
-      // Nothing of the slot can be trusted: only its index is known.
-      work2.result = index1_q;
-    end else begin
-      work2.opcode          = desc1_q.opcode;
-      work2.rollout_id      = desc1_q.rollout_id;
-      work2.seq_len         = desc1_q.seq_len;
-      work2.max_tokens      = desc1_q.max_tokens;
-      work2.token_addr      = token_base_i + desc1_q.delta_offset;
-      work2.reward_model_id = desc1_q.reward_model_id;
-      work2.user_data       = desc1_q.user_data;
+      work2.adds_tokens = echo2.adds_tokens;
+      work2.stops       = error == ERR_NONE && stop;
+      work2.eos_stops   = desc1_q.flags[FLAG_EOS_STOPS_BIT];
+      work2.resident    = desc1_q.flags[FLAG_RESIDENT_BIT];
+      work2.start_word  = echo2.token_addr[5:2];
+      work2.rollout_id  = echo2.rollout_id;
+      work2.max_tokens  = desc1_q.max_tokens;
+      work2.checkpoint  = (desc1_q.checkpoint != '0) ? desc1_q.checkpoint
+                        : (checkpoint_default_i != '0) ? checkpoint_default_i : CHECKPOINT_NEVER;
+      work2.brief       = !work2.adds_tokens || work2.eos_stops
+                       || work2.max_tokens <= NEAR_END || work2.checkpoint <= NEAR_END;
     end
-    if (work2.error == ERR_NONE) begin
-      work2.fence     = desc1_q.flags[FLAG_FENCE_BIT];
-      work2.eos_stops = desc1_q.flags[FLAG_EOS_STOPS_BIT];
-      work2.resident  = desc1_q.flags[FLAG_RESIDENT_BIT];
-      work2.irq = desc1_q.flags[FLAG_INTERRUPT_BIT];
-    end else begin
-      work2.irq = 1'b1;  // R14: a host that sleeps must learn of an error
-    end
-    work2.checkpoint = (desc1_q.checkpoint != '0) ? desc1_q.checkpoint
-                     : (checkpoint_default_i != '0) ? checkpoint_default_i : CHECKPOINT_NEVER;
-    work2.adds_tokens = decode && work2.error == ERR_NONE;
-    work2.stops = desc1_q.opcode == OP_STOP && work2.error == ERR_NONE;
-    work2.brief = !work2.adds_tokens || work2.eos_stops
-               || work2.max_tokens <= NEAR_END || work2.checkpoint <= NEAR_END;
   end
 
   always_ff @(posedge clk_i) begin
     if (move && valid1_q) begin
-      work2_q   <= work2;
-      base2_q   <= mix(desc1_q.seed ^ mixed_id1_q);
-      offset2_q <= desc1_q.seq_len * GOLDEN;
+      work2_q    <= work2;
+      echo2_q    <= echo2;
+      fence2_q   <= fence2;
+      prefill2_q <= prefill2;
+      base2_q    <= mix(desc1_q.seed ^ mixed_id1_q);
+      offset2_q  <= desc1_q.seq_len * GOLDEN;
     end
   end
 
   // ---------------------------------------------------------------- stage 3: the policy's first hash
-  work_t       work3_q;
   logic [31:0] counter3;
 
   assign counter3     = base2_q + offset2_q;
   assign work_valid_o = valid3_q;
   assign work_o       = work3_q;
+  assign echo_o       = echo3_q;
+  assign fence_o      = fence3_q;
+  assign prefill_o    = prefill3_q;
 
   always_ff @(posedge clk_i) begin
     if (move && valid2_q) begin
       work3_q         <= work2_q;
       work3_q.counter <= counter3;
       work3_q.hash    <= mix(counter3);
+      echo3_q         <= echo2_q;
+      fence3_q        <= fence2_q;
+      prefill3_q      <= prefill2_q;
     end
   end
 
   always_ff @(posedge clk_i) begin
-    if (!rst_ni) begin
-      valid1_q <= 1'b0;
-      valid2_q <= 1'b0;
-      valid3_q <= 1'b0;
-    end else if (clear_i) begin
+    if (!rst_ni || clear_i) begin
       valid1_q <= 1'b0;
       valid2_q <= 1'b0;
       valid3_q <= 1'b0;

@@ -4,7 +4,6 @@
 //     to that worker, behind it. A STOP takes the same way and there ends the DECODE before it (R8).
 // R7: a FENCE waits until nothing is in flight, and nothing passes it until it is complete.
 module dispatcher
-  import desc_pkg::*;
 #(
   parameter int Workers = 4
 ) (
@@ -14,9 +13,8 @@ module dispatcher
 
   input  logic [Workers-1:0] in_use_i,     // workers that may be used
   input  logic               work_valid_i,
-  input  logic [7:0]         opcode_i,
-  input  logic [7:0]         error_i,
   input  logic               fence_i,
+  input  logic               prefill_i,
   input  logic [31:0]        rollout_i,
   output logic               work_ready_o,
 
@@ -67,7 +65,7 @@ module dispatcher
   assign go           = pick != '0 && !clear_i;
   assign assign_o     = go ? pick : '0;
   assign work_ready_o = go;
-  assign prefix_o     = go && opcode_i == OP_PREFILL && error_i == ERR_NONE;
+  assign prefix_o     = go && prefill_i;
   assign held_order_o = held && !go;
   assign held_fence_o = work_valid_i && fence_blocks;
 

@@ -12,8 +12,8 @@ rtl/desc_fetch.sv
 rtl/desc_check.sv
 rtl/dispatcher.sv
 rtl/rollout_worker_fsm.sv
-rtl/work_context.sv
 rtl/result_buffer.sv
+rtl/work_context.sv
 rtl/completion_arbiter.sv
 rtl/completion_ring.sv
 rtl/axi_writer.sv

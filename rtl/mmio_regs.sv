@@ -56,7 +56,8 @@ module mmio_regs
   input  logic [31:0] cq_tail_i,
   input  logic [Workers-1:0] free_i,
   input  logic [Workers-1:0] wait_i,
-  input  logic [Workers-1:0] stall_i,
+  input  logic [Workers-1:0] run_i,
+  input  logic [Workers-1:0] ready_i,        // the result buffer has room
   input  logic        read_fault_i,
   input  logic        line_fault_i,
   input  logic        completion_fault_i,
@@ -231,7 +232,7 @@ module mmio_regs
         REG_CQ_HEAD:            read_data_o = cq_head_i;
         REG_STATE:              read_data_o = {29'd0, error_q != FAULT_NONE, idle, active_i};
         REG_ERROR:              read_data_o = {24'd0, error_q};
-        REG_STATUS:             read_data_o = {5'($countones(~free_i)), stall_i != '0, wait_i != '0, free_i != '1,
+        REG_STATUS:             read_data_o = {5'($countones(~free_i)), (run_i & ~ready_i) != '0, wait_i != '0, free_i != '1,
                                                saturate(sq_fill), saturate(cq_fill), refused_q};
         REG_WORKERS:            read_data_o = {27'd0, workers_q};
         REG_SQ_BASE_LO:         read_data_o = sq_base_o[31:0];

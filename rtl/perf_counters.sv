@@ -14,7 +14,8 @@ module perf_counters
   input  logic [Workers-1:0] free_i,           // per worker and cycle from here …
   input  logic [Workers-1:0] token_i,
   input  logic [Workers-1:0] wait_i,
-  input  logic [Workers-1:0] stall_write_i,    // … to here
+  input  logic [Workers-1:0] run_i,
+  input  logic [Workers-1:0] ready_i,          // … to here: the result buffer has room
   input  logic               received_i,
   input  logic [1:0]         visible_i,
   input  logic               stall_cq_i,
@@ -48,7 +49,7 @@ module perf_counters
     frees  = 5'($countones(free_i & in_use_i));
     busy   = used - frees;
     waits  = 5'($countones(wait_i));
-    stalls = 5'($countones(stall_write_i));
+    stalls = 5'($countones(run_i & ~ready_i));
     stall_fetch = published_i && check_idle_i && frees != '0;
   end
 

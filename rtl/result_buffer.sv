@@ -12,15 +12,13 @@ module result_buffer
 
   // From the workers, one lane each. A lane sends only while its ready bit, from a register, is high.
   output logic [Workers-1:0]    ready_o,
-  input  logic [Workers-1:0]    token_i,        // a token
+  input  logic [Workers-1:0]    token_i,
   input  logic [Workers*32-1:0] token_data_i,
-  input  logic [Workers*64-1:0] token_addr_i,   // bus address, a multiple of 4; consecutive within a descriptor
-  input  logic [Workers*4-1:0]  first_word_i,   // where the line of this token began
-  input  logic [Workers-1:0]    line_end_i,     // with token_i: it is the last word of its line
-  input  logic [Workers-1:0]    done_i,         // end of a descriptor, with its last token if it adds any
-  input  logic [Workers*32-1:0] done_len_i,     // final_seq_len
-  input  logic [Workers*32-1:0] done_result_i,
-  input  logic [Workers*32-1:0] done_how_i,     // {worker, flags, error, status}
+  input  logic [Workers*32-1:0] position_i,     // in words, from the start of the descriptor's first line
+  input  logic [Workers-1:0]    finish_i,       // the item is complete: its line is full, or its descriptor ends
+  input  logic [Workers-1:0]    done_i,         // with finish_i: the descriptor ends
+  input  logic [Workers*32-1:0] digest_i,
+  input  logic [Workers*4-1:0]  how_i,
 
   // To the arbiter: what the oldest item of each worker is …
   output logic [Workers-1:0]    valid_o,
@@ -29,42 +27,37 @@ module result_buffer
   input  logic [Workers-1:0]    take_i,         // one-hot
   // … and the contents of one of them, combinational.
   input  logic [3:0]            read_worker_i,
-  output logic [63:0]           line_addr_o,
-  output logic [15:0]           line_word_en_o,
   output logic [511:0]          line_data_o,
-  output logic [31:0]           done_len_o,
-  output logic [31:0]           done_result_o,
-  output logic [31:0]           done_how_o
+  output logic [31:0]           position_o,     // of the item's last token
+  output logic [31:0]           digest_o,
+  output logic [3:0]            how_o
 );
   // Two places per worker; fill_q and head_q say which one is being filled and which one is oldest.
-  logic [31:0] words       [0:Workers*32-1];   // index: worker, place, word
-  logic [57:0] line_addr   [0:Workers*2-1];    // index: worker, place
-  logic [15:0] word_en     [0:Workers*2-1];
-  logic [31:0] done_len    [0:Workers*2-1];
-  logic [31:0] done_result [0:Workers*2-1];
-  logic [31:0] done_how    [0:Workers*2-1];
+  logic [31:0] words    [0:Workers*32-1];   // index: worker, place, word
+  logic [31:0] position [0:Workers*2-1];    // index: worker, place
+  logic [31:0] digest   [0:Workers*2-1];
+  logic [3:0]  how      [0:Workers*2-1];
 
   logic [Workers-1:0] fill_q, head_q, valid_q, full_q;
   logic [Workers-1:0] line_0_q, line_1_q, done_0_q, done_1_q;
-  logic [Workers-1:0] finish, more, fewer;
-
-  assign finish = done_i | (token_i & line_end_i);
-  assign more   = finish & ~take_i;
-  assign fewer  = take_i & ~finish;
+  logic [Workers-1:0] more, fewer, to_0, to_1;
 
   always_ff @(posedge clk_i) begin
     for (int w = 0; w < Workers; w++) begin
-      if (token_i[w]) words[w*32 + 32'({fill_q[w], token_addr_i[w*64+2 +: 4]})] <= token_data_i[w*32 +: 32];
-      if (finish[w]) begin
-        line_addr[w*2 + 32'(fill_q[w])]   <= token_addr_i[w*64+6 +: 58];
-        word_en[w*2 + 32'(fill_q[w])]     <= (16'hFFFF << first_word_i[w*4 +: 4])
-                                           & (16'hFFFF >> (4'd15 - token_addr_i[w*64+2 +: 4]));
-        done_len[w*2 + 32'(fill_q[w])]    <= done_len_i[w*32 +: 32];
-        done_result[w*2 + 32'(fill_q[w])] <= done_result_i[w*32 +: 32];
-        done_how[w*2 + 32'(fill_q[w])]    <= done_how_i[w*32 +: 32];
+      if (token_i[w]) words[w*32 + 32'({fill_q[w], position_i[w*32 +: 4]})] <= token_data_i[w*32 +: 32];
+      if (finish_i[w]) begin
+        position[w*2 + 32'(fill_q[w])] <= position_i[w*32 +: 32];
+        digest[w*2 + 32'(fill_q[w])]   <= digest_i[w*32 +: 32];
+        how[w*2 + 32'(fill_q[w])]      <= how_i[w*4 +: 4];
       end
     end
   end
+
+  // Items of a worker: none, one (valid), two (valid and full).
+  assign more  = finish_i & ~take_i;
+  assign fewer = take_i & ~finish_i;
+  assign to_0  = finish_i & ~fill_q;
+  assign to_1  = finish_i & fill_q;
 
   always_ff @(posedge clk_i) begin
     if (!rst_ni || clear_i) begin
@@ -73,15 +66,15 @@ module result_buffer
       valid_q <= '0;
       full_q  <= '0;
     end else begin
-      fill_q  <= fill_q ^ finish;
+      fill_q  <= fill_q ^ finish_i;
       head_q  <= head_q ^ take_i;
       valid_q <= (valid_q & ~(fewer & ~full_q)) | more;
       full_q  <= (full_q & ~fewer) | (valid_q & more);
     end
-    line_0_q <= (finish & ~fill_q & token_i) | (~(finish & ~fill_q) & line_0_q);
-    line_1_q <= (finish &  fill_q & token_i) | (~(finish &  fill_q) & line_1_q);
-    done_0_q <= (finish & ~fill_q & done_i)  | (~(finish & ~fill_q) & done_0_q);
-    done_1_q <= (finish &  fill_q & done_i)  | (~(finish &  fill_q) & done_1_q);
+    line_0_q <= (to_0 & token_i) | (~to_0 & line_0_q);
+    line_1_q <= (to_1 & token_i) | (~to_1 & line_1_q);
+    done_0_q <= (to_0 & done_i)  | (~to_0 & done_0_q);
+    done_1_q <= (to_1 & done_i)  | (~to_1 & done_1_q);
   end
 
   assign ready_o    = ~full_q;
@@ -93,13 +86,11 @@ module result_buffer
   localparam int PlaceBits = $clog2(Workers*2);
   logic [PlaceBits-1:0]   place;
   logic [MAX_WORKERS-1:0] heads;
-  assign heads          = MAX_WORKERS'(head_q);
-  assign place          = PlaceBits'({read_worker_i, heads[read_worker_i]});
-  assign line_addr_o    = {line_addr[place], 6'd0};
-  assign line_word_en_o = word_en[place];
-  assign done_len_o     = done_len[place];
-  assign done_result_o  = done_result[place];
-  assign done_how_o     = done_how[place];
+  assign heads      = MAX_WORKERS'(head_q);
+  assign place      = PlaceBits'({read_worker_i, heads[read_worker_i]});
+  assign position_o = position[place];
+  assign digest_o   = digest[place];
+  assign how_o      = how[place];
   for (genvar k = 0; k < 16; k++) begin : gen_word
     assign line_data_o[32*k +: 32] = words[{place, 4'(k)}];
   end
@@ -107,8 +98,8 @@ module result_buffer
 `ifndef SYNTHESIS
   always_ff @(posedge clk_i) begin
     if (rst_ni && !clear_i) begin
-      if (((token_i | done_i) & full_q) != '0)
-        $fatal(1, "R4 result_buffer: a result of workers %b with no place for it", (token_i | done_i) & full_q);
+      if (((token_i | finish_i) & full_q) != '0)
+        $fatal(1, "R4 result_buffer: a result of workers %b with no place for it", (token_i | finish_i) & full_q);
       if ((take_i & ~valid_q) != '0)
         $fatal(1, "R3 result_buffer: an item of workers %b was taken that is not there", take_i & ~valid_q);
     end

@@ -80,25 +80,27 @@ module rl_runtime_top
   logic [4:0]  request_slots;
   logic        taken, published, read_beat, slot_valid, slot_fault, slot_ready, check_idle, work_valid, work_ready;
   logic [511:0] slot_data;
+  logic        fence, prefill;
   work_t       work;
+  echo_t       echo;
 
   // Workers.
   logic               probe, prefix, dispatch_idle, held_order, held_fence;
   logic [31:0]        probe_rollout;
   logic [Workers-1:0] holds, room, wants, free, assign_work;
-  logic [Workers-1:0] result_ready, token, line_end, ended, waiting, stalled;
-  logic [Workers*32-1:0] token_data, ended_len, ended_result, ended_how;
-  logic [Workers*64-1:0] token_addr;
-  logic [Workers*4-1:0]  first_word;
+  logic [Workers-1:0] result_ready, token, item_finish, ended, running, waiting;
+  logic [Workers*32-1:0] token_data, position, digest;
+  logic [Workers*4-1:0]  how;
 
   // Completion side.
   logic [Workers-1:0] item_valid, item_has_line, item_has_done, item_take, delivered;
   logic [3:0]   item_worker;
-  logic [31:0]  done_len, done_result, done_how, done_rollout;
-  logic [63:0]  done_user_data, line_addr, beat_addr;
-  logic [15:0]  done_reward_model, line_word_en, beat_word_en;
+  logic [31:0]  item_position, item_digest;
+  logic [3:0]   item_how, line_first, line_last, beat_first, beat_last;
+  logic [63:0]  line_addr, beat_addr;
   logic [511:0] line_data, beat_data;
-  logic         done_irq, line_waits, line_valid, line_ready, done_valid, done_ready;
+  logic         line_waits, line_valid, line_ready, done_valid, done_ready;
+  done_t        done;
   logic [LINE_COUNT_BITS-1:0] done_after;
   logic        release_cq, release_ok, completion_valid, completion_urgent, completion_ready;
   logic        ack, ack_error, asked, error_done, stall_cq, line_fault, completion_fault, sent, writes_idle;
@@ -165,7 +167,8 @@ module rl_runtime_top
     .cq_tail_i            (cq_tail),
     .free_i               (free),
     .wait_i               (waiting),
-    .stall_i              (stalled),
+    .run_i                (running),
+    .ready_i              (result_ready),
     .read_fault_i         (read_fault),
     .line_fault_i         (line_fault),
     .completion_fault_i   (completion_fault),
@@ -242,6 +245,9 @@ module rl_runtime_top
     .slot_ready_o         (slot_ready),
     .work_valid_o         (work_valid),
     .work_o               (work),
+    .echo_o               (echo),
+    .fence_o              (fence),
+    .prefill_o            (prefill),
     .work_ready_i         (work_ready),
     .idle_o               (check_idle)
   );
@@ -251,9 +257,8 @@ module rl_runtime_top
     .clear_i         (clear),
     .in_use_i        (in_use),
     .work_valid_i    (work_valid),
-    .opcode_i        (work.opcode),
-    .error_i         (work.error),
-    .fence_i         (work.fence),
+    .fence_i         (fence),
+    .prefill_i       (prefill),
     .rollout_i       (work.rollout_id),
     .work_ready_o    (work_ready),
     .probe_o         (probe),
@@ -271,7 +276,7 @@ module rl_runtime_top
   );
 
   for (genvar w = 0; w < Workers; w++) begin : gen_worker
-    rollout_worker_fsm #(.Id(w)) u_worker (
+    rollout_worker_fsm u_worker (
       .clk_i, .rst_ni,
       .clear_i            (clear),
       .wait_states_i      (wait_states),
@@ -288,59 +293,53 @@ module rl_runtime_top
       .ready_i            (result_ready[w]),
       .token_o            (token[w]),
       .token_data_o       (token_data[w*32 +: 32]),
-      .token_addr_o       (token_addr[w*64 +: 64]),
-      .first_word_o       (first_word[w*4 +: 4]),
-      .line_end_o         (line_end[w]),
+      .position_o         (position[w*32 +: 32]),
+      .finish_o           (item_finish[w]),
       .done_o             (ended[w]),
-      .done_len_o         (ended_len[w*32 +: 32]),
-      .done_result_o      (ended_result[w*32 +: 32]),
-      .done_how_o         (ended_how[w*32 +: 32]),
+      .digest_o           (digest[w*32 +: 32]),
+      .how_o              (how[w*4 +: 4]),
       .delivered_i        (delivered[w]),
-      .wait_o             (waiting[w]),
-      .stall_o            (stalled[w])
+      .run_o              (running[w]),
+      .wait_o             (waiting[w])
     );
   end
 
-  work_context #(.Workers(Workers)) u_work_context (
-    .clk_i, .rst_ni,
-    .clear_i           (clear),
-    .assign_i          (assign_work),
-    .rollout_id_i      (work.rollout_id),
-    .user_data_i       (work.user_data),
-    .reward_model_id_i (work.reward_model_id),
-    .irq_i             (work.irq),
-    .deliver_worker_i  (item_worker),
-    .deliver_i         (done_valid),
-    .rollout_id_o      (done_rollout),
-    .user_data_o       (done_user_data),
-    .reward_model_id_o (done_reward_model),
-    .irq_o             (done_irq)
-  );
-
   result_buffer #(.Workers(Workers)) u_result_buffer (
     .clk_i, .rst_ni,
-    .clear_i        (clear),
-    .ready_o        (result_ready),
-    .token_i        (token),
-    .token_data_i   (token_data),
-    .token_addr_i   (token_addr),
-    .first_word_i   (first_word),
-    .line_end_i     (line_end),
-    .done_i         (ended),
-    .done_len_i     (ended_len),
-    .done_result_i  (ended_result),
-    .done_how_i     (ended_how),
-    .valid_o        (item_valid),
-    .has_line_o     (item_has_line),
-    .has_done_o     (item_has_done),
-    .take_i         (item_take),
-    .read_worker_i  (item_worker),
-    .line_addr_o    (line_addr),
-    .line_word_en_o (line_word_en),
-    .line_data_o    (line_data),
-    .done_len_o     (done_len),
-    .done_result_o  (done_result),
-    .done_how_o     (done_how)
+    .clear_i       (clear),
+    .ready_o       (result_ready),
+    .token_i       (token),
+    .token_data_i  (token_data),
+    .position_i    (position),
+    .finish_i      (item_finish),
+    .done_i        (ended),
+    .digest_i      (digest),
+    .how_i         (how),
+    .valid_o       (item_valid),
+    .has_line_o    (item_has_line),
+    .has_done_o    (item_has_done),
+    .take_i        (item_take),
+    .read_worker_i (item_worker),
+    .line_data_o   (line_data),
+    .position_o    (item_position),
+    .digest_o      (item_digest),
+    .how_o         (item_how)
+  );
+
+  work_context #(.Workers(Workers)) u_work_context (
+    .clk_i, .rst_ni,
+    .clear_i      (clear),
+    .assign_i     (assign_work),
+    .echo_i       (echo),
+    .worker_i     (item_worker),
+    .position_i   (item_position),
+    .digest_i     (item_digest),
+    .how_i        (item_how),
+    .delivered_i  (done_valid),
+    .line_addr_o  (line_addr),
+    .line_first_o (line_first),
+    .line_last_o  (line_last),
+    .done_o       (done)
   );
 
   completion_arbiter #(.Workers(Workers)) u_completion_arbiter (
@@ -371,15 +370,15 @@ module rl_runtime_top
     .release_head_i (index),
     .release_ok_o   (release_ok),
     .done_valid_i   (done_valid),
-    .done_i         ({done_irq, done_how[7:0], done_how[23:16], done_how[15:8], 8'd0, done_how[31:24],
-                      done_reward_model, done_result, done_len, done_rollout, done_user_data}),
+    .done_i         (done),
     .done_after_i   (done_after),
     .done_ready_o   (done_ready),
     .sq_head_i      (sq_head),
     .beat_valid_o   (completion_valid),
     .beat_urgent_o  (completion_urgent),
     .beat_addr_o    (beat_addr),
-    .beat_word_en_o (beat_word_en),
+    .beat_first_o   (beat_first),
+    .beat_last_o    (beat_last),
     .beat_data_o    (beat_data),
     .beat_ready_i   (completion_ready),
     .ack_i          (ack),
@@ -401,14 +400,16 @@ module rl_runtime_top
     .line_valid_i        (line_valid),
     .line_worker_i       (item_worker),
     .line_addr_i         (line_addr),
-    .line_word_en_i      (line_word_en),
+    .line_first_i        (line_first),
+    .line_last_i         (line_last),
     .line_data_i         (line_data),
     .line_ready_o        (line_ready),
     .completion_valid_i  (completion_valid),
     .completion_urgent_i (completion_urgent),
-    .completion_addr_i    (beat_addr),
-    .completion_word_en_i (beat_word_en),
-    .completion_data_i    (beat_data),
+    .completion_addr_i   (beat_addr),
+    .completion_first_i  (beat_first),
+    .completion_last_i   (beat_last),
+    .completion_data_i   (beat_data),
     .completion_ready_o  (completion_ready),
     .ack_o               (ack),
     .ack_id_o            (ack_id),
@@ -428,7 +429,8 @@ module rl_runtime_top
     .free_i        (free),
     .token_i       (token),
     .wait_i        (waiting),
-    .stall_write_i (stalled),
+    .run_i         (running),
+    .ready_i       (result_ready),
     .received_i    (received),
     .visible_i     (visible),
     .stall_cq_i    (stall_cq),

@@ -4,9 +4,7 @@ module rollout_worker_fsm
   import desc_pkg::*;
   import core_pkg::*;
   import policy_pkg::*;
-#(
-  parameter int Id = 0
-) (
+(
   input  logic        clk_i,
   input  logic        rst_ni,
   input  logic        clear_i,
@@ -29,25 +27,23 @@ module rollout_worker_fsm
   input  logic        ready_i,             // early: there is room for a token and an end
   output logic        token_o,
   output logic [31:0] token_data_o,
-  output logic [63:0] token_addr_o,
-  output logic [3:0]  first_word_o,        // where the line of this token began
-  output logic        line_end_o,
-  output logic        done_o,
-  output logic [31:0] done_len_o,
-  output logic [31:0] done_result_o,
-  output logic [31:0] done_how_o,          // {worker, flags, error, status}
+  output logic [31:0] position_o,          // in words, from the start of the descriptor's first line
+  output logic        finish_o,            // the line is full, or the descriptor ends
+  output logic        done_o,              // the descriptor ends
+  output logic [31:0] digest_o,
+  output logic [3:0]  how_o,
   input  logic        delivered_i,         // the oldest end was taken
 
   // Observation, for STATUS and the counters.
-  output logic        wait_o,
-  output logic        stall_o
+  output logic        run_o,
+  output logic        wait_o
 );
   localparam logic [1:0] StIdle  = 2'd0;   // nothing to run
   localparam logic [1:0] StDelay = 2'd1;   // wait states of the next token
   localparam logic [1:0] StRun   = 2'd2;   // a token per cycle, or the end of a descriptor that adds none
 
   // ---------------------------------------------------------------- queue of assigned descriptors, oldest first
-  /* verilator lint_off UNUSEDSIGNAL */  // fence, irq and what the completion echoes matter elsewhere
+  /* verilator lint_off UNUSEDSIGNAL */  // 'stops' matters only for those behind the first
   work_t       queue_0_q, queue_1_q;
   /* verilator lint_on UNUSEDSIGNAL */
   logic        start;
@@ -71,44 +67,36 @@ module rollout_worker_fsm
 
   // ---------------------------------------------------------------- the descriptor that runs
   logic [1:0]  state_d, state_q;
-  logic [7:0]  opcode_q, error_q;
   logic        eos_stops_q, resident_q, adds_tokens_q, eos_seen_q, stop_q, near_end_q;
-  logic [31:0] rollout_q, seq_len_q, left_q, checkpoint_q, to_checkpoint_q, digest_q, counter_q, hash_q;
+  logic [31:0] rollout_q, checkpoint_q, digest_q, counter_q, hash_q;
   logic [15:0] delay_q;
-  logic [3:0]  first_word_q;
-  logic [63:0] token_addr_q;
+  // Positions of tokens: the next one; the last that the budget allows; the next at which something is to be decided
+  // (a checkpoint or the last).
+  logic [31:0] position_q, last_q, event_q;
 
-  logic        running, fire, finish, eos, last, at_checkpoint, line_end;
-  logic [31:0] token, digest, counter;
-  logic [7:0]  status, flags;
+  logic        fire, ends, finish, eos;
+  logic [31:0] token, digest, counter, first_position;
+  logic [3:0]  how;
 
-  assign running  = state_q == StRun;
-  assign token    = {15'd0, hash_q[16:0]};
-  assign eos      = {1'b0, hash_q[31:17]} < eos_threshold_i;
-  assign digest   = digest_step(digest_q, token);
-  assign counter  = counter_q + GOLDEN;
-  assign fire     = running && ready_i && !clear_i;
-  assign line_end = token_addr_q[5:2] == 4'd15;
-
-  assign last          = left_q == 32'd1;
-  assign at_checkpoint = to_checkpoint_q == 32'd1;
+  assign token   = {15'd0, hash_q[16:0]};
+  assign eos     = {1'b0, hash_q[31:17]} < eos_threshold_i;
+  assign digest  = digest_step(digest_q, token);
+  assign counter = counter_q + GOLDEN;
+  assign fire    = state_q == StRun && ready_i && !clear_i;
+  assign ends    = position_q == event_q || !adds_tokens_q || stop_q || (eos && eos_stops_q);
 
   // What ends the descriptor: the contract's order.
   always_comb begin
-    finish = 1'b1;
-    status = STATUS_DONE;
-    flags  = '0;
-    if (!adds_tokens_q) begin
-      if (error_q != ERR_NONE)      status = STATUS_ERROR;
-      else if (opcode_q == OP_STOP) status = STATUS_STOPPED;
-    end else begin
-      if (eos || eos_seen_q) flags = CFLAG_EOS;
-      if (!(eos && eos_stops_q) && !last) begin
-        if (stop_q)              status = STATUS_STOPPED;
-        else if (!at_checkpoint) finish = 1'b0;
-        else if (!resident_q)    status = STATUS_REWARD_NEEDED;
-        else if (score(digest) < reward_threshold_i) flags = flags | CFLAG_REJECTED;
-        else                     finish = 1'b0;
+    finish = 1'b0;
+    how    = {2'b00, END_DONE};
+    if (ends) begin
+      finish = 1'b1;
+      how[2] = eos || eos_seen_q;
+      if (adds_tokens_q && position_q != last_q && !(eos && eos_stops_q)) begin
+        if (stop_q)                                  how[1:0] = END_STOPPED;
+        else if (!resident_q)                        how[1:0] = END_REWARD_NEEDED;
+        else if (score(digest) < reward_threshold_i) how[3]   = 1'b1;
+        else                                         finish   = 1'b0;
       end
     end
   end
@@ -131,40 +119,39 @@ module rollout_worker_fsm
   always_ff @(posedge clk_i) begin
     if (!rst_ni || clear_i) state_q <= StIdle;
     else                    state_q <= state_d;
+    if (state_d == StDelay) delay_q <= (state_q == StDelay) ? delay_q - 16'd1 : wait_states_i;
   end
 
+  assign first_position = {28'd0, queue_0_q.start_word};
+
   always_ff @(posedge clk_i) begin
-    if (state_d == StDelay) delay_q <= (state_q == StDelay) ? delay_q - 16'd1 : wait_states_i;
     if (start) begin
-      adds_tokens_q   <= queue_0_q.adds_tokens;
-      eos_seen_q      <= 1'b0;
-      near_end_q      <= queue_0_q.brief;
-      opcode_q        <= queue_0_q.opcode;
-      error_q         <= queue_0_q.error;
-      eos_stops_q     <= queue_0_q.eos_stops;
-      resident_q      <= queue_0_q.resident;
-      rollout_q       <= queue_0_q.rollout_id;
-      seq_len_q       <= queue_0_q.seq_len;
-      left_q          <= queue_0_q.max_tokens;
-      checkpoint_q    <= queue_0_q.checkpoint;
-      to_checkpoint_q <= queue_0_q.checkpoint;
-      digest_q        <= queue_0_q.adds_tokens ? DIGEST_INIT : queue_0_q.result;
-      counter_q       <= queue_0_q.counter;
-      hash_q          <= queue_0_q.hash;
-      token_addr_q    <= queue_0_q.token_addr;
-      first_word_q    <= queue_0_q.token_addr[5:2];
-    end else if (fire && !finish) begin
+      adds_tokens_q <= queue_0_q.adds_tokens;
+      eos_stops_q   <= queue_0_q.eos_stops;
+      resident_q    <= queue_0_q.resident;
+      rollout_q     <= queue_0_q.rollout_id;
+      checkpoint_q  <= queue_0_q.checkpoint;
+      counter_q     <= queue_0_q.counter;
+      hash_q        <= queue_0_q.hash;
+      near_end_q    <= queue_0_q.brief;
+      eos_seen_q    <= 1'b0;
+      digest_q      <= DIGEST_INIT;
+      position_q    <= first_position;
+      last_q        <= first_position + queue_0_q.max_tokens - 32'd1;
+      event_q       <= first_position - 32'd1
+                     + ((queue_0_q.checkpoint < queue_0_q.max_tokens) ? queue_0_q.checkpoint : queue_0_q.max_tokens);
+    end else if (fire) begin
+      // After the end of a descriptor without a successor these values are not looked at.
       if (eos) eos_seen_q <= 1'b1;
-      if (left_q == NEAR_END + 32'd1 || (to_checkpoint_q == NEAR_END + 32'd1 && !resident_q)) near_end_q <= 1'b1;
-      seq_len_q       <= seq_len_q + 32'd1;
-      left_q          <= left_q - 32'd1;
-      // CHECKPOINT_NEVER exceeds every budget (R10), so it may count down like any other.
-      to_checkpoint_q <= at_checkpoint ? checkpoint_q : to_checkpoint_q - 32'd1;
-      digest_q        <= digest;
-      counter_q       <= counter;
-      hash_q          <= mix(counter);
-      token_addr_q    <= token_addr_q + 64'd4;
-      if (line_end) first_word_q <= '0;
+      position_q <= position_q + 32'd1;
+      digest_q   <= digest;
+      counter_q  <= counter;
+      hash_q     <= mix(counter);
+      if (event_q - position_q == NEAR_END) begin
+        if (!resident_q || event_q == last_q) near_end_q <= 1'b1;
+      end
+      // Only a resident rollout goes on behind a checkpoint.
+      if (ends) event_q <= (checkpoint_q < last_q - position_q) ? position_q + checkpoint_q : last_q;
     end
   end
 
@@ -174,20 +161,19 @@ module rollout_worker_fsm
     if (start)
       stop_q <= (queued_q[1] && queue_1_q.stops && queue_1_q.rollout_id == queue_0_q.rollout_id)
              || (assign_i && work_i.stops && work_i.rollout_id == queue_0_q.rollout_id);
-    else if (assign_i && work_i.stops && work_i.rollout_id == rollout_q)
-      stop_q <= 1'b1;
+    else if (assign_i) begin
+      if (work_i.stops && work_i.rollout_id == rollout_q) stop_q <= 1'b1;
+    end
   end
 
   // ---------------------------------------------------------------- results
-  assign token_o       = fire && adds_tokens_q;
-  assign token_data_o  = token;
-  assign token_addr_o  = token_addr_q;
-  assign first_word_o  = first_word_q;
-  assign line_end_o    = line_end;
-  assign done_o        = fire && finish;
-  assign done_len_o    = adds_tokens_q ? seq_len_q + 32'd1 : seq_len_q;
-  assign done_result_o = adds_tokens_q ? digest : digest_q;
-  assign done_how_o    = {8'(Id), flags, error_q, status};
+  assign token_o      = fire && adds_tokens_q;
+  assign token_data_o = token;
+  assign position_o   = position_q;
+  assign done_o       = fire && finish;
+  assign finish_o     = fire && (finish || position_q[3:0] == 4'd15);
+  assign digest_o     = digest;
+  assign how_o        = how;
 
   // R5: rollouts whose end is still in the result buffer, newest first.
   logic [31:0] ended_0_q, ended_1_q;
@@ -197,13 +183,13 @@ module rollout_worker_fsm
       ended_0_q <= rollout_q;
       ended_1_q <= ended_0_q;
     end
-    if (!rst_ni || clear_i) undelivered_q <= '0;
-    else                    undelivered_q <= undelivered_q + 2'(done_o) - 2'(delivered_i);
+    if (!rst_ni || clear_i)         undelivered_q <= '0;
+    else if (done_o != delivered_i) undelivered_q <= done_o ? undelivered_q + 2'd1 : undelivered_q - 2'd1;
   end
 
   // ---------------------------------------------------------------- what the dispatcher sees
-  assign free_o   = state_q == StIdle && queued_q == '0;
-  assign wants_o  = (near_end_q || state_q == StIdle) && (queued_q == '0 || (queued_q == 2'd1 && queue_0_q.brief));
+  assign free_o  = state_q == StIdle && queued_q == '0;
+  assign wants_o = (near_end_q || state_q == StIdle) && (queued_q == '0 || (queued_q == 2'd1 && queue_0_q.brief));
 
   always_comb begin
     holds_o = 1'b0;
@@ -216,19 +202,22 @@ module rollout_worker_fsm
     end
   end
 
-  assign wait_o  = state_q == StDelay;
-  assign stall_o = running && !ready_i;
+  assign run_o  = state_q == StRun;
+  assign wait_o = state_q == StDelay;
 
 `ifndef SYNTHESIS
   always_ff @(posedge clk_i) begin
     if (rst_ni && !clear_i) begin
-      if (assign_i && !room_o) $fatal(1, "R4 rollout_worker_fsm: assigned a descriptor with no place for it (%m)");
-      if (token_o) begin
-        if (left_q == '0) $fatal(1, "R10 rollout_worker_fsm: rollout %0d exceeds its budget (%m)", rollout_q);
-        if (token_addr_q[1:0] != '0) $fatal(1, "R11 rollout_worker_fsm: token address %h (%m)", token_addr_q);
+      if (assign_i) begin
+        if (!room_o) $fatal(1, "R4 rollout_worker_fsm: assigned a descriptor with no place for it (%m)");
       end
-      if (delivered_i && undelivered_q == '0)
-        $fatal(1, "R3 rollout_worker_fsm: the end of a descriptor was delivered twice (%m)");
+      if (delivered_i) begin
+        if (undelivered_q == '0) $fatal(1, "R3 rollout_worker_fsm: an end was delivered twice (%m)");
+      end
+      if (done_o) begin
+        if (adds_tokens_q && position_q > last_q)
+          $fatal(1, "R10 rollout_worker_fsm: rollout %0d exceeds its budget (%m)", rollout_q);
+      end
     end
   end
 `endif
