@@ -154,13 +154,12 @@ impl<P: Platform> Driver<P> {
         if taken == 0 {
             return Ok(0);
         }
-        self.completed += taken as u64;
-        if self.completed > self.submitted {
-            return Err(self.more_completions_than_descriptors());
-        }
         for completion in &out[..taken] {
-            if !self.sq.consumed_to(completion.sq_head) {
-                return Err(self.implausible_sq_head(completion));
+            self.completed += 1;
+            // Each completion's own descriptor, at least, has been consumed.
+            let floor = self.config.sq_start.wrapping_add(self.completed as u32);
+            if self.completed > self.submitted || !self.sq.consumed_to(floor, completion.sq_head) {
+                return Err(self.implausible(completion));
             }
         }
         self.write(Register::CqHead, self.cq.head())?;
@@ -169,14 +168,17 @@ impl<P: Platform> Driver<P> {
     }
 
     #[cold]
-    fn more_completions_than_descriptors(&self) -> DeviceError {
-        self.protocol("R3", format!("{} completions for {} descriptors", self.completed, self.submitted))
-    }
-
-    #[cold]
-    fn implausible_sq_head(&self, completion: &HwCompletion) -> DeviceError {
+    fn implausible(&self, completion: &HwCompletion) -> DeviceError {
+        if self.completed > self.submitted {
+            let what = format!("{} completions for {} descriptors", self.completed, self.submitted);
+            return self.protocol("R3", what);
+        }
         let (found, head, tail) = (completion.sq_head, self.sq.head(), self.sq.tail());
-        self.protocol("R13", format!("sq_head {found:#x} of a completion is outside {head:#x} to {tail:#x}"))
+        let what = format!(
+            "sq_head {found:#x} of completion {} is not within {head:#x} to {tail:#x}, or less than the completions",
+            self.completed
+        );
+        self.protocol("R13", what)
     }
 
     fn protocol(&self, rule: &'static str, what: String) -> DeviceError {

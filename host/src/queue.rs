@@ -137,10 +137,10 @@ impl SubmissionQueue {
         Ok(taken)
     }
 
-    /// Takes over the `sq_head` of a completion; `false` if it went backwards or beyond the tail.
+    /// Takes over the `sq_head` of a completion; `false` if it is below `floor`, went backwards or is beyond the tail.
     #[inline]
-    pub fn consumed_to(&mut self, sq_head: u32) -> bool {
-        let plausible = between(self.head, sq_head, self.tail);
+    pub fn consumed_to(&mut self, floor: u32, sq_head: u32) -> bool {
+        let plausible = between(self.head, sq_head, self.tail) && between(floor, sq_head, self.tail);
         if plausible {
             self.head = sq_head;
         }
@@ -257,9 +257,11 @@ mod tests {
         let batch = [0, 1, 2, 3, 4, 5].map(|k| HwDesc::decode(k, 0, 1));
         assert_eq!(queue.push(&batch).unwrap(), 4);
         assert_eq!(queue.push(&batch[4..]).unwrap(), 0);
-        assert!(queue.consumed_to(start.wrapping_add(3)));
-        assert!(!queue.consumed_to(start.wrapping_add(2)), "backwards");
-        assert!(!queue.consumed_to(start.wrapping_add(5)), "beyond the tail");
+        let at = |k| start.wrapping_add(k);
+        assert!(queue.consumed_to(at(1), at(3)));
+        assert!(!queue.consumed_to(at(1), at(2)), "backwards");
+        assert!(!queue.consumed_to(at(1), at(5)), "beyond the tail");
+        assert!(!queue.consumed_to(at(4), at(3)), "less than the completions");
         assert_eq!(queue.push(&batch[4..]).unwrap(), 2);
         for k in 2..6u32 {
             let index = start.wrapping_add(k);
