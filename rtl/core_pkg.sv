@@ -63,4 +63,9 @@ package core_pkg;
   // "A few cycles": how long before its end a worker asks for the next descriptor. Covers the
   // dispatcher's latency, so that a worker changes descriptors without losing a cycle.
   localparam logic [31:0] NEAR_END = 32'd4;
+
+  // Icarus 11 counts stale bits in an argument of fewer than 32 bits.
+  function automatic logic [4:0] count_ones(input logic [MAX_WORKERS-1:0] bits);
+    count_ones = 5'($countones({16'd0, bits}));
+  endfunction
 endpackage

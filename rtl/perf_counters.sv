@@ -2,6 +2,7 @@
 // half latches the high half, so that low-then-high gives one consistent value.
 module perf_counters
   import desc_pkg::*;
+  import core_pkg::*;
 #(
   parameter int Workers = 4
 ) (
@@ -44,12 +45,12 @@ module perf_counters
   logic [4:0]  tokens, busy, frees, waits, stalls, used;
 
   always_comb begin
-    used   = 5'($countones(in_use_i));
-    tokens = 5'($countones(token_i));
-    frees  = 5'($countones(free_i & in_use_i));
+    used   = count_ones(MAX_WORKERS'(in_use_i));
+    tokens = count_ones(MAX_WORKERS'(token_i));
+    frees  = count_ones(MAX_WORKERS'(free_i) & MAX_WORKERS'(in_use_i));
     busy   = used - frees;
-    waits  = 5'($countones(wait_i));
-    stalls = 5'($countones(run_i & ~ready_i));
+    waits  = count_ones(MAX_WORKERS'(wait_i));
+    stalls = count_ones(MAX_WORKERS'(run_i) & ~MAX_WORKERS'(ready_i));
     stall_fetch = published_i && check_idle_i && frees != '0;
   end
 
