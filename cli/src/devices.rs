@@ -26,7 +26,10 @@ pub enum Kind {
 pub struct Settings {
     /// The queue pair.
     pub queue: QueueConfig,
+    /// Advances without progress after which a device counts as hung, if not the device's usual.
+    pub patience: Option<u32>,
     /// The memory of simulated devices.
+    #[cfg_attr(not(feature = "rtl"), allow(dead_code, reason = "no simulated device is built"))]
     pub memory: Memory,
     /// A fault to put into the device.
     pub fault: Option<String>,
@@ -34,6 +37,7 @@ pub struct Settings {
 
 /// The memory behind a simulated device.
 #[derive(Clone, Debug)]
+#[cfg_attr(not(feature = "rtl"), allow(dead_code, reason = "no simulated device is built"))]
 pub struct Memory {
     /// Cycles that it takes to answer.
     pub latency: RangeInclusive<u32>,
@@ -98,7 +102,10 @@ impl Kind {
             (Kind::Rtl, _) => Ok(Box::new(rtl::open(settings, None)?)),
             (_, reason) => {
                 let reason = reason.unwrap_or("not part of this build");
-                Err(Failure::unavailable(format!("{} is not there: {reason}; see `doorbell devices`", self.name())))
+                Err(Failure::unavailable(format!(
+                    "{} is not there: {reason}; see `doorbell devices`",
+                    self.name()
+                )))
             }
         }
     }
@@ -117,6 +124,7 @@ fn open_model(settings: &Settings) -> Result<Box<dyn Device>, Failure> {
         model = model.with_mutation(mutation);
     }
     // The model runs one descriptor at a time, whatever the number of workers of the others.
-    let queue = QueueConfig { workers: None, ..settings.queue.clone() };
+    let patience = settings.patience.unwrap_or(settings.queue.patience);
+    let queue = QueueConfig { workers: None, patience, ..settings.queue.clone() };
     Ok(Box::new(Driver::new(model, queue)?))
 }

@@ -42,7 +42,9 @@ impl From<DeviceError> for Failure {
     fn from(error: DeviceError) -> Failure {
         let code = match error {
             DeviceError::RingDepth { .. } | DeviceError::Config { .. } | DeviceError::Memory { .. } => 2,
-            DeviceError::Unavailable { .. } | DeviceError::NotADevice { .. } | DeviceError::Version { .. } => 3,
+            DeviceError::Unavailable { .. }
+            | DeviceError::NotADevice { .. }
+            | DeviceError::Version { .. } => 3,
             _ => DIFFERENT,
         };
         Failure { code, message: error.to_string() }

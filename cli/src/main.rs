@@ -14,8 +14,12 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 
 #[derive(Parser)]
-#[command(version, about, after_help = "Exit codes: 0 success, all devices agree; 1 devices differ, or one failed; \
-    2 bad usage, input or output; 3 a device that was asked for is not there.")]
+#[command(
+    version,
+    about,
+    after_help = "Exit codes: 0 success, all devices agree; 1 devices differ, or one failed; \
+    2 bad usage, input or output; 3 a device that was asked for is not there."
+)]
 struct Cli {
     #[command(subcommand)]
     command: Command,

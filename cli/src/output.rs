@@ -35,9 +35,13 @@ impl Output {
     /// Opens `path` for writing; `what` names it in the error.
     pub fn open(what: &str, path: &Path) -> Result<Output, Failure> {
         let existed = path.exists();
-        let file = OpenOptions::new().write(true).create(true).truncate(false).open(path).map_err(|error| {
-            Failure::input(format!("cannot write {what} {}: {error}; give a path that can be written", path.display()))
-        })?;
+        let file =
+            OpenOptions::new().write(true).create(true).truncate(false).open(path).map_err(|error| {
+                Failure::input(format!(
+                    "cannot write {what} {}: {error}; give a path that can be written",
+                    path.display()
+                ))
+            })?;
         Ok(Output { path: path.to_owned(), file, remove: !existed })
     }
 

@@ -52,7 +52,11 @@ impl Report<'_> {
             let first = &self.outcomes[0];
             let (completions, tokens) = (first.completions, first.tokens);
             let _ = if self.plan.options().stop_every == 0 {
-                writeln!(text, "identical: {completions} completions and {tokens} tokens on {}", names.join(", "))
+                writeln!(
+                    text,
+                    "identical: {completions} completions and {tokens} tokens on {}",
+                    names.join(", ")
+                )
             } else {
                 writeln!(
                     text,
@@ -69,7 +73,10 @@ impl Report<'_> {
             let path = path.display();
             let _ = match cycles {
                 Ok(Range { start, end }) => {
-                    writeln!(text, "waveform: {path} (cycles {start} to {end} of {device}; open it with gtkwave)")
+                    writeln!(
+                        text,
+                        "waveform: {path} (cycles {start} to {end} of {device}; open it with gtkwave)"
+                    )
                 }
                 Err(problem) => writeln!(text, "waveform: {path} was not recorded: {problem}"),
             };
@@ -95,7 +102,7 @@ impl Report<'_> {
             text += ", scored by the devices";
         }
         if options.stop_every > 0 {
-            let _ = write!(text, ", a STOP for every {} ids", options.stop_every);
+            let _ = write!(text, ", a STOP to one rollout in {}", options.stop_every);
         }
         let _ = writeln!(text, ", seed {}", options.seed);
         text
@@ -105,7 +112,15 @@ impl Report<'_> {
         let mut table = Table::new();
         table.load_preset(presets::ASCII_MARKDOWN);
         table.set_header([
-            "device", "descriptors", "completions", "tokens", "digest", "cycles", "tokens/cycle", "wall", "tokens/s",
+            "device",
+            "descriptors",
+            "completions",
+            "tokens",
+            "digest",
+            "cycles",
+            "tokens/cycle",
+            "wall",
+            "tokens/s",
         ]);
         for outcome in self.outcomes {
             let cycles = outcome.cycles.filter(|&cycles| cycles > 0);
@@ -215,7 +230,8 @@ fn device(outcome: &Outcome) -> Value {
 
 fn divergence(divergence: &Divergence) -> Value {
     let completion = |completion: &HwCompletion| {
-        let fields = HwCompletion::FIELDS.iter().map(|field| (field.name.to_owned(), json!((field.get)(completion))));
+        let fields =
+            HwCompletion::FIELDS.iter().map(|field| (field.name.to_owned(), json!((field.get)(completion))));
         Value::Object(fields.collect::<Map<String, Value>>())
     };
     let descriptor = HwDesc::FIELDS.iter().filter(|field| field.name != "check");

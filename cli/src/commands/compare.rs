@@ -75,9 +75,9 @@ pub struct Args {
     /// Memory of the RTL: draw latency, stalls and reordering from the seed
     #[arg(long, conflicts_with_all = ["latency", "stalls", "reorder"])]
     random_memory: bool,
-    /// Advances without progress after which a device counts as hung
-    #[arg(long, value_name = "ADVANCES", default_value_t = QueueConfig::default().patience)]
-    patience: u32,
+    /// Advances without progress after which a device counts as hung; by default what suits the device
+    #[arg(long, value_name = "ADVANCES", value_parser = clap::value_parser!(u32).range(1..))]
+    patience: Option<u32>,
     /// Write the result as JSON; '-' is standard output, and the table goes to standard error then
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
@@ -97,7 +97,8 @@ pub fn run(args: Args) -> Result<ExitCode, Failure> {
     let plan = ReplayPlan::new(&trace, replay_options(&args)).map_err(Failure::input)?;
     let json = args.json.as_deref().map(|path| Sink::open("JSON", path)).transpose()?;
     let wave = args.wave.as_deref().map(|path| Output::open("waveform", path)).transpose()?;
-    let settings: Vec<Settings> = (0..kinds.len()).map(|place| settings(&args, &plan, place + 1 == kinds.len())).collect();
+    let settings: Vec<Settings> =
+        (0..kinds.len()).map(|place| settings(&args, &plan, place + 1 == kinds.len())).collect();
     let mut devices: Vec<Box<dyn Device>> =
         kinds.iter().zip(&settings).map(|(kind, settings)| kind.open(settings)).collect::<Result<_, _>>()?;
 
@@ -112,7 +113,8 @@ pub fn run(args: Args) -> Result<ExitCode, Failure> {
     if waveform.as_ref().is_some_and(|waveform| waveform.cycles.is_ok()) {
         wave.into_iter().for_each(Output::keep);
     }
-    let report = Report { trace: &trace, format, plan: &plan, outcomes: &outcomes, skipped: &skipped, waveform };
+    let report =
+        Report { trace: &trace, format, plan: &plan, outcomes: &outcomes, skipped: &skipped, waveform };
     let to_stderr = matches!(json, Some(Sink::Standard));
     if let Some(json) = json {
         json.write(&report.json())?;
@@ -128,7 +130,8 @@ pub fn run(args: Args) -> Result<ExitCode, Failure> {
 /// The devices asked for, or all that are there, and those that were left out.
 fn select(names: &[String]) -> Result<(Vec<Kind>, Vec<Kind>), Failure> {
     if names.is_empty() {
-        let (here, missing): (Vec<Kind>, Vec<Kind>) = Kind::ALL.into_iter().partition(|kind| kind.missing().is_none());
+        let (here, missing): (Vec<Kind>, Vec<Kind>) =
+            Kind::ALL.into_iter().partition(|kind| kind.missing().is_none());
         if here.len() < 2 {
             let reasons: Vec<String> = missing
                 .iter()
@@ -173,9 +176,9 @@ fn settings(args: &Args, plan: &ReplayPlan, is_last: bool) -> Settings {
             cq_depth: args.cq_depth,
             wait_states: args.wait_states,
             workers: args.workers,
-            patience: args.patience,
             ..plan.queue_config()
         },
+        patience: args.patience,
         memory: Memory {
             latency: args.latency.clone(),
             stalls: args.stalls,
@@ -199,7 +202,11 @@ fn record_wave(
     let place = (0..kinds.len()).find(|&place| kinds[place] == Kind::Rtl && !outcomes[place].agrees())?;
     let outcome = &outcomes[place];
     let cycles = crate::devices::rtl::record_wave(plan, &settings[place], outcome, &path);
-    Some(Waveform { device: outcome.name.clone(), path, cycles: cycles.map_err(|failure| failure.to_string()) })
+    Some(Waveform {
+        device: outcome.name.clone(),
+        path,
+        cycles: cycles.map_err(|failure| failure.to_string()),
+    })
 }
 
 #[cfg(not(feature = "rtl"))]

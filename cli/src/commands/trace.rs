@@ -77,7 +77,12 @@ pub fn run(command: Command) -> Result<ExitCode, Failure> {
         Command::Generate { requests, seed, group, output_median, output_max, prompt_median, output } => {
             let generator = Generator { requests, seed, group, output_median, output_max, prompt_median };
             let trace = generator.generate().map_err(|error| {
-                Failure::input(format!("--{} is {}; it must be {}", flag(error.parameter), error.value, error.expected))
+                Failure::input(format!(
+                    "--{} is {}; it must be {}",
+                    flag(error.parameter),
+                    error.value,
+                    error.expected
+                ))
             })?;
             write(&trace, &output)
         }

@@ -5,10 +5,10 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use doorbell_cosim::{CosimError, Fault, RtlConfig, RtlPlatform, Wave, built_workers};
+use doorbell_cosim::{CosimError, Fault, RtlConfig, RtlPlatform, SLICE, Wave, built_workers};
 use doorbell_host::compare::Outcome;
 use doorbell_host::contract::{HwCompletion, Register};
-use doorbell_host::replay::{Progress, ReplayPlan, replay};
+use doorbell_host::replay::{Progress, ReplayFailure, ReplayPlan, replay};
 use doorbell_host::{DeviceError, Driver, Platform, QueueConfig, SharedMemory};
 
 use super::{Memory, Settings};
@@ -16,7 +16,9 @@ use crate::failure::Failure;
 
 /// Cycles recorded before the poll before the divergence, and after it.
 const MARGIN: u64 = 2_000;
-/// Cycles recorded at most: a device that hangs does so for millions.
+/// Cycles recorded after the last completion of a device that hangs.
+const AFTERMATH: u64 = 20_000;
+/// Cycles recorded at most.
 const LONGEST: u64 = 100_000;
 
 /// See [`Kind::description`](super::Kind::description).
@@ -44,8 +46,18 @@ pub fn open(settings: &Settings, wave: Option<Wave>) -> Result<Driver<Clocked>, 
         CosimError::Config { .. } => Failure::input(error),
         other => DeviceError::from(other).into(),
     })?;
-    let queue = QueueConfig { workers: Some(workers), ..settings.queue.clone() };
+    let patience = settings.patience.unwrap_or_else(|| patience(&config, &settings.queue));
+    let queue = QueueConfig { workers: Some(workers), patience, ..settings.queue.clone() };
     Ok(Driver::new(Clocked { platform, clock: Arc::default() }, queue)?)
+}
+
+/// Advances after which a device counts as hung: several times what one token can take, so that a slow memory is no
+/// hang, and few enough for a hang to be told within seconds.
+fn patience(config: &RtlConfig, queue: &QueueConfig) -> u32 {
+    let stall = config.stall_percent.into_iter().max().unwrap_or(0);
+    let stretch = 100 / (100 - u64::from(stall)).max(1);
+    let token = u64::from(queue.wait_states) + 16 * u64::from(*config.latency.end()) * stretch;
+    u32::try_from(50 + 4 * token / SLICE).unwrap_or(u32::MAX)
 }
 
 /// The simulator, with a clock that can be read while the driver has it.
@@ -87,29 +99,41 @@ pub fn record_wave(
     path: &Path,
 ) -> Result<std::ops::Range<u64>, Failure> {
     // Once to find the cycles, once to record them.
-    let wrong = outcome.divergence.as_ref().and_then(|divergence| divergence.ordinal);
-    let (from, to) = cycles_around(plan, open(settings, None)?, wrong);
+    let (from, to) = cycles_around(plan, open(settings, None)?, outcome);
     let from = from.saturating_sub(MARGIN);
     let window = from..(to + MARGIN).min(from + LONGEST);
     let wave = Wave { path: path.to_owned(), window: Some(window.clone()) };
-    let mut driver = open(settings, Some(wave))?;
+    // Just enough patience to reach the end of the window.
+    let patience = Some(2 + (LONGEST / SLICE) as u32);
+    let mut driver = open(&Settings { patience, ..settings.clone() }, Some(wave))?;
     let clock = Arc::clone(&driver.platform().clock);
     replay(plan, &mut driver, &mut |_| stop_if(clock.load(Ordering::Relaxed) > window.end));
     driver.platform_mut().platform.flush_wave().map_err(DeviceError::from)?;
     Ok(window)
 }
 
-/// The clock at the polls before and after completion `wrong`, or before and after the end.
-fn cycles_around(plan: &ReplayPlan, mut driver: Driver<Clocked>, wrong: Option<usize>) -> (u64, u64) {
+/// The clock at the polls before and after the completion that was wrong; without one, before and after the end. A
+/// device that hangs did so after its last completion.
+fn cycles_around(plan: &ReplayPlan, mut driver: Driver<Clocked>, outcome: &Outcome) -> (u64, u64) {
+    let hangs = matches!(outcome.failure, Some(ReplayFailure::Device { error: DeviceError::Timeout(_), .. }));
+    let wrong = outcome.divergence.as_ref().and_then(|divergence| divergence.ordinal);
+    let enough = match wrong {
+        Some(ordinal) => ordinal as u64 + 1,
+        None if hangs => outcome.completions,
+        None => u64::MAX,
+    };
     let clock = Arc::clone(&driver.platform().clock);
     let (mut before, mut last) = (0, 0);
-    replay(plan, &mut driver, &mut |progress: Progress| {
-        before = last;
-        last = clock.load(Ordering::Relaxed);
-        stop_if(wrong.is_some_and(|wrong| progress.completions > wrong as u64))
-    });
+    if enough > 0 {
+        replay(plan, &mut driver, &mut |progress: Progress| {
+            before = last;
+            last = clock.load(Ordering::Relaxed);
+            stop_if(progress.completions >= enough)
+        });
+    }
     match wrong {
         Some(_) => (before, last),
+        None if hangs => (before, last + AFTERMATH),
         None => (last, clock.load(Ordering::Relaxed)),
     }
 }
@@ -131,7 +155,9 @@ fn parse_fault(text: &str) -> Result<Fault, Failure> {
         ["hang", burst] => burst.parse().ok().map(|burst| Fault::HangReads { burst }),
         ["read-error", beat] => beat.parse().ok().map(|beat| Fault::ReadError { beat }),
         ["token-error", beat] => beat.parse().ok().map(|beat| Fault::TokenWriteError { beat }),
-        ["completion-error", nth] => nth.parse().ok().map(|completion| Fault::CompletionWriteError { completion }),
+        ["completion-error", nth] => {
+            nth.parse().ok().map(|completion| Fault::CompletionWriteError { completion })
+        }
         ["response", cycle] => cycle.parse().ok().map(|cycle| Fault::SpuriousResponse { cycle }),
         ["token", beat, bit] => {
             beat.parse().ok().zip(bit.parse().ok()).map(|(beat, bit)| Fault::CorruptToken { beat, bit })

@@ -8,7 +8,7 @@ use proptest::prelude::*;
 use rstest::rstest;
 
 use super::*;
-use crate::contract::{CompletionFlags, HwCompletion, Status};
+use crate::contract::{CompletionFlags, ErrorCode, HwCompletion, Status};
 use crate::model::Mutation;
 use crate::replay::tamper::{Tampered, model, mutant};
 use crate::replay::{ReplayOptions, ReplayPlan};
@@ -229,6 +229,26 @@ fn r08_a_stopped_decode_is_held_to_the_policy(
     );
     let found = outcomes[tampered].divergence.as_ref().expect("a stopped DECODE was changed");
     assert!(found.fields.iter().any(|difference| difference.name == field), "{found}");
+}
+
+/// Its completion echoes nothing but the SQ index, and is still told as the answer to the right descriptor.
+#[test]
+fn a_slot_that_could_not_be_read_is_placed() {
+    let plan = plan(ReplayOptions { group: 2, ..Default::default() });
+    let device = Tampered::new(&plan, |ordinal, completion| {
+        let unread = HwCompletion {
+            result: 30,
+            status: Status::Error as u8,
+            error: ErrorCode::DmaFault as u8,
+            sq_head: completion.sq_head,
+            ..HwCompletion::default()
+        };
+        vec![if ordinal == 30 { unread } else { completion }]
+    });
+    let found = divergence(&plan, device).expect("a completion was replaced");
+    assert_eq!(found.ordinal, Some(30));
+    assert_eq!(found.expected.map(|expected| expected.rollout_id), Some(found.rollout_id));
+    assert_eq!(found.desc.rollout_id, found.rollout_id);
 }
 
 /// The order of one rollout's completions is part of the contract (R5).

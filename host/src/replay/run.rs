@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use bytemuck::Zeroable;
 
 use super::ReplayPlan;
-use crate::contract::{HwCompletion, HwDesc, Opcode, Status};
+use crate::contract::{ErrorCode, HwCompletion, HwDesc, Opcode, Status};
 use crate::device::Device;
 use crate::error::DeviceError;
 
@@ -15,7 +15,7 @@ use crate::error::DeviceError;
 const BATCH: usize = 1024;
 /// A STOP follows its DECODE at once, or after this many other descriptors, so that it finds DECODEs that run and
 /// DECODEs that have ended.
-const STOP_DELAY: u64 = 32;
+const STOP_DELAY: usize = 32;
 
 /// How far a replay is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -129,10 +129,11 @@ struct Run<'a> {
     ready: VecDeque<u32>,
     prefills_running: usize,
     /// STOPs that wait, each with the count of made descriptors at which it is due.
-    stops: VecDeque<(u64, u32)>,
+    stops: VecDeque<(usize, u32)>,
     /// A STOP that follows at once.
     stop_now: Option<u32>,
-    made: u64,
+    /// `user_data` of every descriptor made, in the order of submission.
+    slots: Vec<u64>,
     submitted: u64,
     completions: Vec<HwCompletion>,
     owners: Vec<u32>,
@@ -152,7 +153,7 @@ impl<'a> Run<'a> {
             prefills_running: 0,
             stops: VecDeque::new(),
             stop_now: None,
-            made: 0,
+            slots: Vec::with_capacity(expected),
             submitted: 0,
             completions: Vec::with_capacity(expected),
             owners: Vec::with_capacity(expected),
@@ -204,7 +205,7 @@ impl<'a> Run<'a> {
         let desc = self.make_stop(false).or_else(|| self.make_continuation()).or_else(|| self.make_new());
         // With nothing else to put between, a waiting STOP is due.
         let desc = desc.or_else(|| self.make_stop(true))?;
-        self.made += 1;
+        self.slots.push(desc.user_data);
         Some(desc)
     }
 
@@ -243,7 +244,7 @@ impl<'a> Run<'a> {
             if id % 2 == 0 {
                 self.stop_now = Some(id);
             } else {
-                self.stops.push_back((self.made + STOP_DELAY, id));
+                self.stops.push_back((self.slots.len() + STOP_DELAY, id));
             }
         }
         self.plan.decode(id, state.segment, state.seq_len)
@@ -251,7 +252,7 @@ impl<'a> Run<'a> {
 
     /// A STOP that is due, or any that waits if `all` are.
     fn make_stop(&mut self, all: bool) -> Option<HwDesc> {
-        let made = self.made;
+        let made = self.slots.len();
         let waits = self.stops.front().is_some_and(|&(due, _)| all || due <= made);
         let id = match self.stop_now.take() {
             Some(id) => id,
@@ -263,40 +264,61 @@ impl<'a> Run<'a> {
         Some(self.plan.stop(id, state.segment))
     }
 
-    /// The descriptor of `id` that waits for its completion, the DECODE before the STOP.
-    fn outstanding(&self, id: u32) -> Option<HwDesc> {
-        let state = self.states.get(id as usize)?;
-        match (state.running, state.stopping) {
-            (true, _) if self.plan.is_prefill(id) => Some(self.plan.first(id)),
-            (true, _) => Some(self.plan.decode(id, state.segment, state.seq_len)),
-            (false, true) => Some(self.plan.stop(id, state.segment)),
-            (false, false) => None,
-        }
+    /// The DECODE or PREFILL of `id` that waits for its completion.
+    fn running(&self, id: u32) -> Option<HwDesc> {
+        let state = self.states.get(id as usize).filter(|state| state.running)?;
+        let is_prefill = self.plan.is_prefill(id);
+        Some(if is_prefill {
+            self.plan.first(id)
+        } else {
+            self.plan.decode(id, state.segment, state.seq_len)
+        })
     }
 
+    /// The STOP of `id` that waits for its completion.
+    fn stopping(&self, id: u32) -> Option<HwDesc> {
+        let state = self.states.get(id as usize).filter(|state| state.stopping)?;
+        Some(self.plan.stop(id, state.segment))
+    }
+
+    /// The descriptor with this `user_data`, if it waits for its completion.
+    fn waiting(&self, user_data: u64) -> Option<HwDesc> {
+        let id = (user_data >> 32) as u32;
+        let same = |desc: &HwDesc| desc.user_data == user_data;
+        self.running(id).filter(same).or_else(|| self.stopping(id).filter(same))
+    }
+
+    /// The descriptor that has waited longest.
     fn oldest(&self) -> Option<HwDesc> {
-        (0..self.plan.ids()).find_map(|id| self.outstanding(id))
+        self.slots.iter().find_map(|&user_data| self.waiting(user_data))
     }
 
-    /// Records a completion under the rollout that it answers, and goes on from it.
-    ///
-    /// Nothing in it is trusted: `user_data` finds the descriptor, or where that is wrong `rollout_id` does; the
-    /// comparison then shows which field is wrong.
+    /// The descriptor that a completion answers. Nothing in it is trusted: `user_data` finds the descriptor, or where
+    /// that is wrong `rollout_id` does.
+    fn asked(&self, completion: &HwCompletion) -> Option<HwDesc> {
+        let id = completion.rollout_id;
+        self.asked_by_slot(completion)
+            .or_else(|| self.waiting(completion.user_data))
+            .or_else(|| self.running(id))
+            .or_else(|| self.stopping(id))
+    }
+
+    /// A slot that could not be read is named by its SQ index alone; SQ indices are taken to start at 0.
+    fn asked_by_slot(&self, completion: &HwCompletion) -> Option<HwDesc> {
+        let unread = completion.status == Status::Error as u8
+            && completion.error == ErrorCode::DmaFault as u8
+            && completion.user_data == 0;
+        let &user_data = self.slots.get(completion.result as usize).filter(|_| unread)?;
+        self.waiting(user_data)
+    }
+
+    /// Records a completion under the rollout that it answers, and goes on from it. The comparison later shows which
+    /// field is wrong.
     fn take(&mut self, completion: &HwCompletion) -> Result<(), ReplayFailure> {
-        let by_user_data = (completion.user_data >> 32) as u32;
-        let answers = |id: u32| {
-            let state = self.states.get(id as usize)?;
-            let stop = self.plan.stop(id, state.segment);
-            if state.stopping && completion.user_data == stop.user_data {
-                return Some((id, stop));
-            }
-            let desc = self.outstanding(id)?;
-            (completion.user_data == desc.user_data).then_some((id, desc))
-        };
-        let by_rollout = || self.outstanding(completion.rollout_id).map(|desc| (completion.rollout_id, desc));
-        let Some((id, desc)) = answers(by_user_data).or_else(by_rollout) else {
+        let Some(desc) = self.asked(completion) else {
             return Err(ReplayFailure::Unasked { ordinal: self.completions.len(), completion: *completion });
         };
+        let id = desc.rollout_id;
         self.completions.push(*completion);
         self.owners.push(id);
         let state = &mut self.states[id as usize];

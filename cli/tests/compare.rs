@@ -1,0 +1,173 @@
+//! `doorbell compare` on the model: reports, exit codes, outputs.
+
+mod common;
+
+use std::fs;
+
+use common::{Run, doorbell};
+use rstest::rstest;
+use serde_json::Value;
+use tempfile::tempdir;
+
+fn run(arguments: &str) -> Run {
+    doorbell(tempdir().unwrap().path(), &format!("compare {arguments}"))
+}
+
+/// What a run prints, without its times and what depends on their width.
+fn report(arguments: &str, code: i32) -> String {
+    let run = run(arguments);
+    assert_eq!((run.code, run.stderr.as_str()), (code, ""), "{}", run.stdout);
+    run.stdout
+}
+
+fn with_filters(check: impl FnOnce()) {
+    let mut settings = insta::Settings::clone_current();
+    settings.add_filter(r"\d+\.\d{3} s", "[wall]");
+    settings.add_filter(r"\d+\.\d\d M", "[rate]");
+    settings.add_filter(r"advances: .*; the oldest", "advances: [driver's view]; the oldest");
+    settings.add_filter(r" {2,}", " ");
+    settings.add_filter(r"-{3,}", "---");
+    settings.bind(check);
+}
+
+#[rstest]
+#[case("plain", "")]
+#[case("groups", "--group 3 --checkpoint 32 --limit 20")]
+#[case("resident", "--resident --checkpoint 16 --reward-threshold 0.1 --limit 20")]
+#[case("stops", "--stop-every 4 --eos 0.01 --limit 20")]
+fn identical(#[case] name: &str, #[case] arguments: &str) {
+    let report = report(&format!("--devices model,model {arguments}"), 0);
+    with_filters(|| insta::assert_snapshot!(format!("identical_{name}"), report, arguments));
+}
+
+#[rstest]
+#[case("token", "token:500 --checkpoint 32")]
+#[case("status", "completion:30:status --group 2")]
+#[case("flags", "completion:3:flags --eos 0.01")]
+#[case("hang", "hang:9 --limit 20")]
+fn different(#[case] name: &str, #[case] fault: &str) {
+    let report = report(&format!("--devices model,model,model --inject {fault}"), 1);
+    with_filters(|| insta::assert_snapshot!(format!("different_{name}"), report, fault));
+}
+
+#[rstest]
+#[case::short_token("token")]
+#[case::short_completion("completion")]
+#[case::short_hang("hang")]
+#[case::user_data("completion:7:user_data")]
+#[case::rollout("completion:7:rollout_id")]
+#[case::length("completion:7:final_seq_len")]
+#[case::result("completion:7:result")]
+#[case::error("completion:7:error")]
+fn every_fault_is_found(#[case] fault: &str) {
+    let report = report(&format!("--devices model,model --inject {fault}"), 1);
+    assert!(!report.contains("identical"), "{report}");
+}
+
+#[rstest]
+#[case::unknown_device(
+    "--devices model,tpu",
+    2,
+    "error: unknown device 'tpu'; known devices: model, rtl, gpu"
+)]
+#[case::missing_device("--devices model,gpu", 3, "error: gpu is not there: not part of this build")]
+#[case::one_device("--devices model", 2, "error: a comparison takes two devices or more; 'model' is one")]
+#[case::sq_depth(
+    "--sq-depth 1000",
+    2,
+    "error: sq_depth is 1000: a ring has a power of two of slots, from 2 to 65536"
+)]
+#[case::cq_depth(
+    "--cq-depth 1",
+    2,
+    "error: cq_depth is 1: a ring has a power of two of slots, from 2 to 65536"
+)]
+#[case::wait_states("--wait-states 65536", 2, "error: wait_states is 65536: it must be at most 65535")]
+#[case::limit("--limit 0", 2, "error: the trace has no requests to replay")]
+#[case::group("--group 0", 2, "error: the group size is 0; it must be at least 1")]
+#[case::resident("--resident", 2, "error: resident scoring happens at checkpoints, and there are none")]
+#[case::json_directory("--json .", 2, "error: cannot write JSON .: ")]
+#[case::json_nowhere("--json no/such/file", 2, "error: cannot write JSON no/such/file: ")]
+#[case::json_full("--json /dev/full", 2, "error: cannot write /dev/full: No space left on device")]
+#[case::wave_nowhere("--wave no/such/file", 2, "error: cannot write waveform no/such/file: ")]
+#[case::fault(
+    "--inject fire",
+    2,
+    "error: 'fire' is no fault of the model: expected token:NTH, completion:NTH:FIELD"
+)]
+#[case::field("--inject completion:1:colour", 2, "error: 'completion:1:colour' is no fault of the model")]
+#[case::eos("--eos 2", 2, "error: invalid value '2' for '--eos <P>': expected a number from 0 to 1")]
+#[case::latency(
+    "--latency 9..3",
+    2,
+    "error: invalid value '9..3' for '--latency <A..B>': expected cycles as 5, or"
+)]
+#[case::stalls("--stalls 96", 2, "error: invalid value '96' for '--stalls <PERCENT>': 96 is not in 0..=95")]
+#[case::memory("--random-memory --stalls 3", 2, "error: the argument '--random-memory' cannot be used with")]
+#[case::argument("--nonsense", 2, "error: unexpected argument '--nonsense'")]
+fn bad_usage(#[case] arguments: &str, #[case] code: i32, #[case] problem: &str) {
+    let devices = if arguments.contains("--devices") { "" } else { "--devices model,model" };
+    let run = run(&format!("{devices} {arguments}"));
+    assert_eq!((run.code, run.stdout.as_str()), (code, ""), "{}", run.stderr);
+    assert!(run.stderr.starts_with(problem), "{}", run.stderr);
+}
+
+#[rstest]
+#[case::agreeing("", 0)]
+#[case::token("--inject token:5", 1)]
+#[case::hang("--inject hang:5", 1)]
+fn json_says_what_the_text_says(#[case] arguments: &str, #[case] code: i32) {
+    let directory = tempdir().unwrap();
+    let command = format!("compare --devices model,model --limit 30 {arguments} --json");
+    let to_file = doorbell(directory.path(), &format!("{command} out.json"));
+    let to_stdout = doorbell(directory.path(), &format!("{command} -"));
+    assert_eq!((to_file.code, to_stdout.code), (code, code));
+    assert!(to_stdout.stderr.contains("| model#2"), "the text moves to standard error: {}", to_stdout.stderr);
+    for text in [fs::read_to_string(directory.path().join("out.json")).unwrap(), to_stdout.stdout] {
+        let json: Value = serde_json::from_str(&text).unwrap();
+        assert_eq!(json["identical"], code == 0);
+        assert_eq!(json["devices"][0]["agrees"], true);
+        assert_eq!(json["devices"][1]["agrees"], code == 0);
+        assert_eq!(json["devices"][0]["completions"], 30);
+        assert!(to_file.stdout.contains(json["devices"][1]["digest"].as_str().unwrap()));
+        assert_eq!(json["devices"][1]["divergence"].is_object(), arguments.contains("token"));
+        assert_eq!(json["devices"][1]["failure"].is_string(), arguments.contains("hang"));
+        if arguments.contains("token") {
+            let divergence = &json["devices"][1]["divergence"];
+            assert_eq!(
+                (divergence["rollout_id"].as_u64(), divergence["token"]["index"].as_u64()),
+                (Some(0), Some(5))
+            );
+            assert_eq!(divergence["descriptor"]["rollout_id"], 0);
+        }
+    }
+}
+
+/// What stood in the file stays when nothing new comes, and no empty file is left behind.
+#[test]
+fn outputs_are_touched_only_by_results() {
+    let directory = tempdir().unwrap();
+    let path = directory.path().join("old.json");
+    fs::write(&path, "old and longer than any result, ".repeat(1000)).unwrap();
+    let bad = "compare --devices model,model --sq-depth 3 --json";
+    assert_eq!(doorbell(directory.path(), &format!("{bad} old.json")).code, 2);
+    assert_eq!(doorbell(directory.path(), &format!("{bad} new.json")).code, 2);
+    assert!(fs::read_to_string(&path).unwrap().starts_with("old"));
+    assert!(!directory.path().join("new.json").exists());
+    assert_eq!(doorbell(directory.path(), "compare --devices model,model --json old.json").code, 0);
+    assert!(
+        serde_json::from_str::<Value>(&fs::read_to_string(&path).unwrap()).is_ok(),
+        "the old end is gone"
+    );
+}
+
+#[test]
+fn devices_are_listed_with_the_reason_for_each_that_is_missing() {
+    let run = doorbell(tempdir().unwrap().path(), "devices");
+    assert_eq!(run.code, 0);
+    let lines: Vec<&str> = run.stdout.lines().collect();
+    assert_eq!(lines.len(), 3);
+    assert!(lines[0].starts_with("model ") && lines[0].ends_with("; available"), "{}", lines[0]);
+    assert!(lines[1].starts_with("rtl "));
+    assert!(lines[2].starts_with("gpu ") && lines[2].ends_with("; not available: not part of this build"));
+}

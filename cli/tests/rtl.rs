@@ -1,0 +1,113 @@
+//! `doorbell compare` with the RTL: agreement on small traces, and a waveform where there is none.
+#![cfg(feature = "rtl")]
+
+mod common;
+
+use std::fs;
+
+use common::doorbell;
+use rstest::rstest;
+use serde_json::Value;
+use tempfile::tempdir;
+
+/// Runs a comparison of model and RTL, and returns its exit code, what it printed and the JSON.
+fn compare(arguments: &str) -> (i32, String, Value) {
+    let directory = tempdir().unwrap();
+    let run = doorbell(directory.path(), &format!("compare {arguments} --json out.json"));
+    let json =
+        fs::read_to_string(directory.path().join("out.json")).unwrap_or_else(|_| panic!("{}", run.stderr));
+    assert_eq!(
+        directory.path().join("divergence.fst").exists(),
+        run.code == 1,
+        "a waveform comes with a difference"
+    );
+    (run.code, run.stdout, serde_json::from_str(&json).unwrap())
+}
+
+#[test]
+fn r06_without_arguments_all_devices_agree_and_the_missing_are_named() {
+    let (code, text, json) = compare("");
+    assert_eq!(code, 0, "{text}");
+    assert!(text.contains(
+        "skipped: gpu (not part of this build)\nidentical: 256 completions and 21285 tokens on model, rtl\n"
+    ));
+    assert_eq!(json["devices"][0]["digest"], json["devices"][1]["digest"]);
+    assert_eq!(json["skipped"][0]["device"], "gpu");
+}
+
+#[rstest]
+#[case::groups("--group 4 --limit 40")]
+#[case::checkpoints("--checkpoint 32 --limit 100")]
+#[case::every_token("--checkpoint 1 --limit 10")]
+#[case::resident("--checkpoint 16 --resident --reward-threshold 0.1")]
+#[case::eos("--eos 0.01 --checkpoint 32")]
+#[case::stops("--stop-every 2")]
+#[case::stops_at_checkpoints("--stop-every 1 --checkpoint 16 --group 2 --limit 60 --eos 0.002")]
+#[case::smallest_queues("--sq-depth 2 --cq-depth 2 --limit 60")]
+#[case::backpressure("--cq-depth 2 --checkpoint 8 --limit 60")]
+#[case::wait_states("--wait-states 3 --limit 40")]
+fn r06_rtl_agrees_with_the_model(#[case] arguments: &str, #[values(1, 4, 15)] workers: u32) {
+    let (code, text, _) = compare(&format!("--workers {workers} {arguments}"));
+    assert_eq!(code, 0, "{text}");
+}
+
+#[rstest]
+fn r06_memory_does_not_matter(
+    #[values(1, 2, 3, 4, 5, 6, 7, 8)] seed: u32,
+    #[values("", "--stop-every 3")] stops: &str,
+) {
+    let (code, text, _) = compare(&format!(
+        "--random-memory --seed {seed} --checkpoint 24 --group 2 --limit 24 --eos 0.003 {stops}"
+    ));
+    assert_eq!(code, 0, "{text}");
+}
+
+#[rstest]
+#[case::token("token:20:3", "token ")]
+#[case::result("completion:30:result", "result ")]
+#[case::status("completion:30:status", "status ")]
+#[case::unread("read-error:40", "DMA_FAULT")]
+#[case::lost_tokens("token-error:40", "DMA_FAULT")]
+#[case::hang("hang:5", "failed: rtl did not finish: rtl: a completion did not happen within")]
+#[case::assertion("response:500", "failed: rtl did not finish: rtl: assertion failed: R3")]
+fn a_fault_is_found_and_recorded(#[case] fault: &str, #[case] told: &str) {
+    let (code, text, json) = compare(&format!("--inject {fault}"));
+    assert_eq!(code, 1, "{text}");
+    assert!(text.contains(told), "{text}");
+    assert_eq!(json["waveform"]["file"], "divergence.fst");
+    assert!(json["waveform"]["problem"].is_null(), "{}", json["waveform"]);
+    assert!(json["waveform"]["first_cycle"].as_u64() < json["waveform"]["last_cycle"].as_u64());
+}
+
+/// The window holds the place: far into a longer run, it is not the whole run.
+#[test]
+fn the_waveform_is_a_window() {
+    let (code, text, json) = compare("--group 8 --workers 1 --inject completion:1500:result");
+    assert_eq!(code, 1, "{text}");
+    let cycles = json["devices"][1]["cycles"].as_u64().unwrap();
+    let (first, last) =
+        (json["waveform"]["first_cycle"].as_u64().unwrap(), json["waveform"]["last_cycle"].as_u64().unwrap());
+    assert!(first > cycles / 4 && last - first < cycles / 2, "{first} to {last} of {cycles}");
+}
+
+#[test]
+fn a_waveform_that_cannot_be_written_does_not_hide_the_verdict() {
+    let directory = tempdir().unwrap();
+    fs::create_dir(directory.path().join("divergence.fst")).unwrap();
+    let run = doorbell(directory.path(), "compare --inject token");
+    assert_eq!(run.code, 1, "{}", run.stderr);
+    assert!(run.stdout.contains("different: rtl differs from model"), "{}", run.stdout);
+    assert!(run.stdout.contains("waveform: divergence.fst was not recorded: "), "{}", run.stdout);
+}
+
+#[rstest]
+#[case::workers("--workers 17", 3, "no RTL with 17 workers was built")]
+#[case::no_workers("--workers 0", 2, "workers is 0: it must be at least 1")]
+#[case::latency("--latency 2000000", 2, "latency is 2000000..=2000000: it must be")]
+#[case::fault("--inject fire", 2, "'fire' is no fault of the RTL's memory: expected token:BEAT:BIT")]
+fn bad_rtl_arguments(#[case] arguments: &str, #[case] code: i32, #[case] problem: &str) {
+    let directory = tempdir().unwrap();
+    let run = doorbell(directory.path(), &format!("compare {arguments}"));
+    assert_eq!(run.code, code, "{}", run.stderr);
+    assert!(run.stderr.contains(problem), "{}", run.stderr);
+}
