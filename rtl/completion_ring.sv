@@ -85,7 +85,6 @@ module completion_ring
   assign line_ack   = ack_i && ack_id_i != COMPLETION_AXI_ID;
   assign ack_worker = ack_id_i[3:0];
   assign worker     = record.worker_id[3:0];
-  assign behind     = record_after - acked[worker];
 
   // Faulty lines: all completions from the one with the first faulty line to the one with the last are marked. So a
   // fault is never lost, at the price of suspecting a good descriptor between two faulty ones of one worker.
@@ -93,18 +92,25 @@ module completion_ring
   logic [LINE_COUNT_BITS-1:0] fault_first [0:MAX_WORKERS-1];
   logic [LINE_COUNT_BITS-1:0] fault_last  [0:MAX_WORKERS-1];
   logic [LINE_COUNT_BITS-1:0] past_first, past_last;
-  logic                       suspect;
-  assign past_first = record_after - fault_first[worker];
-  assign past_last  = record_after - fault_last[worker];
-  assign suspect    = faulty[worker] && !past_first[LINE_COUNT_BITS-1];
+  logic                       suspect, lines_acked;
+
+  // The oldest record: are its lines acknowledged, and without an error?
+  always_comb begin
+    behind      = '0;
+    past_first  = '0;
+    lines_acked = 1'b0;
+    suspect     = 1'b0;
+    if (record_valid) begin
+      behind      = record_after - acked[worker];
+      past_first  = record_after - fault_first[worker];
+      lines_acked = behind == '0 || behind[LINE_COUNT_BITS-1];
+      suspect     = faulty[worker] && !past_first[LINE_COUNT_BITS-1];
+    end
+  end
+  assign past_last = record_after - fault_last[worker];
 
   always_ff @(posedge clk_i) begin
-    if (!rst_ni) begin
-      for (int w = 0; w < MAX_WORKERS; w++) begin
-        acked[w]  <= '0;
-        faulty[w] <= 1'b0;
-      end
-    end else if (clear_i) begin
+    if (!rst_ni || clear_i) begin
       for (int w = 0; w < MAX_WORKERS; w++) begin
         acked[w]  <= '0;
         faulty[w] <= 1'b0;
@@ -126,7 +132,7 @@ module completion_ring
   end
 
   // ---------------------------------------------------------------- one beat of two slots
-  logic                lines_acked, slot_free, full;
+  logic                slot_free, full;
   logic                low_valid_q, high_valid_q, low_asked_q, high_asked_q;
   logic [255:0]        low_q, high_q;
   logic [63:0]         beat_addr_q;
@@ -134,7 +140,6 @@ module completion_ring
   hw_completion_t      completion;
   logic [7:0]          status, error;
 
-  assign lines_acked = record_valid && (behind == '0 || behind[LINE_COUNT_BITS-1]);
   assign full        = tail_q - head_q == {15'd0, size_i};
   assign slot_free   = !high_valid_q || beat_ready_i;
   // A low half that leaves alone in this cycle must not be joined.
@@ -142,11 +147,18 @@ module completion_ring
                     && !(low_valid_q && !high_valid_q && beat_ready_i);
   assign stall_o     = lines_acked && full;
 
-  assign status = suspect ? STATUS_ERROR : record.status;
-  assign error  = (suspect && record.status != STATUS_ERROR) ? ERR_DMA_FAULT : record.error;
-  assign completion = {7'd0, (tail_q & {15'd0, size_i}) == '0, status, record.flags, error,
-                       record.worker_id, record.reward_model_id, sq_head_i, record.result,
-                       record.final_seq_len, record.rollout_id, record.user_data};
+  always_comb begin
+    status     = '0;
+    error      = '0;
+    completion = '0;
+    if (take) begin
+      status     = suspect ? STATUS_ERROR : record.status;
+      error      = (suspect && record.status != STATUS_ERROR) ? ERR_DMA_FAULT : record.error;
+      completion = {7'd0, (tail_q & {15'd0, size_i}) == '0, status, record.flags, error,
+                    record.worker_id, record.reward_model_id, sq_head_i, record.result,
+                    record.final_seq_len, record.rollout_id, record.user_data};
+    end
+  end
   assign error_done_o = take && status == STATUS_ERROR;
 
   always_ff @(posedge clk_i) begin
@@ -163,11 +175,7 @@ module completion_ring
   end
 
   always_ff @(posedge clk_i) begin
-    if (!rst_ni) begin
-      low_valid_q  <= 1'b0;
-      high_valid_q <= 1'b0;
-      waited_q     <= '0;
-    end else if (clear_i) begin
+    if (!rst_ni || clear_i) begin
       low_valid_q  <= 1'b0;
       high_valid_q <= 1'b0;
       waited_q     <= '0;
@@ -239,7 +247,9 @@ module completion_ring
       tail_q       <= start_index_i;
       visible_q    <= start_index_i;
       asked_upto_q <= start_index_i;
-    end else if (!clear_i) begin
+    end else if (clear_i) begin
+      head_q <= tail_q;  // R12: the queue is empty
+    end else begin
       if (release_i && release_ok_o) head_q <= release_head_i;
       if (take) tail_q <= tail_q + 32'd1;
       visible_q <= visible;

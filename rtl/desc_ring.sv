@@ -56,22 +56,31 @@ module desc_ring #(
   logic        plan;
 
   assign pending = tail_q != next_q;
+  assign waiting = 17'(tail_q - next_q);
+  assign room    = 17'(room_q);
 
   always_comb begin
-    waiting     = 17'(tail_q - next_q);
-    slot        = next_q[15:0] & (size_i[15:0] - 16'd1);
-    slot_addr   = base_i + {42'd0, slot, 6'd0};
-    to_wrap     = size_i - {1'b0, slot};
-    to_boundary = 17'd64 - {11'd0, slot_addr[11:6]};
-    room        = 17'(room_q);
+    slot        = '0;
+    slot_addr   = '0;
+    to_wrap     = '0;
+    to_boundary = '0;
+    wanted      = '0;
+    slots       = '0;
+    plan        = 1'b0;
+    if (pending && room_q != '0) begin
+      slot        = next_q[15:0] & (size_i[15:0] - 16'd1);
+      slot_addr   = base_i + {42'd0, slot, 6'd0};
+      to_wrap     = size_i - {1'b0, slot};
+      to_boundary = 17'd64 - {11'd0, slot_addr[11:6]};
 
-    wanted = MaxBurst;
-    if (waiting < wanted)     wanted = waiting;
-    if (to_wrap < wanted)       wanted = to_wrap;
-    if (to_boundary < wanted)   wanted = to_boundary;
+      wanted = MaxBurst;
+      if (waiting < wanted)     wanted = waiting;
+      if (to_wrap < wanted)     wanted = to_wrap;
+      if (to_boundary < wanted) wanted = to_boundary;
 
-    slots = (room < wanted) ? room : wanted;
-    plan  = pending && !clear_i && (slots == wanted || slots >= MinCut) && (!request_o || request_ready_i);
+      slots = (room < wanted) ? room : wanted;
+      plan  = !clear_i && (slots == wanted || slots >= MinCut) && (!request_o || request_ready_i);
+    end
   end
 
   always_ff @(posedge clk_i) begin
@@ -101,7 +110,10 @@ module desc_ring #(
       next_q <= start_index_i;
       tail_q <= start_index_i;
       room_q <= RoomBits'(FetchDepth);
-    end else if (!clear_i) begin
+    end else if (clear_i) begin
+      next_q <= head_q;  // R12: the queue is empty
+      tail_q <= head_q;
+    end else begin
       if (doorbell_i && doorbell_ok_o) tail_q <= doorbell_tail_i;
       if (received_i) head_q <= head_q + 32'd1;
       if (plan) next_q <= next_q + {15'd0, slots};

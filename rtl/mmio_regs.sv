@@ -2,6 +2,7 @@
 // perf_counters. An access that the page does not allow answers an error and changes nothing.
 module mmio_regs
   import desc_pkg::*;
+  import core_pkg::*;
 #(
   parameter int Workers = 4
 ) (
@@ -232,7 +233,7 @@ module mmio_regs
         REG_CQ_HEAD:            read_data_o = cq_head_i;
         REG_STATE:              read_data_o = {29'd0, error_q != FAULT_NONE, idle, active_i};
         REG_ERROR:              read_data_o = {24'd0, error_q};
-        REG_STATUS:             read_data_o = {5'($countones(~free_i)), (run_i & ~ready_i) != '0, wait_i != '0, free_i != '1,
+        REG_STATUS:             read_data_o = {5'(Workers) - count_ones(MAX_WORKERS'(free_i)), (run_i & ~ready_i) != '0, wait_i != '0, free_i != '1,
                                                saturate(sq_fill), saturate(cq_fill), refused_q};
         REG_WORKERS:            read_data_o = {27'd0, workers_q};
         REG_SQ_BASE_LO:         read_data_o = sq_base_o[31:0];
@@ -268,9 +269,6 @@ module mmio_regs
 `ifndef SYNTHESIS
   initial begin
     if (Workers < 1 || Workers > 16) $fatal(1, "mmio_regs: Workers is %0d, must be 1 to 16", Workers);
-  end
-  always_ff @(posedge clk_i) begin
-    if (rst_ni && active_i && enable_q && !config_ok) $fatal(1, "R11 mmio_regs: active with a bad configuration");
   end
 `endif
 endmodule

@@ -47,6 +47,7 @@ module rollout_worker_fsm
   work_t       queue_0_q, queue_1_q;
   /* verilator lint_on UNUSEDSIGNAL */
   logic        start;
+  logic        open_q;                    // nothing is queued, or one that will not take long
   logic [1:0]  queued_q, queued;          // queued: after a start in this cycle
 
   assign queued = queued_q - 2'(start);
@@ -61,8 +62,15 @@ module rollout_worker_fsm
   end
 
   always_ff @(posedge clk_i) begin
-    if (!rst_ni || clear_i) queued_q <= '0;
-    else                    queued_q <= queued + 2'(assign_i);
+    if (!rst_ni || clear_i) begin
+      queued_q <= '0;
+      open_q   <= 1'b1;
+    end else if (assign_i || start) begin
+      queued_q <= queued + 2'(assign_i);
+      if (queued == '0)    open_q <= !assign_i || work_i.brief;
+      else if (assign_i)   open_q <= 1'b0;
+      else                 open_q <= start ? queue_1_q.brief : queue_0_q.brief;
+    end
   end
 
   // ---------------------------------------------------------------- the descriptor that runs
@@ -74,7 +82,7 @@ module rollout_worker_fsm
   // (a checkpoint or the last).
   logic [31:0] position_q, last_q, event_q;
 
-  logic        fire, ends, finish, eos;
+  logic        fire, finish, eos;
   logic [31:0] token, digest, counter, first_position;
   logic [3:0]  how;
 
@@ -82,38 +90,40 @@ module rollout_worker_fsm
   assign eos     = {1'b0, hash_q[31:17]} < eos_threshold_i;
   assign digest  = digest_step(digest_q, token);
   assign counter = counter_q + GOLDEN;
-  assign fire    = state_q == StRun && ready_i && !clear_i;
-  assign ends    = position_q == event_q || !adds_tokens_q || stop_q || (eos && eos_stops_q);
-
-  // What ends the descriptor: the contract's order.
-  always_comb begin
-    finish = 1'b0;
-    how    = {2'b00, END_DONE};
-    if (ends) begin
-      finish = 1'b1;
-      how[2] = eos || eos_seen_q;
-      if (adds_tokens_q && position_q != last_q && !(eos && eos_stops_q)) begin
-        if (stop_q)                                  how[1:0] = END_STOPPED;
-        else if (!resident_q)                        how[1:0] = END_REWARD_NEEDED;
-        else if (score(digest) < reward_threshold_i) how[3]   = 1'b1;
-        else                                         finish   = 1'b0;
-      end
-    end
-  end
-
-  assign start = queued_q != '0 && (state_q == StIdle || (fire && finish));
 
   always_comb begin
+    fire    = 1'b0;
+    finish  = 1'b0;
+    start   = 1'b0;
+    how     = {2'b00, END_DONE};
     state_d = state_q;
     case (state_q)
-      StIdle:  if (start) state_d = StRun;
+      StIdle:  start = queued_q != '0;
       StDelay: if (delay_q == 16'd1) state_d = StRun;
-      default: if (fire && finish && !start) state_d = StIdle;
+      default: begin
+        if (ready_i && !clear_i) begin
+          fire = 1'b1;
+          // What ends the descriptor: the contract's order.
+          if (position_q == event_q || stop_q || (eos && eos_stops_q)) begin
+            finish = 1'b1;
+            how[2] = eos || eos_seen_q;
+            if (position_q != last_q && !(eos && eos_stops_q)) begin
+              if (stop_q)                                  how[1:0] = END_STOPPED;
+              else if (!resident_q)                        how[1:0] = END_REWARD_NEEDED;
+              else if (score(digest) < reward_threshold_i) how[3]   = 1'b1;
+              else                                         finish   = 1'b0;
+            end
+          end
+          if (finish) begin
+            start   = queued_q != '0;
+            state_d = StIdle;
+          end else if (wait_states_i != '0) begin
+            state_d = StDelay;
+          end
+        end
+      end
     endcase
-    // The wait states of the next token, if there is one.
-    if (wait_states_i != '0) begin
-      if ((start && queue_0_q.adds_tokens) || (fire && !finish)) state_d = StDelay;
-    end
+    if (start) state_d = (wait_states_i != '0 && queue_0_q.adds_tokens) ? StDelay : StRun;
   end
 
   always_ff @(posedge clk_i) begin
@@ -125,7 +135,9 @@ module rollout_worker_fsm
   assign first_position = {28'd0, queue_0_q.start_word};
 
   always_ff @(posedge clk_i) begin
-    if (start) begin
+    if (!rst_ni || clear_i) begin
+      near_end_q <= 1'b1;
+    end else if (start) begin
       adds_tokens_q <= queue_0_q.adds_tokens;
       eos_stops_q   <= queue_0_q.eos_stops;
       resident_q    <= queue_0_q.resident;
@@ -137,9 +149,14 @@ module rollout_worker_fsm
       eos_seen_q    <= 1'b0;
       digest_q      <= DIGEST_INIT;
       position_q    <= first_position;
-      last_q        <= first_position + queue_0_q.max_tokens - 32'd1;
-      event_q       <= first_position - 32'd1
-                     + ((queue_0_q.checkpoint < queue_0_q.max_tokens) ? queue_0_q.checkpoint : queue_0_q.max_tokens);
+      if (queue_0_q.adds_tokens) begin
+        last_q  <= first_position + queue_0_q.max_tokens - 32'd1;
+        event_q <= first_position - 32'd1
+                 + ((queue_0_q.checkpoint < queue_0_q.max_tokens) ? queue_0_q.checkpoint : queue_0_q.max_tokens);
+      end else begin
+        last_q  <= first_position;  // ends at once
+        event_q <= first_position;
+      end
     end else if (fire) begin
       // After the end of a descriptor without a successor these values are not looked at.
       if (eos) eos_seen_q <= 1'b1;
@@ -150,8 +167,9 @@ module rollout_worker_fsm
       if (event_q - position_q == NEAR_END) begin
         if (!resident_q || event_q == last_q) near_end_q <= 1'b1;
       end
+      if (finish) near_end_q <= 1'b1;
       // Only a resident rollout goes on behind a checkpoint.
-      if (ends) event_q <= (checkpoint_q < last_q - position_q) ? position_q + checkpoint_q : last_q;
+      if (position_q == event_q) event_q <= (checkpoint_q < last_q - position_q) ? position_q + checkpoint_q : last_q;
     end
   end
 
@@ -189,7 +207,7 @@ module rollout_worker_fsm
 
   // ---------------------------------------------------------------- what the dispatcher sees
   assign free_o  = state_q == StIdle && queued_q == '0;
-  assign wants_o = (near_end_q || state_q == StIdle) && (queued_q == '0 || (queued_q == 2'd1 && queue_0_q.brief));
+  assign wants_o = near_end_q && open_q;
 
   always_comb begin
     holds_o = 1'b0;
