@@ -13,6 +13,8 @@ use memmap2::MmapOptions;
 
 use crate::error::DeviceError;
 
+const _: () = assert!(usize::BITS == 64, "bus addresses are 64 bits, and so must offsets be");
+
 /// Alignment of a shared block and of the regions in it, in bytes.
 pub const PAGE: usize = 4096;
 
@@ -118,7 +120,7 @@ impl SharedMemory {
     /// `BusFault` if the record does not lie in the block or is not 8-byte aligned (R11).
     #[inline]
     pub fn bus_read<const N: usize>(&self, address: u64, out: &mut [u64; N]) -> Result<(), BusFault> {
-        self.array::<N>(self.offset_of(address)?, 1)
+        self.array::<N>(self.offset_of(address), 1)
             .ok_or(BusFault)
             .map(|slots| Slots { slots, mask: 0 }.load(0, out))
     }
@@ -130,7 +132,7 @@ impl SharedMemory {
     /// As [`bus_read`](Self::bus_read).
     #[inline]
     pub fn bus_write<const N: usize>(&self, address: u64, words: [u64; N]) -> Result<(), BusFault> {
-        let slots = self.array::<N>(self.offset_of(address)?, 1).ok_or(BusFault)?;
+        let slots = self.array::<N>(self.offset_of(address), 1).ok_or(BusFault)?;
         Slots { slots, mask: 0 }.store(0, words);
         Ok(())
     }
@@ -141,14 +143,15 @@ impl SharedMemory {
     /// `BusFault` if the word does not lie in the block or is not 4-byte aligned (R11).
     #[inline]
     pub fn bus_write_u32(&self, address: u64, value: u32) -> Result<(), BusFault> {
-        let words = self.words32(self.offset_of(address)?, 1).ok_or(BusFault)?;
+        let words = self.words32(self.offset_of(address), 1).ok_or(BusFault)?;
         words[0].store(value, Ordering::Relaxed);
         Ok(())
     }
 
+    /// What lies below the block wraps to far behind it.
     #[inline]
-    fn offset_of(&self, address: u64) -> Result<usize, BusFault> {
-        address.checked_sub(self.bus_address).and_then(|offset| usize::try_from(offset).ok()).ok_or(BusFault)
+    fn offset_of(&self, address: u64) -> usize {
+        address.wrapping_sub(self.bus_address) as usize
     }
 
     /// Copies 32-bit words out.
@@ -203,7 +206,7 @@ impl SharedMemory {
     /// The pointer to `bytes` bytes at `offset`, if they lie in the block and are aligned.
     #[inline]
     fn checked(&self, offset: usize, bytes: usize, align: usize) -> Option<NonNull<u8>> {
-        if offset % align != 0 || offset.checked_add(bytes)? > self.len {
+        if offset % align != 0 || bytes > self.len || offset > self.len - bytes {
             return None;
         }
         // SAFETY: `offset` is at most `len`, so the result lies in, or one past, the block.

@@ -145,7 +145,7 @@ pub fn numbered(descs: impl IntoIterator<Item = HwDesc>) -> Vec<HwDesc> {
 
 /// A number below `bound`.
 pub fn below(random: &mut ChaCha8Rng, bound: u32) -> u32 {
-    (u64::from(random.next_u32()) * u64::from(bound) >> 32) as u32
+    ((u64::from(random.next_u32()) * u64::from(bound)) >> 32) as u32
 }
 
 /// Expects that a register write was refused.

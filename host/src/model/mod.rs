@@ -147,7 +147,6 @@ impl Execution<'_> {
     fn next(&mut self, budget: &mut u32) -> Option<Outcome> {
         *budget -= 1;
         self.registers.count(Counter::Descriptors, 1);
-        self.registers.count(Counter::ReadBeats, 1);
         let session = self.registers.session.as_mut()?;
         let index = session.sq.head;
         session.sq.head = index.wrapping_add(1);
@@ -179,15 +178,10 @@ impl Execution<'_> {
         let before = decode.produced;
         let mut tokens = Tokens { memory: self.memory, session, mutator: self.mutator };
         let outcome = decode.run(self.desc, *budget, stop_waits, session, &mut tokens);
-        let wait_states = u64::from(session.wait_states);
 
         let produced = decode.produced - before;
         *budget -= produced;
-        let (tokens, waits) = (u64::from(produced), u64::from(produced) * wait_states);
-        self.registers.count(Counter::Tokens, tokens);
-        self.registers.count(Counter::Cycles, tokens + waits);
-        self.registers.count(Counter::Busy, tokens + waits);
-        self.registers.count(Counter::Wait, waits);
+        self.registers.count(Counter::Tokens, produced.into());
         self.registers.count(Counter::WriteBeats, lines(self.desc.delta_offset, before, decode.produced));
 
         if outcome.is_none() {
@@ -211,14 +205,11 @@ impl Execution<'_> {
         if let Some(mutator) = self.mutator {
             words = mutator.completion(words);
         }
-        let address = session.cq.address(index, size_of::<HwCompletion>() as u64).ok_or(BusFault);
-        if address.and_then(|address| self.memory.bus_write(address, words)).is_err() {
+        let address = session.cq.address(index, size_of::<HwCompletion>() as u64);
+        if self.memory.bus_write(address, words).is_err() {
             self.registers.raise(DeviceFault::CompletionWrite);
         }
         self.registers.count(Counter::Completions, 1);
-        self.registers.count(Counter::WriteBeats, 1);
-        self.registers.count(Counter::Cycles, 1);
-        self.registers.count(Counter::Busy, 1);
         if outcome.status == Status::Error {
             self.registers.count(Counter::Errors, 1);
             if outcome.error == ErrorCode::DmaFault {
@@ -261,8 +252,7 @@ impl Execution<'_> {
 #[inline]
 fn fetch(memory: &SharedMemory, session: &Session, index: u32, desc: &mut HwDesc) -> Result<(), BusFault> {
     let words: &mut [u64; DESC_WORDS] = cast_mut(desc);
-    let address = session.sq.address(index, size_of::<HwDesc>() as u64).ok_or(BusFault)?;
-    memory.bus_read(address, words)
+    memory.bus_read(session.sq.address(index, size_of::<HwDesc>() as u64), words)
 }
 
 /// 64-byte lines that tokens number `from` up to, not including, `to` touch, number 0 being at `delta_offset`.
@@ -287,7 +277,6 @@ impl TokenSink for Tokens<'_> {
         }
         // R11: within the region by the checks of the descriptor, and within the memory by those of the bus.
         debug_assert!(offset + 4 <= self.session.token_size, "R11: token at {offset:#x}");
-        let address = self.session.token_base.checked_add(offset).ok_or(BusFault)?;
-        self.memory.bus_write_u32(address, token)
+        self.memory.bus_write_u32(self.session.token_base.wrapping_add(offset), token)
     }
 }

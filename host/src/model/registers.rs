@@ -34,10 +34,10 @@ impl Ring {
         self.fill() == self.depth.slots()
     }
 
-    /// Bus address of the slot of `index`, slots being `bytes` long; `None` beyond the address space.
+    /// Bus address of the slot of `index`, slots being `bytes` long.
     #[inline]
-    pub fn address(&self, index: u32, bytes: u64) -> Option<u64> {
-        self.base.checked_add(bytes * u64::from(self.depth.slot(index)))
+    pub fn address(&self, index: u32, bytes: u64) -> u64 {
+        self.base.wrapping_add(bytes * u64::from(self.depth.slot(index)))
     }
 }
 
@@ -50,7 +50,6 @@ pub(super) struct Session {
     pub token_size: u64,
     pub kv_size: u64,
     pub checkpoint_default: u32,
-    pub wait_states: u32,
     pub length_limit: u32,
     pub eos_threshold: u32,
     pub reward_threshold: u32,
@@ -68,7 +67,9 @@ pub(super) struct Registers {
     fault: DeviceFault,
     irq: Irq,
     refused: u8,
+    /// What is counted one by one; the others follow from these and from the wait states of the session.
     counters: [u64; Counter::ALL.len()],
+    wait_states: u64,
     /// High halves as latched by reads of the low halves.
     latched: [u32; Counter::ALL.len()],
 }
@@ -94,6 +95,7 @@ impl Registers {
             irq: Irq::empty(),
             refused: 0,
             counters: [0; Counter::ALL.len()],
+            wait_states: 0,
             latched: [0; Counter::ALL.len()],
         }
     }
@@ -186,6 +188,7 @@ impl Registers {
             Some(session) => {
                 self.session = Some(session);
                 self.counters.fill(0);
+                self.wait_states = self.config[word(Register::WaitStates)].into();
                 self.refused = 0;
             }
             None => self.raise(DeviceFault::BadConfig),
@@ -209,7 +212,6 @@ impl Registers {
             token_size: wide(R::TokenSizeLo, R::TokenSizeHi),
             kv_size: wide(R::KvSizeLo, R::KvSizeHi),
             checkpoint_default: get(R::CheckpointDefault),
-            wait_states: get(R::WaitStates),
             length_limit: get(R::LengthLimit),
             eos_threshold: get(R::EosThreshold),
             reward_threshold: get(R::RewardThreshold),
@@ -271,8 +273,8 @@ impl Registers {
 
     fn read_counter(&mut self, register: Register) -> u32 {
         for counter in Counter::ALL {
-            let value = self.counters[counter as usize];
             if register == counter.lo() {
+                let value = self.counter(counter);
                 self.latched[counter as usize] = (value >> 32) as u32;
                 return value as u32;
             }
@@ -281,5 +283,19 @@ impl Registers {
             }
         }
         0
+    }
+
+    fn counter(&self, counter: Counter) -> u64 {
+        let counted = |counter: Counter| self.counters[counter as usize];
+        let waits = counted(Counter::Tokens) * self.wait_states;
+        match counter {
+            Counter::ReadBeats => counted(Counter::Descriptors),
+            Counter::WriteBeats => counted(Counter::WriteBeats) + counted(Counter::Completions),
+            Counter::Wait => waits,
+            Counter::Cycles | Counter::Busy => {
+                counted(Counter::Completions) + counted(Counter::Tokens) + waits
+            }
+            _ => counted(counter),
+        }
     }
 }

@@ -79,7 +79,11 @@ fn r08_reach_of_a_stop(#[case] behind: &[HwDesc], #[case] stops: bool) {
     let mut driver = driver(QueueConfig { token_bytes: 1 << 20, ..Default::default() });
     driver.submit(&[HwDesc::decode(1, 0, 100_000)]).unwrap();
     driver.platform_mut().advance(1).unwrap();
-    assert_eq!(driver.read(Register::Status).unwrap() >> 24, 0b00001_001, "one worker is busy");
+    assert_eq!(
+        driver.read(Register::Status).unwrap() >> 24,
+        0x09,
+        "one worker busy (bits 7:3), worker 0 in state 1 (bits 2:0)"
+    );
     driver.submit(behind).unwrap();
     if behind.is_empty() {
         // R1: written, but not published.
