@@ -77,7 +77,11 @@ fn variants() -> Result<Vec<u32>, String> {
         .split(',')
         .map(|number| number.trim().parse().ok().filter(|workers| (1..=16).contains(workers)))
         .collect::<Option<Vec<u32>>>()
-        .ok_or_else(|| format!("DOORBELL_RTL_WORKERS is {list:?}: it lists numbers of workers from 1 to 16, as in 1,4,16"))?;
+        .ok_or_else(|| {
+            format!(
+                "DOORBELL_RTL_WORKERS is {list:?}: it lists numbers of workers from 1 to 16, as in 1,4,16"
+            )
+        })?;
     workers.sort_unstable();
     workers.dedup();
     Ok(workers)
@@ -85,7 +89,8 @@ fn variants() -> Result<Vec<u32>, String> {
 
 fn rtl_sources(root: &Path) -> Result<Vec<PathBuf>, String> {
     let list = root.join("rtl/files.f");
-    let text = fs::read_to_string(&list).map_err(|error| format!("cannot read {}: {error}", list.display()))?;
+    let text =
+        fs::read_to_string(&list).map_err(|error| format!("cannot read {}: {error}", list.display()))?;
     Ok(text
         .lines()
         .map(str::trim)
@@ -122,8 +127,9 @@ impl Verilator {
         let include = PathBuf::from(String::from_utf8_lossy(&output.stdout).trim()).join("include");
         // Some packages print an empty version line; the header is always right.
         let header = include.join("verilated_config.h");
-        let text = fs::read_to_string(&header)
-            .map_err(|error| format!("{name:?} is no working Verilator: cannot read {}: {error}", header.display()))?;
+        let text = fs::read_to_string(&header).map_err(|error| {
+            format!("{name:?} is no working Verilator: cannot read {}: {error}", header.display())
+        })?;
         let version = text
             .lines()
             .filter_map(|line| line.strip_prefix("#define VERILATOR_VERSION ")?.split('"').nth(1))
@@ -219,15 +225,23 @@ fn compile(
         // The simulator is the product's engine: fast whatever the cargo profile.
         build.cpp(true).std("c++20").opt_level(3).debug(false).define("NDEBUG", None);
         build.include(&source).include(root.join("contract")).include(out);
-        for (name, value) in
-            [("VM_COVERAGE", "0"), ("VM_SC", "0"), ("VM_TRACE", "1"), ("VM_TRACE_FST", "1"), ("VM_TRACE_VCD", "0")]
-        {
+        for (name, value) in [
+            ("VM_COVERAGE", "0"),
+            ("VM_SC", "0"),
+            ("VM_TRACE", "1"),
+            ("VM_TRACE_FST", "1"),
+            ("VM_TRACE_VCD", "0"),
+        ] {
             build.define(name, value);
         }
         build.define("VL_TIME_CONTEXT", None);
         build.flag("-include").flag(source.join("sim_hooks.h"));
         // Verilator's headers are not ours to warn about.
-        build.flag("-isystem").flag(&verilator.include).flag("-isystem").flag(verilator.include.join("vltstd"));
+        build
+            .flag("-isystem")
+            .flag(&verilator.include)
+            .flag("-isystem")
+            .flag(verilator.include.join("vltstd"));
         for model in models {
             build.flag("-isystem").flag(out.join(&model.prefix));
         }
@@ -242,11 +256,13 @@ fn compile(
     });
     for model in models {
         let directory = out.join(&model.prefix);
-        let entries =
-            fs::read_dir(&directory).map_err(|error| format!("cannot read {}: {error}", directory.display()))?;
+        let entries = fs::read_dir(&directory)
+            .map_err(|error| format!("cannot read {}: {error}", directory.display()))?;
         let mut files: Vec<PathBuf> = entries.filter_map(|entry| Some(entry.ok()?.path())).collect();
         files.sort();
-        for file in files.into_iter().filter(|file| file.extension().is_some_and(|extension| extension == "cpp")) {
+        for file in
+            files.into_iter().filter(|file| file.extension().is_some_and(|extension| extension == "cpp"))
+        {
             let name = file.file_name().unwrap_or_default().to_string_lossy().into_owned();
             let build = match () {
                 () if name.ends_with("__Slow.cpp") => &mut once,

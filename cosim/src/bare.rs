@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use doorbell_host::contract::{HwDesc, Register};
 use doorbell_host::QueueConfig;
+use doorbell_host::contract::{HwDesc, Register};
 
 use crate::bridge::ffi;
 use crate::error::CosimError;
@@ -33,7 +33,11 @@ pub fn bare_loop(workers: u32, config: &QueueConfig, descs: &[HwDesc]) -> Result
     let workers = variant_for(workers)?;
     if descs.is_empty() || descs.len() > 1 << 16 {
         let value = descs.len().to_string();
-        return Err(CosimError::Config { field: "descriptors of the bare loop", value, expected: "1 to 65536" });
+        return Err(CosimError::Config {
+            field: "descriptors of the bare loop",
+            value,
+            expected: "1 to 65536",
+        });
     }
     let registers = [
         (Register::CheckpointDefault, config.checkpoint_default),

@@ -101,7 +101,12 @@ pub(crate) mod ffi {
         /// non-atomically while a function of the simulator runs.
         unsafe fn attach(self: Pin<&mut Simulator>, host: *mut u8, bytes: u64, bus: u64);
         fn reset(self: Pin<&mut Simulator>, cycles: u32) -> Result<()>;
-        fn write_register(self: Pin<&mut Simulator>, offset: u32, value: u32, strobe: u8) -> Result<RegisterAnswer>;
+        fn write_register(
+            self: Pin<&mut Simulator>,
+            offset: u32,
+            value: u32,
+            strobe: u8,
+        ) -> Result<RegisterAnswer>;
         fn read_register(self: Pin<&mut Simulator>, offset: u32) -> Result<RegisterAnswer>;
         /// Returns how many completions became visible.
         fn run(self: Pin<&mut Simulator>, max_cycles: u64, want: u64) -> Result<u64>;
@@ -110,7 +115,12 @@ pub(crate) mod ffi {
         fn failure(self: &Simulator) -> Failure;
         fn flush_wave(self: Pin<&mut Simulator>) -> Result<()>;
 
-        fn bare_loop(workers: u32, registers: &[RegisterWrite], descriptors: &[u8], token_bytes: u64) -> Result<BareRun>;
+        fn bare_loop(
+            workers: u32,
+            registers: &[RegisterWrite],
+            descriptors: &[u8],
+            token_bytes: u64,
+        ) -> Result<BareRun>;
 
         fn c_descriptor_fields(bytes: &[u8]) -> Vec<u64>;
         fn c_completion_fields(bytes: &[u8]) -> Vec<u64>;

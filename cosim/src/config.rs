@@ -127,7 +127,11 @@ impl RtlConfig {
     pub(crate) fn simulator(&self) -> Result<ffi::SimulatorConfig, CosimError> {
         let refuse = |field, value: String, expected| Err(CosimError::Config { field, value, expected });
         if self.latency.is_empty() || *self.latency.end() > MAX_LATENCY {
-            return refuse("latency", format!("{:?}", self.latency), "a range from low to high, at most 1000000");
+            return refuse(
+                "latency",
+                format!("{:?}", self.latency),
+                "a range from low to high, at most 1000000",
+            );
         }
         if let Some(channel) = self.stall_percent.iter().position(|&percent| percent > 95) {
             let value = format!("{} on {}", self.stall_percent[channel], CHANNELS[channel]);

@@ -82,11 +82,12 @@ impl CosimError {
     /// The rule that was broken, as in `R4`; `AXI` for the bus protocol; `None` if it is none of the device's.
     pub fn rule(&self) -> Option<&str> {
         match self {
-            Self::Assertion { rule, .. } | Self::Memory { rule, .. } => Some(rule.as_str()).filter(|rule| !rule.is_empty()),
+            Self::Assertion { rule, .. } | Self::Memory { rule, .. } => {
+                Some(rule.as_str()).filter(|rule| !rule.is_empty())
+            }
             Self::Silent { .. } => Some("R15"),
             _ => None,
         }
-
     }
 }
 

@@ -7,9 +7,11 @@
 
 mod bare;
 mod bridge;
+pub mod cases;
 mod config;
 mod error;
 mod platform;
+pub mod probe;
 
 pub use bare::{BareRun, bare_loop};
 pub use config::{CHANNELS, Fault, MAX_LATENCY, RtlConfig, Wave};

@@ -124,7 +124,7 @@ private:
     }
 
     void dump(uint64_t phase) {
-        if (cycle_ >= wave_from_ && cycle_ <= wave_to_) wave_->dump(cycle_ * 10 + phase);
+        if (cycle_ >= wave_from_ && cycle_ < wave_to_) wave_->dump(cycle_ * 10 + phase);
     }
 
     void evaluate() {
