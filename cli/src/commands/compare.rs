@@ -260,8 +260,7 @@ impl Bars {
         ControlFlow::Continue(())
     }
 
-    fn clear(&self) {
-        // Only the terminal's look is at stake.
-        let _ = self.multi.clear();
+    fn clear(self) {
+        self.bars.iter().for_each(ProgressBar::finish_and_clear);
     }
 }

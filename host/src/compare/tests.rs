@@ -231,6 +231,20 @@ fn r08_a_stopped_decode_is_held_to_the_policy(
     assert!(found.fields.iter().any(|difference| difference.name == field), "{found}");
 }
 
+/// What lies behind the tokens of an ended rollout is compared too: nobody was to write there.
+#[rstest]
+#[case::behind_an_early_end(ReplayOptions { eos_threshold: 3000, checkpoint: 8, ..Default::default() })]
+#[case::in_the_padding(ReplayOptions { checkpoint: 8, ..Default::default() })]
+fn a_word_behind_the_tokens_counts(#[case] options: ReplayOptions) {
+    let plan = plan(options);
+    let last = plan.area(20).unwrap().end - 4;
+    let found = divergence(&plan, Tampered::new(&plan, |_, completion| vec![completion]).spoilt(last));
+    let found = found.expect("a word was changed");
+    let token = found.token.expect("it is told");
+    assert_eq!((found.rollout_id, token.offset, token.beyond), (20, last, true));
+    assert_eq!((token.expected, token.found), (0, 1));
+}
+
 /// Its completion echoes nothing but the SQ index, and is still told as the answer to the right descriptor.
 #[test]
 fn a_slot_that_could_not_be_read_is_placed() {

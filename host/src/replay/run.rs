@@ -49,12 +49,12 @@ pub struct Replay {
 #[derive(Debug, thiserror::Error)]
 pub enum ReplayFailure {
     /// The device failed, or stopped answering (R15).
-    #[error("{error}{}", waiting.as_ref().map(describe_waiting).unwrap_or_default())]
+    #[error("{error}{}", waiting.as_deref().map(describe_waiting).unwrap_or_default())]
     Device {
         /// What the driver said.
         error: DeviceError,
         /// The oldest descriptor that has no completion.
-        waiting: Option<HwDesc>,
+        waiting: Option<Box<HwDesc>>,
     },
     /// A completion that no outstanding descriptor asked for (R3).
     #[error(
@@ -91,7 +91,9 @@ pub fn replay(
     let outcome = run.drive(device, progress);
     let wall = start.elapsed();
     let failure = outcome.err().map(|failure| match failure {
-        ReplayFailure::Device { error, .. } => ReplayFailure::Device { error, waiting: run.oldest() },
+        ReplayFailure::Device { error, .. } => {
+            ReplayFailure::Device { error, waiting: run.oldest().map(Box::new) }
+        }
         other => other,
     });
     Replay {

@@ -19,6 +19,8 @@ pub(crate) struct Tampered {
     inner: Driver<ModelPlatform>,
     edit: Edit,
     watch: Watch,
+    /// Byte offset of a token word that reads wrong.
+    spoilt: Option<u64>,
     seen: usize,
     waiting: Vec<HwCompletion>,
 }
@@ -32,9 +34,14 @@ impl Tampered {
             inner: model(plan, 64),
             edit: Box::new(edit),
             watch: Box::new(|_| ()),
+            spoilt: None,
             seen: 0,
             waiting: Vec::new(),
         }
+    }
+
+    pub fn spoilt(self, offset: u64) -> Self {
+        Tampered { spoilt: Some(offset), ..self }
     }
 
     pub fn watched(self, watch: impl FnMut(&HwDesc) + Send + 'static) -> Self {
@@ -89,7 +96,13 @@ impl Device for Tampered {
     }
 
     fn tokens(&self, delta_offset: u64, out: &mut [u32]) -> Result<(), DeviceError> {
-        self.inner.tokens(delta_offset, out)
+        self.inner.tokens(delta_offset, out)?;
+        let word =
+            self.spoilt.and_then(|offset| offset.checked_sub(delta_offset)).map(|bytes| bytes as usize / 4);
+        if let Some(token) = word.and_then(|word| out.get_mut(word)) {
+            *token ^= 1;
+        }
+        Ok(())
     }
 
     fn counters(&mut self) -> Result<Counters, DeviceError> {
