@@ -214,10 +214,12 @@ module mmio_regs
   endfunction
 
   logic [31:0] sq_fill, cq_fill;
+  logic [4:0]  busy;
   logic        idle;
   assign idle    = sq_fill == '0 && check_idle_i && dispatch_idle_i;
   assign sq_fill = sq_tail_i - sq_head_i;
   assign cq_fill = cq_tail_i - cq_head_i;
+  assign busy    = 5'(Workers) - count_ones(MAX_WORKERS'(free_i));
 
   // ---------------------------------------------------------------- reads
   always_comb begin
@@ -233,7 +235,7 @@ module mmio_regs
         REG_CQ_HEAD:            read_data_o = cq_head_i;
         REG_STATE:              read_data_o = {29'd0, error_q != FAULT_NONE, idle, active_i};
         REG_ERROR:              read_data_o = {24'd0, error_q};
-        REG_STATUS:             read_data_o = {5'(Workers) - count_ones(MAX_WORKERS'(free_i)), (run_i & ~ready_i) != '0, wait_i != '0, free_i != '1,
+        REG_STATUS:             read_data_o = {busy, (run_i & ~ready_i) != '0, wait_i != '0, free_i != '1,
                                                saturate(sq_fill), saturate(cq_fill), refused_q};
         REG_WORKERS:            read_data_o = {27'd0, workers_q};
         REG_SQ_BASE_LO:         read_data_o = sq_base_o[31:0];

@@ -44,15 +44,14 @@ module perf_counters
   logic        stall_fetch;
   logic [4:0]  tokens, busy, frees, waits, stalls, used;
 
-  always_comb begin
-    used   = count_ones(MAX_WORKERS'(in_use_i));
-    tokens = count_ones(MAX_WORKERS'(token_i));
-    frees  = count_ones(MAX_WORKERS'(free_i) & MAX_WORKERS'(in_use_i));
-    busy   = used - frees;
-    waits  = count_ones(MAX_WORKERS'(wait_i));
-    stalls = count_ones(MAX_WORKERS'(run_i) & ~MAX_WORKERS'(ready_i));
-    stall_fetch = published_i && check_idle_i && frees != '0;
-  end
+  // Not in an always_comb: Icarus 11 wakes every one that calls a package function when any other calls it.
+  assign used        = count_ones(MAX_WORKERS'(in_use_i));
+  assign tokens      = count_ones(MAX_WORKERS'(token_i));
+  assign frees       = count_ones(MAX_WORKERS'(free_i) & MAX_WORKERS'(in_use_i));
+  assign busy        = used - frees;
+  assign waits       = count_ones(MAX_WORKERS'(wait_i));
+  assign stalls      = count_ones(MAX_WORKERS'(run_i) & ~MAX_WORKERS'(ready_i));
+  assign stall_fetch = published_i && check_idle_i && frees != '0;
 
   function automatic logic [3:0] slot(input logic [11:0] addr);
     slot = 4'((addr - First) >> 3);

@@ -83,12 +83,14 @@ module rollout_worker_fsm
   logic [31:0] position_q, last_q, event_q;
 
   logic        fire, finish, eos;
-  logic [31:0] token, digest, counter, first_position;
+  logic [31:0] token, digest, reward, counter, first_position;
   logic [3:0]  how;
 
   assign token   = {15'd0, hash_q[16:0]};
   assign eos     = {1'b0, hash_q[31:17]} < eos_threshold_i;
   assign digest  = digest_step(digest_q, token);
+  // Not in the block below: Icarus 11 wakes every always_comb that calls a package function when any other calls it.
+  assign reward  = score(digest);
   assign counter = counter_q + GOLDEN;
 
   always_comb begin
@@ -110,7 +112,7 @@ module rollout_worker_fsm
             if (position_q != last_q && !(eos && eos_stops_q)) begin
               if (stop_q)                                  how[1:0] = END_STOPPED;
               else if (!resident_q)                        how[1:0] = END_REWARD_NEEDED;
-              else if (score(digest) < reward_threshold_i) how[3]   = 1'b1;
+              else if (reward < reward_threshold_i) how[3]   = 1'b1;
               else                                         finish   = 1'b0;
             end
           end
