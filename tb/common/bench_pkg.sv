@@ -3,19 +3,15 @@ package bench_pkg;
   localparam int MaxErrors = 10;
 
   integer      errors = 0;
-  logic [31:0] state  = 32'd1;          // of the random numbers; clock_reset seeds it
+  integer      state  = 1;              // of the random numbers; clock_reset seeds it
   string       waits_for = "the bench waits for its first event";
 
-  // xorshift32
   function automatic logic [31:0] rnd();
-    state = state ^ (state << 13);
-    state = state ^ (state >> 17);
-    state = state ^ (state << 5);
-    rnd = state;
+    rnd = $urandom(state);
   endfunction
 
   function automatic int below(input int n);
-    below = int'(rnd() % n);
+    below = int'(rnd() >> 4) % n;
   endfunction
 
   function automatic int between(input int low, input int high);
@@ -23,7 +19,7 @@ package bench_pkg;
   endfunction
 
   function automatic logic chance(input int percent);
-    chance = below(100) < percent;
+    chance = percent > 0 && below(100) < percent;
   endfunction
 
   function automatic void fail(input string message);

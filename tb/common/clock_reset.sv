@@ -17,10 +17,7 @@ module clock_reset #(
   initial begin
     if (!$value$plusargs("seed=%d", seed)) seed = Seed;
     $display("seed %0d", seed);
-    // Spreads neighbouring seeds; xorshift must not start at 0.
-    state = 32'(seed) * 32'h9E37_79B9 ^ 32'h5851_F42D;
-    if (state == '0) state = 32'd1;
-    for (int k = 0; k < 8; k++) state = rnd();
+    state = seed * 32'h9E37_79B9;       // spreads neighbouring seeds
     if ($value$plusargs("wave=%s", wave)) begin
       $dumpfile(wave);
       $dumpvars;

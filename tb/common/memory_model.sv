@@ -143,7 +143,7 @@ module memory_model #(
   int           tail [0:Ids-1];
   int           pending;                // of all IDs
 
-  int   id, at, picked, first;
+  int   id, at, picked;
   logic bad;
 
   task automatic change(input logic [63:0] addr, input logic [511:0] data, input logic [63:0] strb);
@@ -151,7 +151,10 @@ module memory_model #(
     logic [511:0] merged;
     k = line_of(addr);
     merged = line[k];
-    for (int b = 0; b < 64; b++) if (strb[b]) merged[8*b +: 8] = data[8*b +: 8];
+    for (int w = 0; w < 16; w++) begin
+      if (strb[4*w +: 4] == 4'hF) merged[32*w +: 32] = data[32*w +: 32];
+      else for (int b = 4*w; b < 4*w + 4; b++) if (strb[b]) merged[8*b +: 8] = data[8*b +: 8];
+    end
     line[k] = merged;
   endtask
 
@@ -203,10 +206,10 @@ module memory_model #(
         bvalid_o <= 1'b0;
         picked = -1;
         if (pending != 0 && !chance(stall_b)) begin
-          first = below(Ids);
-          for (int k = 0; k < Ids; k++) begin
-            id = (first + k) % Ids;
-            if (picked < 0 && head[id] != tail[id] && pending_due[id * Depth + head[id] % Depth] <= now) picked = id;
+          id = below(Ids);
+          for (int k = 0; k < Ids && picked < 0; k++) begin
+            if (head[id] != tail[id]) if (pending_due[id * Depth + head[id] % Depth] <= now) picked = id;
+            id = (id + 1) % Ids;
           end
         end
         if (picked >= 0) begin

@@ -69,8 +69,10 @@ module protocol_monitor (
       if (wvalid_i) begin
         if (wlast_i !== 1'b1) fail("AXI: WLAST is low on the only beat of a burst");
         if ((^wstrb_i) === 1'bx) fail("AXI: WSTRB carries X");
-        for (int b = 0; b < 64; b++)
-          if (wstrb_i[b] && (^wdata_i[8*b +: 8]) === 1'bx) fail("AXI: a strobed byte of WDATA is X");
+        if (wready_i && (^wdata_i) === 1'bx) begin
+          for (int b = 0; b < 64; b++)
+            if (wstrb_i[b] && (^wdata_i[8*b +: 8]) === 1'bx) fail("AXI: a strobed byte of WDATA is X");
+        end
       end
       if (arvalid_i) begin
         check_burst("AR", araddr_i, arlen_i, arsize_i, arburst_i);

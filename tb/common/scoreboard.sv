@@ -54,7 +54,7 @@ module scoreboard (
   // Running indices.
   logic [31:0] oldest, tail, published, requested, received;   // of the SQ
   logic [31:0] cq_next, cq_visible, cq_seen, cq_released, cq_confirmed, cq_asked, last_sq_head;
-  int          bad_lines;
+  int          bad_lines, bad_beats;              // token lines, and beats of any kind, answered with an error
 
   // What the counters must say.
   int tokens, errors_seen, prefixes, read_beats, write_beats;
@@ -68,7 +68,7 @@ module scoreboard (
     last_sq_head = sq_start;
     cq_next = cq_start; cq_visible = cq_start; cq_seen = cq_start;
     cq_released = cq_start; cq_confirmed = cq_start; cq_asked = cq_start;
-    bad_lines = 0;
+    bad_lines = 0; bad_beats = 0;
     tokens = 0; errors_seen = 0; prefixes = 0; read_beats = 0; write_beats = 0;
     armed = 1'b0;
     for (int k = 0; k < TokenWords; k++) owner[k] = 0;
@@ -143,6 +143,7 @@ module scoreboard (
 
   always @(posedge clk_i) if (rst_ni && on && rvalid_i && rready_i) begin
     if (rresp_i != 0) begin
+      bad_beats = bad_beats + 1;
       code[entry(received)]    = ERR_DMA_FAULT;
       fence[entry(received)]   = 1'b0;
       is_stop[entry(received)] = 1'b0;
@@ -219,6 +220,7 @@ module scoreboard (
   end
 
   always @(posedge clk_i) if (rst_ni && on && effect_i) begin
+    if (effect_error_i) bad_beats = bad_beats + 1;
     if (effect_id_i != CompletionId) begin
       if (effect_error_i) begin
         bad_lines = bad_lines + 1;

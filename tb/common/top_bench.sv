@@ -102,7 +102,7 @@ module top_bench #(
     checkpoint_default = CHECKPOINT_NEVER;
     reward_threshold   = 0;
     eos_threshold      = 0;
-    wait_states        = 0;
+    wait_states     = 0;
     workers            = Workers;
   endtask
 
@@ -185,10 +185,10 @@ module top_bench #(
     u_score.stop;
     if (u_memory.pending != 0) fail("R12: ACTIVE fell with writes in flight");
     u_protocol.expect_balanced;
-    u_registers.expect_read(REG_STATE, (u_registers_error != 0) ? STATE_IDLE | STATE_FAULT : STATE_IDLE);
+    u_registers.expect_read(REG_STATE, fault_expected ? STATE_IDLE | STATE_FAULT : STATE_IDLE);
     repeat (20) @(posedge clk);
   endtask
-  logic u_registers_error = 1'b0;     // a case expects STATE.FAULT
+  logic fault_expected = 1'b0;          // the memory answered something with an error
 
   // R12: reset at any moment.
   task automatic reset;

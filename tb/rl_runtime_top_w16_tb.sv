@@ -1,0 +1,12 @@
+// Random traffic on the whole device with 16 workers.
+module rl_runtime_top_w16_tb;
+  import bench_pkg::*;
+
+  top_bench #(.Workers(16)) bench ();
+  random_host host ();
+
+  initial begin
+    host.all(8, 250);
+    finish_bench("rl_runtime_top_w16_tb");
+  end
+endmodule

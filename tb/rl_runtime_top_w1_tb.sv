@@ -1,0 +1,12 @@
+// Random traffic on the whole device with 1 worker.
+module rl_runtime_top_w1_tb;
+  import bench_pkg::*;
+
+  top_bench #(.Workers(1), .FetchDepth(8), .CompletionDepth(4)) bench ();
+  random_host host ();
+
+  initial begin
+    host.all(10, 150);
+    finish_bench("rl_runtime_top_w1_tb");
+  end
+endmodule

@@ -1,0 +1,12 @@
+// Random traffic on the whole device with 4 workers.
+module rl_runtime_top_w4_tb;
+  import bench_pkg::*;
+
+  top_bench #(.Workers(4), .FetchDepth(16), .CompletionDepth(8)) bench ();
+  random_host host ();
+
+  initial begin
+    host.all(10, 200);
+    finish_bench("rl_runtime_top_w4_tb");
+  end
+endmodule
