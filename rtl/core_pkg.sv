@@ -55,10 +55,12 @@ package core_pkg;
   localparam logic [4:0] COMPLETION_AXI_ID = 5'd16;
   localparam int MAX_WORKERS = 16;
 
-  // Writes in flight on the write port, at most. Line counters are one bit wider so that their
-  // difference has a sign.
+  // Writes in flight on the write port, at most.
   localparam int MAX_WRITES = 128;
-  localparam int LINE_COUNT_BITS = 9;
+
+  // Lines of a worker are counted modulo 2^LINE_COUNT_BITS, and differences have a sign. Lines may be acknowledged
+  // behind a completion that waits for a slot (R4), as many as the completions behind it hold: up to 2^27 each.
+  localparam int LINE_COUNT_BITS = 40;
 
   // "A few cycles": how long before its end a worker asks for the next descriptor. Covers the
   // dispatcher's latency, so that a worker changes descriptors without losing a cycle.
