@@ -46,24 +46,10 @@ module random_host;
     release_percent = chance(30) ? 10 : 80;
   endtask
 
-  function automatic int some(input int most);
-    some = chance(50) ? 0 : between(0, most);
-  endfunction
-
   task automatic random_memory;
-    bench.u_memory.read_latency  = some(64);
-    bench.u_memory.read_jitter   = some(40);
-    bench.u_memory.write_latency = some(64);
-    bench.u_memory.write_jitter  = some(100);
-    bench.u_memory.stall_ar      = some(70);
-    bench.u_memory.stall_r       = some(70);
-    bench.u_memory.stall_aw      = some(70);
-    bench.u_memory.stall_w       = some(70);
-    bench.u_memory.stall_b       = some(70);
-    bench.u_memory.early_effect  = chance(25);
-    bench.u_memory.error_r       = faults ? between(1, 8) : 0;
-    bench.u_memory.error_w       = faults ? between(1, 8) : 0;
-    bench.u_registers.delay      = some(60);
+    bench.random_memory;
+    bench.u_memory.error_r = faults ? between(1, 8) : 0;
+    bench.u_memory.error_w = faults ? between(1, 8) : 0;
   endtask
 
   // ---------------------------------------------------------------- descriptors
@@ -195,7 +181,11 @@ module random_host;
     ended     = 1'b0;
     refused   = 0;
     while (!ended) begin
-      if (bench.cycle - started > Budget) submitted = count;
+      if (bench.cycle - started > Budget) begin
+        submitted       = count;
+        poll_percent    = 100;
+        release_percent = 100;
+      end
       waits_for = $sformatf("the random host waits for completion %0d; published %0d, read %0d, released %0d",
                             bench.u_score.cq_seen, bench.sq_tail, bench.u_score.received, bench.cq_head);
       if (submitted < count && chance(submit_percent)) begin

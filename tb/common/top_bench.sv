@@ -106,6 +106,27 @@ module top_bench #(
     workers            = Workers;
   endtask
 
+  function automatic int some(input int most);
+    some = chance(50) ? 0 : between(0, most);
+  endfunction
+
+  // Latencies and stalls as chance will have them, no errors.
+  task automatic random_memory;
+    u_memory.read_latency  = some(64);
+    u_memory.read_jitter   = some(40);
+    u_memory.write_latency = some(64);
+    u_memory.write_jitter  = some(100);
+    u_memory.stall_ar      = some(70);
+    u_memory.stall_r       = some(70);
+    u_memory.stall_aw      = some(70);
+    u_memory.stall_w       = some(70);
+    u_memory.stall_b       = some(70);
+    u_memory.early_effect  = chance(25);
+    u_memory.error_r       = 0;
+    u_memory.error_w       = 0;
+    u_registers.delay      = some(60);
+  endtask
+
   task automatic write64(input logic [11:0] addr, input logic [63:0] value);
     u_registers.write(addr, value[31:0]);
     u_registers.write(addr + 12'd4, value[63:32]);
