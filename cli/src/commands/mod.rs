@@ -3,3 +3,4 @@
 pub mod compare;
 pub mod devices;
 pub mod trace;
+pub mod wave;
