@@ -2,6 +2,7 @@
 
 mod c;
 mod docs;
+mod filters;
 mod rust;
 mod spec;
 mod sv;
@@ -56,12 +57,14 @@ pub fn run(root: &Path, check: bool) -> Result<()> {
 fn files(root: &Path) -> Result<Vec<(&'static str, String)>> {
     let spec = Spec::load(&root.join(SOURCE))?;
     let page = fs::read_to_string(root.join(PAGE)).with_context(|| format!("cannot read {PAGE}"))?;
-    Ok(vec![
+    let mut files = vec![
         ("host/src/contract/generated.rs", rust::generate(&spec)),
         ("rtl/desc_pkg.sv", sv::generate(&spec)),
         ("contract/doorbell_contract.h", c::generate(&spec)),
         (PAGE, docs::generate(&spec, &page).with_context(|| format!("cannot renew {PAGE}"))?),
-    ])
+    ];
+    files.extend(filters::generate(&spec));
+    Ok(files)
 }
 
 fn verb(paths: &[&str]) -> String {
