@@ -1,0 +1,311 @@
+// Directed cases of the whole device: malformed descriptors, a memory that answers with errors, disable, reset,
+// refused configurations, interrupts.
+module rl_runtime_top_fault_tb;
+  import bench_pkg::*;
+  import bench_reference_pkg::*;
+  import desc_pkg::*;
+
+  top_bench #(.Workers(4)) bench ();
+
+  hw_desc_t desc;
+
+  task automatic begin_case(input string name);
+    $display("case %0s", name);
+    bench.default_config;
+  endtask
+
+  task automatic end_case(input logic [7:0] fault);
+    bench.release_seen;
+    bench.expect_all_done;
+    bench.u_registers.expect_read(REG_ERROR, fault);
+    bench.fault_expected = fault != 0;
+    bench.disable_device;
+    bench.check_counters;
+    bench.u_registers.write(REG_ERROR, 32'hFFFF_FFFF);
+    bench.u_registers.expect_read(REG_ERROR, 0);
+    bench.u_registers.expect_read(REG_STATE, STATE_IDLE);
+    bench.fault_expected = 1'b0;
+  endtask
+
+  task automatic put_decode(input logic [31:0] rollout_id, input int max_tokens);
+    bench.make_decode(rollout_id, max_tokens, 0, desc);
+    bench.put(desc);
+  endtask
+
+  // R10: each code in turn, with a good DECODE after it. The reference says which code; the case says it again.
+  task automatic expect_code(input hw_desc_t bad, input logic [7:0] error);
+    bench.put(bad);
+    put_decode(3, 5);
+    bench.ring;
+    repeat (2) begin
+      bench.await_completions(1, 3000);
+      if (bench.last_desc.rollout_id != 3) expect_eq("error", bench.last_done.error, error);
+    end
+  endtask
+
+  task automatic case_error_codes;
+    hw_desc_t good, bad;
+    begin_case("error codes");
+    bench.length_limit = 1000;
+    bench.enable;
+    good = bench.blank(OP_DECODE, 77);
+    good.delta_offset = bench.token_size - 40;
+    good.max_tokens   = 10;
+    bad = good; bad.opcode = OP_REWARD;                                      expect_code(bad, ERR_BAD_OPCODE);
+    bad = good; bad.opcode = 8'h7F; bad.reserved = 1;                        expect_code(bad, ERR_BAD_OPCODE);
+    bad = good; bad.flags = 8'h20;                                           expect_code(bad, ERR_RESERVED_SET);
+    bad = good; bad.reserved = 16'h8000; bad.model_id = 1;                   expect_code(bad, ERR_RESERVED_SET);
+    bad = good; bad.model_id = 1; bad.max_tokens = 0;                        expect_code(bad, ERR_BAD_MODEL);
+    bad = good; bad.reward_model_id = 9;                                     expect_code(bad, ERR_NONE);
+    bad = good; bad.reward_model_id = 9; bad.flags = FLAG_RESIDENT;          expect_code(bad, ERR_BAD_MODEL);
+    bad = good; bad.max_tokens = 0;                                          expect_code(bad, ERR_BAD_LENGTH);
+    bad = good; bad.seq_len = 990;                                           expect_code(bad, ERR_NONE);
+    bad = good; bad.seq_len = 991;                                           expect_code(bad, ERR_BAD_LENGTH);
+    bad = good; bad.seq_len = 32'hFFFF_FFF8;                                 expect_code(bad, ERR_BAD_LENGTH);
+    bad = good; bad.delta_offset = 6;                                        expect_code(bad, ERR_BAD_REGION);
+    bad = good; bad.delta_offset = bench.token_size - 36;                    expect_code(bad, ERR_BAD_REGION);
+    bad = good; bad.delta_offset = 64'hFFFF_FFFF_FFFF_FFFC;                  expect_code(bad, ERR_BAD_REGION);
+    bad = good; bad.kv_offset = bench.kv_size;                               expect_code(bad, ERR_BAD_REGION);
+    bad = good; bad.kv_offset = bench.kv_size - 1;                           expect_code(bad, ERR_NONE);
+    bad = good; bad.flags = FLAG_COW_PREFIX;                                 expect_code(bad, ERR_BAD_PREFIX);
+    bad = good; bad.flags = FLAG_COW_PREFIX; bad.prefix_id = 0;              expect_code(bad, ERR_NONE);
+    bad = bench.blank(OP_PREFILL, 78);                                       expect_code(bad, ERR_BAD_PREFIX);
+    bad.prefix_id = 0;                                                       expect_code(bad, ERR_NONE);
+    bad.seq_len = 1001;                                                      expect_code(bad, ERR_BAD_LENGTH);
+    bad = bench.blank(OP_NOP, 79); bad.model_id = 5; bad.seq_len = 32'hFFFF_FFFF; expect_code(bad, ERR_NONE);
+    bad = bench.blank(OP_STOP, 79); bad.reserved = 1;                        expect_code(bad, ERR_RESERVED_SET);
+    end_case(FAULT_NONE);
+  endtask
+
+  // R2: torn, stale and zeroed slots.
+  task automatic case_bad_check;
+    logic [511:0] slot;
+    begin_case("bad check");
+    bench.enable;
+    for (int k = 0; k < 15; k++) begin
+      bench.make_decode(5, 4, 0, desc);
+      slot = bench.seal(desc);
+      if (k == 12) slot = ref_seal(slot, bench.sq_tail - bench.sq_size);     // of the pass before
+      else         slot[32*k] = !slot[32*k];                                // one bit of each word
+      bench.put_slot(slot);
+    end
+    bench.ring;
+    repeat (15) begin
+      bench.await_completions(1, 3000);
+      expect_eq("error", bench.last_done.error, ERR_BAD_CHECK);
+    end
+    end_case(FAULT_NONE);
+  endtask
+
+  task automatic case_read_fault;
+    begin_case("read fault");
+    bench.enable;
+    for (int k = 0; k < 8; k++) put_decode(k, 6);
+    bench.u_memory.fail_read = 5;
+    bench.ring;
+    repeat (8) begin
+      bench.await_completions(1, 3000);
+      if ((bench.last_done.error == ERR_DMA_FAULT) != (bench.last_index == 4)) fail("DMA_FAULT at the wrong descriptor");
+    end
+    end_case(FAULT_DMA_READ);
+  endtask
+
+  // The fault belongs to the descriptor of the faulty line, and to no other, wherever the line lies in it.
+  task automatic case_write_fault;
+    begin_case("write fault");
+    bench.workers = 1;
+    bench.enable;
+    put_decode(1, 6);
+    put_decode(2, 6000);
+    put_decode(3, 6);
+    bench.put(bench.blank(OP_NOP, 4));
+    bench.u_memory.fail_write = 6;
+    bench.ring;
+    repeat (4) begin
+      bench.await_completions(1, 20000);
+      if ((bench.last_done.error == ERR_DMA_FAULT) != (bench.last_index == 1)) fail("DMA_FAULT at the wrong descriptor");
+    end
+    end_case(FAULT_DMA_WRITE);
+    // The first fault stays until it is cleared.
+    bench.default_config;
+    bench.enable;
+    for (int k = 0; k < 4; k++) put_decode(k, 1);
+    bench.u_memory.fail_write = 1;
+    bench.ring;
+    bench.await_completions(4, 3000);
+    bench.u_memory.fail_read = 1;
+    put_decode(9, 1);
+    bench.ring;
+    bench.await_completions(1, 3000);
+    end_case(FAULT_DMA_WRITE);
+  endtask
+
+  // A lost completion is the host's to notice, by the ERROR register.
+  task automatic case_completion_fault;
+    begin_case("completion fault");
+    bench.enable;
+    bench.put(bench.blank(OP_NOP, 1));
+    bench.u_memory.fail_write = 1;
+    bench.ring;
+    bench.await_state(STATE_FAULT, STATE_FAULT, "STATE.FAULT");
+    bench.u_registers.expect_read(REG_ERROR, FAULT_COMPLETION_WRITE);
+    bench.fault_expected = 1'b1;
+    bench.disable_device;
+    bench.u_registers.write(REG_ERROR, 0);
+    bench.fault_expected = 1'b0;
+  endtask
+
+  // R12: at any moment, the queues full or not; and a clean start after it.
+  task automatic case_disable;
+    int latency;
+    begin_case("disable");
+    bench.cq_size = 2;
+    for (int moment = 0; moment < 60; moment = moment + 3) begin
+      bench.enable;
+      for (int k = 0; k < 12; k++) put_decode(k, 1 + 7 * (k % 3));
+      bench.ring;
+      repeat (moment) @(posedge bench.clk);
+      bench.disable_device;
+    end
+    bench.enable;
+    for (int k = 0; k < 12; k++) put_decode(k, 30);
+    bench.ring;
+    repeat (1000) @(posedge bench.clk);           // the completion queue is full
+    bench.disable_device;
+    // An enable behind a disable that is still draining.
+    latency = bench.u_memory.write_latency;
+    bench.u_memory.write_latency = 1000;
+    bench.enable;
+    put_decode(1, 30);
+    bench.ring;
+    waits_for = "case disable waits for a write";
+    while (bench.u_memory.pending == 0) @(posedge bench.clk);
+    bench.u_registers.write(REG_CONTROL, 0);
+    bench.u_registers.expect_read(REG_STATE, STATE_ACTIVE | STATE_IDLE);
+    bench.u_registers.refuse(REG_SQ_SIZE, 8);
+    bench.u_registers.refuse(REG_DOORBELL, bench.sq_tail + 1);
+    bench.disable_device;
+    bench.u_memory.write_latency = latency;
+    bench.enable;
+    put_decode(1, 30);
+    bench.ring;
+    bench.await_completions(1, 3000);
+    end_case(FAULT_NONE);
+  endtask
+
+  task automatic case_reset;
+    begin_case("reset");
+    for (int moment = 1; moment < 60; moment = moment + 4) begin
+      bench.enable;
+      for (int k = 0; k < 12; k++) put_decode(k, 20);
+      bench.ring;
+      repeat (moment) @(posedge bench.clk);
+      bench.reset;
+      bench.u_registers.expect_read(REG_CONTROL, 0);
+      bench.u_registers.expect_read(REG_STATE, STATE_IDLE);
+      bench.u_registers.expect_read(REG_SQ_SIZE, 0);
+    end
+    bench.enable;
+    put_decode(1, 20);
+    bench.ring;
+    bench.await_completions(1, 3000);
+    end_case(FAULT_NONE);
+  endtask
+
+  // A configuration that no device can run.
+  task automatic expect_bad_config(input logic [11:0] addr, input logic [31:0] bad, input logic [31:0] good);
+    bench.u_registers.write(addr, bad);
+    bench.u_registers.write(REG_CONTROL, CONTROL_ENABLE);
+    bench.u_registers.expect_read(REG_CONTROL, 0);
+    bench.u_registers.expect_read(REG_STATE, STATE_IDLE | STATE_FAULT);
+    bench.u_registers.expect_read(REG_ERROR, FAULT_BAD_CONFIG);
+    bench.u_registers.write(REG_ERROR, 0);
+    bench.u_registers.write(addr, good);
+  endtask
+
+  task automatic case_bad_config;
+    begin_case("bad config");
+    bench.enable;
+    bench.disable_device;
+    expect_bad_config(REG_SQ_SIZE, 0, 64);
+    expect_bad_config(REG_SQ_SIZE, 48, 64);
+    expect_bad_config(REG_CQ_SIZE, 1, 64);
+    expect_bad_config(REG_CQ_SIZE, 32'h0002_0000, 64);
+    expect_bad_config(REG_SQ_BASE_LO, bench.sq_base[31:0] + 32, bench.sq_base[31:0]);
+    expect_bad_config(REG_CQ_BASE_LO, bench.cq_base[31:0] + 4, bench.cq_base[31:0]);
+    expect_bad_config(REG_TOKEN_BASE_LO, bench.token_base[31:0] + 16, bench.token_base[31:0]);
+    expect_bad_config(REG_KV_BASE_LO, 8, 0);
+    bench.enable;
+    bench.disable_device;
+  endtask
+
+  // R14. The scoreboard checks 'at least one' within a few cycles and 'at most one' throughout.
+  task automatic arm;
+    bench.u_score.armings = bench.u_score.armings + 1;
+    bench.u_registers.write(REG_IRQ, IRQ_ARMED);
+  endtask
+
+  task automatic expect_irq(input logic [31:0] value);
+    repeat (4) @(posedge bench.clk);
+    bench.u_registers.expect_read(REG_IRQ, value);
+    expect_eq("irq_o", bench.irq, value[IRQ_PENDING_BIT]);
+  endtask
+
+  task automatic run_one(input logic [7:0] flags, input int error);
+    desc       = bench.blank(OP_NOP, 1);
+    desc.flags = flags;
+    if (error != 0) desc.reserved = 1;
+    bench.put(desc);
+    bench.ring;
+    bench.await_completion(3000);
+    bench.await_state(STATE_IDLE, STATE_IDLE, "STATE.IDLE");
+  endtask
+
+  task automatic case_interrupt;
+    begin_case("interrupt");
+    bench.enable;
+    run_one(FLAG_INTERRUPT, 0);
+    expect_irq(0);                      // not armed
+    arm;
+    expect_irq(IRQ_PENDING);            // armed late: it fires still
+    run_one(FLAG_INTERRUPT, 0);
+    expect_irq(IRQ_PENDING);            // nothing new without an arming
+    bench.release_seen;
+    arm;
+    expect_irq(IRQ_ARMED);              // all released: it waits
+    run_one(0, 0);
+    expect_irq(IRQ_ARMED);              // did not ask
+    run_one(0, 1);
+    expect_irq(IRQ_PENDING);            // an ERROR always asks
+    bench.release_seen;
+    arm;
+    bench.u_registers.write(REG_IRQ, 0);
+    run_one(FLAG_INTERRUPT, 0);
+    expect_irq(0);                      // disarmed
+    arm;
+    expect_irq(IRQ_PENDING);
+    end_case(FAULT_NONE);
+    bench.u_registers.expect_read(REG_IRQ, IRQ_PENDING);
+    arm;
+    expect_irq(IRQ_ARMED);              // nothing is left to fire for
+    bench.u_registers.write(REG_IRQ, 0);
+  endtask
+
+  initial begin
+    @(posedge bench.rst_n);
+    @(posedge bench.clk);
+    for (int round = 0; round < 2; round++) begin
+      if (round == 1) bench.random_memory;
+      case_error_codes;
+      case_bad_check;
+      case_read_fault;
+      case_write_fault;
+      case_completion_fault;
+      case_disable;
+      case_reset;
+      case_bad_config;
+      case_interrupt;
+    end
+    finish_bench("rl_runtime_top_fault_tb");
+  end
+endmodule
