@@ -43,6 +43,7 @@ typedef unsigned long long uint64_t;
 #define DOORBELL_VOCAB_BITS 0x00000011u          // log2 of the vocabulary size, 131072
 #define DOORBELL_DIGEST_INIT 0x811C9DC5u         // digest of no tokens (FNV-1a offset basis)
 #define DOORBELL_DIGEST_PRIME 0x01000193u        // digest step (FNV-1a prime)
+#define DOORBELL_LENGTH_LIMIT_MAX 0x80000000u    // largest value of LENGTH_LIMIT
 #define DOORBELL_RING_MAX_LOG2 0x00000010u       // log2 of the largest ring, in slots; the smallest has 2
 
 // Work order: one slot of the submission queue.
@@ -246,7 +247,9 @@ enum doorbell_reg {
   DOORBELL_REG_CHECKPOINT_DEFAULT = 0x068,
   // [15:0] cycles to wait before each token; other bits are ignored and read 0
   DOORBELL_REG_WAIT_STATES = 0x06C,
-  DOORBELL_REG_LENGTH_LIMIT = 0x070,             // largest seq_len + max_tokens
+  // largest seq_len + max_tokens; at most 0x8000_0000 (more: SLVERR), so that lengths and positions fit 32
+  // bits
+  DOORBELL_REG_LENGTH_LIMIT = 0x070,
   // [15:0] probability of end of sequence per token, in 1/32768; other bits are ignored and read 0
   DOORBELL_REG_EOS_THRESHOLD = 0x074,
   // Q16.16: a RESIDENT rollout whose score is below it ends as REJECTED

@@ -19,6 +19,7 @@ package desc_pkg;
   localparam logic [31:0] VOCAB_BITS = 32'h0000_0011;        // log2 of the vocabulary size, 131072
   localparam logic [31:0] DIGEST_INIT = 32'h811C_9DC5;       // digest of no tokens (FNV-1a offset basis)
   localparam logic [31:0] DIGEST_PRIME = 32'h0100_0193;      // digest step (FNV-1a prime)
+  localparam logic [31:0] LENGTH_LIMIT_MAX = 32'h8000_0000;  // largest value of LENGTH_LIMIT
   // log2 of the largest ring, in slots; the smallest has 2
   localparam logic [31:0] RING_MAX_LOG2 = 32'h0000_0010;
 
@@ -239,7 +240,9 @@ package desc_pkg;
   localparam logic [11:0] REG_CHECKPOINT_DEFAULT = 12'h068;
   // [15:0] cycles to wait before each token; other bits are ignored and read 0
   localparam logic [11:0] REG_WAIT_STATES = 12'h06C;
-  localparam logic [11:0] REG_LENGTH_LIMIT = 12'h070;        // largest seq_len + max_tokens
+  // largest seq_len + max_tokens; at most 0x8000_0000 (more: SLVERR), so that lengths and positions fit 32
+  // bits
+  localparam logic [11:0] REG_LENGTH_LIMIT = 12'h070;
   // [15:0] probability of end of sequence per token, in 1/32768; other bits are ignored and read 0
   localparam logic [11:0] REG_EOS_THRESHOLD = 12'h074;
   // Q16.16: a RESIDENT rollout whose score is below it ends as REJECTED

@@ -103,7 +103,8 @@ module mmio_regs
                       || !(is_rw || (is_cfg && !active_i && !enable_q))
                       || (doorbell_o && !doorbell_ok_i)
                       || (release_o && !release_ok_i)
-                      || (write_addr_i == REG_WORKERS && !workers_ok);
+                      || (write_addr_i == REG_WORKERS && !workers_ok)
+                      || (write_addr_i == REG_LENGTH_LIMIT && write_data_i > LENGTH_LIMIT_MAX);
   assign fire = write && !write_error_o;
 
   // ---------------------------------------------------------------- configuration

@@ -1,6 +1,6 @@
 //! Configuration of a queue pair and where its parts lie in shared memory.
 
-use crate::contract::{CHECKPOINT_NEVER, Register};
+use crate::contract::{CHECKPOINT_NEVER, LENGTH_LIMIT_MAX, Register};
 use crate::error::DeviceError;
 use crate::memory::PAGE;
 use crate::queue::Depth;
@@ -24,7 +24,7 @@ pub struct QueueConfig {
     pub checkpoint_default: u32,
     /// Cycles to wait before each token, at most 65535.
     pub wait_states: u32,
-    /// Largest `seq_len` + `max_tokens`.
+    /// Largest `seq_len` + `max_tokens`, at most [`LENGTH_LIMIT_MAX`].
     pub length_limit: u32,
     /// Probability of end of sequence per token, in 1/32768, at most 65535.
     pub eos_threshold: u32,
@@ -91,6 +91,7 @@ impl QueueConfig {
         let cq_depth = Depth::new("cq_depth", self.cq_depth)?;
         at_most("wait_states", self.wait_states, 0xFFFF)?;
         at_most("eos_threshold", self.eos_threshold, 0xFFFF)?;
+        at_most("length_limit", self.length_limit, LENGTH_LIMIT_MAX)?;
         for (field, value) in [("workers", self.workers), ("patience", Some(self.patience))] {
             if value == Some(0) {
                 return Err(DeviceError::Config { field, value: 0, expected: "at least 1".into() });
@@ -171,6 +172,8 @@ mod tests {
            "cq_depth is 1: a ring has a power of two of slots, from 2 to 65536; the nearest: 2")]
     #[case(QueueConfig { wait_states: 65_536, ..Default::default() }, "wait_states is 65536: it must be at most 65535")]
     #[case(QueueConfig { eos_threshold: 65_536, ..Default::default() }, "eos_threshold is 65536: it must be at most 65535")]
+    #[case(QueueConfig { length_limit: LENGTH_LIMIT_MAX + 1, ..Default::default() },
+           "length_limit is 2147483649: it must be at most 2147483648")]
     #[case(QueueConfig { workers: Some(0), ..Default::default() }, "workers is 0: it must be at least 1")]
     #[case(QueueConfig { patience: 0, ..Default::default() }, "patience is 0: it must be at least 1")]
     #[case(QueueConfig { token_bytes: u64::MAX, ..Default::default() },

@@ -4,7 +4,8 @@ use super::rig::{numbered, refused};
 use super::{Bench, Failure, Rig, ensure, ensure_eq};
 use crate::config::QueueConfig;
 use crate::contract::{
-    Access, Control, Counter, DescFlags, DeviceFault, HwCompletion, HwDesc, Irq, Register, State,
+    Access, Control, Counter, DescFlags, DeviceFault, HwCompletion, HwDesc, Irq, LENGTH_LIMIT_MAX, Register,
+    State,
 };
 use crate::device::Device;
 use crate::error::DeviceError;
@@ -14,7 +15,7 @@ use crate::memory::PAGE;
 fn disable_and_restart(rig: &mut Rig) -> Result<(), Failure> {
     rig.driver.disable()?;
     let state = State::from_bits_retain(rig.driver.read(Register::State)?);
-    ensure!(!state.contains(State::ACTIVE), "R12: STATE.ACTIVE after a disable");
+    ensure_eq!(state, State::IDLE, "R12: STATE after a disable, which empties the queues");
     let before = rig.snapshot()?;
     for _ in 0..4 {
         rig.driver.platform_mut().advance(1)?;
@@ -206,7 +207,7 @@ pub(super) fn registers_refuse_what_their_access_forbids(bench: &mut Bench<'_>) 
     let mut platform = bench.platform()?;
     for register in Register::ALL.into_iter().filter(|register| register.access() == Access::Config) {
         let mask = match register {
-            Register::Workers => continue,
+            Register::Workers | Register::LengthLimit => continue,
             Register::WaitStates | Register::EosThreshold => 0xFFFF,
             _ => u32::MAX,
         };
@@ -218,6 +219,16 @@ pub(super) fn registers_refuse_what_their_access_forbids(bench: &mut Bench<'_>) 
                 "{register} after {value:#x} was written"
             );
         }
+    }
+    for limit in [LENGTH_LIMIT_MAX + 1, u32::MAX] {
+        refused(
+            platform.write_register(Register::LengthLimit, limit),
+            &format!("LENGTH_LIMIT = {limit:#x}"),
+        )?;
+    }
+    for limit in [0, LENGTH_LIMIT_MAX] {
+        platform.write_register(Register::LengthLimit, limit)?;
+        ensure_eq!(platform.read_register(Register::LengthLimit)?, limit, "LENGTH_LIMIT");
     }
     let built = platform.read_register(Register::Capability)? & 0xFF;
     for workers in [0, built + 1, 0x1_0001, u32::MAX] {

@@ -26,6 +26,8 @@ pub const VOCAB_BITS: u32 = 17;
 pub const DIGEST_INIT: u32 = 0x811C_9DC5;
 /// digest step (FNV-1a prime)
 pub const DIGEST_PRIME: u32 = 0x0100_0193;
+/// largest value of LENGTH_LIMIT
+pub const LENGTH_LIMIT_MAX: u32 = 0x8000_0000;
 /// log2 of the largest ring, in slots; the smallest has 2
 pub const RING_MAX_LOG2: u32 = 16;
 
@@ -616,7 +618,7 @@ pub enum Register {
     CheckpointDefault = 0x068,
     /// WAIT_STATES (cfg): \[15:0\] cycles to wait before each token; other bits are ignored and read 0
     WaitStates = 0x06C,
-    /// LENGTH_LIMIT (cfg): largest seq_len + max_tokens
+    /// LENGTH_LIMIT (cfg): largest seq_len + max_tokens; at most 0x8000_0000 (more: SLVERR), so that lengths and positions fit 32 bits
     LengthLimit = 0x070,
     /// EOS_THRESHOLD (cfg): \[15:0\] probability of end of sequence per token, in 1/32768; other bits are ignored and read 0
     EosThreshold = 0x074,

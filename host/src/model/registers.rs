@@ -1,7 +1,8 @@
 //! The model's register page: who may write what when, and what the writes do (docs/contract.md, "Registers").
 
 use crate::contract::{
-    Access, CONTRACT_VERSION, Capability, Control, Counter, DEVICE_ID, DeviceFault, Irq, Register, State,
+    Access, CONTRACT_VERSION, Capability, Control, Counter, DEVICE_ID, DeviceFault, Irq, LENGTH_LIMIT_MAX,
+    Register, State,
 };
 use crate::queue::{Depth, between};
 
@@ -176,6 +177,7 @@ impl Registers {
             }
             _ if register.access() != Access::Config || self.session.is_some() => return Err(Refused),
             Register::Workers if !(1..=WORKERS).contains(&value) => return Err(Refused),
+            Register::LengthLimit if value > LENGTH_LIMIT_MAX => return Err(Refused),
             Register::WaitStates | Register::EosThreshold => self.config[word(register)] = value & 0xFFFF,
             _ => self.config[word(register)] = value,
         }
