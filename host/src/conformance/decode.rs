@@ -4,7 +4,8 @@ use super::rig::{below, by_position, numbered};
 use super::{Bench, Failure, Rig, ensure, ensure_eq};
 use crate::config::QueueConfig;
 use crate::contract::{
-    CHECKPOINT_NEVER, CompletionFlags, Counter, DescFlags, HwCompletion, HwDesc, PREFIX_NONE, Status,
+    CHECKPOINT_NEVER, CompletionFlags, Counter, DescFlags, HwCompletion, HwDesc, LENGTH_LIMIT_MAX,
+    PREFIX_NONE, Status,
 };
 use crate::device::Device;
 use crate::policy;
@@ -39,9 +40,9 @@ pub(super) fn r06_settings_change_no_answer(bench: &mut Bench<'_>) -> Result<(),
 }
 
 pub(super) fn r06_lengths_beyond_16_bits(bench: &mut Bench<'_>) -> Result<(), Failure> {
-    let limit = QueueConfig { length_limit: u32::MAX, ..Default::default() };
-    let mut rig = bench.open(limit)?;
-    let lengths = [65_535, 65_536, 1 << 20, (1 << 31) - 1, u32::MAX - 2];
+    let config = QueueConfig { length_limit: LENGTH_LIMIT_MAX, ..Default::default() };
+    let mut rig = bench.open(config)?;
+    let lengths = [65_535, 65_536, 1 << 20, LENGTH_LIMIT_MAX - 2, LENGTH_LIMIT_MAX - 1, u32::MAX - 1];
     let completions = rig.check(&numbered(lengths.map(|seq_len| HwDesc::decode(1, seq_len, 2))))?;
     ensure_eq!(completions[0].final_seq_len, 65_537, "final_seq_len from 65535 on");
     Ok(())
