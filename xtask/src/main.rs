@@ -9,6 +9,7 @@ mod setup;
 mod shell;
 mod steps;
 mod test;
+mod wave;
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -48,6 +49,8 @@ enum Command {
     Compare(Passed),
     /// Run the testbenches in tb/ under Icarus Verilog
     RtlTest(rtl_test::Options),
+    /// Show a co-simulation case in GTKWave, or as a picture
+    Wave(wave::Options),
     /// Check format, lints, RTL and generated files
     Lint,
     /// Build the API documentation and the book
@@ -82,6 +85,7 @@ fn run(command: Command) -> Result<ExitCode> {
         Command::Cosim(passed) => return doorbell::forward(&root, "cosim", &passed.args),
         Command::Compare(passed) => return doorbell::forward(&root, "compare", &passed.args),
         Command::RtlTest(options) => rtl_test::run(&root, &options)?,
+        Command::Wave(options) => return wave::run(&root, &options),
         Command::Lint => lint::run(&root)?,
         Command::Doc => doc::run(&root)?,
         Command::Test => test::run(&root)?,
