@@ -299,7 +299,7 @@ impl<P: Platform> Device for Driver<P> {
 
     fn tokens(&self, delta_offset: u64, out: &mut [u32]) -> Result<(), DeviceError> {
         let (bytes, size) = (4 * out.len() as u64, self.config.token_bytes);
-        if delta_offset % 4 != 0 || delta_offset.checked_add(bytes).is_none_or(|end| end > size) {
+        if !delta_offset.is_multiple_of(4) || delta_offset.checked_add(bytes).is_none_or(|end| end > size) {
             return Err(DeviceError::OutOfBounds { what: "token region", offset: delta_offset, bytes, size });
         }
         self.memory.load_u32s(self.layout.tokens + delta_offset as usize, out)

@@ -206,7 +206,7 @@ impl SharedMemory {
     /// The pointer to `bytes` bytes at `offset`, if they lie in the block and are aligned.
     #[inline]
     fn checked(&self, offset: usize, bytes: usize, align: usize) -> Option<NonNull<u8>> {
-        if offset % align != 0 || bytes > self.len || offset > self.len - bytes {
+        if !offset.is_multiple_of(align) || bytes > self.len || offset > self.len - bytes {
             return None;
         }
         // SAFETY: `offset` is at most `len`, so the result lies in, or one past, the block.

@@ -33,7 +33,7 @@ pub(super) fn answer(
         if eos && flags.contains(DescFlags::EOS_STOPS) || produced == desc.max_tokens {
             break Status::Done;
         }
-        let at_checkpoint = desc.checkpoint != CHECKPOINT_NEVER && produced % desc.checkpoint == 0;
+        let at_checkpoint = desc.checkpoint != CHECKPOINT_NEVER && produced.is_multiple_of(desc.checkpoint);
         if stopped_at != Some(produced) && at_checkpoint {
             if !flags.contains(DescFlags::RESIDENT) {
                 break Status::RewardNeeded;

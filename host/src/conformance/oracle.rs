@@ -57,7 +57,7 @@ impl Oracle {
             (ErrorCode::BadModel, decode && flag(DescFlags::RESIDENT) && desc.reward_model_id != 0),
             (ErrorCode::BadLength, decode && desc.max_tokens == 0),
             (ErrorCode::BadLength, (decode || prefill) && end > u128::from(self.config.length_limit)),
-            (ErrorCode::BadRegion, decode && desc.delta_offset % 4 != 0),
+            (ErrorCode::BadRegion, decode && !desc.delta_offset.is_multiple_of(4)),
             (ErrorCode::BadRegion, decode && delta_end > u128::from(self.config.token_bytes)),
             (
                 ErrorCode::BadRegion,

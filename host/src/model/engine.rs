@@ -44,7 +44,7 @@ pub(super) fn check(desc: &HwDesc, index: u32, session: &Session) -> Result<Opco
 
     // 7.
     if decode {
-        let aligned = desc.delta_offset % 4 == 0;
+        let aligned = desc.delta_offset.is_multiple_of(4);
         let end = desc.delta_offset.checked_add(4 * added);
         require(aligned && end.is_some_and(|end| end <= session.token_size), ErrorCode::BadRegion)?;
     }

@@ -80,10 +80,10 @@ impl Mutator {
 
     #[cold]
     pub fn completion(&mut self, mut words: [u64; COMPLETION_WORDS]) -> [u64; COMPLETION_WORDS] {
-        if let Mutation::Completion { nth, field } = self.mutation {
-            if nth == self.completions {
-                bytemuck::bytes_of_mut(&mut words)[field.offset] ^= 1;
-            }
+        if let Mutation::Completion { nth, field } = self.mutation
+            && nth == self.completions
+        {
+            bytemuck::bytes_of_mut(&mut words)[field.offset] ^= 1;
         }
         self.completions += 1;
         words

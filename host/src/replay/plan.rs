@@ -210,7 +210,7 @@ impl ReplayPlan {
 
     /// Whether `id` is that of a PREFILL.
     pub fn is_prefill(&self, id: u32) -> bool {
-        self.has_prefills() && id % self.ids_per_request() == 0
+        self.has_prefills() && id.is_multiple_of(self.ids_per_request())
     }
 
     /// The first descriptor of `id`.

@@ -243,7 +243,7 @@ impl<'a> Run<'a> {
         let state = &mut self.states[id as usize];
         state.running = true;
         if self.plan.stop_after(id) == Some(state.segment) {
-            if id % 2 == 0 {
+            if id.is_multiple_of(2) {
                 self.stop_now = Some(id);
             } else {
                 self.stops.push_back((self.slots.len() + STOP_DELAY, id));
