@@ -36,7 +36,7 @@ module desc_ring #(
   localparam int RoomBits = $clog2(FetchDepth) + 1;
   localparam logic [16:0] MaxBurst = 17'd16;
   // The FIFO's room may shorten a burst only down to this: fewer, longer bursts.
-  localparam logic [16:0] MinCut = 17'd8;
+  localparam logic [16:0] MinCut = (FetchDepth < 8) ? 17'(FetchDepth) : 17'd8;
 
   logic [31:0] head_q, next_q, tail_q;
   logic [RoomBits-1:0] room_q;
