@@ -1,0 +1,233 @@
+// rollout_worker_fsm against the reference: tokens, positions, ends and how they come about, for random descriptors
+// with checkpoints, resident scoring, ends of sequence and STOPs; the consumer with and without stalls. Then its
+// speed: a descriptor of n tokens takes n cycles, also for n = 1, and one of none takes one.
+module rollout_worker_fsm_tb;
+  import bench_pkg::*;
+  import bench_reference_pkg::*;
+  import desc_pkg::*;
+  import core_pkg::*;
+
+  logic clk, rst_n;
+  int   cycle;
+  clock_reset #(.Limit(120000)) u_clock (.clk_o(clk), .rst_no(rst_n), .cycle_o(cycle));
+
+  logic        clear = 1'b0;
+  logic [15:0] wait_states = '0, eos_threshold = '0;
+  logic [31:0] reward_threshold = '0;
+  logic        assign_now, assign_q = 1'b0, probe = 1'b0, holds, room, wants, free, ready, token, finish, done;
+  logic [31:0] probe_rollout = '0, token_data, position, digest;
+  logic [3:0]  how;
+  logic        delivered, run, waiting;
+  work_t       work;
+
+  rollout_worker_fsm u_worker (
+    .clk_i(clk), .rst_ni(rst_n), .clear_i(clear), .wait_states_i(wait_states), .eos_threshold_i(eos_threshold),
+    .reward_threshold_i(reward_threshold), .assign_i(assign_now), .work_i(work), .probe_i(probe),
+    .probe_rollout_i(probe_rollout), .holds_o(holds), .room_o(room), .wants_o(wants), .free_o(free),
+    .ready_i(ready), .token_o(token), .token_data_o(token_data), .position_o(position), .finish_o(finish),
+    .done_o(done), .digest_o(digest), .how_o(how), .delivered_i(delivered), .run_o(run), .wait_o(waiting)
+  );
+
+  // ---------------------------------------------------------------- descriptors given, oldest first
+  localparam int Many = 64;
+  logic [$bits(work_t)-1:0] given [0:Many-1];
+  logic        adds [0:Many-1], stops [0:Many-1];
+  logic [31:0] seed [0:Many-1], seq_len [0:Many-1];
+  int          first = 0, last = 0;     // given, not yet ended: first to last
+  int          produced = 0;            // tokens of the first
+  logic [31:0] my_digest, to_checkpoint;
+  logic        my_eos;
+  logic [31:0] rollout_of [0:Many-1];
+
+  // The result buffer: two items, taken at random.
+  int   stall_out, stall_in, items = 0, ends_held = 0;
+  logic item_is_end [0:1];
+  int   ended = 0, tokens = 0;
+  int   first_done = 0, last_done = 0;  // cycles of ends
+
+  // Registers for the wires.
+  int   items_q = 0;
+  logic end_q = 1'b0, want_take = 1'b0, take;
+  assign ready     = items_q < 2;
+  assign take      = want_take && items_q != 0;
+  assign delivered = take && end_q;
+
+  function automatic logic stop_waits(input int which);
+    stop_waits = 1'b0;
+    for (int k = which + 1; k < last; k++)
+      if (stops[k % Many] && rollout_of[k % Many] == rollout_of[which % Many]) stop_waits = 1'b1;
+  endfunction
+
+  work_t       now;
+  logic [31:0] hash;
+  logic        eos, ends, rejected, was_done;
+  logic [1:0]  reason;
+  logic        expect_finish;
+
+  task automatic check_token;
+    now = given[first % Many];
+    if (produced == 0) begin
+      my_digest     = 32'h811C9DC5;
+      my_eos        = 1'b0;
+      to_checkpoint = now.checkpoint;
+    end
+    hash      = ref_hash(seed[first % Many], now.rollout_id, seq_len[first % Many] + produced);
+    eos       = hash[31:17] < {1'b0, eos_threshold};
+    my_eos    = my_eos || eos;
+    my_digest = ref_digest(my_digest, {15'd0, hash[16:0]});
+    expect_eq("token", token_data, {15'd0, hash[16:0]});
+    expect_eq("position", position, now.start_word + produced);
+    produced      = produced + 1;
+    to_checkpoint = to_checkpoint - 1;
+    tokens        = tokens + 1;
+    ends = 1'b1; reason = END_DONE; rejected = 1'b0;
+    if (eos && now.eos_stops) ;
+    else if (produced == now.max_tokens) ;
+    else if (stop_waits(first)) reason = END_STOPPED;
+    else if (to_checkpoint == 0 && !now.resident) reason = END_REWARD_NEEDED;
+    else if (to_checkpoint == 0 && ref_score(my_digest) < reward_threshold) rejected = 1'b1;
+    else ends = 1'b0;
+    if (to_checkpoint == 0) to_checkpoint = now.checkpoint;
+    if (done !== ends) fail($sformatf("token %0d of %0d: done is %b", produced, now.max_tokens, done));
+    expect_eq("finish", finish, done || position[3:0] == 4'd15);
+    if (done) begin
+      expect_eq("how", how, {rejected, my_eos, reason});
+      expect_eq("digest", digest, my_digest);
+    end
+  endtask
+
+  always @(posedge clk) if (rst_n && !clear) begin
+    was_done = done;
+    if ((token || finish || done) && !ready) fail("R4: a result with no place for it");
+    if (probe) begin
+      expect_finish = 1'b0;
+      for (int k = first - ends_held; k < last; k++) if (rollout_of[k % Many] == probe_rollout) expect_finish = 1'b1;
+      if (holds !== expect_finish) fail($sformatf("R5: holds is %b for rollout %h", holds, probe_rollout));
+    end
+    if (free !== (first == last && !waiting && !run)) fail("free_o is wrong");
+    if (token && first == last) fail("a token of no descriptor");
+    else if (token) check_token;
+    else if (done) begin
+      if (first == last || adds[first % Many]) fail("an end without a token");
+    end else if (finish) fail("a line is finished without a token");
+
+    if (take) begin
+      if (item_is_end[0]) ends_held = ends_held - 1;
+      item_is_end[0] = item_is_end[1];
+      items = items - 1;
+    end
+    if (finish) begin
+      item_is_end[items] = done;
+      items = items + 1;
+    end
+    if (was_done) begin
+      first     = first + 1;
+      produced  = 0;
+      ended     = ended + 1;
+      ends_held = ends_held + 1;
+      last_done = cycle;
+      if (ended == 1) first_done = cycle;
+    end
+    // The descriptor that was shown in this cycle is in.
+    if (assign_now) last = last + 1;
+    if (streaming && assign_now) begin
+      to_give <= to_give - 1;
+      make_work(stream_tokens);
+    end
+    items_q   <= items;
+    end_q     <= item_is_end[0];
+    want_take <= !chance(stall_out);
+  end
+
+  // ---------------------------------------------------------------- the dispatcher's side
+  int   pool = 4, longest = 40;
+  logic plain = 1'b0;                   // no checkpoint, no flag
+  // An ideal dispatcher: gives the next as soon as the worker wants it.
+  logic streaming = 1'b0;
+  int   to_give = 0, stream_tokens;
+  assign assign_now = streaming ? (wants && room && to_give != 0) : assign_q;
+
+  // n tokens; negative: any number. Shown from the next cycle on.
+  task automatic make_work(input int n);
+    work_t next;
+    int k;
+    k = last % Many;
+    next            = '0;
+    next.rollout_id = below(pool);
+    seed[k]         = rnd();
+    seq_len[k]      = below(1000);
+    rollout_of[k]   = next.rollout_id;
+    next.counter    = ref_mix(seed[k] ^ ref_mix(next.rollout_id + 32'h9E3779B9)) + seq_len[k] * 32'h9E3779B9;
+    next.hash       = ref_hash(seed[k], next.rollout_id, seq_len[k]);
+    next.start_word = rnd();
+    next.max_tokens = (n >= 0) ? n : between(1, longest);
+    next.checkpoint = (plain || chance(50)) ? CHECKPOINT_NEVER : between(1, 12);
+    next.resident   = !plain && chance(30);
+    next.eos_stops  = !plain && chance(40);
+    next.adds_tokens = plain ? n != 0 : chance(75);
+    next.stops       = !next.adds_tokens && chance(60) && !plain;
+    next.brief       = !next.adds_tokens || next.eos_stops || next.max_tokens <= NEAR_END || next.checkpoint <= NEAR_END;
+    work    <= next;
+    given[k] = next;
+    adds[k]  = next.adds_tokens;
+    stops[k] = next.stops;
+  endtask
+
+  always @(posedge clk) begin
+    probe         <= rst_n && chance(50);
+    probe_rollout <= below(pool);
+  end
+
+  // One at a time, with a cycle in between, so that room_o is up to date.
+  task automatic feed(input int count);
+    int waited;
+    repeat (count) begin
+      waited = 0;
+      waits_for = "the bench waits for room_o";
+      while (!room || chance(stall_in)) @(posedge clk);
+      make_work(-1);
+      assign_q <= 1'b1;
+      @(posedge clk);
+      assign_q <= 1'b0;
+      @(posedge clk);
+    end
+    waits_for = "the bench waits for the worker to become free";
+    while (first != last || items != 0) @(posedge clk);
+    repeat (3) @(posedge clk);
+  endtask
+
+  // Cycles from the first end to the last.
+  task automatic stream(input int n);
+    stream_tokens = n;
+    make_work(n);
+    ended   = 0;
+    to_give <= 40;
+    streaming <= 1'b1;
+    waits_for = "the bench waits for a streamed descriptor";
+    while (ended < 40) @(posedge clk);
+    if (last_done - first_done != 39 * (n == 0 ? 1 : n))
+      fail($sformatf("39 descriptors of %0d tokens took %0d cycles", n, last_done - first_done));
+    streaming <= 1'b0;
+    repeat (4) @(posedge clk);
+  endtask
+
+  initial begin
+    @(posedge rst_n);
+    @(posedge clk);
+    for (int k = 0; k < 16; k++) begin
+      stall_out        = k[0] ? 60 : 0;
+      stall_in         = k[1] ? 80 : 0;
+      wait_states      = k[2] ? 16'd2 : 16'd0;
+      eos_threshold    = k[3] ? 16'd2500 : 16'd0;
+      reward_threshold = 32'h5000;
+      longest          = k[1] ? 60 : 12;
+      feed(60);
+    end
+    // No cycle is lost between descriptors.
+    stall_out = 0; wait_states = 0; eos_threshold = 0; plain = 1'b1; pool = 1000;
+    repeat (4) @(posedge clk);
+    for (int n = 0; n <= 20; n++) stream(n);
+    if (tokens < 5000) fail($sformatf("only %0d tokens", tokens));
+    finish_bench("rollout_worker_fsm_tb");
+  end
+endmodule
