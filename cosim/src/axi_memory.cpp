@@ -15,6 +15,15 @@ std::string at_address(const char* what, uint64_t address) {
     return buffer;
 }
 
+[[noreturn]] void bad_burst(const char* channel, uint64_t address, uint32_t size, uint32_t burst, bool crosses) {
+    const auto because = [&](const char* what) { return at_address((std::string{channel} + ": " + what).c_str(), address); };
+    if (size != kSize64) fail_memory("AXI", because("a burst of beats that are not 64 bytes"));
+    if (burst != kIncr) fail_memory("AXI", because("a burst that is not INCR"));
+    if (address % kBeatBytes != 0) fail_memory("AXI", because("an unaligned burst"));
+    if (crosses) fail_memory("AXI", because("a burst across a 4-KiB boundary"));
+    fail_memory("R11", because("an access outside of the shared memory"));
+}
+
 void flip(uint32_t* data, uint64_t strobe, uint32_t bit) {
     // The bit counts over the bytes that are really written.
     uint32_t byte = bit / 8 % static_cast<uint32_t>(__builtin_popcountll(strobe));
@@ -81,18 +90,13 @@ const Fault* AxiMemory<Chaos>::find_fault(FaultKind kind, uint64_t at) const {
 }
 
 template <bool Chaos>
-void AxiMemory<Chaos>::check_burst(const char* channel, uint64_t address, uint32_t length, uint32_t size,
-                                   uint32_t burst) const {
-    const std::string name{channel};
-    if (size != kSize64) fail_memory("AXI", at_address((name + ": a burst of beats that are not 64 bytes").c_str(), address));
-    if (burst != kIncr) fail_memory("AXI", at_address((name + ": a burst that is not INCR").c_str(), address));
-    if (address % kBeatBytes != 0) fail_memory("AXI", at_address((name + ": an unaligned burst").c_str(), address));
-    const uint64_t bytes = (uint64_t{length} + 1) * kBeatBytes;
-    if (address / 4096 != (address + bytes - 1) / 4096) {
-        fail_memory("AXI", at_address((name + ": a burst across a 4-KiB boundary").c_str(), address));
-    }
-    if (address < bus_ || bytes > bytes_ || address - bus_ > bytes_ - bytes) {
-        fail_memory("R11", at_address((name + ": an access outside of the shared memory").c_str(), address));
+inline void AxiMemory<Chaos>::check_burst(const char* channel, uint64_t address, uint32_t length, uint32_t size,
+                                          uint32_t burst) const {
+    const uint64_t bytes = (uint64_t{length} + 1) * kBeatBytes, offset = address - bus_;
+    // An offset that is negative is huge.
+    if (size != kSize64 || burst != kIncr || address % kBeatBytes != 0 || address % 4096 + bytes > 4096 ||
+        offset >= bytes_ || bytes > bytes_ - offset) [[unlikely]] {
+        bad_burst(channel, address, size, burst, address % 4096 + bytes > 4096);
     }
 }
 

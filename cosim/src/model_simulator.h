@@ -64,8 +64,11 @@ public:
     uint64_t run(uint64_t max_cycles, uint64_t want) override {
         return guarded([&] {
             const uint64_t start = memory_.completions_visible();
-            const uint64_t end = cycle_ + max_cycles;
-            while (cycle_ < end && memory_.completions_visible() - start < want) clock();
+            if (wave_) {
+                run_cycles<true>(max_cycles, want);
+            } else {
+                run_cycles<false>(max_cycles, want);
+            }
             return memory_.completions_visible() - start;
         });
     }
@@ -102,10 +105,9 @@ private:
             return body();
         } catch (const SimulationError& error) {
             failure_ = {error.kind, error.rule, error.message, cycle_};
-            if (wave_) {
-                dump(5);
-                wave_->flush();
-            }
+            // The edge that failed, unless it was recorded already.
+            dump(5);
+            if (wave_) wave_->flush();
             throw;
         }
     }
@@ -124,39 +126,48 @@ private:
     }
 
     void dump(uint64_t phase) {
-        if (cycle_ >= wave_from_ && cycle_ < wave_to_) wave_->dump(cycle_ * 10 + phase);
-    }
-
-    void evaluate() {
-        top_->eval();
-        if (log_.stopped) [[unlikely]] throw log_.assertion();
+        if (wave_ && cycle_ >= wave_from_ && cycle_ < wave_to_) wave_->dump(cycle_ * 10 + phase);
     }
 
     // One cycle without the memory. Inputs change while the clock is low; `edge` sees what the rising edge will hand
     // over. In a waveform cycle c begins at time 10c and its rising edge is at 10c + 5.
-    template <class Edge>
+    template <bool Waves, class Edge>
     void tick(Edge&& edge) {
-        top_->clk_i = 0;
-        evaluate();
-        if (wave_) [[unlikely]] dump(0);
+        Top& top = *top_;
+        top.clk_i = 0;
+        top.eval();
+        if constexpr (Waves) dump(0);
         edge();
-        top_->clk_i = 1;
-        evaluate();
-        if (wave_) [[unlikely]] dump(5);
+        top.clk_i = 1;
+        top.eval();
+        if constexpr (Waves) dump(5);
+        if (log_.stopped) [[unlikely]] throw log_.assertion();
         ++cycle_;
     }
 
-    template <class Edge>
+    template <bool Waves, class Edge>
     void clock(Edge&& edge) {
-        memory_.drive(*top_);
-        tick([&] {
-            memory_.sample(*top_);
+        Top& top = *top_;
+        memory_.drive(top);
+        tick<Waves>([&] {
+            memory_.sample(top);
             edge();
         });
     }
 
-    void clock() {
-        clock([] {});
+    template <class Edge>
+    void clock(Edge&& edge) {
+        if (wave_) {
+            clock<true>(edge);
+        } else {
+            clock<false>(edge);
+        }
+    }
+
+    template <bool Waves>
+    void run_cycles(uint64_t cycles, uint64_t want) {
+        const uint64_t start = memory_.completions_visible(), end = cycle_ + cycles;
+        while (cycle_ < end && memory_.completions_visible() - start < want) clock<Waves>([] {});
     }
 
     // The memory takes part in reset only by holding its own valids low.
@@ -167,7 +178,7 @@ private:
         top.s_axil_awvalid = top.s_axil_wvalid = top.s_axil_arvalid = top.s_axil_bready = top.s_axil_rready = 0;
         top.m_axi_arready = top.m_axi_rvalid = top.m_axi_awready = top.m_axi_wready = top.m_axi_bvalid = 0;
         for (uint32_t i = 0; i < cycles; ++i) {
-            tick([&] {
+            tick<true>([&] {
                 // The reset is synchronous: it shows from the second cycle on.
                 if (i > 0 && (top.m_axi_arvalid || top.m_axi_awvalid || top.m_axi_wvalid || top.s_axil_bvalid ||
                               top.s_axil_rvalid)) {
@@ -176,7 +187,7 @@ private:
             });
         }
         top.rst_ni = 1;
-        clock();
+        clock([] {});
     }
 
     // A pause before a master's valid or ready.

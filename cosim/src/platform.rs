@@ -13,7 +13,7 @@ use crate::error::CosimError;
 pub(crate) const NAME: &str = "rtl";
 
 /// Cycles that one [`advance`](Platform::advance) simulates at most.
-pub const SLICE: u64 = 20_000;
+pub const SLICE: u64 = 4096;
 
 /// A simulated device with its memory. Time passes only in its functions: a register access takes a few cycles,
 /// [`advance`](Platform::advance) up to [`SLICE`].
