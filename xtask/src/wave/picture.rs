@@ -120,7 +120,7 @@ fn screen(width: u32, height: u32, path: &OsStr, pace: Pace) -> Result<(Guard, S
 fn photograph(display: &str, room: &Path, path: &OsStr, pace: Pace) -> Result<Vec<u8>> {
     let file = room.join("picture.png");
     let mut command = Command::new("import");
-    command.args(["-display", display, "-window", "root", "-strip", "-colors", "64"]);
+    command.args(["-display", display, "-window", "root", "-strip", "+dither", "-colors", "64"]);
     command.args(["-define", "png:exclude-chunks=date,time"]).arg(format!("PNG8:{}", file.display()));
     command.env("PATH", path).stdin(Stdio::null()).stderr(Stdio::null());
     let mut camera = Guard::start(command)?;
