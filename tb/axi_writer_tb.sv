@@ -1,0 +1,154 @@
+// axi_writer on a memory with stalls and latency: every beat reaches the bus once with its address, ID, strobes and
+// data, in order per source; an urgent completion goes before token lines, another one behind them; never more than
+// MAX_WRITES in flight; idle says when nothing is left.
+module axi_writer_tb;
+  import bench_pkg::*;
+  import core_pkg::*;
+
+  localparam logic [63:0] Base  = 64'h3_0000_0000;
+  localparam int          Lines = 256;
+  localparam int          Many  = 512;
+
+  logic clk, rst_n;
+  int   cycle;
+  clock_reset #(.Limit(60000)) u_clock (.clk_o(clk), .rst_no(rst_n), .cycle_o(cycle));
+
+  logic         line_waits = 1'b0, line_valid, line_ready, want = 1'b0;
+  logic [3:0]   line_worker = '0, line_first = '0, line_last = '0, completion_first = '0, completion_last = '0;
+  logic [63:0]  line_addr = '0, completion_addr = '0;
+  logic [511:0] line_data = '0, completion_data = '0;
+  logic         completion_valid = 1'b0, completion_urgent = 1'b0, completion_ready;
+  logic         ack, ack_error, sent, idle;
+  logic [4:0]   ack_id, awid, bid;
+  logic [63:0]  awaddr, wstrb;
+  logic [7:0]   awlen;
+  logic [2:0]   awsize;
+  logic [1:0]   awburst, bresp;
+  logic         awvalid, awready, wlast, wvalid, wready, bvalid, bready;
+  logic [511:0] wdata;
+  logic         accept, effect, effect_error;
+  logic [4:0]   accept_id, effect_id;
+  logic [63:0]  accept_addr, accept_strb, effect_addr, effect_strb;
+  logic [511:0] accept_data, effect_data;
+
+  assign line_valid = line_waits && want && line_ready;
+
+  axi_writer u_writer (
+    .clk_i(clk), .rst_ni(rst_n), .line_waits_i(line_waits), .line_valid_i(line_valid), .line_worker_i(line_worker),
+    .line_addr_i(line_addr), .line_first_i(line_first), .line_last_i(line_last), .line_data_i(line_data),
+    .line_ready_o(line_ready), .completion_valid_i(completion_valid), .completion_urgent_i(completion_urgent),
+    .completion_addr_i(completion_addr), .completion_first_i(completion_first), .completion_last_i(completion_last),
+    .completion_data_i(completion_data), .completion_ready_o(completion_ready), .ack_o(ack), .ack_id_o(ack_id),
+    .ack_error_o(ack_error), .m_axi_awid(awid), .m_axi_awaddr(awaddr), .m_axi_awlen(awlen), .m_axi_awsize(awsize),
+    .m_axi_awburst(awburst), .m_axi_awvalid(awvalid), .m_axi_awready(awready), .m_axi_wdata(wdata),
+    .m_axi_wstrb(wstrb), .m_axi_wlast(wlast), .m_axi_wvalid(wvalid), .m_axi_wready(wready), .m_axi_bid(bid),
+    .m_axi_bresp(bresp), .m_axi_bvalid(bvalid), .m_axi_bready(bready), .sent_o(sent), .idle_o(idle)
+  );
+
+  memory_model #(.Lines(Lines), .Base(Base)) u_memory (
+    .clk_i(clk), .rst_ni(rst_n), .awid_i(awid), .awaddr_i(awaddr), .awvalid_i(awvalid), .awready_o(awready),
+    .wdata_i(wdata), .wstrb_i(wstrb), .wvalid_i(wvalid), .wready_o(wready), .bid_o(bid), .bresp_o(bresp),
+    .bvalid_o(bvalid), .bready_i(bready), .araddr_i(64'd0), .arlen_i(8'd0), .arid_i(5'd0), .arvalid_i(1'b0),
+    .rready_i(1'b1), .arready_o(), .rid_o(), .rdata_o(), .rresp_o(), .rlast_o(), .rvalid_o(),
+    .accept_o(accept), .effect_o(effect), .effect_error_o(effect_error), .accept_id_o(accept_id), .effect_id_o(effect_id),
+    .accept_addr_o(accept_addr), .effect_addr_o(effect_addr), .accept_strb_o(accept_strb), .effect_strb_o(effect_strb),
+    .accept_data_o(accept_data), .effect_data_o(effect_data)
+  );
+
+  protocol_monitor u_protocol (
+    .clk_i(clk), .rst_ni(rst_n), .awid_i(awid), .awaddr_i(awaddr), .awlen_i(awlen), .awsize_i(awsize),
+    .awburst_i(awburst), .awvalid_i(awvalid), .awready_i(awready), .wdata_i(wdata), .wstrb_i(wstrb), .wlast_i(wlast),
+    .wvalid_i(wvalid), .wready_i(wready), .arid_i(5'd0), .araddr_i(64'd0), .arlen_i(8'd0), .arsize_i(3'd0),
+    .arburst_i(2'd0), .arvalid_i(1'b0), .arready_i(1'b0)
+  );
+
+  // ---------------------------------------------------------------- what was sent, in order
+  logic [4:0]   want_id [0:Many-1];
+  logic [63:0]  want_addr [0:Many-1], want_strb [0:Many-1];
+  logic [511:0] want_data [0:Many-1];
+  int           pushed = 0, seen = 0, acked = 0, stall_line, completion_percent, most = 0, k;
+  logic         took_line, took_completion;
+
+  function automatic logic [63:0] strobe(input logic [3:0] first, input logic [3:0] last);
+    for (int b = 0; b < 64; b++) strobe[b] = b / 4 >= int'(first) && b / 4 <= int'(last);
+  endfunction
+
+  task automatic record(input logic [4:0] id, input logic [63:0] addr, input logic [63:0] strb, input logic [511:0] data);
+    k = pushed % Many;
+    want_id[k]   = id;
+    want_addr[k] = addr;
+    want_strb[k] = strb;
+    want_data[k] = data;
+    pushed = pushed + 1;
+  endtask
+
+  always @(posedge clk) if (rst_n) begin
+    if (ack) acked = acked + 1;
+    took_completion = completion_valid && completion_ready;
+    took_line       = line_valid;
+    if (took_line && took_completion) fail("two beats in one cycle");
+    expect_eq("sent", sent, took_line || took_completion);
+    if (completion_valid && completion_urgent && line_ready) fail("a line may pass an urgent completion");
+    if (took_completion && !completion_urgent && line_waits) fail("half a completion beat passes a token line");
+    if (took_completion) record(COMPLETION_AXI_ID, completion_addr, strobe(completion_first, completion_last), completion_data);
+    if (took_line) record({1'b0, line_worker}, line_addr, strobe(line_first, line_last), line_data);
+    if (accept) begin
+      k = seen % Many;
+      if (seen == pushed) fail("a write that nobody sent");
+      expect_eq("AWID", accept_id, want_id[k]);
+      expect_eq("address", accept_addr, want_addr[k]);
+      expect_eq("strobes", accept_strb, want_strb[k]);
+      if (accept_data !== want_data[k]) fail("wrong data");
+      seen = seen + 1;
+    end
+    if (pushed - acked > most) most = pushed - acked;
+    if (pushed - acked > MAX_WRITES) fail($sformatf("%0d writes in flight", pushed - acked));
+
+    want <= !chance(stall_line);
+    if (!line_waits || took_line) begin
+      line_waits  <= !chance(stall_line);
+      line_worker <= rnd();
+      line_addr   <= Base + 64 * below(Lines);
+      line_data   <= {16{rnd()}};
+      k = below(16);
+      line_first  <= 4'(k);
+      line_last   <= 4'(between(k, 15));
+    end
+    if (!completion_valid || took_completion) begin
+      completion_valid  <= chance(completion_percent);
+      completion_urgent <= chance(50);
+      completion_addr   <= Base + 64 * below(Lines);
+      completion_data   <= {16{rnd()}};
+      case (below(3))
+        0: {completion_first, completion_last} <= {4'd0, 4'd7};
+        1: {completion_first, completion_last} <= {4'd8, 4'd15};
+        default: {completion_first, completion_last} <= {4'd0, 4'd15};
+      endcase
+    end else if (chance(10)) completion_urgent <= 1'b1;        // it has waited long enough
+  end
+
+  initial begin
+    u_protocol.quiet = 1'b0;
+    for (int m = 0; m < 16; m++) begin
+      stall_line             = m[0] ? 60 : 0;
+      completion_percent     = m[1] ? 80 : 10;
+      u_memory.stall_aw      = m[2] ? 60 : 0;
+      u_memory.stall_w       = m[2] ? 60 : 0;
+      u_memory.stall_b       = m[3] ? 60 : 0;
+      u_memory.write_latency = m[3] ? 300 : 0;
+      u_memory.write_jitter  = m[3] ? 50 : 0;
+      repeat (700) @(posedge clk);
+    end
+    // Drain: idle when, and only when, every response is in.
+    stall_line = 100;
+    completion_percent = 0;
+    waits_for = "the bench waits for idle_o";
+    repeat (3) @(posedge clk);
+    while (!idle) @(posedge clk);
+    @(posedge clk);
+    if (acked != pushed || seen != pushed) fail($sformatf("idle with %0d of %0d acknowledged", acked, pushed));
+    u_protocol.expect_balanced;
+    if (most != MAX_WRITES) fail($sformatf("at most %0d writes were in flight: the limit was not reached", most));
+    finish_bench("axi_writer_tb");
+  end
+endmodule

@@ -1,0 +1,83 @@
+// completion_arbiter: one item per cycle from those that both sinks have room for, in rotation, none starves; lines
+// are counted per worker. Sources and both sinks with and without stalls.
+module completion_arbiter_tb;
+  import bench_pkg::*;
+  import core_pkg::*;
+  localparam int Workers = 4;
+
+  logic clk, rst_n;
+  int   cycle;
+  clock_reset #(.Limit(60000)) u_clock (.clk_o(clk), .rst_no(rst_n), .cycle_o(cycle));
+
+  logic                       clear = 1'b0;
+  logic [Workers-1:0]         valid = '0, has_line = '0, has_done = '0, take, delivered;
+  logic [3:0]                 worker;
+  logic                       line_waits, line_valid, line_ready = 1'b0, done_valid, done_ready = 1'b0;
+  logic [LINE_COUNT_BITS-1:0] done_after;
+
+  completion_arbiter #(.Workers(Workers)) u_arbiter (
+    .clk_i(clk), .rst_ni(rst_n), .clear_i(clear), .valid_i(valid), .has_line_i(has_line), .has_done_i(has_done),
+    .take_o(take), .worker_o(worker), .delivered_o(delivered), .line_waits_o(line_waits), .line_valid_o(line_valid),
+    .line_ready_i(line_ready), .done_valid_o(done_valid), .done_after_o(done_after), .done_ready_i(done_ready)
+  );
+
+  int                 stall_in, stall_line, stall_done, last = Workers - 1, expected, k, taken = 0;
+  int                 lines [0:Workers-1], passed [0:Workers-1];
+  logic [Workers-1:0] can;
+
+  initial for (int w = 0; w < Workers; w++) begin lines[w] = 0; passed[w] = 0; end
+
+  always @(posedge clk) if (rst_n) begin
+    can = '0;
+    for (int w = 0; w < Workers; w++)
+      can[w] = !clear && valid[w] && (line_ready || !has_line[w]) && (done_ready || !has_done[w]);
+    expected = -1;
+    for (int s = 1; s <= Workers; s++) begin
+      k = (last + s) % Workers;
+      if (expected < 0 && can[k]) expected = k;
+    end
+    expect_eq("line_waits", line_waits, (valid & has_line) != 0);
+    if (expected < 0) begin
+      expect_eq("take", take, 0);
+      expect_eq("line_valid", line_valid, 0);
+      expect_eq("done_valid", done_valid, 0);
+    end else begin
+      expect_eq("take", take, 1 << expected);
+      expect_eq("worker", worker, expected);
+      expect_eq("line_valid", line_valid, has_line[expected]);
+      expect_eq("done_valid", done_valid, has_done[expected]);
+      expect_eq("delivered", delivered, has_done[expected] ? 1 << expected : 0);
+      if (has_line[expected]) lines[expected] = lines[expected] + 1;
+      if (has_done[expected]) expect_eq("done_after", done_after, lines[expected]);
+      last  = expected;
+      taken = taken + 1;
+      for (int w = 0; w < Workers; w++) begin
+        passed[w] = (!can[w] || w == expected) ? 0 : passed[w] + 1;
+        if (passed[w] >= Workers) fail($sformatf("worker %0d starves", w));
+      end
+    end
+    if (clear) for (int w = 0; w < Workers; w++) lines[w] = 0;
+    for (int w = 0; w < Workers; w++) if (!valid[w] || take[w] || clear) begin
+      valid[w] <= !chance(stall_in) && !clear;
+      case (below(3))
+        0: {has_line[w], has_done[w]} <= 2'b10;
+        1: {has_line[w], has_done[w]} <= 2'b01;
+        default: {has_line[w], has_done[w]} <= 2'b11;
+      endcase
+    end
+    line_ready <= !chance(stall_line);
+    done_ready <= !chance(stall_done);
+    clear      <= below(500) == 0;
+  end
+
+  initial begin
+    for (int m = 0; m < 8; m++) begin
+      stall_in   = m[0] ? 70 : 0;
+      stall_line = m[1] ? 50 : 0;
+      stall_done = m[2] ? 50 : 0;
+      repeat (800) @(posedge clk);
+    end
+    if (taken < 2000) fail($sformatf("only %0d items", taken));
+    finish_bench("completion_arbiter_tb");
+  end
+endmodule
