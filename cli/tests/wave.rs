@@ -1,0 +1,125 @@
+//! `doorbell wave`, and the save file with which `cargo xtask wave` shows what it records.
+#![cfg(feature = "rtl")]
+
+mod common;
+
+use std::collections::HashMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use common::doorbell;
+use rstest::rstest;
+use tempfile::{TempDir, tempdir};
+use wellen::SignalRef;
+use wellen::simple::{Waveform, read};
+
+fn repository() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap().to_owned()
+}
+
+fn save_file() -> String {
+    fs::read_to_string(repository().join("tb/wave/descriptor.gtkw")).unwrap()
+}
+
+/// The waveform of 'basic decode', and every signal in it by its name in GTKWave.
+fn recorded() -> (TempDir, Waveform, HashMap<String, (SignalRef, u32)>) {
+    let directory = tempdir().unwrap();
+    let run = doorbell(directory.path(), "wave --out case.fst");
+    assert_eq!((run.code, run.stderr.as_str()), (0, ""));
+    assert!(run.stdout.starts_with("case.fst: ") && run.stdout.ends_with(" cycles of case 'basic decode'\n"));
+    let waveform = read(directory.path().join("case.fst")).unwrap();
+    let hierarchy = waveform.hierarchy();
+    let signals = hierarchy.iter_vars().map(|var| {
+        let mut name = var.full_name(hierarchy);
+        if let Some(index) = var.index() {
+            name += &format!("[{}:{}]", index.msb(), index.lsb());
+        }
+        (name, (var.signal_ref(), var.length().unwrap_or(0)))
+    });
+    let signals = signals.collect();
+    (directory, waveform, signals)
+}
+
+/// The number that a signal holds at each of its changes, by the time in ns.
+fn changes(waveform: &mut Waveform, signal: SignalRef) -> Vec<(u64, u64)> {
+    waveform.load_signals(&[signal]);
+    let times = waveform.time_table().to_vec();
+    let signal = waveform.get_signal(signal).unwrap();
+    let number = |bits: String| u64::from_str_radix(&bits, 2).unwrap();
+    signal
+        .iter_changes()
+        .map(|(index, value)| (times[index as usize], number(value.to_bit_string().unwrap())))
+        .collect()
+}
+
+#[test]
+fn every_signal_of_the_save_file_is_in_the_waveform() {
+    let (_directory, _, signals) = recorded();
+    let mut count = 0;
+    for line in save_file().lines().filter(|line| !line.starts_with(['[', '*', '@', '-', '^'])) {
+        // `+{alias} signal`, or `#{alias} (bit)signal (bit)signal …`
+        let words = line.split_once("} ").map_or(line, |(_, words)| words);
+        for word in words.split(' ') {
+            let (bit, name) = match word.strip_prefix('(').and_then(|rest| rest.split_once(')')) {
+                Some((bit, name)) => (bit.parse().unwrap(), name),
+                None => (0, word),
+            };
+            let found = signals.get(name);
+            assert!(found.is_some_and(|&(_, bits)| bit < bits), "{name}, bit {bit}, is not in the waveform");
+            count += 1;
+        }
+    }
+    assert!(count > 60, "the save file names {count} signals");
+}
+
+#[test]
+fn the_save_file_opens_at_the_first_doorbell() {
+    let (_directory, mut waveform, signals) = recorded();
+    let doorbell = changes(&mut waveform, signals["top.rl_runtime_top.doorbell"].0);
+    let first = doorbell.iter().find(|&&(time, value)| time > 5 && value == 1).unwrap().0;
+    let save_file = save_file();
+    let number = |prefix: &str, word: usize| {
+        let line = save_file.lines().find(|line| line.starts_with(prefix)).unwrap();
+        line.split_whitespace().nth(word).unwrap().parse::<u64>().unwrap()
+    };
+    assert_eq!(number("*", 1), first, "the marker of tb/wave/descriptor.gtkw is at the first doorbell");
+    let start = number("[timestart]", 1);
+    assert!((first - 40..first).contains(&start), "the view starts at {start} ns, shortly before it");
+}
+
+#[test]
+fn filters_are_there_and_worker_states_have_their_names() {
+    let save_file = save_file();
+    let filters = save_file.lines().filter(|line| line.starts_with('^'));
+    let filters: Vec<&str> = filters.map(|line| line.split_once(' ').unwrap().1).collect();
+    assert!(filters.len() >= 6);
+    for filter in filters {
+        assert!(repository().join(filter).is_file(), "{filter} is missing");
+    }
+
+    let (_directory, mut waveform, signals) = recorded();
+    let text = fs::read_to_string(repository().join("tb/wave/worker_state.txt")).unwrap();
+    let states: Vec<(&str, &str)> = text.lines().filter_map(|line| line.split_once(' ')).collect();
+    for (value, name) in states.into_iter().filter(|(value, _)| *value != "#") {
+        let parameter = format!("top.rl_runtime_top.gen_worker[0].u_worker.St{name}[1:0]");
+        let found = changes(&mut waveform, signals[&parameter].0);
+        assert_eq!(found.last().unwrap().1, value.parse::<u64>().unwrap(), "{name}");
+    }
+}
+
+#[rstest]
+#[case::unknown_case(
+    "nonsense --out x.fst",
+    2,
+    "error: unknown case 'nonsense'; known cases: 'basic decode', "
+)]
+#[case::unwritable("--out no/such/place.fst", 2, "error: cannot write waveform no/such/place.fst: ")]
+#[case::no_output("", 2, "error: the following required arguments were not provided:\n  --out <FILE.fst>")]
+#[case::too_many_workers("--out x.fst --workers 17", 2, "error: invalid value '17'")]
+fn refusals(#[case] arguments: &str, #[case] code: i32, #[case] message: &str) {
+    let directory = tempdir().unwrap();
+    let run = doorbell(directory.path(), &format!("wave {arguments}"));
+    assert_eq!(run.code, code);
+    assert!(run.stderr.starts_with(message), "{}", run.stderr);
+    assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 0, "nothing is left behind");
+}
