@@ -32,6 +32,8 @@ enum Command {
     /// Look at traces, convert and generate them
     #[command(subcommand)]
     Trace(commands::trace::Command),
+    /// Measure throughput, each figure beside its limit
+    Bench(commands::bench::Args),
     /// Record a case of the co-simulation as a waveform
     Wave(commands::wave::Args),
     /// List the devices, what they are, and why one is not there
@@ -42,6 +44,7 @@ fn main() -> ExitCode {
     let result = match Cli::parse().command {
         Command::Compare(args) => commands::compare::run(args),
         Command::Trace(command) => commands::trace::run(command),
+        Command::Bench(args) => commands::bench::run(args),
         Command::Wave(args) => commands::wave::run(args),
         Command::Devices => commands::devices::run(),
     };
