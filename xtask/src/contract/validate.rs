@@ -180,19 +180,17 @@ fn agreement(spec: &Spec, out: &mut Vec<String>) {
             spec.version
         ));
     }
-    if let (Some(r), Some(id)) = (reset("ID"), constant("DEVICE_ID")) {
-        if !matches!(r, Reset::Value(v) if u64::from(v) == id) {
-            out.push(format!("register ID: its reset value is not the constant DEVICE_ID, {id:#010x}"));
-        }
+    if let (Some(r), Some(id)) = (reset("ID"), constant("DEVICE_ID"))
+        && !matches!(r, Reset::Value(v) if u64::from(v) == id)
+    {
+        out.push(format!("register ID: its reset value is not the constant DEVICE_ID, {id:#010x}"));
     }
     let desc_flags = spec.flags.iter().find(|f| f.name == "DescFlags");
-    if let (Some(f), Some(mask)) = (desc_flags, constant("DESC_FLAGS_MASK")) {
-        if f.mask() != mask {
-            let all = f.mask();
-            out.push(format!(
-                "constant DESC_FLAGS_MASK: {mask:#x} is not all of DescFlags, which is {all:#x}"
-            ));
-        }
+    if let (Some(f), Some(mask)) = (desc_flags, constant("DESC_FLAGS_MASK"))
+        && f.mask() != mask
+    {
+        let all = f.mask();
+        out.push(format!("constant DESC_FLAGS_MASK: {mask:#x} is not all of DescFlags, which is {all:#x}"));
     }
 }
 
