@@ -1,5 +1,6 @@
 //! What goes wrong becomes an error that names the rule, and never ends the process.
 
+use std::ops::RangeInclusive;
 use std::thread;
 
 use doorbell_cosim::{CosimError, Fault, RtlConfig, RtlPlatform, Wave};
@@ -124,7 +125,7 @@ fn memory_that_was_not_registered_is_not_touched() {
 #[rstest]
 #[case::no_workers(RtlConfig { workers: 0, ..Default::default() }, "workers is 0")]
 #[case::too_many_workers(RtlConfig { workers: 17, ..Default::default() }, "no RTL with 17 workers was built")]
-#[case::latency(RtlConfig { latency: 5..=4, ..Default::default() }, "latency is 5..=4")]
+#[case::latency(RtlConfig { latency: RangeInclusive::new(5, 4), ..Default::default() }, "latency is 5..=4")]
 #[case::stalls(RtlConfig { stall_percent: [0, 0, 96, 0, 0], ..Default::default() }, "stall_percent is 96 on AW")]
 #[case::wave(
     RtlConfig { wave: Some(Wave { path: "/no/such/directory/x.fst".into(), window: None }), ..Default::default() },

@@ -40,7 +40,7 @@ fn random_memory(rtl: &mut Rtl) -> Result<(), CaseError> {
         2 => HwDesc { max_tokens: 0, ..HwDesc::decode(k % 13, k, 1) },
         3 => HwDesc::decode(k % 13, k, 90).with_flags(DescFlags::RESIDENT),
         4 => HwDesc::decode(k % 13, k, 70).with_flags(DescFlags::EOS_STOPS | DescFlags::INTERRUPT),
-        5 if k % 4 == 0 => HwDesc::decode(k % 13, k, 9).with_flags(DescFlags::FENCE),
+        5 if k.is_multiple_of(4) => HwDesc::decode(k % 13, k, 9).with_flags(DescFlags::FENCE),
         _ => HwDesc::decode(k % 13, k, 1 + k * 29 % 80).with_seed(k),
     }));
     agree(rtl, &descs).map(drop)

@@ -112,7 +112,7 @@ pub const END_OF_SEQUENCE: Case = Case {
 
 fn end_of_sequence(rtl: &mut Rtl) -> Result<(), CaseError> {
     let decode = |id: u32| {
-        let flags = if id % 2 == 0 { DescFlags::EOS_STOPS } else { DescFlags::empty() };
+        let flags = if id.is_multiple_of(2) { DescFlags::EOS_STOPS } else { DescFlags::empty() };
         HwDesc::decode(id / 2, 5, 200).with_flags(flags)
     };
     let completions = agree(rtl, &laid_out((0..64).map(decode)))?;
