@@ -77,7 +77,7 @@ module completion_ring_tb;
     next.worker_id = w;
     next.status    = chance(80) ? STATUS_DONE : STATUS_ERROR;
     next.error     = (next.status == STATUS_ERROR) ? ERR_BAD_LENGTH : ERR_NONE;
-    next.irq       = chance(20);
+    next.irq       = next.status == STATUS_ERROR || chance(20);
     n = chance(40) ? 0 : below(4);
     for (int k = 0; k < n; k++) begin
       issued[w] = issued[w] + 1;
