@@ -111,10 +111,12 @@ fn table<const N: usize>(columns: [&str; N], left: usize) -> Table {
 }
 
 /// How a figure stands to its bar.
+#[cfg(feature = "rtl")]
 fn verdict(met: bool) -> &'static str {
     if met { "met" } else { "missed" }
 }
 
+#[cfg(feature = "rtl")]
 fn percent(part: f64) -> String {
     format!("{:.2} %", 100.0 * part)
 }
