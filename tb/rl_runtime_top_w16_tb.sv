@@ -6,7 +6,7 @@ module rl_runtime_top_w16_tb;
   random_host host ();
 
   initial begin
-    host.all(8, 250);
+    host.all(5, 200);
     finish_bench("rl_runtime_top_w16_tb");
   end
 endmodule

@@ -6,7 +6,7 @@ module rl_runtime_top_w1_tb;
   random_host host ();
 
   initial begin
-    host.all(10, 150);
+    host.all(7, 120);
     finish_bench("rl_runtime_top_w1_tb");
   end
 endmodule

@@ -6,7 +6,7 @@ module rl_runtime_top_w4_tb;
   random_host host ();
 
   initial begin
-    host.all(10, 200);
+    host.all(7, 150);
     finish_bench("rl_runtime_top_w4_tb");
   end
 endmodule

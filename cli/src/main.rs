@@ -32,6 +32,8 @@ enum Command {
     /// Look at traces, convert and generate them
     #[command(subcommand)]
     Trace(commands::trace::Command),
+    /// Run the named cases of the co-simulation
+    Cosim(commands::cosim::Args),
     /// Measure throughput, each figure beside its limit
     Bench(commands::bench::Args),
     /// Record a case of the co-simulation as a waveform
@@ -44,6 +46,7 @@ fn main() -> ExitCode {
     let result = match Cli::parse().command {
         Command::Compare(args) => commands::compare::run(args),
         Command::Trace(command) => commands::trace::run(command),
+        Command::Cosim(args) => commands::cosim::run(args),
         Command::Bench(args) => commands::bench::run(args),
         Command::Wave(args) => commands::wave::run(args),
         Command::Devices => commands::devices::run(),

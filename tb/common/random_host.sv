@@ -169,7 +169,7 @@ module random_host;
   endtask
 
   // ---------------------------------------------------------------- a run
-  localparam int Budget = 5000;         // cycles after which a run submits nothing new
+  localparam int Budget = 3000;         // cycles after which a run submits nothing new
 
   // Until 'count' descriptors are submitted and complete, or stop_at cycles have passed (negative: never).
   task automatic traffic(input int count, input int stop_at);

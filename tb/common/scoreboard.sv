@@ -358,15 +358,15 @@ module scoreboard (
       if (code[which] == 0 && desc.opcode == OP_DECODE) begin
         stopped = may_stop(index) && (done.status == STATUS_STOPPED || bad_line[which]);
         decode(which, int'(done.final_seq_len - desc.seq_len), stopped, want);
-        // A good DECODE between two faulty ones of a worker may be suspected too.
-        if (done.error == ERR_DMA_FAULT && bad_lines >= 2) begin
-          want.status = STATUS_ERROR;
-          want.error  = ERR_DMA_FAULT;
-        end
       end else begin
         want.error = code[which];
         if (code[which] == ERR_DMA_FAULT) want.result = index;
         else want.final_seq_len = desc.seq_len;
+      end
+      // A good one between two faulty ones of its worker may be suspected too.
+      if (code[which] == 0 && done.error == ERR_DMA_FAULT && bad_lines >= 2) begin
+        want.status = STATUS_ERROR;
+        want.error  = ERR_DMA_FAULT;
       end
       if (code[which] != ERR_DMA_FAULT) begin
         want.user_data       = desc.user_data;

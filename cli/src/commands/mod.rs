@@ -2,6 +2,7 @@
 
 pub mod bench;
 pub mod compare;
+pub mod cosim;
 pub mod devices;
 pub mod trace;
 pub mod wave;

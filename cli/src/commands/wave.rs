@@ -26,17 +26,15 @@ pub struct Args {
 #[cfg(feature = "rtl")]
 pub fn run(args: Args) -> Result<ExitCode, Failure> {
     use doorbell_cosim::Wave;
-    use doorbell_cosim::cases::{CASES, CaseError, CaseOptions, find};
+    use doorbell_cosim::cases::{CaseError, CaseOptions};
     use doorbell_host::DeviceError;
 
+    use super::cosim::named;
     use crate::failure::DIFFERENT;
     use crate::output::{self, Output};
 
     let Args { case: name, out, workers } = args;
-    let case = find(&name).ok_or_else(|| {
-        let known: Vec<String> = CASES.iter().map(|case| format!("'{}'", case.name)).collect();
-        Failure::input(format!("unknown case '{name}'; known cases: {}", known.join(", ")))
-    })?;
+    let case = named(&name)?;
     if workers.is_some() && !case.is_portable() {
         return Err(Failure::input(format!(
             "case '{name}' holds for its own device alone: run it without --workers"

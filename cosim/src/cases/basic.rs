@@ -6,7 +6,7 @@ use doorbell_host::contract::{
 use doorbell_host::policy::{self, Stream};
 use doorbell_host::{Device, QueueConfig};
 
-use super::support::{agree, drain, equal, holds, laid_out, refused, tokens};
+use super::support::{agree, drain, equal, holds, laid_out, refused, settle, tokens};
 use super::{Case, CaseError, Rtl};
 use crate::config::RtlConfig;
 
@@ -29,6 +29,7 @@ fn basic_decode(rtl: &mut Rtl) -> Result<(), CaseError> {
     equal("tokens of descriptor 0", tokens(rtl, &descs[0], 5)?, first.clone())?;
     equal("digest of descriptor 0", completions[0].result, policy::digest(&first))?;
 
+    settle(rtl)?;
     let total: u32 = lengths.iter().sum();
     equal("counter TOKENS", rtl.counter(Counter::Tokens)?, total.into())?;
     equal("counter DESCRIPTORS", rtl.counter(Counter::Descriptors)?, 8)?;

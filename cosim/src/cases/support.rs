@@ -2,7 +2,7 @@
 
 use std::fmt::Debug;
 
-use doorbell_host::contract::{HwCompletion, HwDesc, Opcode, Register, Status};
+use doorbell_host::contract::{HwCompletion, HwDesc, Opcode, Register, State, Status};
 use doorbell_host::{Device, DeviceError, Driver, ModelPlatform, QueueConfig};
 
 use super::{CaseError, Rtl};
@@ -127,4 +127,15 @@ pub fn refused(rtl: &mut Rtl, register: Register, value: u32) -> Result<(), Case
 /// Statuses of completions.
 pub fn statuses(completions: &[HwCompletion]) -> Vec<u8> {
     completions.iter().map(|completion| completion.status).collect()
+}
+
+/// Waits until the device has seen the responses of all its writes: the host sees a completion before the device knows
+/// that it did, and only then do the counters count it.
+pub fn settle(rtl: &mut Rtl) -> Result<(), CaseError> {
+    for _ in 0..1000 {
+        if State::from_bits_truncate(rtl.read(Register::State)?).contains(State::IDLE) {
+            return Ok(());
+        }
+    }
+    equal("STATE.IDLE after 1000 reads", false, true)
 }

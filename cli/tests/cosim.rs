@@ -1,0 +1,29 @@
+//! `doorbell cosim`.
+#![cfg(feature = "rtl")]
+
+mod common;
+
+use common::doorbell;
+use tempfile::tempdir;
+
+#[test]
+fn a_case_is_a_line() {
+    let run = doorbell(tempdir().unwrap().path(), "cosim registers prefill");
+    assert_eq!(
+        (run.code, run.stdout.as_str()),
+        (0, "RTL co-sim registers: PASS\nRTL co-sim prefill: PASS\n2 passed, 0 failed\n"),
+        "{}",
+        run.stderr
+    );
+}
+
+#[test]
+fn an_unknown_case_is_bad_usage() {
+    let run = doorbell(tempdir().unwrap().path(), "cosim nonsense");
+    assert_eq!(run.code, 2);
+    assert!(
+        run.stderr.contains("unknown case 'nonsense'") && run.stderr.contains("'basic decode'"),
+        "{}",
+        run.stderr
+    );
+}
