@@ -14,13 +14,89 @@ module axil_slave_tb;
   logic [1:0]  bresp, rresp;
   logic        write, write_partial, write_error, read, read_error;
 
+  // One access at a time …
+  logic [11:0] one_awaddr, one_araddr;
+  logic        one_awvalid, one_wvalid, one_bready, one_arvalid, one_rready;
+  logic [31:0] one_wdata;
+  logic [3:0]  one_wstrb;
   register_master u_master (
     .clk_i(clk), .rst_ni(rst_n),
-    .awaddr_o(awaddr), .awvalid_o(awvalid), .awready_i(awready), .wdata_o(wdata), .wstrb_o(wstrb),
-    .wvalid_o(wvalid), .wready_i(wready), .bresp_i(bresp), .bvalid_i(bvalid), .bready_o(bready),
-    .araddr_o(araddr), .arvalid_o(arvalid), .arready_i(arready), .rdata_i(rdata), .rresp_i(rresp),
-    .rvalid_i(rvalid), .rready_o(rready)
+    .awaddr_o(one_awaddr), .awvalid_o(one_awvalid), .awready_i(awready), .wdata_o(one_wdata), .wstrb_o(one_wstrb),
+    .wvalid_o(one_wvalid), .wready_i(wready), .bresp_i(bresp), .bvalid_i(bvalid), .bready_o(one_bready),
+    .araddr_o(one_araddr), .arvalid_o(one_arvalid), .arready_i(arready), .rdata_i(rdata), .rresp_i(rresp),
+    .rvalid_i(rvalid), .rready_o(one_rready)
   );
+
+  // … or a stream that does not wait for answers: each channel at its own pace.
+  localparam int Stream = 500;
+  logic        streaming = 1'b0;
+  int          stall, aw_sent = 0, w_sent = 0, ar_sent = 0, b_seen = 0, r_seen = 0;
+  int          write_count = 0, read_count = 0;
+  logic        aw_on = 1'b0, w_on = 1'b0, ar_on = 1'b0, b_on = 1'b0, r_on = 1'b0;
+  logic [31:0] r_data [0:Stream-1];     // what the page answered, in order
+
+  function automatic logic [11:0] stream_addr(input int k);
+    stream_addr = 12'(k * 12'h2B4);
+  endfunction
+
+  function automatic logic [31:0] stream_data(input int k);
+    stream_data = k * 32'h0123_4567;
+  endfunction
+
+  assign awvalid = streaming ? aw_on : one_awvalid;
+  assign awaddr  = streaming ? stream_addr(aw_sent) : one_awaddr;
+  assign wvalid  = streaming ? w_on : one_wvalid;
+  assign wdata   = streaming ? stream_data(w_sent) : one_wdata;
+  assign wstrb   = streaming ? 4'hF : one_wstrb;
+  assign bready  = streaming ? b_on : one_bready;
+  assign arvalid = streaming ? ar_on : one_arvalid;
+  assign araddr  = streaming ? stream_addr(ar_sent) : one_araddr;
+  assign rready  = streaming ? r_on : one_rready;
+
+  always @(posedge clk) if (streaming) begin
+    if (write) begin
+      expect_eq("address of a streamed write", write_addr, stream_addr(write_count));
+      expect_eq("data of a streamed write", write_data, stream_data(write_count));
+      write_count <= write_count + 1;
+    end
+    if (read) begin
+      expect_eq("address of a streamed read", read_addr, stream_addr(read_count));
+      r_data[read_count] = read_data;
+      read_count <= read_count + 1;
+    end
+    if (bvalid && bready) begin
+      expect_eq("answer of a streamed write", bresp, write_fails(stream_addr(b_seen)) ? 2'b10 : 2'b00);
+      b_seen <= b_seen + 1;
+    end
+    if (rvalid && rready) begin
+      expect_eq("data of a streamed read", rdata, r_data[r_seen]);
+      r_seen <= r_seen + 1;
+    end
+    if (awvalid && awready) aw_sent <= aw_sent + 1;
+    if (wvalid && wready) w_sent <= w_sent + 1;
+    if (arvalid && arready) ar_sent <= ar_sent + 1;
+    if (!aw_on || awready) aw_on <= aw_sent + int'(awvalid && awready) < Stream && !chance(stall);
+    if (!w_on || wready)   w_on  <= w_sent + int'(wvalid && wready) < Stream && !chance(stall);
+    if (!ar_on || arready) ar_on <= ar_sent + int'(arvalid && arready) < Stream && !chance(stall);
+    b_on <= !chance(stall);
+    r_on <= !chance(stall);
+  end
+
+  task automatic stream(input int percent);
+    stall = percent;
+    u_master.watching = 1'b0;
+    write_count <= 0; read_count <= 0;
+    aw_sent <= 0; w_sent <= 0; ar_sent <= 0; b_seen <= 0; r_seen <= 0;
+    streaming <= 1'b1;
+    waits_for = "the bench waits for the answers to a stream";
+    @(posedge clk);
+    while (b_seen < Stream || r_seen < Stream) @(posedge clk);
+    repeat (5) @(posedge clk);
+    expect_eq("streamed writes", write_count, Stream);
+    expect_eq("streamed reads", read_count, Stream);
+    streaming <= 1'b0;
+    @(posedge clk);
+  endtask
 
   axil_slave u_slave (
     .clk_i(clk), .rst_ni(rst_n),
@@ -35,7 +111,10 @@ module axil_slave_tb;
 
   // A page whose answers depend on the address and on the cycle: a late or a second look would show.
   logic [31:0] noise = '0;
-  assign write_error = write_addr[2];
+  function automatic logic write_fails(input logic [11:0] addr);
+    write_fails = addr[2];
+  endfunction
+  assign write_error = write_fails(write_addr);
   assign read_error  = read_addr[3];
   assign read_data   = {20'd0, read_addr} ^ noise;
 
@@ -100,6 +179,9 @@ module axil_slave_tb;
     end
     expect_eq("writes", writes, 800);
     expect_eq("reads", reads, 800);
+    stream(0);
+    stream(50);
+    stream(80);
     finish_bench("axil_slave_tb");
   end
 endmodule

@@ -20,7 +20,7 @@ module completion_ring_tb;
   logic                       release_now = 1'b0, release_ok, done_valid, done_ready, want_done = 1'b0;
   done_t                      done = '0;
   logic [LINE_COUNT_BITS-1:0] done_after = '0;
-  logic                       beat_valid, beat_urgent, beat_ready = 1'b0;
+  logic                       beat_valid, beat_urgent, beat_ready, want_beat = 1'b0;
   logic [63:0]                beat_addr;
   logic [3:0]                 beat_first, beat_last;
   logic [511:0]               beat_data;
@@ -40,6 +40,10 @@ module completion_ring_tb;
     .ack_i(ack), .ack_id_i(ack_id), .ack_error_i(ack_error), .head_o(head), .tail_o(tail), .visible_o(visible),
     .asked_o(asked), .error_done_o(error_done), .stall_o(stall), .line_fault_o(line_fault), .write_fault_o(write_fault)
   );
+
+  // As the write port does: with token lines waiting, half a beat does not go.
+  logic lines_wait = 1'b0;
+  assign beat_ready = want_beat && (beat_urgent || !lines_wait);
 
   int stall_source, stall_port, stall_ack, stall_host, fault_percent;
 
@@ -151,7 +155,7 @@ module completion_ring_tb;
     // The write port.
     if (beat_valid && !beat_urgent) patience = patience + 1;
     else patience = 0;
-    if (patience > 40) fail("half a beat waits for ever");
+    if (patience > 40 && stall_port == 0) fail("half a beat waits for ever");
     if (beat_valid && beat_ready) begin
       index = start_index + sent;
       if (beat_addr != ((Base + 32 * (index % size)) & ~64'd63)) fail($sformatf("completion %h goes to %h", index, beat_addr));
@@ -221,7 +225,7 @@ module completion_ring_tb;
         end
       end
     end
-    beat_ready <= !chance(stall_port);
+    want_beat <= !chance(stall_port);
   end else begin
     ack <= 1'b0;
     release_now <= 1'b0;
@@ -238,6 +242,8 @@ module completion_ring_tb;
       stall_ack     = m[3] ? 60 : 0;
       stall_host    = m[4] ? 95 : 20;
       fault_percent = m[0] ? 0 : 3;
+      lines_wait   <= m[3];
+      if (m[1] && m[3]) stall_source = 96;
       for (int k = 0; k < Workers; k++) due[k] = 0;
       start <= 1'b1;
       @(posedge clk);
@@ -256,7 +262,7 @@ module completion_ring_tb;
       while (seen != pushed) @(posedge clk);
       repeat (2) @(posedge clk);
       expect_eq("errors told", errors_told, errors_out);
-      if (pushed < 20) fail($sformatf("only %0d records", pushed));
+      if (pushed < 8) fail($sformatf("only %0d records", pushed));
       clear <= 1'b1;
       repeat (3) @(posedge clk);
       if (beat_valid) fail("R12: a completion survives a clear");

@@ -57,9 +57,9 @@ module desc_check_tb;
     desc.model_id        = chance(92) ? 16'd0 : 16'd1 << below(16);
     desc.reward_model_id = chance(80) ? 16'd0 : rnd();
     desc.max_tokens      = chance(94) ? between(1, 100) : chance(50) ? 32'd0 : rnd();
-    desc.seq_len         = chance(90) ? below(400) : chance(50) ? rnd() : length_limit - desc.max_tokens + below(2);
+    desc.seq_len         = chance(90) ? below(400) : chance(50) ? -below(60) : length_limit - desc.max_tokens + below(2);
     desc.delta_offset    = chance(85) ? 4 * below(1000) : chance(50) ? 4 * (1000 - desc.max_tokens) + 4 * below(2)
-                         : {rnd(), rnd()};
+                         : chance(50) ? -64'(4 * below(100)) : {rnd(), rnd()};
     if (chance(5)) desc.delta_offset = desc.delta_offset + between(1, 3);
     desc.kv_offset       = chance(60) ? 64'd0 : chance(80) ? {32'd0, rnd()} & 64'hFFF : kv_size - below(2);
     desc.prefix_id       = chance(80) ? rnd() : chance(50) ? 32'd0 : PREFIX_NONE;

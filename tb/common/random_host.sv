@@ -209,8 +209,8 @@ module random_host;
       if (chance(2)) bad_doorbell;
       if (chance(10)) arm;
       if (chance(2) && bench.u_score.armed === 1'b1) begin
+        bench.u_score.armed = 1'b0;     // nothing is owed from here on
         bench.u_registers.write(REG_IRQ, 0);
-        bench.u_score.armed = 1'b0;
       end
       repeat (chance(50) ? 1 : between(1, 20)) @(posedge bench.clk);
       ended = (submitted >= count && bench.outstanding() == 0)

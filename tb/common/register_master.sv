@@ -143,11 +143,12 @@ module register_master (
   endtask
 
   // The slave's side of the handshake: what it shows stays until it is taken.
+  logic       watching = 1'b1;          // low: somebody else drives the bus
   logic       b_held, r_held;
   logic [1:0] bresp, rresp;
   logic [31:0] rdata;
   always @(posedge clk_i) begin
-    if (!rst_ni) begin
+    if (!rst_ni || !watching) begin
       b_held <= 1'b0;
       r_held <= 1'b0;
     end else begin

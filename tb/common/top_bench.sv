@@ -200,6 +200,7 @@ module top_bench #(
 
   // R12: once ACTIVE reads 0, nothing is in flight and nothing follows.
   task automatic disable_device;
+    u_score.armed = 1'b0;               // no interrupt is owed for what is dropped
     u_registers.write(REG_CONTROL, 0);
     await_state(STATE_ACTIVE, 0, "STATE.ACTIVE = 0 after a disable");
     u_protocol.quiet = 1'b1;
