@@ -194,11 +194,13 @@ enum doorbell_fault {
 #define DOORBELL_IRQ_ARMED 0x00000001u           // write 1 to arm (clears PENDING), 0 to disarm
 #define DOORBELL_IRQ_PENDING 0x00000002u         // the interrupt of the last arming has fired; irq_o is high
 
-// Feature bits of the CAPABILITY register; [7:0] is the number of workers built.
+// Feature bits of the CAPABILITY register; [7:0] is the number of workers built, 255 being that or more.
 #define DOORBELL_CAP_PREFILL 0x00010000u         // opcode PREFILL
 #define DOORBELL_CAP_REWARD 0x00020000u          // opcode REWARD
 #define DOORBELL_CAP_RESIDENT 0x00040000u        // flag RESIDENT
 #define DOORBELL_CAP_INTERRUPT 0x00080000u       // interrupts
+// polls the slots: the check word publishes (rule R1), and the doorbell only wakes
+#define DOORBELL_CAP_SLOT_POLLING 0x00100000u
 
 // Registers: byte offsets in the page.
 enum doorbell_reg {

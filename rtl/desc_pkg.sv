@@ -182,7 +182,7 @@ package desc_pkg;
   localparam int          IRQ_PENDING_BIT = 1;
   localparam logic [31:0] IRQ_PENDING = 32'h0000_0002;
 
-  // Feature bits of the CAPABILITY register; [7:0] is the number of workers built. Number and mask of each bit.
+  // Feature bits of the CAPABILITY register; [7:0] is the number of workers built, 255 being that or more. Number and mask of each bit.
   localparam int          CAP_PREFILL_BIT = 16;              // opcode PREFILL
   localparam logic [31:0] CAP_PREFILL = 32'h0001_0000;
   localparam int          CAP_REWARD_BIT = 17;               // opcode REWARD
@@ -191,6 +191,9 @@ package desc_pkg;
   localparam logic [31:0] CAP_RESIDENT = 32'h0004_0000;
   localparam int          CAP_INTERRUPT_BIT = 19;            // interrupts
   localparam logic [31:0] CAP_INTERRUPT = 32'h0008_0000;
+  // polls the slots: the check word publishes (rule R1), and the doorbell only wakes
+  localparam int          CAP_SLOT_POLLING_BIT = 20;
+  localparam logic [31:0] CAP_SLOT_POLLING = 32'h0010_0000;
 
   // Registers: byte offsets in the page.
   localparam logic [11:0] REG_ID = 12'h000;                  // DEVICE_ID

@@ -100,6 +100,14 @@ impl QueueConfig {
         Ok(Checked { sq_depth, cq_depth, layout: self.layout(sq_depth, cq_depth)? })
     }
 
+    /// Bytes of shared memory that a queue pair of this configuration takes.
+    ///
+    /// # Errors
+    /// `RingDepth` or `Config`, naming the field.
+    pub fn shared_bytes(&self) -> Result<usize, DeviceError> {
+        Ok(self.check()?.layout.bytes)
+    }
+
     fn layout(&self, sq_depth: Depth, cq_depth: Depth) -> Result<Layout, DeviceError> {
         let mut end = 0usize;
         let mut place = |field, bytes: u64| {

@@ -16,6 +16,7 @@ pub mod model;
 pub mod platform;
 pub mod policy;
 pub mod queue;
+pub mod registers;
 pub mod replay;
 pub mod throughput;
 pub mod trace;

@@ -264,6 +264,20 @@ impl<const N: usize> Slots<'_, N> {
         }
     }
 
+    /// One word of the slot, with relaxed order.
+    #[inline]
+    pub fn word(&self, index: u32, word: usize) -> u64 {
+        self.slot(index)[word].load(Ordering::Relaxed)
+    }
+
+    /// Overwrites the first words of the slot.
+    #[inline]
+    pub fn store_head<const M: usize>(&self, index: u32, words: [u64; M]) {
+        for (cell, word) in self.slot(index).iter().zip(words) {
+            cell.store(word, Ordering::Relaxed);
+        }
+    }
+
     /// Writes the record into the slot, its last word behind the others, with release order.
     #[inline]
     pub fn store(&self, index: u32, words: [u64; N]) {

@@ -3,6 +3,8 @@
 //! Indices are free-running `u32` (R13): slot = index mod depth, distance = wrapping difference. A full ring and an
 //! empty one thus differ, and no slot is wasted.
 
+use std::hash::{BuildHasher, Hasher, RandomState};
+
 use bytemuck::{Zeroable, cast, cast_mut};
 
 use crate::contract::{HwCompletion, HwDesc, RING_MAX_LOG2};
@@ -149,12 +151,18 @@ impl SubmissionQueue {
 }
 
 /// The host's half of the completion queue: sees fresh slots by their phase.
+///
+/// A device writes a completion in two halves of 16 bytes, and one whose memory does not order them (a GPU, but for a
+/// fence that costs as much as a fifth of a round trip) may make the half with the phase visible first. So the host
+/// leaves a *mark* in the first half of each slot that it releases: a completion is there once its phase is fresh and
+/// the mark is gone (R4). The mark is 128 random bits: a completion that equals it by chance would never be seen.
 #[derive(Debug)]
 pub struct CompletionQueue {
     memory: SharedMemory,
     offset: usize,
     depth: Depth,
     head: u32,
+    mark: [u64; 2],
 }
 
 impl CompletionQueue {
@@ -164,11 +172,13 @@ impl CompletionQueue {
     /// # Errors
     /// `OutOfBounds`.
     pub fn new(memory: &SharedMemory, offset: usize, depth: Depth, start: u32) -> Result<Self, DeviceError> {
-        let queue = Self { memory: memory.clone(), offset, depth, head: start };
+        let mark = [(); 2].map(|()| RandomState::new().build_hasher().finish());
+        let queue = Self { memory: memory.clone(), offset, depth, head: start, mark };
         let slots = queue.slots()?;
         for index in (0..depth.slots()).map(|k| start.wrapping_add(k)) {
             let stale = HwCompletion { phase: depth.phase(index) ^ 1, ..HwCompletion::zeroed() };
             slots.store(index, cast(stale));
+            slots.store_head(index, mark);
         }
         Ok(queue)
     }
@@ -197,7 +207,12 @@ impl CompletionQueue {
             if ((slots.last_word(head) >> 56) as u8 ^ self.depth.phase(head)) & 1 != 0 {
                 break;
             }
-            slots.load(head, cast_mut(out));
+            let words: &mut [u64; COMPLETION_WORDS] = cast_mut(out);
+            slots.load(head, words);
+            if words[0] == self.mark[0] || words[1] == self.mark[1] {
+                break;
+            }
+            slots.store_head(head, self.mark);
             head = head.wrapping_add(1);
             taken += 1;
         }
@@ -268,6 +283,32 @@ mod tests {
             let mut desc = HwDesc::default();
             queue.slots().unwrap().load(index, cast_mut(&mut desc));
             assert!(desc.verify(index) && desc.rollout_id == k);
+        }
+    }
+
+    #[test]
+    fn r04_a_completion_is_there_once_both_halves_are() {
+        let memory = SharedMemory::allocate(1, BUS).unwrap();
+        let mut queue = CompletionQueue::new(&memory, 0, depth(2), 0).unwrap();
+        let mut out = [HwCompletion::zeroed()];
+        for index in 0..6u32 {
+            let fresh = HwCompletion {
+                user_data: index.into(),
+                phase: depth(2).phase(index),
+                ..HwCompletion::zeroed()
+            };
+            let words: [u64; 4] = cast(fresh);
+            let slots = queue.slots().unwrap();
+            let first_half = [slots.word(index, 0), slots.word(index, 1)];
+            slots.store(index, words);
+            // The half with the phase alone, and then with each word of the other.
+            for part in [first_half, [words[0], first_half[1]], [first_half[0], words[1]]] {
+                queue.slots().unwrap().store_head(index, part);
+                assert_eq!(queue.pop(&mut out).unwrap(), 0, "completion {index} was taken half written");
+            }
+            queue.slots().unwrap().store_head(index, [words[0], words[1]]);
+            assert_eq!(queue.pop(&mut out).unwrap(), 1);
+            assert_eq!(out[0], fresh);
         }
     }
 

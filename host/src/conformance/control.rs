@@ -197,7 +197,7 @@ pub(super) fn registers_after_reset(bench: &mut Bench<'_>) -> Result<(), Failure
         }
     }
     let built = platform.read_register(Register::Capability)? & 0xFF;
-    ensure!((1..=16).contains(&built), "CAPABILITY names {built} workers");
+    ensure!(built > 0, "CAPABILITY names no workers");
     ensure_eq!(platform.read_register(Register::Workers)?, built, "WORKERS after reset");
     Ok(())
 }

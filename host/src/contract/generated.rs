@@ -531,7 +531,7 @@ bitflags::bitflags! {
 }
 
 bitflags::bitflags! {
-    /// Feature bits of the CAPABILITY register; \[7:0\] is the number of workers built.
+    /// Feature bits of the CAPABILITY register; \[7:0\] is the number of workers built, 255 being that or more.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
     pub struct Capability: u32 {
         /// Bit 16: opcode PREFILL
@@ -542,6 +542,8 @@ bitflags::bitflags! {
         const RESIDENT = 1 << 18;
         /// Bit 19: interrupts
         const INTERRUPT = 1 << 19;
+        /// Bit 20: polls the slots: the check word publishes (rule R1), and the doorbell only wakes
+        const SLOT_POLLING = 1 << 20;
     }
 }
 

@@ -5,8 +5,8 @@ use crate::contract::{
     HwDesc, Opcode, PREFIX_NONE, Status,
 };
 use crate::memory::BusFault;
-use crate::model::registers::Session;
 use crate::policy::{self, Stream};
+use crate::registers::Session;
 
 /// Checks the descriptor found in the slot of `index` in the order of docs/contract.md, "Which error"; the first
 /// violation decides. (Number 1 there, DMA_FAULT, is for slots that could not be read.)

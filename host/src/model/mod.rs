@@ -7,7 +7,6 @@
 
 mod engine;
 mod mutation;
-mod registers;
 #[cfg(test)]
 mod tests;
 
@@ -16,15 +15,15 @@ pub use mutation::{BadMutation, Mutation};
 use bytemuck::{cast, cast_mut};
 
 use crate::contract::{
-    Counter, DescFlags, DeviceFault, ErrorCode, HwCompletion, HwDesc, Opcode, Register, Status,
+    Capability, Counter, DescFlags, DeviceFault, ErrorCode, HwCompletion, HwDesc, Opcode, Register, Status,
 };
 use crate::error::DeviceError;
 use crate::memory::{BusFault, SIMULATED_BUS_ADDRESS, SharedMemory};
 use crate::platform::Platform;
 use crate::queue::{COMPLETION_WORDS, DESC_WORDS};
+use crate::registers::{Registers, Session};
 use engine::{Decode, Outcome, TokenSink, check};
 use mutation::Mutator;
-use registers::{Registers, Session};
 
 /// Tokens and descriptors that one `advance` executes at most.
 const SLICE: u32 = 1 << 14;
@@ -55,7 +54,8 @@ impl ModelPlatform {
     pub fn new() -> Self {
         Self {
             memory: None,
-            registers: Registers::new(),
+            // It executes in SQ order, one descriptor at a time: one worker.
+            registers: Registers::new(1, Capability::PREFILL | Capability::RESIDENT | Capability::INTERRUPT),
             desc: HwDesc::default(),
             running: None,
             mutator: None,
@@ -95,6 +95,9 @@ impl Platform for ModelPlatform {
     }
 
     fn read_register(&mut self, register: Register) -> Result<u32, DeviceError> {
+        if register.offset() >= Counter::Cycles.lo().offset() {
+            self.derive_counters();
+        }
         Ok(self.registers.read(register, self.running.is_some()))
     }
 
@@ -102,6 +105,20 @@ impl Platform for ModelPlatform {
         let Self { memory: Some(memory), registers, desc, running, mutator } = self else { return Ok(()) };
         Execution { memory, registers, desc, running, mutator }.run(want.max(1));
         Ok(())
+    }
+}
+
+impl ModelPlatform {
+    /// Sets the counters that follow from the others.
+    fn derive_counters(&mut self) {
+        let counted = |counter| self.registers.counted(counter);
+        let descriptors = counted(Counter::Descriptors);
+        let cycles = counted(Counter::Completions) + counted(Counter::Tokens) + counted(Counter::Wait);
+        for (counter, value) in
+            [(Counter::ReadBeats, descriptors), (Counter::Cycles, cycles), (Counter::Busy, cycles)]
+        {
+            self.registers.set_counter(counter, value);
+        }
     }
 }
 
@@ -181,7 +198,9 @@ impl Execution<'_> {
 
         let produced = decode.produced - before;
         *budget -= produced;
+        let waited = u64::from(produced) * u64::from(session.wait_states);
         self.registers.count(Counter::Tokens, produced.into());
+        self.registers.count(Counter::Wait, waited);
         self.registers.count(Counter::WriteBeats, lines(self.desc.delta_offset, before, decode.produced));
 
         if outcome.is_none() {
@@ -210,6 +229,7 @@ impl Execution<'_> {
             self.registers.raise(DeviceFault::CompletionWrite);
         }
         self.registers.count(Counter::Completions, 1);
+        self.registers.count(Counter::WriteBeats, 1);
         if outcome.status == Status::Error {
             self.registers.count(Counter::Errors, 1);
             if outcome.error == ErrorCode::DmaFault {

@@ -2,9 +2,9 @@
 
 use rstest::rstest;
 
-use super::registers::Registers;
 use super::*;
-use crate::contract::{Control, Irq, PREFIX_NONE, State};
+use crate::contract::{Capability, Control, Irq, PREFIX_NONE, State};
+use crate::registers::Registers;
 use crate::{Device, Driver, QueueConfig};
 
 fn driver(config: QueueConfig) -> Driver<ModelPlatform> {
@@ -106,7 +106,7 @@ fn r08_a_fenced_decode_lets_no_stop_start() {
 
 #[test]
 fn a_counter_read_low_then_high_is_one_value() {
-    let mut registers = Registers::new();
+    let mut registers = Registers::new(1, Capability::empty());
     registers.count(Counter::Tokens, 0x1_FFFF_FFFF);
     assert_eq!(registers.read(Counter::Tokens.lo(), false), 0xFFFF_FFFF);
     registers.count(Counter::Tokens, 1);

@@ -1,4 +1,5 @@
-//! The model's register page: who may write what when, and what the writes do (docs/contract.md, "Registers").
+//! The register page of a device in software: who may write what when, and what the writes do (docs/contract.md,
+//! "Registers"). The model and the GPU, whose registers are its host's, share it.
 
 use crate::contract::{
     Access, CONTRACT_VERSION, Capability, Control, Counter, DEVICE_ID, DeviceFault, Irq, LENGTH_LIMIT_MAX,
@@ -6,17 +7,16 @@ use crate::contract::{
 };
 use crate::queue::{Depth, between};
 
-/// Workers built: the model executes in SQ order, one descriptor at a time.
-const WORKERS: u32 = 1;
-
 /// The device answers SLVERR and changes nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Refused;
+pub struct Refused;
 
 /// One ring as the device sees it; indices are free-running (R13).
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Ring {
+pub struct Ring {
+    /// Bus address of slot 0.
     pub base: u64,
+    /// Its slots.
     pub depth: Depth,
     /// Oldest slot in use: next to fetch (SQ) or oldest not released (CQ).
     pub head: u32,
@@ -25,11 +25,13 @@ pub(super) struct Ring {
 }
 
 impl Ring {
+    /// Slots in use.
     #[inline]
     pub fn fill(&self) -> u32 {
         self.tail.wrapping_sub(self.head)
     }
 
+    /// Whether every slot is in use.
     #[inline]
     pub fn is_full(&self) -> bool {
         self.fill() == self.depth.slots()
@@ -44,23 +46,36 @@ impl Ring {
 
 /// What is fixed while the device is active, and the rings.
 #[derive(Clone, Debug)]
-pub(super) struct Session {
+pub struct Session {
+    /// Submission queue: `head` is consumed up to, `tail` published up to.
     pub sq: Ring,
+    /// Completion queue: `head` is released up to, `tail` written up to.
     pub cq: Ring,
+    /// Bus address of the token region.
     pub token_base: u64,
+    /// Bytes of the token region.
     pub token_size: u64,
+    /// Bytes of the KV region.
     pub kv_size: u64,
+    /// Checkpoint of descriptors that give 0; 0 and `CHECKPOINT_NEVER` are never.
     pub checkpoint_default: u32,
+    /// Cycles before each token.
+    pub wait_states: u32,
+    /// Largest `seq_len` + `max_tokens`.
     pub length_limit: u32,
+    /// Probability of end of sequence, in 1/32768.
     pub eos_threshold: u32,
+    /// RESIDENT: scores below it end the rollout; Q16.16.
     pub reward_threshold: u32,
+    /// Workers in use.
+    pub workers: u32,
     /// The newest completion that asked for an interrupt and is not released: if any such is left, then this one.
     asked: Option<u32>,
 }
 
 /// The register page.
 #[derive(Debug)]
-pub(super) struct Registers {
+pub struct Registers {
     /// Config registers as last written, by offset / 4.
     config: [u32; CONFIG_WORDS],
     /// Present while STATE.ACTIVE is 1.
@@ -68,9 +83,9 @@ pub(super) struct Registers {
     fault: DeviceFault,
     irq: Irq,
     refused: u8,
-    /// What is counted one by one; the others follow from these and from the wait states of the session.
+    /// Number of workers and feature bits, as CAPABILITY shows them.
+    capability: u32,
     counters: [u64; Counter::ALL.len()],
-    wait_states: u64,
     /// High halves as latched by reads of the low halves.
     latched: [u32; Counter::ALL.len()],
 }
@@ -83,11 +98,12 @@ const fn word(register: Register) -> usize {
 }
 
 impl Registers {
-    pub fn new() -> Self {
+    /// The page after reset of a device with `workers` workers (1 to 255) and these features.
+    pub fn new(workers: u8, features: Capability) -> Self {
         let mut config = [0; CONFIG_WORDS];
         for register in Register::ALL.into_iter().filter(|register| register.access() == Access::Config) {
             // What depends on how a device was built is WORKERS.
-            config[word(register)] = register.reset().unwrap_or(WORKERS);
+            config[word(register)] = register.reset().unwrap_or(workers.into());
         }
         Self {
             config,
@@ -95,15 +111,33 @@ impl Registers {
             fault: DeviceFault::None,
             irq: Irq::empty(),
             refused: 0,
+            capability: u32::from(workers) | features.bits(),
             counters: [0; Counter::ALL.len()],
-            wait_states: 0,
             latched: [0; Counter::ALL.len()],
         }
     }
 
+    /// Adds to a counter.
     #[inline]
     pub fn count(&mut self, counter: Counter, amount: u64) {
         self.counters[counter as usize] += amount;
+    }
+
+    /// A counter's value.
+    #[inline]
+    pub fn counted(&self, counter: Counter) -> u64 {
+        self.counters[counter as usize]
+    }
+
+    /// Sets a counter that the device keeps elsewhere.
+    #[inline]
+    pub fn set_counter(&mut self, counter: Counter, value: u64) {
+        self.counters[counter as usize] = value;
+    }
+
+    /// The fault that ERROR shows.
+    pub fn fault(&self) -> DeviceFault {
+        self.fault
     }
 
     /// ERROR holds the first fault since it was cleared.
@@ -113,6 +147,10 @@ impl Registers {
         }
     }
 
+    /// A write of `register` by the host.
+    ///
+    /// # Errors
+    /// `Refused`, where the device answers SLVERR.
     #[inline]
     pub fn write(&mut self, register: Register, value: u32) -> Result<(), Refused> {
         match register {
@@ -176,7 +214,7 @@ impl Registers {
                 self.fire();
             }
             _ if register.access() != Access::Config || self.session.is_some() => return Err(Refused),
-            Register::Workers if !(1..=WORKERS).contains(&value) => return Err(Refused),
+            Register::Workers if !(1..=self.capability & 0xFF).contains(&value) => return Err(Refused),
             Register::LengthLimit if value > LENGTH_LIMIT_MAX => return Err(Refused),
             Register::WaitStates | Register::EosThreshold => self.config[word(register)] = value & 0xFFFF,
             _ => self.config[word(register)] = value,
@@ -190,7 +228,6 @@ impl Registers {
             Some(session) => {
                 self.session = Some(session);
                 self.counters.fill(0);
-                self.wait_states = self.config[word(Register::WaitStates)].into();
                 self.refused = 0;
             }
             None => self.raise(DeviceFault::BadConfig),
@@ -214,6 +251,8 @@ impl Registers {
             token_size: wide(R::TokenSizeLo, R::TokenSizeHi),
             kv_size: wide(R::KvSizeLo, R::KvSizeHi),
             checkpoint_default: get(R::CheckpointDefault),
+            wait_states: get(R::WaitStates),
+            workers: get(R::Workers),
             length_limit: get(R::LengthLimit),
             eos_threshold: get(R::EosThreshold),
             reward_threshold: get(R::RewardThreshold),
@@ -246,9 +285,7 @@ impl Registers {
         match register {
             Register::Id => DEVICE_ID,
             Register::Version => CONTRACT_VERSION,
-            Register::Capability => {
-                WORKERS | (Capability::PREFILL | Capability::RESIDENT | Capability::INTERRUPT).bits()
-            }
+            Register::Capability => self.capability,
             Register::Control => self.session.as_ref().map_or(Control::empty(), |_| Control::ENABLE).bits(),
             Register::Doorbell => sq.map_or(0, |sq| sq.tail),
             Register::CqHead => cq.map_or(0, |cq| cq.head),
@@ -276,7 +313,7 @@ impl Registers {
     fn read_counter(&mut self, register: Register) -> u32 {
         for counter in Counter::ALL {
             if register == counter.lo() {
-                let value = self.counter(counter);
+                let value = self.counted(counter);
                 self.latched[counter as usize] = (value >> 32) as u32;
                 return value as u32;
             }
@@ -285,19 +322,5 @@ impl Registers {
             }
         }
         0
-    }
-
-    fn counter(&self, counter: Counter) -> u64 {
-        let counted = |counter: Counter| self.counters[counter as usize];
-        let waits = counted(Counter::Tokens) * self.wait_states;
-        match counter {
-            Counter::ReadBeats => counted(Counter::Descriptors),
-            Counter::WriteBeats => counted(Counter::WriteBeats) + counted(Counter::Completions),
-            Counter::Wait => waits,
-            Counter::Cycles | Counter::Busy => {
-                counted(Counter::Completions) + counted(Counter::Tokens) + waits
-            }
-            _ => counted(counter),
-        }
     }
 }
