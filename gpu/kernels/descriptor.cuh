@@ -1,0 +1,130 @@
+// A descriptor in the registers of one lane: its check word (R2), its errors (R10), and a short DECODE run on the spot.
+#ifndef DOORBELL_DESCRIPTOR_CUH
+#define DOORBELL_DESCRIPTOR_CUH
+
+#include "doorbell_contract.h"
+#include "mailbox.h"
+#include "policy.cuh"
+
+struct Descriptor {
+  uint4 quarter[4];
+
+  __device__ __forceinline__ uint32_t opcode() const { return quarter[0].x & 0xFF; }
+  __device__ __forceinline__ uint32_t flags() const { return quarter[0].x >> 8 & 0xFF; }
+  __device__ __forceinline__ uint32_t model_id() const { return quarter[0].x >> 16; }
+  __device__ __forceinline__ uint32_t rollout_id() const { return quarter[0].y; }
+  __device__ __forceinline__ uint32_t prefix_id() const { return quarter[0].w; }
+  __device__ __forceinline__ uint64_t kv_offset() const { return wide(quarter[1].x, quarter[1].y); }
+  __device__ __forceinline__ uint64_t delta_offset() const { return wide(quarter[1].z, quarter[1].w); }
+  __device__ __forceinline__ uint32_t seq_len() const { return quarter[2].x; }
+  __device__ __forceinline__ uint32_t max_tokens() const { return quarter[2].y; }
+  __device__ __forceinline__ uint32_t checkpoint() const { return quarter[2].z; }
+  __device__ __forceinline__ uint32_t reward_model_id() const { return quarter[2].w & 0xFFFF; }
+  __device__ __forceinline__ uint32_t reserved() const { return quarter[2].w >> 16; }
+  __device__ __forceinline__ uint64_t user_data() const { return wide(quarter[3].x, quarter[3].y); }
+  __device__ __forceinline__ uint32_t seed() const { return quarter[3].z; }
+  __device__ __forceinline__ uint32_t check() const { return quarter[3].w; }
+  __device__ __forceinline__ bool has(uint32_t flag) const { return (flags() & flag) != 0; }
+
+  static __device__ __forceinline__ uint64_t wide(uint32_t low, uint32_t high) {
+    return static_cast<uint64_t>(high) << 32 | low;
+  }
+};
+
+static_assert(DOORBELL_OFFSETOF(doorbell_hw_desc, rollout_id) == 4 && DOORBELL_OFFSETOF(doorbell_hw_desc, prefix_id) == 12 &&
+              DOORBELL_OFFSETOF(doorbell_hw_desc, kv_offset) == 16 && DOORBELL_OFFSETOF(doorbell_hw_desc, delta_offset) == 24 &&
+              DOORBELL_OFFSETOF(doorbell_hw_desc, seq_len) == 32 && DOORBELL_OFFSETOF(doorbell_hw_desc, max_tokens) == 36 &&
+              DOORBELL_OFFSETOF(doorbell_hw_desc, checkpoint) == 40 && DOORBELL_OFFSETOF(doorbell_hw_desc, reward_model_id) == 44 &&
+              DOORBELL_OFFSETOF(doorbell_hw_desc, user_data) == 48 && DOORBELL_OFFSETOF(doorbell_hw_desc, seed) == 56 &&
+              DOORBELL_OFFSETOF(doorbell_hw_desc, check) == 60, "Descriptor reads the contract's layout");
+
+__device__ __forceinline__ uint32_t rotate_left(uint32_t x, uint32_t by) { return __funnelshift_l(x, x, by); }
+
+// What quarter `k` (words 4k to 4k + 3) adds to the check word; all four together must give the index mark (R2).
+__device__ __forceinline__ uint32_t check_share(uint4 words, uint32_t k) {
+  const uint32_t r = 8 * k + 1;
+  return rotate_left(words.x, r) ^ rotate_left(words.y, r + 2) ^ rotate_left(words.z, r + 4) ^
+         (k == 3 ? words.w : rotate_left(words.w, r + 6));
+}
+
+__device__ __forceinline__ uint32_t index_mark(uint32_t index) { return (index + 1) * DOORBELL_GOLDEN; }
+
+__device__ __forceinline__ bool verifies(const Descriptor& desc, uint32_t index) {
+  return (check_share(desc.quarter[0], 0) ^ check_share(desc.quarter[1], 1) ^ check_share(desc.quarter[2], 2) ^
+          check_share(desc.quarter[3], 3)) == index_mark(index);
+}
+
+// The first error in the order of docs/contract.md, "Which error", but for BAD_CHECK; DOORBELL_ERR_NONE if none.
+__device__ __forceinline__ uint32_t error_of(const Descriptor& desc, const doorbell_session& config) {
+  const uint32_t opcode = desc.opcode();
+  const bool decode = opcode == DOORBELL_OP_DECODE, prefill = opcode == DOORBELL_OP_PREFILL;
+  if (!decode && !prefill && opcode != DOORBELL_OP_NOP && opcode != DOORBELL_OP_STOP) return DOORBELL_ERR_BAD_OPCODE;
+  if ((desc.flags() & ~DOORBELL_DESC_FLAGS_MASK) != 0 || desc.reserved() != 0) return DOORBELL_ERR_RESERVED_SET;
+  if (!decode && !prefill) return DOORBELL_ERR_NONE;
+  if (desc.model_id() != 0 || (decode && desc.has(DOORBELL_FLAG_RESIDENT) && desc.reward_model_id() != 0))
+    return DOORBELL_ERR_BAD_MODEL;
+  const uint64_t added = decode ? desc.max_tokens() : 0;
+  if ((decode && added == 0) || desc.seq_len() + added > config.length_limit) return DOORBELL_ERR_BAD_LENGTH;
+  if (decode) {
+    const uint64_t offset = desc.delta_offset();
+    // Written so that nothing wraps.
+    if (offset % 4 != 0 || offset > config.token_size || 4 * added > config.token_size - offset)
+      return DOORBELL_ERR_BAD_REGION;
+  }
+  if (desc.kv_offset() != 0 && desc.kv_offset() >= config.kv_size) return DOORBELL_ERR_BAD_REGION;
+  if ((prefill || desc.has(DOORBELL_FLAG_COW_PREFIX)) && desc.prefix_id() == DOORBELL_PREFIX_NONE)
+    return DOORBELL_ERR_BAD_PREFIX;
+  return DOORBELL_ERR_NONE;
+}
+
+// How a descriptor ended; with the descriptor this makes its completion.
+struct Outcome {
+  uint32_t status;
+  uint32_t error;
+  uint32_t flags;
+  uint32_t added;  // tokens
+  uint32_t result;
+};
+
+__device__ __forceinline__ Outcome ended(uint32_t status, uint32_t error = DOORBELL_ERR_NONE) {
+  return Outcome{status, error, 0, 0, 0};
+}
+
+// The completion, but for sq_head and phase.
+__device__ __forceinline__ void write_completion(ulonglong2 (&halves)[2], uint64_t user_data, uint32_t rollout_id,
+                                                 uint32_t seq_len, uint32_t reward_model_id, uint32_t worker_id,
+                                                 const Outcome& outcome) {
+  halves[0].x = user_data;
+  halves[0].y = static_cast<uint64_t>(seq_len + outcome.added) << 32 | rollout_id;
+  halves[1].x = outcome.result;
+  halves[1].y = static_cast<uint64_t>(outcome.status << 16 | outcome.flags << 8 | outcome.error) << 32 |
+                worker_id << 16 | reward_model_id;
+}
+
+static_assert(DOORBELL_OFFSETOF(doorbell_hw_completion, rollout_id) == 8 &&
+              DOORBELL_OFFSETOF(doorbell_hw_completion, final_seq_len) == 12 &&
+              DOORBELL_OFFSETOF(doorbell_hw_completion, result) == 16 &&
+              DOORBELL_OFFSETOF(doorbell_hw_completion, sq_head) == 20 &&
+              DOORBELL_OFFSETOF(doorbell_hw_completion, reward_model_id) == 24 &&
+              DOORBELL_OFFSETOF(doorbell_hw_completion, worker_id) == 26 &&
+              DOORBELL_OFFSETOF(doorbell_hw_completion, error) == 28 && DOORBELL_OFFSETOF(doorbell_hw_completion, flags) == 29 &&
+              DOORBELL_OFFSETOF(doorbell_hw_completion, status) == 30 && DOORBELL_OFFSETOF(doorbell_hw_completion, phase) == 31,
+              "write_completion writes the contract's layout");
+
+// The phase bit of the completion with running index `index`.
+__device__ __forceinline__ uint64_t phase_of(uint32_t index, uint32_t cq_size) {
+  return (index & cq_size) == 0 ? 1 : 0;
+}
+
+// Adds what its slot decides to the second half of a completion.
+__device__ __forceinline__ void place_completion(ulonglong2& second_half, uint32_t sq_head, uint64_t phase) {
+  second_half.x |= static_cast<uint64_t>(sq_head) << 32;
+  second_half.y |= phase << 56;
+}
+
+// 64-byte lines that `count` tokens (at least 1) from `offset` bytes on touch.
+__device__ __forceinline__ uint32_t lines_of(uint64_t offset, uint32_t count) {
+  return static_cast<uint32_t>((offset + 4ull * count - 4) / 64 - offset / 64) + 1;
+}
+
+#endif

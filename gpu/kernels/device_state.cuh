@@ -1,0 +1,82 @@
+// What the blocks of one kernel share in device memory, and what one front end keeps in shared memory.
+#ifndef DOORBELL_DEVICE_STATE_CUH
+#define DOORBELL_DEVICE_STATE_CUH
+
+#include "doorbell_contract.h"
+#include "mailbox.h"
+#include "memory_order.cuh"
+
+constexpr uint32_t kWarp = 32;
+// With the two others 16 warps, four per part of a multiprocessor: 128 registers each.
+constexpr uint32_t kFetchWarps = 14;
+constexpr uint32_t kControlWarp = kFetchWarps;
+constexpr uint32_t kCompletionWarp = kFetchWarps + 1;
+constexpr uint32_t kBlockWarps = kFetchWarps + 2;
+constexpr uint32_t kBlockThreads = kBlockWarps * kWarp;
+constexpr uint32_t kEveryLane = 0xFFFFFFFFu;
+
+constexpr uint32_t kMaxQueues = 16;
+// Rollouts of one queue that may be at workers at a time.
+constexpr uint32_t kPlaces = 1024;
+// Tickets of the work queue: more than places of all queues and waiting workers together.
+constexpr uint32_t kWorkSlots = 32768;
+// DECODEs of at most so many tokens run in the fetch warp, a lane each.
+constexpr uint32_t kBrief = 4;
+
+// A DECODE on its way to a worker, and back. The front end writes `work`, the worker `result`.
+struct Place {
+  alignas(128) uint32_t rollout_id;
+  uint32_t seed;
+  uint32_t seq_len;
+  uint32_t max_tokens;
+  uint32_t period;  // between checkpoints
+  uint32_t flags;
+  uint32_t reward_model_id;
+  uint32_t stop;    // set by the front end (R8)
+  uint64_t user_data;
+  uint64_t tokens;  // device address
+  uint32_t eos_threshold;
+  uint32_t wait_states;
+  uint32_t reward_threshold;
+  uint32_t session;
+  // The completion, but for what its slot decides.
+  ulonglong2 result[2];
+};
+static_assert(sizeof(Place) == 128, "a place is a line");
+
+// Counters of what workers do, by queue.
+struct alignas(64) WorkerCounters {
+  uint64_t tokens;
+  uint64_t busy;
+  uint64_t wait;
+  uint64_t lines;
+};
+
+// Zeroed before the kernel starts.
+struct DeviceState {
+  alignas(128) uint32_t work_tail;     // tickets filled
+  alignas(128) uint32_t work_head;     // tickets taken
+  alignas(128) uint32_t exited;        // front ends that have ended
+  alignas(128) uint32_t abandon[kMaxQueues * 32];    // one line each: the session whose rollouts are to be dropped
+  alignas(128) uint32_t done_tail[kMaxQueues * 32];  // one line each
+  WorkerCounters counters[kMaxQueues];
+  // Entry of ticket t: (t + 1) << 32 | queue << 16 | place.
+  uint64_t work[kWorkSlots];
+  // Entry of ticket t: (t + 1) << 32 | place.
+  uint64_t done[kMaxQueues][kPlaces];
+  Place places[kMaxQueues][kPlaces];
+};
+
+struct Launch {
+  DeviceState* state;
+  doorbell_mailbox* mailboxes;  // host memory
+  uint32_t queues;              // front ends: the first blocks of the grid
+  uint32_t scouts;              // fetch warps of each that look for new descriptors while it is idle
+};
+
+// The wait for a change by somebody else in the same device: short first, then yielding.
+__device__ __forceinline__ void relax(uint32_t& spins) {
+  if (++spins > 8) __nanosleep(spins > 256 ? 200 : 20);
+}
+
+#endif

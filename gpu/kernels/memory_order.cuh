@@ -1,0 +1,165 @@
+// Every access of a kernel to memory that somebody else writes or reads at the same time, by name. docs/gpu.md argues
+// why each order is enough.
+#ifndef DOORBELL_MEMORY_ORDER_CUH
+#define DOORBELL_MEMORY_ORDER_CUH
+
+#include "doorbell_contract.h"
+
+namespace order {
+
+// ---------------------------------------------------------------- host memory, system scope
+
+// What the host publishes by a release store: the mailbox.
+__device__ __forceinline__ uint4 load_acquire_sys(const uint4* from) {
+  uint4 value;
+  asm volatile("ld.acquire.sys.global.v4.u32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(value.x), "=r"(value.y), "=r"(value.z), "=r"(value.w) : "l"(from) : "memory");
+  return value;
+}
+
+// Part of a submission slot. No order is needed: the slot verifies itself (R2).
+__device__ __forceinline__ uint4 load_relaxed_sys(const uint4* from) {
+  uint4 value;
+  asm volatile("ld.relaxed.sys.global.v4.u32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(value.x), "=r"(value.y), "=r"(value.z), "=r"(value.w) : "l"(from) : "memory");
+  return value;
+}
+
+__device__ __forceinline__ uint32_t load_relaxed_sys(const uint32_t* from) {
+  uint32_t value;
+  asm volatile("ld.relaxed.sys.global.u32 %0, [%1];" : "=r"(value) : "l"(from) : "memory");
+  return value;
+}
+
+// A token, a counter: ordered by a fence or a release behind it.
+__device__ __forceinline__ void store_relaxed_sys(uint32_t* to, uint32_t value) {
+  asm volatile("st.relaxed.sys.global.u32 [%0], %1;" :: "l"(to), "r"(value) : "memory");
+}
+
+__device__ __forceinline__ void store_relaxed_sys(uint64_t* to, uint64_t value) {
+  asm volatile("st.relaxed.sys.global.u64 [%0], %1;" :: "l"(to), "l"(value) : "memory");
+}
+
+// Half of a completion, which the host sees as a whole or not at all.
+__device__ __forceinline__ void store_relaxed_sys(ulonglong2* to, ulonglong2 value) {
+  asm volatile("{\n\t.reg .b128 half;\n\tmov.b128 half, {%1, %2};\n\tst.relaxed.sys.global.b128 [%0], half;\n\t}"
+               :: "l"(to), "l"(value.x), "l"(value.y) : "memory");
+}
+
+// An acknowledgement: whoever sees it sees what came before.
+__device__ __forceinline__ void store_release_sys(uint32_t* to, uint32_t value) {
+  asm volatile("st.release.sys.global.u32 [%0], %1;" :: "l"(to), "r"(value) : "memory");
+}
+
+// Orders everything that this thread wrote, or saw written, before what it writes from here on, for the host too.
+__device__ __forceinline__ void fence_sys() {
+  asm volatile("fence.acq_rel.sys;" ::: "memory");
+}
+
+// ---------------------------------------------------------------- device memory, GPU scope
+
+__device__ __forceinline__ uint64_t load_acquire_gpu(const uint64_t* from) {
+  uint64_t value;
+  asm volatile("ld.acquire.gpu.global.u64 %0, [%1];" : "=l"(value) : "l"(from) : "memory");
+  return value;
+}
+
+__device__ __forceinline__ uint64_t load_relaxed_gpu(const uint64_t* from) {
+  uint64_t value;
+  asm volatile("ld.relaxed.gpu.global.u64 %0, [%1];" : "=l"(value) : "l"(from) : "memory");
+  return value;
+}
+
+__device__ __forceinline__ uint32_t load_relaxed_gpu(const uint32_t* from) {
+  uint32_t value;
+  asm volatile("ld.relaxed.gpu.global.u32 %0, [%1];" : "=r"(value) : "l"(from) : "memory");
+  return value;
+}
+
+__device__ __forceinline__ void store_relaxed_gpu(uint32_t* to, uint32_t value) {
+  asm volatile("st.relaxed.gpu.global.u32 [%0], %1;" :: "l"(to), "r"(value) : "memory");
+}
+
+__device__ __forceinline__ void store_release_gpu(uint64_t* to, uint64_t value) {
+  asm volatile("st.release.gpu.global.u64 [%0], %1;" :: "l"(to), "l"(value) : "memory");
+}
+
+// Takes the next of a sequence of tickets; orders nothing.
+__device__ __forceinline__ uint32_t take_tickets_gpu(uint32_t* counter, uint32_t count) {
+  uint32_t first;
+  asm volatile("atom.add.relaxed.gpu.global.u32 %0, [%1], %2;" : "=r"(first) : "l"(counter), "r"(count) : "memory");
+  return first;
+}
+
+__device__ __forceinline__ void count_gpu(uint64_t* counter, uint64_t amount) {
+  asm volatile("red.add.relaxed.gpu.global.u64 [%0], %1;" :: "l"(counter), "l"(amount) : "memory");
+}
+
+// ---------------------------------------------------------------- shared memory, block scope
+
+__device__ __forceinline__ void fence_block() {
+  asm volatile("fence.acq_rel.cta;" ::: "memory");
+}
+
+__device__ __forceinline__ uint32_t shared_address(const void* pointer) {
+  return static_cast<uint32_t>(__cvta_generic_to_shared(pointer));
+}
+
+__device__ __forceinline__ uint32_t load_acquire_block(const uint32_t* from) {
+  uint32_t value;
+  asm volatile("ld.acquire.cta.shared.u32 %0, [%1];" : "=r"(value) : "r"(shared_address(from)) : "memory");
+  return value;
+}
+
+__device__ __forceinline__ uint64_t load_relaxed_block(const uint64_t* from) {
+  uint64_t value;
+  asm volatile("ld.relaxed.cta.shared.u64 %0, [%1];" : "=l"(value) : "r"(shared_address(from)) : "memory");
+  return value;
+}
+
+__device__ __forceinline__ uint32_t load_relaxed_block(const uint32_t* from) {
+  uint32_t value;
+  asm volatile("ld.relaxed.cta.shared.u32 %0, [%1];" : "=r"(value) : "r"(shared_address(from)) : "memory");
+  return value;
+}
+
+__device__ __forceinline__ uint4 load_relaxed_block(const uint4* from) {
+  uint4 value;
+  asm volatile("ld.relaxed.cta.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(value.x), "=r"(value.y), "=r"(value.z), "=r"(value.w) : "r"(shared_address(from)) : "memory");
+  return value;
+}
+
+__device__ __forceinline__ void store_release_block(uint32_t* to, uint32_t value) {
+  asm volatile("st.release.cta.shared.u32 [%0], %1;" :: "r"(shared_address(to)), "r"(value) : "memory");
+}
+
+__device__ __forceinline__ uint32_t add_acq_rel_block(uint32_t* to, uint32_t amount) {
+  uint32_t old;
+  asm volatile("atom.add.acq_rel.cta.shared.u32 %0, [%1], %2;"
+               : "=r"(old) : "r"(shared_address(to)), "r"(amount) : "memory");
+  return old;
+}
+
+__device__ __forceinline__ uint32_t compare_swap_block(uint32_t* to, uint32_t expected, uint32_t value) {
+  uint32_t old;
+  asm volatile("atom.cas.acq_rel.cta.shared.b32 %0, [%1], %2, %3;"
+               : "=r"(old) : "r"(shared_address(to)), "r"(expected), "r"(value) : "memory");
+  return old;
+}
+
+__device__ __forceinline__ uint64_t compare_swap_block(uint64_t* to, uint64_t expected, uint64_t value) {
+  uint64_t old;
+  asm volatile("atom.cas.acq_rel.cta.shared.b64 %0, [%1], %2, %3;"
+               : "=l"(old) : "r"(shared_address(to)), "l"(expected), "l"(value) : "memory");
+  return old;
+}
+
+__device__ __forceinline__ void count_block(uint64_t* counter, uint64_t amount) {
+  asm volatile("red.add.relaxed.cta.shared.u64 [%0], %1;"
+               :: "r"(shared_address(counter)), "l"(amount) : "memory");
+}
+
+}  // namespace order
+
+#endif

@@ -1,0 +1,71 @@
+// The rollouts of one queue that are at workers, by id: an exact, four-way set-associative table in shared memory.
+#ifndef DOORBELL_RUNNING_TABLE_CUH
+#define DOORBELL_RUNNING_TABLE_CUH
+
+#include "device_state.cuh"
+#include "policy.cuh"
+
+// An id is mixed (a bijection); its low bits choose the set and the others, with the place, are the entry: the table
+// knows ids exactly. Entries come from whoever has the turn, and go by the completion warp.
+struct RunningTable {
+  static constexpr uint32_t kSetBits = 10, kSets = 1u << kSetBits, kWays = 4;
+  static constexpr uint32_t kTagBits = 32 - kSetBits;
+  static constexpr uint32_t kNone = 0xFFFFFFFFu;
+
+  // A tag of 22 bits and a place of 10 fill a word. kNone is a free way: the last place is never given out.
+  uint4 ways[kSets];
+  uint32_t entries;
+
+  static_assert(kPlaces == 1u << (32 - kTagBits), "tag and place fill a word");
+
+  __device__ __forceinline__ void clear_set(uint32_t set) { ways[set] = make_uint4(kNone, kNone, kNone, kNone); }
+
+  __device__ __forceinline__ bool empty() const { return order::load_acquire_block(&entries) == 0; }
+
+  // The place of rollout `id`, or kNone: then what its last descriptor did has been seen.
+  __device__ __forceinline__ uint32_t find(uint32_t id) const {
+    const uint32_t mixed = policy::mix(id), tag = mixed >> kSetBits;
+    const uint4 set = order::load_relaxed_block(&ways[mixed % kSets]);
+    uint32_t place = kNone;
+    match(set.x, tag, place);
+    match(set.y, tag, place);
+    match(set.z, tag, place);
+    match(set.w, tag, place);
+    order::fence_block();
+    return place;
+  }
+
+  // Enters a rollout that is not in the table; false if its set is full.
+  __device__ __forceinline__ bool enter(uint32_t id, uint32_t place) {
+    const uint32_t mixed = policy::mix(id), entry = (mixed >> kSetBits) << (32 - kTagBits) | place;
+    uint32_t* const set = reinterpret_cast<uint32_t*>(&ways[mixed % kSets]);
+    for (uint32_t way = 0; way < kWays; way++) {
+      if (order::compare_swap_block(&set[way], kNone, entry) == kNone) {
+        order::add_acq_rel_block(&entries, 1);
+        return true;
+      }
+    }
+    return false;
+  }
+
+  // Removes a rollout that is in the table. Whoever then finds it gone sees what came before.
+  __device__ __forceinline__ void leave(uint32_t id) {
+    const uint32_t mixed = policy::mix(id), tag = mixed >> kSetBits;
+    uint32_t* const set = reinterpret_cast<uint32_t*>(&ways[mixed % kSets]);
+    for (uint32_t way = 0; way < kWays; way++) {
+      const uint32_t entry = order::load_relaxed_block(&set[way]);
+      if (entry != kNone && entry >> (32 - kTagBits) == tag) {
+        order::store_release_block(&set[way], kNone);
+        order::add_acq_rel_block(&entries, 0u - 1);
+        return;
+      }
+    }
+  }
+
+ private:
+  static __device__ __forceinline__ void match(uint32_t entry, uint32_t tag, uint32_t& place) {
+    if (entry != kNone && entry >> (32 - kTagBits) == tag) place = entry & (kPlaces - 1);
+  }
+};
+
+#endif

@@ -1,0 +1,123 @@
+// Role: worker. A warp that runs one rollout at a time, from whichever queue: 32 tokens per step, one per lane.
+#ifndef DOORBELL_WORKER_CUH
+#define DOORBELL_WORKER_CUH
+
+#include "descriptor.cuh"
+#include "device_state.cuh"
+
+namespace worker {
+
+// Waits `cycles` SM cycles, or until `stopped` says so.
+template <typename Stopped>
+__device__ __forceinline__ void wait_cycles(uint32_t cycles, Stopped stopped) {
+  const long long start = clock64();
+  while (clock64() - start < cycles && !stopped()) {
+  }
+}
+
+__device__ __forceinline__ void run(const Launch& launch, uint32_t queue, uint32_t place_index, uint32_t worker_id,
+                                    uint32_t lane) {
+  Place& place = launch.state->places[queue][place_index];
+  const long long start_clock = clock64();
+  const uint32_t max_tokens = place.max_tokens, seq_len = place.seq_len, flags = place.flags, period = place.period;
+  const uint32_t eos_threshold = place.eos_threshold, wait_states = place.wait_states;
+  const uint32_t stream = policy::stream(place.seed, place.rollout_id);
+  uint32_t* const tokens = reinterpret_cast<uint32_t*>(place.tokens);
+  const uint32_t* const abandon = &launch.state->abandon[queue * 32];
+  const uint32_t session = place.session;
+
+  uint32_t produced = 0, digest = DOORBELL_DIGEST_INIT, checkpoint = period, ended_as = 0, completion_flags = 0;
+  bool abandoned = false;
+  while (ended_as == 0) {
+    // Both are looked at behind the step's arithmetic, which hides their latency.
+    const uint32_t stop = order::load_relaxed_gpu(&place.stop);
+    const uint32_t dropped = order::load_relaxed_gpu(abandon);
+    const uint32_t draw = policy::draw(stream, seq_len + produced + lane);
+    const uint32_t token = policy::token_of(draw);
+
+    // How many of the 32 count: up to the budget, the next checkpoint, an end of sequence that stops.
+    uint32_t count = min(min(kWarp, max_tokens - produced), checkpoint - produced);
+    if (wait_states != 0) count = 1;
+    const uint32_t all_ends = __ballot_sync(kEveryLane, policy::is_eos(draw, eos_threshold));
+    uint32_t ends = all_ends & (count == kWarp ? kEveryLane : (1u << count) - 1);
+    const bool eos_stops = (flags & DOORBELL_FLAG_EOS_STOPS) != 0 && ends != 0;
+    if (eos_stops) {
+      count = __ffs(ends);
+      ends = 1u << (count - 1);
+    }
+    if (wait_states != 0)
+      wait_cycles(wait_states, [&] { return order::load_relaxed_gpu(abandon) == session; });
+    if (lane < count) order::store_relaxed_sys(tokens + produced + lane, token);
+
+    if (count == kWarp) {
+#pragma unroll
+      for (uint32_t k = 0; k < kWarp; k++) digest = policy::fold(digest, __shfl_sync(kEveryLane, token, k));
+    } else {
+      for (uint32_t k = 0; k < count; k++) digest = policy::fold(digest, __shfl_sync(kEveryLane, token, k));
+    }
+    produced += count;
+    if (ends != 0) completion_flags |= DOORBELL_CFLAG_EOS;
+    if (lane == 0) order::count_gpu(&launch.state->counters[queue].tokens, count);
+
+    // What ends a DECODE: the contract's order.
+    if (eos_stops || produced == max_tokens) {
+      ended_as = DOORBELL_STATUS_DONE;
+    } else if (__any_sync(kEveryLane, stop != 0)) {
+      ended_as = DOORBELL_STATUS_STOPPED;
+    } else if (produced == checkpoint) {
+      if ((flags & DOORBELL_FLAG_RESIDENT) == 0) {
+        ended_as = DOORBELL_STATUS_REWARD_NEEDED;
+      } else if (policy::score(digest) < place.reward_threshold) {
+        ended_as = DOORBELL_STATUS_DONE;
+        completion_flags |= DOORBELL_CFLAG_REJECTED;
+      } else {
+        checkpoint = checkpoint > 0xFFFFFFFFu - period ? 0xFFFFFFFFu : checkpoint + period;
+      }
+    }
+    abandoned = __any_sync(kEveryLane, dropped == session);
+    if (abandoned) break;
+  }
+
+  // The tokens of every lane come before the news of the end.
+  __syncwarp();
+  if (lane == 0) {
+    WorkerCounters& counters = launch.state->counters[queue];
+    if (!abandoned) {
+      const Outcome outcome{ended_as, DOORBELL_ERR_NONE, completion_flags, produced, digest};
+      ulonglong2 halves[2];
+      write_completion(halves, place.user_data, place.rollout_id, seq_len, place.reward_model_id, worker_id, outcome);
+      place.result[0] = halves[0];
+      place.result[1] = halves[1];
+      order::count_gpu(&counters.lines, lines_of(place.tokens, produced));
+    }
+    order::count_gpu(&counters.busy, clock64() - start_clock);
+    order::count_gpu(&counters.wait, static_cast<uint64_t>(wait_states) * produced);
+    const uint32_t ticket = order::take_tickets_gpu(&launch.state->done_tail[queue * 32], 1);
+    order::store_release_gpu(&launch.state->done[queue][ticket % kPlaces],
+                             static_cast<uint64_t>(ticket + 1) << 32 | place_index);
+  }
+}
+
+// Takes tickets of the work queue, each in turn of its arrival, until every front end has ended.
+__device__ void role(const Launch& launch, uint32_t worker_id, uint32_t lane) {
+  DeviceState& state = *launch.state;
+  for (;;) {
+    uint32_t ticket = 0;
+    if (lane == 0) ticket = order::take_tickets_gpu(&state.work_head, 1);
+    ticket = __shfl_sync(kEveryLane, ticket, 0);
+    const uint64_t* const slot = &state.work[ticket % kWorkSlots];
+    uint64_t entry = 0;
+    uint32_t spins = 0;
+    for (;;) {
+      entry = order::load_acquire_gpu(slot);
+      if (__all_sync(kEveryLane, static_cast<uint32_t>(entry >> 32) == ticket + 1)) break;
+      if (__any_sync(kEveryLane, order::load_relaxed_gpu(&state.exited) == launch.queues)) return;
+      relax(spins);
+    }
+    run(launch, static_cast<uint32_t>(entry) >> 16, static_cast<uint32_t>(entry) & 0xFFFF, worker_id, lane);
+  }
+}
+
+}  // namespace worker
+
+#endif
