@@ -1,0 +1,152 @@
+//! Compiles the kernels, where there is an nvcc, and embeds what the crate loads: machine code, PTX, and the source for
+//! NVRTC.
+//!
+//! Environment: `NVCC` (the compiler, default: the first that is found), `DOORBELL_CUDA=off` (use none).
+
+#[allow(dead_code, reason = "the rest is for xtask")]
+#[path = "build/nvcc.rs"]
+mod nvcc;
+
+use std::collections::BTreeSet;
+use std::fmt::Write as _;
+use std::path::{Path, PathBuf};
+use std::process::exit;
+use std::{env, fs};
+
+use nvcc::{ARCHITECTURES, INCLUDES, KERNELS, Nvcc, PTX_ARCHITECTURE, Places, STANDARD, VARIABLES, said};
+
+/// Versions of PTX from CUDA 12.0 on: a driver takes those up to its own.
+const PTX_VERSIONS: [&str; 10] = ["8.0", "8.1", "8.2", "8.3", "8.4", "8.5", "8.6", "8.7", "8.8", "9.0"];
+/// Architectures for which lowered PTX must assemble.
+const PTX_CHECKED: [&str; 2] = ["sm_80", "sm_90"];
+
+fn main() {
+    if let Err(message) = build() {
+        // Cargo shows the last lines of a failed build script: the message alone, without a backtrace.
+        eprintln!("\ndoorbell-gpu: {message}\n");
+        exit(1);
+    }
+}
+
+fn build() -> Result<(), String> {
+    let manifest = PathBuf::from(env::var_os("CARGO_MANIFEST_DIR").expect("cargo sets CARGO_MANIFEST_DIR"));
+    let root = real(manifest.parent().expect("the crate lies in the workspace"))?;
+    let out = PathBuf::from(env::var_os("OUT_DIR").expect("cargo sets OUT_DIR"));
+    for variable in VARIABLES {
+        println!("cargo::rerun-if-env-changed={variable}");
+    }
+    println!("cargo::rerun-if-changed=build.rs");
+
+    let mut files = BTreeSet::new();
+    let mut source = String::new();
+    flatten(&root, &real(&root.join(KERNELS))?, &mut files, &mut source)?;
+    for file in &files {
+        println!("cargo::rerun-if-changed={}", file.display());
+    }
+    write(&out.join("doorbell.cu"), &source)?;
+
+    let (fatbin, ptx) = match Places::this().find()? {
+        Some(nvcc) => {
+            println!("cargo::rerun-if-changed={}", nvcc.program.display());
+            compile(&nvcc, &root, &out)?;
+            (r#"Some(include_bytes!("doorbell.fatbin"))"#, r#"Some(include_str!("doorbell.ptx"))"#)
+        }
+        None => ("None", "None"),
+    };
+    write(
+        &out.join("embedded.rs"),
+        &format!(
+            "pub(super) const FATBIN: Option<&[u8]> = {fatbin};\n\
+             pub(super) const PTX: Option<&str> = {ptx};\n\
+             pub(super) const SOURCE: &str = include_str!(\"doorbell.cu\");\n\
+             pub(super) const ARCHITECTURES: &[&str] = &{ARCHITECTURES:?};\n\
+             pub(super) const STANDARD: &str = {STANDARD:?};\n"
+        ),
+    )
+}
+
+/// Machine code for the architectures that have some, and PTX for those that come.
+fn compile(nvcc: &Nvcc, root: &Path, out: &Path) -> Result<(), String> {
+    let fatbin = out.join("doorbell.fatbin");
+    let mut command = nvcc.command(root);
+    // Older drivers do not know how newer toolkits compress.
+    command.args(["-fatbin", "-no-compress", KERNELS, "-o"]).arg(&fatbin);
+    for architecture in nvcc.architectures()? {
+        command.arg(format!("-gencode=arch=compute_{architecture},code=sm_{architecture}"));
+    }
+    said(&mut command)?;
+
+    let ptx = out.join("doorbell.ptx");
+    let mut command = nvcc.command(root);
+    command.arg("-ptx").arg(format!("-arch=compute_{PTX_ARCHITECTURE}")).arg(KERNELS).arg("-o").arg(&ptx);
+    said(&mut command)?;
+    lower(nvcc, &ptx)
+}
+
+/// Gives PTX the lowest version with which it assembles: nvcc writes its own, which only drivers as new as it is take.
+fn lower(nvcc: &Nvcc, file: &Path) -> Result<(), String> {
+    let text = read(file)?;
+    let line =
+        text.lines().find(|line| line.starts_with(".version ")).ok_or("nvcc wrote PTX without a version")?;
+    let trial = file.with_extension("trial.ptx");
+    for version in PTX_VERSIONS {
+        write(&trial, &text.replacen(line, &format!(".version {version}"), 1))?;
+        let assembles = PTX_CHECKED.iter().all(|architecture| {
+            let mut command = nvcc.assembler();
+            command
+                .arg(format!("-arch={architecture}"))
+                .arg(&trial)
+                .arg("-o")
+                .arg(file.with_extension("cubin"));
+            said(&mut command).is_ok()
+        });
+        if assembles {
+            return fs::rename(&trial, file)
+                .map_err(|error| format!("cannot replace {}: {error}", file.display()));
+        }
+    }
+    // What the kernels use is newer than all of these: it stays as nvcc wrote it.
+    Ok(())
+}
+
+/// Appends `file` to `text` with what it includes in place of the first `#include "…"`, as NVRTC has no files to look in.
+fn flatten(root: &Path, file: &Path, files: &mut BTreeSet<PathBuf>, text: &mut String) -> Result<(), String> {
+    if !files.insert(file.to_owned()) {
+        return Ok(());
+    }
+    let shown = file.strip_prefix(root).unwrap_or(file).display();
+    let _ = writeln!(text, "#line 1 \"{shown}\"");
+    for (number, line) in (1..).zip(read(file)?.lines()) {
+        let included = line.trim_start().strip_prefix("#include \"").and_then(|rest| rest.split('"').next());
+        match included {
+            Some(name) => {
+                let beside = file.parent().map(|dir| dir.join(name));
+                let found = beside.into_iter().chain(INCLUDES.map(|dir| root.join(dir).join(name)));
+                let found = found.into_iter().find(|path| path.is_file());
+                let found = found
+                    .ok_or_else(|| format!("{shown}:{number}: there is no file \"{name}\" to include"))?;
+                flatten(root, &real(&found)?, files, text)?;
+                let _ = writeln!(text, "#line {} \"{shown}\"", number + 1);
+            }
+            None if line.trim() == "#pragma once" => text.push('\n'),
+            None => {
+                text.push_str(line);
+                text.push('\n');
+            }
+        }
+    }
+    Ok(())
+}
+
+/// The one name of a file, however it was reached.
+fn real(path: &Path) -> Result<PathBuf, String> {
+    fs::canonicalize(path).map_err(|error| format!("cannot find {}: {error}", path.display()))
+}
+
+fn read(file: &Path) -> Result<String, String> {
+    fs::read_to_string(file).map_err(|error| format!("cannot read {}: {error}", file.display()))
+}
+
+fn write(file: &Path, text: &str) -> Result<(), String> {
+    fs::write(file, text).map_err(|error| format!("cannot write {}: {error}", file.display()))
+}

@@ -1,0 +1,202 @@
+//! Where nvcc is, and how it is called: shared by the build script and `cargo xtask`, so that what `gpu-check` judges is
+//! what the build embeds. Needs nothing but `std`.
+
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+use std::{env, fmt, fs};
+
+/// The kernels, from the repository's root. Other files are what it includes.
+pub const KERNELS: &str = "gpu/kernels/doorbell.cu";
+/// Where `#include "…"` looks, besides the directory of the file that includes.
+pub const INCLUDES: [&str; 2] = ["contract", "gpu/kernels"];
+/// Architectures that get machine code: A100, H100 and H200, B200. Others compile the PTX when they load it.
+pub const ARCHITECTURES: [&str; 3] = ["80", "90a", "100"];
+/// Architecture of the PTX: every GPU from this one on takes it.
+pub const PTX_ARCHITECTURE: &str = "80";
+/// The language, as nvcc and NVRTC take it.
+pub const STANDARD: &str = "-std=c++17";
+/// Environment variables that decide which nvcc is used.
+pub const VARIABLES: [&str; 6] =
+    ["DOORBELL_CUDA", "NVCC", "CUDA_HOME", "CUDA_PATH", "XDG_CACHE_HOME", "HOME"];
+
+/// The first toolkit whose assembler knows 16-byte accesses of system scope.
+const OLDEST: Version = Version(12, 4);
+
+/// Major and minor of a toolkit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Version(pub u32, pub u32);
+
+impl fmt::Display for Version {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}.{}", self.0, self.1)
+    }
+}
+
+/// Where an nvcc may be, in the order in which they are tried.
+pub struct Places {
+    /// `DOORBELL_CUDA`: `off` is none at all.
+    pub switch: String,
+    /// `NVCC`: this one and no other.
+    pub named: Option<PathBuf>,
+    /// `PATH`.
+    pub path: OsString,
+    /// Toolkits: directories with a `bin`.
+    pub toolkits: Vec<PathBuf>,
+    /// The virtual environment of `cargo xtask setup --gpu`.
+    pub venv: Option<PathBuf>,
+}
+
+impl Places {
+    /// Those of this process's environment.
+    pub fn this() -> Self {
+        let set = |name| env::var_os(name).filter(|value| !value.is_empty());
+        let toolkits = ["CUDA_HOME", "CUDA_PATH"].into_iter().filter_map(set).map(PathBuf::from);
+        let cache = set("XDG_CACHE_HOME")
+            .map(PathBuf::from)
+            .or_else(|| Some(PathBuf::from(set("HOME")?).join(".cache")));
+        Self {
+            switch: env::var("DOORBELL_CUDA").unwrap_or_default(),
+            named: set("NVCC").map(PathBuf::from),
+            path: set("PATH").unwrap_or_default(),
+            toolkits: toolkits.chain([PathBuf::from("/usr/local/cuda")]).collect(),
+            venv: cache.map(|cache| cache.join("doorbell/cuda")),
+        }
+    }
+
+    /// The first nvcc that is there and new enough, if there is one and it is not switched off.
+    ///
+    /// # Errors
+    /// When the environment asks for something that cannot be.
+    pub fn find(&self) -> Result<Option<Nvcc>, String> {
+        match self.switch.as_str() {
+            "" => {}
+            "off" => return Ok(None),
+            other => return Err(format!("DOORBELL_CUDA is {other:?}: it can be `off`, or unset")),
+        }
+        if let Some(named) = &self.named {
+            let program = self.in_path(named).unwrap_or_else(|| named.clone());
+            let nvcc =
+                Nvcc::new(program).map_err(|error| format!("NVCC names no working compiler: {error}"))?;
+            return match nvcc.version {
+                version if version < OLDEST => Err(format!(
+                    "NVCC is {}, of CUDA {version}, and {OLDEST} is the oldest that works: name a newer one, or unset it",
+                    nvcc.program.display()
+                )),
+                _ => Ok(Some(nvcc)),
+            };
+        }
+        let good = |program: PathBuf| Nvcc::new(program).ok().filter(|nvcc| nvcc.version >= OLDEST);
+        let installed = self.in_path(Path::new("nvcc")).into_iter();
+        let installed = installed.chain(self.toolkits.iter().map(|toolkit| toolkit.join("bin/nvcc")));
+        Ok(installed
+            .filter(|program| program.is_file())
+            .find_map(good)
+            .or_else(|| {
+                site_packages_of_venv(self.venv.as_deref()?).iter().flat_map(|dir| wheels(dir)).find_map(good)
+            })
+            .or_else(|| self.site_packages_of_python().iter().flat_map(|dir| wheels(dir)).find_map(good)))
+    }
+
+    fn in_path(&self, program: &Path) -> Option<PathBuf> {
+        env::split_paths(&self.path).map(|dir| dir.join(program)).find(|file| file.is_file())
+    }
+
+    /// Where `python3` looks for packages.
+    fn site_packages_of_python(&self) -> Vec<PathBuf> {
+        let Some(python) = self.in_path(Path::new("python3")) else { return vec![] };
+        let mut command = Command::new(python);
+        command.args(["-c", "import sys; print(*sys.path, sep='\\n')"]).env("PATH", &self.path);
+        let output = command.stderr(Stdio::null()).output();
+        let text = output.map(|output| output.stdout).unwrap_or_default();
+        String::from_utf8_lossy(&text).lines().filter(|line| !line.is_empty()).map(PathBuf::from).collect()
+    }
+}
+
+fn site_packages_of_venv(venv: &Path) -> Vec<PathBuf> {
+    children(&venv.join("lib"), "python3").into_iter().map(|dir| dir.join("site-packages")).collect()
+}
+
+/// What the wheels of `nvidia-cuda-nvcc` put into a directory of packages; the newest major version first.
+fn wheels(site_packages: &Path) -> Vec<PathBuf> {
+    let mut toolkits = children(&site_packages.join("nvidia"), "cu");
+    toolkits.sort_unstable_by(|a, b| b.cmp(a));
+    toolkits.into_iter().map(|toolkit| toolkit.join("bin/nvcc")).filter(|program| program.is_file()).collect()
+}
+
+fn children(dir: &Path, prefix: &str) -> Vec<PathBuf> {
+    let entries = fs::read_dir(dir).into_iter().flatten().flatten();
+    let named = entries.filter(|entry| entry.file_name().to_string_lossy().starts_with(prefix));
+    named.map(|entry| entry.path()).collect()
+}
+
+/// A compiler that answers.
+#[derive(Debug)]
+pub struct Nvcc {
+    /// The program.
+    pub program: PathBuf,
+    /// The toolkit's version.
+    pub version: Version,
+}
+
+impl Nvcc {
+    fn new(program: PathBuf) -> Result<Self, String> {
+        let text = said(Command::new(&program).arg("--version"))?;
+        let version = version_of(&text)
+            .ok_or_else(|| format!("{} --version does not give a version, but: {text}", program.display()))?;
+        Ok(Self { program, version })
+    }
+
+    /// Those of [`ARCHITECTURES`] that this compiler knows.
+    ///
+    /// # Errors
+    /// When it does not run.
+    pub fn architectures(&self) -> Result<Vec<&'static str>, String> {
+        let known = said(Command::new(&self.program).arg("--list-gpu-arch"))?;
+        let knows = |architecture: &&str| {
+            let generation = architecture.trim_end_matches(char::is_alphabetic);
+            known.lines().any(|line| line.trim().strip_prefix("compute_") == Some(generation))
+        };
+        Ok(ARCHITECTURES.into_iter().filter(knows).collect())
+    }
+
+    /// A call that compiles for the device, in the repository at `root`; input, output and architecture are to be added.
+    pub fn command(&self, root: &Path) -> Command {
+        let mut command = Command::new(&self.program);
+        command.current_dir(root).args([STANDARD, "-O3"]);
+        // Nothing is compiled for the host: a host compiler newer than the toolkit does no harm.
+        command.arg("-allow-unsupported-compiler");
+        for dir in INCLUDES {
+            command.arg("-I").arg(dir);
+        }
+        command
+    }
+
+    /// A call that assembles PTX; input, output and architecture are to be added.
+    pub fn assembler(&self) -> Command {
+        let mut command = Command::new(&self.program);
+        command.arg("-cubin");
+        command
+    }
+}
+
+/// The number in `Cuda compilation tools, release 12.4, V12.4.131`.
+fn version_of(text: &str) -> Option<Version> {
+    let (major, minor) = text.split("release ").nth(1)?.split([',', ' ', '\n']).next()?.split_once('.')?;
+    Some(Version(major.parse().ok()?, minor.parse().ok()?))
+}
+
+/// What a command that succeeds prints.
+///
+/// # Errors
+/// Its own words, when it fails.
+pub fn said(command: &mut Command) -> Result<String, String> {
+    let program = command.get_program().to_owned();
+    let Output { status, stdout, stderr } =
+        command.output().map_err(|error| format!("cannot run {}: {error}", Path::new(&program).display()))?;
+    let text = format!("{}{}", String::from_utf8_lossy(&stdout), String::from_utf8_lossy(&stderr));
+    if status.success() {
+        return Ok(text);
+    }
+    Err(format!("{} ended with {status}:\n{}", Path::new(&program).display(), text.trim_end()))
+}

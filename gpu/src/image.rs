@@ -1,0 +1,244 @@
+//! From the kernels to a module on a GPU: machine code of this build if the GPU and its driver take it, else PTX, else
+//! what NVRTC makes of the source.
+
+mod error;
+mod nvrtc;
+
+use std::fmt;
+use std::sync::Arc;
+
+use cudarc::driver::sys::CUresult;
+use cudarc::driver::{CudaContext, CudaModule, DriverError, sys};
+use cudarc::nvrtc::Ptx;
+
+pub use error::ImageError;
+
+/// What the build script made.
+mod embedded {
+    include!(concat!(env!("OUT_DIR"), "/embedded.rs"));
+}
+
+/// The oldest GPUs for which the kernels are written.
+const OLDEST: (i32, i32) = (8, 0);
+
+/// The context of GPU `ordinal`.
+///
+/// # Errors
+/// When there is no driver, no such GPU, or the driver fails.
+pub(crate) fn open(ordinal: usize) -> Result<Arc<CudaContext>, ImageError> {
+    // cudarc panics where the driver's library is missing.
+    // SAFETY: loads libcuda, as a program linked with it would; it may be loaded at any time, by any thread.
+    if !unsafe { sys::is_culib_present() } {
+        return Err(ImageError::NoDriver);
+    }
+    let count = CudaContext::device_count().map_err(|error| match error.0 {
+        CUresult::CUDA_ERROR_NO_DEVICE => ImageError::NoGpu,
+        CUresult::CUDA_ERROR_STUB_LIBRARY => ImageError::NoDriver,
+        _ => ImageError::Driver { what: "initialisation", source: error },
+    })?;
+    match usize::try_from(count).unwrap_or_default() {
+        0 => Err(ImageError::NoGpu),
+        count if ordinal >= count => Err(ImageError::NoSuchGpu { ordinal, count }),
+        _ => {
+            CudaContext::new(ordinal).map_err(|source| ImageError::Driver { what: "opening the GPU", source })
+        }
+    }
+}
+
+/// The kernels on a GPU.
+#[derive(Debug)]
+pub(crate) struct Kernels {
+    /// The module.
+    pub module: Arc<CudaModule>,
+    /// Where its code is from.
+    pub origin: Origin,
+}
+
+/// Where the code of a module is from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Origin {
+    /// nvcc, when this program was built.
+    MachineCode,
+    /// nvcc, as PTX that the driver compiled.
+    Ptx,
+    /// NVRTC, now.
+    Nvrtc,
+}
+
+impl fmt::Display for Origin {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::MachineCode => "machine code",
+            Self::Ptx => "PTX",
+            Self::Nvrtc => "NVRTC",
+        })
+    }
+}
+
+/// Loads the kernels.
+///
+/// # Errors
+/// When the GPU is too old, nothing that there is fits it and its driver, or the driver fails.
+pub(crate) fn load(context: &Arc<CudaContext>) -> Result<Kernels, ImageError> {
+    let failed = |source| ImageError::Driver { what: "asking for the GPU's architecture", source };
+    let (major, minor) = context.compute_capability().map_err(failed)?;
+    if (major, minor) < OLDEST {
+        let name = context.name().map_err(failed)?;
+        return Err(ImageError::OldGpu { name, major, minor });
+    }
+
+    let mut refused = vec![];
+    let mut attempt = |origin, image| match context.load_module(image) {
+        Ok(module) => Ok(Some(Kernels { module, origin })),
+        Err(error) if another_may_do(error.0) => {
+            refused.push((origin, error));
+            Ok(None)
+        }
+        Err(source) => Err(ImageError::Driver { what: "loading the kernels", source }),
+    };
+    for (origin, image) in built() {
+        if let Some(kernels) = attempt(origin, image)? {
+            return Ok(kernels);
+        }
+    }
+    if nvrtc::is_present() {
+        let image = nvrtc::compile(embedded::SOURCE, &architecture(major, minor))?;
+        if let Some(kernels) = attempt(Origin::Nvrtc, Ptx::from_binary(image))? {
+            return Ok(kernels);
+        }
+    }
+    if refused.is_empty() {
+        return Err(ImageError::NoImage);
+    }
+    Err(ImageError::OldDriver { driver: driver_version()?, major, minor, refused: refusals(&refused) })
+}
+
+/// What nvcc made, the best first.
+fn built() -> impl Iterator<Item = (Origin, Ptx)> {
+    let machine_code = embedded::FATBIN.map(|image| (Origin::MachineCode, Ptx::from_binary(image.to_vec())));
+    let ptx = embedded::PTX.map(|text| (Origin::Ptx, Ptx::from_src(text)));
+    machine_code.into_iter().chain(ptx)
+}
+
+/// Whether the driver refused an image for what it is, so that one of another kind may do.
+fn another_may_do(error: CUresult) -> bool {
+    use CUresult::*;
+    matches!(
+        error,
+        CUDA_ERROR_INVALID_IMAGE
+            | CUDA_ERROR_NO_BINARY_FOR_GPU
+            | CUDA_ERROR_INVALID_PTX
+            | CUDA_ERROR_INVALID_SOURCE
+            | CUDA_ERROR_UNSUPPORTED_PTX_VERSION
+            | CUDA_ERROR_JIT_COMPILER_NOT_FOUND
+            | CUDA_ERROR_JIT_COMPILATION_DISABLED
+    )
+}
+
+fn refusals(refused: &[(Origin, DriverError)]) -> String {
+    let words: Vec<_> = refused.iter().map(|(origin, error)| format!("{origin}: {:?}", error.0)).collect();
+    words.join(", ")
+}
+
+/// The architecture that NVRTC is to compile for: with the features of this GPU alone where nvcc uses them too.
+fn architecture(major: i32, minor: i32) -> String {
+    let generation = format!("{major}{minor}");
+    let same = |known: &&&str| known.trim_end_matches(char::is_alphabetic) == generation;
+    format!("sm_{}", embedded::ARCHITECTURES.iter().find(same).copied().unwrap_or(&generation))
+}
+
+/// The CUDA version up to which the driver knows images, as in `12.4`.
+fn driver_version() -> Result<String, ImageError> {
+    let mut version = 0;
+    // SAFETY: writes one integer.
+    let result = unsafe { sys::cuDriverGetVersion(&mut version) }.result();
+    result.map_err(|source| ImageError::Driver { what: "asking for its version", source })?;
+    Ok(format!("{}.{}", version / 1000, version % 1000 / 10))
+}
+
+#[cfg(test)]
+mod tests {
+    use rstest::rstest;
+
+    use super::*;
+
+    /// The names of the kernels: whatever the source says.
+    fn kernels() -> Vec<&'static str> {
+        let after = embedded::SOURCE.split("__global__").skip(1);
+        let named = after.filter_map(|text| text.split_once('(')?.0.split_whitespace().next_back());
+        named.filter(|name| !name.is_empty()).collect()
+    }
+
+    #[test]
+    fn without_a_driver_there_is_an_error_and_no_panic() {
+        // SAFETY: as in `open`.
+        if unsafe { sys::is_culib_present() } {
+            return;
+        }
+        assert!(matches!(open(0), Err(ImageError::NoDriver)));
+    }
+
+    #[test]
+    fn the_source_needs_no_files_of_ours() {
+        assert!(!embedded::SOURCE.contains("#include \""));
+        assert!(embedded::SOURCE.contains("DOORBELL_CONTRACT_VERSION"));
+    }
+
+    #[test]
+    fn machine_code_and_ptx_come_together() {
+        assert_eq!(embedded::FATBIN.is_some(), embedded::PTX.is_some());
+        assert_eq!(built().count(), if embedded::FATBIN.is_some() { 2 } else { 0 });
+    }
+
+    #[test]
+    fn machine_code_is_a_fat_binary() {
+        let Some(image) = embedded::FATBIN else { return };
+        assert_eq!(image[..4], 0xBA55_ED50_u32.to_le_bytes());
+    }
+
+    #[test]
+    fn ptx_holds_every_kernel_in_a_version_that_drivers_know() {
+        let Some(ptx) = embedded::PTX else { return };
+        let version = ptx.lines().find_map(|line| line.strip_prefix(".version ")).unwrap();
+        let (major, _) = version.trim().split_once('.').unwrap();
+        assert!(major.parse::<u32>().unwrap() < 9, "PTX {version} needs a driver of CUDA 13");
+        for kernel in kernels() {
+            assert!(ptx.contains(&format!(".entry {kernel}(")), "{kernel} is missing");
+        }
+    }
+
+    #[rstest]
+    #[case(8, 0, "sm_80")]
+    #[case(8, 9, "sm_89")]
+    #[case(9, 0, "sm_90a")]
+    #[case(10, 0, "sm_100")]
+    #[case(12, 1, "sm_121")]
+    fn nvrtc_compiles_for_the_gpu_that_is_there(
+        #[case] major: i32,
+        #[case] minor: i32,
+        #[case] expected: &str,
+    ) {
+        assert_eq!(architecture(major, minor), expected);
+    }
+
+    #[rstest]
+    #[case(CUresult::CUDA_ERROR_NO_BINARY_FOR_GPU, true)]
+    #[case(CUresult::CUDA_ERROR_UNSUPPORTED_PTX_VERSION, true)]
+    #[case(CUresult::CUDA_ERROR_OUT_OF_MEMORY, false)]
+    #[case(CUresult::CUDA_ERROR_ILLEGAL_ADDRESS, false)]
+    fn only_a_refused_image_is_followed_by_another(#[case] error: CUresult, #[case] expected: bool) {
+        assert_eq!(another_may_do(error), expected);
+    }
+
+    #[test]
+    fn a_refusal_names_each_image() {
+        let refused = [
+            (Origin::MachineCode, DriverError(CUresult::CUDA_ERROR_NO_BINARY_FOR_GPU)),
+            (Origin::Ptx, DriverError(CUresult::CUDA_ERROR_UNSUPPORTED_PTX_VERSION)),
+        ];
+        assert_eq!(
+            refusals(&refused),
+            "machine code: CUDA_ERROR_NO_BINARY_FOR_GPU, PTX: CUDA_ERROR_UNSUPPORTED_PTX_VERSION"
+        );
+    }
+}
