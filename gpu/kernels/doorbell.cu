@@ -15,5 +15,9 @@ doorbell_persistent(DeviceState* state, doorbell_mailbox* mailboxes, uint32_t qu
   }
 }
 
-// What the host has to provide: bytes of DeviceState, of a front end's shared memory, and threads of a block.
-extern "C" __constant__ const uint32_t doorbell_sizes[3] = {sizeof(DeviceState), sizeof(FrontEnd), kBlockThreads};
+// What the host has to provide: bytes of DeviceState and of a front end's shared memory, and threads of a block.
+extern "C" __global__ void doorbell_sizes(uint32_t* to) {
+  to[0] = sizeof(DeviceState);
+  to[1] = sizeof(FrontEnd);
+  to[2] = kBlockThreads;
+}

@@ -1,18 +1,29 @@
 //! Doorbell's device of persistent CUDA workers, behind the driver's [`Platform`](doorbell_host::Platform).
+//!
+//! A kernel is started once and serves up to [`MAX_QUEUES`] queue pairs: it polls their slots in page-locked host
+//! memory, runs rollouts and posts completions, without a launch, a copy or a step of the host per token. `docs/gpu.md`
+//! tells how, and why its memory orders suffice.
 
+mod cuda;
+mod engine;
 mod image;
+mod mailbox;
+mod platform;
 
+use std::sync::Arc;
+
+pub use cuda::{Cuda, GpuOptions, MAX_QUEUES};
+pub use engine::Engine;
 pub use image::ImageError;
+pub use platform::GpuPlatform;
 
-/// Placeholder.
+use doorbell_host::DeviceError;
+
+/// Opens a GPU: one platform per queue pair, served by one kernel, which ends when the last of them is dropped.
 ///
 /// # Errors
-/// When there is no GPU, or it takes no image.
-pub fn probe(kernel: &str) -> Result<String, ImageError> {
-    let kernels = image::load(&image::open(0)?)?;
-    kernels
-        .module
-        .load_function(kernel)
-        .map_err(|source| ImageError::Driver { what: "finding a kernel", source })?;
-    Ok(kernels.origin.to_string())
+/// As [`Cuda::open`].
+pub fn open(options: GpuOptions) -> Result<Vec<GpuPlatform>, DeviceError> {
+    let engine: Arc<dyn Engine> = Arc::new(Cuda::open(options)?);
+    (0..options.queues).map(|queue| GpuPlatform::new(engine.clone(), queue)).collect()
 }

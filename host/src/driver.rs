@@ -254,6 +254,7 @@ impl<P: Platform> Driver<P> {
             consumed: self.counter(Counter::Descriptors)?,
             completed: self.counter(Counter::Completions)?,
             tokens: self.counter(Counter::Tokens)?,
+            report: self.platform.report().map(|report| format!("; {report}")).unwrap_or_default(),
         })))
     }
 }

@@ -137,6 +137,15 @@ pub enum DeviceError {
         message: String,
     },
 
+    /// The device is dead: it will answer nothing more.
+    #[error("{device} has failed: {what}")]
+    Failed {
+        /// Name of the device.
+        device: String,
+        /// What is known of it, and what to do.
+        what: String,
+    },
+
     /// A byte range outside the memory or region that it names.
     #[error(
         "{bytes} bytes at offset {offset:#x} do not fit the {what} of {size:#x} bytes, or are misaligned"
@@ -167,7 +176,7 @@ pub enum DeviceError {
 #[error(
     "{device}: {waited_for} did not happen within {patience} advances: {in_flight} in flight, SQ tail {sq_tail:#x}, \
      SQ head {sq_head:#x}, CQ head {cq_head:#x}; device: STATE {state}, STATUS {status}, ERROR {fault}, consumed \
-     {consumed}, completed {completed}, tokens {tokens}; disable and enable the device, or raise the patience"
+     {consumed}, completed {completed}, tokens {tokens}{report}; disable and enable the device, or raise the patience"
 )]
 pub struct Timeout {
     /// Name of the device.
@@ -196,6 +205,8 @@ pub struct Timeout {
     pub completed: u64,
     /// Counter TOKENS.
     pub tokens: u64,
+    /// What the platform knows beside, behind a semicolon, or nothing.
+    pub report: String,
 }
 
 fn nearest_depths(value: u32) -> String {

@@ -113,6 +113,43 @@ impl SharedMemory {
         self.base
     }
 
+    /// The `len` bytes at `offset` as a block of their own, which keeps the whole alive.
+    ///
+    /// # Errors
+    /// `OutOfBounds` if they do not lie in the block; `Config` if they are not aligned to [`PAGE`].
+    pub fn part(&self, offset: usize, len: usize) -> Result<Self, DeviceError> {
+        let base = self.checked(offset, len, PAGE).ok_or_else(|| self.out_of_bounds(offset, len))?;
+        // SAFETY: `checked` made sure that the bytes lie in the block, which the owner keeps and whose accesses, through
+        // this block or that, are all atomic.
+        unsafe { Self::from_raw_parts(base, len, self.bus_address + offset as u64, self._owner.clone()) }
+    }
+
+    /// The 32-bit word at `offset`.
+    ///
+    /// # Errors
+    /// `OutOfBounds` if it does not lie in the block or is not 4-byte aligned.
+    #[inline]
+    pub fn word32(&self, offset: usize) -> Result<&AtomicU32, DeviceError> {
+        self.words32(offset, 1).map(|words| &words[0]).ok_or_else(|| self.out_of_bounds(offset, 4))
+    }
+
+    /// The 64-bit word at `offset`.
+    ///
+    /// # Errors
+    /// `OutOfBounds` if it does not lie in the block or is not 8-byte aligned.
+    #[inline]
+    pub fn word64(&self, offset: usize) -> Result<&AtomicU64, DeviceError> {
+        self.array::<1>(offset, 1).map(|words| &words[0][0]).ok_or_else(|| self.out_of_bounds(offset, 8))
+    }
+
+    /// Zeroes the block.
+    pub fn clear(&self) {
+        // `from_raw_parts` made sure that the block is whole words.
+        for word in self.array::<1>(0, self.len / 8).into_iter().flatten() {
+            word[0].store(0, Ordering::Relaxed);
+        }
+    }
+
     /// As a device reads a record of `N` 64-bit words at bus address `address`: the last word with acquire order, then
     /// the others.
     ///

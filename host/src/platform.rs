@@ -35,6 +35,11 @@ pub trait Platform: Send {
     /// # Errors
     /// Failures of the device, such as a failed assertion.
     fn advance(&mut self, want: usize) -> Result<(), DeviceError>;
+
+    /// Who in the device waits for what, for the report of a wait that ran out (R15).
+    fn report(&mut self) -> Option<String> {
+        None
+    }
 }
 
 impl<P: Platform + ?Sized> Platform for Box<P> {
@@ -56,5 +61,9 @@ impl<P: Platform + ?Sized> Platform for Box<P> {
 
     fn advance(&mut self, want: usize) -> Result<(), DeviceError> {
         (**self).advance(want)
+    }
+
+    fn report(&mut self) -> Option<String> {
+        (**self).report()
     }
 }

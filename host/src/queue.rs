@@ -12,9 +12,9 @@ use crate::error::DeviceError;
 use crate::memory::{SharedMemory, Slots};
 
 /// 64-bit words of a descriptor.
-pub(crate) const DESC_WORDS: usize = size_of::<HwDesc>() / 8;
+pub const DESC_WORDS: usize = size_of::<HwDesc>() / 8;
 /// 64-bit words of a completion.
-pub(crate) const COMPLETION_WORDS: usize = size_of::<HwCompletion>() / 8;
+pub const COMPLETION_WORDS: usize = size_of::<HwCompletion>() / 8;
 
 /// A valid ring depth: a power of two of slots, from 2 to 2^[`RING_MAX_LOG2`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -54,7 +54,7 @@ impl Depth {
 
 /// Whether `index` lies in `first..=last`, a range of running indices that may wrap.
 #[inline]
-pub(crate) const fn between(first: u32, index: u32, last: u32) -> bool {
+pub const fn between(first: u32, index: u32, last: u32) -> bool {
     index.wrapping_sub(first) <= last.wrapping_sub(first)
 }
 

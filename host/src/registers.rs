@@ -268,11 +268,18 @@ impl Registers {
         self.fire();
     }
 
+    /// Fires if armed: for a completion that asked and is already released.
+    pub fn interrupt(&mut self) {
+        if self.irq.contains(Irq::ARMED) {
+            self.irq = Irq::PENDING;
+        }
+    }
+
     /// R14: armed, and a visible completion that asked is not yet released.
     fn fire(&mut self) {
         let asked = self.session.as_ref().is_some_and(|session| session.asked.is_some());
-        if asked && self.irq.contains(Irq::ARMED) {
-            self.irq = Irq::PENDING;
+        if asked {
+            self.interrupt();
         }
     }
 

@@ -1,0 +1,271 @@
+//! The kernel on a GPU: started once, it serves every queue pair until it is dropped. All `unsafe` of the device is here.
+
+use std::any::Any;
+use std::ptr::NonNull;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use cudarc::driver::sys::{self, CUdevice_attribute, CUfunction_attribute, CUresult};
+use cudarc::driver::{
+    CudaContext, CudaFunction, CudaStream, DriverError, LaunchConfig, PushKernelArg, result,
+};
+use doorbell_host::memory::PAGE;
+use doorbell_host::{DeviceError, SharedMemory};
+
+use crate::engine::Engine;
+use crate::image::{self, ImageError, Kernels};
+use crate::mailbox::Mailbox;
+
+/// How long the kernel may take to end after it was asked to.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// Queue pairs that one kernel serves at most.
+pub const MAX_QUEUES: usize = 16;
+
+/// How a GPU is opened.
+#[derive(Clone, Copy, Debug)]
+pub struct GpuOptions {
+    /// Which GPU, as the driver counts them.
+    pub gpu: usize,
+    /// Queue pairs, 1 to [`MAX_QUEUES`].
+    pub queues: usize,
+    /// Bytes of shared memory of each queue pair: what
+    /// [`QueueConfig::shared_bytes`](doorbell_host::QueueConfig::shared_bytes) says.
+    pub bytes: usize,
+}
+
+/// A kernel that runs.
+#[derive(Debug)]
+pub struct Cuda {
+    name: String,
+    options: GpuOptions,
+    mailboxes: SharedMemory,
+    memory: SharedMemory,
+    stream: Arc<CudaStream>,
+    /// Device memory of the kernel.
+    state: u64,
+    kernels: Kernels,
+}
+
+impl Cuda {
+    /// Loads and starts the kernel.
+    ///
+    /// # Errors
+    /// `Config` for options out of range; `Unavailable` where there is no GPU, no driver or no kernel; `Memory` if pinned
+    /// memory cannot be had.
+    pub fn open(options: GpuOptions) -> Result<Self, DeviceError> {
+        let GpuOptions { gpu, queues, bytes } = options;
+        if !(1..=MAX_QUEUES).contains(&queues) {
+            let expected = format!("1 to {MAX_QUEUES}");
+            return Err(DeviceError::Config { field: "queues", value: queues as u64, expected });
+        }
+        let name = if gpu == 0 { "gpu".to_owned() } else { format!("gpu{gpu}") };
+        let unavailable =
+            |error: ImageError| DeviceError::Unavailable { device: name.clone(), reason: error.to_string() };
+        let context = image::open(gpu).map_err(unavailable)?;
+        let kernels = image::load(&context).map_err(unavailable)?;
+        let driver = |what| {
+            let name = name.clone();
+            move |error: DriverError| DeviceError::Failed { device: name, what: format!("{what}: {error:?}") }
+        };
+
+        let stream = context.new_stream().map_err(driver("making a stream"))?;
+        let bytes = bytes.max(1).next_multiple_of(PAGE);
+        let mailboxes = pinned(&context, queues * PAGE)?;
+        let memory = pinned(&context, queues * bytes)?;
+
+        let sizes =
+            Sizes::ask(&kernels, &stream, &mailboxes).map_err(driver("asking the kernel for its sizes"))?;
+        mailboxes.clear();
+        // SAFETY: a plain allocation, zeroed before anybody reads it, and freed in `drop`.
+        let state = unsafe {
+            let state = result::malloc_sync(sizes.state).map_err(driver("allocating device memory"))?;
+            result::memset_d8_sync(state, 0, sizes.state).map_err(driver("clearing device memory"))?;
+            state
+        };
+
+        let function =
+            kernels.module.load_function("doorbell_persistent").map_err(driver("finding the kernel"))?;
+        let cuda = Self {
+            name,
+            options: GpuOptions { bytes, ..options },
+            mailboxes,
+            memory,
+            stream,
+            state,
+            kernels,
+        };
+        cuda.start(&function, &sizes).map_err(|error| cuda.failed("starting the kernel", error))?;
+        Ok(cuda)
+    }
+
+    /// Starts one block per multiprocessor: the front ends, and workers on all the others.
+    fn start(&self, function: &CudaFunction, sizes: &Sizes) -> Result<(), DriverError> {
+        let shared = sizes.front_end as i32;
+        function
+            .set_attribute(CUfunction_attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, shared)?;
+        let processors =
+            self.stream.context().attribute(CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)?
+                as u32;
+        let queues = self.options.queues as u32;
+        // Few queues: more of their warps look for news. All front ends together must leave the bus to the others.
+        let scouts = (16 / queues).clamp(1, 6);
+        let config = LaunchConfig {
+            grid_dim: (processors.max(queues + 1), 1, 1),
+            block_dim: (sizes.threads, 1, 1),
+            shared_mem_bytes: sizes.front_end,
+        };
+        let mailboxes = self.mailboxes.bus_address();
+        let mut launch = self.stream.launch_builder(function);
+        launch.arg(&self.state).arg(&mailboxes).arg(&queues).arg(&scouts);
+        // SAFETY: the arguments are those of `doorbell_persistent`: device memory of the size that it asked for, and one
+        // mailbox per queue, both of which outlive it (see `drop`).
+        unsafe { launch.launch(config) }.map(|_| ())
+    }
+
+    fn failed(&self, what: &str, error: DriverError) -> DeviceError {
+        DeviceError::Failed { device: self.name.clone(), what: format!("{what}: {error:?}") }
+    }
+
+    /// Whether the kernel still runs.
+    fn is_running(&self) -> Result<bool, DriverError> {
+        self.stream.context().bind_to_thread()?;
+        // SAFETY: the stream lives as long as `self`.
+        match unsafe { sys::cuStreamQuery(self.stream.cu_stream()) } {
+            CUresult::CUDA_ERROR_NOT_READY => Ok(true),
+            other => other.result().map(|()| false),
+        }
+    }
+
+    /// What the kernels run as: machine code, PTX or what NVRTC made.
+    pub fn origin(&self) -> String {
+        self.kernels.origin.to_string()
+    }
+}
+
+impl Engine for Cuda {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn mailbox(&self, queue: usize) -> Result<SharedMemory, DeviceError> {
+        self.mailboxes.part(queue * PAGE, PAGE)
+    }
+
+    fn memory(&self, queue: usize) -> Result<SharedMemory, DeviceError> {
+        self.memory.part(queue * self.options.bytes, self.options.bytes)
+    }
+
+    fn check(&self) -> Result<(), DeviceError> {
+        match self.is_running() {
+            Ok(true) => Ok(()),
+            Ok(false) => Err(DeviceError::Failed {
+                device: self.name.clone(),
+                what: "the kernel has ended although nobody asked it to; open the device anew".to_owned(),
+            }),
+            Err(error) => Err(DeviceError::Failed {
+                device: self.name.clone(),
+                what: format!(
+                    "the kernel died: {error:?}; no CUDA call of this process will work again: restart it"
+                ),
+            }),
+        }
+    }
+}
+
+impl Drop for Cuda {
+    fn drop(&mut self) {
+        for queue in 0..self.options.queues {
+            if let Ok(mailbox) = self.mailbox(queue).and_then(Mailbox::new) {
+                mailbox.exit();
+            }
+        }
+        let start = Instant::now();
+        while self.is_running().unwrap_or(false) {
+            if start.elapsed() > PATIENCE {
+                // It still uses its memory, which thus has to stay: that of the host too.
+                eprintln!(
+                    "warning: {}: the kernel did not end within {PATIENCE:?}; its memory is not freed",
+                    self.name
+                );
+                std::mem::forget((self.mailboxes.clone(), self.memory.clone()));
+                return;
+            }
+            std::thread::yield_now();
+        }
+        // SAFETY: allocated by `open`, and the kernel has ended.
+        if let Err(error) = unsafe { result::free_sync(self.state) } {
+            eprintln!("warning: {}: freeing device memory: {error:?}", self.name);
+        }
+    }
+}
+
+/// What the kernel was compiled for.
+#[derive(Clone, Copy, Debug)]
+struct Sizes {
+    /// Bytes of its device memory.
+    state: usize,
+    /// Bytes of shared memory of a front end.
+    front_end: u32,
+    /// Threads of a block.
+    threads: u32,
+}
+
+impl Sizes {
+    /// Asks the kernel, which answers into `page`.
+    fn ask(kernels: &Kernels, stream: &Arc<CudaStream>, page: &SharedMemory) -> Result<Self, DriverError> {
+        let function = kernels.module.load_function("doorbell_sizes")?;
+        let to = page.bus_address();
+        let mut launch = stream.launch_builder(&function);
+        launch.arg(&to);
+        let config = LaunchConfig { grid_dim: (1, 1, 1), block_dim: (1, 1, 1), shared_mem_bytes: 0 };
+        // SAFETY: `doorbell_sizes` writes three words to where `page`, which is larger, lies.
+        unsafe { launch.launch(config) }?;
+        stream.synchronize()?;
+        let mut sizes = [0; 3];
+        page.load_u32s(0, &mut sizes).expect("a page holds three words");
+        let [state, front_end, threads] = sizes;
+        Ok(Self { state: state as usize, front_end, threads })
+    }
+}
+
+/// Host memory that the GPU reads and writes where it lies: page-locked, cached (not write-combined: the host reads it
+/// too), and visible to every GPU.
+fn pinned(context: &Arc<CudaContext>, bytes: usize) -> Result<SharedMemory, DeviceError> {
+    let refused =
+        |error: DriverError| DeviceError::Memory { bytes, reason: format!("page-locking: {error:?}") };
+    context.bind_to_thread().map_err(refused)?;
+    let flags = sys::CU_MEMHOSTALLOC_PORTABLE | sys::CU_MEMHOSTALLOC_DEVICEMAP;
+    // SAFETY: a plain allocation, freed by its owner below.
+    let pointer = unsafe { result::malloc_host(bytes, flags) }.map_err(refused)?;
+    let owner = Pinned { context: context.clone(), pointer: pointer.expose_provenance() };
+    let mut device = 0;
+    // SAFETY: the pointer is that of an allocation with DEVICEMAP.
+    unsafe { sys::cuMemHostGetDevicePointer_v2(&mut device, pointer, 0) }.result().map_err(refused)?;
+    let base = NonNull::new(pointer.cast::<u8>()).ok_or_else(|| DeviceError::Memory {
+        bytes,
+        reason: "page-locking gave a null pointer".to_owned(),
+    })?;
+    // SAFETY: the allocation is `bytes` long, a multiple of a page, lives until the owner is dropped, and nothing but
+    // the block and the kernel refer to it.
+    let memory = unsafe {
+        SharedMemory::from_raw_parts(base, bytes, device, Arc::new(owner) as Arc<dyn Any + Send + Sync>)
+    }?;
+    memory.clear();
+    Ok(memory)
+}
+
+/// An allocation of page-locked memory.
+struct Pinned {
+    context: Arc<CudaContext>,
+    pointer: usize,
+}
+
+impl Drop for Pinned {
+    fn drop(&mut self) {
+        if self.context.bind_to_thread().is_ok() {
+            // SAFETY: allocated by `pinned`, which keeps nothing else of it; the pointer was exposed by its address.
+            let _ = unsafe { result::free_host(std::ptr::with_exposed_provenance_mut(self.pointer)) };
+        }
+    }
+}

@@ -1,0 +1,272 @@
+//! One queue pair of a GPU, as a platform for the driver: the register page is the host's, and what matters of it to the
+//! kernel goes through the mailbox.
+
+use std::hint;
+use std::mem::offset_of;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use doorbell_host::contract::{Access, Capability, Counter, DeviceFault, HwCompletion, Register, State};
+use doorbell_host::memory::PAGE;
+use doorbell_host::queue::{COMPLETION_WORDS, between};
+use doorbell_host::registers::{Registers, Session};
+use doorbell_host::{DeviceError, Platform, SharedMemory};
+
+use crate::engine::Engine;
+use crate::mailbox::Mailbox;
+
+/// What CAPABILITY shows: 255 is that many workers or more.
+const WORKERS: u8 = 255;
+
+/// How long one `advance` waits at most.
+const SLICE: Duration = Duration::from_micros(100);
+
+/// 64-bit word of a completion whose high half is `sq_head`.
+const SQ_HEAD_WORD: usize = offset_of!(HwCompletion, sq_head) / 8;
+const _: () = assert!(offset_of!(HwCompletion, sq_head) % 8 == 4);
+
+/// Looks at memory between two looks at the clock.
+const LOOKS: u32 = 64;
+
+/// One queue pair of an [`Engine`].
+pub struct GpuPlatform {
+    engine: Arc<dyn Engine>,
+    registers: Registers,
+    mailbox: Mailbox,
+    memory: SharedMemory,
+    /// `asks` of the mailbox as last seen.
+    asks: u32,
+}
+
+impl GpuPlatform {
+    /// Queue pair `queue` of `engine`; nobody else may use it.
+    ///
+    /// # Errors
+    /// `OutOfBounds` if there is no such queue pair.
+    pub fn new(engine: Arc<dyn Engine>, queue: usize) -> Result<Self, DeviceError> {
+        let features =
+            Capability::PREFILL | Capability::RESIDENT | Capability::INTERRUPT | Capability::SLOT_POLLING;
+        Ok(Self {
+            registers: Registers::new(WORKERS, features),
+            mailbox: Mailbox::new(engine.mailbox(queue)?)?,
+            memory: engine.memory(queue)?,
+            engine,
+            asks: 0,
+        })
+    }
+
+    fn refused(&self, register: Register, value: u32) -> DeviceError {
+        DeviceError::WriteRefused { device: self.engine.name().to_owned(), register, value }
+    }
+
+    /// Brings the register page up to what the kernel last told.
+    fn sync(&mut self) {
+        if !self.mailbox.is_reached() {
+            return;
+        }
+        for counter in Counter::ALL {
+            self.registers.set_counter(counter, self.mailbox.counter(counter));
+        }
+        let status = self.mailbox.status();
+        let Some(session) = &mut self.registers.session else { return };
+        // Completions may have told more.
+        if between(session.sq.head, status.sq_head, session.sq.tail) {
+            session.sq.head = status.sq_head;
+        }
+        if between(session.cq.tail, status.cq_tail, session.cq.head.wrapping_add(session.cq.depth.slots())) {
+            session.cq.tail = status.cq_tail;
+        }
+        let visible =
+            session.cq.fill() > 0 && between(session.cq.head, status.asked, session.cq.tail.wrapping_sub(1));
+        if status.asks != self.asks {
+            self.asks = status.asks;
+            if visible {
+                self.registers.ask_interrupt(status.asked);
+            } else {
+                // R14: it has become visible while armed, and the host was faster than its news.
+                self.registers.interrupt();
+            }
+        }
+    }
+
+    /// ENABLE was written and the configuration is good: starts a session, if the kernel can reach all of it.
+    fn start(&mut self, session: &Session) {
+        let within = |base: u64, bytes: u64| {
+            let offset = base.wrapping_sub(self.memory.bus_address());
+            offset.checked_add(bytes).is_some_and(|end| end <= self.memory.len() as u64)
+        };
+        let (sq, cq) = (session.sq, session.cq);
+        if !(within(sq.base, 64 * u64::from(sq.depth.slots()))
+            && within(cq.base, 32 * u64::from(cq.depth.slots()))
+            && within(session.token_base, session.token_size))
+        {
+            // R11: nothing but what was mapped.
+            self.registers.session = None;
+            self.registers.raise(DeviceFault::BadConfig);
+            return;
+        }
+        let workers = if session.workers == u32::from(WORKERS) { 0 } else { session.workers };
+        self.mailbox.start(session, workers);
+        // The kernel counts from 0 in each session.
+        self.asks = 0;
+    }
+
+    fn write_control(&mut self, value: u32) -> Result<(), DeviceError> {
+        let was_active = self.registers.session.is_some();
+        self.registers.write(Register::Control, value).map_err(|_| self.refused(Register::Control, value))?;
+        match (was_active, self.registers.session.clone()) {
+            (false, Some(session)) => self.start(&session),
+            (true, None) => self.mailbox.stop(),
+            _ => {}
+        }
+        Ok(())
+    }
+
+    /// CQ_HEAD = `head`: what lies below must have been written, which the slot below it shows. It also tells how many
+    /// SQ slots are free again.
+    #[inline]
+    fn release_completions(&mut self, head: u32) -> Result<(), DeviceError> {
+        let Some(session) = &mut self.registers.session else {
+            return self.write_refusable(Register::CqHead, head);
+        };
+        let (cq, last) = (session.cq, head.wrapping_sub(1));
+        if !between(cq.head, head, cq.tail) && between(cq.head, head, cq.head.wrapping_add(cq.depth.slots()))
+        {
+            let slots = self.memory.slots::<COMPLETION_WORDS>(
+                cq.base.wrapping_sub(self.memory.bus_address()) as usize,
+                cq.depth.slots(),
+            )?;
+            if (slots.last_word(last) >> 56) as u8 & 1 == cq.depth.phase(last) {
+                session.cq.tail = head;
+                let sq_head = (slots.word(last, SQ_HEAD_WORD) >> 32) as u32;
+                if between(session.sq.head, sq_head, session.sq.tail) {
+                    session.sq.head = sq_head;
+                }
+            }
+        }
+        self.write_refusable(Register::CqHead, head)?;
+        self.mailbox.release(head);
+        Ok(())
+    }
+
+    #[inline]
+    fn ring_doorbell(&mut self, tail: u32) -> Result<(), DeviceError> {
+        if let Some(session) = &self.registers.session {
+            // Completions tell how far the kernel is; where they have not yet, it is asked.
+            if tail.wrapping_sub(session.sq.head) > session.sq.depth.slots() {
+                self.sync();
+            }
+        }
+        self.write_refusable(Register::Doorbell, tail)?;
+        self.mailbox.ring(tail);
+        Ok(())
+    }
+
+    #[inline]
+    fn write_refusable(&mut self, register: Register, value: u32) -> Result<(), DeviceError> {
+        match self.registers.write(register, value) {
+            Ok(()) => Ok(()),
+            Err(_) => Err(self.refused(register, value)),
+        }
+    }
+
+    /// Whether the next completion that the host has not released is there, or no session runs.
+    fn has_news(&self) -> Result<bool, DeviceError> {
+        let Some(session) = &self.registers.session else { return Ok(self.mailbox.is_reached()) };
+        if !self.mailbox.is_reached() {
+            return Ok(false);
+        }
+        let cq = session.cq;
+        let offset = cq.base.wrapping_sub(self.memory.bus_address()) as usize;
+        let slots = self.memory.slots::<COMPLETION_WORDS>(offset, cq.depth.slots())?;
+        Ok((slots.last_word(cq.head) >> 56) as u8 & 1 == cq.depth.phase(cq.head))
+    }
+}
+
+impl Platform for GpuPlatform {
+    fn name(&self) -> &str {
+        self.engine.name()
+    }
+
+    fn map(&mut self, bytes: usize) -> Result<SharedMemory, DeviceError> {
+        let (len, capacity) = (bytes.max(1).next_multiple_of(PAGE), self.memory.len());
+        if len > capacity {
+            return Err(DeviceError::Memory {
+                bytes,
+                reason: format!("{} was opened with {capacity} bytes per queue", self.engine.name()),
+            });
+        }
+        let memory = self.memory.part(0, len)?;
+        memory.clear();
+        Ok(memory)
+    }
+
+    #[inline]
+    fn write_register(&mut self, register: Register, value: u32) -> Result<(), DeviceError> {
+        match register {
+            Register::Doorbell => self.ring_doorbell(value),
+            Register::CqHead => self.release_completions(value),
+            Register::Control => self.write_control(value),
+            // The kernel may still hold on to the session that ends.
+            _ if register.access() == Access::Config && !self.mailbox.is_reached() => {
+                Err(self.refused(register, value))
+            }
+            _ => {
+                if register == Register::Irq {
+                    self.sync();
+                }
+                self.write_refusable(register, value)
+            }
+        }
+    }
+
+    fn read_register(&mut self, register: Register) -> Result<u32, DeviceError> {
+        self.sync();
+        let busy = self.registers.session.is_some() && self.mailbox.status().outstanding > 0;
+        let mut value = self.registers.read(register, busy);
+        if register == Register::State && !self.mailbox.is_reached() {
+            // What was asked for has not happened yet.
+            value ^= State::ACTIVE.bits();
+        }
+        Ok(value)
+    }
+
+    fn advance(&mut self, _want: usize) -> Result<(), DeviceError> {
+        let start = Instant::now();
+        loop {
+            for _ in 0..LOOKS {
+                if self.has_news()? {
+                    return Ok(());
+                }
+                hint::spin_loop();
+            }
+            if start.elapsed() >= SLICE {
+                return self.engine.check();
+            }
+        }
+    }
+
+    fn report(&mut self) -> Option<String> {
+        let before = self.mailbox.heartbeat();
+        std::thread::sleep(Duration::from_millis(10));
+        let alive = if self.mailbox.heartbeat() == before { "does not answer" } else { "answers" };
+        Some(format!(
+            "front end {alive}, its oldest descriptor waits for {}, {} are outstanding",
+            self.mailbox.waits_for(),
+            self.mailbox.status().outstanding
+        ))
+    }
+}
+
+impl Drop for GpuPlatform {
+    fn drop(&mut self) {
+        // The memory may go to somebody else: the session must not outlive its driver.
+        if self.registers.session.take().is_some() {
+            self.mailbox.stop();
+            let start = Instant::now();
+            while !self.mailbox.is_reached() && start.elapsed() < Duration::from_secs(1) {
+                hint::spin_loop();
+            }
+        }
+    }
+}
