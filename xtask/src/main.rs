@@ -30,7 +30,7 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Install what is missing, by apt
+    /// Install what is missing, by apt; with --gpu from PyPI too
     Setup(setup::Options),
     /// Generate types, package, header and tables from contract/contract.toml
     Contract {
