@@ -5,7 +5,7 @@
 XTASK := cargo xtask
 RELEASE := cargo run --release --package doorbell --
 
-.PHONY: compare test lint setup contract verilate sim-rtl cosim test-rtl-bridge rtl-test bench-rtl wave doc
+.PHONY: compare test lint setup contract verilate sim-rtl cosim test-rtl-bridge rtl-test bench-rtl gpu-check wave doc
 
 compare: setup ## One trace through all devices: identical, or the first divergence
 	$(XTASK) compare $(ARGS)
@@ -36,6 +36,10 @@ rtl-test: setup ## Testbenches under Icarus Verilog
 
 bench-rtl: setup ## Cycles, tokens per cycle and simulation speed of the device
 	$(RELEASE) bench rtl $(ARGS)
+
+gpu-check: ## The GPU's kernels, compiled for every architecture; needs no GPU
+	@$(XTASK) setup --gpu
+	$(XTASK) gpu-check
 
 wave: ## Waveform of a co-simulation case in GTKWave
 	$(XTASK) setup --wave

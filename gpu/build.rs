@@ -93,12 +93,8 @@ fn lower(nvcc: &Nvcc, file: &Path) -> Result<(), String> {
         write(&trial, &text.replacen(line, &format!(".version {version}"), 1))?;
         let assembles = PTX_CHECKED.iter().all(|architecture| {
             let mut command = nvcc.assembler();
-            command
-                .arg(format!("-arch={architecture}"))
-                .arg(&trial)
-                .arg("-o")
-                .arg(file.with_extension("cubin"));
-            said(&mut command).is_ok()
+            command.arg(format!("-arch={architecture}")).arg("-o").arg(file.with_extension("cubin"));
+            said(command.arg(&trial)).is_ok()
         });
         if assembles {
             return fs::rename(&trial, file)
@@ -109,7 +105,8 @@ fn lower(nvcc: &Nvcc, file: &Path) -> Result<(), String> {
     Ok(())
 }
 
-/// Appends `file` to `text` with what it includes in place of the first `#include "…"`, as NVRTC has no files to look in.
+/// Appends `file` to `text`, each file that it includes by `#include "…"` in place of the first such line: NVRTC has no
+/// files to look in. Whether the line stands under an `#if` is not looked at.
 fn flatten(root: &Path, file: &Path, files: &mut BTreeSet<PathBuf>, text: &mut String) -> Result<(), String> {
     if !files.insert(file.to_owned()) {
         return Ok(());
@@ -117,13 +114,12 @@ fn flatten(root: &Path, file: &Path, files: &mut BTreeSet<PathBuf>, text: &mut S
     let shown = file.strip_prefix(root).unwrap_or(file).display();
     let _ = writeln!(text, "#line 1 \"{shown}\"");
     for (number, line) in (1..).zip(read(file)?.lines()) {
-        let included = line.trim_start().strip_prefix("#include \"").and_then(|rest| rest.split('"').next());
-        match included {
+        match included(line) {
             Some(name) => {
                 let beside = file.parent().map(|dir| dir.join(name));
-                let found = beside.into_iter().chain(INCLUDES.map(|dir| root.join(dir).join(name)));
-                let found = found.into_iter().find(|path| path.is_file());
-                let found = found
+                let mut places = beside.into_iter().chain(INCLUDES.map(|dir| root.join(dir).join(name)));
+                let found = places
+                    .find(|path| path.is_file())
                     .ok_or_else(|| format!("{shown}:{number}: there is no file \"{name}\" to include"))?;
                 flatten(root, &real(&found)?, files, text)?;
                 let _ = writeln!(text, "#line {} \"{shown}\"", number + 1);
@@ -136,6 +132,12 @@ fn flatten(root: &Path, file: &Path, files: &mut BTreeSet<PathBuf>, text: &mut S
         }
     }
     Ok(())
+}
+
+/// The name in `#include "name"`.
+fn included(line: &str) -> Option<&str> {
+    let directive = line.trim_start().strip_prefix('#')?.trim_start().strip_prefix("include")?;
+    directive.trim_start().strip_prefix('"')?.split('"').next()
 }
 
 /// The one name of a file, however it was reached.

@@ -64,15 +64,21 @@ impl Places {
         }
     }
 
+    /// Whether the environment wants no nvcc at all.
+    pub fn is_off(&self) -> bool {
+        self.switch == "off"
+    }
+
     /// The first nvcc that is there and new enough, if there is one and it is not switched off.
     ///
     /// # Errors
     /// When the environment asks for something that cannot be.
     pub fn find(&self) -> Result<Option<Nvcc>, String> {
-        match self.switch.as_str() {
-            "" => {}
-            "off" => return Ok(None),
-            other => return Err(format!("DOORBELL_CUDA is {other:?}: it can be `off`, or unset")),
+        if self.is_off() {
+            return Ok(None);
+        }
+        if !self.switch.is_empty() {
+            return Err(format!("DOORBELL_CUDA is {:?}: it can be `off`, or unset", self.switch));
         }
         if let Some(named) = &self.named {
             let program = self.in_path(named).unwrap_or_else(|| named.clone());

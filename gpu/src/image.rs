@@ -213,11 +213,7 @@ mod tests {
     #[case(9, 0, "sm_90a")]
     #[case(10, 0, "sm_100")]
     #[case(12, 1, "sm_121")]
-    fn nvrtc_compiles_for_the_gpu_that_is_there(
-        #[case] major: i32,
-        #[case] minor: i32,
-        #[case] expected: &str,
-    ) {
+    fn the_architecture_is_that_of_the_gpu(#[case] major: i32, #[case] minor: i32, #[case] expected: &str) {
         assert_eq!(architecture(major, minor), expected);
     }
 

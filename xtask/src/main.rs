@@ -3,7 +3,11 @@
 mod contract;
 mod doc;
 mod doorbell;
+mod gpu_check;
 mod lint;
+#[allow(dead_code, reason = "the rest is for the build script")]
+#[path = "../../gpu/build/nvcc.rs"]
+mod nvcc;
 mod rtl_test;
 mod setup;
 mod shell;
@@ -26,15 +30,8 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Install what is missing, by apt
-    Setup {
-        /// Install nothing; name what is missing and exit 1
-        #[arg(long)]
-        check: bool,
-        /// Also what `wave` needs
-        #[arg(long)]
-        wave: bool,
-    },
+    /// Install what is missing, by apt; with --gpu from PyPI too
+    Setup(setup::Options),
     /// Generate types, package, header and tables from contract/contract.toml
     Contract {
         /// Write nothing; name the files that have drifted and exit 1
@@ -51,6 +48,8 @@ enum Command {
     RtlTest(rtl_test::Options),
     /// Show a co-simulation case in GTKWave, or as a picture
     Wave(wave::Options),
+    /// Compile the GPU's kernels for every architecture and look for spilled registers; needs no GPU
+    GpuCheck,
     /// Check format, lints, RTL and generated files
     Lint,
     /// Build the API documentation and the book
@@ -80,12 +79,13 @@ fn main() -> ExitCode {
 fn run(command: Command) -> Result<ExitCode> {
     let root = root();
     match command {
-        Command::Setup { check, wave } => setup::run(check, wave)?,
+        Command::Setup(options) => setup::run(&root, options)?,
         Command::Contract { check } => contract::run(&root, check)?,
         Command::Cosim(passed) => return doorbell::forward(&root, "cosim", &passed.args),
         Command::Compare(passed) => return doorbell::forward(&root, "compare", &passed.args),
         Command::RtlTest(options) => rtl_test::run(&root, &options)?,
         Command::Wave(options) => return wave::run(&root, &options),
+        Command::GpuCheck => gpu_check::run(&root)?,
         Command::Lint => lint::run(&root)?,
         Command::Doc => doc::run(&root)?,
         Command::Test => test::run(&root)?,

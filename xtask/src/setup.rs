@@ -5,11 +5,13 @@ use std::ffi::OsString;
 use std::fmt;
 use std::fs;
 use std::os::unix::fs::MetadataExt;
-use std::path::PathBuf;
-use std::process::Command;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::SystemTime;
 
-use anyhow::{Result, bail};
+use anyhow::{Context, Error, Result, bail};
 
+use crate::nvcc::{KERNELS, Places};
 use crate::shell;
 
 /// Oldest Verilator that the build supports.
@@ -20,11 +22,13 @@ const VERILATOR: (u32, u32) = (5, 6);
 enum Sign {
     Program(&'static str),
     Header(&'static str),
+    /// Of Python.
+    Module(&'static str),
 }
 
 impl fmt::Display for Sign {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (Sign::Program(name) | Sign::Header(name)) = self;
+        let (Sign::Program(name) | Sign::Header(name) | Sign::Module(name)) = self;
         f.write_str(name)
     }
 }
@@ -48,6 +52,35 @@ const WAVE_NEEDS: &[Need] = &[
     (Sign::Program("convert"), "imagemagick", "rendering waves"),
 ];
 
+/// To install nvcc. Debian's Python is not to be installed into, and its virtual environments are a package of their own.
+const PIP_NEEDS: &[Need] = &[
+    (Sign::Program("python3"), "python3", "installing nvcc"),
+    (Sign::Module("ensurepip"), "python3-venv", "installing nvcc"),
+];
+
+/// nvcc and NVRTC, as PyPI has them.
+const WHEELS: [&str; 5] = [
+    "nvidia-cuda-nvcc==13.*",
+    "nvidia-cuda-crt==13.*",
+    "nvidia-nvvm==13.*",
+    "nvidia-cuda-runtime==13.*",
+    "nvidia-cuda-nvrtc==13.*",
+];
+
+/// What is to be set up.
+#[derive(Clone, Copy, Default, clap::Args)]
+pub struct Options {
+    /// Install nothing; name what is missing and exit 1
+    #[arg(long)]
+    pub check: bool,
+    /// Also what `wave` needs
+    #[arg(long)]
+    pub wave: bool,
+    /// Also the compiler of the GPU's kernels: from PyPI, into ~/.cache/doorbell, if there is no nvcc
+    #[arg(long)]
+    pub gpu: bool,
+}
+
 /// What setup sees of the machine.
 struct Host {
     path: OsString,
@@ -55,10 +88,13 @@ struct Host {
     root: bool,
     /// The environment variable `VERILATOR` names another one, which is then the caller's affair.
     own_verilator: bool,
+    compilers: Places,
+    /// A build without nvcc does not look for one again before this changes.
+    kernels: PathBuf,
 }
 
 impl Host {
-    fn this() -> Host {
+    fn this(repository: &Path) -> Host {
         // /proc/self belongs to the effective user.
         let root = fs::metadata("/proc/self").is_ok_and(|m| m.uid() == 0);
         Host {
@@ -66,6 +102,8 @@ impl Host {
             include: vec!["/usr/include".into(), "/usr/local/include".into()],
             root,
             own_verilator: env::var_os("VERILATOR").is_some_and(|command| !command.is_empty()),
+            compilers: Places::this(),
+            kernels: repository.join(KERNELS),
         }
     }
 
@@ -74,12 +112,42 @@ impl Host {
             Sign::Program("verilator") if self.own_verilator => true,
             Sign::Program(name) => shell::find(name, &self.path).is_some(),
             Sign::Header(name) => self.include.iter().any(|dir| dir.join(name).is_file()),
+            Sign::Module(name) => shell::find("python3", &self.path).is_some_and(|python| {
+                let mut command = Command::new(python);
+                command.args(["-c", &format!("import {name}")]).env("PATH", &self.path).stderr(Stdio::null());
+                command.status().is_ok_and(|status| status.success())
+            }),
         }
     }
 
-    fn missing(&self, wave: bool) -> Vec<Need> {
+    fn missing(&self, wave: bool, pip: bool) -> Vec<Need> {
         let wanted = NEEDS.iter().chain(if wave { WAVE_NEEDS } else { &[] });
+        let wanted = wanted.chain(if pip { PIP_NEEDS } else { &[] });
         wanted.copied().filter(|(sign, ..)| !self.has(*sign)).collect()
+    }
+
+    /// Whether there is no nvcc, and nobody has said that there shall be none.
+    fn lacks_nvcc(&self) -> Result<bool> {
+        let nvcc = self.compilers.find().map_err(Error::msg)?;
+        Ok(nvcc.is_none() && !self.compilers.is_off())
+    }
+
+    /// The commands that install nvcc.
+    fn nvcc_plan(&self) -> Result<[Vec<String>; 2]> {
+        let venv = self.compilers.venv.as_ref().context(
+            "there is no place to install nvcc to: set HOME or XDG_CACHE_HOME, or install the CUDA toolkit and set NVCC",
+        )?;
+        let python = venv.join("bin/python").display().to_string();
+        let create = ["python3", "-m", "venv", &venv.display().to_string()].map(str::to_owned).to_vec();
+        let mut install =
+            [&python, "-m", "pip", "install", "--disable-pip-version-check"].map(str::to_owned).to_vec();
+        install.extend(WHEELS.map(str::to_owned));
+        Ok([create, install])
+    }
+
+    fn run(&self, words: &[String]) -> Result<()> {
+        let program = shell::find(&words[0], &self.path).unwrap_or_else(|| (&words[0]).into());
+        shell::run(Command::new(program).args(&words[1..]).env("PATH", &self.path))
     }
 
     /// Why the Verilator that is there will not do.
@@ -133,35 +201,50 @@ fn version(line: &str) -> Option<(u32, u32)> {
 ///
 /// # Errors
 /// When `check` finds something missing, or it cannot be installed.
-pub fn run(check: bool, wave: bool) -> Result<()> {
-    set_up(&Host::this(), check, wave)
+pub fn run(root: &Path, options: Options) -> Result<()> {
+    set_up(&Host::this(root), options)
 }
 
-fn set_up(host: &Host, check: bool, wave: bool) -> Result<()> {
-    let missing = host.missing(wave);
+fn set_up(host: &Host, options: Options) -> Result<()> {
+    let Options { check, wave, gpu } = options;
+    let nvcc = gpu && host.lacks_nvcc()?;
+    let missing = host.missing(wave, nvcc);
     for (sign, package, purpose) in &missing {
         println!("setup: {sign} is missing (package {package}; for {purpose})");
+    }
+    if nvcc {
+        println!("setup: nvcc is missing (from PyPI; for the GPU's kernels)");
     }
     let mut packages: Vec<&str> = missing.iter().map(|&(_, package, _)| package).collect();
     packages.sort_unstable();
     packages.dedup();
+    if check && (nvcc || !packages.is_empty()) {
+        packages.extend(nvcc.then_some("nvcc"));
+        let flags = [(wave, " --wave"), (gpu, " --gpu")].map(|(given, flag)| if given { flag } else { "" });
+        bail!("missing: {}; `cargo xtask setup{}` installs that", packages.join(" "), flags.concat());
+    }
     if !packages.is_empty() {
-        if check {
-            let flag = if wave { " --wave" } else { "" };
-            bail!("missing: {}; `cargo xtask setup{flag}` installs that", packages.join(" "));
-        }
         let plan = host.plan(&packages)?;
         println!("setup: going to run, {}:", if host.root { "as root" } else { "through sudo" });
         plan.iter().for_each(|words| println!("  {}", words.join(" ")));
-        for words in &plan {
-            let program = shell::find(&words[0], &host.path).unwrap_or_else(|| (&words[0]).into());
-            shell::run(Command::new(program).args(&words[1..]).env("PATH", &host.path))?;
-        }
-        if let Some((sign, package, _)) = host.missing(wave).first() {
+        plan.iter().try_for_each(|words| host.run(words))?;
+        if let Some((sign, package, _)) = host.missing(wave, nvcc).first() {
             bail!(
                 "{package} was installed, yet {sign} is still not found: look at the output of apt-get above"
             );
         }
+    }
+    if nvcc {
+        let plan = host.nvcc_plan()?;
+        println!("setup: going to run, which downloads about 200 MB:");
+        plan.iter().for_each(|words| println!("  {}", words.join(" ")));
+        plan.iter().try_for_each(|words| host.run(words))?;
+        if host.lacks_nvcc()? {
+            bail!(
+                "nvcc was installed, yet it is still not found or does not run: look at the output of pip above"
+            );
+        }
+        fs::File::options().append(true).open(&host.kernels)?.set_modified(SystemTime::now())?;
     }
     host.verilator_problem().map_or(Ok(()), |problem| bail!(problem))
 }
@@ -184,7 +267,38 @@ mod tests {
         for name in programs {
             fake(dir.path(), name, "");
         }
-        let host = Host { path: dir.path().into(), include: vec![include], root, own_verilator: false };
+        let compilers = Places {
+            switch: String::new(),
+            named: None,
+            path: dir.path().into(),
+            toolkits: vec![],
+            venv: Some(dir.path().join("venv")),
+        };
+        let kernels = dir.path().join("kernels.cu");
+        fs::write(&kernels, "").unwrap();
+        let path = dir.path().into();
+        let host = Host { path, include: vec![include], root, own_verilator: false, compilers, kernels };
+        (dir, host)
+    }
+
+    /// A machine where nothing is missing but nvcc, with a Python whose pip installs one that says `version`.
+    fn host_without_nvcc(version: &str) -> (TempDir, Host) {
+        let (dir, host) = host(ALL, true);
+        fs::write(dir.path().join("include/zlib.h"), "").unwrap();
+        let here = dir.path().display();
+        let bin = format!("{here}/venv/lib/python3.11/site-packages/nvidia/cu13/bin");
+        let pip = format!(
+            "/bin/mkdir -p {bin}\nprintf '#!/bin/sh\\necho release {version}, V0\\n' > {bin}/nvcc\n/bin/chmod 755 {bin}/nvcc"
+        );
+        fake(dir.path(), "pip", &pip);
+        fake(
+            dir.path(),
+            "python3",
+            &format!(
+                "echo \"$@\" >> {here}/log\ncase \"$2\" in venv) /bin/mkdir -p {here}/venv/bin; \
+                 /bin/ln -sf {here}/pip {here}/venv/bin/python;; esac"
+            ),
+        );
         (dir, host)
     }
 
@@ -202,6 +316,11 @@ mod tests {
         fake(dir, "env", "while case \"$1\" in *=*) true;; *) false;; esac; do shift; done; exec \"$@\"");
     }
 
+    const INSTALL: Options = Options { check: false, wave: false, gpu: false };
+    const CHECK: Options = Options { check: true, ..INSTALL };
+    const GPU: Options = Options { gpu: true, ..INSTALL };
+    const CHECK_GPU: Options = Options { gpu: true, ..CHECK };
+
     const ALL: &[&str] = &["verilator", "perl", "g++", "iverilog", "vvp", "make"];
 
     #[test]
@@ -209,8 +328,8 @@ mod tests {
         let (dir, host) = host(ALL, true);
         fs::write(dir.path().join("include/zlib.h"), "").unwrap();
         fake(dir.path(), "apt-get", "exit 1");
-        set_up(&host, false, false).unwrap();
-        set_up(&host, true, false).unwrap();
+        set_up(&host, INSTALL).unwrap();
+        set_up(&host, CHECK).unwrap();
     }
 
     #[rstest]
@@ -220,7 +339,7 @@ mod tests {
     fn check_names_what_is_missing_and_installs_nothing(#[case] programs: &[&str], #[case] expected: &str) {
         let (dir, host) = host(programs, true);
         fake_apt(dir.path());
-        let error = set_up(&host, true, false).unwrap_err().to_string();
+        let error = set_up(&host, CHECK).unwrap_err().to_string();
         assert!(error.starts_with(expected), "{error}");
         assert!(!dir.path().join("log").exists());
     }
@@ -229,8 +348,8 @@ mod tests {
     fn missing_packages_are_installed_once() {
         let (dir, host) = host(&["perl"], true);
         fake_apt(dir.path());
-        set_up(&host, false, false).unwrap();
-        set_up(&host, false, false).unwrap();
+        set_up(&host, INSTALL).unwrap();
+        set_up(&host, INSTALL).unwrap();
         let log = fs::read_to_string(dir.path().join("log")).unwrap();
         let calls: Vec<&str> = log.lines().collect();
         assert_eq!(calls.len(), 2, "{log}");
@@ -244,9 +363,9 @@ mod tests {
         let (dir, host) = host(&[], true);
         fake_apt(dir.path());
         fake(dir.path(), "apt-get", "exit 100");
-        assert!(set_up(&host, false, false).unwrap_err().to_string().contains("exit status: 100"));
+        assert!(set_up(&host, INSTALL).unwrap_err().to_string().contains("exit status: 100"));
         fake(dir.path(), "apt-get", "exit 0");
-        assert!(set_up(&host, false, false).unwrap_err().to_string().contains("still not found"));
+        assert!(set_up(&host, INSTALL).unwrap_err().to_string().contains("still not found"));
     }
 
     #[rstest]
@@ -254,7 +373,7 @@ mod tests {
     #[case::no_sudo(&["apt-get"], "there is no sudo")]
     fn without_the_means_it_says_what_to_do(#[case] programs: &[&str], #[case] expected: &str) {
         let (_dir, host) = host(programs, false);
-        let error = set_up(&host, false, false).unwrap_err().to_string();
+        let error = set_up(&host, INSTALL).unwrap_err().to_string();
         assert!(error.contains(expected) && error.contains("verilator"), "{error}");
     }
 
@@ -269,18 +388,18 @@ mod tests {
     fn a_verilator_of_the_callers_own_is_not_looked_at() {
         let (dir, mut host) = host(&["perl", "g++", "iverilog", "vvp", "make"], true);
         fs::write(dir.path().join("include/zlib.h"), "").unwrap();
-        assert!(set_up(&host, true, false).is_err());
+        assert!(set_up(&host, CHECK).is_err());
         host.own_verilator = true;
-        set_up(&host, true, false).unwrap();
+        set_up(&host, CHECK).unwrap();
         fake(dir.path(), "verilator", "echo Verilator 4.038");
-        set_up(&host, true, false).unwrap();
+        set_up(&host, CHECK).unwrap();
     }
 
     #[test]
     fn waves_need_more() {
         let (dir, host) = host(ALL, true);
         fs::write(dir.path().join("include/zlib.h"), "").unwrap();
-        let error = set_up(&host, true, true).unwrap_err().to_string();
+        let error = set_up(&host, Options { wave: true, ..CHECK }).unwrap_err().to_string();
         assert_eq!(error, "missing: gtkwave imagemagick xvfb; `cargo xtask setup --wave` installs that");
     }
 
@@ -295,7 +414,50 @@ mod tests {
         let (dir, host) = host(ALL, true);
         fs::write(dir.path().join("include/zlib.h"), "").unwrap();
         fake(dir.path(), "verilator", &format!("echo '{line}'"));
-        let result = set_up(&host, true, false);
+        let result = set_up(&host, CHECK);
         assert_eq!(result.is_ok(), good, "{result:?}");
+    }
+
+    #[test]
+    fn nvcc_is_installed_once_and_the_kernels_are_built_anew() {
+        let (dir, host) = host_without_nvcc("13.1");
+        let old = SystemTime::UNIX_EPOCH;
+        fs::File::options().append(true).open(&host.kernels).unwrap().set_modified(old).unwrap();
+        let error = set_up(&host, CHECK_GPU).unwrap_err().to_string();
+        assert_eq!(error, "missing: nvcc; `cargo xtask setup --gpu` installs that");
+        set_up(&host, CHECK).unwrap();
+        set_up(&host, GPU).unwrap();
+        assert!(fs::metadata(&host.kernels).unwrap().modified().unwrap() > old);
+        set_up(&host, GPU).unwrap();
+        set_up(&host, CHECK_GPU).unwrap();
+        let log = fs::read_to_string(dir.path().join("log")).unwrap();
+        assert_eq!(log.matches("-m venv").count(), 1, "{log}");
+    }
+
+    #[test]
+    fn an_nvcc_that_is_too_old_is_none() {
+        let (dir, host) = host_without_nvcc("12.0");
+        fake(dir.path(), "nvcc", "echo release 11.8, V11.8.89");
+        assert!(set_up(&host, CHECK_GPU).is_err());
+        assert!(set_up(&host, GPU).unwrap_err().to_string().contains("still not found"));
+        fake(dir.path(), "nvcc", "echo release 12.4, V12.4.131");
+        set_up(&host, CHECK_GPU).unwrap();
+    }
+
+    #[test]
+    fn python_without_virtual_environments_gets_them_first() {
+        let (dir, host) = host_without_nvcc("13.1");
+        fake(dir.path(), "python3", "exit 1");
+        let error = set_up(&host, CHECK_GPU).unwrap_err().to_string();
+        assert!(error.starts_with("missing: python3-venv nvcc;"), "{error}");
+    }
+
+    #[test]
+    fn whoever_switches_cuda_off_needs_no_nvcc() {
+        let (_dir, mut host) = host_without_nvcc("13.1");
+        host.compilers.switch = "off".into();
+        set_up(&host, CHECK_GPU).unwrap();
+        host.compilers.switch = "no".into();
+        assert!(set_up(&host, CHECK_GPU).unwrap_err().to_string().contains("DOORBELL_CUDA is \"no\""));
     }
 }

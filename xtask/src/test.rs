@@ -4,18 +4,27 @@ use std::path::Path;
 
 use anyhow::Result;
 
+use crate::nvcc::Places;
 use crate::steps::Steps;
-use crate::{contract, doorbell, lint, rtl_test, setup, shell};
+use crate::{contract, doorbell, gpu_check, lint, rtl_test, setup, shell};
+
+/// What the tests need.
+const TOOLS: setup::Options = setup::Options { check: false, wave: false, gpu: true };
 
 /// Installs what is missing, then runs every test.
 ///
 /// # Errors
 /// When something cannot be installed or a test fails.
 pub fn run(root: &Path) -> Result<()> {
-    setup::run(false, false)?;
+    setup::run(root, TOOLS)?;
     let mut steps = Steps::new("test");
     steps.run("contract", || contract::run(root, true));
     steps.run("testbenches", || rtl_test::run(root, &rtl_test::Options::default()));
+    if Places::this().is_off() {
+        steps.skip("gpu-check", "DOORBELL_CUDA is off");
+    } else {
+        steps.run("gpu-check", || gpu_check::run(root));
+    }
     steps.run("cargo test", || shell::run(&mut shell::cargo(root, &["test", "--workspace", "--release"])));
     steps.run("co-simulation", || doorbell::run(root, "cosim", &[]));
     steps.finish()
@@ -26,7 +35,7 @@ pub fn run(root: &Path) -> Result<()> {
 /// # Errors
 /// As [`lint::run`] and [`run`].
 pub fn ci(root: &Path) -> Result<()> {
-    setup::run(false, false)?;
+    setup::run(root, TOOLS)?;
     let mut steps = Steps::new("ci");
     steps.run("lint", || lint::run(root));
     steps.run("test", || run(root));

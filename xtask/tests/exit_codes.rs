@@ -9,12 +9,16 @@ use rstest::rstest;
 
 /// Runs xtask with `path` as the only directory of `PATH`.
 fn xtask(path: &Path, args: &[&str]) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_xtask"))
+    let mut command = Command::new(env!("CARGO_BIN_EXE_xtask"));
+    for variable in ["VERILATOR", "DOORBELL_CUDA", "NVCC", "CUDA_HOME", "CUDA_PATH"] {
+        command.env_remove(variable);
+    }
+    command
         .args(args)
         .env("PATH", path)
         .env("CARGO", path.join("cargo"))
         .env("CARGO_TARGET_DIR", path.join("target"))
-        .env_remove("VERILATOR")
+        .env("XDG_CACHE_HOME", path.join("cache"))
         .output()
         .unwrap()
 }
@@ -68,6 +72,49 @@ fn benches_that_pass_pass() {
     assert_eq!(output.status.code(), Some(0), "{output:?}");
     let left: Vec<_> = fs::read_dir(dir.path().join("target")).unwrap().collect();
     assert!(left.is_empty(), "a passing run leaves {left:?}");
+}
+
+const CLEAN: &str = "0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads";
+const SPILLING: &str = "8 bytes stack frame, 8 bytes spill stores, 4 bytes spill loads";
+
+#[rstest]
+#[case::clean(CLEAN, 0, 0, "")]
+#[case::spilling(SPILLING, 0, 1, "registers are spilled to memory in worker for sm_80")]
+#[case::not_compiling(CLEAN, 2, 1, "steps failed: nvcc 13.0")]
+#[case::another_language("all is well", 0, 1, "ptxas gives no bytes stack frame of worker")]
+fn gpu_check_judges_what_ptxas_reports(
+    #[case] properties: &str,
+    #[case] status: i32,
+    #[case] code: i32,
+    #[case] expected: &str,
+) {
+    let dir = tempfile::tempdir().unwrap();
+    let nvcc = format!(
+        "case \"$*\" in --version) echo 'release 13.0, V13.0.1';; --list-gpu-arch) echo compute_80;;\n\
+         *) echo 'Function properties for worker'; echo '  {properties}'; echo 'Used 32 registers'; exit {status};; esac"
+    );
+    fake(dir.path(), "nvcc", &nvcc);
+    let output = xtask(dir.path(), &["gpu-check"]);
+    assert_eq!(output.status.code(), Some(code), "{output:?}");
+    let out = format!("{}{}", String::from_utf8_lossy(&output.stdout), stderr(&output));
+    assert!(out.contains(expected), "{out}");
+}
+
+#[test]
+fn gpu_check_needs_the_compiler_that_is_asked_for() {
+    let dir = tempfile::tempdir().unwrap();
+    fake(dir.path(), "nvcc", "echo 'release 12.3, V12.3.1'");
+    let check = |variable, value| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_xtask"));
+        let output = command.arg("gpu-check").env("PATH", dir.path()).env(variable, value).output().unwrap();
+        assert_eq!(output.status.code(), Some(1), "{output:?}");
+        stderr(&output)
+    };
+    assert!(check("NVCC", "nvcc").contains("of CUDA 12.3, and 12.4 is the oldest that works"));
+    assert!(
+        check("NVCC", "/no/such/nvcc").contains("NVCC names no working compiler: cannot run /no/such/nvcc")
+    );
+    assert!(check("DOORBELL_CUDA", "off").contains("DOORBELL_CUDA is off"));
 }
 
 #[rstest]

@@ -1,0 +1,219 @@
+//! `cargo xtask gpu-check`: compiles the GPU's kernels for every architecture, without a GPU.
+//!
+//! A register that ptxas spills goes to memory in every turn of a loop that never ends: none may be.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Error, Result, bail, ensure};
+
+use crate::nvcc::{ARCHITECTURES, KERNELS, Nvcc, Places, said};
+use crate::shell;
+use crate::steps::Steps;
+
+/// Compiles with nvcc and, where it is, NVRTC.
+///
+/// # Errors
+/// When there is no nvcc, the kernels do not compile, or a register is spilled.
+pub fn run(root: &Path) -> Result<()> {
+    let nvcc = Places::this().find().map_err(Error::msg)?.context(
+        "there is no nvcc of CUDA 12.4 or later, or DOORBELL_CUDA is off: `cargo xtask setup --gpu` installs one",
+    )?;
+    let mut steps = Steps::new("gpu-check");
+    steps.run(format!("nvcc {}", nvcc.version), || check(root, &nvcc));
+    match library(&nvcc) {
+        Some(dir) => steps.run("NVRTC", || {
+            let args = ["test", "--package", "doorbell-gpu", "--release", "--lib", "image::nvrtc"];
+            let mut search = vec![dir];
+            search.extend(std::env::split_paths(&std::env::var_os("LD_LIBRARY_PATH").unwrap_or_default()));
+            let mut command = shell::cargo(root, &args);
+            command.env("LD_LIBRARY_PATH", std::env::join_paths(search)?).env("DOORBELL_NVRTC", "required");
+            shell::run(&mut command)
+        }),
+        None => steps.skip("NVRTC", format!("no libnvrtc beside {}", nvcc.program.display())),
+    }
+    steps.finish()
+}
+
+/// Compiles for each architecture, prints what ptxas reports and judges it.
+fn check(root: &Path, nvcc: &Nvcc) -> Result<()> {
+    println!("{}", nvcc.program.display());
+    let architectures = nvcc.architectures().map_err(Error::msg)?;
+    ensure!(!architectures.is_empty(), "this nvcc knows none of sm_{}", ARCHITECTURES.join(", sm_"));
+    for unknown in ARCHITECTURES.iter().filter(|known| !architectures.contains(known)) {
+        println!("sm_{unknown} is left out: this nvcc does not know it");
+    }
+    let out = tempfile::tempdir()?;
+    let mut rows = vec![];
+    for architecture in architectures {
+        let mut command = nvcc.command(root);
+        command.arg(format!("-arch=sm_{architecture}")).args([
+            "-cubin",
+            "-Xptxas=-v",
+            "-Werror=all-warnings",
+        ]);
+        command.arg("-o").arg(out.path().join("doorbell.cubin")).arg(KERNELS);
+        let report = said(&mut command).map_err(Error::msg)?;
+        let functions = parse(&report).with_context(|| format!("for sm_{architecture}"))?;
+        rows.extend(functions.into_iter().map(|function| (architecture, function)));
+    }
+    rows.sort_by(|(_, a), (_, b)| a.name.cmp(&b.name));
+    print!("{}", table(&rows));
+    let spilled: Vec<String> = rows
+        .iter()
+        .filter(|(_, function)| function.spill_stores + function.spill_loads > 0)
+        .map(|(architecture, function)| format!("{} for sm_{architecture}", function.name))
+        .collect();
+    ensure!(
+        spilled.is_empty(),
+        "registers are spilled to memory in {}: hold fewer values at a time, or allow more registers (__launch_bounds__)",
+        spilled.join(", ")
+    );
+    Ok(())
+}
+
+/// Where the toolkit's NVRTC lies, in a toolkit, a wheel or a distribution's package.
+fn library(nvcc: &Nvcc) -> Option<PathBuf> {
+    let program = nvcc.program.canonicalize().ok()?;
+    let toolkit = program.parent()?.parent()?;
+    let host = format!("lib/{}-linux-gnu", std::env::consts::ARCH);
+    ["lib64", "lib", &host].into_iter().map(|dir| toolkit.join(dir)).find(|dir| {
+        let files = dir.read_dir().into_iter().flatten().flatten();
+        files.map(|file| file.file_name()).any(|name| name.to_string_lossy().starts_with("libnvrtc.so"))
+    })
+}
+
+/// What ptxas says about one function; sizes in bytes.
+#[derive(Debug, PartialEq, Eq)]
+struct Function {
+    name: String,
+    /// Of a kernel; functions that it calls have none of their own.
+    registers: Option<u32>,
+    shared: u32,
+    stack: u32,
+    spill_stores: u32,
+    spill_loads: u32,
+}
+
+/// Reads the report of `ptxas -v`.
+fn parse(report: &str) -> Result<Vec<Function>> {
+    let mut functions: Vec<Function> = vec![];
+    let mut lines = report.lines();
+    while let Some(line) = lines.next() {
+        if let Some((_, name)) = line.split_once("Function properties for ") {
+            let properties = lines.next().unwrap_or_default();
+            let amount = |label| {
+                amount(properties, label)
+                    .with_context(|| format!("ptxas gives no{label} of {name}, but: {}", properties.trim()))
+            };
+            functions.push(Function {
+                name: name.trim().to_owned(),
+                registers: None,
+                shared: 0,
+                stack: amount(" bytes stack frame")?,
+                spill_stores: amount(" bytes spill stores")?,
+                spill_loads: amount(" bytes spill loads")?,
+            });
+        } else if let (Some(registers), Some(function)) = (amount(line, " registers"), functions.last_mut()) {
+            function.registers = Some(registers);
+            function.shared = amount(line, " bytes smem").unwrap_or(0);
+        }
+    }
+    if functions.iter().all(|function| function.registers.is_none()) {
+        bail!("ptxas reports no kernel, but:\n{}", report.trim_end());
+    }
+    Ok(functions)
+}
+
+/// The number before `label`, in a list with commas.
+fn amount(line: &str, label: &str) -> Option<u32> {
+    line.split(',')
+        .find_map(|item| item.trim_end().strip_suffix(label)?.split_whitespace().next_back()?.parse().ok())
+}
+
+fn table(rows: &[(&str, Function)]) -> String {
+    let width = rows.iter().map(|(_, function)| function.name.len()).max().unwrap_or(0).max("kernel".len());
+    let head = format!(
+        "{:<width$}  {:>7}  {:>9}  {:>6}  {:>5}  {:>12}  {:>11}\n",
+        "kernel", "arch", "registers", "shared", "stack", "spill stores", "spill loads"
+    );
+    let line = |(architecture, function): &(&str, Function)| {
+        format!(
+            "{:<width$}  {:>7}  {:>9}  {:>6}  {:>5}  {:>12}  {:>11}\n",
+            function.name,
+            format!("sm_{architecture}"),
+            function.registers.map_or_else(|| "-".to_owned(), |registers| registers.to_string()),
+            function.shared,
+            function.stack,
+            function.spill_stores,
+            function.spill_loads
+        )
+    };
+    rows.iter().map(line).fold(head, |text, line| text + &line)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// nvcc 13.5, with a helper that is not inlined and a limit on registers.
+    const REPORT: &str = "\
+ptxas info    : Overriding global maxrregcount 24 with entry-specific value 32 of .maxnreg
+ptxas info    : 0 bytes gmem
+ptxas info    : Compiling entry function 'plain' for 'sm_90a'
+ptxas info    : Function properties for plain
+    0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads
+ptxas info    : Used 8 registers, used 1 barriers, 1024 bytes smem, 360 bytes cmem[0]
+ptxas info    : Compile time = 2.253 ms
+ptxas info    : Compiling entry function '_Z5spillILi64EEvPKiPi' for 'sm_90a'
+ptxas info    : Function properties for _Z5spillILi64EEvPKiPi
+    928 bytes stack frame, 192 bytes spill stores, 204 bytes spill loads
+ptxas info    : Used 24 registers, used 1 barriers, 928 bytes cumulative stack size
+ptxas info    : Compile time = 33.677 ms
+ptxas info    : Function properties for _Z6helperPii
+    0 bytes stack frame, 872 bytes spill stores, 1024 bytes spill loads
+";
+
+    fn function(name: &str, registers: Option<u32>, numbers: [u32; 4]) -> Function {
+        let [shared, stack, spill_stores, spill_loads] = numbers;
+        Function { name: name.to_owned(), registers, shared, stack, spill_stores, spill_loads }
+    }
+
+    #[test]
+    fn kernels_and_the_functions_that_they_call_are_read() {
+        assert_eq!(
+            parse(REPORT).unwrap(),
+            [
+                function("plain", Some(8), [1024, 0, 0, 0]),
+                function("_Z5spillILi64EEvPKiPi", Some(24), [0, 928, 192, 204]),
+                function("_Z6helperPii", None, [0, 0, 872, 1024]),
+            ]
+        );
+    }
+
+    #[test]
+    fn a_report_that_is_not_understood_is_no_clean_one() {
+        let error = parse("").unwrap_err().to_string();
+        assert!(error.starts_with("ptxas reports no kernel"), "{error}");
+        let error = parse(&REPORT.replace("spill stores", "stores")).unwrap_err().to_string();
+        assert!(
+            error.starts_with("ptxas gives no bytes spill stores of plain, but: 0 bytes stack"),
+            "{error}"
+        );
+    }
+
+    #[test]
+    fn columns_are_as_wide_as_they_need() {
+        let rows = [
+            ("90a", function("a_long_name", Some(24), [0, 928, 192, 204])),
+            ("80", function("f", None, [0; 4])),
+        ];
+        assert_eq!(
+            table(&rows),
+            "\
+kernel          arch  registers  shared  stack  spill stores  spill loads
+a_long_name   sm_90a         24       0    928           192          204
+f              sm_80          -       0      0             0            0
+"
+        );
+    }
+}
