@@ -1,8 +1,9 @@
 //! The kernel on a GPU: started once, it serves every queue pair until it is dropped. All `unsafe` of the device is here.
 
 use std::any::Any;
+use std::collections::BTreeSet;
 use std::ptr::NonNull;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use cudarc::driver::sys::{self, CUdevice_attribute, CUfunction_attribute, CUresult};
@@ -18,6 +19,25 @@ use crate::mailbox::Mailbox;
 
 /// How long the kernel may take to end after it was asked to.
 const PATIENCE: Duration = Duration::from_secs(5);
+
+/// GPUs with a kernel of this process. Another would wait for the first to end, for ever.
+static TAKEN: Mutex<BTreeSet<usize>> = Mutex::new(BTreeSet::new());
+
+/// A GPU that no other kernel of this process gets.
+#[derive(Debug)]
+struct Taken(usize);
+
+impl Taken {
+    fn take(gpu: usize) -> Option<Self> {
+        TAKEN.lock().unwrap_or_else(PoisonError::into_inner).insert(gpu).then_some(Self(gpu))
+    }
+}
+
+impl Drop for Taken {
+    fn drop(&mut self) {
+        TAKEN.lock().unwrap_or_else(PoisonError::into_inner).remove(&self.0);
+    }
+}
 
 /// Queue pairs that one kernel serves at most.
 pub const MAX_QUEUES: usize = 16;
@@ -45,6 +65,7 @@ pub struct Cuda {
     /// Device memory of the kernel.
     state: u64,
     kernels: Kernels,
+    taken: Option<Taken>,
 }
 
 impl Cuda {
@@ -62,6 +83,12 @@ impl Cuda {
         let name = if gpu == 0 { "gpu".to_owned() } else { format!("gpu{gpu}") };
         let unavailable =
             |error: ImageError| DeviceError::Unavailable { device: name.clone(), reason: error.to_string() };
+        let taken = Taken::take(gpu).ok_or_else(|| DeviceError::Unavailable {
+            device: name.clone(),
+            reason: format!(
+                "this process already runs a kernel on GPU {gpu}, which fills it; open it once, with more queues"
+            ),
+        })?;
         let context = image::open(gpu).map_err(unavailable)?;
         let kernels = image::load(&context).map_err(unavailable)?;
         let driver = |what| {
@@ -94,6 +121,7 @@ impl Cuda {
             stream,
             state,
             kernels,
+            taken: Some(taken),
         };
         cuda.start(&function, &sizes).map_err(|error| cuda.failed("starting the kernel", error))?;
         Ok(cuda)
@@ -188,7 +216,7 @@ impl Drop for Cuda {
                     "warning: {}: the kernel did not end within {PATIENCE:?}; its memory is not freed",
                     self.name
                 );
-                std::mem::forget((self.mailboxes.clone(), self.memory.clone()));
+                std::mem::forget((self.mailboxes.clone(), self.memory.clone(), self.taken.take()));
                 return;
             }
             std::thread::yield_now();

@@ -36,6 +36,8 @@ pub struct GpuPlatform {
     memory: SharedMemory,
     /// `asks` of the mailbox as last seen.
     asks: u32,
+    /// CQ head at which `advance` last found news.
+    told_at: Option<u32>,
 }
 
 impl GpuPlatform {
@@ -52,6 +54,7 @@ impl GpuPlatform {
             memory: engine.memory(queue)?,
             engine,
             asks: 0,
+            told_at: None,
         })
     }
 
@@ -109,6 +112,7 @@ impl GpuPlatform {
         self.mailbox.start(session, workers);
         // The kernel counts from 0 in each session.
         self.asks = 0;
+        self.told_at = None;
     }
 
     fn write_control(&mut self, value: u32) -> Result<(), DeviceError> {
@@ -233,9 +237,13 @@ impl Platform for GpuPlatform {
 
     fn advance(&mut self, _want: usize) -> Result<(), DeviceError> {
         let start = Instant::now();
+        let head = self.registers.session.as_ref().map(|session| session.cq.head);
+        // A host that was told and has taken nothing waits for something else: give the device its time.
+        let told = head.is_some() && self.told_at == head;
         loop {
             for _ in 0..LOOKS {
-                if self.has_news()? {
+                if !told && self.has_news()? {
+                    self.told_at = head;
                     return Ok(());
                 }
                 hint::spin_loop();

@@ -239,7 +239,8 @@ pub(super) fn registers_refuse_what_their_access_forbids(bench: &mut Bench<'_>) 
         ensure_eq!(platform.read_register(Register::Workers)?, workers, "WORKERS");
     }
 
-    // Active: they refuse, as read-only ones always do.
+    // Active: they refuse, as read-only ones always do. (A GPU has room for one device at a time.)
+    drop(platform);
     let mut rig = bench.open(QueueConfig::default())?;
     for register in Register::ALL {
         let before = rig.driver.read(register)?;
