@@ -7,11 +7,12 @@
 #include "memory_order.cuh"
 
 constexpr uint32_t kWarp = 32;
-// With the two others 16 warps, four per part of a multiprocessor: 128 registers each.
-constexpr uint32_t kFetchWarps = 14;
+// With the three others 16 warps, four per part of a multiprocessor: 128 registers each.
+constexpr uint32_t kFetchWarps = 13;
 constexpr uint32_t kControlWarp = kFetchWarps;
 constexpr uint32_t kCompletionWarp = kFetchWarps + 1;
-constexpr uint32_t kBlockWarps = kFetchWarps + 2;
+constexpr uint32_t kScoutWarp = kFetchWarps + 2;
+constexpr uint32_t kBlockWarps = kFetchWarps + 3;
 constexpr uint32_t kBlockThreads = kBlockWarps * kWarp;
 constexpr uint32_t kEveryLane = 0xFFFFFFFFu;
 
@@ -20,6 +21,8 @@ constexpr uint32_t kMaxQueues = 16;
 constexpr uint32_t kPlaces = 1024;
 // Tickets of the work queue: more than places of all queues and waiting workers together.
 constexpr uint32_t kWorkSlots = 32768;
+// Tells the worker that takes it to end.
+constexpr uint32_t kExit = 0xFFFFFFFFu;
 // DECODEs of at most so many tokens run in the fetch warp, a lane each.
 constexpr uint32_t kBrief = 4;
 
@@ -60,7 +63,7 @@ struct DeviceState {
   alignas(128) uint32_t abandon[kMaxQueues * 32];    // one line each: the session whose rollouts are to be dropped
   alignas(128) uint32_t done_tail[kMaxQueues * 32];  // one line each
   WorkerCounters counters[kMaxQueues];
-  // Entry of ticket t: (t + 1) << 32 | queue << 16 | place.
+  // Entry of ticket t: (t + 1) << 32 | queue << 16 | place, or with kExit below.
   uint64_t work[kWorkSlots];
   // Entry of ticket t: (t + 1) << 32 | place.
   uint64_t done[kMaxQueues][kPlaces];
@@ -71,12 +74,11 @@ struct Launch {
   DeviceState* state;
   doorbell_mailbox* mailboxes;  // host memory
   uint32_t queues;              // front ends: the first blocks of the grid
-  uint32_t scouts;              // fetch warps of each that look for new descriptors while it is idle
 };
 
 // The wait for a change by somebody else in the same device: short first, then yielding.
 __device__ __forceinline__ void relax(uint32_t& spins) {
-  if (++spins > 8) __nanosleep(spins > 256 ? 200 : 20);
+  if (++spins > 16) __nanosleep(spins > 1024 ? 500 : 50);
 }
 
 #endif

@@ -1,14 +1,16 @@
 // The persistent kernel: the first blocks of the grid are front ends, one per queue pair, and the warps of the others
 // are workers, which take rollouts of every queue.
 #include "front_end.cuh"
+#include "probes.cuh"
 #include "worker.cuh"
 
 extern "C" __global__ void __launch_bounds__(kBlockThreads, 1)
-doorbell_persistent(DeviceState* state, doorbell_mailbox* mailboxes, uint32_t queues, uint32_t scouts) {
+doorbell_persistent(DeviceState* state, doorbell_mailbox* mailboxes, uint32_t queues) {
   extern __shared__ FrontEnd front_end_memory[];
-  const Launch launch{state, mailboxes, queues, scouts};
+  const Launch launch{state, mailboxes, queues};
   if (blockIdx.x < queues) {
-    front_end::block(front_end_memory[0], launch, blockIdx.x);
+    if (front_end::block(front_end_memory[0], launch, blockIdx.x))
+      worker::dismiss(launch, (gridDim.x - queues) * kBlockWarps);
   } else {
     const uint32_t worker_id = (blockIdx.x - queues) * kBlockWarps + threadIdx.x / kWarp;
     worker::role(launch, worker_id, threadIdx.x % kWarp);

@@ -12,6 +12,10 @@ struct FrontEnd {
   // 32 descriptors, or as many completions, on their way between memory and lanes. First, for its alignment.
   uint4 stage[kFetchWarps][4 * kWarp];
   uint4 completion_stage[2 * kWarp];
+  // What the scout found, and whose it is: see kEmpty.
+  uint4 find[4];
+  uint32_t find_index;
+  uint32_t find_state;
   RunningTable running;
   doorbell_session config;  // as read when the session started
   // Places that are free: a ring, from which whoever has the turn takes and to which the completion warp gives back.
@@ -38,6 +42,11 @@ struct FrontEnd {
 };
 
 namespace front_end {
+
+// A find lies there for nobody, for the first fetch warp that takes it, or for the one that has.
+constexpr uint32_t kEmpty = 0, kFound = 1, kTaken = 2;
+// Fetch warps that do not sleep, and after how many fruitless looks they do.
+constexpr uint32_t kWakeful = 2, kWakefulSpins = 1u << 20;
 
 // Counters by their place in the register page.
 constexpr uint32_t kCycles = 0, kDescriptors = 1, kCompletions = 2, kTokens = 3, kBusy = 4, kWait = 6, kStallCq = 8,
@@ -107,6 +116,7 @@ struct Order {
   Descriptor desc;
   Outcome outcome;           // of what ends on the spot
   uint32_t token[kBrief];    // of a short DECODE
+  uint32_t rank;             // of a short DECODE among those of its rollout
   uint32_t place;            // of a long one
   bool live;                 // the lane has a descriptor
   bool is_long;              // goes to a worker
@@ -175,16 +185,64 @@ __device__ __forceinline__ void classify(Order& o, uint32_t index, const doorbel
   }
 }
 
-// Writes the tokens of the short DECODEs in `mask`, in the order of their lanes where they are of one rollout (R5).
-__device__ __forceinline__ void write_brief_tokens(const FrontEnd& f, const Order& o, uint32_t mask, uint32_t lane) {
-  const uint32_t briefs = __ballot_sync(kEveryLane, o.is_brief && (mask >> lane & 1));
-  if (briefs == 0) return;
-  uint32_t rank = 0;
-  if (briefs >> lane & 1) rank = __popc(__match_any_sync(briefs, o.desc.rollout_id()) & ((1u << lane) - 1));
-  const uint32_t last = __reduce_max_sync(kEveryLane, rank);
+// Which of two short DECODEs of one rollout writes first: how many below this lane are of its rollout. `rounds` is one
+// more than the largest of the warp.
+__device__ __forceinline__ void rank_briefs(Order& o, uint32_t briefs, uint32_t lane, uint32_t& rounds) {
+  o.rank = 0;
+  rounds = 1;
+  if ((briefs & (briefs - 1)) == 0) return;
+  if (briefs >> lane & 1) o.rank = __popc(__match_any_sync(briefs, o.desc.rollout_id()) & ((1u << lane) - 1));
+  rounds = __reduce_max_sync(kEveryLane, o.rank) + 1;
+}
+
+// Admits the lanes in `mask` if there are places, table entries and completion slots for all of them; else changes
+// nothing, and says what was missing. The caller has the turn: what happens here is all that the queue does one after
+// the other, so it is short.
+__device__ __forceinline__ uint32_t admit(FrontEnd& f, Order& o, uint32_t mask, uint32_t consumed_to, uint32_t lane,
+                                          uint32_t& first_completion) {
+  const uint32_t longs = __ballot_sync(kEveryLane, o.is_long) & mask;
+  const uint32_t instants = mask & ~longs;
+  bool entered = false;
+  if (longs != 0) {
+    const uint32_t taken = f.places_taken;
+    // The last place is never given out: see RunningTable.
+    const uint32_t limit = f.config.workers == 0 ? kPlaces - 1 : min(f.config.workers, kPlaces - 1);
+    if (taken - order::load_acquire_block(&f.places_given) + __popc(longs) > limit) return DOORBELL_WAIT_WORKER;
+    if (longs >> lane & 1) {
+      o.place = order::load_relaxed_block(
+          &f.free_places[(taken + __popc(longs & ((1u << lane) - 1))) % (kPlaces - 1)]);
+      entered = f.running.enter(o.desc.rollout_id(), o.place);
+    }
+    if (__ballot_sync(kEveryLane, entered) != longs) {
+      if (entered) f.running.leave(o.desc.rollout_id());
+      __syncwarp();
+      return DOORBELL_WAIT_WORKER;
+    }
+  }
+  Reservation reservation{};
+  if (lane == 0) {
+    // Counted before the reservation, so that nobody sees a completion without its descriptor.
+    order::add_relaxed_block(&f.outstanding, __popc(mask));
+    reservation = reserve(f, __popc(instants), false, consumed_to, true);
+    if (reservation.count != __popc(instants)) order::add_relaxed_block(&f.outstanding, 0u - __popc(mask));
+    if (reservation.count == __popc(instants)) f.places_taken += __popc(longs);
+  }
+  first_completion = __shfl_sync(kEveryLane, reservation.first, 0);
+  if (__shfl_sync(kEveryLane, reservation.count, 0) != __popc(instants)) {
+    if (entered) f.running.leave(o.desc.rollout_id());
+    __syncwarp();
+    return DOORBELL_WAIT_COMPLETION_SLOT;
+  }
+  return DOORBELL_WAIT_NOTHING;
+}
+
+// Writes the tokens of the short DECODEs in `briefs`, while the warp has the turn: two of one rollout never write at the
+// same time (R5).
+__device__ __forceinline__ void write_brief_tokens(const FrontEnd& f, const Order& o, uint32_t briefs, uint32_t rounds,
+                                                   uint32_t lane) {
   uint32_t* const to = reinterpret_cast<uint32_t*>(f.config.token_base + o.desc.delta_offset());
-  for (uint32_t round = 0; round <= last; round++) {
-    if ((briefs >> lane & 1) && rank == round) {
+  for (uint32_t round = 0; round < rounds; round++) {
+    if ((briefs >> lane & 1) && o.rank == round) {
 #pragma unroll
       for (uint32_t k = 0; k < kBrief; k++)
         if (k < o.outcome.added) order::store_relaxed_sys(to + k, o.token[k]);
@@ -193,57 +251,11 @@ __device__ __forceinline__ void write_brief_tokens(const FrontEnd& f, const Orde
   }
 }
 
-// Admits the lanes in `mask` if there are places, table entries and completion slots for all of them; else changes
-// nothing. `waits_for` says what was missing. The caller has the turn, and the lanes may start in any order.
-__device__ __forceinline__ bool admit(FrontEnd& f, Order& o, uint32_t mask, uint32_t consumed_to, uint32_t lane,
-                                      Reservation& reservation, uint32_t& waits_for) {
-  const bool mine = mask >> lane & 1;
-  const uint32_t longs = __ballot_sync(kEveryLane, mine && o.is_long);
-  const uint32_t instants = mask & ~longs;
-  const uint32_t below = (1u << lane) - 1;
-  bool entered = false;
-  if (longs != 0) {
-    const uint32_t taken = f.places_taken;
-    // The last place is never given out: see RunningTable.
-    const uint32_t limit = f.config.workers == 0 ? kPlaces - 1 : min(f.config.workers, kPlaces - 1);
-    const uint32_t in_use = taken - order::load_acquire_block(&f.places_given);
-    waits_for = DOORBELL_WAIT_WORKER;
-    if (in_use + __popc(longs) > limit) return false;
-    if (longs >> lane & 1) {
-      o.place = order::load_relaxed_block(&f.free_places[(taken + __popc(longs & below)) % (kPlaces - 1)]);
-      entered = f.running.enter(o.desc.rollout_id(), o.place);
-    }
-    if (__ballot_sync(kEveryLane, entered) != longs) {
-      if (entered) f.running.leave(o.desc.rollout_id());
-      __syncwarp();
-      return false;
-    }
-  }
-  if (lane == 0) {
-    // Counted before the reservation, so that nobody sees a completion without its descriptor.
-    order::add_acq_rel_block(&f.outstanding, __popc(mask));
-    reservation = reserve(f, __popc(instants), false, consumed_to, true);
-    if (instants != 0 && reservation.count == 0) order::add_acq_rel_block(&f.outstanding, 0u - __popc(mask));
-  }
-  reservation.count = __shfl_sync(kEveryLane, reservation.count, 0);
-  reservation.first = __shfl_sync(kEveryLane, reservation.first, 0);
-  reservation.sq_head = __shfl_sync(kEveryLane, reservation.sq_head, 0);
-  if (instants != 0 && reservation.count == 0) {
-    if (entered) f.running.leave(o.desc.rollout_id());
-    __syncwarp();
-    waits_for = DOORBELL_WAIT_COMPLETION_SLOT;
-    return false;
-  }
-  if (longs != 0 && lane == 0) f.places_taken += __popc(longs);
-  write_brief_tokens(f, o, mask, lane);
-  return true;
-}
-
 // Hands the long DECODEs of `mask` to the workers and posts the completions of the others.
 __device__ __forceinline__ void finish(FrontEnd& f, const Launch& launch, uint32_t queue, uint32_t session,
-                                       const Order& o, uint32_t mask, const Reservation& reservation, uint4* stage,
-                                       uint32_t lane) {
-  const uint32_t longs = __ballot_sync(kEveryLane, o.is_long && (mask >> lane & 1));
+                                       const Order& o, uint32_t mask, uint32_t first_completion, uint32_t consumed_to,
+                                       uint4* stage, uint32_t lane) {
+  const uint32_t longs = __ballot_sync(kEveryLane, o.is_long) & mask;
   const uint32_t instants = mask & ~longs;
   const uint32_t below = (1u << lane) - 1;
   if (longs != 0) {
@@ -280,8 +292,8 @@ __device__ __forceinline__ void finish(FrontEnd& f, const Launch& launch, uint32
     ulonglong2 pair[2];
     write_completion(pair, o.desc.user_data(), o.desc.rollout_id(), o.desc.seq_len(), o.desc.reward_model_id(), 0,
                      o.outcome);
-    const uint32_t index = reservation.first + rank;
-    place_completion(pair[1], reservation.sq_head, phase_of(index, f.config.cq_size));
+    const uint32_t index = first_completion + rank;
+    place_completion(pair[1], consumed_to, phase_of(index, f.config.cq_size));
     halves[2 * rank] = pair[0];
     halves[2 * rank + 1] = pair[1];
   }
@@ -289,7 +301,7 @@ __device__ __forceinline__ void finish(FrontEnd& f, const Launch& launch, uint32
   // The tokens of every lane before the completions of any. Without tokens there is nothing to order: the halves of a
   // completion are told apart by the host's mark (R4).
   if (briefs != 0) order::fence_sys();
-  write_completions(f, halves, __popc(instants), reservation.first, lane);
+  write_completions(f, halves, __popc(instants), first_completion, lane);
 
   const bool failed = mine && o.outcome.status == DOORBELL_STATUS_ERROR;
   const uint32_t errors = __ballot_sync(kEveryLane, failed);
@@ -306,8 +318,9 @@ __device__ __forceinline__ void finish(FrontEnd& f, const Launch& launch, uint32
     if (tokens != 0) order::count_block(&f.counters[kTokens], tokens);
     if (errors != 0) order::count_block(&f.counters[kErrors], __popc(errors));
     if (prefills != 0) order::count_block(&f.counters[kPrefixes], __popc(prefills));
-    if (asking != 0) note_ask(f, reservation.first + __popc(instants & ((2u << (31 - __clz(asking))) - 1)) - 1);
-    order::add_acq_rel_block(&f.outstanding, 0u - count);
+    if (asking != 0) note_ask(f, first_completion + __popc(instants & ((2u << (31 - __clz(asking))) - 1)) - 1);
+    // What had to be ordered was so by the fence above.
+    order::add_relaxed_block(&f.outstanding, 0u - count);
   }
   __syncwarp();
 }
@@ -344,23 +357,6 @@ struct Fetcher {
     __syncwarp();
   }
 
-  // Looks at one slot that the doorbell does not cover. True if its check word publishes it (R1); it is then staged.
-  __device__ __forceinline__ bool scout(uint32_t index) {
-    // Only four lanes read: to others the slot might show a later state.
-    uint32_t share = 0;
-    uint4 part = make_uint4(0, 0, 0, 0);
-    if (lane < 4) {
-      part = order::load_relaxed_sys(slot(index) + lane);
-      share = check_share(part, lane);
-    }
-    share ^= __shfl_xor_sync(kEveryLane, share, 1);
-    share ^= __shfl_xor_sync(kEveryLane, share, 2);
-    if (__shfl_sync(kEveryLane, share, 0) != index_mark(index)) return false;
-    if (lane < 4) stage[staged(0, lane)] = part;
-    __syncwarp();
-    return true;
-  }
-
   // Takes the slots from `first` on; false if another warp was faster.
   __device__ __forceinline__ bool claim(uint32_t first, uint32_t count) {
     uint32_t seen = 0;
@@ -370,109 +366,127 @@ struct Fetcher {
     return seen == first;
   }
 
-  __device__ __forceinline__ bool quiet() const { return order::load_acquire_block(&f.outstanding) == 0; }
-
-  // Waits until `done`, noting for what and for how long; false if the session ends first.
-  template <typename Done>
-  __device__ __forceinline__ bool wait(uint32_t waits_for, Done done) {
-    if (__all_sync(kEveryLane, done())) return true;
-    if (lane == 0) order::store_release_block(&f.waits_for, waits_for);
-    const long long start = clock64();
-    uint32_t spins = 0;
-    bool met = false, ending = false;
-    while (!met && !ending) {
-      met = __all_sync(kEveryLane, done());
-      ending = __any_sync(kEveryLane, stopping(f));
-      relax(spins);
-    }
-    if (lane == 0) {
-      const uint32_t counter = waits_for == DOORBELL_WAIT_COMPLETION_SLOT ? kStallCq
-                               : waits_for == DOORBELL_WAIT_FENCE         ? kStallFence
-                                                                          : kStallOrder;
-      order::count_block(&f.counters[counter], clock64() - start);
-      order::store_release_block(&f.waits_for, DOORBELL_WAIT_NOTHING);
-    }
+  // Takes what the scout has found, if there is anything; its index is then `first`.
+  __device__ __forceinline__ bool take_find(uint32_t& first) {
+    uint32_t taken = 0;
+    if (lane == 0 && order::load_acquire_block(&f.find_state) == kFound)
+      taken = order::compare_swap_block(&f.find_state, kFound, kTaken) == kFound;
+    if (__shfl_sync(kEveryLane, taken, 0) == 0) return false;
     __syncwarp();
-    return met;
-  }
-
-  // Admits the lanes one by one, each once its rules allow it. False if the session ends first.
-  __device__ __forceinline__ bool admit_one_by_one(Order& o, uint32_t count, uint32_t consumed_to) {
-    for (uint32_t k = 0; k < count; k++) {
-      const uint32_t rollout = __shfl_sync(kEveryLane, o.desc.rollout_id(), k);
-      const bool fence = __shfl_sync(kEveryLane, o.is_fence, k);
-      const bool is_stop = __shfl_sync(kEveryLane, o.is_stop, k);
-      const bool is_long = __shfl_sync(kEveryLane, o.is_long, k);
-      // R7: all earlier ones have completed.
-      if (fence && !wait(DOORBELL_WAIT_FENCE, [&] { return quiet(); })) return false;
-      // R8: the rollout ends at the next token boundary that its worker comes to.
-      if (is_stop) {
-        const uint32_t place = f.running.find(rollout);
-        if (place != RunningTable::kNone && lane == 0)
-          order::store_relaxed_gpu(&launch.state->places[queue][place].stop, 1);
-        __syncwarp();
-      }
-      // R5: one descriptor of a rollout at a time, in order.
-      if (!wait(is_stop ? DOORBELL_WAIT_STOP : DOORBELL_WAIT_ROLLOUT,
-                [&] { return f.running.find(rollout) == RunningTable::kNone; }))
-        return false;
-      Reservation reservation{};
-      uint32_t waits_for = DOORBELL_WAIT_NOTHING;
-      if (!admit(f, o, 1u << k, consumed_to, lane, reservation, waits_for)) {
-        const uint32_t missing = waits_for;
-        if (!wait(missing, [&] { return admit(f, o, 1u << k, consumed_to, lane, reservation, waits_for); })) return false;
-      }
-      finish(f, launch, queue, session, o, 1u << k, reservation, stage, lane);
-      // R7: and none later starts before it has. R5: one worker completes in order.
-      if (fence || (is_long && f.config.workers == 1)) {
-        if (!wait(DOORBELL_WAIT_FENCE, [&] { return quiet(); })) return false;
-      }
-    }
+    first = f.find_index;
+    if (lane < 4) stage[staged(0, lane)] = f.find[lane];
+    __syncwarp();
+    if (lane == 0) order::store_release_block(&f.find_state, kEmpty);
     return true;
   }
 
+  __device__ __forceinline__ bool quiet() const { return order::load_acquire_block(&f.outstanding) == 0; }
+
+  // Notes what the oldest descriptor waits for, and for how long since `since`, which is moved on (R15). False if the
+  // session ends: then there is nothing to wait for.
+  __device__ __forceinline__ bool keep_waiting(uint32_t waits_for, long long& since, uint32_t& spins) {
+    const uint32_t counter = waits_for == DOORBELL_WAIT_COMPLETION_SLOT ? kStallCq
+                             : waits_for == DOORBELL_WAIT_FENCE         ? kStallFence
+                                                                        : kStallOrder;
+    relax(spins);
+    const long long now = clock64();
+    if (lane == 0) {
+      order::count_block(&f.counters[counter], now - since);
+      order::store_relaxed_block(&f.waits_for, waits_for);
+    }
+    since = now;
+    return !__any_sync(kEveryLane, stopping(f));
+  }
+
+  // What a descriptor that is taken alone has to wait for, by its rules.
+  __device__ __forceinline__ uint32_t held_by(uint32_t rollout, bool fence, bool is_stop) {
+    // R7: all earlier ones have completed.
+    if (fence && !__all_sync(kEveryLane, quiet())) return DOORBELL_WAIT_FENCE;
+    // R5: one descriptor of a rollout at a time, in order.
+    const uint32_t place = f.running.find(rollout);
+    if (__all_sync(kEveryLane, place == RunningTable::kNone)) return DOORBELL_WAIT_NOTHING;
+    if (!is_stop) return DOORBELL_WAIT_ROLLOUT;
+    // R8: the rollout ends at the next token boundary that its worker comes to.
+    if (lane == 0 && place != RunningTable::kNone) order::store_relaxed_gpu(&launch.state->places[queue][place].stop, 1);
+    __syncwarp();
+    return DOORBELL_WAIT_STOP;
+  }
+
   // Executes the `count` descriptors from `first` on, which are staged. False if the session ends first.
-  __device__ __forceinline__ bool execute(uint32_t first, uint32_t count) {
+  __device__ bool execute(uint32_t first, uint32_t count) {
     Order o;
     o.live = lane < count;
+    o.desc = Descriptor{};
     if (o.live) {
 #pragma unroll
       for (uint32_t k = 0; k < 4; k++) o.desc.quarter[k] = stage[staged(lane, k)];
-    } else {
-      o.desc = Descriptor{};
     }
     __syncwarp();
     classify(o, first + lane, f.config);
-
-    // What needs to be taken one by one: what waits for others, or makes them wait.
     const uint32_t longs = __ballot_sync(kEveryLane, o.is_long);
-    bool held = o.is_fence || o.is_stop || (o.is_long && f.config.workers == 1);
+    const uint32_t briefs = __ballot_sync(kEveryLane, o.is_brief);
+    uint32_t rounds = 0;
+    rank_briefs(o, briefs, lane, rounds);
+
+    // What is to be taken one by one: what waits for others, or makes them wait.
+    bool alone = o.is_fence || o.is_stop || (o.is_long && f.config.workers == 1);
     if (longs != 0 && count > 1) {
       const uint32_t same = __match_any_sync(kEveryLane, o.desc.rollout_id());
-      held |= o.live && (same & longs & ((1u << lane) - 1)) != 0;
+      alone |= o.live && (same & longs & ((1u << lane) - 1)) != 0;
     }
+    bool one_by_one = __any_sync(kEveryLane, alone);
+    const uint32_t consumed_to = first + count;
+    uint32_t left = count == kWarp ? kEveryLane : (1u << count) - 1;
 
+    // The turn.
     uint32_t spins = 0;
     while (order::load_acquire_block(&f.admitted) != first) {
       if (stopping(f)) return false;
       relax(spins);
     }
-    held |= o.live && !f.running.empty() && f.running.find(o.desc.rollout_id()) != RunningTable::kNone;
-
-    const uint32_t all = count == kWarp ? kEveryLane : (1u << count) - 1;
-    const uint32_t consumed_to = first + count;
-    if (lane == 0) order::count_block(&f.counters[kDescriptors], count);
-    Reservation reservation{};
-    uint32_t waits_for = DOORBELL_WAIT_NOTHING;
-    if (__any_sync(kEveryLane, held) || !admit(f, o, all, consumed_to, lane, reservation, waits_for)) {
-      if (!admit_one_by_one(o, count, consumed_to)) return false;
-      if (lane == 0) order::store_release_block(&f.admitted, consumed_to);
-      return true;
+    if (!f.running.empty())
+      one_by_one |= __any_sync(kEveryLane, o.live && f.running.find(o.desc.rollout_id()) != RunningTable::kNone);
+    bool has_turn = true;
+    long long since = 0;
+    while (left != 0) {
+      const uint32_t mask = one_by_one ? left & (0u - left) : left;
+      uint32_t first_completion = 0;
+      uint32_t missing = DOORBELL_WAIT_NOTHING;
+      bool fence = false;
+      if (one_by_one) {
+        const uint32_t k = __ffs(mask) - 1;
+        fence = __shfl_sync(kEveryLane, o.is_fence, k);
+        missing = held_by(__shfl_sync(kEveryLane, o.desc.rollout_id(), k), fence, __shfl_sync(kEveryLane, o.is_stop, k));
+      }
+      if (missing == DOORBELL_WAIT_NOTHING) missing = admit(f, o, mask, consumed_to, lane, first_completion);
+      if (missing != DOORBELL_WAIT_NOTHING) {
+        one_by_one = true;
+        if (since == 0) since = clock64();
+        if (!keep_waiting(missing, since, spins)) return false;
+        continue;
+      }
+      if ((briefs & mask) != 0) write_brief_tokens(f, o, briefs & mask, one_by_one ? kWarp : rounds, lane);
+      left &= ~mask;
+      if (left == 0 && !one_by_one) {
+        // The turn passes on; what is left needs no order.
+        __syncwarp();
+        if (lane == 0) order::store_release_block(&f.admitted, consumed_to);
+        has_turn = false;
+      }
+      finish(f, launch, queue, session, o, mask, first_completion, consumed_to, stage, lane);
+      // R7: and none later starts before it has. R5: one worker completes in order.
+      if (fence || (f.config.workers == 1 && (longs & mask) != 0)) {
+        if (since == 0) since = clock64();
+        while (!__all_sync(kEveryLane, quiet()))
+          if (!keep_waiting(DOORBELL_WAIT_FENCE, since, spins)) return false;
+      }
     }
-    // The turn passes on; what is left needs no order.
+    if (lane == 0) {
+      if (since != 0) order::store_relaxed_block(&f.waits_for, DOORBELL_WAIT_NOTHING);
+      order::count_block(&f.counters[kDescriptors], count);
+      if (has_turn) order::store_release_block(&f.admitted, consumed_to);
+    }
     __syncwarp();
-    if (lane == 0) order::store_release_block(&f.admitted, consumed_to);
-    finish(f, launch, queue, session, o, all, reservation, stage, lane);
     return true;
   }
 
@@ -484,6 +498,7 @@ struct Fetcher {
 
  private:
   __device__ __forceinline__ void fetch_until_stopped(uint32_t warp) {
+    uint32_t idle = 0;
     while (!__any_sync(kEveryLane, stopping(f))) {
       // One lane decides for the warp.
       uint32_t first = 0, known = 0;
@@ -495,19 +510,60 @@ struct Fetcher {
       known = __shfl_sync(kEveryLane, known, 0);
       // The check words may have published more than the doorbell has told yet.
       if (known > f.config.sq_size) known = 0;
+      uint32_t count = 1;
       if (known != 0) {
-        const uint32_t count = min(known, kWarp);
+        count = min(known, kWarp);
         if (!claim(first, count)) continue;
         load(first, count);
-        if (!execute(first, count)) return;
-      } else if (warp < launch.scouts) {
-        if (scout(first) && claim(first, 1) && !execute(first, 1)) return;
-      } else {
-        __nanosleep(100);
+      } else if (!take_find(first)) {
+        // The first warps stay awake for what the scout finds.
+        if (warp >= kWakeful || ++idle > kWakefulSpins) __nanosleep(100);
+        continue;
       }
+      idle = 0;
+      if (!execute(first, count)) return;
     }
   }
 };
+
+// ---------------------------------------------------------------- scout role
+
+// Polls the slot at the head of the queue for as long as the doorbell tells of nothing, and hands what is published by
+// its check word (R1) to a fetch warp. It is one warp, and does nothing else: the next look is on its way while the
+// last find is executed, and two that looked at one slot would have to wait for each other on the bus.
+__device__ void scout_role(FrontEnd& f, uint32_t lane) {
+  while (!__any_sync(kEveryLane, stopping(f))) {
+    uint32_t index = 0, known = 0, state = 0;
+    if (lane == 0) {
+      index = order::load_acquire_block(&f.claimed);
+      known = order::load_acquire_block(&f.sq_tail) - index;
+      state = order::load_acquire_block(&f.find_state);
+    }
+    index = __shfl_sync(kEveryLane, index, 0);
+    known = __shfl_sync(kEveryLane, known, 0);
+    state = __shfl_sync(kEveryLane, state, 0);
+    if (state != kEmpty || (known != 0 && known <= f.config.sq_size)) continue;
+    // Only four lanes read: to others the slot might show a later state.
+    uint32_t share = 0;
+    uint4 part = make_uint4(0, 0, 0, 0);
+    if (lane < 4) {
+      part = order::load_relaxed_sys(
+          reinterpret_cast<const uint4*>(f.config.sq_base + 64ull * (index & (f.config.sq_size - 1))) + lane);
+      share = check_share(part, lane);
+    }
+    share ^= __shfl_xor_sync(kEveryLane, share, 1);
+    share ^= __shfl_xor_sync(kEveryLane, share, 2);
+    if (__shfl_sync(kEveryLane, share, 0) != index_mark(index)) continue;
+    uint32_t seen = 0;
+    if (lane == 0) seen = order::compare_swap_block(&f.claimed, index, index + 1);
+    if (__shfl_sync(kEveryLane, seen, 0) != index) continue;
+    if (lane < 4) f.find[lane] = part;
+    if (lane == 0) f.find_index = index;
+    __syncwarp();
+    if (lane == 0) order::store_release_block(&f.find_state, kFound);
+    __syncwarp();
+  }
+}
 
 // ---------------------------------------------------------------- completion role
 
@@ -653,8 +709,8 @@ __device__ void control_role(FrontEnd& f, const Launch& launch, uint32_t queue, 
 
 // ---------------------------------------------------------------- the block
 
-// Sessions, one after the other, until the host wants no more.
-__device__ void block(FrontEnd& f, const Launch& launch, uint32_t queue) {
+// Sessions, one after the other, until the host wants no more. True for the last front end to end.
+__device__ bool block(FrontEnd& f, const Launch& launch, uint32_t queue) {
   const uint32_t warp = threadIdx.x / kWarp, lane = threadIdx.x % kWarp;
   doorbell_mailbox& mailbox = launch.mailboxes[queue];
   uint32_t next_done = 0, heartbeat = 0, session = 0;
@@ -689,7 +745,7 @@ __device__ void block(FrontEnd& f, const Launch& launch, uint32_t queue) {
       for (uint32_t k = threadIdx.x; k < kPlaces; k += kBlockThreads) f.free_places[k] = k;
       if (threadIdx.x < 16) f.counters[threadIdx.x] = 0;
       if (threadIdx.x == 0) {
-        f.running.entries = f.places_taken = f.places_given = f.outstanding = f.waits_for = f.asks = f.asked = 0;
+        f.find_state = f.running.entries = f.places_taken = f.places_given = f.outstanding = f.waits_for = f.asks = f.asked = 0;
         f.stopping = 0;
         f.fetchers = kFetchWarps;
         f.sq_tail = f.claimed = f.admitted = f.config.sq_start;
@@ -707,6 +763,8 @@ __device__ void block(FrontEnd& f, const Launch& launch, uint32_t queue) {
         control_role(f, launch, queue, session, started, heartbeat, lane);
       } else if (warp == kCompletionWarp) {
         next_done = completion_role(f, launch, queue, next_done, f.completion_stage, lane);
+      } else if (warp == kScoutWarp) {
+        scout_role(f, lane);
       } else {
         Fetcher{f, launch, queue, session, lane, f.stage[warp]}.role(warp);
       }
@@ -721,8 +779,9 @@ __device__ void block(FrontEnd& f, const Launch& launch, uint32_t queue) {
       __syncthreads();
     }
     if (session == DOORBELL_SESSION_EXIT) {
-      if (threadIdx.x == 0) order::take_tickets_gpu(&launch.state->exited, 1);
-      return;
+      if (threadIdx.x == 0) f.wanted = order::take_tickets_gpu(&launch.state->exited, 1);
+      __syncthreads();
+      return f.wanted + 1 == launch.queues;
     }
   }
 }

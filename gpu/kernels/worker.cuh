@@ -98,7 +98,16 @@ __device__ __forceinline__ void run(const Launch& launch, uint32_t queue, uint32
   }
 }
 
-// Takes tickets of the work queue, each in turn of its arrival, until every front end has ended.
+// Tells as many workers to end, once every front end has.
+__device__ void dismiss(const Launch& launch, uint32_t workers) {
+  for (uint32_t k = threadIdx.x; k < workers; k += blockDim.x) {
+    const uint32_t ticket = order::take_tickets_gpu(&launch.state->work_tail, 1);
+    order::store_release_gpu(&launch.state->work[ticket % kWorkSlots], static_cast<uint64_t>(ticket + 1) << 32 | kExit);
+  }
+}
+
+// Takes tickets of the work queue, each in turn of its arrival, until one tells it to end. A worker looks at the slot of
+// its own ticket alone: two thousand that looked at one word would fill the part of the cache where that lies.
 __device__ void role(const Launch& launch, uint32_t worker_id, uint32_t lane) {
   DeviceState& state = *launch.state;
   for (;;) {
@@ -111,9 +120,9 @@ __device__ void role(const Launch& launch, uint32_t worker_id, uint32_t lane) {
     for (;;) {
       entry = order::load_acquire_gpu(slot);
       if (__all_sync(kEveryLane, static_cast<uint32_t>(entry >> 32) == ticket + 1)) break;
-      if (__any_sync(kEveryLane, order::load_relaxed_gpu(&state.exited) == launch.queues)) return;
       relax(spins);
     }
+    if (static_cast<uint32_t>(entry) == kExit) return;
     run(launch, static_cast<uint32_t>(entry) >> 16, static_cast<uint32_t>(entry) & 0xFFFF, worker_id, lane);
   }
 }

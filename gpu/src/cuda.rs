@@ -136,8 +136,6 @@ impl Cuda {
             self.stream.context().attribute(CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)?
                 as u32;
         let queues = self.options.queues as u32;
-        // Few queues: more of their warps look for news. All front ends together must leave the bus to the others.
-        let scouts = (16 / queues).clamp(1, 6);
         let config = LaunchConfig {
             grid_dim: (processors.max(queues + 1), 1, 1),
             block_dim: (sizes.threads, 1, 1),
@@ -145,7 +143,7 @@ impl Cuda {
         };
         let mailboxes = self.mailboxes.bus_address();
         let mut launch = self.stream.launch_builder(function);
-        launch.arg(&self.state).arg(&mailboxes).arg(&queues).arg(&scouts);
+        launch.arg(&self.state).arg(&mailboxes).arg(&queues);
         // SAFETY: the arguments are those of `doorbell_persistent`: device memory of the size that it asked for, and one
         // mailbox per queue, both of which outlive it (see `drop`).
         unsafe { launch.launch(config) }.map(|_| ())
@@ -259,7 +257,7 @@ impl Sizes {
 
 /// Host memory that the GPU reads and writes where it lies: page-locked, cached (not write-combined: the host reads it
 /// too), and visible to every GPU.
-fn pinned(context: &Arc<CudaContext>, bytes: usize) -> Result<SharedMemory, DeviceError> {
+pub(crate) fn pinned(context: &Arc<CudaContext>, bytes: usize) -> Result<SharedMemory, DeviceError> {
     let refused =
         |error: DriverError| DeviceError::Memory { bytes, reason: format!("page-locking: {error:?}") };
     context.bind_to_thread().map_err(refused)?;

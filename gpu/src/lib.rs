@@ -8,6 +8,7 @@ mod cuda;
 mod engine;
 mod image;
 mod mailbox;
+pub mod measure;
 mod platform;
 
 use std::sync::Arc;

@@ -147,6 +147,17 @@ impl<P: Platform> Driver<P> {
         self.submitted + u64::from(tail.wrapping_sub(known))
     }
 
+    /// As [`poll`](Device::poll), but does not give the device time: for hosts that have something else to do
+    /// meanwhile, such as submitting more.
+    ///
+    /// # Errors
+    /// As [`poll`](Device::poll), but for `Timeout`.
+    #[inline]
+    pub fn poll_ready(&mut self, out: &mut [HwCompletion]) -> Result<usize, DeviceError> {
+        self.require_enabled("polling")?;
+        self.collect(out)
+    }
+
     /// Copies fresh completions, without giving the device time.
     #[inline]
     fn collect(&mut self, out: &mut [HwCompletion]) -> Result<usize, DeviceError> {

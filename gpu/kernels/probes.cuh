@@ -1,0 +1,59 @@
+// Rivals and floors of the benches: what the bus, a bare ring and a launch cost without Doorbell.
+#ifndef DOORBELL_PROBES_CUH
+#define DOORBELL_PROBES_CUH
+
+#include "descriptor.cuh"
+#include "device_state.cuh"
+
+// A flag from the host, and one back: the floor of any round trip.
+extern "C" __global__ void probe_ping_pong(const uint32_t* from_host, uint32_t* to_host, uint32_t rounds) {
+  for (uint32_t round = 1; round <= rounds; round++) {
+    while (order::load_relaxed_sys(from_host) != round) {
+    }
+    order::store_relaxed_sys(to_host, round);
+  }
+}
+
+// The transport of queue pairs without dispatch and without rules: a block per queue, each warp takes every n-th run of
+// 32 slots, polls them until all verify, and posts as many completions that say nothing. `queue_bytes` apart lie the
+// queues, each `depth` slots of descriptors, then as many completions.
+extern "C" __global__ void __launch_bounds__(256, 1)
+probe_transport(char* memory, uint64_t queue_bytes, uint32_t depth, uint32_t total) {
+  char* const queue = memory + queue_bytes * blockIdx.x;
+  const uint32_t warps = blockDim.x / kWarp, lane = threadIdx.x % kWarp;
+  for (uint32_t first = threadIdx.x / kWarp * kWarp; first < total; first += warps * kWarp) {
+    uint4 part[4];
+#pragma unroll
+    for (uint32_t k = 0; k < 4; k++) {
+      const uint32_t index = first + 8 * k + lane / 4;
+      part[k] = order::load_relaxed_sys(reinterpret_cast<const uint4*>(queue + 64ull * (index & (depth - 1))) + lane % 4);
+    }
+#pragma unroll
+    for (uint32_t k = 0; k < 4; k++) {
+      const uint32_t index = first + 8 * k + lane / 4;
+      for (;;) {
+        uint32_t share = check_share(part[k], lane % 4);
+        share ^= __shfl_xor_sync(kEveryLane, share, 1);
+        share ^= __shfl_xor_sync(kEveryLane, share, 2);
+        if (__all_sync(kEveryLane, share == index_mark(index))) break;
+        part[k] =
+            order::load_relaxed_sys(reinterpret_cast<const uint4*>(queue + 64ull * (index & (depth - 1))) + lane % 4);
+      }
+    }
+#pragma unroll
+    for (uint32_t k = 0; k < 2; k++) {
+      const uint32_t index = first + 16 * k + lane / 2;
+      ulonglong2* const to =
+          reinterpret_cast<ulonglong2*>(queue + 64ull * depth + 32ull * (index & (depth - 1))) + lane % 2;
+      const uint64_t phase = lane % 2 == 0 ? 0 : phase_of(index, depth) << 56;
+      order::store_relaxed_sys(to, make_ulonglong2(index, phase));
+    }
+  }
+}
+
+// One token by one launch: what a host does that steps each token.
+extern "C" __global__ void probe_token(uint32_t* to, uint32_t seed, uint32_t rollout_id, uint32_t position) {
+  order::store_relaxed_sys(to, policy::token_of(policy::draw(policy::stream(seed, rollout_id), position)));
+}
+
+#endif
