@@ -45,10 +45,7 @@ module completion_arbiter
     .accept_i  (taken)
   );
 
-  always_comb begin
-    worker_o = '0;
-    for (int w = 0; w < Workers; w++) if (grant[w]) worker_o = 4'(w);
-  end
+  assign worker_o = one_hot_index(MAX_WORKERS'(grant));
 
   // Lines issued so far per worker, modulo 2^LINE_COUNT_BITS.
   logic [LINE_COUNT_BITS-1:0] lines [0:MAX_WORKERS-1];

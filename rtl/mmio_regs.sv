@@ -159,9 +159,7 @@ module mmio_regs
   assign enable_o  = enable_q;
   assign sq_size_o = sq_size_q[16:0];
   assign cq_size_o = cq_size_q[16:0];
-  for (genvar w = 0; w < Workers; w++) begin : gen_in_use
-    assign workers_o[w] = 5'(w) < workers_q;
-  end
+  assign workers_o = Workers'((17'd1 << workers_q) - 17'd1);
 
   // ---------------------------------------------------------------- enable, faults, refused doorbells, interrupt
   function automatic logic ring_ok(input logic [31:0] size, input logic [5:0] base_low);

@@ -42,19 +42,20 @@ module perf_counters
   logic [3:0]  read_index;
   logic [63:0] read_value;
   logic        stall_fetch;
-  logic [4:0]  tokens, busy, frees, waits, stalls, used;
+  logic [Workers-1:0] busy, frees, stalls;
 
-  // Not in an always_comb: Icarus 11 wakes every one that calls a package function when any other calls it.
-  assign used        = count_ones(MAX_WORKERS'(in_use_i));
-  assign tokens      = count_ones(MAX_WORKERS'(token_i));
-  assign frees       = count_ones(MAX_WORKERS'(free_i) & MAX_WORKERS'(in_use_i));
-  assign busy        = used - frees;
-  assign waits       = count_ones(MAX_WORKERS'(wait_i));
-  assign stalls      = count_ones(MAX_WORKERS'(run_i) & ~MAX_WORKERS'(ready_i));
+  assign busy        = ~free_i & in_use_i;
+  assign frees       = free_i & in_use_i;
+  assign stalls      = run_i & ~ready_i;
   assign stall_fetch = published_i && check_idle_i && frees != '0;
 
   function automatic logic [3:0] slot(input logic [11:0] addr);
     slot = 4'((addr - First) >> 3);
+  endfunction
+
+  // Counts the workers only in a cycle that has some to count.
+  function automatic logic [63:0] plus(input logic [63:0] value, input logic [Workers-1:0] workers);
+    plus = value + 64'(count_ones(MAX_WORKERS'(workers)));
   endfunction
 
   always_ff @(posedge clk_i) begin
@@ -64,11 +65,11 @@ module perf_counters
       for (int k = 0; k < Count; k++) value_q[k] <= '0;
     end else if (active_i) begin
       value_q[slot(CNT_CYCLES)] <= value_q[slot(CNT_CYCLES)] + 64'd1;
-      if (tokens != '0)  value_q[slot(CNT_TOKENS)]      <= value_q[slot(CNT_TOKENS)] + 64'(tokens);
-      if (busy != '0)    value_q[slot(CNT_BUSY)]        <= value_q[slot(CNT_BUSY)] + 64'(busy);
-      if (frees != '0)   value_q[slot(CNT_IDLE)]        <= value_q[slot(CNT_IDLE)] + 64'(frees);
-      if (waits != '0)   value_q[slot(CNT_WAIT)]        <= value_q[slot(CNT_WAIT)] + 64'(waits);
-      if (stalls != '0)  value_q[slot(CNT_STALL_WRITE)] <= value_q[slot(CNT_STALL_WRITE)] + 64'(stalls);
+      if (token_i != '0) value_q[slot(CNT_TOKENS)]      <= plus(value_q[slot(CNT_TOKENS)], token_i);
+      if (busy != '0)    value_q[slot(CNT_BUSY)]        <= plus(value_q[slot(CNT_BUSY)], busy);
+      if (frees != '0)   value_q[slot(CNT_IDLE)]        <= plus(value_q[slot(CNT_IDLE)], frees);
+      if (wait_i != '0)  value_q[slot(CNT_WAIT)]        <= plus(value_q[slot(CNT_WAIT)], wait_i);
+      if (stalls != '0)  value_q[slot(CNT_STALL_WRITE)] <= plus(value_q[slot(CNT_STALL_WRITE)], stalls);
       if (received_i)    value_q[slot(CNT_DESCRIPTORS)] <= value_q[slot(CNT_DESCRIPTORS)] + 64'd1;
       if (visible_i != '0) value_q[slot(CNT_COMPLETIONS)] <= value_q[slot(CNT_COMPLETIONS)] + 64'(visible_i);
       if (stall_cq_i)    value_q[slot(CNT_STALL_CQ)]    <= value_q[slot(CNT_STALL_CQ)] + 64'd1;

@@ -33,10 +33,8 @@ module result_buffer
   output logic [3:0]            how_o
 );
   // Two places per worker; fill_q and head_q say which one is being filled and which one is oldest.
-  logic [31:0] words    [0:Workers*32-1];   // index: worker, place, word
-  logic [31:0] position [0:Workers*2-1];    // index: worker, place
-  logic [31:0] digest   [0:Workers*2-1];
-  logic [3:0]  how      [0:Workers*2-1];
+  logic [31:0] words  [0:Workers*32-1];     // index: worker, place, word
+  logic [67:0] ending [0:Workers*2-1];      // index: worker, place; how, digest, position
 
   logic [Workers-1:0] fill_q, head_q, valid_q, full_q;
   logic [Workers-1:0] line_0_q, line_1_q, done_0_q, done_1_q;
@@ -45,10 +43,11 @@ module result_buffer
   always_ff @(posedge clk_i) begin
     for (int w = 0; w < Workers; w++) begin
       if (token_i[w]) words[w*32 + 32'({fill_q[w], position_i[w*32 +: 4]})] <= token_data_i[w*32 +: 32];
-      if (finish_i[w]) begin
-        position[w*2 + 32'(fill_q[w])] <= position_i[w*32 +: 32];
-        digest[w*2 + 32'(fill_q[w])]   <= digest_i[w*32 +: 32];
-        how[w*2 + 32'(fill_q[w])]      <= how_i[w*4 +: 4];
+    end
+    if (finish_i != '0) begin
+      for (int w = 0; w < Workers; w++) begin
+        if (finish_i[w])
+          ending[w*2 + 32'(fill_q[w])] <= {how_i[w*4 +: 4], digest_i[w*32 +: 32], position_i[w*32 +: 32]};
       end
     end
   end
@@ -88,9 +87,7 @@ module result_buffer
   logic [MAX_WORKERS-1:0] heads;
   assign heads      = MAX_WORKERS'(head_q);
   assign place      = PlaceBits'({read_worker_i, heads[read_worker_i]});
-  assign position_o = position[place];
-  assign digest_o   = digest[place];
-  assign how_o      = how[place];
+  assign {how_o, digest_o, position_o} = ending[place];
   for (genvar k = 0; k < 16; k++) begin : gen_word
     assign line_data_o[32*k +: 32] = words[{place, 4'(k)}];
   end

@@ -275,34 +275,32 @@ module rl_runtime_top
     .held_fence_o    (held_fence)
   );
 
-  for (genvar w = 0; w < Workers; w++) begin : gen_worker
-    rollout_worker_fsm u_worker (
-      .clk_i, .rst_ni,
-      .clear_i            (clear),
-      .wait_states_i      (wait_states),
-      .eos_threshold_i    (eos_threshold),
-      .reward_threshold_i (reward_threshold),
-      .assign_i           (assign_work[w]),
-      .work_i             (work),
-      .probe_i            (probe),
-      .probe_rollout_i    (probe_rollout),
-      .holds_o            (holds[w]),
-      .room_o             (room[w]),
-      .wants_o            (wants[w]),
-      .free_o             (free[w]),
-      .ready_i            (result_ready[w]),
-      .token_o            (token[w]),
-      .token_data_o       (token_data[w*32 +: 32]),
-      .position_o         (position[w*32 +: 32]),
-      .finish_o           (item_finish[w]),
-      .done_o             (ended[w]),
-      .digest_o           (digest[w*32 +: 32]),
-      .how_o              (how[w*4 +: 4]),
-      .delivered_i        (delivered[w]),
-      .run_o              (running[w]),
-      .wait_o             (waiting[w])
-    );
-  end
+  rollout_worker_fsm #(.Workers(Workers)) u_rollout_worker_fsm (
+    .clk_i, .rst_ni,
+    .clear_i            (clear),
+    .wait_states_i      (wait_states),
+    .eos_threshold_i    (eos_threshold),
+    .reward_threshold_i (reward_threshold),
+    .assign_i           (assign_work),
+    .work_i             (work),
+    .probe_i            (probe),
+    .probe_rollout_i    (probe_rollout),
+    .holds_o            (holds),
+    .room_o             (room),
+    .wants_o            (wants),
+    .free_o             (free),
+    .ready_i            (result_ready),
+    .token_o            (token),
+    .token_data_o       (token_data),
+    .position_o         (position),
+    .finish_o           (item_finish),
+    .done_o             (ended),
+    .digest_o           (digest),
+    .how_o              (how),
+    .delivered_i        (delivered),
+    .run_o              (running),
+    .wait_o             (waiting)
+  );
 
   result_buffer #(.Workers(Workers)) u_result_buffer (
     .clk_i, .rst_ni,

@@ -1,242 +1,344 @@
-// One rollout worker: runs a descriptor at one token per cycle (plus wait states) and goes on with the next without
-// losing a cycle. Two descriptors may queue behind the running one.
+// The rollout workers. Each runs a descriptor at one token per cycle (plus wait states) and goes on with the next
+// without losing a cycle; two descriptors may queue behind the running one.
+//
+// Control is one bit per worker in vectors, so that a decision is taken for all workers at once; what is decided
+// seldom (a start, an end, a checkpoint) stands behind one test. Data is one lane of 32 bits per worker.
 module rollout_worker_fsm
   import desc_pkg::*;
   import core_pkg::*;
   import policy_pkg::*;
-(
-  input  logic        clk_i,
-  input  logic        rst_ni,
-  input  logic        clear_i,
+#(
+  parameter int Workers = 4
+) (
+  input  logic                  clk_i,
+  input  logic                  rst_ni,
+  input  logic                  clear_i,
 
-  input  logic [15:0] wait_states_i,       // cycles before each token
-  input  logic [15:0] eos_threshold_i,     // in 1/32768
-  input  logic [31:0] reward_threshold_i,  // Q16.16
+  input  logic [15:0]           wait_states_i,       // cycles before each token
+  input  logic [15:0]           eos_threshold_i,     // in 1/32768
+  input  logic [31:0]           reward_threshold_i,  // Q16.16
 
   // From the dispatcher.
-  input  logic        assign_i,            // take work_i
-  input  work_t       work_i,
-  input  logic        probe_i,
-  input  logic [31:0] probe_rollout_i,
-  output logic        holds_o,             // combinational in the probe
-  output logic        room_o,
-  output logic        wants_o,
-  output logic        free_o,
+  input  logic [Workers-1:0]    assign_i,            // one-hot: takes work_i
+  input  work_t                 work_i,
+  input  logic                  probe_i,
+  input  logic [31:0]           probe_rollout_i,
+  output logic [Workers-1:0]    holds_o,             // combinational in the probe
+  output logic [Workers-1:0]    room_o,
+  output logic [Workers-1:0]    wants_o,
+  output logic [Workers-1:0]    free_o,
 
   // To the result buffer.
-  input  logic        ready_i,             // early: there is room for a token and an end
-  output logic        token_o,
-  output logic [31:0] token_data_o,
-  output logic [31:0] position_o,          // in words, from the start of the descriptor's first line
-  output logic        finish_o,            // the line is full, or the descriptor ends
-  output logic        done_o,              // the descriptor ends
-  output logic [31:0] digest_o,
-  output logic [3:0]  how_o,
-  input  logic        delivered_i,         // the oldest end was taken
+  input  logic [Workers-1:0]    ready_i,             // early: there is room for a token and an end
+  output logic [Workers-1:0]    token_o,
+  output logic [Workers*32-1:0] token_data_o,
+  output logic [Workers*32-1:0] position_o,          // in words, from the start of the descriptor's first line
+  output logic [Workers-1:0]    finish_o,            // the line is full, or the descriptor ends
+  output logic [Workers-1:0]    done_o,              // the descriptor ends
+  output logic [Workers*32-1:0] digest_o,            // with done_o
+  output logic [Workers*4-1:0]  how_o,               // with done_o
+  input  logic [Workers-1:0]    delivered_i,         // the oldest end was taken
 
   // Observation, for STATUS and the counters.
-  output logic        run_o,
-  output logic        wait_o
+  output logic [Workers-1:0]    run_o,
+  output logic [Workers-1:0]    wait_o
 );
-  localparam logic [1:0] StIdle  = 2'd0;   // nothing to run
-  localparam logic [1:0] StDelay = 2'd1;   // wait states of the next token
-  localparam logic [1:0] StRun   = 2'd2;   // a token per cycle, or the end of a descriptor that adds none
+  // A worker is idle, waits (wait states of the next token), or runs: a token per cycle, or the end of a descriptor
+  // that adds none.
+  logic [Workers-1:0] run_q, wait_q, start, fire, done, full, close, near, passed, eos, ask, look, pause, resume;
+  // Of the descriptor that runs. near_end: the worker is idle or will soon be.
+  logic [Workers-1:0] adds_tokens_q, eos_stops_q, resident_q, eos_seen_q, stop_q, near_end_q;
 
-  // ---------------------------------------------------------------- queue of assigned descriptors, oldest first
-  /* verilator lint_off UNUSEDSIGNAL */  // 'stops' matters only for those behind the first
-  work_t       queue_0_q, queue_1_q;
-  /* verilator lint_on UNUSEDSIGNAL */
-  logic        start;
-  logic        open_q;                    // nothing is queued, or one that will not take long
-  logic [1:0]  queued_q, queued;          // queued: after a start in this cycle
+  // ---------------------------------------------------------------- queues of assigned descriptors
+  // Two places per worker; head says which one is oldest. Index: worker, place.
+  logic                queue_stops      [0:MAX_WORKERS*2-1];
+  logic                queue_adds       [0:MAX_WORKERS*2-1];
+  logic                queue_brief      [0:MAX_WORKERS*2-1];
+  logic                queue_eos_stops  [0:MAX_WORKERS*2-1];
+  logic                queue_resident   [0:MAX_WORKERS*2-1];
+  logic [31:0]         queue_rollout    [0:MAX_WORKERS*2-1];
+  logic [31:0]         queue_checkpoint [0:MAX_WORKERS*2-1];
+  logic [31:0]         queue_counter    [0:MAX_WORKERS*2-1];
+  logic [31:0]         queue_hash       [0:MAX_WORKERS*2-1];
+  logic [3:0]          queue_first      [0:MAX_WORKERS*2-1];  // positions, see below
+  logic [31:0]         queue_last       [0:MAX_WORKERS*2-1];
+  logic [31:0]         queue_event      [0:MAX_WORKERS*2-1];
 
-  assign queued = queued_q - 2'(start);
-  assign room_o = !queued_q[1];
+  logic [Workers-1:0] head_q, some_q, two_q;      // at least one is queued; two are
+  logic [Workers-1:0] other, tail;                // the place that is not the oldest; where the next one goes
+  logic [Workers-1:0] behind;                     // one is queued after a start in this cycle
+  logic [Workers-1:0] open_q;                     // nothing is queued, or one that will not take long
+  logic [Workers-1:0] youngest_brief_q;
+  logic [4:0]         place;
+  logic [31:0]        new_last, new_event;
+
+  assign other  = ~head_q;
+  assign tail   = head_q ^ some_q;
+  assign behind = (start & two_q) | (~start & some_q);
+  assign room_o = ~two_q;
+  assign place  = {one_hot_index(MAX_WORKERS'(assign_i)), (assign_i & tail) != '0};
+
+  always_comb begin
+    new_last  = '0;
+    new_event = '0;
+    if (assign_i != '0) begin
+      new_last  = {28'd0, work_i.start_word};
+      new_event = {28'd0, work_i.start_word};    // without tokens it ends at once
+      if (work_i.adds_tokens) begin
+        new_event = {28'd0, work_i.start_word} - 32'd1
+                  + ((work_i.checkpoint < work_i.max_tokens) ? work_i.checkpoint : work_i.max_tokens);
+        new_last  = {28'd0, work_i.start_word} - 32'd1 + work_i.max_tokens;
+      end
+    end
+  end
 
   always_ff @(posedge clk_i) begin
-    if (start) queue_0_q <= queue_1_q;
-    if (assign_i) begin
-      if (queued == '0) queue_0_q <= work_i;
-      else              queue_1_q <= work_i;
+    if (assign_i != '0) begin
+      queue_stops[place]      <= work_i.stops;
+      queue_adds[place]       <= work_i.adds_tokens;
+      queue_brief[place]      <= work_i.brief;
+      queue_eos_stops[place]  <= work_i.eos_stops;
+      queue_resident[place]   <= work_i.resident;
+      queue_rollout[place]    <= work_i.rollout_id;
+      queue_checkpoint[place] <= work_i.checkpoint;
+      queue_counter[place]    <= work_i.counter;
+      queue_hash[place]       <= work_i.hash;
+      queue_first[place]      <= work_i.start_word;
+      queue_last[place]       <= new_last;
+      queue_event[place]      <= new_event;
     end
   end
 
   always_ff @(posedge clk_i) begin
     if (!rst_ni || clear_i) begin
-      queued_q <= '0;
-      open_q   <= 1'b1;
-    end else if (assign_i || start) begin
-      queued_q <= queued + 2'(assign_i);
-      if (queued == '0)    open_q <= !assign_i || work_i.brief;
-      else if (assign_i)   open_q <= 1'b0;
-      else                 open_q <= start ? queue_1_q.brief : queue_0_q.brief;
+      head_q <= '0;
+      some_q <= '0;
+      two_q  <= '0;
+      open_q <= '1;
+    end else begin
+      head_q <= head_q ^ start;
+      some_q <= behind | assign_i;
+      two_q  <= (two_q & ~start) | (behind & assign_i);
+      open_q <= (~(start | assign_i) & open_q)
+              | (~behind & assign_i & {Workers{work_i.brief}})
+              | (~behind & ~assign_i)
+              | (behind & ~assign_i & start & youngest_brief_q);
+    end
+    if (work_i.brief) youngest_brief_q <= youngest_brief_q | assign_i;
+    else              youngest_brief_q <= youngest_brief_q & ~assign_i;
+  end
+
+  // ---------------------------------------------------------------- the tokens of this cycle
+  // Positions of tokens: the next one; the last that the budget allows; the next at which something is to be decided
+  // (a checkpoint or the last).
+  logic [Workers*32-1:0] position_q, last_q, event_q;
+  logic [Workers*32-1:0] rollout_q, checkpoint_q, digest_q, counter_q, hash_q;
+
+  assign fire         = clear_i ? '0 : run_q & ready_i;
+  assign ask          = stop_q | (eos & eos_stops_q);
+  assign token_data_o = hash_q & {Workers{32'h0001_FFFF}};
+
+  always_comb begin
+    eos = '0;
+    if (eos_threshold_i != '0) begin
+      for (int w = 0; w < Workers; w++) eos[w] = {1'b0, hash_q[w*32 + 17 +: 15]} < eos_threshold_i;
     end
   end
 
-  // ---------------------------------------------------------------- the descriptor that runs
-  logic [1:0]  state_d, state_q;
-  logic        eos_stops_q, resident_q, adds_tokens_q, eos_seen_q, stop_q, near_end_q;
-  logic [31:0] rollout_q, checkpoint_q, digest_q, counter_q, hash_q;
-  logic [15:0] delay_q;
-  // Positions of tokens: the next one; the last that the budget allows; the next at which something is to be decided
-  // (a checkpoint or the last).
-  logic [31:0] position_q, last_q, event_q;
+  // A token needs a closer look when the next event is close, or somebody asks.
+  for (genvar w = 0; w < Workers; w++) begin : gen_worker
+    assign full[w]  = position_q[w*32 +: 4] == 4'd15;
+    assign close[w] = event_q[w*32 +: 32] - position_q[w*32 +: 32] <= NEAR_END;
+    assign digest_o[w*32 +: 32] = digest_step(digest_q[w*32 +: 32], token_data_o[w*32 +: 32]);
+  end
+  assign look = fire & (close | ask);
 
-  logic        fire, finish, eos;
-  logic [31:0] token, digest, reward, counter, first_position;
-  logic [3:0]  how;
-
-  assign token   = {15'd0, hash_q[16:0]};
-  assign eos     = {1'b0, hash_q[31:17]} < eos_threshold_i;
-  assign digest  = digest_step(digest_q, token);
-  // Not in the block below: Icarus 11 wakes every always_comb that calls a package function when any other calls it.
-  assign reward  = score(digest);
-  assign counter = counter_q + GOLDEN;
-
+  // No call and no variable of its own: Icarus 11 wakes an always_comb for either, for ever.
   always_comb begin
-    fire    = 1'b0;
-    finish  = 1'b0;
-    start   = 1'b0;
-    how     = {2'b00, END_DONE};
-    state_d = state_q;
-    case (state_q)
-      StIdle:  start = queued_q != '0;
-      StDelay: if (delay_q == 16'd1) state_d = StRun;
-      default: begin
-        if (ready_i && !clear_i) begin
-          fire = 1'b1;
+    near   = '0;
+    passed = '0;
+    done   = '0;
+    how_o  = '0;
+    if (look != '0) begin
+      for (int w = 0; w < Workers; w++) begin
+        if (look[w]) begin
+          near[w] = event_q[w*32 +: 32] - position_q[w*32 +: 32] == NEAR_END
+                 && (!resident_q[w] || event_q[w*32 +: 32] == last_q[w*32 +: 32]);
           // What ends the descriptor: the contract's order.
-          if (position_q == event_q || stop_q || (eos && eos_stops_q)) begin
-            finish = 1'b1;
-            how[2] = eos || eos_seen_q;
-            if (position_q != last_q && !(eos && eos_stops_q)) begin
-              if (stop_q)                                  how[1:0] = END_STOPPED;
-              else if (!resident_q)                        how[1:0] = END_REWARD_NEEDED;
-              else if (reward < reward_threshold_i) how[3]   = 1'b1;
-              else                                         finish   = 1'b0;
+          if (position_q[w*32 +: 32] == event_q[w*32 +: 32] || ask[w]) begin
+            how_o[w*4 + 2] = eos[w] || eos_seen_q[w];
+            if (position_q[w*32 +: 32] == last_q[w*32 +: 32] || (eos[w] && eos_stops_q[w])) begin
+              done[w] = 1'b1;
+              how_o[w*4 +: 2] = END_DONE;
+            end else if (stop_q[w]) begin
+              done[w] = 1'b1;
+              how_o[w*4 +: 2] = END_STOPPED;
+            end else if (!resident_q[w]) begin
+              done[w] = 1'b1;
+              how_o[w*4 +: 2] = END_REWARD_NEEDED;
+            end else if ({16'd0, digest_o[w*32 + 16 +: 16] ^ digest_o[w*32 +: 16]} < reward_threshold_i) begin
+              done[w] = 1'b1;
+              how_o[w*4 + 3] = 1'b1;
+            end else begin
+              passed[w] = 1'b1;
             end
-          end
-          if (finish) begin
-            start   = queued_q != '0;
-            state_d = StIdle;
-          end else if (wait_states_i != '0) begin
-            state_d = StDelay;
           end
         end
       end
-    endcase
-    if (start) state_d = (wait_states_i != '0 && queue_0_q.adds_tokens) ? StDelay : StRun;
+    end
   end
 
-  always_ff @(posedge clk_i) begin
-    if (!rst_ni || clear_i) state_q <= StIdle;
-    else                    state_q <= state_d;
-    if (state_d == StDelay) delay_q <= (state_q == StDelay) ? delay_q - 16'd1 : wait_states_i;
-  end
+  // ---------------------------------------------------------------- state
+  logic [Workers-1:0] next_adds, waited;
+  logic [Workers*16-1:0] delay_q;
 
-  assign first_position = {28'd0, queue_0_q.start_word};
+  assign start  = some_q & (done | ~(run_q | wait_q));
+  assign pause  = (wait_states_i == '0) ? '0 : (fire & ~done) | (start & next_adds);
+  assign resume = wait_q & waited;
+
+  always_comb begin
+    next_adds = '0;
+    waited    = '0;
+    if (wait_states_i != '0) begin
+      for (int w = 0; w < Workers; w++) next_adds[w] = queue_adds[{4'(w), head_q[w]}];
+    end
+    if (wait_q != '0) begin
+      for (int w = 0; w < Workers; w++) waited[w] = delay_q[w*16 +: 16] == 16'd1;
+    end
+  end
 
   always_ff @(posedge clk_i) begin
     if (!rst_ni || clear_i) begin
-      near_end_q <= 1'b1;
-    end else if (start) begin
-      adds_tokens_q <= queue_0_q.adds_tokens;
-      eos_stops_q   <= queue_0_q.eos_stops;
-      resident_q    <= queue_0_q.resident;
-      rollout_q     <= queue_0_q.rollout_id;
-      checkpoint_q  <= queue_0_q.checkpoint;
-      counter_q     <= queue_0_q.counter;
-      hash_q        <= queue_0_q.hash;
-      near_end_q    <= queue_0_q.brief;
-      eos_seen_q    <= 1'b0;
-      digest_q      <= DIGEST_INIT;
-      position_q    <= first_position;
-      if (queue_0_q.adds_tokens) begin
-        last_q  <= first_position + queue_0_q.max_tokens - 32'd1;
-        event_q <= first_position - 32'd1
-                 + ((queue_0_q.checkpoint < queue_0_q.max_tokens) ? queue_0_q.checkpoint : queue_0_q.max_tokens);
-      end else begin
-        last_q  <= first_position;  // ends at once
-        event_q <= first_position;
+      run_q      <= '0;
+      wait_q     <= '0;
+      near_end_q <= '1;
+    end else begin
+      run_q      <= ((run_q & ~done) | start | resume) & ~pause;
+      wait_q     <= (wait_q & ~resume) | pause;
+      near_end_q <= near_end_q | near | done;
+      if (start != '0) begin
+        for (int w = 0; w < Workers; w++)
+          if (start[w]) near_end_q[w] <= queue_brief[{4'(w), head_q[w]}];
       end
-    end else if (fire) begin
-      // After the end of a descriptor without a successor these values are not looked at.
-      if (eos) eos_seen_q <= 1'b1;
-      position_q <= position_q + 32'd1;
-      digest_q   <= digest;
-      counter_q  <= counter;
-      hash_q     <= mix(counter);
-      if (event_q - position_q == NEAR_END) begin
-        if (!resident_q || event_q == last_q) near_end_q <= 1'b1;
+    end
+    if ((wait_q | pause) != '0) begin
+      for (int w = 0; w < Workers; w++)
+        delay_q[w*16 +: 16] <= wait_q[w] ? delay_q[w*16 +: 16] - 16'd1 : wait_states_i;
+    end
+  end
+
+  always_ff @(posedge clk_i) begin
+    // After the end of a descriptor without a successor these values are not looked at.
+    for (int w = 0; w < Workers; w++) begin
+      if (fire[w]) begin
+        digest_q[w*32 +: 32]   <= digest_o[w*32 +: 32];
+        hash_q[w*32 +: 32]     <= mix(counter_q[w*32 +: 32] + GOLDEN);
+        counter_q[w*32 +: 32]  <= counter_q[w*32 +: 32] + GOLDEN;
+        position_q[w*32 +: 32] <= position_q[w*32 +: 32] + 32'd1;
       end
-      if (finish) near_end_q <= 1'b1;
-      // Only a resident rollout goes on behind a checkpoint.
-      if (position_q == event_q) event_q <= (checkpoint_q < last_q - position_q) ? position_q + checkpoint_q : last_q;
+    end
+    // Only a resident rollout goes on behind a checkpoint.
+    if (passed != '0) begin
+      for (int w = 0; w < Workers; w++) if (passed[w])
+        event_q[w*32 +: 32] <= (checkpoint_q[w*32 +: 32] < last_q[w*32 +: 32] - position_q[w*32 +: 32])
+                             ? position_q[w*32 +: 32] + checkpoint_q[w*32 +: 32] : last_q[w*32 +: 32];
+    end
+    eos_seen_q <= eos_seen_q | (fire & eos);
+    if (start != '0) begin
+      for (int w = 0; w < Workers; w++) begin
+        if (start[w]) begin
+          eos_seen_q[w]            <= 1'b0;
+          adds_tokens_q[w]         <= queue_adds[{4'(w), head_q[w]}];
+          eos_stops_q[w]           <= queue_eos_stops[{4'(w), head_q[w]}];
+          resident_q[w]            <= queue_resident[{4'(w), head_q[w]}];
+          rollout_q[w*32 +: 32]    <= queue_rollout[{4'(w), head_q[w]}];
+          checkpoint_q[w*32 +: 32] <= queue_checkpoint[{4'(w), head_q[w]}];
+          counter_q[w*32 +: 32]    <= queue_counter[{4'(w), head_q[w]}];
+          hash_q[w*32 +: 32]       <= queue_hash[{4'(w), head_q[w]}];
+          digest_q[w*32 +: 32]     <= DIGEST_INIT;
+          position_q[w*32 +: 32]   <= {28'd0, queue_first[{4'(w), head_q[w]}]};
+          last_q[w*32 +: 32]       <= queue_last[{4'(w), head_q[w]}];
+          event_q[w*32 +: 32]      <= queue_event[{4'(w), head_q[w]}];
+        end
+      end
     end
   end
 
   // R8: a STOP of the rollout that runs waits in the queue. Nothing overtakes it there, so the bit holds until the
   // next start.
   always_ff @(posedge clk_i) begin
-    if (start)
-      stop_q <= (queued_q[1] && queue_1_q.stops && queue_1_q.rollout_id == queue_0_q.rollout_id)
-             || (assign_i && work_i.stops && work_i.rollout_id == queue_0_q.rollout_id);
-    else if (assign_i) begin
-      if (work_i.stops && work_i.rollout_id == rollout_q) stop_q <= 1'b1;
+    if ((start | assign_i) != '0) begin
+      for (int w = 0; w < Workers; w++) begin
+        if (start[w])
+          stop_q[w] <= (two_q[w] && queue_stops[{4'(w), other[w]}]
+                        && queue_rollout[{4'(w), other[w]}] == queue_rollout[{4'(w), head_q[w]}])
+                    || (assign_i[w] && work_i.stops && work_i.rollout_id == queue_rollout[{4'(w), head_q[w]}]);
+        else if (assign_i[w] && work_i.stops && work_i.rollout_id == rollout_q[w*32 +: 32])
+          stop_q[w] <= 1'b1;
+      end
     end
   end
 
   // ---------------------------------------------------------------- results
-  assign token_o      = fire && adds_tokens_q;
-  assign token_data_o = token;
-  assign position_o   = position_q;
-  assign done_o       = fire && finish;
-  assign finish_o     = fire && (finish || position_q[3:0] == 4'd15);
-  assign digest_o     = digest;
-  assign how_o        = how;
+  assign token_o    = fire & adds_tokens_q;
+  assign position_o = position_q;
+  assign done_o     = done;
+  assign finish_o   = done | (fire & full);
 
   // R5: rollouts whose end is still in the result buffer, newest first.
-  logic [31:0] ended_0_q, ended_1_q;
-  logic [1:0]  undelivered_q;
+  logic [Workers*32-1:0] ended_0_q, ended_1_q;
+  logic [Workers-1:0]    ended_some_q, ended_two_q, more, fewer;
+
+  assign more  = done & ~delivered_i;
+  assign fewer = delivered_i & ~done;
+
   always_ff @(posedge clk_i) begin
-    if (done_o) begin
-      ended_0_q <= rollout_q;
-      ended_1_q <= ended_0_q;
+    if (done != '0) begin
+      for (int w = 0; w < Workers; w++) begin
+        if (done[w]) begin
+          ended_1_q[w*32 +: 32] <= ended_0_q[w*32 +: 32];
+          ended_0_q[w*32 +: 32] <= rollout_q[w*32 +: 32];
+        end
+      end
     end
-    if (!rst_ni || clear_i)         undelivered_q <= '0;
-    else if (done_o != delivered_i) undelivered_q <= done_o ? undelivered_q + 2'd1 : undelivered_q - 2'd1;
+    if (!rst_ni || clear_i) begin
+      ended_some_q <= '0;
+      ended_two_q  <= '0;
+    end else begin
+      ended_some_q <= (ended_some_q & ~(fewer & ~ended_two_q)) | more;
+      ended_two_q  <= (ended_two_q & ~fewer) | (ended_some_q & more);
+    end
   end
 
   // ---------------------------------------------------------------- what the dispatcher sees
-  assign free_o  = state_q == StIdle && queued_q == '0;
-  assign wants_o = near_end_q && open_q;
+  assign run_o   = run_q;
+  assign wait_o  = wait_q;
+  assign free_o  = ~(run_q | wait_q | some_q);
+  assign wants_o = near_end_q & open_q;
 
   always_comb begin
-    holds_o = 1'b0;
+    holds_o = '0;
     if (probe_i) begin
-      holds_o = (state_q != StIdle && rollout_q == probe_rollout_i)
-             || (queued_q != '0 && queue_0_q.rollout_id == probe_rollout_i)
-             || (queued_q[1] && queue_1_q.rollout_id == probe_rollout_i)
-             || (undelivered_q != '0 && ended_0_q == probe_rollout_i)
-             || (undelivered_q[1] && ended_1_q == probe_rollout_i);
+      for (int w = 0; w < Workers; w++)
+        holds_o[w] = ((run_q[w] || wait_q[w]) && rollout_q[w*32 +: 32] == probe_rollout_i)
+                  || (some_q[w] && queue_rollout[{4'(w), head_q[w]}] == probe_rollout_i)
+                  || (two_q[w] && queue_rollout[{4'(w), other[w]}] == probe_rollout_i)
+                  || (ended_some_q[w] && ended_0_q[w*32 +: 32] == probe_rollout_i)
+                  || (ended_two_q[w] && ended_1_q[w*32 +: 32] == probe_rollout_i);
     end
   end
-
-  assign run_o  = state_q == StRun;
-  assign wait_o = state_q == StDelay;
 
 `ifndef SYNTHESIS
   always_ff @(posedge clk_i) begin
     if (rst_ni && !clear_i) begin
-      if (assign_i) begin
-        if (!room_o) $fatal(1, "R4 rollout_worker_fsm: assigned a descriptor with no place for it (%m)");
-      end
-      if (delivered_i) begin
-        if (undelivered_q == '0) $fatal(1, "R3 rollout_worker_fsm: an end was delivered twice (%m)");
-      end
-      if (done_o) begin
-        if (adds_tokens_q && position_q > last_q)
-          $fatal(1, "R10 rollout_worker_fsm: rollout %0d exceeds its budget (%m)", rollout_q);
+      if ((assign_i & two_q) != '0)
+        $fatal(1, "R4 rollout_worker_fsm: workers %b are assigned a descriptor with no place for it", assign_i & two_q);
+      if ((delivered_i & ~ended_some_q) != '0)
+        $fatal(1, "R3 rollout_worker_fsm: an end of workers %b was delivered twice", delivered_i & ~ended_some_q);
+      if (done != '0) begin
+        for (int w = 0; w < Workers; w++)
+          if (done[w] && adds_tokens_q[w] && position_q[w*32 +: 32] > last_q[w*32 +: 32])
+            $fatal(1, "R10 rollout_worker_fsm: rollout %0d exceeds its budget", rollout_q[w*32 +: 32]);
       end
     end
   end

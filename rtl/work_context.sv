@@ -36,10 +36,7 @@ module work_context
   echo_t                echo;
   logic [3:0]           start_word;
 
-  always_comb begin
-    assign_worker = '0;
-    for (int w = 0; w < Workers; w++) if (assign_i[w]) assign_worker = 4'(w);
-  end
+  assign assign_worker = one_hot_index(MAX_WORKERS'(assign_i));
 
   assign echo       = mem[{worker_i, oldest[worker_i]}];
   assign start_word = echo.token_addr[5:2];

@@ -1,6 +1,7 @@
 // rollout_worker_fsm against the reference: tokens, positions, ends and how they come about, for random descriptors
 // with checkpoints, resident scoring, ends of sequence and STOPs; the consumer with and without stalls. Then its
-// speed: a descriptor of n tokens takes n cycles, also for n = 1, and one of none takes one.
+// speed: a descriptor of n tokens takes n cycles, also for n = 1, and one of none takes one. One of three workers is
+// used; the others must stay silent.
 module rollout_worker_fsm_tb;
   import bench_pkg::*;
   import bench_reference_pkg::*;
@@ -20,13 +21,42 @@ module rollout_worker_fsm_tb;
   logic        delivered, run, waiting;
   work_t       work;
 
-  rollout_worker_fsm u_worker (
+  // The worker under test is the middle one; its lane of every vector.
+  localparam int Workers = 3;
+  localparam int Lane    = 1;
+  logic [Workers-1:0]    holds_all, room_all, wants_all, free_all, token_all, finish_all, done_all, run_all, wait_all;
+  logic [Workers*32-1:0] token_data_all, position_all, digest_all;
+  logic [Workers*4-1:0]  how_all;
+  assign holds      = holds_all[Lane];
+  assign room       = room_all[Lane];
+  assign wants      = wants_all[Lane];
+  assign free       = free_all[Lane];
+  assign token      = token_all[Lane];
+  assign token_data = token_data_all[Lane*32 +: 32];
+  assign position   = position_all[Lane*32 +: 32];
+  assign finish     = finish_all[Lane];
+  assign done       = done_all[Lane];
+  assign digest     = digest_all[Lane*32 +: 32];
+  assign how        = how_all[Lane*4 +: 4];
+  assign run        = run_all[Lane];
+  assign waiting    = wait_all[Lane];
+
+  rollout_worker_fsm #(.Workers(Workers)) u_workers (
     .clk_i(clk), .rst_ni(rst_n), .clear_i(clear), .wait_states_i(wait_states), .eos_threshold_i(eos_threshold),
-    .reward_threshold_i(reward_threshold), .assign_i(assign_now), .work_i(work), .probe_i(probe),
-    .probe_rollout_i(probe_rollout), .holds_o(holds), .room_o(room), .wants_o(wants), .free_o(free),
-    .ready_i(ready), .token_o(token), .token_data_o(token_data), .position_o(position), .finish_o(finish),
-    .done_o(done), .digest_o(digest), .how_o(how), .delivered_i(delivered), .run_o(run), .wait_o(waiting)
+    .reward_threshold_i(reward_threshold), .assign_i({1'b0, assign_now, 1'b0}), .work_i(work), .probe_i(probe),
+    .probe_rollout_i(probe_rollout), .holds_o(holds_all), .room_o(room_all), .wants_o(wants_all), .free_o(free_all),
+    .ready_i({1'b1, ready, 1'b1}), .token_o(token_all), .token_data_o(token_data_all), .position_o(position_all),
+    .finish_o(finish_all), .done_o(done_all), .digest_o(digest_all), .how_o(how_all),
+    .delivered_i({1'b0, delivered, 1'b0}), .run_o(run_all), .wait_o(wait_all)
   );
+
+  always @(posedge clk) if (rst_n) begin
+    if ({holds_all[2], holds_all[0], token_all[2], token_all[0], finish_all[2], finish_all[0], done_all[2],
+         done_all[0], run_all[2], run_all[0], wait_all[2], wait_all[0]} !== '0)
+      fail("a worker without a descriptor does something");
+    if ({room_all[2], room_all[0], wants_all[2], wants_all[0], free_all[2], free_all[0]} !== '1)
+      fail("a worker without a descriptor is not free");
+  end
 
   // ---------------------------------------------------------------- descriptors given, oldest first
   localparam int Many = 64;

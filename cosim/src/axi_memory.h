@@ -65,6 +65,8 @@ private:
     void accept_read(uint64_t address, uint32_t id, uint32_t length, uint32_t size, uint32_t burst);
     void accept_address(uint64_t address, uint32_t id, uint32_t length, uint32_t size, uint32_t burst);
     void accept_beat(const uint32_t* data, uint64_t strobe, bool last);
+    void accept_single(uint64_t address, uint32_t id, uint32_t size, uint32_t burst, const uint32_t* data, uint64_t strobe);
+    Response& respond(uint32_t id, uint32_t completions, bool failed);
     void finish_burst(uint32_t completions, bool failed);
     void store(uint64_t address, const uint32_t* data, uint64_t strobe);
     uint64_t latency();
@@ -195,6 +197,16 @@ inline void AxiMemory<Chaos>::sample(Top& top) {
             ar_rest_ = ar, ar_address_ = top.m_axi_araddr;
         } else {
             accept_read(top.m_axi_araddr, top.m_axi_arid, top.m_axi_arlen, top.m_axi_arsize, top.m_axi_arburst);
+        }
+    }
+    if constexpr (!Chaos) {
+        // What nearly always comes: an address and its only beat together, with nothing before them.
+        if (top.m_axi_awvalid && top.m_axi_wvalid && top.m_axi_awready && top.m_axi_wready && top.m_axi_awlen == 0 &&
+            top.m_axi_wlast && !held_aw_ && !held_w_ && bursts_.empty() && early_.empty()) {
+            accept_single(top.m_axi_awaddr, top.m_axi_awid, top.m_axi_awsize, top.m_axi_awburst, &top.m_axi_wdata[0],
+                          top.m_axi_wstrb);
+            ++now_;
+            return;
         }
     }
     if (top.m_axi_awvalid || held_aw_) {

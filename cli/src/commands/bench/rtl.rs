@@ -7,7 +7,7 @@ use doorbell_cosim::{CosimError, RtlConfig, RtlPlatform, built_workers};
 use doorbell_host::contract::{Counter, HwCompletion, HwDesc, Status};
 use doorbell_host::replay::{ReplayOptions, ReplayPlan};
 use doorbell_host::trace::{Request, Trace};
-use doorbell_host::{Counters, Device, DeviceError, Driver, QueueConfig};
+use doorbell_host::{Counters, Device, DeviceError, Driver, QueueConfig, SharedMemory};
 use serde_json::json;
 
 use super::{Elapsed, Section, percent, table, timed, verdict};
@@ -91,11 +91,20 @@ pub fn cosimulate(workers: u32, latency: u32, workload: &Workload) -> Result<Run
     })?;
     let queue = QueueConfig { workers: Some(workers), ..workload.config.clone() };
     let mut driver = Driver::new(platform, queue)?;
+    touch(driver.memory());
     let first = driver.platform().cycles();
     let (ended, elapsed) = timed(|| drive(&mut driver, &workload.descs));
     ended?;
     let cycles = driver.platform().cycles() - first;
     Ok(Run { cycles, elapsed, counters: driver.counters()? })
+}
+
+/// Writes to every page of a block that is still empty, so that the kernel's first look at it is not measured. The bare
+/// loop's memory is touched before it starts, too.
+fn touch(memory: &SharedMemory) {
+    for page in (0..memory.len() as u64).step_by(4096) {
+        memory.bus_write(memory.bus_address() + page, [0; 4]).expect("the page lies in the block");
+    }
 }
 
 fn drive(driver: &mut Driver<RtlPlatform>, descs: &[HwDesc]) -> Result<(), DeviceError> {
