@@ -54,27 +54,28 @@ __device__ __forceinline__ bool verifies(const Descriptor& desc, uint32_t index)
           check_share(desc.quarter[3], 3)) == index_mark(index);
 }
 
-// The first error in the order of docs/contract.md, "Which error", but for BAD_CHECK; DOORBELL_ERR_NONE if none.
+// The first error in the order of docs/contract.md, "Which error", but for BAD_CHECK; DOORBELL_ERR_NONE if none. The
+// last that is tested here wins, so they are tested from the last to the first: lanes of a warp differ, and a chain of
+// selections costs all of them less than branches.
 __device__ __forceinline__ uint32_t error_of(const Descriptor& desc, const doorbell_session& config) {
   const uint32_t opcode = desc.opcode();
   const bool decode = opcode == DOORBELL_OP_DECODE, prefill = opcode == DOORBELL_OP_PREFILL;
-  if (!decode && !prefill && opcode != DOORBELL_OP_NOP && opcode != DOORBELL_OP_STOP) return DOORBELL_ERR_BAD_OPCODE;
-  if ((desc.flags() & ~DOORBELL_DESC_FLAGS_MASK) != 0 || desc.reserved() != 0) return DOORBELL_ERR_RESERVED_SET;
-  if (!decode && !prefill) return DOORBELL_ERR_NONE;
-  if (desc.model_id() != 0 || (decode && desc.has(DOORBELL_FLAG_RESIDENT) && desc.reward_model_id() != 0))
-    return DOORBELL_ERR_BAD_MODEL;
-  const uint64_t added = decode ? desc.max_tokens() : 0;
-  if ((decode && added == 0) || desc.seq_len() + added > config.length_limit) return DOORBELL_ERR_BAD_LENGTH;
-  if (decode) {
-    const uint64_t offset = desc.delta_offset();
-    // Written so that nothing wraps.
-    if (offset % 4 != 0 || offset > config.token_size || 4 * added > config.token_size - offset)
-      return DOORBELL_ERR_BAD_REGION;
-  }
-  if (desc.kv_offset() != 0 && desc.kv_offset() >= config.kv_size) return DOORBELL_ERR_BAD_REGION;
+  const bool plain = opcode == DOORBELL_OP_NOP || opcode == DOORBELL_OP_STOP;
+  const uint64_t added = decode ? desc.max_tokens() : 0, offset = desc.delta_offset();
+  uint32_t error = DOORBELL_ERR_NONE;
   if ((prefill || desc.has(DOORBELL_FLAG_COW_PREFIX)) && desc.prefix_id() == DOORBELL_PREFIX_NONE)
-    return DOORBELL_ERR_BAD_PREFIX;
-  return DOORBELL_ERR_NONE;
+    error = DOORBELL_ERR_BAD_PREFIX;
+  if (desc.kv_offset() != 0 && desc.kv_offset() >= config.kv_size) error = DOORBELL_ERR_BAD_REGION;
+  // Written so that nothing wraps.
+  if (decode && (offset % 4 != 0 || offset > config.token_size || 4 * added > config.token_size - offset))
+    error = DOORBELL_ERR_BAD_REGION;
+  if ((decode && added == 0) || desc.seq_len() + added > config.length_limit) error = DOORBELL_ERR_BAD_LENGTH;
+  if (desc.model_id() != 0 || (decode && desc.has(DOORBELL_FLAG_RESIDENT) && desc.reward_model_id() != 0))
+    error = DOORBELL_ERR_BAD_MODEL;
+  if (plain) error = DOORBELL_ERR_NONE;
+  if ((desc.flags() & ~DOORBELL_DESC_FLAGS_MASK) != 0 || desc.reserved() != 0) error = DOORBELL_ERR_RESERVED_SET;
+  if (!decode && !prefill && !plain) error = DOORBELL_ERR_BAD_OPCODE;
+  return error;
 }
 
 // How a descriptor ended; with the descriptor this makes its completion.

@@ -6,9 +6,12 @@
 #include "mailbox.h"
 #include "memory_order.cuh"
 
+#define UNLIKELY(condition) __builtin_expect(condition, 0)
+
 constexpr uint32_t kWarp = 32;
 // With the three others 16 warps, four per part of a multiprocessor: 128 registers each.
 constexpr uint32_t kFetchWarps = 13;
+constexpr uint32_t kExpressWarp = 0;  // of the fetch warps
 constexpr uint32_t kControlWarp = kFetchWarps;
 constexpr uint32_t kCompletionWarp = kFetchWarps + 1;
 constexpr uint32_t kScoutWarp = kFetchWarps + 2;
@@ -78,7 +81,7 @@ struct Launch {
 
 // The wait for a change by somebody else in the same device: short first, then yielding.
 __device__ __forceinline__ void relax(uint32_t& spins) {
-  if (++spins > 16) __nanosleep(spins > 1024 ? 500 : 50);
+  if (++spins > 16) __nanosleep(spins > 1024 ? 500 : 20);
 }
 
 #endif

@@ -10,10 +10,10 @@ doorbell_persistent(DeviceState* state, doorbell_mailbox* mailboxes, uint32_t qu
   const Launch launch{state, mailboxes, queues};
   if (blockIdx.x < queues) {
     if (front_end::block(front_end_memory[0], launch, blockIdx.x))
-      worker::dismiss(launch, (gridDim.x - queues) * kBlockWarps);
+      worker::dismiss(*state, (gridDim.x - queues) * kBlockWarps);
   } else {
     const uint32_t worker_id = (blockIdx.x - queues) * kBlockWarps + threadIdx.x / kWarp;
-    worker::role(launch, worker_id, threadIdx.x % kWarp);
+    worker::role(*state, worker_id, threadIdx.x % kWarp);
   }
 }
 

@@ -12,7 +12,7 @@ struct FrontEnd {
   // 32 descriptors, or as many completions, on their way between memory and lanes. First, for its alignment.
   uint4 stage[kFetchWarps][4 * kWarp];
   uint4 completion_stage[2 * kWarp];
-  // What the scout found, and whose it is: see kEmpty.
+  // What the scout found, and whether it is there.
   uint4 find[4];
   uint32_t find_index;
   uint32_t find_state;
@@ -30,7 +30,6 @@ struct FrontEnd {
   // Running indices of the submission queue: taken by a fetch warp up to, admitted up to.
   uint32_t claimed;
   uint32_t admitted;
-  uint32_t outstanding;  // admitted and not completed
   uint32_t fetchers;     // fetch warps that have not ended
   uint32_t waits_for;
   uint32_t asks;
@@ -38,15 +37,11 @@ struct FrontEnd {
   // The completion queue's tail and the submission queue's head, tail in the low half: they change together, so that
   // sq_head never goes back from one completion to the next.
   alignas(8) uint64_t posted;
-  uint64_t counters[16];
+  // Each warp counts for itself: an atomic addition of 64 bits is a loop in shared memory.
+  uint64_t counters[kBlockWarps][16];
 };
 
 namespace front_end {
-
-// A find lies there for nobody, for the first fetch warp that takes it, or for the one that has.
-constexpr uint32_t kEmpty = 0, kFound = 1, kTaken = 2;
-// Fetch warps that do not sleep, and after how many fruitless looks they do.
-constexpr uint32_t kWakeful = 2, kWakefulSpins = 1u << 20;
 
 // Counters by their place in the register page.
 constexpr uint32_t kCycles = 0, kDescriptors = 1, kCompletions = 2, kTokens = 3, kBusy = 4, kWait = 6, kStallCq = 8,
@@ -55,6 +50,22 @@ static_assert(DOORBELL_CNT_CYCLES == 0x100 && DOORBELL_CNT_STALL_CQ == 0x100 + 8
               DOORBELL_CNT_ERRORS == 0x100 + 8 * kErrors, "counters are where the contract has them");
 
 __device__ __forceinline__ bool stopping(const FrontEnd& f) { return order::load_relaxed_block(&f.stopping) != 0; }
+
+// Adds to a counter of this warp. One lane calls it.
+__device__ __forceinline__ void tally(FrontEnd& f, uint32_t warp, uint32_t counter, uint64_t amount) {
+  uint64_t* const to = &f.counters[warp][counter];
+  order::store_relaxed_block(to, order::load_relaxed_block(to) + amount);
+}
+
+// Completions of the session, modulo 2^32.
+__device__ __forceinline__ uint32_t completed(const FrontEnd& f) {
+  uint32_t sum = 0;
+#pragma unroll 1
+  for (uint32_t warp = 0; warp < kBlockWarps; warp++) {
+    sum += static_cast<uint32_t>(order::load_relaxed_block(&f.counters[warp][kCompletions]));
+  }
+  return sum;
+}
 
 // ---------------------------------------------------------------- completions
 
@@ -77,7 +88,7 @@ __device__ __forceinline__ Reservation reserve(FrontEnd& f, uint32_t wanted, boo
     const uint32_t count = wanted <= room ? wanted : (some ? room : 0);
     if (count < wanted && !some) return Reservation{0, tail, sq_head};
     const uint64_t next = static_cast<uint64_t>(sq_head) << 32 | (tail + count);
-    const uint64_t seen = order::compare_swap_block(&f.posted, old, next);
+    const uint64_t seen = order::compare_swap_relaxed_block(&f.posted, old, next);
     if (seen == old) return Reservation{count, tail, sq_head};
     old = seen;
   }
@@ -125,64 +136,54 @@ struct Order {
   bool is_fence;
 };
 
-// Runs a short DECODE, but for writing its tokens.
+// Runs the short DECODEs of a warp, but for writing their tokens.
 __device__ __forceinline__ void run_brief(Order& o, const doorbell_session& config) {
   const uint32_t stream = policy::stream(o.desc.seed(), o.desc.rollout_id());
   const uint32_t period = policy::period(o.desc.checkpoint(), config.checkpoint_default);
   uint32_t digest = DOORBELL_DIGEST_INIT, checkpoint = period;
-  o.outcome = ended(0);
+  bool runs = o.is_brief;
 #pragma unroll
   for (uint32_t k = 0; k < kBrief; k++) {
-    if (o.outcome.status == 0) {
+    if (!__any_sync(kEveryLane, runs)) break;
+    if (runs) {
       const uint32_t draw = policy::draw(stream, o.desc.seq_len() + k);
       o.token[k] = policy::token_of(draw);
       digest = policy::fold(digest, o.token[k]);
       const bool eos = policy::is_eos(draw, config.eos_threshold);
       if (eos) o.outcome.flags |= DOORBELL_CFLAG_EOS;
+      o.outcome.added = k + 1;
+      o.outcome.result = digest;
       // The contract's order; no STOP can wait, as nothing comes between.
       if ((eos && o.desc.has(DOORBELL_FLAG_EOS_STOPS)) || k + 1 == o.desc.max_tokens()) {
-        o.outcome.status = DOORBELL_STATUS_DONE;
+        runs = false;
       } else if (k + 1 == checkpoint) {
         if (!o.desc.has(DOORBELL_FLAG_RESIDENT)) {
           o.outcome.status = DOORBELL_STATUS_REWARD_NEEDED;
+          runs = false;
         } else if (policy::score(digest) < config.reward_threshold) {
-          o.outcome.status = DOORBELL_STATUS_DONE;
           o.outcome.flags |= DOORBELL_CFLAG_REJECTED;
+          runs = false;
         } else {
           checkpoint += period;
         }
       }
-      o.outcome.added = k + 1;
     }
   }
-  o.outcome.result = digest;
 }
 
 // Checks a lane's descriptor and decides how it is to be executed. Everything that needs no order happens here.
 __device__ __forceinline__ void classify(Order& o, uint32_t index, const doorbell_session& config) {
-  o.is_long = o.is_brief = o.is_stop = o.is_fence = false;
-  o.place = 0;
-  if (!o.live) return;
+  // Without branches, as the lanes of a warp differ.
   const uint32_t error = verifies(o.desc, index) ? error_of(o.desc, config) : DOORBELL_ERR_BAD_CHECK;
-  if (error != DOORBELL_ERR_NONE) {
-    o.outcome = ended(DOORBELL_STATUS_ERROR, error);
-    return;
-  }
-  o.is_fence = o.desc.has(DOORBELL_FLAG_FENCE);
-  switch (o.desc.opcode()) {
-    case DOORBELL_OP_DECODE:
-      o.is_brief = o.desc.max_tokens() <= kBrief && config.wait_states == 0;
-      o.is_long = !o.is_brief;
-      if (o.is_brief) run_brief(o, config);
-      break;
-    case DOORBELL_OP_STOP:
-      o.is_stop = true;
-      o.outcome = ended(DOORBELL_STATUS_STOPPED);
-      break;
-    default:
-      o.outcome = ended(DOORBELL_STATUS_DONE);
-      break;
-  }
+  const bool good = o.live && error == DOORBELL_ERR_NONE;
+  const bool decode = good && o.desc.opcode() == DOORBELL_OP_DECODE;
+  o.place = 0;
+  o.is_brief = decode && o.desc.max_tokens() <= kBrief && config.wait_states == 0;
+  o.is_long = decode && !o.is_brief;
+  o.is_stop = good && o.desc.opcode() == DOORBELL_OP_STOP;
+  o.is_fence = good && o.desc.has(DOORBELL_FLAG_FENCE);
+  o.outcome = ended(!good ? DOORBELL_STATUS_ERROR : o.is_stop ? DOORBELL_STATUS_STOPPED : DOORBELL_STATUS_DONE, error);
+  if (__any_sync(kEveryLane, o.is_brief)) run_brief(o, config);
 }
 
 // Which of two short DECODEs of one rollout writes first: how many below this lane are of its rollout. `rounds` is one
@@ -195,45 +196,49 @@ __device__ __forceinline__ void rank_briefs(Order& o, uint32_t briefs, uint32_t 
   rounds = __reduce_max_sync(kEveryLane, o.rank) + 1;
 }
 
+// Finds places for the long DECODEs in `longs` and enters them in the table of those that run. Returns each lane's
+// place (0 for other lanes), or RunningTable::kNone to all, and nothing has changed, if there are too few. (Here and below: code that is rare, or waits anyway, is kept out of the way of the
+// rest, which is too long a stretch for the instruction cache as it is.)
+__device__ __noinline__ uint32_t enter(FrontEnd& f, uint32_t rollout_id, uint32_t longs, uint32_t lane) {
+  const uint32_t taken = f.places_taken;
+  // The last place is never given out: see RunningTable.
+  const uint32_t limit = f.config.workers == 0 ? kPlaces - 1 : min(f.config.workers, kPlaces - 1);
+  const uint32_t free = limit - (taken - order::load_acquire_block(&f.places_given));
+  if (__any_sync(kEveryLane, __popc(longs) > free)) return RunningTable::kNone;
+  uint32_t place = 0;
+  bool entered = false;
+  if (longs >> lane & 1) {
+    place = order::load_relaxed_block(&f.free_places[(taken + __popc(longs & ((1u << lane) - 1))) % (kPlaces - 1)]);
+    entered = f.running.enter(rollout_id, place);
+  }
+  if (__ballot_sync(kEveryLane, entered) == longs) return place;
+  if (entered) f.running.leave(rollout_id);
+  __syncwarp();
+  return RunningTable::kNone;
+}
+
 // Admits the lanes in `mask` if there are places, table entries and completion slots for all of them; else changes
 // nothing, and says what was missing. The caller has the turn: what happens here is all that the queue does one after
 // the other, so it is short.
-__device__ __forceinline__ uint32_t admit(FrontEnd& f, Order& o, uint32_t mask, uint32_t consumed_to, uint32_t lane,
-                                          uint32_t& first_completion) {
-  const uint32_t longs = __ballot_sync(kEveryLane, o.is_long) & mask;
+__device__ __forceinline__ uint32_t admit(FrontEnd& f, Order& o, uint32_t mask, uint32_t longs, uint32_t consumed_to,
+                                          uint32_t lane, uint32_t& first_completion) {
   const uint32_t instants = mask & ~longs;
   bool entered = false;
-  if (longs != 0) {
-    const uint32_t taken = f.places_taken;
-    // The last place is never given out: see RunningTable.
-    const uint32_t limit = f.config.workers == 0 ? kPlaces - 1 : min(f.config.workers, kPlaces - 1);
-    if (taken - order::load_acquire_block(&f.places_given) + __popc(longs) > limit) return DOORBELL_WAIT_WORKER;
-    if (longs >> lane & 1) {
-      o.place = order::load_relaxed_block(
-          &f.free_places[(taken + __popc(longs & ((1u << lane) - 1))) % (kPlaces - 1)]);
-      entered = f.running.enter(o.desc.rollout_id(), o.place);
-    }
-    if (__ballot_sync(kEveryLane, entered) != longs) {
-      if (entered) f.running.leave(o.desc.rollout_id());
-      __syncwarp();
-      return DOORBELL_WAIT_WORKER;
-    }
+  if (UNLIKELY(longs != 0)) {
+    o.place = enter(f, o.desc.rollout_id(), longs, lane);
+    if (o.place == RunningTable::kNone) return DOORBELL_WAIT_WORKER;
+    entered = longs >> lane & 1;
   }
   Reservation reservation{};
   if (lane == 0) {
-    // Counted before the reservation, so that nobody sees a completion without its descriptor.
-    order::add_relaxed_block(&f.outstanding, __popc(mask));
     reservation = reserve(f, __popc(instants), false, consumed_to, true);
-    if (reservation.count != __popc(instants)) order::add_relaxed_block(&f.outstanding, 0u - __popc(mask));
-    if (reservation.count == __popc(instants)) f.places_taken += __popc(longs);
+    if (reservation.count == __popc(instants) && longs != 0) f.places_taken += __popc(longs);
   }
   first_completion = __shfl_sync(kEveryLane, reservation.first, 0);
-  if (__shfl_sync(kEveryLane, reservation.count, 0) != __popc(instants)) {
-    if (entered) f.running.leave(o.desc.rollout_id());
-    __syncwarp();
-    return DOORBELL_WAIT_COMPLETION_SLOT;
-  }
-  return DOORBELL_WAIT_NOTHING;
+  if (__shfl_sync(kEveryLane, reservation.count, 0) == __popc(instants)) return DOORBELL_WAIT_NOTHING;
+  if (entered) f.running.leave(o.desc.rollout_id());
+  __syncwarp();
+  return DOORBELL_WAIT_COMPLETION_SLOT;
 }
 
 // Writes the tokens of the short DECODEs in `briefs`, while the warp has the turn: two of one rollout never write at the
@@ -241,29 +246,29 @@ __device__ __forceinline__ uint32_t admit(FrontEnd& f, Order& o, uint32_t mask, 
 __device__ __forceinline__ void write_brief_tokens(const FrontEnd& f, const Order& o, uint32_t briefs, uint32_t rounds,
                                                    uint32_t lane) {
   uint32_t* const to = reinterpret_cast<uint32_t*>(f.config.token_base + o.desc.delta_offset());
-  for (uint32_t round = 0; round < rounds; round++) {
-    if ((briefs >> lane & 1) && o.rank == round) {
+  const uint32_t added = briefs >> lane & 1 ? o.outcome.added : 0;
+  uint32_t round = 0;
+#pragma unroll 1
+  do {
 #pragma unroll
-      for (uint32_t k = 0; k < kBrief; k++)
-        if (k < o.outcome.added) order::store_relaxed_sys(to + k, o.token[k]);
-    }
+    for (uint32_t k = 0; k < kBrief; k++)
+      if (k < added && o.rank == round) order::store_relaxed_sys(to + k, o.token[k]);
     __syncwarp();
-  }
+  } while (UNLIKELY(++round < rounds));
 }
 
 // Hands the long DECODEs of `mask` to the workers and posts the completions of the others.
-__device__ __forceinline__ void finish(FrontEnd& f, const Launch& launch, uint32_t queue, uint32_t session,
-                                       const Order& o, uint32_t mask, uint32_t first_completion, uint32_t consumed_to,
-                                       uint4* stage, uint32_t lane) {
-  const uint32_t longs = __ballot_sync(kEveryLane, o.is_long) & mask;
+__device__ __forceinline__ void finish(FrontEnd& f, DeviceState& state, uint32_t queue, uint32_t session,
+                                       const Order& o, uint32_t mask, uint32_t longs, uint32_t first_completion,
+                                       uint32_t consumed_to, uint4* stage, uint32_t warp, uint32_t lane) {
   const uint32_t instants = mask & ~longs;
   const uint32_t below = (1u << lane) - 1;
-  if (longs != 0) {
+  if (UNLIKELY(longs != 0)) {
     uint32_t ticket = 0;
-    if (lane == 0) ticket = order::take_tickets_gpu(&launch.state->work_tail, __popc(longs));
+    if (lane == 0) ticket = order::take_tickets_gpu(&state.work_tail, __popc(longs));
     ticket = __shfl_sync(kEveryLane, ticket, 0) + __popc(longs & below);
     if (longs >> lane & 1) {
-      Place& place = launch.state->places[queue][o.place];
+      Place& place = state.places[queue][o.place];
       place.rollout_id = o.desc.rollout_id();
       place.seed = o.desc.seed();
       place.seq_len = o.desc.seq_len();
@@ -278,7 +283,7 @@ __device__ __forceinline__ void finish(FrontEnd& f, const Launch& launch, uint32
       place.wait_states = f.config.wait_states;
       place.reward_threshold = f.config.reward_threshold;
       place.session = session;
-      order::store_release_gpu(&launch.state->work[ticket % kWorkSlots],
+      order::store_release_gpu(&state.work[ticket % kWorkSlots],
                                static_cast<uint64_t>(ticket + 1) << 32 | queue << 16 | o.place);
     }
   }
@@ -303,24 +308,29 @@ __device__ __forceinline__ void finish(FrontEnd& f, const Launch& launch, uint32
   if (briefs != 0) order::fence_sys();
   write_completions(f, halves, __popc(instants), first_completion, lane);
 
-  const bool failed = mine && o.outcome.status == DOORBELL_STATUS_ERROR;
-  const uint32_t errors = __ballot_sync(kEveryLane, failed);
-  const uint32_t prefills = __ballot_sync(kEveryLane, mine && !failed && o.desc.opcode() == DOORBELL_OP_PREFILL);
-  const uint32_t asking = __ballot_sync(kEveryLane, mine && (failed || o.desc.has(DOORBELL_FLAG_INTERRUPT)));
-  const uint32_t tokens = briefs == 0 ? 0 : __reduce_add_sync(kEveryLane, mine ? o.outcome.added : 0);
-  const uint32_t lines =
-      briefs == 0 ? 0
-                  : __reduce_add_sync(kEveryLane, mine && o.is_brief ? lines_of(o.desc.delta_offset(), o.outcome.added) : 0);
+  // Errors, prefixes and interrupts are rare: one vote for all of them.
+  const bool failed = o.outcome.status == DOORBELL_STATUS_ERROR, prefill = o.desc.opcode() == DOORBELL_OP_PREFILL;
+  if (UNLIKELY(__any_sync(kEveryLane, mine && (failed || prefill || o.desc.has(DOORBELL_FLAG_INTERRUPT))))) {
+    const uint32_t errors = __ballot_sync(kEveryLane, mine && failed);
+    const uint32_t prefills = __ballot_sync(kEveryLane, mine && !failed && prefill);
+    const uint32_t asking = __ballot_sync(kEveryLane, mine && (failed || o.desc.has(DOORBELL_FLAG_INTERRUPT)));
+    if (lane == 0) {
+      tally(f, warp, kErrors, __popc(errors));
+      tally(f, warp, kPrefixes, __popc(prefills));
+      // Of the highest lane: completions are in the order of lanes.
+      if (asking != 0) note_ask(f, first_completion + __popc(instants & (kEveryLane >> __clz(asking))) - 1);
+    }
+  }
+  const uint32_t ended = __popc(instants);
+  uint32_t tokens = 0, lines = 0;
+  if (briefs != 0) {
+    tokens = __reduce_add_sync(kEveryLane, mine && o.is_brief ? o.outcome.added : 0);
+    lines = __reduce_add_sync(kEveryLane, mine && o.is_brief ? lines_of(o.desc.delta_offset(), o.outcome.added) : 0);
+  }
   if (lane == 0) {
-    const uint32_t count = __popc(instants);
-    order::count_block(&f.counters[kCompletions], count);
-    order::count_block(&f.counters[kWriteBeats], count + lines);
-    if (tokens != 0) order::count_block(&f.counters[kTokens], tokens);
-    if (errors != 0) order::count_block(&f.counters[kErrors], __popc(errors));
-    if (prefills != 0) order::count_block(&f.counters[kPrefixes], __popc(prefills));
-    if (asking != 0) note_ask(f, first_completion + __popc(instants & ((2u << (31 - __clz(asking))) - 1)) - 1);
-    // What had to be ordered was so by the fence above.
-    order::add_relaxed_block(&f.outstanding, 0u - count);
+    tally(f, warp, kCompletions, ended);
+    tally(f, warp, kTokens, tokens);
+    tally(f, warp, kWriteBeats, ended + lines);
   }
   __syncwarp();
 }
@@ -330,8 +340,8 @@ __device__ __forceinline__ void finish(FrontEnd& f, const Launch& launch, uint32
 // One fetch warp's part of a session.
 struct Fetcher {
   FrontEnd& f;
-  const Launch& launch;
-  const uint32_t queue, session, lane;
+  DeviceState& state;
+  const uint32_t queue, session, warp, lane;
   uint4* const stage;
 
   // Element of the stage that holds quarter `k` of descriptor `d`: permuted so that neither side meets a bank twice.
@@ -357,30 +367,8 @@ struct Fetcher {
     __syncwarp();
   }
 
-  // Takes the slots from `first` on; false if another warp was faster.
-  __device__ __forceinline__ bool claim(uint32_t first, uint32_t count) {
-    uint32_t seen = 0;
-    if (lane == 0) seen = order::compare_swap_block(&f.claimed, first, first + count);
-    seen = __shfl_sync(kEveryLane, seen, 0);
-    __syncwarp();
-    return seen == first;
-  }
-
-  // Takes what the scout has found, if there is anything; its index is then `first`.
-  __device__ __forceinline__ bool take_find(uint32_t& first) {
-    uint32_t taken = 0;
-    if (lane == 0 && order::load_acquire_block(&f.find_state) == kFound)
-      taken = order::compare_swap_block(&f.find_state, kFound, kTaken) == kFound;
-    if (__shfl_sync(kEveryLane, taken, 0) == 0) return false;
-    __syncwarp();
-    first = f.find_index;
-    if (lane < 4) stage[staged(0, lane)] = f.find[lane];
-    __syncwarp();
-    if (lane == 0) order::store_release_block(&f.find_state, kEmpty);
-    return true;
-  }
-
-  __device__ __forceinline__ bool quiet() const { return order::load_acquire_block(&f.outstanding) == 0; }
+  // Whether all descriptors before `index` have completed.
+  __device__ __forceinline__ bool quiet(uint32_t index) const { return index - f.config.sq_start == completed(f); }
 
   // Notes what the oldest descriptor waits for, and for how long since `since`, which is moved on (R15). False if the
   // session ends: then there is nothing to wait for.
@@ -391,7 +379,7 @@ struct Fetcher {
     relax(spins);
     const long long now = clock64();
     if (lane == 0) {
-      order::count_block(&f.counters[counter], now - since);
+      tally(f, warp, counter, now - since);
       order::store_relaxed_block(&f.waits_for, waits_for);
     }
     since = now;
@@ -399,137 +387,200 @@ struct Fetcher {
   }
 
   // What a descriptor that is taken alone has to wait for, by its rules.
-  __device__ __forceinline__ uint32_t held_by(uint32_t rollout, bool fence, bool is_stop) {
+  __device__ __forceinline__ uint32_t held_by(uint32_t index, uint32_t rollout, bool fence, bool is_stop) {
     // R7: all earlier ones have completed.
-    if (fence && !__all_sync(kEveryLane, quiet())) return DOORBELL_WAIT_FENCE;
+    if (fence && !__all_sync(kEveryLane, quiet(index))) return DOORBELL_WAIT_FENCE;
     // R5: one descriptor of a rollout at a time, in order.
     const uint32_t place = f.running.find(rollout);
     if (__all_sync(kEveryLane, place == RunningTable::kNone)) return DOORBELL_WAIT_NOTHING;
     if (!is_stop) return DOORBELL_WAIT_ROLLOUT;
     // R8: the rollout ends at the next token boundary that its worker comes to.
-    if (lane == 0 && place != RunningTable::kNone) order::store_relaxed_gpu(&launch.state->places[queue][place].stop, 1);
+    if (lane == 0 && place != RunningTable::kNone) order::store_relaxed_gpu(&state.places[queue][place].stop, 1);
     __syncwarp();
     return DOORBELL_WAIT_STOP;
   }
 
-  // Executes the `count` descriptors from `first` on, which are staged. False if the session ends first.
-  __device__ bool execute(uint32_t first, uint32_t count) {
-    Order o;
+  // The descriptors of the lanes below `count`, staged at `from`.
+  __device__ __forceinline__ void take(Order& o, const uint4* from, uint32_t count) const {
     o.live = lane < count;
     o.desc = Descriptor{};
     if (o.live) {
 #pragma unroll
-      for (uint32_t k = 0; k < 4; k++) o.desc.quarter[k] = stage[staged(lane, k)];
+      for (uint32_t k = 0; k < 4; k++) o.desc.quarter[k] = from[staged(lane, k)];
     }
     __syncwarp();
+  }
+
+  // Executes the `count` descriptors from `first` on, staged at `from`. False if the session ends first.
+  __device__ __forceinline__ bool execute(const uint4* from, uint32_t first, uint32_t count) {
+    Order o;
+    take(o, from, count);
+    // The scout may find the next one.
+    if (from == f.find && lane == 0) order::store_release_block(&f.find_state, 0);
+    classify(o, first + lane, f.config);
+    const uint32_t briefs = __ballot_sync(kEveryLane, o.is_brief);
+    uint32_t rounds = 0;
+    rank_briefs(o, briefs, lane, rounds);
+    const bool usual = __all_sync(kEveryLane, !o.is_long && !o.is_stop && !o.is_fence);
+    const uint32_t consumed_to = first + count;
+
+    // The turn: all that the queue does one after the other. In the usual case, that nothing waits for anything and
+    // there is room, it is the one exchange of `posted`.
+    uint64_t posted = 0;
+    uint32_t released = 0, running = 0;
+    for (;;) {
+      const uint32_t ahead = first - order::load_acquire_block(&f.admitted);
+      posted = order::load_relaxed_block(&f.posted);
+      released = order::load_acquire_block(&f.cq_head);
+      running = order::load_acquire_block(&f.running.entries);
+      if (ahead == 0) break;
+      if (stopping(f)) return false;
+      // Those whose turn is far away sleep; the next ones do not.
+      if (ahead > 2 * kWarp) __nanosleep(20);
+    }
+    __syncwarp();
+    const uint32_t first_completion = __shfl_sync(kEveryLane, static_cast<uint32_t>(posted), 0);
+    bool admitted = false;
+    // R4: never beyond what the host has released.
+    if (lane == 0 && usual && running == 0 && f.config.cq_size - (first_completion - released) >= count) {
+      const uint64_t next = static_cast<uint64_t>(consumed_to) << 32 | (first_completion + count);
+      admitted = order::compare_swap_relaxed_block(&f.posted, posted, next) == posted;
+    }
+    if (UNLIKELY(!__any_sync(kEveryLane, admitted))) {
+      if (o.live) {
+#pragma unroll
+        for (uint32_t k = 0; k < 4; k++) stage[staged(lane, k)] = o.desc.quarter[k];
+      }
+      __syncwarp();
+      return execute_in_general(f, state, queue, session, warp, first, count);
+    }
+    if (briefs != 0) write_brief_tokens(f, o, briefs, rounds, lane);
+    if (lane == 0) order::store_release_block(&f.admitted, consumed_to);
+
+    // What is left needs no order.
+    const uint32_t all = count == kWarp ? kEveryLane : (1u << count) - 1;
+    finish(f, state, queue, session, o, all, 0, first_completion, consumed_to, stage, warp, lane);
+    if (lane == 0) tally(f, warp, kDescriptors, count);
+    return true;
+  }
+
+  // The same for what is staged, with all that may come: long DECODEs, STOPs, fences, full queues. The warp has the turn.
+  // A function of its own, so that it does not lie among the code of the usual case.
+  static __device__ __noinline__ bool execute_in_general(FrontEnd& f, DeviceState& state, uint32_t queue,
+                                                         uint32_t session, uint32_t warp, uint32_t first,
+                                                         uint32_t count) {
+    return Fetcher{f, state, queue, session, warp, threadIdx.x % kWarp, f.stage[warp]}.in_general(first, count);
+  }
+
+  __device__ __forceinline__ bool in_general(uint32_t first, uint32_t count) {
+    Order o;
+    take(o, stage, count);
     classify(o, first + lane, f.config);
     const uint32_t longs = __ballot_sync(kEveryLane, o.is_long);
     const uint32_t briefs = __ballot_sync(kEveryLane, o.is_brief);
     uint32_t rounds = 0;
     rank_briefs(o, briefs, lane, rounds);
-
     // What is to be taken one by one: what waits for others, or makes them wait.
-    bool alone = o.is_fence || o.is_stop || (o.is_long && f.config.workers == 1);
-    if (longs != 0 && count > 1) {
-      const uint32_t same = __match_any_sync(kEveryLane, o.desc.rollout_id());
-      alone |= o.live && (same & longs & ((1u << lane) - 1)) != 0;
-    }
-    bool one_by_one = __any_sync(kEveryLane, alone);
+    const uint32_t same = __match_any_sync(kEveryLane, o.desc.rollout_id());
+    const bool alone = o.is_fence || o.is_stop || (o.is_long && f.config.workers == 1) ||
+                       (o.live && (same & longs & ((1u << lane) - 1)) != 0) ||
+                       (o.live && f.running.find(o.desc.rollout_id()) != RunningTable::kNone);
+    const bool one_by_one = __any_sync(kEveryLane, alone);
     const uint32_t consumed_to = first + count;
-    uint32_t left = count == kWarp ? kEveryLane : (1u << count) - 1;
-
-    // The turn.
-    uint32_t spins = 0;
-    while (order::load_acquire_block(&f.admitted) != first) {
-      if (stopping(f)) return false;
-      relax(spins);
-    }
-    if (!f.running.empty())
-      one_by_one |= __any_sync(kEveryLane, o.live && f.running.find(o.desc.rollout_id()) != RunningTable::kNone);
-    bool has_turn = true;
-    long long since = 0;
+    long long since = clock64();
+    uint32_t spins = 0, left = count == kWarp ? kEveryLane : (1u << count) - 1;
+    bool has_turn = true, alone_from_here = one_by_one;
     while (left != 0) {
-      const uint32_t mask = one_by_one ? left & (0u - left) : left;
-      uint32_t first_completion = 0;
-      uint32_t missing = DOORBELL_WAIT_NOTHING;
-      bool fence = false;
-      if (one_by_one) {
-        const uint32_t k = __ffs(mask) - 1;
-        fence = __shfl_sync(kEveryLane, o.is_fence, k);
-        missing = held_by(__shfl_sync(kEveryLane, o.desc.rollout_id(), k), fence, __shfl_sync(kEveryLane, o.is_stop, k));
-      }
-      if (missing == DOORBELL_WAIT_NOTHING) missing = admit(f, o, mask, consumed_to, lane, first_completion);
+      const uint32_t k = __ffs(left) - 1, mask = alone_from_here ? 1u << k : left;
+      const bool fence = __shfl_sync(kEveryLane, o.is_fence, k);
+      uint32_t first_completion = 0, missing = DOORBELL_WAIT_NOTHING;
+      if (alone_from_here)
+        missing = held_by(first + k, __shfl_sync(kEveryLane, o.desc.rollout_id(), k), fence,
+                          __shfl_sync(kEveryLane, o.is_stop, k));
+      if (missing == DOORBELL_WAIT_NOTHING)
+        missing = admit(f, o, mask, longs & mask, consumed_to, lane, first_completion);
       if (missing != DOORBELL_WAIT_NOTHING) {
-        one_by_one = true;
-        if (since == 0) since = clock64();
+        // Not all at once, then.
+        alone_from_here = true;
         if (!keep_waiting(missing, since, spins)) return false;
         continue;
       }
-      if ((briefs & mask) != 0) write_brief_tokens(f, o, briefs & mask, one_by_one ? kWarp : rounds, lane);
+      if ((briefs & mask) != 0) {
+        if (alone_from_here) o.rank = 0;
+        write_brief_tokens(f, o, briefs & mask, alone_from_here ? 1 : rounds, lane);
+      }
       left &= ~mask;
-      if (left == 0 && !one_by_one) {
-        // The turn passes on; what is left needs no order.
-        __syncwarp();
+      if (left == 0 && !alone_from_here) {
         if (lane == 0) order::store_release_block(&f.admitted, consumed_to);
         has_turn = false;
       }
-      finish(f, launch, queue, session, o, mask, first_completion, consumed_to, stage, lane);
+      finish(f, state, queue, session, o, mask, longs & mask, first_completion, consumed_to, stage, warp, lane);
       // R7: and none later starts before it has. R5: one worker completes in order.
-      if (fence || (f.config.workers == 1 && (longs & mask) != 0)) {
-        if (since == 0) since = clock64();
-        while (!__all_sync(kEveryLane, quiet()))
+      if (alone_from_here && (fence || ((longs & mask) != 0 && f.config.workers == 1))) {
+        while (!__all_sync(kEveryLane, quiet(first + k + 1)))
           if (!keep_waiting(DOORBELL_WAIT_FENCE, since, spins)) return false;
       }
     }
     if (lane == 0) {
-      if (since != 0) order::store_relaxed_block(&f.waits_for, DOORBELL_WAIT_NOTHING);
-      order::count_block(&f.counters[kDescriptors], count);
+      order::store_relaxed_block(&f.waits_for, DOORBELL_WAIT_NOTHING);
+      tally(f, warp, kDescriptors, count);
       if (has_turn) order::store_release_block(&f.admitted, consumed_to);
     }
     __syncwarp();
     return true;
   }
 
-  __device__ void role(uint32_t warp) {
-    fetch_until_stopped(warp);
+  __device__ void role() {
+    while (!__any_sync(kEveryLane, stopping(f))) {
+      uint32_t first = 0, count = 0;
+      // What the scout finds has a warp of its own: the others may all be waiting for the turns behind it.
+      const bool express = warp == kExpressWarp;
+      if (!(express ? take_find(first, count) : take_known(first, count))) continue;
+      if (!execute(express ? f.find : stage, first, count)) break;
+    }
     __syncwarp();
     if (lane == 0) order::add_acq_rel_block(&f.fetchers, 0u - 1);
   }
 
  private:
-  __device__ __forceinline__ void fetch_until_stopped(uint32_t warp) {
-    uint32_t idle = 0;
-    while (!__any_sync(kEveryLane, stopping(f))) {
-      // One lane decides for the warp.
-      uint32_t first = 0, known = 0;
-      if (lane == 0) {
-        first = order::load_acquire_block(&f.claimed);
-        known = order::load_acquire_block(&f.sq_tail) - first;
-      }
-      first = __shfl_sync(kEveryLane, first, 0);
-      known = __shfl_sync(kEveryLane, known, 0);
+  // Takes what the scout has found, if there is something.
+  __device__ __forceinline__ bool take_find(uint32_t& first, uint32_t& count) {
+    if (!__any_sync(kEveryLane, order::load_acquire_block(&f.find_state) != 0)) return false;
+    first = f.find_index;
+    count = 1;
+    return true;
+  }
+
+  // Takes and stages up to 32 of the descriptors that the doorbell has told of, if there are some.
+  __device__ __forceinline__ bool take_known(uint32_t& first, uint32_t& count) {
+    uint32_t known = 0, seen = 0;
+    // One lane decides for the warp.
+    if (lane == 0) {
+      first = order::load_acquire_block(&f.claimed);
+      known = order::load_acquire_block(&f.sq_tail) - first;
       // The check words may have published more than the doorbell has told yet.
       if (known > f.config.sq_size) known = 0;
-      uint32_t count = 1;
+      known = min(known, kWarp);
       if (known != 0) {
-        count = min(known, kWarp);
-        if (!claim(first, count)) continue;
-        load(first, count);
-      } else if (!take_find(first)) {
-        // The first warps stay awake for what the scout finds.
-        if (warp >= kWakeful || ++idle > kWakefulSpins) __nanosleep(100);
-        continue;
+        seen = order::compare_swap_block(&f.claimed, first, first + known);
+        if (seen != first) known = 0;
+      } else {
+        __nanosleep(100);
       }
-      idle = 0;
-      if (!execute(first, count)) return;
     }
+    count = __shfl_sync(kEveryLane, known, 0);
+    if (count == 0) return false;
+    first = __shfl_sync(kEveryLane, first, 0);
+    __syncwarp();
+    load(first, count);
+    return true;
   }
 };
 
 // ---------------------------------------------------------------- scout role
 
 // Polls the slot at the head of the queue for as long as the doorbell tells of nothing, and hands what is published by
-// its check word (R1) to a fetch warp. It is one warp, and does nothing else: the next look is on its way while the
+// its check word (R1) to the express warp. It is one warp, and does nothing else: the next look is on its way while the
 // last find is executed, and two that looked at one slot would have to wait for each other on the bus.
 __device__ void scout_role(FrontEnd& f, uint32_t lane) {
   while (!__any_sync(kEveryLane, stopping(f))) {
@@ -542,7 +593,7 @@ __device__ void scout_role(FrontEnd& f, uint32_t lane) {
     index = __shfl_sync(kEveryLane, index, 0);
     known = __shfl_sync(kEveryLane, known, 0);
     state = __shfl_sync(kEveryLane, state, 0);
-    if (state != kEmpty || (known != 0 && known <= f.config.sq_size)) continue;
+    if (state != 0 || (known != 0 && known <= f.config.sq_size)) continue;
     // Only four lanes read: to others the slot might show a later state.
     uint32_t share = 0;
     uint4 part = make_uint4(0, 0, 0, 0);
@@ -560,7 +611,7 @@ __device__ void scout_role(FrontEnd& f, uint32_t lane) {
     if (lane < 4) f.find[lane] = part;
     if (lane == 0) f.find_index = index;
     __syncwarp();
-    if (lane == 0) order::store_release_block(&f.find_state, kFound);
+    if (lane == 0) order::store_release_block(&f.find_state, 1);
     __syncwarp();
   }
 }
@@ -596,7 +647,7 @@ __device__ uint32_t completion_role(FrontEnd& f, const Launch& launch, uint32_t 
       if (count == 0) {
         // R4: the host has to release a slot first.
         if (lane == 0) {
-          order::count_block(&f.counters[kStallCq], 1);
+          tally(f, kCompletionWarp, kStallCq, 1);
           order::store_release_block(&f.waits_for, DOORBELL_WAIT_COMPLETION_SLOT);
         }
         relax(spins);
@@ -631,11 +682,10 @@ __device__ uint32_t completion_role(FrontEnd& f, const Launch& launch, uint32_t 
     }
     __syncwarp();
     if (lane == 0) {
-      order::count_block(&f.counters[kCompletions], ending ? 0 : count);
-      order::count_block(&f.counters[kWriteBeats], ending ? 0 : count);
+      tally(f, kCompletionWarp, kCompletions, ending ? 0 : count);
+      tally(f, kCompletionWarp, kWriteBeats, ending ? 0 : count);
       if (asking != 0) note_ask(f, reservation.first + 31 - __clz(asking));
       order::store_release_block(&f.places_given, f.places_given + count);
-      order::add_acq_rel_block(&f.outstanding, 0u - count);
     }
     __syncwarp();
     next += count;
@@ -644,21 +694,24 @@ __device__ uint32_t completion_role(FrontEnd& f, const Launch& launch, uint32_t 
 
 // ---------------------------------------------------------------- control role
 
-// Tells the host how far the session is. Its order is that of `outstanding` behind `sq_head`: what is consumed and not
-// outstanding has completed.
+// Tells the host how far the session is.
 __device__ __forceinline__ void publish(const FrontEnd& f, const Launch& launch, uint32_t queue, long long cycles,
                                         uint32_t heartbeat, uint32_t lane) {
   doorbell_mailbox& mailbox = launch.mailboxes[queue];
   const WorkerCounters& workers = launch.state->counters[queue];
   const uint32_t sq_head = order::load_acquire_block(&f.admitted);
-  const uint32_t outstanding = order::load_acquire_block(&f.outstanding);
+  // Read behind `sq_head`: at most as many as have not completed by now.
+  const uint32_t outstanding = sq_head - f.config.sq_start - completed(f);
   if (lane < 16) {
-    uint64_t value = order::load_relaxed_block(&f.counters[lane]);
+    uint64_t value = 0;
+#pragma unroll 1
+    for (uint32_t warp = 0; warp < kBlockWarps; warp++) {
+      value += order::load_relaxed_block(&f.counters[warp][lane == kReadBeats ? kDescriptors : lane]);
+    }
     if (lane == kCycles) value = cycles;
     if (lane == kTokens) value += order::load_relaxed_gpu(&workers.tokens);
     if (lane == kBusy) value = order::load_relaxed_gpu(&workers.busy);
     if (lane == kWait) value = order::load_relaxed_gpu(&workers.wait);
-    if (lane == kReadBeats) value = order::load_relaxed_block(&f.counters[kDescriptors]);
     if (lane == kWriteBeats) value += order::load_relaxed_gpu(&workers.lines);
     order::store_relaxed_sys(&mailbox.counters[lane], value);
   }
@@ -690,9 +743,8 @@ __device__ void control_role(FrontEnd& f, const Launch& launch, uint32_t queue, 
     heartbeat++;
     // What has changed is told every few rounds; that nothing has, now and then.
     if (heartbeat % 4 == 0) {
-      const uint64_t now = order::load_relaxed_block(&f.posted) + order::load_relaxed_block(&f.outstanding) +
-                           order::load_relaxed_gpu(&launch.state->counters[queue].tokens) +
-                           order::load_relaxed_block(&f.counters[kCompletions]);
+      const uint64_t now = order::load_relaxed_block(&f.posted) + completed(f) +
+                           order::load_relaxed_gpu(&launch.state->counters[queue].tokens);
       const uint64_t news = __shfl_sync(kEveryLane, now, 0);
       if (news != published || heartbeat % 64 == 0) {
         published = news;
@@ -743,9 +795,9 @@ __device__ bool block(FrontEnd& f, const Launch& launch, uint32_t queue) {
     if (session % 2 == 1) {
       for (uint32_t k = threadIdx.x; k < RunningTable::kSets; k += kBlockThreads) f.running.clear_set(k);
       for (uint32_t k = threadIdx.x; k < kPlaces; k += kBlockThreads) f.free_places[k] = k;
-      if (threadIdx.x < 16) f.counters[threadIdx.x] = 0;
+      if (threadIdx.x < 16 * kBlockWarps) f.counters[threadIdx.x / 16][threadIdx.x % 16] = 0;
       if (threadIdx.x == 0) {
-        f.find_state = f.running.entries = f.places_taken = f.places_given = f.outstanding = f.waits_for = f.asks = f.asked = 0;
+        f.find_state = f.running.entries = f.places_taken = f.places_given = f.waits_for = f.asks = f.asked = 0;
         f.stopping = 0;
         f.fetchers = kFetchWarps;
         f.sq_tail = f.claimed = f.admitted = f.config.sq_start;
@@ -766,7 +818,7 @@ __device__ bool block(FrontEnd& f, const Launch& launch, uint32_t queue) {
       } else if (warp == kScoutWarp) {
         scout_role(f, lane);
       } else {
-        Fetcher{f, launch, queue, session, lane, f.stage[warp]}.role(warp);
+        Fetcher{f, *launch.state, queue, session, warp, lane, f.stage[warp]}.role();
       }
       // R12: behind this barrier, and the fence of the acknowledgement, nothing of the session writes memory.
       __syncthreads();

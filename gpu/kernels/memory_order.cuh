@@ -156,16 +156,16 @@ __device__ __forceinline__ uint32_t compare_swap_block(uint32_t* to, uint32_t ex
   return old;
 }
 
-__device__ __forceinline__ uint64_t compare_swap_block(uint64_t* to, uint64_t expected, uint64_t value) {
+// Hands out numbers, and no memory with them.
+__device__ __forceinline__ uint64_t compare_swap_relaxed_block(uint64_t* to, uint64_t expected, uint64_t value) {
   uint64_t old;
-  asm volatile("atom.cas.acq_rel.cta.shared.b64 %0, [%1], %2, %3;"
+  asm volatile("atom.cas.relaxed.cta.shared.b64 %0, [%1], %2, %3;"
                : "=l"(old) : "r"(shared_address(to)), "l"(expected), "l"(value) : "memory");
   return old;
 }
 
-__device__ __forceinline__ void count_block(uint64_t* counter, uint64_t amount) {
-  asm volatile("red.add.relaxed.cta.shared.u64 [%0], %1;"
-               :: "r"(shared_address(counter)), "l"(amount) : "memory");
+__device__ __forceinline__ void store_relaxed_block(uint64_t* to, uint64_t value) {
+  asm volatile("st.relaxed.cta.shared.u64 [%0], %1;" :: "r"(shared_address(to)), "l"(value) : "memory");
 }
 
 }  // namespace order

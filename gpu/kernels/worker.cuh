@@ -15,15 +15,15 @@ __device__ __forceinline__ void wait_cycles(uint32_t cycles, Stopped stopped) {
   }
 }
 
-__device__ __forceinline__ void run(const Launch& launch, uint32_t queue, uint32_t place_index, uint32_t worker_id,
+__device__ __forceinline__ void run(DeviceState& state, uint32_t queue, uint32_t place_index, uint32_t worker_id,
                                     uint32_t lane) {
-  Place& place = launch.state->places[queue][place_index];
+  Place& place = state.places[queue][place_index];
   const long long start_clock = clock64();
   const uint32_t max_tokens = place.max_tokens, seq_len = place.seq_len, flags = place.flags, period = place.period;
   const uint32_t eos_threshold = place.eos_threshold, wait_states = place.wait_states;
   const uint32_t stream = policy::stream(place.seed, place.rollout_id);
   uint32_t* const tokens = reinterpret_cast<uint32_t*>(place.tokens);
-  const uint32_t* const abandon = &launch.state->abandon[queue * 32];
+  const uint32_t* const abandon = &state.abandon[queue * 32];
   const uint32_t session = place.session;
 
   uint32_t produced = 0, digest = DOORBELL_DIGEST_INIT, checkpoint = period, ended_as = 0, completion_flags = 0;
@@ -57,7 +57,7 @@ __device__ __forceinline__ void run(const Launch& launch, uint32_t queue, uint32
     }
     produced += count;
     if (ends != 0) completion_flags |= DOORBELL_CFLAG_EOS;
-    if (lane == 0) order::count_gpu(&launch.state->counters[queue].tokens, count);
+    if (lane == 0) order::count_gpu(&state.counters[queue].tokens, count);
 
     // What ends a DECODE: the contract's order.
     if (eos_stops || produced == max_tokens) {
@@ -81,7 +81,7 @@ __device__ __forceinline__ void run(const Launch& launch, uint32_t queue, uint32
   // The tokens of every lane come before the news of the end.
   __syncwarp();
   if (lane == 0) {
-    WorkerCounters& counters = launch.state->counters[queue];
+    WorkerCounters& counters = state.counters[queue];
     if (!abandoned) {
       const Outcome outcome{ended_as, DOORBELL_ERR_NONE, completion_flags, produced, digest};
       ulonglong2 halves[2];
@@ -92,24 +92,23 @@ __device__ __forceinline__ void run(const Launch& launch, uint32_t queue, uint32
     }
     order::count_gpu(&counters.busy, clock64() - start_clock);
     order::count_gpu(&counters.wait, static_cast<uint64_t>(wait_states) * produced);
-    const uint32_t ticket = order::take_tickets_gpu(&launch.state->done_tail[queue * 32], 1);
-    order::store_release_gpu(&launch.state->done[queue][ticket % kPlaces],
+    const uint32_t ticket = order::take_tickets_gpu(&state.done_tail[queue * 32], 1);
+    order::store_release_gpu(&state.done[queue][ticket % kPlaces],
                              static_cast<uint64_t>(ticket + 1) << 32 | place_index);
   }
 }
 
 // Tells as many workers to end, once every front end has.
-__device__ void dismiss(const Launch& launch, uint32_t workers) {
+__device__ void dismiss(DeviceState& state, uint32_t workers) {
   for (uint32_t k = threadIdx.x; k < workers; k += blockDim.x) {
-    const uint32_t ticket = order::take_tickets_gpu(&launch.state->work_tail, 1);
-    order::store_release_gpu(&launch.state->work[ticket % kWorkSlots], static_cast<uint64_t>(ticket + 1) << 32 | kExit);
+    const uint32_t ticket = order::take_tickets_gpu(&state.work_tail, 1);
+    order::store_release_gpu(&state.work[ticket % kWorkSlots], static_cast<uint64_t>(ticket + 1) << 32 | kExit);
   }
 }
 
 // Takes tickets of the work queue, each in turn of its arrival, until one tells it to end. A worker looks at the slot of
 // its own ticket alone: two thousand that looked at one word would fill the part of the cache where that lies.
-__device__ void role(const Launch& launch, uint32_t worker_id, uint32_t lane) {
-  DeviceState& state = *launch.state;
+__device__ void role(DeviceState& state, uint32_t worker_id, uint32_t lane) {
   for (;;) {
     uint32_t ticket = 0;
     if (lane == 0) ticket = order::take_tickets_gpu(&state.work_head, 1);
@@ -123,7 +122,7 @@ __device__ void role(const Launch& launch, uint32_t worker_id, uint32_t lane) {
       relax(spins);
     }
     if (static_cast<uint32_t>(entry) == kExit) return;
-    run(launch, static_cast<uint32_t>(entry) >> 16, static_cast<uint32_t>(entry) & 0xFFFF, worker_id, lane);
+    run(state, static_cast<uint32_t>(entry) >> 16, static_cast<uint32_t>(entry) & 0xFFFF, worker_id, lane);
   }
 }
 

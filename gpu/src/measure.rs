@@ -228,7 +228,7 @@ impl Probes {
             LaunchConfig { grid_dim: (queues as u32, 1, 1), block_dim: (256, 1, 1), shared_mem_bytes: 0 };
         // SAFETY: the arguments are those of the kernel: `queues` rings of `depth` slots in `memory`, which outlives it.
         unsafe { launch.launch(config) }.map_err(self.failed("starting the bare transport"))?;
-        let batch: Vec<HwDesc> = one_token_batch(batch);
+        let batch = one_token_batch(batch);
         let elapsed = in_threads(pairs, threads, |pairs| {
             let mut out = vec![HwCompletion::default(); batch.len()];
             while pairs.iter().any(|pair| pair.completed < total) {
@@ -332,19 +332,20 @@ fn in_threads<T: Send>(
 pub fn throughput(drivers: &mut [Driver<GpuPlatform>], load: &Load) -> Result<f64, DeviceError> {
     let Load { queues, threads, batch, descriptors } = *load;
     assert_eq!(drivers.len(), queues, "a driver per queue pair");
-    let batch = one_token_batch(batch);
+    // Different rollouts: those of one would have to wait for each other (R5).
+    let pool = one_token_batch(DEPTH as usize);
     let queues: Vec<Queue<'_>> =
         drivers.iter_mut().map(|driver| Queue { driver, submitted: 0, completed: 0, done: 0 }).collect();
     let count = queues.len();
     let elapsed = in_threads(queues, threads, |queues| {
         let mut out = vec![HwCompletion::default(); 256];
-        while queues.iter().any(|queue| queue.completed < descriptors) {
+        while queues.iter().any(|queue| queue.completed < descriptors || queue.driver.in_flight() > 0) {
             for queue in &mut *queues {
                 let mut moved = 0;
                 if queue.submitted < descriptors {
-                    // A batch that did not fit goes on where it stopped.
-                    let from = (queue.submitted % batch.len() as u64) as usize;
-                    moved = queue.driver.submit(&batch[from..])?;
+                    let from = (queue.submitted % u64::from(DEPTH)) as usize;
+                    let size = batch.min(pool.len() - from);
+                    moved = queue.driver.submit(&pool[from..from + size])?;
                     queue.submitted += moved as u64;
                 }
                 let mut taken = queue.driver.poll_ready(&mut out)?;
