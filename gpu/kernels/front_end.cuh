@@ -172,9 +172,9 @@ __device__ __forceinline__ void run_brief(Order& o, const doorbell_session& conf
 }
 
 // Checks a lane's descriptor and decides how it is to be executed. Everything that needs no order happens here.
-__device__ __forceinline__ void classify(Order& o, uint32_t index, const doorbell_session& config) {
+__device__ __forceinline__ void classify(Order& o, uint32_t index, bool verified, const doorbell_session& config) {
   // Without branches, as the lanes of a warp differ.
-  const uint32_t error = verifies(o.desc, index) ? error_of(o.desc, config) : DOORBELL_ERR_BAD_CHECK;
+  const uint32_t error = verified || verifies(o.desc, index) ? error_of(o.desc, config) : DOORBELL_ERR_BAD_CHECK;
   const bool good = o.live && error == DOORBELL_ERR_NONE;
   const bool decode = good && o.desc.opcode() == DOORBELL_OP_DECODE;
   o.place = 0;
@@ -292,21 +292,30 @@ __device__ __forceinline__ void finish(FrontEnd& f, DeviceState& state, uint32_t
   const bool mine = instants >> lane & 1;
   const uint32_t rank = __popc(instants & below);
   const uint32_t briefs = __ballot_sync(kEveryLane, mine && o.is_brief);
-  ulonglong2* const halves = reinterpret_cast<ulonglong2*>(stage);
-  if (mine) {
-    ulonglong2 pair[2];
-    write_completion(pair, o.desc.user_data(), o.desc.rollout_id(), o.desc.seq_len(), o.desc.reward_model_id(), 0,
-                     o.outcome);
-    const uint32_t index = first_completion + rank;
-    place_completion(pair[1], consumed_to, phase_of(index, f.config.cq_size));
-    halves[2 * rank] = pair[0];
-    halves[2 * rank + 1] = pair[1];
-  }
-  __syncwarp();
   // The tokens of every lane before the completions of any. Without tokens there is nothing to order: the halves of a
   // completion are told apart by the host's mark (R4).
-  if (briefs != 0) order::fence_sys();
-  write_completions(f, halves, __popc(instants), first_completion, lane);
+  ulonglong2 pair[2];
+  write_completion(pair, o.desc.user_data(), o.desc.rollout_id(), o.desc.seq_len(), o.desc.reward_model_id(), 0,
+                   o.outcome);
+  place_completion(pair[1], consumed_to, phase_of(first_completion + rank, f.config.cq_size));
+  if ((instants & (instants - 1)) == 0) {
+    if (briefs != 0) order::fence_sys();
+    if (mine) {
+      ulonglong2* const to = reinterpret_cast<ulonglong2*>(
+          f.config.cq_base + 32ull * (first_completion & (f.config.cq_size - 1)));
+      order::store_relaxed_sys(to, pair[0]);
+      order::store_relaxed_sys(to + 1, pair[1]);
+    }
+  } else {
+    ulonglong2* const halves = reinterpret_cast<ulonglong2*>(stage);
+    if (mine) {
+      halves[2 * rank] = pair[0];
+      halves[2 * rank + 1] = pair[1];
+    }
+    __syncwarp();
+    if (briefs != 0) order::fence_sys();
+    write_completions(f, halves, __popc(instants), first_completion, lane);
+  }
 
   // Errors, prefixes and interrupts are rare: one vote for all of them.
   const bool failed = o.outcome.status == DOORBELL_STATUS_ERROR, prefill = o.desc.opcode() == DOORBELL_OP_PREFILL;
@@ -415,9 +424,10 @@ struct Fetcher {
   __device__ __forceinline__ bool execute(const uint4* from, uint32_t first, uint32_t count) {
     Order o;
     take(o, from, count);
-    // The scout may find the next one.
-    if (from == f.find && lane == 0) order::store_release_block(&f.find_state, 0);
-    classify(o, first + lane, f.config);
+    // The scout has verified what it found, and may find the next one.
+    const bool found = from == f.find;
+    if (found && lane == 0) order::store_release_block(&f.find_state, 0);
+    classify(o, first + lane, found, f.config);
     const uint32_t briefs = __ballot_sync(kEveryLane, o.is_brief);
     uint32_t rounds = 0;
     rank_briefs(o, briefs, lane, rounds);
@@ -475,7 +485,7 @@ struct Fetcher {
   __device__ __forceinline__ bool in_general(uint32_t first, uint32_t count) {
     Order o;
     take(o, stage, count);
-    classify(o, first + lane, f.config);
+    classify(o, first + lane, false, f.config);
     const uint32_t longs = __ballot_sync(kEveryLane, o.is_long);
     const uint32_t briefs = __ballot_sync(kEveryLane, o.is_brief);
     uint32_t rounds = 0;
@@ -531,11 +541,14 @@ struct Fetcher {
   }
 
   __device__ void role() {
-    while (!__any_sync(kEveryLane, stopping(f))) {
+    // What the scout finds has a warp of its own: the others may all be waiting for the turns behind it.
+    const bool express = warp == kExpressWarp;
+    for (;;) {
       uint32_t first = 0, count = 0;
-      // What the scout finds has a warp of its own: the others may all be waiting for the turns behind it.
-      const bool express = warp == kExpressWarp;
-      if (!(express ? take_find(first, count) : take_known(first, count))) continue;
+      if (!(express ? take_find(first, count) : take_known(first, count))) {
+        if (__any_sync(kEveryLane, stopping(f))) break;
+        continue;
+      }
       if (!execute(express ? f.find : stage, first, count)) break;
     }
     __syncwarp();
@@ -605,13 +618,12 @@ __device__ void scout_role(FrontEnd& f, uint32_t lane) {
     share ^= __shfl_xor_sync(kEveryLane, share, 1);
     share ^= __shfl_xor_sync(kEveryLane, share, 2);
     if (__shfl_sync(kEveryLane, share, 0) != index_mark(index)) continue;
-    uint32_t seen = 0;
-    if (lane == 0) seen = order::compare_swap_block(&f.claimed, index, index + 1);
-    if (__shfl_sync(kEveryLane, seen, 0) != index) continue;
     if (lane < 4) f.find[lane] = part;
     if (lane == 0) f.find_index = index;
     __syncwarp();
-    if (lane == 0) order::store_release_block(&f.find_state, 1);
+    // A fetch warp that the doorbell told may have been faster.
+    if (lane == 0 && order::compare_swap_block(&f.claimed, index, index + 1) == index)
+      order::store_release_block(&f.find_state, 1);
     __syncwarp();
   }
 }
