@@ -15,7 +15,7 @@ use super::trace;
 use crate::devices::{Kind, Memory, Settings};
 use crate::failure::{DIFFERENT, Failure};
 use crate::output::{self, Output, Sink};
-use crate::report::{Report, Waveform};
+use crate::report::{Report, Skipped, Waveform};
 
 /// Runs a trace on several devices, the first being the reference, and compares every compared field of every
 /// completion and every token byte. Ends with code 1 if any differs, and also if one fails or stops answering.
@@ -84,28 +84,30 @@ pub struct Args {
     /// Where to record the RTL's waveform around a divergence; by default divergence.fst
     #[arg(long, value_name = "FILE")]
     wave: Option<PathBuf>,
-    /// Put a fault into the last device, to see it found: token, completion or hang (exit code 1 each); with a place
-    /// as token:1000 or completion:5:status on the model, token:BEAT:BIT and more on the RTL (an unknown one lists them)
+    /// Put a fault into the last device that takes one, to see it found: token, completion or hang (exit code 1 each);
+    /// with a place as token:1000 or completion:5:status on the model, token:BEAT:BIT and more on the RTL (an unknown one
+    /// lists them); none on the gpu
     #[arg(long, value_name = "FAULT")]
     inject: Option<String>,
 }
 
 /// Runs the command.
 pub fn run(args: Args) -> Result<ExitCode, Failure> {
-    let (kinds, skipped) = select(&args.devices)?;
+    let kinds = select(&args.devices)?;
     let (trace, format) = trace::read(args.trace.as_deref())?;
     let plan = ReplayPlan::new(&trace, replay_options(&args)).map_err(Failure::input)?;
     let json = args.json.as_deref().map(|path| Sink::open("JSON", path)).transpose()?;
     let wave = args.wave.as_deref().map(|path| Output::open("waveform", path)).transpose()?;
-    let settings: Vec<Settings> =
-        (0..kinds.len()).map(|place| settings(&args, &plan, place + 1 == kinds.len())).collect();
-    let mut devices: Vec<Box<dyn Device>> =
-        kinds.iter().zip(&settings).map(|(kind, settings)| kind.open(settings)).collect::<Result<_, _>>()?;
+    let Opened { kinds, settings, mut devices, skipped } = open(&args, &plan, &kinds)?;
 
     let bars = Bars::new(&devices, &plan);
-    let outcomes = compare(&plan, &mut devices, &|place, progress| bars.show(place, progress));
+    let mut outcomes = compare(&plan, &mut devices, &|place, progress| bars.show(place, progress));
     bars.clear();
     drop(devices);
+    // The clock of a GPU runs on while the host is busy: what it did is measured in time alone.
+    for (outcome, _) in outcomes.iter_mut().zip(&kinds).filter(|(_, kind)| **kind == Kind::Gpu) {
+        outcome.cycles = None;
+    }
 
     let agree = outcomes.iter().all(Outcome::agrees);
     let path = args.wave.unwrap_or("divergence.fst".into());
@@ -127,23 +129,10 @@ pub fn run(args: Args) -> Result<ExitCode, Failure> {
     Ok(ExitCode::from(if agree { 0 } else { DIFFERENT }))
 }
 
-/// The devices asked for, or all that are there, and those that were left out.
-fn select(names: &[String]) -> Result<(Vec<Kind>, Vec<Kind>), Failure> {
+/// The devices asked for, or all.
+fn select(names: &[String]) -> Result<Vec<Kind>, Failure> {
     if names.is_empty() {
-        let (here, missing): (Vec<Kind>, Vec<Kind>) =
-            Kind::ALL.into_iter().partition(|kind| kind.missing().is_none());
-        if here.len() < 2 {
-            let reasons: Vec<String> = missing
-                .iter()
-                .map(|kind| format!("{} is {}", kind.name(), kind.missing().unwrap_or_default()))
-                .collect();
-            return Err(Failure::unavailable(format!(
-                "there is nothing to compare {} with: {}; name devices with --devices",
-                here[0].name(),
-                reasons.join(", ")
-            )));
-        }
-        return Ok((here, missing));
+        return Ok(Kind::ALL.to_vec());
     }
     let kinds = names.iter().map(|name| Kind::parse(name.trim())).collect::<Result<Vec<Kind>, Failure>>()?;
     if kinds.len() < 2 {
@@ -152,7 +141,57 @@ fn select(names: &[String]) -> Result<(Vec<Kind>, Vec<Kind>), Failure> {
             "a comparison takes two devices or more; '{name}' is one (--devices model,{name})"
         )));
     }
-    Ok((kinds, Vec::new()))
+    Ok(kinds)
+}
+
+/// The devices that are there, and what each was opened with.
+#[derive(Default)]
+struct Opened {
+    kinds: Vec<Kind>,
+    settings: Vec<Settings>,
+    devices: Vec<Box<dyn Device>>,
+    skipped: Vec<Skipped>,
+}
+
+/// Opens the devices. One that nobody asked for may be missing.
+fn open(args: &Args, plan: &ReplayPlan, kinds: &[Kind]) -> Result<Opened, Failure> {
+    let mut opened = Opened::default();
+    let mut fault = args.inject.clone();
+    // From the last, which is to have the fault.
+    for &kind in kinds.iter().rev() {
+        let settings =
+            Settings { fault: fault.clone().filter(|_| kind.takes_faults()), ..settings(args, plan) };
+        match kind.open(&settings) {
+            Ok(device) => {
+                fault = fault.filter(|_| settings.fault.is_none());
+                opened.kinds.insert(0, kind);
+                opened.settings.insert(0, settings);
+                opened.devices.insert(0, device);
+            }
+            Err(failure) => match failure.missing() {
+                Some(reason) if args.devices.is_empty() => {
+                    opened.skipped.insert(0, Skipped { kind, reason: reason.to_owned() });
+                }
+                _ => return Err(failure),
+            },
+        }
+    }
+    if let [device] = &opened.devices[..] {
+        let reasons: Vec<String> = opened
+            .skipped
+            .iter()
+            .map(|Skipped { kind, reason }| format!("{}: {reason}", kind.name()))
+            .collect();
+        return Err(Failure::unavailable(format!(
+            "there is nothing to compare {} with ({}); name devices with --devices",
+            device.name(),
+            reasons.join("; ")
+        )));
+    }
+    if fault.is_some() {
+        return Err(Failure::input("none of these devices takes a fault: model and rtl do"));
+    }
+    Ok(opened)
 }
 
 fn replay_options(args: &Args) -> ReplayOptions {
@@ -169,7 +208,7 @@ fn replay_options(args: &Args) -> ReplayOptions {
     }
 }
 
-fn settings(args: &Args, plan: &ReplayPlan, is_last: bool) -> Settings {
+fn settings(args: &Args, plan: &ReplayPlan) -> Settings {
     Settings {
         queue: QueueConfig {
             sq_depth: args.sq_depth,
@@ -186,7 +225,7 @@ fn settings(args: &Args, plan: &ReplayPlan, is_last: bool) -> Settings {
             random: args.random_memory,
             seed: args.seed.into(),
         },
-        fault: args.inject.clone().filter(|_| is_last),
+        fault: None,
     }
 }
 
