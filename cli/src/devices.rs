@@ -33,6 +33,9 @@ pub struct Settings {
     /// The memory of simulated devices.
     #[cfg_attr(not(feature = "rtl"), allow(dead_code, reason = "no simulated device is built"))]
     pub memory: Memory,
+    /// The GPUs.
+    #[cfg_attr(not(feature = "gpu"), allow(dead_code, reason = "no GPU is opened"))]
+    pub gpus: Gpus,
     /// A fault to put into the device.
     pub fault: Option<String>,
 }
@@ -51,6 +54,16 @@ pub struct Memory {
     pub random: bool,
     /// Seed of what is random.
     pub seed: u64,
+}
+
+/// The GPUs that are one device together.
+#[derive(Clone, Debug)]
+#[cfg_attr(not(feature = "gpu"), allow(dead_code, reason = "no GPU is opened"))]
+pub struct Gpus {
+    /// By number, each once, and at least one.
+    pub gpus: Vec<usize>,
+    /// Queue pairs on each.
+    pub queues: usize,
 }
 
 impl Kind {

@@ -102,6 +102,24 @@ fn every_fault_is_found(#[case] fault: &str) {
     "error: invalid value '9..3' for '--latency <A..B>': expected cycles as 5, or"
 )]
 #[case::stalls("--stalls 96", 2, "error: invalid value '96' for '--stalls <PERCENT>': 96 is not in 0..=95")]
+#[case::gpu_word(
+    "--gpus one",
+    2,
+    "error: invalid value 'one' for '--gpus <LIST>': expected numbers of GPUs, each once"
+)]
+#[case::gpu_gap(
+    "--gpus 0,,1",
+    2,
+    "error: invalid value '0,,1' for '--gpus <LIST>': expected numbers of GPUs, each once"
+)]
+#[case::gpu_twice(
+    "--gpus 0,1,0",
+    2,
+    "error: invalid value '0,1,0' for '--gpus <LIST>': expected numbers of GPUs, each"
+)]
+#[case::no_queues("--queues 0", 2, "error: invalid value '0' for '--queues <N>': 0 is not in 1..=16")]
+#[case::queues("--queues 17", 2, "error: invalid value '17' for '--queues <N>': 17 is not in 1..=16")]
+#[case::no_such_gpu("--devices model,gpu --gpus 4294967295", 3, "error: gpu")]
 #[case::memory("--random-memory --stalls 3", 2, "error: the argument '--random-memory' cannot be used with")]
 #[case::argument("--nonsense", 2, "error: unexpected argument '--nonsense'")]
 fn bad_usage(#[case] arguments: &str, #[case] code: i32, #[case] problem: &str) {
@@ -109,6 +127,13 @@ fn bad_usage(#[case] arguments: &str, #[case] code: i32, #[case] problem: &str) 
     let run = run(&format!("{devices} {arguments}"));
     assert_eq!((run.code, run.stdout.as_str()), (code, ""), "{}", run.stderr);
     assert!(run.stderr.starts_with(problem), "{}", run.stderr);
+}
+
+#[test]
+fn a_comparison_of_all_devices_needs_the_gpus_that_it_names() {
+    let run = run("--gpus 4294967295");
+    assert_eq!((run.code, run.stdout.as_str()), (3, ""), "{}", run.stderr);
+    assert!(run.stderr.starts_with("error: gpu"), "{}", run.stderr);
 }
 
 #[rstest]

@@ -1,5 +1,6 @@
 //! `doorbell compare`.
 
+use std::collections::BTreeSet;
 use std::ops::{ControlFlow, RangeInclusive};
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -12,7 +13,7 @@ use doorbell_host::{Device, QueueConfig};
 use indicatif::{MultiProgress, ProgressBar, ProgressDrawTarget, ProgressStyle};
 
 use super::trace;
-use crate::devices::{Kind, Memory, Settings};
+use crate::devices::{Gpus, Kind, Memory, Settings};
 use crate::failure::{DIFFERENT, Failure};
 use crate::output::{self, Output, Sink};
 use crate::report::{Report, Skipped, Waveform};
@@ -51,13 +52,20 @@ pub struct Args {
     /// Seed of the sampling policy, and of what is random in simulated memory
     #[arg(long, default_value_t = 1)]
     seed: u32,
-    /// Workers of the devices that have several; by default all
+    /// Workers of the devices that have several, on the gpu for each queue pair; by default all
     #[arg(long, value_name = "N")]
     workers: Option<u32>,
-    /// Slots of the submission queue, a power of two
+    /// GPUs to use as one device, as in 0,1: rollouts are spread over them by prefix; by default the first. Naming any
+    /// asks for the gpu
+    #[arg(long, value_name = "LIST", value_parser = gpus)]
+    gpus: Option<GpuList>,
+    /// Queue pairs on each GPU, 1 to 16
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=16))]
+    queues: u8,
+    /// Slots of a submission queue, a power of two
     #[arg(long, value_name = "SLOTS", default_value_t = QueueConfig::default().sq_depth)]
     sq_depth: u32,
-    /// Slots of the completion queue, a power of two
+    /// Slots of a completion queue, a power of two
     #[arg(long, value_name = "SLOTS", default_value_t = QueueConfig::default().cq_depth)]
     cq_depth: u32,
     /// Cycles to wait before each token
@@ -90,6 +98,17 @@ pub struct Args {
     #[arg(long, value_name = "FAULT")]
     inject: Option<String>,
 }
+
+impl Args {
+    /// Whether a device of this kind was named, rather than tried with all others.
+    fn asks_for(&self, kind: Kind) -> bool {
+        !self.devices.is_empty() || kind == Kind::Gpu && self.gpus.is_some()
+    }
+}
+
+/// GPUs by number.
+#[derive(Clone, Debug)]
+struct GpuList(Vec<usize>);
 
 /// Runs the command.
 pub fn run(args: Args) -> Result<ExitCode, Failure> {
@@ -153,7 +172,7 @@ struct Opened {
     skipped: Vec<Skipped>,
 }
 
-/// Opens the devices. One that nobody asked for may be missing.
+/// Opens the devices. One that nobody named may be missing.
 fn open(args: &Args, plan: &ReplayPlan, kinds: &[Kind]) -> Result<Opened, Failure> {
     let mut opened = Opened::default();
     let mut fault = args.inject.clone();
@@ -169,7 +188,7 @@ fn open(args: &Args, plan: &ReplayPlan, kinds: &[Kind]) -> Result<Opened, Failur
                 opened.devices.insert(0, device);
             }
             Err(failure) => match failure.missing() {
-                Some(reason) if args.devices.is_empty() => {
+                Some(reason) if !args.asks_for(kind) => {
                     opened.skipped.insert(0, Skipped { kind, reason: reason.to_owned() });
                 }
                 _ => return Err(failure),
@@ -225,6 +244,10 @@ fn settings(args: &Args, plan: &ReplayPlan) -> Settings {
             random: args.random_memory,
             seed: args.seed.into(),
         },
+        gpus: Gpus {
+            gpus: args.gpus.as_ref().map_or_else(|| vec![0], |GpuList(gpus)| gpus.clone()),
+            queues: args.queues.into(),
+        },
         fault: None,
     }
 }
@@ -258,6 +281,13 @@ fn fraction(text: &str) -> Result<f64, String> {
         Ok(value) if (0.0..=1.0).contains(&value) => Ok(value),
         _ => Err("expected a number from 0 to 1".into()),
     }
+}
+
+fn gpus(text: &str) -> Result<GpuList, String> {
+    let gpus: Option<Vec<usize>> = text.split(',').map(|gpu| gpu.trim().parse().ok()).collect();
+    gpus.filter(|gpus| gpus.iter().collect::<BTreeSet<_>>().len() == gpus.len())
+        .map(GpuList)
+        .ok_or_else(|| "expected numbers of GPUs, each once, as 0 or 0,1".into())
 }
 
 fn cycles(text: &str) -> Result<RangeInclusive<u32>, String> {
