@@ -3,10 +3,12 @@
 use std::ops::RangeInclusive;
 
 use doorbell_host::model::Mutation;
-use doorbell_host::{Device, Driver, ModelPlatform, QueueConfig};
+use doorbell_host::{Device, DeviceError, Driver, ModelPlatform, QueueConfig};
 
 use crate::failure::Failure;
 
+#[cfg(feature = "gpu")]
+mod gpu;
 #[cfg(feature = "rtl")]
 pub mod rtl;
 
@@ -31,6 +33,9 @@ pub struct Settings {
     /// The memory of simulated devices.
     #[cfg_attr(not(feature = "rtl"), allow(dead_code, reason = "no simulated device is built"))]
     pub memory: Memory,
+    /// The GPUs.
+    #[cfg_attr(not(feature = "gpu"), allow(dead_code, reason = "no GPU is opened"))]
+    pub gpus: Gpus,
     /// A fault to put into the device.
     pub fault: Option<String>,
 }
@@ -49,6 +54,16 @@ pub struct Memory {
     pub random: bool,
     /// Seed of what is random.
     pub seed: u64,
+}
+
+/// The GPUs that are one device together.
+#[derive(Clone, Debug)]
+#[cfg_attr(not(feature = "gpu"), allow(dead_code, reason = "no GPU is opened"))]
+pub struct Gpus {
+    /// By number, each once, and at least one.
+    pub gpus: Vec<usize>,
+    /// Queue pairs on each.
+    pub queues: usize,
 }
 
 impl Kind {
@@ -76,14 +91,28 @@ impl Kind {
         }
     }
 
-    /// Why it cannot be used here, if it cannot.
-    pub fn missing(self) -> Option<&'static str> {
+    /// Why it cannot be used here, if it cannot. Opens the device where there is no other way to know.
+    pub fn missing(self) -> Option<String> {
         match self {
-            Kind::Model => None,
-            Kind::Rtl if cfg!(feature = "rtl") => None,
-            Kind::Rtl => Some("not part of this build; build with the feature 'rtl'"),
-            Kind::Gpu => Some("not part of this build"),
+            #[cfg(feature = "gpu")]
+            Kind::Gpu => gpu::missing(),
+            _ => self.left_out(),
         }
+    }
+
+    /// Why it is not part of this build, if it is not.
+    fn left_out(self) -> Option<String> {
+        let built = match self {
+            Kind::Model => true,
+            Kind::Rtl => cfg!(feature = "rtl"),
+            Kind::Gpu => cfg!(feature = "gpu"),
+        };
+        (!built).then(|| format!("not part of this build; build with the feature '{}'", self.name()))
+    }
+
+    /// Whether a fault can be put into it.
+    pub fn takes_faults(self) -> bool {
+        self != Kind::Gpu
     }
 
     /// The kind with this name.
@@ -95,17 +124,20 @@ impl Kind {
     }
 
     /// Opens a device of this kind.
+    ///
+    /// # Errors
+    /// [`Failure::missing`] says so where the device is not there.
     pub fn open(self, settings: &Settings) -> Result<Box<dyn Device>, Failure> {
-        match (self, self.missing()) {
-            (Kind::Model, _) => open_model(settings),
+        match self {
+            Kind::Model => open_model(settings),
             #[cfg(feature = "rtl")]
-            (Kind::Rtl, _) => Ok(Box::new(rtl::open(settings, None)?)),
-            (_, reason) => {
-                let reason = reason.unwrap_or("not part of this build");
-                Err(Failure::unavailable(format!(
-                    "{} is not there: {reason}; see `doorbell devices`",
-                    self.name()
-                )))
+            Kind::Rtl => Ok(Box::new(rtl::open(settings, None)?)),
+            #[cfg(feature = "gpu")]
+            Kind::Gpu => Ok(gpu::open(settings)?),
+            #[allow(unreachable_patterns, reason = "a build with every feature has every kind")]
+            _ => {
+                let (device, reason) = (self.name().to_owned(), self.left_out().unwrap_or_default());
+                Err(DeviceError::Unavailable { device, reason }.into())
             }
         }
     }

@@ -13,17 +13,24 @@ pub const DIFFERENT: u8 = 1;
 pub struct Failure {
     code: u8,
     message: String,
+    /// Why the device is not there, if that is all.
+    missing: Option<String>,
 }
 
 impl Failure {
     /// Bad usage, input or output.
     pub fn input(message: impl fmt::Display) -> Failure {
-        Failure { code: 2, message: message.to_string() }
+        Failure { code: 2, message: message.to_string(), missing: None }
     }
 
     /// A device that was asked for is not there.
     pub fn unavailable(message: impl fmt::Display) -> Failure {
-        Failure { code: 3, message: message.to_string() }
+        Failure { code: 3, message: message.to_string(), missing: None }
+    }
+
+    /// Why the device is not there, if nothing else is wrong: without it one can go on.
+    pub fn missing(&self) -> Option<&str> {
+        self.missing.as_deref()
     }
 
     pub fn exit_code(&self) -> ExitCode {
@@ -47,6 +54,11 @@ impl From<DeviceError> for Failure {
             | DeviceError::Version { .. } => 3,
             _ => DIFFERENT,
         };
-        Failure { code, message: error.to_string() }
+        let message = error.to_string();
+        let missing = match error {
+            DeviceError::Unavailable { reason, .. } => Some(reason),
+            _ => None,
+        };
+        Failure { code, message, missing }
     }
 }

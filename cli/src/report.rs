@@ -21,9 +21,15 @@ pub struct Report<'a> {
     pub format: Option<Format>,
     pub plan: &'a ReplayPlan,
     pub outcomes: &'a [Outcome],
-    /// Devices that are not there and were not asked for.
-    pub skipped: &'a [Kind],
+    pub skipped: &'a [Skipped],
     pub waveform: Option<Waveform>,
+}
+
+/// A device that is not there and was not asked for.
+#[derive(Clone, Debug)]
+pub struct Skipped {
+    pub kind: Kind,
+    pub reason: String,
 }
 
 /// A recorded waveform.
@@ -44,8 +50,8 @@ impl Report<'_> {
     pub fn text(&self) -> String {
         let mut text = self.heading();
         text += &format!("\n{}\n\n", self.table());
-        for kind in self.skipped {
-            text += &format!("skipped: {} ({})\n", kind.name(), kind.missing().unwrap_or_default());
+        for Skipped { kind, reason } in self.skipped {
+            text += &format!("skipped: {} ({reason})\n", kind.name());
         }
         if self.identical() {
             let names: Vec<&str> = self.outcomes.iter().map(|outcome| outcome.name.as_str()).collect();
@@ -180,8 +186,8 @@ impl Report<'_> {
                 "seed": options.seed,
             },
             "devices": self.outcomes.iter().map(device).collect::<Vec<Value>>(),
-            "skipped": self.skipped.iter().map(|kind| json!({
-                "device": kind.name(), "reason": kind.missing(),
+            "skipped": self.skipped.iter().map(|Skipped { kind, reason }| json!({
+                "device": kind.name(), "reason": reason,
             })).collect::<Vec<Value>>(),
             "waveform": self.waveform.as_ref().map(|waveform| json!({
                 "device": waveform.device,

@@ -70,7 +70,6 @@ fn every_fault_is_found(#[case] fault: &str) {
     2,
     "error: unknown device 'tpu'; known devices: model, rtl, gpu"
 )]
-#[case::missing_device("--devices model,gpu", 3, "error: gpu is not there: not part of this build")]
 #[case::one_device("--devices model", 2, "error: a comparison takes two devices or more; 'model' is one")]
 #[case::sq_depth(
     "--sq-depth 1000",
@@ -103,6 +102,24 @@ fn every_fault_is_found(#[case] fault: &str) {
     "error: invalid value '9..3' for '--latency <A..B>': expected cycles as 5, or"
 )]
 #[case::stalls("--stalls 96", 2, "error: invalid value '96' for '--stalls <PERCENT>': 96 is not in 0..=95")]
+#[case::gpu_word(
+    "--gpus one",
+    2,
+    "error: invalid value 'one' for '--gpus <LIST>': expected numbers of GPUs, each once"
+)]
+#[case::gpu_gap(
+    "--gpus 0,,1",
+    2,
+    "error: invalid value '0,,1' for '--gpus <LIST>': expected numbers of GPUs, each once"
+)]
+#[case::gpu_twice(
+    "--gpus 0,1,0",
+    2,
+    "error: invalid value '0,1,0' for '--gpus <LIST>': expected numbers of GPUs, each"
+)]
+#[case::no_queues("--queues 0", 2, "error: invalid value '0' for '--queues <N>': 0 is not in 1..=16")]
+#[case::queues("--queues 17", 2, "error: invalid value '17' for '--queues <N>': 17 is not in 1..=16")]
+#[case::no_such_gpu("--devices model,gpu --gpus 4294967295", 3, "error: gpu")]
 #[case::memory("--random-memory --stalls 3", 2, "error: the argument '--random-memory' cannot be used with")]
 #[case::argument("--nonsense", 2, "error: unexpected argument '--nonsense'")]
 fn bad_usage(#[case] arguments: &str, #[case] code: i32, #[case] problem: &str) {
@@ -110,6 +127,13 @@ fn bad_usage(#[case] arguments: &str, #[case] code: i32, #[case] problem: &str) 
     let run = run(&format!("{devices} {arguments}"));
     assert_eq!((run.code, run.stdout.as_str()), (code, ""), "{}", run.stderr);
     assert!(run.stderr.starts_with(problem), "{}", run.stderr);
+}
+
+#[test]
+fn a_comparison_of_all_devices_needs_the_gpus_that_it_names() {
+    let run = run("--gpus 4294967295");
+    assert_eq!((run.code, run.stdout.as_str()), (3, ""), "{}", run.stderr);
+    assert!(run.stderr.starts_with("error: gpu"), "{}", run.stderr);
 }
 
 #[rstest]
@@ -161,13 +185,26 @@ fn outputs_are_touched_only_by_results() {
     );
 }
 
+/// One test for both, as a GPU has room for one at a time: whether there is one is the machine's business.
 #[test]
-fn devices_are_listed_with_the_reason_for_each_that_is_missing() {
-    let run = doorbell(tempdir().unwrap().path(), "devices");
+fn devices_are_listed_with_the_reason_for_each_that_is_missing_and_a_gpu_agrees_or_is_missing() {
+    let directory = tempdir().unwrap();
+    let run = doorbell(directory.path(), "devices");
     assert_eq!(run.code, 0);
     let lines: Vec<&str> = run.stdout.lines().collect();
     assert_eq!(lines.len(), 3);
     assert!(lines[0].starts_with("model ") && lines[0].ends_with("; available"), "{}", lines[0]);
     assert!(lines[1].starts_with("rtl "));
-    assert!(lines[2].starts_with("gpu ") && lines[2].ends_with("; not available: not part of this build"));
+    assert!(lines[2].starts_with("gpu "));
+    let run = doorbell(directory.path(), "compare --devices model,gpu --group 4 --checkpoint 32");
+    match lines[2].split_once("; not available: ") {
+        Some((_, reason)) => {
+            assert_eq!((run.code, run.stdout.as_str()), (3, ""));
+            assert_eq!(run.stderr, format!("error: gpu is not available: {reason}\n"));
+        }
+        None => {
+            assert!(lines[2].ends_with("; available"), "{}", lines[2]);
+            assert_eq!(run.code, 0, "{}{}", run.stdout, run.stderr);
+        }
+    }
 }

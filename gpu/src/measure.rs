@@ -348,7 +348,7 @@ pub fn throughput(drivers: &mut [Driver<GpuPlatform>], load: &Load) -> Result<f6
                     moved = queue.driver.submit(&pool[from..from + size])?;
                     queue.submitted += moved as u64;
                 }
-                let mut taken = queue.driver.poll_ready(&mut out)?;
+                let mut taken = queue.driver.collect(&mut out)?;
                 if moved + taken == 0 && queue.driver.in_flight() > 0 {
                     taken = queue.driver.poll(&mut out)?;
                 }

@@ -25,11 +25,20 @@ pub trait Device: Send {
     /// another failure of the device.
     fn poll(&mut self, out: &mut [HwCompletion]) -> Result<usize, DeviceError>;
 
+    /// As [`poll`](Self::poll), of what is there already: gives the device no time.
+    ///
+    /// # Errors
+    /// As [`poll`](Self::poll), but for `Timeout`.
+    fn collect(&mut self, out: &mut [HwCompletion]) -> Result<usize, DeviceError>;
+
     /// Descriptors submitted and not yet returned by [`poll`](Self::poll).
     fn in_flight(&self) -> usize;
 
     /// Slots of the submission queue.
     fn capacity(&self) -> usize;
+
+    /// Free ones of them, as far as is known: [`submit`](Self::submit) takes at least that many.
+    fn room(&self) -> usize;
 
     /// Copies `out.len()` tokens from `delta_offset` bytes into the token region. The tokens of a descriptor are
     /// there once its completion has been returned.

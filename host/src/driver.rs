@@ -147,20 +147,9 @@ impl<P: Platform> Driver<P> {
         self.submitted + u64::from(tail.wrapping_sub(known))
     }
 
-    /// As [`poll`](Device::poll), but does not give the device time: for hosts that have something else to do
-    /// meanwhile, such as submitting more.
-    ///
-    /// # Errors
-    /// As [`poll`](Device::poll), but for `Timeout`.
+    /// Copies fresh completions, and releases them.
     #[inline]
-    pub fn poll_ready(&mut self, out: &mut [HwCompletion]) -> Result<usize, DeviceError> {
-        self.require_enabled("polling")?;
-        self.collect(out)
-    }
-
-    /// Copies fresh completions, without giving the device time.
-    #[inline]
-    fn collect(&mut self, out: &mut [HwCompletion]) -> Result<usize, DeviceError> {
+    fn take(&mut self, out: &mut [HwCompletion]) -> Result<usize, DeviceError> {
         let taken = self.cq.pop(out)?;
         if taken == 0 {
             return Ok(0);
@@ -288,16 +277,22 @@ impl<P: Platform> Device for Driver<P> {
     #[inline]
     fn poll(&mut self, out: &mut [HwCompletion]) -> Result<usize, DeviceError> {
         self.require_enabled("polling")?;
-        let taken = self.collect(out)?;
+        let taken = self.take(out)?;
         if taken > 0 || out.is_empty() || self.in_flight() == 0 {
             return Ok(taken);
         }
         self.platform.advance((self.in_flight() / 4).max(1))?;
-        let taken = self.collect(out)?;
+        let taken = self.take(out)?;
         if taken == 0 {
             self.note_fruitless()?;
         }
         Ok(taken)
+    }
+
+    #[inline]
+    fn collect(&mut self, out: &mut [HwCompletion]) -> Result<usize, DeviceError> {
+        self.require_enabled("polling")?;
+        self.take(out)
     }
 
     #[inline]
@@ -307,6 +302,10 @@ impl<P: Platform> Device for Driver<P> {
 
     fn capacity(&self) -> usize {
         self.config.sq_depth as usize
+    }
+
+    fn room(&self) -> usize {
+        self.sq.free()
     }
 
     fn tokens(&self, delta_offset: u64, out: &mut [u32]) -> Result<(), DeviceError> {

@@ -161,6 +161,17 @@ pub enum DeviceError {
         size: u64,
     },
 
+    /// One of several devices that are used as one.
+    #[error("shard {shard} (of 0 to {}): {error}", shards - 1)]
+    Shard {
+        /// Which, counted from 0.
+        shard: usize,
+        /// How many there are.
+        shards: usize,
+        /// What happened to it.
+        error: Box<DeviceError>,
+    },
+
     /// Memory for the queue pair could not be had.
     #[error("{bytes} bytes of shared memory could not be mapped: {reason}; ask for smaller regions")]
     Memory {

@@ -18,6 +18,7 @@ pub mod policy;
 pub mod queue;
 pub mod registers;
 pub mod replay;
+pub mod sharded;
 pub mod throughput;
 pub mod trace;
 
@@ -28,3 +29,4 @@ pub use error::DeviceError;
 pub use memory::SharedMemory;
 pub use model::ModelPlatform;
 pub use platform::Platform;
+pub use sharded::Sharded;

@@ -1,5 +1,6 @@
 //! `doorbell compare`.
 
+use std::collections::BTreeSet;
 use std::ops::{ControlFlow, RangeInclusive};
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -12,10 +13,10 @@ use doorbell_host::{Device, QueueConfig};
 use indicatif::{MultiProgress, ProgressBar, ProgressDrawTarget, ProgressStyle};
 
 use super::trace;
-use crate::devices::{Kind, Memory, Settings};
+use crate::devices::{Gpus, Kind, Memory, Settings};
 use crate::failure::{DIFFERENT, Failure};
 use crate::output::{self, Output, Sink};
-use crate::report::{Report, Waveform};
+use crate::report::{Report, Skipped, Waveform};
 
 /// Runs a trace on several devices, the first being the reference, and compares every compared field of every
 /// completion and every token byte. Ends with code 1 if any differs, and also if one fails or stops answering.
@@ -51,13 +52,20 @@ pub struct Args {
     /// Seed of the sampling policy, and of what is random in simulated memory
     #[arg(long, default_value_t = 1)]
     seed: u32,
-    /// Workers of the devices that have several; by default all
+    /// Workers of the devices that have several, on the gpu for each queue pair; by default all
     #[arg(long, value_name = "N")]
     workers: Option<u32>,
-    /// Slots of the submission queue, a power of two
+    /// GPUs to use as one device, as in 0,1: rollouts are spread over them by prefix; by default the first. Naming any
+    /// asks for the gpu
+    #[arg(long, value_name = "LIST", value_parser = gpus)]
+    gpus: Option<GpuList>,
+    /// Queue pairs on each GPU, 1 to 16
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=16))]
+    queues: u8,
+    /// Slots of a submission queue, a power of two
     #[arg(long, value_name = "SLOTS", default_value_t = QueueConfig::default().sq_depth)]
     sq_depth: u32,
-    /// Slots of the completion queue, a power of two
+    /// Slots of a completion queue, a power of two
     #[arg(long, value_name = "SLOTS", default_value_t = QueueConfig::default().cq_depth)]
     cq_depth: u32,
     /// Cycles to wait before each token
@@ -84,28 +92,41 @@ pub struct Args {
     /// Where to record the RTL's waveform around a divergence; by default divergence.fst
     #[arg(long, value_name = "FILE")]
     wave: Option<PathBuf>,
-    /// Put a fault into the last device, to see it found: token, completion or hang (exit code 1 each); with a place
-    /// as token:1000 or completion:5:status on the model, token:BEAT:BIT and more on the RTL (an unknown one lists them)
+    /// Put a fault into the last device that takes one, to see it found: token, completion or hang (exit code 1 each);
+    /// with a place as token:1000 or completion:5:status on the model, token:BEAT:BIT and more on the RTL (an unknown one
+    /// lists them); none on the gpu
     #[arg(long, value_name = "FAULT")]
     inject: Option<String>,
 }
 
+impl Args {
+    /// Whether a device of this kind was named, rather than tried with all others.
+    fn asks_for(&self, kind: Kind) -> bool {
+        !self.devices.is_empty() || kind == Kind::Gpu && self.gpus.is_some()
+    }
+}
+
+/// GPUs by number.
+#[derive(Clone, Debug)]
+struct GpuList(Vec<usize>);
+
 /// Runs the command.
 pub fn run(args: Args) -> Result<ExitCode, Failure> {
-    let (kinds, skipped) = select(&args.devices)?;
+    let kinds = select(&args.devices)?;
     let (trace, format) = trace::read(args.trace.as_deref())?;
     let plan = ReplayPlan::new(&trace, replay_options(&args)).map_err(Failure::input)?;
     let json = args.json.as_deref().map(|path| Sink::open("JSON", path)).transpose()?;
     let wave = args.wave.as_deref().map(|path| Output::open("waveform", path)).transpose()?;
-    let settings: Vec<Settings> =
-        (0..kinds.len()).map(|place| settings(&args, &plan, place + 1 == kinds.len())).collect();
-    let mut devices: Vec<Box<dyn Device>> =
-        kinds.iter().zip(&settings).map(|(kind, settings)| kind.open(settings)).collect::<Result<_, _>>()?;
+    let Opened { kinds, settings, mut devices, skipped } = open(&args, &plan, &kinds)?;
 
     let bars = Bars::new(&devices, &plan);
-    let outcomes = compare(&plan, &mut devices, &|place, progress| bars.show(place, progress));
+    let mut outcomes = compare(&plan, &mut devices, &|place, progress| bars.show(place, progress));
     bars.clear();
     drop(devices);
+    // The clock of a GPU runs on while the host is busy: what it did is measured in time alone.
+    for (outcome, _) in outcomes.iter_mut().zip(&kinds).filter(|(_, kind)| **kind == Kind::Gpu) {
+        outcome.cycles = None;
+    }
 
     let agree = outcomes.iter().all(Outcome::agrees);
     let path = args.wave.unwrap_or("divergence.fst".into());
@@ -127,23 +148,10 @@ pub fn run(args: Args) -> Result<ExitCode, Failure> {
     Ok(ExitCode::from(if agree { 0 } else { DIFFERENT }))
 }
 
-/// The devices asked for, or all that are there, and those that were left out.
-fn select(names: &[String]) -> Result<(Vec<Kind>, Vec<Kind>), Failure> {
+/// The devices asked for, or all.
+fn select(names: &[String]) -> Result<Vec<Kind>, Failure> {
     if names.is_empty() {
-        let (here, missing): (Vec<Kind>, Vec<Kind>) =
-            Kind::ALL.into_iter().partition(|kind| kind.missing().is_none());
-        if here.len() < 2 {
-            let reasons: Vec<String> = missing
-                .iter()
-                .map(|kind| format!("{} is {}", kind.name(), kind.missing().unwrap_or_default()))
-                .collect();
-            return Err(Failure::unavailable(format!(
-                "there is nothing to compare {} with: {}; name devices with --devices",
-                here[0].name(),
-                reasons.join(", ")
-            )));
-        }
-        return Ok((here, missing));
+        return Ok(Kind::ALL.to_vec());
     }
     let kinds = names.iter().map(|name| Kind::parse(name.trim())).collect::<Result<Vec<Kind>, Failure>>()?;
     if kinds.len() < 2 {
@@ -152,7 +160,57 @@ fn select(names: &[String]) -> Result<(Vec<Kind>, Vec<Kind>), Failure> {
             "a comparison takes two devices or more; '{name}' is one (--devices model,{name})"
         )));
     }
-    Ok((kinds, Vec::new()))
+    Ok(kinds)
+}
+
+/// The devices that are there, and what each was opened with.
+#[derive(Default)]
+struct Opened {
+    kinds: Vec<Kind>,
+    settings: Vec<Settings>,
+    devices: Vec<Box<dyn Device>>,
+    skipped: Vec<Skipped>,
+}
+
+/// Opens the devices. One that nobody named may be missing.
+fn open(args: &Args, plan: &ReplayPlan, kinds: &[Kind]) -> Result<Opened, Failure> {
+    let mut opened = Opened::default();
+    let mut fault = args.inject.clone();
+    // From the last, which is to have the fault.
+    for &kind in kinds.iter().rev() {
+        let settings =
+            Settings { fault: fault.clone().filter(|_| kind.takes_faults()), ..settings(args, plan) };
+        match kind.open(&settings) {
+            Ok(device) => {
+                fault = fault.filter(|_| settings.fault.is_none());
+                opened.kinds.insert(0, kind);
+                opened.settings.insert(0, settings);
+                opened.devices.insert(0, device);
+            }
+            Err(failure) => match failure.missing() {
+                Some(reason) if !args.asks_for(kind) => {
+                    opened.skipped.insert(0, Skipped { kind, reason: reason.to_owned() });
+                }
+                _ => return Err(failure),
+            },
+        }
+    }
+    if let [device] = &opened.devices[..] {
+        let reasons: Vec<String> = opened
+            .skipped
+            .iter()
+            .map(|Skipped { kind, reason }| format!("{}: {reason}", kind.name()))
+            .collect();
+        return Err(Failure::unavailable(format!(
+            "there is nothing to compare {} with ({}); name devices with --devices",
+            device.name(),
+            reasons.join("; ")
+        )));
+    }
+    if fault.is_some() {
+        return Err(Failure::input("none of these devices takes a fault: model and rtl do"));
+    }
+    Ok(opened)
 }
 
 fn replay_options(args: &Args) -> ReplayOptions {
@@ -169,7 +227,7 @@ fn replay_options(args: &Args) -> ReplayOptions {
     }
 }
 
-fn settings(args: &Args, plan: &ReplayPlan, is_last: bool) -> Settings {
+fn settings(args: &Args, plan: &ReplayPlan) -> Settings {
     Settings {
         queue: QueueConfig {
             sq_depth: args.sq_depth,
@@ -186,7 +244,11 @@ fn settings(args: &Args, plan: &ReplayPlan, is_last: bool) -> Settings {
             random: args.random_memory,
             seed: args.seed.into(),
         },
-        fault: args.inject.clone().filter(|_| is_last),
+        gpus: Gpus {
+            gpus: args.gpus.as_ref().map_or_else(|| vec![0], |GpuList(gpus)| gpus.clone()),
+            queues: args.queues.into(),
+        },
+        fault: None,
     }
 }
 
@@ -219,6 +281,13 @@ fn fraction(text: &str) -> Result<f64, String> {
         Ok(value) if (0.0..=1.0).contains(&value) => Ok(value),
         _ => Err("expected a number from 0 to 1".into()),
     }
+}
+
+fn gpus(text: &str) -> Result<GpuList, String> {
+    let gpus: Option<Vec<usize>> = text.split(',').map(|gpu| gpu.trim().parse().ok()).collect();
+    gpus.filter(|gpus| gpus.iter().collect::<BTreeSet<_>>().len() == gpus.len())
+        .map(GpuList)
+        .ok_or_else(|| "expected numbers of GPUs, each once, as 0 or 0,1".into())
 }
 
 fn cycles(text: &str) -> Result<RangeInclusive<u32>, String> {

@@ -44,6 +44,17 @@ impl Tampered {
         Tampered { spoilt: Some(offset), ..self }
     }
 
+    /// Rewrites what the device gave into `out`.
+    fn rewrite(&mut self, fresh: &[HwCompletion], out: &mut [HwCompletion]) -> usize {
+        for &completion in fresh {
+            self.waiting.extend((self.edit)(self.seen, completion));
+            self.seen += 1;
+        }
+        let count = out.len().min(self.waiting.len());
+        out.iter_mut().zip(self.waiting.drain(..count)).for_each(|(out, completion)| *out = completion);
+        count
+    }
+
     pub fn watched(self, watch: impl FnMut(&HwDesc) + Send + 'static) -> Self {
         Tampered { watch: Box::new(watch), ..self }
     }
@@ -78,13 +89,13 @@ impl Device for Tampered {
     fn poll(&mut self, out: &mut [HwCompletion]) -> Result<usize, DeviceError> {
         let mut fresh = vec![HwCompletion::default(); out.len()];
         let count = self.inner.poll(&mut fresh)?;
-        for completion in fresh.drain(..count) {
-            self.waiting.extend((self.edit)(self.seen, completion));
-            self.seen += 1;
-        }
-        let count = out.len().min(self.waiting.len());
-        out.iter_mut().zip(self.waiting.drain(..count)).for_each(|(out, completion)| *out = completion);
-        Ok(count)
+        Ok(self.rewrite(&fresh[..count], out))
+    }
+
+    fn collect(&mut self, out: &mut [HwCompletion]) -> Result<usize, DeviceError> {
+        let mut fresh = vec![HwCompletion::default(); out.len()];
+        let count = self.inner.collect(&mut fresh)?;
+        Ok(self.rewrite(&fresh[..count], out))
     }
 
     fn in_flight(&self) -> usize {
@@ -93,6 +104,10 @@ impl Device for Tampered {
 
     fn capacity(&self) -> usize {
         self.inner.capacity()
+    }
+
+    fn room(&self) -> usize {
+        self.inner.room()
     }
 
     fn tokens(&self, delta_offset: u64, out: &mut [u32]) -> Result<(), DeviceError> {

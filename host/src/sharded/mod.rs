@@ -1,0 +1,255 @@
+//! Several devices as one, such as the queue pairs of one or several GPUs.
+
+mod regions;
+#[cfg(test)]
+mod tests;
+
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+
+use crate::contract::{HwCompletion, HwDesc, Opcode, PREFIX_NONE};
+use crate::device::{Counters, Device};
+use crate::error::DeviceError;
+use crate::policy::mix;
+use regions::Regions;
+
+/// Several devices, the *shards*, as one [`Device`]: rollouts are spread over them by prefix.
+///
+/// A descriptor goes to the shard that has its rollout in flight; else to the one of its `prefix_id`; else, without a
+/// prefix, to the one of its `rollout_id`. So all descriptors of a rollout that are in flight at a time meet in one
+/// queue pair, where its order (R5) and its STOP (R8), which carries no prefix, hold; and what follows a PREFILL comes
+/// to where its prefix was registered.
+///
+/// What the contract says of a queue pair holds for each shard alone: a FENCE (R7) separates the descriptors of its own
+/// shard, and `sq_head`, or the SQ index that answers for a slot that could not be read, counts that shard's slots.
+///
+/// Each shard has a token region of its own, all of the same size. A DECODE takes its range of bytes over when it is
+/// submitted, even if it is rejected then: what another shard wrote there before is no longer read.
+pub struct Sharded {
+    name: String,
+    shards: Vec<Box<dyn Device>>,
+    /// The shard whose turn it is.
+    turn: usize,
+    /// Where the rollouts in flight are.
+    rollouts: HashMap<u32, Rollout>,
+    /// Which shard has the tokens of which bytes.
+    regions: Regions,
+    /// Descriptors of one submission by shard, kept to use their memory again.
+    runs: Vec<Vec<HwDesc>>,
+    /// A failure that came behind completions.
+    failure: Option<DeviceError>,
+}
+
+/// A rollout in flight.
+struct Rollout {
+    shard: usize,
+    in_flight: usize,
+}
+
+impl Sharded {
+    /// `shards` as one device of the name `name`.
+    ///
+    /// # Errors
+    /// `Config` if there are none.
+    pub fn new(name: impl Into<String>, shards: Vec<Box<dyn Device>>) -> Result<Self, DeviceError> {
+        if shards.is_empty() {
+            return Err(DeviceError::Config { field: "shards", value: 0, expected: "at least 1".into() });
+        }
+        Ok(Self {
+            name: name.into(),
+            turn: 0,
+            rollouts: HashMap::new(),
+            regions: Regions::new(),
+            runs: shards.iter().map(|_| Vec::new()).collect(),
+            failure: None,
+            shards,
+        })
+    }
+
+    /// Where `desc` goes.
+    fn shard_of(&self, desc: &HwDesc) -> usize {
+        if let Some(rollout) = self.rollouts.get(&desc.rollout_id) {
+            return rollout.shard;
+        }
+        let key = if desc.prefix_id == PREFIX_NONE { desc.rollout_id } else { desc.prefix_id };
+        mix(key) as usize % self.shards.len()
+    }
+
+    /// Notes that `desc` goes to `shard`.
+    fn note_submitted(&mut self, shard: usize, desc: &HwDesc) {
+        self.rollouts.entry(desc.rollout_id).or_insert(Rollout { shard, in_flight: 0 }).in_flight += 1;
+        // A misaligned one, or one beyond the end of all addresses, is rejected (R10) and writes nothing.
+        if desc.opcode == Opcode::Decode as u8 && desc.delta_offset.is_multiple_of(4) {
+            let end = desc.delta_offset.saturating_add(4 * u64::from(desc.max_tokens));
+            self.regions.assign(desc.delta_offset..end, shard);
+        }
+    }
+
+    /// Notes what `shard` has completed.
+    fn note_completed(&mut self, shard: usize, completions: &[HwCompletion]) {
+        for completion in completions {
+            // A completion need not name its rollout: where its slot could not be read, the rollout stays where it is.
+            if let Entry::Occupied(mut entry) = self.rollouts.entry(completion.rollout_id)
+                && entry.get().shard == shard
+            {
+                entry.get_mut().in_flight -= 1;
+                if entry.get().in_flight == 0 {
+                    entry.remove();
+                }
+            }
+        }
+    }
+
+    /// Every shard, from the one whose turn it is.
+    fn in_turn(&self) -> impl Iterator<Item = usize> + use<> {
+        (self.turn..self.shards.len()).chain(0..self.turn)
+    }
+
+    /// Makes it the turn of the shard behind `shard`.
+    fn pass_turn(&mut self, shard: usize) {
+        self.turn = (shard + 1) % self.shards.len();
+    }
+
+    #[cold]
+    fn of_shard(&self, shard: usize, error: DeviceError) -> DeviceError {
+        DeviceError::Shard { shard, shards: self.shards.len(), error: Box::new(error) }
+    }
+
+    /// Does `what` to every shard, to those behind one that fails too.
+    fn each(
+        &mut self,
+        mut what: impl FnMut(&mut dyn Device) -> Result<(), DeviceError>,
+    ) -> Result<(), DeviceError> {
+        let mut result = Ok(());
+        for shard in 0..self.shards.len() {
+            let done = what(&mut *self.shards[shard]).map_err(|error| self.of_shard(shard, error));
+            result = result.and(done);
+        }
+        result
+    }
+}
+
+impl Device for Sharded {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// One doorbell for each shard that gets some, in the order of `batch` within a shard. The first descriptor for
+    /// which its shard has no room ends what is taken, though others behind it might fit elsewhere: what is taken is
+    /// the head of `batch`. After an error, other shards may have taken theirs.
+    fn submit(&mut self, batch: &[HwDesc]) -> Result<usize, DeviceError> {
+        self.runs.iter_mut().for_each(Vec::clear);
+        let mut taken = 0;
+        for desc in batch {
+            let shard = self.shard_of(desc);
+            if self.runs[shard].len() == self.shards[shard].room() {
+                break;
+            }
+            self.runs[shard].push(*desc);
+            self.note_submitted(shard, desc);
+            taken += 1;
+        }
+        for shard in 0..self.shards.len() {
+            let run = &self.runs[shard];
+            if run.is_empty() {
+                continue;
+            }
+            let count = self.shards[shard].submit(run).map_err(|error| self.of_shard(shard, error))?;
+            assert_eq!(
+                count,
+                self.runs[shard].len(),
+                "a device takes as many descriptors as it has room for"
+            );
+        }
+        Ok(taken)
+    }
+
+    /// Looks at every shard, in turn. Where none has completions, gives time to one that has some due, in turn too; so
+    /// one that has died is noticed (R15) when the others have nothing more to tell, after its own patience times the
+    /// number of shards that have work.
+    fn poll(&mut self, out: &mut [HwCompletion]) -> Result<usize, DeviceError> {
+        let taken = self.collect(out)?;
+        if taken > 0 || out.is_empty() {
+            return Ok(taken);
+        }
+        let Some(shard) = self.in_turn().find(|&shard| self.shards[shard].in_flight() > 0) else {
+            return Ok(0);
+        };
+        self.pass_turn(shard);
+        let taken = self.shards[shard].poll(out).map_err(|error| self.of_shard(shard, error))?;
+        self.note_completed(shard, &out[..taken]);
+        Ok(taken)
+    }
+
+    fn collect(&mut self, out: &mut [HwCompletion]) -> Result<usize, DeviceError> {
+        if let Some(failure) = self.failure.take() {
+            return Err(failure);
+        }
+        let mut taken = 0;
+        for shard in self.in_turn() {
+            match self.shards[shard].collect(&mut out[taken..]) {
+                Ok(0) => {}
+                Ok(more) => {
+                    self.note_completed(shard, &out[taken..taken + more]);
+                    self.pass_turn(shard);
+                    taken += more;
+                }
+                Err(error) if taken == 0 => return Err(self.of_shard(shard, error)),
+                Err(error) => {
+                    self.failure = Some(self.of_shard(shard, error));
+                    break;
+                }
+            }
+        }
+        Ok(taken)
+    }
+
+    fn in_flight(&self) -> usize {
+        self.shards.iter().map(|shard| shard.in_flight()).sum()
+    }
+
+    /// Of all shards together.
+    fn capacity(&self) -> usize {
+        self.shards.iter().map(|shard| shard.capacity()).sum()
+    }
+
+    /// Of the shard that has least, which is what descriptors find wherever they go.
+    fn room(&self) -> usize {
+        self.shards.iter().map(|shard| shard.room()).min().unwrap_or(0)
+    }
+
+    /// From the shard, or shards, to which the DECODEs of these bytes went.
+    fn tokens(&self, delta_offset: u64, out: &mut [u32]) -> Result<(), DeviceError> {
+        let (mut offset, mut left) = (delta_offset, out);
+        loop {
+            let (shard, end) = self.regions.at(offset);
+            let count = left.len().min(((end - offset) / 4) as usize);
+            let (part, rest) = left.split_at_mut(count);
+            self.shards[shard].tokens(offset, part)?;
+            if rest.is_empty() {
+                return Ok(());
+            }
+            (offset, left) = (end, rest);
+        }
+    }
+
+    /// Each the sum over all shards, those of time too.
+    fn counters(&mut self) -> Result<Counters, DeviceError> {
+        let mut all = Vec::with_capacity(self.shards.len());
+        self.each(|shard| {
+            all.push(shard.counters()?);
+            Ok(())
+        })?;
+        Counters::read(|counter| Ok(all.iter().map(|counters| counters.get(counter)).sum()))
+    }
+
+    fn disable(&mut self) -> Result<(), DeviceError> {
+        self.rollouts.clear();
+        self.failure = None;
+        self.each(|shard| shard.disable())
+    }
+
+    fn enable(&mut self) -> Result<(), DeviceError> {
+        self.each(|shard| shard.enable())
+    }
+}
