@@ -1,5 +1,7 @@
 //! `doorbell bench`: measures, and shows each figure beside the limit that was measured or computed in the same run.
 
+#[cfg(feature = "gpu")]
+mod gpu;
 mod queue;
 #[cfg(feature = "rtl")]
 mod rtl;
@@ -15,6 +17,7 @@ use rustix::time::{ClockId, clock_gettime};
 use serde_json::{Map, Value};
 
 use super::trace;
+use crate::devices::Kind;
 use crate::failure::Failure;
 use crate::output::{self, Sink};
 
@@ -42,7 +45,9 @@ enum What {
     Rtl,
     /// Round trips of descriptors through driver and model, on one core
     Queue,
-    /// Everything that is part of this build
+    /// The GPU: round trips, descriptors per second, and what a token costs in control
+    Gpu,
+    /// Everything that is there
     All,
 }
 
@@ -89,6 +94,17 @@ pub fn run(args: Args) -> Result<ExitCode, Failure> {
         show(rtl::trace(&trace)?)?;
         show(speed::speed(&trace, args.quick)?)?;
     }
+    if matches!(args.what, What::Gpu | What::All) {
+        match (Kind::Gpu.missing(), args.what) {
+            #[cfg(feature = "gpu")]
+            (None, _) => gpu::sections(args.quick)?.into_iter().try_for_each(&mut show)?,
+            (Some(reason), What::All) => eprintln!("skipped: gpu ({reason})"),
+            (reason, _) => {
+                let reason = reason.unwrap_or_else(|| "not part of this build".into());
+                return Err(Failure::unavailable(format!("gpu is not there: {reason}")));
+            }
+        }
+    }
     if cfg!(not(feature = "rtl")) && args.what == What::All {
         eprintln!("skipped: rtl (not part of this build; build with the feature 'rtl')");
     }
@@ -111,7 +127,7 @@ fn table<const N: usize>(columns: [&str; N], left: usize) -> Table {
 }
 
 /// How a figure stands to its bar.
-#[cfg(feature = "rtl")]
+#[cfg(any(feature = "rtl", feature = "gpu"))]
 fn verdict(met: bool) -> &'static str {
     if met { "met" } else { "missed" }
 }

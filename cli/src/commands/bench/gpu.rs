@@ -1,0 +1,235 @@
+//! The GPU: round trips, descriptors per second, and what a token costs in control, each beside its floor or rival.
+
+use std::time::Duration;
+
+use doorbell_gpu::measure::{
+    Load, Probes, Times, eventfd_round_trips, queue_config, round_trips, throughput,
+};
+use doorbell_gpu::{GpuOptions, GpuPlatform};
+use doorbell_host::contract::HwDesc;
+use doorbell_host::{DeviceError, Driver};
+use serde_json::json;
+
+use super::{Section, table, verdict};
+use crate::failure::Failure;
+
+/// Round trip of a descriptor over that of a flag.
+const ROUND_TRIP_BAR: f64 = 1.10;
+/// Descriptors per second: one queue and one thread, sixteen queues and eight threads.
+const RATE_BARS: [f64; 2] = [60e6, 400e6];
+/// Control per token of a persistent worker.
+const TOKEN_BAR: Duration = Duration::from_nanos(50);
+/// Tokens of the rollout whose control is spread over its tokens: the mean of the Mooncake conversation trace.
+const ROLLOUT: u32 = 343;
+/// Tokens of a rollout so long that its round trip does not count.
+const LONG: u32 = 100_000;
+const GPU: usize = 0;
+
+/// What is measured in one go, so that floors and figures see the same machine.
+pub fn sections(quick: bool) -> Result<Vec<Section>, Failure> {
+    let probes = Probes::open(GPU)?;
+    let gpu = probes.describe()?;
+    let rounds = if quick { 5_000 } else { 50_000 };
+    let rollouts = if quick { 20 } else { 200 };
+
+    let ping_pong = probes.ping_pong(rounds)?;
+    let launch = probes.launches(rounds / 5)?;
+    let graph = probes.graph_launches(rounds / 5)?;
+    let back_to_back = probes.launches_back_to_back(rounds)?;
+    let eventfd = eventfd_round_trips(rounds)?;
+
+    let mut drivers = open(1)?;
+    let driver = &mut drivers[0];
+    let nop = round_trips(driver, HwDesc::nop(), rounds)?;
+    let one = round_trips(driver, HwDesc::decode(1, 0, 1), rounds)?;
+    let rollout = round_trips(driver, HwDesc::decode(1, 0, ROLLOUT), rounds / 5)?;
+    let long = round_trips(driver, HwDesc::decode(1, 0, LONG), rollouts)?;
+    drop(drivers);
+    let ping_pong_again = probes.ping_pong(rounds)?;
+
+    // The floor drifts within a run: the figures lie between its two measurements.
+    let floor = (ping_pong.quantile(0.5) + ping_pong_again.quantile(0.5)) / 2;
+    let round_trip_rows = [
+        ("flag ping-pong, before: the floor", &ping_pong),
+        ("flag ping-pong, after: the floor", &ping_pong_again),
+        ("NOP", &nop),
+        ("DECODE, 1 token (with its fence)", &one),
+        ("kernel launch and synchronise", &launch),
+        ("graph launch and synchronise", &graph),
+        ("eventfd to a thread and back", &eventfd),
+    ];
+    Ok(vec![
+        round_trip_section(&gpu, floor, &round_trip_rows, &nop),
+        rate_section(&probes, &gpu, quick)?,
+        token_section(&gpu, &Tokens { eventfd, launch, graph, back_to_back, one, rollout, long }),
+    ])
+}
+
+fn open(queues: usize) -> Result<Vec<Driver<GpuPlatform>>, DeviceError> {
+    let options = GpuOptions { gpu: GPU, queues, bytes: queue_config().shared_bytes()? };
+    let platforms = doorbell_gpu::open(options)?;
+    platforms.into_iter().map(|platform| Driver::new(platform, queue_config())).collect()
+}
+
+fn micros(time: Duration) -> String {
+    format!("{:.2} us", time.as_secs_f64() * 1e6)
+}
+
+fn nanos(time: Duration) -> String {
+    format!("{:.1} ns", time.as_secs_f64() * 1e9)
+}
+
+fn round_trip_section(gpu: &str, floor: Duration, rows: &[(&str, &Times)], judged: &Times) -> Section {
+    let mut table = table(["round trip", "p50", "p99", "p99.9", "of the floor", "bar", "bar is"], 1);
+    let mut figures = vec![];
+    for &(name, times) in rows {
+        let [p50, p99, p999] = [0.5, 0.99, 0.999].map(|share| times.quantile(share));
+        let ratio = p50.as_secs_f64() / floor.as_secs_f64();
+        let (bar, stands) = if std::ptr::eq(times, judged) {
+            (format!("{ROUND_TRIP_BAR:.2}"), verdict(ratio <= ROUND_TRIP_BAR))
+        } else {
+            (String::new(), "")
+        };
+        table.add_row([
+            name.to_owned(),
+            micros(p50),
+            micros(p99),
+            micros(p999),
+            format!("{ratio:.2}"),
+            bar,
+            stands.to_owned(),
+        ]);
+        figures.push(json!({
+            "round_trip": name, "p50_ns": p50.as_nanos() as u64, "p99_ns": p99.as_nanos() as u64,
+            "p999_ns": p999.as_nanos() as u64, "of_the_floor": ratio,
+        }));
+    }
+    Section {
+        key: "gpu_round_trip",
+        heading: format!("{gpu}: round trips of one descriptor at a time, one host thread"),
+        table,
+        notes: vec![
+            "The floor is a flag that the host writes and the GPU answers; the mean of both runs.".to_owned(),
+        ],
+        json: figures.into(),
+    }
+}
+
+fn rate_section(probes: &Probes, gpu: &str, quick: bool) -> Result<Section, Failure> {
+    let descriptors = if quick { 1 << 20 } else { 1 << 23 };
+    let mut table = table(
+        [
+            "queues",
+            "threads",
+            "batch",
+            "descriptors/s",
+            "bare transport",
+            "of it",
+            "PCIe, both ways",
+            "bar",
+            "bar is",
+        ],
+        0,
+    );
+    let mut figures = vec![];
+    for (queues, threads) in [(1, 1), (2, 2), (4, 4), (8, 8), (16, 8)] {
+        let loads: Vec<Load> =
+            [1, 32, 256].map(|batch| Load { queues, threads, batch, descriptors }).to_vec();
+        let bare = loads.iter().map(|load| probes.transport(load)).collect::<Result<Vec<f64>, _>>()?;
+        let mut drivers = open(queues)?;
+        let rates =
+            loads.iter().map(|load| throughput(&mut drivers, load)).collect::<Result<Vec<f64>, _>>()?;
+        drop(drivers);
+        for ((load, bare), rate) in loads.iter().zip(bare).zip(rates) {
+            let bar = match (queues, load.batch) {
+                (_, 1) => None,
+                (1, _) => Some(RATE_BARS[0]),
+                (16, _) => Some(RATE_BARS[1]),
+                _ => None,
+            };
+            let million = |rate: f64| format!("{:.1} M", rate / 1e6);
+            // A descriptor of 64 bytes one way; a completion of 32 and a token of 4 the other.
+            let bus = format!("{:.1} / {:.1} GB/s", rate * 64.0 / 1e9, rate * 36.0 / 1e9);
+            table.add_row([
+                queues.to_string(),
+                threads.to_string(),
+                load.batch.to_string(),
+                million(rate),
+                million(bare),
+                format!("{:.2}", rate / bare),
+                bus,
+                bar.map(million).unwrap_or_default(),
+                bar.map_or("", |bar| verdict(rate >= bar)).to_owned(),
+            ]);
+            figures.push(json!({
+                "queues": queues, "threads": threads, "batch": load.batch, "per_second": rate,
+                "bare_transport_per_second": bare, "bar_per_second": bar,
+            }));
+        }
+    }
+    Ok(Section {
+        key: "gpu_rate",
+        heading: format!("{gpu}: descriptors per second, each a DECODE of one token, all rules on"),
+        table,
+        notes: vec![
+            "The bare transport polls the same slots and posts completions that say nothing: no driver, no doorbell, \
+             no order, no tokens and no fence. A PCIe 5 link of 16 lanes carries 63 GB/s each way, headers included."
+                .to_owned(),
+        ],
+        json: figures.into(),
+    })
+}
+
+/// What a token costs, by who steps it.
+struct Tokens {
+    eventfd: Times,
+    launch: Times,
+    graph: Times,
+    back_to_back: Duration,
+    one: Times,
+    rollout: Times,
+    long: Times,
+}
+
+fn token_section(gpu: &str, tokens: &Tokens) -> Section {
+    let rollout = tokens.rollout.quantile(0.5);
+    let in_rollout = rollout / ROLLOUT;
+    let in_long = tokens.long.quantile(0.5) / LONG;
+    // Everything that is not the token itself: what the rollout took beyond as many tokens of a long one.
+    let control = rollout.saturating_sub(in_long * ROLLOUT) / ROLLOUT;
+    let mut table = table(["who steps a token", "per token", "launches per token", "bar", "bar is"], 1);
+    let mut figures = vec![];
+    let rows = [
+        ("launch per token, waited for".to_owned(), tokens.launch.quantile(0.5), 1.0, None),
+        ("graph launch per token, waited for".to_owned(), tokens.graph.quantile(0.5), 1.0, None),
+        ("launches back to back".to_owned(), tokens.back_to_back, 1.0, None),
+        ("eventfd to a thread and back".to_owned(), tokens.eventfd.quantile(0.5), 0.0, None),
+        ("host polls: a DECODE of 1 token each".to_owned(), tokens.one.quantile(0.5), 0.0, None),
+        (format!("persistent worker, rollout of {ROLLOUT}, all in"), in_rollout, 0.0, None),
+        (format!("persistent worker, rollout of {LONG}, all in"), in_long, 0.0, None),
+        (format!("persistent worker, rollout of {ROLLOUT}, control alone"), control, 0.0, Some(TOKEN_BAR)),
+    ];
+    for (name, time, launches, bar) in rows {
+        table.add_row([
+            name.clone(),
+            nanos(time),
+            launches.to_string(),
+            bar.map(nanos).unwrap_or_default(),
+            bar.map_or("", |bar| verdict(time <= bar)).to_owned(),
+        ]);
+        figures.push(json!({
+            "who": name, "ns_per_token": time.as_secs_f64() * 1e9, "launches_per_token": launches,
+            "bar_ns": bar.map(|bar| bar.as_nanos() as u64),
+        }));
+    }
+    Section {
+        key: "gpu_token",
+        heading: format!("{gpu}: the control plane's tax on a token"),
+        table,
+        notes: vec![format!(
+            "All in: the round trip of one rollout over its tokens. Control alone: that, less as many tokens of the \
+             rollout of {LONG}."
+        )],
+        json: figures.into(),
+    }
+}

@@ -1,0 +1,150 @@
+//! Many descriptors on every queue pair of a GPU, across the wraps of ring, phase and 2^32: nothing lost, nothing
+//! doubled, nothing out of place (R3, R5, R6, R13). Skipped where there is no GPU. `DOORBELL_STRESS` sets how many
+//! descriptors in all (default 2,000,000), `DOORBELL_QUEUES` on how many queue pairs (default 16), `DOORBELL_SEED` the
+//! seed, `DOORBELL_GPU` the GPU.
+
+use std::thread;
+
+use doorbell_gpu::{GpuOptions, GpuPlatform};
+use doorbell_host::contract::{ErrorCode, HwCompletion, HwDesc, Status};
+use doorbell_host::policy::{Stream, digest, mix};
+use doorbell_host::{Device, DeviceError, Driver, QueueConfig};
+use libtest_mimic::{Arguments, Failed, Trial};
+
+/// Slots of the submission queue: also how many rollouts there are, and how far completions may pass each other.
+const DEPTH: u32 = 1024;
+/// Token space of a rollout, in tokens.
+const SPACE: u32 = 64;
+
+fn number(variable: &str, default: u64) -> u64 {
+    std::env::var(variable).map_or(default, |text| text.parse().expect("a number"))
+}
+
+/// Descriptor `k` of a queue: mostly DECODEs of one token, some longer, some NOPs and some malformed.
+fn desc(seed: u32, k: u64) -> HwDesc {
+    let draw = mix(seed ^ mix(k as u32) ^ (k >> 32) as u32);
+    let rollout = (k % u64::from(DEPTH)) as u32;
+    let decode = |max_tokens| {
+        HwDesc::decode(rollout, draw & 0xFFFF, max_tokens)
+            .with_seed(seed)
+            .with_delta_offset(4 * u64::from(SPACE) * u64::from(rollout))
+    };
+    let made = match draw % 64 {
+        0 => HwDesc { rollout_id: rollout, ..HwDesc::nop() },
+        1 => decode(0),
+        2 => decode(1 + draw / 64 % SPACE),
+        3..8 => decode(1 + draw / 64 % 4),
+        _ => decode(1),
+    };
+    made.with_user_data(k)
+}
+
+/// What has to come back for it, and its tokens.
+fn answer(desc: &HwDesc) -> (HwCompletion, Vec<u32>) {
+    let malformed = desc.opcode == 1 && desc.max_tokens == 0;
+    let stream = Stream::new(desc.seed, desc.rollout_id);
+    let tokens: Vec<u32> = (0..desc.max_tokens).map(|k| stream.at(desc.seq_len + k).token()).collect();
+    let completion = HwCompletion {
+        user_data: desc.user_data,
+        rollout_id: desc.rollout_id,
+        final_seq_len: desc.seq_len + desc.max_tokens,
+        result: if tokens.is_empty() { 0 } else { digest(&tokens) },
+        status: if malformed { Status::Error } else { Status::Done } as u8,
+        error: if malformed { ErrorCode::BadLength } else { ErrorCode::None } as u8,
+        ..HwCompletion::default()
+    };
+    (completion, tokens)
+}
+
+fn run(driver: &mut Driver<GpuPlatform>, seed: u32, count: u64) -> Result<(), String> {
+    let failed = |error: DeviceError| error.to_string();
+    let (mut submitted, mut completed) = (0u64, 0u64);
+    // The number that each rollout's next completion has to carry: R5 keeps their order.
+    let mut due: Vec<u64> = (0..u64::from(DEPTH)).collect();
+    let mut batch = Vec::new();
+    let mut out = vec![HwCompletion::default(); 256];
+    while completed < count {
+        if batch.is_empty() {
+            let size = 1 + u64::from(mix(submitted as u32 ^ seed) % 256);
+            batch.extend((submitted..count.min(submitted + size)).map(|k| desc(seed, k)));
+        }
+        let taken = driver.submit(&batch).map_err(failed)?;
+        batch.drain(..taken);
+        submitted += taken as u64;
+        let mut fresh = driver.collect(&mut out).map_err(failed)?;
+        if taken + fresh == 0 {
+            fresh = driver.poll(&mut out).map_err(failed)?;
+        }
+        for completion in &out[..fresh] {
+            let rollout = completion.rollout_id as usize;
+            let expected = due.get_mut(rollout).ok_or_else(|| format!("no such rollout: {completion:?}"))?;
+            let (answer, _) = answer(&desc(seed, *expected));
+            if completion.without_timing() != answer {
+                return Err(format!("completion {completed}: found {completion:?}, expected {answer:?}"));
+            }
+            *expected += u64::from(DEPTH);
+        }
+        completed += fresh as u64;
+    }
+    if driver.in_flight() != 0 || driver.collect(&mut out).map_err(failed)? != 0 {
+        return Err("R3: more completions than descriptors".to_owned());
+    }
+    // The tokens of each rollout's last DECODE are still there.
+    for rollout in 0..u64::from(DEPTH).min(count) {
+        let last = (0..count).rev().skip_while(|k| k % u64::from(DEPTH) != rollout).step_by(DEPTH as usize);
+        let Some(last) = last.map(|k| desc(seed, k)).find(|desc| desc.max_tokens > 0) else { continue };
+        let (_, tokens) = answer(&last);
+        let mut found = vec![0; tokens.len()];
+        driver.tokens(last.delta_offset, &mut found).map_err(failed)?;
+        if found != tokens {
+            return Err(format!("R6: tokens of {last:?}: found {found:?}, expected {tokens:?}"));
+        }
+    }
+    Ok(())
+}
+
+fn stress(queues: usize) -> Result<(), Failed> {
+    let config = |queue: u32| QueueConfig {
+        sq_depth: DEPTH,
+        cq_depth: DEPTH >> (queue % 4),
+        // The wrap of 2^32 comes early, and at another place in each queue.
+        sq_start: u32::MAX - 1000 * queue,
+        cq_start: u32::MAX - 777 * queue,
+        token_bytes: 4 * u64::from(SPACE * DEPTH),
+        patience: 20_000,
+        ..QueueConfig::default()
+    };
+    let options =
+        GpuOptions { gpu: number("DOORBELL_GPU", 0) as usize, queues, bytes: config(0).shared_bytes()? };
+    let (seed, all) = (number("DOORBELL_SEED", 1) as u32, number("DOORBELL_STRESS", 2_000_000));
+    let each = all.div_ceil(queues as u64);
+    println!("{queues} queue pairs, {each} descriptors each, seed {seed}");
+    let drivers: Vec<_> = (0..)
+        .zip(doorbell_gpu::open(options)?)
+        .map(|(queue, platform)| Driver::new(platform, config(queue)))
+        .collect::<Result<_, _>>()?;
+    let results: Vec<Result<(), String>> = thread::scope(|scope| {
+        let running: Vec<_> = (seed..)
+            .zip(drivers)
+            .map(|(seed, mut driver)| scope.spawn(move || run(&mut driver, seed, each)))
+            .collect();
+        running.into_iter().map(|thread| thread.join().expect("a stress thread does not panic")).collect()
+    });
+    for (queue, result) in results.into_iter().enumerate() {
+        result.map_err(|error| format!("queue {queue}: {error}"))?;
+    }
+    Ok(())
+}
+
+fn main() {
+    let arguments = Arguments::from_args();
+    let gpu = number("DOORBELL_GPU", 0) as usize;
+    let missing = doorbell_gpu::open(GpuOptions { gpu, queues: 1, bytes: 0 }).err();
+    if let Some(reason) = &missing {
+        println!("skipping the GPU's stress test: {reason}");
+    }
+    let queues = number("DOORBELL_QUEUES", 16) as usize;
+    let name = "r03_r05_r06_r13_nothing_is_lost_doubled_or_out_of_place";
+    let trial = Trial::test(name, move || stress(queues)).with_ignored_flag(missing.is_some());
+    libtest_mimic::run(&arguments, vec![trial]).exit();
+}
