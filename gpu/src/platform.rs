@@ -18,7 +18,7 @@ use crate::mailbox::Mailbox;
 /// What CAPABILITY shows: 255 is that many workers or more.
 const WORKERS: u8 = 255;
 
-/// How long one `advance` waits at most.
+/// How long one `advance` waits at most, if not told otherwise.
 const SLICE: Duration = Duration::from_micros(100);
 
 /// 64-bit word of a completion whose high half is `sq_head`.
@@ -36,6 +36,7 @@ pub struct GpuPlatform {
     memory: SharedMemory,
     /// `asks` of the mailbox as last seen.
     asks: u32,
+    slice: Duration,
     /// CQ head at which `advance` last found news.
     told_at: Option<u32>,
 }
@@ -55,7 +56,14 @@ impl GpuPlatform {
             engine,
             asks: 0,
             told_at: None,
+            slice: SLICE,
         })
+    }
+
+    /// Sets the time that one `advance` waits at most, 100 us by default: longer for a kernel that is slow because it is
+    /// being watched.
+    pub fn set_slice(&mut self, slice: Duration) {
+        self.slice = slice;
     }
 
     fn refused(&self, register: Register, value: u32) -> DeviceError {
@@ -248,7 +256,7 @@ impl Platform for GpuPlatform {
                 }
                 hint::spin_loop();
             }
-            if start.elapsed() >= SLICE {
+            if start.elapsed() >= self.slice {
                 return self.engine.check();
             }
         }

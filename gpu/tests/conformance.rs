@@ -1,5 +1,8 @@
 //! The conformance suite on a GPU: one test per case, on a kernel of its own, and again on the last of several queue
-//! pairs. Where there is no GPU, every test is skipped by name. `DOORBELL_SEED` sets the seed, `DOORBELL_GPU` the GPU.
+//! pairs. Where there is no GPU, every test is skipped by name. `DOORBELL_SEED` sets the seed, `DOORBELL_GPU` the GPU,
+//! `DOORBELL_SLICE` the microseconds that the host gives it at a time (more under a sanitizer).
+
+use std::time::Duration;
 
 use doorbell_gpu::{GpuOptions, GpuPlatform};
 use doorbell_host::conformance::{Bench, CASES, Case};
@@ -16,7 +19,9 @@ fn number(variable: &str, default: u64) -> u64 {
 fn open(queues: usize) -> Result<GpuPlatform, DeviceError> {
     let gpu = number("DOORBELL_GPU", 0) as usize;
     let mut platforms = doorbell_gpu::open(GpuOptions { gpu, queues, bytes: BYTES })?;
-    Ok(platforms.pop().expect("as many platforms as queues, and at least one"))
+    let mut platform = platforms.pop().expect("as many platforms as queues, and at least one");
+    platform.set_slice(Duration::from_micros(number("DOORBELL_SLICE", 100)));
+    Ok(platform)
 }
 
 fn run(case: &Case, queues: usize) -> Result<(), Failed> {

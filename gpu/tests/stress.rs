@@ -1,9 +1,10 @@
 //! Many descriptors on every queue pair of a GPU, across the wraps of ring, phase and 2^32: nothing lost, nothing
 //! doubled, nothing out of place (R3, R5, R6, R13). Skipped where there is no GPU. `DOORBELL_STRESS` sets how many
 //! descriptors in all (default 2,000,000), `DOORBELL_QUEUES` on how many queue pairs (default 16), `DOORBELL_SEED` the
-//! seed, `DOORBELL_GPU` the GPU.
+//! seed, `DOORBELL_GPU` the GPU, `DOORBELL_SLICE` the microseconds that the host gives it at a time.
 
 use std::thread;
+use std::time::Duration;
 
 use doorbell_gpu::{GpuOptions, GpuPlatform};
 use doorbell_host::contract::{ErrorCode, HwCompletion, HwDesc, Status};
@@ -121,7 +122,10 @@ fn stress(queues: usize) -> Result<(), Failed> {
     println!("{queues} queue pairs, {each} descriptors each, seed {seed}");
     let drivers: Vec<_> = (0..)
         .zip(doorbell_gpu::open(options)?)
-        .map(|(queue, platform)| Driver::new(platform, config(queue)))
+        .map(|(queue, mut platform)| {
+            platform.set_slice(Duration::from_micros(number("DOORBELL_SLICE", 100)));
+            Driver::new(platform, config(queue))
+        })
         .collect::<Result<_, _>>()?;
     let results: Vec<Result<(), String>> = thread::scope(|scope| {
         let running: Vec<_> = (seed..)

@@ -17,8 +17,8 @@ use crate::failure::Failure;
 const ROUND_TRIP_BAR: f64 = 1.10;
 /// Descriptors per second: one queue and one thread, sixteen queues and eight threads.
 const RATE_BARS: [f64; 2] = [60e6, 400e6];
-/// Control per token of a persistent worker.
-const TOKEN_BAR: Duration = Duration::from_nanos(50);
+/// Control per token of a persistent worker, in ns.
+const TOKEN_BAR_NS: f64 = 50.0;
 /// Tokens of the rollout whose control is spread over its tokens: the mean of the Mooncake conversation trace.
 const ROLLOUT: u32 = 343;
 /// Tokens of a rollout so long that its round trip does not count.
@@ -75,8 +75,8 @@ fn micros(time: Duration) -> String {
     format!("{:.2} us", time.as_secs_f64() * 1e6)
 }
 
-fn nanos(time: Duration) -> String {
-    format!("{:.1} ns", time.as_secs_f64() * 1e9)
+fn nanos(time: f64) -> String {
+    format!("{time:.1} ns")
 }
 
 fn round_trip_section(gpu: &str, floor: Duration, rows: &[(&str, &Times)], judged: &Times) -> Section {
@@ -192,22 +192,23 @@ struct Tokens {
 }
 
 fn token_section(gpu: &str, tokens: &Tokens) -> Section {
-    let rollout = tokens.rollout.quantile(0.5);
-    let in_rollout = rollout / ROLLOUT;
-    let in_long = tokens.long.quantile(0.5) / LONG;
+    let each = |time: Duration, tokens: u32| time.as_secs_f64() * 1e9 / f64::from(tokens);
+    let p50 = |times: &Times| each(times.quantile(0.5), 1);
+    let in_rollout = each(tokens.rollout.quantile(0.5), ROLLOUT);
+    let in_long = each(tokens.long.quantile(0.5), LONG);
     // Everything that is not the token itself: what the rollout took beyond as many tokens of a long one.
-    let control = rollout.saturating_sub(in_long * ROLLOUT) / ROLLOUT;
+    let control = in_rollout - in_long;
     let mut table = table(["who steps a token", "per token", "launches per token", "bar", "bar is"], 1);
     let mut figures = vec![];
     let rows = [
-        ("launch per token, waited for".to_owned(), tokens.launch.quantile(0.5), 1.0, None),
-        ("graph launch per token, waited for".to_owned(), tokens.graph.quantile(0.5), 1.0, None),
-        ("launches back to back".to_owned(), tokens.back_to_back, 1.0, None),
-        ("eventfd to a thread and back".to_owned(), tokens.eventfd.quantile(0.5), 0.0, None),
-        ("host polls: a DECODE of 1 token each".to_owned(), tokens.one.quantile(0.5), 0.0, None),
+        ("launch per token, waited for".to_owned(), p50(&tokens.launch), 1.0, None),
+        ("graph launch per token, waited for".to_owned(), p50(&tokens.graph), 1.0, None),
+        ("launches back to back".to_owned(), each(tokens.back_to_back, 1), 1.0, None),
+        ("eventfd to a thread and back".to_owned(), p50(&tokens.eventfd), 0.0, None),
+        ("host polls: a DECODE of 1 token each".to_owned(), p50(&tokens.one), 0.0, None),
         (format!("persistent worker, rollout of {ROLLOUT}, all in"), in_rollout, 0.0, None),
         (format!("persistent worker, rollout of {LONG}, all in"), in_long, 0.0, None),
-        (format!("persistent worker, rollout of {ROLLOUT}, control alone"), control, 0.0, Some(TOKEN_BAR)),
+        (format!("persistent worker, rollout of {ROLLOUT}, control alone"), control, 0.0, Some(TOKEN_BAR_NS)),
     ];
     for (name, time, launches, bar) in rows {
         table.add_row([
@@ -218,8 +219,8 @@ fn token_section(gpu: &str, tokens: &Tokens) -> Section {
             bar.map_or("", |bar| verdict(time <= bar)).to_owned(),
         ]);
         figures.push(json!({
-            "who": name, "ns_per_token": time.as_secs_f64() * 1e9, "launches_per_token": launches,
-            "bar_ns": bar.map(|bar| bar.as_nanos() as u64),
+            "who": name, "ns_per_token": time, "launches_per_token": launches,
+            "bar_ns": bar,
         }));
     }
     Section {
