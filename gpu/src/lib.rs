@@ -5,6 +5,7 @@
 //! tells how, and why its memory orders suffice.
 
 mod cuda;
+mod emulation;
 mod engine;
 mod image;
 mod mailbox;
@@ -13,6 +14,7 @@ mod platform;
 use std::sync::Arc;
 
 pub use cuda::{Cuda, GpuOptions, MAX_QUEUES};
+pub use emulation::{Emulation, EmulationOptions, Fault};
 pub use engine::Engine;
 pub use image::ImageError;
 pub use platform::GpuPlatform;
