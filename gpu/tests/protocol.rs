@@ -1,6 +1,6 @@
-//! Three handovers of the kernel's protocol as small models, of which loom runs every interleaving that the memory orders
-//! allow; what the kernel accesses plainly is a cell that loom watches for races. Each order is then weakened, or a step
-//! left out, and loom has to reject that: no order here is stronger than it must be.
+//! The handovers of the kernel's protocol as small models, of which loom runs the interleavings that the memory orders
+//! allow; what the kernel accesses plainly is a cell that loom watches for races. Each model runs again with an order
+//! weakened, or a step left out or moved, and loom has to reject that.
 //!
 //! The models repeat the steps of `kernels/front_end.cuh`, `worker.cuh` and `running_table.cuh` (and of `src/emulation/`,
 //! which runs them all together) on as few slots and threads as show the handover.
@@ -354,4 +354,145 @@ fn rollouts_and_places_are_handed_on() {
 #[should_panic(expected = "Causality violation")]
 fn handovers_that_order_nothing_are_rejected(#[case] tickets: Tickets) {
     tickets.check();
+}
+
+// ---------------------------------------------------------------- what the host is told
+
+/// A fetch warp consumes and completes a descriptor, the control warp tells how far it is, and the host takes a device
+/// that has consumed everything and has nothing outstanding to be idle: then the completion is visible.
+#[derive(Clone, Copy, Debug)]
+struct News {
+    /// The control warp tells `outstanding` before `sq_head`.
+    outstanding_first: bool,
+    /// A fence stands before what it tells.
+    fence: bool,
+    /// The host reads `sq_head` before `outstanding`.
+    sq_head_first: bool,
+}
+
+const NEWS: News = News { outstanding_first: true, fence: true, sq_head_first: true };
+
+impl News {
+    fn check(self) {
+        check(move || {
+            let [outstanding, admitted, completion, told_outstanding, told_sq_head] =
+                std::array::from_fn(|_| Arc::new(AtomicU32::new(0)));
+            let fetcher = {
+                let (outstanding, admitted, completion) =
+                    (outstanding.clone(), admitted.clone(), completion.clone());
+                thread::spawn(move || {
+                    outstanding.fetch_add(1, AcqRel);
+                    admitted.store(1, Release);
+                    completion.store(1, Relaxed);
+                    outstanding.fetch_sub(1, AcqRel);
+                })
+            };
+            let control = {
+                let (told_outstanding, told_sq_head) = (told_outstanding.clone(), told_sq_head.clone());
+                thread::spawn(move || {
+                    for _ in 0..2 {
+                        let sq_head = admitted.load(Acquire);
+                        let count = outstanding.load(Acquire);
+                        if self.fence {
+                            fence(AcqRel);
+                        }
+                        if self.outstanding_first {
+                            told_outstanding.store(count, Relaxed);
+                        }
+                        told_sq_head.store(sq_head, Release);
+                        if !self.outstanding_first {
+                            told_outstanding.store(count, Relaxed);
+                        }
+                    }
+                })
+            };
+            let (sq_head, count) = if self.sq_head_first {
+                let sq_head = told_sq_head.load(Acquire);
+                (sq_head, told_outstanding.load(Acquire))
+            } else {
+                let count = told_outstanding.load(Acquire);
+                (told_sq_head.load(Acquire), count)
+            };
+            let is_idle = sq_head == 1 && count == 0;
+            assert!(!is_idle || completion.load(Relaxed) == 1, "idle without the completion");
+            fetcher.join().unwrap();
+            control.join().unwrap();
+            is_idle.then_some(())
+        });
+    }
+}
+
+#[test]
+fn an_idle_device_has_completed_everything() {
+    NEWS.check();
+}
+
+#[rstest]
+#[case::told_in_the_order_of_reading(News { outstanding_first: false, ..NEWS })]
+#[case::read_in_the_order_of_telling(News { sq_head_first: false, ..NEWS })]
+#[case::no_fence(News { fence: false, ..NEWS })]
+#[should_panic(expected = "idle without the completion")]
+fn news_in_the_wrong_order_is_rejected(#[case] news: News) {
+    news.check();
+}
+
+/// Two completions ask for an interrupt at the same time, and the control warp tells how many have and which is the newest.
+#[derive(Clone, Copy, Debug)]
+struct Asks {
+    /// The first to ask replaces whatever it finds, as nobody has been counted yet.
+    first_replaces: bool,
+    /// The control warp reads the count before the newest.
+    count_first: bool,
+}
+
+const ASKS: Asks = Asks { first_replaces: false, count_first: true };
+
+impl Asks {
+    fn check(self) {
+        check(move || {
+            // One below the queue's start, at 3.
+            let asked = Arc::new(AtomicU32::new(2));
+            let asks = Arc::new(AtomicU32::new(0));
+            let parties = [3, 4].map(|index| {
+                let (asked, asks) = (asked.clone(), asks.clone());
+                thread::spawn(move || self.note(&asked, &asks, index))
+            });
+            until(|| {
+                let (count, newest) = if self.count_first {
+                    let count = asks.load(Acquire);
+                    (count, asked.load(Relaxed))
+                } else {
+                    let newest = asked.load(Relaxed);
+                    (asks.load(Acquire), newest)
+                };
+                assert!(count < 2 || newest == 4, "the newest is not told");
+                count == 2
+            })?;
+            parties.into_iter().try_for_each(|party| party.join().ok())
+        });
+    }
+
+    fn note(self, asked: &AtomicU32, asks: &AtomicU32, index: u32) {
+        let mut newest = asked.load(Relaxed);
+        while self.first_replaces && asks.load(Relaxed) == 0 || index > newest {
+            match asked.compare_exchange(newest, index, AcqRel, Acquire) {
+                Ok(_) => break,
+                Err(seen) => newest = seen,
+            }
+        }
+        asks.fetch_add(1, AcqRel);
+    }
+}
+
+#[test]
+fn the_newest_that_asked_is_told() {
+    ASKS.check();
+}
+
+#[rstest]
+#[case::first_replaces(Asks { first_replaces: true, ..ASKS })]
+#[case::newest_before_count(Asks { count_first: false, ..ASKS })]
+#[should_panic(expected = "the newest is not told")]
+fn an_older_that_asked_is_rejected(#[case] asks: Asks) {
+    asks.check();
 }
