@@ -189,3 +189,64 @@ impl Drop for Emulation {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use doorbell_host::contract::{Counter, HwDesc};
+    use doorbell_host::device::Device;
+    use doorbell_host::{Driver, QueueConfig};
+    use rstest::rstest;
+
+    use super::*;
+    use crate::platform::GpuPlatform;
+
+    const SMALL: EmulationOptions = EmulationOptions {
+        queues: 1,
+        bytes: 1 << 20,
+        fetchers: 1,
+        scouts: 0,
+        workers: 1,
+        seed: 0,
+        stress: false,
+        fault: None,
+    };
+
+    #[rstest]
+    #[case(EmulationOptions { queues: 0, ..SMALL }, "queues is 0: it must be 1 to 16")]
+    #[case(EmulationOptions { queues: 17, ..SMALL }, "queues is 17: it must be 1 to 16")]
+    #[case(EmulationOptions { fetchers: 0, ..SMALL }, "fetchers is 0: it must be 1 to 64")]
+    #[case(EmulationOptions { scouts: 2, ..SMALL }, "scouts is 2: it must be 0 to 1")]
+    #[case(EmulationOptions { workers: 65, ..SMALL }, "workers is 65: it must be 1 to 64")]
+    fn options_out_of_range_are_errors(#[case] options: EmulationOptions, #[case] message: &str) {
+        assert_eq!(Emulation::start(options).unwrap_err().to_string(), message);
+    }
+
+    #[test]
+    fn one_thread_of_each_kind_is_enough() {
+        let engine = Arc::new(Emulation::start(SMALL).unwrap());
+        assert!(engine.memory(1).is_err() && engine.mailbox(1).is_err());
+        let config = QueueConfig { token_bytes: 1 << 16, ..Default::default() };
+        let mut driver = Driver::new(GpuPlatform::new(engine, 0).unwrap(), config).unwrap();
+        driver.submit(&[HwDesc::decode(1, 0, 100), HwDesc::decode(1, 100, 2)]).unwrap();
+        let mut completions = [Default::default(); 2];
+        let mut taken = 0;
+        while taken < 2 {
+            taken += driver.poll(&mut completions[taken..]).unwrap();
+        }
+        assert_eq!(completions.map(|completion| completion.final_seq_len), [100, 102]);
+    }
+
+    #[test]
+    fn r12_it_ends_in_the_middle_of_a_rollout() {
+        const TOKENS: u32 = 100_000;
+        let engine = Arc::new(Emulation::start(SMALL).unwrap());
+        let config = QueueConfig { token_bytes: 1 << 19, wait_states: 0xFFFF, ..Default::default() };
+        let mut driver = Driver::new(GpuPlatform::new(engine.clone(), 0).unwrap(), config).unwrap();
+        driver.submit(&[HwDesc::decode(1, 0, TOKENS)]).unwrap();
+        driver.poll(&mut [Default::default()]).unwrap();
+        drop(driver);
+        let mailbox = Mailbox::new(engine.mailbox(0).unwrap()).unwrap();
+        assert!(mailbox.is_reached());
+        assert!(mailbox.counter(Counter::Tokens) < TOKENS.into());
+    }
+}
