@@ -138,7 +138,7 @@ impl Block<'_, '_> {
             if self.pace.has(Fault::ReservesBlindly) {
                 room = wanted;
             }
-            let count = if wanted <= room { wanted } else { room };
+            let count = wanted.min(room);
             if count < wanted && !some {
                 return Reservation { count: 0, first: tail, sq_head };
             }
