@@ -100,6 +100,16 @@ impl GpuPlatform {
         }
     }
 
+    /// Whether a published descriptor is without its completion. A completion's `sq_head` does not tell: it is ahead of
+    /// descriptors that the kernel has read and that wait for their turn.
+    fn is_busy(&self) -> bool {
+        let Some(session) = &self.registers.session else { return false };
+        let status = self.mailbox.status();
+        // What the check words alone have published is beyond the tail (R1).
+        let waiting = session.sq.tail.wrapping_sub(status.sq_head);
+        status.outstanding > 0 || waiting != 0 && waiting <= session.sq.depth.slots()
+    }
+
     /// ENABLE was written and the configuration is good: starts a session, if the kernel can reach all of it.
     fn start(&mut self, session: &Session) {
         let within = |base: u64, bytes: u64| {
@@ -234,7 +244,7 @@ impl Platform for GpuPlatform {
 
     fn read_register(&mut self, register: Register) -> Result<u32, DeviceError> {
         self.sync();
-        let busy = self.registers.session.is_some() && self.mailbox.status().outstanding > 0;
+        let busy = self.is_busy();
         let mut value = self.registers.read(register, busy);
         if register == Register::State && !self.mailbox.is_reached() {
             // What was asked for has not happened yet.

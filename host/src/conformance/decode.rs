@@ -144,6 +144,20 @@ pub(super) fn r08_stop_ends_a_running_rollout(bench: &mut Bench<'_>) -> Result<(
     Ok(())
 }
 
+pub(super) fn r08_stop_right_behind_its_rollout(bench: &mut Bench<'_>) -> Result<(), Failure> {
+    let config = QueueConfig { wait_states: SLOW_WAIT_STATES, token_bytes: 4 << 20, ..Default::default() };
+    let mut rig = bench.open(config)?;
+    for _ in 0..20 {
+        // The rollout has been accepted, and perhaps not started, when the device comes to the STOP.
+        let long = HwDesc::decode(7, 50, SLOW_TOKENS).with_user_data(0);
+        rig.driver.submit(&[long])?;
+        rig.driver.submit(&[HwDesc::stop(7).with_user_data(1)])?;
+        let ends = by_position(&rig.drain()?, 2)?;
+        check_prefix(&rig, &long, &ends[0])?;
+    }
+    Ok(())
+}
+
 pub(super) fn r08_stop_of_an_ended_rollout(bench: &mut Bench<'_>) -> Result<(), Failure> {
     let mut rig = bench.open(QueueConfig::default())?;
     rig.check(&numbered([HwDesc::stop(3)]))?;

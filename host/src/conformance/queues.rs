@@ -212,6 +212,23 @@ pub(super) fn r04_full_completion_queue_stalls_and_drops_nothing(
     Ok(())
 }
 
+pub(super) fn r04_a_device_that_stalls_is_not_idle(bench: &mut Bench<'_>) -> Result<(), Failure> {
+    let mut rig = bench.open(QueueConfig { sq_depth: 16, cq_depth: 2, ..Default::default() })?;
+    let mut left = rig.driver.submit(&[HwDesc::nop(); 8])?;
+    while left > 0 {
+        // With each completion taken the next can be written; that of the last makes the device idle.
+        left -= rig.driver.poll(&mut [HwCompletion::default()])?;
+        rig.settle()?;
+        let state = State::from_bits_retain(rig.driver.read(Register::State)?);
+        ensure_eq!(
+            state.contains(State::IDLE),
+            left <= 2,
+            "R4: STATE.IDLE with {left} completions not taken"
+        );
+    }
+    Ok(())
+}
+
 pub(super) fn r04_impossible_releases_are_refused(bench: &mut Bench<'_>) -> Result<(), Failure> {
     for cq_start in [0, u32::MAX - 2] {
         let mut rig = bench.open(QueueConfig { cq_depth: 8, cq_start, ..Default::default() })?;
