@@ -235,10 +235,12 @@ module scoreboard (
 
   // Index of the descriptor that a completion belongs to; ok is low when there is none.
   task automatic find(input hw_completion_t done, output logic [31:0] index, output logic ok);
-    index = done.user_data[31:0];
-    if (done.status == STATUS_ERROR && done.error == ERR_DMA_FAULT && done.user_data == 0) index = done.result;
-    ok = index - oldest < tail - oldest && !(index == done.user_data[31:0]
-         && slot[entry(index)][HW_DESC_USER_DATA_LSB +: 64] != done.user_data);
+    logic unread;                       // of a slot that could not be read, only the index is known
+    unread = done.status == STATUS_ERROR && done.error == ERR_DMA_FAULT && done.user_data == 0;
+    index  = unread ? done.result : done.user_data[31:0];
+    ok     = index - oldest < tail - oldest;
+    if (ok) ok = unread ? code[entry(index)] == ERR_DMA_FAULT
+                        : slot[entry(index)][HW_DESC_USER_DATA_LSB +: 64] == done.user_data;
     if (!ok) fail($sformatf("R3: a completion with user_data %h and result %h belongs to no descriptor",
                             done.user_data, done.result));
   endtask
