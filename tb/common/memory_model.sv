@@ -54,7 +54,8 @@ module memory_model #(
   int   stall_ar = 0, stall_r = 0, stall_aw = 0, stall_w = 0, stall_b = 0;   // percent of cycles
   int   error_r = 0, error_w = 0;       // percent of beats; never completions
   logic early_effect = 1'b0;
-  int   fail_read = -1, fail_write = -1;   // count beats down, of any ID; at 0 the beat fails
+  // Count down the beats of descriptors, token lines and completions; at 0 the beat fails.
+  int   fail_read = -1, fail_line = -1, fail_completion = -1;
 
   logic [511:0] line [0:Lines-1];
 
@@ -214,8 +215,13 @@ module memory_model #(
         end
         if (picked >= 0) begin
           at  = picked * Depth + head[picked] % Depth;
-          if (fail_write >= 0) fail_write = fail_write - 1;
-          bad = (picked < 16 && chance(error_w)) || fail_write == 0;
+          if (picked < 16) begin
+            if (fail_line >= 0) fail_line = fail_line - 1;
+            bad = chance(error_w) || fail_line == 0;
+          end else begin
+            if (fail_completion >= 0) fail_completion = fail_completion - 1;
+            bad = fail_completion == 0;
+          end
           if (!bad && !early_effect) change(pending_addr[at], pending_data[at], pending_strb[at]);
           head[picked] = head[picked] + 1;
           pending      = pending - 1;

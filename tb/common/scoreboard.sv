@@ -54,7 +54,8 @@ module scoreboard (
   // Running indices.
   logic [31:0] oldest, tail, published, requested, received;   // of the SQ
   logic [31:0] cq_next, cq_visible, cq_seen, cq_released, cq_confirmed, cq_asked, last_sq_head;
-  int          bad_lines, bad_beats;              // token lines, and beats of any kind, answered with an error
+  int          bad_lines [0:15];                  // token lines of each worker answered with an error
+  int          bad_beats;                         // beats of any kind
 
   // What the counters must say.
   int tokens, errors_seen, prefixes, read_beats, write_beats;
@@ -68,7 +69,8 @@ module scoreboard (
     last_sq_head = sq_start;
     cq_next = cq_start; cq_visible = cq_start; cq_seen = cq_start;
     cq_released = cq_start; cq_confirmed = cq_start; cq_asked = cq_start;
-    bad_lines = 0; bad_beats = 0;
+    for (int w = 0; w < 16; w++) bad_lines[w] = 0;
+    bad_beats = 0;
     tokens = 0; errors_seen = 0; prefixes = 0; read_beats = 0; write_beats = 0;
     armed = 1'b0;
     for (int k = 0; k < TokenWords; k++) owner[k] = 0;
@@ -223,7 +225,7 @@ module scoreboard (
     if (effect_error_i) bad_beats = bad_beats + 1;
     if (effect_id_i != CompletionId) begin
       if (effect_error_i) begin
-        bad_lines = bad_lines + 1;
+        bad_lines[effect_id_i[3:0]] = bad_lines[effect_id_i[3:0]] + 1;
         for (int k = 0; k < 16; k++) if (effect_strb_i[4*k] && owner[(effect_addr_i + 4*k - token_base) / 4] != 0)
           bad_line[owner[(effect_addr_i + 4*k - token_base) / 4] - 1] = 1'b1;
       end
@@ -235,10 +237,12 @@ module scoreboard (
 
   // Index of the descriptor that a completion belongs to; ok is low when there is none.
   task automatic find(input hw_completion_t done, output logic [31:0] index, output logic ok);
-    index = done.user_data[31:0];
-    if (done.status == STATUS_ERROR && done.error == ERR_DMA_FAULT && done.user_data == 0) index = done.result;
-    ok = index - oldest < tail - oldest && !(index == done.user_data[31:0]
-         && slot[entry(index)][HW_DESC_USER_DATA_LSB +: 64] != done.user_data);
+    logic unread;                       // of a slot that could not be read, only the index is known
+    unread = done.status == STATUS_ERROR && done.error == ERR_DMA_FAULT && done.user_data == 0;
+    index  = unread ? done.result : done.user_data[31:0];
+    ok     = index - oldest < tail - oldest;
+    if (ok) ok = unread ? code[entry(index)] == ERR_DMA_FAULT
+                        : slot[entry(index)][HW_DESC_USER_DATA_LSB +: 64] == done.user_data;
     if (!ok) fail($sformatf("R3: a completion with user_data %h and result %h belongs to no descriptor",
                             done.user_data, done.result));
   endtask
@@ -342,7 +346,7 @@ module scoreboard (
 
   // Compares a completion with the reference. Returns the descriptor's index and entry.
   task automatic check(input hw_completion_t done, output logic [31:0] index, output hw_desc_t desc);
-    logic           ok, stopped;
+    logic           ok, stopped, suspected;
     int             which;
     hw_completion_t want;
     find(done, index, ok);
@@ -355,16 +359,20 @@ module scoreboard (
       if (code[which] != 0) want.status = STATUS_ERROR;
       else if (desc.opcode == OP_STOP) want.status = STATUS_STOPPED;
       else want.status = STATUS_DONE;
+      // A good one between two faulty ones of its worker may be suspected too.
+      suspected = code[which] == 0 && done.status == STATUS_ERROR && done.error == ERR_DMA_FAULT
+               && bad_lines[done.worker_id[3:0]] >= 2;
       if (code[which] == 0 && desc.opcode == OP_DECODE) begin
-        stopped = may_stop(index) && (done.status == STATUS_STOPPED || bad_line[which]);
+        // A fault hides whether it was stopped: then the length may be any, unless its score ended it.
+        stopped = may_stop(index) && (done.status == STATUS_STOPPED
+               || ((bad_line[which] || suspected) && (done.flags & CFLAG_REJECTED) == 0));
         decode(which, int'(done.final_seq_len - desc.seq_len), stopped, want);
       end else begin
         want.error = code[which];
         if (code[which] == ERR_DMA_FAULT) want.result = index;
         else want.final_seq_len = desc.seq_len;
       end
-      // A good one between two faulty ones of its worker may be suspected too.
-      if (code[which] == 0 && done.error == ERR_DMA_FAULT && bad_lines >= 2) begin
+      if (suspected) begin
         want.status = STATUS_ERROR;
         want.error  = ERR_DMA_FAULT;
       end

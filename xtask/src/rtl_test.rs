@@ -4,11 +4,13 @@
 //! only when it exits with 0, prints the line `<bench>: PASS`, prints no line that starts with `ERROR` or `FATAL`, and
 //! does so in time.
 
+use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus, Stdio};
 use std::sync::Mutex;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -31,7 +33,10 @@ pub struct Options {
     /// Seed that every bench gets as +seed=N; a new one each time when not given
     #[arg(long)]
     seed: Option<u32>,
-    /// Seconds that one bench may take
+    /// Runs of every bench, each with the next seed
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
+    seeds: u32,
+    /// Seconds that one run of a bench may take
     #[arg(long, value_name = "SECONDS", default_value_t = 120)]
     timeout: u64,
     /// Plusargs for every bench, such as +wave
@@ -41,7 +46,7 @@ pub struct Options {
 
 impl Default for Options {
     fn default() -> Self {
-        Options { benches: vec![], seed: None, timeout: 120, plusargs: vec![] }
+        Options { benches: vec![], seed: None, seeds: 1, timeout: 120, plusargs: vec![] }
     }
 }
 
@@ -52,7 +57,14 @@ impl Default for Options {
 pub fn run(root: &Path, options: &Options) -> Result<()> {
     let simulator = Simulator::find(shell::path())?;
     let names = select(benches(root)?, &options.benches)?;
-    let seed = options.seed.unwrap_or_else(fresh_seed);
+    let first = options.seed.unwrap_or_else(fresh_seed);
+    let seeds = || (0..options.seeds).map(|k| first.wrapping_add(k));
+    let several = options.seeds > 1;
+    let span = if several {
+        format!("seeds {first} to {}", first.wrapping_add(options.seeds - 1))
+    } else {
+        format!("seed {first}")
+    };
 
     let target = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), PathBuf::from);
     fs::create_dir_all(&target).with_context(|| format!("cannot create {}", target.display()))?;
@@ -62,52 +74,86 @@ pub fn run(root: &Path, options: &Options) -> Result<()> {
         simulator: &simulator,
         shared: shared_sources(root)?,
         out: &out.path().canonicalize()?,
-        plusargs: std::iter::once(format!("+seed={seed}")).chain(options.plusargs.iter().cloned()).collect(),
+        plusargs: &options.plusargs,
         limit: Duration::from_secs(options.timeout),
     };
-    println!("rtl-test: {} benches, seed {seed}", names.len());
+    println!("rtl-test: {} benches, {span}", names.len());
     println!("$ {}", shell::shown(&job.compile("BENCH_tb")));
-    println!("$ {}", shell::shown(&job.simulate("BENCH_tb")));
+    println!("$ {}", shell::shown(&job.simulate("BENCH_tb", first)));
 
-    let queue = Mutex::new(names.iter());
-    let failed = Mutex::new(Vec::new());
+    // Seeds of the runs that failed.
+    let failed = Mutex::new(BTreeMap::<&str, Vec<u32>>::new());
+    let fail = |name, seed, error: &anyhow::Error, log: &str| {
+        let which = if several { format!(", seed {seed}") } else { String::new() };
+        println!("{name}{which}: FAIL: {error:#}\n{}", job.tail(log));
+        failed.lock().expect("no holder panics").entry(name).or_default().push(seed);
+    };
+    in_parallel(names.iter(), |name| match job.build(name) {
+        Ok(warnings) => warnings.iter().for_each(|line| println!("{name}: {line}")),
+        Err(error) => fail(name, first, &error, name),
+    });
+    // Benches that compile, with the number of seeds left.
+    let built: Vec<(&String, AtomicU32)> = names
+        .iter()
+        .filter(|name| !failed.lock().expect("no holder panics").contains_key(name.as_str()))
+        .map(|name| (name, AtomicU32::new(options.seeds)))
+        .collect();
+    in_parallel(
+        built.iter().flat_map(|bench| seeds().map(move |seed| (bench, seed))),
+        |((name, left), seed)| {
+            let start = Instant::now();
+            match job.run(name, seed) {
+                Ok(()) if several => {}
+                Ok(()) => println!("{name}: PASS ({:.1} s)", start.elapsed().as_secs_f64()),
+                Err(error) => fail(name, seed, &error, &run_name(name, seed)),
+            }
+            if left.fetch_sub(1, Ordering::Relaxed) == 1 && several {
+                let lost = failed.lock().expect("no holder panics").get(name.as_str()).map_or(0, Vec::len);
+                println!("{name}: {} of {} seeds passed", options.seeds as usize - lost, options.seeds);
+            }
+        },
+    );
+
+    let failed = failed.into_inner().expect("no holder panics");
+    if failed.is_empty() {
+        println!("rtl-test: {0} of {0} benches passed, {span}", names.len());
+        return Ok(());
+    }
+    let benches: Vec<&str> = failed.keys().copied().collect();
+    let again = if several {
+        let runs = failed.iter().map(|(name, seeds)| format!("{name} --seed {}", seeds[0]));
+        runs.collect::<Vec<_>>().join(", ")
+    } else {
+        format!("{} --seed {first}", benches.join(" "))
+    };
+    let logs = out.keep();
+    bail!(
+        "rtl-test: {} of {} benches failed, {span}: {}; logs are in {}; again: cargo xtask rtl-test {again}",
+        benches.len(),
+        names.len(),
+        benches.join(", "),
+        logs.display(),
+    )
+}
+
+/// Hands the items to as many threads as there are cores.
+fn in_parallel<T>(items: impl Iterator<Item = T> + Send, work: impl Fn(T) + Sync) {
+    let queue = Mutex::new(items);
     thread::scope(|scope| {
-        for _ in 0..thread::available_parallelism().map_or(1, usize::from).min(names.len()) {
+        for _ in 0..thread::available_parallelism().map_or(1, usize::from) {
             scope.spawn(|| {
                 loop {
-                    let Some(name) = queue.lock().expect("no holder panics").next() else { break };
-                    let start = Instant::now();
-                    match job.run(name) {
-                        Ok(warnings) => {
-                            let warnings: String =
-                                warnings.iter().map(|line| format!("\n    {line}")).collect();
-                            println!("{name}: PASS ({:.1} s){warnings}", start.elapsed().as_secs_f64());
-                        }
-                        Err(error) => {
-                            println!("{name}: FAIL: {error:#}\n{}", job.tail(name));
-                            failed.lock().expect("no holder panics").push(name.as_str());
-                        }
-                    }
+                    let Some(item) = queue.lock().expect("no holder panics").next() else { break };
+                    work(item);
                 }
             });
         }
     });
+}
 
-    let mut failed = failed.into_inner().expect("no holder panics");
-    if failed.is_empty() {
-        println!("rtl-test: {} of {} benches passed, seed {seed}", names.len(), names.len());
-        return Ok(());
-    }
-    failed.sort_unstable();
-    let logs = out.keep();
-    bail!(
-        "rtl-test: {} of {} benches failed, seed {seed}: {}; logs are in {}; again: cargo xtask rtl-test {} --seed {seed}",
-        failed.len(),
-        names.len(),
-        failed.join(", "),
-        logs.display(),
-        failed.join(" ")
-    )
+/// Name of the log of one run.
+fn run_name(name: &str, seed: u32) -> String {
+    format!("{name}-{seed}")
 }
 
 /// Icarus Verilog.
@@ -135,18 +181,21 @@ struct Job<'a> {
     simulator: &'a Simulator,
     shared: Vec<OsString>,
     out: &'a Path,
-    plusargs: Vec<String>,
+    plusargs: &'a [String],
     limit: Duration,
 }
 
 impl Job<'_> {
-    /// Compiles and runs a bench; gives what the compiler warned of.
-    fn run(&self, name: &str) -> Result<Vec<String>> {
-        let (status, compiled) = self.bounded(self.compile(name), name, "compilation")?;
+    /// Compiles a bench; gives what the compiler warned of.
+    fn build(&self, name: &str) -> Result<Vec<String>> {
+        let (status, log) = self.bounded(self.compile(name), name, "compilation")?;
         ensure!(status.success(), "does not compile ({status})");
-        let (status, log) = self.bounded(self.simulate(name), name, "the bench")?;
-        verdict(name, status, &log)?;
-        Ok(warnings(&compiled))
+        Ok(warnings(&log))
+    }
+
+    fn run(&self, name: &str, seed: u32) -> Result<()> {
+        let (status, log) = self.bounded(self.simulate(name, seed), &run_name(name, seed), "the bench")?;
+        verdict(name, status, &log)
     }
 
     fn compile(&self, name: &str) -> Command {
@@ -159,9 +208,10 @@ impl Job<'_> {
 
     /// Runs in the output directory, so that what a bench dumps stays apart; unbuffered, so that the log of a hang is
     /// complete.
-    fn simulate(&self, name: &str) -> Command {
+    fn simulate(&self, name: &str, seed: u32) -> Command {
         let mut command = Command::new(&self.simulator.vvp);
-        command.args(["-n", "-i"]).arg(self.out.join(format!("{name}.vvp"))).args(&self.plusargs);
+        command.args(["-n", "-i"]).arg(self.out.join(format!("{name}.vvp"))).arg(format!("+seed={seed}"));
+        command.args(self.plusargs);
         command.current_dir(self.out);
         command
     }
@@ -170,17 +220,17 @@ impl Job<'_> {
         self.out.join(format!("{name}.log"))
     }
 
-    /// Last lines of a bench's log.
-    fn tail(&self, name: &str) -> String {
-        let text = fs::read(self.log(name)).unwrap_or_default();
+    /// Last lines of a log.
+    fn tail(&self, log: &str) -> String {
+        let text = fs::read(self.log(log)).unwrap_or_default();
         let text = String::from_utf8_lossy(&text[text.len().saturating_sub(64 << 10)..]).into_owned();
         let lines: Vec<&str> = text.lines().collect();
         lines[lines.len().saturating_sub(TAIL)..].iter().map(|line| format!("    {line}\n")).collect()
     }
 
-    /// Runs `command` with the bench's log as its output; past the time limit, or when the log overflows, it is killed.
-    fn bounded(&self, mut command: Command, name: &str, what: &str) -> Result<(ExitStatus, String)> {
-        let path = self.log(name);
+    /// Runs `command` with `log` as its output; past the time limit, or when the log overflows, it is killed.
+    fn bounded(&self, mut command: Command, log: &str, what: &str) -> Result<(ExitStatus, String)> {
+        let path = self.log(log);
         let log = File::create(&path).with_context(|| format!("cannot create {}", path.display()))?;
         command.stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log.try_clone()?);
         let mut child = command.spawn().with_context(|| format!("cannot run {}", shell::shown(&command)))?;

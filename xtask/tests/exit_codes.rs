@@ -74,6 +74,30 @@ fn benches_that_pass_pass() {
     assert!(left.is_empty(), "a passing run leaves {left:?}");
 }
 
+/// Every bench runs with every seed; those that fail are named, and one failure fails the command.
+#[test]
+fn a_sweep_runs_all_seeds_and_names_those_that_fail() {
+    let dir = tempfile::tempdir().unwrap();
+    fake(dir.path(), "iverilog", "exit 0");
+    fake(
+        dir.path(),
+        "vvp",
+        "name=${3##*/}; name=${name%.vvp}; case $name$4 in round_robin_tb+seed=5) exit 1;; esac; echo \"$name: PASS\"",
+    );
+    let output = xtask(dir.path(), &["rtl-test", "round_robin", "sync_fifo", "--seed", "4", "--seeds", "3"]);
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    let out = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(out.contains("round_robin_tb, seed 5: FAIL: ended with exit status: 1"), "{out}");
+    assert!(out.contains("round_robin_tb: 2 of 3 seeds passed"), "{out}");
+    assert!(out.contains("sync_fifo_tb: 3 of 3 seeds passed"), "{out}");
+    let error = stderr(&output);
+    assert!(error.contains("1 of 2 benches failed, seeds 4 to 6: round_robin_tb;"), "{error}");
+    assert!(error.contains("again: cargo xtask rtl-test round_robin_tb --seed 5"), "{error}");
+
+    let output = xtask(dir.path(), &["rtl-test", "sync_fifo", "--seed", "4", "--seeds", "3"]);
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+}
+
 const CLEAN: &str = "0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads";
 const SPILLING: &str = "8 bytes stack frame, 8 bytes spill stores, 4 bytes spill loads";
 
@@ -134,6 +158,7 @@ fn compare_hands_on_exit_code_and_arguments(#[case] code: i32) {
 #[rstest]
 #[case(&["no-such-command"])]
 #[case(&["rtl-test", "--seed", "many"])]
+#[case(&["rtl-test", "--seeds", "0"])]
 #[case(&[])]
 fn bad_usage_is_exit_code_2(#[case] args: &[&str]) {
     assert_eq!(xtask(Path::new("/"), args).status.code(), Some(2));

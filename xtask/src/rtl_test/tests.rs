@@ -33,19 +33,21 @@ impl Fixture {
     }
 
     fn run(&self) -> Result<Vec<String>> {
-        Job {
+        let job = Job {
             root: self.root(),
             simulator: &self.simulator()?,
             shared: shared_sources(self.root())?,
             out: &self.root().join("out"),
-            plusargs: vec!["+seed=7".into()],
+            plusargs: &["+wave".into()],
             limit: self.limit,
-        }
-        .run("fifo_tb")
+        };
+        let warnings = job.build("fifo_tb")?;
+        job.run("fifo_tb", 7)?;
+        Ok(warnings)
     }
 
     fn log(&self) -> String {
-        fs::read_to_string(self.root().join("out/fifo_tb.log")).unwrap()
+        fs::read_to_string(self.root().join("out/fifo_tb-7.log")).unwrap()
     }
 }
 
@@ -56,7 +58,7 @@ fn a_bench_that_says_pass_passes() {
     let compiled = fs::read_to_string(fixture.root().join("out/compiled")).unwrap();
     assert!(compiled.contains("-s fifo_tb -o"), "{compiled}");
     assert!(compiled.ends_with("-f rtl/files.f tb/common/clock.sv tb/fifo_tb.sv\n"), "{compiled}");
-    assert!(fixture.log().contains("fifo_tb.vvp +seed=7"), "{}", fixture.log());
+    assert!(fixture.log().contains("fifo_tb.vvp +seed=7 +wave"), "{}", fixture.log());
 }
 
 #[test]
@@ -127,10 +129,10 @@ fn a_failed_bench_shows_the_end_of_its_log() {
         simulator: &simulator,
         shared: vec![],
         out: &out,
-        plusargs: vec![],
+        plusargs: &[],
         limit: fixture.limit,
     };
-    let tail = job.tail("fifo_tb");
+    let tail = job.tail("fifo_tb-7");
     assert!(tail.starts_with("    line 80\n") && tail.ends_with("    line 99\n"), "{tail}");
 }
 
