@@ -22,6 +22,7 @@ constexpr uint32_t kEveryLane = 0xFFFFFFFFu;
 constexpr uint32_t kMaxQueues = 16;
 // Rollouts of one queue that may be at workers at a time.
 constexpr uint32_t kPlaces = 1024;
+constexpr uint32_t kGivenPlaces = kPlaces - 1;
 // Tickets of the work queue: more than places of all queues and waiting workers together.
 constexpr uint32_t kWorkSlots = 32768;
 // Tells the worker that takes it to end.

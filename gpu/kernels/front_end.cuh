@@ -18,7 +18,8 @@ struct FrontEnd {
   uint32_t find_state;
   RunningTable running;
   doorbell_session config;  // as read when the session started
-  // Places that are free: a ring, from which whoever has the turn takes and to which the completion warp gives back.
+  // Places that are free: a ring, from which whoever has the turn takes and to which the completion warp gives back. It
+  // starts with all but the last (see RunningTable), so it never fills up, and its size divides 2^32 (R13).
   uint32_t free_places[kPlaces];
   uint32_t places_taken;
   uint32_t places_given;  // back
@@ -112,7 +113,8 @@ __device__ __forceinline__ void write_completions(const FrontEnd& f, const ulong
 // R14: notes that the completion with this index asked for an interrupt.
 __device__ __forceinline__ void note_ask(FrontEnd& f, uint32_t index) {
   uint32_t newest = order::load_relaxed_block(&f.asked);
-  while (order::load_relaxed_block(&f.asks) == 0 || static_cast<int32_t>(index - newest) > 0) {
+  // Unless a newer one has: those that are not released lie within the queue's size.
+  while (newest - index - 1 >= f.config.cq_size) {
     const uint32_t seen = order::compare_swap_block(&f.asked, newest, index);
     if (seen == newest) break;
     newest = seen;
@@ -199,16 +201,18 @@ __device__ __forceinline__ void rank_briefs(Order& o, uint32_t briefs, uint32_t 
 // Finds places for the long DECODEs in `longs` and enters them in the table of those that run. Returns each lane's
 // place (0 for other lanes), or RunningTable::kNone to all, and nothing has changed, if there are too few. (Here and below: code that is rare, or waits anyway, is kept out of the way of the
 // rest, which is too long a stretch for the instruction cache as it is.)
-__device__ __noinline__ uint32_t enter(FrontEnd& f, uint32_t rollout_id, uint32_t longs, uint32_t lane) {
+__device__ __noinline__ uint32_t enter(FrontEnd& f, Place* places, uint32_t rollout_id, uint32_t longs,
+                                       uint32_t lane) {
   const uint32_t taken = f.places_taken;
-  // The last place is never given out: see RunningTable.
-  const uint32_t limit = f.config.workers == 0 ? kPlaces - 1 : min(f.config.workers, kPlaces - 1);
-  const uint32_t free = limit - (taken - order::load_acquire_block(&f.places_given));
+  const uint32_t limit = f.config.workers == 0 ? kGivenPlaces : min(f.config.workers, kGivenPlaces);
+  const uint32_t free = limit - (taken + kGivenPlaces - order::load_acquire_block(&f.places_given));
   if (__any_sync(kEveryLane, __popc(longs) > free)) return RunningTable::kNone;
   uint32_t place = 0;
   bool entered = false;
   if (longs >> lane & 1) {
-    place = order::load_relaxed_block(&f.free_places[(taken + __popc(longs & ((1u << lane) - 1))) % (kPlaces - 1)]);
+    place = order::load_relaxed_block(&f.free_places[(taken + __popc(longs & ((1u << lane) - 1))) % kPlaces]);
+    // Here, in the turn: the STOP that sets it again may be next.
+    order::store_relaxed_gpu(&places[place].stop, 0);
     entered = f.running.enter(rollout_id, place);
   }
   if (__ballot_sync(kEveryLane, entered) == longs) return place;
@@ -220,12 +224,12 @@ __device__ __noinline__ uint32_t enter(FrontEnd& f, uint32_t rollout_id, uint32_
 // Admits the lanes in `mask` if there are places, table entries and completion slots for all of them; else changes
 // nothing, and says what was missing. The caller has the turn: what happens here is all that the queue does one after
 // the other, so it is short.
-__device__ __forceinline__ uint32_t admit(FrontEnd& f, Order& o, uint32_t mask, uint32_t longs, uint32_t consumed_to,
+__device__ __forceinline__ uint32_t admit(FrontEnd& f, Place* places, Order& o, uint32_t mask, uint32_t longs, uint32_t consumed_to,
                                           uint32_t lane, uint32_t& first_completion) {
   const uint32_t instants = mask & ~longs;
   bool entered = false;
   if (UNLIKELY(longs != 0)) {
-    o.place = enter(f, o.desc.rollout_id(), longs, lane);
+    o.place = enter(f, places, o.desc.rollout_id(), longs, lane);
     if (o.place == RunningTable::kNone) return DOORBELL_WAIT_WORKER;
     entered = longs >> lane & 1;
   }
@@ -234,6 +238,7 @@ __device__ __forceinline__ uint32_t admit(FrontEnd& f, Order& o, uint32_t mask, 
     reservation = reserve(f, __popc(instants), false, consumed_to, true);
     if (reservation.count == __popc(instants) && longs != 0) f.places_taken += __popc(longs);
   }
+  __syncwarp();
   first_completion = __shfl_sync(kEveryLane, reservation.first, 0);
   if (__shfl_sync(kEveryLane, reservation.count, 0) == __popc(instants)) return DOORBELL_WAIT_NOTHING;
   if (entered) f.running.leave(o.desc.rollout_id());
@@ -276,7 +281,6 @@ __device__ __forceinline__ void finish(FrontEnd& f, DeviceState& state, uint32_t
       place.period = policy::period(o.desc.checkpoint(), f.config.checkpoint_default);
       place.flags = o.desc.flags();
       place.reward_model_id = o.desc.reward_model_id();
-      order::store_relaxed_gpu(&place.stop, 0);
       place.user_data = o.desc.user_data();
       place.tokens = f.config.token_base + o.desc.delta_offset();
       place.eos_threshold = f.config.eos_threshold;
@@ -508,7 +512,7 @@ struct Fetcher {
         missing = held_by(first + k, __shfl_sync(kEveryLane, o.desc.rollout_id(), k), fence,
                           __shfl_sync(kEveryLane, o.is_stop, k));
       if (missing == DOORBELL_WAIT_NOTHING)
-        missing = admit(f, o, mask, longs & mask, consumed_to, lane, first_completion);
+        missing = admit(f, state.places[queue], o, mask, longs & mask, consumed_to, lane, first_completion);
       if (missing != DOORBELL_WAIT_NOTHING) {
         // Not all at once, then.
         alone_from_here = true;
@@ -635,6 +639,7 @@ __device__ void scout_role(FrontEnd& f, uint32_t lane) {
 __device__ uint32_t completion_role(FrontEnd& f, const Launch& launch, uint32_t queue, uint32_t next, uint4* stage,
                                     uint32_t lane) {
   uint32_t spins = 0;
+  bool stalled = false;
   for (;;) {
     const uint64_t entry = order::load_acquire_gpu(&launch.state->done[queue][(next + lane) % kPlaces]);
     const uint32_t fresh = __ballot_sync(kEveryLane, static_cast<uint32_t>(entry >> 32) == next + lane + 1);
@@ -643,7 +648,7 @@ __device__ uint32_t completion_role(FrontEnd& f, const Launch& launch, uint32_t 
     if (count == 0) {
       // Once the fetch warps have ended nothing more is taken, and each place taken comes back.
       if (ending && order::load_acquire_block(&f.fetchers) == 0 &&
-          order::load_relaxed_block(&f.places_taken) == order::load_relaxed_block(&f.places_given))
+          order::load_relaxed_block(&f.places_taken) + kGivenPlaces == order::load_relaxed_block(&f.places_given))
         return next;
       relax(spins);
       continue;
@@ -660,12 +665,15 @@ __device__ uint32_t completion_role(FrontEnd& f, const Launch& launch, uint32_t 
         // R4: the host has to release a slot first.
         if (lane == 0) {
           tally(f, kCompletionWarp, kStallCq, 1);
-          order::store_release_block(&f.waits_for, DOORBELL_WAIT_COMPLETION_SLOT);
+          order::store_relaxed_block(&f.waits_for, DOORBELL_WAIT_COMPLETION_SLOT);
         }
+        stalled = true;
         relax(spins);
         continue;
       }
     }
+    if (stalled && lane == 0) order::store_relaxed_block(&f.waits_for, DOORBELL_WAIT_NOTHING);
+    stalled = false;
     const bool mine = lane < count;
     const uint32_t place_index = static_cast<uint32_t>(entry);
     const Place& place = launch.state->places[queue][place_index];
@@ -690,7 +698,7 @@ __device__ uint32_t completion_role(FrontEnd& f, const Launch& launch, uint32_t 
     if (mine) {
       f.running.leave(rollout);
       const uint32_t given = f.places_given;
-      f.free_places[(given + lane) % (kPlaces - 1)] = place_index;
+      f.free_places[(given + lane) % kPlaces] = place_index;
     }
     __syncwarp();
     if (lane == 0) {
@@ -712,8 +720,10 @@ __device__ __forceinline__ void publish(const FrontEnd& f, const Launch& launch,
   doorbell_mailbox& mailbox = launch.mailboxes[queue];
   const WorkerCounters& workers = launch.state->counters[queue];
   const uint32_t sq_head = order::load_acquire_block(&f.admitted);
-  // Read behind `sq_head`: at most as many as have not completed by now.
+  // Read behind `sq_head`: at most as many as have not completed by now. And `asked` behind `asks`: at least as new.
   const uint32_t outstanding = sq_head - f.config.sq_start - completed(f);
+  const uint32_t asks = order::load_acquire_block(&f.asks);
+  const uint32_t asked = order::load_relaxed_block(&f.asked);
   if (lane < 16) {
     uint64_t value = 0;
 #pragma unroll 1
@@ -728,13 +738,15 @@ __device__ __forceinline__ void publish(const FrontEnd& f, const Launch& launch,
     order::store_relaxed_sys(&mailbox.counters[lane], value);
   }
   if (lane == 0) {
-    order::store_relaxed_sys(&mailbox.sq_head, sq_head);
-    order::store_relaxed_sys(&mailbox.cq_tail, static_cast<uint32_t>(order::load_relaxed_block(&f.posted)));
     order::store_relaxed_sys(&mailbox.outstanding, outstanding);
-    order::store_relaxed_sys(&mailbox.asked, order::load_relaxed_block(&f.asked));
-    order::store_relaxed_sys(&mailbox.asks, order::load_acquire_block(&f.asks));
+    order::store_relaxed_sys(&mailbox.asked, asked);
     order::store_relaxed_sys(&mailbox.waits_for, order::load_relaxed_block(&f.waits_for));
     order::store_relaxed_sys(&mailbox.heartbeat, heartbeat);
+    // The host reads these first: who sees them sees the others.
+    order::fence_sys();
+    order::store_relaxed_sys(&mailbox.sq_head, sq_head);
+    order::store_relaxed_sys(&mailbox.cq_tail, static_cast<uint32_t>(order::load_relaxed_block(&f.posted)));
+    order::store_relaxed_sys(&mailbox.asks, asks);
   }
 }
 
@@ -754,7 +766,7 @@ __device__ void control_role(FrontEnd& f, const Launch& launch, uint32_t queue, 
     __syncwarp();
     heartbeat++;
     // What has changed is told every few rounds; that nothing has, now and then.
-    if (heartbeat % 4 == 0) {
+    if (heartbeat % 16 == 0) {
       const uint64_t now = order::load_relaxed_block(&f.posted) + completed(f) +
                            order::load_relaxed_gpu(&launch.state->counters[queue].tokens);
       const uint64_t news = __shfl_sync(kEveryLane, now, 0);
@@ -809,7 +821,9 @@ __device__ bool block(FrontEnd& f, const Launch& launch, uint32_t queue) {
       for (uint32_t k = threadIdx.x; k < kPlaces; k += kBlockThreads) f.free_places[k] = k;
       if (threadIdx.x < 16 * kBlockWarps) f.counters[threadIdx.x / 16][threadIdx.x % 16] = 0;
       if (threadIdx.x == 0) {
-        f.find_state = f.running.entries = f.places_taken = f.places_given = f.waits_for = f.asks = f.asked = 0;
+        f.find_state = f.running.entries = f.places_taken = f.waits_for = f.asks = 0;
+        f.places_given = kGivenPlaces;
+        f.asked = f.config.cq_start - 1;
         f.stopping = 0;
         f.fetchers = kFetchWarps;
         f.sq_tail = f.claimed = f.admitted = f.config.sq_start;

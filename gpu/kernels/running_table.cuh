@@ -20,8 +20,6 @@ struct RunningTable {
 
   __device__ __forceinline__ void clear_set(uint32_t set) { ways[set] = make_uint4(kNone, kNone, kNone, kNone); }
 
-  __device__ __forceinline__ bool empty() const { return order::load_acquire_block(&entries) == 0; }
-
   // The place of rollout `id`, or kNone: then what its last descriptor did has been seen.
   __device__ __forceinline__ uint32_t find(uint32_t id) const {
     const uint32_t mixed = policy::mix(id), tag = mixed >> kSetBits;

@@ -164,9 +164,16 @@ mod tests {
 
     /// The names of the kernels: whatever the source says.
     fn kernels() -> Vec<&'static str> {
-        let after = embedded::SOURCE.split("__global__").skip(1);
-        let named = after.filter_map(|text| text.split_once('(')?.0.split_whitespace().next_back());
-        named.filter(|name| !name.is_empty()).collect()
+        let name = |text: &'static str| {
+            // `void`, and perhaps `__launch_bounds__(…)`, come first.
+            let text = text.trim_start().strip_prefix("void")?.trim_start();
+            let text = match text.strip_prefix("__launch_bounds__(") {
+                Some(bounds) => bounds.split_once(')')?.1,
+                None => text,
+            };
+            text.split_once('(').map(|(name, _)| name.trim())
+        };
+        embedded::SOURCE.split("__global__").skip(1).filter_map(name).collect()
     }
 
     #[test]
@@ -201,6 +208,7 @@ mod tests {
         let Some(ptx) = embedded::PTX else { return };
         let version = ptx.lines().find_map(|line| line.strip_prefix(".version ")).unwrap();
         let (major, _) = version.trim().split_once('.').unwrap();
+        assert!(kernels().len() > 1, "{:?}", kernels());
         assert!(major.parse::<u32>().unwrap() < 9, "PTX {version} needs a driver of CUDA 13");
         for kernel in kernels() {
             assert!(ptx.contains(&format!(".entry {kernel}(")), "{kernel} is missing");

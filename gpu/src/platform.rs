@@ -107,7 +107,21 @@ impl GpuPlatform {
         let status = self.mailbox.status();
         // What the check words alone have published is beyond the tail (R1).
         let waiting = session.sq.tail.wrapping_sub(status.sq_head);
-        status.outstanding > 0 || waiting != 0 && waiting <= session.sq.depth.slots()
+        if status.outstanding > 0 || waiting != 0 && waiting <= session.sq.depth.slots() {
+            return true;
+        }
+        // The kernel counts a completion when it has written it; here it may come a little later.
+        let posted = status.cq_tail.wrapping_sub(session.cq.head);
+        posted <= session.cq.depth.slots()
+            && (0..posted).any(|k| !self.is_fresh(session, session.cq.head.wrapping_add(k)))
+    }
+
+    /// Whether the completion with this index is there.
+    fn is_fresh(&self, session: &Session, index: u32) -> bool {
+        let (cq, offset) = (session.cq, session.cq.base.wrapping_sub(self.memory.bus_address()) as usize);
+        self.memory
+            .slots::<COMPLETION_WORDS>(offset, cq.depth.slots())
+            .is_ok_and(|slots| (slots.last_word(index) >> 56) as u8 & 1 == cq.depth.phase(index))
     }
 
     /// ENABLE was written and the configuration is good: starts a session, if the kernel can reach all of it.
@@ -198,10 +212,7 @@ impl GpuPlatform {
         if !self.mailbox.is_reached() {
             return Ok(false);
         }
-        let cq = session.cq;
-        let offset = cq.base.wrapping_sub(self.memory.bus_address()) as usize;
-        let slots = self.memory.slots::<COMPLETION_WORDS>(offset, cq.depth.slots())?;
-        Ok((slots.last_word(cq.head) >> 56) as u8 & 1 == cq.depth.phase(cq.head))
+        Ok(self.is_fresh(session, session.cq.head))
     }
 }
 
