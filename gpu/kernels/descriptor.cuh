@@ -31,7 +31,7 @@ struct Descriptor {
   }
 };
 
-static_assert(DOORBELL_OFFSETOF(doorbell_hw_desc, rollout_id) == 4 && DOORBELL_OFFSETOF(doorbell_hw_desc, prefix_id) == 12 &&
+DOORBELL_ASSERT(DOORBELL_OFFSETOF(doorbell_hw_desc, rollout_id) == 4 && DOORBELL_OFFSETOF(doorbell_hw_desc, prefix_id) == 12 &&
               DOORBELL_OFFSETOF(doorbell_hw_desc, kv_offset) == 16 && DOORBELL_OFFSETOF(doorbell_hw_desc, delta_offset) == 24 &&
               DOORBELL_OFFSETOF(doorbell_hw_desc, seq_len) == 32 && DOORBELL_OFFSETOF(doorbell_hw_desc, max_tokens) == 36 &&
               DOORBELL_OFFSETOF(doorbell_hw_desc, checkpoint) == 40 && DOORBELL_OFFSETOF(doorbell_hw_desc, reward_model_id) == 44 &&
@@ -102,7 +102,7 @@ __device__ __forceinline__ void write_completion(ulonglong2 (&halves)[2], uint64
                 worker_id << 16 | reward_model_id;
 }
 
-static_assert(DOORBELL_OFFSETOF(doorbell_hw_completion, rollout_id) == 8 &&
+DOORBELL_ASSERT(DOORBELL_OFFSETOF(doorbell_hw_completion, rollout_id) == 8 &&
               DOORBELL_OFFSETOF(doorbell_hw_completion, final_seq_len) == 12 &&
               DOORBELL_OFFSETOF(doorbell_hw_completion, result) == 16 &&
               DOORBELL_OFFSETOF(doorbell_hw_completion, sq_head) == 20 &&

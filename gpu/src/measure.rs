@@ -9,7 +9,9 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use cudarc::driver::sys::CUstreamCaptureMode;
-use cudarc::driver::{CudaContext, CudaFunction, CudaStream, DriverError, LaunchConfig, PushKernelArg};
+use cudarc::driver::{
+    CudaContext, CudaFunction, CudaStream, DriverError, LaunchConfig, PushKernelArg, result, sys,
+};
 use doorbell_host::contract::{HwCompletion, HwDesc, Status};
 use doorbell_host::memory::PAGE;
 use doorbell_host::queue::{CompletionQueue, Depth, SubmissionQueue};
@@ -247,6 +249,72 @@ impl Probes {
         self.stream.synchronize().map_err(self.failed("the bare transport"))?;
         Ok(f64::from(total) * queues as f64 / elapsed.as_secs_f64())
     }
+}
+
+/// Copies between host and GPU, which an idle persistent kernel must not slow down.
+#[derive(Debug)]
+pub struct Copies {
+    gpu: usize,
+    stream: Arc<CudaStream>,
+    host: SharedMemory,
+    device: u64,
+}
+
+impl Copies {
+    const BYTES: usize = 64 << 20;
+    const COPIES: usize = 16;
+
+    /// Memory on both sides. It is to be made before, and dropped behind, any persistent kernel: CUDA waits for running
+    /// kernels when device memory is freed.
+    ///
+    /// # Errors
+    /// `Memory`, or `Failed`.
+    pub fn new(probes: &Probes) -> Result<Self, DeviceError> {
+        let host = pinned(&probes.context, Self::BYTES)?;
+        // SAFETY: a plain allocation, freed in `drop`.
+        let device = unsafe { result::malloc_sync(Self::BYTES) }.map_err(probes.failed("allocating"))?;
+        let stream = probes.context.new_stream().map_err(probes.failed("making a stream"))?;
+        Ok(Self { gpu: probes.gpu, stream, host, device })
+    }
+
+    /// Bytes per second to the GPU, and back.
+    ///
+    /// # Errors
+    /// `Failed`.
+    pub fn bandwidths(&self) -> Result<[f64; 2], DeviceError> {
+        let host = self.host.bus_address();
+        let mut rates = [0.0; 2];
+        for (rate, [to, from]) in rates.iter_mut().zip([[self.device, host], [host, self.device]]) {
+            let start = Instant::now();
+            for _ in 0..Self::COPIES {
+                // SAFETY: both are allocations of `BYTES` bytes that live until the stream is waited for.
+                unsafe { sys::cuMemcpyAsync(to, from, Self::BYTES, self.stream.cu_stream()) }
+                    .result()
+                    .map_err(|error| failed(self.gpu, "copying", error))?;
+            }
+            self.stream.synchronize().map_err(|error| failed(self.gpu, "copying", error))?;
+            *rate = (Self::BYTES * Self::COPIES) as f64 / start.elapsed().as_secs_f64();
+        }
+        Ok(rates)
+    }
+}
+
+impl Drop for Copies {
+    fn drop(&mut self) {
+        // SAFETY: allocated by `new`, and no copy is under way.
+        let _ = unsafe { result::free_sync(self.device) };
+    }
+}
+
+/// How often per second the front ends of idle `drivers` look at host memory: each control warp at its mailbox, and each
+/// scout, in the same rhythm, at a slot.
+pub fn looks_per_second(drivers: &[Driver<GpuPlatform>]) -> f64 {
+    let beats = || -> Vec<u32> { drivers.iter().map(|driver| driver.platform().heartbeat()).collect() };
+    let (before, start) = (beats(), Instant::now());
+    thread::sleep(Duration::from_millis(300));
+    let (after, elapsed) = (beats(), start.elapsed());
+    let looks: u32 = before.iter().zip(&after).map(|(before, after)| after.wrapping_sub(*before)).sum();
+    2.0 * f64::from(looks) / elapsed.as_secs_f64()
 }
 
 fn failed(gpu: usize, what: &str, error: DriverError) -> DeviceError {

@@ -60,6 +60,11 @@ impl GpuPlatform {
         })
     }
 
+    /// How often the front end has looked at its mailbox, as last told.
+    pub fn heartbeat(&self) -> u32 {
+        self.mailbox.heartbeat()
+    }
+
     /// Sets the time that one `advance` waits at most, 100 us by default: longer for a kernel that is slow because it is
     /// being watched.
     pub fn set_slice(&mut self, slice: Duration) {

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use doorbell_gpu::measure::{
-    Load, Probes, Times, eventfd_round_trips, queue_config, round_trips, throughput,
+    Copies, Load, Probes, Times, eventfd_round_trips, looks_per_second, queue_config, round_trips, throughput,
 };
 use doorbell_gpu::{GpuOptions, GpuPlatform};
 use doorbell_host::contract::HwDesc;
@@ -62,6 +62,7 @@ pub fn sections(quick: bool) -> Result<Vec<Section>, Failure> {
         round_trip_section(&gpu, floor, &round_trip_rows, &nop),
         rate_section(&probes, &gpu, quick)?,
         token_section(&gpu, &Tokens { eventfd, launch, graph, back_to_back, one, rollout, long }),
+        idle_section(&probes, &gpu)?,
     ])
 }
 
@@ -175,6 +176,49 @@ fn rate_section(probes: &Probes, gpu: &str, quick: bool) -> Result<Section, Fail
             "The bare transport polls the same slots and posts completions that say nothing: no driver, no doorbell, \
              no order, no tokens and no fence. A PCIe 5 link of 16 lanes carries 63 GB/s each way, headers included."
                 .to_owned(),
+        ],
+        json: figures.into(),
+    })
+}
+
+/// What a kernel that has nothing to do takes from the others.
+fn idle_section(probes: &Probes, gpu: &str) -> Result<Section, Failure> {
+    let copies = Copies::new(probes)?;
+    // The first copies of a process are slower.
+    copies.bandwidths()?;
+    let mut table = table(
+        ["idle kernel", "looks at host memory", "bytes read", "copies to the GPU", "copies from it"],
+        1,
+    );
+    let mut figures = vec![];
+    let mut row = |name: String, looks: f64, [to, from]: [f64; 2]| {
+        // A control warp reads 16 bytes, a scout 64.
+        let bytes = looks * (16.0 + 64.0) / 2.0;
+        table.add_row([
+            name.clone(),
+            format!("{:.2} M/s", looks / 1e6),
+            format!("{:.2} GB/s", bytes / 1e9),
+            format!("{:.1} GB/s", to / 1e9),
+            format!("{:.1} GB/s", from / 1e9),
+        ]);
+        figures.push(json!({
+            "kernel": name, "looks_per_second": looks, "bytes_per_second": bytes,
+            "to_gpu_bytes_per_second": to, "from_gpu_bytes_per_second": from,
+        }));
+    };
+    row("none".to_owned(), 0.0, copies.bandwidths()?);
+    for queues in [1, 16] {
+        let drivers = open(queues)?;
+        let looks = looks_per_second(&drivers);
+        row(format!("{queues} queues"), looks, copies.bandwidths()?);
+    }
+    row("none, again".to_owned(), 0.0, copies.bandwidths()?);
+    Ok(Section {
+        key: "gpu_idle",
+        heading: format!("{gpu}: what an idle persistent kernel costs"),
+        table,
+        notes: vec![
+            "It holds every multiprocessor: another kernel has to wait or share time. The host spends nothing.".to_owned(),
         ],
         json: figures.into(),
     })
