@@ -54,27 +54,99 @@ pub struct GpuOptions {
     pub bytes: usize,
 }
 
-/// A kernel that runs.
+/// Kernels that run, one on each GPU.
+///
+/// CUDA waits for every running kernel of the process, on whichever GPU, when memory is page-locked, freed, or code
+/// loaded. So all GPUs are made ready before the first kernel starts, and none is taken down before the last has ended.
 #[derive(Debug)]
-pub struct Cuda {
+pub struct Cuda(Vec<Gpu>);
+
+impl Cuda {
+    /// Makes all GPUs ready, and starts a kernel on each.
+    ///
+    /// # Errors
+    /// `Config` for options out of range; `Unavailable` where there is no GPU, no driver or no kernel; `Memory` if pinned
+    /// memory cannot be had.
+    pub fn open(options: &[GpuOptions]) -> Result<Self, DeviceError> {
+        let cuda = Self(options.iter().map(|&options| Gpu::ready(options)).collect::<Result<_, _>>()?);
+        for gpu in &cuda.0 {
+            gpu.start().map_err(|error| gpu.failed("starting the kernel", error))?;
+        }
+        Ok(cuda)
+    }
+
+    /// The engine of GPU number `gpu` of those that were opened.
+    ///
+    /// # Errors
+    /// `Config` if there are fewer.
+    pub fn engine(self: &Arc<Self>, gpu: usize) -> Result<Arc<dyn Engine>, DeviceError> {
+        if gpu < self.0.len() {
+            return Ok(Arc::new(Member { cuda: self.clone(), gpu }));
+        }
+        let expected = format!("below {}", self.0.len());
+        Err(DeviceError::Config { field: "gpu", value: gpu as u64, expected })
+    }
+}
+
+impl Drop for Cuda {
+    fn drop(&mut self) {
+        for gpu in &self.0 {
+            gpu.exit();
+        }
+        for gpu in &mut self.0 {
+            gpu.wait_for_the_end();
+        }
+    }
+}
+
+/// One GPU of several. The last member to go takes all of them down.
+struct Member {
+    cuda: Arc<Cuda>,
+    gpu: usize,
+}
+
+impl Member {
+    fn gpu(&self) -> &Gpu {
+        &self.cuda.0[self.gpu]
+    }
+}
+
+impl Engine for Member {
+    fn name(&self) -> &str {
+        &self.gpu().name
+    }
+
+    fn mailbox(&self, queue: usize) -> Result<SharedMemory, DeviceError> {
+        self.gpu().mailbox(queue)
+    }
+
+    fn memory(&self, queue: usize) -> Result<SharedMemory, DeviceError> {
+        self.gpu().memory(queue)
+    }
+
+    fn check(&self) -> Result<(), DeviceError> {
+        self.gpu().check()
+    }
+}
+
+/// One GPU and its kernel.
+#[derive(Debug)]
+struct Gpu {
     name: String,
     options: GpuOptions,
     mailboxes: SharedMemory,
     memory: SharedMemory,
     stream: Arc<CudaStream>,
-    /// Device memory of the kernel.
+    /// Device memory of the kernel; 0 if it has to stay.
     state: u64,
-    kernels: Kernels,
+    function: CudaFunction,
+    sizes: Sizes,
     taken: Option<Taken>,
 }
 
-impl Cuda {
-    /// Loads and starts the kernel.
-    ///
-    /// # Errors
-    /// `Config` for options out of range; `Unavailable` where there is no GPU, no driver or no kernel; `Memory` if pinned
-    /// memory cannot be had.
-    pub fn open(options: GpuOptions) -> Result<Self, DeviceError> {
+impl Gpu {
+    /// Does everything but start the kernel.
+    fn ready(options: GpuOptions) -> Result<Self, DeviceError> {
         let GpuOptions { gpu, queues, bytes } = options;
         if !(1..=MAX_QUEUES).contains(&queues) {
             let expected = format!("1 to {MAX_QUEUES}");
@@ -113,36 +185,28 @@ impl Cuda {
 
         let function =
             kernels.module.load_function("doorbell_persistent").map_err(driver("finding the kernel"))?;
-        let cuda = Self {
-            name,
-            options: GpuOptions { bytes, ..options },
-            mailboxes,
-            memory,
-            stream,
-            state,
-            kernels,
-            taken: Some(taken),
-        };
-        cuda.start(&function, &sizes).map_err(|error| cuda.failed("starting the kernel", error))?;
-        Ok(cuda)
+        // Loads its code, too: later a running kernel would be waited for.
+        let shared = sizes.front_end as i32;
+        function
+            .set_attribute(CUfunction_attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, shared)
+            .map_err(driver("giving the kernel its shared memory"))?;
+        let options = GpuOptions { bytes, ..options };
+        Ok(Self { name, options, mailboxes, memory, stream, state, function, sizes, taken: Some(taken) })
     }
 
     /// Starts one block per multiprocessor: the front ends, and workers on all the others.
-    fn start(&self, function: &CudaFunction, sizes: &Sizes) -> Result<(), DriverError> {
-        let shared = sizes.front_end as i32;
-        function
-            .set_attribute(CUfunction_attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, shared)?;
+    fn start(&self) -> Result<(), DriverError> {
         let processors =
             self.stream.context().attribute(CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)?
                 as u32;
         let queues = self.options.queues as u32;
         let config = LaunchConfig {
             grid_dim: (processors.max(queues + 1), 1, 1),
-            block_dim: (sizes.threads, 1, 1),
-            shared_mem_bytes: sizes.front_end,
+            block_dim: (self.sizes.threads, 1, 1),
+            shared_mem_bytes: self.sizes.front_end,
         };
         let mailboxes = self.mailboxes.bus_address();
-        let mut launch = self.stream.launch_builder(function);
+        let mut launch = self.stream.launch_builder(&self.function);
         launch.arg(&self.state).arg(&mailboxes).arg(&queues);
         // SAFETY: the arguments are those of `doorbell_persistent`: device memory of the size that it asked for, and one
         // mailbox per queue, both of which outlive it (see `drop`).
@@ -161,17 +225,6 @@ impl Cuda {
             CUresult::CUDA_ERROR_NOT_READY => Ok(true),
             other => other.result().map(|()| false),
         }
-    }
-
-    /// What the kernels run as: machine code, PTX or what NVRTC made.
-    pub fn origin(&self) -> String {
-        self.kernels.origin.to_string()
-    }
-}
-
-impl Engine for Cuda {
-    fn name(&self) -> &str {
-        &self.name
     }
 
     fn mailbox(&self, queue: usize) -> Result<SharedMemory, DeviceError> {
@@ -197,15 +250,17 @@ impl Engine for Cuda {
             }),
         }
     }
-}
 
-impl Drop for Cuda {
-    fn drop(&mut self) {
+    /// Asks the kernel to end.
+    fn exit(&self) {
         for queue in 0..self.options.queues {
             if let Ok(mailbox) = self.mailbox(queue).and_then(Mailbox::new) {
                 mailbox.exit();
             }
         }
+    }
+
+    fn wait_for_the_end(&mut self) {
         let start = Instant::now();
         while self.is_running().unwrap_or(false) {
             if start.elapsed() > PATIENCE {
@@ -215,11 +270,20 @@ impl Drop for Cuda {
                     self.name
                 );
                 std::mem::forget((self.mailboxes.clone(), self.memory.clone(), self.taken.take()));
+                self.state = 0;
                 return;
             }
             std::thread::yield_now();
         }
-        // SAFETY: allocated by `open`, and the kernel has ended.
+    }
+}
+
+impl Drop for Gpu {
+    fn drop(&mut self) {
+        if self.state == 0 {
+            return;
+        }
+        // SAFETY: allocated by `ready`, and the kernel, if it was started at all, has ended.
         if let Err(error) = unsafe { result::free_sync(self.state) } {
             eprintln!("warning: {}: freeing device memory: {error:?}", self.name);
         }

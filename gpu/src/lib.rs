@@ -28,6 +28,21 @@ use doorbell_host::DeviceError;
 /// # Errors
 /// As [`Cuda::open`].
 pub fn open(options: GpuOptions) -> Result<Vec<GpuPlatform>, DeviceError> {
-    let engine: Arc<dyn Engine> = Arc::new(Cuda::open(options)?);
-    (0..options.queues).map(|queue| GpuPlatform::new(engine.clone(), queue)).collect()
+    open_all(&[options])
+}
+
+/// Opens several GPUs: one platform per queue pair, GPU by GPU. Their kernels end together, when the last platform is
+/// dropped. All GPUs of a process are to be opened by one call: CUDA may wait for a running kernel to open another.
+///
+/// # Errors
+/// As [`Cuda::open`].
+pub fn open_all(options: &[GpuOptions]) -> Result<Vec<GpuPlatform>, DeviceError> {
+    let cuda = Arc::new(Cuda::open(options)?);
+    let mut platforms = Vec::new();
+    for (gpu, options) in options.iter().enumerate() {
+        for queue in 0..options.queues {
+            platforms.push(GpuPlatform::new(cuda.engine(gpu)?, queue)?);
+        }
+    }
+    Ok(platforms)
 }

@@ -72,12 +72,13 @@ impl Probes {
         Ok(Self { gpu, context, stream, kernels })
     }
 
-    /// Its name and PCIe generation and width, for the head of a table.
+    /// The GPU's name, and what its kernels are run from: machine code, PTX or what NVRTC made.
     ///
     /// # Errors
     /// `Failed`.
     pub fn describe(&self) -> Result<String, DeviceError> {
-        self.context.name().map_err(self.failed("asking for its name"))
+        let name = self.context.name().map_err(self.failed("asking for its name"))?;
+        Ok(format!("{name} ({})", self.kernels.origin))
     }
 
     fn failed(&self, what: &'static str) -> impl Fn(DriverError) -> DeviceError + use<> {

@@ -27,11 +27,11 @@ pub fn open(settings: &Settings) -> Result<Box<dyn Device>, DeviceError> {
     let patience = settings.patience.unwrap_or_else(|| patience(gpus.len() * queues));
     let config = QueueConfig { patience, ..settings.queue.clone() };
     let bytes = config.shared_bytes()?;
+    let options: Vec<GpuOptions> =
+        gpus.iter().map(|&gpu| GpuOptions { gpu, queues: *queues, bytes }).collect();
     let mut drivers: Vec<Box<dyn Device>> = Vec::new();
-    for &gpu in gpus {
-        for platform in doorbell_gpu::open(GpuOptions { gpu, queues: *queues, bytes })? {
-            drivers.push(Box::new(Driver::new(platform, config.clone())?));
-        }
+    for platform in doorbell_gpu::open_all(&options)? {
+        drivers.push(Box::new(Driver::new(platform, config.clone())?));
     }
     match <[_; 1]>::try_from(drivers) {
         Ok([driver]) => Ok(driver),
