@@ -31,12 +31,17 @@ struct Descriptor {
   }
 };
 
-DOORBELL_ASSERT(DOORBELL_OFFSETOF(doorbell_hw_desc, rollout_id) == 4 && DOORBELL_OFFSETOF(doorbell_hw_desc, prefix_id) == 12 &&
-              DOORBELL_OFFSETOF(doorbell_hw_desc, kv_offset) == 16 && DOORBELL_OFFSETOF(doorbell_hw_desc, delta_offset) == 24 &&
-              DOORBELL_OFFSETOF(doorbell_hw_desc, seq_len) == 32 && DOORBELL_OFFSETOF(doorbell_hw_desc, max_tokens) == 36 &&
-              DOORBELL_OFFSETOF(doorbell_hw_desc, checkpoint) == 40 && DOORBELL_OFFSETOF(doorbell_hw_desc, reward_model_id) == 44 &&
-              DOORBELL_OFFSETOF(doorbell_hw_desc, user_data) == 48 && DOORBELL_OFFSETOF(doorbell_hw_desc, seed) == 56 &&
-              DOORBELL_OFFSETOF(doorbell_hw_desc, check) == 60, "Descriptor reads the contract's layout");
+DOORBELL_ASSERT(DOORBELL_OFFSETOF(doorbell_hw_desc, rollout_id) == 4, "Descriptor::rollout_id");
+DOORBELL_ASSERT(DOORBELL_OFFSETOF(doorbell_hw_desc, prefix_id) == 12, "Descriptor::prefix_id");
+DOORBELL_ASSERT(DOORBELL_OFFSETOF(doorbell_hw_desc, kv_offset) == 16, "Descriptor::kv_offset");
+DOORBELL_ASSERT(DOORBELL_OFFSETOF(doorbell_hw_desc, delta_offset) == 24, "Descriptor::delta_offset");
+DOORBELL_ASSERT(DOORBELL_OFFSETOF(doorbell_hw_desc, seq_len) == 32, "Descriptor::seq_len");
+DOORBELL_ASSERT(DOORBELL_OFFSETOF(doorbell_hw_desc, max_tokens) == 36, "Descriptor::max_tokens");
+DOORBELL_ASSERT(DOORBELL_OFFSETOF(doorbell_hw_desc, checkpoint) == 40, "Descriptor::checkpoint");
+DOORBELL_ASSERT(DOORBELL_OFFSETOF(doorbell_hw_desc, reward_model_id) == 44, "Descriptor::reward_model_id");
+DOORBELL_ASSERT(DOORBELL_OFFSETOF(doorbell_hw_desc, user_data) == 48, "Descriptor::user_data");
+DOORBELL_ASSERT(DOORBELL_OFFSETOF(doorbell_hw_desc, seed) == 56, "Descriptor::seed");
+DOORBELL_ASSERT(DOORBELL_OFFSETOF(doorbell_hw_desc, check) == 60, "Descriptor::check");
 
 __device__ __forceinline__ uint32_t rotate_left(uint32_t x, uint32_t by) { return __funnelshift_l(x, x, by); }
 
@@ -102,15 +107,16 @@ __device__ __forceinline__ void write_completion(ulonglong2 (&halves)[2], uint64
                 worker_id << 16 | reward_model_id;
 }
 
-DOORBELL_ASSERT(DOORBELL_OFFSETOF(doorbell_hw_completion, rollout_id) == 8 &&
-              DOORBELL_OFFSETOF(doorbell_hw_completion, final_seq_len) == 12 &&
-              DOORBELL_OFFSETOF(doorbell_hw_completion, result) == 16 &&
-              DOORBELL_OFFSETOF(doorbell_hw_completion, sq_head) == 20 &&
-              DOORBELL_OFFSETOF(doorbell_hw_completion, reward_model_id) == 24 &&
-              DOORBELL_OFFSETOF(doorbell_hw_completion, worker_id) == 26 &&
-              DOORBELL_OFFSETOF(doorbell_hw_completion, error) == 28 && DOORBELL_OFFSETOF(doorbell_hw_completion, flags) == 29 &&
-              DOORBELL_OFFSETOF(doorbell_hw_completion, status) == 30 && DOORBELL_OFFSETOF(doorbell_hw_completion, phase) == 31,
-              "write_completion writes the contract's layout");
+DOORBELL_ASSERT(DOORBELL_OFFSETOF(doorbell_hw_completion, rollout_id) == 8, "write_completion: rollout_id");
+DOORBELL_ASSERT(DOORBELL_OFFSETOF(doorbell_hw_completion, final_seq_len) == 12, "write_completion: final_seq_len");
+DOORBELL_ASSERT(DOORBELL_OFFSETOF(doorbell_hw_completion, result) == 16, "write_completion: result");
+DOORBELL_ASSERT(DOORBELL_OFFSETOF(doorbell_hw_completion, sq_head) == 20, "write_completion: sq_head");
+DOORBELL_ASSERT(DOORBELL_OFFSETOF(doorbell_hw_completion, reward_model_id) == 24, "write_completion: reward_model_id");
+DOORBELL_ASSERT(DOORBELL_OFFSETOF(doorbell_hw_completion, worker_id) == 26, "write_completion: worker_id");
+DOORBELL_ASSERT(DOORBELL_OFFSETOF(doorbell_hw_completion, error) == 28, "write_completion: error");
+DOORBELL_ASSERT(DOORBELL_OFFSETOF(doorbell_hw_completion, flags) == 29, "write_completion: flags");
+DOORBELL_ASSERT(DOORBELL_OFFSETOF(doorbell_hw_completion, status) == 30, "write_completion: status");
+DOORBELL_ASSERT(DOORBELL_OFFSETOF(doorbell_hw_completion, phase) == 31, "write_completion: phase");
 
 // The phase bit of the completion with running index `index`.
 __device__ __forceinline__ uint64_t phase_of(uint32_t index, uint32_t cq_size) {

@@ -31,7 +31,7 @@ struct FrontEnd {
   // Running indices of the submission queue: taken by a fetch warp up to, admitted up to.
   uint32_t claimed;
   uint32_t admitted;
-  uint32_t fetchers;     // fetch warps that have not ended
+  uint32_t fetchers;  // fetch warps that have not ended
   uint32_t waits_for;
   uint32_t asks;
   uint32_t asked;
@@ -199,8 +199,9 @@ __device__ __forceinline__ void rank_briefs(Order& o, uint32_t briefs, uint32_t 
 }
 
 // Finds places for the long DECODEs in `longs` and enters them in the table of those that run. Returns each lane's
-// place (0 for other lanes), or RunningTable::kNone to all, and nothing has changed, if there are too few. (Here and below: code that is rare, or waits anyway, is kept out of the way of the
-// rest, which is too long a stretch for the instruction cache as it is.)
+// place (0 for other lanes), or RunningTable::kNone to all, and nothing has changed, if there are too few. (Here and
+// below: code that is rare, or waits anyway, is kept out of the way of the rest, which is too long a stretch for the
+// instruction cache as it is.)
 __device__ __noinline__ uint32_t enter(FrontEnd& f, Place* places, uint32_t rollout_id, uint32_t longs,
                                        uint32_t lane) {
   const uint32_t taken = f.places_taken;
@@ -222,10 +223,9 @@ __device__ __noinline__ uint32_t enter(FrontEnd& f, Place* places, uint32_t roll
 }
 
 // Admits the lanes in `mask` if there are places, table entries and completion slots for all of them; else changes
-// nothing, and says what was missing. The caller has the turn: what happens here is all that the queue does one after
-// the other, so it is short.
-__device__ __forceinline__ uint32_t admit(FrontEnd& f, Place* places, Order& o, uint32_t mask, uint32_t longs, uint32_t consumed_to,
-                                          uint32_t lane, uint32_t& first_completion) {
+// nothing, and says what was missing. The caller has the turn.
+__device__ __forceinline__ uint32_t admit(FrontEnd& f, Place* places, Order& o, uint32_t mask, uint32_t longs,
+                                          uint32_t consumed_to, uint32_t lane, uint32_t& first_completion) {
   const uint32_t instants = mask & ~longs;
   bool entered = false;
   if (UNLIKELY(longs != 0)) {
@@ -246,8 +246,8 @@ __device__ __forceinline__ uint32_t admit(FrontEnd& f, Place* places, Order& o, 
   return DOORBELL_WAIT_COMPLETION_SLOT;
 }
 
-// Writes the tokens of the short DECODEs in `briefs`, while the warp has the turn: two of one rollout never write at the
-// same time (R5).
+// Writes the tokens of the short DECODEs in `briefs`, while the warp has the turn: two of one rollout never write at
+// the same time (R5).
 __device__ __forceinline__ void write_brief_tokens(const FrontEnd& f, const Order& o, uint32_t briefs, uint32_t rounds,
                                                    uint32_t lane) {
   uint32_t* const to = reinterpret_cast<uint32_t*>(f.config.token_base + o.desc.delta_offset());
@@ -478,8 +478,8 @@ struct Fetcher {
     return true;
   }
 
-  // The same for what is staged, with all that may come: long DECODEs, STOPs, fences, full queues. The warp has the turn.
-  // A function of its own, so that it does not lie among the code of the usual case.
+  // The same for what is staged, with all that may come: long DECODEs, STOPs, fences, full queues. The warp has the
+  // turn. A function of its own, so that it does not lie among the code of the usual case.
   static __device__ __noinline__ bool execute_in_general(FrontEnd& f, DeviceState& state, uint32_t queue,
                                                          uint32_t session, uint32_t warp, uint32_t first,
                                                          uint32_t count) {
@@ -499,38 +499,37 @@ struct Fetcher {
     const bool alone = o.is_fence || o.is_stop || (o.is_long && f.config.workers == 1) ||
                        (o.live && (same & longs & ((1u << lane) - 1)) != 0) ||
                        (o.live && f.running.find(o.desc.rollout_id()) != RunningTable::kNone);
-    const bool one_by_one = __any_sync(kEveryLane, alone);
     const uint32_t consumed_to = first + count;
     long long since = clock64();
     uint32_t spins = 0, left = count == kWarp ? kEveryLane : (1u << count) - 1;
-    bool has_turn = true, alone_from_here = one_by_one;
+    bool has_turn = true, one_by_one = __any_sync(kEveryLane, alone);
     while (left != 0) {
-      const uint32_t k = __ffs(left) - 1, mask = alone_from_here ? 1u << k : left;
+      const uint32_t k = __ffs(left) - 1, mask = one_by_one ? 1u << k : left;
       const bool fence = __shfl_sync(kEveryLane, o.is_fence, k);
       uint32_t first_completion = 0, missing = DOORBELL_WAIT_NOTHING;
-      if (alone_from_here)
+      if (one_by_one)
         missing = held_by(first + k, __shfl_sync(kEveryLane, o.desc.rollout_id(), k), fence,
                           __shfl_sync(kEveryLane, o.is_stop, k));
       if (missing == DOORBELL_WAIT_NOTHING)
         missing = admit(f, state.places[queue], o, mask, longs & mask, consumed_to, lane, first_completion);
       if (missing != DOORBELL_WAIT_NOTHING) {
         // Not all at once, then.
-        alone_from_here = true;
+        one_by_one = true;
         if (!keep_waiting(missing, since, spins)) return false;
         continue;
       }
       if ((briefs & mask) != 0) {
-        if (alone_from_here) o.rank = 0;
-        write_brief_tokens(f, o, briefs & mask, alone_from_here ? 1 : rounds, lane);
+        if (one_by_one) o.rank = 0;
+        write_brief_tokens(f, o, briefs & mask, one_by_one ? 1 : rounds, lane);
       }
       left &= ~mask;
-      if (left == 0 && !alone_from_here) {
+      if (left == 0 && !one_by_one) {
         if (lane == 0) order::store_release_block(&f.admitted, consumed_to);
         has_turn = false;
       }
       finish(f, state, queue, session, o, mask, longs & mask, first_completion, consumed_to, stage, warp, lane);
       // R7: and none later starts before it has. R5: one worker completes in order.
-      if (alone_from_here && (fence || ((longs & mask) != 0 && f.config.workers == 1))) {
+      if (one_by_one && (fence || ((longs & mask) != 0 && f.config.workers == 1))) {
         while (!__all_sync(kEveryLane, quiet(first + k + 1)))
           if (!keep_waiting(DOORBELL_WAIT_FENCE, since, spins)) return false;
       }

@@ -26,7 +26,8 @@ probe_transport(char* memory, uint64_t queue_bytes, uint32_t depth, uint32_t tot
 #pragma unroll
     for (uint32_t k = 0; k < 4; k++) {
       const uint32_t index = first + 8 * k + lane / 4;
-      part[k] = order::load_relaxed_sys(reinterpret_cast<const uint4*>(queue + 64ull * (index & (depth - 1))) + lane % 4);
+      part[k] =
+          order::load_relaxed_sys(reinterpret_cast<const uint4*>(queue + 64ull * (index & (depth - 1))) + lane % 4);
     }
 #pragma unroll
     for (uint32_t k = 0; k < 4; k++) {

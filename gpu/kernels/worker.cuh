@@ -102,12 +102,13 @@ __device__ __forceinline__ void run(DeviceState& state, uint32_t queue, uint32_t
 __device__ void dismiss(DeviceState& state, uint32_t workers) {
   for (uint32_t k = threadIdx.x; k < workers; k += blockDim.x) {
     const uint32_t ticket = order::take_tickets_gpu(&state.work_tail, 1);
-    order::store_release_gpu(&state.work[ticket % kWorkSlots], static_cast<uint64_t>(ticket + 1) << 32 | kExit);
+    order::store_release_gpu(&state.work[ticket % kWorkSlots],
+                             static_cast<uint64_t>(ticket + 1) << 32 | kExit);
   }
 }
 
-// Takes tickets of the work queue, each in turn of its arrival, until one tells it to end. A worker looks at the slot of
-// its own ticket alone: two thousand that looked at one word would fill the part of the cache where that lies.
+// Takes tickets of the work queue, each in turn of its arrival, until one tells it to end. A worker looks at the slot
+// of its own ticket alone, not at a word that two thousand look at.
 __device__ void role(DeviceState& state, uint32_t worker_id, uint32_t lane) {
   for (;;) {
     uint32_t ticket = 0;
