@@ -547,18 +547,29 @@ struct Fetcher {
     // What the scout finds has a warp of its own: the others may all be waiting for the turns behind it.
     const bool express = warp == kExpressWarp;
     for (;;) {
+      Fetcher once{f, state, queue, session, warp, again(lane), stage};
       uint32_t first = 0, count = 0;
-      if (!(express ? take_find(first, count) : take_known(first, count))) {
+      if (!(express ? once.take_find(first, count) : once.take_known(first, count))) {
         if (__any_sync(kEveryLane, stopping(f))) break;
         continue;
       }
-      if (!execute(express ? f.find : stage, first, count)) break;
+      if (!once.execute(express ? f.find : stage, first, count)) break;
     }
     __syncwarp();
     if (lane == 0) order::add_acq_rel_block(&f.fetchers, 0u - 1);
   }
 
  private:
+  // The lane; on Blackwell such that the compiler does not know it again. There it would keep so much of what follows
+  // from the lane in registers that it spills. On Hopper that just fits, and computing it anew costs a seventh of the
+  // rate of a queue.
+  static __device__ __forceinline__ uint32_t again(uint32_t lane) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 1000
+    asm volatile("" : "+r"(lane));
+#endif
+    return lane;
+  }
+
   // Takes what the scout has found, if there is something.
   __device__ __forceinline__ bool take_find(uint32_t& first, uint32_t& count) {
     if (!__any_sync(kEveryLane, order::load_acquire_block(&f.find_state) != 0)) return false;
