@@ -49,7 +49,7 @@ const NEEDS: &[Need] = &[
 const WAVE_NEEDS: &[Need] = &[
     (Sign::Program("gtkwave"), "gtkwave", "showing waves"),
     (Sign::Program("Xvfb"), "xvfb", "rendering waves without a display"),
-    (Sign::Program("convert"), "imagemagick", "rendering waves"),
+    (Sign::Program("import"), "imagemagick", "rendering waves"),
 ];
 
 /// To install nvcc. Debian's Python is not to be installed into, and its virtual environments are a package of their own.
