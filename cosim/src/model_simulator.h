@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdio>
+#include <fstream>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -117,12 +118,15 @@ private:
     }
 
     void open_wave(const std::string& path) {
+        const auto require = [&](bool holds) {
+            if (!holds) throw SimulationError{FailureKind::Simulator, "", "cannot write the waveform " + path};
+        };
+        // Later Verilators say nothing of a file that they cannot open.
+        require(std::ofstream{path}.is_open());
         wave_ = std::make_unique<VerilatedFstC>();
         top_->trace(wave_.get(), 99);
         wave_->open(path.c_str());
-        if (!wave_->isOpen()) {
-            throw SimulationError{FailureKind::Simulator, "", "cannot write the waveform " + path};
-        }
+        require(wave_->isOpen());
     }
 
     void dump(uint64_t phase) {
