@@ -3,6 +3,7 @@
 use std::any::Any;
 use std::collections::BTreeSet;
 use std::ptr::NonNull;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -37,6 +38,19 @@ impl Drop for Taken {
     fn drop(&mut self) {
         TAKEN.lock().unwrap_or_else(PoisonError::into_inner).remove(&self.0);
     }
+}
+
+/// Kernels and graphs that this process has launched, for the benches.
+static LAUNCHES: AtomicU64 = AtomicU64::new(0);
+
+/// Counts a launch; every one of this crate is counted.
+pub(crate) fn count_launch() {
+    LAUNCHES.fetch_add(1, Ordering::Relaxed);
+}
+
+/// Launches so far.
+pub(crate) fn launches() -> u64 {
+    LAUNCHES.load(Ordering::Relaxed)
 }
 
 /// Queue pairs that one kernel serves at most.
@@ -208,6 +222,7 @@ impl Gpu {
         let mailboxes = self.mailboxes.bus_address();
         let mut launch = self.stream.launch_builder(&self.function);
         launch.arg(&self.state).arg(&mailboxes).arg(&queues);
+        count_launch();
         // SAFETY: the arguments are those of `doorbell_persistent`: device memory of the size that it asked for, and one
         // mailbox per queue, both of which outlive it (see `drop`).
         unsafe { launch.launch(config) }.map(|_| ())
@@ -269,7 +284,9 @@ impl Gpu {
                     "warning: {}: the kernel did not end within {PATIENCE:?}; its memory is not freed",
                     self.name
                 );
-                std::mem::forget((self.mailboxes.clone(), self.memory.clone(), self.taken.take()));
+                // To unload its code would be to wait for it again, without end.
+                let code = (self.function.clone(), self.stream.clone());
+                std::mem::forget((self.mailboxes.clone(), self.memory.clone(), code, self.taken.take()));
                 self.state = 0;
                 return;
             }
@@ -309,6 +326,7 @@ impl Sizes {
         let mut launch = stream.launch_builder(&function);
         launch.arg(&to);
         let config = LaunchConfig { grid_dim: (1, 1, 1), block_dim: (1, 1, 1), shared_mem_bytes: 0 };
+        count_launch();
         // SAFETY: `doorbell_sizes` writes three words to where `page`, which is larger, lies.
         unsafe { launch.launch(config) }?;
         stream.synchronize()?;
@@ -357,5 +375,21 @@ impl Drop for Pinned {
             // SAFETY: allocated by `pinned`, which keeps nothing else of it; the pointer was exposed by its address.
             let _ = unsafe { result::free_host(std::ptr::with_exposed_provenance_mut(self.pointer)) };
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_gpu_has_one_kernel_at_a_time() {
+        // Numbers that no machine has.
+        let first = Taken::take(1000).unwrap();
+        assert!(Taken::take(1000).is_none());
+        let other = Taken::take(1001);
+        assert!(other.is_some());
+        drop(first);
+        assert!(Taken::take(1000).is_some());
     }
 }

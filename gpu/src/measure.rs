@@ -18,11 +18,14 @@ use doorbell_host::queue::{CompletionQueue, Depth, SubmissionQueue};
 use doorbell_host::{Device, DeviceError, Driver, QueueConfig, SharedMemory};
 
 use crate::GpuPlatform;
-use crate::cuda::pinned;
+use crate::cuda::{count_launch, launches, pinned};
 use crate::image::{self, Kernels};
 
 /// A wait of a probe that takes longer has failed (R15).
 const PATIENCE: Duration = Duration::from_secs(5);
+
+/// Looks at memory between two looks at the clock.
+const LOOKS: u32 = 1 << 16;
 
 const ONE_THREAD: LaunchConfig =
     LaunchConfig { grid_dim: (1, 1, 1), block_dim: (1, 1, 1), shared_mem_bytes: 0 };
@@ -100,18 +103,20 @@ impl Probes {
         let function = self.function("probe_ping_pong")?;
         let mut launch = self.stream.launch_builder(&function);
         launch.arg(&to).arg(&from).arg(&rounds);
+        count_launch();
         // SAFETY: the arguments are those of the kernel: two words in `memory`, which outlives it (`synchronize` below).
         unsafe { launch.launch(ONE_THREAD) }.map_err(self.failed("starting the ping-pong"))?;
         let (to, from) = (memory.word32(0)?, memory.word32(PAGE)?);
         let mut samples = Vec::with_capacity(rounds as usize);
-        let begin = Instant::now();
         for round in 1..=rounds {
             let start = Instant::now();
             to.store(round, Ordering::Release);
+            let mut looks = 0u32;
             while from.load(Ordering::Acquire) != round {
                 hint::spin_loop();
-                // A dead kernel would not even end the process.
-                if round == 1 && begin.elapsed() > PATIENCE {
+                // The clock is not part of a usual round trip.
+                looks += 1;
+                if looks.is_multiple_of(LOOKS) && start.elapsed() > PATIENCE {
                     return Err(self.silent("the ping-pong"));
                 }
             }
@@ -132,6 +137,7 @@ impl Probes {
         let (seed, rollout) = (1u32, 2u32);
         let mut launch = self.stream.launch_builder(function);
         launch.arg(&to).arg(&seed).arg(&rollout).arg(&position);
+        count_launch();
         // SAFETY: the arguments are those of the kernel; `to` is a word of pinned memory whose owner waits for the stream.
         unsafe { launch.launch(ONE_THREAD) }.map(|_| ())
     }
@@ -191,6 +197,7 @@ impl Probes {
         let mut samples = Vec::with_capacity(rounds as usize);
         for _ in 0..rounds {
             let start = Instant::now();
+            count_launch();
             graph.launch().and_then(|()| self.stream.synchronize()).map_err(&failed)?;
             samples.push(start.elapsed());
         }
@@ -229,12 +236,15 @@ impl Probes {
         launch.arg(&base).arg(&stride).arg(&depth).arg(&total);
         let config =
             LaunchConfig { grid_dim: (queues as u32, 1, 1), block_dim: (256, 1, 1), shared_mem_bytes: 0 };
+        count_launch();
         // SAFETY: the arguments are those of the kernel: `queues` rings of `depth` slots in `memory`, which outlives it.
         unsafe { launch.launch(config) }.map_err(self.failed("starting the bare transport"))?;
         let batch = one_token_batch(batch);
         let elapsed = in_threads(pairs, threads, |pairs| {
             let mut out = vec![HwCompletion::default(); batch.len()];
+            let (mut idle, mut since) = (0u32, Instant::now());
             while pairs.iter().any(|pair| pair.completed < total) {
+                let before: u32 = pairs.iter().fold(0, |sum, pair| sum.wrapping_add(pair.completed));
                 for pair in &mut *pairs {
                     if pair.submitted < total && pair.submitted - pair.completed + batch.len() as u32 <= DEPTH
                     {
@@ -243,6 +253,16 @@ impl Probes {
                         pair.submitted += pair.sq.push(&batch)? as u32;
                     }
                     pair.completed += pair.cq.pop(&mut out)? as u32;
+                }
+                if pairs.iter().fold(0, |sum: u32, pair| sum.wrapping_add(pair.completed)) != before {
+                    idle = 0;
+                    continue;
+                }
+                idle += 1;
+                if idle == 1 {
+                    since = Instant::now();
+                } else if idle.is_multiple_of(LOOKS) && since.elapsed() > PATIENCE {
+                    return Err(self.silent("the bare transport"));
                 }
             }
             Ok(())
@@ -305,6 +325,13 @@ impl Drop for Copies {
         // SAFETY: allocated by `new`, and no copy is under way.
         let _ = unsafe { result::free_sync(self.device) };
     }
+}
+
+/// Launches of kernels and graphs during `work`, and what it returned.
+pub fn counting_launches<T>(work: impl FnOnce() -> T) -> (u64, T) {
+    let before = launches();
+    let value = work();
+    (launches() - before, value)
 }
 
 /// How often per second the front ends of idle `drivers` look at host memory: each control warp at its mailbox, and each

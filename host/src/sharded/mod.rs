@@ -155,11 +155,15 @@ impl Device for Sharded {
                 continue;
             }
             let count = self.shards[shard].submit(run).map_err(|error| self.of_shard(shard, error))?;
-            assert_eq!(
-                count,
-                self.runs[shard].len(),
-                "a device takes as many descriptors as it has room for"
-            );
+            let room = self.runs[shard].len();
+            if count != room {
+                let error = DeviceError::Protocol {
+                    device: self.shards[shard].name().to_owned(),
+                    rule: "R3",
+                    what: format!("it took {count} descriptors and had said that there was room for {room}"),
+                };
+                return Err(self.of_shard(shard, error));
+            }
         }
         Ok(taken)
     }

@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use doorbell_gpu::measure::{
-    Copies, Load, Probes, Times, eventfd_round_trips, looks_per_second, queue_config, round_trips, throughput,
+    Copies, Load, Probes, Times, counting_launches, eventfd_round_trips, looks_per_second, queue_config,
+    round_trips, throughput,
 };
 use doorbell_gpu::{GpuOptions, GpuPlatform};
 use doorbell_host::contract::HwDesc;
@@ -33,17 +34,18 @@ pub fn sections(quick: bool) -> Result<Vec<Section>, Failure> {
     let rollouts = if quick { 20 } else { 200 };
 
     let ping_pong = probes.ping_pong(rounds)?;
-    let launch = probes.launches(rounds / 5)?;
-    let graph = probes.graph_launches(rounds / 5)?;
-    let back_to_back = probes.launches_back_to_back(rounds)?;
-    let eventfd = eventfd_round_trips(rounds)?;
+    let few = rounds / 5;
+    let launch = Stepped::count(few, || probes.launches(few))?;
+    let graph = Stepped::count(few, || probes.graph_launches(few))?;
+    let back_to_back = Stepped::count(rounds, || probes.launches_back_to_back(rounds))?;
+    let eventfd = Stepped::count(rounds, || eventfd_round_trips(rounds))?;
 
     let mut drivers = open(1)?;
     let driver = &mut drivers[0];
     let nop = round_trips(driver, HwDesc::nop(), rounds)?;
-    let one = round_trips(driver, HwDesc::decode(1, 0, 1), rounds)?;
-    let rollout = round_trips(driver, HwDesc::decode(1, 0, ROLLOUT), rounds / 5)?;
-    let long = round_trips(driver, HwDesc::decode(1, 0, LONG), rollouts)?;
+    let one = Stepped::count(rounds, || round_trips(driver, HwDesc::decode(1, 0, 1), rounds))?;
+    let rollout = Stepped::count(few * ROLLOUT, || round_trips(driver, HwDesc::decode(1, 0, ROLLOUT), few))?;
+    let long = Stepped::count(rollouts * LONG, || round_trips(driver, HwDesc::decode(1, 0, LONG), rollouts))?;
     drop(drivers);
     let ping_pong_again = probes.ping_pong(rounds)?;
 
@@ -53,10 +55,10 @@ pub fn sections(quick: bool) -> Result<Vec<Section>, Failure> {
         ("flag ping-pong, before: the floor", &ping_pong),
         ("flag ping-pong, after: the floor", &ping_pong_again),
         ("NOP", &nop),
-        ("DECODE, 1 token (with its fence)", &one),
-        ("kernel launch and synchronise", &launch),
-        ("graph launch and synchronise", &graph),
-        ("eventfd to a thread and back", &eventfd),
+        ("DECODE, 1 token (with its fence)", &one.times),
+        ("kernel launch and synchronise", &launch.times),
+        ("graph launch and synchronise", &graph.times),
+        ("eventfd to a thread and back", &eventfd.times),
     ];
     Ok(vec![
         round_trip_section(&gpu, floor, &round_trip_rows, &nop),
@@ -226,39 +228,57 @@ fn idle_section(probes: &Probes, gpu: &str) -> Result<Section, Failure> {
 
 /// What a token costs, by who steps it.
 struct Tokens {
-    eventfd: Times,
-    launch: Times,
-    graph: Times,
-    back_to_back: Duration,
-    one: Times,
-    rollout: Times,
-    long: Times,
+    eventfd: Stepped<Times>,
+    launch: Stepped<Times>,
+    graph: Stepped<Times>,
+    back_to_back: Stepped<Duration>,
+    one: Stepped<Times>,
+    rollout: Stepped<Times>,
+    long: Stepped<Times>,
+}
+
+/// Times of tokens, and how many launches each of them took, as counted meanwhile.
+struct Stepped<T> {
+    times: T,
+    launches_per_token: f64,
+}
+
+impl<T> Stepped<T> {
+    fn count(tokens: u32, work: impl FnOnce() -> Result<T, DeviceError>) -> Result<Self, DeviceError> {
+        let (launches, times) = counting_launches(work);
+        Ok(Self { times: times?, launches_per_token: launches as f64 / f64::from(tokens) })
+    }
 }
 
 fn token_section(gpu: &str, tokens: &Tokens) -> Section {
     let each = |time: Duration, tokens: u32| time.as_secs_f64() * 1e9 / f64::from(tokens);
-    let p50 = |times: &Times| each(times.quantile(0.5), 1);
-    let in_rollout = each(tokens.rollout.quantile(0.5), ROLLOUT);
-    let in_long = each(tokens.long.quantile(0.5), LONG);
+    let p50 = |tokens: &Stepped<Times>| (each(tokens.times.quantile(0.5), 1), tokens.launches_per_token);
+    let in_rollout = each(tokens.rollout.times.quantile(0.5), ROLLOUT);
+    let in_long = each(tokens.long.times.quantile(0.5), LONG);
     // Everything that is not the token itself: what the rollout took beyond as many tokens of a long one.
     let control = in_rollout - in_long;
     let mut table = table(["who steps a token", "per token", "launches per token", "bar", "bar is"], 1);
     let mut figures = vec![];
+    let (in_rollout, in_long, control) = {
+        let launches = tokens.rollout.launches_per_token;
+        ((in_rollout, launches), (in_long, tokens.long.launches_per_token), (control, launches))
+    };
+    let back_to_back = (each(tokens.back_to_back.times, 1), tokens.back_to_back.launches_per_token);
     let rows = [
-        ("launch per token, waited for".to_owned(), p50(&tokens.launch), 1.0, None),
-        ("graph launch per token, waited for".to_owned(), p50(&tokens.graph), 1.0, None),
-        ("launches back to back".to_owned(), each(tokens.back_to_back, 1), 1.0, None),
-        ("eventfd to a thread and back".to_owned(), p50(&tokens.eventfd), 0.0, None),
-        ("host polls: a DECODE of 1 token each".to_owned(), p50(&tokens.one), 0.0, None),
-        (format!("persistent worker, rollout of {ROLLOUT}, all in"), in_rollout, 0.0, None),
-        (format!("persistent worker, rollout of {LONG}, all in"), in_long, 0.0, None),
-        (format!("persistent worker, rollout of {ROLLOUT}, control alone"), control, 0.0, Some(TOKEN_BAR_NS)),
+        ("launch per token, waited for".to_owned(), p50(&tokens.launch), None),
+        ("graph launch per token, waited for".to_owned(), p50(&tokens.graph), None),
+        ("launches back to back".to_owned(), back_to_back, None),
+        ("eventfd to a thread and back".to_owned(), p50(&tokens.eventfd), None),
+        ("host polls: a DECODE of 1 token each".to_owned(), p50(&tokens.one), None),
+        (format!("persistent worker, rollout of {ROLLOUT}, all in"), in_rollout, None),
+        (format!("persistent worker, rollout of {LONG}, all in"), in_long, None),
+        (format!("persistent worker, rollout of {ROLLOUT}, control alone"), control, Some(TOKEN_BAR_NS)),
     ];
-    for (name, time, launches, bar) in rows {
+    for (name, (time, launches), bar) in rows {
         table.add_row([
             name.clone(),
             nanos(time),
-            launches.to_string(),
+            format!("{launches:.2}"),
             bar.map(nanos).unwrap_or_default(),
             bar.map_or("", |bar| verdict(time <= bar)).to_owned(),
         ]);
