@@ -30,7 +30,8 @@ struct Taken(usize);
 
 impl Taken {
     fn take(gpu: usize) -> Option<Self> {
-        TAKEN.lock().unwrap_or_else(PoisonError::into_inner).insert(gpu).then_some(Self(gpu))
+        // Made only if it was free: dropped, it would give away what is somebody else's.
+        TAKEN.lock().unwrap_or_else(PoisonError::into_inner).insert(gpu).then(|| Self(gpu))
     }
 }
 
