@@ -1,0 +1,1 @@
+//! Events of the hot path, and what is learnt from them.

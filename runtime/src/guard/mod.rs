@@ -1,0 +1,1 @@
+//! Facts that prove what a hot path does not do.

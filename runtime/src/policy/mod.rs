@@ -1,0 +1,1 @@
+//! Which rollout decodes next.

@@ -1,0 +1,1 @@
+//! Finished rollouts on disk.
