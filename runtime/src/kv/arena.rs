@@ -53,6 +53,11 @@ impl BlockId {
     pub const fn index(self) -> u32 {
         self.index
     }
+
+    /// Index in the low half, generation in the high half; the arena's [`Arena::named`] reverses it.
+    pub(super) const fn to_bits(self) -> u64 {
+        (self.generation as u64) << 32 | self.index as u64
+    }
 }
 
 /// Why an arena, or a call of it, was refused. What was refused has changed nothing.
@@ -166,7 +171,6 @@ const fn references(state: u64) -> u32 {
 /// A name is found stale up to the 2^32nd use of its block.
 pub struct Arena {
     number: u32,
-    blocks: u32,
     block_bytes: usize,
     magazine: u32,
     region: Region,
@@ -202,7 +206,6 @@ impl Arena {
         })?;
         Ok(Arc::new(Arena {
             number: NUMBER.fetch_add(1, Ordering::Relaxed),
-            blocks,
             block_bytes,
             magazine,
             region,
@@ -230,7 +233,7 @@ impl Arena {
 
     /// Number of blocks.
     pub fn blocks(&self) -> u32 {
-        self.blocks
+        self.free.len()
     }
 
     /// Bytes of a block.
@@ -268,9 +271,9 @@ impl Arena {
         let acquired = sum(|tally| &tally.acquired);
         let peak = match &*self.tallies {
             [only] => only.peak.load(Ordering::Relaxed),
-            _ => u64::from(self.blocks - self.free.low_water()),
+            _ => u64::from(self.blocks() - self.free.low_water()),
         };
-        ArenaCounts { capacity: self.blocks, acquired, released, in_use: acquired - released, peak }
+        ArenaCounts { capacity: self.blocks(), acquired, released, in_use: acquired - released, peak }
     }
 
     /// Byte offset of a block in the region.
@@ -338,6 +341,12 @@ impl Arena {
         index as usize * self.block_bytes
     }
 
+    /// The use of a block of this arena with these [bits](BlockId::to_bits).
+    #[inline]
+    pub(super) fn named(&self, bits: u64) -> BlockId {
+        BlockId { arena: self.number, index: bits as u32, generation: (bits >> 32) as u32 }
+    }
+
     /// The name of the present use of a block.
     #[inline]
     pub(super) fn id(&self, index: u32) -> BlockId {
@@ -362,7 +371,7 @@ impl Arena {
     /// # Safety
     /// Nobody writes `from`, and nobody else reads or writes `to`, meanwhile.
     pub(super) unsafe fn copy(&self, from: u32, to: u32) {
-        assert!(from < self.blocks && to < self.blocks && from != to);
+        assert!(from < self.blocks() && to < self.blocks() && from != to);
         // SAFETY: both blocks lie in the region and differ; the rest is the caller's.
         unsafe {
             let source = self.base().add(self.offset_of(from));
@@ -378,7 +387,7 @@ impl Arena {
     /// # Panics
     /// If the bytes do not lie in the block.
     pub(super) unsafe fn put(&self, index: u32, at: usize, bytes: &[u8]) {
-        assert!(index < self.blocks && at <= self.block_bytes && bytes.len() <= self.block_bytes - at);
+        assert!(index < self.blocks() && at <= self.block_bytes && bytes.len() <= self.block_bytes - at);
         // SAFETY: the bytes lie in the region; `bytes` cannot overlap it, as nobody has a slice of it.
         unsafe {
             let to = self.base().add(self.offset_of(index) + at);
@@ -394,7 +403,7 @@ impl Arena {
     /// # Panics
     /// If the bytes do not lie in the block.
     pub(super) unsafe fn get(&self, index: u32, at: usize, out: &mut [u8]) {
-        assert!(index < self.blocks && at <= self.block_bytes && out.len() <= self.block_bytes - at);
+        assert!(index < self.blocks() && at <= self.block_bytes && out.len() <= self.block_bytes - at);
         // SAFETY: the bytes lie in the region; `out` cannot overlap it, as nobody has a slice of it.
         unsafe {
             let from = self.base().add(self.offset_of(index) + at);
@@ -405,7 +414,7 @@ impl Arena {
 
 impl std::fmt::Debug for Arena {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Arena({} blocks of {} bytes)", self.blocks, self.block_bytes)
+        write!(f, "Arena({} blocks of {} bytes)", self.blocks(), self.block_bytes)
     }
 }
 
@@ -489,7 +498,7 @@ impl ArenaHandle {
     #[cold]
     #[inline(never)]
     fn refill(&mut self) -> Result<u32, ArenaError> {
-        let exhausted = ArenaError::Exhausted { blocks: self.arena.blocks };
+        let exhausted = ArenaError::Exhausted { blocks: self.arena.blocks() };
         let half = self.magazine.len().div_ceil(2);
         if half == 0 {
             let mut one = [NONE];
