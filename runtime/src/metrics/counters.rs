@@ -1,0 +1,302 @@
+//! What is counted.
+
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+use serde::{Deserialize, Serialize};
+
+use crate::events::STAGES;
+
+/// A count that grows. One thread writes it, so that adding needs no locked instruction; with two writers counts would
+/// get lost. Any thread reads it.
+#[derive(Debug, Default)]
+#[repr(transparent)]
+pub struct Counter(AtomicU64);
+
+impl Counter {
+    /// Adds `n`.
+    #[inline]
+    pub fn add(&self, n: u64) {
+        self.0.store(self.0.load(Relaxed).wrapping_add(n), Relaxed);
+    }
+
+    /// The count.
+    #[inline]
+    pub fn get(&self) -> u64 {
+        self.0.load(Relaxed)
+    }
+}
+
+/// A value that rises and falls. One thread writes it, any thread reads it.
+#[derive(Debug, Default)]
+#[repr(transparent)]
+pub struct Gauge(AtomicU64);
+
+impl Gauge {
+    /// Sets it.
+    #[inline]
+    pub fn set(&self, value: u64) {
+        self.0.store(value, Relaxed);
+    }
+
+    /// Sets it to `value` if that is more.
+    #[inline]
+    pub fn raise(&self, value: u64) {
+        if value > self.get() {
+            self.set(value);
+        }
+    }
+
+    /// Its value.
+    #[inline]
+    pub fn get(&self) -> u64 {
+        self.0.load(Relaxed)
+    }
+}
+
+/// A counter for each stage, in the order of [`STAGES`].
+#[derive(Debug, Default)]
+pub struct StageCounters([Counter; STAGES.len()]);
+
+impl std::ops::Deref for StageCounters {
+    type Target = [Counter; STAGES.len()];
+
+    fn deref(&self) -> &Self::Target {
+        &self.0
+    }
+}
+
+/// A gauge for each stage, in the order of [`STAGES`].
+#[derive(Debug, Default)]
+pub struct StageGauges([Gauge; STAGES.len()]);
+
+impl std::ops::Deref for StageGauges {
+    type Target = [Gauge; STAGES.len()];
+
+    fn deref(&self) -> &Self::Target {
+        &self.0
+    }
+}
+
+/// How a metric behaves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// It grows.
+    Counter,
+    /// It rises and falls.
+    Gauge,
+}
+
+/// A row of the table of counters.
+#[derive(Clone, Copy, Debug)]
+pub struct Definition {
+    /// Its name, in JSON and, behind `doorbell_`, in Prometheus.
+    pub name: &'static str,
+    /// What it counts.
+    pub help: &'static str,
+    /// How it behaves.
+    pub kind: Kind,
+    /// Whether it has a value for each of [`STAGES`], else one.
+    pub by_stage: bool,
+    /// The thread that writes it.
+    pub writer: &'static str,
+}
+
+/// What the types of the table have in common. Public only because the table names it.
+pub trait Metric {
+    /// A copy of what it holds.
+    type Value: Values;
+    const KIND: Kind;
+    fn value(&self) -> Self::Value;
+}
+
+pub trait Values {
+    const BY_STAGE: bool;
+    fn slice(&self) -> &[u64];
+}
+
+impl Values for u64 {
+    const BY_STAGE: bool = false;
+    fn slice(&self) -> &[u64] {
+        std::slice::from_ref(self)
+    }
+}
+
+impl Values for [u64; STAGES.len()] {
+    const BY_STAGE: bool = true;
+    fn slice(&self) -> &[u64] {
+        self
+    }
+}
+
+impl Metric for Counter {
+    type Value = u64;
+    const KIND: Kind = Kind::Counter;
+    fn value(&self) -> u64 {
+        self.get()
+    }
+}
+
+impl Metric for Gauge {
+    type Value = u64;
+    const KIND: Kind = Kind::Gauge;
+    fn value(&self) -> u64 {
+        self.get()
+    }
+}
+
+impl Metric for StageCounters {
+    type Value = [u64; STAGES.len()];
+    const KIND: Kind = Kind::Counter;
+    fn value(&self) -> Self::Value {
+        std::array::from_fn(|k| self[k].get())
+    }
+}
+
+impl Metric for StageGauges {
+    type Value = [u64; STAGES.len()];
+    const KIND: Kind = Kind::Gauge;
+    fn value(&self) -> Self::Value {
+        std::array::from_fn(|k| self[k].get())
+    }
+}
+
+/// Makes of one table: a struct for each writing thread, all of them together, a copy of their values, and its rows.
+macro_rules! counters {
+    ($($(#[doc = $about:literal])+ $group:ident $Group:ident {
+        $($(#[doc = $help:literal])+ $name:ident: $Kind:ident,)+
+    })+) => {
+        $(
+            $(#[doc = $about])+
+            #[derive(Debug, Default)]
+            // What two threads write stays two lines apart, as the prefetcher moves pairs of them.
+            #[repr(align(128))]
+            pub struct $Group {
+                $($(#[doc = $help])+ pub $name: $Kind,)+
+            }
+        )+
+
+        /// Everything that is counted, in one group for each thread that writes.
+        #[derive(Debug, Default)]
+        pub struct Counters {
+            $($(#[doc = $about])+ pub $group: $Group,)+
+        }
+
+        /// A copy of [`Counters`]. A field that is missing in JSON is 0, and one that is unknown is passed over, so that
+        /// different versions understand one another.
+        #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+        #[serde(default)]
+        pub struct CounterValues {
+            $($($(#[doc = $help])+ pub $name: <$Kind as Metric>::Value,)+)+
+        }
+
+        impl Counters {
+            /// The table, in the order of the fields of [`CounterValues`].
+            pub const TABLE: &'static [Definition] = &[$($(Definition {
+                name: stringify!($name),
+                help: concat!($($help),+).trim_ascii(),
+                kind: <$Kind as Metric>::KIND,
+                by_stage: <<$Kind as Metric>::Value as Values>::BY_STAGE,
+                writer: stringify!($group),
+            },)+)+];
+
+            /// What they hold. Each is read by itself: two may be of different moments.
+            pub fn values(&self) -> CounterValues {
+                CounterValues { $($($name: self.$group.$name.value(),)+)+ }
+            }
+        }
+
+        impl CounterValues {
+            /// Each row of the table with its value, or its values by stage.
+            pub fn rows(&self) -> impl Iterator<Item = (&'static Definition, &[u64])> {
+                Counters::TABLE.iter().zip([$($(self.$name.slice(),)+)+])
+            }
+        }
+    };
+}
+
+counters! {
+    /// Written by the hot thread.
+    hot Hot {
+        /// Rollouts that got a slot.
+        rollouts_admitted: Counter,
+        /// Rollouts that ended with their trajectory stored.
+        rollouts_completed: Counter,
+        /// Rollouts that were ended by request.
+        rollouts_aborted: Counter,
+        /// Rollouts that ended because a descriptor completed as ERROR.
+        rollouts_failed: Counter,
+        /// Tokens that completions brought.
+        tokens_generated: Counter,
+        /// DECODE descriptors that completed.
+        segments: Counter,
+        /// PREFILL descriptors that completed.
+        prefills: Counter,
+        /// Descriptors handed to the submission queue.
+        descriptors_posted: Counter,
+        /// Descriptors that the device is known to have taken.
+        descriptors_consumed: Counter,
+        /// Batches of DECODEs that were chosen.
+        decode_batches: Counter,
+        /// Rollouts in these batches, all together.
+        decode_rollouts_scheduled: Counter,
+        /// Largest of these batches.
+        decode_batch_peak: Gauge,
+        /// Answers handed to a judge.
+        reward_handoffs: Counter,
+        /// Verdicts that were dropped because their rollout no longer waited for them.
+        verdicts_late: Counter,
+        /// Polls that found no completion while descriptors were with the device.
+        device_idle_polls: Counter,
+        /// Times that the submission queue had no room.
+        ring_full_spins: Counter,
+        /// Completions that found no room behind the completion queue.
+        completion_overflow_attempts: Counter,
+        /// Ended rollouts that found no room in the queue of those.
+        done_overflow_attempts: Counter,
+        /// Rollouts that found no room in a queue between stages.
+        pipeline_overflow: Counter,
+        /// Allocations that the guard saw on the hot thread.
+        hotpath_mallocs_caught: Counter,
+        /// KV blocks handed out.
+        kv_blocks_allocated: Counter,
+        /// KV blocks given back.
+        kv_blocks_freed: Counter,
+        /// KV blocks in use.
+        kv_blocks_in_use: Gauge,
+        /// KV blocks that sharing saves at the moment.
+        kv_blocks_saved: Gauge,
+        /// KV blocks that there are.
+        kv_blocks_capacity: Gauge,
+        /// Rollouts in each stage.
+        stage_occupancy: StageGauges,
+        /// Limit of rollouts in each stage; 0 where there is none.
+        stage_credits: StageGauges,
+        /// Admissions that a stage at its limit held back.
+        credit_stalls: StageCounters,
+    }
+    /// Written by the thread that stores trajectories.
+    stored Stored {
+        /// Trajectories on disk.
+        trajectories_stored: Counter,
+        /// Bytes of these.
+        trajectory_bytes: Counter,
+    }
+    /// Written by the collector of events.
+    collected Collected {
+        /// Events that the collector took in.
+        events_recorded: Counter,
+        /// Events that found their ring full.
+        events_dropped: Counter,
+    }
+}
+
+/// How long a thread had work to do and how long it had none, in ticks of the run's clock. The thread adds to it; any
+/// thread reads it.
+#[derive(Debug, Default)]
+#[repr(align(128))]
+pub struct BusyTime {
+    /// With work.
+    pub busy: Counter,
+    /// Without.
+    pub idle: Counter,
+}
