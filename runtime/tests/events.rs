@@ -222,6 +222,8 @@ impl Run {
                 let (generation, at, descriptor) = self.rollouts[slot as usize];
                 let of = id(slot, generation);
                 let posted = if matches!(at, 1 | 6) { self.next_descriptor } else { descriptor };
+                let waits = |queue: &[(RolloutId, u32)]| queue.iter().any(|(waiting, _)| *waiting == of);
+                let (judged, stored) = (!waits(&self.judge), !waits(&self.writer));
                 let mut hot = |kind, d, v| self.record(recorders, 0, kind, of, d, v);
                 match at {
                     0 => hot(RolloutAlloc, 0, 0),
@@ -237,13 +239,13 @@ impl Run {
                         hot(StageEntered, 0, 3);
                         self.judge.push((of, descriptor));
                     }
-                    5 | 10 if self.judge.iter().any(|(waiting, _)| *waiting == of) => return,
+                    5 | 10 if !judged => return,
                     5 => {}
                     10 => {
                         hot(StageEntered, 0, 4);
                         self.writer.push((of, descriptor));
                     }
-                    11 if self.writer.iter().any(|(waiting, _)| *waiting == of) => return,
+                    11 if !stored => return,
                     11 => hot(StageEntered, 0, 5),
                     _ => hot(RolloutFree, 0, 0),
                 }
