@@ -62,7 +62,7 @@ impl Clock {
 
     /// Nanoseconds from one moment to another; 0 if they are the other way round.
     pub fn nanos(&self, from: Ticks, to: Ticks) -> u64 {
-        self.inner.delta_as_nanos(from.0, to.0.max(from.0))
+        self.inner.delta_as_nanos(from.0, to.0)
     }
 
     /// Nanoseconds that a count of ticks takes.

@@ -8,10 +8,22 @@ use serde::{Deserialize, Serialize};
 
 use super::latency::LatencyReport;
 use super::pairing::Pairing;
-use super::{Bound, Clock, Event, Recorder, Ticks};
+use super::{Bound, Clock, Event, EventKind, Recorder, Ticks};
+use crate::ring::{RingError, spsc};
+use crate::rollout::RolloutId;
 
 /// Events taken out of a ring at once.
 const BATCH: usize = 256;
+
+/// What no ring holds.
+const NOTHING: Event = Event {
+    time: Ticks::MAX,
+    rollout: RolloutId::from_bits(u64::MAX),
+    descriptor: 0,
+    value: 0,
+    kind: EventKind::DecodeBatch,
+    lost: 0,
+};
 
 /// Drains the rings of all recorders and pairs what they hold.
 ///
@@ -27,10 +39,11 @@ pub struct Collector {
 #[derive(Debug)]
 struct Source {
     name: String,
-    ring: rtrb::Consumer<Event>,
-    /// Taken out of the ring and not looked at yet: those from `next` on.
-    pending: Vec<Event>,
+    ring: spsc::Consumer<Event>,
+    /// Taken out of the ring and not looked at yet: those in `next..end`.
+    pending: Box<[Event; BATCH]>,
     next: usize,
+    end: usize,
     recorded: u64,
     dropped: Arc<AtomicU64>,
 }
@@ -38,15 +51,10 @@ struct Source {
 impl Source {
     /// Time of the oldest event that was not looked at yet.
     fn head(&mut self) -> Option<Ticks> {
-        if self.next == self.pending.len() {
-            self.pending.clear();
-            self.next = 0;
-            let ready = self.ring.slots().min(BATCH);
-            if let Ok(chunk) = self.ring.read_chunk(ready) {
-                self.pending.extend(chunk);
-            }
+        if self.next == self.end {
+            (self.next, self.end) = (0, self.ring.pop_slice(&mut self.pending[..]));
         }
-        self.pending.get(self.next).map(|event| event.time)
+        (self.next < self.end).then(|| self.pending[self.next].time)
     }
 }
 
@@ -56,20 +64,24 @@ impl Collector {
         Self { pairing: Pairing::new(clock.clone(), slots), clock, sources: vec![] }
     }
 
-    /// The recorder of a further thread, with a ring of `capacity` events (32 bytes each).
-    pub fn recorder(&mut self, name: &str, capacity: usize) -> Recorder {
-        let (producer, ring) = rtrb::RingBuffer::new(capacity);
+    /// The recorder of a further thread, with a ring of `capacity` events (32 bytes each), a power of two.
+    ///
+    /// # Errors
+    /// Those of the ring.
+    pub fn recorder(&mut self, name: &str, capacity: usize) -> Result<Recorder, RingError> {
+        let (producer, ring) = spsc::channel(capacity)?;
         let dropped = Arc::new(AtomicU64::new(0));
         self.sources.push(Source {
             name: name.to_owned(),
             ring,
-            pending: Vec::with_capacity(BATCH),
+            pending: Box::new([NOTHING; BATCH]),
             next: 0,
+            end: 0,
             recorded: 0,
             dropped: dropped.clone(),
         });
         self.pairing.add_source();
-        Recorder::new(producer, dropped)
+        Ok(Recorder::new(producer, dropped))
     }
 
     /// The clock of its events.

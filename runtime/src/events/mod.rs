@@ -11,12 +11,14 @@ mod clock;
 mod collector;
 mod latency;
 mod pairing;
+mod perfetto;
 mod recorder;
 
 pub use clock::{Clock, Ticks};
 pub use collector::{Collector, Report, ThreadReport};
 pub use latency::{BUCKET_BOUNDS, Bound, Latency, LatencyReport};
 pub use pairing::Pair;
+pub use perfetto::Perfetto;
 pub use recorder::Recorder;
 
 use crate::rollout::RolloutId;

@@ -302,7 +302,7 @@ impl Pairing {
 }
 
 const FREE: usize = 0;
-const PREFILL_READY: usize = 1;
+pub(super) const PREFILL_READY: usize = 1;
 
 /// Ends the stay in a stage.
 fn leave(stage: &mut Option<(usize, Ticks, Whole)>, now: Ticks, whole: Whole, measured: &mut Measured) {

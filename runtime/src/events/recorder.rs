@@ -4,12 +4,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use super::{Event, EventKind, Ticks};
+use crate::ring::spsc;
 use crate::rollout::RolloutId;
 
 /// Records the events of one thread. Made by [`Collector::recorder`](super::Collector::recorder).
 #[derive(Debug)]
 pub struct Recorder {
-    ring: rtrb::Producer<Event>,
+    ring: spsc::Producer<Event>,
     /// Dropped since the last event that was not.
     lost: u8,
     /// Dropped ever; only this recorder writes it.
@@ -17,7 +18,7 @@ pub struct Recorder {
 }
 
 impl Recorder {
-    pub(super) fn new(ring: rtrb::Producer<Event>, dropped: Arc<AtomicU64>) -> Self {
+    pub(super) fn new(ring: spsc::Producer<Event>, dropped: Arc<AtomicU64>) -> Self {
         Self { ring, lost: 0, dropped }
     }
 

@@ -1,11 +1,19 @@
 //! Counters and their export.
 //!
 //! [`Counters`] is the table of everything that is counted: the fields, the JSON, the Prometheus text and the table in
-//! `docs/metrics.md` all follow from it.
+//! `docs/metrics.md` all follow from it. [`Metrics`] adds what the events say ([`CollectorThread`] brings it) and what the
+//! threads did with their time; a [`Status`] of it is what a [`Server`] shows.
 
+mod collect;
 mod counters;
+mod prometheus;
+mod server;
+mod status;
 
+pub use collect::CollectorThread;
 pub use counters::{
     BusyTime, Collected, Counter, CounterValues, Counters, Definition, Gauge, Hot, Kind, StageCounters,
     StageGauges, Stored,
 };
+pub use server::{Server, ServerError};
+pub use status::{Metrics, Status, ThreadTime};

@@ -1,0 +1,114 @@
+//! A run as others see it: one struct, which is the JSON of `/status.json`, and which the Prometheus text is made of.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, PoisonError};
+
+use serde::{Deserialize, Serialize};
+
+use super::{BusyTime, Collected, CounterValues, Counters};
+use crate::events::{Clock, Report, Ticks};
+
+/// Everything that a run counts and measures. Shared by its threads; the hot thread touches `counters.hot` and `hot_time`
+/// alone.
+#[derive(Debug)]
+pub struct Metrics {
+    /// The counters.
+    pub counters: Counters,
+    /// What the hot thread did with its time.
+    pub hot_time: BusyTime,
+    /// What each judge's thread did with its time.
+    pub judge_time: Box<[BusyTime]>,
+    about: String,
+    clock: Clock,
+    started: Ticks,
+    ended: AtomicBool,
+    report: Mutex<Report>,
+}
+
+impl Metrics {
+    /// Nothing counted yet. `about` says what runs, for those who look at it.
+    pub fn new(about: &str, clock: Clock, judges: usize) -> Self {
+        Self {
+            counters: Counters::default(),
+            hot_time: BusyTime::default(),
+            judge_time: (0..judges).map(|_| BusyTime::default()).collect(),
+            about: about.to_owned(),
+            started: clock.now(),
+            clock,
+            ended: AtomicBool::new(false),
+            report: Mutex::default(),
+        }
+    }
+
+    /// Shows a newer report of the events. Only the collector's thread calls it.
+    pub fn publish(&self, report: Report) {
+        let Collected { events_recorded, events_dropped } = &self.counters.collected;
+        events_recorded.add(report.recorded() - events_recorded.get());
+        events_dropped.add(report.dropped() - events_dropped.get());
+        // A reader that panicked has not changed it.
+        *self.report.lock().unwrap_or_else(PoisonError::into_inner) = report;
+    }
+
+    /// Shows that the run is over.
+    pub fn end(&self) {
+        self.ended.store(true, Ordering::Release);
+    }
+
+    /// What is known now.
+    pub fn status(&self) -> Status {
+        // First, so that who sees the end sees the last figures, too.
+        let ended = self.ended.load(Ordering::Acquire);
+        let busy = |name: String, time: &BusyTime| ThreadTime {
+            name,
+            busy_ns: self.clock.ticks_as_nanos(time.busy.get()),
+            idle_ns: self.clock.ticks_as_nanos(time.idle.get()),
+        };
+        let judges = self.judge_time.iter().enumerate();
+        Status {
+            about: self.about.clone(),
+            ended,
+            uptime_ns: self.clock.nanos(self.started, self.clock.now()),
+            counters: self.counters.values(),
+            threads: std::iter::once(busy("hot".to_owned(), &self.hot_time))
+                .chain(judges.map(|(k, time)| busy(format!("judge {k}"), time)))
+                .collect(),
+            events: self.report.lock().unwrap_or_else(PoisonError::into_inner).clone(),
+        }
+    }
+}
+
+/// A run at a moment.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Status {
+    /// What runs.
+    pub about: String,
+    /// Whether it is over.
+    pub ended: bool,
+    /// Since when it runs.
+    pub uptime_ns: u64,
+    /// The counters.
+    pub counters: CounterValues,
+    /// The hot thread first, then the judges.
+    pub threads: Vec<ThreadTime>,
+    /// What the events say.
+    pub events: Report,
+}
+
+/// What a thread did with its time.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct ThreadTime {
+    /// The thread.
+    pub name: String,
+    /// Time with work.
+    pub busy_ns: u64,
+    /// Time without.
+    pub idle_ns: u64,
+}
+
+impl ThreadTime {
+    /// Share of the time without work, 0 to 1; `None` if it has not begun.
+    pub fn idle_share(&self) -> Option<f64> {
+        let all = self.busy_ns + self.idle_ns;
+        (all != 0).then(|| self.idle_ns as f64 / all as f64)
+    }
+}
