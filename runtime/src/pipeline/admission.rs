@@ -123,7 +123,7 @@ impl Pipeline {
         }
         // The branches hold the prompt from here on.
         self.kv.release_prefix(prefix)?;
-        self.counters.hot.rollouts_admitted.add(members.into());
+        self.metrics.counters.hot.rollouts_admitted.add(members.into());
         Ok(None)
     }
 

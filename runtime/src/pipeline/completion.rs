@@ -26,7 +26,7 @@ impl Pipeline {
             self.journal.consumed(completion.sq_head);
             self.take_completion(&completion)?;
         }
-        self.counters.hot.descriptors_consumed.add(count as u64);
+        self.metrics.counters.hot.descriptors_consumed.add(count as u64);
         Ok(true)
     }
 
@@ -59,7 +59,7 @@ impl Pipeline {
         life.digest = completion.result;
         life.segments += 1;
         let (number, ended, left) = (life.descriptor, life.aborted, group.output_tokens - life.produced);
-        let counters = &self.counters.hot;
+        let counters = &self.metrics.counters.hot;
         counters.segments.add(1);
         counters.tokens_generated.add(added.into());
         self.journal.record(EventKind::CompletionPosted, id, number, 0);
@@ -68,7 +68,7 @@ impl Pipeline {
         let outcome = match status {
             Ok(Status::Error) => {
                 if !ended {
-                    self.counters.hot.rollouts_failed.add(1);
+                    self.metrics.counters.hot.rollouts_failed.add(1);
                 }
                 self.first_error.get_or_insert(*completion);
                 return self.end_decoding(id);
@@ -113,7 +113,7 @@ impl Pipeline {
         let registered = completion.status == Status::Done as u8;
         group.prefill = if registered { Prefill::Done } else { Prefill::Failed };
         let mut next = group.waiting.take().map(|(first, _)| first);
-        self.counters.hot.prefills.add(1);
+        self.metrics.counters.hot.prefills.add(1);
         if !registered {
             self.first_error.get_or_insert(*completion);
         }
@@ -163,7 +163,7 @@ impl Pipeline {
                 Err(reward::PostError::NoJudges(_)) => return Err(RuntimeError::NoJudges),
             }
             moved = true;
-            self.counters.hot.reward_handoffs.add(1);
+            self.metrics.counters.hot.reward_handoffs.add(1);
             self.journal.record(EventKind::RewardPosted, id, number, 0);
         }
         Ok(moved)
@@ -178,10 +178,10 @@ impl Pipeline {
         Ok(count > 0)
     }
 
-    fn judged(&mut self, judged: &Judged) -> Result<(), RuntimeError> {
+    pub(super) fn judged(&mut self, judged: &Judged) -> Result<(), RuntimeError> {
         let id = judged.rollout;
         if !self.tickets.redeem(id, judged.ticket) {
-            self.counters.hot.verdicts_late.add(1);
+            self.metrics.counters.hot.verdicts_late.add(1);
             return Ok(());
         }
         let judge = judged.judge;
@@ -251,7 +251,7 @@ impl Pipeline {
             let id = self.stored[index];
             let life = self.advance(id, State::TrajectoryReady, State::Done)?;
             let (number, tokens) = (life.descriptor, life.produced);
-            self.counters.hot.rollouts_completed.add(1);
+            self.metrics.counters.hot.rollouts_completed.add(1);
             self.journal.record(EventKind::TrajectoryDone, id, number, tokens);
             self.queues.done.push(id)?;
         }

@@ -40,7 +40,7 @@ impl Pipeline {
                 self.queues.done.push(id)?;
             }
         }
-        self.counters.hot.rollouts_aborted.add(1);
+        self.metrics.counters.hot.rollouts_aborted.add(1);
         Ok(())
     }
 
@@ -55,7 +55,7 @@ impl Pipeline {
     /// Ends a rollout whose group has no prefix to decode from.
     pub(super) fn fail_unstarted(&mut self, id: RolloutId) -> Result<(), RuntimeError> {
         if !self.lives.get(id)?.aborted {
-            self.counters.hot.rollouts_failed.add(1);
+            self.metrics.counters.hot.rollouts_failed.add(1);
         }
         self.end_waiting(id)
     }

@@ -19,8 +19,8 @@ pub struct Inline<J> {
 }
 
 impl<J: Judge> Inline<J> {
-    /// `judge` over the device's token regions, for `slots` slots and answers of at most `longest` tokens; longer ones are
-    /// refused with [`JudgeFailure::Tokens`].
+    /// `judge` over the device's token regions, for `slots` slots and answers of at most `longest` tokens; longer ones
+    /// are judged too, but take memory when they come.
     pub fn new(judge: J, regions: Vec<TokenRegion>, slots: u32, longest: u32) -> Inline<J> {
         let capacity = slots as usize;
         Inline {
@@ -34,9 +34,7 @@ impl<J: Judge> Inline<J> {
 
     fn verdict(&mut self, request: &Request) -> Result<reward::Verdict, JudgeFailure> {
         let region = self.regions.get(request.shard as usize).ok_or(JudgeFailure::Tokens)?;
-        let tokens = self.tokens.get_mut(..request.answer_tokens as usize).ok_or(JudgeFailure::Tokens)?;
-        region.read(request.offset, tokens).map_err(|_| JudgeFailure::Tokens)?;
-        let answer = request.answer(tokens).ok_or(JudgeFailure::Tokens)?;
+        let answer = request.read(region, &mut self.tokens)?;
         Ok(self.judge.score(&answer))
     }
 }

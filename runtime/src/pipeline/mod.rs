@@ -34,7 +34,7 @@ pub use ports::{Discard, RewardStage, TrajectoryStage};
 
 use crate::events::{Clock, EventKind, Recorder, Ticks};
 use crate::kv::Prefixes;
-use crate::metrics::Counters;
+use crate::metrics::Metrics;
 use crate::policy::Policy;
 use crate::reward::{Judged, Tickets, Verdict};
 use crate::ring::mpsc;
@@ -66,8 +66,8 @@ pub struct Parts {
     pub trajectories: Box<dyn TrajectoryStage>,
     /// Records events, if they are wanted.
     pub recorder: Option<Recorder>,
-    /// What is counted, for other threads to read.
-    pub counters: Arc<Counters>,
+    /// What is counted and measured, for other threads to read.
+    pub metrics: Arc<Metrics>,
 }
 
 /// Rollouts, and all that moves them. Belongs to one thread, the hot one.
@@ -79,7 +79,7 @@ pub struct Pipeline {
     kv: Prefixes,
     rewards: Box<dyn RewardStage>,
     trajectories: Box<dyn TrajectoryStage>,
-    counters: Arc<Counters>,
+    metrics: Arc<Metrics>,
     journal: Journal,
     lives: Slab<Life>,
     groups: Box<[Group]>,
@@ -133,7 +133,7 @@ impl Pipeline {
             kv: parts.kv,
             rewards: parts.rewards,
             trajectories: parts.trajectories,
-            counters: parts.counters,
+            metrics: parts.metrics,
             lives,
             groups: (0..slots).map(|_| Group::none()).collect(),
             free_groups: (0..slots).rev().collect(),
@@ -180,7 +180,7 @@ impl Pipeline {
     /// # Errors
     /// As [`run`](Self::run), but for `Stalled`.
     pub fn turn(&mut self) -> Result<bool, RuntimeError> {
-        self.journal.read_clock();
+        let began = self.journal.read_clock();
         let mut moved = self.take_aborts()?;
         moved |= self.take_verdicts()?;
         moved |= self.take_stored()?;
@@ -193,6 +193,9 @@ impl Pipeline {
         if moved {
             self.publish();
         }
+        let time = &self.metrics.hot_time;
+        let spent = self.journal.read_clock().since(began);
+        if moved { time.busy.add(spent) } else { time.idle.add(spent) }
         Ok(moved)
     }
 
@@ -203,12 +206,11 @@ impl Pipeline {
 
     /// How full the stages are.
     pub fn occupancy(&self) -> Occupancy {
-        Occupancy {
-            ready: self.policy.len() + self.queues.decode.gauge().len(),
-            in_flight: self.device.in_flight(),
-            room: self.room(),
-            ..self.occupancy
-        }
+        let mut occupancy = self.occupancy;
+        occupancy.ready = self.policy.len() + self.queues.decode.gauge().len();
+        occupancy.in_flight = self.device.in_flight();
+        occupancy.room = self.room();
+        occupancy
     }
 
     /// A handle by which other threads ask for rollouts to be aborted.
@@ -257,7 +259,7 @@ impl Pipeline {
     /// Shows other threads how full everything is.
     #[inline]
     fn publish(&self) {
-        let hot = &self.counters.hot;
+        let hot = &self.metrics.counters.hot;
         for state in State::ALL {
             hot.stage_occupancy[state as usize].set(self.occupancy.of(state).into());
         }
@@ -270,7 +272,7 @@ impl Pipeline {
             // What is lacking is what ended rollouts give back.
             Held::Slots | Held::Blocks => State::Free,
         };
-        self.counters.hot.credit_stalls[stage as usize].add(1);
+        self.metrics.counters.hot.credit_stalls[stage as usize].add(1);
     }
 
     /// Gives up once nothing has moved for `patience` (R15).
@@ -281,7 +283,7 @@ impl Pipeline {
             self.idle_since = None;
             return Ok(());
         }
-        self.counters.hot.device_idle_polls.add(1);
+        self.metrics.counters.hot.device_idle_polls.add(1);
         std::hint::spin_loop();
         self.idle_turns += 1;
         if self.idle_turns < IDLE_TURNS {
@@ -355,10 +357,9 @@ impl Journal {
     }
 
     #[inline]
-    fn read_clock(&mut self) {
-        if self.recorder.is_some() {
-            self.now = self.clock.now();
-        }
+    fn read_clock(&mut self) -> Ticks {
+        self.now = self.clock.now();
+        self.now
     }
 
     #[inline]

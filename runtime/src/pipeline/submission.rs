@@ -61,7 +61,7 @@ impl Pipeline {
         }
         let taken = self.device.submit(&self.batch)?;
         if taken < self.batch.len() {
-            self.counters.hot.ring_full_spins.add(1);
+            self.metrics.counters.hot.ring_full_spins.add(1);
         }
         if taken == 0 {
             return Ok(moved);
@@ -105,7 +105,7 @@ impl Pipeline {
             made += u32::from(self.decode(candidate.id)?) as usize;
         }
         if made > 0 {
-            let counters = &self.counters.hot;
+            let counters = &self.metrics.counters.hot;
             counters.decode_batches.add(1);
             counters.decode_rollouts_scheduled.add(made as u64);
             counters.decode_batch_peak.raise(made as u64);
@@ -154,7 +154,7 @@ impl Pipeline {
     #[inline]
     fn post(&mut self, desc: HwDesc, event: Option<(RolloutId, u32)>) {
         self.batch.push(desc);
-        self.counters.hot.descriptors_posted.add(1);
+        self.metrics.counters.hot.descriptors_posted.add(1);
         self.journal.posted(event);
     }
 

@@ -7,7 +7,7 @@ use std::time::Duration;
 use doorbell_host::contract::HwDesc;
 use doorbell_host::{Counters as DeviceCounters, DeviceError, TokenRegion};
 use rand_chacha::ChaCha8Rng;
-use rand_chacha::rand_core::{RngCore, SeedableRng};
+use rand_chacha::rand_core::{Rng, SeedableRng};
 
 use super::super::*;
 use crate::reward::{self, Request, Shutdown};

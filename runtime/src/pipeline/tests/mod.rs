@@ -2,6 +2,8 @@
 
 mod doubles;
 
+use std::time::Duration;
+
 use doorbell_host::policy::Stream;
 use doorbell_host::trace::{Generator, Request};
 use doorbell_host::{Driver, ModelPlatform, QueueConfig};
@@ -33,7 +35,7 @@ struct Setup {
 
 impl Setup {
     fn new(requests: usize, options: Options) -> Setup {
-        let generator = Generator { output_median: 40, output_max: 200, prompt_median: 300, ..Generator::new(requests, 7, 3) };
+        let generator = Generator { output_median: 40, output_max: 200, prompt_median: 300, ..Generator::new(requests as u32, 7, 3) };
         let requests = generator.generate().unwrap().requests;
         let longest = requests.iter().map(|request| request.output_tokens).max().unwrap();
         Setup {
@@ -86,7 +88,7 @@ impl Setup {
             rewards: Box::new(Moody::new(inline, self.seed)),
             trajectories: Box::new(doubles::Store::new(regions, notes.clone(), self.seed)),
             recorder: None,
-            counters: Arc::default(),
+            metrics: Arc::new(Metrics::new("test", Clock::simulated(), 0)),
         };
         (Pipeline::new(self.options.clone(), parts).unwrap(), notes)
     }
@@ -103,7 +105,7 @@ impl Setup {
             })
             .unwrap_or_else(|error| panic!("seed {}: {error}", self.seed));
         let rollouts = self.requests.len() as u64 * u64::from(self.options.group);
-        let values = pipeline.counters.values();
+        let values = pipeline.metrics.counters.values();
         let stored = notes.take();
         assert_eq!(values.rollouts_admitted, rollouts);
         assert_eq!(values.rollouts_completed, stored.len() as u64);
@@ -174,7 +176,7 @@ fn full_credits_stall_admission_and_nothing_else() {
     let setup = Setup::new(40, options);
     let (pipeline, stored) = setup.run();
     assert_eq!(stored.len(), 160);
-    let stalls: u64 = pipeline.counters.values().credit_stalls.iter().sum();
+    let stalls: u64 = pipeline.metrics.counters.values().credit_stalls.iter().sum();
     assert!(stalls > 0, "the credits never gated anything");
 }
 
@@ -210,7 +212,7 @@ fn a_slow_judge_blocks_neither_decode_nor_abort() {
         })
         .collect();
     late.iter().for_each(|judged| pipeline.judged(judged).unwrap());
-    let values = pipeline.counters.values();
+    let values = pipeline.metrics.counters.values();
     assert_eq!((values.rollouts_aborted, values.verdicts_late), (8, 8));
     assert!(notes.take().is_empty());
 }
@@ -292,7 +294,7 @@ fn r10_what_the_device_refuses_fails_one_rollout() {
     };
     pipeline.device = Box::new(doubles::Tampered::new(pipeline.device, 5, refuse));
     pipeline.run(&mut Feed::new(&setup.requests), |_| false).unwrap();
-    let values = pipeline.counters.values();
+    let values = pipeline.metrics.counters.values();
     assert_eq!((values.rollouts_failed, values.rollouts_completed), (1, 11));
     assert_eq!(pipeline.first_error().map(|completion| completion.error), Some(4));
     assert_eq!(notes.take().len(), 11);
