@@ -95,7 +95,12 @@ impl TokenRegion {
     pub fn new(memory: SharedMemory, start: usize, bytes: u64) -> Result<Self, DeviceError> {
         let size = memory.len() as u64;
         if !start.is_multiple_of(4) || (start as u64).checked_add(bytes).is_none_or(|end| end > size) {
-            return Err(DeviceError::OutOfBounds { what: "shared memory", offset: start as u64, bytes, size });
+            return Err(DeviceError::OutOfBounds {
+                what: "shared memory",
+                offset: start as u64,
+                bytes,
+                size,
+            });
         }
         Ok(Self { memory, start, bytes })
     }

@@ -59,7 +59,9 @@ impl Sharded {
         }
         let first_region = shards
             .iter()
-            .scan(0, |regions, shard| Some(std::mem::replace(regions, *regions + shard.token_regions().len())))
+            .scan(0, |regions, shard| {
+                Some(std::mem::replace(regions, *regions + shard.token_regions().len()))
+            })
             .collect();
         Ok(Self {
             name: name.into(),

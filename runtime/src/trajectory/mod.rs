@@ -6,7 +6,6 @@
 //! "stored" promises, and what is left after a crash.
 
 pub mod log;
-pub mod parquet;
 mod record;
 mod writer;
 
