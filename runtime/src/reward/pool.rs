@@ -54,6 +54,38 @@ pub struct Request {
     pub digest: u32,
 }
 
+impl Request {
+    /// The answer, its tokens read from `region` into `tokens`, which grows if it is shorter.
+    ///
+    /// # Errors
+    /// `Tokens` if the answer does not lie in the region.
+    pub(crate) fn read<'a>(
+        &self,
+        region: &TokenRegion,
+        tokens: &'a mut Vec<u32>,
+    ) -> Result<Answer<'a>, JudgeFailure> {
+        let (count, start) = (self.answer_tokens as usize, self.segment_start as usize);
+        // A length that no region has is refused before memory is taken for it.
+        if start > count || 4 * count as u64 > region.bytes() {
+            return Err(JudgeFailure::Tokens);
+        }
+        if tokens.len() < count {
+            tokens.resize(count, 0);
+        }
+        let tokens = &mut tokens[..count];
+        region.read(self.offset, tokens).map_err(|_| JudgeFailure::Tokens)?;
+        Ok(Answer {
+            rollout: self.rollout,
+            request: self.request,
+            prompt_tokens: self.prompt_tokens,
+            tokens,
+            segment: start..count,
+            moment: self.moment,
+            digest: self.digest,
+        })
+    }
+}
+
 /// What came of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Judged {
@@ -415,25 +447,7 @@ impl<J: Judge> Work<J> {
     fn judge(&mut self, request: &Request) -> Result<Verdict, JudgeFailure> {
         let judge = self.judge.as_mut().ok_or(JudgeFailure::Panicked)?;
         let region = self.regions.get(request.shard as usize).ok_or(JudgeFailure::Tokens)?;
-        let (count, start) = (request.answer_tokens as usize, request.segment_start as usize);
-        // A length that no region has is refused before memory is taken for it.
-        if start > count || 4 * count as u64 > region.bytes() {
-            return Err(JudgeFailure::Tokens);
-        }
-        if self.tokens.len() < count {
-            self.tokens.resize(count, 0);
-        }
-        let tokens = &mut self.tokens[..count];
-        region.read(request.offset, tokens).map_err(|_| JudgeFailure::Tokens)?;
-        let answer = Answer {
-            rollout: request.rollout,
-            request: request.request,
-            prompt_tokens: request.prompt_tokens,
-            tokens,
-            segment: start..count,
-            moment: request.moment,
-            digest: request.digest,
-        };
+        let answer = request.read(region, &mut self.tokens)?;
         if self.check_digest && policy::digest(answer.segment()) != request.digest {
             return Err(JudgeFailure::Digest);
         }
