@@ -2,6 +2,7 @@
 
 #[cfg(feature = "gpu")]
 mod gpu;
+mod pipeline;
 mod queue;
 #[cfg(feature = "rtl")]
 mod rtl;
@@ -45,6 +46,10 @@ enum What {
     Rtl,
     /// Round trips of descriptors through driver and model, on one core
     Queue,
+    /// The runtime over the model: segments per second on one core
+    Pipeline,
+    /// What the runtime adds to a segment
+    Tax,
     /// The GPU: round trips, descriptors per second, and what a token costs in control
     Gpu,
     /// Everything that is there
@@ -87,6 +92,12 @@ pub fn run(args: Args) -> Result<ExitCode, Failure> {
     if matches!(args.what, What::Queue | What::All) {
         show(queue::round_trips(args.quick)?)?;
     }
+    if matches!(args.what, What::Pipeline | What::All) {
+        show(pipeline::throughput(args.quick)?)?;
+    }
+    if matches!(args.what, What::Tax | What::All) {
+        show(pipeline::tax(args.quick)?)?;
+    }
     #[cfg(feature = "rtl")]
     if matches!(args.what, What::Rtl | What::All) {
         show(rtl::descriptors()?)?;
@@ -127,7 +138,6 @@ fn table<const N: usize>(columns: [&str; N], left: usize) -> Table {
 }
 
 /// How a figure stands to its bar.
-#[cfg(any(feature = "rtl", feature = "gpu"))]
 fn verdict(met: bool) -> &'static str {
     if met { "met" } else { "missed" }
 }
