@@ -364,3 +364,6 @@ impl Mapping {
         Ok(bytes)
     }
 }
+
+#[cfg(test)]
+mod tests;

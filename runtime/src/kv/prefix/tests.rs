@@ -1,5 +1,4 @@
 use super::super::savings::{Mode, arithmetic, count};
-use super::*;
 use doorbell_host::trace::{Generator, Trace};
 use rstest::rstest;
 
