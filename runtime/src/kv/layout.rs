@@ -68,8 +68,10 @@ mod tests {
 
     #[test]
     fn the_rows_of_a_block_fill_it() {
-        let mut rows: Vec<usize> =
-            [Plane::K, Plane::V].into_iter().flat_map(|plane| (0..TOKENS).map(move |token| row(plane, token))).collect();
+        let mut rows: Vec<usize> = [Plane::K, Plane::V]
+            .into_iter()
+            .flat_map(|plane| (0..TOKENS).map(move |token| row(plane, token)))
+            .collect();
         rows.sort_unstable();
         assert_eq!(rows, (0..2 * TOKENS).map(|k| k * ROW_BYTES).collect::<Vec<_>>());
     }

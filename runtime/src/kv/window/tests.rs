@@ -127,7 +127,8 @@ fn a_ring_that_is_full_uses_its_oldest_block_again() {
 fn an_arena_without_blocks_refuses_and_the_window_stays_whole() {
     let arena = arena(2);
     let mut handle = arena.handle().unwrap();
-    let mut window = Window::new(WindowConfig { block_tokens: 4, sink_tokens: 0, window_tokens: 32 }).unwrap();
+    let mut window =
+        Window::new(WindowConfig { block_tokens: 4, sink_tokens: 0, window_tokens: 32 }).unwrap();
     let refused = KvError::Arena(ArenaError::Exhausted { blocks: 2 });
     assert_eq!(window.append(&mut handle, 9), Err(refused));
     assert_eq!((window.tokens(), window.held()), (8, 2));
