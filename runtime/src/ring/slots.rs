@@ -1,0 +1,199 @@
+//! What both rings are made of: the slots, and the two running indices.
+
+use std::alloc::{Layout, alloc, dealloc};
+use std::fmt;
+use std::ptr::NonNull;
+
+use super::sync::{Arc, AtomicUsize, Ordering};
+
+/// What the adjacent-line prefetcher moves together, in bytes: what two threads write lies that far apart.
+const LINE: usize = 128;
+const PAGE: usize = 4096;
+
+/// Why a ring could not be made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RingError {
+    /// The capacity is no power of two from 2 up.
+    Capacity {
+        /// What was asked for, in entries.
+        capacity: usize,
+    },
+    /// There is no memory for that many entries.
+    Memory {
+        /// What was asked for, in entries.
+        capacity: usize,
+        /// Size of a slot, in bytes.
+        slot: usize,
+    },
+}
+
+// By hand: the rings need nothing but std, so that they build in seconds under loom and ThreadSanitizer.
+impl fmt::Display for RingError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Capacity { capacity } => {
+                write!(f, "a ring of {capacity} entries cannot be: give a power of two from 2 up")
+            }
+            Self::Memory { capacity, slot } => {
+                write!(f, "no memory for a ring of {capacity} slots of {slot} bytes: give a smaller capacity")
+            }
+        }
+    }
+}
+
+impl std::error::Error for RingError {}
+
+/// A value on lines of its own.
+#[derive(Debug)]
+#[repr(align(128))]
+pub(super) struct Apart<T>(pub(super) T);
+
+const _: () = assert!(align_of::<Apart<u8>>() == LINE);
+
+/// Running indices of a ring: the slot is the index modulo the capacity, the distance the wrapping difference (R13). A
+/// full ring and an empty one thus differ, and no slot is wasted.
+pub(super) struct Indices {
+    /// Of the next entry to pop.
+    pub(super) head: Apart<AtomicUsize>,
+    /// Of the next entry to push.
+    pub(super) tail: Apart<AtomicUsize>,
+    pub(super) capacity: usize,
+}
+
+impl Indices {
+    pub(super) fn new(capacity: usize, start: usize) -> Arc<Self> {
+        Arc::new(Self {
+            head: Apart(AtomicUsize::new(start)),
+            tail: Apart(AtomicUsize::new(start)),
+            capacity,
+        })
+    }
+
+    /// Entries in the ring at some moment of the call, to any thread.
+    pub(super) fn len(&self) -> usize {
+        // The head first: a tail read before it might lie below it. Meanwhile the tail may run on by more than a ring.
+        let head = self.head.0.load(Ordering::Acquire);
+        let tail = self.tail.0.load(Ordering::Acquire);
+        tail.wrapping_sub(head).min(self.capacity)
+    }
+}
+
+/// Tells how full a ring is, from any thread.
+#[derive(Clone)]
+pub struct Gauge(pub(super) Arc<Indices>);
+
+impl Gauge {
+    /// Entries in the ring: as many as there were at some moment of the call if nobody pops meanwhile, else perhaps some
+    /// more; never more than the capacity.
+    pub fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// Whether [`len`](Self::len) is 0.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Entries that the ring holds when full.
+    pub fn capacity(&self) -> usize {
+        self.0.capacity
+    }
+}
+
+impl fmt::Debug for Gauge {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Gauge({} of {})", self.len(), self.capacity())
+    }
+}
+
+/// Slots on lines of their own, as many as a power of two.
+pub(super) struct Slots<S> {
+    first: NonNull<S>,
+    mask: usize,
+}
+
+// SAFETY: it owns its slots as a `Box<[S]>` would.
+unsafe impl<S: Send> Send for Slots<S> {}
+// SAFETY: it hands out shared references alone.
+unsafe impl<S: Sync> Sync for Slots<S> {}
+
+impl<S> Slots<S> {
+    /// `capacity` slots, each made from its running index `start`, `start + 1` …; every page has been touched.
+    pub(super) fn new(
+        capacity: usize,
+        start: usize,
+        mut slot: impl FnMut(usize) -> S,
+    ) -> Result<Self, RingError> {
+        if !capacity.is_power_of_two() || capacity < 2 {
+            return Err(RingError::Capacity { capacity });
+        }
+        let no_memory = RingError::Memory { capacity, slot: size_of::<S>() };
+        let layout = Self::layout(capacity).ok_or(no_memory)?;
+        // SAFETY: the layout has a size, as `layout` looks.
+        let memory = unsafe { alloc(layout) };
+        let first = NonNull::new(memory.cast::<S>()).ok_or(no_memory)?;
+        for byte in (0..layout.size()).step_by(PAGE) {
+            // What a slot is made of may be nothing, and a compiler may turn zeroes into pages that nobody has touched.
+            // SAFETY: the byte lies in the block.
+            unsafe { memory.add(byte).write_volatile(0) };
+        }
+        let slots = Self { first, mask: capacity - 1 };
+        for index in (0..capacity).map(|k| start.wrapping_add(k)) {
+            // SAFETY: the slot lies in the block, which nobody else knows yet.
+            unsafe { first.add(slots.place(index)).write(slot(index)) };
+        }
+        Ok(slots)
+    }
+
+    /// `None` if it would have no size or one too large.
+    fn layout(capacity: usize) -> Option<Layout> {
+        let layout = Layout::array::<S>(capacity).ok()?.align_to(LINE).ok()?.pad_to_align();
+        (layout.size() > 0).then_some(layout)
+    }
+
+    #[inline(always)]
+    pub(super) fn capacity(&self) -> usize {
+        self.mask + 1
+    }
+
+    /// Where the entry of a running index lies.
+    #[inline(always)]
+    pub(super) fn place(&self, index: usize) -> usize {
+        index & self.mask
+    }
+
+    /// The slot of a running index.
+    #[inline(always)]
+    pub(super) fn slot(&self, index: usize) -> &S {
+        // SAFETY: the mask keeps the place below the capacity.
+        unsafe { self.first.add(self.place(index)).as_ref() }
+    }
+
+    /// The slots of `count` indices from `index` up, which may fall into two pieces; `count` is at most the capacity.
+    #[inline(always)]
+    pub(super) fn pieces(&self, index: usize, count: usize) -> (&[S], &[S]) {
+        debug_assert!(count <= self.capacity());
+        let place = self.place(index);
+        let first = count.min(self.capacity() - place);
+        // SAFETY: both pieces lie within the slots.
+        unsafe {
+            (
+                std::slice::from_raw_parts(self.first.add(place).as_ptr(), first),
+                std::slice::from_raw_parts(self.first.as_ptr(), count - first),
+            )
+        }
+    }
+}
+
+impl<S> Drop for Slots<S> {
+    fn drop(&mut self) {
+        let capacity = self.capacity();
+        let slots = std::ptr::slice_from_raw_parts_mut(self.first.as_ptr(), capacity);
+        // SAFETY: all slots were made in `new`, and nobody else refers to them any more.
+        unsafe { std::ptr::drop_in_place(slots) };
+        if let Some(layout) = Self::layout(capacity) {
+            // SAFETY: the block was allocated with this layout.
+            unsafe { dealloc(self.first.as_ptr().cast(), layout) };
+        }
+    }
+}
