@@ -222,7 +222,8 @@ impl Arena {
     /// `Handles`.
     pub fn handle(self: &Arc<Self>) -> Result<ArenaHandle, ArenaError> {
         let claim = |tally: &Tally| !tally.claimed.swap(true, Ordering::Acquire);
-        let tally = self.tallies.iter().position(claim).ok_or(ArenaError::Handles { handles: self.tallies.len() })?;
+        let tally =
+            self.tallies.iter().position(claim).ok_or(ArenaError::Handles { handles: self.tallies.len() })?;
         Ok(ArenaHandle {
             arena: self.clone(),
             tally,

@@ -60,12 +60,24 @@ pub enum KvError {
         tokens: u32,
     },
     /// The branch would need more blocks than were promised to it at admission.
-    #[error("the branch needs {need} blocks and has {left} left of what it was admitted with; admit more answer tokens or prompt writes")]
+    #[error(
+        "the branch needs {need} blocks and has {left} left of what it was admitted with; admit more answer tokens or prompt writes"
+    )]
     Promise {
         /// Blocks that it needs.
         need: u32,
         /// Blocks that it may still take.
         left: u32,
+    },
+    /// A shared block can only begin where a block begins.
+    #[error(
+        "the sequence has {tokens} tokens: a shared block goes behind a full one, at a multiple of {block_tokens}"
+    )]
+    Boundary {
+        /// Tokens of the sequence.
+        tokens: u32,
+        /// Tokens of a block.
+        block_tokens: u32,
     },
     /// The bytes do not lie in a block.
     #[error("bytes {from} to {to} are not in a block of {block}")]

@@ -227,7 +227,8 @@ impl Mapping {
         };
         // Only pages of the pool come aligned to their size; for transparent ones the slack is cut off again.
         let slack = if page == PageSize::Transparent { page.bytes() } else { 0 };
-        let mapped = len.checked_add(slack).filter(|&len| isize::try_from(len).is_ok()).ok_or_else(overflow)?;
+        let mapped =
+            len.checked_add(slack).filter(|&len| isize::try_from(len).is_ok()).ok_or_else(overflow)?;
         // SAFETY: a new anonymous mapping at an address of the system's choice touches no memory of ours.
         let base = unsafe {
             libc::mmap(
@@ -364,3 +365,6 @@ impl Mapping {
         Ok(bytes)
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -83,7 +83,8 @@ pub fn count(trace: &Trace, mode: Mode, members: u32, block_tokens: u32) -> Resu
         Mode::Nobody => (Sharing::Group, AnswerStart::SamePage, members, 1),
         Mode::Shared(sharing, start) => (sharing, start, 1, members),
     };
-    let of_group = prefixes * ((prompt_tokens / block_tokens + 1) + group * (answer_tokens / block_tokens + 2));
+    let of_group =
+        prefixes * ((prompt_tokens / block_tokens + 1) + group * (answer_tokens / block_tokens + 2));
     let kept = match sharing {
         Sharing::Group => 0,
         Sharing::Requests => arithmetic(trace, mode, 0, block_tokens) as u32,
@@ -98,9 +99,12 @@ pub fn count(trace: &Trace, mode: Mode, members: u32, block_tokens: u32) -> Resu
         branches: members * (AT_ONCE as u32 + 1),
         prompt_tokens,
         answer_tokens,
-        nodes: trace.requests.iter().map(|request| request.prefix.len() as u32).sum::<u32>().max(
-            prompt_tokens.div_ceil(PREFIX_BLOCK_TOKENS),
-        ),
+        nodes: trace
+            .requests
+            .iter()
+            .map(|request| request.prefix.len() as u32)
+            .sum::<u32>()
+            .max(prompt_tokens.div_ceil(PREFIX_BLOCK_TOKENS)),
         threads: 1,
         pages: PageOptions { largest: PageSize::Transparent, lock: false },
     })?;

@@ -4,7 +4,7 @@
 //! unchanged (ABA). An index's link also says how many lie at and below it: the size comes with the head, at no
 //! further cost.
 
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use super::sync::{AtomicU32, AtomicU64, Ordering};
 
 /// No index.
 pub(super) const NONE: u32 = u32::MAX;
