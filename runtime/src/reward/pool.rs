@@ -453,3 +453,6 @@ impl<J: Judge> Work<J> {
         let _ = catch_unwind(AssertUnwindSafe(|| drop(judge)));
     }
 }
+
+#[cfg(test)]
+mod tests;

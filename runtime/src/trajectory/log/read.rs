@@ -124,6 +124,17 @@ impl Reader {
     /// # Errors
     /// `Io`, or `Version`.
     pub fn verify(self) -> Result<Verified, LogError> {
+        self.verify_each(|_| Ok(()))
+    }
+
+    /// The same, and hands every whole record to `each`.
+    ///
+    /// # Errors
+    /// `Io` or `Version`, or the first that `each` returns.
+    pub fn verify_each<E: From<LogError>>(
+        self,
+        mut each: impl FnMut(Trajectory) -> Result<(), E>,
+    ) -> Result<Verified, E> {
         let mut verified = Verified { files: self.files.len(), ..Verified::default() };
         for piece in self {
             match piece? {
@@ -131,6 +142,7 @@ impl Reader {
                     verified.records += 1;
                     verified.tokens += trajectory.tokens.len() as u64;
                     verified.bytes += (RECORD_HEAD + record::FIXED + 4 * trajectory.tokens.len()) as u64;
+                    each(trajectory)?;
                 }
                 Piece::Damage(damage) => verified.damage.push(damage),
                 Piece::Torn(torn) => verified.torn = Some(torn),
