@@ -200,6 +200,30 @@ fn a_missing_file_is_a_gap() {
     assert_eq!((damage.number, damage.lost, damage.kind), (4, 1, DamageKind::Gap));
 }
 
+/// Files that no log made: nothing hangs, nothing panics, and what is a record is read.
+#[test]
+fn foreign_files_are_told_or_passed_over() {
+    for content in [&b""[..], b"short", &[0; 32], &[0xFF; 5000]] {
+        let directory = tempdir().unwrap();
+        let files = written(directory.path(), 6, LogOptions { file_bytes: 0, ..small() });
+        fs::write(&files[2], content).unwrap();
+        let found = pieces(directory.path());
+        assert_eq!(whole(&found), [0, 1, 3, 4, 5]);
+        let [damage] = &damage(&found)[..] else { panic!("{found:?}") };
+        assert_eq!((&damage.file, damage.number, damage.lost), (&files[2], 2, 1));
+        for name in [
+            "notes.txt",
+            "7.trajectories",
+            "99999999999999999999.trajectories",
+            "18446744073709551615.trajectories",
+        ] {
+            fs::write(directory.path().join(name), content).unwrap();
+        }
+        assert_eq!(pieces(directory.path()), found);
+        assert_eq!(Log::open(directory.path(), small()).unwrap().1.next, 6);
+    }
+}
+
 /// Every cut of the last file: nothing that lies before it is lost, the rest is cut off and told, and the log goes on.
 #[test]
 fn a_torn_tail_is_cut_off_wherever_it_is_torn() {
