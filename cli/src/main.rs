@@ -1,7 +1,7 @@
 //! `doorbell`: replays traces of rollouts on several devices and compares what they did.
 //!
-//! Exit codes: 0 all agree, 1 they differ or a device failed, 2 bad usage, input or output, 3 a device that was asked
-//! for is not there.
+//! Exit codes: 0 all agree, 1 they differ, a device failed or stored data is damaged, 2 bad usage, input or output, 3 a
+//! device that was asked for is not there.
 
 mod commands;
 mod devices;
@@ -17,7 +17,7 @@ use clap::{Parser, Subcommand};
 #[command(
     version,
     about,
-    after_help = "Exit codes: 0 success, all devices agree; 1 devices differ, or one failed; \
+    after_help = "Exit codes: 0 success, all devices agree; 1 devices differ, one failed, or stored data is damaged; \
     2 bad usage, input or output; 3 a device that was asked for is not there."
 )]
 struct Cli {
@@ -32,6 +32,9 @@ enum Command {
     /// Look at traces, convert and generate them
     #[command(subcommand)]
     Trace(commands::trace::Command),
+    /// Look into the trajectories that a run stored, check and export them
+    #[command(subcommand)]
+    Trajectories(commands::trajectories::Command),
     /// Run the named cases of the co-simulation
     Cosim(commands::cosim::Args),
     /// Measure throughput, each figure beside its limit
@@ -46,6 +49,7 @@ fn main() -> ExitCode {
     let result = match Cli::parse().command {
         Command::Compare(args) => commands::compare::run(args),
         Command::Trace(command) => commands::trace::run(command),
+        Command::Trajectories(command) => commands::trajectories::run(command),
         Command::Cosim(args) => commands::cosim::run(args),
         Command::Bench(args) => commands::bench::run(args),
         Command::Wave(args) => commands::wave::run(args),

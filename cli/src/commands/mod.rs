@@ -5,4 +5,5 @@ pub mod compare;
 pub mod cosim;
 pub mod devices;
 pub mod trace;
+pub mod trajectories;
 pub mod wave;

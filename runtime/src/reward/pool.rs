@@ -467,3 +467,6 @@ impl<J: Judge> Work<J> {
         let _ = catch_unwind(AssertUnwindSafe(|| drop(judge)));
     }
 }
+
+#[cfg(test)]
+mod tests;

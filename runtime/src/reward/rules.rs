@@ -283,3 +283,139 @@ impl Judge for RuleJudge {
         Verdict { score, proceed: score >= self.threshold }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use rstest::rstest;
+
+    use super::*;
+    use crate::rollout::RolloutId;
+
+    const END: Moment = Moment::End { eos: true };
+    const CUT: Moment = Moment::End { eos: false };
+
+    #[rstest]
+    #[case::short(r#"check = "length", min = 4"#, &[1, 2, 3], END, false)]
+    #[case::may_grow(r#"check = "length", min = 4"#, &[1, 2, 3], Moment::Checkpoint, true)]
+    #[case::long_enough(r#"check = "length", min = 3, max = 3"#, &[1, 2, 3], END, true)]
+    #[case::will_not_shrink(r#"check = "length", max = 2"#, &[1, 2, 3], Moment::Checkpoint, false)]
+    #[case::there(r#"check = "require", tokens = [2, 3]"#, &[1, 2, 3], END, true)]
+    #[case::not_in_a_row(r#"check = "require", tokens = [1, 3]"#, &[1, 2, 3], END, false)]
+    #[case::may_come(r#"check = "require", tokens = [9]"#, &[1, 2, 3], Moment::Checkpoint, true)]
+    #[case::forbidden(r#"check = "forbid", tokens = [1, 2]"#, &[1, 2, 3], Moment::Checkpoint, false)]
+    #[case::longer_than_the_answer(r#"check = "forbid", tokens = [1, 2, 3, 4]"#, &[1, 2, 3], END, true)]
+    #[case::thrice(r#"check = "repeat", max = 2"#, &[5, 5, 5], END, false)]
+    #[case::twice(r#"check = "repeat", max = 2"#, &[5, 5, 6, 5, 5], END, true)]
+    #[case::pairs(r#"check = "repeat", length = 2, max = 2"#, &[9, 1, 2, 1, 2, 1, 2], END, false)]
+    #[case::pairs_and_a_half(r#"check = "repeat", length = 2, max = 2"#, &[1, 2, 1, 2, 1], END, true)]
+    #[case::once(r#"check = "repeat", max = 1"#, &[1, 2, 1], END, true)]
+    #[case::nothing(r#"check = "repeat", length = 2, max = 1"#, &[], END, true)]
+    #[case::ended(r#"check = "end-of-sequence""#, &[1], END, true)]
+    #[case::cut(r#"check = "end-of-sequence""#, &[1], CUT, false)]
+    #[case::may_end(r#"check = "end-of-sequence""#, &[1], Moment::Checkpoint, true)]
+    fn each_check(
+        #[case] rule: &str,
+        #[case] tokens: &[u32],
+        #[case] moment: Moment,
+        #[case] satisfied: bool,
+    ) {
+        let rules = Rules::from_toml(&format!("rule = [{{ name = 'it', {rule} }}]")).unwrap();
+        assert_eq!(rules.score(tokens, moment), if satisfied { ONE } else { 0 });
+    }
+
+    const RULES: &str = r#"
+        threshold = 0.5
+        [[rule]]
+        name = "short"
+        check = "length"
+        max = 2
+        [[rule]]
+        name = "polite"
+        weight = 2.0
+        check = "require"
+        tokens = [7]
+    "#;
+
+    #[test]
+    fn the_score_is_the_weight_of_what_is_satisfied_and_the_threshold_decides() {
+        let mut judge = RuleJudge::new(Rules::from_toml(RULES).unwrap());
+        let mut score = |tokens: &[u32], moment| {
+            let rollout = RolloutId::new(0, 0);
+            let (request, prompt_tokens, digest) = (0, 0, 0);
+            let segment = 0..tokens.len();
+            let verdict =
+                judge.score(&Answer { rollout, request, prompt_tokens, tokens, segment, moment, digest });
+            (verdict.score, verdict.proceed)
+        };
+        assert_eq!(score(&[7], END), (ONE, true));
+        assert_eq!(score(&[7, 8, 9], END), (43691, true));
+        assert_eq!(score(&[8], END), (21845, false));
+        assert_eq!(score(&[1, 2, 3], Moment::Checkpoint), (43691, true), "it may still become polite");
+        assert_eq!(score(&[1, 2, 3], END), (0, false));
+    }
+
+    #[test]
+    fn json_says_the_same() {
+        let json = r#"{"threshold": 0.5, "rule": [{"name": "short", "check": "length", "max": 2},
+                       {"name": "polite", "weight": 2, "check": "require", "tokens": [7]}]}"#;
+        assert_eq!(Rules::from_json(json).unwrap(), Rules::from_toml(RULES).unwrap());
+    }
+
+    #[rstest]
+    #[case::nothing("", "rule: there must be at least one [[rule]]")]
+    #[case::empty("rule = []", "rule: there must be at least one [[rule]]")]
+    #[case::threshold("threshold = 2", "threshold: 2 is no number from 0 to 1")]
+    #[case::field(
+        "rules = 1\nrule = [{ name = 'a', check = 'end-of-sequence' }]",
+        "rules: unknown; there are `threshold` and `rule`"
+    )]
+    #[case::table("rule = [1]", "rule 1 (``): a rule is a table")]
+    #[case::nameless("rule = [{ check = 'length' }]", "rule 1 (``): it needs a `name`")]
+    #[case::twice(
+        "rule = [{ name = 'a', check = 'end-of-sequence' }, { name = 'a', check = 'end-of-sequence' }]",
+        "rule 2 (`a`): another rule has that name"
+    )]
+    #[case::weight(
+        "rule = [{ name = 'a', weight = -1, check = 'end-of-sequence' }]",
+        "rule 1 (`a`): weight -1 is no number from 0.000001 to 1000000"
+    )]
+    #[case::checkless("rule = [{ name = 'a' }]", "rule 1 (`a`): missing field `check`")]
+    #[case::unknown(
+        "rule = [{ name = 'a', check = 'mood' }]",
+        "rule 1 (`a`): unknown variant `mood`, expected one of `length`, `require`, `forbid`, `repeat`, `end-of-sequence`"
+    )]
+    #[case::stray(
+        "rule = [{ name = 'a', check = 'end-of-sequence', min = 3 }]",
+        "rule 1 (`a`): unknown field `min`, there are no fields"
+    )]
+    #[case::boundless("rule = [{ name = 'a', check = 'length' }]", "rule 1 (`a`): it needs `min` or `max`")]
+    #[case::crossed(
+        "rule = [{ name = 'a', check = 'length', min = 3, max = 2 }]",
+        "rule 1 (`a`): min 3 is above max 2"
+    )]
+    #[case::no_tokens(
+        "rule = [{ name = 'a', check = 'forbid', tokens = [] }]",
+        "rule 1 (`a`): `tokens` must name at least one token"
+    )]
+    #[case::negative(
+        "rule = [{ name = 'a', check = 'forbid', tokens = [-1] }]",
+        "rule 1 (`a`): invalid value: integer `-1`, expected u32"
+    )]
+    #[case::never(
+        "rule = [{ name = 'a', check = 'repeat', max = 0 }]",
+        "rule 1 (`a`): `length` and `max` must be at least 1"
+    )]
+    fn bad_rules_are_named(#[case] text: &str, #[case] message: &str) {
+        assert_eq!(Rules::from_toml(text).unwrap_err().to_string(), message);
+    }
+
+    #[test]
+    fn what_is_no_toml_or_json_is_told_with_its_place() {
+        let toml = Rules::from_toml("threshold = ").unwrap_err().to_string();
+        assert!(toml.starts_with("the rules are no TOML: TOML parse error at line 1"), "{toml}");
+        let json = Rules::from_json("{").unwrap_err().to_string();
+        assert!(json.starts_with("the rules are no JSON: EOF"), "{json}");
+        let missing = Rules::read(Path::new("no/such/rules.toml")).unwrap_err().to_string();
+        assert!(missing.starts_with("cannot read the rules no/such/rules.toml: "), "{missing}");
+    }
+}

@@ -270,3 +270,6 @@ impl<V: Volume> Writer<V> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

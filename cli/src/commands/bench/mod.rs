@@ -8,6 +8,7 @@ mod queue;
 mod rtl;
 #[cfg(feature = "rtl")]
 mod speed;
+mod trajectories;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -50,6 +51,8 @@ enum What {
     Pipeline,
     /// What the runtime adds to a segment
     Tax,
+    /// Trajectories stored per second, beside a plain write and sync of the same bytes
+    Trajectories,
     /// The GPU: round trips, descriptors per second, and what a token costs in control
     Gpu,
     /// Everything that is there
@@ -98,6 +101,9 @@ pub fn run(args: Args) -> Result<ExitCode, Failure> {
     if matches!(args.what, What::Tax | What::All) {
         show(pipeline::tax(args.quick)?)?;
     }
+    if matches!(args.what, What::Trajectories | What::All) {
+        show(trajectories::stored(args.quick)?)?;
+    }
     #[cfg(feature = "rtl")]
     if matches!(args.what, What::Rtl | What::All) {
         show(rtl::descriptors()?)?;
@@ -127,7 +133,7 @@ pub fn run(args: Args) -> Result<ExitCode, Failure> {
 }
 
 /// An empty table with these columns, all but the first `left` ones aligned to the right.
-fn table<const N: usize>(columns: [&str; N], left: usize) -> Table {
+pub(super) fn table<const N: usize>(columns: [&str; N], left: usize) -> Table {
     let mut table = Table::new();
     table.load_preset(presets::ASCII_MARKDOWN);
     table.set_header(columns);

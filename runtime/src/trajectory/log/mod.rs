@@ -130,6 +130,9 @@ fn advice(source: &io::Error) -> &'static str {
     }
 }
 
+/// Numbers stay below it, so that one more is a number, too.
+const MAX_NUMBER: u64 = 1 << 63;
+
 /// Ending of the log's files.
 const SUFFIX: &str = "trajectories";
 
@@ -152,7 +155,8 @@ fn files(directory: &Path) -> Result<Vec<(u64, PathBuf)>, LogError> {
             .and_then(|name| name.to_str())
             .and_then(|name| name.strip_suffix(SUFFIX)?.strip_suffix('.'))
             .filter(|digits| digits.len() == 20)
-            .and_then(|digits| digits.parse().ok());
+            .and_then(|digits| digits.parse().ok())
+            .filter(|&first| first < MAX_NUMBER);
         files.extend(first.map(|first| (first, path)));
     }
     files.sort();

@@ -5,7 +5,7 @@ use std::io::{BufReader, Read};
 use std::path::{Path, PathBuf};
 
 use super::frame::{FILE_HEAD, FileHead, RECORD_HEAD, RECORD_MAGIC, RecordHead, read_file_head};
-use super::{LogError, files};
+use super::{LogError, MAX_NUMBER, files};
 use crate::trajectory::record::{self, Trajectory};
 
 /// What lies next in a log.
@@ -124,6 +124,17 @@ impl Reader {
     /// # Errors
     /// `Io`, or `Version`.
     pub fn verify(self) -> Result<Verified, LogError> {
+        self.verify_each(|_| Ok(()))
+    }
+
+    /// The same, and hands every whole record to `each`.
+    ///
+    /// # Errors
+    /// `Io` or `Version`, or the first that `each` returns.
+    pub fn verify_each<E: From<LogError>>(
+        self,
+        mut each: impl FnMut(Trajectory) -> Result<(), E>,
+    ) -> Result<Verified, E> {
         let mut verified = Verified { files: self.files.len(), ..Verified::default() };
         for piece in self {
             match piece? {
@@ -131,6 +142,7 @@ impl Reader {
                     verified.records += 1;
                     verified.tokens += trajectory.tokens.len() as u64;
                     verified.bytes += (RECORD_HEAD + record::FIXED + 4 * trajectory.tokens.len()) as u64;
+                    each(trajectory)?;
                 }
                 Piece::Damage(damage) => verified.damage.push(damage),
                 Piece::Torn(torn) => verified.torn = Some(torn),
@@ -186,6 +198,8 @@ pub(super) struct Scan {
     /// Whether it is the log's last file, in which a write may have been cut off.
     last: bool,
     payload: Vec<u8>,
+    /// Whether the head was looked at.
+    begun: bool,
     /// A record that stands behind a damage.
     behind: Option<Trajectory>,
 }
@@ -215,6 +229,7 @@ impl Scan {
             next,
             last,
             payload: vec![],
+            begun: false,
             behind: None,
         })
     }
@@ -229,7 +244,7 @@ impl Scan {
         if let Some(trajectory) = self.behind.take() {
             return Ok(Some(Piece::Record(trajectory)));
         }
-        if self.position == 0
+        if !std::mem::replace(&mut self.begun, true)
             && let Some(piece) = self.read_head()?
         {
             return Ok(Some(piece));
@@ -278,7 +293,7 @@ impl Scan {
             return Ok((self.bytes > 0).then_some(Piece::Torn(torn)));
         }
         match read_file_head(&head) {
-            FileHead::First(first) if first >= self.next => {
+            FileHead::First(first) if (self.next..MAX_NUMBER).contains(&first) => {
                 let expected = std::mem::replace(&mut self.next, first);
                 self.position = FILE_HEAD as u64;
                 let gap = first - expected;
@@ -337,7 +352,7 @@ impl Scan {
             let zeros = head == [0; RECORD_HEAD] && self.zeros_from(start)?;
             return Ok(if zeros { Frame::Cut } else { Frame::Bad(DamageKind::Head) });
         };
-        if record.number < self.next {
+        if !(self.next..MAX_NUMBER).contains(&record.number) {
             return Ok(Frame::Bad(DamageKind::Head));
         }
         let end = start + RECORD_HEAD as u64 + u64::from(record.payload);
