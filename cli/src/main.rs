@@ -12,6 +12,11 @@ mod report;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
+use doorbell_runtime::guard::CountingAllocator;
+
+/// Counts, so that `run --strict` can tell what the hot thread allocates.
+#[global_allocator]
+static ALLOCATOR: CountingAllocator = CountingAllocator::new();
 
 #[derive(Parser)]
 #[command(
@@ -29,6 +34,8 @@ struct Cli {
 enum Command {
     /// Run a trace on several devices and compare every completion and every token
     Compare(commands::compare::Args),
+    /// Drive every rollout of a trace through its life on one device, to stored trajectories
+    Run(commands::run::Args),
     /// Look at traces, convert and generate them
     #[command(subcommand)]
     Trace(commands::trace::Command),
@@ -48,6 +55,7 @@ enum Command {
 fn main() -> ExitCode {
     let result = match Cli::parse().command {
         Command::Compare(args) => commands::compare::run(args),
+        Command::Run(args) => commands::run::run(args),
         Command::Trace(command) => commands::trace::run(command),
         Command::Trajectories(command) => commands::trajectories::run(command),
         Command::Cosim(args) => commands::cosim::run(args),

@@ -274,6 +274,11 @@ impl Prefixes {
         })
     }
 
+    /// Tokens of a block.
+    pub fn block_tokens(&self) -> u32 {
+        self.branches.tables.block_tokens
+    }
+
     /// The way of another thread to the branches.
     ///
     /// # Errors

@@ -61,6 +61,7 @@ impl Pipeline {
     /// `Request` if one can never run.
     pub fn admit_from(&mut self, feed: &mut Feed<'_>) -> Result<bool, RuntimeError> {
         let before = feed.next;
+        self.journal.read_clock();
         while let Some(request) = feed.requests.get(feed.next) {
             if let Some(held) = self.admit(feed.next as u64, request)? {
                 if self.held != Some(held) {
@@ -161,7 +162,9 @@ impl Pipeline {
         let ids = u64::from(self.options.ids_per_request());
         match number.checked_mul(ids).filter(|first| first + ids <= u64::from(u32::MAX)) {
             Some(first) => Ok(first as u32),
-            None => refused("there are not enough rollout ids (2^32); give fewer requests or smaller groups".into()),
+            None => refused(
+                "there are not enough rollout ids (2^32); give fewer requests or smaller groups".into(),
+            ),
         }
     }
 
@@ -203,6 +206,8 @@ impl Pipeline {
 /// FNV-1a over the ids of a prompt's pieces: equal prompts have equal hashes, on every machine.
 fn hash(prefix: &[u32]) -> u64 {
     prefix.iter().fold(0xCBF2_9CE4_8422_2325, |hash: u64, &id| {
-        id.to_le_bytes().iter().fold(hash, |hash, &byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01B3))
+        id.to_le_bytes()
+            .iter()
+            .fold(hash, |hash, &byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01B3))
     })
 }

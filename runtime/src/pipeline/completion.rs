@@ -74,14 +74,18 @@ impl Pipeline {
                 return self.end_decoding(id);
             }
             // Aborted: whatever it has is dropped.
-            Ok(Status::Done | Status::RewardNeeded | Status::Stopped) if ended => return self.end_decoding(id),
+            Ok(Status::Done | Status::RewardNeeded | Status::Stopped) if ended => {
+                return self.end_decoding(id);
+            }
             Ok(Status::Done) if flags.contains(CompletionFlags::REJECTED) => Some(Outcome::Rejected),
             Ok(Status::Done) if self.options.eos_stops && flags.contains(CompletionFlags::EOS) => {
                 Some(Outcome::Eos)
             }
             Ok(Status::Done) if left == 0 => Some(Outcome::Completed),
             // R9: at a checkpoint there is something left, and something was added.
-            Ok(Status::RewardNeeded) if left > 0 && added > 0 && self.options.scoring == Scoring::Host => None,
+            Ok(Status::RewardNeeded) if left > 0 && added > 0 && self.options.scoring == Scoring::Host => {
+                None
+            }
             _ => return Err(self.unasked(completion, "a DECODE does not end so here")),
         };
         self.advance(id, State::Decoding, State::RewardPending)?.outcome = outcome;
@@ -185,7 +189,8 @@ impl Pipeline {
             return Ok(());
         }
         let judge = judged.judge;
-        let verdict = judged.verdict.map_err(|failure| RuntimeError::Judge { rollout: id, judge, failure })?;
+        let verdict =
+            judged.verdict.map_err(|failure| RuntimeError::Judge { rollout: id, judge, failure })?;
         let life = self.lives.get_mut(id)?;
         life.score = verdict.score;
         self.journal.record(EventKind::RewardScored, id, life.descriptor, verdict.score);

@@ -90,6 +90,8 @@ impl Pipeline {
             let ended_itself = life.outcome.is_some() && !life.aborted;
             self.kv.release(&mut life.branch)?;
             let group = &mut self.groups[index as usize];
+            let tokens = u64::from(group.prompt_tokens) + u64::from(produced);
+            self.blocks_alone += tokens.div_ceil(self.kv.block_tokens().into());
             group.left -= 1;
             if ended_itself {
                 group.finished += 1;
@@ -101,6 +103,18 @@ impl Pipeline {
             self.advance(id, State::Done, State::Free)?;
             self.queues.free.push(self.lives.states().current(id.slot()))?;
         }
+        if moved {
+            self.publish_blocks();
+        }
         Ok(moved)
+    }
+
+    fn publish_blocks(&mut self) {
+        let arena = self.kv.counts().arena;
+        let hot = &self.metrics.counters.hot;
+        hot.kv_blocks_allocated.add(arena.acquired - hot.kv_blocks_allocated.get());
+        hot.kv_blocks_freed.add(arena.released - hot.kv_blocks_freed.get());
+        hot.kv_blocks_in_use.set(arena.in_use);
+        hot.kv_blocks_saved.set(self.blocks_alone.saturating_sub(arena.acquired));
     }
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use doorbell_host::TokenRegion;
 
 use super::RewardStage;
-use crate::reward::{self, Judge, Judged, JudgeFailure, Request, Shutdown};
+use crate::reward::{self, Judge, JudgeFailure, Judged, Request, Shutdown};
 
 /// A judge that needs no thread: it scores where the answer is posted. For judges that take less time than a hand-over,
 /// and to tell what the hand-over costs.

@@ -33,7 +33,7 @@ pub use options::{Credits, Options, Scoring};
 pub use ports::{Discard, RewardStage, TrajectoryStage};
 
 use crate::events::{Clock, EventKind, Recorder, Ticks};
-use crate::kv::Prefixes;
+use crate::kv::{PrefixCounts, Prefixes};
 use crate::metrics::Metrics;
 use crate::policy::Policy;
 use crate::reward::{Judged, Tickets, Verdict};
@@ -68,6 +68,16 @@ pub struct Parts {
     pub recorder: Option<Recorder>,
     /// What is counted and measured, for other threads to read.
     pub metrics: Arc<Metrics>,
+}
+
+/// What is left of a pipeline.
+pub struct Ends {
+    /// The device, for its counters.
+    pub device: Box<dyn Device>,
+    /// The reward stage, to be shut down.
+    pub rewards: Box<dyn RewardStage>,
+    /// The writer, to be finished: it says what it failed of.
+    pub trajectories: Box<dyn TrajectoryStage>,
 }
 
 /// Rollouts, and all that moves them. Belongs to one thread, the hot one.
@@ -105,6 +115,8 @@ pub struct Pipeline {
     stored: Box<[RolloutId]>,
     /// Why the next request is not admitted.
     held: Option<Held>,
+    /// Blocks that all ended rollouts would have taken had nobody shared.
+    blocks_alone: u64,
     idle_turns: u32,
     idle_since: Option<Instant>,
     first_error: Option<HwCompletion>,
@@ -151,6 +163,7 @@ impl Pipeline {
             verdicts: vec![nothing_judged(); POLL].into(),
             stored: vec![RolloutId::from_bits(0); POLL].into(),
             held: None,
+            blocks_alone: 0,
             idle_turns: 0,
             idle_since: None,
             first_error: None,
@@ -165,9 +178,9 @@ impl Pipeline {
     pub fn run(
         &mut self,
         feed: &mut Feed<'_>,
-        mut until: impl FnMut(&Pipeline) -> bool,
+        mut until: impl FnMut(&Pipeline, &Feed<'_>) -> bool,
     ) -> Result<(), RuntimeError> {
-        while !(feed.is_empty() && self.is_idle()) && !until(self) {
+        while !(feed.is_empty() && self.is_idle()) && !until(self, feed) {
             let admitted = self.admit_from(feed)?;
             let moved = self.turn()? || admitted;
             self.note_idle(moved)?;
@@ -195,7 +208,11 @@ impl Pipeline {
         }
         let time = &self.metrics.hot_time;
         let spent = self.journal.read_clock().since(began);
-        if moved { time.busy.add(spent) } else { time.idle.add(spent) }
+        if moved {
+            time.busy.add(spent)
+        } else {
+            time.idle.add(spent)
+        }
         Ok(moved)
     }
 
@@ -223,19 +240,24 @@ impl Pipeline {
         self.lives.states()
     }
 
-    /// The KV blocks, to look at.
-    pub fn kv(&self) -> &Prefixes {
-        &self.kv
-    }
-
     /// The first completion that was an ERROR, if one was.
     pub fn first_error(&self) -> Option<&HwCompletion> {
         self.first_error.as_ref()
     }
 
-    /// The device, given back for its counters and its tokens.
-    pub fn into_device(self) -> Box<dyn Device> {
-        self.device
+    /// KV blocks that the rollouts which have ended would have taken had nobody shared.
+    pub fn blocks_alone(&self) -> u64 {
+        self.blocks_alone
+    }
+
+    /// How the KV blocks stand.
+    pub fn kv_counts(&mut self) -> PrefixCounts {
+        self.kv.counts()
+    }
+
+    /// What the pipeline worked with and others may want to end in their own way.
+    pub fn into_ends(self) -> Ends {
+        Ends { device: self.device, rewards: self.rewards, trajectories: self.trajectories }
     }
 
     /// Descriptors that may be submitted now.

@@ -133,7 +133,11 @@ impl Options {
             return bad("max_output_tokens", 0, "at least 1".into());
         }
         if self.scoring == Scoring::Device && self.checkpoint == 0 {
-            return bad("checkpoint", 0, "at least 1 if the device scores, which it does at checkpoints".into());
+            return bad(
+                "checkpoint",
+                0,
+                "at least 1 if the device scores, which it does at checkpoints".into(),
+            );
         }
         for stage in State::ALL.into_iter().filter(|&stage| stage != State::Free) {
             let limit = self.credits.limit(stage);

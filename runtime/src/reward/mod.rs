@@ -16,7 +16,7 @@ use crate::rollout::RolloutId;
 
 pub use digest::DigestJudge;
 pub use pool::{
-    JudgeFailure, JudgeFault, Judged, Load, Pool, PoolError, PoolOptions, PostError, Request, Shutdown,
+    JudgeFailure, JudgeFault, Judged, Load, Loads, Pool, PoolError, PoolOptions, PostError, Request, Shutdown,
 };
 pub use rules::{Check, Rule, RuleJudge, Rules, RulesError};
 pub use slow::SlowJudge;

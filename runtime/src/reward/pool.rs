@@ -181,6 +181,26 @@ impl Load {
     }
 }
 
+/// The judges' loads, to be read by any thread, also after the pool has ended.
+#[derive(Clone, Debug)]
+pub struct Loads {
+    boards: Vec<Arc<Board>>,
+    started: Instant,
+}
+
+impl Loads {
+    /// What each judge has been doing. Reads the clock, and allocates.
+    pub fn get(&self) -> Vec<Load> {
+        let now = since(self.started);
+        let load = |board: &Arc<Board>| Load {
+            judged: board.judged.load(Ordering::Relaxed),
+            busy: Duration::from_nanos(board.busy(now)),
+            alive: Duration::from_nanos(now),
+        };
+        self.boards.iter().map(load).collect()
+    }
+}
+
 /// How a pool ended.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Shutdown {
@@ -357,25 +377,16 @@ impl Pool {
         self.judges.iter().filter(|seat| !seat.board.retired.load(Ordering::Relaxed)).count()
     }
 
-    /// What judge number `judge` has been doing; `None` if there is no such judge. Reads the clock.
-    pub fn load(&self, judge: usize) -> Option<Load> {
-        self.judges.get(judge).map(|seat| self.load_of(seat))
-    }
-
-    fn load_of(&self, seat: &Seat) -> Load {
-        let now = since(self.started);
-        Load {
-            judged: seat.board.judged.load(Ordering::Relaxed),
-            busy: Duration::from_nanos(seat.board.busy(now)),
-            alive: Duration::from_nanos(now),
-        }
+    /// What the judges are doing, for any thread to look at.
+    pub fn loads(&self) -> Loads {
+        Loads { boards: self.judges.iter().map(|seat| seat.board.clone()).collect(), started: self.started }
     }
 
     /// Ends the judges, each when it is through with its present answer; what else is queued is not judged any more. A
     /// judge that is not through after `patience` is left behind: it ends by itself, or with the process. Not for the
     /// hot path.
     pub fn shutdown(mut self, patience: Duration) -> Shutdown {
-        let loads = self.judges.iter().map(|seat| self.load_of(seat)).collect();
+        let loads = self.loads().get();
         let uncollected = self.pending();
         self.closing.store(true, Ordering::Release);
         let begun = Instant::now();

@@ -154,7 +154,7 @@ impl Workload {
             metrics: metrics.clone(),
         };
         let mut pipeline = Pipeline::new(options, parts).map_err(Failure::input)?;
-        let (result, elapsed) = timed(|| pipeline.run(&mut Feed::new(&self.requests), |_| false));
+        let (result, elapsed) = timed(|| pipeline.run(&mut Feed::new(&self.requests), |_, _| false));
         result.map_err(Failure::run)?;
         drop(pipeline);
         if let Some(collector) = collector {
@@ -207,7 +207,16 @@ fn million(rate: f64) -> String {
 /// Segments per second, everything on one core.
 pub fn throughput(quick: bool) -> Result<Section, Failure> {
     let mut table = table(
-        ["tokens/segment", "segments/s", "per CPU second", "tokens/s", "bare device", "of bare", "bar", "bar is"],
+        [
+            "tokens/segment",
+            "segments/s",
+            "per CPU second",
+            "tokens/s",
+            "bare device",
+            "of bare",
+            "bar",
+            "bar is",
+        ],
         0,
     );
     let mut json = vec![];
@@ -267,7 +276,9 @@ pub fn tax(quick: bool) -> Result<Section, Failure> {
     }
     Ok(Section {
         key: "tax",
-        heading: "What the runtime adds to a segment: CPU time of the hot thread, over that of the bare device".to_owned(),
+        heading:
+            "What the runtime adds to a segment: CPU time of the hot thread, over that of the bare device"
+                .to_owned(),
         table,
         notes: vec![],
         json: json.into(),

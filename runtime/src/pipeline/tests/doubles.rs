@@ -59,7 +59,8 @@ impl<D: Device> Shuffled<D> {
         let wanted = (self.random.next_u32() as usize % 4).min(out.len());
         let mut given = 0;
         while given < wanted && self.count > 0 {
-            let live: Vec<usize> = (0..self.held.len()).filter(|&place| !self.held[place].is_empty()).collect();
+            let live: Vec<usize> =
+                (0..self.held.len()).filter(|&place| !self.held[place].is_empty()).collect();
             let place = live[self.random.next_u32() as usize % live.len()];
             out[given] = self.held[place].pop_front().unwrap();
             given += 1;

@@ -35,7 +35,12 @@ struct Setup {
 
 impl Setup {
     fn new(requests: usize, options: Options) -> Setup {
-        let generator = Generator { output_median: 40, output_max: 200, prompt_median: 300, ..Generator::new(requests as u32, 7, 3) };
+        let generator = Generator {
+            output_median: 40,
+            output_max: 200,
+            prompt_median: 300,
+            ..Generator::new(requests as u32, 7, 3)
+        };
         let requests = generator.generate().unwrap().requests;
         let longest = requests.iter().map(|request| request.output_tokens).max().unwrap();
         Setup {
@@ -98,7 +103,7 @@ impl Setup {
         let (mut pipeline, notes) = self.pipeline();
         let mut turns = 0;
         pipeline
-            .run(&mut Feed::new(&self.requests), |pipeline| {
+            .run(&mut Feed::new(&self.requests), |pipeline, _| {
                 turns += 1;
                 assert!(turns < TURNS, "seed {}: stalled with {}", self.seed, pipeline.occupancy());
                 false
@@ -132,7 +137,10 @@ impl Setup {
 /// Flaw 1: a rollout that reaches a checkpoint is continued, and its trajectory is that of an uncut one. Flaw 16: none
 /// is stored before it was decoded.
 #[rstest]
-fn r9_trajectories_are_whole_however_they_are_cut(#[values(0, 1, 7, 32)] checkpoint: u32, #[values(1, 4)] group: u32) {
+fn r9_trajectories_are_whole_however_they_are_cut(
+    #[values(0, 1, 7, 32)] checkpoint: u32,
+    #[values(1, 4)] group: u32,
+) {
     let setup = Setup::new(60, Options { slots: 64, group, checkpoint, ..Options::default() });
     let (_, stored) = setup.run();
     assert_eq!(stored.len(), 60 * group as usize);
@@ -148,9 +156,12 @@ fn r9_trajectories_are_whole_however_they_are_cut(#[values(0, 1, 7, 32)] checkpo
 
 /// The host's judge and a RESIDENT device end the same rollouts at the same token, with the same score.
 #[rstest]
-fn r9_host_and_device_score_alike(#[values(PolicyKind::Fifo, PolicyKind::ShortestRemaining)] policy: PolicyKind) {
+fn r9_host_and_device_score_alike(
+    #[values(PolicyKind::Fifo, PolicyKind::ShortestRemaining)] policy: PolicyKind,
+) {
     let run = |scoring| {
-        let options = Options { slots: 32, group: 2, checkpoint: 16, scoring, eos_stops: true, ..Options::default() };
+        let options =
+            Options { slots: 32, group: 2, checkpoint: 16, scoring, eos_stops: true, ..Options::default() };
         let setup = Setup { reward_threshold: 9000, eos_threshold: 120, policy, ..Setup::new(80, options) };
         let mut stored = setup.run().1;
         stored.sort_by_key(|(finished, _)| finished.device_rollout);
@@ -161,18 +172,25 @@ fn r9_host_and_device_score_alike(#[values(PolicyKind::Fifo, PolicyKind::Shortes
     let mut outcomes = std::collections::HashSet::new();
     for ((host, host_tokens), (device, device_tokens)) in host.iter().zip(&device) {
         outcomes.insert(host.outcome);
-        let what = |finished: &Finished| (finished.device_rollout, finished.outcome, finished.answer_tokens, finished.score);
+        let what = |finished: &Finished| {
+            (finished.device_rollout, finished.outcome, finished.answer_tokens, finished.score)
+        };
         assert_eq!(what(host), what(device));
         assert_eq!(host_tokens, device_tokens);
     }
-    assert_eq!(outcomes.len(), 3, "the case should have rollouts that complete, end and are rejected: {outcomes:?}");
+    assert_eq!(
+        outcomes.len(),
+        3,
+        "the case should have rollouts that complete, end and are rejected: {outcomes:?}"
+    );
 }
 
 /// Flaw 14: credits gate admission only. With as few as there can be, and stages that take their time, all comes to an
 /// end.
 #[test]
 fn full_credits_stall_admission_and_nothing_else() {
-    let options = Options { slots: 64, group: 4, checkpoint: 8, credits: Credits::new(4), ..Options::default() };
+    let options =
+        Options { slots: 64, group: 4, checkpoint: 8, credits: Credits::new(4), ..Options::default() };
     let setup = Setup::new(40, options);
     let (pipeline, stored) = setup.run();
     assert_eq!(stored.len(), 160);
@@ -224,8 +242,11 @@ fn r15_a_judge_that_never_answers_ends_the_run_with_who_waits_for_what() {
     setup.options.patience = Duration::from_millis(20);
     let (mut pipeline, _) = setup.pipeline();
     pipeline.rewards = Box::new(doubles::Silent::default());
-    let error = pipeline.run(&mut Feed::new(&setup.requests), |_| false).unwrap_err().to_string();
-    assert!(error.contains("R15") && error.contains("8 REWARD_PENDING") && error.contains("8 answers"), "{error}");
+    let error = pipeline.run(&mut Feed::new(&setup.requests), |_, _| false).unwrap_err().to_string();
+    assert!(
+        error.contains("R15") && error.contains("8 REWARD_PENDING") && error.contains("8 answers"),
+        "{error}"
+    );
 }
 
 #[test]
@@ -234,12 +255,12 @@ fn what_can_never_run_is_refused_with_the_reason() {
     let mut setup = Setup { blocks: 64, ..Setup::new(4, options) };
     setup.requests[2].prompt_tokens = 64 * 32;
     let (mut pipeline, _) = setup.pipeline();
-    let error = pipeline.run(&mut Feed::new(&setup.requests), |_| false).unwrap_err();
+    let error = pipeline.run(&mut Feed::new(&setup.requests), |_, _| false).unwrap_err();
     assert!(matches!(error, RuntimeError::Request { request: 2, .. }), "{error}");
 
     setup.requests[2] = Request { output_tokens: 100_000, ..setup.requests[2].clone() };
     let (mut pipeline, _) = setup.pipeline();
-    let error = pipeline.run(&mut Feed::new(&setup.requests), |_| false).unwrap_err().to_string();
+    let error = pipeline.run(&mut Feed::new(&setup.requests), |_, _| false).unwrap_err().to_string();
     assert!(error.contains("100000 tokens") && error.contains("max_output_tokens"), "{error}");
 }
 
@@ -270,7 +291,7 @@ fn r3_what_nobody_asked_is_an_error(#[case] tamper: fn(&mut HwCompletion)) {
     let setup = Setup::new(3, Options { slots: 4, ..Options::default() });
     let (mut pipeline, _) = setup.pipeline();
     pipeline.device = Box::new(doubles::Tampered::new(pipeline.device, 1, tamper));
-    let error = pipeline.run(&mut Feed::new(&setup.requests), |_| false).unwrap_err();
+    let error = pipeline.run(&mut Feed::new(&setup.requests), |_, _| false).unwrap_err();
     assert!(matches!(error, RuntimeError::Unasked { .. }), "{error}");
 }
 
@@ -279,7 +300,7 @@ fn r3_a_completion_that_comes_twice_is_an_error() {
     let setup = Setup::new(3, Options { slots: 4, ..Options::default() });
     let (mut pipeline, _) = setup.pipeline();
     pipeline.device = Box::new(doubles::Twice::new(pipeline.device));
-    let error = pipeline.run(&mut Feed::new(&setup.requests), |_| false).unwrap_err();
+    let error = pipeline.run(&mut Feed::new(&setup.requests), |_, _| false).unwrap_err();
     assert!(matches!(error, RuntimeError::Unasked { .. }), "{error}");
 }
 
@@ -293,7 +314,7 @@ fn r10_what_the_device_refuses_fails_one_rollout() {
         completion.error = 4;
     };
     pipeline.device = Box::new(doubles::Tampered::new(pipeline.device, 5, refuse));
-    pipeline.run(&mut Feed::new(&setup.requests), |_| false).unwrap();
+    pipeline.run(&mut Feed::new(&setup.requests), |_, _| false).unwrap();
     let values = pipeline.metrics.counters.values();
     assert_eq!((values.rollouts_failed, values.rollouts_completed), (1, 11));
     assert_eq!(pipeline.first_error().map(|completion| completion.error), Some(4));
