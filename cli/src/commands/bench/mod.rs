@@ -2,7 +2,9 @@
 
 #[cfg(feature = "gpu")]
 mod gpu;
+mod handoff;
 mod queue;
+mod rings;
 #[cfg(feature = "rtl")]
 mod rtl;
 #[cfg(feature = "rtl")]
@@ -45,6 +47,8 @@ enum What {
     Rtl,
     /// Round trips of descriptors through driver and model, on one core
     Queue,
+    /// The rings between threads beside their rivals, and what it costs to tell another thread
+    Rings,
     /// The GPU: round trips, descriptors per second, and what a token costs in control
     Gpu,
     /// Everything that is there
@@ -87,6 +91,11 @@ pub fn run(args: Args) -> Result<ExitCode, Failure> {
     if matches!(args.what, What::Queue | What::All) {
         show(queue::round_trips(args.quick)?)?;
     }
+    if matches!(args.what, What::Rings | What::All) {
+        rings::sections(args.quick)?.into_iter().try_for_each(&mut show)?;
+        show(handoff::submission(args.quick)?)?;
+        show(handoff::telling(args.quick)?)?;
+    }
     #[cfg(feature = "rtl")]
     if matches!(args.what, What::Rtl | What::All) {
         show(rtl::descriptors()?)?;
@@ -127,7 +136,6 @@ fn table<const N: usize>(columns: [&str; N], left: usize) -> Table {
 }
 
 /// How a figure stands to its bar.
-#[cfg(any(feature = "rtl", feature = "gpu"))]
 fn verdict(met: bool) -> &'static str {
     if met { "met" } else { "missed" }
 }
