@@ -259,11 +259,11 @@ fn mpsc_channel(count: u64, producers: usize) -> Result<f64, Failure> {
             let sender = sender.clone();
             move |entry| sender.try_send(entry).is_ok()
         },
-        || receiver.try_recv().ok(),
+        move || receiver.try_recv().ok(),
     )
 }
 
-/// One of those that are compared: its name, the entries per second, and of how many entries the most is sent.
+/// One of those that are compared: its name, and a run of so many entries, which tells the entries per second.
 type Contender = (&'static str, Box<dyn Fn(u64) -> Result<f64, Failure>>);
 
 /// Runs that take turns; the rates of each contender.
@@ -536,7 +536,14 @@ mod tests {
 
     #[test]
     fn every_ring_carries_every_entry() {
-        let contenders = [ring::<u64>, ring_slices, rtrb, rtrb_slices, array_queue, channel];
+        let contenders = [
+            ring::<u64>,
+            ring_slices::<u64>,
+            rtrb::<u64>,
+            rtrb_slices::<u64>,
+            array_queue::<u64>,
+            channel::<u64>,
+        ];
         assert!(contenders.iter().all(|run| run(10_000).is_ok()));
         assert!([mpsc_ring, mpsc_array_queue, mpsc_channel].iter().all(|run| run(9_000, 3).is_ok()));
         assert_eq!(ring_round_trips(100).unwrap().len(), 100);
