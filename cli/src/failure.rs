@@ -23,6 +23,11 @@ impl Failure {
         Failure { code: 2, message: message.to_string(), missing: None }
     }
 
+    /// Something did not do what it has to.
+    pub fn different(message: impl fmt::Display) -> Failure {
+        Failure { code: DIFFERENT, message: message.to_string(), missing: None }
+    }
+
     /// A device that was asked for is not there.
     pub fn unavailable(message: impl fmt::Display) -> Failure {
         Failure { code: 3, message: message.to_string(), missing: None }

@@ -13,6 +13,7 @@ mod setup;
 mod shell;
 mod steps;
 mod test;
+mod tsan;
 mod wave;
 
 use std::path::{Path, PathBuf};
@@ -50,6 +51,10 @@ enum Command {
     Wave(wave::Options),
     /// Compile the GPU's kernels for every architecture and look for spilled registers; needs no GPU
     GpuCheck,
+    /// Run the rings and the GPU's protocol under loom: every order that their memory orders allow
+    Loom,
+    /// Run the rings under ThreadSanitizer; needs the toolchain's component rust-src
+    Tsan,
     /// Check format, lints, RTL and generated files
     Lint,
     /// Build the API documentation and the book
@@ -86,6 +91,8 @@ fn run(command: Command) -> Result<ExitCode> {
         Command::RtlTest(options) => rtl_test::run(&root, &options)?,
         Command::Wave(options) => return wave::run(&root, &options),
         Command::GpuCheck => gpu_check::run(&root)?,
+        Command::Loom => test::loom(&root)?,
+        Command::Tsan => tsan::run(&root)?,
         Command::Lint => lint::run(&root)?,
         Command::Doc => doc::run(&root)?,
         Command::Test => test::run(&root)?,

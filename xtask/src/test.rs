@@ -6,7 +6,7 @@ use anyhow::Result;
 
 use crate::nvcc::Places;
 use crate::steps::Steps;
-use crate::{contract, doorbell, gpu_check, lint, rtl_test, setup, shell};
+use crate::{contract, doorbell, gpu_check, lint, rtl_test, setup, shell, tsan};
 
 /// What the tests need.
 const TOOLS: setup::Options = setup::Options { check: false, wave: false, gpu: true };
@@ -26,8 +26,23 @@ pub fn run(root: &Path) -> Result<()> {
         steps.run("gpu-check", || gpu_check::run(root));
     }
     steps.run("cargo test", || shell::run(&mut shell::cargo(root, &["test", "--workspace", "--release"])));
+    match tsan::missing(root) {
+        Some(reason) => steps.skip("tsan", reason),
+        None => steps.run("tsan", || tsan::run(root)),
+    }
     steps.run("co-simulation", || doorbell::run(root, "cosim", &[]));
     steps.finish()
+}
+
+/// The tests under loom alone; `cargo test` runs them as well.
+///
+/// # Errors
+/// When one of them fails.
+pub fn loom(root: &Path) -> Result<()> {
+    let tests = [("doorbell-runtime", "loom_rings"), ("doorbell-gpu", "protocol")];
+    tests.into_iter().try_for_each(|(package, test)| {
+        shell::run(&mut shell::cargo(root, &["test", "--release", "--package", package, "--test", test]))
+    })
 }
 
 /// Lints and tests.

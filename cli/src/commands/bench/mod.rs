@@ -3,7 +3,9 @@
 #[cfg(feature = "gpu")]
 mod gpu;
 mod pipeline;
+mod handoff;
 mod queue;
+mod rings;
 #[cfg(feature = "rtl")]
 mod rtl;
 #[cfg(feature = "rtl")]
@@ -53,6 +55,8 @@ enum What {
     Tax,
     /// Trajectories stored per second, beside a plain write and sync of the same bytes
     Trajectories,
+    /// The rings between threads beside their rivals, and what it costs to tell another thread
+    Rings,
     /// The GPU: round trips, descriptors per second, and what a token costs in control
     Gpu,
     /// Everything that is there
@@ -103,6 +107,11 @@ pub fn run(args: Args) -> Result<ExitCode, Failure> {
     }
     if matches!(args.what, What::Trajectories | What::All) {
         show(trajectories::stored(args.quick)?)?;
+    }
+    if matches!(args.what, What::Rings | What::All) {
+        rings::sections(args.quick)?.into_iter().try_for_each(&mut show)?;
+        show(handoff::submission(args.quick)?)?;
+        show(handoff::telling(args.quick)?)?;
     }
     #[cfg(feature = "rtl")]
     if matches!(args.what, What::Rtl | What::All) {
