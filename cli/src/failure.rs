@@ -23,6 +23,11 @@ impl Failure {
         Failure { code: 2, message: message.to_string(), missing: None }
     }
 
+    /// Something that was measured is not what it must be.
+    pub fn wrong(message: impl fmt::Display) -> Failure {
+        Failure { code: DIFFERENT, message: message.to_string(), missing: None }
+    }
+
     /// A device that was asked for is not there.
     pub fn unavailable(message: impl fmt::Display) -> Failure {
         Failure { code: 3, message: message.to_string(), missing: None }
