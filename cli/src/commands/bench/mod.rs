@@ -100,7 +100,7 @@ pub fn run(args: Args) -> Result<ExitCode, Failure> {
         show(cow::arena(args.quick)?)?;
     }
     if matches!(args.what, What::KvLayout | What::All) {
-        show(kv_layout::kv_layout(args.quick))?;
+        show(kv_layout::kv_layout(args.quick)?)?;
     }
     #[cfg(feature = "rtl")]
     if matches!(args.what, What::Rtl | What::All) {
