@@ -25,6 +25,8 @@ impl Failure {
 
     /// Something did not do what it has to.
     pub fn different(message: impl fmt::Display) -> Failure {
+    /// Something that was measured is not what it must be.
+    pub fn wrong(message: impl fmt::Display) -> Failure {
         Failure { code: DIFFERENT, message: message.to_string(), missing: None }
     }
 

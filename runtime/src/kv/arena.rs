@@ -199,7 +199,7 @@ impl Arena {
         )?;
         check("handles", handles as u64, (1..=4096).contains(&handles), "1 to 4096")?;
         check("magazine", magazine.into(), magazine <= 1 << 16, "at most 65536")?;
-        let bytes = (blocks as usize).checked_mul(block_bytes).unwrap_or(usize::MAX);
+        let bytes = (blocks as usize).saturating_mul(block_bytes);
         let region = Region::new(bytes, pages).map_err(|error| ArenaError::Memory {
             bytes: bytes as u64,
             errno: error.raw_os_error().unwrap_or(libc::ENOMEM),

@@ -181,6 +181,19 @@ impl Region {
         self.base
     }
 
+    /// All of it as words.
+    pub fn words(&self) -> &[u64] {
+        // SAFETY: the mapping is readable, aligned to pages, and a multiple of them long. Whoever writes through `base`
+        // answers for that nobody has it as words meanwhile.
+        unsafe { std::slice::from_raw_parts(self.base.as_ptr().cast(), self.len / 8) }
+    }
+
+    /// All of it as words that can be written.
+    pub fn words_mut(&mut self) -> &mut [u64] {
+        // SAFETY: as in `words`, and the region is borrowed mutably.
+        unsafe { std::slice::from_raw_parts_mut(self.base.as_ptr().cast(), self.len / 8) }
+    }
+
     /// Its length in bytes.
     pub fn len(&self) -> usize {
         self.len

@@ -1,9 +1,11 @@
 //! `doorbell bench`: measures, and shows each figure beside the limit that was measured or computed in the same run.
 
+mod cow;
 #[cfg(feature = "gpu")]
 mod gpu;
 mod pipeline;
 mod handoff;
+mod kv_layout;
 mod queue;
 mod rings;
 #[cfg(feature = "rtl")]
@@ -12,6 +14,7 @@ mod rtl;
 mod speed;
 mod trajectories;
 
+use std::ops::AddAssign;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
@@ -32,7 +35,7 @@ pub struct Args {
     /// What to measure
     #[arg(value_enum)]
     what: What,
-    /// Trace for the RTL (own format, Mooncake or Azure); by default a small built-in one
+    /// Trace for the RTL and for copy-on-write (own format, Mooncake or Azure); by default a small built-in one
     #[arg(long, value_name = "FILE")]
     trace: Option<PathBuf>,
     /// Write the figures as JSON; '-' is standard output, and the tables go to standard error then
@@ -59,6 +62,10 @@ enum What {
     Rings,
     /// The GPU: round trips, descriptors per second, and what a token costs in control
     Gpu,
+    /// KV blocks: what sharing saves on a trace, what a copy-on-write costs, and what a block of the arena costs
+    Cow,
+    /// Reads of K and V in the layout of KV blocks, beside other layouts
+    KvLayout,
     /// Everything that is there
     All,
 }
@@ -79,7 +86,6 @@ pub fn run(args: Args) -> Result<ExitCode, Failure> {
         return Err(Failure::unavailable("rtl is not part of this build; build with the feature 'rtl'"));
     }
     // Read in any case, so that a bad one is told.
-    #[cfg_attr(not(feature = "rtl"), allow(unused_variables, reason = "only the RTL runs a trace"))]
     let (trace, _) = trace::read(args.trace.as_deref())?;
     let json = args.json.as_deref().map(|path| Sink::open("JSON", path)).transpose()?;
     let to_stderr = matches!(json, Some(Sink::Standard));
@@ -112,6 +118,15 @@ pub fn run(args: Args) -> Result<ExitCode, Failure> {
         rings::sections(args.quick)?.into_iter().try_for_each(&mut show)?;
         show(handoff::submission(args.quick)?)?;
         show(handoff::telling(args.quick)?)?;
+    }
+    if matches!(args.what, What::Cow | What::All) {
+        let trace = cow::part(&trace, args.quick);
+        show(cow::savings(&trace)?)?;
+        show(cow::first_write(&trace, args.quick)?)?;
+        show(cow::arena(args.quick)?)?;
+    }
+    if matches!(args.what, What::KvLayout | What::All) {
+        show(kv_layout::kv_layout(args.quick)?)?;
     }
     #[cfg(feature = "rtl")]
     if matches!(args.what, What::Rtl | What::All) {
@@ -157,7 +172,6 @@ fn verdict(met: bool) -> &'static str {
     if met { "met" } else { "missed" }
 }
 
-#[cfg(feature = "rtl")]
 fn percent(part: f64) -> String {
     format!("{:.2} %", 100.0 * part)
 }
@@ -171,7 +185,7 @@ fn median(values: impl IntoIterator<Item = f64>) -> f64 {
 
 /// How long something took. On a machine with other work to do the thread does not always run, and `cpu` tells what
 /// it would have taken alone, but for caches and clocks that it shares.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Default)]
 struct Elapsed {
     wall: Duration,
     /// Time in which the thread ran.
@@ -186,6 +200,13 @@ impl Elapsed {
             // The clock of CPU time may be coarser than the shortest runs.
             cpu: count as f64 / self.cpu.max(Duration::from_millis(1)).as_secs_f64(),
         }
+    }
+}
+
+impl AddAssign for Elapsed {
+    fn add_assign(&mut self, other: Elapsed) {
+        self.wall += other.wall;
+        self.cpu += other.cpu;
     }
 }
 

@@ -1,5 +1,5 @@
 use std::collections::{HashMap, HashSet};
-use std::sync::Barrier;
+use std::sync::mpsc;
 
 use super::super::branch::Branch;
 use super::super::pages::PageSize;
@@ -552,16 +552,18 @@ fn flaw15_references_are_right_under_concurrency(
     let of = PrefixConfig { threads: THREADS as usize + 1, ..config(sharing, start, 40 + 64 * THREADS) };
     let mut tables = Prefixes::new(of).unwrap();
     let workers: Vec<_> = (0..THREADS).map(|_| tables.worker().unwrap()).collect();
-    let (go, done) = (Barrier::new(THREADS as usize + 1), Barrier::new(THREADS as usize + 1));
-    let current = std::sync::Mutex::new(None);
     std::thread::scope(|scope| {
+        // Channels, as whoever waits for one that has panicked is told.
+        let mut ends = vec![];
         for (me, mut worker) in (1u8..).zip(workers) {
-            let (go, done, current) = (&go, &done, &current);
+            let (go, orders) = mpsc::channel::<(u32, PrefixId)>();
+            let (made, is_made) = mpsc::channel();
+            let (done, is_done) = mpsc::channel();
+            ends.push((go, is_made, is_done));
             scope.spawn(move || {
-                for round in 0..ROUNDS {
-                    go.wait();
-                    let prefix: PrefixId = current.lock().unwrap().unwrap();
+                for (round, prefix) in orders {
                     let mut branch = worker.branch(prefix).unwrap();
+                    made.send(()).unwrap();
                     worker.append(&mut branch, 1 + round % 20).unwrap();
                     // Into the prompt's last block, shared or partial, and into the answer.
                     for position in [299, 300] {
@@ -576,7 +578,7 @@ fn flaw15_references_are_right_under_concurrency(
                     worker.get(&branch, 0, 9, &mut first).unwrap();
                     assert_eq!(first, [round as u8], "a prompt's block changed");
                     worker.release(&mut branch).unwrap();
-                    done.wait();
+                    done.send(()).unwrap();
                 }
             });
         }
@@ -585,21 +587,15 @@ fn flaw15_references_are_right_under_concurrency(
             let group = Group { prompt_writes: 1, ..group(&ids, 300, THREADS, 20) };
             let prefix = tables.admit(&group).unwrap();
             fill(&mut tables, prefix, 0, &[round as u8; 256]);
-            *current.lock().unwrap() = Some(prefix);
-            go.wait();
+            ends.iter().for_each(|(go, _, _)| go.send((round, prefix)).unwrap());
+            ends.iter().for_each(|(_, is_made, _)| is_made.recv().unwrap());
+            // While they write, or after.
+            if round % 3 > 0 {
+                tables.release_prefix(prefix).unwrap();
+            }
+            ends.iter().for_each(|(_, _, is_done)| is_done.recv().unwrap());
             if round % 3 == 0 {
-                done.wait();
                 tables.release_prefix(prefix).unwrap();
-            } else {
-                // While they work: some may come too late to be made, but these were waited for above.
-                while tables.branches.tables.slots[prefix.slot() as usize].share.load(Ordering::Relaxed) >> 16
-                    & u64::from(MEMBERS_MAX)
-                    > 0
-                {
-                    std::hint::spin_loop();
-                }
-                tables.release_prefix(prefix).unwrap();
-                done.wait();
             }
             let counts = tables.counts();
             assert_eq!((counts.committed, counts.branches, counts.prefixes), (0, 0, 0), "round {round}");

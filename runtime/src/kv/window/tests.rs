@@ -55,7 +55,7 @@ proptest! {
                     window.append(&mut handle, tokens).unwrap();
                     naive.tokens += tokens;
                 }
-                Step::Share if naive.tokens % block_tokens == 0 => {
+                Step::Share if naive.tokens.is_multiple_of(block_tokens) => {
                     window.share(&mut handle, shared).unwrap();
                     naive.resident.insert(naive.tokens / block_tokens, shared);
                     naive.tokens += block_tokens;
