@@ -144,6 +144,20 @@ fn a_stage_during_which_an_event_was_dropped_is_not_measured() {
 }
 
 #[rstest]
+fn either_end_may_come_first(#[values(0, 1, 2, 3, 5, 6, 7)] which: usize) {
+    let one = Pair::ALL[which];
+    let (begin, end) = one.ends();
+    let (mut collector, mut hot) = rig(4);
+    let mut other = collector.recorder("other", 4).unwrap();
+    other.record(end, id(0, 1), 5, 0, Ticks::new(6));
+    collector.poll(Ticks::new(6), |_, _| {});
+    hot.record(begin, id(0, 1), 5, 0, Ticks::new(7));
+    let report = collector.finish(|_, _| {});
+    let told = pair(&report, one);
+    assert_eq!((told.count, told.max_ns, told.reversed, told.unpaired), (1, 0, 1, 0));
+}
+
+#[rstest]
 #[case(id(SLOTS, 1))]
 #[case(RolloutId::from_bits(u64::MAX))]
 fn an_event_of_a_slot_that_is_not_there_is_unpaired(#[case] rollout: RolloutId) {
