@@ -1,5 +1,6 @@
 //! `doorbell bench`: measures, and shows each figure beside the limit that was measured or computed in the same run.
 
+mod events;
 #[cfg(feature = "gpu")]
 mod gpu;
 mod queue;
@@ -45,6 +46,8 @@ enum What {
     Rtl,
     /// Round trips of descriptors through driver and model, on one core
     Queue,
+    /// Events of the runtime: what recording and collecting one costs
+    Trace,
     /// The GPU: round trips, descriptors per second, and what a token costs in control
     Gpu,
     /// Everything that is there
@@ -86,6 +89,9 @@ pub fn run(args: Args) -> Result<ExitCode, Failure> {
     };
     if matches!(args.what, What::Queue | What::All) {
         show(queue::round_trips(args.quick)?)?;
+    }
+    if matches!(args.what, What::Trace | What::All) {
+        show(events::recording(args.quick)?)?;
     }
     #[cfg(feature = "rtl")]
     if matches!(args.what, What::Rtl | What::All) {

@@ -3,7 +3,7 @@
 mod view;
 
 use std::process::ExitCode;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use doorbell_runtime::metrics::{DEFAULT_ADDRESS, Status};
 use ratatui::crossterm::event::{self, Event, KeyCode, KeyEventKind, KeyModifiers};
@@ -60,10 +60,11 @@ fn watch(
     endpoint: &Endpoint,
     interval: Duration,
 ) -> std::io::Result<()> {
+    let mut due = Instant::now() + interval;
     loop {
         terminal.draw(|frame| view.draw(frame))?;
-        // A key, or a new size of the terminal, is answered at once; else the next look is due.
-        if event::poll(interval)? {
+        // A key, or a new size of the terminal, is answered at once.
+        if event::poll(due.saturating_duration_since(Instant::now()))? {
             match event::read()? {
                 Event::Key(key) if key.kind == KeyEventKind::Press && quits(key.code, key.modifiers) => {
                     return Ok(());
@@ -71,6 +72,7 @@ fn watch(
                 _ => continue,
             }
         }
+        due = Instant::now() + interval;
         match endpoint.fetch() {
             Ok(status) => view.update(status),
             Err(reason) => view.lost(reason),

@@ -285,7 +285,9 @@ fn number(value: f64) -> String {
         ..1e6 => (value / 1e3, "k"),
         ..1e9 => (value / 1e6, "M"),
         ..1e12 => (value / 1e9, "G"),
-        _ => (value / 1e12, "T"),
+        ..1e15 => (value / 1e12, "T"),
+        ..1e18 => (value / 1e15, "P"),
+        _ => (value / 1e18, "E"),
     };
     let digits = if value < 10.0 { 2 } else { usize::from(value < 100.0) };
     format!("{value:.digits$} {unit}")
@@ -298,5 +300,171 @@ fn cut(text: &str, room: usize) -> String {
     match characters.next() {
         Some(_) if room != 0 => begin.chars().take(room - 1).chain(['…']).collect(),
         _ => begin,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use doorbell_runtime::events::{Clock, Collector, EventKind, Ticks};
+    use doorbell_runtime::metrics::Metrics;
+    use doorbell_runtime::rollout::RolloutId;
+    use ratatui::Terminal;
+    use ratatui::backend::TestBackend;
+    use rstest::rstest;
+
+    /// Two looks at a run, a second apart.
+    fn looks() -> [Status; 2] {
+        let metrics =
+            Metrics::new("model, 64 slots, shortest remaining first, seed 7", Clock::simulated(), 3);
+        let mut collector = Collector::new(Clock::simulated(), 64);
+        let mut hot = collector.recorder("hot", 1 << 10).unwrap();
+        [0, 1].map(|look| {
+            let counters = &metrics.counters.hot;
+            counters.rollouts_admitted.add(12_400);
+            counters.rollouts_completed.add(12_345);
+            counters.rollouts_aborted.add(3);
+            counters.segments.add(48_211);
+            counters.tokens_generated.add(6_170_000);
+            for (k, (rollouts, credits)) in
+                [(12, 0), (0, 16), (31, 32), (16, 16), (5, 32), (0, 64)].into_iter().enumerate()
+            {
+                counters.stage_occupancy[k].set(rollouts);
+                counters.stage_credits[k].set(credits);
+            }
+            counters.credit_stalls[3].add(871);
+            counters.kv_blocks_capacity.set(4096);
+            counters.kv_blocks_in_use.set(2871);
+            counters.kv_blocks_saved.set(640);
+            metrics.hot_time.busy.add(900);
+            metrics.hot_time.idle.add(100 + 400 * look);
+            for (k, judge) in metrics.judge_time.iter().enumerate() {
+                judge.busy.add(500);
+                judge.idle.add(500 * k as u64);
+            }
+            for k in 0..1100u64 {
+                // The ring holds 1024: the rest is dropped.
+                let (kind, at) = [
+                    (EventKind::DescPosted, 0),
+                    (EventKind::DescCommitted, 140),
+                    (EventKind::DescConsumed, 3_000 + 7 * k),
+                    (EventKind::CompletionPolled, 3_100 + 11 * k),
+                    (EventKind::RewardPosted, 5_000_000),
+                ][k as usize % 5];
+                let number = (k / 5) as u32;
+                hot.record(kind, RolloutId::new(number % 64, 1), number, 0, Ticks::new(10_000_000 * k + at));
+            }
+            collector.poll(Ticks::MAX, |_, _| {});
+            metrics.publish(collector.report());
+            Status { uptime_ns: 3_725_000_000_000 + 1_000_000_000 * look, ..metrics.status() }
+        })
+    }
+
+    fn view() -> View {
+        let [before, now] = looks();
+        let mut view = View::new("127.0.0.1:9464", before);
+        view.update(now);
+        view
+    }
+
+    fn screen(view: &View, width: u16, height: u16) -> String {
+        let mut terminal = Terminal::new(TestBackend::new(width, height)).unwrap();
+        terminal.draw(|frame| view.draw(frame)).unwrap();
+        terminal.backend().to_string()
+    }
+
+    #[rstest]
+    #[case(80, 24)]
+    #[case(120, 40)]
+    fn the_screen(#[case] width: u16, #[case] height: u16) {
+        insta::assert_snapshot!(format!("screen_{width}x{height}"), screen(&view(), width, height));
+    }
+
+    #[test]
+    fn the_text_of_once_has_averages() {
+        let [status, _] = looks();
+        insta::assert_snapshot!(View::new("127.0.0.1:9464", status).text(120));
+    }
+
+    /// Whatever the figures are, nothing is wider than the screen, and at 80 by 24 everything is there.
+    #[rstest]
+    fn nothing_is_cut(#[values(80, 100, 110, 200)] width: u16, #[values(0, 9, u64::MAX / 8)] figure: u64) {
+        let mut view = view();
+        let mut json = serde_json::to_value(&view.now).unwrap();
+        fill(&mut json, figure);
+        view.update(serde_json::from_value(json).unwrap());
+        view.now.about = "x".repeat(300);
+        for lost in [None, Some("y".repeat(300))] {
+            view.lost = lost;
+            for line in view.lines(width.into()) {
+                assert!(line.width() <= width.into(), "{} columns: {line}", line.width());
+            }
+            let screen = screen(&view, width, 24);
+            assert!(screen.contains("doorbell top") && screen.contains("q quits"), "{screen}");
+        }
+    }
+
+    /// Makes every number of a status that one.
+    fn fill(json: &mut serde_json::Value, figure: u64) {
+        match json {
+            serde_json::Value::Number(number) => *number = figure.into(),
+            serde_json::Value::Array(values) => values.iter_mut().for_each(|value| fill(value, figure)),
+            serde_json::Value::Object(values) => values.values_mut().for_each(|value| fill(value, figure)),
+            _ => {}
+        }
+    }
+
+    #[rstest]
+    #[case(0, 0)]
+    #[case(1, 1)]
+    #[case(20, 5)]
+    #[case(79, 23)]
+    #[case(300, 100)]
+    fn no_size_of_a_screen_is_too_odd(#[case] width: u16, #[case] height: u16) {
+        screen(&view(), width, height);
+        screen(&View::new("", Status::default()), width, height);
+    }
+
+    #[test]
+    fn a_run_that_is_gone_is_told_and_one_that_comes_back_is_shown() {
+        let mut view = view();
+        view.lost("connection refused".to_owned());
+        let shown = screen(&view, 80, 24);
+        assert!(shown.contains("LOST") && shown.contains("connection refused"), "{shown}");
+        // Another one, at the same address: its counters are lower, and are no rates of the one before.
+        let [mut other, _] = looks();
+        other.uptime_ns = 1_000_000_000;
+        other.counters.segments = 17;
+        view.update(other);
+        let shown = screen(&view, 80, 24);
+        assert!(shown.contains("running") && shown.contains("segments/s 17 "), "{shown}");
+        view.now.ended = true;
+        view.lost("connection refused".to_owned());
+        let shown = screen(&view, 80, 24);
+        assert!(shown.contains("ended") && !shown.contains("LOST"), "{shown}");
+    }
+
+    #[rstest]
+    #[case(0, 0, "░░░░")]
+    #[case(0, 9, "░░░░")]
+    #[case(1, 1000, "█░░░")]
+    #[case(2, 4, "██░░")]
+    #[case(999, 1000, "███░")]
+    #[case(1000, 1000, "████")]
+    #[case(2000, 1000, "████")]
+    #[case(5, 0, "█░░░")]
+    fn bars(#[case] part: u64, #[case] all: u64, #[case] expected: &str) {
+        assert_eq!(bar(part, all, 4).content, expected);
+    }
+
+    #[rstest]
+    #[case(0.0, "0")]
+    #[case(0.25, "0.2")]
+    #[case(9999.0, "9999")]
+    #[case(10_000.0, "10.0 k")]
+    #[case(6_170_000.0, "6.17 M")]
+    #[case(u64::MAX as f64, "18.4 E")]
+    fn numbers(#[case] value: f64, #[case] expected: &str) {
+        assert_eq!(number(value), expected);
     }
 }
