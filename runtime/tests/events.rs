@@ -143,6 +143,23 @@ fn a_stage_during_which_an_event_was_dropped_is_not_measured() {
     assert_eq!(of(3), ((1, 5, 5), 0));
 }
 
+#[test]
+fn a_slot_that_was_never_given_back_was_not_free() {
+    let (mut collector, mut hot) = rig(16);
+    for generation in 0..3 {
+        let now = Ticks::new(100 * u64::from(generation));
+        hot.record(RolloutAlloc, id(0, generation), 0, 0, now);
+        hot.record(StageEntered, id(0, generation), 0, 5, Ticks::new(now.get() + 7));
+        if generation == 1 {
+            hot.record(RolloutFree, id(0, generation), 0, 0, Ticks::new(now.get() + 9));
+        }
+    }
+    let report = collector.finish(|_, _| {});
+    let stages: Vec<_> = report.stages.iter().map(figures).collect();
+    let nothing = (0, 0, 0);
+    assert_eq!(stages, [(1, 91, 91), (3, 21, 7), nothing, nothing, nothing, (1, 2, 2)]);
+}
+
 #[rstest]
 fn either_end_may_come_first(#[values(0, 1, 2, 3, 5, 6, 7)] which: usize) {
     let one = Pair::ALL[which];

@@ -142,7 +142,8 @@ pub fn duration(nanos: u64) -> String {
         0..1_000 => return format!("{nanos} ns"),
         1_000..1_000_000 => (nanos as f64 / 1e3, "µs"),
         1_000_000..1_000_000_000 => (nanos as f64 / 1e6, "ms"),
-        _ => (nanos as f64 / 1e9, "s"),
+        1_000_000_000..10_000_000_000_000 => (nanos as f64 / 1e9, "s"),
+        _ => (nanos as f64 / 3.6e12, "h"),
     };
     let digits = if value < 10.0 { 2 } else { usize::from(value < 100.0) };
     format!("{value:.digits$} {unit}")

@@ -17,12 +17,8 @@ const ROUND: usize = 1 << 14;
 const SHARED: usize = 64;
 const SLOTS: u32 = 256;
 
-const KINDS: [EventKind; 4] = [
-    EventKind::DescPosted,
-    EventKind::DescCommitted,
-    EventKind::DescConsumed,
-    EventKind::CompletionPolled,
-];
+const KINDS: [EventKind; 4] =
+    [EventKind::DescPosted, EventKind::DescCommitted, EventKind::DescConsumed, EventKind::CompletionPolled];
 
 /// Nanoseconds of wall time for each event in a row of the table.
 type Measure = fn(&mut Rig, rounds: usize) -> f64;
@@ -35,14 +31,18 @@ const ROWS: [(&str, &str, Measure); 8] = [
     ("floor_shared", "floor of that: store 32 bytes", floor_shared),
     ("mutex", "rival: push into a Mutex<Vec>, one reading each", mutex),
     ("clock", "read the clock", |rig, rounds| {
-        per_event(rounds, || (0..ROUND).for_each(|_| {
-            black_box(rig.clock.now());
-        }))
+        per_event(rounds, || {
+            (0..ROUND).for_each(|_| {
+                black_box(rig.clock.now());
+            })
+        })
     }),
     ("instant", "rival: Instant::now", |_, rounds| {
-        per_event(rounds, || (0..ROUND).for_each(|_| {
-            black_box(Instant::now());
-        }))
+        per_event(rounds, || {
+            (0..ROUND).for_each(|_| {
+                black_box(Instant::now());
+            })
+        })
     }),
     ("collect", "collect: merge, pair, count", Rig::collect),
 ];
@@ -59,7 +59,9 @@ pub fn recording(quick: bool) -> Result<Section, Failure> {
     }
     let dropped = rig.recorder.dropped();
     if dropped != 0 {
-        return Err(Failure::input(format!("{dropped} events found no room: the figures are not of recording")));
+        return Err(Failure::input(format!(
+            "{dropped} events found no room: the figures are not of recording"
+        )));
     }
 
     let mut table = table(["what", "ns an event", "best run", "million a second", "of the floor"], 1);

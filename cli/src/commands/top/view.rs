@@ -12,6 +12,7 @@ use ratatui::text::{Line, Span};
 const WIDE: usize = 110;
 /// Columns of the narrowest screen on which nothing is cut.
 const NARROW: usize = 80;
+const LEGEND: &str = "≤ at most, ≥ at least: one end is the device's, seen later by the host";
 
 /// A run, and what it was at the look before.
 pub struct View {
@@ -53,7 +54,10 @@ impl View {
 
     /// The same without colours, as wide as `width` at most.
     pub fn text(&self, width: u16) -> String {
-        self.lines(width.into()).iter().map(|line| format!("{}\n", line.to_string().trim_end())).collect()
+        let mut lines = self.lines(width.into());
+        lines.pop();
+        lines.push(LEGEND.into());
+        lines.iter().map(|line| format!("{}\n", line.to_string().trim_end())).collect()
     }
 
     fn lines(&self, width: usize) -> Vec<Line<'static>> {
@@ -117,7 +121,7 @@ impl View {
     }
 
     fn stages(&self, width: usize) -> Vec<Line<'static>> {
-        let bar_width = width - 66;
+        let bar_width = width - 67;
         let title = format!(
             "{:<17}{:<bar_width$} {:>9} {:>8} {:>9}  {:>9} {:>9}",
             "stage", "", "rollouts", "credits", "stalls", "p50 in it", "p99 in it"
@@ -187,7 +191,7 @@ impl View {
             number(kv_blocks_capacity as f64),
             number(kv_blocks_saved as f64)
         );
-        let bar = bar(kv_blocks_in_use, kv_blocks_capacity, width - 66);
+        let bar = bar(kv_blocks_in_use, kv_blocks_capacity, width - 67);
         Line::from(vec![format!("{:<17}", "KV blocks").bold(), bar.fg(Color::Cyan), text.into()])
     }
 
@@ -342,17 +346,23 @@ mod tests {
                 judge.busy.add(500);
                 judge.idle.add(500 * k as u64);
             }
-            for k in 0..1100u64 {
-                // The ring holds 1024: the rest is dropped.
-                let (kind, at) = [
-                    (EventKind::DescPosted, 0),
-                    (EventKind::DescCommitted, 140),
-                    (EventKind::DescConsumed, 3_000 + 7 * k),
-                    (EventKind::CompletionPolled, 3_100 + 11 * k),
-                    (EventKind::RewardPosted, 5_000_000),
-                ][k as usize % 5];
-                let number = (k / 5) as u32;
-                hot.record(kind, RolloutId::new(number % 64, 1), number, 0, Ticks::new(10_000_000 * k + at));
+            for k in 0..140u32 {
+                // Eight each: the ring holds 1024, the rest is dropped.
+                let spread = u64::from(k) * 37 % 101;
+                for (kind, value, at) in [
+                    (EventKind::RolloutAlloc, 0, 0),
+                    (EventKind::StageEntered, 2, 41_000),
+                    (EventKind::DescPosted, 0, 41_000),
+                    (EventKind::DescCommitted, 0, 41_140),
+                    (EventKind::DescConsumed, 0, 44_000 + 70 * spread),
+                    (EventKind::CompletionPolled, 128, 44_000 + 90 * spread),
+                    (EventKind::RewardPosted, 0, 5_000_000),
+                    (EventKind::StageEntered, 3, 5_000_000),
+                ] {
+                    let time = Ticks::new(10_000_000 * u64::from(k) + at);
+                    let id = RolloutId::new(k % 64, 4 * look as u32 + k / 64);
+                    hot.record(kind, id, k, value, time);
+                }
             }
             collector.poll(Ticks::MAX, |_, _| {});
             metrics.publish(collector.report());
@@ -415,7 +425,6 @@ mod tests {
     }
 
     #[rstest]
-    #[case(0, 0)]
     #[case(1, 1)]
     #[case(20, 5)]
     #[case(79, 23)]
