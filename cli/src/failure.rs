@@ -33,6 +33,11 @@ impl Failure {
         self.missing.as_deref()
     }
 
+    /// A run that ended early.
+    pub fn run(message: impl fmt::Display) -> Failure {
+        Failure { code: DIFFERENT, message: message.to_string(), missing: None }
+    }
+
     pub fn exit_code(&self) -> ExitCode {
         ExitCode::from(self.code)
     }

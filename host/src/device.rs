@@ -2,6 +2,7 @@
 
 use crate::contract::{Counter, HwCompletion, HwDesc};
 use crate::error::DeviceError;
+use crate::memory::SharedMemory;
 
 /// A device with one queue pair, whatever executes behind it.
 ///
@@ -47,6 +48,13 @@ pub trait Device: Send {
     /// `OutOfBounds` if the range is not within the token region or misaligned.
     fn tokens(&self, delta_offset: u64, out: &mut [u32]) -> Result<(), DeviceError>;
 
+    /// The token regions of all shards, for other threads to read: one for a device that is one queue pair.
+    fn token_regions(&self) -> Vec<TokenRegion>;
+
+    /// Which of the [`token_regions`](Self::token_regions) has the token at `delta_offset`: the one of the shard to
+    /// which the last DECODE of these bytes was submitted. Allocates nothing.
+    fn token_shard(&self, delta_offset: u64) -> usize;
+
     /// The device's counters since it was enabled.
     ///
     /// # Errors
@@ -64,6 +72,56 @@ pub trait Device: Send {
     /// # Errors
     /// `NotStarted`, or another failure of the device.
     fn enable(&mut self) -> Result<(), DeviceError>;
+}
+
+/// The token region of one shard, for any thread to read while the device runs. Clones share the memory, and keep it
+/// when the device is gone.
+///
+/// Tokens may be read by whoever learnt of their completion from the thread that polled it, through anything that
+/// orders the two (a ring, a channel). Read earlier, or when the area has been given to another descriptor, they are
+/// old, new, or some of each; a token is never torn.
+#[derive(Clone, Debug)]
+pub struct TokenRegion {
+    memory: SharedMemory,
+    start: usize,
+    bytes: u64,
+}
+
+impl TokenRegion {
+    /// The `bytes` bytes from `start` in `memory`.
+    ///
+    /// # Errors
+    /// `OutOfBounds` if they do not lie in the memory, or `start` is not 4-byte aligned.
+    pub fn new(memory: SharedMemory, start: usize, bytes: u64) -> Result<Self, DeviceError> {
+        let size = memory.len() as u64;
+        if !start.is_multiple_of(4) || (start as u64).checked_add(bytes).is_none_or(|end| end > size) {
+            return Err(DeviceError::OutOfBounds {
+                what: "shared memory",
+                offset: start as u64,
+                bytes,
+                size,
+            });
+        }
+        Ok(Self { memory, start, bytes })
+    }
+
+    /// Bytes of the region.
+    pub fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// Copies `out.len()` tokens from `byte_offset` bytes into the region.
+    ///
+    /// # Errors
+    /// `OutOfBounds` if the range is not within the region or misaligned.
+    #[inline]
+    pub fn read(&self, byte_offset: u64, out: &mut [u32]) -> Result<(), DeviceError> {
+        let (bytes, size) = (4 * out.len() as u64, self.bytes);
+        if !byte_offset.is_multiple_of(4) || byte_offset.checked_add(bytes).is_none_or(|end| end > size) {
+            return Err(DeviceError::OutOfBounds { what: "token region", offset: byte_offset, bytes, size });
+        }
+        self.memory.load_u32s(self.start + byte_offset as usize, out)
+    }
 }
 
 /// A snapshot of a device's counters, one value after another: counters that run on may be a few counts apart.
@@ -91,5 +149,60 @@ impl Counters {
     /// All counters, in the order of the contract.
     pub fn iter(&self) -> impl Iterator<Item = (Counter, u64)> + '_ {
         Counter::ALL.into_iter().zip(self.0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rstest::rstest;
+
+    use super::*;
+
+    fn region() -> TokenRegion {
+        let memory = SharedMemory::allocate(8192, 0).unwrap();
+        for word in 0..2048 {
+            memory.bus_write_u32(4 * word, word as u32).unwrap();
+        }
+        TokenRegion::new(memory, 4096, 4000).unwrap()
+    }
+
+    #[test]
+    fn a_region_is_read_from_other_threads_and_outlives_its_device() {
+        let region = region();
+        let readers: Vec<_> = (0..4u64)
+            .map(|k| (k, region.clone()))
+            .map(|(k, region)| {
+                std::thread::spawn(move || {
+                    let mut out = [0; 3];
+                    region.read(40 * k, &mut out).map(|()| out)
+                })
+            })
+            .collect();
+        drop(region);
+        for (k, reader) in readers.into_iter().enumerate() {
+            let first = 1024 + 10 * k as u32;
+            assert_eq!(reader.join().unwrap().unwrap(), [first, first + 1, first + 2]);
+        }
+    }
+
+    #[rstest]
+    #[case::last(3996, 1, true)]
+    #[case::empty_at_the_end(4000, 0, true)]
+    #[case::behind_the_region_but_in_the_memory(4000, 1, false)]
+    #[case::across(3996, 2, false)]
+    #[case::misaligned(2, 1, false)]
+    #[case::wrapping(u64::MAX - 3, 2, false)]
+    fn r11_reads_stay_within_the_region(#[case] offset: u64, #[case] count: usize, #[case] within: bool) {
+        assert_eq!(region().read(offset, &mut vec![0; count]).is_ok(), within);
+    }
+
+    #[rstest]
+    #[case::misaligned(2, 4)]
+    #[case::beyond(4096, 4097)]
+    #[case::wrapping(8, u64::MAX)]
+    fn a_region_lies_within_its_memory(#[case] start: usize, #[case] bytes: u64) {
+        let memory = SharedMemory::allocate(8192, 0).unwrap();
+        let error = TokenRegion::new(memory, start, bytes).unwrap_err();
+        assert!(matches!(error, DeviceError::OutOfBounds { size: 8192, .. }), "{error}");
     }
 }

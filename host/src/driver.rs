@@ -4,7 +4,7 @@ use crate::config::{Checked, Layout, QueueConfig};
 use crate::contract::{
     CONTRACT_VERSION, Control, Counter, DEVICE_ID, DeviceFault, HwCompletion, HwDesc, Register, State,
 };
-use crate::device::{Counters, Device};
+use crate::device::{Counters, Device, TokenRegion};
 use crate::error::{DeviceError, Timeout};
 use crate::memory::SharedMemory;
 use crate::platform::Platform;
@@ -16,6 +16,7 @@ pub struct Driver<P: Platform> {
     config: QueueConfig,
     layout: Layout,
     memory: SharedMemory,
+    tokens: TokenRegion,
     sq: SubmissionQueue,
     cq: CompletionQueue,
     enabled: bool,
@@ -46,11 +47,13 @@ impl<P: Platform> Driver<P> {
         identify(&mut platform)?;
         let memory = platform.map(layout.bytes)?;
         let (sq, cq) = queues(&config, &memory)?;
+        let tokens = TokenRegion::new(memory.clone(), layout.tokens, config.token_bytes)?;
         let mut driver = Self {
             platform,
             config,
             layout,
             memory,
+            tokens,
             sq,
             cq,
             enabled: true,
@@ -309,11 +312,16 @@ impl<P: Platform> Device for Driver<P> {
     }
 
     fn tokens(&self, delta_offset: u64, out: &mut [u32]) -> Result<(), DeviceError> {
-        let (bytes, size) = (4 * out.len() as u64, self.config.token_bytes);
-        if !delta_offset.is_multiple_of(4) || delta_offset.checked_add(bytes).is_none_or(|end| end > size) {
-            return Err(DeviceError::OutOfBounds { what: "token region", offset: delta_offset, bytes, size });
-        }
-        self.memory.load_u32s(self.layout.tokens + delta_offset as usize, out)
+        self.tokens.read(delta_offset, out)
+    }
+
+    fn token_regions(&self) -> Vec<TokenRegion> {
+        vec![self.tokens.clone()]
+    }
+
+    #[inline]
+    fn token_shard(&self, _: u64) -> usize {
+        0
     }
 
     fn counters(&mut self) -> Result<Counters, DeviceError> {

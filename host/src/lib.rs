@@ -23,7 +23,7 @@ pub mod throughput;
 pub mod trace;
 
 pub use config::QueueConfig;
-pub use device::{Counters, Device};
+pub use device::{Counters, Device, TokenRegion};
 pub use driver::Driver;
 pub use error::DeviceError;
 pub use memory::SharedMemory;

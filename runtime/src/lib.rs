@@ -12,4 +12,5 @@ pub mod policy;
 pub mod reward;
 pub mod ring;
 pub mod rollout;
+mod threads;
 pub mod trajectory;

@@ -38,10 +38,10 @@ pub struct Args {
     #[arg(long)]
     resident: bool,
     /// Score below which a resident rollout ends, 0 to 1
-    #[arg(long, value_name = "SCORE", default_value_t = 0.02, value_parser = fraction)]
+    #[arg(long, value_name = "SCORE", default_value_t = 0.02, value_parser = super::fraction)]
     reward_threshold: f64,
     /// Probability of an end of sequence per token, 0 to 1; it ends the rollout
-    #[arg(long, value_name = "P", default_value_t = 0.0, value_parser = fraction)]
+    #[arg(long, value_name = "P", default_value_t = 0.0, value_parser = super::fraction)]
     eos: f64,
     /// Send a STOP to every Nth rollout; 0 is none
     #[arg(long, value_name = "N", default_value_t = 0)]
@@ -274,13 +274,6 @@ fn record_wave(
 #[cfg(not(feature = "rtl"))]
 fn record_wave(_: &ReplayPlan, _: &[Kind], _: &[Settings], _: &[Outcome], _: PathBuf) -> Option<Waveform> {
     None
-}
-
-fn fraction(text: &str) -> Result<f64, String> {
-    match text.parse() {
-        Ok(value) if (0.0..=1.0).contains(&value) => Ok(value),
-        _ => Err("expected a number from 0 to 1".into()),
-    }
 }
 
 fn gpus(text: &str) -> Result<GpuList, String> {

@@ -2,7 +2,7 @@
 
 use crate::config::QueueConfig;
 use crate::contract::{HwCompletion, HwDesc};
-use crate::device::{Counters, Device};
+use crate::device::{Counters, Device, TokenRegion};
 use crate::driver::Driver;
 use crate::error::DeviceError;
 use crate::model::{ModelPlatform, Mutation};
@@ -118,6 +118,14 @@ impl Device for Tampered {
             *token ^= 1;
         }
         Ok(())
+    }
+
+    fn token_regions(&self) -> Vec<TokenRegion> {
+        self.inner.token_regions()
+    }
+
+    fn token_shard(&self, delta_offset: u64) -> usize {
+        self.inner.token_shard(delta_offset)
     }
 
     fn counters(&mut self) -> Result<Counters, DeviceError> {

@@ -8,7 +8,7 @@ use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 
 use crate::contract::{HwCompletion, HwDesc, Opcode, PREFIX_NONE};
-use crate::device::{Counters, Device};
+use crate::device::{Counters, Device, TokenRegion};
 use crate::error::DeviceError;
 use crate::policy::mix;
 use regions::Regions;
@@ -34,6 +34,8 @@ pub struct Sharded {
     rollouts: HashMap<u32, Rollout>,
     /// Which shard has the tokens of which bytes.
     regions: Regions,
+    /// Where each shard's own token regions begin among those of all.
+    first_region: Vec<usize>,
     /// Descriptors of one submission by shard, kept to use their memory again.
     runs: Vec<Vec<HwDesc>>,
     /// A failure that came behind completions.
@@ -55,9 +57,16 @@ impl Sharded {
         if shards.is_empty() {
             return Err(DeviceError::Config { field: "shards", value: 0, expected: "at least 1".into() });
         }
+        let first_region = shards
+            .iter()
+            .scan(0, |regions, shard| {
+                Some(std::mem::replace(regions, *regions + shard.token_regions().len()))
+            })
+            .collect();
         Ok(Self {
             name: name.into(),
             turn: 0,
+            first_region,
             rollouts: HashMap::new(),
             regions: Regions::new(),
             runs: shards.iter().map(|_| Vec::new()).collect(),
@@ -235,6 +244,16 @@ impl Device for Sharded {
             }
             (offset, left) = (end, rest);
         }
+    }
+
+    fn token_regions(&self) -> Vec<TokenRegion> {
+        self.shards.iter().flat_map(|shard| shard.token_regions()).collect()
+    }
+
+    /// The area of one rollout lies in one shard as long as its descriptors name one prefix, or none.
+    fn token_shard(&self, delta_offset: u64) -> usize {
+        let shard = self.regions.at(delta_offset).0;
+        self.first_region[shard] + self.shards[shard].token_shard(delta_offset)
     }
 
     /// Each the sum over all shards, those of time too.

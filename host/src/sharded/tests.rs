@@ -73,6 +73,14 @@ impl Device for Spy {
         self.model.tokens(delta_offset, out)
     }
 
+    fn token_regions(&self) -> Vec<TokenRegion> {
+        self.model.token_regions()
+    }
+
+    fn token_shard(&self, delta_offset: u64) -> usize {
+        self.model.token_shard(delta_offset)
+    }
+
     fn counters(&mut self) -> Result<Counters, DeviceError> {
         self.model.counters()
     }
@@ -296,6 +304,32 @@ fn tokens_come_from_where_they_were_written() {
         }
     }
     assert_eq!(tokens(&device, 0, 90), tokens(&*single, 0, 90));
+}
+
+#[test]
+fn other_threads_find_the_tokens_in_the_shard_that_wrote_them() {
+    // A shard may be several, too.
+    let inner = models(2, &small());
+    let mut device = Sharded::new("nested", vec![model(&small()), Box::new(inner), model(&small())]).unwrap();
+    let regions = device.token_regions();
+    assert_eq!(regions.len(), 4);
+    let batch: Vec<HwDesc> =
+        (0..16).map(|id| HwDesc::decode(id, 5, 10).with_delta_offset(40 * u64::from(id))).collect();
+    device.submit(&batch[..8]).unwrap();
+    drain(&mut device);
+    device.submit(&batch[8..]).unwrap();
+    drain(&mut device);
+    let mut used = HashSet::new();
+    for desc in &batch {
+        let shard = device.token_shard(desc.delta_offset + 36);
+        assert_eq!(shard, device.token_shard(desc.delta_offset));
+        used.insert(shard);
+        let mut found = [0; 10];
+        regions[shard].read(desc.delta_offset, &mut found).unwrap();
+        assert_eq!(found.to_vec(), tokens(&device, desc.delta_offset, 10));
+        assert!(found.iter().any(|&token| token != 0));
+    }
+    assert_eq!(used.len(), 4, "every region is used");
 }
 
 #[rstest]

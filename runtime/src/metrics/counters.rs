@@ -263,7 +263,7 @@ counters! {
         kv_blocks_freed: Counter,
         /// KV blocks in use.
         kv_blocks_in_use: Gauge,
-        /// KV blocks that sharing saves at the moment.
+        /// KV blocks that sharing has saved: what ended rollouts would have taken alone, less what was handed out.
         kv_blocks_saved: Gauge,
         /// KV blocks that there are.
         kv_blocks_capacity: Gauge,

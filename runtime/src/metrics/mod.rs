@@ -16,4 +16,4 @@ pub use counters::{
     StageGauges, Stored,
 };
 pub use server::{DEFAULT_ADDRESS, Server, ServerError};
-pub use status::{Metrics, Status, ThreadTime};
+pub use status::{JudgeTime, Metrics, Status, ThreadTime};

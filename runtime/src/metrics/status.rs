@@ -2,10 +2,11 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::{BusyTime, Collected, CounterValues, Counters};
+use super::{BusyTime, Collected, CounterValues, Counters, Gauge};
 use crate::events::{Clock, Report, Ticks};
 
 /// Everything that a run counts and measures. Shared by its threads; the hot thread touches `counters.hot` and `hot_time`
@@ -16,8 +17,8 @@ pub struct Metrics {
     pub counters: Counters,
     /// What the hot thread did with its time.
     pub hot_time: BusyTime,
-    /// What each judge's thread did with its time.
-    pub judge_time: Box<[BusyTime]>,
+    /// What each judge's thread did with its time, as whoever watches the pool has seen last.
+    pub judge_time: Box<[JudgeTime]>,
     about: String,
     clock: Clock,
     started: Ticks,
@@ -31,7 +32,7 @@ impl Metrics {
         Self {
             counters: Counters::default(),
             hot_time: BusyTime::default(),
-            judge_time: (0..judges).map(|_| BusyTime::default()).collect(),
+            judge_time: (0..judges).map(|_| JudgeTime::default()).collect(),
             about: about.to_owned(),
             started: clock.now(),
             clock,
@@ -63,17 +64,36 @@ impl Metrics {
             busy_ns: self.clock.ticks_as_nanos(time.busy.get()),
             idle_ns: self.clock.ticks_as_nanos(time.idle.get()),
         };
-        let judges = self.judge_time.iter().enumerate();
+        let judges = self.judge_time.iter().enumerate().map(|(k, time)| ThreadTime {
+            name: format!("judge {k}"),
+            busy_ns: time.busy_ns.get(),
+            idle_ns: time.idle_ns.get(),
+        });
         Status {
             about: self.about.clone(),
             ended,
             uptime_ns: self.clock.nanos(self.started, self.clock.now()),
             counters: self.counters.values(),
-            threads: std::iter::once(busy("hot".to_owned(), &self.hot_time))
-                .chain(judges.map(|(k, time)| busy(format!("judge {k}"), time)))
-                .collect(),
+            threads: std::iter::once(busy("hot".to_owned(), &self.hot_time)).chain(judges).collect(),
             events: self.report.lock().unwrap_or_else(PoisonError::into_inner).clone(),
         }
+    }
+}
+
+/// What a judge's thread did with its time.
+#[derive(Debug, Default)]
+pub struct JudgeTime {
+    /// At answers.
+    pub busy_ns: Gauge,
+    /// Without any.
+    pub idle_ns: Gauge,
+}
+
+impl JudgeTime {
+    /// Shows that it was busy for `busy` of the time `alive`.
+    pub fn set(&self, busy: Duration, alive: Duration) {
+        self.busy_ns.set(busy.as_nanos() as u64);
+        self.idle_ns.set(alive.saturating_sub(busy).as_nanos() as u64);
     }
 }
 

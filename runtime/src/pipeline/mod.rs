@@ -1,1 +1,431 @@
-//! The stages of a rollout.
+//! The hot thread: moves rollouts from admission to their end.
+//!
+//! [`Pipeline::run`] is a loop of [`turns`](Pipeline::turn). A turn takes in what other threads have brought, rings the
+//! device for a window of descriptors, takes completions, and hands answers and trajectories on. It never waits: what
+//! does not fit anywhere stays where it is until a later turn. Nothing in it allocates, locks or calls the system.
+
+mod admission;
+mod completion;
+mod ends;
+mod error;
+mod inline;
+mod occupancy;
+mod options;
+mod ports;
+mod queues;
+mod rollout;
+mod submission;
+#[cfg(test)]
+mod tests;
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::Instant;
+
+use doorbell_host::Device;
+use doorbell_host::contract::{HwCompletion, HwDesc};
+
+pub use admission::{Feed, Held};
+pub use error::RuntimeError;
+pub use inline::Inline;
+pub use occupancy::Occupancy;
+pub use options::{Credits, Options, Scoring};
+pub use ports::{Discard, RewardStage, TrajectoryStage};
+
+use crate::events::{Clock, EventKind, Recorder, Ticks};
+use crate::kv::{PrefixCounts, Prefixes};
+use crate::metrics::Metrics;
+use crate::policy::Policy;
+use crate::reward::{Judged, Tickets, Verdict};
+use crate::ring::mpsc;
+use crate::rollout::{RolloutId, Slab, State, TransitionError};
+use queues::Queues;
+use rollout::{Group, Life};
+
+/// Completions taken at a time.
+const POLL: usize = 256;
+/// Requests to abort that may wait.
+const ABORTS: usize = 1024;
+/// Idle turns between two looks at the clock.
+const IDLE_TURNS: u32 = 1024;
+
+/// What a pipeline works with.
+pub struct Parts {
+    /// The device, with a token region of at least [`Options::token_bytes`].
+    pub device: Box<dyn Device>,
+    /// Running index at which its submission queue starts, if it is one queue: then the host can tell from `sq_head`
+    /// which descriptors the device has taken.
+    pub sq_start: Option<u32>,
+    /// Which waiting rollout decodes next.
+    pub policy: Box<dyn Policy>,
+    /// The KV blocks.
+    pub kv: Prefixes,
+    /// Where answers are scored.
+    pub rewards: Box<dyn RewardStage>,
+    /// Where trajectories are stored.
+    pub trajectories: Box<dyn TrajectoryStage>,
+    /// Records events, if they are wanted.
+    pub recorder: Option<Recorder>,
+    /// What is counted and measured, for other threads to read.
+    pub metrics: Arc<Metrics>,
+}
+
+/// What is left of a pipeline.
+pub struct Ends {
+    /// The device, for its counters.
+    pub device: Box<dyn Device>,
+    /// The reward stage, to be shut down.
+    pub rewards: Box<dyn RewardStage>,
+    /// The writer, to be finished: it says what it failed of.
+    pub trajectories: Box<dyn TrajectoryStage>,
+}
+
+/// Rollouts, and all that moves them. Belongs to one thread, the hot one.
+pub struct Pipeline {
+    options: Options,
+    area_bytes: u64,
+    device: Box<dyn Device>,
+    policy: Box<dyn Policy>,
+    kv: Prefixes,
+    rewards: Box<dyn RewardStage>,
+    trajectories: Box<dyn TrajectoryStage>,
+    metrics: Arc<Metrics>,
+    journal: Journal,
+    lives: Slab<Life>,
+    groups: Box<[Group]>,
+    free_groups: Vec<u32>,
+    queues: Queues,
+    occupancy: Occupancy,
+    /// Answers that verdicts are awaited for.
+    tickets: Tickets,
+    /// Running number of the last DECODE.
+    descriptors: u32,
+    /// STOPs that wait to be submitted.
+    stops: VecDeque<RolloutId>,
+    aborts: mpsc::Receiver<RolloutId>,
+    abort_handle: mpsc::Sender<RolloutId>,
+    /// An answer that the reward stage had no room for.
+    answer: Option<RolloutId>,
+    /// A trajectory that the writer had no room for.
+    trajectory: Option<RolloutId>,
+    /// Descriptors made and not yet taken by the device.
+    batch: Vec<HwDesc>,
+    completions: Box<[HwCompletion]>,
+    verdicts: Box<[Judged]>,
+    stored: Box<[RolloutId]>,
+    /// Why the next request is not admitted.
+    held: Option<Held>,
+    /// Blocks that all ended rollouts would have taken had nobody shared.
+    blocks_alone: u64,
+    idle_turns: u32,
+    idle_since: Option<Instant>,
+    first_error: Option<HwCompletion>,
+}
+
+impl Pipeline {
+    /// A pipeline without rollouts. Everything that it will need is allocated here.
+    ///
+    /// # Errors
+    /// `Options` for a value that cannot be.
+    pub fn new(options: Options, parts: Parts) -> Result<Pipeline, RuntimeError> {
+        options.check()?;
+        let slots = options.slots;
+        let mut queues = Queues::new(slots)?;
+        let lives = Slab::new(slots, |_| Life::none());
+        for slot in 0..slots {
+            queues.free.push(lives.states().current(slot))?;
+        }
+        let (abort_handle, aborts) = mpsc::channel(ABORTS)?;
+        let capacity = parts.device.capacity();
+        Ok(Pipeline {
+            area_bytes: options.area_bytes(),
+            journal: Journal::new(parts.recorder, parts.sq_start, capacity),
+            device: parts.device,
+            policy: parts.policy,
+            kv: parts.kv,
+            rewards: parts.rewards,
+            trajectories: parts.trajectories,
+            metrics: parts.metrics,
+            lives,
+            groups: (0..slots).map(|_| Group::none()).collect(),
+            free_groups: (0..slots).rev().collect(),
+            queues,
+            occupancy: Occupancy::all_free(slots),
+            tickets: Tickets::new(slots as usize),
+            descriptors: 0,
+            stops: VecDeque::with_capacity(slots as usize),
+            aborts,
+            abort_handle,
+            answer: None,
+            trajectory: None,
+            batch: Vec::with_capacity(capacity),
+            completions: vec![HwCompletion::default(); POLL].into(),
+            verdicts: vec![nothing_judged(); POLL].into(),
+            stored: vec![RolloutId::from_bits(0); POLL].into(),
+            held: None,
+            blocks_alone: 0,
+            idle_turns: 0,
+            idle_since: None,
+            first_error: None,
+            options,
+        })
+    }
+
+    /// Admits from `feed` and moves rollouts until `feed` is empty and all have ended, or `until` says so after a turn.
+    ///
+    /// # Errors
+    /// The first: of the device, of judges, of the writer, or `Stalled` if nothing moves for too long (R15).
+    pub fn run(
+        &mut self,
+        feed: &mut Feed<'_>,
+        mut until: impl FnMut(&Pipeline, &Feed<'_>) -> bool,
+    ) -> Result<(), RuntimeError> {
+        while !(feed.is_empty() && self.is_idle()) && !until(self, feed) {
+            let admitted = self.admit_from(feed)?;
+            let moved = self.turn()? || admitted;
+            self.note_idle(moved)?;
+        }
+        Ok(())
+    }
+
+    /// One turn: whatever can move now moves by one stage or more. Says whether anything did.
+    ///
+    /// # Errors
+    /// As [`run`](Self::run), but for `Stalled`.
+    pub fn turn(&mut self) -> Result<bool, RuntimeError> {
+        let began = self.journal.read_clock();
+        let mut moved = self.take_aborts()?;
+        moved |= self.take_verdicts()?;
+        moved |= self.take_stored()?;
+        moved |= self.submit()?;
+        // A device that gets its time in `poll` gets it when there is nothing else to do.
+        moved |= self.take_completions(moved)?;
+        moved |= self.post_answers()?;
+        moved |= self.post_trajectories()?;
+        moved |= self.end_done()?;
+        if moved {
+            self.publish();
+        }
+        let time = &self.metrics.hot_time;
+        let spent = self.journal.read_clock().since(began);
+        if moved {
+            time.busy.add(spent)
+        } else {
+            time.idle.add(spent)
+        }
+        Ok(moved)
+    }
+
+    /// Whether no rollout is under way.
+    pub fn is_idle(&self) -> bool {
+        self.occupancy.of(State::Free) == self.options.slots
+    }
+
+    /// How full the stages are.
+    pub fn occupancy(&self) -> Occupancy {
+        let mut occupancy = self.occupancy;
+        occupancy.ready = self.policy.len() + self.queues.decode.gauge().len();
+        occupancy.in_flight = self.device.in_flight();
+        occupancy.room = self.room();
+        occupancy
+    }
+
+    /// A handle by which other threads ask for rollouts to be aborted.
+    pub fn abort_handle(&self) -> AbortHandle {
+        AbortHandle(self.abort_handle.clone())
+    }
+
+    /// The states, for other threads to look at.
+    pub fn states(&self) -> &Arc<crate::rollout::StateTable> {
+        self.lives.states()
+    }
+
+    /// The first completion that was an ERROR, if one was.
+    pub fn first_error(&self) -> Option<&HwCompletion> {
+        self.first_error.as_ref()
+    }
+
+    /// KV blocks that the rollouts which have ended would have taken had nobody shared.
+    pub fn blocks_alone(&self) -> u64 {
+        self.blocks_alone
+    }
+
+    /// How the KV blocks stand.
+    pub fn kv_counts(&mut self) -> PrefixCounts {
+        self.kv.counts()
+    }
+
+    /// What the pipeline worked with and others may want to end in their own way.
+    pub fn into_ends(self) -> Ends {
+        Ends { device: self.device, rewards: self.rewards, trajectories: self.trajectories }
+    }
+
+    /// Descriptors that may be submitted now.
+    fn room(&self) -> usize {
+        let room = self.device.room().saturating_sub(self.batch.len());
+        match self.options.in_flight {
+            0 => room,
+            limit => room.min(limit.saturating_sub(self.device.in_flight() + self.batch.len())),
+        }
+    }
+
+    /// Moves a rollout along an edge, and what is counted with it.
+    #[inline]
+    fn advance(&mut self, id: RolloutId, from: State, to: State) -> Result<&mut Life, TransitionError> {
+        let life = self.lives.advance(id, from, to)?;
+        self.occupancy.moved(from, to);
+        self.journal.entered(id, to);
+        Ok(life)
+    }
+
+    /// Shows other threads how full everything is.
+    #[inline]
+    fn publish(&self) {
+        let hot = &self.metrics.counters.hot;
+        for state in State::ALL {
+            hot.stage_occupancy[state as usize].set(self.occupancy.of(state).into());
+        }
+    }
+
+    #[cold]
+    fn count_stall(&self, held: Held) {
+        let stage = match held {
+            Held::Stage(stage) => stage,
+            // What is lacking is what ended rollouts give back.
+            Held::Slots | Held::Blocks => State::Free,
+        };
+        self.metrics.counters.hot.credit_stalls[stage as usize].add(1);
+    }
+
+    /// Gives up once nothing has moved for `patience` (R15).
+    #[inline]
+    fn note_idle(&mut self, moved: bool) -> Result<(), RuntimeError> {
+        if moved {
+            self.idle_turns = 0;
+            self.idle_since = None;
+            return Ok(());
+        }
+        self.metrics.counters.hot.device_idle_polls.add(1);
+        std::hint::spin_loop();
+        self.idle_turns += 1;
+        if self.idle_turns < IDLE_TURNS {
+            return Ok(());
+        }
+        self.idle_turns = 0;
+        let waited = self.idle_since.get_or_insert_with(Instant::now).elapsed();
+        if waited < self.options.patience { Ok(()) } else { Err(self.stalled(waited.as_secs_f64())) }
+    }
+
+    #[cold]
+    fn stalled(&self, seconds: f64) -> RuntimeError {
+        let held = self.held.map(|held| format!("; admission waits for {held}")).unwrap_or_default();
+        RuntimeError::Stalled {
+            seconds,
+            device: self.device.name().to_owned(),
+            in_flight: self.device.in_flight(),
+            occupancy: self.occupancy.to_string(),
+            waiting: format!("{} answers with judges{held}", self.rewards.pending()),
+        }
+    }
+}
+
+/// A place for a verdict.
+fn nothing_judged() -> Judged {
+    let rollout = RolloutId::from_bits(0);
+    let verdict = Ok(Verdict { score: 0, proceed: false });
+    Judged { ticket: Tickets::new(1).issue(rollout), rollout, judge: 0, verdict }
+}
+
+/// Asks for rollouts to be aborted, from any thread. Clones ask the same pipeline.
+#[derive(Clone)]
+pub struct AbortHandle(mpsc::Sender<RolloutId>);
+
+impl AbortHandle {
+    /// Asks for `id` to end as soon as it can, without a trajectory. One that has ended already, or whose trajectory is
+    /// being stored, is not touched.
+    ///
+    /// # Errors
+    /// The id, if too many requests wait; ask again.
+    pub fn abort(&self, id: RolloutId) -> Result<(), RolloutId> {
+        self.0.push(id)
+    }
+}
+
+/// The events of the hot thread: one reading of the clock for all that happens in a step.
+struct Journal {
+    recorder: Option<Recorder>,
+    clock: Clock,
+    now: Ticks,
+    /// What lies in each slot of the submission queue, if it is one queue.
+    slots: Box<[Option<(RolloutId, u32)>]>,
+    /// Running index of the next descriptor to be submitted.
+    tail: u32,
+    /// Running index below which the device has taken all.
+    head: u32,
+}
+
+impl Journal {
+    fn new(recorder: Option<Recorder>, sq_start: Option<u32>, capacity: usize) -> Journal {
+        let slots = if recorder.is_some() && sq_start.is_some() { capacity } else { 0 };
+        let start = sq_start.unwrap_or(0);
+        Journal {
+            clock: Clock::new(),
+            now: Ticks::default(),
+            slots: vec![None; slots].into(),
+            tail: start,
+            head: start,
+            recorder,
+        }
+    }
+
+    #[inline]
+    fn read_clock(&mut self) -> Ticks {
+        self.now = self.clock.now();
+        self.now
+    }
+
+    #[inline]
+    fn record(&mut self, kind: EventKind, id: RolloutId, descriptor: u32, value: u32) {
+        if let Some(recorder) = &mut self.recorder {
+            recorder.record(kind, id, descriptor, value, self.now);
+        }
+    }
+
+    #[inline]
+    fn entered(&mut self, id: RolloutId, stage: State) {
+        match stage {
+            State::PrefillReady => self.record(EventKind::RolloutAlloc, id, 0, 0),
+            State::Free => self.record(EventKind::RolloutFree, id, 0, 0),
+            stage => self.record(EventKind::StageEntered, id, 0, stage as u32),
+        }
+    }
+
+    /// A descriptor was put into the batch; `decode` says which, if it is a DECODE.
+    #[inline]
+    fn posted(&mut self, decode: Option<(RolloutId, u32)>) {
+        if let Some((id, descriptor)) = decode {
+            self.record(EventKind::DescPosted, id, descriptor, 0);
+        }
+        let mask = self.slots.len().wrapping_sub(1);
+        if let Some(slot) = self.slots.get_mut(self.tail as usize & mask) {
+            *slot = decode;
+        }
+        self.tail = self.tail.wrapping_add(1);
+    }
+
+    /// The device has taken all below `sq_head`, as a completion tells.
+    #[inline]
+    fn consumed(&mut self, sq_head: u32) {
+        if self.slots.is_empty() {
+            return;
+        }
+        let mask = self.slots.len() - 1;
+        // What the driver let through lies between head and tail.
+        while self.head != sq_head && self.head != self.tail {
+            if let Some((id, descriptor)) = self.slots[self.head as usize & mask] {
+                self.record(EventKind::DescConsumed, id, descriptor, 0);
+            }
+            self.head = self.head.wrapping_add(1);
+        }
+    }
+}

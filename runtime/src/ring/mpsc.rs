@@ -19,7 +19,7 @@
 use std::cell::Cell;
 use std::fmt;
 use std::marker::PhantomData;
-use std::mem::MaybeUninit;
+use std::mem::{MaybeUninit, needs_drop};
 
 use super::slots::{Gauge, Indices, RingError, Slots};
 use super::sync::{Arc, AtomicUsize, Ordering, UnsafeCell};
@@ -43,15 +43,14 @@ unsafe impl<T: Send> Sync for Shared<T> {}
 
 impl<T> Drop for Shared<T> {
     fn drop(&mut self) {
-        if !std::mem::needs_drop::<T>() {
-            return;
-        }
         let mut head = self.indices.head.0.load(Ordering::Relaxed);
-        while head != self.indices.tail.0.load(Ordering::Relaxed) {
+        while needs_drop::<T>() && head != self.indices.tail.0.load(Ordering::Relaxed) {
             // SAFETY: all halves are gone; what lies between the indices was pushed, whole, and not popped.
-            self.slots.slot(head).entry.with_mut(|entry| unsafe { (*entry).assume_init_drop() });
+            unsafe { self.slots.slot(head).entry.with_mut(|entry| (*entry).assume_init_drop()) };
             head = head.wrapping_add(1);
         }
+        // SAFETY: all halves are gone, and this runs once.
+        unsafe { self.slots.free() };
     }
 }
 
@@ -101,7 +100,8 @@ impl<T> Sender<T> {
         // Relaxed: the stamps order the entries; the tail only hands out indices.
         let mut index = tail.load(Ordering::Relaxed);
         loop {
-            let slot = self.shared.slots.slot(index);
+            // SAFETY: `shared` keeps the slots.
+            let slot = unsafe { self.shared.slots.slot(index) };
             // Acquire: the receiver has read the entry out of the slot.
             let ahead = slot.stamp.load(Ordering::Acquire).wrapping_sub(index) as isize;
             if ahead < 0 {
@@ -142,7 +142,8 @@ impl<T> Receiver<T> {
     /// Takes the oldest entry; `None` if the ring is empty, or the oldest is still being pushed.
     #[inline]
     pub fn pop(&mut self) -> Option<T> {
-        let slot = self.shared.slots.slot(self.head);
+        // SAFETY: `shared` keeps the slots.
+        let slot = unsafe { self.shared.slots.slot(self.head) };
         let next = self.head.wrapping_add(1);
         // Acquire: the producer has written the entry.
         if slot.stamp.load(Ordering::Acquire) != next {

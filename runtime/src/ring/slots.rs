@@ -3,6 +3,7 @@
 use std::alloc::{Layout, alloc, dealloc};
 use std::fmt;
 use std::ptr::NonNull;
+use std::slice;
 
 use super::sync::{Arc, AtomicUsize, Ordering};
 
@@ -106,16 +107,21 @@ impl fmt::Debug for Gauge {
     }
 }
 
-/// Slots on lines of their own, as many as a power of two.
+/// Slots on lines of their own, as many as a power of two. Whoever makes them frees them, by `free`.
+///
+/// A plain pair of words, so that a half of a ring keeps it in registers rather than behind its pointer to what is shared.
 pub(super) struct Slots<S> {
     first: NonNull<S>,
     mask: usize,
 }
 
-// SAFETY: it owns its slots as a `Box<[S]>` would.
-unsafe impl<S: Send> Send for Slots<S> {}
-// SAFETY: it hands out shared references alone.
-unsafe impl<S: Sync> Sync for Slots<S> {}
+impl<S> Clone for Slots<S> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<S> Copy for Slots<S> {}
 
 impl<S> Slots<S> {
     /// `capacity` slots, each made from its running index `start`, `start + 1` …; every page has been touched.
@@ -137,61 +143,62 @@ impl<S> Slots<S> {
             // SAFETY: the byte lies in the block.
             unsafe { memory.add(byte).write_volatile(0) };
         }
-        let slots = Self { first, mask: capacity - 1 };
+        let mask = capacity - 1;
         for index in (0..capacity).map(|k| start.wrapping_add(k)) {
             // SAFETY: the slot lies in the block, which nobody else knows yet.
-            unsafe { first.add(slots.place(index)).write(slot(index)) };
+            unsafe { first.add(index & mask).write(slot(index)) };
         }
-        Ok(slots)
+        Ok(Self { first, mask })
     }
 
     /// `None` if it would have no size or one too large.
     fn layout(capacity: usize) -> Option<Layout> {
-        let layout = Layout::array::<S>(capacity).ok()?.align_to(LINE).ok()?.pad_to_align();
-        (layout.size() > 0).then_some(layout)
+        // A ring of entries without a size has to have a block as well.
+        let bytes = Layout::array::<S>(capacity).ok()?.align_to(LINE).ok()?;
+        Layout::from_size_align(bytes.size().max(1), bytes.align()).ok()
     }
 
     #[inline(always)]
-    pub(super) fn capacity(&self) -> usize {
+    pub(super) fn capacity(self) -> usize {
         self.mask + 1
     }
 
-    /// Where the entry of a running index lies.
-    #[inline(always)]
-    pub(super) fn place(&self, index: usize) -> usize {
-        index & self.mask
-    }
-
     /// The slot of a running index.
+    ///
+    /// # Safety
+    /// The slots have not been freed, and are not within the life of what is returned.
     #[inline(always)]
-    pub(super) fn slot(&self, index: usize) -> &S {
-        // SAFETY: the mask keeps the place below the capacity.
-        unsafe { self.first.add(self.place(index)).as_ref() }
+    pub(super) unsafe fn slot<'a>(self, index: usize) -> &'a S {
+        // SAFETY: the mask keeps the place below the capacity; the caller keeps the slots.
+        unsafe { self.first.add(index & self.mask).as_ref() }
     }
 
-    /// The slots of `count` indices from `index` up, which may fall into two pieces; `count` is at most the capacity.
+    /// The slots of `count` indices from `index` up, which may fall into two pieces.
+    ///
+    /// # Safety
+    /// As [`slot`](Self::slot), and `count` is at most the capacity.
     #[inline(always)]
-    pub(super) fn pieces(&self, index: usize, count: usize) -> (&[S], &[S]) {
-        debug_assert!(count <= self.capacity());
-        let place = self.place(index);
+    pub(super) unsafe fn pieces<'a>(self, index: usize, count: usize) -> [&'a [S]; 2] {
+        let place = index & self.mask;
         let first = count.min(self.capacity() - place);
-        // SAFETY: both pieces lie within the slots.
+        // SAFETY: both pieces lie within the slots, as the count is no more than there are.
         unsafe {
-            (
-                std::slice::from_raw_parts(self.first.add(place).as_ptr(), first),
-                std::slice::from_raw_parts(self.first.as_ptr(), count - first),
-            )
+            [
+                slice::from_raw_parts(self.first.add(place).as_ptr(), first),
+                slice::from_raw_parts(self.first.as_ptr(), count - first),
+            ]
         }
     }
-}
 
-impl<S> Drop for Slots<S> {
-    fn drop(&mut self) {
-        let capacity = self.capacity();
-        let slots = std::ptr::slice_from_raw_parts_mut(self.first.as_ptr(), capacity);
-        // SAFETY: all slots were made in `new`, and nobody else refers to them any more.
+    /// Drops and frees the slots.
+    ///
+    /// # Safety
+    /// They are not freed yet, and nobody looks at them from now on.
+    pub(super) unsafe fn free(self) {
+        let slots = std::ptr::slice_from_raw_parts_mut(self.first.as_ptr(), self.capacity());
+        // SAFETY: all slots were made in `new`, and nobody refers to them any more.
         unsafe { std::ptr::drop_in_place(slots) };
-        if let Some(layout) = Self::layout(capacity) {
+        if let Some(layout) = Self::layout(self.capacity()) {
             // SAFETY: the block was allocated with this layout.
             unsafe { dealloc(self.first.as_ptr().cast(), layout) };
         }

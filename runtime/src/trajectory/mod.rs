@@ -1,1 +1,14 @@
 //! Finished rollouts on disk.
+//!
+//! The hot thread posts a [`Finished`] for each rollout to its [`Recorder`], which is two rings' ends. The *writer*, a
+//! thread of its own, reads the tokens from the device's token region, appends a record to the [log](log::Log), and
+//! gives the rollout's id back once the record is stored. `docs/trajectories.md` tells the format of the log, what
+//! "stored" promises, and what is left after a crash.
+
+pub mod log;
+pub mod parquet;
+mod record;
+mod writer;
+
+pub use record::{Finished, Outcome, Trajectory};
+pub use writer::{PostError, Recorder, Stored, WriterError, WriterOptions};

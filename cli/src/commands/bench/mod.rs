@@ -3,11 +3,13 @@
 mod events;
 #[cfg(feature = "gpu")]
 mod gpu;
+mod pipeline;
 mod queue;
 #[cfg(feature = "rtl")]
 mod rtl;
 #[cfg(feature = "rtl")]
 mod speed;
+mod trajectories;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -46,6 +48,12 @@ enum What {
     Rtl,
     /// Round trips of descriptors through driver and model, on one core
     Queue,
+    /// The runtime over the model: segments per second on one core
+    Pipeline,
+    /// What the runtime adds to a segment
+    Tax,
+    /// Trajectories stored per second, beside a plain write and sync of the same bytes
+    Trajectories,
     /// Events of the runtime: what recording and collecting one costs
     Trace,
     /// The GPU: round trips, descriptors per second, and what a token costs in control
@@ -90,6 +98,15 @@ pub fn run(args: Args) -> Result<ExitCode, Failure> {
     if matches!(args.what, What::Queue | What::All) {
         show(queue::round_trips(args.quick)?)?;
     }
+    if matches!(args.what, What::Pipeline | What::All) {
+        show(pipeline::throughput(args.quick)?)?;
+    }
+    if matches!(args.what, What::Tax | What::All) {
+        show(pipeline::tax(args.quick)?)?;
+    }
+    if matches!(args.what, What::Trajectories | What::All) {
+        show(trajectories::stored(args.quick)?)?;
+    }
     if matches!(args.what, What::Trace | What::All) {
         show(events::recording(args.quick)?)?;
     }
@@ -122,7 +139,7 @@ pub fn run(args: Args) -> Result<ExitCode, Failure> {
 }
 
 /// An empty table with these columns, all but the first `left` ones aligned to the right.
-fn table<const N: usize>(columns: [&str; N], left: usize) -> Table {
+pub(super) fn table<const N: usize>(columns: [&str; N], left: usize) -> Table {
     let mut table = Table::new();
     table.load_preset(presets::ASCII_MARKDOWN);
     table.set_header(columns);
@@ -133,7 +150,6 @@ fn table<const N: usize>(columns: [&str; N], left: usize) -> Table {
 }
 
 /// How a figure stands to its bar.
-#[cfg(any(feature = "rtl", feature = "gpu"))]
 fn verdict(met: bool) -> &'static str {
     if met { "met" } else { "missed" }
 }

@@ -343,8 +343,8 @@ mod tests {
             metrics.hot_time.busy.add(900);
             metrics.hot_time.idle.add(100 + 400 * look);
             for (k, judge) in metrics.judge_time.iter().enumerate() {
-                judge.busy.add(500);
-                judge.idle.add(500 * k as u64);
+                let (busy, idle) = (500 * (look + 1), 500 * k as u64 * (look + 1));
+                judge.set(Duration::from_nanos(busy), Duration::from_nanos(busy + idle));
             }
             for k in 0..140u32 {
                 // Eight each: the ring holds 1024, the rest is dropped.

@@ -1,0 +1,277 @@
+//! `doorbell run`: drives every rollout of a trace through its whole life.
+
+mod report;
+mod setup;
+mod strict;
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use doorbell_host::trace::Trace;
+use doorbell_runtime::guard::Facts;
+use doorbell_runtime::metrics::{Metrics, Server};
+use doorbell_runtime::pipeline::{Feed, Pipeline, RuntimeError};
+use doorbell_runtime::policy::PolicyKind;
+use doorbell_runtime::reward::Loads;
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+
+use super::trace;
+use crate::devices::Kind;
+use crate::failure::{DIFFERENT, Failure};
+use crate::output::{self, Sink};
+use report::Report;
+use setup::Built;
+
+/// How often progress and the judges' times are shown.
+const TICK: Duration = Duration::from_millis(100);
+/// How long judges may take to end.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Runs a trace on one device: every request becomes a group of rollouts, each of which is decoded, judged at its
+/// checkpoints and at its end, and stored as a trajectory. Ends with code 1 if the device, a judge or the writer fails,
+/// if the device refuses a descriptor, or with --strict if the hot thread did what it must not.
+#[derive(clap::Args)]
+pub struct Args {
+    /// Device to run on: model, rtl or gpu
+    #[arg(long, default_value = "model")]
+    device: String,
+    /// Trace to run (own format, Mooncake or Azure); by default a small built-in one
+    #[arg(long, value_name = "FILE")]
+    trace: Option<PathBuf>,
+    /// Requests to take from the start of the trace
+    #[arg(long, value_name = "REQUESTS")]
+    limit: Option<usize>,
+    /// Which waiting rollout decodes next: fifo, shortest-remaining, prefix-sharing or longest-expected
+    #[arg(long, default_value_t = PolicyKind::Fifo)]
+    policy: PolicyKind,
+    /// Rollouts per request; above 1 they share a prefix, which a PREFILL registers first
+    #[arg(long, value_name = "K", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=4096))]
+    group: u32,
+    /// Tokens between checkpoints; 0 is never
+    #[arg(long, value_name = "TOKENS", default_value_t = 0)]
+    checkpoint: u32,
+    /// Let the device score checkpoints itself (flag RESIDENT): one descriptor for each rollout
+    #[arg(long)]
+    resident: bool,
+    /// Score below which a rollout ends at a checkpoint, 0 to 1
+    #[arg(long, value_name = "SCORE", default_value_t = 0.0, value_parser = super::fraction)]
+    reward_threshold: f64,
+    /// Rules by which answers are judged instead of their digest, as TOML (see the book)
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["resident", "reward_threshold"])]
+    rules: Option<PathBuf>,
+    /// Threads that judge; 0 judges on the hot thread
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    judges: usize,
+    /// Let every judge take this much longer for an answer, in microseconds
+    #[arg(long, value_name = "US", default_value_t = 0)]
+    judge_delay: u64,
+    /// Probability of an end of sequence per token, 0 to 1; it ends the rollout
+    #[arg(long, value_name = "P", default_value_t = 0.0, value_parser = super::fraction)]
+    eos: f64,
+    /// Abort every Nth rollout as soon as it decodes; 0 is none
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    abort_every: u32,
+    /// Seed of the sampling policy, and of what is random in simulated memory
+    #[arg(long, default_value_t = 1)]
+    seed: u32,
+    /// Rollouts under way at a time
+    #[arg(long, value_name = "N", default_value_t = 1024, value_parser = clap::value_parser!(u32).range(1..=1 << 20))]
+    slots: u32,
+    /// Rollouts that each stage may hold before admission waits; by default as many as there are slots
+    #[arg(long, value_name = "N")]
+    credits: Option<u32>,
+    /// Descriptors in flight on the device at most; by default what its queue takes
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    in_flight: usize,
+    /// Descriptors that are worth a doorbell while the device has enough to do
+    #[arg(long, value_name = "N", default_value_t = 16)]
+    window: usize,
+    /// Blocks of the KV arena; by default what the trace can have in use at a time, within 1 GiB
+    #[arg(long, value_name = "N")]
+    kv_blocks: Option<u32>,
+    /// Bytes of a KV block of 32 tokens, a multiple of 64
+    #[arg(long, value_name = "BYTES", default_value_t = 16_384)]
+    kv_block_bytes: usize,
+    /// Share equal prompts within a group only, not across requests
+    #[arg(long)]
+    share_groups_only: bool,
+    /// Workers of a device that has several, on the gpu for each queue pair; by default all
+    #[arg(long, value_name = "N")]
+    workers: Option<u32>,
+    /// Queue pairs on the gpu, 1 to 16
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=16))]
+    queues: u8,
+    /// Slots of the queues, a power of two
+    #[arg(long, value_name = "SLOTS", default_value_t = 1024)]
+    depth: u32,
+    /// Store trajectories in the log in this directory, behind those that it has; without it they are counted only
+    #[arg(long, value_name = "DIR")]
+    store: Option<PathBuf>,
+    /// Count a trajectory as stored once the system has it, instead of once the disk has it
+    #[arg(long)]
+    no_sync: bool,
+    /// Write the events as a trace for ui.perfetto.dev
+    #[arg(long, value_name = "FILE")]
+    perfetto: Option<PathBuf>,
+    /// Record no events: no latencies in the report
+    #[arg(long, conflicts_with = "perfetto")]
+    no_events: bool,
+    /// Serve /metrics (Prometheus) and /status.json, as 127.0.0.1:9464, for `doorbell top` and others
+    #[arg(long, value_name = "ADDR")]
+    listen: Option<String>,
+    /// Fail if the hot thread allocates, takes a page fault, waits or calls the system after the warm-up
+    #[arg(long)]
+    strict: bool,
+    /// Share of the requests after which the hot thread is watched
+    #[arg(long, value_name = "SHARE", default_value_t = 0.05, value_parser = super::fraction, requires = "strict")]
+    warm_up: f64,
+    /// Write the result as JSON; '-' is standard output, and the table goes to standard error then
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+}
+
+/// How a run went.
+struct Ran {
+    pipeline: Pipeline,
+    result: Result<(), RuntimeError>,
+    facts: Option<Result<Facts, String>>,
+    wall: Duration,
+}
+
+/// Runs the command.
+pub fn run(args: Args) -> Result<ExitCode, Failure> {
+    let kind = Kind::parse(&args.device)?;
+    let (mut trace, format) = trace::read(args.trace.as_deref())?;
+    trace.requests.truncate(args.limit.unwrap_or(usize::MAX));
+    if trace.requests.is_empty() {
+        return Err(Failure::input(
+            "the trace has no requests to run; use one with requests and a limit of at least 1",
+        ));
+    }
+    let json = args.json.as_deref().map(|path| Sink::open("JSON", path)).transpose()?;
+    let Built { pipeline, metrics, collector, loads, pages, device, capacity } =
+        setup::build(&args, kind, &trace)?;
+    let server = args.listen.as_deref().map(|address| Server::start(address, metrics.clone())).transpose();
+    let server = server.map_err(Failure::input)?;
+    if let Some(server) = &server {
+        eprintln!("serving http://{0}/metrics and http://{0}/status.json", server.address());
+    }
+
+    let warm_up = args.strict.then_some((trace.requests.len() as f64 * args.warm_up).ceil() as usize);
+    let ran = thread::scope(|scope| {
+        let requests = &trace.requests;
+        let hot = thread::Builder::new()
+            .name("hot".into())
+            .spawn_scoped(scope, || hot(pipeline, requests, warm_up));
+        let hot =
+            hot.map_err(|error| Failure::run(format!("the hot thread could not be started: {error}")))?;
+        show_progress(&trace, &args, &metrics, loads.as_ref(), || hot.is_finished());
+        hot.join().map_err(|_| Failure::run("the hot thread panicked"))
+    })?;
+
+    let Ran { mut pipeline, mut result, facts, wall } = ran;
+    let kv = pipeline.kv_counts();
+    let (alone, first_error) = (pipeline.blocks_alone(), pipeline.first_error().copied());
+    let mut ends = pipeline.into_ends();
+    let judges = ends.rewards.shutdown(PATIENCE);
+    let stored = ends.trajectories.finish();
+    let device_counters = ends.device.counters();
+    let events = collector.map(|collector| collector.finish());
+    metrics.end();
+    if let (Some((_, Err(error))), Ok(())) = (&events, &result) {
+        return Err(Failure::input(format!("the trace for Perfetto could not be written: {error}")));
+    }
+    // Why the writer failed is known only now.
+    let mut reasons: Vec<String> = judges.faults.iter().map(ToString::to_string).collect();
+    let stored = stored.map_err(|error| reasons.push(error.to_string())).ok();
+    if let Err(error) = &mut result {
+        reasons.insert(0, error.to_string());
+    }
+
+    let report = Report {
+        args: &args,
+        trace: &trace,
+        format,
+        device,
+        wall,
+        values: metrics.counters.values(),
+        hot: metrics.status().threads.into_iter().next(),
+        judges: &judges.loads,
+        device_counters: device_counters.ok(),
+        capacity,
+        events: events.map(|(report, _)| report),
+        kv,
+        alone,
+        pages,
+        stored,
+        first_error,
+        facts: facts.as_ref(),
+        reasons: &reasons,
+    };
+    let to_stderr = matches!(json, Some(Sink::Standard));
+    if let Some(json) = json {
+        json.write(&report.json())?;
+    }
+    if to_stderr {
+        eprint!("{}", report.text())
+    } else {
+        output::print(&report.text())?
+    }
+    Ok(ExitCode::from(if report.succeeded() { 0 } else { DIFFERENT }))
+}
+
+/// The hot thread. With `warm_up`, it is watched once that many requests have been admitted.
+fn hot(mut pipeline: Pipeline, requests: &[doorbell_host::trace::Request], warm_up: Option<usize>) -> Ran {
+    let mut feed = Feed::new(requests);
+    let start = Instant::now();
+    let (result, facts) = match warm_up {
+        None => (pipeline.run(&mut feed, |_, _| false), None),
+        Some(warm_up) => strict::run(&mut pipeline, &mut feed, warm_up),
+    };
+    Ran { pipeline, result, facts, wall: start.elapsed() }
+}
+
+/// A progress bar once the run takes over a second and somebody watches, and the judges' times for those who look from
+/// elsewhere; until the run is over.
+fn show_progress(
+    trace: &Trace,
+    args: &Args,
+    metrics: &Arc<Metrics>,
+    loads: Option<&Loads>,
+    over: impl Fn() -> bool,
+) {
+    let rollouts = trace.requests.len() as u64 * u64::from(args.group);
+    let style = ProgressStyle::with_template("{prefix:8} {wide_bar} {pos}/{len} rollouts {msg} {eta}")
+        .expect("the template is valid");
+    let bar = ProgressBar::with_draw_target(Some(rollouts), ProgressDrawTarget::hidden())
+        .with_style(style)
+        .with_prefix(args.device.clone());
+    let start = Instant::now();
+    let mut last = Instant::now();
+    let mut shown = false;
+    while !over() {
+        // Short runs end without waiting for the next look.
+        thread::sleep(if start.elapsed() < TICK { Duration::from_millis(2) } else { TICK });
+        if last.elapsed() < TICK {
+            continue;
+        }
+        last = Instant::now();
+        for (time, load) in metrics.judge_time.iter().zip(loads.map(Loads::get).unwrap_or_default()) {
+            time.set(load.busy, load.alive);
+        }
+        if output::shows_progress() && start.elapsed() > Duration::from_secs(1) {
+            if !shown {
+                bar.set_draw_target(ProgressDrawTarget::stderr());
+                shown = true;
+            }
+            let values = metrics.counters.values();
+            let seconds = start.elapsed().as_secs_f64();
+            bar.set_position(values.rollouts_completed + values.rollouts_aborted + values.rollouts_failed);
+            bar.set_message(format!("{:.2} M tokens/s", values.tokens_generated as f64 / seconds / 1e6));
+        }
+    }
+    bar.finish_and_clear();
+}

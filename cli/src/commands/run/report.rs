@@ -1,0 +1,277 @@
+//! What a run has to tell at its end.
+
+use std::fmt::Write;
+use std::time::Duration;
+
+use comfy_table::Table;
+use doorbell_host::Counters as DeviceCounters;
+use doorbell_host::contract::{Counter, ErrorCode, HwCompletion};
+use doorbell_host::trace::{Format, Trace};
+use doorbell_runtime::events::STAGES;
+use doorbell_runtime::guard::Facts;
+use doorbell_runtime::kv::{PageReport, PrefixCounts};
+use doorbell_runtime::metrics::{CounterValues, ThreadTime};
+use doorbell_runtime::reward::Load;
+use doorbell_runtime::trajectory::Stored;
+use serde_json::json;
+
+use super::Args;
+use crate::commands::bench::table;
+
+/// Everything that is known of a run.
+pub struct Report<'a> {
+    pub args: &'a Args,
+    pub trace: &'a Trace,
+    pub format: Option<Format>,
+    /// Name of the device.
+    pub device: String,
+    pub wall: Duration,
+    pub values: CounterValues,
+    /// What the hot thread did with its time.
+    pub hot: Option<ThreadTime>,
+    pub judges: &'a [Load],
+    pub device_counters: Option<DeviceCounters>,
+    /// Slots of the device's submission queue.
+    pub capacity: usize,
+    pub events: Option<doorbell_runtime::events::Report>,
+    pub kv: PrefixCounts,
+    /// Blocks without any sharing.
+    pub alone: u64,
+    pub pages: PageReport,
+    pub stored: Option<Stored>,
+    pub first_error: Option<HwCompletion>,
+    /// What the guard saw, if it was asked for.
+    pub facts: Option<&'a Result<Facts, String>>,
+    /// Why the run ended early, if it did.
+    pub reasons: &'a [String],
+}
+
+impl Report<'_> {
+    /// Whether all went as it should.
+    pub fn succeeded(&self) -> bool {
+        let watched = self.facts.is_none_or(|facts| facts.as_ref().is_ok_and(Facts::clean));
+        self.reasons.is_empty() && self.first_error.is_none() && watched
+    }
+
+    fn ended(&self) -> u64 {
+        self.values.rollouts_completed + self.values.rollouts_aborted + self.values.rollouts_failed
+    }
+
+    fn rate(&self, count: u64) -> f64 {
+        count as f64 / self.wall.as_secs_f64()
+    }
+
+    /// Share of the blocks that sharing has saved.
+    fn saved(&self) -> f64 {
+        if self.alone == 0 { 0.0 } else { 1.0 - self.kv.arena.acquired as f64 / self.alone as f64 }
+    }
+
+    /// Share of the time in which a worker of the device had nothing to do, if the device tells.
+    fn device_idle(&self) -> Option<f64> {
+        let counters = self.device_counters?;
+        let (busy, idle) = (counters.get(Counter::Busy), counters.get(Counter::Idle));
+        (idle > 0).then(|| idle as f64 / (busy + idle) as f64)
+    }
+
+    /// For people.
+    pub fn text(&self) -> String {
+        let mut text = format!("{}\n\n{}\n", self.heading(), self.totals());
+        let values = &self.values;
+        let _ = writeln!(text, "\n{}", self.threads());
+        if let Some(events) = &self.events {
+            let _ = writeln!(text, "\n{}", events.to_string().trim_end());
+        }
+        let _ = writeln!(text, "\n{}", self.blocks());
+        let stalls: Vec<String> = STAGES
+            .iter()
+            .zip(values.credit_stalls)
+            .filter(|(_, count)| *count > 0)
+            .map(|(stage, count)| {
+                let what = if *stage == STAGES[0] { "slots or KV blocks" } else { stage };
+                format!("{count} times for want of {what}")
+            })
+            .collect();
+        let stalls = if stalls.is_empty() { "never".to_owned() } else { stalls.join(", ") };
+        let _ = writeln!(text, "admission held back: {stalls}");
+        let _ = writeln!(text, "{}", self.trajectories());
+        if let Some(completion) = &self.first_error {
+            let code = ErrorCode::try_from(completion.error).map_or("an unknown code", ErrorCode::name);
+            let _ = writeln!(
+                text,
+                "the device refused {} rollouts, the first (rollout_id {}) with {code}",
+                values.rollouts_failed, completion.rollout_id
+            );
+        }
+        match self.facts {
+            None => {}
+            Some(Ok(facts)) => {
+                let _ = writeln!(text, "strict: hot thread after the warm-up: {facts}");
+            }
+            Some(Err(reason)) => {
+                let _ = writeln!(text, "strict: the hot thread was not watched: {reason}");
+            }
+        }
+        for reason in self.reasons {
+            let _ = writeln!(text, "error: {reason}");
+        }
+        text
+    }
+
+    fn heading(&self) -> String {
+        let format = self.format.map(|format| format!(", {format}")).unwrap_or_default();
+        let Args { group, checkpoint, policy, resident, .. } = self.args;
+        let groups = if *group > 1 { format!(" in groups of {group}") } else { String::new() };
+        let scored = match (checkpoint, resident) {
+            (0, _) => "judged at their end".to_owned(),
+            (n, false) => format!("judged every {n} tokens"),
+            (n, true) => format!("scored by the device every {n} tokens"),
+        };
+        format!(
+            "{}{format}: {} requests{groups} on {}, {policy}, {scored}",
+            self.trace.source,
+            self.trace.requests.len(),
+            self.device
+        )
+    }
+
+    fn totals(&self) -> Table {
+        let mut table = table(["", "count", "per second"], 1);
+        let values = &self.values;
+        for (name, count) in [
+            ("rollouts", self.ended()),
+            ("segments", values.segments),
+            ("tokens", values.tokens_generated),
+            ("verdicts", values.reward_handoffs - values.verdicts_late.min(values.reward_handoffs)),
+        ] {
+            table.add_row([name.to_owned(), count.to_string(), thousands(self.rate(count))]);
+        }
+        for (name, count) in [
+            ("of the rollouts: aborted", values.rollouts_aborted),
+            ("of the rollouts: failed", values.rollouts_failed),
+        ] {
+            if count > 0 {
+                table.add_row([name.to_owned(), count.to_string(), String::new()]);
+            }
+        }
+        let batches = values.decode_batches.max(1);
+        let mean = values.decode_rollouts_scheduled as f64 / batches as f64;
+        table.add_row([
+            format!("doorbells with DECODEs (mean {mean:.1}, at most {})", values.decode_batch_peak),
+            values.decode_batches.to_string(),
+            thousands(self.rate(values.decode_batches)),
+        ]);
+        table
+    }
+
+    fn threads(&self) -> Table {
+        let mut table = table(["worker", "busy", "idle", "idle share"], 1);
+        let mut row = |name: String, busy: Duration, idle: Duration| {
+            let all = (busy + idle).as_secs_f64();
+            let share = if all > 0.0 { idle.as_secs_f64() / all } else { 0.0 };
+            table.add_row([name, format!("{busy:.2?}"), format!("{idle:.2?}"), percent(share)]);
+        };
+        if let Some(hot) = &self.hot {
+            row("hot thread".into(), Duration::from_nanos(hot.busy_ns), Duration::from_nanos(hot.idle_ns));
+        }
+        for (number, load) in self.judges.iter().enumerate() {
+            row(format!("judge {number}"), load.busy, load.alive.saturating_sub(load.busy));
+        }
+        if let (Some(share), Some(counters)) = (self.device_idle(), self.device_counters) {
+            let cycles = |counter| format!("{} cycles", counters.get(counter));
+            table.add_row([
+                "device, all workers".to_owned(),
+                cycles(Counter::Busy),
+                cycles(Counter::Idle),
+                percent(share),
+            ]);
+        }
+        table
+    }
+
+    fn blocks(&self) -> String {
+        let PrefixCounts { arena, evicted, found, .. } = self.kv;
+        format!(
+            "KV blocks: {} handed out, {} without sharing: {} saved ({found} found in other prompts, {evicted} evicted, \
+             at most {} of {} in use)\nKV arena: {}",
+            arena.acquired,
+            self.alone,
+            percent(self.saved()),
+            arena.peak,
+            arena.capacity,
+            self.pages
+        )
+    }
+
+    fn trajectories(&self) -> String {
+        let Some(stored) = self.stored else { return "trajectories: not all stored".to_owned() };
+        match &self.args.store {
+            None => format!("trajectories: {}, not stored (--store DIR keeps them)", stored.trajectories),
+            Some(directory) => format!(
+                "trajectories: {} with {} tokens stored in {}, in {} groups",
+                stored.trajectories,
+                stored.tokens,
+                directory.display(),
+                stored.groups
+            ),
+        }
+    }
+
+    /// For programs.
+    pub fn json(&self) -> String {
+        let facts = match self.facts {
+            None => json!(null),
+            Some(Ok(facts)) => json!({ "clean": facts.clean(), "facts": facts }),
+            Some(Err(reason)) => json!({ "clean": false, "not_watched": reason }),
+        };
+        let judges: Vec<_> = self
+            .judges
+            .iter()
+            .map(|load| json!({ "judged": load.judged, "busy_ns": load.busy.as_nanos() as u64, "idle_share": 1.0 - load.share() }))
+            .collect();
+        let value = json!({
+            "source": self.trace.source,
+            "requests": self.trace.requests.len(),
+            "device": self.device,
+            "queue_depth": self.capacity,
+            "policy": self.args.policy.name(),
+            "group": self.args.group,
+            "checkpoint": self.args.checkpoint,
+            "resident": self.args.resident,
+            "seed": self.args.seed,
+            "succeeded": self.succeeded(),
+            "errors": self.reasons,
+            "seconds": self.wall.as_secs_f64(),
+            "rollouts_per_second": self.rate(self.ended()),
+            "segments_per_second": self.rate(self.values.segments),
+            "tokens_per_second": self.rate(self.values.tokens_generated),
+            "counters": self.values,
+            "hot_thread": self.hot,
+            "judges": judges,
+            "device_idle_share": self.device_idle(),
+            "events": self.events,
+            "kv": {
+                "allocated": self.kv.arena.acquired, "freed": self.kv.arena.released, "peak": self.kv.arena.peak,
+                "capacity": self.kv.arena.capacity, "without_sharing": self.alone, "saved": self.saved(),
+                "found": self.kv.found, "evicted": self.kv.evicted, "pages": self.pages.to_string(),
+            },
+            "trajectories": self.stored.map(|stored| json!({
+                "stored": stored.trajectories, "tokens": stored.tokens, "directory": self.args.store,
+            })),
+            "strict": facts,
+        });
+        serde_json::to_string_pretty(&value).unwrap_or_default() + "\n"
+    }
+}
+
+fn percent(part: f64) -> String {
+    format!("{:.1} %", 100.0 * part)
+}
+
+/// Three digits or more and a unit.
+fn thousands(rate: f64) -> String {
+    match rate {
+        rate if rate >= 1e6 => format!("{:.2} M", rate / 1e6),
+        rate if rate >= 1e3 => format!("{:.1} k", rate / 1e3),
+        rate => format!("{rate:.1}"),
+    }
+}

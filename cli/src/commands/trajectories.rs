@@ -1,0 +1,244 @@
+//! `doorbell trajectories …`: looks into what a run stored.
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use doorbell_runtime::trajectory::log::{LogError, Reader, Verified};
+use doorbell_runtime::trajectory::parquet::{ExportError, ExportOptions, export};
+use doorbell_runtime::trajectory::{Outcome, Trajectory};
+use serde_json::json;
+
+use super::bench::table;
+use crate::failure::{DIFFERENT, Failure};
+use crate::output;
+
+/// Trajectories that a run stored. A torn write at the end of a log is no damage: nothing of it was ever stored.
+#[derive(clap::Subcommand)]
+pub enum Command {
+    /// Show what a log holds
+    Info {
+        /// The directory of the log
+        directory: PathBuf,
+        /// Print JSON instead of text
+        #[arg(long)]
+        json: bool,
+    },
+    /// Read every record, and tell each that is damaged with file, offset and number
+    Verify {
+        /// The directory of the log
+        directory: PathBuf,
+    },
+    /// Write all whole records to a file that other programs read
+    Export {
+        /// The directory of the log
+        directory: PathBuf,
+        /// The Parquet file; an older one is replaced when the new one is whole
+        #[arg(long, value_name = "FILE")]
+        parquet: PathBuf,
+    },
+    /// Print the first records
+    Show {
+        /// The directory of the log
+        directory: PathBuf,
+        /// How many records
+        #[arg(long, short = 'n', default_value_t = 20)]
+        limit: usize,
+        /// How many tokens of each
+        #[arg(long, default_value_t = 6)]
+        tokens: usize,
+    },
+}
+
+/// Runs the subcommand.
+pub fn run(command: Command) -> Result<ExitCode, Failure> {
+    let verified = match command {
+        Command::Info { directory, json } => info(&directory, json)?,
+        Command::Verify { directory } => {
+            let verified = Reader::open(&directory).and_then(Reader::verify).map_err(failure)?;
+            output::print(&format!(
+                "{} of {} records whole in {}: {} tokens, {} bytes\n",
+                verified.records,
+                verified.records + lost(&verified),
+                files(&verified),
+                verified.tokens,
+                verified.bytes
+            ))?;
+            verified
+        }
+        Command::Export { directory, parquet } => {
+            let verified =
+                export(&directory, &parquet, ExportOptions::default()).map_err(|error| match error {
+                    ExportError::Log(error) => failure(error),
+                    error => Failure::input(error),
+                })?;
+            output::print(&format!(
+                "{} trajectories, {} tokens written to {}\n",
+                verified.records,
+                verified.tokens,
+                parquet.display()
+            ))?;
+            verified
+        }
+        Command::Show { directory, limit, tokens } => show(&directory, limit, tokens)?,
+    };
+    tell(&verified);
+    Ok(if verified.damage.is_empty() { ExitCode::SUCCESS } else { ExitCode::from(DIFFERENT) })
+}
+
+fn failure(error: LogError) -> Failure {
+    Failure::input(error)
+}
+
+/// Records that are known to be lost.
+fn lost(verified: &Verified) -> u64 {
+    verified.damage.iter().map(|damage| damage.lost).sum()
+}
+
+fn files(verified: &Verified) -> String {
+    format!("{} file{}", verified.files, if verified.files == 1 { "" } else { "s" })
+}
+
+/// What is not whole, to standard error.
+fn tell(verified: &Verified) {
+    for damage in &verified.damage {
+        eprintln!("damaged: {damage}");
+    }
+    if let Some(torn) = &verified.torn {
+        eprintln!(
+            "torn: {}: {} bytes from offset {} on are a write that did not come to its end, or is under way; none of it \
+             was stored",
+            torn.file.display(),
+            torn.bytes,
+            torn.offset
+        );
+    }
+}
+
+/// What `info` adds up.
+#[derive(Default)]
+struct Sums {
+    outcomes: [u64; Outcome::ALL.len()],
+    lengths: Vec<u32>,
+    score: f64,
+    segments: u64,
+    requests: std::collections::HashSet<u64>,
+}
+
+impl Sums {
+    fn add(&mut self, trajectory: &Trajectory) {
+        let finished = &trajectory.finished;
+        self.outcomes[finished.outcome as usize] += 1;
+        self.lengths.push(finished.answer_tokens);
+        self.score += trajectory.score();
+        self.segments += u64::from(finished.segments);
+        self.requests.insert(finished.request);
+    }
+
+    /// The length that `percent` of the answers do not exceed.
+    fn length(&self, percent: usize) -> u32 {
+        let last = self.lengths.len().saturating_sub(1);
+        self.lengths.get(last * percent / 100).copied().unwrap_or(0)
+    }
+
+    fn mean(&self, sum: f64) -> f64 {
+        sum / self.lengths.len().max(1) as f64
+    }
+}
+
+fn info(directory: &Path, json: bool) -> Result<Verified, Failure> {
+    let mut sums = Sums::default();
+    let reader = Reader::open(directory).map_err(failure)?;
+    let verified = reader
+        .verify_each(|trajectory| {
+            sums.add(&trajectory);
+            Ok(())
+        })
+        .map_err(failure)?;
+    sums.lengths.sort_unstable();
+    let [p50, p99, longest] = [50, 99, 100].map(|percent| sums.length(percent));
+    let (score, segments) = (sums.mean(sums.score), sums.mean(sums.segments as f64));
+    if json {
+        let outcomes =
+            Outcome::ALL.map(|outcome| (outcome.name().to_owned(), sums.outcomes[outcome as usize].into()));
+        let value = json!({
+            "files": verified.files, "records": verified.records, "tokens": verified.tokens, "bytes": verified.bytes,
+            "requests": sums.requests.len(), "answers": { "p50": p50, "p99": p99, "max": longest },
+            "score_mean": score, "segments_mean": segments,
+            "outcomes": outcomes.into_iter().collect::<serde_json::Map<_, _>>(),
+            "damaged": verified.damage.len(), "lost": lost(&verified),
+            "torn_bytes": verified.torn.as_ref().map_or(0, |torn| torn.bytes),
+        });
+        output::print(&format!("{value:#}\n"))?;
+        return Ok(verified);
+    }
+    let outcomes: Vec<String> = Outcome::ALL
+        .iter()
+        .map(|&outcome| format!("{} {outcome}", sums.outcomes[outcome as usize]))
+        .collect();
+    output::print(&format!(
+        "records   {} for {} requests, in {} of {} bytes\nanswers   {} tokens; p50 {p50}, p99 {p99}, longest {longest}\n\
+         outcomes  {}\nscore     {score:.4} on average\nsegments  {segments:.2} on average\ndamage    {} place{}, {} \
+         record{} lost\n",
+        verified.records,
+        sums.requests.len(),
+        files(&verified),
+        verified.bytes,
+        verified.tokens,
+        outcomes.join(", "),
+        verified.damage.len(),
+        if verified.damage.len() == 1 { "" } else { "s" },
+        lost(&verified),
+        if lost(&verified) == 1 { "" } else { "s" },
+    ))?;
+    Ok(verified)
+}
+
+/// Reads no further than it shows; so it tells of damage up to there.
+fn show(directory: &Path, limit: usize, tokens: usize) -> Result<Verified, Failure> {
+    use doorbell_runtime::trajectory::log::Piece;
+
+    let mut table = table(
+        [
+            "number", "rollout", "request", "member", "prompt", "answer", "segments", "outcome", "score",
+            "seed", "tokens",
+        ],
+        0,
+    );
+    for column in table.column_iter_mut().skip(10) {
+        column.set_cell_alignment(comfy_table::CellAlignment::Left);
+    }
+    let mut verified = Verified::default();
+    let mut reader = Reader::open(directory).map_err(failure)?;
+    while (verified.records as usize) < limit
+        && let Some(piece) = reader.next()
+    {
+        match piece.map_err(failure)? {
+            Piece::Record(trajectory) => {
+                verified.records += 1;
+                let finished = &trajectory.finished;
+                let mut head: Vec<String> =
+                    trajectory.tokens.iter().take(tokens).map(u32::to_string).collect();
+                if trajectory.tokens.len() > tokens {
+                    head.push("…".to_owned());
+                }
+                table.add_row([
+                    trajectory.number.to_string(),
+                    finished.rollout.to_string(),
+                    finished.request.to_string(),
+                    finished.member.to_string(),
+                    finished.prompt_tokens.to_string(),
+                    finished.answer_tokens.to_string(),
+                    finished.segments.to_string(),
+                    finished.outcome.to_string(),
+                    format!("{:.4}", trajectory.score()),
+                    finished.seed.to_string(),
+                    head.join(" "),
+                ]);
+            }
+            Piece::Damage(damage) => verified.damage.push(damage),
+            Piece::Torn(torn) => verified.torn = Some(torn),
+        }
+    }
+    output::print(&format!("{table}\n"))?;
+    Ok(verified)
+}

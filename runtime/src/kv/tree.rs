@@ -1,0 +1,219 @@
+//! The radix tree of prompt pieces that requests share, and which of them are cold.
+//!
+//! A node is one piece of [`PREFIX_BLOCK_TOKENS`](doorbell_host::trace::PREFIX_BLOCK_TOKENS) tokens, or the shorter last
+//! one of a prompt, and is found by its parent, its id and its length. Its users are the prefixes that end in it and
+//! those of its children that have users. One without users is *cold*: it stays findable until its blocks are wanted.
+//!
+//! Cold nodes are evicted the least recently used first. A node goes cold only after all of its children have, so
+//! whatever is evicted has no children left.
+
+use std::hash::{BuildHasher, RandomState};
+
+use super::stack::NONE;
+
+/// What a node is found by.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub(super) struct Key {
+    /// Parent node, or [`NONE`].
+    pub(super) parent: u32,
+    /// Id of the piece in the trace.
+    pub(super) id: u32,
+    /// Tokens of the piece.
+    pub(super) tokens: u32,
+}
+
+struct Node {
+    key: Key,
+    users: u32,
+    /// Blocks in use of its row.
+    blocks: u32,
+    /// Next of the hash bucket, or of the free nodes.
+    next: u32,
+    /// Neighbours among the cold ones.
+    colder: u32,
+    warmer: u32,
+}
+
+/// Nodes of fixed number, each with a row of blocks.
+pub(super) struct Tree {
+    nodes: Box<[Node]>,
+    rows: Box<[u32]>,
+    row_len: usize,
+    buckets: Box<[u32]>,
+    /// Keyed, so that no trace can be made whose ids all fall into one bucket.
+    hasher: RandomState,
+    free: u32,
+    free_nodes: u32,
+    coldest: u32,
+    warmest: u32,
+    cold_nodes: u32,
+    cold_blocks: u32,
+}
+
+impl Tree {
+    /// `nodes` nodes of up to `row_len` blocks.
+    pub(super) fn new(nodes: u32, row_len: usize) -> Self {
+        let none = Key { parent: NONE, id: NONE, tokens: NONE };
+        let node = |index| {
+            let next = if index + 1 < nodes { index + 1 } else { NONE };
+            Node { key: none, users: 0, blocks: 0, next, colder: NONE, warmer: NONE }
+        };
+        Self {
+            nodes: (0..nodes).map(node).collect(),
+            rows: vec![NONE; nodes as usize * row_len].into(),
+            row_len,
+            buckets: vec![NONE; (nodes as usize).next_power_of_two()].into(),
+            hasher: RandomState::new(),
+            free: if nodes > 0 { 0 } else { NONE },
+            free_nodes: nodes,
+            coldest: NONE,
+            warmest: NONE,
+            cold_nodes: 0,
+            cold_blocks: 0,
+        }
+    }
+
+    pub(super) fn cold_nodes(&self) -> u32 {
+        self.cold_nodes
+    }
+
+    pub(super) fn cold_blocks(&self) -> u32 {
+        self.cold_blocks
+    }
+
+    /// Nodes that can be had without touching one in use.
+    pub(super) fn available(&self) -> u32 {
+        self.free_nodes + self.cold_nodes
+    }
+
+    pub(super) fn is_cold(&self, node: u32) -> bool {
+        self.nodes[node as usize].users == 0
+    }
+
+    pub(super) fn parent(&self, node: u32) -> u32 {
+        self.nodes[node as usize].key.parent
+    }
+
+    pub(super) fn blocks(&self, node: u32) -> &[u32] {
+        let first = node as usize * self.row_len;
+        &self.rows[first..first + self.nodes[node as usize].blocks as usize]
+    }
+
+    fn bucket(&self, key: &Key) -> usize {
+        self.hasher.hash_one(key) as usize & (self.buckets.len() - 1)
+    }
+
+    /// The node of a key.
+    pub(super) fn find(&self, key: &Key) -> Option<u32> {
+        let mut node = self.buckets[self.bucket(key)];
+        while node != NONE {
+            let at = &self.nodes[node as usize];
+            if at.key == *key {
+                return Some(node);
+            }
+            node = at.next;
+        }
+        None
+    }
+
+    /// A new node without blocks, in which a prefix ends that ended in its parent so far: the parent keeps its number
+    /// of users. `None` if no node is free.
+    pub(super) fn extend(&mut self, key: Key) -> Option<u32> {
+        let node = self.free;
+        if node == NONE {
+            return None;
+        }
+        let bucket = self.bucket(&key);
+        self.free = self.nodes[node as usize].next;
+        self.free_nodes -= 1;
+        let next = std::mem::replace(&mut self.buckets[bucket], node);
+        self.nodes[node as usize] = Node { key, users: 1, blocks: 0, next, colder: NONE, warmer: NONE };
+        Some(node)
+    }
+
+    /// Adds a block to a node.
+    pub(super) fn add_block(&mut self, node: u32, block: u32) {
+        let at = &mut self.nodes[node as usize];
+        self.rows[node as usize * self.row_len + at.blocks as usize] = block;
+        at.blocks += 1;
+    }
+
+    /// One prefix more that ends in a node. It and those above are cold no longer.
+    pub(super) fn enter(&mut self, mut node: u32) {
+        while node != NONE {
+            if self.is_cold(node) {
+                self.unlink(node);
+            }
+            let at = &mut self.nodes[node as usize];
+            at.users += 1;
+            if at.users > 1 {
+                break;
+            }
+            node = at.key.parent;
+        }
+    }
+
+    /// One user less. Returns how many blocks went cold with it, in this node and those above.
+    pub(super) fn leave(&mut self, mut node: u32) -> u32 {
+        let mut cooled = 0;
+        while node != NONE {
+            let at = &mut self.nodes[node as usize];
+            at.users -= 1;
+            if at.users > 0 {
+                break;
+            }
+            let (parent, blocks) = (at.key.parent, at.blocks);
+            at.colder = self.warmest;
+            at.warmer = NONE;
+            match self.warmest {
+                NONE => self.coldest = node,
+                warmest => self.nodes[warmest as usize].warmer = node,
+            }
+            self.warmest = node;
+            self.cold_nodes += 1;
+            self.cold_blocks += blocks;
+            cooled += blocks;
+            node = parent;
+        }
+        cooled
+    }
+
+    /// Takes a node out of the cold ones.
+    fn unlink(&mut self, node: u32) {
+        let Node { colder, warmer, blocks, .. } = self.nodes[node as usize];
+        match colder {
+            NONE => self.coldest = warmer,
+            colder => self.nodes[colder as usize].warmer = warmer,
+        }
+        match warmer {
+            NONE => self.warmest = colder,
+            warmer => self.nodes[warmer as usize].colder = colder,
+        }
+        self.cold_nodes -= 1;
+        self.cold_blocks -= blocks;
+    }
+
+    /// Forgets the coldest node, and returns its blocks. `None` if none is cold.
+    pub(super) fn evict(&mut self) -> Option<&[u32]> {
+        let node = self.coldest;
+        if node == NONE {
+            return None;
+        }
+        self.unlink(node);
+        let bucket = self.bucket(&self.nodes[node as usize].key);
+        let after = self.nodes[node as usize].next;
+        let mut at = self.buckets[bucket];
+        if at == node {
+            self.buckets[bucket] = after;
+        } else {
+            while self.nodes[at as usize].next != node {
+                at = self.nodes[at as usize].next;
+            }
+            self.nodes[at as usize].next = after;
+        }
+        self.nodes[node as usize].next = self.free;
+        self.free = node;
+        self.free_nodes += 1;
+        Some(self.blocks(node))
+    }
+}

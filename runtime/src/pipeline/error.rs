@@ -1,0 +1,96 @@
+//! What ends a run early.
+
+use doorbell_host::DeviceError;
+use doorbell_host::contract::HwCompletion;
+
+use crate::kv::KvError;
+use crate::reward::JudgeFailure;
+use crate::ring::RingError;
+use crate::rollout::{RolloutId, TransitionError};
+
+/// Why a pipeline cannot begin, or go on.
+#[derive(Debug, thiserror::Error)]
+pub enum RuntimeError {
+    /// A value that cannot be.
+    #[error("{field} is {value}; it must be {expected}")]
+    Options {
+        /// The option.
+        field: &'static str,
+        /// Its value.
+        value: u64,
+        /// What was expected of it.
+        expected: String,
+    },
+    /// A request that can never be admitted.
+    #[error("request {request} cannot run: {reason}")]
+    Request {
+        /// Its number.
+        request: u64,
+        /// Why not, and what to do.
+        reason: String,
+    },
+    /// The device failed, or stopped answering (R15).
+    #[error(transparent)]
+    Device(#[from] DeviceError),
+    /// A completion that no descriptor in flight asked for (R3).
+    #[error(
+        "{device} answered what nobody asked (R3): user_data {:#x}, rollout_id {}, status {:#04x}, final_seq_len {}: \
+         {what}", completion.user_data, completion.rollout_id, completion.status, completion.final_seq_len
+    )]
+    Unasked {
+        /// The device.
+        device: String,
+        /// What is wrong with it.
+        what: &'static str,
+        /// The completion.
+        completion: HwCompletion,
+    },
+    /// A rollout was where it cannot be: an error of the runtime.
+    #[error(transparent)]
+    Transition(#[from] TransitionError),
+    /// Blocks were used as they cannot be, or not promised: an error of the runtime.
+    #[error(transparent)]
+    Kv(#[from] KvError),
+    /// A judge could not judge.
+    #[error("rollout {rollout} has no verdict from judge {judge}: {failure}")]
+    Judge {
+        /// The rollout.
+        rollout: RolloutId,
+        /// Number of the judge.
+        judge: u32,
+        /// Why not.
+        failure: JudgeFailure,
+    },
+    /// Nobody is left to judge.
+    #[error("no judge is left: all have panicked")]
+    NoJudges,
+    /// The writer of trajectories has failed: what it failed of is told where it is ended.
+    #[error("trajectories cannot be stored any more")]
+    WriterFailed,
+    /// A ring could not be made.
+    #[error(transparent)]
+    Ring(#[from] RingError),
+    /// A ring that holds every slot was full: an error of the runtime.
+    #[error("the queue '{queue}' is full, though it holds every slot; an id is in it twice")]
+    Overflow {
+        /// The queue.
+        queue: &'static str,
+    },
+    /// Nothing moved for too long (R15).
+    #[error(
+        "nothing has moved for {seconds:.0} s (R15): {in_flight} descriptors in flight on {device}; rollouts by state: \
+         {occupancy}; {waiting}"
+    )]
+    Stalled {
+        /// How long.
+        seconds: f64,
+        /// The device.
+        device: String,
+        /// Its descriptors.
+        in_flight: usize,
+        /// Where the rollouts are.
+        occupancy: String,
+        /// Who waits for what.
+        waiting: String,
+    },
+}

@@ -1,0 +1,151 @@
+//! How a pipeline is set up.
+
+use std::time::Duration;
+
+use doorbell_host::contract::VOCAB_BITS;
+
+use super::RuntimeError;
+use crate::rollout::State;
+
+const _: () = assert!(VOCAB_BITS <= 32, "a token is one u32 in the token region");
+
+/// Token areas begin at multiples of this many bytes, the width of a device's write.
+const AREA_ALIGN: u64 = 64;
+
+/// Who scores answers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Scoring {
+    /// The reward stage: at each checkpoint the DECODE ends as REWARD_NEEDED and a judge says how it goes on (R9).
+    Host,
+    /// The device: descriptors are RESIDENT, and one completion ends the rollout. The score is that of the digest
+    /// (reward model 0).
+    Device,
+}
+
+/// Rollouts that a stage may hold before admission waits. They gate admission alone: what has been admitted moves on
+/// whatever they say.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Credits([u32; State::ALL.len()]);
+
+impl Credits {
+    /// `limit` for each stage.
+    pub fn new(limit: u32) -> Credits {
+        Credits([limit; State::ALL.len()])
+    }
+
+    /// With `limit` for the rollouts in `stage`. That of [`State::Free`] means nothing.
+    #[must_use]
+    pub fn with(mut self, stage: State, limit: u32) -> Credits {
+        self.0[stage as usize] = limit;
+        self
+    }
+
+    /// The limit of `stage`.
+    #[inline]
+    pub fn limit(&self, stage: State) -> u32 {
+        self.0[stage as usize]
+    }
+}
+
+/// How a [`Pipeline`](super::Pipeline) is set up.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Options {
+    /// Rollouts that are under way at a time, at least `group`.
+    pub slots: u32,
+    /// Rollouts per request, at least 1. With more than one, a PREFILL registers the prompt first.
+    pub group: u32,
+    /// Tokens between checkpoints; 0 is never.
+    pub checkpoint: u32,
+    /// Who scores.
+    pub scoring: Scoring,
+    /// Whether an end of sequence ends a rollout.
+    pub eos_stops: bool,
+    /// Seed of the sampling policy.
+    pub seed: u32,
+    /// Longest answer, in tokens: every slot has an area of the token region for one.
+    pub max_output_tokens: u32,
+    /// `LENGTH_LIMIT` of the device, in tokens.
+    pub length_limit: u32,
+    /// Rollouts that each stage may hold.
+    pub credits: Credits,
+    /// Descriptors in flight on the device at most; 0 is as many as its queue takes.
+    pub in_flight: usize,
+    /// Descriptors that are worth a doorbell while the device has enough to do.
+    pub window: usize,
+    /// Every how many rollouts one is aborted as soon as it decodes, to exercise aborts; 0 is none.
+    pub abort_every: u32,
+    /// How long judges and the writer may be waited for without anything moving (R15).
+    pub patience: Duration,
+}
+
+impl Default for Options {
+    fn default() -> Options {
+        Options {
+            slots: 1024,
+            group: 1,
+            checkpoint: 0,
+            scoring: Scoring::Host,
+            eos_stops: false,
+            seed: 0,
+            max_output_tokens: 2048,
+            length_limit: 1 << 20,
+            credits: Credits::new(1024),
+            in_flight: 0,
+            window: 16,
+            abort_every: 0,
+            patience: Duration::from_secs(60),
+        }
+    }
+}
+
+impl Options {
+    /// Bytes of one slot's area of the token region.
+    pub fn area_bytes(&self) -> u64 {
+        (4 * u64::from(self.max_output_tokens)).next_multiple_of(AREA_ALIGN)
+    }
+
+    /// Bytes of token region that the device needs.
+    pub fn token_bytes(&self) -> u64 {
+        u64::from(self.slots) * self.area_bytes()
+    }
+
+    /// Device-side ids that one request takes: its PREFILL's, if there is one, and its rollouts'.
+    pub(super) fn ids_per_request(&self) -> u32 {
+        self.group.saturating_add(u32::from(self.has_prefills()))
+    }
+
+    /// Whether each request begins with a PREFILL.
+    pub(super) fn has_prefills(&self) -> bool {
+        self.group > 1
+    }
+
+    /// Checks every value.
+    pub(super) fn check(&self) -> Result<(), RuntimeError> {
+        let bad = |field, value: u64, expected: String| Err(RuntimeError::Options { field, value, expected });
+        if self.group == 0 {
+            return bad("group", 0, "at least 1".into());
+        }
+        if self.slots < self.group || self.slots > 1 << 24 {
+            let expected = format!("at least {}, the size of a group, and at most 2^24", self.group);
+            return bad("slots", self.slots.into(), expected);
+        }
+        if self.max_output_tokens == 0 {
+            return bad("max_output_tokens", 0, "at least 1".into());
+        }
+        if self.scoring == Scoring::Device && self.checkpoint == 0 {
+            return bad(
+                "checkpoint",
+                0,
+                "at least 1 if the device scores, which it does at checkpoints".into(),
+            );
+        }
+        for stage in State::ALL.into_iter().filter(|&stage| stage != State::Free) {
+            let limit = self.credits.limit(stage);
+            if limit < self.group {
+                let expected = format!("at least {}, or no group is ever admitted", self.group);
+                return bad("credits", limit.into(), expected);
+            }
+        }
+        Ok(())
+    }
+}

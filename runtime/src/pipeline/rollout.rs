@@ -1,0 +1,139 @@
+//! What the hot thread knows of a rollout and of a group.
+
+use crate::kv::Branch;
+use crate::trajectory::Outcome;
+
+/// What one slot holds.
+#[derive(Debug)]
+pub(super) struct Life {
+    /// Number of the group.
+    pub group: u32,
+    /// Which of its rollouts, from 0.
+    pub member: u32,
+    /// Its `rollout_id` on the device.
+    pub device_rollout: u32,
+    /// Tokens that it has.
+    pub produced: u32,
+    /// DECODEs that have completed.
+    pub segments: u32,
+    /// Running number of its last descriptor.
+    pub descriptor: u32,
+    /// Tokens that its last DECODE added.
+    pub added: u32,
+    /// Tokens that its last DECODE may add before a checkpoint or the end.
+    pub asked: u32,
+    /// Its KV blocks.
+    pub branch: Branch,
+    /// Digest of its last segment.
+    pub digest: u32,
+    /// Last score, Q16.16.
+    pub score: u32,
+    /// How it ends, if it ends with its last segment.
+    pub outcome: Option<Outcome>,
+    /// A DECODE of it is in flight.
+    pub decoding: bool,
+    /// A STOP of it is in flight, or waits to be submitted.
+    pub stopping: bool,
+    /// It is to end as soon as it can.
+    pub aborted: bool,
+    /// Slot of the next rollout that waits for the same PREFILL.
+    pub next: Option<u32>,
+}
+
+impl Life {
+    /// A slot that holds nothing.
+    pub fn none() -> Life {
+        Life {
+            group: 0,
+            member: 0,
+            device_rollout: 0,
+            produced: 0,
+            segments: 0,
+            descriptor: 0,
+            added: 0,
+            asked: 0,
+            branch: Branch::default(),
+            digest: 0,
+            score: 0,
+            outcome: None,
+            decoding: false,
+            stopping: false,
+            aborted: false,
+            next: None,
+        }
+    }
+
+    /// The slot's next rollout.
+    pub fn begin(&mut self, group: u32, member: u32, device_rollout: u32, branch: Branch) {
+        *self = Life { group, member, device_rollout, branch, ..Life::none() };
+    }
+}
+
+/// Where a group's PREFILL is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Prefill {
+    /// To be submitted.
+    Due,
+    /// On the device.
+    Running,
+    /// Registered.
+    Done,
+    /// Refused by the device: nothing can be decoded behind it.
+    Failed,
+}
+
+/// The rollouts of one request.
+#[derive(Debug)]
+pub(super) struct Group {
+    /// Number of the request.
+    pub request: u64,
+    /// `rollout_id` of its PREFILL on the device.
+    pub device_rollout: u32,
+    /// `prefix_id` on the device.
+    pub device_prefix: u32,
+    /// Hash of what the trace tells of the prompt; names the prefix beyond this run.
+    pub prefix_hash: u64,
+    pub prompt_tokens: u32,
+    pub output_tokens: u32,
+    pub prefill: Prefill,
+    /// First and last slot that wait for the PREFILL.
+    pub waiting: Option<(u32, u32)>,
+    /// Members that have not ended.
+    pub left: u32,
+    /// Members that have ended by themselves, and their tokens: what the others are expected to have.
+    pub finished: u32,
+    pub finished_tokens: u64,
+}
+
+impl Group {
+    /// A number that no group has.
+    pub fn none() -> Group {
+        Group {
+            request: 0,
+            device_rollout: 0,
+            device_prefix: 0,
+            prefix_hash: 0,
+            prompt_tokens: 0,
+            output_tokens: 0,
+            prefill: Prefill::Due,
+            waiting: None,
+            left: 0,
+            finished: 0,
+            finished_tokens: 0,
+        }
+    }
+
+    /// Tokens that a member which has `produced` is expected to add yet: the mean of those that have ended, else its
+    /// budget.
+    pub fn expected(&self, produced: u32) -> u32 {
+        let remaining = self.output_tokens - produced;
+        match self.finished {
+            0 => remaining,
+            finished => {
+                let mean = (self.finished_tokens / u64::from(finished)) as u32;
+                // Who has outlived the mean may end with any token.
+                mean.saturating_sub(produced).clamp(1, remaining.max(1))
+            }
+        }
+    }
+}

@@ -1,0 +1,347 @@
+//! Stages that take their time, as a seed decides.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use doorbell_host::contract::HwDesc;
+use doorbell_host::{Counters as DeviceCounters, DeviceError, TokenRegion};
+use rand_chacha::ChaCha8Rng;
+use rand_chacha::rand_core::{Rng, SeedableRng};
+
+use super::super::*;
+use crate::reward::{self, Request, Shutdown};
+use crate::trajectory::{self, Stored, WriterError};
+
+/// What was stored, with its tokens at that moment.
+#[derive(Clone, Default)]
+pub struct Notes(Arc<Mutex<Vec<(Finished, Vec<u32>)>>>);
+
+use crate::trajectory::Finished;
+
+impl Notes {
+    pub fn take(&self) -> Vec<(Finished, Vec<u32>)> {
+        std::mem::take(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+fn random(seed: u64, stream: u64) -> ChaCha8Rng {
+    let mut random = ChaCha8Rng::seed_from_u64(seed);
+    random.set_stream(stream);
+    random
+}
+
+/// A device whose completions come in any order that R5 allows, some of them at a time.
+pub struct Shuffled<D> {
+    inner: D,
+    random: ChaCha8Rng,
+    /// Completions of each rollout, in order.
+    held: Vec<VecDeque<HwCompletion>>,
+    places: HashMap<u32, usize>,
+    count: usize,
+}
+
+impl<D: Device> Shuffled<D> {
+    pub fn new(inner: D, seed: u64) -> Self {
+        Self { inner, random: random(seed, 1), held: vec![], places: HashMap::new(), count: 0 }
+    }
+
+    fn hold(&mut self, completion: HwCompletion) {
+        let place = *self.places.entry(completion.rollout_id).or_insert_with(|| {
+            self.held.push(VecDeque::new());
+            self.held.len() - 1
+        });
+        self.held[place].push_back(completion);
+        self.count += 1;
+    }
+
+    fn give(&mut self, out: &mut [HwCompletion]) -> usize {
+        let wanted = (self.random.next_u32() as usize % 4).min(out.len());
+        let mut given = 0;
+        while given < wanted && self.count > 0 {
+            let live: Vec<usize> =
+                (0..self.held.len()).filter(|&place| !self.held[place].is_empty()).collect();
+            let place = live[self.random.next_u32() as usize % live.len()];
+            out[given] = self.held[place].pop_front().unwrap();
+            given += 1;
+            self.count -= 1;
+        }
+        given
+    }
+}
+
+impl<D: Device> Device for Shuffled<D> {
+    fn name(&self) -> &str {
+        "shuffled"
+    }
+
+    fn submit(&mut self, batch: &[HwDesc]) -> Result<usize, DeviceError> {
+        // Now and then it takes fewer than it said.
+        let some = if self.random.next_u32() % 8 == 0 { batch.len() / 2 } else { batch.len() };
+        self.inner.submit(&batch[..some])
+    }
+
+    fn poll(&mut self, out: &mut [HwCompletion]) -> Result<usize, DeviceError> {
+        let mut fresh = [HwCompletion::default(); 16];
+        if self.inner.in_flight() > 0 {
+            let count = self.inner.poll(&mut fresh)?;
+            fresh[..count].iter().for_each(|&completion| self.hold(completion));
+        }
+        Ok(self.give(out))
+    }
+
+    fn collect(&mut self, out: &mut [HwCompletion]) -> Result<usize, DeviceError> {
+        Ok(self.give(out))
+    }
+
+    fn in_flight(&self) -> usize {
+        self.inner.in_flight() + self.count
+    }
+
+    fn capacity(&self) -> usize {
+        self.inner.capacity()
+    }
+
+    fn room(&self) -> usize {
+        self.inner.room()
+    }
+
+    fn tokens(&self, delta_offset: u64, out: &mut [u32]) -> Result<(), DeviceError> {
+        self.inner.tokens(delta_offset, out)
+    }
+
+    fn token_regions(&self) -> Vec<TokenRegion> {
+        self.inner.token_regions()
+    }
+
+    fn token_shard(&self, delta_offset: u64) -> usize {
+        self.inner.token_shard(delta_offset)
+    }
+
+    fn counters(&mut self) -> Result<DeviceCounters, DeviceError> {
+        self.inner.counters()
+    }
+
+    fn disable(&mut self) -> Result<(), DeviceError> {
+        self.inner.disable()
+    }
+
+    fn enable(&mut self) -> Result<(), DeviceError> {
+        self.inner.enable()
+    }
+}
+
+/// Makes a device of another one and what it does to completions.
+macro_rules! device_over_inner {
+    ($name:ty, $take:ident) => {
+        impl Device for $name {
+            fn name(&self) -> &str {
+                self.inner.name()
+            }
+            fn submit(&mut self, batch: &[HwDesc]) -> Result<usize, DeviceError> {
+                self.inner.submit(batch)
+            }
+            fn poll(&mut self, out: &mut [HwCompletion]) -> Result<usize, DeviceError> {
+                let count = self.inner.poll(out)?;
+                Ok(self.$take(out, count))
+            }
+            fn collect(&mut self, out: &mut [HwCompletion]) -> Result<usize, DeviceError> {
+                let count = self.inner.collect(out)?;
+                Ok(self.$take(out, count))
+            }
+            fn in_flight(&self) -> usize {
+                self.inner.in_flight()
+            }
+            fn capacity(&self) -> usize {
+                self.inner.capacity()
+            }
+            fn room(&self) -> usize {
+                self.inner.room()
+            }
+            fn tokens(&self, delta_offset: u64, out: &mut [u32]) -> Result<(), DeviceError> {
+                self.inner.tokens(delta_offset, out)
+            }
+            fn token_regions(&self) -> Vec<TokenRegion> {
+                self.inner.token_regions()
+            }
+            fn token_shard(&self, delta_offset: u64) -> usize {
+                self.inner.token_shard(delta_offset)
+            }
+            fn counters(&mut self) -> Result<DeviceCounters, DeviceError> {
+                self.inner.counters()
+            }
+            fn disable(&mut self) -> Result<(), DeviceError> {
+                self.inner.disable()
+            }
+            fn enable(&mut self) -> Result<(), DeviceError> {
+                self.inner.enable()
+            }
+        }
+    };
+}
+
+/// A device one of whose completions is rewritten.
+pub struct Tampered {
+    inner: Box<dyn Device>,
+    /// Completions until then.
+    countdown: usize,
+    tamper: fn(&mut HwCompletion),
+}
+
+impl Tampered {
+    pub fn new(inner: Box<dyn Device>, ordinal: usize, tamper: fn(&mut HwCompletion)) -> Self {
+        Self { inner, countdown: ordinal, tamper }
+    }
+
+    fn rewrite(&mut self, out: &mut [HwCompletion], count: usize) -> usize {
+        for completion in &mut out[..count] {
+            self.countdown = self.countdown.wrapping_sub(1);
+            if self.countdown == 0 {
+                (self.tamper)(completion);
+            }
+        }
+        count
+    }
+}
+
+device_over_inner!(Tampered, rewrite);
+
+/// A device that gives its first completion again.
+pub struct Twice {
+    inner: Box<dyn Device>,
+    first: Option<HwCompletion>,
+    again: bool,
+}
+
+impl Twice {
+    pub fn new(inner: Box<dyn Device>) -> Self {
+        Self { inner, first: None, again: false }
+    }
+
+    fn repeat(&mut self, out: &mut [HwCompletion], count: usize) -> usize {
+        if self.first.is_none() && count > 0 {
+            self.first = Some(out[0]);
+        } else if let Some(first) = self.first
+            && !self.again
+            && count < out.len()
+        {
+            self.again = true;
+            out[count] = first;
+            return count + 1;
+        }
+        count
+    }
+}
+
+device_over_inner!(Twice, repeat);
+
+/// A reward stage that takes and gives when it feels like it, and in any order.
+pub struct Moody<R> {
+    inner: R,
+    random: ChaCha8Rng,
+    held: Vec<Judged>,
+}
+
+impl<R: RewardStage> Moody<R> {
+    pub fn new(inner: R, seed: u64) -> Self {
+        Self { inner, random: random(seed, 2), held: vec![] }
+    }
+}
+
+impl<R: RewardStage> RewardStage for Moody<R> {
+    fn post(&mut self, request: Request) -> Result<(), reward::PostError> {
+        if self.random.next_u32() % 3 == 0 {
+            return Err(reward::PostError::Full(request));
+        }
+        self.inner.post(request)
+    }
+
+    fn collect(&mut self, out: &mut [Judged]) -> usize {
+        let mut fresh = vec![nothing_judged(); 16];
+        let count = self.inner.collect(&mut fresh);
+        self.held.extend(&fresh[..count]);
+        let wanted = (self.random.next_u32() as usize % 4).min(out.len()).min(self.held.len());
+        for out in &mut out[..wanted] {
+            let place = self.random.next_u32() as usize % self.held.len();
+            *out = self.held.swap_remove(place);
+        }
+        wanted
+    }
+
+    fn pending(&self) -> usize {
+        self.inner.pending() + self.held.len()
+    }
+
+    fn shutdown(self: Box<Self>, patience: Duration) -> Shutdown {
+        Box::new(self.inner).shutdown(patience)
+    }
+}
+
+/// A reward stage that takes all and never answers.
+#[derive(Default)]
+pub struct Silent(usize);
+
+impl RewardStage for Silent {
+    fn post(&mut self, _: Request) -> Result<(), reward::PostError> {
+        self.0 += 1;
+        Ok(())
+    }
+
+    fn collect(&mut self, _: &mut [Judged]) -> usize {
+        0
+    }
+
+    fn pending(&self) -> usize {
+        self.0
+    }
+
+    fn shutdown(self: Box<Self>, _: Duration) -> Shutdown {
+        Shutdown::default()
+    }
+}
+
+/// A writer that notes what it gets, when it feels like it.
+pub struct Store {
+    regions: Vec<TokenRegion>,
+    notes: Notes,
+    random: ChaCha8Rng,
+    held: Vec<Finished>,
+}
+
+impl Store {
+    pub fn new(regions: Vec<TokenRegion>, notes: Notes, seed: u64) -> Self {
+        Self { regions, notes, random: random(seed, 3), held: vec![] }
+    }
+}
+
+impl TrajectoryStage for Store {
+    fn post(&mut self, finished: Finished) -> Result<(), trajectory::PostError> {
+        if self.random.next_u32() % 3 == 0 {
+            return Err(trajectory::PostError::Full(finished));
+        }
+        self.held.push(finished);
+        Ok(())
+    }
+
+    fn stored(&mut self, out: &mut [RolloutId]) -> usize {
+        let wanted = (self.random.next_u32() as usize % 4).min(out.len()).min(self.held.len());
+        for out in &mut out[..wanted] {
+            let place = self.random.next_u32() as usize % self.held.len();
+            let finished = self.held.swap_remove(place);
+            // The tokens are read as late as they may be.
+            let mut tokens = vec![0; finished.answer_tokens as usize];
+            self.regions[finished.shard as usize].read(finished.offset, &mut tokens).unwrap();
+            *out = finished.rollout;
+            self.notes.0.lock().unwrap_or_else(PoisonError::into_inner).push((finished, tokens));
+        }
+        wanted
+    }
+
+    fn has_failed(&self) -> bool {
+        false
+    }
+
+    fn finish(self: Box<Self>) -> Result<Stored, WriterError> {
+        Ok(Stored::default())
+    }
+}

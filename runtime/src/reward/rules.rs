@@ -1,0 +1,421 @@
+//! A judge that checks rules, as verifiers of format and length do.
+
+use std::collections::HashSet;
+use std::path::Path;
+
+use serde::Deserialize;
+use serde_json::{Map, Value};
+
+use super::{Answer, Judge, Moment, ONE, Verdict};
+
+/// What an answer is judged by: the score is the weight of the satisfied rules over the weight of all.
+///
+/// At a checkpoint a rule that a longer answer may still satisfy counts as satisfied. So the score at a checkpoint is
+/// the best that the rollout can still reach, and one that ends by it could not have passed.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Rules {
+    /// A lower score ends the rollout at a checkpoint; 0 to 1.
+    pub threshold: f64,
+    /// At least one.
+    pub rules: Vec<Rule>,
+}
+
+/// One rule.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Rule {
+    /// Its name, which no other has.
+    pub name: String,
+    /// What it counts, above 0.
+    pub weight: f64,
+    /// What it asks for.
+    pub check: Check,
+}
+
+/// What a rule asks for.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(tag = "check", rename_all = "kebab-case", deny_unknown_fields)]
+pub enum Check {
+    /// The answer has at least `min` tokens and at most `max`.
+    Length {
+        /// Fewest tokens.
+        #[serde(default)]
+        min: u32,
+        /// Most tokens.
+        #[serde(default = "no_limit")]
+        max: u32,
+    },
+    /// The answer holds these tokens, one behind the other.
+    Require {
+        /// The sequence, at least one token.
+        tokens: Vec<u32>,
+    },
+    /// It does not.
+    Forbid {
+        /// The sequence, at least one token.
+        tokens: Vec<u32>,
+    },
+    /// No `length` tokens come more than `max` times in a row.
+    Repeat {
+        /// Tokens that repeat together.
+        #[serde(default = "one")]
+        length: u32,
+        /// How often they may come in a row.
+        max: u32,
+    },
+    /// The answer ends with an end of sequence, and not because its budget is used up.
+    EndOfSequence {},
+}
+
+fn no_limit() -> u32 {
+    u32::MAX
+}
+
+fn one() -> u32 {
+    1
+}
+
+/// Why rules cannot be used.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum RulesError {
+    /// The file cannot be read.
+    #[error("cannot read the rules {path}: {source}")]
+    Read {
+        /// The file.
+        path: String,
+        /// Why.
+        source: std::io::Error,
+    },
+
+    /// No TOML, or no JSON.
+    #[error("the rules are no {format}: {message}")]
+    Syntax {
+        /// `TOML` or `JSON`.
+        format: &'static str,
+        /// What the parser says, with the place.
+        message: String,
+    },
+
+    /// Something beside the rules.
+    #[error("{field}: {problem}")]
+    Field {
+        /// Which field.
+        field: String,
+        /// What is wrong.
+        problem: String,
+    },
+
+    /// A rule.
+    #[error("rule {number} (`{name}`): {problem}")]
+    Rule {
+        /// Which, from 1.
+        number: usize,
+        /// Its name, if it has one.
+        name: String,
+        /// What is wrong.
+        problem: String,
+    },
+}
+
+impl Rules {
+    /// Reads rules from a file: JSON if it ends in `.json`, else TOML.
+    ///
+    /// # Errors
+    /// `Read`, or what [`from_toml`](Self::from_toml) returns.
+    pub fn read(path: &Path) -> Result<Self, RulesError> {
+        let text = std::fs::read_to_string(path)
+            .map_err(|source| RulesError::Read { path: path.display().to_string(), source })?;
+        match path.extension() {
+            Some(extension) if extension == "json" => Self::from_json(&text),
+            _ => Self::from_toml(&text),
+        }
+    }
+
+    /// Rules from TOML: `threshold` (0 if it is not given), and tables `[[rule]]` with `name`, `weight` (1 if it is not
+    /// given), `check` and its fields.
+    ///
+    /// # Errors
+    /// `Syntax`; `Field` or `Rule`, naming what is wrong.
+    pub fn from_toml(text: &str) -> Result<Self, RulesError> {
+        let message = |error: toml::de::Error| error.to_string().trim_end().to_owned();
+        toml::from_str(text)
+            .map_err(|error| RulesError::Syntax { format: "TOML", message: message(error) })
+            .and_then(Self::from_object)
+    }
+
+    /// The same from JSON.
+    ///
+    /// # Errors
+    /// As [`from_toml`](Self::from_toml).
+    pub fn from_json(text: &str) -> Result<Self, RulesError> {
+        serde_json::from_str(text)
+            .map_err(|error| RulesError::Syntax { format: "JSON", message: error.to_string() })
+            .and_then(Self::from_object)
+    }
+
+    fn from_object(mut object: Map<String, Value>) -> Result<Self, RulesError> {
+        let field = |field: &str, problem: String| RulesError::Field { field: field.to_owned(), problem };
+        let threshold = match object.remove("threshold") {
+            None => 0.0,
+            Some(value) => value
+                .as_f64()
+                .filter(|value| (0.0..=1.0).contains(value))
+                .ok_or_else(|| field("threshold", format!("{value} is no number from 0 to 1")))?,
+        };
+        let rules = match object.remove("rule") {
+            Some(Value::Array(rules)) if !rules.is_empty() => rules,
+            _ => return Err(field("rule", "there must be at least one [[rule]]".to_owned())),
+        };
+        if let Some(unknown) = object.keys().next() {
+            return Err(field(unknown, "unknown; there are `threshold` and `rule`".to_owned()));
+        }
+        let rules = rules.into_iter().zip(1..).map(|(value, number)| Rule::from_value(value, number));
+        let rules: Vec<Rule> = rules.collect::<Result<_, _>>()?;
+        let mut names = HashSet::new();
+        for (rule, number) in rules.iter().zip(1..) {
+            if !names.insert(&rule.name) {
+                let problem = "another rule has that name".to_owned();
+                return Err(RulesError::Rule { number, name: rule.name.clone(), problem });
+            }
+        }
+        Ok(Self { threshold, rules })
+    }
+
+    /// The score of an answer, Q16.16 from 0 to 65536.
+    pub fn score(&self, tokens: &[u32], moment: Moment) -> u32 {
+        let total: f64 = self.rules.iter().map(|rule| rule.weight).sum();
+        let satisfied = self.rules.iter().filter(|rule| rule.check.is_satisfied(tokens, moment));
+        let satisfied: f64 = satisfied.map(|rule| rule.weight).sum();
+        fixed(satisfied / total)
+    }
+}
+
+/// `share` from 0 to 1 as Q16.16.
+fn fixed(share: f64) -> u32 {
+    (share * f64::from(ONE)).round() as u32
+}
+
+impl Rule {
+    fn from_value(value: Value, number: usize) -> Result<Self, RulesError> {
+        let mut name = String::new();
+        Self::parse(value, &mut name).map_err(|problem| RulesError::Rule { number, name, problem })
+    }
+
+    fn parse(value: Value, name: &mut String) -> Result<Self, String> {
+        let Value::Object(mut object) = value else { return Err("a rule is a table".to_owned()) };
+        match object.remove("name") {
+            Some(Value::String(given)) if !given.is_empty() => *name = given,
+            _ => return Err("it needs a `name`".to_owned()),
+        }
+        let weight = object.remove("weight").unwrap_or(Value::from(1));
+        let weight = weight
+            .as_f64()
+            .filter(|weight| (1e-6..=1e6).contains(weight))
+            .ok_or_else(|| format!("weight {weight} is no number from 0.000001 to 1000000"))?;
+        let check = Check::deserialize(Value::Object(object)).map_err(|error| error.to_string())?;
+        check.check()?;
+        Ok(Self { name: name.clone(), weight, check })
+    }
+}
+
+impl Check {
+    fn check(&self) -> Result<(), String> {
+        match self {
+            Self::Length { min: 0, max: u32::MAX } => Err("it needs `min` or `max`".to_owned()),
+            Self::Length { min, max } if min > max => Err(format!("min {min} is above max {max}")),
+            Self::Require { tokens } | Self::Forbid { tokens } if tokens.is_empty() => {
+                Err("`tokens` must name at least one token".to_owned())
+            }
+            Self::Repeat { length: 0, .. } | Self::Repeat { max: 0, .. } => {
+                Err("`length` and `max` must be at least 1".to_owned())
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Whether the answer satisfies it, or at a checkpoint still can.
+    fn is_satisfied(&self, tokens: &[u32], moment: Moment) -> bool {
+        let open = moment == Moment::Checkpoint;
+        match self {
+            Self::Length { min, max } => {
+                (open || tokens.len() >= *min as usize) && tokens.len() <= *max as usize
+            }
+            Self::Require { tokens: wanted } => open || holds(tokens, wanted),
+            Self::Forbid { tokens: unwanted } => !holds(tokens, unwanted),
+            Self::Repeat { length, max } => repeats(tokens, *length as usize) <= *max as usize,
+            Self::EndOfSequence {} => open || moment == Moment::End { eos: true },
+        }
+    }
+}
+
+fn holds(tokens: &[u32], sequence: &[u32]) -> bool {
+    tokens.windows(sequence.len()).any(|window| window == sequence)
+}
+
+/// How often some `length` tokens come in a row, at most: a stretch in which every token is the one `length` before it
+/// repeats what stands before the stretch, once for every `length` of its tokens.
+fn repeats(tokens: &[u32], length: usize) -> usize {
+    let (mut stretch, mut longest) = (0, 0);
+    for (token, before) in tokens.iter().skip(length).zip(tokens) {
+        stretch = if token == before { stretch + 1 } else { 0 };
+        longest = longest.max(stretch);
+    }
+    if tokens.len() < length { 0 } else { longest / length + 1 }
+}
+
+/// Judges by [`Rules`].
+#[derive(Clone, Debug, PartialEq)]
+pub struct RuleJudge {
+    rules: Rules,
+    threshold: u32,
+}
+
+impl RuleJudge {
+    /// A judge by these rules.
+    pub fn new(rules: Rules) -> Self {
+        Self { threshold: fixed(rules.threshold), rules }
+    }
+}
+
+impl Judge for RuleJudge {
+    fn score(&mut self, answer: &Answer<'_>) -> Verdict {
+        let score = self.rules.score(answer.tokens, answer.moment);
+        Verdict { score, proceed: score >= self.threshold }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rstest::rstest;
+
+    use super::*;
+    use crate::rollout::RolloutId;
+
+    const END: Moment = Moment::End { eos: true };
+    const CUT: Moment = Moment::End { eos: false };
+
+    #[rstest]
+    #[case::short(r#"check = "length", min = 4"#, &[1, 2, 3], END, false)]
+    #[case::may_grow(r#"check = "length", min = 4"#, &[1, 2, 3], Moment::Checkpoint, true)]
+    #[case::long_enough(r#"check = "length", min = 3, max = 3"#, &[1, 2, 3], END, true)]
+    #[case::will_not_shrink(r#"check = "length", max = 2"#, &[1, 2, 3], Moment::Checkpoint, false)]
+    #[case::there(r#"check = "require", tokens = [2, 3]"#, &[1, 2, 3], END, true)]
+    #[case::not_in_a_row(r#"check = "require", tokens = [1, 3]"#, &[1, 2, 3], END, false)]
+    #[case::may_come(r#"check = "require", tokens = [9]"#, &[1, 2, 3], Moment::Checkpoint, true)]
+    #[case::forbidden(r#"check = "forbid", tokens = [1, 2]"#, &[1, 2, 3], Moment::Checkpoint, false)]
+    #[case::longer_than_the_answer(r#"check = "forbid", tokens = [1, 2, 3, 4]"#, &[1, 2, 3], END, true)]
+    #[case::thrice(r#"check = "repeat", max = 2"#, &[5, 5, 5], END, false)]
+    #[case::twice(r#"check = "repeat", max = 2"#, &[5, 5, 6, 5, 5], END, true)]
+    #[case::pairs(r#"check = "repeat", length = 2, max = 2"#, &[9, 1, 2, 1, 2, 1, 2], END, false)]
+    #[case::pairs_and_a_half(r#"check = "repeat", length = 2, max = 2"#, &[1, 2, 1, 2, 1], END, true)]
+    #[case::once(r#"check = "repeat", max = 1"#, &[1, 2, 1], END, true)]
+    #[case::nothing(r#"check = "repeat", length = 2, max = 1"#, &[], END, true)]
+    #[case::ended(r#"check = "end-of-sequence""#, &[1], END, true)]
+    #[case::cut(r#"check = "end-of-sequence""#, &[1], CUT, false)]
+    #[case::may_end(r#"check = "end-of-sequence""#, &[1], Moment::Checkpoint, true)]
+    fn each_check(
+        #[case] rule: &str,
+        #[case] tokens: &[u32],
+        #[case] moment: Moment,
+        #[case] satisfied: bool,
+    ) {
+        let rules = Rules::from_toml(&format!("rule = [{{ name = 'it', {rule} }}]")).unwrap();
+        assert_eq!(rules.score(tokens, moment), if satisfied { ONE } else { 0 });
+    }
+
+    const RULES: &str = r#"
+        threshold = 0.5
+        [[rule]]
+        name = "short"
+        check = "length"
+        max = 2
+        [[rule]]
+        name = "polite"
+        weight = 2.0
+        check = "require"
+        tokens = [7]
+    "#;
+
+    #[test]
+    fn the_score_is_the_weight_of_what_is_satisfied_and_the_threshold_decides() {
+        let mut judge = RuleJudge::new(Rules::from_toml(RULES).unwrap());
+        let mut score = |tokens: &[u32], moment| {
+            let rollout = RolloutId::new(0, 0);
+            let (request, prompt_tokens, digest) = (0, 0, 0);
+            let segment = 0..tokens.len();
+            let verdict =
+                judge.score(&Answer { rollout, request, prompt_tokens, tokens, segment, moment, digest });
+            (verdict.score, verdict.proceed)
+        };
+        assert_eq!(score(&[7], END), (ONE, true));
+        assert_eq!(score(&[7, 8, 9], END), (43691, true));
+        assert_eq!(score(&[8], END), (21845, false));
+        assert_eq!(score(&[1, 2, 3], Moment::Checkpoint), (43691, true), "it may still become polite");
+        assert_eq!(score(&[1, 2, 3], END), (0, false));
+    }
+
+    #[test]
+    fn json_says_the_same() {
+        let json = r#"{"threshold": 0.5, "rule": [{"name": "short", "check": "length", "max": 2},
+                       {"name": "polite", "weight": 2, "check": "require", "tokens": [7]}]}"#;
+        assert_eq!(Rules::from_json(json).unwrap(), Rules::from_toml(RULES).unwrap());
+    }
+
+    #[rstest]
+    #[case::nothing("", "rule: there must be at least one [[rule]]")]
+    #[case::empty("rule = []", "rule: there must be at least one [[rule]]")]
+    #[case::threshold("threshold = 2", "threshold: 2 is no number from 0 to 1")]
+    #[case::field(
+        "rules = 1\nrule = [{ name = 'a', check = 'end-of-sequence' }]",
+        "rules: unknown; there are `threshold` and `rule`"
+    )]
+    #[case::table("rule = [1]", "rule 1 (``): a rule is a table")]
+    #[case::nameless("rule = [{ check = 'length' }]", "rule 1 (``): it needs a `name`")]
+    #[case::twice(
+        "rule = [{ name = 'a', check = 'end-of-sequence' }, { name = 'a', check = 'end-of-sequence' }]",
+        "rule 2 (`a`): another rule has that name"
+    )]
+    #[case::weight(
+        "rule = [{ name = 'a', weight = -1, check = 'end-of-sequence' }]",
+        "rule 1 (`a`): weight -1 is no number from 0.000001 to 1000000"
+    )]
+    #[case::checkless("rule = [{ name = 'a' }]", "rule 1 (`a`): missing field `check`")]
+    #[case::unknown(
+        "rule = [{ name = 'a', check = 'mood' }]",
+        "rule 1 (`a`): unknown variant `mood`, expected one of `length`, `require`, `forbid`, `repeat`, `end-of-sequence`"
+    )]
+    #[case::stray(
+        "rule = [{ name = 'a', check = 'end-of-sequence', min = 3 }]",
+        "rule 1 (`a`): unknown field `min`, there are no fields"
+    )]
+    #[case::boundless("rule = [{ name = 'a', check = 'length' }]", "rule 1 (`a`): it needs `min` or `max`")]
+    #[case::crossed(
+        "rule = [{ name = 'a', check = 'length', min = 3, max = 2 }]",
+        "rule 1 (`a`): min 3 is above max 2"
+    )]
+    #[case::no_tokens(
+        "rule = [{ name = 'a', check = 'forbid', tokens = [] }]",
+        "rule 1 (`a`): `tokens` must name at least one token"
+    )]
+    #[case::negative(
+        "rule = [{ name = 'a', check = 'forbid', tokens = [-1] }]",
+        "rule 1 (`a`): invalid value: integer `-1`, expected u32"
+    )]
+    #[case::never(
+        "rule = [{ name = 'a', check = 'repeat', max = 0 }]",
+        "rule 1 (`a`): `length` and `max` must be at least 1"
+    )]
+    fn bad_rules_are_named(#[case] text: &str, #[case] message: &str) {
+        assert_eq!(Rules::from_toml(text).unwrap_err().to_string(), message);
+    }
+
+    #[test]
+    fn what_is_no_toml_or_json_is_told_with_its_place() {
+        let toml = Rules::from_toml("threshold = ").unwrap_err().to_string();
+        assert!(toml.starts_with("the rules are no TOML: TOML parse error at line 1"), "{toml}");
+        let json = Rules::from_json("{").unwrap_err().to_string();
+        assert!(json.starts_with("the rules are no JSON: EOF"), "{json}");
+        let missing = Rules::read(Path::new("no/such/rules.toml")).unwrap_err().to_string();
+        assert!(missing.starts_with("cannot read the rules no/such/rules.toml: "), "{missing}");
+    }
+}

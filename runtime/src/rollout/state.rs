@@ -1,0 +1,323 @@
+//! The six states of a rollout and the eight edges between them.
+
+use std::fmt;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use super::RolloutId;
+
+/// Where a rollout is in its life.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub enum State {
+    /// The slot holds no rollout.
+    Free,
+    /// Admitted; its prefix is being registered, or its first DECODE waits to be submitted.
+    PrefillReady,
+    /// A DECODE of it runs, or waits to be submitted.
+    Decoding,
+    /// A judge has its answer.
+    RewardPending,
+    /// Scored for the last time; its trajectory is being stored.
+    TrajectoryReady,
+    /// Stored, aborted or failed; its blocks are being given back.
+    Done,
+}
+
+impl State {
+    /// All states, in the order of a life.
+    pub const ALL: [State; 6] = [
+        State::Free,
+        State::PrefillReady,
+        State::Decoding,
+        State::RewardPending,
+        State::TrajectoryReady,
+        State::Done,
+    ];
+
+    /// Its name, as in reports and metrics.
+    pub const fn name(self) -> &'static str {
+        match self {
+            State::Free => "FREE",
+            State::PrefillReady => "PREFILL_READY",
+            State::Decoding => "DECODING",
+            State::RewardPending => "REWARD_PENDING",
+            State::TrajectoryReady => "TRAJECTORY_READY",
+            State::Done => "DONE",
+        }
+    }
+
+    /// Whether a rollout may go from here to `to`: one of the eight edges.
+    pub const fn leads_to(self, to: State) -> bool {
+        use State::{Decoding, Done, Free, PrefillReady, RewardPending, TrajectoryReady};
+        matches!(
+            (self, to),
+            (Free, PrefillReady)
+                | (PrefillReady, Decoding)
+                | (Decoding, RewardPending | Done)
+                | (RewardPending, TrajectoryReady | Decoding)
+                | (TrajectoryReady, Done)
+                | (Done, Free)
+        )
+    }
+
+    const fn from_bits(bits: u64) -> State {
+        State::ALL[(bits & 0xFF) as usize]
+    }
+}
+
+impl fmt::Display for State {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// Why a rollout did not change its state.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum TransitionError {
+    /// There is no such edge.
+    #[error("rollout {id} cannot go from {from} to {to}: no edge of the life of a rollout joins them")]
+    Illegal {
+        /// The rollout.
+        id: RolloutId,
+        /// Where it was said to be.
+        from: State,
+        /// Where it was to go.
+        to: State,
+    },
+    /// The rollout is elsewhere.
+    #[error("rollout {id} cannot go from {from} to {to}: it is {found}; somebody else has moved it")]
+    NotThere {
+        /// The rollout.
+        id: RolloutId,
+        /// Where it was said to be.
+        from: State,
+        /// Where it was to go.
+        to: State,
+        /// Where it is.
+        found: State,
+    },
+    /// The id is of a rollout that has ended.
+    #[error("rollout {id} has ended: its slot is at generation {generation}; drop what came for it")]
+    Stale {
+        /// The rollout.
+        id: RolloutId,
+        /// The generation that its slot is at.
+        generation: u32,
+    },
+    /// There is no such slot.
+    #[error("rollout {id} is none of this table, which has {slots} slots")]
+    Unknown {
+        /// The rollout.
+        id: RolloutId,
+        /// Slots of the table.
+        slots: usize,
+    },
+}
+
+/// The states of all slots. Any thread may look and move; each move is one compare-and-swap.
+///
+/// A slot's word holds its generation, in the high half, and its state: a move by an id of an earlier generation fails,
+/// however late it comes. Generations wrap after 2^30 lives of a slot, so an id must not be kept that long.
+#[derive(Debug)]
+pub struct StateTable {
+    words: Box<[AtomicU64]>,
+}
+
+/// Generations count below this, so that the two highest bits of an id are free for whoever carries it as a tag.
+pub const GENERATIONS: u32 = 1 << 30;
+
+impl StateTable {
+    /// A table of `slots` slots, all [`State::Free`].
+    pub fn new(slots: u32) -> StateTable {
+        StateTable { words: (0..slots).map(|_| AtomicU64::new(0)).collect() }
+    }
+
+    /// Slots of the table.
+    pub fn len(&self) -> usize {
+        self.words.len()
+    }
+
+    /// Whether it has none.
+    pub fn is_empty(&self) -> bool {
+        self.words.is_empty()
+    }
+
+    /// The id of the rollout that is in `slot`, or if it is free of the next that will be.
+    ///
+    /// # Panics
+    /// There is no such slot.
+    pub fn current(&self, slot: u32) -> RolloutId {
+        RolloutId::new(slot, (self.words[slot as usize].load(Ordering::Acquire) >> 32) as u32)
+    }
+
+    /// Where rollout `id` is.
+    ///
+    /// # Errors
+    /// `Stale` if it has ended, `Unknown` if it never was.
+    #[inline]
+    pub fn state(&self, id: RolloutId) -> Result<State, TransitionError> {
+        let word = self.word(id)?.load(Ordering::Acquire);
+        if (word >> 32) as u32 != id.generation() {
+            return Err(TransitionError::Stale { id, generation: (word >> 32) as u32 });
+        }
+        Ok(State::from_bits(word))
+    }
+
+    /// Moves rollout `id` along one edge. Leaving [`State::Done`] ends its generation.
+    ///
+    /// # Errors
+    /// `Illegal` if there is no such edge, `NotThere` if the rollout is in another state than `from`, `Stale` if it has
+    /// ended, `Unknown` if it never was. Nothing changes then.
+    #[inline]
+    pub fn advance(&self, id: RolloutId, from: State, to: State) -> Result<(), TransitionError> {
+        if !from.leads_to(to) {
+            return Err(TransitionError::Illegal { id, from, to });
+        }
+        let generation =
+            if to as u8 == State::Free as u8 { (id.generation() + 1) % GENERATIONS } else { id.generation() };
+        let word = |generation: u32, state: State| u64::from(generation) << 32 | state as u64;
+        // Release: who finds the new state finds what was done for it. Acquire: what others did in the old one.
+        self.word(id)?
+            .compare_exchange(
+                word(id.generation(), from),
+                word(generation, to),
+                Ordering::AcqRel,
+                Ordering::Acquire,
+            )
+            .map(drop)
+            .map_err(|found| self.refused(id, from, to, found))
+    }
+
+    #[inline]
+    fn word(&self, id: RolloutId) -> Result<&AtomicU64, TransitionError> {
+        self.words.get(id.slot() as usize).ok_or(TransitionError::Unknown { id, slots: self.words.len() })
+    }
+
+    #[cold]
+    fn refused(&self, id: RolloutId, from: State, to: State, found: u64) -> TransitionError {
+        let generation = (found >> 32) as u32;
+        if generation != id.generation() {
+            return TransitionError::Stale { id, generation };
+        }
+        TransitionError::NotThere { id, from, to, found: State::from_bits(found) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::thread;
+
+    use super::*;
+
+    /// The edges, as the field knows them.
+    const EDGES: [(State, State); 8] = [
+        (State::Free, State::PrefillReady),
+        (State::PrefillReady, State::Decoding),
+        (State::Decoding, State::RewardPending),
+        (State::Decoding, State::Done),
+        (State::RewardPending, State::TrajectoryReady),
+        (State::RewardPending, State::Decoding),
+        (State::TrajectoryReady, State::Done),
+        (State::Done, State::Free),
+    ];
+
+    /// A table whose slot 0 was moved to `state`.
+    fn table_in(state: State) -> (StateTable, RolloutId) {
+        use State::{Decoding, Done, Free, PrefillReady, RewardPending, TrajectoryReady};
+        let table = StateTable::new(1);
+        let id = table.current(0);
+        let way = [Free, PrefillReady, Decoding, RewardPending, TrajectoryReady, Done];
+        let steps = way.iter().position(|&at| at == state).unwrap();
+        for step in way[..=steps].windows(2) {
+            table.advance(id, step[0], step[1]).unwrap();
+        }
+        (table, id)
+    }
+
+    #[test]
+    fn exactly_the_eight_edges_are_legal() {
+        for from in State::ALL {
+            for to in State::ALL {
+                let (table, id) = table_in(from);
+                let legal = EDGES.contains(&(from, to));
+                let moved = table.advance(id, from, to);
+                assert_eq!(moved.is_ok(), legal, "{from} to {to}");
+                if !legal {
+                    let text = moved.unwrap_err().to_string();
+                    assert!(text.contains(&format!("from {from} to {to}")), "{text}");
+                    assert_eq!(table.state(id), Ok(from));
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_rollout_elsewhere_is_not_moved_and_the_error_says_where_it_is() {
+        let (table, id) = table_in(State::RewardPending);
+        let error = table.advance(id, State::Decoding, State::Done).unwrap_err();
+        assert_eq!(
+            error,
+            TransitionError::NotThere {
+                id,
+                from: State::Decoding,
+                to: State::Done,
+                found: State::RewardPending
+            }
+        );
+        assert_eq!(table.state(id), Ok(State::RewardPending));
+    }
+
+    #[test]
+    fn an_id_of_an_earlier_life_finds_nothing() {
+        let (table, old) = table_in(State::Done);
+        table.advance(old, State::Done, State::Free).unwrap();
+        let new = table.current(0);
+        assert_ne!(old, new);
+        table.advance(new, State::Free, State::PrefillReady).unwrap();
+        assert_eq!(table.state(old), Err(TransitionError::Stale { id: old, generation: 1 }));
+        assert!(table.advance(old, State::PrefillReady, State::Decoding).is_err());
+        assert_eq!(table.state(new), Ok(State::PrefillReady));
+        let stranger = RolloutId::new(1, 0);
+        assert_eq!(table.state(stranger), Err(TransitionError::Unknown { id: stranger, slots: 1 }));
+    }
+
+    #[test]
+    fn generations_wrap() {
+        let table = StateTable::new(1);
+        let last = RolloutId::new(0, GENERATIONS - 1);
+        table.words[0].store(last.to_bits() & !0xFFFF_FFFF | State::Done as u64, Ordering::Relaxed);
+        table.advance(last, State::Done, State::Free).unwrap();
+        assert_eq!(table.current(0).generation(), 0);
+    }
+
+    #[test]
+    fn of_many_threads_one_wins_each_edge() {
+        let table = Arc::new(StateTable::new(1));
+        let wins: u32 = (0..4)
+            .map(|_| {
+                let table = table.clone();
+                thread::spawn(move || {
+                    let mut wins = 0;
+                    for generation in 0..2000 {
+                        let id = RolloutId::new(0, generation);
+                        let life =
+                            [State::Free, State::PrefillReady, State::Decoding, State::Done, State::Free];
+                        for step in life.windows(2) {
+                            wins += u32::from(table.advance(id, step[0], step[1]).is_ok());
+                            // Whoever lost waits until somebody has moved on.
+                            while table.state(id) == Ok(step[0]) {
+                                std::hint::spin_loop();
+                            }
+                        }
+                    }
+                    wins
+                })
+            })
+            .collect::<Vec<_>>()
+            .into_iter()
+            .map(|thread| thread.join().unwrap())
+            .sum();
+        assert_eq!(wins, 2000 * 4);
+    }
+}

@@ -1,0 +1,268 @@
+//! Writing a log: groups of records, each group one write and one sync.
+
+use std::fs::{self, File, TryLockError};
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+use super::frame::{FILE_HEAD, MAX_TOKENS, RECORD_HEAD, file_head, seal};
+use super::read::{Damage, Piece, Scan, Torn};
+use super::volume::{Append, Disk, Volume};
+use super::{LogError, LogOptions, Sync, file_name, files};
+use crate::trajectory::record::{self, Finished};
+
+/// A log that is being written: the only writer of its directory.
+#[derive(Debug)]
+pub struct Log<V: Volume = Disk> {
+    volume: V,
+    directory: PathBuf,
+    options: LogOptions,
+    current: Option<Current<V::File>>,
+    /// Records that were appended and not yet written.
+    group: Vec<u8>,
+    /// Number of the next record.
+    next: u64,
+    /// Number of the first record that is not stored.
+    stored: u64,
+    /// Groups written.
+    groups: u64,
+    /// Why nothing more is taken.
+    dead: Option<String>,
+    /// Holds off other writers; the system lets go of it when the process ends, however it ends.
+    _lock: File,
+}
+
+/// The file that is being written.
+#[derive(Debug)]
+struct Current<F> {
+    path: PathBuf,
+    file: F,
+    /// Without the group.
+    bytes: u64,
+}
+
+/// What was found in a log's last file when it was opened for writing.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Recovery {
+    /// Number of the next record.
+    pub next: u64,
+    /// A write that had not come to its end, and was cut off.
+    pub torn: Option<Torn>,
+    /// Damage in the last file, which is left as it is; a new file is begun. [`Reader`](super::Reader) tells of all
+    /// files.
+    pub damage: Vec<Damage>,
+}
+
+impl Log {
+    /// Opens the log in `directory` for writing, or begins one.
+    ///
+    /// Of an older log only the last file is read. A torn write at its end is cut off. A damaged record is not: what was
+    /// stored is never deleted.
+    ///
+    /// # Errors
+    /// `Locked` if another log is open on it, `Version`, or `Io`.
+    pub fn open(directory: &Path, options: LogOptions) -> Result<(Self, Recovery), LogError> {
+        Self::open_on(Disk, directory, options)
+    }
+}
+
+impl<V: Volume> Log<V> {
+    /// As [`open`](Log::open), writing through `volume`.
+    ///
+    /// # Errors
+    /// As [`open`](Log::open).
+    pub fn open_on(
+        mut volume: V,
+        directory: &Path,
+        options: LogOptions,
+    ) -> Result<(Self, Recovery), LogError> {
+        fs::create_dir_all(directory).map_err(LogError::io("make the directory", directory))?;
+        let lock = lock(directory)?;
+        let mut recovery = Recovery::default();
+        let mut current = None;
+        if let Some((first, path)) = files(directory)?.pop() {
+            let mut scan = Scan::open(&path, first, true)?;
+            let mut bytes = scan.position();
+            while let Some(piece) = scan.read()? {
+                match piece {
+                    Piece::Record(_) => {}
+                    Piece::Damage(damage) => recovery.damage.push(damage),
+                    Piece::Torn(torn) => recovery.torn = Some(torn),
+                }
+                if recovery.torn.is_none() {
+                    bytes = scan.position();
+                }
+            }
+            recovery.next = scan.next;
+            if recovery.damage.is_empty() {
+                current = Some(reopen(&mut volume, path, bytes, first, options)?);
+            }
+        }
+        let next = recovery.next;
+        let log = Self {
+            volume,
+            directory: directory.to_owned(),
+            options,
+            current,
+            group: Vec::with_capacity(options.group_bytes),
+            next,
+            stored: next,
+            groups: 0,
+            dead: None,
+            _lock: lock,
+        };
+        Ok((log, recovery))
+    }
+
+    /// Adds a record to the group, and returns its number. It is stored once [`stored`](Self::stored) is above that.
+    ///
+    /// Writes the group first if it is full, or the record needs a new file.
+    ///
+    /// # Errors
+    /// `Record` if `tokens` is not what `finished` announces, or too long; the log goes on. `Io` or `Dead` if the log has
+    /// failed: nothing more is taken, and what is not stored by then may or may not be there.
+    pub fn append(&mut self, finished: &Finished, tokens: &[u32]) -> Result<u64, LogError> {
+        if tokens.len() != finished.answer_tokens as usize || tokens.len() > MAX_TOKENS {
+            let (rollout, announced) = (finished.rollout, finished.answer_tokens);
+            return Err(LogError::Record { rollout, tokens: tokens.len(), announced });
+        }
+        self.require_alive()?;
+        let frame = RECORD_HEAD + record::FIXED + 4 * tokens.len();
+        if !self.group.is_empty() && self.group.len() + frame > self.options.group_bytes {
+            self.commit()?;
+        }
+        let begun = self.current.as_ref().map_or(0, |current| current.bytes) + self.group.len() as u64;
+        if begun > FILE_HEAD as u64 && begun + frame as u64 > self.options.file_bytes {
+            self.commit()?;
+            self.current = None;
+        }
+        let start = self.group.len();
+        self.group.resize(start + RECORD_HEAD, 0);
+        record::encode(finished, tokens, &mut self.group);
+        seal(&mut self.group[start..], self.next);
+        self.next += 1;
+        Ok(self.next - 1)
+    }
+
+    /// Stores what has been appended: one write, and with [`Sync::EveryGroup`] one sync.
+    ///
+    /// # Errors
+    /// `Io` or `Dead`, as [`append`](Self::append).
+    pub fn commit(&mut self) -> Result<(), LogError> {
+        self.require_alive()?;
+        if self.group.is_empty() {
+            return Ok(());
+        }
+        let written = self.write_group();
+        if let Err(error) = &written {
+            // Not tried again: after a failed sync nobody knows what the disk has.
+            self.dead = Some(error.to_string());
+        }
+        written
+    }
+
+    fn write_group(&mut self) -> Result<(), LogError> {
+        let current = match &mut self.current {
+            Some(current) => current,
+            none => none.insert(begin(&mut self.volume, &self.directory, self.stored, self.options)?),
+        };
+        current.file.write_all(&self.group).map_err(LogError::io("write", &current.path))?;
+        if self.options.sync == Sync::EveryGroup {
+            current.file.sync().map_err(LogError::io("sync", &current.path))?;
+        }
+        current.bytes += self.group.len() as u64;
+        self.group.clear();
+        // One long record must not hold memory for ever.
+        self.group.shrink_to(self.options.group_bytes);
+        self.stored = self.next;
+        self.groups += 1;
+        Ok(())
+    }
+
+    /// Number of the first record that is not stored: all before it are.
+    pub fn stored(&self) -> u64 {
+        self.stored
+    }
+
+    /// Groups written since the log was opened.
+    pub fn groups(&self) -> u64 {
+        self.groups
+    }
+
+    /// How it is written.
+    pub fn options(&self) -> LogOptions {
+        self.options
+    }
+
+    /// Bytes that the next [`commit`](Self::commit) writes.
+    pub fn group_len(&self) -> usize {
+        self.group.len()
+    }
+
+    fn require_alive(&self) -> Result<(), LogError> {
+        match &self.dead {
+            None => Ok(()),
+            Some(reason) => Err(LogError::Dead { reason: reason.clone() }),
+        }
+    }
+}
+
+fn lock(directory: &Path) -> Result<File, LogError> {
+    let path = directory.join("lock");
+    let file = File::options()
+        .create(true)
+        .truncate(false)
+        .write(true)
+        .open(&path)
+        .map_err(LogError::io("open", &path))?;
+    match file.try_lock() {
+        Ok(()) => Ok(file),
+        Err(TryLockError::WouldBlock) => Err(LogError::Locked { directory: directory.to_owned() }),
+        Err(TryLockError::Error(source)) => Err(LogError::io("lock", &path)(source)),
+    }
+}
+
+/// Makes the file whose first record is number `first`. The file and its head are on disk before any record is.
+fn begin<V: Volume>(
+    volume: &mut V,
+    directory: &Path,
+    first: u64,
+    options: LogOptions,
+) -> Result<Current<V::File>, LogError> {
+    let path = directory.join(file_name(first));
+    let file = volume.create(&path).map_err(LogError::io("create", &path))?;
+    let mut current = Current { path, file, bytes: 0 };
+    write_head(&mut current, first)?;
+    if options.sync == Sync::EveryGroup {
+        volume.sync_directory(directory).map_err(LogError::io("sync the directory", directory))?;
+    }
+    Ok(current)
+}
+
+/// Goes on behind `bytes` bytes of an older file; fewer than a head means that it was made and never written.
+fn reopen<V: Volume>(
+    volume: &mut V,
+    path: PathBuf,
+    bytes: u64,
+    first: u64,
+    options: LogOptions,
+) -> Result<Current<V::File>, LogError> {
+    let file = volume.reopen(&path, bytes).map_err(LogError::io("reopen", &path))?;
+    let mut current = Current { path, file, bytes };
+    if bytes == 0 {
+        write_head(&mut current, first)?;
+    }
+    if options.sync == Sync::EveryGroup {
+        // What a killed writer left in the page cache counts as stored from here on.
+        current.file.sync().map_err(LogError::io("sync", &current.path))?;
+        if let Some(directory) = current.path.parent() {
+            volume.sync_directory(directory).map_err(LogError::io("sync the directory", directory))?;
+        }
+    }
+    Ok(current)
+}
+
+fn write_head<F: Append>(current: &mut Current<F>, first: u64) -> Result<(), LogError> {
+    current.file.write_all(&file_head(first)).map_err(LogError::io("write", &current.path))?;
+    current.bytes = FILE_HEAD as u64;
+    Ok(())
+}

@@ -1,0 +1,418 @@
+//! Reading a log: every whole record, and what is wrong with the rest.
+
+use std::fs::File;
+use std::io::{BufReader, Read};
+use std::path::{Path, PathBuf};
+
+use super::frame::{FILE_HEAD, FileHead, RECORD_HEAD, RECORD_MAGIC, RecordHead, read_file_head};
+use super::{LogError, MAX_NUMBER, files};
+use crate::trajectory::record::{self, Trajectory};
+
+/// What lies next in a log.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Piece {
+    /// A whole record.
+    Record(Trajectory),
+    /// Records that were there and cannot be read any more.
+    Damage(Damage),
+    /// A write that did not come to its end, behind the last whole record of the last file: nothing of it was ever stored.
+    Torn(Torn),
+}
+
+/// Records that were there and cannot be read any more.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{}: {bytes} bytes at offset {offset} are lost, {lost} record{} from number {number}: {kind}",
+        file.display(), if *lost == 1 { "" } else { "s" })]
+pub struct Damage {
+    /// The file.
+    pub file: PathBuf,
+    /// Byte in the file where reading failed.
+    pub offset: u64,
+    /// Bytes up to where reading goes on: the next whole record, or the end of the file.
+    pub bytes: u64,
+    /// Number of the first record that is lost.
+    pub number: u64,
+    /// How many are; 0 if nothing but the head of the file is, and at least as many if the damage ends the file.
+    pub lost: u64,
+    /// What was found.
+    pub kind: DamageKind,
+}
+
+/// How a record is damaged.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum DamageKind {
+    /// The file's head.
+    #[error("the head of the file does not match its checksum")]
+    FileHead,
+    /// The record's head.
+    #[error("no record begins there, or its head does not match its checksum")]
+    Head,
+    /// Head or payload.
+    #[error("the record does not match its checksum")]
+    Checksum,
+    /// The file ends within a record, and is not the last one.
+    #[error("the file ends within the record")]
+    CutOff,
+    /// The record before and the one behind are whole.
+    #[error("the numbers of the records leave a gap; is a file missing?")]
+    Gap,
+    /// Written by another version, or by somebody else.
+    #[error("the checksum is right, but {0}")]
+    Malformed(&'static str),
+}
+
+/// A write that did not come to its end.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Torn {
+    /// The file, which is the last one.
+    pub file: PathBuf,
+    /// Where the last whole record ends.
+    pub offset: u64,
+    /// Bytes behind it.
+    pub bytes: u64,
+}
+
+/// All of a log's pieces, in order. Memory is bounded by the longest record.
+///
+/// What is damaged is skipped: reading goes on at the next place where a whole record begins, which is sure as its head
+/// and its content have checksums of their own, and it must have a higher number.
+#[derive(Debug)]
+pub struct Reader {
+    files: std::vec::IntoIter<(u64, PathBuf)>,
+    scan: Option<Scan>,
+    /// Number of the next record, once a file has told the first one.
+    next: Option<u64>,
+}
+
+impl Reader {
+    /// The log in `directory`.
+    ///
+    /// # Errors
+    /// `Io` if the directory cannot be read, `NoLog` if there is none in it.
+    pub fn open(directory: &Path) -> Result<Self, LogError> {
+        let files = files(directory)?;
+        if files.is_empty() {
+            return Err(LogError::NoLog { directory: directory.to_owned() });
+        }
+        Ok(Self { files: files.into_iter(), scan: None, next: None })
+    }
+
+    /// Reads on. After an error there is nothing more.
+    ///
+    /// # Errors
+    /// `Io`, or `Version`.
+    fn read(&mut self) -> Result<Option<Piece>, LogError> {
+        loop {
+            if self.scan.is_none() {
+                let Some((first, path)) = self.files.next() else { return Ok(None) };
+                let last = self.files.as_slice().is_empty();
+                self.scan = Some(Scan::open(&path, self.next.unwrap_or(first), last)?);
+            }
+            let Some(scan) = &mut self.scan else { continue };
+            match scan.read()? {
+                Some(piece) => return Ok(Some(piece)),
+                None => {
+                    self.next = Some(scan.next);
+                    self.scan = None;
+                }
+            }
+        }
+    }
+
+    /// Reads the whole log and adds it up.
+    ///
+    /// # Errors
+    /// `Io`, or `Version`.
+    pub fn verify(self) -> Result<Verified, LogError> {
+        self.verify_each(|_| Ok(()))
+    }
+
+    /// The same, and hands every whole record to `each`.
+    ///
+    /// # Errors
+    /// `Io` or `Version`, or the first that `each` returns.
+    pub fn verify_each<E: From<LogError>>(
+        self,
+        mut each: impl FnMut(Trajectory) -> Result<(), E>,
+    ) -> Result<Verified, E> {
+        let mut verified = Verified { files: self.files.len(), ..Verified::default() };
+        for piece in self {
+            match piece? {
+                Piece::Record(trajectory) => {
+                    verified.records += 1;
+                    verified.tokens += trajectory.tokens.len() as u64;
+                    verified.bytes += (RECORD_HEAD + record::FIXED + 4 * trajectory.tokens.len()) as u64;
+                    each(trajectory)?;
+                }
+                Piece::Damage(damage) => verified.damage.push(damage),
+                Piece::Torn(torn) => verified.torn = Some(torn),
+            }
+        }
+        Ok(verified)
+    }
+}
+
+impl Iterator for Reader {
+    type Item = Result<Piece, LogError>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        let read = self.read();
+        if read.is_err() {
+            self.files = vec![].into_iter();
+            self.scan = None;
+        }
+        read.transpose()
+    }
+}
+
+/// What a log holds.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Verified {
+    /// Files.
+    pub files: usize,
+    /// Whole records.
+    pub records: u64,
+    /// Tokens in them.
+    pub tokens: u64,
+    /// Bytes of them, frames included.
+    pub bytes: u64,
+    /// What is lost.
+    pub damage: Vec<Damage>,
+    /// What was never stored.
+    pub torn: Option<Torn>,
+}
+
+/// One file.
+#[derive(Debug)]
+pub(super) struct Scan {
+    path: PathBuf,
+    file: BufReader<File>,
+    /// As it was when the file was opened: a writer may be appending.
+    bytes: u64,
+    /// Where the next frame begins.
+    position: u64,
+    /// Where the file stands.
+    cursor: u64,
+    /// Number of the next record.
+    pub next: u64,
+    /// Whether it is the log's last file, in which a write may have been cut off.
+    last: bool,
+    payload: Vec<u8>,
+    /// Whether the head was looked at.
+    begun: bool,
+    /// A record that stands behind a damage.
+    behind: Option<Trajectory>,
+}
+
+/// What one attempt to read a frame found.
+enum Frame {
+    End,
+    Record(Trajectory),
+    /// A frame that is whole as far as its checksum can tell, up to its end.
+    Malformed(&'static str, u64),
+    /// The file ends before the frame does, or there are but zeros.
+    Cut,
+    Bad(DamageKind),
+}
+
+impl Scan {
+    /// The file at `path`, whose records follow on `next` - 1.
+    pub fn open(path: &Path, next: u64, last: bool) -> Result<Self, LogError> {
+        let file = File::open(path).map_err(LogError::io("open", path))?;
+        let bytes = file.metadata().map_err(LogError::io("look at", path))?.len();
+        Ok(Self {
+            path: path.to_owned(),
+            file: BufReader::with_capacity(1 << 16, file),
+            bytes,
+            position: 0,
+            cursor: 0,
+            next,
+            last,
+            payload: vec![],
+            begun: false,
+            behind: None,
+        })
+    }
+
+    /// Where the last frame that was read ends.
+    pub fn position(&self) -> u64 {
+        self.position
+    }
+
+    /// The next piece; `None` at the end.
+    pub fn read(&mut self) -> Result<Option<Piece>, LogError> {
+        if let Some(trajectory) = self.behind.take() {
+            return Ok(Some(Piece::Record(trajectory)));
+        }
+        if !std::mem::replace(&mut self.begun, true)
+            && let Some(piece) = self.read_head()?
+        {
+            return Ok(Some(piece));
+        }
+        let (start, expected) = (self.position, self.next);
+        match self.frame_at(start)? {
+            Frame::End => Ok(None),
+            Frame::Record(trajectory) => {
+                let number = trajectory.number;
+                if number == expected {
+                    return Ok(Some(self.accept(trajectory)));
+                }
+                self.behind = Some(trajectory);
+                self.next = number + 1;
+                Ok(Some(self.damage(DamageKind::Gap, start, start, expected, number - expected)))
+            }
+            Frame::Malformed(why, end) => {
+                self.position = end;
+                self.next = expected + 1;
+                Ok(Some(self.damage(DamageKind::Malformed(why), start, end, expected, 1)))
+            }
+            Frame::Cut if self.last => {
+                self.position = self.bytes;
+                Ok(Some(Piece::Torn(Torn {
+                    file: self.path.clone(),
+                    offset: start,
+                    bytes: self.bytes - start,
+                })))
+            }
+            Frame::Cut => self.resume(DamageKind::CutOff, start).map(Some),
+            Frame::Bad(kind) => self.resume(kind, start).map(Some),
+        }
+    }
+
+    /// The head of the file, if something is wrong with it.
+    fn read_head(&mut self) -> Result<Option<Piece>, LogError> {
+        let mut head = [0; FILE_HEAD];
+        let whole = self.bytes >= FILE_HEAD as u64;
+        if whole {
+            self.read_at(0, &mut head)?;
+        }
+        if self.last && (!whole || head == [0; FILE_HEAD] && self.zeros_from(0)?) {
+            // Made, but not yet written.
+            self.position = self.bytes;
+            let torn = Torn { file: self.path.clone(), offset: 0, bytes: self.bytes };
+            return Ok((self.bytes > 0).then_some(Piece::Torn(torn)));
+        }
+        match read_file_head(&head) {
+            FileHead::First(first) if (self.next..MAX_NUMBER).contains(&first) => {
+                let expected = std::mem::replace(&mut self.next, first);
+                self.position = FILE_HEAD as u64;
+                let gap = first - expected;
+                Ok((gap > 0).then(|| self.damage(DamageKind::Gap, 0, 0, expected, gap)))
+            }
+            FileHead::Version(found) => Err(LogError::Version { path: self.path.clone(), found }),
+            _ => self.resume(DamageKind::FileHead, 0).map(Some),
+        }
+    }
+
+    fn accept(&mut self, trajectory: Trajectory) -> Piece {
+        self.next = trajectory.number + 1;
+        Piece::Record(trajectory)
+    }
+
+    fn damage(&self, kind: DamageKind, start: u64, end: u64, number: u64, lost: u64) -> Piece {
+        let file = self.path.clone();
+        Piece::Damage(Damage { file, offset: start, bytes: end - start, number, lost, kind })
+    }
+
+    /// Goes on at the next whole record behind `start`, and says what lies between.
+    fn resume(&mut self, kind: DamageKind, start: u64) -> Result<Piece, LogError> {
+        let expected = self.next;
+        let mut from = start + 1;
+        while let Some(candidate) = self.find_magic(from)? {
+            // Its number is not below the one expected, or it is no record that stands here by right.
+            if let Frame::Record(trajectory) = self.frame_at(candidate)? {
+                let number = trajectory.number;
+                self.next = number + 1;
+                self.behind = Some(trajectory);
+                return Ok(self.damage(kind, start, candidate, expected, number - expected));
+            }
+            from = candidate + 1;
+        }
+        self.position = self.bytes;
+        self.next = expected + 1;
+        Ok(self.damage(kind, start, self.bytes, expected, 1))
+    }
+
+    /// Reads the frame at `start`, and stands behind it if it is a record.
+    fn frame_at(&mut self, start: u64) -> Result<Frame, LogError> {
+        let left = self.bytes - start;
+        if left == 0 {
+            return Ok(Frame::End);
+        }
+        let mut head = [0; RECORD_HEAD];
+        let there = left.min(RECORD_HEAD as u64) as usize;
+        self.read_at(start, &mut head[..there])?;
+        if there < RECORD_HEAD {
+            let begun = there.min(RECORD_MAGIC.len());
+            let cut = head[..begun] == RECORD_MAGIC[..begun] || head == [0; RECORD_HEAD];
+            return Ok(if cut { Frame::Cut } else { Frame::Bad(DamageKind::Head) });
+        }
+        let Some(record) = RecordHead::read(&head) else {
+            // A file system may have made room for what it never wrote.
+            let zeros = head == [0; RECORD_HEAD] && self.zeros_from(start)?;
+            return Ok(if zeros { Frame::Cut } else { Frame::Bad(DamageKind::Head) });
+        };
+        if !(self.next..MAX_NUMBER).contains(&record.number) {
+            return Ok(Frame::Bad(DamageKind::Head));
+        }
+        let end = start + RECORD_HEAD as u64 + u64::from(record.payload);
+        if end > self.bytes {
+            return Ok(Frame::Cut);
+        }
+        let mut payload = std::mem::take(&mut self.payload);
+        payload.resize(record.payload as usize, 0);
+        let read = self.read_at(start + RECORD_HEAD as u64, &mut payload);
+        let frame = read.map(|()| match record.matches(&payload) {
+            false => Frame::Bad(DamageKind::Checksum),
+            true => match record::decode(record.number, &payload) {
+                Err(why) => Frame::Malformed(why, end),
+                Ok(trajectory) => {
+                    self.position = end;
+                    Frame::Record(trajectory)
+                }
+            },
+        });
+        self.payload = payload;
+        frame
+    }
+
+    fn zeros_from(&mut self, start: u64) -> Result<bool, LogError> {
+        let mut chunk = [0; 4096];
+        let mut at = start;
+        while at < self.bytes {
+            let count = chunk.len().min((self.bytes - at) as usize);
+            self.read_at(at, &mut chunk[..count])?;
+            if chunk[..count].iter().any(|&byte| byte != 0) {
+                return Ok(false);
+            }
+            at += count as u64;
+        }
+        Ok(true)
+    }
+
+    /// Where a record may begin, from `start` on.
+    fn find_magic(&mut self, start: u64) -> Result<Option<u64>, LogError> {
+        let mut chunk = [0; 4096];
+        let mut at = start;
+        while at + RECORD_MAGIC.len() as u64 <= self.bytes {
+            let count = chunk.len().min((self.bytes - at) as usize);
+            self.read_at(at, &mut chunk[..count])?;
+            if let Some(found) =
+                chunk[..count].windows(RECORD_MAGIC.len()).position(|bytes| bytes == RECORD_MAGIC)
+            {
+                return Ok(Some(at + found as u64));
+            }
+            at += (count - RECORD_MAGIC.len() + 1) as u64;
+        }
+        Ok(None)
+    }
+
+    fn read_at(&mut self, at: u64, out: &mut [u8]) -> Result<(), LogError> {
+        let path = &self.path;
+        // Within the buffer this costs nothing; a file's offsets fit 63 bits.
+        let moved = self.file.seek_relative(at as i64 - self.cursor as i64);
+        let read = moved.and_then(|()| self.file.read_exact(out));
+        self.cursor = at + out.len() as u64;
+        read.map_err(LogError::io("read", path))
+    }
+}

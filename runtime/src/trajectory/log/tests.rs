@@ -1,0 +1,540 @@
+//! The log under torn writes, full disks, flipped bits and lost power.
+
+use std::collections::HashMap;
+use std::fs;
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
+
+use doorbell_host::contract::PREFIX_NONE;
+use proptest::prelude::*;
+use tempfile::tempdir;
+
+use super::*;
+use crate::rollout::RolloutId;
+use crate::trajectory::{Finished, Outcome, Trajectory, record};
+
+/// Trajectory number `k`, of `tokens` tokens.
+fn trajectory(number: u64, tokens: usize) -> Trajectory {
+    let word = number as u32;
+    Trajectory {
+        number,
+        finished: Finished {
+            rollout: RolloutId::new(word % 7, word / 7),
+            request: number / 4,
+            member: word % 4,
+            device_rollout: word,
+            seed: !word,
+            prefix_id: if word.is_multiple_of(3) { PREFIX_NONE } else { word % 5 },
+            prefix_hash: number << 40,
+            prompt_tokens: 100 + word,
+            answer_tokens: tokens as u32,
+            score: 1000 * word,
+            segments: 1 + word % 9,
+            outcome: Outcome::ALL[number as usize % 4],
+            shard: 0,
+            offset: 0,
+        },
+        tokens: (0..tokens as u32).map(|k| k.wrapping_mul(0x9E37_79B9) ^ word).collect(),
+    }
+}
+
+fn append<V: Volume>(log: &mut Log<V>, number: u64, tokens: usize) -> Result<u64, LogError> {
+    let trajectory = trajectory(number, tokens);
+    log.append(&trajectory.finished, &trajectory.tokens)
+}
+
+fn small() -> LogOptions {
+    LogOptions { sync: Sync::EveryGroup, file_bytes: 1000, group_bytes: 400, group_delay: Duration::ZERO }
+}
+
+/// Lengths of the trajectories that tests write.
+fn length(number: u64) -> usize {
+    (number as usize * 7) % 23
+}
+
+/// A log of `count` trajectories in groups of up to three, and its files.
+fn written(directory: &Path, count: u64, options: LogOptions) -> Vec<PathBuf> {
+    let (mut log, recovery) = Log::open(directory, options).unwrap();
+    for number in recovery.next..recovery.next + count {
+        assert_eq!(append(&mut log, number, length(number)).unwrap(), number);
+        if number % 3 == 2 {
+            log.commit().unwrap();
+            assert_eq!(log.stored(), number + 1);
+        }
+    }
+    log.commit().unwrap();
+    files(directory).unwrap().into_iter().map(|(_, path)| path).collect()
+}
+
+fn pieces(directory: &Path) -> Vec<Piece> {
+    Reader::open(directory).unwrap().collect::<Result<_, _>>().unwrap()
+}
+
+/// The numbers of the whole records, each of which must be right.
+fn whole(pieces: &[Piece]) -> Vec<u64> {
+    pieces
+        .iter()
+        .filter_map(|piece| match piece {
+            Piece::Record(found) => {
+                assert_eq!(*found, trajectory(found.number, length(found.number)));
+                Some(found.number)
+            }
+            _ => None,
+        })
+        .collect()
+}
+
+fn damage(pieces: &[Piece]) -> Vec<Damage> {
+    let damage = |piece: &Piece| match piece {
+        Piece::Damage(damage) => Some(damage.clone()),
+        _ => None,
+    };
+    pieces.iter().filter_map(damage).collect()
+}
+
+#[test]
+fn what_is_committed_is_read_across_files_and_runs() {
+    let directory = tempdir().unwrap();
+    assert!(matches!(Reader::open(directory.path()), Err(LogError::NoLog { .. })));
+    for run in 1..=3 {
+        let files = written(directory.path(), 20, small());
+        assert!(files.len() > 2 * run, "files are rotated by size");
+        for file in &files {
+            assert!(file.metadata().unwrap().len() <= 1000, "{}", file.display());
+        }
+        let pieces = pieces(directory.path());
+        assert_eq!(whole(&pieces), (0..20 * run as u64).collect::<Vec<_>>());
+        assert_eq!(pieces.len(), 20 * run, "nothing else");
+    }
+    let verified = Reader::open(directory.path()).unwrap().verify().unwrap();
+    let bytes: u64 =
+        files(directory.path()).unwrap().iter().map(|(_, path)| path.metadata().unwrap().len()).sum();
+    assert_eq!((verified.records, verified.torn, verified.damage.len()), (60, None, 0));
+    assert_eq!(verified.bytes + verified.files as u64 * frame::FILE_HEAD as u64, bytes);
+    assert_eq!(verified.tokens, (0..60).map(|number| length(number) as u64).sum::<u64>());
+}
+
+#[test]
+fn nothing_is_stored_before_its_group_is() {
+    let directory = tempdir().unwrap();
+    let (mut log, _) = Log::open(directory.path(), small()).unwrap();
+    append(&mut log, 0, 0).unwrap();
+    assert_eq!((log.stored(), log.groups()), (0, 0));
+    log.commit().unwrap();
+    log.commit().unwrap();
+    assert_eq!((log.stored(), log.groups()), (1, 1), "an empty group is none");
+    // A group that is full is written by the next append.
+    for number in 1..=5 {
+        append(&mut log, number, 0).unwrap();
+    }
+    assert_eq!((log.stored(), log.groups()), (5, 2));
+}
+
+#[test]
+fn a_record_longer_than_a_file_has_one_of_its_own() {
+    let directory = tempdir().unwrap();
+    let (mut log, _) = Log::open(directory.path(), small()).unwrap();
+    for (number, tokens) in [(0, 3), (1, 5000), (2, 3)] {
+        append(&mut log, number, tokens).unwrap();
+    }
+    log.commit().unwrap();
+    let files: Vec<u64> = files(directory.path()).unwrap().iter().map(|file| file.0).collect();
+    assert_eq!(files, [0, 1, 2]);
+    let found = pieces(directory.path());
+    assert!(matches!(&found[1], Piece::Record(found) if *found == trajectory(1, 5000)));
+}
+
+#[test]
+fn a_record_that_announces_something_else_is_refused_and_the_log_goes_on() {
+    let directory = tempdir().unwrap();
+    let (mut log, _) = Log::open(directory.path(), small()).unwrap();
+    let error = log.append(&trajectory(0, 3).finished, &[1, 2]).unwrap_err().to_string();
+    assert_eq!(
+        error,
+        "the record of rollout 0.0 has 2 tokens and announces 3: both must be the same, and at most 268435456"
+    );
+    append(&mut log, 0, 0).unwrap();
+    log.commit().unwrap();
+    assert_eq!(whole(&pieces(directory.path())), [0]);
+}
+
+#[test]
+fn a_directory_has_one_writer() {
+    let directory = tempdir().unwrap();
+    let (log, _) = Log::open(directory.path(), small()).unwrap();
+    let error = Log::open(directory.path(), small()).unwrap_err();
+    assert!(matches!(error, LogError::Locked { .. }), "{error}");
+    drop(log);
+    Log::open(directory.path(), small()).unwrap();
+}
+
+#[test]
+fn another_version_is_told_and_left_alone() {
+    let directory = tempdir().unwrap();
+    let files = written(directory.path(), 2, small());
+    let mut bytes = fs::read(&files[0]).unwrap();
+    bytes[8] = 2;
+    let check = crc32c::crc32c(&bytes[..28]);
+    bytes[28..32].copy_from_slice(&check.to_le_bytes());
+    fs::write(&files[0], &bytes).unwrap();
+    let error = Log::open(directory.path(), small()).unwrap_err();
+    assert!(matches!(error, LogError::Version { found: 2, .. }), "{error}");
+    let mut reader = Reader::open(directory.path()).unwrap();
+    assert!(matches!(reader.next(), Some(Err(LogError::Version { found: 2, .. }))));
+    assert!(reader.next().is_none());
+    assert_eq!(fs::read(&files[0]).unwrap(), bytes);
+}
+
+#[test]
+fn a_missing_file_is_a_gap() {
+    let directory = tempdir().unwrap();
+    let files = written(directory.path(), 9, LogOptions { file_bytes: 0, ..small() });
+    assert_eq!(files.len(), 9);
+    fs::remove_file(&files[4]).unwrap();
+    fs::remove_file(&files[0]).unwrap();
+    let pieces = pieces(directory.path());
+    assert_eq!(whole(&pieces), [1, 2, 3, 5, 6, 7, 8], "the oldest may be deleted");
+    let [damage] = &damage(&pieces)[..] else { panic!("{pieces:?}") };
+    assert_eq!((damage.number, damage.lost, damage.kind), (4, 1, DamageKind::Gap));
+}
+
+/// Files that no log made: nothing hangs, nothing panics, and what is a record is read.
+#[test]
+fn foreign_files_are_told_or_passed_over() {
+    for content in [&b""[..], b"short", &[0; 32], &[0xFF; 5000]] {
+        let directory = tempdir().unwrap();
+        let files = written(directory.path(), 6, LogOptions { file_bytes: 0, ..small() });
+        fs::write(&files[2], content).unwrap();
+        let found = pieces(directory.path());
+        assert_eq!(whole(&found), [0, 1, 3, 4, 5]);
+        let [damage] = &damage(&found)[..] else { panic!("{found:?}") };
+        assert_eq!((&damage.file, damage.number, damage.lost), (&files[2], 2, 1));
+        for name in [
+            "notes.txt",
+            "7.trajectories",
+            "99999999999999999999.trajectories",
+            "18446744073709551615.trajectories",
+        ] {
+            fs::write(directory.path().join(name), content).unwrap();
+        }
+        assert_eq!(pieces(directory.path()), found);
+        assert_eq!(Log::open(directory.path(), small()).unwrap().1.next, 6);
+    }
+}
+
+/// Every cut of the last file: nothing that lies before it is lost, the rest is cut off and told, and the log goes on.
+#[test]
+fn a_torn_tail_is_cut_off_wherever_it_is_torn() {
+    let directory = tempdir().unwrap();
+    let files = written(directory.path(), 24, small());
+    let last = files.last().unwrap();
+    let bytes = fs::read(last).unwrap();
+    let before: Vec<u64> = whole(&pieces(directory.path()));
+    let mut ends = vec![];
+    // Where a record begins, a file system may have left zeros, too.
+    let first = self::files(directory.path()).unwrap().last().unwrap().0 as usize;
+    let mut borders = vec![0, frame::FILE_HEAD];
+    for number in first..before.len() {
+        let frame = frame::RECORD_HEAD + record::FIXED + 4 * length(number as u64);
+        borders.push(borders.last().unwrap() + frame);
+    }
+    assert_eq!(borders.last(), Some(&bytes.len()));
+    for cut in (0..bytes.len()).rev() {
+        for zeros in [0, 50] {
+            if zeros > 0 && !borders.contains(&cut) {
+                continue;
+            }
+            fs::write(last, [&bytes[..cut], &vec![0; zeros]].concat()).unwrap();
+            let pieces = pieces(directory.path());
+            assert_eq!(damage(&pieces), [], "cut at {cut}, {zeros} zeros");
+            let kept = whole(&pieces);
+            assert_eq!(kept, before[..kept.len()]);
+            ends.push(kept.len());
+            let told = pieces.into_iter().find_map(|piece| match piece {
+                Piece::Torn(torn) => Some(torn),
+                _ => None,
+            });
+            let (log, recovery) = Log::open(directory.path(), small()).unwrap();
+            drop(log);
+            assert_eq!(recovery.torn, told);
+            assert_eq!(recovery.next, kept.len() as u64);
+            let left = told.as_ref().map_or(cut + zeros, |torn| torn.offset as usize);
+            assert_eq!(left + told.map_or(0, |torn| torn.bytes as usize), cut + zeros);
+            // What is appended next is read behind what was kept.
+            written(directory.path(), 1, small());
+            assert_eq!(whole(&self::pieces(directory.path())).len(), kept.len() + 1);
+            for (_, path) in self::files(directory.path()).unwrap() {
+                if path > *last {
+                    fs::remove_file(path).unwrap();
+                }
+            }
+        }
+    }
+    ends.sort_unstable();
+    ends.dedup();
+    assert!(ends.len() > 2, "records were cut away one by one: {ends:?}");
+}
+
+/// Every bit of a log: what is flipped is told with file, offset and number; nothing wrong is read, and nothing else is
+/// lost. Opening deletes nothing.
+#[test]
+fn a_flipped_bit_is_told_and_costs_one_record() {
+    let directory = tempdir().unwrap();
+    let files = written(directory.path(), 12, small());
+    assert!(files.len() >= 2);
+    for file in &files {
+        let bytes = fs::read(file).unwrap();
+        for at in 0..bytes.len() {
+            let mut flipped = bytes.clone();
+            flipped[at] ^= 1 << (at % 8);
+            fs::write(file, &flipped).unwrap();
+            let result: Result<Vec<Piece>, LogError> = Reader::open(directory.path()).unwrap().collect();
+            let pieces = result.unwrap();
+            let [damage] = &damage(&pieces)[..] else {
+                panic!("byte {at} of {}: {pieces:#?}", file.display())
+            };
+            assert_eq!(damage.file, *file);
+            let span = damage.offset..damage.offset + damage.bytes;
+            assert!(span.contains(&(at as u64)), "byte {at}: {damage}");
+            let kept = whole(&pieces);
+            assert_eq!(damage.lost, u64::from(at >= frame::FILE_HEAD), "byte {at}: {damage}");
+            assert_eq!(kept.len() as u64, 12 - damage.lost, "byte {at}: {damage}");
+            assert!(damage.lost == 0 || !kept.contains(&damage.number));
+            if file == files.last().unwrap() {
+                let (log, recovery) = Log::open(directory.path(), small()).unwrap();
+                drop(log);
+                assert_eq!(
+                    (&recovery.damage[..], recovery.torn, recovery.next),
+                    (&[damage.clone()][..], None, 12)
+                );
+                assert_eq!(fs::read(file).unwrap(), flipped, "what was stored is never deleted");
+            }
+        }
+        fs::write(file, &bytes).unwrap();
+    }
+}
+
+#[test]
+fn a_log_goes_on_in_a_new_file_behind_damage() {
+    let directory = tempdir().unwrap();
+    let files = written(directory.path(), 3, small());
+    let mut bytes = fs::read(&files[0]).unwrap();
+    let last = bytes.len() - 1;
+    bytes[last] ^= 1;
+    fs::write(&files[0], &bytes).unwrap();
+    let now = written(directory.path(), 3, small());
+    assert!(now.len() > files.len());
+    let pieces = pieces(directory.path());
+    assert_eq!(whole(&pieces), [0, 1, 3, 4, 5], "the damaged number is not given again");
+    assert_eq!(damage(&pieces).len(), 1);
+    assert_eq!(fs::read(&files[0]).unwrap(), bytes);
+}
+
+/// A disk with a page cache, and what can go wrong with it.
+#[derive(Clone, Default)]
+struct Flaky(Arc<Mutex<State>>);
+
+#[derive(Default)]
+struct State {
+    files: HashMap<PathBuf, Contents>,
+    /// Most bytes that one write takes.
+    shortest: usize,
+    /// Bytes that may still be written before the disk is full.
+    space: Option<usize>,
+    /// Syncs that may still be done before one fails.
+    syncs: Option<usize>,
+}
+
+#[derive(Default)]
+struct Contents {
+    written: Vec<u8>,
+    /// How much of it is on disk for sure.
+    durable: usize,
+    /// Whether the directory knows the file for sure.
+    listed: bool,
+}
+
+struct FlakyFile(Flaky, PathBuf);
+
+impl Flaky {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.0.lock().unwrap()
+    }
+
+    /// Writes to `directory` what is there when the power fails: what was synced, and of the rest what `luck` says.
+    fn lose_power(&self, directory: &Path, mut luck: impl FnMut() -> u64) {
+        for (path, contents) in &self.state().files {
+            if !contents.listed && luck() % 2 == 0 {
+                continue;
+            }
+            let mut bytes = contents.written.clone();
+            // Pages behind what is durable were written, or not, or have only their place.
+            let kept = contents.durable + luck() as usize % (bytes.len() - contents.durable + 1);
+            match luck() % 3 {
+                0 => bytes.truncate(kept),
+                1 => bytes[kept..].fill(0),
+                _ => {}
+            }
+            fs::write(directory.join(path.file_name().unwrap()), bytes).unwrap();
+        }
+    }
+}
+
+impl Volume for Flaky {
+    type File = FlakyFile;
+
+    fn create(&mut self, path: &Path) -> io::Result<FlakyFile> {
+        let old = self.state().files.insert(path.to_owned(), Contents::default());
+        assert!(old.is_none(), "a file is made once");
+        Ok(FlakyFile(self.clone(), path.to_owned()))
+    }
+
+    fn reopen(&mut self, path: &Path, bytes: u64) -> io::Result<FlakyFile> {
+        let mut written = fs::read(path)?;
+        written.truncate(bytes as usize);
+        let contents = Contents { durable: written.len(), written, listed: true };
+        self.state().files.insert(path.to_owned(), contents);
+        Ok(FlakyFile(self.clone(), path.to_owned()))
+    }
+
+    fn sync_directory(&mut self, _: &Path) -> io::Result<()> {
+        self.state().files.values_mut().for_each(|contents| contents.listed = true);
+        Ok(())
+    }
+}
+
+impl Write for FlakyFile {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let mut state = self.0.state();
+        let mut count = bytes.len();
+        if state.shortest > 0 {
+            count = count.min(state.shortest);
+        }
+        if let Some(space) = &mut state.space {
+            count = count.min(*space);
+            *space -= count;
+            if count == 0 {
+                return Err(io::ErrorKind::StorageFull.into());
+            }
+        }
+        state.files.get_mut(&self.1).unwrap().written.extend_from_slice(&bytes[..count]);
+        Ok(count)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl Append for FlakyFile {
+    fn sync(&mut self) -> io::Result<()> {
+        let mut state = self.0.state();
+        match &mut state.syncs {
+            Some(0) => return Err(io::Error::other("the disk has died")),
+            Some(left) => *left -= 1,
+            None => {}
+        }
+        let contents = state.files.get_mut(&self.1).unwrap();
+        contents.durable = contents.written.len();
+        Ok(())
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 300, ..ProptestConfig::default() })]
+
+    /// The log is written through a disk that takes short writes, fills up or dies, loses power, and comes back. What was
+    /// reported as stored is there; what is there is right.
+    #[test]
+    fn what_was_stored_survives_a_bad_disk_and_the_loss_of_power(
+        rounds in prop::collection::vec(
+            (1u64..30, 0usize..50, prop::option::of(0usize..4000), prop::option::of(0usize..12)), 1..4),
+        commits in 1u64..6,
+        file_bytes in 100u64..2000,
+        seed in any::<u64>(),
+    ) {
+        let directory = tempdir().unwrap();
+        let options = LogOptions { file_bytes, ..small() };
+        let mut stored = vec![];
+        let mut random = seed;
+        for (count, shortest, space, syncs) in rounds {
+            let disk = Flaky::default();
+            *disk.state() = State { shortest, space, syncs, ..State::default() };
+            if let Ok((mut log, recovery)) = Log::open_on(disk.clone(), directory.path(), options) {
+                let first = recovery.next;
+                let mut failed = None;
+                for number in first..first + count {
+                    let mut result = append(&mut log, number, length(number)).map(drop);
+                    if result.is_ok() && number % commits == 0 {
+                        result = log.commit();
+                    }
+                    if let Err(error) = result {
+                        failed = Some(error);
+                        break;
+                    }
+                }
+                if let Some(error) = failed {
+                    let io = matches!(error, LogError::Io { .. });
+                    prop_assert!(io, "{}", error);
+                    let again = [append(&mut log, 999, 1).map(drop), log.commit()];
+                    let dead = again.iter().all(|result| matches!(result, Err(LogError::Dead { .. })));
+                    prop_assert!(dead, "{:?}", again);
+                }
+                stored.extend(first..log.stored());
+            }
+            disk.lose_power(directory.path(), || {
+                random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+                random >> 33
+            });
+            if stored.is_empty() && files(directory.path()).unwrap().is_empty() {
+                continue;
+            }
+            let pieces = pieces(directory.path());
+            let kept = whole(&pieces);
+            prop_assert!(stored.iter().all(|number| kept.contains(number)), "{stored:?} in {kept:?}");
+            // Half a group that was never stored may be told as damage, but nothing that was.
+            for damage in damage(&pieces) {
+                let lost = damage.number..damage.number + damage.lost;
+                prop_assert!(!stored.iter().any(|number| lost.contains(number)), "{}", damage);
+            }
+        }
+    }
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn a_full_disk_is_a_typed_error_that_says_what_to_do() {
+    /// Every file is the device that is always full.
+    struct Full;
+
+    impl Volume for Full {
+        type File = fs::File;
+
+        fn create(&mut self, _: &Path) -> io::Result<fs::File> {
+            fs::File::options().write(true).open("/dev/full")
+        }
+
+        fn reopen(&mut self, _: &Path, _: u64) -> io::Result<fs::File> {
+            unreachable!("nothing is there")
+        }
+
+        fn sync_directory(&mut self, _: &Path) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    let directory = tempdir().unwrap();
+    let (mut log, _) = Log::open_on(Full, directory.path(), small()).unwrap();
+    append(&mut log, 0, 1).unwrap();
+    let error = log.commit().unwrap_err().to_string();
+    assert!(error.contains("No space left on device"), "{error}");
+    assert!(
+        error.ends_with("free some space, or give a directory on another disk: what was stored is kept"),
+        "{error}"
+    );
+    let again = log.commit().unwrap_err().to_string();
+    assert!(again.starts_with("the log has failed before and takes nothing more: cannot write"), "{again}");
+    assert_eq!(log.stored(), 0);
+}

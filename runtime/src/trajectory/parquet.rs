@@ -1,0 +1,448 @@
+//! Trajectories as Parquet, for whoever trains on them.
+
+use std::fs::{self, File};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use arrow_array::builder::{Float64Builder, ListBuilder, StringBuilder, UInt32Builder, UInt64Builder};
+use arrow_array::{ArrayRef, RecordBatch};
+use arrow_schema::{DataType, Field, Schema};
+use parquet::arrow::ArrowWriter;
+use parquet::basic::Compression;
+use parquet::errors::ParquetError;
+use parquet::file::properties::WriterProperties;
+use parquet::schema::types::ColumnPath;
+
+use super::log::{LogError, Reader, Verified};
+use super::record::Trajectory;
+
+/// How a log is exported.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ExportOptions {
+    /// Most rows of a row group.
+    pub row_group_rows: usize,
+    /// Tokens after which a row group ends. With the longest trajectory this bounds the memory of the export, to some
+    /// ten bytes per token.
+    pub row_group_tokens: usize,
+}
+
+impl Default for ExportOptions {
+    fn default() -> Self {
+        Self { row_group_rows: 1 << 16, row_group_tokens: 1 << 24 }
+    }
+}
+
+/// Why a log could not be exported.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ExportError {
+    /// The log cannot be read.
+    #[error(transparent)]
+    Log(#[from] LogError),
+
+    /// The file cannot be written.
+    #[error("cannot write {}: {source}; give a path that can be written, on a disk with room", path.display())]
+    Io {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+
+    /// Parquet says no.
+    #[error("cannot write {} as Parquet: {source}", path.display())]
+    Parquet {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: ParquetError,
+    },
+}
+
+/// Writes every whole record of the log in `directory` to the Parquet file `path`, and says what the log held, damage
+/// included.
+///
+/// The rows come in the order of the log, with the columns of `docs/trajectories.md`. They are written to a file with
+/// another name beside `path`, which is renamed when it is whole and on disk: whoever sees `path` sees all of it, and an
+/// older file stays until then.
+///
+/// # Errors
+/// `Log`, `Io` or `Parquet`; then `path` is as it was.
+pub fn export(directory: &Path, path: &Path, options: ExportOptions) -> Result<Verified, ExportError> {
+    let reader = Reader::open(directory)?;
+    let scratch = Scratch::beside(path);
+    let verified = write(reader, &scratch.0, options).map_err(|error| error.of(path))?;
+    let io = |source| ExportError::Io { path: path.to_owned(), source };
+    fs::rename(&scratch.0, path).map_err(io)?;
+    // The name is the only one now; where a directory cannot be synced, the rename still holds for this machine's life.
+    if let Some(parent) = path.parent() {
+        let parent = if parent.as_os_str().is_empty() { Path::new(".") } else { parent };
+        File::open(parent).and_then(|directory| directory.sync_all()).map_err(io)?;
+    }
+    Ok(verified)
+}
+
+/// A file that goes away unless it has been renamed.
+struct Scratch(PathBuf);
+
+impl Scratch {
+    fn beside(path: &Path) -> Self {
+        let mut name = path.file_name().unwrap_or_default().to_owned();
+        name.push(format!(".{}.partial", std::process::id()));
+        Self(path.with_file_name(name))
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        // Best effort: what is left has a name that nobody reads.
+        let _ = fs::remove_file(&self.0);
+    }
+}
+
+/// What went wrong, before it is known whom to name.
+enum Failure {
+    Log(LogError),
+    Io(io::Error),
+    Parquet(ParquetError),
+}
+
+impl Failure {
+    fn of(self, path: &Path) -> ExportError {
+        let path = path.to_owned();
+        match self {
+            Self::Log(error) => ExportError::Log(error),
+            Self::Io(source) => ExportError::Io { path, source },
+            Self::Parquet(source) => ExportError::Parquet { path, source },
+        }
+    }
+}
+
+impl From<LogError> for Failure {
+    fn from(error: LogError) -> Self {
+        Self::Log(error)
+    }
+}
+
+impl From<io::Error> for Failure {
+    fn from(error: io::Error) -> Self {
+        Self::Io(error)
+    }
+}
+
+impl From<ParquetError> for Failure {
+    fn from(error: ParquetError) -> Self {
+        Self::Parquet(error)
+    }
+}
+
+fn write(reader: Reader, path: &Path, options: ExportOptions) -> Result<Verified, Failure> {
+    let file = File::create(path)?;
+    let schema = Arc::new(schema());
+    let tokens = ColumnPath::from(["tokens", "list", "item"].map(str::to_owned).to_vec());
+    let properties = WriterProperties::builder()
+        .set_created_by(concat!("doorbell ", env!("CARGO_PKG_VERSION")).to_owned())
+        .set_compression(Compression::SNAPPY)
+        // Row groups are ended here, by tokens.
+        .set_max_row_group_row_count(Some(options.row_group_rows.max(1)))
+        // Tokens hardly repeat within a page, and their least and greatest tell nothing.
+        .set_column_dictionary_enabled(tokens, false)
+        .build();
+    let mut writer = ArrowWriter::try_new(file.try_clone()?, schema.clone(), Some(properties))?;
+    let mut rows = Rows::default();
+    let mut group_tokens = 0;
+    let verified = reader.verify_each(|trajectory| {
+        group_tokens += trajectory.tokens.len();
+        rows.push(&trajectory);
+        let ends = group_tokens >= options.row_group_tokens;
+        if ends || rows.count >= BATCH_ROWS || rows.tokens >= BATCH_TOKENS {
+            writer.write(&rows.batch(&schema)?)?;
+        }
+        if ends {
+            writer.flush()?;
+            group_tokens = 0;
+        }
+        Ok::<_, Failure>(())
+    })?;
+    writer.write(&rows.batch(&schema)?)?;
+    writer.close()?;
+    file.sync_all()?;
+    Ok(verified)
+}
+
+/// Rows, and tokens, after which the columns are handed to Parquet, which encodes them at once.
+const BATCH_ROWS: usize = 1024;
+const BATCH_TOKENS: usize = 1 << 20;
+
+fn schema() -> Schema {
+    use DataType::{Float64, UInt32, UInt64, Utf8};
+    let field = |name: &str, kind| Field::new(name, kind, false);
+    let item = Field::new("item", UInt32, false);
+    Schema::new(vec![
+        field("number", UInt64),
+        field("rollout", UInt64),
+        field("request", UInt64),
+        field("member", UInt32),
+        field("prompt_tokens", UInt32),
+        field("answer_tokens", UInt32),
+        field("tokens", DataType::List(Arc::new(item))),
+        field("score", Float64),
+        field("score_raw", UInt32),
+        field("outcome", Utf8),
+        field("segments", UInt32),
+        field("seed", UInt32),
+        field("device_rollout", UInt32),
+        Field::new("prefix_id", UInt32, true),
+        Field::new("prefix_hash", UInt64, true),
+    ])
+}
+
+/// Columns that are being filled.
+struct Rows {
+    count: usize,
+    tokens: usize,
+    wide: [UInt64Builder; 3],
+    narrow: [UInt32Builder; 7],
+    lists: ListBuilder<UInt32Builder>,
+    score: Float64Builder,
+    outcome: StringBuilder,
+    prefix_id: UInt32Builder,
+    prefix_hash: UInt64Builder,
+}
+
+impl Default for Rows {
+    fn default() -> Self {
+        Self {
+            count: 0,
+            tokens: 0,
+            wide: Default::default(),
+            narrow: Default::default(),
+            lists: ListBuilder::new(UInt32Builder::new()).with_field(Field::new(
+                "item",
+                DataType::UInt32,
+                false,
+            )),
+            score: Float64Builder::new(),
+            outcome: StringBuilder::new(),
+            prefix_id: UInt32Builder::new(),
+            prefix_hash: UInt64Builder::new(),
+        }
+    }
+}
+
+impl Rows {
+    fn push(&mut self, trajectory: &Trajectory) {
+        let of = &trajectory.finished;
+        for (column, value) in self.wide.iter_mut().zip([trajectory.number, of.rollout.to_bits(), of.request])
+        {
+            column.append_value(value);
+        }
+        let values = [
+            of.member,
+            of.prompt_tokens,
+            of.answer_tokens,
+            of.score,
+            of.segments,
+            of.seed,
+            of.device_rollout,
+        ];
+        for (column, value) in self.narrow.iter_mut().zip(values) {
+            column.append_value(value);
+        }
+        self.lists.values().append_slice(&trajectory.tokens);
+        self.lists.append(true);
+        self.score.append_value(trajectory.score());
+        self.outcome.append_value(of.outcome.name());
+        let prefix = trajectory.prefix();
+        self.prefix_id.append_option(prefix.map(|(id, _)| id));
+        self.prefix_hash.append_option(prefix.map(|(_, hash)| hash));
+        self.count += 1;
+        self.tokens += trajectory.tokens.len();
+    }
+
+    /// What was pushed since the last batch.
+    fn batch(&mut self, schema: &Arc<Schema>) -> Result<RecordBatch, ParquetError> {
+        (self.count, self.tokens) = (0, 0);
+        let [number, rollout, request] =
+            self.wide.each_mut().map(|column| Arc::new(column.finish()) as ArrayRef);
+        let [member, prompt_tokens, answer_tokens, score_raw, segments, seed, device_rollout] =
+            self.narrow.each_mut().map(|column| Arc::new(column.finish()) as ArrayRef);
+        let columns = vec![
+            number,
+            rollout,
+            request,
+            member,
+            prompt_tokens,
+            answer_tokens,
+            Arc::new(self.lists.finish()),
+            Arc::new(self.score.finish()),
+            score_raw,
+            Arc::new(self.outcome.finish()),
+            segments,
+            seed,
+            device_rollout,
+            Arc::new(self.prefix_id.finish()),
+            Arc::new(self.prefix_hash.finish()),
+        ];
+        RecordBatch::try_new(schema.clone(), columns).map_err(ParquetError::from)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashMap;
+
+    use arrow_array::Array;
+    use arrow_array::cast::AsArray;
+    use arrow_array::types::{Float64Type, UInt32Type, UInt64Type};
+    use doorbell_host::contract::PREFIX_NONE;
+    use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
+    use tempfile::tempdir;
+
+    use super::*;
+    use crate::rollout::RolloutId;
+    use crate::trajectory::log::{Log, LogOptions};
+    use crate::trajectory::{Finished, Outcome};
+
+    fn trajectory(number: u64) -> Trajectory {
+        let k = number as u32;
+        let tokens: Vec<u32> = (0..k % 50).map(|position| position ^ k << 8 | 1 << 31).collect();
+        let finished = Finished {
+            rollout: RolloutId::new(k % 8, k / 8),
+            request: number / 4 + (1 << 40),
+            member: k % 4,
+            device_rollout: k,
+            seed: u32::MAX - k,
+            prefix_id: [PREFIX_NONE, 0, 7][k as usize % 3],
+            prefix_hash: number << 50,
+            prompt_tokens: 3 * k,
+            answer_tokens: tokens.len() as u32,
+            score: 0x8000 + k,
+            segments: k % 5 + 1,
+            outcome: Outcome::ALL[k as usize % 4],
+            shard: 0,
+            offset: 0,
+        };
+        Trajectory { number, finished, tokens }
+    }
+
+    fn write_log(directory: &Path, count: u64) {
+        let (mut log, _) =
+            Log::open(directory, LogOptions { file_bytes: 10_000, ..LogOptions::default() }).unwrap();
+        for number in 0..count {
+            let trajectory = trajectory(number);
+            log.append(&trajectory.finished, &trajectory.tokens).unwrap();
+        }
+        log.commit().unwrap();
+    }
+
+    /// Reads the rows with the reader of the parquet crate.
+    fn read(path: &Path) -> (usize, Vec<Trajectory>) {
+        let builder = ParquetRecordBatchReaderBuilder::try_new(File::open(path).unwrap()).unwrap();
+        let groups = builder.metadata().num_row_groups();
+        let mut rows = vec![];
+        for batch in builder.build().unwrap() {
+            let batch = batch.unwrap();
+            let column = |name: &str| batch.column_by_name(name).unwrap().clone();
+            let names = [
+                "member",
+                "prompt_tokens",
+                "answer_tokens",
+                "score_raw",
+                "segments",
+                "seed",
+                "device_rollout",
+            ];
+            let narrow: HashMap<_, _> = names
+                .into_iter()
+                .map(|name| (name, column(name).as_primitive::<UInt32Type>().clone()))
+                .collect();
+            let wide = |name: &str| column(name).as_primitive::<UInt64Type>().clone();
+            let (number, rollout, request) = (wide("number"), wide("rollout"), wide("request"));
+            let (prefix_id, prefix_hash) = (column("prefix_id"), wide("prefix_hash"));
+            let prefix_id = prefix_id.as_primitive::<UInt32Type>();
+            for row in 0..batch.num_rows() {
+                assert_eq!(prefix_id.is_valid(row), prefix_hash.is_valid(row));
+                let outcome = column("outcome").as_string::<i32>().value(row).to_owned();
+                let finished = Finished {
+                    rollout: RolloutId::from_bits(rollout.value(row)),
+                    request: request.value(row),
+                    member: narrow["member"].value(row),
+                    device_rollout: narrow["device_rollout"].value(row),
+                    seed: narrow["seed"].value(row),
+                    prefix_id: if prefix_id.is_valid(row) { prefix_id.value(row) } else { PREFIX_NONE },
+                    // Without a prefix the hash means nothing, and is not kept.
+                    prefix_hash: if prefix_hash.is_valid(row) {
+                        prefix_hash.value(row)
+                    } else {
+                        number.value(row) << 50
+                    },
+                    prompt_tokens: narrow["prompt_tokens"].value(row),
+                    answer_tokens: narrow["answer_tokens"].value(row),
+                    score: narrow["score_raw"].value(row),
+                    segments: narrow["segments"].value(row),
+                    outcome: Outcome::ALL.into_iter().find(|known| known.name() == outcome).unwrap(),
+                    shard: 0,
+                    offset: 0,
+                };
+                let tokens = column("tokens").as_list::<i32>().value(row);
+                let tokens = tokens.as_primitive::<UInt32Type>().values().to_vec();
+                let trajectory = Trajectory { number: number.value(row), finished, tokens };
+                let score = column("score").as_primitive::<Float64Type>().value(row);
+                assert_eq!(score, trajectory.score());
+                rows.push(trajectory);
+            }
+        }
+        (groups, rows)
+    }
+
+    #[test]
+    fn what_is_exported_is_read_and_row_groups_are_bounded() {
+        let directory = tempdir().unwrap();
+        let (log, file) = (directory.path().join("log"), directory.path().join("out.parquet"));
+        write_log(&log, 3000);
+        fs::write(&file, "an older file").unwrap();
+        let options = ExportOptions { row_group_rows: 500, row_group_tokens: 5000 };
+        let verified = export(&log, &file, options).unwrap();
+        assert_eq!((verified.records, verified.damage.len()), (3000, 0));
+        let (groups, rows) = read(&file);
+        assert_eq!(rows, (0..3000).map(trajectory).collect::<Vec<_>>());
+        // 24.5 tokens a row: the tokens end a group before the rows do.
+        assert!((14..=16).contains(&groups), "{groups} row groups");
+        let names: Vec<_> =
+            fs::read_dir(directory.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+        assert_eq!(names.len(), 2, "nothing is left behind: {names:?}");
+    }
+
+    #[test]
+    fn an_export_that_fails_leaves_an_older_file_as_it_was() {
+        let directory = tempdir().unwrap();
+        let log = directory.path().join("log");
+        let file = directory.path().join("out.parquet");
+        fs::write(&file, "an older file").unwrap();
+        fs::create_dir(&log).unwrap();
+        assert!(matches!(
+            export(&log, &file, ExportOptions::default()),
+            Err(ExportError::Log(LogError::NoLog { .. }))
+        ));
+        write_log(&log, 3);
+        let missing = directory.path().join("no/such/file");
+        let error = export(&log, &missing, ExportOptions::default()).unwrap_err();
+        assert!(matches!(error, ExportError::Io { .. }), "{error}");
+        // A file of another version ends the log in the middle.
+        let files: Vec<_> = fs::read_dir(&log).unwrap().map(|entry| entry.unwrap().path()).collect();
+        let first = files.iter().find(|path| path.extension().is_some()).unwrap();
+        let mut bytes = fs::read(first).unwrap();
+        bytes[8] = 9;
+        let check = crc32c::crc32c(&bytes[..28]);
+        bytes[28..32].copy_from_slice(&check.to_le_bytes());
+        fs::write(first, bytes).unwrap();
+        assert!(matches!(
+            export(&log, &file, ExportOptions::default()),
+            Err(ExportError::Log(LogError::Version { .. }))
+        ));
+        assert_eq!(fs::read_to_string(&file).unwrap(), "an older file");
+        assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 2);
+    }
+}

@@ -1,0 +1,275 @@
+//! The thread that stores trajectories.
+
+use std::collections::VecDeque;
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::{self, JoinHandle};
+use std::time::Instant;
+
+use doorbell_host::{DeviceError, TokenRegion};
+
+use super::log::{Disk, Log, LogError, LogOptions, Volume};
+use super::record::Finished;
+use crate::ring::{RingError, spsc};
+use crate::rollout::RolloutId;
+use crate::threads::{Backoff, panic_message};
+
+/// How the writer is set up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct WriterOptions {
+    /// Rollouts that may be on their way to disk at a time, a power of two from 2 up: with as many as there are slots of
+    /// rollouts, [`Recorder::post`] never finds the ring full.
+    pub capacity: usize,
+    /// Tokens of the longest answer that is expected; longer ones are stored too, but take memory when they come.
+    pub longest: usize,
+}
+
+/// Why trajectories are not stored.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum WriterError {
+    /// The log failed.
+    #[error("trajectories cannot be stored: {0}")]
+    Log(#[from] LogError),
+
+    /// The tokens could not be read.
+    #[error("the tokens of rollout {rollout} cannot be read from token region {shard}: {error}")]
+    Tokens {
+        /// The rollout.
+        rollout: RolloutId,
+        /// Its region.
+        shard: u32,
+        /// Why.
+        error: DeviceError,
+    },
+
+    /// There is no such token region.
+    #[error("rollout {rollout} names token region {shard}, but there are {regions}")]
+    NoRegion {
+        /// The rollout.
+        rollout: RolloutId,
+        /// The region that it names.
+        shard: u32,
+        /// How many there are.
+        regions: usize,
+    },
+
+    /// The writer could not be started.
+    #[error("the writer of trajectories could not be started: {0}")]
+    Start(io::Error),
+
+    /// A ring could not be made.
+    #[error("the writer of trajectories: {0}")]
+    Ring(#[from] RingError),
+
+    /// The writer panicked, which is a bug.
+    #[error("the writer of trajectories panicked: {0}")]
+    Panicked(String),
+}
+
+/// Why a rollout was not taken; it is handed back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PostError {
+    /// The ring is full: try again when something has been stored.
+    Full(Finished),
+    /// The writer has failed and takes nothing more; [`Recorder::finish`] says why.
+    Failed(Finished),
+}
+
+/// What the writer did.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Stored {
+    /// Trajectories stored.
+    pub trajectories: u64,
+    /// Tokens in them.
+    pub tokens: u64,
+    /// Groups in which they were written.
+    pub groups: u64,
+}
+
+/// The hot thread's end of the writer. Nothing but [`finish`](Self::finish) waits, allocates or calls the system.
+///
+/// Dropped without it, the writer stores what was posted, and nobody learns how that went.
+#[derive(Debug)]
+pub struct Recorder {
+    finished: spsc::Producer<Finished>,
+    stored: spsc::Consumer<RolloutId>,
+    failed: Arc<AtomicBool>,
+    writer: JoinHandle<Result<Stored, WriterError>>,
+}
+
+impl Recorder {
+    /// Starts the thread that appends to `log` what is posted, with tokens read from `regions`.
+    ///
+    /// # Errors
+    /// `Ring` if the capacity is no power of two or there is no memory, `Start` if there is no thread.
+    pub fn start<V: Volume + 'static>(
+        log: Log<V>,
+        regions: Vec<TokenRegion>,
+        options: WriterOptions,
+    ) -> Result<Self, WriterError>
+    where
+        V::File: 'static,
+    {
+        let (finished, to_store) = spsc::channel(options.capacity)?;
+        let (done, stored) = spsc::channel(options.capacity)?;
+        let failed = Arc::new(AtomicBool::new(false));
+        let mut writer = Writer {
+            log,
+            regions,
+            to_store,
+            done,
+            tokens: vec![0; options.longest],
+            waiting: VecDeque::with_capacity(options.capacity),
+            sum: Stored::default(),
+        };
+        let flag = Alarm(failed.clone());
+        let writer = thread::Builder::new()
+            .name("trajectories".into())
+            .spawn(move || {
+                let result = writer.run();
+                if result.is_ok() {
+                    flag.disarm();
+                }
+                result
+            })
+            .map_err(WriterError::Start)?;
+        Ok(Self { finished, stored, failed, writer })
+    }
+
+    /// Hands a rollout over. Its slot and its tokens must stay as they are until [`stored`](Self::stored) returns its id.
+    ///
+    /// # Errors
+    /// `Full` or `Failed`, with the rollout.
+    #[inline]
+    pub fn post(&mut self, finished: Finished) -> Result<(), PostError> {
+        if self.has_failed() {
+            return Err(PostError::Failed(finished));
+        }
+        self.finished.push(finished).map_err(PostError::Full)
+    }
+
+    /// Takes the ids of rollouts that were stored since, as many as fit, in the order in which they were posted.
+    #[inline]
+    pub fn stored(&mut self, out: &mut [RolloutId]) -> usize {
+        self.stored.pop_slice(out)
+    }
+
+    /// Whether the writer has failed: what has not come out of [`stored`](Self::stored) by then will not come.
+    #[inline]
+    pub fn has_failed(&self) -> bool {
+        self.failed.load(Ordering::Acquire)
+    }
+
+    /// Waits until all that was posted is stored, and ends the thread. Not for the hot path.
+    ///
+    /// # Errors
+    /// What the writer failed of.
+    pub fn finish(self) -> Result<Stored, WriterError> {
+        // Without a producer the ring ends; without a consumer the writer need not report.
+        drop((self.finished, self.stored));
+        self.writer.join().unwrap_or_else(|panic| Err(WriterError::Panicked(panic_message(&*panic))))
+    }
+}
+
+/// Says that the writer has failed when it goes out of scope, by a panic too.
+struct Alarm(Arc<AtomicBool>);
+
+impl Alarm {
+    fn disarm(self) {
+        std::mem::forget(self);
+    }
+}
+
+impl Drop for Alarm {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Release);
+    }
+}
+
+struct Writer<V: Volume = Disk> {
+    log: Log<V>,
+    regions: Vec<TokenRegion>,
+    to_store: spsc::Consumer<Finished>,
+    done: spsc::Producer<RolloutId>,
+    tokens: Vec<u32>,
+    /// Appended and not yet reported, by number.
+    waiting: VecDeque<(u64, RolloutId)>,
+    sum: Stored,
+}
+
+impl<V: Volume> Writer<V> {
+    fn run(&mut self) -> Result<Stored, WriterError> {
+        let LogOptions { group_bytes, group_delay, .. } = self.log.options();
+        let mut idle = Backoff::default();
+        // When the first record of the group came.
+        let mut begun = None;
+        loop {
+            // Asked before the ring is: what was pushed before the end is still there then.
+            let over = self.to_store.is_abandoned();
+            let next = self.to_store.pop();
+            if let Some(finished) = &next {
+                idle.reset();
+                self.append(finished)?;
+                begun.get_or_insert_with(Instant::now);
+            }
+            let full = self.log.group_len() >= group_bytes;
+            let late = begun.is_some_and(|begun| begun.elapsed() >= group_delay);
+            if full || late || over && next.is_none() {
+                self.log.commit()?;
+                begun = None;
+            }
+            self.report();
+            match next {
+                Some(_) => {}
+                None if over && self.waiting.is_empty() => {
+                    return Ok(Stored { groups: self.log.groups(), ..self.sum });
+                }
+                None => idle.wait(),
+            }
+        }
+    }
+
+    fn append(&mut self, finished: &Finished) -> Result<(), WriterError> {
+        let &Finished { rollout, shard, answer_tokens, offset, .. } = finished;
+        let region = self.regions.get(shard as usize).ok_or(WriterError::NoRegion {
+            rollout,
+            shard,
+            regions: self.regions.len(),
+        })?;
+        let count = answer_tokens as usize;
+        // A length that no region has is refused before memory is taken for it.
+        if 4 * u64::from(answer_tokens) > region.bytes() {
+            let (bytes, size) = (4 * u64::from(answer_tokens), region.bytes());
+            let error = DeviceError::OutOfBounds { what: "token region", offset, bytes, size };
+            return Err(WriterError::Tokens { rollout, shard, error });
+        }
+        if self.tokens.len() < count {
+            self.tokens.resize(count, 0);
+        }
+        let tokens = &mut self.tokens[..count];
+        region.read(offset, tokens).map_err(|error| WriterError::Tokens { rollout, shard, error })?;
+        let number = self.log.append(finished, tokens)?;
+        self.waiting.push_back((number, rollout));
+        self.sum.tokens += count as u64;
+        Ok(())
+    }
+
+    /// Gives back the ids of what is stored. The ring has room for as many as can be on their way; where the hot thread
+    /// takes none, the rest waits for the next time.
+    fn report(&mut self) {
+        while let Some(&(number, rollout)) = self.waiting.front()
+            && number < self.log.stored()
+        {
+            if !self.done.is_abandoned() && self.done.push(rollout).is_err() {
+                return;
+            }
+            self.waiting.pop_front();
+            self.sum.trajectories += 1;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

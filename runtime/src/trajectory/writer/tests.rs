@@ -1,0 +1,259 @@
+//! The hand-over to the writer, and what reaches the hot thread when it fails.
+
+use std::fs::File;
+use std::io::{self, Write};
+use std::path::Path;
+use std::sync::mpsc::{Receiver, Sender, channel};
+
+use doorbell_host::SharedMemory;
+use doorbell_host::contract::PREFIX_NONE;
+use tempfile::tempdir;
+
+use super::*;
+use crate::trajectory::Outcome;
+use crate::trajectory::log::{Append, Piece, Reader};
+
+const BUS: u64 = 1 << 32;
+
+fn finished(slot: u32, tokens: u32) -> Finished {
+    Finished {
+        rollout: RolloutId::new(slot, 3),
+        request: slot.into(),
+        member: 0,
+        device_rollout: slot,
+        seed: 0,
+        prefix_id: PREFIX_NONE,
+        prefix_hash: 0,
+        prompt_tokens: 5,
+        answer_tokens: tokens,
+        score: 0,
+        segments: 1,
+        outcome: Outcome::Completed,
+        shard: slot % 2,
+        offset: 64 * u64::from(slot),
+    }
+}
+
+/// Two regions of 4096 bytes, the token at word w of region r being 1000 r + w.
+fn regions() -> Vec<TokenRegion> {
+    let region = |region: u32| {
+        let memory = SharedMemory::allocate(4096, BUS).unwrap();
+        for word in 0..1024 {
+            memory.bus_write_u32(BUS + 4 * u64::from(word), 1000 * region + word).unwrap();
+        }
+        TokenRegion::new(memory, 0, 4096).unwrap()
+    };
+    (0..2).map(region).collect()
+}
+
+const OPTIONS: WriterOptions = WriterOptions { capacity: 16, longest: 8 };
+
+fn recorder(directory: &Path) -> Recorder {
+    let (log, _) = Log::open(directory, LogOptions::default()).unwrap();
+    Recorder::start(log, regions(), OPTIONS).unwrap()
+}
+
+/// Takes what is stored until `count` have come.
+fn await_stored(recorder: &mut Recorder, count: usize) -> Vec<RolloutId> {
+    let mut all = vec![];
+    let mut out = [RolloutId::from_bits(0); 4];
+    while all.len() < count {
+        let taken = recorder.stored(&mut out);
+        all.extend_from_slice(&out[..taken]);
+        assert!(!recorder.has_failed(), "the writer failed");
+        thread::yield_now();
+    }
+    all
+}
+
+/// Waits until the writer has failed: it does as soon as it comes to what it cannot do.
+fn await_failure(recorder: &Recorder) {
+    while !recorder.has_failed() {
+        thread::yield_now();
+    }
+}
+
+/// Flaw 16 of a reference: its queue of finished rollouts is never popped.
+#[test]
+fn every_rollout_that_is_posted_comes_back_stored_in_order_with_its_own_tokens() {
+    let directory = tempdir().unwrap();
+    let mut recorder = recorder(directory.path());
+    let mut expected = vec![];
+    for round in 0..50 {
+        for slot in 0..16 {
+            // Some longer than was expected.
+            let finished = Finished { request: round, ..finished(slot, slot + 1) };
+            assert_eq!(recorder.post(finished), Ok(()), "as many as there are slots always fit");
+            expected.push(finished);
+        }
+        let stored = await_stored(&mut recorder, 16);
+        assert_eq!(stored, (0..16).map(|slot| RolloutId::new(slot, 3)).collect::<Vec<_>>());
+        // Stored means readable by anybody, now.
+        let verified = Reader::open(directory.path()).unwrap().verify().unwrap();
+        assert_eq!((verified.records, verified.torn), (16 * (round + 1), None));
+    }
+    let sum = recorder.finish().unwrap();
+    assert_eq!((sum.trajectories, sum.tokens), (800, 50 * (1..=16).sum::<u64>()));
+    assert!(sum.groups >= 50 && sum.groups <= 800, "{sum:?}");
+    for (piece, finished) in Reader::open(directory.path()).unwrap().zip(expected) {
+        let Piece::Record(found) = piece.unwrap() else { panic!("damage") };
+        let first = 1000 * finished.shard + finished.offset as u32 / 4;
+        assert_eq!(found.tokens, (first..first + finished.answer_tokens).collect::<Vec<_>>());
+        assert_eq!(found.finished, Finished { shard: 0, offset: 0, ..finished });
+    }
+}
+
+#[test]
+fn what_was_posted_is_stored_though_nobody_looks() {
+    let directory = tempdir().unwrap();
+    let mut recorder = recorder(directory.path());
+    let mut posted = 0;
+    // More than the ring of ids holds.
+    while posted < 100 {
+        if recorder.post(finished(posted % 16, 3)).is_ok() {
+            posted += 1;
+        }
+    }
+    assert_eq!(recorder.finish().unwrap().trajectories, 100);
+    assert_eq!(Reader::open(directory.path()).unwrap().verify().unwrap().records, 100);
+}
+
+#[test]
+fn what_no_region_holds_is_an_error_that_names_the_rollout() {
+    let bad = [
+        (Finished { shard: 2, ..finished(1, 1) }, "rollout 1.3 names token region 2, but there are 2"),
+        (
+            Finished { offset: 4092, ..finished(2, 2) },
+            "the tokens of rollout 2.3 cannot be read from token region 0: 8 bytes at offset 0xffc do not fit the token \
+             region of 0x1000 bytes, or are misaligned",
+        ),
+        (
+            finished(3, u32::MAX),
+            "the tokens of rollout 3.3 cannot be read from token region 1: 17179869180 bytes at offset 0xc0 do not fit \
+             the token region of 0x1000 bytes, or are misaligned",
+        ),
+    ];
+    for (bad, message) in bad {
+        let directory = tempdir().unwrap();
+        let mut recorder = recorder(directory.path());
+        recorder.post(bad).unwrap();
+        await_failure(&recorder);
+        assert_eq!(recorder.post(finished(0, 1)), Err(PostError::Failed(finished(0, 1))));
+        assert_eq!(recorder.finish().unwrap_err().to_string(), message);
+    }
+}
+
+/// A disk whose syncs wait until the test lets them, and fail or panic when it says so.
+struct Gate(Receiver<Sync>);
+
+enum Sync {
+    Done,
+    Full,
+    Panic,
+}
+
+struct GateFile(Receiver<Sync>);
+
+impl Gate {
+    fn new() -> (Self, Sender<Sync>) {
+        let (sender, receiver) = channel();
+        (Self(receiver), sender)
+    }
+}
+
+impl Volume for Gate {
+    type File = GateFile;
+
+    fn create(&mut self, path: &Path) -> io::Result<GateFile> {
+        File::create(path)?;
+        // There is but one file.
+        let (_, none) = channel();
+        Ok(GateFile(std::mem::replace(&mut self.0, none)))
+    }
+
+    fn reopen(&mut self, _: &Path, _: u64) -> io::Result<GateFile> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
+
+    fn sync_directory(&mut self, _: &Path) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl Write for GateFile {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl Append for GateFile {
+    fn sync(&mut self) -> io::Result<()> {
+        match self.0.recv() {
+            Ok(Sync::Done) => Ok(()),
+            Ok(Sync::Panic) => panic!("a bug"),
+            Ok(Sync::Full) | Err(_) => Err(io::ErrorKind::StorageFull.into()),
+        }
+    }
+}
+
+fn gated(directory: &Path) -> (Recorder, Sender<Sync>) {
+    let (disk, gate) = Gate::new();
+    let (log, _) = Log::open_on(disk, directory, LogOptions::default()).unwrap();
+    (Recorder::start(log, regions(), OPTIONS).unwrap(), gate)
+}
+
+/// The reference's credits stop draining (flaw 14): here what stands still is told, and nothing waits.
+#[test]
+fn a_disk_that_stands_still_blocks_nobody_and_reports_nothing() {
+    let directory = tempdir().unwrap();
+    let (mut recorder, gate) = gated(directory.path());
+    let mut posted = 0;
+    let full = loop {
+        match recorder.post(finished(posted % 16, 1)) {
+            Ok(()) => posted += 1,
+            Err(back) => break back,
+        }
+        // Whoever posts goes on in any case; to fill the ring, the writer must have had its chance.
+        thread::yield_now();
+    };
+    assert_eq!(full, PostError::Full(finished(posted % 16, 1)), "handed back, not dropped");
+    let mut out = [RolloutId::from_bits(0); 16];
+    assert_eq!(recorder.stored(&mut out), 0, "nothing is stored before its sync");
+    for _ in 0..posted {
+        gate.send(Sync::Done).unwrap();
+    }
+    assert_eq!(await_stored(&mut recorder, posted as usize).len(), posted as usize);
+    recorder.finish().unwrap();
+}
+
+#[test]
+fn a_full_disk_reaches_the_run_and_reports_nothing_as_stored() {
+    let directory = tempdir().unwrap();
+    let (mut recorder, gate) = gated(directory.path());
+    recorder.post(finished(0, 1)).unwrap();
+    gate.send(Sync::Done).unwrap();
+    assert_eq!(await_stored(&mut recorder, 1), [RolloutId::new(0, 3)]);
+    recorder.post(finished(1, 1)).unwrap();
+    gate.send(Sync::Full).unwrap();
+    await_failure(&recorder);
+    let mut out = [RolloutId::from_bits(0); 4];
+    assert_eq!(recorder.stored(&mut out), 0, "what is not on disk is not stored");
+    assert_eq!(recorder.post(finished(2, 1)), Err(PostError::Failed(finished(2, 1))));
+    let error = recorder.finish().unwrap_err().to_string();
+    assert!(error.starts_with("trajectories cannot be stored: cannot sync "), "{error}");
+    assert!(error.contains("free some space"), "{error}");
+}
+
+#[test]
+fn a_writer_that_panics_is_an_error_and_no_hang() {
+    let directory = tempdir().unwrap();
+    let (mut recorder, gate) = gated(directory.path());
+    recorder.post(finished(0, 1)).unwrap();
+    gate.send(Sync::Panic).unwrap();
+    await_failure(&recorder);
+    assert_eq!(recorder.finish().unwrap_err().to_string(), "the writer of trajectories panicked: a bug");
+}
