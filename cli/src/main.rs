@@ -48,6 +48,8 @@ enum Command {
     Bench(commands::bench::Args),
     /// Record a case of the co-simulation as a waveform
     Wave(commands::wave::Args),
+    /// Watch a run: stages, rates, latencies
+    Top(commands::top::Args),
     /// List the devices, what they are, and why one is not there
     Devices,
 }
@@ -61,6 +63,7 @@ fn main() -> ExitCode {
         Command::Cosim(args) => commands::cosim::run(args),
         Command::Bench(args) => commands::bench::run(args),
         Command::Wave(args) => commands::wave::run(args),
+        Command::Top(args) => commands::top::run(args),
         Command::Devices => commands::devices::run(),
     };
     match result {

@@ -143,6 +143,37 @@ fn a_stage_during_which_an_event_was_dropped_is_not_measured() {
     assert_eq!(of(3), ((1, 5, 5), 0));
 }
 
+#[test]
+fn a_slot_that_was_never_given_back_was_not_free() {
+    let (mut collector, mut hot) = rig(16);
+    for generation in 0..3 {
+        let now = Ticks::new(100 * u64::from(generation));
+        hot.record(RolloutAlloc, id(0, generation), 0, 0, now);
+        hot.record(StageEntered, id(0, generation), 0, 5, Ticks::new(now.get() + 7));
+        if generation == 1 {
+            hot.record(RolloutFree, id(0, generation), 0, 0, Ticks::new(now.get() + 9));
+        }
+    }
+    let report = collector.finish(|_, _| {});
+    let stages: Vec<_> = report.stages.iter().map(figures).collect();
+    let nothing = (0, 0, 0);
+    assert_eq!(stages, [(1, 91, 91), (3, 21, 7), nothing, nothing, nothing, (1, 2, 2)]);
+}
+
+#[rstest]
+fn either_end_may_come_first(#[values(0, 1, 2, 3, 5, 6, 7)] which: usize) {
+    let one = Pair::ALL[which];
+    let (begin, end) = one.ends();
+    let (mut collector, mut hot) = rig(4);
+    let mut other = collector.recorder("other", 4).unwrap();
+    other.record(end, id(0, 1), 5, 0, Ticks::new(6));
+    collector.poll(Ticks::new(6), |_, _| {});
+    hot.record(begin, id(0, 1), 5, 0, Ticks::new(7));
+    let report = collector.finish(|_, _| {});
+    let told = pair(&report, one);
+    assert_eq!((told.count, told.max_ns, told.reversed, told.unpaired), (1, 0, 1, 0));
+}
+
 #[rstest]
 #[case(id(SLOTS, 1))]
 #[case(RolloutId::from_bits(u64::MAX))]
@@ -172,6 +203,8 @@ enum Step {
     /// The judge, or the writer, deals with the oldest thing it has to.
     Judge,
     Writer,
+    /// A thread reads the clock; until it does so again, its events carry this time.
+    Clock(usize),
     /// The collector polls, up to now or up to a little before.
     Poll(u64),
 }
@@ -181,6 +214,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
         8 => (0..SLOTS).prop_map(Step::Rollout),
         2 => Just(Step::Judge),
         2 => Just(Step::Writer),
+        2 => (0..3usize).prop_map(Step::Clock),
         1 => (0..40u64).prop_map(Step::Poll),
     ];
     proptest::collection::vec(step, 0..1500)
@@ -190,6 +224,8 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
 #[derive(Default)]
 struct Run {
     now: u64,
+    /// What each thread last read from the clock.
+    read: [u64; 3],
     next_descriptor: u32,
     /// By slot: generation, and what comes next.
     rollouts: [(u32, u32, u32); SLOTS as usize],
@@ -210,7 +246,7 @@ impl Run {
         v: u32,
     ) {
         let dropped = recorders[by].dropped();
-        let time = Ticks::new(self.now);
+        let time = Ticks::new(self.read[by]);
         recorders[by].record(kind, of, d, v, time);
         let event = Event { time, rollout: of, descriptor: d, value: v, kind, lost: 0 };
         self.told[by].push((event, recorders[by].dropped() == dropped));
@@ -229,11 +265,20 @@ impl Run {
                     0 => hot(RolloutAlloc, 0, 0),
                     1 | 6 => {
                         hot(StageEntered, 0, 2);
+                        // Two at a time, of which the second completes first.
                         hot(DescPosted, posted, 0);
+                        hot(DescPosted, posted.wrapping_add(1), 0);
                     }
-                    2 | 7 => hot(DescCommitted, descriptor, 0),
-                    3 | 8 => hot(DescConsumed, descriptor, 0),
+                    2 | 7 => {
+                        hot(DescCommitted, descriptor, 0);
+                        hot(DescCommitted, descriptor.wrapping_add(1), 0);
+                    }
+                    3 | 8 => {
+                        hot(DescConsumed, descriptor, 0);
+                        hot(DescConsumed, descriptor.wrapping_add(1), 0);
+                    }
                     4 | 9 => {
+                        hot(CompletionPolled, descriptor.wrapping_add(1), 0);
                         hot(CompletionPolled, descriptor, 3);
                         hot(RewardPosted, descriptor, 0);
                         hot(StageEntered, 0, 3);
@@ -247,10 +292,15 @@ impl Run {
                     }
                     11 if !stored => return,
                     11 => hot(StageEntered, 0, 5),
-                    _ => hot(RolloutFree, 0, 0),
+                    _ => {
+                        hot(RolloutFree, 0, 0);
+                        // No thread's turn takes longer than a rollout.
+                        self.read = [self.now; 3];
+                    }
                 }
                 let rollout = &mut self.rollouts[slot as usize];
-                self.next_descriptor = self.next_descriptor.wrapping_add(u32::from(matches!(at, 1 | 6)));
+                self.next_descriptor =
+                    self.next_descriptor.wrapping_add(if matches!(at, 1 | 6) { 2 } else { 0 });
                 *rollout =
                     if at == 12 { (generation.wrapping_add(1), 0, 0) } else { (generation, at + 1, posted) };
             }
@@ -266,8 +316,8 @@ impl Run {
         }
     }
 
-    /// Count, sum, longest and unpaired of a pair, from those events that got into their ring.
-    fn expected(&self, pair: Pair) -> ((u64, u64, u64), u64) {
+    /// Count, sum, longest, unpaired and reversed of a pair, from those events that got into their ring.
+    fn expected(&self, pair: Pair) -> ((u64, u64, u64), u64, u64) {
         let (begin, end) = pair.ends();
         let of_a_rollout = begin == RolloutAlloc;
         let mut ends: HashMap<_, [Option<u64>; 2]> = HashMap::new();
@@ -280,10 +330,13 @@ impl Run {
                 }
             }
         }
-        let (mut durations, mut unpaired) = (vec![], 0);
+        let (mut durations, mut unpaired, mut reversed) = (vec![], 0, 0);
         for both in ends.values() {
             match both {
-                [Some(begin), Some(end)] => durations.push(end - begin),
+                [Some(begin), Some(end)] => {
+                    durations.push(end.saturating_sub(*begin));
+                    reversed += u64::from(end < begin);
+                }
                 [None, Some(_)] => unpaired += 1,
                 // Rollouts that are under way, and checkpoints: their trajectory is yet to come.
                 [Some(_), None] if end == TrajectoryDone => {}
@@ -291,7 +344,7 @@ impl Run {
                 [None, None] => {}
             }
         }
-        (sums(&durations), unpaired)
+        (sums(&durations), unpaired, reversed)
     }
 
     /// The hot thread's events in turn, cut where one was dropped.
@@ -360,6 +413,7 @@ fn play(steps: &[Step], capacity: usize, generation: u32, descriptor: u32) -> (R
                 let horizon = Ticks::new(run.now.saturating_sub(*behind));
                 collector.poll(horizon, |thread, event| perfetto.event(thread, event).unwrap());
             }
+            Step::Clock(thread) => run.read[*thread] = run.now,
             step => run.step(&mut recorders, *step),
         }
     }
@@ -381,11 +435,10 @@ proptest! {
         let (run, report, trace) = play(&steps, capacity, generation, descriptor);
         for one in Pair::ALL {
             let told = pair(&report, one);
-            prop_assert_eq!(told.reversed, 0);
             if one == Pair::AllocRewardPosted {
                 prop_assert_eq!(figures(told), run.expected_to_first_reward(), "{}", one.name());
             } else {
-                prop_assert_eq!((figures(told), told.unpaired), run.expected(one), "{}", one.name());
+                prop_assert_eq!((figures(told), told.unpaired, told.reversed), run.expected(one), "{}", one.name());
             }
         }
         for (stage, name) in STAGES.iter().enumerate() {
@@ -453,6 +506,7 @@ fn the_report_reads_well() {
             0 => Step::Judge,
             1 => Step::Writer,
             2 => Step::Poll(20),
+            3 | 4 => Step::Clock(k as usize % 3),
             _ => Step::Rollout(k * 3 % SLOTS),
         })
         .collect();

@@ -5,6 +5,7 @@ pub mod compare;
 pub mod cosim;
 pub mod devices;
 pub mod run;
+pub mod top;
 pub mod trace;
 pub mod trajectories;
 pub mod wave;

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use serde::{Deserialize, Serialize};
 
-use super::latency::LatencyReport;
+use super::latency::{LatencyReport, duration};
 use super::pairing::Pairing;
 use super::{Bound, Clock, Event, EventKind, Recorder, Ticks};
 use crate::ring::{RingError, spsc};
@@ -213,16 +213,4 @@ impl fmt::Display for Report {
         }
         Ok(())
     }
-}
-
-/// Three digits and a unit.
-pub(crate) fn duration(nanos: u64) -> String {
-    let (value, unit) = match nanos {
-        0..1_000 => return format!("{nanos} ns"),
-        1_000..1_000_000 => (nanos as f64 / 1e3, "µs"),
-        1_000_000..1_000_000_000 => (nanos as f64 / 1e6, "ms"),
-        _ => (nanos as f64 / 1e9, "s"),
-    };
-    let digits = if value < 10.0 { 2 } else { usize::from(value < 100.0) };
-    format!("{value:.digits$} {unit}")
 }

@@ -135,3 +135,16 @@ pub struct LatencyReport {
     /// How many lie in each bucket of [`BUCKET_BOUNDS`] and above the last.
     pub buckets: Vec<u64>,
 }
+
+/// A duration for people: three digits and a unit.
+pub fn duration(nanos: u64) -> String {
+    let (value, unit) = match nanos {
+        0..1_000 => return format!("{nanos} ns"),
+        1_000..1_000_000 => (nanos as f64 / 1e3, "µs"),
+        1_000_000..1_000_000_000 => (nanos as f64 / 1e6, "ms"),
+        1_000_000_000..10_000_000_000_000 => (nanos as f64 / 1e9, "s"),
+        _ => (nanos as f64 / 3.6e12, "h"),
+    };
+    let digits = if value < 10.0 { 2 } else { usize::from(value < 100.0) };
+    format!("{value:.digits$} {unit}")
+}

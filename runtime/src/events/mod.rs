@@ -16,7 +16,7 @@ mod recorder;
 
 pub use clock::{Clock, Ticks};
 pub use collector::{Collector, Report, ThreadReport};
-pub use latency::{BUCKET_BOUNDS, Bound, Latency, LatencyReport};
+pub use latency::{BUCKET_BOUNDS, Bound, Latency, LatencyReport, duration};
 pub use pairing::Pair;
 pub use perfetto::Perfetto;
 pub use recorder::Recorder;

@@ -266,7 +266,10 @@ impl Pairing {
                     }
                 }
                 // The slot was free since its rollout before.
-                if other.used && other.generation == generation.wrapping_sub(1) {
+                if other.used
+                    && other.generation == generation.wrapping_sub(1)
+                    && matches!(other.stage, Some((FREE, ..)))
+                {
                     leave(&mut other.stage, event.time, whole, measured);
                 }
                 enter(&mut life.stage, PREFILL_READY, event.time, whole, measured);

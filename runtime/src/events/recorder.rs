@@ -7,7 +7,13 @@ use super::{Event, EventKind, Ticks};
 use crate::ring::spsc;
 use crate::rollout::RolloutId;
 
-/// Records the events of one thread. Made by [`Collector::recorder`](super::Collector::recorder).
+/// Records the events of one thread. Made by [`Collector::recorder`](super::Collector::recorder). It can be sent to a thread
+/// but not shared:
+///
+/// ```compile_fail,E0277
+/// fn shared<T: Sync>() {}
+/// shared::<doorbell_runtime::events::Recorder>();
+/// ```
 #[derive(Debug)]
 pub struct Recorder {
     ring: spsc::Producer<Event>,

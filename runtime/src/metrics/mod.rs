@@ -15,5 +15,5 @@ pub use counters::{
     BusyTime, Collected, Counter, CounterValues, Counters, Definition, Gauge, Hot, Kind, StageCounters,
     StageGauges, Stored,
 };
-pub use server::{Server, ServerError};
+pub use server::{DEFAULT_ADDRESS, Server, ServerError};
 pub use status::{JudgeTime, Metrics, Status, ThreadTime};

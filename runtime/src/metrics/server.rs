@@ -14,6 +14,9 @@ use thiserror::Error;
 
 use super::Metrics;
 
+/// Where a run is served, and looked for, unless said otherwise.
+pub const DEFAULT_ADDRESS: &str = "127.0.0.1:9464";
+
 /// How long a client may take for its request, and again for the answer.
 const DEADLINE: Duration = Duration::from_secs(1);
 /// Longest request, in bytes.

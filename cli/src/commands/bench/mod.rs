@@ -1,6 +1,7 @@
 //! `doorbell bench`: measures, and shows each figure beside the limit that was measured or computed in the same run.
 
 mod cow;
+mod events;
 #[cfg(feature = "gpu")]
 mod gpu;
 mod pipeline;
@@ -60,6 +61,8 @@ enum What {
     Trajectories,
     /// The rings between threads beside their rivals, and what it costs to tell another thread
     Rings,
+    /// Events of the runtime: what recording and collecting one costs
+    Trace,
     /// The GPU: round trips, descriptors per second, and what a token costs in control
     Gpu,
     /// KV blocks: what sharing saves on a trace, what a copy-on-write costs, and what a block of the arena costs
@@ -127,6 +130,9 @@ pub fn run(args: Args) -> Result<ExitCode, Failure> {
     }
     if matches!(args.what, What::KvLayout | What::All) {
         show(kv_layout::kv_layout(args.quick)?)?;
+    }
+    if matches!(args.what, What::Trace | What::All) {
+        show(events::recording(args.quick)?)?;
     }
     #[cfg(feature = "rtl")]
     if matches!(args.what, What::Rtl | What::All) {
