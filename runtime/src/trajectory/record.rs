@@ -128,8 +128,10 @@ pub(super) fn encode(finished: &Finished, tokens: &[u32], out: &mut Vec<u8>) {
         out.extend_from_slice(&word.to_le_bytes());
     }
     debug_assert_eq!(out.len() - start, FIXED);
-    for token in tokens {
-        out.extend_from_slice(&token.to_le_bytes());
+    out.resize(start + FIXED + 4 * tokens.len(), 0);
+    let (words, _) = out[start + FIXED..].as_chunks_mut::<4>();
+    for (word, token) in words.iter_mut().zip(tokens) {
+        *word = token.to_le_bytes();
     }
 }
 

@@ -9,7 +9,7 @@ use std::time::Instant;
 
 use doorbell_host::{DeviceError, TokenRegion};
 
-use super::log::{Disk, Log, LogError, LogOptions, Volume};
+use super::log::{Disk, Log, LogError, LogOptions, Sync, Volume};
 use super::record::Finished;
 use crate::ring::{RingError, spsc};
 use crate::rollout::RolloutId;
@@ -122,6 +122,7 @@ impl Recorder {
             done,
             tokens: vec![0; options.longest],
             waiting: VecDeque::with_capacity(options.capacity),
+            capacity: options.capacity,
             sum: Stored::default(),
         };
         let flag = Alarm(failed.clone());
@@ -196,12 +197,13 @@ struct Writer<V: Volume = Disk> {
     tokens: Vec<u32>,
     /// Appended and not yet reported, by number.
     waiting: VecDeque<(u64, RolloutId)>,
+    capacity: usize,
     sum: Stored,
 }
 
 impl<V: Volume> Writer<V> {
     fn run(&mut self) -> Result<Stored, WriterError> {
-        let LogOptions { group_bytes, group_delay, .. } = self.log.options();
+        let LogOptions { group_bytes, group_delay, sync, .. } = self.log.options();
         let mut idle = Backoff::default();
         // When the first record of the group came.
         let mut begun = None;
@@ -214,9 +216,10 @@ impl<V: Volume> Writer<V> {
                 self.append(finished)?;
                 begun.get_or_insert_with(Instant::now);
             }
-            let full = self.log.group_len() >= group_bytes;
-            let late = begun.is_some_and(|begun| begun.elapsed() >= group_delay);
-            if full || late || over && next.is_none() {
+            // With as many waiting as can be on their way, there is none to wait for.
+            let full = self.log.group_len() >= group_bytes || self.waiting.len() >= self.capacity;
+            let due = |begun: Instant| sync == Sync::Never || begun.elapsed() >= group_delay;
+            if full || next.is_none() && (over || begun.is_some_and(due)) {
                 self.log.commit()?;
                 begun = None;
             }

@@ -56,7 +56,9 @@ fn collect_all(pool: &mut Pool) -> Vec<Judged> {
         verdict: Err(JudgeFailure::Tokens),
     };
     let mut out = [none; 8];
+    let begun = Instant::now();
     while pool.pending() > 0 {
+        assert!(begun.elapsed() < PATIENCE, "{} requests have no verdict", pool.pending());
         let taken = pool.collect(&mut out);
         all.extend_from_slice(&out[..taken]);
         thread::yield_now();
@@ -221,7 +223,9 @@ fn the_judge_that_has_least_to_do_is_asked_and_order_does_not_matter() {
     let mut judged = vec![];
     for slot in 1..64 {
         pool.post(request(&mut tickets, slot, 1)).unwrap();
+        let begun = Instant::now();
         while pool.pending() > 1 {
+            assert!(begun.elapsed() < PATIENCE, "it was given to the judge that stands at the gate");
             let mut out = [Judged {
                 ticket: first.ticket,
                 rollout: first.rollout,

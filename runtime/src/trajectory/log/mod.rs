@@ -37,7 +37,7 @@ pub struct LogOptions {
     pub file_bytes: u64,
     /// Bytes after which a group is written.
     pub group_bytes: usize,
-    /// How long the first record of a group waits for others.
+    /// How long the first record of a group waits for others; without syncs it does not.
     pub group_delay: Duration,
 }
 

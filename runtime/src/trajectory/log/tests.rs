@@ -366,7 +366,7 @@ impl Flaky {
     /// Writes to `directory` what is there when the power fails: what was synced, and of the rest what `luck` says.
     fn lose_power(&self, directory: &Path, mut luck: impl FnMut() -> u64) {
         for (path, contents) in &self.state().files {
-            if !contents.listed && luck() % 2 == 0 {
+            if !contents.listed && luck().is_multiple_of(2) {
                 continue;
             }
             let mut bytes = contents.written.clone();

@@ -4,6 +4,7 @@ use std::fs::File;
 use std::io::{self, Write};
 use std::path::Path;
 use std::sync::mpsc::{Receiver, Sender, channel};
+use std::time::Duration;
 
 use doorbell_host::SharedMemory;
 use doorbell_host::contract::PREFIX_NONE;
@@ -53,11 +54,16 @@ fn recorder(directory: &Path) -> Recorder {
     Recorder::start(log, regions(), OPTIONS).unwrap()
 }
 
+/// Long enough for any machine: it is waited for by tests that fail.
+const PATIENCE: Duration = Duration::from_secs(60);
+
 /// Takes what is stored until `count` have come.
 fn await_stored(recorder: &mut Recorder, count: usize) -> Vec<RolloutId> {
     let mut all = vec![];
     let mut out = [RolloutId::from_bits(0); 4];
+    let begun = Instant::now();
     while all.len() < count {
+        assert!(begun.elapsed() < PATIENCE, "{} of {count} were stored", all.len());
         let taken = recorder.stored(&mut out);
         all.extend_from_slice(&out[..taken]);
         assert!(!recorder.has_failed(), "the writer failed");
@@ -68,7 +74,9 @@ fn await_stored(recorder: &mut Recorder, count: usize) -> Vec<RolloutId> {
 
 /// Waits until the writer has failed: it does as soon as it comes to what it cannot do.
 fn await_failure(recorder: &Recorder) {
+    let begun = Instant::now();
     while !recorder.has_failed() {
+        assert!(begun.elapsed() < PATIENCE, "the writer has not failed");
         thread::yield_now();
     }
 }
@@ -144,18 +152,18 @@ fn what_no_region_holds_is_an_error_that_names_the_rollout() {
 }
 
 /// A disk whose syncs wait until the test lets them, and fail or panic when it says so.
-struct Gate(Receiver<Sync>);
+struct Gate(Receiver<Outlook>);
 
-enum Sync {
+enum Outlook {
     Done,
     Full,
     Panic,
 }
 
-struct GateFile(Receiver<Sync>);
+struct GateFile(Receiver<Outlook>);
 
 impl Gate {
-    fn new() -> (Self, Sender<Sync>) {
+    fn new() -> (Self, Sender<Outlook>) {
         let (sender, receiver) = channel();
         (Self(receiver), sender)
     }
@@ -193,14 +201,14 @@ impl Write for GateFile {
 impl Append for GateFile {
     fn sync(&mut self) -> io::Result<()> {
         match self.0.recv() {
-            Ok(Sync::Done) => Ok(()),
-            Ok(Sync::Panic) => panic!("a bug"),
-            Ok(Sync::Full) | Err(_) => Err(io::ErrorKind::StorageFull.into()),
+            Ok(Outlook::Done) => Ok(()),
+            Ok(Outlook::Panic) => panic!("a bug"),
+            Ok(Outlook::Full) | Err(_) => Err(io::ErrorKind::StorageFull.into()),
         }
     }
 }
 
-fn gated(directory: &Path) -> (Recorder, Sender<Sync>) {
+fn gated(directory: &Path) -> (Recorder, Sender<Outlook>) {
     let (disk, gate) = Gate::new();
     let (log, _) = Log::open_on(disk, directory, LogOptions::default()).unwrap();
     (Recorder::start(log, regions(), OPTIONS).unwrap(), gate)
@@ -217,6 +225,7 @@ fn a_disk_that_stands_still_blocks_nobody_and_reports_nothing() {
             Ok(()) => posted += 1,
             Err(back) => break back,
         }
+        assert!(posted < 1000, "more is taken than there is room for, and nothing is stored");
         // Whoever posts goes on in any case; to fill the ring, the writer must have had its chance.
         thread::yield_now();
     };
@@ -224,7 +233,7 @@ fn a_disk_that_stands_still_blocks_nobody_and_reports_nothing() {
     let mut out = [RolloutId::from_bits(0); 16];
     assert_eq!(recorder.stored(&mut out), 0, "nothing is stored before its sync");
     for _ in 0..posted {
-        gate.send(Sync::Done).unwrap();
+        gate.send(Outlook::Done).unwrap();
     }
     assert_eq!(await_stored(&mut recorder, posted as usize).len(), posted as usize);
     recorder.finish().unwrap();
@@ -235,10 +244,10 @@ fn a_full_disk_reaches_the_run_and_reports_nothing_as_stored() {
     let directory = tempdir().unwrap();
     let (mut recorder, gate) = gated(directory.path());
     recorder.post(finished(0, 1)).unwrap();
-    gate.send(Sync::Done).unwrap();
+    gate.send(Outlook::Done).unwrap();
     assert_eq!(await_stored(&mut recorder, 1), [RolloutId::new(0, 3)]);
     recorder.post(finished(1, 1)).unwrap();
-    gate.send(Sync::Full).unwrap();
+    gate.send(Outlook::Full).unwrap();
     await_failure(&recorder);
     let mut out = [RolloutId::from_bits(0); 4];
     assert_eq!(recorder.stored(&mut out), 0, "what is not on disk is not stored");
@@ -253,7 +262,7 @@ fn a_writer_that_panics_is_an_error_and_no_hang() {
     let directory = tempdir().unwrap();
     let (mut recorder, gate) = gated(directory.path());
     recorder.post(finished(0, 1)).unwrap();
-    gate.send(Sync::Panic).unwrap();
+    gate.send(Outlook::Panic).unwrap();
     await_failure(&recorder);
     assert_eq!(recorder.finish().unwrap_err().to_string(), "the writer of trajectories panicked: a bug");
 }
