@@ -23,10 +23,8 @@ impl Failure {
         Failure { code: 2, message: message.to_string(), missing: None }
     }
 
-    /// Something did not do what it has to.
-    pub fn different(message: impl fmt::Display) -> Failure {
-    /// Something that was measured is not what it must be.
-    pub fn wrong(message: impl fmt::Display) -> Failure {
+    /// What was run failed, or is not what it must be.
+    pub fn failed(message: impl fmt::Display) -> Failure {
         Failure { code: DIFFERENT, message: message.to_string(), missing: None }
     }
 
@@ -38,11 +36,6 @@ impl Failure {
     /// Why the device is not there, if nothing else is wrong: without it one can go on.
     pub fn missing(&self) -> Option<&str> {
         self.missing.as_deref()
-    }
-
-    /// A run that ended early.
-    pub fn run(message: impl fmt::Display) -> Failure {
-        Failure { code: DIFFERENT, message: message.to_string(), missing: None }
     }
 
     pub fn exit_code(&self) -> ExitCode {

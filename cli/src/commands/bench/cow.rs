@@ -44,7 +44,7 @@ pub fn savings(trace: &Trace) -> Result<Section, Failure> {
         let counted = count(trace, mode, MEMBERS, BLOCK_TOKENS).map_err(Failure::input)?.arena.acquired;
         let computed = arithmetic(trace, mode, MEMBERS, BLOCK_TOKENS);
         if counted != computed {
-            return Err(Failure::wrong(format!(
+            return Err(Failure::failed(format!(
                 "{}: the tables acquired {counted} blocks, and arithmetic has {computed}",
                 name(mode)
             )));

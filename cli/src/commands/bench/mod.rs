@@ -4,9 +4,9 @@ mod cow;
 mod events;
 #[cfg(feature = "gpu")]
 mod gpu;
-mod pipeline;
 mod handoff;
 mod kv_layout;
+mod pipeline;
 mod queue;
 mod rings;
 #[cfg(feature = "rtl")]
@@ -49,26 +49,27 @@ pub struct Args {
 
 #[derive(Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 enum What {
-    /// The RTL: cycles per descriptor, tokens per cycle, a trace, and the speed of the simulation
-    Rtl,
     /// Round trips of descriptors through driver and model, on one core
-    Queue,
-    /// The runtime over the model: segments per second on one core
-    Pipeline,
-    /// What the runtime adds to a segment
-    Tax,
-    /// Trajectories stored per second, beside a plain write and sync of the same bytes
-    Trajectories,
-    /// The rings between threads beside their rivals, and what it costs to tell another thread
+    #[value(alias = "queue")]
+    HwFastpath,
+    /// The rings between threads, beside their rivals
     Rings,
-    /// Events of the runtime: what recording and collecting one costs
+    /// The runtime over the model: rollout segments per second on one core
+    Pipeline,
+    /// What the runtime adds to a segment, and what it costs to tell another thread
+    Tax,
+    /// What recording and collecting an event costs
     Trace,
-    /// The GPU: round trips, descriptors per second, and what a token costs in control
-    Gpu,
-    /// KV blocks: what sharing saves on a trace, what a copy-on-write costs, and what a block of the arena costs
+    /// KV blocks: what sharing saves on a trace, what a copy-on-write costs, and a block of the arena
     Cow,
     /// Reads of K and V in the layout of KV blocks, beside other layouts
     KvLayout,
+    /// Trajectories stored per second, beside a plain write and sync of the same bytes
+    Trajectories,
+    /// The RTL: cycles per descriptor, tokens per cycle, a trace, and the speed of the simulation
+    Rtl,
+    /// The GPU: round trips, descriptors per second, and what a token costs in control
+    Gpu,
     /// Everything that is there
     All,
 }
@@ -105,43 +106,44 @@ pub fn run(args: Args) -> Result<ExitCode, Failure> {
         }
         output::print(&text)
     };
-    if matches!(args.what, What::Queue | What::All) {
+    let wanted = |what| args.what == what || args.what == What::All;
+    if wanted(What::HwFastpath) {
         show(queue::round_trips(args.quick)?)?;
     }
-    if matches!(args.what, What::Pipeline | What::All) {
+    if wanted(What::Rings) {
+        rings::sections(args.quick)?.into_iter().try_for_each(&mut show)?;
+    }
+    if wanted(What::Pipeline) {
         show(pipeline::throughput(args.quick)?)?;
     }
-    if matches!(args.what, What::Tax | What::All) {
+    if wanted(What::Tax) {
         show(pipeline::tax(args.quick)?)?;
-    }
-    if matches!(args.what, What::Trajectories | What::All) {
-        show(trajectories::stored(args.quick)?)?;
-    }
-    if matches!(args.what, What::Rings | What::All) {
-        rings::sections(args.quick)?.into_iter().try_for_each(&mut show)?;
         show(handoff::submission(args.quick)?)?;
         show(handoff::telling(args.quick)?)?;
     }
-    if matches!(args.what, What::Cow | What::All) {
+    if wanted(What::Trace) {
+        show(events::recording(args.quick)?)?;
+    }
+    if wanted(What::Cow) {
         let trace = cow::part(&trace, args.quick);
         show(cow::savings(&trace)?)?;
         show(cow::first_write(&trace, args.quick)?)?;
         show(cow::arena(args.quick)?)?;
     }
-    if matches!(args.what, What::KvLayout | What::All) {
+    if wanted(What::KvLayout) {
         show(kv_layout::kv_layout(args.quick)?)?;
     }
-    if matches!(args.what, What::Trace | What::All) {
-        show(events::recording(args.quick)?)?;
+    if wanted(What::Trajectories) {
+        show(trajectories::stored(args.quick)?)?;
     }
     #[cfg(feature = "rtl")]
-    if matches!(args.what, What::Rtl | What::All) {
+    if wanted(What::Rtl) {
         show(rtl::descriptors()?)?;
         show(rtl::scaling()?)?;
         show(rtl::trace(&trace)?)?;
         show(speed::speed(&trace, args.quick)?)?;
     }
-    if matches!(args.what, What::Gpu | What::All) {
+    if wanted(What::Gpu) {
         match (Kind::Gpu.missing(), args.what) {
             #[cfg(feature = "gpu")]
             (None, _) => gpu::sections(args.quick)?.into_iter().try_for_each(&mut show)?,

@@ -155,14 +155,14 @@ impl Workload {
         };
         let mut pipeline = Pipeline::new(options, parts).map_err(Failure::input)?;
         let (result, elapsed) = timed(|| pipeline.run(&mut Feed::new(&self.requests), |_, _| false));
-        result.map_err(Failure::run)?;
+        result.map_err(Failure::failed)?;
         drop(pipeline);
         if let Some(collector) = collector {
-            collector.finish().1.map_err(Failure::run)?;
+            collector.finish().1.map_err(Failure::failed)?;
         }
         let segments = metrics.counters.values().segments;
         if segments != self.segments() {
-            return Err(Failure::run(format!("{segments} segments completed of {}", self.segments())));
+            return Err(Failure::failed(format!("{segments} segments completed of {}", self.segments())));
         }
         Ok(elapsed.rates(segments))
     }

@@ -131,7 +131,7 @@ where
     });
     match elapsed {
         Some(elapsed) => Ok(count as f64 / elapsed.as_secs_f64()),
-        None => Err(Failure::different("a ring lost, doubled or swapped entries")),
+        None => Err(Failure::failed("a ring lost, doubled or swapped entries")),
     }
 }
 
@@ -438,7 +438,7 @@ pub(super) fn round_trips(
         });
         asker.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
     });
-    let mut times = times.ok_or_else(|| Failure::different("a ring answered with another entry"))?;
+    let mut times = times.ok_or_else(|| Failure::failed("a ring answered with another entry"))?;
     times.sort_unstable();
     Ok(times)
 }

@@ -167,9 +167,9 @@ pub fn run(args: Args) -> Result<ExitCode, Failure> {
             .name("hot".into())
             .spawn_scoped(scope, || hot(pipeline, requests, warm_up));
         let hot =
-            hot.map_err(|error| Failure::run(format!("the hot thread could not be started: {error}")))?;
+            hot.map_err(|error| Failure::failed(format!("the hot thread could not be started: {error}")))?;
         show_progress(&trace, &args, &metrics, loads.as_ref(), || hot.is_finished());
-        hot.join().map_err(|_| Failure::run("the hot thread panicked"))
+        hot.join().map_err(|_| Failure::failed("the hot thread panicked"))
     })?;
 
     let Ran { mut pipeline, mut result, facts, wall } = ran;

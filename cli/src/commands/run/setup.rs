@@ -106,8 +106,8 @@ pub fn build(args: &Args, kind: Kind, trace: &Trace) -> Result<Built, Failure> {
         let recorder = collector.recorder("hot", EVENTS).map_err(Failure::input)?;
         let perfetto = args.perfetto.as_deref().map(|path| perfetto(path, &collector, slots)).transpose()?;
         let thread = CollectorThread::start(collector, metrics.clone(), perfetto);
-        let thread =
-            thread.map_err(|error| Failure::run(format!("the collector could not be started: {error}")))?;
+        let thread = thread
+            .map_err(|error| Failure::failed(format!("the collector could not be started: {error}")))?;
         (Some(recorder), Some(thread))
     };
     let parts = Parts {
