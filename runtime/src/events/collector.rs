@@ -81,7 +81,7 @@ impl Collector {
             dropped: dropped.clone(),
         });
         self.pairing.add_source();
-        Ok(Recorder::new(producer, dropped))
+        Ok(Recorder::new(producer.eager(), dropped))
     }
 
     /// The clock of its events.

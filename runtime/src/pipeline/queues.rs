@@ -14,7 +14,8 @@ pub(super) struct Queue {
 impl Queue {
     pub fn new(name: &'static str, slots: u32) -> Result<Queue, RuntimeError> {
         let (producer, consumer) = spsc::channel((slots as usize).next_power_of_two().max(2))?;
-        Ok(Queue { name, producer, consumer })
+        // Nobody gets ahead while the one thread of both waits.
+        Ok(Queue { name, producer: producer.eager(), consumer: consumer.eager() })
     }
 
     #[inline]

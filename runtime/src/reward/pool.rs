@@ -317,7 +317,7 @@ impl Pool {
                 .name(format!("judge {judge}"))
                 .spawn(move || work.run())
                 .map_err(|source| PoolError::Start { judge, source })?;
-            pool.judges.push(Seat { requests, pending: 0, board, thread });
+            pool.judges.push(Seat { requests: requests.eager(), pending: 0, board, thread });
         }
         Ok(pool)
     }

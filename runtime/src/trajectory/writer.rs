@@ -136,7 +136,7 @@ impl Recorder {
                 result
             })
             .map_err(WriterError::Start)?;
-        Ok(Self { finished, stored, failed, writer })
+        Ok(Self { finished: finished.eager(), stored: stored.eager(), failed, writer })
     }
 
     /// Hands a rollout over. Its slot and its tokens must stay as they are until [`stored`](Self::stored) returns its id.

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use doorbell_host::QueueConfig;
-use doorbell_host::trace::Trace;
+use doorbell_host::trace::{PREFIX_BLOCK_TOKENS, Trace};
 use doorbell_runtime::events::{Clock, Collector, Perfetto};
 use doorbell_runtime::kv::{PageReport, PrefixConfig, Prefixes, Sharing};
 use doorbell_runtime::metrics::{CollectorThread, Metrics};
@@ -206,7 +206,8 @@ fn blocks(args: &Args, trace: &Trace, longest: u32) -> PrefixConfig {
         branches: slots,
         prompt_tokens: longest_prompt.max(1),
         answer_tokens: longest,
-        nodes: pieces.clamp(1, blocks as usize) as u32,
+        // Each has at least one block while it is remembered; the longest prompt must fit.
+        nodes: (pieces.min(blocks as usize) as u32).max(longest_prompt.div_ceil(PREFIX_BLOCK_TOKENS)).max(1),
         ..PrefixConfig::default()
     }
 }
