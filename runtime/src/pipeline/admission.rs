@@ -61,7 +61,6 @@ impl Pipeline {
     /// `Request` if one can never run.
     pub fn admit_from(&mut self, feed: &mut Feed<'_>) -> Result<bool, RuntimeError> {
         let before = feed.next;
-        self.journal.read_clock();
         while let Some(request) = feed.requests.get(feed.next) {
             if let Some(held) = self.admit(feed.next as u64, request)? {
                 if self.held != Some(held) {

@@ -181,8 +181,16 @@ impl Pipeline {
         mut until: impl FnMut(&Pipeline, &Feed<'_>) -> bool,
     ) -> Result<(), RuntimeError> {
         while !(feed.is_empty() && self.is_idle()) && !until(self, feed) {
+            let began = self.journal.read_clock();
             let admitted = self.admit_from(feed)?;
             let moved = self.turn()? || admitted;
+            let spent = self.journal.read_clock().since(began);
+            let time = &self.metrics.hot_time;
+            if moved {
+                time.busy.add(spent)
+            } else {
+                time.idle.add(spent)
+            }
             self.note_idle(moved)?;
         }
         Ok(())
@@ -193,7 +201,6 @@ impl Pipeline {
     /// # Errors
     /// As [`run`](Self::run), but for `Stalled`.
     pub fn turn(&mut self) -> Result<bool, RuntimeError> {
-        let began = self.journal.read_clock();
         let mut moved = self.take_aborts()?;
         moved |= self.take_verdicts()?;
         moved |= self.take_stored()?;
@@ -205,13 +212,6 @@ impl Pipeline {
         moved |= self.end_done()?;
         if moved {
             self.publish();
-        }
-        let time = &self.metrics.hot_time;
-        let spent = self.journal.read_clock().since(began);
-        if moved {
-            time.busy.add(spent)
-        } else {
-            time.idle.add(spent)
         }
         Ok(moved)
     }
