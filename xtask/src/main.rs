@@ -4,6 +4,7 @@ mod contract;
 mod doc;
 mod doorbell;
 mod gpu_check;
+mod lab;
 mod lint;
 #[allow(dead_code, reason = "the rest is for the build script")]
 #[path = "../../gpu/build/nvcc.rs"]
@@ -50,6 +51,8 @@ enum Command {
     Wave(wave::Options),
     /// Compile the GPU's kernels for every architecture and look for spilled registers; needs no GPU
     GpuCheck,
+    /// Run a lab, by number or name, or all of them; without an argument, list them
+    Lab(lab::Options),
     /// Check format, lints, RTL and generated files
     Lint,
     /// Build the API documentation and the book
@@ -86,6 +89,7 @@ fn run(command: Command) -> Result<ExitCode> {
         Command::RtlTest(options) => rtl_test::run(&root, &options)?,
         Command::Wave(options) => return wave::run(&root, &options),
         Command::GpuCheck => gpu_check::run(&root)?,
+        Command::Lab(options) => return lab::run(&root, &options),
         Command::Lint => lint::run(&root)?,
         Command::Doc => doc::run(&root)?,
         Command::Test => test::run(&root)?,
