@@ -2,6 +2,7 @@
 #![forbid(unsafe_code)]
 
 use std::fs;
+use std::io::{self, Write};
 use std::path::Path;
 use std::thread;
 use std::time::Duration;
@@ -41,10 +42,11 @@ pub struct Report {
 impl Report {
     /// Prints the report to standard output.
     pub fn print(&self) {
-        println!("{}\n\n{}\n\nWhat to look at: {}", self.heading, self.table, self.look);
-        for what in &self.unmeasured {
-            println!("Not measured here: {what}");
-        }
+        let unmeasured = self.unmeasured.iter().map(|what| format!("Not measured here: {what}\n"));
+        let unmeasured: String = unmeasured.collect();
+        let text = format!("{}\n\n{}\n\nWhat to look at: {}\n", self.heading, self.table, self.look);
+        // A reader that has seen enough, such as `head`, closes the pipe.
+        let _ = io::stdout().write_all((text + &unmeasured).as_bytes());
     }
 }
 

@@ -34,31 +34,30 @@ impl Arena {
 const LAYOUTS: [(&str, usize); 3] = [("same line", 1), ("own line", 8), ("own pair of lines", 16)];
 
 /// How a counter is counted up, by the one thread that writes it.
-const WAYS: [(&str, fn(&AtomicU64)); 2] = [
-    ("load + store", |counter| counter.store(counter.load(Relaxed) + 1, Relaxed)),
-    ("fetch_add", |counter| {
-        counter.fetch_add(1, Relaxed);
-    }),
-];
+#[derive(Clone, Copy)]
+enum Way {
+    LoadStore,
+    FetchAdd,
+}
+
+const WAYS: [(&str, Way); 2] = [("load + store", Way::LoadStore), ("fetch_add", Way::FetchAdd)];
 
 fn main() -> ExitCode {
     let Args { options } = Args::parse();
     let pair = Pair::find();
     let (count, repeats) = options.pick((100_000, 3), (200_000, 51));
-    let mut times: [[[Vec<f64>; 2]; 2]; 3] = Default::default();
+    let cases = || LAYOUTS.into_iter().flat_map(|layout| WAYS.map(|way| (layout, way)));
+    let mut times: Vec<[Vec<f64>; 2]> = cases().map(|_| Default::default()).collect();
     let mut lost = 0;
     for _ in 0..repeats {
-        for (layout, (_, apart)) in LAYOUTS.iter().enumerate() {
-            for way in 0..WAYS.len() {
-                for threads in [1, 2] {
-                    let arena = Arena::new();
-                    let elapsed = run(arena.counters(*apart), way, threads, count, &pair);
-                    lost += 2 * count
-                        - arena.counters(*apart).map(|counter| counter.load(Relaxed)).iter().sum::<u64>();
-                    // Each thread of two counts one counter, and the one thread counts both.
-                    times[layout][way][threads - 1]
-                        .push(nanoseconds_each(elapsed, 2 * count / threads as u64));
-                }
+        for (((_, apart), (_, way)), times) in cases().zip(&mut times) {
+            for (threads, times) in [1, 2].into_iter().zip(times) {
+                let arena = Arena::new();
+                let elapsed = run(arena.counters(apart), way, threads, count, &pair);
+                lost += 2 * count
+                    - arena.counters(apart).map(|counter| counter.load(Relaxed)).iter().sum::<u64>();
+                // Each thread of two counts one counter, and the one thread counts both, one after the other.
+                times.push(nanoseconds_each(elapsed, 2 * count / threads));
             }
         }
     }
@@ -66,18 +65,16 @@ fn main() -> ExitCode {
         ["counters on", "bytes apart", "count by", "1 thread, ns", "2 threads, ns", "2 threads / 1 thread"],
         3,
     );
-    for ((name, apart), times) in LAYOUTS.iter().zip(times) {
-        for ((way, _), times) in WAYS.iter().zip(times) {
-            let [one, two] = times.map(median);
-            table.add_row([
-                (*name).to_owned(),
-                (apart * size_of::<u64>()).to_string(),
-                (*way).to_owned(),
-                format!("{one:.2}"),
-                format!("{two:.2}"),
-                format!("{:.1}", two / one),
-            ]);
-        }
+    for (((name, apart), (way, _)), times) in cases().zip(times) {
+        let [one, two] = times.map(median);
+        table.add_row([
+            name.to_owned(),
+            (apart * size_of::<u64>()).to_string(),
+            way.to_owned(),
+            format!("{one:.2}"),
+            format!("{two:.2}"),
+            format!("{:.1}", two / one),
+        ]);
     }
     let mut unmeasured = pair.unmeasured;
     unmeasured.push(needs_counters(
@@ -101,16 +98,17 @@ fn main() -> ExitCode {
     ExitCode::from(u8::from(lost != 0))
 }
 
-fn run(counters: [&AtomicU64; 2], way: usize, threads: usize, count: u64, pair: &Pair) -> Duration {
-    // A function pointer would be called for each count: each way has a loop of its own instead.
-    let count_up = |counters: &[&AtomicU64]| match way {
-        0 => (0..count).for_each(|_| counters.iter().for_each(|counter| WAYS[0].1(counter))),
-        _ => (0..count).for_each(|_| counters.iter().for_each(|counter| WAYS[1].1(counter))),
+fn run(counters: [&AtomicU64; 2], way: Way, threads: u64, count: u64, pair: &Pair) -> Duration {
+    let count_up = |counter: &AtomicU64| match way {
+        Way::LoadStore => (0..count).for_each(|_| counter.store(counter.load(Relaxed) + 1, Relaxed)),
+        Way::FetchAdd => (0..count).for_each(|_| {
+            counter.fetch_add(1, Relaxed);
+        }),
     };
     if threads == 1 {
         pair.pin(0);
         let start = cpu_time();
-        counters.chunks(1).for_each(count_up);
+        counters.into_iter().for_each(count_up);
         return cpu_time() - start;
     }
     // The threads have to count at the same time, and a thread that sleeps at a barrier wakes up late.
@@ -120,7 +118,7 @@ fn run(counters: [&AtomicU64; 2], way: usize, threads: usize, count: u64, pair: 
         ready.fetch_add(1, Relaxed);
         Spin::until(|| ready.load(Relaxed) == 2);
         let start = cpu_time();
-        count_up(&counters[which..=which]);
+        count_up(counters[which]);
         cpu_time() - start
     };
     thread::scope(|scope| {

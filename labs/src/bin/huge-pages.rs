@@ -20,6 +20,8 @@ struct Args {
 
 const PAGE: usize = 4096;
 const HUGE: usize = 2 << 20;
+/// Far more than any TLB covers with small pages.
+const LARGE: usize = 512 << 20;
 
 #[derive(Clone, Copy, PartialEq)]
 enum Pages {
@@ -108,9 +110,18 @@ fn main() -> ExitCode {
     let Args { options } = Args::parse();
     // For its processor alone: this lab has one thread.
     Pair::find().pin(0);
-    let (sizes, reads, repeats) =
-        options.pick(([2 << 20, 16 << 20], 50_000, 3), ([4 << 20, 256 << 20], 1_000_000, 9));
+    let (mut sizes, reads, repeats) =
+        options.pick(([2 << 20, 16 << 20], 50_000, 3), ([2 << 20, LARGE], 200_000, 7));
     let mut unmeasured = vec![];
+    // One region for each kind of page, and as much again for everybody else.
+    let most = available().map_or(LARGE, |bytes| bytes / (2 * KINDS.len()));
+    if sizes[1] > most {
+        unmeasured.push(format!(
+            "a region of {} MiB: there is too little memory; a smaller one stands in",
+            sizes[1] >> 20
+        ));
+        sizes[1] = sizes[1].min(1 << most.max(HUGE).ilog2());
+    }
     let mut table =
         table(["region", "pages", "page faults to touch it", "in huge pages", "ns/read", "of 4 KiB"], 2);
     for bytes in sizes {
@@ -168,6 +179,13 @@ fn main() -> ExitCode {
     }
     .print();
     ExitCode::SUCCESS
+}
+
+/// Bytes of memory that the system could still hand out.
+fn available() -> Option<usize> {
+    let text = fs::read_to_string("/proc/meminfo").ok()?;
+    let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
+    line.trim().strip_suffix(" kB")?.parse::<usize>().ok().map(|kib| kib * 1024)
 }
 
 /// The system's setting, of which the one in force is in brackets.

@@ -210,7 +210,7 @@ fn main() -> ExitCode {
     let Args { options, expect_stale } = Args::parse();
     let pair = Pair::find();
     let (rounds, patience) =
-        options.pick((20_000, Duration::from_millis(100)), (1_000_000, Duration::from_secs(2)));
+        options.pick((20_000, Duration::from_millis(100)), (1_000_000, Duration::from_millis(600)));
     let mut table = table(
         ["test", "orders", "rounds", "first 0, second 0", "0, 1", "1, 0", "1, 1", "stale", "the language"],
         2,

@@ -182,7 +182,7 @@ const WAYS: [Way; 5] = [
 fn main() -> ExitCode {
     let Args { options } = Args::parse();
     let mut pair = Pair::find();
-    let (rounds, repeats) = options.pick((200, 3), (2_000, 15));
+    let (rounds, repeats) = options.pick((200, 3), (1_000, 7));
     let mut runs: [Vec<Run>; WAYS.len()] = Default::default();
     for _ in 0..repeats {
         for ((name, _, way), runs) in WAYS.iter().zip(&mut runs) {
