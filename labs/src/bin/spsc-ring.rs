@@ -134,11 +134,10 @@ impl<I: Indices> Half<'_, I> {
     fn push(&mut self, values: &[u64]) -> usize {
         let ring = self.ring;
         let room = self.room(values.len(), ring.indices.head(), CAPACITY);
-        for value in &values[..room] {
-            ring.slot(self.index).store(*value, Relaxed);
-            self.index = self.index.wrapping_add(1);
+        for (k, value) in values[..room].iter().enumerate() {
+            ring.slot(self.index.wrapping_add(k)).store(*value, Relaxed);
         }
-        ring.indices.tail().store(self.index, Release);
+        self.publish(room, ring.indices.tail());
         room
     }
 
@@ -146,12 +145,20 @@ impl<I: Indices> Half<'_, I> {
     fn pop(&mut self, out: &mut [u64]) -> usize {
         let ring = self.ring;
         let ready = self.room(out.len(), ring.indices.tail(), 0);
-        for out in &mut out[..ready] {
-            *out = ring.slot(self.index).load(Relaxed);
-            self.index = self.index.wrapping_add(1);
+        for (k, out) in out[..ready].iter_mut().enumerate() {
+            *out = ring.slot(self.index.wrapping_add(k)).load(Relaxed);
         }
-        ring.indices.head().store(self.index, Release);
+        self.publish(ready, ring.indices.head());
         ready
+    }
+
+    #[inline]
+    fn publish(&mut self, count: usize, own: &AtomicUsize) {
+        // A look in vain stores nothing: that would take the line away from the peer for no news.
+        if count > 0 {
+            self.index = self.index.wrapping_add(count);
+            own.store(self.index, Release);
+        }
     }
 }
 
