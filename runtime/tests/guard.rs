@@ -7,7 +7,7 @@ use std::os::unix::process::ExitStatusExt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use doorbell_runtime::guard::{
     CountingAllocator, Facts, OnViolation, SystemCallError, SystemCallGuard, VIOLATIONS_KEPT, Watch,
@@ -19,6 +19,8 @@ use rstest::rstest;
 static ALLOCATOR: CountingAllocator = CountingAllocator::new();
 
 const PAGE: usize = 4096;
+/// After this something hangs: a bound, and not a measurement.
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Runs on a thread of its own, which takes its filter with it, and which `--test-threads=1` does not give.
 fn on_a_thread<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
@@ -219,11 +221,11 @@ fn reading_the_usage_is_no_loophole() {
 fn a_clock_of_the_vdso_is_no_system_call() {
     on_a_thread(|| {
         // The clock's page is mapped when it is first read.
-        black_box(std::time::Instant::now());
+        black_box(Instant::now());
         let mut guard = install(OnViolation::Continue);
         let facts = watched(&mut guard, || {
             for _ in 0..1000 {
-                black_box(std::time::Instant::now());
+                black_box(Instant::now());
             }
         });
         // Where the kernel cannot use the time stamp counter, the vDSO calls it after all.
@@ -300,13 +302,24 @@ fn a_thread_whose_calls_are_refused_can_abort() {
             std::process::abort();
         });
     }
-    let status = std::process::Command::new(std::env::current_exe().unwrap())
+    let mut child = std::process::Command::new(std::env::current_exe().unwrap())
         .args(["--exact", "a_thread_whose_calls_are_refused_can_abort"])
         .env(TOLD, "1")
         .stdout(std::process::Stdio::null())
         .stderr(std::process::Stdio::null())
-        .status()
+        .spawn()
         .unwrap();
+    let patience = Instant::now() + PATIENCE;
+    let status = loop {
+        if let Some(status) = child.try_wait().unwrap() {
+            break status;
+        }
+        if Instant::now() > patience {
+            child.kill().unwrap();
+            panic!("it does not come to an end");
+        }
+        thread::sleep(Duration::from_millis(1));
+    };
     assert_eq!(status.signal(), Some(libc::SIGABRT), "{status}");
 }
 
@@ -331,9 +344,9 @@ fn a_supervisor_ends_with_its_thread(#[values(false, true)] armed: bool) {
         Some(hot)
     });
     let Some(hot) = hot else { return };
-    let patience = std::time::Instant::now() + Duration::from_secs(60);
+    let patience = Instant::now() + PATIENCE;
     while supervisor_of(hot) {
-        assert!(std::time::Instant::now() < patience, "the supervisor outlives its thread");
+        assert!(Instant::now() < patience, "the supervisor outlives its thread");
         thread::sleep(Duration::from_millis(1));
     }
 }

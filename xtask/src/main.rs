@@ -4,6 +4,7 @@ mod contract;
 mod doc;
 mod doorbell;
 mod gpu_check;
+mod lab;
 mod lint;
 #[allow(dead_code, reason = "the rest is for the build script")]
 #[path = "../../gpu/build/nvcc.rs"]
@@ -55,6 +56,8 @@ enum Command {
     Loom,
     /// Run the rings under ThreadSanitizer; needs the toolchain's component rust-src
     Tsan,
+    /// Run a lab, by number or name, or all of them; without an argument, list them
+    Lab(lab::Options),
     /// Check format, lints, RTL and generated files
     Lint,
     /// Build the API documentation and the book
@@ -93,6 +96,7 @@ fn run(command: Command) -> Result<ExitCode> {
         Command::GpuCheck => gpu_check::run(&root)?,
         Command::Loom => test::loom(&root)?,
         Command::Tsan => tsan::run(&root)?,
+        Command::Lab(options) => return lab::run(&root, &options),
         Command::Lint => lint::run(&root)?,
         Command::Doc => doc::run(&root)?,
         Command::Test => test::run(&root)?,
