@@ -180,7 +180,10 @@ impl Pipeline {
         feed: &mut Feed<'_>,
         mut until: impl FnMut(&Pipeline, &Feed<'_>) -> bool,
     ) -> Result<(), RuntimeError> {
-        while !(feed.is_empty() && self.is_idle()) && !until(self, feed) {
+        loop {
+            if feed.is_empty() && self.is_idle() || until(self, feed) {
+                return Ok(());
+            }
             let began = self.journal.read_clock();
             let admitted = self.admit_from(feed)?;
             let moved = self.turn()? || admitted;
@@ -193,7 +196,6 @@ impl Pipeline {
             }
             self.note_idle(moved)?;
         }
-        Ok(())
     }
 
     /// One turn: whatever can move now moves by one stage or more. Says whether anything did.

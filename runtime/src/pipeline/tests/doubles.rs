@@ -11,16 +11,17 @@ use rand_chacha::rand_core::{Rng, SeedableRng};
 
 use super::super::*;
 use crate::reward::{self, Request, Shutdown};
-use crate::trajectory::{self, Stored, WriterError};
+use crate::trajectory::{self, Finished, Stored, WriterError};
 
-/// What was stored, with its tokens at that moment.
+/// A rollout with its tokens at the moment at which it was stored.
+pub type Note = (Finished, Vec<u32>);
+
+/// What was stored.
 #[derive(Clone, Default)]
-pub struct Notes(Arc<Mutex<Vec<(Finished, Vec<u32>)>>>);
-
-use crate::trajectory::Finished;
+pub struct Notes(Arc<Mutex<Vec<Note>>>);
 
 impl Notes {
-    pub fn take(&self) -> Vec<(Finished, Vec<u32>)> {
+    pub fn take(&self) -> Vec<Note> {
         std::mem::take(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }
@@ -77,7 +78,7 @@ impl<D: Device> Device for Shuffled<D> {
 
     fn submit(&mut self, batch: &[HwDesc]) -> Result<usize, DeviceError> {
         // Now and then it takes fewer than it said.
-        let some = if self.random.next_u32() % 8 == 0 { batch.len() / 2 } else { batch.len() };
+        let some = if self.random.next_u32().is_multiple_of(8) { batch.len() / 2 } else { batch.len() };
         self.inner.submit(&batch[..some])
     }
 
@@ -250,7 +251,7 @@ impl<R: RewardStage> Moody<R> {
 
 impl<R: RewardStage> RewardStage for Moody<R> {
     fn post(&mut self, request: Request) -> Result<(), reward::PostError> {
-        if self.random.next_u32() % 3 == 0 {
+        if self.random.next_u32().is_multiple_of(3) {
             return Err(reward::PostError::Full(request));
         }
         self.inner.post(request)
@@ -316,7 +317,7 @@ impl Store {
 
 impl TrajectoryStage for Store {
     fn post(&mut self, finished: Finished) -> Result<(), trajectory::PostError> {
-        if self.random.next_u32() % 3 == 0 {
+        if self.random.next_u32().is_multiple_of(3) {
             return Err(trajectory::PostError::Full(finished));
         }
         self.held.push(finished);

@@ -15,7 +15,7 @@ use crate::kv::{PrefixConfig, Sharing};
 use crate::policy::PolicyKind;
 use crate::reward::DigestJudge;
 use crate::trajectory::{Finished, Outcome};
-use doubles::{Moody, Notes, Shuffled};
+use doubles::{Moody, Note, Notes, Shuffled};
 
 /// Turns after which a run counts as stalled: every double does something in some of them.
 const TURNS: usize = 2_000_000;
@@ -99,7 +99,7 @@ impl Setup {
     }
 
     /// Runs all requests; every rollout that was admitted has ended, and everything was given back.
-    fn run(&self) -> (Pipeline, Vec<(Finished, Vec<u32>)>) {
+    fn run(&self) -> (Pipeline, Vec<Note>) {
         let (mut pipeline, notes) = self.pipeline();
         let mut turns = 0;
         pipeline

@@ -133,7 +133,7 @@ fn every_request_has_exactly_one_verdict(#[values(1, 2, 5)] judges: usize, #[val
         assert_eq!(judged.verdict, Ok(Verdict { score, proceed: true }));
     }
     assert!(refused > 0);
-    let loads: Vec<Load> = (0..judges).map(|judge| pool.load(judge).unwrap()).collect();
+    let loads = pool.loads().get();
     assert!(loads.iter().all(|load| load.judged > 0), "all judges have work: {loads:?}");
     assert_eq!(loads.iter().map(|load| load.judged).sum::<u64>(), 20_000);
     assert!(loads.iter().all(|load| (0.0..=1.0).contains(&load.share())), "{loads:?}");
@@ -239,7 +239,8 @@ fn the_judge_that_has_least_to_do_is_asked_and_order_does_not_matter() {
         }
     }
     assert_eq!(judged, vec![1; 63]);
-    let (stuck, other) = (pool.load(0).unwrap(), pool.load(1).unwrap());
+    let loads = pool.loads().get();
+    let (stuck, other) = (loads[0], loads[1]);
     assert_eq!((stuck.judged, other.judged), (0, 63));
     // A judge that has been at one answer all the time is busy, though it has told of none.
     assert!(stuck.busy > other.busy, "{stuck:?} {other:?}");
