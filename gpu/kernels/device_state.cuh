@@ -11,10 +11,9 @@
 constexpr uint32_t kWarp = 32;
 // With the three others 16 warps, four per part of a multiprocessor: 128 registers each.
 constexpr uint32_t kFetchWarps = 13;
-constexpr uint32_t kExpressWarp = 0;  // of the fetch warps
-constexpr uint32_t kControlWarp = kFetchWarps;
-constexpr uint32_t kCompletionWarp = kFetchWarps + 1;
-constexpr uint32_t kScoutWarp = kFetchWarps + 2;
+constexpr uint32_t kScoutWarp = kFetchWarps;
+constexpr uint32_t kControlWarp = kFetchWarps + 1;
+constexpr uint32_t kCompletionWarp = kFetchWarps + 2;
 constexpr uint32_t kBlockWarps = kFetchWarps + 3;
 constexpr uint32_t kBlockThreads = kBlockWarps * kWarp;
 constexpr uint32_t kEveryLane = 0xFFFFFFFFu;

@@ -10,12 +10,8 @@
 // In shared memory. A field has one writer, or is changed by atomic operations only.
 struct FrontEnd {
   // 32 descriptors, or as many completions, on their way between memory and lanes. First, for its alignment.
-  uint4 stage[kFetchWarps][4 * kWarp];
+  uint4 stage[kFetchWarps + 1][4 * kWarp];  // of the fetch warps and the scout
   uint4 completion_stage[2 * kWarp];
-  // What the scout found, and whether it is there.
-  uint4 find[4];
-  uint32_t find_index;
-  uint32_t find_state;
   RunningTable running;
   doorbell_session config;  // as read when the session started
   // Places that are free: a ring, from which whoever has the turn takes and to which the completion warp gives back. It
@@ -31,7 +27,7 @@ struct FrontEnd {
   // Running indices of the submission queue: taken by a fetch warp up to, admitted up to.
   uint32_t claimed;
   uint32_t admitted;
-  uint32_t fetchers;  // fetch warps that have not ended
+  uint32_t fetchers;  // fetch warps, and the scout, that have not ended
   uint32_t waits_for;
   uint32_t asks;
   uint32_t asked;
@@ -174,9 +170,9 @@ __device__ __forceinline__ void run_brief(Order& o, const doorbell_session& conf
 }
 
 // Checks a lane's descriptor and decides how it is to be executed. Everything that needs no order happens here.
-__device__ __forceinline__ void classify(Order& o, uint32_t index, bool verified, const doorbell_session& config) {
+__device__ __forceinline__ void classify(Order& o, bool verified, const doorbell_session& config) {
   // Without branches, as the lanes of a warp differ.
-  const uint32_t error = verified || verifies(o.desc, index) ? error_of(o.desc, config) : DOORBELL_ERR_BAD_CHECK;
+  const uint32_t error = verified ? error_of(o.desc, config) : DOORBELL_ERR_BAD_CHECK;
   const bool good = o.live && error == DOORBELL_ERR_NONE;
   const bool decode = good && o.desc.opcode() == DOORBELL_OP_DECODE;
   o.place = 0;
@@ -197,6 +193,33 @@ __device__ __forceinline__ void rank_briefs(Order& o, uint32_t briefs, uint32_t 
   if (briefs >> lane & 1) o.rank = __popc(__match_any_sync(briefs, o.desc.rollout_id()) & ((1u << lane) - 1));
   rounds = __reduce_max_sync(kEveryLane, o.rank) + 1;
 }
+
+// What whoever has the turn has to know. It is read by every lane, and what lane 0 has read counts.
+struct Turn {
+  uint32_t admitted;
+  uint32_t running;  // rollouts at workers
+  uint32_t cq_tail;
+  uint32_t released;
+
+  // In this order: once it is the warp's turn nobody enters a rollout, and once none runs the completion warp posts
+  // nothing, so that `posted` stays as it is.
+  __device__ __forceinline__ void look(const FrontEnd& f) {
+    admitted = order::load_acquire_block(&f.admitted);
+    running = order::load_acquire_block(&f.running.entries);
+    cq_tail = static_cast<uint32_t>(order::load_relaxed_block(&f.posted));
+    released = order::load_acquire_block(&f.cq_head);
+  }
+
+  // Slots of the completion queue that the host has released (R4).
+  __device__ __forceinline__ uint32_t room(const doorbell_session& config) const {
+    return config.cq_size - (cq_tail - released);
+  }
+
+  // Takes the next `count` of them. Only while nothing runs: else the completion warp takes some as well.
+  __device__ __forceinline__ void post(FrontEnd& f, uint32_t consumed_to, uint32_t count) const {
+    order::store_relaxed_block(&f.posted, static_cast<uint64_t>(consumed_to) << 32 | (cq_tail + count));
+  }
+};
 
 // Finds places for the long DECODEs in `longs` and enters them in the table of those that run. Returns each lane's
 // place (0 for other lanes), or RunningTable::kNone to all, and nothing has changed, if there are too few. (Here and
@@ -262,6 +285,37 @@ __device__ __forceinline__ void write_brief_tokens(const FrontEnd& f, const Orde
   } while (UNLIKELY(++round < rounds));
 }
 
+// Counts the completions of the lanes in `instants`, and what they tell beside themselves. It is called behind them: what
+// is counted has completed (R7).
+__device__ __forceinline__ void account(FrontEnd& f, const Order& o, uint32_t instants, uint32_t briefs,
+                                        uint32_t first_completion, uint32_t warp, uint32_t lane) {
+  // Errors, prefixes and interrupts are rare: one vote for all of them.
+  const bool mine = instants >> lane & 1;
+  const bool failed = o.outcome.status == DOORBELL_STATUS_ERROR, prefill = o.desc.opcode() == DOORBELL_OP_PREFILL;
+  if (UNLIKELY(__any_sync(kEveryLane, mine && (failed || prefill || o.desc.has(DOORBELL_FLAG_INTERRUPT))))) {
+    const uint32_t errors = __ballot_sync(kEveryLane, mine && failed);
+    const uint32_t prefills = __ballot_sync(kEveryLane, mine && !failed && prefill);
+    const uint32_t asking = __ballot_sync(kEveryLane, mine && (failed || o.desc.has(DOORBELL_FLAG_INTERRUPT)));
+    if (lane == 0) {
+      tally(f, warp, kErrors, __popc(errors));
+      tally(f, warp, kPrefixes, __popc(prefills));
+      // Of the highest lane: completions are in the order of lanes.
+      if (asking != 0) note_ask(f, first_completion + __popc(instants & (kEveryLane >> __clz(asking))) - 1);
+    }
+  }
+  const uint32_t ended = __popc(instants);
+  uint32_t tokens = 0, lines = 0;
+  if (briefs != 0) {
+    tokens = __reduce_add_sync(kEveryLane, mine && o.is_brief ? o.outcome.added : 0);
+    lines = __reduce_add_sync(kEveryLane, mine && o.is_brief ? lines_of(o.desc.delta_offset(), o.outcome.added) : 0);
+  }
+  if (lane == 0) {
+    tally(f, warp, kCompletions, ended);
+    tally(f, warp, kTokens, tokens);
+    tally(f, warp, kWriteBeats, ended + lines);
+  }
+}
+
 // Hands the long DECODEs of `mask` to the workers and posts the completions of the others.
 __device__ __forceinline__ void finish(FrontEnd& f, DeviceState& state, uint32_t queue, uint32_t session,
                                        const Order& o, uint32_t mask, uint32_t longs, uint32_t first_completion,
@@ -321,30 +375,7 @@ __device__ __forceinline__ void finish(FrontEnd& f, DeviceState& state, uint32_t
     write_completions(f, halves, __popc(instants), first_completion, lane);
   }
 
-  // Errors, prefixes and interrupts are rare: one vote for all of them.
-  const bool failed = o.outcome.status == DOORBELL_STATUS_ERROR, prefill = o.desc.opcode() == DOORBELL_OP_PREFILL;
-  if (UNLIKELY(__any_sync(kEveryLane, mine && (failed || prefill || o.desc.has(DOORBELL_FLAG_INTERRUPT))))) {
-    const uint32_t errors = __ballot_sync(kEveryLane, mine && failed);
-    const uint32_t prefills = __ballot_sync(kEveryLane, mine && !failed && prefill);
-    const uint32_t asking = __ballot_sync(kEveryLane, mine && (failed || o.desc.has(DOORBELL_FLAG_INTERRUPT)));
-    if (lane == 0) {
-      tally(f, warp, kErrors, __popc(errors));
-      tally(f, warp, kPrefixes, __popc(prefills));
-      // Of the highest lane: completions are in the order of lanes.
-      if (asking != 0) note_ask(f, first_completion + __popc(instants & (kEveryLane >> __clz(asking))) - 1);
-    }
-  }
-  const uint32_t ended = __popc(instants);
-  uint32_t tokens = 0, lines = 0;
-  if (briefs != 0) {
-    tokens = __reduce_add_sync(kEveryLane, mine && o.is_brief ? o.outcome.added : 0);
-    lines = __reduce_add_sync(kEveryLane, mine && o.is_brief ? lines_of(o.desc.delta_offset(), o.outcome.added) : 0);
-  }
-  if (lane == 0) {
-    tally(f, warp, kCompletions, ended);
-    tally(f, warp, kTokens, tokens);
-    tally(f, warp, kWriteBeats, ended + lines);
-  }
+  account(f, o, instants, briefs, first_completion, warp, lane);
   __syncwarp();
 }
 
@@ -413,25 +444,22 @@ struct Fetcher {
     return DOORBELL_WAIT_STOP;
   }
 
-  // The descriptors of the lanes below `count`, staged at `from`.
-  __device__ __forceinline__ void take(Order& o, const uint4* from, uint32_t count) const {
+  // The staged descriptors, of the lanes below `count`.
+  __device__ __forceinline__ void take(Order& o, uint32_t count) const {
     o.live = lane < count;
     o.desc = Descriptor{};
     if (o.live) {
 #pragma unroll
-      for (uint32_t k = 0; k < 4; k++) o.desc.quarter[k] = from[staged(lane, k)];
+      for (uint32_t k = 0; k < 4; k++) o.desc.quarter[k] = stage[staged(lane, k)];
     }
     __syncwarp();
   }
 
-  // Executes the `count` descriptors from `first` on, staged at `from`. False if the session ends first.
-  __device__ __forceinline__ bool execute(const uint4* from, uint32_t first, uint32_t count) {
+  // Executes the `count` staged descriptors from `first` on. False if the session ends first.
+  __device__ __forceinline__ bool execute(uint32_t first, uint32_t count) {
     Order o;
-    take(o, from, count);
-    // The scout has verified what it found, and may find the next one.
-    const bool found = from == f.find;
-    if (found && lane == 0) order::store_release_block(&f.find_state, 0);
-    classify(o, first + lane, found, f.config);
+    take(o, count);
+    classify(o, verifies(o.desc, first + lane), f.config);
     const uint32_t briefs = __ballot_sync(kEveryLane, o.is_brief);
     uint32_t rounds = 0;
     rank_briefs(o, briefs, lane, rounds);
@@ -439,26 +467,20 @@ struct Fetcher {
     const uint32_t consumed_to = first + count;
 
     // The turn: all that the queue does one after the other. In the usual case, that nothing waits for anything and
-    // there is room, it is the one exchange of `posted`.
-    uint64_t posted = 0;
-    uint32_t released = 0, running = 0;
-    for (;;) {
-      const uint32_t ahead = first - order::load_acquire_block(&f.admitted);
-      posted = order::load_relaxed_block(&f.posted);
-      released = order::load_acquire_block(&f.cq_head);
-      running = order::load_acquire_block(&f.running.entries);
-      if (ahead == 0) break;
+    // there is room, it is the one store of `posted`.
+    Turn turn;
+    while (turn.look(f), turn.admitted != first) {
       if (stopping(f)) return false;
       // Those whose turn is far away sleep; the next ones do not.
-      if (ahead > 2 * kWarp) __nanosleep(20);
+      if (first - turn.admitted > 2 * kWarp) __nanosleep(20);
     }
     __syncwarp();
-    const uint32_t first_completion = __shfl_sync(kEveryLane, static_cast<uint32_t>(posted), 0);
-    bool admitted = false;
+    const uint32_t first_completion = __shfl_sync(kEveryLane, turn.cq_tail, 0);
     // R4: never beyond what the host has released.
-    if (lane == 0 && usual && running == 0 && f.config.cq_size - (first_completion - released) >= count) {
-      const uint64_t next = static_cast<uint64_t>(consumed_to) << 32 | (first_completion + count);
-      admitted = order::compare_swap_relaxed_block(&f.posted, posted, next) == posted;
+    bool admitted = false;
+    if (lane == 0 && usual && turn.running == 0 && turn.room(f.config) >= count) {
+      turn.post(f, consumed_to, count);
+      admitted = true;
     }
     if (UNLIKELY(!__any_sync(kEveryLane, admitted))) {
       if (o.live) {
@@ -488,8 +510,8 @@ struct Fetcher {
 
   __device__ __forceinline__ bool in_general(uint32_t first, uint32_t count) {
     Order o;
-    take(o, stage, count);
-    classify(o, first + lane, false, f.config);
+    take(o, count);
+    classify(o, verifies(o.desc, first + lane), f.config);
     const uint32_t longs = __ballot_sync(kEveryLane, o.is_long);
     const uint32_t briefs = __ballot_sync(kEveryLane, o.is_brief);
     uint32_t rounds = 0;
@@ -544,22 +566,97 @@ struct Fetcher {
   }
 
   __device__ void role() {
-    // What the scout finds has a warp of its own: the others may all be waiting for the turns behind it.
-    const bool express = warp == kExpressWarp;
     for (;;) {
       Fetcher once{f, state, queue, session, warp, again(lane), stage};
       uint32_t first = 0, count = 0;
-      if (!(express ? once.take_find(first, count) : once.take_known(first, count))) {
+      if (!once.take_known(first, count)) {
         if (__any_sync(kEveryLane, stopping(f))) break;
         continue;
       }
-      if (!once.execute(express ? f.find : stage, first, count)) break;
+      if (!once.execute(first, count)) break;
     }
+    leave();
+  }
+
+  // Role: scout. Polls the slot at the head of the queue for as long as the doorbell tells of no more than that one, and
+  // executes what its check word publishes (R1) itself: a hand-over would cost more than the rest. It is one warp: two that
+  // looked at one slot would have to wait for each other on the bus.
+  __device__ void scout_role() {
+    while (!__any_sync(kEveryLane, stopping(f))) {
+      const uint32_t index = __shfl_sync(kEveryLane, order::load_acquire_block(&f.claimed), 0);
+      const uint32_t known = __shfl_sync(kEveryLane, order::load_acquire_block(&f.sq_tail), 0) - index;
+      // Several are for the fetch warps.
+      if (known > 1 && known <= f.config.sq_size) continue;
+      // Only four lanes read: to others the slot might show a later state.
+      uint4 part = make_uint4(0, 0, 0, 0);
+      if (lane < 4) part = order::load_relaxed_sys(slot(index) + lane);
+      // While that is on its way: what the turn will find. It stays so unless somebody else claims `index`.
+      Turn turn;
+      turn.look(f);
+      const bool quiet = turn.admitted == index && turn.running == 0 && turn.room(f.config) != 0;
+      turn.cq_tail = __shfl_sync(kEveryLane, turn.cq_tail, 0);
+      const bool verified =
+          __reduce_xor_sync(kEveryLane, lane < 4 ? check_share(part, lane) : 0) == index_mark(index);
+      // What the doorbell had told of was there to be read: if it does not verify now, it never will (R2).
+      if (!verified && known != 1) continue;
+      bool claimed = false;
+      if (lane == 0) claimed = order::compare_swap_relaxed_block(&f.claimed, index, index + 1) == index;
+      if (lane < 4) stage[lane] = part;
+      // A fetch warp may have been faster.
+      if (!__any_sync(kEveryLane, claimed)) continue;
+      if (!execute_find(turn, index, verified, quiet)) break;
+    }
+    leave();
+  }
+
+ private:
+  // Executes the one descriptor in the stage, which the scout has claimed: at once if the queue was quiet when it looked.
+  // False if the session ends first.
+  __device__ __forceinline__ bool execute_find(const Turn& turn, uint32_t index, bool verified, bool quiet) {
+    __syncwarp();
+    // Every lane has the descriptor, and comes to the same.
+    Order o;
+    o.live = true;
+    o.rank = 0;
+#pragma unroll
+    for (uint32_t k = 0; k < 4; k++) o.desc.quarter[k] = stage[k];
+    __syncwarp();
+    classify(o, verified, f.config);
+    if (UNLIKELY(!__shfl_sync(kEveryLane, quiet && !o.is_long && !o.is_stop && !o.is_fence, 0))) {
+      while (!__all_sync(kEveryLane, order::load_acquire_block(&f.admitted) == index))
+        if (__any_sync(kEveryLane, stopping(f))) return false;
+      return execute_in_general(f, state, queue, session, warp, index, 1);
+    }
+
+    // The turn has been the scout's since it claimed the descriptor, and what it found then holds.
+    const uint32_t consumed_to = index + 1, briefs = o.is_brief ? 1 : 0;
+    if (lane == 0) turn.post(f, consumed_to, 1);
+    ulonglong2 pair[2];
+    write_completion(pair, o.desc.user_data(), o.desc.rollout_id(), o.desc.seq_len(), o.desc.reward_model_id(), 0,
+                     o.outcome);
+    place_completion(pair[1], consumed_to, phase_of(turn.cq_tail, f.config.cq_size));
+    if (briefs != 0) {
+      write_brief_tokens(f, o, briefs, 1, lane);
+      order::fence_sys();
+    }
+    if (lane < 2) {
+      ulonglong2* const to =
+          reinterpret_cast<ulonglong2*>(f.config.cq_base + 32ull * (turn.cq_tail & (f.config.cq_size - 1)));
+      order::store_relaxed_sys(to + lane, lane == 0 ? pair[0] : pair[1]);
+    }
+    // All that can wait stands behind the completion, and before the next look: a look that travelled along with the
+    // completion would be too early for the host's answer to it, and cost a whole one more.
+    if (lane == 0) order::store_release_block(&f.admitted, consumed_to);
+    account(f, o, 1, briefs, turn.cq_tail, warp, lane);
+    if (lane == 0) tally(f, warp, kDescriptors, 1);
+    return true;
+  }
+
+  __device__ __forceinline__ void leave() {
     __syncwarp();
     if (lane == 0) order::add_acq_rel_block(&f.fetchers, 0u - 1);
   }
 
- private:
   // The lane; on Blackwell such that the compiler does not know it again. There it would keep so much of what follows
   // from the lane in registers that it spills. On Hopper that just fits, and computing it anew costs a seventh of the
   // rate of a queue.
@@ -570,15 +667,8 @@ struct Fetcher {
     return lane;
   }
 
-  // Takes what the scout has found, if there is something.
-  __device__ __forceinline__ bool take_find(uint32_t& first, uint32_t& count) {
-    if (!__any_sync(kEveryLane, order::load_acquire_block(&f.find_state) != 0)) return false;
-    first = f.find_index;
-    count = 1;
-    return true;
-  }
-
-  // Takes and stages up to 32 of the descriptors that the doorbell has told of, if there are some.
+  // Takes and stages up to 32 of the descriptors that the doorbell has told of. One alone is left to the scout, whose read
+  // of it may be on its way: a second would have to wait for that.
   __device__ __forceinline__ bool take_known(uint32_t& first, uint32_t& count) {
     uint32_t known = 0, seen = 0;
     // One lane decides for the warp.
@@ -588,10 +678,11 @@ struct Fetcher {
       // The check words may have published more than the doorbell has told yet.
       if (known > f.config.sq_size) known = 0;
       known = min(known, kWarp);
-      if (known != 0) {
+      if (known > 1) {
         seen = order::compare_swap_block(&f.claimed, first, first + known);
         if (seen != first) known = 0;
       } else {
+        known = 0;
         __nanosleep(100);
       }
     }
@@ -603,44 +694,6 @@ struct Fetcher {
     return true;
   }
 };
-
-// ---------------------------------------------------------------- scout role
-
-// Polls the slot at the head of the queue for as long as the doorbell tells of nothing, and hands what is published by
-// its check word (R1) to the express warp. It is one warp, and does nothing else: the next look is on its way while the
-// last find is executed, and two that looked at one slot would have to wait for each other on the bus.
-__device__ void scout_role(FrontEnd& f, uint32_t lane) {
-  while (!__any_sync(kEveryLane, stopping(f))) {
-    uint32_t index = 0, known = 0, state = 0;
-    if (lane == 0) {
-      index = order::load_acquire_block(&f.claimed);
-      known = order::load_acquire_block(&f.sq_tail) - index;
-      state = order::load_acquire_block(&f.find_state);
-    }
-    index = __shfl_sync(kEveryLane, index, 0);
-    known = __shfl_sync(kEveryLane, known, 0);
-    state = __shfl_sync(kEveryLane, state, 0);
-    if (state != 0 || (known != 0 && known <= f.config.sq_size)) continue;
-    // Only four lanes read: to others the slot might show a later state.
-    uint32_t share = 0;
-    uint4 part = make_uint4(0, 0, 0, 0);
-    if (lane < 4) {
-      part = order::load_relaxed_sys(
-          reinterpret_cast<const uint4*>(f.config.sq_base + 64ull * (index & (f.config.sq_size - 1))) + lane);
-      share = check_share(part, lane);
-    }
-    share ^= __shfl_xor_sync(kEveryLane, share, 1);
-    share ^= __shfl_xor_sync(kEveryLane, share, 2);
-    if (__shfl_sync(kEveryLane, share, 0) != index_mark(index)) continue;
-    if (lane < 4) f.find[lane] = part;
-    if (lane == 0) f.find_index = index;
-    __syncwarp();
-    // A fetch warp that the doorbell told may have been faster.
-    if (lane == 0 && order::compare_swap_block(&f.claimed, index, index + 1) == index)
-      order::store_release_block(&f.find_state, 1);
-    __syncwarp();
-  }
-}
 
 // ---------------------------------------------------------------- completion role
 
@@ -831,11 +884,11 @@ __device__ bool block(FrontEnd& f, const Launch& launch, uint32_t queue) {
       for (uint32_t k = threadIdx.x; k < kPlaces; k += kBlockThreads) f.free_places[k] = k;
       if (threadIdx.x < 16 * kBlockWarps) f.counters[threadIdx.x / 16][threadIdx.x % 16] = 0;
       if (threadIdx.x == 0) {
-        f.find_state = f.running.entries = f.places_taken = f.waits_for = f.asks = 0;
+        f.running.entries = f.places_taken = f.waits_for = f.asks = 0;
         f.places_given = kGivenPlaces;
         f.asked = f.config.cq_start - 1;
         f.stopping = 0;
-        f.fetchers = kFetchWarps;
+        f.fetchers = kFetchWarps + 1;
         f.sq_tail = f.claimed = f.admitted = f.config.sq_start;
         f.cq_head = f.config.cq_start;
         f.posted = static_cast<uint64_t>(f.config.sq_start) << 32 | f.config.cq_start;
@@ -852,7 +905,7 @@ __device__ bool block(FrontEnd& f, const Launch& launch, uint32_t queue) {
       } else if (warp == kCompletionWarp) {
         next_done = completion_role(f, launch, queue, next_done, f.completion_stage, lane);
       } else if (warp == kScoutWarp) {
-        scout_role(f, lane);
+        Fetcher{f, *launch.state, queue, session, warp, lane, f.stage[warp]}.scout_role();
       } else {
         Fetcher{f, *launch.state, queue, session, warp, lane, f.stage[warp]}.role();
       }

@@ -157,6 +157,13 @@ __device__ __forceinline__ uint32_t compare_swap_block(uint32_t* to, uint32_t ex
 }
 
 // Hands out numbers, and no memory with them.
+__device__ __forceinline__ uint32_t compare_swap_relaxed_block(uint32_t* to, uint32_t expected, uint32_t value) {
+  uint32_t old;
+  asm volatile("atom.cas.relaxed.cta.shared.b32 %0, [%1], %2, %3;"
+               : "=r"(old) : "r"(shared_address(to)), "r"(expected), "r"(value) : "memory");
+  return old;
+}
+
 __device__ __forceinline__ uint64_t compare_swap_relaxed_block(uint64_t* to, uint64_t expected, uint64_t value) {
   uint64_t old;
   asm volatile("atom.cas.relaxed.cta.shared.b64 %0, [%1], %2, %3;"

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use doorbell_gpu::measure::{
-    Copies, Load, Probes, Times, counting_launches, eventfd_round_trips, looks_per_second, queue_config,
+    Copies, Load, Probes, Think, Times, counting_launches, eventfd_round_trips, looks_per_second, queue_config,
     round_trips, throughput,
 };
 use doorbell_gpu::{GpuOptions, GpuPlatform};
@@ -33,7 +33,7 @@ pub fn sections(quick: bool) -> Result<Vec<Section>, Failure> {
     let rounds = if quick { 5_000 } else { 50_000 };
     let rollouts = if quick { 20 } else { 200 };
 
-    let ping_pong = probes.ping_pong(rounds)?;
+    let ping_pong = probes.ping_pong(Think::Nothing, rounds)?;
     let few = rounds / 5;
     let launch = Stepped::count(few, || probes.launches(few))?;
     let graph = Stepped::count(few, || probes.graph_launches(few))?;
@@ -42,12 +42,12 @@ pub fn sections(quick: bool) -> Result<Vec<Section>, Failure> {
 
     let mut drivers = open(1)?;
     let driver = &mut drivers[0];
-    let nop = round_trips(driver, HwDesc::nop(), rounds)?;
-    let one = Stepped::count(rounds, || round_trips(driver, HwDesc::decode(1, 0, 1), rounds))?;
-    let rollout = Stepped::count(few * ROLLOUT, || round_trips(driver, HwDesc::decode(1, 0, ROLLOUT), few))?;
-    let long = Stepped::count(rollouts * LONG, || round_trips(driver, HwDesc::decode(1, 0, LONG), rollouts))?;
+    let nop = round_trips(driver, HwDesc::nop(), Think::Nothing, rounds)?;
+    let one = Stepped::count(rounds, || round_trips(driver, HwDesc::decode(1, 0, 1), Think::Nothing, rounds))?;
+    let rollout = Stepped::count(few * ROLLOUT, || round_trips(driver, HwDesc::decode(1, 0, ROLLOUT), Think::Nothing, few))?;
+    let long = Stepped::count(rollouts * LONG, || round_trips(driver, HwDesc::decode(1, 0, LONG), Think::Nothing, rollouts))?;
     drop(drivers);
-    let ping_pong_again = probes.ping_pong(rounds)?;
+    let ping_pong_again = probes.ping_pong(Think::Nothing, rounds)?;
 
     // The floor drifts within a run: the figures lie between its two measurements.
     let floor = (ping_pong.quantile(0.5) + ping_pong_again.quantile(0.5)) / 2;
