@@ -134,17 +134,18 @@ struct Order {
   bool is_fence;
 };
 
-// Runs the short DECODEs of a warp, but for writing their tokens.
-__device__ __forceinline__ void run_brief(Order& o, const doorbell_session& config) {
-  const uint32_t stream = policy::stream(o.desc.seed(), o.desc.rollout_id());
+// Runs the short DECODEs of a warp, but for writing their tokens. `draw_of` gives the draw of a lane's `k`-th token; all
+// lanes call it.
+template <typename DrawOf>
+__device__ __forceinline__ void run_brief(Order& o, const doorbell_session& config, DrawOf draw_of) {
   const uint32_t period = policy::period(o.desc.checkpoint(), config.checkpoint_default);
   uint32_t digest = DOORBELL_DIGEST_INIT, checkpoint = period;
   bool runs = o.is_brief;
 #pragma unroll
   for (uint32_t k = 0; k < kBrief; k++) {
     if (!__any_sync(kEveryLane, runs)) break;
+    const uint32_t draw = draw_of(k);
     if (runs) {
-      const uint32_t draw = policy::draw(stream, o.desc.seq_len() + k);
       o.token[k] = policy::token_of(draw);
       digest = policy::fold(digest, o.token[k]);
       const bool eos = policy::is_eos(draw, config.eos_threshold);
@@ -169,7 +170,7 @@ __device__ __forceinline__ void run_brief(Order& o, const doorbell_session& conf
   }
 }
 
-// Checks a lane's descriptor and decides how it is to be executed. Everything that needs no order happens here.
+// Checks a lane's descriptor and decides how it is to be executed.
 __device__ __forceinline__ void classify(Order& o, bool verified, const doorbell_session& config) {
   // Without branches, as the lanes of a warp differ.
   const uint32_t error = verified ? error_of(o.desc, config) : DOORBELL_ERR_BAD_CHECK;
@@ -181,7 +182,15 @@ __device__ __forceinline__ void classify(Order& o, bool verified, const doorbell
   o.is_stop = good && o.desc.opcode() == DOORBELL_OP_STOP;
   o.is_fence = good && o.desc.has(DOORBELL_FLAG_FENCE);
   o.outcome = ended(!good ? DOORBELL_STATUS_ERROR : o.is_stop ? DOORBELL_STATUS_STOPPED : DOORBELL_STATUS_DONE, error);
-  if (__any_sync(kEveryLane, o.is_brief)) run_brief(o, config);
+}
+
+// The same, and all of its execution that needs no order.
+__device__ __forceinline__ void prepare(Order& o, uint32_t index, const doorbell_session& config) {
+  classify(o, verifies(o.desc, index), config);
+  if (__any_sync(kEveryLane, o.is_brief)) {
+    const uint32_t stream = policy::stream(o.desc.seed(), o.desc.rollout_id());
+    run_brief(o, config, [&](uint32_t k) { return policy::draw(stream, o.desc.seq_len() + k); });
+  }
 }
 
 // Which of two short DECODEs of one rollout writes first: how many below this lane are of its rollout. `rounds` is one
@@ -227,7 +236,7 @@ struct Turn {
 // instruction cache as it is.)
 __device__ __noinline__ uint32_t enter(FrontEnd& f, Place* places, uint32_t rollout_id, uint32_t longs,
                                        uint32_t lane) {
-  const uint32_t taken = f.places_taken;
+  const uint32_t taken = order::load_relaxed_block(&f.places_taken);
   const uint32_t limit = f.config.workers == 0 ? kGivenPlaces : min(f.config.workers, kGivenPlaces);
   const uint32_t free = limit - (taken + kGivenPlaces - order::load_acquire_block(&f.places_given));
   if (__any_sync(kEveryLane, __popc(longs) > free)) return RunningTable::kNone;
@@ -259,7 +268,8 @@ __device__ __forceinline__ uint32_t admit(FrontEnd& f, Place* places, Order& o, 
   Reservation reservation{};
   if (lane == 0) {
     reservation = reserve(f, __popc(instants), false, consumed_to, true);
-    if (reservation.count == __popc(instants) && longs != 0) f.places_taken += __popc(longs);
+    if (reservation.count == __popc(instants) && longs != 0)
+      order::store_relaxed_block(&f.places_taken, order::load_relaxed_block(&f.places_taken) + __popc(longs));
   }
   __syncwarp();
   first_completion = __shfl_sync(kEveryLane, reservation.first, 0);
@@ -459,7 +469,7 @@ struct Fetcher {
   __device__ __forceinline__ bool execute(uint32_t first, uint32_t count) {
     Order o;
     take(o, count);
-    classify(o, verifies(o.desc, first + lane), f.config);
+    prepare(o, first + lane, f.config);
     const uint32_t briefs = __ballot_sync(kEveryLane, o.is_brief);
     uint32_t rounds = 0;
     rank_briefs(o, briefs, lane, rounds);
@@ -511,7 +521,7 @@ struct Fetcher {
   __device__ __forceinline__ bool in_general(uint32_t first, uint32_t count) {
     Order o;
     take(o, count);
-    classify(o, verifies(o.desc, first + lane), f.config);
+    prepare(o, first + lane, f.config);
     const uint32_t longs = __ballot_sync(kEveryLane, o.is_long);
     const uint32_t briefs = __ballot_sync(kEveryLane, o.is_brief);
     uint32_t rounds = 0;
@@ -591,65 +601,76 @@ struct Fetcher {
       uint4 part = make_uint4(0, 0, 0, 0);
       if (lane < 4) part = order::load_relaxed_sys(slot(index) + lane);
       // While that is on its way: what the turn will find. It stays so unless somebody else claims `index`.
+      const doorbell_session config = f.config;
       Turn turn;
       turn.look(f);
-      const bool quiet = turn.admitted == index && turn.running == 0 && turn.room(f.config) != 0;
+      const bool quiet = turn.admitted == index && turn.running == 0 && turn.room(config) != 0;
       turn.cq_tail = __shfl_sync(kEveryLane, turn.cq_tail, 0);
+      // Whoever still reads what the last look has staged comes first.
+      __syncwarp();
+      if (lane < 4) stage[lane] = part;
       const bool verified =
           __reduce_xor_sync(kEveryLane, lane < 4 ? check_share(part, lane) : 0) == index_mark(index);
       // What the doorbell had told of was there to be read: if it does not verify now, it never will (R2).
       if (!verified && known != 1) continue;
-      bool claimed = false;
-      if (lane == 0) claimed = order::compare_swap_relaxed_block(&f.claimed, index, index + 1) == index;
-      if (lane < 4) stage[lane] = part;
-      // A fetch warp may have been faster.
-      if (!__any_sync(kEveryLane, claimed)) continue;
-      if (!execute_find(turn, index, verified, quiet)) break;
+      // A fetch warp may be faster. Whether it was is asked below, as the answer takes its time.
+      uint32_t claimed_from = ~index;
+      if (lane == 0) claimed_from = order::compare_swap_relaxed_block(&f.claimed, index, index + 1);
+      __syncwarp();
+      // Every lane has the descriptor, and comes to the same.
+      Order o;
+      o.live = true;
+#pragma unroll
+      for (uint32_t k = 0; k < 4; k++) o.desc.quarter[k] = stage[k];
+      classify(o, verified, config);
+      const bool at_once = quiet && !o.is_long && !o.is_stop && !o.is_fence;
+      if (!__any_sync(kEveryLane, claimed_from == index)) continue;
+      if (UNLIKELY(!__shfl_sync(kEveryLane, at_once, 0))) {
+        if (!wait_and_execute(index)) break;
+        continue;
+      }
+
+      // The turn has been the scout's since it claimed the descriptor, and what it found then holds.
+      const uint32_t consumed_to = index + 1, briefs = o.is_brief ? 1 : 0;
+      if (lane == 0) turn.post(f, consumed_to, 1);
+      if (__any_sync(kEveryLane, o.is_brief)) {
+        // A lane per token.
+        const uint32_t stream = policy::stream(o.desc.seed(), o.desc.rollout_id());
+        const uint32_t draw = policy::draw(stream, o.desc.seq_len() + lane);
+        run_brief(o, config, [&](uint32_t k) { return __shfl_sync(kEveryLane, draw, k); });
+        uint32_t* const to = reinterpret_cast<uint32_t*>(config.token_base + o.desc.delta_offset());
+        if (lane < o.outcome.added) order::store_relaxed_sys(to + lane, policy::token_of(draw));
+        __syncwarp();
+        order::fence_sys();
+      }
+      ulonglong2 pair[2];
+      write_completion(pair, o.desc.user_data(), o.desc.rollout_id(), o.desc.seq_len(), o.desc.reward_model_id(), 0,
+                       o.outcome);
+      place_completion(pair[1], consumed_to, phase_of(turn.cq_tail, config.cq_size));
+      if (lane < 2) {
+        ulonglong2* const to =
+            reinterpret_cast<ulonglong2*>(config.cq_base + 32ull * (turn.cq_tail & (config.cq_size - 1)));
+        order::store_relaxed_sys(to + lane, lane == 0 ? pair[0] : pair[1]);
+      }
+      const long long completed_at = clock64();
+      if (lane == 0) order::store_release_block(&f.admitted, consumed_to);
+      account(f, o, 1, briefs, turn.cq_tail, warp, lane);
+      if (lane == 0) tally(f, warp, kDescriptors, 1);
+      // A look that travelled along with the completion would be too early for the host's answer to it, and cost a whole
+      // one more.
+      while (clock64() - completed_at < kAnswerCycles) {
+      }
     }
     leave();
   }
 
  private:
-  // Executes the one descriptor in the stage, which the scout has claimed: at once if the queue was quiet when it looked.
-  // False if the session ends first.
-  __device__ __forceinline__ bool execute_find(const Turn& turn, uint32_t index, bool verified, bool quiet) {
-    __syncwarp();
-    // Every lane has the descriptor, and comes to the same.
-    Order o;
-    o.live = true;
-    o.rank = 0;
-#pragma unroll
-    for (uint32_t k = 0; k < 4; k++) o.desc.quarter[k] = stage[k];
-    __syncwarp();
-    classify(o, verified, f.config);
-    if (UNLIKELY(!__shfl_sync(kEveryLane, quiet && !o.is_long && !o.is_stop && !o.is_fence, 0))) {
-      while (!__all_sync(kEveryLane, order::load_acquire_block(&f.admitted) == index))
-        if (__any_sync(kEveryLane, stopping(f))) return false;
-      return execute_in_general(f, state, queue, session, warp, index, 1);
-    }
-
-    // The turn has been the scout's since it claimed the descriptor, and what it found then holds.
-    const uint32_t consumed_to = index + 1, briefs = o.is_brief ? 1 : 0;
-    if (lane == 0) turn.post(f, consumed_to, 1);
-    ulonglong2 pair[2];
-    write_completion(pair, o.desc.user_data(), o.desc.rollout_id(), o.desc.seq_len(), o.desc.reward_model_id(), 0,
-                     o.outcome);
-    place_completion(pair[1], consumed_to, phase_of(turn.cq_tail, f.config.cq_size));
-    if (briefs != 0) {
-      write_brief_tokens(f, o, briefs, 1, lane);
-      order::fence_sys();
-    }
-    if (lane < 2) {
-      ulonglong2* const to =
-          reinterpret_cast<ulonglong2*>(f.config.cq_base + 32ull * (turn.cq_tail & (f.config.cq_size - 1)));
-      order::store_relaxed_sys(to + lane, lane == 0 ? pair[0] : pair[1]);
-    }
-    // All that can wait stands behind the completion, and before the next look: a look that travelled along with the
-    // completion would be too early for the host's answer to it, and cost a whole one more.
-    if (lane == 0) order::store_release_block(&f.admitted, consumed_to);
-    account(f, o, 1, briefs, turn.cq_tail, warp, lane);
-    if (lane == 0) tally(f, warp, kDescriptors, 1);
-    return true;
+  // Executes the one descriptor that the scout has claimed and staged, once it has the turn. False if the session ends
+  // first.
+  __device__ __forceinline__ bool wait_and_execute(uint32_t index) {
+    while (!__all_sync(kEveryLane, order::load_acquire_block(&f.admitted) == index))
+      if (__any_sync(kEveryLane, stopping(f))) return false;
+    return execute_in_general(f, state, queue, session, warp, index, 1);
   }
 
   __device__ __forceinline__ void leave() {
@@ -760,15 +781,15 @@ __device__ uint32_t completion_role(FrontEnd& f, const Launch& launch, uint32_t 
     // R5: from here on another descriptor of the rollout may start.
     if (mine) {
       f.running.leave(rollout);
-      const uint32_t given = f.places_given;
-      f.free_places[(given + lane) % kPlaces] = place_index;
+      const uint32_t given = order::load_relaxed_block(&f.places_given);
+      order::store_relaxed_block(&f.free_places[(given + lane) % kPlaces], place_index);
     }
     __syncwarp();
     if (lane == 0) {
       tally(f, kCompletionWarp, kCompletions, ending ? 0 : count);
       tally(f, kCompletionWarp, kWriteBeats, ending ? 0 : count);
       if (asking != 0) note_ask(f, reservation.first + 31 - __clz(asking));
-      order::store_release_block(&f.places_given, f.places_given + count);
+      order::store_release_block(&f.places_given, order::load_relaxed_block(&f.places_given) + count);
     }
     __syncwarp();
     next += count;
