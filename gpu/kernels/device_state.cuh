@@ -26,7 +26,8 @@ constexpr uint32_t kGivenPlaces = kPlaces - 1;
 constexpr uint32_t kWorkSlots = 32768;
 // Tells the worker that takes it to end.
 constexpr uint32_t kExit = 0xFFFFFFFFu;
-// From a completion to the next look at the queue: about what a host takes to answer, less what the look takes to get there.
+// SM cycles from a completion that the scout posts to its next look, at least. A look that leaves sooner arrives before
+// the answer of a host that waits for the completion, and costs a whole look more; docs/gpu.md has the measurement.
 constexpr uint32_t kAnswerCycles = 500;
 // DECODEs of at most so many tokens run in the fetch warp, a lane each.
 constexpr uint32_t kBrief = 4;

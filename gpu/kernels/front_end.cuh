@@ -170,7 +170,7 @@ __device__ __forceinline__ void run_brief(Order& o, const doorbell_session& conf
   }
 }
 
-// Checks a lane's descriptor and decides how it is to be executed.
+// Decides how a lane's descriptor, whose check word has been verified or not, is to be executed.
 __device__ __forceinline__ void classify(Order& o, bool verified, const doorbell_session& config) {
   // Without branches, as the lanes of a warp differ.
   const uint32_t error = verified ? error_of(o.desc, config) : DOORBELL_ERR_BAD_CHECK;
@@ -184,7 +184,7 @@ __device__ __forceinline__ void classify(Order& o, bool verified, const doorbell
   o.outcome = ended(!good ? DOORBELL_STATUS_ERROR : o.is_stop ? DOORBELL_STATUS_STOPPED : DOORBELL_STATUS_DONE, error);
 }
 
-// The same, and all of its execution that needs no order.
+// Does all for a lane's descriptor that needs no order.
 __device__ __forceinline__ void prepare(Order& o, uint32_t index, const doorbell_session& config) {
   classify(o, verifies(o.desc, index), config);
   if (__any_sync(kEveryLane, o.is_brief)) {
@@ -295,8 +295,8 @@ __device__ __forceinline__ void write_brief_tokens(const FrontEnd& f, const Orde
   } while (UNLIKELY(++round < rounds));
 }
 
-// Counts the completions of the lanes in `instants`, and what they tell beside themselves. It is called behind them: what
-// is counted has completed (R7).
+// Counts the completions of the lanes in `instants`, and what they tell beside themselves. It is called behind them:
+// what is counted has completed (R7).
 __device__ __forceinline__ void account(FrontEnd& f, const Order& o, uint32_t instants, uint32_t briefs,
                                         uint32_t first_completion, uint32_t warp, uint32_t lane) {
   // Errors, prefixes and interrupts are rare: one vote for all of them.
@@ -391,7 +391,7 @@ __device__ __forceinline__ void finish(FrontEnd& f, DeviceState& state, uint32_t
 
 // ---------------------------------------------------------------- fetch
 
-// One fetch warp's part of a session.
+// A fetch warp's, or the scout's, part of a session.
 struct Fetcher {
   FrontEnd& f;
   DeviceState& state;
@@ -588,9 +588,9 @@ struct Fetcher {
     leave();
   }
 
-  // Role: scout. Polls the slot at the head of the queue for as long as the doorbell tells of no more than that one, and
-  // executes what its check word publishes (R1) itself: a hand-over would cost more than the rest. It is one warp: two that
-  // looked at one slot would have to wait for each other on the bus.
+  // Role: scout. Polls the slot at the head of the queue for as long as the doorbell tells of no more than that one,
+  // and executes what its check word publishes (R1) itself: a hand-over would cost more than the rest. It is one warp:
+  // two that looked at one slot would have to wait for each other on the bus.
   __device__ void scout_role() {
     while (!__any_sync(kEveryLane, stopping(f))) {
       const uint32_t index = __shfl_sync(kEveryLane, order::load_acquire_block(&f.claimed), 0);
@@ -600,7 +600,7 @@ struct Fetcher {
       // Only four lanes read: to others the slot might show a later state.
       uint4 part = make_uint4(0, 0, 0, 0);
       if (lane < 4) part = order::load_relaxed_sys(slot(index) + lane);
-      // While that is on its way: what the turn will find. It stays so unless somebody else claims `index`.
+      // While that is on its way: what the turn will find. So it stays unless somebody else claims `index`.
       const doorbell_session config = f.config;
       Turn turn;
       turn.look(f);
@@ -656,8 +656,6 @@ struct Fetcher {
       if (lane == 0) order::store_release_block(&f.admitted, consumed_to);
       account(f, o, 1, briefs, turn.cq_tail, warp, lane);
       if (lane == 0) tally(f, warp, kDescriptors, 1);
-      // A look that travelled along with the completion would be too early for the host's answer to it, and cost a whole
-      // one more.
       while (clock64() - completed_at < kAnswerCycles) {
       }
     }
@@ -688,8 +686,8 @@ struct Fetcher {
     return lane;
   }
 
-  // Takes and stages up to 32 of the descriptors that the doorbell has told of. One alone is left to the scout, whose read
-  // of it may be on its way: a second would have to wait for that.
+  // Takes and stages up to 32 of the descriptors that the doorbell has told of. One alone is left to the scout, whose
+  // read of it may be on its way: a second would have to wait for that.
   __device__ __forceinline__ bool take_known(uint32_t& first, uint32_t& count) {
     uint32_t known = 0, seen = 0;
     // One lane decides for the warp.

@@ -155,10 +155,6 @@ __device__ __forceinline__ void store_relaxed_block(uint32_t* to, uint32_t value
   asm volatile(DOORBELL_STORE_BLOCK("relaxed", "32") :: "r"(shared_address(to)), "r"(value) : "memory");
 }
 
-__device__ __forceinline__ void add_relaxed_block(uint32_t* to, uint32_t amount) {
-  asm volatile("red.add.relaxed.cta.shared.u32 [%0], %1;" :: "r"(shared_address(to)), "r"(amount) : "memory");
-}
-
 __device__ __forceinline__ uint32_t add_acq_rel_block(uint32_t* to, uint32_t amount) {
   uint32_t old;
   asm volatile("atom.add.acq_rel.cta.shared.u32 %0, [%1], %2;"

@@ -29,7 +29,7 @@ pub enum Fault {
     ScoutsOutOfTurn,
     /// The scout executes what a fetch thread has claimed.
     ScoutsBlindly,
-    /// The scout takes a slot that does not verify for one that is not published yet, although the doorbell has told of it.
+    /// The scout takes a slot that does not verify for one that is not published, although the doorbell has told of it.
     LeavesBadSlots,
     /// The tail of the completion queue is read before it is known that no rollout runs.
     ReadsTailEarly,

@@ -234,8 +234,8 @@ impl Block<'_, '_> {
 
     // ---------------------------------------------------------------- admission
 
-    /// What the turn finds. In this order: once it is the caller's nobody enters a rollout, and once none runs the completion
-    /// role posts nothing, so that `posted` stays as it is.
+    /// What the turn finds. In this order: once it is the caller's nobody enters a rollout, and once none runs the
+    /// completion role posts nothing, so that `posted` stays as it is.
     fn look(&mut self) -> Turn {
         let f = self.f;
         let admitted = f.admitted.load(Acquire);
@@ -253,7 +253,7 @@ impl Block<'_, '_> {
         Turn { admitted, is_idle, cq_tail, room }
     }
 
-    /// Takes the next slots of the completion queue. Only while nothing runs: else the completion role takes some as well.
+    /// Takes the next slots of the completion queue. Only while nothing runs: else the completion role takes some too.
     fn post(&mut self, turn: Turn, consumed_to: u32, count: u32) -> Reservation {
         let f = self.f;
         // Counted before, so that nobody sees a completion without its descriptor.
@@ -367,7 +367,8 @@ impl Block<'_, '_> {
         }
     }
 
-    /// Counts completions, and what they tell beside themselves. It is called behind them: what is counted has completed (R7).
+    /// Counts completions, and what they tell beside themselves. It is called behind them: what is counted has completed
+    /// (R7).
     fn account(&mut self, orders: &[Order], reservation: Reservation) {
         let f = self.f;
         let mut asking = None;
@@ -599,8 +600,8 @@ impl Block<'_, '_> {
         Some(())
     }
 
-    /// Polls the slot at the head of the queue for as long as the doorbell tells of no more than that one, and executes what
-    /// its check word publishes (R1).
+    /// Polls the slot at the head of the queue for as long as the doorbell tells of no more than that one, and executes
+    /// what its check word publishes (R1).
     fn scout_until_stopped(&mut self) -> Option<()> {
         let f = self.f;
         let mut spins = 0;

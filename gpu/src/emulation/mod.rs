@@ -69,8 +69,8 @@ pub struct Emulation {
 }
 
 impl Emulation {
-    /// Starts the threads: per queue pair one that listens to the host, one that posts completions, a scout, and those that
-    /// fetch; and the workers.
+    /// Starts the threads: per queue pair one that listens to the host, one that posts completions, a scout, and those
+    /// that fetch; and the workers.
     ///
     /// # Errors
     /// `Config` for options out of range, `Memory` if memory or a thread cannot be had.
