@@ -479,8 +479,9 @@ struct Fetcher {
     // The turn: all that the queue does one after the other. In the usual case, that nothing waits for anything and
     // there is room, it is the one store of `posted`.
     Turn turn;
-    while (turn.look(f), turn.admitted != first) {
-      if (stopping(f)) return false;
+    // The lanes vote, as each may have read at another time.
+    while (turn.look(f), !__all_sync(kEveryLane, turn.admitted == first)) {
+      if (__any_sync(kEveryLane, stopping(f))) return false;
       // Those whose turn is far away sleep; the next ones do not.
       if (first - turn.admitted > 2 * kWarp) __nanosleep(20);
     }
@@ -729,9 +730,10 @@ __device__ uint32_t completion_role(FrontEnd& f, const Launch& launch, uint32_t 
     const bool ending = __any_sync(kEveryLane, stopping(f));
     if (count == 0) {
       // Once the fetch warps have ended nothing more is taken, and each place taken comes back.
-      if (ending && order::load_acquire_block(&f.fetchers) == 0 &&
-          order::load_relaxed_block(&f.places_taken) + kGivenPlaces == order::load_relaxed_block(&f.places_given))
-        return next;
+      const bool ended =
+          ending && order::load_acquire_block(&f.fetchers) == 0 &&
+          order::load_relaxed_block(&f.places_taken) + kGivenPlaces == order::load_relaxed_block(&f.places_given);
+      if (__all_sync(kEveryLane, ended)) return next;
       relax(spins);
       continue;
     }
@@ -819,6 +821,8 @@ __device__ __forceinline__ void publish(const FrontEnd& f, const Launch& launch,
     if (lane == kWriteBeats) value += order::load_relaxed_gpu(&workers.lines);
     order::store_relaxed_sys(&mailbox.counters[lane], value);
   }
+  // The fence below is lane 0's, and covers what the other lanes have told.
+  __syncwarp();
   if (lane == 0) {
     order::store_relaxed_sys(&mailbox.outstanding, outstanding);
     order::store_relaxed_sys(&mailbox.asked, asked);
