@@ -17,8 +17,8 @@ pub const PTX_ARCHITECTURE: &str = "80";
 /// The language, as nvcc and NVRTC take it.
 pub const STANDARD: &str = "-std=c++17";
 /// Environment variables that decide which nvcc is used.
-pub const VARIABLES: [&str; 6] =
-    ["DOORBELL_CUDA", "NVCC", "CUDA_HOME", "CUDA_PATH", "XDG_CACHE_HOME", "HOME"];
+pub const VARIABLES: [&str; 7] =
+    ["DOORBELL_CUDA", "NVCC", "NVCC_APPEND_FLAGS", "CUDA_HOME", "CUDA_PATH", "XDG_CACHE_HOME", "HOME"];
 
 /// The first toolkit whose assembler knows 16-byte accesses of system scope.
 const OLDEST: Version = Version(12, 4);

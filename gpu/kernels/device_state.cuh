@@ -11,10 +11,9 @@
 constexpr uint32_t kWarp = 32;
 // With the three others 16 warps, four per part of a multiprocessor: 128 registers each.
 constexpr uint32_t kFetchWarps = 13;
-constexpr uint32_t kExpressWarp = 0;  // of the fetch warps
-constexpr uint32_t kControlWarp = kFetchWarps;
-constexpr uint32_t kCompletionWarp = kFetchWarps + 1;
-constexpr uint32_t kScoutWarp = kFetchWarps + 2;
+constexpr uint32_t kScoutWarp = kFetchWarps;
+constexpr uint32_t kControlWarp = kFetchWarps + 1;
+constexpr uint32_t kCompletionWarp = kFetchWarps + 2;
 constexpr uint32_t kBlockWarps = kFetchWarps + 3;
 constexpr uint32_t kBlockThreads = kBlockWarps * kWarp;
 constexpr uint32_t kEveryLane = 0xFFFFFFFFu;
@@ -27,6 +26,9 @@ constexpr uint32_t kGivenPlaces = kPlaces - 1;
 constexpr uint32_t kWorkSlots = 32768;
 // Tells the worker that takes it to end.
 constexpr uint32_t kExit = 0xFFFFFFFFu;
+// SM cycles from a completion that the scout posts to its next look, at least. A look that leaves sooner arrives before
+// the answer of a host that waits for the completion, and costs a whole look more; docs/gpu.md has the measurement.
+constexpr uint32_t kAnswerCycles = 500;
 // DECODEs of at most so many tokens run in the fetch warp, a lane each.
 constexpr uint32_t kBrief = 4;
 

@@ -10,12 +10,8 @@
 // In shared memory. A field has one writer, or is changed by atomic operations only.
 struct FrontEnd {
   // 32 descriptors, or as many completions, on their way between memory and lanes. First, for its alignment.
-  uint4 stage[kFetchWarps][4 * kWarp];
+  uint4 stage[kFetchWarps + 1][4 * kWarp];  // of the fetch warps and the scout
   uint4 completion_stage[2 * kWarp];
-  // What the scout found, and whether it is there.
-  uint4 find[4];
-  uint32_t find_index;
-  uint32_t find_state;
   RunningTable running;
   doorbell_session config;  // as read when the session started
   // Places that are free: a ring, from which whoever has the turn takes and to which the completion warp gives back. It
@@ -31,7 +27,7 @@ struct FrontEnd {
   // Running indices of the submission queue: taken by a fetch warp up to, admitted up to.
   uint32_t claimed;
   uint32_t admitted;
-  uint32_t fetchers;  // fetch warps that have not ended
+  uint32_t fetchers;  // fetch warps, and the scout, that have not ended
   uint32_t waits_for;
   uint32_t asks;
   uint32_t asked;
@@ -138,17 +134,18 @@ struct Order {
   bool is_fence;
 };
 
-// Runs the short DECODEs of a warp, but for writing their tokens.
-__device__ __forceinline__ void run_brief(Order& o, const doorbell_session& config) {
-  const uint32_t stream = policy::stream(o.desc.seed(), o.desc.rollout_id());
+// Runs the short DECODEs of a warp, but for writing their tokens. `draw_of` gives the draw of a lane's `k`-th token; all
+// lanes call it.
+template <typename DrawOf>
+__device__ __forceinline__ void run_brief(Order& o, const doorbell_session& config, DrawOf draw_of) {
   const uint32_t period = policy::period(o.desc.checkpoint(), config.checkpoint_default);
   uint32_t digest = DOORBELL_DIGEST_INIT, checkpoint = period;
   bool runs = o.is_brief;
 #pragma unroll
   for (uint32_t k = 0; k < kBrief; k++) {
     if (!__any_sync(kEveryLane, runs)) break;
+    const uint32_t draw = draw_of(k);
     if (runs) {
-      const uint32_t draw = policy::draw(stream, o.desc.seq_len() + k);
       o.token[k] = policy::token_of(draw);
       digest = policy::fold(digest, o.token[k]);
       const bool eos = policy::is_eos(draw, config.eos_threshold);
@@ -173,10 +170,10 @@ __device__ __forceinline__ void run_brief(Order& o, const doorbell_session& conf
   }
 }
 
-// Checks a lane's descriptor and decides how it is to be executed. Everything that needs no order happens here.
-__device__ __forceinline__ void classify(Order& o, uint32_t index, bool verified, const doorbell_session& config) {
+// Decides how a lane's descriptor, whose check word has been verified or not, is to be executed.
+__device__ __forceinline__ void classify(Order& o, bool verified, const doorbell_session& config) {
   // Without branches, as the lanes of a warp differ.
-  const uint32_t error = verified || verifies(o.desc, index) ? error_of(o.desc, config) : DOORBELL_ERR_BAD_CHECK;
+  const uint32_t error = verified ? error_of(o.desc, config) : DOORBELL_ERR_BAD_CHECK;
   const bool good = o.live && error == DOORBELL_ERR_NONE;
   const bool decode = good && o.desc.opcode() == DOORBELL_OP_DECODE;
   o.place = 0;
@@ -185,7 +182,15 @@ __device__ __forceinline__ void classify(Order& o, uint32_t index, bool verified
   o.is_stop = good && o.desc.opcode() == DOORBELL_OP_STOP;
   o.is_fence = good && o.desc.has(DOORBELL_FLAG_FENCE);
   o.outcome = ended(!good ? DOORBELL_STATUS_ERROR : o.is_stop ? DOORBELL_STATUS_STOPPED : DOORBELL_STATUS_DONE, error);
-  if (__any_sync(kEveryLane, o.is_brief)) run_brief(o, config);
+}
+
+// Does all for a lane's descriptor that needs no order.
+__device__ __forceinline__ void prepare(Order& o, uint32_t index, const doorbell_session& config) {
+  classify(o, verifies(o.desc, index), config);
+  if (__any_sync(kEveryLane, o.is_brief)) {
+    const uint32_t stream = policy::stream(o.desc.seed(), o.desc.rollout_id());
+    run_brief(o, config, [&](uint32_t k) { return policy::draw(stream, o.desc.seq_len() + k); });
+  }
 }
 
 // Which of two short DECODEs of one rollout writes first: how many below this lane are of its rollout. `rounds` is one
@@ -198,13 +203,40 @@ __device__ __forceinline__ void rank_briefs(Order& o, uint32_t briefs, uint32_t 
   rounds = __reduce_max_sync(kEveryLane, o.rank) + 1;
 }
 
+// What whoever has the turn has to know. It is read by every lane, and what lane 0 has read counts.
+struct Turn {
+  uint32_t admitted;
+  uint32_t running;  // rollouts at workers
+  uint32_t cq_tail;
+  uint32_t released;
+
+  // In this order: once it is the warp's turn nobody enters a rollout, and once none runs the completion warp posts
+  // nothing, so that `posted` stays as it is.
+  __device__ __forceinline__ void look(const FrontEnd& f) {
+    admitted = order::load_acquire_block(&f.admitted);
+    running = order::load_acquire_block(&f.running.entries);
+    cq_tail = static_cast<uint32_t>(order::load_relaxed_block(&f.posted));
+    released = order::load_acquire_block(&f.cq_head);
+  }
+
+  // Slots of the completion queue that the host has released (R4).
+  __device__ __forceinline__ uint32_t room(const doorbell_session& config) const {
+    return config.cq_size - (cq_tail - released);
+  }
+
+  // Takes the next `count` of them. Only while nothing runs: else the completion warp takes some as well.
+  __device__ __forceinline__ void post(FrontEnd& f, uint32_t consumed_to, uint32_t count) const {
+    order::store_relaxed_block(&f.posted, static_cast<uint64_t>(consumed_to) << 32 | (cq_tail + count));
+  }
+};
+
 // Finds places for the long DECODEs in `longs` and enters them in the table of those that run. Returns each lane's
 // place (0 for other lanes), or RunningTable::kNone to all, and nothing has changed, if there are too few. (Here and
 // below: code that is rare, or waits anyway, is kept out of the way of the rest, which is too long a stretch for the
 // instruction cache as it is.)
 __device__ __noinline__ uint32_t enter(FrontEnd& f, Place* places, uint32_t rollout_id, uint32_t longs,
                                        uint32_t lane) {
-  const uint32_t taken = f.places_taken;
+  const uint32_t taken = order::load_relaxed_block(&f.places_taken);
   const uint32_t limit = f.config.workers == 0 ? kGivenPlaces : min(f.config.workers, kGivenPlaces);
   const uint32_t free = limit - (taken + kGivenPlaces - order::load_acquire_block(&f.places_given));
   if (__any_sync(kEveryLane, __popc(longs) > free)) return RunningTable::kNone;
@@ -236,7 +268,8 @@ __device__ __forceinline__ uint32_t admit(FrontEnd& f, Place* places, Order& o, 
   Reservation reservation{};
   if (lane == 0) {
     reservation = reserve(f, __popc(instants), false, consumed_to, true);
-    if (reservation.count == __popc(instants) && longs != 0) f.places_taken += __popc(longs);
+    if (reservation.count == __popc(instants) && longs != 0)
+      order::store_relaxed_block(&f.places_taken, order::load_relaxed_block(&f.places_taken) + __popc(longs));
   }
   __syncwarp();
   first_completion = __shfl_sync(kEveryLane, reservation.first, 0);
@@ -260,6 +293,37 @@ __device__ __forceinline__ void write_brief_tokens(const FrontEnd& f, const Orde
       if (k < added && o.rank == round) order::store_relaxed_sys(to + k, o.token[k]);
     __syncwarp();
   } while (UNLIKELY(++round < rounds));
+}
+
+// Counts the completions of the lanes in `instants`, and what they tell beside themselves. It is called behind them:
+// what is counted has completed (R7).
+__device__ __forceinline__ void account(FrontEnd& f, const Order& o, uint32_t instants, uint32_t briefs,
+                                        uint32_t first_completion, uint32_t warp, uint32_t lane) {
+  // Errors, prefixes and interrupts are rare: one vote for all of them.
+  const bool mine = instants >> lane & 1;
+  const bool failed = o.outcome.status == DOORBELL_STATUS_ERROR, prefill = o.desc.opcode() == DOORBELL_OP_PREFILL;
+  if (UNLIKELY(__any_sync(kEveryLane, mine && (failed || prefill || o.desc.has(DOORBELL_FLAG_INTERRUPT))))) {
+    const uint32_t errors = __ballot_sync(kEveryLane, mine && failed);
+    const uint32_t prefills = __ballot_sync(kEveryLane, mine && !failed && prefill);
+    const uint32_t asking = __ballot_sync(kEveryLane, mine && (failed || o.desc.has(DOORBELL_FLAG_INTERRUPT)));
+    if (lane == 0) {
+      tally(f, warp, kErrors, __popc(errors));
+      tally(f, warp, kPrefixes, __popc(prefills));
+      // Of the highest lane: completions are in the order of lanes.
+      if (asking != 0) note_ask(f, first_completion + __popc(instants & (kEveryLane >> __clz(asking))) - 1);
+    }
+  }
+  const uint32_t ended = __popc(instants);
+  uint32_t tokens = 0, lines = 0;
+  if (briefs != 0) {
+    tokens = __reduce_add_sync(kEveryLane, mine && o.is_brief ? o.outcome.added : 0);
+    lines = __reduce_add_sync(kEveryLane, mine && o.is_brief ? lines_of(o.desc.delta_offset(), o.outcome.added) : 0);
+  }
+  if (lane == 0) {
+    tally(f, warp, kCompletions, ended);
+    tally(f, warp, kTokens, tokens);
+    tally(f, warp, kWriteBeats, ended + lines);
+  }
 }
 
 // Hands the long DECODEs of `mask` to the workers and posts the completions of the others.
@@ -321,36 +385,13 @@ __device__ __forceinline__ void finish(FrontEnd& f, DeviceState& state, uint32_t
     write_completions(f, halves, __popc(instants), first_completion, lane);
   }
 
-  // Errors, prefixes and interrupts are rare: one vote for all of them.
-  const bool failed = o.outcome.status == DOORBELL_STATUS_ERROR, prefill = o.desc.opcode() == DOORBELL_OP_PREFILL;
-  if (UNLIKELY(__any_sync(kEveryLane, mine && (failed || prefill || o.desc.has(DOORBELL_FLAG_INTERRUPT))))) {
-    const uint32_t errors = __ballot_sync(kEveryLane, mine && failed);
-    const uint32_t prefills = __ballot_sync(kEveryLane, mine && !failed && prefill);
-    const uint32_t asking = __ballot_sync(kEveryLane, mine && (failed || o.desc.has(DOORBELL_FLAG_INTERRUPT)));
-    if (lane == 0) {
-      tally(f, warp, kErrors, __popc(errors));
-      tally(f, warp, kPrefixes, __popc(prefills));
-      // Of the highest lane: completions are in the order of lanes.
-      if (asking != 0) note_ask(f, first_completion + __popc(instants & (kEveryLane >> __clz(asking))) - 1);
-    }
-  }
-  const uint32_t ended = __popc(instants);
-  uint32_t tokens = 0, lines = 0;
-  if (briefs != 0) {
-    tokens = __reduce_add_sync(kEveryLane, mine && o.is_brief ? o.outcome.added : 0);
-    lines = __reduce_add_sync(kEveryLane, mine && o.is_brief ? lines_of(o.desc.delta_offset(), o.outcome.added) : 0);
-  }
-  if (lane == 0) {
-    tally(f, warp, kCompletions, ended);
-    tally(f, warp, kTokens, tokens);
-    tally(f, warp, kWriteBeats, ended + lines);
-  }
+  account(f, o, instants, briefs, first_completion, warp, lane);
   __syncwarp();
 }
 
 // ---------------------------------------------------------------- fetch
 
-// One fetch warp's part of a session.
+// A fetch warp's, or the scout's, part of a session.
 struct Fetcher {
   FrontEnd& f;
   DeviceState& state;
@@ -413,25 +454,22 @@ struct Fetcher {
     return DOORBELL_WAIT_STOP;
   }
 
-  // The descriptors of the lanes below `count`, staged at `from`.
-  __device__ __forceinline__ void take(Order& o, const uint4* from, uint32_t count) const {
+  // The staged descriptors, of the lanes below `count`.
+  __device__ __forceinline__ void take(Order& o, uint32_t count) const {
     o.live = lane < count;
     o.desc = Descriptor{};
     if (o.live) {
 #pragma unroll
-      for (uint32_t k = 0; k < 4; k++) o.desc.quarter[k] = from[staged(lane, k)];
+      for (uint32_t k = 0; k < 4; k++) o.desc.quarter[k] = stage[staged(lane, k)];
     }
     __syncwarp();
   }
 
-  // Executes the `count` descriptors from `first` on, staged at `from`. False if the session ends first.
-  __device__ __forceinline__ bool execute(const uint4* from, uint32_t first, uint32_t count) {
+  // Executes the `count` staged descriptors from `first` on. False if the session ends first.
+  __device__ __forceinline__ bool execute(uint32_t first, uint32_t count) {
     Order o;
-    take(o, from, count);
-    // The scout has verified what it found, and may find the next one.
-    const bool found = from == f.find;
-    if (found && lane == 0) order::store_release_block(&f.find_state, 0);
-    classify(o, first + lane, found, f.config);
+    take(o, count);
+    prepare(o, first + lane, f.config);
     const uint32_t briefs = __ballot_sync(kEveryLane, o.is_brief);
     uint32_t rounds = 0;
     rank_briefs(o, briefs, lane, rounds);
@@ -439,26 +477,21 @@ struct Fetcher {
     const uint32_t consumed_to = first + count;
 
     // The turn: all that the queue does one after the other. In the usual case, that nothing waits for anything and
-    // there is room, it is the one exchange of `posted`.
-    uint64_t posted = 0;
-    uint32_t released = 0, running = 0;
-    for (;;) {
-      const uint32_t ahead = first - order::load_acquire_block(&f.admitted);
-      posted = order::load_relaxed_block(&f.posted);
-      released = order::load_acquire_block(&f.cq_head);
-      running = order::load_acquire_block(&f.running.entries);
-      if (ahead == 0) break;
-      if (stopping(f)) return false;
+    // there is room, it is the one store of `posted`.
+    Turn turn;
+    // The lanes vote, as each may have read at another time.
+    while (turn.look(f), !__all_sync(kEveryLane, turn.admitted == first)) {
+      if (__any_sync(kEveryLane, stopping(f))) return false;
       // Those whose turn is far away sleep; the next ones do not.
-      if (ahead > 2 * kWarp) __nanosleep(20);
+      if (first - turn.admitted > 2 * kWarp) __nanosleep(20);
     }
     __syncwarp();
-    const uint32_t first_completion = __shfl_sync(kEveryLane, static_cast<uint32_t>(posted), 0);
-    bool admitted = false;
+    const uint32_t first_completion = __shfl_sync(kEveryLane, turn.cq_tail, 0);
     // R4: never beyond what the host has released.
-    if (lane == 0 && usual && running == 0 && f.config.cq_size - (first_completion - released) >= count) {
-      const uint64_t next = static_cast<uint64_t>(consumed_to) << 32 | (first_completion + count);
-      admitted = order::compare_swap_relaxed_block(&f.posted, posted, next) == posted;
+    bool admitted = false;
+    if (lane == 0 && usual && turn.running == 0 && turn.room(f.config) >= count) {
+      turn.post(f, consumed_to, count);
+      admitted = true;
     }
     if (UNLIKELY(!__any_sync(kEveryLane, admitted))) {
       if (o.live) {
@@ -488,8 +521,8 @@ struct Fetcher {
 
   __device__ __forceinline__ bool in_general(uint32_t first, uint32_t count) {
     Order o;
-    take(o, stage, count);
-    classify(o, first + lane, false, f.config);
+    take(o, count);
+    prepare(o, first + lane, f.config);
     const uint32_t longs = __ballot_sync(kEveryLane, o.is_long);
     const uint32_t briefs = __ballot_sync(kEveryLane, o.is_brief);
     uint32_t rounds = 0;
@@ -544,22 +577,106 @@ struct Fetcher {
   }
 
   __device__ void role() {
-    // What the scout finds has a warp of its own: the others may all be waiting for the turns behind it.
-    const bool express = warp == kExpressWarp;
     for (;;) {
       Fetcher once{f, state, queue, session, warp, again(lane), stage};
       uint32_t first = 0, count = 0;
-      if (!(express ? once.take_find(first, count) : once.take_known(first, count))) {
+      if (!once.take_known(first, count)) {
         if (__any_sync(kEveryLane, stopping(f))) break;
         continue;
       }
-      if (!once.execute(express ? f.find : stage, first, count)) break;
+      if (!once.execute(first, count)) break;
     }
+    leave();
+  }
+
+  // Role: scout. Polls the slot at the head of the queue for as long as the doorbell tells of no more than that one,
+  // and executes what its check word publishes (R1) itself: a hand-over would cost more than the rest. It is one warp:
+  // two that looked at one slot would have to wait for each other on the bus.
+  __device__ void scout_role() {
+    while (!__any_sync(kEveryLane, stopping(f))) {
+      const uint32_t index = __shfl_sync(kEveryLane, order::load_acquire_block(&f.claimed), 0);
+      const uint32_t known = __shfl_sync(kEveryLane, order::load_acquire_block(&f.sq_tail), 0) - index;
+      // Several are for the fetch warps.
+      if (known > 1 && known <= f.config.sq_size) continue;
+      // Only four lanes read: to others the slot might show a later state.
+      uint4 part = make_uint4(0, 0, 0, 0);
+      if (lane < 4) part = order::load_relaxed_sys(slot(index) + lane);
+      // While that is on its way: what the turn will find. So it stays unless somebody else claims `index`.
+      const doorbell_session config = f.config;
+      Turn turn;
+      turn.look(f);
+      const bool quiet = turn.admitted == index && turn.running == 0 && turn.room(config) != 0;
+      turn.cq_tail = __shfl_sync(kEveryLane, turn.cq_tail, 0);
+      // Whoever still reads what the last look has staged comes first.
+      __syncwarp();
+      if (lane < 4) stage[lane] = part;
+      const bool verified =
+          __reduce_xor_sync(kEveryLane, lane < 4 ? check_share(part, lane) : 0) == index_mark(index);
+      // What the doorbell had told of was there to be read: if it does not verify now, it never will (R2).
+      if (!verified && known != 1) continue;
+      // A fetch warp may be faster. Whether it was is asked below, as the answer takes its time.
+      uint32_t claimed_from = ~index;
+      if (lane == 0) claimed_from = order::compare_swap_relaxed_block(&f.claimed, index, index + 1);
+      __syncwarp();
+      // Every lane has the descriptor, and comes to the same.
+      Order o;
+      o.live = true;
+#pragma unroll
+      for (uint32_t k = 0; k < 4; k++) o.desc.quarter[k] = stage[k];
+      classify(o, verified, config);
+      const bool at_once = quiet && !o.is_long && !o.is_stop && !o.is_fence;
+      if (!__any_sync(kEveryLane, claimed_from == index)) continue;
+      if (UNLIKELY(!__shfl_sync(kEveryLane, at_once, 0))) {
+        if (!wait_and_execute(index)) break;
+        continue;
+      }
+
+      // The turn has been the scout's since it claimed the descriptor, and what it found then holds.
+      const uint32_t consumed_to = index + 1, briefs = o.is_brief ? 1 : 0;
+      if (lane == 0) turn.post(f, consumed_to, 1);
+      if (__any_sync(kEveryLane, o.is_brief)) {
+        // A lane per token.
+        const uint32_t stream = policy::stream(o.desc.seed(), o.desc.rollout_id());
+        const uint32_t draw = policy::draw(stream, o.desc.seq_len() + lane);
+        run_brief(o, config, [&](uint32_t k) { return __shfl_sync(kEveryLane, draw, k); });
+        uint32_t* const to = reinterpret_cast<uint32_t*>(config.token_base + o.desc.delta_offset());
+        if (lane < o.outcome.added) order::store_relaxed_sys(to + lane, policy::token_of(draw));
+        __syncwarp();
+        order::fence_sys();
+      }
+      ulonglong2 pair[2];
+      write_completion(pair, o.desc.user_data(), o.desc.rollout_id(), o.desc.seq_len(), o.desc.reward_model_id(), 0,
+                       o.outcome);
+      place_completion(pair[1], consumed_to, phase_of(turn.cq_tail, config.cq_size));
+      if (lane < 2) {
+        ulonglong2* const to =
+            reinterpret_cast<ulonglong2*>(config.cq_base + 32ull * (turn.cq_tail & (config.cq_size - 1)));
+        order::store_relaxed_sys(to + lane, lane == 0 ? pair[0] : pair[1]);
+      }
+      const long long completed_at = clock64();
+      if (lane == 0) order::store_release_block(&f.admitted, consumed_to);
+      account(f, o, 1, briefs, turn.cq_tail, warp, lane);
+      if (lane == 0) tally(f, warp, kDescriptors, 1);
+      while (clock64() - completed_at < kAnswerCycles) {
+      }
+    }
+    leave();
+  }
+
+ private:
+  // Executes the one descriptor that the scout has claimed and staged, once it has the turn. False if the session ends
+  // first.
+  __device__ __forceinline__ bool wait_and_execute(uint32_t index) {
+    while (!__all_sync(kEveryLane, order::load_acquire_block(&f.admitted) == index))
+      if (__any_sync(kEveryLane, stopping(f))) return false;
+    return execute_in_general(f, state, queue, session, warp, index, 1);
+  }
+
+  __device__ __forceinline__ void leave() {
     __syncwarp();
     if (lane == 0) order::add_acq_rel_block(&f.fetchers, 0u - 1);
   }
 
- private:
   // The lane; on Blackwell such that the compiler does not know it again. There it would keep so much of what follows
   // from the lane in registers that it spills. On Hopper that just fits, and computing it anew costs a seventh of the
   // rate of a queue.
@@ -570,15 +687,8 @@ struct Fetcher {
     return lane;
   }
 
-  // Takes what the scout has found, if there is something.
-  __device__ __forceinline__ bool take_find(uint32_t& first, uint32_t& count) {
-    if (!__any_sync(kEveryLane, order::load_acquire_block(&f.find_state) != 0)) return false;
-    first = f.find_index;
-    count = 1;
-    return true;
-  }
-
-  // Takes and stages up to 32 of the descriptors that the doorbell has told of, if there are some.
+  // Takes and stages up to 32 of the descriptors that the doorbell has told of. One alone is left to the scout, whose
+  // read of it may be on its way: a second would have to wait for that.
   __device__ __forceinline__ bool take_known(uint32_t& first, uint32_t& count) {
     uint32_t known = 0, seen = 0;
     // One lane decides for the warp.
@@ -588,10 +698,11 @@ struct Fetcher {
       // The check words may have published more than the doorbell has told yet.
       if (known > f.config.sq_size) known = 0;
       known = min(known, kWarp);
-      if (known != 0) {
+      if (known > 1) {
         seen = order::compare_swap_block(&f.claimed, first, first + known);
         if (seen != first) known = 0;
       } else {
+        known = 0;
         __nanosleep(100);
       }
     }
@@ -603,44 +714,6 @@ struct Fetcher {
     return true;
   }
 };
-
-// ---------------------------------------------------------------- scout role
-
-// Polls the slot at the head of the queue for as long as the doorbell tells of nothing, and hands what is published by
-// its check word (R1) to the express warp. It is one warp, and does nothing else: the next look is on its way while the
-// last find is executed, and two that looked at one slot would have to wait for each other on the bus.
-__device__ void scout_role(FrontEnd& f, uint32_t lane) {
-  while (!__any_sync(kEveryLane, stopping(f))) {
-    uint32_t index = 0, known = 0, state = 0;
-    if (lane == 0) {
-      index = order::load_acquire_block(&f.claimed);
-      known = order::load_acquire_block(&f.sq_tail) - index;
-      state = order::load_acquire_block(&f.find_state);
-    }
-    index = __shfl_sync(kEveryLane, index, 0);
-    known = __shfl_sync(kEveryLane, known, 0);
-    state = __shfl_sync(kEveryLane, state, 0);
-    if (state != 0 || (known != 0 && known <= f.config.sq_size)) continue;
-    // Only four lanes read: to others the slot might show a later state.
-    uint32_t share = 0;
-    uint4 part = make_uint4(0, 0, 0, 0);
-    if (lane < 4) {
-      part = order::load_relaxed_sys(
-          reinterpret_cast<const uint4*>(f.config.sq_base + 64ull * (index & (f.config.sq_size - 1))) + lane);
-      share = check_share(part, lane);
-    }
-    share ^= __shfl_xor_sync(kEveryLane, share, 1);
-    share ^= __shfl_xor_sync(kEveryLane, share, 2);
-    if (__shfl_sync(kEveryLane, share, 0) != index_mark(index)) continue;
-    if (lane < 4) f.find[lane] = part;
-    if (lane == 0) f.find_index = index;
-    __syncwarp();
-    // A fetch warp that the doorbell told may have been faster.
-    if (lane == 0 && order::compare_swap_block(&f.claimed, index, index + 1) == index)
-      order::store_release_block(&f.find_state, 1);
-    __syncwarp();
-  }
-}
 
 // ---------------------------------------------------------------- completion role
 
@@ -657,9 +730,10 @@ __device__ uint32_t completion_role(FrontEnd& f, const Launch& launch, uint32_t 
     const bool ending = __any_sync(kEveryLane, stopping(f));
     if (count == 0) {
       // Once the fetch warps have ended nothing more is taken, and each place taken comes back.
-      if (ending && order::load_acquire_block(&f.fetchers) == 0 &&
-          order::load_relaxed_block(&f.places_taken) + kGivenPlaces == order::load_relaxed_block(&f.places_given))
-        return next;
+      const bool ended =
+          ending && order::load_acquire_block(&f.fetchers) == 0 &&
+          order::load_relaxed_block(&f.places_taken) + kGivenPlaces == order::load_relaxed_block(&f.places_given);
+      if (__all_sync(kEveryLane, ended)) return next;
       relax(spins);
       continue;
     }
@@ -707,15 +781,15 @@ __device__ uint32_t completion_role(FrontEnd& f, const Launch& launch, uint32_t 
     // R5: from here on another descriptor of the rollout may start.
     if (mine) {
       f.running.leave(rollout);
-      const uint32_t given = f.places_given;
-      f.free_places[(given + lane) % kPlaces] = place_index;
+      const uint32_t given = order::load_relaxed_block(&f.places_given);
+      order::store_relaxed_block(&f.free_places[(given + lane) % kPlaces], place_index);
     }
     __syncwarp();
     if (lane == 0) {
       tally(f, kCompletionWarp, kCompletions, ending ? 0 : count);
       tally(f, kCompletionWarp, kWriteBeats, ending ? 0 : count);
       if (asking != 0) note_ask(f, reservation.first + 31 - __clz(asking));
-      order::store_release_block(&f.places_given, f.places_given + count);
+      order::store_release_block(&f.places_given, order::load_relaxed_block(&f.places_given) + count);
     }
     __syncwarp();
     next += count;
@@ -747,6 +821,8 @@ __device__ __forceinline__ void publish(const FrontEnd& f, const Launch& launch,
     if (lane == kWriteBeats) value += order::load_relaxed_gpu(&workers.lines);
     order::store_relaxed_sys(&mailbox.counters[lane], value);
   }
+  // The fence below is lane 0's, and covers what the other lanes have told.
+  __syncwarp();
   if (lane == 0) {
     order::store_relaxed_sys(&mailbox.outstanding, outstanding);
     order::store_relaxed_sys(&mailbox.asked, asked);
@@ -831,11 +907,11 @@ __device__ bool block(FrontEnd& f, const Launch& launch, uint32_t queue) {
       for (uint32_t k = threadIdx.x; k < kPlaces; k += kBlockThreads) f.free_places[k] = k;
       if (threadIdx.x < 16 * kBlockWarps) f.counters[threadIdx.x / 16][threadIdx.x % 16] = 0;
       if (threadIdx.x == 0) {
-        f.find_state = f.running.entries = f.places_taken = f.waits_for = f.asks = 0;
+        f.running.entries = f.places_taken = f.waits_for = f.asks = 0;
         f.places_given = kGivenPlaces;
         f.asked = f.config.cq_start - 1;
         f.stopping = 0;
-        f.fetchers = kFetchWarps;
+        f.fetchers = kFetchWarps + 1;
         f.sq_tail = f.claimed = f.admitted = f.config.sq_start;
         f.cq_head = f.config.cq_start;
         f.posted = static_cast<uint64_t>(f.config.sq_start) << 32 | f.config.cq_start;
@@ -852,7 +928,7 @@ __device__ bool block(FrontEnd& f, const Launch& launch, uint32_t queue) {
       } else if (warp == kCompletionWarp) {
         next_done = completion_role(f, launch, queue, next_done, f.completion_stage, lane);
       } else if (warp == kScoutWarp) {
-        scout_role(f, lane);
+        Fetcher{f, *launch.state, queue, session, warp, lane, f.stage[warp]}.scout_role();
       } else {
         Fetcher{f, *launch.state, queue, session, warp, lane, f.stage[warp]}.role();
       }

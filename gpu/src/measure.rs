@@ -14,6 +14,7 @@ use cudarc::driver::{
 };
 use doorbell_host::contract::{HwCompletion, HwDesc, Status};
 use doorbell_host::memory::PAGE;
+use doorbell_host::policy::mix;
 use doorbell_host::queue::{CompletionQueue, Depth, SubmissionQueue};
 use doorbell_host::{Device, DeviceError, Driver, QueueConfig, SharedMemory};
 
@@ -47,6 +48,26 @@ impl Times {
     pub fn quantile(&self, share: f64) -> Duration {
         let last = self.0.len() - 1;
         self.0[((last as f64 * share).round() as usize).min(last)]
+    }
+}
+
+/// What a host does between two round trips.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Think {
+    /// Nothing: it starts the next at once, so that both sides fall into step.
+    Nothing,
+    /// It spins for 0 to 4,095 ns, another time in each round, and meets the GPU at any point of its rhythm.
+    Random,
+}
+
+impl Think {
+    fn pass(self, round: u32) {
+        if self == Self::Random {
+            let (start, time) = (Instant::now(), Duration::from_nanos(u64::from(mix(round) % 4096)));
+            while start.elapsed() < time {
+                hint::spin_loop();
+            }
+        }
     }
 }
 
@@ -97,7 +118,7 @@ impl Probes {
     ///
     /// # Errors
     /// `Failed`, or `Memory`.
-    pub fn ping_pong(&self, rounds: u32) -> Result<Times, DeviceError> {
+    pub fn ping_pong(&self, think: Think, rounds: u32) -> Result<Times, DeviceError> {
         let memory = pinned(&self.context, 2 * PAGE)?;
         let (to, from) = (memory.bus_address(), memory.bus_address() + PAGE as u64);
         let function = self.function("probe_ping_pong")?;
@@ -109,6 +130,7 @@ impl Probes {
         let (to, from) = (memory.word32(0)?, memory.word32(PAGE)?);
         let mut samples = Vec::with_capacity(rounds as usize);
         for round in 1..=rounds {
+            think.pass(round);
             let start = Instant::now();
             to.store(round, Ordering::Release);
             let mut looks = 0u32;
@@ -479,10 +501,16 @@ struct Queue<'a> {
 ///
 /// # Errors
 /// The first of the device.
-pub fn round_trips(driver: &mut dyn Device, desc: HwDesc, rounds: u32) -> Result<Times, DeviceError> {
+pub fn round_trips(
+    driver: &mut dyn Device,
+    desc: HwDesc,
+    think: Think,
+    rounds: u32,
+) -> Result<Times, DeviceError> {
     let mut samples = Vec::with_capacity(rounds as usize);
     let mut out = [HwCompletion::default()];
-    for _ in 0..rounds {
+    for round in 0..rounds {
+        think.pass(round);
         let start = Instant::now();
         driver.submit(&[desc])?;
         while driver.poll(&mut out)? == 0 {}

@@ -32,11 +32,15 @@ const FAULTS: &[(Fault, &str)] = &[
     (Fault::TearsHalves, "r13_every_rule_holds_across_the_wrap"),
     (Fault::LeavesEarly, "r05_completions_of_a_rollout_keep_its_order"),
     (Fault::StaysInTable, "r05_a_rollout_runs_one_descriptor_at_a_time"),
-    (Fault::ForgetsStop, "r08_stop_right_behind_its_rollout"),
+    (Fault::ForgetsStop, "r08_stop_ends_a_running_rollout"),
     (Fault::WrapsPlaces, "r13_every_rule_holds_across_the_wrap"),
     (Fault::PassesFences, "r07_fences_separate"),
     (Fault::AcknowledgesEarly, "r12_disable_in_the_middle_of_a_rollout"),
     (Fault::CountsStallsLate, "r04_full_completion_queue_stalls_and_drops_nothing"),
+    (Fault::ScoutsOutOfTurn, "r04_full_completion_queue_stalls_and_drops_nothing"),
+    (Fault::ScoutsBlindly, "r06_settings_change_no_answer"),
+    (Fault::LeavesBadSlots, "r02_a_stale_slot_is_never_executed"),
+    (Fault::ReadsTailEarly, "r03_every_descriptor_has_one_completion"),
 ];
 
 /// How often the case is tried.

@@ -116,6 +116,149 @@ fn claims_that_two_can_make_are_rejected() {
     Turn { exchange: false, ..TURN }.check();
 }
 
+// ---------------------------------------------------------------- scout
+
+/// A rollout ends at the completion warp, a fetch warp and the scout are after the same descriptor, a short one of that
+/// rollout, and the scout is to execute it at once if it finds the queue quiet: by what it read before it claimed.
+#[derive(Clone, Copy, Debug)]
+struct Scout {
+    /// It executes only what it has claimed itself.
+    claims: bool,
+    /// It executes only when all before has been admitted.
+    looks_at_turn: bool,
+    /// It executes only while no rollout runs.
+    looks_at_running: bool,
+    /// It reads the completion queue's tail behind that.
+    tail_last: bool,
+    load_admitted: Ordering,
+    load_running: Ordering,
+}
+
+const SCOUT: Scout = Scout {
+    claims: true,
+    looks_at_turn: true,
+    looks_at_running: true,
+    tail_last: true,
+    load_admitted: Acquire,
+    load_running: Acquire,
+};
+
+/// What the three share.
+struct Quiet {
+    claimed: AtomicU32,
+    admitted: AtomicU32,
+    running: AtomicU32,
+    /// The completion queue's tail, and its slots.
+    posted: AtomicU32,
+    slots: [Cell<bool>; 4],
+    /// The rollout's tokens (R5).
+    tokens: Cell<u32>,
+}
+
+impl Quiet {
+    /// Whoever has a slot to itself fills it, and writes tokens.
+    fn fill(&self, slot: u32) {
+        let slot = &self.slots[slot as usize];
+        assert!(!slot.get(), "R4: a slot is taken twice");
+        slot.set(true);
+    }
+
+    fn write_tokens(&self) {
+        self.tokens.set(self.tokens.get() + 1);
+    }
+
+    /// Whoever has the turn and finds that nothing runs posts by a store.
+    fn post(&self, tail: u32, admitted: u32) {
+        self.posted.store(tail + 1, Relaxed);
+        self.write_tokens();
+        self.fill(tail);
+        self.admitted.store(admitted, Release);
+    }
+}
+
+impl Scout {
+    fn check(self) {
+        check(move || {
+            let quiet = Arc::new(Quiet {
+                claimed: AtomicU32::new(0),
+                admitted: AtomicU32::new(0),
+                running: AtomicU32::new(1),
+                posted: AtomicU32::new(0),
+                slots: std::array::from_fn(|_| Cell::new(false)),
+                tokens: Cell::new(0),
+            });
+            let completion = {
+                let quiet = quiet.clone();
+                thread::spawn(move || {
+                    quiet.write_tokens();
+                    let slot = quiet.posted.fetch_add(1, Relaxed);
+                    quiet.fill(slot);
+                    quiet.running.fetch_sub(1, AcqRel);
+                })
+            };
+            let fetcher = {
+                let quiet = quiet.clone();
+                thread::spawn(move || {
+                    if quiet.claimed.compare_exchange(0, 1, AcqRel, Acquire).is_err() {
+                        return Some(());
+                    }
+                    until(|| quiet.running.load(Acquire) == 0)?;
+                    quiet.post(quiet.posted.load(Relaxed), 1);
+                    Some(())
+                })
+            };
+            let mut executed = 0;
+            until(|| {
+                executed += u32::from(self.look(&quiet));
+                executed != 0
+            })?;
+            completion.join().unwrap();
+            fetcher.join().unwrap()
+        });
+    }
+
+    /// One look; whether a descriptor was executed.
+    fn look(self, quiet: &Quiet) -> bool {
+        let index = quiet.claimed.load(Acquire);
+        let early = quiet.posted.load(Relaxed);
+        let admitted = quiet.admitted.load(self.load_admitted);
+        let running = quiet.running.load(self.load_running);
+        let tail = if self.tail_last { quiet.posted.load(Relaxed) } else { early };
+        let is_quiet = (admitted == index || !self.looks_at_turn) && (running == 0 || !self.looks_at_running);
+        // The kernel claims in any case, and goes another way if it is not; here that is of no interest.
+        if !is_quiet {
+            return false;
+        }
+        let claimed = quiet.claimed.compare_exchange(index, index + 1, Relaxed, Relaxed).is_ok();
+        if claimed || !self.claims {
+            quiet.post(tail, index + 1);
+        }
+        claimed
+    }
+}
+
+#[test]
+fn what_the_scout_finds_quiet_stays_so_until_it_claims() {
+    SCOUT.check();
+}
+
+#[rstest]
+#[case::claimed_by_another(Scout { claims: false, ..SCOUT })]
+#[case::not_its_turn(Scout { looks_at_turn: false, ..SCOUT })]
+#[case::while_a_rollout_runs(Scout { looks_at_running: false, ..SCOUT })]
+#[case::relaxed_admitted(Scout { load_admitted: Relaxed, ..SCOUT })]
+#[case::relaxed_running(Scout { load_running: Relaxed, ..SCOUT })]
+#[should_panic(expected = "Causality violation")]
+fn a_scout_that_is_not_alone_is_rejected(#[case] scout: Scout) {
+    scout.check();
+}
+
+#[test]
+#[should_panic(expected = "R4: a slot is taken twice")]
+fn a_tail_that_is_read_too_early_is_rejected() {
+    Scout { tail_last: false, ..SCOUT }.check();
+}
+
 // ---------------------------------------------------------------- completion slots
 
 /// A fetch warp, which advances the SQ head, and the completion warp reserve slots of a completion queue of one slot, and

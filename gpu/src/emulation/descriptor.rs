@@ -159,6 +159,11 @@ impl Order {
         self.kind == Kind::Long
     }
 
+    /// Whether it neither waits for others nor makes them wait.
+    pub fn is_usual(&self) -> bool {
+        matches!(self.kind, Kind::Instant | Kind::Brief) && !self.is_fence
+    }
+
     /// Runs a short DECODE, but for writing its tokens.
     fn run_brief(&mut self, config: &SessionRegisters) {
         let desc = &self.desc;

@@ -25,11 +25,19 @@ pub enum Fault {
     AcknowledgesEarly,
     /// The time spent waiting for completion slots is told only when it is over.
     CountsStallsLate,
+    /// The scout executes at once what others have not come to the end before.
+    ScoutsOutOfTurn,
+    /// The scout executes what a fetch thread has claimed.
+    ScoutsBlindly,
+    /// The scout takes a slot that does not verify for one that is not published, although the doorbell has told of it.
+    LeavesBadSlots,
+    /// The tail of the completion queue is read before it is known that no rollout runs.
+    ReadsTailEarly,
 }
 
 impl Fault {
     /// Every fault.
-    pub const ALL: [Self; 11] = [
+    pub const ALL: [Self; 15] = [
         Self::AdmitsOutOfTurn,
         Self::ReservesBlindly,
         Self::PostsBeforeTokens,
@@ -41,5 +49,9 @@ impl Fault {
         Self::PassesFences,
         Self::AcknowledgesEarly,
         Self::CountsStallsLate,
+        Self::ScoutsOutOfTurn,
+        Self::ScoutsBlindly,
+        Self::LeavesBadSlots,
+        Self::ReadsTailEarly,
     ];
 }

@@ -35,6 +35,17 @@ struct Block<'a, 'p> {
     config: SessionRegisters,
 }
 
+/// What whoever has the turn has to know.
+#[derive(Clone, Copy)]
+struct Turn {
+    admitted: u32,
+    /// No rollout is at a worker.
+    is_idle: bool,
+    cq_tail: u32,
+    /// Slots of the completion queue that the host has released (R4).
+    room: u32,
+}
+
 /// A reserved part of the completion queue.
 #[derive(Clone, Copy)]
 struct Reservation {
@@ -77,7 +88,7 @@ fn sessions<'a, 'p>(
         if block.session % 2 == 1 {
             block.config = *f.config.lock().unwrap_or_else(PoisonError::into_inner);
             if is_control {
-                f.reset(&block.config, shared.options.fetchers, block.pace);
+                f.reset(&block.config, shared.options.fetchers + 1, block.pace);
                 for counter in block.state.counters.all() {
                     counter.store(0, Relaxed);
                 }
@@ -104,6 +115,16 @@ fn sessions<'a, 'p>(
     }
 }
 
+/// What ends on the spot.
+fn instants(orders: &[Order]) -> impl Iterator<Item = &Order> {
+    orders.iter().filter(|order| !order.is_long())
+}
+
+/// The same, with the index of each completion.
+fn indexed(orders: &[Order], reservation: Reservation) -> impl Iterator<Item = (&Order, u32)> {
+    instants(orders).zip((0..).map(move |rank| reservation.first.wrapping_add(rank)))
+}
+
 /// Role: control.
 pub(super) fn control(shared: &Shared, queue: usize, pace: &mut Pace<'_>) {
     sessions(shared, queue, pace, true, |block, heartbeat| block.control(heartbeat));
@@ -116,9 +137,17 @@ pub(super) fn completion(shared: &Shared, queue: usize, pace: &mut Pace<'_>) {
 }
 
 /// Role: fetch.
-pub(super) fn fetch(shared: &Shared, queue: usize, warp: usize, pace: &mut Pace<'_>) {
+pub(super) fn fetch(shared: &Shared, queue: usize, pace: &mut Pace<'_>) {
     sessions(shared, queue, pace, false, |block, _| {
-        block.fetch_until_stopped(warp);
+        block.fetch_until_stopped();
+        block.f.fetchers.fetch_sub(1, AcqRel);
+    });
+}
+
+/// Role: scout.
+pub(super) fn scout(shared: &Shared, queue: usize, pace: &mut Pace<'_>) {
+    sessions(shared, queue, pace, false, |block, _| {
+        block.scout_until_stopped();
         block.f.fetchers.fetch_sub(1, AcqRel);
     });
 }
@@ -205,6 +234,35 @@ impl Block<'_, '_> {
 
     // ---------------------------------------------------------------- admission
 
+    /// What the turn finds. In this order: once it is the caller's nobody enters a rollout, and once none runs the
+    /// completion role posts nothing, so that `posted` stays as it is.
+    fn look(&mut self) -> Turn {
+        let f = self.f;
+        let admitted = f.admitted.load(Acquire);
+        let too_early = f.posted.load(Relaxed) as u32;
+        self.pace.window(Fault::ReadsTailEarly);
+        self.pace.step();
+        let is_idle = f.running.is_empty();
+        self.pace.step();
+        let cq_tail =
+            if self.pace.has(Fault::ReadsTailEarly) { too_early } else { f.posted.load(Relaxed) as u32 };
+        self.pace.step();
+        let used = cq_tail.wrapping_sub(f.cq_head.load(Acquire));
+        let is_blind = self.pace.has(Fault::ReservesBlindly);
+        let room = if is_blind { u32::MAX } else { self.config.cq_size.wrapping_sub(used) };
+        Turn { admitted, is_idle, cq_tail, room }
+    }
+
+    /// Takes the next slots of the completion queue. Only while nothing runs: else the completion role takes some too.
+    fn post(&mut self, turn: Turn, consumed_to: u32, count: u32) -> Reservation {
+        let f = self.f;
+        // Counted before, so that nobody sees a completion without its descriptor.
+        f.outstanding.fetch_add(count, AcqRel);
+        self.pace.step();
+        f.posted.store(u64::from(consumed_to) << 32 | u64::from(turn.cq_tail.wrapping_add(count)), Relaxed);
+        Reservation { count, first: turn.cq_tail, sq_head: consumed_to }
+    }
+
     /// Writes the tokens of the short DECODEs, in the order of their descriptors (R5).
     fn write_brief_tokens(&mut self, orders: &[Order]) {
         for order in orders.iter().filter(|order| order.kind == Kind::Brief) {
@@ -279,7 +337,6 @@ impl Block<'_, '_> {
 
     /// Hands the long DECODEs to the workers and posts the completions of the others.
     fn finish(&mut self, orders: &[Order], reservation: Reservation) {
-        let f = self.f;
         let longs = orders.iter().filter(|order| order.is_long());
         let mut ticket = self.shared.work_tail.fetch_add(longs.clone().count() as u32, Relaxed);
         for order in longs {
@@ -289,17 +346,33 @@ impl Block<'_, '_> {
             ticket = ticket.wrapping_add(1);
         }
 
-        let instants = || orders.iter().filter(|order| !order.is_long());
-        if instants().count() == 0 {
-            return;
+        if reservation.count != 0 {
+            self.complete(orders, reservation);
+            self.account(orders, reservation);
         }
+    }
+
+    /// Posts the completions of what ends on the spot.
+    fn complete(&mut self, orders: &[Order], reservation: Reservation) {
         // The tokens of all before the completions of any.
-        if instants().any(|order| order.kind == Kind::Brief) {
+        if instants(orders).any(|order| order.kind == Kind::Brief) {
             fence(AcqRel);
         }
-        let mut asking = None;
-        for (order, index) in instants().zip((0..).map(|rank| reservation.first.wrapping_add(rank))) {
+        for (order, index) in indexed(orders, reservation) {
             self.write_completion(order.outcome.completion(&order.desc), index, reservation.sq_head);
+        }
+        if self.pace.has(Fault::PostsBeforeTokens) {
+            self.pace.window(Fault::PostsBeforeTokens);
+            self.write_brief_tokens(orders);
+        }
+    }
+
+    /// Counts completions, and what they tell beside themselves. It is called behind them: what is counted has completed
+    /// (R7).
+    fn account(&mut self, orders: &[Order], reservation: Reservation) {
+        let f = self.f;
+        let mut asking = None;
+        for (order, index) in indexed(orders, reservation) {
             let failed = order.outcome.status == Status::Error;
             if failed || has(&order.desc, DescFlags::INTERRUPT) {
                 asking = Some(index);
@@ -314,10 +387,6 @@ impl Block<'_, '_> {
                 f.count(Counter::Tokens, added.into());
                 f.count(Counter::WriteBeats, lines_of(order.desc.delta_offset, added));
             }
-        }
-        if self.pace.has(Fault::PostsBeforeTokens) {
-            self.pace.window(Fault::PostsBeforeTokens);
-            self.write_brief_tokens(orders);
         }
         let count = reservation.count;
         f.count(Counter::Completions, count.into());
@@ -447,79 +516,152 @@ impl Block<'_, '_> {
         let f = self.f;
         let config = self.config;
         let indices = (0..).map(|k| first.wrapping_add(k));
-        let mut orders: Vec<Order> =
+        let orders: Vec<Order> =
             descs.iter().zip(indices).map(|(&desc, index)| Order::new(desc, index, &config)).collect();
+        let usual = orders.iter().all(Order::is_usual);
+        let count = orders.len() as u32;
 
-        // What needs to be taken one by one: what waits for others, or makes them wait.
-        let mut held = (0..orders.len()).any(|k| {
-            let order = &orders[k];
-            let mut earlier = orders[..k].iter();
-            order.is_fence
-                || order.kind == Kind::Stop
-                || order.is_long() && config.workers == 1
-                || earlier.any(|other| other.is_long() && other.desc.rollout_id == order.desc.rollout_id)
-        });
-
+        self.pace.window(Fault::ScoutsOutOfTurn);
+        let mut turn = self.look();
         let mut spins = 0;
-        while f.admitted.load(Acquire) != first && !self.pace.has(Fault::AdmitsOutOfTurn) {
+        while turn.admitted != first && !self.pace.has(Fault::AdmitsOutOfTurn) {
             if f.is_stopping() {
                 return None;
             }
             self.pace.relax(&mut spins);
+            turn = self.look();
         }
         if first.is_multiple_of(2) {
             self.pace.window(Fault::AdmitsOutOfTurn);
         }
-        held |= !f.running.is_empty()
-            && orders.iter().any(|order| f.running.find(order.desc.rollout_id).is_some());
+        if !usual || !turn.is_idle || turn.room < count {
+            return self.execute_in_general(first, orders);
+        }
+        let consumed_to = first.wrapping_add(count);
+        let reservation = self.post(turn, consumed_to, count);
+        if !self.pace.has(Fault::PostsBeforeTokens) {
+            self.write_brief_tokens(&orders);
+        }
+        // The turn passes on; what is left needs no order.
+        f.admitted.store(consumed_to, Release);
+        self.pace.step();
+        self.finish(&orders, reservation);
+        f.count(Counter::Descriptors, count.into());
+        Some(())
+    }
 
-        let consumed_to = first.wrapping_add(descs.len() as u32);
-        f.count(Counter::Descriptors, descs.len() as u64);
+    /// The same with all that may come; the caller has the turn.
+    fn execute_in_general(&mut self, first: u32, mut orders: Vec<Order>) -> Option<()> {
+        let f = self.f;
+        // What needs to be taken one by one: what waits for others, or makes them wait.
+        let held = (0..orders.len()).any(|k| {
+            let order = &orders[k];
+            let mut earlier = orders[..k].iter();
+            order.is_fence
+                || order.kind == Kind::Stop
+                || order.is_long() && self.config.workers == 1
+                || earlier.any(|other| other.is_long() && other.desc.rollout_id == order.desc.rollout_id)
+                || f.running.find(order.desc.rollout_id).is_some()
+        });
+        let consumed_to = first.wrapping_add(orders.len() as u32);
+        f.count(Counter::Descriptors, orders.len() as u64);
         let admitted = if held { None } else { self.admit(&mut orders, consumed_to).ok() };
         let Some(reservation) = admitted else {
             self.admit_one_by_one(&mut orders, consumed_to)?;
             f.admitted.store(consumed_to, Release);
             return Some(());
         };
-        // The turn passes on; what is left needs no order.
         f.admitted.store(consumed_to, Release);
         self.pace.step();
         self.finish(&orders, reservation);
         Some(())
     }
 
-    fn fetch_until_stopped(&mut self, warp: usize) -> Option<()> {
+    fn fetch_until_stopped(&mut self) -> Option<()> {
         let f = self.f;
         let mut spins = 0;
         while !f.is_stopping() {
             let first = f.claimed.load(Acquire);
-            let mut known = f.sq_tail.load(Acquire).wrapping_sub(first);
-            // The check words may have published more than the doorbell has told yet.
-            if known > self.config.sq_size {
-                known = 0;
-            }
-            if known != 0 {
-                let count = known.min(BATCH);
-                if !self.claim(first, count) {
-                    continue;
-                }
-                self.pace.step();
-                let descs: Vec<HwDesc> = (0..count).map(|k| self.read_slot(first.wrapping_add(k))).collect();
-                self.execute(first, &descs)?;
-                spins = 0;
+            let known = f.sq_tail.load(Acquire).wrapping_sub(first);
+            // The check words may have published more than the doorbell has told yet. One alone is left to the scout.
+            if !(2..=self.config.sq_size).contains(&known) {
+                self.pace.relax(&mut spins);
                 continue;
             }
-            // One slot that the doorbell does not cover: its check word may publish it (R1).
-            if warp < self.shared.options.scouts {
-                let desc = self.read_slot(first);
-                if desc.verify(first) && self.claim(first, 1) {
-                    self.execute(first, &[desc])?;
-                    spins = 0;
-                    continue;
-                }
+            let count = known.min(BATCH);
+            if !self.claim(first, count) {
+                continue;
             }
-            self.pace.relax(&mut spins);
+            self.pace.step();
+            let descs: Vec<HwDesc> = (0..count).map(|k| self.read_slot(first.wrapping_add(k))).collect();
+            self.execute(first, &descs)?;
+            spins = 0;
         }
+        Some(())
+    }
+
+    /// Polls the slot at the head of the queue for as long as the doorbell tells of no more than that one, and executes
+    /// what its check word publishes (R1).
+    fn scout_until_stopped(&mut self) -> Option<()> {
+        let f = self.f;
+        let mut spins = 0;
+        while !f.is_stopping() {
+            let index = f.claimed.load(Acquire);
+            let known = f.sq_tail.load(Acquire).wrapping_sub(index);
+            if (2..=self.config.sq_size).contains(&known) {
+                self.pace.relax(&mut spins);
+                continue;
+            }
+            // What the turn will find is looked at while the read is under way, so that either may be first. It stays so
+            // unless somebody else claims `index`.
+            let (desc, turn) = if self.pace.below(2) == 0 {
+                let turn = self.look();
+                (self.read_slot(index), turn)
+            } else {
+                (self.read_slot(index), self.look())
+            };
+            // What the doorbell had told of was there to be read: if it does not verify now, it never will (R2).
+            if !desc.verify(index) && (known != 1 || self.pace.has(Fault::LeavesBadSlots)) {
+                self.pace.relax(&mut spins);
+                continue;
+            }
+            self.pace.step();
+            self.pace.window(Fault::ScoutsBlindly);
+            let next = index.wrapping_add(1);
+            let claimed = f.claimed.compare_exchange(index, next, Relaxed, Relaxed).is_ok();
+            if claimed || self.pace.has(Fault::ScoutsBlindly) {
+                self.execute_find(index, desc, turn)?;
+            }
+            spins = 0;
+        }
+        Some(())
+    }
+
+    /// Executes what the scout has claimed: at once if the queue was quiet when it looked.
+    fn execute_find(&mut self, index: u32, desc: HwDesc, turn: Turn) -> Option<()> {
+        let f = self.f;
+        let order = Order::new(desc, index, &self.config);
+        let quiet = turn.admitted == index && turn.is_idle || self.pace.has(Fault::ScoutsOutOfTurn);
+        if !quiet || turn.room == 0 || !order.is_usual() {
+            let mut spins = 0;
+            while f.admitted.load(Acquire) != index {
+                if f.is_stopping() {
+                    return None;
+                }
+                self.pace.relax(&mut spins);
+            }
+            return self.execute_in_general(index, vec![order]);
+        }
+        let (consumed_to, orders) = (index.wrapping_add(1), slice::from_ref(&order));
+        let reservation = self.post(turn, consumed_to, 1);
+        if !self.pace.has(Fault::PostsBeforeTokens) {
+            self.write_brief_tokens(orders);
+        }
+        self.complete(orders, reservation);
+        f.admitted.store(consumed_to, Release);
+        self.pace.step();
+        self.account(orders, reservation);
+        f.count(Counter::Descriptors, 1);
         Some(())
     }
 

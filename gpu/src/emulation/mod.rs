@@ -40,10 +40,8 @@ pub struct EmulationOptions {
     pub queues: usize,
     /// Bytes of shared memory of each queue pair.
     pub bytes: usize,
-    /// Threads of each queue pair that fetch descriptors.
+    /// Threads of each queue pair that fetch descriptors, beside its scout.
     pub fetchers: usize,
-    /// How many of them look for descriptors that only their check word publishes.
-    pub scouts: usize,
     /// Threads that run rollouts, of all queue pairs.
     pub workers: usize,
     /// Seed of what is left to chance: the order of a completion's halves, and delays.
@@ -56,16 +54,7 @@ pub struct EmulationOptions {
 
 impl Default for EmulationOptions {
     fn default() -> Self {
-        Self {
-            queues: 1,
-            bytes: 32 << 20,
-            fetchers: 3,
-            scouts: 1,
-            workers: 2,
-            seed: 0,
-            stress: false,
-            fault: None,
-        }
+        Self { queues: 1, bytes: 32 << 20, fetchers: 2, workers: 2, seed: 0, stress: false, fault: None }
     }
 }
 
@@ -80,13 +69,13 @@ pub struct Emulation {
 }
 
 impl Emulation {
-    /// Starts the threads: per queue pair one that listens to the host, one that posts completions, and those that fetch;
-    /// and the workers.
+    /// Starts the threads: per queue pair one that listens to the host, one that posts completions, a scout, and those
+    /// that fetch; and the workers.
     ///
     /// # Errors
     /// `Config` for options out of range, `Memory` if memory or a thread cannot be had.
     pub fn start(options: EmulationOptions) -> Result<Self, DeviceError> {
-        let EmulationOptions { queues, fetchers, scouts, workers, .. } = options;
+        let EmulationOptions { queues, fetchers, workers, .. } = options;
         let within = |field, value: usize, least: usize, most: usize| {
             if (least..=most).contains(&value) {
                 return Ok(());
@@ -96,7 +85,6 @@ impl Emulation {
         };
         within("queues", queues, 1, MAX_QUEUES)?;
         within("fetchers", fetchers, 1, MAX_THREADS)?;
-        within("scouts", scouts, 0, fetchers)?;
         within("workers", workers, 1, MAX_THREADS)?;
 
         let bytes = options.bytes.max(1).next_multiple_of(PAGE);
@@ -117,9 +105,11 @@ impl Emulation {
             })?;
             for warp in 0..fetchers {
                 emulation.spawn(format!("fetch {queue}.{warp}"), move |shared, pace| {
-                    front_end::fetch(shared, queue, warp, pace);
+                    front_end::fetch(shared, queue, pace);
                 })?;
             }
+            emulation
+                .spawn(format!("scout {queue}"), move |shared, pace| front_end::scout(shared, queue, pace))?;
         }
         for id in 0..workers {
             emulation
@@ -204,7 +194,6 @@ mod tests {
         queues: 1,
         bytes: 1 << 20,
         fetchers: 1,
-        scouts: 0,
         workers: 1,
         seed: 0,
         stress: false,
@@ -215,7 +204,6 @@ mod tests {
     #[case(EmulationOptions { queues: 0, ..SMALL }, "queues is 0: it must be 1 to 16")]
     #[case(EmulationOptions { queues: 17, ..SMALL }, "queues is 17: it must be 1 to 16")]
     #[case(EmulationOptions { fetchers: 0, ..SMALL }, "fetchers is 0: it must be 1 to 64")]
-    #[case(EmulationOptions { scouts: 2, ..SMALL }, "scouts is 2: it must be 0 to 1")]
     #[case(EmulationOptions { workers: 65, ..SMALL }, "workers is 65: it must be 1 to 64")]
     fn options_out_of_range_are_errors(#[case] options: EmulationOptions, #[case] message: &str) {
         assert_eq!(Emulation::start(options).unwrap_err().to_string(), message);

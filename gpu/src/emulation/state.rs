@@ -127,7 +127,7 @@ fn zeroes(count: u32) -> Vec<AtomicU64> {
 
 impl Shared {
     pub fn new(options: EmulationOptions, parts: Vec<(KernelSide, SharedMemory)>) -> Self {
-        let block = options.fetchers + 2;
+        let block = options.fetchers + 3;
         let (mailboxes, memories) = parts.into_iter().unzip();
         let queue = |_| QueueState {
             abandon: AtomicU32::new(0),

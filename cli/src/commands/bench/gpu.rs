@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use doorbell_gpu::measure::{
-    Copies, Load, Probes, Times, counting_launches, eventfd_round_trips, looks_per_second, queue_config,
-    round_trips, throughput,
+    Copies, Load, Probes, Think, Times, counting_launches, eventfd_round_trips, looks_per_second,
+    queue_config, round_trips, throughput,
 };
 use doorbell_gpu::{GpuOptions, GpuPlatform};
 use doorbell_host::contract::HwDesc;
@@ -33,7 +33,8 @@ pub fn sections(quick: bool) -> Result<Vec<Section>, Failure> {
     let rounds = if quick { 5_000 } else { 50_000 };
     let rollouts = if quick { 20 } else { 200 };
 
-    let ping_pong = probes.ping_pong(rounds)?;
+    let ping_pong = probes.ping_pong(Think::Nothing, rounds)?;
+    let paused_ping_pong = probes.ping_pong(Think::Random, rounds)?;
     let few = rounds / 5;
     let launch = Stepped::count(few, || probes.launches(few))?;
     let graph = Stepped::count(few, || probes.graph_launches(few))?;
@@ -42,26 +43,35 @@ pub fn sections(quick: bool) -> Result<Vec<Section>, Failure> {
 
     let mut drivers = open(1)?;
     let driver = &mut drivers[0];
-    let nop = round_trips(driver, HwDesc::nop(), rounds)?;
-    let one = Stepped::count(rounds, || round_trips(driver, HwDesc::decode(1, 0, 1), rounds))?;
-    let rollout = Stepped::count(few * ROLLOUT, || round_trips(driver, HwDesc::decode(1, 0, ROLLOUT), few))?;
-    let long = Stepped::count(rollouts * LONG, || round_trips(driver, HwDesc::decode(1, 0, LONG), rollouts))?;
+    let nop = round_trips(driver, HwDesc::nop(), Think::Nothing, rounds)?;
+    let paused_nop = round_trips(driver, HwDesc::nop(), Think::Random, rounds)?;
+    let one =
+        Stepped::count(rounds, || round_trips(driver, HwDesc::decode(1, 0, 1), Think::Nothing, rounds))?;
+    let rollout = Stepped::count(few * ROLLOUT, || {
+        round_trips(driver, HwDesc::decode(1, 0, ROLLOUT), Think::Nothing, few)
+    })?;
+    let long = Stepped::count(rollouts * LONG, || {
+        round_trips(driver, HwDesc::decode(1, 0, LONG), Think::Nothing, rollouts)
+    })?;
     drop(drivers);
-    let ping_pong_again = probes.ping_pong(rounds)?;
+    let ping_pong_again = probes.ping_pong(Think::Nothing, rounds)?;
 
     // The floor drifts within a run: the figures lie between its two measurements.
     let floor = (ping_pong.quantile(0.5) + ping_pong_again.quantile(0.5)) / 2;
+    let paused_floor = paused_ping_pong.quantile(0.5);
     let round_trip_rows = [
-        ("flag ping-pong, before: the floor", &ping_pong),
-        ("flag ping-pong, after: the floor", &ping_pong_again),
-        ("NOP", &nop),
-        ("DECODE, 1 token (with its fence)", &one.times),
-        ("kernel launch and synchronise", &launch.times),
-        ("graph launch and synchronise", &graph.times),
-        ("eventfd to a thread and back", &eventfd.times),
+        ("flag ping-pong, before: the floor", &ping_pong, floor),
+        ("flag ping-pong, after: the floor", &ping_pong_again, floor),
+        ("NOP", &nop, floor),
+        ("DECODE, 1 token (with its fence)", &one.times, floor),
+        ("kernel launch and synchronise", &launch.times, floor),
+        ("graph launch and synchronise", &graph.times, floor),
+        ("eventfd to a thread and back", &eventfd.times, floor),
+        ("flag ping-pong, with pauses: the floor of", &paused_ping_pong, paused_floor),
+        ("NOP, with pauses", &paused_nop, paused_floor),
     ];
     Ok(vec![
-        round_trip_section(&gpu, floor, &round_trip_rows, &nop),
+        round_trip_section(&gpu, &round_trip_rows, &nop),
         rate_section(&probes, &gpu, quick)?,
         token_section(&gpu, &Tokens { eventfd, launch, graph, back_to_back, one, rollout, long }),
         idle_section(&probes, &gpu)?,
@@ -82,10 +92,11 @@ fn nanos(time: f64) -> String {
     format!("{time:.1} ns")
 }
 
-fn round_trip_section(gpu: &str, floor: Duration, rows: &[(&str, &Times)], judged: &Times) -> Section {
+/// Each row with its floor.
+fn round_trip_section(gpu: &str, rows: &[(&str, &Times, Duration)], judged: &Times) -> Section {
     let mut table = table(["round trip", "p50", "p99", "p99.9", "of the floor", "bar", "bar is"], 1);
     let mut figures = vec![];
-    for &(name, times) in rows {
+    for &(name, times, floor) in rows {
         let [p50, p99, p999] = [0.5, 0.99, 0.999].map(|share| times.quantile(share));
         let ratio = p50.as_secs_f64() / floor.as_secs_f64();
         let (bar, stands) = if std::ptr::eq(times, judged) {
@@ -113,6 +124,8 @@ fn round_trip_section(gpu: &str, floor: Duration, rows: &[(&str, &Times)], judge
         table,
         notes: vec![
             "The floor is a flag that the host writes and the GPU answers; the mean of both runs.".to_owned(),
+            "With pauses: the host waits for 0 to 4 us before each, at random, and finds the GPU anywhere in its rhythm."
+                .to_owned(),
         ],
         json: figures.into(),
     }
