@@ -808,6 +808,8 @@ __device__ __forceinline__ void publish(const FrontEnd& f, const Launch& launch,
   const uint32_t outstanding = sq_head - f.config.sq_start - completed(f);
   const uint32_t asks = order::load_acquire_block(&f.asks);
   const uint32_t asked = order::load_relaxed_block(&f.asked);
+  // Only then the counters, on every lane: they tell of all that `outstanding` lets the host believe to be over.
+  __syncwarp();
   if (lane < 16) {
     uint64_t value = 0;
 #pragma unroll 1

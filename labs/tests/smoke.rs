@@ -26,12 +26,12 @@ fn number(cell: &str) -> f64 {
 
 /// Every lab: as many rows as it promises, and figures that are numbers and above 0 where a time or a rate stands.
 #[rstest]
-#[case::false_sharing(env!("CARGO_BIN_EXE_false-sharing"), 6, &["1 thread, ns", "2 threads, ns"])]
-#[case::spsc_ring(env!("CARGO_BIN_EXE_spsc-ring"), 7, &["M entries/s", "ns/entry"])]
-#[case::huge_pages(env!("CARGO_BIN_EXE_huge-pages"), 2, &["ns/read"])]
-#[case::waiting(env!("CARGO_BIN_EXE_waiting"), 5, &["ns/hand-over"])]
-#[case::doorbell(env!("CARGO_BIN_EXE_doorbell"), 12, &["ns/descriptor"])]
-#[case::memory_ordering(env!("CARGO_BIN_EXE_memory-ordering"), 6, &["rounds"])]
+#[case::false_sharing(env!("CARGO_BIN_EXE_lab-false-sharing"), 6, &["1 thread, ns", "2 threads, ns"])]
+#[case::spsc_ring(env!("CARGO_BIN_EXE_lab-spsc-ring"), 7, &["M entries/s", "ns/entry"])]
+#[case::huge_pages(env!("CARGO_BIN_EXE_lab-huge-pages"), 2, &["ns/read"])]
+#[case::waiting(env!("CARGO_BIN_EXE_lab-waiting"), 5, &["ns/hand-over"])]
+#[case::doorbell(env!("CARGO_BIN_EXE_lab-doorbell"), 12, &["ns/descriptor"])]
+#[case::memory_ordering(env!("CARGO_BIN_EXE_lab-memory-ordering"), 6, &["rounds"])]
 fn a_lab_ends_with_its_table(#[case] program: &str, #[case] at_least: usize, #[case] figures: &[&str]) {
     let table = rows(program, &[]);
     let (header, rows) = table.split_first().unwrap();
@@ -48,7 +48,7 @@ fn a_lab_ends_with_its_table(#[case] program: &str, #[case] at_least: usize, #[c
 
 #[test]
 fn small_pages_fault_once_each_and_huge_ones_less_often() {
-    for row in &rows(env!("CARGO_BIN_EXE_huge-pages"), &[])[1..] {
+    for row in &rows(env!("CARGO_BIN_EXE_lab-huge-pages"), &[])[1..] {
         let pages = number(row[0].trim_end_matches(" MiB")) * 256.0;
         let faults = number(&row[2]);
         if row[1] == "4 KiB" {
@@ -62,7 +62,7 @@ fn small_pages_fault_once_each_and_huge_ones_less_often() {
 
 #[test]
 fn r1_doorbells_are_as_many_as_the_scheme_says() {
-    let table = rows(env!("CARGO_BIN_EXE_doorbell"), &[]);
+    let table = rows(env!("CARGO_BIN_EXE_lab-doorbell"), &[]);
     let each = number(&table[1][2]);
     assert!(each >= 1024.0);
     for row in &table[1..] {
@@ -78,7 +78,7 @@ fn r1_doorbells_are_as_many_as_the_scheme_says() {
 
 #[test]
 fn only_the_kernel_makes_a_waiter_wait() {
-    for row in &rows(env!("CARGO_BIN_EXE_waiting"), &[])[1..] {
+    for row in &rows(env!("CARGO_BIN_EXE_lab-waiting"), &[])[1..] {
         let (time, waited) = (number(&row[2]), number(&row[4]));
         assert!(time > 0.0);
         if row[1] == "none" {
@@ -93,7 +93,7 @@ fn a_stale_read_is_seen_and_then_prevented() {
     let can_be_seen =
         cfg!(target_arch = "x86_64") && thread::available_parallelism().is_ok_and(|n| n.get() >= 2);
     let table =
-        rows(env!("CARGO_BIN_EXE_memory-ordering"), if can_be_seen { &["--expect-stale"] } else { &[] });
+        rows(env!("CARGO_BIN_EXE_lab-memory-ordering"), if can_be_seen { &["--expect-stale"] } else { &[] });
     let mut stale_seen = false;
     for row in &table[1..] {
         let outcomes: f64 = row[3..7].iter().map(|cell| number(cell)).sum();

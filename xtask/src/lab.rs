@@ -63,7 +63,8 @@ fn select(which: &str) -> Result<Vec<&'static str>> {
 
 fn command(root: &Path, name: &str, args: &[String]) -> Command {
     let mut command = shell::cargo(root, &["run", "--release", "--quiet", "--package", "doorbell-labs"]);
-    command.args(["--bin", name, "--"]).args(args);
+    // The prefix keeps them apart from the program `doorbell` in the folder that all programs are built into.
+    command.args(["--bin", &format!("lab-{name}"), "--"]).args(args);
     command
 }
 
@@ -94,7 +95,7 @@ mod tests {
             .map(|entry| entry.unwrap().path().file_stem().unwrap().to_string_lossy().into_owned())
             .collect();
         programs.sort();
-        let mut all = select("all").unwrap();
+        let mut all: Vec<String> = select("all").unwrap().iter().map(|name| format!("lab-{name}")).collect();
         all.sort_unstable();
         assert_eq!(programs, all);
         let summary = std::fs::read_to_string(root.join("docs/SUMMARY.md")).unwrap();
