@@ -5,10 +5,20 @@
 XTASK := cargo xtask
 RELEASE := cargo run --release --package doorbell --
 
-.PHONY: compare test lint setup contract verilate sim-rtl cosim test-rtl-bridge rtl-test bench-rtl gpu-check wave doc
+.PHONY: compare run smoke test lint setup contract verilate sim-rtl cosim test-rtl-bridge rtl-test bench-rtl \
+  bench-pipeline bench-trace bench-cow bench-tax bench-hw-fastpath bench-kv-layout bench-rings bench-all labs lab-run \
+  gpu-check wave doc
 
 compare: setup ## One trace through all devices: identical, or the first divergence
 	$(XTASK) compare $(ARGS)
+
+run: setup ## A trace through its whole life on one device, to trajectories
+	$(RELEASE) run $(ARGS)
+
+smoke: setup ## A short run of the whole runtime, watched, and what it stored read back
+	rm -rf target/smoke
+	$(RELEASE) run --strict --group 4 --checkpoint 16 --kv-block-bytes 1024 --store target/smoke $(ARGS)
+	$(RELEASE) trajectories verify target/smoke
 
 test: ## Every test, set-up included
 	$(XTASK) test
@@ -36,6 +46,15 @@ rtl-test: setup ## Testbenches under Icarus Verilog
 
 bench-rtl: setup ## Cycles, tokens per cycle and simulation speed of the device
 	$(RELEASE) bench rtl $(ARGS)
+
+bench-pipeline bench-trace bench-cow bench-tax bench-hw-fastpath bench-kv-layout bench-rings bench-all: setup ## One bench, or all
+	$(RELEASE) bench $(@:bench-%=%) $(ARGS)
+
+labs: ## The labs, one after another
+	$(XTASK) lab all $(ARGS)
+
+lab-run: ## One lab, as in make lab-run LAB=2
+	$(XTASK) lab $(LAB) $(ARGS)
 
 gpu-check: ## The GPU's kernels, compiled for every architecture; needs no GPU
 	@$(XTASK) setup --gpu

@@ -2,6 +2,7 @@
 
 use std::alloc::{Layout, alloc, dealloc};
 use std::fmt;
+use std::mem;
 use std::ptr::NonNull;
 use std::slice;
 
@@ -50,6 +51,8 @@ impl std::error::Error for RingError {}
 pub(super) struct Apart<T>(pub(super) T);
 
 const _: () = assert!(align_of::<Apart<u8>>() == LINE);
+// Flaw 20 of an earlier design: both indices on one line.
+const _: () = assert!(mem::offset_of!(Indices, head).abs_diff(mem::offset_of!(Indices, tail)) >= LINE);
 
 /// Running indices of a ring: the slot is the index modulo the capacity, the distance the wrapping difference (R13). A
 /// full ring and an empty one thus differ, and no slot is wasted.
