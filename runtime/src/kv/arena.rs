@@ -1,6 +1,6 @@
 //! An arena of blocks of one size over one region.
 //!
-//! Free blocks lie in a lock-free [`Stack`] that all threads share.
+//! Free blocks lie in a lock-free stack that all threads share.
 //!
 //! A locked instruction takes about 7 ns on the machine that the figures are of, and a shared stack needs three for
 //! each pair of acquire and release. A thread therefore works through an [`ArenaHandle`], whose *magazine* keeps some

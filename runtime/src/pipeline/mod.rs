@@ -135,6 +135,12 @@ impl Pipeline {
         for slot in 0..slots {
             queues.free.push(lives.states().current(slot))?;
         }
+        let hot = &parts.metrics.counters.hot;
+        for stage in State::ALL.into_iter().filter(|&stage| stage != State::Free) {
+            hot.stage_credits[stage as usize].set(options.credits.limit(stage).into());
+        }
+        hot.stage_occupancy[State::Free as usize].set(slots.into());
+        hot.kv_blocks_capacity.set(parts.kv.arena().blocks().into());
         let (abort_handle, aborts) = mpsc::channel(ABORTS)?;
         let capacity = parts.device.capacity();
         Ok(Pipeline {

@@ -12,73 +12,53 @@ use super::{Candidate, Policy};
 /// Largest penalty, in pushes: a token of length costs one push of age, up to this.
 pub const PENALTY_MAX: u64 = 4096;
 
-/// Fewest remaining tokens first.
-#[derive(Debug)]
-pub struct ShortestRemaining(Keyed);
-
-impl ShortestRemaining {
-    /// For `slots` slots.
-    pub fn new(slots: u32) -> ShortestRemaining {
-        ShortestRemaining(Keyed::new(slots))
-    }
-}
-
-impl Policy for ShortestRemaining {
-    fn name(&self) -> &str {
-        "shortest-remaining"
-    }
-
-    #[inline]
-    fn push(&mut self, candidate: Candidate) {
-        self.0.push(u64::from(candidate.remaining).min(PENALTY_MAX), candidate);
-    }
-
-    #[inline]
-    fn pop(&mut self) -> Option<Candidate> {
-        self.0.pop()
-    }
-
-    fn len(&self) -> usize {
-        self.0.heap.len()
-    }
-}
-
-/// Most expected tokens first: what takes longest begins early, so that the tail of a batch is short.
-#[derive(Debug)]
-pub struct LongestExpected(Keyed);
-
-impl LongestExpected {
-    /// For `slots` slots.
-    pub fn new(slots: u32) -> LongestExpected {
-        LongestExpected(Keyed::new(slots))
-    }
-}
-
-impl Policy for LongestExpected {
-    fn name(&self) -> &str {
-        "longest-expected"
-    }
-
-    #[inline]
-    fn push(&mut self, candidate: Candidate) {
-        self.0.push(PENALTY_MAX - u64::from(candidate.expected).min(PENALTY_MAX), candidate);
-    }
-
-    #[inline]
-    fn pop(&mut self) -> Option<Candidate> {
-        self.0.pop()
-    }
-
-    fn len(&self) -> usize {
-        self.0.heap.len()
-    }
-}
-
-/// Candidates by key, those with the same key in the order in which they came.
-#[derive(Debug)]
-struct Keyed {
+/// Candidates by a key, those with the same key in the order in which they came.
+pub struct Keyed {
+    name: &'static str,
+    /// At most [`PENALTY_MAX`].
+    penalty: fn(&Candidate) -> u64,
     heap: BinaryHeap<Reverse<Entry>>,
     pushes: u64,
+}
+
+impl Keyed {
+    /// Fewest remaining tokens first, for `slots` slots.
+    pub fn shortest_remaining(slots: u32) -> Keyed {
+        Keyed::new("shortest-remaining", |candidate| u64::from(candidate.remaining).min(PENALTY_MAX), slots)
+    }
+
+    /// Most expected tokens first, for `slots` slots: what takes longest begins early, so that the tail of a batch is
+    /// short.
+    pub fn longest_expected(slots: u32) -> Keyed {
+        let penalty = |candidate: &Candidate| PENALTY_MAX - u64::from(candidate.expected).min(PENALTY_MAX);
+        Keyed::new("longest-expected", penalty, slots)
+    }
+
+    fn new(name: &'static str, penalty: fn(&Candidate) -> u64, slots: u32) -> Keyed {
+        Keyed { name, penalty, heap: BinaryHeap::with_capacity(slots as usize), pushes: 0 }
+    }
+}
+
+impl Policy for Keyed {
+    fn name(&self) -> &str {
+        self.name
+    }
+
+    #[inline]
+    fn push(&mut self, candidate: Candidate) {
+        let number = self.pushes;
+        self.pushes += 1;
+        self.heap.push(Reverse(Entry { key: number + (self.penalty)(&candidate), number, candidate }));
+    }
+
+    #[inline]
+    fn pop(&mut self) -> Option<Candidate> {
+        self.heap.pop().map(|Reverse(entry)| entry.candidate)
+    }
+
+    fn len(&self) -> usize {
+        self.heap.len()
+    }
 }
 
 #[derive(Debug)]
@@ -87,24 +67,6 @@ struct Entry {
     /// Running number of the push: no two are equal.
     number: u64,
     candidate: Candidate,
-}
-
-impl Keyed {
-    fn new(slots: u32) -> Keyed {
-        Keyed { heap: BinaryHeap::with_capacity(slots as usize), pushes: 0 }
-    }
-
-    #[inline]
-    fn push(&mut self, penalty: u64, candidate: Candidate) {
-        let number = self.pushes;
-        self.pushes += 1;
-        self.heap.push(Reverse(Entry { key: number + penalty, number, candidate }));
-    }
-
-    #[inline]
-    fn pop(&mut self) -> Option<Candidate> {
-        self.heap.pop().map(|Reverse(entry)| entry.candidate)
-    }
 }
 
 impl Ord for Entry {

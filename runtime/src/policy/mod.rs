@@ -14,7 +14,7 @@ use std::fmt;
 use std::str::FromStr;
 
 pub use fifo::Fifo;
-pub use keyed::{LongestExpected, ShortestRemaining};
+pub use keyed::{Keyed, PENALTY_MAX};
 pub use prefix::PrefixSharing;
 
 use crate::rollout::RolloutId;
@@ -92,9 +92,9 @@ impl PolicyKind {
     pub fn build(self, slots: u32) -> Box<dyn Policy> {
         match self {
             PolicyKind::Fifo => Box::new(Fifo::new(slots)),
-            PolicyKind::ShortestRemaining => Box::new(ShortestRemaining::new(slots)),
+            PolicyKind::ShortestRemaining => Box::new(Keyed::shortest_remaining(slots)),
             PolicyKind::PrefixSharing => Box::new(PrefixSharing::new(slots)),
-            PolicyKind::LongestExpected => Box::new(LongestExpected::new(slots)),
+            PolicyKind::LongestExpected => Box::new(Keyed::longest_expected(slots)),
         }
     }
 }

@@ -6,7 +6,7 @@ use super::{Candidate, Policy};
 const QUANTUM: u32 = 32;
 
 /// Members of one group together, so that a shared prefix is read while it is warm; groups in the order in which they
-/// began to wait, each for at most [`QUANTUM`] candidates at a time.
+/// began to wait, each for at most 32 candidates at a time.
 #[derive(Debug)]
 pub struct PrefixSharing {
     /// For each slot its candidate and the next slot of the same group.

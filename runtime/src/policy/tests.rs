@@ -51,7 +51,7 @@ fn none_starves(#[values(0, 1, 2, 3)] kind: usize, #[values(1, 7, 63)] others: u
         policy.push(candidate(slot, 1, 1, u32::MAX));
     }
     policy.push(candidate(0, 0, u32::MAX, 0));
-    let bound = others + keyed::PENALTY_MAX as u32 + 64;
+    let bound = others + PENALTY_MAX as u32 + 64;
     let waited = (0..=bound).position(|_| {
         let next = policy.pop().unwrap();
         if next.id.slot() != 0 {

@@ -219,7 +219,8 @@ impl View {
             (shares.iter().copied().reduce(f64::min), shares.iter().copied().reduce(f64::max))
         {
             let mean = shares.iter().sum::<f64>() / shares.len() as f64;
-            text += &format!(", {} judges {}", judges.len(), percent(mean));
+            let plural = if judges.len() == 1 { "" } else { "s" };
+            text += &format!(", {} judge{plural} {}", judges.len(), percent(mean));
             if judges.len() > 1 {
                 text += &format!(" ({} to {})", percent(least), percent(most));
             }

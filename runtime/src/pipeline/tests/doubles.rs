@@ -132,109 +132,105 @@ impl<D: Device> Device for Shuffled<D> {
     }
 }
 
-/// Makes a device of another one and what it does to completions.
-macro_rules! device_over_inner {
-    ($name:ty, $take:ident) => {
-        impl Device for $name {
-            fn name(&self) -> &str {
-                self.inner.name()
-            }
-            fn submit(&mut self, batch: &[HwDesc]) -> Result<usize, DeviceError> {
-                self.inner.submit(batch)
-            }
-            fn poll(&mut self, out: &mut [HwCompletion]) -> Result<usize, DeviceError> {
-                let count = self.inner.poll(out)?;
-                Ok(self.$take(out, count))
-            }
-            fn collect(&mut self, out: &mut [HwCompletion]) -> Result<usize, DeviceError> {
-                let count = self.inner.collect(out)?;
-                Ok(self.$take(out, count))
-            }
-            fn in_flight(&self) -> usize {
-                self.inner.in_flight()
-            }
-            fn capacity(&self) -> usize {
-                self.inner.capacity()
-            }
-            fn room(&self) -> usize {
-                self.inner.room()
-            }
-            fn tokens(&self, delta_offset: u64, out: &mut [u32]) -> Result<(), DeviceError> {
-                self.inner.tokens(delta_offset, out)
-            }
-            fn token_regions(&self) -> Vec<TokenRegion> {
-                self.inner.token_regions()
-            }
-            fn token_shard(&self, delta_offset: u64) -> usize {
-                self.inner.token_shard(delta_offset)
-            }
-            fn counters(&mut self) -> Result<DeviceCounters, DeviceError> {
-                self.inner.counters()
-            }
-            fn disable(&mut self) -> Result<(), DeviceError> {
-                self.inner.disable()
-            }
-            fn enable(&mut self) -> Result<(), DeviceError> {
-                self.inner.enable()
-            }
-        }
-    };
-}
+/// Given completions in the head of a slice and their number, changes them and returns the new number.
+type Edit = Box<dyn FnMut(&mut [HwCompletion], usize) -> usize + Send>;
 
-/// A device one of whose completions is rewritten.
-pub struct Tampered {
+/// A device whose completions are edited.
+pub struct Edited {
     inner: Box<dyn Device>,
-    /// Completions until then.
-    countdown: usize,
-    tamper: fn(&mut HwCompletion),
+    edit: Edit,
 }
 
-impl Tampered {
-    pub fn new(inner: Box<dyn Device>, ordinal: usize, tamper: fn(&mut HwCompletion)) -> Self {
-        Self { inner, countdown: ordinal, tamper }
-    }
-
-    fn rewrite(&mut self, out: &mut [HwCompletion], count: usize) -> usize {
-        for completion in &mut out[..count] {
-            self.countdown = self.countdown.wrapping_sub(1);
-            if self.countdown == 0 {
-                (self.tamper)(completion);
+impl Edited {
+    /// With `tamper` done to completion number `ordinal`, from 1.
+    pub fn tampered(inner: Box<dyn Device>, ordinal: usize, tamper: fn(&mut HwCompletion)) -> Self {
+        let mut countdown = ordinal;
+        let edit = move |out: &mut [HwCompletion], count: usize| {
+            for completion in &mut out[..count] {
+                countdown = countdown.wrapping_sub(1);
+                if countdown == 0 {
+                    tamper(completion);
+                }
             }
-        }
-        count
+            count
+        };
+        Self { inner, edit: Box::new(edit) }
+    }
+
+    /// With its first completion given again later.
+    pub fn twice(inner: Box<dyn Device>) -> Self {
+        let (mut first, mut again) = (None, false);
+        let edit = move |out: &mut [HwCompletion], count: usize| match first {
+            None if count > 0 => {
+                first = Some(out[0]);
+                count
+            }
+            Some(first) if !again && count < out.len() => {
+                again = true;
+                out[count] = first;
+                count + 1
+            }
+            _ => count,
+        };
+        Self { inner, edit: Box::new(edit) }
     }
 }
 
-device_over_inner!(Tampered, rewrite);
-
-/// A device that gives its first completion again.
-pub struct Twice {
-    inner: Box<dyn Device>,
-    first: Option<HwCompletion>,
-    again: bool,
-}
-
-impl Twice {
-    pub fn new(inner: Box<dyn Device>) -> Self {
-        Self { inner, first: None, again: false }
+impl Device for Edited {
+    fn name(&self) -> &str {
+        self.inner.name()
     }
 
-    fn repeat(&mut self, out: &mut [HwCompletion], count: usize) -> usize {
-        if self.first.is_none() && count > 0 {
-            self.first = Some(out[0]);
-        } else if let Some(first) = self.first
-            && !self.again
-            && count < out.len()
-        {
-            self.again = true;
-            out[count] = first;
-            return count + 1;
-        }
-        count
+    fn submit(&mut self, batch: &[HwDesc]) -> Result<usize, DeviceError> {
+        self.inner.submit(batch)
+    }
+
+    fn poll(&mut self, out: &mut [HwCompletion]) -> Result<usize, DeviceError> {
+        let count = self.inner.poll(out)?;
+        Ok((self.edit)(out, count))
+    }
+
+    fn collect(&mut self, out: &mut [HwCompletion]) -> Result<usize, DeviceError> {
+        let count = self.inner.collect(out)?;
+        Ok((self.edit)(out, count))
+    }
+
+    fn in_flight(&self) -> usize {
+        self.inner.in_flight()
+    }
+
+    fn capacity(&self) -> usize {
+        self.inner.capacity()
+    }
+
+    fn room(&self) -> usize {
+        self.inner.room()
+    }
+
+    fn tokens(&self, delta_offset: u64, out: &mut [u32]) -> Result<(), DeviceError> {
+        self.inner.tokens(delta_offset, out)
+    }
+
+    fn token_regions(&self) -> Vec<TokenRegion> {
+        self.inner.token_regions()
+    }
+
+    fn token_shard(&self, delta_offset: u64) -> usize {
+        self.inner.token_shard(delta_offset)
+    }
+
+    fn counters(&mut self) -> Result<DeviceCounters, DeviceError> {
+        self.inner.counters()
+    }
+
+    fn disable(&mut self) -> Result<(), DeviceError> {
+        self.inner.disable()
+    }
+
+    fn enable(&mut self) -> Result<(), DeviceError> {
+        self.inner.enable()
     }
 }
-
-device_over_inner!(Twice, repeat);
 
 /// A reward stage that takes and gives when it feels like it, and in any order.
 pub struct Moody<R> {
