@@ -15,7 +15,7 @@ use doorbell_host::policy::mix;
 use doorbell_host::{SharedMemory, TokenRegion};
 use doorbell_runtime::rollout::RolloutId;
 use doorbell_runtime::trajectory::log::{Log, LogOptions, Piece, Reader, Sync};
-use doorbell_runtime::trajectory::{Finished, Outcome, PostError, Recorder, WriterOptions};
+use doorbell_runtime::trajectory::{Finished, Outcome, PostError, WriterHandle, WriterOptions};
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
 use tempfile::tempdir;
@@ -59,7 +59,7 @@ fn child() {
     let (log, recovery) = Log::open(Path::new(&directory), options(run)).unwrap();
     assert_eq!(recovery.damage, [], "a kill damages nothing");
     let writer = WriterOptions { capacity: SLOTS as usize, longest: AREA as usize };
-    let mut recorder = Recorder::start(log, vec![region], writer).unwrap();
+    let mut recorder = WriterHandle::start(log, vec![region], writer).unwrap();
     let mut free: Vec<RolloutId> = (0..SLOTS).map(|slot| RolloutId::new(slot, 0)).collect();
     let mut stored = [RolloutId::from_bits(0); SLOTS as usize];
     let mut out = std::io::stdout().lock();

@@ -21,7 +21,7 @@ pub use pairing::Pair;
 pub use perfetto::Perfetto;
 pub use recorder::Recorder;
 
-use crate::rollout::RolloutId;
+use crate::rollout::{RolloutId, State};
 
 /// What happened. Unless said otherwise, the event carries the rollout, and the *descriptor*: a number that no other
 /// descriptor of the last 2^32 has.
@@ -57,8 +57,15 @@ pub enum EventKind {
 }
 
 /// Names of the six stages, in the order of [`EventKind::StageEntered`]'s value.
-pub const STAGES: [&str; 6] =
-    ["FREE", "PREFILL_READY", "DECODING", "REWARD_PENDING", "TRAJECTORY_READY", "DONE"];
+pub const STAGES: [&str; State::ALL.len()] = {
+    let mut names = [""; State::ALL.len()];
+    let mut stage = 0;
+    while stage < names.len() {
+        names[stage] = State::ALL[stage].name();
+        stage += 1;
+    }
+    names
+};
 
 impl EventKind {
     /// Every kind.

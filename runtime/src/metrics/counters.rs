@@ -249,13 +249,13 @@ counters! {
         device_idle_polls: Counter,
         /// Times that the submission queue had no room.
         ring_full_spins: Counter,
-        /// Completions that found no room behind the completion queue.
+        /// Times that an answer found no room with the judges.
         completion_overflow_attempts: Counter,
-        /// Ended rollouts that found no room in the queue of those.
+        /// Times that a finished rollout found no room with the writer.
         done_overflow_attempts: Counter,
-        /// Rollouts that found no room in a queue between stages.
+        /// Times that a queue between stages had to be freed of aborted rollouts to make room.
         pipeline_overflow: Counter,
-        /// Allocations that the guard saw on the hot thread.
+        /// Allocations that the guard saw on the hot thread (`run --strict`).
         hotpath_mallocs_caught: Counter,
         /// KV blocks handed out.
         kv_blocks_allocated: Counter,
@@ -271,15 +271,8 @@ counters! {
         stage_occupancy: StageGauges,
         /// Limit of rollouts in each stage; 0 where there is none.
         stage_credits: StageGauges,
-        /// Admissions that a stage at its limit held back.
+        /// Times that admission began to wait for a stage at its limit; under FREE, for slots or KV blocks.
         credit_stalls: StageCounters,
-    }
-    /// Written by the thread that stores trajectories.
-    stored Stored {
-        /// Trajectories on disk.
-        trajectories_stored: Counter,
-        /// Bytes of these.
-        trajectory_bytes: Counter,
     }
     /// Written by the collector of events.
     collected Collected {

@@ -13,7 +13,7 @@ mod status;
 pub use collect::CollectorThread;
 pub use counters::{
     BusyTime, Collected, Counter, CounterValues, Counters, Definition, Gauge, Hot, Kind, StageCounters,
-    StageGauges, Stored,
+    StageGauges,
 };
 pub use server::{DEFAULT_ADDRESS, Server, ServerError};
 pub use status::{JudgeTime, Metrics, Status, ThreadTime};

@@ -161,6 +161,7 @@ impl Pipeline {
                 Ok(()) => {}
                 Err(reward::PostError::Full(_)) => {
                     self.tickets.cancel(id);
+                    self.metrics.counters.hot.completion_overflow_attempts.add(1);
                     self.answer = Some(id);
                     break;
                 }
@@ -217,6 +218,7 @@ impl Pipeline {
                 Ok(()) => moved = true,
                 Err(trajectory::PostError::Full(_)) => {
                     self.trajectory = Some(id);
+                    self.metrics.counters.hot.done_overflow_attempts.add(1);
                     break;
                 }
                 Err(trajectory::PostError::Failed(_)) => return Err(RuntimeError::WriterFailed),

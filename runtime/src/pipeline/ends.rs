@@ -75,6 +75,7 @@ impl Pipeline {
         if self.queues.reward.push(id).is_ok() {
             return Ok(());
         }
+        self.metrics.counters.hot.pipeline_overflow.add(1);
         let states = self.lives.states().clone();
         self.queues.reward.retain(|id| states.state(id) == Ok(State::RewardPending))?;
         self.queues.reward.push(id)

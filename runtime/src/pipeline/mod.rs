@@ -232,7 +232,8 @@ impl Pipeline {
     /// How full the stages are.
     pub fn occupancy(&self) -> Occupancy {
         let mut occupancy = self.occupancy;
-        occupancy.ready = self.policy.len() + self.queues.decode.gauge().len();
+        // Whatever can be submitted is with the policy: the queue before it is emptied in each turn.
+        occupancy.ready = self.policy.len();
         occupancy.in_flight = self.device.in_flight();
         occupancy.room = self.room();
         occupancy
@@ -251,6 +252,11 @@ impl Pipeline {
     /// The first completion that was an ERROR, if one was.
     pub fn first_error(&self) -> Option<&HwCompletion> {
         self.first_error.as_ref()
+    }
+
+    /// What is counted and measured.
+    pub fn metrics(&self) -> &Metrics {
+        &self.metrics
     }
 
     /// KV blocks that the rollouts which have ended would have taken had nobody shared.
@@ -313,7 +319,9 @@ impl Pipeline {
             self.idle_since = None;
             return Ok(());
         }
-        self.metrics.counters.hot.device_idle_polls.add(1);
+        if self.device.in_flight() > 0 {
+            self.metrics.counters.hot.device_idle_polls.add(1);
+        }
         std::hint::spin_loop();
         self.idle_turns += 1;
         if self.idle_turns < IDLE_TURNS {

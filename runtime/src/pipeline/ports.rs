@@ -24,7 +24,7 @@ pub trait RewardStage: Send {
     fn shutdown(self: Box<Self>, patience: Duration) -> Shutdown;
 }
 
-/// Where trajectories are stored: the hot thread's end of a [writer](trajectory::Recorder), or something in its place.
+/// Where trajectories are stored: the hot thread's end of a [writer](trajectory::WriterHandle), or something in its place.
 pub trait TrajectoryStage: Send {
     /// Hands a finished rollout over.
     ///
@@ -65,23 +65,23 @@ impl RewardStage for Pool {
     }
 }
 
-impl TrajectoryStage for trajectory::Recorder {
+impl TrajectoryStage for trajectory::WriterHandle {
     #[inline]
     fn post(&mut self, finished: Finished) -> Result<(), trajectory::PostError> {
-        trajectory::Recorder::post(self, finished)
+        trajectory::WriterHandle::post(self, finished)
     }
 
     #[inline]
     fn stored(&mut self, out: &mut [RolloutId]) -> usize {
-        trajectory::Recorder::stored(self, out)
+        trajectory::WriterHandle::stored(self, out)
     }
 
     fn has_failed(&self) -> bool {
-        trajectory::Recorder::has_failed(self)
+        trajectory::WriterHandle::has_failed(self)
     }
 
     fn finish(self: Box<Self>) -> Result<Stored, WriterError> {
-        trajectory::Recorder::finish(*self)
+        trajectory::WriterHandle::finish(*self)
     }
 }
 

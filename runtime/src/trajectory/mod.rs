@@ -1,6 +1,6 @@
 //! Finished rollouts on disk.
 //!
-//! The hot thread posts a [`Finished`] for each rollout to its [`Recorder`], which is two rings' ends. The *writer*, a
+//! The hot thread posts a [`Finished`] for each rollout to its [`WriterHandle`], which is two rings' ends. The *writer*, a
 //! thread of its own, reads the tokens from the device's token region, appends a record to the [log](log::Log), and
 //! gives the rollout's id back once the record is stored. `docs/trajectories.md` tells the format of the log, what
 //! "stored" promises, and what is left after a crash.
@@ -11,4 +11,4 @@ mod record;
 mod writer;
 
 pub use record::{Finished, Outcome, Trajectory};
-pub use writer::{PostError, Recorder, Stored, WriterError, WriterOptions};
+pub use writer::{PostError, Stored, WriterError, WriterHandle, WriterOptions};

@@ -19,7 +19,7 @@ use crate::threads::{Backoff, panic_message};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WriterOptions {
     /// Rollouts that may be on their way to disk at a time, a power of two from 2 up: with as many as there are slots of
-    /// rollouts, [`Recorder::post`] never finds the ring full.
+    /// rollouts, [`WriterHandle::post`] never finds the ring full.
     pub capacity: usize,
     /// Tokens of the longest answer that is expected; longer ones are stored too, but take memory when they come.
     pub longest: usize,
@@ -73,7 +73,7 @@ pub enum WriterError {
 pub enum PostError {
     /// The ring is full: try again when something has been stored.
     Full(Finished),
-    /// The writer has failed and takes nothing more; [`Recorder::finish`] says why.
+    /// The writer has failed and takes nothing more; [`WriterHandle::finish`] says why.
     Failed(Finished),
 }
 
@@ -92,14 +92,14 @@ pub struct Stored {
 ///
 /// Dropped without it, the writer stores what was posted, and nobody learns how that went.
 #[derive(Debug)]
-pub struct Recorder {
+pub struct WriterHandle {
     finished: spsc::Producer<Finished>,
     stored: spsc::Consumer<RolloutId>,
     failed: Arc<AtomicBool>,
     writer: JoinHandle<Result<Stored, WriterError>>,
 }
 
-impl Recorder {
+impl WriterHandle {
     /// Starts the thread that appends to `log` what is posted, with tokens read from `regions`.
     ///
     /// # Errors

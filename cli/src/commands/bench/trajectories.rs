@@ -10,7 +10,7 @@ use doorbell_host::policy::mix;
 use doorbell_host::{SharedMemory, TokenRegion};
 use doorbell_runtime::rollout::RolloutId;
 use doorbell_runtime::trajectory::log::{Log, LogOptions, Sync};
-use doorbell_runtime::trajectory::{Finished, Outcome, PostError, Recorder, WriterOptions};
+use doorbell_runtime::trajectory::{Finished, Outcome, PostError, WriterHandle, WriterOptions};
 use serde_json::json;
 
 use super::{Section, median, table};
@@ -127,7 +127,7 @@ fn store(
     let (log, _) =
         Log::open(directory, LogOptions { sync, ..LogOptions::default() }).map_err(Failure::input)?;
     let options = WriterOptions { capacity: SLOTS as usize, longest: tokens as usize };
-    let mut recorder = Recorder::start(log, vec![region.clone()], options).map_err(Failure::input)?;
+    let mut recorder = WriterHandle::start(log, vec![region.clone()], options).map_err(Failure::input)?;
     let mut ids = [RolloutId::from_bits(0); SLOTS as usize];
     let start = Instant::now();
     let (mut posted, mut stored) = (0, 0);

@@ -16,7 +16,7 @@ use doorbell_runtime::pipeline::{
 };
 use doorbell_runtime::reward::{DigestJudge, Judge, Loads, Pool, PoolOptions, RuleJudge, Rules, SlowJudge};
 use doorbell_runtime::trajectory::log::{Log, LogOptions, Sync};
-use doorbell_runtime::trajectory::{Recorder, WriterOptions};
+use doorbell_runtime::trajectory::{WriterHandle, WriterOptions};
 
 use super::Args;
 use crate::devices::{Gpus, Kind, Memory, Settings};
@@ -91,7 +91,7 @@ pub fn build(args: &Args, kind: Kind, trace: &Trace) -> Result<Built, Failure> {
                 capacity: (slots as usize).next_power_of_two().max(2),
                 longest: longest as usize,
             };
-            Box::new(Recorder::start(log, regions.clone(), options).map_err(Failure::input)?)
+            Box::new(WriterHandle::start(log, regions.clone(), options).map_err(Failure::input)?)
         }
     };
 

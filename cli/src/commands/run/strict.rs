@@ -26,5 +26,7 @@ pub fn run(
         Err(error) => return (pipeline.run(feed, |_, _| false), Some(Err(error.to_string()))),
     };
     let result = pipeline.run(feed, |_, _| false);
-    (result, Some(Ok(watch.end())))
+    let facts = watch.end();
+    pipeline.metrics().counters.hot.hotpath_mallocs_caught.add(facts.allocations);
+    (result, Some(Ok(facts)))
 }

@@ -49,16 +49,16 @@ fn regions() -> Vec<TokenRegion> {
 
 const OPTIONS: WriterOptions = WriterOptions { capacity: 16, longest: 8 };
 
-fn recorder(directory: &Path) -> Recorder {
+fn recorder(directory: &Path) -> WriterHandle {
     let (log, _) = Log::open(directory, LogOptions::default()).unwrap();
-    Recorder::start(log, regions(), OPTIONS).unwrap()
+    WriterHandle::start(log, regions(), OPTIONS).unwrap()
 }
 
 /// Long enough for any machine: it is waited for by tests that fail.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Takes what is stored until `count` have come.
-fn await_stored(recorder: &mut Recorder, count: usize) -> Vec<RolloutId> {
+fn await_stored(recorder: &mut WriterHandle, count: usize) -> Vec<RolloutId> {
     let mut all = vec![];
     let mut out = [RolloutId::from_bits(0); 4];
     let begun = Instant::now();
@@ -73,7 +73,7 @@ fn await_stored(recorder: &mut Recorder, count: usize) -> Vec<RolloutId> {
 }
 
 /// Waits until the writer has failed: it does as soon as it comes to what it cannot do.
-fn await_failure(recorder: &Recorder) {
+fn await_failure(recorder: &WriterHandle) {
     let begun = Instant::now();
     while !recorder.has_failed() {
         assert!(begun.elapsed() < PATIENCE, "the writer has not failed");
@@ -208,10 +208,10 @@ impl Append for GateFile {
     }
 }
 
-fn gated(directory: &Path) -> (Recorder, Sender<Outlook>) {
+fn gated(directory: &Path) -> (WriterHandle, Sender<Outlook>) {
     let (disk, gate) = Gate::new();
     let (log, _) = Log::open_on(disk, directory, LogOptions::default()).unwrap();
-    (Recorder::start(log, regions(), OPTIONS).unwrap(), gate)
+    (WriterHandle::start(log, regions(), OPTIONS).unwrap(), gate)
 }
 
 /// The reference's credits stop draining (flaw 14): here what stands still is told, and nothing waits.
