@@ -67,9 +67,10 @@ impl Sharded {
             name: name.into(),
             turn: 0,
             first_region,
-            rollouts: HashMap::new(),
+            // Twice as many as there can be: then no mixture of comings and goings makes it grow.
+            rollouts: HashMap::with_capacity(2 * shards.iter().map(|shard| shard.capacity()).sum::<usize>()),
             regions: Regions::new(),
-            runs: shards.iter().map(|_| Vec::new()).collect(),
+            runs: shards.iter().map(|shard| Vec::with_capacity(shard.capacity())).collect(),
             failure: None,
             shards,
         })

@@ -1,22 +1,29 @@
 //! Which shard has the tokens of which bytes.
 
-use std::collections::BTreeMap;
-use std::ops::{Bound, Range};
+use std::ops::Range;
 
-/// A shard for every byte: each entry says from which byte on, up to the next entry. Bytes that were never assigned are
+/// Bounds for which there is room without growing.
+const ROOM: usize = 4096;
+
+/// A shard for every byte: each bound says from which byte on, up to the next bound. Bytes that were never assigned are
 /// shard 0's.
-pub(super) struct Regions(BTreeMap<u64, usize>);
+///
+/// The bounds lie in order in a vector: areas that are used again and again keep theirs, so that nothing is allocated or
+/// moved then, and areas that follow one another are appended.
+pub(super) struct Regions(Vec<(u64, usize)>);
 
 impl Regions {
     pub fn new() -> Self {
-        Self(BTreeMap::from([(0, 0)]))
+        let mut bounds = Vec::with_capacity(ROOM);
+        bounds.push((0, 0));
+        Self(bounds)
     }
 
     /// The shard of the byte at `offset`, and up to where it is the same in any case.
     pub fn at(&self, offset: u64) -> (usize, u64) {
-        let shard = self.0.range(..=offset).next_back().map_or(0, |(_, &shard)| shard);
-        let next = self.0.range((Bound::Excluded(offset), Bound::Unbounded)).next();
-        (shard, next.map_or(u64::MAX, |(&start, _)| start))
+        let next = self.0.partition_point(|&(start, _)| start <= offset);
+        let shard = next.checked_sub(1).map_or(0, |bound| self.0[bound].1);
+        (shard, self.0.get(next).map_or(u64::MAX, |&(start, _)| start))
     }
 
     /// Gives `range` to `shard`.
@@ -27,11 +34,9 @@ impl Regions {
             return;
         }
         let after = self.at(range.end).0;
-        while let Some((&start, _)) = self.0.range(range.clone()).next() {
-            self.0.remove(&start);
-        }
-        self.0.insert(range.start, shard);
-        self.0.insert(range.end, after);
+        let from = self.0.partition_point(|&(start, _)| start < range.start);
+        let to = self.0.partition_point(|&(start, _)| start <= range.end);
+        self.0.splice(from..to, [(range.start, shard), (range.end, after)]);
     }
 }
 

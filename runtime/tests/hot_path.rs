@@ -1,0 +1,85 @@
+//! What the hot thread does beside its work, counted: nothing. One test only, as the counts are the thread's.
+
+use std::sync::Arc;
+
+use doorbell_host::trace::Generator;
+use doorbell_host::{Device, Driver, ModelPlatform, QueueConfig, Sharded};
+use doorbell_runtime::events::{Clock, Collector};
+use doorbell_runtime::guard::{CountingAllocator, thread_counts};
+use doorbell_runtime::kv::{PrefixConfig, Prefixes};
+use doorbell_runtime::metrics::Metrics;
+use doorbell_runtime::pipeline::{Discard, Feed, Inline, Options, Parts, Pipeline};
+use doorbell_runtime::policy::PolicyKind;
+use doorbell_runtime::reward::DigestJudge;
+
+#[global_allocator]
+static ALLOCATOR: CountingAllocator = CountingAllocator::new();
+
+const SLOTS: u32 = 64;
+
+/// On one queue pair and on three that are one device, with every policy, groups, checkpoints, aborts and events: once
+/// every slot has been used, nothing is allocated any more.
+#[test]
+fn after_the_warm_up_the_hot_thread_allocates_nothing() {
+    let requests = Generator { output_median: 40, ..Generator::new(2000, 5, 1) }.generate().unwrap().requests;
+    let longest = requests.iter().map(|request| request.output_tokens).max().unwrap();
+    for (shards, policy) in
+        [1, 3].into_iter().flat_map(|shards| PolicyKind::ALL.map(|policy| (shards, policy)))
+    {
+        let options = Options {
+            slots: SLOTS,
+            group: 4,
+            checkpoint: 16,
+            abort_every: 7,
+            max_output_tokens: longest,
+            ..Options::default()
+        };
+        let config = QueueConfig {
+            token_bytes: options.token_bytes(),
+            sq_depth: 64,
+            cq_depth: 64,
+            ..QueueConfig::default()
+        };
+        let mut drivers: Vec<Box<dyn Device>> = vec![];
+        for _ in 0..shards {
+            drivers.push(Box::new(Driver::new(ModelPlatform::new(), config.clone()).unwrap()));
+        }
+        let device: Box<dyn Device> =
+            if shards == 1 { drivers.remove(0) } else { Box::new(Sharded::new("models", drivers).unwrap()) };
+        let kv = PrefixConfig {
+            block_bytes: 64,
+            prefixes: SLOTS,
+            branches: SLOTS,
+            prompt_tokens: 1 << 17,
+            answer_tokens: longest,
+            blocks: 1 << 14,
+            ..PrefixConfig::default()
+        };
+        let clock = Clock::new();
+        let mut collector = Collector::new(clock.clone(), SLOTS);
+        let recorder = collector.recorder("hot", 1024).unwrap();
+        let parts = Parts {
+            sq_start: (shards == 1).then_some(0),
+            policy: policy.build(SLOTS),
+            kv: Prefixes::new(kv).unwrap(),
+            rewards: Box::new(Inline::new(
+                DigestJudge { threshold: 3000 },
+                device.token_regions(),
+                SLOTS,
+                longest,
+            )),
+            trajectories: Box::new(Discard::new(SLOTS)),
+            recorder: Some(recorder),
+            metrics: Arc::new(Metrics::new("test", clock, 0)),
+            device,
+        };
+        let mut pipeline = Pipeline::new(options, parts).unwrap();
+        let mut feed = Feed::new(&requests);
+        pipeline.run(&mut feed, |_, feed| feed.admitted() >= 500).unwrap();
+        let before = thread_counts();
+        pipeline.run(&mut feed, |_, _| false).unwrap();
+        let counts = thread_counts() - before;
+        assert_eq!((counts.allocations, counts.frees), (0, 0), "{shards} queue pairs, {policy}");
+        assert!(pipeline.is_idle());
+    }
+}
