@@ -229,6 +229,12 @@ impl Pipeline {
         self.occupancy.of(State::Free) == self.options.slots
     }
 
+    /// Rollouts that have ended, in whichever way.
+    pub fn ended(&self) -> u64 {
+        let hot = &self.metrics.counters.hot;
+        hot.rollouts_completed.get() + hot.rollouts_aborted.get() + hot.rollouts_failed.get()
+    }
+
     /// How full the stages are.
     pub fn occupancy(&self) -> Occupancy {
         let mut occupancy = self.occupancy;

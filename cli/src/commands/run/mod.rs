@@ -125,7 +125,7 @@ pub struct Args {
     /// Fail if the hot thread allocates, takes a page fault, waits or calls the system after the warm-up
     #[arg(long)]
     strict: bool,
-    /// Share of the requests after which the hot thread is watched
+    /// Share of the rollouts after whose end the hot thread is watched
     #[arg(long, value_name = "SHARE", default_value_t = 0.05, value_parser = super::fraction, requires = "strict")]
     warm_up: f64,
     /// Write the result as JSON; '-' is standard output, and the table goes to standard error then
@@ -160,7 +160,8 @@ pub fn run(args: Args) -> Result<ExitCode, Failure> {
         eprintln!("serving http://{0}/metrics and http://{0}/status.json", server.address());
     }
 
-    let warm_up = args.strict.then_some((trace.requests.len() as f64 * args.warm_up).ceil() as usize);
+    let rollouts = trace.requests.len() as f64 * f64::from(args.group);
+    let warm_up = args.strict.then_some((rollouts * args.warm_up).ceil() as u64);
     let ran = thread::scope(|scope| {
         let requests = &trace.requests;
         let hot = thread::Builder::new()
@@ -223,8 +224,8 @@ pub fn run(args: Args) -> Result<ExitCode, Failure> {
     Ok(ExitCode::from(if report.succeeded() { 0 } else { DIFFERENT }))
 }
 
-/// The hot thread. With `warm_up`, it is watched once that many requests have been admitted.
-fn hot(mut pipeline: Pipeline, requests: &[doorbell_host::trace::Request], warm_up: Option<usize>) -> Ran {
+/// The hot thread. With `warm_up`, it is watched once that many rollouts have ended.
+fn hot(mut pipeline: Pipeline, requests: &[doorbell_host::trace::Request], warm_up: Option<u64>) -> Ran {
     let mut feed = Feed::new(requests);
     let start = Instant::now();
     let (result, facts) = match warm_up {

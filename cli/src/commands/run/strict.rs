@@ -3,23 +3,23 @@
 use doorbell_runtime::guard::{Facts, OnViolation, PrefaultOptions, SystemCallGuard, Watch, prefault};
 use doorbell_runtime::pipeline::{Feed, Pipeline, RuntimeError};
 
-/// Runs the feed, and watches the calling thread from the moment at which `warm_up` requests have been admitted. The
-/// facts are an error if the thread could not be watched at all, or nothing was left to watch.
+/// Runs the feed, and watches the calling thread from the moment at which `warm_up` rollouts have ended. The facts are an
+/// error if the thread could not be watched at all, or nothing was left to watch.
 pub fn run(
     pipeline: &mut Pipeline,
     feed: &mut Feed<'_>,
-    warm_up: usize,
+    warm_up: u64,
 ) -> (Result<(), RuntimeError>, Option<Result<Facts, String>>) {
     // What is not resident now would be a fault later. What could not be made so is counted then.
     prefault(PrefaultOptions::default());
     let mut guard = SystemCallGuard::install(OnViolation::Continue);
-    let warm = pipeline.run(feed, |_, feed| feed.admitted() >= warm_up);
+    let warm = pipeline.run(feed, |pipeline, _| pipeline.ended() >= warm_up);
     if warm.is_err() {
         return (warm, None);
     }
-    if feed.is_empty() {
-        let reason = "all requests were admitted in the warm-up; give a longer trace, or a smaller --warm-up";
-        return (pipeline.run(feed, |_, _| false), Some(Err(reason.into())));
+    if feed.is_empty() && pipeline.is_idle() {
+        let reason = "all rollouts ended in the warm-up; give a longer trace, or a smaller --warm-up";
+        return (warm, Some(Err(reason.into())));
     }
     let watch = match Watch::begin(&mut guard) {
         Ok(watch) => watch,
