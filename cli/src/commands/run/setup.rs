@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use doorbell_host::QueueConfig;
-use doorbell_host::trace::{PREFIX_BLOCK_TOKENS, Trace};
+use doorbell_host::trace::{PREFIX_BLOCK_TOKENS, Request, Trace};
 use doorbell_runtime::events::{Clock, Collector, Perfetto};
 use doorbell_runtime::kv::{PageReport, PrefixConfig, Prefixes, Sharing};
 use doorbell_runtime::metrics::{CollectorThread, Metrics};
@@ -194,6 +194,12 @@ fn blocks(args: &Args, trace: &Trace, longest: u32) -> PrefixConfig {
     let answer = longest.div_ceil(BLOCK_TOKENS);
     let group = longest_prompt.div_ceil(BLOCK_TOKENS) + args.group * answer;
     let all = u64::from(slots / args.group) * u64::from(group);
+    // No more than the whole trace takes.
+    let need = |request: &Request| {
+        let answers = u64::from(args.group) * u64::from(request.output_tokens.div_ceil(BLOCK_TOKENS));
+        u64::from(request.prompt_tokens.div_ceil(BLOCK_TOKENS)) + answers
+    };
+    let all = all.min(trace.requests.iter().map(need).sum());
     let fits = ARENA_BYTES / args.kv_block_bytes as u64;
     let blocks = args.kv_blocks.unwrap_or(all.min(fits).max(group.into()) as u32);
     let pieces: usize = trace.requests.iter().map(|request| request.prefix.len()).sum();
