@@ -32,9 +32,89 @@ fn random(seed: u64, stream: u64) -> ChaCha8Rng {
     random
 }
 
-/// A device whose completions come in any order that R5 allows, some of them at a time.
-pub struct Shuffled<D> {
-    inner: D,
+/// What a device does between the pipeline and another device.
+pub trait Trick: Send {
+    /// Hands on as much of `batch` as it likes.
+    fn submit(&mut self, inner: &mut dyn Device, batch: &[HwDesc]) -> Result<usize, DeviceError> {
+        inner.submit(batch)
+    }
+
+    /// Gives completions; `poll` says whether there is time for more than those that are there.
+    fn take(
+        &mut self,
+        inner: &mut dyn Device,
+        out: &mut [HwCompletion],
+        poll: bool,
+    ) -> Result<usize, DeviceError>;
+
+    /// Completions that it holds back.
+    fn held(&self) -> usize {
+        0
+    }
+}
+
+/// A device that plays a trick.
+pub struct Tricky<T> {
+    pub inner: Box<dyn Device>,
+    pub trick: T,
+}
+
+impl<T: Trick> Device for Tricky<T> {
+    fn name(&self) -> &str {
+        self.inner.name()
+    }
+
+    fn submit(&mut self, batch: &[HwDesc]) -> Result<usize, DeviceError> {
+        self.trick.submit(&mut *self.inner, batch)
+    }
+
+    fn poll(&mut self, out: &mut [HwCompletion]) -> Result<usize, DeviceError> {
+        self.trick.take(&mut *self.inner, out, true)
+    }
+
+    fn collect(&mut self, out: &mut [HwCompletion]) -> Result<usize, DeviceError> {
+        self.trick.take(&mut *self.inner, out, false)
+    }
+
+    fn in_flight(&self) -> usize {
+        self.inner.in_flight() + self.trick.held()
+    }
+
+    fn capacity(&self) -> usize {
+        self.inner.capacity()
+    }
+
+    fn room(&self) -> usize {
+        self.inner.room()
+    }
+
+    fn tokens(&self, delta_offset: u64, out: &mut [u32]) -> Result<(), DeviceError> {
+        self.inner.tokens(delta_offset, out)
+    }
+
+    fn token_regions(&self) -> Vec<TokenRegion> {
+        self.inner.token_regions()
+    }
+
+    fn token_shard(&self, delta_offset: u64) -> usize {
+        self.inner.token_shard(delta_offset)
+    }
+
+    fn counters(&mut self) -> Result<DeviceCounters, DeviceError> {
+        self.inner.counters()
+    }
+
+    fn disable(&mut self) -> Result<(), DeviceError> {
+        self.inner.disable()
+    }
+
+    fn enable(&mut self) -> Result<(), DeviceError> {
+        self.inner.enable()
+    }
+}
+
+/// Completions come in any order that R5 allows, some of them at a time.
+pub struct Shuffle {
     random: ChaCha8Rng,
     /// Completions of each rollout, in order.
     held: Vec<VecDeque<HwCompletion>>,
@@ -42,9 +122,9 @@ pub struct Shuffled<D> {
     count: usize,
 }
 
-impl<D: Device> Shuffled<D> {
-    pub fn new(inner: D, seed: u64) -> Self {
-        Self { inner, random: random(seed, 1), held: vec![], places: HashMap::new(), count: 0 }
+impl Shuffle {
+    pub fn new(seed: u64) -> Self {
+        Self { random: random(seed, 1), held: vec![], places: HashMap::new(), count: 0 }
     }
 
     fn hold(&mut self, completion: HwCompletion) {
@@ -55,180 +135,91 @@ impl<D: Device> Shuffled<D> {
         self.held[place].push_back(completion);
         self.count += 1;
     }
+}
 
-    fn give(&mut self, out: &mut [HwCompletion]) -> usize {
-        let wanted = (self.random.next_u32() as usize % 4).min(out.len());
-        let mut given = 0;
-        while given < wanted && self.count > 0 {
+impl Trick for Shuffle {
+    /// Now and then fewer than there was said to be room for.
+    fn submit(&mut self, inner: &mut dyn Device, batch: &[HwDesc]) -> Result<usize, DeviceError> {
+        let some = if self.random.next_u32().is_multiple_of(8) { batch.len() / 2 } else { batch.len() };
+        inner.submit(&batch[..some])
+    }
+
+    fn take(
+        &mut self,
+        inner: &mut dyn Device,
+        out: &mut [HwCompletion],
+        poll: bool,
+    ) -> Result<usize, DeviceError> {
+        if poll && inner.in_flight() > 0 {
+            let mut fresh = [HwCompletion::default(); 16];
+            let count = inner.poll(&mut fresh)?;
+            fresh[..count].iter().for_each(|&completion| self.hold(completion));
+        }
+        let wanted = (self.random.next_u32() as usize % 4).min(out.len()).min(self.count);
+        for out in &mut out[..wanted] {
             let live: Vec<usize> =
                 (0..self.held.len()).filter(|&place| !self.held[place].is_empty()).collect();
             let place = live[self.random.next_u32() as usize % live.len()];
-            out[given] = self.held[place].pop_front().unwrap();
-            given += 1;
+            *out = self.held[place].pop_front().unwrap();
             self.count -= 1;
         }
-        given
+        Ok(wanted)
+    }
+
+    fn held(&self) -> usize {
+        self.count
     }
 }
 
-impl<D: Device> Device for Shuffled<D> {
-    fn name(&self) -> &str {
-        "shuffled"
-    }
+/// One completion is rewritten: number `countdown`, from 1.
+pub struct Tamper {
+    pub countdown: usize,
+    pub tamper: fn(&mut HwCompletion),
+}
 
-    fn submit(&mut self, batch: &[HwDesc]) -> Result<usize, DeviceError> {
-        // Now and then it takes fewer than it said.
-        let some = if self.random.next_u32().is_multiple_of(8) { batch.len() / 2 } else { batch.len() };
-        self.inner.submit(&batch[..some])
-    }
-
-    fn poll(&mut self, out: &mut [HwCompletion]) -> Result<usize, DeviceError> {
-        let mut fresh = [HwCompletion::default(); 16];
-        if self.inner.in_flight() > 0 {
-            let count = self.inner.poll(&mut fresh)?;
-            fresh[..count].iter().for_each(|&completion| self.hold(completion));
+impl Trick for Tamper {
+    fn take(
+        &mut self,
+        inner: &mut dyn Device,
+        out: &mut [HwCompletion],
+        poll: bool,
+    ) -> Result<usize, DeviceError> {
+        let count = if poll { inner.poll(out)? } else { inner.collect(out)? };
+        for completion in &mut out[..count] {
+            self.countdown = self.countdown.wrapping_sub(1);
+            if self.countdown == 0 {
+                (self.tamper)(completion);
+            }
         }
-        Ok(self.give(out))
-    }
-
-    fn collect(&mut self, out: &mut [HwCompletion]) -> Result<usize, DeviceError> {
-        Ok(self.give(out))
-    }
-
-    fn in_flight(&self) -> usize {
-        self.inner.in_flight() + self.count
-    }
-
-    fn capacity(&self) -> usize {
-        self.inner.capacity()
-    }
-
-    fn room(&self) -> usize {
-        self.inner.room()
-    }
-
-    fn tokens(&self, delta_offset: u64, out: &mut [u32]) -> Result<(), DeviceError> {
-        self.inner.tokens(delta_offset, out)
-    }
-
-    fn token_regions(&self) -> Vec<TokenRegion> {
-        self.inner.token_regions()
-    }
-
-    fn token_shard(&self, delta_offset: u64) -> usize {
-        self.inner.token_shard(delta_offset)
-    }
-
-    fn counters(&mut self) -> Result<DeviceCounters, DeviceError> {
-        self.inner.counters()
-    }
-
-    fn disable(&mut self) -> Result<(), DeviceError> {
-        self.inner.disable()
-    }
-
-    fn enable(&mut self) -> Result<(), DeviceError> {
-        self.inner.enable()
+        Ok(count)
     }
 }
 
-/// Given completions in the head of a slice and their number, changes them and returns the new number.
-type Edit = Box<dyn FnMut(&mut [HwCompletion], usize) -> usize + Send>;
-
-/// A device whose completions are edited.
-pub struct Edited {
-    inner: Box<dyn Device>,
-    edit: Edit,
+/// The first completion is given again.
+#[derive(Default)]
+pub struct Repeat {
+    first: Option<HwCompletion>,
+    again: bool,
 }
 
-impl Edited {
-    /// With `tamper` done to completion number `ordinal`, from 1.
-    pub fn tampered(inner: Box<dyn Device>, ordinal: usize, tamper: fn(&mut HwCompletion)) -> Self {
-        let mut countdown = ordinal;
-        let edit = move |out: &mut [HwCompletion], count: usize| {
-            for completion in &mut out[..count] {
-                countdown = countdown.wrapping_sub(1);
-                if countdown == 0 {
-                    tamper(completion);
-                }
-            }
-            count
-        };
-        Self { inner, edit: Box::new(edit) }
-    }
-
-    /// With its first completion given again later.
-    pub fn twice(inner: Box<dyn Device>) -> Self {
-        let (mut first, mut again) = (None, false);
-        let edit = move |out: &mut [HwCompletion], count: usize| match first {
-            None if count > 0 => {
-                first = Some(out[0]);
-                count
-            }
-            Some(first) if !again && count < out.len() => {
-                again = true;
+impl Trick for Repeat {
+    fn take(
+        &mut self,
+        inner: &mut dyn Device,
+        out: &mut [HwCompletion],
+        poll: bool,
+    ) -> Result<usize, DeviceError> {
+        let count = if poll { inner.poll(out)? } else { inner.collect(out)? };
+        match self.first {
+            None if count > 0 => self.first = Some(out[0]),
+            Some(first) if !self.again && count < out.len() => {
+                self.again = true;
                 out[count] = first;
-                count + 1
+                return Ok(count + 1);
             }
-            _ => count,
-        };
-        Self { inner, edit: Box::new(edit) }
-    }
-}
-
-impl Device for Edited {
-    fn name(&self) -> &str {
-        self.inner.name()
-    }
-
-    fn submit(&mut self, batch: &[HwDesc]) -> Result<usize, DeviceError> {
-        self.inner.submit(batch)
-    }
-
-    fn poll(&mut self, out: &mut [HwCompletion]) -> Result<usize, DeviceError> {
-        let count = self.inner.poll(out)?;
-        Ok((self.edit)(out, count))
-    }
-
-    fn collect(&mut self, out: &mut [HwCompletion]) -> Result<usize, DeviceError> {
-        let count = self.inner.collect(out)?;
-        Ok((self.edit)(out, count))
-    }
-
-    fn in_flight(&self) -> usize {
-        self.inner.in_flight()
-    }
-
-    fn capacity(&self) -> usize {
-        self.inner.capacity()
-    }
-
-    fn room(&self) -> usize {
-        self.inner.room()
-    }
-
-    fn tokens(&self, delta_offset: u64, out: &mut [u32]) -> Result<(), DeviceError> {
-        self.inner.tokens(delta_offset, out)
-    }
-
-    fn token_regions(&self) -> Vec<TokenRegion> {
-        self.inner.token_regions()
-    }
-
-    fn token_shard(&self, delta_offset: u64) -> usize {
-        self.inner.token_shard(delta_offset)
-    }
-
-    fn counters(&mut self) -> Result<DeviceCounters, DeviceError> {
-        self.inner.counters()
-    }
-
-    fn disable(&mut self) -> Result<(), DeviceError> {
-        self.inner.disable()
-    }
-
-    fn enable(&mut self) -> Result<(), DeviceError> {
-        self.inner.enable()
+            _ => {}
+        }
+        Ok(count)
     }
 }
 

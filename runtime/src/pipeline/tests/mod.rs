@@ -15,7 +15,7 @@ use crate::kv::{PrefixConfig, Sharing};
 use crate::policy::PolicyKind;
 use crate::reward::DigestJudge;
 use crate::trajectory::{Finished, Outcome};
-use doubles::{Moody, Note, Notes, Shuffled};
+use doubles::{Moody, Note, Notes, Repeat, Shuffle, Tamper, Tricky};
 
 /// Turns after which a run counts as stalled: every double does something in some of them.
 const TURNS: usize = 2_000_000;
@@ -86,7 +86,7 @@ impl Setup {
         let slots = self.options.slots;
         let inline = Inline::new(judge, regions.clone(), slots, self.options.max_output_tokens);
         let parts = Parts {
-            device: Box::new(Shuffled::new(device, self.seed)),
+            device: Box::new(Tricky { inner: Box::new(device), trick: Shuffle::new(self.seed) }),
             sq_start: None,
             policy: self.policy.build(slots),
             kv: self.kv(),
@@ -290,7 +290,7 @@ fn bad_options_are_told(#[case] options: Options, #[case] expected: &str) {
 fn r3_what_nobody_asked_is_an_error(#[case] tamper: fn(&mut HwCompletion)) {
     let setup = Setup::new(3, Options { slots: 4, ..Options::default() });
     let (mut pipeline, _) = setup.pipeline();
-    pipeline.device = Box::new(doubles::Edited::tampered(pipeline.device, 1, tamper));
+    pipeline.device = Box::new(Tricky { inner: pipeline.device, trick: Tamper { countdown: 1, tamper } });
     let error = pipeline.run(&mut Feed::new(&setup.requests), |_, _| false).unwrap_err();
     assert!(matches!(error, RuntimeError::Unasked { .. }), "{error}");
 }
@@ -299,7 +299,7 @@ fn r3_what_nobody_asked_is_an_error(#[case] tamper: fn(&mut HwCompletion)) {
 fn r3_a_completion_that_comes_twice_is_an_error() {
     let setup = Setup::new(3, Options { slots: 4, ..Options::default() });
     let (mut pipeline, _) = setup.pipeline();
-    pipeline.device = Box::new(doubles::Edited::twice(pipeline.device));
+    pipeline.device = Box::new(Tricky { inner: pipeline.device, trick: Repeat::default() });
     let error = pipeline.run(&mut Feed::new(&setup.requests), |_, _| false).unwrap_err();
     assert!(matches!(error, RuntimeError::Unasked { .. }), "{error}");
 }
@@ -313,7 +313,8 @@ fn r10_what_the_device_refuses_fails_one_rollout() {
         completion.status = 0xFF;
         completion.error = 4;
     };
-    pipeline.device = Box::new(doubles::Edited::tampered(pipeline.device, 5, refuse));
+    pipeline.device =
+        Box::new(Tricky { inner: pipeline.device, trick: Tamper { countdown: 5, tamper: refuse } });
     pipeline.run(&mut Feed::new(&setup.requests), |_, _| false).unwrap();
     let values = pipeline.metrics.counters.values();
     assert_eq!((values.rollouts_failed, values.rollouts_completed), (1, 11));
