@@ -1,10 +1,10 @@
 //! The six queues between the stages.
 
 use super::RuntimeError;
-use crate::ring::{Gauge, spsc};
+use crate::ring::spsc;
 use crate::rollout::RolloutId;
 
-/// A ring of rollouts with room for every slot, both ends of it on the hot thread; any thread may look at its length.
+/// A ring of rollouts with room for every slot, both ends of it on the hot thread.
 pub(super) struct Queue {
     name: &'static str,
     producer: spsc::Producer<RolloutId>,
@@ -28,14 +28,10 @@ impl Queue {
         self.consumer.pop()
     }
 
-    pub fn gauge(&self) -> Gauge {
-        self.producer.gauge()
-    }
-
     /// Keeps what `keep` wants, in order.
     #[cold]
     pub fn retain(&mut self, mut keep: impl FnMut(RolloutId) -> bool) -> Result<(), RuntimeError> {
-        for _ in 0..self.gauge().len() {
+        for _ in 0..self.producer.gauge().len() {
             match self.pop() {
                 Some(id) if keep(id) => self.push(id)?,
                 _ => {}

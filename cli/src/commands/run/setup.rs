@@ -97,8 +97,7 @@ pub fn build(args: &Args, kind: Kind, trace: &Trace) -> Result<Built, Failure> {
 
     let (name, capacity) = (device.name().to_owned(), device.capacity());
     let clock = Clock::new();
-    let judges = if args.judges == 0 { 0 } else { args.judges };
-    let metrics = Arc::new(Metrics::new(&format!("{} on {name}", trace.source), clock.clone(), judges));
+    let metrics = Arc::new(Metrics::new(&format!("{} on {name}", trace.source), clock.clone(), args.judges));
     let (recorder, collector) = if args.no_events {
         (None, None)
     } else {

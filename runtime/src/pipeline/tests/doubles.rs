@@ -53,6 +53,11 @@ pub trait Trick: Send {
     }
 }
 
+/// What the device itself gives.
+fn fetch(inner: &mut dyn Device, out: &mut [HwCompletion], poll: bool) -> Result<usize, DeviceError> {
+    if poll { inner.poll(out) } else { inner.collect(out) }
+}
+
 /// A device that plays a trick.
 pub struct Tricky<T> {
     pub inner: Box<dyn Device>,
@@ -184,7 +189,7 @@ impl Trick for Tamper {
         out: &mut [HwCompletion],
         poll: bool,
     ) -> Result<usize, DeviceError> {
-        let count = if poll { inner.poll(out)? } else { inner.collect(out)? };
+        let count = fetch(inner, out, poll)?;
         for completion in &mut out[..count] {
             self.countdown = self.countdown.wrapping_sub(1);
             if self.countdown == 0 {
@@ -209,7 +214,7 @@ impl Trick for Repeat {
         out: &mut [HwCompletion],
         poll: bool,
     ) -> Result<usize, DeviceError> {
-        let count = if poll { inner.poll(out)? } else { inner.collect(out)? };
+        let count = fetch(inner, out, poll)?;
         match self.first {
             None if count > 0 => self.first = Some(out[0]),
             Some(first) if !self.again && count < out.len() => {
