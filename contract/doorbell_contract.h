@@ -33,7 +33,7 @@ typedef unsigned long long uint64_t;
 #error "the contract is little-endian, and so must the host be"
 #endif
 
-#define DOORBELL_CONTRACT_VERSION 0x00010000u    // [31:16] major, [15:0] minor
+#define DOORBELL_CONTRACT_VERSION 0x00010001u    // [31:16] major, [15:0] minor
 #define DOORBELL_DEVICE_ID 0x4C454244u           // value of the ID register: 'DBEL' in memory order
 #define DOORBELL_PREFIX_NONE 0xFFFFFFFFu         // prefix_id of a rollout without a shared prefix
 #define DOORBELL_CHECKPOINT_NEVER 0xFFFFFFFFu    // checkpoint value that never triggers
@@ -157,17 +157,6 @@ enum doorbell_err {
   DOORBELL_ERR_BAD_PREFIX = 0x08,                // PREFILL, or COW_PREFIX, with prefix_id 'none'
 };
 
-// Faults of the device as a whole, in the ERROR register.
-enum doorbell_fault {
-  DOORBELL_FAULT_NONE = 0x00,                    // no fault
-  // ENABLE was refused: a ring size is no power of two in 2..65536, or a base is misaligned
-  DOORBELL_FAULT_BAD_CONFIG = 0x01,
-  DOORBELL_FAULT_DMA_READ = 0x02,                // a descriptor read was answered with an error
-  DOORBELL_FAULT_DMA_WRITE = 0x03,               // a token write was answered with an error
-  // a completion write was answered with an error: a completion may be lost
-  DOORBELL_FAULT_COMPLETION_WRITE = 0x04,
-};
-
 // Flags of a descriptor.
 // starts after all earlier ones have completed; later ones wait for it (rule R7)
 #define DOORBELL_FLAG_FENCE 0x00000001u
@@ -192,6 +181,14 @@ enum doorbell_fault {
 #define DOORBELL_STATE_ACTIVE 0x00000001u
 #define DOORBELL_STATE_IDLE 0x00000002u          // no published descriptor is without its completion
 #define DOORBELL_STATE_FAULT 0x00000004u         // the ERROR register holds a fault
+
+// Bits of the ERROR register: faults of the device, sticky until 1 is written to them; setting wins.
+// ENABLE was refused: a ring size is no power of two in 2..65536, or a base is misaligned
+#define DOORBELL_FAULT_BAD_CONFIG 0x00000001u
+#define DOORBELL_FAULT_DMA_READ 0x00000002u      // a descriptor read was answered with an error
+#define DOORBELL_FAULT_DMA_WRITE 0x00000004u     // a token write was answered with an error
+// a completion write was answered with an error: the completions of that line, up to two, may be lost
+#define DOORBELL_FAULT_COMPLETION_WRITE 0x00000008u
 
 // Bits of the IRQ register.
 #define DOORBELL_IRQ_ARMED 0x00000001u           // write 1 to arm (clears PENDING), 0 to disarm
@@ -218,7 +215,7 @@ enum doorbell_reg {
   // the current head, or while inactive: SLVERR, and the overflow count of STATUS rises
   DOORBELL_REG_CQ_HEAD = 0x014,
   DOORBELL_REG_STATE = 0x018,                    // ACTIVE, IDLE, FAULT
-  // [7:0] first device fault since it was cleared, see the device faults; writing any value clears it
+  // faults of the device, one sticky bit each, see the device faults; writing 1 to a bit clears it
   DOORBELL_REG_ERROR = 0x01C,
   // [31:24] worker state: [31:27] workers busy, [26] a worker is held back by the write port, [25] one is in
   // wait states, [24] one is busy; [23:16] descriptor-ring fill, [15:8] completion-ring fill, [7:0] refused
@@ -264,7 +261,7 @@ enum doorbell_reg {
 
 // Registers that do not reset to 0.
 #define DOORBELL_RESET_ID 0x4C454244u
-#define DOORBELL_RESET_VERSION 0x00010000u
+#define DOORBELL_RESET_VERSION 0x00010001u
 #define DOORBELL_RESET_STATE 0x00000002u
 #define DOORBELL_RESET_CHECKPOINT_DEFAULT 0xFFFFFFFFu
 #define DOORBELL_RESET_LENGTH_LIMIT 0x00100000u

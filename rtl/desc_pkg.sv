@@ -4,7 +4,7 @@ package desc_pkg;
 
   // No module uses every number of the contract.
   /* verilator lint_off UNUSEDPARAM */
-  localparam logic [31:0] CONTRACT_VERSION = 32'h0001_0000;  // [31:16] major, [15:0] minor
+  localparam logic [31:0] CONTRACT_VERSION = 32'h0001_0001;  // [31:16] major, [15:0] minor
   // value of the ID register: 'DBEL' in memory order
   localparam logic [31:0] DEVICE_ID = 32'h4C45_4244;
   localparam logic [31:0] PREFIX_NONE = 32'hFFFF_FFFF;       // prefix_id of a rollout without a shared prefix
@@ -128,15 +128,6 @@ package desc_pkg;
   localparam logic [7:0]  ERR_DMA_FAULT = 8'h07;
   localparam logic [7:0]  ERR_BAD_PREFIX = 8'h08;            // PREFILL, or COW_PREFIX, with prefix_id 'none'
 
-  // Faults of the device as a whole, in the ERROR register.
-  localparam logic [7:0]  FAULT_NONE = 8'h00;                // no fault
-  // ENABLE was refused: a ring size is no power of two in 2..65536, or a base is misaligned
-  localparam logic [7:0]  FAULT_BAD_CONFIG = 8'h01;
-  localparam logic [7:0]  FAULT_DMA_READ = 8'h02;            // a descriptor read was answered with an error
-  localparam logic [7:0]  FAULT_DMA_WRITE = 8'h03;           // a token write was answered with an error
-  // a completion write was answered with an error: a completion may be lost
-  localparam logic [7:0]  FAULT_COMPLETION_WRITE = 8'h04;
-
   // Flags of a descriptor. Number and mask of each bit.
   // starts after all earlier ones have completed; later ones wait for it (rule R7)
   localparam int          FLAG_FENCE_BIT = 0;
@@ -175,6 +166,18 @@ package desc_pkg;
   localparam int          STATE_FAULT_BIT = 2;               // the ERROR register holds a fault
   localparam logic [31:0] STATE_FAULT = 32'h0000_0004;
 
+  // Bits of the ERROR register: faults of the device, sticky until 1 is written to them; setting wins. Number and mask of each bit.
+  // ENABLE was refused: a ring size is no power of two in 2..65536, or a base is misaligned
+  localparam int          FAULT_BAD_CONFIG_BIT = 0;
+  localparam logic [31:0] FAULT_BAD_CONFIG = 32'h0000_0001;
+  localparam int          FAULT_DMA_READ_BIT = 1;            // a descriptor read was answered with an error
+  localparam logic [31:0] FAULT_DMA_READ = 32'h0000_0002;
+  localparam int          FAULT_DMA_WRITE_BIT = 2;           // a token write was answered with an error
+  localparam logic [31:0] FAULT_DMA_WRITE = 32'h0000_0004;
+  // a completion write was answered with an error: the completions of that line, up to two, may be lost
+  localparam int          FAULT_COMPLETION_WRITE_BIT = 3;
+  localparam logic [31:0] FAULT_COMPLETION_WRITE = 32'h0000_0008;
+
   // Bits of the IRQ register. Number and mask of each bit.
   localparam int          IRQ_ARMED_BIT = 0;                 // write 1 to arm (clears PENDING), 0 to disarm
   localparam logic [31:0] IRQ_ARMED = 32'h0000_0001;
@@ -207,7 +210,7 @@ package desc_pkg;
   // the current head, or while inactive: SLVERR, and the overflow count of STATUS rises
   localparam logic [11:0] REG_CQ_HEAD = 12'h014;
   localparam logic [11:0] REG_STATE = 12'h018;               // ACTIVE, IDLE, FAULT
-  // [7:0] first device fault since it was cleared, see the device faults; writing any value clears it
+  // faults of the device, one sticky bit each, see the device faults; writing 1 to a bit clears it
   localparam logic [11:0] REG_ERROR = 12'h01C;
   // [31:24] worker state: [31:27] workers busy, [26] a worker is held back by the write port, [25] one is in
   // wait states, [24] one is busy; [23:16] descriptor-ring fill, [15:8] completion-ring fill, [7:0] refused
@@ -254,7 +257,7 @@ package desc_pkg;
 
   // Registers that do not reset to 0.
   localparam logic [31:0] RESET_ID = 32'h4C45_4244;
-  localparam logic [31:0] RESET_VERSION = 32'h0001_0000;
+  localparam logic [31:0] RESET_VERSION = 32'h0001_0001;
   localparam logic [31:0] RESET_STATE = 32'h0000_0002;
   localparam logic [31:0] RESET_CHECKPOINT_DEFAULT = 32'hFFFF_FFFF;
   localparam logic [31:0] RESET_LENGTH_LIMIT = 32'h0010_0000;

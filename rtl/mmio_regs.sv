@@ -71,7 +71,8 @@ module mmio_regs
 
   // ---------------------------------------------------------------- storage
   logic        enable_q, armed_q, pending_q;
-  logic [7:0]  error_q, refused_q;
+  logic [31:0] error_q;
+  logic [7:0]  refused_q;
   logic [31:0] sq_size_q, cq_size_q;
   logic [31:0] kv_base_lo_q, kv_base_hi_q;   // engine 0 does not access the KV region: held for the host only
   logic [4:0]  workers_q;
@@ -176,7 +177,7 @@ module mmio_regs
   always_ff @(posedge clk_i) begin
     if (!rst_ni) begin
       enable_q  <= 1'b0;
-      error_q   <= FAULT_NONE;
+      error_q   <= '0;
       refused_q <= '0;
       armed_q   <= 1'b0;
       pending_q <= 1'b0;
@@ -186,13 +187,12 @@ module mmio_regs
       if (enabling && config_ok) refused_q <= '0;
       else if (refused && refused_q != 8'hFF) refused_q <= refused_q + 8'd1;
 
-      if (fire && write_addr_i == REG_ERROR) error_q <= FAULT_NONE;
-      else if (error_q == FAULT_NONE) begin
-        if      (bad_config)         error_q <= FAULT_BAD_CONFIG;
-        else if (completion_fault_i) error_q <= FAULT_COMPLETION_WRITE;
-        else if (line_fault_i)       error_q <= FAULT_DMA_WRITE;
-        else if (read_fault_i)       error_q <= FAULT_DMA_READ;
-      end
+      // A fault in the cycle in which the host clears its bit stays: it is another one.
+      error_q <= (error_q & ~((fire && write_addr_i == REG_ERROR) ? write_data_i : '0))
+               | (bad_config         ? FAULT_BAD_CONFIG       : '0)
+               | (read_fault_i       ? FAULT_DMA_READ         : '0)
+               | (line_fault_i       ? FAULT_DMA_WRITE        : '0)
+               | (completion_fault_i ? FAULT_COMPLETION_WRITE : '0);
 
       // R14: armed, it fires once, and not again before the next arming.
       if (fire && write_addr_i == REG_IRQ) begin
@@ -232,8 +232,8 @@ module mmio_regs
         REG_CONTROL:            read_data_o = {31'd0, enable_q};
         REG_DOORBELL:           read_data_o = sq_tail_i;
         REG_CQ_HEAD:            read_data_o = cq_head_i;
-        REG_STATE:              read_data_o = {29'd0, error_q != FAULT_NONE, idle, active_i};
-        REG_ERROR:              read_data_o = {24'd0, error_q};
+        REG_STATE:              read_data_o = {29'd0, error_q != '0, idle, active_i};
+        REG_ERROR:              read_data_o = error_q;
         REG_STATUS:             read_data_o = {busy, (run_i & ~ready_i) != '0, wait_i != '0, free_i != '1,
                                                saturate(sq_fill), saturate(cq_fill), refused_q};
         REG_WORKERS:            read_data_o = {27'd0, workers_q};

@@ -142,7 +142,7 @@ impl GpuPlatform {
         {
             // R11: nothing but what was mapped.
             self.registers.session = None;
-            self.registers.raise(DeviceFault::BadConfig);
+            self.registers.raise(DeviceFault::BAD_CONFIG);
             return;
         }
         let workers = if session.workers == u32::from(WORKERS) { 0 } else { session.workers };

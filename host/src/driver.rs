@@ -1,5 +1,7 @@
 //! The one driver: queue-pair logic over any [`Platform`].
 
+use bitflags::Flags;
+
 use crate::config::{Checked, Layout, QueueConfig};
 use crate::contract::{
     CONTRACT_VERSION, Control, Counter, DEVICE_ID, DeviceFault, HwCompletion, HwDesc, Register, State,
@@ -243,7 +245,7 @@ impl<P: Platform> Driver<P> {
             sq_tail: self.sq.tail(),
             sq_head: self.sq.head(),
             cq_head: self.cq.head(),
-            state: format!("{:#x} ({})", state.bits(), bitflags_names(state)),
+            state: format!("{:#x} ({})", state.bits(), names(state)),
             status: format!(
                 "{status:#010x} ({} workers busy, worker 0 in state {}, {} descriptors and {} completions queued, {} \
                  doorbells refused)",
@@ -253,7 +255,7 @@ impl<P: Platform> Driver<P> {
                 status >> 8 & 0xFF,
                 status & 0xFF
             ),
-            fault: fault_name(fault),
+            fault: names(DeviceFault::from_bits_retain(fault)),
             consumed: self.counter(Counter::Descriptors)?,
             completed: self.counter(Counter::Completions)?,
             tokens: self.counter(Counter::Tokens)?,
@@ -344,7 +346,7 @@ impl<P: Platform> Device for Driver<P> {
         }
         (self.sq, self.cq) = queues(&self.config, &self.memory)?;
         (self.submitted, self.completed, self.fruitless, self.progress) = (0, 0, 0, Progress::default());
-        self.write(Register::Error, 0)?;
+        self.write(Register::Error, u32::MAX)?;
         for (register, value) in self.config.registers(&self.layout, self.memory.bus_address()) {
             self.write(register, value)?;
         }
@@ -364,7 +366,7 @@ impl<P: Platform> Device for Driver<P> {
         })?;
         let fault = self.read(Register::Error)?;
         if fault != 0 {
-            let reason = format!("ERROR reads {}", fault_name(fault));
+            let reason = format!("ERROR reads {}", names(DeviceFault::from_bits_retain(fault)));
             return Err(DeviceError::NotStarted { device: self.platform.name().to_owned(), reason });
         }
         self.enabled = true;
@@ -403,12 +405,7 @@ fn identify(platform: &mut impl Platform) -> Result<(), DeviceError> {
     Ok(())
 }
 
-fn bitflags_names(state: State) -> String {
-    let names: Vec<_> = state.iter_names().map(|(name, _)| name).collect();
+fn names<F: Flags>(flags: F) -> String {
+    let names: Vec<_> = flags.iter_names().map(|(name, _)| name).collect();
     if names.is_empty() { "none".to_owned() } else { names.join(", ") }
-}
-
-fn fault_name(error: u32) -> String {
-    let code = (error & 0xFF) as u8;
-    DeviceFault::try_from(code).map_or_else(|unknown| unknown.to_string(), |fault| fault.name().to_owned())
 }

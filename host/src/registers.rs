@@ -108,7 +108,7 @@ impl Registers {
         Self {
             config,
             session: None,
-            fault: DeviceFault::None,
+            fault: DeviceFault::empty(),
             irq: Irq::empty(),
             refused: 0,
             capability: u32::from(workers) | features.bits(),
@@ -135,16 +135,14 @@ impl Registers {
         self.counters[counter as usize] = value;
     }
 
-    /// The fault that ERROR shows.
+    /// The faults that ERROR shows.
     pub fn fault(&self) -> DeviceFault {
         self.fault
     }
 
-    /// ERROR holds the first fault since it was cleared.
+    /// Adds to ERROR, whose bits stay until the host clears them.
     pub fn raise(&mut self, fault: DeviceFault) {
-        if self.fault == DeviceFault::None {
-            self.fault = fault;
-        }
+        self.fault |= fault;
     }
 
     /// A write of `register` by the host.
@@ -205,7 +203,7 @@ impl Registers {
                 }
                 return Ok(());
             }
-            Register::Error => self.fault = DeviceFault::None,
+            Register::Error => self.fault -= DeviceFault::from_bits_truncate(value),
             Register::Irq => {
                 self.irq = Irq::from_bits_truncate(value) & Irq::ARMED | self.irq & Irq::PENDING;
                 if self.irq.contains(Irq::ARMED) {
@@ -230,7 +228,7 @@ impl Registers {
                 self.counters.fill(0);
                 self.refused = 0;
             }
-            None => self.raise(DeviceFault::BadConfig),
+            None => self.raise(DeviceFault::BAD_CONFIG),
         }
     }
 
@@ -301,10 +299,10 @@ impl Registers {
                 let mut state = State::empty();
                 state.set(State::ACTIVE, self.session.is_some());
                 state.set(State::IDLE, idle);
-                state.set(State::FAULT, self.fault != DeviceFault::None);
+                state.set(State::FAULT, !self.fault.is_empty());
                 state.bits()
             }
-            Register::Error => self.fault as u32,
+            Register::Error => self.fault.bits(),
             Register::Status => {
                 let fill = |ring: Option<Ring>| ring.map_or(0, |ring| ring.fill().min(0xFF));
                 // One worker: state 1 is "runs", 0 is "idle".

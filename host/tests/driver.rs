@@ -216,5 +216,5 @@ fn counters_are_named_values() {
     let counters = driver.counters().unwrap();
     assert_eq!(counters.get(Counter::Tokens), 3);
     assert_eq!(counters.iter().find(|(counter, _)| counter.name() == "TOKENS"), Some((Counter::Tokens, 3)));
-    assert_eq!(DeviceFault::None as u32, driver.read(Register::Error).unwrap());
+    assert_eq!(DeviceFault::empty().bits(), driver.read(Register::Error).unwrap());
 }

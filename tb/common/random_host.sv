@@ -229,7 +229,7 @@ module random_host;
     bench.fault_expected = faults && bench.u_score.bad_beats != 0;
     bench.disable_device;
     bench.check_counters;
-    if (bench.fault_expected) bench.u_registers.write(REG_ERROR, 0);
+    if (bench.fault_expected) bench.u_registers.write(REG_ERROR, '1);
     bench.fault_expected = 1'b0;
     $display("cycle %0d: %0d descriptors, %0d tokens", bench.cycle, bench.sq_tail - bench.sq_start, bench.u_score.tokens);
   endtask
@@ -243,7 +243,7 @@ module random_host;
     if (chance(70)) begin
       bench.fault_expected = faults && bench.u_score.bad_beats != 0;
       bench.disable_device;
-      if (bench.fault_expected) bench.u_registers.write(REG_ERROR, 0);
+      if (bench.fault_expected) bench.u_registers.write(REG_ERROR, '1);
       bench.fault_expected = 1'b0;
     end else bench.reset;
   endtask

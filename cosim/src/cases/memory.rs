@@ -72,12 +72,11 @@ fn dma_fault(rtl: &mut Rtl) -> Result<(), CaseError> {
     let unread = (found[2].result, found[2].user_data, found[2].rollout_id, found[2].final_seq_len);
     equal("result and echoed fields of the slot that could not be read", unread, (2, 0, 0, 0))?;
     let fault = rtl.read(Register::Error)?;
-    equal(
-        "ERROR holds the first fault",
-        [DeviceFault::DmaRead as u32, DeviceFault::DmaWrite as u32].contains(&fault),
-        true,
-    )?;
-    rtl.write(Register::Error, 0)?;
+    let both = DeviceFault::DMA_READ | DeviceFault::DMA_WRITE;
+    equal("ERROR holds both faults", DeviceFault::from_bits_retain(fault), both)?;
+    rtl.write(Register::Error, DeviceFault::DMA_READ.bits())?;
+    equal("ERROR after one was cleared", rtl.read(Register::Error)?, DeviceFault::DMA_WRITE.bits())?;
+    rtl.write(Register::Error, fault)?;
     equal("ERROR after it was cleared", rtl.read(Register::Error)?, 0)?;
 
     found.remove(2);

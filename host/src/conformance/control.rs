@@ -103,7 +103,7 @@ pub(super) fn r12_a_bad_configuration_does_not_start(bench: &mut Bench<'_>) -> R
         ensure!(!state.contains(State::ACTIVE), "{register} = {value:#x} was started");
         ensure!(state.contains(State::FAULT), "STATE.FAULT after {register} = {value:#x}");
         let fault = platform.read_register(R::Error)?;
-        ensure_eq!(fault, DeviceFault::BadConfig as u32, "ERROR after {register} = {value:#x}");
+        ensure_eq!(fault, DeviceFault::BAD_CONFIG.bits(), "ERROR after {register} = {value:#x}");
         platform.write_register(R::Control, 0)?;
         platform.write_register(R::Error, 0xFFFF_FFFF)?;
         ensure_eq!(platform.read_register(R::Error)?, 0, "ERROR after it was cleared");
@@ -250,7 +250,7 @@ pub(super) fn registers_refuse_what_their_access_forbids(bench: &mut Bench<'_>) 
                 rig.driver.read(Register::State)? & State::ACTIVE.bits() != 0,
                 "STATE.ACTIVE after the driver enabled the device"
             ),
-            Access::ReadWrite | Access::WriteClears => continue,
+            Access::ReadWrite | Access::WriteOneClears => continue,
         }
         refused(rig.driver.write(register, !before), &format!("a write of {register} while active"))?;
         if register.access() == Access::Config {

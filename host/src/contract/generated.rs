@@ -5,7 +5,7 @@ use bytemuck::{Pod, Zeroable};
 use static_assertions::const_assert_eq;
 
 /// Version of the contract, `[31:16]` major, `[15:0]` minor.
-pub const CONTRACT_VERSION: u32 = 0x0001_0000;
+pub const CONTRACT_VERSION: u32 = 0x0001_0001;
 /// value of the ID register: 'DBEL' in memory order
 pub const DEVICE_ID: u32 = 0x4C45_4244;
 /// prefix_id of a rollout without a shared prefix
@@ -409,66 +409,6 @@ impl core::fmt::Display for ErrorCode {
     }
 }
 
-/// Faults of the device as a whole, in the ERROR register.
-#[repr(u8)]
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum DeviceFault {
-    /// NONE: no fault
-    None = 0,
-    /// BAD_CONFIG: ENABLE was refused: a ring size is no power of two in 2..65536, or a base is misaligned
-    BadConfig = 1,
-    /// DMA_READ: a descriptor read was answered with an error
-    DmaRead = 2,
-    /// DMA_WRITE: a token write was answered with an error
-    DmaWrite = 3,
-    /// COMPLETION_WRITE: a completion write was answered with an error: a completion may be lost
-    CompletionWrite = 4,
-}
-
-impl DeviceFault {
-    /// Every code point, in the contract's order.
-    pub const ALL: [Self; 5] =
-        [Self::None, Self::BadConfig, Self::DmaRead, Self::DmaWrite, Self::CompletionWrite];
-
-    /// The contract's name.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::None => "NONE",
-            Self::BadConfig => "BAD_CONFIG",
-            Self::DmaRead => "DMA_READ",
-            Self::DmaWrite => "DMA_WRITE",
-            Self::CompletionWrite => "COMPLETION_WRITE",
-        }
-    }
-}
-
-impl TryFrom<u8> for DeviceFault {
-    type Error = UnknownCode;
-
-    fn try_from(value: u8) -> Result<Self, UnknownCode> {
-        match value {
-            0 => Ok(Self::None),
-            1 => Ok(Self::BadConfig),
-            2 => Ok(Self::DmaRead),
-            3 => Ok(Self::DmaWrite),
-            4 => Ok(Self::CompletionWrite),
-            _ => Err(UnknownCode { set: "DeviceFault", value }),
-        }
-    }
-}
-
-impl From<DeviceFault> for u8 {
-    fn from(code: DeviceFault) -> u8 {
-        code as u8
-    }
-}
-
-impl core::fmt::Display for DeviceFault {
-    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        f.pad(self.name())
-    }
-}
-
 bitflags::bitflags! {
     /// Flags of a descriptor.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -520,6 +460,21 @@ bitflags::bitflags! {
 }
 
 bitflags::bitflags! {
+    /// Bits of the ERROR register: faults of the device, sticky until 1 is written to them; setting wins.
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+    pub struct DeviceFault: u32 {
+        /// Bit 0: ENABLE was refused: a ring size is no power of two in 2..65536, or a base is misaligned
+        const BAD_CONFIG = 1 << 0;
+        /// Bit 1: a descriptor read was answered with an error
+        const DMA_READ = 1 << 1;
+        /// Bit 2: a token write was answered with an error
+        const DMA_WRITE = 1 << 2;
+        /// Bit 3: a completion write was answered with an error: the completions of that line, up to two, may be lost
+        const COMPLETION_WRITE = 1 << 3;
+    }
+}
+
+bitflags::bitflags! {
     /// Bits of the IRQ register.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
     pub struct Irq: u32 {
@@ -556,8 +511,8 @@ pub enum Access {
     ReadWrite,
     /// The host, while `STATE.ACTIVE` is 0; else a write answers SLVERR.
     Config,
-    /// A write of any value clears it.
-    WriteClears,
+    /// A write clears the bits that are 1 in it.
+    WriteOneClears,
 }
 
 /// Registers, each 32 bits, by their byte offset in the page; counters are two registers each.
@@ -578,7 +533,7 @@ pub enum Register {
     CqHead = 0x014,
     /// STATE (ro): ACTIVE, IDLE, FAULT
     State = 0x018,
-    /// ERROR (wc): \[7:0\] first device fault since it was cleared, see the device faults; writing any value clears it
+    /// ERROR (w1c): faults of the device, one sticky bit each, see the device faults; writing 1 to a bit clears it
     Error = 0x01C,
     /// STATUS (ro): \[31:24\] worker state: \[31:27\] workers busy, \[26\] a worker is held back by the write port, \[25\] one is in wait states, \[24\] one is busy; \[23:16\] descriptor-ring fill, \[15:8\] completion-ring fill, \[7:0\] refused doorbells; each saturates
     Status = 0x020,
@@ -935,7 +890,7 @@ impl Register {
             | Self::LengthLimit
             | Self::EosThreshold
             | Self::RewardThreshold => Access::Config,
-            Self::Error => Access::WriteClears,
+            Self::Error => Access::WriteOneClears,
             _ => Access::ReadOnly,
         }
     }
@@ -945,7 +900,7 @@ impl Register {
         match self {
             Self::Capability | Self::Workers => None,
             Self::Id => Some(0x4C45_4244),
-            Self::Version => Some(0x0001_0000),
+            Self::Version => Some(0x0001_0001),
             Self::State => Some(0x0000_0002),
             Self::CheckpointDefault => Some(0xFFFF_FFFF),
             Self::LengthLimit => Some(0x0010_0000),

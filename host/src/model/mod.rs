@@ -168,7 +168,7 @@ impl Execution<'_> {
         let index = session.sq.head;
         session.sq.head = index.wrapping_add(1);
         if fetch(self.memory, session, index, self.desc).is_err() {
-            self.registers.raise(DeviceFault::DmaRead);
+            self.registers.raise(DeviceFault::DMA_READ);
             *self.desc = HwDesc::default();
             return Some(Outcome { result: index, ..Outcome::rejected(ErrorCode::DmaFault) });
         }
@@ -203,8 +203,10 @@ impl Execution<'_> {
         self.registers.count(Counter::Wait, waited);
         self.registers.count(Counter::WriteBeats, lines(self.desc.delta_offset, before, decode.produced));
 
-        if outcome.is_none() {
-            *self.running = Some(decode);
+        match outcome {
+            None => *self.running = Some(decode),
+            Some(Outcome { error: ErrorCode::DmaFault, .. }) => self.registers.raise(DeviceFault::DMA_WRITE),
+            Some(_) => {}
         }
         outcome
     }
@@ -226,16 +228,12 @@ impl Execution<'_> {
         }
         let address = session.cq.address(index, size_of::<HwCompletion>() as u64);
         if self.memory.bus_write(address, words).is_err() {
-            self.registers.raise(DeviceFault::CompletionWrite);
+            self.registers.raise(DeviceFault::COMPLETION_WRITE);
         }
         self.registers.count(Counter::Completions, 1);
         self.registers.count(Counter::WriteBeats, 1);
         if outcome.status == Status::Error {
             self.registers.count(Counter::Errors, 1);
-            if outcome.error == ErrorCode::DmaFault {
-                // Without effect after DMA_READ: ERROR holds the first.
-                self.registers.raise(DeviceFault::DmaWrite);
-            }
         }
         // R14: an ERROR asks as well.
         if self.desc.flags & DescFlags::INTERRUPT.bits() != 0 || outcome.status == Status::Error {

@@ -42,7 +42,7 @@ fn r10_an_unreadable_slot_is_a_dma_fault_with_its_index() {
     };
     let found: Vec<HwCompletion> = ends.iter().map(|end| end.without_timing()).collect();
     assert_eq!(found, [HwCompletion { result: 7, ..blank }, HwCompletion { result: 8, ..blank }]);
-    assert_eq!(driver.read(Register::Error).unwrap(), DeviceFault::DmaRead as u32);
+    assert_eq!(driver.read(Register::Error).unwrap(), DeviceFault::DMA_READ.bits());
     assert!(State::from_bits_retain(driver.read(Register::State).unwrap()).contains(State::FAULT));
 }
 
@@ -54,7 +54,7 @@ fn r11_a_token_region_outside_the_memory_is_a_dma_fault() {
     assert_eq!((ends[0].status, ends[0].error), (Status::Error as u8, ErrorCode::DmaFault as u8));
     assert_eq!((ends[0].user_data, ends[0].final_seq_len), (8, 6));
     assert_eq!(ends[1].status, Status::Done as u8);
-    assert_eq!(driver.read(Register::Error).unwrap(), DeviceFault::DmaWrite as u32);
+    assert_eq!(driver.read(Register::Error).unwrap(), DeviceFault::DMA_WRITE.bits());
 }
 
 #[test]

@@ -132,8 +132,8 @@ fn codes(spec: &Spec) -> String {
 
 fn registers(spec: &Spec) -> String {
     let mut out = String::from(
-        "Access: *ro* read-only, *rw* read-write, *cfg* writable while `STATE.ACTIVE` is 0, *wc* a write of any value \
-         clears.\n\n",
+        "Access: *ro* read-only, *rw* read-write, *cfg* writable while `STATE.ACTIVE` is 0, *w1c* a write \
+         clears the bits that are 1 in it.\n\n",
     );
     let rows = spec.registers.iter().map(|r| {
         let reset = match r.reset {

@@ -217,7 +217,7 @@ fn registers(o: &mut String, spec: &Spec) {
         ("ReadOnly", "Nobody: a write answers SLVERR."),
         ("ReadWrite", "The host, always."),
         ("Config", "The host, while `STATE.ACTIVE` is 0; else a write answers SLVERR."),
-        ("WriteClears", "A write of any value clears it."),
+        ("WriteOneClears", "A write clears the bits that are 1 in it."),
     ] {
         doc(o, 1, text);
         line(o, 1, format_args!("{variant},"));
@@ -262,7 +262,9 @@ fn registers(o: &mut String, spec: &Spec) {
     doc(o, 1, "Who may write it.");
     line(o, 1, "pub const fn access(self) -> Access {");
     line(o, 2, "match self {");
-    for (access, rust) in [(Access::Rw, "ReadWrite"), (Access::Cfg, "Config"), (Access::Wc, "WriteClears")] {
+    for (access, rust) in
+        [(Access::Rw, "ReadWrite"), (Access::Cfg, "Config"), (Access::W1c, "WriteOneClears")]
+    {
         arm(o, words.iter().filter(|w| w.access == access), &format!("Access::{rust}"));
     }
     line(o, 3, "_ => Access::ReadOnly,");

@@ -237,7 +237,7 @@ pub enum Access {
     /// The host, while the device is inactive.
     Cfg,
     /// A write clears.
-    Wc,
+    W1c,
 }
 
 impl Access {
@@ -247,7 +247,7 @@ impl Access {
             Access::Ro => "ro",
             Access::Rw => "rw",
             Access::Cfg => "cfg",
-            Access::Wc => "wc",
+            Access::W1c => "w1c",
         }
     }
 }
