@@ -2,8 +2,9 @@
 
 use std::ops::RangeInclusive;
 
-use doorbell_host::model::Mutation;
-use doorbell_host::{Device, DeviceError, Driver, ModelPlatform, QueueConfig};
+use doorbell_host::{Device, DeviceError, Driver, QueueConfig};
+use doorbell_verify::ModelPlatform;
+use doorbell_verify::model::Mutation;
 
 use crate::failure::Failure;
 

@@ -6,10 +6,10 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use comfy_table::{CellAlignment, Table, presets};
-use doorbell_host::compare::{Divergence, Outcome};
-use doorbell_host::contract::{HwCompletion, HwDesc};
-use doorbell_host::replay::ReplayPlan;
-use doorbell_host::trace::{Format, Trace};
+use doorbell_contract::{HwCompletion, HwDesc};
+use doorbell_trace::{Format, Trace};
+use doorbell_verify::compare::{Divergence, Outcome};
+use doorbell_verify::replay::ReplayPlan;
 use serde_json::{Map, Value, json};
 
 use crate::devices::Kind;

@@ -7,8 +7,8 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use common::{Run, doorbell};
-use doorbell_host::contract::PREFIX_NONE;
-use doorbell_host::policy::mix;
+use doorbell_contract::PREFIX_NONE;
+use doorbell_engine::hash::mix;
 use doorbell_runtime::rollout::RolloutId;
 use doorbell_runtime::trajectory::log::{Log, LogOptions};
 use doorbell_runtime::trajectory::{Finished, Outcome};

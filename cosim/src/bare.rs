@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
+use doorbell_contract::{HwDesc, Register};
 use doorbell_host::QueueConfig;
-use doorbell_host::contract::{HwDesc, Register};
 
 use crate::bridge::ffi;
 use crate::error::CosimError;

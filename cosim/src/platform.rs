@@ -1,7 +1,7 @@
 //! The verilated device as a platform for the driver.
 
 use cxx::UniquePtr;
-use doorbell_host::contract::Register;
+use doorbell_contract::Register;
 use doorbell_host::memory::SIMULATED_BUS_ADDRESS;
 use doorbell_host::{DeviceError, Platform, SharedMemory};
 

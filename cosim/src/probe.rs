@@ -1,6 +1,6 @@
 //! The wire records as the other languages see them, for the test that Rust, C++ and RTL agree on every bit.
 
-use doorbell_host::contract::{HwCompletion, HwDesc};
+use doorbell_contract::{HwCompletion, HwDesc};
 
 use crate::bridge::ffi;
 

@@ -5,8 +5,8 @@
 
 use doorbell_cosim::cases::{CASES, Case, CaseOptions};
 use doorbell_cosim::{RtlConfig, RtlPlatform, built_workers};
-use doorbell_host::conformance::{self, Bench};
 use doorbell_host::{DeviceError, Platform};
+use doorbell_verify::conformance::{self, Bench};
 use libtest_mimic::{Arguments, Failed, Trial};
 
 fn number(variable: &str, default: u64) -> u64 {

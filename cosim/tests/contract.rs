@@ -1,11 +1,11 @@
 //! Random bytes through Rust, C++ and RTL: every field of every record is the same number in all three.
 
+use doorbell_contract::{HwCompletion, HwDesc};
 use doorbell_cosim::probe;
-use doorbell_host::contract::{HwCompletion, HwDesc};
 use proptest::prelude::*;
 
 /// The other languages' fields are listed by hand: a field that is missing there shows here.
-fn check<T>(record: &T, fields: &[doorbell_host::contract::Field<T>], seen: [(&str, Vec<u64>); 2]) {
+fn check<T>(record: &T, fields: &[doorbell_contract::Field<T>], seen: [(&str, Vec<u64>); 2]) {
     for (language, values) in seen {
         assert_eq!(values.len(), fields.len(), "number of fields in {language}");
         for (field, value) in fields.iter().zip(values) {

@@ -3,8 +3,8 @@
 use std::ops::RangeInclusive;
 use std::thread;
 
+use doorbell_contract::{HwCompletion, HwDesc, Register};
 use doorbell_cosim::{CosimError, Fault, RtlConfig, RtlPlatform, Wave};
-use doorbell_host::contract::{HwCompletion, HwDesc, Register};
 use doorbell_host::{Device, DeviceError, Driver, Platform, QueueConfig};
 use rstest::rstest;
 

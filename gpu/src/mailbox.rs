@@ -3,7 +3,7 @@
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 
-use doorbell_host::contract::Counter;
+use doorbell_contract::Counter;
 use doorbell_host::memory::PAGE;
 use doorbell_host::registers::Session;
 use doorbell_host::{DeviceError, SharedMemory};

@@ -12,9 +12,9 @@ use cudarc::driver::sys::CUstreamCaptureMode;
 use cudarc::driver::{
     CudaContext, CudaFunction, CudaStream, DriverError, LaunchConfig, PushKernelArg, result, sys,
 };
-use doorbell_host::contract::{HwCompletion, HwDesc, Status};
+use doorbell_contract::{HwCompletion, HwDesc, Status};
+use doorbell_engine::hash::mix;
 use doorbell_host::memory::PAGE;
-use doorbell_host::policy::mix;
 use doorbell_host::queue::{CompletionQueue, Depth, SubmissionQueue};
 use doorbell_host::{Device, DeviceError, Driver, QueueConfig, SharedMemory};
 

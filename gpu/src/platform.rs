@@ -6,7 +6,7 @@ use std::mem::offset_of;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use doorbell_host::contract::{Access, Capability, Counter, DeviceFault, HwCompletion, Register, State};
+use doorbell_contract::{Access, Capability, Counter, DeviceFault, HwCompletion, Register, State};
 use doorbell_host::memory::PAGE;
 use doorbell_host::queue::{COMPLETION_WORDS, between};
 use doorbell_host::registers::{Registers, Session};

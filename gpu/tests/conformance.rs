@@ -5,8 +5,8 @@
 use std::time::Duration;
 
 use doorbell_gpu::{GpuOptions, GpuPlatform};
-use doorbell_host::conformance::{Bench, CASES, Case};
 use doorbell_host::{DeviceError, Platform};
+use doorbell_verify::conformance::{Bench, CASES, Case};
 use libtest_mimic::{Arguments, Failed, Trial};
 
 /// More than any case maps.

@@ -5,8 +5,8 @@
 use std::sync::Arc;
 
 use doorbell_gpu::{Emulation, EmulationOptions, Engine, Fault, GpuPlatform};
-use doorbell_host::conformance::{Bench, CASES, Case, Failure};
 use doorbell_host::{DeviceError, Platform};
+use doorbell_verify::conformance::{Bench, CASES, Case, Failure};
 use libtest_mimic::{Arguments, Failed, Trial};
 
 /// How often each case runs under stress on so many queue pairs, of which it uses the last.

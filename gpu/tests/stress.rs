@@ -6,9 +6,9 @@
 use std::thread;
 use std::time::Duration;
 
+use doorbell_contract::{ErrorCode, HwCompletion, HwDesc, Status};
+use doorbell_engine::hash::{Stream, digest, mix};
 use doorbell_gpu::{GpuOptions, GpuPlatform};
-use doorbell_host::contract::{ErrorCode, HwCompletion, HwDesc, Status};
-use doorbell_host::policy::{Stream, digest, mix};
 use doorbell_host::{Device, DeviceError, Driver, QueueConfig};
 use libtest_mimic::{Arguments, Failed, Trial};
 

@@ -1,9 +1,9 @@
 //! Configuration of a queue pair and where its parts lie in shared memory.
 
-use crate::contract::{CHECKPOINT_NEVER, LENGTH_LIMIT_MAX, Register};
 use crate::error::DeviceError;
 use crate::memory::PAGE;
 use crate::queue::Depth;
+use doorbell_contract::{CHECKPOINT_NEVER, LENGTH_LIMIT_MAX, Register};
 
 /// How a [`Driver`](crate::driver::Driver) sets up its queue pair and device.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -1,8 +1,8 @@
 //! What a user of a device sees: submit descriptors, poll completions.
 
-use crate::contract::{Counter, HwCompletion, HwDesc};
 use crate::error::DeviceError;
 use crate::memory::SharedMemory;
+use doorbell_contract::{Counter, HwCompletion, HwDesc};
 
 /// A device with one queue pair, whatever executes behind it.
 ///

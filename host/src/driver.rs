@@ -3,14 +3,14 @@
 use bitflags::Flags;
 
 use crate::config::{Checked, Layout, QueueConfig};
-use crate::contract::{
-    CONTRACT_VERSION, Control, Counter, DEVICE_ID, DeviceFault, HwCompletion, HwDesc, Register, State,
-};
 use crate::device::{Counters, Device, TokenRegion};
 use crate::error::{DeviceError, Timeout};
 use crate::memory::SharedMemory;
 use crate::platform::Platform;
 use crate::queue::{CompletionQueue, SubmissionQueue};
+use doorbell_contract::{
+    CONTRACT_VERSION, Control, Counter, DEVICE_ID, DeviceFault, HwCompletion, HwDesc, Register, State,
+};
 
 /// A device with its queue pair.
 pub struct Driver<P: Platform> {

@@ -1,6 +1,6 @@
 //! What can go wrong between a host and a device: each error says what, where, and what to do next.
 
-use crate::contract::Register;
+use doorbell_contract::Register;
 
 /// Any failure of a driver, a platform or a device as a whole.
 ///

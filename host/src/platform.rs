@@ -1,8 +1,8 @@
 //! What differs between devices: how memory is shared, how a register is reached, how the device is given time.
 
-use crate::contract::Register;
 use crate::error::DeviceError;
 use crate::memory::SharedMemory;
+use doorbell_contract::Register;
 
 /// The narrow seam beneath [`Driver`](crate::driver::Driver): all that a kind of device has to bring.
 pub trait Platform: Send {

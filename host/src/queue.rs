@@ -7,9 +7,9 @@ use std::hash::{BuildHasher, Hasher, RandomState};
 
 use bytemuck::{Zeroable, cast, cast_mut};
 
-use crate::contract::{HwCompletion, HwDesc, RING_MAX_LOG2};
 use crate::error::DeviceError;
 use crate::memory::{SharedMemory, Slots};
+use doorbell_contract::{HwCompletion, HwDesc, RING_MAX_LOG2};
 
 /// 64-bit words of a descriptor.
 pub const DESC_WORDS: usize = size_of::<HwDesc>() / 8;

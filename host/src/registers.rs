@@ -1,11 +1,11 @@
 //! The register page of a device in software: who may write what when, and what the writes do (docs/contract.md,
 //! "Registers"). The model and the GPU, whose registers are its host's, share it.
 
-use crate::contract::{
+use crate::queue::{Depth, between};
+use doorbell_contract::{
     Access, CONTRACT_VERSION, Capability, Control, Counter, DEVICE_ID, DeviceFault, Irq, LENGTH_LIMIT_MAX,
     Register, State,
 };
-use crate::queue::{Depth, between};
 
 /// The device answers SLVERR and changes nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -2,8 +2,7 @@
 
 use std::sync::Arc;
 
-use doorbell_host::trace::Generator;
-use doorbell_host::{Device, Driver, ModelPlatform, QueueConfig, Sharded};
+use doorbell_host::{Device, Driver, QueueConfig, Sharded};
 use doorbell_runtime::events::{Clock, Collector};
 use doorbell_runtime::guard::{CountingAllocator, thread_counts};
 use doorbell_runtime::kv::{PrefixConfig, Prefixes};
@@ -11,6 +10,8 @@ use doorbell_runtime::metrics::Metrics;
 use doorbell_runtime::pipeline::{Discard, Feed, Inline, Options, Parts, Pipeline};
 use doorbell_runtime::policy::PolicyKind;
 use doorbell_runtime::reward::DigestJudge;
+use doorbell_trace::Generator;
+use doorbell_verify::ModelPlatform;
 
 #[global_allocator]
 static ALLOCATOR: CountingAllocator = CountingAllocator::new();

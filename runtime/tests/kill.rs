@@ -10,8 +10,8 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use doorbell_host::contract::PREFIX_NONE;
-use doorbell_host::policy::mix;
+use doorbell_contract::PREFIX_NONE;
+use doorbell_engine::hash::mix;
 use doorbell_host::{SharedMemory, TokenRegion};
 use doorbell_runtime::rollout::RolloutId;
 use doorbell_runtime::trajectory::log::{Log, LogOptions, Piece, Reader, Sync};

@@ -7,9 +7,9 @@ use std::process::ExitCode;
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
-use doorbell_host::compare::{Outcome, compare};
-use doorbell_host::replay::{Progress, ReplayOptions, ReplayPlan};
 use doorbell_host::{Device, QueueConfig};
+use doorbell_verify::compare::{Outcome, compare};
+use doorbell_verify::replay::{Progress, ReplayOptions, ReplayPlan};
 use indicatif::{MultiProgress, ProgressBar, ProgressDrawTarget, ProgressStyle};
 
 use super::trace;

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use doorbell_host::trace::{Format, Generator, PREFIX_BLOCK_TOKENS, Trace};
+use doorbell_trace::{Format, Generator, PREFIX_BLOCK_TOKENS, Trace};
 use serde_json::json;
 
 use crate::failure::Failure;
@@ -120,7 +120,7 @@ fn info(file: Option<&Path>, json: bool) -> Result<(), Failure> {
         let value = json!({ "format": format, "source": trace.source, "summary": summary });
         return output::print(&format!("{value:#}\n"));
     }
-    let lengths = |name, of: &doorbell_host::trace::Lengths| {
+    let lengths = |name, of: &doorbell_trace::Lengths| {
         format!("{name:<10}{} tokens; p50 {}, p99 {}, longest {}\n", of.total, of.p50, of.p99, of.max)
     };
     let shared = match summary.prefix_blocks {

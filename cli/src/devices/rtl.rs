@@ -5,11 +5,11 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use doorbell_contract::{HwCompletion, Register};
 use doorbell_cosim::{CosimError, Fault, RtlConfig, RtlPlatform, SLICE, Wave, built_workers};
-use doorbell_host::compare::Outcome;
-use doorbell_host::contract::{HwCompletion, Register};
-use doorbell_host::replay::{Progress, ReplayFailure, ReplayPlan, replay};
 use doorbell_host::{DeviceError, Driver, Platform, QueueConfig, SharedMemory};
+use doorbell_verify::compare::Outcome;
+use doorbell_verify::replay::{Progress, ReplayFailure, ReplayPlan, replay};
 
 use super::{Memory, Settings};
 use crate::failure::Failure;

@@ -1,9 +1,9 @@
 //! Decoding, registers, errors.
 
-use doorbell_host::contract::{
+use doorbell_contract::{
     Counter, DEVICE_ID, DescFlags, ErrorCode, HwDesc, PREFIX_NONE, Register, State, Status,
 };
-use doorbell_host::policy::{self, Stream};
+use doorbell_engine::hash::{self, Stream};
 use doorbell_host::{Device, QueueConfig};
 
 use super::support::{agree, drain, equal, holds, laid_out, refused, settle, tokens};
@@ -27,7 +27,7 @@ fn basic_decode(rtl: &mut Rtl) -> Result<(), CaseError> {
     // Not only the model: the policy itself.
     let first: Vec<u32> = (0..5).map(|position| Stream::new(7, 0).at(position).token()).collect();
     equal("tokens of descriptor 0", tokens(rtl, &descs[0], 5)?, first.clone())?;
-    equal("digest of descriptor 0", completions[0].result, policy::digest(&first))?;
+    equal("digest of descriptor 0", completions[0].result, hash::digest(&first))?;
 
     settle(rtl)?;
     let total: u32 = lengths.iter().sum();

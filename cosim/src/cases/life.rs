@@ -1,6 +1,6 @@
 //! Disable, reset, and a clean start afterwards (R12).
 
-use doorbell_host::contract::{Counter, HwDesc, Register, State};
+use doorbell_contract::{Counter, HwDesc, Register, State};
 use doorbell_host::{Device, QueueConfig};
 
 use super::support::{agree, equal, holds, laid_out};

@@ -1,6 +1,6 @@
 //! Memories that are slow, out of order, or wrong.
 
-use doorbell_host::contract::{DescFlags, DeviceFault, ErrorCode, HwDesc, Register, Status};
+use doorbell_contract::{DescFlags, DeviceFault, ErrorCode, HwDesc, Register, Status};
 use doorbell_host::{Device, QueueConfig};
 
 use super::support::{agree, drain, equal, laid_out, statuses};

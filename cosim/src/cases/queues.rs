@@ -1,6 +1,6 @@
 //! The rings, the doorbells, the interrupt, and what passes between descriptors.
 
-use doorbell_host::contract::{Counter, DescFlags, HwDesc, Irq, Register};
+use doorbell_contract::{Counter, DescFlags, HwDesc, Irq, Register};
 use doorbell_host::{Device, QueueConfig};
 
 use super::support::{agree, compare, drain, equal, holds, in_order, laid_out, model, refused, run};

@@ -1,9 +1,7 @@
 //! What a rollout goes through: rewards, end of sequence, STOP, order, fences, prefixes.
 
-use doorbell_host::contract::{
-    CompletionFlags, Counter, DescFlags, HwCompletion, HwDesc, PREFIX_NONE, Status,
-};
-use doorbell_host::policy::{self, Stream};
+use doorbell_contract::{CompletionFlags, Counter, DescFlags, HwCompletion, HwDesc, PREFIX_NONE, Status};
+use doorbell_engine::hash::{self, Stream};
 use doorbell_host::{Device, QueueConfig};
 
 use super::support::{agree, compare, drain, equal, holds, in_order, laid_out, model, run, statuses, tokens};
@@ -65,7 +63,7 @@ const SCORED: u32 = 16;
 fn score_of(rollout_id: u32) -> u32 {
     let stream = Stream::new(0, rollout_id);
     let tokens: Vec<u32> = (0..SCORED).map(|position| stream.at(position).token()).collect();
-    policy::score(policy::digest(&tokens))
+    hash::score(hash::digest(&tokens))
 }
 
 pub const RESIDENT_REWARD: Case = Case {
@@ -147,7 +145,7 @@ fn stop(rtl: &mut Rtl) -> Result<(), CaseError> {
     holds("length of the stopped DECODE", length < LONG, format!("below {LONG}"), length)?;
     let stream = Stream::new(0, 1);
     let prefix: Vec<u32> = (0..length).map(|position| stream.at(position).token()).collect();
-    equal("digest of the stopped DECODE", found[0].result, policy::digest(&prefix))?;
+    equal("digest of the stopped DECODE", found[0].result, hash::digest(&prefix))?;
     equal("tokens of the stopped DECODE", tokens(rtl, &descs[0], length as usize)?, prefix)?;
     for stop in [found[1], found[3]] {
         equal("result and final_seq_len of a STOP", (stop.result, stop.final_seq_len), (0, 0))?;

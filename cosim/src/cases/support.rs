@@ -2,8 +2,9 @@
 
 use std::fmt::Debug;
 
-use doorbell_host::contract::{HwCompletion, HwDesc, Opcode, Register, State, Status};
-use doorbell_host::{Device, DeviceError, Driver, ModelPlatform, QueueConfig};
+use doorbell_contract::{HwCompletion, HwDesc, Opcode, Register, State, Status};
+use doorbell_host::{Device, DeviceError, Driver, QueueConfig};
+use doorbell_verify::ModelPlatform;
 
 use super::{CaseError, Rtl};
 

@@ -1,11 +1,11 @@
 //! A descriptor in the hands of a fetch thread: `kernels/descriptor.cuh`, and the classification of
 //! `kernels/front_end.cuh`.
 
-use doorbell_host::contract::{
+use doorbell_contract::{
     CHECKPOINT_NEVER, CompletionFlags, DESC_FLAGS_MASK, DIGEST_INIT, DescFlags, ErrorCode, HwCompletion,
     HwDesc, Opcode, PREFIX_NONE, Status,
 };
-use doorbell_host::policy::{self, Stream};
+use doorbell_engine::hash::{self, Stream};
 
 use super::state::BRIEF;
 use crate::mailbox::SessionRegisters;
@@ -175,7 +175,7 @@ impl Order {
         let status = loop {
             let draw = stream.at(desc.seq_len + added);
             self.tokens[added as usize] = draw.token();
-            digest = policy::fold(digest, draw.token());
+            digest = hash::fold(digest, draw.token());
             added += 1;
             let eos = draw.is_eos(config.eos_threshold);
             flags.set(CompletionFlags::EOS, flags.contains(CompletionFlags::EOS) || eos);
@@ -187,7 +187,7 @@ impl Order {
                 if !has(desc, DescFlags::RESIDENT) {
                     break Status::RewardNeeded;
                 }
-                if policy::score(digest) < config.reward_threshold {
+                if hash::score(digest) < config.reward_threshold {
                     flags |= CompletionFlags::REJECTED;
                     break Status::Done;
                 }

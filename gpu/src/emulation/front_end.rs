@@ -8,8 +8,8 @@ use std::sync::atomic::fence;
 use std::time::{Duration, Instant};
 
 use bytemuck::cast;
+use doorbell_contract::{Counter, DescFlags, HwCompletion, HwDesc, Opcode, Status};
 use doorbell_host::SharedMemory;
-use doorbell_host::contract::{Counter, DescFlags, HwCompletion, HwDesc, Opcode, Status};
 use doorbell_host::queue::{COMPLETION_WORDS, DESC_WORDS, Depth};
 
 use super::descriptor::{Kind, Order, has, lines_of, period};

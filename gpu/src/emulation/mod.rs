@@ -182,7 +182,7 @@ impl Drop for Emulation {
 
 #[cfg(test)]
 mod tests {
-    use doorbell_host::contract::{Counter, HwDesc};
+    use doorbell_contract::{Counter, HwDesc};
     use doorbell_host::device::Device;
     use doorbell_host::{Driver, QueueConfig};
     use rstest::rstest;

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicU32, Ordering, fence};
 
-use doorbell_host::policy;
+use doorbell_engine::hash;
 
 use super::state::PLACES;
 
@@ -20,7 +20,7 @@ pub(super) struct RunningTable {
 }
 
 fn locate(id: u32) -> (usize, u32) {
-    let mixed = policy::mix(id);
+    let mixed = hash::mix(id);
     ((mixed % SETS) as usize, mixed >> SET_BITS)
 }
 

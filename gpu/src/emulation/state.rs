@@ -3,8 +3,8 @@
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 
+use doorbell_contract::Counter;
 use doorbell_host::SharedMemory;
-use doorbell_host::contract::Counter;
 use doorbell_host::queue::COMPLETION_WORDS;
 
 use super::EmulationOptions;

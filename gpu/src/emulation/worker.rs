@@ -5,10 +5,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use bytemuck::cast;
-use doorbell_host::contract::{
-    CompletionFlags, DIGEST_INIT, DescFlags, ErrorCode, HwCompletion, HwDesc, Status,
-};
-use doorbell_host::policy::{self, Stream};
+use doorbell_contract::{CompletionFlags, DIGEST_INIT, DescFlags, ErrorCode, HwCompletion, HwDesc, Status};
+use doorbell_engine::hash::{self, Stream};
 
 use super::descriptor::{Outcome, lines_of};
 use super::pace::Pace;
@@ -68,7 +66,7 @@ fn run(shared: &Shared, queue: usize, place_index: u32, worker_id: u16, pace: &m
         for _ in 0..count {
             let draw = stream.at(desc.seq_len + produced);
             shared.write_token(queue, tokens + 4 * u64::from(produced), draw.token());
-            digest = policy::fold(digest, draw.token());
+            digest = hash::fold(digest, draw.token());
             produced += 1;
             if draw.is_eos(eos_threshold) {
                 completion_flags |= CompletionFlags::EOS;
@@ -88,7 +86,7 @@ fn run(shared: &Shared, queue: usize, place_index: u32, worker_id: u16, pace: &m
         } else if produced == checkpoint {
             if !flags.contains(DescFlags::RESIDENT) {
                 break Some(Status::RewardNeeded);
-            } else if policy::score(digest) < place.reward_threshold.load(Relaxed) {
+            } else if hash::score(digest) < place.reward_threshold.load(Relaxed) {
                 completion_flags |= CompletionFlags::REJECTED;
                 break Some(Status::Done);
             }

@@ -1,16 +1,13 @@
 //! Several devices as one, such as the queue pairs of one or several GPUs.
 
 mod regions;
-#[cfg(test)]
-mod tests;
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 
-use crate::contract::{HwCompletion, HwDesc, Opcode, PREFIX_NONE};
 use crate::device::{Counters, Device, TokenRegion};
 use crate::error::DeviceError;
-use crate::policy::mix;
+use doorbell_contract::{GOLDEN, HwCompletion, HwDesc, Opcode, PREFIX_NONE};
 use regions::Regions;
 
 /// Several devices, the *shards*, as one [`Device`]: rollouts are spread over them by prefix.
@@ -76,13 +73,28 @@ impl Sharded {
         })
     }
 
-    /// Where `desc` goes.
-    fn shard_of(&self, desc: &HwDesc) -> usize {
+    /// One shard, to look at it or to give it time. What is submitted or taken there behind this device's back is
+    /// lost to it.
+    ///
+    /// # Panics
+    /// If there is no such shard.
+    pub fn shard_mut(&mut self, shard: usize) -> &mut dyn Device {
+        &mut *self.shards[shard]
+    }
+
+    /// Rollouts that have a descriptor in flight.
+    pub fn rollouts_in_flight(&self) -> usize {
+        self.rollouts.len()
+    }
+
+    /// The shard to which `desc` would go if it were submitted now.
+    pub fn shard_of(&self, desc: &HwDesc) -> usize {
         if let Some(rollout) = self.rollouts.get(&desc.rollout_id) {
             return rollout.shard;
         }
         let key = if desc.prefix_id == PREFIX_NONE { desc.rollout_id } else { desc.prefix_id };
-        mix(key) as usize % self.shards.len()
+        // Fibonacci hashing: ids that are close, or equally far apart, still spread over few shards.
+        (key.wrapping_mul(GOLDEN) >> 16) as usize % self.shards.len()
     }
 
     /// Notes that `desc` goes to `shard`.

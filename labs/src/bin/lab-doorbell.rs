@@ -8,7 +8,7 @@ use std::time::Instant;
 
 use bytemuck::{cast, cast_mut};
 use clap::Parser;
-use doorbell_host::contract::{HwCompletion, HwDesc, Status};
+use doorbell_contract::{HwCompletion, HwDesc, Status};
 use doorbell_host::memory::Slots;
 use doorbell_host::queue::{COMPLETION_WORDS, CompletionQueue, DESC_WORDS, Depth, SubmissionQueue};
 use doorbell_host::{DeviceError, SharedMemory};

@@ -12,7 +12,7 @@ use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-use doorbell_host::trace::PREFIX_BLOCK_TOKENS;
+use doorbell_trace::PREFIX_BLOCK_TOKENS;
 
 use super::arena::{Arena, ArenaConfig, ArenaCounts};
 use super::branch::{Branches, MEMBERS_MAX, Share, Slot, Tables};
@@ -96,7 +96,7 @@ impl Default for PrefixConfig {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Group<'a> {
     /// Ids of the prompt's pieces of [`PREFIX_BLOCK_TOKENS`] tokens, as in
-    /// [`Request::prefix`](doorbell_host::trace::Request::prefix); may be fewer than the prompt has, or none.
+    /// [`Request::prefix`](doorbell_trace::Request::prefix); may be fewer than the prompt has, or none.
     pub prefix: &'a [u32],
     /// Tokens of the prompt.
     pub prompt_tokens: u32,

@@ -2,7 +2,7 @@
 
 use std::collections::{HashMap, VecDeque};
 
-use doorbell_host::trace::{PREFIX_BLOCK_TOKENS, Trace};
+use doorbell_trace::{PREFIX_BLOCK_TOKENS, Trace};
 
 use super::error::KvError;
 use super::pages::{PageOptions, PageSize};
@@ -74,9 +74,8 @@ pub fn arithmetic(trace: &Trace, mode: Mode, members: u32, block_tokens: u32) ->
 /// The system has not the memory for the blocks of the trace.
 pub fn count(trace: &Trace, mode: Mode, members: u32, block_tokens: u32) -> Result<PrefixCounts, KvError> {
     const AT_ONCE: usize = 4;
-    let longest = |of: fn(&doorbell_host::trace::Request) -> u32| {
-        trace.requests.iter().map(of).max().unwrap_or(0).max(1)
-    };
+    let longest =
+        |of: fn(&doorbell_trace::Request) -> u32| trace.requests.iter().map(of).max().unwrap_or(0).max(1);
     let (prompt_tokens, answer_tokens) =
         (longest(|request| request.prompt_tokens), longest(|request| request.output_tokens));
     let (sharing, answer_start, prefixes, group) = match mode {

@@ -1,6 +1,6 @@
 //! The radix tree of prompt pieces that requests share, and which of them are cold.
 //!
-//! A node is one piece of [`PREFIX_BLOCK_TOKENS`](doorbell_host::trace::PREFIX_BLOCK_TOKENS) tokens, or the shorter last
+//! A node is one piece of [`PREFIX_BLOCK_TOKENS`](doorbell_trace::PREFIX_BLOCK_TOKENS) tokens, or the shorter last
 //! one of a prompt, and is found by its parent, its id and its length. Its users are the prefixes that end in it and
 //! those of its children that have users. One without users is *cold*: it stays findable until its blocks are wanted.
 //!

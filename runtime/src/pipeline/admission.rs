@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use doorbell_host::trace::Request;
+use doorbell_trace::Request;
 
 use super::rollout::{Group, Prefill};
 use super::{Pipeline, RuntimeError};

@@ -1,7 +1,7 @@
 //! What ends a run early.
 
+use doorbell_contract::HwCompletion;
 use doorbell_host::DeviceError;
-use doorbell_host::contract::HwCompletion;
 
 use crate::kv::KvError;
 use crate::reward::JudgeFailure;

@@ -22,8 +22,8 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Instant;
 
+use doorbell_contract::{HwCompletion, HwDesc};
 use doorbell_host::Device;
-use doorbell_host::contract::{HwCompletion, HwDesc};
 
 pub use admission::{Feed, Held};
 pub use error::RuntimeError;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use doorbell_host::contract::VOCAB_BITS;
+use doorbell_contract::VOCAB_BITS;
 
 use super::RuntimeError;
 use crate::rollout::State;

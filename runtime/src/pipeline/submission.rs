@@ -1,6 +1,6 @@
 //! Descriptors: from waiting rollouts to the device.
 
-use doorbell_host::contract::{CHECKPOINT_NEVER, DescFlags, HwDesc};
+use doorbell_contract::{CHECKPOINT_NEVER, DescFlags, HwDesc};
 
 use super::options::{Options, Scoring};
 use super::rollout::{Group, Life, Prefill};

@@ -1,6 +1,6 @@
 //! Reward model 0 of the contract.
 
-use doorbell_host::policy;
+use doorbell_engine::hash;
 
 use super::{Answer, Judge, Verdict};
 
@@ -17,7 +17,7 @@ pub struct DigestJudge {
 
 impl Judge for DigestJudge {
     fn score(&mut self, answer: &Answer<'_>) -> Verdict {
-        let score = policy::score(policy::digest(answer.tokens));
+        let score = hash::score(hash::digest(answer.tokens));
         Verdict { score, proceed: score >= self.threshold }
     }
 }

@@ -296,7 +296,7 @@ mod tests {
     use arrow_array::Array;
     use arrow_array::cast::AsArray;
     use arrow_array::types::{Float64Type, UInt32Type, UInt64Type};
-    use doorbell_host::contract::PREFIX_NONE;
+    use doorbell_contract::PREFIX_NONE;
     use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
     use tempfile::tempdir;
 

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use doorbell_host::contract::PREFIX_NONE;
+use doorbell_contract::PREFIX_NONE;
 
 use crate::rollout::RolloutId;
 

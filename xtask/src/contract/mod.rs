@@ -58,7 +58,7 @@ fn files(root: &Path) -> Result<Vec<(&'static str, String)>> {
     let spec = Spec::load(&root.join(SOURCE))?;
     let page = fs::read_to_string(root.join(PAGE)).with_context(|| format!("cannot read {PAGE}"))?;
     let mut files = vec![
-        ("host/src/contract/generated.rs", rust::generate(&spec)),
+        ("contract/src/generated.rs", rust::generate(&spec)),
         ("rtl/desc_pkg.sv", sv::generate(&spec)),
         ("contract/doorbell_contract.h", c::generate(&spec)),
         (PAGE, docs::generate(&spec, &page).with_context(|| format!("cannot renew {PAGE}"))?),

@@ -1,4 +1,4 @@
-//! `host/src/contract/generated.rs`.
+//! `contract/src/generated.rs`.
 
 use std::fmt::{Display, Write};
 

@@ -127,7 +127,7 @@ fn the_repository_has_not_drifted() {
 }
 
 #[rstest]
-#[case("host/src/contract/generated.rs", "pub seq_len: u32", "pub seq_len: u64")]
+#[case("contract/src/generated.rs", "pub seq_len: u32", "pub seq_len: u64")]
 #[case("rtl/desc_pkg.sv", "DOORBELL = 12'h010", "DOORBELL = 12'h014")]
 #[case("contract/doorbell_contract.h", "DOORBELL_OP_STOP = 0xFF", "DOORBELL_OP_STOP = 0xFE")]
 #[case(PAGE, "| 0x010 | DOORBELL |", "| 0x014 | DOORBELL |")]
@@ -155,7 +155,7 @@ fn check_finds_a_changed_contract() {
     let dir = workspace();
     fs::write(dir.path().join(SOURCE), edited("name = \"KV_SIZE_HI\"", "name = \"KV_SIZE_TOP\"")).unwrap();
     let error = run(dir.path(), true).unwrap_err().to_string();
-    for path in ["host/src/contract/generated.rs", "rtl/desc_pkg.sv", "contract/doorbell_contract.h", PAGE] {
+    for path in ["contract/src/generated.rs", "rtl/desc_pkg.sv", "contract/doorbell_contract.h", PAGE] {
         assert!(error.contains(path), "{path} in: {error}");
     }
 }

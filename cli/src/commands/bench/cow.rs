@@ -5,13 +5,13 @@ use std::hint::black_box;
 use std::sync::{Arc, Mutex};
 
 use crossbeam_queue::ArrayQueue;
-use doorbell_host::trace::{Request, Trace};
 use doorbell_runtime::kv::layout::{BLOCK_BYTES, TOKENS};
 use doorbell_runtime::kv::savings::{Mode, arithmetic, count};
 use doorbell_runtime::kv::{
     AnswerStart, Arena, ArenaConfig, ArenaHandle, Group, KvError, PageOptions, PrefixConfig, Prefixes,
     Sharing,
 };
+use doorbell_trace::{Request, Trace};
 use serde_json::json;
 
 use super::{Elapsed, Section, median, percent, table, timed};

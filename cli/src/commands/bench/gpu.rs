@@ -2,12 +2,12 @@
 
 use std::time::Duration;
 
+use doorbell_contract::HwDesc;
 use doorbell_gpu::measure::{
     Copies, Load, Probes, Think, Times, counting_launches, eventfd_round_trips, looks_per_second,
     queue_config, round_trips, throughput,
 };
 use doorbell_gpu::{GpuOptions, GpuPlatform};
-use doorbell_host::contract::HwDesc;
 use doorbell_host::{DeviceError, Driver};
 use serde_json::json;
 

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use doorbell_host::contract::HwDesc;
+use doorbell_contract::HwDesc;
 use doorbell_runtime::ring::spsc;
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::fd::OwnedFd;

@@ -2,16 +2,17 @@
 
 use std::sync::Arc;
 
-use doorbell_host::contract::{CHECKPOINT_NEVER, HwDesc};
-use doorbell_host::throughput::measure;
-use doorbell_host::trace::Request;
-use doorbell_host::{Device, Driver, ModelPlatform, QueueConfig};
+use doorbell_contract::{CHECKPOINT_NEVER, HwDesc};
+use doorbell_host::{Device, Driver, QueueConfig};
 use doorbell_runtime::events::{Clock, Collector};
 use doorbell_runtime::kv::{PrefixConfig, Prefixes};
 use doorbell_runtime::metrics::{CollectorThread, Metrics};
 use doorbell_runtime::pipeline::{Discard, Feed, Inline, Options, Parts, Pipeline, RewardStage};
 use doorbell_runtime::policy::PolicyKind;
 use doorbell_runtime::reward::{Answer, Judge, Pool, PoolOptions, Verdict};
+use doorbell_trace::Request;
+use doorbell_verify::ModelPlatform;
+use doorbell_verify::throughput::measure;
 use serde_json::json;
 
 use super::{Rates, Section, median, table, timed};

@@ -2,9 +2,10 @@
 
 use std::hint::black_box;
 
-use doorbell_host::contract::{HwCompletion, HwDesc, Opcode};
-use doorbell_host::throughput::measure;
-use doorbell_host::{DeviceError, Driver, ModelPlatform, QueueConfig};
+use doorbell_contract::{HwCompletion, HwDesc, Opcode};
+use doorbell_host::{DeviceError, Driver, QueueConfig};
+use doorbell_verify::ModelPlatform;
+use doorbell_verify::throughput::measure;
 use serde_json::json;
 
 use super::{Rates, Section, median, table, timed};

@@ -7,7 +7,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use crossbeam_queue::ArrayQueue;
-use doorbell_host::contract::HwDesc;
+use doorbell_contract::HwDesc;
 use doorbell_runtime::ring::{mpsc, spsc};
 use rtrb::RingBuffer;
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};

@@ -3,11 +3,11 @@
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
+use doorbell_contract::{Counter, HwCompletion, HwDesc, Status};
 use doorbell_cosim::{CosimError, RtlConfig, RtlPlatform, built_workers};
-use doorbell_host::contract::{Counter, HwCompletion, HwDesc, Status};
-use doorbell_host::replay::{ReplayOptions, ReplayPlan};
-use doorbell_host::trace::{Request, Trace};
 use doorbell_host::{Counters, Device, DeviceError, Driver, QueueConfig, SharedMemory};
+use doorbell_trace::{Request, Trace};
+use doorbell_verify::replay::{ReplayOptions, ReplayPlan};
 use serde_json::json;
 
 use super::{Elapsed, Section, percent, table, timed, verdict};
@@ -357,7 +357,7 @@ pub fn trace(trace: &Trace) -> Result<Section, Failure> {
 
 #[cfg(test)]
 mod tests {
-    use doorbell_host::trace::Generator;
+    use doorbell_trace::Generator;
     use rstest::rstest;
 
     use super::*;

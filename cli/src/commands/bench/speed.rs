@@ -1,8 +1,8 @@
 //! How fast the simulation is, beside the bare C++ loop over the same verilated model.
 
 use doorbell_cosim::bare_loop;
-use doorbell_host::trace::{Request, Trace};
 use doorbell_host::{DeviceError, QueueConfig};
+use doorbell_trace::{Request, Trace};
 use serde_json::json;
 
 use super::rtl::{Run, Workload, cosimulate, runnable};

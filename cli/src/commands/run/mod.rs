@@ -10,12 +10,12 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use doorbell_host::trace::Trace;
 use doorbell_runtime::guard::Facts;
 use doorbell_runtime::metrics::{Metrics, Server};
 use doorbell_runtime::pipeline::{Feed, Pipeline, RuntimeError};
 use doorbell_runtime::policy::PolicyKind;
 use doorbell_runtime::reward::Loads;
+use doorbell_trace::Trace;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
 use super::trace;
@@ -225,7 +225,7 @@ pub fn run(args: Args) -> Result<ExitCode, Failure> {
 }
 
 /// The hot thread. With `warm_up`, it is watched once that many rollouts have ended.
-fn hot(mut pipeline: Pipeline, requests: &[doorbell_host::trace::Request], warm_up: Option<u64>) -> Ran {
+fn hot(mut pipeline: Pipeline, requests: &[doorbell_trace::Request], warm_up: Option<u64>) -> Ran {
     let mut feed = Feed::new(requests);
     let start = Instant::now();
     let (result, facts) = match warm_up {

@@ -4,15 +4,15 @@ use std::fmt::Write;
 use std::time::Duration;
 
 use comfy_table::Table;
+use doorbell_contract::{Counter, ErrorCode, HwCompletion};
 use doorbell_host::Counters as DeviceCounters;
-use doorbell_host::contract::{Counter, ErrorCode, HwCompletion};
-use doorbell_host::trace::{Format, Trace};
 use doorbell_runtime::events::STAGES;
 use doorbell_runtime::guard::Facts;
 use doorbell_runtime::kv::{PageReport, PrefixCounts};
 use doorbell_runtime::metrics::{CounterValues, ThreadTime};
 use doorbell_runtime::reward::Load;
 use doorbell_runtime::trajectory::Stored;
+use doorbell_trace::{Format, Trace};
 use serde_json::json;
 
 use super::Args;

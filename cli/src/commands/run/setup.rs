@@ -7,7 +7,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use doorbell_host::QueueConfig;
-use doorbell_host::trace::{PREFIX_BLOCK_TOKENS, Request, Trace};
 use doorbell_runtime::events::{Clock, Collector, Perfetto};
 use doorbell_runtime::kv::{PageReport, PrefixConfig, Prefixes, Sharing};
 use doorbell_runtime::metrics::{CollectorThread, Metrics};
@@ -17,6 +16,7 @@ use doorbell_runtime::pipeline::{
 use doorbell_runtime::reward::{DigestJudge, Judge, Loads, Pool, PoolOptions, RuleJudge, Rules, SlowJudge};
 use doorbell_runtime::trajectory::log::{Log, LogOptions, Sync};
 use doorbell_runtime::trajectory::{WriterHandle, WriterOptions};
+use doorbell_trace::{PREFIX_BLOCK_TOKENS, Request, Trace};
 
 use super::Args;
 use crate::devices::{Gpus, Kind, Memory, Settings};

@@ -5,7 +5,7 @@ use super::super::branch::Branch;
 use super::super::pages::PageSize;
 use super::super::savings::{Mode, arithmetic, count};
 use super::*;
-use doorbell_host::trace::{Generator, Trace};
+use doorbell_trace::{Generator, Trace};
 use proptest::prelude::*;
 use rstest::rstest;
 

@@ -4,7 +4,7 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use doorbell_host::contract::HwDesc;
+use doorbell_contract::HwDesc;
 use doorbell_host::{Counters as DeviceCounters, DeviceError, TokenRegion};
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};

@@ -4,9 +4,10 @@ mod doubles;
 
 use std::time::Duration;
 
-use doorbell_host::policy::Stream;
-use doorbell_host::trace::{Generator, Request};
-use doorbell_host::{Driver, ModelPlatform, QueueConfig};
+use doorbell_engine::hash::Stream;
+use doorbell_host::{Driver, QueueConfig};
+use doorbell_trace::{Generator, Request};
+use doorbell_verify::ModelPlatform;
 use proptest::prelude::*;
 use rstest::rstest;
 

@@ -3,9 +3,10 @@
 use std::collections::HashMap;
 use std::sync::mpsc::{Receiver, Sender, channel};
 
+use doorbell_contract::{HwCompletion, HwDesc, Status};
 use doorbell_host::SharedMemory;
-use doorbell_host::contract::{HwCompletion, HwDesc, Status};
-use doorbell_host::{Device, Driver, ModelPlatform, QueueConfig};
+use doorbell_host::{Device, Driver, QueueConfig};
+use doorbell_verify::ModelPlatform;
 use rstest::rstest;
 
 use super::*;
@@ -42,7 +43,7 @@ fn request(tickets: &mut Tickets, slot: u32, tokens: u32) -> Request {
         segment_start: 0,
         prompt_tokens: 7,
         moment: Moment::End { eos: false },
-        digest: policy::digest(&answer),
+        digest: hash::digest(&answer),
     }
 }
 
@@ -393,7 +394,7 @@ fn the_digest_judge_decides_as_a_resident_device(#[values(0, 20_000, 40_000, 65_
     let mut tickets = Tickets::new(1);
     let mut ends = HashMap::new();
     for id in 0..60 {
-        use doorbell_host::contract::{CompletionFlags, DescFlags};
+        use doorbell_contract::{CompletionFlags, DescFlags};
         let whole = HwDesc { checkpoint: 16, ..HwDesc::decode(id, 30, 100) };
         let whole = HwDesc { flags: DescFlags::EOS_STOPS.bits(), ..whole };
         let flags = (DescFlags::RESIDENT | DescFlags::EOS_STOPS).bits();
@@ -435,7 +436,7 @@ fn the_digest_judge_decides_as_a_resident_device(#[values(0, 20_000, 40_000, 65_
         let rejected = CompletionFlags::from_bits_retain(expected.flags).contains(CompletionFlags::REJECTED);
         assert_eq!(
             (verdict, 30 + produced),
-            ((policy::score(expected.result), rejected), expected.final_seq_len),
+            ((hash::score(expected.result), rejected), expected.final_seq_len),
             "rollout {id}"
         );
         *ends.entry(rejected).or_insert(0) += 1;

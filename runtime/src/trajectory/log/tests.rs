@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
-use doorbell_host::contract::PREFIX_NONE;
+use doorbell_contract::PREFIX_NONE;
 use proptest::prelude::*;
 use tempfile::tempdir;
 

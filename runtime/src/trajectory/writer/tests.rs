@@ -6,8 +6,8 @@ use std::path::Path;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::Duration;
 
+use doorbell_contract::PREFIX_NONE;
 use doorbell_host::SharedMemory;
-use doorbell_host::contract::PREFIX_NONE;
 use tempfile::tempdir;
 
 use super::*;

@@ -1,0 +1,120 @@
+//! Engine 0, the hash policy: tokens, end of sequence, digest and score (docs/contract.md, "Engine 0").
+//!
+//! Everything is `u32` arithmetic modulo 2^32, and a token depends on (seed, rollout, position) alone, so every
+//! device can compute it, in any order, and a rollout that is cut at checkpoints yields the tokens of an uncut one.
+
+use doorbell_contract::{DIGEST_INIT, DIGEST_PRIME, GOLDEN, MIX_MUL_1, MIX_MUL_2, VOCAB_BITS};
+
+/// The finaliser *lowbias32* of C. Wellons' hash prospector: a bijection with good avalanche.
+#[inline]
+pub const fn mix(mut x: u32) -> u32 {
+    x ^= x >> 16;
+    x = x.wrapping_mul(MIX_MUL_1);
+    x ^= x >> 15;
+    x = x.wrapping_mul(MIX_MUL_2);
+    x ^ (x >> 16)
+}
+
+/// One rollout's stream of tokens under one seed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Stream {
+    base: u32,
+}
+
+impl Stream {
+    /// The stream of `rollout_id` under `seed`.
+    #[inline]
+    pub const fn new(seed: u32, rollout_id: u32) -> Self {
+        Self { base: mix(seed ^ mix(rollout_id.wrapping_add(GOLDEN))) }
+    }
+
+    /// What the policy draws at `position` (prompt included: the first token of a descriptor is at its `seq_len`).
+    #[inline]
+    pub const fn at(self, position: u32) -> Draw {
+        Draw(mix(self.base.wrapping_add(position.wrapping_mul(GOLDEN))))
+    }
+}
+
+/// One draw of the policy: a token, and whether the sequence ends with it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Draw(u32);
+
+impl Draw {
+    /// The token, below 2^[`VOCAB_BITS`].
+    #[inline]
+    pub const fn token(self) -> u32 {
+        self.0 & ((1 << VOCAB_BITS) - 1)
+    }
+
+    /// Whether this token ends the sequence, with probability `threshold` / 32768.
+    #[inline]
+    pub const fn is_eos(self, threshold: u32) -> bool {
+        self.0 >> VOCAB_BITS < threshold
+    }
+}
+
+/// The digest after one more token (FNV-1a over words); starts at [`DIGEST_INIT`].
+#[inline]
+pub const fn fold(digest: u32, token: u32) -> u32 {
+    (digest ^ token).wrapping_mul(DIGEST_PRIME)
+}
+
+/// The digest of `tokens`, in order.
+pub fn digest(tokens: &[u32]) -> u32 {
+    tokens.iter().fold(DIGEST_INIT, |digest, &token| fold(digest, token))
+}
+
+/// Reward model 0: the score of a digest, Q16.16 in [0, 1).
+#[inline]
+pub const fn score(digest: u32) -> u32 {
+    (digest >> 16) ^ (digest & 0xFFFF)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rstest::rstest;
+
+    #[rstest]
+    #[case(0, 0)]
+    #[case(1, 0x6889_90C0)]
+    #[case(2, 0xD113_2181)]
+    #[case(0x1234_5678, 0xF5E7_1C96)]
+    #[case(0xFFFF_FFFF, 0x6768_824A)]
+    fn mix_known_answers(#[case] x: u32, #[case] expected: u32) {
+        assert_eq!(mix(x), expected);
+    }
+
+    /// Computed by an independent program from the formulas of docs/contract.md.
+    #[rstest]
+    #[case(0, 0, 0, [0x1B554, 0x1B2B1, 0x19228, 0xD170], [0x4A27, 0x7DC, 0x576F, 0x1B88], 0x06B8_47BE, 0x4106)]
+    #[case(1, 7, 100, [0xAF37, 0x5FD3, 0x1A18B, 0x8B54], [0x3F91, 0x433A, 0xBED, 0x46D], 0x5709_AC98, 0xFB91)]
+    #[case(0xDEAD_BEEF, 0xFFFF_FFFF, 0xFFFF_FFFE, [0x15E29, 0xCE72, 0xCDEC, 0xD832],
+           [0x609E, 0x6783, 0x1024, 0x2ECA], 0x4C64_7308, 0x3F6C)]
+    fn stream_known_answers(
+        #[case] seed: u32,
+        #[case] rollout: u32,
+        #[case] first: u32,
+        #[case] tokens: [u32; 4],
+        #[case] eos_draws: [u32; 4],
+        #[case] expected_digest: u32,
+        #[case] expected_score: u32,
+    ) {
+        let stream = Stream::new(seed, rollout);
+        for k in 0..4 {
+            let draw = stream.at(first.wrapping_add(k as u32));
+            assert_eq!(draw.token(), tokens[k]);
+            assert!(!draw.is_eos(eos_draws[k]), "a draw equal to the threshold goes on");
+            assert!(draw.is_eos(eos_draws[k] + 1));
+        }
+        assert_eq!(digest(&tokens), expected_digest);
+        assert_eq!(score(expected_digest), expected_score);
+    }
+
+    #[test]
+    fn eos_threshold_bounds() {
+        let stream = Stream::new(3, 5);
+        assert!((0..10_000).all(|p| !stream.at(p).is_eos(0)));
+        assert!((0..10_000).all(|p| stream.at(p).is_eos(0x8000)));
+    }
+}

@@ -1,0 +1,163 @@
+//! Holds one device's record to the reference's.
+
+use super::divergence::{Divergence, FieldDifference, TokenDifference};
+use super::record::{Answer, Record, read_tokens};
+use super::stopped;
+use crate::replay::ReplayPlan;
+use doorbell_contract::{HwCompletion, HwDesc, Status};
+use doorbell_host::device::Device;
+
+/// The first divergence of `device` in the order in which it posted completions, and how many rollout ids differ. For
+/// the reference itself, what it does against a STOP's rule.
+pub(super) fn judge(plan: &ReplayPlan, reference: Side<'_>, device: Side<'_>) -> (Option<Divergence>, u32) {
+    let same = std::ptr::eq(reference.record, device.record);
+    let mut judge = Judge { plan, reference, device, expected: Vec::new(), found: Vec::new() };
+    let mut first: Option<Divergence> = None;
+    let mut differing = 0;
+    for id in 0..plan.ids() {
+        if same && plan.stop_after(id).is_none() {
+            continue;
+        }
+        if let Some(divergence) = judge.rollout(id) {
+            differing += 1;
+            // What is missing has no place in the device's order; it comes last.
+            let place = |divergence: &Divergence| divergence.ordinal.unwrap_or(usize::MAX);
+            if first.as_ref().is_none_or(|first| place(&divergence) < place(first)) {
+                first = Some(divergence);
+            }
+        }
+    }
+    (first, differing)
+}
+
+/// A device and what it did.
+#[derive(Clone, Copy)]
+pub(super) struct Side<'a> {
+    pub record: &'a Record<'a>,
+    pub device: &'a dyn Device,
+}
+
+struct Judge<'a> {
+    plan: &'a ReplayPlan,
+    reference: Side<'a>,
+    device: Side<'a>,
+    /// Token area of the rollout at hand, on the reference and on the device.
+    expected: Vec<u32>,
+    found: Vec<u32>,
+}
+
+impl Judge<'_> {
+    fn rollout(&mut self, id: u32) -> Option<Divergence> {
+        let both_complete = self.reference.record.is_complete() && self.device.record.is_complete();
+        let mut expected = self.reference.record.answers(id);
+        let mut found = self.device.record.answers(id);
+        let mut desc = self.plan.first(id);
+        let mut answers = Vec::new();
+        loop {
+            let at = Divergence { rollout_id: id, completion: answers.len(), ..Divergence::at(desc) };
+            match (expected.next(), found.next()) {
+                (None, None) => break,
+                // A replay that ended early lacks completions; its failure says so.
+                (Some(_), None) | (None, Some(_)) if !both_complete => break,
+                (Some(expected), None) => {
+                    return Some(Divergence {
+                        desc: expected.desc,
+                        expected: Some(expected.completion),
+                        ..at
+                    });
+                }
+                (None, Some(found)) => {
+                    let (ordinal, completion) = (Some(found.ordinal), Some(found.completion));
+                    return Some(Divergence { desc: found.desc, ordinal, found: completion, ..at });
+                }
+                (Some(expected), Some(found)) => {
+                    let expected = self.expected_completion(&expected, &found);
+                    let fields = FieldDifference::between(&expected, &found.completion);
+                    answers.push(found);
+                    if !fields.is_empty() {
+                        let mut divergence = Divergence {
+                            desc: found.desc,
+                            ordinal: Some(found.ordinal),
+                            expected: Some(expected),
+                            found: Some(found.completion),
+                            fields,
+                            ..at.clone()
+                        };
+                        // What follows from the fields, such as tokens of a continuation that never came, is left out.
+                        let own = |&(owner, token): &(usize, TokenDifference)| {
+                            owner == at.completion && !token.beyond
+                        };
+                        divergence.token = self.token(id, &answers).filter(own).map(|(_, token)| token);
+                        return Some(divergence);
+                    }
+                    desc = found.desc;
+                }
+            }
+        }
+        let (completion, token) = self.token(id, &answers)?;
+        let answer = answers.get(completion)?;
+        Some(Divergence {
+            rollout_id: id,
+            completion,
+            ordinal: Some(answer.ordinal),
+            expected: Some(answer.completion),
+            found: Some(answer.completion),
+            token: Some(token),
+            ..Divergence::at(answer.desc)
+        })
+    }
+
+    /// What the device's completion must be: the reference's, or where a STOP may have cut it, what the policy says
+    /// for the length that the device reached.
+    fn expected_completion(&self, expected: &Answer, found: &Answer) -> HwCompletion {
+        if !self.plan.may_be_stopped(&found.desc) {
+            return expected.completion;
+        }
+        stopped::answer(self.plan.options(), &found.desc, stopped_at(found)).0
+    }
+
+    /// The first token word at which the area of `id` differs, with the index of the completion to which it belongs.
+    ///
+    /// The words behind the tokens of a rollout that has ended must be as untouched as on the reference.
+    fn token(&mut self, id: u32, answers: &[Answer]) -> Option<(usize, TokenDifference)> {
+        read_tokens(self.plan, self.device.device, id, &mut self.found);
+        read_tokens(self.plan, self.reference.device, id, &mut self.expected);
+        let complete = self.reference.record.is_complete() && self.device.record.is_complete();
+        let produced: usize = answers.iter().map(|answer| answer.tokens() as usize).sum();
+        if let Some(answer) = answers.iter().find(|answer| self.plan.may_be_stopped(&answer.desc)) {
+            let start = self.area_word(id, &answer.desc);
+            let (_, tokens) = stopped::answer(self.plan.options(), &answer.desc, stopped_at(answer));
+            self.expected[start..].fill(0);
+            self.expected[start..start + tokens.len()].copy_from_slice(&tokens);
+        }
+        let words = if complete { self.found.len() } else { produced };
+        let word = (0..words).find(|&word| self.expected[word] != self.found[word])?;
+        let owner = answers
+            .iter()
+            .rposition(|answer| answer.tokens() > 0 && self.area_word(id, &answer.desc) <= word);
+        let completion = owner.unwrap_or(0);
+        let desc = answers.get(completion).map_or_else(|| self.plan.first(id), |answer| answer.desc);
+        let index = word - self.area_word(id, &desc);
+        let difference = TokenDifference {
+            index: index as u32,
+            position: desc.seq_len.wrapping_add(index as u32),
+            offset: self.plan.area(id)?.start + 4 * word as u64,
+            beyond: word >= produced,
+            expected: self.expected[word],
+            found: self.found[word],
+        };
+        Some((completion, difference))
+    }
+
+    /// Where the tokens of `desc` begin in the area of its rollout, in words.
+    fn area_word(&self, id: u32, desc: &HwDesc) -> usize {
+        let start = self.plan.area(id).map_or(0, |area| area.start);
+        (desc.delta_offset.saturating_sub(start) / 4) as usize
+    }
+}
+
+/// The length at which a STOP cut the answer, if it says so; a length beyond what a STOP can reach is not taken over,
+/// so that it shows as a difference.
+fn stopped_at(answer: &Answer) -> Option<u32> {
+    (answer.completion.status == Status::Stopped as u8).then(|| answer.tokens())
+}

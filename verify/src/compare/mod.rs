@@ -1,0 +1,124 @@
+//! Runs several devices on one plan and holds them to each other: every compared field of every completion, and every
+//! token byte (R6).
+//!
+//! The first device is the reference. Each runs on its own thread, from the same [`ReplayPlan`].
+
+mod divergence;
+mod judge;
+mod record;
+mod stopped;
+
+use std::ops::ControlFlow;
+use std::thread;
+use std::time::Duration;
+
+pub use divergence::{Divergence, FieldDifference, TokenDifference};
+
+use crate::replay::{Progress, ReplayFailure, ReplayPlan, replay};
+use doorbell_contract::Counter;
+use doorbell_host::device::Device;
+use judge::{Side, judge};
+use record::Record;
+
+/// What one device did, and how it differs from the first.
+#[derive(Debug)]
+pub struct Outcome {
+    /// The device's name; with a number where several have the same.
+    pub name: String,
+    /// Descriptors submitted.
+    pub descriptors: u64,
+    /// Completions received.
+    pub completions: u64,
+    /// Tokens that the completions account for.
+    pub tokens: u64,
+    /// Digest over the compared fields of all completions and all tokens, in the order of rollouts: independent of
+    /// timing. What a STOP may cut is left out.
+    pub digest: u64,
+    /// Counter CYCLES at the end; `None` where the device no longer answered.
+    pub cycles: Option<u64>,
+    /// Wall time of the replay.
+    pub wall: Duration,
+    /// Why the replay ended early, if it did.
+    pub failure: Option<ReplayFailure>,
+    /// The first completion, in the order in which the device posted them, that differs from the reference or breaks
+    /// a rule. On the reference itself, a broken rule.
+    pub divergence: Option<Divergence>,
+    /// Rollout ids that differ.
+    pub differing: u32,
+}
+
+impl Outcome {
+    /// Whether the device finished and agrees with the reference.
+    pub fn agrees(&self) -> bool {
+        self.failure.is_none() && self.divergence.is_none()
+    }
+}
+
+/// Replays `plan` on every device and compares each with the first. `progress` is called with a device's place in
+/// `devices`, on that device's thread; breaking ends its replay.
+///
+/// Always ends (R15); a device that fails is part of the result.
+///
+/// # Panics
+/// `devices` is empty, or `progress` panics.
+pub fn compare(
+    plan: &ReplayPlan,
+    devices: &mut [Box<dyn Device>],
+    progress: &(dyn Fn(usize, Progress) -> ControlFlow<()> + Sync),
+) -> Vec<Outcome> {
+    let names = unique_names(devices);
+    let runs: Vec<_> = thread::scope(|scope| {
+        let threads: Vec<_> = devices
+            .iter_mut()
+            .enumerate()
+            .map(|(place, device)| {
+                scope.spawn(move || {
+                    let replay = replay(plan, &mut **device, &mut |at| progress(place, at));
+                    let cycles = device.counters().ok().map(|counters| counters.get(Counter::Cycles));
+                    let record = Record::new(plan, replay);
+                    let digest = record.digest(&**device);
+                    (record, digest, cycles)
+                })
+            })
+            .collect();
+        threads
+            .into_iter()
+            .map(|thread| thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
+            .collect()
+    });
+    let side = |place: usize| Side { record: &runs[place].0, device: &*devices[place] };
+    let verdicts: Vec<_> = (0..runs.len()).map(|place| judge(plan, side(0), side(place))).collect();
+    names
+        .into_iter()
+        .zip(runs)
+        .zip(verdicts)
+        .map(|((name, (record, digest, cycles)), (divergence, differing))| {
+            let replay = record.into_replay();
+            Outcome {
+                name,
+                descriptors: replay.descriptors,
+                completions: replay.completions.len() as u64,
+                tokens: replay.tokens,
+                digest,
+                cycles,
+                wall: replay.wall,
+                failure: replay.failure,
+                divergence,
+                differing,
+            }
+        })
+        .collect()
+}
+
+fn unique_names(devices: &[Box<dyn Device>]) -> Vec<String> {
+    let name = |place: usize| devices[place].name();
+    (0..devices.len())
+        .map(|place| {
+            let earlier = (0..place).filter(|&other| name(other) == name(place)).count();
+            if earlier == 0 { name(place).to_owned() } else { format!("{}#{}", name(place), earlier + 1) }
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests;

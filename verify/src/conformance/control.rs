@@ -1,0 +1,293 @@
+//! R12, R14, R15 and the register page.
+
+use super::rig::{numbered, refused};
+use super::{Bench, Failure, Rig, ensure, ensure_eq};
+use doorbell_contract::{
+    Access, Control, Counter, DescFlags, DeviceFault, HwCompletion, HwDesc, Irq, LENGTH_LIMIT_MAX, Register,
+    State,
+};
+use doorbell_host::config::QueueConfig;
+use doorbell_host::device::Device;
+use doorbell_host::error::DeviceError;
+use doorbell_host::memory::PAGE;
+
+/// Disables the device, which must then leave memory alone, and starts it again, clean.
+fn disable_and_restart(rig: &mut Rig) -> Result<(), Failure> {
+    rig.driver.disable()?;
+    let state = State::from_bits_retain(rig.driver.read(Register::State)?);
+    ensure_eq!(state, State::IDLE, "R12: STATE after a disable, which empties the queues");
+    let before = rig.snapshot()?;
+    for _ in 0..4 {
+        rig.driver.platform_mut().advance(1)?;
+    }
+    ensure!(rig.snapshot()? == before, "R12: memory written after a disable was acknowledged");
+    refused(rig.driver.write(Register::Doorbell, 1), "a doorbell while inactive")?;
+    refused(rig.driver.write(Register::CqHead, 1), "CQ_HEAD while inactive")?;
+    let mut out = [HwCompletion::default()];
+    ensure!(
+        matches!(rig.driver.submit(&[HwDesc::nop()]), Err(DeviceError::Disabled { .. })),
+        "submit while disabled"
+    );
+    ensure!(matches!(rig.driver.poll(&mut out), Err(DeviceError::Disabled { .. })), "poll while disabled");
+
+    rig.driver.enable()?;
+    rig.settle()?;
+    for counter in [Counter::Descriptors, Counter::Completions, Counter::Tokens] {
+        ensure_eq!(rig.driver.counter(counter)?, 0, "R12: {counter} after a restart");
+    }
+    rig.check(&numbered((0..40).map(|k| HwDesc::decode(k, 5, 6))))?;
+    Ok(())
+}
+
+pub(super) fn r12_disable_with_a_full_completion_queue(bench: &mut Bench<'_>) -> Result<(), Failure> {
+    let mut rig = bench.open(QueueConfig { sq_depth: 32, cq_depth: 2, ..Default::default() })?;
+    rig.driver.submit(&numbered((0..32).map(|k| HwDesc::decode(k, 0, 20))))?;
+    rig.settle()?;
+    ensure_eq!(rig.driver.counter(Counter::Completions)?, 2, "R4: completions in a queue of 2");
+    disable_and_restart(&mut rig)
+}
+
+pub(super) fn r12_disable_in_the_middle_of_a_rollout(bench: &mut Bench<'_>) -> Result<(), Failure> {
+    for wait_states in [0, 7] {
+        let config = QueueConfig { token_bytes: 8 << 20, wait_states, sq_depth: 64, ..Default::default() };
+        let mut rig = bench.open(config)?;
+        rig.driver.submit(&numbered((0..40).map(|k| HwDesc::decode(k, 0, 40_000))))?;
+        rig.driver.platform_mut().advance(1)?;
+        disable_and_restart(&mut rig)?;
+    }
+    Ok(())
+}
+
+pub(super) fn r12_a_bad_configuration_does_not_start(bench: &mut Bench<'_>) -> Result<(), Failure> {
+    let mut platform = bench.platform()?;
+    let memory = platform.map(4 * PAGE)?;
+    let low = memory.bus_address() as u32;
+    let high = (memory.bus_address() >> 32) as u32;
+    use Register as R;
+    let good = [
+        (R::SqBaseLo, low),
+        (R::SqBaseHi, high),
+        (R::CqBaseLo, low + PAGE as u32),
+        (R::CqBaseHi, high),
+        (R::TokenBaseLo, low + 2 * PAGE as u32),
+        (R::TokenBaseHi, high),
+        (R::TokenSizeLo, PAGE as u32),
+        (R::KvBaseLo, low + 3 * PAGE as u32),
+        (R::KvBaseHi, high),
+        (R::SqSize, 64),
+        (R::CqSize, 128),
+    ];
+    let bad = [
+        (R::SqSize, 0),
+        (R::SqSize, 1),
+        (R::SqSize, 48),
+        (R::SqSize, 1 << 17),
+        (R::SqSize, 0x1_0040),
+        (R::CqSize, 0),
+        (R::CqSize, 3),
+        (R::CqSize, 1 << 31),
+        (R::SqBaseLo, low + 32),
+        (R::CqBaseLo, low + PAGE as u32 + 4),
+        (R::TokenBaseLo, low + 1),
+        (R::KvBaseLo, low + 63),
+    ];
+    for (register, value) in good {
+        platform.write_register(register, value)?;
+    }
+    for (register, value) in bad {
+        let kept = platform.read_register(register)?;
+        platform.write_register(register, value)?;
+        platform.write_register(R::Control, Control::ENABLE.bits())?;
+        platform.advance(1)?;
+        let state = State::from_bits_retain(platform.read_register(R::State)?);
+        ensure!(!state.contains(State::ACTIVE), "{register} = {value:#x} was started");
+        ensure!(state.contains(State::FAULT), "STATE.FAULT after {register} = {value:#x}");
+        let fault = platform.read_register(R::Error)?;
+        ensure_eq!(fault, DeviceFault::BAD_CONFIG.bits(), "ERROR after {register} = {value:#x}");
+        platform.write_register(R::Control, 0)?;
+        platform.write_register(R::Error, 0xFFFF_FFFF)?;
+        ensure_eq!(platform.read_register(R::Error)?, 0, "ERROR after it was cleared");
+        platform.write_register(register, kept)?;
+    }
+    platform.write_register(R::Control, Control::ENABLE.bits())?;
+    platform.advance(1)?;
+    let state = platform.read_register(R::State)?;
+    ensure_eq!(state, (State::ACTIVE | State::IDLE).bits(), "STATE after a good ENABLE");
+    ensure_eq!(platform.read_register(R::Control)?, Control::ENABLE.bits(), "CONTROL after a good ENABLE");
+    Ok(())
+}
+
+fn irq(rig: &mut Rig) -> Result<Irq, Failure> {
+    Ok(Irq::from_bits_retain(rig.driver.read(Register::Irq)?))
+}
+
+fn arm(rig: &mut Rig) -> Result<(), Failure> {
+    Ok(rig.driver.write(Register::Irq, Irq::ARMED.bits())?)
+}
+
+pub(super) fn r14_one_interrupt_per_arming(bench: &mut Bench<'_>) -> Result<(), Failure> {
+    let mut rig = bench.open(QueueConfig::default())?;
+    let asking = HwDesc::decode(1, 0, 3).with_flags(DescFlags::INTERRUPT);
+    let post = |rig: &mut Rig, desc: HwDesc| -> Result<(), Failure> {
+        rig.driver.submit(&[desc])?;
+        rig.settle()
+    };
+
+    ensure_eq!(irq(&mut rig)?, Irq::empty(), "IRQ after ENABLE");
+    post(&mut rig, asking)?;
+    ensure_eq!(irq(&mut rig)?, Irq::empty(), "IRQ unarmed, after a completion that asked");
+    arm(&mut rig)?;
+    rig.settle()?;
+    ensure_eq!(irq(&mut rig)?, Irq::PENDING, "IRQ armed late, with such a completion visible");
+    rig.drain()?;
+    ensure_eq!(irq(&mut rig)?, Irq::PENDING, "IRQ after its completion was released");
+
+    arm(&mut rig)?;
+    rig.settle()?;
+    ensure_eq!(irq(&mut rig)?, Irq::ARMED, "IRQ armed with nothing visible");
+    post(&mut rig, HwDesc::decode(2, 0, 3))?;
+    ensure_eq!(irq(&mut rig)?, Irq::ARMED, "IRQ after a completion that did not ask");
+    post(&mut rig, asking)?;
+    ensure_eq!(irq(&mut rig)?, Irq::PENDING, "IRQ after a completion that asked");
+    post(&mut rig, asking)?;
+    ensure_eq!(irq(&mut rig)?, Irq::PENDING, "IRQ after another that asked");
+
+    arm(&mut rig)?;
+    rig.settle()?;
+    ensure_eq!(irq(&mut rig)?, Irq::PENDING, "IRQ armed again with those not released");
+    rig.drain()?;
+    arm(&mut rig)?;
+    rig.driver.write(Register::Irq, 0)?;
+    post(&mut rig, asking)?;
+    ensure_eq!(irq(&mut rig)?, Irq::empty(), "IRQ disarmed");
+
+    // A completion that asked, behind one that did not, both released one after the other.
+    rig.drain()?;
+    post(&mut rig, asking)?;
+    post(&mut rig, HwDesc::nop())?;
+    let mut out = [HwCompletion::default()];
+    rig.driver.poll(&mut out)?;
+    arm(&mut rig)?;
+    rig.settle()?;
+    ensure_eq!(irq(&mut rig)?, Irq::ARMED, "IRQ armed after the release of the completion that asked");
+    Ok(())
+}
+
+pub(super) fn r14_an_error_asks_for_an_interrupt(bench: &mut Bench<'_>) -> Result<(), Failure> {
+    let mut rig = bench.open(QueueConfig::default())?;
+    arm(&mut rig)?;
+    rig.driver.submit(&[HwDesc::decode(1, 0, 0)])?;
+    rig.settle()?;
+    ensure_eq!(irq(&mut rig)?, Irq::PENDING, "IRQ after an ERROR");
+    rig.drain()?;
+    Ok(())
+}
+
+pub(super) fn r15_a_slow_device_is_waited_for(bench: &mut Bench<'_>) -> Result<(), Failure> {
+    let mut rig = bench.open(QueueConfig { wait_states: 0xFFFF, patience: 64, ..Default::default() })?;
+    rig.check(&numbered([HwDesc::decode(1, 0, 40), HwDesc::decode(2, 0, 1)]))?;
+    Ok(())
+}
+
+pub(super) fn registers_after_reset(bench: &mut Bench<'_>) -> Result<(), Failure> {
+    let mut platform = bench.platform()?;
+    for register in Register::ALL {
+        if let Some(reset) = register.reset() {
+            ensure_eq!(platform.read_register(register)?, reset, "{register} after reset");
+        }
+    }
+    let built = platform.read_register(Register::Capability)? & 0xFF;
+    ensure!(built > 0, "CAPABILITY names no workers");
+    ensure_eq!(platform.read_register(Register::Workers)?, built, "WORKERS after reset");
+    Ok(())
+}
+
+pub(super) fn registers_refuse_what_their_access_forbids(bench: &mut Bench<'_>) -> Result<(), Failure> {
+    // Inactive: cfg registers hold what is written, within their width.
+    let mut platform = bench.platform()?;
+    for register in Register::ALL.into_iter().filter(|register| register.access() == Access::Config) {
+        let mask = match register {
+            Register::Workers | Register::LengthLimit => continue,
+            Register::WaitStates | Register::EosThreshold => 0xFFFF,
+            _ => u32::MAX,
+        };
+        for value in [0xA5A5_5A5A, 0x5A5A_A5A5, 0] {
+            platform.write_register(register, value)?;
+            ensure_eq!(
+                platform.read_register(register)?,
+                value & mask,
+                "{register} after {value:#x} was written"
+            );
+        }
+    }
+    for limit in [LENGTH_LIMIT_MAX + 1, u32::MAX] {
+        refused(
+            platform.write_register(Register::LengthLimit, limit),
+            &format!("LENGTH_LIMIT = {limit:#x}"),
+        )?;
+    }
+    for limit in [0, LENGTH_LIMIT_MAX] {
+        platform.write_register(Register::LengthLimit, limit)?;
+        ensure_eq!(platform.read_register(Register::LengthLimit)?, limit, "LENGTH_LIMIT");
+    }
+    let built = platform.read_register(Register::Capability)? & 0xFF;
+    for workers in [0, built + 1, 0x1_0001, u32::MAX] {
+        refused(platform.write_register(Register::Workers, workers), &format!("WORKERS = {workers:#x}"))?;
+    }
+    for workers in 1..=built {
+        platform.write_register(Register::Workers, workers)?;
+        ensure_eq!(platform.read_register(Register::Workers)?, workers, "WORKERS");
+    }
+
+    // Active: they refuse, as read-only ones always do. (A GPU has room for one device at a time.)
+    drop(platform);
+    let mut rig = bench.open(QueueConfig::default())?;
+    for register in Register::ALL {
+        let before = rig.driver.read(register)?;
+        match register.access() {
+            Access::ReadOnly => {}
+            Access::Config => ensure!(
+                rig.driver.read(Register::State)? & State::ACTIVE.bits() != 0,
+                "STATE.ACTIVE after the driver enabled the device"
+            ),
+            Access::ReadWrite | Access::WriteOneClears => continue,
+        }
+        refused(rig.driver.write(register, !before), &format!("a write of {register} while active"))?;
+        if register.access() == Access::Config {
+            ensure_eq!(rig.driver.read(register)?, before, "{register} after a refused write");
+        }
+    }
+    rig.check(&numbered([HwDesc::decode(1, 0, 3)]))?;
+    Ok(())
+}
+
+pub(super) fn counters_count(bench: &mut Bench<'_>) -> Result<(), Failure> {
+    let mut rig = bench.open(QueueConfig { wait_states: 2, ..Default::default() })?;
+    let bad = HwDesc::decode(0, 0, 0);
+    let good = (0..10).map(|k| HwDesc::decode(k, 0, 16 * (1 + k)));
+    let descs = numbered(good.chain([HwDesc::nop(), bad, HwDesc::prefill(0, 4), bad]));
+    rig.check(&descs)?;
+    let counters = rig.driver.counters()?;
+    let tokens = 16 * 55;
+    for (counter, expected) in [
+        (Counter::Descriptors, 14),
+        (Counter::Completions, 14),
+        (Counter::Tokens, tokens),
+        (Counter::Wait, 2 * tokens),
+        (Counter::Errors, 2),
+        (Counter::Prefixes, 1),
+        (Counter::ReadBeats, 14),
+    ] {
+        ensure_eq!(counters.get(counter), expected, "{counter}");
+    }
+    // Token lines of 64 bytes, aligned by construction; two completions may share a beat.
+    let lines = tokens / 16;
+    let beats = counters.get(Counter::WriteBeats);
+    ensure!(
+        (lines + 7..=lines + 14).contains(&beats),
+        "WRITE_BEATS is {beats} for {lines} lines and 14 completions"
+    );
+    ensure!(counters.get(Counter::Busy) >= 3 * tokens, "BUSY is {}", counters.get(Counter::Busy));
+    ensure!(counters.get(Counter::Cycles) > 0, "CYCLES is 0");
+    Ok(())
+}

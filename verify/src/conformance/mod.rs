@@ -1,0 +1,151 @@
+//! The rules as cases that any device has to pass, whatever is behind its [`Platform`].
+//!
+//! A case gets a [`Bench`], which makes fresh devices, and compares them with [`oracle`], a second, plainer statement
+//! of the contract than the model's. Cases never look at a clock; they bound every wait by the device's own progress.
+
+mod control;
+mod decode;
+mod errors;
+pub mod oracle;
+mod queues;
+mod rig;
+
+use std::fmt;
+
+use rand_chacha::ChaCha8Rng;
+use rand_chacha::rand_core::SeedableRng;
+
+use doorbell_host::config::QueueConfig;
+use doorbell_host::driver::Driver;
+use doorbell_host::error::DeviceError;
+use doorbell_host::platform::Platform;
+pub use rig::Rig;
+
+/// One case.
+#[derive(Clone, Copy)]
+pub struct Case {
+    /// Name, which begins with the rule.
+    pub name: &'static str,
+    /// Runs the case.
+    pub run: fn(&mut Bench<'_>) -> Result<(), Failure>,
+}
+
+/// Makes devices for cases.
+pub struct Bench<'a> {
+    make: &'a mut dyn FnMut() -> Result<Box<dyn Platform>, DeviceError>,
+    seed: u64,
+}
+
+impl<'a> Bench<'a> {
+    /// A bench whose devices come from `make`, each after reset, and whose random choices come from `seed`.
+    pub fn new(make: &'a mut dyn FnMut() -> Result<Box<dyn Platform>, DeviceError>, seed: u64) -> Self {
+        Self { make, seed }
+    }
+
+    /// Runs `case`.
+    ///
+    /// # Errors
+    /// What the device did wrong, with the case and the seed.
+    pub fn run(&mut self, case: &Case) -> Result<(), Failure> {
+        (case.run)(self).map_err(|failure| Failure(format!("{} (seed {}): {failure}", case.name, self.seed)))
+    }
+
+    /// A device after reset.
+    fn platform(&mut self) -> Result<Box<dyn Platform>, Failure> {
+        Ok((self.make)()?)
+    }
+
+    /// A device set up by the driver.
+    fn open(&mut self, config: QueueConfig) -> Result<Rig, Failure> {
+        Ok(Rig::new(Driver::new(self.platform()?, config)?))
+    }
+
+    /// Random numbers of this run.
+    fn random(&self) -> ChaCha8Rng {
+        ChaCha8Rng::seed_from_u64(self.seed)
+    }
+}
+
+/// What a device did wrong.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Failure(String);
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for Failure {}
+
+impl From<DeviceError> for Failure {
+    fn from(error: DeviceError) -> Self {
+        Self(error.to_string())
+    }
+}
+
+/// Fails the case unless a condition holds.
+macro_rules! ensure {
+    ($holds:expr, $($message:tt)+) => {
+        if !$holds {
+            return Err($crate::conformance::Failure(format!($($message)+)));
+        }
+    };
+}
+
+/// Fails the case unless two values are equal.
+macro_rules! ensure_eq {
+    ($found:expr, $expected:expr, $($message:tt)+) => {{
+        let (found, expected) = ($found, $expected);
+        ensure!(found == expected, "{}: found {found:x?}, expected {expected:x?}", format_args!($($message)+));
+    }};
+}
+
+use {ensure, ensure_eq};
+
+macro_rules! cases {
+    ($($module:ident::$name:ident,)*) => {
+        /// Every case.
+        pub const CASES: &[Case] = &[$(Case { name: stringify!($name), run: $module::$name }),*];
+    };
+}
+
+cases! {
+    queues::r01_without_a_doorbell_nothing_happens,
+    queues::r01_only_what_is_published_is_executed,
+    queues::r01_impossible_doorbells_are_refused,
+    queues::r02_a_wrong_check_word_is_never_executed,
+    queues::r02_a_stale_slot_is_never_executed,
+    queues::r03_every_descriptor_has_one_completion,
+    queues::r04_full_completion_queue_stalls_and_drops_nothing,
+    queues::r04_a_device_that_stalls_is_not_idle,
+    queues::r04_impossible_releases_are_refused,
+    queues::r05_completions_of_a_rollout_keep_its_order,
+    queues::r05_a_rollout_runs_one_descriptor_at_a_time,
+    queues::r07_fences_separate,
+    queues::r13_every_rule_holds_across_the_wrap,
+    decode::r06_settings_change_no_answer,
+    decode::r06_lengths_beyond_16_bits,
+    decode::r06_opcodes_without_tokens,
+    decode::r06_prefix_zero_is_a_prefix,
+    decode::r06_end_of_sequence,
+    decode::r08_stop_ends_a_running_rollout,
+    decode::r08_stop_right_behind_its_rollout,
+    decode::r08_stop_of_an_ended_rollout,
+    decode::r08_stop_leaves_other_rollouts_alone,
+    decode::r09_checkpoints_lose_nothing,
+    decode::r09_a_budget_that_ends_at_a_checkpoint_is_done,
+    decode::r09_resident_rollouts_go_on_or_end_by_their_score,
+    errors::r10_every_error_code_and_its_precedence,
+    errors::r10_a_rejected_descriptor_writes_nothing,
+    errors::r11_regions_contain_every_write,
+    control::r12_disable_with_a_full_completion_queue,
+    control::r12_disable_in_the_middle_of_a_rollout,
+    control::r12_a_bad_configuration_does_not_start,
+    control::r14_one_interrupt_per_arming,
+    control::r14_an_error_asks_for_an_interrupt,
+    control::r15_a_slow_device_is_waited_for,
+    control::registers_after_reset,
+    control::registers_refuse_what_their_access_forbids,
+    control::counters_count,
+}

@@ -1,0 +1,136 @@
+//! A second statement of what a descriptor's answer is, apart from STOP: written to be compared with the contract's
+//! prose line by line, not to be fast.
+
+use doorbell_contract::{
+    CHECKPOINT_NEVER, CompletionFlags, DescFlags, ErrorCode, HwCompletion, HwDesc, Opcode, PREFIX_NONE,
+    Status,
+};
+use doorbell_engine::hash::{self, Stream};
+use doorbell_host::config::QueueConfig;
+
+/// What a device must answer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Answer {
+    /// The compared fields; the others are 0.
+    pub completion: HwCompletion,
+    /// The tokens, from `delta_offset` on.
+    pub tokens: Vec<u32>,
+}
+
+/// Answers descriptors for one configuration.
+#[derive(Clone, Debug)]
+pub struct Oracle {
+    config: QueueConfig,
+}
+
+impl Oracle {
+    /// The oracle for devices that run under `config`.
+    pub fn new(config: &QueueConfig) -> Self {
+        Self { config: config.clone() }
+    }
+
+    /// The answer to `desc`, sealed for its slot.
+    pub fn answer(&self, desc: &HwDesc) -> Answer {
+        if let Some(code) = self.error(desc) {
+            return plain(desc, Status::Error, code);
+        }
+        match Opcode::try_from(desc.opcode) {
+            Ok(Opcode::Decode) => self.decode(desc),
+            Ok(Opcode::Stop) => plain(desc, Status::Stopped, ErrorCode::None),
+            _ => plain(desc, Status::Done, ErrorCode::None),
+        }
+    }
+
+    /// "Which error": the first violation, from BAD_OPCODE on.
+    pub fn error(&self, desc: &HwDesc) -> Option<ErrorCode> {
+        let opcode = Opcode::try_from(desc.opcode);
+        let known = matches!(opcode, Ok(Opcode::Nop | Opcode::Decode | Opcode::Prefill | Opcode::Stop));
+        let (decode, prefill) = (opcode == Ok(Opcode::Decode), opcode == Ok(Opcode::Prefill));
+        let flag = |flag: DescFlags| desc.flags & flag.bits() != 0;
+
+        let end = u128::from(desc.seq_len) + if decode { u128::from(desc.max_tokens) } else { 0 };
+        let delta_end = u128::from(desc.delta_offset) + 4 * u128::from(desc.max_tokens);
+        let violations = [
+            (ErrorCode::BadOpcode, !known),
+            (ErrorCode::ReservedSet, desc.flags >= 0x20 || desc.reserved != 0),
+            (ErrorCode::BadModel, (decode || prefill) && desc.model_id != 0),
+            (ErrorCode::BadModel, decode && flag(DescFlags::RESIDENT) && desc.reward_model_id != 0),
+            (ErrorCode::BadLength, decode && desc.max_tokens == 0),
+            (ErrorCode::BadLength, (decode || prefill) && end > u128::from(self.config.length_limit)),
+            (ErrorCode::BadRegion, decode && !desc.delta_offset.is_multiple_of(4)),
+            (ErrorCode::BadRegion, decode && delta_end > u128::from(self.config.token_bytes)),
+            (
+                ErrorCode::BadRegion,
+                (decode || prefill) && desc.kv_offset != 0 && desc.kv_offset >= self.config.kv_bytes,
+            ),
+            (
+                ErrorCode::BadPrefix,
+                (prefill || decode && flag(DescFlags::COW_PREFIX)) && desc.prefix_id == PREFIX_NONE,
+            ),
+        ];
+        violations.into_iter().find(|&(_, violated)| violated).map(|(code, _)| code)
+    }
+
+    fn decode(&self, desc: &HwDesc) -> Answer {
+        let flag = |flag: DescFlags| desc.flags & flag.bits() != 0;
+        let stream = Stream::new(desc.seed, desc.rollout_id);
+        let draws: Vec<_> = (0..desc.max_tokens).map(|k| stream.at(desc.seq_len + k)).collect();
+        let tokens: Vec<u32> = draws.iter().map(|draw| draw.token()).collect();
+        let is_eos = |k: usize| draws[k].is_eos(self.config.eos_threshold);
+
+        let period = match if desc.checkpoint == 0 { self.config.checkpoint_default } else { desc.checkpoint }
+        {
+            0 | CHECKPOINT_NEVER => None,
+            period => Some(period as usize),
+        };
+        let resident = flag(DescFlags::RESIDENT);
+        let rejected =
+            |length: usize| hash::score(hash::digest(&tokens[..length])) < self.config.reward_threshold;
+
+        // Candidates in the order in which they decide at the same length; the smallest length ends the descriptor.
+        let budget = tokens.len();
+        let eos = (0..budget).find(|&k| flag(DescFlags::EOS_STOPS) && is_eos(k)).map(|k| k + 1);
+        let checkpoint = match period {
+            Some(period) if resident => {
+                (1..=budget / period).map(|n| n * period).find(|&length| rejected(length))
+            }
+            Some(period) if period <= budget => Some(period),
+            _ => None,
+        };
+        let ends = [
+            (eos, Status::Done, false),
+            (Some(budget), Status::Done, false),
+            (checkpoint, if resident { Status::Done } else { Status::RewardNeeded }, resident),
+        ];
+        let (length, status, was_rejected) = ends
+            .into_iter()
+            .filter_map(|(length, status, rejected)| Some((length?, status, rejected)))
+            .min_by_key(|&(length, ..)| length)
+            .unwrap_or((budget, Status::Done, false));
+
+        let mut flags = CompletionFlags::empty();
+        flags.set(CompletionFlags::EOS, (0..length).any(is_eos));
+        flags.set(CompletionFlags::REJECTED, was_rejected);
+        let tokens = tokens[..length].to_vec();
+        let completion = HwCompletion {
+            final_seq_len: desc.seq_len + length as u32,
+            result: hash::digest(&tokens),
+            flags: flags.bits(),
+            ..plain(desc, status, ErrorCode::None).completion
+        };
+        Answer { completion, tokens }
+    }
+}
+
+fn plain(desc: &HwDesc, status: Status, error: ErrorCode) -> Answer {
+    let completion = HwCompletion {
+        user_data: desc.user_data,
+        rollout_id: desc.rollout_id,
+        final_seq_len: desc.seq_len,
+        reward_model_id: desc.reward_model_id,
+        status: status as u8,
+        error: error as u8,
+        ..HwCompletion::default()
+    };
+    Answer { completion, tokens: Vec::new() }
+}

@@ -1,0 +1,174 @@
+//! What only the model can show: DMA faults, the reach of a STOP, the latch of the counters, its faults on purpose.
+
+use rstest::rstest;
+
+use super::*;
+use doorbell_contract::{Capability, Control, Irq, PREFIX_NONE, State};
+use doorbell_host::registers::Registers;
+use doorbell_host::{Device, Driver, QueueConfig};
+
+fn driver(config: QueueConfig) -> Driver<ModelPlatform> {
+    Driver::new(ModelPlatform::new(), config).unwrap()
+}
+
+fn drain(driver: &mut Driver<ModelPlatform>) -> Vec<HwCompletion> {
+    let mut out = [HwCompletion::default(); 64];
+    let mut all = Vec::new();
+    while driver.in_flight() > 0 {
+        let taken = driver.poll(&mut out).unwrap();
+        all.extend_from_slice(&out[..taken]);
+    }
+    all
+}
+
+/// A driver whose device was told, behind the driver's back, that a region lies elsewhere.
+fn misled(register: Register, value: u32) -> Driver<ModelPlatform> {
+    let mut driver = driver(QueueConfig { sq_start: 7, ..Default::default() });
+    driver.write(Register::Control, 0).unwrap();
+    driver.write(register, value).unwrap();
+    driver.write(Register::Control, Control::ENABLE.bits()).unwrap();
+    driver
+}
+
+#[test]
+fn r10_an_unreadable_slot_is_a_dma_fault_with_its_index() {
+    let mut driver = misled(Register::SqBaseHi, 0x7777);
+    driver.submit(&[HwDesc::decode(5, 6, 7).with_user_data(8), HwDesc::nop()]).unwrap();
+    let ends = drain(&mut driver);
+    let blank = HwCompletion {
+        status: Status::Error as u8,
+        error: ErrorCode::DmaFault as u8,
+        ..HwCompletion::default()
+    };
+    let found: Vec<HwCompletion> = ends.iter().map(|end| end.without_timing()).collect();
+    assert_eq!(found, [HwCompletion { result: 7, ..blank }, HwCompletion { result: 8, ..blank }]);
+    assert_eq!(driver.read(Register::Error).unwrap(), DeviceFault::DMA_READ.bits());
+    assert!(State::from_bits_retain(driver.read(Register::State).unwrap()).contains(State::FAULT));
+}
+
+#[test]
+fn r11_a_token_region_outside_the_memory_is_a_dma_fault() {
+    let mut driver = misled(Register::TokenBaseHi, 0x7777);
+    driver.submit(&[HwDesc::decode(5, 6, 7).with_user_data(8), HwDesc::nop()]).unwrap();
+    let ends = drain(&mut driver);
+    assert_eq!((ends[0].status, ends[0].error), (Status::Error as u8, ErrorCode::DmaFault as u8));
+    assert_eq!((ends[0].user_data, ends[0].final_seq_len), (8, 6));
+    assert_eq!(ends[1].status, Status::Done as u8);
+    assert_eq!(driver.read(Register::Error).unwrap(), DeviceFault::DMA_WRITE.bits());
+}
+
+#[test]
+fn r11_a_completion_queue_outside_the_memory_is_a_fault_and_ends_as_timeout() {
+    let mut driver = misled(Register::CqBaseHi, 0x7777);
+    driver.submit(&[HwDesc::nop()]).unwrap();
+    let mut out = [HwCompletion::default()];
+    let error = (0..10_000).find_map(|_| driver.poll(&mut out).err()).expect("R15: poll gives up");
+    assert!(error.to_string().contains("ERROR COMPLETION_WRITE"), "{error}");
+}
+
+#[rstest]
+#[case::directly_behind(&[HwDesc::stop(1)], true)]
+#[case::past_other_rollouts(&[HwDesc::decode(2, 0, 5), HwDesc::nop(), HwDesc::stop(2), HwDesc::stop(1)], true)]
+#[case::past_a_malformed_fence(&[HwDesc::decode(2, 0, 0).with_flags(DescFlags::FENCE), HwDesc::stop(1)], true)]
+#[case::not_past_a_fence(&[HwDesc::decode(2, 0, 1).with_flags(DescFlags::FENCE), HwDesc::stop(1)], false)]
+#[case::not_a_fence_itself(&[HwDesc::stop(1).with_flags(DescFlags::FENCE)], false)]
+#[case::not_past_its_own_rollout(&[HwDesc::decode(1, 0, 1), HwDesc::stop(1)], false)]
+#[case::another_rollout(&[HwDesc::stop(2)], false)]
+#[case::not_published(&[], false)]
+fn r08_reach_of_a_stop(#[case] behind: &[HwDesc], #[case] stops: bool) {
+    let mut driver = driver(QueueConfig { token_bytes: 1 << 20, ..Default::default() });
+    driver.submit(&[HwDesc::decode(1, 0, 100_000)]).unwrap();
+    driver.platform_mut().advance(1).unwrap();
+    assert_eq!(
+        driver.read(Register::Status).unwrap() >> 24,
+        0x09,
+        "one worker busy (bits 7:3), worker 0 in state 1 (bits 2:0)"
+    );
+    driver.submit(behind).unwrap();
+    if behind.is_empty() {
+        // R1: written, but not published.
+        driver.submission_queue().push(&[HwDesc::stop(1)]).unwrap();
+    }
+    let end = drain(&mut driver)[0];
+    let expected = if stops { Status::Stopped } else { Status::Done };
+    assert_eq!(end.status, expected as u8);
+    assert_eq!(end.final_seq_len < 100_000, stops);
+}
+
+#[test]
+fn r08_a_fenced_decode_lets_no_stop_start() {
+    let mut driver = driver(QueueConfig::default());
+    driver.submit(&[HwDesc::decode(1, 0, 100_000).with_flags(DescFlags::FENCE)]).unwrap();
+    driver.platform_mut().advance(1).unwrap();
+    driver.submit(&[HwDesc::stop(1)]).unwrap();
+    assert_eq!(drain(&mut driver)[0].status, Status::Done as u8);
+}
+
+#[test]
+fn a_counter_read_low_then_high_is_one_value() {
+    let mut registers = Registers::new(1, Capability::empty());
+    registers.count(Counter::Tokens, 0x1_FFFF_FFFF);
+    assert_eq!(registers.read(Counter::Tokens.lo(), false), 0xFFFF_FFFF);
+    registers.count(Counter::Tokens, 1);
+    assert_eq!(registers.read(Counter::Tokens.hi(), false), 1);
+    assert_eq!(registers.read(Counter::Tokens.lo(), false), 0);
+    assert_eq!(registers.read(Counter::Tokens.hi(), false), 2);
+}
+
+#[test]
+fn r14_the_interrupt_survives_the_wrap_of_the_completion_index() {
+    let mut driver = driver(QueueConfig { cq_start: u32::MAX - 1, ..Default::default() });
+    let asks = HwDesc::nop().with_flags(DescFlags::INTERRUPT);
+    driver.submit(&[HwDesc::nop(), HwDesc::nop(), asks, HwDesc::nop()]).unwrap();
+    driver.platform_mut().advance(4).unwrap();
+    let mut out = [HwCompletion::default(); 2];
+    assert_eq!(driver.poll(&mut out).unwrap(), 2);
+    driver.write(Register::Irq, Irq::ARMED.bits()).unwrap();
+    assert_eq!(driver.read(Register::Irq).unwrap(), Irq::PENDING.bits());
+    assert_eq!(driver.poll(&mut out[..1]).unwrap(), 1);
+    driver.write(Register::Irq, Irq::ARMED.bits()).unwrap();
+    assert_eq!(driver.read(Register::Irq).unwrap(), Irq::ARMED.bits(), "the one that asked is released");
+}
+
+/// One violation each, in the order in which they are checked; `tests/conformance.rs` has the pairs.
+#[rstest]
+#[case::good(|_: &mut HwDesc| {}, None)]
+#[case::opcode(|desc: &mut HwDesc| desc.opcode = 9, Some(ErrorCode::BadOpcode))]
+#[case::reward(|desc: &mut HwDesc| desc.opcode = 2, Some(ErrorCode::BadOpcode))]
+#[case::flags(|desc: &mut HwDesc| desc.flags = 0x40, Some(ErrorCode::ReservedSet))]
+#[case::reserved(|desc: &mut HwDesc| desc.reserved = 1, Some(ErrorCode::ReservedSet))]
+#[case::model(|desc: &mut HwDesc| desc.model_id = 1, Some(ErrorCode::BadModel))]
+#[case::no_tokens(|desc: &mut HwDesc| desc.max_tokens = 0, Some(ErrorCode::BadLength))]
+#[case::too_long(|desc: &mut HwDesc| desc.seq_len = (1 << 20) - 3, Some(ErrorCode::BadLength))]
+#[case::wrapping_length(|desc: &mut HwDesc| desc.seq_len = u32::MAX, Some(ErrorCode::BadLength))]
+#[case::misaligned(|desc: &mut HwDesc| desc.delta_offset = 2, Some(ErrorCode::BadRegion))]
+#[case::outside(|desc: &mut HwDesc| desc.delta_offset = (1 << 20) - 12, Some(ErrorCode::BadRegion))]
+#[case::wrapping_offset(|desc: &mut HwDesc| desc.delta_offset = u64::MAX - 3, Some(ErrorCode::BadRegion))]
+#[case::kv(|desc: &mut HwDesc| desc.kv_offset = 1, Some(ErrorCode::BadRegion))]
+#[case::prefix(|desc: &mut HwDesc| desc.flags = DescFlags::COW_PREFIX.bits(), Some(ErrorCode::BadPrefix))]
+fn r10_each_violation_has_its_code(#[case] violate: fn(&mut HwDesc), #[case] expected: Option<ErrorCode>) {
+    let mut driver = driver(QueueConfig::default());
+    let mut desc = HwDesc::decode(1, 2, 4).with_prefix(PREFIX_NONE);
+    violate(&mut desc);
+    driver.submit(&[desc, HwDesc::nop()]).unwrap();
+    let ends = drain(&mut driver);
+    assert_eq!(ends[0].error, expected.unwrap_or(ErrorCode::None) as u8);
+    assert_eq!(ends[0].status == Status::Error as u8, expected.is_some());
+    assert_eq!(ends[1].status, Status::Done as u8, "the device goes on");
+}
+
+#[rstest]
+#[case("token")]
+#[case("token:x")]
+#[case("hang:-1")]
+#[case("completion:3")]
+#[case("completion:3:nonsense")]
+#[case("")]
+fn a_bad_mutation_says_what_was_expected(#[case] text: &str) {
+    let error = text.parse::<Mutation>().unwrap_err().to_string();
+    let expected = format!(
+        "'{text}' is no fault of the model: expected token:NTH, completion:NTH:FIELD or hang:AFTER, with FIELD one of \
+         user_data, rollout_id,"
+    );
+    assert!(error.starts_with(&expected), "{error}");
+}

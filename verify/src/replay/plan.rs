@@ -1,0 +1,310 @@
+//! What a replay submits: every descriptor, as a pure function of trace and options.
+
+use std::ops::Range;
+
+use doorbell_contract::{CHECKPOINT_NEVER, DescFlags, HwCompletion, HwDesc, Opcode, Status};
+use doorbell_host::config::QueueConfig;
+use doorbell_trace::{Request, Trace};
+
+/// How a trace becomes descriptors. The default is one uncut rollout per request.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ReplayOptions {
+    /// Rollouts per request, at least 1. With more than one, a PREFILL registers the prompt first and its rollouts
+    /// carry COW_PREFIX.
+    pub group: u32,
+    /// Tokens between checkpoints (R9); 0 is never.
+    pub checkpoint: u32,
+    /// Whether the device scores checkpoints itself (flag RESIDENT).
+    pub resident: bool,
+    /// `REWARD_THRESHOLD` of the devices, Q16.16: the score below which a RESIDENT rollout ends.
+    pub reward_threshold: u32,
+    /// `EOS_THRESHOLD` of the devices, in 1/32768 per token; above 0, DECODEs carry EOS_STOPS.
+    pub eos_threshold: u16,
+    /// Every how many rollouts one gets a STOP (R8); 0 is none.
+    pub stop_every: u32,
+    /// Requests to take from the start of the trace.
+    pub limit: usize,
+    /// Seed of the sampling policy.
+    pub seed: u32,
+    /// `LENGTH_LIMIT` of the devices, in tokens.
+    pub length_limit: u32,
+}
+
+impl Default for ReplayOptions {
+    fn default() -> Self {
+        Self {
+            group: 1,
+            checkpoint: 0,
+            resident: false,
+            reward_threshold: 0,
+            eos_threshold: 0,
+            stop_every: 0,
+            limit: usize::MAX,
+            seed: 0,
+            length_limit: 1 << 20,
+        }
+    }
+}
+
+/// Why a trace cannot be replayed.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum PlanError {
+    /// Nothing to do.
+    #[error("the trace has no requests to replay; use one with requests and a limit of at least 1")]
+    Empty,
+    /// A group of no rollouts.
+    #[error("the group size is 0; it must be at least 1")]
+    EmptyGroup,
+    /// Rollout ids are `u32`.
+    #[error(
+        "{requests} requests in groups of {group} need more rollout ids than there are (2^32); lower the limit \
+             or the group size"
+    )]
+    TooManyRollouts {
+        /// Requests to replay.
+        requests: usize,
+        /// Rollouts per request.
+        group: u32,
+    },
+    /// A request that every device would reject with BAD_LENGTH.
+    #[error(
+        "request {index} needs {prompt_tokens} + {output_tokens} tokens, more than the length limit of {limit}; \
+             shorten it or raise the limit"
+    )]
+    TooLong {
+        /// Position in the trace, from 0.
+        index: usize,
+        /// Its prompt, in tokens.
+        prompt_tokens: u32,
+        /// Its answer, in tokens.
+        output_tokens: u32,
+        /// The limit, in tokens.
+        limit: u32,
+    },
+    /// RESIDENT does nothing without checkpoints.
+    #[error("resident scoring happens at checkpoints, and there are none; give a checkpoint interval")]
+    ResidentWithoutCheckpoint,
+}
+
+/// Bit of `user_data` that tells a STOP from the DECODE that it ends.
+const STOP_TAG: u64 = 1 << 31;
+
+/// Token areas begin at multiples of this many bytes, the width of a device's write.
+const AREA_ALIGN: u64 = 64;
+
+/// Everything that one replay submits, computed once and shared by all devices.
+///
+/// Rollout ids are running numbers. With groups, each request takes `1 + group` of them: its PREFILL, then its
+/// rollouts. The tokens of a rollout lie in one area of the token region, in order.
+#[derive(Clone, Debug)]
+pub struct ReplayPlan {
+    options: ReplayOptions,
+    requests: Vec<Area>,
+    token_bytes: u64,
+    token_budget: u64,
+}
+
+/// One request, and where the tokens of its first rollout go; those of the others follow.
+#[derive(Clone, Copy, Debug)]
+struct Area {
+    offset: u64,
+    prompt_tokens: u32,
+    max_tokens: u32,
+}
+
+impl Area {
+    /// Bytes of one rollout's area.
+    fn stride(self) -> u64 {
+        (4 * u64::from(self.max_tokens)).next_multiple_of(AREA_ALIGN)
+    }
+}
+
+impl ReplayPlan {
+    /// Lays out the replay of `trace`.
+    ///
+    /// # Errors
+    /// There is nothing to replay, or it does not fit the contract's limits.
+    pub fn new(trace: &Trace, options: ReplayOptions) -> Result<ReplayPlan, PlanError> {
+        if options.group == 0 {
+            return Err(PlanError::EmptyGroup);
+        }
+        if options.resident && options.checkpoint == 0 {
+            return Err(PlanError::ResidentWithoutCheckpoint);
+        }
+        let requests = &trace.requests[..trace.requests.len().min(options.limit)];
+        if requests.is_empty() {
+            return Err(PlanError::Empty);
+        }
+        let ids_each = u128::from(options.group) + u128::from(options.group > 1);
+        if requests.len() as u128 * ids_each > u128::from(u32::MAX) {
+            return Err(PlanError::TooManyRollouts { requests: requests.len(), group: options.group });
+        }
+        let mut token_bytes = 0;
+        let mut token_budget = 0;
+        let mut areas = Vec::with_capacity(requests.len());
+        for (index, request) in requests.iter().enumerate() {
+            let &Request { prompt_tokens, output_tokens, .. } = request;
+            let limit = options.length_limit;
+            if prompt_tokens.checked_add(output_tokens).is_none_or(|length| length > limit) {
+                return Err(PlanError::TooLong { index, prompt_tokens, output_tokens, limit });
+            }
+            let area = Area { offset: token_bytes, prompt_tokens, max_tokens: output_tokens };
+            token_bytes += area.stride() * u64::from(options.group);
+            token_budget += u64::from(output_tokens) * u64::from(options.group);
+            areas.push(area);
+        }
+        Ok(ReplayPlan { options, requests: areas, token_bytes, token_budget })
+    }
+
+    /// The options that the plan was made with.
+    pub fn options(&self) -> &ReplayOptions {
+        &self.options
+    }
+
+    /// Requests in the plan.
+    pub fn requests(&self) -> usize {
+        self.requests.len()
+    }
+
+    /// Rollouts in the plan, PREFILLs not counted.
+    pub fn rollouts(&self) -> u32 {
+        self.requests.len() as u32 * self.options.group
+    }
+
+    /// Rollout ids in the plan, those of PREFILLs included: they are `0..ids()`.
+    pub fn ids(&self) -> u32 {
+        self.requests.len() as u32 * self.ids_per_request()
+    }
+
+    /// A configuration of a queue pair in which the plan runs; depths and the like can be changed.
+    pub fn queue_config(&self) -> QueueConfig {
+        let ReplayOptions { length_limit, eos_threshold, reward_threshold, .. } = self.options;
+        QueueConfig {
+            token_bytes: self.token_bytes,
+            length_limit,
+            eos_threshold: eos_threshold.into(),
+            reward_threshold,
+            ..QueueConfig::default()
+        }
+    }
+
+    /// Bytes of token region that the plan needs.
+    pub fn token_bytes(&self) -> u64 {
+        self.token_bytes
+    }
+
+    /// Tokens that all rollouts together may produce; fewer when some end early.
+    pub fn token_budget(&self) -> u64 {
+        self.token_budget
+    }
+
+    /// Ids that one request takes.
+    pub fn ids_per_request(&self) -> u32 {
+        self.options.group + u32::from(self.has_prefills())
+    }
+
+    /// Whether each request begins with a PREFILL.
+    pub fn has_prefills(&self) -> bool {
+        self.options.group > 1
+    }
+
+    /// Whether `id` is that of a PREFILL.
+    pub fn is_prefill(&self, id: u32) -> bool {
+        self.has_prefills() && id.is_multiple_of(self.ids_per_request())
+    }
+
+    /// The first descriptor of `id`.
+    ///
+    /// # Panics
+    /// `id` is not in the plan.
+    pub fn first(&self, id: u32) -> HwDesc {
+        if self.is_prefill(id) {
+            let request = id / self.ids_per_request();
+            let prompt_tokens = self.requests[request as usize].prompt_tokens;
+            let prefill = HwDesc::prefill(request, prompt_tokens).with_user_data(u64::from(id) << 32);
+            return HwDesc { rollout_id: id, kv_arena_id: request, ..prefill };
+        }
+        self.decode(id, 0, self.place(id).0.prompt_tokens)
+    }
+
+    /// The DECODE that is segment `segment` of rollout `id`, which stands at `seq_len`.
+    ///
+    /// # Panics
+    /// `id` is not that of a rollout, or `seq_len` is not within it.
+    pub fn decode(&self, id: u32, segment: u32, seq_len: u32) -> HwDesc {
+        let (area, offset) = self.place(id);
+        let options = &self.options;
+        let produced = seq_len - area.prompt_tokens;
+        let mut flags = DescFlags::empty();
+        flags.set(DescFlags::EOS_STOPS, options.eos_threshold > 0);
+        flags.set(DescFlags::RESIDENT, options.resident);
+        flags.set(DescFlags::COW_PREFIX, self.has_prefills());
+        let request = id / self.ids_per_request();
+        let desc = HwDesc::decode(id, seq_len, area.max_tokens - produced)
+            .with_user_data(u64::from(id) << 32 | u64::from(segment))
+            .with_flags(flags)
+            .with_delta_offset(offset + 4 * u64::from(produced))
+            .with_checkpoint(if options.checkpoint == 0 { CHECKPOINT_NEVER } else { options.checkpoint })
+            .with_seed(options.seed);
+        let desc = if self.has_prefills() { desc.with_prefix(request) } else { desc };
+        HwDesc { kv_arena_id: request, ..desc }
+    }
+
+    /// Whether `desc` is a DECODE behind which a STOP comes, so that it may end early (R8).
+    pub fn may_be_stopped(&self, desc: &HwDesc) -> bool {
+        desc.opcode == Opcode::Decode as u8 && self.stop_after(desc.rollout_id) == Some(desc.user_data as u32)
+    }
+
+    /// The descriptor that a rollout goes on with after `desc` completed like this: the STOP that comes behind it, or the
+    /// continuation of a DECODE at a checkpoint (R9). `None` if it has ended.
+    ///
+    /// Nothing in `completion` is trusted: without progress, or beyond the budget, nothing goes on.
+    pub fn next(&self, desc: &HwDesc, completion: &HwCompletion) -> Option<HwDesc> {
+        if desc.opcode != Opcode::Decode as u8 {
+            return None;
+        }
+        let (id, segment) = (desc.rollout_id, desc.user_data as u32);
+        if self.may_be_stopped(desc) {
+            return Some(self.stop(id, segment));
+        }
+        let added = completion.final_seq_len.checked_sub(desc.seq_len)?;
+        let goes_on =
+            completion.status == Status::RewardNeeded as u8 && (1..desc.max_tokens).contains(&added);
+        goes_on.then(|| self.decode(id, segment + 1, completion.final_seq_len))
+    }
+
+    /// The STOP that follows segment `segment` of rollout `id`.
+    pub fn stop(&self, id: u32, segment: u32) -> HwDesc {
+        HwDesc::stop(id).with_user_data(u64::from(id) << 32 | STOP_TAG | u64::from(segment))
+    }
+
+    /// The segment of `id` behind which a STOP comes, if one does. A rollout that ends earlier is not stopped.
+    pub fn stop_after(&self, id: u32) -> Option<u32> {
+        let ReplayOptions { stop_every, checkpoint, resident, .. } = self.options;
+        if stop_every == 0 || id % stop_every != stop_every - 1 || self.is_prefill(id) {
+            return None;
+        }
+        if checkpoint == 0 || resident {
+            return Some(0);
+        }
+        let segments = self.place(id).0.max_tokens.div_ceil(checkpoint);
+        Some((id / stop_every) % segments)
+    }
+
+    /// The bytes of the token region in which the tokens of rollout `id` lie, padding to the next area included;
+    /// none for a PREFILL.
+    pub fn area(&self, id: u32) -> Option<Range<u64>> {
+        (!self.is_prefill(id)).then(|| {
+            let (area, offset) = self.place(id);
+            offset..offset + area.stride()
+        })
+    }
+
+    /// The request of a rollout, and the offset of the rollout's own tokens.
+    fn place(&self, id: u32) -> (Area, u64) {
+        let ids = self.ids_per_request();
+        let area = self.requests[(id / ids) as usize];
+        let member = id % ids - u32::from(self.has_prefills());
+        (area, area.offset + u64::from(member) * area.stride())
+    }
+}

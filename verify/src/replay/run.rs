@@ -1,0 +1,352 @@
+//! One replay: keeps a device's submission queue full and follows every rollout to its end.
+
+use std::collections::VecDeque;
+use std::ops::ControlFlow;
+use std::time::{Duration, Instant};
+
+use bytemuck::Zeroable;
+
+use super::ReplayPlan;
+use doorbell_contract::{ErrorCode, HwCompletion, HwDesc, Opcode, Status};
+use doorbell_host::device::Device;
+use doorbell_host::error::DeviceError;
+
+/// Descriptors made at a time, before they are offered to the device.
+const BATCH: usize = 1024;
+/// A STOP follows its DECODE at once, or after this many other descriptors, so that it finds DECODEs that run and
+/// DECODEs that have ended.
+const STOP_DELAY: usize = 32;
+
+/// How far a replay is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Progress {
+    /// Completions received.
+    pub completions: u64,
+    /// Tokens that they account for.
+    pub tokens: u64,
+    /// Tokens of budget that will not be produced, because their rollouts have ended.
+    pub saved: u64,
+}
+
+/// What one device did with a plan.
+#[derive(Debug)]
+pub struct Replay {
+    /// Every completion, in the order in which the device posted them.
+    pub completions: Vec<HwCompletion>,
+    /// For each completion, the rollout id whose descriptor it answers.
+    pub owners: Vec<u32>,
+    /// Descriptors submitted.
+    pub descriptors: u64,
+    /// Tokens that the completions account for.
+    pub tokens: u64,
+    /// Time from the first submission to the end.
+    pub wall: Duration,
+    /// Why the replay ended early, if it did.
+    pub failure: Option<ReplayFailure>,
+}
+
+/// Why a replay ended before its plan.
+#[derive(Debug, thiserror::Error)]
+pub enum ReplayFailure {
+    /// The device failed, or stopped answering (R15).
+    #[error("{error}{}", waiting.as_deref().map(describe_waiting).unwrap_or_default())]
+    Device {
+        /// What the driver said.
+        error: DeviceError,
+        /// The oldest descriptor that has no completion.
+        waiting: Option<Box<HwDesc>>,
+    },
+    /// A completion that no outstanding descriptor asked for (R3).
+    #[error(
+        "completion {ordinal} (from 0) answers no outstanding descriptor (R3): user_data {:#x}, rollout_id {}, \
+         status {:#04x}, sq_head {}", completion.user_data, completion.rollout_id, completion.status, completion.sq_head
+    )]
+    Unasked {
+        /// How many completions came before it.
+        ordinal: usize,
+        /// The completion.
+        completion: HwCompletion,
+    },
+    /// The caller asked to end.
+    #[error("ended on request")]
+    Ended,
+}
+
+fn describe_waiting(desc: &HwDesc) -> String {
+    let opcode = Opcode::try_from(desc.opcode).map_or("?", Opcode::name);
+    format!("; the oldest descriptor without a completion is {opcode} of rollout {}", desc.rollout_id)
+}
+
+/// Submits everything in `plan` to `device` and records every completion. `progress` is called after every poll that
+/// brought some, and may end the replay.
+///
+/// Waits are bounded by the driver (R15), and so is the replay: a checkpoint that adds no token is not continued.
+pub fn replay(
+    plan: &ReplayPlan,
+    device: &mut dyn Device,
+    progress: &mut dyn FnMut(Progress) -> ControlFlow<()>,
+) -> Replay {
+    let mut run = Run::new(plan, device.capacity());
+    let start = Instant::now();
+    let outcome = run.drive(device, progress);
+    let wall = start.elapsed();
+    let failure = outcome.err().map(|failure| match failure {
+        ReplayFailure::Device { error, .. } => {
+            ReplayFailure::Device { error, waiting: run.oldest().map(Box::new) }
+        }
+        other => other,
+    });
+    Replay {
+        completions: run.completions,
+        owners: run.owners,
+        descriptors: run.submitted,
+        tokens: run.progress.tokens,
+        wall,
+        failure,
+    }
+}
+
+/// Where one rollout id stands.
+#[derive(Clone, Copy, Default)]
+struct State {
+    /// Length at which its present segment began.
+    seq_len: u32,
+    segment: u32,
+    /// Whether its PREFILL or DECODE is made and not completed.
+    running: bool,
+    /// Whether its STOP is made and not completed.
+    stopping: bool,
+}
+
+struct Run<'a> {
+    plan: &'a ReplayPlan,
+    /// How many rollouts may be ready before further PREFILLs are made.
+    ready_target: usize,
+    states: Vec<State>,
+    /// Next id that nothing was made for: a PREFILL, or without groups a rollout.
+    fresh: u32,
+    /// Rollouts to be continued.
+    continued: VecDeque<u32>,
+    /// Rollouts whose PREFILL is done.
+    ready: VecDeque<u32>,
+    prefills_running: usize,
+    /// STOPs that wait, each with the count of made descriptors at which it is due.
+    stops: VecDeque<(usize, u32)>,
+    /// A STOP that follows at once.
+    stop_now: Option<u32>,
+    /// `user_data` of every descriptor made, in the order of submission.
+    slots: Vec<u64>,
+    submitted: u64,
+    completions: Vec<HwCompletion>,
+    owners: Vec<u32>,
+    progress: Progress,
+}
+
+impl<'a> Run<'a> {
+    fn new(plan: &'a ReplayPlan, capacity: usize) -> Self {
+        let expected = plan.ids() as usize;
+        Run {
+            plan,
+            ready_target: 2 * capacity,
+            states: vec![State::default(); expected],
+            fresh: 0,
+            continued: VecDeque::new(),
+            ready: VecDeque::new(),
+            prefills_running: 0,
+            stops: VecDeque::new(),
+            stop_now: None,
+            slots: Vec::with_capacity(expected),
+            submitted: 0,
+            completions: Vec::with_capacity(expected),
+            owners: Vec::with_capacity(expected),
+            progress: Progress::default(),
+        }
+    }
+
+    fn drive(
+        &mut self,
+        device: &mut dyn Device,
+        progress: &mut dyn FnMut(Progress) -> ControlFlow<()>,
+    ) -> Result<(), ReplayFailure> {
+        let failed = |error| ReplayFailure::Device { error, waiting: None };
+        let mut batch: Vec<HwDesc> = Vec::with_capacity(BATCH);
+        let mut out = vec![HwCompletion::zeroed(); BATCH];
+        loop {
+            let mut taken = BATCH;
+            while taken > 0 {
+                batch.extend(std::iter::from_fn(|| self.make()).take(BATCH - batch.len()));
+                taken = device.submit(&batch).map_err(failed)?;
+                self.submitted += taken as u64;
+                batch.drain(..taken);
+            }
+            if !batch.is_empty() && device.in_flight() == 0 {
+                return Err(failed(DeviceError::Protocol {
+                    device: device.name().to_owned(),
+                    rule: "R3",
+                    what: "everything submitted has completed, and the submission queue is still full".into(),
+                }));
+            }
+            if batch.is_empty() && device.in_flight() == 0 {
+                return Ok(());
+            }
+            let count = device.poll(&mut out).map_err(failed)?;
+            for completion in &out[..count] {
+                self.take(completion)?;
+            }
+            if count > 0 {
+                self.progress.completions += count as u64;
+                if progress(self.progress).is_break() {
+                    return Err(ReplayFailure::Ended);
+                }
+            }
+        }
+    }
+
+    /// The next descriptor to submit; `None` until completions bring more, or for good.
+    fn make(&mut self) -> Option<HwDesc> {
+        let desc = self.make_stop(false).or_else(|| self.make_continuation()).or_else(|| self.make_new());
+        // With nothing else to put between, a waiting STOP is due.
+        let desc = desc.or_else(|| self.make_stop(true))?;
+        self.slots.push(desc.user_data);
+        Some(desc)
+    }
+
+    fn make_continuation(&mut self) -> Option<HwDesc> {
+        let id = self.continued.pop_front()?;
+        Some(self.make_decode(id))
+    }
+
+    /// A PREFILL if few rollouts are ready, so that none is waited for; else a rollout.
+    fn make_new(&mut self) -> Option<HwDesc> {
+        let plan = self.plan;
+        let coming = self.ready.len() + self.prefills_running * plan.options().group as usize;
+        if self.fresh < plan.ids() && (!plan.has_prefills() || coming < self.ready_target) {
+            let id = self.fresh;
+            self.fresh += plan.ids_per_request();
+            if !plan.has_prefills() {
+                return Some(self.begin(id));
+            }
+            self.states[id as usize].running = true;
+            self.prefills_running += 1;
+            return Some(plan.first(id));
+        }
+        let id = self.ready.pop_front()?;
+        Some(self.begin(id))
+    }
+
+    fn begin(&mut self, id: u32) -> HwDesc {
+        self.states[id as usize].seq_len = self.plan.first(id).seq_len;
+        self.make_decode(id)
+    }
+
+    fn make_decode(&mut self, id: u32) -> HwDesc {
+        let state = &mut self.states[id as usize];
+        state.running = true;
+        if self.plan.stop_after(id) == Some(state.segment) {
+            if id.is_multiple_of(2) {
+                self.stop_now = Some(id);
+            } else {
+                self.stops.push_back((self.slots.len() + STOP_DELAY, id));
+            }
+        }
+        self.plan.decode(id, state.segment, state.seq_len)
+    }
+
+    /// A STOP that is due, or any that waits if `all` are.
+    fn make_stop(&mut self, all: bool) -> Option<HwDesc> {
+        let made = self.slots.len();
+        let waits = self.stops.front().is_some_and(|&(due, _)| all || due <= made);
+        let id = match self.stop_now.take() {
+            Some(id) => id,
+            None if waits => self.stops.pop_front()?.1,
+            None => return None,
+        };
+        let state = &mut self.states[id as usize];
+        state.stopping = true;
+        Some(self.plan.stop(id, state.segment))
+    }
+
+    /// The DECODE or PREFILL of `id` that waits for its completion.
+    fn running(&self, id: u32) -> Option<HwDesc> {
+        let state = self.states.get(id as usize).filter(|state| state.running)?;
+        let is_prefill = self.plan.is_prefill(id);
+        Some(if is_prefill {
+            self.plan.first(id)
+        } else {
+            self.plan.decode(id, state.segment, state.seq_len)
+        })
+    }
+
+    /// The STOP of `id` that waits for its completion.
+    fn stopping(&self, id: u32) -> Option<HwDesc> {
+        let state = self.states.get(id as usize).filter(|state| state.stopping)?;
+        Some(self.plan.stop(id, state.segment))
+    }
+
+    /// The descriptor with this `user_data`, if it waits for its completion.
+    fn waiting(&self, user_data: u64) -> Option<HwDesc> {
+        let id = (user_data >> 32) as u32;
+        let same = |desc: &HwDesc| desc.user_data == user_data;
+        self.running(id).filter(same).or_else(|| self.stopping(id).filter(same))
+    }
+
+    /// The descriptor that has waited longest.
+    fn oldest(&self) -> Option<HwDesc> {
+        self.slots.iter().find_map(|&user_data| self.waiting(user_data))
+    }
+
+    /// The descriptor that a completion answers. Nothing in it is trusted: `user_data` finds the descriptor, or where
+    /// that is wrong `rollout_id` does.
+    fn asked(&self, completion: &HwCompletion) -> Option<HwDesc> {
+        let id = completion.rollout_id;
+        self.asked_by_slot(completion)
+            .or_else(|| self.waiting(completion.user_data))
+            .or_else(|| self.running(id))
+            .or_else(|| self.stopping(id))
+    }
+
+    /// A slot that could not be read is named by its SQ index alone; SQ indices are taken to start at 0.
+    fn asked_by_slot(&self, completion: &HwCompletion) -> Option<HwDesc> {
+        let unread = completion.status == Status::Error as u8
+            && completion.error == ErrorCode::DmaFault as u8
+            && completion.user_data == 0;
+        let &user_data = self.slots.get(completion.result as usize).filter(|_| unread)?;
+        self.waiting(user_data)
+    }
+
+    /// Records a completion under the rollout that it answers, and goes on from it. The comparison later shows which
+    /// field is wrong.
+    fn take(&mut self, completion: &HwCompletion) -> Result<(), ReplayFailure> {
+        let Some(desc) = self.asked(completion) else {
+            return Err(ReplayFailure::Unasked { ordinal: self.completions.len(), completion: *completion });
+        };
+        let id = desc.rollout_id;
+        self.completions.push(*completion);
+        self.owners.push(id);
+        let state = &mut self.states[id as usize];
+        if desc.opcode == Opcode::Stop as u8 {
+            state.stopping = false;
+            return Ok(());
+        }
+        state.running = false;
+        let added = completion.final_seq_len.saturating_sub(desc.seq_len).min(desc.max_tokens);
+        self.progress.tokens += u64::from(added);
+        if desc.opcode == Opcode::Prefill as u8 {
+            self.prefills_running -= 1;
+            // Rollouts of a prefix that could not be registered have nothing to go on from.
+            if completion.status == Status::Done as u8 {
+                self.ready.extend(id + 1..id + self.plan.ids_per_request());
+            }
+            return Ok(());
+        }
+        match self.plan.next(&desc, completion) {
+            Some(next) if next.opcode == Opcode::Decode as u8 => {
+                state.seq_len = next.seq_len;
+                state.segment += 1;
+                self.continued.push_back(id);
+            }
+            _ => self.progress.saved += u64::from(desc.max_tokens - added),
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,222 @@
+//! Plans, and the way of rollouts through a replay.
+
+use std::collections::HashSet;
+use std::ops::ControlFlow;
+use std::sync::{Arc, Mutex};
+
+use proptest::prelude::*;
+use rstest::rstest;
+
+use super::tamper::{Tampered, model, mutant};
+use super::*;
+use crate::model::Mutation;
+use doorbell_contract::{HwCompletion, HwDesc, Opcode, Status};
+use doorbell_host::device::Device;
+use doorbell_host::error::DeviceError;
+use doorbell_trace::{Generator, Request, Trace};
+
+fn trace(requests: &[(u32, u32)]) -> Trace {
+    let requests = requests
+        .iter()
+        .map(|&(prompt_tokens, output_tokens)| Request {
+            arrival_ms: 0,
+            prompt_tokens,
+            output_tokens,
+            prefix: vec![],
+        })
+        .collect();
+    Trace { source: "test".into(), requests }
+}
+
+fn small_trace() -> Trace {
+    Generator { output_median: 30, output_max: 200, ..Generator::new(60, 5, 3) }.generate().unwrap()
+}
+
+fn run(plan: &ReplayPlan, device: &mut dyn Device) -> Replay {
+    replay(plan, device, &mut |_| ControlFlow::Continue(()))
+}
+
+#[rstest]
+#[case::empty(trace(&[]), ReplayOptions::default(), "the trace has no requests")]
+#[case::limit(trace(&[(1, 1)]), ReplayOptions { limit: 0, ..Default::default() }, "the trace has no requests")]
+#[case::group(trace(&[(1, 1)]), ReplayOptions { group: 0, ..Default::default() }, "the group size is 0")]
+#[case::ids(
+    trace(&[(1, 1), (1, 1)]),
+    ReplayOptions { group: u32::MAX / 2, ..Default::default() },
+    "2 requests in groups of 2147483647 need more rollout ids"
+)]
+#[case::long(
+    trace(&[(1, 1), (1000, 25)]),
+    ReplayOptions { length_limit: 1024, ..Default::default() },
+    "request 1 needs 1000 + 25 tokens, more than the length limit of 1024"
+)]
+#[case::wrap(trace(&[(u32::MAX, 1)]), ReplayOptions { length_limit: u32::MAX, ..Default::default() }, "request 0 needs")]
+#[case::resident(trace(&[(1, 1)]), ReplayOptions { resident: true, ..Default::default() }, "resident scoring happens at")]
+fn impossible_plans_say_why(#[case] trace: Trace, #[case] options: ReplayOptions, #[case] problem: &str) {
+    let error = ReplayPlan::new(&trace, options).unwrap_err().to_string();
+    assert!(error.starts_with(problem), "{error}");
+}
+
+proptest! {
+    #[test]
+    fn token_areas_are_aligned_disjoint_and_large_enough(
+        requests in prop::collection::vec((0u32..5000, 1u32..300), 1..40), group in 1u32..5,
+    ) {
+        let plan = ReplayPlan::new(&trace(&requests), ReplayOptions { group, ..Default::default() }).unwrap();
+        let mut end = 0;
+        let mut rollouts = 0;
+        for id in 0..plan.ids() {
+            let Some(area) = plan.area(id) else {
+                prop_assert_eq!(plan.first(id).opcode, Opcode::Prefill as u8);
+                continue;
+            };
+            rollouts += 1;
+            let desc = plan.first(id);
+            prop_assert_eq!(area.start, end);
+            prop_assert_eq!(area.start % 64, 0);
+            prop_assert_eq!(desc.delta_offset, area.start);
+            prop_assert!(area.start + 4 * u64::from(desc.max_tokens) <= area.end);
+            end = area.end;
+        }
+        prop_assert_eq!(end, plan.token_bytes());
+        prop_assert_eq!(rollouts, plan.rollouts());
+    }
+}
+
+/// Flaw 1 of naive queues: a rollout that reaches a checkpoint must go on, from where it stood.
+#[rstest]
+fn r09_every_rollout_reaches_its_end(
+    #[values(1, 4)] group: u32,
+    #[values(0, 1, 32)] checkpoint: u32,
+    #[values(2, 16, 1024)] depth: u32,
+) {
+    let trace = small_trace();
+    let plan = ReplayPlan::new(&trace, ReplayOptions { group, checkpoint, ..Default::default() }).unwrap();
+    let replay = run(&plan, &mut model(&plan, depth));
+    assert!(replay.failure.is_none(), "{:?}", replay.failure);
+    assert_eq!(replay.tokens, plan.token_budget());
+    assert_eq!(replay.descriptors, replay.completions.len() as u64);
+    for id in 0..plan.ids() {
+        let own: Vec<&HwCompletion> = replay
+            .completions
+            .iter()
+            .zip(&replay.owners)
+            .filter(|&(_, &owner)| owner == id)
+            .map(|(c, _)| c)
+            .collect();
+        let first = plan.first(id);
+        let segments = match checkpoint {
+            _ if plan.is_prefill(id) => 1,
+            0 => 1,
+            interval => first.max_tokens.div_ceil(interval) as usize,
+        };
+        assert_eq!(own.len(), segments, "rollout {id}");
+        let (last, before) = own.split_last().unwrap();
+        assert_eq!((last.status, last.final_seq_len), (Status::Done as u8, first.seq_len + first.max_tokens));
+        assert!(before.iter().all(|completion| completion.status == Status::RewardNeeded as u8));
+    }
+}
+
+#[test]
+fn rollouts_wait_for_their_prefill() {
+    let plan = ReplayPlan::new(&small_trace(), ReplayOptions { group: 4, ..Default::default() }).unwrap();
+    let done: Arc<Mutex<HashSet<u64>>> = Arc::default();
+    let seen = Arc::clone(&done);
+    let mut submitted = 0;
+    let mut device = Tampered::new(&plan, move |_, completion| {
+        done.lock().unwrap().insert(completion.user_data);
+        vec![completion]
+    })
+    .watched(move |desc: &HwDesc| {
+        submitted += 1;
+        if desc.opcode == Opcode::Decode as u8 {
+            let prefill = u64::from(desc.rollout_id / 5 * 5) << 32;
+            assert!(seen.lock().unwrap().contains(&prefill), "descriptor {submitted} came before its prefix");
+        }
+    });
+    let replay = run(&plan, &mut device);
+    assert!(replay.failure.is_none());
+    assert_eq!(replay.completions.len(), 60 * 5);
+}
+
+#[test]
+fn early_ends_are_accounted_for() {
+    let options = ReplayOptions { eos_threshold: 3000, checkpoint: 16, ..Default::default() };
+    let plan = ReplayPlan::new(&small_trace(), options).unwrap();
+    let mut last = Progress::default();
+    let replay = replay(&plan, &mut model(&plan, 64), &mut |progress| {
+        last = progress;
+        ControlFlow::Continue(())
+    });
+    assert!(replay.tokens < plan.token_budget() / 2, "an end of sequence every 11 tokens");
+    assert_eq!(last.tokens + last.saved, plan.token_budget());
+    assert_eq!((last.tokens, last.completions), (replay.tokens, replay.completions.len() as u64));
+}
+
+#[rstest]
+#[case::every(1)]
+#[case::some(3)]
+fn r08_stops_are_sent_and_answered(#[case] stop_every: u32, #[values(0, 20_000)] checkpoint: u32) {
+    let options = ReplayOptions { stop_every, checkpoint, group: 3, ..Default::default() };
+    // So long that the model, which looks for a STOP when it is given time, finds some while they run.
+    let plan = ReplayPlan::new(&trace(&[(5, 40_000); 8]), options).unwrap();
+    let replay = run(&plan, &mut model(&plan, 256));
+    assert!(replay.failure.is_none(), "{:?}", replay.failure);
+    let stops = (0..plan.ids()).filter(|&id| plan.stop_after(id).is_some()).count();
+    assert_eq!(stops, if stop_every == 1 { 24 } else { 8 });
+    let answers = |stop: bool| {
+        let is_stop = |c: &&HwCompletion| (c.user_data >> 31 & 1 == 1) == stop;
+        replay.completions.iter().filter(is_stop).filter(|c| c.status == Status::Stopped as u8).count()
+    };
+    assert_eq!(answers(true), stops, "every STOP completes as STOPPED");
+    assert!(answers(false) > 0, "and some DECODE was cut by one");
+}
+
+#[test]
+fn a_device_that_stops_answering_is_named_with_what_it_owes() {
+    let plan = ReplayPlan::new(&small_trace(), ReplayOptions::default()).unwrap();
+    let replay = run(&plan, &mut mutant(&plan, Mutation::Hang { after: 10 }));
+    let Some(failure @ ReplayFailure::Device { error: DeviceError::Timeout(_), .. }) = &replay.failure else {
+        panic!("{:?}", replay.failure);
+    };
+    let text = failure.to_string();
+    assert!(text.contains("the oldest descriptor without a completion is DECODE of rollout 10"), "{text}");
+    assert_eq!(replay.completions.len(), 10);
+}
+
+#[test]
+fn the_caller_may_end_it() {
+    let plan = ReplayPlan::new(&small_trace(), ReplayOptions::default()).unwrap();
+    let replay = replay(&plan, &mut model(&plan, 2), &mut |_| ControlFlow::Break(()));
+    assert!(matches!(replay.failure, Some(ReplayFailure::Ended)));
+    assert!((1..=2).contains(&replay.completions.len()));
+}
+
+#[rstest]
+#[case::twice(|completion: HwCompletion| vec![completion, completion])]
+#[case::unknown(|completion| vec![HwCompletion { user_data: 0xFFFF_FFFF << 32, rollout_id: 60, ..completion }])]
+fn r03_completions_that_nobody_asked_for(#[case] edit: fn(HwCompletion) -> Vec<HwCompletion>) {
+    let plan = ReplayPlan::new(&small_trace(), ReplayOptions::default()).unwrap();
+    let mut device = Tampered::new(&plan, move |ordinal, c| if ordinal == 20 { edit(c) } else { vec![c] });
+    let replay = run(&plan, &mut device);
+    assert!(
+        matches!(replay.failure, Some(ReplayFailure::Unasked { ordinal: 20 | 21, .. })),
+        "{:?}",
+        replay.failure
+    );
+}
+
+#[rstest]
+#[case::no_progress(0)]
+#[case::backwards(u32::MAX)]
+#[case::beyond(1 << 30)]
+fn r15_a_checkpoint_without_sense_is_not_continued(#[case] step: u32) {
+    let plan =
+        ReplayPlan::new(&trace(&[(100, 50)]), ReplayOptions { checkpoint: 8, ..Default::default() }).unwrap();
+    let mut device = Tampered::new(&plan, move |_, completion| {
+        vec![HwCompletion { final_seq_len: 100u32.wrapping_add(step), ..completion }]
+    });
+    let replay = run(&plan, &mut device);
+    assert!(replay.failure.is_none(), "{:?}", replay.failure);
+    assert_eq!(replay.completions.len(), 1);
+}

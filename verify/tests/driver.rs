@@ -1,0 +1,221 @@
+//! The driver against devices that misbehave: each ends as a typed error that says who, what and what to do.
+
+use doorbell_contract::{Counter, DeviceFault, HwCompletion, HwDesc, Register};
+use doorbell_host::{Device, DeviceError, Driver, Platform, QueueConfig, SharedMemory};
+use doorbell_verify::ModelPlatform;
+use doorbell_verify::model::Mutation;
+use rstest::rstest;
+
+/// The model with a wrong answer or two.
+#[derive(Default)]
+struct Tampered {
+    model: ModelPlatform,
+    memory: Option<SharedMemory>,
+    /// Changes what a register reads.
+    read: Option<fn(Register, u32) -> u32>,
+    /// Registers whose writes are lost.
+    deaf_to: Option<Register>,
+    /// Done to the shared memory whenever the device is given time.
+    scribble: Option<fn(&SharedMemory)>,
+}
+
+impl Platform for Tampered {
+    fn name(&self) -> &str {
+        "tampered"
+    }
+
+    fn map(&mut self, bytes: usize) -> Result<SharedMemory, DeviceError> {
+        let memory = self.model.map(bytes)?;
+        self.memory = Some(memory.clone());
+        Ok(memory)
+    }
+
+    fn write_register(&mut self, register: Register, value: u32) -> Result<(), DeviceError> {
+        if self.deaf_to == Some(register) { Ok(()) } else { self.model.write_register(register, value) }
+    }
+
+    fn read_register(&mut self, register: Register) -> Result<u32, DeviceError> {
+        let value = self.model.read_register(register)?;
+        Ok(self.read.map_or(value, |read| read(register, value)))
+    }
+
+    fn advance(&mut self, want: usize) -> Result<(), DeviceError> {
+        self.model.advance(want)?;
+        if let (Some(scribble), Some(memory)) = (self.scribble, &self.memory) {
+            scribble(memory);
+        }
+        Ok(())
+    }
+}
+
+fn small() -> QueueConfig {
+    QueueConfig { sq_depth: 4, cq_depth: 4, patience: 20, ..Default::default() }
+}
+
+fn poll_until_error(driver: &mut impl Device) -> DeviceError {
+    let mut out = [HwCompletion::default(); 4];
+    (0..1_000_000).find_map(|_| driver.poll(&mut out).err()).expect("R15: poll gives up at some time")
+}
+
+#[test]
+fn r15_a_device_that_never_answers_is_a_timeout_that_says_who_waited_for_what() {
+    let model = ModelPlatform::new().with_mutation(Mutation::Hang { after: 1 });
+    let mut driver = Driver::new(model, small()).unwrap();
+    driver.submit(&[HwDesc::nop(), HwDesc::decode(1, 2, 3), HwDesc::nop()]).unwrap();
+    let error = poll_until_error(&mut driver);
+    insta::assert_snapshot!(error, @"model: a completion did not happen within 20 advances: 2 in flight, SQ tail 0x3, SQ head 0x1, CQ head 0x1; device: STATE 0x1 (ACTIVE), STATUS 0x00020000 (0 workers busy, worker 0 in state 0, 2 descriptors and 0 completions queued, 0 doorbells refused), ERROR none, consumed 1, completed 1, tokens 0; disable and enable the device, or raise the patience");
+    // The queue pair can be started anew, and hangs again.
+    driver.disable().unwrap();
+    driver.enable().unwrap();
+    assert_eq!(driver.in_flight(), 0);
+}
+
+#[test]
+fn r15_progress_of_the_device_extends_the_wait() {
+    // 40 slices of the model's time without a completion, at a patience of 2.
+    let config = QueueConfig { patience: 2, token_bytes: 4 << 20, ..Default::default() };
+    let mut driver = Driver::new(ModelPlatform::new(), config).unwrap();
+    driver.submit(&[HwDesc::decode(1, 0, 700_000)]).unwrap();
+    let mut out = [HwCompletion::default()];
+    while driver.poll(&mut out).unwrap() == 0 {}
+    assert_eq!(out[0].final_seq_len, 700_000);
+}
+
+#[test]
+fn a_device_that_is_none_of_ours() {
+    let tampered = Tampered { read: Some(|_, _| 0xFFFF_FFFF), ..Default::default() };
+    let error = Driver::new(tampered, small()).err().expect("ID is wrong");
+    insta::assert_snapshot!(error, @"tampered: register ID reads 0xffffffff instead of 0x4c454244: no Doorbell device answers there");
+}
+
+#[test]
+fn a_device_of_another_major_version() {
+    let read = |register, value| if register == Register::Version { 0x0007_0002 } else { value };
+    let error = Driver::new(Tampered { read: Some(read), ..Default::default() }, small()).err();
+    insta::assert_snapshot!(error.expect("VERSION is wrong"), @"tampered: contract version 7.2 instead of 1.1: rebuild host and device from one contract.toml");
+}
+
+#[test]
+fn r15_a_device_that_does_not_start() {
+    let error =
+        Driver::new(Tampered { deaf_to: Some(Register::Control), ..Default::default() }, small()).err();
+    let message = error.expect("it never becomes active").to_string();
+    assert!(
+        message.starts_with("tampered: the start after ENABLE (STATE.ACTIVE = 1) did not happen within 20"),
+        "{message}"
+    );
+}
+
+#[test]
+fn r15_a_device_that_does_not_stop() {
+    let mut driver = Driver::new(Tampered::default(), small()).unwrap();
+    driver.platform_mut().deaf_to = Some(Register::Control);
+    let message = driver.disable().unwrap_err().to_string();
+    assert!(
+        message.starts_with("tampered: the end of a disable (STATE.ACTIVE = 0) did not happen within 20"),
+        "{message}"
+    );
+}
+
+#[test]
+fn a_start_that_the_device_refuses() {
+    let error =
+        Driver::new(Tampered { deaf_to: Some(Register::SqSize), ..Default::default() }, small()).err();
+    insta::assert_snapshot!(error.expect("SQ_SIZE is 0"), @"tampered did not start: ERROR reads BAD_CONFIG");
+}
+
+#[test]
+fn more_workers_than_the_device_has() {
+    let config = QueueConfig { workers: Some(3), ..small() };
+    let error = Driver::new(ModelPlatform::new(), config).err().expect("the model has one worker");
+    insta::assert_snapshot!(error, @"workers is 3: it must be at most 1, which is what model has");
+}
+
+#[test]
+fn a_depth_that_is_no_power_of_two() {
+    let error = Driver::new(ModelPlatform::new(), QueueConfig { cq_depth: 100, ..small() }).err();
+    insta::assert_snapshot!(error.expect("100 is no power of two"), @"cq_depth is 100: a ring has a power of two of slots, from 2 to 65536; the nearest: 64 and 128");
+}
+
+/// Writes completion `slot` of the queue of [`small`] with this `sq_head`, fresh on the first pass.
+fn forge(memory: &SharedMemory, slot: u64, sq_head: u32) {
+    const CQ_OFFSET: u64 = 4096;
+    let forged = HwCompletion { sq_head, phase: 1, ..Default::default() };
+    let words: [u64; 4] = bytemuck::cast(forged);
+    memory.bus_write(memory.bus_address() + CQ_OFFSET + 32 * slot, words).unwrap();
+}
+
+#[rstest]
+#[case::beyond_the_tail(|memory: &SharedMemory| forge(memory, 0, 5), "R13", "sq_head 0x5")]
+#[case::less_than_the_completions(|memory: &SharedMemory| forge(memory, 1, 1), "R13", "sq_head 0x1")]
+#[case::backwards(|memory: &SharedMemory| forge(memory, 1, 0), "R13", "sq_head 0x0")]
+#[case::too_many(|memory: &SharedMemory| forge(memory, 2, 2), "R3", "3 completions for 2 descriptors")]
+fn r03_completions_that_cannot_be_are_protocol_errors(
+    #[case] scribble: fn(&SharedMemory),
+    #[case] broken: &str,
+    #[case] seen: &str,
+) {
+    let mut driver = Driver::new(Tampered::default(), small()).unwrap();
+    driver.submit(&[HwDesc::nop(), HwDesc::nop()]).unwrap();
+    driver.platform_mut().advance(2).unwrap();
+    scribble(driver.memory());
+    let error = poll_until_error(&mut driver);
+    let DeviceError::Protocol { device, rule, what } = &error else { panic!("{error}") };
+    assert_eq!((device.as_str(), *rule), ("tampered", broken));
+    assert!(what.contains(seen), "{what}");
+}
+
+#[test]
+fn a_refused_doorbell_is_an_error_not_a_loss() {
+    let mut driver = Driver::new(Tampered::default(), small()).unwrap();
+    driver.platform_mut().model.write_register(Register::Control, 0).unwrap();
+    let error = driver.submit(&[HwDesc::nop()]).unwrap_err();
+    assert!(
+        matches!(error, DeviceError::WriteRefused { register: Register::Doorbell, value: 1, .. }),
+        "{error}"
+    );
+}
+
+#[test]
+fn submit_takes_what_fits_and_poll_frees_it() {
+    let mut driver = Driver::new(ModelPlatform::new(), small()).unwrap();
+    assert_eq!(driver.capacity(), 4);
+    assert_eq!(driver.submit(&[HwDesc::nop(); 6]).unwrap(), 4);
+    assert_eq!(driver.submit(&[HwDesc::nop(); 6]).unwrap(), 0);
+    assert_eq!(driver.in_flight(), 4);
+    let mut out = [HwCompletion::default(); 8];
+    assert_eq!(driver.poll(&mut []).unwrap(), 0);
+    let mut seen = 0;
+    while driver.in_flight() > 0 {
+        seen += driver.poll(&mut out).unwrap();
+    }
+    assert_eq!(seen, 4);
+    assert_eq!(driver.poll(&mut out).unwrap(), 0, "nothing is due");
+    assert_eq!(driver.submit(&[HwDesc::nop(); 6]).unwrap(), 4);
+}
+
+#[test]
+fn tokens_outside_the_region_are_an_error() {
+    let driver = Driver::new(ModelPlatform::new(), QueueConfig { token_bytes: 100, ..small() }).unwrap();
+    let mut tokens = [0; 2];
+    assert!(driver.tokens(92, &mut tokens).is_ok());
+    for offset in [96, 100, 2, u64::MAX - 3] {
+        let error = driver.tokens(offset, &mut tokens).unwrap_err();
+        assert!(
+            error.to_string().ends_with("do not fit the token region of 0x64 bytes, or are misaligned"),
+            "{error}"
+        );
+    }
+}
+
+#[test]
+fn counters_are_named_values() {
+    let mut driver = Driver::new(ModelPlatform::new(), small()).unwrap();
+    driver.submit(&[HwDesc::decode(1, 2, 3)]).unwrap();
+    let mut out = [HwCompletion::default()];
+    driver.poll(&mut out).unwrap();
+    let counters = driver.counters().unwrap();
+    assert_eq!(counters.get(Counter::Tokens), 3);
+    assert_eq!(counters.iter().find(|(counter, _)| counter.name() == "TOKENS"), Some((Counter::Tokens, 3)));
+    assert_eq!(DeviceFault::empty().bits(), driver.read(Register::Error).unwrap());
+}

@@ -1,0 +1,116 @@
+//! Random descriptors, rings and polling through driver and model (R3, R6, R13).
+
+use std::collections::HashMap;
+
+use doorbell_contract::{HwCompletion, HwDesc, Status};
+use doorbell_host::{Device, Driver, QueueConfig};
+use doorbell_verify::ModelPlatform;
+use doorbell_verify::conformance::oracle::Oracle;
+use proptest::prelude::*;
+
+const TOKEN_BYTES: u64 = 1 << 14;
+
+fn garbage() -> impl Strategy<Value = HwDesc> {
+    any::<[[u8; 32]; 2]>().prop_map(bytemuck::cast)
+}
+
+/// Descriptors of which most pass most checks.
+fn plausible() -> impl Strategy<Value = HwDesc> {
+    let kind = (prop_oneof![Just(0u8), Just(1), Just(1), Just(1), Just(3), Just(255), any::<u8>()], 0u8..33);
+    let place = (0u32..4, prop_oneof![0u32..2000, 65_530u32..65_540, any::<u32>()], 0u32..50);
+    let offsets = (0..=TOKEN_BYTES / 4 + 8, prop_oneof![Just(u32::MAX), 0u32..3], any::<u32>());
+    (kind, place, offsets, prop_oneof![Just(0u32), 1u32..40, Just(u32::MAX)]).prop_map(
+        |((opcode, flags), (rollout_id, seq_len, max_tokens), (word, prefix_id, seed), checkpoint)| HwDesc {
+            opcode,
+            flags,
+            prefix_id,
+            seed,
+            delta_offset: 4 * word,
+            checkpoint,
+            ..HwDesc::decode(rollout_id, seq_len, max_tokens)
+        },
+    )
+}
+
+fn depth() -> impl Strategy<Value = u32> {
+    (1u32..7).prop_map(|log2| 1 << log2)
+}
+
+fn start() -> impl Strategy<Value = u32> {
+    prop_oneof![Just(0), any::<u32>(), (0u32..100).prop_map(|k| u32::MAX - k)]
+}
+
+fn config() -> impl Strategy<Value = QueueConfig> {
+    (depth(), depth(), start(), start(), 0u32..2000, 0u32..0x1_0000, 0u32..40).prop_map(
+        |(sq_depth, cq_depth, sq_start, cq_start, eos_threshold, reward_threshold, checkpoint_default)| {
+            QueueConfig {
+                sq_depth,
+                cq_depth,
+                sq_start,
+                cq_start,
+                eos_threshold,
+                reward_threshold,
+                checkpoint_default,
+                token_bytes: TOKEN_BYTES,
+                ..Default::default()
+            }
+        },
+    )
+}
+
+proptest! {
+    #[test]
+    fn r03_any_bytes_have_exactly_one_completion(
+        config in config(),
+        descs in prop::collection::vec(prop_oneof![garbage(), plausible()], 1..200),
+        batches in prop::collection::vec(1usize..40, 1..8),
+        polls in prop::collection::vec(1usize..40, 1..8),
+    ) {
+        let descs: Vec<HwDesc> = descs.iter().zip(0..).map(|(desc, k)| desc.with_user_data(k)).collect();
+        let oracle = Oracle::new(&config);
+        let mut driver = Driver::new(ModelPlatform::new(), config).unwrap();
+        let mut completions = Vec::new();
+        let mut out = [HwCompletion::default(); 40];
+        let (mut left, mut turn) = (&descs[..], 0);
+        while completions.len() < descs.len() {
+            let batch = left.len().min(batches[turn % batches.len()]);
+            left = &left[driver.submit(&left[..batch]).unwrap()..];
+            let taken = driver.poll(&mut out[..polls[turn % polls.len()]]).unwrap();
+            completions.extend_from_slice(&out[..taken]);
+            turn += 1;
+        }
+        prop_assert_eq!(driver.in_flight(), 0);
+        // One worker completes in SQ order, so this is 'once each' as well.
+        for (completion, desc) in completions.iter().zip(&descs) {
+            let expected = oracle.answer(desc).completion;
+            if completion.status == Status::Stopped as u8 && expected.status != Status::Stopped as u8 {
+                // R8: of a length of the device's choosing.
+                prop_assert_eq!(completion.user_data, desc.user_data);
+                prop_assert!((desc.seq_len..=expected.final_seq_len).contains(&completion.final_seq_len));
+            } else {
+                prop_assert_eq!(completion.without_timing(), expected);
+            }
+        }
+    }
+
+    #[test]
+    fn r02_any_unsealed_bytes_are_rejected(
+        start in start(),
+        descs in prop::collection::vec(garbage(), 1..16),
+    ) {
+        let config = QueueConfig { sq_depth: 16, sq_start: start, ..Default::default() };
+        let mut driver = Driver::new(ModelPlatform::new(), config).unwrap();
+        prop_assume!(descs.iter().zip(0..).all(|(desc, k)| !desc.verify(start.wrapping_add(k))));
+        driver.submission_queue().push_unsealed(&descs).unwrap();
+        driver.ring().unwrap();
+        let mut out = [HwCompletion::default(); 16];
+        let mut seen = HashMap::new();
+        while driver.in_flight() > 0 {
+            let taken = driver.poll(&mut out).unwrap();
+            for completion in &out[..taken] {
+                *seen.entry((completion.status, completion.error)).or_insert(0) += 1;
+            }
+        }
+        prop_assert_eq!(seen, HashMap::from([((0xFF, 3), descs.len())]));
+    }
+}
