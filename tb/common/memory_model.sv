@@ -54,9 +54,9 @@ module memory_model #(
   int   stall_ar = 0, stall_r = 0, stall_aw = 0, stall_w = 0, stall_b = 0;   // percent of cycles
   int   error_r = 0, error_w = 0;       // percent of beats; never completions
   logic early_effect = 1'b0;
-  logic [1:0] error_resp = 2'b10;       // with which a beat fails: SLVERR, or DECERR (2'b11)
   // Count down the beats of descriptors, token lines and completions; at 0 the beat fails.
   int   fail_read = -1, fail_line = -1, fail_completion = -1;
+  logic [1:0] error_resp = 2'b10;       // with which a beat fails: SLVERR, or DECERR (2'b11)
 
   logic [511:0] line [0:Lines-1];
 
