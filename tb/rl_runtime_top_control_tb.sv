@@ -294,12 +294,12 @@ module rl_runtime_top_control_tb;
   initial begin
     @(posedge bench.rst_n);
     @(posedge bench.clk);
-    case_addresses;
-    case_idle_is_never_early;
-    case_disable_while_stalled;
     case_worker_state;
     case_refused_doorbells;
+    case_disable_while_stalled;
     case_fills_saturate;
+    case_addresses;
+    case_idle_is_never_early;
     finish_bench("rl_runtime_top_control_tb");
   end
 endmodule

@@ -299,10 +299,10 @@ module rl_runtime_top_counters_tb;
   initial begin
     @(posedge bench.rst_n);
     @(posedge bench.clk);
+    case_latch;
     case_stall_cq;
     case_stall_fetch;
     case_stall_order;
-    case_latch;
     finish_bench("rl_runtime_top_counters_tb");
   end
 endmodule
