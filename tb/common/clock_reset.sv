@@ -1,5 +1,6 @@
 // Clock, reset, seed, watchdog and waveform of a bench.
 //   +seed=N     seed of the bench's random numbers
+//   +errors=N   errors at which the bench gives up
 //   +wave=FILE  writes a waveform
 module clock_reset #(
   parameter int Limit = 100000,         // cycles after which the bench hangs
@@ -17,6 +18,7 @@ module clock_reset #(
   initial begin
     if (!$value$plusargs("seed=%d", seed)) seed = Seed;
     $display("seed %0d", seed);
+    if (!$value$plusargs("errors=%d", most_errors)) most_errors = 10;
     state = seed * 32'h9E37_79B9;       // spreads neighbouring seeds
     if ($value$plusargs("wave=%s", wave)) begin
       $dumpfile(wave);

@@ -56,6 +56,7 @@ module memory_model #(
   logic early_effect = 1'b0;
   // Count down the beats of descriptors, token lines and completions; at 0 the beat fails.
   int   fail_read = -1, fail_line = -1, fail_completion = -1;
+  logic [1:0] error_resp = 2'b10;       // with which a beat fails: SLVERR, or DECERR (2'b11)
 
   logic [511:0] line [0:Lines-1];
 
@@ -111,7 +112,7 @@ module memory_model #(
           rlast_o  <= beat + 1 == ar_len[ar_head % Depth];
           if (fail_read >= 0) fail_read = fail_read - 1;
           if (chance(error_r) || fail_read == 0) begin
-            rresp_o <= 2'b10;
+            rresp_o <= error_resp;
             rdata_o <= {16{rnd()}};
           end else begin
             rresp_o <= 2'b00;
@@ -227,7 +228,7 @@ module memory_model #(
           pending      = pending - 1;
           bvalid_o <= 1'b1;
           bid_o    <= 5'(picked);
-          bresp_o  <= bad ? 2'b10 : 2'b00;
+          bresp_o  <= bad ? error_resp : 2'b00;
           effect_o       <= 1'b1;
           effect_error_o <= bad;
           effect_id_o    <= 5'(picked);

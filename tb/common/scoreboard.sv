@@ -1,6 +1,8 @@
 // Watches one queue pair from the bus and predicts every completion (rules R1, R3 to R11, R14). The host tasks of
 // top_bench tell it what they publish, read and release; instance u_memory beside it is the shared memory.
-module scoreboard (
+module scoreboard #(
+  parameter int TokenWords = 16384      // largest token region
+) (
   input logic         clk_i,
   input logic         rst_ni,
   input logic [63:0]  araddr_i,
@@ -26,7 +28,6 @@ module scoreboard (
   import bench_reference_pkg::*;
   import desc_pkg::*;
 
-  localparam int         TokenWords    = 16384;   // largest token region
   localparam int         Entries       = 2048;    // descriptors between publishing and the check
   localparam logic [4:0] CompletionId  = 5'd16;
   localparam int         IrqPatience   = 16;      // cycles from visible to irq_o

@@ -4,14 +4,15 @@ module top_bench #(
   parameter int Workers         = 4,
   parameter int FetchDepth      = 128,
   parameter int CompletionDepth = 128,
-  parameter int Limit           = 400000         // cycles before the bench hangs
+  parameter int Limit           = 400000,        // cycles before the bench hangs
+  parameter int Lines           = 2048,          // of the memory, 64 bytes each
+  parameter int TokenWords      = 16384          // largest token region
 );
   import bench_pkg::*;
   import bench_reference_pkg::*;
   import desc_pkg::*;
 
   localparam logic [63:0] Base  = 64'h0000_0012_3400_0000;
-  localparam int          Lines = 2048;
 
   logic clk, rst_n, irq;
   int   cycle;
@@ -72,7 +73,7 @@ module top_bench #(
     .arsize_i(m_axi_arsize), .arburst_i(m_axi_arburst), .arvalid_i(m_axi_arvalid), .arready_i(m_axi_arready)
   );
 
-  scoreboard u_score (
+  scoreboard #(.TokenWords(TokenWords)) u_score (
     .clk_i(clk), .rst_ni(rst_n),
     .araddr_i(m_axi_araddr), .arlen_i(m_axi_arlen), .arvalid_i(m_axi_arvalid), .arready_i(m_axi_arready),
     .rresp_i(m_axi_rresp), .rvalid_i(m_axi_rvalid), .rready_i(m_axi_rready),

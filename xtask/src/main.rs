@@ -6,6 +6,7 @@ mod doorbell;
 mod gpu_check;
 mod lab;
 mod lint;
+mod mutants;
 #[allow(dead_code, reason = "the rest is for the build script")]
 #[path = "../../gpu/build/nvcc.rs"]
 mod nvcc;
@@ -48,6 +49,8 @@ enum Command {
     Compare(Passed),
     /// Run the testbenches in tb/ under Icarus Verilog
     RtlTest(rtl_test::Options),
+    /// Put the mistakes of tb/mutants.toml into the RTL, one at a time: each must make its bench fail
+    Mutants(mutants::Options),
     /// Show a co-simulation case in GTKWave, or as a picture
     Wave(wave::Options),
     /// Compile the GPU's kernels for every architecture and look for spilled registers; needs no GPU
@@ -92,6 +95,7 @@ fn run(command: Command) -> Result<ExitCode> {
         Command::Cosim(passed) => return doorbell::forward(&root, "cosim", &passed.args),
         Command::Compare(passed) => return doorbell::forward(&root, "compare", &passed.args),
         Command::RtlTest(options) => rtl_test::run(&root, &options)?,
+        Command::Mutants(options) => mutants::run(&root, &options)?,
         Command::Wave(options) => return wave::run(&root, &options),
         Command::GpuCheck => gpu_check::run(&root)?,
         Command::Loom => test::loom(&root)?,

@@ -15,6 +15,7 @@ use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result, bail, ensure};
+use tempfile::TempDir;
 
 use crate::shell;
 
@@ -66,9 +67,7 @@ pub fn run(root: &Path, options: &Options) -> Result<()> {
         format!("seed {first}")
     };
 
-    let target = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), PathBuf::from);
-    fs::create_dir_all(&target).with_context(|| format!("cannot create {}", target.display()))?;
-    let out = tempfile::Builder::new().prefix("rtl-test-").tempdir_in(&target)?;
+    let out = scratch(root, "rtl-test-")?;
     let job = Job {
         root,
         simulator: &simulator,
@@ -136,8 +135,18 @@ pub fn run(root: &Path, options: &Options) -> Result<()> {
     )
 }
 
+/// A directory of its own under `target/`, which goes with its owner.
+///
+/// # Errors
+/// When it cannot be created.
+pub fn scratch(root: &Path, prefix: &str) -> Result<TempDir> {
+    let target = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), PathBuf::from);
+    fs::create_dir_all(&target).with_context(|| format!("cannot create {}", target.display()))?;
+    Ok(tempfile::Builder::new().prefix(prefix).tempdir_in(&target)?)
+}
+
 /// Hands the items to as many threads as there are cores.
-fn in_parallel<T>(items: impl Iterator<Item = T> + Send, work: impl Fn(T) + Sync) {
+pub fn in_parallel<T>(items: impl Iterator<Item = T> + Send, work: impl Fn(T) + Sync) {
     let queue = Mutex::new(items);
     thread::scope(|scope| {
         for _ in 0..thread::available_parallelism().map_or(1, usize::from) {
@@ -157,13 +166,17 @@ fn run_name(name: &str, seed: u32) -> String {
 }
 
 /// Icarus Verilog.
-struct Simulator {
+pub struct Simulator {
     iverilog: PathBuf,
     vvp: PathBuf,
 }
 
 impl Simulator {
-    fn find(path: OsString) -> Result<Simulator> {
+    /// The simulator in `path`.
+    ///
+    /// # Errors
+    /// When it is not installed.
+    pub fn find(path: OsString) -> Result<Simulator> {
         let find = |program: &str| {
             shell::find(program, &path).with_context(|| {
                 format!(
@@ -176,26 +189,37 @@ impl Simulator {
 }
 
 /// What all benches of one call have in common.
-struct Job<'a> {
-    root: &'a Path,
-    simulator: &'a Simulator,
-    shared: Vec<OsString>,
-    out: &'a Path,
-    plusargs: &'a [String],
-    limit: Duration,
+pub struct Job<'a> {
+    /// Where `rtl/` and `tb/` lie.
+    pub root: &'a Path,
+    /// The simulator.
+    pub simulator: &'a Simulator,
+    /// Sources that every bench is compiled with.
+    pub shared: Vec<OsString>,
+    /// Where compiled benches and logs go.
+    pub out: &'a Path,
+    /// Arguments that every bench gets.
+    pub plusargs: &'a [String],
+    /// How long one run may take.
+    pub limit: Duration,
 }
 
 impl Job<'_> {
     /// Compiles a bench; gives what the compiler warned of.
-    fn build(&self, name: &str) -> Result<Vec<String>> {
+    pub fn build(&self, name: &str) -> Result<Vec<String>> {
         let (status, log) = self.bounded(self.compile(name), name, "compilation")?;
         ensure!(status.success(), "does not compile ({status})");
         Ok(warnings(&log))
     }
 
     fn run(&self, name: &str, seed: u32) -> Result<()> {
+        self.judge(name, seed)?
+    }
+
+    /// Runs a bench to its end: the outer error is that it did not come to one.
+    pub fn judge(&self, name: &str, seed: u32) -> Result<Result<()>> {
         let (status, log) = self.bounded(self.simulate(name, seed), &run_name(name, seed), "the bench")?;
-        verdict(name, status, &log)
+        Ok(verdict(name, status, &log))
     }
 
     fn compile(&self, name: &str) -> Command {
@@ -280,7 +304,7 @@ fn verdict(name: &str, status: ExitStatus, log: &str) -> Result<()> {
 }
 
 /// Names of the benches in `tb/`, sorted.
-fn benches(root: &Path) -> Result<Vec<String>> {
+pub fn benches(root: &Path) -> Result<Vec<String>> {
     let mut names: Vec<String> = sources(&root.join("tb"))?
         .iter()
         .filter_map(|file| file.file_stem()?.to_str())
@@ -293,7 +317,7 @@ fn benches(root: &Path) -> Result<Vec<String>> {
 }
 
 /// Sources that every bench is compiled with: `tb/files.f`, or else all of `tb/common`.
-fn shared_sources(root: &Path) -> Result<Vec<OsString>> {
+pub fn shared_sources(root: &Path) -> Result<Vec<OsString>> {
     if root.join("tb/files.f").is_file() {
         return Ok(vec!["-f".into(), "tb/files.f".into()]);
     }
@@ -331,7 +355,7 @@ fn select(all: Vec<String>, wanted: &[String]) -> Result<Vec<String>> {
 }
 
 /// Differs from call to call; fits a signed 32-bit integer, as $value$plusargs reads one.
-fn fresh_seed() -> u32 {
+pub fn fresh_seed() -> u32 {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     (now.as_nanos() as u32 ^ std::process::id()) & 0x7FFF_FFFF
 }

@@ -5,6 +5,7 @@
 
 mod control;
 mod decode;
+mod edges;
 mod errors;
 pub mod oracle;
 mod queues;
@@ -148,4 +149,12 @@ cases! {
     control::registers_after_reset,
     control::registers_refuse_what_their_access_forbids,
     control::counters_count,
+    edges::r06_a_draw_at_eos_threshold_is_no_end,
+    edges::r06_a_decode_of_more_than_65536_tokens,
+    edges::r09_a_score_at_reward_threshold_goes_on,
+    edges::r09_checkpoints_beyond_16_bits,
+    edges::r11_no_half_of_an_offset_is_ignored,
+    edges::r12_nothing_is_taken_while_inactive,
+    edges::refused_doorbells_are_counted_up_to_255,
+    edges::status_fills_saturate_at_255,
 }

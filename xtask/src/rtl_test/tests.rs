@@ -1,5 +1,4 @@
 use rstest::rstest;
-use tempfile::TempDir;
 
 use super::*;
 use crate::shell::fake;

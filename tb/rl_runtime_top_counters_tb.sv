@@ -1,0 +1,308 @@
+// The counters that measure waiting, against what the contract says they count: a rate of one per cycle while the
+// condition holds, none while any part of it is missing, and a total that follows the condition from its first cycle to
+// its last. And the 64-bit latch of all counters. The same at every seed.
+module rl_runtime_top_counters_tb;
+  import bench_pkg::*;
+  import desc_pkg::*;
+
+  top_bench #(.Workers(4)) bench ();
+
+  // Cycles by which the device may see the ends of a condition later than the bus shows them.
+  localparam int Slack = 8;
+
+  hw_desc_t desc;
+
+  // ---------------------------------------------------------------- the bus in time
+  // Cycle of the last transfer of each kind.
+  int read_at, ack_at;
+  always @(posedge bench.clk) begin
+    if (bench.m_axi_rvalid && bench.m_axi_rready) read_at <= bench.cycle;
+    if (bench.m_axi_bvalid && bench.m_axi_bready && bench.m_axi_bid < 5'd16) ack_at <= bench.cycle;
+  end
+
+  task automatic await_read(input int beats);
+    waits_for = $sformatf("the bench waits for read beat %0d", beats);
+    while (bench.u_score.read_beats < beats) @(posedge bench.clk);
+  endtask
+
+  // ---------------------------------------------------------------- frame of a case
+  task automatic begin_case(input string name);
+    $display("case %0s", name);
+    bench.default_config;
+    bench.u_memory.read_latency  = 0;
+    bench.u_memory.write_latency = 0;
+  endtask
+
+  task automatic end_case;
+    bench.release_seen;
+    bench.expect_all_done;
+    bench.disable_device;
+    bench.check_counters;
+  endtask
+
+  task automatic put_decode(input logic [31:0] rollout_id, input int max_tokens);
+    bench.make_decode(rollout_id, max_tokens, 0, desc);
+    bench.put(desc);
+  endtask
+
+  task automatic put_nop;
+    bench.put(bench.blank(OP_NOP, 1000));
+  endtask
+
+  task automatic count(input logic [11:0] addr, output int value);
+    logic [63:0] wide;
+    bench.u_registers.read64(addr, wide);
+    value = int'(wide);
+  endtask
+
+  // What a counter gains in so many cycles: one per cycle, or nothing. Both reads take the same time, so the distance
+  // of their samples is exact.
+  task automatic expect_gain(input string what, input logic [11:0] addr, input int cycles, input logic one_each);
+    logic [31:0] earlier, later;
+    int          from, to;
+    from = bench.cycle;
+    bench.u_registers.read(addr, earlier);
+    repeat (cycles) @(posedge bench.clk);
+    to = bench.cycle;
+    bench.u_registers.read(addr, later);
+    if (later - earlier !== (one_each ? to - from : 0))
+      fail($sformatf("%0s: counter 0x%03h gained %0d in %0d cycles, expected %0d", what, addr, later - earlier, to - from,
+                     one_each ? to - from : 0));
+  endtask
+
+  task automatic expect_count(input string what, input logic [11:0] addr, input int expected);
+    int value;
+    count(addr, value);
+    if (value != expected) fail($sformatf("%0s: counter 0x%03h is %0d, expected %0d", what, addr, value, expected));
+  endtask
+
+  // The condition held from one cycle to another as the bus shows it; the device sees each end a fixed time later. So
+  // the total may be off by a few cycles, and by the same in every run (first: the offset to hold the next runs to).
+  int offset;
+  task automatic expect_span(input string what, input logic [11:0] addr, input int from, input int to, input logic first);
+    int value;
+    count(addr, value);
+    if (first) offset = value - (to - from);
+    if (offset < -Slack || offset > Slack || value - (to - from) != offset)
+      fail($sformatf("%0s: counter 0x%03h is %0d, the condition held for %0d cycles (the first run was off by %0d)", what,
+                     addr, value, to - from, offset));
+  endtask
+
+  // ---------------------------------------------------------------- STALL_CQ
+  task automatic case_stall_cq;
+    int released_at;
+    begin_case("STALL_CQ");
+    bench.cq_size = 2;
+    for (int run = 0; run < 3; run++) begin
+      bench.u_memory.write_latency = 0;
+      bench.enable;
+      repeat (50) @(posedge bench.clk);
+      expect_count("nothing to do", CNT_STALL_CQ, 0);
+      put_nop;
+      put_nop;
+      bench.ring;
+      repeat (2) bench.await_completion(3000);
+      expect_gain("a full queue, and nothing for it", CNT_STALL_CQ, 100, 1'b0);
+      expect_count("a full queue, and nothing for it", CNT_STALL_CQ, 0);
+      bench.u_memory.write_latency = 300;
+      put_decode(1, 5);
+      bench.ring;
+      waits_for = "STALL_CQ: a token line on the bus";
+      while (bench.u_memory.pending == 0) @(posedge bench.clk);
+      expect_gain("a full queue, and a completion whose tokens are under way", CNT_STALL_CQ, 100, 1'b0);
+      expect_count("a full queue, and a completion whose tokens are under way", CNT_STALL_CQ, 0);
+      waits_for = "STALL_CQ: the acknowledgement of a token line";
+      while (bench.u_memory.pending != 0) @(posedge bench.clk);
+      repeat (Slack) @(posedge bench.clk);
+      expect_gain("a full queue, and a completion ready for it", CNT_STALL_CQ, 60 + 77 * run, 1'b1);
+      released_at = bench.cycle;
+      bench.release_seen;
+      expect_gain("the completion has its slot", CNT_STALL_CQ, 40, 1'b0);
+      expect_span("STALL_CQ", CNT_STALL_CQ, ack_at, released_at, run == 0);
+      bench.u_memory.write_latency = 0;
+      bench.await_completions(1, 3000);
+      expect_gain("a queue with room", CNT_STALL_CQ, 40, 1'b0);
+      end_case;
+    end
+    // Completions that never meet a full queue.
+    bench.enable;
+    repeat (6) begin
+      put_decode(1, 20);
+      bench.ring;
+      bench.await_completions(1, 3000);
+    end
+    end_case;
+    expect_count("completions that found room", CNT_STALL_CQ, 0);
+  endtask
+
+  // ---------------------------------------------------------------- STALL_FETCH
+  task automatic case_stall_fetch;
+    int rung_at, earlier;
+    begin_case("STALL_FETCH");
+    for (int run = 0; run < 3; run++) begin
+      bench.u_memory.read_latency = 200 + 77 * run;
+      bench.enable;
+      expect_gain("nothing published", CNT_STALL_FETCH, 50, 1'b0);
+      expect_count("nothing published", CNT_STALL_FETCH, 0);
+      put_nop;
+      rung_at = bench.cycle;
+      bench.ring;
+      repeat (Slack) @(posedge bench.clk);
+      expect_gain("a descriptor under way, workers idle", CNT_STALL_FETCH, 100, 1'b1);
+      bench.await_completions(1, 3000);
+      expect_gain("nothing published any more", CNT_STALL_FETCH, 50, 1'b0);
+      expect_span("STALL_FETCH", CNT_STALL_FETCH, rung_at, read_at, run == 0);
+      end_case;
+    end
+
+    // The only worker in use is busy; those that are not in use are not idle workers.
+    bench.workers     = 1;
+    bench.wait_states = 100;
+    bench.u_memory.read_latency = 0;
+    bench.enable;
+    put_decode(1, 10);
+    bench.ring;
+    await_read(1);
+    repeat (2 * Slack) @(posedge bench.clk);
+    count(CNT_STALL_FETCH, earlier);
+    bench.u_memory.read_latency = 300;
+    put_nop;
+    bench.ring;
+    expect_gain("a descriptor under way, no worker idle", CNT_STALL_FETCH, 200, 1'b0);
+    expect_count("a descriptor under way, no worker idle", CNT_STALL_FETCH, earlier);
+    bench.await_completions(2, 3000);
+    end_case;
+
+    // Workers are idle, and one descriptor has arrived: it waits for its fence, not for the fetch.
+    bench.workers = 4;
+    bench.u_memory.read_latency = 0;
+    bench.enable;
+    put_decode(1, 10);
+    desc       = bench.blank(OP_NOP, 2);
+    desc.flags = FLAG_FENCE;
+    bench.put(desc);
+    bench.ring;
+    await_read(2);
+    repeat (2 * Slack) @(posedge bench.clk);
+    count(CNT_STALL_FETCH, earlier);
+    bench.u_memory.read_latency = 300;
+    put_nop;
+    bench.ring;
+    expect_gain("one has arrived, the next is under way", CNT_STALL_FETCH, 200, 1'b0);
+    expect_count("one has arrived, the next is under way", CNT_STALL_FETCH, earlier);
+    expect_gain("a fence waits", CNT_STALL_FENCE, 50, 1'b1);
+    expect_count("a fence waits", CNT_STALL_ORDER, 0);
+    bench.await_completions(3, 3000);
+    end_case;
+  endtask
+
+  // ---------------------------------------------------------------- STALL_ORDER
+  task automatic case_stall_order;
+    int earlier;
+    begin_case("STALL_ORDER");
+    bench.wait_states = 20;
+    bench.enable;
+    for (int k = 0; k < 6; k++) put_decode(7, 20);
+    bench.ring;
+    await_read(6);
+    repeat (2 * Slack) @(posedge bench.clk);
+    expect_gain("the oldest waits for an earlier one of its rollout", CNT_STALL_ORDER, 300, 1'b1);
+    expect_count("the oldest waits for an earlier one of its rollout", CNT_STALL_FENCE, 0);
+    bench.await_completions(6, 5000);
+    count(CNT_STALL_ORDER, earlier);
+    expect_gain("nothing waits", CNT_STALL_ORDER, 50, 1'b0);
+    end_case;
+    expect_count("nothing waits", CNT_STALL_ORDER, earlier);
+
+    // Descriptors of other rollouts wait for a worker, not for order.
+    bench.workers = 2;
+    bench.enable;
+    for (int k = 0; k < 10; k++) put_decode(k, 20);
+    bench.ring;
+    bench.await_completions(10, 5000);
+    expect_count("all rollouts differ", CNT_STALL_ORDER, 0);
+    end_case;
+
+    // The worker that runs a rollout takes the next of it at once, and that one waits no cycle.
+    bench.workers = 4;
+    bench.enable;
+    repeat (3) begin
+      put_decode(7, 20);
+      bench.ring;
+      repeat (40) @(posedge bench.clk);
+    end
+    expect_count("the next of a rollout that runs, handed over at once", CNT_STALL_ORDER, 0);
+    bench.await_completions(3, 5000);
+    expect_count("the next of a rollout that runs, handed over at once", CNT_STALL_ORDER, 0);
+    end_case;
+  endtask
+
+  // ---------------------------------------------------------------- 64 bits in two reads
+  // No run is long enough for a high half: the bench sets the counters themselves.
+  task automatic set_counter(input logic [11:0] addr, input logic [63:0] value);
+    @(negedge bench.clk);               // between the device's own writes
+    bench.u_device.u_perf_counters.value_q[(addr - CNT_CYCLES) / 8] = value;
+    @(posedge bench.clk);
+  endtask
+
+  function automatic logic [63:0] mark(input int k);
+    mark = {32'h4848_0000 + k, 32'h1010_0000 + k};
+  endfunction
+
+  task automatic case_latch;
+    logic [31:0] low, data;
+    logic        ok;
+    logic [11:0] addr;
+    begin_case("64 bits in two reads");
+    bench.enable;
+    // The carry comes between the two reads.
+    set_counter(CNT_CYCLES, 64'h0000_0006_FFFF_FF80);
+    bench.u_registers.read(CNT_CYCLES, low);
+    if (low < 32'hFFFF_FF80) fail("the counter has carried too early");
+    repeat (200) @(posedge bench.clk);
+    repeat (2) bench.u_registers.expect_read(CNT_CYCLES + 4, 6);
+    bench.u_registers.read(CNT_CYCLES, low);
+    if (low > 32'h0000_1000) fail("the counter has not carried");
+    bench.u_registers.expect_read(CNT_CYCLES + 4, 7);
+    bench.disable_device;
+
+    for (int k = 0; k < 16; k++) set_counter(CNT_CYCLES + 8 * k, mark(k));
+    for (int k = 0; k < 16; k++) begin
+      addr = CNT_CYCLES + 8 * k;
+      bench.u_registers.expect_read(addr, 32'(mark(k)));
+      // A high half that changes, other registers, and counters at addresses that do not exist: none is a low half.
+      set_counter(addr, mark(k + 100));
+      bench.u_registers.expect_read(REG_ID, DEVICE_ID);
+      bench.u_registers.expect_read(REG_STATE, STATE_IDLE);
+      bench.u_registers.expect_read(REG_SQ_SIZE, bench.sq_size);
+      for (int by = 1; by < 4; by++) begin
+        bench.u_registers.try_read(addr + by, data, ok);
+        if (ok || data !== 0) fail($sformatf("read of address 0x%03h: ok is %b, data %h", addr + by, ok, data));
+        bench.u_registers.try_read(addr + 4 + by, data, ok);
+        if (ok || data !== 0) fail($sformatf("read of address 0x%03h: ok is %b, data %h", addr + 4 + by, ok, data));
+      end
+      bench.u_registers.try_read(12'h180 + 8 * k, data, ok);
+      if (ok || data !== 0) fail($sformatf("read of address 0x%03h: ok is %b, data %h", 12'h180 + 8 * k, ok, data));
+      repeat (2) bench.u_registers.expect_read(addr + 4, 32'(mark(k) >> 32));
+      bench.u_registers.expect_read(addr, 32'(mark(k + 100)));
+      bench.u_registers.expect_read(addr + 4, 32'(mark(k + 100) >> 32));
+    end
+
+    // A start clears both halves.
+    bench.enable;
+    for (int k = 1; k < 16; k++) if (8 * k != CNT_IDLE - CNT_CYCLES) expect_count("a fresh start", CNT_CYCLES + 8 * k, 0);
+    bench.u_registers.read(CNT_CYCLES, low);
+    bench.u_registers.expect_read(CNT_CYCLES + 4, 0);
+    bench.disable_device;
+  endtask
+
+  initial begin
+    @(posedge bench.rst_n);
+    @(posedge bench.clk);
+    case_latch;
+    case_stall_cq;
+    case_stall_fetch;
+    case_stall_order;
+    finish_bench("rl_runtime_top_counters_tb");
+  end
+endmodule
