@@ -151,8 +151,8 @@ fn registers(spec: &Spec) -> String {
     }
     out.push_str(
         "\n**Counters**: 64 bits, read-only; the low half at the offset, the high half 4 above. Reading a low half \
-         latches the matching\nhigh half, so that low-then-high is one consistent value. They clear when the device is \
-         enabled.\n\n",
+         latches the matching\nhigh half, so that low-then-high is one consistent value; the next \
+         read of any low half may replace\nwhat is latched. They clear when the device is enabled.\n\n",
     );
     let rows = spec.counters.iter().map(|c| vec![hex(c.offset.into(), 12), c.name.clone(), c.doc.clone()]);
     out.push_str(&table(&["offset", "name", "counts"], rows));
