@@ -1,19 +1,22 @@
 // The write side of the AXI master: one 64-byte beat per cycle, each its own burst, so none crosses 4 KiB.
-// A full completion beat goes before token lines, half a one behind them.
+// A full completion beat goes before token lines, half a one behind them. Responses that are withheld from one worker
+// leave room for the writes of the others.
 module axi_writer
   import core_pkg::*;
-(
+#(
+  parameter int Workers = 4
+) (
   input  logic         clk_i,
   input  logic         rst_ni,
 
   input  logic         line_waits_i,
-  input  logic         line_valid_i,     // only with line_ready_o
+  input  logic         line_valid_i,     // only with the worker's bit of line_ready_o
   input  logic [3:0]   line_worker_i,
   input  logic [63:0]  line_addr_i,
   input  logic [3:0]   line_first_i,     // words that are written
   input  logic [3:0]   line_last_i,
   input  logic [511:0] line_data_i,
-  output logic         line_ready_o,     // early: does not depend on line_valid_i
+  output logic [Workers-1:0] line_ready_o,   // early: does not depend on line_valid_i
 
   input  logic         completion_valid_i,
   input  logic         completion_urgent_i,
@@ -48,6 +51,8 @@ module axi_writer
   output logic         idle_o            // nothing promised, nothing in flight
 );
   localparam int CountBits = $clog2(MAX_WRITES) + 1;
+  localparam int SourceBits = $clog2(Workers + 1);
+  localparam int LineBits  = (Workers == 1) ? 1 : $clog2(Workers);
 
   logic                 room, use_completion, push;
   logic                 aw_full, w_full;
@@ -58,9 +63,23 @@ module axi_writer
   logic [63:0]          strobe;
   logic [1:0]           aw_count_unused, w_count_unused;
 
-  assign room               = !aw_full && !w_full && in_flight_q != CountBits'(MAX_WRITES);
-  assign line_ready_o       = room && !(completion_valid_i && completion_urgent_i);
-  assign completion_ready_o = room && (completion_urgent_i || !line_waits_i);
+  // Completions are one more source of writes.
+  logic [Workers:0] may_write;
+
+  place_quota #(.Sources(Workers + 1), .Places(MAX_WRITES)) u_quota (
+    .clk_i, .rst_ni,
+    .clear_i (1'b0),
+    .take_i  (push),
+    .taker_i (SourceBits'(use_completion ? 5'(Workers) : {1'b0, line_worker_i})),
+    .give_i  (ack_o),
+    .giver_i (SourceBits'(m_axi_bid == COMPLETION_AXI_ID ? 5'(Workers) : m_axi_bid)),
+    .ready_o (may_write)
+  );
+
+  assign room               = !aw_full && !w_full;
+  assign line_ready_o       = (room && !(completion_valid_i && completion_urgent_i && may_write[Workers]))
+                            ? may_write[Workers-1:0] : '0;
+  assign completion_ready_o = room && may_write[Workers] && (completion_urgent_i || !line_waits_i);
   assign use_completion     = completion_valid_i && completion_ready_o;
   assign push               = use_completion || line_valid_i;
   assign id                 = use_completion ? COMPLETION_AXI_ID : {1'b0, line_worker_i};
@@ -113,7 +132,7 @@ module axi_writer
 `ifndef SYNTHESIS
   always_ff @(posedge clk_i) begin
     if (rst_ni) begin
-      if (line_valid_i && !line_ready_o) $fatal(1, "R3 axi_writer: a token line with no place for it");
+      if (line_valid_i && !line_ready_o[LineBits'(line_worker_i)]) $fatal(1, "R3 axi_writer: a token line with no place for it");
       if (ack_o && in_flight_q == '0) $fatal(1, "R3 axi_writer: write response without a write in flight");
       if (push && addr[5:0] != '0) $fatal(1, "R11 axi_writer: beat at %h is misaligned", addr);
     end

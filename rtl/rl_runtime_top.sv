@@ -99,7 +99,8 @@ module rl_runtime_top
   logic [3:0]   item_how, line_first, line_last, beat_first, beat_last;
   logic [63:0]  line_addr, beat_addr;
   logic [511:0] line_data, beat_data;
-  logic         line_waits, line_valid, line_ready, done_valid, done_ready;
+  logic         line_waits, line_valid, done_valid;
+  logic [Workers-1:0] line_ready, done_ready;
   done_t        done;
   logic [LINE_COUNT_BITS-1:0] done_after;
   logic        release_cq, release_ok, completion_valid, completion_urgent, completion_ready;
@@ -357,7 +358,7 @@ module rl_runtime_top
     .done_ready_i (done_ready)
   );
 
-  completion_ring #(.Depth(CompletionDepth)) u_completion_ring (
+  completion_ring #(.Workers(Workers), .Depth(CompletionDepth)) u_completion_ring (
     .clk_i, .rst_ni,
     .clear_i        (clear),
     .start_i        (start),
@@ -392,7 +393,7 @@ module rl_runtime_top
     .write_fault_o  (completion_fault)
   );
 
-  axi_writer u_axi_writer (
+  axi_writer #(.Workers(Workers)) u_axi_writer (
     .clk_i, .rst_ni,
     .line_waits_i        (line_waits),
     .line_valid_i        (line_valid),
