@@ -7,7 +7,7 @@ module axi_writer
   parameter int Workers = 4
 ) (
   input  logic         clk_i,
-  input  logic         rst_ni,
+  input  logic         rst_ni,           // of the bus: what was promised to it outlives a reset of the device
 
   input  logic         line_waits_i,
   input  logic         line_valid_i,     // only with the worker's bit of line_ready_o
@@ -35,6 +35,8 @@ module axi_writer
   output logic [7:0]   m_axi_awlen,
   output logic [2:0]   m_axi_awsize,
   output logic [1:0]   m_axi_awburst,
+  output logic [3:0]   m_axi_awcache,
+  output logic [2:0]   m_axi_awprot,
   output logic         m_axi_awvalid,
   input  logic         m_axi_awready,
   output logic [511:0] m_axi_wdata,
@@ -61,6 +63,7 @@ module axi_writer
   logic [63:0]          addr;
   logic [3:0]           first, last;
   logic [63:0]          strobe;
+  logic [511:0]         data;
   logic [1:0]           aw_count_unused, w_count_unused;
 
   // Completions are one more source of writes.
@@ -90,6 +93,16 @@ module axi_writer
                             & (64'hFFFF_FFFF_FFFF_FFFF >> {4'd15 - last, 2'b00});
   assign sent_o             = push;
 
+  // Bytes that are not written are 0: nothing of another rollout appears on the bus.
+  always_comb begin
+    data = '0;
+    if (push) begin
+      for (int k = 0; k < 16; k++) begin
+        if (strobe[4*k]) data[32*k +: 32] = use_completion ? completion_data_i[32*k +: 32] : line_data_i[32*k +: 32];
+      end
+    end
+  end
+
   sync_fifo #(.Width(69), .Depth(2)) u_aw (
     .clk_i, .rst_ni,
     .clear_i (1'b0),
@@ -106,7 +119,7 @@ module axi_writer
     .clk_i, .rst_ni,
     .clear_i (1'b0),
     .push_i  (push),
-    .data_i  ({strobe, use_completion ? completion_data_i : line_data_i}),
+    .data_i  ({strobe, data}),
     .full_o  (w_full),
     .valid_o (m_axi_wvalid),
     .data_o  ({m_axi_wstrb, m_axi_wdata}),
@@ -117,9 +130,11 @@ module axi_writer
   assign m_axi_awlen   = 8'd0;
   assign m_axi_awsize  = 3'd6;
   assign m_axi_awburst = 2'b01;
+  assign m_axi_awcache = AXI_CACHE;
+  assign m_axi_awprot  = AXI_PROT;
   assign m_axi_wlast   = 1'b1;
   assign m_axi_bready = 1'b1;
-  assign ack_o        = m_axi_bvalid;
+  assign ack_o        = m_axi_bvalid && !idle_o;  // a response that nobody waits for is dropped
   assign ack_id_o     = m_axi_bid;
   assign ack_error_o  = m_axi_bresp != '0;
   assign idle_o       = in_flight_q == '0;
@@ -133,7 +148,7 @@ module axi_writer
   always_ff @(posedge clk_i) begin
     if (rst_ni) begin
       if (line_valid_i && !line_ready_o[LineBits'(line_worker_i)]) $fatal(1, "R3 axi_writer: a token line with no place for it");
-      if (ack_o && in_flight_q == '0) $fatal(1, "R3 axi_writer: write response without a write in flight");
+      if (m_axi_bvalid && idle_o) $fatal(1, "R3 axi_writer: write response without a write in flight");
       if (push && addr[5:0] != '0) $fatal(1, "R11 axi_writer: beat at %h is misaligned", addr);
     end
   end

@@ -17,6 +17,7 @@ module completion_ring
 ) (
   input  logic        clk_i,
   input  logic        rst_ni,
+  input  logic        bus_rst_ni,      // of the bus: responses outlive a reset of the device
   input  logic        clear_i,
   input  logic        start_i,
   input  logic [31:0] start_index_i,
@@ -51,7 +52,8 @@ module completion_ring
 
   output logic [31:0] head_o,
   output logic [31:0] tail_o,
-  output logic [1:0]  visible_o,       // completions whose write was answered in this cycle
+  output logic [1:0]  answered_o,      // completions whose write was answered in this cycle
+  output logic [1:0]  visible_o,       // those of them that are visible: their write did not fail
   output logic        asked_o,         // a visible, unreleased completion asked for an interrupt
   output logic        error_done_o,    // one cycle per completion with status ERROR
   output logic        stall_o,         // a completion is ready and the queue is full
@@ -346,9 +348,10 @@ module completion_ring
   logic [$clog2(MAX_WRITES):0] sent_count_unused;
   logic [31:0] visible;
 
-  // Kept through a disable: the responses of beats that were sent still come.
+  // Kept through a disable and a reset of the device: the responses of beats that were sent still come.
   sync_fifo #(.Width(4), .Depth(MAX_WRITES)) u_sent (
-    .clk_i, .rst_ni,
+    .clk_i,
+    .rst_ni  (bus_rst_ni),
     .clear_i (1'b0),
     .push_i  (beat_valid_o && beat_ready_i),
     .data_i  ({high_valid_q, low_valid_q, high_asked_q, low_asked_q}),
@@ -360,8 +363,9 @@ module completion_ring
   );
 
   assign beat_ack      = ack_i && ack_id_i == COMPLETION_AXI_ID;
-  assign visible_o     = (beat_ack && !clear_i) ? 2'(sent_low) + 2'(sent_high) : 2'd0;
-  assign visible       = visible_q + {30'd0, visible_o};
+  assign answered_o    = (beat_ack && !clear_i) ? 2'(sent_low) + 2'(sent_high) : 2'd0;
+  assign visible_o     = ack_error_i ? 2'd0 : answered_o;
+  assign visible       = visible_q + {30'd0, answered_o};
   assign line_fault_o  = line_ack && ack_error_i;
   assign write_fault_o = beat_ack && ack_error_i;
 
@@ -413,7 +417,7 @@ module completion_ring
     if (rst_ni && !clear_i && !start_i) begin
       if (held > {15'd0, size_i})
         $fatal(1, "R4 completion_ring: %0d completions in a queue of %0d", held, size_i);
-      if ({30'd0, visible_o} > unseen)
+      if ({30'd0, answered_o} > unseen)
         $fatal(1, "R3 completion_ring: a completion was acknowledged that was not written");
       if (take && after_q[take_worker] != acked_q[take_worker] && !behind[LINE_COUNT_BITS-1])
         $fatal(1, "R3 completion_ring: a completion would overtake its tokens");

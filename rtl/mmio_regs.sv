@@ -23,6 +23,7 @@ module mmio_regs
   input  logic [31:0] counter_data_i,
 
   // Configuration; stable while the device is active.
+  output logic        enabling_o,            // ENABLE is being set, and accepted
   output logic        enable_o,
   output logic [63:0] sq_base_o,
   output logic [63:0] cq_base_o,
@@ -104,6 +105,7 @@ module mmio_regs
                       || !(is_rw || (is_cfg && !active_i && !enable_q))
                       || (doorbell_o && !doorbell_ok_i)
                       || (release_o && !release_ok_i)
+                      || (write_addr_i == REG_CONTROL && write_data_i[CONTROL_ENABLE_BIT] && active_i && !enable_q)
                       || (write_addr_i == REG_WORKERS && !workers_ok)
                       || (write_addr_i == REG_LENGTH_LIMIT && write_data_i > LENGTH_LIMIT_MAX);
   assign fire = write && !write_error_o;
@@ -157,6 +159,7 @@ module mmio_regs
     end
   end
 
+  assign enabling_o = enabling && config_ok;
   assign enable_o  = enable_q;
   assign sq_size_o = sq_size_q[16:0];
   assign cq_size_o = cq_size_q[16:0];

@@ -79,7 +79,7 @@ module axi_writer_tb;
     want_id[k]   = id;
     want_addr[k] = addr;
     want_strb[k] = strb;
-    want_data[k] = data;
+    for (int b = 0; b < 64; b++) want_data[k][8*b +: 8] = strb[b] ? data[8*b +: 8] : 8'd0;
     pushed = pushed + 1;
   endtask
 

@@ -28,18 +28,18 @@ module completion_ring_tb;
   logic [511:0]               beat_data;
   logic                       ack = 1'b0, ack_error = 1'b0;
   logic [4:0]                 ack_id = '0;
-  logic [1:0]                 visible;
+  logic [1:0]                 answered, visible;
   logic                       asked, error_done, stall, line_fault, write_fault;
 
   assign done_valid = want_done && done_ready[done.worker_id[1:0]] && !clear;
 
   completion_ring #(.Workers(Workers), .Depth(8)) u_ring (
-    .clk_i(clk), .rst_ni(rst_n), .clear_i(clear), .start_i(start), .start_index_i(start_index), .base_i(Base),
+    .clk_i(clk), .rst_ni(rst_n), .bus_rst_ni(rst_n), .clear_i(clear), .start_i(start), .start_index_i(start_index), .base_i(Base),
     .size_i(size), .release_i(release_now), .release_head_i(release_head), .release_ok_o(release_ok),
     .done_valid_i(done_valid), .done_i(done), .done_after_i(done_after), .done_ready_o(done_ready),
     .sq_head_i(sq_head), .beat_valid_o(beat_valid), .beat_urgent_o(beat_urgent), .beat_addr_o(beat_addr),
     .beat_first_o(beat_first), .beat_last_o(beat_last), .beat_data_o(beat_data), .beat_ready_i(beat_ready),
-    .ack_i(ack), .ack_id_i(ack_id), .ack_error_i(ack_error), .head_o(head), .tail_o(tail), .visible_o(visible),
+    .ack_i(ack), .ack_id_i(ack_id), .ack_error_i(ack_error), .head_o(head), .tail_o(tail), .answered_o(answered), .visible_o(visible),
     .asked_o(asked), .error_done_o(error_done), .stall_o(stall), .line_fault_o(line_fault), .write_fault_o(write_fault)
   );
 
@@ -158,7 +158,8 @@ module completion_ring_tb;
       n = beat_count[beats_acked % Many];
       beats_acked = beats_acked + 1;
     end
-    expect_eq("visible", visible, n);
+    expect_eq("answered", answered, n);
+    expect_eq("visible", visible, ack_error ? 0 : n);
     repeat (n) begin
       seen = seen + 1;
       if (out_asked[(seen - 1) % Many]) my_asked = start_index + seen;
@@ -232,6 +233,7 @@ module completion_ring_tb;
           ack    <= 1'b1;
           ack_id <= COMPLETION_AXI_ID;
           beats_due = beats_due + 1;
+          ack_error <= chance(fault_percent);
         end
       end else if (due[w] < issued[w]) begin
         due[w] = due[w] + 1;

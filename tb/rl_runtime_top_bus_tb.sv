@@ -1,4 +1,5 @@
-// Directed cases of the whole device against its buses: write responses that are withheld.
+// Directed cases of the whole device against its buses: write responses that are withheld, a reset of the device while
+// the bus lives on, register writes close behind one another.
 module rl_runtime_top_bus_tb;
   import bench_pkg::*;
   import desc_pkg::*;
@@ -39,7 +40,7 @@ module rl_runtime_top_bus_tb;
     bench.u_memory.hold_id = held;
     seen  = 0;
     total = 0;
-    repeat (250) begin
+    repeat (one_rollout_each ? 250 : 60) begin
       while (bench.sq_space() > 0 && total < 400) begin
         bench.make_decode(one_rollout_each ? total : below(12), between(1, 6), 0, desc);
         bench.put(desc);
@@ -76,13 +77,88 @@ module rl_runtime_top_bus_tb;
     end_case;
   endtask
 
+  // R12: the device is reset at any moment and the bus is not. Transfers in flight end; a clean start afterwards.
+  task automatic case_device_reset;
+    begin_case("reset of the device alone");
+    repeat (15) begin
+      bench.enable;
+      for (int k = 0; k < 30; k++) begin
+        bench.make_decode(k, between(1, 40), 0, desc);
+        bench.put(desc);
+      end
+      bench.ring;
+      repeat (below(250)) @(posedge bench.clk);
+      bench.reset_device;
+      bench.u_registers.expect_read(REG_CONTROL, 0);
+      bench.u_registers.expect_read(REG_STATE, STATE_IDLE);
+      bench.u_registers.expect_read(REG_SQ_SIZE, 0);
+    end
+    bench.enable;
+    for (int k = 0; k < 30; k++) begin
+      bench.make_decode(k, between(1, 40), 0, desc);
+      bench.put(desc);
+    end
+    bench.ring;
+    bench.await_completions(30, 5000);
+    end_case;
+  endtask
+
+  // While a disable or a reset drains, the device is not yet inactive: it refuses to be enabled.
+  task automatic case_enable_while_draining;
+    int latency;
+    begin_case("enable while draining");
+    latency = bench.u_memory.write_latency;
+    for (int k = 0; k < 2; k++) begin
+      bench.u_memory.write_latency = 600;
+      bench.enable;
+      bench.make_decode(1, 30, 0, desc);
+      bench.put(desc);
+      bench.ring;
+      waits_for = "case enable while draining waits for a write";
+      while (bench.u_memory.pending == 0) @(posedge bench.clk);
+      if (k == 0) bench.u_registers.write(REG_CONTROL, 0);
+      else begin
+        bench.bus_lives = 1'b1;
+        bench.u_score.stop;
+        bench.u_clock.reset(2);
+      end
+      bench.u_registers.expect_read(REG_STATE, STATE_ACTIVE | STATE_IDLE);
+      bench.u_registers.refuse(REG_CONTROL, CONTROL_ENABLE);
+      bench.u_registers.refuse(REG_DOORBELL, bench.sq_tail);
+      bench.u_registers.refuse(REG_CQ_HEAD, bench.cq_head);
+      bench.u_registers.refuse(REG_SQ_SIZE, 8);
+      bench.u_registers.expect_read(REG_CONTROL, 0);
+      bench.u_registers.write(REG_CONTROL, 0);
+      bench.disable_device;
+      bench.bus_lives = 1'b0;
+    end
+    bench.u_memory.write_latency = latency;
+  endtask
+
+  // An accepted ENABLE opens the queues: a doorbell right behind it is not refused.
+  task automatic case_doorbell_behind_enable;
+    begin_case("doorbell behind enable");
+    for (int gap = 0; gap <= 6; gap++) begin
+      bench.configure;
+      bench.make_decode(1, 5, 0, desc);
+      bench.put(desc);
+      bench.u_score.published = bench.sq_tail;
+      bench.u_registers.write_two(REG_CONTROL, CONTROL_ENABLE, REG_DOORBELL, bench.sq_tail, gap);
+      bench.await_completions(1, 3000);
+      end_case;
+    end
+  endtask
+
   initial begin
     @(posedge bench.rst_n);
     @(posedge bench.clk);
     for (int round = 0; round < 2; round++) begin
       if (round == 1) bench.random_memory;
-      case_withheld_response(below(4), 1'b1);
+      if (round == 0) case_withheld_response(below(4), 1'b1);
       case_withheld_response(below(4), 1'b0);
+      case_device_reset;
+      case_enable_while_draining;
+      case_doorbell_behind_enable;
     end
     finish_bench("rl_runtime_top_bus_tb");
   end
