@@ -52,6 +52,10 @@ module axi_writer
   output logic         sent_o,           // one beat was accepted from inside
   output logic         idle_o            // nothing promised, nothing in flight
 );
+  if (Workers < 1 || Workers > MAX_WORKERS) begin : gen_bad_workers
+    localparam bit WorkersMustBe1To16 = {-1{1'b1}};   // ends the elaboration
+  end
+
   localparam int CountBits = $clog2(MAX_WRITES) + 1;
   localparam int SourceBits = $clog2(Workers + 1);
   localparam int LineBits  = (Workers == 1) ? 1 : $clog2(Workers);

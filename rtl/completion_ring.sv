@@ -60,6 +60,14 @@ module completion_ring
   output logic        line_fault_o,
   output logic        write_fault_o
 );
+  if (Workers < 1 || Workers > MAX_WORKERS) begin : gen_bad_workers
+    localparam bit WorkersMustBe1To16 = {-1{1'b1}};   // ends the elaboration
+  end
+
+  if (Depth < 2 * Workers || Depth > 4096 || (Depth & (Depth - 1)) != 0) begin : gen_bad_depth
+    localparam bit DepthMustBeAPowerOfTwoFrom2PerWorkerTo4096 = {-1{1'b1}};   // ends the elaboration
+  end
+
   localparam logic [4:0] Patience = 5'd31;    // cycles for which half a beat waits behind token lines
   localparam int WorkerBits = (Workers == 1) ? 1 : $clog2(Workers);
 

@@ -45,6 +45,10 @@ module desc_fetch
   output logic         fault_o,       // one cycle per faulty beat
   output logic         idle_o         // nothing requested, nothing in flight
 );
+  if (FetchDepth < 2 || FetchDepth > 4096 || (FetchDepth & (FetchDepth - 1)) != 0) begin : gen_bad_fetch_depth
+    localparam bit FetchDepthMustBeAPowerOfTwoFrom2To4096 = {-1{1'b1}};   // ends the elaboration
+  end
+
   localparam int CountBits = $clog2(FetchDepth) + 1;
 
   // The request register of desc_ring is the AR register.

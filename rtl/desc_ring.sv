@@ -34,6 +34,10 @@ module desc_ring #(
   output logic [31:0] head_o,
   output logic [31:0] tail_o
 );
+  if (FetchDepth < 2 || FetchDepth > 4096 || (FetchDepth & (FetchDepth - 1)) != 0) begin : gen_bad_fetch_depth
+    localparam bit FetchDepthMustBeAPowerOfTwoFrom2To4096 = {-1{1'b1}};   // ends the elaboration
+  end
+
   localparam int RoomBits = $clog2(FetchDepth) + 1;
   localparam logic [16:0] MaxBurst = 17'd16;
   // The FIFO's room may shorten a burst only down to this: fewer, longer bursts.

@@ -67,6 +67,10 @@ module mmio_regs
   input  logic        asked_i,               // a visible, unreleased completion asked for an interrupt
   output logic        irq_o
 );
+  if (Workers < 1 || Workers > MAX_WORKERS) begin : gen_bad_workers
+    localparam bit WorkersMustBe1To16 = {-1{1'b1}};   // ends the elaboration
+  end
+
   localparam logic [31:0] Capability =
       CAP_PREFILL | CAP_RESIDENT | CAP_INTERRUPT | 32'(Workers);
 
@@ -269,10 +273,4 @@ module mmio_regs
       endcase
     end
   end
-
-`ifndef SYNTHESIS
-  initial begin
-    if (Workers < 1 || Workers > 16) $fatal(1, "mmio_regs: Workers is %0d, must be 1 to 16", Workers);
-  end
-`endif
 endmodule

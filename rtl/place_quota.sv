@@ -13,6 +13,14 @@ module place_quota #(
   input  logic [(Sources == 1 ? 1 : $clog2(Sources))-1:0] giver_i,
   output logic [Sources-1:0] ready_o       // early: the source may take a place
 );
+  if (Sources < 1) begin : gen_bad_sources
+    localparam bit SourcesMustBeAtLeast1 = {-1{1'b1}};   // ends the elaboration
+  end
+
+  if (Places < 2 * Sources) begin : gen_bad_places
+    localparam bit PlacesMustBeTwoPerSourceOrMore = {-1{1'b1}};   // ends the elaboration
+  end
+
   localparam int CountBits = $clog2(Places + 1);
   localparam int Own       = Places / (2 * Sources);
   localparam int Shared    = Places - Own * Sources;

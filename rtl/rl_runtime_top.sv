@@ -4,8 +4,9 @@ module rl_runtime_top
   import core_pkg::*;
 #(
   parameter int Workers         = 4,     // 1 to 16
-  parameter int FetchDepth      = 128,   // descriptors buffered or being read; a power of two
-  parameter int CompletionDepth = 128    // completions that wait for their tokens or for a slot; a power of two
+  parameter int FetchDepth      = 128,   // descriptors buffered or being read; a power of two, 2 to 4096
+  parameter int CompletionDepth = 128    // completions that wait for their tokens or for a slot; a power of two,
+                                         // 2 per worker to 4096
 ) (
   input  logic         clk_i,
   input  logic         rst_ni,          // of the device and its register port
@@ -65,6 +66,18 @@ module rl_runtime_top
 
   output logic         irq_o
 );
+  if (Workers < 1 || Workers > MAX_WORKERS) begin : gen_bad_workers
+    localparam bit WorkersMustBe1To16 = {-1{1'b1}};   // ends the elaboration
+  end
+
+  if (FetchDepth < 2 || FetchDepth > 4096 || (FetchDepth & (FetchDepth - 1)) != 0) begin : gen_bad_fetch_depth
+    localparam bit FetchDepthMustBeAPowerOfTwoFrom2To4096 = {-1{1'b1}};   // ends the elaboration
+  end
+
+  if (CompletionDepth < 2 * Workers || CompletionDepth > 4096 || (CompletionDepth & (CompletionDepth - 1)) != 0) begin : gen_bad_completion_depth
+    localparam bit CompletionDepthMustBeAPowerOfTwoFrom2PerWorkerTo4096 = {-1{1'b1}};   // ends the elaboration
+  end
+
   // Register accesses.
   logic        reg_write, reg_write_partial, reg_write_error, reg_read, reg_read_error, counter_hit;
   logic [11:0] reg_write_addr, reg_read_addr;
