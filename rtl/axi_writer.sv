@@ -1,19 +1,22 @@
 // The write side of the AXI master: one 64-byte beat per cycle, each its own burst, so none crosses 4 KiB.
-// A full completion beat goes before token lines, half a one behind them.
+// A full completion beat goes before token lines, half a one behind them. Responses that are withheld from one worker
+// leave room for the writes of the others.
 module axi_writer
   import core_pkg::*;
-(
+#(
+  parameter int Workers = 4
+) (
   input  logic         clk_i,
-  input  logic         rst_ni,
+  input  logic         rst_ni,           // of the bus: what was promised to it outlives a reset of the device
 
   input  logic         line_waits_i,
-  input  logic         line_valid_i,     // only with line_ready_o
+  input  logic         line_valid_i,     // only with the worker's bit of line_ready_o
   input  logic [3:0]   line_worker_i,
   input  logic [63:0]  line_addr_i,
   input  logic [3:0]   line_first_i,     // words that are written
   input  logic [3:0]   line_last_i,
   input  logic [511:0] line_data_i,
-  output logic         line_ready_o,     // early: does not depend on line_valid_i
+  output logic [Workers-1:0] line_ready_o,   // early: does not depend on line_valid_i
 
   input  logic         completion_valid_i,
   input  logic         completion_urgent_i,
@@ -32,6 +35,8 @@ module axi_writer
   output logic [7:0]   m_axi_awlen,
   output logic [2:0]   m_axi_awsize,
   output logic [1:0]   m_axi_awburst,
+  output logic [3:0]   m_axi_awcache,
+  output logic [2:0]   m_axi_awprot,
   output logic         m_axi_awvalid,
   input  logic         m_axi_awready,
   output logic [511:0] m_axi_wdata,
@@ -47,7 +52,13 @@ module axi_writer
   output logic         sent_o,           // one beat was accepted from inside
   output logic         idle_o            // nothing promised, nothing in flight
 );
+  if (Workers < 1 || Workers > MAX_WORKERS) begin : gen_bad_workers
+    localparam bit WorkersMustBe1To16 = {-1{1'b1}};   // ends the elaboration
+  end
+
   localparam int CountBits = $clog2(MAX_WRITES) + 1;
+  localparam int SourceBits = $clog2(Workers + 1);
+  localparam int LineBits  = (Workers == 1) ? 1 : $clog2(Workers);
 
   logic                 room, use_completion, push;
   logic                 aw_full, w_full;
@@ -56,11 +67,26 @@ module axi_writer
   logic [63:0]          addr;
   logic [3:0]           first, last;
   logic [63:0]          strobe;
+  logic [511:0]         data;
   logic [1:0]           aw_count_unused, w_count_unused;
 
-  assign room               = !aw_full && !w_full && in_flight_q != CountBits'(MAX_WRITES);
-  assign line_ready_o       = room && !(completion_valid_i && completion_urgent_i);
-  assign completion_ready_o = room && (completion_urgent_i || !line_waits_i);
+  // Completions are one more source of writes.
+  logic [Workers:0] may_write;
+
+  place_quota #(.Sources(Workers + 1), .Places(MAX_WRITES)) u_quota (
+    .clk_i, .rst_ni,
+    .clear_i (1'b0),
+    .take_i  (push),
+    .taker_i (SourceBits'(use_completion ? 5'(Workers) : {1'b0, line_worker_i})),
+    .give_i  (ack_o),
+    .giver_i (SourceBits'(m_axi_bid == COMPLETION_AXI_ID ? 5'(Workers) : m_axi_bid)),
+    .ready_o (may_write)
+  );
+
+  assign room               = !aw_full && !w_full;
+  assign line_ready_o       = (room && !(completion_valid_i && completion_urgent_i && may_write[Workers]))
+                            ? may_write[Workers-1:0] : '0;
+  assign completion_ready_o = room && may_write[Workers] && (completion_urgent_i || !line_waits_i);
   assign use_completion     = completion_valid_i && completion_ready_o;
   assign push               = use_completion || line_valid_i;
   assign id                 = use_completion ? COMPLETION_AXI_ID : {1'b0, line_worker_i};
@@ -70,6 +96,16 @@ module axi_writer
   assign strobe             = (64'hFFFF_FFFF_FFFF_FFFF << {first, 2'b00})
                             & (64'hFFFF_FFFF_FFFF_FFFF >> {4'd15 - last, 2'b00});
   assign sent_o             = push;
+
+  // Bytes that are not written are 0: nothing of another rollout appears on the bus.
+  always_comb begin
+    data = '0;
+    if (push) begin
+      for (int k = 0; k < 16; k++) begin
+        if (strobe[4*k]) data[32*k +: 32] = use_completion ? completion_data_i[32*k +: 32] : line_data_i[32*k +: 32];
+      end
+    end
+  end
 
   sync_fifo #(.Width(69), .Depth(2)) u_aw (
     .clk_i, .rst_ni,
@@ -87,7 +123,7 @@ module axi_writer
     .clk_i, .rst_ni,
     .clear_i (1'b0),
     .push_i  (push),
-    .data_i  ({strobe, use_completion ? completion_data_i : line_data_i}),
+    .data_i  ({strobe, data}),
     .full_o  (w_full),
     .valid_o (m_axi_wvalid),
     .data_o  ({m_axi_wstrb, m_axi_wdata}),
@@ -98,9 +134,11 @@ module axi_writer
   assign m_axi_awlen   = 8'd0;
   assign m_axi_awsize  = 3'd6;
   assign m_axi_awburst = 2'b01;
+  assign m_axi_awcache = AXI_CACHE;
+  assign m_axi_awprot  = AXI_PROT;
   assign m_axi_wlast   = 1'b1;
   assign m_axi_bready = 1'b1;
-  assign ack_o        = m_axi_bvalid;
+  assign ack_o        = m_axi_bvalid && !idle_o;  // a response that nobody waits for is dropped
   assign ack_id_o     = m_axi_bid;
   assign ack_error_o  = m_axi_bresp != '0;
   assign idle_o       = in_flight_q == '0;
@@ -113,8 +151,8 @@ module axi_writer
 `ifndef SYNTHESIS
   always_ff @(posedge clk_i) begin
     if (rst_ni) begin
-      if (line_valid_i && !line_ready_o) $fatal(1, "R3 axi_writer: a token line with no place for it");
-      if (ack_o && in_flight_q == '0) $fatal(1, "R3 axi_writer: write response without a write in flight");
+      if (line_valid_i && !line_ready_o[LineBits'(line_worker_i)]) $fatal(1, "R3 axi_writer: a token line with no place for it");
+      if (m_axi_bvalid && idle_o) $fatal(1, "R3 axi_writer: write response without a write in flight");
       if (push && addr[5:0] != '0) $fatal(1, "R11 axi_writer: beat at %h is misaligned", addr);
     end
   end

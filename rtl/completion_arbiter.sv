@@ -21,19 +21,19 @@ module completion_arbiter
   // Write port.
   output logic               line_waits_o,     // some line wants the port
   output logic               line_valid_o,     // late: depends on the ready signals
-  input  logic               line_ready_i,     // early
+  input  logic [Workers-1:0] line_ready_i,     // early: the port takes a line of this worker
 
   // Completion ring.
   output logic                       done_valid_o,
   output logic [LINE_COUNT_BITS-1:0] done_after_o,   // lines of this worker up to and with the last one
-  input  logic                       done_ready_i    // early
+  input  logic [Workers-1:0]         done_ready_i    // early: the ring has a place for this worker's
 );
   logic [Workers-1:0] eligible, grant;
   logic               taken;
 
   assign line_waits_o = (valid_i & has_line_i) != '0;
   assign eligible     = clear_i ? '0
-                      : valid_i & (line_ready_i ? '1 : ~has_line_i) & (done_ready_i ? '1 : ~has_done_i);
+                      : valid_i & (line_ready_i | ~has_line_i) & (done_ready_i | ~has_done_i);
   assign taken        = grant != '0;
   assign take_o       = grant;
   assign delivered_o  = grant & has_done_i;

@@ -1,8 +1,10 @@
 // Device half of the completion queue.
 //
 // A completion is released when all token lines of its descriptor are acknowledged (so that whoever sees the
-// completion sees the tokens) and the host has left a slot free (R4). Two neighbours that share a 64-byte line go
-// out as one beat; the first of a pair waits for the second only while the write port is busy, and not for long.
+// completion sees the tokens) and the host has left a slot free (R4). Each worker's completions wait in a list of their
+// own: one write response that is withheld delays the completions of its worker and of no other. Two neighbours that
+// share a 64-byte line go out as one beat; the first of a pair waits for the second only while the write port is busy,
+// and not for long.
 //
 // CQ indices run freely (R13): head is the host's (CQ_HEAD), tail the next slot to fill, visible the first slot that
 // is not yet acknowledged.
@@ -10,10 +12,12 @@ module completion_ring
   import desc_pkg::*;
   import core_pkg::*;
 #(
-  parameter int Depth = 128            // completions that wait for acknowledged lines or for a slot
+  parameter int Workers = 4,
+  parameter int Depth   = 128          // completions that wait for acknowledged lines or for a slot
 ) (
   input  logic        clk_i,
   input  logic        rst_ni,
+  input  logic        bus_rst_ni,      // of the bus: responses outlive a reset of the device
   input  logic        clear_i,
   input  logic        start_i,
   input  logic [31:0] start_index_i,
@@ -28,7 +32,7 @@ module completion_ring
   input  logic                       done_valid_i,
   input  done_t                      done_i,
   input  logic [LINE_COUNT_BITS-1:0] done_after_i,
-  output logic                       done_ready_o,
+  output logic [Workers-1:0]         done_ready_o,   // early: there is a place for a completion of this worker
 
   input  logic [31:0] sq_head_i,
 
@@ -48,88 +52,231 @@ module completion_ring
 
   output logic [31:0] head_o,
   output logic [31:0] tail_o,
-  output logic [1:0]  visible_o,       // completions that became visible in this cycle
+  output logic [1:0]  answered_o,      // completions whose write was answered in this cycle
+  output logic [1:0]  visible_o,       // those of them that are visible: their write did not fail
   output logic        asked_o,         // a visible, unreleased completion asked for an interrupt
   output logic        error_done_o,    // one cycle per completion with status ERROR
   output logic        stall_o,         // a completion is ready and the queue is full
   output logic        line_fault_o,
   output logic        write_fault_o
 );
+  if (Workers < 1 || Workers > MAX_WORKERS) begin : gen_bad_workers
+    localparam bit WorkersMustBe1To16 = {-1{1'b1}};   // ends the elaboration
+  end
+
+  if (Depth < 2 * Workers || Depth > 4096 || (Depth & (Depth - 1)) != 0) begin : gen_bad_depth
+    localparam bit DepthMustBeAPowerOfTwoFrom2PerWorkerTo4096 = {-1{1'b1}};   // ends the elaboration
+  end
+
   localparam logic [4:0] Patience = 5'd31;    // cycles for which half a beat waits behind token lines
+  localparam int WorkerBits = (Workers == 1) ? 1 : $clog2(Workers);
 
   logic [31:0] head_q, tail_q, visible_q, asked_upto_q;
 
-  // ---------------------------------------------------------------- waiting for acknowledged lines
-  localparam int RecordBits = DONE_BITS + LINE_COUNT_BITS;
-  logic                       record_valid, record_full, take;
-  done_t                      record;
-  logic [LINE_COUNT_BITS-1:0] record_after, behind;
-  logic [$clog2(Depth):0]     record_count_unused;
+  // ---------------------------------------------------------------- places
+  // One store for all records.
+  localparam int PlaceBits = $clog2(Depth);
 
-  sync_fifo #(.Width(RecordBits), .Depth(Depth)) u_records (
+  logic                  push, take, free_valid, free_full_unused;
+  logic [WorkerBits-1:0] push_worker, take_worker;
+  logic [PlaceBits-1:0]  place, free_place, take_place;
+  logic [PlaceBits:0]    free_count_unused, fresh_q;
+
+  assign push        = done_valid_i;
+  assign push_worker = done_i.worker_id[WorkerBits-1:0];
+
+  place_quota #(.Sources(Workers), .Places(Depth)) u_quota (
     .clk_i, .rst_ni, .clear_i,
-    .push_i  (done_valid_i),
-    .data_i  ({done_after_i, done_i}),
-    .full_o  (record_full),
-    .valid_o (record_valid),
-    .data_o  ({record_after, record}),
-    .pop_i   (take),
-    .count_o (record_count_unused)
+    .take_i  (push),
+    .taker_i (push_worker),
+    .give_i  (take),
+    .giver_i (take_worker),
+    .ready_o (done_ready_o)
   );
-  assign done_ready_o = !record_full;
 
-  // Acknowledged lines per worker; write responses of one ID come in order.
-  logic [LINE_COUNT_BITS-1:0] acked       [0:MAX_WORKERS-1];
-  logic                       line_ack;
-  logic [3:0]                 ack_worker, worker;
-  assign line_ack   = ack_i && ack_id_i != COMPLETION_AXI_ID;
-  assign ack_worker = ack_id_i[3:0];
-  assign worker     = record.worker_id[3:0];
+  // Places that were given back; before them, those that were never used since the last clear.
+  sync_fifo #(.Width(PlaceBits), .Depth(Depth)) u_free (
+    .clk_i, .rst_ni, .clear_i,
+    .push_i  (take),
+    .data_i  (take_place),
+    .full_o  (free_full_unused),
+    .valid_o (free_valid),
+    .data_o  (free_place),
+    .pop_i   (push && free_valid),
+    .count_o (free_count_unused)
+  );
+  assign place = free_valid ? free_place : fresh_q[PlaceBits-1:0];
 
-  // Faulty lines: all completions from the one with the first faulty line to the one with the last are marked. So a
-  // fault is never lost, at the price of suspecting a good descriptor between two faulty ones of one worker.
-  logic                       faulty      [0:MAX_WORKERS-1];
-  logic [LINE_COUNT_BITS-1:0] fault_first [0:MAX_WORKERS-1];
-  logic [LINE_COUNT_BITS-1:0] fault_last  [0:MAX_WORKERS-1];
-  logic [LINE_COUNT_BITS-1:0] past_first, past_last;
-  logic                       suspect, lines_acked;
-
-  // The oldest record: are its lines acknowledged, and without an error?
-  always_comb begin
-    behind      = '0;
-    past_first  = '0;
-    lines_acked = 1'b0;
-    suspect     = 1'b0;
-    if (record_valid) begin
-      behind      = record_after - acked[worker];
-      past_first  = record_after - fault_first[worker];
-      lines_acked = behind == '0 || behind[LINE_COUNT_BITS-1];
-      suspect     = faulty[worker] && !past_first[LINE_COUNT_BITS-1];
-    end
+  always_ff @(posedge clk_i) begin
+    if (!rst_ni || clear_i)        fresh_q <= '0;
+    else if (push && !free_valid)  fresh_q <= fresh_q + 1'b1;
   end
-  assign past_last = record_after - fault_last[worker];
+
+  // ---------------------------------------------------------------- acknowledged lines
+  // Per worker; write responses of one ID come in order.
+  logic [LINE_COUNT_BITS-1:0] acked_q [0:Workers-1];
+  logic [LINE_COUNT_BITS-1:0] acked_now;
+  logic                       line_ack;
+  logic [WorkerBits-1:0]      ack_worker;
+  assign line_ack   = ack_i && ack_id_i < 5'(Workers);
+  assign ack_worker = ack_id_i[WorkerBits-1:0];
+  assign acked_now  = acked_q[ack_worker] + 1'b1;
 
   always_ff @(posedge clk_i) begin
     if (!rst_ni || clear_i) begin
-      for (int w = 0; w < MAX_WORKERS; w++) begin
-        acked[w]  <= '0;
-        faulty[w] <= 1'b0;
+      for (int w = 0; w < Workers; w++) acked_q[w] <= '0;
+    end else if (line_ack) begin
+      acked_q[ack_worker] <= acked_now;
+    end
+  end
+
+  // ---------------------------------------------------------------- lists
+  // R5 across workers: a rollout's next descriptor may run elsewhere while its last completion still waits here. The
+  // later record then follows the earlier one. So the rollout of every record that is the newest of its rollout is
+  // compared with that of a record that comes in.
+  logic [DONE_BITS-1:0]       record_mem [0:Depth-1];
+  logic [LINE_COUNT_BITS-1:0] after_mem  [0:Depth-1];    // lines of its worker that must be acknowledged
+  logic [PlaceBits-1:0]       next_mem   [0:Depth-1];    // the worker's next record
+  logic [WorkerBits+PlaceBits-1:0] follower_mem [0:Depth-1];   // the record that follows this one: worker, place
+  logic [WorkerBits-1:0]      worker_mem [0:Depth-1];
+  logic [31:0]                rollout_q  [0:Depth-1];
+  logic [Depth-1:0]           newest_q;                  // of its rollout
+  logic [Depth-1:0]           followed_q;                // follower_mem holds one
+  logic [Depth-1:0]           follows_q;                 // the record that it follows has not gone
+
+  // Of each worker's list: its first and last record, and what holds the first one back.
+  logic [PlaceBits-1:0]       first_q [0:Workers-1];
+  logic [PlaceBits-1:0]       last_q  [0:Workers-1];
+  logic [LINE_COUNT_BITS-1:0] after_q [0:Workers-1];     // of the first
+  logic [Workers-1:0]         some_q;                    // there is one …
+  logic [Workers-1:0]         acked_all_q;               // … and its lines are acknowledged
+  logic [Workers-1:0]         held_q;                    // it follows a record that has not gone
+
+  done_t                      record;
+  logic                       known, follows, to_front, advance;
+  logic [WorkerBits-1:0]      follower_worker;
+  logic [PlaceBits-1:0]       newest_place, follower_place, next_place;
+  logic [LINE_COUNT_BITS-1:0] next_after, next_behind, push_behind, ack_behind;
+
+  assign take_place = first_q[take_worker];
+
+  // The record behind the one that goes; the record that comes in is first of its list when no other stays there.
+  assign advance  = take && last_q[take_worker] != take_place;
+  assign to_front = push && (!some_q[push_worker] || (take && !advance && take_worker == push_worker));
+
+  always_comb begin
+    known        = 1'b0;
+    newest_place = '0;
+    if (push) begin
+      for (int k = 0; k < Depth; k++) begin
+        if (newest_q[k] && rollout_q[k] == done_i.rollout_id) begin
+          known        = 1'b1;
+          newest_place = PlaceBits'(k);
+        end
       end
+    end
+  end
+  // A worker's own records keep their order without it.
+  assign follows = known && worker_mem[newest_place] != push_worker && !(take && newest_place == take_place);
+  assign {follower_worker, follower_place} = follower_mem[take_place];
+
+  // Lines that must still be acknowledged: none, or a negative number of them.
+  assign next_place  = next_mem[take_place];
+  assign next_after  = after_mem[next_place];
+  assign next_behind = next_after - acked_q[take_worker] - LINE_COUNT_BITS'(line_ack && ack_worker == take_worker);
+  assign push_behind = done_after_i - acked_q[push_worker] - LINE_COUNT_BITS'(line_ack && ack_worker == push_worker);
+  assign ack_behind = after_q[ack_worker] - acked_now;
+
+  always_ff @(posedge clk_i) begin
+    if (push) begin
+      record_mem[place]     <= done_i;
+      after_mem[place]      <= done_after_i;
+      worker_mem[place]     <= push_worker;
+      rollout_q[place]      <= done_i.rollout_id;
+      last_q[push_worker]   <= place;
+      if (!to_front) next_mem[last_q[push_worker]] <= place;
+      if (follows)   follower_mem[newest_place]    <= {push_worker, place};
+      followed_q[place] <= 1'b0;
+      follows_q[place]  <= follows;
+      if (follows) followed_q[newest_place] <= 1'b1;
+    end
+    if (take && followed_q[take_place]) follows_q[follower_place] <= 1'b0;
+    if (advance) begin
+      first_q[take_worker] <= next_place;
+      after_q[take_worker] <= next_after;
+    end
+    if (to_front) begin
+      first_q[push_worker] <= place;
+      after_q[push_worker] <= done_after_i;
+    end
+  end
+
+  always_ff @(posedge clk_i) begin
+    if (!rst_ni || clear_i) begin
+      newest_q       <= '0;
+      some_q         <= '0;
+      acked_all_q    <= '0;
+      held_q         <= '0;
     end else begin
-      if (take && suspect && !past_last[LINE_COUNT_BITS-1]) faulty[worker] <= 1'b0;
-      if (line_ack) begin
-        acked[ack_worker] <= acked[ack_worker] + 1'b1;
-        if (ack_error_i) faulty[ack_worker] <= 1'b1;
+      if (take)  newest_q[take_place]   <= 1'b0;
+      if (known) newest_q[newest_place] <= 1'b0;
+      if (push)  newest_q[place]        <= 1'b1;
+
+      if (line_ack && ack_behind == '0 && some_q[ack_worker]) acked_all_q[ack_worker] <= 1'b1;
+      if (take && followed_q[take_place] && first_q[follower_worker] == follower_place) held_q[follower_worker] <= 1'b0;
+      if (take) begin
+        some_q[take_worker]      <= advance;
+        acked_all_q[take_worker] <= advance && (next_behind == '0 || next_behind[LINE_COUNT_BITS-1]);
+        held_q[take_worker]      <= advance && follows_q[next_place];
       end
+      if (push) some_q[push_worker] <= 1'b1;
+      if (to_front) begin
+        acked_all_q[push_worker] <= push_behind == '0 || push_behind[LINE_COUNT_BITS-1];
+        held_q[push_worker]      <= follows;
+      end
+    end
+  end
+
+  // ---------------------------------------------------------------- faulty lines
+  // All completions from the one with the first faulty line to the one with the last are marked. So a
+  // fault is never lost, at the price of suspecting a good descriptor between two faulty ones of one worker.
+  logic [Workers-1:0]         faulty_q;
+  logic [LINE_COUNT_BITS-1:0] fault_first_q [0:Workers-1];
+  logic [LINE_COUNT_BITS-1:0] fault_last_q  [0:Workers-1];
+  logic [LINE_COUNT_BITS-1:0] past_first, past_last;
+  logic                       suspect;
+
+  assign past_first = after_q[take_worker] - fault_first_q[take_worker];
+  assign past_last  = after_q[take_worker] - fault_last_q[take_worker];
+  assign suspect    = faulty_q[take_worker] && !past_first[LINE_COUNT_BITS-1];
+
+  always_ff @(posedge clk_i) begin
+    if (!rst_ni || clear_i) begin
+      faulty_q <= '0;
+    end else begin
+      if (take && suspect && !past_last[LINE_COUNT_BITS-1]) faulty_q[take_worker] <= 1'b0;
+      if (line_ack && ack_error_i) faulty_q[ack_worker] <= 1'b1;
     end
   end
 
   always_ff @(posedge clk_i) begin
     if (line_ack && ack_error_i) begin
-      if (!faulty[ack_worker]) fault_first[ack_worker] <= acked[ack_worker] + 1'b1;
-      fault_last[ack_worker] <= acked[ack_worker] + 1'b1;
+      if (!faulty_q[ack_worker]) fault_first_q[ack_worker] <= acked_now;
+      fault_last_q[ack_worker] <= acked_now;
     end
   end
+
+  // ---------------------------------------------------------------- the next completion
+  logic [Workers-1:0] ready, grant;
+  assign ready = acked_all_q & ~held_q;
+
+  round_robin #(.N(Workers)) u_round_robin (
+    .clk_i, .rst_ni,
+    .request_i (ready),
+    .grant_o   (grant),
+    .accept_i  (take)
+  );
+  assign take_worker = WorkerBits'(one_hot_index(MAX_WORKERS'(grant)));
 
   // ---------------------------------------------------------------- one beat of two slots
   logic                slot_free, full;
@@ -143,15 +290,17 @@ module completion_ring
   assign full        = tail_q - head_q == {15'd0, size_i};
   assign slot_free   = !high_valid_q || beat_ready_i;
   // A low half that leaves alone in this cycle must not be joined.
-  assign take        = lines_acked && !full && slot_free && !clear_i
+  assign take        = ready != '0 && !full && slot_free && !clear_i
                     && !(low_valid_q && !high_valid_q && beat_ready_i);
-  assign stall_o     = lines_acked && full;
+  assign stall_o     = ready != '0 && full;
 
   always_comb begin
+    record     = '0;
     status     = '0;
     error      = '0;
     completion = '0;
     if (take) begin
+      record     = record_mem[take_place];
       status     = suspect ? STATUS_ERROR : record.status;
       error      = (suspect && record.status != STATUS_ERROR) ? ERR_DMA_FAULT : record.error;
       completion = {7'd0, (tail_q & {15'd0, size_i}) == '0, status, record.flags, error,
@@ -207,9 +356,10 @@ module completion_ring
   logic [$clog2(MAX_WRITES):0] sent_count_unused;
   logic [31:0] visible;
 
-  // Kept through a disable: the responses of beats that were sent still come.
+  // Kept through a disable and a reset of the device: the responses of beats that were sent still come.
   sync_fifo #(.Width(4), .Depth(MAX_WRITES)) u_sent (
-    .clk_i, .rst_ni,
+    .clk_i,
+    .rst_ni  (bus_rst_ni),
     .clear_i (1'b0),
     .push_i  (beat_valid_o && beat_ready_i),
     .data_i  ({high_valid_q, low_valid_q, high_asked_q, low_asked_q}),
@@ -221,8 +371,9 @@ module completion_ring
   );
 
   assign beat_ack      = ack_i && ack_id_i == COMPLETION_AXI_ID;
-  assign visible_o     = (beat_ack && !clear_i) ? 2'(sent_low) + 2'(sent_high) : 2'd0;
-  assign visible       = visible_q + {30'd0, visible_o};
+  assign answered_o    = (beat_ack && !clear_i) ? 2'(sent_low) + 2'(sent_high) : 2'd0;
+  assign visible_o     = ack_error_i ? 2'd0 : answered_o;
+  assign visible       = visible_q + {30'd0, answered_o};
   assign line_fault_o  = line_ack && ack_error_i;
   assign write_fault_o = beat_ack && ack_error_i;
 
@@ -267,14 +418,16 @@ module completion_ring
 `ifndef SYNTHESIS
   initial if ($bits(done_i) != DONE_BITS) $fatal(1, "core_pkg: DONE_BITS must be %0d", $bits(done_i));
   logic [31:0] unseen;
+  logic [LINE_COUNT_BITS-1:0] behind;
+  assign behind = after_q[take_worker] - acked_q[take_worker];
   assign unseen = tail_q - visible_q;
   always_ff @(posedge clk_i) begin
     if (rst_ni && !clear_i && !start_i) begin
       if (held > {15'd0, size_i})
         $fatal(1, "R4 completion_ring: %0d completions in a queue of %0d", held, size_i);
-      if ({30'd0, visible_o} > unseen)
+      if ({30'd0, answered_o} > unseen)
         $fatal(1, "R3 completion_ring: a completion was acknowledged that was not written");
-      if (take && !lines_acked)
+      if (take && after_q[take_worker] != acked_q[take_worker] && !behind[LINE_COUNT_BITS-1])
         $fatal(1, "R3 completion_ring: a completion would overtake its tokens");
     end
     if (rst_ni && ack_i && ack_id_i > COMPLETION_AXI_ID)

@@ -55,6 +55,11 @@ package core_pkg;
   localparam logic [4:0] COMPLETION_AXI_ID = 5'd16;
   localparam int MAX_WORKERS = 16;
 
+  // AxCACHE and AxPROT of every burst. Normal, non-cacheable, non-bufferable: a write response comes from the final
+  // destination, so that what it acknowledges is visible to the host. Unprivileged, non-secure, data.
+  localparam logic [3:0] AXI_CACHE = 4'b0010;
+  localparam logic [2:0] AXI_PROT  = 3'b010;
+
   // Writes in flight on the write port, at most.
   localparam int MAX_WRITES = 128;
 

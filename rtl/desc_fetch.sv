@@ -1,10 +1,13 @@
 // Descriptor fetch: the read side of the AXI master. Any number of bursts may be in flight; desc_ring asks only
 // for what fits here, so R is always ready. All reads use ID 0 and therefore return in order.
-module desc_fetch #(
+module desc_fetch
+  import core_pkg::*;
+#(
   parameter int FetchDepth = 128
 ) (
   input  logic         clk_i,
   input  logic         rst_ni,
+  input  logic         bus_rst_ni,    // of the bus: what was promised to it outlives a reset of the device
   input  logic         clear_i,       // drop what is buffered and what still arrives
   input  logic         start_i,
   input  logic [31:0]  start_index_i,
@@ -21,6 +24,8 @@ module desc_fetch #(
   output logic [7:0]   m_axi_arlen,
   output logic [2:0]   m_axi_arsize,
   output logic [1:0]   m_axi_arburst,
+  output logic [3:0]   m_axi_arcache,
+  output logic [2:0]   m_axi_arprot,
   output logic         m_axi_arvalid,
   input  logic         m_axi_arready,
   input  logic [4:0]   m_axi_rid,
@@ -40,6 +45,10 @@ module desc_fetch #(
   output logic         fault_o,       // one cycle per faulty beat
   output logic         idle_o         // nothing requested, nothing in flight
 );
+  if (FetchDepth < 2 || FetchDepth > 4096 || (FetchDepth & (FetchDepth - 1)) != 0) begin : gen_bad_fetch_depth
+    localparam bit FetchDepthMustBeAPowerOfTwoFrom2To4096 = {-1{1'b1}};   // ends the elaboration
+  end
+
   localparam int CountBits = $clog2(FetchDepth) + 1;
 
   // The request register of desc_ring is the AR register.
@@ -48,6 +57,8 @@ module desc_fetch #(
   assign m_axi_arlen     = {3'd0, request_slots_i} - 8'd1;
   assign m_axi_arsize    = 3'd6;
   assign m_axi_arburst   = 2'b01;
+  assign m_axi_arcache   = AXI_CACHE;
+  assign m_axi_arprot    = AXI_PROT;
   assign m_axi_arvalid   = request_i;
   assign request_ready_o = m_axi_arready;
 
@@ -56,7 +67,7 @@ module desc_fetch #(
   logic [31:0]          index_q;
 
   assign m_axi_rready = 1'b1;
-  assign beat         = m_axi_rvalid;
+  assign beat         = m_axi_rvalid && in_flight_q != '0;   // one that nobody waits for is dropped
   assign received_o   = beat && !clear_i;
   assign fault_o      = beat && m_axi_rresp != '0;
   assign take         = slot_valid_o && slot_ready_i;
@@ -77,7 +88,7 @@ module desc_fetch #(
   );
 
   always_ff @(posedge clk_i) begin
-    if (!rst_ni) in_flight_q <= '0;
+    if (!bus_rst_ni) in_flight_q <= '0;
     else begin
       in_flight_q <= in_flight_q - CountBits'(beat)
                    + ((m_axi_arvalid && m_axi_arready) ? CountBits'(request_slots_i) : '0);
@@ -95,7 +106,7 @@ module desc_fetch #(
   logic [4:0] left [0:FetchDepth-1];
   logic [CountBits-2:0] oldest_q, newest_q;
   always_ff @(posedge clk_i) begin
-    if (!rst_ni) begin
+    if (!bus_rst_ni) begin
       oldest_q <= '0;
       newest_q <= '0;
     end else begin
@@ -103,8 +114,8 @@ module desc_fetch #(
         left[newest_q] <= request_slots_i;
         newest_q <= newest_q + 1'b1;
       end
+      if (m_axi_rvalid && !beat) $fatal(1, "R3 desc_fetch: R beat without a read in flight");
       if (beat) begin
-        if (in_flight_q == '0) $fatal(1, "R3 desc_fetch: R beat without a read in flight");
         if (m_axi_rid != '0) $fatal(1, "R3 desc_fetch: R beat with unknown ID %0d", m_axi_rid);
         if (m_axi_rlast != (left[oldest_q] == 5'd1)) $fatal(1, "R3 desc_fetch: RLAST on the wrong beat");
         left[oldest_q] <= left[oldest_q] - 5'd1;

@@ -10,6 +10,7 @@ module desc_ring #(
 ) (
   input  logic        clk_i,
   input  logic        rst_ni,
+  input  logic        bus_rst_ni,      // of the bus: a request outlives a reset of the device
   input  logic        clear_i,
   input  logic        start_i,         // load start_index_i
   input  logic [31:0] start_index_i,
@@ -33,6 +34,10 @@ module desc_ring #(
   output logic [31:0] head_o,
   output logic [31:0] tail_o
 );
+  if (FetchDepth < 2 || FetchDepth > 4096 || (FetchDepth & (FetchDepth - 1)) != 0) begin : gen_bad_fetch_depth
+    localparam bit FetchDepthMustBeAPowerOfTwoFrom2To4096 = {-1{1'b1}};   // ends the elaboration
+  end
+
   localparam int RoomBits = $clog2(FetchDepth) + 1;
   localparam logic [16:0] MaxBurst = 17'd16;
   // The FIFO's room may shorten a burst only down to this: fewer, longer bursts.
@@ -84,12 +89,12 @@ module desc_ring #(
   end
 
   always_ff @(posedge clk_i) begin
-    if (!rst_ni) begin
+    if (!bus_rst_ni) begin
       request_o       <= 1'b0;
       request_addr_o  <= '0;
       request_slots_o <= '0;
     end else begin
-      // A request that has been shown on the bus must stay (AXI), even through a disable.
+      // A request that has been shown on the bus must stay (AXI), even through a disable or a reset of the device.
       if (request_ready_i) request_o <= 1'b0;
       if (plan) begin
         request_o       <= 1'b1;

@@ -5,6 +5,7 @@
 module device_ctrl (
   input  logic clk_i,
   input  logic rst_ni,
+  input  logic enabling_i,      // CONTROL.ENABLE is being set; only while inactive
   input  logic enable_i,        // CONTROL.ENABLE
   input  logic reads_idle_i,    // no read is promised or in flight
   input  logic writes_idle_i,   // no write is promised or in flight
@@ -22,7 +23,8 @@ module device_ctrl (
   always_comb begin
     state_d = state_q;
     case (state_q)
-      StOff:   if (enable_i) state_d = StStart;
+      // Straight from the write, so that the next one finds the queues open.
+      StOff:   if (enabling_i) state_d = StStart;
       StStart: state_d = StRun;
       StRun:   if (!enable_i) state_d = StDrain;
       default: if (reads_idle_i && writes_idle_i) state_d = StOff;
@@ -30,7 +32,8 @@ module device_ctrl (
   end
 
   always_ff @(posedge clk_i) begin
-    if (!rst_ni) state_q <= StOff;
+    // A reset of the device alone leaves it with transfers that the bus still owes.
+    if (!rst_ni) state_q <= (clear_o && reads_idle_i && writes_idle_i) ? StOff : StDrain;
     else         state_q <= state_d;
   end
 

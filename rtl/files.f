@@ -3,6 +3,7 @@ rtl/policy_pkg.sv
 rtl/core_pkg.sv
 rtl/sync_fifo.sv
 rtl/round_robin.sv
+rtl/place_quota.sv
 rtl/axil_slave.sv
 rtl/mmio_regs.sv
 rtl/perf_counters.sv

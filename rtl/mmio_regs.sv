@@ -23,6 +23,7 @@ module mmio_regs
   input  logic [31:0] counter_data_i,
 
   // Configuration; stable while the device is active.
+  output logic        enabling_o,            // ENABLE is being set, and accepted
   output logic        enable_o,
   output logic [63:0] sq_base_o,
   output logic [63:0] cq_base_o,
@@ -66,6 +67,10 @@ module mmio_regs
   input  logic        asked_i,               // a visible, unreleased completion asked for an interrupt
   output logic        irq_o
 );
+  if (Workers < 1 || Workers > MAX_WORKERS) begin : gen_bad_workers
+    localparam bit WorkersMustBe1To16 = {-1{1'b1}};   // ends the elaboration
+  end
+
   localparam logic [31:0] Capability =
       CAP_PREFILL | CAP_RESIDENT | CAP_INTERRUPT | 32'(Workers);
 
@@ -104,6 +109,7 @@ module mmio_regs
                       || !(is_rw || (is_cfg && !active_i && !enable_q))
                       || (doorbell_o && !doorbell_ok_i)
                       || (release_o && !release_ok_i)
+                      || (write_addr_i == REG_CONTROL && write_data_i[CONTROL_ENABLE_BIT] && active_i && !enable_q)
                       || (write_addr_i == REG_WORKERS && !workers_ok)
                       || (write_addr_i == REG_LENGTH_LIMIT && write_data_i > LENGTH_LIMIT_MAX);
   assign fire = write && !write_error_o;
@@ -157,6 +163,7 @@ module mmio_regs
     end
   end
 
+  assign enabling_o = enabling && config_ok;
   assign enable_o  = enable_q;
   assign sq_size_o = sq_size_q[16:0];
   assign cq_size_o = cq_size_q[16:0];
@@ -266,10 +273,4 @@ module mmio_regs
       endcase
     end
   end
-
-`ifndef SYNTHESIS
-  initial begin
-    if (Workers < 1 || Workers > 16) $fatal(1, "mmio_regs: Workers is %0d, must be 1 to 16", Workers);
-  end
-`endif
 endmodule

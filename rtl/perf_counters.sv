@@ -34,6 +34,10 @@ module perf_counters
   output logic               read_hit_o,
   output logic [31:0]        read_data_o
 );
+  if (Workers < 1 || Workers > MAX_WORKERS) begin : gen_bad_workers
+    localparam bit WorkersMustBe1To16 = {-1{1'b1}};   // ends the elaboration
+  end
+
   localparam int Count = 16;
   localparam logic [11:0] First = CNT_CYCLES;
 

@@ -4,11 +4,13 @@ module rl_runtime_top
   import core_pkg::*;
 #(
   parameter int Workers         = 4,     // 1 to 16
-  parameter int FetchDepth      = 128,   // descriptors buffered or being read; a power of two
-  parameter int CompletionDepth = 128    // completions that wait for their tokens or for a slot; a power of two
+  parameter int FetchDepth      = 128,   // descriptors buffered or being read; a power of two, 2 to 4096
+  parameter int CompletionDepth = 128    // completions that wait for their tokens or for a slot; a power of two,
+                                         // 2 per worker to 4096
 ) (
   input  logic         clk_i,
-  input  logic         rst_ni,
+  input  logic         rst_ni,          // of the device and its register port
+  input  logic         m_axi_rst_ni,    // of the master port; low only while rst_ni is low
 
   input  logic [11:0]  s_axil_awaddr,
   input  logic         s_axil_awvalid,
@@ -33,6 +35,8 @@ module rl_runtime_top
   output logic [7:0]   m_axi_awlen,
   output logic [2:0]   m_axi_awsize,
   output logic [1:0]   m_axi_awburst,
+  output logic [3:0]   m_axi_awcache,
+  output logic [2:0]   m_axi_awprot,
   output logic         m_axi_awvalid,
   input  logic         m_axi_awready,
   output logic [511:0] m_axi_wdata,
@@ -49,6 +53,8 @@ module rl_runtime_top
   output logic [7:0]   m_axi_arlen,
   output logic [2:0]   m_axi_arsize,
   output logic [1:0]   m_axi_arburst,
+  output logic [3:0]   m_axi_arcache,
+  output logic [2:0]   m_axi_arprot,
   output logic         m_axi_arvalid,
   input  logic         m_axi_arready,
   input  logic [4:0]   m_axi_rid,
@@ -60,13 +66,25 @@ module rl_runtime_top
 
   output logic         irq_o
 );
+  if (Workers < 1 || Workers > MAX_WORKERS) begin : gen_bad_workers
+    localparam bit WorkersMustBe1To16 = {-1{1'b1}};   // ends the elaboration
+  end
+
+  if (FetchDepth < 2 || FetchDepth > 4096 || (FetchDepth & (FetchDepth - 1)) != 0) begin : gen_bad_fetch_depth
+    localparam bit FetchDepthMustBeAPowerOfTwoFrom2To4096 = {-1{1'b1}};   // ends the elaboration
+  end
+
+  if (CompletionDepth < 2 * Workers || CompletionDepth > 4096 || (CompletionDepth & (CompletionDepth - 1)) != 0) begin : gen_bad_completion_depth
+    localparam bit CompletionDepthMustBeAPowerOfTwoFrom2PerWorkerTo4096 = {-1{1'b1}};   // ends the elaboration
+  end
+
   // Register accesses.
   logic        reg_write, reg_write_partial, reg_write_error, reg_read, reg_read_error, counter_hit;
   logic [11:0] reg_write_addr, reg_read_addr;
   logic [31:0] reg_write_data, reg_read_data, counter_data;
 
   // Configuration and life.
-  logic        enable, clear, start, active;
+  logic        enabling, enable, clear, start, active;
   logic [63:0] sq_base, cq_base, token_base, token_size, kv_size;
   logic [16:0] sq_size, cq_size;
   logic [31:0] sq_start, cq_start, checkpoint_default, length_limit, reward_threshold;
@@ -99,14 +117,15 @@ module rl_runtime_top
   logic [3:0]   item_how, line_first, line_last, beat_first, beat_last;
   logic [63:0]  line_addr, beat_addr;
   logic [511:0] line_data, beat_data;
-  logic         line_waits, line_valid, line_ready, done_valid, done_ready;
+  logic         line_waits, line_valid, done_valid;
+  logic [Workers-1:0] line_ready, done_ready;
   done_t        done;
   logic [LINE_COUNT_BITS-1:0] done_after;
   logic        release_cq, release_ok, completion_valid, completion_urgent, completion_ready;
   logic        ack, ack_error, asked, error_done, stall_cq, line_fault, completion_fault, sent, writes_idle;
   logic [4:0]  ack_id;
   logic [31:0] cq_head, cq_tail;
-  logic [1:0]  visible;
+  logic [1:0]  answered, visible;
 
   axil_slave u_axil_slave (
     .clk_i, .rst_ni,
@@ -137,6 +156,7 @@ module rl_runtime_top
     .read_error_o         (reg_read_error),
     .counter_hit_i        (counter_hit),
     .counter_data_i       (counter_data),
+    .enabling_o           (enabling),
     .enable_o             (enable),
     .sq_base_o            (sq_base),
     .cq_base_o            (cq_base),
@@ -178,6 +198,7 @@ module rl_runtime_top
 
   device_ctrl u_device_ctrl (
     .clk_i, .rst_ni,
+    .enabling_i    (enabling),
     .enable_i      (enable),
     .reads_idle_i  (reads_idle),
     .writes_idle_i (writes_idle),
@@ -188,6 +209,7 @@ module rl_runtime_top
 
   desc_ring #(.FetchDepth(FetchDepth)) u_desc_ring (
     .clk_i, .rst_ni,
+    .bus_rst_ni      (m_axi_rst_ni),
     .clear_i         (clear),
     .start_i         (start),
     .start_index_i   (sq_start),
@@ -209,6 +231,7 @@ module rl_runtime_top
 
   desc_fetch #(.FetchDepth(FetchDepth)) u_desc_fetch (
     .clk_i, .rst_ni,
+    .bus_rst_ni      (m_axi_rst_ni),
     .clear_i         (clear),
     .start_i         (start),
     .start_index_i   (sq_start),
@@ -218,7 +241,8 @@ module rl_runtime_top
     .request_ready_o (request_ready),
     .received_o      (received),
     .taken_o         (taken),
-    .m_axi_arid, .m_axi_araddr, .m_axi_arlen, .m_axi_arsize, .m_axi_arburst, .m_axi_arvalid, .m_axi_arready,
+    .m_axi_arid, .m_axi_araddr, .m_axi_arlen, .m_axi_arsize, .m_axi_arburst, .m_axi_arcache, .m_axi_arprot,
+    .m_axi_arvalid, .m_axi_arready,
     .m_axi_rid, .m_axi_rdata, .m_axi_rresp, .m_axi_rlast, .m_axi_rvalid, .m_axi_rready,
     .slot_valid_o    (slot_valid),
     .slot_data_o     (slot_data),
@@ -268,7 +292,7 @@ module rl_runtime_top
     .wants_i         (wants),
     .free_i          (free),
     .assign_o        (assign_work),
-    .visible_i       (visible),
+    .visible_i       (answered),
     .prefix_o        (prefix),
     .idle_o          (dispatch_idle),
     .held_order_o    (held_order),
@@ -357,8 +381,9 @@ module rl_runtime_top
     .done_ready_i (done_ready)
   );
 
-  completion_ring #(.Depth(CompletionDepth)) u_completion_ring (
+  completion_ring #(.Workers(Workers), .Depth(CompletionDepth)) u_completion_ring (
     .clk_i, .rst_ni,
+    .bus_rst_ni     (m_axi_rst_ni),
     .clear_i        (clear),
     .start_i        (start),
     .start_index_i  (cq_start),
@@ -384,6 +409,7 @@ module rl_runtime_top
     .ack_error_i    (ack_error),
     .head_o         (cq_head),
     .tail_o         (cq_tail),
+    .answered_o     (answered),
     .visible_o      (visible),
     .asked_o        (asked),
     .error_done_o   (error_done),
@@ -392,8 +418,9 @@ module rl_runtime_top
     .write_fault_o  (completion_fault)
   );
 
-  axi_writer u_axi_writer (
-    .clk_i, .rst_ni,
+  axi_writer #(.Workers(Workers)) u_axi_writer (
+    .clk_i,
+    .rst_ni              (m_axi_rst_ni),
     .line_waits_i        (line_waits),
     .line_valid_i        (line_valid),
     .line_worker_i       (item_worker),
@@ -412,7 +439,8 @@ module rl_runtime_top
     .ack_o               (ack),
     .ack_id_o            (ack_id),
     .ack_error_o         (ack_error),
-    .m_axi_awid, .m_axi_awaddr, .m_axi_awlen, .m_axi_awsize, .m_axi_awburst, .m_axi_awvalid, .m_axi_awready,
+    .m_axi_awid, .m_axi_awaddr, .m_axi_awlen, .m_axi_awsize, .m_axi_awburst, .m_axi_awcache, .m_axi_awprot,
+    .m_axi_awvalid, .m_axi_awready,
     .m_axi_wdata, .m_axi_wstrb, .m_axi_wlast, .m_axi_wvalid, .m_axi_wready,
     .m_axi_bid, .m_axi_bresp, .m_axi_bvalid, .m_axi_bready,
     .sent_o              (sent),
@@ -445,4 +473,10 @@ module rl_runtime_top
     .read_hit_o    (counter_hit),
     .read_data_o   (counter_data)
   );
+
+`ifndef SYNTHESIS
+  always_ff @(posedge clk_i) begin
+    if (rst_ni && !m_axi_rst_ni) $fatal(1, "R12 rl_runtime_top: m_axi_rst_ni is low and rst_ni is not");
+  end
+`endif
 endmodule

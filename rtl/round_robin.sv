@@ -8,6 +8,10 @@ module round_robin #(
   output logic [N-1:0] grant_o,     // one-hot, or zero without a request
   input  logic         accept_i     // the grant was used: move on
 );
+  if (N < 1) begin : gen_bad_n
+    localparam bit NMustBeAtLeast1 = {-1{1'b1}};   // ends the elaboration
+  end
+
   // Requesters above the last one that was served.
   logic [N-1:0] above_q;
   logic [N-1:0] preferred, candidates;

@@ -15,6 +15,14 @@ module sync_fifo #(
   input  logic                     pop_i,    // only when valid_o
   output logic [$clog2(Depth):0]   count_o
 );
+  if (Width < 1) begin : gen_bad_width
+    localparam bit WidthMustBeAtLeast1 = {-1{1'b1}};   // ends the elaboration
+  end
+
+  if (Depth < 2 || (Depth & (Depth - 1)) != 0) begin : gen_bad_depth
+    localparam bit DepthMustBeAPowerOfTwoFrom2 = {-1{1'b1}};   // ends the elaboration
+  end
+
   localparam int PtrBits = $clog2(Depth);
 
   logic [Width-1:0]   mem [0:Depth-1];

@@ -12,7 +12,8 @@ module completion_arbiter_tb;
   logic                       clear = 1'b0;
   logic [Workers-1:0]         valid = '0, has_line = '0, has_done = '0, take, delivered;
   logic [3:0]                 worker;
-  logic                       line_waits, line_valid, line_ready = 1'b0, done_valid, done_ready = 1'b0;
+  logic                       line_waits, line_valid, done_valid;
+  logic [Workers-1:0]         line_ready = '0, done_ready = '0;
   logic [LINE_COUNT_BITS-1:0] done_after;
 
   completion_arbiter #(.Workers(Workers)) u_arbiter (
@@ -30,7 +31,7 @@ module completion_arbiter_tb;
   always @(posedge clk) if (rst_n) begin
     can = '0;
     for (int w = 0; w < Workers; w++)
-      can[w] = !clear && valid[w] && (line_ready || !has_line[w]) && (done_ready || !has_done[w]);
+      can[w] = !clear && valid[w] && (line_ready[w] || !has_line[w]) && (done_ready[w] || !has_done[w]);
     expected = -1;
     for (int s = 1; s <= Workers; s++) begin
       k = (last + s) % Workers;
@@ -65,8 +66,8 @@ module completion_arbiter_tb;
         default: {has_line[w], has_done[w]} <= 2'b11;
       endcase
     end
-    line_ready <= !chance(stall_line);
-    done_ready <= !chance(stall_done);
+    for (int w = 0; w < Workers; w++) line_ready[w] <= !chance(stall_line);
+    for (int w = 0; w < Workers; w++) done_ready[w] <= !chance(stall_done);
     clear      <= below(500) == 0;
   end
 

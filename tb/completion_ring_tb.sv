@@ -1,5 +1,5 @@
-// completion_ring: records come out in order, each once, in its slot with its phase; not before its token lines are
-// acknowledged, not into a slot that the host holds (R4), both across 2^32 (R13). Faulty lines, releases good and bad,
+// completion_ring: records come out once each, in order per worker and per rollout, each in its slot with its phase; not
+// before its token lines are acknowledged, not into a slot that the host holds (R4), both across 2^32 (R13). Faulty lines, releases good and bad,
 // what is visible and what asked. Source, write port, acknowledgements and host with and without stalls.
 module completion_ring_tb;
   import bench_pkg::*;
@@ -9,6 +9,7 @@ module completion_ring_tb;
   localparam int          Workers = 4;
   localparam int          Many    = 1024;
   localparam logic [63:0] Base    = 64'h5_0000_0FC0;
+  localparam int          Rollout = 64;     // place of rollout_id in done_t
 
   logic clk, rst_n;
   int   cycle;
@@ -17,7 +18,8 @@ module completion_ring_tb;
   logic                       clear = 1'b1, start = 1'b0;
   logic [31:0]                start_index = '0, release_head = '0, sq_head = '0, head, tail;
   logic [16:0]                size = 17'd2;
-  logic                       release_now = 1'b0, release_ok, done_valid, done_ready, want_done = 1'b0;
+  logic                       release_now = 1'b0, release_ok, done_valid, want_done = 1'b0;
+  logic [Workers-1:0]         done_ready;
   done_t                      done = '0;
   logic [LINE_COUNT_BITS-1:0] done_after = '0;
   logic                       beat_valid, beat_urgent, beat_ready, want_beat = 1'b0;
@@ -26,18 +28,18 @@ module completion_ring_tb;
   logic [511:0]               beat_data;
   logic                       ack = 1'b0, ack_error = 1'b0;
   logic [4:0]                 ack_id = '0;
-  logic [1:0]                 visible;
+  logic [1:0]                 answered, visible;
   logic                       asked, error_done, stall, line_fault, write_fault;
 
-  assign done_valid = want_done && done_ready && !clear;
+  assign done_valid = want_done && done_ready[done.worker_id[1:0]] && !clear;
 
-  completion_ring #(.Depth(8)) u_ring (
-    .clk_i(clk), .rst_ni(rst_n), .clear_i(clear), .start_i(start), .start_index_i(start_index), .base_i(Base),
+  completion_ring #(.Workers(Workers), .Depth(8)) u_ring (
+    .clk_i(clk), .rst_ni(rst_n), .bus_rst_ni(rst_n), .clear_i(clear), .start_i(start), .start_index_i(start_index), .base_i(Base),
     .size_i(size), .release_i(release_now), .release_head_i(release_head), .release_ok_o(release_ok),
     .done_valid_i(done_valid), .done_i(done), .done_after_i(done_after), .done_ready_o(done_ready),
     .sq_head_i(sq_head), .beat_valid_o(beat_valid), .beat_urgent_o(beat_urgent), .beat_addr_o(beat_addr),
     .beat_first_o(beat_first), .beat_last_o(beat_last), .beat_data_o(beat_data), .beat_ready_i(beat_ready),
-    .ack_i(ack), .ack_id_i(ack_id), .ack_error_i(ack_error), .head_o(head), .tail_o(tail), .visible_o(visible),
+    .ack_i(ack), .ack_id_i(ack_id), .ack_error_i(ack_error), .head_o(head), .tail_o(tail), .answered_o(answered), .visible_o(visible),
     .asked_o(asked), .error_done_o(error_done), .stall_o(stall), .line_fault_o(line_fault), .write_fault_o(write_fault)
   );
 
@@ -47,9 +49,13 @@ module completion_ring_tb;
 
   int stall_source, stall_port, stall_ack, stall_host, fault_percent;
 
-  // ---------------------------------------------------------------- records, in order
+  // ---------------------------------------------------------------- records, in the order in which they come in
   logic [DONE_BITS-1:0] record [0:Many-1];
   int                   from_line [0:Many-1], to_line [0:Many-1];   // its worker's lines: from < line <= to
+  logic                 gone [0:Many-1];
+  int                   oldest;                                    // record that has not gone
+  int                   list [0:Workers*Many-1];                   // records of each worker
+  int                   into [0:Workers-1], out_of [0:Workers-1];
   int                   pushed, sent, seen;                        // records
   logic                 out_asked [0:Many-1];                      // as it went out
   // Lines per worker.
@@ -66,11 +72,11 @@ module completion_ring_tb;
   logic                 suspect, may_suspect;
 
   task automatic reset_model;
-    pushed = 0; sent = 0; seen = 0; beats_out = 0; beats_acked = 0; beats_due = 0; patience = 0;
+    pushed = 0; sent = 0; seen = 0; oldest = 0; beats_out = 0; beats_acked = 0; beats_due = 0; patience = 0;
     errors_told = 0; errors_out = 0; released = 0;
     my_head = start_index; my_asked = start_index; last_sq_head = sq_head;
     for (int k = 0; k < Workers; k++) begin
-      issued[k] = 0; acked[k] = 0; claimed[k] = 0;
+      issued[k] = 0; acked[k] = 0; claimed[k] = 0; into[k] = 0; out_of[k] = 0;
     end
   endtask
 
@@ -79,6 +85,7 @@ module completion_ring_tb;
     w = below(Workers);
     next = {rnd(), rnd(), rnd(), rnd(), rnd(), rnd(), rnd()};
     next.worker_id = w;
+    if (chance(70)) next.rollout_id = below(5);
     next.status    = chance(80) ? STATUS_DONE : STATUS_ERROR;
     next.error     = (next.status == STATUS_ERROR) ? ERR_BAD_LENGTH : ERR_NONE;
     next.irq       = next.status == STATUS_ERROR || chance(20);
@@ -94,10 +101,16 @@ module completion_ring_tb;
   task automatic check_slot(input logic [255:0] data);
     int r;
     slot = data;
-    if (sent == pushed) fail("R3: a completion from nowhere");
-    r     = sent % Many;
-    next  = record[r];
-    w     = int'(next.worker_id);
+    w    = int'(slot.worker_id) % Workers;
+    if (out_of[w] == into[w]) fail("R3: a completion from nowhere");
+    r         = list[w*Many + out_of[w] % Many];
+    out_of[w] = out_of[w] + 1;
+    next      = record[r];
+    for (int k = oldest; k != pushed && k % Many != r; k++)
+      if (!gone[k % Many] && record[k % Many][Rollout +: 32] == next.rollout_id)
+        fail($sformatf("R5: record %0d of rollout %h goes before %0d", r, next.rollout_id, k));
+    gone[r] = 1'b1;
+    while (oldest != pushed && gone[oldest % Many]) oldest = oldest + 1;
     index = start_index + sent;
     if (acked[w] < to_line[r]) fail($sformatf("R3: a completion overtakes line %0d of worker %0d", to_line[r], w));
     if (index - my_head >= size) fail($sformatf("R4: completion %h overwrites a slot, head %h", index, my_head));
@@ -124,7 +137,7 @@ module completion_ring_tb;
     if (slot.phase !== {7'd0, (index / size) % 2 == 0}) fail($sformatf("R13: completion %h has phase %h", index, slot.phase));
     if (sq_head - slot.sq_head > sq_head - last_sq_head) fail("sq_head runs backwards");
     last_sq_head = slot.sq_head;
-    out_asked[r] = next.irq;
+    out_asked[sent % Many] = next.irq;
     if (next.status == STATUS_ERROR) errors_out = errors_out + 1;
     sent = sent + 1;
   endtask
@@ -145,7 +158,8 @@ module completion_ring_tb;
       n = beat_count[beats_acked % Many];
       beats_acked = beats_acked + 1;
     end
-    expect_eq("visible", visible, n);
+    expect_eq("answered", answered, n);
+    expect_eq("visible", visible, ack_error ? 0 : n);
     repeat (n) begin
       seen = seen + 1;
       if (out_asked[(seen - 1) % Many]) my_asked = start_index + seen;
@@ -192,10 +206,15 @@ module completion_ring_tb;
     endcase
 
     // Records.
+    for (int k = 0; k < Workers; k++)
+      if (into[k] == out_of[k] && !done_ready[k]) fail($sformatf("worker %0d has no place of its own", k));
     if (done_valid) begin
       next = done;
       w    = int'(next.worker_id);
       record[pushed % Many]    = done;
+      gone[pushed % Many]      = 1'b0;
+      list[w*Many + into[w] % Many] = pushed % Many;
+      into[w] = into[w] + 1;
       from_line[pushed % Many] = claimed[w];
       to_line[pushed % Many]   = int'(done_after);
       claimed[w] = int'(done_after);
@@ -214,6 +233,7 @@ module completion_ring_tb;
           ack    <= 1'b1;
           ack_id <= COMPLETION_AXI_ID;
           beats_due = beats_due + 1;
+          ack_error <= chance(fault_percent);
         end
       end else if (due[w] < issued[w]) begin
         due[w] = due[w] + 1;

@@ -24,7 +24,7 @@ module desc_fetch_tb;
   logic         slot_valid, slot_fault, slot_ready, beat, fault, idle;
 
   desc_ring #(.FetchDepth(Depth)) u_ring (
-    .clk_i(clk), .rst_ni(rst_n), .clear_i(clear), .start_i(start), .start_index_i(start_index), .base_i(base),
+    .clk_i(clk), .rst_ni(rst_n), .bus_rst_ni(rst_n), .clear_i(clear), .start_i(start), .start_index_i(start_index), .base_i(base),
     .size_i(size), .doorbell_i(doorbell), .doorbell_tail_i(doorbell_tail), .doorbell_ok_o(ok),
     .request_o(request), .request_addr_o(request_addr), .request_slots_o(request_slots),
     .request_ready_i(request_ready), .received_i(received), .taken_i(taken), .published_o(published),
@@ -32,7 +32,7 @@ module desc_fetch_tb;
   );
 
   desc_fetch #(.FetchDepth(Depth)) u_fetch (
-    .clk_i(clk), .rst_ni(rst_n), .clear_i(clear), .start_i(start), .start_index_i(start_index),
+    .clk_i(clk), .rst_ni(rst_n), .bus_rst_ni(rst_n), .clear_i(clear), .start_i(start), .start_index_i(start_index),
     .request_i(request), .request_addr_i(request_addr), .request_slots_i(request_slots),
     .request_ready_o(request_ready), .received_o(received), .taken_o(taken),
     .m_axi_arid(arid), .m_axi_araddr(araddr), .m_axi_arlen(arlen), .m_axi_arsize(arsize), .m_axi_arburst(arburst),

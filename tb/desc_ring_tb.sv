@@ -25,7 +25,7 @@ module desc_ring_tb;
     logic [4:0]  slots;
 
     desc_ring #(.FetchDepth(FetchDepth)) u_ring (
-      .clk_i(clk), .rst_ni(rst_n), .clear_i(clear), .start_i(start), .start_index_i(start_index), .base_i(base),
+      .clk_i(clk), .rst_ni(rst_n), .bus_rst_ni(rst_n), .clear_i(clear), .start_i(start), .start_index_i(start_index), .base_i(base),
       .size_i(size), .doorbell_i(doorbell), .doorbell_tail_i(doorbell_tail), .doorbell_ok_o(ok),
       .request_o(request), .request_addr_o(addr), .request_slots_o(slots), .request_ready_i(ready),
       .received_i(received), .taken_i(taken), .published_o(published), .head_o(head), .tail_o(tail)

@@ -149,6 +149,7 @@ module rl_runtime_top_fault_tb;
     bench.ring;
     bench.await_state(STATE_FAULT, STATE_FAULT, "STATE.FAULT");
     bench.u_registers.expect_read(REG_ERROR, FAULT_COMPLETION_WRITE);
+    bench.expect_counter(CNT_COMPLETIONS, "COMPLETIONS", 0);      // it has not become visible
     bench.fault_expected = 1'b1;
     bench.disable_device;
     bench.u_registers.write(REG_ERROR, '1);

@@ -34,9 +34,9 @@ public:
         memory_.assign(tokens + (token_bytes + 63) / 64 * 64, 0);
         std::memcpy(memory_.data(), descriptors.data(), descriptors.size());
 
-        top_.rst_ni = 0;
+        top_.rst_ni = top_.m_axi_rst_ni = 0;
         for (int i = 0; i < 4; ++i) cycle();
-        top_.rst_ni = 1;
+        top_.rst_ni = top_.m_axi_rst_ni = 1;
         write_wide(DOORBELL_REG_SQ_BASE_LO, kBus);
         write_wide(DOORBELL_REG_CQ_BASE_LO, kBus + cq);
         write_wide(DOORBELL_REG_TOKEN_BASE_LO, kBus + tokens);

@@ -178,7 +178,7 @@ private:
     void reset_pins(uint32_t cycles) {
         Top& top = *top_;
         memory_.reset();
-        top.rst_ni = 0;
+        top.rst_ni = top.m_axi_rst_ni = 0;
         top.s_axil_awvalid = top.s_axil_wvalid = top.s_axil_arvalid = top.s_axil_bready = top.s_axil_rready = 0;
         top.m_axi_arready = top.m_axi_rvalid = top.m_axi_awready = top.m_axi_wready = top.m_axi_bvalid = 0;
         for (uint32_t i = 0; i < cycles; ++i) {
@@ -190,7 +190,7 @@ private:
                 }
             });
         }
-        top.rst_ni = 1;
+        top.rst_ni = top.m_axi_rst_ni = 1;
         clock([] {});
     }
 

@@ -54,6 +54,7 @@ module memory_model #(
   int   stall_ar = 0, stall_r = 0, stall_aw = 0, stall_w = 0, stall_b = 0;   // percent of cycles
   int   error_r = 0, error_w = 0;       // percent of beats; never completions
   logic early_effect = 1'b0;
+  int   hold_id = -1;                   // responses to writes of this ID are withheld
   // Count down the beats of descriptors, token lines and completions; at 0 the beat fails.
   int   fail_read = -1, fail_line = -1, fail_completion = -1;
   logic [1:0] error_resp = 2'b10;       // with which a beat fails: SLVERR, or DECERR (2'b11)
@@ -210,7 +211,8 @@ module memory_model #(
         if (pending != 0 && !chance(stall_b)) begin
           id = below(Ids);
           for (int k = 0; k < Ids && picked < 0; k++) begin
-            if (head[id] != tail[id]) if (pending_due[id * Depth + head[id] % Depth] <= now) picked = id;
+            if (head[id] != tail[id] && id != hold_id)
+              if (pending_due[id * Depth + head[id] % Depth] <= now) picked = id;
             id = (id + 1) % Ids;
           end
         end

@@ -69,9 +69,10 @@ module protocol_monitor (
       if (wvalid_i) begin
         if (wlast_i !== 1'b1) fail("AXI: WLAST is low on the only beat of a burst");
         if ((^wstrb_i) === 1'bx) fail("AXI: WSTRB carries X");
-        if (wready_i && (^wdata_i) === 1'bx) begin
-          for (int b = 0; b < 64; b++)
-            if (wstrb_i[b] && (^wdata_i[8*b +: 8]) === 1'bx) fail("AXI: a strobed byte of WDATA is X");
+        if (wready_i) begin
+          if ((^wdata_i) === 1'bx) fail("AXI: WDATA carries X");
+          for (int k = 0; k < 16; k++)
+            if (!wstrb_i[4*k] && wdata_i[32*k +: 32] !== 0) fail("AXI: a word of WDATA that is not written is not 0");
         end
       end
       if (arvalid_i) begin

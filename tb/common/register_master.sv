@@ -95,6 +95,44 @@ module register_master (
     if (!ok) fail($sformatf("write of 0x%0h to register 0x%03h was refused", data, addr));
   endtask
 
+  // Two writes as close as the bus allows, with 'gap' idle cycles between them; both must be accepted.
+  task automatic write_two(input logic [11:0] addr_0, input logic [31:0] data_0,
+                           input logic [11:0] addr_1, input logic [31:0] data_1, input int gap);
+    int waited;
+    waited = 0;
+    fork
+      for (int k = 0; k < 2; k++) begin
+        awaddr_o  <= (k == 0) ? addr_0 : addr_1;
+        awvalid_o <= 1'b1;
+        @(posedge clk_i);
+        while (!awready_i) @(posedge clk_i);
+        awvalid_o <= 1'b0;
+        if (k == 0) repeat (gap) @(posedge clk_i);
+      end
+      for (int k = 0; k < 2; k++) begin
+        wdata_o  <= (k == 0) ? data_0 : data_1;
+        wstrb_o  <= 4'hF;
+        wvalid_o <= 1'b1;
+        @(posedge clk_i);
+        while (!wready_i) @(posedge clk_i);
+        wvalid_o <= 1'b0;
+        if (k == 0) repeat (gap) @(posedge clk_i);
+      end
+      begin
+        bready_o <= 1'b1;
+        for (int k = 0; k < 2; k++) begin
+          @(posedge clk_i);
+          while (!bvalid_i) begin
+            bound(waited, "BVALID", addr_1);
+            @(posedge clk_i);
+          end
+          if (bresp_i !== 2'b00) fail($sformatf("write %0d of two, %0d cycles apart, was refused", k, gap));
+        end
+        bready_o <= 1'b0;
+      end
+    join
+  endtask
+
   task automatic refuse(input logic [11:0] addr, input logic [31:0] data);
     logic ok;
     try_write(addr, data, ok);

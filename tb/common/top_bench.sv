@@ -28,6 +28,8 @@ module top_bench #(
   logic [7:0]   m_axi_awlen, m_axi_arlen;
   logic [2:0]   m_axi_awsize, m_axi_arsize;
   logic [1:0]   m_axi_awburst, m_axi_arburst, m_axi_bresp, m_axi_rresp;
+  logic [3:0]   m_axi_awcache, m_axi_arcache;
+  logic [2:0]   m_axi_awprot, m_axi_arprot;
   logic         m_axi_awvalid, m_axi_awready, m_axi_wlast, m_axi_wvalid, m_axi_wready, m_axi_bvalid, m_axi_bready;
   logic         m_axi_arvalid, m_axi_arready, m_axi_rlast, m_axi_rvalid, m_axi_rready;
   logic [511:0] m_axi_wdata, m_axi_rdata;
@@ -37,6 +39,10 @@ module top_bench #(
   logic [511:0] accept_data, effect_data;
 
   clock_reset #(.Limit(Limit)) u_clock (.clk_o(clk), .rst_no(rst_n), .cycle_o(cycle));
+
+  // The bus is reset with the device, or lives on.
+  logic bus_lives = 1'b0, m_axi_rst_ni;
+  assign m_axi_rst_ni = rst_n || bus_lives;
 
   rl_runtime_top #(.Workers(Workers), .FetchDepth(FetchDepth), .CompletionDepth(CompletionDepth)) u_device (
     .clk_i(clk), .rst_ni(rst_n), .irq_o(irq), .*
@@ -52,7 +58,7 @@ module top_bench #(
   );
 
   memory_model #(.Lines(Lines), .Base(Base)) u_memory (
-    .clk_i(clk), .rst_ni(rst_n),
+    .clk_i(clk), .rst_ni(m_axi_rst_ni),
     .awid_i(m_axi_awid), .awaddr_i(m_axi_awaddr), .awvalid_i(m_axi_awvalid), .awready_o(m_axi_awready),
     .wdata_i(m_axi_wdata), .wstrb_i(m_axi_wstrb), .wvalid_i(m_axi_wvalid), .wready_o(m_axi_wready),
     .bid_o(m_axi_bid), .bresp_o(m_axi_bresp), .bvalid_o(m_axi_bvalid), .bready_i(m_axi_bready),
@@ -65,7 +71,7 @@ module top_bench #(
   );
 
   protocol_monitor u_protocol (
-    .clk_i(clk), .rst_ni(rst_n),
+    .clk_i(clk), .rst_ni(m_axi_rst_ni),
     .awid_i(m_axi_awid), .awaddr_i(m_axi_awaddr), .awlen_i(m_axi_awlen), .awsize_i(m_axi_awsize),
     .awburst_i(m_axi_awburst), .awvalid_i(m_axi_awvalid), .awready_i(m_axi_awready),
     .wdata_i(m_axi_wdata), .wstrb_i(m_axi_wstrb), .wlast_i(m_axi_wlast), .wvalid_i(m_axi_wvalid),
@@ -166,6 +172,13 @@ module top_bench #(
   logic [31:0] sq_tail, sq_head, cq_head;
 
   task automatic enable;
+    configure;
+    u_registers.write(REG_CONTROL, CONTROL_ENABLE);
+    await_state(STATE_ACTIVE, STATE_ACTIVE, "STATE.ACTIVE after an enable");
+  endtask
+
+  // All that comes before ENABLE.
+  task automatic configure;
     prepare_memory;
     write_config;
     u_score.sq_base = sq_base;       u_score.sq_size = sq_size;
@@ -182,8 +195,6 @@ module top_bench #(
     cq_head = cq_start;
     token_next = 0;
     u_protocol.quiet = 1'b0;
-    u_registers.write(REG_CONTROL, CONTROL_ENABLE);
-    await_state(STATE_ACTIVE, STATE_ACTIVE, "STATE.ACTIVE after an enable");
   endtask
 
   task automatic await_state(input logic [31:0] mask, input logic [31:0] value, input string what);
@@ -218,6 +229,20 @@ module top_bench #(
     u_protocol.quiet = 1'b1;
     u_score.stop;
     u_clock.reset(between(1, 4));
+  endtask
+
+  // R12: reset of the device alone. The bus gets what it was promised, and ACTIVE falls when nothing is left.
+  task automatic reset_device;
+    bus_lives = 1'b1;
+    u_score.stop;
+    u_clock.reset(between(1, 4));
+    await_state(STATE_ACTIVE, 0, "STATE.ACTIVE = 0 after a reset of the device");
+    u_protocol.quiet = 1'b1;
+    if (u_memory.pending != 0) fail("R12: ACTIVE fell with writes in flight");
+    if (u_memory.ar_head != u_memory.ar_tail || m_axi_rvalid) fail("R12: ACTIVE fell with reads in flight");
+    u_protocol.expect_balanced;
+    repeat (20) @(posedge clk);
+    bus_lives = 1'b0;
   endtask
 
   // ---------------------------------------------------------------- descriptors

@@ -19,6 +19,8 @@ use tempfile::TempDir;
 
 use crate::shell;
 
+mod parameters;
+
 /// Sources of the device, relative to the repository.
 const RTL: &str = "rtl/files.f";
 /// Log size at which a bench counts as running wild.
@@ -76,6 +78,10 @@ pub fn run(root: &Path, options: &Options) -> Result<()> {
         plusargs: &options.plusargs,
         limit: Duration::from_secs(options.timeout),
     };
+    if options.benches.is_empty() {
+        parameters::check(root, &simulator)?;
+        println!("parameters: PASS");
+    }
     println!("rtl-test: {} benches, {span}", names.len());
     println!("$ {}", shell::shown(&job.compile("BENCH_tb")));
     println!("$ {}", shell::shown(&job.simulate("BENCH_tb", first)));

@@ -1,0 +1,66 @@
+// Divides the places of a common store among sources: half of them evenly, as each source's own; the other half is for
+// whoever comes. So a source whose places are not given back stalls itself and no other.
+module place_quota #(
+  parameter int Sources = 4,            // 1 to 17
+  parameter int Places  = 128           // at least two per source
+) (
+  input  logic               clk_i,
+  input  logic               rst_ni,
+  input  logic               clear_i,      // all places are free
+  input  logic               take_i,       // one place is taken by source taker_i; only when ready_o says so
+  input  logic [(Sources == 1 ? 1 : $clog2(Sources))-1:0] taker_i,
+  input  logic               give_i,       // one is given back by source giver_i
+  input  logic [(Sources == 1 ? 1 : $clog2(Sources))-1:0] giver_i,
+  output logic [Sources-1:0] ready_o       // early: the source may take a place
+);
+  if (Sources < 1) begin : gen_bad_sources
+    localparam bit SourcesMustBeAtLeast1 = {-1{1'b1}};   // ends the elaboration
+  end
+
+  if (Places < 2 * Sources) begin : gen_bad_places
+    localparam bit PlacesMustBeTwoPerSourceOrMore = {-1{1'b1}};   // ends the elaboration
+  end
+
+  localparam int CountBits = $clog2(Places + 1);
+  localparam int Own       = Places / (2 * Sources);
+  localparam int Shared    = Places - Own * Sources;
+
+  logic [CountBits-1:0] count_q [0:Sources-1];
+  logic [CountBits-1:0] shared_q, taker_count, giver_count;
+  logic [Sources-1:0]   own_full_q;
+  logic                 take, give;
+
+  assign take        = take_i && !(give_i && giver_i == taker_i);    // the place changes hands
+  assign give        = give_i && !(take_i && giver_i == taker_i);
+  assign taker_count = count_q[taker_i];
+  assign giver_count = count_q[giver_i];
+  assign ready_o     = (shared_q == CountBits'(Shared)) ? ~own_full_q : '1;
+
+  always_ff @(posedge clk_i) begin
+    if (!rst_ni || clear_i) begin
+      for (int s = 0; s < Sources; s++) count_q[s] <= '0;
+      shared_q   <= '0;
+      own_full_q <= '0;
+    end else begin
+      if (take) begin
+        count_q[taker_i]    <= taker_count + 1'b1;
+        own_full_q[taker_i] <= taker_count + 1'b1 >= CountBits'(Own);
+      end
+      if (give) begin
+        count_q[giver_i]    <= giver_count - 1'b1;
+        own_full_q[giver_i] <= giver_count > CountBits'(Own);
+      end
+      shared_q <= shared_q + CountBits'(take && taker_count >= CountBits'(Own))
+                           - CountBits'(give && giver_count > CountBits'(Own));
+    end
+  end
+
+`ifndef SYNTHESIS
+  always_ff @(posedge clk_i) begin
+    if (rst_ni && !clear_i) begin
+      if (take_i && !ready_o[taker_i])      $fatal(1, "R4 place_quota: source %0d takes a place that it has not (%m)", taker_i);
+      if (give && giver_count == '0)      $fatal(1, "R3 place_quota: source %0d gives back what it has not (%m)", giver_i);
+    end
+  end
+`endif
+endmodule
