@@ -4,7 +4,6 @@ package core_pkg;
   typedef struct packed {
     logic        adds_tokens;      // a DECODE without error; anything else ends at once
     logic        stops;            // a STOP without error
-    logic        brief;            // a worker may be free of it within a few cycles of starting it
     logic        eos_stops;
     logic        resident;
     logic [3:0]  start_word;       // where in its 64-byte line the first token goes
@@ -62,9 +61,17 @@ package core_pkg;
   // behind a completion that waits for a slot (R4), as many as the completions behind it hold: up to 2^27 each.
   localparam int LINE_COUNT_BITS = 40;
 
-  // "A few cycles": how long before its end a worker asks for the next descriptor. Covers the
-  // dispatcher's latency, so that a worker changes descriptors without losing a cycle.
+  // How many cycles before its certain end a worker asks for the next descriptor. Covers the dispatcher's latency, so
+  // that a worker changes descriptors without losing a cycle.
   localparam logic [31:0] NEAR_END = 32'd4;
+
+  // The same in tokens: what of a descriptor takes no longer than NEAR_END cycles, with these wait states.
+  function automatic logic [31:0] near_tokens(input logic [15:0] wait_states);
+    near_tokens = (wait_states == '0) ? NEAR_END : ({16'd0, wait_states} < NEAR_END) ? 32'd1 : 32'd0;
+  endfunction
+
+  // Cycles that the oldest descriptor of a queue may wait behind one of another rollout, the write port's not counted.
+  localparam int BOUND_WAIT = int'(NEAR_END) + 1;
 
   // Which bit of a one-hot vector is set; 0 for none.
   function automatic logic [3:0] one_hot_index(input logic [MAX_WORKERS-1:0] bits);

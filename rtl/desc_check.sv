@@ -121,8 +121,6 @@ module desc_check
       work2.max_tokens  = desc1_q.max_tokens;
       work2.checkpoint  = (desc1_q.checkpoint != '0) ? desc1_q.checkpoint
                         : (checkpoint_default_i != '0) ? checkpoint_default_i : CHECKPOINT_NEVER;
-      work2.brief       = !work2.adds_tokens || work2.eos_stops
-                       || work2.max_tokens <= NEAR_END || work2.checkpoint <= NEAR_END;
     end
   end
 

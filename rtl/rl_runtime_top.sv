@@ -87,7 +87,7 @@ module rl_runtime_top
   // Workers.
   logic               probe, prefix, dispatch_idle, held_order, held_fence;
   logic [31:0]        probe_rollout;
-  logic [Workers-1:0] holds, room, wants, free, assign_work;
+  logic [Workers-1:0] holds, joins, wants, free, assign_work;
   logic [Workers-1:0] result_ready, token, item_finish, ended, running, waiting;
   logic [Workers*32-1:0] token_data, position, digest;
   logic [Workers*4-1:0]  how;
@@ -264,7 +264,7 @@ module rl_runtime_top
     .probe_o         (probe),
     .probe_rollout_o (probe_rollout),
     .holds_i         (holds),
-    .room_i          (room),
+    .joins_i         (joins),
     .wants_i         (wants),
     .free_i          (free),
     .assign_o        (assign_work),
@@ -286,7 +286,7 @@ module rl_runtime_top
     .probe_i            (probe),
     .probe_rollout_i    (probe_rollout),
     .holds_o            (holds),
-    .room_o             (room),
+    .joins_o            (joins),
     .wants_o            (wants),
     .free_o             (free),
     .ready_i            (result_ready),

@@ -1,5 +1,6 @@
 // The rollout workers. Each runs a descriptor at one token per cycle (plus wait states) and goes on with the next
-// without losing a cycle; two descriptors may queue behind the running one.
+// without losing a cycle; two descriptors may queue behind the running one: of its own rollout, or bound when its
+// certain end was near.
 //
 // Control is one bit per worker in vectors, so that a decision is taken for all workers at once; what is decided
 // seldom (a start, an end, a checkpoint) stands behind one test. Data is one lane of 32 bits per worker.
@@ -24,7 +25,7 @@ module rollout_worker_fsm
   input  logic                  probe_i,
   input  logic [31:0]           probe_rollout_i,
   output logic [Workers-1:0]    holds_o,             // combinational in the probe
-  output logic [Workers-1:0]    room_o,
+  output logic [Workers-1:0]    joins_o,             // likewise
   output logic [Workers-1:0]    wants_o,
   output logic [Workers-1:0]    free_o,
 
@@ -53,7 +54,6 @@ module rollout_worker_fsm
   // Two places per worker; head says which one is oldest. Index: worker, place.
   logic                queue_stops      [0:MAX_WORKERS*2-1];
   logic                queue_adds       [0:MAX_WORKERS*2-1];
-  logic                queue_brief      [0:MAX_WORKERS*2-1];
   logic                queue_eos_stops  [0:MAX_WORKERS*2-1];
   logic                queue_resident   [0:MAX_WORKERS*2-1];
   logic [31:0]         queue_rollout    [0:MAX_WORKERS*2-1];
@@ -68,19 +68,23 @@ module rollout_worker_fsm
   logic [Workers-1:0] other, tail;                // the place that is not the oldest; where the next one goes
   logic [Workers-1:0] behind;                     // one is queued after a start in this cycle
   logic [Workers-1:0] open_q;                     // nothing is queued, or one that will not take long
-  logic [Workers-1:0] youngest_brief_q;
+  logic [Workers-1:0] brief_0_q, brief_1_q;       // the descriptor in this place will not take long
+  logic [Workers-1:0] head_brief, youngest_brief_q;
   logic [4:0]         place;
-  logic [31:0]        new_last, new_event;
+  logic [31:0]        new_last, new_event, near_by;
+  logic               new_brief;
 
   assign other  = ~head_q;
   assign tail   = head_q ^ some_q;
   assign behind = (start & two_q) | (~start & some_q);
-  assign room_o = ~two_q;
+  assign head_brief = (head_q & brief_1_q) | (~head_q & brief_0_q);
+  assign near_by    = near_tokens(wait_states_i);
   assign place  = {one_hot_index(MAX_WORKERS'(assign_i)), (assign_i & tail) != '0};
 
   always_comb begin
     new_last  = '0;
     new_event = '0;
+    new_brief = 1'b1;
     if (assign_i != '0) begin
       new_last  = {28'd0, work_i.start_word};
       new_event = {28'd0, work_i.start_word};    // without tokens it ends at once
@@ -88,6 +92,8 @@ module rollout_worker_fsm
         new_event = {28'd0, work_i.start_word} - 32'd1
                   + ((work_i.checkpoint < work_i.max_tokens) ? work_i.checkpoint : work_i.max_tokens);
         new_last  = {28'd0, work_i.start_word} - 32'd1 + work_i.max_tokens;
+        // Behind a resident checkpoint it may go on.
+        new_brief = work_i.max_tokens <= near_by || (work_i.checkpoint <= near_by && !work_i.resident);
       end
     end
   end
@@ -96,7 +102,6 @@ module rollout_worker_fsm
     if (assign_i != '0) begin
       queue_stops[place]      <= work_i.stops;
       queue_adds[place]       <= work_i.adds_tokens;
-      queue_brief[place]      <= work_i.brief;
       queue_eos_stops[place]  <= work_i.eos_stops;
       queue_resident[place]   <= work_i.resident;
       queue_rollout[place]    <= work_i.rollout_id;
@@ -120,12 +125,15 @@ module rollout_worker_fsm
       some_q <= behind | assign_i;
       two_q  <= (two_q & ~start) | (behind & assign_i);
       open_q <= (~(start | assign_i) & open_q)
-              | (~behind & assign_i & {Workers{work_i.brief}})
+              | (~behind & assign_i & {Workers{new_brief}})
               | (~behind & ~assign_i)
               | (behind & ~assign_i & start & youngest_brief_q);
     end
-    if (work_i.brief) youngest_brief_q <= youngest_brief_q | assign_i;
-    else              youngest_brief_q <= youngest_brief_q & ~assign_i;
+    if (assign_i != '0) begin
+      youngest_brief_q <= (youngest_brief_q & ~assign_i) | (assign_i & {Workers{new_brief}});
+      brief_0_q        <= (brief_0_q & ~(assign_i & ~tail)) | (assign_i & ~tail & {Workers{new_brief}});
+      brief_1_q        <= (brief_1_q & ~(assign_i & tail))  | (assign_i & tail & {Workers{new_brief}});
+    end
   end
 
   // ---------------------------------------------------------------- the tokens of this cycle
@@ -162,7 +170,7 @@ module rollout_worker_fsm
     if (look != '0) begin
       for (int w = 0; w < Workers; w++) begin
         if (look[w]) begin
-          near[w] = event_q[w*32 +: 32] - position_q[w*32 +: 32] == NEAR_END
+          near[w] = event_q[w*32 +: 32] - position_q[w*32 +: 32] <= near_by
                  && (!resident_q[w] || event_q[w*32 +: 32] == last_q[w*32 +: 32]);
           // What ends the descriptor: the contract's order.
           if (position_q[w*32 +: 32] == event_q[w*32 +: 32] || ask[w]) begin
@@ -189,7 +197,7 @@ module rollout_worker_fsm
   end
 
   // ---------------------------------------------------------------- state
-  logic [Workers-1:0] next_adds, waited;
+  logic [Workers-1:0] next_adds, waited, last_wait;      // last_wait: near the end of the last token's wait states
   logic [Workers*16-1:0] delay_q;
 
   assign start  = some_q & (done | ~(run_q | wait_q));
@@ -199,11 +207,16 @@ module rollout_worker_fsm
   always_comb begin
     next_adds = '0;
     waited    = '0;
+    last_wait = '0;
     if (wait_states_i != '0) begin
       for (int w = 0; w < Workers; w++) next_adds[w] = queue_adds[{4'(w), head_q[w]}];
     end
     if (wait_q != '0) begin
-      for (int w = 0; w < Workers; w++) waited[w] = delay_q[w*16 +: 16] == 16'd1;
+      for (int w = 0; w < Workers; w++) begin
+        waited[w]    = delay_q[w*16 +: 16] == 16'd1;
+        last_wait[w] = {16'd0, delay_q[w*16 +: 16]} <= NEAR_END && position_q[w*32 +: 32] == event_q[w*32 +: 32]
+                    && (!resident_q[w] || event_q[w*32 +: 32] == last_q[w*32 +: 32]);
+      end
     end
   end
 
@@ -215,11 +228,7 @@ module rollout_worker_fsm
     end else begin
       run_q      <= ((run_q & ~done) | start | resume) & ~pause;
       wait_q     <= (wait_q & ~resume) | pause;
-      near_end_q <= near_end_q | near | done;
-      if (start != '0) begin
-        for (int w = 0; w < Workers; w++)
-          if (start[w]) near_end_q[w] <= queue_brief[{4'(w), head_q[w]}];
-      end
+      near_end_q <= ((near_end_q | near | (wait_q & last_wait) | done) & ~start) | (head_brief & start);
     end
     if ((wait_q | pause) != '0) begin
       for (int w = 0; w < Workers; w++)
@@ -316,19 +325,45 @@ module rollout_worker_fsm
   assign free_o  = ~(run_q | wait_q | some_q);
   assign wants_o = near_end_q & open_q;
 
+  // Rollout of the descriptor that was assigned last.
+  logic [Workers*32-1:0] youngest_q;
+  always_ff @(posedge clk_i) begin
+    if (assign_i != '0) begin
+      for (int w = 0; w < Workers; w++) if (assign_i[w]) youngest_q[w*32 +: 32] <= work_i.rollout_id;
+    end
+  end
+
   always_comb begin
     holds_o = '0;
+    joins_o = '0;
     if (probe_i) begin
-      for (int w = 0; w < Workers; w++)
+      for (int w = 0; w < Workers; w++) begin
+        joins_o[w] = !free_o[w] && !two_q[w] && youngest_q[w*32 +: 32] == probe_rollout_i;
         holds_o[w] = ((run_q[w] || wait_q[w]) && rollout_q[w*32 +: 32] == probe_rollout_i)
                   || (some_q[w] && queue_rollout[{4'(w), head_q[w]}] == probe_rollout_i)
                   || (two_q[w] && queue_rollout[{4'(w), other[w]}] == probe_rollout_i)
                   || (ended_some_q[w] && ended_0_q[w*32 +: 32] == probe_rollout_i)
                   || (ended_two_q[w] && ended_1_q[w*32 +: 32] == probe_rollout_i);
+      end
     end
   end
 
 `ifndef SYNTHESIS
+  // Work conservation: cycles that the oldest in the queue has waited for a worker that the write port does not hold.
+  logic [Workers*5-1:0] waited_q;
+  always_ff @(posedge clk_i) begin
+    if (!rst_ni || clear_i) waited_q <= '0;
+    else if (some_q != '0) begin
+      for (int w = 0; w < Workers; w++) begin
+        if (start[w] || !some_q[w]) waited_q[w*5 +: 5] <= '0;
+        else if (ready_i[w] && waited_q[w*5 +: 5] != 5'(BOUND_WAIT)) waited_q[w*5 +: 5] <= waited_q[w*5 +: 5] + 5'd1;
+        if (some_q[w] && !start[w] && waited_q[w*5 +: 5] == 5'(BOUND_WAIT)
+            && queue_rollout[{4'(w), head_q[w]}] != rollout_q[w*32 +: 32])
+          $fatal(1, "rollout_worker_fsm: rollout %0d waits behind rollout %0d of worker %0d",
+                 queue_rollout[{4'(w), head_q[w]}], rollout_q[w*32 +: 32], w);
+      end
+    end else waited_q <= '0;
+  end
   always_ff @(posedge clk_i) begin
     if (rst_ni && !clear_i) begin
       if ((assign_i & two_q) != '0)

@@ -110,7 +110,6 @@ module desc_check_tb;
       // The counter's next value must give the next token.
       expect_eq("counter", ref_mix(work.counter + 32'h9E37_79B9), ref_hash(desc.seed, desc.rollout_id, desc.seq_len + 1));
     end
-    if (!work.adds_tokens && !work.brief) fail("brief is low for a descriptor that adds no tokens");
   endtask
 
   always @(posedge clk) begin

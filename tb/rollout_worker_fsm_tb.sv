@@ -15,7 +15,7 @@ module rollout_worker_fsm_tb;
   logic        clear = 1'b0;
   logic [15:0] wait_states = '0, eos_threshold = '0;
   logic [31:0] reward_threshold = '0;
-  logic        assign_now, assign_q = 1'b0, probe = 1'b0, holds, room, wants, free, ready, token, finish, done;
+  logic        assign_now, assign_q = 1'b0, probe = 1'b0, holds, joins, wants, free, ready, token, finish, done;
   logic [31:0] probe_rollout = '0, token_data, position, digest;
   logic [3:0]  how;
   logic        delivered, run, waiting;
@@ -24,11 +24,11 @@ module rollout_worker_fsm_tb;
   // The worker under test is the middle one; its lane of every vector.
   localparam int Workers = 3;
   localparam int Lane    = 1;
-  logic [Workers-1:0]    holds_all, room_all, wants_all, free_all, token_all, finish_all, done_all, run_all, wait_all;
+  logic [Workers-1:0]    holds_all, joins_all, wants_all, free_all, token_all, finish_all, done_all, run_all, wait_all;
   logic [Workers*32-1:0] token_data_all, position_all, digest_all;
   logic [Workers*4-1:0]  how_all;
   assign holds      = holds_all[Lane];
-  assign room       = room_all[Lane];
+  assign joins      = joins_all[Lane];
   assign wants      = wants_all[Lane];
   assign free       = free_all[Lane];
   assign token      = token_all[Lane];
@@ -44,17 +44,17 @@ module rollout_worker_fsm_tb;
   rollout_worker_fsm #(.Workers(Workers)) u_workers (
     .clk_i(clk), .rst_ni(rst_n), .clear_i(clear), .wait_states_i(wait_states), .eos_threshold_i(eos_threshold),
     .reward_threshold_i(reward_threshold), .assign_i({1'b0, assign_now, 1'b0}), .work_i(work), .probe_i(probe),
-    .probe_rollout_i(probe_rollout), .holds_o(holds_all), .room_o(room_all), .wants_o(wants_all), .free_o(free_all),
+    .probe_rollout_i(probe_rollout), .holds_o(holds_all), .joins_o(joins_all), .wants_o(wants_all), .free_o(free_all),
     .ready_i({1'b1, ready, 1'b1}), .token_o(token_all), .token_data_o(token_data_all), .position_o(position_all),
     .finish_o(finish_all), .done_o(done_all), .digest_o(digest_all), .how_o(how_all),
     .delivered_i({1'b0, delivered, 1'b0}), .run_o(run_all), .wait_o(wait_all)
   );
 
   always @(posedge clk) if (rst_n) begin
-    if ({holds_all[2], holds_all[0], token_all[2], token_all[0], finish_all[2], finish_all[0], done_all[2],
+    if ({holds_all[2], holds_all[0], joins_all[2], joins_all[0], token_all[2], token_all[0], finish_all[2], finish_all[0], done_all[2],
          done_all[0], run_all[2], run_all[0], wait_all[2], wait_all[0]} !== '0)
       fail("a worker without a descriptor does something");
-    if ({room_all[2], room_all[0], wants_all[2], wants_all[0], free_all[2], free_all[0]} !== '1)
+    if ({wants_all[2], wants_all[0], free_all[2], free_all[0]} !== '1)
       fail("a worker without a descriptor is not free");
   end
 
@@ -133,6 +133,8 @@ module rollout_worker_fsm_tb;
       expect_finish = 1'b0;
       for (int k = first - ends_held; k < last; k++) if (rollout_of[k % Many] == probe_rollout) expect_finish = 1'b1;
       if (holds !== expect_finish) fail($sformatf("R5: holds is %b for rollout %h", holds, probe_rollout));
+      if (joins !== (first != last && last - first < 3 && rollout_of[(last - 1) % Many] == probe_rollout))
+        fail($sformatf("R5: joins is %b for rollout %h, %0d are held", joins, probe_rollout, last - first));
     end
     if (free !== (first == last && !waiting && !run)) fail("free_o is wrong");
     if (token && first == last) fail("a token of no descriptor");
@@ -175,7 +177,7 @@ module rollout_worker_fsm_tb;
   // An ideal dispatcher: gives the next as soon as the worker wants it.
   logic streaming = 1'b0;
   int   to_give = 0, stream_tokens;
-  assign assign_now = streaming ? (wants && room && to_give != 0) : assign_q;
+  assign assign_now = streaming ? (wants && to_give != 0) : assign_q;
 
   // n tokens; negative: any number. Shown from the next cycle on.
   task automatic make_work(input int n);
@@ -196,7 +198,6 @@ module rollout_worker_fsm_tb;
     next.eos_stops  = !plain && chance(40);
     next.adds_tokens = plain ? n != 0 : chance(75);
     next.stops       = !next.adds_tokens && chance(60) && !plain;
-    next.brief       = !next.adds_tokens || next.eos_stops || next.max_tokens <= NEAR_END || next.checkpoint <= NEAR_END;
     work    <= next;
     given[k] = next;
     adds[k]  = next.adds_tokens;
@@ -208,14 +209,17 @@ module rollout_worker_fsm_tb;
     probe_rollout <= below(pool);
   end
 
-  // One at a time, with a cycle in between, so that room_o is up to date.
+  // One at a time, with a cycle in between, as the dispatcher would: what joins the youngest, or what the worker asks
+  // for.
   task automatic feed(input int count);
     int waited;
     repeat (count) begin
       waited = 0;
-      waits_for = "the bench waits for room_o";
-      while (!room || chance(stall_in)) @(posedge clk);
+      waits_for = "the bench waits for wants_o or for room behind the youngest";
       make_work(-1);
+      @(posedge clk);
+      while (!(wants || (first != last && last - first < 3 && rollout_of[last % Many] == rollout_of[(last - 1) % Many]))
+             || chance(stall_in)) @(posedge clk);
       assign_q <= 1'b1;
       @(posedge clk);
       assign_q <= 1'b0;
