@@ -3,7 +3,6 @@ package core_pkg;
   // A checked descriptor as a worker needs it …
   typedef struct packed {
     logic        adds_tokens;      // a DECODE without error; anything else ends at once
-    logic        stops;            // a STOP without error
     logic        eos_stops;
     logic        resident;
     logic [3:0]  start_word;       // where in its 64-byte line the first token goes

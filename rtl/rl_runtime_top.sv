@@ -78,11 +78,12 @@ module rl_runtime_top
   logic [31:0] index, sq_head, sq_tail, slot_index;
   logic [63:0] request_addr;
   logic [4:0]  request_slots;
-  logic        taken, published, read_beat, slot_valid, slot_fault, slot_ready, check_idle, work_valid, work_ready;
+  logic        taken, published, read_beat, slot_valid, slot_fault, work_valid, work_ready;
   logic [511:0] slot_data;
-  logic        fence, prefill;
-  work_t       work;
-  echo_t       echo;
+  logic        checked_valid, checked_fence, checked_prefill, checked_stop, checking_idle, queue_idle, check_idle, stop, fence, prefill;
+  work_t       checked_work, work;
+  echo_t       checked_echo, echo;
+  logic [31:0] stop_rollout;
 
   // Workers.
   logic               probe, prefix, dispatch_idle, held_order, held_fence;
@@ -217,14 +218,12 @@ module rl_runtime_top
     .request_slots_i (request_slots),
     .request_ready_o (request_ready),
     .received_o      (received),
-    .taken_o         (taken),
     .m_axi_arid, .m_axi_araddr, .m_axi_arlen, .m_axi_arsize, .m_axi_arburst, .m_axi_arvalid, .m_axi_arready,
     .m_axi_rid, .m_axi_rdata, .m_axi_rresp, .m_axi_rlast, .m_axi_rvalid, .m_axi_rready,
     .slot_valid_o    (slot_valid),
     .slot_data_o     (slot_data),
     .slot_fault_o    (slot_fault),
     .slot_index_o    (slot_index),
-    .slot_ready_i    (slot_ready),
     .beat_o          (read_beat),
     .fault_o         (read_fault),
     .idle_o          (reads_idle)
@@ -242,15 +241,36 @@ module rl_runtime_top
     .slot_data_i          (slot_data),
     .slot_fault_i         (slot_fault),
     .slot_index_i         (slot_index),
-    .slot_ready_o         (slot_ready),
-    .work_valid_o         (work_valid),
-    .work_o               (work),
-    .echo_o               (echo),
-    .fence_o              (fence),
-    .prefill_o            (prefill),
-    .work_ready_i         (work_ready),
-    .idle_o               (check_idle)
+    .work_valid_o         (checked_valid),
+    .work_o               (checked_work),
+    .echo_o               (checked_echo),
+    .fence_o              (checked_fence),
+    .prefill_o            (checked_prefill),
+    .stop_o               (checked_stop),
+    .idle_o               (checking_idle)
   );
+
+  work_queue #(.Depth(FetchDepth)) u_work_queue (
+    .clk_i, .rst_ni,
+    .clear_i        (clear),
+    .push_i         (checked_valid),
+    .work_i         (checked_work),
+    .echo_i         (checked_echo),
+    .fence_i        (checked_fence),
+    .prefill_i      (checked_prefill),
+    .stop_i         (checked_stop),
+    .valid_o        (work_valid),
+    .work_o         (work),
+    .echo_o         (echo),
+    .fence_o        (fence),
+    .prefill_o      (prefill),
+    .ready_i        (work_ready),
+    .stop_o         (stop),
+    .stop_rollout_o (stop_rollout),
+    .idle_o         (queue_idle)
+  );
+  assign check_idle = checking_idle && queue_idle;
+  assign taken      = work_valid && work_ready;
 
   dispatcher #(.Workers(Workers)) u_dispatcher (
     .clk_i, .rst_ni,
@@ -283,6 +303,8 @@ module rl_runtime_top
     .reward_threshold_i (reward_threshold),
     .assign_i           (assign_work),
     .work_i             (work),
+    .stop_i             (stop),
+    .stop_rollout_i     (stop_rollout),
     .probe_i            (probe),
     .probe_rollout_i    (probe_rollout),
     .holds_o            (holds),

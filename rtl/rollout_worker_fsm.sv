@@ -22,6 +22,8 @@ module rollout_worker_fsm
   // From the dispatcher.
   input  logic [Workers-1:0]    assign_i,            // one-hot: takes work_i
   input  work_t                 work_i,
+  input  logic                  stop_i,              // R8: ends what is here of this rollout
+  input  logic [31:0]           stop_rollout_i,
   input  logic                  probe_i,
   input  logic [31:0]           probe_rollout_i,
   output logic [Workers-1:0]    holds_o,             // combinational in the probe
@@ -52,7 +54,6 @@ module rollout_worker_fsm
 
   // ---------------------------------------------------------------- queues of assigned descriptors
   // Two places per worker; head says which one is oldest. Index: worker, place.
-  logic                queue_stops      [0:MAX_WORKERS*2-1];
   logic                queue_adds       [0:MAX_WORKERS*2-1];
   logic                queue_eos_stops  [0:MAX_WORKERS*2-1];
   logic                queue_resident   [0:MAX_WORKERS*2-1];
@@ -100,7 +101,6 @@ module rollout_worker_fsm
 
   always_ff @(posedge clk_i) begin
     if (assign_i != '0) begin
-      queue_stops[place]      <= work_i.stops;
       queue_adds[place]       <= work_i.adds_tokens;
       queue_eos_stops[place]  <= work_i.eos_stops;
       queue_resident[place]   <= work_i.resident;
@@ -273,18 +273,28 @@ module rollout_worker_fsm
     end
   end
 
-  // R8: a STOP of the rollout that runs waits in the queue. Nothing overtakes it there, so the bit holds until the
-  // next start.
-  always_ff @(posedge clk_i) begin
-    if ((start | assign_i) != '0) begin
+  // R8: everything here is older than a STOP that arrives; what is assigned in the same cycle knows of it already.
+  logic [Workers-1:0] stop_run, stop_0, stop_1, stop_0_q, stop_1_q, head_stop;
+
+  always_comb begin
+    stop_run = '0;
+    stop_0   = '0;
+    stop_1   = '0;
+    if (stop_i) begin
       for (int w = 0; w < Workers; w++) begin
-        if (start[w])
-          stop_q[w] <= (two_q[w] && queue_stops[{4'(w), other[w]}]
-                        && queue_rollout[{4'(w), other[w]}] == queue_rollout[{4'(w), head_q[w]}])
-                    || (assign_i[w] && work_i.stops && work_i.rollout_id == queue_rollout[{4'(w), head_q[w]}]);
-        else if (assign_i[w] && work_i.stops && work_i.rollout_id == rollout_q[w*32 +: 32])
-          stop_q[w] <= 1'b1;
+        stop_run[w] = rollout_q[w*32 +: 32] == stop_rollout_i;
+        stop_0[w]   = queue_rollout[{4'(w), 1'b0}] == stop_rollout_i;
+        stop_1[w]   = queue_rollout[{4'(w), 1'b1}] == stop_rollout_i;
       end
+    end
+  end
+  assign head_stop = (head_q & (stop_1_q | stop_1)) | (~head_q & (stop_0_q | stop_0));
+
+  always_ff @(posedge clk_i) begin
+    if (stop_i || (start | assign_i) != '0) begin
+      stop_0_q <= (stop_0_q | stop_0) & ~(assign_i & ~tail);
+      stop_1_q <= (stop_1_q | stop_1) & ~(assign_i & tail);
+      stop_q   <= (start & head_stop) | (~start & (stop_q | stop_run));
     end
   end
 
@@ -368,6 +378,8 @@ module rollout_worker_fsm
     if (rst_ni && !clear_i) begin
       if ((assign_i & two_q) != '0)
         $fatal(1, "R4 rollout_worker_fsm: workers %b are assigned a descriptor with no place for it", assign_i & two_q);
+      if ((fire & adds_tokens_q & stop_q & ~done) != '0)
+        $fatal(1, "R8 rollout_worker_fsm: workers %b run on behind a STOP", fire & adds_tokens_q & stop_q & ~done);
       if ((delivered_i & ~ended_some_q) != '0)
         $fatal(1, "R3 rollout_worker_fsm: an end of workers %b was delivered twice", delivered_i & ~ended_some_q);
       if (done != '0) begin

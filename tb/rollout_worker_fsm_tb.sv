@@ -16,7 +16,8 @@ module rollout_worker_fsm_tb;
   logic [15:0] wait_states = '0, eos_threshold = '0;
   logic [31:0] reward_threshold = '0;
   logic        assign_now, assign_q = 1'b0, probe = 1'b0, holds, joins, wants, free, ready, token, finish, done;
-  logic [31:0] probe_rollout = '0, token_data, position, digest;
+  logic        stop = 1'b0;
+  logic [31:0] stop_rollout = '0, probe_rollout = '0, token_data, position, digest;
   logic [3:0]  how;
   logic        delivered, run, waiting;
   work_t       work;
@@ -43,7 +44,8 @@ module rollout_worker_fsm_tb;
 
   rollout_worker_fsm #(.Workers(Workers)) u_workers (
     .clk_i(clk), .rst_ni(rst_n), .clear_i(clear), .wait_states_i(wait_states), .eos_threshold_i(eos_threshold),
-    .reward_threshold_i(reward_threshold), .assign_i({1'b0, assign_now, 1'b0}), .work_i(work), .probe_i(probe),
+    .reward_threshold_i(reward_threshold), .assign_i({1'b0, assign_now, 1'b0}), .work_i(work), .stop_i(stop), .stop_rollout_i(stop_rollout),
+    .probe_i(probe),
     .probe_rollout_i(probe_rollout), .holds_o(holds_all), .joins_o(joins_all), .wants_o(wants_all), .free_o(free_all),
     .ready_i({1'b1, ready, 1'b1}), .token_o(token_all), .token_data_o(token_data_all), .position_o(position_all),
     .finish_o(finish_all), .done_o(done_all), .digest_o(digest_all), .how_o(how_all),
@@ -61,7 +63,7 @@ module rollout_worker_fsm_tb;
   // ---------------------------------------------------------------- descriptors given, oldest first
   localparam int Many = 64;
   logic [$bits(work_t)-1:0] given [0:Many-1];
-  logic        adds [0:Many-1], stops [0:Many-1];
+  logic        adds [0:Many-1], stopped [0:Many-1];
   logic [31:0] seed [0:Many-1], seq_len [0:Many-1];
   int          first = 0, last = 0;     // given, not yet ended: first to last
   int          produced = 0;            // tokens of the first
@@ -72,7 +74,7 @@ module rollout_worker_fsm_tb;
   // The result buffer: two items, taken at random.
   int   stall_out, stall_in, items = 0, ends_held = 0;
   logic item_is_end [0:1];
-  int   ended = 0, tokens = 0;
+  int   ended = 0, tokens = 0, stops_seen = 0;
   int   first_done = 0, last_done = 0;  // cycles of ends
 
   // Registers for the wires.
@@ -82,11 +84,6 @@ module rollout_worker_fsm_tb;
   assign take      = want_take && items_q != 0;
   assign delivered = take && end_q;
 
-  function automatic logic stop_waits(input int which);
-    stop_waits = 1'b0;
-    for (int k = which + 1; k < last; k++)
-      if (stops[k % Many] && rollout_of[k % Many] == rollout_of[which % Many]) stop_waits = 1'b1;
-  endfunction
 
   work_t       now;
   logic [31:0] hash;
@@ -113,7 +110,7 @@ module rollout_worker_fsm_tb;
     ends = 1'b1; reason = END_DONE; rejected = 1'b0;
     if (eos && now.eos_stops) ;
     else if (produced == now.max_tokens) ;
-    else if (stop_waits(first)) reason = END_STOPPED;
+    else if (stopped[first % Many]) reason = END_STOPPED;
     else if (to_checkpoint == 0 && !now.resident) reason = END_REWARD_NEEDED;
     else if (to_checkpoint == 0 && ref_score(my_digest) < reward_threshold) rejected = 1'b1;
     else ends = 1'b0;
@@ -160,6 +157,11 @@ module rollout_worker_fsm_tb;
       last_done = cycle;
       if (ended == 1) first_done = cycle;
     end
+    // R8: a STOP ends what is here; what comes in this cycle is not.
+    if (stop) for (int k = first; k < last; k++) if (rollout_of[k % Many] == stop_rollout) begin
+      stopped[k % Many] = 1'b1;
+      stops_seen = stops_seen + 1;
+    end
     // The descriptor that was shown in this cycle is in.
     if (assign_now) last = last + 1;
     if (streaming && assign_now) begin
@@ -197,16 +199,17 @@ module rollout_worker_fsm_tb;
     next.resident   = !plain && chance(30);
     next.eos_stops  = !plain && chance(40);
     next.adds_tokens = plain ? n != 0 : chance(75);
-    next.stops       = !next.adds_tokens && chance(60) && !plain;
     work    <= next;
     given[k] = next;
     adds[k]  = next.adds_tokens;
-    stops[k] = next.stops;
+    stopped[k] = 1'b0;
   endtask
 
   always @(posedge clk) begin
     probe         <= rst_n && chance(50);
     probe_rollout <= below(pool);
+    stop          <= rst_n && !plain && chance(3);
+    stop_rollout  <= below(pool);
   end
 
   // One at a time, with a cycle in between, as the dispatcher would: what joins the youngest, or what the worker asks
@@ -261,6 +264,7 @@ module rollout_worker_fsm_tb;
     stall_out = 0; wait_states = 0; eos_threshold = 0; plain = 1'b1; pool = 1000;
     repeat (4) @(posedge clk);
     for (int n = 0; n <= 20; n++) stream(n);
+    if (stops_seen < 100) fail($sformatf("only %0d descriptors were stopped", stops_seen));
     if (tokens < 5000) fail($sformatf("only %0d tokens", tokens));
     finish_bench("rollout_worker_fsm_tb");
   end
