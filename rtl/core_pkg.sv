@@ -9,8 +9,6 @@ package core_pkg;
     logic [31:0] rollout_id;
     logic [31:0] max_tokens;
     logic [31:0] checkpoint;       // CHECKPOINT_NEVER or at least 1
-    logic [31:0] counter;          // policy counter of the first token: base + seq_len * GOLDEN
-    logic [31:0] hash;             // mix(counter)
   } work_t;
 
   // … and the rest of it, which waits for the worker's results.
@@ -27,6 +25,14 @@ package core_pkg;
     logic [63:0] token_addr;       // bus address of the first token
   } echo_t;
   localparam int ECHO_BITS = 258;  // see DONE_BITS
+
+  // Which engine serves a model_id: so far number 0, the hash policy, serves one, and none serves the others.
+  function automatic logic has_engine(input logic [15:0] model_id);
+    has_engine = model_id == '0;
+  endfunction
+
+  // Width of what the engine prepares for a descriptor.
+  localparam int ENGINE_BITS = 64;
 
   // How a worker ended a DECODE: {rejected, end of sequence seen, one of these}.
   localparam logic [1:0] END_DONE          = 2'd0;
@@ -69,7 +75,8 @@ package core_pkg;
     near_tokens = (wait_states == '0) ? NEAR_END : ({16'd0, wait_states} < NEAR_END) ? 32'd1 : 32'd0;
   endfunction
 
-  // Cycles that the oldest descriptor of a queue may wait behind one of another rollout, the write port's not counted.
+  // Cycles that the oldest descriptor of a queue may wait behind one of another rollout, but for those in which the
+  // write port or the engine holds that one up.
   localparam int BOUND_WAIT = int'(NEAR_END) + 1;
 
   // Which bit of a one-hot vector is set; 0 for none.

@@ -1,6 +1,5 @@
-// Checks a descriptor (rules R2, R10, R11) and prepares the policy's first counter and hash: a pipeline of three
-// stages, one descriptor per cycle and never held up. The order of the checks is the contract's; the first that applies
-// is the error.
+// Checks a descriptor (rules R2, R10, R11): a pipeline of three stages, one descriptor per cycle and never held up. The
+// order of the checks is the contract's; the first that applies is the error.
 module desc_check
   import desc_pkg::*;
   import core_pkg::*;
@@ -34,10 +33,10 @@ module desc_check
 
   // ---------------------------------------------------------------- stage 1: integrity
   logic        intact1_q, fault1_q;
-  /* verilator lint_off UNUSEDSIGNAL */  // check has done its work; engine 0 has no use for kv_arena_id
+  /* verilator lint_off UNUSEDSIGNAL */  // check has done its work; the engine prepares itself
   hw_desc_t    desc1_q;
   /* verilator lint_on UNUSEDSIGNAL */
-  logic [31:0] index1_q, mixed_id1_q;
+  logic [31:0] index1_q;
 
   always_ff @(posedge clk_i) begin
     if (slot_valid_i) begin
@@ -45,7 +44,6 @@ module desc_check
       fault1_q    <= slot_fault_i;
       index1_q    <= slot_index_i;
       intact1_q   <= slot_data_i[511:480] == check_word(slot_data_i, slot_index_i);
-      mixed_id1_q <= mix(slot_data_i[63:32] + GOLDEN);
     end
   end
 
@@ -53,7 +51,6 @@ module desc_check
   work_t       work2, work2_q, work3_q;
   echo_t       echo2, echo2_q, echo3_q;
   logic        fence2, fence2_q, fence3_q, prefill2, prefill2_q, prefill3_q, stop2, stop2_q, stop3_q;
-  logic [31:0] base2_q, offset2_q;
   logic        decode, prefill, stop, cow_prefix;
   logic [32:0] end_len;
   logic [64:0] end_offset;
@@ -82,7 +79,7 @@ module desc_check
       else if ((desc1_q.flags & ~DESC_FLAGS_MASK) != '0 || desc1_q.reserved != '0)
         error = ERR_RESERVED_SET;
       else if (decode || prefill) begin
-        if      (desc1_q.model_id != '0 || (decode && desc1_q.flags[FLAG_RESIDENT_BIT] && desc1_q.reward_model_id != '0))
+        if      (!has_engine(desc1_q.model_id) || (decode && desc1_q.flags[FLAG_RESIDENT_BIT] && desc1_q.reward_model_id != '0))
           error = ERR_BAD_MODEL;
         else if ((decode && desc1_q.max_tokens == '0) || end_len > {1'b0, length_limit_i})
           error = ERR_BAD_LENGTH;
@@ -130,15 +127,10 @@ module desc_check
       fence2_q   <= fence2;
       prefill2_q <= prefill2;
       stop2_q    <= stop2;
-      base2_q    <= mix(desc1_q.seed ^ mixed_id1_q);
-      offset2_q  <= desc1_q.seq_len * GOLDEN;
     end
   end
 
-  // ---------------------------------------------------------------- stage 3: the policy's first hash
-  logic [31:0] counter3;
-
-  assign counter3     = base2_q + offset2_q;
+  // ---------------------------------------------------------------- stage 3: as long as the engine prepares
   assign work_valid_o = valid3_q;
   assign work_o       = work3_q;
   assign echo_o       = echo3_q;
@@ -149,8 +141,6 @@ module desc_check
   always_ff @(posedge clk_i) begin
     if (valid2_q) begin
       work3_q         <= work2_q;
-      work3_q.counter <= counter3;
-      work3_q.hash    <= mix(counter3);
       echo3_q         <= echo2_q;
       fence3_q        <= fence2_q;
       prefill3_q      <= prefill2_q;

@@ -12,6 +12,7 @@ rtl/desc_fetch.sv
 rtl/desc_check.sv
 rtl/work_queue.sv
 rtl/dispatcher.sv
+rtl/engine_hash.sv
 rtl/rollout_worker_fsm.sv
 rtl/result_buffer.sv
 rtl/work_context.sv

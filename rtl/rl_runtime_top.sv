@@ -84,6 +84,7 @@ module rl_runtime_top
   work_t       checked_work, work;
   echo_t       checked_echo, echo;
   logic [31:0] stop_rollout;
+  logic [ENGINE_BITS-1:0] checked_prepared, prepared;
 
   // Workers.
   logic               probe, prefix, dispatch_idle, held_order, held_fence;
@@ -92,6 +93,12 @@ module rl_runtime_top
   logic [Workers-1:0] result_ready, token, item_finish, ended, running, waiting;
   logic [Workers*32-1:0] token_data, position, digest;
   logic [Workers*4-1:0]  how;
+
+  // Engine.
+  logic                  load, engine_idle;
+  logic [4:0]            load_place;
+  logic [Workers-1:0]    engine_start, engine_place, engine_ready, step, step_ready, token_ready, eos, token_take;
+  logic [Workers*32-1:0] engine_token;
 
   // Completion side.
   logic [Workers-1:0] item_valid, item_has_line, item_has_done, item_take, delivered;
@@ -181,7 +188,7 @@ module rl_runtime_top
     .clk_i, .rst_ni,
     .enable_i      (enable),
     .reads_idle_i  (reads_idle),
-    .writes_idle_i (writes_idle),
+    .writes_idle_i (writes_idle && engine_idle),
     .clear_o       (clear),
     .start_o       (start),
     .active_o      (active)
@@ -256,12 +263,14 @@ module rl_runtime_top
     .push_i         (checked_valid),
     .work_i         (checked_work),
     .echo_i         (checked_echo),
+    .prepared_i     (checked_prepared),
     .fence_i        (checked_fence),
     .prefill_i      (checked_prefill),
     .stop_i         (checked_stop),
     .valid_o        (work_valid),
     .work_o         (work),
     .echo_o         (echo),
+    .prepared_o     (prepared),
     .fence_o        (fence),
     .prefill_o      (prefill),
     .ready_i        (work_ready),
@@ -295,11 +304,34 @@ module rl_runtime_top
     .held_fence_o    (held_fence)
   );
 
+  engine_hash #(.Workers(Workers)) u_engine (
+    .clk_i, .rst_ni,
+    .clear_i         (clear),
+    .eos_threshold_i (eos_threshold),
+    .prepare_i       (slot_valid),
+    .rollout_i       (slot_data[HW_DESC_ROLLOUT_ID_LSB +: 32]),
+    .seed_i          (slot_data[HW_DESC_SEED_LSB +: 32]),
+    .seq_len_i       (slot_data[HW_DESC_SEQ_LEN_LSB +: 32]),
+    .prepared_o      (checked_prepared),
+    .load_i          (load),
+    .load_place_i    (load_place),
+    .load_prepared_i (prepared),
+    .start_i         (engine_start),
+    .start_place_i   (engine_place),
+    .start_ready_o   (engine_ready),
+    .step_i          (step),
+    .step_ready_o    (step_ready),
+    .token_valid_o   (token_ready),
+    .token_o         (engine_token),
+    .eos_o           (eos),
+    .token_take_i    (token_take),
+    .idle_o          (engine_idle)
+  );
+
   rollout_worker_fsm #(.Workers(Workers)) u_rollout_worker_fsm (
     .clk_i, .rst_ni,
     .clear_i            (clear),
     .wait_states_i      (wait_states),
-    .eos_threshold_i    (eos_threshold),
     .reward_threshold_i (reward_threshold),
     .assign_i           (assign_work),
     .work_i             (work),
@@ -311,6 +343,17 @@ module rl_runtime_top
     .joins_o            (joins),
     .wants_o            (wants),
     .free_o             (free),
+    .load_o             (load),
+    .load_place_o       (load_place),
+    .start_o            (engine_start),
+    .start_place_o      (engine_place),
+    .start_ready_i      (engine_ready),
+    .step_o             (step),
+    .step_ready_i       (step_ready),
+    .token_valid_i      (token_ready),
+    .engine_token_i     (engine_token),
+    .eos_i              (eos),
+    .token_take_o       (token_take),
     .ready_i            (result_ready),
     .token_o            (token),
     .token_data_o       (token_data),

@@ -16,7 +16,6 @@ module rollout_worker_fsm
   input  logic                  clear_i,
 
   input  logic [15:0]           wait_states_i,       // cycles before each token
-  input  logic [15:0]           eos_threshold_i,     // in 1/32768
   input  logic [31:0]           reward_threshold_i,  // Q16.16
 
   // From the dispatcher.
@@ -30,6 +29,19 @@ module rollout_worker_fsm
   output logic [Workers-1:0]    joins_o,             // likewise
   output logic [Workers-1:0]    wants_o,
   output logic [Workers-1:0]    free_o,
+
+  // The engine (see engine_hash): it keeps what it prepared for an assigned descriptor by worker and place.
+  output logic                  load_o,              // work_i is a DECODE, and goes to this place
+  output logic [4:0]            load_place_o,
+  output logic [Workers-1:0]    start_o,             // asks for the first token of the DECODE in this place
+  output logic [Workers-1:0]    start_place_o,
+  input  logic [Workers-1:0]    start_ready_i,       // early
+  output logic [Workers-1:0]    step_o,              // asks for the next token
+  input  logic [Workers-1:0]    step_ready_i,
+  input  logic [Workers-1:0]    token_valid_i,       // early
+  input  logic [Workers*32-1:0] engine_token_i,
+  input  logic [Workers-1:0]    eos_i,
+  output logic [Workers-1:0]    token_take_o,
 
   // To the result buffer.
   input  logic [Workers-1:0]    ready_i,             // early: there is room for a token and an end
@@ -48,19 +60,16 @@ module rollout_worker_fsm
 );
   // A worker is idle, waits (wait states of the next token), or runs: a token per cycle, or the end of a descriptor
   // that adds none.
-  logic [Workers-1:0] run_q, wait_q, start, fire, done, full, close, near, passed, eos, ask, look, pause, resume;
+  logic [Workers-1:0] run_q, wait_q, start, fire, done, full, close, near, passed, eos, ask, below, look, pause, resume;
   // Of the descriptor that runs. near_end: the worker is idle or will soon be.
   logic [Workers-1:0] adds_tokens_q, eos_stops_q, resident_q, eos_seen_q, stop_q, near_end_q;
 
   // ---------------------------------------------------------------- queues of assigned descriptors
   // Two places per worker; head says which one is oldest. Index: worker, place.
-  logic                queue_adds       [0:MAX_WORKERS*2-1];
   logic                queue_eos_stops  [0:MAX_WORKERS*2-1];
   logic                queue_resident   [0:MAX_WORKERS*2-1];
   logic [31:0]         queue_rollout    [0:MAX_WORKERS*2-1];
   logic [31:0]         queue_checkpoint [0:MAX_WORKERS*2-1];
-  logic [31:0]         queue_counter    [0:MAX_WORKERS*2-1];
-  logic [31:0]         queue_hash       [0:MAX_WORKERS*2-1];
   logic [3:0]          queue_first      [0:MAX_WORKERS*2-1];  // positions, see below
   logic [31:0]         queue_last       [0:MAX_WORKERS*2-1];
   logic [31:0]         queue_event      [0:MAX_WORKERS*2-1];
@@ -71,6 +80,7 @@ module rollout_worker_fsm
   logic [Workers-1:0] open_q;                     // nothing is queued, or one that will not take long
   logic [Workers-1:0] brief_0_q, brief_1_q;       // the descriptor in this place will not take long
   logic [Workers-1:0] head_brief, youngest_brief_q;
+  logic [Workers-1:0] adds_0_q, adds_1_q, head_adds;
   logic [4:0]         place;
   logic [31:0]        new_last, new_event, near_by;
   logic               new_brief;
@@ -79,6 +89,7 @@ module rollout_worker_fsm
   assign tail   = head_q ^ some_q;
   assign behind = (start & two_q) | (~start & some_q);
   assign head_brief = (head_q & brief_1_q) | (~head_q & brief_0_q);
+  assign head_adds  = (head_q & adds_1_q) | (~head_q & adds_0_q);
   assign near_by    = near_tokens(wait_states_i);
   assign place  = {one_hot_index(MAX_WORKERS'(assign_i)), (assign_i & tail) != '0};
 
@@ -101,13 +112,10 @@ module rollout_worker_fsm
 
   always_ff @(posedge clk_i) begin
     if (assign_i != '0) begin
-      queue_adds[place]       <= work_i.adds_tokens;
       queue_eos_stops[place]  <= work_i.eos_stops;
       queue_resident[place]   <= work_i.resident;
       queue_rollout[place]    <= work_i.rollout_id;
       queue_checkpoint[place] <= work_i.checkpoint;
-      queue_counter[place]    <= work_i.counter;
-      queue_hash[place]       <= work_i.hash;
       queue_first[place]      <= work_i.start_word;
       queue_last[place]       <= new_last;
       queue_event[place]      <= new_event;
@@ -131,6 +139,8 @@ module rollout_worker_fsm
     end
     if (assign_i != '0) begin
       youngest_brief_q <= (youngest_brief_q & ~assign_i) | (assign_i & {Workers{new_brief}});
+      adds_0_q         <= (adds_0_q & ~(assign_i & ~tail)) | (assign_i & ~tail & {Workers{work_i.adds_tokens}});
+      adds_1_q         <= (adds_1_q & ~(assign_i & tail))  | (assign_i & tail & {Workers{work_i.adds_tokens}});
       brief_0_q        <= (brief_0_q & ~(assign_i & ~tail)) | (assign_i & ~tail & {Workers{new_brief}});
       brief_1_q        <= (brief_1_q & ~(assign_i & tail))  | (assign_i & tail & {Workers{new_brief}});
     end
@@ -140,24 +150,19 @@ module rollout_worker_fsm
   // Positions of tokens: the next one; the last that the budget allows; the next at which something is to be decided
   // (a checkpoint or the last).
   logic [Workers*32-1:0] position_q, last_q, event_q;
-  logic [Workers*32-1:0] rollout_q, checkpoint_q, digest_q, counter_q, hash_q;
+  logic [Workers*32-1:0] rollout_q, checkpoint_q, digest_q;
 
-  assign fire         = clear_i ? '0 : run_q & ready_i;
+  assign fire         = clear_i ? '0 : run_q & ready_i & (token_valid_i | ~adds_tokens_q);
   assign ask          = stop_q | (eos & eos_stops_q);
-  assign token_data_o = hash_q & {Workers{32'h0001_FFFF}};
-
-  always_comb begin
-    eos = '0;
-    if (eos_threshold_i != '0) begin
-      for (int w = 0; w < Workers; w++) eos[w] = {1'b0, hash_q[w*32 + 17 +: 15]} < eos_threshold_i;
-    end
-  end
+  assign token_data_o = engine_token_i;
+  assign eos          = eos_i & adds_tokens_q;
 
   // A token needs a closer look when the next event is close, or somebody asks.
   for (genvar w = 0; w < Workers; w++) begin : gen_worker
     assign full[w]  = position_q[w*32 +: 4] == 4'd15;
     assign close[w] = event_q[w*32 +: 32] - position_q[w*32 +: 32] <= NEAR_END;
     assign digest_o[w*32 +: 32] = digest_step(digest_q[w*32 +: 32], token_data_o[w*32 +: 32]);
+    assign below[w] = score(digest_o[w*32 +: 32]) < reward_threshold_i;
   end
   assign look = fire & (close | ask);
 
@@ -184,7 +189,7 @@ module rollout_worker_fsm
             end else if (!resident_q[w]) begin
               done[w] = 1'b1;
               how_o[w*4 +: 2] = END_REWARD_NEEDED;
-            end else if ({16'd0, digest_o[w*32 + 16 +: 16] ^ digest_o[w*32 +: 16]} < reward_threshold_i) begin
+            end else if (below[w]) begin
               done[w] = 1'b1;
               how_o[w*4 + 3] = 1'b1;
             end else begin
@@ -197,20 +202,16 @@ module rollout_worker_fsm
   end
 
   // ---------------------------------------------------------------- state
-  logic [Workers-1:0] next_adds, waited, last_wait;      // last_wait: near the end of the last token's wait states
+  logic [Workers-1:0] owes_q, waited, last_wait;      // last_wait: near the end of the last token's wait states
   logic [Workers*16-1:0] delay_q;
 
-  assign start  = some_q & (done | ~(run_q | wait_q));
-  assign pause  = (wait_states_i == '0) ? '0 : (fire & ~done) | (start & next_adds);
+  assign start  = some_q & (done | ~(run_q | wait_q)) & (start_ready_i | ~head_adds);
+  assign pause  = (wait_states_i == '0) ? '0 : (fire & ~done) | (start & head_adds);
   assign resume = wait_q & waited;
 
   always_comb begin
-    next_adds = '0;
     waited    = '0;
     last_wait = '0;
-    if (wait_states_i != '0) begin
-      for (int w = 0; w < Workers; w++) next_adds[w] = queue_adds[{4'(w), head_q[w]}];
-    end
     if (wait_q != '0) begin
       for (int w = 0; w < Workers; w++) begin
         waited[w]    = delay_q[w*16 +: 16] == 16'd1;
@@ -241,8 +242,6 @@ module rollout_worker_fsm
     for (int w = 0; w < Workers; w++) begin
       if (fire[w]) begin
         digest_q[w*32 +: 32]   <= digest_o[w*32 +: 32];
-        hash_q[w*32 +: 32]     <= mix(counter_q[w*32 +: 32] + GOLDEN);
-        counter_q[w*32 +: 32]  <= counter_q[w*32 +: 32] + GOLDEN;
         position_q[w*32 +: 32] <= position_q[w*32 +: 32] + 32'd1;
       end
     end
@@ -252,18 +251,16 @@ module rollout_worker_fsm
         event_q[w*32 +: 32] <= (checkpoint_q[w*32 +: 32] < last_q[w*32 +: 32] - position_q[w*32 +: 32])
                              ? position_q[w*32 +: 32] + checkpoint_q[w*32 +: 32] : last_q[w*32 +: 32];
     end
-    eos_seen_q <= eos_seen_q | (fire & eos);
+    eos_seen_q    <= eos_seen_q | (fire & eos);
+    adds_tokens_q <= (start & head_adds) | (~start & adds_tokens_q);
     if (start != '0) begin
       for (int w = 0; w < Workers; w++) begin
         if (start[w]) begin
           eos_seen_q[w]            <= 1'b0;
-          adds_tokens_q[w]         <= queue_adds[{4'(w), head_q[w]}];
           eos_stops_q[w]           <= queue_eos_stops[{4'(w), head_q[w]}];
           resident_q[w]            <= queue_resident[{4'(w), head_q[w]}];
           rollout_q[w*32 +: 32]    <= queue_rollout[{4'(w), head_q[w]}];
           checkpoint_q[w*32 +: 32] <= queue_checkpoint[{4'(w), head_q[w]}];
-          counter_q[w*32 +: 32]    <= queue_counter[{4'(w), head_q[w]}];
-          hash_q[w*32 +: 32]       <= queue_hash[{4'(w), head_q[w]}];
           digest_q[w*32 +: 32]     <= DIGEST_INIT;
           position_q[w*32 +: 32]   <= {28'd0, queue_first[{4'(w), head_q[w]}]};
           last_q[w*32 +: 32]       <= queue_last[{4'(w), head_q[w]}];
@@ -298,8 +295,22 @@ module rollout_worker_fsm
     end
   end
 
+  // ---------------------------------------------------------------- the engine
+  // A step that the engine did not take at once is owed.
+  assign load_o        = assign_i != '0 && work_i.adds_tokens;
+  assign load_place_o  = place;
+  assign start_o       = start & head_adds;
+  assign start_place_o = head_q;
+  assign step_o        = owes_q | (fire & adds_tokens_q & ~done);
+  assign token_take_o  = fire & adds_tokens_q;
+
+  always_ff @(posedge clk_i) begin
+    if (!rst_ni || clear_i) owes_q <= '0;
+    else                    owes_q <= step_o & ~step_ready_i;
+  end
+
   // ---------------------------------------------------------------- results
-  assign token_o    = fire & adds_tokens_q;
+  assign token_o    = token_take_o;
   assign position_o = position_q;
   assign done_o     = done;
   assign finish_o   = done | (fire & full);
@@ -359,14 +370,14 @@ module rollout_worker_fsm
   end
 
 `ifndef SYNTHESIS
-  // Work conservation: cycles that the oldest in the queue has waited for a worker that the write port does not hold.
+  // Work conservation: cycles that the oldest in the queue has waited, but those of the write port and of the engine.
   logic [Workers*5-1:0] waited_q;
   always_ff @(posedge clk_i) begin
     if (!rst_ni || clear_i) waited_q <= '0;
     else if (some_q != '0) begin
       for (int w = 0; w < Workers; w++) begin
         if (start[w] || !some_q[w]) waited_q[w*5 +: 5] <= '0;
-        else if (ready_i[w] && waited_q[w*5 +: 5] != 5'(BOUND_WAIT)) waited_q[w*5 +: 5] <= waited_q[w*5 +: 5] + 5'd1;
+        else if ((fire[w] || wait_q[w]) && waited_q[w*5 +: 5] != 5'(BOUND_WAIT)) waited_q[w*5 +: 5] <= waited_q[w*5 +: 5] + 5'd1;
         if (some_q[w] && !start[w] && waited_q[w*5 +: 5] == 5'(BOUND_WAIT)
             && queue_rollout[{4'(w), head_q[w]}] != rollout_q[w*32 +: 32])
           $fatal(1, "rollout_worker_fsm: rollout %0d waits behind rollout %0d of worker %0d",

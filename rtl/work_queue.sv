@@ -18,6 +18,7 @@ module work_queue
   input  logic        push_i,         // there is always room: desc_ring requests no more than Depth
   input  work_t       work_i,
   input  echo_t       echo_i,
+  input  logic [ENGINE_BITS-1:0] prepared_i,   // by the engine
   input  logic        fence_i,
   input  logic        prefill_i,
   input  logic        stop_i,         // a STOP whose effect runs ahead of it
@@ -25,6 +26,7 @@ module work_queue
   output logic        valid_o,
   output work_t       work_o,
   output echo_t       echo_o,
+  output logic [ENGINE_BITS-1:0] prepared_o,
   output logic        fence_o,
   output logic        prefill_o,
   input  logic        ready_i,
@@ -45,13 +47,13 @@ module work_queue
 
   assign take = valid_o && ready_i;
 
-  sync_fifo #(.Width($bits(work_t) + $bits(echo_t) + 3), .Depth(Depth)) u_fifo (
+  sync_fifo #(.Width($bits(work_t) + $bits(echo_t) + ENGINE_BITS + 3), .Depth(Depth)) u_fifo (
     .clk_i, .rst_ni, .clear_i,
     .push_i,
-    .data_i  ({work_i, echo_i, fence_i, prefill_i, stop_i}),
+    .data_i  ({work_i, echo_i, prepared_i, fence_i, prefill_i, stop_i}),
     .full_o  (full_unused),
     .valid_o (some),
-    .data_o  ({work, echo, fence_o, prefill_o, stop}),
+    .data_o  ({work, echo, prepared_o, fence_o, prefill_o, stop}),
     .pop_i   (take),
     .count_o (count_unused)
   );

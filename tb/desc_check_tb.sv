@@ -1,4 +1,4 @@
-// desc_check against the reference: the error code, what is echoed, and the policy's start values of random good and
+// desc_check against the reference: the error code, what is echoed, and what a worker needs, of random good and
 // malformed descriptors; in order, none lost, with and without gaps.
 module desc_check_tb;
   import bench_pkg::*;
@@ -105,9 +105,6 @@ module desc_check_tb;
       expect_eq("start_word", work.start_word, (TokenBase + desc.delta_offset) / 4 % 16);
       expect_eq("max_tokens", work.max_tokens, desc.max_tokens);
       expect_eq("checkpoint", work.checkpoint, checkpoint);
-      expect_eq("hash", work.hash, ref_hash(desc.seed, desc.rollout_id, desc.seq_len));
-      // The counter's next value must give the next token.
-      expect_eq("counter", ref_mix(work.counter + 32'h9E37_79B9), ref_hash(desc.seed, desc.rollout_id, desc.seq_len + 1));
     end
   endtask
 

@@ -34,16 +34,18 @@ module work_queue_run #(
   work_t       work_in, work, expected_work;
   echo_t       echo_in, echo, expected_echo;
   logic [31:0] stop_rollout;
+  logic [ENGINE_BITS-1:0] prepared_in, prepared;
 
   work_queue #(.Depth(Depth)) u_queue (
-    .clk_i, .rst_ni, .clear_i(clear), .push_i(push), .work_i(work_in), .echo_i(echo_in), .fence_i(fence_in),
-    .prefill_i(prefill_in), .stop_i(stop_in), .valid_o(valid), .work_o(work), .echo_o(echo), .fence_o(fence),
+    .clk_i, .rst_ni, .clear_i(clear), .push_i(push), .work_i(work_in), .echo_i(echo_in), .prepared_i(prepared_in), .fence_i(fence_in),
+    .prefill_i(prefill_in), .stop_i(stop_in), .valid_o(valid), .work_o(work), .echo_o(echo), .prepared_o(prepared), .fence_o(fence),
     .prefill_o(prefill), .ready_i(ready), .stop_o(stop), .stop_rollout_o(stop_rollout), .idle_o(idle)
   );
 
   // What is inside, oldest first, by number modulo Depth.
   logic [$bits(work_t)-1:0] in_work [0:Depth-1];
   logic [$bits(echo_t)-1:0] in_echo [0:Depth-1];
+  logic [ENGINE_BITS-1:0]   in_prepared [0:Depth-1];
   logic [2:0]               in_flags [0:Depth-1];
   int   first = 0, last = 0, waited = 0, stopped = 0, gone = 0, pool, stall_in, stall_out, stops, notes;
   logic over = 1'b0, hit;
@@ -53,6 +55,7 @@ module work_queue_run #(
     work_in             <= {rnd(), rnd(), rnd(), rnd(), rnd(), rnd()};
     work_in.rollout_id  <= below(pool);
     echo_in             <= {rnd(), rnd(), rnd(), rnd(), rnd(), rnd(), rnd(), rnd(), rnd()};
+    prepared_in         <= {rnd(), rnd()};
     is_stop = chance(stops);
     stop_in             <= is_stop;
     work_in.adds_tokens <= !is_stop && chance(70);
@@ -90,6 +93,7 @@ module work_queue_run #(
       end
       if (work !== expected_work) fail($sformatf("R8: work %h, expected %h", work, expected_work));
       if (echo !== expected_echo) fail($sformatf("R8: echo %h, expected %h", echo, expected_echo));
+      expect_eq("prepared", prepared, in_prepared[first % Depth]);
       expect_eq("flags", {fence, prefill}, in_flags[first % Depth][2:1]);
       first = first + 1;
       gone  = gone + 1;
@@ -97,6 +101,7 @@ module work_queue_run #(
     if (push) begin
       in_work[last % Depth]  = work_in;
       in_echo[last % Depth]  = echo_in;
+      in_prepared[last % Depth] = prepared_in;
       in_flags[last % Depth] = {fence_in, prefill_in, stop_in};
       last = last + 1;
     end
