@@ -80,7 +80,7 @@ module rl_runtime_top
   logic [4:0]  request_slots;
   logic        taken, published, read_beat, slot_valid, slot_fault, work_valid, work_ready;
   logic [511:0] slot_data;
-  logic        checked_valid, checked_fence, checked_prefill, checked_stop, checking_idle, queue_idle, check_idle, stop, fence, prefill;
+  logic        checked_valid, checked_fence, checked_prefill, checked_stop, checking_idle, queue_idle, check_idle, stop, stopped, fence, prefill;
   work_t       checked_work, work;
   echo_t       checked_echo, echo;
   logic [31:0] stop_rollout;
@@ -273,6 +273,7 @@ module rl_runtime_top
     .prepared_o     (prepared),
     .fence_o        (fence),
     .prefill_o      (prefill),
+    .stopped_o      (stopped),
     .ready_i        (work_ready),
     .stop_o         (stop),
     .stop_rollout_o (stop_rollout),
@@ -335,6 +336,7 @@ module rl_runtime_top
     .reward_threshold_i (reward_threshold),
     .assign_i           (assign_work),
     .work_i             (work),
+    .stopped_i          (stopped),
     .stop_i             (stop),
     .stop_rollout_i     (stop_rollout),
     .probe_i            (probe),
@@ -394,6 +396,7 @@ module rl_runtime_top
     .clear_i      (clear),
     .assign_i     (assign_work),
     .echo_i       (echo),
+    .stopped_i    (stopped),
     .worker_i     (item_worker),
     .position_i   (item_position),
     .digest_i     (item_digest),

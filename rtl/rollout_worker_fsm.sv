@@ -21,6 +21,7 @@ module rollout_worker_fsm
   // From the dispatcher.
   input  logic [Workers-1:0]    assign_i,            // one-hot: takes work_i
   input  work_t                 work_i,
+  input  logic                  stopped_i,           // R8: it adds no tokens
   input  logic                  stop_i,              // R8: ends what is here of this rollout
   input  logic [31:0]           stop_rollout_i,
   input  logic                  probe_i,
@@ -83,13 +84,14 @@ module rollout_worker_fsm
   logic [Workers-1:0] adds_0_q, adds_1_q, head_adds;
   logic [4:0]         place;
   logic [31:0]        new_last, new_event, near_by;
-  logic               new_brief;
+  logic               new_brief, new_adds;
 
   assign other  = ~head_q;
   assign tail   = head_q ^ some_q;
   assign behind = (start & two_q) | (~start & some_q);
   assign head_brief = (head_q & brief_1_q) | (~head_q & brief_0_q);
   assign head_adds  = (head_q & adds_1_q) | (~head_q & adds_0_q);
+  assign new_adds   = work_i.adds_tokens && !stopped_i;
   assign near_by    = near_tokens(wait_states_i);
   assign place  = {one_hot_index(MAX_WORKERS'(assign_i)), (assign_i & tail) != '0};
 
@@ -100,7 +102,7 @@ module rollout_worker_fsm
     if (assign_i != '0) begin
       new_last  = {28'd0, work_i.start_word};
       new_event = {28'd0, work_i.start_word};    // without tokens it ends at once
-      if (work_i.adds_tokens) begin
+      if (new_adds) begin
         new_event = {28'd0, work_i.start_word} - 32'd1
                   + ((work_i.checkpoint < work_i.max_tokens) ? work_i.checkpoint : work_i.max_tokens);
         new_last  = {28'd0, work_i.start_word} - 32'd1 + work_i.max_tokens;
@@ -139,8 +141,8 @@ module rollout_worker_fsm
     end
     if (assign_i != '0) begin
       youngest_brief_q <= (youngest_brief_q & ~assign_i) | (assign_i & {Workers{new_brief}});
-      adds_0_q         <= (adds_0_q & ~(assign_i & ~tail)) | (assign_i & ~tail & {Workers{work_i.adds_tokens}});
-      adds_1_q         <= (adds_1_q & ~(assign_i & tail))  | (assign_i & tail & {Workers{work_i.adds_tokens}});
+      adds_0_q         <= (adds_0_q & ~(assign_i & ~tail)) | (assign_i & ~tail & {Workers{new_adds}});
+      adds_1_q         <= (adds_1_q & ~(assign_i & tail))  | (assign_i & tail & {Workers{new_adds}});
       brief_0_q        <= (brief_0_q & ~(assign_i & ~tail)) | (assign_i & ~tail & {Workers{new_brief}});
       brief_1_q        <= (brief_1_q & ~(assign_i & tail))  | (assign_i & tail & {Workers{new_brief}});
     end
@@ -297,7 +299,7 @@ module rollout_worker_fsm
 
   // ---------------------------------------------------------------- the engine
   // A step that the engine did not take at once is owed.
-  assign load_o        = assign_i != '0 && work_i.adds_tokens;
+  assign load_o        = assign_i != '0 && new_adds;
   assign load_place_o  = place;
   assign start_o       = start & head_adds;
   assign start_place_o = head_q;

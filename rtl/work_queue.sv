@@ -29,6 +29,7 @@ module work_queue
   output logic [ENGINE_BITS-1:0] prepared_o,
   output logic        fence_o,
   output logic        prefill_o,
+  output logic        stopped_o,      // a DECODE that ends here, as STOPPED without a token
   input  logic        ready_i,
 
   output logic        stop_o,         // a STOP arrives: it ends what the workers have of this rollout
@@ -40,23 +41,39 @@ module work_queue
   localparam int LaneBits = $clog2(Lanes);
   localparam int Rows     = Depth / Lanes;
 
-  work_t work;
-  echo_t echo;
-  logic  some, take, stop, full_unused;
-  logic [PtrBits:0] count_unused;
+  // A memory for each part, so that one which is looked at seldom costs nothing in simulation while it is not.
+  logic [$bits(work_t)-1:0] work_mem     [0:Depth-1];
+  logic [$bits(echo_t)-1:0] echo_mem     [0:Depth-1];
+  logic [ENGINE_BITS-1:0]   prepared_mem [0:Depth-1];
+  logic [2:0]               flag_mem     [0:Depth-1];
+  // One bit wider than the address, as in sync_fifo.
+  logic [PtrBits:0]         head_q, tail_q;
+  logic                     some, take, stop;
+  logic [PtrBits-1:0]       head;
 
-  assign take = valid_o && ready_i;
+  assign some       = head_q != tail_q;
+  assign head       = head_q[PtrBits-1:0];
+  assign take       = valid_o && ready_i;
+  assign work_o     = work_mem[head];
+  assign echo_o     = echo_mem[head];
+  assign prepared_o = prepared_mem[head];
+  assign {fence_o, prefill_o, stop} = flag_mem[head];
 
-  sync_fifo #(.Width($bits(work_t) + $bits(echo_t) + ENGINE_BITS + 3), .Depth(Depth)) u_fifo (
-    .clk_i, .rst_ni, .clear_i,
-    .push_i,
-    .data_i  ({work_i, echo_i, prepared_i, fence_i, prefill_i, stop_i}),
-    .full_o  (full_unused),
-    .valid_o (some),
-    .data_o  ({work, echo, prepared_o, fence_o, prefill_o, stop}),
-    .pop_i   (take),
-    .count_o (count_unused)
-  );
+  always_ff @(posedge clk_i) begin
+    if (push_i) begin
+      work_mem[tail_q[PtrBits-1:0]]     <= work_i;
+      echo_mem[tail_q[PtrBits-1:0]]     <= echo_i;
+      prepared_mem[tail_q[PtrBits-1:0]] <= prepared_i;
+      flag_mem[tail_q[PtrBits-1:0]]     <= {fence_i, prefill_i, stop_i};
+    end
+    if (!rst_ni || clear_i) begin
+      head_q <= '0;
+      tail_q <= '0;
+    end else begin
+      if (push_i) tail_q <= tail_q + 1'b1;
+      if (take)   head_q <= head_q + 1'b1;
+    end
+  end
 
   // ---------------------------------------------------------------- rollouts of the STOPs that wait here
   // Row and lane of a note are the upper and lower bits of its index; indices run freely, as in sync_fifo.
@@ -72,7 +89,7 @@ module work_queue
   assign stop_rollout_o = work_i.rollout_id;
   assign notes          = newest_q - oldest_q;
   assign row_first      = looked_q & ~(PtrBits+1)'(Lanes - 1);
-  assign adds           = some && work.adds_tokens;
+  assign adds           = some && work_o.adds_tokens;
 
   for (genvar k = 0; k < Lanes; k++) begin : gen_lane
     logic [31:0] mem [0:Rows-1];
@@ -92,7 +109,7 @@ module work_queue
     if (adds && notes != '0) begin
       for (int k = 0; k < Lanes; k++) begin
         place    = PtrBits'(row_first) + PtrBits'(k) - oldest_q[PtrBits-1:0];
-        match[k] = {1'b0, place} < notes && row[32*k +: 32] == work.rollout_id;
+        match[k] = {1'b0, place} < notes && row[32*k +: 32] == work_o.rollout_id;
       end
     end
   end
@@ -100,7 +117,7 @@ module work_queue
   // What arrives after the oldest descriptor has come to the front is compared on its way in.
   assign last_row = newest_q - row_first <= (PtrBits+1)'(Lanes);
   assign known    = known_q || !adds || last_row;
-  assign hit      = hit_q || match != '0 || (adds && stop_o && work_i.rollout_id == work.rollout_id);
+  assign hit      = hit_q || match != '0 || (adds && stop_o && work_i.rollout_id == work_o.rollout_id);
 
   always_ff @(posedge clk_i) begin
     if (!rst_ni || clear_i) begin
@@ -128,21 +145,14 @@ module work_queue
   assign valid_o = some && known;
   assign idle_o  = !some;
 
-  always_comb begin
-    work_o = work;
-    echo_o = echo;
-    if (hit) begin
-      work_o.adds_tokens = 1'b0;
-      echo_o.adds_tokens = 1'b0;
-      echo_o.status      = STATUS_STOPPED;
-      echo_o.result      = DIGEST_INIT;
-    end
-  end
+  assign stopped_o = hit;
 
 `ifndef SYNTHESIS
   initial if (Depth < 2 || (Depth & (Depth - 1)) != 0)
     $fatal(1, "work_queue: Depth is %0d: it must be a power of two, at least 2", Depth);
   always_ff @(posedge clk_i) begin
+    if (rst_ni && !clear_i && push_i && tail_q - head_q == (PtrBits+1)'(Depth))
+      $fatal(1, "R4 work_queue: a descriptor with no place for it");
     if (rst_ni && !clear_i && take && stop && notes == '0)
       $fatal(1, "R8 work_queue: a STOP goes out that was not noted");
   end
