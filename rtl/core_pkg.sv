@@ -3,16 +3,12 @@ package core_pkg;
   // A checked descriptor as a worker needs it …
   typedef struct packed {
     logic        adds_tokens;      // a DECODE without error; anything else ends at once
-    logic        stops;            // a STOP without error
-    logic        brief;            // a worker may be free of it within a few cycles of starting it
     logic        eos_stops;
     logic        resident;
     logic [3:0]  start_word;       // where in its 64-byte line the first token goes
     logic [31:0] rollout_id;
     logic [31:0] max_tokens;
     logic [31:0] checkpoint;       // CHECKPOINT_NEVER or at least 1
-    logic [31:0] counter;          // policy counter of the first token: base + seq_len * GOLDEN
-    logic [31:0] hash;             // mix(counter)
   } work_t;
 
   // … and the rest of it, which waits for the worker's results.
@@ -29,6 +25,14 @@ package core_pkg;
     logic [63:0] token_addr;       // bus address of the first token
   } echo_t;
   localparam int ECHO_BITS = 258;  // see DONE_BITS
+
+  // Which engine serves a model_id: so far number 0, the hash policy, serves one, and none serves the others.
+  function automatic logic has_engine(input logic [15:0] model_id);
+    has_engine = model_id == '0;
+  endfunction
+
+  // Width of what the engine prepares for a descriptor.
+  localparam int ENGINE_BITS = 64;
 
   // How a worker ended a DECODE: {rejected, end of sequence seen, one of these}.
   localparam logic [1:0] END_DONE          = 2'd0;
@@ -67,9 +71,18 @@ package core_pkg;
   // behind a completion that waits for a slot (R4), as many as the completions behind it hold: up to 2^27 each.
   localparam int LINE_COUNT_BITS = 40;
 
-  // "A few cycles": how long before its end a worker asks for the next descriptor. Covers the
-  // dispatcher's latency, so that a worker changes descriptors without losing a cycle.
+  // How many cycles before its certain end a worker asks for the next descriptor. Covers the dispatcher's latency, so
+  // that a worker changes descriptors without losing a cycle.
   localparam logic [31:0] NEAR_END = 32'd4;
+
+  // The same in tokens: what of a descriptor takes no longer than NEAR_END cycles, with these wait states.
+  function automatic logic [31:0] near_tokens(input logic [15:0] wait_states);
+    near_tokens = (wait_states == '0) ? NEAR_END : ({16'd0, wait_states} < NEAR_END) ? 32'd1 : 32'd0;
+  endfunction
+
+  // Cycles that the oldest descriptor of a queue may wait behind one of another rollout, but for those in which the
+  // write port or the engine holds that one up.
+  localparam int BOUND_WAIT = int'(NEAR_END) + 1;
 
   // Which bit of a one-hot vector is set; 0 for none.
   function automatic logic [3:0] one_hot_index(input logic [MAX_WORKERS-1:0] bits);

@@ -1,5 +1,5 @@
-// Checks a descriptor (rules R2, R10, R11) and prepares the policy's first counter and hash: a pipeline of three
-// stages, one descriptor per cycle. The order of the checks is the contract's; the first that applies is the error.
+// Checks a descriptor (rules R2, R10, R11): a pipeline of three stages, one descriptor per cycle and never held up. The
+// order of the checks is the contract's; the first that applies is the error.
 module desc_check
   import desc_pkg::*;
   import core_pkg::*;
@@ -19,43 +19,38 @@ module desc_check
   input  logic [511:0] slot_data_i,
   input  logic         slot_fault_i,
   input  logic [31:0]  slot_index_i,
-  output logic         slot_ready_o,
 
   output logic         work_valid_o,
   output work_t        work_o,
   output echo_t        echo_o,
   output logic         fence_o,
   output logic         prefill_o,      // a PREFILL without error
-  input  logic         work_ready_i,
-  output logic         idle_o          // no slot offered, nothing inside
+  output logic         stop_o,         // a STOP without error or FENCE: it has its effect before its turn (R8)
+  output logic         idle_o          // nothing inside
 );
-  logic move, valid1_q, valid2_q, valid3_q;
-  assign move         = !work_valid_o || work_ready_i;
-  assign slot_ready_o = move;
-  assign idle_o       = !(slot_valid_i || valid1_q || valid2_q || valid3_q);
+  logic valid1_q, valid2_q, valid3_q;
+  assign idle_o = !(valid1_q || valid2_q || valid3_q);
 
   // ---------------------------------------------------------------- stage 1: integrity
   logic        intact1_q, fault1_q;
-  /* verilator lint_off UNUSEDSIGNAL */  // check has done its work; engine 0 has no use for kv_arena_id
+  /* verilator lint_off UNUSEDSIGNAL */  // check has done its work; the engine prepares itself
   hw_desc_t    desc1_q;
   /* verilator lint_on UNUSEDSIGNAL */
-  logic [31:0] index1_q, mixed_id1_q;
+  logic [31:0] index1_q;
 
   always_ff @(posedge clk_i) begin
-    if (move && slot_valid_i) begin
+    if (slot_valid_i) begin
       desc1_q     <= slot_data_i;
       fault1_q    <= slot_fault_i;
       index1_q    <= slot_index_i;
       intact1_q   <= slot_data_i[511:480] == check_word(slot_data_i, slot_index_i);
-      mixed_id1_q <= mix(slot_data_i[63:32] + GOLDEN);
     end
   end
 
   // ---------------------------------------------------------------- stage 2: the rules of form
   work_t       work2, work2_q, work3_q;
   echo_t       echo2, echo2_q, echo3_q;
-  logic        fence2, fence2_q, fence3_q, prefill2, prefill2_q, prefill3_q;
-  logic [31:0] base2_q, offset2_q;
+  logic        fence2, fence2_q, fence3_q, prefill2, prefill2_q, prefill3_q, stop2, stop2_q, stop3_q;
   logic        decode, prefill, stop, cow_prefix;
   logic [32:0] end_len;
   logic [64:0] end_offset;
@@ -73,6 +68,7 @@ module desc_check
     echo2      = '0;
     fence2     = 1'b0;
     prefill2   = 1'b0;
+    stop2      = 1'b0;
     if (valid1_q) begin
       if      (fault1_q)
         error = ERR_DMA_FAULT;
@@ -83,7 +79,7 @@ module desc_check
       else if ((desc1_q.flags & ~DESC_FLAGS_MASK) != '0 || desc1_q.reserved != '0)
         error = ERR_RESERVED_SET;
       else if (decode || prefill) begin
-        if      (desc1_q.model_id != '0 || (decode && desc1_q.flags[FLAG_RESIDENT_BIT] && desc1_q.reward_model_id != '0))
+        if      (!has_engine(desc1_q.model_id) || (decode && desc1_q.flags[FLAG_RESIDENT_BIT] && desc1_q.reward_model_id != '0))
           error = ERR_BAD_MODEL;
         else if ((decode && desc1_q.max_tokens == '0) || end_len > {1'b0, length_limit_i})
           error = ERR_BAD_LENGTH;
@@ -111,9 +107,9 @@ module desc_check
 
       fence2   = error == ERR_NONE && desc1_q.flags[FLAG_FENCE_BIT];
       prefill2 = error == ERR_NONE && prefill;
+      stop2    = error == ERR_NONE && stop && !fence2;
 
       work2.adds_tokens = echo2.adds_tokens;
-      work2.stops       = error == ERR_NONE && stop;
       work2.eos_stops   = desc1_q.flags[FLAG_EOS_STOPS_BIT];
       work2.resident    = desc1_q.flags[FLAG_RESIDENT_BIT];
       work2.start_word  = echo2.token_addr[5:2];
@@ -121,40 +117,34 @@ module desc_check
       work2.max_tokens  = desc1_q.max_tokens;
       work2.checkpoint  = (desc1_q.checkpoint != '0) ? desc1_q.checkpoint
                         : (checkpoint_default_i != '0) ? checkpoint_default_i : CHECKPOINT_NEVER;
-      work2.brief       = !work2.adds_tokens || work2.eos_stops
-                       || work2.max_tokens <= NEAR_END || work2.checkpoint <= NEAR_END;
     end
   end
 
   always_ff @(posedge clk_i) begin
-    if (move && valid1_q) begin
+    if (valid1_q) begin
       work2_q    <= work2;
       echo2_q    <= echo2;
       fence2_q   <= fence2;
       prefill2_q <= prefill2;
-      base2_q    <= mix(desc1_q.seed ^ mixed_id1_q);
-      offset2_q  <= desc1_q.seq_len * GOLDEN;
+      stop2_q    <= stop2;
     end
   end
 
-  // ---------------------------------------------------------------- stage 3: the policy's first hash
-  logic [31:0] counter3;
-
-  assign counter3     = base2_q + offset2_q;
+  // ---------------------------------------------------------------- stage 3: as long as the engine prepares
   assign work_valid_o = valid3_q;
   assign work_o       = work3_q;
   assign echo_o       = echo3_q;
   assign fence_o      = fence3_q;
   assign prefill_o    = prefill3_q;
+  assign stop_o       = stop3_q;
 
   always_ff @(posedge clk_i) begin
-    if (move && valid2_q) begin
+    if (valid2_q) begin
       work3_q         <= work2_q;
-      work3_q.counter <= counter3;
-      work3_q.hash    <= mix(counter3);
       echo3_q         <= echo2_q;
       fence3_q        <= fence2_q;
       prefill3_q      <= prefill2_q;
+      stop3_q         <= stop2_q;
     end
   end
 
@@ -163,7 +153,7 @@ module desc_check
       valid1_q <= 1'b0;
       valid2_q <= 1'b0;
       valid3_q <= 1'b0;
-    end else if (move) begin
+    end else begin
       valid1_q <= slot_valid_i;
       valid2_q <= valid1_q;
       valid3_q <= valid2_q;

@@ -1,5 +1,5 @@
 // Descriptor fetch: the read side of the AXI master. Any number of bursts may be in flight; desc_ring asks only
-// for what fits here, so R is always ready. All reads use ID 0 and therefore return in order.
+// for what fits behind desc_check, so R is always ready. All reads use ID 0 and therefore return in order.
 module desc_fetch
   import core_pkg::*;
 #(
@@ -8,7 +8,7 @@ module desc_fetch
   input  logic         clk_i,
   input  logic         rst_ni,
   input  logic         bus_rst_ni,    // of the bus: what was promised to it outlives a reset of the device
-  input  logic         clear_i,       // drop what is buffered and what still arrives
+  input  logic         clear_i,       // drop what still arrives
   input  logic         start_i,
   input  logic [31:0]  start_index_i,
 
@@ -17,7 +17,6 @@ module desc_fetch
   input  logic [4:0]   request_slots_i,
   output logic         request_ready_o,
   output logic         received_o,    // a slot has arrived
-  output logic         taken_o,       // a slot has left
 
   output logic [4:0]   m_axi_arid,
   output logic [63:0]  m_axi_araddr,
@@ -39,7 +38,6 @@ module desc_fetch
   output logic [511:0] slot_data_o,
   output logic         slot_fault_o,  // the memory answered with an error
   output logic [31:0]  slot_index_o,  // running index of the slot
-  input  logic         slot_ready_i,
 
   output logic         beat_o,        // one cycle per beat read
   output logic         fault_o,       // one cycle per faulty beat
@@ -62,30 +60,20 @@ module desc_fetch
   assign m_axi_arvalid   = request_i;
   assign request_ready_o = m_axi_arready;
 
-  logic                 beat, take, full_unused;
-  logic [CountBits-1:0] in_flight_q, count_unused;
+  logic                 beat;
+  logic [CountBits-1:0] in_flight_q;
   logic [31:0]          index_q;
 
   assign m_axi_rready = 1'b1;
   assign beat         = m_axi_rvalid && in_flight_q != '0;   // one that nobody waits for is dropped
   assign received_o   = beat && !clear_i;
   assign fault_o      = beat && m_axi_rresp != '0;
-  assign take         = slot_valid_o && slot_ready_i;
-  assign taken_o      = take;
+  assign slot_valid_o = received_o;
+  assign slot_data_o  = m_axi_rdata;
+  assign slot_fault_o = m_axi_rresp != '0;
   assign beat_o       = beat;
   assign idle_o       = !request_i && in_flight_q == '0;
   assign slot_index_o = index_q;
-
-  sync_fifo #(.Width(513), .Depth(FetchDepth)) u_fifo (
-    .clk_i, .rst_ni, .clear_i,
-    .push_i  (received_o),
-    .data_i  ({m_axi_rresp != '0, m_axi_rdata}),
-    .full_o  (full_unused),
-    .valid_o (slot_valid_o),
-    .data_o  ({slot_fault_o, slot_data_o}),
-    .pop_i   (take),
-    .count_o (count_unused)
-  );
 
   always_ff @(posedge clk_i) begin
     if (!bus_rst_ni) in_flight_q <= '0;
@@ -96,9 +84,9 @@ module desc_fetch
   end
 
   always_ff @(posedge clk_i) begin
-    if (!rst_ni)      index_q <= '0;
-    else if (start_i) index_q <= start_index_i;
-    else if (take)    index_q <= index_q + 32'd1;
+    if (!rst_ni)         index_q <= '0;
+    else if (start_i)    index_q <= start_index_i;
+    else if (received_o) index_q <= index_q + 32'd1;
   end
 
 `ifndef SYNTHESIS

@@ -1,7 +1,9 @@
 // Hands the oldest descriptor to a worker, in order of the submission queue.
 //
 // R5: while a worker holds a descriptor of the same rollout, running, queued or not yet delivered, the next one goes
-//     to that worker, behind it. A STOP takes the same way and there ends the DECODE before it (R8).
+//     to no other worker. It goes there when the youngest one there is of this rollout, so that it waits for nothing
+//     else, or when the worker asks; else it stays until nobody holds its rollout.
+// Any other descriptor is bound late: to a worker that asks, which is idle or near its certain end.
 // R7: a FENCE waits until nothing is in flight, and nothing passes it until it is complete.
 module dispatcher
 #(
@@ -22,8 +24,8 @@ module dispatcher
   output logic               probe_o,
   output logic [31:0]        probe_rollout_o,
   input  logic [Workers-1:0] holds_i,
-  input  logic [Workers-1:0] room_i,       // may take a descriptor of a rollout that it holds
-  input  logic [Workers-1:0] wants_i,      // will soon be free
+  input  logic [Workers-1:0] joins_i,      // has room behind a descriptor of this rollout; combinational too
+  input  logic [Workers-1:0] wants_i,      // asks: is idle, or will certainly be in a few cycles
   input  logic [Workers-1:0] free_i,       // has nothing to do
   output logic [Workers-1:0] assign_o,     // one-hot: takes the descriptor at the end of this cycle
 
@@ -52,7 +54,7 @@ module dispatcher
   assign wants           = wants_i & in_use_i;
 
   assign candidates = !ready ? '0
-                    : held ? (holds_i & room_i)
+                    : held ? (holds_i & (joins_i | wants_i))
                     : ((wants & free_i) != '0) ? (wants & free_i) : wants;
 
   round_robin #(.N(Workers)) u_round_robin (
@@ -90,6 +92,8 @@ module dispatcher
         $fatal(1, "R5 dispatcher: rollout %0d is held by workers %b at once", probe_rollout_o, holds_i);
       if (go && fence_i && !idle_o)
         $fatal(1, "R7 dispatcher: FENCE of rollout %0d starts with %0d in flight", rollout_i, in_flight_q);
+      if ((free_i & ~wants_i) != '0)
+        $fatal(1, "dispatcher: workers %b are idle and do not ask", free_i & ~wants_i);
     end
   end
 `endif

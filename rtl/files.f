@@ -11,7 +11,9 @@ rtl/device_ctrl.sv
 rtl/desc_ring.sv
 rtl/desc_fetch.sv
 rtl/desc_check.sv
+rtl/work_queue.sv
 rtl/dispatcher.sv
+rtl/engine_hash.sv
 rtl/rollout_worker_fsm.sv
 rtl/result_buffer.sv
 rtl/work_context.sv

@@ -96,19 +96,27 @@ module rl_runtime_top
   logic [31:0] index, sq_head, sq_tail, slot_index;
   logic [63:0] request_addr;
   logic [4:0]  request_slots;
-  logic        taken, published, read_beat, slot_valid, slot_fault, slot_ready, check_idle, work_valid, work_ready;
+  logic        taken, published, read_beat, slot_valid, slot_fault, work_valid, work_ready;
   logic [511:0] slot_data;
-  logic        fence, prefill;
-  work_t       work;
-  echo_t       echo;
+  logic        checked_valid, checked_fence, checked_prefill, checked_stop, checking_idle, queue_idle, check_idle, stop, stopped, fence, prefill;
+  work_t       checked_work, work;
+  echo_t       checked_echo, echo;
+  logic [31:0] stop_rollout;
+  logic [ENGINE_BITS-1:0] checked_prepared, prepared;
 
   // Workers.
   logic               probe, prefix, dispatch_idle, held_order, held_fence;
   logic [31:0]        probe_rollout;
-  logic [Workers-1:0] holds, room, wants, free, assign_work;
+  logic [Workers-1:0] holds, joins, wants, free, assign_work;
   logic [Workers-1:0] result_ready, token, item_finish, ended, running, waiting;
   logic [Workers*32-1:0] token_data, position, digest;
   logic [Workers*4-1:0]  how;
+
+  // Engine.
+  logic                  load, engine_idle;
+  logic [4:0]            load_place;
+  logic [Workers-1:0]    engine_start, engine_place, engine_ready, step, step_ready, token_ready, eos, token_take;
+  logic [Workers*32-1:0] engine_token;
 
   // Completion side.
   logic [Workers-1:0] item_valid, item_has_line, item_has_done, item_take, delivered;
@@ -201,7 +209,7 @@ module rl_runtime_top
     .enabling_i    (enabling),
     .enable_i      (enable),
     .reads_idle_i  (reads_idle),
-    .writes_idle_i (writes_idle),
+    .writes_idle_i (writes_idle && engine_idle),
     .clear_o       (clear),
     .start_o       (start),
     .active_o      (active)
@@ -240,7 +248,6 @@ module rl_runtime_top
     .request_slots_i (request_slots),
     .request_ready_o (request_ready),
     .received_o      (received),
-    .taken_o         (taken),
     .m_axi_arid, .m_axi_araddr, .m_axi_arlen, .m_axi_arsize, .m_axi_arburst, .m_axi_arcache, .m_axi_arprot,
     .m_axi_arvalid, .m_axi_arready,
     .m_axi_rid, .m_axi_rdata, .m_axi_rresp, .m_axi_rlast, .m_axi_rvalid, .m_axi_rready,
@@ -248,7 +255,6 @@ module rl_runtime_top
     .slot_data_o     (slot_data),
     .slot_fault_o    (slot_fault),
     .slot_index_o    (slot_index),
-    .slot_ready_i    (slot_ready),
     .beat_o          (read_beat),
     .fault_o         (read_fault),
     .idle_o          (reads_idle)
@@ -266,15 +272,39 @@ module rl_runtime_top
     .slot_data_i          (slot_data),
     .slot_fault_i         (slot_fault),
     .slot_index_i         (slot_index),
-    .slot_ready_o         (slot_ready),
-    .work_valid_o         (work_valid),
-    .work_o               (work),
-    .echo_o               (echo),
-    .fence_o              (fence),
-    .prefill_o            (prefill),
-    .work_ready_i         (work_ready),
-    .idle_o               (check_idle)
+    .work_valid_o         (checked_valid),
+    .work_o               (checked_work),
+    .echo_o               (checked_echo),
+    .fence_o              (checked_fence),
+    .prefill_o            (checked_prefill),
+    .stop_o               (checked_stop),
+    .idle_o               (checking_idle)
   );
+
+  work_queue #(.Depth(FetchDepth)) u_work_queue (
+    .clk_i, .rst_ni,
+    .clear_i        (clear),
+    .push_i         (checked_valid),
+    .work_i         (checked_work),
+    .echo_i         (checked_echo),
+    .prepared_i     (checked_prepared),
+    .fence_i        (checked_fence),
+    .prefill_i      (checked_prefill),
+    .stop_i         (checked_stop),
+    .valid_o        (work_valid),
+    .work_o         (work),
+    .echo_o         (echo),
+    .prepared_o     (prepared),
+    .fence_o        (fence),
+    .prefill_o      (prefill),
+    .stopped_o      (stopped),
+    .ready_i        (work_ready),
+    .stop_o         (stop),
+    .stop_rollout_o (stop_rollout),
+    .idle_o         (queue_idle)
+  );
+  assign check_idle = checking_idle && queue_idle;
+  assign taken      = work_valid && work_ready;
 
   dispatcher #(.Workers(Workers)) u_dispatcher (
     .clk_i, .rst_ni,
@@ -288,7 +318,7 @@ module rl_runtime_top
     .probe_o         (probe),
     .probe_rollout_o (probe_rollout),
     .holds_i         (holds),
-    .room_i          (room),
+    .joins_i         (joins),
     .wants_i         (wants),
     .free_i          (free),
     .assign_o        (assign_work),
@@ -299,20 +329,57 @@ module rl_runtime_top
     .held_fence_o    (held_fence)
   );
 
+  engine_hash #(.Workers(Workers)) u_engine (
+    .clk_i, .rst_ni,
+    .clear_i         (clear),
+    .eos_threshold_i (eos_threshold),
+    .prepare_i       (slot_valid),
+    .rollout_i       (slot_data[HW_DESC_ROLLOUT_ID_LSB +: 32]),
+    .seed_i          (slot_data[HW_DESC_SEED_LSB +: 32]),
+    .seq_len_i       (slot_data[HW_DESC_SEQ_LEN_LSB +: 32]),
+    .prepared_o      (checked_prepared),
+    .load_i          (load),
+    .load_place_i    (load_place),
+    .load_prepared_i (prepared),
+    .start_i         (engine_start),
+    .start_place_i   (engine_place),
+    .start_ready_o   (engine_ready),
+    .step_i          (step),
+    .step_ready_o    (step_ready),
+    .token_valid_o   (token_ready),
+    .token_o         (engine_token),
+    .eos_o           (eos),
+    .token_take_i    (token_take),
+    .idle_o          (engine_idle)
+  );
+
   rollout_worker_fsm #(.Workers(Workers)) u_rollout_worker_fsm (
     .clk_i, .rst_ni,
     .clear_i            (clear),
     .wait_states_i      (wait_states),
-    .eos_threshold_i    (eos_threshold),
     .reward_threshold_i (reward_threshold),
     .assign_i           (assign_work),
     .work_i             (work),
+    .stopped_i          (stopped),
+    .stop_i             (stop),
+    .stop_rollout_i     (stop_rollout),
     .probe_i            (probe),
     .probe_rollout_i    (probe_rollout),
     .holds_o            (holds),
-    .room_o             (room),
+    .joins_o            (joins),
     .wants_o            (wants),
     .free_o             (free),
+    .load_o             (load),
+    .load_place_o       (load_place),
+    .start_o            (engine_start),
+    .start_place_o      (engine_place),
+    .start_ready_i      (engine_ready),
+    .step_o             (step),
+    .step_ready_i       (step_ready),
+    .token_valid_i      (token_ready),
+    .engine_token_i     (engine_token),
+    .eos_i              (eos),
+    .token_take_o       (token_take),
     .ready_i            (result_ready),
     .token_o            (token),
     .token_data_o       (token_data),
@@ -353,6 +420,7 @@ module rl_runtime_top
     .clear_i      (clear),
     .assign_i     (assign_work),
     .echo_i       (echo),
+    .stopped_i    (stopped),
     .worker_i     (item_worker),
     .position_i   (item_position),
     .digest_i     (item_digest),

@@ -1,5 +1,6 @@
 // The rollout workers. Each runs a descriptor at one token per cycle (plus wait states) and goes on with the next
-// without losing a cycle; two descriptors may queue behind the running one.
+// without losing a cycle; two descriptors may queue behind the running one: of its own rollout, or bound when its
+// certain end was near.
 //
 // Control is one bit per worker in vectors, so that a decision is taken for all workers at once; what is decided
 // seldom (a start, an end, a checkpoint) stands behind one test. Data is one lane of 32 bits per worker.
@@ -15,18 +16,33 @@ module rollout_worker_fsm
   input  logic                  clear_i,
 
   input  logic [15:0]           wait_states_i,       // cycles before each token
-  input  logic [15:0]           eos_threshold_i,     // in 1/32768
   input  logic [31:0]           reward_threshold_i,  // Q16.16
 
   // From the dispatcher.
   input  logic [Workers-1:0]    assign_i,            // one-hot: takes work_i
   input  work_t                 work_i,
+  input  logic                  stopped_i,           // R8: it adds no tokens
+  input  logic                  stop_i,              // R8: ends what is here of this rollout
+  input  logic [31:0]           stop_rollout_i,
   input  logic                  probe_i,
   input  logic [31:0]           probe_rollout_i,
   output logic [Workers-1:0]    holds_o,             // combinational in the probe
-  output logic [Workers-1:0]    room_o,
+  output logic [Workers-1:0]    joins_o,             // likewise
   output logic [Workers-1:0]    wants_o,
   output logic [Workers-1:0]    free_o,
+
+  // The engine (see engine_hash): it keeps what it prepared for an assigned descriptor by worker and place.
+  output logic                  load_o,              // work_i is a DECODE, and goes to this place
+  output logic [4:0]            load_place_o,
+  output logic [Workers-1:0]    start_o,             // asks for the first token of the DECODE in this place
+  output logic [Workers-1:0]    start_place_o,
+  input  logic [Workers-1:0]    start_ready_i,       // early
+  output logic [Workers-1:0]    step_o,              // asks for the next token
+  input  logic [Workers-1:0]    step_ready_i,
+  input  logic [Workers-1:0]    token_valid_i,       // early
+  input  logic [Workers*32-1:0] engine_token_i,
+  input  logic [Workers-1:0]    eos_i,
+  output logic [Workers-1:0]    token_take_o,
 
   // To the result buffer.
   input  logic [Workers-1:0]    ready_i,             // early: there is room for a token and an end
@@ -45,21 +61,16 @@ module rollout_worker_fsm
 );
   // A worker is idle, waits (wait states of the next token), or runs: a token per cycle, or the end of a descriptor
   // that adds none.
-  logic [Workers-1:0] run_q, wait_q, start, fire, done, full, close, near, passed, eos, ask, look, pause, resume;
+  logic [Workers-1:0] run_q, wait_q, start, fire, done, full, close, near, passed, eos, ask, below, look, pause, resume;
   // Of the descriptor that runs. near_end: the worker is idle or will soon be.
   logic [Workers-1:0] adds_tokens_q, eos_stops_q, resident_q, eos_seen_q, stop_q, near_end_q;
 
   // ---------------------------------------------------------------- queues of assigned descriptors
   // Two places per worker; head says which one is oldest. Index: worker, place.
-  logic                queue_stops      [0:MAX_WORKERS*2-1];
-  logic                queue_adds       [0:MAX_WORKERS*2-1];
-  logic                queue_brief      [0:MAX_WORKERS*2-1];
   logic                queue_eos_stops  [0:MAX_WORKERS*2-1];
   logic                queue_resident   [0:MAX_WORKERS*2-1];
   logic [31:0]         queue_rollout    [0:MAX_WORKERS*2-1];
   logic [31:0]         queue_checkpoint [0:MAX_WORKERS*2-1];
-  logic [31:0]         queue_counter    [0:MAX_WORKERS*2-1];
-  logic [31:0]         queue_hash       [0:MAX_WORKERS*2-1];
   logic [3:0]          queue_first      [0:MAX_WORKERS*2-1];  // positions, see below
   logic [31:0]         queue_last       [0:MAX_WORKERS*2-1];
   logic [31:0]         queue_event      [0:MAX_WORKERS*2-1];
@@ -68,41 +79,45 @@ module rollout_worker_fsm
   logic [Workers-1:0] other, tail;                // the place that is not the oldest; where the next one goes
   logic [Workers-1:0] behind;                     // one is queued after a start in this cycle
   logic [Workers-1:0] open_q;                     // nothing is queued, or one that will not take long
-  logic [Workers-1:0] youngest_brief_q;
+  logic [Workers-1:0] brief_0_q, brief_1_q;       // the descriptor in this place will not take long
+  logic [Workers-1:0] head_brief, youngest_brief_q;
+  logic [Workers-1:0] adds_0_q, adds_1_q, head_adds;
   logic [4:0]         place;
-  logic [31:0]        new_last, new_event;
+  logic [31:0]        new_last, new_event, near_by;
+  logic               new_brief, new_adds;
 
   assign other  = ~head_q;
   assign tail   = head_q ^ some_q;
   assign behind = (start & two_q) | (~start & some_q);
-  assign room_o = ~two_q;
+  assign head_brief = (head_q & brief_1_q) | (~head_q & brief_0_q);
+  assign head_adds  = (head_q & adds_1_q) | (~head_q & adds_0_q);
+  assign new_adds   = work_i.adds_tokens && !stopped_i;
+  assign near_by    = near_tokens(wait_states_i);
   assign place  = {one_hot_index(MAX_WORKERS'(assign_i)), (assign_i & tail) != '0};
 
   always_comb begin
     new_last  = '0;
     new_event = '0;
+    new_brief = 1'b1;
     if (assign_i != '0) begin
       new_last  = {28'd0, work_i.start_word};
       new_event = {28'd0, work_i.start_word};    // without tokens it ends at once
-      if (work_i.adds_tokens) begin
+      if (new_adds) begin
         new_event = {28'd0, work_i.start_word} - 32'd1
                   + ((work_i.checkpoint < work_i.max_tokens) ? work_i.checkpoint : work_i.max_tokens);
         new_last  = {28'd0, work_i.start_word} - 32'd1 + work_i.max_tokens;
+        // Behind a resident checkpoint it may go on.
+        new_brief = work_i.max_tokens <= near_by || (work_i.checkpoint <= near_by && !work_i.resident);
       end
     end
   end
 
   always_ff @(posedge clk_i) begin
     if (assign_i != '0) begin
-      queue_stops[place]      <= work_i.stops;
-      queue_adds[place]       <= work_i.adds_tokens;
-      queue_brief[place]      <= work_i.brief;
       queue_eos_stops[place]  <= work_i.eos_stops;
       queue_resident[place]   <= work_i.resident;
       queue_rollout[place]    <= work_i.rollout_id;
       queue_checkpoint[place] <= work_i.checkpoint;
-      queue_counter[place]    <= work_i.counter;
-      queue_hash[place]       <= work_i.hash;
       queue_first[place]      <= work_i.start_word;
       queue_last[place]       <= new_last;
       queue_event[place]      <= new_event;
@@ -120,36 +135,36 @@ module rollout_worker_fsm
       some_q <= behind | assign_i;
       two_q  <= (two_q & ~start) | (behind & assign_i);
       open_q <= (~(start | assign_i) & open_q)
-              | (~behind & assign_i & {Workers{work_i.brief}})
+              | (~behind & assign_i & {Workers{new_brief}})
               | (~behind & ~assign_i)
               | (behind & ~assign_i & start & youngest_brief_q);
     end
-    if (work_i.brief) youngest_brief_q <= youngest_brief_q | assign_i;
-    else              youngest_brief_q <= youngest_brief_q & ~assign_i;
+    if (assign_i != '0) begin
+      youngest_brief_q <= (youngest_brief_q & ~assign_i) | (assign_i & {Workers{new_brief}});
+      adds_0_q         <= (adds_0_q & ~(assign_i & ~tail)) | (assign_i & ~tail & {Workers{new_adds}});
+      adds_1_q         <= (adds_1_q & ~(assign_i & tail))  | (assign_i & tail & {Workers{new_adds}});
+      brief_0_q        <= (brief_0_q & ~(assign_i & ~tail)) | (assign_i & ~tail & {Workers{new_brief}});
+      brief_1_q        <= (brief_1_q & ~(assign_i & tail))  | (assign_i & tail & {Workers{new_brief}});
+    end
   end
 
   // ---------------------------------------------------------------- the tokens of this cycle
   // Positions of tokens: the next one; the last that the budget allows; the next at which something is to be decided
   // (a checkpoint or the last).
   logic [Workers*32-1:0] position_q, last_q, event_q;
-  logic [Workers*32-1:0] rollout_q, checkpoint_q, digest_q, counter_q, hash_q;
+  logic [Workers*32-1:0] rollout_q, checkpoint_q, digest_q;
 
-  assign fire         = clear_i ? '0 : run_q & ready_i;
+  assign fire         = clear_i ? '0 : run_q & ready_i & (token_valid_i | ~adds_tokens_q);
   assign ask          = stop_q | (eos & eos_stops_q);
-  assign token_data_o = hash_q & {Workers{32'h0001_FFFF}};
-
-  always_comb begin
-    eos = '0;
-    if (eos_threshold_i != '0) begin
-      for (int w = 0; w < Workers; w++) eos[w] = {1'b0, hash_q[w*32 + 17 +: 15]} < eos_threshold_i;
-    end
-  end
+  assign token_data_o = engine_token_i;
+  assign eos          = eos_i & adds_tokens_q;
 
   // A token needs a closer look when the next event is close, or somebody asks.
   for (genvar w = 0; w < Workers; w++) begin : gen_worker
     assign full[w]  = position_q[w*32 +: 4] == 4'd15;
     assign close[w] = event_q[w*32 +: 32] - position_q[w*32 +: 32] <= NEAR_END;
     assign digest_o[w*32 +: 32] = digest_step(digest_q[w*32 +: 32], token_data_o[w*32 +: 32]);
+    assign below[w] = score(digest_o[w*32 +: 32]) < reward_threshold_i;
   end
   assign look = fire & (close | ask);
 
@@ -162,7 +177,7 @@ module rollout_worker_fsm
     if (look != '0) begin
       for (int w = 0; w < Workers; w++) begin
         if (look[w]) begin
-          near[w] = event_q[w*32 +: 32] - position_q[w*32 +: 32] == NEAR_END
+          near[w] = event_q[w*32 +: 32] - position_q[w*32 +: 32] <= near_by
                  && (!resident_q[w] || event_q[w*32 +: 32] == last_q[w*32 +: 32]);
           // What ends the descriptor: the contract's order.
           if (position_q[w*32 +: 32] == event_q[w*32 +: 32] || ask[w]) begin
@@ -176,7 +191,7 @@ module rollout_worker_fsm
             end else if (!resident_q[w]) begin
               done[w] = 1'b1;
               how_o[w*4 +: 2] = END_REWARD_NEEDED;
-            end else if ({16'd0, digest_o[w*32 + 16 +: 16] ^ digest_o[w*32 +: 16]} < reward_threshold_i) begin
+            end else if (below[w]) begin
               done[w] = 1'b1;
               how_o[w*4 + 3] = 1'b1;
             end else begin
@@ -189,21 +204,22 @@ module rollout_worker_fsm
   end
 
   // ---------------------------------------------------------------- state
-  logic [Workers-1:0] next_adds, waited;
+  logic [Workers-1:0] owes_q, waited, last_wait;      // last_wait: near the end of the last token's wait states
   logic [Workers*16-1:0] delay_q;
 
-  assign start  = some_q & (done | ~(run_q | wait_q));
-  assign pause  = (wait_states_i == '0) ? '0 : (fire & ~done) | (start & next_adds);
+  assign start  = some_q & (done | ~(run_q | wait_q)) & (start_ready_i | ~head_adds);
+  assign pause  = (wait_states_i == '0) ? '0 : (fire & ~done) | (start & head_adds);
   assign resume = wait_q & waited;
 
   always_comb begin
-    next_adds = '0;
     waited    = '0;
-    if (wait_states_i != '0) begin
-      for (int w = 0; w < Workers; w++) next_adds[w] = queue_adds[{4'(w), head_q[w]}];
-    end
+    last_wait = '0;
     if (wait_q != '0) begin
-      for (int w = 0; w < Workers; w++) waited[w] = delay_q[w*16 +: 16] == 16'd1;
+      for (int w = 0; w < Workers; w++) begin
+        waited[w]    = delay_q[w*16 +: 16] == 16'd1;
+        last_wait[w] = {16'd0, delay_q[w*16 +: 16]} <= NEAR_END && position_q[w*32 +: 32] == event_q[w*32 +: 32]
+                    && (!resident_q[w] || event_q[w*32 +: 32] == last_q[w*32 +: 32]);
+      end
     end
   end
 
@@ -215,11 +231,7 @@ module rollout_worker_fsm
     end else begin
       run_q      <= ((run_q & ~done) | start | resume) & ~pause;
       wait_q     <= (wait_q & ~resume) | pause;
-      near_end_q <= near_end_q | near | done;
-      if (start != '0) begin
-        for (int w = 0; w < Workers; w++)
-          if (start[w]) near_end_q[w] <= queue_brief[{4'(w), head_q[w]}];
-      end
+      near_end_q <= ((near_end_q | near | (wait_q & last_wait) | done) & ~start) | (head_brief & start);
     end
     if ((wait_q | pause) != '0) begin
       for (int w = 0; w < Workers; w++)
@@ -232,8 +244,6 @@ module rollout_worker_fsm
     for (int w = 0; w < Workers; w++) begin
       if (fire[w]) begin
         digest_q[w*32 +: 32]   <= digest_o[w*32 +: 32];
-        hash_q[w*32 +: 32]     <= mix(counter_q[w*32 +: 32] + GOLDEN);
-        counter_q[w*32 +: 32]  <= counter_q[w*32 +: 32] + GOLDEN;
         position_q[w*32 +: 32] <= position_q[w*32 +: 32] + 32'd1;
       end
     end
@@ -243,18 +253,16 @@ module rollout_worker_fsm
         event_q[w*32 +: 32] <= (checkpoint_q[w*32 +: 32] < last_q[w*32 +: 32] - position_q[w*32 +: 32])
                              ? position_q[w*32 +: 32] + checkpoint_q[w*32 +: 32] : last_q[w*32 +: 32];
     end
-    eos_seen_q <= eos_seen_q | (fire & eos);
+    eos_seen_q    <= eos_seen_q | (fire & eos);
+    adds_tokens_q <= (start & head_adds) | (~start & adds_tokens_q);
     if (start != '0) begin
       for (int w = 0; w < Workers; w++) begin
         if (start[w]) begin
           eos_seen_q[w]            <= 1'b0;
-          adds_tokens_q[w]         <= queue_adds[{4'(w), head_q[w]}];
           eos_stops_q[w]           <= queue_eos_stops[{4'(w), head_q[w]}];
           resident_q[w]            <= queue_resident[{4'(w), head_q[w]}];
           rollout_q[w*32 +: 32]    <= queue_rollout[{4'(w), head_q[w]}];
           checkpoint_q[w*32 +: 32] <= queue_checkpoint[{4'(w), head_q[w]}];
-          counter_q[w*32 +: 32]    <= queue_counter[{4'(w), head_q[w]}];
-          hash_q[w*32 +: 32]       <= queue_hash[{4'(w), head_q[w]}];
           digest_q[w*32 +: 32]     <= DIGEST_INIT;
           position_q[w*32 +: 32]   <= {28'd0, queue_first[{4'(w), head_q[w]}]};
           last_q[w*32 +: 32]       <= queue_last[{4'(w), head_q[w]}];
@@ -264,23 +272,47 @@ module rollout_worker_fsm
     end
   end
 
-  // R8: a STOP of the rollout that runs waits in the queue. Nothing overtakes it there, so the bit holds until the
-  // next start.
-  always_ff @(posedge clk_i) begin
-    if ((start | assign_i) != '0) begin
+  // R8: everything here is older than a STOP that arrives; what is assigned in the same cycle knows of it already.
+  logic [Workers-1:0] stop_run, stop_0, stop_1, stop_0_q, stop_1_q, head_stop;
+
+  always_comb begin
+    stop_run = '0;
+    stop_0   = '0;
+    stop_1   = '0;
+    if (stop_i) begin
       for (int w = 0; w < Workers; w++) begin
-        if (start[w])
-          stop_q[w] <= (two_q[w] && queue_stops[{4'(w), other[w]}]
-                        && queue_rollout[{4'(w), other[w]}] == queue_rollout[{4'(w), head_q[w]}])
-                    || (assign_i[w] && work_i.stops && work_i.rollout_id == queue_rollout[{4'(w), head_q[w]}]);
-        else if (assign_i[w] && work_i.stops && work_i.rollout_id == rollout_q[w*32 +: 32])
-          stop_q[w] <= 1'b1;
+        stop_run[w] = rollout_q[w*32 +: 32] == stop_rollout_i;
+        stop_0[w]   = queue_rollout[{4'(w), 1'b0}] == stop_rollout_i;
+        stop_1[w]   = queue_rollout[{4'(w), 1'b1}] == stop_rollout_i;
       end
     end
   end
+  assign head_stop = (head_q & (stop_1_q | stop_1)) | (~head_q & (stop_0_q | stop_0));
+
+  always_ff @(posedge clk_i) begin
+    if (stop_i || (start | assign_i) != '0) begin
+      stop_0_q <= (stop_0_q | stop_0) & ~(assign_i & ~tail);
+      stop_1_q <= (stop_1_q | stop_1) & ~(assign_i & tail);
+      stop_q   <= (start & head_stop) | (~start & (stop_q | stop_run));
+    end
+  end
+
+  // ---------------------------------------------------------------- the engine
+  // A step that the engine did not take at once is owed.
+  assign load_o        = assign_i != '0 && new_adds;
+  assign load_place_o  = place;
+  assign start_o       = start & head_adds;
+  assign start_place_o = head_q;
+  assign step_o        = owes_q | (fire & adds_tokens_q & ~done);
+  assign token_take_o  = fire & adds_tokens_q;
+
+  always_ff @(posedge clk_i) begin
+    if (!rst_ni || clear_i) owes_q <= '0;
+    else                    owes_q <= step_o & ~step_ready_i;
+  end
 
   // ---------------------------------------------------------------- results
-  assign token_o    = fire & adds_tokens_q;
+  assign token_o    = token_take_o;
   assign position_o = position_q;
   assign done_o     = done;
   assign finish_o   = done | (fire & full);
@@ -316,23 +348,51 @@ module rollout_worker_fsm
   assign free_o  = ~(run_q | wait_q | some_q);
   assign wants_o = near_end_q & open_q;
 
+  // Rollout of the descriptor that was assigned last.
+  logic [Workers*32-1:0] youngest_q;
+  always_ff @(posedge clk_i) begin
+    if (assign_i != '0) begin
+      for (int w = 0; w < Workers; w++) if (assign_i[w]) youngest_q[w*32 +: 32] <= work_i.rollout_id;
+    end
+  end
+
   always_comb begin
     holds_o = '0;
+    joins_o = '0;
     if (probe_i) begin
-      for (int w = 0; w < Workers; w++)
+      for (int w = 0; w < Workers; w++) begin
+        joins_o[w] = !free_o[w] && !two_q[w] && youngest_q[w*32 +: 32] == probe_rollout_i;
         holds_o[w] = ((run_q[w] || wait_q[w]) && rollout_q[w*32 +: 32] == probe_rollout_i)
                   || (some_q[w] && queue_rollout[{4'(w), head_q[w]}] == probe_rollout_i)
                   || (two_q[w] && queue_rollout[{4'(w), other[w]}] == probe_rollout_i)
                   || (ended_some_q[w] && ended_0_q[w*32 +: 32] == probe_rollout_i)
                   || (ended_two_q[w] && ended_1_q[w*32 +: 32] == probe_rollout_i);
+      end
     end
   end
 
 `ifndef SYNTHESIS
+  // Work conservation: cycles that the oldest in the queue has waited, but those of the write port and of the engine.
+  logic [Workers*5-1:0] waited_q;
+  always_ff @(posedge clk_i) begin
+    if (!rst_ni || clear_i) waited_q <= '0;
+    else if (some_q != '0) begin
+      for (int w = 0; w < Workers; w++) begin
+        if (start[w] || !some_q[w]) waited_q[w*5 +: 5] <= '0;
+        else if ((fire[w] || wait_q[w]) && waited_q[w*5 +: 5] != 5'(BOUND_WAIT)) waited_q[w*5 +: 5] <= waited_q[w*5 +: 5] + 5'd1;
+        if (some_q[w] && !start[w] && waited_q[w*5 +: 5] == 5'(BOUND_WAIT)
+            && queue_rollout[{4'(w), head_q[w]}] != rollout_q[w*32 +: 32])
+          $fatal(1, "rollout_worker_fsm: rollout %0d waits behind rollout %0d of worker %0d",
+                 queue_rollout[{4'(w), head_q[w]}], rollout_q[w*32 +: 32], w);
+      end
+    end else waited_q <= '0;
+  end
   always_ff @(posedge clk_i) begin
     if (rst_ni && !clear_i) begin
       if ((assign_i & two_q) != '0)
         $fatal(1, "R4 rollout_worker_fsm: workers %b are assigned a descriptor with no place for it", assign_i & two_q);
+      if ((fire & adds_tokens_q & stop_q & ~done) != '0)
+        $fatal(1, "R8 rollout_worker_fsm: workers %b run on behind a STOP", fire & adds_tokens_q & stop_q & ~done);
       if ((delivered_i & ~ended_some_q) != '0)
         $fatal(1, "R3 rollout_worker_fsm: an end of workers %b was delivered twice", delivered_i & ~ended_some_q);
       if (done != '0) begin

@@ -13,6 +13,7 @@ module work_context
 
   input  logic [Workers-1:0] assign_i,        // one-hot: the descriptor below goes to this worker
   input  echo_t              echo_i,
+  input  logic               stopped_i,       // R8: it ends before its first token
 
   // The granted item: worker, position of its last token, and for an end its digest and how it ended.
   input  logic [3:0]         worker_i,
@@ -29,16 +30,17 @@ module work_context
   // One running, two queued, two finished: five at most for one worker.
   localparam int PlaceBits = 3;
 
-  logic [ECHO_BITS-1:0] mem [0:MAX_WORKERS*(1 << PlaceBits)-1];
+  logic [ECHO_BITS:0]   mem [0:MAX_WORKERS*(1 << PlaceBits)-1];
   logic [PlaceBits-1:0] newest [0:MAX_WORKERS-1];
   logic [PlaceBits-1:0] oldest [0:MAX_WORKERS-1];
   logic [3:0]           assign_worker;
   echo_t                echo;
+  logic                 stopped;
   logic [3:0]           start_word;
 
   assign assign_worker = one_hot_index(MAX_WORKERS'(assign_i));
 
-  assign echo       = mem[{worker_i, oldest[worker_i]}];
+  assign {stopped, echo} = mem[{worker_i, oldest[worker_i]}];
   assign start_word = echo.token_addr[5:2];
 
   // Positions count words from the start of the descriptor's first line.
@@ -58,7 +60,10 @@ module work_context
       done_o.final_seq_len   = echo.seq_len;
       done_o.rollout_id      = echo.rollout_id;
       done_o.user_data       = echo.user_data;
-      if (echo.adds_tokens) begin
+      if (stopped) begin
+        done_o.status        = STATUS_STOPPED;
+        done_o.result        = DIGEST_INIT;
+      end else if (echo.adds_tokens) begin
         done_o.status        = (how_i[1:0] == END_REWARD_NEEDED) ? STATUS_REWARD_NEEDED
                              : (how_i[1:0] == END_STOPPED)       ? STATUS_STOPPED : STATUS_DONE;
         done_o.flags         = (how_i[2] ? CFLAG_EOS : '0) | (how_i[3] ? CFLAG_REJECTED : '0);
@@ -69,7 +74,7 @@ module work_context
   end
 
   always_ff @(posedge clk_i) begin
-    if (assign_i != '0) mem[{assign_worker, newest[assign_worker]}] <= echo_i;
+    if (assign_i != '0) mem[{assign_worker, newest[assign_worker]}] <= {stopped_i, echo_i};
   end
 
   always_ff @(posedge clk_i) begin

@@ -21,7 +21,7 @@ module desc_fetch_tb;
   logic [2:0]   arsize;
   logic [1:0]   arburst, rresp;
   logic [511:0] rdata, slot_data;
-  logic         slot_valid, slot_fault, slot_ready, beat, fault, idle;
+  logic         slot_valid, slot_fault, beat, fault, idle;
 
   desc_ring #(.FetchDepth(Depth)) u_ring (
     .clk_i(clk), .rst_ni(rst_n), .bus_rst_ni(rst_n), .clear_i(clear), .start_i(start), .start_index_i(start_index), .base_i(base),
@@ -34,12 +34,12 @@ module desc_fetch_tb;
   desc_fetch #(.FetchDepth(Depth)) u_fetch (
     .clk_i(clk), .rst_ni(rst_n), .bus_rst_ni(rst_n), .clear_i(clear), .start_i(start), .start_index_i(start_index),
     .request_i(request), .request_addr_i(request_addr), .request_slots_i(request_slots),
-    .request_ready_o(request_ready), .received_o(received), .taken_o(taken),
+    .request_ready_o(request_ready), .received_o(received),
     .m_axi_arid(arid), .m_axi_araddr(araddr), .m_axi_arlen(arlen), .m_axi_arsize(arsize), .m_axi_arburst(arburst),
     .m_axi_arvalid(arvalid), .m_axi_arready(arready), .m_axi_rid(rid), .m_axi_rdata(rdata), .m_axi_rresp(rresp),
     .m_axi_rlast(rlast), .m_axi_rvalid(rvalid), .m_axi_rready(rready),
     .slot_valid_o(slot_valid), .slot_data_o(slot_data), .slot_fault_o(slot_fault), .slot_index_o(slot_index),
-    .slot_ready_i(slot_ready), .beat_o(beat), .fault_o(fault), .idle_o(idle)
+    .beat_o(beat), .fault_o(fault), .idle_o(idle)
   );
 
   memory_model #(.Lines(Lines), .Base(Base)) u_memory (
@@ -61,12 +61,13 @@ module desc_fetch_tb;
   );
 
   int          stall_out, faults_seen = 0, faults_told = 0, beats = 0;
-  logic        want = 1'b0;
+  int          stored = 0;              // slots that came out and keep their place
   logic [31:0] next, written, ahead;
   logic        bad [0:255];             // by index modulo 256: its beat was faulty
   logic [31:0] arrived;
 
-  assign slot_ready = want;
+  assign taken = stored != 0 && want;
+  logic want = 1'b0;
 
   always @(posedge clk) begin
     want <= !chance(stall_out);
@@ -79,7 +80,10 @@ module desc_fetch_tb;
       end
       if (fault) faults_told = faults_told + 1;
       if (beat) beats = beats + 1;
-      if (slot_valid && slot_ready) begin
+      if (taken) stored = stored - 1;
+      if (slot_valid) begin
+        stored = stored + 1;
+        if (stored > Depth) fail($sformatf("%0d slots came out for %0d places", stored, Depth));
         ahead = arrived - next;
         if (ahead == 0 || ahead[31]) fail($sformatf("slot %h came out before it came in", next));
         if (slot_index !== next) fail($sformatf("slot %h, expected %h", slot_index, next));
@@ -115,6 +119,7 @@ module desc_fetch_tb;
       u_memory.error_r      = k[1] ? 5 : 0;
       stall_out             = k[3] ? 60 : 0;
       waits_for = "desc_fetch_tb: run in progress";
+      stored = 0;
       start <= 1'b1;
       @(posedge clk);
       start <= 1'b0;

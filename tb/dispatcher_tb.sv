@@ -1,5 +1,6 @@
 // dispatcher against four model workers: every descriptor goes out once and in order, to a worker in use that has
-// room; R5: a rollout that is held goes to its holder and to no other; R7: nothing passes a fence in either direction.
+// room; R5: a rollout that is held goes to its holder and to no other, and only behind its own kind or when the holder
+// asks; anything else goes to a worker that asks; R7: nothing passes a fence in either direction.
 // Each worker slow or fast, completions visible at once or late.
 module dispatcher_tb;
   import bench_pkg::*;
@@ -13,13 +14,13 @@ module dispatcher_tb;
   logic               clear = 1'b0, work_valid = 1'b0, fence = 1'b0, prefill = 1'b0;
   logic               work_ready, probe, prefix, idle, held_order, held_fence;
   logic [31:0]        rollout = '0, probe_rollout;
-  logic [Workers-1:0] in_use = '1, holds, room, wants, free, assign_to;
+  logic [Workers-1:0] in_use = '1, holds, joins, room, wants, free, assign_to;
   logic [1:0]         visible = '0;
 
   dispatcher #(.Workers(Workers)) u_dispatcher (
     .clk_i(clk), .rst_ni(rst_n), .clear_i(clear), .in_use_i(in_use), .work_valid_i(work_valid), .fence_i(fence),
     .prefill_i(prefill), .rollout_i(rollout), .work_ready_o(work_ready), .probe_o(probe),
-    .probe_rollout_o(probe_rollout), .holds_i(holds), .room_i(room), .wants_i(wants), .free_i(free),
+    .probe_rollout_o(probe_rollout), .holds_i(holds), .joins_i(joins), .wants_i(wants), .free_i(free),
     .assign_o(assign_to), .visible_i(visible), .prefix_o(prefix), .idle_o(idle), .held_order_o(held_order),
     .held_fence_o(held_fence)
   );
@@ -41,6 +42,8 @@ module dispatcher_tb;
     end
     assign holds[w] = probe && match != 0;
     assign room[w]  = count_q[w*4 +: 4] < Depth;
+    assign joins[w] = probe && room[w] && !free[w]
+                   && held_q[(w*Depth + 32'(count_q[w*4 +: 4]) - 1)*32 +: 32] == probe_rollout;
     assign free[w]  = count_q[w*4 +: 4] == 0;
     assign wants[w] = free[w] || (eager[w] && room[w]);
   end
@@ -66,13 +69,14 @@ module dispatcher_tb;
       if (count[chosen] == Depth) fail($sformatf("worker %0d has no room", chosen));
       if (holder >= 0 && chosen != holder) fail($sformatf("R5: rollout %h goes to %0d, held by %0d", rollout, chosen, holder));
       if (holder < 0 && !in_use[chosen]) fail($sformatf("worker %0d is not in use", chosen));
-      if (holder < 0 && !wants[chosen]) fail($sformatf("worker %0d did not ask", chosen));
+      if (!wants[chosen] && !(holder == chosen && held[chosen*Depth + count[chosen] - 1] == rollout))
+        fail($sformatf("worker %0d did not ask", chosen));
       if (holder < 0 && !free[chosen] && (wants & free & in_use) != 0) fail("a worker that is free was passed over");
       if (fence && in_flight != 0) fail($sformatf("R7: a fence starts with %0d in flight", in_flight));
       if (fenced && in_flight != 0) fail("R7: a fence was passed");
       fenced = fence;
     end else if (work_valid && !clear && !(in_flight != 0 && (fence || fenced))
-                 && ((holder >= 0) ? room[holder] : (wants & in_use) != 0))
+                 && ((holder >= 0) ? room[holder] && (wants[holder] || held[holder*Depth + count[holder] - 1] == rollout) : (wants & in_use) != 0))
       fail("nothing is in the way, and the descriptor stays");
     if (prefix !== (chosen >= 0 && prefill)) fail("prefix_o is wrong");
     if (held_fence !== (work_valid && in_flight != 0 && (fence || fenced) && chosen < 0)) fail("held_fence_o is wrong");

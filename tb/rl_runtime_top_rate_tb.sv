@@ -1,5 +1,6 @@
 // Throughput as behaviour, in cycles. One worker changes descriptors without losing a cycle; at one token per
-// descriptor the write port's beats are the limit: one per token line and half a one per completion.
+// descriptor the write port's beats are the limit: one per token line and half a one per completion. Work conservation:
+// what is short does not wait behind what may run long while a worker idles.
 module rl_runtime_top_rate_tb;
   import bench_pkg::*;
   import desc_pkg::*;
@@ -89,9 +90,78 @@ module rl_runtime_top_rate_tb;
     $display("latency %2d, 4 workers: %0d cycles for 4096 tokens", latency, taken);
   endtask
 
+  // Work conservation: short descriptors do not wait behind a long one while a worker idles, whatever may end the long
+  // one early. Round robin alone would give all three long ones, and what follows them, to one worker.
+  task automatic mixed(input int workers, input logic [7:0] flags, input int waits, output int taken);
+    int from;
+    begin_run(workers, 0, waits);
+    for (int k = 0; k < 12; k++) begin
+      bench.make_decode(k, (k % workers == 0) ? 300 : 4 + k, 0, desc);
+      desc.flags = flags;
+      if (flags[FLAG_RESIDENT_BIT]) desc.checkpoint = 3;
+      bench.put(desc);
+    end
+    bench.ring;
+    from = bench.cycle;
+    finish(12);
+    taken = last_done_at - from;
+  endtask
+
+  int last_done_at;
+  always @(posedge bench.clk) if (bench.effect && bench.effect_id == 16) last_done_at = bench.cycle;
+
+  task automatic late_binding(input int waits);
+    int plain, eos_stops, resident;
+    mixed(4, 8'h00, waits, plain);
+    mixed(4, FLAG_EOS_STOPS, waits, eos_stops);
+    mixed(4, FLAG_RESIDENT, waits, resident);
+    $display("12 descriptors, 3 of 300 tokens, 4 workers, wait states %0d: %0d cycles, %0d with EOS_STOPS, %0d RESIDENT",
+             waits, plain, eos_stops, resident);
+    if (plain > 360 * (1 + waits)) fail($sformatf("12 descriptors took %0d cycles", plain));
+    if (eos_stops > plain) fail($sformatf("with EOS_STOPS 12 descriptors took %0d cycles, without %0d", eos_stops, plain));
+    if (resident > plain + 8 * (1 + waits)) fail($sformatf("with RESIDENT 12 descriptors took %0d cycles, without %0d", resident, plain));
+  endtask
+
+  // What a descriptor that ends before its certain end costs: the next one is bound only then.
+  task automatic early_end;
+    begin_run(1, 0, 0);
+    bench.disable_device;
+    bench.eos_threshold = 16'd3000;
+    bench.enable;
+    for (int k = 0; k < 40; k++) begin
+      bench.make_decode(k, 200, (16 - bench.token_next % 16) % 16, desc);
+      desc.flags = FLAG_EOS_STOPS;
+      bench.put(desc);
+    end
+    bench.ring;
+    started = 1'b1;
+    finish(40);
+    started = 1'b0;
+    if (ends_seen != 40 || idle_seen > 39 * EarlyEnd)
+      fail($sformatf("%0d early ends left the worker idle for %0d cycles", ends_seen, idle_seen));
+    $display("%0d early ends: %0d idle cycles between them", ends_seen, idle_seen);
+  endtask
+
+  localparam int EarlyEnd = 2;          // cycles that an early end may cost
+  logic started = 1'b0;
+  int   ends_seen, idle_seen;
+  always @(posedge bench.clk) begin
+    if (!started) begin
+      ends_seen = 0;
+      idle_seen = 0;
+    end else begin
+      if (ends_seen != 0 && ends_seen != 40 && !bench.u_device.running[0]) idle_seen = idle_seen + 1;
+      if (bench.u_device.ended[0]) ends_seen = ends_seen + 1;
+    end
+  end
+
   initial begin
     @(posedge bench.rst_n);
     @(posedge bench.clk);
+    late_binding(0);
+    late_binding(1);
+    late_binding(6);
+    early_end;
     for (int k = 0; k < 3; k++) begin
       int latency;
       latency = (k == 0) ? 0 : (k == 1) ? 16 : 64;

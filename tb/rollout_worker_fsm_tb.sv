@@ -15,20 +15,24 @@ module rollout_worker_fsm_tb;
   logic        clear = 1'b0;
   logic [15:0] wait_states = '0, eos_threshold = '0;
   logic [31:0] reward_threshold = '0;
-  logic        assign_now, assign_q = 1'b0, probe = 1'b0, holds, room, wants, free, ready, token, finish, done;
-  logic [31:0] probe_rollout = '0, token_data, position, digest;
+  logic        assign_now, assign_q = 1'b0, probe = 1'b0, holds, joins, wants, free, ready, token, finish, done;
+  logic        stop = 1'b0;
+  logic [31:0] stop_rollout = '0, probe_rollout = '0, token_data, position, digest;
   logic [3:0]  how;
   logic        delivered, run, waiting;
   work_t       work;
+  // What the engine prepares three cycles after this, and the same for descriptors that follow without a gap.
+  logic        prepare = 1'b0;
+  logic [31:0] prepare_rollout, prepare_seed, prepare_seq_len, counter_now, hash_now;
 
   // The worker under test is the middle one; its lane of every vector.
   localparam int Workers = 3;
   localparam int Lane    = 1;
-  logic [Workers-1:0]    holds_all, room_all, wants_all, free_all, token_all, finish_all, done_all, run_all, wait_all;
+  logic [Workers-1:0]    holds_all, joins_all, wants_all, free_all, token_all, finish_all, done_all, run_all, wait_all;
   logic [Workers*32-1:0] token_data_all, position_all, digest_all;
   logic [Workers*4-1:0]  how_all;
   assign holds      = holds_all[Lane];
-  assign room       = room_all[Lane];
+  assign joins      = joins_all[Lane];
   assign wants      = wants_all[Lane];
   assign free       = free_all[Lane];
   assign token      = token_all[Lane];
@@ -41,27 +45,56 @@ module rollout_worker_fsm_tb;
   assign run        = run_all[Lane];
   assign waiting    = wait_all[Lane];
 
+  // The engine, and one that at times takes no start and no step and gives no token.
+  logic                   load, slow_start = 1'b0, slow_step = 1'b0, slow_token = 1'b0, engine_idle;
+  logic [4:0]             load_place;
+  logic [Workers-1:0]     engine_start, engine_place, start_ready, step, step_ready, token_valid, eos_all, token_take;
+  logic [Workers*32-1:0]  engine_token;
+  logic [ENGINE_BITS-1:0] prepared;
+  int                     slow = 0;
+  logic                   streaming = 1'b0;   // an ideal dispatcher gives the next as soon as the worker wants it
+
   rollout_worker_fsm #(.Workers(Workers)) u_workers (
-    .clk_i(clk), .rst_ni(rst_n), .clear_i(clear), .wait_states_i(wait_states), .eos_threshold_i(eos_threshold),
-    .reward_threshold_i(reward_threshold), .assign_i({1'b0, assign_now, 1'b0}), .work_i(work), .probe_i(probe),
-    .probe_rollout_i(probe_rollout), .holds_o(holds_all), .room_o(room_all), .wants_o(wants_all), .free_o(free_all),
+    .clk_i(clk), .rst_ni(rst_n), .clear_i(clear), .wait_states_i(wait_states), .reward_threshold_i(reward_threshold), .assign_i({1'b0, assign_now, 1'b0}), .work_i(work), .stopped_i(1'b0), .stop_i(stop), .stop_rollout_i(stop_rollout),
+    .probe_i(probe),
+    .probe_rollout_i(probe_rollout), .holds_o(holds_all), .joins_o(joins_all), .wants_o(wants_all), .free_o(free_all),
     .ready_i({1'b1, ready, 1'b1}), .token_o(token_all), .token_data_o(token_data_all), .position_o(position_all),
     .finish_o(finish_all), .done_o(done_all), .digest_o(digest_all), .how_o(how_all),
-    .delivered_i({1'b0, delivered, 1'b0}), .run_o(run_all), .wait_o(wait_all)
+    .delivered_i({1'b0, delivered, 1'b0}), .run_o(run_all), .wait_o(wait_all),
+    .load_o(load), .load_place_o(load_place), .start_o(engine_start), .start_place_o(engine_place),
+    .start_ready_i(start_ready & {Workers{!slow_start}}), .step_o(step), .step_ready_i(step_ready & {Workers{!slow_step}}),
+    .token_valid_i(token_valid & {Workers{!slow_token}}), .engine_token_i(engine_token), .eos_i(eos_all),
+    .token_take_o(token_take)
   );
 
+  engine_hash #(.Workers(Workers)) u_engine (
+    .clk_i(clk), .rst_ni(rst_n), .clear_i(clear), .eos_threshold_i(eos_threshold), .prepare_i(prepare),
+    .rollout_i(prepare_rollout), .seed_i(prepare_seed), .seq_len_i(prepare_seq_len), .prepared_o(prepared),
+    .load_i(load), .load_place_i(load_place), .load_prepared_i(streaming ? {counter_now, hash_now} : prepared),
+    .start_i(engine_start), .start_place_i(engine_place),
+    .start_ready_o(start_ready), .step_i(step & {Workers{!slow_step}}), .step_ready_o(step_ready),
+    .token_valid_o(token_valid), .token_o(engine_token), .eos_o(eos_all), .token_take_i(token_take), .idle_o(engine_idle)
+  );
+
+  always @(posedge clk) begin
+    slow_start <= chance(slow);
+    slow_step  <= chance(slow);
+    slow_token <= chance(slow);
+    if (rst_n && engine_idle !== (token_valid == 0)) fail("idle_o of the engine is wrong");
+  end
+
   always @(posedge clk) if (rst_n) begin
-    if ({holds_all[2], holds_all[0], token_all[2], token_all[0], finish_all[2], finish_all[0], done_all[2],
+    if ({holds_all[2], holds_all[0], joins_all[2], joins_all[0], token_all[2], token_all[0], finish_all[2], finish_all[0], done_all[2],
          done_all[0], run_all[2], run_all[0], wait_all[2], wait_all[0]} !== '0)
       fail("a worker without a descriptor does something");
-    if ({room_all[2], room_all[0], wants_all[2], wants_all[0], free_all[2], free_all[0]} !== '1)
+    if ({wants_all[2], wants_all[0], free_all[2], free_all[0]} !== '1)
       fail("a worker without a descriptor is not free");
   end
 
   // ---------------------------------------------------------------- descriptors given, oldest first
   localparam int Many = 64;
   logic [$bits(work_t)-1:0] given [0:Many-1];
-  logic        adds [0:Many-1], stops [0:Many-1];
+  logic        adds [0:Many-1], stopped [0:Many-1];
   logic [31:0] seed [0:Many-1], seq_len [0:Many-1];
   int          first = 0, last = 0;     // given, not yet ended: first to last
   int          produced = 0;            // tokens of the first
@@ -72,7 +105,7 @@ module rollout_worker_fsm_tb;
   // The result buffer: two items, taken at random.
   int   stall_out, stall_in, items = 0, ends_held = 0;
   logic item_is_end [0:1];
-  int   ended = 0, tokens = 0;
+  int   ended = 0, tokens = 0, stops_seen = 0;
   int   first_done = 0, last_done = 0;  // cycles of ends
 
   // Registers for the wires.
@@ -82,11 +115,6 @@ module rollout_worker_fsm_tb;
   assign take      = want_take && items_q != 0;
   assign delivered = take && end_q;
 
-  function automatic logic stop_waits(input int which);
-    stop_waits = 1'b0;
-    for (int k = which + 1; k < last; k++)
-      if (stops[k % Many] && rollout_of[k % Many] == rollout_of[which % Many]) stop_waits = 1'b1;
-  endfunction
 
   work_t       now;
   logic [31:0] hash;
@@ -113,7 +141,7 @@ module rollout_worker_fsm_tb;
     ends = 1'b1; reason = END_DONE; rejected = 1'b0;
     if (eos && now.eos_stops) ;
     else if (produced == now.max_tokens) ;
-    else if (stop_waits(first)) reason = END_STOPPED;
+    else if (stopped[first % Many]) reason = END_STOPPED;
     else if (to_checkpoint == 0 && !now.resident) reason = END_REWARD_NEEDED;
     else if (to_checkpoint == 0 && ref_score(my_digest) < reward_threshold) rejected = 1'b1;
     else ends = 1'b0;
@@ -133,6 +161,8 @@ module rollout_worker_fsm_tb;
       expect_finish = 1'b0;
       for (int k = first - ends_held; k < last; k++) if (rollout_of[k % Many] == probe_rollout) expect_finish = 1'b1;
       if (holds !== expect_finish) fail($sformatf("R5: holds is %b for rollout %h", holds, probe_rollout));
+      if (joins !== (first != last && last - first - int'(run || waiting) < 2 && rollout_of[(last - 1) % Many] == probe_rollout))
+        fail($sformatf("R5: joins is %b for rollout %h, %0d are held", joins, probe_rollout, last - first));
     end
     if (free !== (first == last && !waiting && !run)) fail("free_o is wrong");
     if (token && first == last) fail("a token of no descriptor");
@@ -158,6 +188,11 @@ module rollout_worker_fsm_tb;
       last_done = cycle;
       if (ended == 1) first_done = cycle;
     end
+    // R8: a STOP ends what is here; what comes in this cycle is not.
+    if (stop) for (int k = first; k < last; k++) if (rollout_of[k % Many] == stop_rollout) begin
+      stopped[k % Many] = 1'b1;
+      stops_seen = stops_seen + 1;
+    end
     // The descriptor that was shown in this cycle is in.
     if (assign_now) last = last + 1;
     if (streaming && assign_now) begin
@@ -172,10 +207,8 @@ module rollout_worker_fsm_tb;
   // ---------------------------------------------------------------- the dispatcher's side
   int   pool = 4, longest = 40;
   logic plain = 1'b0;                   // no checkpoint, no flag
-  // An ideal dispatcher: gives the next as soon as the worker wants it.
-  logic streaming = 1'b0;
   int   to_give = 0, stream_tokens;
-  assign assign_now = streaming ? (wants && room && to_give != 0) : assign_q;
+  assign assign_now = streaming ? (wants && to_give != 0) : assign_q;
 
   // n tokens; negative: any number. Shown from the next cycle on.
   task automatic make_work(input int n);
@@ -187,35 +220,44 @@ module rollout_worker_fsm_tb;
     seed[k]         = rnd();
     seq_len[k]      = below(1000);
     rollout_of[k]   = next.rollout_id;
-    next.counter    = ref_mix(seed[k] ^ ref_mix(next.rollout_id + 32'h9E3779B9)) + seq_len[k] * 32'h9E3779B9;
-    next.hash       = ref_hash(seed[k], next.rollout_id, seq_len[k]);
+    counter_now     <= ref_mix(seed[k] ^ ref_mix(next.rollout_id + 32'h9E3779B9)) + seq_len[k] * 32'h9E3779B9;
+    hash_now        <= ref_hash(seed[k], next.rollout_id, seq_len[k]);
+    prepare         <= 1'b1;
+    prepare_rollout <= next.rollout_id;
+    prepare_seed    <= seed[k];
+    prepare_seq_len <= seq_len[k];
     next.start_word = rnd();
     next.max_tokens = (n >= 0) ? n : between(1, longest);
     next.checkpoint = (plain || chance(50)) ? CHECKPOINT_NEVER : between(1, 12);
     next.resident   = !plain && chance(30);
     next.eos_stops  = !plain && chance(40);
     next.adds_tokens = plain ? n != 0 : chance(75);
-    next.stops       = !next.adds_tokens && chance(60) && !plain;
-    next.brief       = !next.adds_tokens || next.eos_stops || next.max_tokens <= NEAR_END || next.checkpoint <= NEAR_END;
     work    <= next;
     given[k] = next;
     adds[k]  = next.adds_tokens;
-    stops[k] = next.stops;
+    stopped[k] = 1'b0;
   endtask
 
   always @(posedge clk) begin
     probe         <= rst_n && chance(50);
     probe_rollout <= below(pool);
+    stop          <= rst_n && !plain && chance(3);
+    stop_rollout  <= below(pool);
   end
 
-  // One at a time, with a cycle in between, so that room_o is up to date.
+  // One at a time, with a cycle in between, as the dispatcher would: what joins the youngest, or what the worker asks
+  // for.
   task automatic feed(input int count);
     int waited;
     repeat (count) begin
       waited = 0;
-      waits_for = "the bench waits for room_o";
-      while (!room || chance(stall_in)) @(posedge clk);
+      waits_for = "the bench waits for wants_o or for room behind the youngest";
       make_work(-1);
+      @(posedge clk);
+      prepare <= 1'b0;
+      repeat (3) @(posedge clk);
+      while (!(wants || (first != last && last - first - int'(run || waiting) < 2 && rollout_of[last % Many] == rollout_of[(last - 1) % Many]))
+             || chance(stall_in)) @(posedge clk);
       assign_q <= 1'b1;
       @(posedge clk);
       assign_q <= 1'b0;
@@ -251,12 +293,14 @@ module rollout_worker_fsm_tb;
       eos_threshold    = k[3] ? 16'd2500 : 16'd0;
       reward_threshold = 32'h5000;
       longest          = k[1] ? 60 : 12;
+      slow             = k[1:0] == 2'b10 ? 50 : 0;
       feed(60);
     end
     // No cycle is lost between descriptors.
-    stall_out = 0; wait_states = 0; eos_threshold = 0; plain = 1'b1; pool = 1000;
+    slow = 0; stall_out = 0; wait_states = 0; eos_threshold = 0; plain = 1'b1; pool = 1000;
     repeat (4) @(posedge clk);
     for (int n = 0; n <= 20; n++) stream(n);
+    if (stops_seen < 100) fail($sformatf("only %0d descriptors were stopped", stops_seen));
     if (tokens < 5000) fail($sformatf("only %0d tokens", tokens));
     finish_bench("rollout_worker_fsm_tb");
   end

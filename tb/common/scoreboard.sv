@@ -280,14 +280,11 @@ module scoreboard #(
   endtask
 
   // ---------------------------------------------------------------- the host reads a completion
-  // R8: may this DECODE have been stopped? A fence in between would have let it end first.
+  // R8: may this DECODE have been stopped? By any STOP behind it, but one that is a fence: before that it ended.
   function automatic logic may_stop(input logic [31:0] index);
-    logic fenced;
     may_stop = 1'b0;
-    fenced   = 1'b0;
     for (logic [31:0] k = index + 1; k != tail; k = k + 1) begin
-      if (fence[entry(k)]) fenced = 1'b1;
-      if (!fenced && is_stop[entry(k)] && rollout(entry(k)) == rollout(entry(index))) may_stop = 1'b1;
+      if (!fence[entry(k)] && is_stop[entry(k)] && rollout(entry(k)) == rollout(entry(index))) may_stop = 1'b1;
     end
   endfunction
 
