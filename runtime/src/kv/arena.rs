@@ -158,8 +158,14 @@ impl Arena {
             block_bytes > 0 && block_bytes.is_multiple_of(BLOCK_ALIGN),
             "a positive multiple of 64",
         )?;
-        let fits = (blocks as usize).checked_mul(block_bytes).is_some_and(|bytes| isize::try_from(bytes).is_ok());
-        check("block_bytes", block_bytes as u64, fits, "less: all blocks together must fit the address space")?;
+        let fits =
+            (blocks as usize).checked_mul(block_bytes).is_some_and(|bytes| isize::try_from(bytes).is_ok());
+        check(
+            "block_bytes",
+            block_bytes as u64,
+            fits,
+            "less: all blocks together must fit the address space",
+        )?;
         Ok(Arena {
             number: NUMBER.fetch_add(1, Ordering::Relaxed),
             block_bytes,

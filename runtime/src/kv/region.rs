@@ -51,6 +51,18 @@ impl Region {
         // SAFETY: the mapping is writable and `len` bytes long, and the region is borrowed mutably.
         unsafe { std::slice::from_raw_parts_mut(self.base.as_ptr(), self.len) }
     }
+
+    /// All of it as words, but for an odd end.
+    pub fn words(&self) -> &[u64] {
+        // SAFETY: the mapping is readable, aligned to a page and `len` bytes long.
+        unsafe { std::slice::from_raw_parts(self.base.as_ptr().cast(), self.len / 8) }
+    }
+
+    /// All of it as words that can be written.
+    pub fn words_mut(&mut self) -> &mut [u64] {
+        // SAFETY: as in `words`, and the region is borrowed mutably.
+        unsafe { std::slice::from_raw_parts_mut(self.base.as_ptr().cast(), self.len / 8) }
+    }
 }
 
 impl Drop for Region {
