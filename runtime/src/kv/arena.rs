@@ -329,7 +329,7 @@ impl Arena {
             let all = self.blocks.len() * self.block_bytes;
             let memory = |error: std::io::Error| ArenaError::Memory {
                 bytes: all as u64,
-                errno: error.raw_os_error().unwrap_or(libc::ENOMEM),
+                errno: error.raw_os_error().unwrap_or_default(),
             };
             self.region = Some(Region::new(all).map_err(memory)?);
         }

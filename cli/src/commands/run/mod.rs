@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use doorbell_runtime::guard::Facts;
+use doorbell_guard::Facts;
 use doorbell_runtime::metrics::{Metrics, Server};
 use doorbell_runtime::pipeline::{Feed, Pipeline, RuntimeError};
 use doorbell_runtime::policy::PolicyKind;

@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use comfy_table::Table;
 use doorbell_contract::{Counter, ErrorCode, HwCompletion};
+use doorbell_guard::Facts;
 use doorbell_host::Counters as DeviceCounters;
 use doorbell_runtime::events::STAGES;
-use doorbell_runtime::guard::Facts;
 use doorbell_runtime::kv::PrefixCounts;
 use doorbell_runtime::metrics::{CounterValues, ThreadTime};
 use doorbell_runtime::reward::Load;
