@@ -12,7 +12,7 @@ mod report;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
-use doorbell_runtime::guard::CountingAllocator;
+use doorbell_guard::CountingAllocator;
 
 /// Counts, so that `run --strict` can tell what the hot thread allocates.
 #[global_allocator]

@@ -4,7 +4,6 @@
 //! the collector of events are threads of their own, joined to it by lock-free rings. See `docs/runtime.md`.
 
 pub mod events;
-pub mod guard;
 pub mod kv;
 pub mod metrics;
 pub mod pipeline;

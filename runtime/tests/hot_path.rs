@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
+use doorbell_guard::{CountingAllocator, thread_counts};
 use doorbell_host::{Device, Driver, QueueConfig, Sharded};
 use doorbell_runtime::events::{Clock, Collector};
-use doorbell_runtime::guard::{CountingAllocator, thread_counts};
 use doorbell_runtime::kv::{PrefixConfig, Prefixes};
 use doorbell_runtime::metrics::Metrics;
 use doorbell_runtime::pipeline::{Discard, Feed, Inline, Options, Parts, Pipeline};

@@ -7,8 +7,8 @@ use std::io;
 use std::process::ExitCode;
 
 use clap::Parser;
+use doorbell_guard::Usage;
 use doorbell_labs::{Options, Pair, Report, cpu_time, median, nanoseconds_each, needs_counters, table};
-use doorbell_runtime::guard::Usage;
 use memmap2::{Advice, MmapMut, MmapOptions};
 
 #[derive(Parser)]
@@ -173,7 +173,7 @@ fn main() -> ExitCode {
                region. A small region is covered by either, so the ratio is near 1. Over the large one the processor \
                walks the page table for almost every read of a 4-KiB page, and hardly for one of 2 MiB. Look at the page \
                faults too: one for 4 KiB against one for 2 MiB is what a first touch costs, which a hot path must not pay \
-               (see doorbell_runtime::guard::prefault)."
+               (see doorbell_guard::prefault)."
             .into(),
         unmeasured,
     }

@@ -10,8 +10,8 @@ use std::thread::{self, Thread};
 use std::time::Instant;
 
 use clap::Parser;
+use doorbell_guard::Usage;
 use doorbell_labs::{Options, Pair, Report, Spin, median, nanoseconds_each, table};
-use doorbell_runtime::guard::Usage;
 use rustix::event::{EventfdFlags, eventfd};
 
 #[derive(Parser)]

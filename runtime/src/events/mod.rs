@@ -4,7 +4,7 @@
 //! pairs events by the ids that they carry, and keeps histograms. Nothing here waits for anything: an event that finds
 //! its ring full is dropped and counted, and a pair that lost an end is counted as unpaired.
 //!
-//! **Whose clock.** Every time is the host's. Of two moments of the device the host only learns afterwards
+//! **Whose clock.** Every time is the host's. Of one moment of the device the host only learns afterwards
 //! ([`EventKind::is_bound`]), so latencies that touch them are bounds, and every report says which ([`Bound`]).
 
 mod clock;
@@ -41,8 +41,6 @@ pub enum EventKind {
     DescCommitted,
     /// The host learned, from the `sq_head` of a completion, that the device has taken it: it did so earlier.
     DescConsumed,
-    /// The host saw that its completion is there: the device wrote it earlier.
-    CompletionPosted,
     /// Its completion was handled; `value` is the number of tokens that it brought.
     CompletionPolled,
     /// A batch of DECODEs was chosen; `value` is its size. Neither rollout nor descriptor.
@@ -69,14 +67,13 @@ pub const STAGES: [&str; State::ALL.len()] = {
 
 impl EventKind {
     /// Every kind.
-    pub const ALL: [EventKind; 12] = [
+    pub const ALL: [EventKind; 11] = [
         EventKind::RolloutAlloc,
         EventKind::RolloutFree,
         EventKind::StageEntered,
         EventKind::DescPosted,
         EventKind::DescCommitted,
         EventKind::DescConsumed,
-        EventKind::CompletionPosted,
         EventKind::CompletionPolled,
         EventKind::DecodeBatch,
         EventKind::RewardPosted,
@@ -93,7 +90,6 @@ impl EventKind {
             EventKind::DescPosted => "DESC_POSTED",
             EventKind::DescCommitted => "DESC_COMMITTED",
             EventKind::DescConsumed => "DESC_CONSUMED",
-            EventKind::CompletionPosted => "COMPLETION_POSTED",
             EventKind::CompletionPolled => "COMPLETION_POLLED",
             EventKind::DecodeBatch => "DECODE_BATCH",
             EventKind::RewardPosted => "REWARD_POSTED",
@@ -105,7 +101,7 @@ impl EventKind {
     /// Whether it is a moment of the device, of which the host only knows that it is past: the event's time is an upper
     /// bound.
     pub const fn is_bound(self) -> bool {
-        matches!(self, EventKind::DescConsumed | EventKind::CompletionPosted)
+        matches!(self, EventKind::DescConsumed)
     }
 }
 

@@ -238,7 +238,7 @@ impl Pairing {
     /// Takes in one event of source `source`.
     pub(super) fn take(&mut self, source: usize, event: &Event) {
         self.breaks[source] += u32::from(event.lost != 0);
-        if matches!(event.kind, EventKind::DecodeBatch | EventKind::CompletionPosted) {
+        if event.kind == EventKind::DecodeBatch {
             return;
         }
         let whole = (source, self.breaks[source]);

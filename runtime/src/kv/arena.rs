@@ -1,18 +1,13 @@
-//! An arena of blocks of one size over one region.
+//! An arena of blocks of one size, for one thread: which are free, and who holds the others how often.
 //!
-//! Free blocks lie in a lock-free stack that all threads share.
-//!
-//! A locked instruction takes about 7 ns on the machine that the figures are of, and a shared stack needs three for
-//! each pair of acquire and release. A thread therefore works through an [`ArenaHandle`], whose *magazine* keeps some
-//! free blocks for it, and moves blocks from and to the stack by the half magazine; one locked instruction is left,
-//! the one that detects a double release.
+//! Its memory is mapped when the first byte is written; whoever only counts blocks has none.
 
-use std::ptr::NonNull;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, Ordering};
 
-use super::pages::{PageOptions, PageReport, Region};
-use super::stack::{NONE, Stack};
+use super::region::Region;
+
+/// No block, row or node.
+pub(super) const NONE: u32 = u32::MAX;
 
 /// Blocks are multiples of this many bytes, a cache line, and aligned to it.
 pub const BLOCK_ALIGN: usize = 64;
@@ -24,19 +19,12 @@ pub struct ArenaConfig {
     pub blocks: u32,
     /// Bytes of a block: a multiple of [`BLOCK_ALIGN`].
     pub block_bytes: usize,
-    /// How many handles may live at once.
-    pub handles: usize,
-    /// Free blocks that a handle may keep for itself; 0 for none. Others do not get at them, so an acquire may fail
-    /// while up to this many blocks a handle are free.
-    pub magazine: u32,
-    /// What is asked of the system.
-    pub pages: PageOptions,
 }
 
 impl Default for ArenaConfig {
-    /// 4096 blocks of 16 KiB, for one thread.
+    /// 4096 blocks of 16 KiB.
     fn default() -> Self {
-        Self { blocks: 4096, block_bytes: 16_384, handles: 1, magazine: 64, pages: PageOptions::default() }
+        Self { blocks: 4096, block_bytes: 16_384 }
     }
 }
 
@@ -52,11 +40,6 @@ impl BlockId {
     /// Which block of the arena.
     pub const fn index(self) -> u32 {
         self.index
-    }
-
-    /// Index in the low half, generation in the high half; the arena's [`Arena::named`] reverses it.
-    pub(super) const fn to_bits(self) -> u64 {
-        (self.generation as u64) << 32 | self.index as u64
     }
 }
 
@@ -81,12 +64,6 @@ pub enum ArenaError {
         bytes: u64,
         /// What the system said.
         errno: i32,
-    },
-    /// All handles are in use.
-    #[error("all {handles} handles of the arena are in use; drop one, or configure more")]
-    Handles {
-        /// How many there are.
-        handles: usize,
     },
     /// No block is free.
     #[error("none of the arena's {blocks} blocks is free; release some first")]
@@ -124,8 +101,7 @@ pub enum ArenaError {
     },
 }
 
-/// What an arena has done. `acquired`, `released` and `in_use` are exact for every call that happened before; a call
-/// that runs meanwhile may or may not be in them.
+/// What an arena has done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ArenaCounts {
     /// Blocks that it has.
@@ -136,57 +112,42 @@ pub struct ArenaCounts {
     pub released: u64,
     /// Blocks in use.
     pub in_use: u64,
-    /// The most blocks that were in use at once. If several handles have magazines, the free blocks in these count as
-    /// in use; with one handle, or without magazines, it is exact.
+    /// The most blocks that were in use at once.
     pub peak: u64,
 }
 
-/// What one handle did; only its owner writes, so no locked instruction is needed.
-#[derive(Default)]
-#[repr(align(128))]
-struct Tally {
-    claimed: AtomicBool,
-    acquired: AtomicU64,
-    released: AtomicU64,
-    /// The most that this handle acquired beyond what it released.
-    peak: AtomicU64,
+/// A block, in use or free.
+struct Block {
+    /// Of its use; of a free block, of the next one. The first is 1.
+    generation: u32,
+    references: u32,
+    /// What its holder keeps with it: see [`Arena::note`].
+    note: [u32; 2],
 }
 
-/// References in the low half, generation in the high half. A free block has no references, and the generation of its
-/// next use.
-const fn state(generation: u32, references: u32) -> u64 {
-    (generation as u64) << 32 | references as u64
-}
-
-const fn generation(state: u64) -> u32 {
-    (state >> 32) as u32
-}
-
-const fn references(state: u64) -> u32 {
-    state as u32
-}
-
-/// Blocks of one size over one region, shared by the threads that have a handle.
+/// Blocks of one size. After the constructor nothing allocates, waits or calls the system, but for the first byte that is
+/// written.
 ///
 /// A name is found stale up to the 2^32nd use of its block.
 pub struct Arena {
     number: u32,
     block_bytes: usize,
-    magazine: u32,
-    region: Region,
-    states: Box<[AtomicU64]>,
-    free: Stack,
-    tallies: Box<[Tally]>,
+    blocks: Box<[Block]>,
+    free: Vec<u32>,
+    acquired: u64,
+    released: u64,
+    peak: u64,
+    region: Option<Region>,
 }
 
 impl Arena {
-    /// An arena, all of its memory touched.
+    /// An arena, all of its blocks free and zeroed.
     ///
     /// # Errors
-    /// `Config`, `Memory`.
-    pub fn new(config: ArenaConfig) -> Result<Arc<Arena>, ArenaError> {
+    /// `Config`.
+    pub fn new(config: ArenaConfig) -> Result<Arena, ArenaError> {
         static NUMBER: AtomicU32 = AtomicU32::new(0);
-        let ArenaConfig { blocks, block_bytes, handles, magazine, pages } = config;
+        let ArenaConfig { blocks, block_bytes } = config;
         let check = |field, value: u64, ok: bool, expected| {
             if ok { Ok(()) } else { Err(ArenaError::Config { field, value, expected }) }
         };
@@ -197,44 +158,30 @@ impl Arena {
             block_bytes > 0 && block_bytes.is_multiple_of(BLOCK_ALIGN),
             "a positive multiple of 64",
         )?;
-        check("handles", handles as u64, (1..=4096).contains(&handles), "1 to 4096")?;
-        check("magazine", magazine.into(), magazine <= 1 << 16, "at most 65536")?;
-        let bytes = (blocks as usize).saturating_mul(block_bytes);
-        let region = Region::new(bytes, pages).map_err(|error| ArenaError::Memory {
-            bytes: bytes as u64,
-            errno: error.raw_os_error().unwrap_or(libc::ENOMEM),
-        })?;
-        Ok(Arc::new(Arena {
+        let fits =
+            (blocks as usize).checked_mul(block_bytes).is_some_and(|bytes| isize::try_from(bytes).is_ok());
+        check(
+            "block_bytes",
+            block_bytes as u64,
+            fits,
+            "less: all blocks together must fit the address space",
+        )?;
+        Ok(Arena {
             number: NUMBER.fetch_add(1, Ordering::Relaxed),
             block_bytes,
-            magazine,
-            region,
-            // The first use is number 1: no element is written as zero, so none is left to be touched later.
-            states: (0..blocks).map(|_| AtomicU64::new(state(1, 0))).collect(),
-            free: Stack::full(blocks),
-            tallies: (0..handles).map(|_| Tally::default()).collect(),
-        }))
-    }
-
-    /// A handle for one thread. It keeps up to a magazine of free blocks until it is dropped.
-    ///
-    /// # Errors
-    /// `Handles`.
-    pub fn handle(self: &Arc<Self>) -> Result<ArenaHandle, ArenaError> {
-        let claim = |tally: &Tally| !tally.claimed.swap(true, Ordering::Acquire);
-        let tally =
-            self.tallies.iter().position(claim).ok_or(ArenaError::Handles { handles: self.tallies.len() })?;
-        Ok(ArenaHandle {
-            arena: self.clone(),
-            tally,
-            magazine: vec![NONE; self.magazine as usize].into(),
-            loaded: 0,
+            // No element is written as zero, so none is left to be touched later.
+            blocks: (0..blocks).map(|_| Block { generation: 1, references: 0, note: [NONE; 2] }).collect(),
+            free: (0..blocks).rev().collect(),
+            acquired: 0,
+            released: 0,
+            peak: 0,
+            region: None,
         })
     }
 
     /// Number of blocks.
     pub fn blocks(&self) -> u32 {
-        self.free.len()
+        self.blocks.len() as u32
     }
 
     /// Bytes of a block.
@@ -242,47 +189,18 @@ impl Arena {
         self.block_bytes
     }
 
-    /// How many handles may live at once.
-    pub fn handles(&self) -> usize {
-        self.tallies.len()
-    }
-
-    /// Free blocks that a handle may keep for itself.
-    pub fn magazine(&self) -> u32 {
-        self.magazine
-    }
-
-    /// On what pages it lies, and why not on better ones.
-    pub fn report(&self) -> &PageReport {
-        self.region.report()
-    }
-
-    /// Where the region begins. Valid while the arena lives.
-    pub fn base(&self) -> NonNull<u8> {
-        self.region.base()
-    }
-
     /// What it has done.
     pub fn counts(&self) -> ArenaCounts {
-        // Releases first: a block that is acquired and released meanwhile must not make the difference negative.
-        let sum = |of: fn(&Tally) -> &AtomicU64| {
-            self.tallies.iter().map(|tally| of(tally).load(Ordering::Acquire)).sum::<u64>()
-        };
-        let released = sum(|tally| &tally.released);
-        let acquired = sum(|tally| &tally.acquired);
-        let peak = match &*self.tallies {
-            [only] => only.peak.load(Ordering::Relaxed),
-            _ => u64::from(self.blocks() - self.free.low_water()),
-        };
+        let Self { acquired, released, peak, .. } = *self;
         ArenaCounts { capacity: self.blocks(), acquired, released, in_use: acquired - released, peak }
     }
 
-    /// Byte offset of a block in the region.
+    /// Byte offset of a block in the arena's memory.
     ///
     /// # Errors
     /// `Foreign`, `Released`.
     pub fn offset(&self, block: BlockId) -> Result<usize, ArenaError> {
-        self.live(block).map(|_| self.offset_of(block.index))
+        self.live(block).map(|()| self.offset_of(block.index))
     }
 
     /// How many hold the block.
@@ -290,150 +208,7 @@ impl Arena {
     /// # Errors
     /// `Foreign`, `Released`.
     pub fn references(&self, block: BlockId) -> Result<u32, ArenaError> {
-        self.live(block).map(references)
-    }
-
-    /// One more holder of the block. One locked instruction.
-    ///
-    /// # Errors
-    /// `Foreign`, `Released`, `References`.
-    pub fn retain(&self, block: BlockId) -> Result<(), ArenaError> {
-        let mut seen = self.live(block)?;
-        loop {
-            if references(seen) == u32::MAX {
-                return Err(ArenaError::References { index: block.index });
-            }
-            let word = &self.states[block.index as usize];
-            // Relaxed: whoever names the block holds it, so it cannot go away meanwhile unless the name is stale, and
-            // then the exchange fails.
-            match word.compare_exchange_weak(seen, seen + 1, Ordering::Relaxed, Ordering::Relaxed) {
-                Ok(_) => return Ok(()),
-                Err(_) => seen = self.live(block)?,
-            }
-        }
-    }
-
-    /// The state of a block in use.
-    #[inline]
-    fn live(&self, block: BlockId) -> Result<u64, ArenaError> {
-        if block.arena != self.number {
-            return Err(ArenaError::Foreign { index: block.index, of: block.arena, to: self.number });
-        }
-        // The arena gave out the name, so the index is in range.
-        let seen = self.states[block.index as usize].load(Ordering::Acquire);
-        if generation(seen) == block.generation && references(seen) > 0 {
-            return Ok(seen);
-        }
-        Err(self.released(block, seen))
-    }
-
-    #[cold]
-    fn released(&self, block: BlockId, seen: u64) -> ArenaError {
-        let free = u32::from(references(seen) == 0);
-        ArenaError::Released {
-            index: block.index,
-            generation: block.generation,
-            current: generation(seen).wrapping_sub(free),
-        }
-    }
-
-    #[inline]
-    pub(super) fn offset_of(&self, index: u32) -> usize {
-        index as usize * self.block_bytes
-    }
-
-    /// The use of a block of this arena with these [bits](BlockId::to_bits).
-    #[inline]
-    pub(super) fn named(&self, bits: u64) -> BlockId {
-        BlockId { arena: self.number, index: bits as u32, generation: (bits >> 32) as u32 }
-    }
-
-    /// The name of the present use of a block.
-    #[inline]
-    pub(super) fn id(&self, index: u32) -> BlockId {
-        let generation = generation(self.states[index as usize].load(Ordering::Relaxed));
-        BlockId { arena: self.number, index, generation }
-    }
-
-    /// How many hold the block, as the last release of another thread left it.
-    #[inline]
-    pub(super) fn references_of(&self, index: u32) -> u32 {
-        references(self.states[index as usize].load(Ordering::Acquire))
-    }
-
-    /// What the holder of a block keeps with it.
-    #[inline]
-    pub(super) fn note(&self, index: u32) -> &AtomicU64 {
-        self.free.note(index)
-    }
-
-    /// Copies a block's bytes into another one.
-    ///
-    /// # Safety
-    /// Nobody writes `from`, and nobody else reads or writes `to`, meanwhile.
-    pub(super) unsafe fn copy(&self, from: u32, to: u32) {
-        assert!(from < self.blocks() && to < self.blocks() && from != to);
-        // SAFETY: both blocks lie in the region and differ; the rest is the caller's.
-        unsafe {
-            let source = self.base().add(self.offset_of(from));
-            self.base().add(self.offset_of(to)).copy_from_nonoverlapping(source, self.block_bytes);
-        }
-    }
-
-    /// Overwrites bytes of a block.
-    ///
-    /// # Safety
-    /// Nobody else reads or writes the block meanwhile.
-    ///
-    /// # Panics
-    /// If the bytes do not lie in the block.
-    pub(super) unsafe fn put(&self, index: u32, at: usize, bytes: &[u8]) {
-        assert!(index < self.blocks() && at <= self.block_bytes && bytes.len() <= self.block_bytes - at);
-        // SAFETY: the bytes lie in the region; `bytes` cannot overlap it, as nobody has a slice of it.
-        unsafe {
-            let to = self.base().add(self.offset_of(index) + at);
-            std::ptr::copy_nonoverlapping(bytes.as_ptr(), to.as_ptr(), bytes.len());
-        }
-    }
-
-    /// Copies bytes of a block out.
-    ///
-    /// # Safety
-    /// Nobody writes the block meanwhile.
-    ///
-    /// # Panics
-    /// If the bytes do not lie in the block.
-    pub(super) unsafe fn get(&self, index: u32, at: usize, out: &mut [u8]) {
-        assert!(index < self.blocks() && at <= self.block_bytes && out.len() <= self.block_bytes - at);
-        // SAFETY: the bytes lie in the region; `out` cannot overlap it, as nobody has a slice of it.
-        unsafe {
-            let from = self.base().add(self.offset_of(index) + at);
-            std::ptr::copy_nonoverlapping(from.as_ptr(), out.as_mut_ptr(), out.len());
-        }
-    }
-}
-
-impl std::fmt::Debug for Arena {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Arena({} blocks of {} bytes)", self.blocks(), self.block_bytes)
-    }
-}
-
-/// One thread's way into an [`Arena`]. Nothing here allocates, waits or calls the system.
-#[derive(Debug)]
-pub struct ArenaHandle {
-    arena: Arc<Arena>,
-    tally: usize,
-    magazine: Box<[u32]>,
-    /// Blocks in the magazine.
-    loaded: usize,
-}
-
-impl ArenaHandle {
-    /// The arena.
-    #[inline]
-    pub fn arena(&self) -> &Arc<Arena> {
-        &self.arena
+        self.live(block).map(|()| self.references_of(block.index))
     }
 
     /// Acquires a block, with one reference. Its bytes are whatever its last holder left.
@@ -442,24 +217,24 @@ impl ArenaHandle {
     /// `Exhausted`.
     #[inline]
     pub fn acquire(&mut self) -> Result<BlockId, ArenaError> {
-        let index = if self.loaded > 0 {
-            self.loaded -= 1;
-            self.magazine[self.loaded]
-        } else {
-            self.refill()?
-        };
-        let word = &self.arena.states[index as usize];
-        // The block is this thread's alone, and nobody else may change the state of a free one.
-        let generation = generation(word.load(Ordering::Relaxed));
-        word.store(state(generation, 1), Ordering::Release);
-        let tally = &self.arena.tallies[self.tally];
-        let acquired = tally.acquired.load(Ordering::Relaxed) + 1;
-        tally.acquired.store(acquired, Ordering::Release);
-        let held = acquired.saturating_sub(tally.released.load(Ordering::Relaxed));
-        if held > tally.peak.load(Ordering::Relaxed) {
-            tally.peak.store(held, Ordering::Relaxed);
-        }
-        Ok(BlockId { arena: self.arena.number, index, generation })
+        let index = self.free.pop().ok_or(ArenaError::Exhausted { blocks: self.blocks.len() as u32 })?;
+        let block = &mut self.blocks[index as usize];
+        block.references = 1;
+        self.acquired += 1;
+        self.peak = self.peak.max(self.acquired - self.released);
+        Ok(BlockId { arena: self.number, index, generation: block.generation })
+    }
+
+    /// One more holder of the block.
+    ///
+    /// # Errors
+    /// `Foreign`, `Released`, `References`.
+    #[inline]
+    pub fn retain(&mut self, block: BlockId) -> Result<(), ArenaError> {
+        self.live(block)?;
+        let references = &mut self.blocks[block.index as usize].references;
+        *references = references.checked_add(1).ok_or(ArenaError::References { index: block.index })?;
+        Ok(())
     }
 
     /// One holder less; returns whether it was the last one, which frees the block.
@@ -468,65 +243,124 @@ impl ArenaHandle {
     /// `Foreign`, `Released`.
     #[inline]
     pub fn release(&mut self, block: BlockId) -> Result<bool, ArenaError> {
-        let mut seen = self.arena.live(block)?;
-        let word = &self.arena.states[block.index as usize];
-        loop {
-            let last = references(seen) == 1;
-            let new = if last { state(block.generation.wrapping_add(1), 0) } else { seen - 1 };
-            // Release, so that the next holder, or the one that finds itself the last, sees what was done with the
-            // block; acquire, so that this thread hands on what the others did.
-            match word.compare_exchange_weak(seen, new, Ordering::AcqRel, Ordering::Relaxed) {
-                Ok(_) if last => break,
-                Ok(_) => return Ok(false),
-                Err(_) => seen = self.arena.live(block)?,
-            }
-        }
-        let tally = &self.arena.tallies[self.tally];
-        tally.released.store(tally.released.load(Ordering::Relaxed) + 1, Ordering::Release);
-        if self.loaded == self.magazine.len() {
-            self.spill();
-        }
-        if let Some(place) = self.magazine.get_mut(self.loaded) {
-            *place = block.index;
-            self.loaded += 1;
-        } else {
-            self.arena.free.push(&[block.index]);
-        }
-        Ok(true)
+        self.live(block)?;
+        Ok(self.release_of(block.index))
     }
 
-    /// Takes half a magazine, at least one block, and returns one of them.
-    #[cold]
-    #[inline(never)]
-    fn refill(&mut self) -> Result<u32, ArenaError> {
-        let exhausted = ArenaError::Exhausted { blocks: self.arena.blocks() };
-        let half = self.magazine.len().div_ceil(2);
-        if half == 0 {
-            let mut one = [NONE];
-            return if self.arena.free.pop(&mut one) == 1 { Ok(one[0]) } else { Err(exhausted) };
+    /// As [`release`](Self::release), of a block that is known to be in use.
+    #[inline]
+    pub(super) fn release_of(&mut self, index: u32) -> bool {
+        let block = &mut self.blocks[index as usize];
+        block.references -= 1;
+        if block.references > 0 {
+            return false;
         }
-        let count = self.arena.free.pop(&mut self.magazine[..half]);
-        // The stack's top is to be used first.
-        self.magazine[..count].reverse();
-        self.loaded = count.checked_sub(1).ok_or(exhausted)?;
-        Ok(self.magazine[self.loaded])
+        block.generation = block.generation.wrapping_add(1);
+        self.released += 1;
+        self.free.push(index);
+        true
     }
 
-    /// Gives the half of the magazine that was not used for longest back.
-    #[cold]
-    #[inline(never)]
-    fn spill(&mut self) {
-        let half = self.magazine.len().div_ceil(2);
-        self.arena.free.push(&self.magazine[..half]);
-        self.magazine.copy_within(half.., 0);
-        self.loaded -= half;
+    /// Whether the name is of a block in use.
+    #[inline]
+    fn live(&self, block: BlockId) -> Result<(), ArenaError> {
+        if block.arena != self.number {
+            return Err(ArenaError::Foreign { index: block.index, of: block.arena, to: self.number });
+        }
+        // The arena gave out the name, so the index is in range.
+        let Block { generation, references, .. } = self.blocks[block.index as usize];
+        if generation == block.generation && references > 0 {
+            return Ok(());
+        }
+        let free = u32::from(references == 0);
+        let current = generation.wrapping_sub(free);
+        Err(ArenaError::Released { index: block.index, generation: block.generation, current })
+    }
+
+    #[inline]
+    pub(super) fn offset_of(&self, index: u32) -> usize {
+        index as usize * self.block_bytes
+    }
+
+    /// How many hold the block.
+    #[inline]
+    pub(super) fn references_of(&self, index: u32) -> u32 {
+        self.blocks[index as usize].references
+    }
+
+    /// One more holder of a block that is known to be in use.
+    #[inline]
+    pub(super) fn retain_of(&mut self, index: u32) {
+        self.blocks[index as usize].references += 1;
+    }
+
+    /// What the holder of a block keeps with it.
+    #[inline]
+    pub(super) fn note(&mut self, index: u32) -> &mut [u32; 2] {
+        &mut self.blocks[index as usize].note
+    }
+
+    /// The same, to be read.
+    #[inline]
+    pub(super) fn noted(&self, index: u32) -> [u32; 2] {
+        self.blocks[index as usize].note
+    }
+
+    /// Copies a block's bytes into another one.
+    pub(super) fn copy(&mut self, from: u32, to: u32) {
+        let (from, to) = (self.offset_of(from), self.offset_of(to));
+        // Before a byte is written all are zero, and so is the copy.
+        if let Some(region) = &mut self.region {
+            region.bytes_mut().copy_within(from..from + self.block_bytes, to);
+        }
+    }
+
+    /// Overwrites bytes of a block.
+    ///
+    /// # Errors
+    /// `Memory`: these were the first bytes, and there is no memory for the blocks.
+    ///
+    /// # Panics
+    /// If the bytes do not lie in the block.
+    pub(super) fn put(&mut self, index: u32, at: usize, bytes: &[u8]) -> Result<(), ArenaError> {
+        assert!(at + bytes.len() <= self.block_bytes);
+        let from = self.offset_of(index) + at;
+        if self.region.is_none() {
+            let all = self.blocks.len() * self.block_bytes;
+            let memory = |error: std::io::Error| ArenaError::Memory {
+                bytes: all as u64,
+                errno: error.raw_os_error().unwrap_or_default(),
+            };
+            self.region = Some(Region::new(all).map_err(memory)?);
+        }
+        if let Some(region) = &mut self.region {
+            region.bytes_mut()[from..from + bytes.len()].copy_from_slice(bytes);
+        }
+        Ok(())
+    }
+
+    /// Copies bytes of a block out.
+    ///
+    /// # Panics
+    /// If the bytes do not lie in the block.
+    pub(super) fn get(&self, index: u32, at: usize, out: &mut [u8]) {
+        assert!(at + out.len() <= self.block_bytes);
+        let from = self.offset_of(index) + at;
+        match &self.region {
+            Some(region) => out.copy_from_slice(&region.bytes()[from..from + out.len()]),
+            None => out.fill(0),
+        }
+    }
+
+    /// Whether its memory is mapped.
+    pub fn is_mapped(&self) -> bool {
+        self.region.is_some()
     }
 }
 
-impl Drop for ArenaHandle {
-    fn drop(&mut self) {
-        self.arena.free.push(&self.magazine[..self.loaded]);
-        self.arena.tallies[self.tally].claimed.store(false, Ordering::Release);
+impl std::fmt::Debug for Arena {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Arena({} blocks of {} bytes)", self.blocks(), self.block_bytes)
     }
 }
 

@@ -1,140 +1,12 @@
 //! Branches: the members of a group, each with blocks of its own behind the prompt that they share.
-//!
-//! What threads have in common is atomic here; the tree of prompts is its owner's alone (see [`Prefixes`]).
-//!
-//! [`Prefixes`]: super::prefix::Prefixes
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-
-use super::arena::{Arena, ArenaHandle};
+use super::arena::NONE;
 use super::error::KvError;
-use super::prefix::{AnswerStart, PrefixId};
-use super::stack::{NONE, Stack};
-
-/// One prefix, as every thread sees it.
-pub(super) struct Slot {
-    /// A [`Share`].
-    pub(super) share: AtomicU64,
-    /// Tokens of the prompt.
-    pub(super) prompt_tokens: AtomicU32,
-    /// Blocks, from the first on, that nodes of the tree hold: they are never written.
-    pub(super) cached: AtomicU32,
-    /// Blocks that each member may take.
-    pub(super) promise: AtomicU32,
-    /// Name of the partial last block, if answers go on in it: index in the low half, generation in the high half.
-    pub(super) tail: AtomicU64,
-    /// The next one whose last user has gone.
-    pub(super) next_idle: AtomicU32,
-}
-
-/// Who uses a prefix, in one word: generation (32 bits), whether its handle is open (1), how many members may still be
-/// made (15), and how many hold it (16): the handle and the branches.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Share {
-    pub(super) generation: u32,
-    pub(super) open: bool,
-    pub(super) unmade: u32,
-    pub(super) holders: u32,
-}
-
-/// Members of a group at most.
-pub(super) const MEMBERS_MAX: u32 = (1 << 15) - 1;
-
-impl Share {
-    pub(super) const fn pack(self) -> u64 {
-        (self.generation as u64) << 32
-            | (self.open as u64) << 31
-            | (self.unmade as u64) << 16
-            | self.holders as u64
-    }
-
-    pub(super) const fn unpack(word: u64) -> Self {
-        Self {
-            generation: (word >> 32) as u32,
-            open: word >> 31 & 1 == 1,
-            unmade: word as u32 >> 16 & MEMBERS_MAX,
-            holders: word as u32 & 0xFFFF,
-        }
-    }
-}
-
-/// What the tables' threads share.
-pub(super) struct Tables {
-    pub(super) number: u32,
-    pub(super) arena: Arc<Arena>,
-    pub(super) answer_start: AnswerStart,
-    pub(super) block_tokens: u32,
-    pub(super) slots: Box<[Slot]>,
-    /// Blocks of each prompt, one row a prefix.
-    pub(super) prompts: Box<[AtomicU32]>,
-    pub(super) prompt_row: usize,
-    /// Blocks of each answer, one row a branch, from the partial last block of the prompt on.
-    pub(super) answers: Box<[AtomicU32]>,
-    pub(super) answer_row: usize,
-    pub(super) rows: Stack,
-    /// Blocks in use or promised, but for cold ones.
-    pub(super) committed: AtomicU32,
-    /// Rows of branches in use or promised.
-    pub(super) committed_rows: AtomicU32,
-    /// The prefix whose last user went last; a list by `next_idle`.
-    pub(super) idle: AtomicU32,
-}
-
-impl Tables {
-    pub(super) fn prompt(&self, slot: u32) -> &[AtomicU32] {
-        &self.prompts[slot as usize * self.prompt_row..][..self.prompt_row]
-    }
-
-    fn answer(&self, row: u32) -> &[AtomicU32] {
-        &self.answers[row as usize * self.answer_row..][..self.answer_row]
-    }
-
-    /// Blocks of a prompt, and those of its tokens that its last shared block lacks if answers go on in it.
-    pub(super) fn split(&self, prompt_tokens: u32) -> (u32, u32) {
-        match self.answer_start {
-            AnswerStart::NewBlock => (prompt_tokens.div_ceil(self.block_tokens), 0),
-            AnswerStart::SamePage => (prompt_tokens / self.block_tokens, prompt_tokens % self.block_tokens),
-        }
-    }
-
-    /// One holder of a prefix less.
-    fn leave(&self, slot: u32, change: impl Fn(Share) -> Share) -> Share {
-        let word = &self.slots[slot as usize].share;
-        let mut seen = word.load(Ordering::Relaxed);
-        loop {
-            let before = Share::unpack(seen);
-            let after = change(before);
-            // Release: what this thread did with the blocks is done before another one finds itself their last
-            // holder; acquire: and this one may be the last.
-            match word.compare_exchange_weak(seen, after.pack(), Ordering::AcqRel, Ordering::Relaxed) {
-                Ok(_) => {
-                    if after.holders == 0 {
-                        self.set_idle(slot);
-                    }
-                    return before;
-                }
-                Err(now) => seen = now,
-            }
-        }
-    }
-
-    /// Hands a prefix to the tree's owner. The owner takes the whole list at once, so there is no ABA.
-    fn set_idle(&self, slot: u32) {
-        let mut seen = self.idle.load(Ordering::Relaxed);
-        loop {
-            self.slots[slot as usize].next_idle.store(seen, Ordering::Relaxed);
-            match self.idle.compare_exchange_weak(seen, slot, Ordering::Release, Ordering::Relaxed) {
-                Ok(_) => return,
-                Err(now) => seen = now,
-            }
-        }
-    }
-}
+use super::prefix::{PrefixId, Prefixes, Slot};
 
 /// A member of a group: the shared prompt and an answer of its own.
 ///
-/// Made by [`Branches::branch`]; whoever has it `&mut` is the only one to change it. The default is a branch that was
+/// Made by [`Prefixes::branch`]; whoever has it `&mut` is the only one to change it. The default is a branch that was
 /// released. One that is dropped without a release keeps its blocks for ever.
 #[derive(Debug)]
 #[must_use = "a branch keeps its blocks until it is released"]
@@ -206,81 +78,30 @@ pub struct Place {
     pub copied: bool,
 }
 
-/// One thread's way to branches. Nothing here allocates, waits or calls the system.
-pub struct Branches {
-    pub(super) tables: Arc<Tables>,
-    pub(super) blocks: ArenaHandle,
-    copies: u64,
-}
-
-impl Branches {
-    pub(super) fn new(tables: Arc<Tables>) -> Result<Self, KvError> {
-        let blocks = tables.arena.handle()?;
-        Ok(Self { tables, blocks, copies: 0 })
-    }
-
-    /// The arena that the blocks are of.
-    pub fn arena(&self) -> &Arc<Arena> {
-        &self.tables.arena
-    }
-
-    /// Blocks that this thread copied so far because another holder was to keep them as they were.
-    pub fn copies(&self) -> u64 {
-        self.copies
-    }
-
+impl Prefixes {
     /// A member of the group of this prefix, its answer empty. Takes no block.
     ///
     /// # Errors
     /// `Prefix`; `Members`.
     pub fn branch(&mut self, prefix: PrefixId) -> Result<Branch, KvError> {
-        let tables = &*self.tables;
-        let slot = tables.slot(prefix)?;
-        let stale = KvError::Prefix { slot: prefix.slot() };
-        // The partial last block first: once it is held, the handle may go.
-        let tail = slot.tail.load(Ordering::Acquire);
-        let tail = (tail as u32 != NONE).then(|| tables.arena.named(tail));
+        let slot = self.slot(prefix)?;
+        let unmade = slot.unmade.checked_sub(1).ok_or(KvError::Members { slot: prefix.slot() })?;
+        slot.unmade = unmade;
+        slot.holders += 1;
+        let (prompt_tokens, promise, tail) = (slot.prompt_tokens, slot.promise, slot.tail);
+        let row = self.rows.pop().expect("admission promised a row for each member");
         if let Some(tail) = tail {
-            tables.arena.retain(tail).map_err(|_| stale)?;
-        }
-        let mut seen = slot.share.load(Ordering::Acquire);
-        let joined = loop {
-            let share = Share::unpack(seen);
-            if share.generation != prefix.generation() || !share.open {
-                break Err(stale);
-            }
-            let Some(unmade) = share.unmade.checked_sub(1) else {
-                break Err(KvError::Members { slot: prefix.slot() });
-            };
-            let after = Share { unmade, holders: share.holders + 1, ..share }.pack();
-            match slot.share.compare_exchange_weak(seen, after, Ordering::AcqRel, Ordering::Acquire) {
-                Ok(_) => break Ok(()),
-                Err(now) => seen = now,
-            }
-        };
-        if let Err(error) = joined {
-            if let Some(tail) = tail
-                && self.blocks.release(tail)?
-            {
-                tables.committed.fetch_sub(1, Ordering::Release);
-            }
-            return Err(error);
-        }
-        let mut row = [NONE];
-        let taken = tables.rows.pop(&mut row);
-        assert_eq!(taken, 1, "admission promised a row for each member");
-        let [row] = row;
-        if let Some(tail) = tail {
-            tables.answer(row)[0].store(tail.index(), Ordering::Relaxed);
+            self.arena.retain_of(tail.index());
+            self.answer_mut(row)[0] = tail.index();
         }
         Ok(Branch {
-            tables: tables.number,
+            tables: self.number,
             prefix: prefix.slot(),
             row,
-            prompt_tokens: slot.prompt_tokens.load(Ordering::Relaxed),
+            prompt_tokens,
             answer_tokens: 0,
             blocks: tail.is_some().into(),
-            promise: slot.promise.load(Ordering::Relaxed),
+            promise,
             copies: NONE,
         })
     }
@@ -291,18 +112,18 @@ impl Branches {
     /// # Errors
     /// `Branch`; `Promise`.
     pub fn append(&mut self, branch: &mut Branch, tokens: u32) -> Result<(), KvError> {
-        self.tables.check(branch)?;
+        self.check(branch)?;
         if tokens == 0 {
             return Ok(());
         }
-        let (_, partial) = self.tables.split(branch.prompt_tokens);
+        let (_, partial) = self.split(branch.prompt_tokens);
         let answer = u64::from(branch.answer_tokens) + u64::from(tokens);
-        let want = (u64::from(partial) + answer).div_ceil(self.tables.block_tokens.into());
+        let want = (u64::from(partial) + answer).div_ceil(self.block_tokens().into());
         let tail = (partial > 0 && branch.answer_tokens == 0).then(|| self.row_block(branch, 0));
-        let shared = tail.filter(|&tail| self.tables.arena.references_of(tail) > 1);
+        let shared = tail.filter(|&tail| self.arena.references_of(tail) > 1);
         let need = want - u64::from(branch.blocks) + u64::from(shared.is_some());
         // What was promised for writes into the prompt is not for the answer, whose row may be full.
-        if need > u64::from(branch.promise) || want > self.tables.answer_row as u64 {
+        if need > u64::from(branch.promise) || want > self.answer_row as u64 {
             let need = u32::try_from(need).unwrap_or(u32::MAX);
             return Err(KvError::Promise { need, left: branch.promise });
         }
@@ -311,7 +132,7 @@ impl Branches {
         }
         while u64::from(branch.blocks) < want {
             let block = self.take(branch)?;
-            self.tables.answer(branch.row)[branch.blocks as usize].store(block, Ordering::Relaxed);
+            self.answer_mut(branch.row)[branch.blocks as usize] = block;
             branch.blocks += 1;
         }
         branch.answer_tokens = answer as u32;
@@ -323,8 +144,8 @@ impl Branches {
     /// # Errors
     /// `Branch`; `Position`.
     pub fn block_of(&self, branch: &Branch, position: u32) -> Result<usize, KvError> {
-        self.tables.check(branch)?;
-        Ok(self.tables.arena.offset_of(self.find(branch, position)?.block))
+        self.check(branch)?;
+        Ok(self.arena.offset_of(self.find(branch, position)?.block))
     }
 
     /// Makes sure that the branch is the only holder of the block of a position, and returns where that is. A block that
@@ -336,30 +157,26 @@ impl Branches {
     /// # Errors
     /// `Branch`; `Position`; `Promise`.
     pub fn write(&mut self, branch: &mut Branch, position: u32) -> Result<Place, KvError> {
-        self.tables.check(branch)?;
+        self.check(branch)?;
         let found = self.find(branch, position)?;
-        let tables = &*self.tables;
         let (block, copied) = match found.place {
-            // Acquire, in `references_of` and here: what the others did with the block is done.
-            At::Row if tables.arena.references_of(found.block) == 1 => (found.block, false),
+            At::Row if self.arena.references_of(found.block) == 1 => (found.block, false),
             At::Row => (self.copy_tail(branch)?, true),
             At::Copy => (found.block, false),
             At::Prompt(logical) => {
-                let slot = &tables.slots[branch.prefix as usize];
-                let share = Share::unpack(slot.share.load(Ordering::Acquire));
+                let slot = &self.slots[branch.prefix as usize];
                 // The only holder of a closed prefix is this branch, and nobody can join it.
-                if share.holders == 1 && logical >= slot.cached.load(Ordering::Relaxed) {
+                if slot.holders == 1 && logical >= slot.cached {
                     (found.block, false)
                 } else {
                     let copy = self.copy(branch, found.block)?;
-                    let note = u64::from(logical) << 32 | u64::from(branch.copies);
-                    self.tables.arena.note(copy).store(note, Ordering::Relaxed);
+                    *self.arena.note(copy) = [logical, branch.copies];
                     branch.copies = copy;
                     (copy, true)
                 }
             }
         };
-        Ok(Place { offset: self.tables.arena.offset_of(block), copied })
+        Ok(Place { offset: self.arena.offset_of(block), copied })
     }
 
     /// Writes `bytes` at byte `at` of the block of a position, after [`write`](Self::write).
@@ -373,11 +190,10 @@ impl Branches {
         at: usize,
         bytes: &[u8],
     ) -> Result<Place, KvError> {
-        self.tables.check_bytes(at, bytes.len())?;
+        self.check_bytes(at, bytes.len())?;
         let place = self.write(branch, position)?;
-        let block = (place.offset / self.tables.arena.block_bytes()) as u32;
-        // SAFETY: the branch, which is borrowed mutably, is the block's only holder, and only its holders use it.
-        unsafe { self.tables.arena.put(block, at, bytes) };
+        let block = (place.offset / self.arena.block_bytes()) as u32;
+        self.arena.put(block, at, bytes)?;
         Ok(place)
     }
 
@@ -386,11 +202,10 @@ impl Branches {
     /// # Errors
     /// `Branch`; `Position`; `Bytes`.
     pub fn get(&self, branch: &Branch, position: u32, at: usize, out: &mut [u8]) -> Result<(), KvError> {
-        self.tables.check(branch)?;
-        self.tables.check_bytes(at, out.len())?;
+        self.check(branch)?;
+        self.check_bytes(at, out.len())?;
         let block = self.find(branch, position)?.block;
-        // SAFETY: the branch holds the block: another holder copies before it writes, and this one is borrowed.
-        unsafe { self.tables.arena.get(block, at, out) };
+        self.arena.get(block, at, out);
         Ok(())
     }
 
@@ -399,89 +214,77 @@ impl Branches {
     /// # Errors
     /// `Branch`: it was released before, and nothing happens.
     pub fn release(&mut self, branch: &mut Branch) -> Result<(), KvError> {
-        self.tables.check(branch)?;
-        let Branch { prefix, row, blocks, promise, copies, .. } = std::mem::take(branch);
+        self.check(branch)?;
+        let Branch { prefix, row, blocks, promise, mut copies, .. } = std::mem::take(branch);
         let mut freed = promise;
         for k in 0..blocks as usize {
-            let block = self.tables.answer(row)[k].load(Ordering::Relaxed);
-            freed += u32::from(self.blocks.release(self.tables.arena.id(block))?);
+            let block = self.answer(row)[k];
+            freed += u32::from(self.arena.release_of(block));
         }
-        let mut copy = copies;
-        while copy != NONE {
-            let next = self.tables.arena.note(copy).load(Ordering::Relaxed) as u32;
-            freed += u32::from(self.blocks.release(self.tables.arena.id(copy))?);
-            copy = next;
+        while copies != NONE {
+            let [_, next] = self.arena.noted(copies);
+            freed += u32::from(self.arena.release_of(copies));
+            copies = next;
         }
-        self.tables.rows.push(&[row]);
-        self.tables.committed.fetch_sub(freed, Ordering::Release);
-        self.tables.committed_rows.fetch_sub(1, Ordering::Release);
-        self.tables.leave(prefix, |share| Share { holders: share.holders - 1, ..share });
+        self.rows.push(row);
+        self.committed -= freed;
+        self.committed_rows -= 1;
+        self.leave(prefix);
         Ok(())
     }
 
-    /// Gives the handle of a prefix back: no more branches can be made, and what was promised to those that were not
+    /// Gives the name of a prefix back: no more branches can be made, and what was promised to those that were not
     /// is free again. Those that were made keep the prompt.
     ///
     /// # Errors
     /// `Prefix`: it was released before, and nothing happens.
     pub fn release_prefix(&mut self, prefix: PrefixId) -> Result<(), KvError> {
-        let tables = &*self.tables;
-        let slot = tables.slot(prefix)?;
-        let stale = KvError::Prefix { slot: prefix.slot() };
-        // Both are read while the handle is known to be open, or the exchange fails.
-        let mut seen = slot.share.load(Ordering::Acquire);
-        let (unmade, promise, tail, idle) = loop {
-            let share = Share::unpack(seen);
-            if share.generation != prefix.generation() || !share.open {
-                return Err(stale);
-            }
-            let promise = slot.promise.load(Ordering::Relaxed);
-            let tail = slot.tail.load(Ordering::Relaxed);
-            let after = Share { open: false, unmade: 0, holders: share.holders - 1, ..share };
-            match slot.share.compare_exchange_weak(seen, after.pack(), Ordering::AcqRel, Ordering::Acquire) {
-                Ok(_) => break (share.unmade, promise, tail, after.holders == 0),
-                Err(now) => seen = now,
-            }
-        };
-        let mut freed = unmade * promise;
-        if tail as u32 != NONE {
-            let tail = tables.arena.named(tail);
-            freed += u32::from(self.blocks.release(tail)?);
+        let slot = self.slot(prefix)?;
+        slot.open = false;
+        let unmade = std::mem::take(&mut slot.unmade);
+        let mut freed = unmade * slot.promise;
+        if let Some(tail) = slot.tail.take() {
+            freed += u32::from(self.arena.release_of(tail.index()));
         }
-        tables.committed.fetch_sub(freed, Ordering::Release);
-        tables.committed_rows.fetch_sub(unmade, Ordering::Release);
-        if idle {
-            tables.set_idle(prefix.slot());
-        }
+        self.committed -= freed;
+        self.committed_rows -= unmade;
+        self.leave(prefix.slot());
         Ok(())
     }
 
+    fn answer(&self, row: u32) -> &[u32] {
+        &self.answers[row as usize * self.answer_row..][..self.answer_row]
+    }
+
+    fn answer_mut(&mut self, row: u32) -> &mut [u32] {
+        &mut self.answers[row as usize * self.answer_row..][..self.answer_row]
+    }
+
     fn row_block(&self, branch: &Branch, k: usize) -> u32 {
-        self.tables.answer(branch.row)[k].load(Ordering::Relaxed)
+        self.answer(branch.row)[k]
     }
 
     fn find(&self, branch: &Branch, position: u32) -> Result<Found, KvError> {
         if position >= branch.tokens() {
             return Err(KvError::Position { position, tokens: branch.tokens() });
         }
-        let tables = &*self.tables;
-        let (first, partial) = tables.split(branch.prompt_tokens);
+        let (first, partial) = self.split(branch.prompt_tokens);
         let whole = branch.prompt_tokens - partial;
         if position >= whole {
-            let k = ((position - whole) / tables.block_tokens) as usize;
+            let k = ((position - whole) / self.block_tokens()) as usize;
             return Ok(Found { block: self.row_block(branch, k), place: At::Row });
         }
-        let logical = position / tables.block_tokens;
+        let logical = position / self.block_tokens();
         debug_assert!(logical < first);
         let mut copy = branch.copies;
         while copy != NONE {
-            let note = tables.arena.note(copy).load(Ordering::Relaxed);
-            if (note >> 32) as u32 == logical {
+            let [of, next] = self.arena.noted(copy);
+            if of == logical {
                 return Ok(Found { block: copy, place: At::Copy });
             }
-            copy = note as u32;
+            copy = next;
         }
-        let block = tables.prompt(branch.prefix)[logical as usize].load(Ordering::Relaxed);
+        let block = self.prompt(branch.prefix)[logical as usize];
         Ok(Found { block, place: At::Prompt(logical) })
     }
 
@@ -490,7 +293,7 @@ impl Branches {
         let Some(left) = branch.promise.checked_sub(1) else {
             return Err(KvError::Promise { need: 1, left: 0 });
         };
-        let block = self.blocks.acquire()?;
+        let block = self.arena.acquire()?;
         branch.promise = left;
         Ok(block.index())
     }
@@ -498,8 +301,7 @@ impl Branches {
     /// A copy, of the branch's own, of a block that it holds.
     fn copy(&mut self, branch: &mut Branch, from: u32) -> Result<u32, KvError> {
         let to = self.take(branch)?;
-        // SAFETY: nobody writes `from`, as this branch holds it and is not its only holder; nobody else knows `to`.
-        unsafe { self.tables.arena.copy(from, to) };
+        self.arena.copy(from, to);
         self.copies += 1;
         Ok(to)
     }
@@ -508,21 +310,19 @@ impl Branches {
     fn copy_tail(&mut self, branch: &mut Branch) -> Result<u32, KvError> {
         let tail = self.row_block(branch, 0);
         let copy = self.copy(branch, tail)?;
-        self.tables.answer(branch.row)[0].store(copy, Ordering::Relaxed);
-        // The other holders may have gone since this one looked.
-        if self.blocks.release(self.tables.arena.id(tail))? {
-            self.tables.committed.fetch_sub(1, Ordering::Release);
-        }
+        self.answer_mut(branch.row)[0] = copy;
+        self.arena.release_of(tail);
         Ok(copy)
     }
-}
 
-impl Tables {
-    fn slot(&self, prefix: PrefixId) -> Result<&Slot, KvError> {
-        match self.slots.get(prefix.slot() as usize) {
-            Some(slot) if prefix.tables() == self.number => Ok(slot),
-            _ => Err(KvError::Prefix { slot: prefix.slot() }),
+    /// An open prefix.
+    fn slot(&mut self, prefix: PrefixId) -> Result<&mut Slot, KvError> {
+        let stale = KvError::Prefix { slot: prefix.slot() };
+        if prefix.tables() != self.number {
+            return Err(stale);
         }
+        let open = |slot: &&mut Slot| slot.open && slot.generation == prefix.generation();
+        self.slots.get_mut(prefix.slot() as usize).filter(open).ok_or(stale)
     }
 
     fn check(&self, branch: &Branch) -> Result<(), KvError> {

@@ -69,16 +69,6 @@ pub enum KvError {
         /// Blocks that it may still take.
         left: u32,
     },
-    /// A shared block can only begin where a block begins.
-    #[error(
-        "the sequence has {tokens} tokens: a shared block goes behind a full one, at a multiple of {block_tokens}"
-    )]
-    Boundary {
-        /// Tokens of the sequence.
-        tokens: u32,
-        /// Tokens of a block.
-        block_tokens: u32,
-    },
     /// The bytes do not lie in a block.
     #[error("bytes {from} to {to} are not in a block of {block}")]
     Bytes {

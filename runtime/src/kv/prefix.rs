@@ -1,24 +1,19 @@
 //! Prefixes: the prompts of groups, shared within a group and, if wanted, across requests.
 //!
-//! [`Prefixes`] belongs to one thread, which admits groups. What goes on within an admitted group, any thread may do
-//! through its own [`Branches`]. Nothing behind the constructor allocates, waits or calls the system.
+//! All of it belongs to one thread, the one that admits. Nothing behind the constructor allocates, waits or calls the
+//! system, but for the first byte that is [put](Prefixes::put) into a block.
 //!
 //! **The promise.** A group is admitted only if every block that it may come to need can be had: `committed` counts the
 //! blocks in use, but for cold ones, and those promised, and never exceeds what the arena can give. Cold blocks are
 //! evicted at admission, so that the free ones always cover what is promised; to append never evicts and never fails.
 
 use std::num::NonZeroU32;
-use std::ops::{Deref, DerefMut};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use doorbell_trace::PREFIX_BLOCK_TOKENS;
 
-use super::arena::{Arena, ArenaConfig, ArenaCounts};
-use super::branch::{Branches, MEMBERS_MAX, Share, Slot, Tables};
+use super::arena::{Arena, ArenaConfig, ArenaCounts, BlockId, NONE};
 use super::error::KvError;
-use super::pages::PageOptions;
-use super::stack::{NONE, Stack};
 use super::tree::{Key, Tree};
 
 /// Who shares the blocks of equal prompts.
@@ -66,14 +61,10 @@ pub struct PrefixConfig {
     pub answer_tokens: u32,
     /// Pieces of prompts that are remembered at once, in use or cold, if requests share.
     pub nodes: u32,
-    /// Threads that work on branches, the owner of the tables among them.
-    pub threads: usize,
-    /// What is asked of the system.
-    pub pages: PageOptions,
 }
 
 impl Default for PrefixConfig {
-    /// 4096 blocks of 32 tokens in the layout [`fixed128`](super::layout), shared across requests, for one thread.
+    /// 4096 blocks of 32 tokens and 16 KiB, shared across requests.
     fn default() -> Self {
         Self {
             blocks: 4096,
@@ -86,8 +77,6 @@ impl Default for PrefixConfig {
             prompt_tokens: 1 << 15,
             answer_tokens: 1 << 12,
             nodes: 4096,
-            threads: 1,
-            pages: PageOptions::default(),
         }
     }
 }
@@ -152,16 +141,48 @@ pub struct PrefixCounts {
     pub found: u64,
 }
 
-/// Prefix tables, as their owner sees them: admits groups. For all else see [`Branches`], to which it dereferences.
+/// One prefix.
+pub(super) struct Slot {
+    pub(super) generation: u32,
+    /// Whether its name is still held: members may be made.
+    pub(super) open: bool,
+    /// Members that may still be made.
+    pub(super) unmade: u32,
+    /// The name, if it is held, and the branches.
+    pub(super) holders: u32,
+    /// Tokens of the prompt.
+    pub(super) prompt_tokens: u32,
+    /// Blocks, from the first on, that nodes of the tree hold: they are never written.
+    pub(super) cached: u32,
+    /// Blocks that each member may take.
+    pub(super) promise: u32,
+    /// The partial last block, if answers go on in it.
+    pub(super) tail: Option<BlockId>,
+    /// Deepest node, or [`NONE`].
+    leaf: u32,
+}
+
+/// Prefix tables: admits groups, and makes, grows, writes and ends their members.
 pub struct Prefixes {
-    branches: Branches,
+    pub(super) number: u32,
+    pub(super) arena: Arena,
+    pub(super) slots: Box<[Slot]>,
+    /// Blocks of each prompt, one row a prefix.
+    prompts: Box<[u32]>,
+    prompt_row: usize,
+    /// Blocks of each answer, one row a branch, from the partial last block of the prompt on.
+    pub(super) answers: Box<[u32]>,
+    pub(super) answer_row: usize,
+    /// Free rows.
+    pub(super) rows: Vec<u32>,
+    /// Blocks in use or promised, but for cold ones.
+    pub(super) committed: u32,
+    /// Rows of branches in use or promised.
+    pub(super) committed_rows: u32,
+    /// Blocks copied so far because another holder was to keep them as they were.
+    pub(super) copies: u64,
     tree: Tree,
-    /// Deepest node of each prefix, or [`NONE`].
-    leaves: Box<[u32]>,
     free_slots: Vec<u32>,
-    /// What the arena can promise.
-    usable: u32,
-    sharing: Sharing,
     limits: PrefixConfig,
     evicted: u64,
     found: u64,
@@ -181,11 +202,8 @@ struct Plan {
     commit: u32,
 }
 
-/// Free blocks that the handles keep.
-const MAGAZINE: u32 = 64;
-
 impl Prefixes {
-    /// Tables and their arena, all of their memory touched.
+    /// Tables and their arena. All memory but that of the blocks is touched.
     ///
     /// # Errors
     /// `Config`; those of [`Arena::new`].
@@ -217,82 +235,73 @@ impl Prefixes {
             config.sharing == Sharing::Group || (pieces..=1 << 28).contains(&nodes),
             "at least the pieces of 512 tokens of the longest prompt, and at most 2^28",
         )?;
-        let arena = Arena::new(ArenaConfig {
-            blocks: config.blocks,
-            block_bytes: config.block_bytes,
-            handles: config.threads,
-            magazine: MAGAZINE,
-            pages: config.pages,
-        })?;
-        // Free blocks in another thread's magazine cannot be had.
-        let others = u64::from(MAGAZINE) * (config.threads as u64 - 1);
-        let usable = u64::from(config.blocks).saturating_sub(others) as u32;
-        check(
-            "blocks",
-            config.blocks,
-            usable > 0,
-            "more than 64 for each thread but the first, which keeps that many",
-        )?;
-
+        let arena = Arena::new(ArenaConfig { blocks: config.blocks, block_bytes: config.block_bytes })?;
         let slot = |_| Slot {
-            share: AtomicU64::new(Share { generation: 1, open: false, unmade: 0, holders: 0 }.pack()),
-            prompt_tokens: AtomicU32::new(NONE),
-            cached: AtomicU32::new(NONE),
-            promise: AtomicU32::new(NONE),
-            tail: AtomicU64::new(u64::MAX),
-            next_idle: AtomicU32::new(NONE),
+            generation: 1,
+            open: false,
+            unmade: 0,
+            holders: 0,
+            prompt_tokens: NONE,
+            cached: NONE,
+            promise: NONE,
+            tail: None,
+            leaf: NONE,
         };
         // Nothing is written as zero, for which the system might hand out pages that are not touched yet.
-        let row = |len: usize| (0..len).map(|_| AtomicU32::new(NONE)).collect::<Box<[_]>>();
         let prompt_row = prompt_tokens.div_ceil(block_tokens) as usize;
         let answer_row = answer_tokens.div_ceil(block_tokens) as usize + 1;
-        let tables = Arc::new(Tables {
+        Ok(Self {
             number: NUMBER.fetch_add(1, Ordering::Relaxed),
             arena,
-            answer_start: config.answer_start,
-            block_tokens,
             slots: (0..prefixes).map(slot).collect(),
-            prompts: row(prefixes as usize * prompt_row),
+            prompts: vec![NONE; prefixes as usize * prompt_row].into(),
             prompt_row,
-            answers: row(branches as usize * answer_row),
+            answers: vec![NONE; branches as usize * answer_row].into(),
             answer_row,
-            rows: Stack::full(branches),
-            committed: AtomicU32::new(0),
-            committed_rows: AtomicU32::new(0),
-            idle: AtomicU32::new(NONE),
-        });
-        Ok(Self {
-            branches: Branches::new(tables)?,
+            rows: (0..branches).rev().collect(),
+            committed: 0,
+            committed_rows: 0,
+            copies: 0,
             tree: Tree::new(nodes, (PREFIX_BLOCK_TOKENS / block_tokens) as usize),
-            leaves: vec![NONE; prefixes as usize].into(),
             free_slots: (0..prefixes).rev().collect(),
-            usable,
-            sharing: config.sharing,
             limits: config,
             evicted: 0,
             found: 0,
         })
     }
 
-    /// Tokens of a block.
-    pub fn block_tokens(&self) -> u32 {
-        self.branches.tables.block_tokens
+    /// The arena that the blocks are of.
+    pub fn arena(&self) -> &Arena {
+        &self.arena
     }
 
-    /// The way of another thread to the branches.
-    ///
-    /// # Errors
-    /// `Arena(Handles)`: all [`threads`](PrefixConfig::threads) have theirs.
-    pub fn worker(&self) -> Result<Branches, KvError> {
-        Branches::new(self.branches.tables.clone())
+    /// Tokens of a block.
+    pub fn block_tokens(&self) -> u32 {
+        self.limits.block_tokens
+    }
+
+    pub(super) fn prompt(&self, slot: u32) -> &[u32] {
+        &self.prompts[slot as usize * self.prompt_row..][..self.prompt_row]
+    }
+
+    fn prompt_mut(&mut self, slot: u32) -> &mut [u32] {
+        &mut self.prompts[slot as usize * self.prompt_row..][..self.prompt_row]
+    }
+
+    /// Blocks of a prompt, and those of its tokens that its last shared block lacks if answers go on in it.
+    pub(super) fn split(&self, prompt_tokens: u32) -> (u32, u32) {
+        let block = self.limits.block_tokens;
+        match self.limits.answer_start {
+            AnswerStart::NewBlock => (prompt_tokens.div_ceil(block), 0),
+            AnswerStart::SamePage => (prompt_tokens / block, prompt_tokens % block),
+        }
     }
 
     /// Whether [`admit`](Self::admit) would admit the group now. One look-up for each piece of the prompt.
     ///
     /// # Errors
     /// Why not: `TooLarge`, `Full`.
-    pub fn could_admit(&mut self, group: &Group<'_>) -> Result<(), KvError> {
-        self.reclaim();
+    pub fn could_admit(&self, group: &Group<'_>) -> Result<(), KvError> {
         self.plan(group).map(drop)
     }
 
@@ -302,31 +311,28 @@ impl Prefixes {
     /// # Errors
     /// `TooLarge`; `Full`.
     pub fn admit(&mut self, group: &Group<'_>) -> Result<PrefixId, KvError> {
-        self.reclaim();
         let Plan { mut leaf, pieces, found, promise, commit } = self.plan(group)?;
         let slot = self.free_slots.pop().ok_or(full("prefixes", 1, 0))?;
-        let tables = self.branches.tables.clone();
-        tables.committed.fetch_add(commit, Ordering::AcqRel);
-        tables.committed_rows.fetch_add(group.members, Ordering::AcqRel);
+        self.committed += commit;
+        self.committed_rows += group.members;
         self.found += u64::from(found);
 
         // What was found is in use from now on, and cannot be evicted.
         self.tree.enter(leaf);
-        let room = self.usable.saturating_sub(tables.committed.load(Ordering::Acquire));
+        let room = self.limits.blocks - self.committed;
         while self.tree.cold_blocks() > room {
             self.evict()?;
         }
 
-        let row = tables.prompt(slot);
-        let piece_row = (PREFIX_BLOCK_TOKENS / tables.block_tokens) as usize;
+        let piece_row = (PREFIX_BLOCK_TOKENS / self.limits.block_tokens) as usize;
         let mut node = leaf;
         for piece in (0..pieces).rev() {
-            for (place, &block) in row[piece * piece_row..].iter().zip(self.tree.blocks(node)) {
-                place.store(block, Ordering::Relaxed);
-            }
+            let blocks = self.tree.blocks(node);
+            let row = slot as usize * self.prompt_row + piece * piece_row;
+            self.prompts[row..row + blocks.len()].copy_from_slice(blocks);
             node = self.tree.parent(node);
         }
-        let (blocks, partial) = tables.split(group.prompt_tokens);
+        let (blocks, partial) = self.split(group.prompt_tokens);
         let mut filled = found;
         let ids = self.ids(group);
         for (piece, &id) in ids.iter().enumerate().skip(pieces) {
@@ -343,84 +349,78 @@ impl Prefixes {
             };
             leaf = node;
             for _ in 0..count {
-                let block = self.branches.blocks.acquire()?.index();
+                let block = self.arena.acquire()?.index();
                 self.tree.add_block(node, block);
-                row[filled as usize].store(block, Ordering::Relaxed);
+                self.prompt_mut(slot)[filled as usize] = block;
                 filled += 1;
             }
         }
         let cached = filled;
-        for place in &row[filled as usize..blocks as usize] {
-            place.store(self.branches.blocks.acquire()?.index(), Ordering::Relaxed);
+        for place in cached..blocks {
+            let block = self.arena.acquire()?.index();
+            self.prompt_mut(slot)[place as usize] = block;
         }
         let tail = match partial {
-            0 => u64::from(NONE),
-            _ => self.branches.blocks.acquire()?.to_bits(),
+            0 => None,
+            _ => Some(self.arena.acquire()?),
         };
-
-        self.leaves[slot as usize] = leaf;
-        let at = &tables.slots[slot as usize];
-        at.prompt_tokens.store(group.prompt_tokens, Ordering::Relaxed);
-        at.cached.store(cached, Ordering::Relaxed);
-        at.promise.store(promise, Ordering::Relaxed);
-        at.tail.store(tail, Ordering::Release);
-        let generation = Share::unpack(at.share.load(Ordering::Relaxed)).generation;
-        let share = Share { generation, open: true, unmade: group.members, holders: 1 };
-        at.share.store(share.pack(), Ordering::Release);
-        let generation = NonZeroU32::new(generation).expect("generations skip zero");
-        Ok(PrefixId { tables: tables.number, slot, generation })
+        let at = &mut self.slots[slot as usize];
+        let generation = NonZeroU32::new(at.generation).expect("generations skip zero");
+        *at = Slot {
+            generation: at.generation,
+            open: true,
+            unmade: group.members,
+            holders: 1,
+            prompt_tokens: group.prompt_tokens,
+            cached,
+            promise,
+            tail,
+            leaf,
+        };
+        Ok(PrefixId { tables: self.number, slot, generation })
     }
 
-    /// How the tables stand, after what other threads released has been taken back.
-    pub fn counts(&mut self) -> PrefixCounts {
-        self.reclaim();
-        let tables = &self.branches.tables;
+    /// How the tables stand.
+    pub fn counts(&self) -> PrefixCounts {
         PrefixCounts {
-            arena: tables.arena.counts(),
-            committed: tables.committed.load(Ordering::Acquire),
+            arena: self.arena.counts(),
+            committed: self.committed,
             cold: self.tree.cold_blocks(),
             cold_nodes: self.tree.cold_nodes(),
-            prefixes: tables.slots.len() as u32 - self.free_slots.len() as u32,
-            branches: tables.committed_rows.load(Ordering::Acquire),
+            prefixes: self.slots.len() as u32 - self.free_slots.len() as u32,
+            branches: self.committed_rows,
             evicted: self.evicted,
             found: self.found,
         }
     }
 
-    /// Takes the prompts back whose last user has gone; [`admit`](Self::admit) does it by itself.
-    pub fn reclaim(&mut self) {
-        if self.branches.tables.idle.load(Ordering::Relaxed) == NONE {
+    /// Blocks copied so far because another holder was to keep them as they were.
+    pub fn copies(&self) -> u64 {
+        self.copies
+    }
+
+    /// One holder of a prefix less; the last one gives the prompt back.
+    pub(super) fn leave(&mut self, slot: u32) {
+        let at = &mut self.slots[slot as usize];
+        at.holders -= 1;
+        if at.holders > 0 {
             return;
         }
-        let tables = self.branches.tables.clone();
-        let mut slot = tables.idle.swap(NONE, Ordering::Acquire);
-        while slot != NONE {
-            let at = &tables.slots[slot as usize];
-            let next = at.next_idle.load(Ordering::Relaxed);
-            let (blocks, _) = tables.split(at.prompt_tokens.load(Ordering::Relaxed));
-            let cached = at.cached.load(Ordering::Relaxed);
-            let mut freed = blocks - cached;
-            for place in &tables.prompt(slot)[cached as usize..blocks as usize] {
-                let block = tables.arena.id(place.load(Ordering::Relaxed));
-                let last = self.branches.blocks.release(block);
-                debug_assert_eq!(last, Ok(true), "a prompt's own blocks have no other holder");
-            }
-            let leaf = std::mem::replace(&mut self.leaves[slot as usize], NONE);
-            freed += self.tree.leave(leaf);
-            tables.committed.fetch_sub(freed, Ordering::AcqRel);
-            let generation = Share::unpack(at.share.load(Ordering::Relaxed)).generation;
-            // Zero is no generation, so that a name has a niche for "none".
-            let generation = generation.checked_add(1).unwrap_or(1);
-            let share = Share { generation, open: false, unmade: 0, holders: 0 };
-            at.share.store(share.pack(), Ordering::Release);
-            self.free_slots.push(slot);
-            slot = next;
+        let (prompt_tokens, cached, leaf) = (at.prompt_tokens, at.cached, at.leaf);
+        // Zero is no generation, so that a name has a niche for "none".
+        at.generation = at.generation.checked_add(1).unwrap_or(1);
+        let (blocks, _) = self.split(prompt_tokens);
+        for place in cached..blocks {
+            let last = self.arena.release_of(self.prompt(slot)[place as usize]);
+            debug_assert!(last, "a prompt's own blocks have no other holder");
         }
+        self.committed -= blocks - cached + self.tree.leave(leaf);
+        self.free_slots.push(slot);
     }
 
     /// The pieces of a prompt that may be shared.
     fn ids<'a>(&self, group: &Group<'a>) -> &'a [u32] {
-        match self.sharing {
+        match self.limits.sharing {
             Sharing::Group => &[],
             Sharing::Requests => {
                 let pieces = group.prompt_tokens.div_ceil(PREFIX_BLOCK_TOKENS) as usize;
@@ -436,11 +436,10 @@ impl Prefixes {
 
     /// Blocks of a piece that are shared.
     fn piece_blocks(&self, tokens: u32) -> u32 {
-        self.branches.tables.split(tokens).0
+        self.split(tokens).0
     }
 
     fn plan(&self, group: &Group<'_>) -> Result<Plan, KvError> {
-        let tables = &self.branches.tables;
         let limits = &self.limits;
         let at_most = |field, value: u32, limit: u32| match value <= limit {
             true => Ok(()),
@@ -448,8 +447,8 @@ impl Prefixes {
         };
         at_most("number of prompt tokens", group.prompt_tokens, limits.prompt_tokens)?;
         at_most("number of answer tokens", group.answer_tokens, limits.answer_tokens)?;
-        at_most("number of members", group.members, limits.branches.min(MEMBERS_MAX))?;
-        let (blocks, partial) = tables.split(group.prompt_tokens);
+        at_most("number of members", group.members, limits.branches)?;
+        let (blocks, partial) = self.split(group.prompt_tokens);
         at_most("number of prompt writes", group.prompt_writes, blocks)?;
 
         let (mut leaf, mut pieces, mut found, mut cold_nodes, mut in_use) = (NONE, 0, 0, 0, 0);
@@ -471,12 +470,12 @@ impl Prefixes {
             }
         }
         let promise = (u64::from(partial) + u64::from(group.answer_tokens))
-            .div_ceil(tables.block_tokens.into())
+            .div_ceil(limits.block_tokens.into())
             + u64::from(group.prompt_writes);
         let prompt = u64::from(blocks) + u64::from(partial > 0);
         let whole = prompt + u64::from(group.members) * promise;
-        if whole > u64::from(self.usable) {
-            let (value, limit) = (whole, self.usable.into());
+        if whole > u64::from(limits.blocks) {
+            let (value, limit) = (whole, limits.blocks.into());
             return Err(KvError::TooLarge { field: "number of blocks that it may need", value, limit });
         }
         let check = |what, need: u64, available: u32| match need <= available.into() {
@@ -484,44 +483,28 @@ impl Prefixes {
             false => Err(full(what, need, available)),
         };
         let commit = whole - u64::from(in_use);
-        check("blocks", commit, self.usable - tables.committed.load(Ordering::Acquire))?;
+        check("blocks", commit, limits.blocks - self.committed)?;
         check("nodes", (wanted - pieces) as u64, self.tree.available() - cold_nodes)?;
         check("prefixes", 1, self.free_slots.len() as u32)?;
-        let rows = tables.committed_rows.load(Ordering::Acquire);
-        check("branches", group.members.into(), limits.branches - rows)?;
-        // At most `usable`, by what was checked.
+        check("branches", group.members.into(), limits.branches - self.committed_rows)?;
+        // At most all blocks, by what was checked.
         Ok(Plan { leaf, pieces, found, promise: promise as u32, commit: commit as u32 })
     }
 
     fn evict(&mut self) -> Result<(), KvError> {
-        let Self { tree, branches: Branches { tables, blocks, .. }, evicted, .. } = self;
-        let Some(cold) = tree.evict() else {
+        let Some(cold) = self.tree.evict() else {
             return Err(full("nodes", 1, 0));
         };
         for &block in cold {
-            blocks.release(tables.arena.id(block))?;
+            self.arena.release_of(block);
         }
-        *evicted += cold.len() as u64;
+        self.evicted += cold.len() as u64;
         Ok(())
     }
 }
 
 fn full(what: &'static str, need: u64, available: u32) -> KvError {
     KvError::Full { what, need, available: available.into() }
-}
-
-impl Deref for Prefixes {
-    type Target = Branches;
-
-    fn deref(&self) -> &Branches {
-        &self.branches
-    }
-}
-
-impl DerefMut for Prefixes {
-    fn deref_mut(&mut self) -> &mut Branches {
-        &mut self.branches
-    }
 }
 
 #[cfg(test)]

@@ -9,7 +9,7 @@
 
 use std::hash::{BuildHasher, RandomState};
 
-use super::stack::NONE;
+use super::arena::NONE;
 
 /// What a node is found by.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]

@@ -233,8 +233,8 @@ counters! {
         prefills: Counter,
         /// Descriptors handed to the submission queue.
         descriptors_posted: Counter,
-        /// Descriptors that the device is known to have taken.
-        descriptors_consumed: Counter,
+        /// Descriptors whose completion was seen.
+        descriptors_completed: Counter,
         /// Batches of DECODEs that were chosen.
         decode_batches: Counter,
         /// Rollouts in these batches, all together.
@@ -247,12 +247,6 @@ counters! {
         verdicts_late: Counter,
         /// Polls that found no completion while descriptors were with the device.
         device_idle_polls: Counter,
-        /// Times that the submission queue had no room.
-        ring_full_spins: Counter,
-        /// Times that an answer found no room with the judges.
-        completion_overflow_attempts: Counter,
-        /// Times that a finished rollout found no room with the writer.
-        done_overflow_attempts: Counter,
         /// Times that a queue between stages had to be freed of aborted rollouts to make room.
         pipeline_overflow: Counter,
         /// Allocations that the guard saw on the hot thread (`run --strict`).

@@ -26,7 +26,7 @@ impl Pipeline {
             self.journal.consumed(completion.sq_head);
             self.take_completion(&completion)?;
         }
-        self.metrics.counters.hot.descriptors_consumed.add(count as u64);
+        self.metrics.counters.hot.descriptors_completed.add(count as u64);
         Ok(true)
     }
 
@@ -62,7 +62,6 @@ impl Pipeline {
         let counters = &self.metrics.counters.hot;
         counters.segments.add(1);
         counters.tokens_generated.add(added.into());
-        self.journal.record(EventKind::CompletionPosted, id, number, 0);
         self.journal.record(EventKind::CompletionPolled, id, number, added);
         let flags = CompletionFlags::from_bits_retain(completion.flags);
         let outcome = match status {
@@ -161,7 +160,6 @@ impl Pipeline {
                 Ok(()) => {}
                 Err(reward::PostError::Full(_)) => {
                     self.tickets.cancel(id);
-                    self.metrics.counters.hot.completion_overflow_attempts.add(1);
                     self.answer = Some(id);
                     break;
                 }
@@ -218,7 +216,6 @@ impl Pipeline {
                 Ok(()) => moved = true,
                 Err(trajectory::PostError::Full(_)) => {
                     self.trajectory = Some(id);
-                    self.metrics.counters.hot.done_overflow_attempts.add(1);
                     break;
                 }
                 Err(trajectory::PostError::Failed(_)) => return Err(RuntimeError::WriterFailed),

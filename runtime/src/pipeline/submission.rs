@@ -60,9 +60,6 @@ impl Pipeline {
             return Ok(moved);
         }
         let taken = self.device.submit(&self.batch)?;
-        if taken < self.batch.len() {
-            self.metrics.counters.hot.ring_full_spins.add(1);
-        }
         if taken == 0 {
             return Ok(moved);
         }

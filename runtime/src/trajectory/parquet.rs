@@ -1,6 +1,6 @@
 //! Trajectories as Parquet, for whoever trains on them.
 
-use std::fs::{self, File};
+use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -71,34 +71,31 @@ pub enum ExportError {
 /// `Log`, `Io` or `Parquet`; then `path` is as it was.
 pub fn export(directory: &Path, path: &Path, options: ExportOptions) -> Result<Verified, ExportError> {
     let reader = Reader::open(directory)?;
-    let scratch = Scratch::beside(path);
-    let verified = write(reader, &scratch.0, options).map_err(|error| error.of(path))?;
     let io = |source| ExportError::Io { path: path.to_owned(), source };
-    fs::rename(&scratch.0, path).map_err(io)?;
+    let parent = match path.parent() {
+        Some(parent) if !parent.as_os_str().is_empty() => parent,
+        _ => Path::new("."),
+    };
+    let mut name = path.file_name().unwrap_or_default().to_owned();
+    name.push(".");
+    let mut scratch = tempfile::Builder::new();
+    scratch.prefix(&name).suffix(".partial");
+    // As any new file: the mask takes away what it should.
+    #[cfg(unix)]
+    scratch.permissions(std::os::unix::fs::PermissionsExt::from_mode(0o666));
+    // Goes away unless it is renamed.
+    let scratch = scratch.tempfile_in(parent).map_err(|error| io(bare(error)))?;
+    let verified = write(reader, scratch.as_file(), options).map_err(|error| error.of(path))?;
+    scratch.persist(path).map_err(|error| io(error.error))?;
     // The name is the only one now; where a directory cannot be synced, the rename still holds for this machine's life.
-    if let Some(parent) = path.parent() {
-        let parent = if parent.as_os_str().is_empty() { Path::new(".") } else { parent };
-        File::open(parent).and_then(|directory| directory.sync_all()).map_err(io)?;
-    }
+    File::open(parent).and_then(|directory| directory.sync_all()).map_err(io)?;
     Ok(verified)
 }
 
-/// A file that goes away unless it has been renamed.
-struct Scratch(PathBuf);
-
-impl Scratch {
-    fn beside(path: &Path) -> Self {
-        let mut name = path.file_name().unwrap_or_default().to_owned();
-        name.push(format!(".{}.partial", std::process::id()));
-        Self(path.with_file_name(name))
-    }
-}
-
-impl Drop for Scratch {
-    fn drop(&mut self) {
-        // Best effort: what is left has a name that nobody reads.
-        let _ = fs::remove_file(&self.0);
-    }
+/// The error without the path of a file that nobody knows.
+fn bare(error: io::Error) -> io::Error {
+    let inner = error.get_ref().and_then(|error| error.source()?.downcast_ref::<io::Error>());
+    inner.and_then(io::Error::raw_os_error).map_or(error, io::Error::from_raw_os_error)
 }
 
 /// What went wrong, before it is known whom to name.
@@ -137,8 +134,7 @@ impl From<ParquetError> for Failure {
     }
 }
 
-fn write(reader: Reader, path: &Path, options: ExportOptions) -> Result<Verified, Failure> {
-    let file = File::create(path)?;
+fn write(reader: Reader, file: &File, options: ExportOptions) -> Result<Verified, Failure> {
     let schema = Arc::new(schema());
     let tokens = ColumnPath::from(["tokens", "list", "item"].map(str::to_owned).to_vec());
     let properties = WriterProperties::builder()
@@ -300,6 +296,8 @@ mod tests {
     use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
     use tempfile::tempdir;
 
+    use std::fs;
+
     use super::*;
     use crate::rollout::RolloutId;
     use crate::trajectory::log::{Log, LogOptions};
@@ -444,5 +442,30 @@ mod tests {
         ));
         assert_eq!(fs::read_to_string(&file).unwrap(), "an older file");
         assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 2);
+    }
+
+    /// Exports of one process to one path, at once: each has a file of its own until it is whole.
+    #[test]
+    fn exports_at_once_do_not_meet() {
+        let directory = tempdir().unwrap();
+        let log = directory.path().join("log");
+        drop(Log::open(&log, LogOptions::default()).unwrap().0);
+        {
+            let (mut log, _) = Log::open(&log, LogOptions::default()).unwrap();
+            log.append(&trajectory(0).finished, &trajectory(0).tokens).unwrap();
+            log.commit().unwrap();
+        }
+        let file = directory.path().join("out.parquet");
+        std::thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| {
+                    for _ in 0..50 {
+                        export(&log, &file, ExportOptions::default()).unwrap();
+                        ParquetRecordBatchReaderBuilder::try_new(File::open(&file).unwrap()).unwrap();
+                    }
+                });
+            }
+        });
+        assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 2, "nothing is left over");
     }
 }

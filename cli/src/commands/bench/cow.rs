@@ -2,18 +2,17 @@
 
 use std::collections::VecDeque;
 use std::hint::black_box;
-use std::sync::{Arc, Mutex};
+use std::sync::Mutex;
 
 use crossbeam_queue::ArrayQueue;
-use doorbell_runtime::kv::layout::{BLOCK_BYTES, TOKENS};
-use doorbell_runtime::kv::savings::{Mode, arithmetic, count};
 use doorbell_runtime::kv::{
-    AnswerStart, Arena, ArenaConfig, ArenaHandle, Group, KvError, PageOptions, PrefixConfig, Prefixes,
-    Sharing,
+    AnswerStart, Arena, ArenaConfig, Group, KvError, PrefixConfig, Prefixes, Sharing,
 };
 use doorbell_trace::{Request, Trace};
 use serde_json::json;
 
+use super::layout::{BLOCK_BYTES, TOKENS};
+use super::savings::{Mode, arithmetic, count};
 use super::{Elapsed, Section, median, percent, table, timed};
 use crate::failure::Failure;
 
@@ -93,11 +92,23 @@ pub fn first_write(trace: &Trace, quick: bool) -> Result<Section, Failure> {
     })
     .map_err(Failure::input)?;
     // The rival has the same free list, and a source in one piece.
-    let arena = Arena::new(ArenaConfig { blocks: longest_blocks, block_bytes: 64, ..ArenaConfig::default() })
-        .map_err(Failure::input)?;
-    let mut handle = arena.handle().map_err(Failure::input)?;
+    let mut arena =
+        Arena::new(ArenaConfig { blocks: longest_blocks, block_bytes: 64 }).map_err(Failure::input)?;
     let from = vec![1u8; longest_blocks as usize * BLOCK_BYTES];
     let mut to = vec![2u8; from.len()];
+
+    // Every block has been written, so that no figure is of pages that are made.
+    let group = Group { prefix: &[], prompt_tokens: 0, members: 1, answer_tokens: 1, prompt_writes: 0 };
+    for _ in 0..2 {
+        let whole = Group { prompt_tokens: longest, prompt_writes: 1, ..group };
+        let prefix = tables.admit(&whole).map_err(Failure::input)?;
+        let mut branch = tables.branch(prefix).map_err(Failure::input)?;
+        tables.release_prefix(prefix).map_err(Failure::input)?;
+        for position in (0..longest).step_by(BLOCK_TOKENS as usize) {
+            tables.put(&mut branch, position, 0, &[1; BLOCK_BYTES]).map_err(Failure::input)?;
+        }
+        tables.release(&mut branch).map_err(Failure::input)?;
+    }
 
     let (mut cow, mut full) = (vec![], vec![]);
     let (mut cow_blocks, mut full_blocks) = (0u64, 0u64);
@@ -109,7 +120,7 @@ pub fn first_write(trace: &Trace, quick: bool) -> Result<Section, Failure> {
             cow_blocks += copied;
             cow_time += time;
             let blocks = prompt_tokens.div_ceil(BLOCK_TOKENS);
-            let (copied, time) = timed(|| copy_all(&mut handle, blocks, &from, &mut to));
+            let (copied, time) = timed(|| copy_all(&mut arena, blocks, &from, &mut to));
             full_blocks += copied.map_err(Failure::input)?;
             full_time += time;
         }
@@ -142,7 +153,7 @@ pub fn first_write(trace: &Trace, quick: bool) -> Result<Section, Failure> {
             prompts.len()
         ),
         table,
-        notes: vec![format!("Pages: {}.", tables.arena().report())],
+        notes: vec![],
         json: rows.into(),
     })
 }
@@ -164,17 +175,17 @@ fn copy_on_write(tables: &mut Prefixes, prompt_tokens: u32) -> Result<(u64, Elap
 }
 
 /// Blocks copied: all.
-fn copy_all(handle: &mut ArenaHandle, blocks: u32, from: &[u8], to: &mut [u8]) -> Result<u64, KvError> {
+fn copy_all(arena: &mut Arena, blocks: u32, from: &[u8], to: &mut [u8]) -> Result<u64, KvError> {
     let mut held = Vec::with_capacity(blocks as usize);
     for source in from.chunks_exact(BLOCK_BYTES).take(blocks as usize) {
-        let block = handle.acquire()?;
+        let block = arena.acquire()?;
         let target = block.index() as usize * BLOCK_BYTES;
         to[target..target + BLOCK_BYTES].copy_from_slice(source);
         held.push(block);
     }
     black_box(&mut *to);
     for block in held {
-        handle.release(block)?;
+        arena.release(block)?;
     }
     Ok(blocks.into())
 }
@@ -190,21 +201,21 @@ trait Allocator {
     fn run(&mut self, burst: usize, rounds: u64);
 }
 
-struct OfArena(&'static str, ArenaHandle);
+struct OfArena(Arena);
 
 impl Allocator for OfArena {
     fn name(&self) -> &'static str {
-        self.0
+        "arena"
     }
 
     fn run(&mut self, burst: usize, rounds: u64) {
         let mut held = VecDeque::with_capacity(burst);
         for _ in 0..rounds {
             for _ in 0..burst {
-                held.push_back(self.1.acquire().expect("there are more blocks than a burst takes"));
+                held.push_back(self.0.acquire().expect("there are more blocks than a burst takes"));
             }
             for block in held.drain(..) {
-                self.1.release(black_box(block)).expect("it is held");
+                self.0.release(black_box(block)).expect("it is held");
             }
         }
     }
@@ -273,18 +284,12 @@ impl Allocator for Queue {
 /// Acquire and release on one thread, beside other ways to keep free blocks.
 pub fn arena(quick: bool) -> Result<Section, Failure> {
     let (pairs, repeats) = if quick { (1 << 19, 3) } else { (1 << 22, 9) };
-    let of = |magazine| {
-        let pages = PageOptions::default();
-        let arena: Arc<Arena> =
-            Arena::new(ArenaConfig { blocks: BLOCKS, block_bytes: BLOCK_BYTES, handles: 1, magazine, pages })
-                .map_err(Failure::input)?;
-        arena.handle().map_err(Failure::input)
-    };
+    let arena =
+        Arena::new(ArenaConfig { blocks: BLOCKS, block_bytes: BLOCK_BYTES }).map_err(Failure::input)?;
     let queue = ArrayQueue::new(BLOCKS as usize);
     (0..BLOCKS).for_each(|block| queue.push(block).expect("it has room for all"));
     let mut allocators: Vec<Box<dyn Allocator>> = vec![
-        Box::new(OfArena("arena, magazine of 64", of(64)?)),
-        Box::new(OfArena("arena, no magazine", of(0)?)),
+        Box::new(OfArena(arena)),
         Box::new(Malloc),
         Box::new(Locked(Mutex::new((0..BLOCKS).collect()))),
         Box::new(Queue(queue)),

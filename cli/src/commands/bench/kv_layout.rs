@@ -3,11 +3,10 @@
 use std::hint::black_box;
 use std::io;
 
-use doorbell_runtime::kv::layout::{BLOCK_BYTES, Plane, ROW_BYTES, TOKENS, block, row};
-use doorbell_runtime::kv::pages::Region;
-use doorbell_runtime::kv::{PageOptions, PageSize};
+use doorbell_runtime::kv::region::Region;
 use serde_json::json;
 
+use super::layout::{BLOCK_BYTES, Plane, ROW_BYTES, TOKENS, block, row};
 use super::{Rates, Section, table, timed};
 use crate::failure::Failure;
 
@@ -61,10 +60,9 @@ impl Layouts {
     /// All memory is written here, so that no read finds a page that is not there.
     fn new(sequences: usize) -> io::Result<Self> {
         let tokens = sequences * WINDOW;
-        // All alike, as layouts are to differ in nothing else. Huge pages of the pool are too few for one to count on.
-        let options = PageOptions { largest: PageSize::Transparent, lock: false };
+        // All alike, as layouts are to differ in nothing else.
         let ones = |words: usize| {
-            let mut region = Region::new(8 * words, options)?;
+            let mut region = Region::new(8 * words)?;
             region.words_mut()[..words].fill(1);
             io::Result::Ok(region)
         };
@@ -204,8 +202,7 @@ pub fn kv_layout(quick: bool) -> Result<Section, Failure> {
         ),
         table,
         notes: vec![format!(
-            "One thread, each byte looked at once. Token-major blocks hold {TOKENS} tokens of all heads. Blocks of fixed128, of {BLOCK_BYTES} bytes, hold one head of as many. Pages: {}.",
-            layouts.fixed.report()
+            "One thread, each byte looked at once. Token-major blocks hold {TOKENS} tokens of all heads. Blocks of fixed128, of {BLOCK_BYTES} bytes, hold one head of as many."
         )],
         json: rows.into(),
     })

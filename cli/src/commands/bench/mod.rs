@@ -6,11 +6,13 @@ mod events;
 mod gpu;
 mod handoff;
 mod kv_layout;
+mod layout;
 mod pipeline;
 mod queue;
 mod rings;
 #[cfg(feature = "rtl")]
 mod rtl;
+mod savings;
 #[cfg(feature = "rtl")]
 mod speed;
 mod trajectories;

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use doorbell_runtime::guard::Facts;
+use doorbell_guard::Facts;
 use doorbell_runtime::metrics::{Metrics, Server};
 use doorbell_runtime::pipeline::{Feed, Pipeline, RuntimeError};
 use doorbell_runtime::policy::PolicyKind;
@@ -152,8 +152,7 @@ pub fn run(args: Args) -> Result<ExitCode, Failure> {
         ));
     }
     let json = args.json.as_deref().map(|path| Sink::open("JSON", path)).transpose()?;
-    let Built { pipeline, metrics, collector, loads, pages, device, capacity } =
-        setup::build(&args, kind, &trace)?;
+    let Built { pipeline, metrics, collector, loads, device, capacity } = setup::build(&args, kind, &trace)?;
     let server = args.listen.as_deref().map(|address| Server::start(address, metrics.clone())).transpose();
     let server = server.map_err(Failure::input)?;
     if let Some(server) = &server {
@@ -206,7 +205,6 @@ pub fn run(args: Args) -> Result<ExitCode, Failure> {
         events: events.map(|(report, _)| report),
         kv,
         alone,
-        pages,
         stored,
         first_error,
         facts: facts.as_ref(),

@@ -5,10 +5,10 @@ use std::time::Duration;
 
 use comfy_table::Table;
 use doorbell_contract::{Counter, ErrorCode, HwCompletion};
+use doorbell_guard::Facts;
 use doorbell_host::Counters as DeviceCounters;
 use doorbell_runtime::events::STAGES;
-use doorbell_runtime::guard::Facts;
-use doorbell_runtime::kv::{PageReport, PrefixCounts};
+use doorbell_runtime::kv::PrefixCounts;
 use doorbell_runtime::metrics::{CounterValues, ThreadTime};
 use doorbell_runtime::reward::Load;
 use doorbell_runtime::trajectory::Stored;
@@ -37,7 +37,6 @@ pub struct Report<'a> {
     pub kv: PrefixCounts,
     /// Blocks without any sharing.
     pub alone: u64,
-    pub pages: PageReport,
     pub stored: Option<Stored>,
     pub first_error: Option<HwCompletion>,
     /// What the guard saw, if it was asked for.
@@ -192,13 +191,12 @@ impl Report<'_> {
         let PrefixCounts { arena, evicted, found, .. } = self.kv;
         format!(
             "KV blocks: {} handed out, {} without sharing: {} saved ({found} found in other prompts, {evicted} evicted, \
-             at most {} of {} in use)\nKV arena: {}",
+             at most {} of {} in use)",
             arena.acquired,
             self.alone,
             percent(self.saved()),
             arena.peak,
             arena.capacity,
-            self.pages
         )
     }
 
@@ -232,7 +230,7 @@ impl Report<'_> {
             "source": self.trace.source,
             "requests": self.trace.requests.len(),
             "device": self.device,
-            "queue_depth": self.capacity,
+            "device_capacity": self.capacity,
             "policy": self.args.policy.name(),
             "group": self.args.group,
             "checkpoint": self.args.checkpoint,
@@ -252,7 +250,7 @@ impl Report<'_> {
             "kv": {
                 "allocated": self.kv.arena.acquired, "freed": self.kv.arena.released, "peak": self.kv.arena.peak,
                 "capacity": self.kv.arena.capacity, "without_sharing": self.alone, "saved": self.saved(),
-                "found": self.kv.found, "evicted": self.kv.evicted, "pages": self.pages.to_string(),
+                "found": self.kv.found, "evicted": self.kv.evicted,
             },
             "trajectories": self.stored.map(|stored| json!({
                 "stored": stored.trajectories, "tokens": stored.tokens, "directory": self.args.store,

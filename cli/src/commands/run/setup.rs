@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use doorbell_host::QueueConfig;
 use doorbell_runtime::events::{Clock, Collector, Perfetto};
-use doorbell_runtime::kv::{PageReport, PrefixConfig, Prefixes, Sharing};
+use doorbell_runtime::kv::{PrefixConfig, Prefixes, Sharing};
 use doorbell_runtime::metrics::{CollectorThread, Metrics};
 use doorbell_runtime::pipeline::{
     Credits, Discard, Inline, Options, Parts, Pipeline, RewardStage, Scoring, TrajectoryStage,
@@ -36,8 +36,6 @@ pub struct Built {
     pub metrics: Arc<Metrics>,
     pub collector: Option<CollectorThread>,
     pub loads: Option<Loads>,
-    /// What the KV blocks lie on.
-    pub pages: PageReport,
     /// Name of the device.
     pub device: String,
     /// Slots of its submission queue.
@@ -53,7 +51,6 @@ pub fn build(args: &Args, kind: Kind, trace: &Trace) -> Result<Built, Failure> {
     let longest = options.max_output_tokens;
 
     let kv = Prefixes::new(blocks(args, trace, longest)).map_err(Failure::input)?;
-    let pages = kv.arena().report().clone();
 
     let mut loads = None;
     let rewards: Box<dyn RewardStage> = if args.judges == 0 {
@@ -121,7 +118,7 @@ pub fn build(args: &Args, kind: Kind, trace: &Trace) -> Result<Built, Failure> {
         metrics: metrics.clone(),
     };
     let pipeline = Pipeline::new(options, parts).map_err(Failure::input)?;
-    Ok(Built { pipeline, metrics, collector, loads, pages, device: name, capacity })
+    Ok(Built { pipeline, metrics, collector, loads, device: name, capacity })
 }
 
 fn options(args: &Args, trace: &Trace) -> Options {

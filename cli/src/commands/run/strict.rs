@@ -1,6 +1,6 @@
 //! The hot thread under watch.
 
-use doorbell_runtime::guard::{Facts, OnViolation, PrefaultOptions, SystemCallGuard, Watch, prefault};
+use doorbell_guard::{Facts, OnViolation, PrefaultOptions, SystemCallGuard, Watch, prefault};
 use doorbell_runtime::pipeline::{Feed, Pipeline, RuntimeError};
 
 /// Runs the feed, and watches the calling thread from the moment at which `warm_up` rollouts have ended. The facts are an

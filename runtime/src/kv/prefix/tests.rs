@@ -1,11 +1,7 @@
 use std::collections::{HashMap, HashSet};
-use std::sync::mpsc;
 
 use super::super::branch::Branch;
-use super::super::pages::PageSize;
-use super::super::savings::{Mode, arithmetic, count};
 use super::*;
-use doorbell_trace::{Generator, Trace};
 use proptest::prelude::*;
 use rstest::rstest;
 
@@ -24,52 +20,11 @@ fn config(sharing: Sharing, answer_start: AnswerStart, blocks: u32) -> PrefixCon
         prompt_tokens: 6 * B,
         answer_tokens: 3 * B,
         nodes: 6,
-        threads: 1,
-        pages: PageOptions { largest: PageSize::Base, lock: false },
     }
 }
 
 fn group(prefix: &[u32], prompt_tokens: u32, members: u32, answer_tokens: u32) -> Group<'_> {
     Group { prefix, prompt_tokens, members, answer_tokens, prompt_writes: 0 }
-}
-
-/// Groups of 8 over prompts that share their beginnings; `TRACE_SEED` gives another one.
-fn trace() -> Trace {
-    let seed = std::env::var("TRACE_SEED").map_or(7, |seed| seed.parse().expect("TRACE_SEED is a number"));
-    println!("TRACE_SEED={seed}");
-    Generator { output_median: 60, output_max: 900, prompt_median: 900, ..Generator::new(400, seed, 2) }
-        .generate()
-        .unwrap()
-}
-
-#[rstest]
-fn flaw15_the_tables_count_what_arithmetic_says(#[values(1, 16, 32, 512)] block_tokens: u32) {
-    let trace = trace();
-    let mut all = vec![];
-    for mode in Mode::ALL {
-        let counts = count(&trace, mode, 8, block_tokens).unwrap();
-        let want = arithmetic(&trace, mode, 8, block_tokens);
-        assert_eq!(counts.arena.acquired, want, "{mode:?}, blocks of {block_tokens}");
-        assert_eq!(counts.evicted, 0);
-        assert_eq!((counts.committed, counts.branches, counts.prefixes), (0, 0, 0), "{mode:?}: a leak");
-        assert_eq!(counts.arena.in_use, u64::from(counts.cold), "{mode:?}: a leak");
-        all.push(want);
-    }
-    // Sharing by more takes less, or the trace would show nothing.
-    assert!(all[0] > all[1] && all[1] > all[3] && all[2] > all[4], "{all:?}");
-}
-
-/// What the sums of the modes are for one prompt, by hand: 100 tokens and answers of 40, blocks of 32.
-#[test]
-fn the_arithmetic_of_one_group_by_hand() {
-    let mut trace = Trace { source: String::new(), requests: trace().requests[..1].to_vec() };
-    (trace.requests[0].prompt_tokens, trace.requests[0].output_tokens) = (100, 40);
-    trace.requests[0].prefix = vec![1];
-    let blocks = Mode::ALL.map(|mode| arithmetic(&trace, mode, 8, 32));
-    assert_eq!(blocks, [8 * 5, 3 + 8 * 2, 4 + 8 * 2, 3 + 8 * 2, 4 + 8 * 2]);
-    trace.requests.push(trace.requests[0].clone());
-    let blocks = Mode::ALL.map(|mode| arithmetic(&trace, mode, 8, 32));
-    assert_eq!(blocks, [2 * 8 * 5, 2 * 19, 2 * 20, 2 * 19 - 3, 2 * 20 - 4]);
 }
 
 #[test]
@@ -246,16 +201,14 @@ fn a_group_that_never_fits_is_told_apart_from_one_that_must_wait() {
 
 /// Writes the block of a prompt's position as a prefill would.
 fn fill(tables: &mut Prefixes, prefix: PrefixId, position: u32, bytes: &[u8]) {
-    let shared = &*tables.branches.tables;
-    let slot = &shared.slots[prefix.slot() as usize];
-    let (full, _) = shared.split(slot.prompt_tokens.load(Ordering::Relaxed));
+    let slot = &tables.slots[prefix.slot() as usize];
+    let (full, _) = tables.split(slot.prompt_tokens);
     let logical = position / B;
     let block = match logical < full {
-        true => shared.prompt(prefix.slot())[logical as usize].load(Ordering::Relaxed),
-        false => slot.tail.load(Ordering::Relaxed) as u32,
+        true => tables.prompt(prefix.slot())[logical as usize],
+        false => slot.tail.unwrap().index(),
     };
-    // SAFETY: the test has one thread.
-    unsafe { shared.arena.put(block, 0, bytes) };
+    tables.arena.put(block, 0, bytes).unwrap();
 }
 
 /// A block of a prompt: it depends on all ids up to its own, or, where there is none, on what only this prompt has.
@@ -370,12 +323,10 @@ proptest! {
                     // What was found holds what it held; the rest is prefilled.
                     let found = (after.found - before.found) as u32;
                     let salt = prefixes.len() as u8 | 128;
-                    let shared = &tables.branches.tables;
                     for logical in 0..found {
-                        let block = shared.prompt(id.slot())[logical as usize].load(Ordering::Relaxed);
+                        let block = tables.prompt(id.slot())[logical as usize];
                         let mut bytes = vec![0; B as usize];
-                        // SAFETY: the test has one thread.
-                        unsafe { shared.arena.get(block, 0, &mut bytes) };
+                        tables.arena.get(block, 0, &mut bytes);
                         prop_assert_eq!(&bytes, &prompt_bytes(&ids, salt, logical), "block {} was found", logical);
                     }
                     for logical in found..prompt.div_ceil(B) {
@@ -541,76 +492,28 @@ proptest! {
     }
 }
 
-/// Threads make, grow, write and release branches of groups that the owner admits and releases meanwhile.
-#[rstest]
-fn flaw15_references_are_right_under_concurrency(
-    #[values(Sharing::Group, Sharing::Requests)] sharing: Sharing,
-    #[values(AnswerStart::NewBlock, AnswerStart::SamePage)] start: AnswerStart,
-) {
-    const THREADS: u32 = 3;
-    const ROUNDS: u32 = 3_000;
-    let of = PrefixConfig { threads: THREADS as usize + 1, ..config(sharing, start, 40 + 64 * THREADS) };
-    let mut tables = Prefixes::new(of).unwrap();
-    let workers: Vec<_> = (0..THREADS).map(|_| tables.worker().unwrap()).collect();
-    std::thread::scope(|scope| {
-        // Channels, as whoever waits for one that has panicked is told.
-        let mut ends = vec![];
-        for (me, mut worker) in (1u8..).zip(workers) {
-            let (go, orders) = mpsc::channel::<(u32, PrefixId)>();
-            let (made, is_made) = mpsc::channel();
-            let (done, is_done) = mpsc::channel();
-            ends.push((go, is_made, is_done));
-            scope.spawn(move || {
-                for (round, prefix) in orders {
-                    let mut branch = worker.branch(prefix).unwrap();
-                    made.send(()).unwrap();
-                    worker.append(&mut branch, 1 + round % 20).unwrap();
-                    // Into the prompt's last block, shared or partial, and into the answer.
-                    for position in [299, 300] {
-                        worker.put(&mut branch, position, 9, &[me]).unwrap();
-                    }
-                    let mut seen = [0; 1];
-                    for position in [299, 300] {
-                        worker.get(&branch, position, 9, &mut seen).unwrap();
-                        assert_eq!(seen, [me], "another member wrote into this one's block");
-                    }
-                    let mut first = [0; 1];
-                    worker.get(&branch, 0, 9, &mut first).unwrap();
-                    assert_eq!(first, [round as u8], "a prompt's block changed");
-                    worker.release(&mut branch).unwrap();
-                    done.send(()).unwrap();
-                }
-            });
-        }
-        for round in 0..ROUNDS {
-            let ids = [round];
-            let group = Group { prompt_writes: 1, ..group(&ids, 300, THREADS, 20) };
-            let prefix = tables.admit(&group).unwrap();
-            fill(&mut tables, prefix, 0, &[round as u8; 256]);
-            ends.iter().for_each(|(go, _, _)| go.send((round, prefix)).unwrap());
-            ends.iter().for_each(|(_, is_made, _)| is_made.recv().unwrap());
-            // While they write, or after.
-            if round % 3 > 0 {
-                tables.release_prefix(prefix).unwrap();
-            }
-            ends.iter().for_each(|(_, _, is_done)| is_done.recv().unwrap());
-            if round % 3 == 0 {
-                tables.release_prefix(prefix).unwrap();
-            }
-            let counts = tables.counts();
-            assert_eq!((counts.committed, counts.branches, counts.prefixes), (0, 0, 0), "round {round}");
-            assert_eq!(counts.arena.in_use, u64::from(counts.cold), "round {round}");
-        }
-    });
+#[test]
+fn tables_that_only_count_have_no_memory_of_blocks() {
+    let mut tables = Prefixes::new(PrefixConfig { block_bytes: 1 << 20, ..PrefixConfig::default() }).unwrap();
+    let prefix = tables.admit(&Group { prompt_writes: 1, ..group(&[1, 2, 3], 1200, 2, 300) }).unwrap();
+    let (mut one, mut two) = (tables.branch(prefix).unwrap(), tables.branch(prefix).unwrap());
+    tables.append(&mut one, 300).unwrap();
+    assert!(tables.write(&mut two, 0).unwrap().copied);
+    tables.release(&mut one).unwrap();
+    let mut byte = [1];
+    tables.get(&two, 0, 9, &mut byte).unwrap();
+    assert_eq!((byte, tables.arena().is_mapped()), ([0], false));
+    tables.put(&mut two, 0, 9, &[5]).unwrap();
+    tables.get(&two, 0, 9, &mut byte).unwrap();
+    assert_eq!((byte, tables.arena().is_mapped()), ([5], true));
 }
 
 #[rstest]
 #[case::odd_block(PrefixConfig { block_tokens: 48, ..PrefixConfig::default() }, "block_tokens is 48")]
 #[case::large_block(PrefixConfig { block_tokens: 1024, ..PrefixConfig::default() }, "block_tokens is 1024")]
 #[case::no_prefix(PrefixConfig { prefixes: 0, ..PrefixConfig::default() }, "prefixes is 0")]
-#[case::no_thread(PrefixConfig { threads: 0, ..PrefixConfig::default() }, "handles is 0")]
 #[case::few_nodes(PrefixConfig { nodes: 3, ..PrefixConfig::default() }, "nodes is 3")]
-#[case::few_blocks(PrefixConfig { blocks: 64, threads: 2, ..PrefixConfig::default() }, "blocks is 64")]
+#[case::no_blocks(PrefixConfig { blocks: 0, ..PrefixConfig::default() }, "blocks is 0")]
 fn bad_configurations_are_told(#[case] config: PrefixConfig, #[case] told: &str) {
     let error = Prefixes::new(config).err().unwrap().to_string();
     assert!(error.contains(told), "{error}");

@@ -1,7 +1,7 @@
 //! Writing a log: groups of records, each group one write and one sync.
 
 use std::fs::{self, File, TryLockError};
-use std::io::Write;
+use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 use super::frame::{FILE_HEAD, MAX_TOKENS, RECORD_HEAD, file_head, seal};
@@ -55,8 +55,8 @@ pub struct Recovery {
 impl Log {
     /// Opens the log in `directory` for writing, or begins one.
     ///
-    /// Of an older log only the last file is read. A torn write at its end is cut off. A damaged record is not: what was
-    /// stored is never deleted.
+    /// Of an older log only the last file is read. A torn write at its end is cut off. What is damaged is left as it is,
+    /// and a new file is begun behind it: what was stored is never deleted.
     ///
     /// # Errors
     /// `Locked` if another log is open on it, `Version`, or `Io`.
@@ -75,27 +75,23 @@ impl<V: Volume> Log<V> {
         directory: &Path,
         options: LogOptions,
     ) -> Result<(Self, Recovery), LogError> {
-        fs::create_dir_all(directory).map_err(LogError::io("make the directory", directory))?;
+        make(&mut volume, directory, options)?;
         let lock = lock(directory)?;
         let mut recovery = Recovery::default();
         let mut current = None;
         if let Some((first, path)) = files(directory)?.pop() {
-            let mut scan = Scan::open(&path, first, true)?;
-            let mut bytes = scan.position();
+            let mut scan = Scan::open(&path, first, None)?;
             while let Some(piece) = scan.read()? {
                 match piece {
                     Piece::Record(_) => {}
                     Piece::Damage(damage) => recovery.damage.push(damage),
                     Piece::Torn(torn) => recovery.torn = Some(torn),
                 }
-                if recovery.torn.is_none() {
-                    bytes = scan.position();
-                }
             }
             recovery.next = scan.next;
-            if recovery.damage.is_empty() {
-                current = Some(reopen(&mut volume, path, bytes, first, options)?);
-            }
+            let bytes = recovery.torn.as_ref().map_or(scan.position(), |torn| torn.offset);
+            let reopened = reopen(&mut volume, path, bytes, first, options)?;
+            current = recovery.damage.is_empty().then_some(reopened);
         }
         let next = recovery.next;
         let log = Self {
@@ -204,6 +200,39 @@ impl<V: Volume> Log<V> {
             Some(reason) => Err(LogError::Dead { reason: reason.clone() }),
         }
     }
+}
+
+/// Makes the directory of a log, and those above it, so that the loss of power takes none of them. A process may have ended
+/// between making one and syncing it: so the one that is found is synced too, unless it has files, and so had a writer that
+/// came further.
+fn make<V: Volume>(volume: &mut V, directory: &Path, options: LogOptions) -> Result<(), LogError> {
+    if directory.is_dir() && !files(directory)?.is_empty() {
+        return Ok(());
+    }
+    let above = |directory: &Path| match directory.parent() {
+        Some(parent) if parent.as_os_str().is_empty() => Some(PathBuf::from(".")),
+        parent => parent.map(Path::to_owned),
+    };
+    // Each with the one that has its name; the last was there before.
+    let mut named = vec![];
+    let mut next = Some(directory.to_owned());
+    while let Some(directory) = next {
+        let found = directory.exists();
+        next = above(&directory).filter(|_| !found);
+        named.extend(above(&directory).map(|parent| (parent, found)));
+    }
+    fs::create_dir_all(directory).map_err(LogError::io("make the directory", directory))?;
+    if options.sync == Sync::Never {
+        return Ok(());
+    }
+    for (parent, found) in named.iter().rev() {
+        match volume.sync_directory(parent) {
+            // Who may not read it did not make anything in it.
+            Err(error) if *found && error.kind() == io::ErrorKind::PermissionDenied => {}
+            synced => synced.map_err(LogError::io("sync the directory", parent))?,
+        }
+    }
+    Ok(())
 }
 
 fn lock(directory: &Path) -> Result<File, LogError> {

@@ -32,7 +32,8 @@ pub struct Damage {
     pub bytes: u64,
     /// Number of the first record that is lost.
     pub number: u64,
-    /// How many are; 0 if nothing but the head of the file is, and at least as many if the damage ends the file.
+    /// How many are; 0 if nothing but the head of the file is, or what no record was written over. If the damage ends the
+    /// last file, one is assumed.
     pub lost: u64,
     /// What was found.
     pub kind: DamageKind,
@@ -74,8 +75,9 @@ pub struct Torn {
 
 /// All of a log's pieces, in order. Memory is bounded by the longest record.
 ///
-/// What is damaged is skipped: reading goes on at the next place where a whole record begins, which is sure as its head
-/// and its content have checksums of their own, and it must have a higher number.
+/// What is damaged is skipped: a record whose head is whole tells where the next one begins. Otherwise reading goes on at
+/// the next place where a whole record begins, which is sure as its head and its content have checksums of their own, and
+/// its number lies between that of the record before and that of the next file.
 #[derive(Debug)]
 pub struct Reader {
     files: std::vec::IntoIter<(u64, PathBuf)>,
@@ -105,8 +107,22 @@ impl Reader {
         loop {
             if self.scan.is_none() {
                 let Some((first, path)) = self.files.next() else { return Ok(None) };
-                let last = self.files.as_slice().is_empty();
-                self.scan = Some(Scan::open(&path, self.next.unwrap_or(first), last)?);
+                let limit = self.files.as_slice().first().map(|&(next, _)| next);
+                self.scan = Some(Scan::open(&path, first, limit)?);
+                // The file before may have ended with a whole record.
+                if let Some(number) = self.next.replace(first)
+                    && number < first
+                {
+                    let (lost, kind) = (first - number, DamageKind::Gap);
+                    return Ok(Some(Piece::Damage(Damage {
+                        file: path,
+                        offset: 0,
+                        bytes: 0,
+                        number,
+                        lost,
+                        kind,
+                    })));
+                }
             }
             let Some(scan) = &mut self.scan else { continue };
             match scan.read()? {
@@ -195,29 +211,31 @@ pub(super) struct Scan {
     cursor: u64,
     /// Number of the next record.
     pub next: u64,
-    /// Whether it is the log's last file, in which a write may have been cut off.
-    last: bool,
+    /// Number of the first record of the next file: all of this one's are below. `None` in the log's last file, in which a
+    /// write may have been cut off.
+    limit: Option<u64>,
     payload: Vec<u8>,
     /// Whether the head was looked at.
     begun: bool,
-    /// A record that stands behind a damage.
-    behind: Option<Trajectory>,
 }
 
 /// What one attempt to read a frame found.
 enum Frame {
     End,
-    Record(Trajectory),
-    /// A frame that is whole as far as its checksum can tell, up to its end.
-    Malformed(&'static str, u64),
+    /// One whose head is whole.
+    Framed {
+        number: u64,
+        end: u64,
+        content: Result<Trajectory, DamageKind>,
+    },
     /// The file ends before the frame does, or there are but zeros.
     Cut,
     Bad(DamageKind),
 }
 
 impl Scan {
-    /// The file at `path`, whose records follow on `next` - 1.
-    pub fn open(path: &Path, next: u64, last: bool) -> Result<Self, LogError> {
+    /// The file at `path`, which is named after its first record, `first`; the next one's first is `limit`.
+    pub fn open(path: &Path, first: u64, limit: Option<u64>) -> Result<Self, LogError> {
         let file = File::open(path).map_err(LogError::io("open", path))?;
         let bytes = file.metadata().map_err(LogError::io("look at", path))?.len();
         Ok(Self {
@@ -226,11 +244,10 @@ impl Scan {
             bytes,
             position: 0,
             cursor: 0,
-            next,
-            last,
+            next: first,
+            limit,
             payload: vec![],
             begun: false,
-            behind: None,
         })
     }
 
@@ -241,9 +258,6 @@ impl Scan {
 
     /// The next piece; `None` at the end.
     pub fn read(&mut self) -> Result<Option<Piece>, LogError> {
-        if let Some(trajectory) = self.behind.take() {
-            return Ok(Some(Piece::Record(trajectory)));
-        }
         if !std::mem::replace(&mut self.begun, true)
             && let Some(piece) = self.read_head()?
         {
@@ -252,21 +266,20 @@ impl Scan {
         let (start, expected) = (self.position, self.next);
         match self.frame_at(start)? {
             Frame::End => Ok(None),
-            Frame::Record(trajectory) => {
-                let number = trajectory.number;
-                if number == expected {
-                    return Ok(Some(self.accept(trajectory)));
-                }
-                self.behind = Some(trajectory);
-                self.next = number + 1;
+            Frame::Framed { number, .. } if number > expected => {
+                // The record itself comes next.
+                self.next = number;
                 Ok(Some(self.damage(DamageKind::Gap, start, start, expected, number - expected)))
             }
-            Frame::Malformed(why, end) => {
+            Frame::Framed { number, end, content } => {
                 self.position = end;
-                self.next = expected + 1;
-                Ok(Some(self.damage(DamageKind::Malformed(why), start, end, expected, 1)))
+                self.next = number + 1;
+                Ok(Some(match content {
+                    Ok(trajectory) => Piece::Record(trajectory),
+                    Err(kind) => self.damage(kind, start, end, number, 1),
+                }))
             }
-            Frame::Cut if self.last => {
+            Frame::Cut if self.limit.is_none() => {
                 self.position = self.bytes;
                 Ok(Some(Piece::Torn(Torn {
                     file: self.path.clone(),
@@ -286,27 +299,20 @@ impl Scan {
         if whole {
             self.read_at(0, &mut head)?;
         }
-        if self.last && (!whole || head == [0; FILE_HEAD] && self.zeros_from(0)?) {
+        if self.limit.is_none() && (!whole || head == [0; FILE_HEAD] && self.zeros_from(0)?) {
             // Made, but not yet written.
             self.position = self.bytes;
             let torn = Torn { file: self.path.clone(), offset: 0, bytes: self.bytes };
             return Ok((self.bytes > 0).then_some(Piece::Torn(torn)));
         }
         match read_file_head(&head) {
-            FileHead::First(first) if (self.next..MAX_NUMBER).contains(&first) => {
-                let expected = std::mem::replace(&mut self.next, first);
+            FileHead::First(first) if first == self.next => {
                 self.position = FILE_HEAD as u64;
-                let gap = first - expected;
-                Ok((gap > 0).then(|| self.damage(DamageKind::Gap, 0, 0, expected, gap)))
+                Ok(None)
             }
             FileHead::Version(found) => Err(LogError::Version { path: self.path.clone(), found }),
             _ => self.resume(DamageKind::FileHead, 0).map(Some),
         }
-    }
-
-    fn accept(&mut self, trajectory: Trajectory) -> Piece {
-        self.next = trajectory.number + 1;
-        Piece::Record(trajectory)
     }
 
     fn damage(&self, kind: DamageKind, start: u64, end: u64, number: u64, lost: u64) -> Piece {
@@ -319,21 +325,19 @@ impl Scan {
         let expected = self.next;
         let mut from = start + 1;
         while let Some(candidate) = self.find_magic(from)? {
-            // Its number is not below the one expected, or it is no record that stands here by right.
-            if let Frame::Record(trajectory) = self.frame_at(candidate)? {
-                let number = trajectory.number;
-                self.next = number + 1;
-                self.behind = Some(trajectory);
+            if let Frame::Framed { number, content: Ok(_), .. } = self.frame_at(candidate)? {
+                self.position = candidate;
+                self.next = number;
                 return Ok(self.damage(kind, start, candidate, expected, number - expected));
             }
             from = candidate + 1;
         }
         self.position = self.bytes;
-        self.next = expected + 1;
-        Ok(self.damage(kind, start, self.bytes, expected, 1))
+        self.next = self.limit.unwrap_or(expected + 1);
+        Ok(self.damage(kind, start, self.bytes, expected, self.next - expected))
     }
 
-    /// Reads the frame at `start`, and stands behind it if it is a record.
+    /// Reads the frame at `start`.
     fn frame_at(&mut self, start: u64) -> Result<Frame, LogError> {
         let left = self.bytes - start;
         if left == 0 {
@@ -352,7 +356,7 @@ impl Scan {
             let zeros = head == [0; RECORD_HEAD] && self.zeros_from(start)?;
             return Ok(if zeros { Frame::Cut } else { Frame::Bad(DamageKind::Head) });
         };
-        if !(self.next..MAX_NUMBER).contains(&record.number) {
+        if !(self.next..self.limit.unwrap_or(MAX_NUMBER)).contains(&record.number) {
             return Ok(Frame::Bad(DamageKind::Head));
         }
         let end = start + RECORD_HEAD as u64 + u64::from(record.payload);
@@ -362,18 +366,12 @@ impl Scan {
         let mut payload = std::mem::take(&mut self.payload);
         payload.resize(record.payload as usize, 0);
         let read = self.read_at(start + RECORD_HEAD as u64, &mut payload);
-        let frame = read.map(|()| match record.matches(&payload) {
-            false => Frame::Bad(DamageKind::Checksum),
-            true => match record::decode(record.number, &payload) {
-                Err(why) => Frame::Malformed(why, end),
-                Ok(trajectory) => {
-                    self.position = end;
-                    Frame::Record(trajectory)
-                }
-            },
+        let content = read.map(|()| match record.matches(&payload) {
+            false => Err(DamageKind::Checksum),
+            true => record::decode(record.number, &payload).map_err(DamageKind::Malformed),
         });
         self.payload = payload;
-        frame
+        Ok(Frame::Framed { number: record.number, end, content: content? })
     }
 
     fn zeros_from(&mut self, start: u64) -> Result<bool, LogError> {

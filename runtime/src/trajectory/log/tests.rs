@@ -15,6 +15,9 @@ use super::*;
 use crate::rollout::RolloutId;
 use crate::trajectory::{Finished, Outcome, Trajectory, record};
 
+#[path = "histories.rs"]
+mod histories;
+
 /// Trajectory number `k`, of `tokens` tokens.
 fn trajectory(number: u64, tokens: usize) -> Trajectory {
     let word = number as u32;
@@ -330,6 +333,97 @@ fn a_log_goes_on_in_a_new_file_behind_damage() {
     assert_eq!(whole(&pieces), [0, 1, 3, 4, 5], "the damaged number is not given again");
     assert_eq!(damage(&pieces).len(), 1);
     assert_eq!(fs::read(&files[0]).unwrap(), bytes);
+}
+
+/// Damage and a torn tail at once: the tail is cut off all the same, and what is stored behind is read from the new file.
+#[test]
+fn damage_and_a_torn_tail_cost_nothing_that_is_stored_later() {
+    let directory = tempdir().unwrap();
+    let options = LogOptions { file_bytes: 1 << 20, ..small() };
+    let files = written(directory.path(), 11, options);
+    let [file] = &files[..] else { panic!("{files:?}") };
+    let mut bytes = fs::read(file).unwrap();
+    let frame = |number| frame::RECORD_HEAD + record::FIXED + 4 * length(number);
+    // Record 10 is torn after 30 bytes, and record 3 has a flipped bit in its payload.
+    let ten = bytes.len() - frame(10);
+    bytes.truncate(ten + 30);
+    bytes[frame::FILE_HEAD + (0..3).map(frame).sum::<usize>() + 50] ^= 16;
+    fs::write(file, &bytes).unwrap();
+    let (mut log, recovery) = Log::open(directory.path(), options).unwrap();
+    let torn = Torn { file: file.clone(), offset: ten as u64, bytes: 30 };
+    assert_eq!((recovery.next, recovery.torn, recovery.damage.len()), (10, Some(torn), 1));
+    assert_eq!(fs::read(file).unwrap(), bytes[..ten], "what is told as cut off is cut off, and nothing else");
+    for number in 10..15 {
+        append(&mut log, number, length(number)).unwrap();
+    }
+    log.commit().unwrap();
+    assert_eq!(log.stored(), 15);
+    let pieces = pieces(directory.path());
+    assert_eq!(whole(&pieces), (0..15).filter(|&number| number != 3).collect::<Vec<_>>());
+    let [damage] = &damage(&pieces)[..] else { panic!("{pieces:?}") };
+    assert_eq!((&damage.file, damage.number, damage.lost), (file, 3, 1));
+}
+
+/// A file that a later one follows ends in what is no record: how many are lost is known from the later one's name, and
+/// nothing of that one is blamed or refused.
+#[test]
+fn what_ends_a_file_in_the_middle_costs_nothing_in_the_next() {
+    let directory = tempdir().unwrap();
+    let files = written(directory.path(), 12, LogOptions { file_bytes: 300, ..small() });
+    let before = whole(&pieces(directory.path()));
+    let first = self::files(directory.path()).unwrap()[1].0;
+    let bytes = fs::read(&files[0]).unwrap();
+    for (lost, content) in [
+        (0, [&bytes[..], b"DbTr and no more"].concat()),
+        (0, [&bytes[..], &[0; 60]].concat()),
+        (first, [&bytes[..frame::FILE_HEAD], &vec![0x5A; 5000]].concat()),
+        (first, bytes[..frame::FILE_HEAD + 40].to_vec()),
+    ] {
+        fs::write(&files[0], &content).unwrap();
+        let pieces = pieces(directory.path());
+        assert_eq!(whole(&pieces), before[lost as usize..], "{lost} lost");
+        let [damage] = &damage(&pieces)[..] else { panic!("{pieces:?}") };
+        assert_eq!((&damage.file, damage.number, damage.lost), (&files[0], first - lost, lost));
+        assert_eq!(damage.offset + damage.bytes, content.len() as u64);
+    }
+}
+
+/// The directory of a new log, and those that had to be made above it, survive the loss of power too.
+#[test]
+fn what_names_the_directory_of_a_new_log_is_synced() {
+    struct Synced(Vec<PathBuf>);
+
+    impl Volume for &mut Synced {
+        type File = fs::File;
+
+        fn create(&mut self, path: &Path) -> io::Result<fs::File> {
+            Disk.create(path)
+        }
+
+        fn reopen(&mut self, path: &Path, bytes: u64) -> io::Result<fs::File> {
+            Disk.reopen(path, bytes)
+        }
+
+        fn sync_directory(&mut self, directory: &Path) -> io::Result<()> {
+            assert!(directory.is_dir());
+            self.0.push(directory.to_owned());
+            Ok(())
+        }
+    }
+
+    let root = tempdir().unwrap();
+    let root = root.path();
+    let log = root.join("a/b/log");
+    let above = root.parent().unwrap().to_owned();
+    for expected in [vec![above, root.to_owned(), root.join("a"), root.join("a/b")], vec![root.join("a/b")]] {
+        let mut volume = Synced(vec![]);
+        Log::open_on(&mut volume, &log, small()).unwrap();
+        assert_eq!(volume.0, expected, "made now, or by a process that may have ended before it synced");
+    }
+    let mut volume = Synced(vec![]);
+    let never = LogOptions { sync: Sync::Never, ..small() };
+    Log::open_on(&mut volume, &root.join("c"), never).unwrap();
+    assert_eq!(volume.0, [] as [PathBuf; 0]);
 }
 
 /// A disk with a page cache, and what can go wrong with it.

@@ -5,7 +5,7 @@ use std::hint::black_box;
 use std::sync::Mutex;
 use std::thread;
 
-use doorbell_runtime::guard::{PrefaultOptions, SystemCallError, Watch, prefault};
+use doorbell_guard::{PrefaultOptions, SystemCallError, Watch, prefault};
 
 const PAGE: usize = 4096;
 const MIB: usize = 1 << 20;

@@ -1,11 +1,11 @@
 //! What counting costs: an allocation and its free through the system's allocator, with and without the count, and while
-//! a watch counts for the process as well. `cargo bench -p doorbell-runtime --bench allocator`
+//! a watch counts for the process as well. `cargo bench -p doorbell-guard --bench allocator`
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::hint::black_box;
 
 use divan::Bencher;
-use doorbell_runtime::guard::{CountingAllocator, SystemCallError, Watch};
+use doorbell_guard::{CountingAllocator, SystemCallError, Watch};
 
 fn main() {
     divan::main();

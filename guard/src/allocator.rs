@@ -42,7 +42,7 @@ impl Sub for AllocationCounts {
 /// asks of the kernel is a system call.
 ///
 /// ```
-/// use doorbell_runtime::guard::{CountingAllocator, thread_counts};
+/// use doorbell_guard::{CountingAllocator, thread_counts};
 ///
 /// #[global_allocator]
 /// static ALLOCATOR: CountingAllocator = CountingAllocator::new();

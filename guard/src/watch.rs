@@ -13,7 +13,7 @@ use super::seccomp::{SystemCallError, SystemCallGuard, Violation};
 /// A stretch of the calling thread that is watched; ends with [`end`](Self::end).
 ///
 /// ```no_run
-/// use doorbell_runtime::guard::{OnViolation, SystemCallGuard, Watch};
+/// use doorbell_guard::{OnViolation, SystemCallGuard, Watch};
 ///
 /// let mut guard = SystemCallGuard::install(OnViolation::Continue);
 /// let watch = Watch::begin(&mut guard)?;
@@ -98,7 +98,7 @@ impl<'a> Watch<'a> {
         if !self.counts_allocations {
             missing(
                 "allocations",
-                "this program's #[global_allocator] is not doorbell_runtime::guard::CountingAllocator".into(),
+                "this program's #[global_allocator] is not doorbell_guard::CountingAllocator".into(),
             );
         }
         let (system_calls, violations) = match &*self.system_calls {

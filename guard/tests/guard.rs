@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use doorbell_runtime::guard::{
+use doorbell_guard::{
     CountingAllocator, Facts, OnViolation, SystemCallError, SystemCallGuard, VIOLATIONS_KEPT, Watch,
     process_counts, thread_counts,
 };
