@@ -30,6 +30,11 @@ impl Queue {
         self.ids.pop_front()
     }
 
+    #[cfg(test)]
+    pub fn capacity(&self) -> usize {
+        self.ids.capacity()
+    }
+
     /// The oldest, which stays.
     #[inline]
     pub fn front(&self) -> Option<RolloutId> {
