@@ -72,7 +72,10 @@ impl Pipeline {
                 self.first_error.get_or_insert(*completion);
                 self.end_decoding(id)
             }
-            Tag::Prefill(group) => self.prefilled(group, completion),
+            Tag::Prefill(group) if self.groups[group as usize].wire_id == number => {
+                self.prefilled(group, completion)
+            }
+            Tag::Prefill(_) => Err(self.unasked(completion, "the PREFILL in that slot is not in flight")),
         }
     }
 

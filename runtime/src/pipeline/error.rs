@@ -3,8 +3,8 @@
 use doorbell_contract::HwCompletion;
 use doorbell_host::DeviceError;
 
-use crate::kv::KvError;
 use super::failure::Lost;
+use crate::kv::KvError;
 use crate::ring::RingError;
 use crate::rollout::TransitionError;
 
@@ -75,7 +75,9 @@ pub enum RuntimeError {
         last: Lost,
     },
     /// Nobody is left to judge.
-    #[error("no judge is left: each has hung with no replacement left, or could not be made anew after a panic")]
+    #[error(
+        "no judge is left: each has hung with no replacement left, or could not be made anew after a panic"
+    )]
     NoJudges,
     /// The writer of trajectories has failed: what it failed of is told where it is ended.
     #[error("trajectories cannot be stored any more")]

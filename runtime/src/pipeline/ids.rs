@@ -132,7 +132,8 @@ mod tests {
         for step in 0..20_000u32 {
             if step % 64 == 0 {
                 // As if nearly all ids had been used since.
-                let place = living.get(random(8) as usize).map_or(END - 40, |range| range.start.saturating_sub(20));
+                let place =
+                    living.get(random(8) as usize).map_or(END - 40, |range| range.start.saturating_sub(20));
                 ids = WireIds::starting_at(place);
             }
             let count = 1 + random(9) as u32;
@@ -166,6 +167,6 @@ mod tests {
             assert_eq!(living.group(request), Some(request as u32 % 64));
             assert_eq!(living.group(request + 1), None);
         }
-        assert_eq!(living.0.capacity(), room, "it never grows");
+        assert!(living.0.capacity() <= room, "it never grows");
     }
 }

@@ -26,8 +26,7 @@ impl<J: Judge> Inline<J> {
         factory: impl FnMut(usize) -> J + Send + 'static,
     ) -> Inline<J> {
         let (capacity, faults) = (slots as usize, Faults::default());
-        let desk =
-            Desk::new(0, Factory::new(factory), memory, longest as usize, false, faults.clone());
+        let desk = Desk::new(0, Factory::new(factory), memory, longest as usize, false, faults.clone());
         Inline { desk, faults, judged: VecDeque::with_capacity(capacity), capacity }
     }
 }

@@ -18,7 +18,8 @@ pub(super) struct Journal {
     head: u32,
 }
 
-/// A descriptor in the submission queue: whose it is, and its running number if it is a DECODE.
+/// A descriptor in the submission queue: whose it is, and what tells it from others of the same: the running number of a
+/// DECODE, the first id of the group of a PREFILL.
 pub(super) type Slot = (Tag, u32);
 
 impl Journal {

@@ -69,7 +69,8 @@ mod tests {
 
     #[test]
     fn a_feed_gives_each_request_as_often_as_it_should() {
-        let request = |output_tokens| Request { arrival_ms: 0, prompt_tokens: 1, output_tokens, prefix: vec![] };
+        let request =
+            |output_tokens| Request { arrival_ms: 0, prompt_tokens: 1, output_tokens, prefix: vec![] };
         let requests = [request(1), request(2)];
         for (times, expected) in [(0, vec![]), (1, vec![1, 2]), (3, vec![1, 2, 1, 2, 1, 2])] {
             let mut feed = Feed::repeated(&requests, times);

@@ -149,7 +149,8 @@ impl Pipeline {
         group.prefill = Prefill::Running;
         let prefill = HwDesc::prefill(group.wire_id, group.prompt_tokens);
         let desc = HwDesc { rollout_id: group.wire_id, kv_arena_id: group.wire_id, ..prefill };
-        self.post(desc, Tag::Prefill(index), 0);
+        let number = group.wire_id;
+        self.post(desc, Tag::Prefill(index), number);
     }
 
     #[inline]

@@ -213,9 +213,7 @@ impl<J: Judge> Desk<J> {
     #[inline]
     fn add(&mut self, request: &Request) -> Result<Place, JudgeFailure> {
         let place = self.copies.add(request, &self.memory)?;
-        if self.check_digest
-            && hash::digest(self.copies.answer(request, place).segment()) != request.digest
-        {
+        if self.check_digest && hash::digest(self.copies.answer(request, place).segment()) != request.digest {
             return Err(JudgeFailure::Digest);
         }
         Ok(place)
@@ -243,8 +241,7 @@ impl<J: Judge> Desk<J> {
         match catch_unwind(AssertUnwindSafe(|| self.factory.make(self.number))) {
             Ok(judge) => self.judge = Some(judge),
             Err(panic) => {
-                self.faults
-                    .note(JudgeFault::NotMade { judge: self.number, message: panic_message(&*panic) });
+                self.faults.note(JudgeFault::NotMade { judge: self.number, message: panic_message(&*panic) });
             }
         }
         JudgeFailure::Panicked

@@ -276,4 +276,3 @@ impl Board {
         self.rest(now, count);
     }
 }
-

@@ -242,14 +242,7 @@ impl Rows {
         {
             column.append_value(value);
         }
-        let values = [
-            of.member,
-            of.prompt_tokens,
-            of.answer_tokens,
-            of.segments,
-            of.seed,
-            of.device_rollout,
-        ];
+        let values = [of.member, of.prompt_tokens, of.answer_tokens, of.segments, of.seed, of.device_rollout];
         for (column, value) in self.narrow.iter_mut().zip(values) {
             column.append_value(value);
         }
@@ -349,14 +342,7 @@ mod tests {
         for batch in builder.build().unwrap() {
             let batch = batch.unwrap();
             let column = |name: &str| batch.column_by_name(name).unwrap().clone();
-            let names = [
-                "member",
-                "prompt_tokens",
-                "answer_tokens",
-                "segments",
-                "seed",
-                "device_rollout",
-            ];
+            let names = ["member", "prompt_tokens", "answer_tokens", "segments", "seed", "device_rollout"];
             let narrow: HashMap<_, _> = names
                 .into_iter()
                 .map(|name| (name, column(name).as_primitive::<UInt32Type>().clone()))

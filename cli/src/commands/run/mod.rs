@@ -181,9 +181,8 @@ pub fn run(args: Args) -> Result<ExitCode, Failure> {
     let warm_up = args.strict.then_some((rollouts * args.warm_up).ceil() as u64);
     let ran = thread::scope(|scope| {
         let feed = Feed::repeated(&trace.requests, args.repeat);
-        let hot = thread::Builder::new()
-            .name("hot".into())
-            .spawn_scoped(scope, || hot(pipeline, feed, warm_up));
+        let hot =
+            thread::Builder::new().name("hot".into()).spawn_scoped(scope, || hot(pipeline, feed, warm_up));
         let hot =
             hot.map_err(|error| Failure::failed(format!("the hot thread could not be started: {error}")))?;
         show_progress(&trace, &args, &metrics, loads.as_ref(), || hot.is_finished());

@@ -300,13 +300,14 @@ impl RewardStage for Silent {
 
 /// The completion of the descriptor at running index `index`, from 0, becomes that of a slot that could not be read.
 pub struct Unreadable {
-    pub index: u32,
+    index: u32,
     submitted: Vec<u64>,
+    done: bool,
 }
 
 impl Unreadable {
     pub fn new(index: u32) -> Self {
-        Self { index, submitted: vec![] }
+        Self { index, submitted: vec![], done: false }
     }
 }
 
@@ -326,7 +327,8 @@ impl Trick for Unreadable {
         let count = fetch(inner, out, poll)?;
         let lost = self.submitted.get(self.index as usize);
         for completion in &mut out[..count] {
-            if Some(&completion.user_data) == lost {
+            if Some(&completion.user_data) == lost && !self.done {
+                self.done = true;
                 *completion = HwCompletion {
                     sq_head: completion.sq_head,
                     status: 0xFF,

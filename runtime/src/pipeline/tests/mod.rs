@@ -16,9 +16,7 @@ use super::*;
 use crate::events::Clock;
 use crate::kv::{PrefixConfig, Sharing};
 use crate::policy::PolicyKind;
-use crate::reward::{
-    Answer, AnswerMemory, DigestJudge, Judge, JudgeError, JudgeFailure, Pool, PoolOptions,
-};
+use crate::reward::{Answer, AnswerMemory, DigestJudge, Judge, JudgeError, JudgeFailure, Pool, PoolOptions};
 use crate::trajectory::{Finished, Outcome};
 use doubles::{Moody, Note, Notes, Repeat, Shuffle, Tamper, Tricky, Unreadable};
 
@@ -385,7 +383,7 @@ fn judges_that_panic_and_hang_fail_their_rollouts_and_no_others() {
     let pool = PoolOptions {
         judges: 4,
         capacity: 64,
-        deadline: Some(Duration::from_millis(100)),
+        deadline: Some(Duration::from_secs(3)),
         replacements: 8,
         ..PoolOptions::default()
     };
@@ -396,7 +394,10 @@ fn judges_that_panic_and_hang_fail_their_rollouts_and_no_others() {
     let (mut pipeline, notes) = setup.threaded(pool, move |number| Breaks { number, how });
     pipeline.run(&mut Feed::new(&setup.requests), |_| false).unwrap();
     let values = pipeline.metrics.counters.values();
-    assert_eq!((values.rollouts_admitted, values.rollouts_failed, values.rollouts_completed), (2000, 20, 1980));
+    assert_eq!(
+        (values.rollouts_admitted, values.rollouts_failed, values.rollouts_completed),
+        (2000, 20, 1980)
+    );
     // Each is tried twice, and so is what the one that hung had.
     assert_eq!(values.verdicts_failed, 2 * 20 + 1);
     let mut ends: HashMap<(u64, u32), bool> = HashMap::new();
@@ -461,7 +462,10 @@ fn more_failures_than_may_be_end_the_run() {
     for limit in [0, 19] {
         let (result, failed) = run(Some(limit));
         let error = result.unwrap_err().to_string();
-        assert!(error.contains(&format!("{} rollouts have failed, and at most {limit} may", limit + 1)), "{error}");
+        assert!(
+            error.contains(&format!("{} rollouts have failed, and at most {limit} may", limit + 1)),
+            "{error}"
+        );
         assert_eq!(failed, limit + 1);
     }
 }
@@ -526,7 +530,11 @@ fn a_second_feed_shares_no_id_with_the_first() {
     assert_eq!(pipeline.admitted(), 16);
     let groups = || pipeline.groups.iter().filter(|group| group.left > 0);
     assert_eq!(groups().map(|group| group.request).collect::<HashSet<_>>(), (0..16).collect());
-    assert_eq!(groups().map(|group| group.wire_id).collect::<HashSet<_>>().len(), 16, "a prefix is named twice");
+    assert_eq!(
+        groups().map(|group| group.wire_id).collect::<HashSet<_>>().len(),
+        16,
+        "a prefix is named twice"
+    );
     let mut wire: HashSet<u32> = (0..32).map(|slot| pipeline.lives.slot_mut(slot).device_rollout).collect();
     wire.extend(groups().map(|group| group.wire_id));
     assert_eq!(wire.len(), 48, "a rollout_id is of two rollouts");
@@ -607,7 +615,8 @@ fn resident() -> u64 {
 /// while the ids on the wire wrap. No id is of two living rollouts, and memory stays as it is.
 #[test]
 fn a_source_that_goes_on_uses_no_id_twice_and_no_more_memory() {
-    let rollouts: u64 = std::env::var("DOORBELL_SOAK_ROLLOUTS").map_or(300_000, |count| count.parse().unwrap());
+    let rollouts: u64 =
+        std::env::var("DOORBELL_SOAK_ROLLOUTS").map_or(300_000, |count| count.parse().unwrap());
     let options = Options {
         slots: 256,
         group: 2,
@@ -626,8 +635,7 @@ fn a_source_that_goes_on_uses_no_id_twice_and_no_more_memory() {
     let mut setup = Setup::new(1, options.clone());
     (setup.options, setup.requests) = (options, requests);
     let (mut pipeline, _) = setup.pipeline();
-    let memory =
-        AnswerMemory { tokens: pipeline.device.token_regions(), prompts: pipeline.prompts.clone() };
+    let memory = AnswerMemory { tokens: pipeline.device.token_regions(), prompts: pipeline.prompts.clone() };
     let device = Driver::new(
         ModelPlatform::new(),
         QueueConfig { token_bytes: setup.options.token_bytes(), ..QueueConfig::default() },

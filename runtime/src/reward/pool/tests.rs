@@ -116,7 +116,8 @@ fn gated(capacity: usize) -> (Pool, Receiver<RolloutId>, Sender<()>) {
     let (arrived, arrivals) = channel();
     let (opener, gate) = channel();
     let mut judge = Some(Gated { arrived, gate });
-    let pool = Pool::start(options(1, capacity), &memory(vec![region().1]), move |_| judge.take().unwrap()).unwrap();
+    let pool =
+        Pool::start(options(1, capacity), &memory(vec![region().1]), move |_| judge.take().unwrap()).unwrap();
     (pool, arrivals, opener)
 }
 
@@ -330,13 +331,15 @@ fn of_request_3(fault: &JudgeFault) -> Option<u32> {
 /// What failed is given to another judge, as long as there is one.
 #[test]
 fn a_retry_goes_to_another_judge() {
-    let mut pool = Pool::start(options(3, 64), &memory(vec![region().1]), |_| By(|_: &Answer<'_>| 1)).unwrap();
+    let mut pool =
+        Pool::start(options(3, 64), &memory(vec![region().1]), |_| By(|_: &Answer<'_>| 1)).unwrap();
     let mut tickets = Tickets::new(64);
     for avoid in (0..3).cycle().take(30) {
         pool.post(Request { avoid: Some(avoid), ..request(&mut tickets, 1, 1) }).unwrap();
         assert_ne!(collect_all(&mut pool)[0].judge, avoid);
     }
-    let mut pool = Pool::start(options(1, 64), &memory(vec![region().1]), |_| By(|_: &Answer<'_>| 1)).unwrap();
+    let mut pool =
+        Pool::start(options(1, 64), &memory(vec![region().1]), |_| By(|_: &Answer<'_>| 1)).unwrap();
     pool.post(Request { avoid: Some(0), ..request(&mut tickets, 1, 1) }).unwrap();
     assert_eq!(collect_all(&mut pool)[0].judge, 0, "there is no other");
 }
@@ -573,9 +576,10 @@ fn when_no_judge_is_left_posting_says_so() {
 #[case::group(Request { group: 4, ..request(&mut Tickets::new(8), 3, 2) }, JudgeFailure::Tokens)]
 #[case::digest(Request { digest: 0, ..request(&mut Tickets::new(8), 3, 2) }, JudgeFailure::Digest)]
 fn what_is_not_the_devices_answer_is_not_judged(#[case] bad: Request, #[case] failure: JudgeFailure) {
-    let mut pool =
-        Pool::start(options(1, 4), &memory(vec![region().1]), |_| By(|_: &Answer<'_>| panic!("it was judged")))
-            .unwrap();
+    let mut pool = Pool::start(options(1, 4), &memory(vec![region().1]), |_| {
+        By(|_: &Answer<'_>| panic!("it was judged"))
+    })
+    .unwrap();
     pool.post(bad).unwrap();
     assert_eq!(collect_all(&mut pool)[0].verdict, Err(failure));
     assert_eq!(pool.judges_left(), 1);
@@ -629,7 +633,8 @@ fn a_slow_judge_says_what_the_quick_one_says() {
 /// the judge; a RESIDENT device does the same alone. Both end each rollout at the same token with the same score.
 #[rstest]
 fn the_digest_judge_decides_as_a_resident_device(#[values(0, 20_000, 40_000, 65_536)] threshold: i32) {
-    let config = QueueConfig { reward_threshold: threshold as u32, eos_threshold: 200, ..QueueConfig::default() };
+    let config =
+        QueueConfig { reward_threshold: threshold as u32, eos_threshold: 200, ..QueueConfig::default() };
     let mut resident = Driver::new(ModelPlatform::new(), config.clone()).unwrap();
     let mut cut = Driver::new(ModelPlatform::new(), config).unwrap();
     let run = |device: &mut Driver<ModelPlatform>, desc: HwDesc| {
@@ -638,7 +643,8 @@ fn the_digest_judge_decides_as_a_resident_device(#[values(0, 20_000, 40_000, 65_
         while device.poll(&mut out).unwrap() == 0 {}
         out[0]
     };
-    let mut pool = Pool::start(options(2, 4), &memory(cut.token_regions()), move |_| DigestJudge { threshold }).unwrap();
+    let mut pool =
+        Pool::start(options(2, 4), &memory(cut.token_regions()), move |_| DigestJudge { threshold }).unwrap();
     let mut tickets = Tickets::new(1);
     let mut ends = HashMap::new();
     for id in 0..60 {
