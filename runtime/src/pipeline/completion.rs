@@ -3,7 +3,7 @@
 use doorbell_contract::{CompletionFlags, ErrorCode, HwCompletion, PREFIX_NONE, Status};
 
 use super::options::Scoring;
-use super::rollout::Prefill;
+use super::rollout::{Group, Prefill};
 use super::submission::Tag;
 use super::{FailureReason, Pipeline, RuntimeError};
 use crate::events::EventKind;
@@ -43,40 +43,46 @@ impl Pipeline {
     /// it has come to its end.
     #[cold]
     fn unread(&mut self, completion: &HwCompletion) -> Result<(), RuntimeError> {
-        if !self.journal.knows_slots() {
+        if !self.one_queue {
             return Err(RuntimeError::Unread {
                 device: self.device.name().to_owned(),
                 index: completion.result,
                 code: ErrorCode::try_from(completion.error).map_or("an unknown code", ErrorCode::name),
             });
         }
-        let Some((tag, number)) = self.journal.at(completion.result) else {
-            return Err(self.unasked(completion, "no descriptor lies in the slot that it names"));
-        };
-        match tag {
-            Tag::Decode(id) => {
-                let life = self.lives.get_mut(id).ok();
-                let Some(life) = life.filter(|life| life.decoding && life.descriptor == number) else {
-                    return Err(self.unasked(completion, "the DECODE in that slot is not in flight"));
-                };
-                life.decoding = false;
+        match self.in_flight_at(completion.result) {
+            None => Err(self.unasked(completion, "nothing in flight lies in the slot that it names")),
+            Some(Tag::Decode(id)) => {
+                self.lives.get_mut(id)?.decoding = false;
                 self.metrics.counters.hot.segments.add(1);
                 self.refused(id, completion)
             }
             // It ends nothing: the DECODE goes on to its own end.
-            Tag::Stop(id) => {
-                let Some(life) = self.lives.get_mut(id).ok().filter(|life| life.stopping) else {
-                    return Err(self.unasked(completion, "the STOP in that slot is not in flight"));
-                };
-                life.stopping = false;
+            Some(Tag::Stop(id)) => {
+                let life = self.lives.get_mut(id)?;
+                (life.stopping, life.stop_index) = (false, None);
                 self.first_error.get_or_insert(*completion);
                 self.end_decoding(id)
             }
-            Tag::Prefill(group) if self.groups[group as usize].wire_id == number => {
-                self.prefilled(group, completion)
-            }
-            Tag::Prefill(_) => Err(self.unasked(completion, "the PREFILL in that slot is not in flight")),
+            Some(Tag::Prefill(group)) => self.prefilled(group, completion),
         }
+    }
+
+    /// Whose descriptor in flight lies at running index `index` of the submission queue. A look at everything: this is
+    /// needed once in a device's life, if ever.
+    #[cold]
+    fn in_flight_at(&mut self, index: u32) -> Option<Tag> {
+        for slot in 0..self.options.slots {
+            let life = self.lives.slot_mut(slot);
+            let (decodes, stops) =
+                (life.decoding && life.index == index, life.stopping && life.stop_index == Some(index));
+            let id = self.lives.states().current(slot);
+            if decodes || stops {
+                return Some(if decodes { Tag::Decode(id) } else { Tag::Stop(id) });
+            }
+        }
+        let runs = |group: &Group| group.prefill == Prefill::Running && group.prefill_index == index;
+        self.groups.iter().position(runs).map(|group| Tag::Prefill(group as u32))
     }
 
     /// The device has completed a rollout's DECODE as ERROR.

@@ -105,6 +105,8 @@ pub struct Pipeline {
     trajectories: Box<dyn TrajectoryStage>,
     metrics: Arc<Metrics>,
     journal: Journal,
+    /// Whether the device is one queue, whose indices count what was submitted.
+    one_queue: bool,
     lives: Slab<Life>,
     groups: Box<[Group]>,
     free_groups: Vec<u32>,
@@ -160,6 +162,7 @@ impl Pipeline {
         Ok(Pipeline {
             area_bytes: options.area_bytes(),
             journal: Journal::new(parts.recorder, parts.sq_start, capacity),
+            one_queue: parts.sq_start.is_some(),
             device: parts.device,
             policy: parts.policy,
             kv: parts.kv,

@@ -19,6 +19,10 @@ pub(super) struct Life {
     pub segments: u32,
     /// Running number of its last descriptor.
     pub descriptor: u32,
+    /// Where its last DECODE lies in the submission queue, if there is one queue: the running index.
+    pub index: u32,
+    /// Where its STOP lies there.
+    pub stop_index: Option<u32>,
     /// Tokens that its last DECODE added.
     pub added: u32,
     /// Tokens that its last DECODE may add before a checkpoint or the end.
@@ -60,6 +64,8 @@ impl Life {
             produced: 0,
             segments: 0,
             descriptor: 0,
+            index: 0,
+            stop_index: None,
             added: 0,
             asked: 0,
             branch: Branch::default(),
@@ -112,6 +118,8 @@ pub(super) struct Group {
     pub prompt_ids: u32,
     pub output_tokens: u32,
     pub prefill: Prefill,
+    /// Where its PREFILL lies in the submission queue, if there is one queue.
+    pub prefill_index: u32,
     /// Error code of its PREFILL, if that failed.
     pub error: u8,
     /// Slots of the first and the last member that live.
@@ -135,6 +143,7 @@ impl Group {
             prompt_ids: 0,
             output_tokens: 0,
             prefill: Prefill::Due,
+            prefill_index: 0,
             error: 0,
             first: None,
             last: None,

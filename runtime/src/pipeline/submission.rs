@@ -91,7 +91,8 @@ impl Pipeline {
             // A rollout whose STOP is due does not end before it.
             if let Ok(life) = self.lives.get(id) {
                 let device_rollout = life.device_rollout;
-                self.post(HwDesc::stop(device_rollout), Tag::Stop(id), 0);
+                let index = self.post(HwDesc::stop(device_rollout), Tag::Stop(id), 0);
+                self.lives.slot_mut(id.slot()).stop_index = Some(index);
             }
         }
     }
@@ -137,7 +138,8 @@ impl Pipeline {
         self.kv.append(&mut life.branch, life.asked)?;
         let desc = describe(&self.options, group, life, u64::from(id.slot()) * self.area_bytes);
         let abort = is_nth(life.device_rollout, self.options.abort_every);
-        self.post(desc, Tag::Decode(id), number);
+        let index = self.post(desc, Tag::Decode(id), number);
+        self.lives.slot_mut(id.slot()).index = index;
         if abort {
             self.abort(id)?;
         }
@@ -149,15 +151,15 @@ impl Pipeline {
         group.prefill = Prefill::Running;
         let prefill = HwDesc::prefill(group.wire_id, group.prompt_tokens);
         let desc = HwDesc { rollout_id: group.wire_id, kv_arena_id: group.wire_id, ..prefill };
-        let number = group.wire_id;
-        self.post(desc, Tag::Prefill(index), number);
+        self.groups[index as usize].prefill_index = self.post(desc, Tag::Prefill(index), 0);
     }
 
+    /// Puts a descriptor into the batch; returns its running index in the submission queue, if there is one queue.
     #[inline]
-    fn post(&mut self, desc: HwDesc, tag: Tag, number: u32) {
+    fn post(&mut self, desc: HwDesc, tag: Tag, number: u32) -> u32 {
         self.batch.push(desc.with_user_data(tag.to_bits()));
         self.metrics.counters.hot.descriptors_posted.add(1);
-        self.journal.posted(tag, number);
+        self.journal.posted(tag, number)
     }
 
     fn candidate(&self, id: RolloutId) -> Result<Candidate, RuntimeError> {

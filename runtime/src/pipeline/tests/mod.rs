@@ -672,8 +672,7 @@ fn a_source_that_goes_on_uses_no_id_twice_and_no_more_memory() {
 fn r10_an_unreadable_slot_fails_the_rollout_that_lay_there(#[values(0, 1, 5, 13)] index: u32) {
     let setup = Setup::new(12, Options { slots: 4, checkpoint: 16, ..Options::default() });
     let (mut pipeline, notes) = setup.pipeline();
-    let capacity = pipeline.device.capacity();
-    pipeline.journal = Journal::new(None, Some(0), capacity);
+    pipeline.one_queue = true;
     pipeline.device = Box::new(Tricky { inner: pipeline.device, trick: Unreadable::new(index) });
     pipeline.run(&mut Feed::new(&setup.requests), |_| false).unwrap();
     let values = pipeline.metrics.counters.values();
@@ -705,7 +704,7 @@ fn r10_an_unreadable_slot_of_several_queues_is_an_error_that_says_so() {
 fn r10_unreadable_prefills_and_stops_end_as_they_should() {
     let setup = Setup::new(3, Options { slots: 4, group: 2, ..Options::default() });
     let (mut pipeline, notes) = setup.pipeline();
-    pipeline.journal = Journal::new(None, Some(0), pipeline.device.capacity());
+    pipeline.one_queue = true;
     pipeline.device = Box::new(Tricky { inner: pipeline.device, trick: Unreadable::new(0) });
     pipeline.run(&mut Feed::new(&setup.requests), |_| false).unwrap();
     let lost: HashSet<_> = notes.lost().iter().map(|lost| (lost.request, lost.member)).collect();
@@ -714,7 +713,7 @@ fn r10_unreadable_prefills_and_stops_end_as_they_should() {
 
     let setup = Setup::new(1, Options { slots: 1, abort_every: 1, ..Options::default() });
     let (mut pipeline, notes) = setup.pipeline();
-    pipeline.journal = Journal::new(None, Some(0), pipeline.device.capacity());
+    pipeline.one_queue = true;
     pipeline.device = Box::new(Tricky { inner: pipeline.device, trick: Unreadable::new(1) });
     pipeline.run(&mut Feed::new(&setup.requests), |_| false).unwrap();
     assert_eq!(pipeline.metrics.counters.values().rollouts_aborted, 1);
