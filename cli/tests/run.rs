@@ -101,6 +101,60 @@ fn aborted_rollouts_leave_no_trajectory() {
     assert_eq!(json["trajectories"]["stored"].as_u64(), Some(count("rollouts_completed")));
 }
 
+/// Judges that panic at some rollouts, one that hangs: the others end, and the run with code 0 and the failures counted.
+#[test]
+fn what_judges_fail_of_is_counted_and_the_run_goes_on() {
+    let directory = tempfile::tempdir().unwrap();
+    let faults = "--judges 4 --judge-deadline 3000 --inject-judge panic:3% --inject-judge hang:1";
+    let (code, json, errors) = run(directory.path(), &format!("--group 2 --store log {faults}"));
+    assert_eq!(code, 0, "{errors}");
+    let count = |name: &str| json["counters"][name].as_u64().unwrap();
+    let failed = count("rollouts_failed");
+    assert!((1..60).contains(&failed), "{failed}");
+    assert_eq!(count("rollouts_completed"), 512 - failed);
+    assert_eq!(json["trajectories"]["stored"].as_u64(), Some(512 - failed));
+    assert_eq!(json["failures"].as_array().unwrap().len() as u64, failed.min(64));
+    assert!(json["failures"][0]["reason"].as_str().unwrap().contains("its judge panicked"), "{json}");
+    assert!(errors.contains(&format!("rollouts that failed: {failed}")), "{errors}");
+    assert!(errors.contains("judge 1 was at an answer for more than 3s"), "{errors}");
+    // The same ones fail whoever judges, and no more may than are said to.
+    let limit = failed - 1;
+    let again = format!("--group 2 --judges 1 --inject-judge panic:3% --max-failures {limit}");
+    let (code, json, errors) = run(directory.path(), &again);
+    assert_eq!(code, 1, "{errors}");
+    assert!(json["errors"][0].as_str().unwrap().contains(&format!("at most {limit} may")), "{json}");
+    let (code, json, _) = run(directory.path(), "--limit 20 --inject-judge error:1");
+    assert_eq!((code, json["counters"]["rollouts_failed"].as_u64()), (1, Some(20)), "not one is left");
+}
+
+/// The least that `--kv-blocks` says to be enough is enough.
+#[test]
+fn the_least_kv_blocks_that_are_enough_are_told() {
+    let directory = tempfile::tempdir().unwrap();
+    for group in ["", "--group 3"] {
+        let (code, _, errors) = run(directory.path(), &format!("{group} --kv-blocks 1"));
+        assert_eq!(code, 2, "{errors}");
+        let least: u32 = errors.trim().rsplit(' ').next().unwrap().parse().unwrap();
+        let (code, _, errors) = run(directory.path(), &format!("{group} --kv-blocks {}", least - 1));
+        assert_eq!(code, 2, "{errors}");
+        let (code, _, errors) = run(directory.path(), &format!("{group} --kv-blocks {least}"));
+        assert_eq!(code, 0, "{errors}");
+    }
+}
+
+/// The trace some times over: each request has a number of its own.
+#[test]
+fn a_trace_can_be_run_again_and_again() {
+    let directory = tempfile::tempdir().unwrap();
+    let (code, json, errors) = run(directory.path(), "--limit 10 --repeat 50 --store log");
+    assert_eq!(code, 0, "{errors}");
+    assert_eq!(json["counters"]["rollouts_completed"], 500);
+    let rows = trajectories(directory.path(), "log");
+    let requests: std::collections::HashSet<&str> =
+        rows.iter().filter_map(|row| row.split('|').next()).collect();
+    assert!(requests.len() >= 500, "{}", requests.len());
+}
+
 #[test]
 fn a_perfetto_trace_is_json() {
     let directory = tempfile::tempdir().unwrap();
@@ -117,7 +171,10 @@ fn a_perfetto_trace_is_json() {
 #[case("--limit 0", 2, "no requests to run")]
 #[case("--group 4 --credits 3", 2, "credits is 3")]
 #[case("--resident", 2, "checkpoint is 0")]
-#[case("--kv-blocks 8", 1, "cannot run")]
+#[case("--kv-blocks 8", 2, "give at least ")]
+#[case("--group 4096 --slots 4096 --kv-blocks 64", 2, "give at least ")]
+#[case("--inject-judge mood:1%", 2, "there are panic:SHARE, error:SHARE and hang:JUDGE")]
+#[case("--judges 0 --judge-deadline 5", 2, "give at least 1 judge")]
 #[case("--kv-blocks 0", 2, "blocks is 0")]
 #[case("--rules /nowhere/rules.toml", 2, "/nowhere/rules.toml")]
 #[case("--store /proc/nowhere", 2, "/proc/nowhere")]

@@ -32,7 +32,7 @@ fn written() -> TempDir {
             prefix_hash: 99,
             prompt_tokens: 50 * k,
             answer_tokens: tokens.len() as u32,
-            score: 6000 * k,
+            score: 6000 * k as i32,
             segments: 1 + k / 3,
             outcome: Outcome::ALL[k as usize % 4],
             shard: 0,

@@ -9,7 +9,7 @@ use doorbell_runtime::kv::{PrefixConfig, Prefixes};
 use doorbell_runtime::metrics::Metrics;
 use doorbell_runtime::pipeline::{Discard, Feed, Inline, Options, Parts, Pipeline};
 use doorbell_runtime::policy::PolicyKind;
-use doorbell_runtime::reward::DigestJudge;
+use doorbell_runtime::reward::{AnswerMemory, DigestJudge, Prompts};
 use doorbell_trace::Generator;
 use doorbell_verify::ModelPlatform;
 
@@ -59,16 +59,14 @@ fn after_the_warm_up_the_hot_thread_allocates_nothing() {
         let clock = Clock::new();
         let mut collector = Collector::new(clock.clone(), SLOTS);
         let recorder = collector.recorder("hot", 1024).unwrap();
+        let prompts = Prompts::new(SLOTS, 256);
+        let memory = AnswerMemory { tokens: device.token_regions(), prompts: prompts.clone() };
         let parts = Parts {
             sq_start: (shards == 1).then_some(0),
             policy: policy.build(SLOTS),
             kv: Prefixes::new(kv).unwrap(),
-            rewards: Box::new(Inline::new(
-                DigestJudge { threshold: 3000 },
-                device.token_regions(),
-                SLOTS,
-                longest,
-            )),
+            rewards: Box::new(Inline::new(memory, SLOTS, longest, |_| DigestJudge { threshold: 3000 })),
+            prompts,
             trajectories: Box::new(Discard::new(SLOTS)),
             recorder: Some(recorder),
             metrics: Arc::new(Metrics::new("test", clock, 0)),
@@ -76,9 +74,9 @@ fn after_the_warm_up_the_hot_thread_allocates_nothing() {
         };
         let mut pipeline = Pipeline::new(options, parts).unwrap();
         let mut feed = Feed::new(&requests);
-        pipeline.run(&mut feed, |_, feed| feed.admitted() >= 500).unwrap();
+        pipeline.run(&mut feed, |pipeline| pipeline.admitted() >= 500).unwrap();
         let before = thread_counts();
-        pipeline.run(&mut feed, |_, _| false).unwrap();
+        pipeline.run(&mut feed, |_| false).unwrap();
         let counts = thread_counts() - before;
         assert_eq!((counts.allocations, counts.frees), (0, 0), "{shards} queue pairs, {policy}");
         assert!(pipeline.is_idle());

@@ -47,7 +47,7 @@ pub enum EventKind {
     DecodeBatch,
     /// The answer of this descriptor went to a judge.
     RewardPosted,
-    /// A judge scored the answer of this descriptor; `value` is the score, Q16.16.
+    /// A judge scored the answer of this descriptor; `value` holds the bits of the score, signed Q16.16.
     RewardScored,
     /// The rollout's trajectory is stored; `value` is its tokens. The descriptor is the one whose REWARD_POSTED was the
     /// rollout's last.

@@ -223,7 +223,7 @@ counters! {
         rollouts_completed: Counter,
         /// Rollouts that were ended by request.
         rollouts_aborted: Counter,
-        /// Rollouts that ended because a descriptor completed as ERROR.
+        /// Rollouts that ended because no judge had a verdict, or a descriptor completed as ERROR.
         rollouts_failed: Counter,
         /// Tokens that completions brought.
         tokens_generated: Counter,
@@ -243,6 +243,8 @@ counters! {
         decode_batch_peak: Gauge,
         /// Answers handed to a judge.
         reward_handoffs: Counter,
+        /// Answers that a judge had no verdict on: it panicked, answered with an error, or missed its deadline.
+        verdicts_failed: Counter,
         /// Verdicts that were dropped because their rollout no longer waited for them.
         verdicts_late: Counter,
         /// Polls that found no completion while descriptors were with the device.

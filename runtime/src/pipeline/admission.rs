@@ -5,32 +5,17 @@ use std::fmt;
 use doorbell_trace::Request;
 
 use super::rollout::{Group, Prefill};
-use super::{Pipeline, RuntimeError};
+use super::{Next, Pipeline, RuntimeError, Source};
 use crate::kv::{self, KvError};
-use crate::rollout::{RolloutId, State};
+use crate::rollout::State;
 
-/// Requests in order, each admitted as a group of rollouts.
-#[derive(Debug)]
-pub struct Feed<'a> {
-    requests: &'a [Request],
-    next: usize,
-}
-
-impl<'a> Feed<'a> {
-    /// All of `requests`, from the first.
-    pub fn new(requests: &'a [Request]) -> Feed<'a> {
-        Feed { requests, next: 0 }
-    }
-
-    /// Whether all have been admitted.
-    pub fn is_empty(&self) -> bool {
-        self.next == self.requests.len()
-    }
-
-    /// Requests admitted.
-    pub fn admitted(&self) -> usize {
-        self.next
-    }
+/// What came of a look at the source.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Admission {
+    /// Requests were admitted.
+    pub admitted: bool,
+    /// No request will come any more.
+    pub ended: bool,
 }
 
 /// Why a request is not admitted now.
@@ -55,36 +40,46 @@ impl fmt::Display for Held {
 }
 
 impl Pipeline {
-    /// Admits as many requests of `feed` as fit now; says whether any did.
+    /// Admits as many requests of `source` as fit now.
     ///
     /// # Errors
     /// `Request` if one can never run.
-    pub fn admit_from(&mut self, feed: &mut Feed<'_>) -> Result<bool, RuntimeError> {
-        let before = feed.next;
-        while let Some(request) = feed.requests.get(feed.next) {
-            if let Some(held) = self.admit(feed.next as u64, request)? {
+    pub(super) fn admit_from(
+        &mut self,
+        source: &mut (impl Source + ?Sized),
+    ) -> Result<Admission, RuntimeError> {
+        let mut admitted = false;
+        loop {
+            let request = match source.next() {
+                Next::Request(request) => request,
+                Next::Nothing => return Ok(Admission { admitted, ended: false }),
+                Next::End => return Ok(Admission { admitted, ended: true }),
+            };
+            if let Some(held) = self.admit(request)? {
                 if self.held != Some(held) {
                     self.held = Some(held);
                     self.count_stall(held);
                 }
-                break;
+                return Ok(Admission { admitted, ended: false });
             }
             self.held = None;
-            feed.next += 1;
+            admitted = true;
+            source.admitted(self.next_request);
+            self.next_request += 1;
         }
-        Ok(feed.next > before)
     }
 
-    /// Admits request number `number` as a group of rollouts, or says what it waits for: it is to be offered again.
+    /// Admits a request as a group of rollouts, or says what it waits for: it is to be offered again.
     ///
     /// # Errors
     /// `Request` if it can never run.
-    fn admit(&mut self, number: u64, request: &Request) -> Result<Option<Held>, RuntimeError> {
+    fn admit(&mut self, request: &Request) -> Result<Option<Held>, RuntimeError> {
+        let number = self.next_request;
         let members = self.options.group;
         if let Some(held) = self.stage_held(members) {
             return Ok(Some(held));
         }
-        let device_rollout = self.check(number, request)?;
+        self.check(number, request)?;
         let prefix = match self.kv.admit(&kv::Group {
             prefix: &request.prefix,
             prompt_tokens: request.prompt_tokens,
@@ -101,11 +96,14 @@ impl Pipeline {
         };
         let Some(index) = self.free_groups.pop() else { return Ok(Some(Held::Slots)) };
         let has_prefill = self.options.has_prefills();
+        let wire_id = self.take_wire_ids();
+        self.prompts.write(index, &request.prefix);
+        self.living.insert(number, index);
         self.groups[index as usize] = Group {
             request: number,
-            device_rollout,
-            device_prefix: number as u32,
+            wire_id,
             prompt_tokens: request.prompt_tokens,
+            prompt_ids: request.prefix.len() as u32,
             output_tokens: request.output_tokens,
             prefix_hash: hash(&request.prefix),
             prefill: if has_prefill { Prefill::Due } else { Prefill::Done },
@@ -117,14 +115,26 @@ impl Pipeline {
                 return Err(RuntimeError::Overflow { queue: "free" });
             };
             let branch = self.kv.branch(prefix)?;
-            let own = device_rollout + u32::from(has_prefill) + member;
+            let own = wire_id + u32::from(has_prefill) + member;
             self.advance(id, State::Free, State::PrefillReady)?.begin(index, member, own, branch);
+            self.link(id)?;
             self.queues.prefill.push(id)?;
         }
         // The branches hold the prompt from here on.
         self.kv.release_prefix(prefix)?;
         self.metrics.counters.hot.rollouts_admitted.add(members.into());
         Ok(None)
+    }
+
+    /// Ids on the device for one request: for its PREFILL, if it has one, and for its members.
+    #[inline]
+    fn take_wire_ids(&mut self) -> u32 {
+        let ids = self.options.ids_per_request();
+        let living = || {
+            let groups = self.groups.iter().filter(|group| group.left > 0);
+            groups.map(|group| group.wire_id..group.wire_id + ids)
+        };
+        self.wire_ids.take(ids, living)
     }
 
     /// The first thing that a group lacks, apart from blocks.
@@ -140,9 +150,8 @@ impl Pipeline {
         State::ALL.into_iter().find(full).map(Held::Stage)
     }
 
-    /// Whether the request fits the contract and this pipeline; the first of its ids on the device. These depend on the
-    /// request alone, and with them its tokens (R6).
-    fn check(&self, number: u64, request: &Request) -> Result<u32, RuntimeError> {
+    /// Whether the request fits the contract and this pipeline.
+    fn check(&self, number: u64, request: &Request) -> Result<(), RuntimeError> {
         let refused = |reason| Err(RuntimeError::Request { request: number, reason });
         let &Request { prompt_tokens, output_tokens, .. } = request;
         let (longest, limit) = (self.options.max_output_tokens, self.options.length_limit);
@@ -158,13 +167,13 @@ impl Pipeline {
                  raise the limit"
             ));
         }
-        let ids = u64::from(self.options.ids_per_request());
-        match number.checked_mul(ids).filter(|first| first + ids <= u64::from(u32::MAX)) {
-            Some(first) => Ok(first as u32),
-            None => refused(
-                "there are not enough rollout ids (2^32); give fewer requests or smaller groups".into(),
-            ),
+        let (ids, room) = (request.prefix.len(), self.prompts.longest());
+        if ids > room {
+            return refused(format!(
+                "its prompt has {ids} block ids, and judges have room for {room}; make Prompts with more"
+            ));
         }
+        Ok(())
     }
 
     /// Takes rollouts whose prefix is registered on to the decode queue, and makes the PREFILLs that are due.
@@ -177,28 +186,14 @@ impl Pipeline {
             match self.groups[index as usize].prefill {
                 Prefill::Due => {
                     self.post_prefill(index);
-                    self.wait_for_prefill(index, id);
+                    self.lives.get_mut(id)?.waits = true;
                 }
-                Prefill::Running => self.wait_for_prefill(index, id),
+                Prefill::Running => self.lives.get_mut(id)?.waits = true,
                 Prefill::Done => self.queues.decode.push(id)?,
                 Prefill::Failed => self.fail_unstarted(id)?,
             }
         }
         Ok(moved)
-    }
-
-    fn wait_for_prefill(&mut self, index: u32, id: RolloutId) {
-        let group = &mut self.groups[index as usize];
-        group.waiting = match group.waiting {
-            None => Some((id.slot(), id.slot())),
-            Some((first, last)) => {
-                let last = self.lives.states().current(last);
-                if let Ok(life) = self.lives.get_mut(last) {
-                    life.next = Some(id.slot());
-                }
-                Some((first, id.slot()))
-            }
-        };
     }
 }
 

@@ -1,14 +1,13 @@
 //! Completions, verdicts and stored trajectories: what moves rollouts on.
 
-use doorbell_contract::{CompletionFlags, HwCompletion, PREFIX_NONE, Status};
-use doorbell_engine::hash;
+use doorbell_contract::{CompletionFlags, ErrorCode, HwCompletion, PREFIX_NONE, Status};
 
 use super::options::Scoring;
-use super::rollout::Prefill;
+use super::rollout::{Group, Prefill};
 use super::submission::Tag;
-use super::{Pipeline, RuntimeError};
+use super::{FailureReason, Pipeline, RuntimeError};
 use crate::events::EventKind;
-use crate::reward::{self, Judged, Moment, Request};
+use crate::reward::{self, JudgeFailure, Judged, Moment, Request, digest_score};
 use crate::rollout::{RolloutId, State};
 use crate::trajectory::{self, Finished, Outcome};
 
@@ -35,8 +34,62 @@ impl Pipeline {
             Some(Tag::Decode(id)) => self.decoded(id, completion),
             Some(Tag::Stop(id)) => self.stopped(id, completion),
             Some(Tag::Prefill(group)) => self.prefilled(group, completion),
+            None if is_unread(completion) => self.unread(completion),
             None => Err(self.unasked(completion, "no descriptor carries that user_data")),
         }
+    }
+
+    /// The device could not read a slot of the submission queue: its completion names that slot alone, and what lies in
+    /// it has come to its end.
+    #[cold]
+    fn unread(&mut self, completion: &HwCompletion) -> Result<(), RuntimeError> {
+        if !self.one_queue {
+            return Err(RuntimeError::Unread {
+                device: self.device.name().to_owned(),
+                index: completion.result,
+                code: ErrorCode::try_from(completion.error).map_or("an unknown code", ErrorCode::name),
+            });
+        }
+        match self.in_flight_at(completion.result) {
+            None => Err(self.unasked(completion, "nothing in flight lies in the slot that it names")),
+            Some(Tag::Decode(id)) => {
+                self.lives.get_mut(id)?.decoding = false;
+                self.metrics.counters.hot.segments.add(1);
+                self.refused(id, completion)
+            }
+            // It ends nothing: the DECODE goes on to its own end.
+            Some(Tag::Stop(id)) => {
+                let life = self.lives.get_mut(id)?;
+                (life.stopping, life.stop_index) = (false, None);
+                self.first_error.get_or_insert(*completion);
+                self.end_decoding(id)
+            }
+            Some(Tag::Prefill(group)) => self.prefilled(group, completion),
+        }
+    }
+
+    /// Whose descriptor in flight lies at running index `index` of the submission queue. A look at everything: this is
+    /// needed once in a device's life, if ever.
+    #[cold]
+    fn in_flight_at(&mut self, index: u32) -> Option<Tag> {
+        for slot in 0..self.options.slots {
+            let life = self.lives.slot_mut(slot);
+            let (decodes, stops) =
+                (life.decoding && life.index == index, life.stopping && life.stop_index == Some(index));
+            let id = self.lives.states().current(slot);
+            if decodes || stops {
+                return Some(if decodes { Tag::Decode(id) } else { Tag::Stop(id) });
+            }
+        }
+        let runs = |group: &Group| group.prefill == Prefill::Running && group.prefill_index == index;
+        self.groups.iter().position(runs).map(|group| Tag::Prefill(group as u32))
+    }
+
+    /// The device has completed a rollout's DECODE as ERROR.
+    fn refused(&mut self, id: RolloutId, completion: &HwCompletion) -> Result<(), RuntimeError> {
+        self.first_error.get_or_insert(*completion);
+        self.note_failure(id, FailureReason::Device { error: completion.error })?;
+        self.end_decoding(id)
     }
 
     fn decoded(&mut self, id: RolloutId, completion: &HwCompletion) -> Result<(), RuntimeError> {
@@ -65,13 +118,7 @@ impl Pipeline {
         self.journal.record(EventKind::CompletionPolled, id, number, added);
         let flags = CompletionFlags::from_bits_retain(completion.flags);
         let outcome = match status {
-            Ok(Status::Error) => {
-                if !ended {
-                    self.metrics.counters.hot.rollouts_failed.add(1);
-                }
-                self.first_error.get_or_insert(*completion);
-                return self.end_decoding(id);
-            }
+            Ok(Status::Error) => return self.refused(id, completion),
             // Aborted: whatever it has is dropped.
             Ok(Status::Done | Status::RewardNeeded | Status::Stopped) if ended => {
                 return self.end_decoding(id);
@@ -91,7 +138,7 @@ impl Pipeline {
         if self.options.scoring == Scoring::Device {
             // The device has scored already; this is the score by which it did.
             let life = self.lives.get_mut(id)?;
-            life.score = hash::score(life.digest);
+            life.score = digest_score(life.digest);
             return self.finish(id);
         }
         self.queue_answer(id)
@@ -115,15 +162,19 @@ impl Pipeline {
         };
         let registered = completion.status == Status::Done as u8;
         group.prefill = if registered { Prefill::Done } else { Prefill::Failed };
-        let mut next = group.waiting.take().map(|(first, _)| first);
+        group.error = completion.error;
+        let mut next = group.first;
         self.metrics.counters.hot.prefills.add(1);
         if !registered {
             self.first_error.get_or_insert(*completion);
         }
         while let Some(slot) = next {
             let id = self.lives.states().current(slot);
-            next = self.lives.get_mut(id)?.next.take();
-            if registered { self.queues.decode.push(id)? } else { self.fail_unstarted(id)? }
+            let life = self.lives.get_mut(id)?;
+            next = life.next;
+            if std::mem::take(&mut life.waits) {
+                if registered { self.queues.decode.push(id)? } else { self.fail_unstarted(id)? }
+            }
         }
         Ok(())
     }
@@ -131,9 +182,10 @@ impl Pipeline {
     /// Offers answers to the reward stage as long as it takes them.
     pub(super) fn post_answers(&mut self) -> Result<bool, RuntimeError> {
         let mut moved = false;
-        while let Some(id) = self.answer.take().or_else(|| self.queues.reward.pop()) {
+        while let Some(id) = self.queues.reward.front() {
             // Aborted while it waited here.
             if self.lives.states().state(id) != Ok(State::RewardPending) {
+                self.queues.reward.pop();
                 moved = true;
                 continue;
             }
@@ -144,6 +196,9 @@ impl Pipeline {
                 ticket: self.tickets.issue(id),
                 rollout: id,
                 request: group.request,
+                member: life.member,
+                group: life.group,
+                prompt_ids: group.prompt_ids,
                 shard: self.device.token_shard(offset) as u32,
                 offset,
                 answer_tokens: life.produced,
@@ -154,17 +209,18 @@ impl Pipeline {
                     Some(outcome) => Moment::End { eos: outcome == Outcome::Eos },
                 },
                 digest: life.digest,
+                avoid: life.avoid,
             };
             let number = life.descriptor;
             match self.rewards.post(request) {
                 Ok(()) => {}
                 Err(reward::PostError::Full(_)) => {
                     self.tickets.cancel(id);
-                    self.answer = Some(id);
                     break;
                 }
                 Err(reward::PostError::NoJudges(_)) => return Err(RuntimeError::NoJudges),
             }
+            self.queues.reward.pop();
             moved = true;
             self.metrics.counters.hot.reward_handoffs.add(1);
             self.journal.record(EventKind::RewardPosted, id, number, 0);
@@ -187,18 +243,33 @@ impl Pipeline {
             self.metrics.counters.hot.verdicts_late.add(1);
             return Ok(());
         }
-        let judge = judged.judge;
-        let verdict =
-            judged.verdict.map_err(|failure| RuntimeError::Judge { rollout: id, judge, failure })?;
+        let verdict = match judged.verdict {
+            Ok(verdict) => verdict,
+            Err(failure) => return self.not_judged(id, judged.judge, failure),
+        };
         let life = self.lives.get_mut(id)?;
         life.score = verdict.score;
-        self.journal.record(EventKind::RewardScored, id, life.descriptor, verdict.score);
+        (life.failed_verdicts, life.avoid) = (0, None);
+        self.journal.record(EventKind::RewardScored, id, life.descriptor, verdict.score as u32);
         if life.outcome.is_none() && verdict.proceed {
             self.advance(id, State::RewardPending, State::Decoding)?;
             return self.queues.decode.push(id);
         }
         life.outcome.get_or_insert(Outcome::Rejected);
         self.finish(id)
+    }
+
+    /// A judge has no verdict: another one is asked, or the rollout has failed.
+    #[cold]
+    fn not_judged(&mut self, id: RolloutId, judge: u32, failure: JudgeFailure) -> Result<(), RuntimeError> {
+        self.metrics.counters.hot.verdicts_failed.add(1);
+        let life = self.lives.get_mut(id)?;
+        life.failed_verdicts += 1;
+        if life.failed_verdicts > self.options.judge_retries {
+            return self.fail_judged(id, FailureReason::Judge { judge, failure });
+        }
+        life.avoid = Some(judge);
+        self.queue_answer(id)
     }
 
     /// Sends a rollout that has its last score to the writer.
@@ -210,12 +281,14 @@ impl Pipeline {
     /// Offers finished rollouts to the writer as long as it takes them.
     pub(super) fn post_trajectories(&mut self) -> Result<bool, RuntimeError> {
         let mut moved = false;
-        while let Some(id) = self.trajectory.take().or_else(|| self.queues.trajectory.pop()) {
+        while let Some(id) = self.queues.trajectory.front() {
             let finished = self.finished(id)?;
             match self.trajectories.post(finished) {
-                Ok(()) => moved = true,
+                Ok(()) => {
+                    self.queues.trajectory.pop();
+                    moved = true;
+                }
                 Err(trajectory::PostError::Full(_)) => {
-                    self.trajectory = Some(id);
                     break;
                 }
                 Err(trajectory::PostError::Failed(_)) => return Err(RuntimeError::WriterFailed),
@@ -234,7 +307,7 @@ impl Pipeline {
             member: life.member,
             device_rollout: life.device_rollout,
             seed: self.options.seed,
-            prefix_id: if self.options.has_prefills() { group.device_prefix } else { PREFIX_NONE },
+            prefix_id: if self.options.has_prefills() { group.wire_id } else { PREFIX_NONE },
             prefix_hash: group.prefix_hash,
             prompt_tokens: group.prompt_tokens,
             answer_tokens: life.produced,
@@ -266,4 +339,10 @@ impl Pipeline {
     fn unasked(&self, completion: &HwCompletion, what: &'static str) -> RuntimeError {
         RuntimeError::Unasked { device: self.device.name().to_owned(), what, completion: *completion }
     }
+}
+
+/// Whether a completion is of a descriptor that the device could not read: it echoes nothing, and `result` is where that
+/// lies in the submission queue.
+fn is_unread(completion: &HwCompletion) -> bool {
+    completion.user_data == 0 && completion.status == Status::Error as u8
 }

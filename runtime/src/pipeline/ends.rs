@@ -1,28 +1,20 @@
 //! Rollouts that end: aborted, failed, or done.
 
-use super::{Pipeline, RuntimeError};
+use super::{FailureReason, Lost, Pipeline, RuntimeError, Unstored};
 use crate::rollout::{RolloutId, State};
 
 impl Pipeline {
-    pub(super) fn take_aborts(&mut self) -> Result<bool, RuntimeError> {
-        let mut moved = false;
-        while let Some(id) = self.aborts.pop() {
-            moved = true;
-            self.abort(id)?;
-        }
-        Ok(moved)
-    }
-
-    /// Lets a rollout end as soon as it can, without a trajectory. What has ended, or is being stored, is left alone. No
-    /// judge is waited for.
-    pub(super) fn abort(&mut self, id: RolloutId) -> Result<(), RuntimeError> {
-        let Ok(state) = self.lives.states().state(id) else { return Ok(()) };
+    /// Lets a rollout end as soon as it can, without a trajectory, and says whether it does. What has ended, or is being
+    /// stored, is left alone. No judge is waited for.
+    pub(super) fn abort(&mut self, id: RolloutId) -> Result<bool, RuntimeError> {
+        let Ok(state) = self.lives.states().state(id) else { return Ok(false) };
         let life = self.lives.get_mut(id)?;
-        if life.aborted {
-            return Ok(());
+        // One that has failed has ended already, or does as its STOP comes back.
+        if life.aborted || life.failure.is_some() {
+            return Ok(false);
         }
         match state {
-            State::Free | State::TrajectoryReady | State::Done => return Ok(()),
+            State::Free | State::TrajectoryReady | State::Done => return Ok(false),
             // It comes to its turn of the policy, or its PREFILL completes, and then it ends.
             State::PrefillReady => life.aborted = true,
             State::Decoding => {
@@ -35,13 +27,50 @@ impl Pipeline {
             State::RewardPending => {
                 life.aborted = true;
                 self.tickets.cancel(id);
-                self.advance(id, State::RewardPending, State::TrajectoryReady)?;
-                self.advance(id, State::TrajectoryReady, State::Done)?;
-                self.queues.done.push(id)?;
+                self.end_judged(id)?;
             }
         }
         self.metrics.counters.hot.rollouts_aborted.add(1);
-        Ok(())
+        Ok(true)
+    }
+
+    /// Ends a rollout that no verdict is awaited for, without a trajectory.
+    fn end_judged(&mut self, id: RolloutId) -> Result<(), RuntimeError> {
+        self.advance(id, State::RewardPending, State::TrajectoryReady)?;
+        self.advance(id, State::TrajectoryReady, State::Done)?;
+        self.queues.done.push(id)
+    }
+
+    /// Ends a rollout on whose answer no judge has a verdict.
+    pub(super) fn fail_judged(&mut self, id: RolloutId, reason: FailureReason) -> Result<(), RuntimeError> {
+        self.end_judged(id)?;
+        self.note_failure(id, reason)
+    }
+
+    /// Counts a rollout as failed, unless it was aborted before.
+    ///
+    /// # Errors
+    /// `Failures` if these are more than may be.
+    #[cold]
+    pub(super) fn note_failure(&mut self, id: RolloutId, reason: FailureReason) -> Result<(), RuntimeError> {
+        let life = self.lives.get_mut(id)?;
+        if life.aborted {
+            return Ok(());
+        }
+        life.failure = Some(reason);
+        let failed = &self.metrics.counters.hot.rollouts_failed;
+        failed.add(1);
+        let (member, request) = (life.member, self.groups[life.group as usize].request);
+        let last = Lost { rollout: id, request, member, why: Unstored::Failed(reason) };
+        if self.failures.len() < self.failures.capacity() {
+            self.failures.push(last);
+        }
+        match self.options.max_failures {
+            Some(limit) if failed.get() > limit => {
+                Err(RuntimeError::Failures { failed: failed.get(), limit, last })
+            }
+            _ => Ok(()),
+        }
     }
 
     /// Ends a rollout that waits for its turn.
@@ -54,10 +83,10 @@ impl Pipeline {
 
     /// Ends a rollout whose group has no prefix to decode from.
     pub(super) fn fail_unstarted(&mut self, id: RolloutId) -> Result<(), RuntimeError> {
-        if !self.lives.get(id)?.aborted {
-            self.metrics.counters.hot.rollouts_failed.add(1);
-        }
-        self.end_waiting(id)
+        let group = self.lives.get(id)?.group;
+        let error = self.groups[group as usize].error;
+        self.end_waiting(id)?;
+        self.note_failure(id, FailureReason::Device { error })
     }
 
     /// Ends a rollout that has nothing in flight, or else does so later: both its DECODE and its STOP come back.
@@ -76,8 +105,8 @@ impl Pipeline {
             return Ok(());
         }
         self.metrics.counters.hot.pipeline_overflow.add(1);
-        let states = self.lives.states().clone();
-        self.queues.reward.retain(|id| states.state(id) == Ok(State::RewardPending))?;
+        let states = self.lives.states();
+        self.queues.reward.retain(|id| states.state(id) == Ok(State::RewardPending));
         self.queues.reward.push(id)
     }
 
@@ -89,7 +118,14 @@ impl Pipeline {
             let life = self.lives.get_mut(id)?;
             let (index, produced) = (life.group, life.produced);
             let ended_itself = life.outcome.is_some() && !life.aborted;
+            let why = match life.failure {
+                _ if life.aborted => Some(Unstored::Aborted),
+                Some(reason) => Some(Unstored::Failed(reason)),
+                None => None,
+            };
+            let member = life.member;
             self.kv.release(&mut life.branch)?;
+            self.unlink(id)?;
             let group = &mut self.groups[index as usize];
             let tokens = u64::from(group.prompt_tokens) + u64::from(produced);
             self.blocks_alone += tokens.div_ceil(self.kv.block_tokens().into());
@@ -98,8 +134,13 @@ impl Pipeline {
                 group.finished += 1;
                 group.finished_tokens += u64::from(produced);
             }
+            let request = group.request;
             if group.left == 0 {
+                self.living.remove(request);
                 self.free_groups.push(index);
+            }
+            if let Some(why) = why {
+                self.trajectories.lost(Lost { rollout: id, request, member, why });
             }
             self.advance(id, State::Done, State::Free)?;
             self.queues.free.push(self.lives.states().current(id.slot()))?;
@@ -108,6 +149,36 @@ impl Pipeline {
             self.publish_blocks();
         }
         Ok(moved)
+    }
+
+    /// Appends a rollout to the living members of its group.
+    #[inline]
+    pub(super) fn link(&mut self, id: RolloutId) -> Result<(), RuntimeError> {
+        let life = self.lives.get_mut(id)?;
+        let group = &mut self.groups[life.group as usize];
+        life.previous = group.last.replace(id.slot());
+        match life.previous {
+            None => group.first = Some(id.slot()),
+            Some(previous) => self.lives.slot_mut(previous).next = Some(id.slot()),
+        }
+        Ok(())
+    }
+
+    /// Takes a rollout from the living members of its group.
+    #[inline]
+    fn unlink(&mut self, id: RolloutId) -> Result<(), RuntimeError> {
+        let life = self.lives.get_mut(id)?;
+        let (group, previous, next) = (life.group, life.previous.take(), life.next.take());
+        let group = &mut self.groups[group as usize];
+        match previous {
+            None => group.first = next,
+            Some(previous) => self.lives.slot_mut(previous).next = next,
+        }
+        match next {
+            None => group.last = previous,
+            Some(next) => self.lives.slot_mut(next).previous = previous,
+        }
+        Ok(())
     }
 
     fn publish_blocks(&mut self) {

@@ -3,10 +3,10 @@
 use doorbell_contract::HwCompletion;
 use doorbell_host::DeviceError;
 
+use super::failure::Lost;
 use crate::kv::KvError;
-use crate::reward::JudgeFailure;
 use crate::ring::RingError;
-use crate::rollout::{RolloutId, TransitionError};
+use crate::rollout::TransitionError;
 
 /// Why a pipeline cannot begin, or go on.
 #[derive(Debug, thiserror::Error)]
@@ -45,24 +45,39 @@ pub enum RuntimeError {
         /// The completion.
         completion: HwCompletion,
     },
+    /// A slot of the submission queue could not be read, and which descriptor that was cannot be told.
+    #[error(
+        "{device} could not read slot {index:#x} of a submission queue ({code}), and with several queues that index names \
+         no rollout; look at the memory of the queues"
+    )]
+    Unread {
+        /// The device.
+        device: String,
+        /// The running index in that queue.
+        index: u32,
+        /// The error code.
+        code: &'static str,
+    },
     /// A rollout was where it cannot be: an error of the runtime.
     #[error(transparent)]
     Transition(#[from] TransitionError),
     /// Blocks were used as they cannot be, or not promised: an error of the runtime.
     #[error(transparent)]
     Kv(#[from] KvError),
-    /// A judge could not judge.
-    #[error("rollout {rollout} has no verdict from judge {judge}: {failure}")]
-    Judge {
-        /// The rollout.
-        rollout: RolloutId,
-        /// Number of the judge.
-        judge: u32,
-        /// Why not.
-        failure: JudgeFailure,
+    /// More rollouts have failed than may.
+    #[error("{failed} rollouts have failed, and at most {limit} may; the last was {last}")]
+    Failures {
+        /// How many have.
+        failed: u64,
+        /// How many may ([`Options::max_failures`](super::Options::max_failures)).
+        limit: u64,
+        /// The last one.
+        last: Lost,
     },
     /// Nobody is left to judge.
-    #[error("no judge is left: all have panicked")]
+    #[error(
+        "no judge is left: each has hung with no replacement left, or could not be made anew after a panic"
+    )]
     NoJudges,
     /// The writer of trajectories has failed: what it failed of is told where it is ended.
     #[error("trajectories cannot be stored any more")]

@@ -3,39 +3,31 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use doorbell_host::TokenRegion;
-
 use super::RewardStage;
-use crate::reward::{self, Judge, JudgeFailure, Judged, Request, Shutdown};
+use crate::reward::{self, AnswerMemory, Desk, Factory, Faults, Judge, Judged, Request, Shutdown};
 
 /// A judge that needs no thread: it scores where the answer is posted. For judges that take less time than a hand-over,
-/// and to tell what the hand-over costs.
+/// and to tell what the hand-over costs. No deadline can be kept here: while it judges, nothing else moves.
 pub struct Inline<J> {
-    judge: J,
-    regions: Vec<TokenRegion>,
-    tokens: Vec<u32>,
+    desk: Desk<J>,
+    faults: Faults,
     judged: VecDeque<Judged>,
     capacity: usize,
 }
 
 impl<J: Judge> Inline<J> {
-    /// `judge` over the device's token regions, for `slots` slots and answers of at most `longest` tokens; longer ones
-    /// are judged too, but take memory when they come.
-    pub fn new(judge: J, regions: Vec<TokenRegion>, slots: u32, longest: u32) -> Inline<J> {
-        let capacity = slots as usize;
-        Inline {
-            judge,
-            regions,
-            tokens: vec![0; longest as usize],
-            judged: VecDeque::with_capacity(capacity),
-            capacity,
-        }
-    }
-
-    fn verdict(&mut self, request: &Request) -> Result<reward::Verdict, JudgeFailure> {
-        let region = self.regions.get(request.shard as usize).ok_or(JudgeFailure::Tokens)?;
-        let answer = request.read(region, &mut self.tokens)?;
-        Ok(self.judge.score(&answer))
+    /// The judge that `factory` makes, given 0, over answers in `memory`, for `slots` slots and answers of at most
+    /// `longest` tokens; longer ones are judged too, but take memory when they come. `factory` is kept, to make another
+    /// one when it panics.
+    pub fn new(
+        memory: AnswerMemory,
+        slots: u32,
+        longest: u32,
+        factory: impl FnMut(usize) -> J + Send + 'static,
+    ) -> Inline<J> {
+        let (capacity, faults) = (slots as usize, Faults::default());
+        let desk = Desk::new(0, Factory::new(factory), memory, longest as usize, false, faults.clone());
+        Inline { desk, faults, judged: VecDeque::with_capacity(capacity), capacity }
     }
 }
 
@@ -44,7 +36,10 @@ impl<J: Judge> RewardStage for Inline<J> {
         if self.judged.len() == self.capacity {
             return Err(reward::PostError::Full(request));
         }
-        let verdict = self.verdict(&request);
+        if self.desk.is_empty() {
+            return Err(reward::PostError::NoJudges(request));
+        }
+        let verdict = self.desk.judge(&request);
         self.judged.push_back(Judged { ticket: request.ticket, rollout: request.rollout, judge: 0, verdict });
         Ok(())
     }
@@ -62,6 +57,7 @@ impl<J: Judge> RewardStage for Inline<J> {
     }
 
     fn shutdown(self: Box<Self>, _: Duration) -> Shutdown {
-        Shutdown { uncollected: self.judged.len(), ..Shutdown::default() }
+        let (faults, more_faults) = self.faults.take();
+        Shutdown { faults, more_faults, uncollected: self.judged.len(), ..Shutdown::default() }
     }
 }

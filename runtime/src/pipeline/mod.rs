@@ -4,16 +4,21 @@
 //! device for a window of descriptors, takes completions, and hands answers and trajectories on. It never waits: what
 //! does not fit anywhere stays where it is until a later turn. Nothing in it allocates, locks or calls the system.
 
+mod aborts;
 mod admission;
 mod completion;
 mod ends;
 mod error;
+mod failure;
+mod ids;
 mod inline;
+mod journal;
 mod occupancy;
 mod options;
 mod ports;
 mod queues;
 mod rollout;
+mod source;
 mod submission;
 #[cfg(test)]
 mod tests;
@@ -25,27 +30,33 @@ use std::time::Instant;
 use doorbell_contract::{HwCompletion, HwDesc};
 use doorbell_host::Device;
 
-pub use admission::{Feed, Held};
+pub use aborts::{AbortAnswer, AbortHandle, Busy};
+pub use admission::Held;
 pub use error::RuntimeError;
+pub use failure::{FailureReason, Lost, Unstored};
 pub use inline::Inline;
 pub use occupancy::Occupancy;
 pub use options::{Credits, Options, Scoring};
 pub use ports::{Discard, RewardStage, TrajectoryStage};
+pub use source::{Feed, Next, Source};
 
-use crate::events::{Clock, EventKind, Recorder, Ticks};
+use crate::events::Recorder;
 use crate::kv::{PrefixCounts, Prefixes};
 use crate::metrics::Metrics;
 use crate::policy::Policy;
-use crate::reward::{Judged, Tickets, Verdict};
-use crate::ring::mpsc;
+use crate::reward::{Judged, Prompts, Tickets, Verdict};
 use crate::rollout::{RolloutId, Slab, State, TransitionError};
+use aborts::Aborts;
+use admission::Admission;
+use ids::{Living, WireIds};
+use journal::Journal;
 use queues::Queues;
 use rollout::{Group, Life};
 
 /// Completions taken at a time.
 const POLL: usize = 256;
-/// Requests to abort that may wait.
-const ABORTS: usize = 1024;
+/// Failed rollouts of which more than the number is kept.
+const FAILURES: usize = 64;
 /// Idle turns between two looks at the clock.
 const IDLE_TURNS: u32 = 1024;
 
@@ -62,6 +73,8 @@ pub struct Parts {
     pub kv: Prefixes,
     /// Where answers are scored.
     pub rewards: Box<dyn RewardStage>,
+    /// Where judges read prompts, with room for as many groups as there are slots.
+    pub prompts: Prompts,
     /// Where trajectories are stored.
     pub trajectories: Box<dyn TrajectoryStage>,
     /// Records events, if they are wanted.
@@ -88,12 +101,19 @@ pub struct Pipeline {
     policy: Box<dyn Policy>,
     kv: Prefixes,
     rewards: Box<dyn RewardStage>,
+    prompts: Prompts,
     trajectories: Box<dyn TrajectoryStage>,
     metrics: Arc<Metrics>,
     journal: Journal,
+    /// Whether the device is one queue, whose indices count what was submitted.
+    one_queue: bool,
     lives: Slab<Life>,
     groups: Box<[Group]>,
     free_groups: Vec<u32>,
+    /// Number of the next request: none is ever used twice.
+    next_request: u64,
+    living: Living,
+    wire_ids: WireIds,
     queues: Queues,
     occupancy: Occupancy,
     /// Answers that verdicts are awaited for.
@@ -102,12 +122,7 @@ pub struct Pipeline {
     descriptors: u32,
     /// STOPs that wait to be submitted.
     stops: VecDeque<RolloutId>,
-    aborts: mpsc::Receiver<RolloutId>,
-    abort_handle: mpsc::Sender<RolloutId>,
-    /// An answer that the reward stage had no room for.
-    answer: Option<RolloutId>,
-    /// A trajectory that the writer had no room for.
-    trajectory: Option<RolloutId>,
+    aborts: Aborts,
     /// Descriptors made and not yet taken by the device.
     batch: Vec<HwDesc>,
     completions: Box<[HwCompletion]>,
@@ -120,6 +135,8 @@ pub struct Pipeline {
     idle_turns: u32,
     idle_since: Option<Instant>,
     first_error: Option<HwCompletion>,
+    /// The first rollouts that failed.
+    failures: Vec<Lost>,
 }
 
 impl Pipeline {
@@ -130,7 +147,7 @@ impl Pipeline {
     pub fn new(options: Options, parts: Parts) -> Result<Pipeline, RuntimeError> {
         options.check()?;
         let slots = options.slots;
-        let mut queues = Queues::new(slots)?;
+        let mut queues = Queues::new(slots);
         let lives = Slab::new(slots, |_| Life::none());
         for slot in 0..slots {
             queues.free.push(lives.states().current(slot))?;
@@ -141,29 +158,30 @@ impl Pipeline {
         }
         hot.stage_occupancy[State::Free as usize].set(slots.into());
         hot.kv_blocks_capacity.set(parts.kv.arena().blocks().into());
-        let (abort_handle, aborts) = mpsc::channel(ABORTS)?;
         let capacity = parts.device.capacity();
         Ok(Pipeline {
             area_bytes: options.area_bytes(),
             journal: Journal::new(parts.recorder, parts.sq_start, capacity),
+            one_queue: parts.sq_start.is_some(),
             device: parts.device,
             policy: parts.policy,
             kv: parts.kv,
             rewards: parts.rewards,
+            prompts: parts.prompts,
             trajectories: parts.trajectories,
             metrics: parts.metrics,
             lives,
             groups: (0..slots).map(|_| Group::none()).collect(),
             free_groups: (0..slots).rev().collect(),
+            next_request: 0,
+            living: Living::new(slots),
+            wire_ids: WireIds::new(),
             queues,
             occupancy: Occupancy::all_free(slots),
             tickets: Tickets::new(slots as usize),
             descriptors: 0,
             stops: VecDeque::with_capacity(slots as usize),
-            aborts,
-            abort_handle,
-            answer: None,
-            trajectory: None,
+            aborts: Aborts::new()?,
             batch: Vec::with_capacity(capacity),
             completions: vec![HwCompletion::default(); POLL].into(),
             verdicts: vec![nothing_judged(); POLL].into(),
@@ -173,25 +191,32 @@ impl Pipeline {
             idle_turns: 0,
             idle_since: None,
             first_error: None,
+            failures: Vec::with_capacity(FAILURES),
             options,
         })
     }
 
-    /// Admits from `feed` and moves rollouts until `feed` is empty and all have ended, or `until` says so after a turn.
+    /// Admits what `source` gives and moves rollouts until it has come to its end and all have ended, or `until` says so
+    /// after a turn. A source that has nothing for a while is asked again, however long that takes. Can be called again,
+    /// with another source too: numbers go on where they were.
     ///
     /// # Errors
-    /// The first: of the device, of judges, of the writer, or `Stalled` if nothing moves for too long (R15).
+    /// The first: of the device, of the writer, `NoJudges`, `Failures` if more rollouts failed than may, `Request` for one
+    /// that can never run, or `Stalled` if rollouts live and nothing moves for too long (R15).
     pub fn run(
         &mut self,
-        feed: &mut Feed<'_>,
-        mut until: impl FnMut(&Pipeline, &Feed<'_>) -> bool,
+        source: &mut (impl Source + ?Sized),
+        mut until: impl FnMut(&Pipeline) -> bool,
     ) -> Result<(), RuntimeError> {
         loop {
-            if feed.is_empty() && self.is_idle() || until(self, feed) {
+            if until(self) {
                 return Ok(());
             }
             let began = self.journal.read_clock();
-            let admitted = self.admit_from(feed)?;
+            let Admission { admitted, ended } = self.admit_from(source)?;
+            if ended && self.is_idle() {
+                return Ok(());
+            }
             let moved = self.turn()? || admitted;
             let spent = self.journal.read_clock().since(began);
             let time = &self.metrics.hot_time;
@@ -200,7 +225,8 @@ impl Pipeline {
             } else {
                 time.idle.add(spent)
             }
-            self.note_idle(moved)?;
+            // Without rollouts there is nothing that could move.
+            self.note_idle(moved || self.is_idle())?;
         }
     }
 
@@ -245,14 +271,14 @@ impl Pipeline {
         occupancy
     }
 
-    /// A handle by which other threads ask for rollouts to be aborted.
-    pub fn abort_handle(&self) -> AbortHandle {
-        AbortHandle(self.abort_handle.clone())
+    /// Requests that have been admitted: the next one gets this number.
+    pub fn admitted(&self) -> u64 {
+        self.next_request
     }
 
-    /// The states, for other threads to look at.
-    pub fn states(&self) -> &Arc<crate::rollout::StateTable> {
-        self.lives.states()
+    /// The first 64 rollouts that failed. [`TrajectoryStage::lost`] hears of all.
+    pub fn failures(&self) -> &[Lost] {
+        &self.failures
     }
 
     /// The first completion that was an ERROR, if one was.
@@ -356,98 +382,4 @@ fn nothing_judged() -> Judged {
     let rollout = RolloutId::from_bits(0);
     let verdict = Ok(Verdict { score: 0, proceed: false });
     Judged { ticket: Tickets::new(1).issue(rollout), rollout, judge: 0, verdict }
-}
-
-/// Asks for rollouts to be aborted, from any thread. Clones ask the same pipeline.
-#[derive(Clone)]
-pub struct AbortHandle(mpsc::Sender<RolloutId>);
-
-impl AbortHandle {
-    /// Asks for `id` to end as soon as it can, without a trajectory. One that has ended already, or whose trajectory is
-    /// being stored, is not touched.
-    ///
-    /// # Errors
-    /// The id, if too many requests wait; ask again.
-    pub fn abort(&self, id: RolloutId) -> Result<(), RolloutId> {
-        self.0.push(id)
-    }
-}
-
-/// The events of the hot thread: one reading of the clock for all that happens in a step.
-struct Journal {
-    recorder: Option<Recorder>,
-    clock: Clock,
-    now: Ticks,
-    /// What lies in each slot of the submission queue, if it is one queue.
-    slots: Box<[Option<(RolloutId, u32)>]>,
-    /// Running index of the next descriptor to be submitted.
-    tail: u32,
-    /// Running index below which the device has taken all.
-    head: u32,
-}
-
-impl Journal {
-    fn new(recorder: Option<Recorder>, sq_start: Option<u32>, capacity: usize) -> Journal {
-        let slots = if recorder.is_some() && sq_start.is_some() { capacity } else { 0 };
-        let start = sq_start.unwrap_or(0);
-        Journal {
-            clock: Clock::new(),
-            now: Ticks::default(),
-            slots: vec![None; slots].into(),
-            tail: start,
-            head: start,
-            recorder,
-        }
-    }
-
-    #[inline]
-    fn read_clock(&mut self) -> Ticks {
-        self.now = self.clock.now();
-        self.now
-    }
-
-    #[inline]
-    fn record(&mut self, kind: EventKind, id: RolloutId, descriptor: u32, value: u32) {
-        if let Some(recorder) = &mut self.recorder {
-            recorder.record(kind, id, descriptor, value, self.now);
-        }
-    }
-
-    #[inline]
-    fn entered(&mut self, id: RolloutId, stage: State) {
-        match stage {
-            State::PrefillReady => self.record(EventKind::RolloutAlloc, id, 0, 0),
-            State::Free => self.record(EventKind::RolloutFree, id, 0, 0),
-            stage => self.record(EventKind::StageEntered, id, 0, stage as u32),
-        }
-    }
-
-    /// A descriptor was put into the batch; `decode` says which, if it is a DECODE.
-    #[inline]
-    fn posted(&mut self, decode: Option<(RolloutId, u32)>) {
-        if let Some((id, descriptor)) = decode {
-            self.record(EventKind::DescPosted, id, descriptor, 0);
-        }
-        let mask = self.slots.len().wrapping_sub(1);
-        if let Some(slot) = self.slots.get_mut(self.tail as usize & mask) {
-            *slot = decode;
-        }
-        self.tail = self.tail.wrapping_add(1);
-    }
-
-    /// The device has taken all below `sq_head`, as a completion tells.
-    #[inline]
-    fn consumed(&mut self, sq_head: u32) {
-        if self.slots.is_empty() {
-            return;
-        }
-        let mask = self.slots.len() - 1;
-        // What the driver let through lies between head and tail.
-        while self.head != sq_head && self.head != self.tail {
-            if let Some((id, descriptor)) = self.slots[self.head as usize & mask] {
-                self.record(EventKind::DescConsumed, id, descriptor, 0);
-            }
-            self.head = self.head.wrapping_add(1);
-        }
-    }
 }

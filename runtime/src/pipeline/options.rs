@@ -74,6 +74,10 @@ pub struct Options {
     pub window: usize,
     /// Every how many rollouts one is aborted as soon as it decodes, to exercise aborts; 0 is none.
     pub abort_every: u32,
+    /// How often an answer is judged anew, by another judge where there is one, before its rollout fails.
+    pub judge_retries: u32,
+    /// Rollouts that may fail before the run ends with an error; `None` lets all that do.
+    pub max_failures: Option<u64>,
     /// How long judges and the writer may be waited for without anything moving (R15).
     pub patience: Duration,
 }
@@ -93,6 +97,8 @@ impl Default for Options {
             in_flight: 0,
             window: 16,
             abort_every: 0,
+            judge_retries: 1,
+            max_failures: None,
             patience: Duration::from_secs(60),
         }
     }

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use super::failure::Lost;
 use crate::reward::{self, Judged, Pool, Request, Shutdown};
 use crate::rollout::RolloutId;
 use crate::trajectory::{self, Finished, Stored, WriterError};
@@ -34,6 +35,10 @@ pub trait TrajectoryStage: Send {
 
     /// Takes the ids of what has been stored since, as many as fit, and returns how many.
     fn stored(&mut self, out: &mut [RolloutId]) -> usize;
+
+    /// A rollout has ended that will never be posted: it was aborted, or it failed. So whoever waits for the members of a
+    /// group hears of each of them, once.
+    fn lost(&mut self, _: Lost) {}
 
     /// Whether nothing more will be stored.
     fn has_failed(&self) -> bool;

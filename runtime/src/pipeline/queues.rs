@@ -1,43 +1,50 @@
 //! The six queues between the stages.
 
+use std::collections::VecDeque;
+
 use super::RuntimeError;
-use crate::ring::spsc;
 use crate::rollout::RolloutId;
 
-/// A ring of rollouts with room for every slot, both ends of it on the hot thread.
+/// Rollouts in order, with room for every slot: it never grows.
 pub(super) struct Queue {
     name: &'static str,
-    producer: spsc::Producer<RolloutId>,
-    consumer: spsc::Consumer<RolloutId>,
+    ids: VecDeque<RolloutId>,
 }
 
 impl Queue {
-    pub fn new(name: &'static str, slots: u32) -> Result<Queue, RuntimeError> {
-        let (producer, consumer) = spsc::channel((slots as usize).next_power_of_two().max(2))?;
-        // Nobody gets ahead while the one thread of both waits.
-        Ok(Queue { name, producer: producer.eager(), consumer: consumer.eager() })
+    fn new(name: &'static str, slots: u32) -> Queue {
+        Queue { name, ids: VecDeque::with_capacity(slots as usize) }
     }
 
     #[inline]
     pub fn push(&mut self, id: RolloutId) -> Result<(), RuntimeError> {
-        self.producer.push(id).map_err(|_| RuntimeError::Overflow { queue: self.name })
+        if self.ids.len() == self.ids.capacity() {
+            return Err(RuntimeError::Overflow { queue: self.name });
+        }
+        self.ids.push_back(id);
+        Ok(())
     }
 
     #[inline]
     pub fn pop(&mut self) -> Option<RolloutId> {
-        self.consumer.pop()
+        self.ids.pop_front()
+    }
+
+    #[cfg(test)]
+    pub fn capacity(&self) -> usize {
+        self.ids.capacity()
+    }
+
+    /// The oldest, which stays.
+    #[inline]
+    pub fn front(&self) -> Option<RolloutId> {
+        self.ids.front().copied()
     }
 
     /// Keeps what `keep` wants, in order.
     #[cold]
-    pub fn retain(&mut self, mut keep: impl FnMut(RolloutId) -> bool) -> Result<(), RuntimeError> {
-        for _ in 0..self.producer.gauge().len() {
-            match self.pop() {
-                Some(id) if keep(id) => self.push(id)?,
-                _ => {}
-            }
-        }
-        Ok(())
+    pub fn retain(&mut self, mut keep: impl FnMut(RolloutId) -> bool) {
+        self.ids.retain(|&id| keep(id));
     }
 }
 
@@ -58,14 +65,14 @@ pub(super) struct Queues {
 }
 
 impl Queues {
-    pub fn new(slots: u32) -> Result<Queues, RuntimeError> {
-        Ok(Queues {
-            free: Queue::new("free", slots)?,
-            prefill: Queue::new("prefill", slots)?,
-            decode: Queue::new("decode", slots)?,
-            reward: Queue::new("reward", slots)?,
-            trajectory: Queue::new("trajectory", slots)?,
-            done: Queue::new("done", slots)?,
-        })
+    pub fn new(slots: u32) -> Queues {
+        Queues {
+            free: Queue::new("free", slots),
+            prefill: Queue::new("prefill", slots),
+            decode: Queue::new("decode", slots),
+            reward: Queue::new("reward", slots),
+            trajectory: Queue::new("trajectory", slots),
+            done: Queue::new("done", slots),
+        }
     }
 }

@@ -10,7 +10,7 @@ use crate::policy::Candidate;
 use crate::rollout::{RolloutId, State};
 
 /// What `user_data` says of a descriptor: in its highest two bits the kind, below them a rollout or a group. Generations
-/// of rollouts end below these bits.
+/// of rollouts end below these bits. None is 0, which is what a completion echoes whose descriptor could not be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Tag {
     Decode(RolloutId),
@@ -19,14 +19,15 @@ pub(super) enum Tag {
 }
 
 const TAG_SHIFT: u32 = 62;
-const STOP: u64 = 1;
-const PREFILL: u64 = 2;
+const DECODE: u64 = 1;
+const STOP: u64 = 2;
+const PREFILL: u64 = 3;
 
 impl Tag {
     #[inline]
     pub fn to_bits(self) -> u64 {
         match self {
-            Tag::Decode(id) => id.to_bits(),
+            Tag::Decode(id) => DECODE << TAG_SHIFT | id.to_bits(),
             Tag::Stop(id) => STOP << TAG_SHIFT | id.to_bits(),
             Tag::Prefill(group) => PREFILL << TAG_SHIFT | u64::from(group),
         }
@@ -37,7 +38,7 @@ impl Tag {
     pub fn from_bits(bits: u64) -> Option<Tag> {
         let rest = bits & ((1 << TAG_SHIFT) - 1);
         match bits >> TAG_SHIFT {
-            0 => Some(Tag::Decode(RolloutId::from_bits(rest))),
+            DECODE => Some(Tag::Decode(RolloutId::from_bits(rest))),
             STOP => Some(Tag::Stop(RolloutId::from_bits(rest))),
             PREFILL => u32::try_from(rest).ok().map(Tag::Prefill),
             _ => None,
@@ -87,7 +88,8 @@ impl Pipeline {
             // A rollout whose STOP is due does not end before it.
             if let Ok(life) = self.lives.get(id) {
                 let device_rollout = life.device_rollout;
-                self.post(HwDesc::stop(device_rollout).with_user_data(Tag::Stop(id).to_bits()), None);
+                let index = self.post(HwDesc::stop(device_rollout), Tag::Stop(id), 0);
+                self.lives.slot_mut(id.slot()).stop_index = Some(index);
             }
         }
     }
@@ -133,7 +135,8 @@ impl Pipeline {
         self.kv.append(&mut life.branch, life.asked)?;
         let desc = describe(&self.options, group, life, u64::from(id.slot()) * self.area_bytes);
         let abort = is_nth(life.device_rollout, self.options.abort_every);
-        self.post(desc.with_user_data(Tag::Decode(id).to_bits()), Some((id, number)));
+        let index = self.post(desc, Tag::Decode(id), number);
+        self.lives.slot_mut(id.slot()).index = index;
         if abort {
             self.abort(id)?;
         }
@@ -143,16 +146,17 @@ impl Pipeline {
     pub(super) fn post_prefill(&mut self, index: u32) {
         let group = &mut self.groups[index as usize];
         group.prefill = Prefill::Running;
-        let prefill = HwDesc::prefill(group.device_prefix, group.prompt_tokens);
-        let desc = HwDesc { rollout_id: group.device_rollout, kv_arena_id: group.device_prefix, ..prefill };
-        self.post(desc.with_user_data(Tag::Prefill(index).to_bits()), None);
+        let prefill = HwDesc::prefill(group.wire_id, group.prompt_tokens);
+        let desc = HwDesc { rollout_id: group.wire_id, kv_arena_id: group.wire_id, ..prefill };
+        self.groups[index as usize].prefill_index = self.post(desc, Tag::Prefill(index), 0);
     }
 
+    /// Puts a descriptor into the batch; returns its running index in the submission queue, if there is one queue.
     #[inline]
-    fn post(&mut self, desc: HwDesc, event: Option<(RolloutId, u32)>) {
-        self.batch.push(desc);
+    fn post(&mut self, desc: HwDesc, tag: Tag, number: u32) -> u32 {
+        self.batch.push(desc.with_user_data(tag.to_bits()));
         self.metrics.counters.hot.descriptors_posted.add(1);
-        self.journal.posted(event);
+        self.journal.posted(tag, number)
     }
 
     fn candidate(&self, id: RolloutId) -> Result<Candidate, RuntimeError> {
@@ -187,8 +191,8 @@ fn describe(options: &Options, group: &Group, life: &Life, area: u64) -> HwDesc 
         .with_delta_offset(area + 4 * u64::from(life.produced))
         .with_checkpoint(if options.checkpoint == 0 { CHECKPOINT_NEVER } else { options.checkpoint })
         .with_seed(options.seed);
-    let desc = if options.has_prefills() { desc.with_prefix(group.device_prefix) } else { desc };
-    HwDesc { kv_arena_id: group.device_prefix, ..desc }
+    let desc = if options.has_prefills() { desc.with_prefix(group.wire_id) } else { desc };
+    HwDesc { kv_arena_id: group.wire_id, ..desc }
 }
 
 #[cfg(test)]
@@ -204,5 +208,8 @@ mod tests {
         }
         assert_eq!(Tag::from_bits(u64::MAX), None);
         assert_eq!(Tag::from_bits(PREFILL << TAG_SHIFT | 1 << 32), None);
+        // What a completion without its descriptor carries names nobody, the first rollout of slot 0 least of all.
+        assert_eq!(Tag::from_bits(0), None);
+        assert_ne!(Tag::Decode(RolloutId::new(0, 0)).to_bits(), 0);
     }
 }

@@ -2,7 +2,7 @@
 
 use doorbell_engine::hash;
 
-use super::{Answer, Judge, Verdict};
+use super::{Answer, Judge, JudgeError, Verdict};
 
 /// Scores the digest of the whole answer, and lets go on what reaches the threshold: bit for bit what a device does with
 /// a RESIDENT descriptor and this threshold in REWARD_THRESHOLD (docs/contract.md, "Engine 0").
@@ -12,12 +12,19 @@ use super::{Answer, Judge, Verdict};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DigestJudge {
     /// A lower score ends the rollout; Q16.16.
-    pub threshold: u32,
+    pub threshold: i32,
 }
 
 impl Judge for DigestJudge {
-    fn score(&mut self, answer: &Answer<'_>) -> Verdict {
-        let score = hash::score(hash::digest(answer.tokens));
-        Verdict { score, proceed: score >= self.threshold }
+    fn score(&mut self, answer: &Answer<'_>) -> Result<Verdict, JudgeError> {
+        let score = digest_score(hash::digest(answer.tokens));
+        Ok(Verdict { score, proceed: score >= self.threshold })
     }
+}
+
+/// The score of a digest, Q16.16 from 0 to below 1.
+#[inline]
+pub(crate) fn digest_score(digest: u32) -> i32 {
+    // Below 65,536.
+    hash::score(digest) as i32
 }

@@ -4,26 +4,32 @@
 //! and later collects what was [`Judged`]. Neither waits for the other: a slow judge delays its own verdicts only. See
 //! `docs/rewards.md`.
 
+mod desk;
 mod digest;
+mod keeper;
 mod pool;
+mod prompts;
 mod rules;
 mod slow;
 mod tickets;
 
+use std::fmt::Display;
 use std::ops::Range;
+use std::time::Duration;
 
 use crate::rollout::RolloutId;
 
+pub(crate) use desk::{Desk, Factory, Faults};
 pub use digest::DigestJudge;
-pub use pool::{
-    JudgeFailure, JudgeFault, Judged, Load, Loads, Pool, PoolError, PoolOptions, PostError, Request, Shutdown,
-};
+pub(crate) use digest::digest_score;
+pub use pool::{Load, Loads, Pool, PoolError, PoolOptions, PostError, Shutdown};
+pub use prompts::{AnswerMemory, Prompts};
 pub use rules::{Check, Rule, RuleJudge, Rules, RulesError};
 pub use slow::SlowJudge;
 pub use tickets::{Ticket, Tickets};
 
 /// 1.0 as a score, Q16.16.
-pub const ONE: u32 = 1 << 16;
+pub const ONE: i32 = 1 << 16;
 
 /// When an answer is judged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,8 +50,12 @@ pub struct Answer<'a> {
     pub rollout: RolloutId,
     /// Number of the request that it answers.
     pub request: u64,
+    /// Which answer to that request, from 0.
+    pub member: u32,
     /// Tokens of the prompt.
     pub prompt_tokens: u32,
+    /// What names them: the ids of the prompt's blocks of 512 tokens, as the request has them; empty if it has none.
+    pub prompt: &'a [u32],
     /// All tokens of the answer so far.
     pub tokens: &'a [u32],
     /// Which of them are new since the last time.
@@ -66,23 +76,188 @@ impl<'a> Answer<'a> {
 /// What a judge says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Verdict {
-    /// The score, Q16.16: 65536 is 1.
-    pub score: u32,
+    /// The score, signed Q16.16: 65536 is 1, -65536 is -1.
+    pub score: i32,
     /// Whether the rollout goes on. Without meaning at the end.
     pub proceed: bool,
 }
 
+/// Why a judge has no verdict on an answer: its own words, for the report.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct JudgeError(String);
+
+impl JudgeError {
+    /// With `reason` as the text.
+    pub fn new(reason: impl Display) -> JudgeError {
+        JudgeError(reason.to_string())
+    }
+}
+
 /// Scores answers. Each judge belongs to one thread; what judges share, they have to share themselves.
 pub trait Judge: Send {
-    /// Scores one answer. It may take its time. A panic retires the judge and fails the answers that it has, and nothing
-    /// else.
+    /// Scores one answer. It may take its time, up to the [deadline](PoolOptions::deadline).
+    ///
+    /// After a panic the judge is dropped and another one made in its place; the answer is given to another judge.
     ///
     /// The answer of a rollout that was aborted meanwhile may hold tokens of another one; the verdict is dropped then.
-    fn score(&mut self, answer: &Answer<'_>) -> Verdict;
+    ///
+    /// # Errors
+    /// What kept it from a verdict: the answer is given to another judge.
+    fn score(&mut self, answer: &Answer<'_>) -> Result<Verdict, JudgeError>;
+
+    /// Answers that it takes at a time, at most: as many as wait. The deadline is that of all of them together.
+    fn batch(&self) -> usize {
+        1
+    }
+
+    /// Scores several answers: appends a verdict for each to `verdicts`, in their order. Those that it does not give
+    /// fail; each answer that failed is judged once more, alone and by another judge.
+    fn score_batch(&mut self, answers: &[Answer<'_>], verdicts: &mut Vec<Result<Verdict, JudgeError>>) {
+        for answer in answers {
+            verdicts.push(self.score(answer));
+        }
+    }
 }
 
 impl<J: Judge + ?Sized> Judge for Box<J> {
-    fn score(&mut self, answer: &Answer<'_>) -> Verdict {
+    fn score(&mut self, answer: &Answer<'_>) -> Result<Verdict, JudgeError> {
         (**self).score(answer)
     }
+
+    fn batch(&self) -> usize {
+        (**self).batch()
+    }
+
+    fn score_batch(&mut self, answers: &[Answer<'_>], verdicts: &mut Vec<Result<Verdict, JudgeError>>) {
+        (**self).score_batch(answers, verdicts);
+    }
+}
+
+/// An answer for a judge: all of it but its tokens, which stay where the device put them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Request {
+    /// Names the request ([`Tickets`]).
+    pub ticket: Ticket,
+    /// The rollout.
+    pub rollout: RolloutId,
+    /// Number of the request that it answers.
+    pub request: u64,
+    /// Which answer to that request, from 0.
+    pub member: u32,
+    /// Place of the group among the [`Prompts`].
+    pub group: u32,
+    /// Ids of the prompt that lie there.
+    pub prompt_ids: u32,
+    /// Which token region has its tokens ([`Device::token_shard`](doorbell_host::Device::token_shard)).
+    pub shard: u32,
+    /// Where in that region the answer begins, in bytes.
+    pub offset: u64,
+    /// Tokens of the answer so far.
+    pub answer_tokens: u32,
+    /// Those of them that were judged before.
+    pub segment_start: u32,
+    /// Tokens of the prompt.
+    pub prompt_tokens: u32,
+    /// When it is judged.
+    pub moment: Moment,
+    /// `result` of the completion.
+    pub digest: u32,
+    /// Who has failed to judge it, and should not have it again while there is another: then it is judged alone, too.
+    pub avoid: Option<u32>,
+}
+
+/// What came of a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Judged {
+    /// The request's ticket: a verdict that is not awaited any more is to be dropped.
+    pub ticket: Ticket,
+    /// The rollout.
+    pub rollout: RolloutId,
+    /// Which judge had it.
+    pub judge: u32,
+    /// The verdict.
+    pub verdict: Result<Verdict, JudgeFailure>,
+}
+
+/// Why there is no verdict.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
+pub enum JudgeFailure {
+    /// The judge panicked at it, or at the batch that it was in.
+    #[error("its judge panicked")]
+    Panicked,
+    /// The judge said that it has no verdict.
+    #[error("its judge answered with an error")]
+    Error,
+    /// The judge did not come to its end in time.
+    #[error("its judge missed the deadline")]
+    Deadline,
+    /// The judge gave fewer verdicts than its batch had answers.
+    #[error("its judge gave no verdict for it")]
+    Missing,
+    /// There is no such token region or prompt, or the answer does not lie in it.
+    #[error("its tokens cannot be read: shard, offset or length lie outside the token regions")]
+    Tokens,
+    /// The segment's tokens do not have the digest that the completion told.
+    #[error("its tokens are not those that the device completed: the digest differs")]
+    Digest,
+    /// The judge is gone, and none could be made in its place.
+    #[error("its judge is gone")]
+    Gone,
+}
+
+/// What happened to a judge.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum JudgeFault {
+    /// It panicked, and another one took its place.
+    #[error("judge {judge} panicked at request {request}, member {member}: {message}")]
+    Panicked {
+        /// Which.
+        judge: u32,
+        /// At the answer to which request.
+        request: u64,
+        /// Which answer to it.
+        member: u32,
+        /// What it said.
+        message: String,
+    },
+    /// It answered with an error.
+    #[error("judge {judge} has no verdict on request {request}, member {member}: {message}")]
+    Error {
+        /// Which.
+        judge: u32,
+        /// On the answer to which request.
+        request: u64,
+        /// Which answer to it.
+        member: u32,
+        /// What it said.
+        message: String,
+    },
+    /// It panicked, and so did whoever was to make another one.
+    #[error("judge {judge} is gone: making another one panicked: {message}")]
+    NotMade {
+        /// Which.
+        judge: u32,
+        /// What was said.
+        message: String,
+    },
+    /// It missed the deadline, and was left behind.
+    #[error("judge {judge} was at an answer for more than {deadline:?} and was left behind; {}",
+        if *replaced { "another one took its place" } else { "no replacement is left (PoolOptions::replacements)" })]
+    Hung {
+        /// Which.
+        judge: u32,
+        /// How long it might have taken.
+        deadline: Duration,
+        /// Whether another one took its place.
+        replaced: bool,
+    },
+    /// It did not come to the end of an answer when all was over, and was left behind.
+    #[error("judge {judge} was still at an answer after {patience:?}")]
+    Stuck {
+        /// Which.
+        judge: u32,
+        /// How long it was waited for.
+        patience: Duration,
+    },
 }

@@ -1,19 +1,16 @@
 //! The threads of the judges, and the rings that join them to the hot thread.
 
+use std::collections::VecDeque;
 use std::io;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use doorbell_engine::hash;
-use doorbell_host::TokenRegion;
-
-use super::{Answer, Judge, Moment, Ticket, Verdict};
+use super::keeper::{Handover, Link, Starter};
+use super::{AnswerMemory, Factory, Faults, Judge, JudgeFailure, JudgeFault, Judged, Request};
 use crate::ring::{RingError, mpsc, spsc};
-use crate::rollout::RolloutId;
-use crate::threads::{Backoff, panic_message};
+use crate::threads::panic_message;
 
 /// How a pool is set up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,90 +25,24 @@ pub struct PoolOptions {
     /// Whether each segment must have the digest that its completion tells, before it is judged: then no judge ever
     /// scores tokens other than those that the device completed. Costs about a nanosecond per token.
     pub check_digest: bool,
+    /// How long a judge may be at an answer, or at a batch of them. Whoever misses it fails that answer and is left
+    /// behind with its thread, which nothing can end; another judge takes its place. `None` waits for ever.
+    pub deadline: Option<Duration>,
+    /// How many judges may be replaced so, all together: each leaves a thread and its memory behind.
+    pub replacements: usize,
 }
 
-/// An answer for a judge: all of it but its tokens, which stay where the device put them.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Request {
-    /// Names the request ([`Tickets`](super::Tickets)).
-    pub ticket: Ticket,
-    /// The rollout.
-    pub rollout: RolloutId,
-    /// Number of the request that it answers.
-    pub request: u64,
-    /// Which token region has its tokens ([`Device::token_shard`](doorbell_host::Device::token_shard)).
-    pub shard: u32,
-    /// Where in that region the answer begins, in bytes.
-    pub offset: u64,
-    /// Tokens of the answer so far.
-    pub answer_tokens: u32,
-    /// Those of them that were judged before.
-    pub segment_start: u32,
-    /// Tokens of the prompt.
-    pub prompt_tokens: u32,
-    /// When it is judged.
-    pub moment: Moment,
-    /// `result` of the completion.
-    pub digest: u32,
-}
-
-impl Request {
-    /// The answer, its tokens read from `region` into `tokens`, which grows if it is shorter.
-    ///
-    /// # Errors
-    /// `Tokens` if the answer does not lie in the region.
-    pub(crate) fn read<'a>(
-        &self,
-        region: &TokenRegion,
-        tokens: &'a mut Vec<u32>,
-    ) -> Result<Answer<'a>, JudgeFailure> {
-        let (count, start) = (self.answer_tokens as usize, self.segment_start as usize);
-        // A length that no region has is refused before memory is taken for it.
-        if start > count || 4 * count as u64 > region.bytes() {
-            return Err(JudgeFailure::Tokens);
+impl Default for PoolOptions {
+    fn default() -> PoolOptions {
+        PoolOptions {
+            judges: 1,
+            capacity: 1024,
+            longest: 2048,
+            check_digest: false,
+            deadline: Some(Duration::from_secs(30)),
+            replacements: 64,
         }
-        if tokens.len() < count {
-            tokens.resize(count, 0);
-        }
-        let tokens = &mut tokens[..count];
-        region.read(self.offset, tokens).map_err(|_| JudgeFailure::Tokens)?;
-        Ok(Answer {
-            rollout: self.rollout,
-            request: self.request,
-            prompt_tokens: self.prompt_tokens,
-            tokens,
-            segment: start..count,
-            moment: self.moment,
-            digest: self.digest,
-        })
     }
-}
-
-/// What came of a request.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Judged {
-    /// The request's ticket: a verdict that is not awaited any more is to be dropped.
-    pub ticket: Ticket,
-    /// The rollout.
-    pub rollout: RolloutId,
-    /// Which judge had it.
-    pub judge: u32,
-    /// The verdict.
-    pub verdict: Result<Verdict, JudgeFailure>,
-}
-
-/// Why there is no verdict.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum JudgeFailure {
-    /// The judge panicked, at this request or before.
-    #[error("its judge panicked")]
-    Panicked,
-    /// There is no such token region, or the answer does not lie in it.
-    #[error("its tokens cannot be read: shard, offset or length lie outside the token regions")]
-    Tokens,
-    /// The segment's tokens do not have the digest that the completion told.
-    #[error("its tokens are not those that the device completed: the digest differs")]
-    Digest,
 }
 
 /// Why a request was not taken; it is handed back.
@@ -119,7 +50,7 @@ pub enum JudgeFailure {
 pub enum PostError {
     /// All judges have as many as they may: try again when verdicts have been collected.
     Full(Request),
-    /// No judge is left: all have panicked. [`Pool::shutdown`] tells how.
+    /// No judge is left. [`Pool::shutdown`] tells how.
     NoJudges(Request),
 }
 
@@ -130,6 +61,9 @@ pub enum PoolError {
     /// No judges.
     #[error("a pool needs at least 1 judge")]
     NoJudges,
+    /// A deadline that everybody misses.
+    #[error("the judges' deadline is 0; give one of at least a millisecond, or none")]
+    Deadline,
     /// A ring.
     #[error("the judges: {0}")]
     Ring(#[from] RingError),
@@ -141,27 +75,9 @@ pub enum PoolError {
         /// Why.
         source: io::Error,
     },
-}
-
-/// What happened to a judge.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum JudgeFault {
-    /// It panicked.
-    #[error("judge {judge} panicked: {message}")]
-    Panicked {
-        /// Which.
-        judge: usize,
-        /// What it said.
-        message: String,
-    },
-    /// It did not come to the end of an answer in time, and was left behind.
-    #[error("judge {judge} was still at an answer after {patience:?}")]
-    Stuck {
-        /// Which.
-        judge: usize,
-        /// How long it was waited for.
-        patience: Duration,
-    },
+    /// The thread that watches the judges.
+    #[error("the thread that watches the judges' deadline could not be started: {0}")]
+    Keeper(io::Error),
 }
 
 /// What a judge has been doing.
@@ -182,15 +98,26 @@ impl Load {
     }
 }
 
+/// The boards of all judges that ever were, by their numbers. The hot thread never locks it.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Boards(Arc<Mutex<Vec<Arc<Board>>>>);
+
+impl Boards {
+    pub fn lock(&self) -> MutexGuard<'_, Vec<Arc<Board>>> {
+        // A push leaves the list whole, or as it was.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
 /// The judges' loads, to be read by any thread, also after the pool has ended.
 #[derive(Clone, Debug)]
 pub struct Loads {
-    boards: Vec<Arc<Board>>,
+    boards: Boards,
     started: Instant,
 }
 
 impl Loads {
-    /// What each judge has been doing. Reads the clock, and allocates.
+    /// What each judge has been doing, those that replaced others last. Reads the clock, locks and allocates.
     pub fn get(&self) -> Vec<Load> {
         let now = since(self.started);
         let load = |board: &Arc<Board>| Load {
@@ -198,7 +125,7 @@ impl Loads {
             busy: Duration::from_nanos(board.busy(now)),
             alive: Duration::from_nanos(now),
         };
-        self.boards.iter().map(load).collect()
+        self.boards.lock().iter().map(load).collect()
     }
 }
 
@@ -207,61 +134,108 @@ impl Loads {
 pub struct Shutdown {
     /// What each judge did.
     pub loads: Vec<Load>,
-    /// What happened to them.
+    /// What happened to them: the first 64 faults, and judges that do not end.
     pub faults: Vec<JudgeFault>,
+    /// Faults that are not among these.
+    pub more_faults: u64,
     /// Requests whose verdicts were not collected.
     pub uncollected: usize,
 }
 
 /// Judges on threads of their own: the hot thread's end.
 ///
-/// Every request that was taken yields exactly one [`Judged`]. Nothing but [`start`](Self::start) and
-/// [`shutdown`](Self::shutdown) waits, allocates or calls the system; judges find what is posted by looking.
+/// Every request that was taken yields exactly one [`Judged`], whatever becomes of the judge. Nothing but
+/// [`start`](Self::start) and [`shutdown`](Self::shutdown) waits, allocates or calls the system; judges find what is
+/// posted by looking.
 ///
 /// A dropped pool ends its threads, each when it is through with its answer, and does not wait for them.
 #[derive(Debug)]
 pub struct Pool {
-    judges: Vec<Seat>,
-    verdicts: mpsc::Receiver<Judged>,
+    seats: Vec<Seat>,
+    verdicts: mpsc::Receiver<Reply>,
+    /// Watches the deadline, if there is one.
+    keeper: Option<Link>,
+    /// Verdicts that the pool gives in a judge's place.
+    own: VecDeque<Judged>,
+    /// Requests of a judge that was left behind, to be posted anew.
+    again: VecDeque<Request>,
     capacity: usize,
     /// Where the search for a judge begins.
     turn: usize,
     started: Instant,
     closing: Arc<AtomicBool>,
+    boards: Boards,
+    faults: Faults,
 }
 
-/// One judge, as the hot thread sees it.
+/// A judge's place, as the hot thread sees it.
 #[derive(Debug)]
-struct Seat {
+pub(super) struct Seat {
+    /// Number of the judge: each judge has another one.
+    pub number: u32,
     requests: spsc::Producer<Request>,
-    /// Posted and not collected.
-    pending: usize,
-    board: Arc<Board>,
+    /// Posted and not collected, in the order in which the verdicts come.
+    posted: VecDeque<Request>,
+    pub board: Arc<Board>,
     thread: JoinHandle<()>,
+    /// It hangs, and nobody takes its place.
+    lost: bool,
+}
+
+impl Seat {
+    pub fn new(
+        number: u32,
+        requests: spsc::Producer<Request>,
+        capacity: usize,
+        board: Arc<Board>,
+        thread: JoinHandle<()>,
+    ) -> Seat {
+        Seat { number, requests, posted: VecDeque::with_capacity(capacity), board, thread, lost: false }
+    }
+
+    #[inline]
+    fn judges(&self) -> bool {
+        !self.lost && !self.board.retired.load(Ordering::Relaxed)
+    }
+}
+
+/// A verdict on its way to the hot thread.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Reply {
+    pub seat: usize,
+    pub judged: Judged,
 }
 
 /// What a judge tells of itself.
 #[derive(Debug, Default)]
 #[repr(align(128))]
-struct Board {
+pub(super) struct Board {
     judged: AtomicU64,
     /// In nanoseconds: the time at answers while idle; the time at which it would have begun if it had been busy ever
     /// since, plus [`BUSY`](Self::BUSY), while busy. One word, so that whoever looks sees what belongs together.
     clock: AtomicU64,
-    retired: AtomicBool,
-    message: Mutex<Option<String>>,
+    /// When it began with what it is at, in nanoseconds; 0 if it is at nothing.
+    pub began: AtomicU64,
+    /// Ticket of the first answer that it is at.
+    pub ticket: AtomicU64,
+    /// How many answers it is at.
+    pub count: AtomicU64,
+    /// Nobody judges there any more.
+    pub retired: AtomicBool,
+    /// It has missed its deadline: what it has is of no use any more.
+    pub abandoned: AtomicBool,
 }
 
 impl Board {
     const BUSY: u64 = 1 << 63;
 
-    fn begin(&self, now: u64) {
+    pub fn work(&self, now: u64) {
         let busy = self.clock.load(Ordering::Relaxed);
         self.clock.store(Self::BUSY | now.saturating_sub(busy), Ordering::Relaxed);
     }
 
-    fn end(&self, now: u64) {
-        self.judged.fetch_add(1, Ordering::Relaxed);
+    pub fn rest(&self, now: u64, judged: u64) {
+        self.judged.fetch_add(judged, Ordering::Relaxed);
         self.clock.store(self.busy(now), Ordering::Relaxed);
     }
 
@@ -271,54 +245,61 @@ impl Board {
     }
 }
 
-fn since(start: Instant) -> u64 {
+pub(super) fn since(start: Instant) -> u64 {
     start.elapsed().as_nanos() as u64
 }
 
 impl Pool {
-    /// Starts the judges that `factory` makes, given their numbers, on threads that read tokens from `regions`.
+    /// Starts the judges that `factory` makes, given their numbers, on threads that read answers from `memory`. It is
+    /// kept, to make others in the place of those that panic (with the same number) or hang (with a new one).
     ///
     /// # Errors
-    /// `NoJudges`; `Ring` if the capacity is no power of two or there is no memory; `Start` if there is no thread.
+    /// `NoJudges`; `Deadline` if it is 0; `Ring` if the capacity is no power of two or there is no memory; `Start` or
+    /// `Keeper` if there is no thread.
     pub fn start<J: Judge + 'static>(
         options: PoolOptions,
-        regions: &[TokenRegion],
-        mut factory: impl FnMut(usize) -> J,
+        memory: &AnswerMemory,
+        factory: impl FnMut(usize) -> J + Send + 'static,
     ) -> Result<Self, PoolError> {
         if options.judges == 0 {
             return Err(PoolError::NoJudges);
         }
+        if options.deadline == Some(Duration::ZERO) {
+            return Err(PoolError::Deadline);
+        }
         // No judge ever finds it full: it has room for all that may be pending.
-        let room = options.judges.saturating_mul(options.capacity).checked_next_power_of_two();
+        let pending = options.judges.saturating_mul(options.capacity);
+        let room = pending.checked_add(options.replacements).and_then(usize::checked_next_power_of_two);
         let (sender, verdicts) = mpsc::channel(room.unwrap_or(usize::MAX))?;
-        let mut pool = Self {
-            judges: Vec::with_capacity(options.judges),
-            verdicts,
-            capacity: options.capacity,
-            turn: 0,
+        let starter = Starter {
+            options,
+            factory: Factory::new(factory),
+            memory: memory.clone(),
+            verdicts: sender,
             started: Instant::now(),
             closing: Arc::default(),
+            boards: Boards::default(),
+            faults: Faults::default(),
+        };
+        let mut pool = Self {
+            seats: Vec::with_capacity(options.judges),
+            verdicts,
+            keeper: None,
+            own: VecDeque::with_capacity(pending),
+            again: VecDeque::with_capacity(pending),
+            capacity: options.capacity,
+            turn: 0,
+            started: starter.started,
+            closing: starter.closing.clone(),
+            boards: starter.boards.clone(),
+            faults: starter.faults.clone(),
         };
         for judge in 0..options.judges {
-            let (requests, to_judge) = spsc::channel(options.capacity)?;
-            let board = Arc::new(Board::default());
-            let mut work = Work {
-                number: judge as u32,
-                judge: Some(factory(judge)),
-                requests: to_judge,
-                verdicts: sender.clone(),
-                regions: regions.to_vec(),
-                tokens: vec![0; options.longest],
-                check_digest: options.check_digest,
-                board: board.clone(),
-                started: pool.started,
-                closing: pool.closing.clone(),
-            };
-            let thread = thread::Builder::new()
-                .name(format!("judge {judge}"))
-                .spawn(move || work.run())
-                .map_err(|source| PoolError::Start { judge, source })?;
-            pool.judges.push(Seat { requests: requests.eager(), pending: 0, board, thread });
+            pool.seats.push(starter.start(judge, judge as u32)?);
+        }
+        if let Some(deadline) = options.deadline {
+            let boards = pool.seats.iter().map(|seat| seat.board.clone()).collect();
+            pool.keeper = Some(Link::start(starter, deadline, boards)?);
         }
         Ok(pool)
     }
@@ -330,28 +311,38 @@ impl Pool {
     /// `Full` or `NoJudges`, with the request.
     #[inline]
     pub fn post(&mut self, request: Request) -> Result<(), PostError> {
-        let count = self.judges.len();
-        let mut best: Option<(usize, usize)> = None;
-        let mut left = false;
-        for step in 0..count {
-            let index = (self.turn + step) % count;
-            let seat = &self.judges[index];
-            if seat.board.retired.load(Ordering::Relaxed) {
-                continue;
+        // Whom it should not have again gets it if there is nobody else.
+        let wanted = match request.avoid {
+            Some(number) if self.seats.iter().any(|seat| seat.judges() && seat.number != number) => {
+                self.idlest(|seat| seat.number != number)
             }
-            left = true;
-            if seat.pending < best.map_or(self.capacity, |(pending, _)| pending) {
-                best = Some((seat.pending, index));
-            }
-        }
-        let Some((_, index)) = best else {
+            _ => self.idlest(|_| true),
+        };
+        let Some(index) = wanted else {
+            let left = self.judges_left() > 0;
             return Err(if left { PostError::Full(request) } else { PostError::NoJudges(request) });
         };
-        let seat = &mut self.judges[index];
+        let seat = &mut self.seats[index];
         seat.requests.push(request).map_err(PostError::Full)?;
-        seat.pending += 1;
-        self.turn = (index + 1) % count;
+        seat.posted.push_back(request);
+        self.turn = (index + 1) % self.seats.len();
         Ok(())
+    }
+
+    /// The seat with least to do of those that `may` have more, from the one whose turn it is.
+    #[inline]
+    fn idlest(&self, may: impl Fn(&Seat) -> bool) -> Option<usize> {
+        let count = self.seats.len();
+        let mut best: Option<(usize, usize)> = None;
+        for step in 0..count {
+            let index = (self.turn + step) % count;
+            let seat = &self.seats[index];
+            let least = best.map_or(self.capacity, |(pending, _)| pending);
+            if seat.posted.len() < least && seat.judges() && may(seat) {
+                best = Some((seat.posted.len(), index));
+            }
+        }
+        best.map(|(_, index)| index)
     }
 
     /// Takes what has been judged since, as much as fits, and returns how many.
@@ -359,124 +350,131 @@ impl Pool {
     pub fn collect(&mut self, out: &mut [Judged]) -> usize {
         let mut taken = 0;
         while taken < out.len()
-            && let Some(judged) = self.verdicts.pop()
+            && let Some(reply) = self.verdicts.pop()
         {
-            self.judges[judged.judge as usize].pending -= 1;
+            let seat = &mut self.seats[reply.seat];
+            // One that was left behind has none of these any more.
+            if seat.number == reply.judged.judge {
+                seat.posted.pop_front();
+                out[taken] = reply.judged;
+                taken += 1;
+            }
+        }
+        if let Some(keeper) = &mut self.keeper
+            && taken < out.len()
+            && let Some(handover) = keeper.handovers.pop()
+        {
+            self.hand_over(handover);
+        }
+        if !self.again.is_empty() {
+            self.post_again();
+        }
+        while taken < out.len()
+            && let Some(judged) = self.own.pop_front()
+        {
             out[taken] = judged;
             taken += 1;
         }
         taken
     }
 
-    /// Requests that were taken and not yet collected.
-    pub fn pending(&self) -> usize {
-        self.judges.iter().map(|seat| seat.pending).sum()
+    /// Leaves a judge behind: what it is at has failed, and what waits for it goes to others.
+    #[cold]
+    fn hand_over(&mut self, Handover { seat, ticket, count, replacement }: Handover) {
+        let seat = &mut self.seats[seat];
+        // It may have come through since, and its verdicts been collected.
+        let hung = match seat.posted.front() {
+            Some(front) if front.ticket.to_bits() == ticket => count.min(seat.posted.len()),
+            _ => 0,
+        };
+        let judge = seat.number;
+        self.own.extend(seat.posted.drain(..hung).map(|request| Judged {
+            ticket: request.ticket,
+            rollout: request.rollout,
+            judge,
+            verdict: Err(JudgeFailure::Deadline),
+        }));
+        self.again.extend(seat.posted.drain(..));
+        match replacement {
+            None => seat.lost = true,
+            Some(replacement) => {
+                let left = std::mem::replace(seat, replacement);
+                if let Some(keeper) = &mut self.keeper {
+                    // There is room for every judge that there ever is.
+                    let _ = keeper.retired.push(left);
+                }
+            }
+        }
     }
 
-    /// Judges that have not panicked.
+    #[cold]
+    fn post_again(&mut self) {
+        while let Some(request) = self.again.pop_front() {
+            match self.post(request) {
+                Ok(()) => {}
+                Err(PostError::Full(request)) => {
+                    self.again.push_front(request);
+                    break;
+                }
+                Err(PostError::NoJudges(request)) => self.own.push_back(Judged {
+                    ticket: request.ticket,
+                    rollout: request.rollout,
+                    judge: u32::MAX,
+                    verdict: Err(JudgeFailure::Gone),
+                }),
+            }
+        }
+    }
+
+    /// Requests that were taken and not yet collected.
+    pub fn pending(&self) -> usize {
+        self.seats.iter().map(|seat| seat.posted.len()).sum::<usize>() + self.own.len() + self.again.len()
+    }
+
+    /// Judges that can be given answers.
     pub fn judges_left(&self) -> usize {
-        self.judges.iter().filter(|seat| !seat.board.retired.load(Ordering::Relaxed)).count()
+        self.seats.iter().filter(|seat| seat.judges()).count()
     }
 
     /// What the judges are doing, for any thread to look at.
     pub fn loads(&self) -> Loads {
-        Loads { boards: self.judges.iter().map(|seat| seat.board.clone()).collect(), started: self.started }
+        Loads { boards: self.boards.clone(), started: self.started }
     }
 
     /// Ends the judges, each when it is through with its present answer; what else is queued is not judged any more. A
-    /// judge that is not through after `patience` is left behind: it ends by itself, or with the process. Not for the
-    /// hot path.
+    /// judge that is not through after `patience`, or has missed its deadline, is left behind: it ends by itself, or
+    /// with the process. Not for the hot path.
     pub fn shutdown(mut self, patience: Duration) -> Shutdown {
         let loads = self.loads().get();
         let uncollected = self.pending();
         self.closing.store(true, Ordering::Release);
+        if let Some(keeper) = self.keeper.take() {
+            keeper.join();
+        }
+        let (mut faults, more_faults) = self.faults.take();
         let begun = Instant::now();
-        let mut faults = vec![];
-        for (judge, seat) in std::mem::take(&mut self.judges).into_iter().enumerate() {
+        for seat in std::mem::take(&mut self.seats) {
+            let judge = seat.number;
+            // Whoever was left behind has been told of.
+            if seat.board.abandoned.load(Ordering::Acquire) {
+                continue;
+            }
             while !seat.thread.is_finished() && begun.elapsed() < patience {
                 thread::sleep(Duration::from_micros(200).min(patience));
             }
-            let stuck = !seat.thread.is_finished();
-            // What is said under the lock is but a string: a panic there leaves it whole.
-            if let Some(message) = seat.board.message.lock().unwrap_or_else(PoisonError::into_inner).take() {
-                faults.push(JudgeFault::Panicked { judge, message });
-            }
-            if stuck {
+            if !seat.thread.is_finished() {
                 faults.push(JudgeFault::Stuck { judge, patience });
             } else if let Err(panic) = seat.thread.join() {
-                faults.push(JudgeFault::Panicked { judge, message: panic_message(&*panic) });
+                faults.push(JudgeFault::NotMade { judge, message: panic_message(&*panic) });
             }
         }
-        Shutdown { loads, faults, uncollected }
+        Shutdown { loads, faults, more_faults, uncollected }
     }
 }
 
 impl Drop for Pool {
     fn drop(&mut self) {
         self.closing.store(true, Ordering::Release);
-    }
-}
-
-/// A judge's thread.
-struct Work<J> {
-    number: u32,
-    /// `None` once it has panicked.
-    judge: Option<J>,
-    requests: spsc::Consumer<Request>,
-    verdicts: mpsc::Sender<Judged>,
-    regions: Vec<TokenRegion>,
-    tokens: Vec<u32>,
-    check_digest: bool,
-    board: Arc<Board>,
-    started: Instant,
-    closing: Arc<AtomicBool>,
-}
-
-impl<J: Judge> Work<J> {
-    fn run(&mut self) {
-        let mut idle = Backoff::default();
-        while !self.closing.load(Ordering::Acquire) {
-            let Some(request) = self.requests.pop() else {
-                idle.wait();
-                continue;
-            };
-            idle.reset();
-            self.board.begin(since(self.started));
-            let verdict = self.judge(&request);
-            self.board.end(since(self.started));
-            let mut judged =
-                Judged { ticket: request.ticket, rollout: request.rollout, judge: self.number, verdict };
-            while let Err(back) = self.verdicts.push(judged) {
-                if self.closing.load(Ordering::Acquire) {
-                    return;
-                }
-                judged = back;
-                thread::yield_now();
-            }
-        }
-    }
-
-    fn judge(&mut self, request: &Request) -> Result<Verdict, JudgeFailure> {
-        let judge = self.judge.as_mut().ok_or(JudgeFailure::Panicked)?;
-        let region = self.regions.get(request.shard as usize).ok_or(JudgeFailure::Tokens)?;
-        let answer = request.read(region, &mut self.tokens)?;
-        if self.check_digest && hash::digest(answer.segment()) != request.digest {
-            return Err(JudgeFailure::Digest);
-        }
-        // Whatever a panic leaves behind in the judge is dropped with it.
-        catch_unwind(AssertUnwindSafe(|| judge.score(&answer))).map_err(|panic| {
-            self.retire(&*panic);
-            JudgeFailure::Panicked
-        })
-    }
-
-    #[cold]
-    fn retire(&mut self, panic: &(dyn std::any::Any + Send)) {
-        *self.board.message.lock().unwrap_or_else(PoisonError::into_inner) = Some(panic_message(panic));
-        self.board.retired.store(true, Ordering::Release);
-        let judge = self.judge.take();
-        // It may panic once more.
-        let _ = catch_unwind(AssertUnwindSafe(|| drop(judge)));
     }
 }
 

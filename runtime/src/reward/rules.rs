@@ -6,7 +6,7 @@ use std::path::Path;
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
-use super::{Answer, Judge, Moment, ONE, Verdict};
+use super::{Answer, Judge, JudgeError, Moment, ONE, Verdict};
 
 /// What an answer is judged by: the score is the weight of the satisfied rules over the weight of all.
 ///
@@ -15,54 +15,45 @@ use super::{Answer, Judge, Moment, ONE, Verdict};
 #[derive(Clone, Debug, PartialEq)]
 pub struct Rules {
     /// A lower score ends the rollout at a checkpoint; 0 to 1.
-    pub threshold: f64,
-    /// At least one.
-    pub rules: Vec<Rule>,
+    threshold: f64,
+    /// At least one, each with a name of its own.
+    rules: Vec<Rule>,
 }
 
-/// One rule.
+/// One rule: its name, what it counts, and what it asks for.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Rule {
-    /// Its name, which no other has.
-    pub name: String,
-    /// What it counts, above 0.
-    pub weight: f64,
-    /// What it asks for.
-    pub check: Check,
+    name: String,
+    /// 0.000001 to 1000000.
+    weight: f64,
+    check: Check,
 }
 
-/// What a rule asks for.
+/// What a rule asks for. There is none that cannot be checked: whoever makes one learns what is wrong with it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Check(Kind);
+
+/// As it stands in a file; [`Check::new`] says whether it can be.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(tag = "check", rename_all = "kebab-case", deny_unknown_fields)]
-pub enum Check {
-    /// The answer has at least `min` tokens and at most `max`.
+enum Kind {
     Length {
-        /// Fewest tokens.
         #[serde(default)]
         min: u32,
-        /// Most tokens.
         #[serde(default = "no_limit")]
         max: u32,
     },
-    /// The answer holds these tokens, one behind the other.
     Require {
-        /// The sequence, at least one token.
         tokens: Vec<u32>,
     },
-    /// It does not.
     Forbid {
-        /// The sequence, at least one token.
         tokens: Vec<u32>,
     },
-    /// No `length` tokens come more than `max` times in a row.
     Repeat {
-        /// Tokens that repeat together.
         #[serde(default = "one")]
         length: u32,
-        /// How often they may come in a row.
         max: u32,
     },
-    /// The answer ends with an end of sequence, and not because its budget is used up.
     EndOfSequence {},
 }
 
@@ -118,6 +109,27 @@ pub enum RulesError {
 }
 
 impl Rules {
+    /// Rules by which a score below `threshold`, 0 to 1, ends a rollout at a checkpoint.
+    ///
+    /// # Errors
+    /// `Field` for a threshold that is none, or without rules; `Rule` if two have one name.
+    pub fn new(threshold: f64, rules: Vec<Rule>) -> Result<Self, RulesError> {
+        if !(0.0..=1.0).contains(&threshold) {
+            return Err(wrong("threshold", format!("{threshold} is no number from 0 to 1")));
+        }
+        if rules.is_empty() {
+            return Err(wrong("rule", "there must be at least one [[rule]]".to_owned()));
+        }
+        let mut names = HashSet::new();
+        for (rule, number) in rules.iter().zip(1..) {
+            if !names.insert(&rule.name) {
+                let problem = "another rule has that name".to_owned();
+                return Err(RulesError::Rule { number, name: rule.name.clone(), problem });
+            }
+        }
+        Ok(Self { threshold, rules })
+    }
+
     /// Reads rules from a file: JSON if it ends in `.json`, else TOML.
     ///
     /// # Errors
@@ -154,35 +166,25 @@ impl Rules {
     }
 
     fn from_object(mut object: Map<String, Value>) -> Result<Self, RulesError> {
-        let field = |field: &str, problem: String| RulesError::Field { field: field.to_owned(), problem };
         let threshold = match object.remove("threshold") {
             None => 0.0,
             Some(value) => value
                 .as_f64()
-                .filter(|value| (0.0..=1.0).contains(value))
-                .ok_or_else(|| field("threshold", format!("{value} is no number from 0 to 1")))?,
+                .ok_or_else(|| wrong("threshold", format!("{value} is no number from 0 to 1")))?,
         };
         let rules = match object.remove("rule") {
-            Some(Value::Array(rules)) if !rules.is_empty() => rules,
-            _ => return Err(field("rule", "there must be at least one [[rule]]".to_owned())),
+            Some(Value::Array(rules)) => rules,
+            _ => vec![],
         };
         if let Some(unknown) = object.keys().next() {
-            return Err(field(unknown, "unknown; there are `threshold` and `rule`".to_owned()));
+            return Err(wrong(unknown, "unknown; there are `threshold` and `rule`".to_owned()));
         }
         let rules = rules.into_iter().zip(1..).map(|(value, number)| Rule::from_value(value, number));
-        let rules: Vec<Rule> = rules.collect::<Result<_, _>>()?;
-        let mut names = HashSet::new();
-        for (rule, number) in rules.iter().zip(1..) {
-            if !names.insert(&rule.name) {
-                let problem = "another rule has that name".to_owned();
-                return Err(RulesError::Rule { number, name: rule.name.clone(), problem });
-            }
-        }
-        Ok(Self { threshold, rules })
+        Self::new(threshold, rules.collect::<Result<_, _>>()?)
     }
 
     /// The score of an answer, Q16.16 from 0 to 65536.
-    pub fn score(&self, tokens: &[u32], moment: Moment) -> u32 {
+    pub fn score(&self, tokens: &[u32], moment: Moment) -> i32 {
         let total: f64 = self.rules.iter().map(|rule| rule.weight).sum();
         let satisfied = self.rules.iter().filter(|rule| rule.check.is_satisfied(tokens, moment));
         let satisfied: f64 = satisfied.map(|rule| rule.weight).sum();
@@ -190,12 +192,30 @@ impl Rules {
     }
 }
 
+fn wrong(field: &str, problem: String) -> RulesError {
+    RulesError::Field { field: field.to_owned(), problem }
+}
+
 /// `share` from 0 to 1 as Q16.16.
-fn fixed(share: f64) -> u32 {
-    (share * f64::from(ONE)).round() as u32
+fn fixed(share: f64) -> i32 {
+    (share * f64::from(ONE)).round() as i32
 }
 
 impl Rule {
+    /// A rule that counts `weight`, from 0.000001 to 1000000.
+    ///
+    /// # Errors
+    /// What is wrong, in words: no name, or another weight.
+    pub fn new(name: &str, weight: f64, check: Check) -> Result<Self, String> {
+        if name.is_empty() {
+            return Err("it needs a `name`".to_owned());
+        }
+        if !(1e-6..=1e6).contains(&weight) {
+            return Err(format!("weight {weight} is no number from 0.000001 to 1000000"));
+        }
+        Ok(Self { name: name.to_owned(), weight, check })
+    }
+
     fn from_value(value: Value, number: usize) -> Result<Self, RulesError> {
         let mut name = String::new();
         Self::parse(value, &mut name).map_err(|problem| RulesError::Rule { number, name, problem })
@@ -210,40 +230,75 @@ impl Rule {
         let weight = object.remove("weight").unwrap_or(Value::from(1));
         let weight = weight
             .as_f64()
-            .filter(|weight| (1e-6..=1e6).contains(weight))
             .ok_or_else(|| format!("weight {weight} is no number from 0.000001 to 1000000"))?;
-        let check = Check::deserialize(Value::Object(object)).map_err(|error| error.to_string())?;
-        check.check()?;
-        Ok(Self { name: name.clone(), weight, check })
+        let kind = Kind::deserialize(Value::Object(object)).map_err(|error| error.to_string())?;
+        Self::new(name, weight, Check::new(kind)?)
     }
 }
 
 impl Check {
-    fn check(&self) -> Result<(), String> {
-        match self {
-            Self::Length { min: 0, max: u32::MAX } => Err("it needs `min` or `max`".to_owned()),
-            Self::Length { min, max } if min > max => Err(format!("min {min} is above max {max}")),
-            Self::Require { tokens } | Self::Forbid { tokens } if tokens.is_empty() => {
+    /// The answer has at least `min` tokens and at most `max`.
+    ///
+    /// # Errors
+    /// In words, as of all of these: they are crossed, or bound nothing.
+    pub fn length(min: u32, max: u32) -> Result<Self, String> {
+        Self::new(Kind::Length { min, max })
+    }
+
+    /// The answer holds these tokens, one behind the other.
+    ///
+    /// # Errors
+    /// There are none.
+    pub fn require(tokens: Vec<u32>) -> Result<Self, String> {
+        Self::new(Kind::Require { tokens })
+    }
+
+    /// It does not.
+    ///
+    /// # Errors
+    /// There are none.
+    pub fn forbid(tokens: Vec<u32>) -> Result<Self, String> {
+        Self::new(Kind::Forbid { tokens })
+    }
+
+    /// No `length` tokens come more than `max` times in a row.
+    ///
+    /// # Errors
+    /// One of them is 0.
+    pub fn repeat(length: u32, max: u32) -> Result<Self, String> {
+        Self::new(Kind::Repeat { length, max })
+    }
+
+    /// The answer ends with an end of sequence, and not because its budget is used up.
+    pub fn end_of_sequence() -> Self {
+        Self(Kind::EndOfSequence {})
+    }
+
+    fn new(kind: Kind) -> Result<Self, String> {
+        match &kind {
+            Kind::Length { min: 0, max: u32::MAX } => Err("it needs `min` or `max`".to_owned()),
+            Kind::Length { min, max } if min > max => Err(format!("min {min} is above max {max}")),
+            Kind::Require { tokens } | Kind::Forbid { tokens } if tokens.is_empty() => {
                 Err("`tokens` must name at least one token".to_owned())
             }
-            Self::Repeat { length: 0, .. } | Self::Repeat { max: 0, .. } => {
+            Kind::Repeat { length: 0, .. } | Kind::Repeat { max: 0, .. } => {
                 Err("`length` and `max` must be at least 1".to_owned())
             }
-            _ => Ok(()),
+            _ => Ok(Self(kind)),
         }
     }
 
     /// Whether the answer satisfies it, or at a checkpoint still can.
     fn is_satisfied(&self, tokens: &[u32], moment: Moment) -> bool {
         let open = moment == Moment::Checkpoint;
-        match self {
-            Self::Length { min, max } => {
+        match &self.0 {
+            Kind::Length { min, max } => {
                 (open || tokens.len() >= *min as usize) && tokens.len() <= *max as usize
             }
-            Self::Require { tokens: wanted } => open || holds(tokens, wanted),
-            Self::Forbid { tokens: unwanted } => !holds(tokens, unwanted),
-            Self::Repeat { length, max } => repeats(tokens, *length as usize) <= *max as usize,
-            Self::EndOfSequence {} => open || moment == Moment::End { eos: true },
+            Kind::Require { tokens: wanted } => open || holds(tokens, wanted),
+            Kind::Forbid { tokens: unwanted } => !holds(tokens, unwanted),
+            Kind::Repeat { length, max } => repeats(tokens, *length as usize) <= *max as usize,
+            Kind::EndOfSequence {} => open || moment == Moment::End { eos: true },
         }
     }
 }
@@ -267,7 +322,7 @@ fn repeats(tokens: &[u32], length: usize) -> usize {
 #[derive(Clone, Debug, PartialEq)]
 pub struct RuleJudge {
     rules: Rules,
-    threshold: u32,
+    threshold: i32,
 }
 
 impl RuleJudge {
@@ -278,9 +333,9 @@ impl RuleJudge {
 }
 
 impl Judge for RuleJudge {
-    fn score(&mut self, answer: &Answer<'_>) -> Verdict {
+    fn score(&mut self, answer: &Answer<'_>) -> Result<Verdict, JudgeError> {
         let score = self.rules.score(answer.tokens, answer.moment);
-        Verdict { score, proceed: score >= self.threshold }
+        Ok(Verdict { score, proceed: score >= self.threshold })
     }
 }
 
@@ -341,10 +396,11 @@ mod tests {
         let mut judge = RuleJudge::new(Rules::from_toml(RULES).unwrap());
         let mut score = |tokens: &[u32], moment| {
             let rollout = RolloutId::new(0, 0);
-            let (request, prompt_tokens, digest) = (0, 0, 0);
+            let (request, member, prompt_tokens, prompt, digest) = (0, 0, 0, &[][..], 0);
             let segment = 0..tokens.len();
-            let verdict =
-                judge.score(&Answer { rollout, request, prompt_tokens, tokens, segment, moment, digest });
+            let answer =
+                Answer { rollout, request, member, prompt_tokens, prompt, tokens, segment, moment, digest };
+            let verdict = judge.score(&answer).unwrap();
             (verdict.score, verdict.proceed)
         };
         assert_eq!(score(&[7], END), (ONE, true));
@@ -407,6 +463,27 @@ mod tests {
     )]
     fn bad_rules_are_named(#[case] text: &str, #[case] message: &str) {
         assert_eq!(Rules::from_toml(text).unwrap_err().to_string(), message);
+    }
+
+    #[test]
+    fn no_rule_can_be_made_that_cannot_be_checked() {
+        let some = |check: Result<Check, String>| check.unwrap_err();
+        assert_eq!(some(Check::forbid(vec![])), "`tokens` must name at least one token");
+        assert_eq!(some(Check::require(vec![])), "`tokens` must name at least one token");
+        assert_eq!(some(Check::repeat(0, 1)), "`length` and `max` must be at least 1");
+        assert_eq!(some(Check::repeat(1, 0)), "`length` and `max` must be at least 1");
+        assert_eq!(some(Check::length(3, 2)), "min 3 is above max 2");
+        assert_eq!(some(Check::length(0, u32::MAX)), "it needs `min` or `max`");
+        for weight in [0.0, -1.0, f64::NAN, f64::INFINITY] {
+            assert!(Rule::new("a", weight, Check::end_of_sequence()).is_err(), "{weight}");
+        }
+        assert!(Rule::new("", 1.0, Check::end_of_sequence()).is_err());
+        let rule = || Rule::new("a", 1.0, Check::length(1, 4).unwrap()).unwrap();
+        assert!(Rules::new(f64::NAN, vec![rule()]).is_err());
+        assert!(Rules::new(0.5, vec![]).is_err());
+        assert!(Rules::new(0.5, vec![rule(), rule()]).is_err());
+        let rules = Rules::new(0.5, vec![rule()]).unwrap();
+        assert_eq!((rules.score(&[1], END), rules.score(&[], END)), (ONE, 0));
     }
 
     #[test]

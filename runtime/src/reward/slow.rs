@@ -3,7 +3,7 @@
 use std::thread;
 use std::time::Duration;
 
-use super::{Answer, Judge, Verdict};
+use super::{Answer, Judge, JudgeError, Verdict};
 
 /// Another judge behind a delay, as a reward model on another machine has it.
 #[derive(Clone, Copy, Debug)]
@@ -15,7 +15,7 @@ pub struct SlowJudge<J> {
 }
 
 impl<J: Judge> Judge for SlowJudge<J> {
-    fn score(&mut self, answer: &Answer<'_>) -> Verdict {
+    fn score(&mut self, answer: &Answer<'_>) -> Result<Verdict, JudgeError> {
         thread::sleep(self.delay);
         self.judge.score(answer)
     }

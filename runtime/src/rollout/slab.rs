@@ -54,6 +54,15 @@ impl<T> Slab<T> {
         Ok(&mut self.values[id.slot() as usize])
     }
 
+    /// The value of a slot, whoever is in it.
+    ///
+    /// # Panics
+    /// There is no such slot.
+    #[inline]
+    pub fn slot_mut(&mut self, slot: u32) -> &mut T {
+        &mut self.values[slot as usize]
+    }
+
     /// Moves rollout `id` along one edge, and gives its value to whoever works on it next.
     ///
     /// # Errors

@@ -5,7 +5,9 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use arrow_array::builder::{Float64Builder, ListBuilder, StringBuilder, UInt32Builder, UInt64Builder};
+use arrow_array::builder::{
+    Float64Builder, Int32Builder, ListBuilder, StringBuilder, UInt32Builder, UInt64Builder,
+};
 use arrow_array::{ArrayRef, RecordBatch};
 use arrow_schema::{DataType, Field, Schema};
 use parquet::arrow::ArrowWriter;
@@ -172,7 +174,7 @@ const BATCH_ROWS: usize = 1024;
 const BATCH_TOKENS: usize = 1 << 20;
 
 fn schema() -> Schema {
-    use DataType::{Float64, UInt32, UInt64, Utf8};
+    use DataType::{Float64, Int32, UInt32, UInt64, Utf8};
     let field = |name: &str, kind| Field::new(name, kind, false);
     let item = Field::new("item", UInt32, false);
     Schema::new(vec![
@@ -184,7 +186,7 @@ fn schema() -> Schema {
         field("answer_tokens", UInt32),
         field("tokens", DataType::List(Arc::new(item))),
         field("score", Float64),
-        field("score_raw", UInt32),
+        field("score_raw", Int32),
         field("outcome", Utf8),
         field("segments", UInt32),
         field("seed", UInt32),
@@ -199,9 +201,10 @@ struct Rows {
     count: usize,
     tokens: usize,
     wide: [UInt64Builder; 3],
-    narrow: [UInt32Builder; 7],
+    narrow: [UInt32Builder; 6],
     lists: ListBuilder<UInt32Builder>,
     score: Float64Builder,
+    score_raw: Int32Builder,
     outcome: StringBuilder,
     prefix_id: UInt32Builder,
     prefix_hash: UInt64Builder,
@@ -220,6 +223,7 @@ impl Default for Rows {
                 false,
             )),
             score: Float64Builder::new(),
+            score_raw: Int32Builder::new(),
             outcome: StringBuilder::new(),
             prefix_id: UInt32Builder::new(),
             prefix_hash: UInt64Builder::new(),
@@ -234,21 +238,14 @@ impl Rows {
         {
             column.append_value(value);
         }
-        let values = [
-            of.member,
-            of.prompt_tokens,
-            of.answer_tokens,
-            of.score,
-            of.segments,
-            of.seed,
-            of.device_rollout,
-        ];
+        let values = [of.member, of.prompt_tokens, of.answer_tokens, of.segments, of.seed, of.device_rollout];
         for (column, value) in self.narrow.iter_mut().zip(values) {
             column.append_value(value);
         }
         self.lists.values().append_slice(&trajectory.tokens);
         self.lists.append(true);
         self.score.append_value(trajectory.score());
+        self.score_raw.append_value(of.score);
         self.outcome.append_value(of.outcome.name());
         let prefix = trajectory.prefix();
         self.prefix_id.append_option(prefix.map(|(id, _)| id));
@@ -262,7 +259,7 @@ impl Rows {
         (self.count, self.tokens) = (0, 0);
         let [number, rollout, request] =
             self.wide.each_mut().map(|column| Arc::new(column.finish()) as ArrayRef);
-        let [member, prompt_tokens, answer_tokens, score_raw, segments, seed, device_rollout] =
+        let [member, prompt_tokens, answer_tokens, segments, seed, device_rollout] =
             self.narrow.each_mut().map(|column| Arc::new(column.finish()) as ArrayRef);
         let columns = vec![
             number,
@@ -273,7 +270,7 @@ impl Rows {
             answer_tokens,
             Arc::new(self.lists.finish()),
             Arc::new(self.score.finish()),
-            score_raw,
+            Arc::new(self.score_raw.finish()),
             Arc::new(self.outcome.finish()),
             segments,
             seed,
@@ -291,7 +288,7 @@ mod tests {
 
     use arrow_array::Array;
     use arrow_array::cast::AsArray;
-    use arrow_array::types::{Float64Type, UInt32Type, UInt64Type};
+    use arrow_array::types::{Float64Type, Int32Type, UInt32Type, UInt64Type};
     use doorbell_contract::PREFIX_NONE;
     use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
     use tempfile::tempdir;
@@ -316,7 +313,7 @@ mod tests {
             prefix_hash: number << 50,
             prompt_tokens: 3 * k,
             answer_tokens: tokens.len() as u32,
-            score: 0x8000 + k,
+            score: 0x8000 - k as i32 * 0x100,
             segments: k % 5 + 1,
             outcome: Outcome::ALL[k as usize % 4],
             shard: 0,
@@ -343,15 +340,7 @@ mod tests {
         for batch in builder.build().unwrap() {
             let batch = batch.unwrap();
             let column = |name: &str| batch.column_by_name(name).unwrap().clone();
-            let names = [
-                "member",
-                "prompt_tokens",
-                "answer_tokens",
-                "score_raw",
-                "segments",
-                "seed",
-                "device_rollout",
-            ];
+            let names = ["member", "prompt_tokens", "answer_tokens", "segments", "seed", "device_rollout"];
             let narrow: HashMap<_, _> = names
                 .into_iter()
                 .map(|name| (name, column(name).as_primitive::<UInt32Type>().clone()))
@@ -378,7 +367,7 @@ mod tests {
                     },
                     prompt_tokens: narrow["prompt_tokens"].value(row),
                     answer_tokens: narrow["answer_tokens"].value(row),
-                    score: narrow["score_raw"].value(row),
+                    score: column("score_raw").as_primitive::<Int32Type>().value(row),
                     segments: narrow["segments"].value(row),
                     outcome: Outcome::ALL.into_iter().find(|known| known.name() == outcome).unwrap(),
                     shard: 0,

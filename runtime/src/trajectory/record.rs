@@ -66,8 +66,8 @@ pub struct Finished {
     pub prompt_tokens: u32,
     /// Tokens of the answer.
     pub answer_tokens: u32,
-    /// Last score, Q16.16.
-    pub score: u32,
+    /// Last score, signed Q16.16.
+    pub score: i32,
     /// Descriptors that it took: checkpoints passed, and one.
     pub segments: u32,
     /// How it ended.
@@ -119,7 +119,7 @@ pub(super) fn encode(finished: &Finished, tokens: &[u32], out: &mut Vec<u8>) {
         finished.prefix_id,
         finished.prompt_tokens,
         finished.answer_tokens,
-        finished.score,
+        finished.score as u32,
         finished.segments,
         u32::from(finished.outcome as u8),
         0,
@@ -166,7 +166,7 @@ pub(super) fn decode(number: u64, payload: &[u8]) -> Result<Trajectory, &'static
         prefix_id: narrow(3),
         prompt_tokens: narrow(4),
         answer_tokens,
-        score: narrow(6),
+        score: narrow(6) as i32,
         segments: narrow(7),
         outcome,
         shard: 0,
@@ -191,7 +191,7 @@ mod tests {
             let [member, device_rollout, seed, prefix_id, prompt_tokens, score, segments] = words;
             Finished {
                 rollout: RolloutId::from_bits(id), request, member, device_rollout, seed, prefix_id, prefix_hash,
-                prompt_tokens, answer_tokens: 0, score, segments, outcome: Outcome::ALL[outcome], shard: 0, offset: 0,
+                prompt_tokens, answer_tokens: 0, score: score as i32, segments, outcome: Outcome::ALL[outcome], shard: 0, offset: 0,
             }
         }
     }

@@ -9,7 +9,9 @@ use doorbell_runtime::kv::{PrefixConfig, Prefixes};
 use doorbell_runtime::metrics::{CollectorThread, Metrics};
 use doorbell_runtime::pipeline::{Discard, Feed, Inline, Options, Parts, Pipeline, RewardStage};
 use doorbell_runtime::policy::PolicyKind;
-use doorbell_runtime::reward::{Answer, Judge, Pool, PoolOptions, Verdict};
+use doorbell_runtime::reward::{
+    Answer, AnswerMemory, Judge, JudgeError, Pool, PoolOptions, Prompts, Verdict,
+};
 use doorbell_trace::Request;
 use doorbell_verify::ModelPlatform;
 use doorbell_verify::throughput::measure;
@@ -33,8 +35,8 @@ const EVENTS: usize = 1 << 20;
 struct Nod;
 
 impl Judge for Nod {
-    fn score(&mut self, answer: &Answer<'_>) -> Verdict {
-        Verdict { score: answer.digest >> 16, proceed: true }
+    fn score(&mut self, answer: &Answer<'_>) -> Result<Verdict, JudgeError> {
+        Ok(Verdict { score: (answer.digest >> 16) as i32, proceed: true })
     }
 }
 
@@ -121,18 +123,19 @@ impl Workload {
             answer_tokens: options.max_output_tokens,
             ..PrefixConfig::default()
         };
-        let regions = device.token_regions();
+        let prompts = Prompts::new(SLOTS, 0);
+        let memory = AnswerMemory { tokens: device.token_regions(), prompts: prompts.clone() };
         let longest = options.max_output_tokens;
         let rewards: Box<dyn RewardStage> = if setup == Setup::Judge {
             let pool = PoolOptions {
                 judges: 1,
                 capacity: SLOTS as usize,
                 longest: longest as usize,
-                check_digest: false,
+                ..PoolOptions::default()
             };
-            Box::new(Pool::start(pool, &regions, |_| Nod).map_err(Failure::input)?)
+            Box::new(Pool::start(pool, &memory, |_| Nod).map_err(Failure::input)?)
         } else {
-            Box::new(Inline::new(Nod, regions, SLOTS, longest))
+            Box::new(Inline::new(memory, SLOTS, longest, |_| Nod))
         };
         let clock = Clock::new();
         let metrics = Arc::new(Metrics::new("bench", clock.clone(), 0));
@@ -150,12 +153,13 @@ impl Workload {
             policy: PolicyKind::Fifo.build(SLOTS),
             kv: Prefixes::new(kv).map_err(Failure::input)?,
             rewards,
+            prompts,
             trajectories: Box::new(Discard::new(SLOTS)),
             recorder,
             metrics: metrics.clone(),
         };
         let mut pipeline = Pipeline::new(options, parts).map_err(Failure::input)?;
-        let (result, elapsed) = timed(|| pipeline.run(&mut Feed::new(&self.requests), |_, _| false));
+        let (result, elapsed) = timed(|| pipeline.run(&mut Feed::new(&self.requests), |_| false));
         result.map_err(Failure::failed)?;
         drop(pipeline);
         if let Some(collector) = collector {

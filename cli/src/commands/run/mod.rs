@@ -1,5 +1,6 @@
 //! `doorbell run`: drives every rollout of a trace through its whole life.
 
+mod inject;
 mod report;
 mod setup;
 mod strict;
@@ -31,8 +32,10 @@ const TICK: Duration = Duration::from_millis(100);
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Runs a trace on one device: every request becomes a group of rollouts, each of which is decoded, judged at its
-/// checkpoints and at its end, and stored as a trajectory. Ends with code 1 if the device, a judge or the writer fails,
-/// if the device refuses a descriptor, or with --strict if the hot thread did what it must not.
+/// checkpoints and at its end, and stored as a trajectory. A rollout on which no judge has a verdict fails, is counted and
+/// told of, and leaves no trajectory. Ends with code 1 if the device or the writer fails, if no judge is left, if more
+/// rollouts fail than may or none is left, if the device refuses a descriptor, or with --strict if the hot thread did what
+/// it must not.
 #[derive(clap::Args)]
 pub struct Args {
     /// Device to run on: model, rtl or gpu
@@ -47,6 +50,9 @@ pub struct Args {
     /// Which waiting rollout decodes next: fifo, shortest-remaining, prefix-sharing or longest-expected
     #[arg(long, default_value_t = PolicyKind::Fifo)]
     policy: PolicyKind,
+    /// Run the trace this many times over
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=1 << 32))]
+    repeat: u64,
     /// Rollouts per request; above 1 they share a prefix, which a PREFILL registers first
     #[arg(long, value_name = "K", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=4096))]
     group: u32,
@@ -65,6 +71,17 @@ pub struct Args {
     /// Threads that judge; 0 judges on the hot thread
     #[arg(long, value_name = "N", default_value_t = 1)]
     judges: usize,
+    /// How long a judge may be at one answer, in milliseconds: then another judge gets it, and another thread takes the
+    /// judge's place; by default 30 seconds beyond --judge-delay, and 0 is for ever
+    #[arg(long, value_name = "MS")]
+    judge_deadline: Option<u64>,
+    /// Rollouts that may fail before the run ends with code 1; by default any number, if not all
+    #[arg(long, value_name = "N")]
+    max_failures: Option<u64>,
+    /// Let judges break, to see what becomes of it: panic:1% or error:1% at that share of the rollouts, as the seed
+    /// decides, hang:N judge N for ever at its first answer; can be given several times
+    #[arg(long, value_name = "FAULT", conflicts_with = "resident")]
+    inject_judge: Vec<inject::Fault>,
     /// Let every judge take this much longer for an answer, in microseconds
     #[arg(long, value_name = "US", default_value_t = 0)]
     judge_delay: u64,
@@ -159,13 +176,12 @@ pub fn run(args: Args) -> Result<ExitCode, Failure> {
         eprintln!("serving http://{0}/metrics and http://{0}/status.json", server.address());
     }
 
-    let rollouts = trace.requests.len() as f64 * f64::from(args.group);
+    let rollouts = trace.requests.len() as f64 * args.repeat as f64 * f64::from(args.group);
     let warm_up = args.strict.then_some((rollouts * args.warm_up).ceil() as u64);
     let ran = thread::scope(|scope| {
-        let requests = &trace.requests;
-        let hot = thread::Builder::new()
-            .name("hot".into())
-            .spawn_scoped(scope, || hot(pipeline, requests, warm_up));
+        let feed = Feed::repeated(&trace.requests, args.repeat);
+        let hot =
+            thread::Builder::new().name("hot".into()).spawn_scoped(scope, || hot(pipeline, feed, warm_up));
         let hot =
             hot.map_err(|error| Failure::failed(format!("the hot thread could not be started: {error}")))?;
         show_progress(&trace, &args, &metrics, loads.as_ref(), || hot.is_finished());
@@ -175,6 +191,7 @@ pub fn run(args: Args) -> Result<ExitCode, Failure> {
     let Ran { mut pipeline, mut result, facts, wall } = ran;
     let kv = pipeline.kv_counts();
     let (alone, first_error) = (pipeline.blocks_alone(), pipeline.first_error().copied());
+    let failures = pipeline.failures().to_vec();
     let mut ends = pipeline.into_ends();
     let judges = ends.rewards.shutdown(PATIENCE);
     let stored = ends.trajectories.finish();
@@ -185,10 +202,14 @@ pub fn run(args: Args) -> Result<ExitCode, Failure> {
         return Err(Failure::input(format!("the trace for Perfetto could not be written: {error}")));
     }
     // Why the writer failed is known only now.
-    let mut reasons: Vec<String> = judges.faults.iter().map(ToString::to_string).collect();
-    let stored = stored.map_err(|error| reasons.push(error.to_string())).ok();
+    let mut reasons = vec![];
     if let Err(error) = &mut result {
-        reasons.insert(0, error.to_string());
+        reasons.push(error.to_string());
+    }
+    let stored = stored.map_err(|error| reasons.push(error.to_string())).ok();
+    let values = metrics.counters.values();
+    if result.is_ok() && values.rollouts_failed > 0 && values.rollouts_completed == 0 {
+        reasons.push("no rollout has ended with a trajectory, and some have failed".to_owned());
     }
 
     let report = Report {
@@ -197,9 +218,10 @@ pub fn run(args: Args) -> Result<ExitCode, Failure> {
         format,
         device,
         wall,
-        values: metrics.counters.values(),
+        values,
+        failures: &failures,
         hot: metrics.status().threads.into_iter().next(),
-        judges: &judges.loads,
+        judges: &judges,
         device_counters: device_counters.ok(),
         capacity,
         events: events.map(|(report, _)| report),
@@ -223,11 +245,10 @@ pub fn run(args: Args) -> Result<ExitCode, Failure> {
 }
 
 /// The hot thread. With `warm_up`, it is watched once that many rollouts have ended.
-fn hot(mut pipeline: Pipeline, requests: &[doorbell_trace::Request], warm_up: Option<u64>) -> Ran {
-    let mut feed = Feed::new(requests);
+fn hot(mut pipeline: Pipeline, mut feed: Feed<'_>, warm_up: Option<u64>) -> Ran {
     let start = Instant::now();
     let (result, facts) = match warm_up {
-        None => (pipeline.run(&mut feed, |_, _| false), None),
+        None => (pipeline.run(&mut feed, |_| false), None),
         Some(warm_up) => strict::run(&mut pipeline, &mut feed, warm_up),
     };
     Ran { pipeline, result, facts, wall: start.elapsed() }
@@ -242,7 +263,7 @@ fn show_progress(
     loads: Option<&Loads>,
     over: impl Fn() -> bool,
 ) {
-    let rollouts = trace.requests.len() as u64 * u64::from(args.group);
+    let rollouts = trace.requests.len() as u64 * args.repeat * u64::from(args.group);
     let style = ProgressStyle::with_template("{prefix:8} {wide_bar} {pos}/{len} rollouts {msg} {eta}")
         .expect("the template is valid");
     let bar = ProgressBar::with_draw_target(Some(rollouts), ProgressDrawTarget::hidden())

@@ -10,7 +10,8 @@ use doorbell_host::Counters as DeviceCounters;
 use doorbell_runtime::events::STAGES;
 use doorbell_runtime::kv::PrefixCounts;
 use doorbell_runtime::metrics::{CounterValues, ThreadTime};
-use doorbell_runtime::reward::Load;
+use doorbell_runtime::pipeline::Lost;
+use doorbell_runtime::reward::{JudgeFault, Shutdown};
 use doorbell_runtime::trajectory::Stored;
 use doorbell_trace::{Format, Trace};
 use serde_json::json;
@@ -29,7 +30,9 @@ pub struct Report<'a> {
     pub values: CounterValues,
     /// What the hot thread did with its time.
     pub hot: Option<ThreadTime>,
-    pub judges: &'a [Load],
+    /// The first rollouts that failed.
+    pub failures: &'a [Lost],
+    pub judges: &'a Shutdown,
     pub device_counters: Option<DeviceCounters>,
     /// Slots of the device's submission queue.
     pub capacity: usize,
@@ -101,6 +104,7 @@ impl Report<'_> {
                 values.rollouts_failed, completion.rollout_id
             );
         }
+        text += &self.failed();
         match self.facts {
             None => {}
             Some(Ok(facts)) => {
@@ -113,6 +117,35 @@ impl Report<'_> {
         for reason in self.reasons {
             let _ = writeln!(text, "error: {reason}");
         }
+        text
+    }
+
+    /// What failed of rollouts and judges, the first of each; nothing if nothing did.
+    fn failed(&self) -> String {
+        const SHOWN: usize = 5;
+        let mut text = String::new();
+        let mut list = |what: &str, count: u64, lines: Vec<String>| {
+            if count == 0 {
+                return;
+            }
+            let _ = writeln!(text, "{what}: {count}");
+            let shown = lines.len().min(SHOWN);
+            lines[..shown].iter().for_each(|line| {
+                let _ = writeln!(text, "  {line}");
+            });
+            if count > shown as u64 {
+                let _ = writeln!(text, "  and {} more", count - shown as u64);
+            }
+        };
+        let failures = self.failures.iter().map(ToString::to_string).collect();
+        list("rollouts that failed", self.values.rollouts_failed, failures);
+        // Judges that were left behind before those that broke at an answer.
+        let Shutdown { faults, more_faults, .. } = self.judges;
+        let of_answer =
+            |fault: &&JudgeFault| matches!(fault, JudgeFault::Panicked { .. } | JudgeFault::Error { .. });
+        let gone = faults.iter().filter(|fault| !of_answer(fault));
+        let lines = gone.chain(faults.iter().filter(of_answer)).map(ToString::to_string).collect();
+        list("faults of judges", faults.len() as u64 + more_faults, lines);
         text
     }
 
@@ -172,7 +205,7 @@ impl Report<'_> {
         if let Some(hot) = &self.hot {
             row("hot thread".into(), Duration::from_nanos(hot.busy_ns), Duration::from_nanos(hot.idle_ns));
         }
-        for (number, load) in self.judges.iter().enumerate() {
+        for (number, load) in self.judges.loads.iter().enumerate() {
             row(format!("judge {number}"), load.busy, load.alive.saturating_sub(load.busy));
         }
         if let (Some(share), Some(counters)) = (self.device_idle(), self.device_counters) {
@@ -223,12 +256,20 @@ impl Report<'_> {
         };
         let judges: Vec<_> = self
             .judges
+            .loads
             .iter()
             .map(|load| json!({ "judged": load.judged, "busy_ns": load.busy.as_nanos() as u64, "idle_share": 1.0 - load.share() }))
             .collect();
+        let failures: Vec<_> = self
+            .failures
+            .iter()
+            .map(|lost| json!({ "request": lost.request, "member": lost.member, "reason": lost.to_string() }))
+            .collect();
+        let faults: Vec<_> = self.judges.faults.iter().map(ToString::to_string).collect();
         let value = json!({
             "source": self.trace.source,
             "requests": self.trace.requests.len(),
+            "repeat": self.args.repeat,
             "device": self.device,
             "device_capacity": self.capacity,
             "policy": self.args.policy.name(),
@@ -245,6 +286,9 @@ impl Report<'_> {
             "counters": self.values,
             "hot_thread": self.hot,
             "judges": judges,
+            "failures": failures,
+            "judge_faults": faults,
+            "judge_faults_unlisted": self.judges.more_faults,
             "device_idle_share": self.device_idle(),
             "events": self.events,
             "kv": {

@@ -13,12 +13,15 @@ use doorbell_runtime::metrics::{CollectorThread, Metrics};
 use doorbell_runtime::pipeline::{
     Credits, Discard, Inline, Options, Parts, Pipeline, RewardStage, Scoring, TrajectoryStage,
 };
-use doorbell_runtime::reward::{DigestJudge, Judge, Loads, Pool, PoolOptions, RuleJudge, Rules, SlowJudge};
+use doorbell_runtime::reward::{
+    AnswerMemory, DigestJudge, Judge, Loads, Pool, PoolOptions, Prompts, RuleJudge, Rules, SlowJudge,
+};
 use doorbell_runtime::trajectory::log::{Log, LogOptions, Sync};
 use doorbell_runtime::trajectory::{WriterHandle, WriterOptions};
 use doorbell_trace::{PREFIX_BLOCK_TOKENS, Request, Trace};
 
 use super::Args;
+use super::inject::Faulty;
 use crate::devices::{Gpus, Kind, Memory, Settings};
 use crate::failure::Failure;
 use crate::output::Output;
@@ -44,26 +47,30 @@ pub struct Built {
 
 /// Opens and allocates everything.
 pub fn build(args: &Args, kind: Kind, trace: &Trace) -> Result<Built, Failure> {
-    let options = options(args, trace);
+    let options = options(args, trace)?;
     let slots = options.slots;
+    let kv = blocks(args, trace, options.max_output_tokens)?;
     let device = kind.open(&settings(args, &options))?;
     let regions = device.token_regions();
     let longest = options.max_output_tokens;
 
-    let kv = Prefixes::new(blocks(args, trace, longest)).map_err(Failure::input)?;
+    let kv = Prefixes::new(kv).map_err(Failure::input)?;
 
+    let ids = trace.requests.iter().map(|request| request.prefix.len()).max().unwrap_or(0);
+    let prompts = Prompts::new(slots, ids);
+    let memory = AnswerMemory { tokens: regions.clone(), prompts: prompts.clone() };
     let mut loads = None;
     let rewards: Box<dyn RewardStage> = if args.judges == 0 {
-        Box::new(Inline::new(judge(args)?(), regions.clone(), slots, longest))
+        Box::new(Inline::new(memory, slots, longest, judge(args)?))
     } else {
         let options = PoolOptions {
             judges: args.judges,
             capacity: (slots as usize).next_power_of_two().max(2),
             longest: longest as usize,
-            check_digest: false,
+            deadline: deadline(args),
+            ..PoolOptions::default()
         };
-        let judge = judge(args)?;
-        let pool = Pool::start(options, &regions, |_| judge()).map_err(Failure::input)?;
+        let pool = Pool::start(options, &memory, judge(args)?).map_err(Failure::input)?;
         loads = Some(pool.loads());
         Box::new(pool)
     };
@@ -113,6 +120,7 @@ pub fn build(args: &Args, kind: Kind, trace: &Trace) -> Result<Built, Failure> {
         policy: args.policy.build(slots),
         kv,
         rewards,
+        prompts,
         trajectories,
         recorder,
         metrics: metrics.clone(),
@@ -121,9 +129,23 @@ pub fn build(args: &Args, kind: Kind, trace: &Trace) -> Result<Built, Failure> {
     Ok(Built { pipeline, metrics, collector, loads, device: name, capacity })
 }
 
-fn options(args: &Args, trace: &Trace) -> Options {
+/// How long a judge may be at an answer.
+fn deadline(args: &Args) -> Option<Duration> {
+    match args.judge_deadline {
+        None => Some(Duration::from_secs(30) + Duration::from_micros(args.judge_delay)),
+        Some(0) => None,
+        Some(milliseconds) => Some(Duration::from_millis(milliseconds)),
+    }
+}
+
+fn options(args: &Args, trace: &Trace) -> Result<Options, Failure> {
+    if args.judges == 0 && args.judge_deadline.is_some_and(|deadline| deadline > 0) {
+        return Err(Failure::input(
+            "--judge-deadline cannot be kept by --judges 0, which judges on the hot thread; give at least 1 judge",
+        ));
+    }
     let outputs = trace.requests.iter().map(|request| request.output_tokens);
-    Options {
+    Ok(Options {
         slots: args.slots.max(args.group),
         group: args.group,
         checkpoint: args.checkpoint,
@@ -135,10 +157,12 @@ fn options(args: &Args, trace: &Trace) -> Options {
         in_flight: args.in_flight,
         window: args.window,
         abort_every: args.abort_every,
-        // A slow judge is waited for.
-        patience: Duration::from_secs(60) + Duration::from_micros(args.judge_delay),
+        max_failures: args.max_failures,
+        // A slow judge is waited for, and so is one that comes after it.
+        patience: Duration::from_secs(60)
+            + 2 * deadline(args).unwrap_or(Duration::from_micros(args.judge_delay)),
         ..Options::default()
-    }
+    })
 }
 
 fn settings(args: &Args, options: &Options) -> Settings {
@@ -165,41 +189,61 @@ fn threshold(args: &Args) -> u32 {
     (args.reward_threshold * 65_536.0).round() as u32
 }
 
-/// Makes judges.
-fn judge(args: &Args) -> Result<impl Fn() -> Box<dyn Judge> + use<>, Failure> {
+/// Makes judges, given their numbers.
+fn judge(args: &Args) -> Result<impl FnMut(usize) -> Box<dyn Judge> + Send + use<>, Failure> {
     let rules = match &args.rules {
         None => None,
         Some(path) => Some(Rules::read(path).map_err(Failure::input)?),
     };
-    let threshold = threshold(args);
+    // At most 1.
+    let threshold = threshold(args) as i32;
     let delay = Duration::from_micros(args.judge_delay);
-    Ok(move || {
+    let (faults, seed) = (args.inject_judge.clone(), args.seed);
+    Ok(move |number| {
         let judge: Box<dyn Judge> = match &rules {
             Some(rules) => Box::new(RuleJudge::new(rules.clone())),
             None => Box::new(DigestJudge { threshold }),
         };
-        if delay.is_zero() { judge } else { Box::new(SlowJudge { judge, delay }) }
+        let judge = if delay.is_zero() { judge } else { Box::new(SlowJudge { judge, delay }) };
+        let faults = faults.clone();
+        if faults.is_empty() { judge } else { Box::new(Faulty { judge, number, faults, seed }) }
     })
 }
 
-fn blocks(args: &Args, trace: &Trace, longest: u32) -> PrefixConfig {
-    let prompts = || trace.requests.iter().map(|request| request.prompt_tokens);
-    let longest_prompt = prompts().max().unwrap_or(0);
+/// The tables of KV blocks; refuses to have fewer blocks than some request needs.
+fn blocks(args: &Args, trace: &Trace, longest: u32) -> Result<PrefixConfig, Failure> {
+    let longest_prompt = trace.requests.iter().map(|request| request.prompt_tokens).max().unwrap_or(0);
     let slots = args.slots.max(args.group);
-    // What a group takes at most, and what all slots do.
-    let answer = longest.div_ceil(BLOCK_TOKENS);
-    let group = longest_prompt.div_ceil(BLOCK_TOKENS) + args.group * answer;
-    let all = u64::from(slots / args.group) * u64::from(group);
-    // No more than the whole trace takes.
+    // What a group takes at most: each member writes on in the prompt's last block, if that is not full.
     let need = |request: &Request| {
-        let answers = u64::from(args.group) * u64::from(request.output_tokens.div_ceil(BLOCK_TOKENS));
-        u64::from(request.prompt_tokens.div_ceil(BLOCK_TOKENS)) + answers
+        let partial = u64::from(request.prompt_tokens % BLOCK_TOKENS);
+        let answer = (partial + u64::from(request.output_tokens)).div_ceil(BLOCK_TOKENS.into());
+        u64::from(request.prompt_tokens.div_ceil(BLOCK_TOKENS)) + u64::from(args.group) * answer
     };
-    let all = all.min(trace.requests.iter().map(need).sum());
-    let fits = ARENA_BYTES / args.kv_block_bytes as u64;
-    let blocks = args.kv_blocks.unwrap_or(all.min(fits).max(group.into()) as u32);
+    let (least, number) = trace.requests.iter().map(need).zip(0u64..).max().unwrap_or_default();
+    // What all slots take at a time, and no more than the whole trace does.
+    let all = u64::from((slots / args.group).max(1)).saturating_mul(least);
+    let whole = trace.requests.iter().map(need).fold(0, u64::saturating_add).saturating_mul(args.repeat);
+    let fits = ARENA_BYTES / args.kv_block_bytes.max(1) as u64;
+    let blocks = match args.kv_blocks {
+        // The tables say what is wrong with none at all.
+        Some(blocks) if blocks > 0 && u64::from(blocks) < least => {
+            return Err(Failure::input(format!(
+                "--kv-blocks {blocks} are too few: request {number} needs {least} in groups of {}; give at least {least}",
+                args.group
+            )));
+        }
+        Some(blocks) => blocks,
+        None => u32::try_from(all.min(whole).min(fits).max(least)).map_err(|_| {
+            Failure::input(format!(
+                "request {number} needs {least} KV blocks in groups of {}, more than there can be (2^32); give smaller \
+                 groups",
+                args.group
+            ))
+        })?,
+    };
     let pieces: usize = trace.requests.iter().map(|request| request.prefix.len()).sum();
-    PrefixConfig {
+    Ok(PrefixConfig {
         blocks,
         block_bytes: args.kv_block_bytes,
         block_tokens: BLOCK_TOKENS,
@@ -211,7 +255,7 @@ fn blocks(args: &Args, trace: &Trace, longest: u32) -> PrefixConfig {
         // Each has at least one block while it is remembered; the longest prompt must fit.
         nodes: (pieces.min(blocks as usize) as u32).max(longest_prompt.div_ceil(PREFIX_BLOCK_TOKENS)).max(1),
         ..PrefixConfig::default()
-    }
+    })
 }
 
 fn perfetto(path: &Path, collector: &Collector, slots: u32) -> Result<Perfetto<BufWriter<File>>, Failure> {

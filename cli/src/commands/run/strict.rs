@@ -1,7 +1,7 @@
 //! The hot thread under watch.
 
 use doorbell_guard::{Facts, OnViolation, PrefaultOptions, SystemCallGuard, Watch, prefault};
-use doorbell_runtime::pipeline::{Feed, Pipeline, RuntimeError};
+use doorbell_runtime::pipeline::{Next, Pipeline, RuntimeError, Source};
 
 /// Runs the feed, and watches the calling thread from the moment at which `warm_up` rollouts have ended. The facts are an
 /// error if the thread could not be watched at all, or nothing was left to watch.
@@ -13,19 +13,19 @@ pub fn run(
     // What is not resident now would be a fault later. What could not be made so is counted then.
     prefault(PrefaultOptions::default());
     let mut guard = SystemCallGuard::install(OnViolation::Continue);
-    let warm = pipeline.run(feed, |pipeline, _| pipeline.ended() >= warm_up);
+    let warm = pipeline.run(feed, |pipeline| pipeline.ended() >= warm_up);
     if warm.is_err() {
         return (warm, None);
     }
-    if feed.is_empty() && pipeline.is_idle() {
+    if matches!(feed.next(), Next::End) && pipeline.is_idle() {
         let reason = "all rollouts ended in the warm-up; give a longer trace, or a smaller --warm-up";
         return (warm, Some(Err(reason.into())));
     }
     let watch = match Watch::begin(&mut guard) {
         Ok(watch) => watch,
-        Err(error) => return (pipeline.run(feed, |_, _| false), Some(Err(error.to_string()))),
+        Err(error) => return (pipeline.run(feed, |_| false), Some(Err(error.to_string()))),
     };
-    let result = pipeline.run(feed, |_, _| false);
+    let result = pipeline.run(feed, |_| false);
     let facts = watch.end();
     pipeline.metrics().counters.hot.hotpath_mallocs_caught.add(facts.allocations);
     (result, Some(Ok(facts)))

@@ -18,9 +18,14 @@ pub type Note = (Finished, Vec<u32>);
 
 /// What was stored.
 #[derive(Clone, Default)]
-pub struct Notes(Arc<Mutex<Vec<Note>>>);
+pub struct Notes(Arc<Mutex<Vec<Note>>>, Arc<Mutex<Vec<Lost>>>);
 
 impl Notes {
+    /// Rollouts of which the writer heard that they leave nothing.
+    pub fn lost(&self) -> Vec<Lost> {
+        std::mem::take(&mut self.1.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
     pub fn take(&self) -> Vec<Note> {
         std::mem::take(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
     }
@@ -293,6 +298,50 @@ impl RewardStage for Silent {
     }
 }
 
+/// The completion of the descriptor at running index `index`, from 0, becomes that of a slot that could not be read.
+pub struct Unreadable {
+    index: u32,
+    submitted: Vec<u64>,
+    done: bool,
+}
+
+impl Unreadable {
+    pub fn new(index: u32) -> Self {
+        Self { index, submitted: vec![], done: false }
+    }
+}
+
+impl Trick for Unreadable {
+    fn submit(&mut self, inner: &mut dyn Device, batch: &[HwDesc]) -> Result<usize, DeviceError> {
+        let taken = inner.submit(batch)?;
+        self.submitted.extend(batch[..taken].iter().map(|desc| desc.user_data));
+        Ok(taken)
+    }
+
+    fn take(
+        &mut self,
+        inner: &mut dyn Device,
+        out: &mut [HwCompletion],
+        poll: bool,
+    ) -> Result<usize, DeviceError> {
+        let count = fetch(inner, out, poll)?;
+        let lost = self.submitted.get(self.index as usize);
+        for completion in &mut out[..count] {
+            if Some(&completion.user_data) == lost && !self.done {
+                self.done = true;
+                *completion = HwCompletion {
+                    sq_head: completion.sq_head,
+                    status: 0xFF,
+                    error: doorbell_contract::ErrorCode::DmaFault as u8,
+                    result: self.index,
+                    ..HwCompletion::default()
+                };
+            }
+        }
+        Ok(count)
+    }
+}
+
 /// A writer that notes what it gets, when it feels like it.
 pub struct Store {
     regions: Vec<TokenRegion>,
@@ -328,6 +377,10 @@ impl TrajectoryStage for Store {
             self.notes.0.lock().unwrap_or_else(PoisonError::into_inner).push((finished, tokens));
         }
         wanted
+    }
+
+    fn lost(&mut self, lost: Lost) {
+        self.notes.1.lock().unwrap_or_else(PoisonError::into_inner).push(lost);
     }
 
     fn has_failed(&self) -> bool {

@@ -2,6 +2,7 @@
 
 mod doubles;
 
+use std::collections::{HashMap, HashSet};
 use std::time::Duration;
 
 use doorbell_engine::hash::Stream;
@@ -12,11 +13,12 @@ use proptest::prelude::*;
 use rstest::rstest;
 
 use super::*;
+use crate::events::Clock;
 use crate::kv::{PrefixConfig, Sharing};
 use crate::policy::PolicyKind;
-use crate::reward::DigestJudge;
+use crate::reward::{Answer, AnswerMemory, DigestJudge, Judge, JudgeError, JudgeFailure, Pool, PoolOptions};
 use crate::trajectory::{Finished, Outcome};
-use doubles::{Moody, Note, Notes, Repeat, Shuffle, Tamper, Tricky};
+use doubles::{Moody, Note, Notes, Repeat, Shuffle, Tamper, Tricky, Unreadable};
 
 /// Turns after which a run counts as stalled: every double does something in some of them.
 const TURNS: usize = 2_000_000;
@@ -71,6 +73,24 @@ impl Setup {
         Prefixes::new(config).unwrap()
     }
 
+    fn prompts(&self) -> Prompts {
+        let ids = self.requests.iter().map(|request| request.prefix.len()).max().unwrap();
+        Prompts::new(self.options.slots, ids)
+    }
+
+    /// Judges on threads, beside a device that takes its turns as they come.
+    fn threaded<J: Judge + 'static>(
+        &self,
+        options: PoolOptions,
+        factory: impl FnMut(usize) -> J + Send + 'static,
+    ) -> (Pipeline, Notes) {
+        let (mut pipeline, notes) = self.pipeline();
+        let memory =
+            AnswerMemory { tokens: pipeline.device.token_regions(), prompts: pipeline.prompts.clone() };
+        pipeline.rewards = Box::new(Pool::start(options, &memory, factory).unwrap());
+        (pipeline, notes)
+    }
+
     fn pipeline(&self) -> (Pipeline, Notes) {
         let config = QueueConfig {
             sq_depth: self.depth,
@@ -83,15 +103,19 @@ impl Setup {
         let device = Driver::new(ModelPlatform::new(), config).unwrap();
         let regions = device.token_regions();
         let notes = Notes::default();
-        let judge = DigestJudge { threshold: self.reward_threshold };
+        let threshold = self.reward_threshold as i32;
         let slots = self.options.slots;
-        let inline = Inline::new(judge, regions.clone(), slots, self.options.max_output_tokens);
+        let prompts = self.prompts();
+        let memory = AnswerMemory { tokens: regions.clone(), prompts: prompts.clone() };
+        let inline =
+            Inline::new(memory, slots, self.options.max_output_tokens, move |_| DigestJudge { threshold });
         let parts = Parts {
             device: Box::new(Tricky { inner: Box::new(device), trick: Shuffle::new(self.seed) }),
             sq_start: None,
             policy: self.policy.build(slots),
             kv: self.kv(),
             rewards: Box::new(Moody::new(inline, self.seed)),
+            prompts,
             trajectories: Box::new(doubles::Store::new(regions, notes.clone(), self.seed)),
             recorder: None,
             metrics: Arc::new(Metrics::new("test", Clock::simulated(), 0)),
@@ -104,7 +128,7 @@ impl Setup {
         let (mut pipeline, notes) = self.pipeline();
         let mut turns = 0;
         pipeline
-            .run(&mut Feed::new(&self.requests), |pipeline, _| {
+            .run(&mut Feed::new(&self.requests), |pipeline| {
                 turns += 1;
                 assert!(turns < TURNS, "seed {}: stalled with {}", self.seed, pipeline.occupancy());
                 false
@@ -170,7 +194,7 @@ fn r9_host_and_device_score_alike(
     };
     let (host, device) = (run(Scoring::Host), run(Scoring::Device));
     assert_eq!(host.len(), device.len());
-    let mut outcomes = std::collections::HashSet::new();
+    let mut outcomes = HashSet::new();
     for ((host, host_tokens), (device, device_tokens)) in host.iter().zip(&device) {
         outcomes.insert(host.outcome);
         let what = |finished: &Finished| {
@@ -215,10 +239,13 @@ fn a_slow_judge_blocks_neither_decode_nor_abort() {
         }
     }
     assert_eq!(pipeline.occupancy().of(State::RewardPending), 8, "{}", pipeline.occupancy());
-    let handle = pipeline.abort_handle();
-    let ids: Vec<RolloutId> = (0..8).map(|slot| pipeline.states().current(slot)).collect();
-    ids.iter().for_each(|&id| handle.abort(id).unwrap());
+    let mut handle = pipeline.abort_handle().unwrap();
+    let ids: Vec<RolloutId> = (0..8).map(|slot| pipeline.lives.states().current(slot)).collect();
+    (0..8).for_each(|request| handle.abort(request).unwrap());
     pipeline.turn().unwrap();
+    for request in 0..8 {
+        assert_eq!(handle.answer(), Some((request, AbortAnswer::Aborted(1))));
+    }
     assert!(pipeline.is_idle(), "{}", pipeline.occupancy());
     // The slots are used anew, and late verdicts for their old rollouts change nothing.
     let late: Vec<Judged> = ids
@@ -243,7 +270,7 @@ fn r15_a_judge_that_never_answers_ends_the_run_with_who_waits_for_what() {
     setup.options.patience = Duration::from_millis(20);
     let (mut pipeline, _) = setup.pipeline();
     pipeline.rewards = Box::new(doubles::Silent::default());
-    let error = pipeline.run(&mut Feed::new(&setup.requests), |_, _| false).unwrap_err().to_string();
+    let error = pipeline.run(&mut Feed::new(&setup.requests), |_| false).unwrap_err().to_string();
     assert!(
         error.contains("R15") && error.contains("8 REWARD_PENDING") && error.contains("8 answers"),
         "{error}"
@@ -256,12 +283,12 @@ fn what_can_never_run_is_refused_with_the_reason() {
     let mut setup = Setup { blocks: 64, ..Setup::new(4, options) };
     setup.requests[2].prompt_tokens = 64 * 32;
     let (mut pipeline, _) = setup.pipeline();
-    let error = pipeline.run(&mut Feed::new(&setup.requests), |_, _| false).unwrap_err();
+    let error = pipeline.run(&mut Feed::new(&setup.requests), |_| false).unwrap_err();
     assert!(matches!(error, RuntimeError::Request { request: 2, .. }), "{error}");
 
     setup.requests[2] = Request { output_tokens: 100_000, ..setup.requests[2].clone() };
     let (mut pipeline, _) = setup.pipeline();
-    let error = pipeline.run(&mut Feed::new(&setup.requests), |_, _| false).unwrap_err().to_string();
+    let error = pipeline.run(&mut Feed::new(&setup.requests), |_| false).unwrap_err().to_string();
     assert!(error.contains("100000 tokens") && error.contains("max_output_tokens"), "{error}");
 }
 
@@ -280,8 +307,10 @@ fn bad_options_are_told(#[case] options: Options, #[case] expected: &str) {
 #[case::unknown_tag(|completion: &mut HwCompletion| completion.user_data = u64::MAX)]
 #[case::unknown_slot(|completion: &mut HwCompletion| completion.user_data = 0xFFFF)]
 #[case::other_generation(|completion: &mut HwCompletion| completion.user_data |= 5 << 32)]
-#[case::stop(|completion: &mut HwCompletion| completion.user_data |= 1 << 62)]
+#[case::stop(|completion: &mut HwCompletion| completion.user_data ^= 3 << 62)]
 #[case::prefill(|completion: &mut HwCompletion| completion.user_data |= 2 << 62)]
+#[case::no_tag(|completion: &mut HwCompletion| completion.user_data &= (1 << 62) - 1)]
+#[case::zeroes(|completion: &mut HwCompletion| *completion = HwCompletion { sq_head: completion.sq_head, ..HwCompletion::default() })]
 #[case::too_long(|completion: &mut HwCompletion| completion.final_seq_len += 1)]
 #[case::shorter_than_before(|completion: &mut HwCompletion| completion.final_seq_len = 0)]
 #[case::another_rollout(|completion: &mut HwCompletion| completion.rollout_id ^= 1)]
@@ -292,7 +321,7 @@ fn r3_what_nobody_asked_is_an_error(#[case] tamper: fn(&mut HwCompletion)) {
     let setup = Setup::new(3, Options { slots: 4, ..Options::default() });
     let (mut pipeline, _) = setup.pipeline();
     pipeline.device = Box::new(Tricky { inner: pipeline.device, trick: Tamper { countdown: 1, tamper } });
-    let error = pipeline.run(&mut Feed::new(&setup.requests), |_, _| false).unwrap_err();
+    let error = pipeline.run(&mut Feed::new(&setup.requests), |_| false).unwrap_err();
     assert!(matches!(error, RuntimeError::Unasked { .. }), "{error}");
 }
 
@@ -301,7 +330,7 @@ fn r3_a_completion_that_comes_twice_is_an_error() {
     let setup = Setup::new(3, Options { slots: 4, ..Options::default() });
     let (mut pipeline, _) = setup.pipeline();
     pipeline.device = Box::new(Tricky { inner: pipeline.device, trick: Repeat::default() });
-    let error = pipeline.run(&mut Feed::new(&setup.requests), |_, _| false).unwrap_err();
+    let error = pipeline.run(&mut Feed::new(&setup.requests), |_| false).unwrap_err();
     assert!(matches!(error, RuntimeError::Unasked { .. }), "{error}");
 }
 
@@ -316,11 +345,380 @@ fn r10_what_the_device_refuses_fails_one_rollout() {
     };
     pipeline.device =
         Box::new(Tricky { inner: pipeline.device, trick: Tamper { countdown: 5, tamper: refuse } });
-    pipeline.run(&mut Feed::new(&setup.requests), |_, _| false).unwrap();
+    pipeline.run(&mut Feed::new(&setup.requests), |_| false).unwrap();
     let values = pipeline.metrics.counters.values();
     assert_eq!((values.rollouts_failed, values.rollouts_completed), (1, 11));
     assert_eq!(pipeline.first_error().map(|completion| completion.error), Some(4));
     assert_eq!(notes.take().len(), 11);
+}
+
+/// Scores nothing; panics, errs or hangs at what it is told to.
+struct Breaks {
+    number: usize,
+    how: fn(&Answer<'_>, usize) -> Result<(), JudgeError>,
+}
+
+impl Judge for Breaks {
+    fn score(&mut self, answer: &Answer<'_>) -> Result<Verdict, JudgeError> {
+        (self.how)(answer, self.number)?;
+        Ok(Verdict { score: -5, proceed: true })
+    }
+}
+
+fn hang() -> ! {
+    loop {
+        std::thread::park();
+    }
+}
+
+/// 2,000 rollouts in groups, judges of whom all panic at 1 % of them and one hangs: every other rollout ends with its
+/// trajectory, none is lost, the failed ones are counted and told of with their reasons, and everything is given back.
+#[test]
+fn judges_that_panic_and_hang_fail_their_rollouts_and_no_others() {
+    fn broken(request: u64, member: u32) -> bool {
+        (request * 4 + u64::from(member)) % 100 == 42
+    }
+    let mut setup = Setup::new(500, Options { slots: 64, group: 4, checkpoint: 16, ..Options::default() });
+    setup.options.patience = Duration::from_secs(60);
+    let pool = PoolOptions {
+        judges: 4,
+        capacity: 64,
+        deadline: Some(Duration::from_secs(3)),
+        replacements: 8,
+        ..PoolOptions::default()
+    };
+    let how = |answer: &Answer<'_>, judge: usize| {
+        assert!(!broken(answer.request, answer.member), "one of a hundred");
+        if judge == 1 { hang() } else { Ok(()) }
+    };
+    let (mut pipeline, notes) = setup.threaded(pool, move |number| Breaks { number, how });
+    pipeline.run(&mut Feed::new(&setup.requests), |_| false).unwrap();
+    let values = pipeline.metrics.counters.values();
+    assert_eq!(
+        (values.rollouts_admitted, values.rollouts_failed, values.rollouts_completed),
+        (2000, 20, 1980)
+    );
+    // Each is tried twice, and so is what the one that hung had.
+    assert_eq!(values.verdicts_failed, 2 * 20 + 1);
+    let mut ends: HashMap<(u64, u32), bool> = HashMap::new();
+    for (finished, tokens) in notes.take() {
+        assert_eq!(finished.score, -5, "scores may lie below zero");
+        assert_eq!(tokens, setup.answer(&finished));
+        assert_eq!(ends.insert((finished.request, finished.member), true), None);
+    }
+    for lost in notes.lost() {
+        let Unstored::Failed(FailureReason::Judge { failure: JudgeFailure::Panicked, .. }) = lost.why else {
+            panic!("{lost}");
+        };
+        assert_eq!(ends.insert((lost.request, lost.member), false), None);
+    }
+    for request in 0..500 {
+        for member in 0..4 {
+            assert_eq!(ends.get(&(request, member)), Some(&!broken(request, member)), "{request}, {member}");
+        }
+    }
+    assert_eq!(pipeline.failures().len(), 20);
+    let text = pipeline.failures()[0].to_string();
+    assert!(text.starts_with("request 10, member 2: no verdict from judge "), "{text}");
+    assert!(pipeline.is_idle());
+    let counts = pipeline.kv.counts();
+    assert_eq!((counts.committed, counts.branches, counts.prefixes), (0, 0, 0), "blocks are kept");
+    let end = pipeline.into_ends().rewards.shutdown(Duration::from_secs(60));
+    assert_eq!((end.faults.len() as u64 + end.more_faults, end.uncollected), (41, 0));
+}
+
+/// An error of a judge at a checkpoint fails the rollout too; with one that only one judge makes, another one saves it.
+#[test]
+fn what_one_judge_cannot_judge_another_one_does() {
+    let setup = Setup::new(60, Options { slots: 16, checkpoint: 16, ..Options::default() });
+    let pool = PoolOptions { judges: 2, capacity: 16, ..PoolOptions::default() };
+    let how = |_: &Answer<'_>, judge: usize| match judge {
+        0 => Err(JudgeError::new("out of order")),
+        _ => Ok(()),
+    };
+    let (mut pipeline, notes) = setup.threaded(pool, move |number| Breaks { number, how });
+    pipeline.run(&mut Feed::new(&setup.requests), |_| false).unwrap();
+    let values = pipeline.metrics.counters.values();
+    assert_eq!((values.rollouts_failed, values.rollouts_completed), (0, 60));
+    assert!(values.verdicts_failed > 0);
+    assert_eq!(notes.take().len(), 60);
+}
+
+#[test]
+fn more_failures_than_may_be_end_the_run() {
+    let how = |_: &Answer<'_>, _: usize| Err(JudgeError::new("never"));
+    let run = |limit| {
+        let mut setup = Setup::new(20, Options { slots: 4, ..Options::default() });
+        setup.options.max_failures = limit;
+        let pool = PoolOptions { judges: 2, capacity: 4, ..PoolOptions::default() };
+        let (mut pipeline, _) = setup.threaded(pool, move |number| Breaks { number, how });
+        let result = pipeline.run(&mut Feed::new(&setup.requests), |_| false);
+        (result, pipeline.metrics.counters.values().rollouts_failed)
+    };
+    for limit in [None, Some(20)] {
+        let (result, failed) = run(limit);
+        assert_eq!((result.is_ok(), failed), (true, 20));
+    }
+    for limit in [0, 19] {
+        let (result, failed) = run(Some(limit));
+        let error = result.unwrap_err().to_string();
+        assert!(
+            error.contains(&format!("{} rollouts have failed, and at most {limit} may", limit + 1)),
+            "{error}"
+        );
+        assert_eq!(failed, limit + 1);
+    }
+}
+
+#[test]
+fn when_all_judges_hang_for_good_the_run_says_so() {
+    let setup = Setup::new(20, Options { slots: 4, ..Options::default() });
+    let deadline = Some(Duration::from_millis(10));
+    let pool = PoolOptions { judges: 2, capacity: 4, deadline, replacements: 1, ..PoolOptions::default() };
+    let (mut pipeline, _) = setup.threaded(pool, |number| Breaks { number, how: |_, _| hang() });
+    let error = pipeline.run(&mut Feed::new(&setup.requests), |_| false).unwrap_err();
+    assert!(matches!(error, RuntimeError::NoJudges), "{error}");
+}
+
+/// A source that has nothing for a while, and then more.
+struct Drip<'a> {
+    requests: &'a [Request],
+    /// When it has the next one.
+    ready: Instant,
+    numbers: Vec<u64>,
+}
+
+impl Source for Drip<'_> {
+    fn next(&mut self) -> Next<'_> {
+        match self.requests.first() {
+            Some(_) if Instant::now() < self.ready => Next::Nothing,
+            request => request.map_or(Next::End, Next::Request),
+        }
+    }
+
+    fn admitted(&mut self, number: u64) {
+        self.numbers.push(number);
+        self.requests = &self.requests[1..];
+        self.ready = Instant::now() + Duration::from_millis(1500);
+    }
+}
+
+/// No run is over before its source says so, and none stalls for want of requests, however impatient it is.
+#[test]
+fn a_source_may_have_nothing_for_a_while() {
+    let mut setup = Setup::new(2, Options { slots: 4, group: 2, ..Options::default() });
+    setup.options.patience = Duration::from_millis(700);
+    let (mut pipeline, _) = setup.pipeline();
+    let ready = Instant::now() + Duration::from_millis(1500);
+    let mut drip = Drip { requests: &setup.requests, ready, numbers: vec![] };
+    pipeline.run(&mut drip, |_| false).unwrap();
+    assert_eq!(drip.numbers, [0, 1]);
+    assert_eq!(pipeline.ended(), 4);
+}
+
+/// Two feeds on one pipeline, the second while rollouts of the first live: no id is of two of them, on the host or on the
+/// device, and an abort hits the request that it names.
+#[test]
+fn a_second_feed_shares_no_id_with_the_first() {
+    let setup = Setup::new(8, Options { slots: 32, group: 2, checkpoint: 16, ..Options::default() });
+    let (mut pipeline, notes) = setup.pipeline();
+    pipeline.rewards = Box::new(doubles::Silent::default());
+    let mut first = Feed::new(&setup.requests);
+    pipeline.run(&mut first, |pipeline| pipeline.occupancy().of(State::RewardPending) == 16).unwrap();
+    let mut second = Feed::new(&setup.requests);
+    pipeline.run(&mut second, |pipeline| pipeline.occupancy().of(State::RewardPending) == 32).unwrap();
+    assert_eq!(pipeline.admitted(), 16);
+    let groups = || pipeline.groups.iter().filter(|group| group.left > 0);
+    assert_eq!(groups().map(|group| group.request).collect::<HashSet<_>>(), (0..16).collect());
+    assert_eq!(
+        groups().map(|group| group.wire_id).collect::<HashSet<_>>().len(),
+        16,
+        "a prefix is named twice"
+    );
+    let mut wire: HashSet<u32> = (0..32).map(|slot| pipeline.lives.slot_mut(slot).device_rollout).collect();
+    wire.extend(groups().map(|group| group.wire_id));
+    assert_eq!(wire.len(), 48, "a rollout_id is of two rollouts");
+
+    let mut handle = pipeline.abort_handle().unwrap();
+    for request in [9, 9, 16, u64::MAX] {
+        handle.abort(request).unwrap();
+    }
+    pipeline.turn().unwrap();
+    handle.abort(9).unwrap();
+    pipeline.turn().unwrap();
+    let answers: Vec<_> = std::iter::from_fn(|| handle.answer()).collect();
+    assert_eq!(
+        answers,
+        [
+            (9, AbortAnswer::Aborted(2)),
+            (9, AbortAnswer::Aborted(0)),
+            (16, AbortAnswer::Unknown),
+            (u64::MAX, AbortAnswer::Unknown),
+            (9, AbortAnswer::Ended),
+        ]
+    );
+    let lost: HashSet<_> = notes.lost().iter().map(|lost| (lost.request, lost.member, lost.why)).collect();
+    assert_eq!(lost, [(9, 0, Unstored::Aborted), (9, 1, Unstored::Aborted)].into());
+}
+
+/// Looks at every descriptor that goes to the device: none names a rollout or a prefix that lives under another name.
+struct Watch {
+    /// Rollouts with a descriptor in flight, by `rollout_id`: whose they are, and how many descriptors.
+    flying: HashMap<u32, (u64, u32)>,
+    most: usize,
+}
+
+impl doubles::Trick for Watch {
+    fn submit(
+        &mut self,
+        inner: &mut dyn Device,
+        batch: &[HwDesc],
+    ) -> Result<usize, doorbell_host::DeviceError> {
+        let taken = inner.submit(batch)?;
+        for desc in &batch[..taken] {
+            assert_ne!(desc.user_data, 0);
+            let whose = desc.user_data & ((1 << 62) - 1);
+            let flying = self.flying.entry(desc.rollout_id).or_insert((whose, 0));
+            assert_eq!(flying.0, whose, "rollout_id {} is of two rollouts", desc.rollout_id);
+            flying.1 += 1;
+        }
+        self.most = self.most.max(self.flying.len());
+        Ok(taken)
+    }
+
+    fn take(
+        &mut self,
+        inner: &mut dyn Device,
+        out: &mut [HwCompletion],
+        poll: bool,
+    ) -> Result<usize, doorbell_host::DeviceError> {
+        let count = if poll { inner.poll(out)? } else { inner.collect(out)? };
+        for completion in &out[..count] {
+            let flying = self.flying.get_mut(&completion.rollout_id).unwrap();
+            flying.1 -= 1;
+            if flying.1 == 0 {
+                self.flying.remove(&completion.rollout_id);
+            }
+        }
+        Ok(count)
+    }
+}
+
+/// Bytes of this process that lie in memory.
+fn resident() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap_or("0 kB");
+    line.trim().trim_end_matches(" kB").trim().parse::<u64>().unwrap_or(0) << 10
+}
+
+/// A source without end: as many rollouts as `DOORBELL_SOAK_ROLLOUTS` says, 3 × 10^5 without it, some of them aborted,
+/// while the ids on the wire wrap. No id is of two living rollouts, and memory stays as it is.
+#[test]
+fn a_source_that_goes_on_uses_no_id_twice_and_no_more_memory() {
+    let rollouts: u64 =
+        std::env::var("DOORBELL_SOAK_ROLLOUTS").map_or(300_000, |count| count.parse().unwrap());
+    let options = Options {
+        slots: 256,
+        group: 2,
+        checkpoint: 32,
+        abort_every: 17,
+        max_output_tokens: 48,
+        ..Options::default()
+    };
+    let request = |k: u32| Request {
+        arrival_ms: 0,
+        prompt_tokens: 100 + k,
+        output_tokens: 1 + k % 48,
+        prefix: vec![k % 5],
+    };
+    let requests: Vec<Request> = (0..50).map(request).collect();
+    let mut setup = Setup::new(1, options.clone());
+    (setup.options, setup.requests) = (options, requests);
+    let (mut pipeline, _) = setup.pipeline();
+    let memory = AnswerMemory { tokens: pipeline.device.token_regions(), prompts: pipeline.prompts.clone() };
+    let device = Driver::new(
+        ModelPlatform::new(),
+        QueueConfig { token_bytes: setup.options.token_bytes(), ..QueueConfig::default() },
+    );
+    let watch = Watch { flying: HashMap::new(), most: 0 };
+    pipeline.device = Box::new(Tricky { inner: Box::new(device.unwrap()), trick: watch });
+    let memory = AnswerMemory { tokens: pipeline.device.token_regions(), ..memory };
+    pipeline.rewards = Box::new(Inline::new(memory, 256, 48, |_| DigestJudge { threshold: 0 }));
+    pipeline.trajectories = Box::new(Discard::new(256));
+    // They wrap after a tenth.
+    pipeline.wire_ids = WireIds::starting_at(u32::MAX - (rollouts / 10) as u32);
+    let mut feed = Feed::repeated(&setup.requests, u64::MAX);
+    let ended = |count| move |pipeline: &Pipeline| pipeline.ended() >= count;
+    pipeline.run(&mut feed, ended(rollouts / 5)).unwrap();
+    let (before, capacity) = (resident(), pipeline.queues.done.capacity());
+    pipeline.run(&mut feed, ended(rollouts)).unwrap();
+    let after = resident();
+    println!("{rollouts} rollouts: {} KiB resident after a fifth, {} at the end", before >> 10, after >> 10);
+    assert!(after < before + (8 << 20), "{before} bytes grew to {after}");
+    assert_eq!(pipeline.queues.done.capacity(), capacity);
+    assert!(pipeline.admitted() * 2 >= rollouts);
+    // What lives ends, and everything comes back.
+    pipeline.run(&mut Feed::new(&[]), |_| false).unwrap();
+    let counts = pipeline.kv.counts();
+    assert_eq!((counts.committed, counts.branches, counts.prefixes), (0, 0, 0), "blocks are kept");
+    let values = pipeline.metrics.counters.values();
+    assert_eq!(values.rollouts_admitted, values.rollouts_completed + values.rollouts_aborted);
+    assert!(values.rollouts_aborted > 0);
+}
+
+/// A slot that the device could not read: its completion names no rollout, and slot 0's first rollout least of all. The one
+/// whose descriptor lay there fails, whichever it is, and no other.
+#[rstest]
+fn r10_an_unreadable_slot_fails_the_rollout_that_lay_there(#[values(0, 1, 5, 13)] index: u32) {
+    let setup = Setup::new(12, Options { slots: 4, checkpoint: 16, ..Options::default() });
+    let (mut pipeline, notes) = setup.pipeline();
+    pipeline.one_queue = true;
+    pipeline.device = Box::new(Tricky { inner: pipeline.device, trick: Unreadable::new(index) });
+    pipeline.run(&mut Feed::new(&setup.requests), |_| false).unwrap();
+    let values = pipeline.metrics.counters.values();
+    assert_eq!((values.rollouts_failed, values.rollouts_completed), (1, 11));
+    let lost = notes.lost();
+    assert_eq!(lost.len(), 1);
+    assert_eq!(lost[0].why, Unstored::Failed(FailureReason::Device { error: 7 }));
+    if index < 4 {
+        assert_eq!(lost[0].request, u64::from(index), "the first window holds the requests in order");
+    }
+    let stored: HashSet<u64> = notes.take().iter().map(|(finished, _)| finished.request).collect();
+    assert!(!stored.contains(&lost[0].request));
+    assert_eq!(stored.len(), 11);
+}
+
+/// With several queues the index of the slot names nothing: an error that says so.
+#[test]
+fn r10_an_unreadable_slot_of_several_queues_is_an_error_that_says_so() {
+    let setup = Setup::new(12, Options { slots: 4, ..Options::default() });
+    let (mut pipeline, _) = setup.pipeline();
+    pipeline.device = Box::new(Tricky { inner: pipeline.device, trick: Unreadable::new(2) });
+    let error = pipeline.run(&mut Feed::new(&setup.requests), |_| false).unwrap_err();
+    assert!(matches!(error, RuntimeError::Unread { index: 2, .. }), "{error}");
+    assert!(error.to_string().contains("DMA_FAULT"), "{error}");
+}
+
+/// An unreadable PREFILL fails its group, and an unreadable STOP ends nothing: its rollout still ends as aborted.
+#[test]
+fn r10_unreadable_prefills_and_stops_end_as_they_should() {
+    let setup = Setup::new(3, Options { slots: 4, group: 2, ..Options::default() });
+    let (mut pipeline, notes) = setup.pipeline();
+    pipeline.one_queue = true;
+    pipeline.device = Box::new(Tricky { inner: pipeline.device, trick: Unreadable::new(0) });
+    pipeline.run(&mut Feed::new(&setup.requests), |_| false).unwrap();
+    let lost: HashSet<_> = notes.lost().iter().map(|lost| (lost.request, lost.member)).collect();
+    assert_eq!(lost, [(0, 0), (0, 1)].into());
+    assert_eq!(notes.take().len(), 4);
+
+    let setup = Setup::new(1, Options { slots: 1, abort_every: 1, ..Options::default() });
+    let (mut pipeline, notes) = setup.pipeline();
+    pipeline.one_queue = true;
+    pipeline.device = Box::new(Tricky { inner: pipeline.device, trick: Unreadable::new(1) });
+    pipeline.run(&mut Feed::new(&setup.requests), |_| false).unwrap();
+    assert_eq!(pipeline.metrics.counters.values().rollouts_aborted, 1);
+    assert_eq!(notes.lost().len(), 1);
+    assert!(pipeline.is_idle());
 }
 
 proptest! {

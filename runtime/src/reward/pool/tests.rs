@@ -1,23 +1,36 @@
 //! The hand-over to judges: nothing is lost, nothing waits, and a judge that breaks breaks alone.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::mpsc::{Receiver, Sender, channel};
 
 use doorbell_contract::{HwCompletion, HwDesc, Status};
-use doorbell_host::SharedMemory;
-use doorbell_host::{Device, Driver, QueueConfig};
+use doorbell_engine::hash;
+use doorbell_host::{Device, Driver, QueueConfig, SharedMemory, TokenRegion};
 use doorbell_verify::ModelPlatform;
 use rstest::rstest;
 
 use super::*;
-use crate::reward::{DigestJudge, ONE, SlowJudge, Tickets};
+use crate::reward::{Answer, DigestJudge, JudgeError, Moment, ONE, Prompts, SlowJudge, Tickets, Verdict};
+use crate::rollout::RolloutId;
 
 const BUS: u64 = 1 << 32;
 /// Long enough for any machine: it is waited for by tests that fail.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 fn options(judges: usize, capacity: usize) -> PoolOptions {
-    PoolOptions { judges, capacity, longest: 4, check_digest: true }
+    PoolOptions { judges, capacity, longest: 4, check_digest: true, deadline: None, ..PoolOptions::default() }
+}
+
+/// With a deadline, and few replacements.
+fn hurried(judges: usize, replacements: usize) -> PoolOptions {
+    PoolOptions { deadline: Some(Duration::from_millis(20)), replacements, ..options(judges, 64) }
+}
+
+/// What is read of these regions, by judges who know 4 prompts of 3 ids each.
+fn memory(tokens: Vec<TokenRegion>) -> AnswerMemory {
+    let prompts = Prompts::new(4, 3);
+    (0..4).for_each(|group| prompts.write(group, &[10 * group, 10 * group + 1, 10 * group + 2]));
+    AnswerMemory { tokens, prompts }
 }
 
 /// A region whose tokens are their own word's number.
@@ -37,6 +50,10 @@ fn request(tickets: &mut Tickets, slot: u32, tokens: u32) -> Request {
         ticket: tickets.issue(rollout),
         rollout,
         request: slot.into(),
+        member: slot % 3,
+        group: slot % 4,
+        prompt_ids: slot % 4,
+        avoid: None,
         shard: 0,
         offset: 4 * u64::from(slot),
         answer_tokens: tokens,
@@ -45,6 +62,10 @@ fn request(tickets: &mut Tickets, slot: u32, tokens: u32) -> Request {
         moment: Moment::End { eos: false },
         digest: hash::digest(&answer),
     }
+}
+
+fn sum(tokens: &[u32]) -> i32 {
+    tokens.iter().sum::<u32>() as i32
 }
 
 /// Collects until nothing is pending.
@@ -70,9 +91,9 @@ fn collect_all(pool: &mut Pool) -> Vec<Judged> {
 /// Scores by a function.
 struct By<F>(F);
 
-impl<F: FnMut(&Answer<'_>) -> u32 + Send> Judge for By<F> {
-    fn score(&mut self, answer: &Answer<'_>) -> Verdict {
-        Verdict { score: (self.0)(answer), proceed: true }
+impl<F: FnMut(&Answer<'_>) -> i32 + Send> Judge for By<F> {
+    fn score(&mut self, answer: &Answer<'_>) -> Result<Verdict, JudgeError> {
+        Ok(Verdict { score: (self.0)(answer), proceed: true })
     }
 }
 
@@ -83,11 +104,11 @@ struct Gated {
 }
 
 impl Judge for Gated {
-    fn score(&mut self, answer: &Answer<'_>) -> Verdict {
+    fn score(&mut self, answer: &Answer<'_>) -> Result<Verdict, JudgeError> {
         self.arrived.send(answer.rollout).unwrap();
         // A test that has failed opens the gate by its end.
         let _ = self.gate.recv();
-        Verdict { score: answer.tokens.iter().sum(), proceed: true }
+        Ok(Verdict { score: sum(answer.tokens), proceed: true })
     }
 }
 
@@ -95,30 +116,34 @@ fn gated(capacity: usize) -> (Pool, Receiver<RolloutId>, Sender<()>) {
     let (arrived, arrivals) = channel();
     let (opener, gate) = channel();
     let mut judge = Some(Gated { arrived, gate });
-    let pool = Pool::start(options(1, capacity), &[region().1], |_| judge.take().unwrap()).unwrap();
+    let pool =
+        Pool::start(options(1, capacity), &memory(vec![region().1]), move |_| judge.take().unwrap()).unwrap();
     (pool, arrivals, opener)
 }
 
 #[test]
 fn no_judges_are_no_pool() {
-    let error = Pool::start(options(0, 4), &[], |_| DigestJudge { threshold: 0 }).unwrap_err();
+    let error = Pool::start(options(0, 4), &memory(vec![]), |_| DigestJudge { threshold: 0 }).unwrap_err();
     assert_eq!(error.to_string(), "a pool needs at least 1 judge");
-    let error = Pool::start(options(2, 3), &[], |_| DigestJudge { threshold: 0 }).unwrap_err();
+    let error = Pool::start(options(2, 3), &memory(vec![]), |_| DigestJudge { threshold: 0 }).unwrap_err();
     assert!(matches!(error, PoolError::Ring(_)), "{error}");
+    let hurry = PoolOptions { deadline: Some(Duration::ZERO), ..options(1, 4) };
+    let error = Pool::start(hurry, &memory(vec![]), |_| DigestJudge { threshold: 0 }).unwrap_err();
+    assert!(error.to_string().contains("deadline is 0"), "{error}");
 }
 
 #[rstest]
 fn every_request_has_exactly_one_verdict(#[values(1, 2, 5)] judges: usize, #[values(2, 64)] capacity: usize) {
     let mut tickets = Tickets::new(256);
-    let mut pool = Pool::start(options(judges, capacity), &[region().1], |_| {
-        By(|answer: &Answer<'_>| answer.tokens.iter().sum::<u32>() + answer.prompt_tokens)
+    let mut pool = Pool::start(options(judges, capacity), &memory(vec![region().1]), |_| {
+        By(|answer: &Answer<'_>| sum(answer.tokens) + answer.prompt_tokens as i32)
     })
     .unwrap();
     let (mut expected, mut judged) = (HashMap::new(), vec![]);
     let mut refused = 0;
     for k in 0..20_000u32 {
         let mut next = request(&mut tickets, k % 256, k % 9);
-        expected.insert(next.ticket, (next.rollout, (k % 256..k % 256 + k % 9).sum::<u32>() + 7));
+        expected.insert(next.ticket, (next.rollout, (k % 256..k % 256 + k % 9).sum::<u32>() as i32 + 7));
         while let Err(back) = pool.post(next) {
             let PostError::Full(back) = back else { panic!("judges are left") };
             assert_eq!(back, next, "handed back as it was");
@@ -160,12 +185,16 @@ fn a_slow_judge_blocks_neither_decode_nor_abort() {
     let (arrived, arrivals) = channel();
     let (open, gate) = channel();
     let mut judge = Some(Gated { arrived, gate });
-    let mut pool = Pool::start(options(1, 4), &regions, |_| judge.take().unwrap()).unwrap();
+    let mut pool = Pool::start(options(1, 4), &memory(regions), move |_| judge.take().unwrap()).unwrap();
     let mut tickets = Tickets::new(4);
     let of = |tickets: &mut Tickets, rollout: RolloutId, completion: &HwCompletion| Request {
         ticket: tickets.issue(rollout),
         rollout,
         request: 0,
+        member: 0,
+        group: 0,
+        prompt_ids: 0,
+        avoid: None,
         shard: 0,
         offset: 0,
         answer_tokens: 10,
@@ -194,7 +223,7 @@ fn a_slow_judge_blocks_neither_decode_nor_abort() {
     assert_eq!(judged[1].rollout, successor);
     let mut answer = [0; 10];
     device.tokens(0, &mut answer).unwrap();
-    assert_eq!(judged[1].verdict, Ok(Verdict { score: answer.iter().sum(), proceed: true }));
+    assert_eq!(judged[1].verdict, Ok(Verdict { score: sum(&answer), proceed: true }));
     assert!(tickets.redeem(judged[1].rollout, judged[1].ticket));
     assert_eq!(tickets.late(), 1);
 }
@@ -207,7 +236,7 @@ fn the_judge_that_has_least_to_do_is_asked_and_order_does_not_matter() {
     let (open, gate) = channel::<()>();
     let mut gate = Some(gate);
     let mut tickets = Tickets::new(64);
-    let mut pool = Pool::start(options(2, 64), &[region().1], |judge| {
+    let mut pool = Pool::start(options(2, 64), &memory(vec![region().1]), move |judge| {
         let (arrived, gate) = (arrived.clone(), (judge == 0).then(|| gate.take().unwrap()));
         By(move |_: &Answer<'_>| {
             if let Some(gate) = &gate {
@@ -252,47 +281,249 @@ fn the_judge_that_has_least_to_do_is_asked_and_order_does_not_matter() {
     assert_eq!(tickets.late(), 0);
 }
 
+/// A judge that panics fails the one answer that it is at: another one is made, which has all that waits.
 #[test]
-fn a_judge_that_panics_is_named_and_its_requests_fail() {
-    let (arrived, arrivals) = channel();
-    let (open, gate) = channel::<()>();
-    let mut gate = Some(gate);
-    let mut pool = Pool::start(options(2, 8), &[region().1], |judge| {
-        let (arrived, gate) = (arrived.clone(), (judge == 1).then(|| gate.take().unwrap()));
+fn a_judge_that_panics_is_named_and_fails_that_verdict_alone() {
+    let mut made = 0;
+    let mut pool = Pool::start(options(2, 64), &memory(vec![region().1]), move |_| {
+        made += 1;
+        let number = made;
         By(move |answer: &Answer<'_>| {
-            if let Some(gate) = &gate {
-                arrived.send(()).unwrap();
-                let _ = gate.recv();
-                panic!("no model for request {}", answer.request);
-            }
-            1
+            assert!(answer.request % 10 != 3, "no model for request {}", answer.request);
+            number
         })
     })
     .unwrap();
     let mut tickets = Tickets::new(64);
-    let posted: Vec<Request> = (0..8).map(|slot| request(&mut tickets, slot, 1)).collect();
+    let posted: Vec<Request> = (0..60).map(|slot| request(&mut tickets, slot, 1)).collect();
+    for request in &posted {
+        pool.post(*request).unwrap();
+    }
+    let judged = collect_all(&mut pool);
+    assert_eq!(judged.len(), 60, "a verdict for each, in any case");
+    for judged in &judged {
+        let failed = judged.rollout.slot() % 10 == 3;
+        assert_eq!(judged.verdict.is_err(), failed, "{judged:?}");
+        assert!(!failed || judged.verdict == Err(JudgeFailure::Panicked));
+    }
+    // Each panic made a new judge: none goes on that has panicked.
+    let scores: HashSet<i32> = judged.iter().filter_map(|judged| Some(judged.verdict.ok()?.score)).collect();
+    assert!(scores.len() > 2, "{scores:?}");
+    assert_eq!(pool.judges_left(), 2);
+    let end = pool.shutdown(PATIENCE);
+    assert_eq!(end.faults.len(), 6);
+    let of_third = JudgeFault::Panicked {
+        judge: end.faults.iter().find_map(of_request_3).unwrap(),
+        request: 3,
+        member: 0,
+        message: "no model for request 3".into(),
+    };
+    assert!(end.faults.contains(&of_third), "{:?}", end.faults);
+}
+
+fn of_request_3(fault: &JudgeFault) -> Option<u32> {
+    match fault {
+        JudgeFault::Panicked { judge, request: 3, .. } => Some(*judge),
+        _ => None,
+    }
+}
+
+/// What failed is given to another judge, as long as there is one.
+#[test]
+fn a_retry_goes_to_another_judge() {
+    let mut pool =
+        Pool::start(options(3, 64), &memory(vec![region().1]), |_| By(|_: &Answer<'_>| 1)).unwrap();
+    let mut tickets = Tickets::new(64);
+    for avoid in (0..3).cycle().take(30) {
+        pool.post(Request { avoid: Some(avoid), ..request(&mut tickets, 1, 1) }).unwrap();
+        assert_ne!(collect_all(&mut pool)[0].judge, avoid);
+    }
+    let mut pool =
+        Pool::start(options(1, 64), &memory(vec![region().1]), |_| By(|_: &Answer<'_>| 1)).unwrap();
+    pool.post(Request { avoid: Some(0), ..request(&mut tickets, 1, 1) }).unwrap();
+    assert_eq!(collect_all(&mut pool)[0].judge, 0, "there is no other");
+}
+
+#[test]
+fn errors_scores_below_zero_and_prompts_come_through() {
+    struct Strange;
+
+    impl Judge for Strange {
+        fn score(&mut self, answer: &Answer<'_>) -> Result<Verdict, JudgeError> {
+            match answer.prompt {
+                [] => Err(JudgeError::new("it has no prompt")),
+                ids => Ok(Verdict { score: -ONE - sum(ids), proceed: answer.member == 1 }),
+            }
+        }
+    }
+
+    let mut pool = Pool::start(options(1, 64), &memory(vec![region().1]), |_| Strange).unwrap();
+    let mut tickets = Tickets::new(64);
+    (0..4).for_each(|slot| pool.post(request(&mut tickets, slot, 2)).unwrap());
+    let judged: Vec<_> = collect_all(&mut pool).iter().map(|judged| judged.verdict).collect();
+    let score = |score, proceed| Ok(Verdict { score, proceed });
+    assert_eq!(
+        judged,
+        [
+            Err(JudgeFailure::Error),
+            score(-ONE - 10, true),
+            score(-ONE - 20 - 21, false),
+            score(-ONE - 30 - 31 - 32, false)
+        ]
+    );
+    let faults = pool.shutdown(PATIENCE).faults;
+    assert_eq!(faults.len(), 1);
+    assert_eq!(faults[0].to_string(), "judge 0 has no verdict on request 0, member 0: it has no prompt");
+}
+
+/// A judge of batches has what waits at once. What it does not come to fails, and is judged alone when it is tried again.
+#[test]
+fn batches_are_judged_at_once_and_retries_alone() {
+    struct Batches {
+        arrived: Sender<usize>,
+        gate: Receiver<()>,
+    }
+
+    impl Judge for Batches {
+        fn score(&mut self, answer: &Answer<'_>) -> Result<Verdict, JudgeError> {
+            self.arrived.send(1).unwrap();
+            let _ = self.gate.recv();
+            Ok(Verdict { score: sum(answer.tokens), proceed: true })
+        }
+
+        fn batch(&self) -> usize {
+            8
+        }
+
+        fn score_batch(&mut self, answers: &[Answer<'_>], verdicts: &mut Vec<Result<Verdict, JudgeError>>) {
+            self.arrived.send(answers.len()).unwrap();
+            let _ = self.gate.recv();
+            for answer in &answers[..answers.len() - 2] {
+                verdicts.push(Ok(Verdict { score: sum(answer.tokens), proceed: true }));
+            }
+            // One too few without a panic, two with it.
+            if answers[0].request == 1 {
+                panic!("at the last but one");
+            }
+            verdicts.push(Err(JudgeError::new("not this one")));
+        }
+    }
+
+    let (arrived, arrivals) = channel();
+    let (open, gate) = channel();
+    let gate = Arc::new(Mutex::new(Some(gate)));
+    let mut spare = None;
+    let mut pool = Pool::start(options(1, 64), &memory(vec![region().1]), move |_| {
+        let gate = gate.lock().unwrap().take().unwrap_or_else(|| {
+            // Behind the panic nobody waits.
+            let (sender, gate) = channel();
+            spare = Some(sender);
+            (0..64).for_each(|_| spare.as_ref().unwrap().send(()).unwrap());
+            gate
+        });
+        Batches { arrived: arrived.clone(), gate }
+    })
+    .unwrap();
+    let mut tickets = Tickets::new(64);
+    pool.post(request(&mut tickets, 0, 1)).unwrap();
+    assert_eq!(arrivals.recv().unwrap(), 1, "alone, as nothing else waits");
+    // Ten wait meanwhile: eight are judged at once, and then three with one that is tried again between them.
+    (1..11).for_each(|slot| pool.post(request(&mut tickets, slot, 1)).unwrap());
+    pool.post(Request { avoid: Some(0), ..request(&mut tickets, 11, 1) }).unwrap();
+    pool.post(request(&mut tickets, 12, 1)).unwrap();
+    (0..64).for_each(|_| open.send(()).unwrap());
+    let mut verdicts: Vec<_> =
+        collect_all(&mut pool).iter().map(|judged| (judged.rollout.slot(), judged.verdict)).collect();
+    verdicts.sort_by_key(|(slot, _)| *slot);
+    assert_eq!(arrivals.try_iter().collect::<Vec<_>>(), [8, 2, 1, 1]);
+    for (slot, verdict) in verdicts {
+        let expected = match slot {
+            7 | 8 => Err(JudgeFailure::Panicked),
+            9 => Err(JudgeFailure::Error),
+            10 => Err(JudgeFailure::Missing),
+            _ => Ok(Verdict { score: slot as i32, proceed: true }),
+        };
+        assert_eq!(verdict, expected, "{slot}");
+    }
+}
+
+/// A judge that hangs holds nobody up: its answer fails at the deadline, what waits for it goes to others, and its verdict
+/// counts for nothing when it comes.
+#[test]
+fn a_judge_that_hangs_is_replaced_and_its_late_verdict_is_dropped() {
+    let (arrived, arrivals) = channel();
+    let (open, gate) = channel::<()>();
+    let mut gate = Some(gate);
+    let mut pool = Pool::start(hurried(2, 4), &memory(vec![region().1]), move |judge| {
+        let (arrived, gate) = (arrived.clone(), (judge == 0).then(|| gate.take().unwrap()));
+        By(move |_: &Answer<'_>| {
+            if let Some(gate) = &gate {
+                arrived.send(()).unwrap();
+                let _ = gate.recv();
+            }
+            judge as i32
+        })
+    })
+    .unwrap();
+    let mut tickets = Tickets::new(64);
+    let posted: Vec<Request> = (0..40).map(|slot| request(&mut tickets, slot, 1)).collect();
     for request in &posted {
         pool.post(*request).unwrap();
     }
     arrivals.recv().unwrap();
-    assert_eq!(pool.judges_left(), 2);
-    open.send(()).unwrap();
     let judged = collect_all(&mut pool);
-    assert_eq!(judged.len(), 8, "a verdict for each, in any case");
-    for judged in &judged {
-        let failed = judged.judge == 1;
-        assert_eq!(judged.verdict.is_err(), failed, "{judged:?}");
+    assert_eq!(judged.len(), 40, "a verdict for each, in any case");
+    let failed: Vec<_> = judged.iter().filter(|judged| judged.verdict.is_err()).collect();
+    assert_eq!(failed.len(), 1, "{failed:?}");
+    assert_eq!((failed[0].judge, failed[0].verdict), (0, Err(JudgeFailure::Deadline)));
+    assert_eq!(pool.judges_left(), 2);
+    // The one in its place has a new number, and judges.
+    let mut judges = HashSet::new();
+    let begun = Instant::now();
+    while !judges.contains(&2) {
+        assert!(begun.elapsed() < PATIENCE, "{judges:?}");
+        (0..8).for_each(|slot| pool.post(request(&mut tickets, slot, 1)).unwrap());
+        judges.extend(collect_all(&mut pool).iter().map(|judged| judged.judge));
     }
-    assert!(judged.iter().any(|judged| judged.verdict == Err(JudgeFailure::Panicked)));
-    assert_eq!(pool.judges_left(), 1);
-    // The other one goes on, and alone.
-    for slot in 0..8 {
+    assert!(!judges.contains(&0), "{judges:?}");
+    // Late: whoever was left behind says nothing any more.
+    drop(open);
+    thread::sleep(Duration::from_millis(20));
+    let mut out = [failed[0].to_owned(); 8];
+    assert_eq!(pool.collect(&mut out), 0);
+    let end = pool.shutdown(PATIENCE);
+    let hung = JudgeFault::Hung { judge: 0, deadline: Duration::from_millis(20), replaced: true };
+    assert_eq!(end.faults, [hung]);
+    assert_eq!(end.loads.len(), 3);
+}
+
+/// Threads that hang cannot be had back, so there are only so many replacements; then the pool says that nobody is left.
+#[test]
+fn replacements_are_bounded() {
+    let mut pool = Pool::start(hurried(2, 3), &memory(vec![region().1]), |_| {
+        By(|_: &Answer<'_>| {
+            loop {
+                thread::park();
+            }
+        })
+    })
+    .unwrap();
+    let mut tickets = Tickets::new(64);
+    for slot in 0..20 {
         pool.post(request(&mut tickets, slot, 1)).unwrap();
     }
-    assert!(collect_all(&mut pool).iter().all(|judged| judged.judge == 0 && judged.verdict.is_ok()));
+    let judged = collect_all(&mut pool);
+    let count = |failure| judged.iter().filter(|judged| judged.verdict == Err(failure)).count();
+    assert_eq!(judged.len(), 20);
+    // Two judges and three that replaced them each hold one for ever.
+    assert_eq!((count(JudgeFailure::Deadline), count(JudgeFailure::Gone)), (5, 15));
+    let refused = request(&mut tickets, 1, 1);
+    assert_eq!(pool.post(refused), Err(PostError::NoJudges(refused)));
+    let begun = Instant::now();
     let end = pool.shutdown(PATIENCE);
-    let [fault] = &end.faults[..] else { panic!("{end:?}") };
-    assert!(fault.to_string().starts_with("judge 1 panicked: no model for request "), "{fault}");
+    assert!(begun.elapsed() < PATIENCE / 2, "it waits for nobody who hangs");
+    let replaced = end.faults.iter().map(|fault| matches!(fault, JudgeFault::Hung { replaced: true, .. }));
+    assert_eq!(replaced.collect::<Vec<_>>(), [true, true, true, false, false]);
 }
 
 #[test]
@@ -300,7 +531,7 @@ fn when_no_judge_is_left_posting_says_so() {
     struct Bomb;
 
     impl Judge for Bomb {
-        fn score(&mut self, _: &Answer<'_>) -> Verdict {
+        fn score(&mut self, _: &Answer<'_>) -> Result<Verdict, JudgeError> {
             panic!("at the first answer")
         }
     }
@@ -311,14 +542,29 @@ fn when_no_judge_is_left_posting_says_so() {
         }
     }
 
-    let mut pool = Pool::start(options(1, 4), &[region().1], |_| Bomb).unwrap();
+    let mut bomb = Some(Bomb);
+    let mut pool = Pool::start(options(1, 4), &memory(vec![region().1]), move |_| {
+        bomb.take().unwrap_or_else(|| panic!("there is no other"))
+    })
+    .unwrap();
     let mut tickets = Tickets::new(4);
     pool.post(request(&mut tickets, 0, 1)).unwrap();
     assert_eq!(collect_all(&mut pool)[0].verdict, Err(JudgeFailure::Panicked));
     let refused = request(&mut tickets, 1, 1);
-    assert_eq!(pool.post(refused), Err(PostError::NoJudges(refused)));
-    let end = pool.shutdown(PATIENCE);
-    assert_eq!(end.faults, [JudgeFault::Panicked { judge: 0, message: "at the first answer".into() }]);
+    let begun = Instant::now();
+    // What was taken before it was known yields a verdict as well.
+    while pool.post(refused) != Err(PostError::NoJudges(refused)) {
+        assert!(begun.elapsed() < PATIENCE);
+        assert_eq!(collect_all(&mut pool)[0].verdict, Err(JudgeFailure::Gone));
+    }
+    let faults: Vec<String> = pool.shutdown(PATIENCE).faults.iter().map(ToString::to_string).collect();
+    assert_eq!(
+        faults,
+        [
+            "judge 0 panicked at request 0, member 0: at the first answer",
+            "judge 0 is gone: making another one panicked: there is no other"
+        ]
+    );
 }
 
 #[rstest]
@@ -326,10 +572,14 @@ fn when_no_judge_is_left_posting_says_so() {
 #[case::beyond(Request { offset: 4092, ..request(&mut Tickets::new(8), 3, 2) }, JudgeFailure::Tokens)]
 #[case::endless(Request { answer_tokens: u32::MAX, ..request(&mut Tickets::new(8), 3, 2) }, JudgeFailure::Tokens)]
 #[case::segment(Request { segment_start: 3, ..request(&mut Tickets::new(8), 3, 2) }, JudgeFailure::Tokens)]
+#[case::prompt(Request { prompt_ids: 4, ..request(&mut Tickets::new(8), 3, 2) }, JudgeFailure::Tokens)]
+#[case::group(Request { group: 4, ..request(&mut Tickets::new(8), 3, 2) }, JudgeFailure::Tokens)]
 #[case::digest(Request { digest: 0, ..request(&mut Tickets::new(8), 3, 2) }, JudgeFailure::Digest)]
 fn what_is_not_the_devices_answer_is_not_judged(#[case] bad: Request, #[case] failure: JudgeFailure) {
-    let mut pool =
-        Pool::start(options(1, 4), &[region().1], |_| By(|_: &Answer<'_>| panic!("it was judged"))).unwrap();
+    let mut pool = Pool::start(options(1, 4), &memory(vec![region().1]), |_| {
+        By(|_: &Answer<'_>| panic!("it was judged"))
+    })
+    .unwrap();
     pool.post(bad).unwrap();
     assert_eq!(collect_all(&mut pool)[0].verdict, Err(failure));
     assert_eq!(pool.judges_left(), 1);
@@ -365,7 +615,9 @@ fn a_slow_judge_says_what_the_quick_one_says() {
     let answer = Answer {
         rollout: RolloutId::new(0, 0),
         request: 0,
+        member: 0,
         prompt_tokens: 0,
+        prompt: &[],
         tokens: &[1, 2, 3],
         segment: 1..3,
         moment: Moment::Checkpoint,
@@ -380,8 +632,9 @@ fn a_slow_judge_says_what_the_quick_one_says() {
 /// Flaw 1 of a reference: what a continuation needs is lost at a checkpoint. The host cuts rollouts at checkpoints and asks
 /// the judge; a RESIDENT device does the same alone. Both end each rollout at the same token with the same score.
 #[rstest]
-fn the_digest_judge_decides_as_a_resident_device(#[values(0, 20_000, 40_000, 65_536)] threshold: u32) {
-    let config = QueueConfig { reward_threshold: threshold, eos_threshold: 200, ..QueueConfig::default() };
+fn the_digest_judge_decides_as_a_resident_device(#[values(0, 20_000, 40_000, 65_536)] threshold: i32) {
+    let config =
+        QueueConfig { reward_threshold: threshold as u32, eos_threshold: 200, ..QueueConfig::default() };
     let mut resident = Driver::new(ModelPlatform::new(), config.clone()).unwrap();
     let mut cut = Driver::new(ModelPlatform::new(), config).unwrap();
     let run = |device: &mut Driver<ModelPlatform>, desc: HwDesc| {
@@ -390,7 +643,8 @@ fn the_digest_judge_decides_as_a_resident_device(#[values(0, 20_000, 40_000, 65_
         while device.poll(&mut out).unwrap() == 0 {}
         out[0]
     };
-    let mut pool = Pool::start(options(2, 4), &cut.token_regions(), |_| DigestJudge { threshold }).unwrap();
+    let mut pool =
+        Pool::start(options(2, 4), &memory(cut.token_regions()), move |_| DigestJudge { threshold }).unwrap();
     let mut tickets = Tickets::new(1);
     let mut ends = HashMap::new();
     for id in 0..60 {
@@ -417,6 +671,10 @@ fn the_digest_judge_decides_as_a_resident_device(#[values(0, 20_000, 40_000, 65_
                 ticket: tickets.issue(rollout),
                 rollout,
                 request: 0,
+                member: 0,
+                group: 0,
+                prompt_ids: 0,
+                avoid: None,
                 shard: 0,
                 offset: 0,
                 answer_tokens: produced,
@@ -436,7 +694,7 @@ fn the_digest_judge_decides_as_a_resident_device(#[values(0, 20_000, 40_000, 65_
         let rejected = CompletionFlags::from_bits_retain(expected.flags).contains(CompletionFlags::REJECTED);
         assert_eq!(
             (verdict, 30 + produced),
-            ((hash::score(expected.result), rejected), expected.final_seq_len),
+            ((hash::score(expected.result) as i32, rejected), expected.final_seq_len),
             "rollout {id}"
         );
         *ends.entry(rejected).or_insert(0) += 1;

@@ -33,7 +33,7 @@ fn trajectory(number: u64, tokens: usize) -> Trajectory {
             prefix_hash: number << 40,
             prompt_tokens: 100 + word,
             answer_tokens: tokens as u32,
-            score: 1000 * word,
+            score: 1000 * word as i32,
             segments: 1 + word % 9,
             outcome: Outcome::ALL[number as usize % 4],
             shard: 0,

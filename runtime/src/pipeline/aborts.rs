@@ -1,0 +1,124 @@
+//! Requests to abort, from other threads.
+
+use super::{Pipeline, RuntimeError};
+use crate::ring::{mpsc, spsc};
+
+/// Requests to abort that may wait, of one handle and of all.
+const ASKS: usize = 1024;
+
+/// What became of a request to abort.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum AbortAnswer {
+    /// The request lives: so many of its rollouts end now, without a trajectory. Those that have ended, or whose
+    /// trajectories are being stored, are not touched.
+    Aborted(u32),
+    /// All its rollouts had ended before.
+    Ended,
+    /// No request has had that number yet.
+    Unknown,
+}
+
+/// Too many requests to abort wait for their answers: take these, and ask again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("too many requests to abort wait for their answers; take these, and ask again")]
+pub struct Busy;
+
+/// Asks for requests to be aborted, from any thread, and hears what became of it. A thread that wants one of its own takes
+/// another one from the pipeline.
+#[derive(Debug)]
+pub struct AbortHandle {
+    number: u32,
+    asks: mpsc::Sender<Ask>,
+    answers: spsc::Consumer<(u64, AbortAnswer)>,
+    /// Asked and not answered.
+    awaited: usize,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Ask {
+    handle: u32,
+    request: u64,
+}
+
+impl AbortHandle {
+    /// Asks for all rollouts of request number `request` to end as soon as they can, without trajectories. Waits for
+    /// nobody; [`answer`](Self::answer) tells what became of it.
+    ///
+    /// # Errors
+    /// `Busy` if too many wait.
+    pub fn abort(&mut self, request: u64) -> Result<(), Busy> {
+        if self.awaited == ASKS {
+            return Err(Busy);
+        }
+        self.asks.push(Ask { handle: self.number, request }).map_err(|_| Busy)?;
+        self.awaited += 1;
+        Ok(())
+    }
+
+    /// The next answer, in the order in which this handle has asked: the number of the request and what became of it.
+    /// `None` if there is none yet.
+    pub fn answer(&mut self) -> Option<(u64, AbortAnswer)> {
+        let answer = self.answers.pop()?;
+        self.awaited -= 1;
+        Some(answer)
+    }
+
+    /// Requests that were asked about and not answered.
+    pub fn awaited(&self) -> usize {
+        self.awaited
+    }
+}
+
+/// The pipeline's end of all handles.
+pub(super) struct Aborts {
+    sender: mpsc::Sender<Ask>,
+    asks: mpsc::Receiver<Ask>,
+    answers: Vec<spsc::Producer<(u64, AbortAnswer)>>,
+}
+
+impl Aborts {
+    pub fn new() -> Result<Aborts, RuntimeError> {
+        let (sender, asks) = mpsc::channel(ASKS)?;
+        Ok(Aborts { sender, asks, answers: vec![] })
+    }
+}
+
+impl Pipeline {
+    /// A handle by which another thread can ask for requests to be aborted. Allocates: take it before the run.
+    ///
+    /// # Errors
+    /// `Ring` if there is no memory.
+    pub fn abort_handle(&mut self) -> Result<AbortHandle, RuntimeError> {
+        let (producer, answers) = spsc::channel(ASKS)?;
+        let number = self.aborts.answers.len() as u32;
+        self.aborts.answers.push(producer.eager());
+        Ok(AbortHandle { number, asks: self.aborts.sender.clone(), answers: answers.eager(), awaited: 0 })
+    }
+
+    pub(super) fn take_aborts(&mut self) -> Result<bool, RuntimeError> {
+        let mut moved = false;
+        while let Some(Ask { handle, request }) = self.aborts.asks.pop() {
+            moved = true;
+            let answer = self.abort_request(request)?;
+            // There is room for all that the handle waits for; where it is gone, nobody waits.
+            let _ = self.aborts.answers[handle as usize].push((request, answer));
+        }
+        Ok(moved)
+    }
+
+    /// Aborts what lives of request number `request`.
+    fn abort_request(&mut self, request: u64) -> Result<AbortAnswer, RuntimeError> {
+        if request >= self.next_request {
+            return Ok(AbortAnswer::Unknown);
+        }
+        let Some(group) = self.living.group(request) else { return Ok(AbortAnswer::Ended) };
+        let mut aborted = 0;
+        let mut next = self.groups[group as usize].first;
+        while let Some(slot) = next {
+            let id = self.lives.states().current(slot);
+            next = self.lives.get(id)?.next;
+            aborted += u32::from(self.abort(id)?);
+        }
+        Ok(AbortAnswer::Aborted(aborted))
+    }
+}

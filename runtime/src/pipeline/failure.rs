@@ -1,0 +1,69 @@
+//! Rollouts that fail, and those that leave no trajectory.
+
+use std::fmt;
+
+use doorbell_contract::ErrorCode;
+
+use crate::reward::JudgeFailure;
+use crate::rollout::RolloutId;
+
+/// Why a rollout failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum FailureReason {
+    /// No judge gave a verdict on its answer; this is how the last one failed.
+    Judge {
+        /// Number of the judge.
+        judge: u32,
+        /// What it failed of.
+        failure: JudgeFailure,
+    },
+    /// The device completed its descriptor, or its group's PREFILL, as ERROR.
+    Device {
+        /// The error code.
+        error: u8,
+    },
+}
+
+impl fmt::Display for FailureReason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            FailureReason::Judge { judge, failure } => write!(f, "no verdict from judge {judge}: {failure}"),
+            FailureReason::Device { error } => {
+                let code = ErrorCode::try_from(*error).map_or("an unknown code", ErrorCode::name);
+                write!(f, "the device refused its descriptor with {code}")
+            }
+        }
+    }
+}
+
+/// Why a rollout has no trajectory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Unstored {
+    /// It was ended by request.
+    Aborted,
+    /// It failed.
+    Failed(FailureReason),
+}
+
+/// A rollout that has ended without a trajectory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Lost {
+    /// The rollout.
+    pub rollout: RolloutId,
+    /// Number of its request.
+    pub request: u64,
+    /// Which answer to that request, from 0.
+    pub member: u32,
+    /// Why.
+    pub why: Unstored,
+}
+
+impl fmt::Display for Lost {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "request {}, member {}: ", self.request, self.member)?;
+        match self.why {
+            Unstored::Aborted => f.write_str("aborted"),
+            Unstored::Failed(reason) => reason.fmt(f),
+        }
+    }
+}
