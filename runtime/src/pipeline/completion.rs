@@ -1,7 +1,7 @@
 //! Completions, verdicts and stored trajectories: what moves rollouts on.
 
 use doorbell_contract::{CompletionFlags, HwCompletion, PREFIX_NONE, Status};
-use doorbell_engine::hash;
+use doorbell_engine::{Digest, RewardModel};
 
 use super::options::Scoring;
 use super::rollout::Prefill;
@@ -92,7 +92,7 @@ impl Pipeline {
         if self.options.scoring == Scoring::Device {
             // The device has scored already; this is the score by which it did.
             let life = self.lives.get_mut(id)?;
-            life.score = hash::score(life.digest);
+            life.score = RewardModel::Digest.score(Digest::from(life.digest));
             return self.finish(id);
         }
         self.queue_answer(id)

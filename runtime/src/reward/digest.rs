@@ -1,6 +1,6 @@
 //! Reward model 0 of the contract.
 
-use doorbell_engine::hash;
+use doorbell_engine::{Digest, RewardModel};
 
 use super::{Answer, Judge, Verdict};
 
@@ -17,7 +17,7 @@ pub struct DigestJudge {
 
 impl Judge for DigestJudge {
     fn score(&mut self, answer: &Answer<'_>) -> Verdict {
-        let score = hash::score(hash::digest(answer.tokens));
+        let score = RewardModel::Digest.score(Digest::of(answer.tokens));
         Verdict { score, proceed: score >= self.threshold }
     }
 }

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use doorbell_engine::hash;
+use doorbell_engine::Digest;
 use doorbell_host::TokenRegion;
 
 use super::{Answer, Judge, Moment, Ticket, Verdict};
@@ -460,7 +460,7 @@ impl<J: Judge> Work<J> {
         let judge = self.judge.as_mut().ok_or(JudgeFailure::Panicked)?;
         let region = self.regions.get(request.shard as usize).ok_or(JudgeFailure::Tokens)?;
         let answer = request.read(region, &mut self.tokens)?;
-        if self.check_digest && hash::digest(answer.segment()) != request.digest {
+        if self.check_digest && Digest::of(answer.segment()).value() != request.digest {
             return Err(JudgeFailure::Digest);
         }
         // Whatever a panic leaves behind in the judge is dropped with it.
