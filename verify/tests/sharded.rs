@@ -529,6 +529,10 @@ fn unreadable(forges: bool) -> Sharded {
 fn r05_a_slot_that_could_not_be_read_ends_its_own_rollout_and_not_rollout_0() {
     let mut device = unreadable(false);
     let other = (1..).find(|&id| device.shard_of(&HwDesc::stop(id)) == 0).unwrap();
+    // A prefix of the other shard.
+    let elsewhere = (0..)
+        .find(|&id| device.shard_of(&HwDesc { rollout_id: other, ..HwDesc::prefill(id, 1) }) == 1)
+        .unwrap();
     let long = HwDesc::decode(0, 0, 40_000);
     let lost = HwDesc::decode(other, 0, 3).with_user_data(UNREAD);
     assert_eq!((device.shard_of(&long), device.submit(&[lost, long]).unwrap()), (0, 2));
@@ -538,9 +542,6 @@ fn r05_a_slot_that_could_not_be_read_ends_its_own_rollout_and_not_rollout_0() {
     assert_eq!(device.unread(&out[0]).map(|desc| (desc.rollout_id, desc.user_data)), Some((other, UNREAD)));
     // Rollout 0 still runs, so that its STOP follows it; the other has ended.
     assert_eq!(device.rollouts_in_flight(), 1);
-    let elsewhere = (0..)
-        .find(|&id| device.shard_of(&HwDesc { rollout_id: other, ..HwDesc::prefill(id, 1) }) == 1)
-        .unwrap();
     assert_eq!(device.shard_of(&HwDesc::decode(0, 0, 1).with_prefix(elsewhere)), 0);
     assert_eq!(device.shard_of(&HwDesc::decode(other, 0, 1).with_prefix(elsewhere)), 1);
     drain(&mut device);
