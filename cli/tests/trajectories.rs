@@ -8,7 +8,6 @@ use std::path::{Path, PathBuf};
 
 use common::{Run, doorbell};
 use doorbell_contract::PREFIX_NONE;
-use doorbell_engine::hash::mix;
 use doorbell_runtime::rollout::RolloutId;
 use doorbell_runtime::trajectory::log::{Log, LogOptions};
 use doorbell_runtime::trajectory::{Finished, Outcome};
@@ -21,7 +20,8 @@ fn written() -> TempDir {
     let options = LogOptions { file_bytes: 250, ..LogOptions::default() };
     let (mut log, _) = Log::open(&directory.path().join("log"), options).unwrap();
     for k in 0..10u32 {
-        let tokens: Vec<u32> = (0..k + 1).map(|position| mix(100 * k + position) % 131_072).collect();
+        let tokens: Vec<u32> =
+            (0..k + 1).map(|position| (100 * k + position).wrapping_mul(0x9E37_79B9) >> 15).collect();
         let finished = Finished {
             rollout: RolloutId::new(k % 4, k / 4),
             request: u64::from(k / 2),

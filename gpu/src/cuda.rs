@@ -1,13 +1,14 @@
-//! The kernel on a GPU: started once, it serves every queue pair until it is dropped. All `unsafe` of the device is here.
+//! The kernel on a GPU: started once, it serves every queue pair until it is dropped. Whatever runs on the GPU or frees its
+//! memory is here.
 
 use std::any::Any;
 use std::collections::BTreeSet;
 use std::ptr::NonNull;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use cudarc::driver::sys::{self, CUdevice_attribute, CUfunction_attribute, CUresult};
+use cudarc::driver::sys::{self, CUfunction_attribute, CUresult};
 use cudarc::driver::{
     CudaContext, CudaFunction, CudaStream, DriverError, LaunchConfig, PushKernelArg, result,
 };
@@ -15,7 +16,9 @@ use doorbell_host::memory::PAGE;
 use doorbell_host::{DeviceError, SharedMemory};
 
 use crate::engine::Engine;
+use crate::graveyard::GRAVEYARD;
 use crate::image::{self, ImageError, Kernels};
+use crate::info::{self, GpuInfo};
 use crate::mailbox::Mailbox;
 
 /// How long the kernel may take to end after it was asked to.
@@ -57,7 +60,7 @@ pub(crate) fn launches() -> u64 {
 /// Queue pairs that one kernel serves at most.
 pub const MAX_QUEUES: usize = 16;
 
-/// How a GPU is opened.
+/// How a GPU is opened. The default is GPU 0 with one queue pair and all multiprocessors.
 #[derive(Clone, Copy, Debug)]
 pub struct GpuOptions {
     /// Which GPU, as the driver counts them.
@@ -67,6 +70,39 @@ pub struct GpuOptions {
     /// Bytes of shared memory of each queue pair: what
     /// [`QueueConfig::shared_bytes`](doorbell_host::QueueConfig::shared_bytes) says.
     pub bytes: usize,
+    /// Multiprocessors to take, one block on each: at least one more than queue pairs. `None` is all; with fewer, the
+    /// others are left to whoever else computes on the GPU.
+    pub sms: Option<u32>,
+}
+
+impl Default for GpuOptions {
+    fn default() -> Self {
+        Self { gpu: 0, queues: 1, bytes: 0, sms: None }
+    }
+}
+
+/// How many blocks are started: one per multiprocessor of `processors`, or of the `sms` of them that are wanted, each of
+/// which holds `per_processor` at a time. All of them are to run at the same time: one per queue pair is a front end, and
+/// without one more nobody would work.
+fn blocks(processors: u32, per_processor: u32, queues: usize, sms: Option<u32>) -> Result<u32, DeviceError> {
+    let needed = queues as u32 + 1;
+    if let Some(sms) = sms.filter(|sms| !(needed..=processors).contains(sms)) {
+        let expected = format!(
+            "{needed} to {processors}: one multiprocessor per queue pair, at least one for workers, and no more than the \
+             GPU has"
+        );
+        return Err(DeviceError::Config { field: "sms", value: sms.into(), expected });
+    }
+    let (blocks, room) = (sms.unwrap_or(processors.max(needed)), processors * per_processor);
+    if blocks > room {
+        let expected = format!(
+            "at most {}: {room} blocks of the kernel fit this GPU at a time ({per_processor} on each of {processors} \
+             multiprocessors), one is needed per queue pair and one for workers",
+            room.saturating_sub(1)
+        );
+        return Err(DeviceError::Config { field: "queues", value: queues as u64, expected });
+    }
+    Ok(blocks)
 }
 
 /// Kernels that run, one on each GPU.
@@ -80,9 +116,14 @@ impl Cuda {
     /// Makes all GPUs ready, and starts a kernel on each.
     ///
     /// # Errors
-    /// `Config` for options out of range; `Unavailable` where there is no GPU, no driver or no kernel; `Memory` if pinned
-    /// memory cannot be had.
+    /// `Config` for options out of range, or more queue pairs than the GPU can serve at a time; `Unavailable` where there
+    /// is no GPU, no driver or no kernel, or the GPU or the environment is such that the kernel could not run on; `Memory`
+    /// if pinned memory cannot be had.
     pub fn open(options: &[GpuOptions]) -> Result<Self, DeviceError> {
+        if info::blocking() {
+            let (device, reason) = ("gpu".to_owned(), info::BLOCKING_REFUSED.to_owned());
+            return Err(DeviceError::Unavailable { device, reason });
+        }
         let cuda = Self(options.iter().map(|&options| Gpu::ready(options)).collect::<Result<_, _>>()?);
         for gpu in &cuda.0 {
             gpu.start().map_err(|error| gpu.failed("starting the kernel", error))?;
@@ -156,13 +197,16 @@ struct Gpu {
     state: u64,
     function: CudaFunction,
     sizes: Sizes,
+    blocks: u32,
+    /// Whether the kernel was started, and is not known to have ended.
+    started: AtomicBool,
     taken: Option<Taken>,
 }
 
 impl Gpu {
     /// Does everything but start the kernel.
     fn ready(options: GpuOptions) -> Result<Self, DeviceError> {
-        let GpuOptions { gpu, queues, bytes } = options;
+        let GpuOptions { gpu, queues, bytes, sms } = options;
         if !(1..=MAX_QUEUES).contains(&queues) {
             let expected = format!("1 to {MAX_QUEUES}");
             return Err(DeviceError::Config { field: "queues", value: queues as u64, expected });
@@ -177,6 +221,14 @@ impl Gpu {
             ),
         })?;
         let context = image::open(gpu).map_err(unavailable)?;
+        let about = GpuInfo::of(gpu).map_err(unavailable)?;
+        if !about.refusals.is_empty() {
+            let reason = about.refusals.join("; ");
+            return Err(DeviceError::Unavailable { device: name, reason });
+        }
+        for warning in &about.warnings {
+            eprintln!("warning: {name}: {warning}");
+        }
         let kernels = image::load(&context).map_err(unavailable)?;
         let driver = |what| {
             let name = name.clone();
@@ -191,13 +243,6 @@ impl Gpu {
         let sizes =
             Sizes::ask(&kernels, &stream, &mailboxes).map_err(driver("asking the kernel for its sizes"))?;
         mailboxes.clear();
-        // SAFETY: a plain allocation, zeroed before anybody reads it, and freed in `drop`.
-        let state = unsafe {
-            let state = result::malloc_sync(sizes.state).map_err(driver("allocating device memory"))?;
-            result::memset_d8_sync(state, 0, sizes.state).map_err(driver("clearing device memory"))?;
-            state
-        };
-
         let function =
             kernels.module.load_function("doorbell_persistent").map_err(driver("finding the kernel"))?;
         // Loads its code, too: later a running kernel would be waited for.
@@ -205,18 +250,28 @@ impl Gpu {
         function
             .set_attribute(CUfunction_attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, shared)
             .map_err(driver("giving the kernel its shared memory"))?;
+        let per_processor = function
+            .occupancy_max_active_blocks_per_multiprocessor(sizes.threads, sizes.front_end as usize, None)
+            .map_err(driver("asking how many blocks fit"))?;
+        let blocks = blocks(about.processors, per_processor, queues, sms)?;
+        // Last, so that nothing above has to give it back. SAFETY: a plain allocation, zeroed before anybody reads it, and
+        // freed in `drop`.
+        let state = unsafe {
+            let state = result::malloc_sync(sizes.state).map_err(driver("allocating device memory"))?;
+            result::memset_d8_sync(state, 0, sizes.state).map_err(driver("clearing device memory"))?;
+            state
+        };
         let options = GpuOptions { bytes, ..options };
-        Ok(Self { name, options, mailboxes, memory, stream, state, function, sizes, taken: Some(taken) })
+        let (started, taken) = (AtomicBool::new(false), Some(taken));
+        Ok(Self { name, options, mailboxes, memory, stream, state, function, sizes, blocks, started, taken })
     }
 
-    /// Starts one block per multiprocessor: the front ends, and workers on all the others.
+    /// Starts the front ends, and workers on all other blocks. The launch is a cooperative one: CUDA refuses it if the
+    /// blocks cannot all run at the same time.
     fn start(&self) -> Result<(), DriverError> {
-        let processors =
-            self.stream.context().attribute(CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)?
-                as u32;
         let queues = self.options.queues as u32;
         let config = LaunchConfig {
-            grid_dim: (processors.max(queues + 1), 1, 1),
+            grid_dim: (self.blocks, 1, 1),
             block_dim: (self.sizes.threads, 1, 1),
             shared_mem_bytes: self.sizes.front_end,
         };
@@ -224,9 +279,11 @@ impl Gpu {
         let mut launch = self.stream.launch_builder(&self.function);
         launch.arg(&self.state).arg(&mailboxes).arg(&queues);
         count_launch();
+        GRAVEYARD.kernel_starts();
+        self.started.store(true, Ordering::Relaxed);
         // SAFETY: the arguments are those of `doorbell_persistent`: device memory of the size that it asked for, and one
         // mailbox per queue, both of which outlive it (see `drop`).
-        unsafe { launch.launch(config) }.map(|_| ())
+        unsafe { launch.launch_cooperative(config) }.map(|_| ())
     }
 
     fn failed(&self, what: &str, error: DriverError) -> DeviceError {
@@ -277,6 +334,9 @@ impl Gpu {
     }
 
     fn wait_for_the_end(&mut self) {
+        if !self.started.load(Ordering::Relaxed) {
+            return;
+        }
         let start = Instant::now();
         while self.is_running().unwrap_or(false) {
             if start.elapsed() > PATIENCE {
@@ -293,6 +353,8 @@ impl Gpu {
             }
             std::thread::yield_now();
         }
+        self.started.store(false, Ordering::Relaxed);
+        GRAVEYARD.kernel_ended();
     }
 }
 
@@ -301,10 +363,14 @@ impl Drop for Gpu {
         if self.state == 0 {
             return;
         }
-        // SAFETY: allocated by `ready`, and the kernel, if it was started at all, has ended.
-        if let Err(error) = unsafe { result::free_sync(self.state) } {
-            eprintln!("warning: {}: freeing device memory: {error:?}", self.name);
-        }
+        let (context, state, name) = (self.stream.context().clone(), self.state, self.name.clone());
+        GRAVEYARD.free(move || {
+            // SAFETY: allocated by `ready`, and the kernel, if it was started at all, has ended.
+            let freed = context.bind_to_thread().and_then(|()| unsafe { result::free_sync(state) });
+            if let Err(error) = freed {
+                eprintln!("warning: {name}: freeing device memory: {error:?}");
+            }
+        });
     }
 }
 
@@ -372,16 +438,54 @@ struct Pinned {
 
 impl Drop for Pinned {
     fn drop(&mut self) {
-        if self.context.bind_to_thread().is_ok() {
-            // SAFETY: allocated by `pinned`, which keeps nothing else of it; the pointer was exposed by its address.
-            let _ = unsafe { result::free_host(std::ptr::with_exposed_provenance_mut(self.pointer)) };
-        }
+        let (context, pointer) = (self.context.clone(), self.pointer);
+        GRAVEYARD.free(move || {
+            if context.bind_to_thread().is_ok() {
+                // SAFETY: allocated by `pinned`, which keeps nothing else of it; the pointer was exposed by its address.
+                let _ = unsafe { result::free_host(std::ptr::with_exposed_provenance_mut(pointer)) };
+            }
+        });
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use rstest::rstest;
+
     use super::*;
+
+    #[rstest]
+    #[case::a_whole_gpu(132, 1, 16, None, 132)]
+    #[case::more_queues_than_processors(4, 2, 5, None, 6)]
+    #[case::just_enough(17, 1, 16, None, 17)]
+    #[case::some_for_others(132, 1, 3, Some(4), 4)]
+    #[case::all(132, 1, 3, Some(132), 132)]
+    fn every_block_has_its_place(
+        #[case] processors: u32,
+        #[case] per_processor: u32,
+        #[case] queues: usize,
+        #[case] sms: Option<u32>,
+        #[case] expected: u32,
+    ) {
+        assert_eq!(blocks(processors, per_processor, queues, sms).unwrap(), expected);
+    }
+
+    #[rstest]
+    #[case::a_slice_with_no_worker(16, 1, 16, None, "queues is 16: it must be at most 15")]
+    #[case::a_kernel_that_does_not_fit(16, 0, 1, None, "queues is 1: it must be at most 0")]
+    #[case::too_few_wanted(132, 1, 3, Some(3), "sms is 3: it must be 4 to 132")]
+    #[case::more_wanted_than_there_are(132, 2, 3, Some(133), "sms is 133: it must be 4 to 132")]
+    #[case::none_wanted(132, 1, 1, Some(0), "sms is 0: it must be 2 to 132")]
+    fn blocks_that_could_not_all_run_are_refused(
+        #[case] processors: u32,
+        #[case] per_processor: u32,
+        #[case] queues: usize,
+        #[case] sms: Option<u32>,
+        #[case] message: &str,
+    ) {
+        let error = blocks(processors, per_processor, queues, sms).unwrap_err().to_string();
+        assert!(error.starts_with(message), "{error}");
+    }
 
     #[test]
     fn a_gpu_has_one_kernel_at_a_time() {

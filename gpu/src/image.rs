@@ -11,6 +11,7 @@ use cudarc::driver::sys::CUresult;
 use cudarc::driver::{CudaContext, CudaModule, DriverError, sys};
 use cudarc::nvrtc::Ptx;
 
+use crate::info;
 pub use error::ImageError;
 
 /// What the build script made.
@@ -19,13 +20,13 @@ mod embedded {
 }
 
 /// The oldest GPUs for which the kernels are written.
-const OLDEST: (i32, i32) = (8, 0);
+pub(crate) const OLDEST: (i32, i32) = (8, 0);
 
-/// The context of GPU `ordinal`.
+/// How many GPUs there are, at least one.
 ///
 /// # Errors
-/// When there is no driver, no such GPU, or the driver fails.
-pub(crate) fn open(ordinal: usize) -> Result<Arc<CudaContext>, ImageError> {
+/// When there is no driver, no GPU, or the driver fails.
+pub(crate) fn count() -> Result<usize, ImageError> {
     // cudarc panics where the driver's library is missing.
     // SAFETY: loads libcuda, as a program linked with it would; it may be loaded at any time, by any thread.
     if !unsafe { sys::is_culib_present() } {
@@ -38,11 +39,20 @@ pub(crate) fn open(ordinal: usize) -> Result<Arc<CudaContext>, ImageError> {
     })?;
     match usize::try_from(count).unwrap_or_default() {
         0 => Err(ImageError::NoGpu),
-        count if ordinal >= count => Err(ImageError::NoSuchGpu { ordinal, count }),
-        _ => {
-            CudaContext::new(ordinal).map_err(|source| ImageError::Driver { what: "opening the GPU", source })
-        }
+        count => Ok(count),
     }
+}
+
+/// The context of GPU `ordinal`.
+///
+/// # Errors
+/// When there is no driver, no such GPU, or the driver fails.
+pub(crate) fn open(ordinal: usize) -> Result<Arc<CudaContext>, ImageError> {
+    let count = count()?;
+    if ordinal >= count {
+        return Err(ImageError::NoSuchGpu { ordinal, count });
+    }
+    CudaContext::new(ordinal).map_err(|source| ImageError::Driver { what: "opening the GPU", source })
 }
 
 /// The kernels on a GPU.
@@ -149,11 +159,7 @@ fn architecture(major: i32, minor: i32) -> String {
 
 /// The CUDA version up to which the driver knows images, as in `12.4`.
 fn driver_version() -> Result<String, ImageError> {
-    let mut version = 0;
-    // SAFETY: writes one integer.
-    let result = unsafe { sys::cuDriverGetVersion(&mut version) }.result();
-    result.map_err(|source| ImageError::Driver { what: "asking for its version", source })?;
-    Ok(format!("{}.{}", version / 1000, version % 1000 / 10))
+    info::driver_version().map_err(|source| ImageError::Driver { what: "asking for its version", source })
 }
 
 #[cfg(test)]

@@ -8,7 +8,9 @@
 mod cuda;
 mod emulation;
 mod engine;
+mod graveyard;
 mod image;
+mod info;
 mod mailbox;
 pub mod measure;
 mod platform;
@@ -19,6 +21,7 @@ pub use cuda::{Cuda, GpuOptions, MAX_QUEUES};
 pub use emulation::{Emulation, EmulationOptions, Fault};
 pub use engine::Engine;
 pub use image::ImageError;
+pub use info::{GpuInfo, describe};
 pub use platform::GpuPlatform;
 
 use doorbell_host::DeviceError;

@@ -12,8 +12,8 @@ use cudarc::driver::sys::CUstreamCaptureMode;
 use cudarc::driver::{
     CudaContext, CudaFunction, CudaStream, DriverError, LaunchConfig, PushKernelArg, result, sys,
 };
+use doorbell_contract::GOLDEN;
 use doorbell_contract::{HwCompletion, HwDesc, Status};
-use doorbell_engine::hash::mix;
 use doorbell_host::memory::PAGE;
 use doorbell_host::queue::{CompletionQueue, Depth, SubmissionQueue};
 use doorbell_host::{Device, DeviceError, Driver, QueueConfig, SharedMemory};
@@ -63,7 +63,8 @@ pub enum Think {
 impl Think {
     fn pass(self, round: u32) {
         if self == Self::Random {
-            let (start, time) = (Instant::now(), Duration::from_nanos(u64::from(mix(round) % 4096)));
+            let (start, time) =
+                (Instant::now(), Duration::from_nanos(u64::from(round.wrapping_mul(GOLDEN) >> 20)));
             while start.elapsed() < time {
                 hint::spin_loop();
             }

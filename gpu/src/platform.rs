@@ -288,6 +288,27 @@ impl Platform for GpuPlatform {
         }
     }
 
+    /// Looks without sleeping for one slice, then ever less often: a completion waits at most 500 us to be seen (and what
+    /// the system adds to a sleep), and a thread that waits for long wakes 2,000 times a second.
+    fn wait(&mut self, deadline: Instant) -> Result<(), DeviceError> {
+        self.advance(1)?;
+        let mut pause = Duration::from_micros(20);
+        while !self.has_news()? {
+            self.engine.check()?;
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                break;
+            }
+            std::thread::sleep(pause.min(left));
+            pause = (2 * pause).min(Duration::from_micros(500));
+        }
+        Ok(())
+    }
+
+    fn runs_alone(&self) -> bool {
+        true
+    }
+
     fn report(&mut self) -> Option<String> {
         let before = self.mailbox.heartbeat();
         std::thread::sleep(Duration::from_millis(10));

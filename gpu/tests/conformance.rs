@@ -18,7 +18,7 @@ fn number(variable: &str, default: u64) -> u64 {
 
 fn open(queues: usize) -> Result<GpuPlatform, DeviceError> {
     let gpu = number("DOORBELL_GPU", 0) as usize;
-    let mut platforms = doorbell_gpu::open(GpuOptions { gpu, queues, bytes: BYTES })?;
+    let mut platforms = doorbell_gpu::open(GpuOptions { gpu, queues, bytes: BYTES, sms: None })?;
     let mut platform = platforms.pop().expect("as many platforms as queues, and at least one");
     platform.set_slice(Duration::from_micros(number("DOORBELL_SLICE", 100)));
     Ok(platform)

@@ -1,34 +1,45 @@
 //! Many descriptors on every queue pair of a GPU, across the wraps of ring, phase and 2^32: nothing lost, nothing
-//! doubled, nothing out of place (R3, R5, R6, R13). Skipped where there is no GPU. `DOORBELL_STRESS` sets how many
-//! descriptors in all (default 2,000,000), `DOORBELL_QUEUES` on how many queue pairs (default 16), `DOORBELL_SEED` the
+//! doubled, nothing out of place, and every token there when its completion is seen (R3, R5, R6, R13). Skipped where there
+//! is no GPU. `DOORBELL_STRESS` sets how many descriptors in all (default 2,000,000), `DOORBELL_QUEUES` on how many queue pairs (default 16), `DOORBELL_SEED` the
 //! seed, `DOORBELL_GPU` the GPU, `DOORBELL_SLICE` the microseconds that the host gives it at a time.
 
 use std::thread;
 use std::time::Duration;
 
-use doorbell_contract::{ErrorCode, HwCompletion, HwDesc, Status};
-use doorbell_engine::hash::{Stream, digest, mix};
+use doorbell_contract::{HwCompletion, HwDesc};
 use doorbell_gpu::{GpuOptions, GpuPlatform};
 use doorbell_host::{Device, DeviceError, Driver, QueueConfig};
+use doorbell_verify::oracle::Oracle;
 use libtest_mimic::{Arguments, Failed, Trial};
 
 /// Slots of the submission queue: also how many rollouts there are, and how far completions may pass each other.
 const DEPTH: u32 = 1024;
-/// Token space of a rollout, in tokens.
+/// Token space of a descriptor, in tokens.
 const SPACE: u32 = 64;
+/// Token spaces of a rollout, used in turn: how many of its descriptors may be submitted before the completion of the
+/// first has been seen, and its tokens checked.
+const SPACES: u32 = 4;
 
 fn number(variable: &str, default: u64) -> u64 {
     std::env::var(variable).map_or(default, |text| text.parse().expect("a number"))
 }
 
+/// A number that `seed` and `k` decide.
+fn draw(seed: u32, k: u64) -> u32 {
+    const GOLDEN: u64 = 0x9E37_79B9_7F4A_7C15;
+    let mixed = (k ^ u64::from(seed) << 40).wrapping_mul(GOLDEN);
+    ((mixed ^ mixed >> 32).wrapping_mul(GOLDEN) >> 32) as u32
+}
+
 /// Descriptor `k` of a queue: mostly DECODEs of one token, some longer, some NOPs and some malformed.
 fn desc(seed: u32, k: u64) -> HwDesc {
-    let draw = mix(seed ^ mix(k as u32) ^ (k >> 32) as u32);
+    let draw = draw(seed, k);
     let rollout = (k % u64::from(DEPTH)) as u32;
+    let space = rollout + DEPTH * (k / u64::from(DEPTH) % u64::from(SPACES)) as u32;
     let decode = |max_tokens| {
         HwDesc::decode(rollout, draw & 0xFFFF, max_tokens)
             .with_seed(seed)
-            .with_delta_offset(4 * u64::from(SPACE) * u64::from(rollout))
+            .with_delta_offset(4 * u64::from(SPACE) * u64::from(space))
     };
     let made = match draw % 64 {
         0 => HwDesc { rollout_id: rollout, ..HwDesc::nop() },
@@ -40,23 +51,6 @@ fn desc(seed: u32, k: u64) -> HwDesc {
     made.with_user_data(k)
 }
 
-/// What has to come back for it, and its tokens.
-fn answer(desc: &HwDesc) -> (HwCompletion, Vec<u32>) {
-    let malformed = desc.opcode == 1 && desc.max_tokens == 0;
-    let stream = Stream::new(desc.seed, desc.rollout_id);
-    let tokens: Vec<u32> = (0..desc.max_tokens).map(|k| stream.at(desc.seq_len + k).token()).collect();
-    let completion = HwCompletion {
-        user_data: desc.user_data,
-        rollout_id: desc.rollout_id,
-        final_seq_len: desc.seq_len + desc.max_tokens,
-        result: if tokens.is_empty() { 0 } else { digest(&tokens) },
-        status: if malformed { Status::Error } else { Status::Done } as u8,
-        error: if malformed { ErrorCode::BadLength } else { ErrorCode::None } as u8,
-        ..HwCompletion::default()
-    };
-    (completion, tokens)
-}
-
 fn run(driver: &mut Driver<GpuPlatform>, seed: u32, count: u64) -> Result<(), String> {
     let failed = |error: DeviceError| error.to_string();
     let (mut submitted, mut completed) = (0u64, 0u64);
@@ -64,10 +58,16 @@ fn run(driver: &mut Driver<GpuPlatform>, seed: u32, count: u64) -> Result<(), St
     let mut due: Vec<u64> = (0..u64::from(DEPTH)).collect();
     let mut batch = Vec::new();
     let mut out = vec![HwCompletion::default(); 256];
+    let mut found = [0; SPACE as usize];
+    let oracle = Oracle::new(driver.config());
     while completed < count {
         if batch.is_empty() {
-            let size = 1 + u64::from(mix(submitted as u32 ^ seed) % 256);
-            batch.extend((submitted..count.min(submitted + size)).map(|k| desc(seed, k)));
+            let size = 1 + u64::from(draw(!seed, submitted) % 256);
+            let until = count.min(submitted + size);
+            // A token space is used again when what was in it has been checked.
+            let is_free =
+                |&k: &u64| k < due[(k % u64::from(DEPTH)) as usize] + u64::from(SPACES) * u64::from(DEPTH);
+            batch.extend((submitted..until).take_while(is_free).map(|k| desc(seed, k)));
         }
         let taken = driver.submit(&batch).map_err(failed)?;
         batch.drain(..taken);
@@ -79,9 +79,19 @@ fn run(driver: &mut Driver<GpuPlatform>, seed: u32, count: u64) -> Result<(), St
         for completion in &out[..fresh] {
             let rollout = completion.rollout_id as usize;
             let expected = due.get_mut(rollout).ok_or_else(|| format!("no such rollout: {completion:?}"))?;
-            let (answer, _) = answer(&desc(seed, *expected));
-            if completion.without_timing() != answer {
+            let desc = desc(seed, *expected);
+            let answer = oracle.answer(&desc);
+            if completion.without_timing() != answer.completion {
                 return Err(format!("completion {completed}: found {completion:?}, expected {answer:?}"));
+            }
+            // Now, not at the end: they must be there as soon as the completion is.
+            let found = &mut found[..answer.tokens.len()];
+            driver.tokens(if found.is_empty() { 0 } else { desc.delta_offset }, found).map_err(failed)?;
+            if *found != *answer.tokens {
+                return Err(format!(
+                    "R6: tokens of {desc:?} when its completion is seen: found {found:?}, expected {:?}",
+                    answer.tokens
+                ));
             }
             *expected += u64::from(DEPTH);
         }
@@ -89,17 +99,6 @@ fn run(driver: &mut Driver<GpuPlatform>, seed: u32, count: u64) -> Result<(), St
     }
     if driver.in_flight() != 0 || driver.collect(&mut out).map_err(failed)? != 0 {
         return Err("R3: more completions than descriptors".to_owned());
-    }
-    // The tokens of each rollout's last DECODE are still there.
-    for rollout in 0..u64::from(DEPTH).min(count) {
-        let last = (0..count).rev().skip_while(|k| k % u64::from(DEPTH) != rollout).step_by(DEPTH as usize);
-        let Some(last) = last.map(|k| desc(seed, k)).find(|desc| desc.max_tokens > 0) else { continue };
-        let (_, tokens) = answer(&last);
-        let mut found = vec![0; tokens.len()];
-        driver.tokens(last.delta_offset, &mut found).map_err(failed)?;
-        if found != tokens {
-            return Err(format!("R6: tokens of {last:?}: found {found:?}, expected {tokens:?}"));
-        }
     }
     Ok(())
 }
@@ -111,12 +110,16 @@ fn stress(queues: usize) -> Result<(), Failed> {
         // The wrap of 2^32 comes early, and at another place in each queue.
         sq_start: u32::MAX - 1000 * queue,
         cq_start: u32::MAX - 777 * queue,
-        token_bytes: 4 * u64::from(SPACE * DEPTH),
+        token_bytes: 4 * u64::from(SPACE * SPACES * DEPTH),
         patience: 20_000,
         ..QueueConfig::default()
     };
-    let options =
-        GpuOptions { gpu: number("DOORBELL_GPU", 0) as usize, queues, bytes: config(0).shared_bytes()? };
+    let options = GpuOptions {
+        gpu: number("DOORBELL_GPU", 0) as usize,
+        queues,
+        bytes: config(0).shared_bytes()?,
+        sms: None,
+    };
     let (seed, all) = (number("DOORBELL_SEED", 1) as u32, number("DOORBELL_STRESS", 2_000_000));
     let each = all.div_ceil(queues as u64);
     println!("{queues} queue pairs, {each} descriptors each, seed {seed}");
@@ -143,7 +146,7 @@ fn stress(queues: usize) -> Result<(), Failed> {
 fn main() {
     let arguments = Arguments::from_args();
     let gpu = number("DOORBELL_GPU", 0) as usize;
-    let missing = doorbell_gpu::open(GpuOptions { gpu, queues: 1, bytes: 0 }).err();
+    let missing = doorbell_gpu::open(GpuOptions { gpu, ..GpuOptions::default() }).err();
     if let Some(reason) = &missing {
         println!("skipping the GPU's stress test: {reason}");
     }

@@ -1,5 +1,7 @@
 //! What a user of a device sees: submit descriptors, poll completions.
 
+use std::time::Instant;
+
 use crate::error::DeviceError;
 use crate::memory::SharedMemory;
 use doorbell_contract::{Counter, HwCompletion, HwDesc};
@@ -31,6 +33,29 @@ pub trait Device: Send {
     /// # Errors
     /// As [`poll`](Self::poll), but for `Timeout`.
     fn collect(&mut self, out: &mut [HwCompletion]) -> Result<usize, DeviceError>;
+
+    /// Waits until [`collect`](Self::collect) would bring a completion or an error, and returns `true`; or until
+    /// `deadline` has passed, or nothing is in flight, and returns `false`. The thread may sleep. With a deadline that has
+    /// passed already, it looks, gives the device time at most once, and looks again.
+    ///
+    /// `true` may be said for nothing (a spurious wake-up), so what follows is a loop; a completion that is there is
+    /// never slept over for longer than a millisecond. The default, for devices that know nothing better, says `true`
+    /// at once whenever something is in flight: its caller then polls.
+    ///
+    /// # Errors
+    /// As [`poll`](Self::poll).
+    fn wait(&mut self, deadline: Instant) -> Result<bool, DeviceError> {
+        let _ = deadline;
+        Ok(self.in_flight() > 0)
+    }
+
+    /// The descriptor that `completion` answers without naming it: that of a slot that the device could not read, whose
+    /// completion has the slot's index alone ("Which error" in docs/contract.md). `None` for every other completion, and
+    /// where the slot has been used again; so this is to be asked before the next [`submit`](Self::submit).
+    fn unread(&self, completion: &HwCompletion) -> Option<HwDesc> {
+        let _ = completion;
+        None
+    }
 
     /// Descriptors submitted and not yet returned by [`poll`](Self::poll).
     fn in_flight(&self) -> usize;

@@ -1,30 +1,59 @@
 //! The one driver: queue-pair logic over any [`Platform`].
 
+use std::time::Instant;
+
 use bitflags::Flags;
 
 use crate::config::{Checked, Layout, QueueConfig};
 use crate::device::{Counters, Device, TokenRegion};
 use crate::error::{DeviceError, Timeout};
+use crate::ledger::{Broken, Ledger};
 use crate::memory::SharedMemory;
 use crate::platform::Platform;
 use crate::queue::{CompletionQueue, SubmissionQueue};
+use crate::split::{Completer, Submitter, split};
 use doorbell_contract::{
-    CONTRACT_VERSION, Control, Counter, DEVICE_ID, DeviceFault, HwCompletion, HwDesc, Register, State,
+    CONTRACT_VERSION, Capability, Control, Counter, DEVICE_ID, DeviceFault, ErrorCode, HwCompletion, HwDesc,
+    Register, State, Status,
 };
 
 /// A device with its queue pair.
+///
+/// Once the device has broken a rule, the queue pair is lost: every operation ends as the same `Protocol` error, until
+/// it is disabled and enabled. Completions that came before the impossible one are returned first.
 pub struct Driver<P: Platform> {
-    platform: P,
-    config: QueueConfig,
-    layout: Layout,
-    memory: SharedMemory,
-    tokens: TokenRegion,
-    sq: SubmissionQueue,
-    cq: CompletionQueue,
-    enabled: bool,
-    submitted: u64,
-    completed: u64,
-    /// Advances since progress was last seen (R15).
+    pub(crate) platform: P,
+    pub(crate) parts: Parts,
+    pub(crate) sq: SubmissionQueue,
+    pub(crate) cq: CompletionQueue,
+    pub(crate) condition: Condition,
+    pub(crate) submitted: u64,
+    pub(crate) ledger: Ledger,
+    pub(crate) patience: Patience,
+}
+
+/// What stays the same as long as the driver lives.
+pub(crate) struct Parts {
+    pub config: QueueConfig,
+    pub layout: Layout,
+    pub memory: SharedMemory,
+    pub tokens: TokenRegion,
+    /// Whether the device polls the slots: then the check word publishes, and the doorbell only wakes (R1).
+    pub slot_polling: bool,
+}
+
+/// Whether the queue pair can be used.
+pub(crate) enum Condition {
+    Ready,
+    Disabled,
+    /// The device broke a rule.
+    Lost(Box<Broken>),
+}
+
+/// Counts waits without progress of the device (R15).
+pub(crate) struct Patience {
+    limit: u32,
+    /// Advances since progress was last seen.
     fruitless: u32,
     /// What the progress counters were then.
     progress: Progress,
@@ -36,6 +65,100 @@ struct Progress {
     consumed: u64,
     completed: u64,
     tokens: u64,
+}
+
+impl Patience {
+    fn new(limit: u32) -> Self {
+        Self { limit, fruitless: 0, progress: Progress::default() }
+    }
+
+    /// Something came.
+    #[inline]
+    pub fn reset(&mut self) {
+        self.fruitless = 0;
+    }
+
+    /// Counts an advance that brought no completion. Whether no progress was seen for too many of them.
+    pub fn is_over(&mut self, platform: &mut impl Platform) -> Result<bool, DeviceError> {
+        self.fruitless += 1;
+        if self.fruitless < self.limit {
+            return Ok(false);
+        }
+        let progress = Progress {
+            consumed: counter(platform, Counter::Descriptors)?,
+            completed: counter(platform, Counter::Completions)?,
+            tokens: counter(platform, Counter::Tokens)?,
+        };
+        if progress == self.progress {
+            return Ok(true);
+        }
+        (self.progress, self.fruitless) = (progress, 0);
+        Ok(false)
+    }
+}
+
+/// Reads a 64-bit counter; reading the low half latches the high half.
+fn counter(platform: &mut impl Platform, counter: Counter) -> Result<u64, DeviceError> {
+    let low = platform.read_register(counter.lo())?;
+    let high = platform.read_register(counter.hi())?;
+    Ok(u64::from(high) << 32 | u64::from(low))
+}
+
+/// The error for a rule that the device `device` broke.
+pub(crate) fn protocol(device: &str, broken: &Broken) -> DeviceError {
+    DeviceError::Protocol { device: device.to_owned(), rule: broken.rule, what: broken.what.clone() }
+}
+
+/// What the host knows of a queue pair, for the report of a wait that ran out.
+pub(crate) struct Known {
+    pub in_flight: u64,
+    pub sq_tail: u32,
+    pub sq_head: u32,
+    pub cq_head: u32,
+}
+
+/// The report of a wait that ran out.
+#[cold]
+pub(crate) fn timeout(
+    platform: &mut impl Platform,
+    waited_for: &'static str,
+    patience: u32,
+    known: &Known,
+) -> Result<DeviceError, DeviceError> {
+    let state = State::from_bits_retain(platform.read_register(Register::State)?);
+    let status = platform.read_register(Register::Status)?;
+    let fault = platform.read_register(Register::Error)?;
+    let workers: String = [
+        (1 << 26, ", one held back by the write port"),
+        (1 << 25, ", one in wait states"),
+        (1 << 24, ", one that runs"),
+    ]
+    .iter()
+    .filter(|&&(bit, _)| status & bit != 0)
+    .map(|&(_, name)| name)
+    .collect();
+    Ok(DeviceError::Timeout(Box::new(Timeout {
+        device: platform.name().to_owned(),
+        waited_for,
+        patience,
+        in_flight: known.in_flight as usize,
+        sq_tail: known.sq_tail,
+        sq_head: known.sq_head,
+        cq_head: known.cq_head,
+        state: format!("{:#x} ({})", state.bits(), names(state)),
+        status: format!(
+            "{status:#010x} ({} workers busy{workers}, {} descriptors and {} completions queued, {} doorbells refused)",
+            status >> 27,
+            status >> 16 & 0xFF,
+            status >> 8 & 0xFF,
+            status & 0xFF
+        ),
+        fault: names(DeviceFault::from_bits_retain(fault)),
+        consumed: counter(platform, Counter::Descriptors)?,
+        completed: counter(platform, Counter::Completions)?,
+        tokens: counter(platform, Counter::Tokens)?,
+        report: platform.report().map(|report| format!("; {report}")).unwrap_or_default(),
+    })))
 }
 
 impl<P: Platform> Driver<P> {
@@ -50,19 +173,17 @@ impl<P: Platform> Driver<P> {
         let memory = platform.map(layout.bytes)?;
         let (sq, cq) = queues(&config, &memory)?;
         let tokens = TokenRegion::new(memory.clone(), layout.tokens, config.token_bytes)?;
+        let slot_polling = Capability::from_bits_retain(platform.read_register(Register::Capability)?)
+            .contains(Capability::SLOT_POLLING);
         let mut driver = Self {
             platform,
-            config,
-            layout,
-            memory,
-            tokens,
             sq,
             cq,
-            enabled: true,
+            condition: Condition::Disabled,
             submitted: 0,
-            completed: 0,
-            fruitless: 0,
-            progress: Progress::default(),
+            ledger: Ledger::new(config.sq_start),
+            patience: Patience::new(config.patience),
+            parts: Parts { config, layout, memory, tokens, slot_polling },
         };
         // Somebody else may have left it running.
         driver.disable()?;
@@ -72,17 +193,17 @@ impl<P: Platform> Driver<P> {
 
     /// The configuration.
     pub fn config(&self) -> &QueueConfig {
-        &self.config
+        &self.parts.config
     }
 
     /// Where the parts of the queue pair lie in [`memory`](Self::memory).
     pub fn layout(&self) -> Layout {
-        self.layout
+        self.parts.layout
     }
 
     /// The shared memory.
     pub fn memory(&self) -> &SharedMemory {
-        &self.memory
+        &self.parts.memory
     }
 
     /// The platform, to look at.
@@ -127,9 +248,16 @@ impl<P: Platform> Driver<P> {
     /// # Errors
     /// A failure of the device.
     pub fn counter(&mut self, counter: Counter) -> Result<u64, DeviceError> {
-        let low = self.read(counter.lo())?;
-        let high = self.read(counter.hi())?;
-        Ok(u64::from(high) << 32 | u64::from(low))
+        self::counter(&mut self.platform, counter)
+    }
+
+    /// The queue pair as two halves, for two threads: one submits, one takes completions.
+    ///
+    /// # Errors
+    /// `Disabled` or `Protocol` if the queue pair cannot be used, or a failure of the device; the driver is gone then.
+    pub fn split(mut self) -> Result<(Submitter<P>, Completer<P>), DeviceError> {
+        self.ring()?;
+        Ok(split(self))
     }
 
     /// Publishes every slot written so far (R1) with one doorbell.
@@ -138,18 +266,17 @@ impl<P: Platform> Driver<P> {
     /// `Disabled`, or a failure of the device.
     #[inline]
     pub fn ring(&mut self) -> Result<(), DeviceError> {
-        self.require_enabled("ringing the doorbell")?;
+        self.require_ready("ringing the doorbell")?;
         let tail = self.sq.tail();
         self.write(Register::Doorbell, tail)?;
-        self.submitted = self.published(tail);
+        self.submitted = self.written();
         Ok(())
     }
 
-    /// Descriptors published up to `tail`, which is at most one ring's depth ahead of those known.
+    /// Descriptors written to the queue so far, which is at most one ring's depth ahead of those known.
     #[inline]
-    fn published(&self, tail: u32) -> u64 {
-        let known = self.config.sq_start.wrapping_add(self.submitted as u32);
-        self.submitted + u64::from(tail.wrapping_sub(known))
+    fn written(&self) -> u64 {
+        self.submitted + u64::from(self.sq.tail().wrapping_sub(self.ledger.index(self.submitted)))
     }
 
     /// Copies fresh completions, and releases them.
@@ -159,62 +286,47 @@ impl<P: Platform> Driver<P> {
         if taken == 0 {
             return Ok(0);
         }
-        for completion in &out[..taken] {
-            self.completed += 1;
-            // Each completion's own descriptor, at least, has been consumed.
-            let floor = self.config.sq_start.wrapping_add(self.completed as u32);
-            if self.completed > self.submitted || !self.sq.consumed_to(floor, completion.sq_head) {
-                return Err(self.implausible(completion));
-            }
+        let published = if self.parts.slot_polling { self.written() } else { self.submitted };
+        if let Err((count, broken)) = self.ledger.take(&out[..taken], published, self.sq.tail()) {
+            return self.lose(count, broken);
         }
+        self.submitted = self.submitted.max(self.ledger.completed());
+        self.sq.consumed_to(self.ledger.sq_head(), self.ledger.sq_head());
         self.write(Register::CqHead, self.cq.head())?;
-        self.fruitless = 0;
+        self.patience.reset();
         Ok(taken)
     }
 
+    /// The queue pair is lost; what came before is returned first, if anything did.
     #[cold]
-    fn implausible(&self, completion: &HwCompletion) -> DeviceError {
-        if self.completed > self.submitted {
-            let what = format!("{} completions for {} descriptors", self.completed, self.submitted);
-            return self.protocol("R3", what);
-        }
-        let (found, head, tail) = (completion.sq_head, self.sq.head(), self.sq.tail());
-        let what = format!(
-            "sq_head {found:#x} of completion {} is not within {head:#x} to {tail:#x}, or less than the completions",
-            self.completed
-        );
-        self.protocol("R13", what)
-    }
-
-    fn protocol(&self, rule: &'static str, what: String) -> DeviceError {
-        DeviceError::Protocol { device: self.platform.name().to_owned(), rule, what }
+    fn lose(&mut self, count: usize, broken: Broken) -> Result<usize, DeviceError> {
+        let error = protocol(self.platform.name(), &broken);
+        self.condition = Condition::Lost(Box::new(broken));
+        if count > 0 { Ok(count) } else { Err(error) }
     }
 
     #[inline]
-    fn require_enabled(&self, operation: &'static str) -> Result<(), DeviceError> {
-        if self.enabled {
+    fn require_ready(&self, operation: &'static str) -> Result<(), DeviceError> {
+        if matches!(self.condition, Condition::Ready) {
             return Ok(());
         }
-        Err(DeviceError::Disabled { device: self.platform.name().to_owned(), operation })
+        Err(self.not_ready(operation))
     }
 
-    /// Counts an advance that brought no completion, and gives up once `patience` of them saw no progress (R15).
+    #[cold]
+    fn not_ready(&self, operation: &'static str) -> DeviceError {
+        match &self.condition {
+            Condition::Lost(broken) => protocol(self.platform.name(), broken),
+            _ => DeviceError::Disabled { device: self.platform.name().to_owned(), operation },
+        }
+    }
+
+    /// Counts an advance that brought no completion, and gives up once too many of them saw no progress (R15).
     fn note_fruitless(&mut self) -> Result<(), DeviceError> {
-        self.fruitless += 1;
-        if self.fruitless < self.config.patience {
-            return Ok(());
+        if self.patience.is_over(&mut self.platform)? {
+            return Err(self.timeout("a completion")?);
         }
-        let progress = Progress {
-            consumed: self.counter(Counter::Descriptors)?,
-            completed: self.counter(Counter::Completions)?,
-            tokens: self.counter(Counter::Tokens)?,
-        };
-        if progress != self.progress {
-            self.progress = progress;
-            self.fruitless = 0;
-            return Ok(());
-        }
-        Err(self.timeout("a completion")?)
+        Ok(())
     }
 
     /// Waits until STATE is as `reached` wants it, for at most `patience` advances (R15).
@@ -223,7 +335,7 @@ impl<P: Platform> Driver<P> {
         waited_for: &'static str,
         reached: impl Fn(State) -> bool,
     ) -> Result<(), DeviceError> {
-        for _ in 0..self.config.patience {
+        for _ in 0..self.parts.config.patience {
             if reached(State::from_bits_retain(self.read(Register::State)?)) {
                 return Ok(());
             }
@@ -234,33 +346,13 @@ impl<P: Platform> Driver<P> {
 
     #[cold]
     fn timeout(&mut self, waited_for: &'static str) -> Result<DeviceError, DeviceError> {
-        let state = State::from_bits_retain(self.read(Register::State)?);
-        let status = self.read(Register::Status)?;
-        let fault = self.read(Register::Error)?;
-        Ok(DeviceError::Timeout(Box::new(Timeout {
-            device: self.platform.name().to_owned(),
-            waited_for,
-            patience: self.config.patience,
-            in_flight: self.in_flight(),
+        let known = Known {
+            in_flight: self.submitted - self.ledger.completed(),
             sq_tail: self.sq.tail(),
             sq_head: self.sq.head(),
             cq_head: self.cq.head(),
-            state: format!("{:#x} ({})", state.bits(), names(state)),
-            status: format!(
-                "{status:#010x} ({} workers busy, worker 0 in state {}, {} descriptors and {} completions queued, {} \
-                 doorbells refused)",
-                status >> 27,
-                status >> 24 & 7,
-                status >> 16 & 0xFF,
-                status >> 8 & 0xFF,
-                status & 0xFF
-            ),
-            fault: names(DeviceFault::from_bits_retain(fault)),
-            consumed: self.counter(Counter::Descriptors)?,
-            completed: self.counter(Counter::Completions)?,
-            tokens: self.counter(Counter::Tokens)?,
-            report: self.platform.report().map(|report| format!("; {report}")).unwrap_or_default(),
-        })))
+        };
+        timeout(&mut self.platform, waited_for, self.parts.config.patience, &known)
     }
 }
 
@@ -271,7 +363,7 @@ impl<P: Platform> Device for Driver<P> {
 
     #[inline]
     fn submit(&mut self, batch: &[HwDesc]) -> Result<usize, DeviceError> {
-        self.require_enabled("submitting")?;
+        self.require_ready("submitting")?;
         let taken = self.sq.push(batch)?;
         if taken > 0 {
             self.ring()?;
@@ -281,7 +373,7 @@ impl<P: Platform> Device for Driver<P> {
 
     #[inline]
     fn poll(&mut self, out: &mut [HwCompletion]) -> Result<usize, DeviceError> {
-        self.require_enabled("polling")?;
+        self.require_ready("polling")?;
         let taken = self.take(out)?;
         if taken > 0 || out.is_empty() || self.in_flight() == 0 {
             return Ok(taken);
@@ -296,17 +388,46 @@ impl<P: Platform> Device for Driver<P> {
 
     #[inline]
     fn collect(&mut self, out: &mut [HwCompletion]) -> Result<usize, DeviceError> {
-        self.require_enabled("polling")?;
+        self.require_ready("polling")?;
         self.take(out)
+    }
+
+    fn wait(&mut self, deadline: Instant) -> Result<bool, DeviceError> {
+        self.require_ready("waiting")?;
+        loop {
+            if self.cq.is_fresh()? {
+                return Ok(true);
+            }
+            if self.in_flight() == 0 {
+                return Ok(false);
+            }
+            let late = Instant::now() >= deadline;
+            self.platform.wait(deadline)?;
+            if self.cq.is_fresh()? || late {
+                return self.cq.is_fresh();
+            }
+            self.note_fruitless()?;
+        }
+    }
+
+    fn unread(&self, completion: &HwCompletion) -> Option<HwDesc> {
+        // What an unread slot's completion has: the index, and zero in what echoes.
+        let unnamed = HwCompletion {
+            result: completion.result,
+            status: Status::Error as u8,
+            error: ErrorCode::DmaFault as u8,
+            ..HwCompletion::default()
+        };
+        self.sq.written(completion.result).filter(|_| completion.without_timing() == unnamed)
     }
 
     #[inline]
     fn in_flight(&self) -> usize {
-        (self.submitted - self.completed) as usize
+        (self.submitted - self.ledger.completed()) as usize
     }
 
     fn capacity(&self) -> usize {
-        self.config.sq_depth as usize
+        self.parts.config.sq_depth as usize
     }
 
     fn room(&self) -> usize {
@@ -314,11 +435,11 @@ impl<P: Platform> Device for Driver<P> {
     }
 
     fn tokens(&self, delta_offset: u64, out: &mut [u32]) -> Result<(), DeviceError> {
-        self.tokens.read(delta_offset, out)
+        self.parts.tokens.read(delta_offset, out)
     }
 
     fn token_regions(&self) -> Vec<TokenRegion> {
-        vec![self.tokens.clone()]
+        vec![self.parts.tokens.clone()]
     }
 
     #[inline]
@@ -331,27 +452,32 @@ impl<P: Platform> Device for Driver<P> {
     }
 
     fn disable(&mut self) -> Result<(), DeviceError> {
-        self.enabled = false;
+        self.condition = Condition::Disabled;
         self.write(Register::Control, 0)?;
         self.wait_for_state("the end of a disable (STATE.ACTIVE = 0)", |state| {
             !state.contains(State::ACTIVE)
         })?;
-        (self.submitted, self.completed) = (0, 0);
+        (self.submitted, self.ledger) = (0, Ledger::new(self.parts.config.sq_start));
         Ok(())
     }
 
     fn enable(&mut self) -> Result<(), DeviceError> {
-        if self.enabled {
-            return Ok(());
+        match self.condition {
+            Condition::Ready => return Ok(()),
+            Condition::Lost(_) => return Err(self.not_ready("enabling")),
+            Condition::Disabled => {}
         }
-        (self.sq, self.cq) = queues(&self.config, &self.memory)?;
-        (self.submitted, self.completed, self.fruitless, self.progress) = (0, 0, 0, Progress::default());
+        (self.sq, self.cq) = queues(&self.parts.config, &self.parts.memory)?;
+        (self.submitted, self.ledger) = (0, Ledger::new(self.parts.config.sq_start));
+        self.patience = Patience::new(self.parts.config.patience);
         self.write(Register::Error, u32::MAX)?;
-        for (register, value) in self.config.registers(&self.layout, self.memory.bus_address()) {
+        for (register, value) in
+            self.parts.config.registers(&self.parts.layout, self.parts.memory.bus_address())
+        {
             self.write(register, value)?;
         }
         let built = self.read(Register::Capability)? & 0xFF;
-        let workers = self.config.workers.unwrap_or(built);
+        let workers = self.parts.config.workers.unwrap_or(built);
         if workers > built {
             return Err(DeviceError::Config {
                 field: "workers",
@@ -369,7 +495,7 @@ impl<P: Platform> Device for Driver<P> {
             let reason = format!("ERROR reads {}", names(DeviceFault::from_bits_retain(fault)));
             return Err(DeviceError::NotStarted { device: self.platform.name().to_owned(), reason });
         }
-        self.enabled = true;
+        self.condition = Condition::Ready;
         Ok(())
     }
 }

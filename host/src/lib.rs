@@ -2,16 +2,44 @@
 //!
 //! A [`device::Device`] takes work orders ([`contract::HwDesc`]) and returns results ([`contract::HwCompletion`]).
 //! [`driver::Driver`] implements it once, over any [`platform::Platform`].
+//!
+//! ```
+//! use std::time::{Duration, Instant};
+//!
+//! use doorbell_host::contract::{HwCompletion, HwDesc, Status};
+//! use doorbell_host::{Device, Driver, QueueConfig};
+//! use doorbell_verify::ModelPlatform; // or a platform of your own
+//!
+//! # fn main() -> Result<(), doorbell_host::DeviceError> {
+//! let mut device = Driver::new(ModelPlatform::new(), QueueConfig::default())?;
+//! let decode = HwDesc::decode(7, 100, 32).with_user_data(1);
+//! assert_eq!(device.submit(&[decode])?, 1);
+//!
+//! let mut completions = [HwCompletion::default(); 16];
+//! while device.in_flight() > 0 {
+//!     device.wait(Instant::now() + Duration::from_secs(1))?;
+//!     let count = device.collect(&mut completions)?;
+//!     for completion in &completions[..count] {
+//!         assert_eq!((completion.user_data, completion.status), (1, Status::Done as u8));
+//!         let mut tokens = vec![0; (completion.final_seq_len - decode.seq_len) as usize];
+//!         device.tokens(decode.delta_offset, &mut tokens)?;
+//!     }
+//! }
+//! # Ok(())
+//! # }
+//! ```
 
 pub mod config;
 pub mod device;
 pub mod driver;
 pub mod error;
+mod ledger;
 pub mod memory;
 pub mod platform;
 pub mod queue;
 pub mod registers;
 pub mod sharded;
+pub mod split;
 
 pub use doorbell_contract as contract;
 
@@ -22,3 +50,4 @@ pub use error::DeviceError;
 pub use memory::SharedMemory;
 pub use platform::Platform;
 pub use sharded::Sharded;
+pub use split::{Completer, Submitter};

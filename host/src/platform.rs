@@ -1,5 +1,7 @@
 //! What differs between devices: how memory is shared, how a register is reached, how the device is given time.
 
+use std::time::Instant;
+
 use crate::error::DeviceError;
 use crate::memory::SharedMemory;
 use doorbell_contract::Register;
@@ -36,6 +38,25 @@ pub trait Platform: Send {
     /// Failures of the device, such as a failed assertion.
     fn advance(&mut self, want: usize) -> Result<(), DeviceError>;
 
+    /// Lets time pass until a completion may have become visible, and at most until about `deadline`. It may return
+    /// earlier for no reason (a spurious wake-up), but not later because of a completion that it missed: one that was
+    /// visible before the call ends it too. The caller looks, and calls again.
+    ///
+    /// The default is for devices that run only while they are given time: one [`advance`](Self::advance).
+    ///
+    /// # Errors
+    /// As [`advance`](Self::advance).
+    fn wait(&mut self, deadline: Instant) -> Result<(), DeviceError> {
+        let _ = deadline;
+        self.advance(1)
+    }
+
+    /// Whether the device runs by itself, so that a thread that waits for it may sleep. The default, `false`, is for
+    /// devices that run only while they are given time.
+    fn runs_alone(&self) -> bool {
+        false
+    }
+
     /// Who in the device waits for what, for the report of a wait that ran out (R15).
     fn report(&mut self) -> Option<String> {
         None
@@ -61,6 +82,14 @@ impl<P: Platform + ?Sized> Platform for Box<P> {
 
     fn advance(&mut self, want: usize) -> Result<(), DeviceError> {
         (**self).advance(want)
+    }
+
+    fn wait(&mut self, deadline: Instant) -> Result<(), DeviceError> {
+        (**self).wait(deadline)
+    }
+
+    fn runs_alone(&self) -> bool {
+        (**self).runs_alone()
     }
 
     fn report(&mut self) -> Option<String> {

@@ -148,6 +148,14 @@ impl SubmissionQueue {
         }
         plausible
     }
+
+    /// The descriptor that was written for running index `index`, if its slot has not been used again since.
+    pub(crate) fn written(&self, index: u32) -> Option<HwDesc> {
+        let mut desc = HwDesc::default();
+        self.slots().ok()?.load(index, cast_mut(&mut desc));
+        // The check word holds the index, too (R2).
+        desc.verify(index).then_some(desc)
+    }
 }
 
 /// The host's half of the completion queue: sees fresh slots by their phase.
@@ -203,13 +211,7 @@ impl CompletionQueue {
         let mut head = self.head;
         let mut taken = 0;
         for out in out.iter_mut() {
-            // The phase is the top byte of the last word, which the device makes visible last.
-            if ((slots.last_word(head) >> 56) as u8 ^ self.depth.phase(head)) & 1 != 0 {
-                break;
-            }
-            let words: &mut [u64; COMPLETION_WORDS] = cast_mut(out);
-            slots.load(head, words);
-            if words[0] == self.mark[0] || words[1] == self.mark[1] {
+            if !self.read(&slots, head, cast_mut(out)) {
                 break;
             }
             slots.store_head(head, self.mark);
@@ -218,6 +220,31 @@ impl CompletionQueue {
         }
         self.head = head;
         Ok(taken)
+    }
+
+    /// Whether [`pop`](Self::pop) would bring a completion.
+    ///
+    /// # Errors
+    /// `OutOfBounds`, which a queue that was constructed does not have.
+    #[inline]
+    pub fn is_fresh(&self) -> Result<bool, DeviceError> {
+        Ok(self.read(&self.slots()?, self.head, &mut [0; COMPLETION_WORDS]))
+    }
+
+    /// Reads the completion with running index `index`; `false` if it is not there.
+    #[inline]
+    fn read(
+        &self,
+        slots: &Slots<'_, COMPLETION_WORDS>,
+        index: u32,
+        words: &mut [u64; COMPLETION_WORDS],
+    ) -> bool {
+        // The phase is the top byte of the last word, which the device makes visible last.
+        if ((slots.last_word(index) >> 56) as u8 ^ self.depth.phase(index)) & 1 != 0 {
+            return false;
+        }
+        slots.load(index, words);
+        words[0] != self.mark[0] && words[1] != self.mark[1]
     }
 }
 
@@ -272,12 +299,14 @@ mod tests {
         let batch = [0, 1, 2, 3, 4, 5].map(|k| HwDesc::decode(k, 0, 1));
         assert_eq!(queue.push(&batch).unwrap(), 4);
         assert_eq!(queue.push(&batch[4..]).unwrap(), 0);
+        assert_eq!(queue.written(start).map(|desc| desc.rollout_id), Some(0));
         let at = |k| start.wrapping_add(k);
         assert!(queue.consumed_to(at(1), at(3)));
         assert!(!queue.consumed_to(at(1), at(2)), "backwards");
         assert!(!queue.consumed_to(at(1), at(5)), "beyond the tail");
         assert!(!queue.consumed_to(at(4), at(3)), "less than the completions");
         assert_eq!(queue.push(&batch[4..]).unwrap(), 2);
+        assert_eq!(queue.written(start), None, "its slot has another descriptor");
         for k in 2..6u32 {
             let index = start.wrapping_add(k);
             let mut desc = HwDesc::default();

@@ -11,7 +11,6 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use doorbell_contract::PREFIX_NONE;
-use doorbell_engine::hash::mix;
 use doorbell_host::{SharedMemory, TokenRegion};
 use doorbell_runtime::rollout::RolloutId;
 use doorbell_runtime::trajectory::log::{Log, LogOptions, Piece, Reader, Sync};
@@ -28,9 +27,10 @@ const RUN: &str = "DOORBELL_KILL_RUN";
 
 /// The answer of rollout `generation` in `slot`, of run number `run`.
 fn answer(run: u32, id: RolloutId) -> Vec<u32> {
-    let base = mix(id.slot() ^ mix(id.generation() ^ mix(run)));
+    let seed = u64::from(run) << 48 ^ u64::from(id.generation()) << 16 ^ u64::from(id.slot());
+    let mut random = ChaCha8Rng::seed_from_u64(seed);
     let longest = if is_large(run) { AREA } else { 256 };
-    (0..base % longest).map(|position| mix(base.wrapping_add(position))).collect()
+    (0..random.next_u32() % longest).map(|_| random.next_u32()).collect()
 }
 
 /// Whether the groups of run number `run` are large: only then does a kill find a write half done.

@@ -1,6 +1,9 @@
 //! The driver against devices that misbehave: each ends as a typed error that says who, what and what to do.
 
-use doorbell_contract::{Counter, DeviceFault, HwCompletion, HwDesc, Register};
+use std::time::{Duration, Instant};
+
+use doorbell_contract::{Capability, Counter, DeviceFault, HwCompletion, HwDesc, Register};
+use doorbell_host::queue::DESC_WORDS;
 use doorbell_host::{Device, DeviceError, Driver, Platform, QueueConfig, SharedMemory};
 use doorbell_verify::ModelPlatform;
 use doorbell_verify::model::Mutation;
@@ -17,6 +20,10 @@ struct Tampered {
     deaf_to: Option<Register>,
     /// Done to the shared memory whenever the device is given time.
     scribble: Option<fn(&SharedMemory)>,
+    /// Whether it polls the slots, as CAPABILITY.SLOT_POLLING says: the check word publishes (R1).
+    polls_slots: bool,
+    /// Next slot to look at.
+    next: u32,
 }
 
 impl Platform for Tampered {
@@ -35,11 +42,26 @@ impl Platform for Tampered {
     }
 
     fn read_register(&mut self, register: Register) -> Result<u32, DeviceError> {
-        let value = self.model.read_register(register)?;
+        let mut value = self.model.read_register(register)?;
+        if self.polls_slots && register == Register::Capability {
+            value |= Capability::SLOT_POLLING.bits();
+        }
         Ok(self.read.map_or(value, |read| read(register, value)))
     }
 
     fn advance(&mut self, want: usize) -> Result<(), DeviceError> {
+        if let Some(memory) = self.memory.as_ref().filter(|_| self.polls_slots) {
+            let slots = memory.slots::<DESC_WORDS>(0, small().sq_depth)?;
+            let mut desc = HwDesc::default();
+            loop {
+                slots.load(self.next, bytemuck::cast_mut(&mut desc));
+                if !desc.verify(self.next) {
+                    break;
+                }
+                self.next = self.next.wrapping_add(1);
+                self.model.write_register(Register::Doorbell, self.next)?;
+            }
+        }
         self.model.advance(want)?;
         if let (Some(scribble), Some(memory)) = (self.scribble, &self.memory) {
             scribble(memory);
@@ -63,7 +85,7 @@ fn r15_a_device_that_never_answers_is_a_timeout_that_says_who_waited_for_what() 
     let mut driver = Driver::new(model, small()).unwrap();
     driver.submit(&[HwDesc::nop(), HwDesc::decode(1, 2, 3), HwDesc::nop()]).unwrap();
     let error = poll_until_error(&mut driver);
-    insta::assert_snapshot!(error, @"model: a completion did not happen within 20 advances: 2 in flight, SQ tail 0x3, SQ head 0x1, CQ head 0x1; device: STATE 0x1 (ACTIVE), STATUS 0x00020000 (0 workers busy, worker 0 in state 0, 2 descriptors and 0 completions queued, 0 doorbells refused), ERROR none, consumed 1, completed 1, tokens 0; disable and enable the device, or raise the patience");
+    insta::assert_snapshot!(error, @"model: a completion did not happen within 20 advances: 2 in flight, SQ tail 0x3, SQ head 0x1, CQ head 0x1; device: STATE 0x1 (ACTIVE), STATUS 0x00020000 (0 workers busy, 2 descriptors and 0 completions queued, 0 doorbells refused), ERROR none, consumed 1, completed 1, tokens 0; disable and enable the device, or raise the patience");
     // The queue pair can be started anew, and hangs again.
     driver.disable().unwrap();
     driver.enable().unwrap();
@@ -166,6 +188,66 @@ fn r03_completions_that_cannot_be_are_protocol_errors(
 }
 
 #[test]
+fn r03_a_lost_queue_pair_keeps_its_count_and_stays_lost_until_it_is_enabled_anew() {
+    let mut driver = Driver::new(Tampered::default(), small()).unwrap();
+    driver.submit(&[HwDesc::nop().with_user_data(1), HwDesc::nop().with_user_data(2)]).unwrap();
+    driver.platform_mut().advance(2).unwrap();
+    forge(driver.memory(), 2, 2);
+    // What came before the impossible one is not lost with it.
+    let mut out = [HwCompletion::default(); 4];
+    assert_eq!(driver.collect(&mut out).unwrap(), 2);
+    assert_eq!((out[0].user_data, out[1].user_data), (1, 2));
+    assert_eq!(driver.in_flight(), 0);
+    let message = driver.collect(&mut out).unwrap_err().to_string();
+    assert!(message.contains("3 completions for 2 descriptors"), "{message}");
+    assert_eq!(driver.in_flight(), 0);
+    // Whatever is asked of it now has the same answer.
+    for error in [
+        driver.poll(&mut out).unwrap_err(),
+        driver.submit(&[HwDesc::nop()]).unwrap_err(),
+        driver.ring().unwrap_err(),
+    ] {
+        assert_eq!(error.to_string(), message);
+    }
+    assert_eq!(driver.in_flight(), 0);
+    driver.disable().unwrap();
+    driver.enable().unwrap();
+    driver.submit(&[HwDesc::nop()]).unwrap();
+    assert_eq!(driver.poll(&mut out).unwrap(), 1);
+}
+
+#[test]
+fn r01_on_a_device_that_polls_slots_the_check_word_publishes() {
+    let mut driver = Driver::new(Tampered { polls_slots: true, ..Default::default() }, small()).unwrap();
+    driver
+        .submission_queue()
+        .push(&[HwDesc::nop().with_user_data(7), HwDesc::nop().with_user_data(8)])
+        .unwrap();
+    driver.platform_mut().advance(1).unwrap();
+    let mut out = [HwCompletion::default(); 4];
+    assert_eq!(driver.collect(&mut out).unwrap(), 1);
+    assert_eq!((out[0].user_data, driver.in_flight()), (7, 0));
+    driver.ring().unwrap();
+    assert_eq!(driver.in_flight(), 1);
+    assert_eq!(driver.poll(&mut out).unwrap(), 1);
+    assert_eq!((out[0].user_data, driver.in_flight()), (8, 0));
+    // More than was written is impossible here as well.
+    forge(driver.memory(), 2, 2);
+    assert!(matches!(driver.collect(&mut out), Err(DeviceError::Protocol { rule: "R3", .. })));
+}
+
+#[test]
+fn r15_a_timeout_reads_the_bits_of_status_by_their_names() {
+    let read = |register, value| if register == Register::Status { 0x2F00_0000 } else { value };
+    let mut driver = Driver::new(Tampered { read: Some(read), ..Default::default() }, small()).unwrap();
+    driver.platform_mut().deaf_to = Some(Register::Control);
+    let message = driver.disable().unwrap_err().to_string();
+    let status = "STATUS 0x2f000000 (5 workers busy, one held back by the write port, one in wait states, one that runs, 0 \
+                  descriptors and 0 completions queued, 0 doorbells refused)";
+    assert!(message.contains(status), "{message}");
+}
+
+#[test]
 fn a_refused_doorbell_is_an_error_not_a_loss() {
     let mut driver = Driver::new(Tampered::default(), small()).unwrap();
     driver.platform_mut().model.write_register(Register::Control, 0).unwrap();
@@ -218,4 +300,36 @@ fn counters_are_named_values() {
     assert_eq!(counters.get(Counter::Tokens), 3);
     assert_eq!(counters.iter().find(|(counter, _)| counter.name() == "TOKENS"), Some((Counter::Tokens, 3)));
     assert_eq!(DeviceFault::empty().bits(), driver.read(Register::Error).unwrap());
+}
+
+#[test]
+fn waiting_gives_the_device_time_and_ends_with_a_completion_the_deadline_or_nothing_to_wait_for() {
+    let soon = || Instant::now() + Duration::from_secs(60);
+    let config = QueueConfig { token_bytes: 4 << 20, ..small() };
+    let mut driver = Driver::new(ModelPlatform::new(), config).unwrap();
+    let mut out = [HwCompletion::default(); 4];
+    assert!(!driver.wait(soon()).unwrap(), "nothing is in flight");
+    // 40 slices of the model's time.
+    driver.submit(&[HwDesc::decode(1, 0, 700_000)]).unwrap();
+    assert!(!driver.wait(Instant::now()).unwrap(), "the deadline has passed");
+    assert_eq!(driver.collect(&mut out).unwrap(), 0);
+    assert!(driver.wait(soon()).unwrap());
+    // What is there ends a wait at once, and takes nothing.
+    let counters = driver.counters().unwrap();
+    assert!(driver.wait(Instant::now()).unwrap() && driver.wait(soon()).unwrap());
+    assert_eq!(driver.counters().unwrap(), counters);
+    assert_eq!(driver.collect(&mut out).unwrap(), 1);
+    assert_eq!(out[0].final_seq_len, 700_000);
+    assert!(!driver.wait(soon()).unwrap());
+}
+
+#[test]
+fn r15_waiting_for_a_device_that_never_answers_is_a_timeout() {
+    let model = ModelPlatform::new().with_mutation(Mutation::Hang { after: 0 });
+    let mut driver = Driver::new(model, small()).unwrap();
+    driver.submit(&[HwDesc::nop()]).unwrap();
+    let error = driver.wait(Instant::now() + Duration::from_secs(600)).unwrap_err();
+    assert!(matches!(error, DeviceError::Timeout(_)), "{error}");
+    driver.disable().unwrap();
+    assert!(matches!(driver.wait(Instant::now()), Err(DeviceError::Disabled { .. })));
 }

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use doorbell_contract::{HwCompletion, HwDesc, Status};
 use doorbell_host::{Device, Driver, QueueConfig};
 use doorbell_verify::ModelPlatform;
-use doorbell_verify::conformance::oracle::Oracle;
+use doorbell_verify::oracle::Oracle;
 use proptest::prelude::*;
 
 const TOKEN_BYTES: u64 = 1 << 14;

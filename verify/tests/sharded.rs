@@ -3,11 +3,13 @@
 use std::collections::{HashMap, HashSet};
 use std::ops::ControlFlow;
 use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
 
 use proptest::prelude::*;
 use rstest::rstest;
 
-use doorbell_contract::{Counter, HwCompletion, HwDesc, Opcode, PREFIX_NONE, Status};
+use doorbell_contract::{Counter, ErrorCode, HwCompletion, HwDesc, Opcode, PREFIX_NONE, Register, Status};
+use doorbell_host::queue::COMPLETION_WORDS;
 use doorbell_host::*;
 use doorbell_host::{Driver, QueueConfig};
 use doorbell_trace::Generator;
@@ -458,4 +460,142 @@ proptest! {
             prop_assert_eq!(&all_found[same.clone()], &all_expected[same]);
         }
     }
+}
+
+/// A model that reports descriptors of `user_data` [`UNREAD`] as slots that it could not read.
+#[derive(Default)]
+struct Unreadable {
+    model: ModelPlatform,
+    memory: Option<SharedMemory>,
+    /// Puts a completion in the queue that nobody asked for.
+    forges: bool,
+}
+
+const UNREAD: u64 = 0xDEAD;
+
+impl Platform for Unreadable {
+    fn name(&self) -> &str {
+        "unreadable"
+    }
+
+    fn map(&mut self, bytes: usize) -> Result<SharedMemory, DeviceError> {
+        let memory = self.model.map(bytes)?;
+        self.memory = Some(memory.clone());
+        Ok(memory)
+    }
+
+    fn write_register(&mut self, register: Register, value: u32) -> Result<(), DeviceError> {
+        self.model.write_register(register, value)
+    }
+
+    fn read_register(&mut self, register: Register) -> Result<u32, DeviceError> {
+        self.model.read_register(register)
+    }
+
+    fn advance(&mut self, want: usize) -> Result<(), DeviceError> {
+        self.model.advance(want)?;
+        let Some(memory) = &self.memory else { return Ok(()) };
+        let slots = memory.slots::<COMPLETION_WORDS>(4096, 16)?;
+        for slot in 0..16 {
+            let mut completion = HwCompletion::default();
+            slots.load(slot, bytemuck::cast_mut(&mut completion));
+            if completion.user_data == UNREAD {
+                let unread = HwCompletion {
+                    result: completion.sq_head - 1,
+                    sq_head: completion.sq_head,
+                    status: Status::Error as u8,
+                    error: ErrorCode::DmaFault as u8,
+                    phase: completion.phase,
+                    ..HwCompletion::default()
+                };
+                slots.store(slot, bytemuck::cast(unread));
+            }
+        }
+        if self.forges {
+            let unasked = HwCompletion { sq_head: 1, phase: 1, ..HwCompletion::default() };
+            slots.store(1, bytemuck::cast(unasked));
+        }
+        Ok(())
+    }
+}
+
+fn unreadable(forges: bool) -> Sharded {
+    let platform = Unreadable { forges, ..Unreadable::default() };
+    let first = Driver::new(platform, small()).unwrap();
+    Sharded::new("unreadable", vec![Box::new(first), model(&small())]).unwrap()
+}
+
+#[test]
+fn r05_a_slot_that_could_not_be_read_ends_its_own_rollout_and_not_rollout_0() {
+    let mut device = unreadable(false);
+    let other = (1..).find(|&id| device.shard_of(&HwDesc::stop(id)) == 0).unwrap();
+    // A prefix of the other shard.
+    let elsewhere = (0..)
+        .find(|&id| device.shard_of(&HwDesc { rollout_id: other, ..HwDesc::prefill(id, 1) }) == 1)
+        .unwrap();
+    let long = HwDesc::decode(0, 0, 40_000);
+    let lost = HwDesc::decode(other, 0, 3).with_user_data(UNREAD);
+    assert_eq!((device.shard_of(&long), device.submit(&[lost, long]).unwrap()), (0, 2));
+    let mut out = [HwCompletion::default(); 4];
+    assert_eq!(device.poll(&mut out).unwrap(), 1);
+    assert_eq!((out[0].error, out[0].result, out[0].rollout_id), (ErrorCode::DmaFault as u8, 0, 0));
+    assert_eq!(device.unread(&out[0]).map(|desc| (desc.rollout_id, desc.user_data)), Some((other, UNREAD)));
+    // Rollout 0 still runs, so that its STOP follows it; the other has ended.
+    assert_eq!(device.rollouts_in_flight(), 1);
+    assert_eq!(device.shard_of(&HwDesc::decode(0, 0, 1).with_prefix(elsewhere)), 0);
+    assert_eq!(device.shard_of(&HwDesc::decode(other, 0, 1).with_prefix(elsewhere)), 1);
+    drain(&mut device);
+    assert_eq!(device.rollouts_in_flight(), 0);
+}
+
+#[test]
+fn r03_a_shard_that_answers_too_much_is_told_behind_what_the_others_have_and_no_count_is_lost() {
+    let mut device = unreadable(true);
+    let (here, there) = (id_at(0, 2), id_at(1, 2));
+    device
+        .submit(&[
+            HwDesc { rollout_id: here, ..HwDesc::nop() },
+            HwDesc { rollout_id: there, ..HwDesc::nop() },
+        ])
+        .unwrap();
+    let mut out = [HwCompletion::default(); 8];
+    let (mut taken, mut failure) = (0, None);
+    while failure.is_none() {
+        match device.poll(&mut out) {
+            Ok(more) => taken += more,
+            Err(error) => failure = Some(error.to_string()),
+        }
+        assert!(device.in_flight() <= 2, "{} in flight", device.in_flight());
+    }
+    assert!(failure.is_some_and(|failure| failure.contains("2 completions for 1 descriptors")));
+    assert!((1..=2).contains(&taken));
+}
+
+#[test]
+fn waiting_ends_when_any_shard_has_something() {
+    let soon = || Instant::now() + Duration::from_secs(60);
+    let mut device = models(3, &QueueConfig { token_bytes: 4 << 20, ..small() });
+    assert!(!device.wait(soon()).unwrap(), "nothing is in flight");
+    let mut out = [HwCompletion::default(); 4];
+    for shard in 0..3 {
+        let id = id_at(shard, 3);
+        device.submit(&[HwDesc::decode(id, 0, 100_000)]).unwrap();
+        while !device.wait(soon()).unwrap() {}
+        assert_eq!(device.collect(&mut out).unwrap(), 1);
+        assert_eq!(out[0].rollout_id, id);
+    }
+    device.submit(&[HwDesc::decode(id_at(0, 3), 0, 100_000)]).unwrap();
+    assert!(!device.wait(Instant::now()).unwrap(), "the deadline has passed");
+    drain(&mut device);
+}
+
+#[test]
+fn r15_waiting_for_a_shard_that_never_answers_is_a_timeout_that_names_it() {
+    let mut device = half_broken("hang:0");
+    device.submit(&[HwDesc { rollout_id: id_at(0, 2), ..HwDesc::nop() }]).unwrap();
+    let error = device.wait(Instant::now() + Duration::from_secs(600)).unwrap_err();
+    assert!(
+        error.to_string().starts_with("shard 0 (of 0 to 1): model: a completion did not happen"),
+        "{error}"
+    );
 }

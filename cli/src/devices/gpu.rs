@@ -14,7 +14,7 @@ const LEAST_PATIENCE: u32 = 2_500;
 
 /// See [`Kind::missing`](super::Kind::missing).
 pub fn missing() -> Option<String> {
-    match doorbell_gpu::open(GpuOptions { gpu: 0, queues: 1, bytes: 0 }) {
+    match doorbell_gpu::open(GpuOptions::default()) {
         Ok(_) => None,
         Err(DeviceError::Unavailable { reason, .. }) => Some(reason),
         Err(other) => Some(other.to_string()),
@@ -28,7 +28,7 @@ pub fn open(settings: &Settings) -> Result<Box<dyn Device>, DeviceError> {
     let config = QueueConfig { patience, ..settings.queue.clone() };
     let bytes = config.shared_bytes()?;
     let options: Vec<GpuOptions> =
-        gpus.iter().map(|&gpu| GpuOptions { gpu, queues: *queues, bytes }).collect();
+        gpus.iter().map(|&gpu| GpuOptions { gpu, queues: *queues, bytes, sms: None }).collect();
     let mut drivers: Vec<Box<dyn Device>> = Vec::new();
     for platform in doorbell_gpu::open_all(&options)? {
         drivers.push(Box::new(Driver::new(platform, config.clone())?));

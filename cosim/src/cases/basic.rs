@@ -3,10 +3,10 @@
 use doorbell_contract::{
     Counter, DEVICE_ID, DescFlags, ErrorCode, HwDesc, PREFIX_NONE, Register, State, Status,
 };
-use doorbell_engine::hash::{self, Stream};
+use doorbell_engine::Digest;
 use doorbell_host::{Device, QueueConfig};
 
-use super::support::{agree, drain, equal, holds, laid_out, refused, settle, tokens};
+use super::support::{agree, drain, equal, holds, laid_out, policy, refused, settle, tokens};
 use super::{Case, CaseError, Rtl};
 use crate::config::RtlConfig;
 
@@ -25,9 +25,9 @@ fn basic_decode(rtl: &mut Rtl) -> Result<(), CaseError> {
     let completions = agree(rtl, &descs)?;
 
     // Not only the model: the policy itself.
-    let first: Vec<u32> = (0..5).map(|position| Stream::new(7, 0).at(position).token()).collect();
+    let first: Vec<u32> = policy(&descs[0]);
     equal("tokens of descriptor 0", tokens(rtl, &descs[0], 5)?, first.clone())?;
-    equal("digest of descriptor 0", completions[0].result, hash::digest(&first))?;
+    equal("digest of descriptor 0", completions[0].result, Digest::of(&first).value())?;
 
     settle(rtl)?;
     let total: u32 = lengths.iter().sum();

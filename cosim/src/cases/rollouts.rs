@@ -1,10 +1,12 @@
 //! What a rollout goes through: rewards, end of sequence, STOP, order, fences, prefixes.
 
 use doorbell_contract::{CompletionFlags, Counter, DescFlags, HwCompletion, HwDesc, PREFIX_NONE, Status};
-use doorbell_engine::hash::{self, Stream};
+use doorbell_engine::{Digest, RewardModel};
 use doorbell_host::{Device, QueueConfig};
 
-use super::support::{agree, compare, drain, equal, holds, in_order, laid_out, model, run, statuses, tokens};
+use super::support::{
+    agree, compare, drain, equal, holds, in_order, laid_out, model, policy, run, statuses, tokens,
+};
 use super::{Case, CaseError, Rtl};
 use crate::config::RtlConfig;
 
@@ -49,8 +51,7 @@ fn reward_boundary(rtl: &mut Rtl) -> Result<(), CaseError> {
         }
         equal("status at the end", completion.status, done)?;
         equal(format!("final_seq_len after {pieces} pieces"), completion.final_seq_len, 120)?;
-        let stream = Stream::new(whole.seed, whole.rollout_id);
-        let uncut: Vec<u32> = (100..120).map(|position| stream.at(position).token()).collect();
+        let uncut = policy(&HwDesc { max_tokens: 20, ..whole });
         equal(format!("tokens of {pieces} pieces"), tokens(rtl, &whole, 20)?, uncut)?;
     }
     Ok(())
@@ -61,9 +62,7 @@ const SCORED: u32 = 16;
 
 /// The score of `rollout_id` after its first `SCORED` tokens.
 fn score_of(rollout_id: u32) -> u32 {
-    let stream = Stream::new(0, rollout_id);
-    let tokens: Vec<u32> = (0..SCORED).map(|position| stream.at(position).token()).collect();
-    hash::score(hash::digest(&tokens))
+    RewardModel::Digest.score(Digest::of(&policy(&HwDesc::decode(rollout_id, 0, SCORED))))
 }
 
 pub const RESIDENT_REWARD: Case = Case {
@@ -143,9 +142,8 @@ fn stop(rtl: &mut Rtl) -> Result<(), CaseError> {
 
     let length = found[0].final_seq_len;
     holds("length of the stopped DECODE", length < LONG, format!("below {LONG}"), length)?;
-    let stream = Stream::new(0, 1);
-    let prefix: Vec<u32> = (0..length).map(|position| stream.at(position).token()).collect();
-    equal("digest of the stopped DECODE", found[0].result, hash::digest(&prefix))?;
+    let prefix = policy(&HwDesc::decode(1, 0, length));
+    equal("digest of the stopped DECODE", found[0].result, Digest::of(&prefix).value())?;
     equal("tokens of the stopped DECODE", tokens(rtl, &descs[0], length as usize)?, prefix)?;
     for stop in [found[1], found[3]] {
         equal("result and final_seq_len of a STOP", (stop.result, stop.final_seq_len), (0, 0))?;

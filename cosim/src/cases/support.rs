@@ -3,6 +3,7 @@
 use std::fmt::Debug;
 
 use doorbell_contract::{HwCompletion, HwDesc, Opcode, Register, State, Status};
+use doorbell_engine::Engine;
 use doorbell_host::{Device, DeviceError, Driver, QueueConfig};
 use doorbell_verify::ModelPlatform;
 
@@ -139,4 +140,10 @@ pub fn settle(rtl: &mut Rtl) -> Result<(), CaseError> {
         }
     }
     equal("STATE.IDLE after 1000 reads", false, true)
+}
+
+/// The tokens that the engine of `desc`, a DECODE, gives it when nothing ends it early.
+pub fn policy(desc: &HwDesc) -> Vec<u32> {
+    let decoder = Engine::of(desc.model_id).map(|engine| engine.begin(desc, 0));
+    decoder.map_or_else(Vec::new, |mut decoder| (0..desc.max_tokens).map(|_| decoder.step().token).collect())
 }

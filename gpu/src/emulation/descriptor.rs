@@ -2,10 +2,10 @@
 //! `kernels/front_end.cuh`.
 
 use doorbell_contract::{
-    CHECKPOINT_NEVER, CompletionFlags, DESC_FLAGS_MASK, DIGEST_INIT, DescFlags, ErrorCode, HwCompletion,
-    HwDesc, Opcode, PREFIX_NONE, Status,
+    CHECKPOINT_NEVER, CompletionFlags, DESC_FLAGS_MASK, DescFlags, ErrorCode, HwCompletion, HwDesc, Opcode,
+    PREFIX_NONE, Status,
 };
-use doorbell_engine::hash::{self, Stream};
+use doorbell_engine::{Digest, Engine, RewardModel, Step};
 
 use super::state::BRIEF;
 use crate::mailbox::SessionRegisters;
@@ -167,17 +167,16 @@ impl Order {
     /// Runs a short DECODE, but for writing its tokens.
     fn run_brief(&mut self, config: &SessionRegisters) {
         let desc = &self.desc;
-        let stream = Stream::new(desc.seed, desc.rollout_id);
+        let mut decoder = Engine::Hash.begin(desc, config.eos_threshold);
         let period = period(desc.checkpoint, config.checkpoint_default);
-        let (mut digest, mut checkpoint) = (DIGEST_INIT, period);
+        let (mut digest, mut checkpoint) = (Digest::EMPTY, period);
         let mut flags = CompletionFlags::empty();
         let mut added = 0;
         let status = loop {
-            let draw = stream.at(desc.seq_len + added);
-            self.tokens[added as usize] = draw.token();
-            digest = hash::fold(digest, draw.token());
+            let Step { token, eos } = decoder.step();
+            self.tokens[added as usize] = token;
+            digest.push(token);
             added += 1;
-            let eos = draw.is_eos(config.eos_threshold);
             flags.set(CompletionFlags::EOS, flags.contains(CompletionFlags::EOS) || eos);
             // The contract's order; no STOP can wait, as nothing comes between.
             if eos && has(desc, DescFlags::EOS_STOPS) || added == desc.max_tokens {
@@ -187,13 +186,13 @@ impl Order {
                 if !has(desc, DescFlags::RESIDENT) {
                     break Status::RewardNeeded;
                 }
-                if hash::score(digest) < config.reward_threshold {
+                if RewardModel::Digest.score(digest) < config.reward_threshold {
                     flags |= CompletionFlags::REJECTED;
                     break Status::Done;
                 }
                 checkpoint += period;
             }
         };
-        self.outcome = Outcome { status, error: ErrorCode::None, flags, added, result: digest };
+        self.outcome = Outcome { status, error: ErrorCode::None, flags, added, result: digest.value() };
     }
 }

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicU32, Ordering, fence};
 
-use doorbell_engine::hash;
+use doorbell_contract::GOLDEN;
 
 use super::state::PLACES;
 
@@ -20,7 +20,7 @@ pub(super) struct RunningTable {
 }
 
 fn locate(id: u32) -> (usize, u32) {
-    let mixed = hash::mix(id);
+    let mixed = id.wrapping_mul(GOLDEN);
     ((mixed % SETS) as usize, mixed >> SET_BITS)
 }
 

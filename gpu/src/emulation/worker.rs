@@ -5,8 +5,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use bytemuck::cast;
-use doorbell_contract::{CompletionFlags, DIGEST_INIT, DescFlags, ErrorCode, HwCompletion, HwDesc, Status};
-use doorbell_engine::hash::{self, Stream};
+use doorbell_contract::{CompletionFlags, DescFlags, ErrorCode, HwCompletion, HwDesc, Status};
+use doorbell_engine::{Digest, Engine, RewardModel, Step};
 
 use super::descriptor::{Outcome, lines_of};
 use super::pace::Pace;
@@ -47,9 +47,9 @@ fn run(shared: &Shared, queue: usize, place_index: u32, worker_id: u16, pace: &m
     let (eos_threshold, wait_states) = (place.eos_threshold.load(Relaxed), place.wait_states.load(Relaxed));
     let tokens = place.tokens.load(Relaxed);
     let session = place.session.load(Relaxed);
-    let stream = Stream::new(desc.seed, desc.rollout_id);
+    let mut decoder = Engine::Hash.begin(&desc, eos_threshold);
 
-    let (mut produced, mut digest, mut checkpoint) = (0, DIGEST_INIT, period);
+    let (mut produced, mut digest, mut checkpoint) = (0, Digest::EMPTY, period);
     let mut completion_flags = CompletionFlags::empty();
     let ended_as = loop {
         pace.beat();
@@ -64,11 +64,11 @@ fn run(shared: &Shared, queue: usize, place_index: u32, worker_id: u16, pace: &m
         }
         let (first, mut eos_stops) = (produced, false);
         for _ in 0..count {
-            let draw = stream.at(desc.seq_len + produced);
-            shared.write_token(queue, tokens + 4 * u64::from(produced), draw.token());
-            digest = hash::fold(digest, draw.token());
+            let Step { token, eos } = decoder.step();
+            shared.write_token(queue, tokens + 4 * u64::from(produced), token);
+            digest.push(token);
             produced += 1;
-            if draw.is_eos(eos_threshold) {
+            if eos {
                 completion_flags |= CompletionFlags::EOS;
                 if flags.contains(DescFlags::EOS_STOPS) {
                     eos_stops = true;
@@ -86,7 +86,7 @@ fn run(shared: &Shared, queue: usize, place_index: u32, worker_id: u16, pace: &m
         } else if produced == checkpoint {
             if !flags.contains(DescFlags::RESIDENT) {
                 break Some(Status::RewardNeeded);
-            } else if hash::score(digest) < place.reward_threshold.load(Relaxed) {
+            } else if RewardModel::Digest.score(digest) < place.reward_threshold.load(Relaxed) {
                 completion_flags |= CompletionFlags::REJECTED;
                 break Some(Status::Done);
             }
@@ -105,7 +105,7 @@ fn run(shared: &Shared, queue: usize, place_index: u32, worker_id: u16, pace: &m
             error: ErrorCode::None,
             flags: completion_flags,
             added: produced,
-            result: digest,
+            result: digest.value(),
         };
         let completion = HwCompletion { worker_id, ..outcome.completion(&desc) };
         let words: [u64; 4] = cast(completion);

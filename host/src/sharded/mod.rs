@@ -4,10 +4,11 @@ mod regions;
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
+use std::time::{Duration, Instant};
 
 use crate::device::{Counters, Device, TokenRegion};
 use crate::error::DeviceError;
-use doorbell_contract::{GOLDEN, HwCompletion, HwDesc, Opcode, PREFIX_NONE};
+use doorbell_contract::{ErrorCode, GOLDEN, HwCompletion, HwDesc, Opcode, PREFIX_NONE};
 use regions::Regions;
 
 /// Several devices, the *shards*, as one [`Device`]: rollouts are spread over them by prefix.
@@ -35,9 +36,14 @@ pub struct Sharded {
     first_region: Vec<usize>,
     /// Descriptors of one submission by shard, kept to use their memory again.
     runs: Vec<Vec<HwDesc>>,
+    /// The SQ index and the descriptor of each slot that could not be read, of the completions returned last.
+    unread: Vec<(u32, HwDesc)>,
     /// A failure that came behind completions.
     failure: Option<DeviceError>,
 }
+
+/// How long one shard is waited for while others may have something, at most.
+const LONGEST_WAIT: Duration = Duration::from_millis(1);
 
 /// A rollout in flight.
 struct Rollout {
@@ -68,6 +74,7 @@ impl Sharded {
             rollouts: HashMap::with_capacity(2 * shards.iter().map(|shard| shard.capacity()).sum::<usize>()),
             regions: Regions::new(),
             runs: shards.iter().map(|shard| Vec::with_capacity(shard.capacity())).collect(),
+            unread: Vec::new(),
             failure: None,
             shards,
         })
@@ -110,8 +117,15 @@ impl Sharded {
     /// Notes what `shard` has completed.
     fn note_completed(&mut self, shard: usize, completions: &[HwCompletion]) {
         for completion in completions {
-            // A completion need not name its rollout: where its slot could not be read, the rollout stays where it is.
-            if let Entry::Occupied(mut entry) = self.rollouts.entry(completion.rollout_id)
+            let mut rollout = completion.rollout_id;
+            if completion.error == ErrorCode::DmaFault as u8
+                && let Some(desc) = self.shards[shard].unread(completion)
+            {
+                // It names no rollout: its slot does.
+                rollout = desc.rollout_id;
+                self.unread.push((completion.result, desc));
+            }
+            if let Entry::Occupied(mut entry) = self.rollouts.entry(rollout)
                 && entry.get().shard == shard
             {
                 entry.get_mut().in_flight -= 1;
@@ -208,6 +222,7 @@ impl Device for Sharded {
     }
 
     fn collect(&mut self, out: &mut [HwCompletion]) -> Result<usize, DeviceError> {
+        self.unread.clear();
         if let Some(failure) = self.failure.take() {
             return Err(failure);
         }
@@ -228,6 +243,37 @@ impl Device for Sharded {
             }
         }
         Ok(taken)
+    }
+
+    /// Looks at every shard in turn, and waits for each a little, longer from round to round: at most a millisecond for
+    /// all together, which is how long a completion may wait to be seen.
+    fn wait(&mut self, deadline: Instant) -> Result<bool, DeviceError> {
+        if self.failure.is_some() {
+            return Ok(true);
+        }
+        let longest = LONGEST_WAIT / self.shards.len() as u32;
+        let mut pause = Duration::ZERO;
+        loop {
+            let mut working = false;
+            for shard in self.in_turn() {
+                let until = deadline.min(Instant::now() + pause);
+                if self.shards[shard].wait(until).map_err(|error| self.of_shard(shard, error))? {
+                    return Ok(true);
+                }
+                working |= self.shards[shard].in_flight() > 0;
+            }
+            if !working || Instant::now() >= deadline {
+                return Ok(false);
+            }
+            pause = longest.min(2 * pause + Duration::from_micros(10));
+        }
+    }
+
+    /// `None`, too, where two shards could not read slots of the same index.
+    fn unread(&self, completion: &HwCompletion) -> Option<HwDesc> {
+        let mut found = self.unread.iter().filter(|(index, _)| *index == completion.result);
+        let &(_, desc) = found.next().filter(|_| completion.error == ErrorCode::DmaFault as u8)?;
+        found.next().is_none().then_some(desc)
     }
 
     fn in_flight(&self) -> usize {

@@ -1,6 +1,7 @@
 //! Completions, verdicts and stored trajectories: what moves rollouts on.
 
 use doorbell_contract::{CompletionFlags, ErrorCode, HwCompletion, PREFIX_NONE, Status};
+use doorbell_engine::Digest;
 
 use super::options::Scoring;
 use super::rollout::{Group, Prefill};
@@ -138,7 +139,7 @@ impl Pipeline {
         if self.options.scoring == Scoring::Device {
             // The device has scored already; this is the score by which it did.
             let life = self.lives.get_mut(id)?;
-            life.score = digest_score(life.digest);
+            life.score = digest_score(Digest::from(life.digest));
             return self.finish(id);
         }
         self.queue_answer(id)

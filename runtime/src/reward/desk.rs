@@ -3,7 +3,7 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use doorbell_engine::hash;
+use doorbell_engine::Digest;
 
 use super::{Answer, AnswerMemory, Judge, JudgeError, JudgeFailure, JudgeFault, Request, Verdict};
 use crate::threads::panic_message;
@@ -213,7 +213,9 @@ impl<J: Judge> Desk<J> {
     #[inline]
     fn add(&mut self, request: &Request) -> Result<Place, JudgeFailure> {
         let place = self.copies.add(request, &self.memory)?;
-        if self.check_digest && hash::digest(self.copies.answer(request, place).segment()) != request.digest {
+        if self.check_digest
+            && Digest::of(self.copies.answer(request, place).segment()).value() != request.digest
+        {
             return Err(JudgeFailure::Digest);
         }
         Ok(place)

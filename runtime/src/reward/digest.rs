@@ -1,6 +1,6 @@
 //! Reward model 0 of the contract.
 
-use doorbell_engine::hash;
+use doorbell_engine::{Digest, RewardModel};
 
 use super::{Answer, Judge, JudgeError, Verdict};
 
@@ -17,14 +17,14 @@ pub struct DigestJudge {
 
 impl Judge for DigestJudge {
     fn score(&mut self, answer: &Answer<'_>) -> Result<Verdict, JudgeError> {
-        let score = digest_score(hash::digest(answer.tokens));
+        let score = digest_score(Digest::of(answer.tokens));
         Ok(Verdict { score, proceed: score >= self.threshold })
     }
 }
 
 /// The score of a digest, Q16.16 from 0 to below 1.
 #[inline]
-pub(crate) fn digest_score(digest: u32) -> i32 {
+pub(crate) fn digest_score(digest: Digest) -> i32 {
     // Below 65,536.
-    hash::score(digest) as i32
+    RewardModel::Digest.score(digest) as i32
 }

@@ -2,7 +2,7 @@
 
 use super::divergence::{Divergence, FieldDifference, TokenDifference};
 use super::record::{Answer, Record, read_tokens};
-use super::stopped;
+use crate::oracle::{self, Oracle};
 use crate::replay::ReplayPlan;
 use doorbell_contract::{HwCompletion, HwDesc, Status};
 use doorbell_host::device::Device;
@@ -11,7 +11,8 @@ use doorbell_host::device::Device;
 /// the reference itself, what it does against a STOP's rule.
 pub(super) fn judge(plan: &ReplayPlan, reference: Side<'_>, device: Side<'_>) -> (Option<Divergence>, u32) {
     let same = std::ptr::eq(reference.record, device.record);
-    let mut judge = Judge { plan, reference, device, expected: Vec::new(), found: Vec::new() };
+    let oracle = Oracle::new(&plan.queue_config());
+    let mut judge = Judge { plan, oracle, reference, device, expected: Vec::new(), found: Vec::new() };
     let mut first: Option<Divergence> = None;
     let mut differing = 0;
     for id in 0..plan.ids() {
@@ -39,6 +40,7 @@ pub(super) struct Side<'a> {
 
 struct Judge<'a> {
     plan: &'a ReplayPlan,
+    oracle: Oracle,
     reference: Side<'a>,
     device: Side<'a>,
     /// Token area of the rollout at hand, on the reference and on the device.
@@ -113,20 +115,21 @@ impl Judge<'_> {
         if !self.plan.may_be_stopped(&found.desc) {
             return expected.completion;
         }
-        stopped::answer(self.plan.options(), &found.desc, stopped_at(found)).0
+        self.answer(found).completion
     }
 
     /// The first token word at which the area of `id` differs, with the index of the completion to which it belongs.
     ///
     /// The words behind the tokens of a rollout that has ended must be as untouched as on the reference.
     fn token(&mut self, id: u32, answers: &[Answer]) -> Option<(usize, TokenDifference)> {
-        read_tokens(self.plan, self.device.device, id, &mut self.found);
-        read_tokens(self.plan, self.reference.device, id, &mut self.expected);
+        // A device whose tokens cannot be read has failed, and its record says so.
+        read_tokens(self.plan, self.device.device, id, &mut self.found).ok()?;
+        read_tokens(self.plan, self.reference.device, id, &mut self.expected).ok()?;
         let complete = self.reference.record.is_complete() && self.device.record.is_complete();
         let produced: usize = answers.iter().map(|answer| answer.tokens() as usize).sum();
         if let Some(answer) = answers.iter().find(|answer| self.plan.may_be_stopped(&answer.desc)) {
             let start = self.area_word(id, &answer.desc);
-            let (_, tokens) = stopped::answer(self.plan.options(), &answer.desc, stopped_at(answer));
+            let tokens = self.answer(answer).tokens;
             self.expected[start..].fill(0);
             self.expected[start..start + tokens.len()].copy_from_slice(&tokens);
         }
@@ -154,10 +157,14 @@ impl Judge<'_> {
         let start = self.plan.area(id).map_or(0, |area| area.start);
         (desc.delta_offset.saturating_sub(start) / 4) as usize
     }
-}
 
-/// The length at which a STOP cut the answer, if it says so; a length beyond what a STOP can reach is not taken over,
-/// so that it shows as a difference.
-fn stopped_at(answer: &Answer) -> Option<u32> {
-    (answer.completion.status == Status::Stopped as u8).then(|| answer.tokens())
+    /// What the contract says of a DECODE that a STOP may have cut: at the length that the device reached, if it says that
+    /// it was. A length beyond what a STOP can reach is not taken over, so that it shows as a difference.
+    fn answer(&self, answer: &Answer) -> oracle::Answer {
+        if answer.completion.status == Status::Stopped as u8 {
+            self.oracle.stopped(&answer.desc, answer.tokens())
+        } else {
+            self.oracle.answer(&answer.desc)
+        }
+    }
 }

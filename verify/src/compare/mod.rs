@@ -6,7 +6,6 @@
 mod divergence;
 mod judge;
 mod record;
-mod stopped;
 
 use std::ops::ControlFlow;
 use std::thread;
@@ -75,8 +74,11 @@ pub fn compare(
                 scope.spawn(move || {
                     let replay = replay(plan, &mut **device, &mut |at| progress(place, at));
                     let cycles = device.counters().ok().map(|counters| counters.get(Counter::Cycles));
-                    let record = Record::new(plan, replay);
-                    let digest = record.digest(&**device);
+                    let mut record = Record::new(plan, replay);
+                    let digest = record.digest(&**device).unwrap_or_else(|error| {
+                        record.fail(error);
+                        0
+                    });
                     (record, digest, cycles)
                 })
             })

@@ -2,9 +2,10 @@
 
 use bytemuck::cast;
 
-use crate::replay::{Replay, ReplayPlan};
+use crate::replay::{Replay, ReplayFailure, ReplayPlan};
 use doorbell_contract::{HwCompletion, HwDesc, Opcode};
 use doorbell_host::device::Device;
+use doorbell_host::error::DeviceError;
 
 /// One device's replay, sorted by rollout id; within one, in the order of arrival.
 pub(super) struct Record<'a> {
@@ -71,12 +72,17 @@ impl<'a> Record<'a> {
         self.replay.failure.is_none()
     }
 
+    /// Notes a failure behind the replay, if that had none.
+    pub fn fail(&mut self, error: DeviceError) {
+        self.replay.failure.get_or_insert(ReplayFailure::Device { error, waiting: None });
+    }
+
     pub fn into_replay(self) -> Replay {
         self.replay
     }
 
     /// See [`Outcome::digest`](super::Outcome::digest).
-    pub fn digest(&self, device: &dyn Device) -> u64 {
+    pub fn digest(&self, device: &dyn Device) -> Result<u64, DeviceError> {
         let mut digest = Digest::new();
         let mut area = Vec::new();
         for id in 0..self.plan.ids() {
@@ -86,19 +92,24 @@ impl<'a> Record<'a> {
                 produced += answer.tokens() as usize;
             }
             if produced > 0 {
-                read_tokens(self.plan, device, id, &mut area);
+                read_tokens(self.plan, device, id, &mut area)?;
                 area[..produced].iter().for_each(|&token| digest.fold(token.into()));
             }
         }
-        digest.0
+        Ok(digest.0)
     }
 }
 
 /// The words of the token area of `id` on `device`, padding included; none for a PREFILL.
-pub(super) fn read_tokens(plan: &ReplayPlan, device: &dyn Device, id: u32, out: &mut Vec<u32>) {
+pub(super) fn read_tokens(
+    plan: &ReplayPlan,
+    device: &dyn Device,
+    id: u32,
+    out: &mut Vec<u32>,
+) -> Result<(), DeviceError> {
     let area = plan.area(id).unwrap_or(0..0);
     out.resize(((area.end - area.start) / 4) as usize, 0);
-    device.tokens(area.start, out).expect("the devices' token regions hold the plan");
+    device.tokens(area.start, out)
 }
 
 /// A completion with zeroes in the fields that depend on timing.

@@ -8,10 +8,12 @@ use proptest::prelude::*;
 use rstest::rstest;
 
 use super::*;
+use crate::ModelPlatform;
 use crate::model::Mutation;
 use crate::replay::tamper::{Tampered, model, mutant};
 use crate::replay::{ReplayOptions, ReplayPlan};
 use doorbell_contract::{CompletionFlags, ErrorCode, HwCompletion, Status};
+use doorbell_host::{Driver, QueueConfig};
 use doorbell_trace::{Generator, Request, Trace};
 
 fn small_trace() -> Trace {
@@ -315,4 +317,22 @@ fn a_divergence_tells_everything() {
     let wrong_field = divergence(&plan, mutant(&plan, Mutation::Completion { nth: 70, field })).unwrap();
     let wrong_token = divergence(&plan, mutant(&plan, Mutation::Token { nth: 1000 })).unwrap();
     insta::assert_snapshot!(format!("{wrong_field}\n\n{wrong_token}"));
+}
+
+#[rstest]
+#[case::the_reference(0)]
+#[case::the_other(1)]
+fn a_token_region_that_is_smaller_than_the_plan_is_that_devices_failure(#[case] place: usize) {
+    let plan = plan(ReplayOptions { stop_every: 3, ..Default::default() });
+    let config = QueueConfig { token_bytes: plan.token_bytes() - 64, ..plan.queue_config() };
+    let small = Driver::new(ModelPlatform::new(), config).unwrap();
+    let mut devices: Vec<Box<dyn Device>> = vec![Box::new(model(&plan, 64))];
+    devices.insert(place, Box::new(small));
+    let outcomes = compare(&plan, &mut devices, &|_, _| ControlFlow::Continue(()));
+    let failure = outcomes[place].failure.as_ref().map(ToString::to_string).unwrap_or_default();
+    let expected =
+        format!("token_bytes is {}: it must be at least {}", plan.token_bytes() - 64, plan.token_bytes());
+    assert!(failure.contains(&expected), "{failure}");
+    assert_eq!(outcomes[place].descriptors, 0);
+    assert!(outcomes[1 - place].failure.is_none() && outcomes[1 - place].divergence.is_none());
 }

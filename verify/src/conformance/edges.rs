@@ -7,7 +7,7 @@ use doorbell_contract::{
     CompletionFlags, Control, Counter, DescFlags, DeviceFault, ErrorCode, HwDesc, LENGTH_LIMIT_MAX, Register,
     State, Status,
 };
-use doorbell_engine::hash::{self, Stream};
+use doorbell_engine::{Digest, Engine, RewardModel};
 use doorbell_host::config::QueueConfig;
 use doorbell_host::device::Device;
 
@@ -52,9 +52,9 @@ pub(super) fn r11_no_half_of_an_offset_is_ignored(bench: &mut Bench<'_>) -> Resu
 
 pub(super) fn r06_a_draw_at_eos_threshold_is_no_end(bench: &mut Bench<'_>) -> Result<(), Failure> {
     // Probability n / 32768: a draw ends its sequence below the threshold, not at it.
-    let stream = Stream::new(0, 5);
-    let drawn =
-        |position| (1..0x8000).find(|&threshold| stream.at(position).is_eos(threshold)).map(|t| t - 1);
+    let ends =
+        |position, threshold| Engine::Hash.begin(&HwDesc::decode(5, position, 1), threshold).step().eos;
+    let drawn = |position| (1..0x8000).find(|&threshold| ends(position, threshold)).map(|t| t - 1);
     for position in [0, 7, 20] {
         let drawn = drawn(position).ok_or_else(|| Failure("a draw is below 32768".into()))?;
         for (eos_threshold, flags) in [(drawn, CompletionFlags::empty()), (drawn + 1, CompletionFlags::EOS)] {
@@ -75,9 +75,9 @@ pub(super) fn r06_a_draw_at_eos_threshold_is_no_end(bench: &mut Bench<'_>) -> Re
 
 pub(super) fn r09_a_score_at_reward_threshold_goes_on(bench: &mut Bench<'_>) -> Result<(), Failure> {
     for rollout in 0..4 {
-        let stream = Stream::new(0, rollout);
-        let tokens: Vec<u32> = (0..5).map(|position| stream.at(position).token()).collect();
-        let score = hash::score(hash::digest(&tokens));
+        let mut decoder = Engine::Hash.begin(&HwDesc::decode(rollout, 0, 5), 0);
+        let tokens: Vec<u32> = (0..5).map(|_| decoder.step().token).collect();
+        let score = RewardModel::Digest.score(Digest::of(&tokens));
         for (reward_threshold, length, flags) in
             [(score, 8, CompletionFlags::empty()), (score + 1, 5, CompletionFlags::REJECTED)]
         {

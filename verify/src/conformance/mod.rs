@@ -1,13 +1,12 @@
 //! The rules as cases that any device has to pass, whatever is behind its [`Platform`].
 //!
-//! A case gets a [`Bench`], which makes fresh devices, and compares them with [`oracle`], a second, plainer statement
+//! A case gets a [`Bench`], which makes fresh devices, and compares them with [`oracle`](crate::oracle), a second, plainer statement
 //! of the contract than the model's. Cases never look at a clock; they bound every wait by the device's own progress.
 
 mod control;
 mod decode;
 mod edges;
 mod errors;
-pub mod oracle;
 mod queues;
 mod rig;
 
@@ -16,6 +15,7 @@ use std::fmt;
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::SeedableRng;
 
+pub use crate::oracle;
 use doorbell_host::config::QueueConfig;
 use doorbell_host::driver::Driver;
 use doorbell_host::error::DeviceError;

@@ -3,8 +3,8 @@
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::Rng;
 
-use super::oracle::Oracle;
 use super::{Failure, ensure, ensure_eq};
+use crate::oracle::Oracle;
 use doorbell_contract::{Counter, HwCompletion, HwDesc};
 use doorbell_host::device::Device;
 use doorbell_host::driver::Driver;

@@ -1,10 +1,10 @@
-//! What a descriptor means: the checks (R2, R10), and the DECODE engine (R8, R9).
+//! What a descriptor means: the checks (R2, R10), and how a DECODE goes and ends (R8, R9) whichever engine runs it.
 
 use doorbell_contract::{
-    CHECKPOINT_NEVER, CompletionFlags, DESC_FLAGS_MASK, DIGEST_INIT, DescFlags, ErrorCode, HwCompletion,
-    HwDesc, Opcode, PREFIX_NONE, Status,
+    CHECKPOINT_NEVER, CompletionFlags, DESC_FLAGS_MASK, DescFlags, ErrorCode, HwCompletion, HwDesc, Opcode,
+    PREFIX_NONE, Status,
 };
-use doorbell_engine::hash::{self, Stream};
+use doorbell_engine::{Decoder, Digest, Engine, RewardModel, Step};
 use doorbell_host::memory::BusFault;
 use doorbell_host::registers::Session;
 
@@ -35,7 +35,8 @@ pub(super) fn check(desc: &HwDesc, index: u32, session: &Session) -> Result<Opco
 
     // 5.
     let scored = decode && flags.contains(DescFlags::RESIDENT);
-    require(desc.model_id == 0 && !(scored && desc.reward_model_id != 0), ErrorCode::BadModel)?;
+    let unscored = scored && RewardModel::of(desc.reward_model_id).is_none();
+    require(Engine::of(desc.model_id).is_some() && !unscored, ErrorCode::BadModel)?;
 
     // 6. A PREFILL adds nothing. In 64 bits the sum does not wrap.
     let added = if decode { u64::from(desc.max_tokens) } else { 0 };
@@ -106,10 +107,10 @@ pub(super) trait TokenSink {
 /// State of a DECODE that runs.
 #[derive(Debug)]
 pub(super) struct Decode {
-    stream: Stream,
+    decoder: Decoder,
     /// Tokens so far.
     pub produced: u32,
-    digest: u32,
+    digest: Digest,
     seen_eos: bool,
     /// Tokens between checkpoints. "Never" needs no case of its own: a budget of as many tokens ends first.
     period: u32,
@@ -119,14 +120,14 @@ pub(super) struct Decode {
 
 impl Decode {
     #[inline]
-    pub fn new(desc: &HwDesc, session: &Session) -> Self {
+    pub fn new(engine: Engine, desc: &HwDesc, session: &Session) -> Self {
         let period = match (desc.checkpoint, session.checkpoint_default) {
             (0, 0) => CHECKPOINT_NEVER,
             (0, default) => default,
             (own, _) => own,
         };
-        let stream = Stream::new(desc.seed, desc.rollout_id);
-        Self { stream, produced: 0, digest: DIGEST_INIT, seen_eos: false, period, checkpoint: period }
+        let decoder = engine.begin(desc, session.eos_threshold);
+        Self { decoder, produced: 0, digest: Digest::EMPTY, seen_eos: false, period, checkpoint: period }
     }
 
     /// Produces up to `budget` tokens of `desc`; `None` if it has not ended by then. `stop_waits` says whether the
@@ -142,16 +143,14 @@ impl Decode {
     ) -> Option<Outcome> {
         let flags = DescFlags::from_bits_retain(desc.flags);
         for _ in 0..budget {
-            let draw = self.stream.at(desc.seq_len + self.produced);
-            let token = draw.token();
+            let Step { token, eos } = self.decoder.step();
             if sink.write(desc.delta_offset + 4 * u64::from(self.produced), token).is_err() {
                 return Some(Outcome { error: ErrorCode::DmaFault, ..self.end(Status::Error) });
             }
-            self.digest = hash::fold(self.digest, token);
+            self.digest.push(token);
             self.produced += 1;
 
             // "What ends a DECODE": the first that applies decides.
-            let eos = draw.is_eos(session.eos_threshold);
             self.seen_eos |= eos;
             if eos && flags.contains(DescFlags::EOS_STOPS) || self.produced == desc.max_tokens {
                 return Some(self.end(Status::Done));
@@ -163,7 +162,8 @@ impl Decode {
                 if !flags.contains(DescFlags::RESIDENT) {
                     return Some(self.end(Status::RewardNeeded));
                 }
-                if hash::score(self.digest) < session.reward_threshold {
+                let reward = RewardModel::of(desc.reward_model_id);
+                if reward.is_some_and(|reward| reward.score(self.digest) < session.reward_threshold) {
                     let done = self.end(Status::Done);
                     return Some(Outcome { flags: done.flags | CompletionFlags::REJECTED, ..done });
                 }
@@ -176,6 +176,6 @@ impl Decode {
     #[inline(always)]
     fn end(&self, status: Status) -> Outcome {
         let flags = if self.seen_eos { CompletionFlags::EOS } else { CompletionFlags::empty() };
-        Outcome { status, error: ErrorCode::None, flags, added: self.produced, result: self.digest }
+        Outcome { status, error: ErrorCode::None, flags, added: self.produced, result: self.digest.value() }
     }
 }

@@ -17,6 +17,7 @@ use bytemuck::{cast, cast_mut};
 use doorbell_contract::{
     Capability, Counter, DescFlags, DeviceFault, ErrorCode, HwCompletion, HwDesc, Opcode, Register, Status,
 };
+use doorbell_engine::Engine;
 use doorbell_host::error::DeviceError;
 use doorbell_host::memory::{BusFault, SIMULATED_BUS_ADDRESS, SharedMemory};
 use doorbell_host::platform::Platform;
@@ -174,10 +175,13 @@ impl Execution<'_> {
         }
         Some(match check(self.desc, index, session) {
             Err(code) => Outcome::rejected(code),
-            Ok(Opcode::Decode) => {
-                let decode = Decode::new(self.desc, session);
-                return self.decode(decode, budget, false);
-            }
+            Ok(Opcode::Decode) => match Engine::of(self.desc.model_id) {
+                Some(engine) => {
+                    let decode = Decode::new(engine, self.desc, session);
+                    return self.decode(decode, budget, false);
+                }
+                None => Outcome::rejected(ErrorCode::BadModel),
+            },
             Ok(Opcode::Prefill) => {
                 self.registers.count(Counter::Prefixes, 1);
                 Outcome::plain(Status::Done)

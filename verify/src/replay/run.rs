@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use bytemuck::Zeroable;
 
 use super::ReplayPlan;
-use doorbell_contract::{ErrorCode, HwCompletion, HwDesc, Opcode, Status};
+use doorbell_contract::{HwCompletion, HwDesc, Opcode, Status};
 use doorbell_host::device::Device;
 use doorbell_host::error::DeviceError;
 
@@ -169,6 +169,14 @@ impl<'a> Run<'a> {
         progress: &mut dyn FnMut(Progress) -> ControlFlow<()>,
     ) -> Result<(), ReplayFailure> {
         let failed = |error| ReplayFailure::Device { error, waiting: None };
+        let token_bytes = device.token_regions().iter().map(|region| region.bytes()).min().unwrap_or(0);
+        if token_bytes < self.plan.token_bytes() {
+            return Err(failed(DeviceError::Config {
+                field: "token_bytes",
+                value: token_bytes,
+                expected: format!("at least {}, which the plan needs", self.plan.token_bytes()),
+            }));
+        }
         let mut batch: Vec<HwDesc> = Vec::with_capacity(BATCH);
         let mut out = vec![HwCompletion::zeroed(); BATCH];
         loop {
@@ -191,7 +199,7 @@ impl<'a> Run<'a> {
             }
             let count = device.poll(&mut out).map_err(failed)?;
             for completion in &out[..count] {
-                self.take(completion)?;
+                self.take(completion, device)?;
             }
             if count > 0 {
                 self.progress.completions += count as u64;
@@ -296,28 +304,19 @@ impl<'a> Run<'a> {
     }
 
     /// The descriptor that a completion answers. Nothing in it is trusted: `user_data` finds the descriptor, or where
-    /// that is wrong `rollout_id` does.
-    fn asked(&self, completion: &HwCompletion) -> Option<HwDesc> {
+    /// that is wrong `rollout_id` does; a slot that could not be read has its own.
+    fn asked(&self, completion: &HwCompletion, device: &dyn Device) -> Option<HwDesc> {
         let id = completion.rollout_id;
-        self.asked_by_slot(completion)
-            .or_else(|| self.waiting(completion.user_data))
+        let unread = device.unread(completion).map(|desc| desc.user_data);
+        self.waiting(unread.unwrap_or(completion.user_data))
             .or_else(|| self.running(id))
             .or_else(|| self.stopping(id))
     }
 
-    /// A slot that could not be read is named by its SQ index alone; SQ indices are taken to start at 0.
-    fn asked_by_slot(&self, completion: &HwCompletion) -> Option<HwDesc> {
-        let unread = completion.status == Status::Error as u8
-            && completion.error == ErrorCode::DmaFault as u8
-            && completion.user_data == 0;
-        let &user_data = self.slots.get(completion.result as usize).filter(|_| unread)?;
-        self.waiting(user_data)
-    }
-
     /// Records a completion under the rollout that it answers, and goes on from it. The comparison later shows which
     /// field is wrong.
-    fn take(&mut self, completion: &HwCompletion) -> Result<(), ReplayFailure> {
-        let Some(desc) = self.asked(completion) else {
+    fn take(&mut self, completion: &HwCompletion, device: &dyn Device) -> Result<(), ReplayFailure> {
+        let Some(desc) = self.asked(completion, device) else {
             return Err(ReplayFailure::Unasked { ordinal: self.completions.len(), completion: *completion });
         };
         let id = desc.rollout_id;

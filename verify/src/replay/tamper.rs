@@ -98,6 +98,10 @@ impl Device for Tampered {
         Ok(self.rewrite(&fresh[..count], out))
     }
 
+    fn unread(&self, completion: &HwCompletion) -> Option<HwDesc> {
+        self.inner.unread(completion)
+    }
+
     fn in_flight(&self) -> usize {
         self.inner.in_flight() + self.waiting.len()
     }

@@ -79,7 +79,7 @@ pub fn sections(quick: bool) -> Result<Vec<Section>, Failure> {
 }
 
 fn open(queues: usize) -> Result<Vec<Driver<GpuPlatform>>, DeviceError> {
-    let options = GpuOptions { gpu: GPU, queues, bytes: queue_config().shared_bytes()? };
+    let options = GpuOptions { gpu: GPU, queues, bytes: queue_config().shared_bytes()?, sms: None };
     let platforms = doorbell_gpu::open(options)?;
     platforms.into_iter().map(|platform| Driver::new(platform, queue_config())).collect()
 }

@@ -5,7 +5,8 @@ mod doubles;
 use std::collections::{HashMap, HashSet};
 use std::time::Duration;
 
-use doorbell_engine::hash::Stream;
+use doorbell_contract::HwDesc;
+use doorbell_engine::Engine;
 use doorbell_host::{Driver, QueueConfig};
 use doorbell_trace::{Generator, Request};
 use doorbell_verify::ModelPlatform;
@@ -154,8 +155,10 @@ impl Setup {
     /// The answer that engine 0 gives to a rollout of this trace.
     fn answer(&self, finished: &Finished) -> Vec<u32> {
         let request = &self.requests[finished.request as usize];
-        let stream = Stream::new(self.options.seed, finished.device_rollout);
-        (0..finished.answer_tokens).map(|k| stream.at(request.prompt_tokens + k).token()).collect()
+        let desc = HwDesc::decode(finished.device_rollout, request.prompt_tokens, finished.answer_tokens)
+            .with_seed(self.options.seed);
+        let mut decoder = Engine::Hash.begin(&desc, 0);
+        (0..finished.answer_tokens).map(|_| decoder.step().token).collect()
     }
 }
 

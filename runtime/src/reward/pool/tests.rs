@@ -4,7 +4,7 @@ use std::collections::{HashMap, HashSet};
 use std::sync::mpsc::{Receiver, Sender, channel};
 
 use doorbell_contract::{HwCompletion, HwDesc, Status};
-use doorbell_engine::hash;
+use doorbell_engine::{Digest, RewardModel};
 use doorbell_host::{Device, Driver, QueueConfig, SharedMemory, TokenRegion};
 use doorbell_verify::ModelPlatform;
 use rstest::rstest;
@@ -60,7 +60,7 @@ fn request(tickets: &mut Tickets, slot: u32, tokens: u32) -> Request {
         segment_start: 0,
         prompt_tokens: 7,
         moment: Moment::End { eos: false },
-        digest: hash::digest(&answer),
+        digest: Digest::of(&answer).value(),
     }
 }
 
@@ -694,7 +694,10 @@ fn the_digest_judge_decides_as_a_resident_device(#[values(0, 20_000, 40_000, 65_
         let rejected = CompletionFlags::from_bits_retain(expected.flags).contains(CompletionFlags::REJECTED);
         assert_eq!(
             (verdict, 30 + produced),
-            ((hash::score(expected.result) as i32, rejected), expected.final_seq_len),
+            (
+                (RewardModel::Digest.score(Digest::from(expected.result)) as i32, rejected),
+                expected.final_seq_len
+            ),
             "rollout {id}"
         );
         *ends.entry(rejected).or_insert(0) += 1;

@@ -1,0 +1,105 @@
+//! What the host knows of a queue pair's descriptors, to hold completions against (R3, R13).
+
+use crate::queue::between;
+use doorbell_contract::HwCompletion;
+
+/// Counts completions and follows `sq_head`.
+#[derive(Debug)]
+pub(crate) struct Ledger {
+    /// SQ_START.
+    start: u32,
+    completed: u64,
+    sq_head: u32,
+}
+
+/// What a device did that cannot be.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Broken {
+    pub rule: &'static str,
+    pub what: String,
+}
+
+impl Ledger {
+    /// The ledger of a queue pair that starts at running index `start`.
+    pub fn new(start: u32) -> Self {
+        Self { start, completed: 0, sq_head: start }
+    }
+
+    /// Completions taken over.
+    #[inline]
+    pub fn completed(&self) -> u64 {
+        self.completed
+    }
+
+    /// SQ slots consumed so far, a running index.
+    #[inline]
+    pub fn sq_head(&self) -> u32 {
+        self.sq_head
+    }
+
+    /// The running index behind `count` descriptors.
+    #[inline]
+    pub fn index(&self, count: u64) -> u32 {
+        self.start.wrapping_add(count as u32)
+    }
+
+    /// Takes `completions` over, of which there can be `published` in all, and whose `sq_head` is at most `tail`. The
+    /// first that cannot be ends it: then with how many came before it.
+    #[inline]
+    pub fn take(
+        &mut self,
+        completions: &[HwCompletion],
+        published: u64,
+        tail: u32,
+    ) -> Result<(), (usize, Broken)> {
+        for (place, completion) in completions.iter().enumerate() {
+            let (completed, found) = (self.completed + 1, completion.sq_head);
+            // Each completion's own descriptor, at least, has been consumed.
+            let floor = self.index(completed);
+            if completed > published || !between(self.sq_head, found, tail) || !between(floor, found, tail) {
+                return Err((place, self.broken(completed, published, found, tail)));
+            }
+            (self.completed, self.sq_head) = (completed, found);
+        }
+        Ok(())
+    }
+
+    #[cold]
+    fn broken(&self, completed: u64, published: u64, found: u32, tail: u32) -> Broken {
+        if completed > published {
+            let what = format!("{completed} completions for {published} descriptors");
+            return Broken { rule: "R3", what };
+        }
+        let what = format!(
+            "sq_head {found:#x} of completion {completed} is not within {:#x} to {tail:#x}, or less than the \
+             completions",
+            self.sq_head
+        );
+        Broken { rule: "R13", what }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rstest::rstest;
+
+    #[rstest]
+    fn r13_sq_head_stays_between_what_was_seen_and_the_tail(#[values(0, u32::MAX - 1, u32::MAX)] start: u32) {
+        let with = |k: u32| HwCompletion { sq_head: start.wrapping_add(k), ..HwCompletion::default() };
+        let mut ledger = Ledger::new(start);
+        let tail = start.wrapping_add(4);
+        assert_eq!(ledger.take(&[with(3)], 4, tail), Ok(()));
+        for (impossible, rule) in [(2, "R13"), (5, "R13"), (u32::MAX, "R13")] {
+            let (place, broken) = ledger.take(&[with(3), with(impossible)], 4, tail).unwrap_err();
+            assert_eq!((place, broken.rule, ledger.completed()), (1, rule, 2));
+            ledger.completed = 1;
+        }
+        // Four completions say that four were consumed.
+        assert_eq!(ledger.take(&[with(3), with(3)], 4, tail), Ok(()));
+        assert_eq!(ledger.take(&[with(3)], 4, tail).unwrap_err().1.rule, "R13");
+        assert_eq!(ledger.take(&[with(4)], 4, tail), Ok(()));
+        assert_eq!(ledger.take(&[with(4)], 4, tail).unwrap_err().1.rule, "R3");
+        assert_eq!((ledger.completed(), ledger.sq_head()), (4, tail));
+    }
+}

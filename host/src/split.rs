@@ -1,0 +1,233 @@
+//! A queue pair as two halves that two threads can hold: one submits, one takes completions.
+//!
+//! Each half owns its queue. What passes between them are two numbers, an atomic each: how many descriptors are
+//! submitted (from the submitter, so that the completer can hold completions against it, R3), and `sq_head` (from the
+//! completer, so that the submitter knows which slots are free again). The platform, which is software for some devices
+//! and a few stores for others, is behind a mutex that is held for a doorbell, a release or one slice of time; never
+//! while a half sleeps.
+
+use std::cell::Cell;
+use std::marker::PhantomData;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use crate::device::TokenRegion;
+use crate::driver::{Condition, Driver, Known, Parts, Patience, protocol, timeout};
+use crate::error::DeviceError;
+use crate::ledger::{Broken, Ledger};
+use crate::platform::Platform;
+use crate::queue::{CompletionQueue, SubmissionQueue};
+use doorbell_contract::{HwCompletion, HwDesc, Register};
+
+/// For how long a completer looks without sleeping, on a device that runs by itself.
+const SPIN: Duration = Duration::from_micros(50);
+/// The longest sleep between two looks, which is how long a completion may wait to be seen.
+const LONGEST_SLEEP: Duration = Duration::from_millis(1);
+/// How often a device that runs by itself, and says nothing, is asked whether it still lives.
+const CHECK: Duration = Duration::from_millis(100);
+
+/// What the halves share.
+struct Shared<P> {
+    name: String,
+    platform: Mutex<P>,
+    /// Descriptors submitted since the queue pair was enabled; told before the device can see the newest of them.
+    submitted: AtomicU64,
+    /// SQ slots consumed, a running index.
+    sq_head: AtomicU32,
+    /// Why the queue pair is lost.
+    lost: OnceLock<Broken>,
+}
+
+impl<P> Shared<P> {
+    fn platform(&self) -> MutexGuard<'_, P> {
+        self.platform.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn require_sound(&self) -> Result<(), DeviceError> {
+        self.lost.get().map_or(Ok(()), |broken| Err(protocol(&self.name, broken)))
+    }
+}
+
+/// The half that submits; see [`Driver::split`]. One thread has it at a time.
+pub struct Submitter<P: Platform> {
+    shared: Arc<Shared<P>>,
+    sq: SubmissionQueue,
+    submitted: u64,
+    not_sync: PhantomData<Cell<()>>,
+}
+
+/// The half that takes completions; see [`Driver::split`]. One thread has it at a time.
+pub struct Completer<P: Platform> {
+    shared: Arc<Shared<P>>,
+    cq: CompletionQueue,
+    ledger: Ledger,
+    patience: Patience,
+    parts: Parts,
+    runs_alone: bool,
+    not_sync: PhantomData<Cell<()>>,
+}
+
+/// The halves of a driver whose descriptors are all published.
+pub(crate) fn split<P: Platform>(driver: Driver<P>) -> (Submitter<P>, Completer<P>) {
+    let Driver { platform, parts, sq, cq, submitted, ledger, patience, condition: _ } = driver;
+    let shared = Arc::new(Shared {
+        name: platform.name().to_owned(),
+        submitted: AtomicU64::new(submitted),
+        sq_head: AtomicU32::new(ledger.sq_head()),
+        lost: OnceLock::new(),
+        platform: Mutex::new(platform),
+    });
+    let runs_alone = shared.platform().runs_alone();
+    (
+        Submitter { shared: shared.clone(), sq, submitted, not_sync: PhantomData },
+        Completer { shared, cq, ledger, patience, parts, runs_alone, not_sync: PhantomData },
+    )
+}
+
+impl<P: Platform> Submitter<P> {
+    /// As [`Device::submit`](crate::Device::submit).
+    ///
+    /// # Errors
+    /// `Protocol` once the queue pair is lost, or a failure of the device.
+    pub fn submit(&mut self, batch: &[HwDesc]) -> Result<usize, DeviceError> {
+        self.shared.require_sound()?;
+        let taken = batch.len().min(self.room());
+        if taken == 0 {
+            return Ok(0);
+        }
+        // Told first: a device that polls the slots may complete what is only just written.
+        self.submitted += taken as u64;
+        self.shared.submitted.store(self.submitted, Ordering::Release);
+        self.sq.push(&batch[..taken])?;
+        self.shared.platform().write_register(Register::Doorbell, self.sq.tail())?;
+        Ok(taken)
+    }
+
+    /// Free slots of the submission queue, as far as the completer has learnt of them.
+    pub fn room(&mut self) -> usize {
+        // What the completer read before it told this index is read: the slots below it may be written.
+        let sq_head = self.shared.sq_head.load(Ordering::Acquire);
+        self.sq.consumed_to(sq_head, sq_head);
+        self.sq.free()
+    }
+
+    /// The driver again, from both halves of one.
+    ///
+    /// # Errors
+    /// Both halves, if they are not of one driver.
+    pub fn join(self, completer: Completer<P>) -> Result<Driver<P>, Box<(Self, Completer<P>)>> {
+        if !Arc::ptr_eq(&self.shared, &completer.shared) {
+            return Err(Box::new((self, completer)));
+        }
+        let Self { shared, mut sq, submitted, .. } = self;
+        let Completer { shared: other, cq, ledger, patience, parts, runs_alone, .. } = completer;
+        drop(shared);
+        sq.consumed_to(ledger.sq_head(), ledger.sq_head());
+        match Arc::try_unwrap(other) {
+            Ok(Shared { platform, lost, .. }) => {
+                let condition =
+                    lost.into_inner().map_or(Condition::Ready, |broken| Condition::Lost(Box::new(broken)));
+                let platform = platform.into_inner().unwrap_or_else(PoisonError::into_inner);
+                Ok(Driver { platform, parts, sq, cq, condition, submitted, ledger, patience })
+            }
+            // Each half has one reference and gives none away, so this does not happen.
+            Err(shared) => Err(Box::new((
+                Self { shared: shared.clone(), sq, submitted, not_sync: PhantomData },
+                Completer { shared, cq, ledger, patience, parts, runs_alone, not_sync: PhantomData },
+            ))),
+        }
+    }
+}
+
+impl<P: Platform> Completer<P> {
+    /// As [`Device::collect`](crate::Device::collect).
+    ///
+    /// # Errors
+    /// `Protocol` if the device broke the contract, or another failure of the device.
+    pub fn collect(&mut self, out: &mut [HwCompletion]) -> Result<usize, DeviceError> {
+        self.shared.require_sound()?;
+        let taken = self.cq.pop(out)?;
+        if taken == 0 {
+            return Ok(0);
+        }
+        // Read behind the completions: whoever submitted what they answer had told so before.
+        let submitted = self.shared.submitted.load(Ordering::Acquire);
+        if let Err((count, broken)) = self.ledger.take(&out[..taken], submitted, self.ledger.index(submitted))
+        {
+            let error = protocol(&self.shared.name, &broken);
+            // Only this half says so, and only once.
+            let _ = self.shared.lost.set(broken);
+            return if count > 0 { Ok(count) } else { Err(error) };
+        }
+        self.shared.sq_head.store(self.ledger.sq_head(), Ordering::Release);
+        self.shared.platform().write_register(Register::CqHead, self.cq.head())?;
+        self.patience.reset();
+        Ok(taken)
+    }
+
+    /// As [`Device::wait`](crate::Device::wait), but that it waits for what is yet to be submitted, too: with nothing
+    /// in flight it sleeps until `deadline`.
+    ///
+    /// # Errors
+    /// As [`Device::poll`](crate::Device::poll).
+    pub fn wait(&mut self, deadline: Instant) -> Result<bool, DeviceError> {
+        self.shared.require_sound()?;
+        let start = Instant::now();
+        let (mut checked, mut sleep) = (start, Duration::ZERO);
+        loop {
+            if self.cq.is_fresh()? {
+                return Ok(true);
+            }
+            let now = Instant::now();
+            let late = now >= deadline;
+            let idle = self.in_flight() == 0;
+            if !self.runs_alone && !idle {
+                let mut platform = self.shared.platform();
+                platform.wait(deadline)?;
+                if !self.cq.is_fresh()? && self.patience.is_over(&mut *platform)? {
+                    return Err(self.timeout(&mut platform)?);
+                }
+            } else if !late && (idle || now - start >= SPIN) {
+                sleep = LONGEST_SLEEP.min(2 * sleep + Duration::from_micros(20));
+                thread::sleep(sleep.min(deadline - now));
+            } else {
+                std::hint::spin_loop();
+            }
+            if self.runs_alone && !idle && now - checked >= CHECK {
+                checked = now;
+                let mut platform = self.shared.platform();
+                platform.advance(1)?;
+                if !self.cq.is_fresh()? && self.patience.is_over(&mut *platform)? {
+                    return Err(self.timeout(&mut platform)?);
+                }
+            }
+            if late {
+                return self.cq.is_fresh();
+            }
+        }
+    }
+
+    #[cold]
+    fn timeout(&self, platform: &mut P) -> Result<DeviceError, DeviceError> {
+        let submitted = self.shared.submitted.load(Ordering::Acquire);
+        let known = Known {
+            in_flight: submitted - self.ledger.completed(),
+            sq_tail: self.ledger.index(submitted),
+            sq_head: self.ledger.sq_head(),
+            cq_head: self.cq.head(),
+        };
+        timeout(platform, "a completion", self.parts.config.patience, &known)
+    }
+
+    /// Descriptors submitted and not yet returned by [`collect`](Self::collect).
+    pub fn in_flight(&self) -> usize {
+        (self.shared.submitted.load(Ordering::Acquire) - self.ledger.completed()) as usize
+    }
+
+    /// The token region.
+    pub fn tokens(&self) -> &TokenRegion {
+        &self.parts.tokens
+    }
+}
