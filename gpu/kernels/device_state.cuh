@@ -8,9 +8,24 @@
 
 #define UNLIKELY(condition) __builtin_expect(condition, 0)
 
+// Nothing on a GPU. The build for the CPU (gpu/cpu) plants faults, holds their windows open, and lets others come first
+// where a look was in vain.
+#ifndef DOORBELL_FAULT
+#define DOORBELL_FAULT(name) false
+#define DOORBELL_WINDOW(name)
+#define DOORBELL_YIELD()
+#endif
+
+// The shape; the build for the CPU has one of its own.
+#ifndef DOORBELL_FETCH_WARPS
+#define DOORBELL_FETCH_WARPS 13
+#define DOORBELL_PLACES_LOG2 10
+#define DOORBELL_FIRST_PLACE 0
+#endif
+
 constexpr uint32_t kWarp = 32;
 // With the three others 16 warps, four per part of a multiprocessor: 128 registers each.
-constexpr uint32_t kFetchWarps = 13;
+constexpr uint32_t kFetchWarps = DOORBELL_FETCH_WARPS;
 constexpr uint32_t kScoutWarp = kFetchWarps;
 constexpr uint32_t kControlWarp = kFetchWarps + 1;
 constexpr uint32_t kCompletionWarp = kFetchWarps + 2;
@@ -20,8 +35,11 @@ constexpr uint32_t kEveryLane = 0xFFFFFFFFu;
 
 constexpr uint32_t kMaxQueues = 16;
 // Rollouts of one queue that may be at workers at a time.
-constexpr uint32_t kPlaces = 1024;
+constexpr uint32_t kPlacesLog2 = DOORBELL_PLACES_LOG2, kPlaces = 1u << kPlacesLog2;
 constexpr uint32_t kGivenPlaces = kPlaces - 1;
+// Where a session starts to count places.
+constexpr uint32_t kFirstPlace = DOORBELL_FIRST_PLACE;
+static_assert(kFirstPlace % kPlaces == 0, "the place that is never given out is the last");
 // Tickets of the work queue: more than places of all queues and waiting workers together.
 constexpr uint32_t kWorkSlots = 32768;
 // Tells the worker that takes it to end.
@@ -84,6 +102,7 @@ struct Launch {
 
 // The wait for a change by somebody else in the same device: short first, then yielding.
 __device__ __forceinline__ void relax(uint32_t& spins) {
+  DOORBELL_YIELD();
   if (++spins > 16) __nanosleep(spins > 1024 ? 500 : 20);
 }
 

@@ -81,7 +81,8 @@ __device__ __forceinline__ Reservation reserve(FrontEnd& f, uint32_t wanted, boo
     const uint32_t tail = static_cast<uint32_t>(old);
     const uint32_t sq_head = advances ? advance_sq_head_to : static_cast<uint32_t>(old >> 32);
     // R4: never beyond what the host has released.
-    const uint32_t room = f.config.cq_size - (tail - order::load_acquire_block(&f.cq_head));
+    uint32_t room = f.config.cq_size - (tail - order::load_acquire_block(&f.cq_head));
+    if (DOORBELL_FAULT(ReservesBlindly)) room = wanted;
     const uint32_t count = wanted <= room ? wanted : (some ? room : 0);
     if (count < wanted && !some) return Reservation{0, tail, sq_head};
     const uint64_t next = static_cast<uint64_t>(sq_head) << 32 | (tail + count);
@@ -214,14 +215,16 @@ struct Turn {
   // nothing, so that `posted` stays as it is.
   __device__ __forceinline__ void look(const FrontEnd& f) {
     admitted = order::load_acquire_block(&f.admitted);
+    const uint32_t early = DOORBELL_FAULT(ReadsTailEarly) ? static_cast<uint32_t>(order::load_relaxed_block(&f.posted)) : 0;
+    DOORBELL_WINDOW(ReadsTailEarly);
     running = order::load_acquire_block(&f.running.entries);
-    cq_tail = static_cast<uint32_t>(order::load_relaxed_block(&f.posted));
+    cq_tail = DOORBELL_FAULT(ReadsTailEarly) ? early : static_cast<uint32_t>(order::load_relaxed_block(&f.posted));
     released = order::load_acquire_block(&f.cq_head);
   }
 
   // Slots of the completion queue that the host has released (R4).
   __device__ __forceinline__ uint32_t room(const doorbell_session& config) const {
-    return config.cq_size - (cq_tail - released);
+    return DOORBELL_FAULT(ReservesBlindly) ? config.cq_size : config.cq_size - (cq_tail - released);
   }
 
   // Takes the next `count` of them. Only while nothing runs: else the completion warp takes some as well.
@@ -229,6 +232,11 @@ struct Turn {
     order::store_relaxed_block(&f.posted, static_cast<uint64_t>(consumed_to) << 32 | (cq_tail + count));
   }
 };
+
+// The slot of the ring of free places from which the place with this number is taken.
+__device__ __forceinline__ uint32_t ring_slot(uint32_t number) {
+  return number % (DOORBELL_FAULT(WrapsPlaces) ? kPlaces - 1 : kPlaces);
+}
 
 // Finds places for the long DECODEs in `longs` and enters them in the table of those that run. Returns each lane's
 // place (0 for other lanes), or RunningTable::kNone to all, and nothing has changed, if there are too few. (Here and
@@ -243,9 +251,9 @@ __device__ __noinline__ uint32_t enter(FrontEnd& f, Place* places, uint32_t roll
   uint32_t place = 0;
   bool entered = false;
   if (longs >> lane & 1) {
-    place = order::load_relaxed_block(&f.free_places[(taken + __popc(longs & ((1u << lane) - 1))) % kPlaces]);
+    place = order::load_relaxed_block(&f.free_places[ring_slot(taken + __popc(longs & ((1u << lane) - 1)))]);
     // Here, in the turn: the STOP that sets it again may be next.
-    order::store_relaxed_gpu(&places[place].stop, 0);
+    if (!DOORBELL_FAULT(ForgetsStop)) order::store_relaxed_gpu(&places[place].stop, 0);
     entered = f.running.enter(rollout_id, place);
   }
   if (__ballot_sync(kEveryLane, entered) == longs) return place;
@@ -351,6 +359,8 @@ __device__ __forceinline__ void finish(FrontEnd& f, DeviceState& state, uint32_t
       place.wait_states = f.config.wait_states;
       place.reward_threshold = f.config.reward_threshold;
       place.session = session;
+      DOORBELL_WINDOW(ForgetsStop);
+      if (DOORBELL_FAULT(ForgetsStop)) order::store_relaxed_gpu(&place.stop, 0);
       order::store_release_gpu(&state.work[ticket % kWorkSlots],
                                static_cast<uint64_t>(ticket + 1) << 32 | queue << 16 | o.place);
     }
@@ -383,6 +393,11 @@ __device__ __forceinline__ void finish(FrontEnd& f, DeviceState& state, uint32_t
     __syncwarp();
     if (briefs != 0) order::fence_sys();
     write_completions(f, halves, __popc(instants), first_completion, lane);
+  }
+
+  if (DOORBELL_FAULT(PostsBeforeTokens)) {
+    DOORBELL_WINDOW(PostsBeforeTokens);
+    write_brief_tokens(f, o, briefs, kWarp, lane);
   }
 
   account(f, o, instants, briefs, first_completion, warp, lane);
@@ -422,7 +437,9 @@ struct Fetcher {
   }
 
   // Whether all descriptors before `index` have completed.
-  __device__ __forceinline__ bool quiet(uint32_t index) const { return index - f.config.sq_start == completed(f); }
+  __device__ __forceinline__ bool quiet(uint32_t index) const { 
+    return index - f.config.sq_start == completed(f) || DOORBELL_FAULT(PassesFences);
+  }
 
   // Notes what the oldest descriptor waits for, and for how long since `since`, which is moved on (R15). False if the
   // session ends: then there is nothing to wait for.
@@ -433,7 +450,7 @@ struct Fetcher {
     relax(spins);
     const long long now = clock64();
     if (lane == 0) {
-      tally(f, warp, counter, now - since);
+      if (!DOORBELL_FAULT(CountsStallsLate) || stopping(f)) tally(f, warp, counter, now - since);
       order::store_relaxed_block(&f.waits_for, waits_for);
     }
     since = now;
@@ -479,12 +496,15 @@ struct Fetcher {
     // The turn: all that the queue does one after the other. In the usual case, that nothing waits for anything and
     // there is room, it is the one store of `posted`.
     Turn turn;
+    DOORBELL_WINDOW(ScoutsOutOfTurn);
     // The lanes vote, as each may have read at another time.
-    while (turn.look(f), !__all_sync(kEveryLane, turn.admitted == first)) {
+    while (turn.look(f), !__all_sync(kEveryLane, turn.admitted == first || DOORBELL_FAULT(AdmitsOutOfTurn))) {
+      DOORBELL_YIELD();
       if (__any_sync(kEveryLane, stopping(f))) return false;
       // Those whose turn is far away sleep; the next ones do not.
       if (first - turn.admitted > 2 * kWarp) __nanosleep(20);
     }
+    if (first % 2 == 0) DOORBELL_WINDOW(AdmitsOutOfTurn);
     __syncwarp();
     const uint32_t first_completion = __shfl_sync(kEveryLane, turn.cq_tail, 0);
     // R4: never beyond what the host has released.
@@ -501,7 +521,7 @@ struct Fetcher {
       __syncwarp();
       return execute_in_general(f, state, queue, session, warp, first, count);
     }
-    if (briefs != 0) write_brief_tokens(f, o, briefs, rounds, lane);
+    if (briefs != 0 && !DOORBELL_FAULT(PostsBeforeTokens)) write_brief_tokens(f, o, briefs, rounds, lane);
     if (lane == 0) order::store_release_block(&f.admitted, consumed_to);
 
     // What is left needs no order.
@@ -551,7 +571,7 @@ struct Fetcher {
         if (!keep_waiting(missing, since, spins)) return false;
         continue;
       }
-      if ((briefs & mask) != 0) {
+      if ((briefs & mask) != 0 && !DOORBELL_FAULT(PostsBeforeTokens)) {
         if (one_by_one) o.rank = 0;
         write_brief_tokens(f, o, briefs & mask, one_by_one ? 1 : rounds, lane);
       }
@@ -594,6 +614,7 @@ struct Fetcher {
   // two that looked at one slot would have to wait for each other on the bus.
   __device__ void scout_role() {
     while (!__any_sync(kEveryLane, stopping(f))) {
+      DOORBELL_YIELD();
       const uint32_t index = __shfl_sync(kEveryLane, order::load_acquire_block(&f.claimed), 0);
       const uint32_t known = __shfl_sync(kEveryLane, order::load_acquire_block(&f.sq_tail), 0) - index;
       // Several are for the fetch warps.
@@ -605,7 +626,8 @@ struct Fetcher {
       const doorbell_session config = f.config;
       Turn turn;
       turn.look(f);
-      const bool quiet = turn.admitted == index && turn.running == 0 && turn.room(config) != 0;
+      const bool quiet =
+          ((turn.admitted == index && turn.running == 0) || DOORBELL_FAULT(ScoutsOutOfTurn)) && turn.room(config) != 0;
       turn.cq_tail = __shfl_sync(kEveryLane, turn.cq_tail, 0);
       // Whoever still reads what the last look has staged comes first.
       __syncwarp();
@@ -613,7 +635,8 @@ struct Fetcher {
       const bool verified =
           __reduce_xor_sync(kEveryLane, lane < 4 ? check_share(part, lane) : 0) == index_mark(index);
       // What the doorbell had told of was there to be read: if it does not verify now, it never will (R2).
-      if (!verified && known != 1) continue;
+      if (!verified && (known != 1 || DOORBELL_FAULT(LeavesBadSlots))) continue;
+      DOORBELL_WINDOW(ScoutsBlindly);
       // A fetch warp may be faster. Whether it was is asked below, as the answer takes its time.
       uint32_t claimed_from = ~index;
       if (lane == 0) claimed_from = order::compare_swap_relaxed_block(&f.claimed, index, index + 1);
@@ -625,7 +648,7 @@ struct Fetcher {
       for (uint32_t k = 0; k < 4; k++) o.desc.quarter[k] = stage[k];
       classify(o, verified, config);
       const bool at_once = quiet && !o.is_long && !o.is_stop && !o.is_fence;
-      if (!__any_sync(kEveryLane, claimed_from == index)) continue;
+      if (!__any_sync(kEveryLane, claimed_from == index || DOORBELL_FAULT(ScoutsBlindly))) continue;
       if (UNLIKELY(!__shfl_sync(kEveryLane, at_once, 0))) {
         if (!wait_and_execute(index)) break;
         continue;
@@ -640,7 +663,8 @@ struct Fetcher {
         const uint32_t draw = policy::draw(stream, o.desc.seq_len() + lane);
         run_brief(o, config, [&](uint32_t k) { return __shfl_sync(kEveryLane, draw, k); });
         uint32_t* const to = reinterpret_cast<uint32_t*>(config.token_base + o.desc.delta_offset());
-        if (lane < o.outcome.added) order::store_relaxed_sys(to + lane, policy::token_of(draw));
+        if (lane < o.outcome.added && !DOORBELL_FAULT(PostsBeforeTokens))
+          order::store_relaxed_sys(to + lane, policy::token_of(draw));
         __syncwarp();
         order::fence_sys();
       }
@@ -652,6 +676,11 @@ struct Fetcher {
         ulonglong2* const to =
             reinterpret_cast<ulonglong2*>(config.cq_base + 32ull * (turn.cq_tail & (config.cq_size - 1)));
         order::store_relaxed_sys(to + lane, lane == 0 ? pair[0] : pair[1]);
+      }
+      if (DOORBELL_FAULT(PostsBeforeTokens)) {
+        DOORBELL_WINDOW(PostsBeforeTokens);
+        o.rank = 0;
+        write_brief_tokens(f, o, briefs, 1, lane);
       }
       const long long completed_at = clock64();
       if (lane == 0) order::store_release_block(&f.admitted, consumed_to);
@@ -667,8 +696,10 @@ struct Fetcher {
   // Executes the one descriptor that the scout has claimed and staged, once it has the turn. False if the session ends
   // first.
   __device__ __forceinline__ bool wait_and_execute(uint32_t index) {
-    while (!__all_sync(kEveryLane, order::load_acquire_block(&f.admitted) == index))
+    while (!__all_sync(kEveryLane, order::load_acquire_block(&f.admitted) == index)) {
+      DOORBELL_YIELD();
       if (__any_sync(kEveryLane, stopping(f))) return false;
+    }
     return execute_in_general(f, state, queue, session, warp, index, 1);
   }
 
@@ -738,6 +769,10 @@ __device__ uint32_t completion_role(FrontEnd& f, const Launch& launch, uint32_t 
       continue;
     }
     spins = 0;
+    if (DOORBELL_FAULT(LeavesEarly)) {
+      if (lane < count) f.running.leave(launch.state->places[queue][static_cast<uint32_t>(entry)].rollout_id);
+      DOORBELL_WINDOW(LeavesEarly);
+    }
     Reservation reservation{};
     if (!ending) {
       if (lane == 0) reservation = reserve(f, count, true, 0, false);
@@ -780,9 +815,9 @@ __device__ uint32_t completion_role(FrontEnd& f, const Launch& launch, uint32_t 
     }
     // R5: from here on another descriptor of the rollout may start.
     if (mine) {
-      f.running.leave(rollout);
+      if (!DOORBELL_FAULT(StaysInTable)) f.running.leave(rollout);
       const uint32_t given = order::load_relaxed_block(&f.places_given);
-      order::store_relaxed_block(&f.free_places[(given + lane) % kPlaces], place_index);
+      order::store_relaxed_block(&f.free_places[ring_slot(given + lane)], place_index);
     }
     __syncwarp();
     if (lane == 0) {
@@ -844,9 +879,17 @@ __device__ void control_role(FrontEnd& f, const Launch& launch, uint32_t queue, 
   const doorbell_mailbox& mailbox = launch.mailboxes[queue];
   uint64_t published = 0;
   for (;;) {
+    DOORBELL_YIELD();
     const uint4 host = order::load_acquire_sys(reinterpret_cast<const uint4*>(&mailbox));
     const uint32_t wanted = __shfl_sync(kEveryLane, host.x, 0);
-    if (wanted != session) break;
+    if (wanted != session) {
+      if (DOORBELL_FAULT(AcknowledgesEarly)) {
+        order::store_release_sys(&launch.mailboxes[queue].reached, wanted);
+        // Long enough for the host to look at all of its memory twice.
+        for (uint32_t k = 0; k < 20; k++) DOORBELL_WINDOW(AcknowledgesEarly);
+      }
+      break;
+    }
     if (lane == 0) {
       order::store_release_block(&f.sq_tail, host.y);
       order::store_release_block(&f.cq_head, host.z);
@@ -909,8 +952,9 @@ __device__ bool block(FrontEnd& f, const Launch& launch, uint32_t queue) {
       for (uint32_t k = threadIdx.x; k < kPlaces; k += kBlockThreads) f.free_places[k] = k;
       if (threadIdx.x < 16 * kBlockWarps) f.counters[threadIdx.x / 16][threadIdx.x % 16] = 0;
       if (threadIdx.x == 0) {
-        f.running.entries = f.places_taken = f.waits_for = f.asks = 0;
-        f.places_given = kGivenPlaces;
+        f.running.entries = f.waits_for = f.asks = 0;
+        f.places_taken = kFirstPlace;
+        f.places_given = kFirstPlace + kGivenPlaces;
         f.asked = f.config.cq_start - 1;
         f.stopping = 0;
         f.fetchers = kFetchWarps + 1;

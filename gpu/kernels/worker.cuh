@@ -11,8 +11,7 @@ namespace worker {
 template <typename Stopped>
 __device__ __forceinline__ void wait_cycles(uint32_t cycles, Stopped stopped) {
   const long long start = clock64();
-  while (clock64() - start < cycles && !stopped()) {
-  }
+  while (clock64() - start < cycles && !stopped()) DOORBELL_YIELD();
 }
 
 __device__ __forceinline__ void run(DeviceState& state, uint32_t queue, uint32_t place_index, uint32_t worker_id,
@@ -29,6 +28,7 @@ __device__ __forceinline__ void run(DeviceState& state, uint32_t queue, uint32_t
   uint32_t produced = 0, digest = DOORBELL_DIGEST_INIT, checkpoint = period, ended_as = 0, completion_flags = 0;
   bool abandoned = false;
   while (ended_as == 0) {
+    DOORBELL_YIELD();
     // Both are looked at behind the step's arithmetic, which hides their latency.
     const uint32_t stop = order::load_relaxed_gpu(&place.stop);
     const uint32_t dropped = order::load_relaxed_gpu(abandon);
