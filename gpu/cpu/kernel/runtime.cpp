@@ -460,7 +460,8 @@ void meet_block() {
 void yields() {
   Lane& self = lane();
   if (!self.late.empty()) drain_one(self);
-  look();
+  // Where a warp looks its first lane does.
+  if (block->current % kLanes == 0) look();
   make_ready(block->current);
   next();
 }
