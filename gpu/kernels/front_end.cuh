@@ -253,7 +253,7 @@ __device__ __noinline__ uint32_t enter(FrontEnd& f, Place* places, uint32_t roll
   if (longs >> lane & 1) {
     place = order::load_relaxed_block(&f.free_places[ring_slot(taken + __popc(longs & ((1u << lane) - 1)))]);
     // Here, in the turn: the STOP that sets it again may be next.
-    if (!DOORBELL_FAULT(ForgetsStop)) order::store_relaxed_gpu(&places[place].stop, 0);
+    if (!DOORBELL_FAULT(KeepsStop)) order::store_relaxed_gpu(&places[place].stop, 0);
     entered = f.running.enter(rollout_id, place);
   }
   if (__ballot_sync(kEveryLane, entered) == longs) return place;
@@ -359,8 +359,6 @@ __device__ __forceinline__ void finish(FrontEnd& f, DeviceState& state, uint32_t
       place.wait_states = f.config.wait_states;
       place.reward_threshold = f.config.reward_threshold;
       place.session = session;
-      DOORBELL_WINDOW(ForgetsStop);
-      if (DOORBELL_FAULT(ForgetsStop)) order::store_relaxed_gpu(&place.stop, 0);
       order::store_release_gpu(&state.work[ticket % kWorkSlots],
                                static_cast<uint64_t>(ticket + 1) << 32 | queue << 16 | o.place);
     }

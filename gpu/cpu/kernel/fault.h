@@ -10,7 +10,7 @@
   fault(TearsHalves)       /* the word with the phase is written before the rest of its half */             \
   fault(LeavesEarly)       /* a rollout leaves the running table before its completion has a slot */        \
   fault(StaysInTable)      /* a rollout never leaves the running table */                                   \
-  fault(ForgetsStop)       /* a place is marked as not stopped only behind the turn */                      \
+  fault(KeepsStop)         /* a place stays stopped for the rollout that gets it next */                    \
   fault(WrapsPlaces)       /* the ring of free places is not a power of two */                              \
   fault(PassesFences)      /* a fence waits for nothing */                                                  \
   fault(AcknowledgesEarly) /* the end of a session is acknowledged before it has come */                    \
@@ -18,7 +18,8 @@
   fault(ScoutsOutOfTurn)   /* the scout executes at once what others have not come to the end before */     \
   fault(ScoutsBlindly)     /* the scout executes what a fetch warp has claimed */                           \
   fault(LeavesBadSlots)    /* the scout takes a slot that does not verify for one that is not published */  \
-  fault(ReadsTailEarly)    /* the completion queue's tail is read before it is known that nothing runs */
+  fault(ReadsTailEarly)    /* the completion queue's tail is read before it is known that nothing runs */    \
+  fault(RelaxesReleases)   /* no release orders anything */
 
 namespace cpu {
 

@@ -33,6 +33,7 @@ inline void store_relaxed(T* to, T value) {
 
 template <typename T>
 inline void store_release(T* to, T value) {
+  if (cpu::has(cpu::Fault::RelaxesReleases)) return store_relaxed(to, value);
   cpu::step();
   cpu::releases();
   __atomic_store_n(to, value, __ATOMIC_RELEASE);

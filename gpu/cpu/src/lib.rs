@@ -70,7 +70,15 @@ pub struct Options {
 
 impl Default for Options {
     fn default() -> Self {
-        Self { queues: 1, worker_blocks: 1, bytes: 32 << 20, seed: 0, stress: false, weak: false, fault: None }
+        Self {
+            queues: 1,
+            worker_blocks: 1,
+            bytes: 32 << 20,
+            seed: 0,
+            stress: false,
+            weak: false,
+            fault: None,
+        }
     }
 }
 
@@ -122,9 +130,15 @@ impl CpuKernel {
         within("worker_blocks", options.worker_blocks, MAX_BLOCKS)?;
         let fault = match options.fault {
             None => None,
-            Some(name) => Some(faults().find(|fault| fault.to_bytes() == name.as_bytes()).ok_or_else(|| {
-                DeviceError::Config { field: "fault", value: 0, expected: format!("a known fault, not {name}") }
-            })?),
+            Some(name) => {
+                Some(faults().find(|fault| fault.to_bytes() == name.as_bytes()).ok_or_else(|| {
+                    DeviceError::Config {
+                        field: "fault",
+                        value: 0,
+                        expected: format!("a known fault, not {name}"),
+                    }
+                })?)
+            }
         };
         let bytes = options.bytes.max(1).next_multiple_of(PAGE);
         let mailboxes = shared(options.queues * PAGE)?;
