@@ -21,6 +21,7 @@
 #define DOORBELL_FETCH_WARPS 13
 #define DOORBELL_PLACES_LOG2 10
 #define DOORBELL_FIRST_PLACE 0
+#define DOORBELL_WORK_SLOTS 32768
 #endif
 
 constexpr uint32_t kWarp = 32;
@@ -41,7 +42,7 @@ constexpr uint32_t kGivenPlaces = kPlaces - 1;
 constexpr uint32_t kFirstPlace = DOORBELL_FIRST_PLACE;
 static_assert(kFirstPlace % kPlaces == 0, "the place that is never given out is the last");
 // Tickets of the work queue: more than places of all queues and waiting workers together.
-constexpr uint32_t kWorkSlots = 32768;
+constexpr uint32_t kWorkSlots = DOORBELL_WORK_SLOTS;
 // Tells the worker that takes it to end.
 constexpr uint32_t kExit = 0xFFFFFFFFu;
 // SM cycles from a completion that the scout posts to its next look, at least. A look that leaves sooner arrives before

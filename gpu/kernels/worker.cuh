@@ -117,6 +117,7 @@ __device__ void role(DeviceState& state, uint32_t worker_id, uint32_t lane) {
     const uint64_t* const slot = &state.work[ticket % kWorkSlots];
     uint64_t entry = 0;
     uint32_t spins = 0;
+    for (uint32_t k = 0; worker_id == 0 && DOORBELL_FAULT(StallsWorker) && k < 100; k++) DOORBELL_WINDOW(StallsWorker);
     for (;;) {
       entry = order::load_acquire_gpu(slot);
       if (__all_sync(kEveryLane, static_cast<uint32_t>(entry >> 32) == ticket + 1)) break;

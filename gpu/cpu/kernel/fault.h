@@ -19,7 +19,8 @@
   fault(ScoutsBlindly)     /* the scout executes what a fetch warp has claimed */                           \
   fault(LeavesBadSlots)    /* the scout takes a slot that does not verify for one that is not published */  \
   fault(ReadsTailEarly)    /* the completion queue's tail is read before it is known that nothing runs */    \
-  fault(RelaxesReleases)   /* no release orders anything */
+  fault(RelaxesReleases)   /* no release orders anything */                                                \
+  fault(StallsWorker)      /* no mistake: one worker is held up between its ticket and the look at it */
 
 namespace cpu {
 

@@ -322,6 +322,14 @@ void look() {
   device.wake.wait_for(guard, kRest, [&] { return device.woken != woken || device.dead; });
 }
 
+// Under stress: every other lane goes first, now and then many times over.
+void pause() {
+  for (uint32_t k = below(32) == 0 ? below(40) : below(4); k > 0; k--) {
+    make_ready(block->current);
+    next();
+  }
+}
+
 uint64_t read(const void* from, uint32_t width) {
   return width == 4 ? __atomic_load_n(static_cast<const uint32_t*>(from), __ATOMIC_RELAXED)
                     : __atomic_load_n(static_cast<const uint64_t*>(from), __ATOMIC_RELAXED);
@@ -432,13 +440,10 @@ uint64_t meet(Meeting meeting, uint32_t mask, uint64_t value, uint32_t argument)
     for (uint32_t k = 0; k < kLanes; k++)
       if ((mask >> k & 1) != 0 && first + k != block->current) make_ready(first + k);
     self.state = Lane::kReady;
-    if (block->device.options.stress != 0 && below(4) == 0) {
-      make_ready(block->current);
-      next();
-    }
   } else {
     next();
   }
+  if (block->device.options.stress != 0 && below(32) == 0) pause();
   if (meeting == Meeting::kSync) {
     tsan_acquire(&warp().meeting);
     acquires();
@@ -472,12 +477,7 @@ void step() {
     Lane& self = lane();
     if (!self.late.empty() && (self.late.size() >= 8 || below(4) == 0)) drain_one(self);
   }
-  if (options.stress != 0 && below(16) == 0) {
-    for (uint32_t k = below(4); k < 4; k++) {
-      make_ready(block->current);
-      next();
-    }
-  }
+  if (options.stress != 0 && below(16) == 0) pause();
 }
 
 void progress() { block->quiet = 0; }
