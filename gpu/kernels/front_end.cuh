@@ -54,6 +54,13 @@ __device__ __forceinline__ void tally(FrontEnd& f, uint32_t warp, uint32_t count
   order::store_relaxed_block(to, order::load_relaxed_block(to) + amount);
 }
 
+// Counts completions: whoever sees the count, and fences, sees them (R7). One lane calls it, for what all lanes have
+// written before a __syncwarp.
+__device__ __forceinline__ void tally_completions(FrontEnd& f, uint32_t warp, uint32_t amount) {
+  uint64_t* const to = &f.counters[warp][kCompletions];
+  order::store_release_block(to, order::load_relaxed_block(to) + amount);
+}
+
 // Completions of the session, modulo 2^32.
 __device__ __forceinline__ uint32_t completed(const FrontEnd& f) {
   uint32_t sum = 0;
@@ -242,8 +249,12 @@ __device__ __forceinline__ uint32_t ring_slot(uint32_t number) {
 // place (0 for other lanes), or RunningTable::kNone to all, and nothing has changed, if there are too few. (Here and
 // below: code that is rare, or waits anyway, is kept out of the way of the rest, which is too long a stretch for the
 // instruction cache as it is.)
-__device__ __noinline__ uint32_t enter(FrontEnd& f, Place* places, uint32_t rollout_id, uint32_t longs,
-                                       uint32_t lane) {
+__device__ __noinline__ uint32_t enter(FrontEnd& f, DeviceState& state, Place* places, uint32_t rollout_id,
+                                       uint32_t longs, uint32_t lane) {
+  // Cancelled rollouts leave their tickets behind. Workers throw them away, once they come to them.
+  const uint32_t handed_out = order::load_relaxed_gpu(&state.work_tail) - order::load_relaxed_gpu(&state.work_head);
+  if (__any_sync(kEveryLane, static_cast<int32_t>(handed_out) > static_cast<int32_t>(kWorkSlots / 2)))
+    return RunningTable::kNone;
   const uint32_t taken = order::load_relaxed_block(&f.places_taken);
   const uint32_t limit = f.config.workers == 0 ? kGivenPlaces : min(f.config.workers, kGivenPlaces);
   const uint32_t free = limit - (taken + kGivenPlaces - order::load_acquire_block(&f.places_given));
@@ -264,12 +275,13 @@ __device__ __noinline__ uint32_t enter(FrontEnd& f, Place* places, uint32_t roll
 
 // Admits the lanes in `mask` if there are places, table entries and completion slots for all of them; else changes
 // nothing, and says what was missing. The caller has the turn.
-__device__ __forceinline__ uint32_t admit(FrontEnd& f, Place* places, Order& o, uint32_t mask, uint32_t longs,
-                                          uint32_t consumed_to, uint32_t lane, uint32_t& first_completion) {
+__device__ __forceinline__ uint32_t admit(FrontEnd& f, DeviceState& state, Place* places, Order& o, uint32_t mask,
+                                          uint32_t longs, uint32_t consumed_to, uint32_t lane,
+                                          uint32_t& first_completion) {
   const uint32_t instants = mask & ~longs;
   bool entered = false;
   if (UNLIKELY(longs != 0)) {
-    o.place = enter(f, places, o.desc.rollout_id(), longs, lane);
+    o.place = enter(f, state, places, o.desc.rollout_id(), longs, lane);
     if (o.place == RunningTable::kNone) return DOORBELL_WAIT_WORKER;
     entered = longs >> lane & 1;
   }
@@ -327,8 +339,9 @@ __device__ __forceinline__ void account(FrontEnd& f, const Order& o, uint32_t in
     tokens = __reduce_add_sync(kEveryLane, mine && o.is_brief ? o.outcome.added : 0);
     lines = __reduce_add_sync(kEveryLane, mine && o.is_brief ? lines_of(o.desc.delta_offset(), o.outcome.added) : 0);
   }
+  __syncwarp();
   if (lane == 0) {
-    tally(f, warp, kCompletions, ended);
+    tally_completions(f, warp, ended);
     tally(f, warp, kTokens, tokens);
     tally(f, warp, kWriteBeats, ended + lines);
   }
@@ -359,8 +372,8 @@ __device__ __forceinline__ void finish(FrontEnd& f, DeviceState& state, uint32_t
       place.wait_states = f.config.wait_states;
       place.reward_threshold = f.config.reward_threshold;
       place.session = session;
-      order::store_release_gpu(&state.work[ticket % kWorkSlots],
-                               static_cast<uint64_t>(ticket + 1) << 32 | queue << 16 | o.place);
+      order::store_relaxed_gpu(&place.claim, claim_of(ticket));
+      hand_out(state, ticket, queue << 16 | o.place);
     }
   }
   if (instants == 0) return;
@@ -439,6 +452,13 @@ struct Fetcher {
     return index - f.config.sq_start == completed(f) || DOORBELL_FAULT(PassesFences);
   }
 
+  // R7: the completions that `quiet` has counted are visible, to the host too, before anything that this warp, or one that
+  // gets the turn from it, writes from here on.
+  static __device__ __forceinline__ void pass_fence() {
+    order::fence_sys();
+    __syncwarp();
+  }
+
   // Notes what the oldest descriptor waits for, and for how long since `since`, which is moved on (R15). False if the
   // session ends: then there is nothing to wait for.
   __device__ __forceinline__ bool keep_waiting(uint32_t waits_for, long long& since, uint32_t& spins) {
@@ -458,7 +478,10 @@ struct Fetcher {
   // What a descriptor that is taken alone has to wait for, by its rules.
   __device__ __forceinline__ uint32_t held_by(uint32_t index, uint32_t rollout, bool fence, bool is_stop) {
     // R7: all earlier ones have completed.
-    if (fence && !__all_sync(kEveryLane, quiet(index))) return DOORBELL_WAIT_FENCE;
+    if (fence) {
+      if (!__all_sync(kEveryLane, quiet(index))) return DOORBELL_WAIT_FENCE;
+      pass_fence();
+    }
     // R5: one descriptor of a rollout at a time, in order.
     const uint32_t place = f.running.find(rollout);
     if (__all_sync(kEveryLane, place == RunningTable::kNone)) return DOORBELL_WAIT_NOTHING;
@@ -562,7 +585,7 @@ struct Fetcher {
         missing = held_by(first + k, __shfl_sync(kEveryLane, o.desc.rollout_id(), k), fence,
                           __shfl_sync(kEveryLane, o.is_stop, k));
       if (missing == DOORBELL_WAIT_NOTHING)
-        missing = admit(f, state.places[queue], o, mask, longs & mask, consumed_to, lane, first_completion);
+        missing = admit(f, state, state.places[queue], o, mask, longs & mask, consumed_to, lane, first_completion);
       if (missing != DOORBELL_WAIT_NOTHING) {
         // Not all at once, then.
         one_by_one = true;
@@ -583,6 +606,7 @@ struct Fetcher {
       if (one_by_one && (fence || ((longs & mask) != 0 && f.config.workers == 1))) {
         while (!__all_sync(kEveryLane, quiet(first + k + 1)))
           if (!keep_waiting(DOORBELL_WAIT_FENCE, since, spins)) return false;
+        pass_fence();
       }
     }
     if (lane == 0) {
@@ -617,6 +641,8 @@ struct Fetcher {
       const uint32_t known = __shfl_sync(kEveryLane, order::load_acquire_block(&f.sq_tail), 0) - index;
       // Several are for the fetch warps.
       if (known > 1 && known <= f.config.sq_size) continue;
+      // What lane 0 was told holds for the lanes that read, too.
+      __syncwarp();
       // Only four lanes read: to others the slot might show a later state.
       uint4 part = make_uint4(0, 0, 0, 0);
       if (lane < 4) part = order::load_relaxed_sys(slot(index) + lane);
@@ -746,12 +772,26 @@ struct Fetcher {
 
 // ---------------------------------------------------------------- completion role
 
+// Takes back the rollouts that no worker has taken: the end of a session waits for none that is busy with others (R12).
+// Their tickets stay in the work queue, and lead to nothing.
+__device__ __noinline__ void cancel(FrontEnd& f, Place* places, uint32_t lane) {
+  uint32_t count = 0;
+  for (uint32_t k = lane; k < kPlaces; k += kWarp) {
+    const uint32_t claim = order::load_relaxed_gpu(&places[k].claim);
+    count += claim != 0 && order::compare_swap_relaxed_gpu(&places[k].claim, claim, 0) == claim;
+  }
+  count = __reduce_add_sync(kEveryLane, count);
+  // Which they are does not matter: the next session counts all of them anew.
+  if (lane == 0) order::store_release_block(&f.places_given, order::load_relaxed_block(&f.places_given) + count);
+  __syncwarp();
+}
+
 // Posts what the workers have finished, in the order in which they did. `next` is the ticket to come; returns the
 // next one when the session has ended and every worker has let go of it.
 __device__ uint32_t completion_role(FrontEnd& f, const Launch& launch, uint32_t queue, uint32_t next, uint4* stage,
                                     uint32_t lane) {
   uint32_t spins = 0;
-  bool stalled = false;
+  bool stalled = false, cancelled = false;
   for (;;) {
     const uint64_t entry = order::load_acquire_gpu(&launch.state->done[queue][(next + lane) % kPlaces]);
     const uint32_t fresh = __ballot_sync(kEveryLane, static_cast<uint32_t>(entry >> 32) == next + lane + 1);
@@ -759,9 +799,13 @@ __device__ uint32_t completion_role(FrontEnd& f, const Launch& launch, uint32_t 
     const bool ending = __any_sync(kEveryLane, stopping(f));
     if (count == 0) {
       // Once the fetch warps have ended nothing more is taken, and each place taken comes back.
-      const bool ended =
-          ending && order::load_acquire_block(&f.fetchers) == 0 &&
-          order::load_relaxed_block(&f.places_taken) + kGivenPlaces == order::load_relaxed_block(&f.places_given);
+      const bool taken = ending && order::load_acquire_block(&f.fetchers) == 0;
+      if (__all_sync(kEveryLane, taken) && !cancelled) {
+        cancelled = true;
+        cancel(f, launch.state->places[queue], lane);
+      }
+      const bool ended = cancelled && order::load_relaxed_block(&f.places_taken) + kGivenPlaces ==
+                                          order::load_relaxed_block(&f.places_given);
       if (__all_sync(kEveryLane, ended)) return next;
       relax(spins);
       continue;
@@ -819,7 +863,7 @@ __device__ uint32_t completion_role(FrontEnd& f, const Launch& launch, uint32_t 
     }
     __syncwarp();
     if (lane == 0) {
-      tally(f, kCompletionWarp, kCompletions, ending ? 0 : count);
+      tally_completions(f, kCompletionWarp, ending ? 0 : count);
       tally(f, kCompletionWarp, kWriteBeats, ending ? 0 : count);
       if (asking != 0) note_ask(f, reservation.first + 31 - __clz(asking));
       order::store_release_block(&f.places_given, order::load_relaxed_block(&f.places_given) + count);
@@ -838,7 +882,9 @@ __device__ __forceinline__ void publish(const FrontEnd& f, const Launch& launch,
   const WorkerCounters& workers = launch.state->counters[queue];
   const uint32_t sq_head = order::load_acquire_block(&f.admitted);
   // Read behind `sq_head`: at most as many as have not completed by now. And `asked` behind `asks`: at least as new.
-  const uint32_t outstanding = sq_head - f.config.sq_start - completed(f);
+  // Of what is taken one by one some may have completed before `admitted` moves on.
+  const int32_t left = static_cast<int32_t>(sq_head - f.config.sq_start - completed(f));
+  const uint32_t outstanding = left < 0 ? 0 : left;
   const uint32_t asks = order::load_acquire_block(&f.asks);
   const uint32_t asked = order::load_relaxed_block(&f.asked);
   // Only then the counters, on every lane: they tell of all that `outstanding` lets the host believe to be over.

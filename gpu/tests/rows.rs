@@ -121,16 +121,14 @@ fn r15_a_worker_that_is_lapped_is_waited_for() {
     let mut driver = driver(&engine, 0, config);
     let (mut submitted, mut taken) = (0u32, 0);
     let mut completions = [HwCompletion::default(); 64];
-    while taken < 1500 {
-        while submitted < 1500 && submitted - taken < 20 {
-            let room = driver.submit(&[HwDesc::decode(submitted % 32, 0, 5)]).unwrap() as u32;
-            submitted += room;
-            if room == 0 {
-                break;
-            }
+    while taken < 2200 {
+        while submitted < 2200 && submitted - taken < 30 {
+            let descs: Vec<HwDesc> = (submitted..taken + 30).map(|id| HwDesc::decode(id, 0, 5)).collect();
+            submitted += driver.submit(&descs).unwrap() as u32;
         }
         taken += driver.poll(&mut completions).unwrap() as u32;
     }
+    assert_eq!(taken, submitted);
 }
 
 /// R15: the report counts what is outstanding, not what is not yet.

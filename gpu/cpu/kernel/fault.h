@@ -20,7 +20,7 @@
   fault(LeavesBadSlots)    /* the scout takes a slot that does not verify for one that is not published */  \
   fault(ReadsTailEarly)    /* the completion queue's tail is read before it is known that nothing runs */    \
   fault(RelaxesReleases)   /* no release orders anything */                                                \
-  fault(StallsWorker)      /* no mistake: one worker is held up between its ticket and the look at it */
+  fault(StallsWorker)      /* no mistake: one worker looks at its ticket only when the next comes to its slot */
 
 namespace cpu {
 

@@ -7,7 +7,7 @@
 #define DOORBELL_FETCH_WARPS 2
 #define DOORBELL_PLACES_LOG2 5
 #define DOORBELL_FIRST_PLACE (0u - 32)
-#define DOORBELL_WORK_SLOTS 1024
+#define DOORBELL_WORK_SLOTS 2048
 
 #include "doorbell.cu"
 

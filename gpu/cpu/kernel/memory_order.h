@@ -129,10 +129,15 @@ inline uint64_t load_acquire_gpu(const uint64_t* from) { return load_acquire(fro
 inline uint64_t load_relaxed_gpu(const uint64_t* from) { return load_relaxed(from); }
 inline uint32_t load_relaxed_gpu(const uint32_t* from) { return load_relaxed(from); }
 inline void store_relaxed_gpu(uint32_t* to, uint32_t value) { store_relaxed(to, value); }
+inline void store_relaxed_gpu(uint64_t* to, uint64_t value) { store_relaxed(to, value); }
 
 inline void store_release_gpu(uint64_t* to, uint64_t value) {
   cpu::progress();
   store_release(to, value);
+}
+
+inline uint32_t compare_swap_relaxed_gpu(uint32_t* to, uint32_t expected, uint32_t value) {
+  return compare_swap(to, expected, value, true);
 }
 
 inline uint32_t take_tickets_gpu(uint32_t* counter, uint32_t count) {
@@ -166,6 +171,7 @@ inline uint4 load_relaxed_block(const uint4* from) {
 }
 
 inline void store_release_block(uint32_t* to, uint32_t value) { store_release(to, value); }
+inline void store_release_block(uint64_t* to, uint64_t value) { store_release(to, value); }
 inline void store_relaxed_block(uint32_t* to, uint32_t value) { store_relaxed(to, value); }
 inline void store_relaxed_block(uint64_t* to, uint64_t value) { store_relaxed(to, value); }
 
