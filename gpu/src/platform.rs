@@ -133,7 +133,9 @@ impl GpuPlatform {
         let (cq, offset) = (session.cq, session.cq.base.wrapping_sub(self.memory.bus_address()) as usize);
         self.memory.slots::<COMPLETION_WORDS>(offset, cq.depth.slots()).is_ok_and(|slots| {
             (slots.last_word(index) >> 56) as u8 & 1 == cq.depth.phase(index)
-                && self.mark.is_none_or(|mark| [0, 1].iter().all(|&word| slots.word(index, word) != mark[word]))
+                && self
+                    .mark
+                    .is_none_or(|mark| [0, 1].iter().all(|&word| slots.word(index, word) != mark[word]))
         })
     }
 

@@ -50,7 +50,6 @@ const FAULTS: &[(&str, &str)] = &[
     ("ScoutsBlindly", "r06_settings_change_no_answer"),
     ("LeavesBadSlots", "r02_a_stale_slot_is_never_executed"),
     ("ReadsTailEarly", "r03_every_descriptor_has_one_completion"),
-    ("RelaxesReleases", "r05_a_rollout_runs_one_descriptor_at_a_time"),
 ];
 
 /// How often the case is tried.
@@ -110,12 +109,17 @@ fn is_noticed(fault: &'static str, name: &str) -> Result<(), Failed> {
     if (0..TRIES).all(|k| passes(seed() + k)) { Err(Failed::from("the case passed")) } else { Ok(()) }
 }
 
+fn run_weakened(name: &str) -> Result<(), Failed> {
+    let case = CASES.iter().find(|case| case.name == name).ok_or("no such case")?;
+    run(case, Options { fault: Some("RelaxesReleases"), ..Pace::Calm.options(1, seed()) })
+}
+
 /// Each fault of the text is one that a case here has to notice.
 fn every_fault_has_a_case() -> Result<(), Failed> {
-    // The last is no mistake.
+    // The last is no mistake, and the one before shows under ThreadSanitizer alone.
     let mut known: Vec<String> =
         doorbell_gpu_cpu::faults().map(|name| name.to_string_lossy().into_owned()).collect();
-    known.pop();
+    known.truncate(known.len() - 2);
     let tried: Vec<&str> = FAULTS.iter().map(|&(fault, _)| fault).collect();
     if known == tried { Ok(()) } else { Err(format!("{known:?} are planted, {tried:?} are tried").into()) }
 }
@@ -137,6 +141,11 @@ fn main() {
     for &(fault, name) in FAULTS {
         trials.push(Trial::test(format!("{fault} is noticed by {name}"), move || is_noticed(fault, name)));
     }
+    // `cargo xtask tsan` expects a report of this one, which here may go well.
+    trials.push(
+        Trial::test("weakened", || run_weakened("r05_completions_of_a_rollout_keep_its_order"))
+            .with_ignored_flag(true),
+    );
     trials.push(Trial::test("every fault has a case", every_fault_has_a_case));
     libtest_mimic::run(&Arguments::from_args(), trials).exit();
 }

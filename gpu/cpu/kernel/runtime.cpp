@@ -8,7 +8,6 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
-#include <deque>
 #include <memory>
 #include <mutex>
 #include <new>
@@ -154,17 +153,38 @@ struct Warp {
   char meeting = 0;     // what its lanes synchronise by, for ThreadSanitizer
 };
 
+// Lanes that can go on, each at most once: of a fixed size, as lanes that allocate in turn would race in the eyes of
+// ThreadSanitizer.
+class Ready {
+ public:
+  explicit Ready(uint32_t lanes) : ring_(lanes) {}
+  bool empty() const { return count_ == 0; }
+  uint32_t size() const { return count_; }
+  uint32_t& operator[](uint32_t k) { return ring_[(first_ + k) % ring_.size()]; }
+  void push(uint32_t lane) { (*this)[count_++] = lane; }
+  uint32_t pop() {
+    const uint32_t lane = (*this)[0];
+    first_ = (first_ + 1) % static_cast<uint32_t>(ring_.size());
+    count_--;
+    return lane;
+  }
+
+ private:
+  std::vector<uint32_t> ring_;
+  uint32_t first_ = 0, count_ = 0;
+};
+
 struct Block {
   Block(Device& device, uint32_t index, uint32_t grid, uint32_t lanes)
       : device(device), index(index), grid(grid), random(device.options.seed * 0x1000 + index), lanes(lanes),
-        warps(lanes / kLanes) {}
+        warps(lanes / kLanes), ready(lanes) {}
 
   Device& device;
   const uint32_t index, grid;
   uint64_t random;
   std::vector<Lane> lanes;
   std::vector<Warp> warps;
-  std::deque<uint32_t> ready;
+  Ready ready;
   uint32_t current = 0, live = 0, at_barrier = 0;
   Context main;
   void* main_fibre = nullptr;
@@ -234,11 +254,10 @@ void next() {
   }
   // Under stress any of the first few, not the first.
   if (block->device.options.stress != 0 && block->ready.size() > 1) {
-    const uint32_t from = below(static_cast<uint32_t>(std::min<size_t>(block->ready.size(), kLanes)));
+    const uint32_t from = below(std::min(block->ready.size(), kLanes));
     std::swap(block->ready[0], block->ready[from]);
   }
-  const uint32_t to = block->ready.front();
-  block->ready.pop_front();
+  const uint32_t to = block->ready.pop();
   if (to == block->current) return;
   Lane& from = lane();
   block->current = to;
@@ -250,7 +269,7 @@ void next() {
 
 void make_ready(uint32_t index) {
   block->lanes[index].state = Lane::kReady;
-  block->ready.push_back(index);
+  block->ready.push(index);
 }
 
 // Every lane gets its part.
@@ -363,6 +382,7 @@ void lane_entry() {
   kernel_lane(device.state.get(), device.options.mailboxes, device.options.queues);
   Lane& self = lane();
   drain(self);
+  tsan_release(&block->main);
   self.state = Lane::kEnded;
   block->live--;
   if (block->live != 0 && block->at_barrier == block->live) pass_barrier();
@@ -392,13 +412,14 @@ void run_block(Block& own) {
 #if defined(DOORBELL_TSAN)
     each.fibre = __tsan_create_fiber(0);
 #endif
-    if (each.index != 0) own.ready.push_back(each.index);
+    if (each.index != 0) own.ready.push(each.index);
   }
   own.live = static_cast<uint32_t>(own.lanes.size());
   own.current = 0;
   thread_index.x = 0;
   announce(own.lanes[0].fibre);
   own.main.switch_to(own.lanes[0].context);
+  tsan_acquire(&own.main);
   own.ended = true;
 #if defined(DOORBELL_TSAN)
   for (Lane& each : own.lanes) __tsan_destroy_fiber(each.fibre);
