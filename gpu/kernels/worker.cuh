@@ -116,7 +116,7 @@ __device__ void role(DeviceState& state, uint32_t worker_id, uint32_t lane) {
     uint64_t* const slot = &state.work[ticket % kWorkSlots];
     uint64_t entry = 0;
     uint32_t spins = 0;
-    if (DOORBELL_FAULT(StallsWorker) && worker_id == 0 && ticket < kWorkSlots) {
+    if (DOORBELL_FAULT(StallsWorker) && worker_id == 0 && ticket < kPlaces) {
       while (order::load_relaxed_gpu(&state.work_tail) - ticket <= kWorkSlots) DOORBELL_YIELD();
       DOORBELL_WINDOW(StallsWorker);
     }
