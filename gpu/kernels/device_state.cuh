@@ -8,9 +8,25 @@
 
 #define UNLIKELY(condition) __builtin_expect(condition, 0)
 
+// Nothing on a GPU. The build for the CPU (gpu/cpu) plants faults, holds their windows open, and lets others come first
+// where a look was in vain.
+#ifndef DOORBELL_FAULT
+#define DOORBELL_FAULT(name) false
+#define DOORBELL_WINDOW(name)
+#define DOORBELL_YIELD()
+#endif
+
+// The shape; the build for the CPU has one of its own.
+#ifndef DOORBELL_FETCH_WARPS
+#define DOORBELL_FETCH_WARPS 13
+#define DOORBELL_PLACES_LOG2 10
+#define DOORBELL_FIRST_PLACE 0
+#define DOORBELL_WORK_SLOTS 32768
+#endif
+
 constexpr uint32_t kWarp = 32;
 // With the three others 16 warps, four per part of a multiprocessor: 128 registers each.
-constexpr uint32_t kFetchWarps = 13;
+constexpr uint32_t kFetchWarps = DOORBELL_FETCH_WARPS;
 constexpr uint32_t kScoutWarp = kFetchWarps;
 constexpr uint32_t kControlWarp = kFetchWarps + 1;
 constexpr uint32_t kCompletionWarp = kFetchWarps + 2;
@@ -20,12 +36,21 @@ constexpr uint32_t kEveryLane = 0xFFFFFFFFu;
 
 constexpr uint32_t kMaxQueues = 16;
 // Rollouts of one queue that may be at workers at a time.
-constexpr uint32_t kPlaces = 1024;
+constexpr uint32_t kPlacesLog2 = DOORBELL_PLACES_LOG2, kPlaces = 1u << kPlacesLog2;
 constexpr uint32_t kGivenPlaces = kPlaces - 1;
-// Tickets of the work queue: more than places of all queues and waiting workers together.
-constexpr uint32_t kWorkSlots = 32768;
+// Where a session starts to count places.
+constexpr uint32_t kFirstPlace = DOORBELL_FIRST_PLACE;
+static_assert(kFirstPlace % kPlaces == 0, "the place that is never given out is the last");
+// Tickets of the work queue. A front end hands out none while half as many are handed out and not taken; so before any
+// ticket comes round to a slot, a worker has come to what was there before, and waits at it or has taken it. (The other
+// half: what all fetch warps hand out at once, between their look and their tickets.)
+constexpr uint32_t kWorkSlots = DOORBELL_WORK_SLOTS;
+static_assert(kMaxQueues * kPlaces <= kWorkSlots / 2 && kMaxQueues * kFetchWarps * kWarp <= kWorkSlots / 2,
+              "the places of all queues fill half of the work queue at most, and what is handed out at once the other");
 // Tells the worker that takes it to end.
 constexpr uint32_t kExit = 0xFFFFFFFFu;
+// A slot of the work queue whose entry has been taken.
+constexpr uint32_t kTaken = 0xFFFFFFFEu;
 // SM cycles from a completion that the scout posts to its next look, at least. A look that leaves sooner arrives before
 // the answer of a host that waits for the completion, and costs a whole look more; docs/gpu.md has the measurement.
 constexpr uint32_t kAnswerCycles = 500;
@@ -50,6 +75,7 @@ struct Place {
   uint32_t session;
   // The completion, but for what its slot decides.
   ulonglong2 result[2];
+  uint32_t claim;  // the ticket by which a worker may take it, as `claim_of` has it; 0: taken, or cancelled
 };
 static_assert(sizeof(Place) == 128, "a place is a line");
 
@@ -69,7 +95,7 @@ struct DeviceState {
   alignas(128) uint32_t abandon[kMaxQueues * 32];    // one line each: the session whose rollouts are to be dropped
   alignas(128) uint32_t done_tail[kMaxQueues * 32];  // one line each
   WorkerCounters counters[kMaxQueues];
-  // Entry of ticket t: (t + 1) << 32 | queue << 16 | place, or with kExit below.
+  // Entry of ticket t: (t + 1) << 32 | queue << 16 | place, or with kExit or kTaken below.
   uint64_t work[kWorkSlots];
   // Entry of ticket t: (t + 1) << 32 | place.
   uint64_t done[kMaxQueues][kPlaces];
@@ -82,9 +108,23 @@ struct Launch {
   uint32_t queues;              // front ends: the first blocks of the grid
 };
 
+__device__ __forceinline__ uint32_t claim_of(uint32_t ticket) { return ticket + 1 == 0 ? 1 : ticket + 1; }
+
 // The wait for a change by somebody else in the same device: short first, then yielding.
 __device__ __forceinline__ void relax(uint32_t& spins) {
+  DOORBELL_YIELD();
   if (++spins > 16) __nanosleep(spins > 1024 ? 500 : 20);
+}
+
+// Fills the slot of a ticket. The worker that is to take what was there before has come to it, and needs but a moment.
+__device__ __forceinline__ void hand_out(DeviceState& state, uint32_t ticket, uint32_t what) {
+  uint64_t* const slot = &state.work[ticket % kWorkSlots];
+  for (uint32_t spins = 0;;) {
+    const uint64_t before = order::load_relaxed_gpu(slot);
+    if (before == 0 || static_cast<uint32_t>(before) == kTaken) break;
+    relax(spins);
+  }
+  order::store_release_gpu(slot, static_cast<uint64_t>(ticket + 1) << 32 | what);
 }
 
 #endif

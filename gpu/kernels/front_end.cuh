@@ -54,6 +54,13 @@ __device__ __forceinline__ void tally(FrontEnd& f, uint32_t warp, uint32_t count
   order::store_relaxed_block(to, order::load_relaxed_block(to) + amount);
 }
 
+// Counts completions: whoever sees the count, and fences, sees them (R7). One lane calls it, for what all lanes have
+// written before a __syncwarp.
+__device__ __forceinline__ void tally_completions(FrontEnd& f, uint32_t warp, uint32_t amount) {
+  uint64_t* const to = &f.counters[warp][kCompletions];
+  order::store_release_block(to, order::load_relaxed_block(to) + amount);
+}
+
 // Completions of the session, modulo 2^32.
 __device__ __forceinline__ uint32_t completed(const FrontEnd& f) {
   uint32_t sum = 0;
@@ -81,7 +88,8 @@ __device__ __forceinline__ Reservation reserve(FrontEnd& f, uint32_t wanted, boo
     const uint32_t tail = static_cast<uint32_t>(old);
     const uint32_t sq_head = advances ? advance_sq_head_to : static_cast<uint32_t>(old >> 32);
     // R4: never beyond what the host has released.
-    const uint32_t room = f.config.cq_size - (tail - order::load_acquire_block(&f.cq_head));
+    uint32_t room = f.config.cq_size - (tail - order::load_acquire_block(&f.cq_head));
+    if (DOORBELL_FAULT(ReservesBlindly)) room = wanted;
     const uint32_t count = wanted <= room ? wanted : (some ? room : 0);
     if (count < wanted && !some) return Reservation{0, tail, sq_head};
     const uint64_t next = static_cast<uint64_t>(sq_head) << 32 | (tail + count);
@@ -214,14 +222,16 @@ struct Turn {
   // nothing, so that `posted` stays as it is.
   __device__ __forceinline__ void look(const FrontEnd& f) {
     admitted = order::load_acquire_block(&f.admitted);
+    const uint32_t early = DOORBELL_FAULT(ReadsTailEarly) ? static_cast<uint32_t>(order::load_relaxed_block(&f.posted)) : 0;
+    DOORBELL_WINDOW(ReadsTailEarly);
     running = order::load_acquire_block(&f.running.entries);
-    cq_tail = static_cast<uint32_t>(order::load_relaxed_block(&f.posted));
+    cq_tail = DOORBELL_FAULT(ReadsTailEarly) ? early : static_cast<uint32_t>(order::load_relaxed_block(&f.posted));
     released = order::load_acquire_block(&f.cq_head);
   }
 
   // Slots of the completion queue that the host has released (R4).
   __device__ __forceinline__ uint32_t room(const doorbell_session& config) const {
-    return config.cq_size - (cq_tail - released);
+    return DOORBELL_FAULT(ReservesBlindly) ? config.cq_size : config.cq_size - (cq_tail - released);
   }
 
   // Takes the next `count` of them. Only while nothing runs: else the completion warp takes some as well.
@@ -230,12 +240,21 @@ struct Turn {
   }
 };
 
+// The slot of the ring of free places from which the place with this number is taken.
+__device__ __forceinline__ uint32_t ring_slot(uint32_t number) {
+  return number % (DOORBELL_FAULT(WrapsPlaces) ? kPlaces - 1 : kPlaces);
+}
+
 // Finds places for the long DECODEs in `longs` and enters them in the table of those that run. Returns each lane's
 // place (0 for other lanes), or RunningTable::kNone to all, and nothing has changed, if there are too few. (Here and
 // below: code that is rare, or waits anyway, is kept out of the way of the rest, which is too long a stretch for the
 // instruction cache as it is.)
-__device__ __noinline__ uint32_t enter(FrontEnd& f, Place* places, uint32_t rollout_id, uint32_t longs,
-                                       uint32_t lane) {
+__device__ __noinline__ uint32_t enter(FrontEnd& f, DeviceState& state, Place* places, uint32_t rollout_id,
+                                       uint32_t longs, uint32_t lane) {
+  // Cancelled rollouts leave their tickets behind. Workers throw them away, once they come to them.
+  const uint32_t handed_out = order::load_relaxed_gpu(&state.work_tail) - order::load_relaxed_gpu(&state.work_head);
+  if (__any_sync(kEveryLane, static_cast<int32_t>(handed_out) > static_cast<int32_t>(kWorkSlots / 2)))
+    return RunningTable::kNone;
   const uint32_t taken = order::load_relaxed_block(&f.places_taken);
   const uint32_t limit = f.config.workers == 0 ? kGivenPlaces : min(f.config.workers, kGivenPlaces);
   const uint32_t free = limit - (taken + kGivenPlaces - order::load_acquire_block(&f.places_given));
@@ -243,9 +262,9 @@ __device__ __noinline__ uint32_t enter(FrontEnd& f, Place* places, uint32_t roll
   uint32_t place = 0;
   bool entered = false;
   if (longs >> lane & 1) {
-    place = order::load_relaxed_block(&f.free_places[(taken + __popc(longs & ((1u << lane) - 1))) % kPlaces]);
+    place = order::load_relaxed_block(&f.free_places[ring_slot(taken + __popc(longs & ((1u << lane) - 1)))]);
     // Here, in the turn: the STOP that sets it again may be next.
-    order::store_relaxed_gpu(&places[place].stop, 0);
+    if (!DOORBELL_FAULT(KeepsStop)) order::store_relaxed_gpu(&places[place].stop, 0);
     entered = f.running.enter(rollout_id, place);
   }
   if (__ballot_sync(kEveryLane, entered) == longs) return place;
@@ -256,12 +275,13 @@ __device__ __noinline__ uint32_t enter(FrontEnd& f, Place* places, uint32_t roll
 
 // Admits the lanes in `mask` if there are places, table entries and completion slots for all of them; else changes
 // nothing, and says what was missing. The caller has the turn.
-__device__ __forceinline__ uint32_t admit(FrontEnd& f, Place* places, Order& o, uint32_t mask, uint32_t longs,
-                                          uint32_t consumed_to, uint32_t lane, uint32_t& first_completion) {
+__device__ __forceinline__ uint32_t admit(FrontEnd& f, DeviceState& state, Place* places, Order& o, uint32_t mask,
+                                          uint32_t longs, uint32_t consumed_to, uint32_t lane,
+                                          uint32_t& first_completion) {
   const uint32_t instants = mask & ~longs;
   bool entered = false;
   if (UNLIKELY(longs != 0)) {
-    o.place = enter(f, places, o.desc.rollout_id(), longs, lane);
+    o.place = enter(f, state, places, o.desc.rollout_id(), longs, lane);
     if (o.place == RunningTable::kNone) return DOORBELL_WAIT_WORKER;
     entered = longs >> lane & 1;
   }
@@ -319,8 +339,9 @@ __device__ __forceinline__ void account(FrontEnd& f, const Order& o, uint32_t in
     tokens = __reduce_add_sync(kEveryLane, mine && o.is_brief ? o.outcome.added : 0);
     lines = __reduce_add_sync(kEveryLane, mine && o.is_brief ? lines_of(o.desc.delta_offset(), o.outcome.added) : 0);
   }
+  __syncwarp();
   if (lane == 0) {
-    tally(f, warp, kCompletions, ended);
+    tally_completions(f, warp, ended);
     tally(f, warp, kTokens, tokens);
     tally(f, warp, kWriteBeats, ended + lines);
   }
@@ -351,8 +372,8 @@ __device__ __forceinline__ void finish(FrontEnd& f, DeviceState& state, uint32_t
       place.wait_states = f.config.wait_states;
       place.reward_threshold = f.config.reward_threshold;
       place.session = session;
-      order::store_release_gpu(&state.work[ticket % kWorkSlots],
-                               static_cast<uint64_t>(ticket + 1) << 32 | queue << 16 | o.place);
+      order::store_relaxed_gpu(&place.claim, claim_of(ticket));
+      hand_out(state, ticket, queue << 16 | o.place);
     }
   }
   if (instants == 0) return;
@@ -383,6 +404,11 @@ __device__ __forceinline__ void finish(FrontEnd& f, DeviceState& state, uint32_t
     __syncwarp();
     if (briefs != 0) order::fence_sys();
     write_completions(f, halves, __popc(instants), first_completion, lane);
+  }
+
+  if (DOORBELL_FAULT(PostsBeforeTokens)) {
+    DOORBELL_WINDOW(PostsBeforeTokens);
+    write_brief_tokens(f, o, briefs, kWarp, lane);
   }
 
   account(f, o, instants, briefs, first_completion, warp, lane);
@@ -422,7 +448,16 @@ struct Fetcher {
   }
 
   // Whether all descriptors before `index` have completed.
-  __device__ __forceinline__ bool quiet(uint32_t index) const { return index - f.config.sq_start == completed(f); }
+  __device__ __forceinline__ bool quiet(uint32_t index) const { 
+    return index - f.config.sq_start == completed(f) || DOORBELL_FAULT(PassesFences);
+  }
+
+  // R7: the completions that `quiet` has counted are visible, to the host too, before anything that this warp, or one that
+  // gets the turn from it, writes from here on.
+  static __device__ __forceinline__ void pass_fence() {
+    order::fence_sys();
+    __syncwarp();
+  }
 
   // Notes what the oldest descriptor waits for, and for how long since `since`, which is moved on (R15). False if the
   // session ends: then there is nothing to wait for.
@@ -433,7 +468,7 @@ struct Fetcher {
     relax(spins);
     const long long now = clock64();
     if (lane == 0) {
-      tally(f, warp, counter, now - since);
+      if (!DOORBELL_FAULT(CountsStallsLate) || stopping(f)) tally(f, warp, counter, now - since);
       order::store_relaxed_block(&f.waits_for, waits_for);
     }
     since = now;
@@ -443,7 +478,10 @@ struct Fetcher {
   // What a descriptor that is taken alone has to wait for, by its rules.
   __device__ __forceinline__ uint32_t held_by(uint32_t index, uint32_t rollout, bool fence, bool is_stop) {
     // R7: all earlier ones have completed.
-    if (fence && !__all_sync(kEveryLane, quiet(index))) return DOORBELL_WAIT_FENCE;
+    if (fence) {
+      if (!__all_sync(kEveryLane, quiet(index))) return DOORBELL_WAIT_FENCE;
+      pass_fence();
+    }
     // R5: one descriptor of a rollout at a time, in order.
     const uint32_t place = f.running.find(rollout);
     if (__all_sync(kEveryLane, place == RunningTable::kNone)) return DOORBELL_WAIT_NOTHING;
@@ -479,12 +517,15 @@ struct Fetcher {
     // The turn: all that the queue does one after the other. In the usual case, that nothing waits for anything and
     // there is room, it is the one store of `posted`.
     Turn turn;
+    DOORBELL_WINDOW(ScoutsOutOfTurn);
     // The lanes vote, as each may have read at another time.
-    while (turn.look(f), !__all_sync(kEveryLane, turn.admitted == first)) {
+    while (turn.look(f), !__all_sync(kEveryLane, turn.admitted == first || DOORBELL_FAULT(AdmitsOutOfTurn))) {
+      DOORBELL_YIELD();
       if (__any_sync(kEveryLane, stopping(f))) return false;
       // Those whose turn is far away sleep; the next ones do not.
       if (first - turn.admitted > 2 * kWarp) __nanosleep(20);
     }
+    if (first % 2 == 0) DOORBELL_WINDOW(AdmitsOutOfTurn);
     __syncwarp();
     const uint32_t first_completion = __shfl_sync(kEveryLane, turn.cq_tail, 0);
     // R4: never beyond what the host has released.
@@ -501,7 +542,7 @@ struct Fetcher {
       __syncwarp();
       return execute_in_general(f, state, queue, session, warp, first, count);
     }
-    if (briefs != 0) write_brief_tokens(f, o, briefs, rounds, lane);
+    if (briefs != 0 && !DOORBELL_FAULT(PostsBeforeTokens)) write_brief_tokens(f, o, briefs, rounds, lane);
     if (lane == 0) order::store_release_block(&f.admitted, consumed_to);
 
     // What is left needs no order.
@@ -544,14 +585,14 @@ struct Fetcher {
         missing = held_by(first + k, __shfl_sync(kEveryLane, o.desc.rollout_id(), k), fence,
                           __shfl_sync(kEveryLane, o.is_stop, k));
       if (missing == DOORBELL_WAIT_NOTHING)
-        missing = admit(f, state.places[queue], o, mask, longs & mask, consumed_to, lane, first_completion);
+        missing = admit(f, state, state.places[queue], o, mask, longs & mask, consumed_to, lane, first_completion);
       if (missing != DOORBELL_WAIT_NOTHING) {
         // Not all at once, then.
         one_by_one = true;
         if (!keep_waiting(missing, since, spins)) return false;
         continue;
       }
-      if ((briefs & mask) != 0) {
+      if ((briefs & mask) != 0 && !DOORBELL_FAULT(PostsBeforeTokens)) {
         if (one_by_one) o.rank = 0;
         write_brief_tokens(f, o, briefs & mask, one_by_one ? 1 : rounds, lane);
       }
@@ -565,6 +606,7 @@ struct Fetcher {
       if (one_by_one && (fence || ((longs & mask) != 0 && f.config.workers == 1))) {
         while (!__all_sync(kEveryLane, quiet(first + k + 1)))
           if (!keep_waiting(DOORBELL_WAIT_FENCE, since, spins)) return false;
+        pass_fence();
       }
     }
     if (lane == 0) {
@@ -594,10 +636,13 @@ struct Fetcher {
   // two that looked at one slot would have to wait for each other on the bus.
   __device__ void scout_role() {
     while (!__any_sync(kEveryLane, stopping(f))) {
+      DOORBELL_YIELD();
       const uint32_t index = __shfl_sync(kEveryLane, order::load_acquire_block(&f.claimed), 0);
       const uint32_t known = __shfl_sync(kEveryLane, order::load_acquire_block(&f.sq_tail), 0) - index;
       // Several are for the fetch warps.
       if (known > 1 && known <= f.config.sq_size) continue;
+      // What lane 0 was told holds for the lanes that read, too.
+      __syncwarp();
       // Only four lanes read: to others the slot might show a later state.
       uint4 part = make_uint4(0, 0, 0, 0);
       if (lane < 4) part = order::load_relaxed_sys(slot(index) + lane);
@@ -605,7 +650,8 @@ struct Fetcher {
       const doorbell_session config = f.config;
       Turn turn;
       turn.look(f);
-      const bool quiet = turn.admitted == index && turn.running == 0 && turn.room(config) != 0;
+      const bool quiet =
+          ((turn.admitted == index && turn.running == 0) || DOORBELL_FAULT(ScoutsOutOfTurn)) && turn.room(config) != 0;
       turn.cq_tail = __shfl_sync(kEveryLane, turn.cq_tail, 0);
       // Whoever still reads what the last look has staged comes first.
       __syncwarp();
@@ -613,7 +659,8 @@ struct Fetcher {
       const bool verified =
           __reduce_xor_sync(kEveryLane, lane < 4 ? check_share(part, lane) : 0) == index_mark(index);
       // What the doorbell had told of was there to be read: if it does not verify now, it never will (R2).
-      if (!verified && known != 1) continue;
+      if (!verified && (known != 1 || DOORBELL_FAULT(LeavesBadSlots))) continue;
+      DOORBELL_WINDOW(ScoutsBlindly);
       // A fetch warp may be faster. Whether it was is asked below, as the answer takes its time.
       uint32_t claimed_from = ~index;
       if (lane == 0) claimed_from = order::compare_swap_relaxed_block(&f.claimed, index, index + 1);
@@ -625,7 +672,7 @@ struct Fetcher {
       for (uint32_t k = 0; k < 4; k++) o.desc.quarter[k] = stage[k];
       classify(o, verified, config);
       const bool at_once = quiet && !o.is_long && !o.is_stop && !o.is_fence;
-      if (!__any_sync(kEveryLane, claimed_from == index)) continue;
+      if (!__any_sync(kEveryLane, claimed_from == index || DOORBELL_FAULT(ScoutsBlindly))) continue;
       if (UNLIKELY(!__shfl_sync(kEveryLane, at_once, 0))) {
         if (!wait_and_execute(index)) break;
         continue;
@@ -640,7 +687,8 @@ struct Fetcher {
         const uint32_t draw = policy::draw(stream, o.desc.seq_len() + lane);
         run_brief(o, config, [&](uint32_t k) { return __shfl_sync(kEveryLane, draw, k); });
         uint32_t* const to = reinterpret_cast<uint32_t*>(config.token_base + o.desc.delta_offset());
-        if (lane < o.outcome.added) order::store_relaxed_sys(to + lane, policy::token_of(draw));
+        if (lane < o.outcome.added && !DOORBELL_FAULT(PostsBeforeTokens))
+          order::store_relaxed_sys(to + lane, policy::token_of(draw));
         __syncwarp();
         order::fence_sys();
       }
@@ -652,6 +700,11 @@ struct Fetcher {
         ulonglong2* const to =
             reinterpret_cast<ulonglong2*>(config.cq_base + 32ull * (turn.cq_tail & (config.cq_size - 1)));
         order::store_relaxed_sys(to + lane, lane == 0 ? pair[0] : pair[1]);
+      }
+      if (DOORBELL_FAULT(PostsBeforeTokens)) {
+        DOORBELL_WINDOW(PostsBeforeTokens);
+        o.rank = 0;
+        write_brief_tokens(f, o, briefs, 1, lane);
       }
       const long long completed_at = clock64();
       if (lane == 0) order::store_release_block(&f.admitted, consumed_to);
@@ -667,8 +720,10 @@ struct Fetcher {
   // Executes the one descriptor that the scout has claimed and staged, once it has the turn. False if the session ends
   // first.
   __device__ __forceinline__ bool wait_and_execute(uint32_t index) {
-    while (!__all_sync(kEveryLane, order::load_acquire_block(&f.admitted) == index))
+    while (!__all_sync(kEveryLane, order::load_acquire_block(&f.admitted) == index)) {
+      DOORBELL_YIELD();
       if (__any_sync(kEveryLane, stopping(f))) return false;
+    }
     return execute_in_general(f, state, queue, session, warp, index, 1);
   }
 
@@ -717,12 +772,26 @@ struct Fetcher {
 
 // ---------------------------------------------------------------- completion role
 
+// Takes back the rollouts that no worker has taken: the end of a session waits for none that is busy with others (R12).
+// Their tickets stay in the work queue, and lead to nothing.
+__device__ __noinline__ void cancel(FrontEnd& f, Place* places, uint32_t lane) {
+  uint32_t count = 0;
+  for (uint32_t k = lane; k < kPlaces; k += kWarp) {
+    const uint32_t claim = order::load_relaxed_gpu(&places[k].claim);
+    count += claim != 0 && order::compare_swap_relaxed_gpu(&places[k].claim, claim, 0) == claim;
+  }
+  count = __reduce_add_sync(kEveryLane, count);
+  // Which they are does not matter: the next session counts all of them anew.
+  if (lane == 0) order::store_release_block(&f.places_given, order::load_relaxed_block(&f.places_given) + count);
+  __syncwarp();
+}
+
 // Posts what the workers have finished, in the order in which they did. `next` is the ticket to come; returns the
 // next one when the session has ended and every worker has let go of it.
 __device__ uint32_t completion_role(FrontEnd& f, const Launch& launch, uint32_t queue, uint32_t next, uint4* stage,
                                     uint32_t lane) {
   uint32_t spins = 0;
-  bool stalled = false;
+  bool stalled = false, cancelled = false;
   for (;;) {
     const uint64_t entry = order::load_acquire_gpu(&launch.state->done[queue][(next + lane) % kPlaces]);
     const uint32_t fresh = __ballot_sync(kEveryLane, static_cast<uint32_t>(entry >> 32) == next + lane + 1);
@@ -730,14 +799,22 @@ __device__ uint32_t completion_role(FrontEnd& f, const Launch& launch, uint32_t 
     const bool ending = __any_sync(kEveryLane, stopping(f));
     if (count == 0) {
       // Once the fetch warps have ended nothing more is taken, and each place taken comes back.
-      const bool ended =
-          ending && order::load_acquire_block(&f.fetchers) == 0 &&
-          order::load_relaxed_block(&f.places_taken) + kGivenPlaces == order::load_relaxed_block(&f.places_given);
+      const bool taken = ending && order::load_acquire_block(&f.fetchers) == 0;
+      if (__all_sync(kEveryLane, taken) && !cancelled) {
+        cancelled = true;
+        cancel(f, launch.state->places[queue], lane);
+      }
+      const bool ended = cancelled && order::load_relaxed_block(&f.places_taken) + kGivenPlaces ==
+                                          order::load_relaxed_block(&f.places_given);
       if (__all_sync(kEveryLane, ended)) return next;
       relax(spins);
       continue;
     }
     spins = 0;
+    if (DOORBELL_FAULT(LeavesEarly)) {
+      if (lane < count) f.running.leave(launch.state->places[queue][static_cast<uint32_t>(entry)].rollout_id);
+      DOORBELL_WINDOW(LeavesEarly);
+    }
     Reservation reservation{};
     if (!ending) {
       if (lane == 0) reservation = reserve(f, count, true, 0, false);
@@ -780,13 +857,13 @@ __device__ uint32_t completion_role(FrontEnd& f, const Launch& launch, uint32_t 
     }
     // R5: from here on another descriptor of the rollout may start.
     if (mine) {
-      f.running.leave(rollout);
+      if (!DOORBELL_FAULT(StaysInTable)) f.running.leave(rollout);
       const uint32_t given = order::load_relaxed_block(&f.places_given);
-      order::store_relaxed_block(&f.free_places[(given + lane) % kPlaces], place_index);
+      order::store_relaxed_block(&f.free_places[ring_slot(given + lane)], place_index);
     }
     __syncwarp();
     if (lane == 0) {
-      tally(f, kCompletionWarp, kCompletions, ending ? 0 : count);
+      tally_completions(f, kCompletionWarp, ending ? 0 : count);
       tally(f, kCompletionWarp, kWriteBeats, ending ? 0 : count);
       if (asking != 0) note_ask(f, reservation.first + 31 - __clz(asking));
       order::store_release_block(&f.places_given, order::load_relaxed_block(&f.places_given) + count);
@@ -805,7 +882,9 @@ __device__ __forceinline__ void publish(const FrontEnd& f, const Launch& launch,
   const WorkerCounters& workers = launch.state->counters[queue];
   const uint32_t sq_head = order::load_acquire_block(&f.admitted);
   // Read behind `sq_head`: at most as many as have not completed by now. And `asked` behind `asks`: at least as new.
-  const uint32_t outstanding = sq_head - f.config.sq_start - completed(f);
+  // Of what is taken one by one some may have completed before `admitted` moves on.
+  const int32_t left = static_cast<int32_t>(sq_head - f.config.sq_start - completed(f));
+  const uint32_t outstanding = left < 0 ? 0 : left;
   const uint32_t asks = order::load_acquire_block(&f.asks);
   const uint32_t asked = order::load_relaxed_block(&f.asked);
   // Only then the counters, on every lane: they tell of all that `outstanding` lets the host believe to be over.
@@ -844,9 +923,17 @@ __device__ void control_role(FrontEnd& f, const Launch& launch, uint32_t queue, 
   const doorbell_mailbox& mailbox = launch.mailboxes[queue];
   uint64_t published = 0;
   for (;;) {
+    DOORBELL_YIELD();
     const uint4 host = order::load_acquire_sys(reinterpret_cast<const uint4*>(&mailbox));
     const uint32_t wanted = __shfl_sync(kEveryLane, host.x, 0);
-    if (wanted != session) break;
+    if (wanted != session) {
+      if (DOORBELL_FAULT(AcknowledgesEarly)) {
+        order::store_release_sys(&launch.mailboxes[queue].reached, wanted);
+        // Long enough for the host to look at all of its memory twice.
+        for (uint32_t k = 0; k < 20; k++) DOORBELL_WINDOW(AcknowledgesEarly);
+      }
+      break;
+    }
     if (lane == 0) {
       order::store_release_block(&f.sq_tail, host.y);
       order::store_release_block(&f.cq_head, host.z);
@@ -909,8 +996,9 @@ __device__ bool block(FrontEnd& f, const Launch& launch, uint32_t queue) {
       for (uint32_t k = threadIdx.x; k < kPlaces; k += kBlockThreads) f.free_places[k] = k;
       if (threadIdx.x < 16 * kBlockWarps) f.counters[threadIdx.x / 16][threadIdx.x % 16] = 0;
       if (threadIdx.x == 0) {
-        f.running.entries = f.places_taken = f.waits_for = f.asks = 0;
-        f.places_given = kGivenPlaces;
+        f.running.entries = f.waits_for = f.asks = 0;
+        f.places_taken = kFirstPlace;
+        f.places_given = kFirstPlace + kGivenPlaces;
         f.asked = f.config.cq_start - 1;
         f.stopping = 0;
         f.fetchers = kFetchWarps + 1;

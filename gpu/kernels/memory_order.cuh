@@ -86,6 +86,18 @@ __device__ __forceinline__ void store_release_gpu(uint64_t* to, uint64_t value) 
   asm volatile("st.release.gpu.global.u64 [%0], %1;" :: "l"(to), "l"(value) : "memory");
 }
 
+__device__ __forceinline__ void store_relaxed_gpu(uint64_t* to, uint64_t value) {
+  asm volatile("st.relaxed.gpu.global.u64 [%0], %1;" :: "l"(to), "l"(value) : "memory");
+}
+
+// Decides who of two has a place; orders nothing.
+__device__ __forceinline__ uint32_t compare_swap_relaxed_gpu(uint32_t* to, uint32_t expected, uint32_t value) {
+  uint32_t old;
+  asm volatile("atom.cas.relaxed.gpu.global.b32 %0, [%1], %2, %3;"
+               : "=r"(old) : "l"(to), "r"(expected), "r"(value) : "memory");
+  return old;
+}
+
 // Takes the next of a sequence of tickets; orders nothing.
 __device__ __forceinline__ uint32_t take_tickets_gpu(uint32_t* counter, uint32_t count) {
   uint32_t first;
@@ -151,6 +163,10 @@ __device__ __forceinline__ uint4 load_relaxed_block(const uint4* from) {
 
 __device__ __forceinline__ void store_release_block(uint32_t* to, uint32_t value) {
   asm volatile(DOORBELL_STORE_BLOCK("release", "32") :: "r"(shared_address(to)), "r"(value) : "memory");
+}
+
+__device__ __forceinline__ void store_release_block(uint64_t* to, uint64_t value) {
+  asm volatile(DOORBELL_STORE_BLOCK("release", "64") :: "r"(shared_address(to)), "l"(value) : "memory");
 }
 
 __device__ __forceinline__ void store_relaxed_block(uint32_t* to, uint32_t value) {

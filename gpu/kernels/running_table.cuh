@@ -8,11 +8,11 @@
 // An id is mixed (a bijection); its low bits choose the set and the others, with the place, are the entry: the table
 // knows ids exactly. Entries come from whoever has the turn, and go by the completion warp.
 struct RunningTable {
-  static constexpr uint32_t kSetBits = 10, kSets = 1u << kSetBits, kWays = 4;
+  static constexpr uint32_t kSetBits = kPlacesLog2, kSets = 1u << kSetBits, kWays = 4;
   static constexpr uint32_t kTagBits = 32 - kSetBits;
   static constexpr uint32_t kNone = 0xFFFFFFFFu;
 
-  // A tag of 22 bits and a place of 10 fill a word. kNone is a free way: the last place is never given out.
+  // Tag and place fill a word (22 and 10 bits). kNone is a free way: the last place is never given out.
   uint4 ways[kSets];
   uint32_t entries;
 

@@ -11,8 +11,7 @@ namespace worker {
 template <typename Stopped>
 __device__ __forceinline__ void wait_cycles(uint32_t cycles, Stopped stopped) {
   const long long start = clock64();
-  while (clock64() - start < cycles && !stopped()) {
-  }
+  while (clock64() - start < cycles && !stopped()) DOORBELL_YIELD();
 }
 
 __device__ __forceinline__ void run(DeviceState& state, uint32_t queue, uint32_t place_index, uint32_t worker_id,
@@ -29,6 +28,7 @@ __device__ __forceinline__ void run(DeviceState& state, uint32_t queue, uint32_t
   uint32_t produced = 0, digest = DOORBELL_DIGEST_INIT, checkpoint = period, ended_as = 0, completion_flags = 0;
   bool abandoned = false;
   while (ended_as == 0) {
+    DOORBELL_YIELD();
     // Both are looked at behind the step's arithmetic, which hides their latency.
     const uint32_t stop = order::load_relaxed_gpu(&place.stop);
     const uint32_t dropped = order::load_relaxed_gpu(abandon);
@@ -102,8 +102,7 @@ __device__ __forceinline__ void run(DeviceState& state, uint32_t queue, uint32_t
 __device__ void dismiss(DeviceState& state, uint32_t workers) {
   for (uint32_t k = threadIdx.x; k < workers; k += blockDim.x) {
     const uint32_t ticket = order::take_tickets_gpu(&state.work_tail, 1);
-    order::store_release_gpu(&state.work[ticket % kWorkSlots],
-                             static_cast<uint64_t>(ticket + 1) << 32 | kExit);
+    hand_out(state, ticket, kExit);
   }
 }
 
@@ -114,16 +113,29 @@ __device__ void role(DeviceState& state, uint32_t worker_id, uint32_t lane) {
     uint32_t ticket = 0;
     if (lane == 0) ticket = order::take_tickets_gpu(&state.work_head, 1);
     ticket = __shfl_sync(kEveryLane, ticket, 0);
-    const uint64_t* const slot = &state.work[ticket % kWorkSlots];
+    uint64_t* const slot = &state.work[ticket % kWorkSlots];
     uint64_t entry = 0;
     uint32_t spins = 0;
+    if (DOORBELL_FAULT(StallsWorker) && worker_id == 0 && ticket < kPlaces) {
+      while (order::load_relaxed_gpu(&state.work_tail) - ticket <= kWorkSlots) DOORBELL_YIELD();
+      DOORBELL_WINDOW(StallsWorker);
+    }
     for (;;) {
       entry = order::load_acquire_gpu(slot);
       if (__all_sync(kEveryLane, static_cast<uint32_t>(entry >> 32) == ticket + 1)) break;
       relax(spins);
     }
-    if (static_cast<uint32_t>(entry) == kExit) return;
-    run(state, static_cast<uint32_t>(entry) >> 16, static_cast<uint32_t>(entry) & 0xFFFF, worker_id, lane);
+    const uint32_t queue = static_cast<uint32_t>(entry) >> 16 & 0xFF, place = static_cast<uint32_t>(entry) & 0xFFFF;
+    const bool exits = static_cast<uint32_t>(entry) == kExit;
+    // The slot may be filled anew; and the end of its session may have been faster to cancel the rollout.
+    bool mine = false;
+    if (lane == 0) {
+      order::store_relaxed_gpu(slot, static_cast<uint64_t>(ticket + 1) << 32 | kTaken);
+      const uint32_t claim = claim_of(ticket);
+      mine = !exits && order::compare_swap_relaxed_gpu(&state.places[queue][place].claim, claim, 0) == claim;
+    }
+    if (exits) return;
+    if (__any_sync(kEveryLane, mine)) run(state, queue, place, worker_id, lane);
   }
 }
 

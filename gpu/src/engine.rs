@@ -1,4 +1,4 @@
-//! What runs behind the mailboxes: the kernel on a GPU, or its emulation on the CPU.
+//! What runs behind the mailboxes: the kernel on a GPU, or its text on the CPU.
 
 use doorbell_host::{DeviceError, SharedMemory};
 

@@ -2,15 +2,15 @@
 //!
 //! A kernel is started once and serves up to [`MAX_QUEUES`] queue pairs: it polls their slots in page-locked host
 //! memory, runs rollouts and posts completions, without a launch, a copy or a step of the host per token. `docs/gpu.md`
-//! tells how, and why its memory orders suffice. An [`Emulation`] plays the kernel with threads, to test the protocol and
-//! the platform where there is no GPU.
+//! tells how, and why its memory orders suffice. The crate `doorbell-gpu-cpu` runs the kernel's text on the CPU, to test
+//! the protocol and the platform where there is no GPU.
 
 mod cuda;
-mod emulation;
 mod engine;
 mod graveyard;
 mod image;
 mod info;
+mod layout;
 mod mailbox;
 pub mod measure;
 mod platform;
@@ -18,7 +18,6 @@ mod platform;
 use std::sync::Arc;
 
 pub use cuda::{Cuda, GpuOptions, MAX_QUEUES};
-pub use emulation::{Emulation, EmulationOptions, Fault};
 pub use engine::Engine;
 pub use image::ImageError;
 pub use info::{GpuInfo, describe};

@@ -15,6 +15,9 @@ use doorbell_host::{DeviceError, Platform, SharedMemory};
 use crate::engine::Engine;
 use crate::mailbox::Mailbox;
 
+/// How long a session may take to end when its platform is dropped (R15).
+const PATIENCE: Duration = Duration::from_secs(10);
+
 /// What CAPABILITY shows: 255 is that many workers or more.
 const WORKERS: u8 = 255;
 
@@ -39,6 +42,8 @@ pub struct GpuPlatform {
     slice: Duration,
     /// CQ head at which `advance` last found news.
     told_at: Option<u32>,
+    /// What the host leaves in the first half of a released completion slot (R4), if it leaves anything.
+    mark: Option<[u64; 2]>,
 }
 
 impl GpuPlatform {
@@ -56,6 +61,7 @@ impl GpuPlatform {
             engine,
             asks: 0,
             told_at: None,
+            mark: None,
             slice: SLICE,
         })
     }
@@ -122,11 +128,15 @@ impl GpuPlatform {
     }
 
     /// Whether the completion with this index is there.
+    /// Whether both halves of a completion are there (R4).
     fn is_fresh(&self, session: &Session, index: u32) -> bool {
         let (cq, offset) = (session.cq, session.cq.base.wrapping_sub(self.memory.bus_address()) as usize);
-        self.memory
-            .slots::<COMPLETION_WORDS>(offset, cq.depth.slots())
-            .is_ok_and(|slots| (slots.last_word(index) >> 56) as u8 & 1 == cq.depth.phase(index))
+        self.memory.slots::<COMPLETION_WORDS>(offset, cq.depth.slots()).is_ok_and(|slots| {
+            (slots.last_word(index) >> 56) as u8 & 1 == cq.depth.phase(index)
+                && self
+                    .mark
+                    .is_none_or(|mark| [0, 1].iter().all(|&word| slots.word(index, word) != mark[word]))
+        })
     }
 
     /// ENABLE was written and the configuration is good: starts a session, if the kernel can reach all of it.
@@ -150,6 +160,15 @@ impl GpuPlatform {
         // The kernel counts from 0 in each session.
         self.asks = 0;
         self.told_at = None;
+        self.mark = self.mark_of(session);
+    }
+
+    /// What the host has left in every completion slot. Zeroes are no mark.
+    fn mark_of(&self, session: &Session) -> Option<[u64; 2]> {
+        let offset = session.cq.base.wrapping_sub(self.memory.bus_address()) as usize;
+        let slots = self.memory.slots::<COMPLETION_WORDS>(offset, session.cq.depth.slots()).ok()?;
+        let mark = [0, 1].map(|word| slots.word(session.cq.head, word));
+        (mark != [0; 2]).then_some(mark)
     }
 
     fn write_control(&mut self, value: u32) -> Result<(), DeviceError> {
@@ -323,13 +342,86 @@ impl Platform for GpuPlatform {
 
 impl Drop for GpuPlatform {
     fn drop(&mut self) {
-        // The memory may go to somebody else: the session must not outlive its driver.
-        if self.registers.session.take().is_some() {
-            self.mailbox.stop();
-            let start = Instant::now();
-            while !self.mailbox.is_reached() && start.elapsed() < Duration::from_secs(1) {
-                hint::spin_loop();
-            }
+        if self.registers.session.take().is_none() {
+            return;
         }
+        // The memory may go to somebody else: the session must not outlive its driver. What it waits for are steps of
+        // rollouts that run; an engine that has died writes nothing any more.
+        self.mailbox.stop();
+        let start = Instant::now();
+        while !self.mailbox.is_reached() && self.engine.check().is_ok() {
+            if start.elapsed() > PATIENCE {
+                eprintln!(
+                    "warning: {}: a session did not end within {PATIENCE:?}; its memory is not freed",
+                    self.engine.name()
+                );
+                // It may still be written: nobody else gets it.
+                std::mem::forget((self.engine.clone(), self.memory.clone()));
+                return;
+            }
+            hint::spin_loop();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicU32, Ordering};
+
+    use doorbell_contract::HwDesc;
+    use doorbell_host::device::Device;
+    use doorbell_host::{Driver, QueueConfig};
+
+    use super::*;
+    use crate::layout;
+
+    /// Acknowledges sessions at once, and does nothing else.
+    struct Still {
+        mailbox: SharedMemory,
+        memory: SharedMemory,
+        checks: AtomicU32,
+    }
+
+    impl Engine for Still {
+        fn name(&self) -> &str {
+            "still"
+        }
+
+        fn mailbox(&self, _queue: usize) -> Result<SharedMemory, DeviceError> {
+            Ok(self.mailbox.clone())
+        }
+
+        fn memory(&self, _queue: usize) -> Result<SharedMemory, DeviceError> {
+            Ok(self.memory.clone())
+        }
+
+        fn check(&self) -> Result<(), DeviceError> {
+            let wanted = self.mailbox.word32(layout::WANTED)?.load(Ordering::Acquire);
+            self.mailbox.word32(layout::REACHED)?.store(wanted, Ordering::Release);
+            self.checks.fetch_add(1, Ordering::Relaxed);
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn r04_half_a_completion_is_no_news() {
+        let memory = SharedMemory::allocate(1 << 20, 1 << 32).unwrap();
+        let mailbox = SharedMemory::allocate(PAGE, 1 << 32).unwrap();
+        let engine = Arc::new(Still { mailbox, memory: memory.clone(), checks: AtomicU32::new(0) });
+        let config = QueueConfig { token_bytes: 1 << 16, ..Default::default() };
+        let mut driver = Driver::new(GpuPlatform::new(engine.clone(), 0).unwrap(), config).unwrap();
+        driver.platform_mut().advance(1).unwrap();
+        driver.submit(&[HwDesc::nop()]).unwrap();
+        let cq = driver.layout().cq;
+        let word = |k: usize, value: u64| memory.word64(cq + 8 * k).unwrap().store(value, Ordering::Release);
+        // The half with the phase is there, and the other is not.
+        word(3, 1 << 56);
+        let checks = engine.checks.load(Ordering::Relaxed);
+        driver.platform_mut().advance(1).unwrap();
+        assert_eq!(engine.checks.load(Ordering::Relaxed), checks + 1, "half a completion was taken for news");
+        word(0, 0);
+        word(1, 0);
+        driver.platform_mut().advance(1).unwrap();
+        assert_eq!(engine.checks.load(Ordering::Relaxed), checks + 1, "a whole completion was waited for");
     }
 }

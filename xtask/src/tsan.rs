@@ -1,4 +1,4 @@
-//! `cargo xtask tsan`: the rings under ThreadSanitizer.
+//! `cargo xtask tsan`: the rings, and the text of the GPU's kernel, under ThreadSanitizer.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -14,6 +14,8 @@ const TARGET: &str = "x86_64-unknown-linux-gnu";
 const SOURCES: &str = "lib/rustlib/src/rust/library/std/Cargo.toml";
 /// Tests of rings with a weakened order, each of which ThreadSanitizer has to report.
 const WEAKENED: [&str; 2] = ["weakened_spsc", "weakened_mpsc"];
+/// The same of the kernel: no release orders anything.
+const WEAKENED_KERNEL: &str = "weakened";
 
 /// Why it cannot run here, if it cannot.
 pub fn missing(root: &Path) -> Option<String> {
@@ -31,7 +33,8 @@ pub fn missing(root: &Path) -> Option<String> {
         .then(|| "the standard library's sources are not there: `rustup component add rust-src`".to_owned())
 }
 
-/// Runs the stress of the rings under ThreadSanitizer, clean, and then the weakened rings, which it must report.
+/// Runs the stress of the rings and the conformance suite on the kernel's text under ThreadSanitizer, clean, and then the
+/// weakened rings and the weakened kernel, which it must report.
 ///
 /// The rings need nothing but the standard library, so a package of their own, written to `target/tsan`, spares
 /// instrumenting what the runtime depends on.
@@ -51,7 +54,22 @@ pub fn run(root: &Path) -> Result<()> {
         let output = command.output().context("cannot run cargo")?;
         reported(test, output.status.success(), &String::from_utf8_lossy(&output.stderr))?;
     }
-    Ok(())
+    // The host's side is not instrumented, and shares nothing but atomics with the kernel.
+    shell::run(&mut kernel(root, &["of 1, calm"]))?;
+    shell::run(&mut kernel(root, &["of 3, stress"]))?;
+    let mut command = kernel(root, &["--ignored", "--exact", WEAKENED_KERNEL]);
+    println!("$ {}   (must be reported)", shell::shown(&command));
+    let output = command.output().context("cannot run cargo")?;
+    reported(WEAKENED_KERNEL, output.status.success(), &String::from_utf8_lossy(&output.stderr))
+}
+
+/// The conformance suite on the kernel's text, instrumented, with these arguments of its own.
+fn kernel(root: &Path, args: &[&str]) -> Command {
+    let test =
+        ["test", "--release", "--package", "doorbell-gpu", "--test", "kernel", "--", "--test-threads", "1"];
+    let mut command = shell::cargo(root, &test);
+    command.args(args).env("DOORBELL_KERNEL_TSAN", "1").env("TSAN_OPTIONS", "halt_on_error=1");
+    command
 }
 
 /// # Errors

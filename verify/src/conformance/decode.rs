@@ -140,6 +140,8 @@ pub(super) fn r08_stop_ends_a_running_rollout(bench: &mut Bench<'_>) -> Result<(
     ensure!(place(0) < place(1), "R8: the STOP completed before what it stopped");
     // STOP does not outlive its completion.
     rig.check(&numbered([HwDesc::decode(7, 50, 20), HwDesc::decode(7, 70, 5)]))?;
+    // Nor does it stay in what the device kept of the rollout, whoever gets that next.
+    rig.check(&numbered((0..40).map(|k| HwDesc::decode(100 + k, 0, 5))))?;
     Ok(())
 }
 

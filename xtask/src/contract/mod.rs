@@ -3,6 +3,7 @@
 mod c;
 mod docs;
 mod filters;
+mod mailbox;
 mod rust;
 mod spec;
 mod sv;
@@ -64,6 +65,10 @@ fn files(root: &Path) -> Result<Vec<(&'static str, String)>> {
         (PAGE, docs::generate(&spec, &page).with_context(|| format!("cannot renew {PAGE}"))?),
     ];
     files.extend(filters::generate(&spec));
+    if let Some(page) = &spec.mailbox {
+        files.push(("gpu/kernels/mailbox.h", mailbox::c(page)));
+        files.push(("gpu/src/layout.rs", mailbox::rust(page)));
+    }
     Ok(files)
 }
 

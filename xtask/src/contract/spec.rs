@@ -5,6 +5,7 @@ use std::path::Path;
 use anyhow::{Context, Result};
 use serde::Deserialize;
 
+use super::mailbox::Mailbox;
 use super::validate;
 
 /// The whole contract: everything that the generated files are made from.
@@ -30,6 +31,8 @@ pub struct Spec {
     /// 64-bit counters, each a pair of read-only registers.
     #[serde(rename = "counter")]
     pub counters: Vec<Counter>,
+    /// The page that a GPU's kernel and its host share; not of the wire.
+    pub mailbox: Option<Mailbox>,
 }
 
 /// A fixed-size little-endian structure, aligned to its own size.

@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 
+use super::mailbox;
 use super::spec::{Enum, Flags, Record, Reset, Spec, camel};
 
 /// Bytes of the register page.
@@ -21,6 +22,7 @@ pub fn problems(spec: &Spec) -> Vec<String> {
     registers(spec, &mut out);
     names(spec, &mut out);
     agreement(spec, &mut out);
+    out.extend(spec.mailbox.iter().flat_map(mailbox::problems));
     out
 }
 

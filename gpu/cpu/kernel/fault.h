@@ -1,0 +1,40 @@
+// Mistakes that the kernel's text can be told to make, to prove that a test notices them. What depends on timing comes
+// with a window, in which others go on.
+#ifndef DOORBELL_CPU_FAULT_H
+#define DOORBELL_CPU_FAULT_H
+
+#define DOORBELL_FAULTS(fault)                                                                              \
+  fault(AdmitsOutOfTurn)   /* descriptors are admitted as they come, not in turn */                         \
+  fault(ReservesBlindly)   /* completion slots are reserved although the host has not released them */     \
+  fault(PostsBeforeTokens) /* the completion of a short DECODE is posted before its tokens */               \
+  fault(TearsHalves)       /* the word with the phase is written before the rest of its half */             \
+  fault(LeavesEarly)       /* a rollout leaves the running table before its completion has a slot */        \
+  fault(StaysInTable)      /* a rollout never leaves the running table */                                   \
+  fault(KeepsStop)         /* a place stays stopped for the rollout that gets it next */                    \
+  fault(WrapsPlaces)       /* the ring of free places is not a power of two */                              \
+  fault(PassesFences)      /* a fence waits for nothing */                                                  \
+  fault(AcknowledgesEarly) /* the end of a session is acknowledged before it has come */                    \
+  fault(CountsStallsLate)  /* the time spent waiting for completion slots is told only when it is over */   \
+  fault(ScoutsOutOfTurn)   /* the scout executes at once what others have not come to the end before */     \
+  fault(ScoutsBlindly)     /* the scout executes what a fetch warp has claimed */                           \
+  fault(LeavesBadSlots)    /* the scout takes a slot that does not verify for one that is not published */  \
+  fault(ReadsTailEarly)    /* the completion queue's tail is read before it is known that nothing runs */    \
+  fault(RelaxesReleases)   /* no release orders anything */                                                \
+  fault(StallsWorker)      /* no mistake: one worker looks at its ticket only when the next comes to its slot */
+
+namespace cpu {
+
+enum class Fault : unsigned {
+  kNone,
+#define DOORBELL_FAULT_NAME(name) name,
+  DOORBELL_FAULTS(DOORBELL_FAULT_NAME)
+#undef DOORBELL_FAULT_NAME
+};
+
+}  // namespace cpu
+
+#define DOORBELL_FAULT(name) cpu::has(cpu::Fault::name)
+#define DOORBELL_WINDOW(name) cpu::window(cpu::Fault::name)
+#define DOORBELL_YIELD() cpu::yields()
+
+#endif

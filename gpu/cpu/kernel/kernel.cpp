@@ -1,0 +1,33 @@
+// The kernel's text, whole, for the CPU. Its memory orders come first, so that its own are left out.
+#include "memory_order.h"
+
+#include <cstring>
+
+// Few of everything, so that tests run out of it, and counts that wrap early in every session (R13).
+#define DOORBELL_FETCH_WARPS 2
+#define DOORBELL_PLACES_LOG2 5
+#define DOORBELL_FIRST_PLACE (0u - 32)
+#define DOORBELL_WORK_SLOTS 2048
+
+#include "doorbell.cu"
+
+// Shared memory of the block, which is one thread.
+thread_local FrontEnd front_end_memory[1];
+
+namespace cpu {
+
+Sizes kernel_sizes() { return Sizes{sizeof(DeviceState), kBlockThreads}; }
+
+// A GPU gives a block whatever its shared memory held.
+void kernel_prepare_block() { std::memset(static_cast<void*>(front_end_memory), 0xA5, sizeof front_end_memory); }
+
+void kernel_lane(void* state, void* mailboxes, uint32_t queues) {
+  doorbell_persistent(static_cast<DeviceState*>(state), static_cast<doorbell_mailbox*>(mailboxes), queues);
+}
+
+void kernel_exit(void* mailboxes, uint32_t queues) {
+  for (uint32_t queue = 0; queue < queues; queue++)
+    __atomic_store_n(&static_cast<doorbell_mailbox*>(mailboxes)[queue].wanted, DOORBELL_SESSION_EXIT, __ATOMIC_RELEASE);
+}
+
+}  // namespace cpu

@@ -1,0 +1,83 @@
+// What the kernel's text finds in place of a GPU: blocks that are threads, and lanes that are fibres of their block's.
+//
+// A lane runs until it waits for others of its warp or block, or looks in vain and lets others come first; under stress
+// it is interrupted at random at every named access too. So what happens inside a block depends on the seed alone, and
+// blocks and the host run at the same time.
+#ifndef DOORBELL_CPU_RUNTIME_H
+#define DOORBELL_CPU_RUNTIME_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "fault.h"
+
+// As src/lib.rs has them.
+struct doorbell_cpu_options {
+  uint32_t queues;
+  uint32_t worker_blocks;
+  uint64_t seed;
+  uint32_t stress;      // steps are delayed at random
+  uint32_t weak;        // relaxed accesses take effect late
+  const char* fault;    // null: none
+  void* mailboxes;
+  void* memory;
+  size_t memory_bytes;  // of all queues
+};
+
+namespace cpu {
+
+constexpr uint32_t kLanes = 32;
+
+// What lanes of a warp meet for.
+enum class Meeting : uint32_t { kSync, kShuffle, kShuffleXor, kBallot, kAny, kAll, kMatch, kMax, kAdd, kXor };
+
+struct Index {
+  uint32_t x;
+};
+extern thread_local Index thread_index, block_index, block_size, grid_size;
+
+// Waits for the lanes of `mask`; returns what this one gets for its `value`.
+uint64_t meet(Meeting meeting, uint32_t mask, uint64_t value, uint32_t argument);
+// Waits for every lane of the block that has not ended.
+void meet_block();
+// A look in vain, or a step of something long: others come first.
+void yields();
+// Before a named access.
+void step();
+// Something happened that others may wait for.
+void progress();
+// Nanoseconds: the clock of this device is one of 1 GHz.
+long long cycles();
+// A number below `bound`, by the seed.
+uint32_t below(uint32_t bound);
+bool has(Fault fault);
+// Holds the window of `fault` open, if it is planted.
+void window(Fault fault);
+// Whether `bytes` at `address` lie in memory that the host shares; else the device fails (R11).
+bool is_shared(const void* address, size_t bytes);
+
+// Weak memory, where it is asked for: a relaxed load may give what the word held when the lane last synchronised, and a
+// relaxed store may become visible behind later ones. `width` is 4 or 8; 16 is stored as a whole, `value` first.
+bool is_weak();
+uint64_t load_late(const void* from, uint32_t width);
+void store_late(void* to, uint32_t width, uint64_t value, uint64_t last = 0);
+// The lane knows the newest value of one word, and others know its own.
+void settle(const void* word);
+// The lane acquires: from here on it reads nothing older than now.
+void acquires();
+// The lane releases: what it has stored is visible.
+void releases();
+
+// What kernel.cpp provides.
+struct Sizes {
+  size_t state;
+  uint32_t block_threads;
+};
+Sizes kernel_sizes();
+void kernel_prepare_block();
+void kernel_lane(void* state, void* mailboxes, uint32_t queues);
+void kernel_exit(void* mailboxes, uint32_t queues);
+
+}  // namespace cpu
+
+#endif

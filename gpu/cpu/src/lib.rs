@@ -1,0 +1,198 @@
+//! The kernel on the CPU: the text of `gpu/kernels`, compiled for the CPU, over the same mailboxes and memory, so that a
+//! mistake in the protocol shows where there is no GPU. It is built to be tested, not to be fast.
+//!
+//! A block is a thread, a lane a fibre of it (`kernel/runtime.cpp`); CUDA's language is `kernel/cuda.h`, and the names of
+//! `memory_order.cuh` are atomics of the CPU (`kernel/memory_order.h`). A front end has two fetch warps, and there are 32
+//! places. Addresses are those of the process.
+
+use std::ffi::{CStr, c_char, c_void};
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+use doorbell_gpu::{Engine, MAX_QUEUES};
+use doorbell_host::memory::PAGE;
+use doorbell_host::{DeviceError, SharedMemory};
+
+/// What the device calls itself.
+const NAME: &str = "kernel on the CPU";
+
+/// The most blocks of workers: more only wait for the processor.
+const MAX_BLOCKS: usize = 16;
+
+/// Bytes of what went wrong, at most.
+const TEXT: usize = 1024;
+
+/// `doorbell_cpu_options` of `kernel/runtime.h`.
+#[repr(C)]
+struct RawOptions {
+    queues: u32,
+    worker_blocks: u32,
+    seed: u64,
+    stress: u32,
+    weak: u32,
+    fault: *const c_char,
+    mailboxes: *mut c_void,
+    memory: *mut c_void,
+    memory_bytes: usize,
+}
+
+/// A device of `kernel/runtime.cpp`.
+#[repr(C)]
+struct RawDevice {
+    _opaque: [u8; 0],
+}
+
+unsafe extern "C" {
+    fn doorbell_cpu_fault(index: u32) -> *const c_char;
+    fn doorbell_cpu_start(options: *const RawOptions) -> *mut RawDevice;
+    fn doorbell_cpu_check(device: *mut RawDevice, text: *mut c_char, bytes: usize) -> bool;
+    fn doorbell_cpu_stop(device: *mut RawDevice) -> bool;
+}
+
+/// How the kernel is run.
+#[derive(Clone, Copy, Debug)]
+pub struct Options {
+    /// Queue pairs, 1 to [`MAX_QUEUES`]: so many blocks are front ends.
+    pub queues: usize,
+    /// Blocks of workers, five warps each.
+    pub worker_blocks: usize,
+    /// Bytes of shared memory of each queue pair.
+    pub bytes: usize,
+    /// Seed of what is left to chance: delays, and when relaxed accesses take effect.
+    pub seed: u64,
+    /// Whether lanes are interrupted at random.
+    pub stress: bool,
+    /// Whether relaxed loads may be early and relaxed stores late, as the memory model of a GPU allows.
+    pub weak: bool,
+    /// What it does wrong: one of [`faults`].
+    pub fault: Option<&'static str>,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            queues: 1,
+            worker_blocks: 1,
+            bytes: 32 << 20,
+            seed: 0,
+            stress: false,
+            weak: false,
+            fault: None,
+        }
+    }
+}
+
+/// The mistakes that the kernel can be told to make, `kernel/fault.h`.
+pub fn faults() -> impl Iterator<Item = &'static CStr> {
+    (0..).map_while(|index| {
+        // SAFETY: it takes any index, and gives a name, which is static, or null.
+        let name = unsafe { doorbell_cpu_fault(index) };
+        // SAFETY: a name ends with a zero.
+        (!name.is_null()).then(|| unsafe { CStr::from_ptr(name) })
+    })
+}
+
+/// The kernel, running. Dropped, it ends.
+pub struct CpuKernel {
+    device: NonNull<RawDevice>,
+    mailboxes: SharedMemory,
+    memory: SharedMemory,
+    bytes: usize,
+}
+
+// SAFETY: the device may be asked from any thread, and by several at a time: what they share is atomic or locked.
+unsafe impl Send for CpuKernel {}
+// SAFETY: as above.
+unsafe impl Sync for CpuKernel {}
+
+/// Memory that a device on this machine sees where the host sees it.
+fn shared(bytes: usize) -> Result<SharedMemory, DeviceError> {
+    let memory = SharedMemory::allocate(bytes, 0)?;
+    let base = memory.host_pointer();
+    // SAFETY: the block is as long as it says, lives in the owner that it becomes, and is accessed through the new block
+    // alone, and by the kernel, atomically.
+    unsafe { SharedMemory::from_raw_parts(base, memory.len(), base.addr().get() as u64, Arc::new(memory)) }
+}
+
+impl CpuKernel {
+    /// Starts the kernel.
+    ///
+    /// # Errors
+    /// `Config` for options out of range, `Memory` if there is no memory.
+    pub fn start(options: Options) -> Result<Self, DeviceError> {
+        let within = |field, value: usize, most: usize| {
+            if (1..=most).contains(&value) {
+                return Ok(());
+            }
+            Err(DeviceError::Config { field, value: value as u64, expected: format!("1 to {most}") })
+        };
+        within("queues", options.queues, MAX_QUEUES)?;
+        within("worker_blocks", options.worker_blocks, MAX_BLOCKS)?;
+        let fault = match options.fault {
+            None => None,
+            Some(name) => {
+                Some(faults().find(|fault| fault.to_bytes() == name.as_bytes()).ok_or_else(|| {
+                    DeviceError::Config {
+                        field: "fault",
+                        value: 0,
+                        expected: format!("a known fault, not {name}"),
+                    }
+                })?)
+            }
+        };
+        let bytes = options.bytes.max(1).next_multiple_of(PAGE);
+        let mailboxes = shared(options.queues * PAGE)?;
+        let memory = shared(options.queues * bytes)?;
+        let raw = RawOptions {
+            queues: options.queues as u32,
+            worker_blocks: options.worker_blocks as u32,
+            seed: options.seed,
+            stress: options.stress.into(),
+            weak: options.weak.into(),
+            fault: fault.map_or(std::ptr::null(), CStr::as_ptr),
+            mailboxes: mailboxes.host_pointer().as_ptr().cast(),
+            memory: memory.host_pointer().as_ptr().cast(),
+            memory_bytes: memory.len(),
+        };
+        // SAFETY: the options are read during the call alone; the memory that they name outlives the device (see `drop`).
+        let device = unsafe { doorbell_cpu_start(&raw) };
+        let device = NonNull::new(device)
+            .ok_or_else(|| DeviceError::Memory { bytes: 0, reason: "the kernel's own memory".to_owned() })?;
+        Ok(Self { device, mailboxes, memory, bytes })
+    }
+}
+
+impl Engine for CpuKernel {
+    fn name(&self) -> &str {
+        NAME
+    }
+
+    fn mailbox(&self, queue: usize) -> Result<SharedMemory, DeviceError> {
+        self.mailboxes.part(queue * PAGE, PAGE)
+    }
+
+    fn memory(&self, queue: usize) -> Result<SharedMemory, DeviceError> {
+        self.memory.part(queue * self.bytes, self.bytes)
+    }
+
+    /// Gives the blocks the processor: each lets all its warps look, some times over.
+    fn check(&self) -> Result<(), DeviceError> {
+        let mut text = [0; TEXT];
+        // SAFETY: the device lives, and the text is as long as it says.
+        if unsafe { doorbell_cpu_check(self.device.as_ptr(), text.as_mut_ptr(), TEXT) } {
+            return Ok(());
+        }
+        // SAFETY: what went wrong ends with a zero.
+        let what = unsafe { CStr::from_ptr(text.as_ptr()) }.to_string_lossy().into_owned();
+        Err(DeviceError::Failed { device: NAME.to_owned(), what })
+    }
+}
+
+impl Drop for CpuKernel {
+    fn drop(&mut self) {
+        // SAFETY: started by `start`, and not used behind this. It returns once no thread of it runs.
+        if !unsafe { doorbell_cpu_stop(self.device.as_ptr()) } {
+            eprintln!("warning: the {NAME} did not end, and was cut off");
+        }
+    }
+}

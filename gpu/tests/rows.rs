@@ -1,0 +1,157 @@
+//! What the kernel's text does where a conformance case does not look, on the CPU. `DOORBELL_SEED` sets the seed.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use doorbell_contract::{DescFlags, HwCompletion, HwDesc, Register, State};
+use doorbell_gpu::{Engine, GpuPlatform};
+use doorbell_gpu_cpu::{CpuKernel, Options};
+use doorbell_host::device::Device;
+use doorbell_host::{Driver, Platform, QueueConfig};
+
+fn seed() -> u64 {
+    std::env::var("DOORBELL_SEED").map_or(1, |text| text.parse().expect("DOORBELL_SEED is a number"))
+}
+
+fn kernel(options: Options) -> Arc<CpuKernel> {
+    Arc::new(CpuKernel::start(options).unwrap())
+}
+
+fn driver(engine: &Arc<CpuKernel>, queue: usize, config: QueueConfig) -> Driver<GpuPlatform> {
+    Driver::new(GpuPlatform::new(engine.clone() as Arc<dyn Engine>, queue).unwrap(), config).unwrap()
+}
+
+/// Whether the completion of this index has both its halves; `before` is what its slot held when the host left it.
+fn has_arrived(driver: &Driver<GpuPlatform>, index: usize, before: [u64; 4]) -> bool {
+    let cq = driver.layout().cq;
+    (0..4).all(|word| {
+        let at = cq + 32 * index + 8 * word;
+        let now = driver.memory().word64(at).unwrap().load(std::sync::atomic::Ordering::Acquire);
+        // The third word may stay 0: it holds result and SQ head, of which the head is never 0 here.
+        now != before[word]
+    })
+}
+
+/// R7: what a descriptor behind a fence writes is seen behind every completion before the fence.
+#[test]
+fn r07_completions_are_visible_before_what_is_behind_the_fence_starts() {
+    for k in 0..60 {
+        let engine = kernel(Options { seed: seed() + k, stress: true, weak: true, ..Default::default() });
+        let config = QueueConfig { sq_depth: 64, cq_depth: 64, token_bytes: 1 << 16, ..Default::default() };
+        let mut driver = driver(&engine, 0, config);
+        let cq = driver.layout().cq;
+        let slot = |driver: &Driver<GpuPlatform>, index: usize| -> [u64; 4] {
+            std::array::from_fn(|word| {
+                let at = cq + 32 * index + 8 * word;
+                driver.memory().word64(at).unwrap().load(std::sync::atomic::Ordering::Acquire)
+            })
+        };
+        let before: Vec<[u64; 4]> = (0..20).map(|index| slot(&driver, index)).collect();
+        let mut descs = vec![HwDesc::nop().with_user_data(7); 20];
+        let mut fence = HwDesc::decode(1, 0, 2);
+        fence.flags |= DescFlags::FENCE.bits();
+        descs.push(fence);
+        assert_eq!(driver.submit(&descs).unwrap(), 21);
+        let token = driver.layout().tokens;
+        let start = Instant::now();
+        while driver.memory().word32(token).unwrap().load(std::sync::atomic::Ordering::Acquire) == 0 {
+            assert!(start.elapsed() < Duration::from_secs(20), "the fence never starts");
+        }
+        for (index, &before) in before.iter().enumerate() {
+            assert!(
+                has_arrived(&driver, index, before),
+                "seed {}: completion {index} comes behind a token",
+                seed() + k
+            );
+        }
+    }
+}
+
+/// R2: the doorbell told of the slot before it was read, so it verifies.
+#[test]
+fn r02_the_scout_reads_behind_what_it_was_told() {
+    let engine = kernel(Options { seed: seed(), stress: true, weak: true, ..Default::default() });
+    let config = QueueConfig { sq_depth: 4, cq_depth: 4, ..Default::default() };
+    let mut driver = driver(&engine, 0, config);
+    let mut completions = [HwCompletion::default(); 4];
+    for k in 0..1000 {
+        driver.submit(&[HwDesc::nop().with_user_data(k)]).unwrap();
+        let mut count = 0;
+        while count == 0 {
+            count = driver.poll(&mut completions).unwrap();
+        }
+        assert_eq!(
+            (count, completions[0].error),
+            (1, 0),
+            "descriptor {k} is published, and was taken for corrupt"
+        );
+    }
+}
+
+/// R12: rollouts that no worker has taken do not hold up the end of their session.
+#[test]
+fn r12_a_disable_waits_for_no_worker_of_other_queues() {
+    let engine = kernel(Options { queues: 2, seed: seed(), ..Default::default() });
+    let config = QueueConfig { token_bytes: 16 << 20, wait_states: 0xFFFF, ..Default::default() };
+    // More rollouts than there are warps, each of seconds.
+    let mut busy = driver(&engine, 0, config.clone());
+    busy.submit(&(0..8).map(|k| HwDesc::decode(k, 0, 100_000)).collect::<Vec<_>>()).unwrap();
+    for _ in 0..20 {
+        busy.platform_mut().advance(1).unwrap();
+    }
+    let mut queued = driver(&engine, 1, config);
+    queued.submit(&(0..6).map(|k| HwDesc::decode(k, 0, 1000)).collect::<Vec<_>>()).unwrap();
+    for _ in 0..20 {
+        queued.platform_mut().advance(1).unwrap();
+    }
+    let mut platform = queued.into_platform();
+    platform.write_register(Register::Control, 0).unwrap();
+    let mut advances = 0;
+    while platform.read_register(Register::State).unwrap() & State::ACTIVE.bits() != 0 {
+        platform.advance(1).unwrap();
+        advances += 1;
+        assert!(advances < 400, "a disable waits for the rollouts of another queue");
+    }
+    // And the next session starts, beside what was cancelled.
+    platform.write_register(Register::Control, 1).unwrap();
+    while platform.read_register(Register::State).unwrap() & State::ACTIVE.bits() == 0 {
+        platform.advance(1).unwrap();
+        advances += 1;
+        assert!(advances < 800, "no session starts behind one that was cancelled");
+    }
+}
+
+/// A worker that is held up for as long as the others go all round the work queue still gets its ticket.
+#[test]
+fn r15_a_worker_that_is_lapped_is_waited_for() {
+    let engine = kernel(Options { seed: seed(), fault: Some("StallsWorker"), ..Default::default() });
+    let config = QueueConfig { sq_depth: 64, cq_depth: 64, token_bytes: 1 << 16, ..Default::default() };
+    let mut driver = driver(&engine, 0, config);
+    let (mut submitted, mut taken) = (0u32, 0);
+    let mut completions = [HwCompletion::default(); 64];
+    while submitted < 2200 || taken < submitted {
+        while submitted < 2200 && submitted - taken < 30 {
+            let descs: Vec<HwDesc> = (submitted..taken + 30).map(|id| HwDesc::decode(id, 0, 5)).collect();
+            submitted += driver.submit(&descs).unwrap() as u32;
+        }
+        taken += driver.poll(&mut completions).unwrap() as u32;
+    }
+    assert_eq!(taken, submitted);
+}
+
+/// R15: the report counts what is outstanding, not what is not yet.
+#[test]
+fn r15_the_report_counts_what_is_outstanding() {
+    let engine = kernel(Options { seed: seed(), ..Default::default() });
+    let config = QueueConfig { token_bytes: 1 << 20, wait_states: 0xFFFF, ..Default::default() };
+    let mut driver = driver(&engine, 0, config);
+    // One warp takes them all: three complete, while the last waits for its rollout.
+    let nop = HwDesc::nop();
+    driver.submit(&[nop, nop, nop, HwDesc::decode(1, 0, 2000), HwDesc::decode(1, 2000, 2000)]).unwrap();
+    for _ in 0..50 {
+        driver.platform_mut().advance(1).unwrap();
+    }
+    let report = driver.platform_mut().report().unwrap();
+    let outstanding: u64 = report.split_whitespace().rev().nth(2).unwrap().parse().unwrap();
+    assert!(outstanding <= 5, "{report}");
+}
