@@ -5,6 +5,7 @@
 //! `queue_monitor` what that memory checks, `failure` how a failing assertion becomes an error, `bare_loop.h` the
 //! rival that the clock loop is measured against. `bridge.rs` is the seam.
 
+#[cfg(feature = "bare")]
 mod bare;
 mod bridge;
 pub mod cases;
@@ -13,6 +14,7 @@ mod error;
 mod platform;
 pub mod probe;
 
+#[cfg(feature = "bare")]
 pub use bare::{BareRun, bare_loop};
 pub use config::{CHANNELS, Fault, MAX_LATENCY, RtlConfig, Wave};
 pub use error::CosimError;

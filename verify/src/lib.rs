@@ -2,9 +2,9 @@
 //! of what devices did with one, and the [`conformance`] suite, which states the rules of `docs/contract.md` as cases.
 
 pub mod compare;
+#[cfg(feature = "conformance")]
 pub mod conformance;
 pub mod model;
 pub mod replay;
-pub mod throughput;
 
 pub use model::ModelPlatform;

@@ -7,7 +7,8 @@ use std::process::Command;
 use anyhow::Result;
 
 use crate::steps::Steps;
-use crate::{contract, doc, shell};
+use crate::{contract, doc};
+use doorbell_setup::shell;
 
 const TOP: &str = "rl_runtime_top";
 const RTL: &str = "rtl/files.f";

@@ -16,7 +16,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result, bail, ensure};
 
-use crate::shell;
+use doorbell_setup::shell;
 
 /// Sources of the device, relative to the repository.
 const RTL: &str = "rtl/files.f";
