@@ -279,8 +279,8 @@ fn compile(
     let version = Command::new(compiler.path()).arg("--version").output();
     let version = version.map_err(|error| format!("cannot run {}: {error}", compiler.path().display()))?;
     let tools = Key::new()
-        .text(format!("{:?}", compiler.to_command()))
-        .text(format!("{:?}", version.stdout))
+        .text(format!("{:?} {:?}", compiler.path(), compiler.args()))
+        .text(String::from_utf8_lossy(&version.stdout).into_owned())
         .file(&verilator.include.join("verilated_config.h"))?
         .file(&source.join("sim_hooks.h"))?;
 
@@ -348,10 +348,8 @@ fn compile_model(directory: &Path, plain: &(dyn Fn() -> cc::Build + Sync)) -> Re
     for file in files_of(directory, "cpp")? {
         let name = file.file_name().unwrap_or_default().to_string_lossy().into_owned();
         match () {
-            () if name.contains("__Trace__") && !name.ends_with("__Slow.cpp") => drop(wave.file(file)),
-            () if name.contains("___024root__DepSet") && !name.ends_with("__Slow.cpp") => {
-                drop(hot.file(file))
-            }
+            () if name.contains("__Trace__") && !name.ends_with("__Slow.cpp") => _ = wave.file(file),
+            () if name.contains("___024root__DepSet") && !name.ends_with("__Slow.cpp") => _ = hot.file(file),
             // All as one unit: the headers take longer than the rest of each.
             () => once += &format!("#include \"{name}\"\n"),
         }

@@ -17,13 +17,6 @@ pub struct Throughput {
     pub elapsed: Duration,
 }
 
-impl Throughput {
-    /// Descriptors per second.
-    pub fn rate(&self) -> f64 {
-        self.descriptors as f64 / self.elapsed.as_secs_f64()
-    }
-}
-
 /// Submits `batch` again and again until `rounds` batches have completed, never waiting for a batch as a whole.
 /// The clock is read twice in all.
 ///

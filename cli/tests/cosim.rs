@@ -1,5 +1,5 @@
 //! `doorbell cosim`.
-#![cfg(feature = "rtl")]
+#![cfg(feature = "cosim")]
 
 mod common;
 

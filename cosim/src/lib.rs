@@ -8,6 +8,7 @@
 #[cfg(feature = "bare")]
 mod bare;
 mod bridge;
+#[cfg(feature = "cases")]
 pub mod cases;
 mod config;
 mod error;
