@@ -46,7 +46,7 @@ int main(int argc, char **argv) {
   EXPECT(doorbell_open(name, "sq_depth=99999999999999999999", &device), DOORBELL_BAD_OPTION);
   EXPECT(doorbell_open(name, "token_bytes=0xffffffffffffffff", &device), DOORBELL_BAD_OPTION);
   EXPECT(doorbell_open(name, "fault=nonsense", &device), DOORBELL_BAD_OPTION);
-  EXPECT(doorbell_open(name, "token_bytes=0x400000000000", &device), DOORBELL_UNAVAILABLE);
+  EXPECT(doorbell_open(name, "token_bytes=0x4000000000000", &device), DOORBELL_UNAVAILABLE);
 
   // Handles that are none.
   doorbell_device *none[] = {NULL, (doorbell_device *)0x1234567, (doorbell_device *)&descs, (doorbell_device *)~(size_t)0};
