@@ -8,8 +8,8 @@ use wellen::simple::Waveform;
 
 use crate::save::{Row, Save, Trace};
 
-/// Pixels of a nanosecond: a cycle of 10 ns has room for six digits.
-const SCALE: usize = 5;
+/// Pixels of a nanosecond: a cycle of 10 ns has room for seven digits.
+const SCALE: usize = 6;
 const ROW: usize = 20;
 const HEADER: usize = 24;
 const GLYPH: usize = 8;
@@ -111,7 +111,8 @@ pub fn draw(waveform: &mut Waveform, save: &Save) -> Result<Picture, String> {
                 picture.fill([from, to], [high - 1, high], color);
                 picture.fill([from, to], [low + 1, low + 2], color);
                 picture.fill([from, from + 1], [high - 1, low + 2], color);
-                picture.write(&trace.write(bits), from + 3, to, top + 2, TEXT);
+                let text = shortened(trace.write(bits), (to - from).saturating_sub(3) / GLYPH);
+                picture.write(&text, from + 3, to, top + 2, TEXT);
             }
         }
     }
@@ -119,6 +120,14 @@ pub fn draw(waveform: &mut Waveform, save: &Save) -> Result<Picture, String> {
         picture.fill([x(save.marker), x(save.marker) + 1], [HEADER - 4, bottom], MARKER);
     }
     Ok(picture)
+}
+
+/// `text` in `room` letters; a plus stands for what is cut off, so that no number looks like another.
+fn shortened(text: String, room: usize) -> String {
+    if text.chars().count() <= room {
+        return text;
+    }
+    text.chars().take(room.saturating_sub(1)).chain((room > 0).then_some('+')).collect()
 }
 
 /// Every signal by the name that GTKWave gives it.
@@ -225,6 +234,12 @@ mod tests {
             },
         );
         assert_eq!(values.unwrap(), [(0, "00".to_owned()), (20, "10".into()), (30, "11".into())]);
+    }
+
+    #[test]
+    fn what_is_cut_off_shows() {
+        let cut = |room| shortened("113543".to_owned(), room);
+        assert_eq!([0, 1, 3, 5, 6, 7].map(cut), ["", "+", "11+", "1135+", "113543", "113543"]);
     }
 
     #[test]
