@@ -2,15 +2,26 @@
 #   make compare ARGS="--trace requests.jsonl --workers 4"
 # On Debian and Ubuntu, `setup` installs what is missing; it is silent when nothing is.
 
+# rust-toolchain.toml names a version. Where the toolchain `stable` is that version already, nothing is downloaded.
+PINNED := $(shell sed -n 's/^channel = "\(.*\)"/\1/p' rust-toolchain.toml)
+ifeq ($(RUSTUP_TOOLCHAIN),)
+ifneq (,$(findstring rustc $(PINNED) ,$(shell rustup run stable rustc --version 2>/dev/null)))
+export RUSTUP_TOOLCHAIN := stable
+endif
+endif
+
 XTASK := cargo xtask
+SETUP := cargo run --quiet --package doorbell-setup --
 RELEASE := cargo run --release --package doorbell --
+# Of the program only what `compare` needs; xtask says the same.
+COMPARE := cargo run --release --package doorbell --no-default-features --features rtl,gpu -- compare
 
 .PHONY: compare run smoke test lint setup contract verilate sim-rtl cosim test-rtl-bridge rtl-test bench-rtl \
   bench-pipeline bench-trace bench-cow bench-tax bench-hw-fastpath bench-kv-layout bench-rings bench-all labs lab-run \
   gpu-check wave doc
 
-compare: setup ## One trace through all devices: identical, or the first divergence
-	$(XTASK) compare $(ARGS)
+compare: ## One trace through all devices: identical, or the first divergence; installs what is missing while it builds
+	@$(SETUP) -- $(COMPARE) $(ARGS)
 
 run: setup ## A trace through its whole life on one device, to trajectories
 	$(RELEASE) run $(ARGS)
@@ -27,7 +38,7 @@ lint: setup ## Format, lints, RTL lints, generated files
 	$(XTASK) lint
 
 setup: ## Install what is missing
-	@$(XTASK) setup
+	@$(SETUP)
 
 contract: ## Generate from contract/contract.toml
 	$(XTASK) contract
@@ -57,11 +68,10 @@ lab-run: ## One lab, as in make lab-run LAB=2
 	$(XTASK) lab $(LAB) $(ARGS)
 
 gpu-check: ## The GPU's kernels, compiled for every architecture; needs no GPU
-	@$(XTASK) setup --gpu
+	@$(SETUP) --gpu
 	$(XTASK) gpu-check
 
 wave: ## Waveform of a co-simulation case in GTKWave
-	$(XTASK) setup --wave
 	$(XTASK) wave $(ARGS)
 
 doc: ## API documentation and the book

@@ -1,10 +1,19 @@
 //! Verilates the device once per number of workers and compiles it, its clock loop and the cxx bridge.
 //!
-//! Environment: `VERILATOR` (the command, default `verilator`), `DOORBELL_RTL_WORKERS` (variants, default `1,4,16`).
+//! What Verilator makes is kept by content, in a folder that all builds of the target directory share: another profile,
+//! other features or another number of workers compile only what is new to them.
+//!
+//! Environment: `VERILATOR` (the command, default `verilator`), `DOORBELL_RTL_WORKERS` (variants; by default 16, and 1
+//! and 4 too with the feature `variants`), `DOORBELL_SETUP_LOCK` (a file that is locked while tools are installed).
+
+#[path = "build/cache.rs"]
+mod cache;
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, exit};
 use std::{env, fs, thread};
+
+use cache::{Cache, Key};
 
 const OLDEST: (u32, u32) = (5, 6);
 const SOURCES: [&str; 6] = [
@@ -27,6 +36,7 @@ fn main() {
 fn build() -> Result<(), String> {
     let root = manifest_dir().parent().expect("the crate lies in the workspace").to_owned();
     let out = PathBuf::from(env::var_os("OUT_DIR").expect("cargo sets OUT_DIR"));
+    wait_for_setup();
     let verilator = Verilator::find()?;
     let workers = variants()?;
     let sources = rtl_sources(&root)?;
@@ -47,18 +57,13 @@ fn build() -> Result<(), String> {
             sources: vec![root.join("rtl/desc_pkg.sv"), manifest_dir().join("rtl/decode_probe.sv")],
         }])
         .collect();
-    thread::scope(|scope| {
-        let running: Vec<_> = models.iter().map(|model| scope.spawn(|| verilator.run(model, &out))).collect();
-        running.into_iter().try_for_each(|thread| thread.join().expect("verilating does not panic"))
-    })?;
-
     let generated = generate_variants(&workers, &out)?;
     compile(&verilator, &models, &generated, &root, &out)?;
 
     for path in sources.iter().map(PathBuf::as_path).chain([root.join("rtl").as_path()]) {
         println!("cargo::rerun-if-changed={}", path.display());
     }
-    for path in ["src", "rtl", "build.rs", "../contract/doorbell_contract.h"] {
+    for path in ["src", "rtl", "build.rs", "build", "../contract/doorbell_contract.h"] {
         println!("cargo::rerun-if-changed={path}");
     }
     for variable in ["VERILATOR", "VERILATOR_ROOT", "DOORBELL_RTL_WORKERS"] {
@@ -67,12 +72,22 @@ fn build() -> Result<(), String> {
     Ok(())
 }
 
+/// Tools may just be on their way: see `doorbell-setup`.
+fn wait_for_setup() {
+    if let Some(file) = env::var_os("DOORBELL_SETUP_LOCK").and_then(|path| fs::File::open(path).ok()) {
+        // Without the lock, what is missing shows by itself.
+        let _ = file.lock_shared();
+    }
+}
+
 fn manifest_dir() -> PathBuf {
     PathBuf::from(env::var_os("CARGO_MANIFEST_DIR").expect("cargo sets CARGO_MANIFEST_DIR"))
 }
 
 fn variants() -> Result<Vec<u32>, String> {
-    let list = env::var("DOORBELL_RTL_WORKERS").unwrap_or_else(|_| "1,4,16".to_owned());
+    // The largest stands in for all smaller ones, by the register WORKERS.
+    let default = if env::var_os("CARGO_FEATURE_VARIANTS").is_some() { "1,4,16" } else { "16" };
+    let list = env::var("DOORBELL_RTL_WORKERS").unwrap_or_else(|_| default.to_owned());
     let mut workers = list
         .split(',')
         .map(|number| number.trim().parse().ok().filter(|workers| (1..=16).contains(workers)))
@@ -144,24 +159,30 @@ impl Verilator {
         }
     }
 
-    fn run(&self, model: &Model, out: &Path) -> Result<(), String> {
-        let directory = out.join(&model.prefix);
-        // What an earlier version of the sources left must not be compiled.
-        let _ = fs::remove_dir_all(&directory);
-        let output = Command::new(&self.command[0])
-            .args(&self.command[1..])
-            .args(["--cc", "--trace-fst", "--trace-structs", "--assert", "-O3", "-Wall"])
-            .args(["--x-assign", "unique", "--x-initial", "unique", "--timescale-override", "1ns/1ns"])
-            .args(["--top-module", model.top, "--prefix", &model.prefix, "--Mdir"])
-            .arg(&directory)
-            .args(&model.arguments)
-            .args(&model.sources)
+    /// Verilates into `directory`, which is empty.
+    fn run(&self, model: &Model, directory: &Path) -> Result<(), String> {
+        let output = self
+            .command(model)
+            .arg("--Mdir")
+            .arg(directory)
             .output()
             .map_err(|error| format!("cannot run {:?}: {error}", self.command[0]))?;
         if output.status.success() {
             return Ok(());
         }
         Err(format!("{} does not verilate:\n{}", model.top, String::from_utf8_lossy(&output.stderr)))
+    }
+
+    fn command(&self, model: &Model) -> Command {
+        let mut command = Command::new(&self.command[0]);
+        command
+            .args(&self.command[1..])
+            .args(["--cc", "--trace-fst", "--trace-structs", "--assert", "-O3", "-Wall"])
+            .args(["--x-assign", "unique", "--x-initial", "unique", "--timescale-override", "1ns/1ns"])
+            .args(["--top-module", model.top, "--prefix", &model.prefix])
+            .args(&model.arguments)
+            .args(&model.sources);
+        command
     }
 }
 
@@ -185,11 +206,16 @@ fn generate_variants(workers: &[u32], out: &Path) -> Result<Vec<PathBuf>, String
             format!("variant_w{n}.cpp"),
             format!(
                 "#include \"Vtop_w{n}.h\"\n\
-                 #include \"bare_loop.h\"\n\
                  #include \"model_simulator.h\"\n\
+                 #ifdef DOORBELL_BARE\n\
+                 #include \"bare_loop.h\"\n\
+                 #define BARE_LOOP(top) , &bare_loop<top>\n\
+                 #else\n\
+                 #define BARE_LOOP(top)\n\
+                 #endif\n\
                  namespace doorbell {{\n\
                  extern const Variant variant_w{n};\n\
-                 const Variant variant_w{n}{{{n}, &make_model<Vtop_w{n}>, &bare_loop<Vtop_w{n}>}};\n\
+                 const Variant variant_w{n}{{{n}, &make_model<Vtop_w{n}> BARE_LOOP(Vtop_w{n})}};\n\
                  }}\n"
             ),
         )?;
@@ -224,7 +250,6 @@ fn compile(
     let configure = |build: &mut cc::Build| {
         // The simulator is the product's engine: fast whatever the cargo profile.
         build.cpp(true).std("c++20").opt_level(3).debug(false).define("NDEBUG", None);
-        build.include(&source).include(root.join("contract")).include(out);
         for (name, value) in [
             ("VM_COVERAGE", "0"),
             ("VM_SC", "0"),
@@ -242,45 +267,67 @@ fn compile(
             .flag(&verilator.include)
             .flag("-isystem")
             .flag(verilator.include.join("vltstd"));
-        for model in models {
-            build.flag("-isystem").flag(out.join(&model.prefix));
-        }
     };
-
-    // What runs in every cycle, what runs for waveforms, and what runs once: large, and slow to optimise.
-    let [mut hot, mut wave, mut once] = [3, 1, 0].map(|opt_level| {
+    let plain = || {
         let mut build = cc::Build::new();
         configure(&mut build);
-        build.warnings(false).opt_level(opt_level);
+        build.warnings(false).cargo_metadata(false);
         build
+    };
+    // Whatever the environment says of compilers and flags is in the compiler's command line.
+    let compiler = plain().try_get_compiler().map_err(|error| format!("no C++ compiler: {error}"))?;
+    let version = Command::new(compiler.path()).arg("--version").output();
+    let version = version.map_err(|error| format!("cannot run {}: {error}", compiler.path().display()))?;
+    let tools = Key::new()
+        .text(format!("{:?} {:?}", compiler.path(), compiler.args()))
+        .text(String::from_utf8_lossy(&version.stdout).into_owned())
+        .file(&verilator.include.join("verilated_config.h"))?
+        .file(&source.join("sim_hooks.h"))?;
+
+    let cache = Cache::of_target(out)?;
+    let parts: Vec<Result<PathBuf, String>> = thread::scope(|scope| {
+        let runtime = scope.spawn(|| {
+            cache.get("runtime", &tools, |directory| {
+                let mut once = plain();
+                once.opt_level(1).out_dir(directory);
+                for file in ["verilated.cpp", "verilated_fst_c.cpp", "verilated_threads.cpp"] {
+                    once.file(verilator.include.join(file));
+                }
+                compiled(&once)
+            })
+        });
+        let models: Vec<_> = models
+            .iter()
+            .map(|model| {
+                let (cache, tools, plain) = (&cache, &tools, &plain);
+                scope.spawn(move || {
+                    let mut key = tools.clone().text(format!("{:?}", verilator.command(model)));
+                    for source in &model.sources {
+                        key = key.file(source)?;
+                    }
+                    cache.get(&model.prefix, &key, |directory| {
+                        verilator.run(model, directory)?;
+                        compile_model(directory, plain)
+                    })
+                })
+            })
+            .collect();
+        models.into_iter().chain([runtime]).map(|part| part.join().expect("a part does not panic")).collect()
     });
-    for model in models {
-        let directory = out.join(&model.prefix);
-        let entries = fs::read_dir(&directory)
-            .map_err(|error| format!("cannot read {}: {error}", directory.display()))?;
-        let mut files: Vec<PathBuf> = entries.filter_map(|entry| Some(entry.ok()?.path())).collect();
-        files.sort();
-        for file in
-            files.into_iter().filter(|file| file.extension().is_some_and(|extension| extension == "cpp"))
-        {
-            let name = file.file_name().unwrap_or_default().to_string_lossy().into_owned();
-            let build = match () {
-                () if name.ends_with("__Slow.cpp") => &mut once,
-                () if name.contains("__Trace__") => &mut wave,
-                () => &mut hot,
-            };
-            build.file(file);
-        }
-    }
-    for file in ["verilated.cpp", "verilated_fst_c.cpp", "verilated_threads.cpp"] {
-        hot.file(verilator.include.join(file));
-    }
+    let parts = parts.into_iter().collect::<Result<Vec<PathBuf>, String>>()?;
 
     let mut bridge = cxx_build::bridge("src/bridge.rs");
     configure(&mut bridge);
+    bridge.include(&source).include(root.join("contract")).include(out);
+    for part in &parts {
+        bridge.flag("-isystem").flag(part);
+    }
+    if env::var_os("CARGO_FEATURE_BARE").is_some() {
+        bridge.define("DOORBELL_BARE", None);
+    }
     bridge.warnings(true).extra_warnings(true).files(SOURCES).files(generated);
-    for part in [hot, wave, once] {
-        bridge.objects(part.compile_intermediates());
+    for part in &parts {
+        bridge.objects(files_of(part, "o")?);
     }
     bridge.compile("doorbell_rtl");
     println!("cargo::rustc-link-lib=z");
@@ -289,4 +336,41 @@ fn compile(
         println!("cargo::rustc-link-lib=lz4");
     }
     Ok(())
+}
+
+/// Compiles what Verilator wrote into `directory`.
+fn compile_model(directory: &Path, plain: &(dyn Fn() -> cc::Build + Sync)) -> Result<(), String> {
+    // What runs in every cycle, what runs for waveforms, and what runs once: large, and slow to optimise.
+    let (mut hot, mut wave) = (plain(), plain());
+    hot.opt_level(3).include(directory).out_dir(directory);
+    wave.opt_level(1).include(directory).out_dir(directory);
+    let mut once = String::new();
+    for file in files_of(directory, "cpp")? {
+        let name = file.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        match () {
+            () if name.contains("__Trace__") && !name.ends_with("__Slow.cpp") => _ = wave.file(file),
+            () if name.contains("___024root__DepSet") && !name.ends_with("__Slow.cpp") => _ = hot.file(file),
+            // All as one unit: the headers take longer than the rest of each.
+            () => once += &format!("#include \"{name}\"\n"),
+        }
+    }
+    let path = directory.join("once.cc");
+    fs::write(&path, once).map_err(|error| format!("cannot write {}: {error}", path.display()))?;
+    let mut slow = plain();
+    slow.opt_level(0).include(directory).out_dir(directory).file(path);
+    [hot, wave, slow].iter().try_for_each(compiled)
+}
+
+fn compiled(build: &cc::Build) -> Result<(), String> {
+    build.try_compile_intermediates().map(drop).map_err(|error| error.to_string())
+}
+
+/// The files in `directory` with this extension, in order.
+fn files_of(directory: &Path, extension: &str) -> Result<Vec<PathBuf>, String> {
+    let entries =
+        fs::read_dir(directory).map_err(|error| format!("cannot read {}: {error}", directory.display()))?;
+    let mut files: Vec<PathBuf> = entries.filter_map(|entry| Some(entry.ok()?.path())).collect();
+    files.retain(|file| file.extension().is_some_and(|found| found == extension));
+    files.sort();
+    Ok(files)
 }

@@ -3,6 +3,7 @@
 use std::fmt;
 use std::process::ExitCode;
 
+use doorbell_devices::OpenError;
 use doorbell_host::DeviceError;
 
 /// Exit code when devices differ or one failed.
@@ -13,29 +14,22 @@ pub const DIFFERENT: u8 = 1;
 pub struct Failure {
     code: u8,
     message: String,
-    /// Why the device is not there, if that is all.
-    missing: Option<String>,
 }
 
 impl Failure {
     /// Bad usage, input or output.
     pub fn input(message: impl fmt::Display) -> Failure {
-        Failure { code: 2, message: message.to_string(), missing: None }
+        Failure { code: 2, message: message.to_string() }
     }
 
     /// What was run failed, or is not what it must be.
     pub fn failed(message: impl fmt::Display) -> Failure {
-        Failure { code: DIFFERENT, message: message.to_string(), missing: None }
+        Failure { code: DIFFERENT, message: message.to_string() }
     }
 
     /// A device that was asked for is not there.
     pub fn unavailable(message: impl fmt::Display) -> Failure {
-        Failure { code: 3, message: message.to_string(), missing: None }
-    }
-
-    /// Why the device is not there, if nothing else is wrong: without it one can go on.
-    pub fn missing(&self) -> Option<&str> {
-        self.missing.as_deref()
+        Failure { code: 3, message: message.to_string() }
     }
 
     pub fn exit_code(&self) -> ExitCode {
@@ -59,11 +53,16 @@ impl From<DeviceError> for Failure {
             | DeviceError::Version { .. } => 3,
             _ => DIFFERENT,
         };
-        let message = error.to_string();
-        let missing = match error {
-            DeviceError::Unavailable { reason, .. } => Some(reason),
-            _ => None,
-        };
-        Failure { code, message, missing }
+        Failure { code, message: error.to_string() }
+    }
+}
+
+/// A device that was not opened.
+impl From<OpenError> for Failure {
+    fn from(error: OpenError) -> Failure {
+        match error {
+            OpenError::Device(error) => error.into(),
+            other => Failure::input(other),
+        }
     }
 }

@@ -4,19 +4,20 @@
 //! device that was asked for is not there.
 
 mod commands;
-mod devices;
 mod failure;
 mod output;
 mod report;
+#[cfg(feature = "rtl")]
+mod waveform;
 
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
-use doorbell_guard::CountingAllocator;
 
 /// Counts, so that `run --strict` can tell what the hot thread allocates.
+#[cfg(feature = "runtime")]
 #[global_allocator]
-static ALLOCATOR: CountingAllocator = CountingAllocator::new();
+static ALLOCATOR: doorbell_guard::CountingAllocator = doorbell_guard::CountingAllocator::new();
 
 #[derive(Parser)]
 #[command(
@@ -35,36 +36,51 @@ enum Command {
     /// Run a trace on several devices and compare every completion and every token
     Compare(commands::compare::Args),
     /// Drive every rollout of a trace through its life on one device, to stored trajectories
+    #[cfg(feature = "runtime")]
     Run(commands::run::Args),
     /// Look at traces, convert and generate them
     #[command(subcommand)]
     Trace(commands::trace::Command),
     /// Look into the trajectories that a run stored, check and export them
+    #[cfg(feature = "runtime")]
     #[command(subcommand)]
     Trajectories(commands::trajectories::Command),
     /// Run the named cases of the co-simulation
+    #[cfg(feature = "cosim")]
     Cosim(commands::cosim::Args),
     /// Measure throughput, each figure beside its limit
+    #[cfg(feature = "bench")]
     Bench(commands::bench::Args),
     /// Record a case of the co-simulation as a waveform
+    #[cfg(feature = "cosim")]
     Wave(commands::wave::Args),
     /// Watch a run: stages, rates, latencies
+    #[cfg(feature = "runtime")]
     Top(commands::top::Args),
     /// List the devices, what they are, and why one is not there
     Devices,
+    /// Show what matters about this machine, and what would be refused on it and why
+    Doctor(commands::doctor::Args),
 }
 
 fn main() -> ExitCode {
     let result = match Cli::parse().command {
         Command::Compare(args) => commands::compare::run(args),
+        #[cfg(feature = "runtime")]
         Command::Run(args) => commands::run::run(args),
         Command::Trace(command) => commands::trace::run(command),
+        #[cfg(feature = "runtime")]
         Command::Trajectories(command) => commands::trajectories::run(command),
+        #[cfg(feature = "cosim")]
         Command::Cosim(args) => commands::cosim::run(args),
+        #[cfg(feature = "bench")]
         Command::Bench(args) => commands::bench::run(args),
+        #[cfg(feature = "cosim")]
         Command::Wave(args) => commands::wave::run(args),
+        #[cfg(feature = "runtime")]
         Command::Top(args) => commands::top::run(args),
         Command::Devices => commands::devices::run(),
+        Command::Doctor(args) => commands::doctor::run(args),
     };
     match result {
         Ok(code) => code,

@@ -4,6 +4,8 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{self, IsTerminal, Write};
 use std::path::{Path, PathBuf};
 
+use comfy_table::{CellAlignment, Table, presets};
+
 use crate::failure::Failure;
 
 /// Prints to standard output. A reader that went away is no error; a full disk is.
@@ -15,6 +17,17 @@ pub fn print(text: &str) -> Result<(), Failure> {
         }
         _ => Ok(()),
     }
+}
+
+/// An empty table with these columns, all but the first `left` ones aligned to the right.
+pub fn table<const N: usize>(columns: [&str; N], left: usize) -> Table {
+    let mut table = Table::new();
+    table.load_preset(presets::ASCII_MARKDOWN);
+    table.set_header(columns);
+    for column in table.column_iter_mut().skip(left) {
+        column.set_cell_alignment(CellAlignment::Right);
+    }
+    table
 }
 
 /// Whether progress bars would be seen.

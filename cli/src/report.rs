@@ -5,14 +5,15 @@ use std::ops::Range;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use comfy_table::{CellAlignment, Table, presets};
+use comfy_table::Table;
 use doorbell_contract::{HwCompletion, HwDesc};
+use doorbell_devices::Kind;
 use doorbell_trace::{Format, Trace};
 use doorbell_verify::compare::{Divergence, Outcome};
 use doorbell_verify::replay::ReplayPlan;
 use serde_json::{Map, Value, json};
 
-use crate::devices::Kind;
+use crate::output;
 
 /// Everything there is to tell.
 pub struct Report<'a> {
@@ -115,9 +116,7 @@ impl Report<'_> {
     }
 
     fn table(&self) -> Table {
-        let mut table = Table::new();
-        table.load_preset(presets::ASCII_MARKDOWN);
-        table.set_header([
+        let columns = [
             "device",
             "descriptors",
             "completions",
@@ -127,7 +126,8 @@ impl Report<'_> {
             "tokens/cycle",
             "wall",
             "tokens/s",
-        ]);
+        ];
+        let mut table = output::table(columns, 1);
         for outcome in self.outcomes {
             let cycles = outcome.cycles.filter(|&cycles| cycles > 0);
             let per_cycle = cycles.map(|cycles| format!("{:.3}", outcome.tokens as f64 / cycles as f64));
@@ -142,9 +142,6 @@ impl Report<'_> {
                 seconds(outcome.wall),
                 rate(outcome),
             ]);
-        }
-        for column in table.column_iter_mut().skip(1) {
-            column.set_cell_alignment(CellAlignment::Right);
         }
         table
     }

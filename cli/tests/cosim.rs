@@ -1,10 +1,18 @@
 //! `doorbell cosim`.
-#![cfg(feature = "rtl")]
+#![cfg(feature = "cosim")]
 
 mod common;
 
 use common::doorbell;
 use tempfile::tempdir;
+
+#[test]
+fn every_case_passes_under_its_name() {
+    let run = doorbell(tempdir().unwrap().path(), "cosim");
+    assert_eq!(run.code, 0, "{}{}", run.stdout, run.stderr);
+    assert!(run.stdout.starts_with("RTL co-sim basic decode: PASS\n"), "{}", run.stdout);
+    assert!(run.stdout.ends_with(" passed, 0 failed\n"), "{}", run.stdout);
+}
 
 #[test]
 fn a_case_is_a_line() {

@@ -1,4 +1,5 @@
 //! `doorbell run` from end to end.
+#![cfg(feature = "runtime")]
 
 mod common;
 

@@ -1,4 +1,5 @@
 //! `doorbell top` beside a run, without one, and beside something that is none.
+#![cfg(feature = "runtime")]
 
 mod common;
 

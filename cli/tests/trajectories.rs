@@ -1,4 +1,5 @@
 //! `doorbell trajectories …`: tables, damage, exports and exit codes.
+#![cfg(feature = "runtime")]
 
 mod common;
 

@@ -1,5 +1,5 @@
 //! `doorbell wave`, and the save file with which `cargo xtask wave` shows what it records.
-#![cfg(feature = "rtl")]
+#![cfg(feature = "cosim")]
 
 mod common;
 

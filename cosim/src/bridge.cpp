@@ -27,9 +27,11 @@ std::unique_ptr<Simulator> make_simulator(uint32_t workers, const SimulatorConfi
     return variant(workers).make(config);
 }
 
+#ifdef DOORBELL_BARE
 BareRun bare_loop(uint32_t workers, rust::Slice<const RegisterWrite> registers, rust::Slice<const uint8_t> descriptors,
                   uint64_t token_bytes) {
     return variant(workers).bare_loop(registers, descriptors, token_bytes);
 }
+#endif
 
 }  // namespace doorbell

@@ -11,8 +11,10 @@ namespace doorbell {
 
 rust::Vec<uint32_t> built_variants();
 std::unique_ptr<Simulator> make_simulator(uint32_t workers, const SimulatorConfig& config);
+#ifdef DOORBELL_BARE
 BareRun bare_loop(uint32_t workers, rust::Slice<const RegisterWrite> registers, rust::Slice<const uint8_t> descriptors,
                   uint64_t token_bytes);
+#endif
 
 rust::Vec<uint64_t> c_descriptor_fields(rust::Slice<const uint8_t> bytes);
 rust::Vec<uint64_t> c_completion_fields(rust::Slice<const uint8_t> bytes);

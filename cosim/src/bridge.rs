@@ -75,11 +75,13 @@ pub(crate) mod ffi {
         okay: bool,
     }
 
+    #[cfg(feature = "bare")]
     struct RegisterWrite {
         offset: u32,
         value: u32,
     }
 
+    #[cfg(feature = "bare")]
     /// What the bare loop did, from the doorbell to the last completion.
     #[derive(Debug, Clone)]
     struct BareRun {
@@ -115,6 +117,7 @@ pub(crate) mod ffi {
         fn failure(self: &Simulator) -> Failure;
         fn flush_wave(self: Pin<&mut Simulator>) -> Result<()>;
 
+        #[cfg(feature = "bare")]
         fn bare_loop(
             workers: u32,
             registers: &[RegisterWrite],

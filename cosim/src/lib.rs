@@ -5,14 +5,17 @@
 //! `queue_monitor` what that memory checks, `failure` how a failing assertion becomes an error, `bare_loop.h` the
 //! rival that the clock loop is measured against. `bridge.rs` is the seam.
 
+#[cfg(feature = "bare")]
 mod bare;
 mod bridge;
+#[cfg(feature = "cases")]
 pub mod cases;
 mod config;
 mod error;
 mod platform;
 pub mod probe;
 
+#[cfg(feature = "bare")]
 pub use bare::{BareRun, bare_loop};
 pub use config::{CHANNELS, Fault, MAX_LATENCY, RtlConfig, Wave};
 pub use error::CosimError;

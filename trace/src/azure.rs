@@ -1,6 +1,6 @@
 //! Importer for the Azure LLM inference traces (Azure/AzurePublicDataset): CSV with absolute timestamps.
 
-use jiff::civil::DateTime;
+use std::time::SystemTime;
 
 use super::lines::Lines;
 use super::{Request, Trace, TraceError};
@@ -17,7 +17,7 @@ pub(super) fn parse(lines: &Lines<'_>) -> Result<Trace, TraceError> {
     let mut requests = Vec::new();
     for (index, line) in lines.enumerate(1) {
         let [time, context, generated] = fields(lines, index, line)?;
-        let arrival: DateTime = time.text.parse().map_err(|error| {
+        let arrival = timestamp(time.text).map_err(|error| {
             lines.malformed(index, time.byte, format!("`{}` is not a timestamp ({error})", time.text), RECORD)
         })?;
         let request = Request {
@@ -35,10 +35,15 @@ pub(super) fn parse(lines: &Lines<'_>) -> Result<Trace, TraceError> {
     // Relative to the earliest, so that an unsorted file has no negative arrivals.
     if let Some(&start) = arrivals.iter().min() {
         for (request, arrival) in requests.iter_mut().zip(arrivals) {
-            request.arrival_ms = arrival.duration_since(start).as_millis() as u64;
+            request.arrival_ms = arrival.duration_since(start).unwrap_or_default().as_millis() as u64;
         }
     }
     Ok(Trace { source: format!("azure: {}", lines.file()), requests })
+}
+
+/// In UTC, with up to nine digits behind the seconds; the files of 2024 say `+00:00` behind it.
+fn timestamp(text: &str) -> Result<SystemTime, humantime::TimestampError> {
+    humantime::parse_rfc3339_weak(text.strip_suffix("+00:00").unwrap_or(text))
 }
 
 struct Field<'a> {

@@ -26,10 +26,10 @@
 //! ```
 
 pub mod compare;
+#[cfg(feature = "conformance")]
 pub mod conformance;
 pub mod model;
 pub mod oracle;
 pub mod replay;
-pub mod throughput;
 
 pub use model::ModelPlatform;

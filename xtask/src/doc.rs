@@ -5,7 +5,7 @@ use std::process::Command;
 
 use anyhow::Result;
 
-use crate::shell;
+use doorbell_setup::shell;
 
 /// Builds both; the book only where mdbook is installed.
 ///

@@ -6,9 +6,9 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Error, Result, bail, ensure};
 
-use crate::nvcc::{ARCHITECTURES, KERNELS, Nvcc, Places, said};
-use crate::shell;
 use crate::steps::Steps;
+use doorbell_setup::nvcc::{ARCHITECTURES, KERNELS, Nvcc, Places, said};
+use doorbell_setup::shell;
 
 /// Compiles with nvcc and, where it is, NVRTC.
 ///

@@ -5,7 +5,7 @@ use std::process::{Command, ExitCode};
 
 use anyhow::{Result, bail};
 
-use crate::shell;
+use doorbell_setup::shell;
 
 /// Each lab and what it teaches; its number is its place, from 1.
 const LABS: [(&str, &str); 6] = [

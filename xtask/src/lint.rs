@@ -7,11 +7,13 @@ use std::process::Command;
 use anyhow::Result;
 
 use crate::steps::Steps;
-use crate::{contract, doc, shell};
+use crate::{contract, doc};
+use doorbell_setup::shell;
 
 const TOP: &str = "rl_runtime_top";
 const RTL: &str = "rtl/files.f";
-const HEADER: &str = "contract/doorbell_contract.h";
+/// The contract, and the C interface, which includes it.
+const HEADERS: [&str; 2] = ["contract/doorbell_contract.h", "capi/include/doorbell.h"];
 /// Worker counts for which the device is linted: the ends of the range and one between.
 const WORKERS: [u32; 3] = [1, 4, 16];
 
@@ -23,10 +25,17 @@ pub fn run(root: &Path) -> Result<()> {
     let mut steps = Steps::new("lint");
     steps.run("contract", || contract::run(root, true));
     for (compiler, standard, language) in [("gcc", "c11", "c"), ("g++", "c++17", "c++")] {
-        steps.run(format!("header, {standard}"), || {
+        steps.run(format!("headers, {standard}"), || {
             let mut command = Command::new(compiler);
-            command.args([&format!("-std={standard}"), "-Wall", "-Wextra", "-Wpedantic", "-Werror"]);
-            shell::run(command.args(["-fsyntax-only", "-x", language, HEADER]).current_dir(root))
+            command.args([
+                &format!("-std={standard}"),
+                "-Wall",
+                "-Wextra",
+                "-Wpedantic",
+                "-Werror",
+                "-Icontract",
+            ]);
+            shell::run(command.args(["-fsyntax-only", "-x", language]).args(HEADERS).current_dir(root))
         });
     }
     steps.run("rustfmt", || {

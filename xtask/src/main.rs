@@ -7,12 +7,7 @@ mod gpu_check;
 mod lab;
 mod lint;
 mod mutants;
-#[allow(dead_code, reason = "the rest is for the build script")]
-#[path = "../../gpu/build/nvcc.rs"]
-mod nvcc;
 mod rtl_test;
-mod setup;
-mod shell;
 mod steps;
 mod test;
 mod tsan;
@@ -34,7 +29,7 @@ struct Cli {
 #[derive(Subcommand)]
 enum Command {
     /// Install what is missing, by apt; with --gpu from PyPI too
-    Setup(setup::Options),
+    Setup(Setup),
     /// Generate types, package, header and tables from contract/contract.toml
     Contract {
         /// Write nothing; name the files that have drifted and exit 1
@@ -71,6 +66,19 @@ enum Command {
     Ci,
 }
 
+#[derive(clap::Args)]
+struct Setup {
+    /// Install nothing; name what is missing and exit 1
+    #[arg(long)]
+    check: bool,
+    /// Also what `wave` needs
+    #[arg(long)]
+    wave: bool,
+    /// Also the compiler of the GPU's kernels: from PyPI, into ~/.cache/doorbell, if there is no nvcc
+    #[arg(long)]
+    gpu: bool,
+}
+
 /// Arguments of the program behind the command.
 #[derive(clap::Args)]
 struct Passed {
@@ -90,7 +98,9 @@ fn main() -> ExitCode {
 fn run(command: Command) -> Result<ExitCode> {
     let root = root();
     match command {
-        Command::Setup(options) => setup::run(&root, options)?,
+        Command::Setup(Setup { check, wave, gpu }) => {
+            doorbell_setup::run(&root, doorbell_setup::Options { check, wave, gpu })?;
+        }
         Command::Contract { check } => contract::run(&root, check)?,
         Command::Cosim(passed) => return doorbell::forward(&root, "cosim", &passed.args),
         Command::Compare(passed) => return doorbell::forward(&root, "compare", &passed.args),

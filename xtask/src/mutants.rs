@@ -13,7 +13,7 @@ use anyhow::{Context, Result, anyhow, bail, ensure};
 use serde::Deserialize;
 
 use crate::rtl_test::{Job, Simulator, benches, fresh_seed, in_parallel, scratch, shared_sources};
-use crate::shell;
+use doorbell_setup::shell;
 
 /// The mistakes, relative to the repository.
 const TABLE: &str = "tb/mutants.toml";

@@ -17,7 +17,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use anyhow::{Context, Result, bail, ensure};
 use tempfile::TempDir;
 
-use crate::shell;
+use doorbell_setup::shell;
 
 mod parameters;
 
@@ -367,4 +367,4 @@ pub fn fresh_seed() -> u32 {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

@@ -4,9 +4,10 @@ use std::path::Path;
 
 use anyhow::Result;
 
-use crate::nvcc::Places;
 use crate::steps::Steps;
-use crate::{contract, doorbell, gpu_check, lint, rtl_test, setup, shell, tsan};
+use crate::{contract, gpu_check, lint, rtl_test, tsan};
+use doorbell_setup::nvcc::Places;
+use doorbell_setup::{self as setup, shell};
 
 /// What the tests need.
 const TOOLS: setup::Options = setup::Options { check: false, wave: false, gpu: true };
@@ -30,7 +31,6 @@ pub fn run(root: &Path) -> Result<()> {
         Some(reason) => steps.skip("tsan", reason),
         None => steps.run("tsan", || tsan::run(root)),
     }
-    steps.run("co-simulation", || doorbell::run(root, "cosim", &[]));
     steps.finish()
 }
 

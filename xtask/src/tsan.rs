@@ -6,7 +6,7 @@ use std::process::Command;
 
 use anyhow::{Context, Result, bail, ensure};
 
-use crate::shell;
+use doorbell_setup::shell;
 
 /// Where it runs: ThreadSanitizer has to know the target.
 const TARGET: &str = "x86_64-unknown-linux-gnu";

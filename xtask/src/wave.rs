@@ -7,9 +7,8 @@ use std::process::{Command, ExitCode};
 
 use anyhow::{Context, Result, bail, ensure};
 
-use crate::{doorbell, shell};
-
-mod picture;
+use crate::doorbell;
+use doorbell_setup::shell;
 
 /// What is shown and how; its names of files are relative to the repository.
 const SAVE_FILE: &str = "tb/wave/descriptor.gtkw";
@@ -22,7 +21,7 @@ pub struct Options {
     /// Where the waveform goes; by default into target/wave
     #[arg(long, value_name = "FILE.fst")]
     out: Option<PathBuf>,
-    /// Render a picture instead of opening a window; needs no display
+    /// Draw a picture instead of opening a window; needs no display
     #[arg(long, value_name = "FILE.png")]
     png: Option<PathBuf>,
     /// Workers of the RTL; without it, the case's own number
@@ -36,8 +35,9 @@ pub struct Options {
 /// When a program is missing or fails, or a file cannot be written.
 pub fn run(root: &Path, options: &Options) -> Result<ExitCode> {
     let path = shell::path();
-    let programs: &[&str] = if options.png.is_some() { &picture::PROGRAMS } else { &["gtkwave"] };
-    require(programs, &path)?;
+    if options.png.is_none() {
+        require(&["gtkwave"], &path)?;
+    }
     ensure!(
         options.png.is_some() || ["DISPLAY", "WAYLAND_DISPLAY"].iter().any(|v| env::var_os(v).is_some()),
         "there is no display to open GTKWave on (DISPLAY is not set): give --png FILE for a picture"
@@ -64,7 +64,9 @@ pub fn run(root: &Path, options: &Options) -> Result<ExitCode> {
     match &options.png {
         Some(png) => {
             let png = absolute(png).with_context(|| format!("cannot find {}", png.display()))?;
-            picture::render(root, &out, &png, &path, picture::PACE)?;
+            let mut draw =
+                shell::cargo(root, &["run", "--release", "--quiet", "--package", "doorbell-wave", "--"]);
+            shell::run(draw.arg(SAVE_FILE).arg(&out).arg(&png))?;
             println!("wrote {}", png.display());
         }
         None => shell::run(&mut gtkwave(root, &out))?,

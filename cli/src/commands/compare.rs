@@ -1,19 +1,18 @@
 //! `doorbell compare`.
 
-use std::collections::BTreeSet;
 use std::ops::{ControlFlow, RangeInclusive};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
+use doorbell_devices::{Gpus, Kind, Memory, OpenError, Settings, cycles};
 use doorbell_host::{Device, QueueConfig};
 use doorbell_verify::compare::{Outcome, compare};
 use doorbell_verify::replay::{Progress, ReplayOptions, ReplayPlan};
 use indicatif::{MultiProgress, ProgressBar, ProgressDrawTarget, ProgressStyle};
 
 use super::trace;
-use crate::devices::{Gpus, Kind, Memory, Settings};
 use crate::failure::{DIFFERENT, Failure};
 use crate::output::{self, Output, Sink};
 use crate::report::{Report, Skipped, Waveform};
@@ -153,7 +152,8 @@ fn select(names: &[String]) -> Result<Vec<Kind>, Failure> {
     if names.is_empty() {
         return Ok(Kind::ALL.to_vec());
     }
-    let kinds = names.iter().map(|name| Kind::parse(name.trim())).collect::<Result<Vec<Kind>, Failure>>()?;
+    let kinds =
+        names.iter().map(|name| Kind::parse(name.trim())).collect::<Result<Vec<Kind>, OpenError>>()?;
     if kinds.len() < 2 {
         let name = kinds[0].name();
         return Err(Failure::input(format!(
@@ -191,7 +191,7 @@ fn open(args: &Args, plan: &ReplayPlan, kinds: &[Kind]) -> Result<Opened, Failur
                 Some(reason) if !args.asks_for(kind) => {
                     opened.skipped.insert(0, Skipped { kind, reason: reason.to_owned() });
                 }
-                _ => return Err(failure),
+                _ => return Err(failure.into()),
             },
         }
     }
@@ -263,7 +263,7 @@ fn record_wave(
 ) -> Option<Waveform> {
     let place = (0..kinds.len()).find(|&place| kinds[place] == Kind::Rtl && !outcomes[place].agrees())?;
     let outcome = &outcomes[place];
-    let cycles = crate::devices::rtl::record_wave(plan, &settings[place], outcome, &path);
+    let cycles = crate::waveform::record_wave(plan, &settings[place], outcome, &path);
     Some(Waveform {
         device: outcome.name.clone(),
         path,
@@ -277,18 +277,7 @@ fn record_wave(_: &ReplayPlan, _: &[Kind], _: &[Settings], _: &[Outcome], _: Pat
 }
 
 fn gpus(text: &str) -> Result<GpuList, String> {
-    let gpus: Option<Vec<usize>> = text.split(',').map(|gpu| gpu.trim().parse().ok()).collect();
-    gpus.filter(|gpus| gpus.iter().collect::<BTreeSet<_>>().len() == gpus.len())
-        .map(GpuList)
-        .ok_or_else(|| "expected numbers of GPUs, each once, as 0 or 0,1".into())
-}
-
-fn cycles(text: &str) -> Result<RangeInclusive<u32>, String> {
-    let (low, high) = text.split_once("..").unwrap_or((text, text));
-    match (low.parse(), high.trim_start_matches('=').parse()) {
-        (Ok(low), Ok(high)) if low <= high => Ok(low..=high),
-        _ => Err("expected cycles as 5, or as 0..40 with the lower first".into()),
-    }
+    doorbell_devices::gpus(text, ',').map(GpuList)
 }
 
 /// A progress bar per device, once a run takes over a second and somebody watches.

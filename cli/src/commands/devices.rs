@@ -2,7 +2,8 @@
 
 use std::process::ExitCode;
 
-use crate::devices::Kind;
+use doorbell_devices::Kind;
+
 use crate::failure::Failure;
 use crate::output;
 

@@ -1,13 +1,20 @@
 //! One module per subcommand.
 
+#[cfg(feature = "bench")]
 pub mod bench;
 pub mod compare;
+#[cfg(feature = "cosim")]
 pub mod cosim;
 pub mod devices;
+pub mod doctor;
+#[cfg(feature = "runtime")]
 pub mod run;
+#[cfg(feature = "runtime")]
 pub mod top;
 pub mod trace;
+#[cfg(feature = "runtime")]
 pub mod trajectories;
+#[cfg(feature = "cosim")]
 pub mod wave;
 
 /// A number from 0 to 1.

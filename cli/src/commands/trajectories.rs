@@ -8,9 +8,9 @@ use doorbell_runtime::trajectory::parquet::{ExportError, ExportOptions, export};
 use doorbell_runtime::trajectory::{Outcome, Trajectory};
 use serde_json::json;
 
-use super::bench::table;
 use crate::failure::{DIFFERENT, Failure};
 use crate::output;
+use crate::output::table;
 
 /// Trajectories that a run stored. A torn write at the end of a log is no damage: nothing of it was ever stored.
 #[derive(clap::Subcommand)]

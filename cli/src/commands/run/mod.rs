@@ -20,9 +20,9 @@ use doorbell_trace::Trace;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
 use super::trace;
-use crate::devices::Kind;
 use crate::failure::{DIFFERENT, Failure};
 use crate::output::{self, Sink};
+use doorbell_devices::Kind;
 use report::Report;
 use setup::Built;
 

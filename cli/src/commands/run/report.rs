@@ -17,7 +17,7 @@ use doorbell_trace::{Format, Trace};
 use serde_json::json;
 
 use super::Args;
-use crate::commands::bench::table;
+use crate::output::table;
 
 /// Everything that is known of a run.
 pub struct Report<'a> {

@@ -22,9 +22,9 @@ use doorbell_trace::{PREFIX_BLOCK_TOKENS, Request, Trace};
 
 use super::Args;
 use super::inject::Faulty;
-use crate::devices::{Gpus, Kind, Memory, Settings};
 use crate::failure::Failure;
 use crate::output::Output;
+use doorbell_devices::{Gpus, Kind, Memory, Settings};
 
 /// Bytes that the KV arena takes at most if nobody says how many blocks it has.
 const ARENA_BYTES: u64 = 1 << 30;

@@ -1,7 +1,7 @@
 //! The hot thread under watch.
 
 use doorbell_guard::{Facts, OnViolation, PrefaultOptions, SystemCallGuard, Watch, prefault};
-use doorbell_runtime::pipeline::{Next, Pipeline, RuntimeError, Source};
+use doorbell_runtime::pipeline::{Feed, Next, Pipeline, RuntimeError, Source};
 
 /// Runs the feed, and watches the calling thread from the moment at which `warm_up` rollouts have ended. The facts are an
 /// error if the thread could not be watched at all, or nothing was left to watch.

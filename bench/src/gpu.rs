@@ -1,0 +1,309 @@
+//! The GPU: round trips, descriptors per second, and what a token costs in control, each beside its floor or rival.
+
+use std::time::Duration;
+
+use doorbell_contract::HwDesc;
+use doorbell_gpu::measure::{
+    Copies, Load, Probes, Think, Times, counting_launches, eventfd_round_trips, looks_per_second,
+    queue_config, round_trips, throughput,
+};
+use doorbell_gpu::{GpuOptions, GpuPlatform};
+use doorbell_host::{DeviceError, Driver};
+use serde_json::json;
+
+use crate::BenchError;
+use crate::{Section, table, verdict};
+
+/// Round trip of a descriptor over that of a flag.
+const ROUND_TRIP_BAR: f64 = 1.10;
+/// Descriptors per second: one queue and one thread, sixteen queues and eight threads.
+const RATE_BARS: [f64; 2] = [60e6, 400e6];
+/// Control per token of a persistent worker, in ns.
+const TOKEN_BAR_NS: f64 = 50.0;
+/// Tokens of the rollout whose control is spread over its tokens: the mean of the Mooncake conversation trace.
+const ROLLOUT: u32 = 343;
+/// Tokens of a rollout so long that its round trip does not count.
+const LONG: u32 = 100_000;
+const GPU: usize = 0;
+
+/// What is measured in one go, so that floors and figures see the same machine.
+pub fn sections(quick: bool) -> Result<Vec<Section>, BenchError> {
+    let probes = Probes::open(GPU)?;
+    let gpu = probes.describe()?;
+    let rounds = if quick { 5_000 } else { 50_000 };
+    let rollouts = if quick { 20 } else { 200 };
+
+    let ping_pong = probes.ping_pong(Think::Nothing, rounds)?;
+    let paused_ping_pong = probes.ping_pong(Think::Random, rounds)?;
+    let few = rounds / 5;
+    let launch = Stepped::count(few, || probes.launches(few))?;
+    let graph = Stepped::count(few, || probes.graph_launches(few))?;
+    let back_to_back = Stepped::count(rounds, || probes.launches_back_to_back(rounds))?;
+    let eventfd = Stepped::count(rounds, || eventfd_round_trips(rounds))?;
+
+    let mut drivers = open(1)?;
+    let driver = &mut drivers[0];
+    let nop = round_trips(driver, HwDesc::nop(), Think::Nothing, rounds)?;
+    let paused_nop = round_trips(driver, HwDesc::nop(), Think::Random, rounds)?;
+    let one =
+        Stepped::count(rounds, || round_trips(driver, HwDesc::decode(1, 0, 1), Think::Nothing, rounds))?;
+    let rollout = Stepped::count(few * ROLLOUT, || {
+        round_trips(driver, HwDesc::decode(1, 0, ROLLOUT), Think::Nothing, few)
+    })?;
+    let long = Stepped::count(rollouts * LONG, || {
+        round_trips(driver, HwDesc::decode(1, 0, LONG), Think::Nothing, rollouts)
+    })?;
+    drop(drivers);
+    let ping_pong_again = probes.ping_pong(Think::Nothing, rounds)?;
+
+    // The floor drifts within a run: the figures lie between its two measurements.
+    let floor = (ping_pong.quantile(0.5) + ping_pong_again.quantile(0.5)) / 2;
+    let paused_floor = paused_ping_pong.quantile(0.5);
+    let round_trip_rows = [
+        ("flag ping-pong, before: the floor", &ping_pong, floor),
+        ("flag ping-pong, after: the floor", &ping_pong_again, floor),
+        ("NOP", &nop, floor),
+        ("DECODE, 1 token (with its fence)", &one.times, floor),
+        ("kernel launch and synchronise", &launch.times, floor),
+        ("graph launch and synchronise", &graph.times, floor),
+        ("eventfd to a thread and back", &eventfd.times, floor),
+        ("flag ping-pong, with pauses: the floor of", &paused_ping_pong, paused_floor),
+        ("NOP, with pauses", &paused_nop, paused_floor),
+    ];
+    Ok(vec![
+        round_trip_section(&gpu, &round_trip_rows, &nop),
+        rate_section(&probes, &gpu, quick)?,
+        token_section(&gpu, &Tokens { eventfd, launch, graph, back_to_back, one, rollout, long }),
+        idle_section(&probes, &gpu)?,
+    ])
+}
+
+fn open(queues: usize) -> Result<Vec<Driver<GpuPlatform>>, DeviceError> {
+    let options = GpuOptions { gpu: GPU, queues, bytes: queue_config().shared_bytes()?, sms: None };
+    let platforms = doorbell_gpu::open(options)?;
+    platforms.into_iter().map(|platform| Driver::new(platform, queue_config())).collect()
+}
+
+fn micros(time: Duration) -> String {
+    format!("{:.2} us", time.as_secs_f64() * 1e6)
+}
+
+fn nanos(time: f64) -> String {
+    format!("{time:.1} ns")
+}
+
+/// Each row with its floor.
+fn round_trip_section(gpu: &str, rows: &[(&str, &Times, Duration)], judged: &Times) -> Section {
+    let mut table = table(["round trip", "p50", "p99", "p99.9", "of the floor", "bar", "bar is"], 1);
+    let mut figures = vec![];
+    for &(name, times, floor) in rows {
+        let [p50, p99, p999] = [0.5, 0.99, 0.999].map(|share| times.quantile(share));
+        let ratio = p50.as_secs_f64() / floor.as_secs_f64();
+        let (bar, stands) = if std::ptr::eq(times, judged) {
+            (format!("{ROUND_TRIP_BAR:.2}"), verdict(ratio <= ROUND_TRIP_BAR))
+        } else {
+            (String::new(), "")
+        };
+        table.add_row([
+            name.to_owned(),
+            micros(p50),
+            micros(p99),
+            micros(p999),
+            format!("{ratio:.2}"),
+            bar,
+            stands.to_owned(),
+        ]);
+        figures.push(json!({
+            "round_trip": name, "p50_ns": p50.as_nanos() as u64, "p99_ns": p99.as_nanos() as u64,
+            "p999_ns": p999.as_nanos() as u64, "of_the_floor": ratio,
+        }));
+    }
+    Section {
+        heading: format!("{gpu}: round trips of one descriptor at a time, one host thread"),
+        table,
+        notes: vec![
+            "The floor is a flag that the host writes and the GPU answers; the mean of both runs.".to_owned(),
+            "With pauses: the host waits for 0 to 4 us before each, at random, and finds the GPU anywhere in its rhythm."
+                .to_owned(),
+        ],
+        json: figures.into(),
+    }
+}
+
+fn rate_section(probes: &Probes, gpu: &str, quick: bool) -> Result<Section, BenchError> {
+    let descriptors = if quick { 1 << 20 } else { 1 << 23 };
+    let mut table = table(
+        [
+            "queues",
+            "threads",
+            "batch",
+            "descriptors/s",
+            "bare transport",
+            "of it",
+            "PCIe, both ways",
+            "bar",
+            "bar is",
+        ],
+        0,
+    );
+    let mut figures = vec![];
+    for (queues, threads) in [(1, 1), (2, 2), (4, 4), (8, 8), (16, 8)] {
+        let loads: Vec<Load> =
+            [1, 32, 256].map(|batch| Load { queues, threads, batch, descriptors }).to_vec();
+        let bare = loads.iter().map(|load| probes.transport(load)).collect::<Result<Vec<f64>, _>>()?;
+        let mut drivers = open(queues)?;
+        let rates =
+            loads.iter().map(|load| throughput(&mut drivers, load)).collect::<Result<Vec<f64>, _>>()?;
+        drop(drivers);
+        for ((load, bare), rate) in loads.iter().zip(bare).zip(rates) {
+            let bar = match (queues, load.batch) {
+                (_, 1) => None,
+                (1, _) => Some(RATE_BARS[0]),
+                (16, _) => Some(RATE_BARS[1]),
+                _ => None,
+            };
+            let million = |rate: f64| format!("{:.1} M", rate / 1e6);
+            // A descriptor of 64 bytes one way; a completion of 32 and a token of 4 the other.
+            let bus = format!("{:.1} / {:.1} GB/s", rate * 64.0 / 1e9, rate * 36.0 / 1e9);
+            table.add_row([
+                queues.to_string(),
+                threads.to_string(),
+                load.batch.to_string(),
+                million(rate),
+                million(bare),
+                format!("{:.2}", rate / bare),
+                bus,
+                bar.map(million).unwrap_or_default(),
+                bar.map_or("", |bar| verdict(rate >= bar)).to_owned(),
+            ]);
+            figures.push(json!({
+                "queues": queues, "threads": threads, "batch": load.batch, "per_second": rate,
+                "bare_transport_per_second": bare, "bar_per_second": bar,
+            }));
+        }
+    }
+    Ok(Section {
+        heading: format!("{gpu}: descriptors per second, each a DECODE of one token, all rules on"),
+        table,
+        notes: vec![
+            "The bare transport polls the same slots and posts completions that say nothing: no driver, no doorbell, \
+             no order, no tokens and no fence. A PCIe 5 link of 16 lanes carries 63 GB/s each way, headers included."
+                .to_owned(),
+        ],
+        json: figures.into(),
+    })
+}
+
+/// What a kernel that has nothing to do takes from the others.
+fn idle_section(probes: &Probes, gpu: &str) -> Result<Section, BenchError> {
+    let copies = Copies::new(probes)?;
+    // The first copies of a process are slower.
+    copies.bandwidths()?;
+    let mut table = table(
+        ["idle kernel", "looks at host memory", "bytes read", "copies to the GPU", "copies from it"],
+        1,
+    );
+    let mut figures = vec![];
+    let mut row = |name: String, looks: f64, [to, from]: [f64; 2]| {
+        // A control warp reads 16 bytes, a scout 64.
+        let bytes = looks * (16.0 + 64.0) / 2.0;
+        table.add_row([
+            name.clone(),
+            format!("{:.2} M/s", looks / 1e6),
+            format!("{:.2} GB/s", bytes / 1e9),
+            format!("{:.1} GB/s", to / 1e9),
+            format!("{:.1} GB/s", from / 1e9),
+        ]);
+        figures.push(json!({
+            "kernel": name, "looks_per_second": looks, "bytes_per_second": bytes,
+            "to_gpu_bytes_per_second": to, "from_gpu_bytes_per_second": from,
+        }));
+    };
+    row("none".to_owned(), 0.0, copies.bandwidths()?);
+    for queues in [1, 16] {
+        let drivers = open(queues)?;
+        let looks = looks_per_second(&drivers);
+        row(format!("{queues} queues"), looks, copies.bandwidths()?);
+    }
+    row("none, again".to_owned(), 0.0, copies.bandwidths()?);
+    Ok(Section {
+        heading: format!("{gpu}: what an idle persistent kernel costs"),
+        table,
+        notes: vec![
+            "It holds every multiprocessor: another kernel has to wait or share time. The host spends nothing.".to_owned(),
+        ],
+        json: figures.into(),
+    })
+}
+
+/// What a token costs, by who steps it.
+struct Tokens {
+    eventfd: Stepped<Times>,
+    launch: Stepped<Times>,
+    graph: Stepped<Times>,
+    back_to_back: Stepped<Duration>,
+    one: Stepped<Times>,
+    rollout: Stepped<Times>,
+    long: Stepped<Times>,
+}
+
+/// Times of tokens, and how many launches each of them took, as counted meanwhile.
+struct Stepped<T> {
+    times: T,
+    launches_per_token: f64,
+}
+
+impl<T> Stepped<T> {
+    fn count(tokens: u32, work: impl FnOnce() -> Result<T, DeviceError>) -> Result<Self, DeviceError> {
+        let (launches, times) = counting_launches(work);
+        Ok(Self { times: times?, launches_per_token: launches as f64 / f64::from(tokens) })
+    }
+}
+
+fn token_section(gpu: &str, tokens: &Tokens) -> Section {
+    let each = |time: Duration, tokens: u32| time.as_secs_f64() * 1e9 / f64::from(tokens);
+    let p50 = |tokens: &Stepped<Times>| (each(tokens.times.quantile(0.5), 1), tokens.launches_per_token);
+    let in_rollout = each(tokens.rollout.times.quantile(0.5), ROLLOUT);
+    let in_long = each(tokens.long.times.quantile(0.5), LONG);
+    // Everything that is not the token itself: what the rollout took beyond as many tokens of a long one.
+    let control = in_rollout - in_long;
+    let mut table = table(["who steps a token", "per token", "launches per token", "bar", "bar is"], 1);
+    let mut figures = vec![];
+    let (in_rollout, in_long, control) = {
+        let launches = tokens.rollout.launches_per_token;
+        ((in_rollout, launches), (in_long, tokens.long.launches_per_token), (control, launches))
+    };
+    let back_to_back = (each(tokens.back_to_back.times, 1), tokens.back_to_back.launches_per_token);
+    let rows = [
+        ("launch per token, waited for".to_owned(), p50(&tokens.launch), None),
+        ("graph launch per token, waited for".to_owned(), p50(&tokens.graph), None),
+        ("launches back to back".to_owned(), back_to_back, None),
+        ("eventfd to a thread and back".to_owned(), p50(&tokens.eventfd), None),
+        ("host polls: a DECODE of 1 token each".to_owned(), p50(&tokens.one), None),
+        (format!("persistent worker, rollout of {ROLLOUT}, all in"), in_rollout, None),
+        (format!("persistent worker, rollout of {LONG}, all in"), in_long, None),
+        (format!("persistent worker, rollout of {ROLLOUT}, control alone"), control, Some(TOKEN_BAR_NS)),
+    ];
+    for (name, (time, launches), bar) in rows {
+        table.add_row([
+            name.clone(),
+            nanos(time),
+            format!("{launches:.2}"),
+            bar.map(nanos).unwrap_or_default(),
+            bar.map_or("", |bar| verdict(time <= bar)).to_owned(),
+        ]);
+        figures.push(json!({
+            "who": name, "ns_per_token": time, "launches_per_token": launches,
+            "bar_ns": bar,
+        }));
+    }
+    Section {
+        heading: format!("{gpu}: the control plane's tax on a token"),
+        table,
+        notes: vec![format!(
+            "All in: the round trip of one rollout over its tokens. Control alone: that, less as many tokens of the \
+             rollout of {LONG}."
+        )],
+        json: figures.into(),
+    }
+}

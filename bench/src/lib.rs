@@ -1,0 +1,299 @@
+//! Doorbell's benches: each figure beside the limit or rival that was measured or computed in the same run.
+
+mod cow;
+mod events;
+#[cfg(feature = "gpu")]
+mod gpu;
+mod handoff;
+mod kv_layout;
+mod layout;
+mod pipeline;
+mod queue;
+mod rings;
+#[cfg(feature = "rtl")]
+mod rtl;
+mod savings;
+#[cfg(feature = "rtl")]
+mod speed;
+mod throughput;
+mod trajectories;
+
+use std::fmt;
+use std::ops::AddAssign;
+use std::time::{Duration, Instant};
+
+use comfy_table::{CellAlignment, Table, presets};
+use doorbell_devices::Kind;
+use doorbell_host::DeviceError;
+use doorbell_trace::Trace;
+use rustix::time::{ClockId, clock_gettime};
+use serde_json::Value;
+
+/// Key of the machine in the JSON, beside those of the tables.
+pub const MACHINE: &str = "machine";
+
+/// What can be measured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum What {
+    /// Round trips of descriptors through driver and model, on one core
+    #[value(alias = "queue")]
+    HwFastpath,
+    /// The rings between threads, beside their rivals
+    Rings,
+    /// The runtime over the model: rollout segments per second on one core
+    Pipeline,
+    /// What the runtime adds to a segment, and what it costs to tell another thread
+    Tax,
+    /// What recording and collecting an event costs
+    Trace,
+    /// KV blocks: what sharing saves on a trace, what a copy-on-write costs, and a block of the arena
+    Cow,
+    /// Reads of K and V in the layout of KV blocks, beside other layouts
+    KvLayout,
+    /// Trajectories stored per second, beside a plain write and sync of the same bytes
+    Trajectories,
+    /// The RTL: cycles per descriptor, tokens per cycle, a trace, and the speed of the simulation
+    Rtl,
+    /// The GPU: round trips, descriptors per second, and what a token costs in control
+    Gpu,
+    /// Everything that is there
+    All,
+}
+
+/// One table.
+pub struct Section {
+    /// What it is about, in a line.
+    pub heading: String,
+    /// The figures, for people.
+    pub table: Table,
+    /// Remarks, a line each.
+    pub notes: Vec<String>,
+    /// The figures, for programs.
+    pub json: Value,
+}
+
+impl fmt::Display for Section {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "{}\n\n{}\n", self.heading, self.table)?;
+        self.notes.iter().try_for_each(|note| writeln!(f, "{note}"))?;
+        if self.notes.is_empty() { Ok(()) } else { writeln!(f) }
+    }
+}
+
+/// Why a bench gave no figures.
+#[derive(Debug, thiserror::Error)]
+pub enum BenchError {
+    /// It cannot run here, or on this trace.
+    #[error("{0}")]
+    Input(String),
+    /// What it ran is not what it must be.
+    #[error("{0}")]
+    Failed(String),
+    /// What it would measure is not there.
+    #[error("{0}")]
+    Unavailable(String),
+    /// A device failed.
+    #[error(transparent)]
+    Device(#[from] DeviceError),
+}
+
+impl BenchError {
+    fn input(message: impl fmt::Display) -> Self {
+        Self::Input(message.to_string())
+    }
+
+    fn failed(message: impl fmt::Display) -> Self {
+        Self::Failed(message.to_string())
+    }
+}
+
+/// What benches are given.
+#[derive(Clone, Copy, Debug)]
+pub struct Load<'a> {
+    /// Trace for the RTL and for copy-on-write.
+    pub trace: &'a Trace,
+    /// Shorter and fewer runs: figures of time are rougher, those in cycles stay exact.
+    pub quick: bool,
+}
+
+type Run = fn(&Load<'_>) -> Result<Vec<Section>, BenchError>;
+
+/// A measurement: who asks for it, a key in the JSON for each of its tables, and how it is made.
+struct Bench {
+    what: What,
+    keys: &'static [&'static str],
+    run: Run,
+}
+
+const fn bench(what: What, keys: &'static [&'static str], run: Run) -> Bench {
+    Bench { what, keys, run }
+}
+
+/// Every measurement that this build has, in the order in which they run.
+const BENCHES: &[Bench] = &[
+    bench(What::HwFastpath, &["queue"], |load| one(queue::round_trips(load.quick))),
+    bench(What::Rings, &["rings_spsc", "rings_mpsc", "rings_round_trip"], |load| rings::sections(load.quick)),
+    bench(What::Pipeline, &["pipeline"], |load| one(pipeline::throughput(load.quick))),
+    bench(What::Tax, &["tax"], |load| one(pipeline::tax(load.quick))),
+    bench(What::Tax, &["handoff_submission"], |load| one(handoff::submission(load.quick))),
+    bench(What::Tax, &["handoff_telling"], |load| one(handoff::telling(load.quick))),
+    bench(What::Trace, &["events"], |load| one(events::recording(load.quick))),
+    bench(What::Cow, &["cow_savings"], |load| one(cow::savings(&cow::part(load.trace, load.quick)))),
+    bench(What::Cow, &["cow_first_write"], |load| {
+        one(cow::first_write(&cow::part(load.trace, load.quick), load.quick))
+    }),
+    bench(What::Cow, &["arena"], |load| one(cow::arena(load.quick))),
+    bench(What::KvLayout, &["kv_layout"], |load| one(kv_layout::kv_layout(load.quick))),
+    bench(What::Trajectories, &["trajectories"], |load| one(trajectories::stored(load.quick))),
+    #[cfg(feature = "rtl")]
+    bench(What::Rtl, &["descriptors"], |_| one(rtl::descriptors())),
+    #[cfg(feature = "rtl")]
+    bench(What::Rtl, &["scaling"], |_| one(rtl::scaling())),
+    #[cfg(feature = "rtl")]
+    bench(What::Rtl, &["trace"], |load| one(rtl::trace(load.trace))),
+    #[cfg(feature = "rtl")]
+    bench(What::Rtl, &["speed"], |load| one(speed::speed(load.trace, load.quick))),
+    #[cfg(feature = "gpu")]
+    bench(What::Gpu, &["gpu_round_trip", "gpu_rate", "gpu_idle", "gpu_token"], |load| {
+        gpu::sections(load.quick)
+    }),
+];
+
+fn one(section: Result<Section, BenchError>) -> Result<Vec<Section>, BenchError> {
+    section.map(|section| vec![section])
+}
+
+/// Measures `what` and hands each table to `show` with its key, as it comes. With [`What::All`], returns what was
+/// left out and why.
+///
+/// # Errors
+/// `Unavailable` if what alone was asked for is not there; the first error of a bench or of `show`.
+pub fn run<E: From<BenchError>>(
+    what: What,
+    load: &Load<'_>,
+    mut show: impl FnMut(&'static str, Section) -> Result<(), E>,
+) -> Result<Vec<String>, E> {
+    let mut skipped = vec![];
+    for (needed, kind) in [(What::Rtl, Kind::Rtl), (What::Gpu, Kind::Gpu)] {
+        if what != needed && what != What::All {
+            continue;
+        }
+        if let Some(reason) = kind.missing() {
+            if what != What::All {
+                let message = format!("{} is not there: {reason}", kind.name());
+                return Err(BenchError::Unavailable(message).into());
+            }
+            skipped.push((needed, format!("{} ({reason})", kind.name())));
+        }
+    }
+    let wanted = |bench: &&Bench| what == bench.what || what == What::All;
+    for bench in BENCHES.iter().filter(wanted) {
+        if skipped.iter().any(|(needed, _)| *needed == bench.what) {
+            continue;
+        }
+        let sections = (bench.run)(load)?;
+        assert_eq!(sections.len(), bench.keys.len(), "{:?}", bench.keys);
+        bench.keys.iter().zip(sections).try_for_each(|(key, section)| show(key, section))?;
+    }
+    Ok(skipped.into_iter().map(|(_, reason)| reason).collect())
+}
+
+/// An empty table with these columns, all but the first `left` ones aligned to the right.
+pub fn table<const N: usize>(columns: [&str; N], left: usize) -> Table {
+    let mut table = Table::new();
+    table.load_preset(presets::ASCII_MARKDOWN);
+    table.set_header(columns);
+    for column in table.column_iter_mut().skip(left) {
+        column.set_cell_alignment(CellAlignment::Right);
+    }
+    table
+}
+
+/// How a figure stands to its bar.
+fn verdict(met: bool) -> &'static str {
+    if met { "met" } else { "missed" }
+}
+
+fn percent(part: f64) -> String {
+    format!("{:.2} %", 100.0 * part)
+}
+
+/// Middle of the values, of which there is at least one; the lower of two.
+fn median(values: impl IntoIterator<Item = f64>) -> f64 {
+    let mut values: Vec<f64> = values.into_iter().collect();
+    values.sort_by(f64::total_cmp);
+    values[(values.len() - 1) / 2]
+}
+
+/// How long something took. On a machine with other work to do the thread does not always run, and `cpu` tells what
+/// it would have taken alone, but for caches and clocks that it shares.
+#[derive(Clone, Copy, Default)]
+struct Elapsed {
+    wall: Duration,
+    /// Time in which the thread ran.
+    cpu: Duration,
+}
+
+impl Elapsed {
+    /// `count` per second of wall time, and per second of CPU time.
+    fn rates(self, count: u64) -> Rates {
+        Rates {
+            wall: count as f64 / self.wall.as_secs_f64(),
+            // The clock of CPU time may be coarser than the shortest runs.
+            cpu: count as f64 / self.cpu.max(Duration::from_millis(1)).as_secs_f64(),
+        }
+    }
+}
+
+impl AddAssign for Elapsed {
+    fn add_assign(&mut self, other: Elapsed) {
+        self.wall += other.wall;
+        self.cpu += other.cpu;
+    }
+}
+
+#[derive(Clone, Copy)]
+struct Rates {
+    wall: f64,
+    cpu: f64,
+}
+
+impl Rates {
+    /// Medians, each for itself.
+    fn median(rates: &[Rates]) -> Rates {
+        Rates {
+            wall: median(rates.iter().map(|rates| rates.wall)),
+            cpu: median(rates.iter().map(|rates| rates.cpu)),
+        }
+    }
+
+    /// How they stand to a bar that is set in wall time.
+    fn verdict(self, bar: f64) -> &'static str {
+        match (self.wall >= bar, self.cpu >= bar) {
+            (true, _) => "met",
+            (false, true) => "missed, met in CPU time",
+            (false, false) => "missed",
+        }
+    }
+}
+
+fn timed<T>(work: impl FnOnce() -> T) -> (T, Elapsed) {
+    let cpu_now = || Duration::try_from(clock_gettime(ClockId::ThreadCPUTime)).unwrap_or_default();
+    let (start, cpu) = (Instant::now(), cpu_now());
+    let value = work();
+    (value, Elapsed { wall: start.elapsed(), cpu: cpu_now().saturating_sub(cpu) })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    #[test]
+    fn every_table_has_its_own_key() {
+        let keys: Vec<&str> = BENCHES.iter().flat_map(|bench| bench.keys).copied().chain([MACHINE]).collect();
+        let distinct: BTreeSet<&str> = keys.iter().copied().collect();
+        assert_eq!(distinct.len(), keys.len(), "{keys:?}");
+    }
+}

@@ -1,0 +1,102 @@
+// Doorbell's devices for C and C++: open one by name, submit work orders, poll completions, read tokens.
+//
+//   doorbell_device *device;
+//   if (doorbell_open("rtl", "workers=4 token_bytes=65536", &device) != DOORBELL_OK) puts(doorbell_error_text());
+//   infer_submit_decode(device, &(struct infer_decode){.size = sizeof(struct infer_decode), .max_tokens = 16});
+//   struct doorbell_hw_completion completion;
+//   size_t count = 0;
+//   while (infer_poll_completion(device, &completion, 1, &count) == DOORBELL_OK && count == 0) {}
+//
+// Link libdoorbell.so, or libdoorbell.a with what `rustc --print native-static-libs` names (for the RTL stdc++ and z too).
+//
+// Every function may be called from any thread; calls on one device take turns. A handle is a number in disguise and is
+// never looked through: a closed one, or garbage, gives DOORBELL_BAD_HANDLE. NULL and misaligned pointers give
+// DOORBELL_BAD_ARGUMENT; other pointers must be valid for what is said of them. Nothing aborts, and no exception or
+// panic leaves a function.
+#ifndef DOORBELL_H
+#define DOORBELL_H
+
+#include "doorbell_contract.h"
+
+#if defined(__cplusplus)
+extern "C" {
+#endif
+
+// Version of this interface: [31:16] major, of which a program needs the same, [15:0] minor, of which it needs no less.
+#define DOORBELL_API_VERSION 0x00010000u
+
+// What functions return. Numbers stay; later versions add to them.
+enum doorbell_result {
+  DOORBELL_OK = 0,
+  DOORBELL_FULL = 1,           // nothing was submitted: the queue is full, poll
+  DOORBELL_TIMED_OUT = 2,      // the deadline passed; nothing else happened
+  DOORBELL_BAD_ARGUMENT = -1,  // a pointer is NULL or misaligned, a size or number out of range
+  DOORBELL_BAD_HANDLE = -2,    // no open device
+  DOORBELL_UNKNOWN_DEVICE = -3,
+  DOORBELL_BAD_OPTION = -4,    // an option that there is not, or a value that it cannot have
+  DOORBELL_UNAVAILABLE = -5,   // not part of this build, no such hardware, no memory
+  DOORBELL_OUT_OF_BOUNDS = -6, // tokens outside the token region
+  DOORBELL_HUNG = -7,          // the device made no progress for as long as its patience lasts (R15)
+  DOORBELL_DEVICE_FAILED = -8, // the device failed or broke the contract: close it
+  DOORBELL_INTERNAL = -9       // a fault of this library: close the device
+};
+
+// An open device.
+typedef struct doorbell_device doorbell_device;
+
+// A DECODE. Set all of it to 0, then size to sizeof(struct infer_decode): later versions append fields.
+struct infer_decode {
+  uint32_t size;
+  uint32_t rollout_id;
+  uint32_t seq_len;       // tokens that the rollout has already
+  uint32_t max_tokens;    // tokens to add at most, at least 1
+  uint64_t delta_offset;  // byte offset of their place in the token region, a multiple of 4
+  uint64_t user_data;     // comes back in the completion
+  uint32_t checkpoint;    // tokens between checkpoints; 0 is the device's default
+  uint32_t seed;          // of the sampling policy
+  uint32_t flags;         // enum doorbell_desc_flags
+  uint32_t reserved;      // 0
+};
+
+// The version of this library, as DOORBELL_API_VERSION.
+uint32_t doorbell_api_version(void);
+
+// What went wrong in the last call of this thread that did not return DOORBELL_OK, in words; "" before the first. Valid
+// until this thread's next call.
+const char *doorbell_error_text(void);
+
+// The name of a code, such as "DOORBELL_FULL"; never NULL.
+const char *doorbell_result_name(int result);
+
+// Opens the device `name` ("model", "rtl", "gpu") and stores its handle, or NULL. `options` may be NULL, or holds pairs
+// as "sq_depth=64 workers=4", apart by blanks or commas; an unknown key lists all.
+int doorbell_open(const char *name, const char *options, doorbell_device **device);
+
+// Closes the device, without waiting: what is in flight is lost.
+int doorbell_close(doorbell_device *device);
+
+// Submits one DECODE; its tokens are in the token region when its completion has been polled.
+int infer_submit_decode(doorbell_device *device, const struct infer_decode *decode);
+
+// Submits the head of `count` descriptors with one doorbell, as much as there is room for, and stores how many that was.
+// The check words are filled in. DOORBELL_FULL if it was none of at least one.
+int doorbell_submit(doorbell_device *device, const struct doorbell_hw_desc *descs, size_t count, size_t *submitted);
+
+// Copies up to `capacity` completions and stores how many; 0 if none is there yet. Gives a simulated device time.
+int infer_poll_completion(doorbell_device *device, struct doorbell_hw_completion *completions, size_t capacity,
+                          size_t *count);
+
+// Returns once a completion can be polled. DOORBELL_TIMED_OUT after `microseconds`; at once if nothing is in flight.
+int doorbell_wait(doorbell_device *device, uint64_t microseconds);
+
+// Copies `count` tokens from `delta_offset` bytes into the token region.
+int doorbell_tokens(doorbell_device *device, uint64_t delta_offset, uint32_t *tokens, size_t count);
+
+// Stores how many descriptors were submitted and not yet polled.
+int doorbell_in_flight(doorbell_device *device, size_t *count);
+
+#if defined(__cplusplus)
+}
+#endif
+
+#endif

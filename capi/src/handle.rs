@@ -1,0 +1,157 @@
+//! Open devices and their handles.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use doorbell_contract::{HwCompletion, HwDesc};
+use doorbell_host::{Device, DeviceError};
+
+use crate::code::{Code, Refusal};
+
+/// Completions that a wait takes at a time.
+const TAKEN: usize = 64;
+
+/// An open device, and what a wait took from it.
+pub struct Open {
+    device: Box<dyn Device>,
+    waiting: VecDeque<HwCompletion>,
+}
+
+impl Open {
+    pub fn new(device: Box<dyn Device>) -> Self {
+        Self { device, waiting: VecDeque::new() }
+    }
+
+    pub fn submit(&mut self, descs: &[HwDesc]) -> Result<usize, DeviceError> {
+        self.device.submit(descs)
+    }
+
+    pub fn poll(&mut self, out: &mut [HwCompletion]) -> Result<usize, DeviceError> {
+        let count = self.waiting.len().min(out.len());
+        for (place, completion) in out.iter_mut().zip(self.waiting.drain(..count)) {
+            *place = completion;
+        }
+        if count > 0 { Ok(count) } else { self.device.poll(out) }
+    }
+
+    /// Whether a completion can be polled, within `limit`.
+    pub fn wait(&mut self, limit: Duration) -> Result<bool, DeviceError> {
+        if self.waiting.is_empty() && self.device.in_flight() > 0 {
+            let mut out = [HwCompletion::default(); TAKEN];
+            let count = wait_by_polling(&mut *self.device, limit, &mut out)?;
+            self.waiting.extend(&out[..count]);
+        }
+        Ok(!self.waiting.is_empty())
+    }
+
+    pub fn tokens(&self, delta_offset: u64, out: &mut [u32]) -> Result<(), DeviceError> {
+        self.device.tokens(delta_offset, out)
+    }
+
+    pub fn in_flight(&self) -> usize {
+        self.device.in_flight() + self.waiting.len()
+    }
+}
+
+/// Polls until completions come or `limit` has passed. The one place that waits.
+fn wait_by_polling(
+    device: &mut dyn Device,
+    limit: Duration,
+    out: &mut [HwCompletion],
+) -> Result<usize, DeviceError> {
+    let start = Instant::now();
+    loop {
+        let count = device.poll(out)?;
+        if count > 0 || start.elapsed() >= limit {
+            return Ok(count);
+        }
+        std::thread::yield_now();
+    }
+}
+
+#[derive(Default)]
+struct Table {
+    /// The last key that was given out; 0 is none, as NULL is no handle.
+    last: usize,
+    open: HashMap<usize, Arc<Mutex<Open>>>,
+}
+
+static TABLE: LazyLock<Mutex<Table>> = LazyLock::new(Mutex::default);
+
+fn table() -> MutexGuard<'static, Table> {
+    // Nothing that holds the lock can leave the table half changed.
+    TABLE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Keeps a device; returns its key.
+pub fn insert(device: Open) -> usize {
+    let mut table = table();
+    table.last += 1;
+    let key = table.last;
+    table.open.insert(key, Arc::new(Mutex::new(device)));
+    key
+}
+
+/// Drops the device with this key, as soon as no other thread uses it.
+pub fn remove(key: usize) -> Result<(), Refusal> {
+    let removed = table().open.remove(&key);
+    // Dropped here, not under the table's lock: it may take a while.
+    removed.map(drop).ok_or_else(no_device)
+}
+
+/// Does `work` with the device of this key.
+pub fn with<T>(key: usize, work: impl FnOnce(&mut Open) -> Result<T, Refusal>) -> Result<T, Refusal> {
+    let device = table().open.get(&key).map(Arc::clone).ok_or_else(no_device)?;
+    let mut device = device.lock().map_err(|_| {
+        Refusal::new(Code::Internal, "an earlier call on this device failed inside the library: close it")
+    })?;
+    work(&mut device)
+}
+
+fn no_device() -> Refusal {
+    Refusal::new(
+        Code::BadHandle,
+        "no open device has this handle: it was closed, or never came from doorbell_open",
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use doorbell_devices::{Kind, Settings};
+
+    use super::*;
+
+    fn model(options: &str) -> Open {
+        Open::new(Kind::Model.open(&options.parse::<Settings>().unwrap()).unwrap())
+    }
+
+    #[test]
+    fn what_a_wait_took_is_polled_first_and_still_in_flight() {
+        let mut device = model("");
+        assert!(!device.wait(Duration::ZERO).unwrap());
+        let descs: Vec<HwDesc> = (0..5).map(|k| HwDesc::nop().with_user_data(k)).collect();
+        assert_eq!(device.submit(&descs).unwrap(), 5);
+        assert!(device.wait(Duration::from_secs(60)).unwrap());
+        assert_eq!(device.in_flight(), 5);
+        let mut seen = vec![];
+        while seen.len() < 5 {
+            let mut out = [HwCompletion::default(); 2];
+            let count = device.poll(&mut out).unwrap();
+            seen.extend(out[..count].iter().map(|completion| completion.user_data));
+        }
+        assert_eq!((seen, device.in_flight()), (vec![0, 1, 2, 3, 4], 0));
+    }
+
+    #[test]
+    fn a_panic_in_a_call_costs_its_device_and_no_other() {
+        let (broken, whole) = (insert(model("")), insert(model("")));
+        let panicked =
+            std::panic::catch_unwind(|| with(broken, |_| -> Result<(), Refusal> { panic!("planted") }));
+        assert!(panicked.is_err());
+        assert_eq!(with(broken, |_| Ok(())).unwrap_err().code, Code::Internal);
+        assert!(with(whole, |_| Ok(())).is_ok());
+        assert!(remove(broken).is_ok() && remove(whole).is_ok());
+        assert_eq!(remove(whole).unwrap_err().code, Code::BadHandle);
+    }
+}

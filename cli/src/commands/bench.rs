@@ -1,0 +1,73 @@
+//! `doorbell bench`.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use doorbell_bench::{BenchError, Load, MACHINE, What};
+use doorbell_devices::machine::Machine;
+use serde_json::{Map, Value};
+
+use super::trace;
+use crate::failure::Failure;
+use crate::output::{self, Sink};
+
+/// Measures throughput. Figures of time are shown and judged, and never end in another exit code; a descriptor that
+/// does not end as it should does.
+#[derive(clap::Args)]
+pub struct Args {
+    /// What to measure
+    #[arg(value_enum)]
+    what: What,
+    /// Trace for the RTL and for copy-on-write (own format, Mooncake or Azure); by default a small built-in one
+    #[arg(long, value_name = "FILE")]
+    trace: Option<PathBuf>,
+    /// Write the figures as JSON; '-' is standard output, and the tables go to standard error then
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+    /// Shorter and fewer runs: figures of time are rougher, those in cycles stay exact
+    #[arg(long)]
+    quick: bool,
+}
+
+impl From<BenchError> for Failure {
+    fn from(error: BenchError) -> Failure {
+        match error {
+            BenchError::Device(error) => error.into(),
+            BenchError::Failed(message) => Failure::failed(message),
+            BenchError::Unavailable(message) => Failure::unavailable(message),
+            BenchError::Input(message) => Failure::input(message),
+        }
+    }
+}
+
+/// Runs the benches.
+pub fn run(args: Args) -> Result<ExitCode, Failure> {
+    // Read in any case, so that a bad one is told.
+    let (trace, _) = trace::read(args.trace.as_deref())?;
+    let json = args.json.as_deref().map(|path| Sink::open("JSON", path)).transpose()?;
+    let to_stderr = matches!(json, Some(Sink::Standard));
+    let print = |text: &str| {
+        if to_stderr {
+            eprint!("{text}");
+            return Ok(());
+        }
+        output::print(text)
+    };
+    let machine = Machine::this();
+    let facts = machine.facts().map(|(name, value)| (name.to_owned(), Value::String(value)));
+    let mut figures = Map::from_iter([(MACHINE.to_owned(), Value::Object(Map::from_iter(facts)))]);
+    print(&format!("machine: {machine}\n\n"))?;
+    let load = Load { trace: &trace, quick: args.quick };
+    // Shown as they come: the whole takes a while.
+    let skipped = doorbell_bench::run(args.what, &load, |key, section| {
+        let text = section.to_string();
+        figures.insert(key.to_owned(), section.json);
+        print(&text)
+    })?;
+    skipped.iter().for_each(|what: &String| eprintln!("skipped: {what}"));
+    if let Some(json) = json {
+        let text = serde_json::to_string_pretty(&Value::Object(figures)).map_err(Failure::input)?;
+        json.write(&format!("{text}\n"))?;
+    }
+    Ok(ExitCode::SUCCESS)
+}

@@ -1,0 +1,231 @@
+//! `doorbell doctor`.
+
+use std::fmt;
+use std::fs;
+use std::path::Path;
+use std::process::{Command, ExitCode};
+
+use doorbell_devices::machine::Machine;
+use doorbell_devices::{Kind, Settings};
+use doorbell_setup::nvcc::Places;
+use doorbell_setup::shell;
+use serde_json::{Value, json};
+
+use crate::failure::{DIFFERENT, Failure};
+use crate::output;
+
+/// Shows machine, GPUs, tools and devices, and what would be refused here and why. Ends with code 1 if the model or a
+/// device that needs no hardware does not open, or a tool is there that does not work.
+#[derive(clap::Args)]
+pub struct Args {
+    /// Print JSON instead of text
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Level {
+    /// Nothing is refused.
+    Ok,
+    /// Something is refused that not every machine has.
+    Without,
+    /// What should work does not.
+    Problem,
+}
+
+impl fmt::Display for Level {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Level::Ok => "ok",
+            Level::Without => "without",
+            Level::Problem => "PROBLEM",
+        })
+    }
+}
+
+struct Finding {
+    /// `machine`, `gpu`, `tool` or `device`.
+    about: &'static str,
+    name: String,
+    level: Level,
+    /// What was found.
+    found: String,
+    /// What does not work because of that, and what to do; empty if all does.
+    refused: String,
+}
+
+impl Finding {
+    fn ok(about: &'static str, name: &str, found: impl Into<String>) -> Self {
+        Self { about, name: name.into(), level: Level::Ok, found: found.into(), refused: String::new() }
+    }
+
+    fn bad(level: Level, about: &'static str, name: &str, found: impl Into<String>, refused: String) -> Self {
+        Self { about, name: name.into(), level, found: found.into(), refused }
+    }
+}
+
+/// Prints what was found.
+pub fn run(args: Args) -> Result<ExitCode, Failure> {
+    let findings: Vec<Finding> =
+        machine().into_iter().chain(gpus()).chain(tools()).chain(Kind::ALL.map(device)).collect();
+    let healthy = findings.iter().all(|finding| finding.level != Level::Problem);
+    if args.json {
+        let value =
+            json!({ "healthy": healthy, "findings": findings.iter().map(object).collect::<Vec<_>>() });
+        output::print(&format!("{value:#}\n"))?;
+    } else {
+        for Finding { about, name, level, found, refused } in &findings {
+            let refused = if refused.is_empty() { String::new() } else { format!("\n{:27}{refused}", "") };
+            output::print(&format!("{about:<8} {name:<9} {level:<8} {found}{refused}\n"))?;
+        }
+        if !healthy {
+            output::print("not all is well: see PROBLEM above\n")?;
+        }
+    }
+    Ok(ExitCode::from(if healthy { 0 } else { DIFFERENT }))
+}
+
+fn object(finding: &Finding) -> Value {
+    json!({
+        "about": finding.about,
+        "name": finding.name,
+        "level": finding.level.to_string().to_lowercase(),
+        "found": finding.found,
+        "refused": (!finding.refused.is_empty()).then_some(&finding.refused),
+    })
+}
+
+fn machine() -> Vec<Finding> {
+    let facts = Machine::this().facts();
+    let mut findings: Vec<Finding> = facts
+        .into_iter()
+        .filter(|(_, value)| !value.is_empty())
+        .map(|(name, value)| Finding::ok("machine", name, value))
+        .collect();
+    let (about, memory) = ("machine", read("/proc/meminfo"));
+    let free = field(&memory, "HugePages_Free").unwrap_or_default();
+    let transparent = read("/sys/kernel/mm/transparent_hugepage/enabled");
+    let transparent = transparent.split(['[', ']']).nth(1).unwrap_or("not offered").to_owned();
+    let found =
+        format!("{} free of 2 MiB, transparent: {transparent}", if free.is_empty() { "0" } else { free });
+    findings.push(if matches!(free, "" | "0") && transparent == "never" {
+        let refused =
+            "huge pages for KV blocks: `sysctl vm.nr_hugepages=N`, or set transparent ones to madvise";
+        Finding::bad(Level::Without, about, "pages", found, refused.into())
+    } else {
+        Finding::ok(about, "pages", found)
+    });
+    let limits = read("/proc/self/limits");
+    let locked = limits.lines().find_map(|line| line.strip_prefix("Max locked memory"));
+    if let Some(soft) = locked.and_then(|line| line.split_whitespace().next()) {
+        findings.push(Finding::ok(about, "locked", format!("{soft} bytes may be locked")));
+    }
+    let actions = read("/proc/sys/kernel/seccomp/actions_avail");
+    findings.push(if cfg!(target_arch = "x86_64") && actions.contains("user_notif") {
+        Finding::ok(about, "seccomp", "listeners are offered")
+    } else {
+        let refused = "`run --strict`: it needs x86-64 and a kernel that offers seccomp listeners".into();
+        Finding::bad(
+            Level::Without,
+            about,
+            "seccomp",
+            format!("{}: no listener", std::env::consts::ARCH),
+            refused,
+        )
+    });
+    findings
+}
+
+fn gpus() -> Vec<Finding> {
+    let driver = read("/proc/driver/nvidia/version");
+    let Some(version) = driver.lines().next() else {
+        let refused = "the device gpu: install NVIDIA's driver on a machine with a GPU".into();
+        return vec![Finding::bad(Level::Without, "gpu", "driver", "no NVIDIA driver is loaded", refused)];
+    };
+    let mut findings = vec![Finding::ok("gpu", "driver", version.trim_start_matches("NVRM version:").trim())];
+    let entries = fs::read_dir("/proc/driver/nvidia/gpus").into_iter().flatten().flatten();
+    for path in entries.map(|entry| entry.path()) {
+        let bus = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        let information = read(&path.join("information").to_string_lossy());
+        let pci = Path::new("/sys/bus/pci/devices").join(&bus);
+        let of = |name: &str| read(&pci.join(name).to_string_lossy());
+        let model = field(&information, "Model").unwrap_or("unknown model");
+        let link = format!("link x{} at {}", of("current_link_width"), of("current_link_speed"));
+        findings.push(Finding::ok("gpu", model, format!("{bus}, {link}, NUMA node {}", of("numa_node"))));
+    }
+    findings
+}
+
+fn tools() -> Vec<Finding> {
+    let verilator = std::env::var("VERILATOR").unwrap_or_else(|_| "verilator".into());
+    let mut findings: Vec<Finding> = [
+        (verilator.as_str(), "--version", "building the device rtl: `cargo xtask setup`"),
+        ("g++", "--version", "building the device rtl: `cargo xtask setup`"),
+        ("iverilog", "-V", "`cargo xtask rtl-test`: `cargo xtask setup`"),
+        ("gtkwave", "--version", "`cargo xtask wave` without --png: `cargo xtask setup --wave`"),
+    ]
+    .map(|(program, flag, refused)| tool(program, flag, refused))
+    .into();
+    findings.push(match Places::this().find() {
+        Ok(Some(nvcc)) => {
+            Finding::ok("tool", "nvcc", format!("{} at {}", nvcc.version, nvcc.program.display()))
+        }
+        Ok(None) => {
+            let refused =
+                "kernels compiled ahead, and `cargo xtask gpu-check`: `cargo xtask setup --gpu`".into();
+            Finding::bad(
+                Level::Without,
+                "tool",
+                "nvcc",
+                "not found, or switched off by DOORBELL_CUDA",
+                refused,
+            )
+        }
+        Err(problem) => {
+            Finding::bad(Level::Problem, "tool", "nvcc", problem, "building the device gpu".into())
+        }
+    });
+    findings
+}
+
+/// A program in `PATH`, with its version.
+fn tool(line: &str, flag: &str, refused: &str) -> Finding {
+    let mut words = line.split_whitespace();
+    let program = words.next().unwrap_or_default();
+    let name = Path::new(program).file_name().unwrap_or_default().to_string_lossy().into_owned();
+    if !program.contains('/') && shell::find(program, &shell::path()).is_none() {
+        return Finding::bad(Level::Without, "tool", &name, "not installed", refused.into());
+    }
+    match Command::new(program).args(words).arg(flag).output() {
+        Ok(output) if output.status.success() => {
+            let text = String::from_utf8_lossy(&output.stdout).into_owned();
+            let version = text.lines().find(|line| !line.trim().is_empty()).unwrap_or("no version told");
+            Finding::ok("tool", &name, version)
+        }
+        Ok(output) => Finding::bad(Level::Problem, "tool", &name, output.status.to_string(), refused.into()),
+        Err(error) => Finding::bad(Level::Problem, "tool", &name, error.to_string(), refused.into()),
+    }
+}
+
+/// Opens the device, as a command would.
+fn device(kind: Kind) -> Finding {
+    match kind.open(&Settings::default()) {
+        Ok(_) => Finding::ok("device", kind.name(), kind.description()),
+        Err(error) => {
+            let level = if error.missing().is_some() { Level::Without } else { Level::Problem };
+            let refused = format!("every command with the device {kind}");
+            Finding::bad(level, "device", kind.name(), error.to_string(), refused)
+        }
+    }
+}
+
+fn read(path: &str) -> String {
+    fs::read_to_string(path).unwrap_or_default().trim().to_owned()
+}
+
+/// What stands behind `key` and a colon.
+fn field<'a>(text: &'a str, key: &str) -> Option<&'a str> {
+    text.lines()
+        .filter_map(|line| line.split_once(':'))
+        .find_map(|(name, value)| (name == key).then_some(value.trim()))
+}

@@ -1,0 +1,73 @@
+//! Waveforms of where the RTL went wrong.
+
+use std::ops::ControlFlow;
+use std::path::Path;
+use std::sync::atomic::Ordering;
+
+use doorbell_cosim::{SLICE, Wave};
+use doorbell_devices::Settings;
+use doorbell_devices::rtl::{Clocked, open};
+use doorbell_host::{DeviceError, Driver};
+use doorbell_verify::compare::Outcome;
+use doorbell_verify::replay::{Progress, ReplayFailure, ReplayPlan, replay};
+
+use crate::failure::Failure;
+
+/// Cycles recorded before the poll before the divergence, and after it.
+const MARGIN: u64 = 2_000;
+/// Cycles recorded after the last completion of a device that hangs.
+const AFTERMATH: u64 = 20_000;
+/// Cycles recorded at most.
+const LONGEST: u64 = 100_000;
+
+/// Repeats a run that went wrong, which a simulation does exactly, and records the cycles around the place where it
+/// did. Returns the recorded cycles.
+pub fn record_wave(
+    plan: &ReplayPlan,
+    settings: &Settings,
+    outcome: &Outcome,
+    path: &Path,
+) -> Result<std::ops::Range<u64>, Failure> {
+    // Once to find the cycles, once to record them.
+    let (from, to) = cycles_around(plan, open(settings, None)?, outcome);
+    let from = from.saturating_sub(MARGIN);
+    let window = from..(to + MARGIN).min(from + LONGEST);
+    let wave = Wave { path: path.to_owned(), window: Some(window.clone()) };
+    // Just enough patience to reach the end of the window.
+    let patience = Some(2 + (LONGEST / SLICE) as u32);
+    let mut driver = open(&Settings { patience, ..settings.clone() }, Some(wave))?;
+    let clock = driver.platform().clock();
+    replay(plan, &mut driver, &mut |_| stop_if(clock.load(Ordering::Relaxed) > window.end));
+    driver.platform_mut().flush_wave().map_err(DeviceError::from)?;
+    Ok(window)
+}
+
+/// The clock at the polls before and after the completion that was wrong; without one, before and after the end. A
+/// device that hangs did so after its last completion.
+fn cycles_around(plan: &ReplayPlan, mut driver: Driver<Clocked>, outcome: &Outcome) -> (u64, u64) {
+    let hangs = matches!(outcome.failure, Some(ReplayFailure::Device { error: DeviceError::Timeout(_), .. }));
+    let wrong = outcome.divergence.as_ref().and_then(|divergence| divergence.ordinal);
+    let enough = match wrong {
+        Some(ordinal) => ordinal as u64 + 1,
+        None if hangs => outcome.completions,
+        None => u64::MAX,
+    };
+    let clock = driver.platform().clock();
+    let (mut before, mut last) = (0, 0);
+    if enough > 0 {
+        replay(plan, &mut driver, &mut |progress: Progress| {
+            before = last;
+            last = clock.load(Ordering::Relaxed);
+            stop_if(progress.completions >= enough)
+        });
+    }
+    match wrong {
+        Some(_) => (before, last),
+        None if hangs => (before, last + AFTERMATH),
+        None => (last, clock.load(Ordering::Relaxed)),
+    }
+}
+
+fn stop_if(stop: bool) -> ControlFlow<()> {
+    if stop { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+}

@@ -1,0 +1,236 @@
+//! Doorbell's devices by name: [`Kind::open`] opens one with [`Settings`], which may come from text.
+//!
+//! ```
+//! use doorbell_devices::{Kind, Settings};
+//! use doorbell_host::contract::{HwCompletion, HwDesc};
+//!
+//! let settings: Settings = "sq_depth=64 token_bytes=65536".parse()?;
+//! let mut device = Kind::parse("model")?.open(&settings)?;
+//! device.submit(&[HwDesc::decode(1, 0, 16)])?;
+//! let mut completions = [HwCompletion::default(); 8];
+//! while device.poll(&mut completions)? == 0 {}
+//! assert_eq!(completions[0].final_seq_len, 16);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+
+use std::fmt;
+use std::ops::RangeInclusive;
+
+use doorbell_host::{Device, DeviceError, Driver, QueueConfig};
+use doorbell_verify::ModelPlatform;
+use doorbell_verify::model::{BadMutation, Mutation};
+
+#[cfg(feature = "gpu")]
+mod gpu;
+pub mod machine;
+#[cfg(feature = "rtl")]
+pub mod rtl;
+mod settings;
+
+pub use settings::{cycles, gpus};
+
+/// A kind of device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// The golden model.
+    Model,
+    /// The verilated RTL.
+    Rtl,
+    /// The persistent CUDA kernel.
+    Gpu,
+}
+
+/// What a device is opened with. Reads from text as `key=value` pairs, apart by blanks or commas; see
+/// [`Settings::KEYS`].
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Settings {
+    /// The queue pair.
+    pub queue: QueueConfig,
+    /// Advances without progress after which a device counts as hung, if not the device's usual.
+    pub patience: Option<u32>,
+    /// The memory of simulated devices.
+    pub memory: Memory,
+    /// The GPUs.
+    pub gpus: Gpus,
+    /// A fault to put into the device: `token`, `completion`, `hang`, or one of the device's own.
+    pub fault: Option<String>,
+}
+
+/// The memory behind a simulated device.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Memory {
+    /// Cycles that it takes to answer.
+    pub latency: RangeInclusive<u32>,
+    /// Chance, in percent up to 95, that a channel stands still in a cycle.
+    pub stalls: u8,
+    /// Whether it answers writes out of order.
+    pub reorder: bool,
+    /// Draw all of that from `seed` instead.
+    pub random: bool,
+    /// Seed of what is random.
+    pub seed: u64,
+}
+
+impl Default for Memory {
+    fn default() -> Self {
+        Self { latency: 0..=0, stalls: 0, reorder: false, random: false, seed: 1 }
+    }
+}
+
+/// The GPUs that are one device together.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Gpus {
+    /// By number, each once, and at least one.
+    pub gpus: Vec<usize>,
+    /// Queue pairs on each.
+    pub queues: usize,
+}
+
+impl Default for Gpus {
+    fn default() -> Self {
+        Self { gpus: vec![0], queues: 1 }
+    }
+}
+
+/// Why a device was not opened.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum OpenError {
+    /// No device has this name.
+    #[error("unknown device '{name}'; known devices: {}", names())]
+    Unknown {
+        /// The name.
+        name: String,
+    },
+    /// An option that there is not, or with a value that it cannot have.
+    #[error("option '{option}': {problem}")]
+    Option {
+        /// As it was written.
+        option: String,
+        /// What is wrong, and what would be right.
+        problem: String,
+    },
+    /// A fault that the device does not know, or a setting of the simulated memory that it cannot have.
+    #[error("{0}")]
+    Setting(String),
+    /// The device is not there, or did not start.
+    #[error(transparent)]
+    Device(#[from] DeviceError),
+}
+
+impl OpenError {
+    /// Why the device is not there, if nothing else is wrong: without it one can go on.
+    pub fn missing(&self) -> Option<&str> {
+        match self {
+            OpenError::Device(DeviceError::Unavailable { reason, .. }) => Some(reason),
+            _ => None,
+        }
+    }
+}
+
+fn names() -> String {
+    Kind::ALL.map(Kind::name).join(", ")
+}
+
+impl fmt::Display for Kind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+impl Kind {
+    /// Every kind, in the order in which they are compared by default.
+    pub const ALL: [Kind; 3] = [Kind::Model, Kind::Rtl, Kind::Gpu];
+
+    /// The name that users type.
+    pub fn name(self) -> &'static str {
+        match self {
+            Kind::Model => "model",
+            Kind::Rtl => "rtl",
+            Kind::Gpu => "gpu",
+        }
+    }
+
+    /// What it is.
+    pub fn description(self) -> String {
+        match self {
+            Kind::Model => "golden model in Rust, the executable specification".into(),
+            #[cfg(feature = "rtl")]
+            Kind::Rtl => rtl::description(),
+            #[cfg(not(feature = "rtl"))]
+            Kind::Rtl => "the SystemVerilog device, verilated".into(),
+            Kind::Gpu => "persistent CUDA workers".into(),
+        }
+    }
+
+    /// Why it cannot be used here, if it cannot. Opens the device where there is no other way to know.
+    pub fn missing(self) -> Option<String> {
+        match self {
+            #[cfg(feature = "gpu")]
+            Kind::Gpu => gpu::missing(),
+            _ => self.left_out(),
+        }
+    }
+
+    /// Why it is not part of this build, if it is not.
+    fn left_out(self) -> Option<String> {
+        let built = match self {
+            Kind::Model => true,
+            Kind::Rtl => cfg!(feature = "rtl"),
+            Kind::Gpu => cfg!(feature = "gpu"),
+        };
+        (!built).then(|| format!("not part of this build; build with the feature '{}'", self.name()))
+    }
+
+    /// Whether a fault can be put into it.
+    pub fn takes_faults(self) -> bool {
+        self != Kind::Gpu
+    }
+
+    /// The kind with this name.
+    ///
+    /// # Errors
+    /// `Unknown`, naming those that there are.
+    pub fn parse(name: &str) -> Result<Kind, OpenError> {
+        let unknown = || OpenError::Unknown { name: name.to_owned() };
+        Kind::ALL.into_iter().find(|kind| kind.name() == name).ok_or_else(unknown)
+    }
+
+    /// Opens a device of this kind.
+    ///
+    /// # Errors
+    /// [`OpenError::missing`] says so where the device is not there.
+    pub fn open(self, settings: &Settings) -> Result<Box<dyn Device>, OpenError> {
+        match self {
+            Kind::Model => open_model(settings),
+            #[cfg(feature = "rtl")]
+            Kind::Rtl => Ok(Box::new(rtl::open(settings, None)?)),
+            #[cfg(feature = "gpu")]
+            Kind::Gpu => Ok(gpu::open(settings)?),
+            #[allow(unreachable_patterns, reason = "a build with every feature has every kind")]
+            _ => {
+                let (device, reason) = (self.name().to_owned(), self.left_out().unwrap_or_default());
+                Err(DeviceError::Unavailable { device, reason }.into())
+            }
+        }
+    }
+}
+
+fn open_model(settings: &Settings) -> Result<Box<dyn Device>, OpenError> {
+    let mut model = ModelPlatform::new();
+    if let Some(fault) = &settings.fault {
+        let text = match fault.as_str() {
+            "token" => "token:1000",
+            "completion" => "completion:100:result",
+            "hang" => "hang:100",
+            other => other,
+        };
+        let mutation: Mutation =
+            text.parse().map_err(|error: BadMutation| OpenError::Setting(error.to_string()))?;
+        model = model.with_mutation(mutation);
+    }
+    // The model runs one descriptor at a time, whatever the number of workers of the others.
+    let patience = settings.patience.unwrap_or(settings.queue.patience);
+    let queue = QueueConfig { workers: None, patience, ..settings.queue.clone() };
+    Ok(Box::new(Driver::new(model, queue)?))
+}

@@ -1,0 +1,174 @@
+//! Settings from text.
+
+use std::ops::RangeInclusive;
+use std::str::FromStr;
+
+use crate::{OpenError, Settings};
+
+impl Settings {
+    /// The keys and their values. Numbers are decimal, or hexadecimal behind `0x`.
+    pub const KEYS: [(&'static str, &'static str); 21] = [
+        ("sq_depth", "slots of the submission queue, a power of two from 2 to 65536"),
+        ("cq_depth", "slots of the completion queue, a power of two from 2 to 65536"),
+        ("sq_start", "running index at which the submission queue starts"),
+        ("cq_start", "running index at which the completion queue starts"),
+        ("token_bytes", "bytes of the token region"),
+        ("kv_bytes", "bytes of the KV region"),
+        ("checkpoint_default", "checkpoint of descriptors that give 0"),
+        ("wait_states", "cycles to wait before each token, at most 65535"),
+        ("length_limit", "largest seq_len + max_tokens"),
+        ("eos_threshold", "probability of end of sequence per token, in 1/32768"),
+        ("reward_threshold", "score below which a resident rollout ends, Q16.16"),
+        ("workers", "workers of a device that has several"),
+        ("patience", "advances without progress after which a device counts as hung"),
+        ("latency", "rtl: cycles that memory takes to answer, as 5 or 0..40"),
+        ("stalls", "rtl: chance in percent, up to 95, that a channel stands still"),
+        ("reorder", "rtl: 1 if writes are answered out of order, else 0"),
+        ("random_memory", "rtl: 1 if latency, stalls and order are drawn from the seed, else 0"),
+        ("seed", "rtl: seed of what is random"),
+        ("gpus", "gpu: numbers of the GPUs, as 0 or 0+1"),
+        ("queues", "gpu: queue pairs on each, 1 to 16"),
+        ("fault", "a fault to see it found: token, completion, hang, or one of the device's own"),
+    ];
+
+    fn set(&mut self, key: &str, value: &str) -> Result<(), String> {
+        let queue = &mut self.queue;
+        match key {
+            "sq_depth" => queue.sq_depth = number(value)?,
+            "cq_depth" => queue.cq_depth = number(value)?,
+            "sq_start" => queue.sq_start = number(value)?,
+            "cq_start" => queue.cq_start = number(value)?,
+            "token_bytes" => queue.token_bytes = number(value)?,
+            "kv_bytes" => queue.kv_bytes = number(value)?,
+            "checkpoint_default" => queue.checkpoint_default = number(value)?,
+            "wait_states" => queue.wait_states = number(value)?,
+            "length_limit" => queue.length_limit = number(value)?,
+            "eos_threshold" => queue.eos_threshold = number(value)?,
+            "reward_threshold" => queue.reward_threshold = number(value)?,
+            "workers" => queue.workers = Some(number(value)?),
+            "patience" => self.patience = Some(number(value)?),
+            "latency" => self.memory.latency = cycles(value)?,
+            "stalls" => {
+                self.memory.stalls =
+                    Some(number(value)?).filter(|&percent| percent <= 95).ok_or("expected at most 95")?;
+            }
+            "reorder" => self.memory.reorder = switch(value)?,
+            "random_memory" => self.memory.random = switch(value)?,
+            "seed" => self.memory.seed = number(value)?,
+            "gpus" => self.gpus.gpus = gpus(value, '+')?,
+            "queues" => {
+                self.gpus.queues = Some(number(value)?)
+                    .filter(|queues| (1..=16).contains(queues))
+                    .ok_or("expected 1 to 16")?;
+            }
+            "fault" => self.fault = Some(value.to_owned()),
+            _ => {
+                return Err(format!(
+                    "there is no such key; keys: {}",
+                    Self::KEYS.map(|(key, _)| key).join(", ")
+                ));
+            }
+        }
+        Ok(())
+    }
+}
+
+impl FromStr for Settings {
+    type Err = OpenError;
+
+    fn from_str(text: &str) -> Result<Self, OpenError> {
+        let mut settings = Self::default();
+        for option in text.split(|c: char| c == ',' || c.is_whitespace()).filter(|option| !option.is_empty())
+        {
+            let pair = option.split_once('=').ok_or_else(|| "expected key=value".to_owned());
+            pair.and_then(|(key, value)| settings.set(key, value))
+                .map_err(|problem| OpenError::Option { option: option.to_owned(), problem })?;
+        }
+        Ok(settings)
+    }
+}
+
+/// Numbers of GPUs, each once, apart by `separator`.
+///
+/// # Errors
+/// What was expected.
+pub fn gpus(text: &str, separator: char) -> Result<Vec<usize>, String> {
+    let gpus: Option<Vec<usize>> = text.split(separator).map(|gpu| gpu.trim().parse().ok()).collect();
+    gpus.filter(|gpus| gpus.iter().enumerate().all(|(place, gpu)| !gpus[..place].contains(gpu)))
+        .ok_or_else(|| format!("expected numbers of GPUs, each once, as 0 or 0{separator}1"))
+}
+
+/// Cycles as `5`, or as `0..40` with the lower first.
+///
+/// # Errors
+/// What was expected.
+pub fn cycles(text: &str) -> Result<RangeInclusive<u32>, String> {
+    let (low, high) = text.split_once("..").unwrap_or((text, text));
+    match (low.parse(), high.trim_start_matches('=').parse()) {
+        (Ok(low), Ok(high)) if low <= high => Ok(low..=high),
+        _ => Err("expected cycles as 5, or as 0..40 with the lower first".into()),
+    }
+}
+
+fn number<T: TryFrom<u64>>(text: &str) -> Result<T, String> {
+    let value = match text.strip_prefix("0x") {
+        Some(digits) => u64::from_str_radix(digits, 16),
+        None => text.parse(),
+    };
+    let value = value.map_err(|error| format!("expected a number: {error}"))?;
+    T::try_from(value).map_err(|_| format!("expected a number of {} bits at most", 8 * size_of::<T>()))
+}
+
+fn switch(text: &str) -> Result<bool, String> {
+    match text {
+        "0" => Ok(false),
+        "1" => Ok(true),
+        _ => Err("expected 0 or 1".into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rstest::rstest;
+
+    use super::*;
+
+    #[test]
+    fn every_key_is_taken_and_changes_something() {
+        for (key, _) in Settings::KEYS {
+            let value = match key {
+                "latency" => "3..9",
+                "gpus" => "1+2",
+                "queues" => "0x10",
+                "reorder" | "random_memory" => "1",
+                _ => "7",
+            };
+            let settings: Settings = format!("{key}={value}").parse().unwrap();
+            assert_ne!(settings, Settings::default(), "{key}");
+        }
+    }
+
+    #[test]
+    fn pairs_are_apart_by_blanks_or_commas_and_the_last_counts() {
+        let settings: Settings = " sq_depth=8,cq_depth=16\tworkers=2\nsq_depth=0x20 ".parse().unwrap();
+        assert_eq!((settings.queue.sq_depth, settings.queue.cq_depth), (32, 16));
+        assert_eq!(settings.queue.workers, Some(2));
+        assert_eq!("".parse::<Settings>().unwrap(), Settings::default());
+    }
+
+    #[rstest]
+    #[case("sq_depth", "option 'sq_depth': expected key=value")]
+    #[case("depth=8", "option 'depth=8': there is no such key; keys: sq_depth, cq_depth")]
+    #[case("workers=-1", "option 'workers=-1': expected a number")]
+    #[case("sq_depth=0x100000000", "option 'sq_depth=0x100000000': expected a number of 32 bits")]
+    #[case("latency=9..3", "option 'latency=9..3': expected cycles")]
+    #[case("stalls=96", "option 'stalls=96': expected at most 95")]
+    #[case("reorder=yes", "option 'reorder=yes': expected 0 or 1")]
+    #[case("gpus=0+0", "option 'gpus=0+0': expected numbers of GPUs, each once")]
+    #[case("queues=17", "option 'queues=17': expected 1 to 16")]
+    #[case("queues=0", "option 'queues=0': expected 1 to 16")]
+    fn bad_options_are_named(#[case] text: &str, #[case] message: &str) {
+        let error = text.parse::<Settings>().unwrap_err().to_string();
+        assert!(error.starts_with(message), "{error}");
+    }
+}

@@ -1,0 +1,521 @@
+//! Installs what Doorbell's builds and tests need: `cargo xtask setup`, and what the Makefile runs first. A crate of its
+//! own, and small, because on a bare machine everything else waits for it.
+
+#[allow(dead_code, reason = "the rest is for the build script")]
+#[path = "../../gpu/build/nvcc.rs"]
+pub mod nvcc;
+pub mod shell;
+
+use std::env;
+use std::ffi::OsString;
+use std::fmt;
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode, Stdio};
+use std::time::SystemTime;
+
+use anyhow::{Context, Error, Result, bail};
+use nvcc::{KERNELS, Places};
+
+/// Oldest Verilator that the build supports.
+const VERILATOR: (u32, u32) = (5, 6);
+
+/// How to tell that a package is there.
+#[derive(Clone, Copy)]
+enum Sign {
+    Program(&'static str),
+    Header(&'static str),
+    /// Of Python.
+    Module(&'static str),
+}
+
+impl fmt::Display for Sign {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (Sign::Program(name) | Sign::Header(name) | Sign::Module(name)) = self;
+        f.write_str(name)
+    }
+}
+
+/// Sign, Debian and Ubuntu package, and who needs it.
+type Need = (Sign, &'static str, &'static str);
+
+const NEEDS: &[Need] = &[
+    (Sign::Program("verilator"), "verilator", "co-simulation and lint"),
+    (Sign::Program("perl"), "perl", "verilator"),
+    (Sign::Program("g++"), "g++", "co-simulation"),
+    (Sign::Header("zlib.h"), "zlib1g-dev", "waveforms of the co-simulation"),
+    (Sign::Program("iverilog"), "iverilog", "the testbenches"),
+    (Sign::Program("vvp"), "iverilog", "the testbenches"),
+    (Sign::Program("make"), "make", "the Makefile"),
+];
+
+const WAVE_NEEDS: &[Need] = &[(Sign::Program("gtkwave"), "gtkwave", "showing waves")];
+
+/// To install nvcc. Debian's Python is not to be installed into, and its virtual environments are a package of their own.
+const PIP_NEEDS: &[Need] = &[
+    (Sign::Program("python3"), "python3", "installing nvcc"),
+    (Sign::Module("ensurepip"), "python3-venv", "installing nvcc"),
+];
+
+/// nvcc and NVRTC, as PyPI has them.
+const WHEELS: [&str; 5] = [
+    "nvidia-cuda-nvcc==13.*",
+    "nvidia-cuda-crt==13.*",
+    "nvidia-nvvm==13.*",
+    "nvidia-cuda-runtime==13.*",
+    "nvidia-cuda-nvrtc==13.*",
+];
+
+/// What is to be set up.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Options {
+    /// Install nothing; name what is missing and fail.
+    pub check: bool,
+    /// Also what showing waves needs.
+    pub wave: bool,
+    /// Also the compiler of the GPU's kernels: from PyPI, into ~/.cache/doorbell, if there is no nvcc.
+    pub gpu: bool,
+}
+
+/// What setup sees of the machine.
+struct Host {
+    path: OsString,
+    include: Vec<PathBuf>,
+    root: bool,
+    /// The environment variable `VERILATOR` names another one, which is then the caller's affair.
+    own_verilator: bool,
+    compilers: Places,
+    /// A build without nvcc does not look for one again before this changes.
+    kernels: PathBuf,
+}
+
+impl Host {
+    fn this(repository: &Path) -> Host {
+        // /proc/self belongs to the effective user.
+        let root = fs::metadata("/proc/self").is_ok_and(|m| m.uid() == 0);
+        Host {
+            path: shell::path(),
+            include: vec!["/usr/include".into(), "/usr/local/include".into()],
+            root,
+            own_verilator: env::var_os("VERILATOR").is_some_and(|command| !command.is_empty()),
+            compilers: Places::this(),
+            kernels: repository.join(KERNELS),
+        }
+    }
+
+    fn has(&self, sign: Sign) -> bool {
+        match sign {
+            Sign::Program("verilator") if self.own_verilator => true,
+            Sign::Program(name) => shell::find(name, &self.path).is_some(),
+            Sign::Header(name) => self.include.iter().any(|dir| dir.join(name).is_file()),
+            Sign::Module(name) => shell::find("python3", &self.path).is_some_and(|python| {
+                let mut command = Command::new(python);
+                command.args(["-c", &format!("import {name}")]).env("PATH", &self.path).stderr(Stdio::null());
+                command.status().is_ok_and(|status| status.success())
+            }),
+        }
+    }
+
+    fn missing(&self, wave: bool, pip: bool) -> Vec<Need> {
+        let wanted = NEEDS.iter().chain(if wave { WAVE_NEEDS } else { &[] });
+        let wanted = wanted.chain(if pip { PIP_NEEDS } else { &[] });
+        wanted.copied().filter(|(sign, ..)| !self.has(*sign)).collect()
+    }
+
+    /// Whether there is no nvcc, and nobody has said that there shall be none.
+    fn lacks_nvcc(&self) -> Result<bool> {
+        let nvcc = self.compilers.find().map_err(Error::msg)?;
+        Ok(nvcc.is_none() && !self.compilers.is_off())
+    }
+
+    /// The commands that install nvcc.
+    fn nvcc_plan(&self) -> Result<[Vec<String>; 2]> {
+        let venv = self.compilers.venv.as_ref().context(
+            "there is no place to install nvcc to: set HOME or XDG_CACHE_HOME, or install the CUDA toolkit and set NVCC",
+        )?;
+        let python = venv.join("bin/python").display().to_string();
+        let create = ["python3", "-m", "venv", &venv.display().to_string()].map(str::to_owned).to_vec();
+        let mut install =
+            [&python, "-m", "pip", "install", "--disable-pip-version-check"].map(str::to_owned).to_vec();
+        install.extend(WHEELS.map(str::to_owned));
+        Ok([create, install])
+    }
+
+    fn run(&self, words: &[String]) -> Result<()> {
+        let program = shell::find(&words[0], &self.path).unwrap_or_else(|| (&words[0]).into());
+        shell::run(Command::new(program).args(&words[1..]).env("PATH", &self.path))
+    }
+
+    /// Why the Verilator that is there will not do.
+    fn verilator_problem(&self) -> Option<String> {
+        let program = shell::find("verilator", &self.path).filter(|_| !self.own_verilator)?;
+        let output = Command::new(&program).arg("--version").env("PATH", &self.path).output().ok()?;
+        let found = version(&String::from_utf8_lossy(&output.stdout))?;
+        (found < VERILATOR).then(|| {
+            format!(
+                "{} is Verilator {}.{:03}, and 5.006 is the oldest that works: install a newer one, or a newer \
+                 distribution (Debian 12, Ubuntu 24.04), and put it first in PATH",
+                program.display(),
+                found.0,
+                found.1
+            )
+        })
+    }
+
+    /// The commands that install `packages`.
+    fn plan(&self, packages: &[&str]) -> Result<Vec<Vec<String>>> {
+        let list = packages.join(" ");
+        if shell::find("apt-get", &self.path).is_none() {
+            bail!(
+                "there is no apt-get here: install {list} with this system's package manager, then try again"
+            );
+        }
+        let mut prefix = vec![];
+        if !self.root {
+            if shell::find("sudo", &self.path).is_none() {
+                bail!(
+                    "installing {list} needs root, and there is no sudo: run `apt-get install {list}` as root"
+                );
+            }
+            prefix.push("sudo");
+        }
+        prefix.extend(["env", "DEBIAN_FRONTEND=noninteractive", "apt-get", "-o", "DPkg::Lock::Timeout=300"]);
+        let command = |rest: &[&str]| prefix.iter().chain(rest).map(|&word| word.to_owned()).collect();
+        let mut install = vec!["install", "-y", "--no-install-recommends"];
+        install.extend(packages);
+        Ok(vec![command(&["update"]), command(&install)])
+    }
+}
+
+/// Major and minor of `Verilator 5.006 2023-01-22 …`; some builds leave the number out.
+fn version(line: &str) -> Option<(u32, u32)> {
+    let (major, minor) = line.split_whitespace().nth(1)?.split_once('.')?;
+    Some((major.parse().ok()?, minor.parse().ok()?))
+}
+
+/// Installs what is missing for the repository at `root`; silent when nothing is. With `check` names it only.
+///
+/// # Errors
+/// When `check` finds something missing, or it cannot be installed.
+pub fn run(root: &Path, options: Options) -> Result<()> {
+    set_up(&Host::this(root), options)
+}
+
+/// Names a file that is locked while something is being installed. Build scripts that need it wait for the lock.
+pub const LOCK: &str = "DOORBELL_SETUP_LOCK";
+
+/// As [`run`], while `command` runs, which is a build: what it can do without what is missing, it does meanwhile.
+/// Returns its exit code.
+///
+/// # Errors
+/// As [`run`]; when the command cannot be started.
+pub fn run_beside(root: &Path, options: Options, command: &mut Command) -> Result<ExitCode> {
+    beside(&Host::this(root), root, options, command)
+}
+
+fn beside(host: &Host, root: &Path, options: Options, command: &mut Command) -> Result<ExitCode> {
+    if host.missing(options.wave, options.gpu).is_empty() {
+        set_up(host, options)?;
+        return shell::forward(command);
+    }
+    let path = root.join("target/setup.lock");
+    let problem = || format!("cannot lock {}", path.display());
+    fs::create_dir_all(root.join("target")).with_context(problem)?;
+    let lock = fs::File::create(&path).with_context(problem)?;
+    lock.lock().with_context(problem)?;
+    println!("$ {}", shell::shown(command));
+    let child = command.env(LOCK, &path).spawn();
+    let mut child = child.with_context(|| format!("cannot run {}", shell::shown(command)))?;
+    let installed = set_up(host, options);
+    drop(lock);
+    let status = child.wait().with_context(|| format!("cannot wait for {}", shell::shown(command)))?;
+    installed?;
+    Ok(shell::code(status))
+}
+
+fn set_up(host: &Host, options: Options) -> Result<()> {
+    let Options { check, wave, gpu } = options;
+    let nvcc = gpu && host.lacks_nvcc()?;
+    let missing = host.missing(wave, nvcc);
+    for (sign, package, purpose) in &missing {
+        println!("setup: {sign} is missing (package {package}; for {purpose})");
+    }
+    if nvcc {
+        println!("setup: nvcc is missing (from PyPI; for the GPU's kernels)");
+    }
+    let mut packages: Vec<&str> = missing.iter().map(|&(_, package, _)| package).collect();
+    packages.sort_unstable();
+    packages.dedup();
+    if check && (nvcc || !packages.is_empty()) {
+        packages.extend(nvcc.then_some("nvcc"));
+        let flags = [(wave, " --wave"), (gpu, " --gpu")].map(|(given, flag)| if given { flag } else { "" });
+        bail!("missing: {}; `cargo xtask setup{}` installs that", packages.join(" "), flags.concat());
+    }
+    if !packages.is_empty() {
+        let plan = host.plan(&packages)?;
+        println!("setup: going to run, {}:", if host.root { "as root" } else { "through sudo" });
+        plan.iter().for_each(|words| println!("  {}", words.join(" ")));
+        plan.iter().try_for_each(|words| host.run(words))?;
+        if let Some((sign, package, _)) = host.missing(wave, nvcc).first() {
+            bail!(
+                "{package} was installed, yet {sign} is still not found: look at the output of apt-get above"
+            );
+        }
+    }
+    if nvcc {
+        let plan = host.nvcc_plan()?;
+        println!("setup: going to run, which downloads about 200 MB:");
+        plan.iter().for_each(|words| println!("  {}", words.join(" ")));
+        plan.iter().try_for_each(|words| host.run(words))?;
+        if host.lacks_nvcc()? {
+            bail!(
+                "nvcc was installed, yet it is still not found or does not run: look at the output of pip above"
+            );
+        }
+        fs::File::options().append(true).open(&host.kernels)?.set_modified(SystemTime::now())?;
+    }
+    host.verilator_problem().map_or(Ok(()), |problem| bail!(problem))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use rstest::rstest;
+    use tempfile::TempDir;
+
+    use super::*;
+    use crate::shell::fake;
+
+    /// A machine of its own: programs in one directory, headers in another.
+    fn host(programs: &[&str], root: bool) -> (TempDir, Host) {
+        let dir = tempfile::tempdir().unwrap();
+        let include = dir.path().join("include");
+        fs::create_dir(&include).unwrap();
+        for name in programs {
+            fake(dir.path(), name, "");
+        }
+        let compilers = Places {
+            switch: String::new(),
+            named: None,
+            path: dir.path().into(),
+            toolkits: vec![],
+            venv: Some(dir.path().join("venv")),
+        };
+        let kernels = dir.path().join("kernels.cu");
+        fs::write(&kernels, "").unwrap();
+        let path = dir.path().into();
+        let host = Host { path, include: vec![include], root, own_verilator: false, compilers, kernels };
+        (dir, host)
+    }
+
+    /// A machine where nothing is missing but nvcc, with a Python whose pip installs one that says `version`.
+    fn host_without_nvcc(version: &str) -> (TempDir, Host) {
+        let (dir, host) = host(ALL, true);
+        fs::write(dir.path().join("include/zlib.h"), "").unwrap();
+        let here = dir.path().display();
+        let bin = format!("{here}/venv/lib/python3.11/site-packages/nvidia/cu13/bin");
+        let pip = format!(
+            "/bin/mkdir -p {bin}\nprintf '#!/bin/sh\\necho release {version}, V0\\n' > {bin}/nvcc\n/bin/chmod 755 {bin}/nvcc"
+        );
+        fake(dir.path(), "pip", &pip);
+        fake(
+            dir.path(),
+            "python3",
+            &format!(
+                "echo \"$@\" >> {here}/log\ncase \"$2\" in venv) /bin/mkdir -p {here}/venv/bin; \
+                 /bin/ln -sf {here}/pip {here}/venv/bin/python;; esac"
+            ),
+        );
+        (dir, host)
+    }
+
+    /// An apt-get that notes how it was called, and provides what `install` names.
+    fn fake_apt(dir: &Path) {
+        let here = dir.display();
+        fake(
+            dir,
+            "apt-get",
+            &format!(
+                "echo \"$@\" >> {here}/log\ncase \"$*\" in *install*) for p in verilator perl g++ iverilog vvp make; do \
+                 printf '#!/bin/sh\\n' > {here}/$p; /bin/chmod 755 {here}/$p; done; : > {here}/include/zlib.h;; esac"
+            ),
+        );
+        fake(dir, "env", "while case \"$1\" in *=*) true;; *) false;; esac; do shift; done; exec \"$@\"");
+    }
+
+    const INSTALL: Options = Options { check: false, wave: false, gpu: false };
+    const CHECK: Options = Options { check: true, ..INSTALL };
+    const GPU: Options = Options { gpu: true, ..INSTALL };
+    const CHECK_GPU: Options = Options { gpu: true, ..CHECK };
+
+    const ALL: &[&str] = &["verilator", "perl", "g++", "iverilog", "vvp", "make"];
+
+    #[test]
+    fn with_everything_there_nothing_is_run() {
+        let (dir, host) = host(ALL, true);
+        fs::write(dir.path().join("include/zlib.h"), "").unwrap();
+        fake(dir.path(), "apt-get", "exit 1");
+        set_up(&host, INSTALL).unwrap();
+        set_up(&host, CHECK).unwrap();
+    }
+
+    #[rstest]
+    #[case::header(&["verilator", "perl", "g++", "iverilog", "vvp", "make"], "missing: zlib1g-dev;")]
+    #[case::simulators(&["perl", "g++", "make"], "missing: iverilog verilator zlib1g-dev;")]
+    #[case::half_a_package(&["verilator", "perl", "g++", "iverilog", "make"], "missing: iverilog zlib1g-dev;")]
+    fn check_names_what_is_missing_and_installs_nothing(#[case] programs: &[&str], #[case] expected: &str) {
+        let (dir, host) = host(programs, true);
+        fake_apt(dir.path());
+        let error = set_up(&host, CHECK).unwrap_err().to_string();
+        assert!(error.starts_with(expected), "{error}");
+        assert!(!dir.path().join("log").exists());
+    }
+
+    #[test]
+    fn missing_packages_are_installed_once() {
+        let (dir, host) = host(&["perl"], true);
+        fake_apt(dir.path());
+        set_up(&host, INSTALL).unwrap();
+        set_up(&host, INSTALL).unwrap();
+        let log = fs::read_to_string(dir.path().join("log")).unwrap();
+        let calls: Vec<&str> = log.lines().collect();
+        assert_eq!(calls.len(), 2, "{log}");
+        assert!(calls[0].ends_with(" update"), "{log}");
+        let packages = "install -y --no-install-recommends g++ iverilog make verilator zlib1g-dev";
+        assert!(calls[1].ends_with(packages), "{log}");
+    }
+
+    #[test]
+    fn an_installation_that_fails_or_provides_nothing_is_an_error() {
+        let (dir, host) = host(&[], true);
+        fake_apt(dir.path());
+        fake(dir.path(), "apt-get", "exit 100");
+        assert!(set_up(&host, INSTALL).unwrap_err().to_string().contains("exit status: 100"));
+        fake(dir.path(), "apt-get", "exit 0");
+        assert!(set_up(&host, INSTALL).unwrap_err().to_string().contains("still not found"));
+    }
+
+    #[rstest]
+    #[case::no_apt(&["sudo"], "there is no apt-get here")]
+    #[case::no_sudo(&["apt-get"], "there is no sudo")]
+    fn without_the_means_it_says_what_to_do(#[case] programs: &[&str], #[case] expected: &str) {
+        let (_dir, host) = host(programs, false);
+        let error = set_up(&host, INSTALL).unwrap_err().to_string();
+        assert!(error.contains(expected) && error.contains("verilator"), "{error}");
+    }
+
+    #[test]
+    fn without_root_sudo_is_used() {
+        let (_dir, host) = host(&["apt-get", "sudo"], false);
+        let plan = host.plan(&["make"]).unwrap();
+        assert!(plan.iter().all(|words| words[0] == "sudo"), "{plan:?}");
+    }
+
+    #[test]
+    fn a_verilator_of_the_callers_own_is_not_looked_at() {
+        let (dir, mut host) = host(&["perl", "g++", "iverilog", "vvp", "make"], true);
+        fs::write(dir.path().join("include/zlib.h"), "").unwrap();
+        assert!(set_up(&host, CHECK).is_err());
+        host.own_verilator = true;
+        set_up(&host, CHECK).unwrap();
+        fake(dir.path(), "verilator", "echo Verilator 4.038");
+        set_up(&host, CHECK).unwrap();
+    }
+
+    #[test]
+    fn a_command_runs_beside_the_installation_and_sees_its_lock() {
+        let (dir, host) = host(&["perl"], true);
+        fake_apt(dir.path());
+        // It starts before anything is installed, waits as a build script does, and then finds what it needs.
+        let script = format!(
+            "[ ! -e {0}/verilator ] || [ -e {0}/log ] || exit 9; \
+             while [ ! -e {0}/verilator ]; do /bin/sleep 0.01; done; [ -n \"${LOCK}\" ] || exit 8; exit 7",
+            dir.path().display()
+        );
+        let mut command = Command::new("/bin/sh");
+        let code = beside(&host, dir.path(), INSTALL, command.args(["-c", &script])).unwrap();
+        assert_eq!(format!("{code:?}"), format!("{:?}", ExitCode::from(7)));
+        // Nothing is missing any more: no lock, the same code.
+        let mut command = Command::new("/bin/sh");
+        let code =
+            beside(&host, dir.path(), INSTALL, command.args(["-c", &format!("[ -z \"${LOCK}\" ]")])).unwrap();
+        assert_eq!(format!("{code:?}"), format!("{:?}", ExitCode::SUCCESS));
+    }
+
+    #[test]
+    fn an_installation_that_fails_beside_a_command_is_told() {
+        let (dir, host) = host(&[], true);
+        fake_apt(dir.path());
+        fake(dir.path(), "apt-get", "exit 100");
+        let error = beside(&host, dir.path(), INSTALL, &mut Command::new("true")).unwrap_err();
+        assert!(error.to_string().contains("exit status: 100"), "{error}");
+    }
+
+    #[test]
+    fn waves_need_more() {
+        let (dir, host) = host(ALL, true);
+        fs::write(dir.path().join("include/zlib.h"), "").unwrap();
+        let error = set_up(&host, Options { wave: true, ..CHECK }).unwrap_err().to_string();
+        assert_eq!(error, "missing: gtkwave; `cargo xtask setup --wave` installs that");
+    }
+
+    #[rstest]
+    #[case("Verilator 5.006 2023-01-22 rev (Debian 5.006-3)", true)]
+    #[case("Verilator 5.020 2024-01-01", true)]
+    #[case("Verilator 6.000", true)]
+    #[case("Verilator", true)]
+    #[case("Verilator 4.038 2020-07-11", false)]
+    #[case("Verilator 5.004 2022-12-14", false)]
+    fn an_old_verilator_is_refused(#[case] line: &str, #[case] good: bool) {
+        let (dir, host) = host(ALL, true);
+        fs::write(dir.path().join("include/zlib.h"), "").unwrap();
+        fake(dir.path(), "verilator", &format!("echo '{line}'"));
+        let result = set_up(&host, CHECK);
+        assert_eq!(result.is_ok(), good, "{result:?}");
+    }
+
+    #[test]
+    fn nvcc_is_installed_once_and_the_kernels_are_built_anew() {
+        let (dir, host) = host_without_nvcc("13.1");
+        let old = SystemTime::UNIX_EPOCH;
+        fs::File::options().append(true).open(&host.kernels).unwrap().set_modified(old).unwrap();
+        let error = set_up(&host, CHECK_GPU).unwrap_err().to_string();
+        assert_eq!(error, "missing: nvcc; `cargo xtask setup --gpu` installs that");
+        set_up(&host, CHECK).unwrap();
+        set_up(&host, GPU).unwrap();
+        assert!(fs::metadata(&host.kernels).unwrap().modified().unwrap() > old);
+        set_up(&host, GPU).unwrap();
+        set_up(&host, CHECK_GPU).unwrap();
+        let log = fs::read_to_string(dir.path().join("log")).unwrap();
+        assert_eq!(log.matches("-m venv").count(), 1, "{log}");
+    }
+
+    #[test]
+    fn an_nvcc_that_is_too_old_is_none() {
+        let (dir, host) = host_without_nvcc("12.0");
+        fake(dir.path(), "nvcc", "echo release 11.8, V11.8.89");
+        assert!(set_up(&host, CHECK_GPU).is_err());
+        assert!(set_up(&host, GPU).unwrap_err().to_string().contains("still not found"));
+        fake(dir.path(), "nvcc", "echo release 12.4, V12.4.131");
+        set_up(&host, CHECK_GPU).unwrap();
+    }
+
+    #[test]
+    fn python_without_virtual_environments_gets_them_first() {
+        let (dir, host) = host_without_nvcc("13.1");
+        fake(dir.path(), "python3", "exit 1");
+        let error = set_up(&host, CHECK_GPU).unwrap_err().to_string();
+        assert!(error.starts_with("missing: python3-venv nvcc;"), "{error}");
+    }
+
+    #[test]
+    fn whoever_switches_cuda_off_needs_no_nvcc() {
+        let (_dir, mut host) = host_without_nvcc("13.1");
+        host.compilers.switch = "off".into();
+        set_up(&host, CHECK_GPU).unwrap();
+        host.compilers.switch = "no".into();
+        assert!(set_up(&host, CHECK_GPU).unwrap_err().to_string().contains("DOORBELL_CUDA is \"no\""));
+    }
+}
