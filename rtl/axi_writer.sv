@@ -93,8 +93,8 @@ module axi_writer
   assign addr               = use_completion ? completion_addr_i : line_addr_i;
   assign first              = use_completion ? completion_first_i : line_first_i;
   assign last               = use_completion ? completion_last_i : line_last_i;
-  assign strobe             = (64'hFFFF_FFFF_FFFF_FFFF << {first, 2'b00})
-                            & (64'hFFFF_FFFF_FFFF_FFFF >> {4'd15 - last, 2'b00});
+  assign strobe             = push ? (64'hFFFF_FFFF_FFFF_FFFF << {first, 2'b00})
+                                   & (64'hFFFF_FFFF_FFFF_FFFF >> {4'd15 - last, 2'b00}) : '0;
   assign sent_o             = push;
 
   // Bytes that are not written are 0: nothing of another rollout appears on the bus.

@@ -76,6 +76,7 @@ module completion_ring
   // ---------------------------------------------------------------- places
   // One store for all records.
   localparam int PlaceBits = $clog2(Depth);
+  localparam int Row       = (Depth < 16) ? Depth : 16;
 
   logic                  push, take, free_valid, free_full_unused;
   logic [WorkerBits-1:0] push_worker, take_worker;
@@ -120,7 +121,7 @@ module completion_ring
   logic [WorkerBits-1:0]      ack_worker;
   assign line_ack   = ack_i && ack_id_i < 5'(Workers);
   assign ack_worker = ack_id_i[WorkerBits-1:0];
-  assign acked_now  = acked_q[ack_worker] + 1'b1;
+  assign acked_now  = line_ack ? acked_q[ack_worker] + 1'b1 : '0;
 
   always_ff @(posedge clk_i) begin
     if (!rst_ni || clear_i) begin
@@ -134,8 +135,8 @@ module completion_ring
   // R5 across workers: a rollout's next descriptor may run elsewhere while its last completion still waits here. The
   // later record then follows the earlier one. So the rollout of every record that is the newest of its rollout is
   // compared with that of a record that comes in.
-  logic [DONE_BITS-1:0]       record_mem [0:Depth-1];
-  logic [LINE_COUNT_BITS-1:0] after_mem  [0:Depth-1];    // lines of its worker that must be acknowledged
+  // A record, and how many lines of its worker must be acknowledged.
+  logic [LINE_COUNT_BITS+DONE_BITS-1:0] record_mem [0:Depth-1];
   logic [PlaceBits-1:0]       next_mem   [0:Depth-1];    // the worker's next record
   logic [WorkerBits+PlaceBits-1:0] follower_mem [0:Depth-1];   // the record that follows this one: worker, place
   logic [WorkerBits-1:0]      worker_mem [0:Depth-1];
@@ -147,7 +148,7 @@ module completion_ring
   // Of each worker's list: its first and last record, and what holds the first one back.
   logic [PlaceBits-1:0]       first_q [0:Workers-1];
   logic [PlaceBits-1:0]       last_q  [0:Workers-1];
-  logic [LINE_COUNT_BITS-1:0] after_q [0:Workers-1];     // of the first
+  logic [LINE_COUNT_BITS-1:0] after_q [0:Workers-1];     // lines that the first waits for
   logic [Workers-1:0]         some_q;                    // there is one …
   logic [Workers-1:0]         acked_all_q;               // … and its lines are acknowledged
   logic [Workers-1:0]         held_q;                    // it follows a record that has not gone
@@ -158,7 +159,8 @@ module completion_ring
   logic [PlaceBits-1:0]       newest_place, follower_place, next_place;
   logic [LINE_COUNT_BITS-1:0] next_after, next_behind, push_behind, ack_behind;
 
-  assign take_place = first_q[take_worker];
+  // What follows is looked at only with take, push or line_ack: so it is 0 without, and costs the simulation nothing.
+  assign take_place = take ? first_q[take_worker] : '0;
 
   // The record behind the one that goes; the record that comes in is first of its list when no other stays there.
   assign advance  = take && last_q[take_worker] != take_place;
@@ -168,29 +170,35 @@ module completion_ring
     known        = 1'b0;
     newest_place = '0;
     if (push) begin
-      for (int k = 0; k < Depth; k++) begin
-        if (newest_q[k] && rollout_q[k] == done_i.rollout_id) begin
-          known        = 1'b1;
-          newest_place = PlaceBits'(k);
+      // A row at a time, of which most are empty.
+      for (int row = 0; row < Depth; row = row + Row) begin
+        if (newest_q[row +: Row] != '0) begin
+          for (int k = row; k < row + Row; k++) begin
+            if (newest_q[k] && rollout_q[k] == done_i.rollout_id) begin
+              known        = 1'b1;
+              newest_place = PlaceBits'(k);
+            end
+          end
         end
       end
     end
   end
   // A worker's own records keep their order without it.
   assign follows = known && worker_mem[newest_place] != push_worker && !(take && newest_place == take_place);
-  assign {follower_worker, follower_place} = follower_mem[take_place];
+  assign {follower_worker, follower_place} = take ? follower_mem[take_place] : '0;
 
   // Lines that must still be acknowledged: none, or a negative number of them.
-  assign next_place  = next_mem[take_place];
-  assign next_after  = after_mem[next_place];
-  assign next_behind = next_after - acked_q[take_worker] - LINE_COUNT_BITS'(line_ack && ack_worker == take_worker);
-  assign push_behind = done_after_i - acked_q[push_worker] - LINE_COUNT_BITS'(line_ack && ack_worker == push_worker);
-  assign ack_behind = after_q[ack_worker] - acked_now;
+  assign next_place  = advance ? next_mem[take_place] : '0;
+  assign next_after  = advance ? record_mem[next_place][DONE_BITS +: LINE_COUNT_BITS] : '0;
+  assign next_behind = advance ? next_after - acked_q[take_worker] - LINE_COUNT_BITS'(line_ack && ack_worker == take_worker)
+                     : '0;
+  assign push_behind = push ? done_after_i - acked_q[push_worker] - LINE_COUNT_BITS'(line_ack && ack_worker == push_worker)
+                     : '0;
+  assign ack_behind  = line_ack ? after_q[ack_worker] - acked_now : '0;
 
   always_ff @(posedge clk_i) begin
     if (push) begin
-      record_mem[place]     <= done_i;
-      after_mem[place]      <= done_after_i;
+      record_mem[place]     <= {done_after_i, done_i};
       worker_mem[place]     <= push_worker;
       rollout_q[place]      <= done_i.rollout_id;
       last_q[push_worker]   <= place;
@@ -246,8 +254,8 @@ module completion_ring
   logic [LINE_COUNT_BITS-1:0] past_first, past_last;
   logic                       suspect;
 
-  assign past_first = after_q[take_worker] - fault_first_q[take_worker];
-  assign past_last  = after_q[take_worker] - fault_last_q[take_worker];
+  assign past_first = (take && faulty_q != '0) ? after_q[take_worker] - fault_first_q[take_worker] : '0;
+  assign past_last  = (take && faulty_q != '0) ? after_q[take_worker] - fault_last_q[take_worker] : '0;
   assign suspect    = faulty_q[take_worker] && !past_first[LINE_COUNT_BITS-1];
 
   always_ff @(posedge clk_i) begin
@@ -281,7 +289,7 @@ module completion_ring
   // ---------------------------------------------------------------- one beat of two slots
   logic                slot_free, full;
   logic                low_valid_q, high_valid_q, low_asked_q, high_asked_q;
-  logic [255:0]        low_q, high_q;
+  logic [511:0]        beat_q;
   logic [63:0]         beat_addr_q;
   logic [4:0]          waited_q;
   hw_completion_t      completion;
@@ -300,7 +308,7 @@ module completion_ring
     error      = '0;
     completion = '0;
     if (take) begin
-      record     = record_mem[take_place];
+      record     = record_mem[take_place][DONE_BITS-1:0];
       status     = suspect ? STATUS_ERROR : record.status;
       error      = (suspect && record.status != STATUS_ERROR) ? ERR_DMA_FAULT : record.error;
       completion = {7'd0, (tail_q & {15'd0, size_i}) == '0, status, record.flags, error,
@@ -313,11 +321,11 @@ module completion_ring
   always_ff @(posedge clk_i) begin
     if (take) begin
       if (tail_q[0]) begin
-        high_q       <= completion;
-        high_asked_q <= record.irq || suspect;
+        beat_q[511:256] <= completion;
+        high_asked_q    <= record.irq || suspect;
       end else begin
-        low_q       <= completion;
-        low_asked_q <= record.irq || suspect;
+        beat_q[255:0] <= completion;
+        low_asked_q   <= record.irq || suspect;
       end
       beat_addr_q <= base_i + {42'd0, tail_q[16:1] & (size_i[16:1] - 16'd1), 6'd0};
     end
@@ -348,7 +356,7 @@ module completion_ring
   assign beat_addr_o    = beat_addr_q;
   assign beat_first_o   = low_valid_q ? 4'd0 : 4'd8;
   assign beat_last_o    = high_valid_q ? 4'd15 : 4'd7;
-  assign beat_data_o    = {high_q, low_q};
+  assign beat_data_o    = beat_q;
 
   // ---------------------------------------------------------------- what has become visible
   logic       beat_ack, sent_low, sent_high, sent_low_asked, sent_high_asked;
@@ -419,7 +427,7 @@ module completion_ring
   initial if ($bits(done_i) != DONE_BITS) $fatal(1, "core_pkg: DONE_BITS must be %0d", $bits(done_i));
   logic [31:0] unseen;
   logic [LINE_COUNT_BITS-1:0] behind;
-  assign behind = after_q[take_worker] - acked_q[take_worker];
+  assign behind = take ? after_q[take_worker] - acked_q[take_worker] : '0;
   assign unseen = tail_q - visible_q;
   always_ff @(posedge clk_i) begin
     if (rst_ni && !clear_i && !start_i) begin
@@ -427,7 +435,7 @@ module completion_ring
         $fatal(1, "R4 completion_ring: %0d completions in a queue of %0d", held, size_i);
       if ({30'd0, answered_o} > unseen)
         $fatal(1, "R3 completion_ring: a completion was acknowledged that was not written");
-      if (take && after_q[take_worker] != acked_q[take_worker] && !behind[LINE_COUNT_BITS-1])
+      if (behind != '0 && !behind[LINE_COUNT_BITS-1])
         $fatal(1, "R3 completion_ring: a completion would overtake its tokens");
     end
     if (rst_ni && ack_i && ack_id_i > COMPLETION_AXI_ID)

@@ -32,8 +32,8 @@ module place_quota #(
 
   assign take        = take_i && !(give_i && giver_i == taker_i);    // the place changes hands
   assign give        = give_i && !(take_i && giver_i == taker_i);
-  assign taker_count = count_q[taker_i];
-  assign giver_count = count_q[giver_i];
+  assign taker_count = take_i ? count_q[taker_i] : '0;
+  assign giver_count = give_i ? count_q[giver_i] : '0;
   assign ready_o     = (shared_q == CountBits'(Shared)) ? ~own_full_q : '1;
 
   always_ff @(posedge clk_i) begin
