@@ -151,9 +151,12 @@ module axi_writer
 `ifndef SYNTHESIS
   always_ff @(posedge clk_i) begin
     if (rst_ni) begin
-      if (line_valid_i && !line_ready_o[LineBits'(line_worker_i)]) $fatal(1, "R3 axi_writer: a token line with no place for it");
       if (m_axi_bvalid && idle_o) $fatal(1, "R3 axi_writer: write response without a write in flight");
-      if (push && addr[5:0] != '0) $fatal(1, "R11 axi_writer: beat at %h is misaligned", addr);
+      if (push) begin
+        if (line_valid_i && !line_ready_o[LineBits'(line_worker_i)])
+          $fatal(1, "R3 axi_writer: a token line with no place for it");
+        if (addr[5:0] != '0) $fatal(1, "R11 axi_writer: beat at %h is misaligned", addr);
+      end
     end
   end
 `endif

@@ -438,10 +438,12 @@ module completion_ring
       if (behind != '0 && !behind[LINE_COUNT_BITS-1])
         $fatal(1, "R3 completion_ring: a completion would overtake its tokens");
     end
-    if (rst_ni && ack_i && ack_id_i > COMPLETION_AXI_ID)
-      $fatal(1, "R3 completion_ring: write response with unknown ID %0d", ack_id_i);
-    if (rst_ni && beat_ack && !sent_valid_unused)
-      $fatal(1, "R3 completion_ring: write response for a completion that was not sent");
+    if (rst_ni && ack_i) begin
+      if (ack_id_i > COMPLETION_AXI_ID)
+        $fatal(1, "R3 completion_ring: write response with unknown ID %0d", ack_id_i);
+      if (beat_ack && !sent_valid_unused)
+        $fatal(1, "R3 completion_ring: write response for a completion that was not sent");
+    end
   end
 `endif
 endmodule

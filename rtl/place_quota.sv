@@ -58,8 +58,12 @@ module place_quota #(
 `ifndef SYNTHESIS
   always_ff @(posedge clk_i) begin
     if (rst_ni && !clear_i) begin
-      if (take_i && !ready_o[taker_i])      $fatal(1, "R4 place_quota: source %0d takes a place that it has not (%m)", taker_i);
-      if (give && giver_count == '0)      $fatal(1, "R3 place_quota: source %0d gives back what it has not (%m)", giver_i);
+      if (take_i) begin
+        if (!ready_o[taker_i]) $fatal(1, "R4 place_quota: source %0d takes a place that it has not (%m)", taker_i);
+      end
+      if (give) begin
+        if (giver_count == '0) $fatal(1, "R3 place_quota: source %0d gives back what it has not (%m)", giver_i);
+      end
     end
   end
 `endif

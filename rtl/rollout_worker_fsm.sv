@@ -252,9 +252,9 @@ module rollout_worker_fsm
         event_q[w*32 +: 32] <= (checkpoint_q[w*32 +: 32] < last_q[w*32 +: 32] - position_q[w*32 +: 32])
                              ? position_q[w*32 +: 32] + checkpoint_q[w*32 +: 32] : last_q[w*32 +: 32];
     end
-    eos_seen_q    <= eos_seen_q | (fire & eos);
-    adds_tokens_q <= (start & head_adds) | (~start & adds_tokens_q);
+    if (eos != '0) eos_seen_q <= eos_seen_q | (fire & eos);
     if (start != '0) begin
+      adds_tokens_q <= (start & head_adds) | (~start & adds_tokens_q);
       for (int w = 0; w < Workers; w++) begin
         if (start[w]) begin
           eos_seen_q[w]            <= 1'b0;

@@ -148,10 +148,12 @@ module work_queue
   initial if (Depth < 2 || (Depth & (Depth - 1)) != 0)
     $fatal(1, "work_queue: Depth is %0d: it must be a power of two, at least 2", Depth);
   always_ff @(posedge clk_i) begin
-    if (rst_ni && !clear_i && push_i && tail_q - head_q == (PtrBits+1)'(Depth))
-      $fatal(1, "R4 work_queue: a descriptor with no place for it");
-    if (rst_ni && !clear_i && take && stop && notes == '0)
-      $fatal(1, "R8 work_queue: a STOP goes out that was not noted");
+    if (rst_ni && !clear_i && push_i) begin
+      if (tail_q - head_q == (PtrBits+1)'(Depth)) $fatal(1, "R4 work_queue: a descriptor with no place for it");
+    end
+    if (rst_ni && !clear_i && take) begin
+      if (stop && notes == '0) $fatal(1, "R8 work_queue: a STOP goes out that was not noted");
+    end
   end
 `endif
 endmodule
