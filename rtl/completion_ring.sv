@@ -116,18 +116,16 @@ module completion_ring
   // ---------------------------------------------------------------- acknowledged lines
   // Per worker; write responses of one ID come in order.
   logic [LINE_COUNT_BITS-1:0] acked_q [0:Workers-1];
-  logic [LINE_COUNT_BITS-1:0] acked_now;
   logic                       line_ack;
   logic [WorkerBits-1:0]      ack_worker;
   assign line_ack   = ack_i && ack_id_i < 5'(Workers);
   assign ack_worker = ack_id_i[WorkerBits-1:0];
-  assign acked_now  = line_ack ? acked_q[ack_worker] + 1'b1 : '0;
 
   always_ff @(posedge clk_i) begin
     if (!rst_ni || clear_i) begin
       for (int w = 0; w < Workers; w++) acked_q[w] <= '0;
     end else if (line_ack) begin
-      acked_q[ack_worker] <= acked_now;
+      acked_q[ack_worker] <= acked_q[ack_worker] + 1'b1;
     end
   end
 
@@ -157,7 +155,7 @@ module completion_ring
   logic                       known, follows, to_front, advance;
   logic [WorkerBits-1:0]      follower_worker;
   logic [PlaceBits-1:0]       newest_place, follower_place, next_place;
-  logic [LINE_COUNT_BITS-1:0] next_after, next_behind, push_behind, ack_behind;
+  logic [LINE_COUNT_BITS-1:0] next_after;
 
   // What follows is looked at only with take, push or line_ack: so it is 0 without, and costs the simulation nothing.
   assign take_place = take ? first_q[take_worker] : '0;
@@ -187,14 +185,16 @@ module completion_ring
   assign follows = known && worker_mem[newest_place] != push_worker && !(take && newest_place == take_place);
   assign {follower_worker, follower_place} = take ? follower_mem[take_place] : '0;
 
-  // Lines that must still be acknowledged: none, or a negative number of them.
   assign next_place  = advance ? next_mem[take_place] : '0;
   assign next_after  = advance ? record_mem[next_place][DONE_BITS +: LINE_COUNT_BITS] : '0;
-  assign next_behind = advance ? next_after - acked_q[take_worker] - LINE_COUNT_BITS'(line_ack && ack_worker == take_worker)
-                     : '0;
-  assign push_behind = push ? done_after_i - acked_q[push_worker] - LINE_COUNT_BITS'(line_ack && ack_worker == push_worker)
-                     : '0;
-  assign ack_behind  = line_ack ? after_q[ack_worker] - acked_now : '0;
+
+  // So many lines of a worker are acknowledged, with that of this cycle.
+  function automatic logic lines_acked(input logic [LINE_COUNT_BITS-1:0] after, input logic [LINE_COUNT_BITS-1:0] acked,
+                                       input logic one_more);
+    logic [LINE_COUNT_BITS-1:0] behind;
+    behind      = after - acked - LINE_COUNT_BITS'(one_more);
+    lines_acked = behind == '0 || behind[LINE_COUNT_BITS-1];
+  endfunction
 
   always_ff @(posedge clk_i) begin
     if (push) begin
@@ -230,16 +230,18 @@ module completion_ring
       if (known) newest_q[newest_place] <= 1'b0;
       if (push)  newest_q[place]        <= 1'b1;
 
-      if (line_ack && ack_behind == '0 && some_q[ack_worker]) acked_all_q[ack_worker] <= 1'b1;
+      if (line_ack) begin
+        if (after_q[ack_worker] == acked_q[ack_worker] + 1'b1 && some_q[ack_worker]) acked_all_q[ack_worker] <= 1'b1;
+      end
       if (take && followed_q[take_place] && first_q[follower_worker] == follower_place) held_q[follower_worker] <= 1'b0;
       if (take) begin
         some_q[take_worker]      <= advance;
-        acked_all_q[take_worker] <= advance && (next_behind == '0 || next_behind[LINE_COUNT_BITS-1]);
+        acked_all_q[take_worker] <= advance && lines_acked(next_after, acked_q[take_worker], line_ack && ack_worker == take_worker);
         held_q[take_worker]      <= advance && follows_q[next_place];
       end
       if (push) some_q[push_worker] <= 1'b1;
       if (to_front) begin
-        acked_all_q[push_worker] <= push_behind == '0 || push_behind[LINE_COUNT_BITS-1];
+        acked_all_q[push_worker] <= lines_acked(done_after_i, acked_q[push_worker], line_ack && ack_worker == push_worker);
         held_q[push_worker]      <= follows;
       end
     end
@@ -269,8 +271,8 @@ module completion_ring
 
   always_ff @(posedge clk_i) begin
     if (line_ack && ack_error_i) begin
-      if (!faulty_q[ack_worker]) fault_first_q[ack_worker] <= acked_now;
-      fault_last_q[ack_worker] <= acked_now;
+      if (!faulty_q[ack_worker]) fault_first_q[ack_worker] <= acked_q[ack_worker] + 1'b1;
+      fault_last_q[ack_worker] <= acked_q[ack_worker] + 1'b1;
     end
   end
 
