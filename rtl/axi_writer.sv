@@ -93,8 +93,8 @@ module axi_writer
   assign addr               = use_completion ? completion_addr_i : line_addr_i;
   assign first              = use_completion ? completion_first_i : line_first_i;
   assign last               = use_completion ? completion_last_i : line_last_i;
-  assign strobe             = (64'hFFFF_FFFF_FFFF_FFFF << {first, 2'b00})
-                            & (64'hFFFF_FFFF_FFFF_FFFF >> {4'd15 - last, 2'b00});
+  assign strobe             = push ? (64'hFFFF_FFFF_FFFF_FFFF << {first, 2'b00})
+                                   & (64'hFFFF_FFFF_FFFF_FFFF >> {4'd15 - last, 2'b00}) : '0;
   assign sent_o             = push;
 
   // Bytes that are not written are 0: nothing of another rollout appears on the bus.
@@ -151,9 +151,12 @@ module axi_writer
 `ifndef SYNTHESIS
   always_ff @(posedge clk_i) begin
     if (rst_ni) begin
-      if (line_valid_i && !line_ready_o[LineBits'(line_worker_i)]) $fatal(1, "R3 axi_writer: a token line with no place for it");
       if (m_axi_bvalid && idle_o) $fatal(1, "R3 axi_writer: write response without a write in flight");
-      if (push && addr[5:0] != '0) $fatal(1, "R11 axi_writer: beat at %h is misaligned", addr);
+      if (push) begin
+        if (line_valid_i && !line_ready_o[LineBits'(line_worker_i)])
+          $fatal(1, "R3 axi_writer: a token line with no place for it");
+        if (addr[5:0] != '0) $fatal(1, "R11 axi_writer: beat at %h is misaligned", addr);
+      end
     end
   end
 `endif

@@ -76,6 +76,7 @@ module completion_ring
   // ---------------------------------------------------------------- places
   // One store for all records.
   localparam int PlaceBits = $clog2(Depth);
+  localparam int Row       = (Depth < 16) ? Depth : 16;
 
   logic                  push, take, free_valid, free_full_unused;
   logic [WorkerBits-1:0] push_worker, take_worker;
@@ -115,18 +116,16 @@ module completion_ring
   // ---------------------------------------------------------------- acknowledged lines
   // Per worker; write responses of one ID come in order.
   logic [LINE_COUNT_BITS-1:0] acked_q [0:Workers-1];
-  logic [LINE_COUNT_BITS-1:0] acked_now;
   logic                       line_ack;
   logic [WorkerBits-1:0]      ack_worker;
   assign line_ack   = ack_i && ack_id_i < 5'(Workers);
   assign ack_worker = ack_id_i[WorkerBits-1:0];
-  assign acked_now  = acked_q[ack_worker] + 1'b1;
 
   always_ff @(posedge clk_i) begin
     if (!rst_ni || clear_i) begin
       for (int w = 0; w < Workers; w++) acked_q[w] <= '0;
     end else if (line_ack) begin
-      acked_q[ack_worker] <= acked_now;
+      acked_q[ack_worker] <= acked_q[ack_worker] + 1'b1;
     end
   end
 
@@ -134,8 +133,8 @@ module completion_ring
   // R5 across workers: a rollout's next descriptor may run elsewhere while its last completion still waits here. The
   // later record then follows the earlier one. So the rollout of every record that is the newest of its rollout is
   // compared with that of a record that comes in.
-  logic [DONE_BITS-1:0]       record_mem [0:Depth-1];
-  logic [LINE_COUNT_BITS-1:0] after_mem  [0:Depth-1];    // lines of its worker that must be acknowledged
+  // A record, and how many lines of its worker must be acknowledged.
+  logic [LINE_COUNT_BITS+DONE_BITS-1:0] record_mem [0:Depth-1];
   logic [PlaceBits-1:0]       next_mem   [0:Depth-1];    // the worker's next record
   logic [WorkerBits+PlaceBits-1:0] follower_mem [0:Depth-1];   // the record that follows this one: worker, place
   logic [WorkerBits-1:0]      worker_mem [0:Depth-1];
@@ -147,7 +146,7 @@ module completion_ring
   // Of each worker's list: its first and last record, and what holds the first one back.
   logic [PlaceBits-1:0]       first_q [0:Workers-1];
   logic [PlaceBits-1:0]       last_q  [0:Workers-1];
-  logic [LINE_COUNT_BITS-1:0] after_q [0:Workers-1];     // of the first
+  logic [LINE_COUNT_BITS-1:0] after_q [0:Workers-1];     // lines that the first waits for
   logic [Workers-1:0]         some_q;                    // there is one …
   logic [Workers-1:0]         acked_all_q;               // … and its lines are acknowledged
   logic [Workers-1:0]         held_q;                    // it follows a record that has not gone
@@ -156,9 +155,10 @@ module completion_ring
   logic                       known, follows, to_front, advance;
   logic [WorkerBits-1:0]      follower_worker;
   logic [PlaceBits-1:0]       newest_place, follower_place, next_place;
-  logic [LINE_COUNT_BITS-1:0] next_after, next_behind, push_behind, ack_behind;
+  logic [LINE_COUNT_BITS-1:0] next_after;
 
-  assign take_place = first_q[take_worker];
+  // What follows is looked at only with take, push or line_ack: so it is 0 without, and costs the simulation nothing.
+  assign take_place = take ? first_q[take_worker] : '0;
 
   // The record behind the one that goes; the record that comes in is first of its list when no other stays there.
   assign advance  = take && last_q[take_worker] != take_place;
@@ -168,29 +168,37 @@ module completion_ring
     known        = 1'b0;
     newest_place = '0;
     if (push) begin
-      for (int k = 0; k < Depth; k++) begin
-        if (newest_q[k] && rollout_q[k] == done_i.rollout_id) begin
-          known        = 1'b1;
-          newest_place = PlaceBits'(k);
+      // A row at a time, of which most are empty.
+      for (int row = 0; row < Depth; row = row + Row) begin
+        if (newest_q[row +: Row] != '0) begin
+          for (int k = row; k < row + Row; k++) begin
+            if (newest_q[k] && rollout_q[k] == done_i.rollout_id) begin
+              known        = 1'b1;
+              newest_place = PlaceBits'(k);
+            end
+          end
         end
       end
     end
   end
   // A worker's own records keep their order without it.
   assign follows = known && worker_mem[newest_place] != push_worker && !(take && newest_place == take_place);
-  assign {follower_worker, follower_place} = follower_mem[take_place];
+  assign {follower_worker, follower_place} = take ? follower_mem[take_place] : '0;
 
-  // Lines that must still be acknowledged: none, or a negative number of them.
-  assign next_place  = next_mem[take_place];
-  assign next_after  = after_mem[next_place];
-  assign next_behind = next_after - acked_q[take_worker] - LINE_COUNT_BITS'(line_ack && ack_worker == take_worker);
-  assign push_behind = done_after_i - acked_q[push_worker] - LINE_COUNT_BITS'(line_ack && ack_worker == push_worker);
-  assign ack_behind = after_q[ack_worker] - acked_now;
+  assign next_place  = advance ? next_mem[take_place] : '0;
+  assign next_after  = advance ? record_mem[next_place][DONE_BITS +: LINE_COUNT_BITS] : '0;
+
+  // So many lines of a worker are acknowledged, with that of this cycle.
+  function automatic logic lines_acked(input logic [LINE_COUNT_BITS-1:0] after, input logic [LINE_COUNT_BITS-1:0] acked,
+                                       input logic one_more);
+    logic [LINE_COUNT_BITS-1:0] behind;
+    behind      = after - acked - LINE_COUNT_BITS'(one_more);
+    lines_acked = behind == '0 || behind[LINE_COUNT_BITS-1];
+  endfunction
 
   always_ff @(posedge clk_i) begin
     if (push) begin
-      record_mem[place]     <= done_i;
-      after_mem[place]      <= done_after_i;
+      record_mem[place]     <= {done_after_i, done_i};
       worker_mem[place]     <= push_worker;
       rollout_q[place]      <= done_i.rollout_id;
       last_q[push_worker]   <= place;
@@ -222,16 +230,18 @@ module completion_ring
       if (known) newest_q[newest_place] <= 1'b0;
       if (push)  newest_q[place]        <= 1'b1;
 
-      if (line_ack && ack_behind == '0 && some_q[ack_worker]) acked_all_q[ack_worker] <= 1'b1;
+      if (line_ack) begin
+        if (after_q[ack_worker] == acked_q[ack_worker] + 1'b1 && some_q[ack_worker]) acked_all_q[ack_worker] <= 1'b1;
+      end
       if (take && followed_q[take_place] && first_q[follower_worker] == follower_place) held_q[follower_worker] <= 1'b0;
       if (take) begin
         some_q[take_worker]      <= advance;
-        acked_all_q[take_worker] <= advance && (next_behind == '0 || next_behind[LINE_COUNT_BITS-1]);
+        acked_all_q[take_worker] <= advance && lines_acked(next_after, acked_q[take_worker], line_ack && ack_worker == take_worker);
         held_q[take_worker]      <= advance && follows_q[next_place];
       end
       if (push) some_q[push_worker] <= 1'b1;
       if (to_front) begin
-        acked_all_q[push_worker] <= push_behind == '0 || push_behind[LINE_COUNT_BITS-1];
+        acked_all_q[push_worker] <= lines_acked(done_after_i, acked_q[push_worker], line_ack && ack_worker == push_worker);
         held_q[push_worker]      <= follows;
       end
     end
@@ -246,8 +256,8 @@ module completion_ring
   logic [LINE_COUNT_BITS-1:0] past_first, past_last;
   logic                       suspect;
 
-  assign past_first = after_q[take_worker] - fault_first_q[take_worker];
-  assign past_last  = after_q[take_worker] - fault_last_q[take_worker];
+  assign past_first = (take && faulty_q != '0) ? after_q[take_worker] - fault_first_q[take_worker] : '0;
+  assign past_last  = (take && faulty_q != '0) ? after_q[take_worker] - fault_last_q[take_worker] : '0;
   assign suspect    = faulty_q[take_worker] && !past_first[LINE_COUNT_BITS-1];
 
   always_ff @(posedge clk_i) begin
@@ -261,8 +271,8 @@ module completion_ring
 
   always_ff @(posedge clk_i) begin
     if (line_ack && ack_error_i) begin
-      if (!faulty_q[ack_worker]) fault_first_q[ack_worker] <= acked_now;
-      fault_last_q[ack_worker] <= acked_now;
+      if (!faulty_q[ack_worker]) fault_first_q[ack_worker] <= acked_q[ack_worker] + 1'b1;
+      fault_last_q[ack_worker] <= acked_q[ack_worker] + 1'b1;
     end
   end
 
@@ -281,7 +291,7 @@ module completion_ring
   // ---------------------------------------------------------------- one beat of two slots
   logic                slot_free, full;
   logic                low_valid_q, high_valid_q, low_asked_q, high_asked_q;
-  logic [255:0]        low_q, high_q;
+  logic [511:0]        beat_q;
   logic [63:0]         beat_addr_q;
   logic [4:0]          waited_q;
   hw_completion_t      completion;
@@ -300,7 +310,7 @@ module completion_ring
     error      = '0;
     completion = '0;
     if (take) begin
-      record     = record_mem[take_place];
+      record     = record_mem[take_place][DONE_BITS-1:0];
       status     = suspect ? STATUS_ERROR : record.status;
       error      = (suspect && record.status != STATUS_ERROR) ? ERR_DMA_FAULT : record.error;
       completion = {7'd0, (tail_q & {15'd0, size_i}) == '0, status, record.flags, error,
@@ -313,11 +323,11 @@ module completion_ring
   always_ff @(posedge clk_i) begin
     if (take) begin
       if (tail_q[0]) begin
-        high_q       <= completion;
-        high_asked_q <= record.irq || suspect;
+        beat_q[511:256] <= completion;
+        high_asked_q    <= record.irq || suspect;
       end else begin
-        low_q       <= completion;
-        low_asked_q <= record.irq || suspect;
+        beat_q[255:0] <= completion;
+        low_asked_q   <= record.irq || suspect;
       end
       beat_addr_q <= base_i + {42'd0, tail_q[16:1] & (size_i[16:1] - 16'd1), 6'd0};
     end
@@ -348,7 +358,7 @@ module completion_ring
   assign beat_addr_o    = beat_addr_q;
   assign beat_first_o   = low_valid_q ? 4'd0 : 4'd8;
   assign beat_last_o    = high_valid_q ? 4'd15 : 4'd7;
-  assign beat_data_o    = {high_q, low_q};
+  assign beat_data_o    = beat_q;
 
   // ---------------------------------------------------------------- what has become visible
   logic       beat_ack, sent_low, sent_high, sent_low_asked, sent_high_asked;
@@ -419,7 +429,7 @@ module completion_ring
   initial if ($bits(done_i) != DONE_BITS) $fatal(1, "core_pkg: DONE_BITS must be %0d", $bits(done_i));
   logic [31:0] unseen;
   logic [LINE_COUNT_BITS-1:0] behind;
-  assign behind = after_q[take_worker] - acked_q[take_worker];
+  assign behind = take ? after_q[take_worker] - acked_q[take_worker] : '0;
   assign unseen = tail_q - visible_q;
   always_ff @(posedge clk_i) begin
     if (rst_ni && !clear_i && !start_i) begin
@@ -427,13 +437,15 @@ module completion_ring
         $fatal(1, "R4 completion_ring: %0d completions in a queue of %0d", held, size_i);
       if ({30'd0, answered_o} > unseen)
         $fatal(1, "R3 completion_ring: a completion was acknowledged that was not written");
-      if (take && after_q[take_worker] != acked_q[take_worker] && !behind[LINE_COUNT_BITS-1])
+      if (behind != '0 && !behind[LINE_COUNT_BITS-1])
         $fatal(1, "R3 completion_ring: a completion would overtake its tokens");
     end
-    if (rst_ni && ack_i && ack_id_i > COMPLETION_AXI_ID)
-      $fatal(1, "R3 completion_ring: write response with unknown ID %0d", ack_id_i);
-    if (rst_ni && beat_ack && !sent_valid_unused)
-      $fatal(1, "R3 completion_ring: write response for a completion that was not sent");
+    if (rst_ni && ack_i) begin
+      if (ack_id_i > COMPLETION_AXI_ID)
+        $fatal(1, "R3 completion_ring: write response with unknown ID %0d", ack_id_i);
+      if (beat_ack && !sent_valid_unused)
+        $fatal(1, "R3 completion_ring: write response for a completion that was not sent");
+    end
   end
 `endif
 endmodule

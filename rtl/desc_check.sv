@@ -57,12 +57,12 @@ module desc_check
   logic [7:0]  error;
 
   always_comb begin
-    decode     = desc1_q.opcode == OP_DECODE;
-    prefill    = desc1_q.opcode == OP_PREFILL;
-    stop       = desc1_q.opcode == OP_STOP;
-    cow_prefix = desc1_q.flags[FLAG_COW_PREFIX_BIT];
-    end_len    = {1'b0, desc1_q.seq_len} + (decode ? {1'b0, desc1_q.max_tokens} : 33'd0);
-    end_offset = {1'b0, desc1_q.delta_offset} + {31'd0, desc1_q.max_tokens, 2'b00};
+    decode     = 1'b0;
+    prefill    = 1'b0;
+    stop       = 1'b0;
+    cow_prefix = 1'b0;
+    end_len    = '0;
+    end_offset = '0;
     error      = ERR_NONE;
     work2      = '0;
     echo2      = '0;
@@ -70,6 +70,13 @@ module desc_check
     prefill2   = 1'b0;
     stop2      = 1'b0;
     if (valid1_q) begin
+      decode     = desc1_q.opcode == OP_DECODE;
+      prefill    = desc1_q.opcode == OP_PREFILL;
+      stop       = desc1_q.opcode == OP_STOP;
+      cow_prefix = desc1_q.flags[FLAG_COW_PREFIX_BIT];
+      end_len    = {1'b0, desc1_q.seq_len} + (decode ? {1'b0, desc1_q.max_tokens} : 33'd0);
+      end_offset = {1'b0, desc1_q.delta_offset} + {31'd0, desc1_q.max_tokens, 2'b00};
+
       if      (fault1_q)
         error = ERR_DMA_FAULT;
       else if (!intact1_q)

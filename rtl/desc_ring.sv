@@ -142,8 +142,10 @@ module desc_ring #(
       if (received_i && in_flight == '0)
         $fatal(1, "R3 desc_ring: a slot arrived that nobody asked for");
     end
-    if (rst_ni && request_o && {1'b0, request_addr_o[11:6]} + {2'b0, request_slots_o} > 7'd64)
-      $fatal(1, "R11 desc_ring: a burst of %0d from %h crosses 4 KiB", request_slots_o, request_addr_o);
+    if (rst_ni && request_o) begin
+      if ({1'b0, request_addr_o[11:6]} + {2'b0, request_slots_o} > 7'd64)
+        $fatal(1, "R11 desc_ring: a burst of %0d from %h crosses 4 KiB", request_slots_o, request_addr_o);
+    end
   end
 `endif
 endmodule

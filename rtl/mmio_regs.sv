@@ -170,13 +170,15 @@ module mmio_regs
   assign workers_o = Workers'((17'd1 << workers_q) - 17'd1);
 
   // ---------------------------------------------------------------- enable, faults, refused doorbells, interrupt
-  function automatic logic ring_ok(input logic [31:0] size, input logic [5:0] base_low);
-    ring_ok = size >= 32'd2 && size <= (32'd1 << RING_MAX_LOG2) && (size & (size - 32'd1)) == '0 && base_low == '0;
-  endfunction
-
   logic config_ok, enabling, bad_config, refused;
-  assign config_ok  = ring_ok(sq_size_q, sq_base_o[5:0]) && ring_ok(cq_size_q, cq_base_o[5:0]) && token_base_o[5:0] == '0
-                   && kv_base_lo_q[5:0] == '0;
+  always_comb begin
+    config_ok = 1'b0;
+    if (enabling) begin
+      config_ok = sq_size_q >= 32'd2 && sq_size_q <= (32'd1 << RING_MAX_LOG2) && (sq_size_q & (sq_size_q - 32'd1)) == '0
+               && cq_size_q >= 32'd2 && cq_size_q <= (32'd1 << RING_MAX_LOG2) && (cq_size_q & (cq_size_q - 32'd1)) == '0
+               && sq_base_o[5:0] == '0 && cq_base_o[5:0] == '0 && token_base_o[5:0] == '0 && kv_base_lo_q[5:0] == '0;
+    end
+  end
   assign enabling   = fire && write_addr_i == REG_CONTROL && write_data_i[CONTROL_ENABLE_BIT] && !enable_q;
   assign bad_config = enabling && !config_ok;
   assign refused    = (doorbell_o && !doorbell_ok_i) || (release_o && !release_ok_i);

@@ -32,8 +32,8 @@ module place_quota #(
 
   assign take        = take_i && !(give_i && giver_i == taker_i);    // the place changes hands
   assign give        = give_i && !(take_i && giver_i == taker_i);
-  assign taker_count = count_q[taker_i];
-  assign giver_count = count_q[giver_i];
+  assign taker_count = take_i ? count_q[taker_i] : '0;
+  assign giver_count = give_i ? count_q[giver_i] : '0;
   assign ready_o     = (shared_q == CountBits'(Shared)) ? ~own_full_q : '1;
 
   always_ff @(posedge clk_i) begin
@@ -58,8 +58,12 @@ module place_quota #(
 `ifndef SYNTHESIS
   always_ff @(posedge clk_i) begin
     if (rst_ni && !clear_i) begin
-      if (take_i && !ready_o[taker_i])      $fatal(1, "R4 place_quota: source %0d takes a place that it has not (%m)", taker_i);
-      if (give && giver_count == '0)      $fatal(1, "R3 place_quota: source %0d gives back what it has not (%m)", giver_i);
+      if (take_i) begin
+        if (!ready_o[taker_i]) $fatal(1, "R4 place_quota: source %0d takes a place that it has not (%m)", taker_i);
+      end
+      if (give) begin
+        if (giver_count == '0) $fatal(1, "R3 place_quota: source %0d gives back what it has not (%m)", giver_i);
+      end
     end
   end
 `endif

@@ -16,11 +16,6 @@ package policy_pkg;
     digest_step = (digest ^ token) * DIGEST_PRIME;
   endfunction
 
-  // Reward model 0: Q16.16, below 1.0.
-  function automatic logic [31:0] score(input logic [31:0] digest);
-    score = {16'd0, digest[31:16] ^ digest[15:0]};
-  endfunction
-
   // R2: what the check word of a slot must be, for the descriptor's running index.
   function automatic logic [31:0] check_word(input logic [511:0] slot, input logic [31:0] index);
     logic [31:0] sum;

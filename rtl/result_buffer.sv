@@ -25,7 +25,7 @@ module result_buffer
   output logic [Workers-1:0]    has_line_o,
   output logic [Workers-1:0]    has_done_o,
   input  logic [Workers-1:0]    take_i,         // one-hot
-  // … and the contents of one of them, combinational.
+  // … and the contents of one of them, combinational; the line is 0 unless one is taken.
   input  logic [3:0]            read_worker_i,
   output logic [511:0]          line_data_o,
   output logic [31:0]           position_o,     // of the item's last token
@@ -70,10 +70,12 @@ module result_buffer
       valid_q <= (valid_q & ~(fewer & ~full_q)) | more;
       full_q  <= (full_q & ~fewer) | (valid_q & more);
     end
-    line_0_q <= (to_0 & token_i) | (~to_0 & line_0_q);
-    line_1_q <= (to_1 & token_i) | (~to_1 & line_1_q);
-    done_0_q <= (to_0 & done_i)  | (~to_0 & done_0_q);
-    done_1_q <= (to_1 & done_i)  | (~to_1 & done_1_q);
+    if (finish_i != '0) begin
+      line_0_q <= (to_0 & token_i) | (~to_0 & line_0_q);
+      line_1_q <= (to_1 & token_i) | (~to_1 & line_1_q);
+      done_0_q <= (to_0 & done_i)  | (~to_0 & done_0_q);
+      done_1_q <= (to_1 & done_i)  | (~to_1 & done_1_q);
+    end
   end
 
   assign ready_o    = ~full_q;
@@ -89,7 +91,7 @@ module result_buffer
   assign place      = PlaceBits'({read_worker_i, heads[read_worker_i]});
   assign {how_o, digest_o, position_o} = ending[place];
   for (genvar k = 0; k < 16; k++) begin : gen_word
-    assign line_data_o[32*k +: 32] = words[{place, 4'(k)}];
+    assign line_data_o[32*k +: 32] = (take_i != '0) ? words[{place, 4'(k)}] : '0;
   end
 
 `ifndef SYNTHESIS

@@ -61,7 +61,7 @@ module rollout_worker_fsm
 );
   // A worker is idle, waits (wait states of the next token), or runs: a token per cycle, or the end of a descriptor
   // that adds none.
-  logic [Workers-1:0] run_q, wait_q, start, fire, done, full, close, near, passed, eos, ask, below, look, pause, resume;
+  logic [Workers-1:0] run_q, wait_q, start, fire, done, full, close, near, passed, eos, ask, look, pause, resume;
   // Of the descriptor that runs. near_end: the worker is idle or will soon be.
   logic [Workers-1:0] adds_tokens_q, eos_stops_q, resident_q, eos_seen_q, stop_q, near_end_q;
 
@@ -164,7 +164,6 @@ module rollout_worker_fsm
     assign full[w]  = position_q[w*32 +: 4] == 4'd15;
     assign close[w] = event_q[w*32 +: 32] - position_q[w*32 +: 32] <= NEAR_END;
     assign digest_o[w*32 +: 32] = digest_step(digest_q[w*32 +: 32], token_data_o[w*32 +: 32]);
-    assign below[w] = score(digest_o[w*32 +: 32]) < reward_threshold_i;
   end
   assign look = fire & (close | ask);
 
@@ -191,7 +190,7 @@ module rollout_worker_fsm
             end else if (!resident_q[w]) begin
               done[w] = 1'b1;
               how_o[w*4 +: 2] = END_REWARD_NEEDED;
-            end else if (below[w]) begin
+            end else if ({16'd0, digest_o[w*32 + 16 +: 16] ^ digest_o[w*32 +: 16]} < reward_threshold_i) begin   // its score
               done[w] = 1'b1;
               how_o[w*4 + 3] = 1'b1;
             end else begin
@@ -253,9 +252,9 @@ module rollout_worker_fsm
         event_q[w*32 +: 32] <= (checkpoint_q[w*32 +: 32] < last_q[w*32 +: 32] - position_q[w*32 +: 32])
                              ? position_q[w*32 +: 32] + checkpoint_q[w*32 +: 32] : last_q[w*32 +: 32];
     end
-    eos_seen_q    <= eos_seen_q | (fire & eos);
-    adds_tokens_q <= (start & head_adds) | (~start & adds_tokens_q);
+    if (eos != '0) eos_seen_q <= eos_seen_q | (fire & eos);
     if (start != '0) begin
+      adds_tokens_q <= (start & head_adds) | (~start & adds_tokens_q);
       for (int w = 0; w < Workers; w++) begin
         if (start[w]) begin
           eos_seen_q[w]            <= 1'b0;
@@ -385,7 +384,7 @@ module rollout_worker_fsm
           $fatal(1, "rollout_worker_fsm: rollout %0d waits behind rollout %0d of worker %0d",
                  queue_rollout[{4'(w), head_q[w]}], rollout_q[w*32 +: 32], w);
       end
-    end else waited_q <= '0;
+    end else if (waited_q != '0) waited_q <= '0;
   end
   always_ff @(posedge clk_i) begin
     if (rst_ni && !clear_i) begin

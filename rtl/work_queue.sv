@@ -40,6 +40,7 @@ module work_queue
   localparam int Lanes    = (Depth < 8) ? Depth : 8;
   localparam int LaneBits = $clog2(Lanes);
   localparam int Rows     = Depth / Lanes;
+  localparam int RowBits  = (Rows == 1) ? 1 : $clog2(Rows);
 
   // A memory for each part, so that one which is looked at seldom costs nothing in simulation while it is not.
   logic [$bits(work_t)-1:0] work_mem     [0:Depth-1];
@@ -81,7 +82,8 @@ module work_queue
   logic [PtrBits:0]    looked_q;        // notes before this one were compared with the oldest descriptor; a full row
   logic                known_q, hit_q;  // all notes were; one of them is its rollout
   logic                adds, last_row, known, hit;
-  logic [Lanes*32-1:0] row;
+  logic [Lanes*32-1:0] note_mem [0:Rows-1];
+  logic [RowBits-1:0]  new_row, row;
   logic [Lanes-1:0]    match;
   logic [PtrBits-1:0]  place;
 
@@ -91,16 +93,11 @@ module work_queue
   assign row_first      = looked_q & ~(PtrBits+1)'(Lanes - 1);
   assign adds           = some && work_o.adds_tokens;
 
-  for (genvar k = 0; k < Lanes; k++) begin : gen_lane
-    logic [31:0] mem [0:Rows-1];
-    if (Rows == 1) begin : gen_row
-      assign row[32*k +: 32] = mem[0];
-      always_ff @(posedge clk_i) if (stop_o && newest_q[LaneBits-1:0] == LaneBits'(k)) mem[0] <= work_i.rollout_id;
-    end else begin : gen_rows
-      assign row[32*k +: 32] = mem[looked_q[PtrBits-1:LaneBits]];
-      always_ff @(posedge clk_i)
-        if (stop_o && newest_q[LaneBits-1:0] == LaneBits'(k)) mem[newest_q[PtrBits-1:LaneBits]] <= work_i.rollout_id;
-    end
+  assign new_row = RowBits'(newest_q[PtrBits-1:0] >> LaneBits);
+  assign row     = RowBits'(looked_q[PtrBits-1:0] >> LaneBits);
+
+  always_ff @(posedge clk_i) begin
+    if (stop_o) note_mem[new_row][32*newest_q[LaneBits-1:0] +: 32] <= work_i.rollout_id;
   end
 
   always_comb begin
@@ -109,7 +106,7 @@ module work_queue
     if (adds && notes != '0) begin
       for (int k = 0; k < Lanes; k++) begin
         place    = PtrBits'(row_first) + PtrBits'(k) - oldest_q[PtrBits-1:0];
-        match[k] = {1'b0, place} < notes && row[32*k +: 32] == work_o.rollout_id;
+        match[k] = {1'b0, place} < notes && note_mem[row][32*k +: 32] == work_o.rollout_id;
       end
     end
   end
@@ -151,10 +148,12 @@ module work_queue
   initial if (Depth < 2 || (Depth & (Depth - 1)) != 0)
     $fatal(1, "work_queue: Depth is %0d: it must be a power of two, at least 2", Depth);
   always_ff @(posedge clk_i) begin
-    if (rst_ni && !clear_i && push_i && tail_q - head_q == (PtrBits+1)'(Depth))
-      $fatal(1, "R4 work_queue: a descriptor with no place for it");
-    if (rst_ni && !clear_i && take && stop && notes == '0)
-      $fatal(1, "R8 work_queue: a STOP goes out that was not noted");
+    if (rst_ni && !clear_i && push_i) begin
+      if (tail_q - head_q == (PtrBits+1)'(Depth)) $fatal(1, "R4 work_queue: a descriptor with no place for it");
+    end
+    if (rst_ni && !clear_i && take) begin
+      if (stop && notes == '0) $fatal(1, "R8 work_queue: a STOP goes out that was not noted");
+    end
   end
 `endif
 endmodule

@@ -155,9 +155,32 @@ module rl_runtime_top_rate_tb;
     end
   end
 
+  // Latency of a descriptor alone, in cycles from the W beat of its doorbell to its AR, its assignment and the B of its
+  // completion, with a memory of one cycle.
+  int doorbell_at, ar_at, assigned_at, visible_at;
+  always @(posedge bench.clk) begin
+    if (bench.s_axil_wvalid && bench.s_axil_wready && bench.s_axil_awaddr == REG_DOORBELL) doorbell_at = bench.cycle;
+    if (bench.m_axi_arvalid && bench.m_axi_arready)        ar_at       = bench.cycle;
+    if (bench.u_device.assign_work != 0)                   assigned_at = bench.cycle;
+    if (bench.m_axi_bvalid && bench.m_axi_bid == 16)       visible_at  = bench.cycle;
+  end
+
+  task automatic latency_of(input int n);
+    begin_run(4, 0, 0);
+    submit(1, n, 1'b0);
+    finish(1);
+    expect_eq("cycles to AR", 64'(ar_at - doorbell_at), 64'd3);
+    expect_eq("cycles to the assignment", 64'(assigned_at - doorbell_at), 64'd8);
+    expect_eq($sformatf("cycles to the completion of %0d tokens", n), 64'(visible_at - doorbell_at), 64'(16 + n));
+  endtask
+
   initial begin
     @(posedge bench.rst_n);
     @(posedge bench.clk);
+    latency_of(1);
+    latency_of(5);
+    latency_of(16);
+    latency_of(40);
     late_binding(0);
     late_binding(1);
     late_binding(6);

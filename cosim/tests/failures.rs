@@ -14,9 +14,14 @@ fn open(config: RtlConfig, queue: QueueConfig) -> Rtl {
     Driver::new(RtlPlatform::new(&config).unwrap(), queue).unwrap()
 }
 
+/// One worker, whatever the build has: a run then outlasts the cycles in which faults strike.
+fn one_worker() -> QueueConfig {
+    QueueConfig { workers: Some(1), ..Default::default() }
+}
+
 fn with_fault(fault: Fault) -> Rtl {
     let config = RtlConfig { workers: 1, faults: vec![fault], ..Default::default() };
-    open(config, QueueConfig { patience: 3, ..Default::default() })
+    open(config, QueueConfig { patience: 3, ..one_worker() })
 }
 
 fn descs() -> Vec<HwDesc> {
@@ -68,7 +73,7 @@ fn a_memory_that_never_answers_is_a_timeout() {
 
 #[test]
 fn a_flipped_token_bit_changes_that_token_alone() {
-    let mut good = open(RtlConfig { workers: 1, ..Default::default() }, QueueConfig::default());
+    let mut good = open(RtlConfig { workers: 1, ..Default::default() }, one_worker());
     let mut bad = with_fault(Fault::CorruptToken { beat: 4, bit: 37 });
     assert_eq!(run(&mut good).unwrap(), run(&mut bad).unwrap());
     let tokens = |rtl: &Rtl| {
@@ -84,8 +89,7 @@ fn a_flipped_token_bit_changes_that_token_alone() {
 
 #[test]
 fn a_flipped_completion_bit_changes_that_completion_alone() {
-    let good =
-        run(&mut open(RtlConfig { workers: 1, ..Default::default() }, QueueConfig::default())).unwrap();
+    let good = run(&mut open(RtlConfig { workers: 1, ..Default::default() }, one_worker())).unwrap();
     // Bit 70 is bit 6 of rollout_id.
     let bad = run(&mut with_fault(Fault::CorruptCompletion { completion: 3, bit: 70 })).unwrap();
     for (number, (good, bad)) in good.iter().zip(&bad).enumerate() {
@@ -139,16 +143,14 @@ fn a_configuration_that_cannot_be_had_says_why(#[case] config: RtlConfig, #[case
 /// Verilator keeps state per thread: devices that live, fail and die side by side must not meet.
 #[test]
 fn devices_on_many_threads_do_not_disturb_each_other() {
-    let expected =
-        run(&mut open(RtlConfig { workers: 1, ..Default::default() }, QueueConfig::default())).unwrap();
+    let expected = run(&mut open(RtlConfig { workers: 1, ..Default::default() }, one_worker())).unwrap();
     thread::scope(|scope| {
         for worker in 0..8 {
             let expected = &expected;
             scope.spawn(move || {
                 for round in 0..6 {
                     let mut first = with_fault(Fault::SpuriousResponse { cycle: 300 + 10 * worker + round });
-                    let mut second =
-                        open(RtlConfig { workers: 1, ..Default::default() }, QueueConfig::default());
+                    let mut second = open(RtlConfig { workers: 1, ..Default::default() }, one_worker());
                     assert!(matches!(run(&mut first), Err(DeviceError::Assertion { .. })));
                     assert_eq!(&run(&mut second).unwrap(), expected);
                     if round % 2 == 0 {
