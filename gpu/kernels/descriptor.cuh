@@ -1,4 +1,4 @@
-// A descriptor in the registers of one lane: its check word (R2), its errors (R10), its checkpoints, and its completion.
+// A descriptor in the registers of one lane: its check word (R2), its errors (R10), its completion.
 #ifndef DOORBELL_DESCRIPTOR_CUH
 #define DOORBELL_DESCRIPTOR_CUH
 

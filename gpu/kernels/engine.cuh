@@ -4,17 +4,16 @@
 // An engine is a type with `begin(rollout)`, which gives the state of a rollout at the length at which its descriptor
 // stands, a `Decoder`:
 //
-//   Step step(uint32_t k) const      the k-th token that the descriptor adds, from 0 on
+//   Step step(uint32_t k)            makes the k-th token that the descriptor adds, from 0 on
 //   uint32_t token(Step step) const  that token
 //   bool eos(Step step, uint32_t threshold) const
 //                                    whether the sequence ends with it, with probability `threshold` / 32768
 //
 // Nothing of a decoder outlives a checkpoint: a descriptor that continues the rollout begins anew (R9).
 //
-// A worker, one warp, runs one rollout: every lane holds its decoder, and all lanes call `step` together, each for the
-// token `lane` places behind the first that does not count yet. Those behind the one at which a checkpoint, the budget,
-// a STOP or an end of sequence comes are thrown away: a step changes nothing that another could see. Every token that
-// counts is in memory before the step that makes the next one.
+// A worker, one warp, runs one rollout: every lane holds its decoder, and all call `step` together, lane i for the i-th
+// token behind those that count. How many of the 32 count is decided then (budget, checkpoint, end of sequence); the
+// others are thrown away, and made again by the next step if there is one.
 #ifndef DOORBELL_ENGINE_CUH
 #define DOORBELL_ENGINE_CUH
 
@@ -73,7 +72,7 @@ namespace engine {
 using Engines = Table<Hash>;
 using RewardModels = Table<DigestScore>;
 
-// The engine whose short DECODEs run in the front end, where the lanes of a warp may each run a rollout of their own: its
+// The engine whose short DECODEs run in the front end, where each lane of a warp may run a rollout of its own: its
 // steps depend on nothing but the rollout and `k`, need no other lane and no memory, and cost a few instructions. Those
 // of other engines are for the workers.
 using Brief = Hash;

@@ -22,7 +22,7 @@ __device__ __forceinline__ void run(DeviceState& state, uint32_t queue, uint32_t
   const long long start_clock = clock64();
   const uint32_t max_tokens = place.max_tokens, seq_len = place.seq_len, flags = place.flags, period = place.period;
   const uint32_t eos_threshold = place.eos_threshold, wait_states = place.wait_states;
-  const auto decoder = Engine::begin(engine::Rollout{place.seed, place.rollout_id, seq_len});
+  auto decoder = Engine::begin(engine::Rollout{place.seed, place.rollout_id, seq_len});
   uint32_t* const tokens = reinterpret_cast<uint32_t*>(place.tokens);
   const uint32_t* const abandon = &state.abandon[queue * 32];
   const uint32_t session = place.session;
