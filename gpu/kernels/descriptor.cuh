@@ -1,10 +1,10 @@
-// A descriptor in the registers of one lane: its check word (R2), its errors (R10), and a short DECODE run on the spot.
+// A descriptor in the registers of one lane: its check word (R2), its errors (R10), its completion.
 #ifndef DOORBELL_DESCRIPTOR_CUH
 #define DOORBELL_DESCRIPTOR_CUH
 
 #include "doorbell_contract.h"
+#include "engine.cuh"
 #include "mailbox.h"
-#include "policy.cuh"
 
 struct Descriptor {
   uint4 quarter[4];
@@ -75,12 +75,19 @@ __device__ __forceinline__ uint32_t error_of(const Descriptor& desc, const doorb
   if (decode && (offset % 4 != 0 || offset > config.token_size || 4 * added > config.token_size - offset))
     error = DOORBELL_ERR_BAD_REGION;
   if ((decode && added == 0) || desc.seq_len() + added > config.length_limit) error = DOORBELL_ERR_BAD_LENGTH;
-  if (desc.model_id() != 0 || (decode && desc.has(DOORBELL_FLAG_RESIDENT) && desc.reward_model_id() != 0))
+  if (!engine::Engines::has(desc.model_id()) ||
+      (decode && desc.has(DOORBELL_FLAG_RESIDENT) && !engine::RewardModels::has(desc.reward_model_id())))
     error = DOORBELL_ERR_BAD_MODEL;
   if (plain) error = DOORBELL_ERR_NONE;
   if ((desc.flags() & ~DOORBELL_DESC_FLAGS_MASK) != 0 || desc.reserved() != 0) error = DOORBELL_ERR_RESERVED_SET;
   if (!decode && !prefill && !plain) error = DOORBELL_ERR_BAD_OPCODE;
   return error;
+}
+
+// Tokens between checkpoints. "Never" needs no case of its own: a budget of as many tokens ends first.
+__device__ __forceinline__ uint32_t period_of(uint32_t checkpoint, uint32_t checkpoint_default) {
+  const uint32_t chosen = checkpoint == 0 ? checkpoint_default : checkpoint;
+  return chosen == 0 ? DOORBELL_CHECKPOINT_NEVER : chosen;
 }
 
 // How a descriptor ended; with the descriptor this makes its completion.

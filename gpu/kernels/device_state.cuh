@@ -76,6 +76,7 @@ struct Place {
   // The completion, but for what its slot decides.
   ulonglong2 result[2];
   uint32_t claim;  // the ticket by which a worker may take it, as `claim_of` has it; 0: taken, or cancelled
+  uint32_t model_id;  // where there are several
 };
 static_assert(sizeof(Place) == 128, "a place is a line");
 

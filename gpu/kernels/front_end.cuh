@@ -142,24 +142,31 @@ struct Order {
   bool is_fence;
 };
 
-// Runs the short DECODEs of a warp, but for writing their tokens. `draw_of` gives the draw of a lane's `k`-th token; all
-// lanes call it.
-template <typename DrawOf>
-__device__ __forceinline__ void run_brief(Order& o, const doorbell_session& config, DrawOf draw_of) {
-  const uint32_t period = policy::period(o.desc.checkpoint(), config.checkpoint_default);
-  uint32_t digest = DOORBELL_DIGEST_INIT, checkpoint = period;
+// The rollout of a lane's short DECODE.
+__device__ __forceinline__ engine::Brief::Decoder begin_brief(const Descriptor& desc) {
+  return engine::Brief::begin(engine::Rollout{desc.seed(), desc.rollout_id(), desc.seq_len()});
+}
+
+// Runs the short DECODEs of a warp, but for writing their tokens. `step_of` gives a lane's `k`-th step; all lanes call
+// it.
+template <typename StepOf>
+__device__ __forceinline__ void run_brief(Order& o, const doorbell_session& config,
+                                          const engine::Brief::Decoder& decoder, StepOf step_of) {
+  const uint32_t period = period_of(o.desc.checkpoint(), config.checkpoint_default);
+  uint32_t checkpoint = period;
+  engine::Digest digest;
   bool runs = o.is_brief;
 #pragma unroll
   for (uint32_t k = 0; k < kBrief; k++) {
     if (!__any_sync(kEveryLane, runs)) break;
-    const uint32_t draw = draw_of(k);
+    const engine::Step step = step_of(k);
     if (runs) {
-      o.token[k] = policy::token_of(draw);
-      digest = policy::fold(digest, o.token[k]);
-      const bool eos = policy::is_eos(draw, config.eos_threshold);
+      o.token[k] = decoder.token(step);
+      digest.push(o.token[k]);
+      const bool eos = decoder.eos(step, config.eos_threshold);
       if (eos) o.outcome.flags |= DOORBELL_CFLAG_EOS;
       o.outcome.added = k + 1;
-      o.outcome.result = digest;
+      o.outcome.result = digest.value;
       // The contract's order; no STOP can wait, as nothing comes between.
       if ((eos && o.desc.has(DOORBELL_FLAG_EOS_STOPS)) || k + 1 == o.desc.max_tokens()) {
         runs = false;
@@ -167,7 +174,7 @@ __device__ __forceinline__ void run_brief(Order& o, const doorbell_session& conf
         if (!o.desc.has(DOORBELL_FLAG_RESIDENT)) {
           o.outcome.status = DOORBELL_STATUS_REWARD_NEEDED;
           runs = false;
-        } else if (policy::score(digest) < config.reward_threshold) {
+        } else if (engine::score(o.desc.reward_model_id(), digest) < config.reward_threshold) {
           o.outcome.flags |= DOORBELL_CFLAG_REJECTED;
           runs = false;
         } else {
@@ -185,7 +192,8 @@ __device__ __forceinline__ void classify(Order& o, bool verified, const doorbell
   const bool good = o.live && error == DOORBELL_ERR_NONE;
   const bool decode = good && o.desc.opcode() == DOORBELL_OP_DECODE;
   o.place = 0;
-  o.is_brief = decode && o.desc.max_tokens() <= kBrief && config.wait_states == 0;
+  o.is_brief = decode && engine::is_brief(o.desc.model_id()) && o.desc.max_tokens() <= kBrief &&
+               config.wait_states == 0;
   o.is_long = decode && !o.is_brief;
   o.is_stop = good && o.desc.opcode() == DOORBELL_OP_STOP;
   o.is_fence = good && o.desc.has(DOORBELL_FLAG_FENCE);
@@ -196,8 +204,8 @@ __device__ __forceinline__ void classify(Order& o, bool verified, const doorbell
 __device__ __forceinline__ void prepare(Order& o, uint32_t index, const doorbell_session& config) {
   classify(o, verifies(o.desc, index), config);
   if (__any_sync(kEveryLane, o.is_brief)) {
-    const uint32_t stream = policy::stream(o.desc.seed(), o.desc.rollout_id());
-    run_brief(o, config, [&](uint32_t k) { return policy::draw(stream, o.desc.seq_len() + k); });
+    const engine::Brief::Decoder decoder = begin_brief(o.desc);
+    run_brief(o, config, decoder, [&](uint32_t k) { return decoder.step(k); });
   }
 }
 
@@ -363,7 +371,8 @@ __device__ __forceinline__ void finish(FrontEnd& f, DeviceState& state, uint32_t
       place.seed = o.desc.seed();
       place.seq_len = o.desc.seq_len();
       place.max_tokens = o.desc.max_tokens();
-      place.period = policy::period(o.desc.checkpoint(), f.config.checkpoint_default);
+      if constexpr (engine::Engines::kCount > 1) place.model_id = o.desc.model_id();
+      place.period = period_of(o.desc.checkpoint(), f.config.checkpoint_default);
       place.flags = o.desc.flags();
       place.reward_model_id = o.desc.reward_model_id();
       place.user_data = o.desc.user_data();
@@ -683,12 +692,12 @@ struct Fetcher {
       if (lane == 0) turn.post(f, consumed_to, 1);
       if (__any_sync(kEveryLane, o.is_brief)) {
         // A lane per token.
-        const uint32_t stream = policy::stream(o.desc.seed(), o.desc.rollout_id());
-        const uint32_t draw = policy::draw(stream, o.desc.seq_len() + lane);
-        run_brief(o, config, [&](uint32_t k) { return __shfl_sync(kEveryLane, draw, k); });
+        const engine::Brief::Decoder decoder = begin_brief(o.desc);
+        const engine::Step step = decoder.step(lane);
+        run_brief(o, config, decoder, [&](uint32_t k) { return __shfl_sync(kEveryLane, step, k); });
         uint32_t* const to = reinterpret_cast<uint32_t*>(config.token_base + o.desc.delta_offset());
         if (lane < o.outcome.added && !DOORBELL_FAULT(PostsBeforeTokens))
-          order::store_relaxed_sys(to + lane, policy::token_of(draw));
+          order::store_relaxed_sys(to + lane, decoder.token(step));
         __syncwarp();
         order::fence_sys();
       }

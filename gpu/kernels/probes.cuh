@@ -54,7 +54,8 @@ probe_transport(char* memory, uint64_t queue_bytes, uint32_t depth, uint32_t tot
 
 // One token by one launch: what a host does that steps each token.
 extern "C" __global__ void probe_token(uint32_t* to, uint32_t seed, uint32_t rollout_id, uint32_t position) {
-  order::store_relaxed_sys(to, policy::token_of(policy::draw(policy::stream(seed, rollout_id), position)));
+  const auto decoder = engine::Brief::begin(engine::Rollout{seed, rollout_id, position});
+  order::store_relaxed_sys(to, decoder.token(decoder.step(0)));
 }
 
 #endif

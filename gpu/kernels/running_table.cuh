@@ -3,7 +3,7 @@
 #define DOORBELL_RUNNING_TABLE_CUH
 
 #include "device_state.cuh"
-#include "policy.cuh"
+#include "mix.cuh"
 
 // An id is mixed (a bijection); its low bits choose the set and the others, with the place, are the entry: the table
 // knows ids exactly. Entries come from whoever has the turn, and go by the completion warp.
@@ -22,7 +22,7 @@ struct RunningTable {
 
   // The place of rollout `id`, or kNone: then what its last descriptor did has been seen.
   __device__ __forceinline__ uint32_t find(uint32_t id) const {
-    const uint32_t mixed = policy::mix(id), tag = mixed >> kSetBits;
+    const uint32_t mixed = mix(id), tag = mixed >> kSetBits;
     const uint4 set = order::load_relaxed_block(&ways[mixed % kSets]);
     uint32_t place = kNone;
     match(set.x, tag, place);
@@ -35,7 +35,7 @@ struct RunningTable {
 
   // Enters a rollout that is not in the table; false if its set is full.
   __device__ __forceinline__ bool enter(uint32_t id, uint32_t place) {
-    const uint32_t mixed = policy::mix(id), entry = (mixed >> kSetBits) << (32 - kTagBits) | place;
+    const uint32_t mixed = mix(id), entry = (mixed >> kSetBits) << (32 - kTagBits) | place;
     uint32_t* const set = reinterpret_cast<uint32_t*>(&ways[mixed % kSets]);
     for (uint32_t way = 0; way < kWays; way++) {
       if (order::compare_swap_block(&set[way], kNone, entry) == kNone) {
@@ -48,7 +48,7 @@ struct RunningTable {
 
   // Removes a rollout that is in the table. Whoever then finds it gone sees what came before.
   __device__ __forceinline__ void leave(uint32_t id) {
-    const uint32_t mixed = policy::mix(id), tag = mixed >> kSetBits;
+    const uint32_t mixed = mix(id), tag = mixed >> kSetBits;
     uint32_t* const set = reinterpret_cast<uint32_t*>(&ways[mixed % kSets]);
     for (uint32_t way = 0; way < kWays; way++) {
       const uint32_t entry = order::load_relaxed_block(&set[way]);

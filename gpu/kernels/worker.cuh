@@ -14,31 +14,34 @@ __device__ __forceinline__ void wait_cycles(uint32_t cycles, Stopped stopped) {
   while (clock64() - start < cycles && !stopped()) DOORBELL_YIELD();
 }
 
+// Runs the rollout at a place, whose tokens `Engine` makes.
+template <typename Engine>
 __device__ __forceinline__ void run(DeviceState& state, uint32_t queue, uint32_t place_index, uint32_t worker_id,
                                     uint32_t lane) {
   Place& place = state.places[queue][place_index];
   const long long start_clock = clock64();
   const uint32_t max_tokens = place.max_tokens, seq_len = place.seq_len, flags = place.flags, period = place.period;
   const uint32_t eos_threshold = place.eos_threshold, wait_states = place.wait_states;
-  const uint32_t stream = policy::stream(place.seed, place.rollout_id);
+  auto decoder = Engine::begin(engine::Rollout{place.seed, place.rollout_id, seq_len});
   uint32_t* const tokens = reinterpret_cast<uint32_t*>(place.tokens);
   const uint32_t* const abandon = &state.abandon[queue * 32];
   const uint32_t session = place.session;
 
-  uint32_t produced = 0, digest = DOORBELL_DIGEST_INIT, checkpoint = period, ended_as = 0, completion_flags = 0;
+  uint32_t produced = 0, checkpoint = period, ended_as = 0, completion_flags = 0;
+  engine::Digest digest;
   bool abandoned = false;
   while (ended_as == 0) {
     DOORBELL_YIELD();
     // Both are looked at behind the step's arithmetic, which hides their latency.
     const uint32_t stop = order::load_relaxed_gpu(&place.stop);
     const uint32_t dropped = order::load_relaxed_gpu(abandon);
-    const uint32_t draw = policy::draw(stream, seq_len + produced + lane);
-    const uint32_t token = policy::token_of(draw);
+    const engine::Step step = decoder.step(produced + lane);
+    const uint32_t token = decoder.token(step);
 
     // How many of the 32 count: up to the budget, the next checkpoint, an end of sequence that stops.
     uint32_t count = min(min(kWarp, max_tokens - produced), checkpoint - produced);
     if (wait_states != 0) count = 1;
-    const uint32_t all_ends = __ballot_sync(kEveryLane, policy::is_eos(draw, eos_threshold));
+    const uint32_t all_ends = __ballot_sync(kEveryLane, decoder.eos(step, eos_threshold));
     uint32_t ends = all_ends & (count == kWarp ? kEveryLane : (1u << count) - 1);
     const bool eos_stops = (flags & DOORBELL_FLAG_EOS_STOPS) != 0 && ends != 0;
     if (eos_stops) {
@@ -51,9 +54,9 @@ __device__ __forceinline__ void run(DeviceState& state, uint32_t queue, uint32_t
 
     if (count == kWarp) {
 #pragma unroll
-      for (uint32_t k = 0; k < kWarp; k++) digest = policy::fold(digest, __shfl_sync(kEveryLane, token, k));
+      for (uint32_t k = 0; k < kWarp; k++) digest.push(__shfl_sync(kEveryLane, token, k));
     } else {
-      for (uint32_t k = 0; k < count; k++) digest = policy::fold(digest, __shfl_sync(kEveryLane, token, k));
+      for (uint32_t k = 0; k < count; k++) digest.push(__shfl_sync(kEveryLane, token, k));
     }
     produced += count;
     if (ends != 0) completion_flags |= DOORBELL_CFLAG_EOS;
@@ -67,7 +70,7 @@ __device__ __forceinline__ void run(DeviceState& state, uint32_t queue, uint32_t
     } else if (produced == checkpoint) {
       if ((flags & DOORBELL_FLAG_RESIDENT) == 0) {
         ended_as = DOORBELL_STATUS_REWARD_NEEDED;
-      } else if (policy::score(digest) < place.reward_threshold) {
+      } else if (engine::score(place.reward_model_id, digest) < place.reward_threshold) {
         ended_as = DOORBELL_STATUS_DONE;
         completion_flags |= DOORBELL_CFLAG_REJECTED;
       } else {
@@ -83,7 +86,7 @@ __device__ __forceinline__ void run(DeviceState& state, uint32_t queue, uint32_t
   if (lane == 0) {
     WorkerCounters& counters = state.counters[queue];
     if (!abandoned) {
-      const Outcome outcome{ended_as, DOORBELL_ERR_NONE, completion_flags, produced, digest};
+      const Outcome outcome{ended_as, DOORBELL_ERR_NONE, completion_flags, produced, digest.value};
       ulonglong2 halves[2];
       write_completion(halves, place.user_data, place.rollout_id, seq_len, place.reward_model_id, worker_id, outcome);
       place.result[0] = halves[0];
@@ -135,7 +138,11 @@ __device__ void role(DeviceState& state, uint32_t worker_id, uint32_t lane) {
       mine = !exits && order::compare_swap_relaxed_gpu(&state.places[queue][place].claim, claim, 0) == claim;
     }
     if (exits) return;
-    if (__any_sync(kEveryLane, mine)) run(state, queue, place, worker_id, lane);
+    if (__any_sync(kEveryLane, mine)) {
+      engine::Engines::with(state.places[queue][place].model_id, [&](auto chosen) {
+        run<decltype(chosen)>(state, queue, place, worker_id, lane);
+      });
+    }
   }
 }
 

@@ -14,6 +14,22 @@
 // Shared memory of the block, which is one thread.
 thread_local FrontEnd front_end_memory[1];
 
+// With one engine and one reward model the kernel does not choose. Here is what it will do with more.
+namespace several {
+
+template <uint32_t kId>
+struct Engine {
+  static constexpr uint32_t id() { return kId; }
+};
+using Engines = engine::Table<Engine<10>, Engine<11>, Engine<12>>;
+constexpr uint32_t chosen(uint32_t id) {
+  return Engines::with(id, [](auto engine) { return engine.id(); });
+}
+static_assert(chosen(0) == 10 && chosen(1) == 11 && chosen(2) == 12, "an id is a place in the table");
+static_assert(Engines::has(2) && !Engines::has(3) && !Engines::has(0xFFFF), "and others are not in it");
+
+}  // namespace several
+
 namespace cpu {
 
 Sizes kernel_sizes() { return Sizes{sizeof(DeviceState), kBlockThreads}; }
