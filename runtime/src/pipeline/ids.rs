@@ -138,8 +138,7 @@ mod tests {
             }
             let count = 1 + random(9) as u32;
             let first = ids.take(count, || living.iter().cloned());
-            let new = first..first.checked_add(count).unwrap();
-            assert!(new.end <= END);
+            let new = first..first.checked_add(count).expect("all ids are below END");
             for old in &living {
                 assert!(new.end <= old.start || old.end <= new.start, "{new:?} meets {old:?}");
             }
