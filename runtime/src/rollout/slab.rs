@@ -1,26 +1,25 @@
 //! Slots with a value each, named by generation-checked ids.
 
-use std::sync::Arc;
-
 use super::{RolloutId, State, StateTable, TransitionError};
 
-/// A value for each slot of a [`StateTable`]. The values belong to whoever holds the slab; the states are shared.
+/// A value for each slot of a [`StateTable`].
 ///
 /// Every operation is O(1), and storage is allocated at construction alone.
 #[derive(Debug)]
 pub struct Slab<T> {
-    states: Arc<StateTable>,
+    states: StateTable,
     values: Box<[T]>,
 }
 
 impl<T> Slab<T> {
     /// `slots` free slots, each with a value that `make` gives for its number.
     pub fn new(slots: u32, make: impl FnMut(u32) -> T) -> Slab<T> {
-        Slab { states: Arc::new(StateTable::new(slots)), values: (0..slots).map(make).collect() }
+        Slab { states: StateTable::new(slots), values: (0..slots).map(make).collect() }
     }
 
-    /// The states, for other threads to look at and move.
-    pub fn states(&self) -> &Arc<StateTable> {
+    /// The states, to look at.
+    #[inline]
+    pub fn states(&self) -> &StateTable {
         &self.states
     }
 

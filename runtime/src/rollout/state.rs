@@ -1,7 +1,6 @@
 //! The six states of a rollout and the eight edges between them.
 
 use std::fmt;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::RolloutId;
 
@@ -85,7 +84,7 @@ pub enum TransitionError {
         to: State,
     },
     /// The rollout is elsewhere.
-    #[error("rollout {id} cannot go from {from} to {to}: it is {found}; somebody else has moved it")]
+    #[error("rollout {id} cannot go from {from} to {to}: it is {found}")]
     NotThere {
         /// The rollout.
         id: RolloutId,
@@ -114,13 +113,13 @@ pub enum TransitionError {
     },
 }
 
-/// The states of all slots. Any thread may look and move; each move is one compare-and-swap.
+/// The states of all slots. They belong to one thread, so that a move is a load, a comparison and a store.
 ///
 /// A slot's word holds its generation, in the high half, and its state: a move by an id of an earlier generation fails,
 /// however late it comes. Generations wrap after 2^30 lives of a slot, so an id must not be kept that long.
 #[derive(Debug)]
 pub struct StateTable {
-    words: Box<[AtomicU64]>,
+    words: Box<[u64]>,
 }
 
 /// Generations count below this, so that the two highest bits of an id are free for whoever carries it as a tag.
@@ -129,7 +128,7 @@ pub const GENERATIONS: u32 = 1 << 30;
 impl StateTable {
     /// A table of `slots` slots, all [`State::Free`].
     pub fn new(slots: u32) -> StateTable {
-        StateTable { words: (0..slots).map(|_| AtomicU64::new(0)).collect() }
+        StateTable { words: vec![0; slots as usize].into() }
     }
 
     /// Slots of the table.
@@ -146,8 +145,9 @@ impl StateTable {
     ///
     /// # Panics
     /// There is no such slot.
+    #[inline]
     pub fn current(&self, slot: u32) -> RolloutId {
-        RolloutId::new(slot, (self.words[slot as usize].load(Ordering::Acquire) >> 32) as u32)
+        RolloutId::new(slot, (self.words[slot as usize] >> 32) as u32)
     }
 
     /// Where rollout `id` is.
@@ -156,7 +156,8 @@ impl StateTable {
     /// `Stale` if it has ended, `Unknown` if it never was.
     #[inline]
     pub fn state(&self, id: RolloutId) -> Result<State, TransitionError> {
-        let word = self.word(id)?.load(Ordering::Acquire);
+        let &word =
+            self.words.get(id.slot() as usize).ok_or(TransitionError::Unknown { id, slots: self.words.len() })?;
         if (word >> 32) as u32 != id.generation() {
             return Err(TransitionError::Stale { id, generation: (word >> 32) as u32 });
         }
@@ -169,45 +170,33 @@ impl StateTable {
     /// `Illegal` if there is no such edge, `NotThere` if the rollout is in another state than `from`, `Stale` if it has
     /// ended, `Unknown` if it never was. Nothing changes then.
     #[inline]
-    pub fn advance(&self, id: RolloutId, from: State, to: State) -> Result<(), TransitionError> {
+    pub fn advance(&mut self, id: RolloutId, from: State, to: State) -> Result<(), TransitionError> {
         if !from.leads_to(to) {
             return Err(TransitionError::Illegal { id, from, to });
         }
         let generation =
             if to as u8 == State::Free as u8 { (id.generation() + 1) % GENERATIONS } else { id.generation() };
-        let word = |generation: u32, state: State| u64::from(generation) << 32 | state as u64;
-        // Release: who finds the new state finds what was done for it. Acquire: what others did in the old one.
-        self.word(id)?
-            .compare_exchange(
-                word(id.generation(), from),
-                word(generation, to),
-                Ordering::AcqRel,
-                Ordering::Acquire,
-            )
-            .map(drop)
-            .map_err(|found| self.refused(id, from, to, found))
-    }
-
-    #[inline]
-    fn word(&self, id: RolloutId) -> Result<&AtomicU64, TransitionError> {
-        self.words.get(id.slot() as usize).ok_or(TransitionError::Unknown { id, slots: self.words.len() })
+        let pack = |generation: u32, state: State| u64::from(generation) << 32 | state as u64;
+        match self.words.get_mut(id.slot() as usize) {
+            Some(word) if *word == pack(id.generation(), from) => {
+                *word = pack(generation, to);
+                Ok(())
+            }
+            _ => Err(self.refused(id, from, to)),
+        }
     }
 
     #[cold]
-    fn refused(&self, id: RolloutId, from: State, to: State, found: u64) -> TransitionError {
-        let generation = (found >> 32) as u32;
-        if generation != id.generation() {
-            return TransitionError::Stale { id, generation };
+    fn refused(&self, id: RolloutId, from: State, to: State) -> TransitionError {
+        match self.state(id) {
+            Ok(found) => TransitionError::NotThere { id, from, to, found },
+            Err(error) => error,
         }
-        TransitionError::NotThere { id, from, to, found: State::from_bits(found) }
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-    use std::thread;
-
     use super::*;
 
     /// The edges, as the field knows them.
@@ -225,7 +214,7 @@ mod tests {
     /// A table whose slot 0 was moved to `state`.
     fn table_in(state: State) -> (StateTable, RolloutId) {
         use State::{Decoding, Done, Free, PrefillReady, RewardPending, TrajectoryReady};
-        let table = StateTable::new(1);
+        let mut table = StateTable::new(1);
         let id = table.current(0);
         let way = [Free, PrefillReady, Decoding, RewardPending, TrajectoryReady, Done];
         let steps = way.iter().position(|&at| at == state).unwrap();
@@ -239,7 +228,7 @@ mod tests {
     fn exactly_the_eight_edges_are_legal() {
         for from in State::ALL {
             for to in State::ALL {
-                let (table, id) = table_in(from);
+                let (mut table, id) = table_in(from);
                 let legal = EDGES.contains(&(from, to));
                 let moved = table.advance(id, from, to);
                 assert_eq!(moved.is_ok(), legal, "{from} to {to}");
@@ -254,7 +243,7 @@ mod tests {
 
     #[test]
     fn a_rollout_elsewhere_is_not_moved_and_the_error_says_where_it_is() {
-        let (table, id) = table_in(State::RewardPending);
+        let (mut table, id) = table_in(State::RewardPending);
         let error = table.advance(id, State::Decoding, State::Done).unwrap_err();
         assert_eq!(
             error,
@@ -270,7 +259,7 @@ mod tests {
 
     #[test]
     fn an_id_of_an_earlier_life_finds_nothing() {
-        let (table, old) = table_in(State::Done);
+        let (mut table, old) = table_in(State::Done);
         table.advance(old, State::Done, State::Free).unwrap();
         let new = table.current(0);
         assert_ne!(old, new);
@@ -284,40 +273,10 @@ mod tests {
 
     #[test]
     fn generations_wrap() {
-        let table = StateTable::new(1);
+        let mut table = StateTable::new(1);
         let last = RolloutId::new(0, GENERATIONS - 1);
-        table.words[0].store(last.to_bits() & !0xFFFF_FFFF | State::Done as u64, Ordering::Relaxed);
+        table.words[0] = last.to_bits() & !0xFFFF_FFFF | State::Done as u64;
         table.advance(last, State::Done, State::Free).unwrap();
         assert_eq!(table.current(0).generation(), 0);
-    }
-
-    #[test]
-    fn of_many_threads_one_wins_each_edge() {
-        let table = Arc::new(StateTable::new(1));
-        let wins: u32 = (0..4)
-            .map(|_| {
-                let table = table.clone();
-                thread::spawn(move || {
-                    let mut wins = 0;
-                    for generation in 0..2000 {
-                        let id = RolloutId::new(0, generation);
-                        let life =
-                            [State::Free, State::PrefillReady, State::Decoding, State::Done, State::Free];
-                        for step in life.windows(2) {
-                            wins += u32::from(table.advance(id, step[0], step[1]).is_ok());
-                            // Whoever lost waits until somebody has moved on.
-                            while table.state(id) == Ok(step[0]) {
-                                std::hint::spin_loop();
-                            }
-                        }
-                    }
-                    wins
-                })
-            })
-            .collect::<Vec<_>>()
-            .into_iter()
-            .map(|thread| thread.join().unwrap())
-            .sum();
-        assert_eq!(wins, 2000 * 4);
     }
 }
