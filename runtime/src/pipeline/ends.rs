@@ -100,14 +100,19 @@ impl Pipeline {
     }
 
     /// Queues an answer for the reward stage. Ids of aborted rollouts may fill the queue; then they are dropped.
+    #[inline]
     pub(super) fn queue_answer(&mut self, id: RolloutId) -> Result<(), RuntimeError> {
-        if self.queues.reward.push(id).is_ok() {
-            return Ok(());
+        if self.queues.reward.is_full() {
+            self.drop_aborted_answers();
         }
+        self.queues.reward.push(id)
+    }
+
+    #[cold]
+    fn drop_aborted_answers(&mut self) {
         self.metrics.counters.hot.pipeline_overflow.add(1);
         let states = self.lives.states();
         self.queues.reward.retain(|id| states.state(id) == Ok(State::RewardPending));
-        self.queues.reward.push(id)
     }
 
     /// Gives back what ended rollouts held.

@@ -37,6 +37,12 @@ impl Journal {
         self.now
     }
 
+    /// Whether anything that is noted is kept.
+    #[inline]
+    pub fn records(&self) -> bool {
+        self.recorder.is_some()
+    }
+
     #[inline]
     pub fn record(&mut self, kind: EventKind, id: RolloutId, descriptor: u32, value: u32) {
         if let Some(recorder) = &mut self.recorder {
@@ -57,6 +63,15 @@ impl Journal {
     /// submission queue, if that is one queue.
     #[inline]
     pub fn posted(&mut self, tag: Tag, descriptor: u32) -> u32 {
+        let index = self.tail;
+        self.tail = index.wrapping_add(1);
+        if self.records() {
+            self.record_posted(tag, descriptor, index);
+        }
+        index
+    }
+
+    fn record_posted(&mut self, tag: Tag, descriptor: u32, index: u32) {
         let decode = match tag {
             Tag::Decode(id) => Some((id, descriptor)),
             Tag::Stop(_) | Tag::Prefill(_) => None,
@@ -64,13 +79,10 @@ impl Journal {
         if let Some((id, descriptor)) = decode {
             self.record(EventKind::DescPosted, id, descriptor, 0);
         }
-        let index = self.tail;
         let mask = self.slots.len().wrapping_sub(1);
         if let Some(slot) = self.slots.get_mut(index as usize & mask) {
             *slot = decode;
         }
-        self.tail = index.wrapping_add(1);
-        index
     }
 
     /// The device has taken all below `sq_head`, as a completion tells.

@@ -315,8 +315,9 @@ impl Pipeline {
         }
     }
 
-    /// Moves a rollout along an edge, and what is counted with it.
-    #[inline]
+    /// Moves a rollout along an edge, and what is counted with it. Where it is called the edge is known: inline, nothing
+    /// of the choice of the edge is left.
+    #[inline(always)]
     fn advance(&mut self, id: RolloutId, from: State, to: State) -> Result<&mut Life, TransitionError> {
         let life = self.lives.advance(id, from, to)?;
         self.occupancy.moved(from, to);

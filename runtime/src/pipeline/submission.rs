@@ -65,11 +65,13 @@ impl Pipeline {
             return Ok(moved);
         }
         self.journal.read_clock();
-        for desc in &self.batch[..taken] {
-            if let Some(Tag::Decode(id)) = Tag::from_bits(desc.user_data)
-                && let Ok(life) = self.lives.get(id)
-            {
-                self.journal.record(EventKind::DescCommitted, id, life.descriptor, 0);
+        if self.journal.records() {
+            for desc in &self.batch[..taken] {
+                if let Some(Tag::Decode(id)) = Tag::from_bits(desc.user_data)
+                    && let Ok(life) = self.lives.get(id)
+                {
+                    self.journal.record(EventKind::DescCommitted, id, life.descriptor, 0);
+                }
             }
         }
         self.batch.drain(..taken);

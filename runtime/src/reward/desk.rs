@@ -95,8 +95,10 @@ impl Copies {
             self.tokens.resize(end, 0);
         }
         region.read(request.offset, &mut self.tokens[self.used..end]).map_err(|_| JudgeFailure::Tokens)?;
-        let ids = memory.prompts.read(request.group, request.prompt_ids as usize);
-        self.prompts.extend(ids.ok_or(JudgeFailure::Tokens)?);
+        if request.prompt_ids > 0 {
+            let ids = memory.prompts.read(request.group, request.prompt_ids as usize);
+            self.prompts.extend(ids.ok_or(JudgeFailure::Tokens)?);
+        }
         self.used = end;
         Ok(place)
     }

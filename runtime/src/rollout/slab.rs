@@ -66,7 +66,7 @@ impl<T> Slab<T> {
     ///
     /// # Errors
     /// As [`StateTable::advance`].
-    #[inline]
+    #[inline(always)]
     pub fn advance(&mut self, id: RolloutId, from: State, to: State) -> Result<&mut T, TransitionError> {
         self.states.advance(id, from, to)?;
         Ok(&mut self.values[id.slot() as usize])

@@ -156,8 +156,10 @@ impl StateTable {
     /// `Stale` if it has ended, `Unknown` if it never was.
     #[inline]
     pub fn state(&self, id: RolloutId) -> Result<State, TransitionError> {
-        let &word =
-            self.words.get(id.slot() as usize).ok_or(TransitionError::Unknown { id, slots: self.words.len() })?;
+        let &word = self
+            .words
+            .get(id.slot() as usize)
+            .ok_or(TransitionError::Unknown { id, slots: self.words.len() })?;
         if (word >> 32) as u32 != id.generation() {
             return Err(TransitionError::Stale { id, generation: (word >> 32) as u32 });
         }
@@ -169,7 +171,7 @@ impl StateTable {
     /// # Errors
     /// `Illegal` if there is no such edge, `NotThere` if the rollout is in another state than `from`, `Stale` if it has
     /// ended, `Unknown` if it never was. Nothing changes then.
-    #[inline]
+    #[inline(always)]
     pub fn advance(&mut self, id: RolloutId, from: State, to: State) -> Result<(), TransitionError> {
         if !from.leads_to(to) {
             return Err(TransitionError::Illegal { id, from, to });
