@@ -421,8 +421,9 @@ fn judges_that_panic_and_hang_fail_their_rollouts_and_no_others() {
         }
     }
     assert_eq!(pipeline.failures().len(), 20);
-    let text = pipeline.failures()[0].to_string();
-    assert!(text.starts_with("request 10, member 2: no verdict from judge "), "{text}");
+    // Not always the first: the judge that hangs may have it.
+    let mut texts = pipeline.failures().iter().map(ToString::to_string);
+    assert!(texts.any(|text| text.starts_with("request 10, member 2: no verdict from judge ")));
     assert!(pipeline.is_idle());
     let counts = pipeline.kv.counts();
     assert_eq!((counts.committed, counts.branches, counts.prefixes), (0, 0, 0), "blocks are kept");
