@@ -1,6 +1,6 @@
 //! The rules as cases that any device has to pass, whatever is behind its [`Platform`].
 //!
-//! A case gets a [`Bench`], which makes fresh devices, and compares them with [`oracle`](crate::oracle), a second, plainer statement
+//! A case gets a [`Bench`], which makes fresh devices, and compares them with [`oracle`], a second, plainer statement
 //! of the contract than the model's. Cases never look at a clock; they bound every wait by the device's own progress.
 
 mod control;
