@@ -22,6 +22,8 @@ use doorbell_verify::model::{BadMutation, Mutation};
 
 #[cfg(feature = "gpu")]
 mod gpu;
+#[cfg(feature = "gpu")]
+pub use doorbell_gpu::{GpuInfo, describe as describe_gpus};
 pub mod machine;
 #[cfg(feature = "rtl")]
 pub mod rtl;

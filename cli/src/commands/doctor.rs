@@ -142,18 +142,47 @@ fn gpus() -> Vec<Finding> {
         let refused = "the device gpu: install NVIDIA's driver on a machine with a GPU".into();
         return vec![Finding::bad(Level::Without, "gpu", "driver", "no NVIDIA driver is loaded", refused)];
     };
-    let mut findings = vec![Finding::ok("gpu", "driver", version.trim_start_matches("NVRM version:").trim())];
-    let entries = fs::read_dir("/proc/driver/nvidia/gpus").into_iter().flatten().flatten();
-    for path in entries.map(|entry| entry.path()) {
-        let bus = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
-        let information = read(&path.join("information").to_string_lossy());
-        let pci = Path::new("/sys/bus/pci/devices").join(&bus);
-        let of = |name: &str| read(&pci.join(name).to_string_lossy());
-        let model = field(&information, "Model").unwrap_or("unknown model");
-        let link = format!("link x{} at {}", of("current_link_width"), of("current_link_speed"));
-        findings.push(Finding::ok("gpu", model, format!("{bus}, {link}, NUMA node {}", of("numa_node"))));
-    }
-    findings
+    let driver = Finding::ok("gpu", "driver", version.trim_start_matches("NVRM version:").trim());
+    std::iter::once(driver).chain(described()).collect()
+}
+
+/// Every GPU as the driver shows it to this process: what a device on it would be refused for.
+#[cfg(feature = "gpu")]
+fn described() -> Vec<Finding> {
+    let gpus = match doorbell_devices::describe_gpus() {
+        Ok(gpus) => gpus,
+        Err(error) => {
+            let refused = "the device gpu".into();
+            return vec![Finding::bad(Level::Problem, "gpu", "driver", error.to_string(), refused)];
+        }
+    };
+    let described = |gpu: doorbell_devices::GpuInfo| {
+        let slice = if gpu.mig { " (a MIG slice)" } else { "" };
+        let node =
+            gpu.numa_node.map_or_else(|| "no NUMA node told".into(), |node| format!("NUMA node {node}"));
+        let found = format!(
+            "{}{slice}, {} multiprocessors, compute capability {}.{}, CUDA up to {}, {}, {}, {node}",
+            gpu.name,
+            gpu.processors,
+            gpu.compute_capability.0,
+            gpu.compute_capability.1,
+            gpu.driver,
+            gpu.pci,
+            gpu.link.as_deref().unwrap_or("no link told"),
+        );
+        let name = gpu.ordinal.to_string();
+        match (gpu.refusals.is_empty(), gpu.warnings.is_empty()) {
+            (true, true) => Finding::ok("gpu", &name, found),
+            (true, false) => Finding::bad(Level::Without, "gpu", &name, found, gpu.warnings.join("; ")),
+            (false, _) => Finding::bad(Level::Problem, "gpu", &name, found, gpu.refusals.join("; ")),
+        }
+    };
+    gpus.into_iter().map(described).collect()
+}
+
+#[cfg(not(feature = "gpu"))]
+fn described() -> Vec<Finding> {
+    vec![]
 }
 
 fn tools() -> Vec<Finding> {
