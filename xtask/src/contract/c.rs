@@ -12,6 +12,7 @@ const PROLOGUE: &str = "\
 typedef unsigned char uint8_t;
 typedef unsigned short uint16_t;
 typedef unsigned int uint32_t;
+typedef int int32_t;
 typedef unsigned long long uint64_t;
 // Not all of its versions take offsetof in a constant expression, and nvcc checks the same text.
 #define DOORBELL_ASSERT(condition, message)
