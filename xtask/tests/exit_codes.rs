@@ -47,6 +47,13 @@ fn without_programs_every_command_fails_and_says_why(#[case] args: &[&str], #[ca
     assert!(stderr(&output).contains(expected), "{}", stderr(&output));
 }
 
+/// An Icarus that compiles everything, and refuses what the table of parameters says is to be refused.
+const ICARUS: &str = r#"case "$*" in
+*Workers=1|*Workers=3|*Workers=16|*FetchDepth=2|*FetchDepth=4096|*CompletionDepth=8|*CompletionDepth=4096) exit 0 ;;
+*.Depth=2|*.Depth=8|*.Depth=64|*.Width=1|*.N=1|*.Places=8|*.Places=9) exit 0 ;;
+*-P*) echo 'repeat may not be negative' >&2; exit 1 ;;
+esac"#;
+
 /// Icarus exits with 0 whatever a bench found: that must not be taken for success.
 #[rstest]
 #[case::silent("exit 0", "benches failed")]
@@ -54,7 +61,7 @@ fn without_programs_every_command_fails_and_says_why(#[case] args: &[&str], #[ca
 #[case::token_of_another("echo 'some_tb: PASS'", "benches failed")]
 fn benches_that_do_not_pass_fail_the_command(#[case] vvp: &str, #[case] expected: &str) {
     let dir = tempfile::tempdir().unwrap();
-    fake(dir.path(), "iverilog", "exit 0");
+    fake(dir.path(), "iverilog", ICARUS);
     fake(dir.path(), "vvp", vvp);
     let output = xtask(dir.path(), &["rtl-test", "--seed", "3"]);
     assert_eq!(output.status.code(), Some(1), "{output:?}");
@@ -65,7 +72,7 @@ fn benches_that_do_not_pass_fail_the_command(#[case] vvp: &str, #[case] expected
 #[test]
 fn benches_that_pass_pass() {
     let dir = tempfile::tempdir().unwrap();
-    fake(dir.path(), "iverilog", "exit 0");
+    fake(dir.path(), "iverilog", ICARUS);
     // The compiled bench is the third argument: …/<bench>.vvp.
     fake(dir.path(), "vvp", "name=${3##*/}; echo \"${name%.vvp}: PASS\"");
     let output = xtask(dir.path(), &["rtl-test"]);
@@ -78,7 +85,7 @@ fn benches_that_pass_pass() {
 #[test]
 fn a_sweep_runs_all_seeds_and_names_those_that_fail() {
     let dir = tempfile::tempdir().unwrap();
-    fake(dir.path(), "iverilog", "exit 0");
+    fake(dir.path(), "iverilog", ICARUS);
     fake(
         dir.path(),
         "vvp",
