@@ -26,7 +26,9 @@ pub fn run(root: &Path) -> Result<()> {
     } else {
         steps.run("gpu-check", || gpu_check::run(root));
     }
-    steps.run("cargo test", || shell::run(&mut shell::cargo(root, &["test", "--workspace", "--release", "--no-fail-fast"])));
+    steps.run("cargo test", || {
+        shell::run(&mut shell::cargo(root, &["test", "--workspace", "--release", "--no-fail-fast"]))
+    });
     match tsan::missing(root) {
         Some(reason) => steps.skip("tsan", reason),
         None => steps.run("tsan", || tsan::run(root)),
