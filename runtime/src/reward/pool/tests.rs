@@ -432,7 +432,7 @@ fn batches_are_judged_at_once_and_retries_alone() {
     pool.post(Request { avoid: Some(0), ..request(&mut tickets, 11, 1) }).unwrap();
     pool.post(request(&mut tickets, 12, 1)).unwrap();
     // The judge may have panicked, and its gate be gone, before the last of these.
-    (0..64).for_each(|_| drop(open.send(())));
+    (0..64).for_each(|_| _ = open.send(()));
     let mut verdicts: Vec<_> =
         collect_all(&mut pool).iter().map(|judged| (judged.rollout.slot(), judged.verdict)).collect();
     verdicts.sort_by_key(|(slot, _)| *slot);
