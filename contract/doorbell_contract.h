@@ -47,7 +47,8 @@ typedef unsigned long long uint64_t;
 #define DOORBELL_VOCAB_BITS 0x00000011u          // log2 of the vocabulary size, 131072
 #define DOORBELL_DIGEST_INIT 0x811C9DC5u         // digest of no tokens (FNV-1a offset basis)
 #define DOORBELL_DIGEST_PRIME 0x01000193u        // digest step (FNV-1a prime)
-#define DOORBELL_LENGTH_LIMIT_MAX 0x80000000u    // largest value of LENGTH_LIMIT
+// largest value of LENGTH_LIMIT; a length leaves bit 31 to the phase
+#define DOORBELL_LENGTH_LIMIT_MAX 0x7FFFFFFFu
 #define DOORBELL_RING_MAX_LOG2 0x00000010u       // log2 of the largest ring, in slots; the smallest has 2
 
 // Work order: one slot of the submission queue.
@@ -95,7 +96,8 @@ DOORBELL_ASSERT(DOORBELL_OFFSETOF(struct doorbell_hw_desc, check) == 60, "offset
 struct doorbell_hw_completion {
   DOORBELL_ALIGNAS(32) uint64_t user_data; // user_data of the descriptor
   uint32_t rollout_id;                 // rollout_id of the descriptor
-  uint32_t final_seq_len;              // seq_len of the descriptor plus the tokens it added
+  // bits 30:0: seq_len of the descriptor plus the tokens it added; bit 31: the phase of this half
+  uint32_t final_seq_len;
   // DECODE: digest of this descriptor's tokens; a descriptor that could not be read: its SQ index; else 0
   uint32_t result;
   // SQ slots consumed so far, a running index; the host reuses slots below it
@@ -105,8 +107,7 @@ struct doorbell_hw_completion {
   uint8_t error;                       // 0, or the error code that goes with status ERROR
   uint8_t flags;                       // completion flags
   uint8_t status;                      // how the descriptor ended
-  // bit 0: phase of this pass over the ring; bits 7:1 are 0; becomes visible last
-  uint8_t phase;
+  uint8_t phase;                       // bit 7: the phase of this half; bits 6:0 are 0
 };
 DOORBELL_ASSERT(sizeof(struct doorbell_hw_completion) == 32, "size of doorbell_hw_completion");
 DOORBELL_ASSERT(DOORBELL_ALIGNOF(struct doorbell_hw_completion) == 32, "alignment of doorbell_hw_completion");
@@ -250,8 +251,8 @@ enum doorbell_reg {
   DOORBELL_REG_CHECKPOINT_DEFAULT = 0x068,
   // [15:0] cycles to wait before each token; other bits are ignored and read 0
   DOORBELL_REG_WAIT_STATES = 0x06C,
-  // largest seq_len + max_tokens; at most 0x8000_0000 (more: SLVERR), so that lengths and positions fit 32
-  // bits
+  // largest seq_len + max_tokens; at most 0x7FFF_FFFF (more: SLVERR), so that a length leaves bit 31 of
+  // final_seq_len to the phase
   DOORBELL_REG_LENGTH_LIMIT = 0x070,
   // [15:0] probability of end of sequence per token, in 1/32768; other bits are ignored and read 0
   DOORBELL_REG_EOS_THRESHOLD = 0x074,

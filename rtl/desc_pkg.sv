@@ -19,7 +19,8 @@ package desc_pkg;
   localparam logic [31:0] VOCAB_BITS = 32'h0000_0011;        // log2 of the vocabulary size, 131072
   localparam logic [31:0] DIGEST_INIT = 32'h811C_9DC5;       // digest of no tokens (FNV-1a offset basis)
   localparam logic [31:0] DIGEST_PRIME = 32'h0100_0193;      // digest step (FNV-1a prime)
-  localparam logic [31:0] LENGTH_LIMIT_MAX = 32'h8000_0000;  // largest value of LENGTH_LIMIT
+  // largest value of LENGTH_LIMIT; a length leaves bit 31 to the phase
+  localparam logic [31:0] LENGTH_LIMIT_MAX = 32'h7FFF_FFFF;
   // log2 of the largest ring, in slots; the smallest has 2
   localparam logic [31:0] RING_MAX_LOG2 = 32'h0000_0010;
 
@@ -66,8 +67,7 @@ package desc_pkg;
 
   // Result: one slot of the completion queue. Byte 0 of memory is bits [7:0].
   typedef struct packed {
-    // bit 0: phase of this pass over the ring; bits 7:1 are 0; becomes visible last
-    logic [7:0]  phase;
+    logic [7:0]  phase;              // bit 7: the phase of this half; bits 6:0 are 0
     logic [7:0]  status;             // how the descriptor ended
     logic [7:0]  flags;              // completion flags
     logic [7:0]  error;              // 0, or the error code that goes with status ERROR
@@ -77,7 +77,8 @@ package desc_pkg;
     logic [31:0] sq_head;
     // DECODE: digest of this descriptor's tokens; a descriptor that could not be read: its SQ index; else 0
     logic [31:0] result;
-    logic [31:0] final_seq_len;      // seq_len of the descriptor plus the tokens it added
+    // bits 30:0: seq_len of the descriptor plus the tokens it added; bit 31: the phase of this half
+    logic [31:0] final_seq_len;
     logic [31:0] rollout_id;         // rollout_id of the descriptor
     logic [63:0] user_data;          // user_data of the descriptor
   } hw_completion_t;
@@ -246,8 +247,8 @@ package desc_pkg;
   localparam logic [11:0] REG_CHECKPOINT_DEFAULT = 12'h068;
   // [15:0] cycles to wait before each token; other bits are ignored and read 0
   localparam logic [11:0] REG_WAIT_STATES = 12'h06C;
-  // largest seq_len + max_tokens; at most 0x8000_0000 (more: SLVERR), so that lengths and positions fit 32
-  // bits
+  // largest seq_len + max_tokens; at most 0x7FFF_FFFF (more: SLVERR), so that a length leaves bit 31 of
+  // final_seq_len to the phase
   localparam logic [11:0] REG_LENGTH_LIMIT = 12'h070;
   // [15:0] probability of end of sequence per token, in 1/32768; other bits are ignored and read 0
   localparam logic [11:0] REG_EOS_THRESHOLD = 12'h074;

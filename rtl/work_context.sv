@@ -57,7 +57,7 @@ module work_context
       done_o.worker_id       = {12'd0, worker_i};
       done_o.reward_model_id = echo.reward_model_id;
       done_o.result          = echo.result;
-      done_o.final_seq_len   = echo.seq_len;
+      done_o.final_seq_len   = echo.seq_len[30:0];
       done_o.rollout_id      = echo.rollout_id;
       done_o.user_data       = echo.user_data;
       if (stopped) begin
@@ -68,7 +68,7 @@ module work_context
                              : (how_i[1:0] == END_STOPPED)       ? STATUS_STOPPED : STATUS_DONE;
         done_o.flags         = (how_i[2] ? CFLAG_EOS : '0) | (how_i[3] ? CFLAG_REJECTED : '0);
         done_o.result        = digest_i;
-        done_o.final_seq_len = echo.seq_len + position_i - {28'd0, start_word} + 32'd1;
+        done_o.final_seq_len = 31'(echo.seq_len + position_i - {28'd0, start_word} + 32'd1);
       end
     end
   end

@@ -26,8 +26,8 @@ pub const VOCAB_BITS: u32 = 17;
 pub const DIGEST_INIT: u32 = 0x811C_9DC5;
 /// digest step (FNV-1a prime)
 pub const DIGEST_PRIME: u32 = 0x0100_0193;
-/// largest value of LENGTH_LIMIT
-pub const LENGTH_LIMIT_MAX: u32 = 0x8000_0000;
+/// largest value of LENGTH_LIMIT; a length leaves bit 31 to the phase
+pub const LENGTH_LIMIT_MAX: u32 = 0x7FFF_FFFF;
 /// log2 of the largest ring, in slots; the smallest has 2
 pub const RING_MAX_LOG2: u32 = 16;
 
@@ -143,7 +143,7 @@ pub struct HwCompletion {
     pub user_data: u64,
     /// Bytes 8 to 11: rollout_id of the descriptor
     pub rollout_id: u32,
-    /// Bytes 12 to 15: seq_len of the descriptor plus the tokens it added
+    /// Bytes 12 to 15: bits 30:0: seq_len of the descriptor plus the tokens it added; bit 31: the phase of this half
     pub final_seq_len: u32,
     /// Bytes 16 to 19: DECODE: digest of this descriptor's tokens; a descriptor that could not be read: its SQ index; else 0
     pub result: u32,
@@ -159,7 +159,7 @@ pub struct HwCompletion {
     pub flags: u8,
     /// Byte 30: how the descriptor ended
     pub status: u8,
-    /// Byte 31: bit 0: phase of this pass over the ring; bits 7:1 are 0; becomes visible last
+    /// Byte 31: bit 7: the phase of this half; bits 6:0 are 0
     pub phase: u8,
 }
 
@@ -575,7 +575,7 @@ pub enum Register {
     CheckpointDefault = 0x068,
     /// WAIT_STATES (cfg): \[15:0\] cycles to wait before each token; other bits are ignored and read 0
     WaitStates = 0x06C,
-    /// LENGTH_LIMIT (cfg): largest seq_len + max_tokens; at most 0x8000_0000 (more: SLVERR), so that lengths and positions fit 32 bits
+    /// LENGTH_LIMIT (cfg): largest seq_len + max_tokens; at most 0x7FFF_FFFF (more: SLVERR), so that a length leaves bit 31 of final_seq_len to the phase
     LengthLimit = 0x070,
     /// EOS_THRESHOLD (cfg): \[15:0\] probability of end of sequence per token, in 1/32768; other bits are ignored and read 0
     EosThreshold = 0x074,

@@ -125,10 +125,23 @@ impl HwDesc {
 }
 
 impl HwCompletion {
+    /// The bit of each 16-byte half's last 64-bit word that holds its phase (R4).
+    pub const PHASE: u64 = 1 << 63;
+
+    /// This completion with `phase`, 0 or 1, in both halves, as it stands in its slot. Of a length beyond
+    /// [`LENGTH_LIMIT_MAX`], which only a descriptor that adds nothing may have, 31 bits are left.
+    #[inline]
+    #[must_use]
+    pub fn with_phase(self, phase: bool) -> Self {
+        let phase = u8::from(phase);
+        let final_seq_len = self.final_seq_len & LENGTH_LIMIT_MAX | u32::from(phase) << 31;
+        Self { final_seq_len, phase: phase << 7, ..self }
+    }
+
     /// This completion with the fields that depend on timing zeroed: what all devices agree on (R6).
     #[must_use]
     pub fn without_timing(self) -> Self {
-        Self { sq_head: 0, worker_id: 0, phase: 0, ..self }
+        Self { sq_head: 0, worker_id: 0, ..self.with_phase(false) }
     }
 }
 

@@ -103,12 +103,12 @@ __device__ __forceinline__ Outcome ended(uint32_t status, uint32_t error = DOORB
   return Outcome{status, error, 0, 0, 0};
 }
 
-// The completion, but for sq_head and phase.
+// The completion, but for sq_head and its phases. Of a length that only an echo may have 31 bits are left.
 __device__ __forceinline__ void write_completion(ulonglong2 (&halves)[2], uint64_t user_data, uint32_t rollout_id,
                                                  uint32_t seq_len, uint32_t reward_model_id, uint32_t worker_id,
                                                  const Outcome& outcome) {
   halves[0].x = user_data;
-  halves[0].y = static_cast<uint64_t>(seq_len + outcome.added) << 32 | rollout_id;
+  halves[0].y = static_cast<uint64_t>(seq_len + outcome.added & DOORBELL_LENGTH_LIMIT_MAX) << 32 | rollout_id;
   halves[1].x = outcome.result;
   halves[1].y = static_cast<uint64_t>(outcome.status << 16 | outcome.flags << 8 | outcome.error) << 32 |
                 worker_id << 16 | reward_model_id;
@@ -123,17 +123,18 @@ DOORBELL_ASSERT(DOORBELL_OFFSETOF(doorbell_hw_completion, worker_id) == 26, "wri
 DOORBELL_ASSERT(DOORBELL_OFFSETOF(doorbell_hw_completion, error) == 28, "write_completion: error");
 DOORBELL_ASSERT(DOORBELL_OFFSETOF(doorbell_hw_completion, flags) == 29, "write_completion: flags");
 DOORBELL_ASSERT(DOORBELL_OFFSETOF(doorbell_hw_completion, status) == 30, "write_completion: status");
-DOORBELL_ASSERT(DOORBELL_OFFSETOF(doorbell_hw_completion, phase) == 31, "write_completion: phase");
+DOORBELL_ASSERT(DOORBELL_OFFSETOF(doorbell_hw_completion, phase) == 31, "phase_of");
 
-// The phase bit of the completion with running index `index`.
+// The phase of the completion with running index `index`, as either half carries it in its second word (R4).
 __device__ __forceinline__ uint64_t phase_of(uint32_t index, uint32_t cq_size) {
-  return (index & cq_size) == 0 ? 1 : 0;
+  return (index & cq_size) == 0 ? 1ull << 63 : 0;
 }
 
-// Adds what its slot decides to the second half of a completion.
-__device__ __forceinline__ void place_completion(ulonglong2& second_half, uint32_t sq_head, uint64_t phase) {
-  second_half.x |= static_cast<uint64_t>(sq_head) << 32;
-  second_half.y |= phase << 56;
+// Adds what its slot decides to a completion.
+__device__ __forceinline__ void place_completion(ulonglong2 (&halves)[2], uint32_t sq_head, uint64_t phase) {
+  halves[0].y |= phase;
+  halves[1].x |= static_cast<uint64_t>(sq_head) << 32;
+  halves[1].y |= phase;
 }
 
 // 64-byte lines that `count` tokens (at least 1) from `offset` bytes on touch.

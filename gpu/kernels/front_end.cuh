@@ -390,12 +390,12 @@ __device__ __forceinline__ void finish(FrontEnd& f, DeviceState& state, uint32_t
   const bool mine = instants >> lane & 1;
   const uint32_t rank = __popc(instants & below);
   const uint32_t briefs = __ballot_sync(kEveryLane, mine && o.is_brief);
-  // The tokens of every lane before the completions of any. Without tokens there is nothing to order: the halves of a
-  // completion are told apart by the host's mark (R4).
+  // The tokens of every lane before the completions of any. Without tokens there is nothing to order: each half of a
+  // completion carries its phase (R4).
   ulonglong2 pair[2];
   write_completion(pair, o.desc.user_data(), o.desc.rollout_id(), o.desc.seq_len(), o.desc.reward_model_id(), 0,
                    o.outcome);
-  place_completion(pair[1], consumed_to, phase_of(first_completion + rank, f.config.cq_size));
+  place_completion(pair, consumed_to, phase_of(first_completion + rank, f.config.cq_size));
   if ((instants & (instants - 1)) == 0) {
     if (briefs != 0) order::fence_sys();
     if (mine) {
@@ -704,7 +704,7 @@ struct Fetcher {
       ulonglong2 pair[2];
       write_completion(pair, o.desc.user_data(), o.desc.rollout_id(), o.desc.seq_len(), o.desc.reward_model_id(), 0,
                        o.outcome);
-      place_completion(pair[1], consumed_to, phase_of(turn.cq_tail, config.cq_size));
+      place_completion(pair, consumed_to, phase_of(turn.cq_tail, config.cq_size));
       if (lane < 2) {
         ulonglong2* const to =
             reinterpret_cast<ulonglong2*>(config.cq_base + 32ull * (turn.cq_tail & (config.cq_size - 1)));
@@ -852,10 +852,10 @@ __device__ uint32_t completion_role(FrontEnd& f, const Launch& launch, uint32_t 
     if (!ending) {
       ulonglong2* const halves = reinterpret_cast<ulonglong2*>(stage);
       if (mine) {
-        halves[2 * lane] = place.result[0];
-        ulonglong2 second = place.result[1];
-        place_completion(second, reservation.sq_head, phase_of(reservation.first + lane, f.config.cq_size));
-        halves[2 * lane + 1] = second;
+        ulonglong2 pair[2] = {place.result[0], place.result[1]};
+        place_completion(pair, reservation.sq_head, phase_of(reservation.first + lane, f.config.cq_size));
+        halves[2 * lane] = pair[0];
+        halves[2 * lane + 1] = pair[1];
       }
       asking = __ballot_sync(kEveryLane, mine && (place.flags & DOORBELL_FLAG_INTERRUPT) != 0);
       __syncwarp();

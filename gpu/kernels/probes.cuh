@@ -46,8 +46,7 @@ probe_transport(char* memory, uint64_t queue_bytes, uint32_t depth, uint32_t tot
       const uint32_t index = first + 16 * k + lane / 2;
       ulonglong2* const to =
           reinterpret_cast<ulonglong2*>(queue + 64ull * depth + 32ull * (index & (depth - 1))) + lane % 2;
-      const uint64_t phase = lane % 2 == 0 ? 0 : phase_of(index, depth) << 56;
-      order::store_relaxed_sys(to, make_ulonglong2(index, phase));
+      order::store_relaxed_sys(to, make_ulonglong2(index, phase_of(index, depth)));
     }
   }
 }

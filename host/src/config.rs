@@ -181,7 +181,7 @@ mod tests {
     #[case(QueueConfig { wait_states: 65_536, ..Default::default() }, "wait_states is 65536: it must be at most 65535")]
     #[case(QueueConfig { eos_threshold: 65_536, ..Default::default() }, "eos_threshold is 65536: it must be at most 65535")]
     #[case(QueueConfig { length_limit: LENGTH_LIMIT_MAX + 1, ..Default::default() },
-           "length_limit is 2147483649: it must be at most 2147483648")]
+           "length_limit is 2147483648: it must be at most 2147483647")]
     #[case(QueueConfig { workers: Some(0), ..Default::default() }, "workers is 0: it must be at least 1")]
     #[case(QueueConfig { patience: 0, ..Default::default() }, "patience is 0: it must be at least 1")]
     #[case(QueueConfig { token_bytes: u64::MAX, ..Default::default() },

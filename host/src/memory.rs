@@ -284,10 +284,10 @@ impl<const N: usize> Slots<'_, N> {
         &self.slots[(index & self.mask) as usize]
     }
 
-    /// The last word of the slot, with acquire order.
+    /// One word of the slot, with acquire order.
     #[inline]
-    pub fn last_word(&self, index: u32) -> u64 {
-        self.slot(index)[N - 1].load(Ordering::Acquire)
+    pub fn acquire(&self, index: u32, word: usize) -> u64 {
+        self.slot(index)[word].load(Ordering::Acquire)
     }
 
     /// Reads the record in the slot into `out`, its last word first, with acquire order. (A record that is returned
@@ -305,14 +305,6 @@ impl<const N: usize> Slots<'_, N> {
     #[inline]
     pub fn word(&self, index: u32, word: usize) -> u64 {
         self.slot(index)[word].load(Ordering::Relaxed)
-    }
-
-    /// Overwrites the first words of the slot.
-    #[inline]
-    pub fn store_head<const M: usize>(&self, index: u32, words: [u64; M]) {
-        for (cell, word) in self.slot(index).iter().zip(words) {
-            cell.store(word, Ordering::Relaxed);
-        }
     }
 
     /// Writes the record into the slot, its last word behind the others, with release order.
@@ -391,7 +383,7 @@ mod tests {
             words[0]
         };
         assert_eq!([2, 3, 4, 5].map(first), [u64::from(u32::MAX) - 1, u64::from(u32::MAX), 0, 1]);
-        assert_eq!(ring.last_word(7), u64::from(u32::MAX));
+        assert_eq!(ring.acquire(7, 3), u64::from(u32::MAX));
         assert!(matches!(memory.slots::<4>(0, 3), Err(DeviceError::RingDepth { value: 3, .. })));
     }
 }

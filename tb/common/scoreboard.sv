@@ -368,7 +368,7 @@ module scoreboard #(
       end else begin
         want.error = code[which];
         if (code[which] == ERR_DMA_FAULT) want.result = index;
-        else want.final_seq_len = desc.seq_len;
+        else want.final_seq_len = {1'b0, desc.seq_len[30:0]};
       end
       if (suspected) begin
         want.status = STATUS_ERROR;

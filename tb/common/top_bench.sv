@@ -161,7 +161,8 @@ module top_bench #(
   task automatic prepare_memory;
     for (int k = 0; k < Lines; k++) u_memory.line[k] = {16{rnd()}};
     for (int k = 0; k < int'(cq_size); k++)
-      u_memory.poke(cq_base + 32 * ((cq_start + k) % cq_size) + 28, {7'd0, !phase_of(cq_start + k), 24'd0});
+      for (int half = 12; half < 32; half += 16)
+        u_memory.poke(cq_base + 32 * ((cq_start + k) % cq_size) + half, {!phase_of(cq_start + k), 31'd0});
   endtask
 
   function automatic logic phase_of(input logic [31:0] index);
@@ -305,12 +306,14 @@ module top_bench #(
     for (int k = 0; k < 8; k++) cq_slot[32*k +: 32] = u_memory.peek(cq_base + 32 * (index % cq_size) + 4 * k);
   endfunction
 
-  // Reads one completion, if its phase is fresh.
+  // Reads one completion, if both its phases are fresh, and puts the length in place of the first.
   task automatic poll(output logic got);
     hw_completion_t done;
     done = cq_slot(u_score.cq_seen);
-    got  = done.phase === {7'd0, phase_of(u_score.cq_seen)} && u_score.cq_seen - cq_head < cq_size;
+    got  = done.phase === {phase_of(u_score.cq_seen), 7'd0} && done.final_seq_len[31] === done.phase[7]
+        && u_score.cq_seen - cq_head < cq_size;
     if (got) begin
+      done.final_seq_len[31] = 1'b0;
       u_score.check(done, last_index, last_desc);
       last_done = done;
       // What the device has consumed is the host's again: nothing of it may be read any more.

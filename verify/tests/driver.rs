@@ -162,7 +162,7 @@ fn a_depth_that_is_no_power_of_two() {
 /// Writes completion `slot` of the queue of [`small`] with this `sq_head`, fresh on the first pass.
 fn forge(memory: &SharedMemory, slot: u64, sq_head: u32) {
     const CQ_OFFSET: u64 = 4096;
-    let forged = HwCompletion { sq_head, phase: 1, ..Default::default() };
+    let forged = HwCompletion { sq_head, ..Default::default() }.with_phase(true);
     let words: [u64; 4] = bytemuck::cast(forged);
     memory.bus_write(memory.bus_address() + CQ_OFFSET + 32 * slot, words).unwrap();
 }

@@ -505,14 +505,14 @@ impl Platform for Unreadable {
                     sq_head: completion.sq_head,
                     status: Status::Error as u8,
                     error: ErrorCode::DmaFault as u8,
-                    phase: completion.phase,
                     ..HwCompletion::default()
-                };
+                }
+                .with_phase(completion.phase != 0);
                 slots.store(slot, bytemuck::cast(unread));
             }
         }
         if self.forges {
-            let unasked = HwCompletion { sq_head: 1, phase: 1, ..HwCompletion::default() };
+            let unasked = HwCompletion { sq_head: 1, ..HwCompletion::default() }.with_phase(true);
             slots.store(1, bytemuck::cast(unasked));
         }
         Ok(())

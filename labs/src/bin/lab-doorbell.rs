@@ -119,10 +119,9 @@ fn device(memory: &SharedMemory, registers: &Registers, publish: Publish) -> Res
             rollout_id: desc.rollout_id,
             sq_head: head.wrapping_add(1),
             status: Status::Done as u8,
-            phase: depth.phase(head),
             ..HwCompletion::default()
         };
-        cq.store(head, cast(completion));
+        cq.store(head, cast(completion.with_phase(depth.phase(head))));
         head = head.wrapping_add(1);
     }
     Ok(seen)

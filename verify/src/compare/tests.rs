@@ -139,7 +139,7 @@ fn every_compared_field_counts(
 fn fields_that_depend_on_timing_do_not_count() {
     let plan = plan(ReplayOptions::default());
     let device = Tampered::new(&plan, |_, completion| {
-        vec![HwCompletion { worker_id: 9, phase: completion.phase ^ 1, sq_head: 0, ..completion }]
+        vec![HwCompletion { worker_id: 9, phase: completion.phase ^ 0x80, sq_head: 0, ..completion }]
     });
     let outcomes = compare_with(&plan, device);
     assert!(outcomes[1].agrees(), "{:?}", outcomes[1]);

@@ -1,8 +1,8 @@
 //! What a descriptor means: the checks (R2, R10), and how a DECODE goes and ends (R8, R9) whichever engine runs it.
 
 use doorbell_contract::{
-    CHECKPOINT_NEVER, CompletionFlags, DESC_FLAGS_MASK, DescFlags, ErrorCode, HwCompletion, HwDesc, Opcode,
-    PREFIX_NONE, Status,
+    CHECKPOINT_NEVER, CompletionFlags, DESC_FLAGS_MASK, DescFlags, ErrorCode, HwCompletion, HwDesc,
+    LENGTH_LIMIT_MAX, Opcode, PREFIX_NONE, Status,
 };
 use doorbell_engine::{Decoder, Digest, Engine, RewardModel, Step};
 use doorbell_host::memory::BusFault;
@@ -85,7 +85,7 @@ impl Outcome {
         HwCompletion {
             user_data: desc.user_data,
             rollout_id: desc.rollout_id,
-            final_seq_len: desc.seq_len.wrapping_add(self.added),
+            final_seq_len: desc.seq_len.wrapping_add(self.added) & LENGTH_LIMIT_MAX,
             result: self.result,
             sq_head: 0,
             reward_model_id: desc.reward_model_id,

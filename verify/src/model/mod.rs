@@ -221,12 +221,8 @@ impl Execution<'_> {
         let Some(session) = &mut self.registers.session else { return };
         let index = session.cq.tail;
         session.cq.tail = index.wrapping_add(1);
-        let completion = HwCompletion {
-            sq_head: session.sq.head,
-            phase: session.cq.depth.phase(index),
-            ..outcome.of(self.desc)
-        };
-        let mut words: [u64; COMPLETION_WORDS] = cast(completion);
+        let completion = HwCompletion { sq_head: session.sq.head, ..outcome.of(self.desc) };
+        let mut words: [u64; COMPLETION_WORDS] = cast(completion.with_phase(session.cq.depth.phase(index)));
         if let Some(mutator) = self.mutator {
             words = mutator.completion(words);
         }
