@@ -34,13 +34,15 @@ typedef unsigned long long uint64_t;
 #error "the contract is little-endian, and so must the host be"
 #endif
 
-#define DOORBELL_CONTRACT_VERSION 0x00010001u    // [31:16] major, [15:0] minor
+#define DOORBELL_CONTRACT_VERSION 0x00020000u    // [31:16] major, [15:0] minor
 #define DOORBELL_DEVICE_ID 0x4C454244u           // value of the ID register: 'DBEL' in memory order
 #define DOORBELL_PREFIX_NONE 0xFFFFFFFFu         // prefix_id of a rollout without a shared prefix
 #define DOORBELL_CHECKPOINT_NEVER 0xFFFFFFFFu    // checkpoint value that never triggers
 #define DOORBELL_DESC_FLAGS_MASK 0x1Fu           // flag bits that are defined; the others must be 0
-// 2^32 divided by the golden ratio; step of the policy's counter and factor of the check word
+// 2^32 divided by the golden ratio; step of the policy's counter
 #define DOORBELL_GOLDEN 0x9E3779B9u
+// 2^64 divided by the golden ratio; factor of the running index in the check word (rule R2)
+#define DOORBELL_GOLDEN_64 0x9E3779B97F4A7C15ull
 // first factor of the finaliser (lowbias32 of C. Wellons' hash prospector, public domain)
 #define DOORBELL_MIX_MUL_1 0x7FEB352Du
 #define DOORBELL_MIX_MUL_2 0x846CA68Bu           // second factor of the finaliser
@@ -259,11 +261,13 @@ enum doorbell_reg {
   // Q16.16: a RESIDENT rollout whose score is below it ends as REJECTED
   DOORBELL_REG_REWARD_THRESHOLD = 0x078,
   DOORBELL_REG_IRQ = 0x07C,                      // ARMED, PENDING (rule R14)
+  // key of the check words (rule R2): another one each time the submission queue is created
+  DOORBELL_REG_SQ_KEY = 0x080,
 };
 
 // Registers that do not reset to 0.
 #define DOORBELL_RESET_ID 0x4C454244u
-#define DOORBELL_RESET_VERSION 0x00010001u
+#define DOORBELL_RESET_VERSION 0x00020000u
 #define DOORBELL_RESET_STATE 0x00000002u
 #define DOORBELL_RESET_CHECKPOINT_DEFAULT 0xFFFFFFFFu
 #define DOORBELL_RESET_LENGTH_LIMIT 0x00100000u

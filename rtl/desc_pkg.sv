@@ -4,15 +4,17 @@ package desc_pkg;
 
   // No module uses every number of the contract.
   /* verilator lint_off UNUSEDPARAM */
-  localparam logic [31:0] CONTRACT_VERSION = 32'h0001_0001;  // [31:16] major, [15:0] minor
+  localparam logic [31:0] CONTRACT_VERSION = 32'h0002_0000;  // [31:16] major, [15:0] minor
   // value of the ID register: 'DBEL' in memory order
   localparam logic [31:0] DEVICE_ID = 32'h4C45_4244;
   localparam logic [31:0] PREFIX_NONE = 32'hFFFF_FFFF;       // prefix_id of a rollout without a shared prefix
   localparam logic [31:0] CHECKPOINT_NEVER = 32'hFFFF_FFFF;  // checkpoint value that never triggers
   // flag bits that are defined; the others must be 0
   localparam logic [7:0]  DESC_FLAGS_MASK = 8'h1F;
-  // 2^32 divided by the golden ratio; step of the policy's counter and factor of the check word
+  // 2^32 divided by the golden ratio; step of the policy's counter
   localparam logic [31:0] GOLDEN = 32'h9E37_79B9;
+  // 2^64 divided by the golden ratio; factor of the running index in the check word (rule R2)
+  localparam logic [63:0] GOLDEN_64 = 64'h9E37_79B9_7F4A_7C15;
   // first factor of the finaliser (lowbias32 of C. Wellons' hash prospector, public domain)
   localparam logic [31:0] MIX_MUL_1 = 32'h7FEB_352D;
   localparam logic [31:0] MIX_MUL_2 = 32'h846C_A68B;         // second factor of the finaliser
@@ -255,10 +257,12 @@ package desc_pkg;
   // Q16.16: a RESIDENT rollout whose score is below it ends as REJECTED
   localparam logic [11:0] REG_REWARD_THRESHOLD = 12'h078;
   localparam logic [11:0] REG_IRQ = 12'h07C;                 // ARMED, PENDING (rule R14)
+  // key of the check words (rule R2): another one each time the submission queue is created
+  localparam logic [11:0] REG_SQ_KEY = 12'h080;
 
   // Registers that do not reset to 0.
   localparam logic [31:0] RESET_ID = 32'h4C45_4244;
-  localparam logic [31:0] RESET_VERSION = 32'h0001_0001;
+  localparam logic [31:0] RESET_VERSION = 32'h0002_0000;
   localparam logic [31:0] RESET_STATE = 32'h0000_0002;
   localparam logic [31:0] RESET_CHECKPOINT_DEFAULT = 32'hFFFF_FFFF;
   localparam logic [31:0] RESET_LENGTH_LIMIT = 32'h0010_0000;

@@ -39,6 +39,7 @@ module mmio_regs
   output logic [31:0] length_limit_o,
   output logic [15:0] eos_threshold_o,
   output logic [31:0] reward_threshold_o,
+  output logic [31:0] sq_key_o,
   output logic [Workers-1:0] workers_o,      // one bit per worker in use
 
   // Doorbells, forwarded to the rings, which may refuse them in the same cycle.
@@ -93,7 +94,7 @@ module mmio_regs
         REG_WORKERS, REG_SQ_BASE_LO, REG_SQ_BASE_HI, REG_CQ_BASE_LO, REG_CQ_BASE_HI, REG_SQ_SIZE, REG_CQ_SIZE,
         REG_TOKEN_BASE_LO, REG_TOKEN_BASE_HI, REG_TOKEN_SIZE_LO, REG_TOKEN_SIZE_HI, REG_KV_BASE_LO, REG_KV_BASE_HI,
         REG_KV_SIZE_LO, REG_KV_SIZE_HI, REG_SQ_START, REG_CQ_START, REG_CHECKPOINT_DEFAULT, REG_WAIT_STATES,
-        REG_LENGTH_LIMIT, REG_EOS_THRESHOLD, REG_REWARD_THRESHOLD: is_cfg = 1'b1;
+        REG_LENGTH_LIMIT, REG_EOS_THRESHOLD, REG_REWARD_THRESHOLD, REG_SQ_KEY: is_cfg = 1'b1;
         REG_CONTROL, REG_DOORBELL, REG_CQ_HEAD, REG_ERROR, REG_IRQ: is_rw = 1'b1;
         default: ;
       endcase
@@ -133,6 +134,7 @@ module mmio_regs
       length_limit_o       <= RESET_LENGTH_LIMIT;
       eos_threshold_o      <= '0;
       reward_threshold_o   <= '0;
+      sq_key_o             <= '0;
       workers_q            <= 5'(Workers);
     end else if (fire) begin
       case (write_addr_i)
@@ -158,6 +160,7 @@ module mmio_regs
         REG_LENGTH_LIMIT:       length_limit_o       <= write_data_i;
         REG_EOS_THRESHOLD:      eos_threshold_o      <= write_data_i[15:0];
         REG_REWARD_THRESHOLD:   reward_threshold_o   <= write_data_i;
+        REG_SQ_KEY:             sq_key_o             <= write_data_i;
         default: ;
       endcase
     end
@@ -267,6 +270,7 @@ module mmio_regs
         REG_LENGTH_LIMIT:       read_data_o = length_limit_o;
         REG_EOS_THRESHOLD:      read_data_o = {16'd0, eos_threshold_o};
         REG_REWARD_THRESHOLD:   read_data_o = reward_threshold_o;
+        REG_SQ_KEY:             read_data_o = sq_key_o;
         REG_IRQ:                read_data_o = {30'd0, pending_q, armed_q};
         default: begin
           read_data_o  = counter_hit_i ? counter_data_i : '0;

@@ -87,7 +87,7 @@ module rl_runtime_top
   logic        enabling, enable, clear, start, active;
   logic [63:0] sq_base, cq_base, token_base, token_size, kv_size;
   logic [16:0] sq_size, cq_size;
-  logic [31:0] sq_start, cq_start, checkpoint_default, length_limit, reward_threshold;
+  logic [31:0] sq_start, cq_start, checkpoint_default, length_limit, reward_threshold, sq_key;
   logic [15:0] wait_states, eos_threshold;
   logic [Workers-1:0] in_use;
 
@@ -180,6 +180,7 @@ module rl_runtime_top
     .length_limit_o       (length_limit),
     .eos_threshold_o      (eos_threshold),
     .reward_threshold_o   (reward_threshold),
+    .sq_key_o             (sq_key),
     .workers_o            (in_use),
     .doorbell_o           (doorbell),
     .doorbell_ok_i        (doorbell_ok),
@@ -263,6 +264,7 @@ module rl_runtime_top
   desc_check u_desc_check (
     .clk_i, .rst_ni,
     .clear_i              (clear),
+    .sq_key_i             (sq_key),
     .token_base_i         (token_base),
     .token_size_i         (token_size),
     .kv_size_i            (kv_size),

@@ -85,7 +85,7 @@ module rl_runtime_top_fault_tb;
     for (int k = 0; k < 15; k++) begin
       bench.make_decode(5, 4, 0, desc);
       slot = bench.seal(desc);
-      if (k == 12) slot = ref_seal(slot, bench.sq_tail - bench.sq_size);     // of the pass before
+      if (k == 12) slot = ref_seal(slot, bench.sq_key, bench.sq_tail - bench.sq_size);     // of the pass before
       else         slot[32*k] = !slot[32*k];                                // one bit of each word
       bench.put_slot(slot);
     end

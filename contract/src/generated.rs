@@ -5,7 +5,7 @@ use bytemuck::{Pod, Zeroable};
 use static_assertions::const_assert_eq;
 
 /// Version of the contract, `[31:16]` major, `[15:0]` minor.
-pub const CONTRACT_VERSION: u32 = 0x0001_0001;
+pub const CONTRACT_VERSION: u32 = 0x0002_0000;
 /// value of the ID register: 'DBEL' in memory order
 pub const DEVICE_ID: u32 = 0x4C45_4244;
 /// prefix_id of a rollout without a shared prefix
@@ -14,8 +14,10 @@ pub const PREFIX_NONE: u32 = 0xFFFF_FFFF;
 pub const CHECKPOINT_NEVER: u32 = 0xFFFF_FFFF;
 /// flag bits that are defined; the others must be 0
 pub const DESC_FLAGS_MASK: u8 = 0x1F;
-/// 2^32 divided by the golden ratio; step of the policy's counter and factor of the check word
+/// 2^32 divided by the golden ratio; step of the policy's counter
 pub const GOLDEN: u32 = 0x9E37_79B9;
+/// 2^64 divided by the golden ratio; factor of the running index in the check word (rule R2)
+pub const GOLDEN_64: u64 = 0x9E37_79B9_7F4A_7C15;
 /// first factor of the finaliser (lowbias32 of C. Wellons' hash prospector, public domain)
 pub const MIX_MUL_1: u32 = 0x7FEB_352D;
 /// second factor of the finaliser
@@ -583,6 +585,8 @@ pub enum Register {
     RewardThreshold = 0x078,
     /// IRQ (rw): ARMED, PENDING (rule R14)
     Irq = 0x07C,
+    /// SQ_KEY (cfg): key of the check words (rule R2): another one each time the submission queue is created
+    SqKey = 0x080,
     /// CYCLES_LO (ro): clock cycles while active; low half; reading it latches the high half
     CyclesLo = 0x100,
     /// CYCLES_HI (ro): clock cycles while active; high half, as latched
@@ -651,7 +655,7 @@ pub enum Register {
 
 impl Register {
     /// Every register, by the contract's order.
-    pub const ALL: [Self; 64] = [
+    pub const ALL: [Self; 65] = [
         Self::Id,
         Self::Version,
         Self::Capability,
@@ -684,6 +688,7 @@ impl Register {
         Self::EosThreshold,
         Self::RewardThreshold,
         Self::Irq,
+        Self::SqKey,
         Self::CyclesLo,
         Self::CyclesHi,
         Self::DescriptorsLo,
@@ -758,6 +763,7 @@ impl Register {
             0x074 => Some(Self::EosThreshold),
             0x078 => Some(Self::RewardThreshold),
             0x07C => Some(Self::Irq),
+            0x080 => Some(Self::SqKey),
             0x100 => Some(Self::CyclesLo),
             0x104 => Some(Self::CyclesHi),
             0x108 => Some(Self::DescriptorsLo),
@@ -829,6 +835,7 @@ impl Register {
             Self::EosThreshold => "EOS_THRESHOLD",
             Self::RewardThreshold => "REWARD_THRESHOLD",
             Self::Irq => "IRQ",
+            Self::SqKey => "SQ_KEY",
             Self::CyclesLo => "CYCLES_LO",
             Self::CyclesHi => "CYCLES_HI",
             Self::DescriptorsLo => "DESCRIPTORS_LO",
@@ -889,7 +896,8 @@ impl Register {
             | Self::WaitStates
             | Self::LengthLimit
             | Self::EosThreshold
-            | Self::RewardThreshold => Access::Config,
+            | Self::RewardThreshold
+            | Self::SqKey => Access::Config,
             Self::Error => Access::WriteOneClears,
             _ => Access::ReadOnly,
         }
@@ -900,7 +908,7 @@ impl Register {
         match self {
             Self::Capability | Self::Workers => None,
             Self::Id => Some(0x4C45_4244),
-            Self::Version => Some(0x0001_0001),
+            Self::Version => Some(0x0002_0000),
             Self::State => Some(0x0000_0002),
             Self::CheckpointDefault => Some(0xFFFF_FFFF),
             Self::LengthLimit => Some(0x0010_0000),

@@ -5,6 +5,7 @@
 #include "doorbell_contract.h"
 #include "engine.cuh"
 #include "mailbox.h"
+#include "mix.cuh"
 
 struct Descriptor {
   uint4 quarter[4];
@@ -45,18 +46,29 @@ DOORBELL_ASSERT(DOORBELL_OFFSETOF(doorbell_hw_desc, check) == 60, "Descriptor::c
 
 __device__ __forceinline__ uint32_t rotate_left(uint32_t x, uint32_t by) { return __funnelshift_l(x, x, by); }
 
-// What quarter `k` (words 4k to 4k + 3) adds to the check word; all four together must give the index mark (R2).
-__device__ __forceinline__ uint32_t check_share(uint4 words, uint32_t k) {
-  const uint32_t r = 8 * k + 1;
-  return rotate_left(words.x, r) ^ rotate_left(words.y, r + 2) ^ rotate_left(words.z, r + 4) ^
-         (k == 3 ? words.w : rotate_left(words.w, r + 6));
+// Word `k` of the key of a submission queue, as its check words need it (R2).
+__device__ __forceinline__ uint32_t key_word(uint32_t key, uint32_t k) {
+  return rotate_left(key, 2 * k + 1) ^ mix((k + 1) * DOORBELL_GOLDEN);
 }
 
-__device__ __forceinline__ uint32_t index_mark(uint32_t index) { return (index + 1) * DOORBELL_GOLDEN; }
+// What quarter `k` (words 4k to 4k + 3) adds to the sum of which the check word is made, with its quarter of the key.
+__device__ __forceinline__ uint64_t check_share(uint4 words, uint4 key, uint32_t k) {
+  return static_cast<uint64_t>(words.x + key.x) * (words.y + key.y) +
+         static_cast<uint64_t>(words.z + key.z) * ((k == 3 ? 0 : words.w) + key.w);
+}
 
-__device__ __forceinline__ bool verifies(const Descriptor& desc, uint32_t index) {
-  return (check_share(desc.quarter[0], 0) ^ check_share(desc.quarter[1], 1) ^ check_share(desc.quarter[2], 2) ^
-          check_share(desc.quarter[3], 3)) == index_mark(index);
+// The check word of the descriptor with this index, from the shares of its quarters.
+__device__ __forceinline__ uint32_t check_word(uint64_t shares, uint32_t index) {
+  const uint64_t sum = shares + index * DOORBELL_GOLDEN_64;
+  const uint32_t folded = static_cast<uint32_t>(sum >> 32) ^ static_cast<uint32_t>(sum);
+  return folded == 0 ? 0xFFFFFFFFu : folded;
+}
+
+__device__ __forceinline__ bool verifies(const Descriptor& desc, const uint4 (&key)[4], uint32_t index) {
+  uint64_t shares = 0;
+#pragma unroll
+  for (uint32_t k = 0; k < 4; k++) shares += check_share(desc.quarter[k], key[k], k);
+  return check_word(shares, index) == desc.check();
 }
 
 // The first error in the order of docs/contract.md, "Which error", but for BAD_CHECK; DOORBELL_ERR_NONE if none. The

@@ -13,6 +13,7 @@ struct FrontEnd {
   uint4 stage[kFetchWarps + 1][4 * kWarp];  // of the fetch warps and the scout
   uint4 completion_stage[2 * kWarp];
   RunningTable running;
+  uint4 key[4];             // of the session's check words (R2)
   doorbell_session config;  // as read when the session started
   // Places that are free: a ring, from which whoever has the turn takes and to which the completion warp gives back. It
   // starts with all but the last (see RunningTable), so it never fills up, and its size divides 2^32 (R13).
@@ -201,8 +202,9 @@ __device__ __forceinline__ void classify(Order& o, bool verified, const doorbell
 }
 
 // Does all for a lane's descriptor that needs no order.
-__device__ __forceinline__ void prepare(Order& o, uint32_t index, const doorbell_session& config) {
-  classify(o, verifies(o.desc, index), config);
+__device__ __forceinline__ void prepare(Order& o, uint32_t index, const FrontEnd& f) {
+  const doorbell_session& config = f.config;
+  classify(o, verifies(o.desc, f.key, index), config);
   if (__any_sync(kEveryLane, o.is_brief)) {
     const engine::Brief::Decoder decoder = begin_brief(o.desc);
     run_brief(o, config, decoder, [&](uint32_t k) { return decoder.step(k); });
@@ -516,7 +518,7 @@ struct Fetcher {
   __device__ __forceinline__ bool execute(uint32_t first, uint32_t count) {
     Order o;
     take(o, count);
-    prepare(o, first + lane, f.config);
+    prepare(o, first + lane, f);
     const uint32_t briefs = __ballot_sync(kEveryLane, o.is_brief);
     uint32_t rounds = 0;
     rank_briefs(o, briefs, lane, rounds);
@@ -572,7 +574,7 @@ struct Fetcher {
   __device__ __forceinline__ bool in_general(uint32_t first, uint32_t count) {
     Order o;
     take(o, count);
-    prepare(o, first + lane, f.config);
+    prepare(o, first + lane, f);
     const uint32_t longs = __ballot_sync(kEveryLane, o.is_long);
     const uint32_t briefs = __ballot_sync(kEveryLane, o.is_brief);
     uint32_t rounds = 0;
@@ -665,8 +667,11 @@ struct Fetcher {
       // Whoever still reads what the last look has staged comes first.
       __syncwarp();
       if (lane < 4) stage[lane] = part;
-      const bool verified =
-          __reduce_xor_sync(kEveryLane, lane < 4 ? check_share(part, lane) : 0) == index_mark(index);
+      uint64_t shares = check_share(part, f.key[lane % 4], lane % 4);
+      shares += __shfl_xor_sync(kEveryLane, shares, 1);
+      shares += __shfl_xor_sync(kEveryLane, shares, 2);
+      // Lane 3 has the check word.
+      const bool verified = __shfl_sync(kEveryLane, check_word(shares, index) == part.w, 3);
       // What the doorbell had told of was there to be read: if it does not verify now, it never will (R2).
       if (!verified && (known != 1 || DOORBELL_FAULT(LeavesBadSlots))) continue;
       DOORBELL_WINDOW(ScoutsBlindly);
@@ -1003,6 +1008,7 @@ __device__ bool block(FrontEnd& f, const Launch& launch, uint32_t queue) {
     if (session % 2 == 1) {
       for (uint32_t k = threadIdx.x; k < RunningTable::kSets; k += kBlockThreads) f.running.clear_set(k);
       for (uint32_t k = threadIdx.x; k < kPlaces; k += kBlockThreads) f.free_places[k] = k;
+      if (threadIdx.x < 16) reinterpret_cast<uint32_t*>(f.key)[threadIdx.x] = key_word(f.config.sq_key, threadIdx.x);
       if (threadIdx.x < 16 * kBlockWarps) f.counters[threadIdx.x / 16][threadIdx.x % 16] = 0;
       if (threadIdx.x == 0) {
         f.running.entries = f.waits_for = f.asks = 0;

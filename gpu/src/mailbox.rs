@@ -93,6 +93,7 @@ impl Mailbox {
             (layout::EOS_THRESHOLD, session.eos_threshold),
             (layout::REWARD_THRESHOLD, session.reward_threshold),
             (layout::WORKERS, workers),
+            (layout::SQ_KEY, session.sq_key.value()),
             (layout::SQ_TAIL, session.sq.tail),
             (layout::CQ_HEAD, session.cq.head),
         ] {

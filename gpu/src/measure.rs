@@ -247,7 +247,7 @@ impl Probes {
         for part in &parts {
             let depth = Depth::new("depth", DEPTH)?;
             pairs.push(Bare {
-                sq: SubmissionQueue::new(part, 0, depth, 0)?,
+                sq: SubmissionQueue::new(part, 0, depth, 0, 0)?,
                 cq: CompletionQueue::new(part, 64 * DEPTH as usize, depth, 0)?,
                 submitted: 0,
                 completed: 0,

@@ -12,6 +12,8 @@ pub struct QueueConfig {
     pub sq_depth: u32,
     /// Slots of the completion queue: a power of two, 2 to 65536.
     pub cq_depth: u32,
+    /// Key of the submission queue's check words (R2); `None`: a fresh one each time the device is enabled.
+    pub sq_key: Option<u32>,
     /// Running index at which the submission queue starts.
     pub sq_start: u32,
     /// Running index at which the completion queue starts.
@@ -43,6 +45,7 @@ impl Default for QueueConfig {
         Self {
             sq_depth: 1024,
             cq_depth: 1024,
+            sq_key: None,
             sq_start: 0,
             cq_start: 0,
             token_bytes: 1 << 20,

@@ -1,5 +1,6 @@
 //! The one driver: queue-pair logic over any [`Platform`].
 
+use std::hash::{BuildHasher as _, Hasher as _, RandomState};
 use std::time::Instant;
 
 use bitflags::Flags;
@@ -171,7 +172,7 @@ impl<P: Platform> Driver<P> {
         let Checked { layout, .. } = config.check()?;
         identify(&mut platform)?;
         let memory = platform.map(layout.bytes)?;
-        let (sq, cq) = queues(&config, &memory)?;
+        let (sq, cq) = queues(&config, &memory, 0)?;
         let tokens = TokenRegion::new(memory.clone(), layout.tokens, config.token_bytes)?;
         let slot_polling = Capability::from_bits_retain(platform.read_register(Register::Capability)?)
             .contains(Capability::SLOT_POLLING);
@@ -467,7 +468,10 @@ impl<P: Platform> Device for Driver<P> {
             Condition::Lost(_) => return Err(self.not_ready("enabling")),
             Condition::Disabled => {}
         }
-        (self.sq, self.cq) = queues(&self.parts.config, &self.parts.memory)?;
+        // R2: what the memory still holds of an earlier queue must not verify.
+        let fresh = || RandomState::new().build_hasher().finish() as u32;
+        let key = self.parts.config.sq_key.unwrap_or_else(fresh);
+        (self.sq, self.cq) = queues(&self.parts.config, &self.parts.memory, key)?;
         (self.submitted, self.ledger) = (0, Ledger::new(self.parts.config.sq_start));
         self.patience = Patience::new(self.parts.config.patience);
         self.write(Register::Error, u32::MAX)?;
@@ -476,6 +480,7 @@ impl<P: Platform> Device for Driver<P> {
         {
             self.write(register, value)?;
         }
+        self.write(Register::SqKey, key)?;
         let built = self.read(Register::Capability)? & 0xFF;
         let workers = self.parts.config.workers.unwrap_or(built);
         if workers > built {
@@ -503,10 +508,11 @@ impl<P: Platform> Device for Driver<P> {
 fn queues(
     config: &QueueConfig,
     memory: &SharedMemory,
+    key: u32,
 ) -> Result<(SubmissionQueue, CompletionQueue), DeviceError> {
     let Checked { sq_depth, cq_depth, layout } = config.check()?;
     Ok((
-        SubmissionQueue::new(memory, layout.sq, sq_depth, config.sq_start)?,
+        SubmissionQueue::new(memory, layout.sq, sq_depth, config.sq_start, key)?,
         CompletionQueue::new(memory, layout.cq, cq_depth, config.cq_start)?,
     ))
 }

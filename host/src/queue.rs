@@ -7,7 +7,7 @@ use bytemuck::{Zeroable, cast, cast_mut};
 
 use crate::error::DeviceError;
 use crate::memory::{SharedMemory, Slots};
-use doorbell_contract::{HwCompletion, HwDesc, RING_MAX_LOG2};
+use doorbell_contract::{HwCompletion, HwDesc, RING_MAX_LOG2, SqKey};
 
 /// 64-bit words of a descriptor.
 pub const DESC_WORDS: usize = size_of::<HwDesc>() / 8;
@@ -64,21 +64,35 @@ pub struct SubmissionQueue {
     depth: Depth,
     head: u32,
     tail: u32,
+    key: SqKey,
 }
 
 impl SubmissionQueue {
-    /// The queue at byte `offset` of `memory`, empty, starting at running index `start`. Every slot is made vacant:
-    /// none verifies for the index of its first use.
+    /// The queue at byte `offset` of `memory`, empty, starting at running index `start`, its slots sealed with `key`,
+    /// the value of SQ_KEY. Every slot is cleared, so that none verifies.
     ///
     /// # Errors
     /// `OutOfBounds`.
-    pub fn new(memory: &SharedMemory, offset: usize, depth: Depth, start: u32) -> Result<Self, DeviceError> {
-        let queue = Self { memory: memory.clone(), offset, depth, head: start, tail: start };
+    pub fn new(
+        memory: &SharedMemory,
+        offset: usize,
+        depth: Depth,
+        start: u32,
+        key: u32,
+    ) -> Result<Self, DeviceError> {
+        let queue =
+            Self { memory: memory.clone(), offset, depth, head: start, tail: start, key: SqKey::new(key) };
         let slots = queue.slots()?;
-        for index in (0..depth.slots()).map(|k| start.wrapping_add(k)) {
-            slots.store(index, cast(HwDesc::vacant(index)));
+        for index in 0..depth.slots() {
+            slots.store(index, cast(HwDesc::default()));
         }
         Ok(queue)
+    }
+
+    /// What its descriptors are sealed with.
+    #[inline]
+    pub fn key(&self) -> &SqKey {
+        &self.key
     }
 
     fn slots(&self) -> Result<Slots<'_, DESC_WORDS>, DeviceError> {
@@ -109,7 +123,8 @@ impl SubmissionQueue {
     /// `OutOfBounds`, which a queue that was constructed does not have.
     #[inline]
     pub fn push(&mut self, batch: &[HwDesc]) -> Result<usize, DeviceError> {
-        self.write(batch, HwDesc::seal)
+        let key = self.key;
+        self.write(batch, |desc, index| desc.seal(&key, index))
     }
 
     /// As [`push`](Self::push), with the check words as they stand: for tests of R2.
@@ -152,7 +167,7 @@ impl SubmissionQueue {
         let mut desc = HwDesc::default();
         self.slots().ok()?.load(index, cast_mut(&mut desc));
         // The check word holds the index, too (R2).
-        desc.verify(index).then_some(desc)
+        desc.verify(&self.key, index).then_some(desc)
     }
 }
 
@@ -283,7 +298,7 @@ mod tests {
     #[rstest]
     fn r13_submission_takes_what_fits_across_the_wrap(#[values(0, u32::MAX - 1, u32::MAX)] start: u32) {
         let memory = SharedMemory::allocate(1, BUS).unwrap();
-        let mut queue = SubmissionQueue::new(&memory, 0, depth(4), start).unwrap();
+        let mut queue = SubmissionQueue::new(&memory, 0, depth(4), start, 9).unwrap();
         let batch = [0, 1, 2, 3, 4, 5].map(|k| HwDesc::decode(k, 0, 1));
         assert_eq!(queue.push(&batch).unwrap(), 4);
         assert_eq!(queue.push(&batch[4..]).unwrap(), 0);
@@ -299,7 +314,7 @@ mod tests {
             let index = start.wrapping_add(k);
             let mut desc = HwDesc::default();
             queue.slots().unwrap().load(index, cast_mut(&mut desc));
-            assert!(desc.verify(index) && desc.rollout_id == k);
+            assert!(desc.verify(&SqKey::new(9), index) && desc.rollout_id == k);
         }
     }
 

@@ -34,7 +34,7 @@ module scoreboard #(
 
   // ---------------------------------------------------------------- configuration, set by the bench
   logic [63:0] sq_base, cq_base, token_base, token_size, kv_size;
-  logic [31:0] sq_size, cq_size, length_limit, checkpoint_default, reward_threshold;
+  logic [31:0] sq_key, sq_size, cq_size, length_limit, checkpoint_default, reward_threshold;
   logic [15:0] eos_threshold;
   int          workers;
   logic        on = 1'b0;                         // enabled: the checks apply
@@ -89,7 +89,7 @@ module scoreboard #(
   endfunction
 
   function automatic logic [7:0] classify(input logic [511:0] data, input logic [31:0] index);
-    classify = ref_error(data, index, token_size, kv_size, length_limit);
+    classify = ref_error(data, sq_key, index, token_size, kv_size, length_limit);
   endfunction
 
   function automatic logic [31:0] poison(input int word);

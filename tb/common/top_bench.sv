@@ -90,7 +90,7 @@ module top_bench #(
 
   // ---------------------------------------------------------------- configuration
   logic [63:0] sq_base, cq_base, token_base, token_size, kv_size;
-  logic [31:0] sq_size, cq_size, sq_start, cq_start, length_limit, checkpoint_default, reward_threshold;
+  logic [31:0] sq_key, sq_size, cq_size, sq_start, cq_start, length_limit, checkpoint_default, reward_threshold;
   logic [15:0] eos_threshold, wait_states;
   int          workers;
 
@@ -108,6 +108,7 @@ module top_bench #(
     length_limit       = 32'h0010_0000;
     checkpoint_default = CHECKPOINT_NEVER;
     reward_threshold   = 0;
+    sq_key             = rnd();
     eos_threshold      = 0;
     wait_states     = 0;
     workers            = Workers;
@@ -154,6 +155,7 @@ module top_bench #(
     u_registers.write(REG_LENGTH_LIMIT, length_limit);
     u_registers.write(REG_EOS_THRESHOLD, {16'd0, eos_threshold});
     u_registers.write(REG_REWARD_THRESHOLD, reward_threshold);
+    u_registers.write(REG_SQ_KEY, sq_key);
     u_registers.write(REG_WORKERS, workers);
   endtask
 
@@ -189,6 +191,7 @@ module top_bench #(
     u_score.checkpoint_default = checkpoint_default;
     u_score.eos_threshold = eos_threshold;
     u_score.reward_threshold = reward_threshold;
+    u_score.sq_key           = sq_key;
     u_score.workers = workers;
     u_score.start(sq_start, cq_start);
     sq_tail = sq_start;
@@ -285,7 +288,7 @@ module top_bench #(
 
   function automatic logic [511:0] seal(input hw_desc_t desc);
     desc.user_data[31:0] = sq_tail;
-    seal = ref_seal(desc, sq_tail);
+    seal = ref_seal(desc, sq_key, sq_tail);
   endfunction
 
   task automatic put(input hw_desc_t desc);

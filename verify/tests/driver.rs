@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use doorbell_contract::{Capability, Counter, DeviceFault, HwCompletion, HwDesc, Register};
+use doorbell_contract::{Capability, Counter, DeviceFault, HwCompletion, HwDesc, Register, SqKey};
 use doorbell_host::queue::DESC_WORDS;
 use doorbell_host::{Device, DeviceError, Driver, Platform, QueueConfig, SharedMemory};
 use doorbell_verify::ModelPlatform;
@@ -55,7 +55,7 @@ impl Platform for Tampered {
             let mut desc = HwDesc::default();
             loop {
                 slots.load(self.next, bytemuck::cast_mut(&mut desc));
-                if !desc.verify(self.next) {
+                if !desc.verify(&SqKey::new(0), self.next) {
                     break;
                 }
                 self.next = self.next.wrapping_add(1);
@@ -71,7 +71,7 @@ impl Platform for Tampered {
 }
 
 fn small() -> QueueConfig {
-    QueueConfig { sq_depth: 4, cq_depth: 4, patience: 20, ..Default::default() }
+    QueueConfig { sq_depth: 4, cq_depth: 4, patience: 20, sq_key: Some(0), ..Default::default() }
 }
 
 fn poll_until_error(driver: &mut impl Device) -> DeviceError {
@@ -114,7 +114,7 @@ fn a_device_that_is_none_of_ours() {
 fn a_device_of_another_major_version() {
     let read = |register, value| if register == Register::Version { 0x0007_0002 } else { value };
     let error = Driver::new(Tampered { read: Some(read), ..Default::default() }, small()).err();
-    insta::assert_snapshot!(error.expect("VERSION is wrong"), @"tampered: contract version 7.2 instead of 1.1: rebuild host and device from one contract.toml");
+    insta::assert_snapshot!(error.expect("VERSION is wrong"), @"tampered: contract version 7.2 instead of 2.0: rebuild host and device from one contract.toml");
 }
 
 #[test]

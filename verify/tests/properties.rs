@@ -100,7 +100,8 @@ proptest! {
     ) {
         let config = QueueConfig { sq_depth: 16, sq_start: start, ..Default::default() };
         let mut driver = Driver::new(ModelPlatform::new(), config).unwrap();
-        prop_assume!(descs.iter().zip(0..).all(|(desc, k)| !desc.verify(start.wrapping_add(k))));
+        let key = *driver.submission_queue().key();
+        prop_assume!(descs.iter().zip(0..).all(|(desc, k)| !desc.verify(&key, start.wrapping_add(k))));
         driver.submission_queue().push_unsealed(&descs).unwrap();
         driver.ring().unwrap();
         let mut out = [HwCompletion::default(); 16];

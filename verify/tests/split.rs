@@ -181,7 +181,7 @@ impl Platform for Alone {
                 // It ends when its driver is long gone.
                 while quiet < 200_000 {
                     slots.load(index, bytemuck::cast_mut(&mut desc));
-                    if !desc.verify(index) {
+                    if !desc.verify(&session.sq_key, index) {
                         (quiet, _) = (quiet + 1, thread::yield_now());
                         continue;
                     }

@@ -140,7 +140,8 @@ fn error_codes(rtl: &mut Rtl) -> Result<(), CaseError> {
     equal("counter ERRORS", rtl.counter(Counter::Errors)?, malformed)?;
 
     // A slot whose check word is wrong, or right for another index, is not executed (R2).
-    let torn = [good.seal(0), HwDesc { check: 0, ..good }];
+    let key = *rtl.submission_queue().key();
+    let torn = [good.seal(&key, 0), HwDesc { check: 0, ..good }];
     let before = rtl.submission_queue().tail();
     holds("the running index is past the replayed one", before > 0, "above 0", before)?;
     rtl.submission_queue().push_unsealed(&torn)?;

@@ -220,7 +220,7 @@ Warp& warp() { return block->warps[block->current / kLanes]; }
 
 const char* name(Meeting meeting) {
   const char* const names[] = {"__syncwarp", "__shfl_sync", "__shfl_xor_sync", "__ballot_sync", "__any_sync", "__all_sync",
-                               "__match_any_sync", "__reduce_max_sync", "__reduce_add_sync", "__reduce_xor_sync"};
+                               "__match_any_sync", "__reduce_max_sync", "__reduce_add_sync"};
   return names[static_cast<uint32_t>(meeting)];
 }
 
@@ -308,9 +308,6 @@ void conclude(uint32_t first, Meeting meeting, uint32_t mask) {
       break;
     case Meeting::kAdd:
       each([&](uint32_t k) { all = static_cast<uint32_t>(all + lanes[k].value); });
-      break;
-    case Meeting::kXor:
-      each([&](uint32_t k) { all ^= lanes[k].value; });
       break;
   }
   each([&](uint32_t k) { lanes[k].result = all; });

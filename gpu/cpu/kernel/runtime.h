@@ -29,7 +29,7 @@ namespace cpu {
 constexpr uint32_t kLanes = 32;
 
 // What lanes of a warp meet for.
-enum class Meeting : uint32_t { kSync, kShuffle, kShuffleXor, kBallot, kAny, kAll, kMatch, kMax, kAdd, kXor };
+enum class Meeting : uint32_t { kSync, kShuffle, kShuffleXor, kBallot, kAny, kAll, kMatch, kMax, kAdd };
 
 struct Index {
   uint32_t x;

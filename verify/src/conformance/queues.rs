@@ -5,7 +5,7 @@ use rand_chacha::rand_core::Rng;
 use super::rig::{below, by_position, numbered, refused};
 use super::{Bench, Failure, ensure, ensure_eq};
 use doorbell_contract::{
-    Capability, Counter, DescFlags, ErrorCode, HwCompletion, HwDesc, Register, State, Status,
+    Capability, Counter, DescFlags, ErrorCode, HwCompletion, HwDesc, Register, SqKey, State, Status,
 };
 use doorbell_host::config::QueueConfig;
 use doorbell_host::device::Device;
@@ -84,7 +84,8 @@ pub(super) fn r02_a_wrong_check_word_is_never_executed(bench: &mut Bench<'_>) ->
     let mut expected = Vec::new();
     for bit in (0..512).step_by(11) {
         let index = rig.driver.submission_queue().tail();
-        let mut bytes: [u8; 64] = bytemuck::cast(whole.seal(index));
+        let key = *rig.driver.submission_queue().key();
+        let mut bytes: [u8; 64] = bytemuck::cast(whole.seal(&key, index));
         bytes[bit / 8] ^= 1 << (bit % 8);
         let torn: HwDesc = bytemuck::cast(bytes);
         rig.driver.submission_queue().push_unsealed(&[torn])?;
@@ -128,13 +129,15 @@ fn in_order_of<'a>(completions: &'a [HwCompletion], descs: &[HwDesc]) -> Vec<&'a
 }
 
 pub(super) fn r02_a_stale_slot_is_never_executed(bench: &mut Bench<'_>) -> Result<(), Failure> {
-    let mut rig = bench.open(QueueConfig { sq_depth: 4, ..Default::default() })?;
+    let mut rig = bench.open(QueueConfig { sq_depth: 4, sq_key: Some(0x8000_0001), ..Default::default() })?;
     rig.check(&numbered((0..4).map(|k| HwDesc::decode(k, 0, 2))))?;
     // The second pass publishes what the first left, a slot of zeroes, and one sealed for its neighbour.
-    let mut stale: Vec<HwDesc> = (0..2).map(|k| HwDesc::decode(k, 0, 2).seal(k)).collect();
-    stale.extend([HwDesc::default(), HwDesc::nop().seal(8)]);
-    // The third has one alone: a device that polls slots has nothing but the doorbell that says that it was meant.
-    for slots in [stale, vec![HwDesc::nop().seal(7)]] {
+    let (key, other) = (SqKey::new(0x8000_0001), SqKey::new(1));
+    let mut stale: Vec<HwDesc> = (0..2).map(|k| HwDesc::decode(k, 0, 2).seal(&key, k)).collect();
+    stale.extend([HwDesc::default(), HwDesc::nop().seal(&key, 8)]);
+    // The others have one alone: a device that polls slots has nothing but the doorbell that says that it was meant. The
+    // last is of a queue that lay here before.
+    for slots in [stale, vec![HwDesc::nop().seal(&key, 7)], vec![HwDesc::nop().seal(&other, 9)]] {
         rig.driver.submission_queue().push_unsealed(&slots)?;
         rig.driver.ring()?;
         for completion in rig.drain()? {
@@ -147,7 +150,7 @@ pub(super) fn r02_a_stale_slot_is_never_executed(bench: &mut Bench<'_>) -> Resul
     }
     // The counter follows the memory's acknowledgement, which may come after the completion was seen.
     rig.settle()?;
-    ensure_eq!(rig.driver.counter(Counter::Completions)?, 9, "R3: completions");
+    ensure_eq!(rig.driver.counter(Counter::Completions)?, 10, "R3: completions");
     Ok(())
 }
 

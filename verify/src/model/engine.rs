@@ -16,7 +16,7 @@ pub(super) fn check(desc: &HwDesc, index: u32, session: &Session) -> Result<Opco
     let require = |holds: bool, code: ErrorCode| if holds { Ok(()) } else { Err(code) };
 
     // 2. R2: torn, stale or corrupt slots are never executed.
-    require(desc.verify(index), ErrorCode::BadCheck)?;
+    require(desc.verify(&session.sq_key, index), ErrorCode::BadCheck)?;
 
     // 3. The model's CAPABILITY has PREFILL and RESIDENT, not REWARD.
     let opcode = match Opcode::try_from(desc.opcode) {
