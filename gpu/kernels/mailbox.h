@@ -36,7 +36,7 @@ struct doorbell_mailbox {
   uint32_t cq_head;                    // completions released up to
   uint8_t unused1[52];
   struct doorbell_session session;
-  uint8_t unused2[108];
+  uint8_t unused2[104];
   // By the kernel; `reached` behind the others, with release order.
   uint32_t reached;                    // the `wanted` that the kernel has come to
   uint32_t sq_head;                    // slots consumed up to

@@ -75,8 +75,11 @@ impl Part {
         })
     }
 
+    /// Behind the last field; a structure of its own is padded to its alignment.
     fn end(&self) -> usize {
-        self.placed().last().map_or(self.offset, |(at, word)| at + word.ty.size() * word.count)
+        let end = self.placed().last().map_or(self.offset, |(at, word)| at + word.ty.size() * word.count);
+        let align = self.fields.iter().map(|word| word.ty.size()).max().filter(|_| self.name.is_some());
+        end.next_multiple_of(align.unwrap_or(1))
     }
 }
 
