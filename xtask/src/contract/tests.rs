@@ -102,7 +102,7 @@ fn workspace() -> TempDir {
 #[case::field_case("name = \"seq_len\"", "name = \"SeqLen\"", "field SeqLen: the name is not snake_case")]
 #[case::wide_constant("value = 0x1F", "value = 0x11F", "constant DESC_FLAGS_MASK: 0x11f does not fit u8")]
 #[case::mask_disagrees("value = 0x1F", "value = 0x0F", "DESC_FLAGS_MASK: 0xf is not all of DescFlags")]
-#[case::version_disagrees("reset = 0x0001_0001", "reset = 0x0001_0002", "register VERSION: its reset value")]
+#[case::version_disagrees("reset = 0x0002_0000", "reset = 0x0002_0001", "register VERSION: its reset value")]
 #[case::id_disagrees("reset = 0x4C45_4244", "reset = 0x4C45_4245", "register ID: its reset value")]
 #[case::unknown_type(
     "name = \"seed\",            type = \"u32\"",
