@@ -100,7 +100,7 @@ struct doorbell_hw_completion {
   uint32_t rollout_id;                 // rollout_id of the descriptor
   // bits 30:0: seq_len of the descriptor plus the tokens it added; bit 31: the phase of this half
   uint32_t final_seq_len;
-  // DECODE: digest of this descriptor's tokens; a descriptor that could not be read: its SQ index; else 0
+  // DECODE: digest of this descriptor's tokens; with NO_ECHO: the SQ index of the descriptor; else 0
   uint32_t result;
   // SQ slots consumed so far, a running index; the host reuses slots below it
   uint32_t sq_head;
@@ -175,6 +175,8 @@ enum doorbell_err {
 // Flags of a completion.
 #define DOORBELL_CFLAG_EOS 0x00000001u           // an end of sequence was among this descriptor's tokens
 #define DOORBELL_CFLAG_REJECTED 0x00000002u      // RESIDENT: ended by its score
+// nothing of the slot could be trusted: no field echoes it, and result is its SQ index
+#define DOORBELL_CFLAG_NO_ECHO 0x00000004u
 
 // Bits of the CONTROL register.
 // 1 starts the device with empty queues; 0 stops it (rule R12): done when STATE.ACTIVE reads 0

@@ -152,9 +152,9 @@ module desc_check
     if (valid_q[3]) begin
       error4 = fault3_q ? ERR_DMA_FAULT : !intact ? ERR_BAD_CHECK : form3_q;
       good4  = error4 == ERR_NONE;
-      if (!fault3_q) echo4 = echo3_q;
-      else           echo4.result = index3_q;  // nothing of the slot can be trusted: only its index is known
-      echo4.adds_tokens = echo3_q.adds_tokens && good4;
+      if (!fault3_q && intact) echo4 = echo3_q;
+      else                     echo4.result = index3_q;  // nothing of the slot can be trusted: only its index is known
+      echo4.adds_tokens = echo4.adds_tokens && good4;
       echo4.error       = error4;
       echo4.status      = !good4 ? STATUS_ERROR : stop3_q ? STATUS_STOPPED : STATUS_DONE;
       // R14: a host that sleeps must learn of an error, whatever the descriptor asked for.
@@ -188,6 +188,7 @@ module desc_check
     if (valid_q[3]) begin
       work4_q             <= work3_q;
       work4_q.adds_tokens <= echo4.adds_tokens;
+      work4_q.rollout_id  <= echo4.rollout_id;
       echo4_q             <= echo4;
       fence4_q            <= good4 && fence3_q;
       prefill4_q          <= good4 && prefill3_q;

@@ -77,7 +77,7 @@ package desc_pkg;
     logic [15:0] reward_model_id;    // reward_model_id of the descriptor
     // SQ slots consumed so far, a running index; the host reuses slots below it
     logic [31:0] sq_head;
-    // DECODE: digest of this descriptor's tokens; a descriptor that could not be read: its SQ index; else 0
+    // DECODE: digest of this descriptor's tokens; with NO_ECHO: the SQ index of the descriptor; else 0
     logic [31:0] result;
     // bits 30:0: seq_len of the descriptor plus the tokens it added; bit 31: the phase of this half
     logic [31:0] final_seq_len;
@@ -153,6 +153,9 @@ package desc_pkg;
   localparam logic [7:0]  CFLAG_EOS = 8'h01;
   localparam int          CFLAG_REJECTED_BIT = 1;            // RESIDENT: ended by its score
   localparam logic [7:0]  CFLAG_REJECTED = 8'h02;
+  // nothing of the slot could be trusted: no field echoes it, and result is its SQ index
+  localparam int          CFLAG_NO_ECHO_BIT = 2;
+  localparam logic [7:0]  CFLAG_NO_ECHO = 8'h04;
 
   // Bits of the CONTROL register. Number and mask of each bit.
   // 1 starts the device with empty queues; 0 stops it (rule R12): done when STATE.ACTIVE reads 0

@@ -54,6 +54,8 @@ module work_context
       done_o.irq             = echo.irq;
       done_o.status          = echo.status;
       done_o.error           = echo.error;
+      // Nothing but a slot that cannot be trusted has these here.
+      done_o.flags           = (echo.error == ERR_DMA_FAULT || echo.error == ERR_BAD_CHECK) ? CFLAG_NO_ECHO : '0;
       done_o.worker_id       = {12'd0, worker_i};
       done_o.reward_model_id = echo.reward_model_id;
       done_o.result          = echo.result;

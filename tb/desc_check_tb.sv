@@ -85,7 +85,7 @@ module desc_check_tb;
     want.adds_tokens = good && desc.opcode == OP_DECODE;
     want.error       = code;
     want.status      = !good ? STATUS_ERROR : desc.opcode == OP_STOP ? STATUS_STOPPED : STATUS_DONE;
-    if (fault) want.result = index;
+    if (code == ERR_DMA_FAULT || code == ERR_BAD_CHECK) want.result = index;
     else begin
       want.reward_model_id = desc.reward_model_id;
       want.seq_len         = desc.seq_len;
@@ -98,7 +98,7 @@ module desc_check_tb;
     expect_eq("prefill", prefill, good && desc.opcode == OP_PREFILL);
     expect_eq("adds_tokens", work.adds_tokens, want.adds_tokens);
     expect_eq("stop", stop, good && desc.opcode == OP_STOP && !desc.flags[FLAG_FENCE_BIT]);
-    if (!fault) expect_eq("rollout", work.rollout_id, desc.rollout_id);
+    expect_eq("rollout", work.rollout_id, want.rollout_id);
     if (want.adds_tokens) begin
       checkpoint = desc.checkpoint != 0 ? desc.checkpoint : checkpoint_default != 0 ? checkpoint_default : CHECKPOINT_NEVER;
       expect_eq("eos_stops", work.eos_stops, desc.flags[FLAG_EOS_STOPS_BIT]);

@@ -147,7 +147,7 @@ pub struct HwCompletion {
     pub rollout_id: u32,
     /// Bytes 12 to 15: bits 30:0: seq_len of the descriptor plus the tokens it added; bit 31: the phase of this half
     pub final_seq_len: u32,
-    /// Bytes 16 to 19: DECODE: digest of this descriptor's tokens; a descriptor that could not be read: its SQ index; else 0
+    /// Bytes 16 to 19: DECODE: digest of this descriptor's tokens; with NO_ECHO: the SQ index of the descriptor; else 0
     pub result: u32,
     /// Bytes 20 to 23: SQ slots consumed so far, a running index; the host reuses slots below it
     pub sq_head: u32,
@@ -436,6 +436,8 @@ bitflags::bitflags! {
         const EOS = 1 << 0;
         /// Bit 1: RESIDENT: ended by its score
         const REJECTED = 1 << 1;
+        /// Bit 2: nothing of the slot could be trusted: no field echoes it, and result is its SQ index
+        const NO_ECHO = 1 << 2;
     }
 }
 

@@ -164,6 +164,12 @@ impl HwCompletion {
         Self { final_seq_len, phase: phase << 7, ..self }
     }
 
+    /// Whether these flags are set.
+    #[inline]
+    pub fn has(&self, flags: CompletionFlags) -> bool {
+        CompletionFlags::from_bits_retain(self.flags).contains(flags)
+    }
+
     /// This completion with the fields that depend on timing zeroed: what all devices agree on (R6).
     #[must_use]
     pub fn without_timing(self) -> Self {

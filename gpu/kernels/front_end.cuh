@@ -187,7 +187,7 @@ __device__ __forceinline__ void run_brief(Order& o, const doorbell_session& conf
 }
 
 // Decides how a lane's descriptor, whose check word has been verified or not, is to be executed.
-__device__ __forceinline__ void classify(Order& o, bool verified, const doorbell_session& config) {
+__device__ __forceinline__ void classify(Order& o, bool verified, uint32_t index, const doorbell_session& config) {
   // Without branches, as the lanes of a warp differ.
   const uint32_t error = verified ? error_of(o.desc, config) : DOORBELL_ERR_BAD_CHECK;
   const bool good = o.live && error == DOORBELL_ERR_NONE;
@@ -199,12 +199,18 @@ __device__ __forceinline__ void classify(Order& o, bool verified, const doorbell
   o.is_stop = good && o.desc.opcode() == DOORBELL_OP_STOP;
   o.is_fence = good && o.desc.has(DOORBELL_FLAG_FENCE);
   o.outcome = ended(!good ? DOORBELL_STATUS_ERROR : o.is_stop ? DOORBELL_STATUS_STOPPED : DOORBELL_STATUS_DONE, error);
+  if (UNLIKELY(o.live && !verified)) {
+    // Nothing of the slot can be trusted.
+    o.desc = Descriptor{};
+    o.outcome.flags = DOORBELL_CFLAG_NO_ECHO;
+    o.outcome.result = index;
+  }
 }
 
 // Does all for a lane's descriptor that needs no order.
 __device__ __forceinline__ void prepare(Order& o, uint32_t index, const FrontEnd& f) {
   const doorbell_session& config = f.config;
-  classify(o, verifies(o.desc, f.key, index), config);
+  classify(o, verifies(o.desc, f.key, index), index, config);
   if (__any_sync(kEveryLane, o.is_brief)) {
     const engine::Brief::Decoder decoder = begin_brief(o.desc);
     run_brief(o, config, decoder, [&](uint32_t k) { return decoder.step(k); });
@@ -684,7 +690,7 @@ struct Fetcher {
       o.live = true;
 #pragma unroll
       for (uint32_t k = 0; k < 4; k++) o.desc.quarter[k] = stage[k];
-      classify(o, verified, config);
+      classify(o, verified, index, config);
       const bool at_once = quiet && !o.is_long && !o.is_stop && !o.is_fence;
       if (!__any_sync(kEveryLane, claimed_from == index || DOORBELL_FAULT(ScoutsBlindly))) continue;
       if (UNLIKELY(!__shfl_sync(kEveryLane, at_once, 0))) {

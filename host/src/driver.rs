@@ -14,8 +14,8 @@ use crate::platform::Platform;
 use crate::queue::{CompletionQueue, SubmissionQueue};
 use crate::split::{Completer, Submitter, split};
 use doorbell_contract::{
-    CONTRACT_VERSION, Capability, Control, Counter, DEVICE_ID, DeviceFault, ErrorCode, HwCompletion, HwDesc,
-    Register, State, Status,
+    CONTRACT_VERSION, Capability, CompletionFlags, Control, Counter, DEVICE_ID, DeviceFault, HwCompletion,
+    HwDesc, Register, State,
 };
 
 /// A device with its queue pair.
@@ -412,14 +412,7 @@ impl<P: Platform> Device for Driver<P> {
     }
 
     fn unread(&self, completion: &HwCompletion) -> Option<HwDesc> {
-        // What an unread slot's completion has: the index, and zero in what echoes.
-        let unnamed = HwCompletion {
-            result: completion.result,
-            status: Status::Error as u8,
-            error: ErrorCode::DmaFault as u8,
-            ..HwCompletion::default()
-        };
-        self.sq.written(completion.result).filter(|_| completion.without_timing() == unnamed)
+        self.sq.written(completion.result).filter(|_| completion.has(CompletionFlags::NO_ECHO))
     }
 
     #[inline]

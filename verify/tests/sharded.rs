@@ -8,7 +8,9 @@ use std::time::{Duration, Instant};
 use proptest::prelude::*;
 use rstest::rstest;
 
-use doorbell_contract::{Counter, ErrorCode, HwCompletion, HwDesc, Opcode, PREFIX_NONE, Register, Status};
+use doorbell_contract::{
+    CompletionFlags, Counter, ErrorCode, HwCompletion, HwDesc, Opcode, PREFIX_NONE, Register, Status,
+};
 use doorbell_host::queue::COMPLETION_WORDS;
 use doorbell_host::*;
 use doorbell_host::{Driver, QueueConfig};
@@ -505,6 +507,7 @@ impl Platform for Unreadable {
                     sq_head: completion.sq_head,
                     status: Status::Error as u8,
                     error: ErrorCode::DmaFault as u8,
+                    flags: CompletionFlags::NO_ECHO.bits(),
                     ..HwCompletion::default()
                 }
                 .with_phase(completion.phase != 0);

@@ -31,11 +31,13 @@ impl Pipeline {
     }
 
     fn take_completion(&mut self, completion: &HwCompletion) -> Result<(), RuntimeError> {
+        if completion.has(CompletionFlags::NO_ECHO) {
+            return self.unread(completion);
+        }
         match Tag::from_bits(completion.user_data) {
             Some(Tag::Decode(id)) => self.decoded(id, completion),
             Some(Tag::Stop(id)) => self.stopped(id, completion),
             Some(Tag::Prefill(group)) => self.prefilled(group, completion),
-            None if is_unread(completion) => self.unread(completion),
             None => Err(self.unasked(completion, "no descriptor carries that user_data")),
         }
     }
@@ -340,10 +342,4 @@ impl Pipeline {
     fn unasked(&self, completion: &HwCompletion, what: &'static str) -> RuntimeError {
         RuntimeError::Unasked { device: self.device.name().to_owned(), what, completion: *completion }
     }
-}
-
-/// Whether a completion is of a descriptor that the device could not read: it echoes nothing, and `result` is where that
-/// lies in the submission queue.
-fn is_unread(completion: &HwCompletion) -> bool {
-    completion.user_data == 0 && completion.status == Status::Error as u8
 }

@@ -256,6 +256,7 @@ fn a_slot_that_could_not_be_read_is_placed() {
             result: 30,
             status: Status::Error as u8,
             error: ErrorCode::DmaFault as u8,
+            flags: CompletionFlags::NO_ECHO.bits(),
             sq_head: completion.sq_head,
             ..HwCompletion::default()
         };

@@ -79,6 +79,11 @@ impl Outcome {
         Self { error, ..Self::plain(Status::Error) }
     }
 
+    /// The same of one of whose slot, at running index `index`, nothing can be trusted.
+    pub const fn no_echo(error: ErrorCode, index: u32) -> Self {
+        Self { flags: CompletionFlags::NO_ECHO, result: index, ..Self::rejected(error) }
+    }
+
     /// The completion of `desc`, without what the completion ring adds; the only worker is 0.
     #[inline(always)]
     pub fn of(self, desc: &HwDesc) -> HwCompletion {

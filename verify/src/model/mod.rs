@@ -171,9 +171,13 @@ impl Execution<'_> {
         if fetch(self.memory, session, index, self.desc).is_err() {
             self.registers.raise(DeviceFault::DMA_READ);
             *self.desc = HwDesc::default();
-            return Some(Outcome { result: index, ..Outcome::rejected(ErrorCode::DmaFault) });
+            return Some(Outcome::no_echo(ErrorCode::DmaFault, index));
         }
         Some(match check(self.desc, index, session) {
+            Err(ErrorCode::BadCheck) => {
+                *self.desc = HwDesc::default();
+                Outcome::no_echo(ErrorCode::BadCheck, index)
+            }
             Err(code) => Outcome::rejected(code),
             Ok(Opcode::Decode) => match Engine::of(self.desc.model_id) {
                 Some(engine) => {

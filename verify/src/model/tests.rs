@@ -3,7 +3,7 @@
 use rstest::rstest;
 
 use super::*;
-use doorbell_contract::{Capability, Control, Irq, PREFIX_NONE, State};
+use doorbell_contract::{Capability, CompletionFlags, Control, Irq, PREFIX_NONE, State};
 use doorbell_host::registers::Registers;
 use doorbell_host::{Device, Driver, QueueConfig};
 
@@ -38,6 +38,7 @@ fn r10_an_unreadable_slot_is_a_dma_fault_with_its_index() {
     let blank = HwCompletion {
         status: Status::Error as u8,
         error: ErrorCode::DmaFault as u8,
+        flags: CompletionFlags::NO_ECHO.bits(),
         ..HwCompletion::default()
     };
     let found: Vec<HwCompletion> = ends.iter().map(|end| end.without_timing()).collect();

@@ -333,6 +333,7 @@ impl Trick for Unreadable {
                     sq_head: completion.sq_head,
                     status: 0xFF,
                     error: doorbell_contract::ErrorCode::DmaFault as u8,
+                    flags: doorbell_contract::CompletionFlags::NO_ECHO.bits(),
                     result: self.index,
                     ..HwCompletion::default()
                 };
