@@ -152,14 +152,6 @@ fn benches_are_the_tb_files() {
     assert!(benches(fixture.root()).unwrap_err().to_string().contains("nothing to test"));
 }
 
-#[test]
-fn a_file_list_replaces_the_common_room() {
-    let fixture = Fixture::new("", "");
-    assert_eq!(shared_sources(fixture.root()).unwrap(), ["tb/common/clock.sv"]);
-    fs::write(fixture.root().join("tb/files.f"), "").unwrap();
-    assert_eq!(shared_sources(fixture.root()).unwrap(), ["-f", "tb/files.f"]);
-}
-
 #[rstest]
 #[case(&[], &["fifo_tb", "ring_tb"])]
 #[case(&["ring"], &["ring_tb"])]
