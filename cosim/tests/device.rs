@@ -127,23 +127,6 @@ fn a_full_completion_queue_holds_up_the_fetch_too() {
     });
 }
 
-/// Two tokens each behind a latency of 64 cycles, and no cycle is lost between descriptors.
-#[test]
-fn one_worker_is_fed_without_a_gap() {
-    let config = RtlConfig { workers: 1, latency: 64..=64, ..Default::default() };
-    let rtl = &mut open(&config, QueueConfig { workers: Some(1), ..Default::default() });
-    let idle = count(rtl, Counter::Idle);
-    rtl.driver.submit(&numbered((0..1000).map(|id| HwDesc::decode(id, 0, 2)))).unwrap();
-    pass(rtl, 3000);
-    // One cycle from idle to the first token, none between descriptors.
-    assert_eq!((count(rtl, Counter::Tokens), count(rtl, Counter::Busy)), (2000, 2001));
-    assert_eq!(count(rtl, Counter::StallWrite), 0);
-    // Until the first descriptor has arrived, and after the last.
-    assert!(count(rtl, Counter::StallFetch) < 90, "one latency and the pipeline");
-    assert!(count(rtl, Counter::Idle) - idle < 1200, "those before the first and after the last");
-    assert_eq!(rtl.drain().unwrap().len(), 1000);
-}
-
 #[test]
 fn wait_states_stretch_every_token() {
     let queue = QueueConfig { wait_states: 7, workers: Some(1), ..Default::default() };

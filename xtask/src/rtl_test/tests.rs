@@ -114,16 +114,6 @@ fn a_flood_of_output_is_killed_and_is_a_failure() {
     assert!(error.contains("wrote more than 64 MiB"), "{error}");
 }
 
-#[rstest]
-#[case("iverilog")]
-#[case("vvp")]
-fn a_missing_simulator_is_an_error(#[case] program: &str) {
-    let fixture = Fixture::new("exit 0", "echo 'fifo_tb: PASS'");
-    fs::remove_file(fixture.root().join("bin").join(program)).unwrap();
-    let error = fixture.run().unwrap_err().to_string();
-    assert!(error.starts_with(program) && error.contains("cargo xtask setup"), "{error}");
-}
-
 #[test]
 fn a_failed_bench_shows_the_end_of_its_log() {
     let fixture = Fixture::new("exit 0", "i=0; while [ $i -lt 100 ]; do echo line $i; i=$((i+1)); done");
