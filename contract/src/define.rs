@@ -181,15 +181,6 @@ macro_rules! register_page {
                 self as u32
             }
 
-            /// The register at a byte offset, if there is one.
-            pub const fn from_offset(offset: u32) -> Option<Self> {
-                match offset {
-                    $($offset => Some(Self::$register),)*
-                    $($low => Some(Self::$lo), $high => Some(Self::$hi),)*
-                    _ => None,
-                }
-            }
-
             /// Who may write it.
             pub const fn access(self) -> $crate::Access {
                 match self {

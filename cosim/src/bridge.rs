@@ -130,9 +130,13 @@ pub(crate) mod ffi {
             token_bytes: u64,
         ) -> Result<BareRun>;
 
+        /// Of a descriptor, by C++.
         fn c_descriptor_fields(bytes: &[u8]) -> Vec<u64>;
+        /// Of a completion, by C++.
         fn c_completion_fields(bytes: &[u8]) -> Vec<u64>;
+        /// Of a descriptor, by RTL.
         fn rtl_descriptor_fields(bytes: &[u8]) -> Vec<u64>;
+        /// Of a completion, by RTL.
         fn rtl_completion_fields(bytes: &[u8]) -> Vec<u64>;
     }
 }

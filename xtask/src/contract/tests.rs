@@ -111,6 +111,11 @@ fn workspace() -> TempDir {
     "unknown variant `u33`"
 )]
 #[case::unknown_key("sv = \"hw_desc_t\"", "sv = \"hw_desc_t\"\nsb = 1", "unknown field `sb`")]
+#[case::array_of_a_record(
+    "\"reserved\",        type = \"u16\", offset = 46,",
+    "\"reserved\", count = 2, type = \"u8\", offset = 46,",
+    "HwDesc, field reserved: only the mailbox has arrays"
+)]
 #[case::mailbox_lines(
     "offset = 256\n",
     "offset = 128\n",

@@ -31,6 +31,9 @@ fn record(record: &Record, out: &mut Vec<String>) {
     if !record.size.is_power_of_two() || record.size < 8 {
         out.push(format!("record {name}: size {} is not a power of two of at least 8", record.size));
     }
+    for field in record.fields.iter().filter(|field| field.count != 1) {
+        out.push(format!("record {name}, field {}: only the mailbox has arrays", field.name));
+    }
     let end = tiles(&format!("record {name}"), 0, &record.fields, out);
     if end != record.size {
         out.push(format!("record {name}: its fields end at byte {end}, its size is {}", record.size));
