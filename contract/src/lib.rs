@@ -2,8 +2,10 @@
 
 #![no_std]
 
+mod define;
 mod generated;
 
+pub use define::{Access, Field, UnknownCode};
 pub use generated::*;
 
 use bytemuck::cast_ref;

@@ -392,4 +392,23 @@ module top_bench #(
     expect_eq("BUSY + IDLE", busy + idle, cycles * workers);
     if (waiting + stalled + u_score.tokens > busy) fail("WAIT + STALL_WRITE + TOKENS exceed BUSY");
   endtask
+
+  // ---------------------------------------------------------------- frame of a directed case
+  task automatic begin_case(input string name);
+    $display("case %0s", name);
+    default_config;
+  endtask
+
+  task automatic end_case;
+    release_seen;
+    expect_all_done;
+    disable_device;
+    check_counters;
+  endtask
+
+  task automatic put_decode(input logic [31:0] rollout_id, input int max_tokens);
+    hw_desc_t desc;
+    make_decode(rollout_id, max_tokens, 0, desc);
+    put(desc);
+  endtask
 endmodule

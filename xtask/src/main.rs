@@ -36,7 +36,7 @@ enum Command {
         #[arg(long)]
         check: bool,
     },
-    /// Run the co-simulation cases: `doorbell cosim`
+    /// Run the conformance suite on the RTL: `doorbell cosim`
     #[command(disable_help_flag = true)]
     Cosim(Passed),
     /// Compare devices over a trace: `doorbell compare`
@@ -46,7 +46,7 @@ enum Command {
     RtlTest(rtl_test::Options),
     /// Put the mistakes of tb/mutants.toml into the RTL, one at a time: each must make its bench fail
     Mutants(mutants::Options),
-    /// Show a co-simulation case in GTKWave, or as a picture
+    /// Show a case of the conformance suite on the RTL in GTKWave, or as a picture
     Wave(wave::Options),
     /// Compile the GPU's kernels for every architecture and look for spilled registers; needs no GPU
     GpuCheck,

@@ -12,14 +12,14 @@ use doorbell_host::error::DeviceError;
 use doorbell_host::platform::Platform;
 
 /// A device under test.
-pub struct Rig {
+pub struct Rig<P: Platform = Box<dyn Platform>> {
     /// The driver, for what the rig does not offer itself.
-    pub driver: Driver<Box<dyn Platform>>,
+    pub driver: Driver<P>,
 }
 
-impl Rig {
+impl<P: Platform> Rig<P> {
     /// A rig around `driver`.
-    pub fn new(driver: Driver<Box<dyn Platform>>) -> Self {
+    pub fn new(driver: Driver<P>) -> Self {
         Self { driver }
     }
 

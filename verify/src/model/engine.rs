@@ -98,12 +98,6 @@ impl Outcome {
     }
 }
 
-/// Where the tokens go.
-pub(super) trait TokenSink {
-    /// Writes one token at `offset` bytes into the token region.
-    fn write(&mut self, offset: u64, token: u32) -> Result<(), BusFault>;
-}
-
 /// State of a DECODE that runs.
 #[derive(Debug)]
 pub(super) struct Decode {
@@ -131,7 +125,7 @@ impl Decode {
     }
 
     /// Produces up to `budget` tokens of `desc`; `None` if it has not ended by then. `stop_waits` says whether the
-    /// device has come to a STOP of this rollout (R8).
+    /// device has come to a STOP of this rollout (R8); `write` stores a token at its offset in the token region.
     #[inline(always)]
     pub fn run(
         &mut self,
@@ -139,12 +133,12 @@ impl Decode {
         budget: u32,
         stop_waits: bool,
         session: &Session,
-        sink: &mut impl TokenSink,
+        mut write: impl FnMut(u64, u32) -> Result<(), BusFault>,
     ) -> Option<Outcome> {
         let flags = DescFlags::from_bits_retain(desc.flags);
         for _ in 0..budget {
             let Step { token, eos } = self.decoder.step();
-            if sink.write(desc.delta_offset + 4 * u64::from(self.produced), token).is_err() {
+            if write(desc.delta_offset + 4 * u64::from(self.produced), token).is_err() {
                 return Some(Outcome { error: ErrorCode::DmaFault, ..self.end(Status::Error) });
             }
             self.digest.push(token);
