@@ -17,7 +17,7 @@ RELEASE := cargo run --release --package doorbell --
 COMPARE := cargo run --release --package doorbell --no-default-features --features rtl,gpu -- compare
 
 .PHONY: compare run smoke test lint setup contract verilate sim-rtl cosim test-rtl-bridge rtl-test bench-rtl \
-  bench-pipeline bench-trace bench-cow bench-tax bench-hw-fastpath bench-kv-layout bench-rings bench-all labs lab-run \
+  bench-pipeline bench-trace bench-cow bench-tax bench-hw-fastpath bench-kv-layout bench-all labs lab-run \
   gpu-check wave doc
 
 compare: ## One trace through all devices: identical, or the first divergence; installs what is missing while it builds
@@ -58,7 +58,7 @@ rtl-test: setup ## Testbenches under Icarus Verilog
 bench-rtl: setup ## Cycles, tokens per cycle and simulation speed of the device
 	$(RELEASE) bench rtl $(ARGS)
 
-bench-pipeline bench-trace bench-cow bench-tax bench-hw-fastpath bench-kv-layout bench-rings bench-all: setup ## One bench, or all
+bench-pipeline bench-trace bench-cow bench-tax bench-hw-fastpath bench-kv-layout bench-all: setup ## One bench, or all
 	$(RELEASE) bench $(@:bench-%=%) $(ARGS)
 
 labs: ## The labs, one after another

@@ -1,7 +1,6 @@
 //! What it costs to record an event, and how fast events are collected.
 
 use std::hint::black_box;
-use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 use doorbell_runtime::events::{Clock, Collector, Event, EventKind, Recorder, Ticks};
@@ -20,50 +19,35 @@ const SLOTS: u32 = 256;
 const KINDS: [EventKind; 4] =
     [EventKind::DescPosted, EventKind::DescCommitted, EventKind::DescConsumed, EventKind::CompletionPolled];
 
-/// Nanoseconds of wall time for each event in a row of the table.
-type Measure = fn(&mut Rig, rounds: usize) -> f64;
+/// Wall time of a round.
+type Measure = fn(&mut Rig) -> Duration;
 
 /// What is measured, each with how its figure is called. The floor comes first.
-const ROWS: [(&str, &str, Measure); 8] = [
-    ("floor", "floor: read the clock, store 32 bytes", floor),
-    ("record", "record an event, one reading of the clock each", |rig, rounds| rig.record(rounds, 1)),
-    ("record_shared", "record an event, one reading for 64", |rig, rounds| rig.record(rounds, SHARED)),
-    ("floor_shared", "floor of that: store 32 bytes", floor_shared),
-    ("mutex", "rival: push into a Mutex<Vec>, one reading each", mutex),
-    ("clock", "read the clock", |rig, rounds| {
-        per_event(rounds, || {
-            (0..ROUND).for_each(|_| {
-                black_box(rig.clock.now());
-            })
-        })
-    }),
-    ("instant", "rival: Instant::now", |_, rounds| {
-        per_event(rounds, || {
-            (0..ROUND).for_each(|_| {
-                black_box(Instant::now());
-            })
-        })
-    }),
-    ("collect", "collect: merge, pair, count", Rig::collect),
+const ROWS: [(&str, &str, Measure); 5] = [
+    ("floor", "floor: read the clock, store 32 bytes", |rig| rig.store(1)),
+    ("record", "record an event, one reading of the clock each", |rig| rig.record(1)),
+    ("floor_shared", "floor, one reading for 64", |rig| rig.store(SHARED)),
+    ("record_shared", "record an event, one reading for 64", |rig| rig.record(SHARED)),
+    ("collect", "collect: pair, count", Rig::collect),
 ];
 
 /// The cost of an event where it happens, beside the least that it can cost, and where it is collected.
 pub fn recording(quick: bool) -> Result<Section, BenchError> {
     let (rounds, repeats) = if quick { (8, 5) } else { (64, 15) };
-    let mut rig = Rig::new().map_err(BenchError::input)?;
+    let mut rig = Rig::new();
     let mut figures = ROWS.map(|_| vec![]);
     for _ in 0..repeats {
         for ((.., measure), figures) in ROWS.iter().zip(&mut figures) {
-            figures.push(measure(&mut rig, rounds));
+            let spent: Duration = (0..rounds).map(|_| measure(&mut rig)).sum();
+            figures.push(spent.as_secs_f64() * 1e9 / (rounds * ROUND) as f64);
         }
     }
     let dropped = rig.recorder.dropped();
     if dropped != 0 {
-        return Err(BenchError::input(format!(
+        return Err(BenchError::failed(format!(
             "{dropped} events found no room: the figures are not of recording"
         )));
     }
-
     let mut table = table(["what", "ns an event", "best run", "million a second", "of the floor"], 1);
     let mut rows = vec![];
     for ((key, name, _), of) in ROWS.iter().zip(&figures) {
@@ -86,7 +70,7 @@ pub fn recording(quick: bool) -> Result<Section, BenchError> {
         table,
         notes: vec![format!(
             "One core: the ring ({ROUND} events of {} bytes, as the floor's memory) is emptied by the same thread between \
-             rounds, and that is not counted. The collector's figure is that of one thread's descriptors, in order.",
+             rounds, and that is not counted.",
             size_of::<Event>()
         )],
         json: rows.into(),
@@ -98,7 +82,6 @@ struct Rig {
     recorder: Recorder,
     collector: Collector,
     memory: Vec<Event>,
-    shared: Mutex<Vec<Event>>,
 }
 
 /// The `k`-th event of a made-up run: four of a descriptor, and descriptors of all slots in turn.
@@ -109,89 +92,50 @@ fn event(k: usize, time: Ticks) -> Event {
 }
 
 impl Rig {
-    fn new() -> Result<Self, doorbell_runtime::ring::RingError> {
+    fn new() -> Self {
         let clock = Clock::new();
-        let mut collector = Collector::new(clock.clone(), SLOTS);
-        let recorder = collector.recorder("bench", ROUND)?;
+        let (collector, recorder) = Collector::new(clock.clone(), SLOTS, ROUND);
         let memory = vec![event(0, clock.now()); ROUND];
-        let shared = Mutex::new(memory.clone());
-        Ok(Self { clock, recorder, collector, memory, shared })
+        Self { clock, recorder, collector, memory }
     }
 
-    /// Records a round of events, reading the clock every `every` of them.
-    fn fill(&mut self, every: usize) {
+    /// A round of events, the clock read for every `every` of them.
+    fn events(&mut self, every: usize, mut store: impl FnMut(&mut Self, usize, Event)) -> Duration {
+        let start = Instant::now();
         let mut now = self.clock.now();
         for k in 0..ROUND {
             if k % every == 0 {
                 now = self.clock.now();
             }
-            let Event { kind, rollout, descriptor, value, .. } = event(k, now);
-            self.recorder.record(kind, rollout, descriptor, value, now);
+            store(self, k, event(k, now));
         }
+        black_box(&mut self.memory);
+        start.elapsed()
     }
 
-    fn record(&mut self, rounds: usize, every: usize) -> f64 {
-        let mut spent = Duration::ZERO;
-        for _ in 0..rounds {
-            let start = Instant::now();
-            self.fill(every);
-            spent += start.elapsed();
-            self.collector.poll(Ticks::MAX, |_, _| {});
-        }
-        each(spent, rounds)
+    fn store(&mut self, every: usize) -> Duration {
+        self.events(every, |rig, k, event| rig.memory[k] = event)
     }
 
-    fn collect(&mut self, rounds: usize) -> f64 {
-        let mut spent = Duration::ZERO;
-        for _ in 0..rounds {
-            self.fill(1);
-            let start = Instant::now();
-            black_box(self.collector.poll(Ticks::MAX, |_, _| {}));
-            spent += start.elapsed();
-        }
-        each(spent, rounds)
+    fn fill(&mut self, every: usize) -> Duration {
+        self.events(every, |rig, _, event| {
+            let Event { time, rollout, descriptor, value, kind, .. } = event;
+            rig.recorder.record(kind, rollout, descriptor, value, time);
+        })
     }
-}
 
-fn floor(rig: &mut Rig, rounds: usize) -> f64 {
-    per_event(rounds, || {
-        for (k, slot) in rig.memory.iter_mut().enumerate() {
-            *slot = event(k, rig.clock.now());
-        }
-        black_box(&mut rig.memory);
-    })
-}
+    fn record(&mut self, every: usize) -> Duration {
+        let spent = self.fill(every);
+        self.collector.poll(|_| {});
+        spent
+    }
 
-fn floor_shared(rig: &mut Rig, rounds: usize) -> f64 {
-    per_event(rounds, || {
-        let now = rig.clock.now();
-        for (k, slot) in rig.memory.iter_mut().enumerate() {
-            *slot = event(k, now);
-        }
-        black_box(&mut rig.memory);
-    })
-}
-
-fn mutex(rig: &mut Rig, rounds: usize) -> f64 {
-    per_event(rounds, || {
-        // Nobody else holds it, and it never grows: the best case.
-        rig.shared.lock().expect("no thread panics with it").clear();
-        for k in 0..ROUND {
-            let event = event(k, rig.clock.now());
-            rig.shared.lock().expect("no thread panics with it").push(event);
-        }
-        black_box(&mut rig.shared);
-    })
-}
-
-fn per_event(rounds: usize, mut round: impl FnMut()) -> f64 {
-    let start = Instant::now();
-    (0..rounds).for_each(|_| round());
-    each(start.elapsed(), rounds)
-}
-
-fn each(spent: Duration, rounds: usize) -> f64 {
-    spent.as_secs_f64() * 1e9 / (rounds * ROUND) as f64
+    fn collect(&mut self) -> Duration {
+        self.fill(1);
+        let start = Instant::now();
+        black_box(self.collector.poll(|_| {}));
+        start.elapsed()
+    }
 }
 
 #[cfg(test)]
@@ -201,12 +145,12 @@ mod tests {
     /// The rig records what it says: nothing is dropped, and every descriptor pairs.
     #[test]
     fn the_rig_measures_recording() {
-        let mut rig = Rig::new().unwrap();
-        rig.record(3, 1);
-        rig.record(2, SHARED);
-        rig.collect(1);
+        let mut rig = Rig::new();
+        (0..3).for_each(|_| _ = rig.record(1));
+        (0..2).for_each(|_| _ = rig.record(SHARED));
+        rig.collect();
         let report = rig.collector.report();
-        assert_eq!((report.recorded(), report.dropped()), (6 * ROUND as u64, 0));
+        assert_eq!((report.recorded, report.dropped), (6 * ROUND as u64, 0));
         assert!(report.pairs[..4].iter().all(|pair| pair.count != 0));
     }
 }

@@ -9,7 +9,6 @@ mod kv_layout;
 mod layout;
 mod pipeline;
 mod queue;
-mod rings;
 #[cfg(feature = "rtl")]
 mod rtl;
 mod savings;
@@ -38,8 +37,6 @@ pub enum What {
     /// Round trips of descriptors through driver and model, on one core
     #[value(alias = "queue")]
     HwFastpath,
-    /// The rings between threads, beside their rivals
-    Rings,
     /// The runtime over the model: rollout segments per second on one core
     Pipeline,
     /// What the runtime adds to a segment, and what it costs to tell another thread
@@ -132,7 +129,6 @@ const fn bench(what: What, keys: &'static [&'static str], run: Run) -> Bench {
 /// Every measurement that this build has, in the order in which they run.
 const BENCHES: &[Bench] = &[
     bench(What::HwFastpath, &["queue"], |load| one(queue::round_trips(load.quick))),
-    bench(What::Rings, &["rings_spsc", "rings_mpsc", "rings_round_trip"], |load| rings::sections(load.quick)),
     bench(What::Pipeline, &["pipeline"], |load| one(pipeline::throughput(load.quick))),
     bench(What::Tax, &["tax"], |load| one(pipeline::tax(load.quick))),
     bench(What::Tax, &["handoff_submission"], |load| one(handoff::submission(load.quick))),

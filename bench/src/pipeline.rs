@@ -140,8 +140,7 @@ impl Workload {
         let clock = Clock::new();
         let metrics = Arc::new(Metrics::new("bench", clock.clone(), 0));
         let (recorder, collector) = if setup == Setup::Events {
-            let mut collector = Collector::new(clock, SLOTS);
-            let recorder = collector.recorder("hot", EVENTS).map_err(BenchError::input)?;
+            let (collector, recorder) = Collector::new(clock, SLOTS, EVENTS);
             let thread = CollectorThread::start::<std::io::Sink>(collector, metrics.clone(), None);
             (Some(recorder), Some(thread.map_err(BenchError::input)?))
         } else {

@@ -57,8 +57,7 @@ fn after_the_warm_up_the_hot_thread_allocates_nothing() {
             ..PrefixConfig::default()
         };
         let clock = Clock::new();
-        let mut collector = Collector::new(clock.clone(), SLOTS);
-        let recorder = collector.recorder("hot", 1024).unwrap();
+        let (_collector, recorder) = Collector::new(clock.clone(), SLOTS, 1024);
         let prompts = Prompts::new(SLOTS, 256);
         let memory = AnswerMemory { tokens: device.token_regions(), prompts: prompts.clone() };
         let parts = Parts {

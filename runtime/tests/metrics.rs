@@ -30,14 +30,13 @@ fn status() -> Status {
         })
         .collect();
     let counters: CounterValues = serde_json::from_value(Value::Object(values)).unwrap();
-    let mut collector = Collector::new(Clock::simulated(), 4);
-    let mut hot = collector.recorder("hot", 4).unwrap();
+    let (mut collector, mut hot) = Collector::new(Clock::simulated(), 4, 4);
     for (kind, at) in
         [(EventKind::DescPosted, 0), (EventKind::DescConsumed, 130), (EventKind::DescCommitted, 10)]
     {
         hot.record(kind, RolloutId::new(0, 1), 3, 0, Ticks::new(at));
     }
-    let events = collector.finish(|_, _| {});
+    let events = collector.finish(|_| {});
     Status { counters, events, ..Metrics::new("a run", Clock::simulated(), 2).status() }
 }
 
@@ -178,29 +177,19 @@ impl Write for Disk {
 fn the_collector_takes_in_everything(#[case] disk: Option<usize>, #[case] whole: bool) {
     const EVENTS: u32 = 20_000;
     let clock = Clock::new();
-    let mut collector = Collector::new(clock.clone(), 4);
-    let recorders = ["hot", "judge 0"].map(|name| collector.recorder(name, 1 << 16).unwrap());
+    let (collector, mut recorder) = Collector::new(clock.clone(), 4, 1 << 16);
     let metrics = Arc::new(Metrics::new("", clock.clone(), 1));
-    let trace = disk.map(|left| {
-        Perfetto::new(Disk { left }, clock.clone(), collector.threads(), 4).expect("room for the head")
-    });
+    let trace = disk.map(|left| Perfetto::new(Disk { left }, clock.clone(), 4).expect("room for the head"));
     let thread = CollectorThread::start(collector, metrics.clone(), trace).unwrap();
-    thread::scope(|scope| {
-        let ends = [EventKind::RewardPosted, EventKind::RewardScored];
-        for (mut recorder, kind) in recorders.into_iter().zip(ends) {
-            let clock = &clock;
-            scope.spawn(move || {
-                for k in 0..EVENTS {
-                    recorder.record(kind, RolloutId::new(k % 4, k / 4), k, 0, clock.now());
-                }
-            });
-        }
-    });
+    for k in 0..EVENTS {
+        let kind = if k % 2 == 0 { EventKind::RewardPosted } else { EventKind::RewardScored };
+        recorder.record(kind, RolloutId::new(k / 2 % 4, k / 8), k / 2, 0, clock.now());
+    }
     let (report, written) = thread.finish();
-    assert_eq!((report.recorded(), report.dropped()), (2 * u64::from(EVENTS), 0));
+    assert_eq!((report.recorded, report.dropped), (EVENTS.into(), 0));
     assert_eq!(written.is_ok(), whole, "{written:?}");
     assert_eq!(metrics.status().events, report);
-    assert_eq!(metrics.status().counters.events_recorded, report.recorded());
+    assert_eq!(metrics.status().counters.events_recorded, report.recorded);
 }
 
 /// What the server answers to these bytes: status line and body; nothing if it closes without an answer.

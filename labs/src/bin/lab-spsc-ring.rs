@@ -10,7 +10,7 @@ use std::time::Instant;
 use Ordering::{Acquire, Relaxed, Release, SeqCst};
 use clap::Parser;
 use doorbell_labs::{Options, Pair, Report, Spin, median, table};
-use doorbell_runtime::ring::spsc;
+use rtrb::RingBuffer;
 
 #[derive(Parser)]
 #[command(about = "Lab 2, an SPSC ring from scratch: what each step brings")]
@@ -246,22 +246,22 @@ const STEPS: [Step; 7] = [
         let (mut producer, mut consumer) = ring.halves();
         transfer::<BATCH>(total, pair, move |values| producer.push(values), move |out| consumer.pop(out))
     }),
-    ("runtime::ring::spsc", "push and pop", |total, pair| {
-        let (mut producer, mut consumer) = spsc::channel::<u64>(CAPACITY).ok()?;
+    ("rtrb", "push and pop", |total, pair| {
+        let (mut producer, mut consumer) = RingBuffer::<u64>::new(CAPACITY);
         transfer::<1>(
             total,
             pair,
             move |values| producer.push(values[0]).is_ok().into(),
-            |out| consumer.pop().map(|value| out[0] = value).is_some().into(),
+            |out| consumer.pop().map(|value| out[0] = value).is_ok().into(),
         )
     }),
-    ("runtime::ring::spsc, 32", "push_slice and pop_slice", |total, pair| {
-        let (mut producer, mut consumer) = spsc::channel::<u64>(CAPACITY).ok()?;
+    ("rtrb, 32", "push_partial_slice, pop_partial_slice", |total, pair| {
+        let (mut producer, mut consumer) = RingBuffer::<u64>::new(CAPACITY);
         transfer::<BATCH>(
             total,
             pair,
-            move |values| producer.push_slice(values),
-            move |out| consumer.pop_slice(out),
+            move |values| producer.push_partial_slice(values).0.len(),
+            |out| consumer.pop_partial_slice(out).0.len(),
         )
     }),
 ];
@@ -308,7 +308,7 @@ fn main() -> ExitCode {
                with it. Steps 3 and 4 do away with traffic: a look at the peer's index is a line that comes from the \
                other core, and an unpadded index takes the peer's along. A batch pays for index and line once. Where \
                the best run is far above the median, one thread often waited for a processor that others had. The last \
-               rows are the runtime's ring, which is steps 3 to 5 with entries of any type."
+               rows are the library's ring that the runtime uses, which is steps 3 to 5 with entries of any type."
             .into(),
         unmeasured: pair.unmeasured,
     }

@@ -274,7 +274,7 @@ counters! {
     collected Collected {
         /// Events that the collector took in.
         events_recorded: Counter,
-        /// Events that found their ring full.
+        /// Events that found the ring full.
         events_dropped: Counter,
     }
 }

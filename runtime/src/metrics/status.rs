@@ -44,8 +44,8 @@ impl Metrics {
     /// Shows a newer report of the events. Only the collector's thread calls it.
     pub fn publish(&self, report: Report) {
         let Collected { events_recorded, events_dropped } = &self.counters.collected;
-        events_recorded.add(report.recorded().saturating_sub(events_recorded.get()));
-        events_dropped.add(report.dropped().saturating_sub(events_dropped.get()));
+        events_recorded.add(report.recorded.saturating_sub(events_recorded.get()));
+        events_dropped.add(report.dropped.saturating_sub(events_dropped.get()));
         // A reader that panicked has not changed it.
         *self.report.lock().unwrap_or_else(PoisonError::into_inner) = report;
     }

@@ -46,7 +46,7 @@ use crate::metrics::Metrics;
 use crate::policy::Policy;
 use crate::reward::{Judged, Prompts, Tickets, Verdict};
 use crate::rollout::{RolloutId, Slab, State, TransitionError};
-use aborts::Aborts;
+use aborts::Asker;
 use admission::Admission;
 use ids::{Living, WireIds};
 use journal::Journal;
@@ -122,7 +122,8 @@ pub struct Pipeline {
     descriptors: u32,
     /// STOPs that wait to be submitted.
     stops: VecDeque<RolloutId>,
-    aborts: Aborts,
+    /// Those who may ask for aborts.
+    askers: Vec<Asker>,
     /// Descriptors made and not yet taken by the device.
     batch: Vec<HwDesc>,
     completions: Box<[HwCompletion]>,
@@ -181,7 +182,7 @@ impl Pipeline {
             tickets: Tickets::new(slots as usize),
             descriptors: 0,
             stops: VecDeque::with_capacity(slots as usize),
-            aborts: Aborts::new()?,
+            askers: vec![],
             batch: Vec::with_capacity(capacity),
             completions: vec![HwCompletion::default(); POLL].into(),
             verdicts: vec![nothing_judged(); POLL].into(),

@@ -1,4 +1,4 @@
-//! The threads of the judges, and the rings that join them to the hot thread.
+//! The threads of the judges, and the rings that join each of them to the hot thread.
 
 use std::collections::VecDeque;
 use std::io;
@@ -7,9 +7,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
+use rtrb::{Consumer, Producer};
+
 use super::keeper::{Handover, Link, Starter};
 use super::{AnswerMemory, Factory, Faults, Judge, JudgeFailure, JudgeFault, Judged, Request};
-use crate::ring::{RingError, mpsc, spsc};
 use crate::threads::panic_message;
 
 /// How a pool is set up.
@@ -17,8 +18,8 @@ use crate::threads::panic_message;
 pub struct PoolOptions {
     /// Judges, and so threads; at least 1.
     pub judges: usize,
-    /// Requests that one judge may have, the one that it is at and verdicts that were not collected included: a power of
-    /// two from 2 up. With as many as there are slots of rollouts, [`Pool::post`] never finds all full.
+    /// Requests that one judge may have, the one that it is at and verdicts that were not collected included: 1 to 2^24.
+    /// With as many as there are slots of rollouts, [`Pool::post`] never finds all full.
     pub capacity: usize,
     /// Tokens of the longest answer that is expected; longer ones are judged too, but take memory when they come.
     pub longest: usize,
@@ -64,9 +65,9 @@ pub enum PoolError {
     /// A deadline that everybody misses.
     #[error("the judges' deadline is 0; give one of at least a millisecond, or none")]
     Deadline,
-    /// A ring.
-    #[error("the judges: {0}")]
-    Ring(#[from] RingError),
+    /// A capacity that cannot be.
+    #[error("a judge cannot have {0} requests; give 1 to 2^24")]
+    Capacity(usize),
     /// A thread.
     #[error("judge {judge} could not be started: {source}")]
     Start {
@@ -152,7 +153,6 @@ pub struct Shutdown {
 #[derive(Debug)]
 pub struct Pool {
     seats: Vec<Seat>,
-    verdicts: mpsc::Receiver<Reply>,
     /// Watches the deadline, if there is one.
     keeper: Option<Link>,
     /// Verdicts that the pool gives in a judge's place.
@@ -173,7 +173,9 @@ pub struct Pool {
 pub(super) struct Seat {
     /// Number of the judge: each judge has another one.
     pub number: u32,
-    requests: spsc::Producer<Request>,
+    requests: Producer<Request>,
+    /// As many as there are requests always find room.
+    verdicts: Consumer<Judged>,
     /// Posted and not collected, in the order in which the verdicts come.
     posted: VecDeque<Request>,
     pub board: Arc<Board>,
@@ -185,25 +187,20 @@ pub(super) struct Seat {
 impl Seat {
     pub fn new(
         number: u32,
-        requests: spsc::Producer<Request>,
+        requests: Producer<Request>,
+        verdicts: Consumer<Judged>,
         capacity: usize,
         board: Arc<Board>,
         thread: JoinHandle<()>,
     ) -> Seat {
-        Seat { number, requests, posted: VecDeque::with_capacity(capacity), board, thread, lost: false }
+        let posted = VecDeque::with_capacity(capacity);
+        Seat { number, requests, verdicts, posted, board, thread, lost: false }
     }
 
     #[inline]
     fn judges(&self) -> bool {
         !self.lost && !self.board.retired.load(Ordering::Relaxed)
     }
-}
-
-/// A verdict on its way to the hot thread.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Reply {
-    pub seat: usize,
-    pub judged: Judged,
 }
 
 /// What a judge tells of itself.
@@ -254,8 +251,7 @@ impl Pool {
     /// kept, to make others in the place of those that panic (with the same number) or hang (with a new one).
     ///
     /// # Errors
-    /// `NoJudges`; `Deadline` if it is 0; `Ring` if the capacity is no power of two or there is no memory; `Start` or
-    /// `Keeper` if there is no thread.
+    /// `NoJudges`; `Deadline` if it is 0; `Capacity`; `Start` or `Keeper` if there is no thread.
     pub fn start<J: Judge + 'static>(
         options: PoolOptions,
         memory: &AnswerMemory,
@@ -267,15 +263,14 @@ impl Pool {
         if options.deadline == Some(Duration::ZERO) {
             return Err(PoolError::Deadline);
         }
-        // No judge ever finds it full: it has room for all that may be pending.
+        if !(1..=1 << 24).contains(&options.capacity) {
+            return Err(PoolError::Capacity(options.capacity));
+        }
         let pending = options.judges.saturating_mul(options.capacity);
-        let room = pending.checked_add(options.replacements).and_then(usize::checked_next_power_of_two);
-        let (sender, verdicts) = mpsc::channel(room.unwrap_or(usize::MAX))?;
         let starter = Starter {
             options,
             factory: Factory::new(factory),
             memory: memory.clone(),
-            verdicts: sender,
             started: Instant::now(),
             closing: Arc::default(),
             boards: Boards::default(),
@@ -283,7 +278,6 @@ impl Pool {
         };
         let mut pool = Self {
             seats: Vec::with_capacity(options.judges),
-            verdicts,
             keeper: None,
             own: VecDeque::with_capacity(pending),
             again: VecDeque::with_capacity(pending),
@@ -295,7 +289,7 @@ impl Pool {
             faults: starter.faults.clone(),
         };
         for judge in 0..options.judges {
-            pool.seats.push(starter.start(judge, judge as u32)?);
+            pool.seats.push(starter.start(judge as u32)?);
         }
         if let Some(deadline) = options.deadline {
             let boards = pool.seats.iter().map(|seat| seat.board.clone()).collect();
@@ -323,7 +317,7 @@ impl Pool {
             return Err(if left { PostError::Full(request) } else { PostError::NoJudges(request) });
         };
         let seat = &mut self.seats[index];
-        seat.requests.push(request).map_err(PostError::Full)?;
+        seat.requests.push(request).map_err(|_| PostError::Full(request))?;
         seat.posted.push_back(request);
         self.turn = (index + 1) % self.seats.len();
         Ok(())
@@ -349,20 +343,23 @@ impl Pool {
     #[inline]
     pub fn collect(&mut self, out: &mut [Judged]) -> usize {
         let mut taken = 0;
-        while taken < out.len()
-            && let Some(reply) = self.verdicts.pop()
-        {
-            let seat = &mut self.seats[reply.seat];
-            // One that was left behind has none of these any more.
-            if seat.number == reply.judged.judge {
+        for step in 0..self.seats.len() {
+            // From another one each time, so that none that has much to tell comes before the rest for ever.
+            let index = (self.turn + step) % self.seats.len();
+            let seat = &mut self.seats[index];
+            // What comes of one that was left behind is of answers that others have by now.
+            while taken < out.len()
+                && !seat.lost
+                && let Ok(judged) = seat.verdicts.pop()
+            {
                 seat.posted.pop_front();
-                out[taken] = reply.judged;
+                out[taken] = judged;
                 taken += 1;
             }
         }
         if let Some(keeper) = &mut self.keeper
             && taken < out.len()
-            && let Some(handover) = keeper.handovers.pop()
+            && let Ok(handover) = keeper.handovers.pop()
         {
             self.hand_over(handover);
         }

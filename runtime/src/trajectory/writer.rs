@@ -8,18 +8,18 @@ use std::thread::{self, JoinHandle};
 use std::time::Instant;
 
 use doorbell_host::{DeviceError, TokenRegion};
+use rtrb::{Consumer, Producer, RingBuffer};
 
 use super::log::{Disk, Log, LogError, LogOptions, Sync, Volume};
 use super::record::Finished;
-use crate::ring::{RingError, spsc};
 use crate::rollout::RolloutId;
 use crate::threads::{Backoff, panic_message};
 
 /// How the writer is set up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WriterOptions {
-    /// Rollouts that may be on their way to disk at a time, a power of two from 2 up: with as many as there are slots of
-    /// rollouts, [`WriterHandle::post`] never finds the ring full.
+    /// Rollouts that may be on their way to disk at a time, 1 to 2^24: with as many as there are slots of rollouts,
+    /// [`WriterHandle::post`] never finds the ring full.
     pub capacity: usize,
     /// Tokens of the longest answer that is expected; longer ones are stored too, but take memory when they come.
     pub longest: usize,
@@ -59,9 +59,9 @@ pub enum WriterError {
     #[error("the writer of trajectories could not be started: {0}")]
     Start(io::Error),
 
-    /// A ring could not be made.
-    #[error("the writer of trajectories: {0}")]
-    Ring(#[from] RingError),
+    /// A capacity that cannot be.
+    #[error("{0} rollouts cannot be on their way to disk at a time; give 1 to 2^24")]
+    Capacity(usize),
 
     /// The writer panicked, which is a bug.
     #[error("the writer of trajectories panicked: {0}")]
@@ -93,8 +93,8 @@ pub struct Stored {
 /// Dropped without it, the writer stores what was posted, and nobody learns how that went.
 #[derive(Debug)]
 pub struct WriterHandle {
-    finished: spsc::Producer<Finished>,
-    stored: spsc::Consumer<RolloutId>,
+    finished: Producer<Finished>,
+    stored: Consumer<RolloutId>,
     failed: Arc<AtomicBool>,
     writer: JoinHandle<Result<Stored, WriterError>>,
 }
@@ -103,7 +103,7 @@ impl WriterHandle {
     /// Starts the thread that appends to `log` what is posted, with tokens read from `regions`.
     ///
     /// # Errors
-    /// `Ring` if the capacity is no power of two or there is no memory, `Start` if there is no thread.
+    /// `Capacity`, or `Start` if there is no thread.
     pub fn start<V: Volume + 'static>(
         log: Log<V>,
         regions: Vec<TokenRegion>,
@@ -112,8 +112,11 @@ impl WriterHandle {
     where
         V::File: 'static,
     {
-        let (finished, to_store) = spsc::channel(options.capacity)?;
-        let (done, stored) = spsc::channel(options.capacity)?;
+        if !(1..=1 << 24).contains(&options.capacity) {
+            return Err(WriterError::Capacity(options.capacity));
+        }
+        let (finished, to_store) = RingBuffer::new(options.capacity);
+        let (done, stored) = RingBuffer::new(options.capacity);
         let failed = Arc::new(AtomicBool::new(false));
         let mut writer = Writer {
             log,
@@ -136,7 +139,7 @@ impl WriterHandle {
                 result
             })
             .map_err(WriterError::Start)?;
-        Ok(Self { finished: finished.eager(), stored: stored.eager(), failed, writer })
+        Ok(Self { finished, stored, failed, writer })
     }
 
     /// Hands a rollout over. Its slot and its tokens must stay as they are until [`stored`](Self::stored) returns its id.
@@ -148,13 +151,13 @@ impl WriterHandle {
         if self.has_failed() {
             return Err(PostError::Failed(finished));
         }
-        self.finished.push(finished).map_err(PostError::Full)
+        self.finished.push(finished).map_err(|_| PostError::Full(finished))
     }
 
     /// Takes the ids of rollouts that were stored since, as many as fit, in the order in which they were posted.
     #[inline]
     pub fn stored(&mut self, out: &mut [RolloutId]) -> usize {
-        self.stored.pop_slice(out)
+        self.stored.pop_partial_slice(out).0.len()
     }
 
     /// Whether the writer has failed: what has not come out of [`stored`](Self::stored) by then will not come.
@@ -192,8 +195,8 @@ impl Drop for Alarm {
 struct Writer<V: Volume = Disk> {
     log: Log<V>,
     regions: Vec<TokenRegion>,
-    to_store: spsc::Consumer<Finished>,
-    done: spsc::Producer<RolloutId>,
+    to_store: Consumer<Finished>,
+    done: Producer<RolloutId>,
     tokens: Vec<u32>,
     /// Appended and not yet reported, by number.
     waiting: VecDeque<(u64, RolloutId)>,
@@ -210,7 +213,7 @@ impl<V: Volume> Writer<V> {
         loop {
             // Asked before the ring is: what was pushed before the end is still there then.
             let over = self.to_store.is_abandoned();
-            let next = self.to_store.pop();
+            let next = self.to_store.pop().ok();
             if let Some(finished) = &next {
                 idle.reset();
                 self.append(finished)?;

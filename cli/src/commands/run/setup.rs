@@ -105,8 +105,7 @@ pub fn build(args: &Args, kind: Kind, trace: &Trace) -> Result<Built, Failure> {
     let (recorder, collector) = if args.no_events {
         (None, None)
     } else {
-        let mut collector = Collector::new(clock, slots);
-        let recorder = collector.recorder("hot", EVENTS).map_err(Failure::input)?;
+        let (collector, recorder) = Collector::new(clock, slots, EVENTS);
         let perfetto = args.perfetto.as_deref().map(|path| perfetto(path, &collector, slots)).transpose()?;
         let thread = CollectorThread::start(collector, metrics.clone(), perfetto);
         let thread = thread
@@ -264,5 +263,5 @@ fn perfetto(path: &Path, collector: &Collector, slots: u32) -> Result<Perfetto<B
     // Told before the run, if it cannot be written.
     Output::open("the trace for Perfetto", path)?.keep();
     let file = BufWriter::new(File::create(path).map_err(failed)?);
-    Perfetto::new(file, collector.clock().clone(), collector.threads(), slots).map_err(failed)
+    Perfetto::new(file, collector.clock().clone(), slots).map_err(failed)
 }

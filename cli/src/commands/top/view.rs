@@ -230,10 +230,10 @@ impl View {
 
     fn events(&self) -> Line<'static> {
         let events = &self.now.events;
-        let dropped = events.dropped();
+        let dropped = events.dropped;
         Line::from(vec![
             format!("{:<17}", "events").bold(),
-            format!("{} recorded, ", number(events.recorded() as f64)).into(),
+            format!("{} recorded, ", number(events.recorded as f64)).into(),
             warn(format!("{} dropped", number(dropped as f64)), dropped != 0),
         ])
     }
@@ -322,8 +322,7 @@ mod tests {
     fn looks() -> [Status; 2] {
         let metrics =
             Metrics::new("model, 64 slots, shortest remaining first, seed 7", Clock::simulated(), 3);
-        let mut collector = Collector::new(Clock::simulated(), 64);
-        let mut hot = collector.recorder("hot", 1 << 10).unwrap();
+        let (mut collector, mut hot) = Collector::new(Clock::simulated(), 64, 1 << 10);
         [0, 1].map(|look| {
             let counters = &metrics.counters.hot;
             counters.rollouts_admitted.add(12_400);
@@ -365,7 +364,7 @@ mod tests {
                     hot.record(kind, id, k, value, time);
                 }
             }
-            collector.poll(Ticks::MAX, |_, _| {});
+            collector.poll(|_| {});
             metrics.publish(collector.report());
             Status { uptime_ns: 3_725_000_000_000 + 1_000_000_000 * look, ..metrics.status() }
         })

@@ -242,7 +242,7 @@ fn a_slow_judge_blocks_neither_decode_nor_abort() {
         }
     }
     assert_eq!(pipeline.occupancy().of(State::RewardPending), 8, "{}", pipeline.occupancy());
-    let mut handle = pipeline.abort_handle().unwrap();
+    let mut handle = pipeline.abort_handle();
     let ids: Vec<RolloutId> = (0..8).map(|slot| pipeline.lives.states().current(slot)).collect();
     (0..8).for_each(|request| handle.abort(request).unwrap());
     pipeline.turn().unwrap();
@@ -543,7 +543,7 @@ fn a_second_feed_shares_no_id_with_the_first() {
     wire.extend(groups().map(|group| group.wire_id));
     assert_eq!(wire.len(), 48, "a rollout_id is of two rollouts");
 
-    let mut handle = pipeline.abort_handle().unwrap();
+    let mut handle = pipeline.abort_handle();
     for request in [9, 9, 16, u64::MAX] {
         handle.abort(request).unwrap();
     }

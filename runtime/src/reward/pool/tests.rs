@@ -125,8 +125,11 @@ fn gated(capacity: usize) -> (Pool, Receiver<RolloutId>, Sender<()>) {
 fn no_judges_are_no_pool() {
     let error = Pool::start(options(0, 4), &memory(vec![]), |_| DigestJudge { threshold: 0 }).unwrap_err();
     assert_eq!(error.to_string(), "a pool needs at least 1 judge");
-    let error = Pool::start(options(2, 3), &memory(vec![]), |_| DigestJudge { threshold: 0 }).unwrap_err();
-    assert!(matches!(error, PoolError::Ring(_)), "{error}");
+    for capacity in [0, usize::MAX] {
+        let of = options(2, capacity);
+        let error = Pool::start(of, &memory(vec![]), |_| DigestJudge { threshold: 0 }).unwrap_err();
+        assert!(matches!(error, PoolError::Capacity(found) if found == capacity), "{error}");
+    }
     let hurry = PoolOptions { deadline: Some(Duration::ZERO), ..options(1, 4) };
     let error = Pool::start(hurry, &memory(vec![]), |_| DigestJudge { threshold: 0 }).unwrap_err();
     assert!(error.to_string().contains("deadline is 0"), "{error}");
