@@ -2,6 +2,7 @@
 
 use rtrb::{Consumer, Producer, RingBuffer};
 
+use super::rollout::Group;
 use super::{Pipeline, RuntimeError};
 
 /// Requests to abort, of one handle, that may wait for their answers.
@@ -96,11 +97,13 @@ impl Pipeline {
         if request >= self.next_request {
             return Ok(AbortAnswer::Unknown);
         }
-        let Some(group) = self.living.group(request) else { return Ok(AbortAnswer::Ended) };
+        // A look at all groups: aborts are few, and no other step needs to find a request by its number.
+        let lives = |group: &Group| group.left > 0 && group.request == request;
+        let Some(group) = self.groups.iter().position(lives) else { return Ok(AbortAnswer::Ended) };
         let mut aborted = 0;
-        let mut next = self.groups[group as usize].first;
+        let mut next = self.groups[group].first;
         while let Some(slot) = next {
-            let id = self.lives.states().current(slot);
+            let id = self.lives.current(slot);
             next = self.lives.get(id)?.next;
             aborted += u32::from(self.abort(id)?);
         }

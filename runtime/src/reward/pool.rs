@@ -11,6 +11,7 @@ use rtrb::{Consumer, Producer};
 
 use super::keeper::{Handover, Link, Starter};
 use super::{AnswerMemory, Factory, Faults, Judge, JudgeFailure, JudgeFault, Judged, Request};
+use crate::pipeline::RewardStage;
 use crate::threads::panic_message;
 
 /// How a pool is set up.
@@ -19,7 +20,7 @@ pub struct PoolOptions {
     /// Judges, and so threads; at least 1.
     pub judges: usize,
     /// Requests that one judge may have, the one that it is at and verdicts that were not collected included: 1 to 2^24.
-    /// With as many as there are slots of rollouts, [`Pool::post`] never finds all full.
+    /// With as many as there are slots of rollouts, [`RewardStage::post`] never finds all full.
     pub capacity: usize,
     /// Tokens of the longest answer that is expected; longer ones are judged too, but take memory when they come.
     pub longest: usize,
@@ -51,7 +52,7 @@ impl Default for PoolOptions {
 pub enum PostError {
     /// All judges have as many as they may: try again when verdicts have been collected.
     Full(Request),
-    /// No judge is left. [`Pool::shutdown`] tells how.
+    /// No judge is left. [`RewardStage::shutdown`] tells how.
     NoJudges(Request),
 }
 
@@ -146,7 +147,7 @@ pub struct Shutdown {
 /// Judges on threads of their own: the hot thread's end.
 ///
 /// Every request that was taken yields exactly one [`Judged`], whatever becomes of the judge. Nothing but
-/// [`start`](Self::start) and [`shutdown`](Self::shutdown) waits, allocates or calls the system; judges find what is
+/// [`start`](Self::start) and [`shutdown`](RewardStage::shutdown) waits, allocates or calls the system; judges find what is
 /// posted by looking.
 ///
 /// A dropped pool ends its threads, each when it is through with its answer, and does not wait for them.
@@ -298,31 +299,6 @@ impl Pool {
         Ok(pool)
     }
 
-    /// Hands an answer to the judge that has least to do. Its tokens should stay as they are until the verdict; if the
-    /// rollout is aborted, they need not, as the verdict will be dropped ([`Tickets`](super::Tickets)).
-    ///
-    /// # Errors
-    /// `Full` or `NoJudges`, with the request.
-    #[inline]
-    pub fn post(&mut self, request: Request) -> Result<(), PostError> {
-        // Whom it should not have again gets it if there is nobody else.
-        let wanted = match request.avoid {
-            Some(number) if self.seats.iter().any(|seat| seat.judges() && seat.number != number) => {
-                self.idlest(|seat| seat.number != number)
-            }
-            _ => self.idlest(|_| true),
-        };
-        let Some(index) = wanted else {
-            let left = self.judges_left() > 0;
-            return Err(if left { PostError::Full(request) } else { PostError::NoJudges(request) });
-        };
-        let seat = &mut self.seats[index];
-        seat.requests.push(request).map_err(|_| PostError::Full(request))?;
-        seat.posted.push_back(request);
-        self.turn = (index + 1) % self.seats.len();
-        Ok(())
-    }
-
     /// The seat with least to do of those that `may` have more, from the one whose turn it is.
     #[inline]
     fn idlest(&self, may: impl Fn(&Seat) -> bool) -> Option<usize> {
@@ -337,42 +313,6 @@ impl Pool {
             }
         }
         best.map(|(_, index)| index)
-    }
-
-    /// Takes what has been judged since, as much as fits, and returns how many.
-    #[inline]
-    pub fn collect(&mut self, out: &mut [Judged]) -> usize {
-        let mut taken = 0;
-        for step in 0..self.seats.len() {
-            // From another one each time, so that none that has much to tell comes before the rest for ever.
-            let index = (self.turn + step) % self.seats.len();
-            let seat = &mut self.seats[index];
-            // What comes of one that was left behind is of answers that others have by now.
-            while taken < out.len()
-                && !seat.lost
-                && let Ok(judged) = seat.verdicts.pop()
-            {
-                seat.posted.pop_front();
-                out[taken] = judged;
-                taken += 1;
-            }
-        }
-        if let Some(keeper) = &mut self.keeper
-            && taken < out.len()
-            && let Ok(handover) = keeper.handovers.pop()
-        {
-            self.hand_over(handover);
-        }
-        if !self.again.is_empty() {
-            self.post_again();
-        }
-        while taken < out.len()
-            && let Some(judged) = self.own.pop_front()
-        {
-            out[taken] = judged;
-            taken += 1;
-        }
-        taken
     }
 
     /// Leaves a judge behind: what it is at has failed, and what waits for it goes to others.
@@ -423,11 +363,6 @@ impl Pool {
         }
     }
 
-    /// Requests that were taken and not yet collected.
-    pub fn pending(&self) -> usize {
-        self.seats.iter().map(|seat| seat.posted.len()).sum::<usize>() + self.own.len() + self.again.len()
-    }
-
     /// Judges that can be given answers.
     pub fn judges_left(&self) -> usize {
         self.seats.iter().filter(|seat| seat.judges()).count()
@@ -437,11 +372,74 @@ impl Pool {
     pub fn loads(&self) -> Loads {
         Loads { boards: self.boards.clone(), started: self.started }
     }
+}
+
+impl RewardStage for Pool {
+    /// Hands an answer to the judge that has least to do. Its tokens should stay as they are until the verdict; if the
+    /// rollout is aborted, they need not, as the verdict will be dropped ([`Tickets`](super::Tickets)).
+    #[inline]
+    fn post(&mut self, request: Request) -> Result<(), PostError> {
+        // Whom it should not have again gets it if there is nobody else.
+        let wanted = match request.avoid {
+            Some(number) if self.seats.iter().any(|seat| seat.judges() && seat.number != number) => {
+                self.idlest(|seat| seat.number != number)
+            }
+            _ => self.idlest(|_| true),
+        };
+        let Some(index) = wanted else {
+            let left = self.judges_left() > 0;
+            return Err(if left { PostError::Full(request) } else { PostError::NoJudges(request) });
+        };
+        let seat = &mut self.seats[index];
+        seat.requests.push(request).map_err(|_| PostError::Full(request))?;
+        seat.posted.push_back(request);
+        self.turn = (index + 1) % self.seats.len();
+        Ok(())
+    }
+
+    #[inline]
+    fn collect(&mut self, out: &mut [Judged]) -> usize {
+        let mut taken = 0;
+        for step in 0..self.seats.len() {
+            // From another one each time, so that none that has much to tell comes before the rest for ever.
+            let index = (self.turn + step) % self.seats.len();
+            let seat = &mut self.seats[index];
+            // What comes of one that was left behind is of answers that others have by now.
+            while taken < out.len()
+                && !seat.lost
+                && let Ok(judged) = seat.verdicts.pop()
+            {
+                seat.posted.pop_front();
+                out[taken] = judged;
+                taken += 1;
+            }
+        }
+        if let Some(keeper) = &mut self.keeper
+            && taken < out.len()
+            && let Ok(handover) = keeper.handovers.pop()
+        {
+            self.hand_over(handover);
+        }
+        if !self.again.is_empty() {
+            self.post_again();
+        }
+        while taken < out.len()
+            && let Some(judged) = self.own.pop_front()
+        {
+            out[taken] = judged;
+            taken += 1;
+        }
+        taken
+    }
+
+    fn pending(&self) -> usize {
+        self.seats.iter().map(|seat| seat.posted.len()).sum::<usize>() + self.own.len() + self.again.len()
+    }
 
     /// Ends the judges, each when it is through with its present answer; what else is queued is not judged any more. A
     /// judge that is not through after `patience`, or has missed its deadline, is left behind: it ends by itself, or
     /// with the process. Not for the hot path.
-    pub fn shutdown(mut self, patience: Duration) -> Shutdown {
+    fn shutdown(mut self: Box<Self>, patience: Duration) -> Shutdown {
         let loads = self.loads().get();
         let uncollected = self.pending();
         self.closing.store(true, Ordering::Release);

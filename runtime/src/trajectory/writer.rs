@@ -2,8 +2,6 @@
 
 use std::collections::VecDeque;
 use std::io;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::Instant;
 
@@ -12,6 +10,7 @@ use rtrb::{Consumer, Producer, RingBuffer};
 
 use super::log::{Disk, Log, LogError, LogOptions, Sync, Volume};
 use super::record::Finished;
+use crate::pipeline::TrajectoryStage;
 use crate::rollout::RolloutId;
 use crate::threads::{Backoff, panic_message};
 
@@ -19,7 +18,7 @@ use crate::threads::{Backoff, panic_message};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WriterOptions {
     /// Rollouts that may be on their way to disk at a time, 1 to 2^24: with as many as there are slots of rollouts,
-    /// [`WriterHandle::post`] never finds the ring full.
+    /// [`post`](WriterHandle::post) never finds the ring full.
     pub capacity: usize,
     /// Tokens of the longest answer that is expected; longer ones are stored too, but take memory when they come.
     pub longest: usize,
@@ -73,7 +72,7 @@ pub enum WriterError {
 pub enum PostError {
     /// The ring is full: try again when something has been stored.
     Full(Finished),
-    /// The writer has failed and takes nothing more; [`WriterHandle::finish`] says why.
+    /// The writer has failed and takes nothing more; [`TrajectoryStage::finish`] says why.
     Failed(Finished),
 }
 
@@ -88,14 +87,13 @@ pub struct Stored {
     pub groups: u64,
 }
 
-/// The hot thread's end of the writer. Nothing but [`finish`](Self::finish) waits, allocates or calls the system.
+/// The hot thread's end of the writer. Nothing but [`finish`](TrajectoryStage::finish) waits, allocates or calls the system.
 ///
 /// Dropped without it, the writer stores what was posted, and nobody learns how that went.
 #[derive(Debug)]
 pub struct WriterHandle {
     finished: Producer<Finished>,
     stored: Consumer<RolloutId>,
-    failed: Arc<AtomicBool>,
     writer: JoinHandle<Result<Stored, WriterError>>,
 }
 
@@ -117,7 +115,6 @@ impl WriterHandle {
         }
         let (finished, to_store) = RingBuffer::new(options.capacity);
         let (done, stored) = RingBuffer::new(options.capacity);
-        let failed = Arc::new(AtomicBool::new(false));
         let mut writer = Writer {
             log,
             regions,
@@ -128,67 +125,41 @@ impl WriterHandle {
             capacity: options.capacity,
             sum: Stored::default(),
         };
-        let flag = Alarm(failed.clone());
         let writer = thread::Builder::new()
             .name("trajectories".into())
-            .spawn(move || {
-                let result = writer.run();
-                if result.is_ok() {
-                    flag.disarm();
-                }
-                result
-            })
+            .spawn(move || writer.run())
             .map_err(WriterError::Start)?;
-        Ok(Self { finished, stored, failed, writer })
+        Ok(Self { finished, stored, writer })
     }
+}
 
+impl TrajectoryStage for WriterHandle {
     /// Hands a rollout over. Its slot and its tokens must stay as they are until [`stored`](Self::stored) returns its id.
-    ///
-    /// # Errors
-    /// `Full` or `Failed`, with the rollout.
     #[inline]
-    pub fn post(&mut self, finished: Finished) -> Result<(), PostError> {
+    fn post(&mut self, finished: Finished) -> Result<(), PostError> {
         if self.has_failed() {
             return Err(PostError::Failed(finished));
         }
         self.finished.push(finished).map_err(|_| PostError::Full(finished))
     }
 
-    /// Takes the ids of rollouts that were stored since, as many as fit, in the order in which they were posted.
+    /// In the order in which they were posted.
     #[inline]
-    pub fn stored(&mut self, out: &mut [RolloutId]) -> usize {
+    fn stored(&mut self, out: &mut [RolloutId]) -> usize {
         self.stored.pop_partial_slice(out).0.len()
     }
 
-    /// Whether the writer has failed: what has not come out of [`stored`](Self::stored) by then will not come.
+    /// What has not come out of [`stored`](Self::stored) by then will not come.
     #[inline]
-    pub fn has_failed(&self) -> bool {
-        self.failed.load(Ordering::Acquire)
+    fn has_failed(&self) -> bool {
+        // As long as there is a handle the writer ends in no other way.
+        self.writer.is_finished()
     }
 
-    /// Waits until all that was posted is stored, and ends the thread. Not for the hot path.
-    ///
-    /// # Errors
-    /// What the writer failed of.
-    pub fn finish(self) -> Result<Stored, WriterError> {
+    fn finish(self: Box<Self>) -> Result<Stored, WriterError> {
         // Without a producer the ring ends; without a consumer the writer need not report.
         drop((self.finished, self.stored));
         self.writer.join().unwrap_or_else(|panic| Err(WriterError::Panicked(panic_message(&*panic))))
-    }
-}
-
-/// Says that the writer has failed when it goes out of scope, by a panic too.
-struct Alarm(Arc<AtomicBool>);
-
-impl Alarm {
-    fn disarm(self) {
-        std::mem::forget(self);
-    }
-}
-
-impl Drop for Alarm {
-    fn drop(&mut self) {
-        self.0.store(true, Ordering::Release);
     }
 }
 

@@ -321,7 +321,7 @@ mod tests {
     /// Two looks at a run, a second apart.
     fn looks() -> [Status; 2] {
         let metrics =
-            Metrics::new("model, 64 slots, shortest remaining first, seed 7", Clock::simulated(), 3);
+            Metrics::new("model, 64 slots, shortest remaining first, seed 7", Clock::simulated(), None);
         let (mut collector, mut hot) = Collector::new(Clock::simulated(), 64, 1 << 10);
         [0, 1].map(|look| {
             let counters = &metrics.counters.hot;
@@ -342,10 +342,6 @@ mod tests {
             counters.kv_blocks_saved.set(640);
             metrics.hot_time.busy.add(900);
             metrics.hot_time.idle.add(100 + 400 * look);
-            for (k, judge) in metrics.judge_time.iter().enumerate() {
-                let (busy, idle) = (500 * (look + 1), 500 * k as u64 * (look + 1));
-                judge.set(Duration::from_nanos(busy), Duration::from_nanos(busy + idle));
-            }
             for k in 0..140u32 {
                 // Eight each: the ring holds 1024, the rest is dropped.
                 let spread = u64::from(k) * 37 % 101;
@@ -366,7 +362,14 @@ mod tests {
             }
             collector.poll(|_| {});
             metrics.publish(collector.report());
-            Status { uptime_ns: 3_725_000_000_000 + 1_000_000_000 * look, ..metrics.status() }
+            let mut status = metrics.status();
+            status.uptime_ns = 3_725_000_000_000 + 1_000_000_000 * look;
+            status.threads.extend((0..3).map(|k| ThreadTime {
+                name: format!("judge {k}"),
+                busy_ns: 500 * (look + 1),
+                idle_ns: 500 * k * (look + 1),
+            }));
+            status
         })
     }
 
