@@ -48,7 +48,7 @@ impl fmt::Display for Bound {
 
 /// A histogram of durations with a relative error below 0.1 %; allocates only when made.
 #[derive(Clone, Debug)]
-pub struct Latency {
+pub(super) struct Latency {
     histogram: Histogram<u64>,
     sum: u64,
     /// Events whose other end never came, or came when it could no longer be told that it was the other end.
@@ -97,12 +97,6 @@ impl Latency {
             max_ns: self.histogram.max(),
             buckets,
         }
-    }
-}
-
-impl Default for Latency {
-    fn default() -> Self {
-        Self::new()
     }
 }
 

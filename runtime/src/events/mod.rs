@@ -15,7 +15,7 @@ mod perfetto;
 
 pub use clock::{Clock, Ticks};
 pub use collector::{Collector, Recorder, Report};
-pub use latency::{BUCKET_BOUNDS, Bound, Latency, LatencyReport, duration};
+pub use latency::{BUCKET_BOUNDS, Bound, LatencyReport, duration};
 pub use pairing::Pair;
 pub use perfetto::Perfetto;
 
