@@ -50,9 +50,9 @@ enum Command {
     Wave(wave::Options),
     /// Compile the GPU's kernels for every architecture and look for spilled registers; needs no GPU
     GpuCheck,
-    /// Run the rings and what GPU and host hand each other under loom: every order that their memory orders allow
+    /// Run models of what GPU and host hand each other under loom: every order that their memory orders allow
     Loom,
-    /// Run the rings and the GPU's kernel under ThreadSanitizer; needs the toolchain's component rust-src
+    /// Run the GPU's kernel, compiled for the CPU, under ThreadSanitizer
     Tsan,
     /// Run a lab, by number or name, or all of them; without an argument, list them
     Lab(lab::Options),

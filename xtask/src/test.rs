@@ -29,7 +29,7 @@ pub fn run(root: &Path) -> Result<()> {
         steps.run("gpu-check", || gpu_check::run(root));
     }
     steps.run("cargo test", || cargo_test(root));
-    match tsan::missing(root) {
+    match tsan::missing() {
         Some(reason) => steps.skip("tsan", reason),
         None => steps.run("tsan", || tsan::run(root)),
     }
@@ -64,15 +64,13 @@ fn failed_test(line: &str) -> Option<&str> {
     Some(name.trim_end())
 }
 
-/// The tests under loom alone; `cargo test` runs them as well.
+/// The models under loom alone; `cargo test` runs them as well.
 ///
 /// # Errors
 /// When one of them fails.
 pub fn loom(root: &Path) -> Result<()> {
-    let tests = [("doorbell-runtime", "loom_rings"), ("doorbell-gpu", "protocol")];
-    tests.into_iter().try_for_each(|(package, test)| {
-        shell::run(&mut shell::cargo(root, &["test", "--release", "--package", package, "--test", test]))
-    })
+    let test = ["test", "--release", "--package", "doorbell-gpu", "--test", "protocol"];
+    shell::run(&mut shell::cargo(root, &test))
 }
 
 /// Lints and tests.

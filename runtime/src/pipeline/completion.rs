@@ -79,7 +79,7 @@ impl Pipeline {
             let life = self.lives.slot_mut(slot);
             let (decodes, stops) =
                 (life.decoding && life.index == index, life.stopping && life.stop_index == Some(index));
-            let id = self.lives.states().current(slot);
+            let id = self.lives.current(slot);
             if decodes || stops {
                 return Some(if decodes { Tag::Decode(id) } else { Tag::Stop(id) });
             }
@@ -172,7 +172,7 @@ impl Pipeline {
             self.first_error.get_or_insert(*completion);
         }
         while let Some(slot) = next {
-            let id = self.lives.states().current(slot);
+            let id = self.lives.current(slot);
             let life = self.lives.get_mut(id)?;
             next = life.next;
             if std::mem::take(&mut life.waits) {
@@ -187,7 +187,7 @@ impl Pipeline {
         let mut moved = false;
         while let Some(id) = self.queues.reward.front() {
             // Aborted while it waited here.
-            if self.lives.states().state(id) != Ok(State::RewardPending) {
+            if self.lives.state(id) != Ok(State::RewardPending) {
                 self.queues.reward.pop();
                 moved = true;
                 continue;

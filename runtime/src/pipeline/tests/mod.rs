@@ -19,7 +19,7 @@ use crate::kv::{PrefixConfig, Sharing};
 use crate::policy::PolicyKind;
 use crate::reward::{Answer, AnswerMemory, DigestJudge, Judge, JudgeError, JudgeFailure, Pool, PoolOptions};
 use crate::trajectory::{Finished, Outcome};
-use doubles::{Moody, Note, Notes, Repeat, Shuffle, Tamper, Tricky, Unreadable};
+use doubles::{Moody, Note, Notes, Shuffle, Tricky, Unreadable, repeated, tampered};
 
 /// Turns after which a run counts as stalled: every double does something in some of them.
 const TURNS: usize = 2_000_000;
@@ -62,7 +62,6 @@ impl Setup {
     fn kv(&self) -> Prefixes {
         let config = PrefixConfig {
             blocks: self.blocks,
-            block_bytes: 64,
             sharing: Sharing::Requests,
             prefixes: self.options.slots,
             branches: self.options.slots,
@@ -119,7 +118,7 @@ impl Setup {
             prompts,
             trajectories: Box::new(doubles::Store::new(regions, notes.clone(), self.seed)),
             recorder: None,
-            metrics: Arc::new(Metrics::new("test", Clock::simulated(), 0)),
+            metrics: Arc::new(Metrics::new("test", Clock::simulated(), None)),
         };
         (Pipeline::new(self.options.clone(), parts).unwrap(), notes)
     }
@@ -182,15 +181,19 @@ fn r9_trajectories_are_whole_however_they_are_cut(
     }
 }
 
-/// The host's judge and a RESIDENT device end the same rollouts at the same token, with the same score.
+/// The host's judge and a RESIDENT device end the same rollouts at the same token, with the same score: by the end of
+/// sequence, by their budget, and, with a threshold between, by their score.
 #[rstest]
-fn r9_host_and_device_score_alike(
-    #[values(PolicyKind::Fifo, PolicyKind::ShortestRemaining)] policy: PolicyKind,
-) {
+#[case(PolicyKind::Fifo, 9000)]
+#[case(PolicyKind::ShortestRemaining, 9000)]
+#[case(PolicyKind::Fifo, 0)]
+#[case(PolicyKind::Fifo, 40_000)]
+#[case(PolicyKind::Fifo, 65_536)]
+fn r9_host_and_device_score_alike(#[case] policy: PolicyKind, #[case] reward_threshold: u32) {
     let run = |scoring| {
         let options =
             Options { slots: 32, group: 2, checkpoint: 16, scoring, eos_stops: true, ..Options::default() };
-        let setup = Setup { reward_threshold: 9000, eos_threshold: 120, policy, ..Setup::new(80, options) };
+        let setup = Setup { reward_threshold, eos_threshold: 120, policy, ..Setup::new(80, options) };
         let mut stored = setup.run().1;
         stored.sort_by_key(|(finished, _)| finished.device_rollout);
         stored
@@ -206,11 +209,8 @@ fn r9_host_and_device_score_alike(
         assert_eq!(what(host), what(device));
         assert_eq!(host_tokens, device_tokens);
     }
-    assert_eq!(
-        outcomes.len(),
-        3,
-        "the case should have rollouts that complete, end and are rejected: {outcomes:?}"
-    );
+    assert!(outcomes.len() > 1, "the case should have rollouts that end in several ways: {outcomes:?}");
+    assert_eq!(outcomes.contains(&Outcome::Rejected), reward_threshold > 0);
 }
 
 /// Flaw 14: credits gate admission only. With as few as there can be, and stages that take their time, all comes to an
@@ -242,8 +242,8 @@ fn a_slow_judge_blocks_neither_decode_nor_abort() {
         }
     }
     assert_eq!(pipeline.occupancy().of(State::RewardPending), 8, "{}", pipeline.occupancy());
-    let mut handle = pipeline.abort_handle().unwrap();
-    let ids: Vec<RolloutId> = (0..8).map(|slot| pipeline.lives.states().current(slot)).collect();
+    let mut handle = pipeline.abort_handle();
+    let ids: Vec<RolloutId> = (0..8).map(|slot| pipeline.lives.current(slot)).collect();
     (0..8).for_each(|request| handle.abort(request).unwrap());
     pipeline.turn().unwrap();
     for request in 0..8 {
@@ -323,7 +323,7 @@ fn bad_options_are_told(#[case] options: Options, #[case] expected: &str) {
 fn r3_what_nobody_asked_is_an_error(#[case] tamper: fn(&mut HwCompletion)) {
     let setup = Setup::new(3, Options { slots: 4, ..Options::default() });
     let (mut pipeline, _) = setup.pipeline();
-    pipeline.device = Box::new(Tricky { inner: pipeline.device, trick: Tamper { countdown: 1, tamper } });
+    pipeline.device = Box::new(Tricky { inner: pipeline.device, trick: tampered(1, tamper) });
     let error = pipeline.run(&mut Feed::new(&setup.requests), |_| false).unwrap_err();
     assert!(matches!(error, RuntimeError::Unasked { .. }), "{error}");
 }
@@ -332,7 +332,7 @@ fn r3_what_nobody_asked_is_an_error(#[case] tamper: fn(&mut HwCompletion)) {
 fn r3_a_completion_that_comes_twice_is_an_error() {
     let setup = Setup::new(3, Options { slots: 4, ..Options::default() });
     let (mut pipeline, _) = setup.pipeline();
-    pipeline.device = Box::new(Tricky { inner: pipeline.device, trick: Repeat::default() });
+    pipeline.device = Box::new(Tricky { inner: pipeline.device, trick: repeated() });
     let error = pipeline.run(&mut Feed::new(&setup.requests), |_| false).unwrap_err();
     assert!(matches!(error, RuntimeError::Unasked { .. }), "{error}");
 }
@@ -346,8 +346,7 @@ fn r10_what_the_device_refuses_fails_one_rollout() {
         completion.status = 0xFF;
         completion.error = 4;
     };
-    pipeline.device =
-        Box::new(Tricky { inner: pipeline.device, trick: Tamper { countdown: 5, tamper: refuse } });
+    pipeline.device = Box::new(Tricky { inner: pipeline.device, trick: tampered(5, refuse) });
     pipeline.run(&mut Feed::new(&setup.requests), |_| false).unwrap();
     let values = pipeline.metrics.counters.values();
     assert_eq!((values.rollouts_failed, values.rollouts_completed), (1, 11));
@@ -543,7 +542,7 @@ fn a_second_feed_shares_no_id_with_the_first() {
     wire.extend(groups().map(|group| group.wire_id));
     assert_eq!(wire.len(), 48, "a rollout_id is of two rollouts");
 
-    let mut handle = pipeline.abort_handle().unwrap();
+    let mut handle = pipeline.abort_handle();
     for request in [9, 9, 16, u64::MAX] {
         handle.abort(request).unwrap();
     }
