@@ -34,7 +34,7 @@ fn count(rtl: &mut Rtl, counter: Counter) -> u64 {
 fn holes_in_the_page_and_writes_of_some_bytes_are_refused() {
     on_each(QueueConfig::default(), |rtl| {
         let platform = rtl.driver.platform_mut();
-        for offset in [0x080, 0x0FC, 0x180, 0xFFC] {
+        for offset in [0x084, 0x0FC, 0x180, 0xFFC] {
             assert_eq!(platform.read_offset(offset).unwrap(), (0, false), "{offset:#x}");
             assert!(!platform.write_bytes(offset, 1, 0xF).unwrap(), "{offset:#x}");
         }
