@@ -90,11 +90,19 @@ __device__ __forceinline__ void store_relaxed_gpu(uint64_t* to, uint64_t value) 
   asm volatile("st.relaxed.gpu.global.u64 [%0], %1;" :: "l"(to), "l"(value) : "memory");
 }
 
-// Decides who of two has a place; orders nothing.
-__device__ __forceinline__ uint32_t compare_swap_relaxed_gpu(uint32_t* to, uint32_t expected, uint32_t value) {
-  uint32_t old;
-  asm volatile("atom.cas.relaxed.gpu.global.b32 %0, [%1], %2, %3;"
-               : "=r"(old) : "l"(to), "r"(expected), "r"(value) : "memory");
+// Decides who of two has a slot of the work queue; orders nothing.
+__device__ __forceinline__ uint64_t compare_swap_relaxed_gpu(uint64_t* to, uint64_t expected, uint64_t value) {
+  uint64_t old;
+  asm volatile("atom.cas.relaxed.gpu.global.b64 %0, [%1], %2, %3;"
+               : "=l"(old) : "l"(to), "l"(expected), "l"(value) : "memory");
+  return old;
+}
+
+// The same, of who hands something over.
+__device__ __forceinline__ uint64_t compare_swap_release_gpu(uint64_t* to, uint64_t expected, uint64_t value) {
+  uint64_t old;
+  asm volatile("atom.cas.release.gpu.global.b64 %0, [%1], %2, %3;"
+               : "=l"(old) : "l"(to), "l"(expected), "l"(value) : "memory");
   return old;
 }
 

@@ -121,6 +121,38 @@ fn r12_a_disable_waits_for_no_worker_of_other_queues() {
     }
 }
 
+/// Completions of a queue pair that floods the workers when the one rollout of another, submitted behind the flood, is
+/// complete.
+fn completed_before_another_queue(fault: Option<&'static str>) -> usize {
+    let engine = kernel(Options { queues: 2, seed: seed(), fault, ..Default::default() });
+    let config = QueueConfig { token_bytes: 16 << 20, wait_states: 0xFFFF, ..Default::default() };
+    // Of 20 ms each: five run at a time, so the host sees in which order they start, if it is away for less than that.
+    let mut flood = driver(&engine, 0, config.clone());
+    assert_eq!(flood.submit(&(0..31).map(|k| HwDesc::decode(k, 0, 300)).collect::<Vec<_>>()).unwrap(), 31);
+    flood.platform_mut().advance(1).unwrap();
+    let mut other = driver(&engine, 1, config);
+    other.submit(&[HwDesc::decode(1, 0, 5)]).unwrap();
+    let mut completions = [HwCompletion::default(); 31];
+    let mut completed = 0;
+    loop {
+        completed += flood.poll(&mut completions).unwrap() as usize;
+        if other.collect(&mut completions).unwrap() != 0 {
+            return completed;
+        }
+    }
+}
+
+/// Between queue pairs: a rollout waits for the share of the work queue that another may fill, not for all that was
+/// submitted to that one.
+#[test]
+fn a_flooded_queue_pair_delays_another_by_its_share_alone() {
+    // Five run, eight wait, and two waves of five are left for a host that looks late.
+    let completed = completed_before_another_queue(None);
+    assert!(completed <= 23, "{completed} of 31 rollouts of another queue pair came first");
+    let completed = completed_before_another_queue(Some("SharesNothing"));
+    assert!(completed > 23, "without shares only {completed} of 31 came first: this test shows nothing");
+}
+
 /// A worker that is held up for as long as the others go all round the work queue still gets its ticket.
 #[test]
 fn r15_a_worker_that_is_lapped_is_waited_for() {

@@ -19,6 +19,7 @@
   fault(ScoutsBlindly)     /* the scout executes what a fetch warp has claimed */                           \
   fault(LeavesBadSlots)    /* the scout takes a slot that does not verify for one that is not published */  \
   fault(ReadsTailEarly)    /* the completion queue's tail is read before it is known that nothing runs */    \
+  fault(SharesNothing)     /* one queue pair may fill the work queue */                                     \
   fault(RelaxesReleases)   /* no release orders anything */                                                \
   fault(StallsWorker)      /* no mistake: one worker looks at its ticket only when the next comes to its slot */
 

@@ -40,15 +40,30 @@ inline void store_release(T* to, T value) {
 }
 
 template <typename T>
-inline T compare_swap(T* to, T expected, T value, bool relaxed) {
+inline T compare_swap_relaxed(T* to, T expected, T value) {
   cpu::step();
   cpu::settle(to);
-  if (!relaxed) cpu::releases();
-  const bool swapped =
-      relaxed ? __atomic_compare_exchange_n(to, &expected, value, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED)
-              : __atomic_compare_exchange_n(to, &expected, value, false, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE);
-  if (swapped) cpu::progress();
-  if (!relaxed) cpu::acquires();
+  if (__atomic_compare_exchange_n(to, &expected, value, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED)) cpu::progress();
+  return expected;
+}
+
+template <typename T>
+inline T compare_swap_release(T* to, T expected, T value) {
+  if (cpu::has(cpu::Fault::RelaxesReleases)) return compare_swap_relaxed(to, expected, value);
+  cpu::step();
+  cpu::settle(to);
+  cpu::releases();
+  if (__atomic_compare_exchange_n(to, &expected, value, false, __ATOMIC_RELEASE, __ATOMIC_RELAXED)) cpu::progress();
+  return expected;
+}
+
+template <typename T>
+inline T compare_swap_acq_rel(T* to, T expected, T value) {
+  cpu::step();
+  cpu::settle(to);
+  cpu::releases();
+  if (__atomic_compare_exchange_n(to, &expected, value, false, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE)) cpu::progress();
+  cpu::acquires();
   return expected;
 }
 
@@ -136,8 +151,11 @@ inline void store_release_gpu(uint64_t* to, uint64_t value) {
   store_release(to, value);
 }
 
-inline uint32_t compare_swap_relaxed_gpu(uint32_t* to, uint32_t expected, uint32_t value) {
-  return compare_swap(to, expected, value, true);
+inline uint64_t compare_swap_relaxed_gpu(uint64_t* to, uint64_t expected, uint64_t value) {
+  return compare_swap_relaxed(to, expected, value);
+}
+inline uint64_t compare_swap_release_gpu(uint64_t* to, uint64_t expected, uint64_t value) {
+  return compare_swap_release(to, expected, value);
 }
 
 inline uint32_t take_tickets_gpu(uint32_t* counter, uint32_t count) {
@@ -185,13 +203,13 @@ inline uint32_t add_acq_rel_block(uint32_t* to, uint32_t amount) {
 }
 
 inline uint32_t compare_swap_block(uint32_t* to, uint32_t expected, uint32_t value) {
-  return compare_swap(to, expected, value, false);
+  return compare_swap_acq_rel(to, expected, value);
 }
 inline uint32_t compare_swap_relaxed_block(uint32_t* to, uint32_t expected, uint32_t value) {
-  return compare_swap(to, expected, value, true);
+  return compare_swap_relaxed(to, expected, value);
 }
 inline uint64_t compare_swap_relaxed_block(uint64_t* to, uint64_t expected, uint64_t value) {
-  return compare_swap(to, expected, value, true);
+  return compare_swap_relaxed(to, expected, value);
 }
 
 }  // namespace order
