@@ -62,7 +62,9 @@ __device__ __forceinline__ void tally(FrontEnd& f, uint32_t warp, uint32_t count
 // written before a __syncwarp.
 __device__ __forceinline__ void tally_completions(FrontEnd& f, uint32_t warp, uint32_t amount) {
   uint64_t* const to = &f.counters[warp][kCompletions];
-  order::store_release_block(to, order::load_relaxed_block(to) + amount);
+  const uint64_t count = order::load_relaxed_block(to) + amount;
+  if (DOORBELL_FAULT(CountsUnordered)) return order::store_relaxed_block(to, count);
+  order::store_release_block(to, count);
 }
 
 // Completions of the session, modulo 2^32.
@@ -487,7 +489,7 @@ struct Fetcher {
   // R7: the completions that `quiet` has counted are visible, to the host too, before anything that this warp, or one that
   // gets the turn from it, writes from here on.
   static __device__ __forceinline__ void pass_fence() {
-    order::fence_sys();
+    if (!DOORBELL_FAULT(CountsUnordered)) order::fence_sys();
     __syncwarp();
   }
 
@@ -639,6 +641,7 @@ struct Fetcher {
       if ((briefs & mask) != 0 && !DOORBELL_FAULT(PostsBeforeTokens)) {
         if (one_by_one) o.rank = 0;
         write_brief_tokens(f, o, briefs & mask, one_by_one ? 1 : rounds, lane);
+        DOORBELL_WINDOW(CountsUnordered);
       }
       left &= ~mask;
       if (left == 0 && !one_by_one) {
@@ -682,11 +685,15 @@ struct Fetcher {
     while (!__any_sync(kEveryLane, stopping(f))) {
       DOORBELL_YIELD();
       const uint32_t index = __shfl_sync(kEveryLane, order::load_acquire_block(&f.claimed), 0);
+      if (lane == 0) {
+        DOORBELL_WINDOW(LooksAhead);
+        DOORBELL_WINDOW(HoldsScout);
+      }
       const uint32_t known = __shfl_sync(kEveryLane, order::load_acquire_block(&f.sq_tail), 0) - index;
       // Several are for the fetch warps.
       if (known > 1 && known <= f.config.sq_size) continue;
       // What lane 0 was told holds for the lanes that read, too.
-      __syncwarp();
+      if (!DOORBELL_FAULT(LooksAhead)) __syncwarp();
       // Only four lanes read: to others the slot might show a later state.
       uint4 part = make_uint4(0, 0, 0, 0);
       if (lane < 4) part = order::load_relaxed_sys(slot(index) + lane);
