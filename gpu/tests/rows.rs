@@ -148,7 +148,7 @@ fn completed_before_another_queue(fault: Option<&'static str>) -> usize {
     let mut completions = [HwCompletion::default(); 31];
     let mut completed = 0;
     loop {
-        completed += flood.poll(&mut completions).unwrap() as usize;
+        completed += flood.poll(&mut completions).unwrap();
         if other.collect(&mut completions).unwrap() != 0 {
             return completed;
         }
