@@ -74,7 +74,9 @@ fn mailbox(mailbox: &Mailbox, out: &mut Vec<String>) {
         end = tiles(&format!("mailbox, part at {at}"), at, &part.fields, out);
         let widest = part.fields.iter().map(|field| field.ty.size()).max().unwrap_or(1);
         if part.name.is_some() && end % widest != 0 {
-            out.push(format!("mailbox, part at {at}: a structure that ends at byte {end} is padded behind it"));
+            out.push(format!(
+                "mailbox, part at {at}: a structure that ends at byte {end} is padded behind it"
+            ));
         }
     }
     let names = mailbox.part.iter().flat_map(|p| &p.fields).map(|f| (&f.name, f.name.clone()));
