@@ -127,7 +127,6 @@ impl GpuPlatform {
             && (0..posted).any(|k| !self.is_fresh(session, session.cq.head.wrapping_add(k)))
     }
 
-    /// Whether the completion with this index is there.
     /// Whether both halves of a completion are there (R4).
     fn is_fresh(&self, session: &Session, index: u32) -> bool {
         let (cq, offset) = (session.cq, session.cq.base.wrapping_sub(self.memory.bus_address()) as usize);

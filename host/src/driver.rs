@@ -267,8 +267,12 @@ impl<P: Platform> Driver<P> {
     #[inline]
     pub fn ring(&mut self) -> Result<(), DeviceError> {
         self.require_ready("ringing the doorbell")?;
-        let tail = self.sq.tail();
-        self.write(Register::Doorbell, tail)?;
+        self.publish()
+    }
+
+    #[inline]
+    fn publish(&mut self) -> Result<(), DeviceError> {
+        self.write(Register::Doorbell, self.sq.tail())?;
         self.submitted = self.written();
         Ok(())
     }
@@ -286,15 +290,25 @@ impl<P: Platform> Driver<P> {
         if taken == 0 {
             return Ok(0);
         }
-        let published = if self.parts.slot_polling { self.written() } else { self.submitted };
-        if let Err((count, broken)) = self.ledger.take(&out[..taken], published, self.sq.tail()) {
+        let most = self.ledger.completed() + taken as u64;
+        if most > self.submitted {
+            self.notice_polled(most);
+        }
+        if let Err((count, broken)) = self.ledger.take(&out[..taken], self.submitted, self.sq.tail()) {
             return self.lose(count, broken);
         }
-        self.submitted = self.submitted.max(self.ledger.completed());
-        self.sq.consumed_to(self.ledger.sq_head(), self.ledger.sq_head());
+        self.sq.consumed(self.ledger.sq_head());
         self.write(Register::CqHead, self.cq.head())?;
         self.patience.reset();
         Ok(taken)
+    }
+
+    /// There are `most` completions: of a device that polls slots, some may be of what the doorbell has not told of.
+    #[cold]
+    fn notice_polled(&mut self, most: u64) {
+        if self.parts.slot_polling {
+            self.submitted = most.min(self.written());
+        }
     }
 
     /// The queue pair is lost; what came before is returned first, if anything did.
@@ -366,7 +380,7 @@ impl<P: Platform> Device for Driver<P> {
         self.require_ready("submitting")?;
         let taken = self.sq.push(batch)?;
         if taken > 0 {
-            self.ring()?;
+            self.publish()?;
         }
         Ok(taken)
     }

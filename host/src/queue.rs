@@ -83,6 +83,7 @@ impl SubmissionQueue {
         Ok(queue)
     }
 
+    #[inline]
     fn slots(&self) -> Result<Slots<'_, DESC_WORDS>, DeviceError> {
         self.memory.slots(self.offset, self.depth.slots())
     }
@@ -149,6 +150,12 @@ impl SubmissionQueue {
         plausible
     }
 
+    /// Takes over an `sq_head` that the ledger has let pass.
+    #[inline]
+    pub(crate) fn consumed(&mut self, sq_head: u32) {
+        self.head = sq_head;
+    }
+
     /// The descriptor that was written for running index `index`, if its slot has not been used again since.
     pub(crate) fn written(&self, index: u32) -> Option<HwDesc> {
         let mut desc = HwDesc::default();
@@ -191,6 +198,7 @@ impl CompletionQueue {
         Ok(queue)
     }
 
+    #[inline]
     fn slots(&self) -> Result<Slots<'_, COMPLETION_WORDS>, DeviceError> {
         self.memory.slots(self.offset, self.depth.slots())
     }
