@@ -429,7 +429,7 @@ mod tests {
             first(&memory);
             std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| second(&memory))).is_err()
         };
-        let record = |memory: &SharedMemory| drop(memory.bus_read(BUS + 4096 - 16, &mut [0; 4]));
+        let record = |memory: &SharedMemory| memory.bus_read(BUS + 4096 - 16, &mut [0; 4]).unwrap();
         let slot = |memory: &SharedMemory| memory.slots::<2>(4096, 2).unwrap().store(1, [1; 2]);
         let token =
             |address: u64| move |memory: &SharedMemory| memory.bus_write_u32(BUS + address, 1).unwrap();

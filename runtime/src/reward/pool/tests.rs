@@ -394,7 +394,10 @@ fn a_judge_that_hangs_is_replaced_and_its_late_verdict_is_dropped() {
     let (arrived, arrivals) = channel();
     let (open, gate) = channel::<()>();
     let mut gate = Some(gate);
-    let mut pool = Pool::start(hurried(2, 4), &memory(vec![region().1]), move |judge| {
+    // Longer than a judge that is well may have to wait for its turn on a busy machine.
+    let deadline = Duration::from_secs(2);
+    let options = PoolOptions { deadline: Some(deadline), ..hurried(2, 4) };
+    let mut pool = Pool::start(options, &memory(vec![region().1]), move |judge| {
         let (arrived, gate) = (arrived.clone(), (judge == 0).then(|| gate.take().unwrap()));
         By(move |_: &Answer<'_>| {
             if let Some(gate) = &gate {
@@ -432,7 +435,7 @@ fn a_judge_that_hangs_is_replaced_and_its_late_verdict_is_dropped() {
     let mut out = [failed[0].to_owned(); 8];
     assert_eq!(pool.collect(&mut out), 0);
     let end = Box::new(pool).shutdown(PATIENCE);
-    let hung = JudgeFault::Hung { judge: 0, deadline: Duration::from_millis(20), replaced: true };
+    let hung = JudgeFault::Hung { judge: 0, deadline, replaced: true };
     assert_eq!(end.faults, [hung]);
     assert_eq!(end.loads.len(), 3);
 }
