@@ -120,9 +120,10 @@ module rl_runtime_top
 
   // Completion side.
   logic [Workers-1:0] item_valid, item_has_line, item_has_done, item_take, delivered;
-  logic [3:0]   item_worker;
-  logic [31:0]  item_position, item_digest;
-  logic [3:0]   item_how, line_first, line_last, beat_first, beat_last;
+  logic         item_taken;
+  logic [3:0]   item_worker, assign_worker;
+  logic [31:0]  item_digest;
+  logic [3:0]   item_last, item_how, line_first, line_last, beat_first, beat_last;
   logic [63:0]  line_addr, beat_addr;
   logic [511:0] line_data, beat_data;
   logic         line_waits, line_valid, done_valid;
@@ -322,6 +323,7 @@ module rl_runtime_top
     .wants_i         (wants),
     .free_i          (free),
     .assign_o        (assign_work),
+    .assign_worker_o (assign_worker),
     .visible_i       (answered),
     .prefix_o        (prefix),
     .idle_o          (dispatch_idle),
@@ -359,6 +361,7 @@ module rl_runtime_top
     .wait_states_i      (wait_states),
     .reward_threshold_i (reward_threshold),
     .assign_i           (assign_work),
+    .assign_worker_i    (assign_worker),
     .work_i             (work),
     .stopped_i          (stopped),
     .stop_i             (stop),
@@ -410,19 +413,21 @@ module rl_runtime_top
     .take_i        (item_take),
     .read_worker_i (item_worker),
     .line_data_o   (line_data),
-    .position_o    (item_position),
+    .last_o        (item_last),
     .digest_o      (item_digest),
     .how_o         (item_how)
   );
 
-  work_context #(.Workers(Workers)) u_work_context (
+  work_context u_work_context (
     .clk_i, .rst_ni,
     .clear_i      (clear),
-    .assign_i     (assign_work),
+    .assign_i     (taken),
+    .assign_worker_i (assign_worker),
     .echo_i       (echo),
     .stopped_i    (stopped),
+    .taken_i      (item_taken),
     .worker_i     (item_worker),
-    .position_i   (item_position),
+    .last_i       (item_last),
     .digest_i     (item_digest),
     .how_i        (item_how),
     .delivered_i  (done_valid),
@@ -439,6 +444,7 @@ module rl_runtime_top
     .has_line_i   (item_has_line),
     .has_done_i   (item_has_done),
     .take_o       (item_take),
+    .taken_o      (item_taken),
     .worker_o     (item_worker),
     .delivered_o  (delivered),
     .line_waits_o (line_waits),
