@@ -17,7 +17,7 @@ RELEASE := cargo run --release --package doorbell --
 COMPARE := cargo run --release --package doorbell --no-default-features --features rtl,gpu -- compare
 
 .PHONY: compare run smoke test lint setup contract verilate sim-rtl cosim test-rtl-bridge rtl-test bench-rtl \
-  bench-pipeline bench-trace bench-cow bench-tax bench-hw-fastpath bench-kv-layout bench-rings bench-all labs lab-run \
+  bench-pipeline bench-cow bench-tax bench-hw-fastpath bench-all labs lab-run \
   gpu-check wave doc
 
 compare: ## One trace through all devices: identical, or the first divergence; installs what is missing while it builds
@@ -28,7 +28,7 @@ run: setup ## A trace through its whole life on one device, to trajectories
 
 smoke: setup ## A short run of the whole runtime, watched, and what it stored read back
 	rm -rf target/smoke
-	$(RELEASE) run --strict --group 4 --checkpoint 16 --kv-block-bytes 1024 --store target/smoke $(ARGS)
+	$(RELEASE) run --strict --group 4 --checkpoint 16 --store target/smoke $(ARGS)
 	$(RELEASE) trajectories verify target/smoke
 
 test: ## Every test, set-up included
@@ -58,7 +58,7 @@ rtl-test: setup ## Testbenches under Icarus Verilog
 bench-rtl: setup ## Cycles, tokens per cycle and simulation speed of the device
 	$(RELEASE) bench rtl $(ARGS)
 
-bench-pipeline bench-trace bench-cow bench-tax bench-hw-fastpath bench-kv-layout bench-rings bench-all: setup ## One bench, or all
+bench-pipeline bench-cow bench-tax bench-hw-fastpath bench-all: setup ## One bench, or all
 	$(RELEASE) bench $(@:bench-%=%) $(ARGS)
 
 labs: ## The labs, one after another

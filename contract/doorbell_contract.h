@@ -34,20 +34,23 @@ typedef unsigned long long uint64_t;
 #error "the contract is little-endian, and so must the host be"
 #endif
 
-#define DOORBELL_CONTRACT_VERSION 0x00010001u    // [31:16] major, [15:0] minor
+#define DOORBELL_CONTRACT_VERSION 0x00020000u    // [31:16] major, [15:0] minor
 #define DOORBELL_DEVICE_ID 0x4C454244u           // value of the ID register: 'DBEL' in memory order
 #define DOORBELL_PREFIX_NONE 0xFFFFFFFFu         // prefix_id of a rollout without a shared prefix
 #define DOORBELL_CHECKPOINT_NEVER 0xFFFFFFFFu    // checkpoint value that never triggers
 #define DOORBELL_DESC_FLAGS_MASK 0x1Fu           // flag bits that are defined; the others must be 0
-// 2^32 divided by the golden ratio; step of the policy's counter and factor of the check word
+// 2^32 divided by the golden ratio; step of the policy's counter
 #define DOORBELL_GOLDEN 0x9E3779B9u
+// 2^64 divided by the golden ratio; factor of the running index in the check word (rule R2)
+#define DOORBELL_GOLDEN_64 0x9E3779B97F4A7C15ull
 // first factor of the finaliser (lowbias32 of C. Wellons' hash prospector, public domain)
 #define DOORBELL_MIX_MUL_1 0x7FEB352Du
 #define DOORBELL_MIX_MUL_2 0x846CA68Bu           // second factor of the finaliser
 #define DOORBELL_VOCAB_BITS 0x00000011u          // log2 of the vocabulary size, 131072
 #define DOORBELL_DIGEST_INIT 0x811C9DC5u         // digest of no tokens (FNV-1a offset basis)
 #define DOORBELL_DIGEST_PRIME 0x01000193u        // digest step (FNV-1a prime)
-#define DOORBELL_LENGTH_LIMIT_MAX 0x80000000u    // largest value of LENGTH_LIMIT
+// largest value of LENGTH_LIMIT; a length leaves bit 31 to the phase
+#define DOORBELL_LENGTH_LIMIT_MAX 0x7FFFFFFFu
 #define DOORBELL_RING_MAX_LOG2 0x00000010u       // log2 of the largest ring, in slots; the smallest has 2
 
 // Work order: one slot of the submission queue.
@@ -95,8 +98,9 @@ DOORBELL_ASSERT(DOORBELL_OFFSETOF(struct doorbell_hw_desc, check) == 60, "offset
 struct doorbell_hw_completion {
   DOORBELL_ALIGNAS(32) uint64_t user_data; // user_data of the descriptor
   uint32_t rollout_id;                 // rollout_id of the descriptor
-  uint32_t final_seq_len;              // seq_len of the descriptor plus the tokens it added
-  // DECODE: digest of this descriptor's tokens; a descriptor that could not be read: its SQ index; else 0
+  // bits 30:0: seq_len of the descriptor plus the tokens it added; bit 31: the phase of this half
+  uint32_t final_seq_len;
+  // DECODE: digest of this descriptor's tokens; with NO_ECHO: the SQ index of the descriptor; else 0
   uint32_t result;
   // SQ slots consumed so far, a running index; the host reuses slots below it
   uint32_t sq_head;
@@ -105,8 +109,7 @@ struct doorbell_hw_completion {
   uint8_t error;                       // 0, or the error code that goes with status ERROR
   uint8_t flags;                       // completion flags
   uint8_t status;                      // how the descriptor ended
-  // bit 0: phase of this pass over the ring; bits 7:1 are 0; becomes visible last
-  uint8_t phase;
+  uint8_t phase;                       // bit 7: the phase of this half; bits 6:0 are 0
 };
 DOORBELL_ASSERT(sizeof(struct doorbell_hw_completion) == 32, "size of doorbell_hw_completion");
 DOORBELL_ASSERT(DOORBELL_ALIGNOF(struct doorbell_hw_completion) == 32, "alignment of doorbell_hw_completion");
@@ -172,6 +175,8 @@ enum doorbell_err {
 // Flags of a completion.
 #define DOORBELL_CFLAG_EOS 0x00000001u           // an end of sequence was among this descriptor's tokens
 #define DOORBELL_CFLAG_REJECTED 0x00000002u      // RESIDENT: ended by its score
+// nothing of the slot could be trusted: no field echoes it, and result is its SQ index
+#define DOORBELL_CFLAG_NO_ECHO 0x00000004u
 
 // Bits of the CONTROL register.
 // 1 starts the device with empty queues; 0 stops it (rule R12): done when STATE.ACTIVE reads 0
@@ -250,19 +255,21 @@ enum doorbell_reg {
   DOORBELL_REG_CHECKPOINT_DEFAULT = 0x068,
   // [15:0] cycles to wait before each token; other bits are ignored and read 0
   DOORBELL_REG_WAIT_STATES = 0x06C,
-  // largest seq_len + max_tokens; at most 0x8000_0000 (more: SLVERR), so that lengths and positions fit 32
-  // bits
+  // largest seq_len + max_tokens; at most 0x7FFF_FFFF (more: SLVERR), so that a length leaves bit 31 of
+  // final_seq_len to the phase
   DOORBELL_REG_LENGTH_LIMIT = 0x070,
   // [15:0] probability of end of sequence per token, in 1/32768; other bits are ignored and read 0
   DOORBELL_REG_EOS_THRESHOLD = 0x074,
   // Q16.16: a RESIDENT rollout whose score is below it ends as REJECTED
   DOORBELL_REG_REWARD_THRESHOLD = 0x078,
   DOORBELL_REG_IRQ = 0x07C,                      // ARMED, PENDING (rule R14)
+  // key of the check words (rule R2): another one each time the submission queue is created
+  DOORBELL_REG_SQ_KEY = 0x080,
 };
 
 // Registers that do not reset to 0.
 #define DOORBELL_RESET_ID 0x4C454244u
-#define DOORBELL_RESET_VERSION 0x00010001u
+#define DOORBELL_RESET_VERSION 0x00020000u
 #define DOORBELL_RESET_STATE 0x00000002u
 #define DOORBELL_RESET_CHECKPOINT_DEFAULT 0xFFFFFFFFu
 #define DOORBELL_RESET_LENGTH_LIMIT 0x00100000u

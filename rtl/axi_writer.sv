@@ -94,11 +94,6 @@ module axi_writer
   assign last               = use_completion ? completion_last_i : line_last_i;
   assign sent_o             = push;
 
-  always_comb begin
-    strobe = '0;
-    if (push) strobe = (64'hFFFF_FFFF_FFFF_FFFF << {first, 2'b00}) & (64'hFFFF_FFFF_FFFF_FFFF >> {4'd15 - last, 2'b00});
-  end
-
   // Bytes that are not written are 0: nothing of another rollout appears on the bus.
   always_comb begin
     data = '0;
@@ -110,6 +105,11 @@ module axi_writer
         end
       end
     end
+  end
+
+  always_comb begin
+    strobe = '0;
+    if (push) strobe = (64'hFFFF_FFFF_FFFF_FFFF << {first, 2'b00}) & (64'hFFFF_FFFF_FFFF_FFFF >> {4'd15 - last, 2'b00});
   end
 
   sync_fifo #(.Width(69), .Depth(2)) u_aw (

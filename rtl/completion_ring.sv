@@ -305,7 +305,9 @@ module completion_ring
   done_t               record;
   hw_completion_t      completion;
   logic [7:0]          status, error;
+  logic                phase;
 
+  assign phase   = (tail_q & {15'd0, size_i}) == '0;
   assign full    = ready != '0 && held == {15'd0, size_i};
   // A low half that leaves alone in this cycle must not be joined.
   assign take    = ready != '0 && !full && !clear_i && (!beat_ready_i ? !high_valid_q : high_valid_q || !low_valid_q);
@@ -320,9 +322,9 @@ module completion_ring
       record     = record_mem[take_place][DONE_BITS-1:0];
       status     = suspect ? STATUS_ERROR : record.status;
       error      = (suspect && record.status != STATUS_ERROR) ? ERR_DMA_FAULT : record.error;
-      completion = {7'd0, (tail_q & {15'd0, size_i}) == '0, status, record.flags, error,
+      completion = {phase, 7'd0, status, record.flags, error,
                     record.worker_id, record.reward_model_id, sq_head_i, record.result,
-                    record.final_seq_len, record.rollout_id, record.user_data};
+                    phase, record.final_seq_len, record.rollout_id, record.user_data};
     end
   end
   assign error_done_o = take && status == STATUS_ERROR;

@@ -39,7 +39,7 @@ package core_pkg;
   localparam logic [1:0] END_REWARD_NEEDED = 2'd1;
   localparam logic [1:0] END_STOPPED       = 2'd2;
 
-  // A completion but for sq_head and phase.
+  // A completion but for sq_head and its phases.
   typedef struct packed {
     logic        irq;              // asks for an interrupt
     logic [7:0]  status;
@@ -48,12 +48,12 @@ package core_pkg;
     logic [15:0] worker_id;
     logic [15:0] reward_model_id;
     logic [31:0] result;
-    logic [31:0] final_seq_len;
+    logic [30:0] final_seq_len;    // bit 31 in the slot is the phase of the half
     logic [31:0] rollout_id;
     logic [63:0] user_data;
   } done_t;
   // Widths of records that lie in memories; the modules that hold them check them.
-  localparam int DONE_BITS = 217;
+  localparam int DONE_BITS = 216;
 
   // AXI IDs of writes: token lines carry the worker's number, completions this one.
   localparam logic [4:0] COMPLETION_AXI_ID = 5'd16;

@@ -1,4 +1,4 @@
-// Checks a descriptor (rules R2, R10, R11): a pipeline of three stages, one descriptor per cycle and never held up. The
+// Checks a descriptor (rules R2, R10, R11): a pipeline of four stages, one descriptor per cycle and never held up. The
 // order of the checks is the contract's; the first that applies is the error.
 module desc_check
   import desc_pkg::*;
@@ -9,6 +9,7 @@ module desc_check
   input  logic         rst_ni,
   input  logic         clear_i,
 
+  input  logic [31:0]  sq_key_i,
   input  logic [63:0]  token_base_i,
   input  logic [63:0]  token_size_i,
   input  logic [63:0]  kv_size_i,
@@ -28,142 +29,177 @@ module desc_check
   output logic         stop_o,         // a STOP without error or FENCE: it has its effect before its turn (R8)
   output logic         idle_o          // nothing inside
 );
-  logic valid1_q, valid2_q, valid3_q;
-  assign idle_o = !(valid1_q || valid2_q || valid3_q);
+  logic [4:1] valid_q;
+  assign idle_o = valid_q == '0;
 
-  // ---------------------------------------------------------------- stage 1: integrity
-  logic        intact1_q, fault1_q;
-  /* verilator lint_off UNUSEDSIGNAL */  // check has done its work; the engine prepares itself
-  hw_desc_t    desc1_q;
-  /* verilator lint_on UNUSEDSIGNAL */
-  logic [31:0] index1_q;
+  always_ff @(posedge clk_i) begin
+    if (!rst_ni || clear_i) valid_q <= '0;
+    else                    valid_q <= {valid_q[3:1], slot_valid_i};
+  end
+
+  // ---------------------------------------------------------------- integrity: words and key, products, sum, check
+  logic [479:0]   words;                       // the check word counts as 0
+  logic [15:0][31:0] factor1_q;
+  logic [7:0][63:0]  product2_q;
+  logic [63:0]    mark2_q, sum3, sum3_q;
+  logic [31:0]    check1_q, check2_q, check3_q;
+  logic           fault1_q, fault2_q, fault3_q, intact;
+
+  assign words = slot_data_i[479:0];
+
+  always_comb begin
+    sum3 = mark2_q;
+    if (valid_q[2]) for (int j = 0; j < 8; j++) sum3 = sum3 + product2_q[j];
+  end
 
   always_ff @(posedge clk_i) begin
     if (slot_valid_i) begin
-      desc1_q     <= slot_data_i;
-      fault1_q    <= slot_fault_i;
-      index1_q    <= slot_index_i;
-      intact1_q   <= slot_data_i[511:480] == check_word(slot_data_i, slot_index_i);
+      for (int k = 0; k < 15; k++) factor1_q[k] <= words[32*k +: 32] + key_word(sq_key_i, k);
+      factor1_q[15] <= key_word(sq_key_i, 15);
+      check1_q      <= slot_data_i[511:480];
+      fault1_q      <= slot_fault_i;
+    end
+    if (valid_q[1]) begin
+      for (int j = 0; j < 8; j++) product2_q[j] <= {32'd0, factor1_q[2*j]} * {32'd0, factor1_q[2*j + 1]};
+      mark2_q  <= {32'd0, index1_q} * GOLDEN_64;
+      check2_q <= check1_q;
+      fault2_q <= fault1_q;
+    end
+    if (valid_q[2]) begin
+      sum3_q   <= sum3;
+      check3_q <= check2_q;
+      fault3_q <= fault2_q;
     end
   end
+  assign intact = check3_q == check_word(sum3_q);
 
-  // ---------------------------------------------------------------- stage 2: the rules of form
-  work_t       work2, work2_q, work3_q;
-  echo_t       echo2, echo2_q, echo3_q;
-  logic        fence2, fence2_q, fence3_q, prefill2, prefill2_q, prefill3_q, stop2, stop2_q, stop3_q;
-  logic        decode, prefill, stop, cow_prefix;
+  // ---------------------------------------------------------------- form: beside it, in the second stage
+  /* verilator lint_off UNUSEDSIGNAL */  // the engine prepares itself from the slot
+  logic [479:0] slot1_q;
+  hw_desc_t     desc1;
+  /* verilator lint_on UNUSEDSIGNAL */
+  logic [31:0]  index1_q, index2_q, index3_q;
+  assign desc1 = {32'd0, slot1_q};
+
+  work_t       work2, work2_q, work3_q, work4_q;
+  echo_t       echo2, echo2_q, echo3_q, echo4, echo4_q;
+  logic        fence2, fence2_q, fence3_q, fence4_q, prefill2, prefill2_q, prefill3_q, prefill4_q;
+  logic        stop2, stop2_q, stop3_q, stop4_q, good4;
+  logic        decode, cow_prefix;
   logic [32:0] end_len;
   logic [64:0] end_offset;
-  logic [7:0]  error;
+  logic [7:0]  form, form2_q, form3_q, error4;
 
   always_comb begin
     decode     = 1'b0;
-    prefill    = 1'b0;
-    stop       = 1'b0;
     cow_prefix = 1'b0;
     end_len    = '0;
     end_offset = '0;
-    error      = ERR_NONE;
+    form       = ERR_NONE;
     work2      = '0;
     echo2      = '0;
     fence2     = 1'b0;
     prefill2   = 1'b0;
     stop2      = 1'b0;
-    if (valid1_q) begin
-      decode     = desc1_q.opcode == OP_DECODE;
-      prefill    = desc1_q.opcode == OP_PREFILL;
-      stop       = desc1_q.opcode == OP_STOP;
-      cow_prefix = desc1_q.flags[FLAG_COW_PREFIX_BIT];
-      end_len    = {1'b0, desc1_q.seq_len} + (decode ? {1'b0, desc1_q.max_tokens} : 33'd0);
-      end_offset = {1'b0, desc1_q.delta_offset} + {31'd0, desc1_q.max_tokens, 2'b00};
+    if (valid_q[1]) begin
+      decode     = desc1.opcode == OP_DECODE;
+      prefill2   = desc1.opcode == OP_PREFILL;
+      stop2      = desc1.opcode == OP_STOP;
+      fence2     = desc1.flags[FLAG_FENCE_BIT];
+      cow_prefix = desc1.flags[FLAG_COW_PREFIX_BIT];
+      end_len    = {1'b0, desc1.seq_len} + (decode ? {1'b0, desc1.max_tokens} : 33'd0);
+      end_offset = {1'b0, desc1.delta_offset} + {31'd0, desc1.max_tokens, 2'b00};
 
-      if      (fault1_q)
-        error = ERR_DMA_FAULT;
-      else if (!intact1_q)
-        error = ERR_BAD_CHECK;
-      else if (!decode && !prefill && !stop && desc1_q.opcode != OP_NOP)
-        error = ERR_BAD_OPCODE;
-      else if ((desc1_q.flags & ~DESC_FLAGS_MASK) != '0 || desc1_q.reserved != '0)
-        error = ERR_RESERVED_SET;
-      else if (decode || prefill) begin
-        if      (!has_engine(desc1_q.model_id) || (decode && desc1_q.flags[FLAG_RESIDENT_BIT] && desc1_q.reward_model_id != '0))
-          error = ERR_BAD_MODEL;
-        else if ((decode && desc1_q.max_tokens == '0) || end_len > {1'b0, length_limit_i})
-          error = ERR_BAD_LENGTH;
-        else if ((decode && (desc1_q.delta_offset[1:0] != '0 || end_offset > {1'b0, token_size_i}))
-              || (desc1_q.kv_offset != '0 && desc1_q.kv_offset >= kv_size_i))
-          error = ERR_BAD_REGION;
-        else if ((prefill || cow_prefix) && desc1_q.prefix_id == PREFIX_NONE)
-          error = ERR_BAD_PREFIX;
+      if      (!decode && !prefill2 && !stop2 && desc1.opcode != OP_NOP)
+        form = ERR_BAD_OPCODE;
+      else if ((desc1.flags & ~DESC_FLAGS_MASK) != '0 || desc1.reserved != '0)
+        form = ERR_RESERVED_SET;
+      else if (decode || prefill2) begin
+        if      (!has_engine(desc1.model_id) || (decode && desc1.flags[FLAG_RESIDENT_BIT] && desc1.reward_model_id != '0))
+          form = ERR_BAD_MODEL;
+        else if ((decode && desc1.max_tokens == '0) || end_len > {1'b0, length_limit_i})
+          form = ERR_BAD_LENGTH;
+        else if ((decode && (desc1.delta_offset[1:0] != '0 || end_offset > {1'b0, token_size_i}))
+              || (desc1.kv_offset != '0 && desc1.kv_offset >= kv_size_i))
+          form = ERR_BAD_REGION;
+        else if ((prefill2 || cow_prefix) && desc1.prefix_id == PREFIX_NONE)
+          form = ERR_BAD_PREFIX;
       end
 
-      echo2.error  = error;
-      echo2.status = (error != ERR_NONE) ? STATUS_ERROR : stop ? STATUS_STOPPED : STATUS_DONE;
-      if (fault1_q) begin
-        echo2.result = index1_q;  // nothing of the slot can be trusted: only its index is known
-      end else begin
-        echo2.reward_model_id = desc1_q.reward_model_id;
-        echo2.seq_len         = desc1_q.seq_len;
-        echo2.rollout_id      = desc1_q.rollout_id;
-        echo2.user_data       = desc1_q.user_data;
-      end
-      echo2.adds_tokens = decode && error == ERR_NONE;
-      echo2.token_addr  = token_base_i + desc1_q.delta_offset;
-      // R14: a host that sleeps must learn of an error, whatever the descriptor asked for.
-      echo2.irq = error != ERR_NONE || desc1_q.flags[FLAG_INTERRUPT_BIT];
+      echo2.reward_model_id = desc1.reward_model_id;
+      echo2.seq_len         = desc1.seq_len;
+      echo2.rollout_id      = desc1.rollout_id;
+      echo2.user_data       = desc1.user_data;
+      echo2.adds_tokens     = decode;
+      echo2.token_addr      = token_base_i + desc1.delta_offset;
+      echo2.irq             = desc1.flags[FLAG_INTERRUPT_BIT];
 
-      fence2   = error == ERR_NONE && desc1_q.flags[FLAG_FENCE_BIT];
-      prefill2 = error == ERR_NONE && prefill;
-      stop2    = error == ERR_NONE && stop && !fence2;
-
-      work2.adds_tokens = echo2.adds_tokens;
-      work2.eos_stops   = desc1_q.flags[FLAG_EOS_STOPS_BIT];
-      work2.resident    = desc1_q.flags[FLAG_RESIDENT_BIT];
+      work2.eos_stops   = desc1.flags[FLAG_EOS_STOPS_BIT];
+      work2.resident    = desc1.flags[FLAG_RESIDENT_BIT];
       work2.start_word  = echo2.token_addr[5:2];
       work2.rollout_id  = echo2.rollout_id;
-      work2.max_tokens  = desc1_q.max_tokens;
-      work2.checkpoint  = (desc1_q.checkpoint != '0) ? desc1_q.checkpoint
+      work2.max_tokens  = desc1.max_tokens;
+      work2.checkpoint  = (desc1.checkpoint != '0) ? desc1.checkpoint
                         : (checkpoint_default_i != '0) ? checkpoint_default_i : CHECKPOINT_NEVER;
     end
   end
 
+  // ---------------------------------------------------------------- the last stage: the error decides over the rest
+  always_comb begin
+    error4 = ERR_NONE;
+    echo4  = '0;
+    good4  = 1'b0;
+    if (valid_q[3]) begin
+      error4 = fault3_q ? ERR_DMA_FAULT : !intact ? ERR_BAD_CHECK : form3_q;
+      good4  = error4 == ERR_NONE;
+      if (!fault3_q && intact) echo4 = echo3_q;
+      else                     echo4.result = index3_q;  // nothing of the slot can be trusted: only its index is known
+      echo4.adds_tokens = echo4.adds_tokens && good4;
+      echo4.error       = error4;
+      echo4.status      = !good4 ? STATUS_ERROR : stop3_q ? STATUS_STOPPED : STATUS_DONE;
+      // R14: a host that sleeps must learn of an error, whatever the descriptor asked for.
+      echo4.irq         = !good4 || echo3_q.irq;
+    end
+  end
+
   always_ff @(posedge clk_i) begin
-    if (valid1_q) begin
+    if (slot_valid_i) begin
+      slot1_q  <= words;
+      index1_q <= slot_index_i;
+    end
+    if (valid_q[1]) begin
+      index2_q   <= index1_q;
+      form2_q    <= form;
       work2_q    <= work2;
       echo2_q    <= echo2;
       fence2_q   <= fence2;
       prefill2_q <= prefill2;
       stop2_q    <= stop2;
     end
-  end
-
-  // ---------------------------------------------------------------- stage 3: as long as the engine prepares
-  assign work_valid_o = valid3_q;
-  assign work_o       = work3_q;
-  assign echo_o       = echo3_q;
-  assign fence_o      = fence3_q;
-  assign prefill_o    = prefill3_q;
-  assign stop_o       = stop3_q;
-
-  always_ff @(posedge clk_i) begin
-    if (valid2_q) begin
-      work3_q         <= work2_q;
-      echo3_q         <= echo2_q;
-      fence3_q        <= fence2_q;
-      prefill3_q      <= prefill2_q;
-      stop3_q         <= stop2_q;
+    if (valid_q[2]) begin
+      index3_q   <= index2_q;
+      form3_q    <= form2_q;
+      work3_q    <= work2_q;
+      echo3_q    <= echo2_q;
+      fence3_q   <= fence2_q;
+      prefill3_q <= prefill2_q;
+      stop3_q    <= stop2_q;
+    end
+    if (valid_q[3]) begin
+      work4_q             <= work3_q;
+      work4_q.adds_tokens <= echo4.adds_tokens;
+      work4_q.rollout_id  <= echo4.rollout_id;
+      echo4_q             <= echo4;
+      fence4_q            <= good4 && fence3_q;
+      prefill4_q          <= good4 && prefill3_q;
+      stop4_q             <= good4 && stop3_q && !fence3_q;
     end
   end
 
-  always_ff @(posedge clk_i) begin
-    if (!rst_ni || clear_i) begin
-      valid1_q <= 1'b0;
-      valid2_q <= 1'b0;
-      valid3_q <= 1'b0;
-    end else begin
-      valid1_q <= slot_valid_i;
-      valid2_q <= valid1_q;
-      valid3_q <= valid2_q;
-    end
-  end
+  assign work_valid_o = valid_q[4];
+  assign work_o       = work4_q;
+  assign echo_o       = echo4_q;
+  assign fence_o      = fence4_q;
+  assign prefill_o    = prefill4_q;
+  assign stop_o       = stop4_q;
 endmodule

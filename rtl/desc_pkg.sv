@@ -4,22 +4,25 @@ package desc_pkg;
 
   // No module uses every number of the contract.
   /* verilator lint_off UNUSEDPARAM */
-  localparam logic [31:0] CONTRACT_VERSION = 32'h0001_0001;  // [31:16] major, [15:0] minor
+  localparam logic [31:0] CONTRACT_VERSION = 32'h0002_0000;  // [31:16] major, [15:0] minor
   // value of the ID register: 'DBEL' in memory order
   localparam logic [31:0] DEVICE_ID = 32'h4C45_4244;
   localparam logic [31:0] PREFIX_NONE = 32'hFFFF_FFFF;       // prefix_id of a rollout without a shared prefix
   localparam logic [31:0] CHECKPOINT_NEVER = 32'hFFFF_FFFF;  // checkpoint value that never triggers
   // flag bits that are defined; the others must be 0
   localparam logic [7:0]  DESC_FLAGS_MASK = 8'h1F;
-  // 2^32 divided by the golden ratio; step of the policy's counter and factor of the check word
+  // 2^32 divided by the golden ratio; step of the policy's counter
   localparam logic [31:0] GOLDEN = 32'h9E37_79B9;
+  // 2^64 divided by the golden ratio; factor of the running index in the check word (rule R2)
+  localparam logic [63:0] GOLDEN_64 = 64'h9E37_79B9_7F4A_7C15;
   // first factor of the finaliser (lowbias32 of C. Wellons' hash prospector, public domain)
   localparam logic [31:0] MIX_MUL_1 = 32'h7FEB_352D;
   localparam logic [31:0] MIX_MUL_2 = 32'h846C_A68B;         // second factor of the finaliser
   localparam logic [31:0] VOCAB_BITS = 32'h0000_0011;        // log2 of the vocabulary size, 131072
   localparam logic [31:0] DIGEST_INIT = 32'h811C_9DC5;       // digest of no tokens (FNV-1a offset basis)
   localparam logic [31:0] DIGEST_PRIME = 32'h0100_0193;      // digest step (FNV-1a prime)
-  localparam logic [31:0] LENGTH_LIMIT_MAX = 32'h8000_0000;  // largest value of LENGTH_LIMIT
+  // largest value of LENGTH_LIMIT; a length leaves bit 31 to the phase
+  localparam logic [31:0] LENGTH_LIMIT_MAX = 32'h7FFF_FFFF;
   // log2 of the largest ring, in slots; the smallest has 2
   localparam logic [31:0] RING_MAX_LOG2 = 32'h0000_0010;
 
@@ -66,8 +69,7 @@ package desc_pkg;
 
   // Result: one slot of the completion queue. Byte 0 of memory is bits [7:0].
   typedef struct packed {
-    // bit 0: phase of this pass over the ring; bits 7:1 are 0; becomes visible last
-    logic [7:0]  phase;
+    logic [7:0]  phase;              // bit 7: the phase of this half; bits 6:0 are 0
     logic [7:0]  status;             // how the descriptor ended
     logic [7:0]  flags;              // completion flags
     logic [7:0]  error;              // 0, or the error code that goes with status ERROR
@@ -75,9 +77,10 @@ package desc_pkg;
     logic [15:0] reward_model_id;    // reward_model_id of the descriptor
     // SQ slots consumed so far, a running index; the host reuses slots below it
     logic [31:0] sq_head;
-    // DECODE: digest of this descriptor's tokens; a descriptor that could not be read: its SQ index; else 0
+    // DECODE: digest of this descriptor's tokens; with NO_ECHO: the SQ index of the descriptor; else 0
     logic [31:0] result;
-    logic [31:0] final_seq_len;      // seq_len of the descriptor plus the tokens it added
+    // bits 30:0: seq_len of the descriptor plus the tokens it added; bit 31: the phase of this half
+    logic [31:0] final_seq_len;
     logic [31:0] rollout_id;         // rollout_id of the descriptor
     logic [63:0] user_data;          // user_data of the descriptor
   } hw_completion_t;
@@ -150,6 +153,9 @@ package desc_pkg;
   localparam logic [7:0]  CFLAG_EOS = 8'h01;
   localparam int          CFLAG_REJECTED_BIT = 1;            // RESIDENT: ended by its score
   localparam logic [7:0]  CFLAG_REJECTED = 8'h02;
+  // nothing of the slot could be trusted: no field echoes it, and result is its SQ index
+  localparam int          CFLAG_NO_ECHO_BIT = 2;
+  localparam logic [7:0]  CFLAG_NO_ECHO = 8'h04;
 
   // Bits of the CONTROL register. Number and mask of each bit.
   // 1 starts the device with empty queues; 0 stops it (rule R12): done when STATE.ACTIVE reads 0
@@ -246,18 +252,20 @@ package desc_pkg;
   localparam logic [11:0] REG_CHECKPOINT_DEFAULT = 12'h068;
   // [15:0] cycles to wait before each token; other bits are ignored and read 0
   localparam logic [11:0] REG_WAIT_STATES = 12'h06C;
-  // largest seq_len + max_tokens; at most 0x8000_0000 (more: SLVERR), so that lengths and positions fit 32
-  // bits
+  // largest seq_len + max_tokens; at most 0x7FFF_FFFF (more: SLVERR), so that a length leaves bit 31 of
+  // final_seq_len to the phase
   localparam logic [11:0] REG_LENGTH_LIMIT = 12'h070;
   // [15:0] probability of end of sequence per token, in 1/32768; other bits are ignored and read 0
   localparam logic [11:0] REG_EOS_THRESHOLD = 12'h074;
   // Q16.16: a RESIDENT rollout whose score is below it ends as REJECTED
   localparam logic [11:0] REG_REWARD_THRESHOLD = 12'h078;
   localparam logic [11:0] REG_IRQ = 12'h07C;                 // ARMED, PENDING (rule R14)
+  // key of the check words (rule R2): another one each time the submission queue is created
+  localparam logic [11:0] REG_SQ_KEY = 12'h080;
 
   // Registers that do not reset to 0.
   localparam logic [31:0] RESET_ID = 32'h4C45_4244;
-  localparam logic [31:0] RESET_VERSION = 32'h0001_0001;
+  localparam logic [31:0] RESET_VERSION = 32'h0002_0000;
   localparam logic [31:0] RESET_STATE = 32'h0000_0002;
   localparam logic [31:0] RESET_CHECKPOINT_DEFAULT = 32'hFFFF_FFFF;
   localparam logic [31:0] RESET_LENGTH_LIMIT = 32'h0010_0000;

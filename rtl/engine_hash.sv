@@ -27,7 +27,7 @@ module engine_hash
   input  logic [31:0]             rollout_i,
   input  logic [31:0]             seed_i,
   input  logic [31:0]             seq_len_i,
-  output logic [ENGINE_BITS-1:0]  prepared_o,         // three cycles later, as desc_check
+  output logic [ENGINE_BITS-1:0]  prepared_o,         // four cycles later, as desc_check
 
   input  logic                    load_i,
   input  logic [4:0]              load_place_i,      // worker, place
@@ -46,20 +46,21 @@ module engine_hash
 
   output logic                    idle_o
 );
-  // ---------------------------------------------------------------- prepare: a hash in each of three stages
-  logic        prepare1_q, prepare2_q;
-  logic [31:0] mixed_id1_q, seed1_q, seq_len1_q, base2_q, offset2_q, counter3, counter3_q, hash3_q;
+  // ---------------------------------------------------------------- prepare: a hash in each of three stages, and a sum
+  logic        prepare1_q, prepare2_q, prepare3_q;
+  logic [31:0] mixed_id1_q, seed1_q, seq_len1_q, base2_q, offset2_q, counter3_q, counter4_q, hash4_q;
 
-  assign counter3  = base2_q + offset2_q;
-  assign prepared_o = {counter3_q, hash3_q};
+  assign prepared_o = {counter4_q, hash4_q};
 
   always_ff @(posedge clk_i) begin
     if (!rst_ni || clear_i) begin
       prepare1_q <= 1'b0;
       prepare2_q <= 1'b0;
+      prepare3_q <= 1'b0;
     end else begin
       prepare1_q <= prepare_i;
       prepare2_q <= prepare1_q;
+      prepare3_q <= prepare2_q;
     end
     if (prepare_i) begin
       mixed_id1_q <= mix(rollout_i + GOLDEN);
@@ -70,9 +71,10 @@ module engine_hash
       base2_q   <= mix(seed1_q ^ mixed_id1_q);
       offset2_q <= seq_len1_q * GOLDEN;
     end
-    if (prepare2_q) begin
-      counter3_q <= counter3;
-      hash3_q    <= mix(counter3);
+    if (prepare2_q) counter3_q <= base2_q + offset2_q;
+    if (prepare3_q) begin
+      counter4_q <= counter3_q;
+      hash4_q    <= mix(counter3_q);
     end
   end
 

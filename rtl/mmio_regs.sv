@@ -39,6 +39,7 @@ module mmio_regs
   output logic [31:0] length_limit_o,
   output logic [15:0] eos_threshold_o,
   output logic [31:0] reward_threshold_o,
+  output logic [31:0] sq_key_o,
   output logic [Workers-1:0] workers_o,      // one bit per worker in use
 
   // Doorbells, forwarded to the rings, which may refuse them in the same cycle.
@@ -88,40 +89,33 @@ module mmio_regs
   logic is_cfg, is_rw, fire, refuse, workers_ok;
 
   always_comb begin
-    is_cfg     = 1'b0;
-    is_rw      = 1'b0;
-    doorbell_o = 1'b0;
-    release_o  = 1'b0;
-    workers_ok = 1'b0;
+    is_cfg = 1'b0;
+    is_rw  = 1'b0;
     if (write_i) begin
       case (write_addr_i)
         REG_WORKERS, REG_SQ_BASE_LO, REG_SQ_BASE_HI, REG_CQ_BASE_LO, REG_CQ_BASE_HI, REG_SQ_SIZE, REG_CQ_SIZE,
         REG_TOKEN_BASE_LO, REG_TOKEN_BASE_HI, REG_TOKEN_SIZE_LO, REG_TOKEN_SIZE_HI, REG_KV_BASE_LO, REG_KV_BASE_HI,
         REG_KV_SIZE_LO, REG_KV_SIZE_HI, REG_SQ_START, REG_CQ_START, REG_CHECKPOINT_DEFAULT, REG_WAIT_STATES,
-        REG_LENGTH_LIMIT, REG_EOS_THRESHOLD, REG_REWARD_THRESHOLD: is_cfg = 1'b1;
+        REG_LENGTH_LIMIT, REG_EOS_THRESHOLD, REG_REWARD_THRESHOLD, REG_SQ_KEY: is_cfg = 1'b1;
         REG_CONTROL, REG_DOORBELL, REG_CQ_HEAD, REG_ERROR, REG_IRQ: is_rw = 1'b1;
         default: ;
       endcase
-      doorbell_o = !write_partial_i && write_addr_i == REG_DOORBELL;
-      release_o  = !write_partial_i && write_addr_i == REG_CQ_HEAD;
-      workers_ok = write_data_i != '0 && write_data_i <= Workers;
     end
   end
 
-  assign index_o = write_data_i;
-
-  always_comb begin
-    refuse = 1'b0;
-    if (write_i) begin
-      refuse = write_partial_i
-            || !(is_rw || (is_cfg && !active_i && !enable_q))
-            || (doorbell_o && !doorbell_ok_i)
-            || (release_o && !release_ok_i)
-            || (write_addr_i == REG_CONTROL && write_data_i[CONTROL_ENABLE_BIT] && active_i && !enable_q)
-            || (write_addr_i == REG_WORKERS && !workers_ok)
-            || (write_addr_i == REG_LENGTH_LIMIT && write_data_i > LENGTH_LIMIT_MAX);
-    end
-  end
+  // Not in processes: the defaults of these would wake the rings' processes and be woken by them, for ever (Icarus 11).
+  assign doorbell_o = write_i && !write_partial_i && write_addr_i == REG_DOORBELL;
+  assign release_o  = write_i && !write_partial_i && write_addr_i == REG_CQ_HEAD;
+  assign index_o    = write_data_i;
+  assign workers_ok = write_i && write_data_i != '0 && write_data_i <= Workers;
+  assign refuse     = write_i
+                   && (write_partial_i
+                       || !(is_rw || (is_cfg && !active_i && !enable_q))
+                       || (doorbell_o && !doorbell_ok_i)
+                       || (release_o && !release_ok_i)
+                       || (write_addr_i == REG_CONTROL && write_data_i[CONTROL_ENABLE_BIT] && active_i && !enable_q)
+                       || (write_addr_i == REG_WORKERS && !workers_ok)
+                       || (write_addr_i == REG_LENGTH_LIMIT && write_data_i > LENGTH_LIMIT_MAX));
   assign fire          = write_i && !refuse;
   assign write_error_o = refuse;
 
@@ -144,6 +138,7 @@ module mmio_regs
       length_limit_o       <= RESET_LENGTH_LIMIT;
       eos_threshold_o      <= '0;
       reward_threshold_o   <= '0;
+      sq_key_o             <= '0;
       workers_q            <= 5'(Workers);
       in_use_q             <= '1;
     end else if (fire) begin
@@ -173,6 +168,7 @@ module mmio_regs
         REG_LENGTH_LIMIT:       length_limit_o       <= write_data_i;
         REG_EOS_THRESHOLD:      eos_threshold_o      <= write_data_i[15:0];
         REG_REWARD_THRESHOLD:   reward_threshold_o   <= write_data_i;
+        REG_SQ_KEY:             sq_key_o             <= write_data_i;
         default: ;
       endcase
     end
@@ -186,14 +182,8 @@ module mmio_regs
 
   // ---------------------------------------------------------------- enable, faults, refused doorbells, interrupt
   logic config_ok, enabling, bad_config, refused;
-  always_comb begin
-    enabling = 1'b0;
-    refused  = 1'b0;
-    if (write_i) begin
-      enabling = fire && write_addr_i == REG_CONTROL && write_data_i[CONTROL_ENABLE_BIT] && !enable_q;
-      refused  = (doorbell_o && !doorbell_ok_i) || (release_o && !release_ok_i);
-    end
-  end
+  assign enabling = fire && write_addr_i == REG_CONTROL && write_data_i[CONTROL_ENABLE_BIT] && !enable_q;
+  assign refused  = (doorbell_o && !doorbell_ok_i) || (release_o && !release_ok_i);
 
   always_comb begin
     config_ok = 1'b0;
@@ -294,6 +284,7 @@ module mmio_regs
         REG_LENGTH_LIMIT:       read_data_o = length_limit_o;
         REG_EOS_THRESHOLD:      read_data_o = {16'd0, eos_threshold_o};
         REG_REWARD_THRESHOLD:   read_data_o = reward_threshold_o;
+        REG_SQ_KEY:             read_data_o = sq_key_o;
         REG_IRQ:                read_data_o = {30'd0, pending_q, armed_q};
         default: begin
           read_data_o  = counter_hit_i ? counter_data_i : '0;

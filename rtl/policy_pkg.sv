@@ -16,15 +16,14 @@ package policy_pkg;
     digest_step = (digest ^ token) * DIGEST_PRIME;
   endfunction
 
-  // R2: what the check word of a slot must be, for the descriptor's running index.
-  function automatic logic [31:0] check_word(input logic [511:0] slot, input logic [31:0] index);
-    logic [31:0] sum;
-    logic [31:0] word;
-    sum = (index + 32'd1) * GOLDEN;
-    for (int k = 0; k < 15; k++) begin
-      word = slot[32*k +: 32];
-      sum = sum ^ (word << (2*k + 1)) ^ (word >> (31 - 2*k));
-    end
-    check_word = sum;
+  // R2: word k of a submission queue's key, as the check words need it. Wires and inverters.
+  function automatic logic [31:0] key_word(input logic [31:0] key, input int k);
+    key_word = ((key << (2*k + 1)) | (key >> (31 - 2*k))) ^ mix(32'(k + 1) * GOLDEN);
+  endfunction
+
+  // R2: the check word from the sum over a slot.
+  function automatic logic [31:0] check_word(input logic [63:0] sum);
+    check_word = sum[63:32] ^ sum[31:0];
+    if (check_word == '0) check_word = '1;
   endfunction
 endpackage

@@ -39,12 +39,29 @@ module work_context
   logic                 stopped;
 
   always_comb begin
-    stopped = 1'b0;
-    echo    = '0;
-    line    = '0;
-    if (taken_i) begin
-      {stopped, echo} = mem[{worker_i, oldest_q[worker_i]}];
-      if (!first_q[worker_i]) line = line_mem[worker_i];
+    done_o = '0;
+    if (delivered_i) begin
+      done_o.irq             = echo.irq;
+      done_o.status          = echo.status;
+      done_o.error           = echo.error;
+      // Nothing but a slot that cannot be trusted has these here.
+      done_o.flags           = (echo.error == ERR_DMA_FAULT || echo.error == ERR_BAD_CHECK) ? CFLAG_NO_ECHO : '0;
+      done_o.worker_id       = {12'd0, worker_i};
+      done_o.reward_model_id = echo.reward_model_id;
+      done_o.result          = echo.result;
+      done_o.final_seq_len   = echo.seq_len[30:0];
+      done_o.rollout_id      = echo.rollout_id;
+      done_o.user_data       = echo.user_data;
+      if (stopped) begin
+        done_o.status        = STATUS_STOPPED;
+        done_o.result        = DIGEST_INIT;
+      end else if (echo.adds_tokens) begin
+        done_o.status        = (how_i[1:0] == END_REWARD_NEEDED) ? STATUS_REWARD_NEEDED
+                             : (how_i[1:0] == END_STOPPED)       ? STATUS_STOPPED : STATUS_DONE;
+        done_o.flags         = (how_i[2] ? CFLAG_EOS : '0) | (how_i[3] ? CFLAG_REJECTED : '0);
+        done_o.result        = digest_i;
+        done_o.final_seq_len = 31'(echo.seq_len + {line, last_i} - {28'd0, echo.token_addr[5:2]} + 32'd1);
+      end
     end
   end
 
@@ -59,27 +76,12 @@ module work_context
   end
 
   always_comb begin
-    done_o = '0;
-    if (delivered_i) begin
-      done_o.irq             = echo.irq;
-      done_o.status          = echo.status;
-      done_o.error           = echo.error;
-      done_o.worker_id       = {12'd0, worker_i};
-      done_o.reward_model_id = echo.reward_model_id;
-      done_o.result          = echo.result;
-      done_o.final_seq_len   = echo.seq_len;
-      done_o.rollout_id      = echo.rollout_id;
-      done_o.user_data       = echo.user_data;
-      if (stopped) begin
-        done_o.status        = STATUS_STOPPED;
-        done_o.result        = DIGEST_INIT;
-      end else if (echo.adds_tokens) begin
-        done_o.status        = (how_i[1:0] == END_REWARD_NEEDED) ? STATUS_REWARD_NEEDED
-                             : (how_i[1:0] == END_STOPPED)       ? STATUS_STOPPED : STATUS_DONE;
-        done_o.flags         = (how_i[2] ? CFLAG_EOS : '0) | (how_i[3] ? CFLAG_REJECTED : '0);
-        done_o.result        = digest_i;
-        done_o.final_seq_len = echo.seq_len + {line, last_i} - {28'd0, echo.token_addr[5:2]} + 32'd1;
-      end
+    stopped = 1'b0;
+    echo    = '0;
+    line    = '0;
+    if (taken_i) begin
+      {stopped, echo} = mem[{worker_i, oldest_q[worker_i]}];
+      if (!first_q[worker_i]) line = line_mem[worker_i];
     end
   end
 

@@ -100,6 +100,16 @@ module work_queue
     if (stop_o) note_mem[new_row][32*newest_q[LaneBits-1:0] +: 32] <= work_i.rollout_id;
   end
 
+  // What arrives after the oldest descriptor has come to the front is compared on its way in.
+  always_comb begin
+    known = 1'b1;
+    hit   = 1'b0;
+    if (adds && (notes != '0 || stop_o)) begin
+      known = known_q || newest_q - row_first <= (PtrBits+1)'(Lanes);
+      hit   = hit_q || match != '0 || (stop_o && work_i.rollout_id == work_o.rollout_id);
+    end
+  end
+
   always_comb begin
     match = '0;
     place = '0;
@@ -108,16 +118,6 @@ module work_queue
         place    = PtrBits'(row_first) + PtrBits'(k) - oldest_q[PtrBits-1:0];
         match[k] = {1'b0, place} < notes && note_mem[row][32*k +: 32] == work_o.rollout_id;
       end
-    end
-  end
-
-  // What arrives after the oldest descriptor has come to the front is compared on its way in.
-  always_comb begin
-    known = 1'b1;
-    hit   = 1'b0;
-    if (adds && (notes != '0 || stop_o)) begin
-      known = known_q || newest_q - row_first <= (PtrBits+1)'(Lanes);
-      hit   = hit_q || match != '0 || (stop_o && work_i.rollout_id == work_o.rollout_id);
     end
   end
 

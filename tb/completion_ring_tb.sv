@@ -130,11 +130,12 @@ module completion_ring_tb;
       next.error  = ERR_DMA_FAULT;
     end
     if (suspect) next.irq = 1'b1;
-    if ({slot.status, slot.error, slot.flags, slot.worker_id, slot.reward_model_id, slot.result, slot.final_seq_len,
+    if ({slot.status, slot.error, slot.flags, slot.worker_id, slot.reward_model_id, slot.result, slot.final_seq_len[30:0],
          slot.rollout_id, slot.user_data} !== {next.status, next.error, next.flags, next.worker_id, next.reward_model_id,
          next.result, next.final_seq_len, next.rollout_id, next.user_data})
       fail($sformatf("completion %h is %h, expected %h", index, slot, next));
-    if (slot.phase !== {7'd0, (index / size) % 2 == 0}) fail($sformatf("R13: completion %h has phase %h", index, slot.phase));
+    if (slot.phase !== {(index / size) % 2 == 0, 7'd0} || slot.final_seq_len[31] !== slot.phase[7])
+      fail($sformatf("R13: completion %h has phases %b and %h", index, slot.final_seq_len[31], slot.phase));
     if (sq_head - slot.sq_head > sq_head - last_sq_head) fail("sq_head runs backwards");
     last_sq_head = slot.sq_head;
     out_asked[sent % Many] = next.irq;

@@ -14,7 +14,7 @@ module desc_check_tb;
   localparam logic [63:0] TokenSize = 64'd4000;
 
   logic [63:0]  kv_size;
-  logic [31:0]  length_limit, checkpoint_default;
+  logic [31:0]  length_limit, checkpoint_default, sq_key;
   logic         clear = 1'b0;
   logic         slot_valid = 1'b0, slot_fault = 1'b0, work_valid;
   logic [511:0] slot_data = '0;
@@ -24,7 +24,7 @@ module desc_check_tb;
   logic         fence, prefill, stop, idle;
 
   desc_check u_check (
-    .clk_i(clk), .rst_ni(rst_n), .clear_i(clear), .token_base_i(TokenBase), .token_size_i(TokenSize),
+    .clk_i(clk), .rst_ni(rst_n), .clear_i(clear), .sq_key_i(sq_key), .token_base_i(TokenBase), .token_size_i(TokenSize),
     .kv_size_i(kv_size), .length_limit_i(length_limit), .checkpoint_default_i(checkpoint_default),
     .slot_valid_i(slot_valid), .slot_data_i(slot_data), .slot_fault_i(slot_fault), .slot_index_i(slot_index),
     .work_valid_o(work_valid), .work_o(work), .echo_o(echo), .fence_o(fence),
@@ -63,9 +63,10 @@ module desc_check_tb;
     desc.kv_offset       = chance(60) ? 64'd0 : chance(80) ? {32'd0, rnd()} & 64'hFFF : kv_size - below(2);
     desc.prefix_id       = chance(80) ? rnd() : chance(50) ? 32'd0 : PREFIX_NONE;
     desc.checkpoint      = chance(40) ? 32'd0 : chance(50) ? CHECKPOINT_NEVER : between(1, 20);
-    random_slot = ref_seal(desc, index);
+    random_slot = ref_seal(desc, sq_key, index);
     if (chance(4)) random_slot = random_slot ^ (512'd1 << below(512));
-    if (chance(2)) random_slot = ref_seal(desc, index - 64);
+    if (chance(2)) random_slot = ref_seal(desc, sq_key, index - 64);
+    if (chance(2)) random_slot = ref_seal(desc, sq_key ^ (32'd1 << below(32)), index);
     if (chance(2)) random_slot = '0;
   endfunction
 
@@ -76,7 +77,7 @@ module desc_check_tb;
     logic [31:0] checkpoint;
     logic        good;
     desc = data;
-    code = fault ? ERR_DMA_FAULT : ref_error(desc, index, TokenSize, kv_size, length_limit);
+    code = fault ? ERR_DMA_FAULT : ref_error(desc, sq_key, index, TokenSize, kv_size, length_limit);
     good = code == 0;
     codes[code] = codes[code] + 1;
     want             = '0;
@@ -84,7 +85,7 @@ module desc_check_tb;
     want.adds_tokens = good && desc.opcode == OP_DECODE;
     want.error       = code;
     want.status      = !good ? STATUS_ERROR : desc.opcode == OP_STOP ? STATUS_STOPPED : STATUS_DONE;
-    if (fault) want.result = index;
+    if (code == ERR_DMA_FAULT || code == ERR_BAD_CHECK) want.result = index;
     else begin
       want.reward_model_id = desc.reward_model_id;
       want.seq_len         = desc.seq_len;
@@ -97,7 +98,7 @@ module desc_check_tb;
     expect_eq("prefill", prefill, good && desc.opcode == OP_PREFILL);
     expect_eq("adds_tokens", work.adds_tokens, want.adds_tokens);
     expect_eq("stop", stop, good && desc.opcode == OP_STOP && !desc.flags[FLAG_FENCE_BIT]);
-    if (!fault) expect_eq("rollout", work.rollout_id, desc.rollout_id);
+    expect_eq("rollout", work.rollout_id, want.rollout_id);
     if (want.adds_tokens) begin
       checkpoint = desc.checkpoint != 0 ? desc.checkpoint : checkpoint_default != 0 ? checkpoint_default : CHECKPOINT_NEVER;
       expect_eq("eos_stops", work.eos_stops, desc.flags[FLAG_EOS_STOPS_BIT]);
@@ -129,8 +130,8 @@ module desc_check_tb;
         entered = entered + 1;
       end
       if (idle !== (held == 0)) fail($sformatf("idle is %b with %0d inside", idle, held));
-      if (work_valid !== (held != 0 && in_cycle[(left - int'(work_valid)) % 8] == cycle - 3))
-        fail("a descriptor does not take three cycles");
+      if (work_valid !== (held != 0 && in_cycle[(left - int'(work_valid)) % 8] == cycle - 4))
+        fail("a descriptor does not take four cycles");
       slot_valid <= !chance(stall_in);
       slot_fault <= chance(3);
       slot_index <= slot_index + 1;
@@ -144,7 +145,8 @@ module desc_check_tb;
     for (int k = 0; k < 8; k++) begin
       stall_in           = k[0] ? 50 : 0;
       kv_size            = k[2] ? 64'd4096 : 64'd0;
-      length_limit       = k[2] ? 32'd600 : 32'h8000_0000;
+      length_limit       = k[2] ? 32'd600 : LENGTH_LIMIT_MAX;
+      sq_key             = k[1] ? rnd() : 32'd0;
       checkpoint_default = k[0] ? CHECKPOINT_NEVER : k[2] ? 32'd0 : 32'd9;
       repeat (1200) @(posedge clk);
       // A clear empties the pipeline.

@@ -15,7 +15,7 @@ module mmio_regs_tb;
   logic        enable, doorbell, doorbell_ok = 1'b0, release_cq, release_ok = 1'b0, active = 1'b0;
   logic [63:0] sq_base, cq_base, token_base, token_size, kv_size;
   logic [16:0] sq_size, cq_size;
-  logic [31:0] sq_start, cq_start, checkpoint_default, length_limit, reward_threshold, index;
+  logic [31:0] sq_start, cq_start, checkpoint_default, length_limit, reward_threshold, sq_key, index;
   logic [15:0] wait_states, eos_threshold;
   logic [Workers-1:0] in_use, free = '1, waiting = '0, run = '0, ready = '1;
   logic        check_idle = 1'b1, dispatch_idle = 1'b1, read_fault = 1'b0, line_fault = 1'b0, completion_fault = 1'b0;
@@ -32,7 +32,7 @@ module mmio_regs_tb;
     .enable_o(enable), .sq_base_o(sq_base), .cq_base_o(cq_base), .sq_size_o(sq_size), .cq_size_o(cq_size),
     .token_base_o(token_base), .token_size_o(token_size), .kv_size_o(kv_size), .sq_start_o(sq_start),
     .cq_start_o(cq_start), .checkpoint_default_o(checkpoint_default), .wait_states_o(wait_states),
-    .length_limit_o(length_limit), .eos_threshold_o(eos_threshold), .reward_threshold_o(reward_threshold),
+    .length_limit_o(length_limit), .eos_threshold_o(eos_threshold), .reward_threshold_o(reward_threshold), .sq_key_o(sq_key),
     .workers_o(in_use), .doorbell_o(doorbell), .doorbell_ok_i(doorbell_ok), .release_o(release_cq),
     .release_ok_i(release_ok), .index_o(index), .active_i(active), .check_idle_i(check_idle),
     .dispatch_idle_i(dispatch_idle), .sq_head_i(sq_head), .sq_tail_i(sq_tail), .cq_head_i(cq_head),
@@ -41,7 +41,7 @@ module mmio_regs_tb;
   );
 
   // ---------------------------------------------------------------- the table of the contract
-  localparam int Count = 32;
+  localparam int Count = 33;
   logic [2:0]  access [0:Count-1];      // by word address
   logic [31:0] reset_value [0:Count-1], mask [0:Count-1], value [0:Count-1];
   localparam logic [2:0] Ro = 3'd0, Rw = 3'd1, Cfg = 3'd2;
@@ -136,6 +136,7 @@ module mmio_regs_tb;
     expect_eq("length_limit_o", length_limit, value[REG_LENGTH_LIMIT/4]);
     expect_eq("eos_threshold_o", eos_threshold, value[REG_EOS_THRESHOLD/4]);
     expect_eq("reward_threshold_o", reward_threshold, value[REG_REWARD_THRESHOLD/4]);
+    expect_eq("sq_key_o", sq_key, value[REG_SQ_KEY/4]);
     expect_eq("workers_o", in_use, (1 << value[REG_WORKERS/4]) - 1);
   endtask
 
@@ -164,12 +165,12 @@ module mmio_regs_tb;
       addr = 4 * below(Count);
       data = rnd();
       if (addr == REG_WORKERS) data = below(Workers + 3);
-      if (addr == REG_LENGTH_LIMIT && chance(50)) data = chance(50) ? 32'h8000_0000 : 32'h8000_0001;
+      if (addr == REG_LENGTH_LIMIT && chance(50)) data = chance(50) ? 32'h7FFF_FFFF : 32'h8000_0000;
       part = chance(20);
       if (addr != REG_CONTROL && addr != REG_IRQ && addr != REG_DOORBELL && addr != REG_CQ_HEAD) begin
         allowed = !part && (access[addr/4] == Rw || (access[addr/4] == Cfg && !active && !enable));
         if (addr == REG_WORKERS && (data == 0 || data > Workers)) allowed = 1'b0;
-        if (addr == REG_LENGTH_LIMIT && data > 32'h8000_0000) allowed = 1'b0;
+        if (addr == REG_LENGTH_LIMIT && data > 32'h7FFF_FFFF) allowed = 1'b0;
         write(addr, data, part, ok);
         if (ok !== allowed) fail($sformatf("write of %h to 0x%03h (partial %b, active %b): ok is %b", data, addr, part, active, ok));
         if (ok && access[addr/4] == Cfg) value[addr/4] = data & mask[addr/4];

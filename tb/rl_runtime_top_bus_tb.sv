@@ -8,18 +8,6 @@ module rl_runtime_top_bus_tb;
 
   hw_desc_t desc;
 
-  task automatic begin_case(input string name);
-    $display("case %0s", name);
-    bench.default_config;
-  endtask
-
-  task automatic end_case;
-    bench.release_seen;
-    bench.expect_all_done;
-    bench.disable_device;
-    bench.check_counters;
-  endtask
-
   // Reads what is there, and gives it back.
   task automatic read_all(inout int seen);
     logic got;
@@ -34,7 +22,7 @@ module rl_runtime_top_bus_tb;
   // One worker's write responses are withheld: its completions wait, and those of no other.
   task automatic case_withheld_response(input int held, input logic one_rollout_each);
     int seen, total, queued, e;
-    begin_case("withheld response");
+    bench.begin_case("withheld response");
     bench.cq_size = 16;
     bench.enable;
     bench.u_memory.hold_id = held;
@@ -74,12 +62,12 @@ module rl_runtime_top_bus_tb;
     repeat (200) @(posedge bench.clk);
     bench.u_memory.hold_id = -1;
     bench.await_completions(total + 1 - seen, 5000);
-    end_case;
+    bench.end_case;
   endtask
 
   // R12: the device is reset at any moment and the bus is not. Transfers in flight end; a clean start afterwards.
   task automatic case_device_reset;
-    begin_case("reset of the device alone");
+    bench.begin_case("reset of the device alone");
     repeat (15) begin
       bench.enable;
       for (int k = 0; k < 30; k++) begin
@@ -100,13 +88,13 @@ module rl_runtime_top_bus_tb;
     end
     bench.ring;
     bench.await_completions(30, 5000);
-    end_case;
+    bench.end_case;
   endtask
 
   // While a disable or a reset drains, the device is not yet inactive: it refuses to be enabled.
   task automatic case_enable_while_draining;
     int latency;
-    begin_case("enable while draining");
+    bench.begin_case("enable while draining");
     latency = bench.u_memory.write_latency;
     for (int k = 0; k < 2; k++) begin
       bench.u_memory.write_latency = 600;
@@ -137,7 +125,7 @@ module rl_runtime_top_bus_tb;
 
   // An accepted ENABLE opens the queues: a doorbell right behind it is not refused.
   task automatic case_doorbell_behind_enable;
-    begin_case("doorbell behind enable");
+    bench.begin_case("doorbell behind enable");
     for (int gap = 0; gap <= 6; gap++) begin
       bench.configure;
       bench.make_decode(1, 5, 0, desc);
@@ -145,7 +133,7 @@ module rl_runtime_top_bus_tb;
       bench.u_score.published = bench.sq_tail;
       bench.u_registers.write_two(REG_CONTROL, CONTROL_ENABLE, REG_DOORBELL, bench.sq_tail, gap);
       bench.await_completions(1, 3000);
-      end_case;
+      bench.end_case;
     end
   endtask
 

@@ -22,22 +22,13 @@ module rl_runtime_top_control_tb;
   endtask
 
   task automatic begin_case(input string name);
-    $display("case %0s", name);
-    bench.default_config;
+    bench.begin_case(name);
     calm_memory;
   endtask
 
   task automatic end_case;
-    bench.release_seen;
-    bench.expect_all_done;
-    bench.disable_device;
-    bench.check_counters;
+    bench.end_case;
     calm_memory;
-  endtask
-
-  task automatic put_decode(input logic [31:0] rollout_id, input int max_tokens);
-    bench.make_decode(rollout_id, max_tokens, 0, desc);
-    bench.put(desc);
   endtask
 
   task automatic expect_refused_count(input int expected);
@@ -65,7 +56,7 @@ module rl_runtime_top_control_tb;
     bench.enable;
     for (int kind = 0; kind < 2; kind++) for (int behind = 0; behind < (kind ? 110 : 75); behind += kind ? 4 : 1) begin
       if (kind == 0) bench.put(bench.blank(OP_NOP, 1));
-      else           put_decode(1, 20);
+      else           bench.put_decode(1, 20);
       bench.ring;
       repeat (behind) @(posedge bench.clk);
       expect_not_early($sformatf("%0d cycles behind a doorbell", behind));
@@ -77,7 +68,7 @@ module rl_runtime_top_control_tb;
     bench.cq_size = 2;
     bench.u_memory.write_latency = 200;
     bench.enable;
-    for (int k = 0; k < 4; k++) put_decode(k, 20);
+    for (int k = 0; k < 4; k++) bench.put_decode(k, 20);
     bench.ring;
     repeat (250) begin
       expect_not_early("tokens are on their way, then the completion queue is full");
@@ -107,7 +98,7 @@ module rl_runtime_top_control_tb;
     bench.ring;
     repeat (3) bench.await_completion(3000);                    // and none is released
     bench.u_memory.write_latency = 400;
-    put_decode(1, 16);
+    bench.put_decode(1, 16);
     bench.ring;
     waits_for = "refused doorbells: a write in flight";
     while (bench.u_memory.pending == 0) @(posedge bench.clk);
@@ -149,7 +140,7 @@ module rl_runtime_top_control_tb;
     bench.u_memory.write_latency = 0;
     bench.enable;
     bench.u_registers.expect_read(REG_STATUS, 0);
-    put_decode(1, 16);
+    bench.put_decode(1, 16);
     bench.ring;
     bench.await_completions(1, 3000);
     end_case;
@@ -211,7 +202,7 @@ module rl_runtime_top_control_tb;
     bench.enable;
     expect_workers(0, 1'b0, 1'b0);
     for (int k = 1; k <= 4; k++) begin
-      put_decode(k, 2);
+      bench.put_decode(k, 2);
       bench.ring;
       repeat (40) @(posedge bench.clk);
       expect_workers(k, 1'b0, 1'b1);
@@ -222,7 +213,7 @@ module rl_runtime_top_control_tb;
     end_case;
     bench.wait_states = 0;
     bench.enable;
-    put_decode(1, 2000);
+    bench.put_decode(1, 2000);
     bench.ring;
     repeat (60) @(posedge bench.clk);
     expect_workers(1, 1'b0, 1'b0);              // runs, and neither waits nor is held
@@ -258,7 +249,7 @@ module rl_runtime_top_control_tb;
       bench.u_memory.stall_w  = (channel == 3) ? 100 : 0;
       bench.u_memory.stall_b  = (channel == 4) ? 100 : 0;
       bench.enable;
-      for (int k = 0; k < 20; k++) put_decode(k, 20);
+      for (int k = 0; k < 20; k++) bench.put_decode(k, 20);
       bench.ring;
       await_stalled(channel);
       repeat (later) @(posedge bench.clk);
@@ -269,7 +260,7 @@ module rl_runtime_top_control_tb;
       calm_memory;
       bench.disable_device;
       bench.enable;
-      put_decode(1, 20);
+      bench.put_decode(1, 20);
       bench.ring;
       bench.await_completions(1, 3000);
       end_case;

@@ -27,22 +27,9 @@ module rl_runtime_top_counters_tb;
 
   // ---------------------------------------------------------------- frame of a case
   task automatic begin_case(input string name);
-    $display("case %0s", name);
-    bench.default_config;
+    bench.begin_case(name);
     bench.u_memory.read_latency  = 0;
     bench.u_memory.write_latency = 0;
-  endtask
-
-  task automatic end_case;
-    bench.release_seen;
-    bench.expect_all_done;
-    bench.disable_device;
-    bench.check_counters;
-  endtask
-
-  task automatic put_decode(input logic [31:0] rollout_id, input int max_tokens);
-    bench.make_decode(rollout_id, max_tokens, 0, desc);
-    bench.put(desc);
   endtask
 
   task automatic put_nop;
@@ -105,7 +92,7 @@ module rl_runtime_top_counters_tb;
       expect_gain("a full queue, and nothing for it", CNT_STALL_CQ, 100, 1'b0);
       expect_count("a full queue, and nothing for it", CNT_STALL_CQ, 0);
       bench.u_memory.write_latency = 300;
-      put_decode(1, 5);
+      bench.put_decode(1, 5);
       bench.ring;
       waits_for = "STALL_CQ: a token line on the bus";
       while (bench.u_memory.pending == 0) @(posedge bench.clk);
@@ -122,16 +109,16 @@ module rl_runtime_top_counters_tb;
       bench.u_memory.write_latency = 0;
       bench.await_completions(1, 3000);
       expect_gain("a queue with room", CNT_STALL_CQ, 40, 1'b0);
-      end_case;
+      bench.end_case;
     end
     // Completions that never meet a full queue.
     bench.enable;
     repeat (6) begin
-      put_decode(1, 20);
+      bench.put_decode(1, 20);
       bench.ring;
       bench.await_completions(1, 3000);
     end
-    end_case;
+    bench.end_case;
     expect_count("completions that found room", CNT_STALL_CQ, 0);
   endtask
 
@@ -152,7 +139,7 @@ module rl_runtime_top_counters_tb;
       bench.await_completions(1, 3000);
       expect_gain("nothing published any more", CNT_STALL_FETCH, 50, 1'b0);
       expect_span("STALL_FETCH", CNT_STALL_FETCH, rung_at, read_at, run == 0);
-      end_case;
+      bench.end_case;
     end
 
     // The only worker in use is busy; those that are not in use are not idle workers.
@@ -160,7 +147,7 @@ module rl_runtime_top_counters_tb;
     bench.wait_states = 100;
     bench.u_memory.read_latency = 0;
     bench.enable;
-    put_decode(1, 10);
+    bench.put_decode(1, 10);
     bench.ring;
     await_read(1);
     repeat (2 * Slack) @(posedge bench.clk);
@@ -171,13 +158,13 @@ module rl_runtime_top_counters_tb;
     expect_gain("a descriptor under way, no worker idle", CNT_STALL_FETCH, 200, 1'b0);
     expect_count("a descriptor under way, no worker idle", CNT_STALL_FETCH, earlier);
     bench.await_completions(2, 3000);
-    end_case;
+    bench.end_case;
 
     // Workers are idle, and one descriptor has arrived: it waits for its fence, not for the fetch.
     bench.workers = 4;
     bench.u_memory.read_latency = 0;
     bench.enable;
-    put_decode(1, 10);
+    bench.put_decode(1, 10);
     desc       = bench.blank(OP_NOP, 2);
     desc.flags = FLAG_FENCE;
     bench.put(desc);
@@ -193,7 +180,7 @@ module rl_runtime_top_counters_tb;
     expect_gain("a fence waits", CNT_STALL_FENCE, 50, 1'b1);
     expect_count("a fence waits", CNT_STALL_ORDER, 0);
     bench.await_completions(3, 3000);
-    end_case;
+    bench.end_case;
   endtask
 
   // ---------------------------------------------------------------- STALL_ORDER
@@ -202,7 +189,7 @@ module rl_runtime_top_counters_tb;
     begin_case("STALL_ORDER");
     bench.wait_states = 20;
     bench.enable;
-    for (int k = 0; k < 6; k++) put_decode(7, 20);
+    for (int k = 0; k < 6; k++) bench.put_decode(7, 20);
     bench.ring;
     await_read(6);
     repeat (2 * Slack) @(posedge bench.clk);
@@ -211,30 +198,30 @@ module rl_runtime_top_counters_tb;
     bench.await_completions(6, 5000);
     count(CNT_STALL_ORDER, earlier);
     expect_gain("nothing waits", CNT_STALL_ORDER, 50, 1'b0);
-    end_case;
+    bench.end_case;
     expect_count("nothing waits", CNT_STALL_ORDER, earlier);
 
     // Descriptors of other rollouts wait for a worker, not for order.
     bench.workers = 2;
     bench.enable;
-    for (int k = 0; k < 10; k++) put_decode(k, 20);
+    for (int k = 0; k < 10; k++) bench.put_decode(k, 20);
     bench.ring;
     bench.await_completions(10, 5000);
     expect_count("all rollouts differ", CNT_STALL_ORDER, 0);
-    end_case;
+    bench.end_case;
 
     // The worker that runs a rollout takes the next of it at once, and that one waits no cycle.
     bench.workers = 4;
     bench.enable;
     repeat (3) begin
-      put_decode(7, 20);
+      bench.put_decode(7, 20);
       bench.ring;
       repeat (40) @(posedge bench.clk);
     end
     expect_count("the next of a rollout that runs, handed over at once", CNT_STALL_ORDER, 0);
     bench.await_completions(3, 5000);
     expect_count("the next of a rollout that runs, handed over at once", CNT_STALL_ORDER, 0);
-    end_case;
+    bench.end_case;
   endtask
 
   // ---------------------------------------------------------------- 64 bits in two reads

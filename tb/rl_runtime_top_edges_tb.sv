@@ -11,18 +11,6 @@ module rl_runtime_top_edges_tb;
   hw_desc_t desc;
 
   // ---------------------------------------------------------------- frame of a case
-  task automatic begin_case(input string name);
-    $display("case %0s", name);
-    bench.default_config;
-  endtask
-
-  task automatic end_case;
-    bench.release_seen;
-    bench.expect_all_done;
-    bench.disable_device;
-    bench.check_counters;
-  endtask
-
   // A DECODE whose seed does not depend on the bench's.
   task automatic fixed_decode(input logic [31:0] rollout_id, input int max_tokens);
     bench.make_decode(rollout_id, max_tokens, 0, desc);
@@ -51,7 +39,7 @@ module rl_runtime_top_edges_tb;
 
   // No bit of an offset may be lost: the low half alone would point into the region.
   task automatic case_offsets_beyond_32_bits;
-    begin_case("offsets beyond 32 bits");
+    bench.begin_case("offsets beyond 32 bits");
     bench.token_size   = 4096;
     bench.length_limit = LENGTH_LIMIT_MAX;
     bench.enable;
@@ -76,9 +64,9 @@ module rl_runtime_top_edges_tb;
     put_decode(3, 16);
     bench.ring;
     bench.await_completions(1, 3000);
-    end_case;
+    bench.end_case;
     // A region whose size has an upper half. (Nothing is put where the bench has no memory.)
-    begin_case("a token region of 4 GiB");
+    bench.begin_case("a token region of 4 GiB");
     bench.token_size = 64'h1_0000_0000;
     bench.enable;
     expect_bad_region(64'h0000_0000_FFFF_FFFC, 2);
@@ -87,14 +75,14 @@ module rl_runtime_top_edges_tb;
     desc            = bench.blank(OP_DECODE, 79);
     desc.max_tokens = 16;
     run_one(desc, "delta_offset 0", ERR_NONE);
-    end_case;
+    bench.end_case;
   endtask
 
   // ---------------------------------------------------------------- "what ends a DECODE", where numbers are equal
   // A threshold of just the drawn number is no end of sequence; one more is.
   task automatic case_eos_threshold_is_strict;
     logic [31:0] hash;
-    begin_case("EOS_THRESHOLD met exactly");
+    bench.begin_case("EOS_THRESHOLD met exactly");
     for (int k = 0; k < 4; k++) for (int more = 0; more < 2; more++) begin
       hash = ref_hash(32'h5EED_0001, 100 + k, 0);
       if (hash[31:17] == 0) fail("a draw of 0 shows nothing");
@@ -105,14 +93,14 @@ module rl_runtime_top_edges_tb;
       bench.ring;
       bench.await_completions(1, 3000);
       expect_eq("flags", bench.last_done.flags, more ? CFLAG_EOS : 8'd0);
-      end_case;
+      bench.end_case;
     end
   endtask
 
   // A score of just the threshold goes on; below it the rollout ends as REJECTED.
   task automatic case_reward_threshold_is_strict;
     logic [31:0] digest, hash;
-    begin_case("REWARD_THRESHOLD met exactly");
+    bench.begin_case("REWARD_THRESHOLD met exactly");
     for (int k = 0; k < 4; k++) for (int more = 0; more < 2; more++) begin
       digest = 32'h811C9DC5;
       for (int n = 0; n < 5; n++) begin
@@ -129,14 +117,14 @@ module rl_runtime_top_edges_tb;
       bench.await_completions(1, 3000);
       expect_eq("flags", bench.last_done.flags, more ? CFLAG_REJECTED : 8'd0);
       expect_eq("final_seq_len", bench.last_done.final_seq_len, more ? 5 : 8);
-      end_case;
+      bench.end_case;
     end
   endtask
 
   // A checkpoint beyond 16 bits, which its low half would put inside the budget, or before it.
   task automatic case_checkpoint_beyond_16_bits;
     logic [31:0] far;
-    begin_case("a checkpoint beyond 16 bits");
+    bench.begin_case("a checkpoint beyond 16 bits");
     for (int own = 0; own < 2; own++) for (int resident = 0; resident < 2; resident++) for (int k = 0; k < 5; k++) begin
       case (k)
         0:       far = 32'h0001_0000;
@@ -156,7 +144,7 @@ module rl_runtime_top_edges_tb;
       bench.await_completions(1, 3000);
       expect_eq("status", bench.last_done.status, STATUS_DONE);
       expect_eq("final_seq_len", bench.last_done.final_seq_len, 20);
-      end_case;
+      bench.end_case;
     end
   endtask
 
@@ -172,7 +160,7 @@ module rl_runtime_top_edges_tb;
 
   // SLVERR and DECERR are both errors, on every kind of transfer.
   task automatic case_error_responses(input logic [1:0] resp);
-    begin_case($sformatf("error responses %b", resp));
+    bench.begin_case($sformatf("error responses %b", resp));
     bench.u_memory.error_resp = resp;
     bench.enable;
     for (int k = 0; k < 6; k++) put_decode(k, 6);

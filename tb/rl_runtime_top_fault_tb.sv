@@ -9,11 +9,6 @@ module rl_runtime_top_fault_tb;
 
   hw_desc_t desc;
 
-  task automatic begin_case(input string name);
-    $display("case %0s", name);
-    bench.default_config;
-  endtask
-
   task automatic end_case(input logic [31:0] fault);
     bench.release_seen;
     bench.expect_all_done;
@@ -27,15 +22,10 @@ module rl_runtime_top_fault_tb;
     bench.fault_expected = 1'b0;
   endtask
 
-  task automatic put_decode(input logic [31:0] rollout_id, input int max_tokens);
-    bench.make_decode(rollout_id, max_tokens, 0, desc);
-    bench.put(desc);
-  endtask
-
   // R10: each code in turn, with a good DECODE after it. The reference says which code; the case says it again.
   task automatic expect_code(input hw_desc_t bad, input logic [7:0] error);
     bench.put(bad);
-    put_decode(3, 5);
+    bench.put_decode(3, 5);
     bench.ring;
     repeat (2) begin
       bench.await_completions(1, 3000);
@@ -45,7 +35,7 @@ module rl_runtime_top_fault_tb;
 
   task automatic case_error_codes;
     hw_desc_t good, bad;
-    begin_case("error codes");
+    bench.begin_case("error codes");
     bench.length_limit = 1000;
     bench.enable;
     good = bench.blank(OP_DECODE, 77);
@@ -80,12 +70,12 @@ module rl_runtime_top_fault_tb;
   // R2: torn, stale and zeroed slots.
   task automatic case_bad_check;
     logic [511:0] slot;
-    begin_case("bad check");
+    bench.begin_case("bad check");
     bench.enable;
     for (int k = 0; k < 15; k++) begin
       bench.make_decode(5, 4, 0, desc);
       slot = bench.seal(desc);
-      if (k == 12) slot = ref_seal(slot, bench.sq_tail - bench.sq_size);     // of the pass before
+      if (k == 12) slot = ref_seal(slot, bench.sq_key, bench.sq_tail - bench.sq_size);     // of the pass before
       else         slot[32*k] = !slot[32*k];                                // one bit of each word
       bench.put_slot(slot);
     end
@@ -98,9 +88,9 @@ module rl_runtime_top_fault_tb;
   endtask
 
   task automatic case_read_fault;
-    begin_case("read fault");
+    bench.begin_case("read fault");
     bench.enable;
-    for (int k = 0; k < 8; k++) put_decode(k, 6);
+    for (int k = 0; k < 8; k++) bench.put_decode(k, 6);
     bench.u_memory.fail_read = 5;
     bench.ring;
     repeat (8) begin
@@ -112,12 +102,12 @@ module rl_runtime_top_fault_tb;
 
   // The fault belongs to the descriptor of the faulty line, and to no other, wherever the line lies in it.
   task automatic case_write_fault;
-    begin_case("write fault");
+    bench.begin_case("write fault");
     bench.workers = 1;
     bench.enable;
-    put_decode(1, 6);
-    put_decode(2, 6000);
-    put_decode(3, 6);
+    bench.put_decode(1, 6);
+    bench.put_decode(2, 6000);
+    bench.put_decode(3, 6);
     bench.put(bench.blank(OP_NOP, 4));
     bench.u_memory.fail_line = 6;
     bench.ring;
@@ -129,12 +119,12 @@ module rl_runtime_top_fault_tb;
     // Two faults are two bits.
     bench.default_config;
     bench.enable;
-    for (int k = 0; k < 4; k++) put_decode(k, 1);
+    for (int k = 0; k < 4; k++) bench.put_decode(k, 1);
     bench.u_memory.fail_line = 1;
     bench.ring;
     bench.await_completions(4, 3000);
     bench.u_memory.fail_read = 1;
-    put_decode(9, 1);
+    bench.put_decode(9, 1);
     bench.ring;
     bench.await_completions(1, 3000);
     end_case(FAULT_DMA_WRITE | FAULT_DMA_READ);
@@ -142,7 +132,7 @@ module rl_runtime_top_fault_tb;
 
   // A lost completion is the host's to notice, by the ERROR register.
   task automatic case_completion_fault;
-    begin_case("completion fault");
+    bench.begin_case("completion fault");
     bench.enable;
     bench.put(bench.blank(OP_NOP, 1));
     bench.u_memory.fail_completion = 1;
@@ -159,17 +149,17 @@ module rl_runtime_top_fault_tb;
   // R12: at any moment, the queues full or not; and a clean start after it.
   task automatic case_disable;
     int latency;
-    begin_case("disable");
+    bench.begin_case("disable");
     bench.cq_size = 2;
     for (int moment = 0; moment < 60; moment = moment + 3) begin
       bench.enable;
-      for (int k = 0; k < 12; k++) put_decode(k, 1 + 7 * (k % 3));
+      for (int k = 0; k < 12; k++) bench.put_decode(k, 1 + 7 * (k % 3));
       bench.ring;
       repeat (moment) @(posedge bench.clk);
       bench.disable_device;
     end
     bench.enable;
-    for (int k = 0; k < 12; k++) put_decode(k, 30);
+    for (int k = 0; k < 12; k++) bench.put_decode(k, 30);
     bench.ring;
     repeat (1000) @(posedge bench.clk);           // the completion queue is full
     bench.disable_device;
@@ -177,7 +167,7 @@ module rl_runtime_top_fault_tb;
     latency = bench.u_memory.write_latency;
     bench.u_memory.write_latency = 1000;
     bench.enable;
-    put_decode(1, 30);
+    bench.put_decode(1, 30);
     bench.ring;
     waits_for = "case disable waits for a write";
     while (bench.u_memory.pending == 0) @(posedge bench.clk);
@@ -188,17 +178,17 @@ module rl_runtime_top_fault_tb;
     bench.disable_device;
     bench.u_memory.write_latency = latency;
     bench.enable;
-    put_decode(1, 30);
+    bench.put_decode(1, 30);
     bench.ring;
     bench.await_completions(1, 3000);
     end_case(0);
   endtask
 
   task automatic case_reset;
-    begin_case("reset");
+    bench.begin_case("reset");
     for (int moment = 1; moment < 60; moment = moment + 4) begin
       bench.enable;
-      for (int k = 0; k < 12; k++) put_decode(k, 20);
+      for (int k = 0; k < 12; k++) bench.put_decode(k, 20);
       bench.ring;
       repeat (moment) @(posedge bench.clk);
       bench.reset;
@@ -207,7 +197,7 @@ module rl_runtime_top_fault_tb;
       bench.u_registers.expect_read(REG_SQ_SIZE, 0);
     end
     bench.enable;
-    put_decode(1, 20);
+    bench.put_decode(1, 20);
     bench.ring;
     bench.await_completions(1, 3000);
     end_case(0);
@@ -225,7 +215,7 @@ module rl_runtime_top_fault_tb;
   endtask
 
   task automatic case_bad_config;
-    begin_case("bad config");
+    bench.begin_case("bad config");
     bench.enable;
     bench.disable_device;
     expect_bad_config(REG_SQ_SIZE, 0, 64);
@@ -263,7 +253,7 @@ module rl_runtime_top_fault_tb;
   endtask
 
   task automatic case_interrupt;
-    begin_case("interrupt");
+    bench.begin_case("interrupt");
     bench.enable;
     run_one(FLAG_INTERRUPT, 0);
     expect_irq(0);                      // not armed

@@ -170,8 +170,8 @@ module rl_runtime_top_rate_tb;
     submit(1, n, 1'b0);
     finish(1);
     expect_eq("cycles to AR", 64'(ar_at - doorbell_at), 64'd3);
-    expect_eq("cycles to the assignment", 64'(assigned_at - doorbell_at), 64'd8);
-    expect_eq($sformatf("cycles to the completion of %0d tokens", n), 64'(visible_at - doorbell_at), 64'(16 + n));
+    expect_eq("cycles to the assignment", 64'(assigned_at - doorbell_at), 64'd9);
+    expect_eq($sformatf("cycles to the completion of %0d tokens", n), 64'(visible_at - doorbell_at), 64'(17 + n));
   endtask
 
   initial begin

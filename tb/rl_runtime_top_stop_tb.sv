@@ -21,16 +21,6 @@ module rl_runtime_top_stop_tb;
     if (bench.u_device.slot_valid && bench.u_device.slot_index == watched && read_at < 0) read_at = bench.cycle;
   end
 
-  task automatic begin_case(input string name);
-    $display("case %0s", name);
-    bench.default_config;
-  endtask
-
-  task automatic put_decode(input logic [31:0] rollout_id, input int max_tokens);
-    bench.make_decode(rollout_id, max_tokens, 0, desc);
-    bench.put(desc);
-  endtask
-
   task automatic put_stop(input logic [31:0] rollout_id);
     watched = bench.sq_tail;
     read_at = -1;
@@ -60,7 +50,7 @@ module rl_runtime_top_stop_tb;
   task automatic busy(input int waits);
     bench.wait_states = waits;
     bench.enable;
-    for (int k = 0; k < 4; k++) put_decode(k, Long / (1 + waits));
+    for (int k = 0; k < 4; k++) bench.put_decode(k, Long / (1 + waits));
     bench.ring;
     waits_for = "the bench waits for four busy workers";
     while (bench.u_device.free != 0) @(posedge bench.clk);
@@ -77,9 +67,9 @@ module rl_runtime_top_stop_tb;
 
   // Behind a DECODE that finds no worker.
   task automatic case_behind_others(input int waits);
-    begin_case("behind others");
+    bench.begin_case("behind others");
     busy(waits);
-    put_decode(9, 20);
+    bench.put_decode(9, 20);
     put_stop(2);
     bench.ring;
     expect_bound(waits);
@@ -87,14 +77,14 @@ module rl_runtime_top_stop_tb;
   endtask
 
   task automatic case_behind_a_fence;
-    begin_case("behind a fence");
+    bench.begin_case("behind a fence");
     busy(0);
     desc       = bench.blank(OP_NOP, 50);
     desc.flags = FLAG_FENCE;
     bench.put(desc);
-    put_decode(1, 30);
+    bench.put_decode(1, 30);
     put_stop(1);
-    put_decode(1, 40);                  // the id anew: runs to its end
+    bench.put_decode(1, 40);                  // the id anew: runs to its end
     bench.ring;
     expect_bound(0);
     drain(1, 64'h1, 200);
@@ -103,11 +93,11 @@ module rl_runtime_top_stop_tb;
   // Running, at the worker's queue, and waiting for room there.
   task automatic case_behind_its_own;
     int k;
-    begin_case("behind its own");
+    bench.begin_case("behind its own");
     busy(0);
-    for (k = 0; k < 5; k++) put_decode(3, 400);
+    for (k = 0; k < 5; k++) bench.put_decode(3, 400);
     put_stop(3);
-    put_decode(3, 25);
+    bench.put_decode(3, 25);
     bench.ring;
     expect_bound(0);
     drain(3, 64'h1, 200);
@@ -115,24 +105,24 @@ module rl_runtime_top_stop_tb;
 
   // One doorbell, so that nothing has started when the STOPs are read; more of them than are looked up in a cycle.
   task automatic case_many(input int rollouts);
-    begin_case("many");
+    bench.begin_case("many");
     busy(0);
-    for (int k = 0; k < rollouts; k++) put_decode(100 + k, 300);
+    for (int k = 0; k < rollouts; k++) bench.put_decode(100 + k, 300);
     for (int k = rollouts - 1; k >= 0; k--) put_stop(100 + k);
-    for (int k = 0; k < 4; k++) put_decode(100 + k, 10 + k);
-    put_decode(200, 21);
+    for (int k = 0; k < 4; k++) bench.put_decode(100 + k, 10 + k);
+    bench.put_decode(200, 21);
     bench.ring;
     drain(100, '1, 0);
   endtask
 
   task automatic case_no_effect;
-    begin_case("no effect");
+    bench.begin_case("no effect");
     busy(0);
     desc = bench.blank(OP_STOP, 0); desc.reserved = 1;      bench.put(desc);
     desc = bench.blank(OP_STOP, 1); desc.flags = FLAG_FENCE; bench.put(desc);
     bench.put_slot(bench.seal(bench.blank(OP_STOP, 2)) ^ (512'd1 << 500));
-    put_decode(0, 10);
-    put_decode(1, 10);
+    bench.put_decode(0, 10);
+    bench.put_decode(1, 10);
     put_stop(77);
     bench.ring;
     drain(77, 64'h1, 0);

@@ -8,45 +8,28 @@ module rl_runtime_top_tb;
 
   hw_desc_t desc;
 
-  task automatic begin_case(input string name);
-    $display("case %0s", name);
-    bench.default_config;
-  endtask
-
-  task automatic end_case;
-    bench.release_seen;
-    bench.expect_all_done;
-    bench.disable_device;
-    bench.check_counters;
-  endtask
-
-  task automatic put_decode(input logic [31:0] rollout_id, input int max_tokens);
-    bench.make_decode(rollout_id, max_tokens, 0, desc);
-    bench.put(desc);
-  endtask
-
   task automatic expect_status(input logic [7:0] status, input logic [31:0] final_seq_len);
     expect_eq("status", bench.last_done.status, status);
     expect_eq("final_seq_len", bench.last_done.final_seq_len, final_seq_len);
   endtask
 
   task automatic case_basic_decode;
-    begin_case("basic decode");
+    bench.begin_case("basic decode");
     bench.enable;
     bench.make_decode(7, 20, 3, desc);
     bench.put(desc);
     bench.ring;
     bench.await_completions(1, 3000);
     expect_status(STATUS_DONE, 20);
-    end_case;
+    bench.end_case;
   endtask
 
   // R1: a sealed descriptor is nothing to the device before its doorbell. The scoreboard watches every read.
   task automatic case_doorbell_gating;
     logic got;
-    begin_case("doorbell gating");
+    bench.begin_case("doorbell gating");
     bench.enable;
-    for (int k = 0; k < 6; k++) put_decode(k, 3);
+    for (int k = 0; k < 6; k++) bench.put_decode(k, 3);
     repeat (300) @(posedge bench.clk);
     bench.poll(got);
     if (got || bench.u_score.requested != 0) fail("R1: a descriptor was read before the doorbell");
@@ -59,14 +42,14 @@ module rl_runtime_top_tb;
     bench.ring;
     bench.ring;                         // the same tail again publishes nothing
     bench.await_completions(4, 3000);
-    end_case;
+    bench.end_case;
   endtask
 
   // R9: one rollout in pieces gives the tokens of the uncut one; the scoreboard compares them by position.
   task automatic case_reward_boundary;
     hw_desc_t next;
     int       left, step;
-    begin_case("reward boundary");
+    bench.begin_case("reward boundary");
     bench.checkpoint_default = 7;
     bench.enable;
     for (int budget = 6; budget <= 22; budget++) begin
@@ -86,13 +69,13 @@ module rl_runtime_top_tb;
         next.delta_offset = next.delta_offset + 4 * step;
       end
     end
-    end_case;
+    bench.end_case;
   endtask
 
   // The device's own scores: below the threshold it ends, else it goes on to the end.
   task automatic case_resident;
     int rejected;
-    begin_case("resident");
+    bench.begin_case("resident");
     bench.reward_threshold = 32'h0000_4000;
     bench.enable;
     rejected = 0;
@@ -108,7 +91,7 @@ module rl_runtime_top_tb;
       if (bench.last_done.flags[CFLAG_REJECTED_BIT]) rejected = rejected + 1;
     end
     if (rejected == 0 || rejected == 24) fail($sformatf("%0d of 24 resident rollouts were rejected", rejected));
-    end_case;
+    bench.end_case;
   endtask
 
   // R4: the device stops at a full queue, back to the fetch, and loses nothing.
@@ -116,10 +99,10 @@ module rl_runtime_top_tb;
     logic got;
     int   seen;
     logic [63:0] stalled;
-    begin_case("completion backpressure");
+    bench.begin_case("completion backpressure");
     bench.cq_size = 4;
     bench.enable;
-    for (int k = 0; k < 40; k++) put_decode(k, 1 + k % 3);
+    for (int k = 0; k < 40; k++) bench.put_decode(k, 1 + k % 3);
     bench.ring;
     repeat (3000) @(posedge bench.clk);
     if (bench.u_score.cq_visible != 4) fail($sformatf("R4: %0d completions in a queue of 4", bench.u_score.cq_visible));
@@ -132,29 +115,29 @@ module rl_runtime_top_tb;
     end
     bench.u_registers.read64(CNT_STALL_CQ, stalled);
     if (stalled == 0) fail("STALL_CQ counts no stall");
-    end_case;
+    bench.end_case;
   endtask
 
   // A record may wait for a slot while any number of later lines of its worker is acknowledged.
   task automatic case_long_decode_behind_full_queue;
-    begin_case("long decode behind a full queue");
+    bench.begin_case("long decode behind a full queue");
     bench.cq_size = 2;
     bench.workers = 1;
     bench.enable;
     repeat (4) bench.put(bench.blank(OP_NOP, 1));
-    put_decode(1, 9);
-    put_decode(2, 5000);
+    bench.put_decode(1, 9);
+    bench.put_decode(2, 5000);
     bench.ring;
     repeat (12000) @(posedge bench.clk);
     bench.await_completions(6, 20000);
     expect_status(STATUS_DONE, 5000);
-    end_case;
+    bench.end_case;
   endtask
 
   // R7, seen from outside: token writes and completions, by the scoreboard.
   task automatic case_fence;
     logic [63:0] held;
-    begin_case("fence");
+    bench.begin_case("fence");
     bench.enable;
     for (int k = 0; k < 24; k++) begin
       if (k % 6 == 5) bench.make_decode(k, 4, 0, desc);
@@ -170,17 +153,17 @@ module rl_runtime_top_tb;
     bench.await_completions(26, 5000);
     bench.u_registers.read64(CNT_STALL_FENCE, held);
     if (held == 0) fail("STALL_FENCE counts nothing");
-    end_case;
+    bench.end_case;
   endtask
 
   // R8
   task automatic case_stop;
     int waited;
-    begin_case("stop");
+    bench.begin_case("stop");
     bench.enable;
     // A running one, by a later doorbell.
-    put_decode(5, 4000);
-    put_decode(6, 50);
+    bench.put_decode(5, 4000);
+    bench.put_decode(6, 50);
     bench.ring;
     waited = 0;
     while (!bench.u_score.wrote[0] || !bench.u_score.visible[1]) begin
@@ -192,11 +175,11 @@ module rl_runtime_top_tb;
     bench.ring;
     bench.await_completions(3, 3000);
     // Running and queued ones of one rollout, all stopped by one doorbell; others run on.
-    put_decode(7, 3000);
-    put_decode(7, 3000);
-    put_decode(8, 60);
+    bench.put_decode(7, 3000);
+    bench.put_decode(7, 3000);
+    bench.put_decode(8, 60);
     bench.put(bench.blank(OP_STOP, 7));
-    put_decode(7, 25);                  // uses the id anew: must run to its end
+    bench.put_decode(7, 25);                  // uses the id anew: must run to its end
     bench.put(bench.blank(OP_STOP, 1234));   // nothing to stop
     bench.ring;
     repeat (6) begin
@@ -210,19 +193,19 @@ module rl_runtime_top_tb;
       endcase
     end
     // One that ended by itself.
-    put_decode(9, 2);
+    bench.put_decode(9, 2);
     bench.ring;
     bench.await_completions(1, 3000);
     bench.put(bench.blank(OP_STOP, 9));
     bench.ring;
     bench.await_completions(1, 3000);
     expect_status(STATUS_STOPPED, 0);
-    end_case;
+    bench.end_case;
   endtask
 
   // R13: both indices across 2^32, rings of every small size.
   task automatic case_wrap;
-    begin_case("wrap");
+    bench.begin_case("wrap");
     for (int log2 = 1; log2 < 4; log2++) begin
       bench.sq_size  = 1 << log2;
       bench.cq_size  = 1 << (4 - log2);
@@ -230,28 +213,28 @@ module rl_runtime_top_tb;
       bench.cq_start = -6;
       bench.enable;
       repeat (15) begin
-        put_decode(below(3), between(1, 5));
+        bench.put_decode(below(3), between(1, 5));
         bench.ring;
         bench.await_completions(1, 3000);
       end
-      end_case;
+      bench.end_case;
     end
   endtask
 
   task automatic case_wait_states;
     logic [63:0] waited;
-    begin_case("wait states");
+    bench.begin_case("wait states");
     bench.wait_states = 3;
     bench.workers     = 1;
     bench.enable;
-    put_decode(1, 10);
+    bench.put_decode(1, 10);
     bench.put(bench.blank(OP_NOP, 1));
-    put_decode(1, 7);
+    bench.put_decode(1, 7);
     bench.ring;
     bench.await_completions(3, 3000);
     bench.u_registers.read64(CNT_WAIT, waited);
     expect_eq("counter WAIT", waited, 3 * 17);
-    end_case;
+    bench.end_case;
   endtask
 
   initial begin

@@ -1,22 +1,119 @@
 //! What it costs to hand a descriptor to another thread, and to tell another thread that there is something to do.
 
 use std::collections::VecDeque;
+use std::hint::spin_loop;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use doorbell_contract::HwDesc;
-use doorbell_runtime::ring::spsc;
+use rtrb::{Consumer, RingBuffer};
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::fd::OwnedFd;
 use rustix::io::{read, write};
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use serde_json::json;
 
 use crate::BenchError;
-use crate::rings::{one_by_one, quantile, ring_round_trips, round_trips};
 use crate::{Section, median, table};
 
 /// Descriptors that may wait.
 const CAPACITY: usize = 1024;
+
+/// Puts the calling thread on the `nth` processor that the process may use, if there is another for the peer.
+fn pin(nth: usize) {
+    let Ok(allowed) = sched_getaffinity(None) else { return };
+    let cpus: Vec<usize> = (0..CpuSet::MAX_CPU).filter(|&cpu| allowed.is_set(cpu)).collect();
+    if let [_, _, ..] = cpus[..] {
+        let mut set = CpuSet::new();
+        set.set(cpus[nth % cpus.len()]);
+        // Refused, the threads stay where the system puts them: slower, but no less right.
+        let _ = sched_setaffinity(None, &set);
+    }
+}
+
+/// Runs until `step` has something. Now and then it lets others run: there may be more threads than processors.
+fn until<T>(mut step: impl FnMut() -> Option<T>) -> T {
+    let mut waits = 0u32;
+    loop {
+        if let Some(value) = step() {
+            return value;
+        }
+        waits += 1;
+        if waits.is_multiple_of(1 << 12) { thread::yield_now() } else { spin_loop() }
+    }
+}
+
+/// Descriptors per second from one thread to another. The popper is looked at: none may be lost, doubled or swapped.
+fn transfer(
+    count: u64,
+    mut push: impl FnMut(HwDesc) -> bool + Send,
+    mut pop: impl FnMut() -> Option<HwDesc> + Send,
+) -> Result<f64, BenchError> {
+    let ready = AtomicU32::new(0);
+    let meet = || {
+        ready.fetch_add(1, Ordering::AcqRel);
+        until(|| (ready.load(Ordering::Acquire) == 2).then_some(()));
+    };
+    let elapsed = thread::scope(|scope| {
+        scope.spawn(|| {
+            pin(1);
+            meet();
+            for key in 0..count {
+                until(|| push(HwDesc { user_data: key, ..HwDesc::default() }).then_some(()));
+            }
+        });
+        let popper = scope.spawn(|| {
+            pin(0);
+            meet();
+            let start = Instant::now();
+            // All are taken in any case: the pusher has to come to its end.
+            let wrong = (0..count).filter(|&key| until(&mut pop).user_data != key).count();
+            (wrong == 0).then(|| start.elapsed())
+        });
+        popper.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+    });
+    let elapsed = elapsed.ok_or_else(|| BenchError::failed("descriptors were lost, doubled or swapped"))?;
+    Ok(count as f64 / elapsed.as_secs_f64())
+}
+
+/// How long each of `rounds` round trips took, sorted: the calling side sends a key and waits until it comes back.
+fn round_trips(
+    rounds: u64,
+    mut ask: impl FnMut(u64) + Send,
+    mut heard: impl FnMut() -> Option<u64> + Send,
+    mut asked: impl FnMut() -> Option<u64> + Send,
+    mut answer: impl FnMut(u64) + Send,
+) -> Result<Vec<Duration>, BenchError> {
+    let times = thread::scope(|scope| {
+        scope.spawn(move || {
+            pin(1);
+            (0..rounds).for_each(|_| answer(until(&mut asked)));
+        });
+        let asker = scope.spawn(move || {
+            pin(0);
+            let mut times = Vec::with_capacity(rounds as usize);
+            let mut right = true;
+            for key in 0..rounds {
+                let start = Instant::now();
+                ask(key);
+                right &= until(&mut heard) == key;
+                times.push(start.elapsed());
+            }
+            right.then_some(times)
+        });
+        asker.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+    });
+    let mut times = times.ok_or_else(|| BenchError::failed("the answer was to another question"))?;
+    times.sort_unstable();
+    Ok(times)
+}
+
+/// The time that `share` of the sorted times do not exceed, in ns.
+fn quantile(times: &[Duration], share: f64) -> f64 {
+    times[((times.len() - 1) as f64 * share) as usize].as_secs_f64() * 1e9
+}
 
 /// A queue under a lock, as much as its users have to wait for each other.
 struct Locked {
@@ -57,13 +154,13 @@ impl Locked {
 }
 
 fn through_ring(count: u64) -> Result<f64, BenchError> {
-    let (mut producer, mut consumer) = spsc::channel(CAPACITY).map_err(BenchError::input)?;
-    one_by_one::<HwDesc>(count, move |desc| producer.push(desc).is_ok(), move || consumer.pop())
+    let (mut producer, mut consumer) = RingBuffer::new(CAPACITY);
+    transfer(count, move |desc| producer.push(desc).is_ok(), move || consumer.pop().ok())
 }
 
 fn through_lock(count: u64, wake: Option<Condvar>) -> Result<f64, BenchError> {
     let queue = Locked::new(wake);
-    one_by_one::<HwDesc>(count, |desc| queue.push(desc), || queue.pop())
+    transfer(count, |desc| queue.push(desc), || queue.pop())
 }
 
 /// Descriptors of 64 bytes to another thread, through the ring and through locks.
@@ -71,7 +168,7 @@ pub fn submission(quick: bool) -> Result<Section, BenchError> {
     let (count, repeats) = if quick { (1 << 16, 3) } else { (1 << 19, 15) };
     type Run = fn(u64) -> Result<f64, BenchError>;
     let ways: [(&str, Run); 3] = [
-        ("spsc ring", through_ring),
+        ("rtrb, the runtime's ring", through_ring),
         ("Mutex<VecDeque>, polled", |count| through_lock(count, None)),
         ("Mutex<VecDeque> and Condvar", |count| through_lock(count, Some(Condvar::new()))),
     ];
@@ -132,26 +229,30 @@ fn condvars(rounds: u64) -> Result<Vec<Duration>, BenchError> {
     round_trips(rounds, |key| push(&there, key), || pop(&back), || pop(&there), |key| push(&back, key))
 }
 
-/// Round trips between threads that look now and then, and let others run in between.
-fn polling(rounds: u64) -> Result<Vec<Duration>, BenchError> {
-    let (mut ask, mut asked) = spsc::channel(CAPACITY).map_err(BenchError::input)?;
-    let (mut answer, mut heard) = spsc::channel(CAPACITY).map_err(BenchError::input)?;
-    fn poll(consumer: &mut spsc::Consumer<u64>) -> Option<u64> {
-        std::thread::yield_now();
-        consumer.pop()
-    }
+/// Round trips by two rings, each looked into by `poll`.
+fn rings(rounds: u64, poll: fn(&mut Consumer<u64>) -> Option<u64>) -> Result<Vec<Duration>, BenchError> {
+    let (mut ask, mut asked) = RingBuffer::new(CAPACITY);
+    let (mut answer, mut heard) = RingBuffer::new(CAPACITY);
     round_trips(
         rounds,
         // At most one is under way.
-        move |key| {
-            let _ = ask.push(key);
-        },
+        move |key| _ = ask.push(key),
         move || poll(&mut heard),
         move || poll(&mut asked),
-        move |key| {
-            let _ = answer.push(key);
-        },
+        move |key| _ = answer.push(key),
     )
+}
+
+fn spinning(rounds: u64) -> Result<Vec<Duration>, BenchError> {
+    rings(rounds, |ring| ring.pop().ok())
+}
+
+/// Round trips between threads that look now and then, and let others run in between.
+fn polling(rounds: u64) -> Result<Vec<Duration>, BenchError> {
+    rings(rounds, |ring| {
+        thread::yield_now();
+        ring.pop().ok()
+    })
 }
 
 /// What a step costs that another thread has to be told of, and to answer.
@@ -159,8 +260,8 @@ pub fn telling(quick: bool) -> Result<Section, BenchError> {
     let (rounds, repeats) = if quick { (1 << 10, 3) } else { (1 << 13, 9) };
     type Run = fn(u64) -> Result<Vec<Duration>, BenchError>;
     let ways: [(&str, Run); 4] = [
-        ("spsc rings, both spin", ring_round_trips),
-        ("spsc rings, both poll and yield", polling),
+        ("rings, both spin", spinning),
+        ("rings, both poll and yield", polling),
         ("eventfd, both sleep", eventfds),
         ("Mutex and Condvar, both sleep", condvars),
     ];
@@ -202,10 +303,26 @@ mod tests {
 
     #[test]
     fn every_way_carries_every_descriptor() {
+        assert!(through_ring(5_000).is_ok());
         assert!(through_lock(5_000, None).is_ok());
         assert!(through_lock(5_000, Some(Condvar::new())).is_ok());
-        for way in [eventfds, condvars, polling] {
+        for way in [eventfds, condvars, polling, spinning] {
             assert_eq!(way(50).unwrap().len(), 50);
         }
+    }
+
+    #[test]
+    fn what_goes_astray_is_an_error() {
+        let mut key = 0;
+        let swapped = transfer(
+            100,
+            |_| true,
+            move || {
+                key += 1;
+                Some(HwDesc { user_data: if key == 50 { 7 } else { key - 1 }, ..HwDesc::default() })
+            },
+        );
+        assert!(swapped.unwrap_err().to_string().contains("lost, doubled or swapped"));
+        assert!(round_trips(3, |_| (), || Some(1), || Some(1), |_| ()).is_err());
     }
 }

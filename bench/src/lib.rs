@@ -1,15 +1,11 @@
 //! Doorbell's benches: each figure beside the limit or rival that was measured or computed in the same run.
 
 mod cow;
-mod events;
 #[cfg(feature = "gpu")]
 mod gpu;
 mod handoff;
-mod kv_layout;
-mod layout;
 mod pipeline;
 mod queue;
-mod rings;
 #[cfg(feature = "rtl")]
 mod rtl;
 mod savings;
@@ -19,7 +15,6 @@ mod throughput;
 mod trajectories;
 
 use std::fmt;
-use std::ops::AddAssign;
 use std::time::{Duration, Instant};
 
 use comfy_table::{CellAlignment, Table, presets};
@@ -38,18 +33,12 @@ pub enum What {
     /// Round trips of descriptors through driver and model, on one core
     #[value(alias = "queue")]
     HwFastpath,
-    /// The rings between threads, beside their rivals
-    Rings,
     /// The runtime over the model: rollout segments per second on one core
     Pipeline,
     /// What the runtime adds to a segment, and what it costs to tell another thread
     Tax,
-    /// What recording and collecting an event costs
-    Trace,
-    /// KV blocks: what sharing saves on a trace, what a copy-on-write costs, and a block of the arena
+    /// KV blocks: what sharing saves on a trace, and what a block of the arena costs
     Cow,
-    /// Reads of K and V in the layout of KV blocks, beside other layouts
-    KvLayout,
     /// Trajectories stored per second, beside a plain write and sync of the same bytes
     Trajectories,
     /// The RTL: cycles per descriptor, tokens per cycle, a trace, and the speed of the simulation
@@ -110,7 +99,7 @@ impl BenchError {
 /// What benches are given.
 #[derive(Clone, Copy, Debug)]
 pub struct Load<'a> {
-    /// Trace for the RTL and for copy-on-write.
+    /// Trace for the RTL and for KV blocks.
     pub trace: &'a Trace,
     /// Shorter and fewer runs: figures of time are rougher, those in cycles stay exact.
     pub quick: bool,
@@ -132,18 +121,12 @@ const fn bench(what: What, keys: &'static [&'static str], run: Run) -> Bench {
 /// Every measurement that this build has, in the order in which they run.
 const BENCHES: &[Bench] = &[
     bench(What::HwFastpath, &["queue"], |load| one(queue::round_trips(load.quick))),
-    bench(What::Rings, &["rings_spsc", "rings_mpsc", "rings_round_trip"], |load| rings::sections(load.quick)),
     bench(What::Pipeline, &["pipeline"], |load| one(pipeline::throughput(load.quick))),
     bench(What::Tax, &["tax"], |load| one(pipeline::tax(load.quick))),
     bench(What::Tax, &["handoff_submission"], |load| one(handoff::submission(load.quick))),
     bench(What::Tax, &["handoff_telling"], |load| one(handoff::telling(load.quick))),
-    bench(What::Trace, &["events"], |load| one(events::recording(load.quick))),
     bench(What::Cow, &["cow_savings"], |load| one(cow::savings(&cow::part(load.trace, load.quick)))),
-    bench(What::Cow, &["cow_first_write"], |load| {
-        one(cow::first_write(&cow::part(load.trace, load.quick), load.quick))
-    }),
     bench(What::Cow, &["arena"], |load| one(cow::arena(load.quick))),
-    bench(What::KvLayout, &["kv_layout"], |load| one(kv_layout::kv_layout(load.quick))),
     bench(What::Trajectories, &["trajectories"], |load| one(trajectories::stored(load.quick))),
     #[cfg(feature = "rtl")]
     bench(What::Rtl, &["descriptors"], |_| one(rtl::descriptors())),
@@ -227,7 +210,7 @@ fn median(values: impl IntoIterator<Item = f64>) -> f64 {
 
 /// How long something took. On a machine with other work to do the thread does not always run, and `cpu` tells what
 /// it would have taken alone, but for caches and clocks that it shares.
-#[derive(Clone, Copy, Default)]
+#[derive(Clone, Copy)]
 struct Elapsed {
     wall: Duration,
     /// Time in which the thread ran.
@@ -242,13 +225,6 @@ impl Elapsed {
             // The clock of CPU time may be coarser than the shortest runs.
             cpu: count as f64 / self.cpu.max(Duration::from_millis(1)).as_secs_f64(),
         }
-    }
-}
-
-impl AddAssign for Elapsed {
-    fn add_assign(&mut self, other: Elapsed) {
-        self.wall += other.wall;
-        self.cpu += other.cpu;
     }
 }
 

@@ -116,7 +116,6 @@ impl Workload {
         let device = self.device()?;
         let kv = PrefixConfig {
             blocks: 1 << 15,
-            block_bytes: 64,
             prefixes: SLOTS,
             branches: SLOTS,
             prompt_tokens: PROMPT_TOKENS,
@@ -138,10 +137,9 @@ impl Workload {
             Box::new(Inline::new(memory, SLOTS, longest, |_| Nod))
         };
         let clock = Clock::new();
-        let metrics = Arc::new(Metrics::new("bench", clock.clone(), 0));
+        let metrics = Arc::new(Metrics::new("bench", clock.clone(), None));
         let (recorder, collector) = if setup == Setup::Events {
-            let mut collector = Collector::new(clock, SLOTS);
-            let recorder = collector.recorder("hot", EVENTS).map_err(BenchError::input)?;
+            let (collector, recorder) = Collector::new(clock, SLOTS, EVENTS);
             let thread = CollectorThread::start::<std::io::Sink>(collector, metrics.clone(), None);
             (Some(recorder), Some(thread.map_err(BenchError::input)?))
         } else {

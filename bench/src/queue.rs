@@ -3,7 +3,7 @@
 use std::hint::black_box;
 
 use crate::throughput::measure;
-use doorbell_contract::{HwCompletion, HwDesc, Opcode};
+use doorbell_contract::{HwCompletion, HwDesc, Opcode, SqKey};
 use doorbell_host::{DeviceError, Driver, QueueConfig};
 use doorbell_verify::ModelPlatform;
 use serde_json::json;
@@ -114,6 +114,7 @@ fn round_trip(batch: &[HwDesc], rounds: u64) -> Result<Rates, DeviceError> {
 
 /// The rate of the least that any queue of this contract has to do for a round trip.
 fn floor(batch: &[HwDesc], rounds: usize) -> Rates {
+    let key = SqKey::new(1);
     let mut slots = vec![HwDesc::default(); DEPTH];
     let results = vec![HwCompletion::default(); DEPTH];
     let mut out = vec![HwCompletion::default(); batch.len()];
@@ -121,7 +122,7 @@ fn floor(batch: &[HwDesc], rounds: usize) -> Rates {
         for round in 0..rounds {
             for (k, desc) in batch.iter().enumerate() {
                 let index = round * batch.len() + k;
-                slots[index % DEPTH] = desc.seal(index as u32);
+                slots[index % DEPTH] = desc.seal(&key, index as u32);
                 out[k] = results[index % DEPTH];
             }
             black_box((&mut slots, &mut out));

@@ -65,7 +65,7 @@ pub fn arithmetic(trace: &Trace, mode: Mode, members: u32, block_tokens: u32) ->
 }
 
 /// Runs all groups of a trace through tables with room for everything, some groups at a time, and returns how the
-/// tables stood at the end. `block_bytes` is as small as 64: only the count matters.
+/// tables stood at the end.
 ///
 /// # Errors
 /// The system has not the memory for the blocks of the trace.
@@ -87,7 +87,6 @@ pub fn count(trace: &Trace, mode: Mode, members: u32, block_tokens: u32) -> Resu
     };
     let mut tables = Prefixes::new(PrefixConfig {
         blocks: kept + of_group * (AT_ONCE as u32 + 1),
-        block_bytes: 64,
         block_tokens,
         sharing,
         answer_start,
@@ -111,7 +110,6 @@ pub fn count(trace: &Trace, mode: Mode, members: u32, block_tokens: u32) -> Resu
                 prompt_tokens: request.prompt_tokens,
                 members: group,
                 answer_tokens: request.output_tokens,
-                prompt_writes: 0,
             })?;
             for _ in 0..group {
                 branches.push(tables.branch(prefix)?);

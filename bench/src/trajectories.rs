@@ -7,6 +7,7 @@ use std::time::Instant;
 
 use doorbell_contract::PREFIX_NONE;
 use doorbell_host::{SharedMemory, TokenRegion};
+use doorbell_runtime::pipeline::TrajectoryStage;
 use doorbell_runtime::rollout::RolloutId;
 use doorbell_runtime::trajectory::log::{Log, LogOptions, Sync};
 use doorbell_runtime::trajectory::{Finished, Outcome, PostError, WriterHandle, WriterOptions};
@@ -166,7 +167,7 @@ fn store(
         }
     }
     let seconds = start.elapsed().as_secs_f64();
-    let sum = recorder.finish().map_err(BenchError::input)?;
+    let sum = Box::new(recorder).finish().map_err(BenchError::input)?;
     let bytes = files(directory)?.iter().map(|content| content.len() as u64).sum();
     Ok(Run { seconds, bytes, groups: sum.groups })
 }

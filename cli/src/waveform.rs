@@ -4,9 +4,9 @@ use std::ops::ControlFlow;
 use std::path::Path;
 use std::sync::atomic::Ordering;
 
-use doorbell_cosim::{SLICE, Wave};
+use doorbell_cosim::{RtlPlatform, SLICE, Wave};
 use doorbell_devices::Settings;
-use doorbell_devices::rtl::{Clocked, open};
+use doorbell_devices::rtl::open;
 use doorbell_host::{DeviceError, Driver};
 use doorbell_verify::compare::Outcome;
 use doorbell_verify::replay::{Progress, ReplayFailure, ReplayPlan, replay};
@@ -44,7 +44,7 @@ pub fn record_wave(
 
 /// The clock at the polls before and after the completion that was wrong; without one, before and after the end. A
 /// device that hangs did so after its last completion.
-fn cycles_around(plan: &ReplayPlan, mut driver: Driver<Clocked>, outcome: &Outcome) -> (u64, u64) {
+fn cycles_around(plan: &ReplayPlan, mut driver: Driver<RtlPlatform>, outcome: &Outcome) -> (u64, u64) {
     let hangs = matches!(outcome.failure, Some(ReplayFailure::Device { error: DeviceError::Timeout(_), .. }));
     let wrong = outcome.divergence.as_ref().and_then(|divergence| divergence.ordinal);
     let enough = match wrong {

@@ -11,12 +11,9 @@ use serde_json::Value;
 
 /// Runs, and returns the exit code, the JSON, and standard error.
 fn run(directory: &Path, args: &str) -> (i32, Value, String) {
-    let Run { code, stdout, stderr } = doorbell(directory, &format!("run --json - {SMALL_ARENA} {args}"));
+    let Run { code, stdout, stderr } = doorbell(directory, &format!("run --json - {args}"));
     (code, serde_json::from_str(&stdout).unwrap_or(Value::Null), stderr)
 }
-
-/// No gigabyte of KV blocks for each case.
-const SMALL_ARENA: &str = "--kv-block-bytes 64";
 
 /// What the log `name` holds, without what depends on timing: the order of records and the slots.
 fn trajectories(directory: &Path, name: &str) -> Vec<String> {

@@ -15,7 +15,7 @@ use rstest::rstest;
 
 #[test]
 fn once_prints_what_the_run_tells() {
-    let metrics = Arc::new(Metrics::new("a run of the test", Clock::simulated(), 1));
+    let metrics = Arc::new(Metrics::new("a run of the test", Clock::simulated(), None));
     metrics.counters.hot.rollouts_completed.add(4711);
     let server = Server::start("127.0.0.1:0", metrics).unwrap();
     let folder = tempfile::tempdir().unwrap();
@@ -62,7 +62,7 @@ fn something_else_that_listens_is_no_run(#[case] answer: &'static str) {
 
 #[test]
 fn without_a_terminal_it_points_to_once() {
-    let server = Server::start("127.0.0.1:0", Arc::new(Metrics::new("", Clock::simulated(), 0))).unwrap();
+    let server = Server::start("127.0.0.1:0", Arc::new(Metrics::new("", Clock::simulated(), None))).unwrap();
     let folder = tempfile::tempdir().unwrap();
     let run = doorbell(folder.path(), &format!("top {}", server.address()));
     assert_eq!(run.code, 2, "{}", run.stderr);

@@ -2,55 +2,83 @@
 
 #![no_std]
 
+mod define;
 mod generated;
 
+pub use define::{Access, Field, UnknownCode};
 pub use generated::*;
 
 use bytemuck::cast_ref;
 
-/// Weight of the running index in the check word (R2): `(index + 1) × GOLDEN`.
-const fn index_mark(index: u32) -> u32 {
-    index.wrapping_add(1).wrapping_mul(GOLDEN)
+/// The finaliser *lowbias32* of C. Wellons' hash prospector: a bijection with good avalanche.
+#[inline]
+pub const fn mix(mut x: u32) -> u32 {
+    x ^= x >> 16;
+    x = x.wrapping_mul(MIX_MUL_1);
+    x ^= x >> 15;
+    x = x.wrapping_mul(MIX_MUL_2);
+    x ^ (x >> 16)
+}
+
+/// The key of a submission queue (R2), as its check words need it: a word for each word of a descriptor.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SqKey {
+    value: u32,
+    words: [u32; HwDesc::WORDS],
+}
+
+impl SqKey {
+    /// What the register SQ_KEY stands for.
+    pub const fn new(key: u32) -> Self {
+        let mut words = [0; HwDesc::WORDS];
+        let mut k = 0;
+        while k < HwDesc::WORDS {
+            words[k] = key.rotate_left(2 * k as u32 + 1) ^ mix((k as u32 + 1).wrapping_mul(GOLDEN));
+            k += 1;
+        }
+        Self { value: key, words }
+    }
+
+    /// What SQ_KEY holds.
+    pub const fn value(&self) -> u32 {
+        self.value
+    }
 }
 
 impl HwDesc {
     /// Words of 32 bits in a descriptor, the check word included.
     const WORDS: usize = 16;
 
-    /// The check word (R2) that these fields must carry in the slot of running index `index`.
+    /// The check word (R2) that these fields must carry in the slot of running index `index` of the queue with this
+    /// key. It is never 0.
     #[inline]
-    pub fn check_for(&self, index: u32) -> u32 {
+    pub fn check_for(&self, key: &SqKey, index: u32) -> u32 {
         let words: &[u32; Self::WORDS] = cast_ref(self);
-        // Word k is to be rotated by 2k + 1. By Horner's scheme that is one rotation by 4 per word, in two
-        // independent chains: half the instructions, and what runs on every descriptor twice.
-        let (mut even, mut odd) = (words[14], 0u32);
-        for k in (0..7).rev() {
-            even = even.rotate_left(4) ^ words[2 * k];
-            odd = odd.rotate_left(4) ^ words[2 * k + 1];
+        let mut sum = u64::from(index).wrapping_mul(GOLDEN_64);
+        for k in (0..Self::WORDS).step_by(2) {
+            let second = if k + 1 == Self::WORDS - 1 { 0 } else { words[k + 1] };
+            let factor = |word: u32, k: usize| u64::from(word.wrapping_add(key.words[k]));
+            sum = sum.wrapping_add(factor(words[k], k) * factor(second, k + 1));
         }
-        index_mark(index) ^ even.rotate_left(1) ^ odd.rotate_left(3)
+        match (sum >> 32) as u32 ^ sum as u32 {
+            0 => u32::MAX,
+            check => check,
+        }
     }
 
-    /// This descriptor with the check word for running index `index`.
+    /// This descriptor with the check word for running index `index` of the queue with this key.
     #[inline]
     #[must_use]
-    pub fn seal(mut self, index: u32) -> Self {
-        self.check = self.check_for(index);
+    pub fn seal(mut self, key: &SqKey, index: u32) -> Self {
+        self.check = self.check_for(key, index);
         self
     }
 
-    /// Whether the check word matches fields and running index (R2).
+    /// Whether the check word matches fields, running index and the queue's key (R2). With a check word of 0 it never
+    /// does: memory that was cleared is no descriptor.
     #[inline]
-    pub fn verify(&self, index: u32) -> bool {
-        self.check == self.check_for(index)
-    }
-
-    /// What an unused slot holds: nothing, under a check word that is wrong for `index`.
-    ///
-    /// Zeroes are not enough: at index `u32::MAX` they would verify.
-    pub fn vacant(index: u32) -> Self {
-        let blank: Self = bytemuck::Zeroable::zeroed();
-        Self { check: !blank.check_for(index), ..blank }
+    pub fn verify(&self, key: &SqKey, index: u32) -> bool {
+        self.check == self.check_for(key, index)
     }
 
     fn new(opcode: Opcode) -> Self {
@@ -125,10 +153,29 @@ impl HwDesc {
 }
 
 impl HwCompletion {
+    /// The bit of each 16-byte half's last 64-bit word that holds its phase (R4).
+    pub const PHASE: u64 = 1 << 63;
+
+    /// This completion with `phase`, 0 or 1, in both halves, as it stands in its slot. Of a length beyond
+    /// [`LENGTH_LIMIT_MAX`], which only a descriptor that adds nothing may have, 31 bits are left.
+    #[inline]
+    #[must_use]
+    pub fn with_phase(self, phase: bool) -> Self {
+        let phase = u8::from(phase);
+        let final_seq_len = self.final_seq_len & LENGTH_LIMIT_MAX | u32::from(phase) << 31;
+        Self { final_seq_len, phase: phase << 7, ..self }
+    }
+
+    /// Whether these flags are set.
+    #[inline]
+    pub fn has(&self, flags: CompletionFlags) -> bool {
+        CompletionFlags::from_bits_retain(self.flags).contains(flags)
+    }
+
     /// This completion with the fields that depend on timing zeroed: what all devices agree on (R6).
     #[must_use]
     pub fn without_timing(self) -> Self {
-        Self { sq_head: 0, worker_id: 0, phase: 0, ..self }
+        Self { sq_head: 0, worker_id: 0, ..self.with_phase(false) }
     }
 }
 
@@ -140,25 +187,83 @@ mod tests {
 
     /// Computed by an independent program from rule R2.
     #[rstest]
-    #[case([0; 15], 0, 0x9E37_79B9)]
-    #[case([0; 15], u32::MAX, 0)]
-    #[case([1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15], 5, 0x386A_0225)]
-    fn r02_check_word_known_answers(#[case] words: [u32; 15], #[case] index: u32, #[case] check: u32) {
+    #[case([0; 15], 0, 0, 0x65D1_9319)]
+    #[case([0; 15], 0x1234_5678, u32::MAX, 0x45FA_4DB2)]
+    #[case([1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15], 0xDEAD_BEEF, 5, 0x679B_7A07)]
+    #[case([u32::MAX; 15], u32::MAX, 0x8000_0000, 0x720E_63ED)]
+    fn r02_check_word_known_answers(
+        #[case] words: [u32; 15],
+        #[case] key: u32,
+        #[case] index: u32,
+        #[case] check: u32,
+    ) {
         let mut all = [0u32; 16];
         all[..15].copy_from_slice(&words);
-        let desc: HwDesc = cast(all);
-        assert_eq!(desc.check_for(index), check);
-        assert!(desc.seal(index).verify(index));
+        let (desc, key): (HwDesc, _) = (cast(all), SqKey::new(key));
+        assert_eq!(desc.check_for(&key, index), check);
+        assert!(desc.seal(&key, index).verify(&key, index));
     }
 
+    /// Keys that a host may choose, the register's reset value among them.
+    const KEYS: [u32; 4] = [0, 1, 0x9E37_79B9, u32::MAX];
+
     #[test]
-    fn r02_every_bit_and_the_index_count() {
-        let sealed = HwDesc::decode(7, 100, 32).with_user_data(0x0123_4567_89AB_CDEF).seal(41);
-        assert!(!sealed.verify(42) && !sealed.verify(41 + 0x1_0000));
-        for bit in 0..512 {
-            let mut bytes: [u8; 64] = cast(sealed);
-            bytes[bit / 8] ^= 1 << (bit % 8);
-            assert!(!cast::<_, HwDesc>(bytes).verify(41), "bit {bit}");
+    fn r02_every_bit_the_index_and_the_key_count() {
+        for key in KEYS {
+            let (raw, key) = (key, SqKey::new(key));
+            let sealed = HwDesc::decode(7, 100, 32).with_user_data(0x0123_4567_89AB_CDEF).seal(&key, 41);
+            assert!(!sealed.verify(&key, 42) && !sealed.verify(&key, 41 + 0x1_0000));
+            for bit in 0..512 {
+                let mut bytes: [u8; 64] = cast(sealed);
+                bytes[bit / 8] ^= 1 << (bit % 8);
+                assert!(!cast::<_, HwDesc>(bytes).verify(&key, 41), "key {raw:#x}, bit {bit}");
+            }
+            for bit in 0..32 {
+                assert!(!sealed.verify(&SqKey::new(raw ^ 1 << bit), 41), "key {raw:#x}, its bit {bit}");
+                assert!(!sealed.verify(&key, 41 ^ 1 << bit), "key {raw:#x}, bit {bit} of the index");
+            }
+        }
+    }
+
+    /// Of two descriptors whose fields depend on each other, as hosts lay them out, no mixture is taken for one: a check
+    /// word that is linear in the words lets all pass of the second structure.
+    #[test]
+    fn r02_no_mixture_of_two_descriptors_verifies() {
+        type Structure = fn(HwDesc, u32) -> HwDesc;
+        let structures: [Structure; 6] = [
+            |desc, k| HwDesc { rollout_id: k, ..desc },
+            |desc, k| HwDesc { rollout_id: k, delta_offset: u64::from(k) << 22, ..desc },
+            |desc, k| HwDesc { rollout_id: k, user_data: u64::from(k), seed: k, ..desc },
+            |desc, k| HwDesc { delta_offset: u64::from(k) << 8, kv_offset: u64::from(k) << 12, ..desc },
+            |desc, k| HwDesc {
+                seq_len: k,
+                max_tokens: 0u32.wrapping_sub(k),
+                user_data: !u64::from(k),
+                ..desc
+            },
+            |desc, k| HwDesc { rollout_id: k, prefix_id: k, kv_arena_id: k, seed: k.rotate_left(16), ..desc },
+        ];
+        for (number, structure) in structures.iter().enumerate() {
+            for (step, key) in KEYS.into_iter().enumerate() {
+                let key = SqKey::new(key);
+                for pair in 0..40u32 {
+                    let index = 64 + pair * 977;
+                    let of = |k| structure(HwDesc::decode(5, 100, 32), k);
+                    // The slot's life before, and its life now.
+                    let old: [u32; 16] = cast(of(pair * 3 + step as u32).seal(&key, index.wrapping_sub(64)));
+                    let new: [u32; 16] = cast(of(mix(pair) >> 8).seal(&key, index));
+                    for taken in 0..=0xFFu32 {
+                        // Whole words of 8 bytes, as buses tear them.
+                        let torn: [u32; 16] =
+                            core::array::from_fn(|k| if taken >> (k / 2) & 1 != 0 { new[k] } else { old[k] });
+                        let desc: HwDesc = cast(torn);
+                        assert!(
+                            !desc.verify(&key, index) || torn == new,
+                            "structure {number}, pair {pair}, mixture {taken:#x}"
+                        );
+                    }
+                }
+            }
         }
     }
 
@@ -173,10 +278,9 @@ mod tests {
     }
 
     #[rstest]
-    #[case(0)]
-    #[case(1)]
-    #[case(u32::MAX)]
-    fn r02_a_vacant_slot_never_verifies(#[case] index: u32) {
-        assert!(!HwDesc::vacant(index).verify(index));
+    fn r02_cleared_memory_never_verifies(#[values(0, 1, 7, u32::MAX)] index: u32) {
+        for key in KEYS {
+            assert!(!HwDesc::default().verify(&SqKey::new(key), index));
+        }
     }
 }

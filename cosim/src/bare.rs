@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use doorbell_contract::{HwDesc, Register};
+use doorbell_contract::{HwDesc, Register, SqKey};
 use doorbell_host::QueueConfig;
 
 use crate::bridge::ffi;
@@ -48,7 +48,9 @@ pub fn bare_loop(workers: u32, config: &QueueConfig, descs: &[HwDesc]) -> Result
         (Register::Workers, config.workers.unwrap_or(workers)),
     ]
     .map(|(register, value)| ffi::RegisterWrite { offset: register.offset(), value });
-    let sealed: Vec<HwDesc> = (0..).zip(descs).map(|(index, desc)| desc.seal(index)).collect();
+    // What the register SQ_KEY holds behind a reset.
+    let key = SqKey::new(0);
+    let sealed: Vec<HwDesc> = (0..).zip(descs).map(|(index, desc)| desc.seal(&key, index)).collect();
     let run = ffi::bare_loop(workers, &registers, bytemuck::cast_slice(&sealed), config.token_bytes)
         .map_err(|error| CosimError::Simulator { message: error.what().to_owned() })?;
     Ok(BareRun {

@@ -29,29 +29,34 @@ pub(crate) mod ffi {
         cycle: u64,
     }
 
-    /// Kinds of injected faults; `Fault::at` counts what is named here.
-    #[derive(Debug)]
+    /// What goes wrong in the memory, from [`Fault::at`] on, which counts what is named here from 0.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     enum FaultKind {
-        /// From this read burst on, reads are never answered.
+        /// Reads are never answered, from this read burst on.
         HangReads,
-        /// This read beat is answered SLVERR.
+        /// The read of this 64-byte beat, i.e. of this descriptor, is answered SLVERR.
         ReadError,
-        /// This token beat is answered SLVERR and not stored.
+        /// The write of this token beat is answered SLVERR and not stored.
         TokenWriteError,
-        /// This completion's write is answered SLVERR and not stored.
+        /// The write of this completion is answered SLVERR and not stored.
         CompletionWriteError,
         /// A bit of this token beat is flipped on its way to memory.
         CorruptToken,
         /// A bit of this completion is flipped on its way to memory.
         CorruptCompletion,
-        /// From this cycle on, at the first chance, one write response comes that nothing asked for.
+        /// One write response comes that nothing asked for, from this clock cycle on as soon as no completion is being
+        /// written; the device's own assertions must see it.
         SpuriousResponse,
     }
 
-    #[derive(Debug, Clone)]
+    /// A fault of the memory.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     struct Fault {
+        /// What goes wrong.
         kind: FaultKind,
+        /// Where, counted from 0 when the device is made.
         at: u64,
+        /// Which bit is flipped, modulo those that are written; 0 where none is.
         bit: u32,
     }
 
@@ -125,9 +130,13 @@ pub(crate) mod ffi {
             token_bytes: u64,
         ) -> Result<BareRun>;
 
+        /// Of a descriptor, by C++.
         fn c_descriptor_fields(bytes: &[u8]) -> Vec<u64>;
+        /// Of a completion, by C++.
         fn c_completion_fields(bytes: &[u8]) -> Vec<u64>;
+        /// Of a descriptor, by RTL.
         fn rtl_descriptor_fields(bytes: &[u8]) -> Vec<u64>;
+        /// Of a completion, by RTL.
         fn rtl_completion_fields(bytes: &[u8]) -> Vec<u64>;
     }
 }

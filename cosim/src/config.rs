@@ -3,6 +3,8 @@
 use std::ops::{Range, RangeInclusive};
 use std::path::PathBuf;
 
+pub use crate::bridge::ffi::{Fault, FaultKind};
+
 use crate::bridge::ffi;
 use crate::error::CosimError;
 
@@ -57,50 +59,6 @@ pub struct Wave {
     pub window: Option<Range<u64>>,
 }
 
-/// A fault of the memory. Counts start at 0 when the device is made.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Fault {
-    /// Reads are never answered, from this read burst on.
-    HangReads {
-        /// Index of the burst.
-        burst: u64,
-    },
-    /// A descriptor read is answered SLVERR.
-    ReadError {
-        /// Index of the 64-byte beat, i.e. of the descriptor.
-        beat: u64,
-    },
-    /// A token write is answered SLVERR and not stored.
-    TokenWriteError {
-        /// Index of the token beat.
-        beat: u64,
-    },
-    /// The write of a completion is answered SLVERR and not stored.
-    CompletionWriteError {
-        /// Index of the completion.
-        completion: u64,
-    },
-    /// A bit of a token beat is flipped on its way to memory.
-    CorruptToken {
-        /// Index of the token beat.
-        beat: u64,
-        /// Which bit of the bytes that are written, modulo their number.
-        bit: u32,
-    },
-    /// A bit of a completion is flipped on its way to memory.
-    CorruptCompletion {
-        /// Index of the completion.
-        completion: u64,
-        /// Which bit, modulo 256.
-        bit: u32,
-    },
-    /// One write response comes that nothing asked for; the device's own assertions must see it.
-    SpuriousResponse {
-        /// First clock cycle in which it may come; it waits until no completion is being written.
-        cycle: u64,
-    },
-}
-
 impl RtlConfig {
     /// A memory with latency, stalls and reordering drawn from `seed`; no two seeds are alike, and some are extreme.
     #[must_use]
@@ -153,7 +111,7 @@ impl RtlConfig {
             stall_percent: self.stall_percent,
             reorder: self.reorder,
             seed: self.seed,
-            faults: self.faults.iter().map(|fault| fault.bridged()).collect(),
+            faults: self.faults.clone(),
             wave_path,
             wave_from: window.start,
             wave_to: window.end,
@@ -161,18 +119,9 @@ impl RtlConfig {
     }
 }
 
-impl Fault {
-    fn bridged(self) -> ffi::Fault {
-        use ffi::FaultKind as Kind;
-        let (kind, at, bit) = match self {
-            Self::HangReads { burst } => (Kind::HangReads, burst, 0),
-            Self::ReadError { beat } => (Kind::ReadError, beat, 0),
-            Self::TokenWriteError { beat } => (Kind::TokenWriteError, beat, 0),
-            Self::CompletionWriteError { completion } => (Kind::CompletionWriteError, completion, 0),
-            Self::CorruptToken { beat, bit } => (Kind::CorruptToken, beat, bit),
-            Self::CorruptCompletion { completion, bit } => (Kind::CorruptCompletion, completion, bit),
-            Self::SpuriousResponse { cycle } => (Kind::SpuriousResponse, cycle, 0),
-        };
-        ffi::Fault { kind, at, bit }
+impl FaultKind {
+    /// This fault at that place, of bit 0 if it is one of a bit.
+    pub fn at(self, at: u64) -> Fault {
+        Fault { kind: self, at, bit: 0 }
     }
 }

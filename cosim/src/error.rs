@@ -10,31 +10,15 @@ use crate::platform::NAME;
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum CosimError {
-    /// An assertion in RTL failed.
-    #[error("{rule} {message}, in cycle {cycle}")]
-    Assertion {
-        /// The rule that the assertion holds, `R1` … `R15`; empty if it names none.
+    /// The device broke a rule or AXI, or did not answer in time (R15).
+    #[error("{rule} {message}{seen} cycle {cycle}")]
+    Broken {
+        /// The rule, `R1` … `R15`, or `AXI`; empty if an assertion names none.
         rule: String,
-        /// Its text, and where it stands.
+        /// What was seen; of an assertion its text, and where it stands.
         message: String,
-        /// Clock cycle since the device was made.
-        cycle: u64,
-    },
-    /// The memory side saw the device break AXI or a rule of the contract.
-    #[error("{rule} {message}; seen on the AXI port in cycle {cycle}")]
-    Memory {
-        /// `AXI`, or the rule.
-        rule: String,
-        /// What was seen.
-        message: String,
-        /// Clock cycle since the device was made.
-        cycle: u64,
-    },
-    /// The register port did not answer in time (R15).
-    #[error("R15 {message}; gave up in cycle {cycle}")]
-    Silent {
-        /// Who waited for what.
-        message: String,
+        /// Who saw it, before the cycle.
+        seen: &'static str,
         /// Clock cycle since the device was made.
         cycle: u64,
     },
@@ -70,24 +54,14 @@ pub enum CosimError {
 impl CosimError {
     pub(crate) fn from_failure(failure: ffi::Failure) -> Option<Self> {
         let ffi::Failure { kind, rule, message, cycle } = failure;
-        match kind {
-            ffi::FailureKind::None => None,
-            ffi::FailureKind::Assertion => Some(Self::Assertion { rule, message, cycle }),
-            ffi::FailureKind::Memory => Some(Self::Memory { rule, message, cycle }),
-            ffi::FailureKind::Timeout => Some(Self::Silent { message, cycle }),
-            _ => Some(Self::Simulator { message }),
-        }
-    }
-
-    /// The rule that was broken, as in `R4`; `AXI` for the bus protocol; `None` if it is none of the device's.
-    pub fn rule(&self) -> Option<&str> {
-        match self {
-            Self::Assertion { rule, .. } | Self::Memory { rule, .. } => {
-                Some(rule.as_str()).filter(|rule| !rule.is_empty())
-            }
-            Self::Silent { .. } => Some("R15"),
-            _ => None,
-        }
+        let (rule, seen) = match kind {
+            ffi::FailureKind::None => return None,
+            ffi::FailureKind::Assertion => (rule, ", in"),
+            ffi::FailureKind::Memory => (rule, "; seen on the AXI port in"),
+            ffi::FailureKind::Timeout => ("R15".to_owned(), "; gave up in"),
+            _ => return Some(Self::Simulator { message }),
+        };
+        Some(Self::Broken { rule, message, seen, cycle })
     }
 }
 
@@ -95,7 +69,7 @@ impl From<CosimError> for DeviceError {
     fn from(error: CosimError) -> Self {
         let device = NAME.to_owned();
         match error {
-            CosimError::Assertion { .. } | CosimError::Memory { .. } | CosimError::Silent { .. } => {
+            CosimError::Broken { .. } => {
                 Self::Assertion { device, message: error.to_string().trim_start().to_owned() }
             }
             _ => Self::Unavailable { device, reason: error.to_string() },

@@ -8,8 +8,6 @@
 #[cfg(feature = "bare")]
 mod bare;
 mod bridge;
-#[cfg(feature = "cases")]
-pub mod cases;
 mod config;
 mod error;
 mod platform;
@@ -17,7 +15,7 @@ pub mod probe;
 
 #[cfg(feature = "bare")]
 pub use bare::{BareRun, bare_loop};
-pub use config::{CHANNELS, Fault, MAX_LATENCY, RtlConfig, Wave};
+pub use config::{CHANNELS, Fault, FaultKind, MAX_LATENCY, RtlConfig, Wave};
 pub use error::CosimError;
 pub use platform::{RtlPlatform, SLICE};
 

@@ -1,5 +1,8 @@
 //! The verilated device as a platform for the driver.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
 use cxx::UniquePtr;
 use doorbell_contract::Register;
 use doorbell_host::memory::SIMULATED_BUS_ADDRESS;
@@ -22,6 +25,7 @@ pub struct RtlPlatform {
     simulator: Simulator,
     memory: Option<SharedMemory>,
     workers: u32,
+    clock: Arc<AtomicU64>,
 }
 
 struct Simulator(UniquePtr<ffi::Simulator>);
@@ -42,7 +46,7 @@ impl RtlPlatform {
         let workers = variant_for(config.workers)?;
         let simulator = ffi::make_simulator(workers, &bridged)
             .map_err(|error| CosimError::Simulator { message: error.what().to_owned() })?;
-        Ok(Self { simulator: Simulator(simulator), memory: None, workers })
+        Ok(Self { simulator: Simulator(simulator), memory: None, workers, clock: Arc::default() })
     }
 
     /// Workers that the RTL was built with.
@@ -53,6 +57,11 @@ impl RtlPlatform {
     /// Clock cycles since the device was made.
     pub fn cycles(&self) -> u64 {
         self.simulator.0.cycles()
+    }
+
+    /// Clock cycles since the device was made, as of its last function; to be read while a driver has it.
+    pub fn clock(&self) -> Arc<AtomicU64> {
+        Arc::clone(&self.clock)
     }
 
     /// Level of the interrupt line `irq_o`.
@@ -89,6 +98,7 @@ impl RtlPlatform {
     /// Failures of the device.
     pub fn write_bytes(&mut self, offset: u32, value: u32, strobe: u8) -> Result<bool, CosimError> {
         let answer = self.simulator.0.pin_mut().write_register(offset, value, strobe & 0xF);
+        self.tick();
         answer.map(|answer| answer.okay).map_err(|error| self.failed(&error))
     }
 
@@ -98,6 +108,7 @@ impl RtlPlatform {
     /// Failures of the device.
     pub fn read_offset(&mut self, offset: u32) -> Result<(u32, bool), CosimError> {
         let answer = self.simulator.0.pin_mut().read_register(offset);
+        self.tick();
         answer.map(|answer| (answer.value, answer.okay)).map_err(|error| self.failed(&error))
     }
 
@@ -112,7 +123,12 @@ impl RtlPlatform {
 
     fn simulate(&mut self, cycles: u64, want: u64) -> Result<(), CosimError> {
         let result = self.simulator.0.pin_mut().run(cycles, want);
+        self.tick();
         result.map(drop).map_err(|error| self.failed(&error))
+    }
+
+    fn tick(&self) {
+        self.clock.store(self.cycles(), Ordering::Relaxed);
     }
 
     fn failed(&self, error: &cxx::Exception) -> CosimError {

@@ -105,11 +105,12 @@ uint32_t QueueMonitor::completion_beat(uint64_t address, uint64_t strobe, const 
             fail_memory("R3", format("completion %" PRIu32 " written, but only %" PRIu32 " descriptors were read",
                                      cq_next_, sq_next_ - sq_start_));
         }
-        const uint32_t phase = data[half * 8 + 7] >> 24;
-        const uint32_t expected = 1 ^ (cq_next_ / (cq_.mask + 1) & 1);
-        if (phase != expected) {
-            fail_memory("R13", format("completion %" PRIu32 " carries phase byte %" PRIu32 " instead of %" PRIu32,
-                                      cq_next_, phase, expected));
+        // Bit 7 of the last byte of either half; the other seven of byte 31 are 0.
+        const uint32_t first = data[half * 8 + 3] >> 24 & 0x80, last = data[half * 8 + 7] >> 24;
+        const uint32_t expected = (cq_next_ / (cq_.mask + 1) & 1) != 0 ? 0 : 0x80;
+        if (first != expected || last != expected) {
+            fail_memory("R13", format("completion %" PRIu32 " carries phase bytes 0x%02" PRIx32 " and 0x%02" PRIx32
+                                      " instead of 0x%02" PRIx32, cq_next_, first, last, expected));
         }
         ++cq_next_;
     }

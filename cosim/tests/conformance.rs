@@ -1,12 +1,10 @@
-//! The conformance suite and every named case, on every RTL that was built, with a memory that answers at once and
-//! with random ones.
+//! The conformance suite on every RTL that was built, with a memory that answers at once and with random ones.
 //!
 //! `DOORBELL_SEED` is the first seed (default 1), `DOORBELL_SEEDS` the number of random memories (default 4).
 
-use doorbell_cosim::cases::{CASES, Case, CaseOptions};
 use doorbell_cosim::{RtlConfig, RtlPlatform, built_workers};
 use doorbell_host::{DeviceError, Platform};
-use doorbell_verify::conformance::{self, Bench};
+use doorbell_verify::conformance::{Bench, CASES, Case};
 use libtest_mimic::{Arguments, Failed, Trial};
 
 fn number(variable: &str, default: u64) -> u64 {
@@ -15,15 +13,11 @@ fn number(variable: &str, default: u64) -> u64 {
     })
 }
 
-fn rule(case: &conformance::Case, workers: u32, seed: u64, memory: Option<u64>) -> Result<(), Failed> {
+fn run(case: &Case, workers: u32, seed: u64, memory: Option<u64>) -> Result<(), Failed> {
     let plain = RtlConfig { workers, seed, ..RtlConfig::default() };
     let config = memory.map_or(plain.clone(), |memory| plain.with_random_memory(memory));
     let mut make = || -> Result<Box<dyn Platform>, DeviceError> { Ok(Box::new(RtlPlatform::new(&config)?)) };
     Bench::new(&mut make, seed).run(case).map_err(Failed::from)
-}
-
-fn named(case: &Case, options: &CaseOptions) -> Result<(), Failed> {
-    case.run(options).map(drop).map_err(Failed::from)
 }
 
 fn main() {
@@ -35,18 +29,10 @@ fn main() {
         for &memory in &memories {
             let place =
                 memory.map_or(format!("{workers} workers"), |m| format!("{workers} workers, memory {m}"));
-            trials.extend(conformance::CASES.iter().map(|case| {
-                Trial::test(format!("{}: {place}", case.name), move || rule(case, workers, seed, memory))
-            }));
-            let options = CaseOptions { workers: Some(workers), memory_seed: memory, wave: None };
-            trials.extend(CASES.iter().filter(|case| case.is_portable()).map(|case| {
-                let options = options.clone();
-                Trial::test(format!("{}: {place}", case.name), move || named(case, &options))
+            trials.extend(CASES.iter().map(|case| {
+                Trial::test(format!("{}: {place}", case.name), move || run(case, workers, seed, memory))
             }));
         }
     }
-    trials.extend(
-        CASES.iter().map(|case| Trial::test(case.name, move || named(case, &CaseOptions::default()))),
-    );
     libtest_mimic::run(&Arguments::from_args(), trials).exit();
 }

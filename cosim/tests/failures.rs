@@ -3,8 +3,8 @@
 use std::ops::RangeInclusive;
 use std::thread;
 
-use doorbell_contract::{HwCompletion, HwDesc, Register};
-use doorbell_cosim::{CosimError, Fault, RtlConfig, RtlPlatform, Wave};
+use doorbell_contract::{DeviceFault, ErrorCode, HwCompletion, HwDesc, Register, Status};
+use doorbell_cosim::{CosimError, Fault, FaultKind, RtlConfig, RtlPlatform, Wave};
 use doorbell_host::{Device, DeviceError, Driver, Platform, QueueConfig};
 use rstest::rstest;
 
@@ -44,14 +44,14 @@ fn run(rtl: &mut Rtl) -> Result<Vec<HwCompletion>, DeviceError> {
 
 #[test]
 fn a_failing_assertion_is_an_error_that_names_the_rule_and_stays() {
-    let mut rtl = with_fault(Fault::SpuriousResponse { cycle: 400 });
+    let mut rtl = with_fault(FaultKind::SpuriousResponse.at(400));
     let error = run(&mut rtl).unwrap_err();
     let DeviceError::Assertion { device, message } = &error else { panic!("{error:?}") };
     assert_eq!(device, "rtl");
     assert!(message.starts_with("R3 "), "{message}");
     assert!(message.contains(".sv:") && message.contains("in cycle 4"), "{message}");
     let failure = rtl.platform().failure().unwrap();
-    assert_eq!(failure.rule(), Some("R3"));
+    assert!(matches!(&failure, CosimError::Broken { rule, .. } if rule == "R3"), "{failure:?}");
 
     // The device is done: everything says so, in the same words.
     let platform = rtl.platform_mut();
@@ -66,7 +66,7 @@ fn a_failing_assertion_is_an_error_that_names_the_rule_and_stays() {
 
 #[test]
 fn a_memory_that_never_answers_is_a_timeout() {
-    let error = run(&mut with_fault(Fault::HangReads { burst: 0 })).unwrap_err();
+    let error = run(&mut with_fault(FaultKind::HangReads.at(0))).unwrap_err();
     let DeviceError::Timeout(timeout) = &error else { panic!("{error:?}") };
     assert_eq!((timeout.waited_for, timeout.in_flight, timeout.consumed), ("a completion", 8, 0));
 }
@@ -74,7 +74,7 @@ fn a_memory_that_never_answers_is_a_timeout() {
 #[test]
 fn a_flipped_token_bit_changes_that_token_alone() {
     let mut good = open(RtlConfig { workers: 1, ..Default::default() }, one_worker());
-    let mut bad = with_fault(Fault::CorruptToken { beat: 4, bit: 37 });
+    let mut bad = with_fault(Fault { bit: 37, ..FaultKind::CorruptToken.at(4) });
     assert_eq!(run(&mut good).unwrap(), run(&mut bad).unwrap());
     let tokens = |rtl: &Rtl| {
         let mut tokens = vec![0; 8 * 40];
@@ -91,15 +91,43 @@ fn a_flipped_token_bit_changes_that_token_alone() {
 fn a_flipped_completion_bit_changes_that_completion_alone() {
     let good = run(&mut open(RtlConfig { workers: 1, ..Default::default() }, one_worker())).unwrap();
     // Bit 70 is bit 6 of rollout_id.
-    let bad = run(&mut with_fault(Fault::CorruptCompletion { completion: 3, bit: 70 })).unwrap();
+    let bad = run(&mut with_fault(Fault { bit: 70, ..FaultKind::CorruptCompletion.at(3) })).unwrap();
     for (number, (good, bad)) in good.iter().zip(&bad).enumerate() {
         assert_eq!(good.rollout_id ^ bad.rollout_id, if number == 3 { 64 } else { 0 });
     }
 }
 
+/// The second token line of the first descriptor is lost, the third descriptor cannot be read, and the device goes on.
+#[test]
+fn an_error_answer_is_a_dma_fault_of_its_descriptor_alone() {
+    let faults = vec![FaultKind::ReadError.at(2), FaultKind::TokenWriteError.at(1)];
+    let mut rtl = open(RtlConfig { workers: 1, faults, ..Default::default() }, one_worker());
+    let found = run(&mut rtl).unwrap();
+    for (completion, number) in found.iter().zip(0..) {
+        let expected = match number {
+            0 => HwCompletion { error: ErrorCode::DmaFault as u8, final_seq_len: 40, ..*completion },
+            // Nothing of it is known but its place.
+            2 => HwCompletion { error: ErrorCode::DmaFault as u8, result: 2, ..HwCompletion::default() },
+            _ => HwCompletion { user_data: number, final_seq_len: 40, ..*completion },
+        };
+        let status = if matches!(number, 0 | 2) { Status::Error } else { Status::Done };
+        let expected = HwCompletion { status: status as u8, ..expected };
+        assert_eq!(completion.without_timing(), expected.without_timing(), "completion {number}");
+    }
+    let both = DeviceFault::DMA_READ | DeviceFault::DMA_WRITE;
+    assert_eq!(rtl.read(Register::Error).unwrap(), both.bits());
+    rtl.write(Register::Error, DeviceFault::DMA_READ.bits()).unwrap();
+    assert_eq!(rtl.read(Register::Error).unwrap(), DeviceFault::DMA_WRITE.bits());
+    rtl.write(Register::Error, both.bits()).unwrap();
+    assert_eq!(rtl.read(Register::Error).unwrap(), 0);
+    let mut good = open(RtlConfig { workers: 1, ..Default::default() }, one_worker());
+    let compared = |rtl: &mut Rtl| run(rtl).unwrap().iter().map(|c| c.without_timing()).collect::<Vec<_>>();
+    assert_eq!(compared(&mut rtl), compared(&mut good));
+}
+
 #[test]
 fn a_lost_completion_is_a_device_fault_and_a_timeout() {
-    let mut rtl = with_fault(Fault::CompletionWriteError { completion: 2 });
+    let mut rtl = with_fault(FaultKind::CompletionWriteError.at(2));
     let error = run(&mut rtl).unwrap_err();
     assert!(matches!(error, DeviceError::Timeout(_)), "{error:?}");
     assert!(error.to_string().contains("COMPLETION_WRITE"), "{error}");
@@ -149,7 +177,7 @@ fn devices_on_many_threads_do_not_disturb_each_other() {
             let expected = &expected;
             scope.spawn(move || {
                 for round in 0..6 {
-                    let mut first = with_fault(Fault::SpuriousResponse { cycle: 300 + 10 * worker + round });
+                    let mut first = with_fault(FaultKind::SpuriousResponse.at(300 + 10 * worker + round));
                     let mut second = open(RtlConfig { workers: 1, ..Default::default() }, one_worker());
                     assert!(matches!(run(&mut first), Err(DeviceError::Assertion { .. })));
                     assert_eq!(&run(&mut second).unwrap(), expected);

@@ -4,17 +4,7 @@
 //! device can compute it, in any order, and a rollout that is cut at checkpoints yields the tokens of an uncut one.
 
 use crate::Step;
-use doorbell_contract::{GOLDEN, MIX_MUL_1, MIX_MUL_2, VOCAB_BITS};
-
-/// The finaliser *lowbias32* of C. Wellons' hash prospector: a bijection with good avalanche.
-#[inline]
-pub const fn mix(mut x: u32) -> u32 {
-    x ^= x >> 16;
-    x = x.wrapping_mul(MIX_MUL_1);
-    x ^= x >> 15;
-    x = x.wrapping_mul(MIX_MUL_2);
-    x ^ (x >> 16)
-}
+use doorbell_contract::{GOLDEN, VOCAB_BITS, mix};
 
 /// One rollout's stream of tokens under one seed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -5,6 +5,7 @@
 #include "doorbell_contract.h"
 #include "engine.cuh"
 #include "mailbox.h"
+#include "mix.cuh"
 
 struct Descriptor {
   uint4 quarter[4];
@@ -45,18 +46,29 @@ DOORBELL_ASSERT(DOORBELL_OFFSETOF(doorbell_hw_desc, check) == 60, "Descriptor::c
 
 __device__ __forceinline__ uint32_t rotate_left(uint32_t x, uint32_t by) { return __funnelshift_l(x, x, by); }
 
-// What quarter `k` (words 4k to 4k + 3) adds to the check word; all four together must give the index mark (R2).
-__device__ __forceinline__ uint32_t check_share(uint4 words, uint32_t k) {
-  const uint32_t r = 8 * k + 1;
-  return rotate_left(words.x, r) ^ rotate_left(words.y, r + 2) ^ rotate_left(words.z, r + 4) ^
-         (k == 3 ? words.w : rotate_left(words.w, r + 6));
+// Word `k` of the key of a submission queue, as its check words need it (R2).
+__device__ __forceinline__ uint32_t key_word(uint32_t key, uint32_t k) {
+  return rotate_left(key, 2 * k + 1) ^ mix((k + 1) * DOORBELL_GOLDEN);
 }
 
-__device__ __forceinline__ uint32_t index_mark(uint32_t index) { return (index + 1) * DOORBELL_GOLDEN; }
+// What quarter `k` (words 4k to 4k + 3) adds to the sum of which the check word is made, with its quarter of the key.
+__device__ __forceinline__ uint64_t check_share(uint4 words, uint4 key, uint32_t k) {
+  return static_cast<uint64_t>(words.x + key.x) * (words.y + key.y) +
+         static_cast<uint64_t>(words.z + key.z) * ((k == 3 ? 0 : words.w) + key.w);
+}
 
-__device__ __forceinline__ bool verifies(const Descriptor& desc, uint32_t index) {
-  return (check_share(desc.quarter[0], 0) ^ check_share(desc.quarter[1], 1) ^ check_share(desc.quarter[2], 2) ^
-          check_share(desc.quarter[3], 3)) == index_mark(index);
+// The check word of the descriptor with this index, from the shares of its quarters.
+__device__ __forceinline__ uint32_t check_word(uint64_t shares, uint32_t index) {
+  const uint64_t sum = shares + index * DOORBELL_GOLDEN_64;
+  const uint32_t folded = static_cast<uint32_t>(sum >> 32) ^ static_cast<uint32_t>(sum);
+  return folded == 0 ? 0xFFFFFFFFu : folded;
+}
+
+__device__ __forceinline__ bool verifies(const Descriptor& desc, const uint4 (&key)[4], uint32_t index) {
+  uint64_t shares = 0;
+#pragma unroll
+  for (uint32_t k = 0; k < 4; k++) shares += check_share(desc.quarter[k], key[k], k);
+  return check_word(shares, index) == desc.check();
 }
 
 // The first error in the order of docs/contract.md, "Which error", but for BAD_CHECK; DOORBELL_ERR_NONE if none. The
@@ -103,12 +115,12 @@ __device__ __forceinline__ Outcome ended(uint32_t status, uint32_t error = DOORB
   return Outcome{status, error, 0, 0, 0};
 }
 
-// The completion, but for sq_head and phase.
+// The completion, but for sq_head and its phases. Of a length that only an echo may have 31 bits are left.
 __device__ __forceinline__ void write_completion(ulonglong2 (&halves)[2], uint64_t user_data, uint32_t rollout_id,
                                                  uint32_t seq_len, uint32_t reward_model_id, uint32_t worker_id,
                                                  const Outcome& outcome) {
   halves[0].x = user_data;
-  halves[0].y = static_cast<uint64_t>(seq_len + outcome.added) << 32 | rollout_id;
+  halves[0].y = static_cast<uint64_t>(seq_len + outcome.added & DOORBELL_LENGTH_LIMIT_MAX) << 32 | rollout_id;
   halves[1].x = outcome.result;
   halves[1].y = static_cast<uint64_t>(outcome.status << 16 | outcome.flags << 8 | outcome.error) << 32 |
                 worker_id << 16 | reward_model_id;
@@ -123,17 +135,18 @@ DOORBELL_ASSERT(DOORBELL_OFFSETOF(doorbell_hw_completion, worker_id) == 26, "wri
 DOORBELL_ASSERT(DOORBELL_OFFSETOF(doorbell_hw_completion, error) == 28, "write_completion: error");
 DOORBELL_ASSERT(DOORBELL_OFFSETOF(doorbell_hw_completion, flags) == 29, "write_completion: flags");
 DOORBELL_ASSERT(DOORBELL_OFFSETOF(doorbell_hw_completion, status) == 30, "write_completion: status");
-DOORBELL_ASSERT(DOORBELL_OFFSETOF(doorbell_hw_completion, phase) == 31, "write_completion: phase");
+DOORBELL_ASSERT(DOORBELL_OFFSETOF(doorbell_hw_completion, phase) == 31, "phase_of");
 
-// The phase bit of the completion with running index `index`.
+// The phase of the completion with running index `index`, as either half carries it in its second word (R4).
 __device__ __forceinline__ uint64_t phase_of(uint32_t index, uint32_t cq_size) {
-  return (index & cq_size) == 0 ? 1 : 0;
+  return (index & cq_size) == 0 ? 1ull << 63 : 0;
 }
 
-// Adds what its slot decides to the second half of a completion.
-__device__ __forceinline__ void place_completion(ulonglong2& second_half, uint32_t sq_head, uint64_t phase) {
-  second_half.x |= static_cast<uint64_t>(sq_head) << 32;
-  second_half.y |= phase << 56;
+// Adds what its slot decides to a completion.
+__device__ __forceinline__ void place_completion(ulonglong2 (&halves)[2], uint32_t sq_head, uint64_t phase) {
+  halves[0].y |= phase;
+  halves[1].x |= static_cast<uint64_t>(sq_head) << 32;
+  halves[1].y |= phase;
 }
 
 // 64-byte lines that `count` tokens (at least 1) from `offset` bytes on touch.

@@ -22,6 +22,7 @@
 #define DOORBELL_PLACES_LOG2 10
 #define DOORBELL_FIRST_PLACE 0
 #define DOORBELL_WORK_SLOTS 32768
+#define DOORBELL_SHARE 64
 #endif
 
 constexpr uint32_t kWarp = 32;
@@ -41,16 +42,21 @@ constexpr uint32_t kGivenPlaces = kPlaces - 1;
 // Where a session starts to count places.
 constexpr uint32_t kFirstPlace = DOORBELL_FIRST_PLACE;
 static_assert(kFirstPlace % kPlaces == 0, "the place that is never given out is the last");
-// Tickets of the work queue. A front end hands out none while half as many are handed out and not taken; so before any
-// ticket comes round to a slot, a worker has come to what was there before, and waits at it or has taken it. (The other
-// half: what all fetch warps hand out at once, between their look and their tickets.)
+// Rollouts that one queue pair may have in the work queue, which is first come, first served, so that those of another
+// wait behind so many at most of each.
+constexpr uint32_t kShare = DOORBELL_SHARE;
+// Slots of the work queue, by ticket. No ticket comes round to a slot to which no worker has come.
 constexpr uint32_t kWorkSlots = DOORBELL_WORK_SLOTS;
-static_assert(kMaxQueues * kPlaces <= kWorkSlots / 2 && kMaxQueues * kFetchWarps * kWarp <= kWorkSlots / 2,
-              "the places of all queues fill half of the work queue at most, and what is handed out at once the other");
-// Tells the worker that takes it to end.
-constexpr uint32_t kExit = 0xFFFFFFFFu;
-// A slot of the work queue whose entry has been taken.
-constexpr uint32_t kTaken = 0xFFFFFFFEu;
+static_assert(kMaxQueues * kShare <= kWorkSlots && (kWorkSlots & (kWorkSlots - 1)) == 0,
+              "all that waits for workers has a slot, and tickets wrap with the slots (R13)");
+// What a slot of the work queue says; with the lap of its ticket above it is an entry.
+constexpr uint32_t kVacant = 0;
+constexpr uint32_t kAwaited = 1;  // the worker with the ticket waits for what comes
+// What follows is for the worker to take. A rollout is queue << 16 | place, with what has become of it above.
+constexpr uint32_t kExit = 1u << 28;  // it is to end
+constexpr uint32_t kHanded = 1u << 29;
+constexpr uint32_t kCancelled = 1u << 30;
+constexpr uint32_t kQueued = 1u << 31;  // no worker waited for it: may be cancelled for as long as none has come
 // SM cycles from a completion that the scout posts to its next look, at least. A look that leaves sooner arrives before
 // the answer of a host that waits for the completion, and costs a whole look more; docs/gpu.md has the measurement.
 constexpr uint32_t kAnswerCycles = 500;
@@ -75,7 +81,6 @@ struct Place {
   uint32_t session;
   // The completion, but for what its slot decides.
   ulonglong2 result[2];
-  uint32_t claim;  // the ticket by which a worker may take it, as `claim_of` has it; 0: taken, or cancelled
   uint32_t model_id;  // where there are several
 };
 static_assert(sizeof(Place) == 128, "a place is a line");
@@ -95,8 +100,9 @@ struct DeviceState {
   alignas(128) uint32_t exited;        // front ends that have ended
   alignas(128) uint32_t abandon[kMaxQueues * 32];    // one line each: the session whose rollouts are to be dropped
   alignas(128) uint32_t done_tail[kMaxQueues * 32];  // one line each
+  alignas(128) uint64_t fetched[kMaxQueues * 16];    // one line each: tickets of the queue pair to which a worker has come
   WorkerCounters counters[kMaxQueues];
-  // Entry of ticket t: (t + 1) << 32 | queue << 16 | place, or with kExit or kTaken below.
+  // By ticket, as `work_entry` has it.
   uint64_t work[kWorkSlots];
   // Entry of ticket t: (t + 1) << 32 | place.
   uint64_t done[kMaxQueues][kPlaces];
@@ -109,23 +115,34 @@ struct Launch {
   uint32_t queues;              // front ends: the first blocks of the grid
 };
 
-__device__ __forceinline__ uint32_t claim_of(uint32_t ticket) { return ticket + 1 == 0 ? 1 : ticket + 1; }
-
 // The wait for a change by somebody else in the same device: short first, then yielding.
 __device__ __forceinline__ void relax(uint32_t& spins) {
   DOORBELL_YIELD();
   if (++spins > 16) __nanosleep(spins > 1024 ? 500 : 20);
 }
 
-// Fills the slot of a ticket. The worker that is to take what was there before has come to it, and needs but a moment.
+// What the slot of a ticket holds. All laps differ, so that everybody finds the slot as it must be for the own ticket, or
+// waits: a worker that is held up for as long as others go all round delays who comes behind it, and loses nothing.
+__device__ __forceinline__ uint64_t work_entry(uint32_t ticket, uint32_t what) {
+  return static_cast<uint64_t>(ticket / kWorkSlots) << 32 | what;
+}
+
+// Gives a ticket's worker what it is to do: a rollout, or kExit. Who waits already need not ask again whether it may take
+// it; so what costs time is done while there is nothing to do.
 __device__ __forceinline__ void hand_out(DeviceState& state, uint32_t ticket, uint32_t what) {
   uint64_t* const slot = &state.work[ticket % kWorkSlots];
+  const uint64_t vacant = work_entry(ticket, kVacant), awaited = work_entry(ticket, kAwaited);
+  uint64_t expected = awaited;
   for (uint32_t spins = 0;;) {
-    const uint64_t before = order::load_relaxed_gpu(slot);
-    if (before == 0 || static_cast<uint32_t>(before) == kTaken) break;
-    relax(spins);
+    const uint32_t how = what == kExit ? 0 : expected == awaited ? kHanded : kQueued;
+    const uint64_t seen = order::compare_swap_release_gpu(slot, expected, work_entry(ticket, what | how));
+    if (seen == expected) return;
+    if (seen == vacant || seen == awaited) {
+      expected = seen;
+    } else {
+      relax(spins);
+    }
   }
-  order::store_release_gpu(slot, static_cast<uint64_t>(ticket + 1) << 32 | what);
 }
 
 #endif

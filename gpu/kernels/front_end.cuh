@@ -13,12 +13,17 @@ struct FrontEnd {
   uint4 stage[kFetchWarps + 1][4 * kWarp];  // of the fetch warps and the scout
   uint4 completion_stage[2 * kWarp];
   RunningTable running;
+  uint4 key[4];             // of the session's check words (R2)
   doorbell_session config;  // as read when the session started
   // Places that are free: a ring, from which whoever has the turn takes and to which the completion warp gives back. It
   // starts with all but the last (see RunningTable), so it never fills up, and its size divides 2^32 (R13).
   uint32_t free_places[kPlaces];
   uint32_t places_taken;
   uint32_t places_given;  // back
+  uint32_t tickets[kPlaces];  // of the work queue, by place
+  // Tickets of all sessions: handed out, and of these come to by workers, as last seen.
+  uint32_t handed_out;
+  uint32_t fetched;
   // The host's registers as last seen.
   uint32_t sq_tail;
   uint32_t cq_head;
@@ -58,7 +63,9 @@ __device__ __forceinline__ void tally(FrontEnd& f, uint32_t warp, uint32_t count
 // written before a __syncwarp.
 __device__ __forceinline__ void tally_completions(FrontEnd& f, uint32_t warp, uint32_t amount) {
   uint64_t* const to = &f.counters[warp][kCompletions];
-  order::store_release_block(to, order::load_relaxed_block(to) + amount);
+  const uint64_t count = order::load_relaxed_block(to) + amount;
+  if (DOORBELL_FAULT(CountsUnordered)) return order::store_relaxed_block(to, count);
+  order::store_release_block(to, count);
 }
 
 // Completions of the session, modulo 2^32.
@@ -186,7 +193,7 @@ __device__ __forceinline__ void run_brief(Order& o, const doorbell_session& conf
 }
 
 // Decides how a lane's descriptor, whose check word has been verified or not, is to be executed.
-__device__ __forceinline__ void classify(Order& o, bool verified, const doorbell_session& config) {
+__device__ __forceinline__ void classify(Order& o, bool verified, uint32_t index, const doorbell_session& config) {
   // Without branches, as the lanes of a warp differ.
   const uint32_t error = verified ? error_of(o.desc, config) : DOORBELL_ERR_BAD_CHECK;
   const bool good = o.live && error == DOORBELL_ERR_NONE;
@@ -198,11 +205,18 @@ __device__ __forceinline__ void classify(Order& o, bool verified, const doorbell
   o.is_stop = good && o.desc.opcode() == DOORBELL_OP_STOP;
   o.is_fence = good && o.desc.has(DOORBELL_FLAG_FENCE);
   o.outcome = ended(!good ? DOORBELL_STATUS_ERROR : o.is_stop ? DOORBELL_STATUS_STOPPED : DOORBELL_STATUS_DONE, error);
+  if (UNLIKELY(o.live && !verified)) {
+    // Nothing of the slot can be trusted.
+    o.desc = Descriptor{};
+    o.outcome.flags = DOORBELL_CFLAG_NO_ECHO;
+    o.outcome.result = index;
+  }
 }
 
 // Does all for a lane's descriptor that needs no order.
-__device__ __forceinline__ void prepare(Order& o, uint32_t index, const doorbell_session& config) {
-  classify(o, verifies(o.desc, index), config);
+__device__ __forceinline__ void prepare(Order& o, uint32_t index, const FrontEnd& f) {
+  const doorbell_session& config = f.config;
+  classify(o, verifies(o.desc, f.key, index), index, config);
   if (__any_sync(kEveryLane, o.is_brief)) {
     const engine::Brief::Decoder decoder = begin_brief(o.desc);
     run_brief(o, config, decoder, [&](uint32_t k) { return decoder.step(k); });
@@ -253,20 +267,35 @@ __device__ __forceinline__ uint32_t ring_slot(uint32_t number) {
   return number % (DOORBELL_FAULT(WrapsPlaces) ? kPlaces - 1 : kPlaces);
 }
 
-// Finds places for the long DECODEs in `longs` and enters them in the table of those that run. Returns each lane's
-// place (0 for other lanes), or RunningTable::kNone to all, and nothing has changed, if there are too few. (Here and
-// below: code that is rare, or waits anyway, is kept out of the way of the rest, which is too long a stretch for the
-// instruction cache as it is.)
-__device__ __noinline__ uint32_t enter(FrontEnd& f, DeviceState& state, Place* places, uint32_t rollout_id,
-                                       uint32_t longs, uint32_t lane) {
-  // Cancelled rollouts leave their tickets behind. Workers throw them away, once they come to them.
-  const uint32_t handed_out = order::load_relaxed_gpu(&state.work_tail) - order::load_relaxed_gpu(&state.work_head);
-  if (__any_sync(kEveryLane, static_cast<int32_t>(handed_out) > static_cast<int32_t>(kWorkSlots / 2)))
-    return RunningTable::kNone;
+// How many long DECODEs, of `wanted`, can be admitted: for each there has to be a place, and room in this queue pair's
+// share of the work queue. The caller has the turn. (Here and below: code that is rare, or waits anyway, is kept out of
+// the way of the rest, which is too long a stretch for the instruction cache as it is.)
+__device__ __noinline__ uint32_t admissible(FrontEnd& f, const DeviceState& state, uint32_t queue, uint32_t wanted,
+                                            uint32_t lane) {
+  uint32_t count = 0;
+  if (lane == 0) {
+    const uint32_t limit = f.config.workers == 0 ? kGivenPlaces : min(f.config.workers, kGivenPlaces);
+    const uint32_t taken = order::load_relaxed_block(&f.places_taken);
+    const uint32_t free = limit - (taken + kGivenPlaces - order::load_acquire_block(&f.places_given));
+    const uint32_t handed_out = order::load_relaxed_block(&f.handed_out);
+    uint32_t waiting = handed_out - order::load_relaxed_block(&f.fetched);
+    // Workers that have come since are asked for only where it matters.
+    if (waiting + wanted > kShare) {
+      const uint32_t fetched = static_cast<uint32_t>(order::load_relaxed_gpu(&state.fetched[queue * 16]));
+      order::store_relaxed_block(&f.fetched, fetched);
+      waiting = handed_out - fetched;
+    }
+    count = min(min(free, DOORBELL_FAULT(SharesNothing) ? free : kShare - waiting), wanted);
+  }
+  __syncwarp();
+  return __shfl_sync(kEveryLane, count, 0);
+}
+
+// Takes places, of which there are enough, for the long DECODEs in `longs`, and enters them in the table of those that
+// run. Returns each lane's place (0 for other lanes), or RunningTable::kNone to all, and nothing has changed, if the
+// table has no room.
+__device__ __noinline__ uint32_t enter(FrontEnd& f, Place* places, uint32_t rollout_id, uint32_t longs, uint32_t lane) {
   const uint32_t taken = order::load_relaxed_block(&f.places_taken);
-  const uint32_t limit = f.config.workers == 0 ? kGivenPlaces : min(f.config.workers, kGivenPlaces);
-  const uint32_t free = limit - (taken + kGivenPlaces - order::load_acquire_block(&f.places_given));
-  if (__any_sync(kEveryLane, __popc(longs) > free)) return RunningTable::kNone;
   uint32_t place = 0;
   bool entered = false;
   if (longs >> lane & 1) {
@@ -281,23 +310,24 @@ __device__ __noinline__ uint32_t enter(FrontEnd& f, DeviceState& state, Place* p
   return RunningTable::kNone;
 }
 
-// Admits the lanes in `mask` if there are places, table entries and completion slots for all of them; else changes
-// nothing, and says what was missing. The caller has the turn.
-__device__ __forceinline__ uint32_t admit(FrontEnd& f, DeviceState& state, Place* places, Order& o, uint32_t mask,
-                                          uint32_t longs, uint32_t consumed_to, uint32_t lane,
-                                          uint32_t& first_completion) {
+// Admits the lanes in `mask`, for which there are places, if there are table entries and completion slots for all of
+// them; else changes nothing, and says what was missing. The caller has the turn.
+__device__ __forceinline__ uint32_t admit(FrontEnd& f, Place* places, Order& o, uint32_t mask, uint32_t longs,
+                                          uint32_t consumed_to, uint32_t lane, uint32_t& first_completion) {
   const uint32_t instants = mask & ~longs;
   bool entered = false;
   if (UNLIKELY(longs != 0)) {
-    o.place = enter(f, state, places, o.desc.rollout_id(), longs, lane);
+    o.place = enter(f, places, o.desc.rollout_id(), longs, lane);
     if (o.place == RunningTable::kNone) return DOORBELL_WAIT_WORKER;
     entered = longs >> lane & 1;
   }
   Reservation reservation{};
   if (lane == 0) {
     reservation = reserve(f, __popc(instants), false, consumed_to, true);
-    if (reservation.count == __popc(instants) && longs != 0)
+    if (reservation.count == __popc(instants) && longs != 0) {
       order::store_relaxed_block(&f.places_taken, order::load_relaxed_block(&f.places_taken) + __popc(longs));
+      order::store_relaxed_block(&f.handed_out, order::load_relaxed_block(&f.handed_out) + __popc(longs));
+    }
   }
   __syncwarp();
   first_completion = __shfl_sync(kEveryLane, reservation.first, 0);
@@ -362,9 +392,9 @@ __device__ __forceinline__ void finish(FrontEnd& f, DeviceState& state, uint32_t
   const uint32_t instants = mask & ~longs;
   const uint32_t below = (1u << lane) - 1;
   if (UNLIKELY(longs != 0)) {
+    // The places are filled while the tickets are on their way.
     uint32_t ticket = 0;
     if (lane == 0) ticket = order::take_tickets_gpu(&state.work_tail, __popc(longs));
-    ticket = __shfl_sync(kEveryLane, ticket, 0) + __popc(longs & below);
     if (longs >> lane & 1) {
       Place& place = state.places[queue][o.place];
       place.rollout_id = o.desc.rollout_id();
@@ -381,7 +411,10 @@ __device__ __forceinline__ void finish(FrontEnd& f, DeviceState& state, uint32_t
       place.wait_states = f.config.wait_states;
       place.reward_threshold = f.config.reward_threshold;
       place.session = session;
-      order::store_relaxed_gpu(&place.claim, claim_of(ticket));
+    }
+    ticket = __shfl_sync(kEveryLane, ticket, 0) + __popc(longs & below);
+    if (longs >> lane & 1) {
+      order::store_relaxed_block(&f.tickets[o.place], ticket);
       hand_out(state, ticket, queue << 16 | o.place);
     }
   }
@@ -390,12 +423,12 @@ __device__ __forceinline__ void finish(FrontEnd& f, DeviceState& state, uint32_t
   const bool mine = instants >> lane & 1;
   const uint32_t rank = __popc(instants & below);
   const uint32_t briefs = __ballot_sync(kEveryLane, mine && o.is_brief);
-  // The tokens of every lane before the completions of any. Without tokens there is nothing to order: the halves of a
-  // completion are told apart by the host's mark (R4).
+  // The tokens of every lane before the completions of any. Without tokens there is nothing to order: each half of a
+  // completion carries its phase (R4).
   ulonglong2 pair[2];
   write_completion(pair, o.desc.user_data(), o.desc.rollout_id(), o.desc.seq_len(), o.desc.reward_model_id(), 0,
                    o.outcome);
-  place_completion(pair[1], consumed_to, phase_of(first_completion + rank, f.config.cq_size));
+  place_completion(pair, consumed_to, phase_of(first_completion + rank, f.config.cq_size));
   if ((instants & (instants - 1)) == 0) {
     if (briefs != 0) order::fence_sys();
     if (mine) {
@@ -464,7 +497,7 @@ struct Fetcher {
   // R7: the completions that `quiet` has counted are visible, to the host too, before anything that this warp, or one that
   // gets the turn from it, writes from here on.
   static __device__ __forceinline__ void pass_fence() {
-    order::fence_sys();
+    if (!DOORBELL_FAULT(CountsUnordered)) order::fence_sys();
     __syncwarp();
   }
 
@@ -516,7 +549,7 @@ struct Fetcher {
   __device__ __forceinline__ bool execute(uint32_t first, uint32_t count) {
     Order o;
     take(o, count);
-    prepare(o, first + lane, f.config);
+    prepare(o, first + lane, f);
     const uint32_t briefs = __ballot_sync(kEveryLane, o.is_brief);
     uint32_t rounds = 0;
     rank_briefs(o, briefs, lane, rounds);
@@ -572,7 +605,7 @@ struct Fetcher {
   __device__ __forceinline__ bool in_general(uint32_t first, uint32_t count) {
     Order o;
     take(o, count);
-    prepare(o, first + lane, f.config);
+    prepare(o, first + lane, f);
     const uint32_t longs = __ballot_sync(kEveryLane, o.is_long);
     const uint32_t briefs = __ballot_sync(kEveryLane, o.is_brief);
     uint32_t rounds = 0;
@@ -587,14 +620,26 @@ struct Fetcher {
     uint32_t spins = 0, left = count == kWarp ? kEveryLane : (1u << count) - 1;
     bool has_turn = true, one_by_one = __any_sync(kEveryLane, alone);
     while (left != 0) {
-      const uint32_t k = __ffs(left) - 1, mask = one_by_one ? 1u << k : left;
+      const uint32_t k = __ffs(left) - 1;
+      uint32_t mask = one_by_one ? 1u << k : left;
+      if ((longs & mask) != 0) {
+        // Those for which there are places, and what is before the first for which there is none.
+        const uint32_t mine = longs & mask, count = admissible(f, state, queue, __popc(mine), lane);
+        const uint32_t late =
+            __ballot_sync(kEveryLane, (mine >> lane & 1) != 0 && __popc(mine & ((1u << lane) - 1)) >= count);
+        if (late != 0) mask &= (late & (0u - late)) - 1;
+        if (mask == 0) {
+          if (!keep_waiting(DOORBELL_WAIT_WORKER, since, spins)) return false;
+          continue;
+        }
+      }
       const bool fence = __shfl_sync(kEveryLane, o.is_fence, k);
       uint32_t first_completion = 0, missing = DOORBELL_WAIT_NOTHING;
       if (one_by_one)
         missing = held_by(first + k, __shfl_sync(kEveryLane, o.desc.rollout_id(), k), fence,
                           __shfl_sync(kEveryLane, o.is_stop, k));
       if (missing == DOORBELL_WAIT_NOTHING)
-        missing = admit(f, state, state.places[queue], o, mask, longs & mask, consumed_to, lane, first_completion);
+        missing = admit(f, state.places[queue], o, mask, longs & mask, consumed_to, lane, first_completion);
       if (missing != DOORBELL_WAIT_NOTHING) {
         // Not all at once, then.
         one_by_one = true;
@@ -604,6 +649,7 @@ struct Fetcher {
       if ((briefs & mask) != 0 && !DOORBELL_FAULT(PostsBeforeTokens)) {
         if (one_by_one) o.rank = 0;
         write_brief_tokens(f, o, briefs & mask, one_by_one ? 1 : rounds, lane);
+        DOORBELL_WINDOW(CountsUnordered);
       }
       left &= ~mask;
       if (left == 0 && !one_by_one) {
@@ -647,11 +693,15 @@ struct Fetcher {
     while (!__any_sync(kEveryLane, stopping(f))) {
       DOORBELL_YIELD();
       const uint32_t index = __shfl_sync(kEveryLane, order::load_acquire_block(&f.claimed), 0);
+      if (lane == 0) {
+        DOORBELL_WINDOW(LooksAhead);
+        DOORBELL_WINDOW(HoldsScout);
+      }
       const uint32_t known = __shfl_sync(kEveryLane, order::load_acquire_block(&f.sq_tail), 0) - index;
       // Several are for the fetch warps.
       if (known > 1 && known <= f.config.sq_size) continue;
       // What lane 0 was told holds for the lanes that read, too.
-      __syncwarp();
+      if (!DOORBELL_FAULT(LooksAhead)) __syncwarp();
       // Only four lanes read: to others the slot might show a later state.
       uint4 part = make_uint4(0, 0, 0, 0);
       if (lane < 4) part = order::load_relaxed_sys(slot(index) + lane);
@@ -665,8 +715,11 @@ struct Fetcher {
       // Whoever still reads what the last look has staged comes first.
       __syncwarp();
       if (lane < 4) stage[lane] = part;
-      const bool verified =
-          __reduce_xor_sync(kEveryLane, lane < 4 ? check_share(part, lane) : 0) == index_mark(index);
+      uint64_t shares = check_share(part, f.key[lane % 4], lane % 4);
+      shares += __shfl_xor_sync(kEveryLane, shares, 1);
+      shares += __shfl_xor_sync(kEveryLane, shares, 2);
+      // Lane 3 has the check word.
+      const bool verified = __shfl_sync(kEveryLane, check_word(shares, index) == part.w, 3);
       // What the doorbell had told of was there to be read: if it does not verify now, it never will (R2).
       if (!verified && (known != 1 || DOORBELL_FAULT(LeavesBadSlots))) continue;
       DOORBELL_WINDOW(ScoutsBlindly);
@@ -679,7 +732,7 @@ struct Fetcher {
       o.live = true;
 #pragma unroll
       for (uint32_t k = 0; k < 4; k++) o.desc.quarter[k] = stage[k];
-      classify(o, verified, config);
+      classify(o, verified, index, config);
       const bool at_once = quiet && !o.is_long && !o.is_stop && !o.is_fence;
       if (!__any_sync(kEveryLane, claimed_from == index || DOORBELL_FAULT(ScoutsBlindly))) continue;
       if (UNLIKELY(!__shfl_sync(kEveryLane, at_once, 0))) {
@@ -704,7 +757,7 @@ struct Fetcher {
       ulonglong2 pair[2];
       write_completion(pair, o.desc.user_data(), o.desc.rollout_id(), o.desc.seq_len(), o.desc.reward_model_id(), 0,
                        o.outcome);
-      place_completion(pair[1], consumed_to, phase_of(turn.cq_tail, config.cq_size));
+      place_completion(pair, consumed_to, phase_of(turn.cq_tail, config.cq_size));
       if (lane < 2) {
         ulonglong2* const to =
             reinterpret_cast<ulonglong2*>(config.cq_base + 32ull * (turn.cq_tail & (config.cq_size - 1)));
@@ -781,13 +834,17 @@ struct Fetcher {
 
 // ---------------------------------------------------------------- completion role
 
-// Takes back the rollouts that no worker has taken: the end of a session waits for none that is busy with others (R12).
-// Their tickets stay in the work queue, and lead to nothing.
-__device__ __noinline__ void cancel(FrontEnd& f, Place* places, uint32_t lane) {
+// Takes back the rollouts to which no worker has come: the end of a session waits for none that is busy with others
+// (R12). Their tickets stay in the work queue, and lead to nothing.
+__device__ __noinline__ void cancel(FrontEnd& f, DeviceState& state, uint32_t queue, uint32_t lane) {
   uint32_t count = 0;
   for (uint32_t k = lane; k < kPlaces; k += kWarp) {
-    const uint32_t claim = order::load_relaxed_gpu(&places[k].claim);
-    count += claim != 0 && order::compare_swap_relaxed_gpu(&places[k].claim, claim, 0) == claim;
+    // An old ticket's slot has another entry by now.
+    const uint32_t ticket = order::load_relaxed_block(&f.tickets[k]), rollout = queue << 16 | k;
+    uint64_t* const slot = &state.work[ticket % kWorkSlots];
+    const uint64_t queued = work_entry(ticket, kQueued | rollout), cancelled = work_entry(ticket, kCancelled | rollout);
+    count += order::load_relaxed_gpu(slot) == queued &&
+             order::compare_swap_relaxed_gpu(slot, queued, cancelled) == queued;
   }
   count = __reduce_add_sync(kEveryLane, count);
   // Which they are does not matter: the next session counts all of them anew.
@@ -811,7 +868,7 @@ __device__ uint32_t completion_role(FrontEnd& f, const Launch& launch, uint32_t 
       const bool taken = ending && order::load_acquire_block(&f.fetchers) == 0;
       if (__all_sync(kEveryLane, taken) && !cancelled) {
         cancelled = true;
-        cancel(f, launch.state->places[queue], lane);
+        cancel(f, *launch.state, queue, lane);
       }
       const bool ended = cancelled && order::load_relaxed_block(&f.places_taken) + kGivenPlaces ==
                                           order::load_relaxed_block(&f.places_given);
@@ -852,10 +909,10 @@ __device__ uint32_t completion_role(FrontEnd& f, const Launch& launch, uint32_t 
     if (!ending) {
       ulonglong2* const halves = reinterpret_cast<ulonglong2*>(stage);
       if (mine) {
-        halves[2 * lane] = place.result[0];
-        ulonglong2 second = place.result[1];
-        place_completion(second, reservation.sq_head, phase_of(reservation.first + lane, f.config.cq_size));
-        halves[2 * lane + 1] = second;
+        ulonglong2 pair[2] = {place.result[0], place.result[1]};
+        place_completion(pair, reservation.sq_head, phase_of(reservation.first + lane, f.config.cq_size));
+        halves[2 * lane] = pair[0];
+        halves[2 * lane + 1] = pair[1];
       }
       asking = __ballot_sync(kEveryLane, mine && (place.flags & DOORBELL_FLAG_INTERRUPT) != 0);
       __syncwarp();
@@ -975,6 +1032,8 @@ __device__ bool block(FrontEnd& f, const Launch& launch, uint32_t queue) {
   doorbell_mailbox& mailbox = launch.mailboxes[queue];
   uint32_t next_done = 0, heartbeat = 0, session = 0;
   long long started = 0;
+  for (uint32_t k = threadIdx.x; k < kPlaces; k += kBlockThreads) f.tickets[k] = 0;
+  if (threadIdx.x == 0) f.handed_out = f.fetched = 0;
   for (;;) {
     // Only the control warp listens; the others sleep at the barrier.
     if (warp == kControlWarp) {
@@ -1003,6 +1062,7 @@ __device__ bool block(FrontEnd& f, const Launch& launch, uint32_t queue) {
     if (session % 2 == 1) {
       for (uint32_t k = threadIdx.x; k < RunningTable::kSets; k += kBlockThreads) f.running.clear_set(k);
       for (uint32_t k = threadIdx.x; k < kPlaces; k += kBlockThreads) f.free_places[k] = k;
+      if (threadIdx.x < 16) reinterpret_cast<uint32_t*>(f.key)[threadIdx.x] = key_word(f.config.sq_key, threadIdx.x);
       if (threadIdx.x < 16 * kBlockWarps) f.counters[threadIdx.x / 16][threadIdx.x % 16] = 0;
       if (threadIdx.x == 0) {
         f.running.entries = f.waits_for = f.asks = 0;

@@ -26,6 +26,8 @@ struct doorbell_session {
   uint32_t eos_threshold;              // in 1/32768
   uint32_t reward_threshold;           // Q16.16
   uint32_t workers;                    // rollouts that may run at a time; 0: as many as there are places
+  uint32_t sq_key;                     // key of the check words (R2)
+  uint32_t unused_session;             // fills the structure
 };
 
 struct doorbell_mailbox {
@@ -35,7 +37,7 @@ struct doorbell_mailbox {
   uint32_t cq_head;                    // completions released up to
   uint8_t unused1[52];
   struct doorbell_session session;
-  uint8_t unused2[112];
+  uint8_t unused2[104];
   // By the kernel; `reached` behind the others, with release order.
   uint32_t reached;                    // the `wanted` that the kernel has come to
   uint32_t sq_head;                    // slots consumed up to
@@ -70,6 +72,8 @@ DOORBELL_ASSERT(DOORBELL_OFFSETOF(struct doorbell_mailbox, session.length_limit)
 DOORBELL_ASSERT(DOORBELL_OFFSETOF(struct doorbell_mailbox, session.eos_threshold) == 132, "offset of session.eos_threshold");
 DOORBELL_ASSERT(DOORBELL_OFFSETOF(struct doorbell_mailbox, session.reward_threshold) == 136, "offset of session.reward_threshold");
 DOORBELL_ASSERT(DOORBELL_OFFSETOF(struct doorbell_mailbox, session.workers) == 140, "offset of session.workers");
+DOORBELL_ASSERT(DOORBELL_OFFSETOF(struct doorbell_mailbox, session.sq_key) == 144, "offset of session.sq_key");
+DOORBELL_ASSERT(DOORBELL_OFFSETOF(struct doorbell_mailbox, session.unused_session) == 148, "offset of session.unused_session");
 DOORBELL_ASSERT(DOORBELL_OFFSETOF(struct doorbell_mailbox, reached) == 256, "offset of reached");
 DOORBELL_ASSERT(DOORBELL_OFFSETOF(struct doorbell_mailbox, sq_head) == 260, "offset of sq_head");
 DOORBELL_ASSERT(DOORBELL_OFFSETOF(struct doorbell_mailbox, cq_tail) == 264, "offset of cq_tail");

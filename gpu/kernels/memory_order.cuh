@@ -17,12 +17,13 @@ __device__ __forceinline__ uint4 load_acquire_sys(const uint4* from) {
   return value;
 }
 
-// Part of a submission slot. No order is needed: the slot verifies itself (R2).
+// Part of a submission slot, in the 64-bit words in which the host writes it: the memory model promises nothing where
+// sizes differ. No order is needed: the slot verifies itself (R2).
 __device__ __forceinline__ uint4 load_relaxed_sys(const uint4* from) {
-  uint4 value;
-  asm volatile("ld.relaxed.sys.global.v4.u32 {%0, %1, %2, %3}, [%4];"
-               : "=r"(value.x), "=r"(value.y), "=r"(value.z), "=r"(value.w) : "l"(from) : "memory");
-  return value;
+  uint64_t low, high;
+  asm volatile("ld.relaxed.sys.global.v2.u64 {%0, %1}, [%2];" : "=l"(low), "=l"(high) : "l"(from) : "memory");
+  return make_uint4(static_cast<uint32_t>(low), static_cast<uint32_t>(low >> 32), static_cast<uint32_t>(high),
+                    static_cast<uint32_t>(high >> 32));
 }
 
 __device__ __forceinline__ uint32_t load_relaxed_sys(const uint32_t* from) {
@@ -90,11 +91,19 @@ __device__ __forceinline__ void store_relaxed_gpu(uint64_t* to, uint64_t value) 
   asm volatile("st.relaxed.gpu.global.u64 [%0], %1;" :: "l"(to), "l"(value) : "memory");
 }
 
-// Decides who of two has a place; orders nothing.
-__device__ __forceinline__ uint32_t compare_swap_relaxed_gpu(uint32_t* to, uint32_t expected, uint32_t value) {
-  uint32_t old;
-  asm volatile("atom.cas.relaxed.gpu.global.b32 %0, [%1], %2, %3;"
-               : "=r"(old) : "l"(to), "r"(expected), "r"(value) : "memory");
+// Decides who of two has a slot of the work queue; orders nothing.
+__device__ __forceinline__ uint64_t compare_swap_relaxed_gpu(uint64_t* to, uint64_t expected, uint64_t value) {
+  uint64_t old;
+  asm volatile("atom.cas.relaxed.gpu.global.b64 %0, [%1], %2, %3;"
+               : "=l"(old) : "l"(to), "l"(expected), "l"(value) : "memory");
+  return old;
+}
+
+// The same, of who hands something over.
+__device__ __forceinline__ uint64_t compare_swap_release_gpu(uint64_t* to, uint64_t expected, uint64_t value) {
+  uint64_t old;
+  asm volatile("atom.cas.release.gpu.global.b64 %0, [%1], %2, %3;"
+               : "=l"(old) : "l"(to), "l"(expected), "l"(value) : "memory");
   return old;
 }
 

@@ -15,12 +15,14 @@ extern "C" __global__ void probe_ping_pong(const uint32_t* from_host, uint32_t* 
 }
 
 // The transport of queue pairs without dispatch and without rules: a block per queue, each warp takes every n-th run of
-// 32 slots, polls them until all verify, and posts as many completions that say nothing. `queue_bytes` apart lie the
-// queues, each `depth` slots of descriptors, then as many completions.
+// 32 slots, polls them until all verify, and posts as many completions that say nothing. Their key is 0.
+// `queue_bytes` apart lie the queues, each `depth` slots of descriptors, then as many completions.
 extern "C" __global__ void __launch_bounds__(256, 1)
 probe_transport(char* memory, uint64_t queue_bytes, uint32_t depth, uint32_t total) {
   char* const queue = memory + queue_bytes * blockIdx.x;
   const uint32_t warps = blockDim.x / kWarp, lane = threadIdx.x % kWarp;
+  const uint32_t word = lane % 4 * 4;
+  const uint4 key = make_uint4(key_word(0, word), key_word(0, word + 1), key_word(0, word + 2), key_word(0, word + 3));
   for (uint32_t first = threadIdx.x / kWarp * kWarp; first < total; first += warps * kWarp) {
     uint4 part[4];
 #pragma unroll
@@ -33,10 +35,10 @@ probe_transport(char* memory, uint64_t queue_bytes, uint32_t depth, uint32_t tot
     for (uint32_t k = 0; k < 4; k++) {
       const uint32_t index = first + 8 * k + lane / 4;
       for (;;) {
-        uint32_t share = check_share(part[k], lane % 4);
-        share ^= __shfl_xor_sync(kEveryLane, share, 1);
-        share ^= __shfl_xor_sync(kEveryLane, share, 2);
-        if (__all_sync(kEveryLane, share == index_mark(index))) break;
+        uint64_t shares = check_share(part[k], key, lane % 4);
+        shares += __shfl_xor_sync(kEveryLane, shares, 1);
+        shares += __shfl_xor_sync(kEveryLane, shares, 2);
+        if (__all_sync(kEveryLane, lane % 4 != 3 || check_word(shares, index) == part[k].w)) break;
         part[k] =
             order::load_relaxed_sys(reinterpret_cast<const uint4*>(queue + 64ull * (index & (depth - 1))) + lane % 4);
       }
@@ -46,8 +48,7 @@ probe_transport(char* memory, uint64_t queue_bytes, uint32_t depth, uint32_t tot
       const uint32_t index = first + 16 * k + lane / 2;
       ulonglong2* const to =
           reinterpret_cast<ulonglong2*>(queue + 64ull * depth + 32ull * (index & (depth - 1))) + lane % 2;
-      const uint64_t phase = lane % 2 == 0 ? 0 : phase_of(index, depth) << 56;
-      order::store_relaxed_sys(to, make_ulonglong2(index, phase));
+      order::store_relaxed_sys(to, make_ulonglong2(index, phase_of(index, depth)));
     }
   }
 }

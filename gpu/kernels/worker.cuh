@@ -110,35 +110,39 @@ __device__ void dismiss(DeviceState& state, uint32_t workers) {
 }
 
 // Takes tickets of the work queue, each in turn of its arrival, until one tells it to end. A worker looks at the slot
-// of its own ticket alone, not at a word that two thousand look at.
+// of its own ticket alone, not at a word that two thousand look at; and it says there that it waits, so that what is
+// handed to it is its own without a further exchange.
 __device__ void role(DeviceState& state, uint32_t worker_id, uint32_t lane) {
   for (;;) {
     uint32_t ticket = 0;
     if (lane == 0) ticket = order::take_tickets_gpu(&state.work_head, 1);
     ticket = __shfl_sync(kEveryLane, ticket, 0);
     uint64_t* const slot = &state.work[ticket % kWorkSlots];
-    uint64_t entry = 0;
-    uint32_t spins = 0;
     if (DOORBELL_FAULT(StallsWorker) && worker_id == 0 && ticket < kPlaces) {
       while (order::load_relaxed_gpu(&state.work_tail) - ticket <= kWorkSlots) DOORBELL_YIELD();
       DOORBELL_WINDOW(StallsWorker);
     }
-    for (;;) {
+    uint64_t entry = 0;
+    for (uint32_t spins = 0;;) {
       entry = order::load_acquire_gpu(slot);
-      if (__all_sync(kEveryLane, static_cast<uint32_t>(entry >> 32) == ticket + 1)) break;
+      const bool given = entry >> 32 == work_entry(ticket, 0) >> 32 && static_cast<uint32_t>(entry) > kAwaited;
+      if (__all_sync(kEveryLane, given)) break;
+      if (lane == 0 && entry == work_entry(ticket, kVacant))
+        order::compare_swap_relaxed_gpu(slot, entry, work_entry(ticket, kAwaited));
       relax(spins);
     }
-    const uint32_t queue = static_cast<uint32_t>(entry) >> 16 & 0xFF, place = static_cast<uint32_t>(entry) & 0xFFFF;
-    const bool exits = static_cast<uint32_t>(entry) == kExit;
-    // The slot may be filled anew; and the end of its session may have been faster to cancel the rollout.
-    bool mine = false;
+    const uint32_t what = __shfl_sync(kEveryLane, static_cast<uint32_t>(entry), 0);
+    const uint32_t queue = what >> 16 & 0xFF, place = what & 0xFFFF;
+    // The slot is vacant for its next ticket; and the end of its session may have been faster to cancel the rollout.
+    bool mine = (what & kCancelled) == 0;
     if (lane == 0) {
-      order::store_relaxed_gpu(slot, static_cast<uint64_t>(ticket + 1) << 32 | kTaken);
-      const uint32_t claim = claim_of(ticket);
-      mine = !exits && order::compare_swap_relaxed_gpu(&state.places[queue][place].claim, claim, 0) == claim;
+      const uint64_t vacated = work_entry(ticket + kWorkSlots, kVacant);
+      if ((what & kQueued) != 0) mine = order::compare_swap_relaxed_gpu(slot, entry, vacated) == entry;
+      if ((what & kQueued) == 0 || !mine) order::store_relaxed_gpu(slot, vacated);
+      if (what != kExit) order::count_gpu(&state.fetched[queue * 16], 1);
     }
-    if (exits) return;
-    if (__any_sync(kEveryLane, mine)) {
+    if (what == kExit) return;
+    if (__shfl_sync(kEveryLane, mine, 0)) {
       engine::Engines::with(state.places[queue][place].model_id, [&](auto chosen) {
         run<decltype(chosen)>(state, queue, place, worker_id, lane);
       });

@@ -53,7 +53,7 @@ pub(crate) fn count_launch() {
 }
 
 /// Launches so far.
-pub(crate) fn launches() -> u64 {
+pub fn launches() -> u64 {
     LAUNCHES.load(Ordering::Relaxed)
 }
 

@@ -54,6 +54,10 @@ pub(crate) const EOS_THRESHOLD: usize = 132;
 pub(crate) const REWARD_THRESHOLD: usize = 136;
 /// rollouts that may run at a time; 0: as many as there are places
 pub(crate) const WORKERS: usize = 140;
+/// key of the check words (R2)
+pub(crate) const SQ_KEY: usize = 144;
+/// fills the structure
+pub(crate) const UNUSED_SESSION: usize = 148;
 
 // By the kernel; `reached` behind the others, with release order.
 /// the `wanted` that the kernel has come to

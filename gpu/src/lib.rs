@@ -12,8 +12,8 @@ mod image;
 mod info;
 mod layout;
 mod mailbox;
-pub mod measure;
 mod platform;
+pub mod probes;
 
 use std::sync::Arc;
 

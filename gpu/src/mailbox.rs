@@ -11,25 +11,9 @@ use crate::layout;
 
 const _: () = assert!(layout::SIZE == PAGE);
 
-/// The words of a mailbox.
-#[derive(Debug)]
-struct Page(SharedMemory);
-
-impl Page {
-    fn word(&self, offset: usize) -> &AtomicU32 {
-        self.0.word32(offset).expect("a mailbox is a page, and its fields lie in it")
-    }
-
-    fn wide(&self, offset: usize) -> &AtomicU64 {
-        self.0.word64(offset).expect("a mailbox is a page, and its fields lie in it")
-    }
-}
-
 /// The host's side of a mailbox.
 #[derive(Debug)]
-pub struct Mailbox {
-    page: Page,
-}
+pub struct Mailbox(SharedMemory);
 
 /// What the kernel last told of a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -52,15 +36,15 @@ impl Mailbox {
     /// # Errors
     /// `OutOfBounds` if `page` is smaller than a page.
     pub fn new(page: SharedMemory) -> Result<Self, DeviceError> {
-        Ok(Self { page: Page(page.part(0, PAGE)?) })
+        Ok(Self(page.part(0, PAGE)?))
     }
 
     fn word(&self, offset: usize) -> &AtomicU32 {
-        self.page.word(offset)
+        self.0.word32(offset).expect("a mailbox is a page, and its fields lie in it")
     }
 
-    fn store64(&self, offset: usize, value: u64) {
-        self.page.wide(offset).store(value, Ordering::Relaxed);
+    fn wide(&self, offset: usize) -> &AtomicU64 {
+        self.0.word64(offset).expect("a mailbox is a page, and its fields lie in it")
     }
 
     /// Publishes the descriptors below `tail`.
@@ -77,11 +61,15 @@ impl Mailbox {
 
     /// Asks for a session with these registers. `workers` is 0 for all.
     pub fn start(&self, session: &Session, workers: u32) {
-        self.store64(layout::SQ_BASE, session.sq.base);
-        self.store64(layout::CQ_BASE, session.cq.base);
-        self.store64(layout::TOKEN_BASE, session.token_base);
-        self.store64(layout::TOKEN_SIZE, session.token_size);
-        self.store64(layout::KV_SIZE, session.kv_size);
+        for (offset, value) in [
+            (layout::SQ_BASE, session.sq.base),
+            (layout::CQ_BASE, session.cq.base),
+            (layout::TOKEN_BASE, session.token_base),
+            (layout::TOKEN_SIZE, session.token_size),
+            (layout::KV_SIZE, session.kv_size),
+        ] {
+            self.wide(offset).store(value, Ordering::Relaxed);
+        }
         for (offset, value) in [
             (layout::SQ_SIZE, session.sq.depth.slots()),
             (layout::CQ_SIZE, session.cq.depth.slots()),
@@ -93,6 +81,7 @@ impl Mailbox {
             (layout::EOS_THRESHOLD, session.eos_threshold),
             (layout::REWARD_THRESHOLD, session.reward_threshold),
             (layout::WORKERS, workers),
+            (layout::SQ_KEY, session.sq_key.value()),
             (layout::SQ_TAIL, session.sq.tail),
             (layout::CQ_HEAD, session.cq.head),
         ] {
@@ -144,7 +133,7 @@ impl Mailbox {
     /// A counter of the session.
     pub fn counter(&self, counter: Counter) -> u64 {
         let offset = layout::COUNTERS + 8 * counter as usize;
-        self.page.wide(offset).load(Ordering::Acquire)
+        self.wide(offset).load(Ordering::Acquire)
     }
 
     /// How often the front end has looked at its mailbox, as last told: it rises as long as the front end lives.

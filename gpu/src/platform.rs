@@ -8,7 +8,8 @@ use std::time::{Duration, Instant};
 
 use doorbell_contract::{Access, Capability, Counter, DeviceFault, HwCompletion, Register, State};
 use doorbell_host::memory::PAGE;
-use doorbell_host::queue::{COMPLETION_WORDS, between};
+use doorbell_host::memory::Slots;
+use doorbell_host::queue::{self, COMPLETION_WORDS, between};
 use doorbell_host::registers::{Registers, Session};
 use doorbell_host::{DeviceError, Platform, SharedMemory};
 
@@ -42,8 +43,6 @@ pub struct GpuPlatform {
     slice: Duration,
     /// CQ head at which `advance` last found news.
     told_at: Option<u32>,
-    /// What the host leaves in the first half of a released completion slot (R4), if it leaves anything.
-    mark: Option<[u64; 2]>,
 }
 
 impl GpuPlatform {
@@ -61,7 +60,6 @@ impl GpuPlatform {
             engine,
             asks: 0,
             told_at: None,
-            mark: None,
             slice: SLICE,
         })
     }
@@ -127,16 +125,15 @@ impl GpuPlatform {
             && (0..posted).any(|k| !self.is_fresh(session, session.cq.head.wrapping_add(k)))
     }
 
+    /// The slots of the completion queue.
+    fn completions(&self, session: &Session) -> Result<Slots<'_, COMPLETION_WORDS>, DeviceError> {
+        let offset = session.cq.base.wrapping_sub(self.memory.bus_address()) as usize;
+        self.memory.slots(offset, session.cq.depth.slots())
+    }
+
     /// Whether the completion with this index is there.
-    /// Whether both halves of a completion are there (R4).
     fn is_fresh(&self, session: &Session, index: u32) -> bool {
-        let (cq, offset) = (session.cq, session.cq.base.wrapping_sub(self.memory.bus_address()) as usize);
-        self.memory.slots::<COMPLETION_WORDS>(offset, cq.depth.slots()).is_ok_and(|slots| {
-            (slots.last_word(index) >> 56) as u8 & 1 == cq.depth.phase(index)
-                && self
-                    .mark
-                    .is_none_or(|mark| [0, 1].iter().all(|&word| slots.word(index, word) != mark[word]))
-        })
+        self.completions(session).is_ok_and(|slots| queue::is_fresh(&slots, session.cq.depth, index))
     }
 
     /// ENABLE was written and the configuration is good: starts a session, if the kernel can reach all of it.
@@ -160,15 +157,6 @@ impl GpuPlatform {
         // The kernel counts from 0 in each session.
         self.asks = 0;
         self.told_at = None;
-        self.mark = self.mark_of(session);
-    }
-
-    /// What the host has left in every completion slot. Zeroes are no mark.
-    fn mark_of(&self, session: &Session) -> Option<[u64; 2]> {
-        let offset = session.cq.base.wrapping_sub(self.memory.bus_address()) as usize;
-        let slots = self.memory.slots::<COMPLETION_WORDS>(offset, session.cq.depth.slots()).ok()?;
-        let mark = [0, 1].map(|word| slots.word(session.cq.head, word));
-        (mark != [0; 2]).then_some(mark)
     }
 
     fn write_control(&mut self, value: u32) -> Result<(), DeviceError> {
@@ -196,7 +184,7 @@ impl GpuPlatform {
                 cq.base.wrapping_sub(self.memory.bus_address()) as usize,
                 cq.depth.slots(),
             )?;
-            if (slots.last_word(last) >> 56) as u8 & 1 == cq.depth.phase(last) {
+            if queue::is_fresh(&slots, cq.depth, last) {
                 session.cq.tail = head;
                 let sq_head = (slots.word(last, SQ_HEAD_WORD) >> 32) as u32;
                 if between(session.sq.head, sq_head, session.sq.tail) {
@@ -414,13 +402,12 @@ mod tests {
         driver.submit(&[HwDesc::nop()]).unwrap();
         let cq = driver.layout().cq;
         let word = |k: usize, value: u64| memory.word64(cq + 8 * k).unwrap().store(value, Ordering::Release);
-        // The half with the phase is there, and the other is not.
-        word(3, 1 << 56);
+        // One half is there, and the other is not.
+        word(3, HwCompletion::PHASE);
         let checks = engine.checks.load(Ordering::Relaxed);
         driver.platform_mut().advance(1).unwrap();
         assert_eq!(engine.checks.load(Ordering::Relaxed), checks + 1, "half a completion was taken for news");
-        word(0, 0);
-        word(1, 0);
+        word(1, HwCompletion::PHASE);
         driver.platform_mut().advance(1).unwrap();
         assert_eq!(engine.checks.load(Ordering::Relaxed), checks + 1, "a whole completion was waited for");
     }

@@ -95,8 +95,7 @@ impl Slots {
                 let sq_head = queue.slot.get();
                 assert!(sq_head >= newest, "sq_head goes back");
                 newest = sq_head;
-                // The host's mark, and the release behind it.
-                queue.slot.set(u32::MAX);
+                // It has been read, and is the device's again.
                 queue.cq_head.store(index + 1, self.store_cq_head);
             }
             parties.into_iter().try_for_each(|party| party.join().unwrap())

@@ -17,8 +17,8 @@ mod prefault;
 mod seccomp;
 mod watch;
 
-pub use allocator::{AllocationCounts, CountingAllocator, process_counts, thread_counts};
+pub use allocator::{AllocationCounts, CountingAllocator, thread_counts};
 pub use faults::Usage;
 pub use prefault::{Prefault, PrefaultOptions, prefault};
-pub use seccomp::{OnViolation, SystemCallError, SystemCallGuard, VIOLATIONS_KEPT, Violation};
+pub use seccomp::{SystemCallError, SystemCallGuard, VIOLATIONS_KEPT, Violation};
 pub use watch::{Facts, Unmeasured, Watch};

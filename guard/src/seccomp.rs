@@ -3,8 +3,8 @@
 //! A seccomp filter on that thread alone stops each of its system calls in the kernel and hands it to a supervisor
 //! thread of the same process (`SECCOMP_RET_USER_NOTIF`). The supervisor looks at a flag that the hot thread sets and
 //! clears with a plain store: while it is set the call is a violation and is recorded; in either case the call then
-//! goes on as if nothing had been, or, if so chosen, a violation fails with `EPERM`. Calls that the vDSO answers, such
-//! as reading a clock, never enter the kernel and are none.
+//! goes on as if nothing had been. Calls that the vDSO answers, such as reading a clock, never enter the kernel and are
+//! none.
 //!
 //! A filter cannot be taken off a thread, so the thread pays a hand-over (some microseconds) for each system call until
 //! it ends; so does each thread or process that it starts afterwards, which inherits the filter but is never judged.
@@ -35,17 +35,6 @@ mod imp;
 
 /// Violations that are kept with their place; all are counted.
 pub const VIOLATIONS_KEPT: usize = 64;
-
-/// What happens to a system call of an armed thread, besides being recorded.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum OnViolation {
-    /// It is executed.
-    Continue,
-    /// It fails with `EPERM`; but for waits for a lock and for what a thread needs to die: the C library answers their
-    /// failure by `abort`, and a failure within that by trying again for ever. A program that expects its calls to
-    /// succeed may not get far: for tests.
-    Refuse,
-}
 
 /// Why system calls cannot be watched.
 #[derive(Debug, thiserror::Error)]
@@ -112,8 +101,8 @@ impl SystemCallGuard {
     ///
     /// # Errors
     /// `Unsupported`, `AlreadyInstalled` and `Refused`; the thread has no filter then.
-    pub fn install(on_violation: OnViolation) -> Result<Self, SystemCallError> {
-        Ok(Self { inner: imp::Guard::install(on_violation)?, _not_send: PhantomData })
+    pub fn install() -> Result<Self, SystemCallError> {
+        Ok(Self { inner: imp::Guard::install()?, _not_send: PhantomData })
     }
 
     /// From here on a system call is a violation.

@@ -6,16 +6,16 @@ use std::marker::PhantomData;
 
 use serde::Serialize;
 
-use super::allocator::{self, AllocationCounts, CountProcess};
+use super::allocator::{self, AllocationCounts};
 use super::faults::Usage;
 use super::seccomp::{SystemCallError, SystemCallGuard, Violation};
 
 /// A stretch of the calling thread that is watched; ends with [`end`](Self::end).
 ///
 /// ```no_run
-/// use doorbell_guard::{OnViolation, SystemCallGuard, Watch};
+/// use doorbell_guard::{SystemCallGuard, Watch};
 ///
-/// let mut guard = SystemCallGuard::install(OnViolation::Continue);
+/// let mut guard = SystemCallGuard::install();
 /// let watch = Watch::begin(&mut guard)?;
 /// // … the hot loop …
 /// let facts = watch.end();
@@ -26,8 +26,6 @@ use super::seccomp::{SystemCallError, SystemCallGuard, Violation};
 pub struct Watch<'a> {
     system_calls: &'a mut Result<SystemCallGuard, SystemCallError>,
     counts_allocations: bool,
-    process_before: AllocationCounts,
-    _process: CountProcess,
     before: Sample,
     /// The counts are those of the thread that began.
     _not_send: PhantomData<*const ()>,
@@ -68,22 +66,13 @@ impl<'a> Watch<'a> {
         if let Ok(guard) = &*system_calls {
             guard.forget();
         }
-        let process = CountProcess::start();
-        Ok(Self {
-            system_calls,
-            counts_allocations,
-            process_before: allocator::process_counts(),
-            _process: process,
-            before: Sample::take()?,
-            _not_send: PhantomData,
-        })
+        Ok(Self { system_calls, counts_allocations, before: Sample::take()?, _not_send: PhantomData })
     }
 
     /// Ends the watch, and says what the thread did since it began.
     #[inline(never)]
     pub fn end(self) -> Facts {
         let after = Sample::take();
-        let process = allocator::process_counts() - self.process_before;
         if let Ok(guard) = &*self.system_calls {
             guard.disarm();
         }
@@ -118,7 +107,6 @@ impl<'a> Watch<'a> {
             involuntary_switches: usage.involuntary_switches,
             system_calls,
             violations,
-            process,
             unmeasured,
         }
     }
@@ -154,8 +142,6 @@ pub struct Facts {
     pub system_calls: u64,
     /// The first of them, up to [`VIOLATIONS_KEPT`](super::VIOLATIONS_KEPT).
     pub violations: Vec<Violation>,
-    /// Calls of the allocator by all threads meanwhile: reported and not judged.
-    pub process: AllocationCounts,
     /// What is not known, and so 0 above without being proved.
     pub unmeasured: Vec<Unmeasured>,
 }

@@ -12,6 +12,8 @@ pub struct QueueConfig {
     pub sq_depth: u32,
     /// Slots of the completion queue: a power of two, 2 to 65536.
     pub cq_depth: u32,
+    /// Key of the submission queue's check words (R2); `None`: a fresh one each time the device is enabled.
+    pub sq_key: Option<u32>,
     /// Running index at which the submission queue starts.
     pub sq_start: u32,
     /// Running index at which the completion queue starts.
@@ -43,6 +45,7 @@ impl Default for QueueConfig {
         Self {
             sq_depth: 1024,
             cq_depth: 1024,
+            sq_key: None,
             sq_start: 0,
             cq_start: 0,
             token_bytes: 1 << 20,
@@ -181,7 +184,7 @@ mod tests {
     #[case(QueueConfig { wait_states: 65_536, ..Default::default() }, "wait_states is 65536: it must be at most 65535")]
     #[case(QueueConfig { eos_threshold: 65_536, ..Default::default() }, "eos_threshold is 65536: it must be at most 65535")]
     #[case(QueueConfig { length_limit: LENGTH_LIMIT_MAX + 1, ..Default::default() },
-           "length_limit is 2147483649: it must be at most 2147483648")]
+           "length_limit is 2147483648: it must be at most 2147483647")]
     #[case(QueueConfig { workers: Some(0), ..Default::default() }, "workers is 0: it must be at least 1")]
     #[case(QueueConfig { patience: 0, ..Default::default() }, "patience is 0: it must be at least 1")]
     #[case(QueueConfig { token_bytes: u64::MAX, ..Default::default() },

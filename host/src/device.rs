@@ -49,8 +49,8 @@ pub trait Device: Send {
         Ok(self.in_flight() > 0)
     }
 
-    /// The descriptor that `completion` answers without naming it: that of a slot that the device could not read, whose
-    /// completion has the slot's index alone ("Which error" in docs/contract.md). `None` for every other completion, and
+    /// The descriptor that `completion` answers without naming it: that of a slot of which it could trust nothing, whose
+    /// completion has NO_ECHO and the slot's index alone ("Which error" in docs/contract.md). `None` for every other completion, and
     /// where the slot has been used again; so this is to be asked before the next [`submit`](Self::submit).
     fn unread(&self, completion: &HwCompletion) -> Option<HwDesc> {
         let _ = completion;

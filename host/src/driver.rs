@@ -1,5 +1,6 @@
 //! The one driver: queue-pair logic over any [`Platform`].
 
+use std::hash::{BuildHasher as _, Hasher as _, RandomState};
 use std::time::Instant;
 
 use bitflags::Flags;
@@ -13,8 +14,8 @@ use crate::platform::Platform;
 use crate::queue::{CompletionQueue, SubmissionQueue};
 use crate::split::{Completer, Submitter, split};
 use doorbell_contract::{
-    CONTRACT_VERSION, Capability, Control, Counter, DEVICE_ID, DeviceFault, ErrorCode, HwCompletion, HwDesc,
-    Register, State, Status,
+    CONTRACT_VERSION, Capability, CompletionFlags, Control, Counter, DEVICE_ID, DeviceFault, HwCompletion,
+    HwDesc, Register, State,
 };
 
 /// A device with its queue pair.
@@ -171,7 +172,7 @@ impl<P: Platform> Driver<P> {
         let Checked { layout, .. } = config.check()?;
         identify(&mut platform)?;
         let memory = platform.map(layout.bytes)?;
-        let (sq, cq) = queues(&config, &memory)?;
+        let (sq, cq) = queues(&config, &memory, 0)?;
         let tokens = TokenRegion::new(memory.clone(), layout.tokens, config.token_bytes)?;
         let slot_polling = Capability::from_bits_retain(platform.read_register(Register::Capability)?)
             .contains(Capability::SLOT_POLLING);
@@ -267,8 +268,12 @@ impl<P: Platform> Driver<P> {
     #[inline]
     pub fn ring(&mut self) -> Result<(), DeviceError> {
         self.require_ready("ringing the doorbell")?;
-        let tail = self.sq.tail();
-        self.write(Register::Doorbell, tail)?;
+        self.publish()
+    }
+
+    #[inline]
+    fn publish(&mut self) -> Result<(), DeviceError> {
+        self.write(Register::Doorbell, self.sq.tail())?;
         self.submitted = self.written();
         Ok(())
     }
@@ -286,15 +291,25 @@ impl<P: Platform> Driver<P> {
         if taken == 0 {
             return Ok(0);
         }
-        let published = if self.parts.slot_polling { self.written() } else { self.submitted };
-        if let Err((count, broken)) = self.ledger.take(&out[..taken], published, self.sq.tail()) {
+        let most = self.ledger.completed() + taken as u64;
+        if most > self.submitted {
+            self.notice_polled(most);
+        }
+        if let Err((count, broken)) = self.ledger.take(&out[..taken], self.submitted, self.sq.tail()) {
             return self.lose(count, broken);
         }
-        self.submitted = self.submitted.max(self.ledger.completed());
-        self.sq.consumed_to(self.ledger.sq_head(), self.ledger.sq_head());
+        self.sq.consumed(self.ledger.sq_head());
         self.write(Register::CqHead, self.cq.head())?;
         self.patience.reset();
         Ok(taken)
+    }
+
+    /// There are `most` completions: of a device that polls slots, some may be of what the doorbell has not told of.
+    #[cold]
+    fn notice_polled(&mut self, most: u64) {
+        if self.parts.slot_polling {
+            self.submitted = most.min(self.written());
+        }
     }
 
     /// The queue pair is lost; what came before is returned first, if anything did.
@@ -366,7 +381,7 @@ impl<P: Platform> Device for Driver<P> {
         self.require_ready("submitting")?;
         let taken = self.sq.push(batch)?;
         if taken > 0 {
-            self.ring()?;
+            self.publish()?;
         }
         Ok(taken)
     }
@@ -411,14 +426,7 @@ impl<P: Platform> Device for Driver<P> {
     }
 
     fn unread(&self, completion: &HwCompletion) -> Option<HwDesc> {
-        // What an unread slot's completion has: the index, and zero in what echoes.
-        let unnamed = HwCompletion {
-            result: completion.result,
-            status: Status::Error as u8,
-            error: ErrorCode::DmaFault as u8,
-            ..HwCompletion::default()
-        };
-        self.sq.written(completion.result).filter(|_| completion.without_timing() == unnamed)
+        self.sq.written(completion.result).filter(|_| completion.has(CompletionFlags::NO_ECHO))
     }
 
     #[inline]
@@ -467,7 +475,10 @@ impl<P: Platform> Device for Driver<P> {
             Condition::Lost(_) => return Err(self.not_ready("enabling")),
             Condition::Disabled => {}
         }
-        (self.sq, self.cq) = queues(&self.parts.config, &self.parts.memory)?;
+        // R2: what the memory still holds of an earlier queue must not verify.
+        let fresh = || RandomState::new().build_hasher().finish() as u32;
+        let key = self.parts.config.sq_key.unwrap_or_else(fresh);
+        (self.sq, self.cq) = queues(&self.parts.config, &self.parts.memory, key)?;
         (self.submitted, self.ledger) = (0, Ledger::new(self.parts.config.sq_start));
         self.patience = Patience::new(self.parts.config.patience);
         self.write(Register::Error, u32::MAX)?;
@@ -476,6 +487,7 @@ impl<P: Platform> Device for Driver<P> {
         {
             self.write(register, value)?;
         }
+        self.write(Register::SqKey, key)?;
         let built = self.read(Register::Capability)? & 0xFF;
         let workers = self.parts.config.workers.unwrap_or(built);
         if workers > built {
@@ -503,10 +515,11 @@ impl<P: Platform> Device for Driver<P> {
 fn queues(
     config: &QueueConfig,
     memory: &SharedMemory,
+    key: u32,
 ) -> Result<(SubmissionQueue, CompletionQueue), DeviceError> {
     let Checked { sq_depth, cq_depth, layout } = config.check()?;
     Ok((
-        SubmissionQueue::new(memory, layout.sq, sq_depth, config.sq_start)?,
+        SubmissionQueue::new(memory, layout.sq, sq_depth, config.sq_start, key)?,
         CompletionQueue::new(memory, layout.cq, cq_depth, config.cq_start)?,
     ))
 }

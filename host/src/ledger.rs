@@ -1,6 +1,5 @@
 //! What the host knows of a queue pair's descriptors, to hold completions against (R3, R13).
 
-use crate::queue::between;
 use doorbell_contract::HwCompletion;
 
 /// Counts completions and follows `sq_head`.
@@ -52,16 +51,29 @@ impl Ledger {
         published: u64,
         tail: u32,
     ) -> Result<(), (usize, Broken)> {
+        let due = published.saturating_sub(self.completed);
+        // Up to the tail: from the newest `sq_head`, and from what has completed.
+        let (mut ahead, mut left) =
+            (tail.wrapping_sub(self.sq_head), tail.wrapping_sub(self.index(self.completed)));
         for (place, completion) in completions.iter().enumerate() {
-            let (completed, found) = (self.completed + 1, completion.sq_head);
             // Each completion's own descriptor, at least, has been consumed.
-            let floor = self.index(completed);
-            if completed > published || !between(self.sq_head, found, tail) || !between(floor, found, tail) {
-                return Err((place, self.broken(completed, published, found, tail)));
+            left = left.wrapping_sub(1);
+            let behind = tail.wrapping_sub(completion.sq_head);
+            if place as u64 >= due || behind > ahead || behind > left {
+                self.advance(place, tail, ahead);
+                return Err((place, self.broken(self.completed + 1, published, completion.sq_head, tail)));
             }
-            (self.completed, self.sq_head) = (completed, found);
+            ahead = behind;
         }
+        self.advance(completions.len(), tail, ahead);
         Ok(())
+    }
+
+    /// So many more have completed, and `sq_head` is `ahead` slots before the tail.
+    #[inline]
+    fn advance(&mut self, count: usize, tail: u32, ahead: u32) {
+        self.completed += count as u64;
+        self.sq_head = tail.wrapping_sub(ahead);
     }
 
     #[cold]

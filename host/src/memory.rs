@@ -3,6 +3,10 @@
 //! The other side may be another agent (a GPU, a thread), so every access is atomic: records are written with
 //! relaxed stores and one release store of their last word, and read with one acquire load of it. Whoever sees the
 //! last word (the check word, R2; the phase, R4) therefore sees the record.
+//!
+//! Records are accessed in 64-bit words and tokens in 32-bit words, by everybody: the memory models promise nothing where
+//! sizes differ. In builds with debug assertions every access is held against the first of the same bytes, and one of
+//! another size panics.
 
 use std::any::Any;
 use std::ptr::NonNull;
@@ -57,6 +61,7 @@ impl SharedMemory {
             .map_anon()
             .map_err(|error| refused(error.to_string()))?;
         let base = NonNull::new(map.as_mut_ptr()).ok_or_else(|| refused("null mapping".into()))?;
+        widths::forget(base, len);
         // SAFETY: the mapping is `len` bytes, page-aligned, readable and writable, lives in the owner, and only this
         // block refers to it.
         unsafe { Self::from_raw_parts(base, len, bus_address, Arc::new(map)) }
@@ -142,12 +147,14 @@ impl SharedMemory {
         self.array::<1>(offset, 1).map(|words| &words[0][0]).ok_or_else(|| self.out_of_bounds(offset, 8))
     }
 
-    /// Zeroes the block.
+    /// Zeroes the block, which nobody else accesses now: behind this its words may have other sizes than before.
     pub fn clear(&self) {
+        widths::forget(self.base, self.len);
         // `from_raw_parts` made sure that the block is whole words.
         for word in self.array::<1>(0, self.len / 8).into_iter().flatten() {
             word[0].store(0, Ordering::Relaxed);
         }
+        widths::forget(self.base, self.len);
     }
 
     /// As a device reads a record of `N` 64-bit words at bus address `address`: the last word with acquire order, then
@@ -226,6 +233,7 @@ impl SharedMemory {
     fn array<const N: usize>(&self, offset: usize, count: usize) -> Option<&[[AtomicU64; N]]> {
         const { assert!(N > 0, "a record has a last word") };
         let pointer = self.checked(offset, count.checked_mul(8 * N)?, align_of::<AtomicU64>())?;
+        widths::note(pointer, 8 * N * count, 64);
         // SAFETY: `checked` made sure that `count` records of `N` words lie in the block, aligned; the block outlives
         // the borrow of `self`, is only accessed atomically, and `[AtomicU64; N]` has the layout of `[u64; N]`.
         Some(unsafe { std::slice::from_raw_parts(pointer.cast::<[AtomicU64; N]>().as_ptr(), count) })
@@ -235,6 +243,7 @@ impl SharedMemory {
     #[inline]
     fn words32(&self, offset: usize, count: usize) -> Option<&[AtomicU32]> {
         let pointer = self.checked(offset, count.checked_mul(4)?, align_of::<AtomicU32>())?;
+        widths::note(pointer, 4 * count, 32);
         // SAFETY: `checked` made sure that `count` words lie in the block, aligned; the block outlives the borrow of
         // `self` and is only accessed atomically.
         Some(unsafe { std::slice::from_raw_parts(pointer.cast::<AtomicU32>().as_ptr(), count) })
@@ -261,6 +270,56 @@ impl SharedMemory {
     }
 }
 
+/// In which words each 8 bytes of shared memory are accessed.
+#[cfg(debug_assertions)]
+mod widths {
+    use std::collections::HashMap;
+    use std::ptr::NonNull;
+    use std::sync::{LazyLock, Mutex, PoisonError};
+
+    use super::PAGE;
+
+    /// By page, for each 8 bytes of it: bits of the words, or 0.
+    static SEEN: LazyLock<Mutex<HashMap<usize, [u8; PAGE / 8]>>> = LazyLock::new(Mutex::default);
+
+    /// Whoever asks for these bytes accesses them in words of `bits` bits.
+    #[track_caller]
+    pub fn note(base: NonNull<u8>, bytes: usize, bits: u8) {
+        let mut seen = SEEN.lock().unwrap_or_else(PoisonError::into_inner);
+        let (start, end) = (base.addr().get(), base.addr().get() + bytes);
+        for page in start / PAGE..end.div_ceil(PAGE) {
+            let cells = seen.entry(page).or_insert([0; PAGE / 8]);
+            let (first, last) =
+                (start.max(PAGE * page) % PAGE / 8, (end - PAGE * page).min(PAGE).div_ceil(8));
+            for (cell, word) in cells[first..last].iter_mut().zip(first..) {
+                assert!(
+                    *cell == 0 || *cell == bits,
+                    "{:#x} is accessed in words of {bits} bits, and was in words of {cell}",
+                    PAGE * page + 8 * word
+                );
+                *cell = bits;
+            }
+        }
+    }
+
+    /// These bytes start anew.
+    pub fn forget(base: NonNull<u8>, bytes: usize) {
+        let pages = base.addr().get() / PAGE..(base.addr().get() + bytes).div_ceil(PAGE);
+        SEEN.lock().unwrap_or_else(PoisonError::into_inner).retain(|page, _| !pages.contains(page));
+    }
+}
+
+#[cfg(not(debug_assertions))]
+mod widths {
+    use std::ptr::NonNull;
+
+    #[inline(always)]
+    pub fn note(_: NonNull<u8>, _: usize, _: u8) {}
+
+    #[inline(always)]
+    pub fn forget(_: NonNull<u8>, _: usize) {}
+}
+
 /// The memory answers an access with an error (R11).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BusFault;
@@ -284,10 +343,10 @@ impl<const N: usize> Slots<'_, N> {
         &self.slots[(index & self.mask) as usize]
     }
 
-    /// The last word of the slot, with acquire order.
+    /// One word of the slot, with acquire order.
     #[inline]
-    pub fn last_word(&self, index: u32) -> u64 {
-        self.slot(index)[N - 1].load(Ordering::Acquire)
+    pub fn acquire(&self, index: u32, word: usize) -> u64 {
+        self.slot(index)[word].load(Ordering::Acquire)
     }
 
     /// Reads the record in the slot into `out`, its last word first, with acquire order. (A record that is returned
@@ -305,14 +364,6 @@ impl<const N: usize> Slots<'_, N> {
     #[inline]
     pub fn word(&self, index: u32, word: usize) -> u64 {
         self.slot(index)[word].load(Ordering::Relaxed)
-    }
-
-    /// Overwrites the first words of the slot.
-    #[inline]
-    pub fn store_head<const M: usize>(&self, index: u32, words: [u64; M]) {
-        for (cell, word) in self.slot(index).iter().zip(words) {
-            cell.store(word, Ordering::Relaxed);
-        }
     }
 
     /// Writes the record into the slot, its last word behind the others, with release order.
@@ -352,10 +403,11 @@ mod tests {
     }
 
     #[test]
-    fn words_are_little_endian_neighbours() {
+    fn words_are_neighbours() {
         let memory = SharedMemory::allocate(PAGE, BUS).unwrap();
-        memory.bus_write(BUS + 8, [0x2222_2222_1111_1111]).unwrap();
-        memory.bus_write_u32(BUS + 16, 0x3333_3333).unwrap();
+        for (address, word) in [(8, 0x1111_1111), (12, 0x2222_2222), (16, 0x3333_3333)] {
+            memory.bus_write_u32(BUS + address, word).unwrap();
+        }
         assert_eq!(memory.bus_write_u32(BUS + 4096, 0), Err(BusFault));
         assert_eq!(memory.bus_write_u32(BUS + 18, 0), Err(BusFault));
         let mut words = [0; 3];
@@ -367,6 +419,34 @@ mod tests {
         ));
         assert!(memory.load_u32s(usize::MAX - 3, &mut words).is_err());
         assert!(memory.load_u32s(PAGE, &mut []).is_ok());
+    }
+
+    #[test]
+    #[cfg(debug_assertions)]
+    fn words_of_two_sizes_on_the_same_bytes_are_told() {
+        let mixed = |first: &dyn Fn(&SharedMemory), second: &dyn Fn(&SharedMemory)| {
+            let memory = SharedMemory::allocate(2 * PAGE, BUS).unwrap();
+            first(&memory);
+            std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| second(&memory))).is_err()
+        };
+        let record = |memory: &SharedMemory| memory.bus_read(BUS + 4096 - 16, &mut [0; 4]).unwrap();
+        let slot = |memory: &SharedMemory| memory.slots::<2>(4096, 2).unwrap().store(1, [1; 2]);
+        let token =
+            |address: u64| move |memory: &SharedMemory| memory.bus_write_u32(BUS + address, 1).unwrap();
+        let tokens = |memory: &SharedMemory| memory.load_u32s(4096 - 8, &mut [0; 2]).unwrap();
+        for (first, second, told) in [
+            (&record as &dyn Fn(&SharedMemory), &token(4096 + 12) as &dyn Fn(&SharedMemory), true),
+            (&record, &token(4096 + 16), false),
+            (&record, &token(4096 - 20), false),
+            (&record, &tokens, true),
+            (&tokens, &record, true),
+            (&tokens, &slot, false),
+            (&slot, &token(4096 + 4), true),
+        ] {
+            assert_eq!(mixed(first, second), told);
+            let cleared = |memory: &SharedMemory| (memory.clear(), second(memory)).1;
+            assert!(!mixed(first, &cleared), "what starts anew may have other sizes");
+        }
     }
 
     #[test]
@@ -391,7 +471,7 @@ mod tests {
             words[0]
         };
         assert_eq!([2, 3, 4, 5].map(first), [u64::from(u32::MAX) - 1, u64::from(u32::MAX), 0, 1]);
-        assert_eq!(ring.last_word(7), u64::from(u32::MAX));
+        assert_eq!(ring.acquire(7, 3), u64::from(u32::MAX));
         assert!(matches!(memory.slots::<4>(0, 3), Err(DeviceError::RingDepth { value: 3, .. })));
     }
 }

@@ -3,13 +3,11 @@
 //! Indices are free-running `u32` (R13): slot = index mod depth, distance = wrapping difference. A full ring and an
 //! empty one thus differ, and no slot is wasted.
 
-use std::hash::{BuildHasher, Hasher, RandomState};
-
 use bytemuck::{Zeroable, cast, cast_mut};
 
 use crate::error::DeviceError;
 use crate::memory::{SharedMemory, Slots};
-use doorbell_contract::{HwCompletion, HwDesc, RING_MAX_LOG2};
+use doorbell_contract::{HwCompletion, HwDesc, RING_MAX_LOG2, SqKey};
 
 /// 64-bit words of a descriptor.
 pub const DESC_WORDS: usize = size_of::<HwDesc>() / 8;
@@ -45,10 +43,10 @@ impl Depth {
         index & (self.0 - 1)
     }
 
-    /// The phase bit of the completion with running index `index`: 1 on the first pass from index 0, then in turn.
+    /// The phase of the completion with running index `index`: true on the first pass from index 0, then in turn.
     #[inline]
-    pub const fn phase(self, index: u32) -> u8 {
-        1 ^ ((index >> self.0.trailing_zeros()) & 1) as u8
+    pub const fn phase(self, index: u32) -> bool {
+        index & self.0 == 0
     }
 }
 
@@ -66,23 +64,38 @@ pub struct SubmissionQueue {
     depth: Depth,
     head: u32,
     tail: u32,
+    key: SqKey,
 }
 
 impl SubmissionQueue {
-    /// The queue at byte `offset` of `memory`, empty, starting at running index `start`. Every slot is made vacant:
-    /// none verifies for the index of its first use.
+    /// The queue at byte `offset` of `memory`, empty, starting at running index `start`, its slots sealed with `key`,
+    /// the value of SQ_KEY. Every slot is cleared, so that none verifies.
     ///
     /// # Errors
     /// `OutOfBounds`.
-    pub fn new(memory: &SharedMemory, offset: usize, depth: Depth, start: u32) -> Result<Self, DeviceError> {
-        let queue = Self { memory: memory.clone(), offset, depth, head: start, tail: start };
+    pub fn new(
+        memory: &SharedMemory,
+        offset: usize,
+        depth: Depth,
+        start: u32,
+        key: u32,
+    ) -> Result<Self, DeviceError> {
+        let queue =
+            Self { memory: memory.clone(), offset, depth, head: start, tail: start, key: SqKey::new(key) };
         let slots = queue.slots()?;
-        for index in (0..depth.slots()).map(|k| start.wrapping_add(k)) {
-            slots.store(index, cast(HwDesc::vacant(index)));
+        for index in 0..depth.slots() {
+            slots.store(index, cast(HwDesc::default()));
         }
         Ok(queue)
     }
 
+    /// What its descriptors are sealed with.
+    #[inline]
+    pub fn key(&self) -> &SqKey {
+        &self.key
+    }
+
+    #[inline]
     fn slots(&self) -> Result<Slots<'_, DESC_WORDS>, DeviceError> {
         self.memory.slots(self.offset, self.depth.slots())
     }
@@ -111,7 +124,8 @@ impl SubmissionQueue {
     /// `OutOfBounds`, which a queue that was constructed does not have.
     #[inline]
     pub fn push(&mut self, batch: &[HwDesc]) -> Result<usize, DeviceError> {
-        self.write(batch, HwDesc::seal)
+        let key = self.key;
+        self.write(batch, |desc, index| desc.seal(&key, index))
     }
 
     /// As [`push`](Self::push), with the check words as they stand: for tests of R2.
@@ -149,48 +163,59 @@ impl SubmissionQueue {
         plausible
     }
 
+    /// Takes over an `sq_head` that the ledger has let pass.
+    #[inline]
+    pub(crate) fn consumed(&mut self, sq_head: u32) {
+        self.head = sq_head;
+    }
+
     /// The descriptor that was written for running index `index`, if its slot has not been used again since.
     pub(crate) fn written(&self, index: u32) -> Option<HwDesc> {
         let mut desc = HwDesc::default();
         self.slots().ok()?.load(index, cast_mut(&mut desc));
         // The check word holds the index, too (R2).
-        desc.verify(index).then_some(desc)
+        desc.verify(&self.key, index).then_some(desc)
     }
 }
 
-/// The host's half of the completion queue: sees fresh slots by their phase.
+/// Whether both halves of the slot of running index `index` carry the phase of its completion: then all of it is there.
 ///
-/// A device writes a completion in two halves of 16 bytes, and one whose memory does not order them (a GPU, but for a
-/// fence that costs as much as a fifth of a round trip) may make the half with the phase visible first. So the host
-/// leaves a *mark* in the first half of each slot that it releases: a completion is there once its phase is fresh and
-/// the mark is gone (R4). The mark is 128 random bits: a completion that equals it by chance would never be seen.
+/// A device writes a completion in two halves of 16 bytes, each at once, and one whose memory does not order them (a
+/// GPU, but for a fence that costs as much as a fifth of a round trip) may make either visible first. So each carries the
+/// phase, in the last bit of its last word (R4).
+#[inline]
+pub fn is_fresh(slots: &Slots<'_, COMPLETION_WORDS>, depth: Depth, index: u32) -> bool {
+    let phase = if depth.phase(index) { HwCompletion::PHASE } else { 0 };
+    // The half that the host writes last in a model, and a device in memory that has an order.
+    (slots.acquire(index, 3) ^ phase) & HwCompletion::PHASE == 0
+        && (slots.acquire(index, 1) ^ phase) & HwCompletion::PHASE == 0
+}
+
+/// The host's half of the completion queue: sees fresh slots by their phases, and writes none.
 #[derive(Debug)]
 pub struct CompletionQueue {
     memory: SharedMemory,
     offset: usize,
     depth: Depth,
     head: u32,
-    mark: [u64; 2],
 }
 
 impl CompletionQueue {
-    /// The queue at byte `offset` of `memory`, empty, starting at running index `start`. Every slot is filled with
-    /// the phase opposite to the one that its first use will carry, so that it does not look fresh.
+    /// The queue at byte `offset` of `memory`, empty, starting at running index `start`. Both halves of every slot are
+    /// filled with the phase opposite to the one that its first use will carry, so that none looks fresh.
     ///
     /// # Errors
     /// `OutOfBounds`.
     pub fn new(memory: &SharedMemory, offset: usize, depth: Depth, start: u32) -> Result<Self, DeviceError> {
-        let mark = [(); 2].map(|()| RandomState::new().build_hasher().finish());
-        let queue = Self { memory: memory.clone(), offset, depth, head: start, mark };
+        let queue = Self { memory: memory.clone(), offset, depth, head: start };
         let slots = queue.slots()?;
         for index in (0..depth.slots()).map(|k| start.wrapping_add(k)) {
-            let stale = HwCompletion { phase: depth.phase(index) ^ 1, ..HwCompletion::zeroed() };
-            slots.store(index, cast(stale));
-            slots.store_head(index, mark);
+            slots.store(index, cast(HwCompletion::zeroed().with_phase(!depth.phase(index))));
         }
         Ok(queue)
     }
 
+    #[inline]
     fn slots(&self) -> Result<Slots<'_, COMPLETION_WORDS>, DeviceError> {
         self.memory.slots(self.offset, self.depth.slots())
     }
@@ -211,10 +236,11 @@ impl CompletionQueue {
         let mut head = self.head;
         let mut taken = 0;
         for out in out.iter_mut() {
-            if !self.read(&slots, head, cast_mut(out)) {
+            if !is_fresh(&slots, self.depth, head) {
                 break;
             }
-            slots.store_head(head, self.mark);
+            slots.load(head, cast_mut(out));
+            *out = out.with_phase(false);
             head = head.wrapping_add(1);
             taken += 1;
         }
@@ -228,29 +254,14 @@ impl CompletionQueue {
     /// `OutOfBounds`, which a queue that was constructed does not have.
     #[inline]
     pub fn is_fresh(&self) -> Result<bool, DeviceError> {
-        Ok(self.read(&self.slots()?, self.head, &mut [0; COMPLETION_WORDS]))
-    }
-
-    /// Reads the completion with running index `index`; `false` if it is not there.
-    #[inline]
-    fn read(
-        &self,
-        slots: &Slots<'_, COMPLETION_WORDS>,
-        index: u32,
-        words: &mut [u64; COMPLETION_WORDS],
-    ) -> bool {
-        // The phase is the top byte of the last word, which the device makes visible last.
-        if ((slots.last_word(index) >> 56) as u8 ^ self.depth.phase(index)) & 1 != 0 {
-            return false;
-        }
-        slots.load(index, words);
-        words[0] != self.mark[0] && words[1] != self.mark[1]
+        Ok(is_fresh(&self.slots()?, self.depth, self.head))
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use doorbell_contract::LENGTH_LIMIT_MAX;
     use rstest::rstest;
 
     const BUS: u64 = 1 << 32;
@@ -271,14 +282,14 @@ mod tests {
     }
 
     #[rstest]
-    #[case(4, 0, 1)]
-    #[case(4, 3, 1)]
-    #[case(4, 4, 0)]
-    #[case(4, 8, 1)]
-    #[case(4, u32::MAX, 0)]
-    #[case(65_536, 65_535, 1)]
-    #[case(65_536, 65_536, 0)]
-    fn r13_phase_alternates_by_pass(#[case] slots: u32, #[case] index: u32, #[case] phase: u8) {
+    #[case(4, 0, true)]
+    #[case(4, 3, true)]
+    #[case(4, 4, false)]
+    #[case(4, 8, true)]
+    #[case(4, u32::MAX, false)]
+    #[case(65_536, 65_535, true)]
+    #[case(65_536, 65_536, false)]
+    fn r13_phase_alternates_by_pass(#[case] slots: u32, #[case] index: u32, #[case] phase: bool) {
         assert_eq!(depth(slots).phase(index), phase);
     }
 
@@ -295,7 +306,7 @@ mod tests {
     #[rstest]
     fn r13_submission_takes_what_fits_across_the_wrap(#[values(0, u32::MAX - 1, u32::MAX)] start: u32) {
         let memory = SharedMemory::allocate(1, BUS).unwrap();
-        let mut queue = SubmissionQueue::new(&memory, 0, depth(4), start).unwrap();
+        let mut queue = SubmissionQueue::new(&memory, 0, depth(4), start, 9).unwrap();
         let batch = [0, 1, 2, 3, 4, 5].map(|k| HwDesc::decode(k, 0, 1));
         assert_eq!(queue.push(&batch).unwrap(), 4);
         assert_eq!(queue.push(&batch[4..]).unwrap(), 0);
@@ -311,31 +322,32 @@ mod tests {
             let index = start.wrapping_add(k);
             let mut desc = HwDesc::default();
             queue.slots().unwrap().load(index, cast_mut(&mut desc));
-            assert!(desc.verify(index) && desc.rollout_id == k);
+            assert!(desc.verify(&SqKey::new(9), index) && desc.rollout_id == k);
         }
     }
 
-    #[test]
-    fn r04_a_completion_is_there_once_both_halves_are() {
+    #[rstest]
+    fn r04_a_completion_is_there_once_both_halves_are(#[values(0, u32::MAX - 2)] start: u32) {
         let memory = SharedMemory::allocate(1, BUS).unwrap();
-        let mut queue = CompletionQueue::new(&memory, 0, depth(2), 0).unwrap();
+        let mut queue = CompletionQueue::new(&memory, 0, depth(2), start).unwrap();
         let mut out = [HwCompletion::zeroed()];
-        for index in 0..6u32 {
+        for index in (0..6).map(|k| start.wrapping_add(k)) {
             let fresh = HwCompletion {
                 user_data: index.into(),
-                phase: depth(2).phase(index),
+                final_seq_len: LENGTH_LIMIT_MAX,
                 ..HwCompletion::zeroed()
             };
-            let words: [u64; 4] = cast(fresh);
-            let slots = queue.slots().unwrap();
-            let first_half = [slots.word(index, 0), slots.word(index, 1)];
-            slots.store(index, words);
-            // The half with the phase alone, and then with each word of the other.
-            for part in [first_half, [words[0], first_half[1]], [first_half[0], words[1]]] {
-                queue.slots().unwrap().store_head(index, part);
+            let words: [u64; 4] = cast(fresh.with_phase(depth(2).phase(index)));
+            let mut stale = [0; 4];
+            queue.slots().unwrap().load(index, &mut stale);
+            // One half, and the other one.
+            for half in [[words[0], words[1], stale[2], stale[3]], [stale[0], stale[1], words[2], words[3]]] {
+                queue.slots().unwrap().store(index, half);
+                assert!(!queue.is_fresh().unwrap());
                 assert_eq!(queue.pop(&mut out).unwrap(), 0, "completion {index} was taken half written");
             }
-            queue.slots().unwrap().store_head(index, [words[0], words[1]]);
+            queue.slots().unwrap().store(index, words);
+            assert!(queue.is_fresh().unwrap());
             assert_eq!(queue.pop(&mut out).unwrap(), 1);
             assert_eq!(out[0], fresh);
         }
@@ -352,12 +364,8 @@ mod tests {
         for k in 0..9 {
             assert_eq!(queue.pop(&mut out).unwrap(), 0);
             let index = start.wrapping_add(k);
-            let fresh = HwCompletion {
-                user_data: k.into(),
-                phase: depth(slots).phase(index),
-                ..HwCompletion::zeroed()
-            };
-            queue.slots().unwrap().store(index, cast(fresh));
+            let fresh = HwCompletion { user_data: k.into(), ..HwCompletion::zeroed() };
+            queue.slots().unwrap().store(index, cast(fresh.with_phase(depth(slots).phase(index))));
             assert_eq!(queue.pop(&mut out).unwrap(), 1);
             assert_eq!(out[0].user_data, u64::from(k));
         }

@@ -4,7 +4,7 @@
 use crate::queue::{Depth, between};
 use doorbell_contract::{
     Access, CONTRACT_VERSION, Capability, Control, Counter, DEVICE_ID, DeviceFault, Irq, LENGTH_LIMIT_MAX,
-    Register, State,
+    Register, SqKey, State,
 };
 
 /// The device answers SLVERR and changes nothing.
@@ -51,6 +51,8 @@ pub struct Session {
     pub sq: Ring,
     /// Completion queue: `head` is released up to, `tail` written up to.
     pub cq: Ring,
+    /// What descriptors are sealed with.
+    pub sq_key: SqKey,
     /// Bus address of the token region.
     pub token_base: u64,
     /// Bytes of the token region.
@@ -245,6 +247,7 @@ impl Registers {
         Some(Session {
             sq: ring(base(R::SqBaseLo, R::SqBaseHi)?, R::SqSize, R::SqStart)?,
             cq: ring(base(R::CqBaseLo, R::CqBaseHi)?, R::CqSize, R::CqStart)?,
+            sq_key: SqKey::new(get(R::SqKey)),
             token_base: base(R::TokenBaseLo, R::TokenBaseHi)?,
             token_size: wide(R::TokenSizeLo, R::TokenSizeHi),
             kv_size: wide(R::KvSizeLo, R::KvSizeHi),

@@ -109,7 +109,7 @@ impl<P: Platform> Submitter<P> {
     pub fn room(&mut self) -> usize {
         // What the completer read before it told this index is read: the slots below it may be written.
         let sq_head = self.shared.sq_head.load(Ordering::Acquire);
-        self.sq.consumed_to(sq_head, sq_head);
+        self.sq.consumed(sq_head);
         self.sq.free()
     }
 
@@ -124,7 +124,7 @@ impl<P: Platform> Submitter<P> {
         let Self { shared, mut sq, submitted, .. } = self;
         let Completer { shared: other, cq, ledger, patience, parts, runs_alone, .. } = completer;
         drop(shared);
-        sq.consumed_to(ledger.sq_head(), ledger.sq_head());
+        sq.consumed(ledger.sq_head());
         match Arc::try_unwrap(other) {
             Ok(Shared { platform, lost, .. }) => {
                 let condition =

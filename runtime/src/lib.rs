@@ -1,7 +1,7 @@
 //! Doorbell's runtime: drives rollouts from admission to stored trajectory, over any [`Device`](doorbell_host::Device).
 //!
 //! One thread, the *hot* one, owns the device and moves rollouts through their states; judges, the trajectory writer and
-//! the collector of events are threads of their own, joined to it by lock-free rings. See `docs/runtime.md`.
+//! the collector of events are threads of their own, joined to it by lock-free rings (crate `rtrb`). See `docs/runtime.md`.
 
 pub mod events;
 pub mod kv;
@@ -9,7 +9,6 @@ pub mod metrics;
 pub mod pipeline;
 pub mod policy;
 pub mod reward;
-pub mod ring;
 pub mod rollout;
 mod threads;
 pub mod trajectory;

@@ -48,7 +48,6 @@ fn after_the_warm_up_the_hot_thread_allocates_nothing() {
         let device: Box<dyn Device> =
             if shards == 1 { drivers.remove(0) } else { Box::new(Sharded::new("models", drivers).unwrap()) };
         let kv = PrefixConfig {
-            block_bytes: 64,
             prefixes: SLOTS,
             branches: SLOTS,
             prompt_tokens: 1 << 17,
@@ -57,8 +56,7 @@ fn after_the_warm_up_the_hot_thread_allocates_nothing() {
             ..PrefixConfig::default()
         };
         let clock = Clock::new();
-        let mut collector = Collector::new(clock.clone(), SLOTS);
-        let recorder = collector.recorder("hot", 1024).unwrap();
+        let (_collector, recorder) = Collector::new(clock.clone(), SLOTS, 1024);
         let prompts = Prompts::new(SLOTS, 256);
         let memory = AnswerMemory { tokens: device.token_regions(), prompts: prompts.clone() };
         let parts = Parts {
@@ -69,7 +67,7 @@ fn after_the_warm_up_the_hot_thread_allocates_nothing() {
             prompts,
             trajectories: Box::new(Discard::new(SLOTS)),
             recorder: Some(recorder),
-            metrics: Arc::new(Metrics::new("test", clock, 0)),
+            metrics: Arc::new(Metrics::new("test", clock, None)),
             device,
         };
         let mut pipeline = Pipeline::new(options, parts).unwrap();

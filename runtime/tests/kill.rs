@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use doorbell_contract::PREFIX_NONE;
 use doorbell_host::{SharedMemory, TokenRegion};
+use doorbell_runtime::pipeline::TrajectoryStage;
 use doorbell_runtime::rollout::RolloutId;
 use doorbell_runtime::trajectory::log::{Log, LogOptions, Piece, Reader, Sync};
 use doorbell_runtime::trajectory::{Finished, Outcome, PostError, WriterHandle, WriterOptions};
@@ -90,7 +91,7 @@ fn child() {
             match recorder.post(finished) {
                 Ok(()) => {}
                 Err(PostError::Full(_)) => panic!("the ring holds as many as there are slots"),
-                Err(PostError::Failed(_)) => panic!("{:?}", recorder.finish()),
+                Err(PostError::Failed(_)) => panic!("{:?}", Box::new(recorder).finish()),
             }
         }
         let count = recorder.stored(&mut stored);

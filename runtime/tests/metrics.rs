@@ -30,15 +30,14 @@ fn status() -> Status {
         })
         .collect();
     let counters: CounterValues = serde_json::from_value(Value::Object(values)).unwrap();
-    let mut collector = Collector::new(Clock::simulated(), 4);
-    let mut hot = collector.recorder("hot", 4).unwrap();
+    let (mut collector, mut hot) = Collector::new(Clock::simulated(), 4, 4);
     for (kind, at) in
         [(EventKind::DescPosted, 0), (EventKind::DescConsumed, 130), (EventKind::DescCommitted, 10)]
     {
         hot.record(kind, RolloutId::new(0, 1), 3, 0, Ticks::new(at));
     }
-    let events = collector.finish(|_, _| {});
-    Status { counters, events, ..Metrics::new("a run", Clock::simulated(), 2).status() }
+    let events = collector.finish(|_| {});
+    Status { counters, events, ..Metrics::new("a run", Clock::simulated(), None).status() }
 }
 
 /// Samples of an OpenMetrics text by name and labels, and the types of the metrics. The format, not our writer, is what is
@@ -124,7 +123,7 @@ fn status_survives_json_and_older_and_newer_versions() {
 
 #[test]
 fn what_one_thread_counts_another_reads() {
-    let metrics = Metrics::new("", Clock::simulated(), 1);
+    let metrics = Metrics::new("", Clock::simulated(), None);
     thread::scope(|scope| {
         scope.spawn(|| {
             let hot = &metrics.counters.hot;
@@ -149,7 +148,7 @@ fn what_one_thread_counts_another_reads() {
         ..CounterValues::default()
     };
     assert_eq!(counters, expected);
-    assert_eq!(threads.iter().map(|time| time.idle_share()).collect::<Vec<_>>(), [Some(0.25), None]);
+    assert_eq!(threads.iter().map(|time| time.idle_share()).collect::<Vec<_>>(), [Some(0.25)]);
 }
 
 /// A trace file on a disk that is full after `left` bytes.
@@ -178,29 +177,19 @@ impl Write for Disk {
 fn the_collector_takes_in_everything(#[case] disk: Option<usize>, #[case] whole: bool) {
     const EVENTS: u32 = 20_000;
     let clock = Clock::new();
-    let mut collector = Collector::new(clock.clone(), 4);
-    let recorders = ["hot", "judge 0"].map(|name| collector.recorder(name, 1 << 16).unwrap());
-    let metrics = Arc::new(Metrics::new("", clock.clone(), 1));
-    let trace = disk.map(|left| {
-        Perfetto::new(Disk { left }, clock.clone(), collector.threads(), 4).expect("room for the head")
-    });
+    let (collector, mut recorder) = Collector::new(clock.clone(), 4, 1 << 16);
+    let metrics = Arc::new(Metrics::new("", clock.clone(), None));
+    let trace = disk.map(|left| Perfetto::new(Disk { left }, clock.clone(), 4).expect("room for the head"));
     let thread = CollectorThread::start(collector, metrics.clone(), trace).unwrap();
-    thread::scope(|scope| {
-        let ends = [EventKind::RewardPosted, EventKind::RewardScored];
-        for (mut recorder, kind) in recorders.into_iter().zip(ends) {
-            let clock = &clock;
-            scope.spawn(move || {
-                for k in 0..EVENTS {
-                    recorder.record(kind, RolloutId::new(k % 4, k / 4), k, 0, clock.now());
-                }
-            });
-        }
-    });
+    for k in 0..EVENTS {
+        let kind = if k % 2 == 0 { EventKind::RewardPosted } else { EventKind::RewardScored };
+        recorder.record(kind, RolloutId::new(k / 2 % 4, k / 8), k / 2, 0, clock.now());
+    }
     let (report, written) = thread.finish();
-    assert_eq!((report.recorded(), report.dropped()), (2 * u64::from(EVENTS), 0));
+    assert_eq!((report.recorded, report.dropped), (EVENTS.into(), 0));
     assert_eq!(written.is_ok(), whole, "{written:?}");
     assert_eq!(metrics.status().events, report);
-    assert_eq!(metrics.status().counters.events_recorded, report.recorded());
+    assert_eq!(metrics.status().counters.events_recorded, report.recorded);
 }
 
 /// What the server answers to these bytes: status line and body; nothing if it closes without an answer.
@@ -220,7 +209,7 @@ fn get(server: &Server, path: &str) -> (String, String) {
 
 #[test]
 fn the_server_shows_the_run() {
-    let metrics = Arc::new(Metrics::new("a run", Clock::simulated(), 0));
+    let metrics = Arc::new(Metrics::new("a run", Clock::simulated(), None));
     let server = Server::start("127.0.0.1:0", metrics.clone()).unwrap();
     metrics.counters.hot.segments.add(5);
     let (head, body) = get(&server, "/metrics");
@@ -245,7 +234,7 @@ fn the_server_shows_the_run() {
 #[case::half_a_request(b"GET /metrics HT".to_vec(), None)]
 #[case::nothing(vec![], None)]
 fn a_bad_request_does_not_hurt_the_next(#[case] request: Vec<u8>, #[case] code: Option<&str>) {
-    let metrics = Arc::new(Metrics::new("", Clock::simulated(), 0));
+    let metrics = Arc::new(Metrics::new("", Clock::simulated(), None));
     let server = Server::start("127.0.0.1:0", metrics).unwrap();
     // One that went away, one that does not, and one that waits for its answer: the last is closed after a while.
     let gone = TcpStream::connect(server.address()).and_then(|mut stream| {
@@ -268,13 +257,13 @@ fn a_bad_request_does_not_hurt_the_next(#[case] request: Vec<u8>, #[case] code: 
 #[case("127.0.0.1:99999")]
 #[case("192.0.2.1:80")]
 fn an_address_that_cannot_be_is_an_error(#[case] address: &str) {
-    let error = Server::start(address, Arc::new(Metrics::new("", Clock::simulated(), 0))).unwrap_err();
+    let error = Server::start(address, Arc::new(Metrics::new("", Clock::simulated(), None))).unwrap_err();
     assert!(error.to_string().contains(address) && error.to_string().contains("another address"), "{error}");
 }
 
 #[test]
 fn a_server_that_is_dropped_gives_its_port_back() {
-    let metrics = Arc::new(Metrics::new("", Clock::simulated(), 0));
+    let metrics = Arc::new(Metrics::new("", Clock::simulated(), None));
     let server = Server::start("0.0.0.0:0", metrics.clone()).unwrap();
     let address = server.address().to_string();
     drop(server);

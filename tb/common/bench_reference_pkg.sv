@@ -33,17 +33,27 @@ package bench_reference_pkg;
   endfunction
 
   // R2
-  function automatic logic [31:0] ref_check(input logic [511:0] slot, input logic [31:0] index);
-    ref_check = (index + 32'd1) * 32'h9E3779B9;
-    for (int k = 0; k <= 14; k++) ref_check ^= rotl(slot[32*k +: 32], 2*k + 1);
+  function automatic logic [31:0] ref_check(input logic [511:0] slot, input logic [31:0] key, input logic [31:0] index);
+    logic [31:0] a, b;
+    logic [63:0] sum;
+    sum = 64'h9E3779B97F4A7C15 * index;
+    for (int k = 0; k < 16; k += 2) begin
+      a = slot[32*k +: 32];
+      b = k == 14 ? 32'd0 : slot[32*k + 32 +: 32];
+      a = a + (rotl(key, 2*k + 1) ^ ref_mix((k + 1) * 32'h9E3779B9));
+      b = b + (rotl(key, 2*k + 3) ^ ref_mix((k + 2) * 32'h9E3779B9));
+      sum = sum + 64'(a) * 64'(b);
+    end
+    ref_check = sum[63:32] ^ sum[31:0];
+    if (ref_check == 0) ref_check = 32'hFFFFFFFF;
   endfunction
 
-  function automatic logic [511:0] ref_seal(input logic [511:0] slot, input logic [31:0] index);
-    ref_seal = {ref_check(slot, index), slot[479:0]};
+  function automatic logic [511:0] ref_seal(input logic [511:0] slot, input logic [31:0] key, input logic [31:0] index);
+    ref_seal = {ref_check(slot, key, index), slot[479:0]};
   endfunction
 
   // "Which error": the code of a slot that could be read, ERR_NONE for a good one.
-  function automatic logic [7:0] ref_error(input hw_desc_t desc, input logic [31:0] index,
+  function automatic logic [7:0] ref_error(input hw_desc_t desc, input logic [31:0] key, input logic [31:0] index,
                                            input logic [63:0] token_size, input logic [63:0] kv_size,
                                            input logic [31:0] length_limit);
     logic decode, prefill, cow;
@@ -56,7 +66,7 @@ package bench_reference_pkg;
     offset  = desc.max_tokens;
     offset  = offset * 4 + desc.delta_offset;
 
-    if (desc.check != ref_check(desc, index)) return ERR_BAD_CHECK;
+    if (desc.check != ref_check(desc, key, index)) return ERR_BAD_CHECK;
     if (!decode && !prefill && desc.opcode != 8'h00 && desc.opcode != 8'hFF) return ERR_BAD_OPCODE;
     if ((desc.flags & 8'hE0) != 0 || desc.reserved != 0) return ERR_RESERVED_SET;
     if ((decode || prefill) && desc.model_id != 0) return ERR_BAD_MODEL;

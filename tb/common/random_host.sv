@@ -126,7 +126,7 @@ module random_host;
     // R2: a flipped bit, or a slot that was sealed for the pass before.
     if (spoiled && chance(20)) begin
       if (chance(50)) data = data ^ (512'd1 << between(0, 383));
-      else            data = ref_seal(data, bench.sq_tail - bench.sq_size);
+      else            data = ref_seal(data, bench.sq_key, bench.sq_tail - bench.sq_size);
       data[HW_DESC_USER_DATA_LSB +: 32] = bench.sq_tail;
     end
     done = fits(data);

@@ -34,7 +34,7 @@ module scoreboard #(
 
   // ---------------------------------------------------------------- configuration, set by the bench
   logic [63:0] sq_base, cq_base, token_base, token_size, kv_size;
-  logic [31:0] sq_size, cq_size, length_limit, checkpoint_default, reward_threshold;
+  logic [31:0] sq_key, sq_size, cq_size, length_limit, checkpoint_default, reward_threshold;
   logic [15:0] eos_threshold;
   int          workers;
   logic        on = 1'b0;                         // enabled: the checks apply
@@ -89,7 +89,7 @@ module scoreboard #(
   endfunction
 
   function automatic logic [7:0] classify(input logic [511:0] data, input logic [31:0] index);
-    classify = ref_error(data, index, token_size, kv_size, length_limit);
+    classify = ref_error(data, sq_key, index, token_size, kv_size, length_limit);
   endfunction
 
   function automatic logic [31:0] poison(input int word);
@@ -236,13 +236,17 @@ module scoreboard #(
     end
   end
 
+  function automatic logic no_echo(input logic [7:0] error);
+    no_echo = error == ERR_DMA_FAULT || error == ERR_BAD_CHECK;
+  endfunction
+
   // Index of the descriptor that a completion belongs to; ok is low when there is none.
   task automatic find(input hw_completion_t done, output logic [31:0] index, output logic ok);
-    logic unread;                       // of a slot that could not be read, only the index is known
-    unread = done.status == STATUS_ERROR && done.error == ERR_DMA_FAULT && done.user_data == 0;
+    logic unread;                       // of a slot that cannot be trusted, only the index is known
+    unread = (done.flags & CFLAG_NO_ECHO) != 0;
     index  = unread ? done.result : done.user_data[31:0];
     ok     = index - oldest < tail - oldest;
-    if (ok) ok = unread ? code[entry(index)] == ERR_DMA_FAULT
+    if (ok) ok = unread ? no_echo(code[entry(index)])
                         : slot[entry(index)][HW_DESC_USER_DATA_LSB +: 64] == done.user_data;
     if (!ok) fail($sformatf("R3: a completion with user_data %h and result %h belongs to no descriptor",
                             done.user_data, done.result));
@@ -262,7 +266,7 @@ module scoreboard #(
         other = entry(k);
         if (!visible[other]) begin
           if (workers == 1) fail($sformatf("R5: one worker completes %0d before %0d", index, k));
-          if (rollout(other) == rollout(which) && code[other] != ERR_DMA_FAULT && code[which] != ERR_DMA_FAULT)
+          if (rollout(other) == rollout(which) && !no_echo(code[other]) && !no_echo(code[which]))
             fail($sformatf("R5: %0d completes before %0d of the same rollout", index, k));
           if (fence[other]) fail($sformatf("R7: %0d completes before fence %0d", index, k));
           if (fence[which]) fail($sformatf("R7: fence %0d completes before %0d", index, k));
@@ -367,14 +371,16 @@ module scoreboard #(
         decode(which, int'(done.final_seq_len - desc.seq_len), stopped, want);
       end else begin
         want.error = code[which];
-        if (code[which] == ERR_DMA_FAULT) want.result = index;
-        else want.final_seq_len = desc.seq_len;
+        if (no_echo(code[which])) begin
+          want.result = index;
+          want.flags  = CFLAG_NO_ECHO;
+        end else want.final_seq_len = {1'b0, desc.seq_len[30:0]};
       end
       if (suspected) begin
         want.status = STATUS_ERROR;
         want.error  = ERR_DMA_FAULT;
       end
-      if (code[which] != ERR_DMA_FAULT) begin
+      if (!no_echo(code[which])) begin
         want.user_data       = desc.user_data;
         want.rollout_id      = desc.rollout_id;
         want.reward_model_id = desc.reward_model_id;

@@ -90,7 +90,7 @@ module top_bench #(
 
   // ---------------------------------------------------------------- configuration
   logic [63:0] sq_base, cq_base, token_base, token_size, kv_size;
-  logic [31:0] sq_size, cq_size, sq_start, cq_start, length_limit, checkpoint_default, reward_threshold;
+  logic [31:0] sq_key, sq_size, cq_size, sq_start, cq_start, length_limit, checkpoint_default, reward_threshold;
   logic [15:0] eos_threshold, wait_states;
   int          workers;
 
@@ -108,6 +108,7 @@ module top_bench #(
     length_limit       = 32'h0010_0000;
     checkpoint_default = CHECKPOINT_NEVER;
     reward_threshold   = 0;
+    sq_key             = rnd();
     eos_threshold      = 0;
     wait_states     = 0;
     workers            = Workers;
@@ -154,6 +155,7 @@ module top_bench #(
     u_registers.write(REG_LENGTH_LIMIT, length_limit);
     u_registers.write(REG_EOS_THRESHOLD, {16'd0, eos_threshold});
     u_registers.write(REG_REWARD_THRESHOLD, reward_threshold);
+    u_registers.write(REG_SQ_KEY, sq_key);
     u_registers.write(REG_WORKERS, workers);
   endtask
 
@@ -161,7 +163,8 @@ module top_bench #(
   task automatic prepare_memory;
     for (int k = 0; k < Lines; k++) u_memory.line[k] = {16{rnd()}};
     for (int k = 0; k < int'(cq_size); k++)
-      u_memory.poke(cq_base + 32 * ((cq_start + k) % cq_size) + 28, {7'd0, !phase_of(cq_start + k), 24'd0});
+      for (int half = 12; half < 32; half += 16)
+        u_memory.poke(cq_base + 32 * ((cq_start + k) % cq_size) + half, {!phase_of(cq_start + k), 31'd0});
   endtask
 
   function automatic logic phase_of(input logic [31:0] index);
@@ -188,6 +191,7 @@ module top_bench #(
     u_score.checkpoint_default = checkpoint_default;
     u_score.eos_threshold = eos_threshold;
     u_score.reward_threshold = reward_threshold;
+    u_score.sq_key           = sq_key;
     u_score.workers = workers;
     u_score.start(sq_start, cq_start);
     sq_tail = sq_start;
@@ -284,7 +288,7 @@ module top_bench #(
 
   function automatic logic [511:0] seal(input hw_desc_t desc);
     desc.user_data[31:0] = sq_tail;
-    seal = ref_seal(desc, sq_tail);
+    seal = ref_seal(desc, sq_key, sq_tail);
   endfunction
 
   task automatic put(input hw_desc_t desc);
@@ -305,12 +309,14 @@ module top_bench #(
     for (int k = 0; k < 8; k++) cq_slot[32*k +: 32] = u_memory.peek(cq_base + 32 * (index % cq_size) + 4 * k);
   endfunction
 
-  // Reads one completion, if its phase is fresh.
+  // Reads one completion, if both its phases are fresh, and puts the length in place of the first.
   task automatic poll(output logic got);
     hw_completion_t done;
     done = cq_slot(u_score.cq_seen);
-    got  = done.phase === {7'd0, phase_of(u_score.cq_seen)} && u_score.cq_seen - cq_head < cq_size;
+    got  = done.phase === {phase_of(u_score.cq_seen), 7'd0} && done.final_seq_len[31] === done.phase[7]
+        && u_score.cq_seen - cq_head < cq_size;
     if (got) begin
+      done.final_seq_len[31] = 1'b0;
       u_score.check(done, last_index, last_desc);
       last_done = done;
       // What the device has consumed is the host's again: nothing of it may be read any more.
@@ -391,5 +397,24 @@ module top_bench #(
     u_registers.read64(CNT_STALL_WRITE, stalled);
     expect_eq("BUSY + IDLE", busy + idle, cycles * workers);
     if (waiting + stalled + u_score.tokens > busy) fail("WAIT + STALL_WRITE + TOKENS exceed BUSY");
+  endtask
+
+  // ---------------------------------------------------------------- frame of a directed case
+  task automatic begin_case(input string name);
+    $display("case %0s", name);
+    default_config;
+  endtask
+
+  task automatic end_case;
+    release_seen;
+    expect_all_done;
+    disable_device;
+    check_counters;
+  endtask
+
+  task automatic put_decode(input logic [31:0] rollout_id, input int max_tokens);
+    hw_desc_t desc;
+    make_decode(rollout_id, max_tokens, 0, desc);
+    put(desc);
   endtask
 endmodule

@@ -74,18 +74,7 @@ fn line_ends_marks_and_trailing_blanks_do_not_matter(#[case] text: String) {
     77,
     "unknown field `temperature`"
 )]
-#[case::twice(r#"{"arrival_ms":0,"arrival_ms":0}"#, 28, "duplicate field `arrival_ms`")]
-#[case::text_for_number(r#"{"arrival_ms":"0"}"#, 17, "invalid type: string \"0\", expected u64")]
-#[case::fraction(r#"{"arrival_ms":0.5}"#, 17, "invalid type: floating point `0.5`, expected u64")]
-#[case::negative(r#"{"arrival_ms":0,"prompt_tokens":-1}"#, 34, "invalid value: integer `-1`, expected u32")]
 #[case::beyond_u32(r#"{"output_tokens":4294967296}"#, 27, "integer `4294967296`, expected u32")]
-#[case::beyond_u64(r#"{"arrival_ms":18446744073709551616}"#, 34, "expected u64")]
-#[case::null(r#"{"arrival_ms":null}"#, 18, "invalid type: null, expected u64")]
-#[case::block_beyond_u32(
-    r#"{"arrival_ms":0,"prompt_tokens":1,"output_tokens":1,"prefix":[4294967296]}"#,
-    72,
-    "expected u32"
-)]
 #[case::no_output(
     r#"{"arrival_ms":0,"prompt_tokens":1,"output_tokens":0,"prefix":[]}"#,
     35,
@@ -97,13 +86,7 @@ fn line_ends_marks_and_trailing_blanks_do_not_matter(#[case] text: String) {
     "bad value of `prefix`\nexpected at most 2 block ids for 513 prompt tokens"
 )]
 #[case::cut_off(r#"{"arrival_ms":0,"prompt_tok"#, 27, "EOF while parsing a string")]
-#[case::two_records(
-    r#"{"arrival_ms":0,"prompt_tokens":1,"output_tokens":1,"prefix":[]}{}"#,
-    65,
-    "trailing characters"
-)]
 #[case::array("[0,1,1,[]]", 1, "not a JSON object")]
-#[case::csv("2023-11-16 18:15:46.68,374,44", 1, "not a JSON object")]
 #[case::blank_between("\n{}", 1, "blank line before the end of the file")]
 #[case::second_header(HEADER, 17, "unknown field `doorbell_trace`")]
 fn malformed_native_line(#[case] line: &str, #[case] column: usize, #[case] problem: &str) {
@@ -122,7 +105,6 @@ fn malformed_header(#[case] header: &str, #[case] column: usize, #[case] problem
 
 #[rstest]
 #[case::missing(r#"{"timestamp":0,"input_length":1,"output_length":1}"#, 50, "missing field `hash_ids`")]
-#[case::type_(r#"{"timestamp":0,"input_length":"1"}"#, 33, "expected u32")]
 #[case::no_output(
     r#"{"timestamp":0,"input_length":1,"output_length":0,"hash_ids":[]}"#,
     33,
@@ -139,12 +121,8 @@ fn malformed_mooncake_line(#[case] line: &str, #[case] column: usize, #[case] pr
 
 #[rstest]
 #[case::time("16 Nov 2023,1,2", 1, "`16 Nov 2023` is not a timestamp")]
-#[case::month("2023-13-16 18:15:46,1,2", 1, "is not a timestamp")]
 #[case::fields("2023-11-16 18:15:46,1", 22, "2 comma-separated fields instead of 3")]
-#[case::more("2023-11-16 18:15:46,1,2,3", 26, "4 comma-separated fields instead of 3")]
 #[case::number("2023-11-16 18:15:46,1,x", 23, "`x` is not a u32")]
-#[case::negative("2023-11-16 18:15:46,-1,1", 21, "`-1` is not a u32")]
-#[case::large("2023-11-16 18:15:46,4294967296,1", 21, "not a u32: number too large")]
 #[case::no_output("2023-11-16 18:15:46,1,0", 23, "bad value of `GeneratedTokens`\nexpected at least 1")]
 #[case::blank("\n", 1, "1 comma-separated fields instead of 3")]
 fn malformed_azure_line(#[case] line: &str, #[case] column: usize, #[case] problem: &str) {

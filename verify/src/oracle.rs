@@ -17,8 +17,8 @@
 //! ```
 
 use doorbell_contract::{
-    CHECKPOINT_NEVER, CompletionFlags, DescFlags, ErrorCode, HwCompletion, HwDesc, Opcode, PREFIX_NONE,
-    Status,
+    CHECKPOINT_NEVER, CompletionFlags, DescFlags, ErrorCode, HwCompletion, HwDesc, LENGTH_LIMIT_MAX, Opcode,
+    PREFIX_NONE, Status,
 };
 use doorbell_engine::{Digest, Engine, RewardModel};
 use doorbell_host::config::QueueConfig;
@@ -161,7 +161,7 @@ fn plain(desc: &HwDesc, status: Status, error: ErrorCode) -> Answer {
     let completion = HwCompletion {
         user_data: desc.user_data,
         rollout_id: desc.rollout_id,
-        final_seq_len: desc.seq_len,
+        final_seq_len: desc.seq_len & LENGTH_LIMIT_MAX,
         reward_model_id: desc.reward_model_id,
         status: status as u8,
         error: error as u8,

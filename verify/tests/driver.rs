@@ -2,73 +2,14 @@
 
 use std::time::{Duration, Instant};
 
-use doorbell_contract::{Capability, Counter, DeviceFault, HwCompletion, HwDesc, Register};
-use doorbell_host::queue::DESC_WORDS;
+use doorbell_contract::{Counter, DeviceFault, HwCompletion, HwDesc, Register};
 use doorbell_host::{Device, DeviceError, Driver, Platform, QueueConfig, SharedMemory};
 use doorbell_verify::ModelPlatform;
 use doorbell_verify::model::Mutation;
 use rstest::rstest;
 
-/// The model with a wrong answer or two.
-#[derive(Default)]
-struct Tampered {
-    model: ModelPlatform,
-    memory: Option<SharedMemory>,
-    /// Changes what a register reads.
-    read: Option<fn(Register, u32) -> u32>,
-    /// Registers whose writes are lost.
-    deaf_to: Option<Register>,
-    /// Done to the shared memory whenever the device is given time.
-    scribble: Option<fn(&SharedMemory)>,
-    /// Whether it polls the slots, as CAPABILITY.SLOT_POLLING says: the check word publishes (R1).
-    polls_slots: bool,
-    /// Next slot to look at.
-    next: u32,
-}
-
-impl Platform for Tampered {
-    fn name(&self) -> &str {
-        "tampered"
-    }
-
-    fn map(&mut self, bytes: usize) -> Result<SharedMemory, DeviceError> {
-        let memory = self.model.map(bytes)?;
-        self.memory = Some(memory.clone());
-        Ok(memory)
-    }
-
-    fn write_register(&mut self, register: Register, value: u32) -> Result<(), DeviceError> {
-        if self.deaf_to == Some(register) { Ok(()) } else { self.model.write_register(register, value) }
-    }
-
-    fn read_register(&mut self, register: Register) -> Result<u32, DeviceError> {
-        let mut value = self.model.read_register(register)?;
-        if self.polls_slots && register == Register::Capability {
-            value |= Capability::SLOT_POLLING.bits();
-        }
-        Ok(self.read.map_or(value, |read| read(register, value)))
-    }
-
-    fn advance(&mut self, want: usize) -> Result<(), DeviceError> {
-        if let Some(memory) = self.memory.as_ref().filter(|_| self.polls_slots) {
-            let slots = memory.slots::<DESC_WORDS>(0, small().sq_depth)?;
-            let mut desc = HwDesc::default();
-            loop {
-                slots.load(self.next, bytemuck::cast_mut(&mut desc));
-                if !desc.verify(self.next) {
-                    break;
-                }
-                self.next = self.next.wrapping_add(1);
-                self.model.write_register(Register::Doorbell, self.next)?;
-            }
-        }
-        self.model.advance(want)?;
-        if let (Some(scribble), Some(memory)) = (self.scribble, &self.memory) {
-            scribble(memory);
-        }
-        Ok(())
-    }
-}
+mod common;
+use common::Tampered;
 
 fn small() -> QueueConfig {
     QueueConfig { sq_depth: 4, cq_depth: 4, patience: 20, ..Default::default() }
@@ -114,7 +55,7 @@ fn a_device_that_is_none_of_ours() {
 fn a_device_of_another_major_version() {
     let read = |register, value| if register == Register::Version { 0x0007_0002 } else { value };
     let error = Driver::new(Tampered { read: Some(read), ..Default::default() }, small()).err();
-    insta::assert_snapshot!(error.expect("VERSION is wrong"), @"tampered: contract version 7.2 instead of 1.1: rebuild host and device from one contract.toml");
+    insta::assert_snapshot!(error.expect("VERSION is wrong"), @"tampered: contract version 7.2 instead of 2.0: rebuild host and device from one contract.toml");
 }
 
 #[test]
@@ -162,7 +103,7 @@ fn a_depth_that_is_no_power_of_two() {
 /// Writes completion `slot` of the queue of [`small`] with this `sq_head`, fresh on the first pass.
 fn forge(memory: &SharedMemory, slot: u64, sq_head: u32) {
     const CQ_OFFSET: u64 = 4096;
-    let forged = HwCompletion { sq_head, phase: 1, ..Default::default() };
+    let forged = HwCompletion { sq_head, ..Default::default() }.with_phase(true);
     let words: [u64; 4] = bytemuck::cast(forged);
     memory.bus_write(memory.bus_address() + CQ_OFFSET + 32 * slot, words).unwrap();
 }

@@ -5,10 +5,13 @@ use std::ops::ControlFlow;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
+use delegate::delegate;
 use proptest::prelude::*;
 use rstest::rstest;
 
-use doorbell_contract::{Counter, ErrorCode, HwCompletion, HwDesc, Opcode, PREFIX_NONE, Register, Status};
+use doorbell_contract::{
+    CompletionFlags, Counter, ErrorCode, HwCompletion, HwDesc, Opcode, PREFIX_NONE, Status,
+};
 use doorbell_host::queue::COMPLETION_WORDS;
 use doorbell_host::*;
 use doorbell_host::{Driver, QueueConfig};
@@ -17,6 +20,9 @@ use doorbell_verify::ModelPlatform;
 use doorbell_verify::compare::{Outcome, compare};
 use doorbell_verify::model::Mutation;
 use doorbell_verify::replay::{ReplayOptions, ReplayPlan};
+
+mod common;
+use common::Tampered;
 
 /// What a shard was asked to do.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -42,10 +48,6 @@ impl Spy {
 }
 
 impl Device for Spy {
-    fn name(&self) -> &str {
-        self.model.name()
-    }
-
     fn submit(&mut self, batch: &[HwDesc]) -> Result<usize, DeviceError> {
         self.log(Event::Submit(batch.to_vec()));
         self.model.submit(batch)
@@ -56,44 +58,20 @@ impl Device for Spy {
         self.model.poll(out)
     }
 
-    fn collect(&mut self, out: &mut [HwCompletion]) -> Result<usize, DeviceError> {
-        self.model.collect(out)
-    }
-
-    fn in_flight(&self) -> usize {
-        self.model.in_flight()
-    }
-
-    fn capacity(&self) -> usize {
-        self.model.capacity()
-    }
-
-    fn room(&self) -> usize {
-        self.model.room()
-    }
-
-    fn tokens(&self, delta_offset: u64, out: &mut [u32]) -> Result<(), DeviceError> {
-        self.model.tokens(delta_offset, out)
-    }
-
-    fn token_regions(&self) -> Vec<TokenRegion> {
-        self.model.token_regions()
-    }
-
-    fn token_shard(&self, delta_offset: u64) -> usize {
-        self.model.token_shard(delta_offset)
-    }
-
-    fn counters(&mut self) -> Result<Counters, DeviceError> {
-        self.model.counters()
-    }
-
-    fn disable(&mut self) -> Result<(), DeviceError> {
-        self.model.disable()
-    }
-
-    fn enable(&mut self) -> Result<(), DeviceError> {
-        self.model.enable()
+    delegate! {
+        to self.model {
+            fn name(&self) -> &str;
+            fn collect(&mut self, out: &mut [HwCompletion]) -> Result<usize, DeviceError>;
+            fn in_flight(&self) -> usize;
+            fn capacity(&self) -> usize;
+            fn room(&self) -> usize;
+            fn tokens(&self, delta_offset: u64, out: &mut [u32]) -> Result<(), DeviceError>;
+            fn token_regions(&self) -> Vec<TokenRegion>;
+            fn token_shard(&self, delta_offset: u64) -> usize;
+            fn counters(&mut self) -> Result<Counters, DeviceError>;
+            fn disable(&mut self) -> Result<(), DeviceError>;
+            fn enable(&mut self) -> Result<(), DeviceError>;
+        }
     }
 }
 
@@ -462,72 +440,44 @@ proptest! {
     }
 }
 
-/// A model that reports descriptors of `user_data` [`UNREAD`] as slots that it could not read.
-#[derive(Default)]
-struct Unreadable {
-    model: ModelPlatform,
-    memory: Option<SharedMemory>,
-    /// Puts a completion in the queue that nobody asked for.
-    forges: bool,
-}
-
 const UNREAD: u64 = 0xDEAD;
 
-impl Platform for Unreadable {
-    fn name(&self) -> &str {
-        "unreadable"
-    }
-
-    fn map(&mut self, bytes: usize) -> Result<SharedMemory, DeviceError> {
-        let memory = self.model.map(bytes)?;
-        self.memory = Some(memory.clone());
-        Ok(memory)
-    }
-
-    fn write_register(&mut self, register: Register, value: u32) -> Result<(), DeviceError> {
-        self.model.write_register(register, value)
-    }
-
-    fn read_register(&mut self, register: Register) -> Result<u32, DeviceError> {
-        self.model.read_register(register)
-    }
-
-    fn advance(&mut self, want: usize) -> Result<(), DeviceError> {
-        self.model.advance(want)?;
-        let Some(memory) = &self.memory else { return Ok(()) };
-        let slots = memory.slots::<COMPLETION_WORDS>(4096, 16)?;
-        for slot in 0..16 {
-            let mut completion = HwCompletion::default();
-            slots.load(slot, bytemuck::cast_mut(&mut completion));
-            if completion.user_data == UNREAD {
-                let unread = HwCompletion {
-                    result: completion.sq_head - 1,
-                    sq_head: completion.sq_head,
-                    status: Status::Error as u8,
-                    error: ErrorCode::DmaFault as u8,
-                    phase: completion.phase,
-                    ..HwCompletion::default()
-                };
-                slots.store(slot, bytemuck::cast(unread));
+/// Reports descriptors of `user_data` [`UNREAD`] as slots that the device could not read.
+fn lose_unread(memory: &SharedMemory) {
+    let slots = memory.slots::<COMPLETION_WORDS>(4096, 16).unwrap();
+    for slot in 0..16 {
+        let mut completion = HwCompletion::default();
+        slots.load(slot, bytemuck::cast_mut(&mut completion));
+        if completion.user_data == UNREAD {
+            let unread = HwCompletion {
+                result: completion.sq_head - 1,
+                sq_head: completion.sq_head,
+                status: Status::Error as u8,
+                error: ErrorCode::DmaFault as u8,
+                flags: CompletionFlags::NO_ECHO.bits(),
+                ..HwCompletion::default()
             }
+            .with_phase(completion.phase != 0);
+            slots.store(slot, bytemuck::cast(unread));
         }
-        if self.forges {
-            let unasked = HwCompletion { sq_head: 1, phase: 1, ..HwCompletion::default() };
-            slots.store(1, bytemuck::cast(unasked));
-        }
-        Ok(())
     }
 }
 
-fn unreadable(forges: bool) -> Sharded {
-    let platform = Unreadable { forges, ..Unreadable::default() };
-    let first = Driver::new(platform, small()).unwrap();
-    Sharded::new("unreadable", vec![Box::new(first), model(&small())]).unwrap()
+/// Puts a completion in the queue that nobody asked for.
+fn forge(memory: &SharedMemory) {
+    let unasked = HwCompletion { sq_head: 1, ..HwCompletion::default() }.with_phase(true);
+    memory.slots::<COMPLETION_WORDS>(4096, 16).unwrap().store(1, bytemuck::cast(unasked));
+}
+
+/// A model whose memory is tampered with, and one without.
+fn half_tampered(scribble: fn(&SharedMemory)) -> Sharded {
+    let first = Driver::new(Tampered { scribble: Some(scribble), ..Default::default() }, small()).unwrap();
+    Sharded::new("half", vec![Box::new(first), model(&small())]).unwrap()
 }
 
 #[test]
 fn r05_a_slot_that_could_not_be_read_ends_its_own_rollout_and_not_rollout_0() {
-    let mut device = unreadable(false);
+    let mut device = half_tampered(lose_unread);
     let other = (1..).find(|&id| device.shard_of(&HwDesc::stop(id)) == 0).unwrap();
     // A prefix of the other shard.
     let elsewhere = (0..)
@@ -550,7 +500,7 @@ fn r05_a_slot_that_could_not_be_read_ends_its_own_rollout_and_not_rollout_0() {
 
 #[test]
 fn r03_a_shard_that_answers_too_much_is_told_behind_what_the_others_have_and_no_count_is_lost() {
-    let mut device = unreadable(true);
+    let mut device = half_tampered(forge);
     let (here, there) = (id_at(0, 2), id_at(1, 2));
     device
         .submit(&[

@@ -106,7 +106,7 @@ fn r03_both_halves_of_a_lost_queue_pair_say_so() {
     let driver = Driver::new(ModelPlatform::new(), config).unwrap();
     let (memory, layout) = (driver.memory().clone(), driver.layout());
     let (mut submitter, mut completer) = driver.split().unwrap();
-    let forged = HwCompletion { phase: 1, ..HwCompletion::default() };
+    let forged = HwCompletion::default().with_phase(true);
     memory.slots::<COMPLETION_WORDS>(layout.cq, 4).unwrap().store(0, bytemuck::cast(forged));
     let mut out = [HwCompletion::default()];
     let error = completer.collect(&mut out).unwrap_err().to_string();
@@ -181,18 +181,15 @@ impl Platform for Alone {
                 // It ends when its driver is long gone.
                 while quiet < 200_000 {
                     slots.load(index, bytemuck::cast_mut(&mut desc));
-                    if !desc.verify(index) {
+                    if !desc.verify(&session.sq_key, index) {
                         (quiet, _) = (quiet + 1, thread::yield_now());
                         continue;
                     }
                     (index, quiet) = (index.wrapping_add(1), 0);
-                    let completion = HwCompletion {
-                        user_data: desc.user_data,
-                        sq_head: index,
-                        phase: session.cq.depth.phase(posted),
-                        ..HwCompletion::default()
-                    };
-                    completions.store(posted, bytemuck::cast(completion));
+                    let completion =
+                        HwCompletion { user_data: desc.user_data, sq_head: index, ..HwCompletion::default() };
+                    let phase = session.cq.depth.phase(posted);
+                    completions.store(posted, bytemuck::cast(completion.with_phase(phase)));
                     posted = posted.wrapping_add(1);
                 }
             });

@@ -36,7 +36,7 @@ enum Command {
         #[arg(long)]
         check: bool,
     },
-    /// Run the co-simulation cases: `doorbell cosim`
+    /// Run the conformance suite on the RTL: `doorbell cosim`
     #[command(disable_help_flag = true)]
     Cosim(Passed),
     /// Compare devices over a trace: `doorbell compare`
@@ -46,13 +46,13 @@ enum Command {
     RtlTest(rtl_test::Options),
     /// Put the mistakes of tb/mutants.toml into the RTL, one at a time: each must make its bench fail
     Mutants(mutants::Options),
-    /// Show a co-simulation case in GTKWave, or as a picture
+    /// Show a case of the conformance suite on the RTL in GTKWave, or as a picture
     Wave(wave::Options),
     /// Compile the GPU's kernels for every architecture and look for spilled registers; needs no GPU
     GpuCheck,
-    /// Run the rings and what GPU and host hand each other under loom: every order that their memory orders allow
+    /// Run models of what GPU and host hand each other under loom: every order that their memory orders allow
     Loom,
-    /// Run the rings and the GPU's kernel under ThreadSanitizer; needs the toolchain's component rust-src
+    /// Run the GPU's kernel, compiled for the CPU, under ThreadSanitizer
     Tsan,
     /// Run a lab, by number or name, or all of them; without an argument, list them
     Lab(lab::Options),

@@ -322,15 +322,9 @@ pub fn benches(root: &Path) -> Result<Vec<String>> {
     Ok(names)
 }
 
-/// Sources that every bench is compiled with: `tb/files.f`, or else all of `tb/common`.
+/// Sources that every bench is compiled with: all of `tb/common`.
 pub fn shared_sources(root: &Path) -> Result<Vec<OsString>> {
-    if root.join("tb/files.f").is_file() {
-        return Ok(vec!["-f".into(), "tb/files.f".into()]);
-    }
     let common = Path::new("tb/common");
-    if !root.join(common).is_dir() {
-        return Ok(vec![]);
-    }
     let files = sources(&root.join(common))?;
     Ok(files.iter().filter_map(|file| Some(common.join(file.file_name()?).into_os_string())).collect())
 }

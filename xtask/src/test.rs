@@ -1,8 +1,10 @@
 //! `cargo xtask test` and `ci`: what decides whether a change may go in.
 
+use std::io::{BufRead as _, BufReader};
 use std::path::Path;
+use std::process::Stdio;
 
-use anyhow::Result;
+use anyhow::{Context as _, Result, ensure};
 
 use crate::steps::Steps;
 use crate::{contract, gpu_check, lint, rtl_test, tsan};
@@ -26,25 +28,49 @@ pub fn run(root: &Path) -> Result<()> {
     } else {
         steps.run("gpu-check", || gpu_check::run(root));
     }
-    steps.run("cargo test", || {
-        shell::run(&mut shell::cargo(root, &["test", "--workspace", "--release", "--no-fail-fast"]))
-    });
-    match tsan::missing(root) {
+    steps.run("cargo test", || cargo_test(root));
+    match tsan::missing() {
         Some(reason) => steps.skip("tsan", reason),
         None => steps.run("tsan", || tsan::run(root)),
     }
     steps.finish()
 }
 
-/// The tests under loom alone; `cargo test` runs them as well.
+/// Every test of the workspace; the error names those that failed, which by then lie thousands of lines back.
+fn cargo_test(root: &Path) -> Result<()> {
+    let mut command = shell::cargo(root, &["test", "--workspace", "--release", "--no-fail-fast"]);
+    println!("$ {}", shell::shown(&command));
+    let mut child = command.stdout(Stdio::piped()).spawn().context("cannot run cargo")?;
+    let lines = BufReader::new(child.stdout.take().context("cargo has no output")?).lines();
+    let mut failed = Vec::new();
+    for line in lines {
+        let line = line.context("cannot read what cargo prints")?;
+        println!("{line}");
+        failed.extend(failed_test(&line).map(str::to_owned));
+    }
+    let status = child.wait()?;
+    ensure!(
+        status.success(),
+        "`{}` ended with {status}; failed: {}",
+        shell::shown(&command),
+        if failed.is_empty() { "no test, see above".to_owned() } else { failed.join(", ") }
+    );
+    Ok(())
+}
+
+/// The test that this line of a test runner says has failed.
+fn failed_test(line: &str) -> Option<&str> {
+    let (name, _) = line.strip_prefix("test ")?.rsplit_once(" ... FAILED")?;
+    Some(name.trim_end())
+}
+
+/// The models under loom alone; `cargo test` runs them as well.
 ///
 /// # Errors
 /// When one of them fails.
 pub fn loom(root: &Path) -> Result<()> {
-    let tests = [("doorbell-runtime", "loom_rings"), ("doorbell-gpu", "protocol")];
-    tests.into_iter().try_for_each(|(package, test)| {
-        shell::run(&mut shell::cargo(root, &["test", "--release", "--package", package, "--test", test]))
-    })
+    let test = ["test", "--release", "--package", "doorbell-gpu", "--test", "protocol"];
+    shell::run(&mut shell::cargo(root, &test))
 }
 
 /// Lints and tests.
@@ -57,4 +83,21 @@ pub fn ci(root: &Path) -> Result<()> {
     steps.run("lint", || lint::run(root));
     steps.run("test", || run(root));
     steps.finish()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_failed_test_is_known_by_its_line() {
+        // As the standard runner prints it, and as libtest-mimic does.
+        assert_eq!(failed_test("test events::tests::a ... FAILED"), Some("events::tests::a"));
+        assert_eq!(
+            failed_test("test r05 on the last of 3, weak       ... FAILED"),
+            Some("r05 on the last of 3, weak")
+        );
+        assert_eq!(failed_test("test events::tests::a ... ok"), None);
+        assert_eq!(failed_test("test result: FAILED. 1 passed; 1 failed"), None);
+    }
 }

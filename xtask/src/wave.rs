@@ -1,4 +1,4 @@
-//! `cargo xtask wave`: a case of the co-simulation in GTKWave, or as a picture.
+//! `cargo xtask wave`: a case of the conformance suite on the RTL in GTKWave, or as a picture.
 
 use std::env;
 use std::ffi::OsStr;
@@ -24,7 +24,7 @@ pub struct Options {
     /// Draw a picture instead of opening a window; needs no display
     #[arg(long, value_name = "FILE.png")]
     png: Option<PathBuf>,
-    /// Workers of the RTL; without it, the case's own number
+    /// Workers of the RTL, 4 without it
     #[arg(long)]
     workers: Option<u32>,
 }

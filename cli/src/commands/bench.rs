@@ -18,7 +18,7 @@ pub struct Args {
     /// What to measure
     #[arg(value_enum)]
     what: What,
-    /// Trace for the RTL and for copy-on-write (own format, Mooncake or Azure); by default a small built-in one
+    /// Trace for the RTL and for KV blocks (own format, Mooncake or Azure); by default a small built-in one
     #[arg(long, value_name = "FILE")]
     trace: Option<PathBuf>,
     /// Write the figures as JSON; '-' is standard output, and the tables go to standard error then

@@ -5,51 +5,40 @@ use std::process::ExitCode;
 
 use crate::failure::Failure;
 
-/// Records a case of the co-simulation, every signal in every cycle, for GTKWave or Surfer.
+/// Records a case of the conformance suite on the RTL, every signal in every cycle, for GTKWave or Surfer. Of a case that
+/// makes several devices, the last.
 #[derive(Debug, clap::Args)]
+#[cfg_attr(not(feature = "cosim"), allow(dead_code, reason = "no simulated device is built"))]
 pub struct Args {
     /// The case
     #[arg(default_value = "basic decode")]
-    #[cfg_attr(not(feature = "rtl"), allow(dead_code, reason = "no simulated device is built"))]
     case: String,
     /// File to write, in FST format
     #[arg(long, value_name = "FILE.fst")]
-    #[cfg_attr(not(feature = "rtl"), allow(dead_code, reason = "no simulated device is built"))]
     out: PathBuf,
-    /// Workers of the RTL; without it, the case's own number
-    #[arg(long, value_parser = clap::value_parser!(u32).range(1..=16))]
-    #[cfg_attr(not(feature = "rtl"), allow(dead_code, reason = "no simulated device is built"))]
-    workers: Option<u32>,
+    /// Workers of the RTL
+    #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=16))]
+    workers: u32,
 }
 
 /// Runs the case. One that fails is recorded up to the failure.
-#[cfg(feature = "rtl")]
+#[cfg(feature = "cosim")]
 pub fn run(args: Args) -> Result<ExitCode, Failure> {
     use doorbell_cosim::Wave;
-    use doorbell_cosim::cases::{CaseError, CaseOptions};
-    use doorbell_host::DeviceError;
 
-    use super::cosim::named;
+    use super::cosim::{Run, named, title};
     use crate::failure::DIFFERENT;
     use crate::output::{self, Output};
 
-    let Args { case: name, out, workers } = args;
-    let case = named(&name)?;
-    if workers.is_some() && !case.is_portable() {
-        return Err(Failure::input(format!(
-            "case '{name}' holds for its own device alone: run it without --workers"
-        )));
-    }
+    let Args { case, out, workers } = args;
+    let case = named(&case)?;
     let file = Output::open("waveform", &out)?;
-    let wave = Some(Wave { path: out.clone(), window: None });
-    let outcome = case.run(&CaseOptions { workers, wave, ..Default::default() });
-    if let Err(CaseError::Device(error @ DeviceError::Unavailable { .. })) = outcome {
-        return Err(error.into());
-    }
+    let Run { outcome, cycles } =
+        Run::of(case, workers, None, Some(Wave { path: out.clone(), window: None }))?;
     file.keep();
-    let out = out.display();
+    let (out, name) = (out.display(), title(case));
     match outcome {
-        Ok(cycles) => {
+        Ok(()) => {
             output::print(&format!("{out}: {cycles} cycles of case '{name}'\n"))?;
             Ok(ExitCode::SUCCESS)
         }
@@ -61,7 +50,7 @@ pub fn run(args: Args) -> Result<ExitCode, Failure> {
 }
 
 /// Without the simulated device there is nothing to record.
-#[cfg(not(feature = "rtl"))]
+#[cfg(not(feature = "cosim"))]
 pub fn run(_: Args) -> Result<ExitCode, Failure> {
-    Err(Failure::unavailable("rtl is not part of this build; build with the feature 'rtl'"))
+    Err(Failure::unavailable("rtl is not part of this build; build with the feature 'cosim'"))
 }

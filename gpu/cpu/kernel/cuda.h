@@ -58,7 +58,6 @@ inline uint32_t __match_any_sync(uint32_t mask, uint32_t value) {
 }
 inline uint32_t __reduce_max_sync(uint32_t mask, uint32_t value) { return cpu::meet(cpu::Meeting::kMax, mask, value, 0); }
 inline uint32_t __reduce_add_sync(uint32_t mask, uint32_t value) { return cpu::meet(cpu::Meeting::kAdd, mask, value, 0); }
-inline uint32_t __reduce_xor_sync(uint32_t mask, uint32_t value) { return cpu::meet(cpu::Meeting::kXor, mask, value, 0); }
 inline void __syncthreads() { cpu::meet_block(); }
 
 inline void __nanosleep(uint32_t) { cpu::yields(); }

@@ -19,7 +19,11 @@
   fault(ScoutsBlindly)     /* the scout executes what a fetch warp has claimed */                           \
   fault(LeavesBadSlots)    /* the scout takes a slot that does not verify for one that is not published */  \
   fault(ReadsTailEarly)    /* the completion queue's tail is read before it is known that nothing runs */    \
+  fault(SharesNothing)     /* one queue pair may fill the work queue */                                     \
+  fault(CountsUnordered)   /* completions are counted, and a fence passed, in no order with them */         \
+  fault(LooksAhead)        /* lanes of the scout read a slot that another of them was told of */            \
   fault(RelaxesReleases)   /* no release orders anything */                                                \
+  fault(HoldsScout)        /* no mistake: the scout's lane that decides is told last */                    \
   fault(StallsWorker)      /* no mistake: one worker looks at its ticket only when the next comes to its slot */
 
 namespace cpu {

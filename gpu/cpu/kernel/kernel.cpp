@@ -8,6 +8,7 @@
 #define DOORBELL_PLACES_LOG2 5
 #define DOORBELL_FIRST_PLACE (0u - 32)
 #define DOORBELL_WORK_SLOTS 2048
+#define DOORBELL_SHARE 8
 
 #include "doorbell.cu"
 

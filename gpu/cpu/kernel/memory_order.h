@@ -1,5 +1,5 @@
 // The names of kernels/memory_order.cuh on the atomics of a CPU, in its place: same names, same orders, every scope the
-// whole machine.
+// whole machine, but where they count (runtime.h), that of a block.
 #ifndef DOORBELL_MEMORY_ORDER_CUH
 #define DOORBELL_MEMORY_ORDER_CUH
 
@@ -32,23 +32,39 @@ inline void store_relaxed(T* to, T value) {
 }
 
 template <typename T>
-inline void store_release(T* to, T value) {
+inline void store_release(T* to, T value, cpu::Scope scope) {
   if (cpu::has(cpu::Fault::RelaxesReleases)) return store_relaxed(to, value);
   cpu::step();
-  cpu::releases();
+  cpu::settle(to);
+  cpu::releases(scope);
   __atomic_store_n(to, value, __ATOMIC_RELEASE);
 }
 
 template <typename T>
-inline T compare_swap(T* to, T expected, T value, bool relaxed) {
+inline T compare_swap_relaxed(T* to, T expected, T value) {
   cpu::step();
   cpu::settle(to);
-  if (!relaxed) cpu::releases();
-  const bool swapped =
-      relaxed ? __atomic_compare_exchange_n(to, &expected, value, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED)
-              : __atomic_compare_exchange_n(to, &expected, value, false, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE);
-  if (swapped) cpu::progress();
-  if (!relaxed) cpu::acquires();
+  if (__atomic_compare_exchange_n(to, &expected, value, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED)) cpu::progress();
+  return expected;
+}
+
+template <typename T>
+inline T compare_swap_release(T* to, T expected, T value) {
+  if (cpu::has(cpu::Fault::RelaxesReleases)) return compare_swap_relaxed(to, expected, value);
+  cpu::step();
+  cpu::settle(to);
+  cpu::releases(cpu::Scope::kMachine);
+  if (__atomic_compare_exchange_n(to, &expected, value, false, __ATOMIC_RELEASE, __ATOMIC_RELAXED)) cpu::progress();
+  return expected;
+}
+
+template <typename T>
+inline T compare_swap_acq_rel_block(T* to, T expected, T value) {
+  cpu::step();
+  cpu::settle(to);
+  cpu::releases(cpu::Scope::kBlock);
+  if (__atomic_compare_exchange_n(to, &expected, value, false, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE)) cpu::progress();
+  cpu::acquires();
   return expected;
 }
 
@@ -74,9 +90,15 @@ inline uint4 load_acquire_sys(const uint4* from) {
   return load_vector(from, [](const uint32_t* word) { return load_acquire(word); });
 }
 
+// Two words of 64 bits, in any order.
 inline uint4 load_relaxed_sys(const uint4* from) {
   if (!shared(from)) return uint4{};
-  return load_vector(from, [](const uint32_t* word) { return load_relaxed(word); });
+  uint64_t words[2] = {};
+  const uint64_t* const at = reinterpret_cast<const uint64_t*>(from);
+  const uint32_t first = cpu::below(2);
+  for (uint32_t k = 0; k < 2; k++) words[(first + k) % 2] = load_relaxed(at + (first + k) % 2);
+  return make_uint4(static_cast<uint32_t>(words[0]), static_cast<uint32_t>(words[0] >> 32),
+                    static_cast<uint32_t>(words[1]), static_cast<uint32_t>(words[1] >> 32));
 }
 
 inline uint32_t load_relaxed_sys(const uint32_t* from) { return shared(from) ? load_relaxed(from) : 0; }
@@ -94,7 +116,7 @@ inline void store_relaxed_sys(uint64_t* to, uint64_t value) {
 inline void store_release_sys(uint32_t* to, uint32_t value) {
   if (!shared(to)) return;
   cpu::progress();
-  store_release(to, value);
+  store_release(to, value, cpu::Scope::kMachine);
 }
 
 // Half of a completion as a whole: the host looks at the second word first, which thus has to come last.
@@ -118,7 +140,7 @@ inline void store_relaxed_sys(ulonglong2* to, ulonglong2 value) {
 
 inline void fence_sys() {
   cpu::step();
-  cpu::releases();
+  cpu::releases(cpu::Scope::kMachine);
   __atomic_thread_fence(__ATOMIC_SEQ_CST);
   cpu::acquires();
 }
@@ -133,11 +155,14 @@ inline void store_relaxed_gpu(uint64_t* to, uint64_t value) { store_relaxed(to, 
 
 inline void store_release_gpu(uint64_t* to, uint64_t value) {
   cpu::progress();
-  store_release(to, value);
+  store_release(to, value, cpu::Scope::kMachine);
 }
 
-inline uint32_t compare_swap_relaxed_gpu(uint32_t* to, uint32_t expected, uint32_t value) {
-  return compare_swap(to, expected, value, true);
+inline uint64_t compare_swap_relaxed_gpu(uint64_t* to, uint64_t expected, uint64_t value) {
+  return compare_swap_relaxed(to, expected, value);
+}
+inline uint64_t compare_swap_release_gpu(uint64_t* to, uint64_t expected, uint64_t value) {
+  return compare_swap_release(to, expected, value);
 }
 
 inline uint32_t take_tickets_gpu(uint32_t* counter, uint32_t count) {
@@ -157,7 +182,7 @@ inline void count_gpu(uint64_t* counter, uint64_t amount) {
 
 inline void fence_block() {
   cpu::step();
-  cpu::releases();
+  cpu::releases(cpu::Scope::kBlock);
   __atomic_thread_fence(__ATOMIC_ACQ_REL);
   cpu::acquires();
 }
@@ -170,28 +195,28 @@ inline uint4 load_relaxed_block(const uint4* from) {
   return load_vector(from, [](const uint32_t* word) { return load_relaxed(word); });
 }
 
-inline void store_release_block(uint32_t* to, uint32_t value) { store_release(to, value); }
-inline void store_release_block(uint64_t* to, uint64_t value) { store_release(to, value); }
+inline void store_release_block(uint32_t* to, uint32_t value) { store_release(to, value, cpu::Scope::kBlock); }
+inline void store_release_block(uint64_t* to, uint64_t value) { store_release(to, value, cpu::Scope::kBlock); }
 inline void store_relaxed_block(uint32_t* to, uint32_t value) { store_relaxed(to, value); }
 inline void store_relaxed_block(uint64_t* to, uint64_t value) { store_relaxed(to, value); }
 
 inline uint32_t add_acq_rel_block(uint32_t* to, uint32_t amount) {
   cpu::step();
   cpu::progress();
-  cpu::releases();
+  cpu::releases(cpu::Scope::kBlock);
   const uint32_t old = __atomic_fetch_add(to, amount, __ATOMIC_ACQ_REL);
   cpu::acquires();
   return old;
 }
 
 inline uint32_t compare_swap_block(uint32_t* to, uint32_t expected, uint32_t value) {
-  return compare_swap(to, expected, value, false);
+  return compare_swap_acq_rel_block(to, expected, value);
 }
 inline uint32_t compare_swap_relaxed_block(uint32_t* to, uint32_t expected, uint32_t value) {
-  return compare_swap(to, expected, value, true);
+  return compare_swap_relaxed(to, expected, value);
 }
 inline uint64_t compare_swap_relaxed_block(uint64_t* to, uint64_t expected, uint64_t value) {
-  return compare_swap(to, expected, value, true);
+  return compare_swap_relaxed(to, expected, value);
 }
 
 }  // namespace order

@@ -35,6 +35,8 @@ constexpr auto kRest = std::chrono::microseconds(500);
 constexpr uint32_t kRounds = 6;
 // How long it waits for them at most (R15).
 constexpr auto kPatience = std::chrono::seconds(2);
+// Stores that a warp, or a block, may know of before anybody else does.
+constexpr size_t kMostLate = 512;
 // How long a planted fault holds its window open.
 constexpr auto kWindow = std::chrono::milliseconds(2);
 
@@ -149,8 +151,13 @@ struct Lane {
 };
 
 struct Warp {
+  Warp() { late.reserve(2 * kMostLate); }
+
   bool looked = false;  // since the last round
   char meeting = 0;     // what its lanes synchronise by, for ThreadSanitizer
+  // Stores that __syncwarp has made known to every lane of the warp, and to nobody else. Room for all of them is there
+  // from the start, as lanes that allocate in turn would race in the eyes of ThreadSanitizer.
+  std::vector<Late> late;
 };
 
 // Lanes that can go on, each at most once: of a fixed size, as lanes that allocate in turn would race in the eyes of
@@ -177,13 +184,16 @@ class Ready {
 struct Block {
   Block(Device& device, uint32_t index, uint32_t grid, uint32_t lanes)
       : device(device), index(index), grid(grid), random(device.options.seed * 0x1000 + index), lanes(lanes),
-        warps(lanes / kLanes), ready(lanes) {}
+        warps(lanes / kLanes), ready(lanes) {
+    late.reserve(2 * kMostLate);
+  }
 
   Device& device;
   const uint32_t index, grid;
   uint64_t random;
   std::vector<Lane> lanes;
   std::vector<Warp> warps;
+  std::vector<Late> late;  // stores that were released to the block, and are known to nobody else
   Ready ready;
   uint32_t current = 0, live = 0, at_barrier = 0;
   Context main;
@@ -220,7 +230,7 @@ Warp& warp() { return block->warps[block->current / kLanes]; }
 
 const char* name(Meeting meeting) {
   const char* const names[] = {"__syncwarp", "__shfl_sync", "__shfl_xor_sync", "__ballot_sync", "__any_sync", "__all_sync",
-                               "__match_any_sync", "__reduce_max_sync", "__reduce_add_sync", "__reduce_xor_sync"};
+                               "__match_any_sync", "__reduce_max_sync", "__reduce_add_sync"};
   return names[static_cast<uint32_t>(meeting)];
 }
 
@@ -309,9 +319,6 @@ void conclude(uint32_t first, Meeting meeting, uint32_t mask) {
     case Meeting::kAdd:
       each([&](uint32_t k) { all = static_cast<uint32_t>(all + lanes[k].value); });
       break;
-    case Meeting::kXor:
-      each([&](uint32_t k) { all ^= lanes[k].value; });
-      break;
   }
   each([&](uint32_t k) { lanes[k].result = all; });
 }
@@ -364,24 +371,62 @@ void write(const Late& store) {
   if (store.width == 16) __atomic_store_n(words + 1, store.last, __ATOMIC_RELEASE);
 }
 
-// Stores become visible in any order, but for those to one word.
-void drain_one(Lane& self) {
-  const size_t from = below(static_cast<uint32_t>(self.late.size()));
-  size_t first = 0;
-  while (self.late[first].word != self.late[from].word) first++;
-  write(self.late[first]);
-  self.late.erase(self.late.begin() + static_cast<std::ptrdiff_t>(first));
+void drain(std::vector<Late>& late, const void* word) {
+  for (size_t k = 0; k < late.size();) {
+    if (late[k].word == word) {
+      write(late[k]);
+      late.erase(late.begin() + static_cast<std::ptrdiff_t>(k));
+    } else {
+      k++;
+    }
+  }
 }
 
-void drain(Lane& self) {
-  while (!self.late.empty()) drain_one(self);
+// Stores become visible in any order, but for those to one word: what a block knows of is older than what a warp alone
+// does, and that than the lane's own.
+void drain_one(std::vector<Late>& late) {
+  const size_t from = below(static_cast<uint32_t>(late.size()));
+  size_t first = 0;
+  while (late[first].word != late[from].word) first++;
+  const Late store = late[first];
+  late.erase(late.begin() + static_cast<std::ptrdiff_t>(first));
+  if (&late != &block->late) {
+    drain(block->late, store.word);
+    if (&late != &warp().late) drain(warp().late, store.word);
+  }
+  write(store);
+}
+
+void drain(std::vector<Late>& late) {
+  while (!late.empty()) drain_one(late);
+}
+
+// The newest store to a word, or null.
+const Late* newest(const std::vector<Late>& late, const void* word) {
+  for (size_t k = late.size(); k-- > 0;)
+    if (late[k].word == word) return &late[k];
+  return nullptr;
+}
+
+// What a lane reads that has synchronised with its warp and block.
+uint64_t known(const void* word, uint32_t width) {
+  for (const std::vector<Late>* late : {&warp().late, &block->late})
+    if (const Late* const store = newest(*late, word)) return store->value;
+  return read(word, width);
+}
+
+// Lets others know of stores: those of a warp, or of a block.
+void hand_on(std::vector<Late>& from, std::vector<Late>& to) {
+  if (to.size() + from.size() > kMostLate) drain(to);
+  to.insert(to.end(), from.begin(), from.end());
+  from.clear();
 }
 
 void lane_entry() {
   Device& device = block->device;
   kernel_lane(device.state.get(), device.options.mailboxes, device.options.queues);
+  releases(Scope::kMachine);
   Lane& self = lane();
-  drain(self);
   tsan_release(&block->main);
   self.state = Lane::kEnded;
   block->live--;
@@ -435,7 +480,11 @@ uint64_t meet(Meeting meeting, uint32_t mask, uint64_t value, uint32_t argument)
   Lane& self = lane();
   const uint32_t first = block->current / kLanes * kLanes;
   if (meeting == Meeting::kSync) {
-    releases();
+    if (block->device.options.scoped != 0) {
+      hand_on(self.late, warp().late);
+    } else {
+      releases(Scope::kMachine);
+    }
     tsan_release(&warp().meeting);
   }
   self.meeting = meeting;
@@ -473,7 +522,7 @@ uint64_t meet(Meeting meeting, uint32_t mask, uint64_t value, uint32_t argument)
 }
 
 void meet_block() {
-  releases();
+  releases(Scope::kBlock);
   tsan_release(&block->barrier);
   Lane& self = lane();
   self.state = Lane::kAtBarrier;
@@ -485,7 +534,9 @@ void meet_block() {
 
 void yields() {
   Lane& self = lane();
-  if (!self.late.empty()) drain_one(self);
+  if (!self.late.empty()) drain_one(self.late);
+  if (!warp().late.empty() && below(16) == 0) drain_one(warp().late);
+  if (!block->late.empty() && below(64) == 0) drain_one(block->late);
   // Where a warp looks its first lane does.
   if (block->current % kLanes == 0) look();
   make_ready(block->current);
@@ -496,7 +547,9 @@ void step() {
   const doorbell_cpu_options& options = block->device.options;
   if (options.weak != 0) {
     Lane& self = lane();
-    if (!self.late.empty() && (self.late.size() >= 8 || below(4) == 0)) drain_one(self);
+    if (!self.late.empty() && (self.late.size() >= 8 || below(4) == 0)) drain_one(self.late);
+    if (!warp().late.empty() && below(256) == 0) drain_one(warp().late);
+    if (!block->late.empty() && below(1024) == 0) drain_one(block->late);
   }
   if (options.stress != 0 && below(16) == 0) pause();
 }
@@ -542,14 +595,13 @@ bool is_weak() { return block->device.options.weak != 0; }
 
 uint64_t load_late(const void* from, uint32_t width) {
   Lane& self = lane();
-  for (size_t k = self.late.size(); k-- > 0;)
-    if (self.late[k].word == from) return self.late[k].value;
+  if (const Late* const own = newest(self.late, from)) return own->value;
   for (Seen& each : self.seen) {
     if (each.word != from) continue;
-    if (below(3) != 0) each.value = read(from, width);
+    if (below(3) != 0) each.value = known(from, width);
     return each.value;
   }
-  const uint64_t value = read(from, width);
+  const uint64_t value = known(from, width);
   // The oldest goes: then there is nothing to say of it.
   if (self.seen.size() == 16) self.seen.erase(self.seen.begin());
   self.seen.push_back(Seen{from, width, value});
@@ -567,14 +619,9 @@ void store_late(void* to, uint32_t width, uint64_t value, uint64_t last) {
 void settle(const void* word) {
   if (!is_weak()) return;
   Lane& self = lane();
-  for (size_t k = 0; k < self.late.size();) {
-    if (self.late[k].word == word) {
-      write(self.late[k]);
-      self.late.erase(self.late.begin() + static_cast<std::ptrdiff_t>(k));
-    } else {
-      k++;
-    }
-  }
+  drain(block->late, word);
+  drain(warp().late, word);
+  drain(self.late, word);
   for (size_t k = 0; k < self.seen.size(); k++) {
     if (self.seen[k].word == word) self.seen.erase(self.seen.begin() + static_cast<std::ptrdiff_t>(k--));
   }
@@ -582,11 +629,14 @@ void settle(const void* word) {
 
 void acquires() {
   if (!is_weak()) return;
-  for (Seen& each : lane().seen) each.value = read(each.word, each.width);
+  for (Seen& each : lane().seen) each.value = known(each.word, each.width);
 }
 
-void releases() {
-  if (is_weak()) drain(lane());
+void releases(Scope scope) {
+  if (!is_weak()) return;
+  hand_on(warp().late, block->late);
+  hand_on(lane().late, block->late);
+  if (scope == Scope::kMachine || block->device.options.scoped == 0) drain(block->late);
 }
 
 }  // namespace cpu

@@ -18,6 +18,7 @@ struct doorbell_cpu_options {
   uint64_t seed;
   uint32_t stress;      // steps are delayed at random
   uint32_t weak;        // relaxed accesses take effect late
+  uint32_t scoped;      // where they do: what is released to a block, others see late too
   const char* fault;    // null: none
   void* mailboxes;
   void* memory;
@@ -29,7 +30,7 @@ namespace cpu {
 constexpr uint32_t kLanes = 32;
 
 // What lanes of a warp meet for.
-enum class Meeting : uint32_t { kSync, kShuffle, kShuffleXor, kBallot, kAny, kAll, kMatch, kMax, kAdd, kXor };
+enum class Meeting : uint32_t { kSync, kShuffle, kShuffleXor, kBallot, kAny, kAll, kMatch, kMax, kAdd };
 
 struct Index {
   uint32_t x;
@@ -57,7 +58,9 @@ void window(Fault fault);
 bool is_shared(const void* address, size_t bytes);
 
 // Weak memory, where it is asked for: a relaxed load may give what the word held when the lane last synchronised, and a
-// relaxed store may become visible behind later ones. `width` is 4 or 8; 16 is stored as a whole, `value` first.
+// relaxed store may become visible behind later ones. Where scopes count, what a lane stored before a __syncwarp its warp
+// knows behind it, the block once a lane of the warp releases to that, and everybody once one of the block releases to all.
+// `width` is 4 or 8; 16 is stored as a whole, `value` first.
 bool is_weak();
 uint64_t load_late(const void* from, uint32_t width);
 void store_late(void* to, uint32_t width, uint64_t value, uint64_t last = 0);
@@ -65,8 +68,10 @@ void store_late(void* to, uint32_t width, uint64_t value, uint64_t last = 0);
 void settle(const void* word);
 // The lane acquires: from here on it reads nothing older than now.
 void acquires();
-// The lane releases: what it has stored is visible.
-void releases();
+// Who sees what was stored before a release. A GPU's own scope, and the system's, are one here.
+enum class Scope : uint32_t { kBlock, kMachine };
+// The lane releases: what it has stored, and what it knows of, is visible within the scope.
+void releases(Scope scope);
 
 // What kernel.cpp provides.
 struct Sizes {

@@ -30,6 +30,7 @@ struct RawOptions {
     seed: u64,
     stress: u32,
     weak: u32,
+    scoped: u32,
     fault: *const c_char,
     mailboxes: *mut c_void,
     memory: *mut c_void,
@@ -64,6 +65,9 @@ pub struct Options {
     pub stress: bool,
     /// Whether relaxed loads may be early and relaxed stores late, as the memory model of a GPU allows.
     pub weak: bool,
+    /// Whether, beside that, what is released to a warp or a block alone may be seen late by everybody else. The cases of
+    /// the conformance suite do not run so: several look at how soon something is seen.
+    pub scoped: bool,
     /// What it does wrong: one of [`faults`].
     pub fault: Option<&'static str>,
 }
@@ -77,6 +81,7 @@ impl Default for Options {
             seed: 0,
             stress: false,
             weak: false,
+            scoped: false,
             fault: None,
         }
     }
@@ -149,6 +154,7 @@ impl CpuKernel {
             seed: options.seed,
             stress: options.stress.into(),
             weak: options.weak.into(),
+            scoped: (options.weak && options.scoped).into(),
             fault: fault.map_or(std::ptr::null(), CStr::as_ptr),
             mailboxes: mailboxes.host_pointer().as_ptr().cast(),
             memory: memory.host_pointer().as_ptr().cast(),

@@ -17,7 +17,7 @@ use libc::{
 };
 
 use super::super::faults::COOKIE;
-use super::{OnViolation, SystemCallError, VIOLATIONS_KEPT, Violation};
+use super::{SystemCallError, VIOLATIONS_KEPT, Violation};
 
 /// What hot thread and supervisor share. The hot thread writes `armed`; and, while it is not armed and so makes no
 /// violation, `count`. The supervisor writes the rest.
@@ -45,7 +45,7 @@ pub struct Guard {
 }
 
 impl Guard {
-    pub fn install(on_violation: OnViolation) -> Result<Self, SystemCallError> {
+    pub fn install() -> Result<Self, SystemCallError> {
         let refused = |step| move |source| SystemCallError::Refused { step, source };
         notification_sizes().map_err(refused("seccomp(SECCOMP_GET_NOTIF_SIZES)"))?;
         let shared = Arc::new(Shared {
@@ -61,7 +61,7 @@ impl Guard {
         let hot = unsafe { libc::gettid() };
         thread::Builder::new()
             .name(format!("guard {hot}"))
-            .spawn(move || supervise(&theirs, hot, on_violation))
+            .spawn(move || supervise(&theirs, hot))
             .map_err(refused("starting the supervisor thread"))?;
         let listener = filter_this_thread();
         // From here on any system call waits for the supervisor, which waits for this store.
@@ -184,19 +184,7 @@ fn filter_this_thread() -> Result<c_int, (&'static str, io::Error)> {
     }
 }
 
-/// Waits for locks, and what `abort` and the end of a thread are made of.
-const MUST_NOT_FAIL: [libc::c_long; 8] = [
-    libc::SYS_futex,
-    libc::SYS_rt_sigaction,
-    libc::SYS_rt_sigprocmask,
-    libc::SYS_sigaltstack,
-    libc::SYS_getpid,
-    libc::SYS_gettid,
-    libc::SYS_tgkill,
-    libc::SYS_kill,
-];
-
-fn supervise(shared: &Shared, hot: libc::pid_t, on_violation: OnViolation) {
+fn supervise(shared: &Shared, hot: libc::pid_t) {
     // A handler that ran here might wait for a lock that the hot thread holds.
     // SAFETY: the set is written by `sigfillset` before it is read, and blocking signals has no other precondition.
     unsafe {
@@ -207,7 +195,7 @@ fn supervise(shared: &Shared, hot: libc::pid_t, on_violation: OnViolation) {
     let Some(listener) = wait_for_listener(&shared.listener) else { return };
     serve(&listener, |call| {
         if call.pid != hot as u32 || !shared.armed.load(Ordering::Acquire) {
-            return OnViolation::Continue;
+            return;
         }
         let count = shared.count.load(Ordering::Relaxed);
         if let Some(record) = shared.kept.get(usize::try_from(count).unwrap_or(usize::MAX)) {
@@ -215,7 +203,6 @@ fn supervise(shared: &Shared, hot: libc::pid_t, on_violation: OnViolation) {
             record.instruction_pointer.store(call.data.instruction_pointer, Ordering::Relaxed);
         }
         shared.count.store(count + 1, Ordering::Release);
-        if MUST_NOT_FAIL.contains(&call.data.nr.into()) { OnViolation::Continue } else { on_violation }
     });
 }
 
@@ -231,8 +218,8 @@ fn wait_for_listener(handed: &AtomicI32) -> Option<File> {
     }
 }
 
-/// Answers system calls as `judge` says until no thread is left that could make one. Takes no lock and no memory.
-fn serve(listener: &File, mut judge: impl FnMut(&seccomp_notif) -> OnViolation) {
+/// Shows system calls to `see`, and lets them go on, until no thread is left that could make one. Takes no lock and no memory.
+fn serve(listener: &File, mut see: impl FnMut(&seccomp_notif)) {
     let descriptor = listener.as_raw_fd();
     loop {
         let mut ready = libc::pollfd { fd: descriptor, events: libc::POLLIN, revents: 0 };
@@ -252,10 +239,8 @@ fn serve(listener: &File, mut judge: impl FnMut(&seccomp_notif) -> OnViolation) 
         // SAFETY: integers and padding, all of which may be 0.
         let mut response: Response = unsafe { MaybeUninit::zeroed().assume_init() };
         response.0.id = call.0.id;
-        match judge(&call.0) {
-            OnViolation::Continue => response.0.flags = libc::SECCOMP_USER_NOTIF_FLAG_CONTINUE as u32,
-            OnViolation::Refuse => response.0.error = -libc::EPERM,
-        }
+        see(&call.0);
+        response.0.flags = libc::SECCOMP_USER_NOTIF_FLAG_CONTINUE as u32;
         // Fails only if the thread was killed in the meantime.
         // SAFETY: the kernel reads no more than `notification_sizes` made sure is there.
         unsafe { libc::ioctl(descriptor, libc::SECCOMP_IOCTL_NOTIF_SEND, &raw mut response) };

@@ -1,13 +1,13 @@
 //! Where the filter is not to be had: an error, and no guard.
 
-use super::{OnViolation, SystemCallError, Violation};
+use super::{SystemCallError, Violation};
 
 /// There is none.
 #[derive(Debug)]
 pub enum Guard {}
 
 impl Guard {
-    pub fn install(_: OnViolation) -> Result<Self, SystemCallError> {
+    pub fn install() -> Result<Self, SystemCallError> {
         Err(SystemCallError::Unsupported(const { concat_platform() }))
     }
 

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use crate::device::{Counters, Device, TokenRegion};
 use crate::error::DeviceError;
-use doorbell_contract::{ErrorCode, GOLDEN, HwCompletion, HwDesc, Opcode, PREFIX_NONE};
+use doorbell_contract::{CompletionFlags, GOLDEN, HwCompletion, HwDesc, Opcode, PREFIX_NONE};
 use regions::Regions;
 
 /// Several devices, the *shards*, as one [`Device`]: rollouts are spread over them by prefix.
@@ -118,7 +118,7 @@ impl Sharded {
     fn note_completed(&mut self, shard: usize, completions: &[HwCompletion]) {
         for completion in completions {
             let mut rollout = completion.rollout_id;
-            if completion.error == ErrorCode::DmaFault as u8
+            if completion.has(CompletionFlags::NO_ECHO)
                 && let Some(desc) = self.shards[shard].unread(completion)
             {
                 // It names no rollout: its slot does.
@@ -272,7 +272,7 @@ impl Device for Sharded {
     /// `None`, too, where two shards could not read slots of the same index.
     fn unread(&self, completion: &HwCompletion) -> Option<HwDesc> {
         let mut found = self.unread.iter().filter(|(index, _)| *index == completion.result);
-        let &(_, desc) = found.next().filter(|_| completion.error == ErrorCode::DmaFault as u8)?;
+        let &(_, desc) = found.next().filter(|_| completion.has(CompletionFlags::NO_ECHO))?;
         found.next().is_none().then_some(desc)
     }
 

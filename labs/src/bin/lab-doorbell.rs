@@ -8,7 +8,7 @@ use std::time::Instant;
 
 use bytemuck::{cast, cast_mut};
 use clap::Parser;
-use doorbell_contract::{HwCompletion, HwDesc, Status};
+use doorbell_contract::{HwCompletion, HwDesc, SqKey, Status};
 use doorbell_host::memory::Slots;
 use doorbell_host::queue::{COMPLETION_WORDS, CompletionQueue, DESC_WORDS, Depth, SubmissionQueue};
 use doorbell_host::{DeviceError, SharedMemory};
@@ -23,6 +23,8 @@ struct Args {
 
 /// Slots of either ring.
 const DEPTH: u32 = 1024;
+/// Of the check words (R2).
+const KEY: u32 = 1;
 const SQ: usize = 0;
 const CQ: usize = SQ + DEPTH as usize * size_of::<HwDesc>();
 const BYTES: usize = CQ + DEPTH as usize * size_of::<HwCompletion>();
@@ -92,6 +94,7 @@ fn device(memory: &SharedMemory, registers: &Registers, publish: Publish) -> Res
     let mut seen = Seen::default();
     let mut spin = Spin::default();
     let mut desc = HwDesc::default();
+    let key = SqKey::new(KEY);
     while !registers.stop.load(Ordering::Relaxed) {
         if publish != Publish::Slot && head == tail {
             // R1: no slot is looked at before the register says that it is there.
@@ -103,7 +106,7 @@ fn device(memory: &SharedMemory, registers: &Registers, publish: Publish) -> Res
             }
         }
         sq.load(head, cast_mut(&mut desc));
-        if !desc.verify(head) {
+        if !desc.verify(&key, head) {
             if publish == Publish::Slot {
                 // R2: stale or half written, so not yet published.
                 seen.empty_looks += 1;
@@ -119,10 +122,9 @@ fn device(memory: &SharedMemory, registers: &Registers, publish: Publish) -> Res
             rollout_id: desc.rollout_id,
             sq_head: head.wrapping_add(1),
             status: Status::Done as u8,
-            phase: depth.phase(head),
             ..HwCompletion::default()
         };
-        cq.store(head, cast(completion));
+        cq.store(head, cast(completion.with_phase(depth.phase(head))));
         head = head.wrapping_add(1);
     }
     Ok(seen)
@@ -187,7 +189,7 @@ fn run(publish: Publish, window: usize, total: u64, pair: &Pair) -> Result<Run, 
     let memory = SharedMemory::allocate(BYTES, doorbell_host::memory::SIMULATED_BUS_ADDRESS).map_err(told)?;
     let depth = Depth::new("depth", DEPTH).map_err(told)?;
     let queues = (
-        SubmissionQueue::new(&memory, SQ, depth, 0).map_err(told)?,
+        SubmissionQueue::new(&memory, SQ, depth, 0, KEY).map_err(told)?,
         CompletionQueue::new(&memory, CQ, depth, 0).map_err(told)?,
     );
     let registers = Registers::default();

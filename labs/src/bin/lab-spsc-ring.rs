@@ -1,6 +1,7 @@
 //! Lab 2: a ring between two threads, made fast step by step.
 #![forbid(unsafe_code)]
 
+use std::borrow::Borrow;
 use std::process::ExitCode;
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -10,7 +11,7 @@ use std::time::Instant;
 use Ordering::{Acquire, Relaxed, Release, SeqCst};
 use clap::Parser;
 use doorbell_labs::{Options, Pair, Report, Spin, median, table};
-use doorbell_runtime::ring::spsc;
+use rtrb::RingBuffer;
 
 #[derive(Parser)]
 #[command(about = "Lab 2, an SPSC ring from scratch: what each step brings")]
@@ -24,58 +25,38 @@ const CAPACITY: usize = 1024;
 /// Entries handed over at a time in the steps that do so.
 const BATCH: usize = 32;
 
-/// Two indices side by side, as one writes them down first.
-#[derive(Default)]
-struct Together {
-    head: AtomicUsize,
-    tail: AtomicUsize,
-}
-
-/// Each index on a pair of lines of its own.
-#[derive(Default)]
-struct Apart {
-    head: Padded,
-    tail: Padded,
-}
-
+/// An index on a pair of lines of its own.
 #[derive(Default)]
 #[repr(align(128))]
 struct Padded(AtomicUsize);
 
-trait Indices: Default + Sync {
-    /// Where the consumer is. Indices run free and wrap; the slot is the index modulo the capacity.
-    fn head(&self) -> &AtomicUsize;
-    /// Where the producer is.
-    fn tail(&self) -> &AtomicUsize;
-}
-
-impl Indices for Together {
-    fn head(&self) -> &AtomicUsize {
-        &self.head
-    }
-    fn tail(&self) -> &AtomicUsize {
-        &self.tail
-    }
-}
-
-impl Indices for Apart {
-    fn head(&self) -> &AtomicUsize {
-        &self.head.0
-    }
-    fn tail(&self) -> &AtomicUsize {
-        &self.tail.0
+impl Borrow<AtomicUsize> for Padded {
+    fn borrow(&self) -> &AtomicUsize {
+        &self.0
     }
 }
 
 /// The ring. A slot is an atomic, read and written without order: as cheap as a plain word, and no `unsafe`.
+/// Indices run free and wrap; the slot is the index modulo the capacity.
 struct Ring<I> {
-    indices: I,
+    /// Where the consumer is, and beside it where the producer is.
+    indices: [I; 2],
     slots: Box<[AtomicU64; CAPACITY]>,
 }
 
-impl<I: Indices> Ring<I> {
+impl<I: Borrow<AtomicUsize> + Default + Sync> Ring<I> {
     fn new() -> Self {
-        Self { indices: I::default(), slots: Box::new([const { AtomicU64::new(0) }; CAPACITY]) }
+        Self { indices: Default::default(), slots: Box::new([const { AtomicU64::new(0) }; CAPACITY]) }
+    }
+
+    #[inline]
+    fn head(&self) -> &AtomicUsize {
+        self.indices[0].borrow()
+    }
+
+    #[inline]
+    fn tail(&self) -> &AtomicUsize {
+        self.indices[1].borrow()
     }
 
     #[inline]
@@ -87,23 +68,23 @@ impl<I: Indices> Ring<I> {
     /// one's own.
     #[inline]
     fn push(&self, value: u64, load: Ordering, store: Ordering) -> bool {
-        let tail = self.indices.tail().load(Relaxed);
-        if tail.wrapping_sub(self.indices.head().load(load)) == CAPACITY {
+        let tail = self.tail().load(Relaxed);
+        if tail.wrapping_sub(self.head().load(load)) == CAPACITY {
             return false;
         }
         self.slot(tail).store(value, Relaxed);
-        self.indices.tail().store(tail.wrapping_add(1), store);
+        self.tail().store(tail.wrapping_add(1), store);
         true
     }
 
     #[inline]
     fn pop(&self, load: Ordering, store: Ordering) -> Option<u64> {
-        let head = self.indices.head().load(Relaxed);
-        if head == self.indices.tail().load(load) {
+        let head = self.head().load(Relaxed);
+        if head == self.tail().load(load) {
             return None;
         }
         let value = self.slot(head).load(Relaxed);
-        self.indices.head().store(head.wrapping_add(1), store);
+        self.head().store(head.wrapping_add(1), store);
         Some(value)
     }
 
@@ -120,7 +101,7 @@ struct Half<'a, I> {
     limit: usize,
 }
 
-impl<I: Indices> Half<'_, I> {
+impl<I: Borrow<AtomicUsize> + Default + Sync> Half<'_, I> {
     /// Entries that may be taken, up to `want`; looks at the peer's index only if fewer are known of.
     #[inline]
     fn room(&mut self, want: usize, peer: &AtomicUsize, ahead: usize) -> usize {
@@ -133,22 +114,22 @@ impl<I: Indices> Half<'_, I> {
     #[inline]
     fn push(&mut self, values: &[u64]) -> usize {
         let ring = self.ring;
-        let room = self.room(values.len(), ring.indices.head(), CAPACITY);
+        let room = self.room(values.len(), ring.head(), CAPACITY);
         for (k, value) in values[..room].iter().enumerate() {
             ring.slot(self.index.wrapping_add(k)).store(*value, Relaxed);
         }
-        self.publish(room, ring.indices.tail());
+        self.publish(room, ring.tail());
         room
     }
 
     #[inline]
     fn pop(&mut self, out: &mut [u64]) -> usize {
         let ring = self.ring;
-        let ready = self.room(out.len(), ring.indices.tail(), 0);
+        let ready = self.room(out.len(), ring.tail(), 0);
         for (k, out) in out[..ready].iter_mut().enumerate() {
             *out = ring.slot(self.index.wrapping_add(k)).load(Relaxed);
         }
-        self.publish(ready, ring.indices.head());
+        self.publish(ready, ring.head());
         ready
     }
 
@@ -214,7 +195,7 @@ type Step = (&'static str, &'static str, fn(u64, &Pair) -> Option<f64>);
 
 const STEPS: [Step; 7] = [
     ("1 sequentially consistent", "every index access in one order of all threads", |total, pair| {
-        let ring = Ring::<Together>::new();
+        let ring = Ring::<AtomicUsize>::new();
         transfer::<1>(
             total,
             pair,
@@ -223,7 +204,7 @@ const STEPS: [Step; 7] = [
         )
     }),
     ("2 acquire and release", "an index orders only the slots below it", |total, pair| {
-        let ring = Ring::<Together>::new();
+        let ring = Ring::<AtomicUsize>::new();
         transfer::<1>(
             total,
             pair,
@@ -232,36 +213,36 @@ const STEPS: [Step; 7] = [
         )
     }),
     ("3 cached indices", "looks at the peer only when it must", |total, pair| {
-        let ring = Ring::<Together>::new();
+        let ring = Ring::<AtomicUsize>::new();
         let (mut producer, mut consumer) = ring.halves();
         transfer::<1>(total, pair, move |values| producer.push(values), move |out| consumer.pop(out))
     }),
     ("4 padded", "each index on lines of its own", |total, pair| {
-        let ring = Ring::<Apart>::new();
+        let ring = Ring::<Padded>::new();
         let (mut producer, mut consumer) = ring.halves();
         transfer::<1>(total, pair, move |values| producer.push(values), move |out| consumer.pop(out))
     }),
     ("5 batches of 32", "one index store for 32 entries", |total, pair| {
-        let ring = Ring::<Apart>::new();
+        let ring = Ring::<Padded>::new();
         let (mut producer, mut consumer) = ring.halves();
         transfer::<BATCH>(total, pair, move |values| producer.push(values), move |out| consumer.pop(out))
     }),
-    ("runtime::ring::spsc", "push and pop", |total, pair| {
-        let (mut producer, mut consumer) = spsc::channel::<u64>(CAPACITY).ok()?;
+    ("rtrb", "push and pop", |total, pair| {
+        let (mut producer, mut consumer) = RingBuffer::<u64>::new(CAPACITY);
         transfer::<1>(
             total,
             pair,
             move |values| producer.push(values[0]).is_ok().into(),
-            |out| consumer.pop().map(|value| out[0] = value).is_some().into(),
+            |out| consumer.pop().map(|value| out[0] = value).is_ok().into(),
         )
     }),
-    ("runtime::ring::spsc, 32", "push_slice and pop_slice", |total, pair| {
-        let (mut producer, mut consumer) = spsc::channel::<u64>(CAPACITY).ok()?;
+    ("rtrb, 32", "push_partial_slice, pop_partial_slice", |total, pair| {
+        let (mut producer, mut consumer) = RingBuffer::<u64>::new(CAPACITY);
         transfer::<BATCH>(
             total,
             pair,
-            move |values| producer.push_slice(values),
-            move |out| consumer.pop_slice(out),
+            move |values| producer.push_partial_slice(values).0.len(),
+            |out| consumer.pop_partial_slice(out).0.len(),
         )
     }),
 ];
@@ -308,7 +289,7 @@ fn main() -> ExitCode {
                with it. Steps 3 and 4 do away with traffic: a look at the peer's index is a line that comes from the \
                other core, and an unpadded index takes the peer's along. A batch pays for index and line once. Where \
                the best run is far above the median, one thread often waited for a processor that others had. The last \
-               rows are the runtime's ring, which is steps 3 to 5 with entries of any type."
+               rows are the library's ring that the runtime uses, which is steps 3 to 5 with entries of any type."
             .into(),
         unmeasured: pair.unmeasured,
     }

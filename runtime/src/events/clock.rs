@@ -6,9 +6,6 @@
 pub struct Ticks(u64);
 
 impl Ticks {
-    /// Later than every moment.
-    pub const MAX: Ticks = Ticks(u64::MAX);
-
     /// The moment at this count.
     pub const fn new(count: u64) -> Self {
         Self(count)

@@ -5,7 +5,7 @@ use std::fmt;
 use hdrhistogram::Histogram;
 use serde::{Deserialize, Serialize};
 
-use super::Clock;
+use super::{Clock, Ticks};
 
 /// Upper bounds of the buckets of [`LatencyReport::buckets`], in nanoseconds; one more bucket has none.
 pub const BUCKET_BOUNDS: [u64; 28] = {
@@ -48,21 +48,18 @@ impl fmt::Display for Bound {
 
 /// A histogram of durations with a relative error below 0.1 %; allocates only when made.
 #[derive(Clone, Debug)]
-pub struct Latency {
+pub(super) struct Latency {
     histogram: Histogram<u64>,
     sum: u64,
     /// Events whose other end never came, or came when it could no longer be told that it was the other end.
     pub(super) unpaired: u64,
-    /// Pairs whose end is stamped before its beginning, as a thread that reads the clock once a batch may do. They
-    /// count as 0 ns.
-    pub(super) reversed: u64,
 }
 
 impl Latency {
     /// An empty one.
     pub fn new() -> Self {
         let histogram = Histogram::new_with_bounds(1, LONGEST, 3).expect("the bounds are constants that fit");
-        Self { histogram, sum: 0, unpaired: 0, reversed: 0 }
+        Self { histogram, sum: 0, unpaired: 0 }
     }
 
     /// Counts one duration.
@@ -71,9 +68,12 @@ impl Latency {
         self.sum = self.sum.saturating_add(nanos);
     }
 
-    pub(super) fn record_between(&mut self, clock: &Clock, from: super::Ticks, to: super::Ticks) {
-        self.reversed += u64::from(to < from);
-        self.record(clock.nanos(from, to));
+    /// Counts the duration up to `to`, or, if nobody knows since when, an end without a beginning.
+    pub(super) fn between(&mut self, clock: &Clock, from: Option<Ticks>, to: Ticks) {
+        match from {
+            Some(from) => self.record(clock.nanos(from, to)),
+            None => self.unpaired += 1,
+        }
     }
 
     /// Percentiles and buckets as they are now.
@@ -89,7 +89,6 @@ impl Latency {
             bound,
             count: self.histogram.len(),
             unpaired: self.unpaired,
-            reversed: self.reversed,
             sum_ns: self.sum,
             p50_ns: at(0.5),
             p90_ns: at(0.9),
@@ -98,12 +97,6 @@ impl Latency {
             max_ns: self.histogram.max(),
             buckets,
         }
-    }
-}
-
-impl Default for Latency {
-    fn default() -> Self {
-        Self::new()
     }
 }
 
@@ -118,8 +111,6 @@ pub struct LatencyReport {
     pub count: u64,
     /// Events that lack the other end, because it was dropped, never happened, or came too late.
     pub unpaired: u64,
-    /// Durations counted as 0 because their end is stamped before their beginning.
-    pub reversed: u64,
     /// All of them together.
     pub sum_ns: u64,
     /// Median.

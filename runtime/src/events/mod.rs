@@ -1,8 +1,8 @@
 //! Events of the hot path, and what is learnt from them.
 //!
-//! Each thread owns a [`Recorder`], one end of a ring of its own; a [`Collector`] on a thread of its own drains the rings,
-//! pairs events by the ids that they carry, and keeps histograms. Nothing here waits for anything: an event that finds
-//! its ring full is dropped and counted, and a pair that lost an end is counted as unpaired.
+//! The hot thread owns a [`Recorder`], one end of a ring; a [`Collector`] on a thread of its own drains it, pairs events by
+//! the ids that they carry, and keeps histograms. Nothing here waits for anything: an event that finds the ring full is
+//! dropped and counted, and a pair that lost an end is counted as unpaired.
 //!
 //! **Whose clock.** Every time is the host's. Of one moment of the device the host only learns afterwards
 //! ([`EventKind::is_bound`]), so latencies that touch them are bounds, and every report says which ([`Bound`]).
@@ -12,14 +12,12 @@ mod collector;
 mod latency;
 mod pairing;
 mod perfetto;
-mod recorder;
 
 pub use clock::{Clock, Ticks};
-pub use collector::{Collector, Report, ThreadReport};
-pub use latency::{BUCKET_BOUNDS, Bound, Latency, LatencyReport, duration};
+pub use collector::{Collector, Recorder, Report};
+pub use latency::{BUCKET_BOUNDS, Bound, LatencyReport, duration};
 pub use pairing::Pair;
 pub use perfetto::Perfetto;
-pub use recorder::Recorder;
 
 use crate::rollout::{RolloutId, State};
 
@@ -33,7 +31,7 @@ pub enum EventKind {
     /// A rollout gave its slot back: the edge DONE → FREE. No descriptor.
     RolloutFree,
     /// The rollout entered the stage `value` (an index into [`STAGES`]), by one of the edges between the two above. No
-    /// descriptor. The edges of one rollout must come from the recorder that recorded its ROLLOUT_ALLOC.
+    /// descriptor.
     StageEntered,
     /// A descriptor was made and handed to the submission queue.
     DescPosted,

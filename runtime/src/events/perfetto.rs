@@ -1,15 +1,14 @@
 //! Events as a file that <https://ui.perfetto.dev> opens: the JSON trace event format, written as the events come.
 //!
-//! A track for each thread with the events that it recorded, a track for each slot with its rollouts and their stages, and
-//! tracks of counters. The file is an array whose closing bracket the format lets one leave out, so that what a run
-//! wrote before it died can be opened.
+//! A track with the events of the hot thread, a track for each slot with its rollouts and their stages, and tracks of
+//! counters. The file is an array whose closing bracket the format lets one leave out, so that what a run wrote before it
+//! died can be opened.
 
-use std::fmt::{self, Display};
+use std::fmt::Display;
 use std::io::{self, Write};
 
-use super::pairing::PREFILL_READY;
 use super::{Clock, Event, EventKind, STAGES, Ticks};
-use crate::rollout::RolloutId;
+use crate::rollout::{RolloutId, State};
 
 /// Process numbers in the file: the threads and counters, and the slots.
 const THREADS: u32 = 1;
@@ -20,92 +19,60 @@ const SLOTS: u32 = 2;
 pub struct Perfetto<W: Write> {
     out: W,
     clock: Clock,
-    threads: Vec<Track>,
     slots: Vec<Slot>,
-    counters: Track,
-}
-
-/// Nanoseconds of the newest entry of a track: within a track time does not go back, though events of several threads may.
-#[derive(Clone, Copy, Debug, Default)]
-struct Track(u64);
-
-impl Track {
-    fn at(&mut self, nanos: u64) -> Micros {
-        self.0 = self.0.max(nanos);
-        Micros(self.0)
-    }
-}
-
-/// The format's unit of time, with nanoseconds as decimals.
-struct Micros(u64);
-
-impl Display for Micros {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}.{:03}", self.0 / 1000, self.0 % 1000)
-    }
+    /// When the last event was.
+    now: Ticks,
 }
 
 #[derive(Clone, Debug, Default)]
 struct Slot {
-    track: Track,
     named: bool,
     /// The rollout whose slice is open, and whether one of a stage is open in it.
     open: Option<(RolloutId, bool)>,
 }
 
 impl<W: Write> Perfetto<W> {
-    /// A trace of these threads, in the order of the index that [`Collector::poll`](super::Collector::poll) hands out, and
-    /// of slots below `slots`. `out` should be buffered.
+    /// A trace of the events that a [`Collector`](super::Collector) shows, of slots below `slots`. `out` should be
+    /// buffered.
     ///
     /// # Errors
     /// Those of `out`.
-    pub fn new<'a>(
-        mut out: W,
-        clock: Clock,
-        threads: impl Iterator<Item = &'a str>,
-        slots: u32,
-    ) -> io::Result<Self> {
-        write!(out, "[")?;
-        name(&mut out, THREADS, 0, "process_name", "threads, by the host's clock")?;
-        let mut tracks = vec![];
-        for thread in threads {
-            tracks.push(Track::default());
-            write!(out, ",")?;
-            name(&mut out, THREADS, tracks.len(), "thread_name", thread)?;
-        }
-        write!(out, ",")?;
-        name(&mut out, SLOTS, 0, "process_name", "slots and their rollouts")?;
-        let slots = vec![Slot::default(); slots as usize];
-        Ok(Self { out, clock, threads: tracks, slots, counters: Track::default() })
+    pub fn new(out: W, clock: Clock, slots: u32) -> io::Result<Self> {
+        let mut this = Self { out, now: clock.origin(), clock, slots: vec![Slot::default(); slots as usize] };
+        write!(this.out, "[")?;
+        this.name(THREADS, 0, "process_name", "threads, by the host's clock")?;
+        write!(this.out, ",")?;
+        this.name(THREADS, 1, "thread_name", "hot")?;
+        write!(this.out, ",")?;
+        this.name(SLOTS, 0, "process_name", "slots and their rollouts")?;
+        Ok(this)
     }
 
-    /// Writes an event of thread `thread`.
+    /// Writes an event; times must not decrease.
     ///
     /// # Errors
     /// Those of `out`.
-    pub fn event(&mut self, thread: usize, event: &Event) -> io::Result<()> {
-        let nanos = self.nanos(event.time);
-        if event.lost != 0 {
-            self.instant(thread, nanos, "events dropped", format_args!(r#""at_least":{}"#, event.lost))?;
+    pub fn event(&mut self, event: &Event) -> io::Result<()> {
+        let &Event { time, rollout, descriptor, value, kind, lost } = event;
+        self.now = time;
+        if lost != 0 {
+            self.instant("events dropped", format_args!(r#""at_least":{lost}"#))?;
         }
-        let rollout = event.rollout;
-        match event.kind {
-            EventKind::RolloutAlloc => self.slice(rollout, nanos, Some(PREFILL_READY))?,
-            EventKind::StageEntered => self.slice(rollout, nanos, Some(event.value as usize))?,
-            EventKind::RolloutFree => self.slice(rollout, nanos, None)?,
-            EventKind::DecodeBatch => return self.counter_at(nanos, "decode batch", event.value.into()),
+        match kind {
+            EventKind::RolloutAlloc => self.slice(rollout, Some(State::PrefillReady as usize))?,
+            EventKind::StageEntered => self.slice(rollout, Some(value as usize))?,
+            EventKind::RolloutFree => self.slice(rollout, None)?,
+            EventKind::DecodeBatch => return self.counter(time, "decode batch", value.into()),
             _ => {}
         }
-        let name = event.kind.name();
-        let (descriptor, value) = (event.descriptor, event.value);
-        if event.kind.is_bound() {
+        let name = kind.name();
+        if kind.is_bound() {
             let args = format_args!(
                 r#""rollout":"{rollout}","descriptor":{descriptor},"clock":"host; the device did it earlier""#
             );
-            return self.instant(thread, nanos, format_args!("{name} (seen by the host)"), args);
+            return self.instant(format_args!("{name} (seen by the host)"), args);
         }
-        let args = format_args!(r#""rollout":"{rollout}","descriptor":{descriptor},"value":{value}"#);
-        self.instant(thread, nanos, name, args)
+        self.instant(name, format_args!(r#""rollout":"{rollout}","descriptor":{descriptor},"value":{value}"#))
     }
 
     /// Writes the value that a counter has now.
@@ -113,7 +80,7 @@ impl<W: Write> Perfetto<W> {
     /// # Errors
     /// Those of `out`.
     pub fn counter(&mut self, now: Ticks, name: &str, value: u64) -> io::Result<()> {
-        self.counter_at(self.nanos(now), name, value)
+        self.entry('C', now, format_args!(r#""pid":{THREADS},"name":"{name}","args":{{"value":{value}}}"#))
     }
 
     /// Ends the slices that are open and the file, and hands the latter back.
@@ -122,91 +89,70 @@ impl<W: Write> Perfetto<W> {
     /// Those of `out`.
     pub fn finish(mut self) -> io::Result<W> {
         for slot in 0..self.slots.len() {
-            self.end_rollout(slot, 0)?;
+            self.end_rollout(slot)?;
         }
         writeln!(self.out, "\n]")?;
         self.out.flush()?;
         Ok(self.out)
     }
 
-    fn nanos(&self, time: Ticks) -> u64 {
-        self.clock.nanos(self.clock.origin(), time)
+    /// An entry of kind `phase`. The format's unit of time is a microsecond, with nanoseconds as decimals.
+    fn entry(&mut self, phase: char, time: Ticks, rest: impl Display) -> io::Result<()> {
+        let nanos = self.clock.nanos(self.clock.origin(), time);
+        let (micros, decimals) = (nanos / 1000, nanos % 1000);
+        write!(self.out, ",\n{{\"ph\":\"{phase}\",\"ts\":{micros}.{decimals:03},{rest}}}")
     }
 
-    fn instant(
-        &mut self,
-        thread: usize,
-        nanos: u64,
-        name: impl Display,
-        args: impl Display,
-    ) -> io::Result<()> {
-        let Some(track) = self.threads.get_mut(thread) else { return Ok(()) };
-        let (ts, tid) = (track.at(nanos), thread + 1);
+    /// Names a process or a thread.
+    fn name(&mut self, pid: u32, tid: usize, what: &str, name: &str) -> io::Result<()> {
         write!(
             self.out,
-            ",\n{{\"ph\":\"i\",\"s\":\"t\",\"pid\":{THREADS},\"tid\":{tid},\"ts\":{ts},\"name\":\"{name}\",\"args\":{{{args}}}}}"
+            "\n{{\"ph\":\"M\",\"pid\":{pid},\"tid\":{tid},\"name\":\"{what}\",\"args\":{{\"name\":\"{name}\"}}}}"
         )
     }
 
-    fn counter_at(&mut self, nanos: u64, name: &str, value: u64) -> io::Result<()> {
-        let ts = self.counters.at(nanos);
-        write!(
-            self.out,
-            ",\n{{\"ph\":\"C\",\"pid\":{THREADS},\"ts\":{ts},\"name\":\"{name}\",\"args\":{{\"value\":{value}}}}}"
-        )
+    fn instant(&mut self, name: impl Display, args: impl Display) -> io::Result<()> {
+        let rest = format_args!(r#""s":"t","pid":{THREADS},"tid":1,"name":"{name}","args":{{{args}}}"#);
+        self.entry('i', self.now, rest)
     }
 
     /// Puts a rollout into a stage, or ends it.
-    fn slice(&mut self, rollout: RolloutId, nanos: u64, stage: Option<usize>) -> io::Result<()> {
+    fn slice(&mut self, rollout: RolloutId, stage: Option<usize>) -> io::Result<()> {
         let slot = rollout.slot() as usize;
         let Some(state) = self.slots.get_mut(slot) else { return Ok(()) };
         if !std::mem::replace(&mut state.named, true) {
             write!(self.out, ",")?;
-            name(&mut self.out, SLOTS, slot + 1, "thread_name", &format!("slot {slot}"))?;
+            self.name(SLOTS, slot + 1, "thread_name", &format!("slot {slot}"))?;
         }
         match self.slots[slot].open {
-            Some((open, true)) if open == rollout => self.edge(slot, nanos, 'E', "")?,
+            Some((open, true)) if open == rollout => self.edge(slot, 'E', "")?,
             Some((open, false)) if open == rollout => {}
             _ if stage.is_none() => return Ok(()),
             _ => {
-                self.end_rollout(slot, nanos)?;
-                self.edge(slot, nanos, 'B', format_args!("rollout {rollout}"))?;
+                self.end_rollout(slot)?;
+                self.edge(slot, 'B', format_args!("rollout {rollout}"))?;
             }
         }
         self.slots[slot].open = Some((rollout, false));
-        let Some(stage) = stage else { return self.end_rollout(slot, nanos) };
+        let Some(stage) = stage else { return self.end_rollout(slot) };
         if let Some(name) = STAGES.get(stage) {
-            self.edge(slot, nanos, 'B', name)?;
+            self.edge(slot, 'B', name)?;
             self.slots[slot].open = Some((rollout, true));
         }
         Ok(())
     }
 
-    fn end_rollout(&mut self, slot: usize, nanos: u64) -> io::Result<()> {
+    fn end_rollout(&mut self, slot: usize) -> io::Result<()> {
         if let Some((_, stage)) = self.slots[slot].open.take() {
             for _ in 0..1 + usize::from(stage) {
-                self.edge(slot, nanos, 'E', "")?;
+                self.edge(slot, 'E', "")?;
             }
         }
         Ok(())
     }
 
     /// Begins (`B`) a slice on a slot's track or ends (`E`) the innermost.
-    fn edge(&mut self, slot: usize, nanos: u64, phase: char, name: impl Display) -> io::Result<()> {
-        let (ts, tid) = (self.slots[slot].track.at(nanos), slot + 1);
-        write!(
-            self.out,
-            ",\n{{\"ph\":\"{phase}\",\"pid\":{SLOTS},\"tid\":{tid},\"ts\":{ts},\"name\":\"{name}\"}}"
-        )
+    fn edge(&mut self, slot: usize, phase: char, name: impl Display) -> io::Result<()> {
+        self.entry(phase, self.now, format_args!(r#""pid":{SLOTS},"tid":{},"name":"{name}""#, slot + 1))
     }
-}
-
-/// Names a process or a thread.
-fn name(out: &mut impl Write, pid: u32, tid: usize, what: &str, name: &str) -> io::Result<()> {
-    // A thread may be called anything.
-    let name = serde_json::to_string(name)?;
-    write!(
-        out,
-        "\n{{\"ph\":\"M\",\"pid\":{pid},\"tid\":{tid},\"name\":\"{what}\",\"args\":{{\"name\":{name}}}}}"
-    )
 }

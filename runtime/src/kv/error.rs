@@ -1,7 +1,5 @@
 //! Why a call of the prefix tables was refused.
 
-use super::arena::ArenaError;
-
 /// What was refused has changed nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
@@ -61,7 +59,7 @@ pub enum KvError {
     },
     /// The branch would need more blocks than were promised to it at admission.
     #[error(
-        "the branch needs {need} blocks and has {left} left of what it was admitted with; admit more answer tokens or prompt writes"
+        "the branch needs {need} blocks and has {left} left of what it was admitted with; admit more answer tokens"
     )]
     Promise {
         /// Blocks that it needs.
@@ -69,17 +67,16 @@ pub enum KvError {
         /// Blocks that it may still take.
         left: u32,
     },
-    /// The bytes do not lie in a block.
-    #[error("bytes {from} to {to} are not in a block of {block}")]
-    Bytes {
-        /// The first byte.
-        from: usize,
-        /// The byte behind the last.
-        to: usize,
-        /// Bytes of a block.
-        block: usize,
+    /// No block is free.
+    #[error("none of the arena's {blocks} blocks is free; release some first")]
+    Exhausted {
+        /// How many there are.
+        blocks: u32,
     },
-    /// The arena refused.
-    #[error(transparent)]
-    Arena(#[from] ArenaError),
+    /// Nobody holds the block.
+    #[error("block {block} is not in use: it was released before, or never acquired")]
+    Free {
+        /// Which block.
+        block: u32,
+    },
 }

@@ -1,7 +1,7 @@
 //! Prefixes: the prompts of groups, shared within a group and, if wanted, across requests.
 //!
 //! All of it belongs to one thread, the one that admits. Nothing behind the constructor allocates, waits or calls the
-//! system, but for the first byte that is [put](Prefixes::put) into a block.
+//! system.
 //!
 //! **The promise.** A group is admitted only if every block that it may come to need can be had: `committed` counts the
 //! blocks in use, but for cold ones, and those promised, and never exceeds what the arena can give. Cold blocks are
@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use doorbell_trace::PREFIX_BLOCK_TOKENS;
 
-use super::arena::{Arena, ArenaConfig, ArenaCounts, BlockId, NONE};
+use super::arena::{Arena, ArenaCounts, NONE};
 use super::error::KvError;
 use super::tree::{Key, Tree};
 
@@ -43,8 +43,6 @@ pub enum AnswerStart {
 pub struct PrefixConfig {
     /// Blocks of the arena.
     pub blocks: u32,
-    /// Bytes of a block: a multiple of 64.
-    pub block_bytes: usize,
     /// Tokens of a block: a power of two, at most [`PREFIX_BLOCK_TOKENS`].
     pub block_tokens: u32,
     /// Who shares.
@@ -64,11 +62,10 @@ pub struct PrefixConfig {
 }
 
 impl Default for PrefixConfig {
-    /// 4096 blocks of 32 tokens and 16 KiB, shared across requests.
+    /// 4096 blocks of 32 tokens, shared across requests.
     fn default() -> Self {
         Self {
             blocks: 4096,
-            block_bytes: 16_384,
             block_tokens: 32,
             sharing: Sharing::Requests,
             answer_start: AnswerStart::NewBlock,
@@ -93,8 +90,6 @@ pub struct Group<'a> {
     pub members: u32,
     /// The longest answer of a member, in tokens.
     pub answer_tokens: u32,
-    /// How many full blocks of the prompt a member may write into, each of which may have to be copied.
-    pub prompt_writes: u32,
 }
 
 /// Names a prefix. `None` of an `Option` is "no prefix", which no prefix's name equals.
@@ -157,12 +152,12 @@ pub(super) struct Slot {
     /// Blocks that each member may take.
     pub(super) promise: u32,
     /// The partial last block, if answers go on in it.
-    pub(super) tail: Option<BlockId>,
+    pub(super) tail: Option<u32>,
     /// Deepest node, or [`NONE`].
     leaf: u32,
 }
 
-/// Prefix tables: admits groups, and makes, grows, writes and ends their members.
+/// Prefix tables: admits groups, and makes, grows and ends their members.
 pub struct Prefixes {
     pub(super) number: u32,
     pub(super) arena: Arena,
@@ -179,8 +174,6 @@ pub struct Prefixes {
     pub(super) committed: u32,
     /// Rows of branches in use or promised.
     pub(super) committed_rows: u32,
-    /// Blocks copied so far because another holder was to keep them as they were.
-    pub(super) copies: u64,
     tree: Tree,
     free_slots: Vec<u32>,
     limits: PrefixConfig,
@@ -203,10 +196,10 @@ struct Plan {
 }
 
 impl Prefixes {
-    /// Tables and their arena. All memory but that of the blocks is touched.
+    /// Tables and their arena, all memory touched.
     ///
     /// # Errors
-    /// `Config`; those of [`Arena::new`].
+    /// `Config`.
     pub fn new(config: PrefixConfig) -> Result<Self, KvError> {
         static NUMBER: AtomicU32 = AtomicU32::new(0);
         let check = |field, value: u32, ok: bool, expected| {
@@ -235,7 +228,7 @@ impl Prefixes {
             config.sharing == Sharing::Group || (pieces..=1 << 28).contains(&nodes),
             "at least the pieces of 512 tokens of the longest prompt, and at most 2^28",
         )?;
-        let arena = Arena::new(ArenaConfig { blocks: config.blocks, block_bytes: config.block_bytes })?;
+        let arena = Arena::new(config.blocks)?;
         let slot = |_| Slot {
             generation: 1,
             open: false,
@@ -261,7 +254,6 @@ impl Prefixes {
             rows: (0..branches).rev().collect(),
             committed: 0,
             committed_rows: 0,
-            copies: 0,
             tree: Tree::new(nodes, (PREFIX_BLOCK_TOKENS / block_tokens) as usize),
             free_slots: (0..prefixes).rev().collect(),
             limits: config,
@@ -295,14 +287,6 @@ impl Prefixes {
             AnswerStart::NewBlock => (prompt_tokens.div_ceil(block), 0),
             AnswerStart::SamePage => (prompt_tokens / block, prompt_tokens % block),
         }
-    }
-
-    /// Whether [`admit`](Self::admit) would admit the group now. One look-up for each piece of the prompt.
-    ///
-    /// # Errors
-    /// Why not: `TooLarge`, `Full`.
-    pub fn could_admit(&self, group: &Group<'_>) -> Result<(), KvError> {
-        self.plan(group).map(drop)
     }
 
     /// Admits a group: finds or acquires the blocks of its prompt, and promises it all that its members may take.
@@ -349,7 +333,7 @@ impl Prefixes {
             };
             leaf = node;
             for _ in 0..count {
-                let block = self.arena.acquire()?.index();
+                let block = self.arena.acquire()?;
                 self.tree.add_block(node, block);
                 self.prompt_mut(slot)[filled as usize] = block;
                 filled += 1;
@@ -357,7 +341,7 @@ impl Prefixes {
         }
         let cached = filled;
         for place in cached..blocks {
-            let block = self.arena.acquire()?.index();
+            let block = self.arena.acquire()?;
             self.prompt_mut(slot)[place as usize] = block;
         }
         let tail = match partial {
@@ -394,28 +378,24 @@ impl Prefixes {
         }
     }
 
-    /// Blocks copied so far because another holder was to keep them as they were.
-    pub fn copies(&self) -> u64 {
-        self.copies
-    }
-
     /// One holder of a prefix less; the last one gives the prompt back.
-    pub(super) fn leave(&mut self, slot: u32) {
+    pub(super) fn leave(&mut self, slot: u32) -> Result<(), KvError> {
         let at = &mut self.slots[slot as usize];
         at.holders -= 1;
         if at.holders > 0 {
-            return;
+            return Ok(());
         }
         let (prompt_tokens, cached, leaf) = (at.prompt_tokens, at.cached, at.leaf);
         // Zero is no generation, so that a name has a niche for "none".
         at.generation = at.generation.checked_add(1).unwrap_or(1);
         let (blocks, _) = self.split(prompt_tokens);
         for place in cached..blocks {
-            let last = self.arena.release_of(self.prompt(slot)[place as usize]);
+            let last = self.arena.release(self.prompt(slot)[place as usize])?;
             debug_assert!(last, "a prompt's own blocks have no other holder");
         }
         self.committed -= blocks - cached + self.tree.leave(leaf);
         self.free_slots.push(slot);
+        Ok(())
     }
 
     /// The pieces of a prompt that may be shared.
@@ -449,7 +429,6 @@ impl Prefixes {
         at_most("number of answer tokens", group.answer_tokens, limits.answer_tokens)?;
         at_most("number of members", group.members, limits.branches)?;
         let (blocks, partial) = self.split(group.prompt_tokens);
-        at_most("number of prompt writes", group.prompt_writes, blocks)?;
 
         let (mut leaf, mut pieces, mut found, mut cold_nodes, mut in_use) = (NONE, 0, 0, 0, 0);
         let ids = self.ids(group);
@@ -469,9 +448,8 @@ impl Prefixes {
                 }
             }
         }
-        let promise = (u64::from(partial) + u64::from(group.answer_tokens))
-            .div_ceil(limits.block_tokens.into())
-            + u64::from(group.prompt_writes);
+        let promise =
+            (u64::from(partial) + u64::from(group.answer_tokens)).div_ceil(limits.block_tokens.into());
         let prompt = u64::from(blocks) + u64::from(partial > 0);
         let whole = prompt + u64::from(group.members) * promise;
         if whole > u64::from(limits.blocks) {
@@ -496,7 +474,7 @@ impl Prefixes {
             return Err(full("nodes", 1, 0));
         };
         for &block in cold {
-            self.arena.release_of(block);
+            self.arena.release(block)?;
         }
         self.evicted += cold.len() as u64;
         Ok(())

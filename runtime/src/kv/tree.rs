@@ -7,7 +7,7 @@
 //! Cold nodes are evicted the least recently used first. A node goes cold only after all of its children have, so
 //! whatever is evicted has no children left.
 
-use std::hash::{BuildHasher, RandomState};
+use std::collections::HashMap;
 
 use super::arena::NONE;
 
@@ -27,8 +27,6 @@ struct Node {
     users: u32,
     /// Blocks in use of its row.
     blocks: u32,
-    /// Next of the hash bucket, or of the free nodes.
-    next: u32,
     /// Neighbours among the cold ones.
     colder: u32,
     warmer: u32,
@@ -39,11 +37,9 @@ pub(super) struct Tree {
     nodes: Box<[Node]>,
     rows: Box<[u32]>,
     row_len: usize,
-    buckets: Box<[u32]>,
-    /// Keyed, so that no trace can be made whose ids all fall into one bucket.
-    hasher: RandomState,
-    free: u32,
-    free_nodes: u32,
+    /// Where each piece is. Keyed, so that no trace can be made whose ids all fall into one bucket.
+    index: HashMap<Key, u32>,
+    free: Vec<u32>,
     coldest: u32,
     warmest: u32,
     cold_nodes: u32,
@@ -54,18 +50,14 @@ impl Tree {
     /// `nodes` nodes of up to `row_len` blocks.
     pub(super) fn new(nodes: u32, row_len: usize) -> Self {
         let none = Key { parent: NONE, id: NONE, tokens: NONE };
-        let node = |index| {
-            let next = if index + 1 < nodes { index + 1 } else { NONE };
-            Node { key: none, users: 0, blocks: 0, next, colder: NONE, warmer: NONE }
-        };
+        let node = |_| Node { key: none, users: 0, blocks: 0, colder: NONE, warmer: NONE };
         Self {
             nodes: (0..nodes).map(node).collect(),
             rows: vec![NONE; nodes as usize * row_len].into(),
             row_len,
-            buckets: vec![NONE; (nodes as usize).next_power_of_two()].into(),
-            hasher: RandomState::new(),
-            free: if nodes > 0 { 0 } else { NONE },
-            free_nodes: nodes,
+            // Twice as many as there can be: then no mixture of comings and goings makes it grow.
+            index: HashMap::with_capacity(2 * nodes as usize),
+            free: (0..nodes).rev().collect(),
             coldest: NONE,
             warmest: NONE,
             cold_nodes: 0,
@@ -83,7 +75,7 @@ impl Tree {
 
     /// Nodes that can be had without touching one in use.
     pub(super) fn available(&self) -> u32 {
-        self.free_nodes + self.cold_nodes
+        self.free.len() as u32 + self.cold_nodes
     }
 
     pub(super) fn is_cold(&self, node: u32) -> bool {
@@ -99,35 +91,17 @@ impl Tree {
         &self.rows[first..first + self.nodes[node as usize].blocks as usize]
     }
 
-    fn bucket(&self, key: &Key) -> usize {
-        self.hasher.hash_one(key) as usize & (self.buckets.len() - 1)
-    }
-
     /// The node of a key.
     pub(super) fn find(&self, key: &Key) -> Option<u32> {
-        let mut node = self.buckets[self.bucket(key)];
-        while node != NONE {
-            let at = &self.nodes[node as usize];
-            if at.key == *key {
-                return Some(node);
-            }
-            node = at.next;
-        }
-        None
+        self.index.get(key).copied()
     }
 
     /// A new node without blocks, in which a prefix ends that ended in its parent so far: the parent keeps its number
     /// of users. `None` if no node is free.
     pub(super) fn extend(&mut self, key: Key) -> Option<u32> {
-        let node = self.free;
-        if node == NONE {
-            return None;
-        }
-        let bucket = self.bucket(&key);
-        self.free = self.nodes[node as usize].next;
-        self.free_nodes -= 1;
-        let next = std::mem::replace(&mut self.buckets[bucket], node);
-        self.nodes[node as usize] = Node { key, users: 1, blocks: 0, next, colder: NONE, warmer: NONE };
+        let node = self.free.pop()?;
+        self.index.insert(key, node);
+        self.nodes[node as usize] = Node { key, users: 1, blocks: 0, colder: NONE, warmer: NONE };
         Some(node)
     }
 
@@ -200,20 +174,8 @@ impl Tree {
             return None;
         }
         self.unlink(node);
-        let bucket = self.bucket(&self.nodes[node as usize].key);
-        let after = self.nodes[node as usize].next;
-        let mut at = self.buckets[bucket];
-        if at == node {
-            self.buckets[bucket] = after;
-        } else {
-            while self.nodes[at as usize].next != node {
-                at = self.nodes[at as usize].next;
-            }
-            self.nodes[at as usize].next = after;
-        }
-        self.nodes[node as usize].next = self.free;
-        self.free = node;
-        self.free_nodes += 1;
+        self.index.remove(&self.nodes[node as usize].key);
+        self.free.push(node);
         Some(self.blocks(node))
     }
 }

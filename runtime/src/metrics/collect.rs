@@ -7,9 +7,9 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use super::Metrics;
-use crate::events::{Collector, Event, Perfetto, Report, Ticks};
+use crate::events::{Collector, Perfetto, Report, Ticks};
 
-/// How long it sleeps when there was nothing to take in. A ring has to hold what its thread records meanwhile.
+/// How long it sleeps when there was nothing to take in. The ring has to hold what is recorded meanwhile.
 const SLEEP: Duration = Duration::from_millis(1);
 /// How often it shows a new report: making one takes milliseconds.
 const PUBLISH: Duration = Duration::from_millis(250);
@@ -40,7 +40,7 @@ impl CollectorThread {
         Ok(Self { stop, thread })
     }
 
-    /// Ends it, once the threads that record have ended: takes in what is left and hands back the last report, and whether
+    /// Ends it, once the hot thread has ended: takes in what is left and hands back the last report, and whether
     /// the whole trace could be written; one that could not is a shorter trace, not a shorter report.
     ///
     /// # Panics
@@ -88,18 +88,17 @@ fn run<W: Write>(
 ) -> (Report, io::Result<()>) {
     let mut published = Instant::now();
     while !stopped.load(Ordering::Acquire) {
-        let now = collector.clock().now();
-        let taken = collector.poll(now, |thread, event: &Event| trace.write(|to| to.event(thread, event)));
+        let taken = collector.poll(|event| trace.write(|to| to.event(event)));
         if published.elapsed() >= PUBLISH {
             published = Instant::now();
-            trace.counters(now, metrics);
+            trace.counters(collector.clock().now(), metrics);
             metrics.publish(collector.report());
         }
         if taken == 0 {
             thread::park_timeout(SLEEP);
         }
     }
-    let report = collector.finish(|thread, event| trace.write(|to| to.event(thread, event)));
+    let report = collector.finish(|event| trace.write(|to| to.event(event)));
     trace.counters(collector.clock().now(), metrics);
     metrics.publish(report.clone());
     let result = match trace.open {

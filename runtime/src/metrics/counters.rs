@@ -54,28 +54,10 @@ impl Gauge {
 }
 
 /// A counter for each stage, in the order of [`STAGES`].
-#[derive(Debug, Default)]
-pub struct StageCounters([Counter; STAGES.len()]);
-
-impl std::ops::Deref for StageCounters {
-    type Target = [Counter; STAGES.len()];
-
-    fn deref(&self) -> &Self::Target {
-        &self.0
-    }
-}
+pub type StageCounters = [Counter; STAGES.len()];
 
 /// A gauge for each stage, in the order of [`STAGES`].
-#[derive(Debug, Default)]
-pub struct StageGauges([Gauge; STAGES.len()]);
-
-impl std::ops::Deref for StageGauges {
-    type Target = [Gauge; STAGES.len()];
-
-    fn deref(&self) -> &Self::Target {
-        &self.0
-    }
-}
+pub type StageGauges = [Gauge; STAGES.len()];
 
 /// How a metric behaves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -144,19 +126,11 @@ impl Metric for Gauge {
     }
 }
 
-impl Metric for StageCounters {
+impl<M: Metric<Value = u64>> Metric for [M; STAGES.len()] {
     type Value = [u64; STAGES.len()];
-    const KIND: Kind = Kind::Counter;
+    const KIND: Kind = M::KIND;
     fn value(&self) -> Self::Value {
-        std::array::from_fn(|k| self[k].get())
-    }
-}
-
-impl Metric for StageGauges {
-    type Value = [u64; STAGES.len()];
-    const KIND: Kind = Kind::Gauge;
-    fn value(&self) -> Self::Value {
-        std::array::from_fn(|k| self[k].get())
+        self.each_ref().map(M::value)
     }
 }
 
@@ -274,7 +248,7 @@ counters! {
     collected Collected {
         /// Events that the collector took in.
         events_recorded: Counter,
-        /// Events that found their ring full.
+        /// Events that found the ring full.
         events_dropped: Counter,
     }
 }

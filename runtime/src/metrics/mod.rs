@@ -16,4 +16,4 @@ pub use counters::{
     StageGauges,
 };
 pub use server::{DEFAULT_ADDRESS, Server, ServerError};
-pub use status::{JudgeTime, Metrics, Status, ThreadTime};
+pub use status::{Metrics, Status, ThreadTime};

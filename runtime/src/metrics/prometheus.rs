@@ -64,17 +64,6 @@ impl Collector for Exposition {
             }
         }
 
-        let help = "Events that found the ring of their thread full";
-        let mut metric =
-            encoder.encode_descriptor("thread_events_dropped", help, None, MetricType::Counter)?;
-        for thread in &status.events.threads {
-            number(
-                metric.encode_family(&[("thread", thread.name.as_str())])?,
-                Kind::Counter,
-                thread.dropped,
-            )?;
-        }
-
         let pairs = &status.events.pairs;
         latencies(&mut encoder, "latency", "Latencies; those that are bounds say so", "pair", pairs)?;
         latencies(

@@ -2,12 +2,12 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
-use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::{BusyTime, Collected, CounterValues, Counters, Gauge};
+use super::{BusyTime, Collected, CounterValues, Counters};
 use crate::events::{Clock, Report, Ticks};
+use crate::reward::Loads;
 
 /// Everything that a run counts and measures. Shared by its threads; the hot thread touches `counters.hot` and `hot_time`
 /// alone.
@@ -17,8 +17,8 @@ pub struct Metrics {
     pub counters: Counters,
     /// What the hot thread did with its time.
     pub hot_time: BusyTime,
-    /// What each judge's thread did with its time, as whoever watches the pool has seen last.
-    pub judge_time: Box<[JudgeTime]>,
+    /// What the judges' threads do with their time.
+    judges: Option<Loads>,
     about: String,
     clock: Clock,
     started: Ticks,
@@ -27,12 +27,12 @@ pub struct Metrics {
 }
 
 impl Metrics {
-    /// Nothing counted yet. `about` says what runs, for those who look at it.
-    pub fn new(about: &str, clock: Clock, judges: usize) -> Self {
+    /// Nothing counted yet. `about` says what runs, for those who look at it; `judges` are those on threads of their own.
+    pub fn new(about: &str, clock: Clock, judges: Option<Loads>) -> Self {
         Self {
             counters: Counters::default(),
             hot_time: BusyTime::default(),
-            judge_time: (0..judges).map(|_| JudgeTime::default()).collect(),
+            judges,
             about: about.to_owned(),
             started: clock.now(),
             clock,
@@ -44,8 +44,8 @@ impl Metrics {
     /// Shows a newer report of the events. Only the collector's thread calls it.
     pub fn publish(&self, report: Report) {
         let Collected { events_recorded, events_dropped } = &self.counters.collected;
-        events_recorded.add(report.recorded().saturating_sub(events_recorded.get()));
-        events_dropped.add(report.dropped().saturating_sub(events_dropped.get()));
+        events_recorded.add(report.recorded.saturating_sub(events_recorded.get()));
+        events_dropped.add(report.dropped.saturating_sub(events_dropped.get()));
         // A reader that panicked has not changed it.
         *self.report.lock().unwrap_or_else(PoisonError::into_inner) = report;
     }
@@ -64,10 +64,11 @@ impl Metrics {
             busy_ns: self.clock.ticks_as_nanos(time.busy.get()),
             idle_ns: self.clock.ticks_as_nanos(time.idle.get()),
         };
-        let judges = self.judge_time.iter().enumerate().map(|(k, time)| ThreadTime {
+        let loads = self.judges.as_ref().map(Loads::get).unwrap_or_default();
+        let judges = loads.iter().enumerate().map(|(k, load)| ThreadTime {
             name: format!("judge {k}"),
-            busy_ns: time.busy_ns.get(),
-            idle_ns: time.idle_ns.get(),
+            busy_ns: load.busy.as_nanos() as u64,
+            idle_ns: load.alive.saturating_sub(load.busy).as_nanos() as u64,
         });
         Status {
             about: self.about.clone(),
@@ -77,23 +78,6 @@ impl Metrics {
             threads: std::iter::once(busy("hot".to_owned(), &self.hot_time)).chain(judges).collect(),
             events: self.report.lock().unwrap_or_else(PoisonError::into_inner).clone(),
         }
-    }
-}
-
-/// What a judge's thread did with its time.
-#[derive(Debug, Default)]
-pub struct JudgeTime {
-    /// At answers.
-    pub busy_ns: Gauge,
-    /// Without any.
-    pub idle_ns: Gauge,
-}
-
-impl JudgeTime {
-    /// Shows that it was busy for `busy` of the time `alive`.
-    pub fn set(&self, busy: Duration, alive: Duration) {
-        self.busy_ns.set(busy.as_nanos() as u64);
-        self.idle_ns.set(alive.saturating_sub(busy).as_nanos() as u64);
     }
 }
 

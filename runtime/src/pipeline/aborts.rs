@@ -1,9 +1,11 @@
 //! Requests to abort, from other threads.
 
-use super::{Pipeline, RuntimeError};
-use crate::ring::{mpsc, spsc};
+use rtrb::{Consumer, Producer, RingBuffer};
 
-/// Requests to abort that may wait, of one handle and of all.
+use super::rollout::Group;
+use super::{Pipeline, RuntimeError};
+
+/// Requests to abort, of one handle, that may wait for their answers.
 const ASKS: usize = 1024;
 
 /// What became of a request to abort.
@@ -27,17 +29,10 @@ pub struct Busy;
 /// another one from the pipeline.
 #[derive(Debug)]
 pub struct AbortHandle {
-    number: u32,
-    asks: mpsc::Sender<Ask>,
-    answers: spsc::Consumer<(u64, AbortAnswer)>,
+    asks: Producer<u64>,
+    answers: Consumer<(u64, AbortAnswer)>,
     /// Asked and not answered.
     awaited: usize,
-}
-
-#[derive(Clone, Copy, Debug)]
-struct Ask {
-    handle: u32,
-    request: u64,
 }
 
 impl AbortHandle {
@@ -50,7 +45,7 @@ impl AbortHandle {
         if self.awaited == ASKS {
             return Err(Busy);
         }
-        self.asks.push(Ask { handle: self.number, request }).map_err(|_| Busy)?;
+        self.asks.push(request).map_err(|_| Busy)?;
         self.awaited += 1;
         Ok(())
     }
@@ -58,7 +53,7 @@ impl AbortHandle {
     /// The next answer, in the order in which this handle has asked: the number of the request and what became of it.
     /// `None` if there is none yet.
     pub fn answer(&mut self) -> Option<(u64, AbortAnswer)> {
-        let answer = self.answers.pop()?;
+        let answer = self.answers.pop().ok()?;
         self.awaited -= 1;
         Some(answer)
     }
@@ -69,39 +64,30 @@ impl AbortHandle {
     }
 }
 
-/// The pipeline's end of all handles.
-pub(super) struct Aborts {
-    sender: mpsc::Sender<Ask>,
-    asks: mpsc::Receiver<Ask>,
-    answers: Vec<spsc::Producer<(u64, AbortAnswer)>>,
-}
-
-impl Aborts {
-    pub fn new() -> Result<Aborts, RuntimeError> {
-        let (sender, asks) = mpsc::channel(ASKS)?;
-        Ok(Aborts { sender, asks, answers: vec![] })
-    }
+/// The pipeline's end of a handle.
+pub(super) struct Asker {
+    asks: Consumer<u64>,
+    answers: Producer<(u64, AbortAnswer)>,
 }
 
 impl Pipeline {
     /// A handle by which another thread can ask for requests to be aborted. Allocates: take it before the run.
-    ///
-    /// # Errors
-    /// `Ring` if there is no memory.
-    pub fn abort_handle(&mut self) -> Result<AbortHandle, RuntimeError> {
-        let (producer, answers) = spsc::channel(ASKS)?;
-        let number = self.aborts.answers.len() as u32;
-        self.aborts.answers.push(producer.eager());
-        Ok(AbortHandle { number, asks: self.aborts.sender.clone(), answers: answers.eager(), awaited: 0 })
+    pub fn abort_handle(&mut self) -> AbortHandle {
+        let (asks, asked) = RingBuffer::new(ASKS);
+        let (answer, answers) = RingBuffer::new(ASKS);
+        self.askers.push(Asker { asks: asked, answers: answer });
+        AbortHandle { asks, answers, awaited: 0 }
     }
 
     pub(super) fn take_aborts(&mut self) -> Result<bool, RuntimeError> {
         let mut moved = false;
-        while let Some(Ask { handle, request }) = self.aborts.asks.pop() {
-            moved = true;
-            let answer = self.abort_request(request)?;
-            // There is room for all that the handle waits for; where it is gone, nobody waits.
-            let _ = self.aborts.answers[handle as usize].push((request, answer));
+        for index in 0..self.askers.len() {
+            while let Ok(request) = self.askers[index].asks.pop() {
+                moved = true;
+                let answer = self.abort_request(request)?;
+                // There is room for all that the handle waits for; where it is gone, nobody waits.
+                let _ = self.askers[index].answers.push((request, answer));
+            }
         }
         Ok(moved)
     }
@@ -111,11 +97,13 @@ impl Pipeline {
         if request >= self.next_request {
             return Ok(AbortAnswer::Unknown);
         }
-        let Some(group) = self.living.group(request) else { return Ok(AbortAnswer::Ended) };
+        // A look at all groups: aborts are few, and no other step needs to find a request by its number.
+        let lives = |group: &Group| group.left > 0 && group.request == request;
+        let Some(group) = self.groups.iter().position(lives) else { return Ok(AbortAnswer::Ended) };
         let mut aborted = 0;
-        let mut next = self.groups[group as usize].first;
+        let mut next = self.groups[group].first;
         while let Some(slot) = next {
-            let id = self.lives.states().current(slot);
+            let id = self.lives.current(slot);
             next = self.lives.get(id)?.next;
             aborted += u32::from(self.abort(id)?);
         }

@@ -85,7 +85,6 @@ impl Pipeline {
             prompt_tokens: request.prompt_tokens,
             members,
             answer_tokens: request.output_tokens,
-            prompt_writes: 0,
         }) {
             Ok(prefix) => prefix,
             Err(KvError::Full { .. }) => return Ok(Some(Held::Blocks)),
@@ -98,7 +97,6 @@ impl Pipeline {
         let has_prefill = self.options.has_prefills();
         let wire_id = self.take_wire_ids();
         self.prompts.write(index, &request.prefix);
-        self.living.insert(number, index);
         self.groups[index as usize] = Group {
             request: number,
             wire_id,

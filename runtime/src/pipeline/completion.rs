@@ -31,11 +31,13 @@ impl Pipeline {
     }
 
     fn take_completion(&mut self, completion: &HwCompletion) -> Result<(), RuntimeError> {
+        if completion.has(CompletionFlags::NO_ECHO) {
+            return self.unread(completion);
+        }
         match Tag::from_bits(completion.user_data) {
             Some(Tag::Decode(id)) => self.decoded(id, completion),
             Some(Tag::Stop(id)) => self.stopped(id, completion),
             Some(Tag::Prefill(group)) => self.prefilled(group, completion),
-            None if is_unread(completion) => self.unread(completion),
             None => Err(self.unasked(completion, "no descriptor carries that user_data")),
         }
     }
@@ -77,7 +79,7 @@ impl Pipeline {
             let life = self.lives.slot_mut(slot);
             let (decodes, stops) =
                 (life.decoding && life.index == index, life.stopping && life.stop_index == Some(index));
-            let id = self.lives.states().current(slot);
+            let id = self.lives.current(slot);
             if decodes || stops {
                 return Some(if decodes { Tag::Decode(id) } else { Tag::Stop(id) });
             }
@@ -170,7 +172,7 @@ impl Pipeline {
             self.first_error.get_or_insert(*completion);
         }
         while let Some(slot) = next {
-            let id = self.lives.states().current(slot);
+            let id = self.lives.current(slot);
             let life = self.lives.get_mut(id)?;
             next = life.next;
             if std::mem::take(&mut life.waits) {
@@ -185,7 +187,7 @@ impl Pipeline {
         let mut moved = false;
         while let Some(id) = self.queues.reward.front() {
             // Aborted while it waited here.
-            if self.lives.states().state(id) != Ok(State::RewardPending) {
+            if self.lives.state(id) != Ok(State::RewardPending) {
                 self.queues.reward.pop();
                 moved = true;
                 continue;
@@ -340,10 +342,4 @@ impl Pipeline {
     fn unasked(&self, completion: &HwCompletion, what: &'static str) -> RuntimeError {
         RuntimeError::Unasked { device: self.device.name().to_owned(), what, completion: *completion }
     }
-}
-
-/// Whether a completion is of a descriptor that the device could not read: it echoes nothing, and `result` is where that
-/// lies in the submission queue.
-fn is_unread(completion: &HwCompletion) -> bool {
-    completion.user_data == 0 && completion.status == Status::Error as u8
 }

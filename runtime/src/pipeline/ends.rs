@@ -7,7 +7,7 @@ impl Pipeline {
     /// Lets a rollout end as soon as it can, without a trajectory, and says whether it does. What has ended, or is being
     /// stored, is left alone. No judge is waited for.
     pub(super) fn abort(&mut self, id: RolloutId) -> Result<bool, RuntimeError> {
-        let Ok(state) = self.lives.states().state(id) else { return Ok(false) };
+        let Ok(state) = self.lives.state(id) else { return Ok(false) };
         let life = self.lives.get_mut(id)?;
         // One that has failed has ended already, or does as its STOP comes back.
         if life.aborted || life.failure.is_some() {
@@ -75,7 +75,7 @@ impl Pipeline {
 
     /// Ends a rollout that waits for its turn.
     pub(super) fn end_waiting(&mut self, id: RolloutId) -> Result<(), RuntimeError> {
-        if self.lives.states().state(id)? == State::PrefillReady {
+        if self.lives.state(id)? == State::PrefillReady {
             self.advance(id, State::PrefillReady, State::Decoding)?;
         }
         self.end_decoding(id)
@@ -111,8 +111,8 @@ impl Pipeline {
     #[cold]
     fn drop_aborted_answers(&mut self) {
         self.metrics.counters.hot.pipeline_overflow.add(1);
-        let states = self.lives.states();
-        self.queues.reward.retain(|id| states.state(id) == Ok(State::RewardPending));
+        let lives = &self.lives;
+        self.queues.reward.retain(|id| lives.state(id) == Ok(State::RewardPending));
     }
 
     /// Gives back what ended rollouts held.
@@ -141,14 +141,13 @@ impl Pipeline {
             }
             let request = group.request;
             if group.left == 0 {
-                self.living.remove(request);
                 self.free_groups.push(index);
             }
             if let Some(why) = why {
                 self.trajectories.lost(Lost { rollout: id, request, member, why });
             }
             self.advance(id, State::Done, State::Free)?;
-            self.queues.free.push(self.lives.states().current(id.slot()))?;
+            self.queues.free.push(self.lives.current(id.slot()))?;
         }
         if moved {
             self.publish_blocks();

@@ -5,7 +5,6 @@ use doorbell_host::DeviceError;
 
 use super::failure::Lost;
 use crate::kv::KvError;
-use crate::ring::RingError;
 use crate::rollout::TransitionError;
 
 /// Why a pipeline cannot begin, or go on.
@@ -82,10 +81,7 @@ pub enum RuntimeError {
     /// The writer of trajectories has failed: what it failed of is told where it is ended.
     #[error("trajectories cannot be stored any more")]
     WriterFailed,
-    /// A ring could not be made.
-    #[error(transparent)]
-    Ring(#[from] RingError),
-    /// A ring that holds every slot was full: an error of the runtime.
+    /// A queue that holds every slot was full: an error of the runtime.
     #[error("the queue '{queue}' is full, though it holds every slot; an id is in it twice")]
     Overflow {
         /// The queue.

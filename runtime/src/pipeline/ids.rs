@@ -1,10 +1,8 @@
-//! Numbers for requests and for what the device knows of them.
+//! Numbers for what the device knows of requests.
 
-use std::collections::HashMap;
-use std::hash::{BuildHasherDefault, Hasher};
 use std::ops::Range;
 
-use doorbell_contract::{GOLDEN, PREFIX_NONE};
+use doorbell_contract::PREFIX_NONE;
 
 /// Ids on the wire end below this one: a prefix is named by the first id of its group, and this names none.
 const END: u32 = PREFIX_NONE;
@@ -55,52 +53,6 @@ impl WireIds {
     }
 }
 
-/// Which group each living request is, for whoever knows it by its number.
-#[derive(Debug)]
-pub(super) struct Living(HashMap<u64, u32, BuildHasherDefault<Spread>>);
-
-impl Living {
-    /// For `slots` slots.
-    pub fn new(slots: u32) -> Living {
-        // Twice as many as there can be: then no mixture of comings and goings makes it grow.
-        Living(HashMap::with_capacity_and_hasher(2 * slots as usize, BuildHasherDefault::default()))
-    }
-
-    #[inline]
-    pub fn insert(&mut self, request: u64, group: u32) {
-        self.0.insert(request, group);
-    }
-
-    #[inline]
-    pub fn remove(&mut self, request: u64) {
-        self.0.remove(&request);
-    }
-
-    pub fn group(&self, request: u64) -> Option<u32> {
-        self.0.get(&request).copied()
-    }
-}
-
-/// A hash of numbers that come in a row.
-#[derive(Debug, Default)]
-struct Spread(u64);
-
-impl Hasher for Spread {
-    fn finish(&self) -> u64 {
-        self.0
-    }
-
-    fn write(&mut self, bytes: &[u8]) {
-        bytes.iter().for_each(|&byte| self.write_u64(byte.into()));
-    }
-
-    #[inline]
-    fn write_u64(&mut self, number: u64) {
-        let product = (self.0 ^ number).wrapping_mul(u64::from(GOLDEN) << 32 | u64::from(GOLDEN));
-        self.0 = product ^ product >> 32;
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -147,25 +99,5 @@ mod tests {
                 living.swap_remove(random(50) as usize);
             }
         }
-    }
-
-    #[test]
-    fn the_living_are_found_by_their_numbers() {
-        let mut living = Living::new(64);
-        let room = living.0.capacity();
-        for request in 0..100_000u64 {
-            living.insert(request, request as u32 % 64);
-            // One in a hundred stays for long.
-            for (stay, long) in [(32, false), (3200, true)] {
-                if let Some(old) = request.checked_sub(stay)
-                    && (old % 100 == 0) == long
-                {
-                    living.remove(old);
-                }
-            }
-            assert_eq!(living.group(request), Some(request as u32 % 64));
-            assert_eq!(living.group(request + 1), None);
-        }
-        assert!(living.0.capacity() <= room, "it never grows");
     }
 }

@@ -46,9 +46,9 @@ use crate::metrics::Metrics;
 use crate::policy::Policy;
 use crate::reward::{Judged, Prompts, Tickets, Verdict};
 use crate::rollout::{RolloutId, Slab, State, TransitionError};
-use aborts::Aborts;
+use aborts::Asker;
 use admission::Admission;
-use ids::{Living, WireIds};
+use ids::WireIds;
 use journal::Journal;
 use queues::Queues;
 use rollout::{Group, Life};
@@ -112,7 +112,6 @@ pub struct Pipeline {
     free_groups: Vec<u32>,
     /// Number of the next request: none is ever used twice.
     next_request: u64,
-    living: Living,
     wire_ids: WireIds,
     queues: Queues,
     occupancy: Occupancy,
@@ -122,7 +121,8 @@ pub struct Pipeline {
     descriptors: u32,
     /// STOPs that wait to be submitted.
     stops: VecDeque<RolloutId>,
-    aborts: Aborts,
+    /// Those who may ask for aborts.
+    askers: Vec<Asker>,
     /// Descriptors made and not yet taken by the device.
     batch: Vec<HwDesc>,
     completions: Box<[HwCompletion]>,
@@ -150,7 +150,7 @@ impl Pipeline {
         let mut queues = Queues::new(slots);
         let lives = Slab::new(slots, |_| Life::none());
         for slot in 0..slots {
-            queues.free.push(lives.states().current(slot))?;
+            queues.free.push(lives.current(slot))?;
         }
         let hot = &parts.metrics.counters.hot;
         for stage in State::ALL.into_iter().filter(|&stage| stage != State::Free) {
@@ -174,14 +174,13 @@ impl Pipeline {
             groups: (0..slots).map(|_| Group::none()).collect(),
             free_groups: (0..slots).rev().collect(),
             next_request: 0,
-            living: Living::new(slots),
             wire_ids: WireIds::new(),
             queues,
             occupancy: Occupancy::all_free(slots),
             tickets: Tickets::new(slots as usize),
             descriptors: 0,
             stops: VecDeque::with_capacity(slots as usize),
-            aborts: Aborts::new()?,
+            askers: vec![],
             batch: Vec::with_capacity(capacity),
             completions: vec![HwCompletion::default(); POLL].into(),
             verdicts: vec![nothing_judged(); POLL].into(),

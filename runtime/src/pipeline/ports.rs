@@ -3,11 +3,11 @@
 use std::time::Duration;
 
 use super::failure::Lost;
-use crate::reward::{self, Judged, Pool, Request, Shutdown};
+use crate::reward::{self, Judged, Request, Shutdown};
 use crate::rollout::RolloutId;
 use crate::trajectory::{self, Finished, Stored, WriterError};
 
-/// Where answers are scored: a [`Pool`] of threads, or something in its place.
+/// Where answers are scored: a [`Pool`](reward::Pool) of threads, or something in its place.
 pub trait RewardStage: Send {
     /// Hands an answer over.
     ///
@@ -48,46 +48,6 @@ pub trait TrajectoryStage: Send {
     /// # Errors
     /// What the writer failed of.
     fn finish(self: Box<Self>) -> Result<Stored, WriterError>;
-}
-
-impl RewardStage for Pool {
-    #[inline]
-    fn post(&mut self, request: Request) -> Result<(), reward::PostError> {
-        Pool::post(self, request)
-    }
-
-    #[inline]
-    fn collect(&mut self, out: &mut [Judged]) -> usize {
-        Pool::collect(self, out)
-    }
-
-    fn pending(&self) -> usize {
-        Pool::pending(self)
-    }
-
-    fn shutdown(self: Box<Self>, patience: Duration) -> Shutdown {
-        Pool::shutdown(*self, patience)
-    }
-}
-
-impl TrajectoryStage for trajectory::WriterHandle {
-    #[inline]
-    fn post(&mut self, finished: Finished) -> Result<(), trajectory::PostError> {
-        trajectory::WriterHandle::post(self, finished)
-    }
-
-    #[inline]
-    fn stored(&mut self, out: &mut [RolloutId]) -> usize {
-        trajectory::WriterHandle::stored(self, out)
-    }
-
-    fn has_failed(&self) -> bool {
-        trajectory::WriterHandle::has_failed(self)
-    }
-
-    fn finish(self: Box<Self>) -> Result<Stored, WriterError> {
-        trajectory::WriterHandle::finish(*self)
-    }
 }
 
 /// Stores nothing: each rollout comes back at once.

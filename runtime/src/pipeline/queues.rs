@@ -3,7 +3,8 @@
 use super::RuntimeError;
 use crate::rollout::RolloutId;
 
-/// Rollouts in order, with room for every slot: it never grows.
+/// Rollouts in order, with room for every slot: it never grows. (A `VecDeque`, which could, costs a segment 30 instructions
+/// more.)
 pub(super) struct Queue {
     name: &'static str,
     /// A power of two of places, of which `slots` are used.

@@ -121,7 +121,7 @@ impl Pipeline {
             self.end_waiting(id)?;
             return Ok(false);
         }
-        if self.lives.states().state(id)? == State::PrefillReady {
+        if self.lives.state(id)? == State::PrefillReady {
             self.advance(id, State::PrefillReady, State::Decoding)?;
         }
         self.descriptors = self.descriptors.wrapping_add(1);

@@ -14,10 +14,6 @@ impl Fifo {
 }
 
 impl Policy for Fifo {
-    fn name(&self) -> &str {
-        "fifo"
-    }
-
     #[inline]
     fn push(&mut self, candidate: Candidate) {
         self.0.push_back(candidate);

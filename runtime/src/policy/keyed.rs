@@ -14,7 +14,6 @@ pub const PENALTY_MAX: u64 = 4096;
 
 /// Candidates by a key, those with the same key in the order in which they came.
 pub struct Keyed {
-    name: &'static str,
     /// At most [`PENALTY_MAX`].
     penalty: fn(&Candidate) -> u64,
     heap: BinaryHeap<Reverse<Entry>>,
@@ -24,26 +23,22 @@ pub struct Keyed {
 impl Keyed {
     /// Fewest remaining tokens first, for `slots` slots.
     pub fn shortest_remaining(slots: u32) -> Keyed {
-        Keyed::new("shortest-remaining", |candidate| u64::from(candidate.remaining).min(PENALTY_MAX), slots)
+        Keyed::new(|candidate| u64::from(candidate.remaining).min(PENALTY_MAX), slots)
     }
 
     /// Most expected tokens first, for `slots` slots: what takes longest begins early, so that the tail of a batch is
     /// short.
     pub fn longest_expected(slots: u32) -> Keyed {
         let penalty = |candidate: &Candidate| PENALTY_MAX - u64::from(candidate.expected).min(PENALTY_MAX);
-        Keyed::new("longest-expected", penalty, slots)
+        Keyed::new(penalty, slots)
     }
 
-    fn new(name: &'static str, penalty: fn(&Candidate) -> u64, slots: u32) -> Keyed {
-        Keyed { name, penalty, heap: BinaryHeap::with_capacity(slots as usize), pushes: 0 }
+    fn new(penalty: fn(&Candidate) -> u64, slots: u32) -> Keyed {
+        Keyed { penalty, heap: BinaryHeap::with_capacity(slots as usize), pushes: 0 }
     }
 }
 
 impl Policy for Keyed {
-    fn name(&self) -> &str {
-        self.name
-    }
-
     #[inline]
     fn push(&mut self, candidate: Candidate) {
         let number = self.pushes;

@@ -38,9 +38,6 @@ pub struct Candidate {
 /// The hot thread calls it for every segment: an implementation allocates at construction alone. There are never more
 /// candidates than slots, and never two of one slot.
 pub trait Policy: Send {
-    /// The name that users type.
-    fn name(&self) -> &str;
-
     /// Takes a candidate in.
     fn push(&mut self, candidate: Candidate);
 

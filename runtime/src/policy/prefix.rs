@@ -40,10 +40,6 @@ impl PrefixSharing {
 }
 
 impl Policy for PrefixSharing {
-    fn name(&self) -> &str {
-        "prefix-sharing"
-    }
-
     #[inline]
     fn push(&mut self, candidate: Candidate) {
         let slot = candidate.id.slot();

@@ -212,7 +212,7 @@ impl<J: Judge> Desk<J> {
         }
     }
 
-    #[inline]
+    #[inline(always)]
     fn add(&mut self, request: &Request) -> Result<Place, JudgeFailure> {
         let place = self.copies.add(request, &self.memory)?;
         if self.check_digest

@@ -6,9 +6,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use super::pool::{Board, Boards, PoolError, PoolOptions, Reply, Seat, since};
+use rtrb::{Consumer, Producer, RingBuffer};
+
+use super::pool::{Board, Boards, PoolError, PoolOptions, Seat, since};
 use super::{AnswerMemory, Desk, Factory, Faults, Judge, JudgeFailure, JudgeFault, Judged, Request};
-use crate::ring::{mpsc, spsc};
 use crate::threads::{Backoff, panic_message};
 
 /// All that a judge's thread is started with.
@@ -16,7 +17,6 @@ pub(super) struct Starter<J> {
     pub options: PoolOptions,
     pub factory: Factory<J>,
     pub memory: AnswerMemory,
-    pub verdicts: mpsc::Sender<Reply>,
     pub started: Instant,
     pub closing: Arc<AtomicBool>,
     pub boards: Boards,
@@ -24,12 +24,12 @@ pub(super) struct Starter<J> {
 }
 
 impl<J: Judge + 'static> Starter<J> {
-    /// Starts judge `number` for seat `seat`.
-    pub fn start(&self, seat: usize, number: u32) -> Result<Seat, PoolError> {
-        let (requests, to_judge) = spsc::channel(self.options.capacity)?;
+    /// Starts judge `number`.
+    pub fn start(&self, number: u32) -> Result<Seat, PoolError> {
+        let (requests, to_judge) = RingBuffer::new(self.options.capacity);
+        let (judged, verdicts) = RingBuffer::new(self.options.capacity);
         let board = Arc::new(Board::default());
         let mut work = Work {
-            seat,
             number,
             desk: Desk::new(
                 number,
@@ -43,7 +43,7 @@ impl<J: Judge + 'static> Starter<J> {
             kept: None,
             taken: Vec::with_capacity(self.options.capacity),
             results: Vec::with_capacity(self.options.capacity),
-            verdicts: self.verdicts.clone(),
+            verdicts: judged,
             board: board.clone(),
             started: self.started,
             closing: self.closing.clone(),
@@ -53,11 +53,12 @@ impl<J: Judge + 'static> Starter<J> {
             .spawn(move || work.run())
             .map_err(|source| PoolError::Start { judge: number as usize, source })?;
         self.boards.lock().push(board.clone());
-        Ok(Seat::new(number, requests.eager(), self.options.capacity, board, thread))
+        Ok(Seat::new(number, requests, verdicts, self.options.capacity, board, thread))
     }
 }
 
 /// Says that the judge in a seat has missed its deadline.
+#[derive(Debug)]
 pub(super) struct Handover {
     pub seat: usize,
     /// The first of the answers that it is at.
@@ -71,9 +72,9 @@ pub(super) struct Handover {
 /// The hot thread's ends of what joins it to the keeper.
 #[derive(Debug)]
 pub(super) struct Link {
-    pub handovers: spsc::Consumer<Handover>,
+    pub handovers: Consumer<Handover>,
     /// Seats that are not used any more; their memory is not the hot thread's to free.
-    pub retired: spsc::Producer<Seat>,
+    pub retired: Producer<Seat>,
     thread: JoinHandle<()>,
 }
 
@@ -85,23 +86,23 @@ impl Link {
         boards: Vec<Arc<Board>>,
     ) -> Result<Link, PoolError> {
         // At most one handover for each judge that there ever is.
-        let room = (boards.len() + starter.options.replacements + 1).next_power_of_two();
-        let (handovers, to_hot) = spsc::channel(room)?;
-        let (retired, from_hot) = spsc::channel(room)?;
+        let room = boards.len() + starter.options.replacements;
+        let (handovers, to_hot) = RingBuffer::new(room);
+        let (retired, from_hot) = RingBuffer::new(room);
         let mut keeper = Keeper {
             next_number: boards.len() as u32,
             left: starter.options.replacements,
             seats: boards.into_iter().zip(0..).map(Some).collect(),
             starter,
             deadline,
-            handovers: handovers.eager(),
+            handovers,
             retired: from_hot,
         };
         let thread = thread::Builder::new()
             .name("judges' keeper".into())
             .spawn(move || keeper.run())
             .map_err(PoolError::Keeper)?;
-        Ok(Link { handovers: to_hot.eager(), retired: retired.eager(), thread })
+        Ok(Link { handovers: to_hot, retired, thread })
     }
 
     /// Waits for the keeper, which has been told that all is over.
@@ -120,8 +121,8 @@ struct Keeper<J> {
     next_number: u32,
     /// Replacements that may yet be made.
     left: usize,
-    handovers: spsc::Producer<Handover>,
-    retired: spsc::Consumer<Seat>,
+    handovers: Producer<Handover>,
+    retired: Consumer<Seat>,
 }
 
 impl<J: Judge + 'static> Keeper<J> {
@@ -130,7 +131,7 @@ impl<J: Judge + 'static> Keeper<J> {
         let look = (self.deadline / 8).clamp(Duration::from_millis(1), Duration::from_millis(50));
         while !self.starter.closing.load(Ordering::Acquire) {
             thread::park_timeout(look);
-            while self.retired.pop().is_some() {}
+            while self.retired.pop().is_ok() {}
             for seat in 0..self.seats.len() {
                 self.look_at(seat);
             }
@@ -142,7 +143,7 @@ impl<J: Judge + 'static> Keeper<J> {
         let Some((ticket, count)) = board.overdue(since(self.starter.started), self.deadline) else { return };
         let number = *number;
         board.abandoned.store(true, Ordering::Release);
-        let replacement = self.replace(seat);
+        let replacement = self.replace();
         self.starter.faults.note(JudgeFault::Hung {
             judge: number,
             deadline: self.deadline,
@@ -153,11 +154,11 @@ impl<J: Judge + 'static> Keeper<J> {
         let _ = self.handovers.push(Handover { seat, ticket, count, replacement });
     }
 
-    fn replace(&mut self, seat: usize) -> Option<Seat> {
+    fn replace(&mut self) -> Option<Seat> {
         self.left = self.left.checked_sub(1)?;
         let number = self.next_number;
         self.next_number += 1;
-        match catch_unwind(AssertUnwindSafe(|| self.starter.start(seat, number))) {
+        match catch_unwind(AssertUnwindSafe(|| self.starter.start(number))) {
             Ok(Ok(seat)) => return Some(seat),
             Ok(Err(error)) => {
                 self.starter.faults.note(JudgeFault::NotMade { judge: number, message: error.to_string() });
@@ -173,15 +174,14 @@ impl<J: Judge + 'static> Keeper<J> {
 
 /// A judge's thread.
 struct Work<J> {
-    seat: usize,
     number: u32,
     desk: Desk<J>,
-    requests: spsc::Consumer<Request>,
+    requests: Consumer<Request>,
     /// Taken from the ring, and to be judged alone after what is at hand.
     kept: Option<Request>,
     taken: Vec<Request>,
     results: Vec<Result<super::Verdict, JudgeFailure>>,
-    verdicts: mpsc::Sender<Reply>,
+    verdicts: Producer<Judged>,
     board: Arc<Board>,
     started: Instant,
     closing: Arc<AtomicBool>,
@@ -212,7 +212,7 @@ impl<J: Judge> Work<J> {
         self.taken.clear();
         let most = self.desk.batch();
         while self.taken.len() < most
-            && let Some(request) = self.kept.take().or_else(|| self.requests.pop())
+            && let Some(request) = self.kept.take().or_else(|| self.requests.pop().ok())
         {
             let alone = request.avoid.is_some();
             if alone && !self.taken.is_empty() {
@@ -228,21 +228,13 @@ impl<J: Judge> Work<J> {
 
     fn reply(&mut self) {
         for (request, verdict) in self.taken.iter().zip(&self.results) {
-            let mut reply = Reply {
-                seat: self.seat,
-                judged: Judged {
-                    ticket: request.ticket,
-                    rollout: request.rollout,
-                    judge: self.number,
-                    verdict: *verdict,
-                },
-            };
-            while !self.is_over()
-                && let Err(back) = self.verdicts.push(reply)
-            {
-                reply = back;
-                thread::yield_now();
-            }
+            // There is room for a verdict on each request that was posted.
+            let _ = self.verdicts.push(Judged {
+                ticket: request.ticket,
+                rollout: request.rollout,
+                judge: self.number,
+                verdict: *verdict,
+            });
         }
     }
 

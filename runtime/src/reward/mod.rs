@@ -24,7 +24,7 @@ pub use digest::DigestJudge;
 pub(crate) use digest::digest_score;
 pub use pool::{Load, Loads, Pool, PoolError, PoolOptions, PostError, Shutdown};
 pub use prompts::{AnswerMemory, Prompts};
-pub use rules::{Check, Rule, RuleJudge, Rules, RulesError};
+pub use rules::{RuleJudge, Rules, RulesError};
 pub use slow::SlowJudge;
 pub use tickets::{Ticket, Tickets};
 

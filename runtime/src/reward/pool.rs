@@ -1,4 +1,4 @@
-//! The threads of the judges, and the rings that join them to the hot thread.
+//! The threads of the judges, and the rings that join each of them to the hot thread.
 
 use std::collections::VecDeque;
 use std::io;
@@ -7,9 +7,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
+use rtrb::{Consumer, Producer};
+
 use super::keeper::{Handover, Link, Starter};
 use super::{AnswerMemory, Factory, Faults, Judge, JudgeFailure, JudgeFault, Judged, Request};
-use crate::ring::{RingError, mpsc, spsc};
+use crate::pipeline::RewardStage;
 use crate::threads::panic_message;
 
 /// How a pool is set up.
@@ -17,8 +19,8 @@ use crate::threads::panic_message;
 pub struct PoolOptions {
     /// Judges, and so threads; at least 1.
     pub judges: usize,
-    /// Requests that one judge may have, the one that it is at and verdicts that were not collected included: a power of
-    /// two from 2 up. With as many as there are slots of rollouts, [`Pool::post`] never finds all full.
+    /// Requests that one judge may have, the one that it is at and verdicts that were not collected included: 1 to 2^24.
+    /// With as many as there are slots of rollouts, [`RewardStage::post`] never finds all full.
     pub capacity: usize,
     /// Tokens of the longest answer that is expected; longer ones are judged too, but take memory when they come.
     pub longest: usize,
@@ -50,7 +52,7 @@ impl Default for PoolOptions {
 pub enum PostError {
     /// All judges have as many as they may: try again when verdicts have been collected.
     Full(Request),
-    /// No judge is left. [`Pool::shutdown`] tells how.
+    /// No judge is left. [`RewardStage::shutdown`] tells how.
     NoJudges(Request),
 }
 
@@ -64,9 +66,9 @@ pub enum PoolError {
     /// A deadline that everybody misses.
     #[error("the judges' deadline is 0; give one of at least a millisecond, or none")]
     Deadline,
-    /// A ring.
-    #[error("the judges: {0}")]
-    Ring(#[from] RingError),
+    /// A capacity that cannot be.
+    #[error("a judge cannot have {0} requests; give 1 to 2^24")]
+    Capacity(usize),
     /// A thread.
     #[error("judge {judge} could not be started: {source}")]
     Start {
@@ -145,14 +147,13 @@ pub struct Shutdown {
 /// Judges on threads of their own: the hot thread's end.
 ///
 /// Every request that was taken yields exactly one [`Judged`], whatever becomes of the judge. Nothing but
-/// [`start`](Self::start) and [`shutdown`](Self::shutdown) waits, allocates or calls the system; judges find what is
+/// [`start`](Self::start) and [`shutdown`](RewardStage::shutdown) waits, allocates or calls the system; judges find what is
 /// posted by looking.
 ///
 /// A dropped pool ends its threads, each when it is through with its answer, and does not wait for them.
 #[derive(Debug)]
 pub struct Pool {
     seats: Vec<Seat>,
-    verdicts: mpsc::Receiver<Reply>,
     /// Watches the deadline, if there is one.
     keeper: Option<Link>,
     /// Verdicts that the pool gives in a judge's place.
@@ -173,7 +174,9 @@ pub struct Pool {
 pub(super) struct Seat {
     /// Number of the judge: each judge has another one.
     pub number: u32,
-    requests: spsc::Producer<Request>,
+    requests: Producer<Request>,
+    /// As many as there are requests always find room.
+    verdicts: Consumer<Judged>,
     /// Posted and not collected, in the order in which the verdicts come.
     posted: VecDeque<Request>,
     pub board: Arc<Board>,
@@ -185,25 +188,20 @@ pub(super) struct Seat {
 impl Seat {
     pub fn new(
         number: u32,
-        requests: spsc::Producer<Request>,
+        requests: Producer<Request>,
+        verdicts: Consumer<Judged>,
         capacity: usize,
         board: Arc<Board>,
         thread: JoinHandle<()>,
     ) -> Seat {
-        Seat { number, requests, posted: VecDeque::with_capacity(capacity), board, thread, lost: false }
+        let posted = VecDeque::with_capacity(capacity);
+        Seat { number, requests, verdicts, posted, board, thread, lost: false }
     }
 
     #[inline]
     fn judges(&self) -> bool {
         !self.lost && !self.board.retired.load(Ordering::Relaxed)
     }
-}
-
-/// A verdict on its way to the hot thread.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Reply {
-    pub seat: usize,
-    pub judged: Judged,
 }
 
 /// What a judge tells of itself.
@@ -254,8 +252,7 @@ impl Pool {
     /// kept, to make others in the place of those that panic (with the same number) or hang (with a new one).
     ///
     /// # Errors
-    /// `NoJudges`; `Deadline` if it is 0; `Ring` if the capacity is no power of two or there is no memory; `Start` or
-    /// `Keeper` if there is no thread.
+    /// `NoJudges`; `Deadline` if it is 0; `Capacity`; `Start` or `Keeper` if there is no thread.
     pub fn start<J: Judge + 'static>(
         options: PoolOptions,
         memory: &AnswerMemory,
@@ -267,15 +264,14 @@ impl Pool {
         if options.deadline == Some(Duration::ZERO) {
             return Err(PoolError::Deadline);
         }
-        // No judge ever finds it full: it has room for all that may be pending.
+        if !(1..=1 << 24).contains(&options.capacity) {
+            return Err(PoolError::Capacity(options.capacity));
+        }
         let pending = options.judges.saturating_mul(options.capacity);
-        let room = pending.checked_add(options.replacements).and_then(usize::checked_next_power_of_two);
-        let (sender, verdicts) = mpsc::channel(room.unwrap_or(usize::MAX))?;
         let starter = Starter {
             options,
             factory: Factory::new(factory),
             memory: memory.clone(),
-            verdicts: sender,
             started: Instant::now(),
             closing: Arc::default(),
             boards: Boards::default(),
@@ -283,7 +279,6 @@ impl Pool {
         };
         let mut pool = Self {
             seats: Vec::with_capacity(options.judges),
-            verdicts,
             keeper: None,
             own: VecDeque::with_capacity(pending),
             again: VecDeque::with_capacity(pending),
@@ -295,38 +290,13 @@ impl Pool {
             faults: starter.faults.clone(),
         };
         for judge in 0..options.judges {
-            pool.seats.push(starter.start(judge, judge as u32)?);
+            pool.seats.push(starter.start(judge as u32)?);
         }
         if let Some(deadline) = options.deadline {
             let boards = pool.seats.iter().map(|seat| seat.board.clone()).collect();
             pool.keeper = Some(Link::start(starter, deadline, boards)?);
         }
         Ok(pool)
-    }
-
-    /// Hands an answer to the judge that has least to do. Its tokens should stay as they are until the verdict; if the
-    /// rollout is aborted, they need not, as the verdict will be dropped ([`Tickets`](super::Tickets)).
-    ///
-    /// # Errors
-    /// `Full` or `NoJudges`, with the request.
-    #[inline]
-    pub fn post(&mut self, request: Request) -> Result<(), PostError> {
-        // Whom it should not have again gets it if there is nobody else.
-        let wanted = match request.avoid {
-            Some(number) if self.seats.iter().any(|seat| seat.judges() && seat.number != number) => {
-                self.idlest(|seat| seat.number != number)
-            }
-            _ => self.idlest(|_| true),
-        };
-        let Some(index) = wanted else {
-            let left = self.judges_left() > 0;
-            return Err(if left { PostError::Full(request) } else { PostError::NoJudges(request) });
-        };
-        let seat = &mut self.seats[index];
-        seat.requests.push(request).map_err(PostError::Full)?;
-        seat.posted.push_back(request);
-        self.turn = (index + 1) % self.seats.len();
-        Ok(())
     }
 
     /// The seat with least to do of those that `may` have more, from the one whose turn it is.
@@ -343,39 +313,6 @@ impl Pool {
             }
         }
         best.map(|(_, index)| index)
-    }
-
-    /// Takes what has been judged since, as much as fits, and returns how many.
-    #[inline]
-    pub fn collect(&mut self, out: &mut [Judged]) -> usize {
-        let mut taken = 0;
-        while taken < out.len()
-            && let Some(reply) = self.verdicts.pop()
-        {
-            let seat = &mut self.seats[reply.seat];
-            // One that was left behind has none of these any more.
-            if seat.number == reply.judged.judge {
-                seat.posted.pop_front();
-                out[taken] = reply.judged;
-                taken += 1;
-            }
-        }
-        if let Some(keeper) = &mut self.keeper
-            && taken < out.len()
-            && let Some(handover) = keeper.handovers.pop()
-        {
-            self.hand_over(handover);
-        }
-        if !self.again.is_empty() {
-            self.post_again();
-        }
-        while taken < out.len()
-            && let Some(judged) = self.own.pop_front()
-        {
-            out[taken] = judged;
-            taken += 1;
-        }
-        taken
     }
 
     /// Leaves a judge behind: what it is at has failed, and what waits for it goes to others.
@@ -426,11 +363,6 @@ impl Pool {
         }
     }
 
-    /// Requests that were taken and not yet collected.
-    pub fn pending(&self) -> usize {
-        self.seats.iter().map(|seat| seat.posted.len()).sum::<usize>() + self.own.len() + self.again.len()
-    }
-
     /// Judges that can be given answers.
     pub fn judges_left(&self) -> usize {
         self.seats.iter().filter(|seat| seat.judges()).count()
@@ -440,11 +372,74 @@ impl Pool {
     pub fn loads(&self) -> Loads {
         Loads { boards: self.boards.clone(), started: self.started }
     }
+}
+
+impl RewardStage for Pool {
+    /// Hands an answer to the judge that has least to do. Its tokens should stay as they are until the verdict; if the
+    /// rollout is aborted, they need not, as the verdict will be dropped ([`Tickets`](super::Tickets)).
+    #[inline]
+    fn post(&mut self, request: Request) -> Result<(), PostError> {
+        // Whom it should not have again gets it if there is nobody else.
+        let wanted = match request.avoid {
+            Some(number) if self.seats.iter().any(|seat| seat.judges() && seat.number != number) => {
+                self.idlest(|seat| seat.number != number)
+            }
+            _ => self.idlest(|_| true),
+        };
+        let Some(index) = wanted else {
+            let left = self.judges_left() > 0;
+            return Err(if left { PostError::Full(request) } else { PostError::NoJudges(request) });
+        };
+        let seat = &mut self.seats[index];
+        seat.requests.push(request).map_err(|_| PostError::Full(request))?;
+        seat.posted.push_back(request);
+        self.turn = (index + 1) % self.seats.len();
+        Ok(())
+    }
+
+    #[inline]
+    fn collect(&mut self, out: &mut [Judged]) -> usize {
+        let mut taken = 0;
+        for step in 0..self.seats.len() {
+            // From another one each time, so that none that has much to tell comes before the rest for ever.
+            let index = (self.turn + step) % self.seats.len();
+            let seat = &mut self.seats[index];
+            // What comes of one that was left behind is of answers that others have by now.
+            while taken < out.len()
+                && !seat.lost
+                && let Ok(judged) = seat.verdicts.pop()
+            {
+                seat.posted.pop_front();
+                out[taken] = judged;
+                taken += 1;
+            }
+        }
+        if let Some(keeper) = &mut self.keeper
+            && taken < out.len()
+            && let Ok(handover) = keeper.handovers.pop()
+        {
+            self.hand_over(handover);
+        }
+        if !self.again.is_empty() {
+            self.post_again();
+        }
+        while taken < out.len()
+            && let Some(judged) = self.own.pop_front()
+        {
+            out[taken] = judged;
+            taken += 1;
+        }
+        taken
+    }
+
+    fn pending(&self) -> usize {
+        self.seats.iter().map(|seat| seat.posted.len()).sum::<usize>() + self.own.len() + self.again.len()
+    }
 
     /// Ends the judges, each when it is through with its present answer; what else is queued is not judged any more. A
     /// judge that is not through after `patience`, or has missed its deadline, is left behind: it ends by itself, or
     /// with the process. Not for the hot path.
-    pub fn shutdown(mut self, patience: Duration) -> Shutdown {
+    fn shutdown(mut self: Box<Self>, patience: Duration) -> Shutdown {
         let loads = self.loads().get();
         let uncollected = self.pending();
         self.closing.store(true, Ordering::Release);

@@ -22,38 +22,35 @@ pub struct Rules {
 
 /// One rule: its name, what it counts, and what it asks for.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Rule {
+struct Rule {
     name: String,
     /// 0.000001 to 1000000.
     weight: f64,
     check: Check,
 }
 
-/// What a rule asks for. There is none that cannot be checked: whoever makes one learns what is wrong with it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Check(Kind);
-
-/// As it stands in a file; [`Check::new`] says whether it can be.
+/// What a rule asks for, as it stands in a file; [`Check::is_possible`] says whether it can be.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(tag = "check", rename_all = "kebab-case", deny_unknown_fields)]
-enum Kind {
+enum Check {
+    /// The answer has at least `min` tokens and at most `max`.
     Length {
         #[serde(default)]
         min: u32,
         #[serde(default = "no_limit")]
         max: u32,
     },
-    Require {
-        tokens: Vec<u32>,
-    },
-    Forbid {
-        tokens: Vec<u32>,
-    },
+    /// The answer holds these tokens, one behind the other.
+    Require { tokens: Vec<u32> },
+    /// It does not.
+    Forbid { tokens: Vec<u32> },
+    /// No `length` tokens come more than `max` times in a row.
     Repeat {
         #[serde(default = "one")]
         length: u32,
         max: u32,
     },
+    /// The answer ends with an end of sequence, and not because its budget is used up.
     EndOfSequence {},
 }
 
@@ -109,27 +106,6 @@ pub enum RulesError {
 }
 
 impl Rules {
-    /// Rules by which a score below `threshold`, 0 to 1, ends a rollout at a checkpoint.
-    ///
-    /// # Errors
-    /// `Field` for a threshold that is none, or without rules; `Rule` if two have one name.
-    pub fn new(threshold: f64, rules: Vec<Rule>) -> Result<Self, RulesError> {
-        if !(0.0..=1.0).contains(&threshold) {
-            return Err(wrong("threshold", format!("{threshold} is no number from 0 to 1")));
-        }
-        if rules.is_empty() {
-            return Err(wrong("rule", "there must be at least one [[rule]]".to_owned()));
-        }
-        let mut names = HashSet::new();
-        for (rule, number) in rules.iter().zip(1..) {
-            if !names.insert(&rule.name) {
-                let problem = "another rule has that name".to_owned();
-                return Err(RulesError::Rule { number, name: rule.name.clone(), problem });
-            }
-        }
-        Ok(Self { threshold, rules })
-    }
-
     /// Reads rules from a file: JSON if it ends in `.json`, else TOML.
     ///
     /// # Errors
@@ -180,7 +156,19 @@ impl Rules {
             return Err(wrong(unknown, "unknown; there are `threshold` and `rule`".to_owned()));
         }
         let rules = rules.into_iter().zip(1..).map(|(value, number)| Rule::from_value(value, number));
-        Self::new(threshold, rules.collect::<Result<_, _>>()?)
+        let rules = rules.collect::<Result<Vec<_>, _>>()?;
+        if !(0.0..=1.0).contains(&threshold) {
+            return Err(wrong("threshold", format!("{threshold} is no number from 0 to 1")));
+        }
+        if rules.is_empty() {
+            return Err(wrong("rule", "there must be at least one [[rule]]".to_owned()));
+        }
+        let mut names = HashSet::new();
+        if let Some((twice, number)) = rules.iter().zip(1..).find(|(rule, _)| !names.insert(&rule.name)) {
+            let problem = "another rule has that name".to_owned();
+            return Err(RulesError::Rule { number, name: twice.name.clone(), problem });
+        }
+        Ok(Self { threshold, rules })
     }
 
     /// The score of an answer, Q16.16 from 0 to 65536.
@@ -202,20 +190,6 @@ fn fixed(share: f64) -> i32 {
 }
 
 impl Rule {
-    /// A rule that counts `weight`, from 0.000001 to 1000000.
-    ///
-    /// # Errors
-    /// What is wrong, in words: no name, or another weight.
-    pub fn new(name: &str, weight: f64, check: Check) -> Result<Self, String> {
-        if name.is_empty() {
-            return Err("it needs a `name`".to_owned());
-        }
-        if !(1e-6..=1e6).contains(&weight) {
-            return Err(format!("weight {weight} is no number from 0.000001 to 1000000"));
-        }
-        Ok(Self { name: name.to_owned(), weight, check })
-    }
-
     fn from_value(value: Value, number: usize) -> Result<Self, RulesError> {
         let mut name = String::new();
         Self::parse(value, &mut name).map_err(|problem| RulesError::Rule { number, name, problem })
@@ -228,77 +202,43 @@ impl Rule {
             _ => return Err("it needs a `name`".to_owned()),
         }
         let weight = object.remove("weight").unwrap_or(Value::from(1));
-        let weight = weight
-            .as_f64()
-            .ok_or_else(|| format!("weight {weight} is no number from 0.000001 to 1000000"))?;
-        let kind = Kind::deserialize(Value::Object(object)).map_err(|error| error.to_string())?;
-        Self::new(name, weight, Check::new(kind)?)
+        let possible = weight.as_f64().filter(|weight| (1e-6..=1e6).contains(weight));
+        let weight =
+            possible.ok_or_else(|| format!("weight {weight} is no number from 0.000001 to 1000000"))?;
+        let check = Check::deserialize(Value::Object(object)).map_err(|error| error.to_string())?;
+        check.is_possible()?;
+        Ok(Self { name: name.clone(), weight, check })
     }
 }
 
 impl Check {
-    /// The answer has at least `min` tokens and at most `max`.
-    ///
     /// # Errors
-    /// In words, as of all of these: they are crossed, or bound nothing.
-    pub fn length(min: u32, max: u32) -> Result<Self, String> {
-        Self::new(Kind::Length { min, max })
-    }
-
-    /// The answer holds these tokens, one behind the other.
-    ///
-    /// # Errors
-    /// There are none.
-    pub fn require(tokens: Vec<u32>) -> Result<Self, String> {
-        Self::new(Kind::Require { tokens })
-    }
-
-    /// It does not.
-    ///
-    /// # Errors
-    /// There are none.
-    pub fn forbid(tokens: Vec<u32>) -> Result<Self, String> {
-        Self::new(Kind::Forbid { tokens })
-    }
-
-    /// No `length` tokens come more than `max` times in a row.
-    ///
-    /// # Errors
-    /// One of them is 0.
-    pub fn repeat(length: u32, max: u32) -> Result<Self, String> {
-        Self::new(Kind::Repeat { length, max })
-    }
-
-    /// The answer ends with an end of sequence, and not because its budget is used up.
-    pub fn end_of_sequence() -> Self {
-        Self(Kind::EndOfSequence {})
-    }
-
-    fn new(kind: Kind) -> Result<Self, String> {
-        match &kind {
-            Kind::Length { min: 0, max: u32::MAX } => Err("it needs `min` or `max`".to_owned()),
-            Kind::Length { min, max } if min > max => Err(format!("min {min} is above max {max}")),
-            Kind::Require { tokens } | Kind::Forbid { tokens } if tokens.is_empty() => {
+    /// Why not, in words.
+    fn is_possible(&self) -> Result<(), String> {
+        match self {
+            Check::Length { min: 0, max: u32::MAX } => Err("it needs `min` or `max`".to_owned()),
+            Check::Length { min, max } if min > max => Err(format!("min {min} is above max {max}")),
+            Check::Require { tokens } | Check::Forbid { tokens } if tokens.is_empty() => {
                 Err("`tokens` must name at least one token".to_owned())
             }
-            Kind::Repeat { length: 0, .. } | Kind::Repeat { max: 0, .. } => {
+            Check::Repeat { length: 0, .. } | Check::Repeat { max: 0, .. } => {
                 Err("`length` and `max` must be at least 1".to_owned())
             }
-            _ => Ok(Self(kind)),
+            _ => Ok(()),
         }
     }
 
     /// Whether the answer satisfies it, or at a checkpoint still can.
     fn is_satisfied(&self, tokens: &[u32], moment: Moment) -> bool {
         let open = moment == Moment::Checkpoint;
-        match &self.0 {
-            Kind::Length { min, max } => {
+        match self {
+            Check::Length { min, max } => {
                 (open || tokens.len() >= *min as usize) && tokens.len() <= *max as usize
             }
-            Kind::Require { tokens: wanted } => open || holds(tokens, wanted),
-            Kind::Forbid { tokens: unwanted } => !holds(tokens, unwanted),
-            Kind::Repeat { length, max } => repeats(tokens, *length as usize) <= *max as usize,
-            Kind::EndOfSequence {} => open || moment == Moment::End { eos: true },
+            Check::Require { tokens: wanted } => open || holds(tokens, wanted),
+            Check::Forbid { tokens: unwanted } => !holds(tokens, unwanted),
+            Check::Repeat { length, max } => repeats(tokens, *length as usize) <= *max as usize,
+            Check::EndOfSequence {} => open || moment == Moment::End { eos: true },
         }
     }
 }
@@ -457,33 +397,25 @@ mod tests {
         "rule = [{ name = 'a', check = 'forbid', tokens = [-1] }]",
         "rule 1 (`a`): invalid value: integer `-1`, expected u32"
     )]
+    #[case::no_length(
+        "rule = [{ name = 'a', check = 'repeat', length = 0, max = 1 }]",
+        "rule 1 (`a`): `length` and `max` must be at least 1"
+    )]
+    #[case::weightless(
+        "rule = [{ name = 'a', weight = 0, check = 'end-of-sequence' }]",
+        "rule 1 (`a`): weight 0 is no number from 0.000001 to 1000000"
+    )]
+    #[case::unnamed("rule = [{ name = '', check = 'end-of-sequence' }]", "rule 1 (``): it needs a `name`")]
+    #[case::nothing_wanted(
+        "rule = [{ name = 'a', check = 'require', tokens = [] }]",
+        "rule 1 (`a`): `tokens` must name at least one token"
+    )]
     #[case::never(
         "rule = [{ name = 'a', check = 'repeat', max = 0 }]",
         "rule 1 (`a`): `length` and `max` must be at least 1"
     )]
     fn bad_rules_are_named(#[case] text: &str, #[case] message: &str) {
         assert_eq!(Rules::from_toml(text).unwrap_err().to_string(), message);
-    }
-
-    #[test]
-    fn no_rule_can_be_made_that_cannot_be_checked() {
-        let some = |check: Result<Check, String>| check.unwrap_err();
-        assert_eq!(some(Check::forbid(vec![])), "`tokens` must name at least one token");
-        assert_eq!(some(Check::require(vec![])), "`tokens` must name at least one token");
-        assert_eq!(some(Check::repeat(0, 1)), "`length` and `max` must be at least 1");
-        assert_eq!(some(Check::repeat(1, 0)), "`length` and `max` must be at least 1");
-        assert_eq!(some(Check::length(3, 2)), "min 3 is above max 2");
-        assert_eq!(some(Check::length(0, u32::MAX)), "it needs `min` or `max`");
-        for weight in [0.0, -1.0, f64::NAN, f64::INFINITY] {
-            assert!(Rule::new("a", weight, Check::end_of_sequence()).is_err(), "{weight}");
-        }
-        assert!(Rule::new("", 1.0, Check::end_of_sequence()).is_err());
-        let rule = || Rule::new("a", 1.0, Check::length(1, 4).unwrap()).unwrap();
-        assert!(Rules::new(f64::NAN, vec![rule()]).is_err());
-        assert!(Rules::new(0.5, vec![]).is_err());
-        assert!(Rules::new(0.5, vec![rule(), rule()]).is_err());
-        let rules = Rules::new(0.5, vec![rule()]).unwrap();
-        assert_eq!((rules.score(&[1], END), rules.score(&[], END)), (ONE, 0));
     }
 
     #[test]

@@ -22,7 +22,6 @@ pub struct Tickets {
     /// By slot; the ticket is 0 where none is awaited.
     awaited: Vec<(RolloutId, u64)>,
     issued: u64,
-    late: u64,
 }
 
 impl Tickets {
@@ -31,7 +30,7 @@ impl Tickets {
         let mut awaited = Vec::with_capacity(slots);
         // Written one by one, so that the pages are there: zeroed memory would only be promised.
         awaited.resize_with(slots, || std::hint::black_box((RolloutId::from_bits(0), 0)));
-        Self { awaited, issued: 0, late: 0 }
+        Self { awaited, issued: 0 }
     }
 
     /// A ticket for the next request of `rollout`, whose verdict is awaited from now on, and no other of its slot.
@@ -63,16 +62,8 @@ impl Tickets {
                 awaited.1 = 0;
                 true
             }
-            _ => {
-                self.late += 1;
-                false
-            }
+            _ => false,
         }
-    }
-
-    /// Verdicts that came too late.
-    pub fn late(&self) -> u64 {
-        self.late
     }
 }
 
@@ -95,6 +86,5 @@ mod tests {
         assert!(tickets.redeem(new, second), "the late ones took nothing away");
         assert!(!tickets.redeem(new, second), "once");
         assert!(!tickets.redeem(RolloutId::new(2, 0), second), "no such slot");
-        assert_eq!(tickets.late(), 4);
     }
 }

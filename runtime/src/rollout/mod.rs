@@ -1,12 +1,10 @@
 //! Rollouts: their names, states and slots.
 
-mod slab;
 mod state;
 
 use std::fmt;
 
-pub use slab::Slab;
-pub use state::{GENERATIONS, State, StateTable, TransitionError};
+pub use state::{GENERATIONS, Slab, State, TransitionError};
 
 /// Names one rollout: a slot of the slab, and which of the slot's rollouts.
 ///

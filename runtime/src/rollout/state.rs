@@ -113,32 +113,55 @@ pub enum TransitionError {
     },
 }
 
-/// The states of all slots. They belong to one thread, so that a move is a load, a comparison and a store.
+/// Slots, each with a rollout's state and a value. They belong to one thread, so that a move is a load, a comparison and a
+/// store.
 ///
 /// A slot's word holds its generation, in the high half, and its state: a move by an id of an earlier generation fails,
 /// however late it comes. Generations wrap after 2^30 lives of a slot, so an id must not be kept that long.
+///
+/// Every operation is O(1), and storage is allocated at construction alone.
 #[derive(Debug)]
-pub struct StateTable {
+pub struct Slab<T> {
     words: Box<[u64]>,
+    values: Box<[T]>,
 }
 
 /// Generations count below this, so that the two highest bits of an id are free for whoever carries it as a tag.
 pub const GENERATIONS: u32 = 1 << 30;
 
-impl StateTable {
-    /// A table of `slots` slots, all [`State::Free`].
-    pub fn new(slots: u32) -> StateTable {
-        StateTable { words: vec![0; slots as usize].into() }
+impl<T> Slab<T> {
+    /// `slots` slots, all [`State::Free`], each with a value that `make` gives for its number.
+    pub fn new(slots: u32, make: impl FnMut(u32) -> T) -> Slab<T> {
+        Slab { words: vec![0; slots as usize].into(), values: (0..slots).map(make).collect() }
     }
 
-    /// Slots of the table.
-    pub fn len(&self) -> usize {
-        self.words.len()
+    /// The value of rollout `id`.
+    ///
+    /// # Errors
+    /// `Stale` if the rollout has ended, `Unknown` if it never was.
+    #[inline]
+    pub fn get(&self, id: RolloutId) -> Result<&T, TransitionError> {
+        self.state(id)?;
+        Ok(&self.values[id.slot() as usize])
     }
 
-    /// Whether it has none.
-    pub fn is_empty(&self) -> bool {
-        self.words.is_empty()
+    /// The value of rollout `id`, to change.
+    ///
+    /// # Errors
+    /// As [`get`](Self::get).
+    #[inline]
+    pub fn get_mut(&mut self, id: RolloutId) -> Result<&mut T, TransitionError> {
+        self.state(id)?;
+        Ok(&mut self.values[id.slot() as usize])
+    }
+
+    /// The value of a slot, whoever is in it.
+    ///
+    /// # Panics
+    /// There is no such slot.
+    #[inline]
+    pub fn slot_mut(&mut self, slot: u32) -> &mut T {
+        &mut self.values[slot as usize]
     }
 
     /// The id of the rollout that is in `slot`, or if it is free of the next that will be.
@@ -166,13 +189,14 @@ impl StateTable {
         Ok(State::from_bits(word))
     }
 
-    /// Moves rollout `id` along one edge. Leaving [`State::Done`] ends its generation.
+    /// Moves rollout `id` along one edge, and gives its value to whoever works on it next. Leaving [`State::Done`] ends its
+    /// generation.
     ///
     /// # Errors
     /// `Illegal` if there is no such edge, `NotThere` if the rollout is in another state than `from`, `Stale` if it has
     /// ended, `Unknown` if it never was. Nothing changes then.
     #[inline(always)]
-    pub fn advance(&mut self, id: RolloutId, from: State, to: State) -> Result<(), TransitionError> {
+    pub fn advance(&mut self, id: RolloutId, from: State, to: State) -> Result<&mut T, TransitionError> {
         if !from.leads_to(to) {
             return Err(TransitionError::Illegal { id, from, to });
         }
@@ -182,7 +206,7 @@ impl StateTable {
         match self.words.get_mut(id.slot() as usize) {
             Some(word) if *word == pack(id.generation(), from) => {
                 *word = pack(generation, to);
-                Ok(())
+                Ok(&mut self.values[id.slot() as usize])
             }
             _ => Err(self.refused(id, from, to)),
         }
@@ -214,9 +238,9 @@ mod tests {
     ];
 
     /// A table whose slot 0 was moved to `state`.
-    fn table_in(state: State) -> (StateTable, RolloutId) {
+    fn table_in(state: State) -> (Slab<u32>, RolloutId) {
         use State::{Decoding, Done, Free, PrefillReady, RewardPending, TrajectoryReady};
-        let mut table = StateTable::new(1);
+        let mut table = Slab::new(1, |_| 7);
         let id = table.current(0);
         let way = [Free, PrefillReady, Decoding, RewardPending, TrajectoryReady, Done];
         let steps = way.iter().position(|&at| at == state).unwrap();
@@ -269,13 +293,15 @@ mod tests {
         assert_eq!(table.state(old), Err(TransitionError::Stale { id: old, generation: 1 }));
         assert!(table.advance(old, State::PrefillReady, State::Decoding).is_err());
         assert_eq!(table.state(new), Ok(State::PrefillReady));
+        assert_eq!(table.get(new), Ok(&7));
+        assert!(table.get_mut(old).is_err());
         let stranger = RolloutId::new(1, 0);
         assert_eq!(table.state(stranger), Err(TransitionError::Unknown { id: stranger, slots: 1 }));
     }
 
     #[test]
     fn generations_wrap() {
-        let mut table = StateTable::new(1);
+        let mut table = Slab::new(1, |_| 7);
         let last = RolloutId::new(0, GENERATIONS - 1);
         table.words[0] = last.to_bits() & !0xFFFF_FFFF | State::Done as u64;
         table.advance(last, State::Done, State::Free).unwrap();

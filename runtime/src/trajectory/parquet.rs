@@ -5,11 +5,9 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use arrow_array::builder::{
-    Float64Builder, Int32Builder, ListBuilder, StringBuilder, UInt32Builder, UInt64Builder,
-};
-use arrow_array::{ArrayRef, RecordBatch};
-use arrow_schema::{DataType, Field, Schema};
+use arrow_array::builder::{ListBuilder, UInt32Builder};
+use arrow_array::{ArrayRef, Float64Array, Int32Array, RecordBatch, StringArray, UInt32Array, UInt64Array};
+use arrow_schema::{ArrowError, DataType, Field};
 use parquet::arrow::ArrowWriter;
 use parquet::basic::Compression;
 use parquet::errors::ParquetError;
@@ -17,7 +15,7 @@ use parquet::file::properties::WriterProperties;
 use parquet::schema::types::ColumnPath;
 
 use super::log::{LogError, Reader, Verified};
-use super::record::Trajectory;
+use super::record::{Finished, Trajectory};
 
 /// How a log is exported.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -87,7 +85,7 @@ pub fn export(directory: &Path, path: &Path, options: ExportOptions) -> Result<V
     scratch.permissions(std::os::unix::fs::PermissionsExt::from_mode(0o666));
     // Goes away unless it is renamed.
     let scratch = scratch.tempfile_in(parent).map_err(|error| io(bare(error)))?;
-    let verified = write(reader, scratch.as_file(), options).map_err(|error| error.of(path))?;
+    let verified = write(reader, scratch.as_file(), path, options)?;
     scratch.persist(path).map_err(|error| io(error.error))?;
     // The name is the only one now; where a directory cannot be synced, the rename still holds for this machine's life.
     File::open(parent).and_then(|directory| directory.sync_all()).map_err(io)?;
@@ -100,44 +98,10 @@ fn bare(error: io::Error) -> io::Error {
     inner.and_then(io::Error::raw_os_error).map_or(error, io::Error::from_raw_os_error)
 }
 
-/// What went wrong, before it is known whom to name.
-enum Failure {
-    Log(LogError),
-    Io(io::Error),
-    Parquet(ParquetError),
-}
-
-impl Failure {
-    fn of(self, path: &Path) -> ExportError {
-        let path = path.to_owned();
-        match self {
-            Self::Log(error) => ExportError::Log(error),
-            Self::Io(source) => ExportError::Io { path, source },
-            Self::Parquet(source) => ExportError::Parquet { path, source },
-        }
-    }
-}
-
-impl From<LogError> for Failure {
-    fn from(error: LogError) -> Self {
-        Self::Log(error)
-    }
-}
-
-impl From<io::Error> for Failure {
-    fn from(error: io::Error) -> Self {
-        Self::Io(error)
-    }
-}
-
-impl From<ParquetError> for Failure {
-    fn from(error: ParquetError) -> Self {
-        Self::Parquet(error)
-    }
-}
-
-fn write(reader: Reader, file: &File, options: ExportOptions) -> Result<Verified, Failure> {
-    let schema = Arc::new(schema());
+/// Writes to `file` what is to be called `path`.
+fn write(reader: Reader, file: &File, path: &Path, options: ExportOptions) -> Result<Verified, ExportError> {
+    let io = |source| ExportError::Io { path: path.to_owned(), source };
+    let parquet = |source| ExportError::Parquet { path: path.to_owned(), source };
     let tokens = ColumnPath::from(["tokens", "list", "item"].map(str::to_owned).to_vec());
     let properties = WriterProperties::builder()
         .set_created_by(concat!("doorbell ", env!("CARGO_PKG_VERSION")).to_owned())
@@ -147,25 +111,31 @@ fn write(reader: Reader, file: &File, options: ExportOptions) -> Result<Verified
         // Tokens hardly repeat within a page, and their least and greatest tell nothing.
         .set_column_dictionary_enabled(tokens, false)
         .build();
-    let mut writer = ArrowWriter::try_new(file.try_clone()?, schema.clone(), Some(properties))?;
-    let mut rows = Rows::default();
-    let mut group_tokens = 0;
+    let batch = |rows: &[Trajectory]| batch(rows).map_err(|error| parquet(error.into()));
+    let schema = batch(&[])?.schema();
+    let out = file.try_clone().map_err(io)?;
+    let mut writer = ArrowWriter::try_new(out, schema, Some(properties)).map_err(parquet)?;
+    let mut rows = vec![];
+    let (mut batch_tokens, mut group_tokens) = (0, 0);
     let verified = reader.verify_each(|trajectory| {
+        batch_tokens += trajectory.tokens.len();
         group_tokens += trajectory.tokens.len();
-        rows.push(&trajectory);
+        rows.push(trajectory);
         let ends = group_tokens >= options.row_group_tokens;
-        if ends || rows.count >= BATCH_ROWS || rows.tokens >= BATCH_TOKENS {
-            writer.write(&rows.batch(&schema)?)?;
+        if ends || rows.len() >= BATCH_ROWS || batch_tokens >= BATCH_TOKENS {
+            writer.write(&batch(&rows)?).map_err(parquet)?;
+            rows.clear();
+            batch_tokens = 0;
         }
         if ends {
-            writer.flush()?;
+            writer.flush().map_err(parquet)?;
             group_tokens = 0;
         }
-        Ok::<_, Failure>(())
+        Ok::<_, ExportError>(())
     })?;
-    writer.write(&rows.batch(&schema)?)?;
-    writer.close()?;
-    file.sync_all()?;
+    writer.write(&batch(&rows)?).map_err(parquet)?;
+    writer.close().map_err(parquet)?;
+    file.sync_all().map_err(io)?;
     Ok(verified)
 }
 
@@ -173,113 +143,43 @@ fn write(reader: Reader, file: &File, options: ExportOptions) -> Result<Verified
 const BATCH_ROWS: usize = 1024;
 const BATCH_TOKENS: usize = 1 << 20;
 
-fn schema() -> Schema {
-    use DataType::{Float64, Int32, UInt32, UInt64, Utf8};
-    let field = |name: &str, kind| Field::new(name, kind, false);
-    let item = Field::new("item", UInt32, false);
-    Schema::new(vec![
-        field("number", UInt64),
-        field("rollout", UInt64),
-        field("request", UInt64),
-        field("member", UInt32),
-        field("prompt_tokens", UInt32),
-        field("answer_tokens", UInt32),
-        field("tokens", DataType::List(Arc::new(item))),
-        field("score", Float64),
-        field("score_raw", Int32),
-        field("outcome", Utf8),
-        field("segments", UInt32),
-        field("seed", UInt32),
-        field("device_rollout", UInt32),
-        Field::new("prefix_id", UInt32, true),
-        Field::new("prefix_hash", UInt64, true),
+/// The columns of these rows.
+fn batch(rows: &[Trajectory]) -> Result<RecordBatch, ArrowError> {
+    fn wide(rows: &[Trajectory], of: fn(&Trajectory) -> u64) -> ArrayRef {
+        Arc::new(UInt64Array::from_iter_values(rows.iter().map(of)))
+    }
+    fn narrow(rows: &[Trajectory], of: fn(&Finished) -> u32) -> ArrayRef {
+        Arc::new(UInt32Array::from_iter_values(rows.iter().map(|row| of(&row.finished))))
+    }
+    let item = Field::new("item", DataType::UInt32, false);
+    let mut tokens = ListBuilder::new(UInt32Builder::new()).with_field(item);
+    for row in rows {
+        tokens.values().append_slice(&row.tokens);
+        tokens.append(true);
+    }
+    let scores = Float64Array::from_iter_values(rows.iter().map(Trajectory::score));
+    let raw_scores = Int32Array::from_iter_values(rows.iter().map(|row| row.finished.score));
+    let outcomes = StringArray::from_iter_values(rows.iter().map(|row| row.finished.outcome.name()));
+    let prefixes = || rows.iter().map(Trajectory::prefix);
+    let prefix_ids = UInt32Array::from_iter(prefixes().map(|prefix| prefix.map(|(id, _)| id)));
+    let prefix_hashes = UInt64Array::from_iter(prefixes().map(|prefix| prefix.map(|(_, hash)| hash)));
+    RecordBatch::try_from_iter_with_nullable([
+        ("number", wide(rows, |row| row.number), false),
+        ("rollout", wide(rows, |row| row.finished.rollout.to_bits()), false),
+        ("request", wide(rows, |row| row.finished.request), false),
+        ("member", narrow(rows, |of| of.member), false),
+        ("prompt_tokens", narrow(rows, |of| of.prompt_tokens), false),
+        ("answer_tokens", narrow(rows, |of| of.answer_tokens), false),
+        ("tokens", Arc::new(tokens.finish()) as ArrayRef, false),
+        ("score", Arc::new(scores), false),
+        ("score_raw", Arc::new(raw_scores), false),
+        ("outcome", Arc::new(outcomes), false),
+        ("segments", narrow(rows, |of| of.segments), false),
+        ("seed", narrow(rows, |of| of.seed), false),
+        ("device_rollout", narrow(rows, |of| of.device_rollout), false),
+        ("prefix_id", Arc::new(prefix_ids), true),
+        ("prefix_hash", Arc::new(prefix_hashes), true),
     ])
-}
-
-/// Columns that are being filled.
-struct Rows {
-    count: usize,
-    tokens: usize,
-    wide: [UInt64Builder; 3],
-    narrow: [UInt32Builder; 6],
-    lists: ListBuilder<UInt32Builder>,
-    score: Float64Builder,
-    score_raw: Int32Builder,
-    outcome: StringBuilder,
-    prefix_id: UInt32Builder,
-    prefix_hash: UInt64Builder,
-}
-
-impl Default for Rows {
-    fn default() -> Self {
-        Self {
-            count: 0,
-            tokens: 0,
-            wide: Default::default(),
-            narrow: Default::default(),
-            lists: ListBuilder::new(UInt32Builder::new()).with_field(Field::new(
-                "item",
-                DataType::UInt32,
-                false,
-            )),
-            score: Float64Builder::new(),
-            score_raw: Int32Builder::new(),
-            outcome: StringBuilder::new(),
-            prefix_id: UInt32Builder::new(),
-            prefix_hash: UInt64Builder::new(),
-        }
-    }
-}
-
-impl Rows {
-    fn push(&mut self, trajectory: &Trajectory) {
-        let of = &trajectory.finished;
-        for (column, value) in self.wide.iter_mut().zip([trajectory.number, of.rollout.to_bits(), of.request])
-        {
-            column.append_value(value);
-        }
-        let values = [of.member, of.prompt_tokens, of.answer_tokens, of.segments, of.seed, of.device_rollout];
-        for (column, value) in self.narrow.iter_mut().zip(values) {
-            column.append_value(value);
-        }
-        self.lists.values().append_slice(&trajectory.tokens);
-        self.lists.append(true);
-        self.score.append_value(trajectory.score());
-        self.score_raw.append_value(of.score);
-        self.outcome.append_value(of.outcome.name());
-        let prefix = trajectory.prefix();
-        self.prefix_id.append_option(prefix.map(|(id, _)| id));
-        self.prefix_hash.append_option(prefix.map(|(_, hash)| hash));
-        self.count += 1;
-        self.tokens += trajectory.tokens.len();
-    }
-
-    /// What was pushed since the last batch.
-    fn batch(&mut self, schema: &Arc<Schema>) -> Result<RecordBatch, ParquetError> {
-        (self.count, self.tokens) = (0, 0);
-        let [number, rollout, request] =
-            self.wide.each_mut().map(|column| Arc::new(column.finish()) as ArrayRef);
-        let [member, prompt_tokens, answer_tokens, segments, seed, device_rollout] =
-            self.narrow.each_mut().map(|column| Arc::new(column.finish()) as ArrayRef);
-        let columns = vec![
-            number,
-            rollout,
-            request,
-            member,
-            prompt_tokens,
-            answer_tokens,
-            Arc::new(self.lists.finish()),
-            Arc::new(self.score.finish()),
-            Arc::new(self.score_raw.finish()),
-            Arc::new(self.outcome.finish()),
-            segments,
-            seed,
-            device_rollout,
-            Arc::new(self.prefix_id.finish()),
-            Arc::new(self.prefix_hash.finish()),
-        ];
-        RecordBatch::try_new(schema.clone(), columns).map_err(ParquetError::from)
-    }
 }
 
 #[cfg(test)]
@@ -297,8 +197,8 @@ mod tests {
 
     use super::*;
     use crate::rollout::RolloutId;
+    use crate::trajectory::Outcome;
     use crate::trajectory::log::{Log, LogOptions};
-    use crate::trajectory::{Finished, Outcome};
 
     fn trajectory(number: u64) -> Trajectory {
         let k = number as u32;

@@ -2,24 +2,23 @@
 
 use std::collections::VecDeque;
 use std::io;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::Instant;
 
 use doorbell_host::{DeviceError, TokenRegion};
+use rtrb::{Consumer, Producer, RingBuffer};
 
 use super::log::{Disk, Log, LogError, LogOptions, Sync, Volume};
 use super::record::Finished;
-use crate::ring::{RingError, spsc};
+use crate::pipeline::TrajectoryStage;
 use crate::rollout::RolloutId;
 use crate::threads::{Backoff, panic_message};
 
 /// How the writer is set up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WriterOptions {
-    /// Rollouts that may be on their way to disk at a time, a power of two from 2 up: with as many as there are slots of
-    /// rollouts, [`WriterHandle::post`] never finds the ring full.
+    /// Rollouts that may be on their way to disk at a time, 1 to 2^24: with as many as there are slots of rollouts,
+    /// [`post`](WriterHandle::post) never finds the ring full.
     pub capacity: usize,
     /// Tokens of the longest answer that is expected; longer ones are stored too, but take memory when they come.
     pub longest: usize,
@@ -59,9 +58,9 @@ pub enum WriterError {
     #[error("the writer of trajectories could not be started: {0}")]
     Start(io::Error),
 
-    /// A ring could not be made.
-    #[error("the writer of trajectories: {0}")]
-    Ring(#[from] RingError),
+    /// A capacity that cannot be.
+    #[error("{0} rollouts cannot be on their way to disk at a time; give 1 to 2^24")]
+    Capacity(usize),
 
     /// The writer panicked, which is a bug.
     #[error("the writer of trajectories panicked: {0}")]
@@ -73,7 +72,7 @@ pub enum WriterError {
 pub enum PostError {
     /// The ring is full: try again when something has been stored.
     Full(Finished),
-    /// The writer has failed and takes nothing more; [`WriterHandle::finish`] says why.
+    /// The writer has failed and takes nothing more; [`TrajectoryStage::finish`] says why.
     Failed(Finished),
 }
 
@@ -88,14 +87,13 @@ pub struct Stored {
     pub groups: u64,
 }
 
-/// The hot thread's end of the writer. Nothing but [`finish`](Self::finish) waits, allocates or calls the system.
+/// The hot thread's end of the writer. Nothing but [`finish`](TrajectoryStage::finish) waits, allocates or calls the system.
 ///
 /// Dropped without it, the writer stores what was posted, and nobody learns how that went.
 #[derive(Debug)]
 pub struct WriterHandle {
-    finished: spsc::Producer<Finished>,
-    stored: spsc::Consumer<RolloutId>,
-    failed: Arc<AtomicBool>,
+    finished: Producer<Finished>,
+    stored: Consumer<RolloutId>,
     writer: JoinHandle<Result<Stored, WriterError>>,
 }
 
@@ -103,7 +101,7 @@ impl WriterHandle {
     /// Starts the thread that appends to `log` what is posted, with tokens read from `regions`.
     ///
     /// # Errors
-    /// `Ring` if the capacity is no power of two or there is no memory, `Start` if there is no thread.
+    /// `Capacity`, or `Start` if there is no thread.
     pub fn start<V: Volume + 'static>(
         log: Log<V>,
         regions: Vec<TokenRegion>,
@@ -112,9 +110,11 @@ impl WriterHandle {
     where
         V::File: 'static,
     {
-        let (finished, to_store) = spsc::channel(options.capacity)?;
-        let (done, stored) = spsc::channel(options.capacity)?;
-        let failed = Arc::new(AtomicBool::new(false));
+        if !(1..=1 << 24).contains(&options.capacity) {
+            return Err(WriterError::Capacity(options.capacity));
+        }
+        let (finished, to_store) = RingBuffer::new(options.capacity);
+        let (done, stored) = RingBuffer::new(options.capacity);
         let mut writer = Writer {
             log,
             regions,
@@ -125,75 +125,49 @@ impl WriterHandle {
             capacity: options.capacity,
             sum: Stored::default(),
         };
-        let flag = Alarm(failed.clone());
         let writer = thread::Builder::new()
             .name("trajectories".into())
-            .spawn(move || {
-                let result = writer.run();
-                if result.is_ok() {
-                    flag.disarm();
-                }
-                result
-            })
+            .spawn(move || writer.run())
             .map_err(WriterError::Start)?;
-        Ok(Self { finished: finished.eager(), stored: stored.eager(), failed, writer })
+        Ok(Self { finished, stored, writer })
     }
+}
 
+impl TrajectoryStage for WriterHandle {
     /// Hands a rollout over. Its slot and its tokens must stay as they are until [`stored`](Self::stored) returns its id.
-    ///
-    /// # Errors
-    /// `Full` or `Failed`, with the rollout.
     #[inline]
-    pub fn post(&mut self, finished: Finished) -> Result<(), PostError> {
+    fn post(&mut self, finished: Finished) -> Result<(), PostError> {
         if self.has_failed() {
             return Err(PostError::Failed(finished));
         }
-        self.finished.push(finished).map_err(PostError::Full)
+        self.finished.push(finished).map_err(|_| PostError::Full(finished))
     }
 
-    /// Takes the ids of rollouts that were stored since, as many as fit, in the order in which they were posted.
+    /// In the order in which they were posted.
     #[inline]
-    pub fn stored(&mut self, out: &mut [RolloutId]) -> usize {
-        self.stored.pop_slice(out)
+    fn stored(&mut self, out: &mut [RolloutId]) -> usize {
+        self.stored.pop_partial_slice(out).0.len()
     }
 
-    /// Whether the writer has failed: what has not come out of [`stored`](Self::stored) by then will not come.
+    /// What has not come out of [`stored`](Self::stored) by then will not come.
     #[inline]
-    pub fn has_failed(&self) -> bool {
-        self.failed.load(Ordering::Acquire)
+    fn has_failed(&self) -> bool {
+        // As long as there is a handle the writer ends in no other way.
+        self.writer.is_finished()
     }
 
-    /// Waits until all that was posted is stored, and ends the thread. Not for the hot path.
-    ///
-    /// # Errors
-    /// What the writer failed of.
-    pub fn finish(self) -> Result<Stored, WriterError> {
+    fn finish(self: Box<Self>) -> Result<Stored, WriterError> {
         // Without a producer the ring ends; without a consumer the writer need not report.
         drop((self.finished, self.stored));
         self.writer.join().unwrap_or_else(|panic| Err(WriterError::Panicked(panic_message(&*panic))))
     }
 }
 
-/// Says that the writer has failed when it goes out of scope, by a panic too.
-struct Alarm(Arc<AtomicBool>);
-
-impl Alarm {
-    fn disarm(self) {
-        std::mem::forget(self);
-    }
-}
-
-impl Drop for Alarm {
-    fn drop(&mut self) {
-        self.0.store(true, Ordering::Release);
-    }
-}
-
 struct Writer<V: Volume = Disk> {
     log: Log<V>,
     regions: Vec<TokenRegion>,
-    to_store: spsc::Consumer<Finished>,
-    done: spsc::Producer<RolloutId>,
+    to_store: Consumer<Finished>,
+    done: Producer<RolloutId>,
     tokens: Vec<u32>,
     /// Appended and not yet reported, by number.
     waiting: VecDeque<(u64, RolloutId)>,
@@ -210,7 +184,7 @@ impl<V: Volume> Writer<V> {
         loop {
             // Asked before the ring is: what was pushed before the end is still there then.
             let over = self.to_store.is_abandoned();
-            let next = self.to_store.pop();
+            let next = self.to_store.pop().ok();
             if let Some(finished) = &next {
                 idle.reset();
                 self.append(finished)?;

@@ -9,6 +9,20 @@ use doorbell_contract::{
 use doorbell_host::config::QueueConfig;
 use doorbell_host::device::Device;
 
+pub(super) fn basic_decode(bench: &mut Bench<'_>) -> Result<(), Failure> {
+    let mut rig = bench.open(QueueConfig::default())?;
+    let lengths = [5, 1, 16, 17, 33, 2, 100, 15];
+    let decode = |(id, tokens)| HwDesc::decode(id, 10 * id, tokens).with_seed(7);
+    rig.check(&numbered((0..).zip(lengths).map(decode)))?;
+    let total = u64::from(lengths.iter().sum::<u32>());
+    for (counter, expected) in
+        [(Counter::Tokens, total), (Counter::Descriptors, 8), (Counter::Completions, 8)]
+    {
+        ensure_eq!(rig.driver.counter(counter)?, expected, "{counter}");
+    }
+    Ok(())
+}
+
 pub(super) fn r06_settings_change_no_answer(bench: &mut Bench<'_>) -> Result<(), Failure> {
     let mut random = bench.random();
     let descs = numbered((0..150).map(|_| {

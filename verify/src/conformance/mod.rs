@@ -20,7 +20,7 @@ use doorbell_host::config::QueueConfig;
 use doorbell_host::driver::Driver;
 use doorbell_host::error::DeviceError;
 use doorbell_host::platform::Platform;
-pub use rig::Rig;
+pub use rig::{Rig, by_position, numbered};
 
 /// One case.
 #[derive(Clone, Copy)]
@@ -112,6 +112,7 @@ macro_rules! cases {
 }
 
 cases! {
+    decode::basic_decode,
     queues::r01_without_a_doorbell_nothing_happens,
     queues::r01_only_what_is_published_is_executed,
     queues::r01_impossible_doorbells_are_refused,

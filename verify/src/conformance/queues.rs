@@ -5,7 +5,8 @@ use rand_chacha::rand_core::Rng;
 use super::rig::{below, by_position, numbered, refused};
 use super::{Bench, Failure, ensure, ensure_eq};
 use doorbell_contract::{
-    Capability, Counter, DescFlags, ErrorCode, HwCompletion, HwDesc, Register, State, Status,
+    Capability, CompletionFlags, Counter, DescFlags, ErrorCode, HwCompletion, HwDesc, Register, SqKey, State,
+    Status,
 };
 use doorbell_host::config::QueueConfig;
 use doorbell_host::device::Device;
@@ -84,27 +85,30 @@ pub(super) fn r02_a_wrong_check_word_is_never_executed(bench: &mut Bench<'_>) ->
     let mut expected = Vec::new();
     for bit in (0..512).step_by(11) {
         let index = rig.driver.submission_queue().tail();
-        let mut bytes: [u8; 64] = bytemuck::cast(whole.seal(index));
+        let key = *rig.driver.submission_queue().key();
+        let mut bytes: [u8; 64] = bytemuck::cast(whole.seal(&key, index));
         bytes[bit / 8] ^= 1 << (bit % 8);
         let torn: HwDesc = bytemuck::cast(bytes);
         rig.driver.submission_queue().push_unsealed(&[torn])?;
         rig.driver.ring()?;
-        expected.push(torn);
+        expected.push(index);
     }
     let before = rig.tokens(0, 64)?;
     let completions = rig.drain()?;
     ensure_eq!(completions.len(), expected.len(), "R3: completions");
-    for (desc, completion) in expected.iter().zip(in_order_of(&completions, &expected)) {
+    // Workers may have changed their order.
+    let mut found: Vec<HwCompletion> =
+        completions.iter().map(|completion| completion.without_timing()).collect();
+    found.sort_by_key(|completion| completion.result);
+    for (index, completion) in expected.into_iter().zip(found) {
         let rejected = HwCompletion {
-            user_data: desc.user_data,
-            rollout_id: desc.rollout_id,
-            final_seq_len: desc.seq_len,
-            reward_model_id: desc.reward_model_id,
+            result: index,
             status: Status::Error as u8,
             error: ErrorCode::BadCheck as u8,
+            flags: CompletionFlags::NO_ECHO.bits(),
             ..HwCompletion::default()
         };
-        ensure_eq!(completion.without_timing(), rejected, "R2: completion of a torn slot");
+        ensure_eq!(completion, rejected, "R2: completion of a torn slot");
     }
     ensure!(rig.tokens(0, 64)? == before, "R2: a torn DECODE wrote tokens");
     ensure_eq!(rig.driver.counter(Counter::Tokens)?, 0, "R2: tokens of torn slots");
@@ -112,29 +116,16 @@ pub(super) fn r02_a_wrong_check_word_is_never_executed(bench: &mut Bench<'_>) ->
     Ok(())
 }
 
-/// Completions in the order of the descriptors that they echo: workers may have changed it.
-fn in_order_of<'a>(completions: &'a [HwCompletion], descs: &[HwDesc]) -> Vec<&'a HwCompletion> {
-    let mut left: Vec<&HwCompletion> = completions.iter().collect();
-    let echoes = |completion: &HwCompletion, desc: &HwDesc| {
-        (completion.user_data, completion.rollout_id, completion.final_seq_len, completion.reward_model_id)
-            == (desc.user_data, desc.rollout_id, desc.seq_len, desc.reward_model_id)
-    };
-    descs
-        .iter()
-        .filter_map(|desc| {
-            left.iter().position(|completion| echoes(completion, desc)).map(|k| left.remove(k))
-        })
-        .collect()
-}
-
 pub(super) fn r02_a_stale_slot_is_never_executed(bench: &mut Bench<'_>) -> Result<(), Failure> {
-    let mut rig = bench.open(QueueConfig { sq_depth: 4, ..Default::default() })?;
+    let mut rig = bench.open(QueueConfig { sq_depth: 4, sq_key: Some(0x8000_0001), ..Default::default() })?;
     rig.check(&numbered((0..4).map(|k| HwDesc::decode(k, 0, 2))))?;
     // The second pass publishes what the first left, a slot of zeroes, and one sealed for its neighbour.
-    let mut stale: Vec<HwDesc> = (0..2).map(|k| HwDesc::decode(k, 0, 2).seal(k)).collect();
-    stale.extend([HwDesc::default(), HwDesc::nop().seal(8)]);
-    // The third has one alone: a device that polls slots has nothing but the doorbell that says that it was meant.
-    for slots in [stale, vec![HwDesc::nop().seal(7)]] {
+    let (key, other) = (SqKey::new(0x8000_0001), SqKey::new(1));
+    let mut stale: Vec<HwDesc> = (0..2).map(|k| HwDesc::decode(k, 0, 2).seal(&key, k)).collect();
+    stale.extend([HwDesc::default(), HwDesc::nop().seal(&key, 8)]);
+    // The others have one alone: a device that polls slots has nothing but the doorbell that says that it was meant. The
+    // last is of a queue that lay here before.
+    for slots in [stale, vec![HwDesc::nop().seal(&key, 7)], vec![HwDesc::nop().seal(&other, 9)]] {
         rig.driver.submission_queue().push_unsealed(&slots)?;
         rig.driver.ring()?;
         for completion in rig.drain()? {
@@ -147,7 +138,7 @@ pub(super) fn r02_a_stale_slot_is_never_executed(bench: &mut Bench<'_>) -> Resul
     }
     // The counter follows the memory's acknowledgement, which may come after the completion was seen.
     rig.settle()?;
-    ensure_eq!(rig.driver.counter(Counter::Completions)?, 9, "R3: completions");
+    ensure_eq!(rig.driver.counter(Counter::Completions)?, 10, "R3: completions");
     Ok(())
 }
 

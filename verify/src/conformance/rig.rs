@@ -1,5 +1,7 @@
 //! A device under test with what cases need around it.
 
+use std::sync::atomic::Ordering;
+
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::Rng;
 
@@ -12,14 +14,14 @@ use doorbell_host::error::DeviceError;
 use doorbell_host::platform::Platform;
 
 /// A device under test.
-pub struct Rig {
+pub struct Rig<P: Platform = Box<dyn Platform>> {
     /// The driver, for what the rig does not offer itself.
-    pub driver: Driver<Box<dyn Platform>>,
+    pub driver: Driver<P>,
 }
 
-impl Rig {
+impl<P: Platform> Rig<P> {
     /// A rig around `driver`.
-    pub fn new(driver: Driver<Box<dyn Platform>>) -> Self {
+    pub fn new(driver: Driver<P>) -> Self {
         Self { driver }
     }
 
@@ -87,8 +89,15 @@ impl Rig {
 
     /// The whole shared memory, as words.
     pub fn snapshot(&self) -> Result<Vec<u32>, Failure> {
-        let mut words = vec![0; self.driver.memory().len() / 4];
-        self.driver.memory().load_u32s(0, &mut words)?;
+        let (memory, tokens) = (self.driver.memory(), self.driver.layout().tokens);
+        let mut words = Vec::with_capacity(memory.len() / 4);
+        // Each part in words of the size in which it is written.
+        for offset in (0..tokens).step_by(8) {
+            let word = memory.word64(offset)?.load(Ordering::Acquire);
+            words.extend([word as u32, (word >> 32) as u32]);
+        }
+        words.resize(memory.len() / 4, 0);
+        memory.load_u32s(tokens, &mut words[tokens / 4..])?;
         Ok(words)
     }
 

@@ -1,8 +1,8 @@
 //! What a descriptor means: the checks (R2, R10), and how a DECODE goes and ends (R8, R9) whichever engine runs it.
 
 use doorbell_contract::{
-    CHECKPOINT_NEVER, CompletionFlags, DESC_FLAGS_MASK, DescFlags, ErrorCode, HwCompletion, HwDesc, Opcode,
-    PREFIX_NONE, Status,
+    CHECKPOINT_NEVER, CompletionFlags, DESC_FLAGS_MASK, DescFlags, ErrorCode, HwCompletion, HwDesc,
+    LENGTH_LIMIT_MAX, Opcode, PREFIX_NONE, Status,
 };
 use doorbell_engine::{Decoder, Digest, Engine, RewardModel, Step};
 use doorbell_host::memory::BusFault;
@@ -16,7 +16,7 @@ pub(super) fn check(desc: &HwDesc, index: u32, session: &Session) -> Result<Opco
     let require = |holds: bool, code: ErrorCode| if holds { Ok(()) } else { Err(code) };
 
     // 2. R2: torn, stale or corrupt slots are never executed.
-    require(desc.verify(index), ErrorCode::BadCheck)?;
+    require(desc.verify(&session.sq_key, index), ErrorCode::BadCheck)?;
 
     // 3. The model's CAPABILITY has PREFILL and RESIDENT, not REWARD.
     let opcode = match Opcode::try_from(desc.opcode) {
@@ -79,13 +79,18 @@ impl Outcome {
         Self { error, ..Self::plain(Status::Error) }
     }
 
+    /// The same of one of whose slot, at running index `index`, nothing can be trusted.
+    pub const fn no_echo(error: ErrorCode, index: u32) -> Self {
+        Self { flags: CompletionFlags::NO_ECHO, result: index, ..Self::rejected(error) }
+    }
+
     /// The completion of `desc`, without what the completion ring adds; the only worker is 0.
     #[inline(always)]
     pub fn of(self, desc: &HwDesc) -> HwCompletion {
         HwCompletion {
             user_data: desc.user_data,
             rollout_id: desc.rollout_id,
-            final_seq_len: desc.seq_len.wrapping_add(self.added),
+            final_seq_len: desc.seq_len.wrapping_add(self.added) & LENGTH_LIMIT_MAX,
             result: self.result,
             sq_head: 0,
             reward_model_id: desc.reward_model_id,
@@ -96,12 +101,6 @@ impl Outcome {
             phase: 0,
         }
     }
-}
-
-/// Where the tokens go.
-pub(super) trait TokenSink {
-    /// Writes one token at `offset` bytes into the token region.
-    fn write(&mut self, offset: u64, token: u32) -> Result<(), BusFault>;
 }
 
 /// State of a DECODE that runs.
@@ -131,7 +130,7 @@ impl Decode {
     }
 
     /// Produces up to `budget` tokens of `desc`; `None` if it has not ended by then. `stop_waits` says whether the
-    /// device has come to a STOP of this rollout (R8).
+    /// device has come to a STOP of this rollout (R8); `write` stores a token at its offset in the token region.
     #[inline(always)]
     pub fn run(
         &mut self,
@@ -139,12 +138,12 @@ impl Decode {
         budget: u32,
         stop_waits: bool,
         session: &Session,
-        sink: &mut impl TokenSink,
+        mut write: impl FnMut(u64, u32) -> Result<(), BusFault>,
     ) -> Option<Outcome> {
         let flags = DescFlags::from_bits_retain(desc.flags);
         for _ in 0..budget {
             let Step { token, eos } = self.decoder.step();
-            if sink.write(desc.delta_offset + 4 * u64::from(self.produced), token).is_err() {
+            if write(desc.delta_offset + 4 * u64::from(self.produced), token).is_err() {
                 return Some(Outcome { error: ErrorCode::DmaFault, ..self.end(Status::Error) });
             }
             self.digest.push(token);

@@ -23,7 +23,7 @@ use doorbell_host::memory::{BusFault, SIMULATED_BUS_ADDRESS, SharedMemory};
 use doorbell_host::platform::Platform;
 use doorbell_host::queue::{COMPLETION_WORDS, DESC_WORDS};
 use doorbell_host::registers::{Registers, Session};
-use engine::{Decode, Outcome, TokenSink, check};
+use engine::{Decode, Outcome, check};
 use mutation::Mutator;
 
 /// Tokens and descriptors that one `advance` executes at most.
@@ -171,9 +171,13 @@ impl Execution<'_> {
         if fetch(self.memory, session, index, self.desc).is_err() {
             self.registers.raise(DeviceFault::DMA_READ);
             *self.desc = HwDesc::default();
-            return Some(Outcome { result: index, ..Outcome::rejected(ErrorCode::DmaFault) });
+            return Some(Outcome::no_echo(ErrorCode::DmaFault, index));
         }
         Some(match check(self.desc, index, session) {
+            Err(ErrorCode::BadCheck) => {
+                *self.desc = HwDesc::default();
+                Outcome::no_echo(ErrorCode::BadCheck, index)
+            }
             Err(code) => Outcome::rejected(code),
             Ok(Opcode::Decode) => match Engine::of(self.desc.model_id) {
                 Some(engine) => {
@@ -197,8 +201,16 @@ impl Execution<'_> {
     fn decode(&mut self, mut decode: Decode, budget: &mut u32, stop_waits: bool) -> Option<Outcome> {
         let session = self.registers.session.as_ref()?;
         let before = decode.produced;
-        let mut tokens = Tokens { memory: self.memory, session, mutator: self.mutator };
-        let outcome = decode.run(self.desc, *budget, stop_waits, session, &mut tokens);
+        let (memory, mutator) = (self.memory, &mut *self.mutator);
+        let write = |offset: u64, mut token: u32| {
+            if let Some(mutator) = mutator {
+                token = mutator.token(token);
+            }
+            // R11: within the region by the checks of the descriptor, and within the memory by those of the bus.
+            debug_assert!(offset + 4 <= session.token_size, "R11: token at {offset:#x}");
+            memory.bus_write_u32(session.token_base.wrapping_add(offset), token)
+        };
+        let outcome = decode.run(self.desc, *budget, stop_waits, session, write);
 
         let produced = decode.produced - before;
         *budget -= produced;
@@ -221,12 +233,8 @@ impl Execution<'_> {
         let Some(session) = &mut self.registers.session else { return };
         let index = session.cq.tail;
         session.cq.tail = index.wrapping_add(1);
-        let completion = HwCompletion {
-            sq_head: session.sq.head,
-            phase: session.cq.depth.phase(index),
-            ..outcome.of(self.desc)
-        };
-        let mut words: [u64; COMPLETION_WORDS] = cast(completion);
+        let completion = HwCompletion { sq_head: session.sq.head, ..outcome.of(self.desc) };
+        let mut words: [u64; COMPLETION_WORDS] = cast(completion.with_phase(session.cq.depth.phase(index)));
         if let Some(mutator) = self.mutator {
             words = mutator.completion(words);
         }
@@ -282,23 +290,4 @@ fn fetch(memory: &SharedMemory, session: &Session, index: u32, desc: &mut HwDesc
 fn lines(delta_offset: u64, from: u32, to: u32) -> u64 {
     let offset = |token: u32| delta_offset + 4 * u64::from(token);
     if from == to { 0 } else { offset(to - 1) / 64 - offset(from) / 64 + 1 }
-}
-
-/// The token region.
-struct Tokens<'a> {
-    memory: &'a SharedMemory,
-    session: &'a Session,
-    mutator: &'a mut Option<Mutator>,
-}
-
-impl TokenSink for Tokens<'_> {
-    #[inline]
-    fn write(&mut self, offset: u64, mut token: u32) -> Result<(), BusFault> {
-        if let Some(mutator) = self.mutator {
-            token = mutator.token(token);
-        }
-        // R11: within the region by the checks of the descriptor, and within the memory by those of the bus.
-        debug_assert!(offset + 4 <= self.session.token_size, "R11: token at {offset:#x}");
-        self.memory.bus_write_u32(self.session.token_base.wrapping_add(offset), token)
-    }
 }

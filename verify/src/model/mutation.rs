@@ -13,7 +13,7 @@ pub enum Mutation {
         /// Which token.
         nth: u64,
     },
-    /// The `nth` completion (from 0) has the lowest bit of a field flipped.
+    /// The `nth` completion (from 0) has the lowest bit of a field flipped; of `phase`, its one bit.
     Completion {
         /// Which completion.
         nth: u64,
@@ -83,7 +83,7 @@ impl Mutator {
         if let Mutation::Completion { nth, field } = self.mutation
             && nth == self.completions
         {
-            bytemuck::bytes_of_mut(&mut words)[field.offset] ^= 1;
+            bytemuck::bytes_of_mut(&mut words)[field.offset] ^= if field.name == "phase" { 0x80 } else { 1 };
         }
         self.completions += 1;
         words

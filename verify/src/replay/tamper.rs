@@ -2,6 +2,7 @@
 
 use crate::model::{ModelPlatform, Mutation};
 use crate::replay::ReplayPlan;
+use delegate::delegate;
 use doorbell_contract::{HwCompletion, HwDesc};
 use doorbell_host::config::QueueConfig;
 use doorbell_host::device::{Counters, Device, TokenRegion};
@@ -98,20 +99,8 @@ impl Device for Tampered {
         Ok(self.rewrite(&fresh[..count], out))
     }
 
-    fn unread(&self, completion: &HwCompletion) -> Option<HwDesc> {
-        self.inner.unread(completion)
-    }
-
     fn in_flight(&self) -> usize {
         self.inner.in_flight() + self.waiting.len()
-    }
-
-    fn capacity(&self) -> usize {
-        self.inner.capacity()
-    }
-
-    fn room(&self) -> usize {
-        self.inner.room()
     }
 
     fn tokens(&self, delta_offset: u64, out: &mut [u32]) -> Result<(), DeviceError> {
@@ -124,23 +113,16 @@ impl Device for Tampered {
         Ok(())
     }
 
-    fn token_regions(&self) -> Vec<TokenRegion> {
-        self.inner.token_regions()
-    }
-
-    fn token_shard(&self, delta_offset: u64) -> usize {
-        self.inner.token_shard(delta_offset)
-    }
-
-    fn counters(&mut self) -> Result<Counters, DeviceError> {
-        self.inner.counters()
-    }
-
-    fn disable(&mut self) -> Result<(), DeviceError> {
-        self.inner.disable()
-    }
-
-    fn enable(&mut self) -> Result<(), DeviceError> {
-        self.inner.enable()
+    delegate! {
+        to self.inner {
+            fn unread(&self, completion: &HwCompletion) -> Option<HwDesc>;
+            fn capacity(&self) -> usize;
+            fn room(&self) -> usize;
+            fn token_regions(&self) -> Vec<TokenRegion>;
+            fn token_shard(&self, delta_offset: u64) -> usize;
+            fn counters(&mut self) -> Result<Counters, DeviceError>;
+            fn disable(&mut self) -> Result<(), DeviceError>;
+            fn enable(&mut self) -> Result<(), DeviceError>;
+        }
     }
 }

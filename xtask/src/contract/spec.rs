@@ -3,40 +3,39 @@
 use std::path::Path;
 
 use anyhow::{Context, Result};
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 
-use super::mailbox::Mailbox;
 use super::validate;
 
 /// The whole contract: everything that the generated files are made from.
-#[derive(Debug, Clone, Deserialize)]
+#[derive(Debug, Clone, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct Spec {
     /// Contract version, `[31:16]` major, `[15:0]` minor.
     pub version: u32,
     /// Records on the wire, in the file's order.
-    #[serde(rename = "record")]
+    #[serde(alias = "record")]
     pub records: Vec<Record>,
     /// Sets of code points of which a field holds exactly one.
-    #[serde(rename = "enum")]
-    pub enums: Vec<Enum>,
+    #[serde(alias = "enum")]
+    pub enums: Vec<Set>,
     /// Sets of bits of which a field or register holds any.
-    pub flags: Vec<Flags>,
+    pub flags: Vec<Set>,
     /// Named numbers.
-    #[serde(rename = "constant")]
+    #[serde(alias = "constant")]
     pub constants: Vec<Constant>,
     /// 32-bit registers.
-    #[serde(rename = "register")]
+    #[serde(alias = "register")]
     pub registers: Vec<Register>,
     /// 64-bit counters, each a pair of read-only registers.
-    #[serde(rename = "counter")]
+    #[serde(alias = "counter")]
     pub counters: Vec<Counter>,
     /// The page that a GPU's kernel and its host share; not of the wire.
-    pub mailbox: Option<Mailbox>,
+    pub mailbox: Mailbox,
 }
 
 /// A fixed-size little-endian structure, aligned to its own size.
-#[derive(Debug, Clone, Deserialize)]
+#[derive(Debug, Clone, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct Record {
     /// Rust name.
@@ -51,20 +50,8 @@ pub struct Record {
     pub fields: Vec<Field>,
 }
 
-impl Record {
-    /// Fields that two devices must agree on.
-    pub fn compared(&self) -> impl Iterator<Item = &Field> {
-        self.fields.iter().filter(|f| f.compared)
-    }
-
-    /// SystemVerilog name without its `_t`.
-    pub fn stem(&self) -> &str {
-        self.sv.strip_suffix("_t").unwrap_or(&self.sv)
-    }
-}
-
-/// One field of a [`Record`].
-#[derive(Debug, Clone, Deserialize)]
+/// One field of a [`Record`] or a [`Part`].
+#[derive(Debug, Clone, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct Field {
     /// Name in every language.
@@ -72,11 +59,14 @@ pub struct Field {
     /// Width.
     #[serde(rename = "type")]
     pub ty: Type,
-    /// Bytes from the start of the record.
+    /// Bytes from the start of the record or page.
     pub offset: usize,
     /// Whether devices must agree on it.
     #[serde(default)]
     pub compared: bool,
+    /// How many there are; only a part of the mailbox has more than one.
+    #[serde(default = "one")]
+    pub count: usize,
     /// What it means.
     pub doc: String,
 }
@@ -84,12 +74,12 @@ pub struct Field {
 impl Field {
     /// First byte after the field.
     pub fn end(&self) -> usize {
-        self.offset + self.ty.size()
+        self.offset + self.ty.size() * self.count
     }
 }
 
 /// Unsigned integer types of the wire.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Type {
     /// 1 byte.
@@ -134,71 +124,37 @@ impl Type {
     }
 }
 
-/// Code points of one 8-bit field.
-#[derive(Debug, Clone, Deserialize)]
+/// Code points of one field, or bits of a field or register.
+#[derive(Debug, Clone, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
-pub struct Enum {
+pub struct Set {
     /// Rust name.
     pub name: String,
     /// Prefix of the values in SystemVerilog and C.
     pub sv_prefix: String,
-    /// Bits of the field that carries it.
+    /// Bits of the field or register that carries it.
     pub width: usize,
     /// What they are.
     pub doc: String,
-    /// The code points.
-    pub values: Vec<EnumValue>,
+    /// The code points or bits.
+    pub values: Vec<Entry>,
 }
 
-/// One code point.
-#[derive(Debug, Clone, Deserialize)]
+/// One code point or bit.
+#[derive(Debug, Clone, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
-pub struct EnumValue {
+pub struct Entry {
     /// Upper-case name.
     pub name: String,
-    /// Number on the wire.
+    /// Number on the wire; of a bit its position, 0 being the least significant.
+    #[serde(alias = "bit")]
     pub value: u64,
     /// What it means.
     pub doc: String,
 }
 
-/// Bits of one field or register.
-#[derive(Debug, Clone, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Flags {
-    /// Rust name.
-    pub name: String,
-    /// Prefix of the bits in SystemVerilog and C.
-    pub sv_prefix: String,
-    /// Bits of the field or register.
-    pub width: usize,
-    /// What they are.
-    pub doc: String,
-    /// The bits.
-    pub values: Vec<Flag>,
-}
-
-impl Flags {
-    /// All defined bits.
-    pub fn mask(&self) -> u64 {
-        self.values.iter().fold(0, |mask, v| mask | 1u64.checked_shl(v.bit as u32).unwrap_or(0))
-    }
-}
-
-/// One bit.
-#[derive(Debug, Clone, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Flag {
-    /// Upper-case name.
-    pub name: String,
-    /// Position, 0 is the least significant.
-    pub bit: usize,
-    /// What it means.
-    pub doc: String,
-}
-
 /// A named number.
-#[derive(Debug, Clone, Deserialize)]
+#[derive(Debug, Clone, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct Constant {
     /// Upper-case name.
@@ -213,7 +169,7 @@ pub struct Constant {
 }
 
 /// A 32-bit register.
-#[derive(Debug, Clone, Deserialize)]
+#[derive(Debug, Clone, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct Register {
     /// Upper-case name.
@@ -230,7 +186,7 @@ pub struct Register {
 }
 
 /// Who may write a register.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Access {
     /// Nobody.
@@ -243,20 +199,8 @@ pub enum Access {
     W1c,
 }
 
-impl Access {
-    /// Name in the contract's tables.
-    pub fn label(self) -> &'static str {
-        match self {
-            Access::Ro => "ro",
-            Access::Rw => "rw",
-            Access::Cfg => "cfg",
-            Access::W1c => "w1c",
-        }
-    }
-}
-
 /// Value of a register after reset; 0 where the file says nothing.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(untagged)]
 pub enum Reset {
     /// The same on every device.
@@ -272,7 +216,7 @@ impl Default for Reset {
 }
 
 /// The word `built` in place of a reset value.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Built {
     /// `reset = "built"`
@@ -280,7 +224,7 @@ pub enum Built {
 }
 
 /// A 64-bit counter: low half at `offset`, high half 4 above.
-#[derive(Debug, Clone, Deserialize)]
+#[derive(Debug, Clone, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct Counter {
     /// Upper-case name.
@@ -289,6 +233,48 @@ pub struct Counter {
     pub offset: u32,
     /// What it counts.
     pub doc: String,
+}
+
+/// The page that a GPU's kernel and its host share. Its parts lie one behind the other.
+#[derive(Debug, Clone, Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
+pub struct Mailbox {
+    /// Bytes.
+    pub size: usize,
+    /// The `wanted` that asks the kernel to end.
+    pub exit: u32,
+    /// Parts by rising offset.
+    pub part: Vec<Part>,
+    /// What a front end may wait for, by number.
+    pub wait: Vec<Wait>,
+}
+
+/// Fields that one side writes, or that belong together.
+#[derive(Debug, Clone, Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
+pub struct Part {
+    /// Whether it is a structure of its own in C, of this name.
+    pub name: Option<String>,
+    /// Bytes from the start of the page.
+    pub offset: usize,
+    /// Who writes it, and in which order.
+    pub doc: String,
+    /// Fields, without holes.
+    pub fields: Vec<Field>,
+}
+
+/// Something to wait for.
+#[derive(Debug, Clone, Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
+pub struct Wait {
+    /// Upper-case name.
+    pub name: String,
+    /// What users are told.
+    pub text: String,
+}
+
+fn one() -> usize {
+    1
 }
 
 impl Spec {

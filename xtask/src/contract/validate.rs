@@ -2,8 +2,7 @@
 
 use std::collections::HashMap;
 
-use super::mailbox;
-use super::spec::{Enum, Flags, Record, Reset, Spec, camel};
+use super::spec::{Field, Mailbox, Record, Reset, Set, Spec, camel};
 
 /// Bytes of the register page.
 const PAGE: u32 = 0x1000;
@@ -22,7 +21,7 @@ pub fn problems(spec: &Spec) -> Vec<String> {
     registers(spec, &mut out);
     names(spec, &mut out);
     agreement(spec, &mut out);
-    out.extend(spec.mailbox.iter().flat_map(mailbox::problems));
+    mailbox(&spec.mailbox, &mut out);
     out
 }
 
@@ -32,32 +31,64 @@ fn record(record: &Record, out: &mut Vec<String>) {
     if !record.size.is_power_of_two() || record.size < 8 {
         out.push(format!("record {name}: size {} is not a power of two of at least 8", record.size));
     }
-    let mut end = 0;
-    for field in &record.fields {
-        let what = format!("record {name}, field {}", field.name);
-        if field.offset % field.ty.size() != 0 {
-            out.push(format!(
-                "{what}: offset {} is not a multiple of its size {}",
-                field.offset,
-                field.ty.size()
-            ));
-        }
-        if field.offset < end {
-            out.push(format!(
-                "{what}: offset {} overlaps the field before it, which ends at {end}",
-                field.offset
-            ));
-        } else if field.offset > end {
-            out.push(format!("{what}: bytes {end} to {} before it belong to no field", field.offset - 1));
-        }
-        end = field.end();
+    for field in record.fields.iter().filter(|field| field.count != 1) {
+        out.push(format!("record {name}, field {}: only the mailbox has arrays", field.name));
     }
+    let end = tiles(&format!("record {name}"), 0, &record.fields, out);
     if end != record.size {
         out.push(format!("record {name}: its fields end at byte {end}, its size is {}", record.size));
     }
 }
 
-fn code_points(e: &Enum, out: &mut Vec<String>) {
+/// Where the fields end that begin at `start`.
+fn tiles(place: &str, start: usize, fields: &[Field], out: &mut Vec<String>) -> usize {
+    let mut end = start;
+    for field in fields {
+        let (what, offset, size) = (format!("{place}, field {}", field.name), field.offset, field.ty.size());
+        if offset % size != 0 {
+            out.push(format!("{what}: offset {offset} is not a multiple of its size {size}"));
+        }
+        if offset < end {
+            out.push(format!("{what}: offset {offset} overlaps the field before it, which ends at {end}"));
+        } else if offset > end {
+            out.push(format!("{what}: bytes {end} to {} before it belong to no field", offset - 1));
+        }
+        end = field.end();
+    }
+    for (_, name, _) in duplicates(fields.iter().map(|f| (&f.name, f.name.clone()))) {
+        out.push(format!("{place}: two fields are called {name}"));
+    }
+    end
+}
+
+/// What one side of the mailbox writes shares no cache line with what the other does.
+fn mailbox(mailbox: &Mailbox, out: &mut Vec<String>) {
+    let mut end = 0;
+    for part in &mailbox.part {
+        let at = part.offset;
+        if at % 64 != 0 || at < end {
+            out.push(format!(
+                "mailbox: the part at {at} begins no line of its own: the one before ends at {end}"
+            ));
+        }
+        end = tiles(&format!("mailbox, part at {at}"), at, &part.fields, out);
+        let widest = part.fields.iter().map(|field| field.ty.size()).max().unwrap_or(1);
+        if part.name.is_some() && end % widest != 0 {
+            out.push(format!(
+                "mailbox, part at {at}: a structure that ends at byte {end} is padded behind it"
+            ));
+        }
+    }
+    let names = mailbox.part.iter().flat_map(|p| &p.fields).map(|f| (&f.name, f.name.clone()));
+    for (_, name, _) in duplicates(names) {
+        out.push(format!("mailbox: two fields are called {name}"));
+    }
+    if end > mailbox.size {
+        out.push(format!("mailbox: its fields end at byte {end}, its size is {}", mailbox.size));
+    }
+}
+
+fn code_points(e: &Set, out: &mut Vec<String>) {
     if e.width != 8 {
         out.push(format!("enum {}: width {} is not 8", e.name, e.width));
     }
@@ -71,16 +102,19 @@ fn code_points(e: &Enum, out: &mut Vec<String>) {
     }
 }
 
-fn flags(f: &Flags, out: &mut Vec<String>) {
+fn flags(f: &Set, out: &mut Vec<String>) {
     if ![8, 32].contains(&f.width) {
         out.push(format!("flags {}: width {} is neither 8 nor 32", f.name, f.width));
     }
     for v in &f.values {
-        if v.bit >= f.width.min(63) {
-            out.push(format!("flags {}, bit {}: {} is outside the {} bits", f.name, v.name, v.bit, f.width));
+        if v.value >= f.width as u64 {
+            out.push(format!(
+                "flags {}, bit {}: {} is outside the {} bits",
+                f.name, v.name, v.value, f.width
+            ));
         }
     }
-    for (a, b, bit) in duplicates(f.values.iter().map(|v| (v.bit, v.name.clone()))) {
+    for (a, b, bit) in duplicates(f.values.iter().map(|v| (v.value, v.name.clone()))) {
         out.push(format!("flags {}: {a} and {b} have the same bit {bit}", f.name));
     }
 }
@@ -117,17 +151,14 @@ fn names(spec: &Spec, out: &mut Vec<String>) {
     };
     // SystemVerilog and C have one flat scope; Rust scopes its variants, which differ by camel case there.
     let mut flat: Vec<(String, String)> = vec![("CONTRACT_VERSION".into(), "the contract's version".into())];
-    for e in &spec.enums {
-        for v in &e.values {
-            upper("value", &v.name);
-            flat.push((format!("{}_{}", e.sv_prefix, v.name), format!("{}.{}", e.name, v.name)));
-        }
-    }
-    for f in &spec.flags {
-        for v in &f.values {
-            upper("flag", &v.name);
-            flat.push((format!("{}_{}", f.sv_prefix, v.name), format!("{}.{}", f.name, v.name)));
-            flat.push((format!("{}_{}_BIT", f.sv_prefix, v.name), format!("{}.{}", f.name, v.name)));
+    for (set, kind) in spec.enums.iter().map(|e| (e, "value")).chain(spec.flags.iter().map(|f| (f, "flag"))) {
+        for v in &set.values {
+            upper(kind, &v.name);
+            let (name, place) = (format!("{}_{}", set.sv_prefix, v.name), format!("{}.{}", set.name, v.name));
+            if kind == "flag" {
+                flat.push((format!("{name}_BIT"), place.clone()));
+            }
+            flat.push((name, place));
         }
     }
     for c in &spec.constants {
@@ -153,9 +184,6 @@ fn names(spec: &Spec, out: &mut Vec<String>) {
         out.push(format!("registers {a} and {b} would both be called Register::{name}"));
     }
     for record in &spec.records {
-        for (a, _, name) in duplicates(record.fields.iter().map(|f| (f.name.clone(), f.name.clone()))) {
-            out.push(format!("record {}: two fields {a} are called {name}", record.name));
-        }
         for field in &record.fields {
             let ok = field.name.starts_with(|c: char| c.is_ascii_lowercase())
                 && field.name.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_');
@@ -188,11 +216,13 @@ fn agreement(spec: &Spec, out: &mut Vec<String>) {
         out.push(format!("register ID: its reset value is not the constant DEVICE_ID, {id:#010x}"));
     }
     let desc_flags = spec.flags.iter().find(|f| f.name == "DescFlags");
-    if let (Some(f), Some(mask)) = (desc_flags, constant("DESC_FLAGS_MASK"))
-        && f.mask() != mask
-    {
-        let all = f.mask();
-        out.push(format!("constant DESC_FLAGS_MASK: {mask:#x} is not all of DescFlags, which is {all:#x}"));
+    if let (Some(f), Some(mask)) = (desc_flags, constant("DESC_FLAGS_MASK")) {
+        let all = f.values.iter().fold(0, |all, v| all | 1u64.checked_shl(v.value as u32).unwrap_or(0));
+        if all != mask {
+            out.push(format!(
+                "constant DESC_FLAGS_MASK: {mask:#x} is not all of DescFlags, which is {all:#x}"
+            ));
+        }
     }
 }
 

@@ -114,16 +114,6 @@ fn a_flood_of_output_is_killed_and_is_a_failure() {
     assert!(error.contains("wrote more than 64 MiB"), "{error}");
 }
 
-#[rstest]
-#[case("iverilog")]
-#[case("vvp")]
-fn a_missing_simulator_is_an_error(#[case] program: &str) {
-    let fixture = Fixture::new("exit 0", "echo 'fifo_tb: PASS'");
-    fs::remove_file(fixture.root().join("bin").join(program)).unwrap();
-    let error = fixture.run().unwrap_err().to_string();
-    assert!(error.starts_with(program) && error.contains("cargo xtask setup"), "{error}");
-}
-
 #[test]
 fn a_failed_bench_shows_the_end_of_its_log() {
     let fixture = Fixture::new("exit 0", "i=0; while [ $i -lt 100 ]; do echo line $i; i=$((i+1)); done");
@@ -150,14 +140,6 @@ fn benches_are_the_tb_files() {
     assert!(benches(fixture.root()).is_err());
     fs::create_dir(fixture.root().join("tb")).unwrap();
     assert!(benches(fixture.root()).unwrap_err().to_string().contains("nothing to test"));
-}
-
-#[test]
-fn a_file_list_replaces_the_common_room() {
-    let fixture = Fixture::new("", "");
-    assert_eq!(shared_sources(fixture.root()).unwrap(), ["tb/common/clock.sv"]);
-    fs::write(fixture.root().join("tb/files.f"), "").unwrap();
-    assert_eq!(shared_sources(fixture.root()).unwrap(), ["-f", "tb/files.f"]);
 }
 
 #[rstest]

@@ -15,7 +15,6 @@ use doorbell_guard::Facts;
 use doorbell_runtime::metrics::{Metrics, Server};
 use doorbell_runtime::pipeline::{Feed, Pipeline, RuntimeError};
 use doorbell_runtime::policy::PolicyKind;
-use doorbell_runtime::reward::Loads;
 use doorbell_trace::Trace;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
@@ -106,12 +105,9 @@ pub struct Args {
     /// Descriptors that are worth a doorbell while the device has enough to do
     #[arg(long, value_name = "N", default_value_t = 16)]
     window: usize,
-    /// Blocks of the KV arena; by default what the trace can have in use at a time, within 1 GiB
+    /// Blocks of the KV arena, of 32 tokens each; by default what the trace can have in use at a time, within 65,536
     #[arg(long, value_name = "N")]
     kv_blocks: Option<u32>,
-    /// Bytes of a KV block of 32 tokens, a multiple of 64
-    #[arg(long, value_name = "BYTES", default_value_t = 16_384)]
-    kv_block_bytes: usize,
     /// Share equal prompts within a group only, not across requests
     #[arg(long)]
     share_groups_only: bool,
@@ -169,7 +165,7 @@ pub fn run(args: Args) -> Result<ExitCode, Failure> {
         ));
     }
     let json = args.json.as_deref().map(|path| Sink::open("JSON", path)).transpose()?;
-    let Built { pipeline, metrics, collector, loads, device, capacity } = setup::build(&args, kind, &trace)?;
+    let Built { pipeline, metrics, collector, device, capacity } = setup::build(&args, kind, &trace)?;
     let server = args.listen.as_deref().map(|address| Server::start(address, metrics.clone())).transpose();
     let server = server.map_err(Failure::input)?;
     if let Some(server) = &server {
@@ -184,7 +180,7 @@ pub fn run(args: Args) -> Result<ExitCode, Failure> {
             thread::Builder::new().name("hot".into()).spawn_scoped(scope, || hot(pipeline, feed, warm_up));
         let hot =
             hot.map_err(|error| Failure::failed(format!("the hot thread could not be started: {error}")))?;
-        show_progress(&trace, &args, &metrics, loads.as_ref(), || hot.is_finished());
+        show_progress(&trace, &args, &metrics, || hot.is_finished());
         hot.join().map_err(|_| Failure::failed("the hot thread panicked"))
     })?;
 
@@ -254,15 +250,8 @@ fn hot(mut pipeline: Pipeline, mut feed: Feed<'_>, warm_up: Option<u64>) -> Ran 
     Ran { pipeline, result, facts, wall: start.elapsed() }
 }
 
-/// A progress bar once the run takes over a second and somebody watches, and the judges' times for those who look from
-/// elsewhere; until the run is over.
-fn show_progress(
-    trace: &Trace,
-    args: &Args,
-    metrics: &Arc<Metrics>,
-    loads: Option<&Loads>,
-    over: impl Fn() -> bool,
-) {
+/// A progress bar once the run takes over a second and somebody watches, until the run is over.
+fn show_progress(trace: &Trace, args: &Args, metrics: &Arc<Metrics>, over: impl Fn() -> bool) {
     let rollouts = trace.requests.len() as u64 * args.repeat * u64::from(args.group);
     let style = ProgressStyle::with_template("{prefix:8} {wide_bar} {pos}/{len} rollouts {msg} {eta}")
         .expect("the template is valid");
@@ -279,9 +268,6 @@ fn show_progress(
             continue;
         }
         last = Instant::now();
-        for (time, load) in metrics.judge_time.iter().zip(loads.map(Loads::get).unwrap_or_default()) {
-            time.set(load.busy, load.alive);
-        }
         if output::shows_progress() && start.elapsed() > Duration::from_secs(1) {
             if !shown {
                 bar.set_draw_target(ProgressDrawTarget::stderr());

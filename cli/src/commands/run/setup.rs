@@ -14,7 +14,7 @@ use doorbell_runtime::pipeline::{
     Credits, Discard, Inline, Options, Parts, Pipeline, RewardStage, Scoring, TrajectoryStage,
 };
 use doorbell_runtime::reward::{
-    AnswerMemory, DigestJudge, Judge, Loads, Pool, PoolOptions, Prompts, RuleJudge, Rules, SlowJudge,
+    AnswerMemory, DigestJudge, Judge, Pool, PoolOptions, Prompts, RuleJudge, Rules, SlowJudge,
 };
 use doorbell_runtime::trajectory::log::{Log, LogOptions, Sync};
 use doorbell_runtime::trajectory::{WriterHandle, WriterOptions};
@@ -26,8 +26,8 @@ use crate::failure::Failure;
 use crate::output::Output;
 use doorbell_devices::{Gpus, Kind, Memory, Settings};
 
-/// Bytes that the KV arena takes at most if nobody says how many blocks it has.
-const ARENA_BYTES: u64 = 1 << 30;
+/// Blocks that the KV arena has at most if nobody says how many: no request has less than it needs.
+const BLOCKS: u64 = 1 << 16;
 /// Tokens of a KV block.
 const BLOCK_TOKENS: u32 = 32;
 /// Events that may wait for the collector: it looks every millisecond, and a segment makes about eight.
@@ -38,7 +38,6 @@ pub struct Built {
     pub pipeline: Pipeline,
     pub metrics: Arc<Metrics>,
     pub collector: Option<CollectorThread>,
-    pub loads: Option<Loads>,
     /// Name of the device.
     pub device: String,
     /// Slots of its submission queue.
@@ -101,12 +100,11 @@ pub fn build(args: &Args, kind: Kind, trace: &Trace) -> Result<Built, Failure> {
 
     let (name, capacity) = (device.name().to_owned(), device.capacity());
     let clock = Clock::new();
-    let metrics = Arc::new(Metrics::new(&format!("{} on {name}", trace.source), clock.clone(), args.judges));
+    let metrics = Arc::new(Metrics::new(&format!("{} on {name}", trace.source), clock.clone(), loads));
     let (recorder, collector) = if args.no_events {
         (None, None)
     } else {
-        let mut collector = Collector::new(clock, slots);
-        let recorder = collector.recorder("hot", EVENTS).map_err(Failure::input)?;
+        let (collector, recorder) = Collector::new(clock, slots, EVENTS);
         let perfetto = args.perfetto.as_deref().map(|path| perfetto(path, &collector, slots)).transpose()?;
         let thread = CollectorThread::start(collector, metrics.clone(), perfetto);
         let thread = thread
@@ -126,7 +124,7 @@ pub fn build(args: &Args, kind: Kind, trace: &Trace) -> Result<Built, Failure> {
         metrics: metrics.clone(),
     };
     let pipeline = Pipeline::new(options, parts).map_err(Failure::input)?;
-    Ok(Built { pipeline, metrics, collector, loads, device: name, capacity })
+    Ok(Built { pipeline, metrics, collector, device: name, capacity })
 }
 
 /// How long a judge may be at an answer.
@@ -224,7 +222,6 @@ fn blocks(args: &Args, trace: &Trace, longest: u32) -> Result<PrefixConfig, Fail
     // What all slots take at a time, and no more than the whole trace does.
     let all = u64::from((slots / args.group).max(1)).saturating_mul(least);
     let whole = trace.requests.iter().map(need).fold(0, u64::saturating_add).saturating_mul(args.repeat);
-    let fits = ARENA_BYTES / args.kv_block_bytes.max(1) as u64;
     let blocks = match args.kv_blocks {
         // The tables say what is wrong with none at all.
         Some(blocks) if blocks > 0 && u64::from(blocks) < least => {
@@ -234,7 +231,7 @@ fn blocks(args: &Args, trace: &Trace, longest: u32) -> Result<PrefixConfig, Fail
             )));
         }
         Some(blocks) => blocks,
-        None => u32::try_from(all.min(whole).min(fits).max(least)).map_err(|_| {
+        None => u32::try_from(all.min(whole).min(BLOCKS).max(least)).map_err(|_| {
             Failure::input(format!(
                 "request {number} needs {least} KV blocks in groups of {}, more than there can be (2^32); give smaller \
                  groups",
@@ -245,7 +242,6 @@ fn blocks(args: &Args, trace: &Trace, longest: u32) -> Result<PrefixConfig, Fail
     let pieces: usize = trace.requests.iter().map(|request| request.prefix.len()).sum();
     Ok(PrefixConfig {
         blocks,
-        block_bytes: args.kv_block_bytes,
         block_tokens: BLOCK_TOKENS,
         sharing: if args.share_groups_only { Sharing::Group } else { Sharing::Requests },
         prefixes: slots,
@@ -264,5 +260,5 @@ fn perfetto(path: &Path, collector: &Collector, slots: u32) -> Result<Perfetto<B
     // Told before the run, if it cannot be written.
     Output::open("the trace for Perfetto", path)?.keep();
     let file = BufWriter::new(File::create(path).map_err(failed)?);
-    Perfetto::new(file, collector.clock().clone(), collector.threads(), slots).map_err(failed)
+    Perfetto::new(file, collector.clock().clone(), slots).map_err(failed)
 }

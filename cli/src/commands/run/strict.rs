@@ -1,6 +1,6 @@
 //! The hot thread under watch.
 
-use doorbell_guard::{Facts, OnViolation, PrefaultOptions, SystemCallGuard, Watch, prefault};
+use doorbell_guard::{Facts, PrefaultOptions, SystemCallGuard, Watch, prefault};
 use doorbell_runtime::pipeline::{Feed, Next, Pipeline, RuntimeError, Source};
 
 /// Runs the feed, and watches the calling thread from the moment at which `warm_up` rollouts have ended. The facts are an
@@ -12,7 +12,7 @@ pub fn run(
 ) -> (Result<(), RuntimeError>, Option<Result<Facts, String>>) {
     // What is not resident now would be a fault later. What could not be made so is counted then.
     prefault(PrefaultOptions::default());
-    let mut guard = SystemCallGuard::install(OnViolation::Continue);
+    let mut guard = SystemCallGuard::install();
     let warm = pipeline.run(feed, |pipeline| pipeline.ended() >= warm_up);
     if warm.is_err() {
         return (warm, None);

@@ -230,10 +230,10 @@ impl View {
 
     fn events(&self) -> Line<'static> {
         let events = &self.now.events;
-        let dropped = events.dropped();
+        let dropped = events.dropped;
         Line::from(vec![
             format!("{:<17}", "events").bold(),
-            format!("{} recorded, ", number(events.recorded() as f64)).into(),
+            format!("{} recorded, ", number(events.recorded as f64)).into(),
             warn(format!("{} dropped", number(dropped as f64)), dropped != 0),
         ])
     }
@@ -321,9 +321,8 @@ mod tests {
     /// Two looks at a run, a second apart.
     fn looks() -> [Status; 2] {
         let metrics =
-            Metrics::new("model, 64 slots, shortest remaining first, seed 7", Clock::simulated(), 3);
-        let mut collector = Collector::new(Clock::simulated(), 64);
-        let mut hot = collector.recorder("hot", 1 << 10).unwrap();
+            Metrics::new("model, 64 slots, shortest remaining first, seed 7", Clock::simulated(), None);
+        let (mut collector, mut hot) = Collector::new(Clock::simulated(), 64, 1 << 10);
         [0, 1].map(|look| {
             let counters = &metrics.counters.hot;
             counters.rollouts_admitted.add(12_400);
@@ -343,10 +342,6 @@ mod tests {
             counters.kv_blocks_saved.set(640);
             metrics.hot_time.busy.add(900);
             metrics.hot_time.idle.add(100 + 400 * look);
-            for (k, judge) in metrics.judge_time.iter().enumerate() {
-                let (busy, idle) = (500 * (look + 1), 500 * k as u64 * (look + 1));
-                judge.set(Duration::from_nanos(busy), Duration::from_nanos(busy + idle));
-            }
             for k in 0..140u32 {
                 // Eight each: the ring holds 1024, the rest is dropped.
                 let spread = u64::from(k) * 37 % 101;
@@ -365,9 +360,16 @@ mod tests {
                     hot.record(kind, id, k, value, time);
                 }
             }
-            collector.poll(Ticks::MAX, |_, _| {});
+            collector.poll(|_| {});
             metrics.publish(collector.report());
-            Status { uptime_ns: 3_725_000_000_000 + 1_000_000_000 * look, ..metrics.status() }
+            let mut status = metrics.status();
+            status.uptime_ns = 3_725_000_000_000 + 1_000_000_000 * look;
+            status.threads.extend((0..3).map(|k| ThreadTime {
+                name: format!("judge {k}"),
+                busy_ns: 500 * (look + 1),
+                idle_ns: 500 * k * (look + 1),
+            }));
+            status
         })
     }
 

@@ -1,17 +1,16 @@
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 
-use super::super::branch::Branch;
+use super::super::branch::{Branch, Copied};
 use super::*;
 use proptest::prelude::*;
 use rstest::rstest;
 
 const B: u32 = 256;
 
-/// Blocks of 256 tokens of one byte each, so two for each piece of a prompt.
+/// Blocks of 256 tokens, so two for each piece of a prompt.
 fn config(sharing: Sharing, answer_start: AnswerStart, blocks: u32) -> PrefixConfig {
     PrefixConfig {
         blocks,
-        block_bytes: B as usize,
         block_tokens: B,
         sharing,
         answer_start,
@@ -24,7 +23,7 @@ fn config(sharing: Sharing, answer_start: AnswerStart, blocks: u32) -> PrefixCon
 }
 
 fn group(prefix: &[u32], prompt_tokens: u32, members: u32, answer_tokens: u32) -> Group<'_> {
-    Group { prefix, prompt_tokens, members, answer_tokens, prompt_writes: 0 }
+    Group { prefix, prompt_tokens, members, answer_tokens }
 }
 
 #[test]
@@ -90,43 +89,32 @@ fn names_of_other_tables_are_errors() {
 }
 
 #[test]
-fn flaw15_a_write_copies_every_byte_of_a_shared_block() {
+fn flaw15_a_member_gets_a_copy_of_the_block_that_others_hold() {
     let mut tables = Prefixes::new(config(Sharing::Group, AnswerStart::SamePage, 16)).unwrap();
     let prefix = tables.admit(&group(&[], 300, 2, 10)).unwrap();
     let (mut one, mut two) = (tables.branch(prefix).unwrap(), tables.branch(prefix).unwrap());
-    let pattern: Vec<u8> = (0..=255).collect();
-    fill(&mut tables, prefix, 299, &pattern);
     tables.release_prefix(prefix).unwrap();
     let shared = tables.block_of(&one, 299).unwrap();
     assert_eq!(tables.block_of(&two, 299), Ok(shared));
-    let place = tables.put(&mut one, 299, 43, &[7]).unwrap();
-    assert!(place.copied && place.offset != shared);
-    let mut bytes = [0; 256];
-    tables.get(&one, 299, 0, &mut bytes).unwrap();
-    let mut want = pattern.clone();
-    want[43] = 7;
-    assert_eq!(bytes[..], want[..]);
-    tables.get(&two, 299, 0, &mut bytes).unwrap();
-    assert_eq!(bytes[..], pattern[..], "the other member sees what was there");
+    let Some(Copied { from, to }) = tables.append(&mut one, 1).unwrap() else { panic!("nothing was copied") };
+    assert!(from == shared && to != shared);
+    assert_eq!(tables.block_of(&one, 299), Ok(to));
+    assert_eq!(tables.block_of(&two, 299), Ok(shared), "the other member has what it had");
+    assert_eq!(tables.append(&mut one, 1), Ok(None), "once");
     // Now it is the last holder.
-    let place = tables.put(&mut two, 299, 43, &[9]).unwrap();
-    assert_eq!((place.copied, place.offset), (false, shared));
-    assert_eq!(tables.copies(), 1);
+    assert_eq!(tables.append(&mut two, 1), Ok(None));
+    assert_eq!(tables.block_of(&two, 300), Ok(shared));
+    // The full block of the prompt is nobody's to write, and shared.
+    assert_eq!(tables.block_of(&one, 0), tables.block_of(&two, 0));
 }
 
 #[test]
-fn bytes_beyond_a_block_and_positions_beyond_the_sequence_are_errors() {
+fn positions_beyond_the_sequence_and_blocks_beyond_the_promise_are_errors() {
     let mut tables = Prefixes::new(config(Sharing::Group, AnswerStart::NewBlock, 16)).unwrap();
     let prefix = tables.admit(&group(&[], 300, 1, 10)).unwrap();
     let mut branch = tables.branch(prefix).unwrap();
-    let refused = KvError::Bytes { from: 250, to: 257, block: 256 };
-    assert_eq!(tables.put(&mut branch, 0, 250, &[0; 7]), Err(refused));
-    assert_eq!(tables.get(&branch, 0, 250, &mut [0; 7]), Err(refused));
-    assert!(matches!(tables.get(&branch, 0, usize::MAX, &mut [0; 7]), Err(KvError::Bytes { .. })));
-    assert_eq!(tables.write(&mut branch, 300), Err(KvError::Position { position: 300, tokens: 300 }));
-    // A write that was not promised is refused, too.
-    assert_eq!(tables.append(&mut branch, 10), Ok(()));
-    assert_eq!(tables.write(&mut branch, 0), Err(KvError::Promise { need: 1, left: 0 }));
+    assert_eq!(tables.block_of(&branch, 300), Err(KvError::Position { position: 300, tokens: 300 }));
+    assert_eq!(tables.append(&mut branch, 10), Ok(None));
     assert_eq!(tables.append(&mut branch, B), Err(KvError::Promise { need: 1, left: 0 }));
     assert_eq!(tables.append(&mut branch, u32::MAX), Err(KvError::Promise { need: 1 << 24, left: 0 }));
     assert_eq!(branch.answer_tokens(), 10);
@@ -160,14 +148,13 @@ fn a_prompt_in_use_is_never_evicted() {
     let mut branch = tables.branch(used).unwrap();
     tables.release_prefix(used).unwrap();
     let refused = KvError::Full { what: "blocks", need: 3, available: 1 };
-    assert_eq!(tables.could_admit(&group(&[9], 512, 1, 1)), Err(refused));
     assert_eq!(tables.admit(&group(&[9], 512, 1, 1)), Err(refused));
     // The same prompt costs nothing but its answer.
     let same = tables.admit(&group(&[1, 2], 1024, 1, 1)).unwrap();
     tables.append(&mut branch, 1).unwrap();
     tables.release_prefix(same).unwrap();
     tables.release(&mut branch).unwrap();
-    assert_eq!(tables.could_admit(&group(&[9], 512, 1, 1)), Ok(()));
+    assert!(tables.admit(&group(&[9], 512, 1, 1)).is_ok());
 }
 
 /// The blocks of a group's own prompt, which is cold, are not evicted to make room for the group.
@@ -189,33 +176,22 @@ fn a_group_that_never_fits_is_told_apart_from_one_that_must_wait() {
     assert!(too_large(tables.admit(&group(&[], 1, 1, 4 * B)).unwrap_err()));
     assert!(too_large(tables.admit(&group(&[], 1, 13, 1)).unwrap_err()));
     assert!(too_large(tables.admit(&group(&[], 1, 4, 3 * B)).unwrap_err()));
-    assert!(too_large(tables.admit(&Group { prompt_writes: 2, ..group(&[], 1, 1, 1) }).unwrap_err()));
     let whole = tables.admit(&group(&[], 1, 3, 3 * B)).unwrap();
     let refused = KvError::Full { what: "blocks", need: 2, available: 0 };
     assert_eq!(tables.admit(&group(&[], 1, 1, 1)), Err(refused));
     assert_eq!(tables.counts().prefixes, 1);
     // Members that are never made give their promise back.
     tables.release_prefix(whole).unwrap();
-    assert_eq!(tables.could_admit(&group(&[], 1, 1, 1)), Ok(()));
+    assert!(tables.admit(&group(&[], 1, 1, 1)).is_ok());
 }
 
-/// Writes the block of a prompt's position as a prefill would.
-fn fill(tables: &mut Prefixes, prefix: PrefixId, position: u32, bytes: &[u8]) {
-    let slot = &tables.slots[prefix.slot() as usize];
-    let (full, _) = tables.split(slot.prompt_tokens);
-    let logical = position / B;
-    let block = match logical < full {
-        true => tables.prompt(prefix.slot())[logical as usize],
-        false => slot.tail.unwrap().index(),
-    };
-    tables.arena.put(block, 0, bytes).unwrap();
-}
-
-/// A block of a prompt: it depends on all ids up to its own, or, where there is none, on what only this prompt has.
-fn prompt_bytes(ids: &[u32], salt: u8, logical: u32) -> Vec<u8> {
+/// What lies in a block of a prompt: it depends on all ids up to its own, or, where there is none, on what only this prompt
+/// has.
+fn of_prompt(ids: &[u32], salt: u64, logical: u32) -> u64 {
     let piece = (logical * B / PREFIX_BLOCK_TOKENS) as usize;
-    let path = ids.get(..=piece).map_or(salt, |path| path.iter().fold(1, |hash, &id| hash * 3 + id as u8));
-    (0..B).map(|k| (k as u8).wrapping_mul(7) ^ path.wrapping_mul(31) ^ logical as u8).collect()
+    let path =
+        ids.get(..=piece).map_or(salt, |path| path.iter().fold(1, |hash, &id| hash * 3 + u64::from(id)));
+    path << 8 | u64::from(logical)
 }
 
 /// A prefix, as one would keep it without sharing anything.
@@ -234,9 +210,8 @@ struct NaivePrefix {
 struct NaiveBranch {
     branch: Branch,
     prefix: usize,
-    /// All bytes of its blocks, prompt first.
-    blocks: Vec<Vec<u8>>,
-    copies: HashSet<u32>,
+    /// What lies in its blocks, prompt first.
+    blocks: Vec<u64>,
     own_tail: bool,
     promise: u32,
     answer: u32,
@@ -244,10 +219,9 @@ struct NaiveBranch {
 
 #[derive(Clone, Debug)]
 enum Step {
-    Admit { ids: Vec<u32>, prompt: u32, members: u32, answer: u32, writes: u32 },
+    Admit { ids: Vec<u32>, prompt: u32, members: u32, answer: u32 },
     Branch(prop::sample::Index),
     Append(prop::sample::Index, u32),
-    Put(prop::sample::Index, u32, u8),
     Release(prop::sample::Index),
     ReleasePrefix(prop::sample::Index),
 }
@@ -256,16 +230,17 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     let pick = any::<prop::sample::Index>;
     let ids = prop::collection::vec(0u32..2, 0..4);
     let prompt = prop_oneof![0..=6 * B, (0u32..=6).prop_map(|blocks| blocks * B)];
-    let admit =
-        (ids, prompt, 0u32..5, 0..=3 * B, 0u32..2).prop_map(|(ids, prompt, members, answer, writes)| {
-            Step::Admit { ids, prompt, members, answer, writes }
-        });
+    let admit = (ids, prompt, 0u32..5, 0..=3 * B).prop_map(|(ids, prompt, members, answer)| Step::Admit {
+        ids,
+        prompt,
+        members,
+        answer,
+    });
     prop::collection::vec(
         prop_oneof![
             3 => admit,
             5 => pick().prop_map(Step::Branch),
             5 => (pick(), 0..2 * B).prop_map(|(at, tokens)| Step::Append(at, tokens)),
-            6 => (pick(), any::<u32>(), any::<u8>()).prop_map(|(at, position, byte)| Step::Put(at, position, byte)),
             3 => pick().prop_map(Step::Release),
             2 => pick().prop_map(Step::ReleasePrefix),
         ],
@@ -284,10 +259,13 @@ fn shape() -> impl Strategy<Value = (Sharing, AnswerStart, u32)> {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 400, ..ProptestConfig::default() })]
 
-    /// Bytes, copies, promises and counts, against members that have everything to themselves.
+    /// Contents, copies, promises and counts, against members that have everything to themselves.
     #[test]
     fn tables_do_what_members_with_everything_to_themselves_do((sharing, start, blocks) in shape(), steps in steps()) {
         let mut tables = Prefixes::new(config(sharing, start, blocks)).unwrap();
+        // What whoever has the blocks' memory has written.
+        let mut memory = vec![0u64; blocks as usize];
+        let mut written = 1 << 32;
         let mut prefixes: Vec<NaivePrefix> = vec![];
         let mut branches: Vec<NaiveBranch> = vec![];
         let split = |prompt: u32| match start {
@@ -296,19 +274,14 @@ proptest! {
         };
         for step in steps {
             match step {
-                Step::Admit { mut ids, prompt, members, answer, writes } => {
+                Step::Admit { mut ids, prompt, members, answer } => {
                     let (full, partial) = split(prompt);
                     ids.truncate(prompt.div_ceil(PREFIX_BLOCK_TOKENS) as usize);
-                    let group = Group {
-                        prefix: &ids, prompt_tokens: prompt, members, answer_tokens: answer,
-                        prompt_writes: writes.min(full),
-                    };
+                    let group = group(&ids, prompt, members, answer);
                     let before = tables.counts();
-                    let could = tables.could_admit(&group);
                     let admitted = tables.admit(&group);
-                    prop_assert_eq!(could, admitted.map(drop));
                     let after = tables.counts();
-                    let promise = (partial + answer).div_ceil(B) + writes.min(full);
+                    let promise = (partial + answer).div_ceil(B);
                     let Ok(id) = admitted else {
                         prop_assert_eq!(before, after, "a refusal changes nothing");
                         // Refused only for a reason: what would be committed does not fit, or a table is full.
@@ -322,15 +295,15 @@ proptest! {
                     };
                     // What was found holds what it held; the rest is prefilled.
                     let found = (after.found - before.found) as u32;
-                    let salt = prefixes.len() as u8 | 128;
-                    for logical in 0..found {
-                        let block = tables.prompt(id.slot())[logical as usize];
-                        let mut bytes = vec![0; B as usize];
-                        tables.arena.get(block, 0, &mut bytes);
-                        prop_assert_eq!(&bytes, &prompt_bytes(&ids, salt, logical), "block {} was found", logical);
-                    }
-                    for logical in found..prompt.div_ceil(B) {
-                        fill(&mut tables, id, logical * B, &prompt_bytes(&ids, salt, logical));
+                    let salt = prefixes.len() as u64 | 1 << 40;
+                    let row = tables.prompt(id.slot())[..full as usize].iter().copied();
+                    let tail = tables.slots[id.slot() as usize].tail;
+                    for (logical, block) in (0..).zip(row.chain(tail)) {
+                        let (place, content) = (&mut memory[block as usize], of_prompt(&ids, salt, logical));
+                        if logical < found {
+                            prop_assert_eq!(*place, content, "block {} was found", logical);
+                        }
+                        *place = content;
                     }
                     let tail_holders = u32::from(partial > 0);
                     prefixes.push(NaivePrefix {
@@ -347,82 +320,44 @@ proptest! {
                     prefix.unmade -= 1;
                     prefix.branches += 1;
                     prefix.tail_holders += u32::from(split(prefix.prompt).1 > 0);
-                    let salt = at as u8 | 128;
-                    let blocks =
-                        (0..prefix.prompt.div_ceil(B)).map(|k| prompt_bytes(&prefix.ids, salt, k)).collect();
+                    let salt = at as u64 | 1 << 40;
+                    let blocks = (0..prefix.prompt.div_ceil(B)).map(|k| of_prompt(&prefix.ids, salt, k)).collect();
                     branches.push(NaiveBranch {
-                        branch, prefix: at, blocks, copies: HashSet::new(), own_tail: false,
-                        promise: prefix.promise, answer: 0,
+                        branch, prefix: at, blocks, own_tail: false, promise: prefix.promise, answer: 0,
                     });
                 }
-                Step::Append(..) | Step::Put(..) | Step::Release(_) if branches.is_empty() => {}
+                Step::Append(..) | Step::Release(_) if branches.is_empty() => {}
                 Step::Append(at, tokens) => {
                     let at = at.index(branches.len());
                     let it = &mut branches[at];
                     let prefix = &mut prefixes[it.prefix];
-                    let (_, partial) = split(prefix.prompt);
+                    let (first, partial) = split(prefix.prompt);
                     let row = |answer: u32| (partial + answer).div_ceil(B);
                     let copies = partial > 0 && it.answer == 0 && tokens > 0 && !it.own_tail && prefix.tail_holders > 1;
                     let need = row(it.answer + tokens) - row(it.answer) + u32::from(copies);
                     let done = tables.append(&mut it.branch, tokens);
                     let fits = need <= it.promise && row(it.answer + tokens) <= 4;
                     prop_assert_eq!(done.is_ok(), fits, "{:?}: {} of {}", done, need, it.promise);
-                    if !fits {
-                        continue;
+                    let Ok(copied) = done else { continue };
+                    prop_assert_eq!(copied.is_some(), copies);
+                    if let Some(Copied { from, to }) = copied {
+                        memory[to as usize] = memory[from as usize];
+                        it.own_tail = true;
+                        prefix.tail_holders -= 1;
                     }
                     it.promise -= need;
+                    // The tokens are written: into the block that they begin in, and those behind.
+                    let begin = first + (partial + it.answer) / B;
                     it.answer += tokens;
-                    if copies {
-                        it.own_tail = true;
-                        prefix.tail_holders -= 1;
+                    let end = if tokens == 0 { begin } else { first + row(it.answer) };
+                    for k in begin..end {
+                        let position = prefix.prompt - partial + (k - first) * B;
+                        let block = tables.block_of(&it.branch, position).unwrap();
+                        written += 1;
+                        memory[block as usize] = written;
+                        it.blocks.resize(it.blocks.len().max(k as usize + 1), 0);
+                        it.blocks[k as usize] = written;
                     }
-                    let (first, _) = split(prefix.prompt);
-                    for k in it.blocks.len() as u32..first + row(it.answer) {
-                        // A fresh block holds anything; write it.
-                        let position = if k < first { unreachable!() } else { (prefix.prompt - partial) + (k - first) * B };
-                        let bytes = vec![k as u8; B as usize];
-                        let place = tables.put(&mut it.branch, position, 0, &bytes).unwrap();
-                        prop_assert!(!place.copied);
-                        it.blocks.push(bytes);
-                    }
-                }
-                Step::Put(at, position, byte) => {
-                    let at = at.index(branches.len());
-                    let it = &mut branches[at];
-                    let prefix = &mut prefixes[it.prefix];
-                    let tokens = prefix.prompt + it.answer;
-                    if tokens == 0 {
-                        continue;
-                    }
-                    let position = position % tokens;
-                    let (full, partial) = split(prefix.prompt);
-                    let whole = prefix.prompt - partial;
-                    let logical = if position < whole { position / B } else { full + (position - whole) / B };
-                    let tail = partial > 0 && logical == full;
-                    let pieces = if sharing == Sharing::Requests { prefix.ids.len() as u32 } else { 0 };
-                    let cached = (pieces * PREFIX_BLOCK_TOKENS / B).min(full);
-                    let copied = if tail {
-                        !it.own_tail && prefix.tail_holders > 1
-                    } else if position < whole {
-                        let alone = !prefix.open && prefix.branches == 1 && logical >= cached;
-                        !it.copies.contains(&logical) && !alone
-                    } else {
-                        false
-                    };
-                    let done = tables.put(&mut it.branch, position, 5, &[byte]);
-                    if copied && it.promise == 0 {
-                        prop_assert_eq!(done, Err(KvError::Promise { need: 1, left: 0 }));
-                        continue;
-                    }
-                    prop_assert_eq!(done.map(|place| place.copied), Ok(copied), "position {}", position);
-                    it.promise -= u32::from(copied);
-                    if copied && tail {
-                        it.own_tail = true;
-                        prefix.tail_holders -= 1;
-                    } else if copied {
-                        it.copies.insert(logical);
-                    }
-                    it.blocks[logical as usize][5] = byte;
                 }
                 Step::Release(at) => {
                     let mut it = branches.swap_remove(at.index(branches.len()));
@@ -448,13 +383,11 @@ proptest! {
                 let prefix = &prefixes[it.prefix];
                 prop_assert_eq!(it.branch.promise(), it.promise);
                 let (full, partial) = split(prefix.prompt);
-                for (logical, want) in it.blocks.iter().enumerate() {
-                    let logical = logical as u32;
+                for (logical, &want) in (0..).zip(&it.blocks) {
                     let position =
                         if logical < full { logical * B } else { prefix.prompt - partial + (logical - full) * B };
-                    let mut bytes = vec![0; B as usize];
-                    tables.get(&it.branch, position, 0, &mut bytes).unwrap();
-                    prop_assert_eq!(&bytes, want, "block {} of a branch", logical);
+                    let block = tables.block_of(&it.branch, position).unwrap();
+                    prop_assert_eq!(memory[block as usize], want, "block {} of a branch", logical);
                 }
             }
             // Each piece once, however many use it.
@@ -480,7 +413,7 @@ proptest! {
             for it in &branches {
                 let (full, partial) = split(prefixes[it.prefix].prompt);
                 let shared_tail = u32::from(partial > 0 && !it.own_tail);
-                in_use += it.blocks.len() as u32 - full - shared_tail + it.copies.len() as u32;
+                in_use += it.blocks.len() as u32 - full - shared_tail;
                 promised += it.promise;
             }
             let counts = tables.counts();
@@ -490,22 +423,6 @@ proptest! {
             prop_assert_eq!((counts.branches, counts.prefixes), (rows, live));
         }
     }
-}
-
-#[test]
-fn tables_that_only_count_have_no_memory_of_blocks() {
-    let mut tables = Prefixes::new(PrefixConfig { block_bytes: 1 << 20, ..PrefixConfig::default() }).unwrap();
-    let prefix = tables.admit(&Group { prompt_writes: 1, ..group(&[1, 2, 3], 1200, 2, 300) }).unwrap();
-    let (mut one, mut two) = (tables.branch(prefix).unwrap(), tables.branch(prefix).unwrap());
-    tables.append(&mut one, 300).unwrap();
-    assert!(tables.write(&mut two, 0).unwrap().copied);
-    tables.release(&mut one).unwrap();
-    let mut byte = [1];
-    tables.get(&two, 0, 9, &mut byte).unwrap();
-    assert_eq!((byte, tables.arena().is_mapped()), ([0], false));
-    tables.put(&mut two, 0, 9, &[5]).unwrap();
-    tables.get(&two, 0, 9, &mut byte).unwrap();
-    assert_eq!((byte, tables.arena().is_mapped()), ([5], true));
 }
 
 #[rstest]

@@ -181,13 +181,10 @@ impl Trick for Shuffle {
     }
 }
 
-/// One completion is rewritten: number `countdown`, from 1.
-pub struct Tamper {
-    pub countdown: usize,
-    pub tamper: fn(&mut HwCompletion),
-}
+/// What the device gives is edited: the completions that there are and how many; then how many there are now.
+pub struct Edited<F>(pub F);
 
-impl Trick for Tamper {
+impl<F: FnMut(&mut [HwCompletion], usize) -> usize + Send> Trick for Edited<F> {
     fn take(
         &mut self,
         inner: &mut dyn Device,
@@ -195,42 +192,36 @@ impl Trick for Tamper {
         poll: bool,
     ) -> Result<usize, DeviceError> {
         let count = fetch(inner, out, poll)?;
-        for completion in &mut out[..count] {
-            self.countdown = self.countdown.wrapping_sub(1);
-            if self.countdown == 0 {
-                (self.tamper)(completion);
-            }
-        }
-        Ok(count)
+        Ok((self.0)(out, count))
     }
+}
+
+/// One completion is rewritten: number `nth`, from 1.
+pub fn tampered(mut nth: usize, tamper: fn(&mut HwCompletion)) -> impl Trick {
+    Edited(move |out: &mut [HwCompletion], count: usize| {
+        if let Some(completion) = nth.checked_sub(1).and_then(|place| out[..count].get_mut(place)) {
+            tamper(completion);
+        }
+        nth = nth.saturating_sub(count);
+        count
+    })
 }
 
 /// The first completion is given again.
-#[derive(Default)]
-pub struct Repeat {
-    first: Option<HwCompletion>,
-    again: bool,
-}
-
-impl Trick for Repeat {
-    fn take(
-        &mut self,
-        inner: &mut dyn Device,
-        out: &mut [HwCompletion],
-        poll: bool,
-    ) -> Result<usize, DeviceError> {
-        let count = fetch(inner, out, poll)?;
-        match self.first {
-            None if count > 0 => self.first = Some(out[0]),
-            Some(first) if !self.again && count < out.len() => {
-                self.again = true;
+pub fn repeated() -> impl Trick {
+    let (mut first, mut again) = (None, false);
+    Edited(move |out: &mut [HwCompletion], count: usize| {
+        match first {
+            None if count > 0 => first = Some(out[0]),
+            Some(first) if !again && count < out.len() => {
+                again = true;
                 out[count] = first;
-                return Ok(count + 1);
+                return count + 1;
             }
             _ => {}
         }
-        Ok(count)
-    }
+        count
+    })
 }
 
 /// A reward stage that takes and gives when it feels like it, and in any order.
@@ -333,6 +324,7 @@ impl Trick for Unreadable {
                     sq_head: completion.sq_head,
                     status: 0xFF,
                     error: doorbell_contract::ErrorCode::DmaFault as u8,
+                    flags: doorbell_contract::CompletionFlags::NO_ECHO.bits(),
                     result: self.index,
                     ..HwCompletion::default()
                 };

@@ -19,7 +19,7 @@ use crate::kv::{PrefixConfig, Sharing};
 use crate::policy::PolicyKind;
 use crate::reward::{Answer, AnswerMemory, DigestJudge, Judge, JudgeError, JudgeFailure, Pool, PoolOptions};
 use crate::trajectory::{Finished, Outcome};
-use doubles::{Moody, Note, Notes, Repeat, Shuffle, Tamper, Tricky, Unreadable};
+use doubles::{Moody, Note, Notes, Shuffle, Tricky, Unreadable, repeated, tampered};
 
 /// Turns after which a run counts as stalled: every double does something in some of them.
 const TURNS: usize = 2_000_000;
@@ -62,7 +62,6 @@ impl Setup {
     fn kv(&self) -> Prefixes {
         let config = PrefixConfig {
             blocks: self.blocks,
-            block_bytes: 64,
             sharing: Sharing::Requests,
             prefixes: self.options.slots,
             branches: self.options.slots,
@@ -119,7 +118,7 @@ impl Setup {
             prompts,
             trajectories: Box::new(doubles::Store::new(regions, notes.clone(), self.seed)),
             recorder: None,
-            metrics: Arc::new(Metrics::new("test", Clock::simulated(), 0)),
+            metrics: Arc::new(Metrics::new("test", Clock::simulated(), None)),
         };
         (Pipeline::new(self.options.clone(), parts).unwrap(), notes)
     }
@@ -182,15 +181,19 @@ fn r9_trajectories_are_whole_however_they_are_cut(
     }
 }
 
-/// The host's judge and a RESIDENT device end the same rollouts at the same token, with the same score.
+/// The host's judge and a RESIDENT device end the same rollouts at the same token, with the same score: by the end of
+/// sequence, by their budget, and, with a threshold between, by their score.
 #[rstest]
-fn r9_host_and_device_score_alike(
-    #[values(PolicyKind::Fifo, PolicyKind::ShortestRemaining)] policy: PolicyKind,
-) {
+#[case(PolicyKind::Fifo, 9000)]
+#[case(PolicyKind::ShortestRemaining, 9000)]
+#[case(PolicyKind::Fifo, 0)]
+#[case(PolicyKind::Fifo, 40_000)]
+#[case(PolicyKind::Fifo, 65_536)]
+fn r9_host_and_device_score_alike(#[case] policy: PolicyKind, #[case] reward_threshold: u32) {
     let run = |scoring| {
         let options =
             Options { slots: 32, group: 2, checkpoint: 16, scoring, eos_stops: true, ..Options::default() };
-        let setup = Setup { reward_threshold: 9000, eos_threshold: 120, policy, ..Setup::new(80, options) };
+        let setup = Setup { reward_threshold, eos_threshold: 120, policy, ..Setup::new(80, options) };
         let mut stored = setup.run().1;
         stored.sort_by_key(|(finished, _)| finished.device_rollout);
         stored
@@ -206,11 +209,8 @@ fn r9_host_and_device_score_alike(
         assert_eq!(what(host), what(device));
         assert_eq!(host_tokens, device_tokens);
     }
-    assert_eq!(
-        outcomes.len(),
-        3,
-        "the case should have rollouts that complete, end and are rejected: {outcomes:?}"
-    );
+    assert!(outcomes.len() > 1, "the case should have rollouts that end in several ways: {outcomes:?}");
+    assert_eq!(outcomes.contains(&Outcome::Rejected), reward_threshold > 0);
 }
 
 /// Flaw 14: credits gate admission only. With as few as there can be, and stages that take their time, all comes to an
@@ -242,8 +242,8 @@ fn a_slow_judge_blocks_neither_decode_nor_abort() {
         }
     }
     assert_eq!(pipeline.occupancy().of(State::RewardPending), 8, "{}", pipeline.occupancy());
-    let mut handle = pipeline.abort_handle().unwrap();
-    let ids: Vec<RolloutId> = (0..8).map(|slot| pipeline.lives.states().current(slot)).collect();
+    let mut handle = pipeline.abort_handle();
+    let ids: Vec<RolloutId> = (0..8).map(|slot| pipeline.lives.current(slot)).collect();
     (0..8).for_each(|request| handle.abort(request).unwrap());
     pipeline.turn().unwrap();
     for request in 0..8 {
@@ -323,7 +323,7 @@ fn bad_options_are_told(#[case] options: Options, #[case] expected: &str) {
 fn r3_what_nobody_asked_is_an_error(#[case] tamper: fn(&mut HwCompletion)) {
     let setup = Setup::new(3, Options { slots: 4, ..Options::default() });
     let (mut pipeline, _) = setup.pipeline();
-    pipeline.device = Box::new(Tricky { inner: pipeline.device, trick: Tamper { countdown: 1, tamper } });
+    pipeline.device = Box::new(Tricky { inner: pipeline.device, trick: tampered(1, tamper) });
     let error = pipeline.run(&mut Feed::new(&setup.requests), |_| false).unwrap_err();
     assert!(matches!(error, RuntimeError::Unasked { .. }), "{error}");
 }
@@ -332,7 +332,7 @@ fn r3_what_nobody_asked_is_an_error(#[case] tamper: fn(&mut HwCompletion)) {
 fn r3_a_completion_that_comes_twice_is_an_error() {
     let setup = Setup::new(3, Options { slots: 4, ..Options::default() });
     let (mut pipeline, _) = setup.pipeline();
-    pipeline.device = Box::new(Tricky { inner: pipeline.device, trick: Repeat::default() });
+    pipeline.device = Box::new(Tricky { inner: pipeline.device, trick: repeated() });
     let error = pipeline.run(&mut Feed::new(&setup.requests), |_| false).unwrap_err();
     assert!(matches!(error, RuntimeError::Unasked { .. }), "{error}");
 }
@@ -346,8 +346,7 @@ fn r10_what_the_device_refuses_fails_one_rollout() {
         completion.status = 0xFF;
         completion.error = 4;
     };
-    pipeline.device =
-        Box::new(Tricky { inner: pipeline.device, trick: Tamper { countdown: 5, tamper: refuse } });
+    pipeline.device = Box::new(Tricky { inner: pipeline.device, trick: tampered(5, refuse) });
     pipeline.run(&mut Feed::new(&setup.requests), |_| false).unwrap();
     let values = pipeline.metrics.counters.values();
     assert_eq!((values.rollouts_failed, values.rollouts_completed), (1, 11));
@@ -543,7 +542,7 @@ fn a_second_feed_shares_no_id_with_the_first() {
     wire.extend(groups().map(|group| group.wire_id));
     assert_eq!(wire.len(), 48, "a rollout_id is of two rollouts");
 
-    let mut handle = pipeline.abort_handle().unwrap();
+    let mut handle = pipeline.abort_handle();
     for request in [9, 9, 16, u64::MAX] {
         handle.abort(request).unwrap();
     }
@@ -608,6 +607,20 @@ impl doubles::Trick for Watch {
     }
 }
 
+/// Whether this is a process of this test alone; else the test has run in one, and passed. What it measures of its process
+/// would else be other tests' as well.
+fn is_alone(test: &str) -> bool {
+    const ALONE: &str = "DOORBELL_TEST_ALONE";
+    if std::env::var_os(ALONE).is_some() {
+        return true;
+    }
+    let program = std::env::current_exe().unwrap();
+    let mut command = std::process::Command::new(program);
+    let status = command.args(["--exact", test, "--nocapture"]).env(ALONE, "1").status().unwrap();
+    assert!(status.success(), "{test} ended with {status} in a process of its own");
+    false
+}
+
 /// Bytes of this process that lie in memory.
 fn resident() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
@@ -619,6 +632,9 @@ fn resident() -> u64 {
 /// while the ids on the wire wrap. No id is of two living rollouts, and memory stays as it is.
 #[test]
 fn a_source_that_goes_on_uses_no_id_twice_and_no_more_memory() {
+    if !is_alone("pipeline::tests::a_source_that_goes_on_uses_no_id_twice_and_no_more_memory") {
+        return;
+    }
     let rollouts: u64 =
         std::env::var("DOORBELL_SOAK_ROLLOUTS").map_or(300_000, |count| count.parse().unwrap());
     let options = Options {

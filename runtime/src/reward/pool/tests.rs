@@ -3,10 +3,8 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::mpsc::{Receiver, Sender, channel};
 
-use doorbell_contract::{HwCompletion, HwDesc, Status};
-use doorbell_engine::{Digest, RewardModel};
-use doorbell_host::{Device, Driver, QueueConfig, SharedMemory, TokenRegion};
-use doorbell_verify::ModelPlatform;
+use doorbell_engine::Digest;
+use doorbell_host::{SharedMemory, TokenRegion};
 use rstest::rstest;
 
 use super::*;
@@ -125,8 +123,11 @@ fn gated(capacity: usize) -> (Pool, Receiver<RolloutId>, Sender<()>) {
 fn no_judges_are_no_pool() {
     let error = Pool::start(options(0, 4), &memory(vec![]), |_| DigestJudge { threshold: 0 }).unwrap_err();
     assert_eq!(error.to_string(), "a pool needs at least 1 judge");
-    let error = Pool::start(options(2, 3), &memory(vec![]), |_| DigestJudge { threshold: 0 }).unwrap_err();
-    assert!(matches!(error, PoolError::Ring(_)), "{error}");
+    for capacity in [0, usize::MAX] {
+        let of = options(2, capacity);
+        let error = Pool::start(of, &memory(vec![]), |_| DigestJudge { threshold: 0 }).unwrap_err();
+        assert!(matches!(error, PoolError::Capacity(found) if found == capacity), "{error}");
+    }
     let hurry = PoolOptions { deadline: Some(Duration::ZERO), ..options(1, 4) };
     let error = Pool::start(hurry, &memory(vec![]), |_| DigestJudge { threshold: 0 }).unwrap_err();
     assert!(error.to_string().contains("deadline is 0"), "{error}");
@@ -163,69 +164,8 @@ fn every_request_has_exactly_one_verdict(#[values(1, 2, 5)] judges: usize, #[val
     assert!(loads.iter().all(|load| load.judged > 0), "all judges have work: {loads:?}");
     assert_eq!(loads.iter().map(|load| load.judged).sum::<u64>(), 20_000);
     assert!(loads.iter().all(|load| (0.0..=1.0).contains(&load.share())), "{loads:?}");
-    let end = pool.shutdown(PATIENCE);
+    let end = Box::new(pool).shutdown(PATIENCE);
     assert_eq!((end.faults, end.uncollected), (vec![], 0));
-}
-
-/// What users of such runtimes complain of: a slow reward model blocks decode and abort. A judge stands at a gate; the
-/// device decodes, a rollout is aborted, its slot is used again, and only then does the judge go on.
-#[test]
-fn a_slow_judge_blocks_neither_decode_nor_abort() {
-    let mut device = Driver::new(ModelPlatform::new(), QueueConfig::default()).unwrap();
-    let decode = |device: &mut Driver<ModelPlatform>, id: u32| {
-        let desc = HwDesc { checkpoint: 10, ..HwDesc::decode(id, 0, 100) };
-        assert_eq!(device.submit(&[desc]).unwrap(), 1);
-        let mut out = [HwCompletion::default()];
-        while device.poll(&mut out).unwrap() == 0 {}
-        assert_eq!(out[0].status, Status::RewardNeeded as u8);
-        out[0]
-    };
-    let first = decode(&mut device, 1);
-    let regions = device.token_regions();
-    let (arrived, arrivals) = channel();
-    let (open, gate) = channel();
-    let mut judge = Some(Gated { arrived, gate });
-    let mut pool = Pool::start(options(1, 4), &memory(regions), move |_| judge.take().unwrap()).unwrap();
-    let mut tickets = Tickets::new(4);
-    let of = |tickets: &mut Tickets, rollout: RolloutId, completion: &HwCompletion| Request {
-        ticket: tickets.issue(rollout),
-        rollout,
-        request: 0,
-        member: 0,
-        group: 0,
-        prompt_ids: 0,
-        avoid: None,
-        shard: 0,
-        offset: 0,
-        answer_tokens: 10,
-        segment_start: 0,
-        prompt_tokens: 0,
-        moment: Moment::Checkpoint,
-        digest: completion.result,
-    };
-
-    let aborted = RolloutId::new(0, 0);
-    pool.post(of(&mut tickets, aborted, &first)).unwrap();
-    assert_eq!(arrivals.recv().unwrap(), aborted, "the judge is at it, and stays there");
-
-    // Decode goes on, also into the area that the judge has read.
-    assert!(tickets.cancel(aborted), "an abort waits for nobody");
-    let successor = RolloutId::new(0, 1);
-    let second = decode(&mut device, 2);
-    pool.post(of(&mut tickets, successor, &second)).unwrap();
-    assert_eq!(pool.pending(), 2);
-
-    open.send(()).unwrap();
-    open.send(()).unwrap();
-    let judged = collect_all(&mut pool);
-    assert_eq!(judged.len(), 2);
-    assert!(!tickets.redeem(judged[0].rollout, judged[0].ticket), "late: dropped");
-    assert_eq!(judged[1].rollout, successor);
-    let mut answer = [0; 10];
-    device.tokens(0, &mut answer).unwrap();
-    assert_eq!(judged[1].verdict, Ok(Verdict { score: sum(&answer), proceed: true }));
-    assert!(tickets.redeem(judged[1].rollout, judged[1].ticket));
-    assert_eq!(tickets.late(), 1);
 }
 
 /// Flaw 12 of a reference: pairs vanish when answers come out of order. Here the first request is answered last.
@@ -278,7 +218,6 @@ fn the_judge_that_has_least_to_do_is_asked_and_order_does_not_matter() {
     let [last] = collect_all(&mut pool)[..] else { panic!("one is left") };
     assert_eq!(last.ticket, first.ticket);
     assert!(tickets.redeem(last.rollout, last.ticket));
-    assert_eq!(tickets.late(), 0);
 }
 
 /// A judge that panics fails the one answer that it is at: another one is made, which has all that waits.
@@ -310,7 +249,7 @@ fn a_judge_that_panics_is_named_and_fails_that_verdict_alone() {
     let scores: HashSet<i32> = judged.iter().filter_map(|judged| Some(judged.verdict.ok()?.score)).collect();
     assert!(scores.len() > 2, "{scores:?}");
     assert_eq!(pool.judges_left(), 2);
-    let end = pool.shutdown(PATIENCE);
+    let end = Box::new(pool).shutdown(PATIENCE);
     assert_eq!(end.faults.len(), 6);
     let of_third = JudgeFault::Panicked {
         judge: end.faults.iter().find_map(of_request_3).unwrap(),
@@ -371,7 +310,7 @@ fn errors_scores_below_zero_and_prompts_come_through() {
             score(-ONE - 30 - 31 - 32, false)
         ]
     );
-    let faults = pool.shutdown(PATIENCE).faults;
+    let faults = Box::new(pool).shutdown(PATIENCE).faults;
     assert_eq!(faults.len(), 1);
     assert_eq!(faults[0].to_string(), "judge 0 has no verdict on request 0, member 0: it has no prompt");
 }
@@ -455,7 +394,10 @@ fn a_judge_that_hangs_is_replaced_and_its_late_verdict_is_dropped() {
     let (arrived, arrivals) = channel();
     let (open, gate) = channel::<()>();
     let mut gate = Some(gate);
-    let mut pool = Pool::start(hurried(2, 4), &memory(vec![region().1]), move |judge| {
+    // Longer than a judge that is well may have to wait for its turn on a busy machine.
+    let deadline = Duration::from_secs(2);
+    let options = PoolOptions { deadline: Some(deadline), ..hurried(2, 4) };
+    let mut pool = Pool::start(options, &memory(vec![region().1]), move |judge| {
         let (arrived, gate) = (arrived.clone(), (judge == 0).then(|| gate.take().unwrap()));
         By(move |_: &Answer<'_>| {
             if let Some(gate) = &gate {
@@ -492,8 +434,8 @@ fn a_judge_that_hangs_is_replaced_and_its_late_verdict_is_dropped() {
     thread::sleep(Duration::from_millis(20));
     let mut out = [failed[0].to_owned(); 8];
     assert_eq!(pool.collect(&mut out), 0);
-    let end = pool.shutdown(PATIENCE);
-    let hung = JudgeFault::Hung { judge: 0, deadline: Duration::from_millis(20), replaced: true };
+    let end = Box::new(pool).shutdown(PATIENCE);
+    let hung = JudgeFault::Hung { judge: 0, deadline, replaced: true };
     assert_eq!(end.faults, [hung]);
     assert_eq!(end.loads.len(), 3);
 }
@@ -521,7 +463,7 @@ fn replacements_are_bounded() {
     let refused = request(&mut tickets, 1, 1);
     assert_eq!(pool.post(refused), Err(PostError::NoJudges(refused)));
     let begun = Instant::now();
-    let end = pool.shutdown(PATIENCE);
+    let end = Box::new(pool).shutdown(PATIENCE);
     assert!(begun.elapsed() < PATIENCE / 2, "it waits for nobody who hangs");
     let replaced = end.faults.iter().map(|fault| matches!(fault, JudgeFault::Hung { replaced: true, .. }));
     assert_eq!(replaced.collect::<Vec<_>>(), [true, true, true, false, false]);
@@ -558,7 +500,8 @@ fn when_no_judge_is_left_posting_says_so() {
         assert!(begun.elapsed() < PATIENCE);
         assert_eq!(collect_all(&mut pool)[0].verdict, Err(JudgeFailure::Gone));
     }
-    let faults: Vec<String> = pool.shutdown(PATIENCE).faults.iter().map(ToString::to_string).collect();
+    let faults: Vec<String> =
+        Box::new(pool).shutdown(PATIENCE).faults.iter().map(ToString::to_string).collect();
     assert_eq!(
         faults,
         [
@@ -594,7 +537,7 @@ fn shutdown_ends_though_a_judge_never_does() {
         pool.post(request(&mut tickets, slot, 1)).unwrap();
     }
     arrivals.recv().unwrap();
-    let end = pool.shutdown(Duration::from_millis(1));
+    let end = Box::new(pool).shutdown(Duration::from_millis(1));
     assert_eq!(end.faults, [JudgeFault::Stuck { judge: 0, patience: Duration::from_millis(1) }]);
     assert_eq!(end.uncollected, 3);
     assert!(end.loads[0].busy > Duration::ZERO);
@@ -628,82 +571,4 @@ fn a_slow_judge_says_what_the_quick_one_says() {
     let mut quick = DigestJudge { threshold: ONE / 2 };
     let mut slow = SlowJudge { judge: quick, delay: Duration::from_micros(1) };
     assert_eq!(slow.score(&answer), quick.score(&answer));
-}
-
-/// Flaw 1 of a reference: what a continuation needs is lost at a checkpoint. The host cuts rollouts at checkpoints and asks
-/// the judge; a RESIDENT device does the same alone. Both end each rollout at the same token with the same score.
-#[rstest]
-fn the_digest_judge_decides_as_a_resident_device(#[values(0, 20_000, 40_000, 65_536)] threshold: i32) {
-    let config =
-        QueueConfig { reward_threshold: threshold as u32, eos_threshold: 200, ..QueueConfig::default() };
-    let mut resident = Driver::new(ModelPlatform::new(), config.clone()).unwrap();
-    let mut cut = Driver::new(ModelPlatform::new(), config).unwrap();
-    let run = |device: &mut Driver<ModelPlatform>, desc: HwDesc| {
-        assert_eq!(device.submit(&[desc]).unwrap(), 1);
-        let mut out = [HwCompletion::default()];
-        while device.poll(&mut out).unwrap() == 0 {}
-        out[0]
-    };
-    let mut pool =
-        Pool::start(options(2, 4), &memory(cut.token_regions()), move |_| DigestJudge { threshold }).unwrap();
-    let mut tickets = Tickets::new(1);
-    let mut ends = HashMap::new();
-    for id in 0..60 {
-        use doorbell_contract::{CompletionFlags, DescFlags};
-        let whole = HwDesc { checkpoint: 16, ..HwDesc::decode(id, 30, 100) };
-        let whole = HwDesc { flags: DescFlags::EOS_STOPS.bits(), ..whole };
-        let flags = (DescFlags::RESIDENT | DescFlags::EOS_STOPS).bits();
-        let expected = run(&mut resident, HwDesc { flags, ..whole });
-        let rollout = RolloutId::new(0, id);
-        let mut produced = 0;
-        let verdict = loop {
-            let part = HwDesc {
-                seq_len: 30 + produced,
-                max_tokens: 100 - produced,
-                delta_offset: 4 * u64::from(produced),
-                ..whole
-            };
-            let completion = run(&mut cut, part);
-            let segment_start = produced;
-            produced = completion.final_seq_len - 30;
-            let checkpoint = completion.status == Status::RewardNeeded as u8;
-            let eos = CompletionFlags::from_bits_retain(completion.flags).contains(CompletionFlags::EOS);
-            pool.post(Request {
-                ticket: tickets.issue(rollout),
-                rollout,
-                request: 0,
-                member: 0,
-                group: 0,
-                prompt_ids: 0,
-                avoid: None,
-                shard: 0,
-                offset: 0,
-                answer_tokens: produced,
-                segment_start,
-                prompt_tokens: 30,
-                moment: if checkpoint { Moment::Checkpoint } else { Moment::End { eos } },
-                digest: completion.result,
-            })
-            .unwrap();
-            let judged = collect_all(&mut pool)[0];
-            assert!(tickets.redeem(judged.rollout, judged.ticket));
-            let verdict = judged.verdict.unwrap();
-            if !checkpoint || !verdict.proceed {
-                break (verdict.score, checkpoint);
-            }
-        };
-        let rejected = CompletionFlags::from_bits_retain(expected.flags).contains(CompletionFlags::REJECTED);
-        assert_eq!(
-            (verdict, 30 + produced),
-            (
-                (RewardModel::Digest.score(Digest::from(expected.result)) as i32, rejected),
-                expected.final_seq_len
-            ),
-            "rollout {id}"
-        );
-        *ends.entry(rejected).or_insert(0) += 1;
-    }
-    if threshold == 20_000 || threshold == 40_000 {
-        assert_eq!(ends.len(), 2, "some end by their score and some do not: {ends:?}");
-    }
 }

@@ -319,22 +319,6 @@ fn a_flipped_bit_is_told_and_costs_one_record() {
     }
 }
 
-#[test]
-fn a_log_goes_on_in_a_new_file_behind_damage() {
-    let directory = tempdir().unwrap();
-    let files = written(directory.path(), 3, small());
-    let mut bytes = fs::read(&files[0]).unwrap();
-    let last = bytes.len() - 1;
-    bytes[last] ^= 1;
-    fs::write(&files[0], &bytes).unwrap();
-    let now = written(directory.path(), 3, small());
-    assert!(now.len() > files.len());
-    let pieces = pieces(directory.path());
-    assert_eq!(whole(&pieces), [0, 1, 3, 4, 5], "the damaged number is not given again");
-    assert_eq!(damage(&pieces).len(), 1);
-    assert_eq!(fs::read(&files[0]).unwrap(), bytes);
-}
-
 /// Damage and a torn tail at once: the tail is cut off all the same, and what is stored behind is read from the new file.
 #[test]
 fn damage_and_a_torn_tail_cost_nothing_that_is_stored_later() {

@@ -100,7 +100,7 @@ fn every_rollout_that_is_posted_comes_back_stored_in_order_with_its_own_tokens()
         let verified = Reader::open(directory.path()).unwrap().verify().unwrap();
         assert_eq!((verified.records, verified.torn), (16 * (round + 1), None));
     }
-    let sum = recorder.finish().unwrap();
+    let sum = Box::new(recorder).finish().unwrap();
     assert_eq!((sum.trajectories, sum.tokens), (800, 50 * (1..=16).sum::<u64>()));
     assert!(sum.groups >= 50 && sum.groups <= 800, "{sum:?}");
     for (piece, finished) in Reader::open(directory.path()).unwrap().zip(expected) {
@@ -122,7 +122,7 @@ fn what_was_posted_is_stored_though_nobody_looks() {
             posted += 1;
         }
     }
-    assert_eq!(recorder.finish().unwrap().trajectories, 100);
+    assert_eq!(Box::new(recorder).finish().unwrap().trajectories, 100);
     assert_eq!(Reader::open(directory.path()).unwrap().verify().unwrap().records, 100);
 }
 
@@ -147,7 +147,7 @@ fn what_no_region_holds_is_an_error_that_names_the_rollout() {
         recorder.post(bad).unwrap();
         await_failure(&recorder);
         assert_eq!(recorder.post(finished(0, 1)), Err(PostError::Failed(finished(0, 1))));
-        assert_eq!(recorder.finish().unwrap_err().to_string(), message);
+        assert_eq!(Box::new(recorder).finish().unwrap_err().to_string(), message);
     }
 }
 
@@ -236,7 +236,7 @@ fn a_disk_that_stands_still_blocks_nobody_and_reports_nothing() {
         gate.send(Outlook::Done).unwrap();
     }
     assert_eq!(await_stored(&mut recorder, posted as usize).len(), posted as usize);
-    recorder.finish().unwrap();
+    Box::new(recorder).finish().unwrap();
 }
 
 #[test]
@@ -252,7 +252,7 @@ fn a_full_disk_reaches_the_run_and_reports_nothing_as_stored() {
     let mut out = [RolloutId::from_bits(0); 4];
     assert_eq!(recorder.stored(&mut out), 0, "what is not on disk is not stored");
     assert_eq!(recorder.post(finished(2, 1)), Err(PostError::Failed(finished(2, 1))));
-    let error = recorder.finish().unwrap_err().to_string();
+    let error = Box::new(recorder).finish().unwrap_err().to_string();
     assert!(error.starts_with("trajectories cannot be stored: cannot sync "), "{error}");
     assert!(error.contains("free some space"), "{error}");
 }
@@ -264,5 +264,8 @@ fn a_writer_that_panics_is_an_error_and_no_hang() {
     recorder.post(finished(0, 1)).unwrap();
     gate.send(Outlook::Panic).unwrap();
     await_failure(&recorder);
-    assert_eq!(recorder.finish().unwrap_err().to_string(), "the writer of trajectories panicked: a bug");
+    assert_eq!(
+        Box::new(recorder).finish().unwrap_err().to_string(),
+        "the writer of trajectories panicked: a bug"
+    );
 }

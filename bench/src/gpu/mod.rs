@@ -3,16 +3,18 @@
 use std::time::Duration;
 
 use doorbell_contract::HwDesc;
-use doorbell_gpu::measure::{
-    Copies, Load, Probes, Think, Times, counting_launches, eventfd_round_trips, looks_per_second,
-    queue_config, round_trips, throughput,
-};
+use doorbell_gpu::probes::{Copies, Probes, launches};
 use doorbell_gpu::{GpuOptions, GpuPlatform};
 use doorbell_host::{DeviceError, Driver};
 use serde_json::json;
 
-use crate::BenchError;
-use crate::{Section, table, verdict};
+use crate::{BenchError, Section, table, verdict};
+use load::{
+    Load, Think, Times, eventfd_round_trips, looks_per_second, queue_config, round_trips, throughput,
+    transport,
+};
+
+mod load;
 
 /// Round trip of a descriptor over that of a flag.
 const ROUND_TRIP_BAR: f64 = 1.10;
@@ -33,12 +35,14 @@ pub fn sections(quick: bool) -> Result<Vec<Section>, BenchError> {
     let rounds = if quick { 5_000 } else { 50_000 };
     let rollouts = if quick { 20 } else { 200 };
 
-    let ping_pong = probes.ping_pong(Think::Nothing, rounds)?;
-    let paused_ping_pong = probes.ping_pong(Think::Random, rounds)?;
+    let flag = |think: Think| probes.ping_pong(rounds, |round| think.pass(round)).map(Times::new);
+    let ping_pong = flag(Think::Nothing)?;
+    let paused_ping_pong = flag(Think::Random)?;
     let few = rounds / 5;
-    let launch = Stepped::count(few, || probes.launches(few))?;
-    let graph = Stepped::count(few, || probes.graph_launches(few))?;
-    let back_to_back = Stepped::count(rounds, || probes.launches_back_to_back(rounds))?;
+    let launch = Stepped::count(few, || probes.launches(few).map(Times::new))?;
+    let graph = Stepped::count(few, || probes.graph_launches(few).map(Times::new))?;
+    let back_to_back =
+        Stepped::count(rounds, || probes.launches_back_to_back(rounds).map(|time| Times::new(vec![time])))?;
     let eventfd = Stepped::count(rounds, || eventfd_round_trips(rounds))?;
 
     let mut drivers = open(1)?;
@@ -54,7 +58,7 @@ pub fn sections(quick: bool) -> Result<Vec<Section>, BenchError> {
         round_trips(driver, HwDesc::decode(1, 0, LONG), Think::Nothing, rollouts)
     })?;
     drop(drivers);
-    let ping_pong_again = probes.ping_pong(Think::Nothing, rounds)?;
+    let ping_pong_again = flag(Think::Nothing)?;
 
     // The floor drifts within a run: the figures lie between its two measurements.
     let floor = (ping_pong.quantile(0.5) + ping_pong_again.quantile(0.5)) / 2;
@@ -150,7 +154,7 @@ fn rate_section(probes: &Probes, gpu: &str, quick: bool) -> Result<Section, Benc
     for (queues, threads) in [(1, 1), (2, 2), (4, 4), (8, 8), (16, 8)] {
         let loads: Vec<Load> =
             [1, 32, 256].map(|batch| Load { queues, threads, batch, descriptors }).to_vec();
-        let bare = loads.iter().map(|load| probes.transport(load)).collect::<Result<Vec<f64>, _>>()?;
+        let bare = loads.iter().map(|load| transport(probes, load)).collect::<Result<Vec<f64>, _>>()?;
         let mut drivers = open(queues)?;
         let rates =
             loads.iter().map(|load| throughput(&mut drivers, load)).collect::<Result<Vec<f64>, _>>()?;
@@ -238,48 +242,46 @@ fn idle_section(probes: &Probes, gpu: &str) -> Result<Section, BenchError> {
 
 /// What a token costs, by who steps it.
 struct Tokens {
-    eventfd: Stepped<Times>,
-    launch: Stepped<Times>,
-    graph: Stepped<Times>,
-    back_to_back: Stepped<Duration>,
-    one: Stepped<Times>,
-    rollout: Stepped<Times>,
-    long: Stepped<Times>,
+    eventfd: Stepped,
+    launch: Stepped,
+    graph: Stepped,
+    back_to_back: Stepped,
+    one: Stepped,
+    rollout: Stepped,
+    long: Stepped,
 }
 
 /// Times of tokens, and how many launches each of them took, as counted meanwhile.
-struct Stepped<T> {
-    times: T,
+struct Stepped {
+    times: Times,
     launches_per_token: f64,
 }
 
-impl<T> Stepped<T> {
-    fn count(tokens: u32, work: impl FnOnce() -> Result<T, DeviceError>) -> Result<Self, DeviceError> {
-        let (launches, times) = counting_launches(work);
-        Ok(Self { times: times?, launches_per_token: launches as f64 / f64::from(tokens) })
+impl Stepped {
+    fn count(tokens: u32, work: impl FnOnce() -> Result<Times, DeviceError>) -> Result<Self, DeviceError> {
+        let before = launches();
+        let times = work()?;
+        Ok(Self { times, launches_per_token: (launches() - before) as f64 / f64::from(tokens) })
+    }
+
+    /// Nanoseconds per token, where a time is that of `tokens`, and launches per token.
+    fn each(&self, tokens: u32) -> (f64, f64) {
+        (self.times.quantile(0.5).as_secs_f64() * 1e9 / f64::from(tokens), self.launches_per_token)
     }
 }
 
 fn token_section(gpu: &str, tokens: &Tokens) -> Section {
-    let each = |time: Duration, tokens: u32| time.as_secs_f64() * 1e9 / f64::from(tokens);
-    let p50 = |tokens: &Stepped<Times>| (each(tokens.times.quantile(0.5), 1), tokens.launches_per_token);
-    let in_rollout = each(tokens.rollout.times.quantile(0.5), ROLLOUT);
-    let in_long = each(tokens.long.times.quantile(0.5), LONG);
+    let (in_rollout, in_long) = (tokens.rollout.each(ROLLOUT), tokens.long.each(LONG));
     // Everything that is not the token itself: what the rollout took beyond as many tokens of a long one.
-    let control = in_rollout - in_long;
+    let control = (in_rollout.0 - in_long.0, in_rollout.1);
     let mut table = table(["who steps a token", "per token", "launches per token", "bar", "bar is"], 1);
     let mut figures = vec![];
-    let (in_rollout, in_long, control) = {
-        let launches = tokens.rollout.launches_per_token;
-        ((in_rollout, launches), (in_long, tokens.long.launches_per_token), (control, launches))
-    };
-    let back_to_back = (each(tokens.back_to_back.times, 1), tokens.back_to_back.launches_per_token);
     let rows = [
-        ("launch per token, waited for".to_owned(), p50(&tokens.launch), None),
-        ("graph launch per token, waited for".to_owned(), p50(&tokens.graph), None),
-        ("launches back to back".to_owned(), back_to_back, None),
-        ("eventfd to a thread and back".to_owned(), p50(&tokens.eventfd), None),
-        ("host polls: a DECODE of 1 token each".to_owned(), p50(&tokens.one), None),
+        ("launch per token, waited for".to_owned(), tokens.launch.each(1), None),
+        ("graph launch per token, waited for".to_owned(), tokens.graph.each(1), None),
+        ("launches back to back".to_owned(), tokens.back_to_back.each(1), None),
+        ("eventfd to a thread and back".to_owned(), tokens.eventfd.each(1), None),
+        ("host polls: a DECODE of 1 token each".to_owned(), tokens.one.each(1), None),
         (format!("persistent worker, rollout of {ROLLOUT}, all in"), in_rollout, None),
         (format!("persistent worker, rollout of {LONG}, all in"), in_long, None),
         (format!("persistent worker, rollout of {ROLLOUT}, control alone"), control, Some(TOKEN_BAR_NS)),

@@ -1,0 +1,228 @@
+//! What becomes of each entry of the contract: `generated.rs` only lists them.
+
+use crate::CONTRACT_VERSION;
+
+const _: () = assert!(cfg!(target_endian = "little"), "the contract needs a little-endian host");
+
+/// A byte that is no code point of its set.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{value:#04x} is no {set} of contract version {CONTRACT_VERSION:#010x}")]
+pub struct UnknownCode {
+    /// The set's name.
+    pub set: &'static str,
+    /// The byte.
+    pub value: u8,
+}
+
+/// Describes one field of the record `T`.
+#[derive(Clone, Copy, Debug)]
+pub struct Field<T: 'static> {
+    /// Name in the contract.
+    pub name: &'static str,
+    /// Bytes from the start of the record.
+    pub offset: usize,
+    /// Bytes.
+    pub size: usize,
+    /// Reads the field, zero-extended.
+    pub get: fn(&T) -> u64,
+}
+
+/// Who may write a register.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Access {
+    /// Nobody: a write answers SLVERR.
+    ReadOnly,
+    /// The host, always.
+    ReadWrite,
+    /// The host, while `STATE.ACTIVE` is 0; else a write answers SLVERR.
+    Config,
+    /// A write clears the bits that are 1 in it.
+    WriteOneClears,
+}
+
+/// Bytes of the field that `get` points to.
+pub(crate) const fn size_of_field<T, F>(_get: fn(&T) -> &F) -> usize {
+    size_of::<F>()
+}
+
+/// A record of the wire: the structure, the proof of its layout, and its fields as data.
+macro_rules! record {
+    (
+        $(#[$doc:meta])*
+        $name:ident, $size:tt { $($(#[$about:meta])* $offset:literal $field:ident: $type:ty,)* }
+        $(compared { $($compared:ident),* })?
+    ) => {
+        $(#[$doc])*
+        #[repr(C, align($size))]
+        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, bytemuck::Pod, bytemuck::Zeroable)]
+        pub struct $name {
+            $($(#[$about])* pub $field: $type,)*
+        }
+
+        const _: () = {
+            assert!(size_of::<$name>() == $size && align_of::<$name>() == $size);
+            $(assert!(core::mem::offset_of!($name, $field) == $offset);)*
+        };
+
+        impl $name {
+            /// Every field, by rising offset.
+            pub const FIELDS: [$crate::Field<Self>; [$($offset),*].len()] =
+                [$($crate::define::field!($field)),*];
+
+            $(
+                /// The fields that two devices must agree on; the others depend on timing.
+                pub const COMPARED: [$crate::Field<Self>; [$(stringify!($compared)),*].len()] =
+                    [$($crate::define::field!($compared)),*];
+            )?
+        }
+    };
+}
+
+macro_rules! field {
+    ($field:ident) => {
+        $crate::Field {
+            name: stringify!($field),
+            offset: core::mem::offset_of!(Self, $field),
+            size: $crate::define::size_of_field(|record: &Self| &record.$field),
+            get: |record| record.$field as u64,
+        }
+    };
+}
+
+/// Code points of which a field of 8 bits holds exactly one.
+macro_rules! code_points {
+    ($(#[$doc:meta])* $name:ident { $($(#[$about:meta])* $code:ident = $value:literal, $text:literal;)* }) => {
+        $(#[$doc])*
+        #[repr(u8)]
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        pub enum $name {
+            $($(#[$about])* $code = $value,)*
+        }
+
+        impl TryFrom<u8> for $name {
+            type Error = $crate::UnknownCode;
+
+            fn try_from(value: u8) -> Result<Self, $crate::UnknownCode> {
+                match value {
+                    $($value => Ok(Self::$code),)*
+                    _ => Err($crate::UnknownCode { set: stringify!($name), value }),
+                }
+            }
+        }
+
+        impl From<$name> for u8 {
+            fn from(code: $name) -> u8 {
+                code as u8
+            }
+        }
+
+        $crate::define::named! { $name { $($code $text),* } }
+    };
+}
+
+/// `ALL`, `name` and `Display`.
+macro_rules! named {
+    ($name:ident { $($variant:ident $text:expr),* }) => {
+        impl $name {
+            /// Every one, in the contract's order.
+            pub const ALL: [Self; [$($text),*].len()] = [$(Self::$variant),*];
+
+            /// The contract's name.
+            pub const fn name(self) -> &'static str {
+                match self {
+                    $(Self::$variant => $text,)*
+                }
+            }
+        }
+
+        impl core::fmt::Display for $name {
+            fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+                f.pad(self.name())
+            }
+        }
+    };
+}
+
+/// The page of registers; a counter is two of them.
+macro_rules! register_page {
+    (
+        registers { $($(#[$doc:meta])* $register:ident = $offset:literal, $text:literal, $access:ident, $reset:expr;)* }
+        counters {
+            $($(#[$about:meta])* $counter:ident = $label:literal, $lo:ident $low:literal, $hi:ident $high:literal;)*
+        }
+    ) => {
+        /// Registers, each 32 bits, by their byte offset in the page; counters are two registers each.
+        #[repr(u32)]
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        pub enum Register {
+            $($(#[$doc])* $register = $offset,)*
+            $(
+                $(#[$about])*
+                ///
+                /// The low half (ro); reading it latches the high half.
+                $lo = $low,
+                $(#[$about])*
+                ///
+                /// The high half (ro), as latched.
+                $hi = $high,
+            )*
+        }
+
+        $crate::define::named! {
+            Register {
+                $($register $text,)*
+                $($lo concat!($label, "_LO"), $hi concat!($label, "_HI")),*
+            }
+        }
+
+        impl Register {
+            /// Bytes from the start of the page.
+            pub const fn offset(self) -> u32 {
+                self as u32
+            }
+
+            /// Who may write it.
+            pub const fn access(self) -> $crate::Access {
+                match self {
+                    $(Self::$register => $crate::Access::$access,)*
+                    _ => $crate::Access::ReadOnly,
+                }
+            }
+
+            /// Value after reset; `None` where it depends on how the device was built.
+            pub const fn reset(self) -> Option<u32> {
+                match self {
+                    $(Self::$register => $reset,)*
+                    _ => Some(0),
+                }
+            }
+        }
+
+        /// 64-bit counters. Reading [`lo`](Counter::lo) latches [`hi`](Counter::hi); both clear when the device is
+        /// enabled.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        pub enum Counter {
+            $($(#[$about])* $counter,)*
+        }
+
+        $crate::define::named! { Counter { $($counter $label),* } }
+
+        impl Counter {
+            /// Register of the low half.
+            pub const fn lo(self) -> Register {
+                match self {
+                    $(Self::$counter => Register::$lo,)*
+                }
+            }
+
+            /// Register of the high half.
+            pub const fn hi(self) -> Register {
+                match self {
+                    $(Self::$counter => Register::$hi,)*
+                }
+            }
+        }
+    };
+}
+
+pub(crate) use {code_points, field, named, record, register_page};

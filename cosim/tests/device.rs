@@ -1,0 +1,138 @@
+//! What only a device with a clock and pins has: cycles, byte strobes, holes in the register page, `irq_o`, reset.
+
+use doorbell_contract::{Counter, DescFlags, HwDesc, Irq, Register, State};
+use doorbell_cosim::{RtlConfig, RtlPlatform, built_workers};
+use doorbell_host::{Device, Driver, QueueConfig};
+use doorbell_verify::conformance::{Rig, numbered};
+use rstest::rstest;
+
+type Rtl = Rig<RtlPlatform>;
+
+fn open(config: &RtlConfig, queue: QueueConfig) -> Rtl {
+    Rig::new(Driver::new(RtlPlatform::new(config).unwrap(), queue).unwrap())
+}
+
+/// On every RTL that was built, with a memory that answers at once and with random ones.
+fn on_each(queue: QueueConfig, test: impl Fn(&mut Rtl)) {
+    for workers in built_workers() {
+        let plain = RtlConfig { workers, ..Default::default() };
+        for config in [plain.clone(), plain.clone().with_random_memory(1), plain.with_random_memory(2)] {
+            test(&mut open(&config, queue.clone()));
+        }
+    }
+}
+
+fn pass(rtl: &mut Rtl, cycles: u64) {
+    rtl.driver.platform_mut().run(cycles).unwrap();
+}
+
+fn count(rtl: &mut Rtl, counter: Counter) -> u64 {
+    rtl.driver.counter(counter).unwrap()
+}
+
+#[test]
+fn holes_in_the_page_and_writes_of_some_bytes_are_refused() {
+    on_each(QueueConfig::default(), |rtl| {
+        let platform = rtl.driver.platform_mut();
+        for offset in [0x084, 0x0FC, 0x180, 0xFFC] {
+            assert_eq!(platform.read_offset(offset).unwrap(), (0, false), "{offset:#x}");
+            assert!(!platform.write_bytes(offset, 1, 0xF).unwrap(), "{offset:#x}");
+        }
+        for strobe in [0x0, 0x1, 0x7, 0xE] {
+            assert!(!platform.write_bytes(Register::Irq.offset(), 1, strobe).unwrap(), "{strobe:#x}");
+        }
+        assert_eq!(rtl.driver.read(Register::Irq).unwrap(), 0);
+        rtl.check(&numbered([HwDesc::decode(1, 0, 20)])).unwrap();
+    });
+}
+
+#[test]
+fn the_interrupt_line_is_irq_pending() {
+    on_each(QueueConfig::default(), |rtl| {
+        let asks = [HwDesc::decode(1, 0, 10).with_flags(DescFlags::INTERRUPT)];
+        let line = |rtl: &mut Rtl| {
+            let level = rtl.driver.platform().interrupt();
+            let irq = Irq::from_bits_retain(rtl.driver.read(Register::Irq).unwrap());
+            assert_eq!(level, irq.contains(Irq::PENDING), "irq_o against IRQ");
+            level
+        };
+        let arm = |rtl: &mut Rtl| {
+            rtl.driver.write(Register::Irq, Irq::ARMED.bits()).unwrap();
+            pass(rtl, 100);
+        };
+        rtl.driver.submit(&asks).unwrap();
+        pass(rtl, 2000);
+        assert!(!line(rtl), "disarmed");
+        arm(rtl);
+        assert!(line(rtl), "armed late, with a completion that asked");
+        rtl.drain().unwrap();
+        assert!(line(rtl), "one interrupt for one arming, until it is armed anew");
+        arm(rtl);
+        assert!(!line(rtl), "armed with nothing visible");
+        rtl.driver.submit(&asks).unwrap();
+        pass(rtl, 2000);
+        assert!(line(rtl), "after one that asked");
+    });
+}
+
+/// In whichever cycle it comes (R12).
+#[rstest]
+fn a_disable_or_reset_stops_every_write_and_the_next_start_is_clean(#[values(false, true)] reset: bool) {
+    on_each(QueueConfig { cq_depth: 8, token_bytes: 1 << 16, ..Default::default() }, |rtl| {
+        for cycles in [1, 7, 10, 20, 33, 64, 100, 150, 300, 900, 5000] {
+            rtl.driver.submit(&numbered((0..200).map(|id| HwDesc::decode(id, 0, 30)))).unwrap();
+            pass(rtl, cycles);
+            if reset {
+                rtl.driver.platform_mut().reset(3).unwrap();
+                for register in Register::ALL {
+                    if let Some(value) = register.reset() {
+                        assert_eq!(
+                            rtl.driver.read(register).unwrap(),
+                            value,
+                            "{register} after {cycles} cycles"
+                        );
+                    }
+                }
+            } else {
+                rtl.driver.disable().unwrap();
+                assert_eq!(rtl.driver.read(Register::State).unwrap(), State::IDLE.bits());
+            }
+            let before = rtl.snapshot().unwrap();
+            // The memory itself fails the test if the device still accesses it.
+            pass(rtl, 1000);
+            assert!(rtl.snapshot().unwrap() == before, "memory was written after {cycles} cycles");
+            if reset {
+                rtl.driver.disable().unwrap();
+            }
+            rtl.driver.enable().unwrap();
+            assert_eq!(count(rtl, Counter::Tokens), 0);
+            rtl.check(&numbered((0..30).map(|id| HwDesc::decode(id, 3, 1 + id)))).unwrap();
+        }
+    });
+}
+
+#[test]
+fn a_full_completion_queue_holds_up_the_fetch_too() {
+    on_each(QueueConfig { cq_depth: 2, ..Default::default() }, |rtl| {
+        let descs = numbered((0..400).map(|k| HwDesc::decode(k, 0, 1 + k % 40)));
+        assert_eq!(rtl.driver.submit(&descs).unwrap(), 400);
+        pass(rtl, 20_000);
+        let consumed = count(rtl, Counter::Descriptors);
+        assert!(consumed < 400, "{consumed} descriptors consumed behind a full queue (R4)");
+        let stalled = count(rtl, Counter::StallCq);
+        pass(rtl, 20_000);
+        assert_eq!((count(rtl, Counter::Completions), count(rtl, Counter::Descriptors)), (2, consumed));
+        assert!(count(rtl, Counter::StallCq) >= stalled + 20_000, "each of these cycles is a stall");
+        assert_eq!(rtl.drain().unwrap().len(), 400);
+    });
+}
+
+#[test]
+fn wait_states_stretch_every_token() {
+    let queue = QueueConfig { wait_states: 7, workers: Some(1), ..Default::default() };
+    let rtl = &mut open(&RtlConfig { workers: 1, ..Default::default() }, queue);
+    rtl.check(&numbered((0..10).map(|id| HwDesc::decode(id, 0, 1 + 3 * id)))).unwrap();
+    let tokens = count(rtl, Counter::Tokens);
+    // One cycle from idle to the first token's wait.
+    assert_eq!((count(rtl, Counter::Wait), count(rtl, Counter::Busy)), (7 * tokens, 8 * tokens + 1));
+}
