@@ -56,8 +56,6 @@ pub(crate) const REWARD_THRESHOLD: usize = 136;
 pub(crate) const WORKERS: usize = 140;
 /// key of the check words (R2)
 pub(crate) const SQ_KEY: usize = 144;
-/// fills the structure
-pub(crate) const UNUSED_SESSION: usize = 148;
 
 // By the kernel; `reached` behind the others, with release order.
 /// the `wanted` that the kernel has come to
