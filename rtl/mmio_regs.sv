@@ -88,6 +88,25 @@ module mmio_regs
   // Accesses are rare: all of it is looked at only in their cycle.
   logic is_cfg, is_rw, fire, refuse, workers_ok;
 
+  // Not in a process: it would wake desc_ring's, and be woken by it, for ever (Icarus 11).
+  assign doorbell_o = write_i && !write_partial_i && write_addr_i == REG_DOORBELL;
+  assign release_o  = write_i && !write_partial_i && write_addr_i == REG_CQ_HEAD;
+  assign index_o    = write_data_i;
+  assign workers_ok = write_i && write_data_i != '0 && write_data_i <= Workers;
+
+  always_comb begin
+    refuse = 1'b0;
+    if (write_i) begin
+      refuse = write_partial_i
+            || !(is_rw || (is_cfg && !active_i && !enable_q))
+            || (doorbell_o && !doorbell_ok_i)
+            || (release_o && !release_ok_i)
+            || (write_addr_i == REG_CONTROL && write_data_i[CONTROL_ENABLE_BIT] && active_i && !enable_q)
+            || (write_addr_i == REG_WORKERS && !workers_ok)
+            || (write_addr_i == REG_LENGTH_LIMIT && write_data_i > LENGTH_LIMIT_MAX);
+    end
+  end
+
   always_comb begin
     is_cfg = 1'b0;
     is_rw  = 1'b0;
@@ -103,19 +122,6 @@ module mmio_regs
     end
   end
 
-  // Not in processes: the defaults of these would wake the rings' processes and be woken by them, for ever (Icarus 11).
-  assign doorbell_o = write_i && !write_partial_i && write_addr_i == REG_DOORBELL;
-  assign release_o  = write_i && !write_partial_i && write_addr_i == REG_CQ_HEAD;
-  assign index_o    = write_data_i;
-  assign workers_ok = write_i && write_data_i != '0 && write_data_i <= Workers;
-  assign refuse     = write_i
-                   && (write_partial_i
-                       || !(is_rw || (is_cfg && !active_i && !enable_q))
-                       || (doorbell_o && !doorbell_ok_i)
-                       || (release_o && !release_ok_i)
-                       || (write_addr_i == REG_CONTROL && write_data_i[CONTROL_ENABLE_BIT] && active_i && !enable_q)
-                       || (write_addr_i == REG_WORKERS && !workers_ok)
-                       || (write_addr_i == REG_LENGTH_LIMIT && write_data_i > LENGTH_LIMIT_MAX));
   assign fire          = write_i && !refuse;
   assign write_error_o = refuse;
 

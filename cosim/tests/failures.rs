@@ -3,7 +3,7 @@
 use std::ops::RangeInclusive;
 use std::thread;
 
-use doorbell_contract::{DeviceFault, ErrorCode, HwCompletion, HwDesc, Register, Status};
+use doorbell_contract::{CompletionFlags, DeviceFault, ErrorCode, HwCompletion, HwDesc, Register, Status};
 use doorbell_cosim::{CosimError, Fault, FaultKind, RtlConfig, RtlPlatform, Wave};
 use doorbell_host::{Device, DeviceError, Driver, Platform, QueueConfig};
 use rstest::rstest;
@@ -107,7 +107,12 @@ fn an_error_answer_is_a_dma_fault_of_its_descriptor_alone() {
         let expected = match number {
             0 => HwCompletion { error: ErrorCode::DmaFault as u8, final_seq_len: 40, ..*completion },
             // Nothing of it is known but its place.
-            2 => HwCompletion { error: ErrorCode::DmaFault as u8, result: 2, ..HwCompletion::default() },
+            2 => HwCompletion {
+                error: ErrorCode::DmaFault as u8,
+                flags: CompletionFlags::NO_ECHO.bits(),
+                result: 2,
+                ..HwCompletion::default()
+            },
             _ => HwCompletion { user_data: number, final_seq_len: 40, ..*completion },
         };
         let status = if matches!(number, 0 | 2) { Status::Error } else { Status::Done };
