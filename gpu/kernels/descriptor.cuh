@@ -120,7 +120,7 @@ __device__ __forceinline__ void write_completion(ulonglong2 (&halves)[2], uint64
                                                  uint32_t seq_len, uint32_t reward_model_id, uint32_t worker_id,
                                                  const Outcome& outcome) {
   halves[0].x = user_data;
-  halves[0].y = static_cast<uint64_t>(seq_len + outcome.added & DOORBELL_LENGTH_LIMIT_MAX) << 32 | rollout_id;
+  halves[0].y = static_cast<uint64_t>((seq_len + outcome.added) & DOORBELL_LENGTH_LIMIT_MAX) << 32 | rollout_id;
   halves[1].x = outcome.result;
   halves[1].y = static_cast<uint64_t>(outcome.status << 16 | outcome.flags << 8 | outcome.error) << 32 |
                 worker_id << 16 | reward_model_id;

@@ -715,11 +715,13 @@ struct Fetcher {
       // Whoever still reads what the last look has staged comes first.
       __syncwarp();
       if (lane < 4) stage[lane] = part;
-      uint64_t shares = check_share(part, f.key[lane % 4], lane % 4);
-      shares += __shfl_xor_sync(kEveryLane, shares, 1);
-      shares += __shfl_xor_sync(kEveryLane, shares, 2);
-      // Lane 3 has the check word.
-      const bool verified = __shfl_sync(kEveryLane, check_word(shares, index) == part.w, 3);
+      __syncwarp();
+      // Every lane has the descriptor, and comes to the same: sooner than four lanes tell the others.
+      Order o;
+      o.live = true;
+#pragma unroll
+      for (uint32_t k = 0; k < 4; k++) o.desc.quarter[k] = stage[k];
+      const bool verified = verifies(o.desc, f.key, index);
       // What the doorbell had told of was there to be read: if it does not verify now, it never will (R2).
       if (!verified && (known != 1 || DOORBELL_FAULT(LeavesBadSlots))) continue;
       DOORBELL_WINDOW(ScoutsBlindly);
@@ -727,11 +729,6 @@ struct Fetcher {
       uint32_t claimed_from = ~index;
       if (lane == 0) claimed_from = order::compare_swap_relaxed_block(&f.claimed, index, index + 1);
       __syncwarp();
-      // Every lane has the descriptor, and comes to the same.
-      Order o;
-      o.live = true;
-#pragma unroll
-      for (uint32_t k = 0; k < 4; k++) o.desc.quarter[k] = stage[k];
       classify(o, verified, index, config);
       const bool at_once = quiet && !o.is_long && !o.is_stop && !o.is_fence;
       if (!__any_sync(kEveryLane, claimed_from == index || DOORBELL_FAULT(ScoutsBlindly))) continue;
