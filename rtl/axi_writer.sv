@@ -58,7 +58,6 @@ module axi_writer
 
   localparam int CountBits = $clog2(MAX_WRITES) + 1;
   localparam int SourceBits = $clog2(Workers + 1);
-  localparam int LineBits  = (Workers == 1) ? 1 : $clog2(Workers);
 
   logic                 room, use_completion, push;
   logic                 aw_full, w_full;
@@ -93,18 +92,24 @@ module axi_writer
   assign addr               = use_completion ? completion_addr_i : line_addr_i;
   assign first              = use_completion ? completion_first_i : line_first_i;
   assign last               = use_completion ? completion_last_i : line_last_i;
-  assign strobe             = push ? (64'hFFFF_FFFF_FFFF_FFFF << {first, 2'b00})
-                                   & (64'hFFFF_FFFF_FFFF_FFFF >> {4'd15 - last, 2'b00}) : '0;
   assign sent_o             = push;
 
   // Bytes that are not written are 0: nothing of another rollout appears on the bus.
   always_comb begin
     data = '0;
     if (push) begin
-      for (int k = 0; k < 16; k++) begin
-        if (strobe[4*k]) data[32*k +: 32] = use_completion ? completion_data_i[32*k +: 32] : line_data_i[32*k +: 32];
+      data = use_completion ? completion_data_i : line_data_i;
+      if (strobe != '1) begin
+        for (int k = 0; k < 16; k++) begin
+          if (!strobe[4*k]) data[32*k +: 32] = '0;
+        end
       end
     end
+  end
+
+  always_comb begin
+    strobe = '0;
+    if (push) strobe = (64'hFFFF_FFFF_FFFF_FFFF << {first, 2'b00}) & (64'hFFFF_FFFF_FFFF_FFFF >> {4'd15 - last, 2'b00});
   end
 
   sync_fifo #(.Width(69), .Depth(2)) u_aw (
@@ -144,19 +149,19 @@ module axi_writer
   assign idle_o       = in_flight_q == '0;
 
   always_ff @(posedge clk_i) begin
-    if (!rst_ni) in_flight_q <= '0;
-    else         in_flight_q <= in_flight_q + CountBits'(push) - CountBits'(ack_o);
+    if (!rst_ni)            in_flight_q <= '0;
+    else if (push != ack_o) in_flight_q <= push ? in_flight_q + 1'b1 : in_flight_q - 1'b1;
   end
 
 `ifndef SYNTHESIS
   always_ff @(posedge clk_i) begin
-    if (rst_ni) begin
-      if (m_axi_bvalid && idle_o) $fatal(1, "R3 axi_writer: write response without a write in flight");
-      if (push) begin
-        if (line_valid_i && !line_ready_o[LineBits'(line_worker_i)])
-          $fatal(1, "R3 axi_writer: a token line with no place for it");
-        if (addr[5:0] != '0) $fatal(1, "R11 axi_writer: beat at %h is misaligned", addr);
-      end
+    if (m_axi_bvalid) begin
+      if (rst_ni && idle_o) $fatal(1, "R3 axi_writer: write response without a write in flight");
+    end
+    if (push) begin
+      // That there is room for it is held by the FIFOs and the quota.
+      if (rst_ni && line_valid_i && use_completion) $fatal(1, "R3 axi_writer: a token line with no place for it");
+      if (rst_ni && addr[5:0] != '0) $fatal(1, "R11 axi_writer: beat at %h is misaligned", addr);
     end
   end
 `endif

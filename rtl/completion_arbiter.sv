@@ -15,6 +15,7 @@ module completion_arbiter
   input  logic [Workers-1:0] has_line_i,
   input  logic [Workers-1:0] has_done_i,
   output logic [Workers-1:0] take_o,           // one-hot
+  output logic               taken_o,          // it is not 0
   output logic [3:0]         worker_o,         // the same as a number
   output logic [Workers-1:0] delivered_o,      // one-hot: the end of a descriptor was taken
 
@@ -32,27 +33,37 @@ module completion_arbiter
   logic               taken;
 
   assign line_waits_o = (valid_i & has_line_i) != '0;
-  assign eligible     = clear_i ? '0
-                      : valid_i & (line_ready_i | ~has_line_i) & (done_ready_i | ~has_done_i);
   assign taken        = grant != '0;
   assign take_o       = grant;
-  assign delivered_o  = grant & has_done_i;
+  assign taken_o      = taken;
+
+  always_comb begin
+    eligible = '0;
+    if (valid_i != '0 && !clear_i) eligible = valid_i & (line_ready_i | ~has_line_i) & (done_ready_i | ~has_done_i);
+  end
 
   round_robin #(.N(Workers)) u_round_robin (
     .clk_i, .rst_ni,
     .request_i (eligible),
     .grant_o   (grant),
+    .number_o  (worker_o),
     .accept_i  (taken)
   );
-
-  assign worker_o = one_hot_index(MAX_WORKERS'(grant));
 
   // Lines issued so far per worker, modulo 2^LINE_COUNT_BITS.
   logic [LINE_COUNT_BITS-1:0] lines [0:MAX_WORKERS-1];
 
-  assign line_valid_o = (grant & has_line_i) != '0;
-  assign done_valid_o = delivered_o != '0;
-  assign done_after_o = lines[worker_o] + LINE_COUNT_BITS'(line_valid_o);
+  always_comb begin
+    delivered_o  = '0;
+    line_valid_o = 1'b0;
+    done_valid_o = 1'b0;
+    if (taken) begin
+      delivered_o  = grant & has_done_i;
+      line_valid_o = (grant & has_line_i) != '0;
+      done_valid_o = (grant & has_done_i) != '0;
+    end
+  end
+  assign done_after_o = taken ? lines[worker_o] + LINE_COUNT_BITS'(line_valid_o) : '0;
 
   always_ff @(posedge clk_i) begin
     if (!rst_ni || clear_i) for (int w = 0; w < MAX_WORKERS; w++) lines[w] <= '0;

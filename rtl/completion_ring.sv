@@ -71,7 +71,7 @@ module completion_ring
   localparam logic [4:0] Patience = 5'd31;    // cycles for which half a beat waits behind token lines
   localparam int WorkerBits = (Workers == 1) ? 1 : $clog2(Workers);
 
-  logic [31:0] head_q, tail_q, visible_q, asked_upto_q;
+  logic [31:0] head_q, tail_q, visible_q, asked_upto_q, held;
 
   // ---------------------------------------------------------------- places
   // One store for all records.
@@ -151,19 +151,21 @@ module completion_ring
   logic [Workers-1:0]         acked_all_q;               // … and its lines are acknowledged
   logic [Workers-1:0]         held_q;                    // it follows a record that has not gone
 
-  done_t                      record;
-  logic                       known, follows, to_front, advance;
+  logic                       known, follows, to_front, advance, released;
   logic [WorkerBits-1:0]      follower_worker;
   logic [PlaceBits-1:0]       newest_place, follower_place, next_place;
   logic [LINE_COUNT_BITS-1:0] next_after;
 
-  // What follows is looked at only with take, push or line_ack: so it is 0 without, and costs the simulation nothing.
+  // A record goes (seldom: nothing of this is looked at without). Behind it: the next of its list, and the one that
+  // follows it.
   assign take_place = take ? first_q[take_worker] : '0;
+  assign advance    = take && last_q[take_worker] != take_place;
+  assign next_place = advance ? next_mem[take_place] : '0;
+  assign next_after = advance ? record_mem[next_place][DONE_BITS +: LINE_COUNT_BITS] : '0;
+  assign released   = take && followed_q[take_place];
+  assign {follower_worker, follower_place} = take ? follower_mem[take_place] : '0;
 
-  // The record behind the one that goes; the record that comes in is first of its list when no other stays there.
-  assign advance  = take && last_q[take_worker] != take_place;
-  assign to_front = push && (!some_q[push_worker] || (take && !advance && take_worker == push_worker));
-
+  // A record comes in (seldom, too). It is the first of its list when no other stays there.
   always_comb begin
     known        = 1'b0;
     newest_place = '0;
@@ -182,11 +184,8 @@ module completion_ring
     end
   end
   // A worker's own records keep their order without it.
-  assign follows = known && worker_mem[newest_place] != push_worker && !(take && newest_place == take_place);
-  assign {follower_worker, follower_place} = take ? follower_mem[take_place] : '0;
-
-  assign next_place  = advance ? next_mem[take_place] : '0;
-  assign next_after  = advance ? record_mem[next_place][DONE_BITS +: LINE_COUNT_BITS] : '0;
+  assign follows  = known && worker_mem[newest_place] != push_worker && !(take && newest_place == take_place);
+  assign to_front = push && (!some_q[push_worker] || (take && !advance && take_worker == push_worker));
 
   // So many lines of a worker are acknowledged, with that of this cycle.
   function automatic logic lines_acked(input logic [LINE_COUNT_BITS-1:0] after, input logic [LINE_COUNT_BITS-1:0] acked,
@@ -208,10 +207,12 @@ module completion_ring
       follows_q[place]  <= follows;
       if (follows) followed_q[newest_place] <= 1'b1;
     end
-    if (take && followed_q[take_place]) follows_q[follower_place] <= 1'b0;
-    if (advance) begin
-      first_q[take_worker] <= next_place;
-      after_q[take_worker] <= next_after;
+    if (take) begin
+      if (released) follows_q[follower_place] <= 1'b0;
+      if (advance) begin
+        first_q[take_worker] <= next_place;
+        after_q[take_worker] <= next_after;
+      end
     end
     if (to_front) begin
       first_q[push_worker] <= place;
@@ -226,23 +227,26 @@ module completion_ring
       acked_all_q    <= '0;
       held_q         <= '0;
     end else begin
-      if (take)  newest_q[take_place]   <= 1'b0;
-      if (known) newest_q[newest_place] <= 1'b0;
-      if (push)  newest_q[place]        <= 1'b1;
-
       if (line_ack) begin
-        if (after_q[ack_worker] == acked_q[ack_worker] + 1'b1 && some_q[ack_worker]) acked_all_q[ack_worker] <= 1'b1;
+        if (some_q[ack_worker]) begin
+          if (after_q[ack_worker] == acked_q[ack_worker] + 1'b1) acked_all_q[ack_worker] <= 1'b1;
+        end
       end
-      if (take && followed_q[take_place] && first_q[follower_worker] == follower_place) held_q[follower_worker] <= 1'b0;
       if (take) begin
+        newest_q[take_place] <= 1'b0;
+        if (released && first_q[follower_worker] == follower_place) held_q[follower_worker] <= 1'b0;
         some_q[take_worker]      <= advance;
         acked_all_q[take_worker] <= advance && lines_acked(next_after, acked_q[take_worker], line_ack && ack_worker == take_worker);
         held_q[take_worker]      <= advance && follows_q[next_place];
       end
-      if (push) some_q[push_worker] <= 1'b1;
-      if (to_front) begin
-        acked_all_q[push_worker] <= lines_acked(done_after_i, acked_q[push_worker], line_ack && ack_worker == push_worker);
-        held_q[push_worker]      <= follows;
+      if (push) begin
+        if (known) newest_q[newest_place] <= 1'b0;
+        newest_q[place]     <= 1'b1;
+        some_q[push_worker] <= 1'b1;
+        if (to_front) begin
+          acked_all_q[push_worker] <= lines_acked(done_after_i, acked_q[push_worker], line_ack && ack_worker == push_worker);
+          held_q[push_worker]      <= follows;
+        end
       end
     end
   end
@@ -258,53 +262,56 @@ module completion_ring
 
   assign past_first = (take && faulty_q != '0) ? after_q[take_worker] - fault_first_q[take_worker] : '0;
   assign past_last  = (take && faulty_q != '0) ? after_q[take_worker] - fault_last_q[take_worker] : '0;
-  assign suspect    = faulty_q[take_worker] && !past_first[LINE_COUNT_BITS-1];
+  assign suspect    = take && faulty_q != '0 && faulty_q[take_worker] && !past_first[LINE_COUNT_BITS-1];
 
   always_ff @(posedge clk_i) begin
     if (!rst_ni || clear_i) begin
       faulty_q <= '0;
     end else begin
-      if (take && suspect && !past_last[LINE_COUNT_BITS-1]) faulty_q[take_worker] <= 1'b0;
-      if (line_ack && ack_error_i) faulty_q[ack_worker] <= 1'b1;
+      if (suspect && !past_last[LINE_COUNT_BITS-1]) faulty_q[take_worker] <= 1'b0;
+      if (line_fault_o) faulty_q[ack_worker] <= 1'b1;
     end
   end
 
   always_ff @(posedge clk_i) begin
-    if (line_ack && ack_error_i) begin
+    if (line_fault_o) begin
       if (!faulty_q[ack_worker]) fault_first_q[ack_worker] <= acked_q[ack_worker] + 1'b1;
       fault_last_q[ack_worker] <= acked_q[ack_worker] + 1'b1;
     end
   end
 
   // ---------------------------------------------------------------- the next completion
-  logic [Workers-1:0] ready, grant;
+  logic [Workers-1:0] ready, grant_unused;
+  /* verilator lint_off UNUSEDSIGNAL */  // as wide as for the most workers
+  logic [3:0]         number;
+  /* verilator lint_on UNUSEDSIGNAL */
   assign ready = acked_all_q & ~held_q;
 
   round_robin #(.N(Workers)) u_round_robin (
     .clk_i, .rst_ni,
     .request_i (ready),
-    .grant_o   (grant),
+    .grant_o   (grant_unused),
+    .number_o  (number),
     .accept_i  (take)
   );
-  assign take_worker = WorkerBits'(one_hot_index(MAX_WORKERS'(grant)));
+  assign take_worker = number[WorkerBits-1:0];
 
   // ---------------------------------------------------------------- one beat of two slots
-  logic                slot_free, full;
+  logic                full;
   logic                low_valid_q, high_valid_q, low_asked_q, high_asked_q;
   logic [511:0]        beat_q;
   logic [63:0]         beat_addr_q;
   logic [4:0]          waited_q;
+  done_t               record;
   hw_completion_t      completion;
   logic [7:0]          status, error;
   logic                phase;
 
-  assign phase       = (tail_q & {15'd0, size_i}) == '0;
-  assign full        = tail_q - head_q == {15'd0, size_i};
-  assign slot_free   = !high_valid_q || beat_ready_i;
+  assign phase   = (tail_q & {15'd0, size_i}) == '0;
+  assign full    = ready != '0 && held == {15'd0, size_i};
   // A low half that leaves alone in this cycle must not be joined.
-  assign take        = ready != '0 && !full && slot_free && !clear_i
-                    && !(low_valid_q && !high_valid_q && beat_ready_i);
-  assign stall_o     = ready != '0 && full;
+  assign take    = ready != '0 && !full && !clear_i && (!beat_ready_i ? !high_valid_q : high_valid_q || !low_valid_q);
+  assign stall_o = full;
 
   always_comb begin
     record     = '0;
@@ -364,7 +371,7 @@ module completion_ring
 
   // ---------------------------------------------------------------- what has become visible
   logic       beat_ack, sent_low, sent_high, sent_low_asked, sent_high_asked;
-  logic       sent_valid_unused, sent_full_unused;
+  logic       sent_valid, sent_full_unused;
   logic [$clog2(MAX_WRITES):0] sent_count_unused;
   logic [31:0] visible;
 
@@ -376,24 +383,24 @@ module completion_ring
     .push_i  (beat_valid_o && beat_ready_i),
     .data_i  ({high_valid_q, low_valid_q, high_asked_q, low_asked_q}),
     .full_o  (sent_full_unused),
-    .valid_o (sent_valid_unused),
+    .valid_o (sent_valid),
     .data_o  ({sent_high, sent_low, sent_high_asked, sent_low_asked}),
     .pop_i   (beat_ack),
     .count_o (sent_count_unused)
   );
 
   assign beat_ack      = ack_i && ack_id_i == COMPLETION_AXI_ID;
+  assign line_fault_o  = line_ack && ack_error_i;
+  assign write_fault_o = beat_ack && ack_error_i;
   assign answered_o    = (beat_ack && !clear_i) ? 2'(sent_low) + 2'(sent_high) : 2'd0;
   assign visible_o     = ack_error_i ? 2'd0 : answered_o;
   assign visible       = visible_q + {30'd0, answered_o};
-  assign line_fault_o  = line_ack && ack_error_i;
-  assign write_fault_o = beat_ack && ack_error_i;
 
   // ---------------------------------------------------------------- indices
-  logic [31:0] held, new_held, asked_ahead;
-  assign held         = tail_q - head_q;
-  assign new_held     = tail_q - release_head_i;
-  assign release_ok_o = !clear_i && new_held <= held;
+  logic [31:0] asked_ahead;
+  assign held = tail_q - head_q;
+
+  assign release_ok_o = release_i && !clear_i && tail_q - release_head_i <= held;
 
   // Index after the newest visible completion that asked; the host may have released it before its response came.
   assign asked_ahead = asked_upto_q - head_q;
@@ -413,10 +420,10 @@ module completion_ring
     end else if (clear_i) begin
       head_q <= tail_q;  // R12: the queue is empty
     end else begin
-      if (release_i && release_ok_o) head_q <= release_head_i;
+      if (release_ok_o) head_q <= release_head_i;
       if (take) tail_q <= tail_q + 32'd1;
-      visible_q <= visible;
       if (beat_ack) begin
+        visible_q <= visible;
         if (sent_high && sent_high_asked)    asked_upto_q <= visible;
         else if (sent_low && sent_low_asked) asked_upto_q <= visible_q + 32'd1;
         else if (!asked_o)                   asked_upto_q <= head_q;  // keeps the distance short (R13)
@@ -429,24 +436,24 @@ module completion_ring
 
 `ifndef SYNTHESIS
   initial if ($bits(done_i) != DONE_BITS) $fatal(1, "core_pkg: DONE_BITS must be %0d", $bits(done_i));
-  logic [31:0] unseen;
   logic [LINE_COUNT_BITS-1:0] behind;
-  assign behind = take ? after_q[take_worker] - acked_q[take_worker] : '0;
-  assign unseen = tail_q - visible_q;
+  assign behind = after_q[take_worker] - acked_q[take_worker];
   always_ff @(posedge clk_i) begin
-    if (rst_ni && !clear_i && !start_i) begin
-      if (held > {15'd0, size_i})
-        $fatal(1, "R4 completion_ring: %0d completions in a queue of %0d", held, size_i);
-      if ({30'd0, answered_o} > unseen)
-        $fatal(1, "R3 completion_ring: a completion was acknowledged that was not written");
+    if (take && rst_ni) begin
+      if (held >= {15'd0, size_i})
+        $fatal(1, "R4 completion_ring: one more completion in a queue of %0d that holds %0d", size_i, held);
       if (behind != '0 && !behind[LINE_COUNT_BITS-1])
         $fatal(1, "R3 completion_ring: a completion would overtake its tokens");
     end
-    if (rst_ni && ack_i) begin
+    if (ack_i && rst_ni) begin
       if (ack_id_i > COMPLETION_AXI_ID)
         $fatal(1, "R3 completion_ring: write response with unknown ID %0d", ack_id_i);
-      if (beat_ack && !sent_valid_unused)
-        $fatal(1, "R3 completion_ring: write response for a completion that was not sent");
+      if (beat_ack) begin
+        if (!sent_valid)
+          $fatal(1, "R3 completion_ring: write response for a completion that was not sent");
+        if (!start_i && {30'd0, answered_o} > tail_q - visible_q)
+          $fatal(1, "R3 completion_ring: a completion was acknowledged that was not written");
+      end
     end
   end
 `endif

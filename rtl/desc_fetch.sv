@@ -77,9 +77,9 @@ module desc_fetch
 
   always_ff @(posedge clk_i) begin
     if (!bus_rst_ni) in_flight_q <= '0;
-    else begin
+    else if (beat || request_i) begin
       in_flight_q <= in_flight_q - CountBits'(beat)
-                   + ((m_axi_arvalid && m_axi_arready) ? CountBits'(request_slots_i) : '0);
+                   + ((request_i && m_axi_arready) ? CountBits'(request_slots_i) : '0);
     end
   end
 
@@ -98,7 +98,7 @@ module desc_fetch
       oldest_q <= '0;
       newest_q <= '0;
     end else begin
-      if (m_axi_arvalid && m_axi_arready) begin
+      if (request_i && m_axi_arready) begin
         left[newest_q] <= request_slots_i;
         newest_q <= newest_q + 1'b1;
       end

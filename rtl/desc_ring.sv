@@ -48,9 +48,16 @@ module desc_ring #(
 
   // ---------------------------------------------------------------- doorbell
   logic [31:0] published, new_published;
-  assign published     = tail_q - head_q;
-  assign new_published = doorbell_tail_i - head_q;
-  assign doorbell_ok_o = !clear_i && new_published <= {15'd0, size_i} && new_published >= published;
+  assign published = tail_q - head_q;
+
+  always_comb begin
+    new_published = '0;
+    doorbell_ok_o = 1'b0;
+    if (doorbell_i) begin
+      new_published = doorbell_tail_i - head_q;
+      doorbell_ok_o = !clear_i && new_published <= {15'd0, size_i} && new_published >= published;
+    end
+  end
 
   // ---------------------------------------------------------------- burst planner
   logic        pending;
@@ -58,7 +65,7 @@ module desc_ring #(
   logic [15:0] slot;
   logic [63:0] slot_addr;
   logic [16:0] to_wrap, to_boundary, wanted, room, slots;
-  logic        plan;
+  logic        due, plan;
 
   assign pending = tail_q != next_q;
   assign waiting = 17'(tail_q - next_q);
@@ -71,7 +78,7 @@ module desc_ring #(
     to_boundary = '0;
     wanted      = '0;
     slots       = '0;
-    plan        = 1'b0;
+    due         = 1'b0;
     if (pending && room_q != '0) begin
       slot        = next_q[15:0] & (size_i[15:0] - 16'd1);
       slot_addr   = base_i + {42'd0, slot, 6'd0};
@@ -84,9 +91,11 @@ module desc_ring #(
       if (to_boundary < wanted) wanted = to_boundary;
 
       slots = (room < wanted) ? room : wanted;
-      plan  = !clear_i && (slots == wanted || slots >= MinCut) && (!request_o || request_ready_i);
+      due   = slots == wanted || slots >= MinCut;
     end
   end
+  // Apart from the rest: it alone looks at the bus.
+  assign plan = due && !clear_i && (!request_o || request_ready_i);
 
   always_ff @(posedge clk_i) begin
     if (!bus_rst_ni) begin
@@ -122,7 +131,7 @@ module desc_ring #(
       if (doorbell_i && doorbell_ok_o) tail_q <= doorbell_tail_i;
       if (received_i) head_q <= head_q + 32'd1;
       if (plan) next_q <= next_q + {15'd0, slots};
-      room_q <= room_q - (plan ? RoomBits'(slots) : '0) + RoomBits'(taken_i);
+      if (plan || taken_i) room_q <= room_q - (plan ? RoomBits'(slots) : '0) + RoomBits'(taken_i);
     end
   end
 
@@ -134,7 +143,7 @@ module desc_ring #(
   logic [31:0] in_flight;
   assign in_flight = next_q - head_q;
   always_ff @(posedge clk_i) begin
-    if (rst_ni && !clear_i && !start_i) begin
+    if (rst_ni && !clear_i && !start_i && (request_o || received_i)) begin
       if (in_flight > published)
         $fatal(1, "R1 desc_ring: slot %0d was requested and only %0d are published", next_q, tail_q);
       if (published > {15'd0, size_i})
@@ -142,8 +151,8 @@ module desc_ring #(
       if (received_i && in_flight == '0)
         $fatal(1, "R3 desc_ring: a slot arrived that nobody asked for");
     end
-    if (rst_ni && request_o) begin
-      if ({1'b0, request_addr_o[11:6]} + {2'b0, request_slots_o} > 7'd64)
+    if (request_o) begin
+      if (rst_ni && {1'b0, request_addr_o[11:6]} + {2'b0, request_slots_o} > 7'd64)
         $fatal(1, "R11 desc_ring: a burst of %0d from %h crosses 4 KiB", request_slots_o, request_addr_o);
     end
   end

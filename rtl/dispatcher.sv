@@ -28,6 +28,7 @@ module dispatcher
   input  logic [Workers-1:0] wants_i,      // asks: is idle, or will certainly be in a few cycles
   input  logic [Workers-1:0] free_i,       // has nothing to do
   output logic [Workers-1:0] assign_o,     // one-hot: takes the descriptor at the end of this cycle
+  output logic [3:0]         assign_worker_o,   // the same as a number
 
   input  logic [1:0]         visible_i,    // completions that became visible in this cycle
   output logic               prefix_o,     // a PREFILL was handed out: its prefix is registered
@@ -53,19 +54,24 @@ module dispatcher
   assign held            = holds_i != '0;
   assign wants           = wants_i & in_use_i;
 
-  assign candidates = !ready ? '0
-                    : held ? (holds_i & (joins_i | wants_i))
-                    : ((wants & free_i) != '0) ? (wants & free_i) : wants;
+  always_comb begin
+    candidates = '0;
+    if (ready) begin
+      candidates = held ? (holds_i & (joins_i | wants_i))
+                 : ((wants & free_i) != '0) ? (wants & free_i) : wants;
+    end
+  end
 
   round_robin #(.N(Workers)) u_round_robin (
     .clk_i, .rst_ni,
     .request_i (candidates),
     .grant_o   (pick),
+    .number_o  (assign_worker_o),
     .accept_i  (go)
   );
 
   assign go           = pick != '0 && !clear_i;
-  assign assign_o     = go ? pick : '0;
+  assign assign_o     = clear_i ? '0 : pick;
   assign work_ready_o = go;
   assign prefix_o     = go && prefill_i;
   assign held_order_o = held && !go;
@@ -77,22 +83,30 @@ module dispatcher
       fenced_q    <= 1'b0;
       unheld_q    <= 1'b0;
     end else begin
-      in_flight_q <= in_flight_q + 16'(go) - 16'(visible_i);
-      if (go) fenced_q <= fence_i;
-      unheld_q <= !go && (unheld_q || (probe_o && !held));
+      if (go || visible_i != '0) in_flight_q <= in_flight_q + 16'(go) - 16'(visible_i);
+      if (go) begin
+        fenced_q <= fence_i;
+        unheld_q <= 1'b0;
+      end else if (probe_o) unheld_q <= !held;
     end
   end
 
 `ifndef SYNTHESIS
   always_ff @(posedge clk_i) begin
-    if (rst_ni && !clear_i) begin
-      if (16'(visible_i) > in_flight_q)
+    if (visible_i != '0) begin
+      if (rst_ni && !clear_i && 16'(visible_i) > in_flight_q)
         $fatal(1, "R3 dispatcher: %0d completions became visible, %0d were due", visible_i, in_flight_q);
-      if ((holds_i & (holds_i - 1'b1)) != '0)
+    end
+    if (probe_o) begin
+      if (rst_ni && !clear_i && (holds_i & (holds_i - 1'b1)) != '0)
         $fatal(1, "R5 dispatcher: rollout %0d is held by workers %b at once", probe_rollout_o, holds_i);
-      if (go && fence_i && !idle_o)
+    end
+    if (go) begin
+      if (rst_ni && fence_i && !idle_o)
         $fatal(1, "R7 dispatcher: FENCE of rollout %0d starts with %0d in flight", rollout_i, in_flight_q);
-      if ((free_i & ~wants_i) != '0)
+    end
+    if (free_i != '0) begin
+      if (rst_ni && !clear_i && (free_i & ~wants_i) != '0)
         $fatal(1, "dispatcher: workers %b are idle and do not ask", free_i & ~wants_i);
     end
   end

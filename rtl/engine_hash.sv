@@ -79,11 +79,10 @@ module engine_hash
   end
 
   // ---------------------------------------------------------------- records of assigned descriptors
-  logic [31:0] queue_counter [0:MAX_WORKERS*2-1];
-  logic [31:0] queue_hash    [0:MAX_WORKERS*2-1];
+  logic [ENGINE_BITS-1:0] queue_mem [0:MAX_WORKERS*2-1];
 
   always_ff @(posedge clk_i) begin
-    if (load_i) {queue_counter[load_place_i], queue_hash[load_place_i]} <= load_prepared_i;
+    if (load_i) queue_mem[load_place_i] <= load_prepared_i;
   end
 
   // ---------------------------------------------------------------- tokens
@@ -117,8 +116,7 @@ module engine_hash
     if (start_i != '0) begin
       for (int w = 0; w < Workers; w++) begin
         if (start_i[w]) begin
-          counter_q[w*32 +: 32] <= queue_counter[{4'(w), start_place_i[w]}];
-          hash_q[w*32 +: 32]    <= queue_hash[{4'(w), start_place_i[w]}];
+          {counter_q[w*32 +: 32], hash_q[w*32 +: 32]} <= queue_mem[{4'(w), start_place_i[w]}];
         end
       end
     end

@@ -82,9 +82,30 @@ module mmio_regs
   logic [31:0] sq_size_q, cq_size_q;
   logic [31:0] kv_base_lo_q, kv_base_hi_q;   // engine 0 does not access the KV region: held for the host only
   logic [4:0]  workers_q;
+  logic [Workers-1:0] in_use_q;              // workers_q as one bit per worker
 
   // ---------------------------------------------------------------- write decode
-  logic write, is_cfg, is_rw, fire, workers_ok;
+  // Accesses are rare: all of it is looked at only in their cycle.
+  logic is_cfg, is_rw, fire, refuse, workers_ok;
+
+  // Not in a process: it would wake desc_ring's, and be woken by it, for ever (Icarus 11).
+  assign doorbell_o = write_i && !write_partial_i && write_addr_i == REG_DOORBELL;
+  assign release_o  = write_i && !write_partial_i && write_addr_i == REG_CQ_HEAD;
+  assign index_o    = write_data_i;
+  assign workers_ok = write_i && write_data_i != '0 && write_data_i <= Workers;
+
+  always_comb begin
+    refuse = 1'b0;
+    if (write_i) begin
+      refuse = write_partial_i
+            || !(is_rw || (is_cfg && !active_i && !enable_q))
+            || (doorbell_o && !doorbell_ok_i)
+            || (release_o && !release_ok_i)
+            || (write_addr_i == REG_CONTROL && write_data_i[CONTROL_ENABLE_BIT] && active_i && !enable_q)
+            || (write_addr_i == REG_WORKERS && !workers_ok)
+            || (write_addr_i == REG_LENGTH_LIMIT && write_data_i > LENGTH_LIMIT_MAX);
+    end
+  end
 
   always_comb begin
     is_cfg = 1'b0;
@@ -101,19 +122,8 @@ module mmio_regs
     end
   end
 
-  assign write      = write_i && !write_partial_i;
-  assign doorbell_o = write && write_addr_i == REG_DOORBELL;
-  assign release_o  = write && write_addr_i == REG_CQ_HEAD;
-  assign index_o    = write_data_i;
-  assign workers_ok = write_data_i != '0 && write_data_i <= Workers;
-  assign write_error_o = write_partial_i
-                      || !(is_rw || (is_cfg && !active_i && !enable_q))
-                      || (doorbell_o && !doorbell_ok_i)
-                      || (release_o && !release_ok_i)
-                      || (write_addr_i == REG_CONTROL && write_data_i[CONTROL_ENABLE_BIT] && active_i && !enable_q)
-                      || (write_addr_i == REG_WORKERS && !workers_ok)
-                      || (write_addr_i == REG_LENGTH_LIMIT && write_data_i > LENGTH_LIMIT_MAX);
-  assign fire = write && !write_error_o;
+  assign fire          = write_i && !refuse;
+  assign write_error_o = refuse;
 
   // ---------------------------------------------------------------- configuration
   always_ff @(posedge clk_i) begin
@@ -136,9 +146,13 @@ module mmio_regs
       reward_threshold_o   <= '0;
       sq_key_o             <= '0;
       workers_q            <= 5'(Workers);
+      in_use_q             <= '1;
     end else if (fire) begin
       case (write_addr_i)
-        REG_WORKERS:            workers_q            <= write_data_i[4:0];
+        REG_WORKERS: begin
+          workers_q <= write_data_i[4:0];
+          in_use_q  <= Workers'((17'd1 << write_data_i[4:0]) - 17'd1);
+        end
         REG_SQ_BASE_LO:         sq_base_o[31:0]      <= write_data_i;
         REG_SQ_BASE_HI:         sq_base_o[63:32]     <= write_data_i;
         REG_CQ_BASE_LO:         cq_base_o[31:0]      <= write_data_i;
@@ -170,10 +184,13 @@ module mmio_regs
   assign enable_o  = enable_q;
   assign sq_size_o = sq_size_q[16:0];
   assign cq_size_o = cq_size_q[16:0];
-  assign workers_o = Workers'((17'd1 << workers_q) - 17'd1);
+  assign workers_o = in_use_q;
 
   // ---------------------------------------------------------------- enable, faults, refused doorbells, interrupt
   logic config_ok, enabling, bad_config, refused;
+  assign enabling = fire && write_addr_i == REG_CONTROL && write_data_i[CONTROL_ENABLE_BIT] && !enable_q;
+  assign refused  = (doorbell_o && !doorbell_ok_i) || (release_o && !release_ok_i);
+
   always_comb begin
     config_ok = 1'b0;
     if (enabling) begin
@@ -182,9 +199,7 @@ module mmio_regs
                && sq_base_o[5:0] == '0 && cq_base_o[5:0] == '0 && token_base_o[5:0] == '0 && kv_base_lo_q[5:0] == '0;
     end
   end
-  assign enabling   = fire && write_addr_i == REG_CONTROL && write_data_i[CONTROL_ENABLE_BIT] && !enable_q;
   assign bad_config = enabling && !config_ok;
-  assign refused    = (doorbell_o && !doorbell_ok_i) || (release_o && !release_ok_i);
 
   always_ff @(posedge clk_i) begin
     if (!rst_ni) begin
@@ -194,26 +209,31 @@ module mmio_regs
       armed_q   <= 1'b0;
       pending_q <= 1'b0;
     end else begin
-      if (fire && write_addr_i == REG_CONTROL) enable_q <= write_data_i[CONTROL_ENABLE_BIT] && (enable_q || config_ok);
-
-      if (enabling && config_ok) refused_q <= '0;
-      else if (refused && refused_q != 8'hFF) refused_q <= refused_q + 8'd1;
-
-      // A fault in the cycle in which the host clears its bit stays: it is another one.
-      error_q <= (error_q & ~((fire && write_addr_i == REG_ERROR) ? write_data_i : '0))
-               | (bad_config         ? FAULT_BAD_CONFIG       : '0)
-               | (read_fault_i       ? FAULT_DMA_READ         : '0)
-               | (line_fault_i       ? FAULT_DMA_WRITE        : '0)
-               | (completion_fault_i ? FAULT_COMPLETION_WRITE : '0);
-
       // R14: armed, it fires once, and not again before the next arming.
-      if (fire && write_addr_i == REG_IRQ) begin
-        armed_q <= write_data_i[IRQ_ARMED_BIT];
-        if (write_data_i[IRQ_ARMED_BIT]) pending_q <= 1'b0;
-      end else if (armed_q && asked_i) begin
+      if (armed_q && asked_i) begin
         armed_q   <= 1'b0;
         pending_q <= 1'b1;
       end
+
+      if (write_i) begin
+        if (fire && write_addr_i == REG_CONTROL) enable_q <= write_data_i[CONTROL_ENABLE_BIT] && (enable_q || config_ok);
+
+        if (enabling && config_ok) refused_q <= '0;
+        else if (refused && refused_q != 8'hFF) refused_q <= refused_q + 8'd1;
+
+        if (fire && write_addr_i == REG_IRQ) begin
+          armed_q   <= write_data_i[IRQ_ARMED_BIT];
+          pending_q <= pending_q && !write_data_i[IRQ_ARMED_BIT];
+        end
+      end
+
+      // A fault in the cycle in which the host clears its bit stays: it is another one.
+      if (write_i || read_fault_i || line_fault_i || completion_fault_i)
+        error_q <= (error_q & ~((fire && write_addr_i == REG_ERROR) ? write_data_i : '0))
+                 | (bad_config         ? FAULT_BAD_CONFIG       : '0)
+                 | (read_fault_i       ? FAULT_DMA_READ         : '0)
+                 | (line_fault_i       ? FAULT_DMA_WRITE        : '0)
+                 | (completion_fault_i ? FAULT_COMPLETION_WRITE : '0);
     end
   end
 

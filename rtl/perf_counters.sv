@@ -38,12 +38,9 @@ module perf_counters
     localparam bit WorkersMustBe1To16 = {-1{1'b1}};   // ends the elaboration
   end
 
-  localparam int Count = 16;
-  localparam logic [11:0] First = CNT_CYCLES;
-
-  logic [63:0] value_q [0:Count-1];
+  logic [63:0] cycles_q, tokens_q, busy_q, idle_q, wait_q, stall_write_q, descriptors_q, completions_q, stall_cq_q,
+               stall_fetch_q, stall_order_q, stall_fence_q, read_beats_q, write_beats_q, prefixes_q, errors_q;
   logic [31:0] high_q;
-  logic [3:0]  read_index;
   logic [63:0] read_value;
   logic        stall_fetch;
   logic [Workers-1:0] busy, frees, stalls;
@@ -53,47 +50,82 @@ module perf_counters
   assign stalls      = run_i & ~ready_i;
   assign stall_fetch = published_i && check_idle_i && frees != '0;
 
-  function automatic logic [3:0] slot(input logic [11:0] addr);
-    slot = 4'((addr - First) >> 3);
-  endfunction
-
   // Counts the workers only in a cycle that has some to count.
   function automatic logic [63:0] plus(input logic [63:0] value, input logic [Workers-1:0] workers);
     plus = value + 64'(count_ones(MAX_WORKERS'(workers)));
   endfunction
 
   always_ff @(posedge clk_i) begin
-    if (!rst_ni) begin
-      for (int k = 0; k < Count; k++) value_q[k] <= '0;
-    end else if (start_i) begin
-      for (int k = 0; k < Count; k++) value_q[k] <= '0;
+    if (!rst_ni || start_i) begin
+      cycles_q      <= '0;
+      tokens_q      <= '0;
+      busy_q        <= '0;
+      idle_q        <= '0;
+      wait_q        <= '0;
+      stall_write_q <= '0;
+      descriptors_q <= '0;
+      completions_q <= '0;
+      stall_cq_q    <= '0;
+      stall_fetch_q <= '0;
+      stall_order_q <= '0;
+      stall_fence_q <= '0;
+      read_beats_q  <= '0;
+      write_beats_q <= '0;
+      prefixes_q    <= '0;
+      errors_q      <= '0;
     end else if (active_i) begin
-      value_q[slot(CNT_CYCLES)] <= value_q[slot(CNT_CYCLES)] + 64'd1;
-      if (token_i != '0) value_q[slot(CNT_TOKENS)]      <= plus(value_q[slot(CNT_TOKENS)], token_i);
-      if (busy != '0)    value_q[slot(CNT_BUSY)]        <= plus(value_q[slot(CNT_BUSY)], busy);
-      if (frees != '0)   value_q[slot(CNT_IDLE)]        <= plus(value_q[slot(CNT_IDLE)], frees);
-      if (wait_i != '0)  value_q[slot(CNT_WAIT)]        <= plus(value_q[slot(CNT_WAIT)], wait_i);
-      if (stalls != '0)  value_q[slot(CNT_STALL_WRITE)] <= plus(value_q[slot(CNT_STALL_WRITE)], stalls);
-      if (received_i)    value_q[slot(CNT_DESCRIPTORS)] <= value_q[slot(CNT_DESCRIPTORS)] + 64'd1;
-      if (visible_i != '0) value_q[slot(CNT_COMPLETIONS)] <= value_q[slot(CNT_COMPLETIONS)] + 64'(visible_i);
-      if (stall_cq_i)    value_q[slot(CNT_STALL_CQ)]    <= value_q[slot(CNT_STALL_CQ)] + 64'd1;
-      if (stall_fetch)   value_q[slot(CNT_STALL_FETCH)] <= value_q[slot(CNT_STALL_FETCH)] + 64'd1;
-      if (stall_order_i) value_q[slot(CNT_STALL_ORDER)] <= value_q[slot(CNT_STALL_ORDER)] + 64'd1;
-      if (stall_fence_i) value_q[slot(CNT_STALL_FENCE)] <= value_q[slot(CNT_STALL_FENCE)] + 64'd1;
-      if (read_beat_i)   value_q[slot(CNT_READ_BEATS)]  <= value_q[slot(CNT_READ_BEATS)] + 64'd1;
-      if (write_beat_i)  value_q[slot(CNT_WRITE_BEATS)] <= value_q[slot(CNT_WRITE_BEATS)] + 64'd1;
-      if (prefix_i)      value_q[slot(CNT_PREFIXES)]    <= value_q[slot(CNT_PREFIXES)] + 64'd1;
-      if (error_i)       value_q[slot(CNT_ERRORS)]      <= value_q[slot(CNT_ERRORS)] + 64'd1;
+      cycles_q <= cycles_q + 64'd1;
+      if (token_i != '0)   tokens_q      <= plus(tokens_q, token_i);
+      if (busy != '0)      busy_q        <= plus(busy_q, busy);
+      if (frees != '0)     idle_q        <= plus(idle_q, frees);
+      if (wait_i != '0)    wait_q        <= plus(wait_q, wait_i);
+      if (stalls != '0)    stall_write_q <= plus(stall_write_q, stalls);
+      if (received_i)      descriptors_q <= descriptors_q + 64'd1;
+      if (visible_i != '0) completions_q <= completions_q + 64'(visible_i);
+      if (stall_cq_i)      stall_cq_q    <= stall_cq_q + 64'd1;
+      if (stall_fetch)     stall_fetch_q <= stall_fetch_q + 64'd1;
+      if (stall_order_i)   stall_order_q <= stall_order_q + 64'd1;
+      if (stall_fence_i)   stall_fence_q <= stall_fence_q + 64'd1;
+      if (read_beat_i)     read_beats_q  <= read_beats_q + 64'd1;
+      if (write_beat_i)    write_beats_q <= write_beats_q + 64'd1;
+      if (prefix_i)        prefixes_q    <= prefixes_q + 64'd1;
+      if (error_i)         errors_q      <= errors_q + 64'd1;
     end
   end
 
-  assign read_hit_o  = read_addr_i[11:7] == First[11:7] && read_addr_i[1:0] == '0;
-  assign read_index  = read_addr_i[6:3];
-  assign read_value  = value_q[read_index];
+  // Accesses are rare: the values are looked at only in their cycle.
+  assign read_hit_o = read_addr_i[11:7] == CNT_CYCLES[11:7] && read_addr_i[1:0] == '0;
+
+  always_comb begin
+    read_value = '0;
+    if (read_i) begin
+      case (read_addr_i[11:3])
+        CNT_CYCLES[11:3]:       read_value = cycles_q;
+        CNT_TOKENS[11:3]:       read_value = tokens_q;
+        CNT_BUSY[11:3]:         read_value = busy_q;
+        CNT_IDLE[11:3]:         read_value = idle_q;
+        CNT_WAIT[11:3]:         read_value = wait_q;
+        CNT_STALL_WRITE[11:3]:  read_value = stall_write_q;
+        CNT_DESCRIPTORS[11:3]:  read_value = descriptors_q;
+        CNT_COMPLETIONS[11:3]:  read_value = completions_q;
+        CNT_STALL_CQ[11:3]:     read_value = stall_cq_q;
+        CNT_STALL_FETCH[11:3]:  read_value = stall_fetch_q;
+        CNT_STALL_ORDER[11:3]:  read_value = stall_order_q;
+        CNT_STALL_FENCE[11:3]:  read_value = stall_fence_q;
+        CNT_READ_BEATS[11:3]:   read_value = read_beats_q;
+        CNT_WRITE_BEATS[11:3]:  read_value = write_beats_q;
+        CNT_PREFIXES[11:3]:     read_value = prefixes_q;
+        CNT_ERRORS[11:3]:       read_value = errors_q;
+        default: ;
+      endcase
+    end
+  end
   assign read_data_o = read_addr_i[2] ? high_q : read_value[31:0];
 
   always_ff @(posedge clk_i) begin
     if (!rst_ni) high_q <= '0;
-    else if (read_i && read_hit_o && !read_addr_i[2]) high_q <= read_value[63:32];
+    else if (read_i) begin
+      if (read_hit_o && !read_addr_i[2]) high_q <= read_value[63:32];
+    end
   end
 endmodule

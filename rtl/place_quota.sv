@@ -25,45 +25,47 @@ module place_quota #(
   localparam int Own       = Places / (2 * Sources);
   localparam int Shared    = Places - Own * Sources;
 
-  logic [CountBits-1:0] count_q [0:Sources-1];
-  logic [CountBits-1:0] shared_q, taker_count, giver_count;
-  logic [Sources-1:0]   own_full_q;
-  logic                 take, give;
+  localparam int SourceBits = (Sources == 1) ? 1 : $clog2(Sources);
 
-  assign take        = take_i && !(give_i && giver_i == taker_i);    // the place changes hands
-  assign give        = give_i && !(take_i && giver_i == taker_i);
-  assign taker_count = take_i ? count_q[taker_i] : '0;
-  assign giver_count = give_i ? count_q[giver_i] : '0;
-  assign ready_o     = (shared_q == CountBits'(Shared)) ? ~own_full_q : '1;
+  // As many as an index can name: the simulation needs to check none.
+  logic [CountBits-1:0]         count_q [0:(1 << SourceBits)-1];
+  /* verilator lint_off UNUSEDSIGNAL */
+  logic [(1 << SourceBits)-1:0] own_full_q;
+  /* verilator lint_on UNUSEDSIGNAL */
+  logic [CountBits-1:0]         shared_q;
+
+  assign ready_o = (shared_q == CountBits'(Shared)) ? ~own_full_q[Sources-1:0] : '1;
 
   always_ff @(posedge clk_i) begin
     if (!rst_ni || clear_i) begin
-      for (int s = 0; s < Sources; s++) count_q[s] <= '0;
+      for (int s = 0; s < (1 << SourceBits); s++) count_q[s] <= '0;
       shared_q   <= '0;
       own_full_q <= '0;
-    end else begin
-      if (take) begin
-        count_q[taker_i]    <= taker_count + 1'b1;
-        own_full_q[taker_i] <= taker_count + 1'b1 >= CountBits'(Own);
+    end else if (take_i || give_i) begin
+      if (!(take_i && give_i && giver_i == taker_i)) begin    // else the place changes hands
+        if (take_i) begin
+          count_q[taker_i]    <= count_q[taker_i] + 1'b1;
+          own_full_q[taker_i] <= count_q[taker_i] + 1'b1 >= CountBits'(Own);
+        end
+        if (give_i) begin
+          count_q[giver_i]    <= count_q[giver_i] - 1'b1;
+          own_full_q[giver_i] <= count_q[giver_i] > CountBits'(Own);
+        end
+        shared_q <= shared_q + CountBits'(take_i && count_q[taker_i] >= CountBits'(Own))
+                             - CountBits'(give_i && count_q[giver_i] > CountBits'(Own));
       end
-      if (give) begin
-        count_q[giver_i]    <= giver_count - 1'b1;
-        own_full_q[giver_i] <= giver_count > CountBits'(Own);
-      end
-      shared_q <= shared_q + CountBits'(take && taker_count >= CountBits'(Own))
-                           - CountBits'(give && giver_count > CountBits'(Own));
     end
   end
 
 `ifndef SYNTHESIS
   always_ff @(posedge clk_i) begin
-    if (rst_ni && !clear_i) begin
-      if (take_i) begin
-        if (!ready_o[taker_i]) $fatal(1, "R4 place_quota: source %0d takes a place that it has not (%m)", taker_i);
-      end
-      if (give) begin
-        if (giver_count == '0) $fatal(1, "R3 place_quota: source %0d gives back what it has not (%m)", giver_i);
-      end
+    if (take_i) begin
+      if (rst_ni && !clear_i && !ready_o[taker_i])
+        $fatal(1, "R4 place_quota: source %0d takes a place that it has not (%m)", taker_i);
+    end
+    if (give_i) begin
+      if (rst_ni && !clear_i && !(take_i && giver_i == taker_i) && count_q[giver_i] == '0)
+        $fatal(1, "R3 place_quota: source %0d gives back what it has not (%m)", giver_i);
     end
   end
 `endif

@@ -28,13 +28,15 @@ module result_buffer
   // … and the contents of one of them, combinational; the line is 0 unless one is taken.
   input  logic [3:0]            read_worker_i,
   output logic [511:0]          line_data_o,
-  output logic [31:0]           position_o,     // of the item's last token
-  output logic [31:0]           digest_o,
-  output logic [3:0]            how_o
+  output logic [3:0]            last_o,         // the line's last word
+  output logic [31:0]           digest_o,       // of an item with an end, else 0
+  output logic [3:0]            how_o           // likewise
 );
   // Two places per worker; fill_q and head_q say which one is being filled and which one is oldest.
   logic [31:0] words  [0:Workers*32-1];     // index: worker, place, word
-  logic [67:0] ending [0:Workers*2-1];      // index: worker, place; how, digest, position
+  // Of an item with an end: its digest, and how it ended with the last word of its line.
+  logic [Workers*32-1:0] digest_0_q, digest_1_q;
+  logic [Workers*8-1:0]  how_0_q, how_1_q;
 
   logic [Workers-1:0] fill_q, head_q, valid_q, full_q;
   logic [Workers-1:0] line_0_q, line_1_q, done_0_q, done_1_q;
@@ -44,10 +46,15 @@ module result_buffer
     for (int w = 0; w < Workers; w++) begin
       if (token_i[w]) words[w*32 + 32'({fill_q[w], position_i[w*32 +: 4]})] <= token_data_i[w*32 +: 32];
     end
-    if (finish_i != '0) begin
+    if (done_i != '0) begin
       for (int w = 0; w < Workers; w++) begin
-        if (finish_i[w])
-          ending[w*2 + 32'(fill_q[w])] <= {how_i[w*4 +: 4], digest_i[w*32 +: 32], position_i[w*32 +: 32]};
+        if (done_i[w] && fill_q[w]) begin
+          digest_1_q[w*32 +: 32] <= digest_i[w*32 +: 32];
+          how_1_q[w*8 +: 8]      <= {how_i[w*4 +: 4], position_i[w*32 +: 4]};
+        end else if (done_i[w]) begin
+          digest_0_q[w*32 +: 32] <= digest_i[w*32 +: 32];
+          how_0_q[w*8 +: 8]      <= {how_i[w*4 +: 4], position_i[w*32 +: 4]};
+        end
       end
     end
   end
@@ -84,14 +91,25 @@ module result_buffer
   assign has_done_o = (head_q & done_1_q) | (~head_q & done_0_q);
 
   // ---------------------------------------------------------------- read port
-  localparam int PlaceBits = $clog2(Workers*2);
-  logic [PlaceBits-1:0]   place;
+  localparam int WorkerBits = $clog2(Workers);
+  logic [WorkerBits:0]    place;
   logic [MAX_WORKERS-1:0] heads;
-  assign heads      = MAX_WORKERS'(head_q);
-  assign place      = PlaceBits'({read_worker_i, heads[read_worker_i]});
-  assign {how_o, digest_o, position_o} = ending[place];
-  for (genvar k = 0; k < 16; k++) begin : gen_word
-    assign line_data_o[32*k +: 32] = (take_i != '0) ? words[{place, 4'(k)}] : '0;
+  assign heads = MAX_WORKERS'(head_q);
+
+  always_comb begin
+    place       = '0;
+    line_data_o = '0;
+    last_o      = 4'd15;
+    digest_o    = '0;
+    how_o       = '0;
+    if (take_i != '0) begin
+      place = (WorkerBits+1)'({read_worker_i, heads[read_worker_i]});
+      for (int k = 0; k < 16; k++) line_data_o[32*k +: 32] = words[{place, 4'(k)}];
+    end
+    if ((take_i & has_done_o) != '0) begin
+      {how_o, last_o} = place[0] ? how_1_q[read_worker_i*8 +: 8] : how_0_q[read_worker_i*8 +: 8];
+      digest_o        = place[0] ? digest_1_q[read_worker_i*32 +: 32] : digest_0_q[read_worker_i*32 +: 32];
+    end
   end
 
 `ifndef SYNTHESIS

@@ -120,9 +120,10 @@ module rl_runtime_top
 
   // Completion side.
   logic [Workers-1:0] item_valid, item_has_line, item_has_done, item_take, delivered;
-  logic [3:0]   item_worker;
-  logic [31:0]  item_position, item_digest;
-  logic [3:0]   item_how, line_first, line_last, beat_first, beat_last;
+  logic         item_taken;
+  logic [3:0]   item_worker, assign_worker;
+  logic [31:0]  item_digest;
+  logic [3:0]   item_last, item_how, line_first, line_last, beat_first, beat_last;
   logic [63:0]  line_addr, beat_addr;
   logic [511:0] line_data, beat_data;
   logic         line_waits, line_valid, done_valid;
@@ -324,6 +325,7 @@ module rl_runtime_top
     .wants_i         (wants),
     .free_i          (free),
     .assign_o        (assign_work),
+    .assign_worker_o (assign_worker),
     .visible_i       (answered),
     .prefix_o        (prefix),
     .idle_o          (dispatch_idle),
@@ -361,6 +363,7 @@ module rl_runtime_top
     .wait_states_i      (wait_states),
     .reward_threshold_i (reward_threshold),
     .assign_i           (assign_work),
+    .assign_worker_i    (assign_worker),
     .work_i             (work),
     .stopped_i          (stopped),
     .stop_i             (stop),
@@ -395,60 +398,35 @@ module rl_runtime_top
     .wait_o             (waiting)
   );
 
-  result_buffer #(.Workers(Workers)) u_result_buffer (
-    .clk_i, .rst_ni,
-    .clear_i       (clear),
-    .ready_o       (result_ready),
-    .token_i       (token),
-    .token_data_i  (token_data),
-    .position_i    (position),
-    .finish_i      (item_finish),
-    .done_i        (ended),
-    .digest_i      (digest),
-    .how_i         (how),
-    .valid_o       (item_valid),
-    .has_line_o    (item_has_line),
-    .has_done_o    (item_has_done),
-    .take_i        (item_take),
-    .read_worker_i (item_worker),
-    .line_data_o   (line_data),
-    .position_o    (item_position),
-    .digest_o      (item_digest),
-    .how_o         (item_how)
-  );
-
-  work_context #(.Workers(Workers)) u_work_context (
-    .clk_i, .rst_ni,
-    .clear_i      (clear),
-    .assign_i     (assign_work),
-    .echo_i       (echo),
-    .stopped_i    (stopped),
-    .worker_i     (item_worker),
-    .position_i   (item_position),
-    .digest_i     (item_digest),
-    .how_i        (item_how),
-    .delivered_i  (done_valid),
-    .line_addr_o  (line_addr),
-    .line_first_o (line_first),
-    .line_last_o  (line_last),
-    .done_o       (done)
-  );
-
-  completion_arbiter #(.Workers(Workers)) u_completion_arbiter (
-    .clk_i, .rst_ni,
-    .clear_i      (clear),
-    .valid_i      (item_valid),
-    .has_line_i   (item_has_line),
-    .has_done_i   (item_has_done),
-    .take_o       (item_take),
-    .worker_o     (item_worker),
-    .delivered_o  (delivered),
-    .line_waits_o (line_waits),
-    .line_valid_o (line_valid),
-    .line_ready_i (line_ready),
-    .done_valid_o (done_valid),
-    .done_after_o (done_after),
-    .done_ready_i (done_ready)
+  // The completion side stands against its flow: Icarus 11 runs, with a process always_comb, every one that stands before
+  // it. Two that give defaults to later ones would wake each other for ever.
+  axi_writer #(.Workers(Workers)) u_axi_writer (
+    .clk_i,
+    .rst_ni              (m_axi_rst_ni),
+    .line_waits_i        (line_waits),
+    .line_valid_i        (line_valid),
+    .line_worker_i       (item_worker),
+    .line_addr_i         (line_addr),
+    .line_first_i        (line_first),
+    .line_last_i         (line_last),
+    .line_data_i         (line_data),
+    .line_ready_o        (line_ready),
+    .completion_valid_i  (completion_valid),
+    .completion_urgent_i (completion_urgent),
+    .completion_addr_i   (beat_addr),
+    .completion_first_i  (beat_first),
+    .completion_last_i   (beat_last),
+    .completion_data_i   (beat_data),
+    .completion_ready_o  (completion_ready),
+    .ack_o               (ack),
+    .ack_id_o            (ack_id),
+    .ack_error_o         (ack_error),
+    .m_axi_awid, .m_axi_awaddr, .m_axi_awlen, .m_axi_awsize, .m_axi_awburst, .m_axi_awcache, .m_axi_awprot,
+    .m_axi_awvalid, .m_axi_awready,
+    .m_axi_wdata, .m_axi_wstrb, .m_axi_wlast, .m_axi_wvalid, .m_axi_wready,
+    .m_axi_bid, .m_axi_bresp, .m_axi_bvalid, .m_axi_bready,
+    .sent_o              (sent),
+    .idle_o              (writes_idle)
   );
 
   completion_ring #(.Workers(Workers), .Depth(CompletionDepth)) u_completion_ring (
@@ -488,33 +466,63 @@ module rl_runtime_top
     .write_fault_o  (completion_fault)
   );
 
-  axi_writer #(.Workers(Workers)) u_axi_writer (
-    .clk_i,
-    .rst_ni              (m_axi_rst_ni),
-    .line_waits_i        (line_waits),
-    .line_valid_i        (line_valid),
-    .line_worker_i       (item_worker),
-    .line_addr_i         (line_addr),
-    .line_first_i        (line_first),
-    .line_last_i         (line_last),
-    .line_data_i         (line_data),
-    .line_ready_o        (line_ready),
-    .completion_valid_i  (completion_valid),
-    .completion_urgent_i (completion_urgent),
-    .completion_addr_i   (beat_addr),
-    .completion_first_i  (beat_first),
-    .completion_last_i   (beat_last),
-    .completion_data_i   (beat_data),
-    .completion_ready_o  (completion_ready),
-    .ack_o               (ack),
-    .ack_id_o            (ack_id),
-    .ack_error_o         (ack_error),
-    .m_axi_awid, .m_axi_awaddr, .m_axi_awlen, .m_axi_awsize, .m_axi_awburst, .m_axi_awcache, .m_axi_awprot,
-    .m_axi_awvalid, .m_axi_awready,
-    .m_axi_wdata, .m_axi_wstrb, .m_axi_wlast, .m_axi_wvalid, .m_axi_wready,
-    .m_axi_bid, .m_axi_bresp, .m_axi_bvalid, .m_axi_bready,
-    .sent_o              (sent),
-    .idle_o              (writes_idle)
+  work_context u_work_context (
+    .clk_i, .rst_ni,
+    .clear_i      (clear),
+    .assign_i     (taken),
+    .assign_worker_i (assign_worker),
+    .echo_i       (echo),
+    .stopped_i    (stopped),
+    .taken_i      (item_taken),
+    .worker_i     (item_worker),
+    .last_i       (item_last),
+    .digest_i     (item_digest),
+    .how_i        (item_how),
+    .delivered_i  (done_valid),
+    .line_addr_o  (line_addr),
+    .line_first_o (line_first),
+    .line_last_o  (line_last),
+    .done_o       (done)
+  );
+
+  result_buffer #(.Workers(Workers)) u_result_buffer (
+    .clk_i, .rst_ni,
+    .clear_i       (clear),
+    .ready_o       (result_ready),
+    .token_i       (token),
+    .token_data_i  (token_data),
+    .position_i    (position),
+    .finish_i      (item_finish),
+    .done_i        (ended),
+    .digest_i      (digest),
+    .how_i         (how),
+    .valid_o       (item_valid),
+    .has_line_o    (item_has_line),
+    .has_done_o    (item_has_done),
+    .take_i        (item_take),
+    .read_worker_i (item_worker),
+    .line_data_o   (line_data),
+    .last_o        (item_last),
+    .digest_o      (item_digest),
+    .how_o         (item_how)
+  );
+
+  completion_arbiter #(.Workers(Workers)) u_completion_arbiter (
+    .clk_i, .rst_ni,
+    .clear_i      (clear),
+    .valid_i      (item_valid),
+    .has_line_i   (item_has_line),
+    .has_done_i   (item_has_done),
+    .take_o       (item_take),
+    .taken_o      (item_taken),
+    .worker_o     (item_worker),
+    .delivered_o  (delivered),
+    .line_waits_o (line_waits),
+    .line_valid_o (line_valid),
+    .line_ready_i (line_ready),
+    .done_valid_o (done_valid),
+    .done_after_o (done_after),
+    .done_ready_i (done_ready)
   );
 
   perf_counters #(.Workers(Workers)) u_perf_counters (

@@ -20,6 +20,7 @@ module rollout_worker_fsm
 
   // From the dispatcher.
   input  logic [Workers-1:0]    assign_i,            // one-hot: takes work_i
+  input  logic [3:0]            assign_worker_i,     // the same as a number
   input  work_t                 work_i,
   input  logic                  stopped_i,           // R8: it adds no tokens
   input  logic                  stop_i,              // R8: ends what is here of this rollout
@@ -61,19 +62,20 @@ module rollout_worker_fsm
 );
   // A worker is idle, waits (wait states of the next token), or runs: a token per cycle, or the end of a descriptor
   // that adds none.
-  logic [Workers-1:0] run_q, wait_q, start, fire, done, full, close, near, passed, eos, ask, look, pause, resume;
+  logic [Workers-1:0] run_q, wait_q, start, fire, done, close, near, passed, eos, ask, look, pause, resume;
   // Of the descriptor that runs. near_end: the worker is idle or will soon be.
   logic [Workers-1:0] adds_tokens_q, eos_stops_q, resident_q, eos_seen_q, stop_q, near_end_q;
 
+  // Positions from the last word of a line to the last one for which an event may be near in the next line.
+  localparam logic [31:0] Here = 32'd16 + NEAR_END;
+  localparam int Row = (Workers % 4 == 0) ? 4 : 1;   // lanes that one test skips
+
   // ---------------------------------------------------------------- queues of assigned descriptors
+  // The rest of an entry: here, eos_stops, resident, first position (see below), checkpoint, last position, event.
+  localparam int QueueBits = 103;
   // Two places per worker; head says which one is oldest. Index: worker, place.
-  logic                queue_eos_stops  [0:MAX_WORKERS*2-1];
-  logic                queue_resident   [0:MAX_WORKERS*2-1];
-  logic [31:0]         queue_rollout    [0:MAX_WORKERS*2-1];
-  logic [31:0]         queue_checkpoint [0:MAX_WORKERS*2-1];
-  logic [3:0]          queue_first      [0:MAX_WORKERS*2-1];  // positions, see below
-  logic [31:0]         queue_last       [0:MAX_WORKERS*2-1];
-  logic [31:0]         queue_event      [0:MAX_WORKERS*2-1];
+  logic [31:0]             queue_rollout [0:MAX_WORKERS*2-1];
+  logic [QueueBits-1:0]   queue_mem     [0:MAX_WORKERS*2-1];
 
   logic [Workers-1:0] head_q, some_q, two_q;      // at least one is queued; two are
   logic [Workers-1:0] other, tail;                // the place that is not the oldest; where the next one goes
@@ -84,7 +86,7 @@ module rollout_worker_fsm
   logic [Workers-1:0] adds_0_q, adds_1_q, head_adds;
   logic [4:0]         place;
   logic [31:0]        new_last, new_event, near_by;
-  logic               new_brief, new_adds;
+  logic               new_brief, new_adds, new_here;
 
   assign other  = ~head_q;
   assign tail   = head_q ^ some_q;
@@ -93,13 +95,15 @@ module rollout_worker_fsm
   assign head_adds  = (head_q & adds_1_q) | (~head_q & adds_0_q);
   assign new_adds   = work_i.adds_tokens && !stopped_i;
   assign near_by    = near_tokens(wait_states_i);
-  assign place  = {one_hot_index(MAX_WORKERS'(assign_i)), (assign_i & tail) != '0};
 
   always_comb begin
+    place     = '0;
     new_last  = '0;
     new_event = '0;
     new_brief = 1'b1;
+    new_here  = 1'b1;
     if (assign_i != '0) begin
+      place     = {assign_worker_i, (assign_i & tail) != '0};
       new_last  = {28'd0, work_i.start_word};
       new_event = {28'd0, work_i.start_word};    // without tokens it ends at once
       if (new_adds) begin
@@ -108,19 +112,16 @@ module rollout_worker_fsm
         new_last  = {28'd0, work_i.start_word} - 32'd1 + work_i.max_tokens;
         // Behind a resident checkpoint it may go on.
         new_brief = work_i.max_tokens <= near_by || (work_i.checkpoint <= near_by && !work_i.resident);
+        new_here  = new_event - {28'd0, work_i.start_word} <= Here;
       end
     end
   end
 
   always_ff @(posedge clk_i) begin
     if (assign_i != '0) begin
-      queue_eos_stops[place]  <= work_i.eos_stops;
-      queue_resident[place]   <= work_i.resident;
-      queue_rollout[place]    <= work_i.rollout_id;
-      queue_checkpoint[place] <= work_i.checkpoint;
-      queue_first[place]      <= work_i.start_word;
-      queue_last[place]       <= new_last;
-      queue_event[place]      <= new_event;
+      queue_rollout[place] <= work_i.rollout_id;
+      queue_mem[place]     <= {new_here, work_i.eos_stops, work_i.resident, work_i.start_word, work_i.checkpoint,
+                               new_last, new_event};
     end
   end
 
@@ -130,7 +131,7 @@ module rollout_worker_fsm
       some_q <= '0;
       two_q  <= '0;
       open_q <= '1;
-    end else begin
+    end else if ((start | assign_i) != '0) begin
       head_q <= head_q ^ start;
       some_q <= behind | assign_i;
       two_q  <= (two_q & ~start) | (behind & assign_i);
@@ -153,18 +154,32 @@ module rollout_worker_fsm
   // (a checkpoint or the last).
   logic [Workers*32-1:0] position_q, last_q, event_q;
   logic [Workers*32-1:0] rollout_q, checkpoint_q, digest_q;
+  logic [Workers-1:0]    low_0_q, low_1_q, low_2_q, low_3_q;   // the lowest four bits of position_q, once more
+  logic [Workers-1:0]    here_q, ends;   // the next event is no further than Here; a line is full
 
   assign fire         = clear_i ? '0 : run_q & ready_i & (token_valid_i | ~adds_tokens_q);
   assign ask          = stop_q | (eos & eos_stops_q);
   assign token_data_o = engine_token_i;
   assign eos          = eos_i & adds_tokens_q;
 
-  // A token needs a closer look when the next event is close, or somebody asks.
   for (genvar w = 0; w < Workers; w++) begin : gen_worker
-    assign full[w]  = position_q[w*32 +: 4] == 4'd15;
-    assign close[w] = event_q[w*32 +: 32] - position_q[w*32 +: 32] <= NEAR_END;
     assign digest_o[w*32 +: 32] = digest_step(digest_q[w*32 +: 32], token_data_o[w*32 +: 32]);
   end
+
+  // A token needs a closer look when the next event is close, or somebody asks. Whether the event falls into the next
+  // line or just behind it is decided once a line, on all bits; only then a cycle compares the lower ones.
+  always_comb begin
+    close = '0;
+    if (here_q != '0) begin
+      for (int row = 0; row < Workers; row = row + Row) begin
+        if (here_q[row +: Row] != '0) begin
+          for (int w = row; w < row + Row; w++)
+            if (here_q[w]) close[w] = event_q[w*32 +: 5] - position_q[w*32 +: 5] <= NEAR_END[4:0];
+        end
+      end
+    end
+  end
+  assign ends = fire & low_0_q & low_1_q & low_2_q & low_3_q;
   assign look = fire & (close | ask);
 
   // No call and no variable of its own: Icarus 11 wakes an always_comb for either, for ever.
@@ -227,7 +242,7 @@ module rollout_worker_fsm
       run_q      <= '0;
       wait_q     <= '0;
       near_end_q <= '1;
-    end else begin
+    end else if ((look | wait_q | start | pause) != '0) begin
       run_q      <= ((run_q & ~done) | start | resume) & ~pause;
       wait_q     <= (wait_q & ~resume) | pause;
       near_end_q <= ((near_end_q | near | (wait_q & last_wait) | done) & ~start) | (head_brief & start);
@@ -246,11 +261,27 @@ module rollout_worker_fsm
         position_q[w*32 +: 32] <= position_q[w*32 +: 32] + 32'd1;
       end
     end
+    low_0_q <= low_0_q ^ fire;
+    low_1_q <= low_1_q ^ (fire & low_0_q);
+    low_2_q <= low_2_q ^ (fire & low_0_q & low_1_q);
+    low_3_q <= low_3_q ^ (fire & low_0_q & low_1_q & low_2_q);
     // Only a resident rollout goes on behind a checkpoint.
     if (passed != '0) begin
       for (int w = 0; w < Workers; w++) if (passed[w])
         event_q[w*32 +: 32] <= (checkpoint_q[w*32 +: 32] < last_q[w*32 +: 32] - position_q[w*32 +: 32])
                              ? position_q[w*32 +: 32] + checkpoint_q[w*32 +: 32] : last_q[w*32 +: 32];
+    end
+    if ((ends | passed) != '0) begin
+      for (int row = 0; row < Workers; row = row + Row) begin
+        if ((ends[row +: Row] | passed[row +: Row]) != '0) begin
+          for (int w = row; w < row + Row; w++) begin
+            if (passed[w])
+              here_q[w] <= checkpoint_q[w*32 +: 32] <= Here || last_q[w*32 +: 32] - position_q[w*32 +: 32] <= Here;
+            else if (ends[w])
+              here_q[w] <= event_q[w*32 +: 32] - position_q[w*32 +: 32] <= Here;
+          end
+        end
+      end
     end
     if (eos != '0) eos_seen_q <= eos_seen_q | (fire & eos);
     if (start != '0) begin
@@ -258,14 +289,15 @@ module rollout_worker_fsm
       for (int w = 0; w < Workers; w++) begin
         if (start[w]) begin
           eos_seen_q[w]            <= 1'b0;
-          eos_stops_q[w]           <= queue_eos_stops[{4'(w), head_q[w]}];
-          resident_q[w]            <= queue_resident[{4'(w), head_q[w]}];
           rollout_q[w*32 +: 32]    <= queue_rollout[{4'(w), head_q[w]}];
-          checkpoint_q[w*32 +: 32] <= queue_checkpoint[{4'(w), head_q[w]}];
           digest_q[w*32 +: 32]     <= DIGEST_INIT;
-          position_q[w*32 +: 32]   <= {28'd0, queue_first[{4'(w), head_q[w]}]};
-          last_q[w*32 +: 32]       <= queue_last[{4'(w), head_q[w]}];
-          event_q[w*32 +: 32]      <= queue_event[{4'(w), head_q[w]}];
+          position_q[w*32 +: 32]   <= {28'd0, queue_mem[{4'(w), head_q[w]}][96 +: 4]};
+          {eos_stops_q[w], resident_q[w]} <= queue_mem[{4'(w), head_q[w]}][100 +: 2];
+          checkpoint_q[w*32 +: 32] <= queue_mem[{4'(w), head_q[w]}][64 +: 32];
+          last_q[w*32 +: 32]       <= queue_mem[{4'(w), head_q[w]}][32 +: 32];
+          event_q[w*32 +: 32]      <= queue_mem[{4'(w), head_q[w]}][0 +: 32];
+          {low_3_q[w], low_2_q[w], low_1_q[w], low_0_q[w]} <= queue_mem[{4'(w), head_q[w]}][96 +: 4];
+          here_q[w]                <= queue_mem[{4'(w), head_q[w]}][102];
         end
       end
     end
@@ -314,7 +346,7 @@ module rollout_worker_fsm
   assign token_o    = token_take_o;
   assign position_o = position_q;
   assign done_o     = done;
-  assign finish_o   = done | (fire & full);
+  assign finish_o   = done | ends;
 
   // R5: rollouts whose end is still in the result buffer, newest first.
   logic [Workers*32-1:0] ended_0_q, ended_1_q;
@@ -335,7 +367,7 @@ module rollout_worker_fsm
     if (!rst_ni || clear_i) begin
       ended_some_q <= '0;
       ended_two_q  <= '0;
-    end else begin
+    end else if ((done | delivered_i) != '0) begin
       ended_some_q <= (ended_some_q & ~(fewer & ~ended_two_q)) | more;
       ended_two_q  <= (ended_two_q & ~fewer) | (ended_some_q & more);
     end
@@ -388,12 +420,18 @@ module rollout_worker_fsm
   end
   always_ff @(posedge clk_i) begin
     if (rst_ni && !clear_i) begin
-      if ((assign_i & two_q) != '0)
-        $fatal(1, "R4 rollout_worker_fsm: workers %b are assigned a descriptor with no place for it", assign_i & two_q);
-      if ((fire & adds_tokens_q & stop_q & ~done) != '0)
-        $fatal(1, "R8 rollout_worker_fsm: workers %b run on behind a STOP", fire & adds_tokens_q & stop_q & ~done);
-      if ((delivered_i & ~ended_some_q) != '0)
-        $fatal(1, "R3 rollout_worker_fsm: an end of workers %b was delivered twice", delivered_i & ~ended_some_q);
+      if (assign_i != '0) begin
+        if ((assign_i & two_q) != '0)
+          $fatal(1, "R4 rollout_worker_fsm: workers %b are assigned a descriptor with no place for it", assign_i & two_q);
+      end
+      if (stop_q != '0) begin
+        if ((fire & adds_tokens_q & stop_q & ~done) != '0)
+          $fatal(1, "R8 rollout_worker_fsm: workers %b run on behind a STOP", fire & adds_tokens_q & stop_q & ~done);
+      end
+      if (delivered_i != '0) begin
+        if ((delivered_i & ~ended_some_q) != '0)
+          $fatal(1, "R3 rollout_worker_fsm: an end of workers %b was delivered twice", delivered_i & ~ended_some_q);
+      end
       if (done != '0) begin
         for (int w = 0; w < Workers; w++)
           if (done[w] && adds_tokens_q[w] && position_q[w*32 +: 32] > last_q[w*32 +: 32])

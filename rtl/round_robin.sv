@@ -1,24 +1,27 @@
 // Round-robin grant, combinational. The requester after the last one that was accepted comes first.
 module round_robin #(
-  parameter int N = 4
+  parameter int N = 4               // 1 to 16
 ) (
   input  logic         clk_i,
   input  logic         rst_ni,
   input  logic [N-1:0] request_i,
   output logic [N-1:0] grant_o,     // one-hot, or zero without a request
+  output logic [3:0]   number_o,    // the same as a number
   input  logic         accept_i     // the grant was used: move on
 );
-  if (N < 1) begin : gen_bad_n
-    localparam bit NMustBeAtLeast1 = {-1{1'b1}};   // ends the elaboration
+  if (N < 1 || N > 16) begin : gen_bad_n
+    localparam bit NMustBe1To16 = {-1{1'b1}};   // ends the elaboration
   end
 
   // Requesters above the last one that was served.
   logic [N-1:0] above_q;
   logic [N-1:0] preferred, candidates;
+  assign preferred = request_i & above_q;
 
-  assign preferred  = request_i & above_q;
   assign candidates = (preferred != '0) ? preferred : request_i;
-  assign grant_o    = candidates & (~candidates + 1'b1);
+  assign grant_o    = (request_i != '0) ? candidates & (~candidates + 1'b1) : '0;
+  assign number_o = {(16'(grant_o) & 16'hFF00) != '0, (16'(grant_o) & 16'hF0F0) != '0,
+                     (16'(grant_o) & 16'hCCCC) != '0, (16'(grant_o) & 16'hAAAA) != '0};
 
   always_ff @(posedge clk_i) begin
     if (!rst_ni) above_q <= '1;

@@ -53,9 +53,11 @@ module sync_fifo #(
 
 `ifndef SYNTHESIS
   always_ff @(posedge clk_i) begin
-    if (rst_ni && !clear_i) begin
-      if (push_i && full_o)  $fatal(1, "R4 sync_fifo: push into a full FIFO (%m)");
-      if (pop_i && !valid_o) $fatal(1, "R3 sync_fifo: pop from an empty FIFO (%m)");
+    if (push_i) begin
+      if (rst_ni && !clear_i && full_o)   $fatal(1, "R4 sync_fifo: push into a full FIFO (%m)");
+    end
+    if (pop_i) begin
+      if (rst_ni && !clear_i && !valid_o) $fatal(1, "R3 sync_fifo: pop from an empty FIFO (%m)");
     end
   end
 `endif

@@ -4,20 +4,20 @@
 module work_context
   import desc_pkg::*;
   import core_pkg::*;
-#(
-  parameter int Workers = 4
-) (
+(
   input  logic               clk_i,
   input  logic               rst_ni,
   input  logic               clear_i,
 
-  input  logic [Workers-1:0] assign_i,        // one-hot: the descriptor below goes to this worker
+  input  logic               assign_i,        // the descriptor below goes to this worker
+  input  logic [3:0]         assign_worker_i,
   input  echo_t              echo_i,
   input  logic               stopped_i,       // R8: it ends before its first token
 
-  // The granted item: worker, position of its last token, and for an end its digest and how it ended.
+  // The granted item, if any: worker, last word of its line, and for an end its digest and how it ended.
+  input  logic               taken_i,
   input  logic [3:0]         worker_i,
-  input  logic [31:0]        position_i,
+  input  logic [3:0]         last_i,
   input  logic [31:0]        digest_i,
   input  logic [3:0]         how_i,
   input  logic               delivered_i,     // it ends the worker's oldest descriptor
@@ -31,22 +31,12 @@ module work_context
   localparam int PlaceBits = 3;
 
   logic [ECHO_BITS:0]   mem [0:MAX_WORKERS*(1 << PlaceBits)-1];
-  logic [PlaceBits-1:0] newest [0:MAX_WORKERS-1];
-  logic [PlaceBits-1:0] oldest [0:MAX_WORKERS-1];
-  logic [3:0]           assign_worker;
+  logic [MAX_WORKERS-1:0][PlaceBits-1:0] newest_q, oldest_q;
+  logic [27:0]          line_mem [0:MAX_WORKERS-1];   // lines of the worker's oldest descriptor that are out …
+  logic [MAX_WORKERS-1:0] first_q;                      // … if there are any
+  logic [27:0]          line;
   echo_t                echo;
   logic                 stopped;
-  logic [3:0]           start_word;
-
-  assign assign_worker = one_hot_index(MAX_WORKERS'(assign_i));
-
-  assign {stopped, echo} = mem[{worker_i, oldest[worker_i]}];
-  assign start_word = echo.token_addr[5:2];
-
-  // Positions count words from the start of the descriptor's first line.
-  assign line_addr_o  = {echo.token_addr[63:6] + {30'd0, position_i[31:4]}, 6'd0};
-  assign line_first_o = (position_i[31:4] == '0) ? start_word : 4'd0;
-  assign line_last_o  = position_i[3:0];
 
   always_comb begin
     done_o = '0;
@@ -70,32 +60,55 @@ module work_context
                              : (how_i[1:0] == END_STOPPED)       ? STATUS_STOPPED : STATUS_DONE;
         done_o.flags         = (how_i[2] ? CFLAG_EOS : '0) | (how_i[3] ? CFLAG_REJECTED : '0);
         done_o.result        = digest_i;
-        done_o.final_seq_len = 31'(echo.seq_len + position_i - {28'd0, start_word} + 32'd1);
+        done_o.final_seq_len = 31'(echo.seq_len + {line, last_i} - {28'd0, echo.token_addr[5:2]} + 32'd1);
       end
     end
   end
 
+  always_comb begin
+    line_addr_o  = '0;
+    line_first_o = '0;
+    line_last_o  = last_i;
+    if (taken_i) begin
+      line_addr_o = {echo.token_addr[63:6] + {30'd0, line}, 6'd0};
+      if (first_q[worker_i]) line_first_o = echo.token_addr[5:2];
+    end
+  end
+
+  always_comb begin
+    stopped = 1'b0;
+    echo    = '0;
+    line    = '0;
+    if (taken_i) begin
+      {stopped, echo} = mem[{worker_i, oldest_q[worker_i]}];
+      if (!first_q[worker_i]) line = line_mem[worker_i];
+    end
+  end
+
   always_ff @(posedge clk_i) begin
-    if (assign_i != '0) mem[{assign_worker, newest[assign_worker]}] <= {stopped_i, echo_i};
+    if (assign_i) mem[{assign_worker_i, newest_q[assign_worker_i]}] <= {stopped_i, echo_i};
+    if (taken_i)  line_mem[worker_i] <= line + 28'd1;
   end
 
   always_ff @(posedge clk_i) begin
     if (!rst_ni || clear_i) begin
-      for (int w = 0; w < MAX_WORKERS; w++) begin
-        newest[w] <= '0;
-        oldest[w] <= '0;
-      end
+      newest_q <= '0;
+      oldest_q <= '0;
+      first_q  <= '1;
     end else begin
-      if (assign_i != '0) newest[assign_worker] <= newest[assign_worker] + 1'b1;
-      if (delivered_i)    oldest[worker_i]      <= oldest[worker_i] + 1'b1;
+      if (assign_i)    newest_q[assign_worker_i] <= newest_q[assign_worker_i] + 1'b1;
+      if (delivered_i) oldest_q[worker_i]        <= oldest_q[worker_i] + 1'b1;
+      if (taken_i)     first_q[worker_i]         <= delivered_i;
     end
   end
 
 `ifndef SYNTHESIS
   initial if ($bits(echo) != ECHO_BITS) $fatal(1, "core_pkg: ECHO_BITS must be %0d", $bits(echo));
   always_ff @(posedge clk_i) begin
-    if (rst_ni && !clear_i && delivered_i && newest[worker_i] == oldest[worker_i])
-      $fatal(1, "R3 work_context: worker %0d delivers a descriptor that it was not assigned", worker_i);
+    if (delivered_i) begin
+      if (rst_ni && !clear_i && newest_q[worker_i] == oldest_q[worker_i])
+        $fatal(1, "R3 work_context: worker %0d delivers a descriptor that it was not assigned", worker_i);
+    end
   end
 `endif
 endmodule

@@ -81,7 +81,7 @@ module work_queue
   logic [PtrBits:0]    oldest_q, newest_q, notes, row_first;
   logic [PtrBits:0]    looked_q;        // notes before this one were compared with the oldest descriptor; a full row
   logic                known_q, hit_q;  // all notes were; one of them is its rollout
-  logic                adds, last_row, known, hit;
+  logic                adds, known, hit;
   logic [Lanes*32-1:0] note_mem [0:Rows-1];
   logic [RowBits-1:0]  new_row, row;
   logic [Lanes-1:0]    match;
@@ -100,6 +100,16 @@ module work_queue
     if (stop_o) note_mem[new_row][32*newest_q[LaneBits-1:0] +: 32] <= work_i.rollout_id;
   end
 
+  // What arrives after the oldest descriptor has come to the front is compared on its way in.
+  always_comb begin
+    known = 1'b1;
+    hit   = 1'b0;
+    if (adds && (notes != '0 || stop_o)) begin
+      known = known_q || newest_q - row_first <= (PtrBits+1)'(Lanes);
+      hit   = hit_q || match != '0 || (stop_o && work_i.rollout_id == work_o.rollout_id);
+    end
+  end
+
   always_comb begin
     match = '0;
     place = '0;
@@ -111,11 +121,6 @@ module work_queue
     end
   end
 
-  // What arrives after the oldest descriptor has come to the front is compared on its way in.
-  assign last_row = newest_q - row_first <= (PtrBits+1)'(Lanes);
-  assign known    = known_q || !adds || last_row;
-  assign hit      = hit_q || match != '0 || (adds && stop_o && work_i.rollout_id == work_o.rollout_id);
-
   always_ff @(posedge clk_i) begin
     if (!rst_ni || clear_i) begin
       oldest_q <= '0;
@@ -125,12 +130,12 @@ module work_queue
       hit_q    <= 1'b0;
     end else begin
       if (stop_o) newest_q <= newest_q + 1'b1;
-      if (take && stop) oldest_q <= oldest_q + 1'b1;
       if (take) begin
+        if (stop) oldest_q <= oldest_q + 1'b1;
         looked_q <= oldest_q + (PtrBits+1)'(stop);
         known_q  <= 1'b0;
         hit_q    <= 1'b0;
-      end else if (some) begin
+      end else if (adds && (notes != '0 || stop_o)) begin
         if (!known) looked_q <= looked_q + (PtrBits+1)'(Lanes);
         known_q <= known;
         hit_q   <= hit;
@@ -148,11 +153,12 @@ module work_queue
   initial if (Depth < 2 || (Depth & (Depth - 1)) != 0)
     $fatal(1, "work_queue: Depth is %0d: it must be a power of two, at least 2", Depth);
   always_ff @(posedge clk_i) begin
-    if (rst_ni && !clear_i && push_i) begin
-      if (tail_q - head_q == (PtrBits+1)'(Depth)) $fatal(1, "R4 work_queue: a descriptor with no place for it");
+    if (push_i) begin
+      if (rst_ni && !clear_i && tail_q - head_q == (PtrBits+1)'(Depth))
+        $fatal(1, "R4 work_queue: a descriptor with no place for it");
     end
-    if (rst_ni && !clear_i && take) begin
-      if (stop && notes == '0) $fatal(1, "R8 work_queue: a STOP goes out that was not noted");
+    if (take) begin
+      if (rst_ni && !clear_i && stop && notes == '0) $fatal(1, "R8 work_queue: a STOP goes out that was not noted");
     end
   end
 `endif

@@ -12,14 +12,14 @@ module completion_arbiter_tb;
   logic                       clear = 1'b0;
   logic [Workers-1:0]         valid = '0, has_line = '0, has_done = '0, take, delivered;
   logic [3:0]                 worker;
-  logic                       line_waits, line_valid, done_valid;
+  logic                       any_taken, line_waits, line_valid, done_valid;
   logic [Workers-1:0]         line_ready = '0, done_ready = '0;
   logic [LINE_COUNT_BITS-1:0] done_after;
 
   completion_arbiter #(.Workers(Workers)) u_arbiter (
     .clk_i(clk), .rst_ni(rst_n), .clear_i(clear), .valid_i(valid), .has_line_i(has_line), .has_done_i(has_done),
-    .take_o(take), .worker_o(worker), .delivered_o(delivered), .line_waits_o(line_waits), .line_valid_o(line_valid),
-    .line_ready_i(line_ready), .done_valid_o(done_valid), .done_after_o(done_after), .done_ready_i(done_ready)
+    .take_o(take), .taken_o(any_taken), .worker_o(worker), .delivered_o(delivered), .line_waits_o(line_waits),
+    .line_valid_o(line_valid), .line_ready_i(line_ready), .done_valid_o(done_valid), .done_after_o(done_after), .done_ready_i(done_ready)
   );
 
   int                 stall_in, stall_line, stall_done, last = Workers - 1, expected, k, taken = 0;
@@ -37,6 +37,7 @@ module completion_arbiter_tb;
       k = (last + s) % Workers;
       if (expected < 0 && can[k]) expected = k;
     end
+    expect_eq("taken", any_taken, expected >= 0);
     expect_eq("line_waits", line_waits, (valid & has_line) != 0);
     if (expected < 0) begin
       expect_eq("take", take, 0);

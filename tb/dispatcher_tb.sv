@@ -16,13 +16,14 @@ module dispatcher_tb;
   logic [31:0]        rollout = '0, probe_rollout;
   logic [Workers-1:0] in_use = '1, holds, joins, room, wants, free, assign_to;
   logic [1:0]         visible = '0;
+  logic [3:0]         assign_worker;
 
   dispatcher #(.Workers(Workers)) u_dispatcher (
     .clk_i(clk), .rst_ni(rst_n), .clear_i(clear), .in_use_i(in_use), .work_valid_i(work_valid), .fence_i(fence),
     .prefill_i(prefill), .rollout_i(rollout), .work_ready_o(work_ready), .probe_o(probe),
     .probe_rollout_o(probe_rollout), .holds_i(holds), .joins_i(joins), .wants_i(wants), .free_i(free),
-    .assign_o(assign_to), .visible_i(visible), .prefix_o(prefix), .idle_o(idle), .held_order_o(held_order),
-    .held_fence_o(held_fence)
+    .assign_o(assign_to), .assign_worker_o(assign_worker), .visible_i(visible), .prefix_o(prefix), .idle_o(idle),
+    .held_order_o(held_order), .held_fence_o(held_fence)
   );
 
   // Model workers: the rollouts that each holds, oldest first; entry w * Depth + k.
@@ -59,6 +60,7 @@ module dispatcher_tb;
       if (chosen >= 0) fail($sformatf("assigned to two workers: %b", assign_to));
       chosen = w;
     end
+    if (chosen >= 0 && assign_worker !== chosen) fail($sformatf("assigned to %0d, and its number is %0d", chosen, assign_worker));
     if ((chosen >= 0) !== (work_valid && work_ready)) fail("assign_o and work_ready_o disagree");
     holder  = -1;
     for (int w = 0; w < Workers; w++)

@@ -1,5 +1,5 @@
 // result_buffer: three lanes fill lines of random descriptors, items are taken in any order of lanes. Every item comes
-// out once, per lane in order, with its words, position, digest and end; a lane that is not read stops, the others
+// out once, per lane in order, with its words, digest and end; a lane that is not read stops, the others
 // do not.
 module result_buffer_tb;
   import bench_pkg::*;
@@ -16,14 +16,14 @@ module result_buffer_tb;
   logic [Workers*4-1:0]  how = '0;
   logic [3:0]            read_worker;
   logic [511:0]          line_data;
-  logic [31:0]           item_position, item_digest;
-  logic [3:0]            item_how;
+  logic [31:0]           item_digest;
+  logic [3:0]            item_last, item_how;
 
   result_buffer #(.Workers(Workers)) u_buffer (
     .clk_i(clk), .rst_ni(rst_n), .clear_i(clear), .ready_o(ready), .token_i(token), .token_data_i(token_data),
     .position_i(position), .finish_i(finish), .done_i(done), .digest_i(digest), .how_i(how), .valid_o(valid),
     .has_line_o(has_line), .has_done_o(has_done), .take_i(take), .read_worker_i(read_worker),
-    .line_data_o(line_data), .position_o(item_position), .digest_o(item_digest), .how_o(item_how)
+    .line_data_o(line_data), .last_o(item_last), .digest_o(item_digest), .how_o(item_how)
   );
 
   // ---------------------------------------------------------------- lanes: the next thing that each would send
@@ -38,8 +38,8 @@ module result_buffer_tb;
   // Items as they must come out; entry lane * Many + number modulo Many.
   logic [511:0] want_data [0:Workers*Many-1];
   logic [15:0]  want_words [0:Workers*Many-1];
-  logic [31:0]  want_position [0:Workers*Many-1], want_digest [0:Workers*Many-1];
-  logic [3:0]   want_how [0:Workers*Many-1];
+  logic [31:0]  want_digest [0:Workers*Many-1];
+  logic [3:0]   want_last [0:Workers*Many-1], want_how [0:Workers*Many-1];
   logic         want_done [0:Workers*Many-1];
   int           made [0:Workers-1], taken [0:Workers-1];
   int           at, word, moved = 0, picked;
@@ -85,7 +85,7 @@ module result_buffer_tb;
       at = w*Many + taken[w] % Many;
       expect_eq("has_line", has_line[w], want_words[at] != 0);
       expect_eq("has_done", has_done[w], want_done[at]);
-      if (want_words[at] != 0) expect_eq("position", item_position, want_position[at]);
+      if (want_words[at] != 0) expect_eq("last", item_last, want_last[at]);
       if (want_done[at]) begin
         expect_eq("digest", item_digest, want_digest[at]);
         expect_eq("how", item_how, want_how[at]);
@@ -105,7 +105,7 @@ module result_buffer_tb;
           want_words[at][word] = 1'b1;
         end
         if (finish[w]) begin
-          want_position[at] = position[w*32 +: 32];
+          want_last[at]     = position[w*32 +: 4];
           want_digest[at]   = digest[w*32 +: 32];
           want_how[at]      = how[w*4 +: 4];
           want_done[at]     = done[w];

@@ -228,7 +228,25 @@ module rl_runtime_top_counters_tb;
   // No run is long enough for a high half: the bench sets the counters themselves.
   task automatic set_counter(input logic [11:0] addr, input logic [63:0] value);
     @(negedge bench.clk);               // between the device's own writes
-    bench.u_device.u_perf_counters.value_q[(addr - CNT_CYCLES) / 8] = value;
+    case (addr)
+      CNT_CYCLES: bench.u_device.u_perf_counters.cycles_q = value;
+      CNT_TOKENS: bench.u_device.u_perf_counters.tokens_q = value;
+      CNT_BUSY: bench.u_device.u_perf_counters.busy_q = value;
+      CNT_IDLE: bench.u_device.u_perf_counters.idle_q = value;
+      CNT_WAIT: bench.u_device.u_perf_counters.wait_q = value;
+      CNT_STALL_WRITE: bench.u_device.u_perf_counters.stall_write_q = value;
+      CNT_DESCRIPTORS: bench.u_device.u_perf_counters.descriptors_q = value;
+      CNT_COMPLETIONS: bench.u_device.u_perf_counters.completions_q = value;
+      CNT_STALL_CQ: bench.u_device.u_perf_counters.stall_cq_q = value;
+      CNT_STALL_FETCH: bench.u_device.u_perf_counters.stall_fetch_q = value;
+      CNT_STALL_ORDER: bench.u_device.u_perf_counters.stall_order_q = value;
+      CNT_STALL_FENCE: bench.u_device.u_perf_counters.stall_fence_q = value;
+      CNT_READ_BEATS: bench.u_device.u_perf_counters.read_beats_q = value;
+      CNT_WRITE_BEATS: bench.u_device.u_perf_counters.write_beats_q = value;
+      CNT_PREFIXES: bench.u_device.u_perf_counters.prefixes_q = value;
+      CNT_ERRORS: bench.u_device.u_perf_counters.errors_q = value;
+      default: fail($sformatf("no counter at %h", addr));
+    endcase
     @(posedge bench.clk);
   endtask
 

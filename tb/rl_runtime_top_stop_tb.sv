@@ -6,7 +6,7 @@ module rl_runtime_top_stop_tb;
   import bench_reference_pkg::*;
   import desc_pkg::*;
 
-  localparam int Bound = 4;             // cycles from the R beat to the last token
+  localparam int Bound = 5;             // cycles from the R beat to the last token
   localparam int Long  = 700;
 
   top_bench #(.Workers(4)) bench ();

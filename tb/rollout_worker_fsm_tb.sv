@@ -55,7 +55,7 @@ module rollout_worker_fsm_tb;
   logic                   streaming = 1'b0;   // an ideal dispatcher gives the next as soon as the worker wants it
 
   rollout_worker_fsm #(.Workers(Workers)) u_workers (
-    .clk_i(clk), .rst_ni(rst_n), .clear_i(clear), .wait_states_i(wait_states), .reward_threshold_i(reward_threshold), .assign_i({1'b0, assign_now, 1'b0}), .work_i(work), .stopped_i(1'b0), .stop_i(stop), .stop_rollout_i(stop_rollout),
+    .clk_i(clk), .rst_ni(rst_n), .clear_i(clear), .wait_states_i(wait_states), .reward_threshold_i(reward_threshold), .assign_i({1'b0, assign_now, 1'b0}), .assign_worker_i(4'd1), .work_i(work), .stopped_i(1'b0), .stop_i(stop), .stop_rollout_i(stop_rollout),
     .probe_i(probe),
     .probe_rollout_i(probe_rollout), .holds_o(holds_all), .joins_o(joins_all), .wants_o(wants_all), .free_o(free_all),
     .ready_i({1'b1, ready, 1'b1}), .token_o(token_all), .token_data_o(token_data_all), .position_o(position_all),

@@ -13,11 +13,13 @@ module round_robin_tb;
     localparam int N = (g == 0) ? 1 : (g == 1) ? 4 : 16;
     logic [N-1:0] request = '0, grant;
     logic         accept;
+    logic [3:0]   number;
     int           last = N - 1, expected, k;
     int           waited [0:N-1];       // grants to others since it began to ask
 
     assign accept = use_it && request != '0;
-    round_robin #(.N(N)) u_arbiter (.clk_i(clk), .rst_ni(rst_n), .request_i(request), .grant_o(grant), .accept_i(accept));
+    round_robin #(.N(N)) u_arbiter (.clk_i(clk), .rst_ni(rst_n), .request_i(request), .grant_o(grant),
+                             .number_o(number), .accept_i(accept));
 
     initial for (int w = 0; w < N; w++) waited[w] = 0;
 
@@ -29,8 +31,8 @@ module round_robin_tb;
       end
       if (expected < 0) begin
         if (grant !== '0) fail($sformatf("N %0d: grant %b without a request", N, grant));
-      end else if (grant !== N'(1) << expected)
-        fail($sformatf("N %0d: grant %b of requests %b, expected %0d", N, grant, request, expected));
+      end else if (grant !== N'(1) << expected || number !== expected)
+        fail($sformatf("N %0d: grant %b, number %0d of requests %b, expected %0d", N, grant, number, request, expected));
       if (accept) begin
         last = expected;
         for (int w = 0; w < N; w++) begin
