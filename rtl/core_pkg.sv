@@ -84,12 +84,6 @@ package core_pkg;
   // write port or the engine holds that one up.
   localparam int BOUND_WAIT = int'(NEAR_END) + 1;
 
-  // Which bit of a one-hot vector is set; 0 for none.
-  function automatic logic [3:0] one_hot_index(input logic [MAX_WORKERS-1:0] bits);
-    one_hot_index = {(bits & 16'hFF00) != '0, (bits & 16'hF0F0) != '0,
-                     (bits & 16'hCCCC) != '0, (bits & 16'hAAAA) != '0};
-  endfunction
-
   // Icarus 11 counts stale bits in an argument of fewer than 32 bits.
   function automatic logic [4:0] count_ones(input logic [MAX_WORKERS-1:0] bits);
     count_ones = 5'($countones({16'd0, bits}));

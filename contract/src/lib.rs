@@ -8,7 +8,7 @@ mod generated;
 pub use define::{Access, Field, UnknownCode};
 pub use generated::*;
 
-use bytemuck::cast;
+use bytemuck::cast_ref;
 
 /// The finaliser *lowbias32* of C. Wellons' hash prospector: a bijection with good avalanche.
 #[inline]
@@ -53,14 +53,13 @@ impl HwDesc {
     /// key. It is never 0.
     #[inline]
     pub fn check_for(&self, key: &SqKey, index: u32) -> u32 {
-        let words: [u32; Self::WORDS] = cast(Self { check: 0, ..*self });
-        // In this shape the compiler takes vectors: a multiplication of 64-bit lanes by their own halves.
-        let sums: [u32; Self::WORDS] = core::array::from_fn(|k| words[k].wrapping_add(key.words[k]));
-        let pairs: [u64; Self::WORDS / 2] = cast(sums);
-        let sum = pairs
-            .iter()
-            .map(|pair| (pair & 0xFFFF_FFFF) * (pair >> 32))
-            .fold(u64::from(index).wrapping_mul(GOLDEN_64), u64::wrapping_add);
+        let words: &[u32; Self::WORDS] = cast_ref(self);
+        let factor = |k: usize| u64::from(words[k].wrapping_add(key.words[k]));
+        // The check word itself counts as 0.
+        let last = factor(14) * u64::from(key.words[15]);
+        let sum = (0..7)
+            .map(|j| factor(2 * j) * factor(2 * j + 1))
+            .fold(u64::from(index).wrapping_mul(GOLDEN_64).wrapping_add(last), u64::wrapping_add);
         match (sum >> 32) as u32 ^ sum as u32 {
             0 => u32::MAX,
             check => check,
@@ -157,7 +156,7 @@ impl HwCompletion {
     /// The bit of each 16-byte half's last 64-bit word that holds its phase (R4).
     pub const PHASE: u64 = 1 << 63;
 
-    /// This completion with `phase`, 0 or 1, in both halves, as it stands in its slot. Of a length beyond
+    /// This completion with `phase` in both halves, as it stands in its slot. Of a length beyond
     /// [`LENGTH_LIMIT_MAX`], which only a descriptor that adds nothing may have, 31 bits are left.
     #[inline]
     #[must_use]
@@ -183,6 +182,7 @@ impl HwCompletion {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use bytemuck::cast;
     use rstest::rstest;
 
     /// Computed by an independent program from rule R2.

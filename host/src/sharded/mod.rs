@@ -19,7 +19,7 @@ use regions::Regions;
 /// to where its prefix was registered.
 ///
 /// What the contract says of a queue pair holds for each shard alone: a FENCE (R7) separates the descriptors of its own
-/// shard, and `sq_head`, or the SQ index that answers for a slot that could not be read, counts that shard's slots.
+/// shard, and `sq_head`, or the SQ index that answers for a slot of which nothing could be trusted, counts that shard's slots.
 ///
 /// Each shard has a token region of its own, all of the same size. A DECODE takes its range of bytes over when it is
 /// submitted, even if it is rejected then: what another shard wrote there before is no longer read.
@@ -36,7 +36,7 @@ pub struct Sharded {
     first_region: Vec<usize>,
     /// Descriptors of one submission by shard, kept to use their memory again.
     runs: Vec<Vec<HwDesc>>,
-    /// The SQ index and the descriptor of each slot that could not be read, of the completions returned last.
+    /// The SQ index and the descriptor of each slot of which nothing could be trusted, of the completions returned last.
     unread: Vec<(u32, HwDesc)>,
     /// A failure that came behind completions.
     failure: Option<DeviceError>,
@@ -269,7 +269,7 @@ impl Device for Sharded {
         }
     }
 
-    /// `None`, too, where two shards could not read slots of the same index.
+    /// `None`, too, where two shards could trust nothing of slots of the same index.
     fn unread(&self, completion: &HwCompletion) -> Option<HwDesc> {
         let mut found = self.unread.iter().filter(|(index, _)| *index == completion.result);
         let &(_, desc) = found.next().filter(|_| completion.has(CompletionFlags::NO_ECHO))?;

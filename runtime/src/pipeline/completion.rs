@@ -42,7 +42,7 @@ impl Pipeline {
         }
     }
 
-    /// The device could not read a slot of the submission queue: its completion names that slot alone, and what lies in
+    /// The device could trust nothing of a slot of the submission queue: its completion names that slot alone, and what lies in
     /// it has come to its end.
     #[cold]
     fn unread(&mut self, completion: &HwCompletion) -> Result<(), RuntimeError> {

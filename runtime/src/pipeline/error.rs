@@ -44,9 +44,9 @@ pub enum RuntimeError {
         /// The completion.
         completion: HwCompletion,
     },
-    /// A slot of the submission queue could not be read, and which descriptor that was cannot be told.
+    /// Nothing of a slot of the submission queue could be trusted (NO_ECHO), and which descriptor that was cannot be told.
     #[error(
-        "{device} could not read slot {index:#x} of a submission queue ({code}), and with several queues that index names \
+        "{device} could trust nothing of slot {index:#x} of a submission queue ({code}), and with several queues that index names \
          no rollout; look at the memory of the queues"
     )]
     Unread {
