@@ -179,17 +179,25 @@ enum doorbell_err {
 #define DOORBELL_CFLAG_NO_ECHO 0x00000004u
 
 // Bits of the CONTROL register.
-// 1 starts the device with empty queues; 0 stops it (rule R12): done when STATE.ACTIVE reads 0
+// 1 starts the queue pair, empty; 0 stops it (rule R12): done when STATE.ACTIVE reads 0
 #define DOORBELL_CONTROL_ENABLE 0x00000001u
+// 1, of a queue pair that is enabled: it takes no doorbell any more, completes what is published, and is
+// then disabled by itself
+#define DOORBELL_CONTROL_DRAIN 0x00000002u
+
+// Bits of the FN_CONTROL register.
+// 1 disables every queue pair of the function; reads 1 until none is active
+#define DOORBELL_FN_CONTROL_RESET 0x00000001u
 
 // Bits of the STATE register.
-// the device may access memory; falls once a disable is complete (rule R12)
+// the device may access memory for this queue pair; falls once a disable is complete (rule R12)
 #define DOORBELL_STATE_ACTIVE 0x00000001u
 #define DOORBELL_STATE_IDLE 0x00000002u          // no published descriptor is without its completion
 #define DOORBELL_STATE_FAULT 0x00000004u         // the ERROR register holds a fault
 
-// Bits of the ERROR register: faults of the device, sticky until 1 is written to them; setting wins.
-// ENABLE was refused: a ring size is no power of two in 2..65536, or a base is misaligned
+// Bits of the ERROR register: faults of a queue pair, sticky until 1 is written to them; setting wins.
+// ENABLE was refused: a ring size is no power of two in 2..65536, a base is misaligned, or a region lies in
+// no window of its function
 #define DOORBELL_FAULT_BAD_CONFIG 0x00000001u
 #define DOORBELL_FAULT_DMA_READ 0x00000002u      // a descriptor read was answered with an error
 #define DOORBELL_FAULT_DMA_WRITE 0x00000004u     // a token write was answered with an error
@@ -200,103 +208,161 @@ enum doorbell_err {
 #define DOORBELL_IRQ_ARMED 0x00000001u           // write 1 to arm (clears PENDING), 0 to disarm
 #define DOORBELL_IRQ_PENDING 0x00000002u         // the interrupt of the last arming has fired; irq_o is high
 
-// Feature bits of the CAPABILITY register; [7:0] is the number of workers built, 255 being that or more.
-#define DOORBELL_CAP_PREFILL 0x00010000u         // opcode PREFILL
-#define DOORBELL_CAP_REWARD 0x00020000u          // opcode REWARD
-#define DOORBELL_CAP_RESIDENT 0x00040000u        // flag RESIDENT
-#define DOORBELL_CAP_INTERRUPT 0x00080000u       // interrupts
+// Bits of the CAPABILITY register.
+#define DOORBELL_CAP_PREFILL 0x00000001u         // opcode PREFILL
+#define DOORBELL_CAP_REWARD 0x00000002u          // opcode REWARD
+#define DOORBELL_CAP_RESIDENT 0x00000004u        // flag RESIDENT
+#define DOORBELL_CAP_INTERRUPT 0x00000008u       // interrupts
 // polls the slots: the check word publishes (rule R1), and the doorbell only wakes
-#define DOORBELL_CAP_SLOT_POLLING 0x00100000u
+#define DOORBELL_CAP_SLOT_POLLING 0x00000010u
 
-// Registers: byte offsets in the page.
+// Blocks of registers: address for function 0 and queue pair 0, and what each next one adds to it.
+enum doorbell_block {
+  // Page 0: what the device is and counts. Everybody may read it; its owner writes it.
+  DOORBELL_BLOCK_DEVICE = 0x00000,
+  DOORBELL_BLOCK_DEVICE_FUNCTION = 0x00400,      // Page 0: what the device's owner gives to a function.
+  DOORBELL_BLOCK_DEVICE_FUNCTION_PER_FUNCTION = 0x00040,
+  DOORBELL_BLOCK_DEVICE_QUEUE = 0x00800,         // Page 0: what the device's owner gives to a queue pair.
+  DOORBELL_BLOCK_DEVICE_QUEUE_PER_QUEUE = 0x00010,
+  // The page of a function: what it sets for all its queue pairs.
+  DOORBELL_BLOCK_FUNCTION = 0x10000,
+  DOORBELL_BLOCK_FUNCTION_PER_FUNCTION = 0x01000,
+  // The page of a function: configuration and control of a queue pair. Only in the page of the function that
+  // owns it; in that of another every access answers SLVERR.
+  DOORBELL_BLOCK_FUNCTION_QUEUE = 0x10800,
+  DOORBELL_BLOCK_FUNCTION_QUEUE_PER_FUNCTION = 0x01000,
+  DOORBELL_BLOCK_FUNCTION_QUEUE_PER_QUEUE = 0x00080,
+  // The page of a queue pair, which a process may map: doorbells, interrupt, state.
+  DOORBELL_BLOCK_QUEUE = 0x20000,
+  DOORBELL_BLOCK_QUEUE_PER_QUEUE = 0x01000,
+};
+
+// Registers: their addresses for function 0 and queue pair 0.
 enum doorbell_reg {
-  DOORBELL_REG_ID = 0x000,                       // DEVICE_ID
-  DOORBELL_REG_VERSION = 0x004,                  // contract version, [31:16] major, [15:0] minor
-  DOORBELL_REG_CAPABILITY = 0x008,               // [7:0] workers built, feature bits above
-  DOORBELL_REG_CONTROL = 0x00C,                  // bit 0 ENABLE
-  // SQ tail, a running index: publishes the descriptors below it. More than SQ_SIZE above the slots
-  // consumed, or below the current tail, or while inactive: SLVERR, and the overflow count of STATUS rises
-  DOORBELL_REG_DOORBELL = 0x010,
-  // CQ head, a running index: releases the completions below it. Beyond the completions written, or below
-  // the current head, or while inactive: SLVERR, and the overflow count of STATUS rises
-  DOORBELL_REG_CQ_HEAD = 0x014,
-  DOORBELL_REG_STATE = 0x018,                    // ACTIVE, IDLE, FAULT
-  // faults of the device, one sticky bit each, see the device faults; writing 1 to a bit clears it
-  DOORBELL_REG_ERROR = 0x01C,
-  // [31:24] worker state: [31:27] workers busy, [26] a worker is held back by the write port, [25] one is in
-  // wait states, [24] one is busy; [23:16] descriptor-ring fill, [15:8] completion-ring fill, [7:0] refused
-  // doorbells; each saturates
-  DOORBELL_REG_STATUS = 0x020,
-  // workers that the dispatcher uses, 1 to CAPABILITY[7:0] (any other value: SLVERR); resets to all
-  DOORBELL_REG_WORKERS = 0x024,
-  // bus address of the submission queue, a multiple of 64; low half
-  DOORBELL_REG_SQ_BASE_LO = 0x028,
-  DOORBELL_REG_SQ_BASE_HI = 0x02C,               // high half
-  // bus address of the completion queue, a multiple of 64; low half
-  DOORBELL_REG_CQ_BASE_LO = 0x030,
-  DOORBELL_REG_CQ_BASE_HI = 0x034,               // high half
-  DOORBELL_REG_SQ_SIZE = 0x038,                  // slots of the submission queue, a power of two, 2 to 65536
-  DOORBELL_REG_CQ_SIZE = 0x03C,                  // slots of the completion queue, a power of two, 2 to 65536
-  // bus address of the token region, a multiple of 64; low half
-  DOORBELL_REG_TOKEN_BASE_LO = 0x040,
-  DOORBELL_REG_TOKEN_BASE_HI = 0x044,            // high half
-  DOORBELL_REG_TOKEN_SIZE_LO = 0x048,            // bytes of the token region; low half
-  DOORBELL_REG_TOKEN_SIZE_HI = 0x04C,            // high half
-  // bus address of the KV region, a multiple of 64; low half; engine 0 does not access it
-  DOORBELL_REG_KV_BASE_LO = 0x050,
-  DOORBELL_REG_KV_BASE_HI = 0x054,               // high half
-  DOORBELL_REG_KV_SIZE_LO = 0x058,               // bytes of the KV region; low half
-  DOORBELL_REG_KV_SIZE_HI = 0x05C,               // high half
-  // running index at which the submission queue starts when the device is enabled (rule R13)
-  DOORBELL_REG_SQ_START = 0x060,
-  // running index at which the completion queue starts when the device is enabled (rule R13)
-  DOORBELL_REG_CQ_START = 0x064,
-  // checkpoint of descriptors that give 0; 0 and 0xFFFF_FFFF are never
-  DOORBELL_REG_CHECKPOINT_DEFAULT = 0x068,
+  DOORBELL_REG_ID = 0x00000,                     // DEVICE_ID
+  DOORBELL_REG_VERSION = 0x00004,                // contract version, [31:16] major, [15:0] minor
+  DOORBELL_REG_CAPABILITY = 0x00008,             // what the device can do, a bit each
+  // [7:3] workers busy, saturating; [2] a worker is held back by the write port, [1] one is in wait states,
+  // [0] one is busy
+  DOORBELL_REG_WORKER_STATE = 0x0000C,
   // [15:0] cycles to wait before each token; other bits are ignored and read 0
-  DOORBELL_REG_WAIT_STATES = 0x06C,
+  DOORBELL_REG_WAIT_STATES = 0x00010,
+  // workers built; on a device that has them by the thousand, how many descriptors of a queue pair may run
+  // at a time
+  DOORBELL_REG_CAP_WORKERS = 0x00040,
+  DOORBELL_REG_CAP_QUEUES = 0x00044,             // queue pairs, 1 to 16
+  DOORBELL_REG_CAP_FUNCTIONS = 0x00048,          // functions, 1 to 16
+  DOORBELL_REG_CAP_PAGE_BYTES = 0x0004C,         // bytes of a page
+  // windows of a function; 0: the device confines no address (rule R11), and window registers answer SLVERR
+  DOORBELL_REG_CAP_WINDOWS = 0x00050,
+  DOORBELL_REG_CAP_ENGINES = 0x00054,            // decode engines: model_id below it is known
+  DOORBELL_REG_CAP_REWARD_MODELS = 0x00058,      // reward models: reward_model_id below it is known
+  // workers that the function's descriptors may run on, a bit each; resets to all; those that were not built
+  // are ignored and read 0 (none left: SLVERR). A device of more than 32 runs as many of a queue pair at a
+  // time as bits are set, and all when all are
+  DOORBELL_REG_FN_WORKERS = 0x00400,
+  DOORBELL_REG_WINDOW_0_BASE_LO = 0x00410,       // window 0: bus address of its first byte; low half
+  DOORBELL_REG_WINDOW_0_BASE_HI = 0x00414,       // high half
+  DOORBELL_REG_WINDOW_0_SIZE_LO = 0x00418,       // bytes; low half
+  DOORBELL_REG_WINDOW_0_SIZE_HI = 0x0041C,       // high half
+  DOORBELL_REG_WINDOW_1_BASE_LO = 0x00420,       // window 1: bus address of its first byte; low half
+  DOORBELL_REG_WINDOW_1_BASE_HI = 0x00424,       // high half
+  DOORBELL_REG_WINDOW_1_SIZE_LO = 0x00428,       // bytes; low half
+  DOORBELL_REG_WINDOW_1_SIZE_HI = 0x0042C,       // high half
+  DOORBELL_REG_WINDOW_2_BASE_LO = 0x00430,       // window 2: bus address of its first byte; low half
+  DOORBELL_REG_WINDOW_2_BASE_HI = 0x00434,       // high half
+  DOORBELL_REG_WINDOW_2_SIZE_LO = 0x00438,       // bytes; low half
+  DOORBELL_REG_WINDOW_2_SIZE_HI = 0x0043C,       // high half
+  // the function that owns the queue pair, below CAP_FUNCTIONS (else SLVERR)
+  DOORBELL_REG_QUEUE_FUNCTION = 0x00800,
+  DOORBELL_REG_FN_CONTROL = 0x10000,             // bit 0 RESET
+  // checkpoint of descriptors that give 0; 0 and 0xFFFF_FFFF are never
+  DOORBELL_REG_CHECKPOINT_DEFAULT = 0x10010,
   // largest seq_len + max_tokens; at most 0x7FFF_FFFF (more: SLVERR), so that a length leaves bit 31 of
   // final_seq_len to the phase
-  DOORBELL_REG_LENGTH_LIMIT = 0x070,
+  DOORBELL_REG_LENGTH_LIMIT = 0x10014,
   // [15:0] probability of end of sequence per token, in 1/32768; other bits are ignored and read 0
-  DOORBELL_REG_EOS_THRESHOLD = 0x074,
+  DOORBELL_REG_EOS_THRESHOLD = 0x10018,
   // Q16.16: a RESIDENT rollout whose score is below it ends as REJECTED
-  DOORBELL_REG_REWARD_THRESHOLD = 0x078,
-  DOORBELL_REG_IRQ = 0x07C,                      // ARMED, PENDING (rule R14)
+  DOORBELL_REG_REWARD_THRESHOLD = 0x1001C,
+  DOORBELL_REG_CONTROL = 0x10800,                // ENABLE, DRAIN
+  // descriptors that the device hands out of this queue pair before it passes on to the next, 1 to 255 (else
+  // SLVERR)
+  DOORBELL_REG_WEIGHT = 0x10804,
+  // bus address of the submission queue, a multiple of 64; low half
+  DOORBELL_REG_SQ_BASE_LO = 0x10808,
+  DOORBELL_REG_SQ_BASE_HI = 0x1080C,             // high half
+  // bus address of the completion queue, a multiple of 64; low half
+  DOORBELL_REG_CQ_BASE_LO = 0x10810,
+  DOORBELL_REG_CQ_BASE_HI = 0x10814,             // high half
+  DOORBELL_REG_SQ_SIZE = 0x10818,                // slots of the submission queue, a power of two, 2 to 65536
+  DOORBELL_REG_CQ_SIZE = 0x1081C,                // slots of the completion queue, a power of two, 2 to 65536
+  // bus address of the token region, a multiple of 64; low half
+  DOORBELL_REG_TOKEN_BASE_LO = 0x10820,
+  DOORBELL_REG_TOKEN_BASE_HI = 0x10824,          // high half
+  DOORBELL_REG_TOKEN_SIZE_LO = 0x10828,          // bytes of the token region; low half
+  DOORBELL_REG_TOKEN_SIZE_HI = 0x1082C,          // high half
+  // bus address of the KV region, a multiple of 64; engine 0 does not access it; low half
+  DOORBELL_REG_KV_BASE_LO = 0x10830,
+  DOORBELL_REG_KV_BASE_HI = 0x10834,             // high half
+  DOORBELL_REG_KV_SIZE_LO = 0x10838,             // bytes of the KV region; low half
+  DOORBELL_REG_KV_SIZE_HI = 0x1083C,             // high half
+  // running index at which the submission queue starts when it is enabled (rule R13)
+  DOORBELL_REG_SQ_START = 0x10840,
+  // running index at which the completion queue starts when it is enabled (rule R13)
+  DOORBELL_REG_CQ_START = 0x10844,
   // key of the check words (rule R2): another one each time the submission queue is created
-  DOORBELL_REG_SQ_KEY = 0x080,
+  DOORBELL_REG_SQ_KEY = 0x10848,
+  // SQ tail, a running index: publishes the descriptors below it. More than SQ_SIZE above the slots
+  // consumed, or below the current tail, or while inactive or draining: SLVERR, and the overflow count of
+  // STATUS rises
+  DOORBELL_REG_DOORBELL = 0x20000,
+  // CQ head, a running index: releases the completions below it. Beyond the completions written, or below
+  // the current head, or while inactive: SLVERR, and the overflow count of STATUS rises
+  DOORBELL_REG_CQ_HEAD = 0x20004,
+  DOORBELL_REG_IRQ = 0x20008,                    // ARMED, PENDING (rule R14)
+  DOORBELL_REG_STATE = 0x2000C,                  // ACTIVE, IDLE, FAULT of the queue pair
+  // faults of the queue pair, one sticky bit each; writing 1 to a bit clears it
+  DOORBELL_REG_ERROR = 0x20010,
+  // [23:16] descriptors published and not read, [15:8] completions written and not released, [7:0] refused
+  // doorbells; each saturates
+  DOORBELL_REG_STATUS = 0x20014,
+  DOORBELL_REG_SQ_HEAD = 0x20018,                // slots read up to, a running index; final once ACTIVE is 0
+  // completions written up to, a running index; final once ACTIVE is 0
+  DOORBELL_REG_CQ_TAIL = 0x2001C,
 };
 
 // Registers that do not reset to 0.
 #define DOORBELL_RESET_ID 0x4C454244u
 #define DOORBELL_RESET_VERSION 0x00020000u
-#define DOORBELL_RESET_STATE 0x00000002u
 #define DOORBELL_RESET_CHECKPOINT_DEFAULT 0xFFFFFFFFu
 #define DOORBELL_RESET_LENGTH_LIMIT 0x00100000u
+#define DOORBELL_RESET_WEIGHT 0x00000001u
+#define DOORBELL_RESET_STATE 0x00000002u
 
-// Counters: byte offset of the low half; the high half is 4 above.
+// Counters: address of the low half; the high half is 4 above.
 enum doorbell_cnt {
-  DOORBELL_CNT_CYCLES = 0x100,                   // clock cycles while active
-  DOORBELL_CNT_DESCRIPTORS = 0x108,              // descriptors consumed from the submission queue
-  DOORBELL_CNT_COMPLETIONS = 0x110,              // completions that have become visible
-  DOORBELL_CNT_TOKENS = 0x118,                   // tokens produced
-  DOORBELL_CNT_BUSY = 0x120,                     // worker cycles with a descriptor to run
-  DOORBELL_CNT_IDLE = 0x128,                     // worker cycles without one, of the workers in use
-  DOORBELL_CNT_WAIT = 0x130,                     // worker cycles spent in wait states; part of BUSY
+  DOORBELL_CNT_CYCLES = 0x00100,                 // clock cycles while active
+  DOORBELL_CNT_DESCRIPTORS = 0x00108,            // descriptors consumed from the submission queue
+  DOORBELL_CNT_COMPLETIONS = 0x00110,            // completions that have become visible
+  DOORBELL_CNT_TOKENS = 0x00118,                 // tokens produced
+  DOORBELL_CNT_BUSY = 0x00120,                   // worker cycles with a descriptor to run
+  DOORBELL_CNT_IDLE = 0x00128,                   // worker cycles without one, of the workers in use
+  DOORBELL_CNT_WAIT = 0x00130,                   // worker cycles spent in wait states; part of BUSY
   // worker cycles in which a result was held back by the write port; part of BUSY
-  DOORBELL_CNT_STALL_WRITE = 0x138,
+  DOORBELL_CNT_STALL_WRITE = 0x00138,
   // cycles in which a completion was ready and the completion queue was full (rule R4)
-  DOORBELL_CNT_STALL_CQ = 0x140,
+  DOORBELL_CNT_STALL_CQ = 0x00140,
   // cycles in which published descriptors existed, none had arrived and a worker was idle
-  DOORBELL_CNT_STALL_FETCH = 0x148,
+  DOORBELL_CNT_STALL_FETCH = 0x00148,
   // cycles in which the oldest descriptor waited for an earlier one of its rollout (rule R5)
-  DOORBELL_CNT_STALL_ORDER = 0x150,
+  DOORBELL_CNT_STALL_ORDER = 0x00150,
   // cycles in which the oldest descriptor waited for a fence (rule R7)
-  DOORBELL_CNT_STALL_FENCE = 0x158,
-  DOORBELL_CNT_READ_BEATS = 0x160,               // 64-byte beats read
-  DOORBELL_CNT_WRITE_BEATS = 0x168,              // 64-byte beats written: token lines and completions
-  DOORBELL_CNT_PREFIXES = 0x170,                 // prefixes registered by PREFILL
-  DOORBELL_CNT_ERRORS = 0x178,                   // completions with status ERROR
+  DOORBELL_CNT_STALL_FENCE = 0x00158,
+  DOORBELL_CNT_READ_BEATS = 0x00160,             // 64-byte beats read
+  DOORBELL_CNT_WRITE_BEATS = 0x00168,            // 64-byte beats written: token lines and completions
+  DOORBELL_CNT_PREFIXES = 0x00170,               // prefixes registered by PREFILL
+  DOORBELL_CNT_ERRORS = 0x00178,                 // completions with status ERROR
 };
 
 #endif

@@ -158,12 +158,21 @@ package desc_pkg;
   localparam logic [7:0]  CFLAG_NO_ECHO = 8'h04;
 
   // Bits of the CONTROL register. Number and mask of each bit.
-  // 1 starts the device with empty queues; 0 stops it (rule R12): done when STATE.ACTIVE reads 0
+  // 1 starts the queue pair, empty; 0 stops it (rule R12): done when STATE.ACTIVE reads 0
   localparam int          CONTROL_ENABLE_BIT = 0;
   localparam logic [31:0] CONTROL_ENABLE = 32'h0000_0001;
+  // 1, of a queue pair that is enabled: it takes no doorbell any more, completes what is published, and is
+  // then disabled by itself
+  localparam int          CONTROL_DRAIN_BIT = 1;
+  localparam logic [31:0] CONTROL_DRAIN = 32'h0000_0002;
+
+  // Bits of the FN_CONTROL register. Number and mask of each bit.
+  // 1 disables every queue pair of the function; reads 1 until none is active
+  localparam int          FN_CONTROL_RESET_BIT = 0;
+  localparam logic [31:0] FN_CONTROL_RESET = 32'h0000_0001;
 
   // Bits of the STATE register. Number and mask of each bit.
-  // the device may access memory; falls once a disable is complete (rule R12)
+  // the device may access memory for this queue pair; falls once a disable is complete (rule R12)
   localparam int          STATE_ACTIVE_BIT = 0;
   localparam logic [31:0] STATE_ACTIVE = 32'h0000_0001;
   // no published descriptor is without its completion
@@ -172,8 +181,9 @@ package desc_pkg;
   localparam int          STATE_FAULT_BIT = 2;               // the ERROR register holds a fault
   localparam logic [31:0] STATE_FAULT = 32'h0000_0004;
 
-  // Bits of the ERROR register: faults of the device, sticky until 1 is written to them; setting wins. Number and mask of each bit.
-  // ENABLE was refused: a ring size is no power of two in 2..65536, or a base is misaligned
+  // Bits of the ERROR register: faults of a queue pair, sticky until 1 is written to them; setting wins. Number and mask of each bit.
+  // ENABLE was refused: a ring size is no power of two in 2..65536, a base is misaligned, or a region lies
+  // in no window of its function
   localparam int          FAULT_BAD_CONFIG_BIT = 0;
   localparam logic [31:0] FAULT_BAD_CONFIG = 32'h0000_0001;
   localparam int          FAULT_DMA_READ_BIT = 1;            // a descriptor read was answered with an error
@@ -191,110 +201,173 @@ package desc_pkg;
   localparam int          IRQ_PENDING_BIT = 1;
   localparam logic [31:0] IRQ_PENDING = 32'h0000_0002;
 
-  // Feature bits of the CAPABILITY register; [7:0] is the number of workers built, 255 being that or more. Number and mask of each bit.
-  localparam int          CAP_PREFILL_BIT = 16;              // opcode PREFILL
-  localparam logic [31:0] CAP_PREFILL = 32'h0001_0000;
-  localparam int          CAP_REWARD_BIT = 17;               // opcode REWARD
-  localparam logic [31:0] CAP_REWARD = 32'h0002_0000;
-  localparam int          CAP_RESIDENT_BIT = 18;             // flag RESIDENT
-  localparam logic [31:0] CAP_RESIDENT = 32'h0004_0000;
-  localparam int          CAP_INTERRUPT_BIT = 19;            // interrupts
-  localparam logic [31:0] CAP_INTERRUPT = 32'h0008_0000;
+  // Bits of the CAPABILITY register. Number and mask of each bit.
+  localparam int          CAP_PREFILL_BIT = 0;               // opcode PREFILL
+  localparam logic [31:0] CAP_PREFILL = 32'h0000_0001;
+  localparam int          CAP_REWARD_BIT = 1;                // opcode REWARD
+  localparam logic [31:0] CAP_REWARD = 32'h0000_0002;
+  localparam int          CAP_RESIDENT_BIT = 2;              // flag RESIDENT
+  localparam logic [31:0] CAP_RESIDENT = 32'h0000_0004;
+  localparam int          CAP_INTERRUPT_BIT = 3;             // interrupts
+  localparam logic [31:0] CAP_INTERRUPT = 32'h0000_0008;
   // polls the slots: the check word publishes (rule R1), and the doorbell only wakes
-  localparam int          CAP_SLOT_POLLING_BIT = 20;
-  localparam logic [31:0] CAP_SLOT_POLLING = 32'h0010_0000;
+  localparam int          CAP_SLOT_POLLING_BIT = 4;
+  localparam logic [31:0] CAP_SLOT_POLLING = 32'h0000_0010;
 
-  // Registers: byte offsets in the page.
-  localparam logic [11:0] REG_ID = 12'h000;                  // DEVICE_ID
-  localparam logic [11:0] REG_VERSION = 12'h004;             // contract version, [31:16] major, [15:0] minor
-  localparam logic [11:0] REG_CAPABILITY = 12'h008;          // [7:0] workers built, feature bits above
-  localparam logic [11:0] REG_CONTROL = 12'h00C;             // bit 0 ENABLE
-  // SQ tail, a running index: publishes the descriptors below it. More than SQ_SIZE above the slots
-  // consumed, or below the current tail, or while inactive: SLVERR, and the overflow count of STATUS rises
-  localparam logic [11:0] REG_DOORBELL = 12'h010;
-  // CQ head, a running index: releases the completions below it. Beyond the completions written, or below
-  // the current head, or while inactive: SLVERR, and the overflow count of STATUS rises
-  localparam logic [11:0] REG_CQ_HEAD = 12'h014;
-  localparam logic [11:0] REG_STATE = 12'h018;               // ACTIVE, IDLE, FAULT
-  // faults of the device, one sticky bit each, see the device faults; writing 1 to a bit clears it
-  localparam logic [11:0] REG_ERROR = 12'h01C;
-  // [31:24] worker state: [31:27] workers busy, [26] a worker is held back by the write port, [25] one is in
-  // wait states, [24] one is busy; [23:16] descriptor-ring fill, [15:8] completion-ring fill, [7:0] refused
-  // doorbells; each saturates
-  localparam logic [11:0] REG_STATUS = 12'h020;
-  // workers that the dispatcher uses, 1 to CAPABILITY[7:0] (any other value: SLVERR); resets to all
-  localparam logic [11:0] REG_WORKERS = 12'h024;
-  // bus address of the submission queue, a multiple of 64; low half
-  localparam logic [11:0] REG_SQ_BASE_LO = 12'h028;
-  localparam logic [11:0] REG_SQ_BASE_HI = 12'h02C;          // high half
-  // bus address of the completion queue, a multiple of 64; low half
-  localparam logic [11:0] REG_CQ_BASE_LO = 12'h030;
-  localparam logic [11:0] REG_CQ_BASE_HI = 12'h034;          // high half
-  // slots of the submission queue, a power of two, 2 to 65536
-  localparam logic [11:0] REG_SQ_SIZE = 12'h038;
-  // slots of the completion queue, a power of two, 2 to 65536
-  localparam logic [11:0] REG_CQ_SIZE = 12'h03C;
-  // bus address of the token region, a multiple of 64; low half
-  localparam logic [11:0] REG_TOKEN_BASE_LO = 12'h040;
-  localparam logic [11:0] REG_TOKEN_BASE_HI = 12'h044;       // high half
-  localparam logic [11:0] REG_TOKEN_SIZE_LO = 12'h048;       // bytes of the token region; low half
-  localparam logic [11:0] REG_TOKEN_SIZE_HI = 12'h04C;       // high half
-  // bus address of the KV region, a multiple of 64; low half; engine 0 does not access it
-  localparam logic [11:0] REG_KV_BASE_LO = 12'h050;
-  localparam logic [11:0] REG_KV_BASE_HI = 12'h054;          // high half
-  localparam logic [11:0] REG_KV_SIZE_LO = 12'h058;          // bytes of the KV region; low half
-  localparam logic [11:0] REG_KV_SIZE_HI = 12'h05C;          // high half
-  // running index at which the submission queue starts when the device is enabled (rule R13)
-  localparam logic [11:0] REG_SQ_START = 12'h060;
-  // running index at which the completion queue starts when the device is enabled (rule R13)
-  localparam logic [11:0] REG_CQ_START = 12'h064;
-  // checkpoint of descriptors that give 0; 0 and 0xFFFF_FFFF are never
-  localparam logic [11:0] REG_CHECKPOINT_DEFAULT = 12'h068;
+  // Blocks of registers: address for function 0 and queue pair 0, and what each next one adds to it.
+  // Page 0: what the device is and counts. Everybody may read it; its owner writes it.
+  localparam logic [17:0] BLOCK_DEVICE = 18'h0_0000;
+  // Page 0: what the device's owner gives to a function.
+  localparam logic [17:0] BLOCK_DEVICE_FUNCTION = 18'h0_0400;
+  localparam logic [17:0] BLOCK_DEVICE_FUNCTION_PER_FUNCTION = 18'h0_0040;
+  // Page 0: what the device's owner gives to a queue pair.
+  localparam logic [17:0] BLOCK_DEVICE_QUEUE = 18'h0_0800;
+  localparam logic [17:0] BLOCK_DEVICE_QUEUE_PER_QUEUE = 18'h0_0010;
+  // The page of a function: what it sets for all its queue pairs.
+  localparam logic [17:0] BLOCK_FUNCTION = 18'h1_0000;
+  localparam logic [17:0] BLOCK_FUNCTION_PER_FUNCTION = 18'h0_1000;
+  // The page of a function: configuration and control of a queue pair. Only in the page of the function that
+  // owns it; in that of another every access answers SLVERR.
+  localparam logic [17:0] BLOCK_FUNCTION_QUEUE = 18'h1_0800;
+  localparam logic [17:0] BLOCK_FUNCTION_QUEUE_PER_FUNCTION = 18'h0_1000;
+  localparam logic [17:0] BLOCK_FUNCTION_QUEUE_PER_QUEUE = 18'h0_0080;
+  // The page of a queue pair, which a process may map: doorbells, interrupt, state.
+  localparam logic [17:0] BLOCK_QUEUE = 18'h2_0000;
+  localparam logic [17:0] BLOCK_QUEUE_PER_QUEUE = 18'h0_1000;
+
+  // Registers: their addresses for function 0 and queue pair 0.
+  localparam logic [17:0] REG_ID = 18'h0_0000;               // DEVICE_ID
+  localparam logic [17:0] REG_VERSION = 18'h0_0004;          // contract version, [31:16] major, [15:0] minor
+  localparam logic [17:0] REG_CAPABILITY = 18'h0_0008;       // what the device can do, a bit each
+  // [7:3] workers busy, saturating; [2] a worker is held back by the write port, [1] one is in wait states,
+  // [0] one is busy
+  localparam logic [17:0] REG_WORKER_STATE = 18'h0_000C;
   // [15:0] cycles to wait before each token; other bits are ignored and read 0
-  localparam logic [11:0] REG_WAIT_STATES = 12'h06C;
+  localparam logic [17:0] REG_WAIT_STATES = 18'h0_0010;
+  // workers built; on a device that has them by the thousand, how many descriptors of a queue pair may run
+  // at a time
+  localparam logic [17:0] REG_CAP_WORKERS = 18'h0_0040;
+  localparam logic [17:0] REG_CAP_QUEUES = 18'h0_0044;       // queue pairs, 1 to 16
+  localparam logic [17:0] REG_CAP_FUNCTIONS = 18'h0_0048;    // functions, 1 to 16
+  localparam logic [17:0] REG_CAP_PAGE_BYTES = 18'h0_004C;   // bytes of a page
+  // windows of a function; 0: the device confines no address (rule R11), and window registers answer SLVERR
+  localparam logic [17:0] REG_CAP_WINDOWS = 18'h0_0050;
+  localparam logic [17:0] REG_CAP_ENGINES = 18'h0_0054;      // decode engines: model_id below it is known
+  // reward models: reward_model_id below it is known
+  localparam logic [17:0] REG_CAP_REWARD_MODELS = 18'h0_0058;
+  // workers that the function's descriptors may run on, a bit each; resets to all; those that were not built
+  // are ignored and read 0 (none left: SLVERR). A device of more than 32 runs as many of a queue pair at a
+  // time as bits are set, and all when all are
+  localparam logic [17:0] REG_FN_WORKERS = 18'h0_0400;
+  // window 0: bus address of its first byte; low half
+  localparam logic [17:0] REG_WINDOW_0_BASE_LO = 18'h0_0410;
+  localparam logic [17:0] REG_WINDOW_0_BASE_HI = 18'h0_0414; // high half
+  localparam logic [17:0] REG_WINDOW_0_SIZE_LO = 18'h0_0418; // bytes; low half
+  localparam logic [17:0] REG_WINDOW_0_SIZE_HI = 18'h0_041C; // high half
+  // window 1: bus address of its first byte; low half
+  localparam logic [17:0] REG_WINDOW_1_BASE_LO = 18'h0_0420;
+  localparam logic [17:0] REG_WINDOW_1_BASE_HI = 18'h0_0424; // high half
+  localparam logic [17:0] REG_WINDOW_1_SIZE_LO = 18'h0_0428; // bytes; low half
+  localparam logic [17:0] REG_WINDOW_1_SIZE_HI = 18'h0_042C; // high half
+  // window 2: bus address of its first byte; low half
+  localparam logic [17:0] REG_WINDOW_2_BASE_LO = 18'h0_0430;
+  localparam logic [17:0] REG_WINDOW_2_BASE_HI = 18'h0_0434; // high half
+  localparam logic [17:0] REG_WINDOW_2_SIZE_LO = 18'h0_0438; // bytes; low half
+  localparam logic [17:0] REG_WINDOW_2_SIZE_HI = 18'h0_043C; // high half
+  // the function that owns the queue pair, below CAP_FUNCTIONS (else SLVERR)
+  localparam logic [17:0] REG_QUEUE_FUNCTION = 18'h0_0800;
+  localparam logic [17:0] REG_FN_CONTROL = 18'h1_0000;       // bit 0 RESET
+  // checkpoint of descriptors that give 0; 0 and 0xFFFF_FFFF are never
+  localparam logic [17:0] REG_CHECKPOINT_DEFAULT = 18'h1_0010;
   // largest seq_len + max_tokens; at most 0x7FFF_FFFF (more: SLVERR), so that a length leaves bit 31 of
   // final_seq_len to the phase
-  localparam logic [11:0] REG_LENGTH_LIMIT = 12'h070;
+  localparam logic [17:0] REG_LENGTH_LIMIT = 18'h1_0014;
   // [15:0] probability of end of sequence per token, in 1/32768; other bits are ignored and read 0
-  localparam logic [11:0] REG_EOS_THRESHOLD = 12'h074;
+  localparam logic [17:0] REG_EOS_THRESHOLD = 18'h1_0018;
   // Q16.16: a RESIDENT rollout whose score is below it ends as REJECTED
-  localparam logic [11:0] REG_REWARD_THRESHOLD = 12'h078;
-  localparam logic [11:0] REG_IRQ = 12'h07C;                 // ARMED, PENDING (rule R14)
+  localparam logic [17:0] REG_REWARD_THRESHOLD = 18'h1_001C;
+  localparam logic [17:0] REG_CONTROL = 18'h1_0800;          // ENABLE, DRAIN
+  // descriptors that the device hands out of this queue pair before it passes on to the next, 1 to 255 (else
+  // SLVERR)
+  localparam logic [17:0] REG_WEIGHT = 18'h1_0804;
+  // bus address of the submission queue, a multiple of 64; low half
+  localparam logic [17:0] REG_SQ_BASE_LO = 18'h1_0808;
+  localparam logic [17:0] REG_SQ_BASE_HI = 18'h1_080C;       // high half
+  // bus address of the completion queue, a multiple of 64; low half
+  localparam logic [17:0] REG_CQ_BASE_LO = 18'h1_0810;
+  localparam logic [17:0] REG_CQ_BASE_HI = 18'h1_0814;       // high half
+  // slots of the submission queue, a power of two, 2 to 65536
+  localparam logic [17:0] REG_SQ_SIZE = 18'h1_0818;
+  // slots of the completion queue, a power of two, 2 to 65536
+  localparam logic [17:0] REG_CQ_SIZE = 18'h1_081C;
+  // bus address of the token region, a multiple of 64; low half
+  localparam logic [17:0] REG_TOKEN_BASE_LO = 18'h1_0820;
+  localparam logic [17:0] REG_TOKEN_BASE_HI = 18'h1_0824;    // high half
+  localparam logic [17:0] REG_TOKEN_SIZE_LO = 18'h1_0828;    // bytes of the token region; low half
+  localparam logic [17:0] REG_TOKEN_SIZE_HI = 18'h1_082C;    // high half
+  // bus address of the KV region, a multiple of 64; engine 0 does not access it; low half
+  localparam logic [17:0] REG_KV_BASE_LO = 18'h1_0830;
+  localparam logic [17:0] REG_KV_BASE_HI = 18'h1_0834;       // high half
+  localparam logic [17:0] REG_KV_SIZE_LO = 18'h1_0838;       // bytes of the KV region; low half
+  localparam logic [17:0] REG_KV_SIZE_HI = 18'h1_083C;       // high half
+  // running index at which the submission queue starts when it is enabled (rule R13)
+  localparam logic [17:0] REG_SQ_START = 18'h1_0840;
+  // running index at which the completion queue starts when it is enabled (rule R13)
+  localparam logic [17:0] REG_CQ_START = 18'h1_0844;
   // key of the check words (rule R2): another one each time the submission queue is created
-  localparam logic [11:0] REG_SQ_KEY = 12'h080;
+  localparam logic [17:0] REG_SQ_KEY = 18'h1_0848;
+  // SQ tail, a running index: publishes the descriptors below it. More than SQ_SIZE above the slots
+  // consumed, or below the current tail, or while inactive or draining: SLVERR, and the overflow count of
+  // STATUS rises
+  localparam logic [17:0] REG_DOORBELL = 18'h2_0000;
+  // CQ head, a running index: releases the completions below it. Beyond the completions written, or below
+  // the current head, or while inactive: SLVERR, and the overflow count of STATUS rises
+  localparam logic [17:0] REG_CQ_HEAD = 18'h2_0004;
+  localparam logic [17:0] REG_IRQ = 18'h2_0008;              // ARMED, PENDING (rule R14)
+  localparam logic [17:0] REG_STATE = 18'h2_000C;            // ACTIVE, IDLE, FAULT of the queue pair
+  // faults of the queue pair, one sticky bit each; writing 1 to a bit clears it
+  localparam logic [17:0] REG_ERROR = 18'h2_0010;
+  // [23:16] descriptors published and not read, [15:8] completions written and not released, [7:0] refused
+  // doorbells; each saturates
+  localparam logic [17:0] REG_STATUS = 18'h2_0014;
+  // slots read up to, a running index; final once ACTIVE is 0
+  localparam logic [17:0] REG_SQ_HEAD = 18'h2_0018;
+  // completions written up to, a running index; final once ACTIVE is 0
+  localparam logic [17:0] REG_CQ_TAIL = 18'h2_001C;
 
   // Registers that do not reset to 0.
   localparam logic [31:0] RESET_ID = 32'h4C45_4244;
   localparam logic [31:0] RESET_VERSION = 32'h0002_0000;
-  localparam logic [31:0] RESET_STATE = 32'h0000_0002;
   localparam logic [31:0] RESET_CHECKPOINT_DEFAULT = 32'hFFFF_FFFF;
   localparam logic [31:0] RESET_LENGTH_LIMIT = 32'h0010_0000;
+  localparam logic [31:0] RESET_WEIGHT = 32'h0000_0001;
+  localparam logic [31:0] RESET_STATE = 32'h0000_0002;
 
-  // Counters: byte offset of the low half; the high half is 4 above.
-  localparam logic [11:0] CNT_CYCLES = 12'h100;              // clock cycles while active
-  localparam logic [11:0] CNT_DESCRIPTORS = 12'h108;         // descriptors consumed from the submission queue
-  localparam logic [11:0] CNT_COMPLETIONS = 12'h110;         // completions that have become visible
-  localparam logic [11:0] CNT_TOKENS = 12'h118;              // tokens produced
-  localparam logic [11:0] CNT_BUSY = 12'h120;                // worker cycles with a descriptor to run
+  // Counters: address of the low half; the high half is 4 above.
+  localparam logic [17:0] CNT_CYCLES = 18'h0_0100;           // clock cycles while active
+  localparam logic [17:0] CNT_DESCRIPTORS = 18'h0_0108;      // descriptors consumed from the submission queue
+  localparam logic [17:0] CNT_COMPLETIONS = 18'h0_0110;      // completions that have become visible
+  localparam logic [17:0] CNT_TOKENS = 18'h0_0118;           // tokens produced
+  localparam logic [17:0] CNT_BUSY = 18'h0_0120;             // worker cycles with a descriptor to run
   // worker cycles without one, of the workers in use
-  localparam logic [11:0] CNT_IDLE = 12'h128;
+  localparam logic [17:0] CNT_IDLE = 18'h0_0128;
   // worker cycles spent in wait states; part of BUSY
-  localparam logic [11:0] CNT_WAIT = 12'h130;
+  localparam logic [17:0] CNT_WAIT = 18'h0_0130;
   // worker cycles in which a result was held back by the write port; part of BUSY
-  localparam logic [11:0] CNT_STALL_WRITE = 12'h138;
+  localparam logic [17:0] CNT_STALL_WRITE = 18'h0_0138;
   // cycles in which a completion was ready and the completion queue was full (rule R4)
-  localparam logic [11:0] CNT_STALL_CQ = 12'h140;
+  localparam logic [17:0] CNT_STALL_CQ = 18'h0_0140;
   // cycles in which published descriptors existed, none had arrived and a worker was idle
-  localparam logic [11:0] CNT_STALL_FETCH = 12'h148;
+  localparam logic [17:0] CNT_STALL_FETCH = 18'h0_0148;
   // cycles in which the oldest descriptor waited for an earlier one of its rollout (rule R5)
-  localparam logic [11:0] CNT_STALL_ORDER = 12'h150;
+  localparam logic [17:0] CNT_STALL_ORDER = 18'h0_0150;
   // cycles in which the oldest descriptor waited for a fence (rule R7)
-  localparam logic [11:0] CNT_STALL_FENCE = 12'h158;
-  localparam logic [11:0] CNT_READ_BEATS = 12'h160;          // 64-byte beats read
+  localparam logic [17:0] CNT_STALL_FENCE = 18'h0_0158;
+  localparam logic [17:0] CNT_READ_BEATS = 18'h0_0160;       // 64-byte beats read
   // 64-byte beats written: token lines and completions
-  localparam logic [11:0] CNT_WRITE_BEATS = 12'h168;
-  localparam logic [11:0] CNT_PREFIXES = 12'h170;            // prefixes registered by PREFILL
-  localparam logic [11:0] CNT_ERRORS = 12'h178;              // completions with status ERROR
+  localparam logic [17:0] CNT_WRITE_BEATS = 18'h0_0168;
+  localparam logic [17:0] CNT_PREFIXES = 18'h0_0170;         // prefixes registered by PREFILL
+  localparam logic [17:0] CNT_ERRORS = 18'h0_0178;           // completions with status ERROR
 
   /* verilator lint_on UNUSEDPARAM */
 

@@ -34,11 +34,28 @@ pub enum Access {
     ReadOnly,
     /// The host, always.
     ReadWrite,
-    /// The host, while `STATE.ACTIVE` is 0; else a write answers SLVERR.
+    /// The host, while what the register belongs to is inactive; else a write answers SLVERR.
     Config,
     /// A write clears the bits that are 1 in it.
     WriteOneClears,
 }
+
+/// A queue pair and the function that owns it: which of the registers of one name is meant.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Place {
+    /// Number of the function.
+    pub function: u8,
+    /// Number of the queue pair in the device.
+    pub queue: u8,
+}
+
+impl Place {
+    /// Queue pair 0 of function 0, which every device has.
+    pub const FIRST: Self = Self { function: 0, queue: 0 };
+}
+
+/// The block in which the counters lie.
+pub(crate) const COUNTERS: crate::Block = crate::Block::Device;
 
 /// Bytes of the field that `get` points to.
 pub(crate) const fn size_of_field<T, F>(_get: fn(&T) -> &F) -> usize {
@@ -143,19 +160,51 @@ macro_rules! named {
     };
 }
 
-/// The page of registers; a counter is two of them.
-macro_rules! register_page {
+/// The registers, in blocks; a counter is two of them, in the first.
+macro_rules! registers {
     (
-        registers { $($(#[$doc:meta])* $register:ident = $offset:literal, $text:literal, $access:ident, $reset:expr;)* }
+        blocks {
+            $($(#[$what:meta])* $block:ident = $base:literal, $per_function:literal, $per_queue:literal, $title:literal;)*
+        }
+        registers {
+            $(
+                $(#[$doc:meta])*
+                $register:ident = $address:literal, $of:ident, $text:literal, $access:ident, $reset:expr;
+            )*
+        }
         counters {
             $($(#[$about:meta])* $counter:ident = $label:literal, $lo:ident $low:literal, $hi:ident $high:literal;)*
         }
     ) => {
-        /// Registers, each 32 bits, by their byte offset in the page; counters are two registers each.
+        /// A group of registers that a device has once, or once for each function or queue pair.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        pub enum Block {
+            $($(#[$what])* $block,)*
+        }
+
+        $crate::define::named! { Block { $($block $title),* } }
+
+        impl Block {
+            /// Bytes from one function's to the next one's; 0: it belongs to no function.
+            pub const fn per_function(self) -> u32 {
+                match self {
+                    $(Self::$block => $per_function,)*
+                }
+            }
+
+            /// Bytes from one queue pair's to the next one's; 0: it belongs to no queue pair.
+            pub const fn per_queue(self) -> u32 {
+                match self {
+                    $(Self::$block => $per_queue,)*
+                }
+            }
+        }
+
+        /// Registers, each 32 bits, by their address for function 0 and queue pair 0; counters are two registers each.
         #[repr(u32)]
         #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
         pub enum Register {
-            $($(#[$doc])* $register = $offset,)*
+            $($(#[$doc])* $register = $address,)*
             $(
                 $(#[$about])*
                 ///
@@ -176,9 +225,19 @@ macro_rules! register_page {
         }
 
         impl Register {
-            /// Bytes from the start of the page.
-            pub const fn offset(self) -> u32 {
+            /// Its block.
+            pub const fn block(self) -> Block {
+                match self {
+                    $(Self::$register => Block::$of,)*
+                    $(Self::$lo | Self::$hi => $crate::COUNTERS,)*
+                }
+            }
+
+            /// Its bus address, from the start of the device's pages, for what `place` names.
+            pub const fn address(self, place: $crate::Place) -> u32 {
                 self as u32
+                    + self.block().per_function() * place.function as u32
+                    + self.block().per_queue() * place.queue as u32
             }
 
             /// Who may write it.
@@ -198,8 +257,8 @@ macro_rules! register_page {
             }
         }
 
-        /// 64-bit counters. Reading [`lo`](Counter::lo) latches [`hi`](Counter::hi); both clear when the device is
-        /// enabled.
+        /// 64-bit counters of the device. Reading [`lo`](Counter::lo) latches [`hi`](Counter::hi); both clear when a queue
+        /// pair is enabled while none is active.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
         pub enum Counter {
             $($(#[$about])* $counter,)*
@@ -225,4 +284,4 @@ macro_rules! register_page {
     };
 }
 
-pub(crate) use {code_points, field, named, record, register_page};
+pub(crate) use {code_points, field, named, record, registers};

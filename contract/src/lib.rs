@@ -5,7 +5,8 @@
 mod define;
 mod generated;
 
-pub use define::{Access, Field, UnknownCode};
+pub(crate) use define::COUNTERS;
+pub use define::{Access, Field, Place, UnknownCode};
 pub use generated::*;
 
 use bytemuck::cast_ref;
@@ -42,6 +43,25 @@ impl SqKey {
     /// What SQ_KEY holds.
     pub const fn value(&self) -> u32 {
         self.value
+    }
+}
+
+impl Register {
+    /// The register at `address` of the device's pages, and whose it is; of a block that belongs to no function, or to no
+    /// queue pair, that number is 0. `None` where none lies.
+    pub fn at(address: u32) -> Option<(Self, Place)> {
+        const MOST: u32 = 16;
+        Self::ALL.into_iter().find_map(|register| {
+            let block = register.block();
+            let (functions, queues) = (block.per_function(), block.per_queue());
+            let above = address.checked_sub(register as u32)?;
+            // A block that belongs to both has its queue pairs within the function's page.
+            let function = if functions == 0 { 0 } else { above / functions };
+            let rest = above - function * functions;
+            let queue = if queues == 0 { 0 } else { rest / queues };
+            let found = function < MOST && queue < MOST && rest == queue * queues;
+            found.then_some((register, Place { function: function as u8, queue: queue as u8 }))
+        })
     }
 }
 

@@ -6,11 +6,13 @@ use std::mem::offset_of;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use doorbell_contract::{Access, Capability, Counter, DeviceFault, HwCompletion, Register, State};
+use doorbell_contract::{
+    Access, Capability, Counter, DeviceFault, FunctionControl, HwCompletion, Place, Register, State,
+};
 use doorbell_host::memory::PAGE;
 use doorbell_host::memory::Slots;
 use doorbell_host::queue::{self, COMPLETION_WORDS, between};
-use doorbell_host::registers::{Registers, Session};
+use doorbell_host::registers::{Built, Registers, Session};
 use doorbell_host::{DeviceError, Platform, SharedMemory};
 
 use crate::engine::Engine;
@@ -19,8 +21,8 @@ use crate::mailbox::Mailbox;
 /// How long a session may take to end when its platform is dropped (R15).
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// What CAPABILITY shows: 255 is that many workers or more.
-const WORKERS: u8 = 255;
+/// Descriptors of a queue pair that may run at a time: places of the kernel, of which one is never given out.
+const WORKERS: u32 = 1023;
 
 /// How long one `advance` waits at most, if not told otherwise.
 const SLICE: Duration = Duration::from_micros(100);
@@ -53,8 +55,19 @@ impl GpuPlatform {
     pub fn new(engine: Arc<dyn Engine>, queue: usize) -> Result<Self, DeviceError> {
         let features =
             Capability::PREFILL | Capability::RESIDENT | Capability::INTERRUPT | Capability::SLOT_POLLING;
+        let built = Built {
+            features,
+            workers: WORKERS,
+            // Each queue pair shows itself as a device of its own.
+            queues: 1,
+            functions: 1,
+            windows: false,
+            // As the kernel's tables in engine.cuh.
+            engines: 1,
+            reward_models: 1,
+        };
         Ok(Self {
-            registers: Registers::new(WORKERS, features),
+            registers: Registers::new(built),
             mailbox: Mailbox::new(engine.mailbox(queue)?)?,
             memory: engine.memory(queue)?,
             engine,
@@ -88,7 +101,8 @@ impl GpuPlatform {
             self.registers.set_counter(counter, self.mailbox.counter(counter));
         }
         let status = self.mailbox.status();
-        let Some(session) = &mut self.registers.session else { return };
+        let queue = self.registers.queue_mut(0);
+        let Some(session) = &mut queue.session else { return };
         // Completions may have told more.
         if between(session.sq.head, status.sq_head, session.sq.tail) {
             session.sq.head = status.sq_head;
@@ -101,10 +115,10 @@ impl GpuPlatform {
         if status.asks != self.asks {
             self.asks = status.asks;
             if visible {
-                self.registers.ask_interrupt(status.asked);
+                queue.ask_interrupt(status.asked);
             } else {
                 // R14: it has become visible while armed, and the host was faster than its news.
-                self.registers.interrupt();
+                queue.interrupt();
             }
         }
     }
@@ -112,7 +126,7 @@ impl GpuPlatform {
     /// Whether a published descriptor is without its completion. A completion's `sq_head` does not tell: it is ahead of
     /// descriptors that the kernel has read and that wait for their turn.
     fn is_busy(&self) -> bool {
-        let Some(session) = &self.registers.session else { return false };
+        let Some(session) = &self.registers.queue(0).session else { return false };
         let status = self.mailbox.status();
         // What the check words alone have published is beyond the tail (R1).
         let waiting = session.sq.tail.wrapping_sub(status.sq_head);
@@ -148,21 +162,22 @@ impl GpuPlatform {
             && within(session.token_base, session.token_size))
         {
             // R11: nothing but what was mapped.
-            self.registers.session = None;
-            self.registers.raise(DeviceFault::BAD_CONFIG);
-            return;
+            let queue = self.registers.queue_mut(0);
+            queue.stop();
+            return queue.raise(DeviceFault::BAD_CONFIG);
         }
-        let workers = if session.workers == u32::from(WORKERS) { 0 } else { session.workers };
+        let workers = if session.workers == u32::MAX { 0 } else { session.workers.count_ones() };
         self.mailbox.start(session, workers);
         // The kernel counts from 0 in each session.
         self.asks = 0;
         self.told_at = None;
     }
 
-    fn write_control(&mut self, value: u32) -> Result<(), DeviceError> {
-        let was_active = self.registers.session.is_some();
-        self.registers.write(Register::Control, value).map_err(|_| self.refused(Register::Control, value))?;
-        match (was_active, self.registers.session.clone()) {
+    /// A write that may start or end the session.
+    fn write_control(&mut self, register: Register, value: u32) -> Result<(), DeviceError> {
+        let was_active = self.registers.queue(0).session.is_some();
+        self.write_refusable(register, value)?;
+        match (was_active, self.registers.queue(0).session.clone()) {
             (false, Some(session)) => self.start(&session),
             (true, None) => self.mailbox.stop(),
             _ => {}
@@ -174,7 +189,7 @@ impl GpuPlatform {
     /// SQ slots are free again.
     #[inline]
     fn release_completions(&mut self, head: u32) -> Result<(), DeviceError> {
-        let Some(session) = &mut self.registers.session else {
+        let Some(session) = &mut self.registers.queue_mut(0).session else {
             return self.write_refusable(Register::CqHead, head);
         };
         let (cq, last) = (session.cq, head.wrapping_sub(1));
@@ -199,7 +214,7 @@ impl GpuPlatform {
 
     #[inline]
     fn ring_doorbell(&mut self, tail: u32) -> Result<(), DeviceError> {
-        if let Some(session) = &self.registers.session {
+        if let Some(session) = &self.registers.queue(0).session {
             // Completions tell how far the kernel is; where they have not yet, it is asked.
             if tail.wrapping_sub(session.sq.head) > session.sq.depth.slots() {
                 self.sync();
@@ -212,7 +227,7 @@ impl GpuPlatform {
 
     #[inline]
     fn write_refusable(&mut self, register: Register, value: u32) -> Result<(), DeviceError> {
-        match self.registers.write(register, value) {
+        match self.registers.write(register, Place::FIRST, value) {
             Ok(()) => Ok(()),
             Err(_) => Err(self.refused(register, value)),
         }
@@ -220,7 +235,7 @@ impl GpuPlatform {
 
     /// Whether the next completion that the host has not released is there, or no session runs.
     fn has_news(&self) -> Result<bool, DeviceError> {
-        let Some(session) = &self.registers.session else { return Ok(self.mailbox.is_reached()) };
+        let Some(session) = &self.registers.queue(0).session else { return Ok(self.mailbox.is_reached()) };
         if !self.mailbox.is_reached() {
             return Ok(false);
         }
@@ -251,7 +266,7 @@ impl Platform for GpuPlatform {
         match register {
             Register::Doorbell => self.ring_doorbell(value),
             Register::CqHead => self.release_completions(value),
-            Register::Control => self.write_control(value),
+            Register::Control | Register::FnControl => self.write_control(register, value),
             // The kernel may still hold on to the session that ends.
             _ if register.access() == Access::Config && !self.mailbox.is_reached() => {
                 Err(self.refused(register, value))
@@ -268,17 +283,26 @@ impl Platform for GpuPlatform {
     fn read_register(&mut self, register: Register) -> Result<u32, DeviceError> {
         self.sync();
         let busy = self.is_busy();
-        let mut value = self.registers.read(register, busy);
-        if register == Register::State && !self.mailbox.is_reached() {
-            // What was asked for has not happened yet.
-            value ^= State::ACTIVE.bits();
+        let queue = self.registers.queue_mut(0);
+        queue.busy = busy;
+        if queue.is_drained() {
+            queue.stop();
+            self.mailbox.stop();
         }
-        Ok(value)
+        let read = self.registers.read(register, Place::FIRST);
+        let value =
+            read.map_err(|_| DeviceError::ReadRefused { device: self.engine.name().to_owned(), register })?;
+        // What was asked for may not have happened yet.
+        Ok(match register {
+            Register::State if !self.mailbox.is_reached() => value ^ State::ACTIVE.bits(),
+            Register::FnControl if !self.mailbox.is_reached() => FunctionControl::RESET.bits(),
+            _ => value,
+        })
     }
 
     fn advance(&mut self, _want: usize) -> Result<(), DeviceError> {
         let start = Instant::now();
-        let head = self.registers.session.as_ref().map(|session| session.cq.head);
+        let head = self.registers.queue(0).session.as_ref().map(|session| session.cq.head);
         // A host that was told and has taken nothing waits for something else: give the device its time.
         let told = head.is_some() && self.told_at == head;
         loop {
@@ -330,9 +354,11 @@ impl Platform for GpuPlatform {
 
 impl Drop for GpuPlatform {
     fn drop(&mut self) {
-        if self.registers.session.take().is_none() {
+        let queue = self.registers.queue_mut(0);
+        if queue.session.is_none() {
             return;
         }
+        queue.stop();
         // The memory may go to somebody else: the session must not outlive its driver. What it waits for are steps of
         // rollouts that run; an engine that has died writes nothing any more.
         self.mailbox.stop();

@@ -32,8 +32,11 @@ pub struct QueueConfig {
     pub eos_threshold: u32,
     /// RESIDENT: a score below it ends the rollout; Q16.16.
     pub reward_threshold: u32,
-    /// Workers to use; `None` is all that the device has.
+    /// Workers to use, the first so many, 1 to 32; `None` is all that the device has. Of a device that has them by the
+    /// thousand: descriptors that may run at a time.
     pub workers: Option<u32>,
+    /// Descriptors that the device hands out of this queue pair before it passes on to the next one, 1 to 255.
+    pub weight: u32,
     /// Advances in a row without any progress of the device after which a wait ends as `Timeout` (R15), at least 1.
     /// A slow device makes progress whenever a counter of tokens, descriptors or completions moves, so this bounds
     /// the time of a single token, wait states and memory latency included.
@@ -56,6 +59,7 @@ impl Default for QueueConfig {
             eos_threshold: 0,
             reward_threshold: 0,
             workers: None,
+            weight: 1,
             patience: 1000,
         }
     }
@@ -95,7 +99,11 @@ impl QueueConfig {
         at_most("wait_states", self.wait_states, 0xFFFF)?;
         at_most("eos_threshold", self.eos_threshold, 0xFFFF)?;
         at_most("length_limit", self.length_limit, LENGTH_LIMIT_MAX)?;
-        for (field, value) in [("workers", self.workers), ("patience", Some(self.patience))] {
+        at_most("weight", self.weight, 255)?;
+        at_most("workers", self.workers.unwrap_or(1), 32)?;
+        let counts =
+            [("workers", self.workers), ("weight", Some(self.weight)), ("patience", Some(self.patience))];
+        for (field, value) in counts {
             if value == Some(0) {
                 return Err(DeviceError::Config { field, value: 0, expected: "at least 1".into() });
             }
@@ -151,6 +159,7 @@ impl QueueConfig {
             (R::CqSize, self.cq_depth),
             (R::SqStart, self.sq_start),
             (R::CqStart, self.cq_start),
+            (R::Weight, self.weight),
             (R::CheckpointDefault, self.checkpoint_default),
             (R::WaitStates, self.wait_states),
             (R::LengthLimit, self.length_limit),
@@ -186,6 +195,9 @@ mod tests {
     #[case(QueueConfig { length_limit: LENGTH_LIMIT_MAX + 1, ..Default::default() },
            "length_limit is 2147483648: it must be at most 2147483647")]
     #[case(QueueConfig { workers: Some(0), ..Default::default() }, "workers is 0: it must be at least 1")]
+    #[case(QueueConfig { workers: Some(33), ..Default::default() }, "workers is 33: it must be at most 32")]
+    #[case(QueueConfig { weight: 0, ..Default::default() }, "weight is 0: it must be at least 1")]
+    #[case(QueueConfig { weight: 256, ..Default::default() }, "weight is 256: it must be at most 255")]
     #[case(QueueConfig { patience: 0, ..Default::default() }, "patience is 0: it must be at least 1")]
     #[case(QueueConfig { token_bytes: u64::MAX, ..Default::default() },
            "token_bytes is 18446744073709551615: it must be small enough for the regions to fit the address space together")]

@@ -14,8 +14,8 @@ use crate::platform::Platform;
 use crate::queue::{CompletionQueue, SubmissionQueue};
 use crate::split::{Completer, Submitter, split};
 use doorbell_contract::{
-    CONTRACT_VERSION, Capability, CompletionFlags, Control, Counter, DEVICE_ID, DeviceFault, HwCompletion,
-    HwDesc, Register, State,
+    Block, CONTRACT_VERSION, Capability, CompletionFlags, Control, Counter, DEVICE_ID, DeviceFault,
+    HwCompletion, HwDesc, Register, State,
 };
 
 /// A device with its queue pair.
@@ -60,11 +60,11 @@ pub(crate) struct Patience {
     progress: Progress,
 }
 
-/// Device counters of which at least one moves while the device is alive and has work.
+/// What of a device at least moves while it is alive and the queue pair has work: its own indices, or tokens of anybody's.
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
 struct Progress {
-    consumed: u64,
-    completed: u64,
+    consumed: u32,
+    completed: u32,
     tokens: u64,
 }
 
@@ -86,8 +86,8 @@ impl Patience {
             return Ok(false);
         }
         let progress = Progress {
-            consumed: counter(platform, Counter::Descriptors)?,
-            completed: counter(platform, Counter::Completions)?,
+            consumed: platform.read_register(Register::SqHead)?,
+            completed: platform.read_register(Register::CqTail)?,
             tokens: counter(platform, Counter::Tokens)?,
         };
         if progress == self.progress {
@@ -128,14 +128,15 @@ pub(crate) fn timeout(
 ) -> Result<DeviceError, DeviceError> {
     let state = State::from_bits_retain(platform.read_register(Register::State)?);
     let status = platform.read_register(Register::Status)?;
+    let workers = platform.read_register(Register::WorkerState)?;
     let fault = platform.read_register(Register::Error)?;
-    let workers: String = [
-        (1 << 26, ", one held back by the write port"),
-        (1 << 25, ", one in wait states"),
-        (1 << 24, ", one that runs"),
+    let busy: String = [
+        (1 << 2, ", one held back by the write port"),
+        (1 << 1, ", one in wait states"),
+        (1 << 0, ", one that runs"),
     ]
     .iter()
-    .filter(|&&(bit, _)| status & bit != 0)
+    .filter(|&&(bit, _)| workers & bit != 0)
     .map(|&(_, name)| name)
     .collect();
     Ok(DeviceError::Timeout(Box::new(Timeout {
@@ -148,11 +149,11 @@ pub(crate) fn timeout(
         cq_head: known.cq_head,
         state: format!("{:#x} ({})", state.bits(), names(state)),
         status: format!(
-            "{status:#010x} ({} workers busy{workers}, {} descriptors and {} completions queued, {} doorbells refused)",
-            status >> 27,
+            "{status:#010x} ({} descriptors and {} completions queued, {} doorbells refused; {} workers busy{busy})",
             status >> 16 & 0xFF,
             status >> 8 & 0xFF,
-            status & 0xFF
+            status & 0xFF,
+            workers >> 3 & 0x1F
         ),
         fault: names(DeviceFault::from_bits_retain(fault)),
         consumed: counter(platform, Counter::Descriptors)?,
@@ -242,6 +243,16 @@ impl<P: Platform> Driver<P> {
     /// `WriteRefused`, or another failure of the device.
     pub fn write(&mut self, register: Register, value: u32) -> Result<(), DeviceError> {
         self.platform.write_register(register, value)
+    }
+
+    /// Sets a register. What is not this queue pair's alone may be in use by others, who want the same: it is written only
+    /// if it holds something else.
+    fn configure(&mut self, register: Register, value: u32) -> Result<(), DeviceError> {
+        let own = matches!(register.block(), Block::FunctionQueue | Block::Queue);
+        if !own && self.read(register)? == value {
+            return Ok(());
+        }
+        self.write(register, value)
     }
 
     /// Reads a 64-bit counter; reading the low half latches the high half.
@@ -485,10 +496,10 @@ impl<P: Platform> Device for Driver<P> {
         for (register, value) in
             self.parts.config.registers(&self.parts.layout, self.parts.memory.bus_address())
         {
-            self.write(register, value)?;
+            self.configure(register, value)?;
         }
         self.write(Register::SqKey, key)?;
-        let built = self.read(Register::Capability)? & 0xFF;
+        let built = self.read(Register::CapWorkers)?;
         let workers = self.parts.config.workers.unwrap_or(built);
         if workers > built {
             return Err(DeviceError::Config {
@@ -497,7 +508,7 @@ impl<P: Platform> Device for Driver<P> {
                 expected: format!("at most {built}, which is what {} has", self.platform.name()),
             });
         }
-        self.write(Register::Workers, workers)?;
+        self.configure(Register::FnWorkers, mask(workers) & mask(built))?;
         self.write(Register::Control, Control::ENABLE.bits())?;
         self.wait_for_state("the start after ENABLE (STATE.ACTIVE = 1)", |state| {
             state.intersects(State::ACTIVE | State::FAULT)
@@ -510,6 +521,11 @@ impl<P: Platform> Device for Driver<P> {
         self.condition = Condition::Ready;
         Ok(())
     }
+}
+
+/// The first `workers` workers, a bit each; all of 32 or more.
+fn mask(workers: u32) -> u32 {
+    u32::MAX >> 32u32.saturating_sub(workers)
 }
 
 fn queues(

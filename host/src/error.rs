@@ -69,9 +69,9 @@ pub enum DeviceError {
 
     /// The device answered a register write with SLVERR; it changed nothing.
     #[error(
-        "{device}: write of {value:#010x} to {register} ({:#05x}) was refused (SLVERR): it is read-only, or \
+        "{device}: write of {value:#010x} to {register} ({:#07x}) was refused (SLVERR): it is read-only, or \
          read-only while the device is active, or the value is out of range; see docs/contract.md, Registers",
-        register.offset()
+        *register as u32
     )]
     WriteRefused {
         /// Name of the device.
@@ -84,9 +84,9 @@ pub enum DeviceError {
 
     /// The device answered a register read with SLVERR.
     #[error(
-        "{device}: read of {register} ({:#05x}) was refused (SLVERR): the device does not have it; see docs/contract.md, \
+        "{device}: read of {register} ({:#07x}) was refused (SLVERR): the device does not have it; see docs/contract.md, \
          Registers",
-        register.offset()
+        *register as u32
     )]
     ReadRefused {
         /// Name of the device.
@@ -251,6 +251,6 @@ mod tests {
     fn a_refused_write_names_the_register() {
         let error =
             DeviceError::WriteRefused { device: "model".into(), register: Register::CqHead, value: 5 };
-        assert!(error.to_string().starts_with("model: write of 0x00000005 to CQ_HEAD (0x014) was refused"));
+        assert!(error.to_string().starts_with("model: write of 0x00000005 to CQ_HEAD (0x20004) was refused"));
     }
 }

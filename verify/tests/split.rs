@@ -4,10 +4,10 @@
 use std::thread;
 use std::time::{Duration, Instant};
 
-use doorbell_contract::{HwCompletion, HwDesc, Register};
+use doorbell_contract::{Capability, HwCompletion, HwDesc, Place, Register};
 use doorbell_host::memory::SIMULATED_BUS_ADDRESS;
 use doorbell_host::queue::{COMPLETION_WORDS, DESC_WORDS};
-use doorbell_host::registers::Registers;
+use doorbell_host::registers::{Built, Registers};
 use doorbell_host::{Device, DeviceError, Driver, Platform, QueueConfig, SharedMemory};
 use doorbell_verify::ModelPlatform;
 use doorbell_verify::model::Mutation;
@@ -141,8 +141,16 @@ struct Alone {
 
 impl Alone {
     fn new() -> Self {
-        use doorbell_contract::Capability;
-        Self { registers: Registers::new(1, Capability::SLOT_POLLING), memory: None }
+        let built = Built {
+            features: Capability::SLOT_POLLING,
+            workers: 1,
+            queues: 1,
+            functions: 1,
+            windows: false,
+            engines: 1,
+            reward_models: 1,
+        };
+        Self { registers: Registers::new(built), memory: None }
     }
 }
 
@@ -158,18 +166,20 @@ impl Platform for Alone {
     }
 
     fn write_register(&mut self, register: Register, value: u32) -> Result<(), DeviceError> {
-        let was_active = self.registers.session.is_some();
-        if let Some(session) = &mut self.registers.session {
+        let was_active = self.registers.queue(0).session.is_some();
+        if let Some(session) = &mut self.registers.queue_mut(0).session {
             // The thread tells nobody how far it is.
             session.sq.head = session.sq.tail;
             session.cq.tail = if register == Register::CqHead { value } else { session.cq.tail };
         }
-        self.registers.write(register, value).map_err(|_| DeviceError::WriteRefused {
+        self.registers.write(register, Place::FIRST, value).map_err(|_| DeviceError::WriteRefused {
             device: "alone".into(),
             register,
             value,
         })?;
-        if let (false, Some(session), Some(memory)) = (was_active, &self.registers.session, &self.memory) {
+        if let (false, Some(session), Some(memory)) =
+            (was_active, &self.registers.queue(0).session, &self.memory)
+        {
             let (memory, session) = (memory.clone(), session.clone());
             let offset = |base: u64| (base - memory.bus_address()) as usize;
             let (sq, cq) = (offset(session.sq.base), offset(session.cq.base));
@@ -198,7 +208,7 @@ impl Platform for Alone {
     }
 
     fn read_register(&mut self, register: Register) -> Result<u32, DeviceError> {
-        Ok(self.registers.read(register, false))
+        Ok(self.registers.read(register, Place::FIRST).unwrap())
     }
 
     fn advance(&mut self, _: usize) -> Result<(), DeviceError> {

@@ -3,8 +3,8 @@
 use super::rig::{numbered, refused};
 use super::{Bench, Failure, Rig, ensure, ensure_eq};
 use doorbell_contract::{
-    Access, Control, Counter, DescFlags, DeviceFault, HwCompletion, HwDesc, Irq, LENGTH_LIMIT_MAX, Register,
-    State,
+    Access, Control, Counter, DescFlags, DeviceFault, FunctionControl, HwCompletion, HwDesc, Irq,
+    LENGTH_LIMIT_MAX, Register, State,
 };
 use doorbell_host::config::QueueConfig;
 use doorbell_host::device::Device;
@@ -189,29 +189,206 @@ pub(super) fn r15_a_slow_device_is_waited_for(bench: &mut Bench<'_>) -> Result<(
     Ok(())
 }
 
+/// R11: an active queue pair reaches nothing outside one window of its function.
+pub(super) fn r11_regions_lie_in_windows(bench: &mut Bench<'_>) -> Result<(), Failure> {
+    let mut rig = bench.open(QueueConfig { kv_bytes: 4096, ..Default::default() })?;
+    rig.driver.disable()?;
+    if rig.driver.read(Register::CapWindows)? == 0 {
+        for register in Register::ALL.into_iter().filter(|register| is_window(*register)) {
+            ensure!(rig.driver.read(register).is_err(), "{register} of a device without windows");
+        }
+        return Ok(());
+    }
+    use Register as R;
+    let (layout, bus) = (rig.driver.layout(), rig.driver.memory().bus_address());
+    let config = rig.driver.config();
+    let regions = [
+        (layout.sq, 64 * u64::from(config.sq_depth)),
+        (layout.cq, 32 * u64::from(config.cq_depth)),
+        (layout.tokens, config.token_bytes),
+        (layout.kv, config.kv_bytes),
+    ]
+    .map(|(offset, bytes)| (bus + offset as u64, bytes));
+    let (start, end) = (bus, regions[3].0 + regions[3].1);
+    let set = |rig: &mut Rig, low: [Register; 2], base: u64, size: u64| -> Result<(), Failure> {
+        let high = [low[0], low[1]].map(|low| Register::at(low as u32 + 4).expect("its high half").0);
+        for (register, value) in [
+            (low[0], base as u32),
+            (high[0], (base >> 32) as u32),
+            (low[1], size as u32),
+            (high[1], (size >> 32) as u32),
+        ] {
+            rig.driver.write(register, value)?;
+        }
+        Ok(())
+    };
+    let starts = |rig: &mut Rig| -> Result<bool, Failure> {
+        rig.driver.write(R::Control, Control::ENABLE.bits())?;
+        rig.driver.platform_mut().advance(1)?;
+        let active = rig.driver.read(R::State)? & State::ACTIVE.bits() != 0;
+        let fault = rig.driver.read(R::Error)?;
+        ensure_eq!(
+            fault == DeviceFault::BAD_CONFIG.bits(),
+            !active,
+            "ERROR is {fault:#x} with ACTIVE {active}"
+        );
+        rig.driver.write(R::Control, 0)?;
+        for _ in 0..100 {
+            if rig.driver.read(R::State)? & State::ACTIVE.bits() == 0 {
+                break;
+            }
+            rig.driver.platform_mut().advance(1)?;
+        }
+        rig.driver.write(R::Error, u32::MAX)?;
+        Ok(active)
+    };
+    let windows = [
+        [R::Window0BaseLo, R::Window0SizeLo],
+        [R::Window1BaseLo, R::Window1SizeLo],
+        [R::Window2BaseLo, R::Window2SizeLo],
+    ];
+    let mut cases = vec![
+        (vec![(start, end - start)], true),
+        (vec![(0, u64::MAX)], true),
+        (vec![(start, u64::MAX)], true),
+        (vec![], false),
+        (vec![(start + 1, end - start)], false),
+        (vec![(start, end - start - 1)], false),
+        (vec![(start + (1 << 32), end - start)], false),
+        (vec![(start - (1 << 32), end - start)], false),
+        // The sum wraps, and the window ends before it begins.
+        (vec![(end, u64::MAX)], false),
+        // In two windows together, but in none whole.
+        (vec![(start, 64), (start + 64, end - start - 64)], false),
+        // A window for the queues, and one for the rest.
+        (vec![(start, regions[2].0 - start), (regions[2].0, end - regions[2].0)], true),
+    ];
+    for &(base, bytes) in &regions {
+        // All but the first, or the last, byte of one region, each half in a window of its own.
+        cases.push((vec![(start, base - start), (base + 1, end - base - 1)], false));
+        cases.push((vec![(start, base + bytes - 1 - start), (base + bytes, end - base - bytes)], false));
+    }
+    for (case, expected) in cases {
+        for turn in 0..3 {
+            for (k, &window) in windows.iter().enumerate() {
+                let (base, size) = case.get((k + turn) % 3).copied().unwrap_or((0, 0));
+                set(&mut rig, window, base, size)?;
+            }
+            ensure_eq!(starts(&mut rig)?, expected, "R11: regions {regions:#x?} in windows {case:#x?}");
+        }
+    }
+    // An empty region lies everywhere.
+    for (low, high) in [(R::KvSizeLo, R::KvSizeHi), (R::TokenSizeLo, R::TokenSizeHi)] {
+        rig.driver.write(low, 0)?;
+        rig.driver.write(high, 0)?;
+    }
+    set(&mut rig, windows[0], start, regions[2].0 - start)?;
+    set(&mut rig, windows[1], 0, 0)?;
+    set(&mut rig, windows[2], 0, 0)?;
+    ensure!(starts(&mut rig)?, "R11: empty regions outside all windows");
+    set(&mut rig, windows[0], 0, u64::MAX)?;
+    rig.driver.enable()?;
+    for window in windows {
+        refused(rig.driver.write(window[0], 0), "a window of a function that is active")?;
+    }
+    rig.check(&numbered([HwDesc::decode(1, 0, 3)]))?;
+    Ok(())
+}
+
+fn is_window(register: Register) -> bool {
+    (Register::Window0BaseLo..=Register::Window2SizeHi).contains(&register)
+}
+
+/// DRAIN: no doorbell any more, what is published completes (R3), then the queue pair is inactive by itself.
+pub(super) fn r12_drain_completes_what_is_published(bench: &mut Bench<'_>) -> Result<(), Failure> {
+    for count in [0, 1, 40] {
+        let mut rig = bench.open(QueueConfig { sq_depth: 64, ..Default::default() })?;
+        let descs = numbered((0..count).map(|k| HwDesc::decode(k, 5, 6)));
+        rig.driver.submit(&descs)?;
+        rig.driver.write(Register::Control, (Control::ENABLE | Control::DRAIN).bits())?;
+        refused(rig.driver.write(Register::Doorbell, count + 1), "a doorbell while it drains")?;
+        let mut patience = 100_000;
+        while rig.driver.read(Register::State)? & State::ACTIVE.bits() != 0 {
+            rig.driver.platform_mut().advance(1)?;
+            patience -= 1;
+            ensure!(patience > 0, "R12: a drain of {count} descriptors does not end");
+        }
+        ensure_eq!(rig.driver.read(Register::Control)?, 0, "CONTROL after a drain");
+        for (register, expected) in [(Register::SqHead, count), (Register::CqTail, count)] {
+            ensure_eq!(rig.driver.read(register)?, expected, "{register} after a drain of {count}");
+        }
+        ensure_eq!(rig.driver.counter(Counter::Completions)?, u64::from(count), "R3: completions of a drain");
+        rig.driver.disable()?;
+        rig.driver.enable()?;
+        rig.check(&descs)?;
+    }
+    Ok(())
+}
+
+/// A reset of a function is a disable of all its queue pairs.
+pub(super) fn r12_a_function_reset_disables(bench: &mut Bench<'_>) -> Result<(), Failure> {
+    let mut rig = bench.open(QueueConfig { token_bytes: 8 << 20, sq_depth: 64, ..Default::default() })?;
+    rig.driver.submit(&numbered((0..40).map(|k| HwDesc::decode(k, 0, 40_000))))?;
+    rig.driver.platform_mut().advance(1)?;
+    rig.driver.write(Register::FnControl, FunctionControl::RESET.bits())?;
+    let mut patience = 100_000;
+    while rig.driver.read(Register::FnControl)? != 0 {
+        rig.driver.platform_mut().advance(1)?;
+        patience -= 1;
+        ensure!(patience > 0, "R12: a reset of a function does not end");
+    }
+    let state = State::from_bits_retain(rig.driver.read(Register::State)?);
+    ensure_eq!(state, State::IDLE, "R12: STATE once a reset of the function is over");
+    disable_and_restart(&mut rig)
+}
+
 pub(super) fn registers_after_reset(bench: &mut Bench<'_>) -> Result<(), Failure> {
     let mut platform = bench.platform()?;
-    for register in Register::ALL {
+    let has_windows = platform.read_register(Register::CapWindows)? > 0;
+    for register in Register::ALL.into_iter().filter(|register| has_windows || !is_window(*register)) {
         if let Some(reset) = register.reset() {
             ensure_eq!(platform.read_register(register)?, reset, "{register} after reset");
         }
     }
-    let built = platform.read_register(Register::Capability)? & 0xFF;
-    ensure!(built > 0, "CAPABILITY names no workers");
-    ensure_eq!(platform.read_register(Register::Workers)?, built, "WORKERS after reset");
+    let built = platform.read_register(Register::CapWorkers)?;
+    ensure!(built > 0, "CAP_WORKERS is 0");
+    ensure_eq!(platform.read_register(Register::FnWorkers)?, every(built), "FN_WORKERS after reset");
+    for (word, most) in [(Register::CapQueues, 16), (Register::CapFunctions, 16)] {
+        let value = platform.read_register(word)?;
+        ensure!((1..=most).contains(&value), "{word} is {value}");
+    }
+    for word in [Register::CapEngines, Register::CapRewardModels] {
+        ensure_eq!(platform.read_register(word)?, 1, "{word}");
+    }
+    ensure_eq!(platform.read_register(Register::CapPageBytes)?, 4096, "CAP_PAGE_BYTES");
+    if has_windows {
+        for half in [Register::Window0SizeLo, Register::Window0SizeHi] {
+            ensure_eq!(platform.read_register(half)?, u32::MAX, "{half} of function 0 after reset");
+        }
+    }
     Ok(())
+}
+
+/// FN_WORKERS of a function that may use all of so many workers.
+fn every(workers: u32) -> u32 {
+    u32::MAX >> 32u32.saturating_sub(workers)
 }
 
 pub(super) fn registers_refuse_what_their_access_forbids(bench: &mut Bench<'_>) -> Result<(), Failure> {
     // Inactive: cfg registers hold what is written, within their width.
     let mut platform = bench.platform()?;
+    let has_windows = platform.read_register(Register::CapWindows)? > 0;
     for register in Register::ALL.into_iter().filter(|register| register.access() == Access::Config) {
         let mask = match register {
-            Register::Workers | Register::LengthLimit => continue,
+            Register::FnWorkers | Register::LengthLimit | Register::Weight | Register::QueueFunction => {
+                continue;
+            }
             Register::WaitStates | Register::EosThreshold => 0xFFFF,
+            _ if is_window(register) && !has_windows => continue,
             _ => u32::MAX,
         };
-        for value in [0xA5A5_5A5A, 0x5A5A_A5A5, 0] {
+        let before = platform.read_register(register)?;
+        for value in [0xA5A5_5A5A, 0x5A5A_A5A5, 0, before] {
             platform.write_register(register, value)?;
             ensure_eq!(
                 platform.read_register(register)?,
@@ -220,29 +397,34 @@ pub(super) fn registers_refuse_what_their_access_forbids(bench: &mut Bench<'_>) 
             );
         }
     }
-    for limit in [LENGTH_LIMIT_MAX + 1, u32::MAX] {
-        refused(
-            platform.write_register(Register::LengthLimit, limit),
-            &format!("LENGTH_LIMIT = {limit:#x}"),
-        )?;
+    let built = platform.read_register(Register::CapWorkers)?;
+    let functions = platform.read_register(Register::CapFunctions)?;
+    let every = every(built);
+    for (register, bad, good) in [
+        (Register::LengthLimit, vec![LENGTH_LIMIT_MAX + 1, u32::MAX], vec![0, LENGTH_LIMIT_MAX]),
+        (Register::Weight, vec![0, 256, 0x101, u32::MAX], vec![255, 2, 1]),
+        (Register::QueueFunction, vec![functions, functions | 0x100, u32::MAX], vec![functions - 1, 0]),
+        (Register::FnWorkers, vec![0, !every], vec![1 << (built.min(32) - 1), 1, every]),
+    ] {
+        for value in bad.into_iter().filter(|&value| register != Register::FnWorkers || value & every == 0) {
+            refused(platform.write_register(register, value), &format!("{register} = {value:#x}"))?;
+        }
+        for value in good {
+            platform.write_register(register, value)?;
+            ensure_eq!(platform.read_register(register)?, value, "{register}");
+        }
     }
-    for limit in [0, LENGTH_LIMIT_MAX] {
-        platform.write_register(Register::LengthLimit, limit)?;
-        ensure_eq!(platform.read_register(Register::LengthLimit)?, limit, "LENGTH_LIMIT");
-    }
-    let built = platform.read_register(Register::Capability)? & 0xFF;
-    for workers in [0, built + 1, 0x1_0001, u32::MAX] {
-        refused(platform.write_register(Register::Workers, workers), &format!("WORKERS = {workers:#x}"))?;
-    }
-    for workers in 1..=built {
-        platform.write_register(Register::Workers, workers)?;
-        ensure_eq!(platform.read_register(Register::Workers)?, workers, "WORKERS");
-    }
+    platform.write_register(Register::FnWorkers, u32::MAX)?;
+    ensure_eq!(
+        platform.read_register(Register::FnWorkers)?,
+        every,
+        "FN_WORKERS with bits that were not built"
+    );
 
     // Active: they refuse, as read-only ones always do. (A GPU has room for one device at a time.)
     drop(platform);
     let mut rig = bench.open(QueueConfig::default())?;
-    for register in Register::ALL {
+    for register in Register::ALL.into_iter().filter(|register| has_windows || !is_window(*register)) {
         let before = rig.driver.read(register)?;
         match register.access() {
             Access::ReadOnly => {}

@@ -262,7 +262,7 @@ pub(super) fn r05_completions_of_a_rollout_keep_its_order(bench: &mut Bench<'_>)
             .collect();
         ensure!(order.is_sorted(), "R5: completions of rollout {rollout} came in the order {order:?}");
     }
-    if rig.driver.read(Register::Workers)? == 1 {
+    if rig.driver.read(Register::FnWorkers)?.count_ones() == 1 {
         let order: Vec<u64> = completions.iter().map(|completion| completion.user_data).collect();
         ensure!(order.is_sorted(), "R5: one worker completed in the order {order:?}");
     }

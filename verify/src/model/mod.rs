@@ -15,14 +15,15 @@ pub use mutation::{BadMutation, Mutation};
 use bytemuck::{cast, cast_mut};
 
 use doorbell_contract::{
-    Capability, Counter, DescFlags, DeviceFault, ErrorCode, HwCompletion, HwDesc, Opcode, Register, Status,
+    Capability, Counter, DescFlags, DeviceFault, ErrorCode, HwCompletion, HwDesc, Opcode, Place, Register,
+    Status,
 };
-use doorbell_engine::Engine;
+use doorbell_engine::{Engine, RewardModel};
 use doorbell_host::error::DeviceError;
 use doorbell_host::memory::{BusFault, SIMULATED_BUS_ADDRESS, SharedMemory};
 use doorbell_host::platform::Platform;
 use doorbell_host::queue::{COMPLETION_WORDS, DESC_WORDS};
-use doorbell_host::registers::{Registers, Session};
+use doorbell_host::registers::{Built, Registers, Session};
 use engine::{Decode, Outcome, check};
 use mutation::Mutator;
 
@@ -31,6 +32,17 @@ const SLICE: u32 = 1 << 14;
 
 /// How far the model looks for the STOP of a DECODE that runs.
 const STOP_LOOKAHEAD: u32 = 16;
+
+const BUILT: Built = Built {
+    features: Capability::PREFILL.union(Capability::RESIDENT).union(Capability::INTERRUPT),
+    // It executes in SQ order, one descriptor at a time.
+    workers: 1,
+    queues: 1,
+    functions: 1,
+    windows: true,
+    engines: Engine::ALL.len() as u32,
+    reward_models: RewardModel::ALL.len() as u32,
+};
 
 /// The model as a platform for [`Driver`](doorbell_host::driver::Driver).
 #[derive(Debug)]
@@ -56,7 +68,7 @@ impl ModelPlatform {
         Self {
             memory: None,
             // It executes in SQ order, one descriptor at a time: one worker.
-            registers: Registers::new(1, Capability::PREFILL | Capability::RESIDENT | Capability::INTERRUPT),
+            registers: Registers::new(BUILT),
             desc: HwDesc::default(),
             running: None,
             mutator: None,
@@ -83,12 +95,12 @@ impl Platform for ModelPlatform {
 
     #[inline]
     fn write_register(&mut self, register: Register, value: u32) -> Result<(), DeviceError> {
-        self.registers.write(register, value).map_err(|_| DeviceError::WriteRefused {
+        self.registers.write(register, Place::FIRST, value).map_err(|_| DeviceError::WriteRefused {
             device: "model".to_owned(),
             register,
             value,
         })?;
-        if self.registers.session.is_none() {
+        if self.registers.queue(0).session.is_none() {
             // R12: nothing outlives a disable.
             self.running = None;
         }
@@ -96,10 +108,14 @@ impl Platform for ModelPlatform {
     }
 
     fn read_register(&mut self, register: Register) -> Result<u32, DeviceError> {
-        if register.offset() >= Counter::Cycles.lo().offset() {
-            self.derive_counters();
+        self.derive_counters();
+        let queue = self.registers.queue_mut(0);
+        queue.busy = self.running.is_some();
+        if queue.is_drained() {
+            queue.stop();
         }
-        Ok(self.registers.read(register, self.running.is_some()))
+        let read = self.registers.read(register, Place::FIRST);
+        read.map_err(|_| DeviceError::ReadRefused { device: "model".to_owned(), register })
     }
 
     fn advance(&mut self, want: usize) -> Result<(), DeviceError> {
@@ -138,7 +154,7 @@ impl Execution<'_> {
         // A STOP is looked for once per advance: it can only have been published in between.
         let mut stop_waits = self.stop_waits();
         for _ in 0..want {
-            let Some(session) = &self.registers.session else { return };
+            let Some(session) = &self.registers.queue(0).session else { return };
             if self.running.is_none() && session.sq.fill() == 0 || budget == 0 {
                 return;
             }
@@ -165,11 +181,11 @@ impl Execution<'_> {
     fn next(&mut self, budget: &mut u32) -> Option<Outcome> {
         *budget -= 1;
         self.registers.count(Counter::Descriptors, 1);
-        let session = self.registers.session.as_mut()?;
+        let session = self.registers.queue_mut(0).session.as_mut()?;
         let index = session.sq.head;
         session.sq.head = index.wrapping_add(1);
         if fetch(self.memory, session, index, self.desc).is_err() {
-            self.registers.raise(DeviceFault::DMA_READ);
+            self.registers.queue_mut(0).raise(DeviceFault::DMA_READ);
             *self.desc = HwDesc::default();
             return Some(Outcome::no_echo(ErrorCode::DmaFault, index));
         }
@@ -199,7 +215,7 @@ impl Execution<'_> {
     /// Runs the DECODE as far as `budget` allows; `None` if it has not ended.
     #[inline(always)]
     fn decode(&mut self, mut decode: Decode, budget: &mut u32, stop_waits: bool) -> Option<Outcome> {
-        let session = self.registers.session.as_ref()?;
+        let session = self.registers.queue(0).session.as_ref()?;
         let before = decode.produced;
         let (memory, mutator) = (self.memory, &mut *self.mutator);
         let write = |offset: u64, mut token: u32| {
@@ -221,7 +237,9 @@ impl Execution<'_> {
 
         match outcome {
             None => *self.running = Some(decode),
-            Some(Outcome { error: ErrorCode::DmaFault, .. }) => self.registers.raise(DeviceFault::DMA_WRITE),
+            Some(Outcome { error: ErrorCode::DmaFault, .. }) => {
+                self.registers.queue_mut(0).raise(DeviceFault::DMA_WRITE)
+            }
             Some(_) => {}
         }
         outcome
@@ -230,7 +248,7 @@ impl Execution<'_> {
     /// Makes the completion of `desc` visible; the caller has made sure that its slot is released (R4).
     #[inline(always)]
     fn post(&mut self, outcome: Outcome) {
-        let Some(session) = &mut self.registers.session else { return };
+        let Some(session) = &mut self.registers.queue_mut(0).session else { return };
         let index = session.cq.tail;
         session.cq.tail = index.wrapping_add(1);
         let completion = HwCompletion { sq_head: session.sq.head, ..outcome.of(self.desc) };
@@ -240,7 +258,7 @@ impl Execution<'_> {
         }
         let address = session.cq.address(index, size_of::<HwCompletion>() as u64);
         if self.memory.bus_write(address, words).is_err() {
-            self.registers.raise(DeviceFault::COMPLETION_WRITE);
+            self.registers.queue_mut(0).raise(DeviceFault::COMPLETION_WRITE);
         }
         self.registers.count(Counter::Completions, 1);
         self.registers.count(Counter::WriteBeats, 1);
@@ -249,14 +267,14 @@ impl Execution<'_> {
         }
         // R14: an ERROR asks as well.
         if self.desc.flags & DescFlags::INTERRUPT.bits() != 0 || outcome.status == Status::Error {
-            self.registers.ask_interrupt(index);
+            self.registers.queue_mut(0).ask_interrupt(index);
         }
     }
 
     /// Whether the device has come to a STOP of the rollout that runs (R8): it comes past descriptors of other
     /// rollouts, but not past a fence (R7) nor past another descriptor of this rollout (R5).
     fn stop_waits(&self) -> bool {
-        let Some(session) = &self.registers.session else { return false };
+        let Some(session) = &self.registers.queue(0).session else { return false };
         if self.running.is_none() || self.desc.flags & DescFlags::FENCE.bits() != 0 {
             return false;
         }

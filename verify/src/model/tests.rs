@@ -3,7 +3,7 @@
 use rstest::rstest;
 
 use super::*;
-use doorbell_contract::{Capability, CompletionFlags, Control, Irq, State};
+use doorbell_contract::{CompletionFlags, Control, Irq, State};
 use doorbell_host::registers::Registers;
 use doorbell_host::{Device, Driver, QueueConfig};
 
@@ -81,7 +81,7 @@ fn r08_reach_of_a_stop(#[case] behind: &[HwDesc], #[case] stops: bool) {
     driver.submit(&[HwDesc::decode(1, 0, 100_000)]).unwrap();
     driver.platform_mut().advance(1).unwrap();
     assert_eq!(
-        driver.read(Register::Status).unwrap() >> 24,
+        driver.read(Register::WorkerState).unwrap(),
         0x09,
         "one worker busy (bits 7:3), worker 0 in state 1 (bits 2:0)"
     );
@@ -107,13 +107,13 @@ fn r08_a_fenced_decode_lets_no_stop_start() {
 
 #[test]
 fn a_counter_read_low_then_high_is_one_value() {
-    let mut registers = Registers::new(1, Capability::empty());
+    let mut registers = Registers::new(BUILT);
     registers.count(Counter::Tokens, 0x1_FFFF_FFFF);
-    assert_eq!(registers.read(Counter::Tokens.lo(), false), 0xFFFF_FFFF);
+    assert_eq!(registers.read(Counter::Tokens.lo(), Place::FIRST), Ok(0xFFFF_FFFF));
     registers.count(Counter::Tokens, 1);
-    assert_eq!(registers.read(Counter::Tokens.hi(), false), 1);
-    assert_eq!(registers.read(Counter::Tokens.lo(), false), 0);
-    assert_eq!(registers.read(Counter::Tokens.hi(), false), 2);
+    assert_eq!(registers.read(Counter::Tokens.hi(), Place::FIRST), Ok(1));
+    assert_eq!(registers.read(Counter::Tokens.lo(), Place::FIRST), Ok(0));
+    assert_eq!(registers.read(Counter::Tokens.hi(), Place::FIRST), Ok(2));
 }
 
 #[test]

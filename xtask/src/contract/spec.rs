@@ -24,6 +24,9 @@ pub struct Spec {
     /// Named numbers.
     #[serde(alias = "constant")]
     pub constants: Vec<Constant>,
+    /// Groups of registers.
+    #[serde(alias = "block")]
+    pub blocks: Vec<Block>,
     /// 32-bit registers.
     #[serde(alias = "register")]
     pub registers: Vec<Register>,
@@ -168,14 +171,39 @@ pub struct Constant {
     pub doc: String,
 }
 
+/// Registers that a device has once, or once for each function or queue pair.
+#[derive(Debug, Clone, Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
+pub struct Block {
+    /// Upper-case name.
+    pub name: String,
+    /// Address for function 0 and queue pair 0.
+    pub base: u32,
+    /// Bytes.
+    pub size: u32,
+    /// Bytes from one function's to the next one's; 0: it belongs to no function.
+    #[serde(default)]
+    pub per_function: u32,
+    /// Bytes from one queue pair's to the next one's; 0: it belongs to no queue pair.
+    #[serde(default)]
+    pub per_queue: u32,
+    /// Where it lies, and for whom.
+    pub doc: String,
+}
+
 /// A 32-bit register.
 #[derive(Debug, Clone, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct Register {
     /// Upper-case name.
     pub name: String,
-    /// Bytes from the start of the page.
+    /// Name of its block.
+    pub block: String,
+    /// Bytes from the start of the block.
     pub offset: u32,
+    /// Its address for function 0 and queue pair 0, from block and offset.
+    #[serde(skip_deserializing)]
+    pub address: u32,
     /// Who may write it, and when.
     pub access: Access,
     /// Value after reset.
@@ -193,7 +221,7 @@ pub enum Access {
     Ro,
     /// The host, always.
     Rw,
-    /// The host, while the device is inactive.
+    /// The host, while what the register belongs to is inactive.
     Cfg,
     /// A write clears.
     W1c,
@@ -229,7 +257,7 @@ pub enum Built {
 pub struct Counter {
     /// Upper-case name.
     pub name: String,
-    /// Bytes from the start of the page to the low half.
+    /// Address of the low half.
     pub offset: u32,
     /// What it counts.
     pub doc: String,
@@ -294,7 +322,14 @@ impl Spec {
     /// # Errors
     /// As [`Spec::load`].
     pub fn parse(text: &str) -> Result<Spec> {
-        let spec: Spec = toml::from_str(text)?;
+        let mut spec: Spec = toml::from_str(text)?;
+        for register in &mut spec.registers {
+            let block = spec.blocks.iter().find(|block| block.name == register.block);
+            let base = block
+                .with_context(|| format!("register {}: no block {}", register.name, register.block))?
+                .base;
+            register.address = base.saturating_add(register.offset);
+        }
         let problems = validate::problems(&spec);
         anyhow::ensure!(problems.is_empty(), "{}", problems.join("\n"));
         Ok(spec)

@@ -72,22 +72,47 @@ fn workspace() -> TempDir {
     "bit RESIDENT: 64 is outside the 8 bits"
 )]
 #[case::register_overlap(
-    "offset = 0x004",
-    "offset = 0x000",
+    "name = \"VERSION\"\nblock = \"DEVICE\"\noffset = 0x004",
+    "name = \"VERSION\"\nblock = \"DEVICE\"\noffset = 0x000",
     "register VERSION: offset 0x000 overlaps register ID"
 )]
 #[case::register_misaligned(
-    "offset = 0x004",
-    "offset = 0x006",
+    "name = \"VERSION\"\nblock = \"DEVICE\"\noffset = 0x004",
+    "name = \"VERSION\"\nblock = \"DEVICE\"\noffset = 0x006",
     "register VERSION: offset 0x006 is not a multiple of 4"
 )]
 #[case::register_outside(
-    "offset = 0x07C",
-    "offset = 0x1000",
-    "register IRQ: offset 0x1000 is outside the page"
+    "name = \"SQ_KEY\"\nblock = \"FUNCTION_QUEUE\"\noffset = 0x048",
+    "name = \"SQ_KEY\"\nblock = \"FUNCTION_QUEUE\"\noffset = 0x080",
+    "register SQ_KEY: offset 0x080 is outside its block of 0x80 bytes"
+)]
+#[case::register_of_no_block(
+    "name = \"SQ_KEY\"\nblock = \"FUNCTION_QUEUE\"",
+    "name = \"SQ_KEY\"\nblock = \"NOWHERE\"",
+    "register SQ_KEY: no block NOWHERE"
+)]
+#[case::block_overlap(
+    "base = 0x00800",
+    "base = 0x00780",
+    "block DEVICE_QUEUE: 0x00780 overlaps block DEVICE_FUNCTION"
+)]
+#[case::block_of_the_next_queue(
+    "size = 0x80",
+    "size = 0x88",
+    "overlaps block FUNCTION_QUEUE, which ends at 0x10888"
+)]
+#[case::functions_in_one_page(
+    "base = 0x10000\nsize = 0x800\nper_function = 0x1000",
+    "base = 0x10000\nsize = 0x80\nper_function = 0x80",
+    "block FUNCTION: functions share a page"
 )]
 #[case::counter_overlap("offset = 0x108", "offset = 0x100", "overlaps counter CYCLES")]
-#[case::counter_on_register("offset = 0x100", "offset = 0x078", "overlaps counter CYCLES at 0x078")]
+#[case::counter_on_register("offset = 0x100", "offset = 0x050", "overlaps counter CYCLES at 0x050")]
+#[case::counter_outside(
+    "offset = 0x178",
+    "offset = 0x400",
+    "counter ERRORS: offset 0x400 is outside the first block"
+)]
 #[case::same_name("name = \"CQ_BASE_LO\"", "name = \"SQ_BASE_LO\"", "would both be called REG_SQ_BASE_LO")]
 #[case::clash(
     "name = \"GOLDEN\"",
@@ -151,9 +176,9 @@ fn the_repository_has_not_drifted() {
 
 #[rstest]
 #[case("contract/src/generated.rs", "32 seq_len: u32", "32 seq_len: u64")]
-#[case("rtl/desc_pkg.sv", "DOORBELL = 12'h010", "DOORBELL = 12'h014")]
+#[case("rtl/desc_pkg.sv", "REG_DOORBELL = 18'h2_0000", "REG_DOORBELL = 18'h2_0014")]
 #[case("contract/doorbell_contract.h", "DOORBELL_OP_STOP = 0xFF", "DOORBELL_OP_STOP = 0xFE")]
-#[case(PAGE, "| 0x010 | DOORBELL |", "| 0x014 | DOORBELL |")]
+#[case(PAGE, "| 0x000 | DOORBELL |", "| 0x014 | DOORBELL |")]
 fn check_finds_an_edited_file_and_a_missing_one(#[case] path: &str, #[case] from: &str, #[case] to: &str) {
     let dir = workspace();
     run(dir.path(), true).unwrap();

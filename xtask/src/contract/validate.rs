@@ -4,8 +4,11 @@ use std::collections::HashMap;
 
 use super::spec::{Field, Mailbox, Record, Reset, Set, Spec, camel};
 
-/// Bytes of the register page.
+/// Bytes of a page of registers.
 const PAGE: u32 = 0x1000;
+
+/// Functions, and queue pairs, that a device may have.
+const MOST: u32 = 16;
 
 /// Every breach of the layout rules, each naming its entry; empty when the contract is sound.
 pub fn problems(spec: &Spec) -> Vec<String> {
@@ -120,7 +123,8 @@ fn flags(f: &Set, out: &mut Vec<String>) {
 }
 
 fn registers(spec: &Spec, out: &mut Vec<String>) {
-    let registers = spec.registers.iter().map(|r| (r.offset, 4, format!("register {}", r.name)));
+    blocks(spec, out);
+    let registers = spec.registers.iter().map(|r| (r.address, 4, format!("register {}", r.name)));
     let counters = spec.counters.iter().map(|c| (c.offset, 8, format!("counter {}", c.name)));
     let mut all: Vec<(u32, u32, String)> = registers.chain(counters).collect();
     all.sort();
@@ -128,14 +132,52 @@ fn registers(spec: &Spec, out: &mut Vec<String>) {
         if offset % size != 0 {
             out.push(format!("{what}: offset {offset:#05x} is not a multiple of {size}"));
         }
-        if offset.saturating_add(*size) > PAGE {
-            out.push(format!("{what}: offset {offset:#05x} is outside the page of {PAGE:#x} bytes"));
+    }
+    for r in &spec.registers {
+        let size = spec.blocks.iter().find(|b| b.name == r.block).map_or(0, |block| block.size);
+        if r.offset.saturating_add(4) > size {
+            out.push(format!(
+                "register {}: offset {:#05x} is outside its block of {size:#x} bytes",
+                r.name, r.offset
+            ));
         }
+    }
+    for c in
+        spec.counters.iter().filter(|c| !spec.blocks.first().is_some_and(|device| c.offset < device.size))
+    {
+        out.push(format!("counter {}: offset {:#05x} is outside the first block", c.name, c.offset));
     }
     for pair in all.windows(2) {
         let ((low, size, a), (high, _, b)) = (&pair[0], &pair[1]);
         if low.saturating_add(*size) > *high {
             out.push(format!("{b}: offset {high:#05x} overlaps {a} at {low:#05x}"));
+        }
+    }
+}
+
+/// No two blocks share an address, whatever their function and queue pair, and what belongs to one function or queue pair
+/// alone, and not to the device's owner, shares no page with what belongs to another.
+fn blocks(spec: &Spec, out: &mut Vec<String>) {
+    let mut all = Vec::new();
+    for block in &spec.blocks {
+        let count = |stride: u32| if stride == 0 { 1 } else { MOST };
+        for function in 0..count(block.per_function) {
+            for queue in 0..count(block.per_queue) {
+                let start = block.base + function * block.per_function + queue * block.per_queue;
+                all.push((start, start + block.size, &block.name));
+            }
+        }
+        if block.base >= PAGE && ![0, PAGE].contains(&block.per_function) {
+            out.push(format!("block {}: functions share a page", block.name));
+        }
+    }
+    all.sort();
+    let mut told = None;
+    for pair in all.windows(2) {
+        let ((_, end, a), (start, _, b)) = (pair[0], pair[1]);
+        if end > start && told != Some((a, b)) {
+            out.push(format!("block {b}: {start:#07x} overlaps block {a}, which ends at {end:#07x}"));
+            told = Some((a, b));
         }
     }
 }
@@ -164,6 +206,12 @@ fn names(spec: &Spec, out: &mut Vec<String>) {
     for c in &spec.constants {
         upper("constant", &c.name);
         flat.push((c.name.clone(), format!("constant {}", c.name)));
+    }
+    for b in &spec.blocks {
+        upper("block", &b.name);
+        flat.push((format!("BLOCK_{}", b.name), format!("block {}", b.name)));
+        flat.push((format!("BLOCK_{}_PER_FUNCTION", b.name), format!("block {}", b.name)));
+        flat.push((format!("BLOCK_{}_PER_QUEUE", b.name), format!("block {}", b.name)));
     }
     for r in &spec.registers {
         upper("register", &r.name);

@@ -1,0 +1,368 @@
+//! The registers of a device in software: who may write what when, and what the writes do (docs/contract.md,
+//! "Registers"). The model and the GPU, whose registers are its host's, share it.
+
+mod queue;
+
+use std::collections::HashMap;
+
+use crate::queue::Depth;
+use doorbell_contract::{
+    Access, Block, CONTRACT_VERSION, Capability, Control, Counter, DEVICE_ID, DeviceFault, FunctionControl,
+    LENGTH_LIMIT_MAX, Place, Register, SqKey,
+};
+pub use queue::{QueueRegisters, Ring, Session};
+
+/// The device answers SLVERR and changes nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Refused;
+
+/// Bytes of a page of registers.
+const PAGE_BYTES: u32 = 4096;
+
+/// What a device was built with: its capability words.
+#[derive(Clone, Copy, Debug)]
+pub struct Built {
+    /// CAPABILITY.
+    pub features: Capability,
+    /// CAP_WORKERS, at least 1.
+    pub workers: u32,
+    /// CAP_QUEUES, 1 to 16.
+    pub queues: u8,
+    /// CAP_FUNCTIONS, 1 to 16.
+    pub functions: u8,
+    /// Whether the device confines each function to its windows (R11).
+    pub windows: bool,
+    /// CAP_ENGINES.
+    pub engines: u32,
+    /// CAP_REWARD_MODELS.
+    pub reward_models: u32,
+}
+
+/// A window's base and size, low halves; the high ones are 4 above.
+const WINDOWS: [[Register; 2]; 3] = [
+    [Register::Window0BaseLo, Register::Window0SizeLo],
+    [Register::Window1BaseLo, Register::Window1SizeLo],
+    [Register::Window2BaseLo, Register::Window2SizeLo],
+];
+
+/// All registers of a device.
+#[derive(Debug)]
+pub struct Registers {
+    built: Built,
+    /// Config registers that were written, by address.
+    config: HashMap<u32, u32>,
+    queues: Vec<QueueRegisters>,
+    counters: [u64; Counter::ALL.len()],
+    /// High halves as latched by reads of the low halves.
+    latched: [u32; Counter::ALL.len()],
+}
+
+impl Registers {
+    /// The registers after reset.
+    pub fn new(built: Built) -> Self {
+        Self {
+            config: HashMap::new(),
+            queues: (0..built.queues).map(|_| QueueRegisters::new()).collect(),
+            counters: [0; Counter::ALL.len()],
+            latched: [0; Counter::ALL.len()],
+            built,
+        }
+    }
+
+    /// The queue pairs, by number.
+    #[inline]
+    pub fn queues(&self) -> &[QueueRegisters] {
+        &self.queues
+    }
+
+    /// One queue pair.
+    ///
+    /// # Panics
+    /// If the device has no such queue pair.
+    #[inline]
+    pub fn queue(&self, queue: u8) -> &QueueRegisters {
+        &self.queues[usize::from(queue)]
+    }
+
+    /// One queue pair, to run it.
+    ///
+    /// # Panics
+    /// If the device has no such queue pair.
+    #[inline]
+    pub fn queue_mut(&mut self, queue: u8) -> &mut QueueRegisters {
+        &mut self.queues[usize::from(queue)]
+    }
+
+    /// Adds to a counter.
+    #[inline]
+    pub fn count(&mut self, counter: Counter, amount: u64) {
+        self.counters[counter as usize] += amount;
+    }
+
+    /// A counter's value.
+    #[inline]
+    pub fn counted(&self, counter: Counter) -> u64 {
+        self.counters[counter as usize]
+    }
+
+    /// Sets a counter that the device keeps elsewhere.
+    #[inline]
+    pub fn set_counter(&mut self, counter: Counter, value: u64) {
+        self.counters[counter as usize] = value;
+    }
+
+    /// A write by the host of the register that `place` has under this name.
+    ///
+    /// # Errors
+    /// `Refused`, where the device answers SLVERR.
+    #[inline]
+    pub fn write(&mut self, register: Register, place: Place, value: u32) -> Result<(), Refused> {
+        let queue = self.queues.get_mut(usize::from(place.queue));
+        match (register, queue) {
+            (Register::Doorbell, Some(queue)) => queue.ring_doorbell(value),
+            (Register::CqHead, Some(queue)) => queue.release_completions(value),
+            _ => self.write_slow(register, place, value),
+        }
+    }
+
+    /// The same register, named without what its block does not belong to, where the device has it.
+    fn known(&self, register: Register, place: Place) -> Result<Place, Refused> {
+        let block = register.block();
+        let function = if block.per_function() == 0 { 0 } else { place.function };
+        let queue = if block.per_queue() == 0 { 0 } else { place.queue };
+        let place = Place { function, queue };
+        let windows = WINDOWS[0][0]..=Register::Window2SizeHi;
+        let is_here = function < self.built.functions
+            && queue < self.built.queues
+            && (block != Block::FunctionQueue || self.owner(queue) == u32::from(function))
+            && (self.built.windows || !windows.contains(&register));
+        if is_here { Ok(place) } else { Err(Refused) }
+    }
+
+    /// The function that owns a queue pair.
+    fn owner(&self, queue: u8) -> u32 {
+        self.config(Register::QueueFunction, Place { queue, ..Place::FIRST })
+    }
+
+    /// Whether what a register belongs to is active.
+    fn is_active(&self, register: Register, place: Place) -> bool {
+        let active = |queue: &QueueRegisters| queue.session.is_some();
+        match register.block() {
+            Block::Device => self.queues.iter().any(active),
+            Block::DeviceFunction | Block::Function => (0..self.built.queues)
+                .any(|queue| self.owner(queue) == u32::from(place.function) && active(self.queue(queue))),
+            Block::DeviceQueue | Block::FunctionQueue | Block::Queue => active(self.queue(place.queue)),
+        }
+    }
+
+    fn config(&self, register: Register, place: Place) -> u32 {
+        let written = self.config.get(&register.address(place)).copied();
+        // What depends on how a device was built: function 0 owns all addresses until somebody takes them from it.
+        let built = || match register {
+            Register::FnWorkers => self.built_mask(),
+            _ if place.function == 0 => u32::MAX,
+            _ => 0,
+        };
+        written.or(register.reset()).unwrap_or_else(built)
+    }
+
+    fn write_slow(&mut self, register: Register, place: Place, value: u32) -> Result<(), Refused> {
+        let place = self.known(register, place)?;
+        let require = |holds: bool| if holds { Ok(()) } else { Err(Refused) };
+        let value = match register {
+            Register::Control => {
+                self.control(place, Control::from_bits_truncate(value));
+                return Ok(());
+            }
+            Register::FnControl => {
+                if FunctionControl::from_bits_truncate(value).contains(FunctionControl::RESET) {
+                    self.reset_function(place.function);
+                }
+                return Ok(());
+            }
+            Register::Error => {
+                self.queue_mut(place.queue).clear(value);
+                return Ok(());
+            }
+            Register::Irq => {
+                self.queue_mut(place.queue).write_irq(value);
+                return Ok(());
+            }
+            _ => {
+                require(register.access() == Access::Config && !self.is_active(register, place))?;
+                match register {
+                    Register::FnWorkers => {
+                        require(value & self.built_mask() != 0)?;
+                        value & self.built_mask()
+                    }
+                    Register::QueueFunction => {
+                        require(value < self.built.functions.into())?;
+                        value
+                    }
+                    Register::Weight => {
+                        require((1..=255).contains(&value))?;
+                        value
+                    }
+                    Register::LengthLimit => {
+                        require(value <= LENGTH_LIMIT_MAX)?;
+                        value
+                    }
+                    Register::WaitStates | Register::EosThreshold => value & 0xFFFF,
+                    _ => value,
+                }
+            }
+        };
+        self.config.insert(register.address(place), value);
+        Ok(())
+    }
+
+    /// Workers that were built, a bit each.
+    fn built_mask(&self) -> u32 {
+        u32::MAX >> 32u32.saturating_sub(self.built.workers)
+    }
+
+    fn control(&mut self, place: Place, control: Control) {
+        let is_active = self.queue(place.queue).session.is_some();
+        match (control.contains(Control::ENABLE), is_active) {
+            (true, false) => self.enable(place),
+            (true, true) if control.contains(Control::DRAIN) => self.queue_mut(place.queue).drain(),
+            (true, true) => {}
+            (false, _) => self.queue_mut(place.queue).stop(),
+        }
+    }
+
+    fn reset_function(&mut self, function: u8) {
+        for queue in 0..self.built.queues {
+            if self.owner(queue) == u32::from(function) {
+                self.queue_mut(queue).stop();
+            }
+        }
+    }
+
+    /// ENABLE: a bad configuration is a fault; a good one starts with empty queues (R12).
+    fn enable(&mut self, place: Place) {
+        let Some(session) = self.configured(place) else {
+            return self.queue_mut(place.queue).raise(DeviceFault::BAD_CONFIG);
+        };
+        if !self.queues.iter().any(|queue| queue.session.is_some()) {
+            self.counters.fill(0);
+        }
+        self.queue_mut(place.queue).start(session);
+    }
+
+    fn configured(&self, place: Place) -> Option<Session> {
+        use Register as R;
+        let get = |register| self.config(register, place);
+        let wide = |low, high| u64::from(get(high)) << 32 | u64::from(get(low));
+        let base = |low, high| Some(wide(low, high)).filter(|base| base % 64 == 0);
+        let ring = |base, size, start| {
+            let depth = Depth::new("", get(size)).ok()?;
+            Some(Ring { base, depth, head: get(start), tail: get(start) })
+        };
+        let sq = ring(base(R::SqBaseLo, R::SqBaseHi)?, R::SqSize, R::SqStart)?;
+        let cq = ring(base(R::CqBaseLo, R::CqBaseHi)?, R::CqSize, R::CqStart)?;
+        let (token_base, token_size) =
+            (base(R::TokenBaseLo, R::TokenBaseHi)?, wide(R::TokenSizeLo, R::TokenSizeHi));
+        let (kv_base, kv_size) = (base(R::KvBaseLo, R::KvBaseHi)?, wide(R::KvSizeLo, R::KvSizeHi));
+        let regions = [
+            (sq.base, 64 * u64::from(sq.depth.slots())),
+            (cq.base, 32 * u64::from(cq.depth.slots())),
+            (token_base, token_size),
+            (kv_base, kv_size),
+        ];
+        if self.built.windows && !regions.iter().all(|&(base, bytes)| self.has_window(place, base, bytes)) {
+            return None;
+        }
+        Some(Session {
+            sq,
+            cq,
+            sq_key: SqKey::new(get(R::SqKey)),
+            token_base,
+            token_size,
+            kv_size,
+            checkpoint_default: get(R::CheckpointDefault),
+            wait_states: get(R::WaitStates),
+            workers: get(R::FnWorkers),
+            weight: get(R::Weight),
+            length_limit: get(R::LengthLimit),
+            eos_threshold: get(R::EosThreshold),
+            reward_threshold: get(R::RewardThreshold),
+            asked: None,
+        })
+    }
+
+    /// R11: whether a region lies, whole, in one window of the function; an empty one lies everywhere. Nothing wraps.
+    fn has_window(&self, place: Place, base: u64, bytes: u64) -> bool {
+        let get = |low: Register| {
+            let at = low.address(place);
+            let half = |address: u32| {
+                Register::at(address).map_or(0, |(register, place)| self.config(register, place))
+            };
+            u64::from(half(at + 4)) << 32 | u64::from(half(at))
+        };
+        bytes == 0
+            || WINDOWS.iter().any(|&[start, size]| {
+                let above = base.checked_sub(get(start));
+                above.is_some_and(|above| get(size).checked_sub(above).is_some_and(|room| bytes <= room))
+            })
+    }
+
+    /// Reads the register that `place` has under this name.
+    ///
+    /// # Errors
+    /// `Refused`, where the device answers SLVERR.
+    pub fn read(&mut self, register: Register, place: Place) -> Result<u32, Refused> {
+        let place = self.known(register, place)?;
+        let queue = self.queue(place.queue);
+        let built = &self.built;
+        Ok(match register {
+            Register::Id => DEVICE_ID,
+            Register::Version => CONTRACT_VERSION,
+            Register::Capability => built.features.bits(),
+            Register::CapWorkers => built.workers,
+            Register::CapQueues => built.queues.into(),
+            Register::CapFunctions => built.functions.into(),
+            Register::CapPageBytes => PAGE_BYTES,
+            Register::CapWindows => {
+                if built.windows {
+                    WINDOWS.len() as u32
+                } else {
+                    0
+                }
+            }
+            Register::CapEngines => built.engines,
+            Register::CapRewardModels => built.reward_models,
+            Register::WorkerState => {
+                let busy = self.queues.iter().filter(|queue| queue.busy).count() as u32;
+                busy << 3 | u32::from(busy > 0)
+            }
+            // A reset is over as soon as it was written.
+            Register::FnControl => 0,
+            Register::Control => queue.control().bits(),
+            Register::Doorbell => queue.doorbell(),
+            Register::CqHead => queue.cq_head(),
+            Register::SqHead => queue.sq_head(),
+            Register::CqTail => queue.cq_tail(),
+            Register::State => queue.state().bits(),
+            Register::Error => queue.fault().bits(),
+            Register::Status => queue.status(),
+            Register::Irq => queue.irq().bits(),
+            _ if register.access() == Access::Config => self.config(register, place),
+            _ => self.read_counter(register),
+        })
+    }
+
+    fn read_counter(&mut self, register: Register) -> u32 {
+        for counter in Counter::ALL {
+            if register == counter.lo() {
+                let value = self.counted(counter);
+                self.latched[counter as usize] = (value >> 32) as u32;
+                return value as u32;
+            }
+            if register == counter.hi() {
+                return self.latched[counter as usize];
+            }
+        }
+        0
+    }
+}

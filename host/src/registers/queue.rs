@@ -1,0 +1,252 @@
+//! What a device in software keeps of one queue pair: its rings while it is active, its faults, its interrupt.
+
+use super::Refused;
+use crate::queue::{Depth, between};
+use doorbell_contract::{Control, DeviceFault, Irq, SqKey, State};
+
+/// One ring as the device sees it; indices are free-running (R13).
+#[derive(Clone, Copy, Debug)]
+pub struct Ring {
+    /// Bus address of slot 0.
+    pub base: u64,
+    /// Its slots.
+    pub depth: Depth,
+    /// Oldest slot in use: next to fetch (SQ) or oldest not released (CQ).
+    pub head: u32,
+    /// Next slot to be filled.
+    pub tail: u32,
+}
+
+impl Ring {
+    /// Slots in use.
+    #[inline]
+    pub fn fill(&self) -> u32 {
+        self.tail.wrapping_sub(self.head)
+    }
+
+    /// Whether every slot is in use.
+    #[inline]
+    pub fn is_full(&self) -> bool {
+        self.fill() == self.depth.slots()
+    }
+
+    /// Bus address of the slot of `index`, slots being `bytes` long.
+    #[inline]
+    pub fn address(&self, index: u32, bytes: u64) -> u64 {
+        self.base.wrapping_add(bytes * u64::from(self.depth.slot(index)))
+    }
+}
+
+/// What is fixed while a queue pair is active, and its rings.
+#[derive(Clone, Debug)]
+pub struct Session {
+    /// Submission queue: `head` is consumed up to, `tail` published up to.
+    pub sq: Ring,
+    /// Completion queue: `head` is released up to, `tail` written up to.
+    pub cq: Ring,
+    /// What descriptors are sealed with.
+    pub sq_key: SqKey,
+    /// Bus address of the token region.
+    pub token_base: u64,
+    /// Bytes of the token region.
+    pub token_size: u64,
+    /// Bytes of the KV region.
+    pub kv_size: u64,
+    /// Checkpoint of descriptors that give 0; 0 and `CHECKPOINT_NEVER` are never.
+    pub checkpoint_default: u32,
+    /// Cycles before each token.
+    pub wait_states: u32,
+    /// Largest `seq_len` + `max_tokens`.
+    pub length_limit: u32,
+    /// Probability of end of sequence, in 1/32768.
+    pub eos_threshold: u32,
+    /// RESIDENT: scores below it end the rollout; Q16.16.
+    pub reward_threshold: u32,
+    /// Workers that its descriptors may run on, a bit each.
+    pub workers: u32,
+    /// Descriptors in a row that this queue pair may have before another's turn.
+    pub weight: u32,
+    /// The newest completion that asked for an interrupt and is not released: if any such is left, then this one.
+    pub(super) asked: Option<u32>,
+}
+
+/// The registers of one queue pair that change while it is active.
+#[derive(Debug)]
+pub struct QueueRegisters {
+    /// Present while STATE.ACTIVE is 1.
+    pub session: Option<Session>,
+    /// Whether a descriptor that was consumed has no completion yet; who executes sets it before registers are read.
+    pub busy: bool,
+    fault: DeviceFault,
+    irq: Irq,
+    refused: u8,
+    /// CONTROL.DRAIN was written.
+    draining: bool,
+    /// SQ_HEAD and CQ_TAIL as the last session left them.
+    ends: [u32; 2],
+}
+
+impl QueueRegisters {
+    pub(super) fn new() -> Self {
+        Self {
+            session: None,
+            busy: false,
+            fault: DeviceFault::empty(),
+            irq: Irq::empty(),
+            refused: 0,
+            draining: false,
+            ends: [0; 2],
+        }
+    }
+
+    /// The faults that ERROR shows.
+    pub fn fault(&self) -> DeviceFault {
+        self.fault
+    }
+
+    /// Adds to ERROR, whose bits stay until the host clears them.
+    pub fn raise(&mut self, fault: DeviceFault) {
+        self.fault |= fault;
+    }
+
+    pub(super) fn clear(&mut self, faults: u32) {
+        self.fault -= DeviceFault::from_bits_truncate(faults);
+    }
+
+    /// A good ENABLE: starts with empty queues (R12).
+    pub(super) fn start(&mut self, session: Session) {
+        self.session = Some(session);
+        (self.refused, self.draining, self.busy) = (0, false, false);
+    }
+
+    /// A disable: nothing outlives it but faults, the interrupt, and how far the queues came.
+    pub fn stop(&mut self) {
+        if let Some(session) = self.session.take() {
+            self.ends = [session.sq.head, session.cq.tail];
+        }
+        (self.draining, self.busy) = (false, false);
+    }
+
+    pub(super) fn drain(&mut self) {
+        self.draining = self.session.is_some();
+    }
+
+    /// Whether it drains and nothing is left: then it is to be disabled.
+    pub fn is_drained(&self) -> bool {
+        self.draining && self.is_idle()
+    }
+
+    /// Publishes the slots below `tail` (R1).
+    #[inline]
+    pub(super) fn ring_doorbell(&mut self, tail: u32) -> Result<(), Refused> {
+        match &mut self.session {
+            Some(Session { sq, .. })
+                if between(sq.tail, tail, sq.head.wrapping_add(sq.depth.slots())) && !self.draining =>
+            {
+                sq.tail = tail;
+                Ok(())
+            }
+            _ => self.refuse_doorbell(),
+        }
+    }
+
+    /// Releases the completions below `head` (R4).
+    #[inline]
+    pub(super) fn release_completions(&mut self, head: u32) -> Result<(), Refused> {
+        match &mut self.session {
+            Some(Session { cq, asked, .. }) if between(cq.head, head, cq.tail) => {
+                if asked
+                    .is_some_and(|asked| !between(head, asked, cq.tail.wrapping_sub(1)) || head == cq.tail)
+                {
+                    *asked = None;
+                }
+                cq.head = head;
+                Ok(())
+            }
+            _ => self.refuse_doorbell(),
+        }
+    }
+
+    #[cold]
+    fn refuse_doorbell(&mut self) -> Result<(), Refused> {
+        self.refused = self.refused.saturating_add(1);
+        Err(Refused)
+    }
+
+    pub(super) fn write_irq(&mut self, value: u32) {
+        self.irq = Irq::from_bits_truncate(value) & Irq::ARMED | self.irq & Irq::PENDING;
+        if self.irq.contains(Irq::ARMED) {
+            self.irq -= Irq::PENDING;
+        }
+        self.fire();
+    }
+
+    /// Notes that completion `index` asks for an interrupt, and fires if armed (R14).
+    pub fn ask_interrupt(&mut self, index: u32) {
+        if let Some(session) = &mut self.session {
+            session.asked = Some(index);
+        }
+        self.fire();
+    }
+
+    /// Fires if armed: for a completion that asked and is already released.
+    pub fn interrupt(&mut self) {
+        if self.irq.contains(Irq::ARMED) {
+            self.irq = Irq::PENDING;
+        }
+    }
+
+    /// R14: armed, and a visible completion that asked is not yet released.
+    fn fire(&mut self) {
+        let asked = self.session.as_ref().is_some_and(|session| session.asked.is_some());
+        if asked {
+            self.interrupt();
+        }
+    }
+
+    fn is_idle(&self) -> bool {
+        !self.busy && self.session.as_ref().is_none_or(|session| session.sq.fill() == 0)
+    }
+
+    pub(super) fn control(&self) -> Control {
+        let mut control = Control::empty();
+        control.set(Control::ENABLE, self.session.is_some());
+        control.set(Control::DRAIN, self.draining);
+        control
+    }
+
+    pub(super) fn doorbell(&self) -> u32 {
+        self.session.as_ref().map_or(self.ends[0], |session| session.sq.tail)
+    }
+
+    pub(super) fn cq_head(&self) -> u32 {
+        self.session.as_ref().map_or(self.ends[1], |session| session.cq.head)
+    }
+
+    pub(super) fn sq_head(&self) -> u32 {
+        self.session.as_ref().map_or(self.ends[0], |session| session.sq.head)
+    }
+
+    pub(super) fn cq_tail(&self) -> u32 {
+        self.session.as_ref().map_or(self.ends[1], |session| session.cq.tail)
+    }
+
+    pub(super) fn irq(&self) -> Irq {
+        self.irq
+    }
+
+    pub(super) fn state(&self) -> State {
+        let mut state = State::empty();
+        state.set(State::ACTIVE, self.session.is_some());
+        state.set(State::IDLE, self.is_idle());
+        state.set(State::FAULT, !self.fault.is_empty());
+        state
+    }
+
+    pub(super) fn status(&self) -> u32 {
+        let fill = |ring: fn(&Session) -> &Ring| {
+            self.session.as_ref().map_or(0, |session| ring(session).fill().min(0xFF))
+        };
+        fill(|session| &session.sq) << 16 | fill(|session| &session.cq) << 8 | u32::from(self.refused)
+    }
+}
