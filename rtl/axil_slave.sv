@@ -4,7 +4,7 @@ module axil_slave (
   input  logic        clk_i,
   input  logic        rst_ni,
 
-  input  logic [11:0] s_axil_awaddr,
+  input  logic [17:0] s_axil_awaddr,
   input  logic        s_axil_awvalid,
   output logic        s_axil_awready,
   input  logic [31:0] s_axil_wdata,
@@ -14,7 +14,7 @@ module axil_slave (
   output logic [1:0]  s_axil_bresp,
   output logic        s_axil_bvalid,
   input  logic        s_axil_bready,
-  input  logic [11:0] s_axil_araddr,
+  input  logic [17:0] s_axil_araddr,
   input  logic        s_axil_arvalid,
   output logic        s_axil_arready,
   output logic [31:0] s_axil_rdata,
@@ -24,12 +24,12 @@ module axil_slave (
 
   // One cycle each; the answer comes combinationally in the same cycle.
   output logic        write_o,
-  output logic [11:0] write_addr_o,
+  output logic [17:0] write_addr_o,
   output logic [31:0] write_data_o,
   output logic        write_partial_o,  // not all four bytes
   input  logic        write_error_i,
   output logic        read_o,
-  output logic [11:0] read_addr_o,
+  output logic [17:0] read_addr_o,
   input  logic [31:0] read_data_i,
   input  logic        read_error_i
 );
@@ -37,7 +37,7 @@ module axil_slave (
   localparam logic [1:0] RespSlverr = 2'b10;
 
   logic        aw_held_q, w_held_q, ar_held_q;
-  logic [11:0] aw_addr_q, ar_addr_q;
+  logic [17:0] aw_addr_q, ar_addr_q;
   logic [31:0] w_data_q;
   logic [3:0]  w_strb_q;
 

@@ -30,7 +30,7 @@ module perf_counters
   input  logic               error_i,
 
   input  logic               read_i,
-  input  logic [11:0]        read_addr_i,
+  input  logic [17:0]        read_addr_i,
   output logic               read_hit_o,
   output logic [31:0]        read_data_o
 );
@@ -94,28 +94,28 @@ module perf_counters
   end
 
   // Accesses are rare: the values are looked at only in their cycle.
-  assign read_hit_o = read_addr_i[11:7] == CNT_CYCLES[11:7] && read_addr_i[1:0] == '0;
+  assign read_hit_o = read_addr_i[17:7] == CNT_CYCLES[17:7] && read_addr_i[1:0] == '0;
 
   always_comb begin
     read_value = '0;
     if (read_i) begin
-      case (read_addr_i[11:3])
-        CNT_CYCLES[11:3]:       read_value = cycles_q;
-        CNT_TOKENS[11:3]:       read_value = tokens_q;
-        CNT_BUSY[11:3]:         read_value = busy_q;
-        CNT_IDLE[11:3]:         read_value = idle_q;
-        CNT_WAIT[11:3]:         read_value = wait_q;
-        CNT_STALL_WRITE[11:3]:  read_value = stall_write_q;
-        CNT_DESCRIPTORS[11:3]:  read_value = descriptors_q;
-        CNT_COMPLETIONS[11:3]:  read_value = completions_q;
-        CNT_STALL_CQ[11:3]:     read_value = stall_cq_q;
-        CNT_STALL_FETCH[11:3]:  read_value = stall_fetch_q;
-        CNT_STALL_ORDER[11:3]:  read_value = stall_order_q;
-        CNT_STALL_FENCE[11:3]:  read_value = stall_fence_q;
-        CNT_READ_BEATS[11:3]:   read_value = read_beats_q;
-        CNT_WRITE_BEATS[11:3]:  read_value = write_beats_q;
-        CNT_PREFIXES[11:3]:     read_value = prefixes_q;
-        CNT_ERRORS[11:3]:       read_value = errors_q;
+      case (read_addr_i[17:3])
+        CNT_CYCLES[17:3]:       read_value = cycles_q;
+        CNT_TOKENS[17:3]:       read_value = tokens_q;
+        CNT_BUSY[17:3]:         read_value = busy_q;
+        CNT_IDLE[17:3]:         read_value = idle_q;
+        CNT_WAIT[17:3]:         read_value = wait_q;
+        CNT_STALL_WRITE[17:3]:  read_value = stall_write_q;
+        CNT_DESCRIPTORS[17:3]:  read_value = descriptors_q;
+        CNT_COMPLETIONS[17:3]:  read_value = completions_q;
+        CNT_STALL_CQ[17:3]:     read_value = stall_cq_q;
+        CNT_STALL_FETCH[17:3]:  read_value = stall_fetch_q;
+        CNT_STALL_ORDER[17:3]:  read_value = stall_order_q;
+        CNT_STALL_FENCE[17:3]:  read_value = stall_fence_q;
+        CNT_READ_BEATS[17:3]:   read_value = read_beats_q;
+        CNT_WRITE_BEATS[17:3]:  read_value = write_beats_q;
+        CNT_PREFIXES[17:3]:     read_value = prefixes_q;
+        CNT_ERRORS[17:3]:       read_value = errors_q;
         default: ;
       endcase
     end

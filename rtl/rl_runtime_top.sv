@@ -12,7 +12,7 @@ module rl_runtime_top
   input  logic         rst_ni,          // of the device and its register port
   input  logic         m_axi_rst_ni,    // of the master port; low only while rst_ni is low
 
-  input  logic [11:0]  s_axil_awaddr,
+  input  logic [17:0]  s_axil_awaddr,
   input  logic         s_axil_awvalid,
   output logic         s_axil_awready,
   input  logic [31:0]  s_axil_wdata,
@@ -22,7 +22,7 @@ module rl_runtime_top
   output logic [1:0]   s_axil_bresp,
   output logic         s_axil_bvalid,
   input  logic         s_axil_bready,
-  input  logic [11:0]  s_axil_araddr,
+  input  logic [17:0]  s_axil_araddr,
   input  logic         s_axil_arvalid,
   output logic         s_axil_arready,
   output logic [31:0]  s_axil_rdata,
@@ -80,7 +80,7 @@ module rl_runtime_top
 
   // Register accesses.
   logic        reg_write, reg_write_partial, reg_write_error, reg_read, reg_read_error, counter_hit;
-  logic [11:0] reg_write_addr, reg_read_addr;
+  logic [17:0] reg_write_addr, reg_read_addr;
   logic [31:0] reg_write_data, reg_read_data, counter_data;
 
   // Configuration and life.

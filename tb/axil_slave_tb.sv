@@ -7,7 +7,7 @@ module axil_slave_tb;
   int   cycle;
   clock_reset #(.Limit(60000)) u_clock (.clk_o(clk), .rst_no(rst_n), .cycle_o(cycle));
 
-  logic [11:0] awaddr, araddr, write_addr, read_addr;
+  logic [17:0] awaddr, araddr, write_addr, read_addr;
   logic        awvalid, awready, wvalid, wready, bvalid, bready, arvalid, arready, rvalid, rready;
   logic [31:0] wdata, rdata, write_data, read_data;
   logic [3:0]  wstrb;
@@ -15,7 +15,7 @@ module axil_slave_tb;
   logic        write, write_partial, write_error, read, read_error;
 
   // One access at a time …
-  logic [11:0] one_awaddr, one_araddr;
+  logic [17:0] one_awaddr, one_araddr;
   logic        one_awvalid, one_wvalid, one_bready, one_arvalid, one_rready;
   logic [31:0] one_wdata;
   logic [3:0]  one_wstrb;
@@ -35,8 +35,8 @@ module axil_slave_tb;
   logic        aw_on = 1'b0, w_on = 1'b0, ar_on = 1'b0, b_on = 1'b0, r_on = 1'b0;
   logic [31:0] r_data [0:Stream-1];     // what the page answered, in order
 
-  function automatic logic [11:0] stream_addr(input int k);
-    stream_addr = 12'(k * 12'h2B4);
+  function automatic logic [17:0] stream_addr(input int k);
+    stream_addr = 18'(k * 18'h2B4);
   endfunction
 
   function automatic logic [31:0] stream_data(input int k);
@@ -111,7 +111,7 @@ module axil_slave_tb;
 
   // A page whose answers depend on the address and on the cycle: a late or a second look would show.
   logic [31:0] noise = '0;
-  function automatic logic write_fails(input logic [11:0] addr);
+  function automatic logic write_fails(input logic [17:0] addr);
     write_fails = addr[2];
   endfunction
   assign write_error = write_fails(write_addr);
@@ -119,7 +119,7 @@ module axil_slave_tb;
   assign read_data   = {20'd0, read_addr} ^ noise;
 
   int          writes = 0, reads = 0;
-  logic [11:0] seen_addr, read_seen_addr;
+  logic [17:0] seen_addr, read_seen_addr;
   logic [31:0] seen_data, answered;
   logic        seen_partial;
   always @(posedge clk) begin
@@ -138,7 +138,7 @@ module axil_slave_tb;
   end
 
   task automatic one_write;
-    logic [11:0] addr;
+    logic [17:0] addr;
     logic [31:0] data;
     logic [3:0]  strobe;
     logic        ok;
@@ -154,7 +154,7 @@ module axil_slave_tb;
   endtask
 
   task automatic one_read;
-    logic [11:0] addr;
+    logic [17:0] addr;
     logic [31:0] data;
     logic        ok;
     int          earlier;

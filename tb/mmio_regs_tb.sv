@@ -7,10 +7,10 @@ module mmio_regs_tb;
 
   logic clk, rst_n;
   int   cycle;
-  clock_reset #(.Limit(60000)) u_clock (.clk_o(clk), .rst_no(rst_n), .cycle_o(cycle));
+  clock_reset #(.Limit(120000)) u_clock (.clk_o(clk), .rst_no(rst_n), .cycle_o(cycle));
 
   logic        write_now = 1'b0, partial = 1'b0, write_error, read_now = 1'b0, read_error, counter_hit;
-  logic [11:0] write_addr = '0, read_addr = '0;
+  logic [17:0] write_addr = '0, read_addr = '0;
   logic [31:0] write_data = '0, read_data;
   logic        enable, doorbell, doorbell_ok = 1'b0, release_cq, release_ok = 1'b0, active = 1'b0;
   logic [63:0] sq_base, cq_base, token_base, token_size, kv_size;
@@ -23,12 +23,12 @@ module mmio_regs_tb;
   logic [31:0] sq_head = '0, sq_tail = '0, cq_head = '0, cq_tail = '0;
 
   // Counters lie elsewhere: this page only passes them on.
-  assign counter_hit = read_addr >= 12'h100 && read_addr < 12'h180 && read_addr[1:0] == 0;
+  assign counter_hit = read_addr >= 18'h100 && read_addr < 18'h180 && read_addr[1:0] == 0;
 
   mmio_regs #(.Workers(Workers)) u_regs (
     .clk_i(clk), .rst_ni(rst_n), .write_i(write_now), .write_addr_i(write_addr), .write_data_i(write_data),
     .write_partial_i(partial), .write_error_o(write_error), .read_i(read_now), .read_addr_i(read_addr),
-    .read_data_o(read_data), .read_error_o(read_error), .counter_hit_i(counter_hit), .counter_data_i({20'hC0DE0, read_addr}),
+    .read_data_o(read_data), .read_error_o(read_error), .counter_hit_i(counter_hit), .counter_data_i({14'h3A5C, read_addr}),
     .enable_o(enable), .sq_base_o(sq_base), .cq_base_o(cq_base), .sq_size_o(sq_size), .cq_size_o(cq_size),
     .token_base_o(token_base), .token_size_o(token_size), .kv_size_o(kv_size), .sq_start_o(sq_start),
     .cq_start_o(cq_start), .checkpoint_default_o(checkpoint_default), .wait_states_o(wait_states),
@@ -41,38 +41,91 @@ module mmio_regs_tb;
   );
 
   // ---------------------------------------------------------------- the table of the contract
-  localparam int Count = 33;
-  logic [2:0]  access [0:Count-1];      // by word address
-  logic [31:0] reset_value [0:Count-1], mask [0:Count-1], value [0:Count-1];
-  localparam logic [2:0] Ro = 3'd0, Rw = 3'd1, Cfg = 3'd2;
+  localparam int Count = 58;
+  localparam int Words = 'h20100 / 4;     // up to the last register of the queue pair's page, and some more
+  logic [17:0] addr_of [0:Count-1];
+  int          defined = 0;
+  logic [2:0]  access [0:Words-1];      // by word address
+  logic [31:0] reset_value [0:Words-1], mask [0:Words-1], value [0:Words-1];
+  localparam logic [2:0] None = 3'd0, Ro = 3'd1, Rw = 3'd2, Cfg = 3'd3;
 
-  task automatic define(input logic [11:0] addr, input logic [2:0] kind, input logic [31:0] reset_to, input logic [31:0] bits);
+  task automatic define(input logic [17:0] addr, input logic [2:0] kind, input logic [31:0] reset_to, input logic [31:0] bits);
+    addr_of[defined]      = addr;
+    defined               = defined + 1;
     access[addr / 4]      = kind;
     reset_value[addr / 4] = reset_to;
     mask[addr / 4]        = bits;
   endtask
 
   task automatic define_all;
-    for (int k = 0; k < Count; k++) define(4 * k, Cfg, 0, 32'hFFFF_FFFF);
+    for (int k = 0; k < Words; k++) begin
+      access[k]      = None;
+      reset_value[k] = '0;
+      mask[k]        = '0;
+    end
     define(REG_ID, Ro, 32'h4C45_4244, 0);
     define(REG_VERSION, Ro, RESET_VERSION, 0);
-    define(REG_CAPABILITY, Ro, CAP_PREFILL | CAP_RESIDENT | CAP_INTERRUPT | Workers, 0);
-    define(REG_CONTROL, Rw, 0, 1);
+    define(REG_CAPABILITY, Ro, CAP_PREFILL | CAP_RESIDENT | CAP_INTERRUPT, 0);
+    define(REG_WORKER_STATE, Ro, 0, 0);
+    define(REG_WAIT_STATES, Cfg, 0, 32'hFFFF);
+    define(REG_CAP_WORKERS, Ro, Workers, 0);
+    define(REG_CAP_QUEUES, Ro, 1, 0);
+    define(REG_CAP_FUNCTIONS, Ro, 1, 0);
+    define(REG_CAP_PAGE_BYTES, Ro, 4096, 0);
+    define(REG_CAP_WINDOWS, Ro, 3, 0);
+    define(REG_CAP_ENGINES, Ro, 1, 0);
+    define(REG_CAP_REWARD_MODELS, Ro, 1, 0);
+    define(REG_FN_WORKERS, Cfg, (1 << Workers) - 1, (1 << Workers) - 1);
+    define(REG_WINDOW_0_BASE_LO, Cfg, 0, 32'hFFFF_FFFF);
+    define(REG_WINDOW_0_BASE_HI, Cfg, 0, 32'hFFFF_FFFF);
+    define(REG_WINDOW_0_SIZE_LO, Cfg, 32'hFFFF_FFFF, 32'hFFFF_FFFF);
+    define(REG_WINDOW_0_SIZE_HI, Cfg, 32'hFFFF_FFFF, 32'hFFFF_FFFF);
+    define(REG_WINDOW_1_BASE_LO, Cfg, 0, 32'hFFFF_FFFF);
+    define(REG_WINDOW_1_BASE_HI, Cfg, 0, 32'hFFFF_FFFF);
+    define(REG_WINDOW_1_SIZE_LO, Cfg, 0, 32'hFFFF_FFFF);
+    define(REG_WINDOW_1_SIZE_HI, Cfg, 0, 32'hFFFF_FFFF);
+    define(REG_WINDOW_2_BASE_LO, Cfg, 0, 32'hFFFF_FFFF);
+    define(REG_WINDOW_2_BASE_HI, Cfg, 0, 32'hFFFF_FFFF);
+    define(REG_WINDOW_2_SIZE_LO, Cfg, 0, 32'hFFFF_FFFF);
+    define(REG_WINDOW_2_SIZE_HI, Cfg, 0, 32'hFFFF_FFFF);
+    define(REG_QUEUE_FUNCTION, Cfg, 0, 0);
+    define(REG_FN_CONTROL, Rw, 0, 0);
+    define(REG_CHECKPOINT_DEFAULT, Cfg, 32'hFFFF_FFFF, 32'hFFFF_FFFF);
+    define(REG_LENGTH_LIMIT, Cfg, 32'h0010_0000, 32'hFFFF_FFFF);
+    define(REG_EOS_THRESHOLD, Cfg, 0, 32'hFFFF);
+    define(REG_REWARD_THRESHOLD, Cfg, 0, 32'hFFFF_FFFF);
+    define(REG_CONTROL, Rw, 0, 0);
+    define(REG_WEIGHT, Cfg, 1, 32'hFF);
+    define(REG_SQ_BASE_LO, Cfg, 0, 32'hFFFF_FFFF);
+    define(REG_SQ_BASE_HI, Cfg, 0, 32'hFFFF_FFFF);
+    define(REG_CQ_BASE_LO, Cfg, 0, 32'hFFFF_FFFF);
+    define(REG_CQ_BASE_HI, Cfg, 0, 32'hFFFF_FFFF);
+    define(REG_SQ_SIZE, Cfg, 0, 32'hFFFF_FFFF);
+    define(REG_CQ_SIZE, Cfg, 0, 32'hFFFF_FFFF);
+    define(REG_TOKEN_BASE_LO, Cfg, 0, 32'hFFFF_FFFF);
+    define(REG_TOKEN_BASE_HI, Cfg, 0, 32'hFFFF_FFFF);
+    define(REG_TOKEN_SIZE_LO, Cfg, 0, 32'hFFFF_FFFF);
+    define(REG_TOKEN_SIZE_HI, Cfg, 0, 32'hFFFF_FFFF);
+    define(REG_KV_BASE_LO, Cfg, 0, 32'hFFFF_FFFF);
+    define(REG_KV_BASE_HI, Cfg, 0, 32'hFFFF_FFFF);
+    define(REG_KV_SIZE_LO, Cfg, 0, 32'hFFFF_FFFF);
+    define(REG_KV_SIZE_HI, Cfg, 0, 32'hFFFF_FFFF);
+    define(REG_SQ_START, Cfg, 0, 32'hFFFF_FFFF);
+    define(REG_CQ_START, Cfg, 0, 32'hFFFF_FFFF);
+    define(REG_SQ_KEY, Cfg, 0, 32'hFFFF_FFFF);
     define(REG_DOORBELL, Rw, 0, 0);
     define(REG_CQ_HEAD, Rw, 0, 0);
+    define(REG_IRQ, Rw, 0, 0);
     define(REG_STATE, Ro, 2, 0);
     define(REG_ERROR, Rw, 0, 0);
     define(REG_STATUS, Ro, 0, 0);
-    define(REG_WORKERS, Cfg, Workers, 7);
-    define(REG_CHECKPOINT_DEFAULT, Cfg, 32'hFFFF_FFFF, 32'hFFFF_FFFF);
-    define(REG_WAIT_STATES, Cfg, 0, 32'hFFFF);
-    define(REG_LENGTH_LIMIT, Cfg, 32'h0010_0000, 32'hFFFF_FFFF);
-    define(REG_EOS_THRESHOLD, Cfg, 0, 32'hFFFF);
-    define(REG_IRQ, Rw, 0, 0);
+    define(REG_SQ_HEAD, Ro, 0, 0);
+    define(REG_CQ_TAIL, Ro, 0, 0);
+    expect_eq("registers in the table", defined, Count);
   endtask
 
   // ---------------------------------------------------------------- accesses
-  task automatic write(input logic [11:0] addr, input logic [31:0] data, input logic part, output logic ok);
+  task automatic write(input logic [17:0] addr, input logic [31:0] data, input logic part, output logic ok);
     write_addr <= addr;
     write_data <= data;
     partial    <= part;
@@ -80,7 +133,7 @@ module mmio_regs_tb;
     @(posedge clk);
     #1;                                 // the answer is combinational
     ok = !write_error;
-    if (doorbell !== (addr == REG_DOORBELL && !part)) fail("doorbell_o is wrong");
+    if (doorbell !== (addr == REG_DOORBELL && !part && !u_regs.drain_q)) fail("doorbell_o is wrong");
     if (release_cq !== (addr == REG_CQ_HEAD && !part)) fail("release_o is wrong");
     if ((doorbell || release_cq) && index !== data) fail("index_o is wrong");
     @(posedge clk);
@@ -88,19 +141,19 @@ module mmio_regs_tb;
     @(posedge clk);
   endtask
 
-  task automatic put(input logic [11:0] addr, input logic [31:0] data);
+  task automatic put(input logic [17:0] addr, input logic [31:0] data);
     logic ok;
     write(addr, data, 1'b0, ok);
-    if (!ok) fail($sformatf("write of %h to 0x%03h was refused", data, addr));
+    if (!ok) fail($sformatf("write of %h to 0x%05h was refused", data, addr));
   endtask
 
-  task automatic refuse(input logic [11:0] addr, input logic [31:0] data);
+  task automatic refuse(input logic [17:0] addr, input logic [31:0] data);
     logic ok;
     write(addr, data, 1'b0, ok);
-    if (ok) fail($sformatf("write of %h to 0x%03h was not refused", data, addr));
+    if (ok) fail($sformatf("write of %h to 0x%05h was not refused", data, addr));
   endtask
 
-  task automatic get(input logic [11:0] addr, output logic [31:0] data, output logic ok);
+  task automatic get(input logic [17:0] addr, output logic [31:0] data, output logic ok);
     read_addr <= addr;
     read_now  <= 1'b1;
     @(posedge clk);
@@ -111,17 +164,17 @@ module mmio_regs_tb;
     read_now <= 1'b0;
   endtask
 
-  task automatic expect_read(input logic [11:0] addr, input logic [31:0] expected);
+  task automatic expect_read(input logic [17:0] addr, input logic [31:0] expected);
     logic [31:0] data;
     logic        ok;
     get(addr, data, ok);
-    if (!ok) fail($sformatf("read of 0x%03h was refused", addr));
-    expect_eq($sformatf("register 0x%03h", addr), data, expected);
+    if (!ok) fail($sformatf("read of 0x%05h was refused", addr));
+    expect_eq($sformatf("register 0x%05h", addr), data, expected);
   endtask
 
   // ---------------------------------------------------------------- cases
   task automatic check_all;
-    for (int k = 0; k < Count; k++) expect_read(4 * k, value[k]);
+    for (int k = 0; k < Count; k++) expect_read(addr_of[k], value[addr_of[k] / 4]);
     expect_eq("sq_base_o", sq_base, {value[REG_SQ_BASE_HI/4], value[REG_SQ_BASE_LO/4]});
     expect_eq("cq_base_o", cq_base, {value[REG_CQ_BASE_HI/4], value[REG_CQ_BASE_LO/4]});
     expect_eq("token_base_o", token_base, {value[REG_TOKEN_BASE_HI/4], value[REG_TOKEN_BASE_LO/4]});
@@ -137,42 +190,60 @@ module mmio_regs_tb;
     expect_eq("eos_threshold_o", eos_threshold, value[REG_EOS_THRESHOLD/4]);
     expect_eq("reward_threshold_o", reward_threshold, value[REG_REWARD_THRESHOLD/4]);
     expect_eq("sq_key_o", sq_key, value[REG_SQ_KEY/4]);
-    expect_eq("workers_o", in_use, (1 << value[REG_WORKERS/4]) - 1);
+    expect_eq("workers_o", in_use, value[REG_FN_WORKERS/4]);
+  endtask
+
+  // Every byte of the blocks that are there, and some of each kind elsewhere: another function's and another queue
+  // pair's of each block, and pages that nobody has.
+  task automatic expect_unknown(input logic [17:0] addr);
+    logic [31:0] data;
+    logic        ok;
+    if (addr % 4 != 0 || addr >= 4 * Words || access[addr / 4] == None) begin
+      write(addr, 32'hFFFF_FFFF, 1'b0, ok);
+      if (ok) fail($sformatf("write of unknown address 0x%05h was not refused", addr));
+      get(addr, data, ok);
+      if (addr >= 18'h100 && addr < 18'h180 && addr % 4 == 0) begin
+        expect_eq("counter", {ok, data}, {1'b1, 14'h3A5C, addr});
+      end else expect_eq($sformatf("unknown address 0x%05h", addr), {ok, data}, 33'd0);
+    end
   endtask
 
   task automatic case_other_addresses;
-    logic [31:0] data;
-    logic        ok;
-    for (int addr = 0; addr < 4096; addr = addr + 1 + 30 * (addr >= 12'h190)) begin
-      if (addr % 4 != 0 || addr >= 4 * Count) begin
-        write(addr, 32'hFFFF_FFFF, 1'b0, ok);
-        if (ok) fail($sformatf("write of unknown address 0x%03h was not refused", addr));
-        get(addr, data, ok);
-        if (addr >= 12'h100 && addr < 12'h180 && addr % 4 == 0) begin
-          expect_eq("counter", {ok, data}, {1'b1, 20'hC0DE0, 12'(addr)});
-        end else expect_eq($sformatf("unknown address 0x%03h", addr), {ok, data}, 33'd0);
-      end
+    for (int addr = 0; addr < 'h190; addr++) expect_unknown(18'(addr));
+    for (int addr = 0; addr < 'h60; addr++) begin
+      expect_unknown(BLOCK_DEVICE_FUNCTION + 18'(addr));
+      expect_unknown(BLOCK_DEVICE_QUEUE + 18'(addr));
+      expect_unknown(BLOCK_FUNCTION + 18'(addr));
+      expect_unknown(BLOCK_FUNCTION_QUEUE + 18'(addr));
+      expect_unknown(BLOCK_QUEUE + 18'(addr));
     end
+    for (int k = 0; k < Count; k++) begin
+      for (int bit_no = 5; bit_no < 18; bit_no++) expect_unknown(addr_of[k] ^ (18'd1 << bit_no));
+    end
+    for (int addr = 0; addr < 'h40000; addr = addr + 509) expect_unknown(18'(addr));
     check_all;
   endtask
 
   // Random writes of every register: what may change changes, nothing else does.
   task automatic case_writes(input int count);
-    logic [11:0] addr;
+    logic [17:0] addr;
     logic [31:0] data;
     logic        ok, part, allowed;
     repeat (count) begin
-      addr = 4 * below(Count);
+      addr = addr_of[below(Count)];
       data = rnd();
-      if (addr == REG_WORKERS) data = below(Workers + 3);
+      if (addr == REG_FN_WORKERS || addr == REG_QUEUE_FUNCTION) data = data & {{28{chance(50)}}, 4'hF} & {32{chance(80)}};
+      if (addr == REG_WEIGHT && chance(80)) data = below(300);
       if (addr == REG_LENGTH_LIMIT && chance(50)) data = chance(50) ? 32'h7FFF_FFFF : 32'h8000_0000;
       part = chance(20);
-      if (addr != REG_CONTROL && addr != REG_IRQ && addr != REG_DOORBELL && addr != REG_CQ_HEAD) begin
+      if (addr != REG_CONTROL && addr != REG_FN_CONTROL && addr != REG_IRQ && addr != REG_DOORBELL && addr != REG_CQ_HEAD) begin
         allowed = !part && (access[addr/4] == Rw || (access[addr/4] == Cfg && !active && !enable));
-        if (addr == REG_WORKERS && (data == 0 || data > Workers)) allowed = 1'b0;
+        if (addr == REG_FN_WORKERS && data[Workers-1:0] == 0) allowed = 1'b0;
+        if (addr == REG_QUEUE_FUNCTION && data != 0) allowed = 1'b0;
+        if (addr == REG_WEIGHT && (data == 0 || data > 255)) allowed = 1'b0;
         if (addr == REG_LENGTH_LIMIT && data > 32'h7FFF_FFFF) allowed = 1'b0;
         write(addr, data, part, ok);
-        if (ok !== allowed) fail($sformatf("write of %h to 0x%03h (partial %b, active %b): ok is %b", data, addr, part, active, ok));
+        if (ok !== allowed) fail($sformatf("write of %h to 0x%05h (partial %b, active %b): ok is %b", data, addr, part, active, ok));
         if (ok && access[addr/4] == Cfg) value[addr/4] = data & mask[addr/4];
         expect_read(addr, value[addr/4]);
       end
@@ -215,8 +286,11 @@ module mmio_regs_tb;
       cq_head <= ~start_at; cq_tail <= ~start_at + completions;
       @(posedge clk);
       @(posedge clk);
-      expect_read(REG_STATUS, {5'(Workers - free[0] - free[1] - free[2] - free[3]), (run & ~ready) != 0, waiting != 0,
-                               free != 4'hF, 8'(fill > 255 ? 255 : fill), 8'(completions > 255 ? 255 : completions), 8'hFF});
+      expect_read(REG_WORKER_STATE, {24'd0, 5'(Workers - free[0] - free[1] - free[2] - free[3]), (run & ~ready) != 0,
+                                     waiting != 0, free != 4'hF});
+      expect_read(REG_STATUS, {8'd0, 8'(fill > 255 ? 255 : fill), 8'(completions > 255 ? 255 : completions), 8'hFF});
+      expect_read(REG_SQ_HEAD, start_at);
+      expect_read(REG_CQ_TAIL, ~start_at + completions);
       expect_read(REG_STATE, {29'd0, 1'b0, fill == 0 && check_idle && dispatch_idle, active});
     end
     free <= '1; waiting <= '0; run <= '0; ready <= '1; check_idle <= 1'b1; dispatch_idle <= 1'b1;
@@ -224,13 +298,123 @@ module mmio_regs_tb;
   endtask
 
   task automatic good_config;
-    for (logic [11:0] addr = REG_SQ_BASE_LO; addr <= REG_KV_SIZE_HI; addr = addr + 4) put(addr, 32'd64);
+    for (logic [17:0] addr = REG_SQ_BASE_LO; addr <= REG_KV_SIZE_HI; addr = addr + 4) put(addr, 32'd64);
+    for (int k = 0; k < 3; k++) set_window(k, 64'd0, k == 1 ? '1 : '0);
   endtask
 
-  task automatic expect_bad(input logic [11:0] addr, input logic [31:0] data);
+  task automatic set_window(input int k, input logic [63:0] base, input logic [63:0] size);
+    put(REG_WINDOW_0_BASE_LO + 16 * k, base[31:0]);
+    put(REG_WINDOW_0_BASE_HI + 16 * k, base[63:32]);
+    put(REG_WINDOW_0_SIZE_LO + 16 * k, size[31:0]);
+    put(REG_WINDOW_0_SIZE_HI + 16 * k, size[63:32]);
+  endtask
+
+  task automatic expect_start(input string what, input logic expected);
+    put(REG_CONTROL, 1);
+    if (enable !== expected) fail($sformatf("enabled is %b with %0s", enable, what));
+    expect_read(REG_ERROR, expected ? 0 : FAULT_BAD_CONFIG);
+    put(REG_CONTROL, 0);
+    put(REG_ERROR, '1);
+  endtask
+
+  // R11: each region, at each end of a window, in each of the windows; 64-bit sums do not wrap.
+  task automatic case_windows;
+    logic [63:0] at, size;
+    good_config;
+    put(REG_SQ_SIZE, 4);
+    put(REG_CQ_SIZE, 8);
+    for (int region = 0; region < 4; region++) begin
+      at   = 64'hFFFF_FFFE_0000_0000 + 64'(region) * 64'h1000;
+      size = (region == 0 || region == 1) ? 64'd256 : 64'h1_0000_0040;
+      for (int other = 0; other < 4; other++) begin     // the others lie in a window of their own
+        put(REG_SQ_BASE_HI + ((other < 2) ? 8 * other : 8 + 16 * (other - 1)), (other == region) ? at[63:32] : 32'd1);
+        put(REG_SQ_BASE_LO + ((other < 2) ? 8 * other : 8 + 16 * (other - 1)), (other == region) ? at[31:0] : 32'd64 * other);
+      end
+      put(REG_TOKEN_SIZE_HI, region == 2 ? size[63:32] : 0);
+      put(REG_TOKEN_SIZE_LO, region == 2 ? size[31:0] : 64);
+      put(REG_KV_SIZE_HI, region == 3 ? size[63:32] : 0);
+      put(REG_KV_SIZE_LO, region == 3 ? size[31:0] : 64);
+      for (int k = 0; k < 3; k++) begin
+        set_window((k + 1) % 3, 64'h1_0000_0000, 64'h1_0000_0000);
+        set_window((k + 2) % 3, at, size - 1);           // and a third one that is too short
+        set_window(k, at, size);
+        expect_start("a region that fills its window", 1'b1);
+        set_window(k, at - 64, size + 64);
+        expect_start("a region at the end of its window", 1'b1);
+        set_window(k, at, '1);
+        expect_start("a window whose end wraps", 1'b1);
+        set_window(k, at + 1, size);
+        expect_start("a region that begins before its window", 1'b0);
+        set_window(k, at, size - 1);
+        expect_start("a region that ends behind its window", 1'b0);
+        set_window(k, at - 64, size + 63);
+        expect_start("a region that ends behind its window, further down", 1'b0);
+        set_window(k, at ^ 64'h1_0000_0000, size);
+        expect_start("a window with another upper half", 1'b0);
+        set_window(k, at + size, '1);
+        expect_start("a window that begins behind it", 1'b0);
+        set_window(k, '0, '0);
+        expect_start("no window", 1'b0);
+      end
+    end
+    put(REG_KV_SIZE_HI, 0);
+    put(REG_KV_SIZE_LO, 0);
+    expect_start("an empty region in no window", 1'b1);
+    good_config;
+  endtask
+
+  // DRAIN takes no doorbell, ends by itself once nothing is left, and not before; RESET of the function ends at once.
+  task automatic case_drain;
+    logic ok;
+    good_config;
+    doorbell_ok <= 1'b1;
+    put(REG_CONTROL, CONTROL_DRAIN);                // not of what is inactive
+    if (enable) fail("a drain has enabled");
+    put(REG_CONTROL, CONTROL_ENABLE);
+    active <= 1'b1;
+    expect_read(REG_CONTROL, CONTROL_ENABLE);
+    put(REG_DOORBELL, 0);
+    dispatch_idle <= 1'b0;
+    put(REG_CONTROL, CONTROL_ENABLE | CONTROL_DRAIN);
+    expect_read(REG_CONTROL, CONTROL_ENABLE | CONTROL_DRAIN);
+    write(REG_DOORBELL, 5, 1'b0, ok);
+    if (ok) fail("a doorbell was taken while it drains");
+    expect_read(REG_STATUS, 2);                     // the bench's write lasts two cycles
+    put(REG_CONTROL, CONTROL_ENABLE);               // there is no way back
+    repeat (20) @(posedge clk);
+    if (!enable) fail("a drain has ended with something in flight");
+    dispatch_idle <= 1'b1;
+    check_idle    <= 1'b0;
+    repeat (20) @(posedge clk);
+    if (!enable) fail("a drain has ended with something in the check");
+    check_idle <= 1'b1;
+    sq_tail    <= 1;
+    repeat (20) @(posedge clk);
+    if (!enable) fail("a drain has ended with something published");
+    sq_tail <= '0;
+    repeat (3) @(posedge clk);
+    if (enable) fail("a drain does not end");
+    expect_read(REG_CONTROL, 0);
+    active <= 1'b0;
+    put(REG_CONTROL, CONTROL_ENABLE);
+    active <= 1'b1;
+    put(REG_FN_CONTROL, 32'hFFFF_FFFE);
+    if (!enable) fail("FN_CONTROL without RESET has reset");
+    put(REG_FN_CONTROL, FN_CONTROL_RESET);
+    if (enable) fail("a reset of the function has disabled nothing");
+    expect_read(REG_FN_CONTROL, FN_CONTROL_RESET);
+    refuse(REG_CONTROL, CONTROL_ENABLE);
+    active <= 1'b0;
+    expect_read(REG_FN_CONTROL, 0);
+    put(REG_CONTROL, CONTROL_ENABLE);
+    put(REG_CONTROL, 0);
+    doorbell_ok <= 1'b0;
+  endtask
+
+  task automatic expect_bad(input logic [17:0] addr, input logic [31:0] data);
     put(addr, data);
     put(REG_CONTROL, 1);
-    if (enable) fail($sformatf("enabled with %h in 0x%03h", data, addr));
+    if (enable) fail($sformatf("enabled with %h in 0x%05h", data, addr));
     expect_read(REG_CONTROL, 0);
     expect_read(REG_ERROR, FAULT_BAD_CONFIG);
     expect_read(REG_STATE, 32'd6);
@@ -265,7 +449,7 @@ module mmio_regs_tb;
     end
     put(REG_CONTROL, 1);
     expect_read(REG_STATUS, 0);                   // a fresh start forgets refused doorbells
-    for (int k = 0; k < Count; k++) if (access[k] == Cfg) refuse(4 * k, 2);   // locked by ENABLE at once
+    for (int k = 0; k < Count; k++) if (access[addr_of[k] / 4] == Cfg) refuse(addr_of[k], 2);   // locked by ENABLE at once
     put(REG_CONTROL, 0);
   endtask
 
@@ -331,7 +515,7 @@ module mmio_regs_tb;
 
   initial begin
     define_all;
-    for (int k = 0; k < Count; k++) value[k] = reset_value[k];
+    for (int k = 0; k < Words; k++) value[k] = reset_value[k];
     @(posedge rst_n);
     @(posedge clk);
     check_all;
@@ -347,6 +531,8 @@ module mmio_regs_tb;
     @(posedge clk);
     value[REG_STATE/4] = 2;
     case_enable;
+    case_windows;
+    case_drain;
     case_faults;
     case_interrupt;
     finish_bench("mmio_regs_tb");

@@ -36,7 +36,7 @@ module rl_runtime_top_counters_tb;
     bench.put(bench.blank(OP_NOP, 1000));
   endtask
 
-  task automatic count(input logic [11:0] addr, output int value);
+  task automatic count(input logic [17:0] addr, output int value);
     logic [63:0] wide;
     bench.u_registers.read64(addr, wide);
     value = int'(wide);
@@ -44,7 +44,7 @@ module rl_runtime_top_counters_tb;
 
   // What a counter gains in so many cycles: one per cycle, or nothing. Both reads take the same time, so the distance
   // of their samples is exact.
-  task automatic expect_gain(input string what, input logic [11:0] addr, input int cycles, input logic one_each);
+  task automatic expect_gain(input string what, input logic [17:0] addr, input int cycles, input logic one_each);
     logic [31:0] earlier, later;
     int          from, to;
     from = bench.cycle;
@@ -53,25 +53,25 @@ module rl_runtime_top_counters_tb;
     to = bench.cycle;
     bench.u_registers.read(addr, later);
     if (later - earlier !== (one_each ? to - from : 0))
-      fail($sformatf("%0s: counter 0x%03h gained %0d in %0d cycles, expected %0d", what, addr, later - earlier, to - from,
+      fail($sformatf("%0s: counter 0x%05h gained %0d in %0d cycles, expected %0d", what, addr, later - earlier, to - from,
                      one_each ? to - from : 0));
   endtask
 
-  task automatic expect_count(input string what, input logic [11:0] addr, input int expected);
+  task automatic expect_count(input string what, input logic [17:0] addr, input int expected);
     int value;
     count(addr, value);
-    if (value != expected) fail($sformatf("%0s: counter 0x%03h is %0d, expected %0d", what, addr, value, expected));
+    if (value != expected) fail($sformatf("%0s: counter 0x%05h is %0d, expected %0d", what, addr, value, expected));
   endtask
 
   // The condition held from one cycle to another as the bus shows it; the device sees each end a fixed time later. So
   // the total may be off by a few cycles, and by the same in every run (first: the offset to hold the next runs to).
   int offset;
-  task automatic expect_span(input string what, input logic [11:0] addr, input int from, input int to, input logic first);
+  task automatic expect_span(input string what, input logic [17:0] addr, input int from, input int to, input logic first);
     int value;
     count(addr, value);
     if (first) offset = value - (to - from);
     if (offset < -Slack || offset > Slack || value - (to - from) != offset)
-      fail($sformatf("%0s: counter 0x%03h is %0d, the condition held for %0d cycles (the first run was off by %0d)", what,
+      fail($sformatf("%0s: counter 0x%05h is %0d, the condition held for %0d cycles (the first run was off by %0d)", what,
                      addr, value, to - from, offset));
   endtask
 
@@ -226,7 +226,7 @@ module rl_runtime_top_counters_tb;
 
   // ---------------------------------------------------------------- 64 bits in two reads
   // No run is long enough for a high half: the bench sets the counters themselves.
-  task automatic set_counter(input logic [11:0] addr, input logic [63:0] value);
+  task automatic set_counter(input logic [17:0] addr, input logic [63:0] value);
     @(negedge bench.clk);               // between the device's own writes
     case (addr)
       CNT_CYCLES: bench.u_device.u_perf_counters.cycles_q = value;
@@ -257,7 +257,7 @@ module rl_runtime_top_counters_tb;
   task automatic case_latch;
     logic [31:0] low, data;
     logic        ok;
-    logic [11:0] addr;
+    logic [17:0] addr;
     begin_case("64 bits in two reads");
     bench.enable;
     // The carry comes between the two reads.
@@ -282,12 +282,12 @@ module rl_runtime_top_counters_tb;
       bench.u_registers.expect_read(REG_SQ_SIZE, bench.sq_size);
       for (int by = 1; by < 4; by++) begin
         bench.u_registers.try_read(addr + by, data, ok);
-        if (ok || data !== 0) fail($sformatf("read of address 0x%03h: ok is %b, data %h", addr + by, ok, data));
+        if (ok || data !== 0) fail($sformatf("read of address 0x%05h: ok is %b, data %h", addr + by, ok, data));
         bench.u_registers.try_read(addr + 4 + by, data, ok);
-        if (ok || data !== 0) fail($sformatf("read of address 0x%03h: ok is %b, data %h", addr + 4 + by, ok, data));
+        if (ok || data !== 0) fail($sformatf("read of address 0x%05h: ok is %b, data %h", addr + 4 + by, ok, data));
       end
-      bench.u_registers.try_read(12'h180 + 8 * k, data, ok);
-      if (ok || data !== 0) fail($sformatf("read of address 0x%03h: ok is %b, data %h", 12'h180 + 8 * k, ok, data));
+      bench.u_registers.try_read(18'h180 + 8 * k, data, ok);
+      if (ok || data !== 0) fail($sformatf("read of address 0x%05h: ok is %b, data %h", 18'h180 + 8 * k, ok, data));
       repeat (2) bench.u_registers.expect_read(addr + 4, 32'(mark(k) >> 32));
       bench.u_registers.expect_read(addr, 32'(mark(k + 100)));
       bench.u_registers.expect_read(addr + 4, 32'(mark(k + 100) >> 32));

@@ -204,7 +204,7 @@ module rl_runtime_top_fault_tb;
   endtask
 
   // A configuration that no device can run.
-  task automatic expect_bad_config(input logic [11:0] addr, input logic [31:0] bad, input logic [31:0] good);
+  task automatic expect_bad_config(input logic [17:0] addr, input logic [31:0] bad, input logic [31:0] good);
     bench.u_registers.write(addr, bad);
     bench.u_registers.write(REG_CONTROL, CONTROL_ENABLE);
     bench.u_registers.expect_read(REG_CONTROL, 0);

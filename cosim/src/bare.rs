@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use doorbell_contract::{HwDesc, Register, SqKey};
+use doorbell_contract::{HwDesc, Place, Register, SqKey};
 use doorbell_host::QueueConfig;
 
 use crate::bridge::ffi;
@@ -45,9 +45,9 @@ pub fn bare_loop(workers: u32, config: &QueueConfig, descs: &[HwDesc]) -> Result
         (Register::LengthLimit, config.length_limit),
         (Register::EosThreshold, config.eos_threshold),
         (Register::RewardThreshold, config.reward_threshold),
-        (Register::Workers, config.workers.unwrap_or(workers)),
+        (Register::FnWorkers, u32::MAX >> (32 - config.workers.unwrap_or(workers))),
     ]
-    .map(|(register, value)| ffi::RegisterWrite { offset: register.offset(), value });
+    .map(|(register, value)| ffi::RegisterWrite { address: register.address(Place::FIRST), value });
     // What the register SQ_KEY holds behind a reset.
     let key = SqKey::new(0);
     let sealed: Vec<HwDesc> = (0..).zip(descs).map(|(index, desc)| desc.seal(&key, index)).collect();

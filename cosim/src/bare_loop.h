@@ -43,7 +43,7 @@ public:
         write_wide(DOORBELL_REG_TOKEN_SIZE_LO, token_bytes);
         write(DOORBELL_REG_SQ_SIZE, slots);
         write(DOORBELL_REG_CQ_SIZE, slots);
-        for (const RegisterWrite& extra : registers) write(extra.offset, extra.value);
+        for (const RegisterWrite& extra : registers) write(extra.address, extra.value);
         write(DOORBELL_REG_CONTROL, DOORBELL_CONTROL_ENABLE);
 
         const uint64_t first = cycles_;
@@ -101,8 +101,8 @@ private:
         ++cycles_;
     }
 
-    void write(uint32_t offset, uint32_t value) {
-        top_.s_axil_awaddr = offset;
+    void write(uint32_t address, uint32_t value) {
+        top_.s_axil_awaddr = address;
         top_.s_axil_wdata = value;
         top_.s_axil_wstrb = 0xF;
         top_.s_axil_awvalid = top_.s_axil_wvalid = 1;

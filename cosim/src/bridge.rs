@@ -82,7 +82,7 @@ pub(crate) mod ffi {
 
     #[cfg(feature = "bare")]
     struct RegisterWrite {
-        offset: u32,
+        address: u32,
         value: u32,
     }
 
@@ -110,11 +110,11 @@ pub(crate) mod ffi {
         fn reset(self: Pin<&mut Simulator>, cycles: u32) -> Result<()>;
         fn write_register(
             self: Pin<&mut Simulator>,
-            offset: u32,
+            address: u32,
             value: u32,
             strobe: u8,
         ) -> Result<RegisterAnswer>;
-        fn read_register(self: Pin<&mut Simulator>, offset: u32) -> Result<RegisterAnswer>;
+        fn read_register(self: Pin<&mut Simulator>, address: u32) -> Result<RegisterAnswer>;
         /// Returns how many completions became visible.
         fn run(self: Pin<&mut Simulator>, max_cycles: u64, want: u64) -> Result<u64>;
         fn interrupt(self: &Simulator) -> bool;

@@ -54,12 +54,12 @@ public:
         guarded([&] { reset_pins(cycles); });
     }
 
-    RegisterAnswer write_register(uint32_t offset, uint32_t value, uint8_t strobe) override {
-        return guarded([&] { return write(offset, value, strobe); });
+    RegisterAnswer write_register(uint32_t address, uint32_t value, uint8_t strobe) override {
+        return guarded([&] { return write(address, value, strobe); });
     }
 
-    RegisterAnswer read_register(uint32_t offset) override {
-        return guarded([&] { return read(offset); });
+    RegisterAnswer read_register(uint32_t address) override {
+        return guarded([&] { return read(address); });
     }
 
     uint64_t run(uint64_t max_cycles, uint64_t want) override {
@@ -200,15 +200,15 @@ private:
         return false;
     }
 
-    RegisterAnswer write(uint32_t offset, uint32_t value, uint8_t strobe) {
-        top_->s_axil_awaddr = offset;
+    RegisterAnswer write(uint32_t address, uint32_t value, uint8_t strobe) {
+        top_->s_axil_awaddr = address;
         top_->s_axil_wdata = value;
         top_->s_axil_wstrb = strobe;
-        memory_.monitor().write_begins(offset, value);
+        memory_.monitor().write_begins(address, value);
         bool address_taken = false, data_taken = false, answered = false;
         uint32_t response = 0;
         for (uint32_t waited = 0; !answered; ++waited) {
-            if (waited == kRegisterPatience) silent("write of", offset);
+            if (waited == kRegisterPatience) silent("write of", address);
             if (!address_taken && !hesitates()) top_->s_axil_awvalid = 1;
             if (!data_taken && !hesitates()) top_->s_axil_wvalid = 1;
             top_->s_axil_bready = !hesitates();
@@ -231,12 +231,12 @@ private:
         return {value, response == kOkay};
     }
 
-    RegisterAnswer read(uint32_t offset) {
-        top_->s_axil_araddr = offset;
+    RegisterAnswer read(uint32_t address) {
+        top_->s_axil_araddr = address;
         bool address_taken = false, answered = false;
         RegisterAnswer answer{};
         for (uint32_t waited = 0; !answered; ++waited) {
-            if (waited == kRegisterPatience) silent("read of", offset);
+            if (waited == kRegisterPatience) silent("read of", address);
             if (!address_taken && !hesitates()) top_->s_axil_arvalid = 1;
             top_->s_axil_rready = !hesitates();
             clock([&] {
@@ -252,13 +252,13 @@ private:
             if (address_taken) top_->s_axil_arvalid = 0;
         }
         top_->s_axil_rready = 0;
-        if (offset == DOORBELL_REG_STATE) memory_.monitor().state_read(answer.value, memory_.writes_outstanding());
+        if (address == DOORBELL_REG_STATE) memory_.monitor().state_read(answer.value, memory_.writes_outstanding());
         return answer;
     }
 
-    [[noreturn]] void silent(const char* what, uint32_t offset) const {
+    [[noreturn]] void silent(const char* what, uint32_t address) const {
         char text[96];
-        std::snprintf(text, sizeof text, "host waited for the answer to a %s register 0x%03x, %u cycles", what, offset,
+        std::snprintf(text, sizeof text, "host waited for the answer to a %s register 0x%05x, %u cycles", what, address,
                       kRegisterPatience);
         throw SimulationError{FailureKind::Timeout, "R15", text};
     }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use cxx::UniquePtr;
-use doorbell_contract::Register;
+use doorbell_contract::{Place, Register};
 use doorbell_host::memory::SIMULATED_BUS_ADDRESS;
 use doorbell_host::{DeviceError, Platform, SharedMemory};
 
@@ -92,24 +92,46 @@ impl RtlPlatform {
         self.simulate(cycles, u64::MAX)
     }
 
-    /// Writes those bytes that `strobe` names of the register at any byte offset of the page. Returns whether it answered OKAY.
+    /// Writes those bytes that `strobe` names of the register at any address. Returns whether it answered OKAY.
     ///
     /// # Errors
     /// Failures of the device.
-    pub fn write_bytes(&mut self, offset: u32, value: u32, strobe: u8) -> Result<bool, CosimError> {
-        let answer = self.simulator.0.pin_mut().write_register(offset, value, strobe & 0xF);
+    pub fn write_bytes(&mut self, address: u32, value: u32, strobe: u8) -> Result<bool, CosimError> {
+        let answer = self.simulator.0.pin_mut().write_register(address, value, strobe & 0xF);
         self.tick();
         answer.map(|answer| answer.okay).map_err(|error| self.failed(&error))
     }
 
-    /// Reads at any byte offset of the register page. Returns the data and whether the device answered OKAY.
+    /// Reads at any address. Returns the data and whether the device answered OKAY.
     ///
     /// # Errors
     /// Failures of the device.
-    pub fn read_offset(&mut self, offset: u32) -> Result<(u32, bool), CosimError> {
-        let answer = self.simulator.0.pin_mut().read_register(offset);
+    pub fn read_address(&mut self, address: u32) -> Result<(u32, bool), CosimError> {
+        let answer = self.simulator.0.pin_mut().read_register(address);
         self.tick();
         answer.map(|answer| (answer.value, answer.okay)).map_err(|error| self.failed(&error))
+    }
+
+    /// Writes the register that `place` has under this name.
+    ///
+    /// # Errors
+    /// `WriteRefused` where it answers SLVERR; else failures of the device.
+    pub fn write_at(&mut self, place: Place, register: Register, value: u32) -> Result<(), DeviceError> {
+        if self.write_bytes(register.address(place), value, 0xF)? {
+            return Ok(());
+        }
+        Err(DeviceError::WriteRefused { device: NAME.to_owned(), register, value })
+    }
+
+    /// Reads the register that `place` has under this name.
+    ///
+    /// # Errors
+    /// `ReadRefused` where it answers SLVERR; else failures of the device.
+    pub fn read_at(&mut self, place: Place, register: Register) -> Result<u32, DeviceError> {
+        match self.read_address(register.address(place))? {
+            (value, true) => Ok(value),
+            (_, false) => Err(DeviceError::ReadRefused { device: NAME.to_owned(), register }),
+        }
     }
 
     /// Writes the waveform recorded so far to its file.
@@ -167,17 +189,11 @@ impl Platform for RtlPlatform {
     }
 
     fn write_register(&mut self, register: Register, value: u32) -> Result<(), DeviceError> {
-        if self.write_bytes(register.offset(), value, 0xF)? {
-            return Ok(());
-        }
-        Err(DeviceError::WriteRefused { device: NAME.to_owned(), register, value })
+        self.write_at(Place::FIRST, register, value)
     }
 
     fn read_register(&mut self, register: Register) -> Result<u32, DeviceError> {
-        match self.read_offset(register.offset())? {
-            (value, true) => Ok(value),
-            (_, false) => Err(DeviceError::ReadRefused { device: NAME.to_owned(), register }),
-        }
+        self.read_at(Place::FIRST, register)
     }
 
     fn advance(&mut self, want: usize) -> Result<(), DeviceError> {

@@ -18,25 +18,28 @@ std::string format(const char* pattern, Args... args) {
     return buffer;
 }
 
+// Where a register of the queue pair's configuration is kept.
+constexpr uint32_t place(uint32_t address) { return (address - DOORBELL_BLOCK_FUNCTION_QUEUE) / 4; }
+
 }  // namespace
 
-void QueueMonitor::write_begins(uint32_t offset, uint32_t value) {
-    write_ = {offset, value, 0};
-    if (offset == DOORBELL_REG_DOORBELL) write_.previous = std::exchange(sq_tail_, value);
-    if (offset == DOORBELL_REG_CQ_HEAD) write_.previous = std::exchange(cq_head_, value);
+void QueueMonitor::write_begins(uint32_t address, uint32_t value) {
+    write_ = {address, value, 0};
+    if (address == DOORBELL_REG_DOORBELL) write_.previous = std::exchange(sq_tail_, value);
+    if (address == DOORBELL_REG_CQ_HEAD) write_.previous = std::exchange(cq_head_, value);
 }
 
 void QueueMonitor::write_ends(bool okay) {
-    const auto [offset, value, previous] = write_;
+    const auto [address, value, previous] = write_;
     if (!okay) {
-        if (offset == DOORBELL_REG_DOORBELL) {
+        if (address == DOORBELL_REG_DOORBELL) {
             sq_tail_ = previous;
             if (static_cast<int32_t>(sq_tail_ - sq_next_) < 0) {
                 fail_memory("R1", format("the device refused the tail %" PRIu32 " but read up to slot %" PRIu32, value,
                                          sq_next_));
             }
         }
-        if (offset == DOORBELL_REG_CQ_HEAD) {
+        if (address == DOORBELL_REG_CQ_HEAD) {
             cq_head_ = previous;
             if (static_cast<int32_t>(cq_next_ - cq_head_) > static_cast<int32_t>(cq_.mask + 1)) {
                 fail_memory("R4", format("the device refused the head %" PRIu32 " but wrote up to completion %" PRIu32,
@@ -45,8 +48,9 @@ void QueueMonitor::write_ends(bool okay) {
         }
         return;
     }
-    if (offset / 4 < 64) registers_[offset / 4] = value;
-    if (offset != DOORBELL_REG_CONTROL) return;
+    if (address - DOORBELL_BLOCK_FUNCTION_QUEUE < sizeof registers_) registers_[place(address)] = value;
+    if (address == DOORBELL_REG_FN_CONTROL && (value & DOORBELL_FN_CONTROL_RESET) != 0) disabling_ = active_;
+    if (address != DOORBELL_REG_CONTROL) return;
     if ((value & DOORBELL_CONTROL_ENABLE) == 0) {
         disabling_ = active_;
     } else if (!active_ || disabling_) {
@@ -67,14 +71,14 @@ void QueueMonitor::reset() { *this = QueueMonitor{}; }
 
 void QueueMonitor::enable() {
     const auto wide = [this](uint32_t low) {
-        return uint64_t{registers_[low / 4 + 1]} << 32 | registers_[low / 4];
+        return uint64_t{registers_[place(low) + 1]} << 32 | registers_[place(low)];
     };
-    sq_ = {wide(DOORBELL_REG_SQ_BASE_LO), registers_[DOORBELL_REG_SQ_SIZE / 4] - 1};
-    cq_ = {wide(DOORBELL_REG_CQ_BASE_LO), registers_[DOORBELL_REG_CQ_SIZE / 4] - 1};
+    sq_ = {wide(DOORBELL_REG_SQ_BASE_LO), registers_[place(DOORBELL_REG_SQ_SIZE)] - 1};
+    cq_ = {wide(DOORBELL_REG_CQ_BASE_LO), registers_[place(DOORBELL_REG_CQ_SIZE)] - 1};
     token_base_ = wide(DOORBELL_REG_TOKEN_BASE_LO);
     token_size_ = wide(DOORBELL_REG_TOKEN_SIZE_LO);
-    sq_tail_ = sq_next_ = sq_start_ = registers_[DOORBELL_REG_SQ_START / 4];
-    cq_head_ = cq_next_ = cq_start_ = registers_[DOORBELL_REG_CQ_START / 4];
+    sq_tail_ = sq_next_ = sq_start_ = registers_[place(DOORBELL_REG_SQ_START)];
+    cq_head_ = cq_next_ = cq_start_ = registers_[place(DOORBELL_REG_CQ_START)];
     active_ = true;
     disabling_ = false;
 }

@@ -9,7 +9,7 @@ namespace doorbell {
 class QueueMonitor {
 public:
     // A register write is about to reach the device: it may act on it before it has answered.
-    void write_begins(uint32_t offset, uint32_t value);
+    void write_begins(uint32_t address, uint32_t value);
     // The answer; after SLVERR nothing may have changed, and the device may not have acted on it.
     void write_ends(bool okay);
     // A read of STATE: ACTIVE = 0 acknowledges a disable (R12).
@@ -53,10 +53,10 @@ private:
     void enable();
 
     struct Write {
-        uint32_t offset, value, previous;
+        uint32_t address, value, previous;
     };
 
-    uint32_t registers_[64] = {};
+    uint32_t registers_[32] = {};  // of the queue pair's configuration, by place in their block
     Write write_ = {};
     bool active_ = false;     // from ENABLE to the STATE read that acknowledges the disable
     bool disabling_ = false;  // ENABLE is 0 but not yet acknowledged

@@ -23,8 +23,8 @@ public:
 
     virtual void attach(uint8_t* host, uint64_t bytes, uint64_t bus) = 0;
     virtual void reset(uint32_t cycles) = 0;
-    virtual RegisterAnswer write_register(uint32_t offset, uint32_t value, uint8_t strobe) = 0;
-    virtual RegisterAnswer read_register(uint32_t offset) = 0;
+    virtual RegisterAnswer write_register(uint32_t address, uint32_t value, uint8_t strobe) = 0;
+    virtual RegisterAnswer read_register(uint32_t address) = 0;
     virtual uint64_t run(uint64_t max_cycles, uint64_t want) = 0;
     virtual bool interrupt() const = 0;
     virtual uint64_t cycles() const = 0;

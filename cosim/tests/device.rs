@@ -1,6 +1,6 @@
 //! What only a device with a clock and pins has: cycles, byte strobes, holes in the register page, `irq_o`, reset.
 
-use doorbell_contract::{Counter, DescFlags, HwDesc, Irq, Register, State};
+use doorbell_contract::{Counter, DescFlags, HwDesc, Irq, Place, Register, State};
 use doorbell_cosim::{RtlConfig, RtlPlatform, built_workers};
 use doorbell_host::{Device, Driver, QueueConfig};
 use doorbell_verify::conformance::{Rig, numbered};
@@ -34,12 +34,15 @@ fn count(rtl: &mut Rtl, counter: Counter) -> u64 {
 fn holes_in_the_page_and_writes_of_some_bytes_are_refused() {
     on_each(QueueConfig::default(), |rtl| {
         let platform = rtl.driver.platform_mut();
-        for offset in [0x084, 0x0FC, 0x180, 0xFFC] {
-            assert_eq!(platform.read_offset(offset).unwrap(), (0, false), "{offset:#x}");
-            assert!(!platform.write_bytes(offset, 1, 0xF).unwrap(), "{offset:#x}");
+        for address in [0x014, 0x0FC, 0x180, 0xFFC, 0x10FFC, 0x11000, 0x20020, 0x21000, 0x3FFFC] {
+            assert_eq!(platform.read_address(address).unwrap(), (0, false), "{address:#x}");
+            assert!(!platform.write_bytes(address, 1, 0xF).unwrap(), "{address:#x}");
         }
         for strobe in [0x0, 0x1, 0x7, 0xE] {
-            assert!(!platform.write_bytes(Register::Irq.offset(), 1, strobe).unwrap(), "{strobe:#x}");
+            assert!(
+                !platform.write_bytes(Register::Irq.address(Place::FIRST), 1, strobe).unwrap(),
+                "{strobe:#x}"
+            );
         }
         assert_eq!(rtl.driver.read(Register::Irq).unwrap(), 0);
         rtl.check(&numbered([HwDesc::decode(1, 0, 20)])).unwrap();

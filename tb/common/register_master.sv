@@ -2,7 +2,7 @@
 module register_master (
   input  logic        clk_i,
   input  logic        rst_ni,
-  output logic [11:0] awaddr_o,
+  output logic [17:0] awaddr_o,
   output logic        awvalid_o,
   input  logic        awready_i,
   output logic [31:0] wdata_o,
@@ -12,7 +12,7 @@ module register_master (
   input  logic [1:0]  bresp_i,
   input  logic        bvalid_i,
   output logic        bready_o,
-  output logic [11:0] araddr_o,
+  output logic [17:0] araddr_o,
   output logic        arvalid_o,
   input  logic        arready_i,
   input  logic [31:0] rdata_i,
@@ -37,14 +37,14 @@ module register_master (
     while (chance(delay)) @(posedge clk_i);
   endtask
 
-  task automatic bound(inout int waited, input string what, input logic [11:0] addr);
+  task automatic bound(inout int waited, input string what, input logic [17:0] addr);
     waited = waited + 1;
     if (waited > Patience)
-      $fatal(1, "hang: the register master waits for %0s of address 0x%03h", what, addr);
+      $fatal(1, "hang: the register master waits for %0s of address 0x%05h", what, addr);
   endtask
 
   // Any strobes; ok is low for SLVERR.
-  task automatic write_strobe(input logic [11:0] addr, input logic [31:0] data, input logic [3:0] strobe,
+  task automatic write_strobe(input logic [17:0] addr, input logic [31:0] data, input logic [3:0] strobe,
                               output logic ok);
     int waited;
     waited = 0;
@@ -81,23 +81,23 @@ module register_master (
       @(posedge clk_i);
     end
     ok = bresp_i === 2'b00;
-    if (bresp_i !== 2'b00 && bresp_i !== 2'b10) fail($sformatf("write of 0x%03h answered %b", addr, bresp_i));
+    if (bresp_i !== 2'b00 && bresp_i !== 2'b10) fail($sformatf("write of 0x%05h answered %b", addr, bresp_i));
     bready_o <= 1'b0;
   endtask
 
-  task automatic try_write(input logic [11:0] addr, input logic [31:0] data, output logic ok);
+  task automatic try_write(input logic [17:0] addr, input logic [31:0] data, output logic ok);
     write_strobe(addr, data, 4'hF, ok);
   endtask
 
-  task automatic write(input logic [11:0] addr, input logic [31:0] data);
+  task automatic write(input logic [17:0] addr, input logic [31:0] data);
     logic ok;
     try_write(addr, data, ok);
-    if (!ok) fail($sformatf("write of 0x%0h to register 0x%03h was refused", data, addr));
+    if (!ok) fail($sformatf("write of 0x%0h to register 0x%05h was refused", data, addr));
   endtask
 
   // Two writes as close as the bus allows, with 'gap' idle cycles between them; both must be accepted.
-  task automatic write_two(input logic [11:0] addr_0, input logic [31:0] data_0,
-                           input logic [11:0] addr_1, input logic [31:0] data_1, input int gap);
+  task automatic write_two(input logic [17:0] addr_0, input logic [31:0] data_0,
+                           input logic [17:0] addr_1, input logic [31:0] data_1, input int gap);
     int waited;
     waited = 0;
     fork
@@ -133,13 +133,13 @@ module register_master (
     join
   endtask
 
-  task automatic refuse(input logic [11:0] addr, input logic [31:0] data);
+  task automatic refuse(input logic [17:0] addr, input logic [31:0] data);
     logic ok;
     try_write(addr, data, ok);
-    if (ok) fail($sformatf("write of 0x%0h to register 0x%03h was not refused", data, addr));
+    if (ok) fail($sformatf("write of 0x%0h to register 0x%05h was not refused", data, addr));
   endtask
 
-  task automatic try_read(input logic [11:0] addr, output logic [31:0] data, output logic ok);
+  task automatic try_read(input logic [17:0] addr, output logic [31:0] data, output logic ok);
     int waited;
     waited = 0;
     idle();
@@ -163,21 +163,21 @@ module register_master (
     rready_o <= 1'b0;
   endtask
 
-  task automatic read(input logic [11:0] addr, output logic [31:0] data);
+  task automatic read(input logic [17:0] addr, output logic [31:0] data);
     logic ok;
     try_read(addr, data, ok);
-    if (!ok) fail($sformatf("read of register 0x%03h was refused", addr));
+    if (!ok) fail($sformatf("read of register 0x%05h was refused", addr));
   endtask
 
-  task automatic read64(input logic [11:0] addr, output logic [63:0] data);
+  task automatic read64(input logic [17:0] addr, output logic [63:0] data);
     read(addr, data[31:0]);
-    read(addr + 12'd4, data[63:32]);
+    read(addr + 18'd4, data[63:32]);
   endtask
 
-  task automatic expect_read(input logic [11:0] addr, input logic [31:0] expected);
+  task automatic expect_read(input logic [17:0] addr, input logic [31:0] expected);
     logic [31:0] data;
     read(addr, data);
-    expect_eq($sformatf("register 0x%03h", addr), data, expected);
+    expect_eq($sformatf("register 0x%05h", addr), data, expected);
   endtask
 
   // The slave's side of the handshake: what it shows stays until it is taken.

@@ -17,7 +17,7 @@ module top_bench #(
   logic clk, rst_n, irq;
   int   cycle;
 
-  logic [11:0]  s_axil_awaddr, s_axil_araddr;
+  logic [17:0]  s_axil_awaddr, s_axil_araddr;
   logic         s_axil_awvalid, s_axil_awready, s_axil_wvalid, s_axil_wready, s_axil_bvalid, s_axil_bready;
   logic         s_axil_arvalid, s_axil_arready, s_axil_rvalid, s_axil_rready;
   logic [31:0]  s_axil_wdata, s_axil_rdata;
@@ -135,9 +135,9 @@ module top_bench #(
     u_registers.delay      = some(60);
   endtask
 
-  task automatic write64(input logic [11:0] addr, input logic [63:0] value);
+  task automatic write64(input logic [17:0] addr, input logic [63:0] value);
     u_registers.write(addr, value[31:0]);
-    u_registers.write(addr + 12'd4, value[63:32]);
+    u_registers.write(addr + 18'd4, value[63:32]);
   endtask
 
   task automatic write_config;
@@ -156,7 +156,7 @@ module top_bench #(
     u_registers.write(REG_EOS_THRESHOLD, {16'd0, eos_threshold});
     u_registers.write(REG_REWARD_THRESHOLD, reward_threshold);
     u_registers.write(REG_SQ_KEY, sq_key);
-    u_registers.write(REG_WORKERS, workers);
+    u_registers.write(REG_FN_WORKERS, (64'd1 << workers) - 1);
   endtask
 
   // Fills the queues as a host does: a CQ slot must not look fresh, a SQ slot may hold anything.
@@ -374,7 +374,7 @@ module top_bench #(
     u_registers.expect_read(REG_CQ_HEAD, cq_head);
   endtask
 
-  task automatic expect_counter(input logic [11:0] addr, input string name, input int expected);
+  task automatic expect_counter(input logic [17:0] addr, input string name, input int expected);
     logic [63:0] value;
     u_registers.read64(addr, value);
     expect_eq({"counter ", name}, value, expected);
