@@ -56,9 +56,9 @@ impl Register {
             let (functions, queues) = (block.per_function(), block.per_queue());
             let above = address.checked_sub(register as u32)?;
             // A block that belongs to both has its queue pairs within the function's page.
-            let function = if functions == 0 { 0 } else { above / functions };
+            let function = above.checked_div(functions).unwrap_or(0);
             let rest = above - function * functions;
-            let queue = if queues == 0 { 0 } else { rest / queues };
+            let queue = rest.checked_div(queues).unwrap_or(0);
             let found = function < MOST && queue < MOST && rest == queue * queues;
             found.then_some((register, Place { function: function as u8, queue: queue as u8 }))
         })
@@ -284,6 +284,29 @@ mod tests {
                     }
                 }
             }
+        }
+    }
+
+    #[test]
+    fn every_address_is_one_register_of_one_place() {
+        for (function, queue) in (0..16).flat_map(|function| (0..16).map(move |queue| (function, queue))) {
+            for register in Register::ALL {
+                let block = register.block();
+                let place = Place {
+                    function: if block.per_function() == 0 { 0 } else { function },
+                    queue: if block.per_queue() == 0 { 0 } else { queue },
+                };
+                assert_eq!(
+                    Register::at(register.address(Place { function, queue })),
+                    Some((register, place))
+                );
+                assert_eq!(Register::at(register.address(place) + 1), None);
+            }
+        }
+        for nowhere in
+            [0x014, 0x5C, 0x180, 0xF_FFFC, 0x0_0404, 0x0_0900, 0x1_0004, 0x1_084C, 0x3_0000, u32::MAX]
+        {
+            assert_eq!(Register::at(nowhere), None, "{nowhere:#x}");
         }
     }
 

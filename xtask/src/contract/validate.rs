@@ -142,8 +142,7 @@ fn registers(spec: &Spec, out: &mut Vec<String>) {
             ));
         }
     }
-    for c in
-        spec.counters.iter().filter(|c| !spec.blocks.first().is_some_and(|device| c.offset < device.size))
+    for c in spec.counters.iter().filter(|c| spec.blocks.first().is_none_or(|device| c.offset >= device.size))
     {
         out.push(format!("counter {}: offset {:#05x} is outside the first block", c.name, c.offset));
     }
