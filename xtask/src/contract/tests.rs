@@ -94,11 +94,11 @@ fn workspace() -> TempDir {
 #[case::block_overlap(
     "base = 0x00800",
     "base = 0x00780",
-    "block DEVICE_QUEUE: 0x00780 overlaps block DEVICE_FUNCTION"
+    "block DEVICE_QUEUE: 0x00790 overlaps block DEVICE_FUNCTION"
 )]
 #[case::block_of_the_next_queue(
-    "size = 0x80",
-    "size = 0x88",
+    "size = 0x80\nper_function",
+    "size = 0x88\nper_function",
     "overlaps block FUNCTION_QUEUE, which ends at 0x10888"
 )]
 #[case::functions_in_one_page(
