@@ -35,7 +35,8 @@ pub fn run(root: &Path) -> Result<()> {
 }
 
 /// The conformance suite on the kernel's text, instrumented, with these arguments of its own. Built as a test of the
-/// workspace, whose other tests have compiled most of it: for its package alone cargo would choose other features.
+/// workspace, whose other tests have compiled most of it: for its package alone cargo would choose other features. One case
+/// at a time: with two, ThreadSanitizer reports the channel between the runner's threads, which are not instrumented.
 fn kernel(root: &Path, args: &[&str]) -> Command {
     let test = ["test", "--release", "--workspace", "--test", "kernel", "--", "--test-threads", "1"];
     let mut command = shell::cargo(root, &test);
