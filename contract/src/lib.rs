@@ -9,7 +9,7 @@ pub(crate) use define::COUNTERS;
 pub use define::{Access, Field, Place, UnknownCode};
 pub use generated::*;
 
-use bytemuck::cast_ref;
+use bytemuck::cast;
 
 /// The finaliser *lowbias32* of C. Wellons' hash prospector: a bijection with good avalanche.
 #[inline]
@@ -21,23 +21,25 @@ pub const fn mix(mut x: u32) -> u32 {
     x ^ (x >> 16)
 }
 
-/// The key of a submission queue (R2), as its check words need it: a word for each word of a descriptor.
+/// The key of a submission queue (R2), as its check words need it: a word for each word of a descriptor, in the same
+/// pairs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SqKey {
     value: u32,
-    words: [u32; HwDesc::WORDS],
+    pairs: [u64; HwDesc::PAIRS],
 }
 
 impl SqKey {
     /// What the register SQ_KEY stands for.
     pub const fn new(key: u32) -> Self {
-        let mut words = [0; HwDesc::WORDS];
+        let mut pairs = [0; HwDesc::PAIRS];
         let mut k = 0;
-        while k < HwDesc::WORDS {
-            words[k] = key.rotate_left(2 * k as u32 + 1) ^ mix((k as u32 + 1).wrapping_mul(GOLDEN));
+        while k < 2 * HwDesc::PAIRS {
+            let word = key.rotate_left(2 * k as u32 + 1) ^ mix((k as u32 + 1).wrapping_mul(GOLDEN));
+            pairs[k / 2] |= (word as u64) << (32 * (k % 2));
             k += 1;
         }
-        Self { value: key, words }
+        Self { value: key, pairs }
     }
 
     /// What SQ_KEY holds.
@@ -65,21 +67,29 @@ impl Register {
     }
 }
 
+/// The lower word of a pair.
+#[inline]
+const fn low(pair: u64) -> u64 {
+    pair & 0xFFFF_FFFF
+}
+
 impl HwDesc {
-    /// Words of 32 bits in a descriptor, the check word included.
-    const WORDS: usize = 16;
+    /// Pairs of 32-bit words in a descriptor; the check word is the upper one of the last pair.
+    const PAIRS: usize = 8;
 
     /// The check word (R2) that these fields must carry in the slot of running index `index` of the queue with this
     /// key. It is never 0.
     #[inline]
     pub fn check_for(&self, key: &SqKey, index: u32) -> u32 {
-        let words: &[u32; Self::WORDS] = cast_ref(self);
-        let factor = |k: usize| u64::from(words[k].wrapping_add(key.words[k]));
+        let mut pairs: [u64; Self::PAIRS] = cast(*self);
         // The check word itself counts as 0.
-        let last = factor(14) * u64::from(key.words[15]);
-        let sum = (0..7)
-            .map(|j| factor(2 * j) * factor(2 * j + 1))
-            .fold(u64::from(index).wrapping_mul(GOLDEN_64).wrapping_add(last), u64::wrapping_add);
+        pairs[7] = low(pairs[7]);
+        // Both words of a pair are added in 64 bits and cut off, which compilers know as lanes of vectors; of words of 32
+        // bits they make multiplications one at a time.
+        let products: [u64; Self::PAIRS] = core::array::from_fn(|j| {
+            low(pairs[j].wrapping_add(key.pairs[j])) * low((pairs[j] >> 32).wrapping_add(key.pairs[j] >> 32))
+        });
+        let sum = products.into_iter().fold(u64::from(index).wrapping_mul(GOLDEN_64), u64::wrapping_add);
         match (sum >> 32) as u32 ^ sum as u32 {
             0 => u32::MAX,
             check => check,

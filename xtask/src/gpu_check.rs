@@ -3,9 +3,11 @@
 //! A register that ptxas spills goes to memory in every turn of a loop that never ends: none may be.
 
 use std::path::{Path, PathBuf};
+use std::sync::Mutex;
 
 use anyhow::{Context, Error, Result, bail, ensure};
 
+use crate::rtl_test::in_parallel;
 use crate::steps::Steps;
 use doorbell_setup::nvcc::{ARCHITECTURES, KERNELS, Nvcc, Places, said};
 use doorbell_setup::shell;
@@ -15,23 +17,54 @@ use doorbell_setup::shell;
 /// # Errors
 /// When there is no nvcc, the kernels do not compile, or a register is spilled.
 pub fn run(root: &Path) -> Result<()> {
-    let nvcc = Places::this().find().map_err(Error::msg)?.context(
-        "there is no nvcc of CUDA 12.4 or later, or DOORBELL_CUDA is off: `cargo xtask setup --gpu` installs one",
-    )?;
+    let nvcc = nvcc()?;
     let mut steps = Steps::new("gpu-check");
-    steps.run(format!("nvcc {}", nvcc.version), || check(root, &nvcc));
-    match library(&nvcc) {
-        Some(dir) => steps.run("NVRTC", || {
-            let args = ["test", "--package", "doorbell-gpu", "--release", "--lib", "image::nvrtc"];
-            let mut search = vec![dir];
-            search.extend(std::env::split_paths(&std::env::var_os("LD_LIBRARY_PATH").unwrap_or_default()));
-            let mut command = shell::cargo(root, &args);
-            command.env("LD_LIBRARY_PATH", std::env::join_paths(search)?).env("DOORBELL_NVRTC", "required");
-            shell::run(&mut command)
-        }),
-        None => steps.skip("NVRTC", format!("no libnvrtc beside {}", nvcc.program.display())),
-    }
+    with_nvcc(root, &nvcc, &mut steps);
+    with_nvrtc(root, &nvcc, &["--package", "doorbell-gpu"], &mut steps);
     steps.finish()
+}
+
+/// Compiles with nvcc alone.
+///
+/// # Errors
+/// As [`run`].
+pub fn kernels(root: &Path) -> Result<()> {
+    let mut steps = Steps::new("gpu-check");
+    with_nvcc(root, &nvcc()?, &mut steps);
+    steps.finish()
+}
+
+/// Compiles with NVRTC alone, where it is: a test, which is built as one of the whole workspace. (Cargo would build anew
+/// what has other features for its package alone.)
+pub fn nvrtc(root: &Path, steps: &mut Steps) {
+    match nvcc() {
+        Ok(nvcc) => with_nvrtc(root, &nvcc, &["--workspace"], steps),
+        Err(error) => steps.run("NVRTC", || Err(error)),
+    }
+}
+
+fn nvcc() -> Result<Nvcc> {
+    Places::this().find().map_err(Error::msg)?.context(
+        "there is no nvcc of CUDA 12.4 or later, or DOORBELL_CUDA is off: `cargo xtask setup --gpu` installs one",
+    )
+}
+
+fn with_nvcc(root: &Path, nvcc: &Nvcc, steps: &mut Steps) {
+    steps.run(format!("nvcc {}", nvcc.version), || check(root, nvcc));
+}
+
+fn with_nvrtc(root: &Path, nvcc: &Nvcc, packages: &[&str], steps: &mut Steps) {
+    let Some(dir) = library(nvcc) else {
+        return steps.skip("NVRTC", format!("no libnvrtc beside {}", nvcc.program.display()));
+    };
+    steps.run("NVRTC", || {
+        let args = [&["test", "--release"], packages, &["--lib", "image::nvrtc"]].concat();
+        let mut search = vec![dir];
+        search.extend(std::env::split_paths(&std::env::var_os("LD_LIBRARY_PATH").unwrap_or_default()));
+        let mut command = shell::cargo(root, &args);
+        command.env("LD_LIBRARY_PATH", std::env::join_paths(search)?).env("DOORBELL_NVRTC", "required");
+        shell::run(&mut command)
+    });
 }
 
 /// Compiles for each architecture, prints what ptxas reports and judges it.
@@ -43,18 +76,26 @@ fn check(root: &Path, nvcc: &Nvcc) -> Result<()> {
         println!("sm_{unknown} is left out: this nvcc does not know it");
     }
     let out = tempfile::tempdir()?;
-    let mut rows = vec![];
-    for architecture in architectures {
+    let compile = |architecture: &str| -> Result<Vec<Function>> {
         let mut command = nvcc.command(root);
         command.arg(format!("-arch=sm_{architecture}")).args([
             "-cubin",
             "-Xptxas=-v",
             "-Werror=all-warnings",
         ]);
-        command.arg("-o").arg(out.path().join("doorbell.cubin")).arg(KERNELS);
-        let report = said(&mut command).map_err(Error::msg)?;
-        let functions = parse(&report).with_context(|| format!("for sm_{architecture}"))?;
-        rows.extend(functions.into_iter().map(|function| (architecture, function)));
+        command.arg("-o").arg(out.path().join(format!("{architecture}.cubin"))).arg(KERNELS);
+        parse(&said(&mut command).map_err(Error::msg)?)
+    };
+    let reports = Mutex::new(vec![]);
+    in_parallel(architectures.into_iter().enumerate(), |(place, architecture)| {
+        let functions = compile(architecture).with_context(|| format!("for sm_{architecture}"));
+        reports.lock().expect("no holder panics").push((place, architecture, functions));
+    });
+    let mut reports = reports.into_inner().expect("no holder panics");
+    reports.sort_by_key(|&(place, ..)| place);
+    let mut rows = vec![];
+    for (_, architecture, functions) in reports {
+        rows.extend(functions?.into_iter().map(|function| (architecture, function)));
     }
     rows.sort_by(|(_, a), (_, b)| a.name.cmp(&b.name));
     println!("   arch  registers  shared  stack  spill stores  spill loads  kernel");

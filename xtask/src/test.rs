@@ -23,12 +23,16 @@ pub fn run(root: &Path) -> Result<()> {
     let mut steps = Steps::new("test");
     steps.run("contract", || contract::run(root, true));
     steps.run("testbenches", || rtl_test::run(root, &rtl_test::Options::default()));
-    if Places::this().is_off() {
+    let without_gpu = Places::this().is_off();
+    if without_gpu {
         steps.skip("gpu-check", "DOORBELL_CUDA is off");
     } else {
-        steps.run("gpu-check", || gpu_check::run(root));
+        steps.run("gpu-check", || gpu_check::kernels(root));
     }
     steps.run("cargo test", || cargo_test(root));
+    if !without_gpu {
+        gpu_check::nvrtc(root, &mut steps);
+    }
     match tsan::missing() {
         Some(reason) => steps.skip("tsan", reason),
         None => steps.run("tsan", || tsan::run(root)),

@@ -132,6 +132,28 @@ fn gpu_check_judges_what_ptxas_reports(
 }
 
 #[test]
+fn gpu_check_judges_every_architecture() {
+    let dir = tempfile::tempdir().unwrap();
+    // The first is the last to end.
+    let nvcc = format!(
+        "case \"$*\" in --version) echo 'release 13.0, V13.0.1'; exit;;\n\
+         --list-gpu-arch) echo compute_80; echo compute_90; echo compute_100; exit;;\n\
+         *sm_80*) /bin/sleep 0.5;; esac\n\
+         echo 'Function properties for worker'\n\
+         case \"$*\" in *sm_90a*) echo '  {SPILLING}';; *) echo '  {CLEAN}';; esac\n\
+         echo 'Used 32 registers'"
+    );
+    fake(dir.path(), "nvcc", &nvcc);
+    let output = xtask(dir.path(), &["gpu-check"]);
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    let out = String::from_utf8_lossy(&output.stdout);
+    let rows: Vec<&str> = out.lines().filter_map(|line| line.trim().strip_suffix("  worker")).collect();
+    let named: Vec<&str> = rows.iter().filter_map(|row| row.split_whitespace().next()).collect();
+    assert_eq!(named, ["sm_80", "sm_90a", "sm_100"], "{out}");
+    assert!(out.contains("spilled to memory in worker for sm_90a: "), "{out}");
+}
+
+#[test]
 fn gpu_check_needs_the_compiler_that_is_asked_for() {
     let dir = tempfile::tempdir().unwrap();
     fake(dir.path(), "nvcc", "echo 'release 12.3, V12.3.1'");
