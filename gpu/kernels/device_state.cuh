@@ -42,12 +42,12 @@ constexpr uint32_t kGivenPlaces = kPlaces - 1;
 // Where a session starts to count places.
 constexpr uint32_t kFirstPlace = DOORBELL_FIRST_PLACE;
 static_assert(kFirstPlace % kPlaces == 0, "the place that is never given out is the last");
-// Rollouts that one queue pair may have in the work queue, which is first come, first served, so that those of another
-// wait behind so many at most of each.
+// Rollouts that one queue pair of weight 1 may have in the work queue, which is first come, first served, so that those of
+// another wait behind so many at most of each, and all that have more to come get workers as their weights are to each other.
 constexpr uint32_t kShare = DOORBELL_SHARE;
 // Slots of the work queue, by ticket. No ticket comes round to a slot to which no worker has come.
 constexpr uint32_t kWorkSlots = DOORBELL_WORK_SLOTS;
-static_assert(kMaxQueues * kShare <= kWorkSlots && (kWorkSlots & (kWorkSlots - 1)) == 0,
+static_assert(kMaxQueues * kPlaces <= kWorkSlots && (kWorkSlots & (kWorkSlots - 1)) == 0,
               "all that waits for workers has a slot, and tickets wrap with the slots (R13)");
 // What a slot of the work queue says; with the lap of its ticket above it is an entry.
 constexpr uint32_t kVacant = 0;

@@ -275,17 +275,18 @@ __device__ __noinline__ uint32_t admissible(FrontEnd& f, const DeviceState& stat
   uint32_t count = 0;
   if (lane == 0) {
     const uint32_t limit = f.config.workers == 0 ? kGivenPlaces : min(f.config.workers, kGivenPlaces);
+    const uint32_t share = min(kShare * f.config.weight, kGivenPlaces);
     const uint32_t taken = order::load_relaxed_block(&f.places_taken);
     const uint32_t free = limit - (taken + kGivenPlaces - order::load_acquire_block(&f.places_given));
     const uint32_t handed_out = order::load_relaxed_block(&f.handed_out);
     uint32_t waiting = handed_out - order::load_relaxed_block(&f.fetched);
     // Workers that have come since are asked for only where it matters.
-    if (waiting + wanted > kShare) {
+    if (waiting + wanted > share) {
       const uint32_t fetched = static_cast<uint32_t>(order::load_relaxed_gpu(&state.fetched[queue * 16]));
       order::store_relaxed_block(&f.fetched, fetched);
       waiting = handed_out - fetched;
     }
-    count = min(min(free, DOORBELL_FAULT(SharesNothing) ? free : kShare - waiting), wanted);
+    count = min(min(free, DOORBELL_FAULT(SharesNothing) ? free : share - waiting), wanted);
   }
   __syncwarp();
   return __shfl_sync(kEveryLane, count, 0);

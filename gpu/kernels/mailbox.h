@@ -27,7 +27,7 @@ struct doorbell_session {
   uint32_t reward_threshold;           // Q16.16
   uint32_t workers;                    // rollouts that may run at a time; 0: as many as there are places
   uint32_t sq_key;                     // key of the check words (R2)
-  uint32_t unused_session;             // fills the structure
+  uint32_t weight;                     // of its share of the work queue, at least 1
 };
 
 struct doorbell_mailbox {
@@ -73,7 +73,7 @@ DOORBELL_ASSERT(DOORBELL_OFFSETOF(struct doorbell_mailbox, session.eos_threshold
 DOORBELL_ASSERT(DOORBELL_OFFSETOF(struct doorbell_mailbox, session.reward_threshold) == 136, "offset of session.reward_threshold");
 DOORBELL_ASSERT(DOORBELL_OFFSETOF(struct doorbell_mailbox, session.workers) == 140, "offset of session.workers");
 DOORBELL_ASSERT(DOORBELL_OFFSETOF(struct doorbell_mailbox, session.sq_key) == 144, "offset of session.sq_key");
-DOORBELL_ASSERT(DOORBELL_OFFSETOF(struct doorbell_mailbox, session.unused_session) == 148, "offset of session.unused_session");
+DOORBELL_ASSERT(DOORBELL_OFFSETOF(struct doorbell_mailbox, session.weight) == 148, "offset of session.weight");
 DOORBELL_ASSERT(DOORBELL_OFFSETOF(struct doorbell_mailbox, reached) == 256, "offset of reached");
 DOORBELL_ASSERT(DOORBELL_OFFSETOF(struct doorbell_mailbox, sq_head) == 260, "offset of sq_head");
 DOORBELL_ASSERT(DOORBELL_OFFSETOF(struct doorbell_mailbox, cq_tail) == 264, "offset of cq_tail");

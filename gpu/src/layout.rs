@@ -56,6 +56,8 @@ pub(crate) const REWARD_THRESHOLD: usize = 136;
 pub(crate) const WORKERS: usize = 140;
 /// key of the check words (R2)
 pub(crate) const SQ_KEY: usize = 144;
+/// of its share of the work queue, at least 1
+pub(crate) const WEIGHT: usize = 148;
 
 // By the kernel; `reached` behind the others, with release order.
 /// the `wanted` that the kernel has come to

@@ -82,6 +82,7 @@ impl Mailbox {
             (layout::REWARD_THRESHOLD, session.reward_threshold),
             (layout::WORKERS, workers),
             (layout::SQ_KEY, session.sq_key.value()),
+            (layout::WEIGHT, session.weight),
             (layout::SQ_TAIL, session.sq.tail),
             (layout::CQ_HEAD, session.cq.head),
         ] {

@@ -166,6 +166,40 @@ fn a_flooded_queue_pair_delays_another_by_its_share_alone() {
     assert!(completed > 23, "without shares only {completed} of 31 came first: this test shows nothing");
 }
 
+/// Queue pairs that always have more to come get workers as their weights are to each other.
+#[test]
+fn weights_divide_the_workers() {
+    let engine = kernel(Options { queues: 2, seed: seed(), ..Default::default() });
+    let config = QueueConfig {
+        sq_depth: 256,
+        cq_depth: 256,
+        token_bytes: 1 << 20,
+        wait_states: 300,
+        ..Default::default()
+    };
+    let mut drivers = [1, 3].map(|weight| QueueConfig { weight, ..config.clone() }).map(Some);
+    let mut drivers: [_; 2] =
+        std::array::from_fn(|queue| driver(&engine, queue, drivers[queue].take().unwrap()));
+    let descs: Vec<HwDesc> = (0..256).map(|k| HwDesc::decode(k, 0, 40)).collect();
+    let mut completions = [HwCompletion::default(); 256];
+    let mut completed = [0; 2];
+    // All is full before the count begins.
+    let mut base = None;
+    while completed.iter().sum::<usize>() < 1500 {
+        for (driver, completed) in drivers.iter_mut().zip(&mut completed) {
+            while driver.submit(&descs).unwrap() > 0 {}
+            *completed += driver.collect(&mut completions).unwrap();
+        }
+        drivers[0].platform_mut().advance(1).unwrap();
+        if base.is_none() && completed.iter().sum::<usize>() >= 100 {
+            base = Some(completed);
+        }
+    }
+    let [one, three] = std::array::from_fn(|queue| completed[queue] - base.unwrap()[queue]);
+    let share = three as f64 / (one + three) as f64;
+    assert!((0.70..0.80).contains(&share), "{three} against {one} completions with weights 3 and 1");
+}
+
 /// A worker that is held up for as long as the others go all round the work queue still gets its ticket.
 #[test]
 fn r15_a_worker_that_is_lapped_is_waited_for() {

@@ -152,7 +152,7 @@ fn workspace() -> TempDir {
     "field heartbeat: bytes 284 to 287"
 )]
 #[case::mailbox_padding(
-    "  { name = \"unused_session\",     type = \"u32\", offset = 148,  doc = \"fills the structure\" },\n",
+    "  { name = \"weight\",             type = \"u32\", offset = 148,  doc = \"of its share of the work queue, at least 1\" },\n",
     "",
     "mailbox, part at 64: a structure that ends at byte 148 is padded behind it"
 )]
