@@ -1,8 +1,8 @@
 //! The RTL device.
 
-use doorbell_contract::HwCompletion;
+use doorbell_contract::{HwCompletion, Register};
 use doorbell_cosim::{CosimError, Fault, FaultKind, RtlConfig, RtlPlatform, SLICE, Wave, built_workers};
-use doorbell_host::{DeviceError, Driver, QueueConfig};
+use doorbell_host::{Device, DeviceError, Driver, QueueConfig};
 
 use crate::{Memory, OpenError, Settings};
 
@@ -10,6 +10,20 @@ use crate::{Memory, OpenError, Settings};
 pub(crate) fn description() -> String {
     let workers: Vec<String> = built_workers().iter().map(u32::to_string).collect();
     format!("the SystemVerilog device, verilated, with {} workers", workers.join(" or "))
+}
+
+/// Opens the device with as many queue pairs as `settings` say.
+pub(crate) fn open_queues(settings: &Settings) -> Result<Box<dyn Device>, OpenError> {
+    let mut driver = open(settings, None)?;
+    let (queues, functions) = (driver.read(Register::CapQueues)?, driver.read(Register::CapFunctions)?);
+    if u32::from(settings.queues) > queues || u32::from(settings.functions) > functions {
+        let reason = format!(
+            "it was built with {queues} queue pairs and {functions} functions, and {} and {} were asked for",
+            settings.queues, settings.functions
+        );
+        return Err(DeviceError::Unavailable { device: driver.name().to_owned(), reason }.into());
+    }
+    Ok(Box::new(driver))
 }
 
 /// Opens the device; `wave` is what to record.
