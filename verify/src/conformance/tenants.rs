@@ -674,6 +674,8 @@ fn r11_hostile_accesses_change_nothing_of_others(tenancy: &mut Tenancy<'_>) -> R
     // The hostile one's driver has it as clean as ever.
     for &queue in &hostile.queues {
         house.rigs[usize::from(queue)].driver.disable()?;
+    }
+    for &queue in &hostile.queues {
         house.rigs[usize::from(queue)].driver.enable()?;
     }
     house.check(|_| true, |queue| decodes(40, 40, queue.into()))
