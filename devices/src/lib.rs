@@ -300,3 +300,47 @@ fn several(name: &str, settings: &Settings) -> String {
         (queues, functions) => format!("{name} ({queues} queues, {functions} functions)"),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use doorbell_host::contract::{Counter, HwCompletion, HwDesc};
+    use rstest::rstest;
+
+    use super::*;
+
+    #[rstest]
+    #[case("", "model")]
+    #[case("queues=4", "model (4 queues)")]
+    #[case("queues=4 functions=2", "model (4 queues, 2 functions)")]
+    #[case("queues=16 functions=16 wait_states=3 workers=1", "model (16 queues, 16 functions)")]
+    fn a_device_of_several_queue_pairs_is_one(#[case] text: &str, #[case] name: &str) {
+        let settings: Settings = format!("{text} token_bytes=65536").parse().unwrap();
+        let mut device = Kind::Model.open(&settings).unwrap();
+        assert_eq!(device.name(), name);
+        let descs: Vec<HwDesc> = (0..64)
+            .map(|k| HwDesc::decode(k, 0, 8).with_delta_offset(32 * u64::from(k)).with_user_data(k.into()))
+            .collect();
+        assert_eq!(device.submit(&descs).unwrap(), 64);
+        let mut out = [HwCompletion::default(); 16];
+        let mut seen = Vec::new();
+        while device.in_flight() > 0 {
+            let taken = device.poll(&mut out).unwrap();
+            seen.extend(out[..taken].iter().map(|end| end.user_data));
+        }
+        seen.sort_unstable();
+        assert!(seen.into_iter().eq(0..64), "R3");
+        let counters = device.counters().unwrap();
+        assert_eq!(counters.get(Counter::Completions), 64, "counted once, not by each queue pair");
+        assert_eq!(counters.get(Counter::Tokens), 512);
+    }
+
+    #[rstest]
+    #[case("functions=2", "functions is 2: it must be at most 1, the number of queue pairs")]
+    #[case("queues=4 functions=5", "functions is 5: it must be at most 4, the number of queue pairs")]
+    #[case("queues=2 sq_depth=3", "sq_depth is 3: a ring has")]
+    #[case("queues=2 wait_states=65536", "wait_states is 65536: it must be at most 65535")]
+    fn what_cannot_be_divided_is_told(#[case] text: &str, #[case] message: &str) {
+        let error = Kind::Model.open(&text.parse().unwrap()).err().unwrap().to_string();
+        assert!(error.starts_with(message), "{error}");
+    }
+}
