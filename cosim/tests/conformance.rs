@@ -42,7 +42,7 @@ fn main() {
         [None].into_iter().chain((seed..seed + number("DOORBELL_SEEDS", 4)).map(Some)).collect();
     let mut trials = vec![];
     for workers in built_workers() {
-        let skipped = with_tenancy(&config(workers, seed, None), seed, Tenancy::skipped)
+        let skipped = with_tenancy(&config(workers, seed, None), seed, |tenancy| tenancy.skipped())
             .unwrap_or_else(|failure| panic!("{failure}"));
         if let Some(reason) = &skipped {
             eprintln!("{workers} workers: the cases of several queue pairs do not run: {reason}");
