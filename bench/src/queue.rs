@@ -166,7 +166,7 @@ mod tests {
     #[case(1, 1)]
     #[case(4, 2)]
     fn r10_a_descriptor_that_is_not_done_is_an_error(#[case] queues: u8, #[case] functions: u8) {
-        let trace = Generator::new(1, 1, 1).generate();
+        let trace = Generator::new(1, 1, 1).generate().unwrap();
         let bad = [HwDesc::decode(0, 0, 0)];
         let error = round_trip(&load(&trace, queues, functions), &bad, 100).err().unwrap().to_string();
         assert!(error.contains("only 0 of 100 well-formed descriptors completed as DONE"), "{error}");
@@ -175,7 +175,7 @@ mod tests {
 
     #[test]
     fn more_functions_than_queue_pairs_are_refused() {
-        let trace = Generator::new(1, 1, 1).generate();
+        let trace = Generator::new(1, 1, 1).generate().unwrap();
         for queues in [1, 2] {
             let error = round_trip(&load(&trace, queues, 3), &[HwDesc::nop()], 1).err().unwrap().to_string();
             let expected = format!("functions is 3: it must be at most {queues}, the number of queue pairs");
