@@ -515,13 +515,13 @@ impl Hostile {
             let own = self.queues.clone();
             queue = self.pick(&own);
         }
-        let place = Place { function: self.function, queue };
+        // Page 0 can be read by everybody, whatever it says of whom.
         let page_0 = matches!(register.block(), Block::Device | Block::DeviceFunction | Block::DeviceQueue);
-        let value = self.value();
+        let function = if page_0 { below(&mut self.random, 17) as u8 } else { self.function };
+        let (place, value) = (Place { function, queue }, self.value());
         let mut device = house.ports.device();
         if page_0 || below(&mut self.random, 3) == 0 {
-            let place = Place { function: below(&mut self.random, 17) as u8, ..place };
-            return match device.read_at(if page_0 { place } else { Place { queue, ..place } }, register) {
+            return match device.read_at(place, register) {
                 Ok(_) | Err(DeviceError::ReadRefused { .. }) => Ok(()),
                 Err(error) => Err(error.into()),
             };
