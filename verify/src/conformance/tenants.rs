@@ -24,7 +24,8 @@ use doorbell_host::{SharedMemory, queue};
 const QUEUES: u8 = 4;
 const FUNCTIONS: u8 = 2;
 
-/// Accesses of an owner who is hostile: enough for every register to be hit in every state, fewer where each is checked.
+/// Accesses of an owner who is hostile, if not told otherwise: enough for every register to be hit in every state, fewer where
+/// each is checked.
 const ACCESSES: u32 = if cfg!(debug_assertions) { 20_000 } else { 1_000_000 };
 
 /// One case.
@@ -65,6 +66,7 @@ cases! {
 pub struct Tenancy<'a> {
     make: &'a mut dyn FnMut() -> Result<Box<dyn Pages>, DeviceError>,
     seed: u64,
+    accesses: u32,
 }
 
 type Port = QueuePort<Box<dyn Pages>>;
@@ -78,7 +80,13 @@ struct House {
 impl<'a> Tenancy<'a> {
     /// A tenancy whose devices come from `make`, each after reset, and whose random choices come from `seed`.
     pub fn new(make: &'a mut dyn FnMut() -> Result<Box<dyn Pages>, DeviceError>, seed: u64) -> Self {
-        Self { make, seed }
+        Self { make, seed, accesses: ACCESSES }
+    }
+
+    /// The same, with so many accesses of an owner who is hostile: fewer for a device that is slow.
+    #[must_use]
+    pub fn with_accesses(self, accesses: u32) -> Self {
+        Self { accesses, ..self }
     }
 
     /// Why the cases do not run on this device, if they do not.
@@ -519,14 +527,15 @@ impl Hostile {
     /// One access to a register that this owner has mapped.
     fn access(&mut self, house: &House) -> Result<(), Failure> {
         let register = self.pick(&Register::ALL);
-        let mut queue = below(&mut self.random, 17) as u8;
+        // A seventeenth would lie in the next page.
+        let mut queue = below(&mut self.random, 16) as u8;
         if register.block() == Block::Queue || below(&mut self.random, 2) == 0 {
             let own = self.queues.clone();
             queue = self.pick(&own);
         }
         // Page 0 can be read by everybody, whatever it says of whom.
         let page_0 = matches!(register.block(), Block::Device | Block::DeviceFunction | Block::DeviceQueue);
-        let function = if page_0 { below(&mut self.random, 17) as u8 } else { self.function };
+        let function = if page_0 { below(&mut self.random, 16) as u8 } else { self.function };
         let (place, value) = (Place { function, queue }, self.value());
         let mut device = house.ports.device();
         if page_0 || below(&mut self.random, 3) == 0 {
@@ -641,7 +650,7 @@ fn r11_hostile_accesses_change_nothing_of_others(tenancy: &mut Tenancy<'_>) -> R
             house.rigs[usize::from(*victim)].driver.submit(descs)?;
         }
         let mut out = [HwCompletion::default(); 16];
-        for access in 0..ACCESSES / rounds {
+        for access in 0..tenancy.accesses / rounds {
             if access % 64 == 0 {
                 hostile.start(&house)?;
             }
