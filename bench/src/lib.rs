@@ -103,6 +103,10 @@ pub struct Load<'a> {
     pub trace: &'a Trace,
     /// Shorter and fewer runs: figures of time are rougher, those in cycles stay exact.
     pub quick: bool,
+    /// Queue pairs of the model in the bench of round trips.
+    pub queues: u8,
+    /// Functions that they are spread over.
+    pub functions: u8,
 }
 
 type Run = fn(&Load<'_>) -> Result<Vec<Section>, BenchError>;
@@ -120,7 +124,7 @@ const fn bench(what: What, keys: &'static [&'static str], run: Run) -> Bench {
 
 /// Every measurement that this build has, in the order in which they run.
 const BENCHES: &[Bench] = &[
-    bench(What::HwFastpath, &["queue"], |load| one(queue::round_trips(load.quick))),
+    bench(What::HwFastpath, &["queue"], |load| one(queue::round_trips(load))),
     bench(What::Pipeline, &["pipeline"], |load| one(pipeline::throughput(load.quick))),
     bench(What::Tax, &["tax"], |load| one(pipeline::tax(load.quick))),
     bench(What::Tax, &["handoff_submission"], |load| one(handoff::submission(load.quick))),

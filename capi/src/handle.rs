@@ -117,7 +117,12 @@ mod tests {
 
     #[test]
     fn what_a_wait_took_is_polled_first_and_still_in_flight() {
-        let mut device = model("");
+        for options in ["", "queues=4 functions=2"] {
+            what_a_wait_took_is_polled_first(model(options));
+        }
+    }
+
+    fn what_a_wait_took_is_polled_first(mut device: Open) {
         assert!(!device.wait(Duration::ZERO).unwrap());
         let descs: Vec<HwDesc> = (0..5).map(|k| HwDesc::nop().with_user_data(k)).collect();
         assert_eq!(device.submit(&descs).unwrap(), 5);

@@ -28,6 +28,12 @@ pub fn record_wave(
     outcome: &Outcome,
     path: &Path,
 ) -> Result<std::ops::Range<u64>, Failure> {
+    if settings.queues > 1 {
+        return Err(Failure::input(format!(
+            "a waveform shows a run over one queue pair, and this one was over {}: repeat it with --queues 1",
+            settings.queues
+        )));
+    }
     // Once to find the cycles, once to record them.
     let (from, to) = cycles_around(plan, open(settings, None)?, outcome);
     let from = from.saturating_sub(MARGIN);

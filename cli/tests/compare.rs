@@ -40,6 +40,39 @@ fn identical(#[case] name: &str, #[case] arguments: &str) {
     with_filters(|| insta::assert_snapshot!(format!("identical_{name}"), report, arguments));
 }
 
+/// One queue pair, several, and several functions do the same.
+#[rstest]
+#[case("")]
+#[case("--group 3 --checkpoint 32")]
+#[case("--resident --checkpoint 16 --reward-threshold 0.1")]
+#[case("--stop-every 4 --eos 0.01")]
+#[case("--wait-states 3 --sq-depth 4 --cq-depth 2 --limit 40")]
+fn queue_pairs_and_functions_change_no_answer(#[case] arguments: &str) {
+    let many = [(1, 1), (4, 1), (4, 4), (16, 1), (16, 4)];
+    let devices: Vec<String> = many
+        .iter()
+        .map(|(queues, functions)| format!("model:queues={queues}:functions={functions}"))
+        .collect();
+    let report = report(&format!("--devices {} {arguments}", devices.join(",")), 0);
+    let names = ["model", "model (4 queues)", "model (4 queues, 4 functions)", "model (16 queues)"];
+    for name in names {
+        assert!(report.contains(&format!("| {name} ")), "{name} in {report}");
+    }
+    assert!(report.contains("\nidentical: "), "{report}");
+}
+
+#[test]
+fn queues_and_functions_are_for_every_device() {
+    let report = report("--devices model,model:functions=1 --queues 4 --functions 2 --limit 20", 0);
+    assert!(report.contains("| model (4 queues, 2 functions) ") && report.contains("| model (4 queues) "));
+}
+
+#[test]
+fn a_fault_in_one_of_several_queue_pairs_is_found() {
+    let report = report("--devices model,model:queues=4:functions=2 --inject token:500 --checkpoint 32", 1);
+    assert!(!report.contains("identical"), "{report}");
+}
+
 #[rstest]
 #[case("token", "token:500 --checkpoint 32")]
 #[case("status", "completion:30:status --group 2")]
@@ -93,6 +126,13 @@ fn a_fault_without_a_place_is_found(#[case] fault: &str) {
     "error: invalid value 'one' for '--gpus <LIST>': expected numbers of GPUs, each once"
 )]
 #[case::queues("--queues 17", 2, "error: invalid value '17' for '--queues <N>': 17 is not in 1..=16")]
+#[case::functions(
+    "--queues 2 --functions 3",
+    2,
+    "error: functions is 3: it must be at most 2, the number of queue pairs"
+)]
+#[case::own_key("--devices model,model:depth=4", 2, "error: option 'depth=4': there is no such key; keys:")]
+#[case::own_value("--devices model,model:queues=0", 2, "error: option 'queues=0': expected 1 to 16")]
 #[case::no_such_gpu("--devices model,gpu --gpus 4294967295", 3, "error: gpu")]
 #[case::memory("--random-memory --stalls 3", 2, "error: the argument '--random-memory' cannot be used with")]
 #[case::argument("--nonsense", 2, "error: unexpected argument '--nonsense'")]

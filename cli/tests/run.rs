@@ -30,6 +30,7 @@ fn trajectories(directory: &Path, name: &str) -> Vec<String> {
 #[case::groups("--group 4 --policy prefix-sharing", 1024)]
 #[case::checkpoints("--checkpoint 16 --policy shortest-remaining --judges 2", 256)]
 #[case::on_the_hot_thread("--checkpoint 16 --judges 0 --no-events", 256)]
+#[case::queues("--checkpoint 16 --queues 4 --functions 2", 256)]
 #[case::resident("--checkpoint 16 --resident --policy longest-expected", 256)]
 #[case::tight("--slots 8 --group 4 --credits 4 --depth 4 --checkpoint 8", 1024)]
 fn every_rollout_comes_to_its_trajectory(#[case] args: &str, #[case] rollouts: u64) {
@@ -46,6 +47,8 @@ fn every_rollout_comes_to_its_trajectory(#[case] args: &str, #[case] rollouts: u
 /// R6, seen from the end: which device, which policy and how many judges change no trajectory.
 #[rstest]
 #[case::policy("--policy longest-expected --slots 16")]
+#[case::queues("--queues 4")]
+#[case::functions("--queues 16 --functions 4")]
 #[case::judges("--judges 3 --window 1")]
 #[cfg_attr(feature = "rtl", case::rtl("--device rtl"))]
 fn r6_trajectories_depend_on_the_trace_alone(#[case] other: &str) {
@@ -177,6 +180,7 @@ fn a_perfetto_trace_is_json() {
 #[case("--rules /nowhere/rules.toml", 2, "/nowhere/rules.toml")]
 #[case("--store /proc/nowhere", 2, "/proc/nowhere")]
 #[case("--depth 3", 2, "sq_depth")]
+#[case("--functions 2", 2, "functions is 2")]
 #[case("--listen nowhere", 2, "nowhere")]
 fn bad_usage_is_told(#[case] args: &str, #[case] code: i32, #[case] expected: &str) {
     let directory = tempfile::tempdir().unwrap();

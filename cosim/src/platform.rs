@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use cxx::UniquePtr;
 use doorbell_contract::{Place, Register};
 use doorbell_host::memory::SIMULATED_BUS_ADDRESS;
-use doorbell_host::{DeviceError, Platform, SharedMemory};
+use doorbell_host::{DeviceError, Pages, Platform, SharedMemory};
 
 use crate::bridge::ffi;
 use crate::built_workers;
@@ -198,5 +198,15 @@ impl Platform for RtlPlatform {
 
     fn advance(&mut self, want: usize) -> Result<(), DeviceError> {
         Ok(self.simulate(SLICE, want.max(1) as u64)?)
+    }
+}
+
+impl Pages for RtlPlatform {
+    fn write_at(&mut self, place: Place, register: Register, value: u32) -> Result<(), DeviceError> {
+        RtlPlatform::write_at(self, place, register, value)
+    }
+
+    fn read_at(&mut self, place: Place, register: Register) -> Result<u32, DeviceError> {
+        RtlPlatform::read_at(self, place, register)
     }
 }

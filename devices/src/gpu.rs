@@ -21,14 +21,15 @@ pub(crate) fn missing() -> Option<String> {
     }
 }
 
-/// Starts a kernel on each GPU and opens its queue pairs: GPU by GPU, where shards are counted.
+/// Starts a kernel on each GPU and opens its queue pairs: GPU by GPU, where shards are counted. Each shows itself as a device
+/// of its own, whose functions confine nothing (CAP_WINDOWS is 0), so their number changes nothing.
 pub(crate) fn open(settings: &Settings) -> Result<Box<dyn Device>, DeviceError> {
-    let Gpus { gpus, queues } = &settings.gpus;
+    let (Gpus { gpus }, queues) = (&settings.gpus, usize::from(settings.queues));
     let patience = settings.patience.unwrap_or_else(|| patience(gpus.len() * queues));
     let config = QueueConfig { patience, ..settings.queue.clone() };
     let bytes = config.shared_bytes()?;
     let options: Vec<GpuOptions> =
-        gpus.iter().map(|&gpu| GpuOptions { gpu, queues: *queues, bytes, sms: None }).collect();
+        gpus.iter().map(|&gpu| GpuOptions { gpu, queues, bytes, sms: None }).collect();
     let mut drivers: Vec<Box<dyn Device>> = Vec::new();
     for platform in doorbell_gpu::open_all(&options)? {
         drivers.push(Box::new(Driver::new(platform, config.clone())?));
@@ -36,7 +37,7 @@ pub(crate) fn open(settings: &Settings) -> Result<Box<dyn Device>, DeviceError> 
     match <[_; 1]>::try_from(drivers) {
         Ok([driver]) => Ok(driver),
         Err(drivers) => {
-            let name = name(drivers[0].name(), gpus.len(), *queues);
+            let name = name(drivers[0].name(), gpus.len(), queues);
             Ok(Box::new(Sharded::new(name, drivers)?))
         }
     }

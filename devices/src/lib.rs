@@ -16,7 +16,7 @@
 use std::fmt;
 use std::ops::RangeInclusive;
 
-use doorbell_host::{Device, DeviceError, Driver, QueueConfig};
+use doorbell_host::{Device, DeviceError, Division, Driver, Pages, Ports, QueueConfig, Sharded};
 use doorbell_verify::ModelPlatform;
 use doorbell_verify::model::{BadMutation, Mutation};
 
@@ -44,10 +44,15 @@ pub enum Kind {
 
 /// What a device is opened with. Reads from text as `key=value` pairs, apart by blanks or commas; see
 /// [`Settings::KEYS`].
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settings {
-    /// The queue pair.
+    /// Each queue pair.
     pub queue: QueueConfig,
+    /// Queue pairs of the device, 1 to 16; of each GPU. Several are one device as [`Sharded`] makes them one.
+    pub queues: u8,
+    /// Functions that the queue pairs are spread over, at most as many as those. A device with windows confines each to its
+    /// own memory; a GPU has none, so that there they are names.
+    pub functions: u8,
     /// Advances without progress after which a device counts as hung, if not the device's usual.
     pub patience: Option<u32>,
     /// The memory of simulated devices.
@@ -56,6 +61,20 @@ pub struct Settings {
     pub gpus: Gpus,
     /// A fault to put into the device: `token`, `completion`, `hang`, or one of the device's own.
     pub fault: Option<String>,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            queue: QueueConfig::default(),
+            queues: 1,
+            functions: 1,
+            patience: None,
+            memory: Memory::default(),
+            gpus: Gpus::default(),
+            fault: None,
+        }
+    }
 }
 
 /// The memory behind a simulated device.
@@ -84,13 +103,11 @@ impl Default for Memory {
 pub struct Gpus {
     /// By number, each once, and at least one.
     pub gpus: Vec<usize>,
-    /// Queue pairs on each.
-    pub queues: usize,
 }
 
 impl Default for Gpus {
     fn default() -> Self {
-        Self { gpus: vec![0], queues: 1 }
+        Self { gpus: vec![0] }
     }
 }
 
@@ -203,10 +220,15 @@ impl Kind {
     /// # Errors
     /// [`OpenError::missing`] says so where the device is not there.
     pub fn open(self, settings: &Settings) -> Result<Box<dyn Device>, OpenError> {
+        if settings.functions > settings.queues {
+            let (value, queues) = (settings.functions.into(), settings.queues);
+            let expected = format!("at most {queues}, the number of queue pairs");
+            return Err(DeviceError::Config { field: "functions", value, expected }.into());
+        }
         match self {
             Kind::Model => open_model(settings),
             #[cfg(feature = "rtl")]
-            Kind::Rtl => Ok(Box::new(rtl::open(settings, None)?)),
+            Kind::Rtl => rtl::open_queues(settings),
             #[cfg(feature = "gpu")]
             Kind::Gpu => Ok(gpu::open(settings)?),
             #[allow(unreachable_patterns, reason = "a build with every feature has every kind")]
@@ -219,7 +241,7 @@ impl Kind {
 }
 
 fn open_model(settings: &Settings) -> Result<Box<dyn Device>, OpenError> {
-    let mut model = ModelPlatform::new();
+    let mut mutation = None;
     if let Some(fault) = &settings.fault {
         let text = match fault.as_str() {
             "token" => "token:1000",
@@ -227,12 +249,98 @@ fn open_model(settings: &Settings) -> Result<Box<dyn Device>, OpenError> {
             "hang" => "hang:100",
             other => other,
         };
-        let mutation: Mutation =
-            text.parse().map_err(|error: BadMutation| OpenError::Setting(error.to_string()))?;
-        model = model.with_mutation(mutation);
+        let parsed: Result<Mutation, BadMutation> = text.parse();
+        mutation = Some(parsed.map_err(|error| OpenError::Setting(error.to_string()))?);
     }
+    let with_fault = |model: ModelPlatform| match mutation {
+        Some(mutation) => model.with_mutation(mutation),
+        None => model,
+    };
     // The model runs one descriptor at a time, whatever the number of workers of the others.
     let patience = settings.patience.unwrap_or(settings.queue.patience);
     let queue = QueueConfig { workers: None, patience, ..settings.queue.clone() };
-    Ok(Box::new(Driver::new(model, queue)?))
+    Ok(if settings.queues == 1 {
+        Box::new(Driver::new(with_fault(ModelPlatform::new()), queue)?)
+    } else {
+        let model = with_fault(ModelPlatform::with_queues(settings.queues, settings.functions)?);
+        Box::new(divided(model, settings, &queue)?)
+    })
+}
+
+/// The queue pairs of `device`, divided as `settings` says, as one device.
+fn divided<D: Pages + 'static>(
+    device: D,
+    settings: &Settings,
+    queue: &QueueConfig,
+) -> Result<Sharded, DeviceError> {
+    let name = several(device.name(), settings);
+    let ports = Ports::divide(
+        device,
+        &Division {
+            queues: settings.queues,
+            functions: settings.functions,
+            bytes: queue.shared_bytes()?,
+            workers: queue.workers,
+            wait_states: queue.wait_states,
+        },
+    )?;
+    // How many each function has of them is settled.
+    let queue = QueueConfig { workers: None, ..queue.clone() };
+    let mut drivers: Vec<Box<dyn Device>> = Vec::new();
+    for port in ports.take_all()? {
+        drivers.push(Box::new(Driver::new(port, queue.clone())?));
+    }
+    Sharded::new(name, drivers)
+}
+
+/// What reports call a device with several queue pairs.
+fn several(name: &str, settings: &Settings) -> String {
+    match (settings.queues, settings.functions) {
+        (queues, 1) => format!("{name} ({queues} queues)"),
+        (queues, functions) => format!("{name} ({queues} queues, {functions} functions)"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use doorbell_host::contract::{Counter, HwCompletion, HwDesc};
+    use rstest::rstest;
+
+    use super::*;
+
+    #[rstest]
+    #[case("", "model")]
+    #[case("queues=4", "model (4 queues)")]
+    #[case("queues=4 functions=2", "model (4 queues, 2 functions)")]
+    #[case("queues=16 functions=16 wait_states=3 workers=1", "model (16 queues, 16 functions)")]
+    fn a_device_of_several_queue_pairs_is_one(#[case] text: &str, #[case] name: &str) {
+        let settings: Settings = format!("{text} token_bytes=65536").parse().unwrap();
+        let mut device = Kind::Model.open(&settings).unwrap();
+        assert_eq!(device.name(), name);
+        let descs: Vec<HwDesc> = (0..64)
+            .map(|k| HwDesc::decode(k, 0, 8).with_delta_offset(32 * u64::from(k)).with_user_data(k.into()))
+            .collect();
+        assert_eq!(device.submit(&descs).unwrap(), 64);
+        let mut out = [HwCompletion::default(); 16];
+        let mut seen = Vec::new();
+        while device.in_flight() > 0 {
+            let taken = device.poll(&mut out).unwrap();
+            seen.extend(out[..taken].iter().map(|end| end.user_data));
+        }
+        seen.sort_unstable();
+        assert!(seen.into_iter().eq(0..64), "R3");
+        let counters = device.counters().unwrap();
+        assert_eq!(counters.get(Counter::Completions), 64, "counted once, not by each queue pair");
+        assert_eq!(counters.get(Counter::Tokens), 512);
+    }
+
+    #[rstest]
+    #[case("functions=2", "functions is 2: it must be at most 1, the number of queue pairs")]
+    #[case("queues=4 functions=5", "functions is 5: it must be at most 4, the number of queue pairs")]
+    #[case("queues=2 sq_depth=3", "sq_depth is 3: a ring has")]
+    #[case("queues=2 wait_states=65536", "wait_states is 65536: it must be at most 65535")]
+    fn what_cannot_be_divided_is_told(#[case] text: &str, #[case] message: &str) {
+        let error = Kind::Model.open(&text.parse().unwrap()).err().unwrap().to_string();
+        assert!(error.starts_with(message), "{error}");
+    }
 }

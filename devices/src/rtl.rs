@@ -2,7 +2,7 @@
 
 use doorbell_contract::HwCompletion;
 use doorbell_cosim::{CosimError, Fault, FaultKind, RtlConfig, RtlPlatform, SLICE, Wave, built_workers};
-use doorbell_host::{DeviceError, Driver, QueueConfig};
+use doorbell_host::{Device, DeviceError, Driver, QueueConfig};
 
 use crate::{Memory, OpenError, Settings};
 
@@ -12,11 +12,26 @@ pub(crate) fn description() -> String {
     format!("the SystemVerilog device, verilated, with {} workers", workers.join(" or "))
 }
 
+/// Opens the device with as many queue pairs as `settings` say.
+pub(crate) fn open_queues(settings: &Settings) -> Result<Box<dyn Device>, OpenError> {
+    if settings.queues == 1 {
+        return Ok(Box::new(open(settings, None)?));
+    }
+    let (platform, queue) = make(settings, None)?;
+    Ok(Box::new(crate::divided(platform, settings, &queue)?))
+}
+
 /// Opens the device; `wave` is what to record.
 ///
 /// # Errors
 /// `Setting` for what the simulated memory cannot do, `Device` for what keeps the device from starting.
 pub fn open(settings: &Settings, wave: Option<Wave>) -> Result<Driver<RtlPlatform>, OpenError> {
+    let (platform, queue) = make(settings, wave)?;
+    Ok(Driver::new(platform, queue)?)
+}
+
+/// The device after reset, and what its queue pair, or each, is to be set to.
+fn make(settings: &Settings, wave: Option<Wave>) -> Result<(RtlPlatform, QueueConfig), OpenError> {
     let Memory { latency, stalls, reorder, random, seed } = settings.memory.clone();
     let workers = settings.queue.workers.or_else(|| built_workers().last().copied()).unwrap_or(1);
     let faults = settings.fault.as_deref().map(parse_fault).transpose()?;
@@ -36,7 +51,7 @@ pub fn open(settings: &Settings, wave: Option<Wave>) -> Result<Driver<RtlPlatfor
     })?;
     let patience = settings.patience.unwrap_or_else(|| patience(&config, &settings.queue));
     let queue = QueueConfig { workers: Some(workers), patience, ..settings.queue.clone() };
-    Ok(Driver::new(platform, queue)?)
+    Ok((platform, queue))
 }
 
 /// Advances after which a device counts as hung: several times what one token can take, so that a slow memory is no

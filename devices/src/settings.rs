@@ -7,7 +7,7 @@ use crate::{OpenError, Settings};
 
 impl Settings {
     /// The keys and their values. Numbers are decimal, or hexadecimal behind `0x`.
-    pub const KEYS: [(&'static str, &'static str); 21] = [
+    pub const KEYS: [(&'static str, &'static str); 22] = [
         ("sq_depth", "slots of the submission queue, a power of two from 2 to 65536"),
         ("cq_depth", "slots of the completion queue, a power of two from 2 to 65536"),
         ("sq_start", "running index at which the submission queue starts"),
@@ -27,7 +27,8 @@ impl Settings {
         ("random_memory", "rtl: 1 if latency, stalls and order are drawn from the seed, else 0"),
         ("seed", "rtl: seed of what is random"),
         ("gpus", "gpu: numbers of the GPUs, as 0 or 0+1"),
-        ("queues", "gpu: queue pairs on each, 1 to 16"),
+        ("queues", "queue pairs of the device, on the gpu of each, 1 to 16"),
+        ("functions", "functions that the queue pairs are spread over, 1 to 16 and at most as many as those"),
         ("fault", "a fault to see it found: token, completion, hang, or one of the device's own"),
     ];
 
@@ -56,11 +57,8 @@ impl Settings {
             "random_memory" => self.memory.random = switch(value)?,
             "seed" => self.memory.seed = number(value)?,
             "gpus" => self.gpus.gpus = gpus(value, '+')?,
-            "queues" => {
-                self.gpus.queues = Some(number(value)?)
-                    .filter(|queues| (1..=16).contains(queues))
-                    .ok_or("expected 1 to 16")?;
-            }
+            "queues" => self.queues = sixteen(value)?,
+            "functions" => self.functions = sixteen(value)?,
             "fault" => self.fault = Some(value.to_owned()),
             _ => {
                 return Err(format!(
@@ -77,7 +75,17 @@ impl FromStr for Settings {
     type Err = OpenError;
 
     fn from_str(text: &str) -> Result<Self, OpenError> {
-        let mut settings = Self::default();
+        Self::default().and(text)
+    }
+}
+
+impl Settings {
+    /// These settings, and those of `text` instead of them where it has any.
+    ///
+    /// # Errors
+    /// `Option`, naming the pair.
+    pub fn and(self, text: &str) -> Result<Self, OpenError> {
+        let mut settings = self;
         for option in text.split(|c: char| c == ',' || c.is_whitespace()).filter(|option| !option.is_empty())
         {
             let pair = option.split_once('=').ok_or_else(|| "expected key=value".to_owned());
@@ -117,6 +125,11 @@ fn number<T: TryFrom<u64>>(text: &str) -> Result<T, String> {
     };
     let value = value.map_err(|error| format!("expected a number: {error}"))?;
     T::try_from(value).map_err(|_| format!("expected a number of {} bits at most", 8 * size_of::<T>()))
+}
+
+/// A number from 1 to 16.
+fn sixteen(text: &str) -> Result<u8, String> {
+    Ok(Some(number(text)?).filter(|number| (1..=16).contains(number)).ok_or("expected 1 to 16")?)
 }
 
 fn switch(text: &str) -> Result<bool, String> {
@@ -167,6 +180,8 @@ mod tests {
     #[case("gpus=0+0", "option 'gpus=0+0': expected numbers of GPUs, each once")]
     #[case("queues=17", "option 'queues=17': expected 1 to 16")]
     #[case("queues=0", "option 'queues=0': expected 1 to 16")]
+    #[case("functions=0", "option 'functions=0': expected 1 to 16")]
+    #[case("functions=0x11", "option 'functions=0x11': expected 1 to 16")]
     fn bad_options_are_named(#[case] text: &str, #[case] message: &str) {
         let error = text.parse::<Settings>().unwrap_err().to_string();
         assert!(error.starts_with(message), "{error}");

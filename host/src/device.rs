@@ -4,6 +4,7 @@ use std::time::Instant;
 
 use crate::error::DeviceError;
 use crate::memory::SharedMemory;
+use crate::ports::SharedDevice;
 use doorbell_contract::{Counter, HwCompletion, HwDesc};
 
 /// A device with one queue pair, whatever executes behind it.
@@ -85,6 +86,12 @@ pub trait Device: Send {
     /// # Errors
     /// A failure of the device.
     fn counters(&mut self) -> Result<Counters, DeviceError>;
+
+    /// Whose [`counters`](Self::counters) they are, where other queue pairs of the same device count there too. The default,
+    /// `None`: they are this one's alone.
+    fn shared_device(&self) -> Option<SharedDevice> {
+        None
+    }
 
     /// Stops the device (R12): returns once it no longer accesses memory. What is in flight is lost.
     ///

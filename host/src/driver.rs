@@ -11,6 +11,7 @@ use crate::error::{DeviceError, Timeout};
 use crate::ledger::{Broken, Ledger};
 use crate::memory::SharedMemory;
 use crate::platform::Platform;
+use crate::ports::SharedDevice;
 use crate::queue::{CompletionQueue, SubmissionQueue};
 use crate::split::{Completer, Submitter, split};
 use doorbell_contract::{
@@ -249,10 +250,43 @@ impl<P: Platform> Driver<P> {
     /// if it holds something else.
     fn configure(&mut self, register: Register, value: u32) -> Result<(), DeviceError> {
         let own = matches!(register.block(), Block::FunctionQueue | Block::Queue);
-        if !own && self.read(register)? == value {
-            return Ok(());
+        let found = if own { None } else { Some(self.read(register)?) };
+        match found {
+            Some(found) if found == value => Ok(()),
+            Some(found) if register == Register::WaitStates && self.platform.shared_device().is_some() => {
+                Err(self.owned("wait_states", value, found))
+            }
+            _ => self.write(register, value),
         }
-        self.write(register, value)
+    }
+
+    /// The device's owner has set something else.
+    #[cold]
+    fn owned(&self, field: &'static str, value: u32, found: u32) -> DeviceError {
+        let expected = format!("{found}, as the owner of {} has set it", self.platform.name());
+        DeviceError::Config { field, value: value.into(), expected }
+    }
+
+    /// The workers that the configuration wants: of a device that others use too, its owner has chosen.
+    fn choose_workers(&mut self) -> Result<(), DeviceError> {
+        let wanted = self.parts.config.workers;
+        if self.platform.shared_device().is_some() {
+            let found = self.read(Register::FnWorkers)?.count_ones();
+            return match wanted {
+                Some(workers) if workers != found => Err(self.owned("workers", workers, found)),
+                _ => Ok(()),
+            };
+        }
+        let built = self.read(Register::CapWorkers)?;
+        let workers = wanted.unwrap_or(built);
+        if workers > built {
+            return Err(DeviceError::Config {
+                field: "workers",
+                value: workers.into(),
+                expected: format!("at most {built}, which is what {} has", self.platform.name()),
+            });
+        }
+        self.configure(Register::FnWorkers, mask(workers) & mask(built))
     }
 
     /// Reads a 64-bit counter; reading the low half latches the high half.
@@ -470,6 +504,10 @@ impl<P: Platform> Device for Driver<P> {
         Counters::read(|counter| self.counter(counter))
     }
 
+    fn shared_device(&self) -> Option<SharedDevice> {
+        self.platform.shared_device()
+    }
+
     fn disable(&mut self) -> Result<(), DeviceError> {
         self.condition = Condition::Disabled;
         self.write(Register::Control, 0)?;
@@ -499,16 +537,7 @@ impl<P: Platform> Device for Driver<P> {
             self.configure(register, value)?;
         }
         self.write(Register::SqKey, key)?;
-        let built = self.read(Register::CapWorkers)?;
-        let workers = self.parts.config.workers.unwrap_or(built);
-        if workers > built {
-            return Err(DeviceError::Config {
-                field: "workers",
-                value: workers.into(),
-                expected: format!("at most {built}, which is what {} has", self.platform.name()),
-            });
-        }
-        self.configure(Register::FnWorkers, mask(workers) & mask(built))?;
+        self.choose_workers()?;
         self.write(Register::Control, Control::ENABLE.bits())?;
         self.wait_for_state("the start after ENABLE (STATE.ACTIVE = 1)", |state| {
             state.intersects(State::ACTIVE | State::FAULT)

@@ -129,6 +129,12 @@ impl SharedMemory {
         unsafe { Self::from_raw_parts(base, len, self.bus_address + offset as u64, self._owner.clone()) }
     }
 
+    /// From here on words of any size are expected in this block, until it is [cleared](Self::clear): of whoever lays regions
+    /// over each other on purpose. Says something in builds with debug assertions alone.
+    pub fn expect_any_words(&self) {
+        widths::allow(self.base, self.len);
+    }
+
     /// The 32-bit word at `offset`.
     ///
     /// # Errors
@@ -279,6 +285,9 @@ mod widths {
 
     use super::PAGE;
 
+    /// In place of the bits of words: any will do.
+    const ANY: u8 = u8::MAX;
+
     /// By page, for each 8 bytes of it: bits of the words, or 0.
     static SEEN: LazyLock<Mutex<HashMap<usize, [u8; PAGE / 8]>>> = LazyLock::new(Mutex::default);
 
@@ -291,7 +300,7 @@ mod widths {
             let cells = seen.entry(page).or_insert([0; PAGE / 8]);
             let (first, last) =
                 (start.max(PAGE * page) % PAGE / 8, (end - PAGE * page).min(PAGE).div_ceil(8));
-            for (cell, word) in cells[first..last].iter_mut().zip(first..) {
+            for (cell, word) in cells[first..last].iter_mut().zip(first..).filter(|(cell, _)| **cell != ANY) {
                 assert!(
                     *cell == 0 || *cell == bits,
                     "{:#x} is accessed in words of {bits} bits, and was in words of {cell}",
@@ -300,6 +309,13 @@ mod widths {
                 *cell = bits;
             }
         }
+    }
+
+    /// These bytes, which are whole pages, may be accessed in any words.
+    pub fn allow(base: NonNull<u8>, bytes: usize) {
+        let mut seen = SEEN.lock().unwrap_or_else(PoisonError::into_inner);
+        let pages = base.addr().get() / PAGE..(base.addr().get() + bytes).div_ceil(PAGE);
+        seen.extend(pages.map(|page| (page, [ANY; PAGE / 8])));
     }
 
     /// These bytes start anew.
@@ -315,6 +331,9 @@ mod widths {
 
     #[inline(always)]
     pub fn note(_: NonNull<u8>, _: usize, _: u8) {}
+
+    #[inline(always)]
+    pub fn allow(_: NonNull<u8>, _: usize) {}
 
     #[inline(always)]
     pub fn forget(_: NonNull<u8>, _: usize) {}
@@ -446,6 +465,15 @@ mod tests {
             assert_eq!(mixed(first, second), told);
             let cleared = |memory: &SharedMemory| (memory.clear(), second(memory)).1;
             assert!(!mixed(first, &cleared), "what starts anew may have other sizes");
+            let expected = |memory: &SharedMemory| (memory.expect_any_words(), second(memory)).1;
+            assert!(!mixed(first, &expected), "what was said to be expected");
+            let again = |memory: &SharedMemory| {
+                memory.expect_any_words();
+                memory.clear();
+                first(memory);
+                second(memory);
+            };
+            assert_eq!(mixed(first, &again), told, "behind a clear it is told again");
         }
     }
 

@@ -4,6 +4,7 @@ use std::time::Instant;
 
 use crate::error::DeviceError;
 use crate::memory::SharedMemory;
+use crate::ports::SharedDevice;
 use doorbell_contract::Register;
 
 /// The narrow seam beneath [`Driver`](crate::driver::Driver): all that a kind of device has to bring.
@@ -61,6 +62,12 @@ pub trait Platform: Send {
     fn report(&mut self) -> Option<String> {
         None
     }
+
+    /// The device, where this is one of several queue pairs of it that have drivers of their own. Page 0 is its owner's then: a
+    /// driver only reads it, and takes what it finds there. The default, `None`, is a device that its driver has alone.
+    fn shared_device(&self) -> Option<SharedDevice> {
+        None
+    }
 }
 
 impl<P: Platform + ?Sized> Platform for Box<P> {
@@ -94,5 +101,9 @@ impl<P: Platform + ?Sized> Platform for Box<P> {
 
     fn report(&mut self) -> Option<String> {
         (**self).report()
+    }
+
+    fn shared_device(&self) -> Option<SharedDevice> {
+        (**self).shared_device()
     }
 }

@@ -27,6 +27,12 @@ pub struct Args {
     /// Shorter and fewer runs: figures of time are rougher, those in cycles stay exact
     #[arg(long)]
     quick: bool,
+    /// hw-fastpath: queue pairs of the model, 1 to 16, as one device
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=16))]
+    queues: u8,
+    /// hw-fastpath: functions that they are spread over, at most as many as those
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=16))]
+    functions: u8,
 }
 
 impl From<BenchError> for Failure {
@@ -57,7 +63,8 @@ pub fn run(args: Args) -> Result<ExitCode, Failure> {
     let facts = machine.facts().map(|(name, value)| (name.to_owned(), Value::String(value)));
     let mut figures = Map::from_iter([(MACHINE.to_owned(), Value::Object(Map::from_iter(facts)))]);
     print(&format!("machine: {machine}\n\n"))?;
-    let load = Load { trace: &trace, quick: args.quick };
+    let Args { quick, queues, functions, .. } = args;
+    let load = Load { trace: &trace, quick, queues, functions };
     // Shown as they come: the whole takes a while.
     let skipped = doorbell_bench::run(args.what, &load, |key, section| {
         let text = section.to_string();

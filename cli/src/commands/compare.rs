@@ -21,7 +21,8 @@ use crate::report::{Report, Skipped, Waveform};
 /// completion and every token byte. Ends with code 1 if any differs, and also if one fails or stops answering.
 #[derive(clap::Args)]
 pub struct Args {
-    /// Devices to compare, the reference first; by default all that are there
+    /// Devices to compare, the reference first; by default all that are there. Settings of one alone stand behind its name, as
+    /// in model,model:queues=4:functions=2 (an unknown key lists them)
     #[arg(long, value_delimiter = ',', value_name = "NAME,NAME")]
     devices: Vec<String>,
     /// Trace to run (own format, Mooncake or Azure); by default a small built-in one
@@ -58,9 +59,12 @@ pub struct Args {
     /// asks for the gpu
     #[arg(long, value_name = "LIST", value_parser = gpus)]
     gpus: Option<GpuList>,
-    /// Queue pairs on each GPU, 1 to 16
+    /// Queue pairs of each device, on the gpu of each GPU, 1 to 16
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=16))]
     queues: u8,
+    /// Functions that the queue pairs of a device are spread over, at most as many as those; each has memory of its own
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=16))]
+    functions: u8,
     /// Slots of a submission queue, a power of two
     #[arg(long, value_name = "SLOTS", default_value_t = QueueConfig::default().sq_depth)]
     sq_depth: u32,
@@ -105,18 +109,24 @@ impl Args {
     }
 }
 
+/// A device to compare, and the settings that are its alone.
+struct Chosen {
+    kind: Kind,
+    own: String,
+}
+
 /// GPUs by number.
 #[derive(Clone, Debug)]
 struct GpuList(Vec<usize>);
 
 /// Runs the command.
 pub fn run(args: Args) -> Result<ExitCode, Failure> {
-    let kinds = select(&args.devices)?;
+    let chosen = select(&args.devices)?;
     let (trace, format) = trace::read(args.trace.as_deref())?;
     let plan = ReplayPlan::new(&trace, replay_options(&args)).map_err(Failure::input)?;
     let json = args.json.as_deref().map(|path| Sink::open("JSON", path)).transpose()?;
     let wave = args.wave.as_deref().map(|path| Output::open("waveform", path)).transpose()?;
-    let Opened { kinds, settings, mut devices, skipped } = open(&args, &plan, &kinds)?;
+    let Opened { kinds, settings, mut devices, skipped } = open(&args, &plan, &chosen)?;
 
     let bars = Bars::new(&devices, &plan);
     let mut outcomes = compare(&plan, &mut devices, &|place, progress| bars.show(place, progress));
@@ -148,19 +158,22 @@ pub fn run(args: Args) -> Result<ExitCode, Failure> {
 }
 
 /// The devices asked for, or all.
-fn select(names: &[String]) -> Result<Vec<Kind>, Failure> {
+fn select(names: &[String]) -> Result<Vec<Chosen>, Failure> {
     if names.is_empty() {
-        return Ok(Kind::ALL.to_vec());
+        return Ok(Kind::ALL.map(|kind| Chosen { kind, own: String::new() }).into());
     }
-    let kinds =
-        names.iter().map(|name| Kind::parse(name.trim())).collect::<Result<Vec<Kind>, OpenError>>()?;
-    if kinds.len() < 2 {
-        let name = kinds[0].name();
+    let choose = |text: &String| {
+        let (name, own) = text.split_once(':').unwrap_or((text, ""));
+        Ok(Chosen { kind: Kind::parse(name.trim())?, own: own.replace(':', " ") })
+    };
+    let chosen = names.iter().map(choose).collect::<Result<Vec<Chosen>, OpenError>>()?;
+    if chosen.len() < 2 {
+        let name = chosen[0].kind.name();
         return Err(Failure::input(format!(
             "a comparison takes two devices or more; '{name}' is one (--devices model,{name})"
         )));
     }
-    Ok(kinds)
+    Ok(chosen)
 }
 
 /// The devices that are there, and what each was opened with.
@@ -173,13 +186,14 @@ struct Opened {
 }
 
 /// Opens the devices. One that nobody named may be missing.
-fn open(args: &Args, plan: &ReplayPlan, kinds: &[Kind]) -> Result<Opened, Failure> {
+fn open(args: &Args, plan: &ReplayPlan, chosen: &[Chosen]) -> Result<Opened, Failure> {
     let mut opened = Opened::default();
     let mut fault = args.inject.clone();
     // From the last, which is to have the fault.
-    for &kind in kinds.iter().rev() {
+    for &Chosen { kind, ref own } in chosen.iter().rev() {
         let settings =
             Settings { fault: fault.clone().filter(|_| kind.takes_faults()), ..settings(args, plan) };
+        let settings = settings.and(own)?;
         match kind.open(&settings) {
             Ok(device) => {
                 fault = fault.filter(|_| settings.fault.is_none());
@@ -244,10 +258,9 @@ fn settings(args: &Args, plan: &ReplayPlan) -> Settings {
             random: args.random_memory,
             seed: args.seed.into(),
         },
-        gpus: Gpus {
-            gpus: args.gpus.as_ref().map_or_else(|| vec![0], |GpuList(gpus)| gpus.clone()),
-            queues: args.queues.into(),
-        },
+        queues: args.queues,
+        functions: args.functions,
+        gpus: Gpus { gpus: args.gpus.as_ref().map_or_else(|| vec![0], |GpuList(gpus)| gpus.clone()) },
         fault: None,
     }
 }

@@ -2,8 +2,8 @@
 
 mod regions;
 
-use std::collections::HashMap;
 use std::collections::hash_map::Entry;
+use std::collections::{HashMap, HashSet};
 use std::time::{Duration, Instant};
 
 use crate::device::{Counters, Device, TokenRegion};
@@ -315,11 +315,14 @@ impl Device for Sharded {
         self.first_region[shard] + self.shards[shard].token_shard(delta_offset)
     }
 
-    /// Each the sum over all shards, those of time too.
+    /// Each the sum over all devices, those of time too; queue pairs of one device share its counters.
     fn counters(&mut self) -> Result<Counters, DeviceError> {
         let mut all = Vec::with_capacity(self.shards.len());
+        let mut seen = HashSet::new();
         self.each(|shard| {
-            all.push(shard.counters()?);
+            if shard.shared_device().is_none_or(|device| seen.insert(device)) {
+                all.push(shard.counters()?);
+            }
             Ok(())
         })?;
         Counters::read(|counter| Ok(all.iter().map(|counters| counters.get(counter)).sum()))

@@ -9,6 +9,8 @@ mod edges;
 mod errors;
 mod queues;
 mod rig;
+mod seat;
+mod tenants;
 
 use std::fmt;
 
@@ -21,6 +23,8 @@ use doorbell_host::driver::Driver;
 use doorbell_host::error::DeviceError;
 use doorbell_host::platform::Platform;
 pub use rig::{Rig, by_position, numbered};
+pub use seat::Seat;
+pub use tenants::{TENANT_CASES, Tenancy, TenantCase};
 
 /// One case.
 #[derive(Clone, Copy)]

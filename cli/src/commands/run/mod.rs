@@ -114,9 +114,12 @@ pub struct Args {
     /// Workers of a device that has several, on the gpu for each queue pair; by default all
     #[arg(long, value_name = "N")]
     workers: Option<u32>,
-    /// Queue pairs on the gpu, 1 to 16
+    /// Queue pairs of the device, 1 to 16
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=16))]
     queues: u8,
+    /// Functions that the queue pairs are spread over, at most as many as those; each has memory of its own
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=16))]
+    functions: u8,
     /// Slots of the queues, a power of two
     #[arg(long, value_name = "SLOTS", default_value_t = 1024)]
     depth: u32,

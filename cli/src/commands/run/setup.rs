@@ -177,7 +177,9 @@ fn settings(args: &Args, options: &Options) -> Settings {
         },
         patience: None,
         memory: Memory { latency: 0..=0, stalls: 0, reorder: false, random: false, seed: args.seed.into() },
-        gpus: Gpus { gpus: vec![0], queues: args.queues.into() },
+        queues: args.queues,
+        functions: args.functions,
+        gpus: Gpus::default(),
         fault: None,
     }
 }

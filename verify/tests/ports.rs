@@ -1,0 +1,554 @@
+//! Several drivers over one model: how a device is divided, what a port reaches, turns, threads.
+
+use std::collections::HashMap;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use rstest::rstest;
+
+use doorbell_contract::{
+    Control, Counter, FunctionControl, HwCompletion, HwDesc, Place, Register, State, Status,
+};
+use doorbell_host::{
+    Device, DeviceError, Division, Driver, Pages, Platform, Ports, QueueConfig, QueuePort, Sharded,
+    SharedMemory,
+};
+use doorbell_verify::ModelPlatform;
+use doorbell_verify::model::{Mutation, STEP_TOKENS};
+use doorbell_verify::oracle::Oracle;
+
+fn small() -> QueueConfig {
+    QueueConfig { sq_depth: 64, cq_depth: 64, token_bytes: 1 << 16, ..Default::default() }
+}
+
+fn divide(queues: u8, functions: u8, config: &QueueConfig) -> Ports<ModelPlatform> {
+    let model = ModelPlatform::with_queues(queues, functions).unwrap();
+    let bytes = config.shared_bytes().unwrap();
+    Ports::divide(model, &Division { queues, functions, bytes, ..Default::default() }).unwrap()
+}
+
+fn drivers(ports: &Ports<ModelPlatform>, config: &QueueConfig) -> Vec<Driver<QueuePort<ModelPlatform>>> {
+    ports.take_all().unwrap().into_iter().map(|port| Driver::new(port, config.clone()).unwrap()).collect()
+}
+
+fn drain(device: &mut dyn Device) -> Vec<HwCompletion> {
+    let mut out = [HwCompletion::default(); 16];
+    let mut all = Vec::new();
+    while device.in_flight() > 0 {
+        let taken = device.poll(&mut out).unwrap();
+        all.extend_from_slice(&out[..taken]);
+    }
+    all
+}
+
+fn wide(device: &mut ModelPlatform, function: u8, low: Register) -> u64 {
+    let place = Place { function, queue: 0 };
+    let high = Register::at(low as u32 + 4).unwrap().0;
+    let mut read = |register| u64::from(device.read_at(place, register).unwrap());
+    read(high) << 32 | read(low)
+}
+
+#[test]
+fn two_drivers_share_one_device_and_answer_for_themselves() {
+    let config = small();
+    let ports = divide(2, 2, &config);
+    let mut drivers = drivers(&ports, &config);
+    // R5, R8: the same rollout in both is two rollouts.
+    let descs: Vec<HwDesc> =
+        (0..2).map(|k| HwDesc::decode(7, 100 * k, 32).with_seed(k).with_user_data(k.into())).collect();
+    for (driver, desc) in drivers.iter_mut().zip(&descs) {
+        assert_eq!(driver.submit(&[*desc]).unwrap(), 1);
+    }
+    for (driver, desc) in drivers.iter_mut().zip(&descs) {
+        let answer = Oracle::new(&config).answer(desc);
+        let ends = drain(driver);
+        assert_eq!(ends.len(), 1, "R3");
+        assert_eq!(ends[0].without_timing(), answer.completion);
+        let mut tokens = vec![0; answer.tokens.len()];
+        driver.tokens(0, &mut tokens).unwrap();
+        assert_eq!(tokens, answer.tokens);
+    }
+}
+
+#[rstest]
+#[case(1, 1)]
+#[case(4, 1)]
+#[case(5, 2)]
+#[case(16, 4)]
+#[case(16, 16)]
+fn r11_a_window_holds_exactly_the_memory_of_its_functions_queue_pairs(
+    #[case] queues: u8,
+    #[case] functions: u8,
+) {
+    let config = small();
+    let each = config.shared_bytes().unwrap() as u64;
+    let ports = divide(queues, functions, &config);
+    let drivers = drivers(&ports, &config);
+    let mut owned: HashMap<u8, Vec<(u64, u64)>> = HashMap::new();
+    for (queue, driver) in drivers.iter().enumerate() {
+        let place = driver.platform().place();
+        assert_eq!(place, Place { function: queue as u8 % functions, queue: queue as u8 });
+        let start = driver.memory().bus_address();
+        owned.entry(place.function).or_default().push((start, start + driver.memory().len() as u64));
+    }
+    let mut all: Vec<(u64, u64)> = owned.values().flatten().copied().collect();
+    all.sort_unstable();
+    assert!(
+        all.windows(2).all(|pair| pair[0].1 == pair[1].0),
+        "side by side, and none over another: {all:x?}"
+    );
+    let mut device = ports.device();
+    for (function, parts) in owned {
+        let base = wide(&mut device, function, Register::Window0BaseLo);
+        let size = wide(&mut device, function, Register::Window0SizeLo);
+        assert_eq!(size, each * parts.len() as u64, "function {function}");
+        assert_eq!(base, parts.iter().map(|part| part.0).min().unwrap(), "function {function}");
+        assert_eq!(base + size, parts.iter().map(|part| part.1).max().unwrap(), "function {function}");
+        for low in [Register::Window1SizeLo, Register::Window2SizeLo] {
+            assert_eq!(wide(&mut device, function, low), 0, "{low} of function {function}");
+        }
+    }
+}
+
+#[test]
+fn functions_that_are_not_used_have_no_window() {
+    let model = ModelPlatform::with_queues(4, 4).unwrap();
+    let ports = Ports::divide(model, &Division { queues: 3, functions: 2, ..Default::default() }).unwrap();
+    let mut device = ports.device();
+    for function in 2..4 {
+        assert_eq!(wide(&mut device, function, Register::Window0SizeLo), 0, "function {function}");
+    }
+}
+
+/// The model, said to have been built with more workers.
+struct Manned {
+    model: ModelPlatform,
+    built: u32,
+    masks: HashMap<u8, u32>,
+}
+
+impl Platform for Manned {
+    fn name(&self) -> &str {
+        "manned"
+    }
+
+    fn map(&mut self, bytes: usize) -> Result<SharedMemory, DeviceError> {
+        self.model.map(bytes)
+    }
+
+    fn write_register(&mut self, register: Register, value: u32) -> Result<(), DeviceError> {
+        self.write_at(Place::FIRST, register, value)
+    }
+
+    fn read_register(&mut self, register: Register) -> Result<u32, DeviceError> {
+        self.read_at(Place::FIRST, register)
+    }
+
+    fn advance(&mut self, want: usize) -> Result<(), DeviceError> {
+        self.model.advance(want)
+    }
+}
+
+impl Pages for Manned {
+    fn write_at(&mut self, place: Place, register: Register, value: u32) -> Result<(), DeviceError> {
+        if register == Register::FnWorkers {
+            self.masks.insert(place.function, value);
+            return Ok(());
+        }
+        self.model.write_at(place, register, value)
+    }
+
+    fn read_at(&mut self, place: Place, register: Register) -> Result<u32, DeviceError> {
+        match register {
+            Register::CapWorkers => Ok(self.built),
+            Register::FnWorkers => Ok(self.masks.get(&place.function).copied().unwrap_or(0)),
+            _ => self.model.read_at(place, register),
+        }
+    }
+}
+
+fn manned(built: u32) -> Manned {
+    Manned { model: ModelPlatform::with_queues(8, 8).unwrap(), built, masks: HashMap::new() }
+}
+
+#[rstest]
+#[case::one_function(4, 1, None, &[0xF])]
+#[case::some_of_them(4, 1, Some(3), &[0x7])]
+#[case::evenly(4, 2, None, &[0x3, 0xC])]
+#[case::unevenly(16, 3, None, &[0x3F, 0x7C0, 0xF800])]
+#[case::one_each(8, 8, None, &[1, 2, 4, 8, 16, 32, 64, 128])]
+#[case::too_few(2, 3, None, &[0x3, 0x3, 0x3])]
+#[case::too_few_are_to_be_used(16, 3, Some(2), &[0x3, 0x3, 0x3])]
+#[case::all_32(32, 2, None, &[0xFFFF, 0xFFFF_0000])]
+#[case::by_the_thousand(1023, 2, None, &[u32::MAX, u32::MAX])]
+fn workers_are_divided_where_they_suffice(
+    #[case] built: u32,
+    #[case] functions: u8,
+    #[case] workers: Option<u32>,
+    #[case] masks: &[u32],
+) {
+    let division = Division { queues: 8, functions, workers, ..Default::default() };
+    let ports = Ports::divide(manned(built), &division).unwrap();
+    let found: Vec<u32> = (0..functions).map(|function| ports.device().masks[&function]).collect();
+    assert_eq!(found, masks, "{found:x?}");
+}
+
+#[rstest]
+#[case(Division { queues: 5, ..Default::default() },
+       "model is not available: it was built with 4 queue pairs, and 5 were asked for")]
+#[case(Division { queues: 4, functions: 3, ..Default::default() },
+       "model is not available: it was built with 2 functions, and 3 were asked for")]
+#[case(Division { workers: Some(2), ..Default::default() },
+       "model is not available: it was built with 1 worker, and 2 were asked for")]
+#[case(Division { queues: 0, ..Default::default() }, "queues is 0: it must be 1 to 16")]
+#[case(Division { queues: 17, ..Default::default() }, "queues is 17: it must be 1 to 16")]
+#[case(Division { functions: 0, ..Default::default() }, "functions is 0: it must be 1 to 16")]
+#[case(Division { functions: 2, ..Default::default() },
+       "functions is 2: it must be at most 1, the number of queue pairs")]
+#[case(Division { workers: Some(0), ..Default::default() }, "workers is 0: it must be at least 1")]
+#[case(Division { wait_states: 1 << 16, ..Default::default() }, "wait_states is 65536: it must be at most 65535")]
+#[case(Division { queues: 4, bytes: usize::MAX / 3, ..Default::default() },
+       "6148914691236517205 bytes of shared memory could not be mapped: the size overflows; ask for smaller regions")]
+fn what_cannot_be_divided_is_told(#[case] division: Division, #[case] message: &str) {
+    let error = Ports::divide(ModelPlatform::with_queues(4, 2).unwrap(), &division).err().unwrap();
+    assert_eq!(error.to_string(), message);
+}
+
+#[rstest]
+#[case(0, 1)]
+#[case(17, 1)]
+#[case(1, 0)]
+#[case(1, 17)]
+fn a_model_of_no_possible_size_is_told(#[case] queues: u8, #[case] functions: u8) {
+    let error = ModelPlatform::with_queues(queues, functions).unwrap_err();
+    assert!(matches!(error, DeviceError::Config { .. }), "{error}");
+}
+
+#[test]
+fn a_port_is_given_out_once_and_again_when_it_is_dropped() {
+    let config = small();
+    let ports = divide(2, 1, &config);
+    let message = |result: Result<QueuePort<ModelPlatform>, DeviceError>| result.err().unwrap().to_string();
+    let first = ports.take(1).unwrap();
+    assert_eq!(
+        message(ports.take(1)),
+        "model (queue pair 1 of function 0) is not available: somebody drives it"
+    );
+    assert_eq!(
+        message(ports.take(2)),
+        "model (queue pair 2 of function 0) is not available: the device was divided among fewer queue pairs"
+    );
+    drop(first);
+    ports.take(1).unwrap();
+}
+
+/// R12: what a driver left behind is reset by the next, and holds up nobody.
+#[rstest]
+#[case::dropped(false)]
+#[case::its_thread_died(true)]
+fn r12_a_queue_pair_that_was_left_is_reset_by_the_next(#[case] dies: bool) {
+    let config = small();
+    let ports = divide(2, 2, &config);
+    let mut other = Driver::new(ports.take(0).unwrap(), config.clone()).unwrap();
+    let mut driver = Driver::new(ports.take(1).unwrap(), config.clone()).unwrap();
+    let long = HwDesc::decode(1, 0, 16_000);
+    let left = thread::spawn(move || {
+        driver.submit(&[long, long, long]).unwrap();
+        driver.platform_mut().advance(1).unwrap();
+        assert!(!dies, "as it is meant to");
+    });
+    assert_eq!(left.join().is_err(), dies);
+    other.submit(&[HwDesc::nop()]).unwrap();
+    assert_eq!(drain(&mut other)[0].status, Status::Done as u8);
+
+    let port = ports.take(1).unwrap();
+    let mut next = Driver::new(port, config.clone()).unwrap();
+    let mut old = vec![1; 64];
+    next.tokens(0, &mut old).unwrap();
+    assert_eq!(old, [0; 64], "memory of the driver before");
+    assert_eq!(next.in_flight(), 0);
+    let desc = HwDesc::decode(1, 0, 5).with_user_data(9);
+    next.submit(&[desc]).unwrap();
+    let ends: Vec<HwCompletion> = drain(&mut next).into_iter().map(HwCompletion::without_timing).collect();
+    assert_eq!(ends, [Oracle::new(&config).answer(&desc).completion]);
+}
+
+#[test]
+fn a_driver_sets_nothing_that_is_the_owners() {
+    let config = small();
+    let model = ModelPlatform::with_queues(2, 1).unwrap();
+    let bytes = config.shared_bytes().unwrap();
+    let division = Division { queues: 2, bytes, wait_states: 3, ..Default::default() };
+    let ports = Ports::divide(model, &division).unwrap();
+    let error = |config: QueueConfig| Driver::new(ports.take(0).unwrap(), config).err().unwrap().to_string();
+    assert_eq!(
+        error(config.clone()),
+        "wait_states is 0: it must be 3, as the owner of model (queue pair 0 of function 0) has set it"
+    );
+    let config = QueueConfig { wait_states: 3, ..config };
+    assert_eq!(
+        error(QueueConfig { workers: Some(2), ..config.clone() }),
+        "workers is 2: it must be 1, as the owner of model (queue pair 0 of function 0) has set it"
+    );
+    let mut driver = Driver::new(ports.take(0).unwrap(), config).unwrap();
+    for register in
+        [Register::FnWorkers, Register::QueueFunction, Register::Window0BaseLo, Register::WaitStates]
+    {
+        let error = driver.write(register, 1).unwrap_err();
+        assert!(matches!(error, DeviceError::WriteRefused { .. }), "{register}: {error}");
+    }
+}
+
+#[test]
+fn more_memory_than_was_divided_is_refused() {
+    let ports = divide(2, 1, &small());
+    let config = QueueConfig { token_bytes: 1 << 17, ..small() };
+    let error = Driver::new(ports.take(0).unwrap(), config).err().unwrap().to_string();
+    assert!(error.contains("model (queue pair 0 of function 0) was given 73728 bytes"), "{error}");
+}
+
+#[test]
+fn errors_name_queue_pair_and_function() {
+    let config = QueueConfig { patience: 20, ..small() };
+    let mutation: Mutation = "hang:0".parse().unwrap();
+    let model = ModelPlatform::with_queues(4, 2).unwrap().with_mutation(mutation);
+    let bytes = config.shared_bytes().unwrap();
+    let ports =
+        Ports::divide(model, &Division { queues: 4, functions: 2, bytes, ..Default::default() }).unwrap();
+    let mut driver = Driver::new(ports.take(3).unwrap(), config).unwrap();
+    let error = driver.write(Register::Doorbell, 1000).unwrap_err().to_string();
+    assert!(
+        error.starts_with("model (queue pair 3 of function 1): write of 0x000003e8 to DOORBELL"),
+        "{error}"
+    );
+    driver.submit(&[HwDesc::nop()]).unwrap();
+    let error = (0..1000).find_map(|_| driver.poll(&mut [HwCompletion::default()]).err()).expect("R15");
+    let error = error.to_string();
+    assert!(error.starts_with("model (queue pair 3 of function 1): a completion did not happen"), "{error}");
+}
+
+/// R15: a queue pair that the weights make wait is waited for, by a device that counts for each, and by one that does not.
+#[test]
+fn r15_the_others_work_is_no_hang() {
+    the_others_work_is_no_hang(ModelPlatform::with_queues(4, 1).unwrap());
+    the_others_work_is_no_hang(manned(1));
+}
+
+fn the_others_work_is_no_hang<D: Pages>(device: D) {
+    let config =
+        |weight| QueueConfig { sq_depth: 1 << 14, cq_depth: 1 << 14, weight, patience: 1, ..small() };
+    let bytes = config(1).shared_bytes().unwrap();
+    let ports = Ports::divide(device, &Division { queues: 4, bytes, ..Default::default() }).unwrap();
+    let mut others: Vec<_> =
+        (1..4).map(|queue| Driver::new(ports.take(queue).unwrap(), config(255)).unwrap()).collect();
+    let mut own = Driver::new(ports.take(0).unwrap(), config(1)).unwrap();
+    for other in &mut others {
+        assert_eq!(other.submit(&vec![HwDesc::nop(); 1 << 14]).unwrap(), 1 << 14);
+    }
+    assert_eq!(own.submit(&[HwDesc::nop(); 10]).unwrap(), 10);
+    assert_eq!(drain(&mut own).len(), 10, "R3");
+}
+
+/// Turns by weight: within any stretch each queue pair has its share, to the descriptor.
+#[rstest]
+#[case(&[1, 1])]
+#[case(&[3, 1])]
+#[case(&[1, 2, 7, 255])]
+#[case(&[5; 16])]
+fn turns_are_exactly_the_weights(#[case] weights: &[u32], #[values(1, 100, STEP_TOKENS)] tokens: u32) {
+    let shares: u32 = weights.iter().sum();
+    let rounds = (10_000 / tokens.min(100)).div_ceil(shares).max(2);
+    let depth = (rounds * 255).next_power_of_two().min(1 << 16);
+    let config = |weight| QueueConfig { sq_depth: depth, cq_depth: depth, weight, ..small() };
+    let count = weights.len() as u8;
+    let ports = divide(count, 1, &config(1));
+    let mut drivers: Vec<_> = ports
+        .take_all()
+        .unwrap()
+        .into_iter()
+        .zip(weights)
+        .map(|(port, &weight)| Driver::new(port, config(weight)).unwrap())
+        .collect();
+    for (driver, &weight) in drivers.iter_mut().zip(weights) {
+        let descs = vec![HwDesc::decode(1, 0, tokens); (rounds * weight) as usize];
+        assert_eq!(driver.submit(&descs).unwrap(), descs.len());
+    }
+    // Who has each completion, in order.
+    let order = weights.iter().enumerate().flat_map(|(queue, &weight)| vec![queue; weight as usize]);
+    let order: Vec<usize> = order.collect();
+    let mut tails = vec![0; weights.len()];
+    for step in 0..rounds * shares {
+        ports.device().advance(1).unwrap();
+        let now: Vec<u32> = drivers.iter_mut().map(|driver| driver.read(Register::CqTail).unwrap()).collect();
+        let turn = order[(step % shares) as usize];
+        tails[turn] += 1;
+        assert_eq!(now, tails, "completion {step}, of weights {weights:?}");
+    }
+}
+
+/// However long the rollouts of the others, a queue pair waits for no more than their weights in steps.
+#[test]
+fn a_long_rollout_stops_nobody() {
+    let long = 1 << 20;
+    let config = QueueConfig { token_bytes: 4 * u64::from(long), ..small() };
+    let ports = divide(4, 2, &config);
+    let mut drivers = drivers(&ports, &config);
+    let descs: Vec<HwDesc> = (0..3).map(|k| HwDesc::decode(7, 0, long - k)).collect();
+    for (driver, desc) in drivers.iter_mut().zip(&descs) {
+        driver.submit(&[*desc]).unwrap();
+    }
+    for round in 0..50 {
+        let before = drivers[3].counter(Counter::Tokens).unwrap();
+        drivers[3].submit(&[HwDesc::nop()]).unwrap();
+        ports.device().advance_for(drivers[3].platform().place(), 1).unwrap();
+        assert_eq!(drain(&mut drivers[3]).len(), 1, "round {round}");
+        let between = drivers[3].counter(Counter::Tokens).unwrap() - before;
+        assert!(between <= 3 * u64::from(STEP_TOKENS), "round {round}: {between} tokens of the others first");
+    }
+    // They end as they would alone.
+    for (driver, desc) in drivers.iter_mut().zip(&descs) {
+        let answer = Oracle::new(&QueueConfig { length_limit: long, ..config.clone() }).answer(desc);
+        assert_eq!(drain(driver)[0].without_timing(), answer.completion);
+        let mut tokens = vec![0; answer.tokens.len()];
+        driver.tokens(0, &mut tokens).unwrap();
+        assert!(tokens == answer.tokens);
+    }
+}
+
+#[test]
+fn a_reset_of_a_function_ends_its_queue_pairs_alone() {
+    let config = small();
+    let ports = divide(4, 2, &config);
+    let mut drivers = drivers(&ports, &config);
+    for driver in &mut drivers {
+        driver.submit(&[HwDesc::decode(1, 0, 16_000)]).unwrap();
+        driver.platform_mut().advance(1).unwrap();
+    }
+    drivers[1].write(Register::FnControl, FunctionControl::RESET.bits()).unwrap();
+    for (queue, driver) in drivers.iter_mut().enumerate() {
+        let state = State::from_bits_retain(driver.read(Register::State).unwrap());
+        assert_eq!(state.contains(State::ACTIVE), queue % 2 == 0, "R12: queue pair {queue}");
+    }
+    for driver in [0, 2] {
+        assert_eq!(drain(&mut drivers[driver])[0].final_seq_len, 16_000);
+    }
+}
+
+#[test]
+fn a_drain_is_noticed_by_whoever_looks() {
+    let config = small();
+    let ports = divide(2, 1, &config);
+    let mut drivers = drivers(&ports, &config);
+    drivers[0].submit(&[HwDesc::nop()]).unwrap();
+    drivers[0].write(Register::Control, (Control::ENABLE | Control::DRAIN).bits()).unwrap();
+    ports.device().advance(1).unwrap();
+    // The other queue pair of the function sees none active but itself.
+    drivers[1].disable().unwrap();
+    drivers[1].write(Register::LengthLimit, 5).unwrap();
+    assert_eq!(drivers[0].read(Register::State).unwrap(), State::IDLE.bits());
+}
+
+#[test]
+fn shards_of_one_device_are_counted_once() {
+    let config = small();
+    let pair = || -> Vec<Box<dyn Device>> {
+        let ports = divide(2, 1, &config);
+        drivers(&ports, &config).into_iter().map(|driver| Box::new(driver) as Box<dyn Device>).collect()
+    };
+    let alone = Box::new(Driver::new(ModelPlatform::new(), config.clone()).unwrap());
+    let shards: Vec<Box<dyn Device>> =
+        pair().into_iter().chain(pair()).chain([alone as Box<dyn Device>]).collect();
+    let mut device = Sharded::new("five", shards).unwrap();
+    for shard in 0..5 {
+        let shard = device.shard_mut(shard);
+        shard.submit(&[HwDesc::decode(1, 0, 10)]).unwrap();
+        assert_eq!(drain(shard).len(), 1);
+    }
+    let counters = device.counters().unwrap();
+    assert_eq!(counters.get(Counter::Completions), 5);
+    assert_eq!(counters.get(Counter::Tokens), 50);
+}
+
+/// A counter's halves belong together, whoever reads others in between.
+#[test]
+fn a_counter_is_read_whole_between_those_of_others() {
+    let config = small();
+    let ports = divide(2, 1, &config);
+    let mut drivers = drivers(&ports, &config);
+    drivers[0].submit(&[HwDesc::decode(1, 0, 10)]).unwrap();
+    drain(&mut drivers[0]);
+    let low = drivers[0].read(Counter::Tokens.lo()).unwrap();
+    drivers[1].counters().unwrap();
+    assert_eq!((low, drivers[0].read(Counter::Tokens.hi()).unwrap()), (10, 0));
+}
+
+#[test]
+fn drivers_run_on_threads_of_their_own() {
+    let config = QueueConfig { sq_depth: 16, cq_depth: 8, ..small() };
+    let ports = divide(8, 4, &config);
+    let oracle = Oracle::new(&config);
+    thread::scope(|scope| {
+        for mut driver in drivers(&ports, &config) {
+            let oracle = &oracle;
+            scope.spawn(move || {
+                let mut out = [HwCompletion::default(); 8];
+                for round in 0..200u32 {
+                    let descs: Vec<HwDesc> = (0..8u32)
+                        .map(|k| {
+                            let desc = HwDesc::decode(k, round, 1 + (round * k) % 50).with_seed(round);
+                            desc.with_user_data(k.into()).with_delta_offset(256 * u64::from(k))
+                        })
+                        .collect();
+                    assert_eq!(driver.submit(&descs).unwrap(), 8);
+                    let mut left = 8;
+                    while left > 0 {
+                        let taken = driver.poll(&mut out).unwrap();
+                        for end in &out[..taken] {
+                            let answer = oracle.answer(&descs[end.user_data as usize]);
+                            assert_eq!(end.without_timing(), answer.completion, "R6");
+                            let mut tokens = vec![0; answer.tokens.len()];
+                            driver.tokens(256 * end.user_data, &mut tokens).unwrap();
+                            assert_eq!(tokens, answer.tokens, "R6");
+                        }
+                        left -= taken;
+                    }
+                }
+            });
+        }
+    });
+}
+
+/// Each queue pair in halves, each half on a thread of its own.
+#[test]
+fn a_port_splits_like_any_platform() {
+    // Whoever submits may be held up between telling and ringing for as long as the system likes.
+    let config = QueueConfig { patience: u32::MAX, ..small() };
+    let deadline = Instant::now() + Duration::from_secs(60);
+    let ports = divide(2, 2, &config);
+    thread::scope(|scope| {
+        for driver in drivers(&ports, &config) {
+            let (mut submitter, mut completer) = driver.split().unwrap();
+            scope.spawn(move || {
+                for k in 0..1000 {
+                    let desc = HwDesc::decode(k, 0, 1 + k % 9).with_user_data(k.into());
+                    while submitter.submit(&[desc]).unwrap() == 0 {
+                        assert!(Instant::now() < deadline, "descriptor {k}");
+                        thread::yield_now();
+                    }
+                }
+            });
+            scope.spawn(move || {
+                let mut out = [HwCompletion::default(); 8];
+                let mut next = 0;
+                while next < 1000 {
+                    assert!(completer.wait(deadline).unwrap(), "completion {next}");
+                    let taken = completer.collect(&mut out).unwrap();
+                    for end in &out[..taken] {
+                        assert_eq!((end.user_data, end.status), (next, Status::Done as u8));
+                        next += 1;
+                    }
+                }
+            });
+        }
+    });
+}
