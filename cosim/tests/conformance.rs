@@ -1,8 +1,9 @@
-//! The conformance suite on every RTL that was built, with a memory that answers at once and with random ones.
+//! The conformance suite on every RTL that was built, with a memory that answers at once and with random ones; of a device of
+//! several queue pairs on the first one, with one random memory.
 //!
 //! `DOORBELL_SEED` is the first seed (default 1), `DOORBELL_SEEDS` the number of random memories (default 4).
 
-use doorbell_cosim::{RtlConfig, RtlPlatform, built_workers};
+use doorbell_cosim::{Built, RtlConfig, RtlPlatform, built};
 use doorbell_host::{DeviceError, Platform};
 use doorbell_verify::conformance::{Bench, CASES, Case};
 use libtest_mimic::{Arguments, Failed, Trial};
@@ -13,8 +14,9 @@ fn number(variable: &str, default: u64) -> u64 {
     })
 }
 
-fn run(case: &Case, workers: u32, seed: u64, memory: Option<u64>) -> Result<(), Failed> {
-    let plain = RtlConfig { workers, seed, ..RtlConfig::default() };
+fn run(case: &Case, built: Built, seed: u64, memory: Option<u64>) -> Result<(), Failed> {
+    let Built { workers, queues, functions } = built;
+    let plain = RtlConfig { workers, queues, functions, seed, ..RtlConfig::default() };
     let config = memory.map_or(plain.clone(), |memory| plain.with_random_memory(memory));
     let mut make = || -> Result<Box<dyn Platform>, DeviceError> { Ok(Box::new(RtlPlatform::new(&config)?)) };
     Bench::new(&mut make, seed).run(case).map_err(Failed::from)
@@ -25,12 +27,16 @@ fn main() {
     let memories: Vec<Option<u64>> =
         [None].into_iter().chain((seed..seed + number("DOORBELL_SEEDS", 4)).map(Some)).collect();
     let mut trials = vec![];
-    for workers in built_workers() {
-        for &memory in &memories {
-            let place =
-                memory.map_or(format!("{workers} workers"), |m| format!("{workers} workers, memory {m}"));
+    for built in built() {
+        let device = match built {
+            Built { workers, queues: 1, .. } => format!("{workers} workers"),
+            Built { workers, queues, .. } => format!("{workers} workers, {queues} queue pairs"),
+        };
+        let memories = if built.queues == 1 { &memories[..] } else { &memories[..memories.len().min(2)] };
+        for &memory in memories {
+            let place = memory.map_or(device.clone(), |m| format!("{device}, memory {m}"));
             trials.extend(CASES.iter().map(|case| {
-                Trial::test(format!("{}: {place}", case.name), move || run(case, workers, seed, memory))
+                Trial::test(format!("{}: {place}", case.name), move || run(case, built, seed, memory))
             }));
         }
     }
