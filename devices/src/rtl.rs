@@ -28,6 +28,7 @@ pub fn open(settings: &Settings, wave: Option<Wave>) -> Result<Driver<RtlPlatfor
         seed,
         faults: faults.into_iter().collect(),
         wave,
+        ..RtlConfig::default()
     };
     let config = if random { config.with_random_memory(seed) } else { config };
     let platform = RtlPlatform::new(&config).map_err(|error| match error {
