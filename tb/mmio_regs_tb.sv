@@ -493,6 +493,8 @@ module mmio_regs_run #(
         expect_start("a window with another upper half", 1'b0);
         set_window(k, at + size, '1);
         expect_start("a window that begins behind it", 1'b0);
+        set_window(k, at + size + 64, '1);
+        expect_start("a window that begins further behind it, and whose end wraps", 1'b0);
         set_window(k, '0, '0);
         expect_start("no window", 1'b0);
       end

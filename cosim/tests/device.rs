@@ -150,7 +150,8 @@ fn queue_pairs_have_registers_rings_and_interrupts_of_their_own() {
         for config in [plain.clone(), plain.with_random_memory(3)] {
             let mut rtl = RtlPlatform::new(&config).unwrap();
             let memory = rtl.map(2 << 14).unwrap();
-            let (first, last) = (Place::FIRST, Place { function: functions as u8 - 1, queue: queues as u8 - 1 });
+            let (first, last) =
+                (Place::FIRST, Place { function: functions as u8 - 1, queue: queues as u8 - 1 });
             rtl.write_at(last, Register::QueueFunction, u32::from(last.function)).unwrap();
             rtl.write_at(last, Register::Window0SizeHi, u32::MAX).unwrap();
             assert!(
