@@ -214,13 +214,13 @@ module rollout_worker_fsm
   logic [Slots-1:0]      drains;
   /* verilator lint_on UNUSEDSIGNAL */
   assign drains = Slots'(drain_i);
-  for (genvar w = 0; w < Workers; w++) begin : gen_own
-    if (Queues == 1) begin : gen_one
-      assign threshold[w*32 +: 32] = threshold_q[0];
-      assign draining[w]           = drain_i[0];
-      assign drain_0[w]            = drain_i[0];
-      assign drain_1[w]            = drain_i[0];
-    end else begin : gen_many
+  if (Queues == 1) begin : gen_one
+    assign threshold = '0;              // there is only one
+    assign draining  = {Workers{drain_i[0]}};
+    assign drain_0   = draining;
+    assign drain_1   = draining;
+  end else begin : gen_many
+    for (genvar w = 0; w < Workers; w++) begin : gen_own
       logic [QueueBits-1:0] queue, queue_0, queue_1;
       assign queue                 = rollout_q[w*KeyBits + 32 +: QueueBits];
       assign queue_0               = drain_i != '0 ? queue_rollout[{4'(w), 1'b0}][32 +: QueueBits] : '0;
@@ -255,7 +255,7 @@ module rollout_worker_fsm
             end else if (!resident_q[w]) begin
               done[w] = 1'b1;
               how_o[w*4 +: 2] = END_REWARD_NEEDED;
-            end else if ({16'd0, digest_o[w*32 + 16 +: 16] ^ digest_o[w*32 +: 16]} < threshold[w*32 +: 32]) begin   // its score
+            end else if ({16'd0, digest_o[w*32 + 16 +: 16] ^ digest_o[w*32 +: 16]} < ((Queues == 1) ? threshold_q[0] : threshold[w*32 +: 32])) begin   // its score
               done[w] = 1'b1;
               how_o[w*4 + 3] = 1'b1;
             end else begin
