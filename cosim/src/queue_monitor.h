@@ -47,7 +47,9 @@ public:
     void function_reset() { disabling_ = active_; }
     bool owns_slot(uint64_t address) const { return active_ && address - sq_.base < (uint64_t{sq_.mask} + 1) * kSlot; }
     // A line of tokens begins below its region where that begins in the middle of a line.
-    bool owns_token(uint64_t address) const { return active_ && address + 63 - token_base_ < token_size_ + 63; }
+    bool owns_token(uint64_t address) const {
+        return active_ && (address - token_base_ < token_size_ || token_base_ - address < kBeatBytes);
+    }
     uint32_t owner() const { return owner_; }
     void set_owner(uint32_t function) { owner_ = function; }
 
