@@ -349,26 +349,31 @@ module mmio_regs
              || (base >= window_base && base - window_base <= window_size && size <= window_size - (base - window_base));
   endfunction
 
-  // The windows that hold each region.
-  logic [Windows-1:0] sq_in, cq_in, token_in, kv_in;
-  for (genvar k = 0; k < Windows; k++) begin : gen_window
-    logic [63:0] base, size;
-    assign base        = enabling ? wr_function_regs.window_base[64*k +: 64] : '0;
-    assign size        = enabling ? wr_function_regs.window_size[64*k +: 64] : '0;
-    assign sq_in[k]    = in_window(wr_queue_regs.sq_base, {26'd0, wr_queue_regs.sq_size, 6'd0}, base, size);
-    assign cq_in[k]    = in_window(wr_queue_regs.cq_base, {27'd0, wr_queue_regs.cq_size, 5'd0}, base, size);
-    assign token_in[k] = in_window(wr_queue_regs.token_base, wr_queue_regs.token_size, base, size);
-    assign kv_in[k]    = in_window(wr_queue_regs.kv_base, wr_queue_regs.kv_size, base, size);
-  end
-
   function automatic logic ring_ok(input logic [31:0] size);
     ring_ok = size >= 32'd2 && size <= (32'd1 << RING_MAX_LOG2) && (size & (size - 32'd1)) == '0;
   endfunction
 
-  assign config_ok = enabling && ring_ok(wr_queue_regs.sq_size) && ring_ok(wr_queue_regs.cq_size)
-                  && {wr_queue_regs.sq_base[5:0], wr_queue_regs.cq_base[5:0], wr_queue_regs.token_base[5:0],
-                      wr_queue_regs.kv_base[5:0]} == '0
-                  && sq_in != '0 && cq_in != '0 && token_in != '0 && kv_in != '0;
+  // What has to hold, a bit each, of all regions at once: a conditional of one bit would be looked at in every cycle.
+  logic [3:0] fitting, sound;
+  logic [Windows*4-1:0] holds;                   // the regions that each window holds
+  for (genvar k = 0; k < Windows; k++) begin : gen_window
+    logic [63:0] base, size;
+    assign base = enabling ? wr_function_regs.window_base[64*k +: 64] : '0;
+    assign size = enabling ? wr_function_regs.window_size[64*k +: 64] : '0;
+    assign holds[4*k +: 4] = enabling
+      ? {in_window(wr_queue_regs.sq_base, {26'd0, wr_queue_regs.sq_size, 6'd0}, base, size),
+         in_window(wr_queue_regs.cq_base, {27'd0, wr_queue_regs.cq_size, 5'd0}, base, size),
+         in_window(wr_queue_regs.token_base, wr_queue_regs.token_size, base, size),
+         in_window(wr_queue_regs.kv_base, wr_queue_regs.kv_size, base, size)}
+      : '0;
+  end
+  assign fitting = holds[3:0] | holds[7:4] | holds[11:8];
+  assign sound  = enabling
+    ? {ring_ok(wr_queue_regs.sq_size), ring_ok(wr_queue_regs.cq_size), fitting == '1,
+       {wr_queue_regs.sq_base[5:0], wr_queue_regs.cq_base[5:0], wr_queue_regs.token_base[5:0],
+        wr_queue_regs.kv_base[5:0]} == '0}
+    : '0;
+  assign config_ok = sound == '1;
 
   assign start_o       = enabling && config_ok;
   assign start_queue_o = 4'(wr_queue);
