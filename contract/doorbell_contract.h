@@ -351,13 +351,14 @@ enum doorbell_cnt {
   DOORBELL_CNT_WAIT = 0x00130,                   // worker cycles spent in wait states; part of BUSY
   // worker cycles in which a result was held back by the write port; part of BUSY
   DOORBELL_CNT_STALL_WRITE = 0x00138,
-  // cycles in which a completion was ready and the completion queue was full (rule R4)
+  // cycles in which something of a queue pair waited for a slot of its completion queue, and for nothing
+  // else (rule R4)
   DOORBELL_CNT_STALL_CQ = 0x00140,
   // cycles in which published descriptors existed, none had arrived and a worker was idle
   DOORBELL_CNT_STALL_FETCH = 0x00148,
-  // cycles in which the oldest descriptor waited for an earlier one of its rollout (rule R5)
+  // cycles in which the oldest descriptor of a queue pair waited for an earlier one of its rollout (rule R5)
   DOORBELL_CNT_STALL_ORDER = 0x00150,
-  // cycles in which the oldest descriptor waited for a fence (rule R7)
+  // cycles in which the oldest descriptor of a queue pair waited for a fence (rule R7)
   DOORBELL_CNT_STALL_FENCE = 0x00158,
   DOORBELL_CNT_READ_BEATS = 0x00160,             // 64-byte beats read
   DOORBELL_CNT_WRITE_BEATS = 0x00168,            // 64-byte beats written: token lines and completions

@@ -1,10 +1,11 @@
-//! Verilates the device once per number of workers and compiles it, its clock loop and the cxx bridge.
+//! Verilates the device once per variant and compiles it, its clock loop and the cxx bridge.
 //!
 //! What Verilator makes is kept by content, in a folder that all builds of the target directory share: another profile,
 //! other features or another number of workers compile only what is new to them.
 //!
-//! Environment: `VERILATOR` (the command, default `verilator`), `DOORBELL_RTL_WORKERS` (variants; by default 16, and 1
-//! and 4 too with the feature `variants`), `DOORBELL_SETUP_LOCK` (a file that is locked while tools are installed).
+//! Environment: `VERILATOR` (the command, default `verilator`), `DOORBELL_RTL_WORKERS` (variants of one queue pair; by default
+//! 16 workers; with the feature `variants` 1 and 4 too, and the devices of several queue pairs in `SHARED`),
+//! `DOORBELL_SETUP_LOCK` (a file that is locked while tools are installed).
 
 #[path = "build/cache.rs"]
 mod cache;
@@ -42,16 +43,20 @@ fn build() -> Result<(), String> {
     let out = PathBuf::from(env::var_os("OUT_DIR").expect("cargo sets OUT_DIR"));
     wait_for_setup();
     let verilator = Verilator::find()?;
-    let workers = variants()?;
+    let variants = variants()?;
     let sources = rtl_sources(&root)?;
 
     // One process per model; the verilated sources compile together afterwards.
-    let models: Vec<Model> = workers
+    let models: Vec<Model> = variants
         .iter()
-        .map(|&workers| Model {
+        .map(|variant| Model {
             top: "rl_runtime_top",
-            prefix: format!("Vtop_w{workers}"),
-            arguments: vec![format!("-GWorkers={workers}")],
+            prefix: format!("Vtop_{}", variant.name()),
+            arguments: vec![
+                format!("-GWorkers={}", variant.workers),
+                format!("-GQueues={}", variant.queues),
+                format!("-GFunctions={}", variant.functions),
+            ],
             sources: sources.clone(),
         })
         .chain([Model {
@@ -61,7 +66,7 @@ fn build() -> Result<(), String> {
             sources: vec![root.join("rtl/desc_pkg.sv"), manifest_dir().join("rtl/decode_probe.sv")],
         }])
         .collect();
-    let generated = generate_variants(&workers, &out)?;
+    let generated = generate_variants(&variants, &out)?;
     compile(&verilator, &models, &generated, &root, &out)?;
 
     for path in sources.iter().map(PathBuf::as_path).chain([root.join("rtl").as_path()]) {
@@ -88,11 +93,33 @@ fn manifest_dir() -> PathBuf {
     PathBuf::from(env::var_os("CARGO_MANIFEST_DIR").expect("cargo sets CARGO_MANIFEST_DIR"))
 }
 
-fn variants() -> Result<Vec<u32>, String> {
+/// A device: so many of each.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct Variant {
+    queues: u32,
+    functions: u32,
+    workers: u32,
+}
+
+impl Variant {
+    /// Its name in files and C++.
+    fn name(&self) -> String {
+        match self {
+            Self { queues: 1, functions: 1, workers } => format!("w{workers}"),
+            Self { queues, functions, workers } => format!("w{workers}_q{queues}_f{functions}"),
+        }
+    }
+}
+
+/// The devices of several queue pairs.
+const SHARED: [Variant; 2] =
+    [Variant { queues: 4, functions: 4, workers: 4 }, Variant { queues: 16, functions: 4, workers: 16 }];
+
+fn variants() -> Result<Vec<Variant>, String> {
     // The largest stands in for all smaller ones, by the register WORKERS.
     let default = if env::var_os("CARGO_FEATURE_VARIANTS").is_some() { "1,4,16" } else { "16" };
     let list = env::var("DOORBELL_RTL_WORKERS").unwrap_or_else(|_| default.to_owned());
-    let mut workers = list
+    let workers = list
         .split(',')
         .map(|number| number.trim().parse().ok().filter(|workers| (1..=16).contains(workers)))
         .collect::<Option<Vec<u32>>>()
@@ -101,9 +128,14 @@ fn variants() -> Result<Vec<u32>, String> {
                 "DOORBELL_RTL_WORKERS is {list:?}: it lists numbers of workers from 1 to 16, as in 1,4,16"
             )
         })?;
-    workers.sort_unstable();
-    workers.dedup();
-    Ok(workers)
+    let mut variants: Vec<Variant> =
+        workers.into_iter().map(|workers| Variant { queues: 1, functions: 1, workers }).collect();
+    if env::var_os("CARGO_FEATURE_VARIANTS").is_some() && env::var_os("DOORBELL_RTL_WORKERS").is_none() {
+        variants.extend(SHARED);
+    }
+    variants.sort_unstable();
+    variants.dedup();
+    Ok(variants)
 }
 
 fn rtl_sources(root: &Path) -> Result<Vec<PathBuf>, String> {
@@ -197,7 +229,7 @@ fn version_of(text: &str) -> Option<(u32, u32)> {
 }
 
 /// The C++ that names every variant: one unit each, so that they compile side by side, and their table.
-fn generate_variants(workers: &[u32], out: &Path) -> Result<Vec<PathBuf>, String> {
+fn generate_variants(variants: &[Variant], out: &Path) -> Result<Vec<PathBuf>, String> {
     let mut files = vec![];
     let mut write = |name: String, text: String| -> Result<(), String> {
         let path = out.join(name);
@@ -205,11 +237,13 @@ fn generate_variants(workers: &[u32], out: &Path) -> Result<Vec<PathBuf>, String
         files.push(path);
         Ok(())
     };
-    for n in workers {
+    for variant in variants {
+        let Variant { queues, functions, workers } = variant;
+        let n = variant.name();
         write(
-            format!("variant_w{n}.cpp"),
+            format!("variant_{n}.cpp"),
             format!(
-                "#include \"Vtop_w{n}.h\"\n\
+                "#include \"Vtop_{n}.h\"\n\
                  #include \"model_simulator.h\"\n\
                  #ifdef DOORBELL_BARE\n\
                  #include \"bare_loop.h\"\n\
@@ -218,13 +252,13 @@ fn generate_variants(workers: &[u32], out: &Path) -> Result<Vec<PathBuf>, String
                  #define BARE_LOOP(top)\n\
                  #endif\n\
                  namespace doorbell {{\n\
-                 extern const Variant variant_w{n};\n\
-                 const Variant variant_w{n}{{{n}, &make_model<Vtop_w{n}> BARE_LOOP(Vtop_w{n})}};\n\
+                 extern const Variant variant_{n};\n\
+                 const Variant variant_{n}{{{workers}, {queues}, {functions}, &make_model<Vtop_{n}, {queues}> BARE_LOOP(Vtop_{n})}};\n\
                  }}\n"
             ),
         )?;
     }
-    let each = |text: fn(&u32) -> String| workers.iter().map(text).collect::<String>();
+    let each = |text: fn(&Variant) -> String| variants.iter().map(text).collect::<String>();
     write(
         "variants.cpp".to_owned(),
         format!(
@@ -235,9 +269,9 @@ fn generate_variants(workers: &[u32], out: &Path) -> Result<Vec<PathBuf>, String
              static const Variant all[]{{{}}};\n\
              return {{all, {}}};\n\
              }}\n}}\n",
-            each(|n| format!("extern const Variant variant_w{n};\n")),
-            each(|n| format!("variant_w{n}, ")),
-            workers.len()
+            each(|variant| format!("extern const Variant variant_{};\n", variant.name())),
+            each(|variant| format!("variant_{}, ", variant.name())),
+            variants.len()
         ),
     )?;
     Ok(files)

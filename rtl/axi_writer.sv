@@ -1,17 +1,24 @@
 // The write side of the AXI master: one 64-byte beat per cycle, each its own burst, so none crosses 4 KiB.
-// A full completion beat goes before token lines, half a one behind them. Responses that are withheld from one worker
-// leave room for the writes of the others.
+// A full completion beat goes before token lines, half a one behind them. Responses that are withheld from one worker,
+// or from the completions of one queue pair, leave room for the writes of the others.
 module axi_writer
   import core_pkg::*;
 #(
+  parameter int Queues  = 1,
   parameter int Workers = 4
 ) (
+  /* verilator lint_off UNUSEDSIGNAL */  // numbers of queue pairs have 4 bits, whatever was built
   input  logic         clk_i,
   input  logic         rst_ni,           // of the bus: what was promised to it outlives a reset of the device
+
+  input  logic         start_i,          // a queue pair starts, with this configuration
+  input  logic [3:0]   start_queue_i,
+  input  queue_config_t start_config_i,
 
   input  logic         line_waits_i,
   input  logic         line_valid_i,     // only with the worker's bit of line_ready_o
   input  logic [3:0]   line_worker_i,
+  input  logic [3:0]   line_queue_i,
   input  logic [63:0]  line_addr_i,
   input  logic [3:0]   line_first_i,     // words that are written
   input  logic [3:0]   line_last_i,
@@ -20,6 +27,7 @@ module axi_writer
 
   input  logic         completion_valid_i,
   input  logic         completion_urgent_i,
+  input  logic [3:0]   completion_queue_i,
   input  logic [63:0]  completion_addr_i,
   input  logic [3:0]   completion_first_i,
   input  logic [3:0]   completion_last_i,
@@ -27,16 +35,17 @@ module axi_writer
   output logic         completion_ready_o,
 
   output logic         ack_o,            // one write response per cycle
-  output logic [4:0]   ack_id_o,
+  output logic [5:0]   ack_id_o,
   output logic         ack_error_o,
 
-  output logic [4:0]   m_axi_awid,
+  output logic [5:0]   m_axi_awid,
   output logic [63:0]  m_axi_awaddr,
   output logic [7:0]   m_axi_awlen,
   output logic [2:0]   m_axi_awsize,
   output logic [1:0]   m_axi_awburst,
   output logic [3:0]   m_axi_awcache,
   output logic [2:0]   m_axi_awprot,
+  output logic [3:0]   m_axi_awuser,
   output logic         m_axi_awvalid,
   input  logic         m_axi_awready,
   output logic [511:0] m_axi_wdata,
@@ -44,51 +53,76 @@ module axi_writer
   output logic         m_axi_wlast,
   output logic         m_axi_wvalid,
   input  logic         m_axi_wready,
-  input  logic [4:0]   m_axi_bid,
+  input  logic [5:0]   m_axi_bid,
   input  logic [1:0]   m_axi_bresp,
   input  logic         m_axi_bvalid,
   output logic         m_axi_bready,
 
   output logic         sent_o,           // one beat was accepted from inside
   output logic         idle_o            // nothing promised, nothing in flight
+  /* verilator lint_on UNUSEDSIGNAL */
 );
   if (Workers < 1 || Workers > MAX_WORKERS) begin : gen_bad_workers
     localparam bit WorkersMustBe1To16 = {-1{1'b1}};   // ends the elaboration
   end
 
   localparam int CountBits = $clog2(MAX_WRITES) + 1;
-  localparam int SourceBits = $clog2(Workers + 1);
+  localparam int SourceBits = $clog2(Workers + Queues);
+  localparam int QueueBits  = (Queues == 1) ? 1 : $clog2(Queues);
 
   logic                 room, use_completion, push;
   logic                 aw_full, w_full;
   logic [CountBits-1:0] in_flight_q;
-  logic [4:0]           id;
+  logic [5:0]           id;
+  logic [3:0]           owner;
   logic [63:0]          addr;
   logic [3:0]           first, last;
   logic [63:0]          strobe;
   logic [511:0]         data;
   logic [1:0]           aw_count_unused, w_count_unused;
 
-  // Completions are one more source of writes.
-  logic [Workers:0] may_write;
+  // The function of each queue pair.
+  logic [3:0]           owner_q [0:(1 << QueueBits)-1];
+  logic [QueueBits-1:0] start_pair, line_pair, completion_pair;
+  assign start_pair      = (Queues == 1) ? '0 : start_queue_i[QueueBits-1:0];
+  assign line_pair       = (Queues == 1) ? '0 : line_queue_i[QueueBits-1:0];
+  assign completion_pair = (Queues == 1) ? '0 : completion_queue_i[QueueBits-1:0];
 
-  place_quota #(.Sources(Workers + 1), .Places(MAX_WRITES)) u_quota (
+  always_ff @(posedge clk_i) begin
+    if (start_i) owner_q[start_pair] <= start_config_i.owner;
+  end
+
+  // The completions of each queue pair are one more source of writes.
+  logic [Workers+Queues-1:0] may_write;
+  logic                      may_complete;
+  /* verilator lint_off UNUSEDSIGNAL */  // as wide as for the most sources
+  logic [5:0]                taker, giver;
+  /* verilator lint_on UNUSEDSIGNAL */
+  assign taker        = use_completion ? 6'(Workers) + 6'(completion_pair) : {2'b00, line_worker_i};
+  assign giver        = (m_axi_bid < COMPLETION_AXI_ID) ? m_axi_bid : 6'(Workers) + m_axi_bid - COMPLETION_AXI_ID;
+  assign may_complete = (Queues == 1) ? may_write[Workers] : completes[completion_pair];
+
+  logic [(1 << QueueBits)-1:0] completes;
+  assign completes = (1 << QueueBits)'(may_write[Workers +: Queues]);
+
+  place_quota #(.Sources(Workers + Queues), .Places(MAX_WRITES)) u_quota (
     .clk_i, .rst_ni,
     .clear_i (1'b0),
     .take_i  (push),
-    .taker_i (SourceBits'(use_completion ? 5'(Workers) : {1'b0, line_worker_i})),
+    .taker_i (taker[SourceBits-1:0]),
     .give_i  (ack_o),
-    .giver_i (SourceBits'(m_axi_bid == COMPLETION_AXI_ID ? 5'(Workers) : m_axi_bid)),
+    .giver_i (giver[SourceBits-1:0]),
     .ready_o (may_write)
   );
 
   assign room               = !aw_full && !w_full;
-  assign line_ready_o       = (room && !(completion_valid_i && completion_urgent_i && may_write[Workers]))
+  assign line_ready_o       = (room && !(completion_valid_i && completion_urgent_i && may_complete))
                             ? may_write[Workers-1:0] : '0;
-  assign completion_ready_o = room && may_write[Workers] && (completion_urgent_i || !line_waits_i);
+  assign completion_ready_o = room && may_complete && (completion_urgent_i || !line_waits_i);
   assign use_completion     = completion_valid_i && completion_ready_o;
   assign push               = use_completion || line_valid_i;
-  assign id                 = use_completion ? COMPLETION_AXI_ID : {1'b0, line_worker_i};
+  assign id                 = use_completion ? COMPLETION_AXI_ID + 6'(completion_pair) : {2'b00, line_worker_i};
+  assign owner              = push ? owner_q[use_completion ? completion_pair : line_pair] : '0;
   assign addr               = use_completion ? completion_addr_i : line_addr_i;
   assign first              = use_completion ? completion_first_i : line_first_i;
   assign last               = use_completion ? completion_last_i : line_last_i;
@@ -112,14 +146,14 @@ module axi_writer
     if (push) strobe = (64'hFFFF_FFFF_FFFF_FFFF << {first, 2'b00}) & (64'hFFFF_FFFF_FFFF_FFFF >> {4'd15 - last, 2'b00});
   end
 
-  sync_fifo #(.Width(69), .Depth(2)) u_aw (
+  sync_fifo #(.Width(74), .Depth(2)) u_aw (
     .clk_i, .rst_ni,
     .clear_i (1'b0),
     .push_i  (push),
-    .data_i  ({id, addr}),
+    .data_i  ({owner, id, addr}),
     .full_o  (aw_full),
     .valid_o (m_axi_awvalid),
-    .data_o  ({m_axi_awid, m_axi_awaddr}),
+    .data_o  ({m_axi_awuser, m_axi_awid, m_axi_awaddr}),
     .pop_i   (m_axi_awvalid && m_axi_awready),
     .count_o (aw_count_unused)
   );

@@ -8,7 +8,6 @@ module completion_arbiter
 ) (
   input  logic               clk_i,
   input  logic               rst_ni,
-  input  logic               clear_i,
 
   // Result buffer.
   input  logic [Workers-1:0] valid_i,
@@ -39,7 +38,7 @@ module completion_arbiter
 
   always_comb begin
     eligible = '0;
-    if (valid_i != '0 && !clear_i) eligible = valid_i & (line_ready_i | ~has_line_i) & (done_ready_i | ~has_done_i);
+    if (valid_i != '0) eligible = valid_i & (line_ready_i | ~has_line_i) & (done_ready_i | ~has_done_i);
   end
 
   round_robin #(.N(Workers)) u_round_robin (
@@ -66,7 +65,7 @@ module completion_arbiter
   assign done_after_o = taken ? lines[worker_o] + LINE_COUNT_BITS'(line_valid_o) : '0;
 
   always_ff @(posedge clk_i) begin
-    if (!rst_ni || clear_i) for (int w = 0; w < MAX_WORKERS; w++) lines[w] <= '0;
+    if (!rst_ni) for (int w = 0; w < MAX_WORKERS; w++) lines[w] <= '0;
     else if (line_valid_o)  lines[worker_o] <= done_after_o;
   end
 endmodule

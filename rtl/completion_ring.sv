@@ -1,44 +1,59 @@
-// Device half of the completion queue.
+// Device half of the completion queues.
 //
-// A completion is released when all token lines of its descriptor are acknowledged (so that whoever sees the
-// completion sees the tokens) and the host has left a slot free (R4). Each worker's completions wait in a list of their
-// own: one write response that is withheld delays the completions of its worker and of no other. Two neighbours that
-// share a 64-byte line go out as one beat; the first of a pair waits for the second only while the write port is busy,
-// and not for long.
+// A slot is reserved when a descriptor is handed out (R4 by credits), so no completion waits for one. A completion is
+// released when all token lines of its descriptor are acknowledged, so that whoever sees the completion sees the tokens.
+// Each worker's completions wait in a list of their own: one write response that is withheld delays the completions of
+// its worker and of no other. Two neighbours of one queue pair that share a 64-byte line go out as one beat; the first of
+// a pair waits for the second only while the write port is busy, no completion of another queue pair comes, and not for
+// long.
 //
-// CQ indices run freely (R13): head is the host's (CQ_HEAD), tail the next slot to fill, visible the first slot that
-// is not yet acknowledged.
+// CQ indices run freely (R13), each by queue pair: head is the host's (CQ_HEAD), tail the next slot to fill, reserved the
+// next one to give away, visible the first that is not yet acknowledged.
+//
+// Completions of a queue pair that is being disabled (R12) take the same way and are dropped at its end.
 module completion_ring
   import desc_pkg::*;
   import core_pkg::*;
 #(
+  parameter int Queues  = 1,
   parameter int Workers = 4,
-  parameter int Depth   = 128          // completions that wait for acknowledged lines or for a slot
+  parameter int Depth   = 128          // completions that wait for acknowledged lines
 ) (
+  /* verilator lint_off UNUSEDSIGNAL */  // numbers of queue pairs have 4 bits, whatever was built
   input  logic        clk_i,
   input  logic        rst_ni,
   input  logic        bus_rst_ni,      // of the bus: responses outlive a reset of the device
-  input  logic        clear_i,
-  input  logic        start_i,
-  input  logic [31:0] start_index_i,
-  input  logic [63:0] base_i,
-  input  logic [16:0] size_i,          // slots, a power of two
+
+  input  logic        start_i,         // a queue pair starts, with this configuration
+  input  logic [3:0]  start_queue_i,
+  input  queue_config_t start_config_i,
+  input  logic [Queues-1:0] on_i,      // completions of the others are dropped
 
   // CQ head doorbell; refused (ok low, same cycle) when it releases what was not written or runs backwards.
   input  logic        release_i,
+  input  logic [3:0]  release_queue_i,
   input  logic [31:0] release_head_i,
   output logic        release_ok_o,
+
+  // R4: a slot is free; one is given away.
+  output logic [Queues-1:0] slot_o,
+  input  logic        reserve_i,
+  input  logic [3:0]  reserve_queue_i,
 
   input  logic                       done_valid_i,
   input  done_t                      done_i,
   input  logic [LINE_COUNT_BITS-1:0] done_after_i,
   output logic [Workers-1:0]         done_ready_o,   // early: there is a place for a completion of this worker
 
+  // SQ slots consumed, of the queue pair whose completion is put together.
+  output logic        posted_o,
+  output logic [3:0]  posted_queue_o,
   input  logic [31:0] sq_head_i,
 
   // To the write port.
   output logic        beat_valid_o,
   output logic        beat_urgent_o,   // full, or has waited long enough: goes before token lines
+  output logic [3:0]  beat_queue_o,
   output logic [63:0]  beat_addr_o,
   output logic [3:0]   beat_first_o,    // words that are written
   output logic [3:0]   beat_last_o,
@@ -47,18 +62,26 @@ module completion_ring
 
   // Acknowledged writes.
   input  logic        ack_i,
-  input  logic [4:0]  ack_id_i,
+  input  logic [5:0]  ack_id_i,
   input  logic        ack_error_i,
 
+  // Indices of a queue pair, for the registers.
+  input  logic [3:0]  state_queue_i,
   output logic [31:0] head_o,
   output logic [31:0] tail_o,
-  output logic [1:0]  answered_o,      // completions whose write was answered in this cycle
+
+  output logic [1:0]  answered_o,      // completions whose write was answered in this cycle, of the queue pair …
+  output logic [3:0]  answered_queue_o,
   output logic [1:0]  visible_o,       // those of them that are visible: their write did not fail
-  output logic        asked_o,         // a visible, unreleased completion asked for an interrupt
+  output logic        dropped_o,       // a completion is dropped instead of written, of this queue pair
+  output logic [3:0]  dropped_queue_o,
+  output logic [1:0]  flushed_o,       // likewise, in the beat
+  output logic [3:0]  flushed_queue_o,
+  output logic [Queues-1:0] asked_o,   // a visible, unreleased completion asked for an interrupt
   output logic        error_done_o,    // one cycle per completion with status ERROR
-  output logic        stall_o,         // a completion is ready and the queue is full
-  output logic        line_fault_o,
-  output logic        write_fault_o
+  output logic [Queues-1:0] line_fault_o,
+  output logic [Queues-1:0] write_fault_o
+  /* verilator lint_on UNUSEDSIGNAL */
 );
   if (Workers < 1 || Workers > MAX_WORKERS) begin : gen_bad_workers
     localparam bit WorkersMustBe1To16 = {-1{1'b1}};   // ends the elaboration
@@ -70,8 +93,28 @@ module completion_ring
 
   localparam logic [4:0] Patience = 5'd31;    // cycles for which half a beat waits behind token lines
   localparam int WorkerBits = (Workers == 1) ? 1 : $clog2(Workers);
+  localparam int QueueBits  = (Queues == 1) ? 1 : $clog2(Queues);
+  localparam int Slots      = 1 << QueueBits;
 
-  logic [31:0] head_q, tail_q, visible_q, asked_upto_q, held;
+  logic [QueueBits-1:0] start_pair, release_pair, reserve_pair, state_pair, take_pair, beat_pair, ack_pair;
+  assign start_pair   = (Queues == 1) ? '0 : start_queue_i[QueueBits-1:0];
+  assign release_pair = (Queues == 1) ? '0 : release_queue_i[QueueBits-1:0];
+  assign reserve_pair = (Queues == 1) ? '0 : reserve_queue_i[QueueBits-1:0];
+  assign state_pair   = (Queues == 1) ? '0 : state_queue_i[QueueBits-1:0];
+  logic [Slots-1:0] on;
+  assign on = Slots'(on_i);
+
+  logic [63:0] base_q [0:Slots-1];
+  logic [16:0] size_q [0:Slots-1];
+  logic [31:0] head_q [0:Slots-1];
+  logic [31:0] tail_q [0:Slots-1];
+  logic [31:0] reserved_q [0:Slots-1];
+  logic [31:0] visible_q  [0:Slots-1];
+  logic [31:0] asked_upto_q [0:Slots-1];   // index after the newest visible completion that asked
+  logic [Slots-1:0] asked_q;               // it is not released
+  /* verilator lint_off UNUSEDSIGNAL */  // as many as an index can name
+  logic [Slots-1:0] slot_q;                // not all slots are given away
+  /* verilator lint_on UNUSEDSIGNAL */
 
   // ---------------------------------------------------------------- places
   // One store for all records.
@@ -87,7 +130,8 @@ module completion_ring
   assign push_worker = done_i.worker_id[WorkerBits-1:0];
 
   place_quota #(.Sources(Workers), .Places(Depth)) u_quota (
-    .clk_i, .rst_ni, .clear_i,
+    .clk_i, .rst_ni,
+    .clear_i (1'b0),
     .take_i  (push),
     .taker_i (push_worker),
     .give_i  (take),
@@ -97,7 +141,8 @@ module completion_ring
 
   // Places that were given back; before them, those that were never used since the last clear.
   sync_fifo #(.Width(PlaceBits), .Depth(Depth)) u_free (
-    .clk_i, .rst_ni, .clear_i,
+    .clk_i, .rst_ni,
+    .clear_i (1'b0),
     .push_i  (take),
     .data_i  (take_place),
     .full_o  (free_full_unused),
@@ -109,20 +154,20 @@ module completion_ring
   assign place = free_valid ? free_place : fresh_q[PlaceBits-1:0];
 
   always_ff @(posedge clk_i) begin
-    if (!rst_ni || clear_i)        fresh_q <= '0;
+    if (!rst_ni)        fresh_q <= '0;
     else if (push && !free_valid)  fresh_q <= fresh_q + 1'b1;
   end
 
   // ---------------------------------------------------------------- acknowledged lines
   // Per worker; write responses of one ID come in order.
-  logic [LINE_COUNT_BITS-1:0] acked_q [0:Workers-1];
+  logic [LINE_COUNT_BITS-1:0] acked_q [0:(1 << WorkerBits)-1];
   logic                       line_ack;
   logic [WorkerBits-1:0]      ack_worker;
-  assign line_ack   = ack_i && ack_id_i < 5'(Workers);
+  assign line_ack   = ack_i && ack_id_i < 6'(Workers);
   assign ack_worker = ack_id_i[WorkerBits-1:0];
 
   always_ff @(posedge clk_i) begin
-    if (!rst_ni || clear_i) begin
+    if (!rst_ni) begin
       for (int w = 0; w < Workers; w++) acked_q[w] <= '0;
     end else if (line_ack) begin
       acked_q[ack_worker] <= acked_q[ack_worker] + 1'b1;
@@ -133,12 +178,17 @@ module completion_ring
   // R5 across workers: a rollout's next descriptor may run elsewhere while its last completion still waits here. The
   // later record then follows the earlier one. So the rollout of every record that is the newest of its rollout is
   // compared with that of a record that comes in.
+  localparam int KeyBits = 32 + ((Queues == 1) ? 0 : QueueBits);
+  logic [KeyBits-1:0] done_key;
+  assign done_key = KeyBits'({done_i.pair, done_i.rollout_id});
+
   // A record, and how many lines of its worker must be acknowledged.
   logic [LINE_COUNT_BITS+DONE_BITS-1:0] record_mem [0:Depth-1];
+  logic [QueueBits-1:0]       queue_mem  [0:Depth-1];
   logic [PlaceBits-1:0]       next_mem   [0:Depth-1];    // the worker's next record
   logic [WorkerBits+PlaceBits-1:0] follower_mem [0:Depth-1];   // the record that follows this one: worker, place
   logic [WorkerBits-1:0]      worker_mem [0:Depth-1];
-  logic [31:0]                rollout_q  [0:Depth-1];
+  logic [KeyBits-1:0]         rollout_q  [0:Depth-1];    // with its queue pair
   logic [Depth-1:0]           newest_q;                  // of its rollout
   logic [Depth-1:0]           followed_q;                // follower_mem holds one
   logic [Depth-1:0]           follows_q;                 // the record that it follows has not gone
@@ -158,7 +208,6 @@ module completion_ring
 
   // A record goes (seldom: nothing of this is looked at without). Behind it: the next of its list, and the one that
   // follows it.
-  assign take_place = take ? first_q[take_worker] : '0;
   assign advance    = take && last_q[take_worker] != take_place;
   assign next_place = advance ? next_mem[take_place] : '0;
   assign next_after = advance ? record_mem[next_place][DONE_BITS +: LINE_COUNT_BITS] : '0;
@@ -174,7 +223,7 @@ module completion_ring
       for (int row = 0; row < Depth; row = row + Row) begin
         if (newest_q[row +: Row] != '0) begin
           for (int k = row; k < row + Row; k++) begin
-            if (newest_q[k] && rollout_q[k] == done_i.rollout_id) begin
+            if (newest_q[k] && rollout_q[k] == done_key) begin
               known        = 1'b1;
               newest_place = PlaceBits'(k);
             end
@@ -199,7 +248,8 @@ module completion_ring
     if (push) begin
       record_mem[place]     <= {done_after_i, done_i};
       worker_mem[place]     <= push_worker;
-      rollout_q[place]      <= done_i.rollout_id;
+      queue_mem[place]      <= (Queues == 1) ? '0 : done_i.pair[QueueBits-1:0];
+      rollout_q[place]      <= done_key;
       last_q[push_worker]   <= place;
       if (!to_front) next_mem[last_q[push_worker]] <= place;
       if (follows)   follower_mem[newest_place]    <= {push_worker, place};
@@ -221,7 +271,7 @@ module completion_ring
   end
 
   always_ff @(posedge clk_i) begin
-    if (!rst_ni || clear_i) begin
+    if (!rst_ni) begin
       newest_q       <= '0;
       some_q         <= '0;
       acked_all_q    <= '0;
@@ -254,6 +304,7 @@ module completion_ring
   // ---------------------------------------------------------------- faulty lines
   // All completions from the one with the first faulty line to the one with the last are marked. So a
   // fault is never lost, at the price of suspecting a good descriptor between two faulty ones of one worker.
+  logic                       line_fault;
   logic [Workers-1:0]         faulty_q;
   logic [LINE_COUNT_BITS-1:0] fault_first_q [0:Workers-1];
   logic [LINE_COUNT_BITS-1:0] fault_last_q  [0:Workers-1];
@@ -265,16 +316,16 @@ module completion_ring
   assign suspect    = take && faulty_q != '0 && faulty_q[take_worker] && !past_first[LINE_COUNT_BITS-1];
 
   always_ff @(posedge clk_i) begin
-    if (!rst_ni || clear_i) begin
+    if (!rst_ni) begin
       faulty_q <= '0;
     end else begin
       if (suspect && !past_last[LINE_COUNT_BITS-1]) faulty_q[take_worker] <= 1'b0;
-      if (line_fault_o) faulty_q[ack_worker] <= 1'b1;
+      if (line_fault) faulty_q[ack_worker] <= 1'b1;
     end
   end
 
   always_ff @(posedge clk_i) begin
-    if (line_fault_o) begin
+    if (line_fault) begin
       if (!faulty_q[ack_worker]) fault_first_q[ack_worker] <= acked_q[ack_worker] + 1'b1;
       fault_last_q[ack_worker] <= acked_q[ack_worker] + 1'b1;
     end
@@ -295,30 +346,52 @@ module completion_ring
     .accept_i  (take)
   );
   assign take_worker = number[WorkerBits-1:0];
+  // What is looked at while nothing is ready is of no use, and costs nothing.
+  assign take_place  = (ready != '0) ? first_q[take_worker] : '0;
+  assign take_pair      = (Queues == 1 || ready == '0) ? '0 : queue_mem[take_place];
 
   // ---------------------------------------------------------------- one beat of two slots
-  logic                full;
   logic                low_valid_q, high_valid_q, low_asked_q, high_asked_q;
   logic [511:0]        beat_q;
   logic [63:0]         beat_addr_q;
   logic [4:0]          waited_q;
+  logic [QueueBits-1:0] beat_queue_q;
+  /* verilator lint_off UNUSEDSIGNAL */  // the queue pair lies in a memory of its own
   done_t               record;
+  /* verilator lint_on UNUSEDSIGNAL */
   hw_completion_t      completion;
   logic [7:0]          status, error;
-  logic                phase;
+  logic                phase, drop, write, same, fits, beat_on, beat_goes;
+  logic [31:0]         tail;
+  logic [16:0]         size;
 
-  assign phase   = (tail_q & {15'd0, size_i}) == '0;
-  assign full    = ready != '0 && held == {15'd0, size_i};
+  assign beat_pair    = (Queues == 1) ? '0 : beat_queue_q;
+  assign same      = Queues == 1 || take_pair == beat_pair;
+  assign beat_on   = on[beat_pair];
+  assign beat_goes = beat_valid_o && beat_ready_i;
   // A low half that leaves alone in this cycle must not be joined.
-  assign take    = ready != '0 && !full && !clear_i && (!beat_ready_i ? !high_valid_q : high_valid_q || !low_valid_q);
-  assign stall_o = full;
+  assign fits      = !beat_ready_i ? !high_valid_q && (!low_valid_q || same) : high_valid_q || !low_valid_q || !same;
+  assign drop      = ready != '0 && !on[take_pair];
+  assign write     = ready != '0 && on[take_pair] && fits && (beat_on || !(low_valid_q || high_valid_q));
+  assign take      = drop || write;
+
+  assign posted_o       = write;
+  assign posted_queue_o = 4'(take_pair);
+  assign dropped_o       = drop;
+  assign dropped_queue_o = 4'(take_pair);
 
   always_comb begin
     record     = '0;
     status     = '0;
     error      = '0;
     completion = '0;
-    if (take) begin
+    tail       = '0;
+    size       = '0;
+    phase      = 1'b0;
+    if (write) begin
+      tail       = tail_q[take_pair];
+      size       = size_q[take_pair];
+      phase      = (tail & {15'd0, size}) == '0;
       record     = record_mem[take_place][DONE_BITS-1:0];
       status     = suspect ? STATUS_ERROR : record.status;
       error      = (suspect && record.status != STATUS_ERROR) ? ERR_DMA_FAULT : record.error;
@@ -327,112 +400,150 @@ module completion_ring
                     phase, record.final_seq_len, record.rollout_id, record.user_data};
     end
   end
-  assign error_done_o = take && status == STATUS_ERROR;
+  assign error_done_o = write && status == STATUS_ERROR;
 
   always_ff @(posedge clk_i) begin
-    if (take) begin
-      if (tail_q[0]) begin
+    if (write) begin
+      if (tail[0]) begin
         beat_q[511:256] <= completion;
         high_asked_q    <= record.irq || suspect;
       end else begin
         beat_q[255:0] <= completion;
         low_asked_q   <= record.irq || suspect;
       end
-      beat_addr_q <= base_i + {42'd0, tail_q[16:1] & (size_i[16:1] - 16'd1), 6'd0};
+      beat_addr_q  <= base_q[take_pair] + {42'd0, tail[16:1] & (size[16:1] - 16'd1), 6'd0};
+      beat_queue_q <= take_pair;
     end
   end
 
   always_ff @(posedge clk_i) begin
-    if (!rst_ni || clear_i) begin
+    if (!rst_ni) begin
       low_valid_q  <= 1'b0;
       high_valid_q <= 1'b0;
       waited_q     <= '0;
     end else begin
-      if (beat_valid_o && beat_ready_i) begin
+      if (beat_goes || !beat_on) begin
         low_valid_q  <= 1'b0;
         high_valid_q <= 1'b0;
         waited_q     <= '0;
       end else if (low_valid_q && waited_q != Patience) begin
         waited_q <= waited_q + 5'd1;
       end
-      if (take) begin
-        if (tail_q[0]) high_valid_q <= 1'b1;
-        else           low_valid_q  <= 1'b1;
+      if (write) begin
+        if (tail[0]) high_valid_q <= 1'b1;
+        else         low_valid_q  <= 1'b1;
       end
     end
   end
 
-  assign beat_valid_o   = (low_valid_q || high_valid_q) && !clear_i;
-  assign beat_urgent_o  = high_valid_q || waited_q == Patience;
+  assign beat_valid_o   = (low_valid_q || high_valid_q) && beat_on;
+  // With one of another queue pair behind it, half a beat has nothing to wait for.
+  assign beat_urgent_o  = high_valid_q || waited_q == Patience || (Queues > 1 && ready != '0 && !same && on[take_pair]);
+  assign beat_queue_o   = 4'(beat_pair);
   assign beat_addr_o    = beat_addr_q;
   assign beat_first_o   = low_valid_q ? 4'd0 : 4'd8;
   assign beat_last_o    = high_valid_q ? 4'd15 : 4'd7;
   assign beat_data_o    = beat_q;
+  assign flushed_o       = beat_on ? 2'd0 : 2'(low_valid_q) + 2'(high_valid_q);
+  assign flushed_queue_o = 4'(beat_pair);
 
   // ---------------------------------------------------------------- what has become visible
-  logic       beat_ack, sent_low, sent_high, sent_low_asked, sent_high_asked;
-  logic       sent_valid, sent_full_unused;
-  logic [$clog2(MAX_WRITES):0] sent_count_unused;
-  logic [31:0] visible;
+  // Responses of one queue pair's beats come in order: a FIFO for each. Kept through a disable and a reset of the
+  // device: the responses of beats that were sent still come.
+  localparam int SentBits = $clog2(MAX_WRITES);
+  logic                beat_ack, sent_low, sent_high, sent_low_asked, sent_high_asked;
+  logic [3:0]          sent_mem   [0:Slots*MAX_WRITES-1];
+  logic [SentBits-1:0] sent_new_q [0:Slots-1];
+  logic [SentBits-1:0] sent_old_q [0:Slots-1];
+  logic [31:0]         visible;
+  logic [5:0]          ack_number;
 
-  // Kept through a disable and a reset of the device: the responses of beats that were sent still come.
-  sync_fifo #(.Width(4), .Depth(MAX_WRITES)) u_sent (
-    .clk_i,
-    .rst_ni  (bus_rst_ni),
-    .clear_i (1'b0),
-    .push_i  (beat_valid_o && beat_ready_i),
-    .data_i  ({high_valid_q, low_valid_q, high_asked_q, low_asked_q}),
-    .full_o  (sent_full_unused),
-    .valid_o (sent_valid),
-    .data_o  ({sent_high, sent_low, sent_high_asked, sent_low_asked}),
-    .pop_i   (beat_ack),
-    .count_o (sent_count_unused)
-  );
+  assign ack_number = ack_id_i - COMPLETION_AXI_ID;
+  assign ack_pair      = (Queues == 1) ? '0 : ack_number[QueueBits-1:0];
+  assign beat_ack   = ack_i && ack_id_i >= COMPLETION_AXI_ID && ack_number < 6'(Queues);
+  assign {sent_high, sent_low, sent_high_asked, sent_low_asked} = beat_ack ? sent_mem[{ack_pair, sent_old_q[ack_pair]}] : '0;
 
-  assign beat_ack      = ack_i && ack_id_i == COMPLETION_AXI_ID;
-  assign line_fault_o  = line_ack && ack_error_i;
-  assign write_fault_o = beat_ack && ack_error_i;
-  assign answered_o    = (beat_ack && !clear_i) ? 2'(sent_low) + 2'(sent_high) : 2'd0;
-  assign visible_o     = ack_error_i ? 2'd0 : answered_o;
-  assign visible       = visible_q + {30'd0, answered_o};
+  always_ff @(posedge clk_i) begin
+    if (beat_goes) sent_mem[{beat_pair, sent_new_q[beat_pair]}] <= {high_valid_q, low_valid_q, high_asked_q, low_asked_q};
+    if (!bus_rst_ni) begin
+      for (int q = 0; q < Slots; q++) begin
+        sent_new_q[q] <= '0;
+        sent_old_q[q] <= '0;
+      end
+    end else begin
+      if (beat_goes) sent_new_q[beat_pair] <= sent_new_q[beat_pair] + 1'b1;
+      if (beat_ack)  sent_old_q[ack_pair]  <= sent_old_q[ack_pair] + 1'b1;
+    end
+  end
+
+  // The cycles of a reset, and those in which the bus drains behind one, count nothing.
+  assign line_fault       = line_ack && ack_error_i;
+  assign line_fault_o     = (take && suspect) ? Queues'(16'd1 << take_pair) : '0;
+  assign write_fault_o    = (beat_ack && ack_error_i && rst_ni) ? Queues'(16'd1 << ack_pair) : '0;
+  assign answered_o       = (beat_ack && rst_ni) ? 2'(sent_low) + 2'(sent_high) : 2'd0;
+  assign answered_queue_o = 4'(ack_pair);
+  assign visible_o        = ack_error_i ? 2'd0 : answered_o;
+  assign visible          = beat_ack ? visible_q[ack_pair] + {30'd0, answered_o} : '0;
 
   // ---------------------------------------------------------------- indices
-  logic [31:0] asked_ahead;
-  assign held = tail_q - head_q;
+  logic [31:0] held, ask_upto, ask_ahead, ask_left, ack_head;
+  logic        frees, asks, reserve_freed;
 
-  assign release_ok_o = release_i && !clear_i && tail_q - release_head_i <= held;
+  assign held         = release_i ? tail_q[release_pair] - head_q[release_pair] : '0;
+  assign release_ok_o = release_i && on[release_pair] && tail_q[release_pair] - release_head_i <= held;
+  assign frees     = release_ok_o && release_head_i != head_q[release_pair];
 
-  // Index after the newest visible completion that asked; the host may have released it before its response came.
-  assign asked_ahead = asked_upto_q - head_q;
-  assign asked_o     = asked_ahead != '0 && !asked_ahead[31];
+  // The host may release a completion that asked before its response comes.
+  assign asks      = beat_ack && ((sent_high && sent_high_asked) || (sent_low && sent_low_asked));
+  assign ack_head  = (frees && release_pair == ack_pair) ? release_head_i : asks ? head_q[ack_pair] : '0;
+  assign ask_upto  = (sent_high && sent_high_asked) ? visible : asks ? visible_q[ack_pair] + 32'd1 : '0;
+  assign ask_ahead = ask_upto - ack_head;
+  assign ask_left  = frees ? asked_upto_q[release_pair] - release_head_i : '0;
+  assign reserve_freed = frees && release_pair == reserve_pair;
 
   always_ff @(posedge clk_i) begin
     if (!rst_ni) begin
-      head_q       <= '0;
-      tail_q       <= '0;
-      visible_q    <= '0;
-      asked_upto_q <= '0;
-    end else if (start_i) begin
-      head_q       <= start_index_i;
-      tail_q       <= start_index_i;
-      visible_q    <= start_index_i;
-      asked_upto_q <= start_index_i;
-    end else if (clear_i) begin
-      head_q <= tail_q;  // R12: the queue is empty
+      for (int q = 0; q < Slots; q++) begin
+        head_q[q] <= '0;
+        tail_q[q] <= '0;
+      end
+      asked_q <= '0;
+      slot_q  <= '0;
     end else begin
-      if (release_ok_o) head_q <= release_head_i;
-      if (take) tail_q <= tail_q + 32'd1;
+      if (reserve_i) begin
+        reserved_q[reserve_pair] <= reserved_q[reserve_pair] + 32'd1;
+        slot_q[reserve_pair]     <= reserved_q[reserve_pair] + 32'd1 - head_q[reserve_pair] != {15'd0, size_q[reserve_pair]} || reserve_freed;
+      end
+      if (frees) begin
+        head_q[release_pair]  <= release_head_i;
+        slot_q[release_pair]  <= 1'b1;
+        asked_q[release_pair] <= asked_q[release_pair] && ask_left != '0 && !ask_left[31];
+      end
+      if (write) tail_q[take_pair] <= tail + 32'd1;
       if (beat_ack) begin
-        visible_q <= visible;
-        if (sent_high && sent_high_asked)    asked_upto_q <= visible;
-        else if (sent_low && sent_low_asked) asked_upto_q <= visible_q + 32'd1;
-        else if (!asked_o)                   asked_upto_q <= head_q;  // keeps the distance short (R13)
+        visible_q[ack_pair] <= visible;
+        if (asks) begin
+          asked_upto_q[ack_pair] <= ask_upto;
+          asked_q[ack_pair]      <= ask_ahead != '0 && !ask_ahead[31];
+        end
+      end
+      if (start_i) begin
+        base_q[start_pair]     <= start_config_i.cq_base;
+        size_q[start_pair]     <= start_config_i.cq_size;
+        head_q[start_pair]     <= start_config_i.cq_start;
+        tail_q[start_pair]     <= start_config_i.cq_start;
+        reserved_q[start_pair] <= start_config_i.cq_start;
+        visible_q[start_pair]  <= start_config_i.cq_start;
+        asked_q[start_pair]    <= 1'b0;
+        slot_q[start_pair]     <= 1'b1;
       end
     end
   end
 
-  assign head_o = head_q;
-  assign tail_o = tail_q;
+  assign slot_o  = slot_q[Queues-1:0];
+  assign asked_o = asked_q[Queues-1:0] & on_i;     // R12: the queue is empty
+  assign head_o  = on[state_pair] ? head_q[state_pair] : tail_q[state_pair];
+  assign tail_o  = tail_q[state_pair];
 
 `ifndef SYNTHESIS
   initial if ($bits(done_i) != DONE_BITS) $fatal(1, "core_pkg: DONE_BITS must be %0d", $bits(done_i));
@@ -440,18 +551,24 @@ module completion_ring
   assign behind = after_q[take_worker] - acked_q[take_worker];
   always_ff @(posedge clk_i) begin
     if (take && rst_ni) begin
-      if (held >= {15'd0, size_i})
-        $fatal(1, "R4 completion_ring: one more completion in a queue of %0d that holds %0d", size_i, held);
+      if (write && tail - head_q[take_pair] >= {15'd0, size})
+        $fatal(1, "R4 completion_ring: one more completion in queue %0d of %0d that holds %0d", take_pair, size, tail - head_q[take_pair]);
+      if (write && reserved_q[take_pair] == tail)
+        $fatal(1, "R4 completion_ring: a completion of queue pair %0d for which no slot was reserved", take_pair);
       if (behind != '0 && !behind[LINE_COUNT_BITS-1])
         $fatal(1, "R3 completion_ring: a completion would overtake its tokens");
     end
+    if (reserve_i && rst_ni) begin
+      if (reserved_q[reserve_pair] - head_q[reserve_pair] >= {15'd0, size_q[reserve_pair]})
+        $fatal(1, "R4 completion_ring: a slot of queue pair %0d is reserved that is not free", reserve_pair);
+    end
     if (ack_i && rst_ni) begin
-      if (ack_id_i > COMPLETION_AXI_ID)
+      if (!line_ack && !beat_ack)
         $fatal(1, "R3 completion_ring: write response with unknown ID %0d", ack_id_i);
       if (beat_ack) begin
-        if (!sent_valid)
+        if (sent_new_q[ack_pair] == sent_old_q[ack_pair])
           $fatal(1, "R3 completion_ring: write response for a completion that was not sent");
-        if (!start_i && {30'd0, answered_o} > tail_q - visible_q)
+        if ({30'd0, answered_o} > tail_q[ack_pair] - visible_q[ack_pair])
           $fatal(1, "R3 completion_ring: a completion was acknowledged that was not written");
       end
     end

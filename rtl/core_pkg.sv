@@ -1,7 +1,44 @@
 // Records that travel between the blocks of the device. Nothing here is visible on the wire.
 package core_pkg;
+  localparam int MAX_WORKERS   = 16;
+  localparam int MAX_QUEUES    = 16;
+  localparam int MAX_FUNCTIONS = 16;
+
+  // What a queue pair runs with. The register page holds it, checks it and hands it out once, at the start of the queue
+  // pair; each block keeps what it needs of it, by queue pair. All of it is locked while the queue pair is active, the
+  // function's part too: so no block needs to know which function a queue pair belongs to, but for AxUSER.
+  typedef struct packed {
+    logic [63:0] sq_base;
+    logic [16:0] sq_size;          // slots, a power of two
+    logic [31:0] sq_start;
+    logic [31:0] sq_key;
+    logic [63:0] cq_base;
+    logic [16:0] cq_size;
+    logic [31:0] cq_start;
+    logic [63:0] token_base;
+    logic [63:0] token_size;
+    logic [63:0] kv_size;
+    logic [7:0]  weight;           // descriptors of one turn, at least 1
+    // Of its function:
+    logic [3:0]  owner;            // its number
+    logic [MAX_WORKERS-1:0] workers;     // that may run its descriptors
+    logic [31:0] length_limit;
+    logic [31:0] checkpoint_default;
+    logic [31:0] reward_threshold; // Q16.16
+    logic [15:0] eos_threshold;    // in 1/32768
+  } queue_config_t;
+
+  // What the register page shows of a queue pair's rings.
+  typedef struct packed {
+    logic [31:0] sq_head;
+    logic [31:0] sq_tail;
+    logic [31:0] cq_head;
+    logic [31:0] cq_tail;
+  } queue_state_t;
+
   // A checked descriptor as a worker needs it …
   typedef struct packed {
+    logic [3:0]  pair;             // number of its queue pair
     logic        adds_tokens;      // a DECODE without error; anything else ends at once
     logic        eos_stops;
     logic        resident;
@@ -13,6 +50,7 @@ package core_pkg;
 
   // … and the rest of it, which waits for the worker's results.
   typedef struct packed {
+    logic [3:0]  pair;             // number of its queue pair
     logic        irq;              // asks for an interrupt
     logic        adds_tokens;
     logic [7:0]  status;           // of a descriptor that adds no tokens
@@ -24,7 +62,7 @@ package core_pkg;
     logic [63:0] user_data;
     logic [63:0] token_addr;       // bus address of the first token
   } echo_t;
-  localparam int ECHO_BITS = 258;  // see DONE_BITS
+  localparam int ECHO_BITS = 262;  // see DONE_BITS
 
   // Which engine serves a model_id: so far number 0, the hash policy, serves one, and none serves the others.
   function automatic logic has_engine(input logic [15:0] model_id);
@@ -32,7 +70,7 @@ package core_pkg;
   endfunction
 
   // Width of what the engine prepares for a descriptor.
-  localparam int ENGINE_BITS = 64;
+  localparam int ENGINE_BITS = 80;
 
   // How a worker ended a DECODE: {rejected, end of sequence seen, one of these}.
   localparam logic [1:0] END_DONE          = 2'd0;
@@ -41,6 +79,7 @@ package core_pkg;
 
   // A completion but for sq_head and its phases.
   typedef struct packed {
+    logic [3:0]  pair;             // number of its queue pair
     logic        irq;              // asks for an interrupt
     logic [7:0]  status;
     logic [7:0]  flags;
@@ -53,11 +92,10 @@ package core_pkg;
     logic [63:0] user_data;
   } done_t;
   // Widths of records that lie in memories; the modules that hold them check them.
-  localparam int DONE_BITS = 216;
+  localparam int DONE_BITS = 220;
 
-  // AXI IDs of writes: token lines carry the worker's number, completions this one.
-  localparam logic [4:0] COMPLETION_AXI_ID = 5'd16;
-  localparam int MAX_WORKERS = 16;
+  // AXI IDs of writes: token lines carry the worker's number, completions this and their queue pair's.
+  localparam logic [5:0] COMPLETION_AXI_ID = 6'd16;
 
   // AxCACHE and AxPROT of every burst. Normal, non-cacheable, non-bufferable: a write response comes from the final
   // destination, so that what it acknowledges is visible to the host. Unprivileged, non-secure, data.
@@ -68,7 +106,8 @@ package core_pkg;
   localparam int MAX_WRITES = 128;
 
   // Lines of a worker are counted modulo 2^LINE_COUNT_BITS, and differences have a sign. Lines may be acknowledged
-  // behind a completion that waits for a slot (R4), as many as the completions behind it hold: up to 2^27 each.
+  // behind a completion that waits for an earlier one of its rollout (R5), as many as the completions behind it hold: up
+  // to 2^27 each.
   localparam int LINE_COUNT_BITS = 40;
 
   // How many cycles before its certain end a worker asks for the next descriptor. Covers the dispatcher's latency, so

@@ -1,25 +1,25 @@
-// Checks a descriptor (rules R2, R10, R11): a pipeline of four stages, one descriptor per cycle and never held up. The
-// order of the checks is the contract's; the first that applies is the error.
+// Checks a descriptor (rules R2, R10, R11) against what its queue pair was started with: a pipeline of four stages, one
+// descriptor per cycle and never held up. The order of the checks is the contract's; the first that applies is the error.
 module desc_check
   import desc_pkg::*;
   import core_pkg::*;
-  import policy_pkg::*;
-(
+  import policy_pkg::*; #(
+  parameter int Queues = 1
+) (
+  /* verilator lint_off UNUSEDSIGNAL */  // numbers of queue pairs have 4 bits, whatever was built
   input  logic         clk_i,
   input  logic         rst_ni,
-  input  logic         clear_i,
 
-  input  logic [31:0]  sq_key_i,
-  input  logic [63:0]  token_base_i,
-  input  logic [63:0]  token_size_i,
-  input  logic [63:0]  kv_size_i,
-  input  logic [31:0]  length_limit_i,
-  input  logic [31:0]  checkpoint_default_i,
+  input  logic         start_i,        // a queue pair starts, with this configuration
+  input  logic [3:0]   start_queue_i,
+  input  queue_config_t start_config_i,
+  input  logic [Queues-1:0] on_i,      // what comes out of others is dropped
 
   input  logic         slot_valid_i,
   input  logic [511:0] slot_data_i,
   input  logic         slot_fault_i,
   input  logic [31:0]  slot_index_i,
+  input  logic [3:0]   slot_queue_i,
 
   output logic         work_valid_o,
   output work_t        work_o,
@@ -27,14 +27,67 @@ module desc_check
   output logic         fence_o,
   output logic         prefill_o,      // a PREFILL without error
   output logic         stop_o,         // a STOP without error or FENCE: it has its effect before its turn (R8)
-  output logic         idle_o          // nothing inside
+  output logic [Queues-1:0] busy_o     // something of the queue pair is inside
+  /* verilator lint_on UNUSEDSIGNAL */
 );
-  logic [4:1] valid_q;
-  assign idle_o = valid_q == '0;
+  localparam int QueueBits = (Queues == 1) ? 1 : $clog2(Queues);
+  localparam int Slots     = 1 << QueueBits;
+
+  // ---------------------------------------------------------------- what the checks look at
+  logic [31:0] key_q        [0:Slots-1];
+  logic [63:0] token_base_q [0:Slots-1];
+  logic [63:0] token_size_q [0:Slots-1];
+  logic [63:0] kv_size_q    [0:Slots-1];
+  logic [31:0] length_limit_q       [0:Slots-1];
+  logic [31:0] checkpoint_default_q [0:Slots-1];
+  logic [QueueBits-1:0] start_pair, queue0, queue1_q, queue3_q, queue4_q;
+  assign start_pair = (Queues == 1) ? '0 : start_queue_i[QueueBits-1:0];
+  assign queue0  = (Queues == 1) ? '0 : slot_queue_i[QueueBits-1:0];
 
   always_ff @(posedge clk_i) begin
-    if (!rst_ni || clear_i) valid_q <= '0;
-    else                    valid_q <= {valid_q[3:1], slot_valid_i};
+    if (start_i) begin
+      key_q[start_pair]        <= start_config_i.sq_key;
+      token_base_q[start_pair] <= start_config_i.token_base;
+      token_size_q[start_pair] <= start_config_i.token_size;
+      kv_size_q[start_pair]    <= start_config_i.kv_size;
+      length_limit_q[start_pair]       <= start_config_i.length_limit;
+      checkpoint_default_q[start_pair] <= start_config_i.checkpoint_default;
+    end
+  end
+
+  logic [31:0] key, length_limit, checkpoint_default;
+  logic [63:0] token_base, token_size, kv_size;
+  assign key                = key_q[queue0];
+  assign token_base         = token_base_q[queue1_q];
+  assign token_size         = token_size_q[queue1_q];
+  assign kv_size            = kv_size_q[queue1_q];
+  assign length_limit       = length_limit_q[queue1_q];
+  assign checkpoint_default = checkpoint_default_q[queue1_q];
+
+  logic [4:1] valid_q;
+  logic [Slots-1:0] on;
+  assign on = Slots'(on_i);
+
+  always_ff @(posedge clk_i) begin
+    if (!rst_ni) valid_q <= '0;
+    else         valid_q <= {valid_q[3:1], slot_valid_i};
+  end
+
+  if (Queues == 1) begin : gen_one
+    assign {queue1_q, queue3_q, queue4_q} = '0;
+    assign busy_o = valid_q != '0;
+  end else begin : gen_many
+    logic [QueueBits-1:0] queue2_q;
+    always_ff @(posedge clk_i) begin
+      if (slot_valid_i || valid_q != '0) begin
+        queue1_q <= queue0;
+        queue2_q <= queue1_q;
+        queue3_q <= queue2_q;
+        queue4_q <= queue3_q;
+      end
+    end
+    assign busy_o = Queues'((valid_q[1] ? 16'd1 << queue1_q : 16'd0) | (valid_q[2] ? 16'd1 << queue2_q : 16'd0)
+                          | (valid_q[3] ? 16'd1 << queue3_q : 16'd0) | (valid_q[4] ? 16'd1 << queue4_q : 16'd0));
   end
 
   // ---------------------------------------------------------------- integrity: words and key, products, sum, check
@@ -54,8 +107,8 @@ module desc_check
 
   always_ff @(posedge clk_i) begin
     if (slot_valid_i) begin
-      for (int k = 0; k < 15; k++) factor1_q[k] <= words[32*k +: 32] + key_word(sq_key_i, k);
-      factor1_q[15] <= key_word(sq_key_i, 15);
+      for (int k = 0; k < 15; k++) factor1_q[k] <= words[32*k +: 32] + key_word(key, k);
+      factor1_q[15] <= key_word(key, 15);
       check1_q      <= slot_data_i[511:480];
       fault1_q      <= slot_fault_i;
     end
@@ -117,30 +170,32 @@ module desc_check
       else if (decode || prefill2) begin
         if      (!has_engine(desc1.model_id) || (decode && desc1.flags[FLAG_RESIDENT_BIT] && desc1.reward_model_id != '0))
           form = ERR_BAD_MODEL;
-        else if ((decode && desc1.max_tokens == '0) || end_len > {1'b0, length_limit_i})
+        else if ((decode && desc1.max_tokens == '0) || end_len > {1'b0, length_limit})
           form = ERR_BAD_LENGTH;
-        else if ((decode && (desc1.delta_offset[1:0] != '0 || end_offset > {1'b0, token_size_i}))
-              || (desc1.kv_offset != '0 && desc1.kv_offset >= kv_size_i))
+        else if ((decode && (desc1.delta_offset[1:0] != '0 || end_offset > {1'b0, token_size}))
+              || (desc1.kv_offset != '0 && desc1.kv_offset >= kv_size))
           form = ERR_BAD_REGION;
         else if ((prefill2 || cow_prefix) && desc1.prefix_id == PREFIX_NONE)
           form = ERR_BAD_PREFIX;
       end
 
+      echo2.pair           = 4'(queue1_q);
       echo2.reward_model_id = desc1.reward_model_id;
       echo2.seq_len         = desc1.seq_len;
       echo2.rollout_id      = desc1.rollout_id;
       echo2.user_data       = desc1.user_data;
       echo2.adds_tokens     = decode;
-      echo2.token_addr      = token_base_i + desc1.delta_offset;
+      echo2.token_addr      = token_base + desc1.delta_offset;
       echo2.irq             = desc1.flags[FLAG_INTERRUPT_BIT];
 
+      work2.pair       = 4'(queue1_q);
       work2.eos_stops   = desc1.flags[FLAG_EOS_STOPS_BIT];
       work2.resident    = desc1.flags[FLAG_RESIDENT_BIT];
       work2.start_word  = echo2.token_addr[5:2];
       work2.rollout_id  = echo2.rollout_id;
       work2.max_tokens  = desc1.max_tokens;
       work2.checkpoint  = (desc1.checkpoint != '0) ? desc1.checkpoint
-                        : (checkpoint_default_i != '0) ? checkpoint_default_i : CHECKPOINT_NEVER;
+                        : (checkpoint_default != '0) ? checkpoint_default : CHECKPOINT_NEVER;
     end
   end
 
@@ -154,6 +209,7 @@ module desc_check
       good4  = error4 == ERR_NONE;
       if (!fault3_q && intact) echo4 = echo3_q;
       else                     echo4.result = index3_q;  // nothing of the slot can be trusted: only its index is known
+      echo4.pair       = 4'(queue3_q);
       echo4.adds_tokens = echo4.adds_tokens && good4;
       echo4.error       = error4;
       echo4.status      = !good4 ? STATUS_ERROR : stop3_q ? STATUS_STOPPED : STATUS_DONE;
@@ -196,7 +252,7 @@ module desc_check
     end
   end
 
-  assign work_valid_o = valid_q[4];
+  assign work_valid_o = valid_q[4] && on[queue4_q];
   assign work_o       = work4_q;
   assign echo_o       = echo4_q;
   assign fence_o      = fence4_q;

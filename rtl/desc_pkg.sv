@@ -355,13 +355,14 @@ package desc_pkg;
   localparam logic [17:0] CNT_WAIT = 18'h0_0130;
   // worker cycles in which a result was held back by the write port; part of BUSY
   localparam logic [17:0] CNT_STALL_WRITE = 18'h0_0138;
-  // cycles in which a completion was ready and the completion queue was full (rule R4)
+  // cycles in which something of a queue pair waited for a slot of its completion queue, and for nothing
+  // else (rule R4)
   localparam logic [17:0] CNT_STALL_CQ = 18'h0_0140;
   // cycles in which published descriptors existed, none had arrived and a worker was idle
   localparam logic [17:0] CNT_STALL_FETCH = 18'h0_0148;
-  // cycles in which the oldest descriptor waited for an earlier one of its rollout (rule R5)
+  // cycles in which the oldest descriptor of a queue pair waited for an earlier one of its rollout (rule R5)
   localparam logic [17:0] CNT_STALL_ORDER = 18'h0_0150;
-  // cycles in which the oldest descriptor waited for a fence (rule R7)
+  // cycles in which the oldest descriptor of a queue pair waited for a fence (rule R7)
   localparam logic [17:0] CNT_STALL_FENCE = 18'h0_0158;
   localparam logic [17:0] CNT_READ_BEATS = 18'h0_0160;       // 64-byte beats read
   // 64-byte beats written: token lines and completions

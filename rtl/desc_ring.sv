@@ -1,24 +1,33 @@
-// Device half of the submission queue: the published tail, and which slots to read next.
+// Device half of the submission queues: the published tails, and which slots to read next.
 //
-// All indices run freely (rule R13); a slot is its index modulo the ring size. Three of them matter:
-//   head  slots below it have been read: the host may reuse them
-//   next  slots below it have been requested
-//   tail  slots below it have been published by the host (rule R1)
-// so head <= next <= tail <= head + size, in modular order.
-module desc_ring #(
-  parameter int FetchDepth = 128    // descriptors that desc_fetch can hold or have in flight
+// All indices run freely (rule R13); a slot is its index modulo the ring size. Four of each queue pair matter:
+//   freed  slots below it have left the device's buffers: their places are free again
+//   head   slots below it have been read: the host may reuse them
+//   next   slots below it have been requested
+//   tail   slots below it have been published by the host (rule R1)
+// so freed <= head <= next <= tail <= head + size, and next <= freed + places, in modular order.
+//
+// One burst is planned per cycle, round robin among the queue pairs that have something to request. The places are
+// divided evenly, so that no queue pair takes another's.
+module desc_ring
+  import core_pkg::*;
+#(
+  parameter int Queues     = 1,
+  parameter int FetchDepth = 128    // descriptors that are buffered or in flight, of all queue pairs together
 ) (
+  /* verilator lint_off UNUSEDSIGNAL */  // numbers of queue pairs have 4 bits, whatever was built
   input  logic        clk_i,
   input  logic        rst_ni,
   input  logic        bus_rst_ni,      // of the bus: a request outlives a reset of the device
-  input  logic        clear_i,
-  input  logic        start_i,         // load start_index_i
-  input  logic [31:0] start_index_i,
-  input  logic [63:0] base_i,
-  input  logic [16:0] size_i,          // slots, a power of two
+
+  input  logic        start_i,         // a queue pair starts, with this configuration
+  input  logic [3:0]  start_queue_i,
+  input  queue_config_t start_config_i,
+  input  logic [Queues-1:0] on_i,      // enabled; of the others nothing is accepted and nothing requested
 
   // Doorbell: a new tail; refused (ok low, same cycle) when it would overrun the ring or run backwards.
   input  logic        doorbell_i,
+  input  logic [3:0]  doorbell_queue_i,
   input  logic [31:0] doorbell_tail_i,
   output logic        doorbell_ok_o,
 
@@ -26,63 +35,134 @@ module desc_ring #(
   output logic        request_o,
   output logic [63:0] request_addr_o,
   output logic [4:0]  request_slots_o,
+  output logic [3:0]  request_queue_o,
+  output logic [3:0]  request_owner_o,
   input  logic        request_ready_i,
   input  logic        received_i,      // one slot has arrived
-  input  logic        taken_i,         // one slot has left desc_fetch: its place is free again
+  input  logic [3:0]  received_queue_i,
+  output logic [31:0] received_index_o,     // its running index
+  input  logic        taken_i,         // one slot has left the buffers: its place is free again
+  input  logic [3:0]  taken_queue_i,
 
-  output logic        published_o,     // some published slot has not arrived
+  output logic [Queues-1:0] published_o,    // some published slot has not arrived
+  // Indices of a queue pair, for the registers …
+  input  logic [3:0]  state_queue_i,
   output logic [31:0] head_o,
-  output logic [31:0] tail_o
+  output logic [31:0] tail_o,
+  // … and for a completion.
+  input  logic        posted_i,
+  input  logic [3:0]  posted_queue_i,
+  output logic [31:0] posted_head_o
+  /* verilator lint_on UNUSEDSIGNAL */
 );
+  if (Queues < 1 || Queues > MAX_QUEUES) begin : gen_bad_queues
+    localparam bit QueuesMustBe1To16 = {-1{1'b1}};   // ends the elaboration
+  end
+
   if (FetchDepth < 2 || FetchDepth > 4096 || (FetchDepth & (FetchDepth - 1)) != 0) begin : gen_bad_fetch_depth
     localparam bit FetchDepthMustBeAPowerOfTwoFrom2To4096 = {-1{1'b1}};   // ends the elaboration
   end
 
-  localparam int RoomBits = $clog2(FetchDepth) + 1;
+  // As many as an index can name: the simulation needs to check none.
+  localparam int QueueBits = (Queues == 1) ? 1 : $clog2(Queues);
+  localparam int Slots     = 1 << QueueBits;
+  localparam int Places    = (Queues == 1) ? FetchDepth : FetchDepth / Slots;   // of each queue pair
+  localparam int RoomBits  = $clog2(FetchDepth) + 1;
   localparam logic [16:0] MaxBurst = 17'd16;
-  // The FIFO's room may shorten a burst only down to this: fewer, longer bursts.
-  localparam logic [16:0] MinCut = (FetchDepth < 8) ? 17'(FetchDepth) : 17'd8;
+  // The room may shorten a burst only down to this: fewer, longer bursts.
+  localparam logic [16:0] MinCut = (Places >= 16) ? 17'd8 : 17'(Places / 2);
 
-  logic [31:0] head_q, next_q, tail_q;
-  logic [RoomBits-1:0] room_q;
+  if (Queues > 1 && Places < 8) begin : gen_bad_places
+    localparam bit FetchDepthMustBeAtLeast8PerQueue = {-1{1'b1}};   // ends the elaboration
+  end
+
+  // With one queue pair every number of one is a constant.
+  logic [QueueBits-1:0] start_pair, doorbell_pair, received_pair, taken_pair, state_pair, posted_pair, plan_pair, request_pair_q;
+  assign start_pair    = (Queues == 1) ? '0 : start_queue_i[QueueBits-1:0];
+  assign doorbell_pair = (Queues == 1) ? '0 : doorbell_queue_i[QueueBits-1:0];
+  assign received_pair = (Queues == 1) ? '0 : received_queue_i[QueueBits-1:0];
+  assign taken_pair    = (Queues == 1) ? '0 : taken_queue_i[QueueBits-1:0];
+  assign state_pair    = (Queues == 1) ? '0 : state_queue_i[QueueBits-1:0];
+  assign posted_pair   = (Queues == 1) ? '0 : posted_queue_i[QueueBits-1:0];
+  assign plan_pair     = (Queues == 1) ? '0 : number[QueueBits-1:0];
+
+  logic [63:0] base_q  [0:Slots-1];
+  logic [16:0] size_q  [0:Slots-1];
+  logic [3:0]  owner_q [0:Slots-1];
+  logic [31:0] head_q  [0:Slots-1];
+  logic [31:0] next_q  [0:Slots-1];
+  logic [31:0] tail_q  [0:Slots-1];
+  logic [31:0] freed_q [0:Slots-1];
+  // Known to have something to request: not so one that waits for room.
+  /* verilator lint_off UNUSEDSIGNAL */  // as many as an index can name
+  logic [Slots-1:0]  ask_q;
+  logic [Slots-1:0]  published_q;       // tail and head differ
+  /* verilator lint_on UNUSEDSIGNAL */
+  logic [Slots-1:0]  on;
+  assign on = Slots'(on_i);
 
   // ---------------------------------------------------------------- doorbell
-  logic [31:0] published, new_published;
-  assign published = tail_q - head_q;
+  logic [31:0] new_published, published;
+  logic        accept;
 
   always_comb begin
+    published     = '0;
     new_published = '0;
     doorbell_ok_o = 1'b0;
     if (doorbell_i) begin
-      new_published = doorbell_tail_i - head_q;
-      doorbell_ok_o = !clear_i && new_published <= {15'd0, size_i} && new_published >= published;
+      published     = tail_q[doorbell_pair] - head_q[doorbell_pair];
+      new_published = doorbell_tail_i - head_q[doorbell_pair];
+      doorbell_ok_o = on[doorbell_pair] && new_published <= {15'd0, size_q[doorbell_pair]} && new_published >= published;
     end
   end
+  assign accept = doorbell_i && doorbell_ok_o;
 
   // ---------------------------------------------------------------- burst planner
-  logic        pending;
-  logic [16:0] waiting;
+  /* verilator lint_off UNUSEDSIGNAL */  // as wide as for the most queue pairs
+  logic [Queues-1:0] asks, grant_unused;
+  logic [3:0]        number;
+  /* verilator lint_on UNUSEDSIGNAL */
+  logic              some, looked;
+  assign asks = ask_q[Queues-1:0] & on_i;
+  assign some = asks != '0;
+
+  round_robin #(.N(Queues)) u_round_robin (
+    .clk_i, .rst_ni,
+    .request_i (asks),
+    .grant_o   (grant_unused),
+    .number_o  (number),
+    .accept_i  (looked)
+  );
+
+  logic [31:0] tail, next, behind_plan;
+  logic [16:0] waiting, size;
   logic [15:0] slot;
   logic [63:0] slot_addr;
   logic [16:0] to_wrap, to_boundary, wanted, room, slots;
-  logic        due, plan;
-
-  assign pending = tail_q != next_q;
-  assign waiting = 17'(tail_q - next_q);
-  assign room    = 17'(room_q);
+  logic        due, plan, fruitless;
 
   always_comb begin
+    tail        = '0;
+    next        = '0;
+    waiting     = '0;
+    size        = '0;
     slot        = '0;
     slot_addr   = '0;
     to_wrap     = '0;
     to_boundary = '0;
     wanted      = '0;
+    room        = '0;
     slots       = '0;
     due         = 1'b0;
-    if (pending && room_q != '0) begin
-      slot        = next_q[15:0] & (size_i[15:0] - 16'd1);
-      slot_addr   = base_i + {42'd0, slot, 6'd0};
-      to_wrap     = size_i - {1'b0, slot};
+    if (some) begin
+      tail        = tail_q[plan_pair];
+      next        = next_q[plan_pair];
+      size        = size_q[plan_pair];
+      waiting     = 17'(tail - next);
+      room        = 17'(Places) - 17'(next - freed_q[plan_pair]);
+      slot        = next[15:0] & (size[15:0] - 16'd1);
+      slot_addr   = base_q[plan_pair] + {42'd0, slot, 6'd0};
+      to_wrap     = size - {1'b0, slot};
       to_boundary = 17'd64 - {11'd0, slot_addr[11:6]};
 
       wanted = MaxBurst;
@@ -91,17 +171,22 @@ module desc_ring #(
       if (to_boundary < wanted) wanted = to_boundary;
 
       slots = (room < wanted) ? room : wanted;
-      due   = slots == wanted || slots >= MinCut;
+      due   = slots != '0 && (slots == wanted || slots >= MinCut);
     end
   end
   // Apart from the rest: it alone looks at the bus.
-  assign plan = due && !clear_i && (!request_o || request_ready_i);
+  assign plan        = due && (!request_o || request_ready_i);
+  assign fruitless   = some && !due;
+  assign looked      = plan || fruitless;
+  assign behind_plan = next + {15'd0, slots};
 
   always_ff @(posedge clk_i) begin
     if (!bus_rst_ni) begin
       request_o       <= 1'b0;
       request_addr_o  <= '0;
       request_slots_o <= '0;
+      request_pair_q       <= '0;
+      request_owner_o <= '0;
     end else begin
       // A request that has been shown on the bus must stay (AXI), even through a disable or a reset of the device.
       if (request_ready_i) request_o <= 1'b0;
@@ -109,47 +194,82 @@ module desc_ring #(
         request_o       <= 1'b1;
         request_addr_o  <= slot_addr;
         request_slots_o <= slots[4:0];
+        request_pair_q       <= plan_pair;
+        request_owner_o <= owner_q[plan_pair];
+      end
+    end
+  end
+  assign request_queue_o = (Queues == 1) ? '0 : 4'(request_pair_q);
+
+  // ---------------------------------------------------------------- indices
+  // What of a cycle's events belongs to the queue pair of another.
+  logic        taken_planned, doorbell_planned, doorbell_received;
+  logic [31:0] doorbell_next, doorbell_head, taken_next;
+  assign taken_planned     = plan && taken_pair == plan_pair;
+  assign doorbell_planned  = plan && doorbell_pair == plan_pair;
+  assign doorbell_received = received_i && doorbell_pair == received_pair;
+  assign doorbell_next     = doorbell_planned ? behind_plan : accept ? next_q[doorbell_pair] : '0;
+  assign doorbell_head     = accept ? head_q[doorbell_pair] + 32'(doorbell_received) : '0;
+  assign taken_next        = taken_planned ? behind_plan : taken_i ? next_q[taken_pair] : '0;
+
+  always_ff @(posedge clk_i) begin
+    if (!rst_ni) begin
+      for (int q = 0; q < Slots; q++) begin
+        head_q[q] <= '0;
+        tail_q[q] <= '0;
+      end
+      ask_q       <= '0;
+      published_q <= '0;
+    end else begin
+      // The last of these that names a queue pair is right for it.
+      if (plan)      ask_q[plan_pair] <= tail != behind_plan;
+      if (fruitless) ask_q[plan_pair] <= 1'b0;
+      if (taken_i)   ask_q[taken_pair] <= tail_q[taken_pair] != taken_next;
+      if (accept)    ask_q[doorbell_pair] <= doorbell_tail_i != doorbell_next;
+      if (received_i) published_q[received_pair] <= tail_q[received_pair] != head_q[received_pair] + 32'd1;
+      if (accept)     published_q[doorbell_pair] <= doorbell_tail_i != doorbell_head;
+
+      if (received_i) head_q[received_pair]  <= head_q[received_pair] + 32'd1;
+      if (plan)       next_q[plan_pair]      <= behind_plan;
+      if (accept)     tail_q[doorbell_pair]  <= doorbell_tail_i;
+      if (taken_i)    freed_q[taken_pair]    <= freed_q[taken_pair] + 32'd1;
+
+      if (start_i) begin
+        base_q[start_pair]      <= start_config_i.sq_base;
+        size_q[start_pair]      <= start_config_i.sq_size;
+        owner_q[start_pair]     <= start_config_i.owner;
+        head_q[start_pair]      <= start_config_i.sq_start;
+        next_q[start_pair]      <= start_config_i.sq_start;
+        tail_q[start_pair]      <= start_config_i.sq_start;
+        freed_q[start_pair]     <= start_config_i.sq_start;
+        ask_q[start_pair]       <= 1'b0;
+        published_q[start_pair] <= 1'b0;
       end
     end
   end
 
-  always_ff @(posedge clk_i) begin
-    if (!rst_ni) begin
-      head_q <= '0;
-      next_q <= '0;
-      tail_q <= '0;
-      room_q <= RoomBits'(FetchDepth);
-    end else if (start_i) begin
-      head_q <= start_index_i;
-      next_q <= start_index_i;
-      tail_q <= start_index_i;
-      room_q <= RoomBits'(FetchDepth);
-    end else if (clear_i) begin
-      next_q <= head_q;  // R12: the queue is empty
-      tail_q <= head_q;
-    end else begin
-      if (doorbell_i && doorbell_ok_o) tail_q <= doorbell_tail_i;
-      if (received_i) head_q <= head_q + 32'd1;
-      if (plan) next_q <= next_q + {15'd0, slots};
-      if (plan || taken_i) room_q <= room_q - (plan ? RoomBits'(slots) : '0) + RoomBits'(taken_i);
-    end
-  end
-
-  assign published_o = published != '0;
-  assign head_o = head_q;
-  assign tail_o = tail_q;
+  assign received_index_o = received_i ? head_q[received_pair] : '0;
+  assign published_o      = published_q[Queues-1:0] & on_i;
+  assign head_o           = head_q[state_pair];
+  assign tail_o           = on[state_pair] ? tail_q[state_pair] : head_q[state_pair];    // R12: the queue is empty
+  assign posted_head_o    = posted_i ? head_q[posted_pair] : '0;
 
 `ifndef SYNTHESIS
-  logic [31:0] in_flight;
-  assign in_flight = next_q - head_q;
   always_ff @(posedge clk_i) begin
-    if (rst_ni && !clear_i && !start_i && (request_o || received_i)) begin
-      if (in_flight > published)
-        $fatal(1, "R1 desc_ring: slot %0d was requested and only %0d are published", next_q, tail_q);
-      if (published > {15'd0, size_i})
-        $fatal(1, "R13 desc_ring: tail %0d is more than %0d slots above head %0d", tail_q, size_i, head_q);
-      if (received_i && in_flight == '0)
-        $fatal(1, "R3 desc_ring: a slot arrived that nobody asked for");
+    if (rst_ni && received_i) begin
+      if (next_q[received_pair] == head_q[received_pair])
+        $fatal(1, "R3 desc_ring: a slot of queue pair %0d arrived that nobody asked for", received_pair);
+    end
+    if (rst_ni && plan) begin
+      if (!on[plan_pair] || behind_plan - head_q[plan_pair] > tail - head_q[plan_pair])
+        $fatal(1, "R1 desc_ring: slots below %0d of queue pair %0d are requested and only %0d are published", behind_plan,
+               plan_pair, tail);
+      if (RoomBits'(behind_plan - freed_q[plan_pair]) > RoomBits'(Places))
+        $fatal(1, "R4 desc_ring: slots of queue pair %0d are requested with no place for them", plan_pair);
+    end
+    if (rst_ni && accept) begin
+      if (new_published > {15'd0, size_q[doorbell_pair]})
+        $fatal(1, "R13 desc_ring: tail %0d is more than %0d slots above the head", doorbell_tail_i, size_q[doorbell_pair]);
     end
     if (request_o) begin
       if (rst_ni && {1'b0, request_addr_o[11:6]} + {2'b0, request_slots_o} > 7'd64)

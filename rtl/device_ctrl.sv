@@ -1,51 +1,63 @@
-// Life of the device: off, starting, on, draining (rule R12).
+// Life of each queue pair (rule R12): off, on, and, once it is disabled, active until nothing of it is left.
 //
-// While clear_o is high every queue, worker and index is held empty; only AXI transfers that were already promised
-// are completed. ACTIVE falls when none is left.
-module device_ctrl (
+// A queue pair that is no longer on takes in nothing, hands out nothing and writes no completion; what runs of it ends as
+// by a STOP. ACTIVE falls when nothing of it is left inside and on the bus. DRAIN lets it complete what is published
+// first.
+//
+// A reset of the device alone, while the bus lives on, leaves transfers that the bus still owes: until they are done
+// everything inside is held in reset, and all queue pairs are active.
+module device_ctrl #(
+  parameter int Queues = 1
+) (
   input  logic clk_i,
   input  logic rst_ni,
-  input  logic enabling_i,      // CONTROL.ENABLE is being set; only while inactive
-  input  logic enable_i,        // CONTROL.ENABLE
-  input  logic reads_idle_i,    // no read is promised or in flight
-  input  logic writes_idle_i,   // no write is promised or in flight
-  output logic clear_o,
-  output logic start_o,         // one cycle: load the start indices, clear the counters
-  output logic active_o         // STATE.ACTIVE
+  input  logic [Queues-1:0] start_i,       // CONTROL.ENABLE is being set, and accepted; only while inactive
+  input  logic [Queues-1:0] stop_i,        // it is being cleared
+  input  logic [Queues-1:0] drain_i,       // CONTROL.DRAIN is being set
+  input  logic [Queues-1:0] done_i,        // every published descriptor has its completion
+  input  logic [Queues-1:0] busy_i,        // something is inside, or was promised to the bus
+  input  logic              bus_idle_i,    // nothing at all is promised to the bus, or in flight there
+  output logic [Queues-1:0] on_o,
+  output logic [Queues-1:0] ending_o,      // active, and no longer on
+  output logic [Queues-1:0] draining_o,    // accepts no doorbell any more
+  output logic [Queues-1:0] active_o,      // STATE.ACTIVE
+  output logic              inner_rst_no   // of everything but the registers and what the bus was promised
 );
-  localparam logic [1:0] StOff   = 2'd0;
-  localparam logic [1:0] StStart = 2'd1;
-  localparam logic [1:0] StRun   = 2'd2;
-  localparam logic [1:0] StDrain = 2'd3;
+  logic [Queues-1:0] on_q, active_q, draining_q;
+  logic              owed_q, held_q;      // the bus is owed something; in reset since the last cycle at least
+  logic [Queues-1:0] running;
 
-  logic [1:0] state_d, state_q;
-
-  always_comb begin
-    state_d = state_q;
-    case (state_q)
-      // Straight from the write, so that the next one finds the queues open.
-      StOff:   if (enabling_i) state_d = StStart;
-      StStart: state_d = StRun;
-      StRun:   if (!enable_i) state_d = StDrain;
-      default: if (reads_idle_i && writes_idle_i) state_d = StOff;
-    endcase
-  end
+  assign running = on_q & ~stop_i & ~(draining_q & done_i);
 
   always_ff @(posedge clk_i) begin
-    // A reset of the device alone leaves it with transfers that the bus still owes.
-    if (!rst_ni) state_q <= (clear_o && reads_idle_i && writes_idle_i) ? StOff : StDrain;
-    else         state_q <= state_d;
+    held_q <= !rst_ni;
+    if (!rst_ni) begin
+      on_q       <= '0;
+      active_q   <= '0;
+      draining_q <= '0;
+      owed_q     <= !held_q || !bus_idle_i;     // a transfer may begin in the first cycle of a reset
+    end else begin
+      if ((start_i | active_q) != '0) begin
+        on_q       <= start_i | running;
+        active_q   <= start_i | on_q | (active_q & busy_i);
+        draining_q <= (draining_q | drain_i) & running;
+      end
+      if (bus_idle_i) owed_q <= 1'b0;
+    end
   end
 
-  // Combinational in enable_i, so that nothing new starts in the cycle of a disable.
-  assign clear_o  = state_q != StRun || !enable_i;
-  assign start_o  = state_q == StStart;
-  assign active_o = state_q != StOff;
+  assign on_o         = on_q;
+  assign ending_o     = active_q & ~on_q;
+  assign draining_o   = draining_q;
+  assign active_o     = active_q | {Queues{owed_q}};
+  assign inner_rst_no = rst_ni && !owed_q;
 
 `ifndef SYNTHESIS
   always_ff @(posedge clk_i) begin
-    if (rst_ni && state_q == StOff && !(reads_idle_i && writes_idle_i))
-      $fatal(1, "R12 device_ctrl: bus traffic while inactive");
+    if (rst_ni && !owed_q) begin
+      if ((busy_i & ~active_q) != '0) $fatal(1, "R12 device_ctrl: queue pairs %b are inactive and not idle", busy_i & ~active_q);
+      if ((start_i & active_q) != '0) $fatal(1, "R12 device_ctrl: queue pairs %b are started while active", start_i & active_q);
+    end
   end
 `endif
 endmodule

@@ -3,27 +3,35 @@
 //
 //   prepare  a slot has arrived: what the engine needs of it, as a record that travels with the checked descriptor
 //   load     that record comes back with the descriptor's worker and its place there, when it is assigned
-//   start    the descriptor in this place starts, which asks for its first token; ready is early, from a register
+//   begin    the descriptor in this place starts, which asks for its first token; ready is early, from a register
 //   step     the worker wants one token more; likewise
-//   token    the token of the last start or step, from a register of one entry, which take empties
-//   idle     nothing is under way: part of the drain of a disable (R12); clear drops everything
+//   token    the token of the last begin or step, from a register of one entry, which take empties
 //
-// Here the record is the policy's first counter and hash, so the first token is there as soon as it can be asked for, and
-// the next one as soon as one is taken. An engine of another model_id takes what else it needs (model, arena, kv_offset,
+// A disable of a queue pair ends what runs of it as a STOP does (R12), so the engine is left alone by it: a worker that
+// ends asks for no further token. What the engine needs of the function that a queue pair belongs to it keeps by queue
+// pair from its start on, and puts into the record.
+//
+// Here the record is the end-of-sequence threshold and the policy's first counter and hash, so the first token is there as
+// soon as it can be asked for, and the next one as soon as one is taken. An engine of another model_id takes what else it needs (model, arena, kv_offset,
 // prefix, token address) in prepare, where the whole slot is at hand.
 module engine_hash
   import desc_pkg::*;
   import core_pkg::*;
   import policy_pkg::*;
 #(
+  parameter int Queues  = 1,
   parameter int Workers = 4
 ) (
+  /* verilator lint_off UNUSEDSIGNAL */  // numbers of queue pairs have 4 bits, whatever was built
   input  logic                    clk_i,
   input  logic                    rst_ni,
-  input  logic                    clear_i,
-  input  logic [15:0]             eos_threshold_i,   // in 1/32768
+
+  input  logic                    start_i,           // a queue pair starts, with this configuration
+  input  logic [3:0]              start_queue_i,
+  input  queue_config_t           start_config_i,
 
   input  logic                    prepare_i,
+  input  logic [3:0]              queue_i,
   input  logic [31:0]             rollout_i,
   input  logic [31:0]             seed_i,
   input  logic [31:0]             seq_len_i,
@@ -33,27 +41,34 @@ module engine_hash
   input  logic [4:0]              load_place_i,      // worker, place
   input  logic [ENGINE_BITS-1:0]  load_prepared_i,
 
-  input  logic [Workers-1:0]      start_i,
-  input  logic [Workers-1:0]      start_place_i,
-  output logic [Workers-1:0]      start_ready_o,
+  input  logic [Workers-1:0]      begin_i,
+  input  logic [Workers-1:0]      begin_place_i,
+  output logic [Workers-1:0]      begin_ready_o,
   input  logic [Workers-1:0]      step_i,
   output logic [Workers-1:0]      step_ready_o,
 
   output logic [Workers-1:0]      token_valid_o,
   output logic [Workers*32-1:0]   token_o,
   output logic [Workers-1:0]      eos_o,             // the token is an end of sequence
-  input  logic [Workers-1:0]      token_take_i,
-
-  output logic                    idle_o
+  input  logic [Workers-1:0]      token_take_i
+  /* verilator lint_on UNUSEDSIGNAL */
 );
+  localparam int QueueBits = (Queues == 1) ? 1 : $clog2(Queues);
+
   // ---------------------------------------------------------------- prepare: a hash in each of three stages, and a sum
   logic        prepare1_q, prepare2_q, prepare3_q;
   logic [31:0] mixed_id1_q, seed1_q, seq_len1_q, base2_q, offset2_q, counter3_q, counter4_q, hash4_q;
+  logic [15:0] threshold1_q, threshold2_q, threshold3_q, threshold4_q;
+  logic [15:0] threshold_q [0:(1 << QueueBits)-1];     // of an end of sequence, in 1/32768
 
-  assign prepared_o = {counter4_q, hash4_q};
+  assign prepared_o = {threshold4_q, counter4_q, hash4_q};
 
   always_ff @(posedge clk_i) begin
-    if (!rst_ni || clear_i) begin
+    if (start_i) threshold_q[(Queues == 1) ? '0 : start_queue_i[QueueBits-1:0]] <= start_config_i.eos_threshold;
+  end
+
+  always_ff @(posedge clk_i) begin
+    if (!rst_ni) begin
       prepare1_q <= 1'b0;
       prepare2_q <= 1'b0;
       prepare3_q <= 1'b0;
@@ -66,15 +81,21 @@ module engine_hash
       mixed_id1_q <= mix(rollout_i + GOLDEN);
       seed1_q     <= seed_i;
       seq_len1_q  <= seq_len_i;
+      threshold1_q <= threshold_q[(Queues == 1) ? '0 : queue_i[QueueBits-1:0]];
     end
     if (prepare1_q) begin
       base2_q   <= mix(seed1_q ^ mixed_id1_q);
       offset2_q <= seq_len1_q * GOLDEN;
+      threshold2_q <= threshold1_q;
     end
-    if (prepare2_q) counter3_q <= base2_q + offset2_q;
+    if (prepare2_q) begin
+      counter3_q   <= base2_q + offset2_q;
+      threshold3_q <= threshold2_q;
+    end
     if (prepare3_q) begin
       counter4_q <= counter3_q;
       hash4_q    <= mix(counter3_q);
+      threshold4_q <= threshold3_q;
     end
   end
 
@@ -89,23 +110,25 @@ module engine_hash
   localparam logic [31:0] TokenMask = (32'd1 << VOCAB_BITS) - 32'd1;
   logic [Workers-1:0]    valid_q;
   logic [Workers*32-1:0] counter_q, hash_q;
+  logic [Workers*16-1:0] limit_q;             // the threshold of what runs
+  logic [Workers-1:0]    limits_q;            // it is not 0
 
-  assign start_ready_o = '1;
+  assign begin_ready_o = '1;
   assign step_ready_o  = '1;
   assign token_valid_o = valid_q;
   assign token_o       = hash_q & {Workers{TokenMask}};
-  assign idle_o        = valid_q == '0;
 
   always_comb begin
     eos_o = '0;
-    if (eos_threshold_i != '0) begin
-      for (int w = 0; w < Workers; w++) eos_o[w] = {1'b0, hash_q[w*32 + int'(VOCAB_BITS) +: 15]} < eos_threshold_i;
+    if (limits_q != '0) begin
+      for (int w = 0; w < Workers; w++)
+        eos_o[w] = limits_q[w] && {1'b0, hash_q[w*32 + int'(VOCAB_BITS) +: 15]} < limit_q[w*16 +: 16];
     end
   end
 
   always_ff @(posedge clk_i) begin
-    if (!rst_ni || clear_i) valid_q <= '0;
-    else                    valid_q <= start_i | step_i | (valid_q & ~token_take_i);
+    if (!rst_ni) valid_q <= '0;
+    else         valid_q <= begin_i | step_i | (valid_q & ~token_take_i);
     // Ahead of the step that will ask for it: a step needs no time, and one that is not asked for is not shown.
     for (int w = 0; w < Workers; w++) begin
       if (token_take_i[w]) begin
@@ -113,23 +136,28 @@ module engine_hash
         counter_q[w*32 +: 32] <= counter_q[w*32 +: 32] + GOLDEN;
       end
     end
-    if (start_i != '0) begin
+    if (begin_i != '0) begin
       for (int w = 0; w < Workers; w++) begin
-        if (start_i[w]) begin
-          {counter_q[w*32 +: 32], hash_q[w*32 +: 32]} <= queue_mem[{4'(w), start_place_i[w]}];
+        if (begin_i[w]) begin
+          {limit_q[w*16 +: 16], counter_q[w*32 +: 32], hash_q[w*32 +: 32]} <= queue_mem[{4'(w), begin_place_i[w]}];
         end
       end
+    end
+    if (!rst_ni) limits_q <= '0;
+    else if (begin_i != '0) begin
+      for (int w = 0; w < Workers; w++)
+        if (begin_i[w]) limits_q[w] <= queue_mem[{4'(w), begin_place_i[w]}][64 +: 16] != '0;
     end
   end
 
 `ifndef SYNTHESIS
   always_ff @(posedge clk_i) begin
-    if (rst_ni && !clear_i) begin
+    if (rst_ni) begin
       if ((token_take_i & ~valid_q) != '0)
         $fatal(1, "R3 engine_hash: workers %b take a token that is not there", token_take_i & ~valid_q);
-      if (((start_i | step_i) & valid_q & ~token_take_i) != '0)
+      if (((begin_i | step_i) & valid_q & ~token_take_i) != '0)
         $fatal(1, "R3 engine_hash: workers %b ask for a token before they took the last one",
-               (start_i | step_i) & valid_q & ~token_take_i);
+               (begin_i | step_i) & valid_q & ~token_take_i);
     end
   end
 `endif

@@ -1,10 +1,15 @@
-// The registers (docs/contract.md, Registers): configuration, doorbells, state, interrupt. Counters lie in perf_counters. An
-// access that they do not allow answers an error and changes nothing.
+// The registers (docs/contract.md, Registers): configuration, doorbells, state, interrupts of all queue pairs. Counters lie
+// in perf_counters. An access that they do not allow answers an error and changes nothing.
+//
+// What is configured lies in two memories, a word for each queue pair and one for each function: a write reads the word,
+// puts its register into it and writes it back. The blocks get it all at once, when a queue pair starts.
 module mmio_regs
   import desc_pkg::*;
   import core_pkg::*;
 #(
-  parameter int Workers = 4
+  parameter int Queues    = 1,
+  parameter int Functions = 1,
+  parameter int Workers   = 4
 ) (
   input  logic        clk_i,
   input  logic        rst_ni,
@@ -22,89 +27,218 @@ module mmio_regs
   input  logic        counter_hit_i,
   input  logic [31:0] counter_data_i,
 
-  // Configuration; stable while the device is active.
-  output logic        enabling_o,            // ENABLE is being set, and accepted
-  output logic        enable_o,
-  output logic [63:0] sq_base_o,
-  output logic [63:0] cq_base_o,
-  output logic [16:0] sq_size_o,
-  output logic [16:0] cq_size_o,
-  output logic [63:0] token_base_o,
-  output logic [63:0] token_size_o,
-  output logic [63:0] kv_size_o,
-  output logic [31:0] sq_start_o,
-  output logic [31:0] cq_start_o,
-  output logic [31:0] checkpoint_default_o,
-  output logic [15:0] wait_states_o,
-  output logic [31:0] length_limit_o,
-  output logic [15:0] eos_threshold_o,
-  output logic [31:0] reward_threshold_o,
-  output logic [31:0] sq_key_o,
-  output logic [Workers-1:0] workers_o,      // workers that may be used, a bit each
+  output logic [15:0] wait_states_o,         // of the device; stable while any queue pair is active
+
+  // Life of the queue pairs.
+  output logic        start_o,               // ENABLE is being set, and accepted: the queue pair, and what it starts with
+  output logic [3:0]  start_queue_o,
+  output queue_config_t start_config_o,
+  output logic [Queues-1:0] stop_o,          // it is being cleared
+  output logic [Queues-1:0] drain_o,         // DRAIN is being set
+  input  logic [Queues-1:0] on_i,            // ENABLE
+  input  logic [Queues-1:0] draining_i,      // DRAIN
+  input  logic [Queues-1:0] active_i,
+  input  logic [Queues-1:0] idle_i,          // of one that is on: no published descriptor is without its completion
 
   // Doorbells, forwarded to the rings, which may refuse them in the same cycle.
   output logic        doorbell_o,
   input  logic        doorbell_ok_i,
   output logic        release_o,
   input  logic        release_ok_i,
+  output logic [3:0]  bell_queue_o,
   output logic [31:0] index_o,
 
   // State.
-  input  logic        active_i,
-  input  logic        check_idle_i,          // nothing between the fetch and the dispatcher
-  input  logic        dispatch_idle_i,       // nothing between the dispatcher and visible completions
-  input  logic [31:0] sq_head_i,
-  input  logic [31:0] sq_tail_i,
-  input  logic [31:0] cq_head_i,
-  input  logic [31:0] cq_tail_i,
+  output logic [3:0]  state_queue_o,         // whose rings are looked at
+  input  queue_state_t state_i,
   input  logic [Workers-1:0] free_i,
   input  logic [Workers-1:0] wait_i,
   input  logic [Workers-1:0] run_i,
   input  logic [Workers-1:0] ready_i,        // the result buffer has room
-  input  logic        read_fault_i,
-  input  logic        line_fault_i,
-  input  logic        completion_fault_i,
+  input  logic [Queues-1:0] read_fault_i,
+  input  logic [Queues-1:0] line_fault_i,
+  input  logic [Queues-1:0] completion_fault_i,
 
-  input  logic        asked_i,               // a visible, unreleased completion asked for an interrupt
-  output logic        irq_o
+  input  logic [Queues-1:0] asked_i,         // a visible, unreleased completion asked for an interrupt
+  output logic [Queues-1:0] irq_o
 );
+  if (Queues < 1 || Queues > MAX_QUEUES) begin : gen_bad_queues
+    localparam bit QueuesMustBe1To16 = {-1{1'b1}};   // ends the elaboration
+  end
+
+  if (Functions < 1 || Functions > MAX_FUNCTIONS) begin : gen_bad_functions
+    localparam bit FunctionsMustBe1To16 = {-1{1'b1}};   // ends the elaboration
+  end
+
   if (Workers < 1 || Workers > MAX_WORKERS) begin : gen_bad_workers
     localparam bit WorkersMustBe1To16 = {-1{1'b1}};   // ends the elaboration
   end
 
-  localparam logic [31:0] Capability = CAP_PREFILL | CAP_RESIDENT | CAP_INTERRUPT;
-  localparam int          Windows    = 3;
-  localparam logic [31:0] Built      = (32'd1 << Workers) - 32'd1;   // workers, a bit each
+  localparam logic [31:0] Capability   = CAP_PREFILL | CAP_RESIDENT | CAP_INTERRUPT;
+  localparam int          Windows      = 3;
+  localparam int          QueueBits    = (Queues == 1) ? 1 : $clog2(Queues);
+  localparam int          FunctionBits = (Functions == 1) ? 1 : $clog2(Functions);
+  localparam int          QueueSlots    = 1 << QueueBits;
+  localparam int          FunctionSlots = 1 << FunctionBits;
 
   // ---------------------------------------------------------------- storage
-  logic        enable_q, drain_q, reset_q, armed_q, pending_q;
-  logic [31:0] error_q;
-  logic [7:0]  refused_q;
-  logic [31:0] sq_size_q, cq_size_q;
-  logic [63:0] kv_base_q;                    // engine 0 does not access the KV region
-  logic [7:0]  weight_q;
-  logic [Workers-1:0] workers_q;
-  logic [31:0] window_q [0:15];              // as they lie in their block; the first four places are empty
+  typedef struct packed {
+    logic [63:0] sq_base;
+    logic [63:0] cq_base;
+    logic [31:0] sq_size;
+    logic [31:0] cq_size;
+    logic [63:0] token_base;
+    logic [63:0] token_size;
+    logic [63:0] kv_base;            // engine 0 does not access the KV region
+    logic [63:0] kv_size;
+    logic [31:0] sq_start;
+    logic [31:0] cq_start;
+    logic [31:0] sq_key;
+    logic [7:0]  weight;
+  } queue_regs_t;
+
+  typedef struct packed {
+    logic [Workers-1:0]       workers;
+    logic [64*Windows-1:0]    window_base;
+    logic [64*Windows-1:0]    window_size;
+    logic [31:0]              checkpoint_default;
+    logic [31:0]              length_limit;
+    logic [15:0]              eos_threshold;
+    logic [31:0]              reward_threshold;
+  } function_regs_t;
+
+  logic [$bits(queue_regs_t)-1:0]    queue_mem    [0:QueueSlots-1];
+  logic [$bits(function_regs_t)-1:0] function_mem [0:FunctionSlots-1];
+  logic [3:0]           owner_q   [0:QueueSlots-1];    // function that owns the queue pair
+  logic [7:0]           refused_q [0:QueueSlots-1];    // doorbells
+  logic [Queues-1:0]    armed_q, pending_q;
+  logic [Queues-1:0]    bad_config_q, read_fault_q, line_fault_q, completion_fault_q;
+  logic [Functions-1:0] reset_q;
+
+  // ---------------------------------------------------------------- where an address lies
+  // The offset is the register's address for function 0 and queue pair 0.
+  typedef struct packed {
+    logic        known;              // by queue pair and function; it may still be no register
+    logic [3:0]  pair;
+    logic [3:0]  owner;
+    logic        owned;              // the function's page: it must own the queue pair
+    logic [17:0] offset;
+  } place_t;
+
+  function automatic place_t place_of(input logic [17:0] addr);
+    place_of          = '0;
+    place_of.offset = addr;
+    if (addr[17:12] == 6'd0) begin
+      place_of.known = 1'b1;
+      if (addr[11:10] == 2'b01) begin                           // device_function
+        place_of.owner    = addr[9:6];
+        place_of.offset = {addr[17:10], 4'd0, addr[5:0]};
+      end else if (addr[11:8] == 4'h8) begin                    // device_queue
+        place_of.pair    = addr[7:4];
+        place_of.offset = {addr[17:8], 4'd0, addr[3:0]};
+      end
+    end else if (addr[17:16] == 2'b01) begin
+      place_of.known = 1'b1;
+      place_of.owner = addr[15:12];
+      place_of.offset = {addr[17:16], 4'd0, addr[11:0]};      // function
+      if (addr[11]) begin                                       // function_queue
+        place_of.pair    = addr[10:7];
+        place_of.owned    = 1'b1;
+        place_of.offset = {addr[17:16], 4'd0, 1'b1, 4'd0, addr[6:0]};
+      end
+    end else if (addr[17:16] == 2'b10) begin                    // queue
+      place_of.known    = 1'b1;
+      place_of.pair    = addr[15:12];
+      place_of.offset = {addr[17:16], 4'd0, addr[11:0]};
+    end
+    if ({1'b0, place_of.pair} >= 5'(Queues) || {1'b0, place_of.owner} >= 5'(Functions)) begin
+      place_of.known = 1'b0;
+      place_of.pair = '0;
+      place_of.owner = '0;
+    end
+  endfunction
+
+  place_t wr, rd;
+  assign wr = write_i ? place_of(write_addr_i) : '0;
+  assign rd = read_i ? place_of(read_addr_i) : '0;
+
+  logic [QueueBits-1:0]    wr_queue, rd_queue;
+  logic [FunctionBits-1:0] wr_owner, rd_owner;
+  logic                    wr_known, rd_known;
+  assign wr_queue = (Queues == 1)    ? '0 : wr.pair[QueueBits-1:0];
+  assign rd_queue = (Queues == 1)    ? '0 : rd.pair[QueueBits-1:0];
+  // A queue pair is configured with its own function.
+  assign wr_owner = (Functions == 1) ? '0 : wr.owned ? owner_q[wr_queue][FunctionBits-1:0] : wr.owner[FunctionBits-1:0];
+  assign rd_owner = (Functions == 1) ? '0 : rd.owner[FunctionBits-1:0];
+  assign wr_known = wr.known && (!wr.owned || wr.owner == owner_q[wr_queue]);
+  assign rd_known = rd.known && (!rd.owned || rd.owner == owner_q[rd_queue]);
+
+  // What a write finds there.
+  queue_regs_t    wr_queue_regs;
+  function_regs_t wr_function_regs;
+  logic           wr_on, wr_draining, wr_active, wr_function_active;
+  logic [Queues-1:0] wr_one, wr_function_queues;
+  assign wr_queue_regs    = write_i ? queue_mem[wr_queue] : '0;
+  assign wr_function_regs = write_i ? function_mem[wr_owner] : '0;
+  assign wr_one           = write_i ? Queues'(16'd1 << wr_queue) : '0;
+  assign wr_on            = (on_i & wr_one) != '0;
+  assign wr_draining      = (draining_i & wr_one) != '0;
+  assign wr_active        = (active_i & wr_one) != '0;
+
+  for (genvar q = 0; q < Queues; q++) begin : gen_function_queue
+    assign wr_function_queues[q] = write_i && owner_q[q] == 4'(wr_owner);
+  end
+  assign wr_function_active = (active_i & wr_function_queues) != '0;
 
   // ---------------------------------------------------------------- write decode
   // Accesses are rare: all of it is looked at only in their cycle.
-  logic is_cfg, is_rw, fire, refuse, value_ok;
+  logic is_device_cfg, is_function_cfg, is_queue_cfg, is_rw, value_ok, fire, refuse, whole, bells;
 
   // Not in a process: it would wake desc_ring's, and be woken by it, for ever (Icarus 11).
-  // A queue pair that drains takes none.
-  assign doorbell_o = write_i && !write_partial_i && write_addr_i == REG_DOORBELL && !drain_q;
-  assign release_o  = write_i && !write_partial_i && write_addr_i == REG_CQ_HEAD;
-  assign index_o    = write_data_i;
+  assign whole         = write_i && wr_known && !write_partial_i;
+  assign bells         = whole && wr.offset == REG_DOORBELL;
+  assign doorbell_o    = bells && !wr_draining;       // a queue pair that drains takes none
+  assign release_o     = whole && wr.offset == REG_CQ_HEAD;
+  assign bell_queue_o  = 4'(wr_queue);
+  assign index_o       = write_data_i;
 
   always_comb begin
-    value_ok = 1'b1;
+    is_device_cfg   = 1'b0;
+    is_function_cfg = 1'b0;
+    is_queue_cfg    = 1'b0;
+    is_rw           = 1'b0;
+    value_ok        = 1'b1;
     if (write_i) begin
-      case (write_addr_i)
-        REG_FN_WORKERS:     value_ok = (write_data_i & Built) != '0;
-        REG_QUEUE_FUNCTION: value_ok = write_data_i == '0;
-        REG_WEIGHT:         value_ok = write_data_i <= 32'd255 && write_data_i != '0;
-        REG_LENGTH_LIMIT:   value_ok = write_data_i <= LENGTH_LIMIT_MAX;
-        REG_CONTROL:        value_ok = !((write_data_i & CONTROL_ENABLE) != '0 && active_i && !enable_q);
+      case (wr.offset)
+        REG_WAIT_STATES: is_device_cfg = 1'b1;
+        REG_FN_WORKERS: begin
+          is_function_cfg = 1'b1;
+          value_ok        = write_data_i[Workers-1:0] != '0;
+        end
+        REG_LENGTH_LIMIT: begin
+          is_function_cfg = 1'b1;
+          value_ok        = write_data_i <= LENGTH_LIMIT_MAX;
+        end
+        REG_WINDOW_0_BASE_LO, REG_WINDOW_0_BASE_HI, REG_WINDOW_0_SIZE_LO, REG_WINDOW_0_SIZE_HI,
+        REG_WINDOW_1_BASE_LO, REG_WINDOW_1_BASE_HI, REG_WINDOW_1_SIZE_LO, REG_WINDOW_1_SIZE_HI,
+        REG_WINDOW_2_BASE_LO, REG_WINDOW_2_BASE_HI, REG_WINDOW_2_SIZE_LO, REG_WINDOW_2_SIZE_HI,
+        REG_CHECKPOINT_DEFAULT, REG_EOS_THRESHOLD, REG_REWARD_THRESHOLD: is_function_cfg = 1'b1;
+        REG_QUEUE_FUNCTION: begin
+          is_queue_cfg = 1'b1;
+          value_ok     = write_data_i < 32'(Functions);
+        end
+        REG_WEIGHT: begin
+          is_queue_cfg = 1'b1;
+          value_ok     = write_data_i[31:8] == '0 && write_data_i != '0;
+        end
+        REG_SQ_BASE_LO, REG_SQ_BASE_HI, REG_CQ_BASE_LO, REG_CQ_BASE_HI, REG_SQ_SIZE, REG_CQ_SIZE,
+        REG_TOKEN_BASE_LO, REG_TOKEN_BASE_HI, REG_TOKEN_SIZE_LO, REG_TOKEN_SIZE_HI, REG_KV_BASE_LO, REG_KV_BASE_HI,
+        REG_KV_SIZE_LO, REG_KV_SIZE_HI, REG_SQ_START, REG_CQ_START, REG_SQ_KEY: is_queue_cfg = 1'b1;
+        REG_CONTROL: begin
+          is_rw    = 1'b1;
+          value_ok = !(write_data_i[CONTROL_ENABLE_BIT] && wr_active && !wr_on);
+        end
+        REG_FN_CONTROL, REG_DOORBELL, REG_CQ_HEAD, REG_ERROR, REG_IRQ: is_rw = 1'b1;
         default: ;
       endcase
     end
@@ -113,28 +247,11 @@ module mmio_regs
   always_comb begin
     refuse = 1'b0;
     if (write_i) begin
-      refuse = write_partial_i || !value_ok
-            || !(is_rw || (is_cfg && !active_i && !enable_q))
-            || (write_addr_i == REG_DOORBELL && (drain_q || !doorbell_ok_i))
+      refuse = !whole || !value_ok
+            || !(is_rw || (is_device_cfg && active_i == '0) || (is_function_cfg && !wr_function_active)
+                 || (is_queue_cfg && !wr_active))
+            || (bells && (wr_draining || !doorbell_ok_i))
             || (release_o && !release_ok_i);
-    end
-  end
-
-  always_comb begin
-    is_cfg = 1'b0;
-    is_rw  = 1'b0;
-    if (write_i) begin
-      case (write_addr_i)
-        REG_WAIT_STATES, REG_FN_WORKERS, REG_QUEUE_FUNCTION, REG_WEIGHT,
-        REG_WINDOW_0_BASE_LO, REG_WINDOW_0_BASE_HI, REG_WINDOW_0_SIZE_LO, REG_WINDOW_0_SIZE_HI,
-        REG_WINDOW_1_BASE_LO, REG_WINDOW_1_BASE_HI, REG_WINDOW_1_SIZE_LO, REG_WINDOW_1_SIZE_HI,
-        REG_WINDOW_2_BASE_LO, REG_WINDOW_2_BASE_HI, REG_WINDOW_2_SIZE_LO, REG_WINDOW_2_SIZE_HI, REG_SQ_BASE_LO, REG_SQ_BASE_HI, REG_CQ_BASE_LO, REG_CQ_BASE_HI, REG_SQ_SIZE, REG_CQ_SIZE,
-        REG_TOKEN_BASE_LO, REG_TOKEN_BASE_HI, REG_TOKEN_SIZE_LO, REG_TOKEN_SIZE_HI, REG_KV_BASE_LO, REG_KV_BASE_HI,
-        REG_KV_SIZE_LO, REG_KV_SIZE_HI, REG_SQ_START, REG_CQ_START, REG_CHECKPOINT_DEFAULT,
-        REG_LENGTH_LIMIT, REG_EOS_THRESHOLD, REG_REWARD_THRESHOLD, REG_SQ_KEY: is_cfg = 1'b1;
-        REG_CONTROL, REG_FN_CONTROL, REG_DOORBELL, REG_CQ_HEAD, REG_ERROR, REG_IRQ: is_rw = 1'b1;
-        default: ;
-      endcase
     end
   end
 
@@ -142,73 +259,88 @@ module mmio_regs
   assign write_error_o = refuse;
 
   // ---------------------------------------------------------------- configuration
-  always_ff @(posedge clk_i) begin
-    if (!rst_ni) begin
-      sq_base_o            <= '0;
-      cq_base_o            <= '0;
-      sq_size_q            <= '0;
-      cq_size_q            <= '0;
-      token_base_o         <= '0;
-      token_size_o         <= '0;
-      kv_base_q            <= '0;
-      kv_size_o            <= '0;
-      sq_start_o           <= '0;
-      cq_start_o           <= '0;
-      checkpoint_default_o <= RESET_CHECKPOINT_DEFAULT;
-      wait_states_o        <= '0;
-      length_limit_o       <= RESET_LENGTH_LIMIT;
-      eos_threshold_o      <= '0;
-      reward_threshold_o   <= '0;
-      sq_key_o             <= '0;
-      weight_q             <= RESET_WEIGHT[7:0];
-      workers_q            <= '1;
-      // Its function owns all addresses until somebody takes them from it.
-      for (int k = 0; k < 16; k++) window_q[k] <= (k == 6 || k == 7) ? '1 : '0;
-    end else if (fire) begin
-      case (write_addr_i)
-        REG_FN_WORKERS:         workers_q            <= write_data_i[Workers-1:0];
-        REG_WEIGHT:             weight_q             <= write_data_i[7:0];
-        REG_SQ_BASE_LO:         sq_base_o[31:0]      <= write_data_i;
-        REG_SQ_BASE_HI:         sq_base_o[63:32]     <= write_data_i;
-        REG_CQ_BASE_LO:         cq_base_o[31:0]      <= write_data_i;
-        REG_CQ_BASE_HI:         cq_base_o[63:32]     <= write_data_i;
-        REG_SQ_SIZE:            sq_size_q            <= write_data_i;
-        REG_CQ_SIZE:            cq_size_q            <= write_data_i;
-        REG_TOKEN_BASE_LO:      token_base_o[31:0]   <= write_data_i;
-        REG_TOKEN_BASE_HI:      token_base_o[63:32]  <= write_data_i;
-        REG_TOKEN_SIZE_LO:      token_size_o[31:0]   <= write_data_i;
-        REG_TOKEN_SIZE_HI:      token_size_o[63:32]  <= write_data_i;
-        REG_KV_BASE_LO:         kv_base_q[31:0]      <= write_data_i;
-        REG_KV_BASE_HI:         kv_base_q[63:32]     <= write_data_i;
-        REG_KV_SIZE_LO:         kv_size_o[31:0]      <= write_data_i;
-        REG_KV_SIZE_HI:         kv_size_o[63:32]     <= write_data_i;
-        REG_SQ_START:           sq_start_o           <= write_data_i;
-        REG_CQ_START:           cq_start_o           <= write_data_i;
-        REG_CHECKPOINT_DEFAULT: checkpoint_default_o <= write_data_i;
-        REG_WAIT_STATES:        wait_states_o        <= write_data_i[15:0];
-        REG_LENGTH_LIMIT:       length_limit_o       <= write_data_i;
-        REG_EOS_THRESHOLD:      eos_threshold_o      <= write_data_i[15:0];
-        REG_REWARD_THRESHOLD:   reward_threshold_o   <= write_data_i;
-        REG_SQ_KEY:             sq_key_o             <= write_data_i;
-REG_WINDOW_0_BASE_LO, REG_WINDOW_0_BASE_HI, REG_WINDOW_0_SIZE_LO, REG_WINDOW_0_SIZE_HI,
-        REG_WINDOW_1_BASE_LO, REG_WINDOW_1_BASE_HI, REG_WINDOW_1_SIZE_LO, REG_WINDOW_1_SIZE_HI,
-        REG_WINDOW_2_BASE_LO, REG_WINDOW_2_BASE_HI, REG_WINDOW_2_SIZE_LO, REG_WINDOW_2_SIZE_HI: window_q[write_addr_i[5:2]] <= write_data_i;
+  queue_regs_t    new_queue_regs;
+  function_regs_t new_function_regs;
+
+  always_comb begin
+    new_queue_regs    = wr_queue_regs;
+    new_function_regs = wr_function_regs;
+    if (write_i) begin
+      case (wr.offset)
+        REG_WEIGHT:        new_queue_regs.weight            = write_data_i[7:0];
+        REG_SQ_BASE_LO:    new_queue_regs.sq_base[31:0]     = write_data_i;
+        REG_SQ_BASE_HI:    new_queue_regs.sq_base[63:32]    = write_data_i;
+        REG_CQ_BASE_LO:    new_queue_regs.cq_base[31:0]     = write_data_i;
+        REG_CQ_BASE_HI:    new_queue_regs.cq_base[63:32]    = write_data_i;
+        REG_SQ_SIZE:       new_queue_regs.sq_size           = write_data_i;
+        REG_CQ_SIZE:       new_queue_regs.cq_size           = write_data_i;
+        REG_TOKEN_BASE_LO: new_queue_regs.token_base[31:0]  = write_data_i;
+        REG_TOKEN_BASE_HI: new_queue_regs.token_base[63:32] = write_data_i;
+        REG_TOKEN_SIZE_LO: new_queue_regs.token_size[31:0]  = write_data_i;
+        REG_TOKEN_SIZE_HI: new_queue_regs.token_size[63:32] = write_data_i;
+        REG_KV_BASE_LO:    new_queue_regs.kv_base[31:0]     = write_data_i;
+        REG_KV_BASE_HI:    new_queue_regs.kv_base[63:32]    = write_data_i;
+        REG_KV_SIZE_LO:    new_queue_regs.kv_size[31:0]     = write_data_i;
+        REG_KV_SIZE_HI:    new_queue_regs.kv_size[63:32]    = write_data_i;
+        REG_SQ_START:      new_queue_regs.sq_start          = write_data_i;
+        REG_CQ_START:      new_queue_regs.cq_start          = write_data_i;
+        REG_SQ_KEY:        new_queue_regs.sq_key            = write_data_i;
+        REG_FN_WORKERS:         new_function_regs.workers            = write_data_i[Workers-1:0];
+        REG_CHECKPOINT_DEFAULT: new_function_regs.checkpoint_default = write_data_i;
+        REG_LENGTH_LIMIT:       new_function_regs.length_limit       = write_data_i;
+        REG_EOS_THRESHOLD:      new_function_regs.eos_threshold      = write_data_i[15:0];
+        REG_REWARD_THRESHOLD:   new_function_regs.reward_threshold   = write_data_i;
+        REG_WINDOW_0_BASE_LO:   new_function_regs.window_base[31:0] = write_data_i;
+        REG_WINDOW_0_BASE_HI:   new_function_regs.window_base[63:32] = write_data_i;
+        REG_WINDOW_0_SIZE_LO:   new_function_regs.window_size[31:0] = write_data_i;
+        REG_WINDOW_0_SIZE_HI:   new_function_regs.window_size[63:32] = write_data_i;
+        REG_WINDOW_1_BASE_LO:   new_function_regs.window_base[95:64] = write_data_i;
+        REG_WINDOW_1_BASE_HI:   new_function_regs.window_base[127:96] = write_data_i;
+        REG_WINDOW_1_SIZE_LO:   new_function_regs.window_size[95:64] = write_data_i;
+        REG_WINDOW_1_SIZE_HI:   new_function_regs.window_size[127:96] = write_data_i;
+        REG_WINDOW_2_BASE_LO:   new_function_regs.window_base[159:128] = write_data_i;
+        REG_WINDOW_2_BASE_HI:   new_function_regs.window_base[191:160] = write_data_i;
+        REG_WINDOW_2_SIZE_LO:   new_function_regs.window_size[159:128] = write_data_i;
+        REG_WINDOW_2_SIZE_HI:   new_function_regs.window_size[191:160] = write_data_i;
         default: ;
       endcase
     end
   end
 
-  assign enabling_o = enabling && config_ok;
-  assign enable_o  = enable_q;
-  assign sq_size_o = sq_size_q[16:0];
-  assign cq_size_o = cq_size_q[16:0];
-  assign workers_o = workers_q;
+  function automatic queue_regs_t queue_reset();
+    queue_reset        = '0;
+    queue_reset.weight = RESET_WEIGHT[7:0];
+  endfunction
 
-  // ---------------------------------------------------------------- enable, faults, refused doorbells, interrupt
-  logic config_ok, enabling, bad_config, refused;
-  assign enabling = fire && write_addr_i == REG_CONTROL && write_data_i[CONTROL_ENABLE_BIT] && !enable_q;
-  assign refused  = (write_i && !write_partial_i && write_addr_i == REG_DOORBELL && (drain_q || !doorbell_ok_i))
-                 || (release_o && !release_ok_i);
+  // Function 0 may reach all addresses until somebody takes them from it.
+  function automatic function_regs_t function_reset(input logic first);
+    function_reset                    = '0;
+    function_reset.workers            = '1;
+    function_reset.checkpoint_default = RESET_CHECKPOINT_DEFAULT;
+    function_reset.length_limit       = RESET_LENGTH_LIMIT;
+    function_reset.window_size        = (64*Windows)'({64{first}});
+  endfunction
+
+  always_ff @(posedge clk_i) begin
+    if (!rst_ni) begin
+      for (int q = 0; q < QueueSlots; q++) begin
+        queue_mem[q] <= queue_reset();
+        owner_q[q]   <= '0;
+      end
+      for (int f = 0; f < FunctionSlots; f++) function_mem[f] <= function_reset(f == 0);
+      wait_states_o <= '0;
+    end else if (fire) begin
+      if (is_queue_cfg)    queue_mem[wr_queue]    <= new_queue_regs;
+      if (is_function_cfg) function_mem[wr_owner] <= new_function_regs;
+      if (is_device_cfg)   wait_states_o          <= write_data_i[15:0];
+      if (wr.offset == REG_QUEUE_FUNCTION) owner_q[wr_queue] <= write_data_i[3:0];
+    end
+  end
+
+  // ---------------------------------------------------------------- enable
+  logic enabling, config_ok, control;
+  assign control  = fire && wr.offset == REG_CONTROL;
+  assign enabling = control && write_data_i[CONTROL_ENABLE_BIT] && !wr_on;
 
   // R11: the region lies, whole, in one window; an empty one lies everywhere. Nothing wraps.
   function automatic logic in_window(input logic [63:0] base, input logic [63:0] size,
@@ -217,157 +349,229 @@ REG_WINDOW_0_BASE_LO, REG_WINDOW_0_BASE_HI, REG_WINDOW_0_SIZE_LO, REG_WINDOW_0_S
              || (base >= window_base && base - window_base <= window_size && size <= window_size - (base - window_base));
   endfunction
 
-  // The windows, and which of them hold each region.
-  logic [Windows-1:0] sq_in, cq_in, token_in, kv_in;
+  function automatic logic ring_ok(input logic [31:0] size);
+    ring_ok = size >= 32'd2 && size <= (32'd1 << RING_MAX_LOG2) && (size & (size - 32'd1)) == '0;
+  endfunction
+
+  // What has to hold, a bit each, of all regions at once: a conditional of one bit would be looked at in every cycle.
+  logic [3:0] fitting, sound;
+  logic [Windows*4-1:0] holds;                   // the regions that each window holds
   for (genvar k = 0; k < Windows; k++) begin : gen_window
     logic [63:0] base, size;
-    assign base        = {window_q[4*k + 5], window_q[4*k + 4]};
-    assign size        = {window_q[4*k + 7], window_q[4*k + 6]};
-    assign sq_in[k]    = enabling && in_window(sq_base_o, {26'd0, sq_size_q, 6'd0}, base, size);
-    assign cq_in[k]    = enabling && in_window(cq_base_o, {27'd0, cq_size_q, 5'd0}, base, size);
-    assign token_in[k] = enabling && in_window(token_base_o, token_size_o, base, size);
-    assign kv_in[k]    = enabling && in_window(kv_base_q, kv_size_o, base, size);
+    assign base = enabling ? wr_function_regs.window_base[64*k +: 64] : '0;
+    assign size = enabling ? wr_function_regs.window_size[64*k +: 64] : '0;
+    assign holds[4*k +: 4] = enabling
+      ? {in_window(wr_queue_regs.sq_base, {26'd0, wr_queue_regs.sq_size, 6'd0}, base, size),
+         in_window(wr_queue_regs.cq_base, {27'd0, wr_queue_regs.cq_size, 5'd0}, base, size),
+         in_window(wr_queue_regs.token_base, wr_queue_regs.token_size, base, size),
+         in_window(wr_queue_regs.kv_base, wr_queue_regs.kv_size, base, size)}
+      : '0;
   end
+  assign fitting = holds[3:0] | holds[7:4] | holds[11:8];
+  assign sound  = enabling
+    ? {ring_ok(wr_queue_regs.sq_size), ring_ok(wr_queue_regs.cq_size), fitting == '1,
+       {wr_queue_regs.sq_base[5:0], wr_queue_regs.cq_base[5:0], wr_queue_regs.token_base[5:0],
+        wr_queue_regs.kv_base[5:0]} == '0}
+    : '0;
+  assign config_ok = sound == '1;
+
+  assign start_o       = enabling && config_ok;
+  assign start_queue_o = 4'(wr_queue);
 
   always_comb begin
-    config_ok = 1'b0;
+    start_config_o = '0;
     if (enabling) begin
-      config_ok = sq_size_q >= 32'd2 && sq_size_q <= (32'd1 << RING_MAX_LOG2) && (sq_size_q & (sq_size_q - 32'd1)) == '0
-               && cq_size_q >= 32'd2 && cq_size_q <= (32'd1 << RING_MAX_LOG2) && (cq_size_q & (cq_size_q - 32'd1)) == '0
-               && sq_base_o[5:0] == '0 && cq_base_o[5:0] == '0 && token_base_o[5:0] == '0 && kv_base_q[5:0] == '0
-               && sq_in != '0 && cq_in != '0 && token_in != '0 && kv_in != '0;
+      start_config_o.sq_base            = wr_queue_regs.sq_base;
+      start_config_o.sq_size            = wr_queue_regs.sq_size[16:0];
+      start_config_o.sq_start           = wr_queue_regs.sq_start;
+      start_config_o.sq_key             = wr_queue_regs.sq_key;
+      start_config_o.cq_base            = wr_queue_regs.cq_base;
+      start_config_o.cq_size            = wr_queue_regs.cq_size[16:0];
+      start_config_o.cq_start           = wr_queue_regs.cq_start;
+      start_config_o.token_base         = wr_queue_regs.token_base;
+      start_config_o.token_size         = wr_queue_regs.token_size;
+      start_config_o.kv_size            = wr_queue_regs.kv_size;
+      start_config_o.weight             = wr_queue_regs.weight;
+      start_config_o.owner              = 4'(wr_owner);
+      start_config_o.workers            = MAX_WORKERS'(wr_function_regs.workers);
+      start_config_o.length_limit       = wr_function_regs.length_limit;
+      start_config_o.checkpoint_default = wr_function_regs.checkpoint_default;
+      start_config_o.reward_threshold   = wr_function_regs.reward_threshold;
+      start_config_o.eos_threshold      = wr_function_regs.eos_threshold;
     end
   end
-  assign bad_config = enabling && !config_ok;
+
+  // ---------------------------------------------------------------- disable, faults, refused doorbells, interrupts
+  logic              resets, refused;
+  logic [Queues-1:0] fires, cleared_0, cleared_1, cleared_2, cleared_3;
+  assign resets  = fire && wr.offset == REG_FN_CONTROL && write_data_i[FN_CONTROL_RESET_BIT];
+  assign stop_o  = (control && !write_data_i[CONTROL_ENABLE_BIT]) ? wr_one : resets ? wr_function_queues : '0;
+  assign drain_o = (control && wr_on && write_data_i[CONTROL_ENABLE_BIT] && write_data_i[CONTROL_DRAIN_BIT]) ? wr_one : '0;
+  assign refused = (bells && (wr_draining || !doorbell_ok_i)) || (release_o && !release_ok_i);
+
+  logic clears;
+  assign clears    = fire && wr.offset == REG_ERROR;
+  assign cleared_0 = (clears && write_data_i[FAULT_BAD_CONFIG_BIT])       ? wr_one : '0;
+  assign cleared_1 = (clears && write_data_i[FAULT_DMA_READ_BIT])         ? wr_one : '0;
+  assign cleared_2 = (clears && write_data_i[FAULT_DMA_WRITE_BIT])        ? wr_one : '0;
+  assign cleared_3 = (clears && write_data_i[FAULT_COMPLETION_WRITE_BIT]) ? wr_one : '0;
+  // R14: armed, it fires once, and not again before the next arming.
+  assign fires     = armed_q & asked_i;
+
+  logic [Functions-1:0] busy_functions;
+  always_comb begin
+    busy_functions = '0;
+    if (reset_q != '0) begin
+      for (int f = 0; f < Functions; f++) begin
+        for (int q = 0; q < Queues; q++) if (owner_q[q] == 4'(f) && active_i[q]) busy_functions[f] = 1'b1;
+      end
+    end
+  end
 
   always_ff @(posedge clk_i) begin
     if (!rst_ni) begin
-      enable_q  <= 1'b0;
-      drain_q   <= 1'b0;
-      reset_q   <= 1'b0;
-      error_q   <= '0;
-      refused_q <= '0;
-      armed_q   <= 1'b0;
-      pending_q <= 1'b0;
+      bad_config_q       <= '0;
+      read_fault_q       <= '0;
+      line_fault_q       <= '0;
+      completion_fault_q <= '0;
+      armed_q            <= '0;
+      pending_q          <= '0;
+      reset_q            <= '0;
+      for (int q = 0; q < QueueSlots; q++) refused_q[q] <= '0;
     end else begin
-      // Nothing is published that has no completion, and nothing more will be.
-      if (drain_q && idle && active_i && !write_i) begin
-        enable_q <= 1'b0;
-        drain_q  <= 1'b0;
+      if (fires != '0) begin
+        armed_q   <= armed_q & ~fires;
+        pending_q <= pending_q | fires;
       end
-      if (reset_q && !active_i) reset_q <= 1'b0;
-
-      // R14: armed, it fires once, and not again before the next arming.
-      if (armed_q && asked_i) begin
-        armed_q   <= 1'b0;
-        pending_q <= 1'b1;
-      end
+      if (reset_q != '0) reset_q <= reset_q & busy_functions;
 
       if (write_i) begin
-        if (fire && write_addr_i == REG_CONTROL) begin
-          enable_q <= write_data_i[CONTROL_ENABLE_BIT] && (enable_q || config_ok);
-          drain_q  <= write_data_i[CONTROL_ENABLE_BIT] && enable_q && (drain_q || write_data_i[CONTROL_DRAIN_BIT]);
-        end
-        if (fire && write_addr_i == REG_FN_CONTROL && write_data_i[FN_CONTROL_RESET_BIT]) begin
-          enable_q <= 1'b0;
-          drain_q  <= 1'b0;
-          reset_q  <= 1'b1;
-        end
+        if (resets) reset_q[wr_owner] <= wr_function_active;
 
-        if (enabling && config_ok) refused_q <= '0;
-        else if (refused && refused_q != 8'hFF) refused_q <= refused_q + 8'd1;
+        if (start_o) refused_q[wr_queue] <= '0;
+        else if (refused && refused_q[wr_queue] != 8'hFF) refused_q[wr_queue] <= refused_q[wr_queue] + 8'd1;
 
-        if (fire && write_addr_i == REG_IRQ) begin
-          armed_q   <= write_data_i[IRQ_ARMED_BIT];
-          pending_q <= pending_q && !write_data_i[IRQ_ARMED_BIT];
+        if (fire && wr.offset == REG_IRQ) begin
+          armed_q   <= (armed_q & ~fires & ~wr_one) | (wr_one & {Queues{write_data_i[IRQ_ARMED_BIT]}});
+          pending_q <= (pending_q | fires) & ~(wr_one & {Queues{write_data_i[IRQ_ARMED_BIT]}});
         end
       end
 
       // A fault in the cycle in which the host clears its bit stays: it is another one.
-      if (write_i || read_fault_i || line_fault_i || completion_fault_i)
-        error_q <= (error_q & ~((fire && write_addr_i == REG_ERROR) ? write_data_i : '0))
-                 | (bad_config         ? FAULT_BAD_CONFIG       : '0)
-                 | (read_fault_i       ? FAULT_DMA_READ         : '0)
-                 | (line_fault_i       ? FAULT_DMA_WRITE        : '0)
-                 | (completion_fault_i ? FAULT_COMPLETION_WRITE : '0);
+      if (write_i || (read_fault_i | line_fault_i | completion_fault_i) != '0) begin
+        bad_config_q       <= (bad_config_q & ~cleared_0) | ((enabling && !config_ok) ? wr_one : '0);
+        read_fault_q       <= (read_fault_q & ~cleared_1) | read_fault_i;
+        line_fault_q       <= (line_fault_q & ~cleared_2) | line_fault_i;
+        completion_fault_q <= (completion_fault_q & ~cleared_3) | completion_fault_i;
+      end
     end
   end
 
   assign irq_o = pending_q;
 
-  // ---------------------------------------------------------------- STATUS
+  // ---------------------------------------------------------------- reads
   function automatic logic [7:0] saturate(input logic [31:0] value);
     saturate = (value > 32'd255) ? 8'hFF : value[7:0];
   endfunction
 
-  logic [31:0] sq_fill, cq_fill;
-  logic [4:0]  busy;
-  logic        idle;
-  assign idle    = sq_fill == '0 && check_idle_i && dispatch_idle_i;
-  assign sq_fill = sq_tail_i - sq_head_i;
-  assign cq_fill = cq_tail_i - cq_head_i;
-  assign busy    = 5'(Workers) - count_ones(MAX_WORKERS'(free_i));
+  queue_regs_t       rd_queue_regs;
+  function_regs_t    rd_function_regs;
+  logic [Queues-1:0] rd_one;
+  logic              rd_on, rd_draining, rd_active, rd_idle, rd_fault, rd_armed, rd_pending, rd_reset;
+  logic [3:0]        rd_faults;
+  logic [4:0]        busy;
+  logic [31:0]       rd_status;
 
-  // ---------------------------------------------------------------- reads
+  assign rd_queue_regs    = read_i ? queue_mem[rd_queue] : '0;
+  assign rd_function_regs = read_i ? function_mem[rd_owner] : '0;
+  assign rd_one      = read_i ? Queues'(16'd1 << rd_queue) : '0;
+  assign rd_on       = (on_i & rd_one) != '0;
+  assign rd_draining = (draining_i & rd_one) != '0;
+  assign rd_active   = (active_i & rd_one) != '0;
+  assign rd_idle     = !rd_on || (idle_i & rd_one) != '0;    // R12: what a disable drops is no longer published
+  assign rd_faults   = {(completion_fault_q & rd_one) != '0, (line_fault_q & rd_one) != '0,
+                        (read_fault_q & rd_one) != '0, (bad_config_q & rd_one) != '0};
+  assign rd_fault    = rd_faults != '0;
+  assign rd_armed    = (armed_q & rd_one) != '0;
+  assign rd_pending  = (pending_q & rd_one) != '0;
+  assign rd_reset    = read_i && (Functions'(16'd1 << rd_owner) & reset_q) != '0;
+  assign busy        = 5'(Workers) - count_ones(MAX_WORKERS'(free_i));
+  assign rd_status   = read_i ? {8'd0, saturate(state_i.sq_tail - state_i.sq_head), saturate(state_i.cq_tail - state_i.cq_head),
+                                 refused_q[rd_queue]} : '0;
+  assign state_queue_o = 4'(rd_queue);
+
   always_comb begin
     read_data_o  = '0;
     read_error_o = 1'b0;
     if (read_i) begin
-      case (read_addr_i)
+      case (rd.offset)
         REG_ID:                 read_data_o = DEVICE_ID;
         REG_VERSION:            read_data_o = CONTRACT_VERSION;
         REG_CAPABILITY:         read_data_o = Capability;
+        REG_WORKER_STATE:       read_data_o = {24'd0, busy, (run_i & ~ready_i) != '0, wait_i != '0, free_i != '1};
+        REG_WAIT_STATES:        read_data_o = {16'd0, wait_states_o};
         REG_CAP_WORKERS:        read_data_o = 32'(Workers);
-        REG_CAP_QUEUES:         read_data_o = 32'd1;
-        REG_CAP_FUNCTIONS:      read_data_o = 32'd1;
+        REG_CAP_QUEUES:         read_data_o = 32'(Queues);
+        REG_CAP_FUNCTIONS:      read_data_o = 32'(Functions);
         REG_CAP_PAGE_BYTES:     read_data_o = 32'd4096;
         REG_CAP_WINDOWS:        read_data_o = 32'(Windows);
         REG_CAP_ENGINES:        read_data_o = 32'd1;
         REG_CAP_REWARD_MODELS:  read_data_o = 32'd1;
-        REG_WORKER_STATE:       read_data_o = {24'd0, busy, (run_i & ~ready_i) != '0, wait_i != '0, free_i != '1};
-        REG_QUEUE_FUNCTION:     read_data_o = '0;
-        REG_FN_CONTROL:         read_data_o = {31'd0, reset_q && active_i};
-        REG_CONTROL:            read_data_o = {30'd0, drain_q, enable_q};
-        REG_WEIGHT:             read_data_o = {24'd0, weight_q};
-        REG_SQ_HEAD:            read_data_o = sq_head_i;
-        REG_CQ_TAIL:            read_data_o = cq_tail_i;
-        REG_WINDOW_0_BASE_LO, REG_WINDOW_0_BASE_HI, REG_WINDOW_0_SIZE_LO, REG_WINDOW_0_SIZE_HI,
-        REG_WINDOW_1_BASE_LO, REG_WINDOW_1_BASE_HI, REG_WINDOW_1_SIZE_LO, REG_WINDOW_1_SIZE_HI,
-        REG_WINDOW_2_BASE_LO, REG_WINDOW_2_BASE_HI, REG_WINDOW_2_SIZE_LO, REG_WINDOW_2_SIZE_HI: read_data_o = window_q[read_addr_i[5:2]];
-        REG_DOORBELL:           read_data_o = sq_tail_i;
-        REG_CQ_HEAD:            read_data_o = cq_head_i;
-        REG_STATE:              read_data_o = {29'd0, error_q != '0, idle, active_i};
-        REG_ERROR:              read_data_o = error_q;
-        REG_STATUS:             read_data_o = {8'd0, saturate(sq_fill), saturate(cq_fill), refused_q};
-        REG_FN_WORKERS:         read_data_o = 32'(workers_q);
-        REG_SQ_BASE_LO:         read_data_o = sq_base_o[31:0];
-        REG_SQ_BASE_HI:         read_data_o = sq_base_o[63:32];
-        REG_CQ_BASE_LO:         read_data_o = cq_base_o[31:0];
-        REG_CQ_BASE_HI:         read_data_o = cq_base_o[63:32];
-        REG_SQ_SIZE:            read_data_o = sq_size_q;
-        REG_CQ_SIZE:            read_data_o = cq_size_q;
-        REG_TOKEN_BASE_LO:      read_data_o = token_base_o[31:0];
-        REG_TOKEN_BASE_HI:      read_data_o = token_base_o[63:32];
-        REG_TOKEN_SIZE_LO:      read_data_o = token_size_o[31:0];
-        REG_TOKEN_SIZE_HI:      read_data_o = token_size_o[63:32];
-        REG_KV_BASE_LO:         read_data_o = kv_base_q[31:0];
-        REG_KV_BASE_HI:         read_data_o = kv_base_q[63:32];
-        REG_KV_SIZE_LO:         read_data_o = kv_size_o[31:0];
-        REG_KV_SIZE_HI:         read_data_o = kv_size_o[63:32];
-        REG_SQ_START:           read_data_o = sq_start_o;
-        REG_CQ_START:           read_data_o = cq_start_o;
-        REG_CHECKPOINT_DEFAULT: read_data_o = checkpoint_default_o;
-        REG_WAIT_STATES:        read_data_o = {16'd0, wait_states_o};
-        REG_LENGTH_LIMIT:       read_data_o = length_limit_o;
-        REG_EOS_THRESHOLD:      read_data_o = {16'd0, eos_threshold_o};
-        REG_REWARD_THRESHOLD:   read_data_o = reward_threshold_o;
-        REG_SQ_KEY:             read_data_o = sq_key_o;
-        REG_IRQ:                read_data_o = {30'd0, pending_q, armed_q};
+        REG_FN_WORKERS:         read_data_o = 32'(rd_function_regs.workers);
+        REG_WINDOW_0_BASE_LO:   read_data_o = rd_function_regs.window_base[31:0];
+        REG_WINDOW_0_BASE_HI:   read_data_o = rd_function_regs.window_base[63:32];
+        REG_WINDOW_0_SIZE_LO:   read_data_o = rd_function_regs.window_size[31:0];
+        REG_WINDOW_0_SIZE_HI:   read_data_o = rd_function_regs.window_size[63:32];
+        REG_WINDOW_1_BASE_LO:   read_data_o = rd_function_regs.window_base[95:64];
+        REG_WINDOW_1_BASE_HI:   read_data_o = rd_function_regs.window_base[127:96];
+        REG_WINDOW_1_SIZE_LO:   read_data_o = rd_function_regs.window_size[95:64];
+        REG_WINDOW_1_SIZE_HI:   read_data_o = rd_function_regs.window_size[127:96];
+        REG_WINDOW_2_BASE_LO:   read_data_o = rd_function_regs.window_base[159:128];
+        REG_WINDOW_2_BASE_HI:   read_data_o = rd_function_regs.window_base[191:160];
+        REG_WINDOW_2_SIZE_LO:   read_data_o = rd_function_regs.window_size[159:128];
+        REG_WINDOW_2_SIZE_HI:   read_data_o = rd_function_regs.window_size[191:160];
+        REG_QUEUE_FUNCTION:     read_data_o = {28'd0, owner_q[rd_queue]};
+        REG_FN_CONTROL:         read_data_o = {31'd0, rd_reset};
+        REG_CHECKPOINT_DEFAULT: read_data_o = rd_function_regs.checkpoint_default;
+        REG_LENGTH_LIMIT:       read_data_o = rd_function_regs.length_limit;
+        REG_EOS_THRESHOLD:      read_data_o = {16'd0, rd_function_regs.eos_threshold};
+        REG_REWARD_THRESHOLD:   read_data_o = rd_function_regs.reward_threshold;
+        REG_CONTROL:            read_data_o = {30'd0, rd_draining, rd_on};
+        REG_WEIGHT:             read_data_o = {24'd0, rd_queue_regs.weight};
+        REG_SQ_BASE_LO:         read_data_o = rd_queue_regs.sq_base[31:0];
+        REG_SQ_BASE_HI:         read_data_o = rd_queue_regs.sq_base[63:32];
+        REG_CQ_BASE_LO:         read_data_o = rd_queue_regs.cq_base[31:0];
+        REG_CQ_BASE_HI:         read_data_o = rd_queue_regs.cq_base[63:32];
+        REG_SQ_SIZE:            read_data_o = rd_queue_regs.sq_size;
+        REG_CQ_SIZE:            read_data_o = rd_queue_regs.cq_size;
+        REG_TOKEN_BASE_LO:      read_data_o = rd_queue_regs.token_base[31:0];
+        REG_TOKEN_BASE_HI:      read_data_o = rd_queue_regs.token_base[63:32];
+        REG_TOKEN_SIZE_LO:      read_data_o = rd_queue_regs.token_size[31:0];
+        REG_TOKEN_SIZE_HI:      read_data_o = rd_queue_regs.token_size[63:32];
+        REG_KV_BASE_LO:         read_data_o = rd_queue_regs.kv_base[31:0];
+        REG_KV_BASE_HI:         read_data_o = rd_queue_regs.kv_base[63:32];
+        REG_KV_SIZE_LO:         read_data_o = rd_queue_regs.kv_size[31:0];
+        REG_KV_SIZE_HI:         read_data_o = rd_queue_regs.kv_size[63:32];
+        REG_SQ_START:           read_data_o = rd_queue_regs.sq_start;
+        REG_CQ_START:           read_data_o = rd_queue_regs.cq_start;
+        REG_SQ_KEY:             read_data_o = rd_queue_regs.sq_key;
+        REG_DOORBELL:           read_data_o = state_i.sq_tail;
+        REG_CQ_HEAD:            read_data_o = state_i.cq_head;
+        REG_IRQ:                read_data_o = {30'd0, rd_pending, rd_armed};
+        REG_STATE:              read_data_o = {29'd0, rd_fault, rd_idle, rd_active};
+        REG_ERROR:              read_data_o = {28'd0, rd_faults};
+        REG_STATUS:             read_data_o = rd_status;
+        REG_SQ_HEAD:            read_data_o = state_i.sq_head;
+        REG_CQ_TAIL:            read_data_o = state_i.cq_tail;
         default: begin
           read_data_o  = counter_hit_i ? counter_data_i : '0;
           read_error_o = !counter_hit_i;
         end
       endcase
+      if (!rd_known) begin
+        read_data_o  = '0;
+        read_error_o = 1'b1;
+      end
     end
   end
 endmodule

@@ -1,17 +1,20 @@
-// Performance counters: 64 bits each, cleared when the device is enabled, counting while it is active. Reading a low
-// half latches the high half, so that low-then-high gives one consistent value.
+// Performance counters of the device: 64 bits each, cleared when a queue pair is enabled while none is active, counting
+// while one is. Reading a low half latches the high half, so that low-then-high gives one consistent value.
 module perf_counters
   import desc_pkg::*;
   import core_pkg::*;
 #(
+  parameter int Queues  = 1,
   parameter int Workers = 4
 ) (
   input  logic               clk_i,
   input  logic               rst_ni,
-  input  logic               start_i,
-  input  logic               active_i,
+  input  logic               start_i,          // a queue pair starts, with this configuration
+  /* verilator lint_off UNUSEDSIGNAL */
+  input  queue_config_t      start_config_i,
+  /* verilator lint_on UNUSEDSIGNAL */
+  input  logic               active_i,         // some queue pair is
 
-  input  logic [Workers-1:0] in_use_i,         // workers that the dispatcher may use
   input  logic [Workers-1:0] free_i,           // per worker and cycle from here …
   input  logic [Workers-1:0] token_i,
   input  logic [Workers-1:0] wait_i,
@@ -20,8 +23,8 @@ module perf_counters
   input  logic               received_i,
   input  logic [1:0]         visible_i,
   input  logic               stall_cq_i,
-  input  logic               published_i,      // published descriptors exist that have not arrived
-  input  logic               check_idle_i,     // none that arrived waits
+  input  logic [Queues-1:0]  published_i,      // published descriptors exist that have not arrived
+  input  logic [Queues-1:0]  arrived_i,        // some that arrived waits
   input  logic               stall_order_i,
   input  logic               stall_fence_i,
   input  logic               read_beat_i,
@@ -44,11 +47,15 @@ module perf_counters
   logic [63:0] read_value;
   logic        stall_fetch;
   logic [Workers-1:0] busy, frees, stalls;
+  logic               clears;
+  // Workers in use: those that the queue pairs may use which were enabled since the counters were cleared.
+  logic [Workers-1:0] in_use_q;
 
-  assign busy        = ~free_i & in_use_i;
-  assign frees       = free_i & in_use_i;
+  assign clears      = start_i && !active_i;
+  assign busy        = ~free_i & in_use_q;
+  assign frees       = free_i & in_use_q;
   assign stalls      = run_i & ~ready_i;
-  assign stall_fetch = published_i && check_idle_i && frees != '0;
+  assign stall_fetch = (published_i & ~arrived_i) != '0 && frees != '0;
 
   // Counts the workers only in a cycle that has some to count.
   function automatic logic [63:0] plus(input logic [63:0] value, input logic [Workers-1:0] workers);
@@ -56,7 +63,12 @@ module perf_counters
   endfunction
 
   always_ff @(posedge clk_i) begin
-    if (!rst_ni || start_i) begin
+    if (!rst_ni)      in_use_q <= '0;
+    else if (start_i) in_use_q <= (clears ? '0 : in_use_q) | start_config_i.workers[Workers-1:0];
+  end
+
+  always_ff @(posedge clk_i) begin
+    if (!rst_ni || clears) begin
       cycles_q      <= '0;
       tokens_q      <= '0;
       busy_q        <= '0;

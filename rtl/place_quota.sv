@@ -1,7 +1,7 @@
 // Divides the places of a common store among sources: half of them evenly, as each source's own; the other half is for
 // whoever comes. So a source whose places are not given back stalls itself and no other.
 module place_quota #(
-  parameter int Sources = 4,            // 1 to 17
+  parameter int Sources = 4,            // 1 to 32
   parameter int Places  = 128           // at least two per source
 ) (
   input  logic               clk_i,

@@ -8,7 +8,6 @@ module result_buffer
 ) (
   input  logic                  clk_i,
   input  logic                  rst_ni,
-  input  logic                  clear_i,
 
   // From the workers, one lane each. A lane sends only while its ready bit, from a register, is high.
   output logic [Workers-1:0]    ready_o,
@@ -66,7 +65,7 @@ module result_buffer
   assign to_1  = finish_i & fill_q;
 
   always_ff @(posedge clk_i) begin
-    if (!rst_ni || clear_i) begin
+    if (!rst_ni) begin
       fill_q  <= '0;
       head_q  <= '0;
       valid_q <= '0;
@@ -114,7 +113,7 @@ module result_buffer
 
 `ifndef SYNTHESIS
   always_ff @(posedge clk_i) begin
-    if (rst_ni && !clear_i) begin
+    if (rst_ni) begin
       if (((token_i | finish_i) & full_q) != '0)
         $fatal(1, "R4 result_buffer: a result of workers %b with no place for it", (token_i | finish_i) & full_q);
       if ((take_i & ~valid_q) != '0)

@@ -3,10 +3,12 @@ module rl_runtime_top
   import desc_pkg::*;
   import core_pkg::*;
 #(
+  parameter int Queues          = 1,     // queue pairs, 1 to 16
+  parameter int Functions       = 1,     // 1 to 16
   parameter int Workers         = 4,     // 1 to 16
-  parameter int FetchDepth      = 128,   // descriptors buffered or being read; a power of two, 2 to 4096
-  parameter int CompletionDepth = 128    // completions that wait for their tokens or for a slot; a power of two,
-                                         // 2 per worker to 4096
+  parameter int FetchDepth      = 128,   // descriptors buffered or being read, divided evenly among the queue pairs; a
+                                         // power of two, 2 (with several queue pairs 8 for each) to 4096
+  parameter int CompletionDepth = 128    // completions that wait for their tokens; a power of two, 2 per worker to 4096
 ) (
   input  logic         clk_i,
   input  logic         rst_ni,          // of the device and its register port
@@ -30,13 +32,14 @@ module rl_runtime_top
   output logic         s_axil_rvalid,
   input  logic         s_axil_rready,
 
-  output logic [4:0]   m_axi_awid,
+  output logic [5:0]   m_axi_awid,
   output logic [63:0]  m_axi_awaddr,
   output logic [7:0]   m_axi_awlen,
   output logic [2:0]   m_axi_awsize,
   output logic [1:0]   m_axi_awburst,
   output logic [3:0]   m_axi_awcache,
   output logic [2:0]   m_axi_awprot,
+  output logic [3:0]   m_axi_awuser,    // the function
   output logic         m_axi_awvalid,
   input  logic         m_axi_awready,
   output logic [511:0] m_axi_wdata,
@@ -44,28 +47,37 @@ module rl_runtime_top
   output logic         m_axi_wlast,
   output logic         m_axi_wvalid,
   input  logic         m_axi_wready,
-  input  logic [4:0]   m_axi_bid,
+  input  logic [5:0]   m_axi_bid,
   input  logic [1:0]   m_axi_bresp,
   input  logic         m_axi_bvalid,
   output logic         m_axi_bready,
-  output logic [4:0]   m_axi_arid,
+  output logic [5:0]   m_axi_arid,
   output logic [63:0]  m_axi_araddr,
   output logic [7:0]   m_axi_arlen,
   output logic [2:0]   m_axi_arsize,
   output logic [1:0]   m_axi_arburst,
   output logic [3:0]   m_axi_arcache,
   output logic [2:0]   m_axi_arprot,
+  output logic [3:0]   m_axi_aruser,
   output logic         m_axi_arvalid,
   input  logic         m_axi_arready,
-  input  logic [4:0]   m_axi_rid,
+  input  logic [5:0]   m_axi_rid,
   input  logic [511:0] m_axi_rdata,
   input  logic [1:0]   m_axi_rresp,
   input  logic         m_axi_rlast,
   input  logic         m_axi_rvalid,
   output logic         m_axi_rready,
 
-  output logic         irq_o
+  output logic [Queues-1:0] irq_o
 );
+  if (Queues < 1 || Queues > MAX_QUEUES) begin : gen_bad_queues
+    localparam bit QueuesMustBe1To16 = {-1{1'b1}};   // ends the elaboration
+  end
+
+  if (Functions < 1 || Functions > MAX_FUNCTIONS) begin : gen_bad_functions
+    localparam bit FunctionsMustBe1To16 = {-1{1'b1}};   // ends the elaboration
+  end
+
   if (Workers < 1 || Workers > MAX_WORKERS) begin : gen_bad_workers
     localparam bit WorkersMustBe1To16 = {-1{1'b1}};   // ends the elaboration
   end
@@ -82,40 +94,46 @@ module rl_runtime_top
   logic        reg_write, reg_write_partial, reg_write_error, reg_read, reg_read_error, counter_hit;
   logic [17:0] reg_write_addr, reg_read_addr;
   logic [31:0] reg_write_data, reg_read_data, counter_data;
+  logic [3:0]  state_queue;
+  queue_state_t state;
 
-  // Configuration and life.
-  logic        enabling, enable, clear, start, active;
-  logic [63:0] sq_base, cq_base, token_base, token_size, kv_size;
-  logic [16:0] sq_size, cq_size;
-  logic [31:0] sq_start, cq_start, checkpoint_default, length_limit, reward_threshold, sq_key;
-  logic [15:0] wait_states, eos_threshold;
-  logic [Workers-1:0] in_use;
+  // Life of the queue pairs.
+  logic          start, inner_rst_n;
+  logic [3:0]    start_queue;
+  queue_config_t start_config;
+  logic [Queues-1:0] starts, stops, drains, on, ending, draining, active, upstream, idle;
+  logic [15:0]   wait_states;
 
   // Submission side.
-  logic        doorbell, doorbell_ok, request, request_ready, received, reads_idle, read_fault;
-  logic [31:0] index, sq_head, sq_tail, slot_index;
+  logic        doorbell, doorbell_ok, request, request_ready, reads_idle, read_fault;
+  logic [3:0]  bell_queue, request_queue, request_owner, slot_queue;
+  logic [31:0] index, slot_index, posted_head;
   logic [63:0] request_addr;
   logic [4:0]  request_slots;
-  logic        taken, published, read_beat, slot_valid, slot_fault, work_valid, work_ready;
+  logic        read_beat, slot_valid, slot_fault;
   logic [511:0] slot_data;
-  logic        checked_valid, checked_fence, checked_prefill, checked_stop, checking_idle, queue_idle, check_idle, stop, stopped, fence, prefill;
+  logic [Queues-1:0] published, fetching, checking, waits;
+  logic        checked_valid, checked_fence, checked_prefill, checked_stop;
   work_t       checked_work, work;
   echo_t       checked_echo, echo;
+  logic        look, known, taken, fence, prefill, stopped, stop;
+  logic [3:0]  look_queue, stop_queue;
   logic [31:0] stop_rollout;
   logic [ENGINE_BITS-1:0] checked_prepared, prepared;
 
   // Workers.
-  logic               probe, prefix, dispatch_idle, held_order, held_fence;
+  logic               probe, prefix, held_order, held_fence, held_slot;
   logic [31:0]        probe_rollout;
-  logic [Workers-1:0] holds, joins, wants, free, assign_work;
+  logic [Queues-1:0]  slot_free, dispatch_idle;
+  logic [Workers-1:0] holds, joins, wants, free, moved, assign_work;
   logic [Workers-1:0] result_ready, token, item_finish, ended, running, waiting;
   logic [Workers*32-1:0] token_data, position, digest;
   logic [Workers*4-1:0]  how;
 
   // Engine.
-  logic                  load, engine_idle;
+  logic                  load;
   logic [4:0]            load_place;
-  logic [Workers-1:0]    engine_start, engine_place, engine_ready, step, step_ready, token_ready, eos, token_take;
+  logic [Workers-1:0]    engine_begin, engine_place, engine_ready, step, step_ready, token_ready, eos, token_take;
   logic [Workers*32-1:0] engine_token;
 
   // Completion side.
@@ -123,7 +141,7 @@ module rl_runtime_top
   logic         item_taken;
   logic [3:0]   item_worker, assign_worker;
   logic [31:0]  item_digest;
-  logic [3:0]   item_last, item_how, line_first, line_last, beat_first, beat_last;
+  logic [3:0]   item_last, item_how, line_first, line_last, line_queue, beat_first, beat_last, beat_queue;
   logic [63:0]  line_addr, beat_addr;
   logic [511:0] line_data, beat_data;
   logic         line_waits, line_valid, done_valid;
@@ -131,10 +149,16 @@ module rl_runtime_top
   done_t        done;
   logic [LINE_COUNT_BITS-1:0] done_after;
   logic        release_cq, release_ok, completion_valid, completion_urgent, completion_ready;
-  logic        ack, ack_error, asked, error_done, stall_cq, line_fault, completion_fault, sent, writes_idle;
-  logic [4:0]  ack_id;
-  logic [31:0] cq_head, cq_tail;
-  logic [1:0]  answered, visible;
+  logic        ack, ack_error, error_done, sent, writes_idle, posted, dropped;
+  logic [5:0]  ack_id;
+  logic [1:0]  answered, visible, flushed;
+  logic [3:0]  posted_queue, answered_queue, dropped_queue, flushed_queue;
+  logic [Queues-1:0] asked, line_fault, completion_fault, read_faults;
+
+  assign starts      = start ? Queues'(16'd1 << start_queue) : '0;
+  assign read_faults = read_fault ? Queues'(16'd1 << slot_queue) : '0;
+  assign upstream      = fetching | checking | waits;                       // before the dispatcher
+  assign idle        = ~published & ~checking & ~waits & dispatch_idle;
 
   axil_slave u_axil_slave (
     .clk_i, .rst_ni,
@@ -152,141 +176,145 @@ module rl_runtime_top
     .read_error_i    (reg_read_error)
   );
 
-  mmio_regs #(.Workers(Workers)) u_mmio_regs (
+  mmio_regs #(.Queues(Queues), .Functions(Functions), .Workers(Workers)) u_mmio_regs (
     .clk_i, .rst_ni,
-    .write_i              (reg_write),
-    .write_addr_i         (reg_write_addr),
-    .write_data_i         (reg_write_data),
-    .write_partial_i      (reg_write_partial),
-    .write_error_o        (reg_write_error),
-    .read_i               (reg_read),
-    .read_addr_i          (reg_read_addr),
-    .read_data_o          (reg_read_data),
-    .read_error_o         (reg_read_error),
-    .counter_hit_i        (counter_hit),
-    .counter_data_i       (counter_data),
-    .enabling_o           (enabling),
-    .enable_o             (enable),
-    .sq_base_o            (sq_base),
-    .cq_base_o            (cq_base),
-    .sq_size_o            (sq_size),
-    .cq_size_o            (cq_size),
-    .token_base_o         (token_base),
-    .token_size_o         (token_size),
-    .kv_size_o            (kv_size),
-    .sq_start_o           (sq_start),
-    .cq_start_o           (cq_start),
-    .checkpoint_default_o (checkpoint_default),
-    .wait_states_o        (wait_states),
-    .length_limit_o       (length_limit),
-    .eos_threshold_o      (eos_threshold),
-    .reward_threshold_o   (reward_threshold),
-    .sq_key_o             (sq_key),
-    .workers_o            (in_use),
-    .doorbell_o           (doorbell),
-    .doorbell_ok_i        (doorbell_ok),
-    .release_o            (release_cq),
-    .release_ok_i         (release_ok),
-    .index_o              (index),
-    .active_i             (active),
-    .check_idle_i         (check_idle),
-    .dispatch_idle_i      (dispatch_idle),
-    .sq_head_i            (sq_head),
-    .sq_tail_i            (sq_tail),
-    .cq_head_i            (cq_head),
-    .cq_tail_i            (cq_tail),
-    .free_i               (free),
-    .wait_i               (waiting),
-    .run_i                (running),
-    .ready_i              (result_ready),
-    .read_fault_i         (read_fault),
-    .line_fault_i         (line_fault),
-    .completion_fault_i   (completion_fault),
-    .asked_i              (asked),
+    .write_i            (reg_write),
+    .write_addr_i       (reg_write_addr),
+    .write_data_i       (reg_write_data),
+    .write_partial_i    (reg_write_partial),
+    .write_error_o      (reg_write_error),
+    .read_i             (reg_read),
+    .read_addr_i        (reg_read_addr),
+    .read_data_o        (reg_read_data),
+    .read_error_o       (reg_read_error),
+    .counter_hit_i      (counter_hit),
+    .counter_data_i     (counter_data),
+    .wait_states_o      (wait_states),
+    .start_o            (start),
+    .start_queue_o      (start_queue),
+    .start_config_o     (start_config),
+    .stop_o             (stops),
+    .drain_o            (drains),
+    .on_i               (on),
+    .draining_i         (draining),
+    .active_i           (active),
+    .idle_i             (idle),
+    .doorbell_o         (doorbell),
+    .doorbell_ok_i      (doorbell_ok),
+    .release_o          (release_cq),
+    .release_ok_i       (release_ok),
+    .bell_queue_o       (bell_queue),
+    .index_o            (index),
+    .state_queue_o      (state_queue),
+    .state_i            (state),
+    .free_i             (free),
+    .wait_i             (waiting),
+    .run_i              (running),
+    .ready_i            (result_ready),
+    .read_fault_i       (read_faults),
+    .line_fault_i       (line_fault),
+    .completion_fault_i (completion_fault),
+    .asked_i            (asked),
     .irq_o
   );
 
-  device_ctrl u_device_ctrl (
+  device_ctrl #(.Queues(Queues)) u_device_ctrl (
     .clk_i, .rst_ni,
-    .enabling_i    (enabling),
-    .enable_i      (enable),
-    .reads_idle_i  (reads_idle),
-    .writes_idle_i (writes_idle && engine_idle),
-    .clear_o       (clear),
-    .start_o       (start),
-    .active_o      (active)
+    .start_i      (starts),
+    .stop_i       (stops),
+    .drain_i      (drains),
+    .done_i       (idle),
+    .busy_i       (upstream | ~dispatch_idle),
+    .bus_idle_i   (reads_idle && writes_idle),
+    .on_o         (on),
+    .ending_o     (ending),
+    .draining_o   (draining),
+    .active_o     (active),
+    .inner_rst_no (inner_rst_n)
   );
 
-  desc_ring #(.FetchDepth(FetchDepth)) u_desc_ring (
-    .clk_i, .rst_ni,
-    .bus_rst_ni      (m_axi_rst_ni),
-    .clear_i         (clear),
-    .start_i         (start),
-    .start_index_i   (sq_start),
-    .base_i          (sq_base),
-    .size_i          (sq_size),
-    .doorbell_i      (doorbell),
-    .doorbell_tail_i (index),
-    .doorbell_ok_o   (doorbell_ok),
-    .request_o       (request),
-    .request_addr_o  (request_addr),
-    .request_slots_o (request_slots),
-    .request_ready_i (request_ready),
-    .received_i      (received),
-    .taken_i         (taken),
-    .published_o     (published),
-    .head_o          (sq_head),
-    .tail_o          (sq_tail)
+  desc_ring #(.Queues(Queues), .FetchDepth(FetchDepth)) u_desc_ring (
+    .clk_i,
+    .rst_ni           (inner_rst_n),
+    .bus_rst_ni       (m_axi_rst_ni),
+    .start_i          (start),
+    .start_queue_i    (start_queue),
+    .start_config_i   (start_config),
+    .on_i             (on),
+    .doorbell_i       (doorbell),
+    .doorbell_queue_i (bell_queue),
+    .doorbell_tail_i  (index),
+    .doorbell_ok_o    (doorbell_ok),
+    .request_o        (request),
+    .request_addr_o   (request_addr),
+    .request_slots_o  (request_slots),
+    .request_queue_o  (request_queue),
+    .request_owner_o  (request_owner),
+    .request_ready_i  (request_ready),
+    .received_i       (slot_valid),
+    .received_queue_i (slot_queue),
+    .received_index_o (slot_index),
+    .taken_i          (taken),
+    .taken_queue_i    (look_queue),
+    .published_o      (published),
+    .state_queue_i    (state_queue),
+    .head_o           (state.sq_head),
+    .tail_o           (state.sq_tail),
+    .posted_i         (posted),
+    .posted_queue_i   (posted_queue),
+    .posted_head_o    (posted_head)
   );
 
-  desc_fetch #(.FetchDepth(FetchDepth)) u_desc_fetch (
-    .clk_i, .rst_ni,
+  desc_fetch #(.Queues(Queues), .FetchDepth(FetchDepth)) u_desc_fetch (
+    .clk_i,
     .bus_rst_ni      (m_axi_rst_ni),
-    .clear_i         (clear),
-    .start_i         (start),
-    .start_index_i   (sq_start),
+    .on_i            (on),
     .request_i       (request),
     .request_addr_i  (request_addr),
     .request_slots_i (request_slots),
+    .request_queue_i (request_queue),
+    .request_owner_i (request_owner),
     .request_ready_o (request_ready),
-    .received_o      (received),
     .m_axi_arid, .m_axi_araddr, .m_axi_arlen, .m_axi_arsize, .m_axi_arburst, .m_axi_arcache, .m_axi_arprot,
-    .m_axi_arvalid, .m_axi_arready,
+    .m_axi_aruser, .m_axi_arvalid, .m_axi_arready,
     .m_axi_rid, .m_axi_rdata, .m_axi_rresp, .m_axi_rlast, .m_axi_rvalid, .m_axi_rready,
     .slot_valid_o    (slot_valid),
     .slot_data_o     (slot_data),
     .slot_fault_o    (slot_fault),
-    .slot_index_o    (slot_index),
+    .slot_queue_o    (slot_queue),
     .beat_o          (read_beat),
     .fault_o         (read_fault),
+    .busy_o          (fetching),
     .idle_o          (reads_idle)
   );
 
-  desc_check u_desc_check (
-    .clk_i, .rst_ni,
-    .clear_i              (clear),
-    .sq_key_i             (sq_key),
-    .token_base_i         (token_base),
-    .token_size_i         (token_size),
-    .kv_size_i            (kv_size),
-    .length_limit_i       (length_limit),
-    .checkpoint_default_i (checkpoint_default),
-    .slot_valid_i         (slot_valid),
-    .slot_data_i          (slot_data),
-    .slot_fault_i         (slot_fault),
-    .slot_index_i         (slot_index),
-    .work_valid_o         (checked_valid),
-    .work_o               (checked_work),
-    .echo_o               (checked_echo),
-    .fence_o              (checked_fence),
-    .prefill_o            (checked_prefill),
-    .stop_o               (checked_stop),
-    .idle_o               (checking_idle)
+  desc_check #(.Queues(Queues)) u_desc_check (
+    .clk_i,
+    .rst_ni         (inner_rst_n),
+    .start_i        (start),
+    .start_queue_i  (start_queue),
+    .start_config_i (start_config),
+    .on_i           (on),
+    .slot_valid_i   (slot_valid),
+    .slot_data_i    (slot_data),
+    .slot_fault_i   (slot_fault),
+    .slot_index_i   (slot_index),
+    .slot_queue_i   (slot_queue),
+    .work_valid_o   (checked_valid),
+    .work_o         (checked_work),
+    .echo_o         (checked_echo),
+    .fence_o        (checked_fence),
+    .prefill_o      (checked_prefill),
+    .stop_o         (checked_stop),
+    .busy_o         (checking)
   );
 
-  work_queue #(.Depth(FetchDepth)) u_work_queue (
-    .clk_i, .rst_ni,
-    .clear_i        (clear),
+  work_queue #(.Queues(Queues), .Depth(FetchDepth)) u_work_queue (
+    .clk_i,
+    .rst_ni         (inner_rst_n),
+    .start_i        (start),
+    .start_queue_i  (start_queue),
+    .on_i           (on),
     .push_i         (checked_valid),
     .work_i         (checked_work),
     .echo_i         (checked_echo),
@@ -294,50 +322,68 @@ module rl_runtime_top
     .fence_i        (checked_fence),
     .prefill_i      (checked_prefill),
     .stop_i         (checked_stop),
-    .valid_o        (work_valid),
+    .some_o         (waits),
+    .read_i         (look),
+    .read_queue_i   (look_queue),
     .work_o         (work),
+    .fence_o        (fence),
+    .known_o        (known),
+    .stopped_o      (stopped),
+    .take_i         (taken),
     .echo_o         (echo),
     .prepared_o     (prepared),
-    .fence_o        (fence),
     .prefill_o      (prefill),
-    .stopped_o      (stopped),
-    .ready_i        (work_ready),
     .stop_o         (stop),
-    .stop_rollout_o (stop_rollout),
-    .idle_o         (queue_idle)
-  );
-  assign check_idle = checking_idle && queue_idle;
-  assign taken      = work_valid && work_ready;
-
-  dispatcher #(.Workers(Workers)) u_dispatcher (
-    .clk_i, .rst_ni,
-    .clear_i         (clear),
-    .in_use_i        (in_use),
-    .work_valid_i    (work_valid),
-    .fence_i         (fence),
-    .prefill_i       (prefill),
-    .rollout_i       (work.rollout_id),
-    .work_ready_o    (work_ready),
-    .probe_o         (probe),
-    .probe_rollout_o (probe_rollout),
-    .holds_i         (holds),
-    .joins_i         (joins),
-    .wants_i         (wants),
-    .free_i          (free),
-    .assign_o        (assign_work),
-    .assign_worker_o (assign_worker),
-    .visible_i       (answered),
-    .prefix_o        (prefix),
-    .idle_o          (dispatch_idle),
-    .held_order_o    (held_order),
-    .held_fence_o    (held_fence)
+    .stop_queue_o   (stop_queue),
+    .stop_rollout_o (stop_rollout)
   );
 
-  engine_hash #(.Workers(Workers)) u_engine (
-    .clk_i, .rst_ni,
-    .clear_i         (clear),
-    .eos_threshold_i (eos_threshold),
+  dispatcher #(.Queues(Queues), .Workers(Workers)) u_dispatcher (
+    .clk_i,
+    .rst_ni           (inner_rst_n),
+    .start_i          (start),
+    .start_queue_i    (start_queue),
+    .start_config_i   (start_config),
+    .on_i             (on),
+    .some_i           (waits),
+    .read_o           (look),
+    .queue_o          (look_queue),
+    .known_i          (known),
+    .fence_i          (fence),
+    .prefill_i        (prefill),
+    .rollout_i        (work.rollout_id),
+    .take_o           (taken),
+    .slot_i           (slot_free),
+    .probe_o          (probe),
+    .probe_rollout_o  (probe_rollout),
+    .holds_i          (holds),
+    .joins_i          (joins),
+    .wants_i          (wants),
+    .free_i           (free),
+    .moved_i          (moved),
+    .assign_o         (assign_work),
+    .assign_worker_o  (assign_worker),
+    .answered_i       (answered),
+    .answered_queue_i (answered_queue),
+    .dropped_i        (dropped),
+    .dropped_queue_i  (dropped_queue),
+    .flushed_i        (flushed),
+    .flushed_queue_i  (flushed_queue),
+    .prefix_o         (prefix),
+    .idle_o           (dispatch_idle),
+    .held_order_o     (held_order),
+    .held_fence_o     (held_fence),
+    .held_slot_o      (held_slot)
+  );
+
+  engine_hash #(.Queues(Queues), .Workers(Workers)) u_engine (
+    .clk_i,
+    .rst_ni          (inner_rst_n),
+    .start_i         (start),
+    .start_queue_i   (start_queue),
+    .start_config_i  (start_config),
     .prepare_i       (slot_valid),
+    .queue_i         (slot_queue),
     .rollout_i       (slot_data[HW_DESC_ROLLOUT_ID_LSB +: 32]),
     .seed_i          (slot_data[HW_DESC_SEED_LSB +: 32]),
     .seq_len_i       (slot_data[HW_DESC_SEQ_LEN_LSB +: 32]),
@@ -345,40 +391,45 @@ module rl_runtime_top
     .load_i          (load),
     .load_place_i    (load_place),
     .load_prepared_i (prepared),
-    .start_i         (engine_start),
-    .start_place_i   (engine_place),
-    .start_ready_o   (engine_ready),
+    .begin_i         (engine_begin),
+    .begin_place_i   (engine_place),
+    .begin_ready_o   (engine_ready),
     .step_i          (step),
     .step_ready_o    (step_ready),
     .token_valid_o   (token_ready),
     .token_o         (engine_token),
     .eos_o           (eos),
-    .token_take_i    (token_take),
-    .idle_o          (engine_idle)
+    .token_take_i    (token_take)
   );
 
-  rollout_worker_fsm #(.Workers(Workers)) u_rollout_worker_fsm (
-    .clk_i, .rst_ni,
-    .clear_i            (clear),
+  rollout_worker_fsm #(.Queues(Queues), .Workers(Workers)) u_rollout_worker_fsm (
+    .clk_i,
+    .rst_ni             (inner_rst_n),
+    .start_i            (start),
+    .start_queue_i      (start_queue),
+    .start_config_i     (start_config),
+    .drain_i            (ending),
     .wait_states_i      (wait_states),
-    .reward_threshold_i (reward_threshold),
     .assign_i           (assign_work),
     .assign_worker_i    (assign_worker),
     .work_i             (work),
     .stopped_i          (stopped),
     .stop_i             (stop),
+    .stop_queue_i       (stop_queue),
     .stop_rollout_i     (stop_rollout),
     .probe_i            (probe),
+    .probe_queue_i      (look_queue),
     .probe_rollout_i    (probe_rollout),
     .holds_o            (holds),
     .joins_o            (joins),
     .wants_o            (wants),
     .free_o             (free),
+    .moved_o            (moved),
     .load_o             (load),
     .load_place_o       (load_place),
-    .start_o            (engine_start),
-    .start_place_o      (engine_place),
-    .start_ready_i      (engine_ready),
+    .begin_o            (engine_begin),
+    .begin_place_o      (engine_place),
+    .begin_ready_i      (engine_ready),
     .step_o             (step),
     .step_ready_i       (step_ready),
     .token_valid_i      (token_ready),
@@ -400,12 +451,16 @@ module rl_runtime_top
 
   // The completion side stands against its flow: Icarus 11 runs, with a process always_comb, every one that stands before
   // it. Two that give defaults to later ones would wake each other for ever.
-  axi_writer #(.Workers(Workers)) u_axi_writer (
+  axi_writer #(.Queues(Queues), .Workers(Workers)) u_axi_writer (
     .clk_i,
     .rst_ni              (m_axi_rst_ni),
+    .start_i             (start),
+    .start_queue_i       (start_queue),
+    .start_config_i      (start_config),
     .line_waits_i        (line_waits),
     .line_valid_i        (line_valid),
     .line_worker_i       (item_worker),
+    .line_queue_i        (line_queue),
     .line_addr_i         (line_addr),
     .line_first_i        (line_first),
     .line_last_i         (line_last),
@@ -413,6 +468,7 @@ module rl_runtime_top
     .line_ready_o        (line_ready),
     .completion_valid_i  (completion_valid),
     .completion_urgent_i (completion_urgent),
+    .completion_queue_i  (beat_queue),
     .completion_addr_i   (beat_addr),
     .completion_first_i  (beat_first),
     .completion_last_i   (beat_last),
@@ -422,72 +478,85 @@ module rl_runtime_top
     .ack_id_o            (ack_id),
     .ack_error_o         (ack_error),
     .m_axi_awid, .m_axi_awaddr, .m_axi_awlen, .m_axi_awsize, .m_axi_awburst, .m_axi_awcache, .m_axi_awprot,
-    .m_axi_awvalid, .m_axi_awready,
+    .m_axi_awuser, .m_axi_awvalid, .m_axi_awready,
     .m_axi_wdata, .m_axi_wstrb, .m_axi_wlast, .m_axi_wvalid, .m_axi_wready,
     .m_axi_bid, .m_axi_bresp, .m_axi_bvalid, .m_axi_bready,
     .sent_o              (sent),
     .idle_o              (writes_idle)
   );
 
-  completion_ring #(.Workers(Workers), .Depth(CompletionDepth)) u_completion_ring (
-    .clk_i, .rst_ni,
-    .bus_rst_ni     (m_axi_rst_ni),
-    .clear_i        (clear),
-    .start_i        (start),
-    .start_index_i  (cq_start),
-    .base_i         (cq_base),
-    .size_i         (cq_size),
-    .release_i      (release_cq),
-    .release_head_i (index),
-    .release_ok_o   (release_ok),
-    .done_valid_i   (done_valid),
-    .done_i         (done),
-    .done_after_i   (done_after),
-    .done_ready_o   (done_ready),
-    .sq_head_i      (sq_head),
-    .beat_valid_o   (completion_valid),
-    .beat_urgent_o  (completion_urgent),
-    .beat_addr_o    (beat_addr),
-    .beat_first_o   (beat_first),
-    .beat_last_o    (beat_last),
-    .beat_data_o    (beat_data),
-    .beat_ready_i   (completion_ready),
-    .ack_i          (ack),
-    .ack_id_i       (ack_id),
-    .ack_error_i    (ack_error),
-    .head_o         (cq_head),
-    .tail_o         (cq_tail),
-    .answered_o     (answered),
-    .visible_o      (visible),
-    .asked_o        (asked),
-    .error_done_o   (error_done),
-    .stall_o        (stall_cq),
-    .line_fault_o   (line_fault),
-    .write_fault_o  (completion_fault)
+  completion_ring #(.Queues(Queues), .Workers(Workers), .Depth(CompletionDepth)) u_completion_ring (
+    .clk_i,
+    .rst_ni           (inner_rst_n),
+    .bus_rst_ni       (m_axi_rst_ni),
+    .start_i          (start),
+    .start_queue_i    (start_queue),
+    .start_config_i   (start_config),
+    .on_i             (on),
+    .release_i        (release_cq),
+    .release_queue_i  (bell_queue),
+    .release_head_i   (index),
+    .release_ok_o     (release_ok),
+    .slot_o           (slot_free),
+    .reserve_i        (taken),
+    .reserve_queue_i  (look_queue),
+    .done_valid_i     (done_valid),
+    .done_i           (done),
+    .done_after_i     (done_after),
+    .done_ready_o     (done_ready),
+    .posted_o         (posted),
+    .posted_queue_o   (posted_queue),
+    .sq_head_i        (posted_head),
+    .beat_valid_o     (completion_valid),
+    .beat_urgent_o    (completion_urgent),
+    .beat_queue_o     (beat_queue),
+    .beat_addr_o      (beat_addr),
+    .beat_first_o     (beat_first),
+    .beat_last_o      (beat_last),
+    .beat_data_o      (beat_data),
+    .beat_ready_i     (completion_ready),
+    .ack_i            (ack),
+    .ack_id_i         (ack_id),
+    .ack_error_i      (ack_error),
+    .state_queue_i    (state_queue),
+    .head_o           (state.cq_head),
+    .tail_o           (state.cq_tail),
+    .answered_o       (answered),
+    .answered_queue_o (answered_queue),
+    .visible_o        (visible),
+    .dropped_o        (dropped),
+    .dropped_queue_o  (dropped_queue),
+    .flushed_o        (flushed),
+    .flushed_queue_o  (flushed_queue),
+    .asked_o          (asked),
+    .error_done_o     (error_done),
+    .line_fault_o     (line_fault),
+    .write_fault_o    (completion_fault)
   );
 
   work_context u_work_context (
-    .clk_i, .rst_ni,
-    .clear_i      (clear),
-    .assign_i     (taken),
+    .clk_i,
+    .rst_ni          (inner_rst_n),
+    .assign_i        (taken),
     .assign_worker_i (assign_worker),
-    .echo_i       (echo),
-    .stopped_i    (stopped),
-    .taken_i      (item_taken),
-    .worker_i     (item_worker),
-    .last_i       (item_last),
-    .digest_i     (item_digest),
-    .how_i        (item_how),
-    .delivered_i  (done_valid),
-    .line_addr_o  (line_addr),
-    .line_first_o (line_first),
-    .line_last_o  (line_last),
-    .done_o       (done)
+    .echo_i          (echo),
+    .stopped_i       (stopped),
+    .taken_i         (item_taken),
+    .worker_i        (item_worker),
+    .last_i          (item_last),
+    .digest_i        (item_digest),
+    .how_i           (item_how),
+    .delivered_i     (done_valid),
+    .line_queue_o    (line_queue),
+    .line_addr_o     (line_addr),
+    .line_first_o    (line_first),
+    .line_last_o     (line_last),
+    .done_o          (done)
   );
 
   result_buffer #(.Workers(Workers)) u_result_buffer (
-    .clk_i, .rst_ni,
-    .clear_i       (clear),
+    .clk_i,
+    .rst_ni        (inner_rst_n),
     .ready_o       (result_ready),
     .token_i       (token),
     .token_data_i  (token_data),
@@ -508,8 +577,8 @@ module rl_runtime_top
   );
 
   completion_arbiter #(.Workers(Workers)) u_completion_arbiter (
-    .clk_i, .rst_ni,
-    .clear_i      (clear),
+    .clk_i,
+    .rst_ni       (inner_rst_n),
     .valid_i      (item_valid),
     .has_line_i   (item_has_line),
     .has_done_i   (item_has_done),
@@ -525,21 +594,21 @@ module rl_runtime_top
     .done_ready_i (done_ready)
   );
 
-  perf_counters #(.Workers(Workers)) u_perf_counters (
+  perf_counters #(.Queues(Queues), .Workers(Workers)) u_perf_counters (
     .clk_i, .rst_ni,
-    .start_i       (start),
-    .active_i      (active),
-    .in_use_i      (in_use),
+    .start_i        (start),
+    .start_config_i (start_config),
+    .active_i       (active != '0),
     .free_i        (free),
     .token_i       (token),
     .wait_i        (waiting),
     .run_i         (running),
     .ready_i       (result_ready),
-    .received_i    (received),
+    .received_i    (slot_valid),
     .visible_i     (visible),
-    .stall_cq_i    (stall_cq),
+    .stall_cq_i    (held_slot),
     .published_i   (published),
-    .check_idle_i  (check_idle),
+    .arrived_i     (checking | waits),
     .stall_order_i (held_order),
     .stall_fence_i (held_fence),
     .read_beat_i   (read_beat),

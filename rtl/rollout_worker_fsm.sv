@@ -9,14 +9,18 @@ module rollout_worker_fsm
   import core_pkg::*;
   import policy_pkg::*;
 #(
+  parameter int Queues  = 1,
   parameter int Workers = 4
 ) (
+  /* verilator lint_off UNUSEDSIGNAL */  // numbers of queue pairs have 4 bits, whatever was built
   input  logic                  clk_i,
   input  logic                  rst_ni,
-  input  logic                  clear_i,
 
+  input  logic                  start_i,             // a queue pair starts, with this configuration
+  input  logic [3:0]            start_queue_i,
+  input  queue_config_t         start_config_i,
+  input  logic [Queues-1:0]     drain_i,             // R12: what is here of these queue pairs ends as by a STOP
   input  logic [15:0]           wait_states_i,       // cycles before each token
-  input  logic [31:0]           reward_threshold_i,  // Q16.16
 
   // From the dispatcher.
   input  logic [Workers-1:0]    assign_i,            // one-hot: takes work_i
@@ -24,20 +28,23 @@ module rollout_worker_fsm
   input  work_t                 work_i,
   input  logic                  stopped_i,           // R8: it adds no tokens
   input  logic                  stop_i,              // R8: ends what is here of this rollout
+  input  logic [3:0]            stop_queue_i,
   input  logic [31:0]           stop_rollout_i,
   input  logic                  probe_i,
+  input  logic [3:0]            probe_queue_i,
   input  logic [31:0]           probe_rollout_i,
   output logic [Workers-1:0]    holds_o,             // combinational in the probe
   output logic [Workers-1:0]    joins_o,             // likewise
   output logic [Workers-1:0]    wants_o,
   output logic [Workers-1:0]    free_o,
+  output logic [Workers-1:0]    moved_o,             // started a descriptor, or its oldest end was taken
 
   // The engine (see engine_hash): it keeps what it prepared for an assigned descriptor by worker and place.
   output logic                  load_o,              // work_i is a DECODE, and goes to this place
   output logic [4:0]            load_place_o,
-  output logic [Workers-1:0]    start_o,             // asks for the first token of the DECODE in this place
-  output logic [Workers-1:0]    start_place_o,
-  input  logic [Workers-1:0]    start_ready_i,       // early
+  output logic [Workers-1:0]    begin_o,             // asks for the first token of the DECODE in this place
+  output logic [Workers-1:0]    begin_place_o,
+  input  logic [Workers-1:0]    begin_ready_i,       // early
   output logic [Workers-1:0]    step_o,              // asks for the next token
   input  logic [Workers-1:0]    step_ready_i,
   input  logic [Workers-1:0]    token_valid_i,       // early
@@ -59,6 +66,7 @@ module rollout_worker_fsm
   // Observation, for STATUS and the counters.
   output logic [Workers-1:0]    run_o,
   output logic [Workers-1:0]    wait_o
+  /* verilator lint_on UNUSEDSIGNAL */
 );
   // A worker is idle, waits (wait states of the next token), or runs: a token per cycle, or the end of a descriptor
   // that adds none.
@@ -70,12 +78,27 @@ module rollout_worker_fsm
   localparam logic [31:0] Here = 32'd16 + NEAR_END;
   localparam int Row = (Workers % 4 == 0) ? 4 : 1;   // lanes that one test skips
 
+  // A rollout is known by its queue pair and its number there. With one queue pair the number is enough.
+  localparam int QueueBits = (Queues == 1) ? 0 : $clog2(Queues);
+  localparam int KeyBits   = 32 + QueueBits;
+  localparam int Slots     = 1 << QueueBits;
+  logic [KeyBits-1:0] new_key, stop_key, probe_key;
+  assign new_key   = KeyBits'({work_i.pair, work_i.rollout_id});
+  assign stop_key  = KeyBits'({stop_queue_i, stop_rollout_i});
+  assign probe_key = KeyBits'({probe_queue_i, probe_rollout_i});
+
+  // R9: the threshold of each queue pair, Q16.16.
+  logic [31:0] threshold_q [0:Slots-1];
+  always_ff @(posedge clk_i) begin
+    if (start_i) threshold_q[(Queues == 1) ? 0 : int'(start_queue_i)] <= start_config_i.reward_threshold;
+  end
+
   // ---------------------------------------------------------------- queues of assigned descriptors
   // The rest of an entry: here, eos_stops, resident, first position (see below), checkpoint, last position, event.
-  localparam int QueueBits = 103;
+  localparam int EntryBits = 103;
   // Two places per worker; head says which one is oldest. Index: worker, place.
-  logic [31:0]             queue_rollout [0:MAX_WORKERS*2-1];
-  logic [QueueBits-1:0]   queue_mem     [0:MAX_WORKERS*2-1];
+  logic [KeyBits-1:0]     queue_rollout [0:MAX_WORKERS*2-1];
+  logic [EntryBits-1:0]   queue_mem     [0:MAX_WORKERS*2-1];
 
   logic [Workers-1:0] head_q, some_q, two_q;      // at least one is queued; two are
   logic [Workers-1:0] other, tail;                // the place that is not the oldest; where the next one goes
@@ -119,14 +142,14 @@ module rollout_worker_fsm
 
   always_ff @(posedge clk_i) begin
     if (assign_i != '0) begin
-      queue_rollout[place] <= work_i.rollout_id;
+      queue_rollout[place] <= new_key;
       queue_mem[place]     <= {new_here, work_i.eos_stops, work_i.resident, work_i.start_word, work_i.checkpoint,
                                new_last, new_event};
     end
   end
 
   always_ff @(posedge clk_i) begin
-    if (!rst_ni || clear_i) begin
+    if (!rst_ni) begin
       head_q <= '0;
       some_q <= '0;
       two_q  <= '0;
@@ -153,11 +176,12 @@ module rollout_worker_fsm
   // Positions of tokens: the next one; the last that the budget allows; the next at which something is to be decided
   // (a checkpoint or the last).
   logic [Workers*32-1:0] position_q, last_q, event_q;
-  logic [Workers*32-1:0] rollout_q, checkpoint_q, digest_q;
+  logic [Workers*32-1:0] checkpoint_q, digest_q;
+  logic [Workers*KeyBits-1:0] rollout_q;
   logic [Workers-1:0]    low_0_q, low_1_q, low_2_q, low_3_q;   // the lowest four bits of position_q, once more
   logic [Workers-1:0]    here_q, ends;   // the next event is no further than Here; a line is full
 
-  assign fire         = clear_i ? '0 : run_q & ready_i & (token_valid_i | ~adds_tokens_q);
+  assign fire         = run_q & ready_i & (token_valid_i | ~adds_tokens_q);
   assign ask          = stop_q | (eos & eos_stops_q);
   assign token_data_o = engine_token_i;
   assign eos          = eos_i & adds_tokens_q;
@@ -182,6 +206,32 @@ module rollout_worker_fsm
   assign ends = fire & low_0_q & low_1_q & low_2_q & low_3_q;
   assign look = fire & (close | ask);
 
+  // Of the rollout that runs.
+  logic [Workers*32-1:0] threshold;
+  // What runs, and what is queued in either place, belongs to a queue pair that is being disabled.
+  logic [Workers-1:0]    draining, drain_0, drain_1;
+  /* verilator lint_off UNUSEDSIGNAL */  // of several queue pairs
+  logic [Slots-1:0]      drains;
+  /* verilator lint_on UNUSEDSIGNAL */
+  assign drains = Slots'(drain_i);
+  if (Queues == 1) begin : gen_one
+    assign threshold = '0;              // there is only one
+    assign draining  = {Workers{drain_i[0]}};
+    assign drain_0   = draining;
+    assign drain_1   = draining;
+  end else begin : gen_many
+    for (genvar w = 0; w < Workers; w++) begin : gen_own
+      logic [QueueBits-1:0] queue, queue_0, queue_1;
+      assign queue                 = rollout_q[w*KeyBits + 32 +: QueueBits];
+      assign queue_0               = drain_i != '0 ? queue_rollout[{4'(w), 1'b0}][32 +: QueueBits] : '0;
+      assign queue_1               = drain_i != '0 ? queue_rollout[{4'(w), 1'b1}][32 +: QueueBits] : '0;
+      assign threshold[w*32 +: 32] = (look[w] && resident_q[w]) ? threshold_q[queue] : '0;
+      assign draining[w]           = drain_i != '0 && drains[queue];
+      assign drain_0[w]            = drain_i != '0 && drains[queue_0];
+      assign drain_1[w]            = drain_i != '0 && drains[queue_1];
+    end
+  end
+
   // No call and no variable of its own: Icarus 11 wakes an always_comb for either, for ever.
   always_comb begin
     near   = '0;
@@ -205,7 +255,7 @@ module rollout_worker_fsm
             end else if (!resident_q[w]) begin
               done[w] = 1'b1;
               how_o[w*4 +: 2] = END_REWARD_NEEDED;
-            end else if ({16'd0, digest_o[w*32 + 16 +: 16] ^ digest_o[w*32 +: 16]} < reward_threshold_i) begin   // its score
+            end else if ({16'd0, digest_o[w*32 + 16 +: 16] ^ digest_o[w*32 +: 16]} < ((Queues == 1) ? threshold_q[0] : threshold[w*32 +: 32])) begin   // its score
               done[w] = 1'b1;
               how_o[w*4 + 3] = 1'b1;
             end else begin
@@ -221,7 +271,7 @@ module rollout_worker_fsm
   logic [Workers-1:0] owes_q, waited, last_wait;      // last_wait: near the end of the last token's wait states
   logic [Workers*16-1:0] delay_q;
 
-  assign start  = some_q & (done | ~(run_q | wait_q)) & (start_ready_i | ~head_adds);
+  assign start  = some_q & (done | ~(run_q | wait_q)) & (begin_ready_i | ~head_adds);
   assign pause  = (wait_states_i == '0) ? '0 : (fire & ~done) | (start & head_adds);
   assign resume = wait_q & waited;
 
@@ -230,7 +280,7 @@ module rollout_worker_fsm
     last_wait = '0;
     if (wait_q != '0) begin
       for (int w = 0; w < Workers; w++) begin
-        waited[w]    = delay_q[w*16 +: 16] == 16'd1;
+        waited[w]    = delay_q[w*16 +: 16] == 16'd1 || draining[w];
         last_wait[w] = {16'd0, delay_q[w*16 +: 16]} <= NEAR_END && position_q[w*32 +: 32] == event_q[w*32 +: 32]
                     && (!resident_q[w] || event_q[w*32 +: 32] == last_q[w*32 +: 32]);
       end
@@ -238,7 +288,7 @@ module rollout_worker_fsm
   end
 
   always_ff @(posedge clk_i) begin
-    if (!rst_ni || clear_i) begin
+    if (!rst_ni) begin
       run_q      <= '0;
       wait_q     <= '0;
       near_end_q <= '1;
@@ -289,7 +339,7 @@ module rollout_worker_fsm
       for (int w = 0; w < Workers; w++) begin
         if (start[w]) begin
           eos_seen_q[w]            <= 1'b0;
-          rollout_q[w*32 +: 32]    <= queue_rollout[{4'(w), head_q[w]}];
+          rollout_q[w*KeyBits +: KeyBits] <= queue_rollout[{4'(w), head_q[w]}];
           digest_q[w*32 +: 32]     <= DIGEST_INIT;
           position_q[w*32 +: 32]   <= {28'd0, queue_mem[{4'(w), head_q[w]}][96 +: 4]};
           {eos_stops_q[w], resident_q[w]} <= queue_mem[{4'(w), head_q[w]}][100 +: 2];
@@ -303,25 +353,32 @@ module rollout_worker_fsm
     end
   end
 
-  // R8: everything here is older than a STOP that arrives; what is assigned in the same cycle knows of it already.
+  // R8: everything here of the STOP's queue pair is older than it; what is assigned in the same cycle knows of it already.
   logic [Workers-1:0] stop_run, stop_0, stop_1, stop_0_q, stop_1_q, head_stop;
+  logic               stops;
 
+  assign stops = stop_i || drain_i != '0;
   always_comb begin
     stop_run = '0;
     stop_0   = '0;
     stop_1   = '0;
     if (stop_i) begin
       for (int w = 0; w < Workers; w++) begin
-        stop_run[w] = rollout_q[w*32 +: 32] == stop_rollout_i;
-        stop_0[w]   = queue_rollout[{4'(w), 1'b0}] == stop_rollout_i;
-        stop_1[w]   = queue_rollout[{4'(w), 1'b1}] == stop_rollout_i;
+        stop_run[w] = rollout_q[w*KeyBits +: KeyBits] == stop_key;
+        stop_0[w]   = queue_rollout[{4'(w), 1'b0}] == stop_key;
+        stop_1[w]   = queue_rollout[{4'(w), 1'b1}] == stop_key;
       end
+    end
+    if (drain_i != '0) begin
+      stop_run = stop_run | draining;
+      stop_0   = stop_0 | drain_0;
+      stop_1   = stop_1 | drain_1;
     end
   end
   assign head_stop = (head_q & (stop_1_q | stop_1)) | (~head_q & (stop_0_q | stop_0));
 
   always_ff @(posedge clk_i) begin
-    if (stop_i || (start | assign_i) != '0) begin
+    if (stops || (start | assign_i) != '0) begin
       stop_0_q <= (stop_0_q | stop_0) & ~(assign_i & ~tail);
       stop_1_q <= (stop_1_q | stop_1) & ~(assign_i & tail);
       stop_q   <= (start & head_stop) | (~start & (stop_q | stop_run));
@@ -332,13 +389,13 @@ module rollout_worker_fsm
   // A step that the engine did not take at once is owed.
   assign load_o        = assign_i != '0 && new_adds;
   assign load_place_o  = place;
-  assign start_o       = start & head_adds;
-  assign start_place_o = head_q;
+  assign begin_o       = start & head_adds;
+  assign begin_place_o = head_q;
   assign step_o        = owes_q | (fire & adds_tokens_q & ~done);
   assign token_take_o  = fire & adds_tokens_q;
 
   always_ff @(posedge clk_i) begin
-    if (!rst_ni || clear_i) owes_q <= '0;
+    if (!rst_ni) owes_q <= '0;
     else                    owes_q <= step_o & ~step_ready_i;
   end
 
@@ -349,7 +406,7 @@ module rollout_worker_fsm
   assign finish_o   = done | ends;
 
   // R5: rollouts whose end is still in the result buffer, newest first.
-  logic [Workers*32-1:0] ended_0_q, ended_1_q;
+  logic [Workers*KeyBits-1:0] ended_0_q, ended_1_q;
   logic [Workers-1:0]    ended_some_q, ended_two_q, more, fewer;
 
   assign more  = done & ~delivered_i;
@@ -359,12 +416,12 @@ module rollout_worker_fsm
     if (done != '0) begin
       for (int w = 0; w < Workers; w++) begin
         if (done[w]) begin
-          ended_1_q[w*32 +: 32] <= ended_0_q[w*32 +: 32];
-          ended_0_q[w*32 +: 32] <= rollout_q[w*32 +: 32];
+          ended_1_q[w*KeyBits +: KeyBits] <= ended_0_q[w*KeyBits +: KeyBits];
+          ended_0_q[w*KeyBits +: KeyBits] <= rollout_q[w*KeyBits +: KeyBits];
         end
       end
     end
-    if (!rst_ni || clear_i) begin
+    if (!rst_ni) begin
       ended_some_q <= '0;
       ended_two_q  <= '0;
     end else if ((done | delivered_i) != '0) begin
@@ -378,12 +435,13 @@ module rollout_worker_fsm
   assign wait_o  = wait_q;
   assign free_o  = ~(run_q | wait_q | some_q);
   assign wants_o = near_end_q & open_q;
+  assign moved_o = start | delivered_i;
 
   // Rollout of the descriptor that was assigned last.
-  logic [Workers*32-1:0] youngest_q;
+  logic [Workers*KeyBits-1:0] youngest_q;
   always_ff @(posedge clk_i) begin
     if (assign_i != '0) begin
-      for (int w = 0; w < Workers; w++) if (assign_i[w]) youngest_q[w*32 +: 32] <= work_i.rollout_id;
+      for (int w = 0; w < Workers; w++) if (assign_i[w]) youngest_q[w*KeyBits +: KeyBits] <= new_key;
     end
   end
 
@@ -392,12 +450,12 @@ module rollout_worker_fsm
     joins_o = '0;
     if (probe_i) begin
       for (int w = 0; w < Workers; w++) begin
-        joins_o[w] = !free_o[w] && !two_q[w] && youngest_q[w*32 +: 32] == probe_rollout_i;
-        holds_o[w] = ((run_q[w] || wait_q[w]) && rollout_q[w*32 +: 32] == probe_rollout_i)
-                  || (some_q[w] && queue_rollout[{4'(w), head_q[w]}] == probe_rollout_i)
-                  || (two_q[w] && queue_rollout[{4'(w), other[w]}] == probe_rollout_i)
-                  || (ended_some_q[w] && ended_0_q[w*32 +: 32] == probe_rollout_i)
-                  || (ended_two_q[w] && ended_1_q[w*32 +: 32] == probe_rollout_i);
+        joins_o[w] = !free_o[w] && !two_q[w] && youngest_q[w*KeyBits +: KeyBits] == probe_key;
+        holds_o[w] = ((run_q[w] || wait_q[w]) && rollout_q[w*KeyBits +: KeyBits] == probe_key)
+                  || (some_q[w] && queue_rollout[{4'(w), head_q[w]}] == probe_key)
+                  || (two_q[w] && queue_rollout[{4'(w), other[w]}] == probe_key)
+                  || (ended_some_q[w] && ended_0_q[w*KeyBits +: KeyBits] == probe_key)
+                  || (ended_two_q[w] && ended_1_q[w*KeyBits +: KeyBits] == probe_key);
       end
     end
   end
@@ -406,20 +464,20 @@ module rollout_worker_fsm
   // Work conservation: cycles that the oldest in the queue has waited, but those of the write port and of the engine.
   logic [Workers*5-1:0] waited_q;
   always_ff @(posedge clk_i) begin
-    if (!rst_ni || clear_i) waited_q <= '0;
+    if (!rst_ni) waited_q <= '0;
     else if (some_q != '0) begin
       for (int w = 0; w < Workers; w++) begin
         if (start[w] || !some_q[w]) waited_q[w*5 +: 5] <= '0;
         else if ((fire[w] || wait_q[w]) && waited_q[w*5 +: 5] != 5'(BOUND_WAIT)) waited_q[w*5 +: 5] <= waited_q[w*5 +: 5] + 5'd1;
         if (some_q[w] && !start[w] && waited_q[w*5 +: 5] == 5'(BOUND_WAIT)
-            && queue_rollout[{4'(w), head_q[w]}] != rollout_q[w*32 +: 32])
+            && queue_rollout[{4'(w), head_q[w]}] != rollout_q[w*KeyBits +: KeyBits])
           $fatal(1, "rollout_worker_fsm: rollout %0d waits behind rollout %0d of worker %0d",
-                 queue_rollout[{4'(w), head_q[w]}], rollout_q[w*32 +: 32], w);
+                 queue_rollout[{4'(w), head_q[w]}], rollout_q[w*KeyBits +: KeyBits], w);
       end
     end else if (waited_q != '0) waited_q <= '0;
   end
   always_ff @(posedge clk_i) begin
-    if (rst_ni && !clear_i) begin
+    if (rst_ni) begin
       if (assign_i != '0) begin
         if ((assign_i & two_q) != '0)
           $fatal(1, "R4 rollout_worker_fsm: workers %b are assigned a descriptor with no place for it", assign_i & two_q);
@@ -435,7 +493,7 @@ module rollout_worker_fsm
       if (done != '0) begin
         for (int w = 0; w < Workers; w++)
           if (done[w] && adds_tokens_q[w] && position_q[w*32 +: 32] > last_q[w*32 +: 32])
-            $fatal(1, "R10 rollout_worker_fsm: rollout %0d exceeds its budget", rollout_q[w*32 +: 32]);
+            $fatal(1, "R10 rollout_worker_fsm: rollout %0d exceeds its budget", rollout_q[w*KeyBits +: KeyBits]);
       end
     end
   end

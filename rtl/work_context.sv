@@ -7,7 +7,6 @@ module work_context
 (
   input  logic               clk_i,
   input  logic               rst_ni,
-  input  logic               clear_i,
 
   input  logic               assign_i,        // the descriptor below goes to this worker
   input  logic [3:0]         assign_worker_i,
@@ -22,6 +21,7 @@ module work_context
   input  logic [3:0]         how_i,
   input  logic               delivered_i,     // it ends the worker's oldest descriptor
 
+  output logic [3:0]         line_queue_o,
   output logic [63:0]        line_addr_o,
   output logic [3:0]         line_first_o,    // words that are written
   output logic [3:0]         line_last_o,
@@ -41,6 +41,7 @@ module work_context
   always_comb begin
     done_o = '0;
     if (delivered_i) begin
+      done_o.pair           = echo.pair;
       done_o.irq             = echo.irq;
       done_o.status          = echo.status;
       done_o.error           = echo.error;
@@ -66,10 +67,12 @@ module work_context
   end
 
   always_comb begin
+    line_queue_o = '0;
     line_addr_o  = '0;
     line_first_o = '0;
     line_last_o  = last_i;
     if (taken_i) begin
+      line_queue_o = echo.pair;
       line_addr_o = {echo.token_addr[63:6] + {30'd0, line}, 6'd0};
       if (first_q[worker_i]) line_first_o = echo.token_addr[5:2];
     end
@@ -91,7 +94,7 @@ module work_context
   end
 
   always_ff @(posedge clk_i) begin
-    if (!rst_ni || clear_i) begin
+    if (!rst_ni) begin
       newest_q <= '0;
       oldest_q <= '0;
       first_q  <= '1;
@@ -106,7 +109,7 @@ module work_context
   initial if ($bits(echo) != ECHO_BITS) $fatal(1, "core_pkg: ECHO_BITS must be %0d", $bits(echo));
   always_ff @(posedge clk_i) begin
     if (delivered_i) begin
-      if (rst_ni && !clear_i && newest_q[worker_i] == oldest_q[worker_i])
+      if (rst_ni && newest_q[worker_i] == oldest_q[worker_i])
         $fatal(1, "R3 work_context: worker %0d delivers a descriptor that it was not assigned", worker_i);
     end
   end

@@ -1,21 +1,29 @@
-// Checked descriptors, in the order of the submission queue, until the dispatcher hands them out; and how a STOP takes
-// effect before its turn (R8). All entries here and all descriptors at the workers are older than a STOP that arrives:
+// Checked descriptors of each queue pair, in the order of its submission queue, until the dispatcher hands them out; and
+// how a STOP takes effect before its turn (R8). All entries here and all descriptors at the workers of a STOP's queue
+// pair are older than a STOP that arrives:
 //   - the workers learn of it in the same cycle (stop_o);
-//   - for the DECODEs that wait here its rollout is noted, until the STOP itself goes out. Until then what leaves is
-//     older than the STOP, so a DECODE of a noted rollout goes out as STOPPED, without a token.
-// Notes are looked up when a DECODE is the oldest, Lanes of them per cycle. There is room for as many as there are
+//   - for the DECODEs that wait here its rollout is noted, until the STOP itself goes out. Until then what leaves the
+//     queue pair is older than the STOP, so a DECODE of a noted rollout goes out as STOPPED, without a token.
+// Notes are looked up when a DECODE is read, Lanes of them per cycle. There is room for as many as there are
 // descriptors, so no STOP is missed and nothing holds up the fetch.
+//
+// One memory for all queue pairs, divided evenly; heads and tails per queue pair.
 module work_queue
   import desc_pkg::*;
   import core_pkg::*;
 #(
-  parameter int Depth = 128           // a power of two, at least 2
+  parameter int Queues = 1,
+  parameter int Depth  = 128          // of all queue pairs together; a power of two, at least 2
 ) (
+  /* verilator lint_off UNUSEDSIGNAL */  // numbers of queue pairs have 4 bits, whatever was built
   input  logic        clk_i,
   input  logic        rst_ni,
-  input  logic        clear_i,
 
-  input  logic        push_i,         // there is always room: desc_ring requests no more than Depth
+  input  logic        start_i,        // a queue pair starts
+  input  logic [3:0]  start_queue_i,
+  input  logic [Queues-1:0] on_i,     // the others are held empty
+
+  input  logic        push_i,         // there is always room: desc_ring requests no more than fits
   input  work_t       work_i,
   input  echo_t       echo_i,
   input  logic [ENGINE_BITS-1:0] prepared_i,   // by the engine
@@ -23,24 +31,39 @@ module work_queue
   input  logic        prefill_i,
   input  logic        stop_i,         // a STOP whose effect runs ahead of it
 
-  output logic        valid_o,
+  output logic [Queues-1:0] some_o,   // there is at least one; early
+  // The oldest of one queue pair, combinational.
+  input  logic        read_i,         // only of one that has some
+  input  logic [3:0]  read_queue_i,
   output work_t       work_o,
+  output logic        fence_o,
+  output logic        known_o,        // it has been compared with all notes: it may be taken
+  output logic        stopped_o,      // a DECODE that ends here, as STOPPED without a token
+  input  logic        take_i,         // … and the rest of it, as it is taken
   output echo_t       echo_o,
   output logic [ENGINE_BITS-1:0] prepared_o,
-  output logic        fence_o,
   output logic        prefill_o,
-  output logic        stopped_o,      // a DECODE that ends here, as STOPPED without a token
-  input  logic        ready_i,
 
   output logic        stop_o,         // a STOP arrives: it ends what the workers have of this rollout
-  output logic [31:0] stop_rollout_o,
-  output logic        idle_o          // empty
+  output logic [3:0]  stop_queue_o,
+  output logic [31:0] stop_rollout_o
+  /* verilator lint_on UNUSEDSIGNAL */
 );
-  localparam int PtrBits  = $clog2(Depth);
-  localparam int Lanes    = (Depth < 8) ? Depth : 8;
-  localparam int LaneBits = $clog2(Lanes);
-  localparam int Rows     = Depth / Lanes;
-  localparam int RowBits  = (Rows == 1) ? 1 : $clog2(Rows);
+  localparam int QueueBits = (Queues == 1) ? 1 : $clog2(Queues);
+  localparam int Slots     = 1 << QueueBits;
+  localparam int Places    = (Queues == 1) ? Depth : Depth / Slots;   // of each queue pair
+  localparam int PtrBits   = $clog2(Places);
+  localparam int Lanes     = (Places < 8) ? Places : 8;
+  localparam int LaneBits  = $clog2(Lanes);
+  localparam int Rows      = Places / Lanes;
+  localparam int RowBits   = (Rows == 1) ? 1 : $clog2(Rows);
+  localparam int AddrBits  = $clog2(Depth);
+  localparam int NoteBits  = QueueBits + RowBits;
+
+  logic [QueueBits-1:0] start_pair, push_pair, read_pair;
+  assign start_pair = (Queues == 1) ? '0 : start_queue_i[QueueBits-1:0];
+  assign push_pair  = (Queues == 1) ? '0 : work_i.pair[QueueBits-1:0];
+  assign read_pair  = (Queues == 1) ? '0 : read_queue_i[QueueBits-1:0];
 
   // A memory for each part, so that one which is looked at seldom costs nothing in simulation while it is not.
   logic [$bits(work_t)-1:0] work_mem     [0:Depth-1];
@@ -48,66 +71,77 @@ module work_queue
   logic [ENGINE_BITS-1:0]   prepared_mem [0:Depth-1];
   logic [2:0]               flag_mem     [0:Depth-1];
   // One bit wider than the address, as in sync_fifo.
-  logic [PtrBits:0]         head_q, tail_q;
-  logic                     some, take, stop;
-  logic [PtrBits-1:0]       head;
+  logic [PtrBits:0]         head_q [0:Slots-1];
+  logic [PtrBits:0]         tail_q [0:Slots-1];
+  logic [Slots-1:0]         some_q;
+  logic                     stop;
+  logic [PtrBits:0]         head, tail, behind;
+  logic [AddrBits-1:0]      read_place, push_place;
 
-  assign some       = head_q != tail_q;
-  assign head       = head_q[PtrBits-1:0];
-  assign take       = valid_o && ready_i;
-  assign work_o     = work_mem[head];
-  assign echo_o     = echo_mem[head];
-  assign prepared_o = prepared_mem[head];
-  assign {fence_o, prefill_o, stop} = flag_mem[head];
+  assign head       = head_q[read_pair];
+  assign tail       = tail_q[push_pair];
+  assign behind     = take_i ? head + 1'b1 : '0;
+  assign read_place = AddrBits'({read_pair, head[PtrBits-1:0]});
+  assign push_place = AddrBits'({push_pair, tail[PtrBits-1:0]});
+  assign some_o     = some_q[Queues-1:0];
+
+  assign work_o     = read_i ? work_mem[read_place] : '0;
+  assign {fence_o, prefill_o, stop} = read_i ? flag_mem[read_place] : '0;
+  assign echo_o     = take_i ? echo_mem[read_place] : '0;
+  assign prepared_o = take_i ? prepared_mem[read_place] : '0;
 
   always_ff @(posedge clk_i) begin
     if (push_i) begin
-      work_mem[tail_q[PtrBits-1:0]]     <= work_i;
-      echo_mem[tail_q[PtrBits-1:0]]     <= echo_i;
-      prepared_mem[tail_q[PtrBits-1:0]] <= prepared_i;
-      flag_mem[tail_q[PtrBits-1:0]]     <= {fence_i, prefill_i, stop_i};
+      work_mem[push_place]     <= work_i;
+      echo_mem[push_place]     <= echo_i;
+      prepared_mem[push_place] <= prepared_i;
+      flag_mem[push_place]     <= {fence_i, prefill_i, stop_i};
     end
-    if (!rst_ni || clear_i) begin
-      head_q <= '0;
-      tail_q <= '0;
-    end else begin
-      if (push_i) tail_q <= tail_q + 1'b1;
-      if (take)   head_q <= head_q + 1'b1;
+    if (!rst_ni) some_q <= '0;
+    else begin
+      // What was off is empty, whatever its pointers say.
+      if (some_q != '0) some_q <= some_q & Slots'(on_i);
+      if (take_i) some_q[read_pair] <= behind != tail_q[read_pair];
+      if (push_i) some_q[push_pair] <= 1'b1;
+    end
+    if (push_i) tail_q[push_pair] <= tail + 1'b1;
+    if (take_i) head_q[read_pair] <= behind;
+    if (start_i) begin
+      head_q[start_pair] <= '0;
+      tail_q[start_pair] <= '0;
     end
   end
 
   // ---------------------------------------------------------------- rollouts of the STOPs that wait here
   // Row and lane of a note are the upper and lower bits of its index; indices run freely, as in sync_fifo.
-  logic [PtrBits:0]    oldest_q, newest_q, notes, row_first;
-  logic [PtrBits:0]    looked_q;        // notes before this one were compared with the oldest descriptor; a full row
-  logic                known_q, hit_q;  // all notes were; one of them is its rollout
-  logic                adds, known, hit;
-  logic [Lanes*32-1:0] note_mem [0:Rows-1];
-  logic [RowBits-1:0]  new_row, row;
+  logic [PtrBits:0]    oldest_q [0:Slots-1];
+  logic [PtrBits:0]    newest_q [0:Slots-1];
+  logic [PtrBits:0]    looked_q [0:Slots-1];   // the first note of the row with which the oldest is compared next
+  logic [Slots-1:0]    hit_q;                  // a note of a row before that is its rollout
+  logic [PtrBits:0]    oldest, newest, notes, row_first, push_newest;
+  logic                adds, same, arrives;
+  logic [Lanes*32-1:0] note_mem [0:(1 << NoteBits)-1];
+  logic [NoteBits-1:0] new_row, row;
   logic [Lanes-1:0]    match;
   logic [PtrBits-1:0]  place;
 
-  assign stop_o         = push_i && stop_i && !clear_i;
+  assign stop_o         = push_i && stop_i;
+  assign stop_queue_o   = work_i.pair;
   assign stop_rollout_o = work_i.rollout_id;
-  assign notes          = newest_q - oldest_q;
-  assign row_first      = looked_q & ~(PtrBits+1)'(Lanes - 1);
-  assign adds           = some && work_o.adds_tokens;
+  assign oldest         = oldest_q[read_pair];
+  assign newest         = newest_q[read_pair];
+  assign push_newest    = newest_q[push_pair];
+  assign notes          = newest - oldest;
+  assign row_first      = looked_q[read_pair];
+  assign adds           = read_i && work_o.adds_tokens;
+  assign same           = Queues == 1 || read_pair == push_pair;
+  assign arrives        = stop_o && same;      // compared on its way in
 
-  assign new_row = RowBits'(newest_q[PtrBits-1:0] >> LaneBits);
-  assign row     = RowBits'(looked_q[PtrBits-1:0] >> LaneBits);
+  assign new_row = {push_pair, RowBits'(push_newest[PtrBits-1:0] >> LaneBits)};
+  assign row     = {read_pair, RowBits'(row_first[PtrBits-1:0] >> LaneBits)};
 
   always_ff @(posedge clk_i) begin
-    if (stop_o) note_mem[new_row][32*newest_q[LaneBits-1:0] +: 32] <= work_i.rollout_id;
-  end
-
-  // What arrives after the oldest descriptor has come to the front is compared on its way in.
-  always_comb begin
-    known = 1'b1;
-    hit   = 1'b0;
-    if (adds && (notes != '0 || stop_o)) begin
-      known = known_q || newest_q - row_first <= (PtrBits+1)'(Lanes);
-      hit   = hit_q || match != '0 || (stop_o && work_i.rollout_id == work_o.rollout_id);
-    end
+    if (stop_o) note_mem[new_row][32*push_newest[LaneBits-1:0] +: 32] <= work_i.rollout_id;
   end
 
   always_comb begin
@@ -115,50 +149,44 @@ module work_queue
     place = '0;
     if (adds && notes != '0) begin
       for (int k = 0; k < Lanes; k++) begin
-        place    = PtrBits'(row_first) + PtrBits'(k) - oldest_q[PtrBits-1:0];
+        place    = PtrBits'(row_first) + PtrBits'(k) - oldest[PtrBits-1:0];
         match[k] = {1'b0, place} < notes && note_mem[row][32*k +: 32] == work_o.rollout_id;
       end
     end
   end
 
+  assign known_o   = !adds || newest - row_first <= (PtrBits+1)'(Lanes);
+  assign stopped_o = adds && (hit_q[read_pair] || match != '0 || (arrives && work_i.rollout_id == work_o.rollout_id));
+
   always_ff @(posedge clk_i) begin
-    if (!rst_ni || clear_i) begin
-      oldest_q <= '0;
-      newest_q <= '0;
-      looked_q <= '0;
-      known_q  <= 1'b0;
-      hit_q    <= 1'b0;
-    end else begin
-      if (stop_o) newest_q <= newest_q + 1'b1;
-      if (take) begin
-        if (stop) oldest_q <= oldest_q + 1'b1;
-        looked_q <= oldest_q + (PtrBits+1)'(stop);
-        known_q  <= 1'b0;
-        hit_q    <= 1'b0;
-      end else if (adds && (notes != '0 || stop_o)) begin
-        if (!known) looked_q <= looked_q + (PtrBits+1)'(Lanes);
-        known_q <= known;
-        hit_q   <= hit;
-      end
+    if (stop_o) newest_q[push_pair] <= push_newest + 1'b1;
+    if (take_i) begin
+      if (stop) oldest_q[read_pair] <= oldest + 1'b1;
+      looked_q[read_pair] <= (oldest + (PtrBits+1)'(stop)) & ~(PtrBits+1)'(Lanes - 1);
+      hit_q[read_pair]    <= 1'b0;
+    end else if (adds && !known_o) begin
+      looked_q[read_pair] <= row_first + (PtrBits+1)'(Lanes);
+      hit_q[read_pair]    <= stopped_o;
+    end
+    if (start_i) begin
+      oldest_q[start_pair] <= '0;
+      newest_q[start_pair] <= '0;
+      looked_q[start_pair] <= '0;
+      hit_q[start_pair]    <= 1'b0;
     end
   end
 
-  // ---------------------------------------------------------------- the oldest descriptor
-  assign valid_o = some && known;
-  assign idle_o  = !some;
-
-  assign stopped_o = hit;
-
 `ifndef SYNTHESIS
-  initial if (Depth < 2 || (Depth & (Depth - 1)) != 0)
-    $fatal(1, "work_queue: Depth is %0d: it must be a power of two, at least 2", Depth);
+  initial if (Places < 2 || (Depth & (Depth - 1)) != 0)
+    $fatal(1, "work_queue: Depth is %0d: it must be a power of two, at least 2 for each queue pair", Depth);
   always_ff @(posedge clk_i) begin
-    if (push_i) begin
-      if (rst_ni && !clear_i && tail_q - head_q == (PtrBits+1)'(Depth))
-        $fatal(1, "R4 work_queue: a descriptor with no place for it");
+    if (rst_ni && push_i) begin
+      if (some_q[push_pair] && tail - head_q[push_pair] == (PtrBits+1)'(Places))
+        $fatal(1, "R4 work_queue: a descriptor of queue pair %0d with no place for it", push_pair);
     end
-    if (take) begin
-      if (rst_ni && !clear_i && stop && notes == '0) $fatal(1, "R8 work_queue: a STOP goes out that was not noted");
+    if (rst_ni && take_i) begin
+      if (!some_q[read_pair] || !known_o) $fatal(1, "R3 work_queue: queue pair %0d has nothing to take", read_pair);
+      if (stop && notes == '0) $fatal(1, "R8 work_queue: a STOP goes out that was not noted");
     end
   end
 `endif

@@ -1,5 +1,5 @@
 // axi_writer on a memory with stalls and latency: every beat reaches the bus once with its address, ID, strobes and
-// data, in order per source; an urgent completion goes before token lines, another one behind them; never more than
+// data, in order per source, and with the function of its queue pair; an urgent completion goes before token lines, another one behind them; never more than
 // MAX_WRITES in flight; idle says when nothing is left.
 module axi_writer_tb;
   import bench_pkg::*;
@@ -8,6 +8,7 @@ module axi_writer_tb;
   localparam logic [63:0] Base  = 64'h3_0000_0000;
   localparam int          Lines = 256;
   localparam int          Many  = 512;
+  localparam int          Queues = 5;
 
   logic clk, rst_n;
   int   cycle;
@@ -20,7 +21,10 @@ module axi_writer_tb;
   logic [511:0] line_data = '0, completion_data = '0;
   logic         completion_valid = 1'b0, completion_urgent = 1'b0, completion_ready;
   logic         ack, ack_error, sent, idle;
-  logic [4:0]   ack_id, awid, bid;
+  logic [5:0]   ack_id, awid, bid;
+  logic [3:0]   awuser, line_queue = '0, completion_queue = '0, start_queue = '0;
+  logic         start = 1'b0;
+  queue_config_t start_config = '0;
   logic [63:0]  awaddr, wstrb;
   logic [7:0]   awlen;
   logic [2:0]   awsize;
@@ -28,14 +32,15 @@ module axi_writer_tb;
   logic         awvalid, awready, wlast, wvalid, wready, bvalid, bready;
   logic [511:0] wdata;
   logic         accept, effect, effect_error;
-  logic [4:0]   accept_id, effect_id;
+  logic [5:0]   accept_id, effect_id;
   logic [63:0]  accept_addr, accept_strb, effect_addr, effect_strb;
   logic [511:0] accept_data, effect_data;
 
   assign line_valid = line_waits && want && line_ready[line_worker];
 
-  axi_writer #(.Workers(16)) u_writer (
-    .clk_i(clk), .rst_ni(rst_n), .line_waits_i(line_waits), .line_valid_i(line_valid), .line_worker_i(line_worker),
+  axi_writer #(.Queues(Queues), .Workers(16)) u_writer (
+    .clk_i(clk), .rst_ni(rst_n), .start_i(start), .start_queue_i(start_queue), .start_config_i(start_config),
+    .line_queue_i(line_queue), .completion_queue_i(completion_queue), .m_axi_awuser(awuser), .line_waits_i(line_waits), .line_valid_i(line_valid), .line_worker_i(line_worker),
     .line_addr_i(line_addr), .line_first_i(line_first), .line_last_i(line_last), .line_data_i(line_data),
     .line_ready_o(line_ready), .completion_valid_i(completion_valid), .completion_urgent_i(completion_urgent),
     .completion_addr_i(completion_addr), .completion_first_i(completion_first), .completion_last_i(completion_last),
@@ -49,7 +54,7 @@ module axi_writer_tb;
   memory_model #(.Lines(Lines), .Base(Base)) u_memory (
     .clk_i(clk), .rst_ni(rst_n), .awid_i(awid), .awaddr_i(awaddr), .awvalid_i(awvalid), .awready_o(awready),
     .wdata_i(wdata), .wstrb_i(wstrb), .wvalid_i(wvalid), .wready_o(wready), .bid_o(bid), .bresp_o(bresp),
-    .bvalid_o(bvalid), .bready_i(bready), .araddr_i(64'd0), .arlen_i(8'd0), .arid_i(5'd0), .arvalid_i(1'b0),
+    .bvalid_o(bvalid), .bready_i(bready), .araddr_i(64'd0), .arlen_i(8'd0), .arid_i(6'd0), .arvalid_i(1'b0),
     .rready_i(1'b1), .arready_o(), .rid_o(), .rdata_o(), .rresp_o(), .rlast_o(), .rvalid_o(),
     .accept_o(accept), .effect_o(effect), .effect_error_o(effect_error), .accept_id_o(accept_id), .effect_id_o(effect_id),
     .accept_addr_o(accept_addr), .effect_addr_o(effect_addr), .accept_strb_o(accept_strb), .effect_strb_o(effect_strb),
@@ -59,12 +64,14 @@ module axi_writer_tb;
   protocol_monitor u_protocol (
     .clk_i(clk), .rst_ni(rst_n), .awid_i(awid), .awaddr_i(awaddr), .awlen_i(awlen), .awsize_i(awsize),
     .awburst_i(awburst), .awvalid_i(awvalid), .awready_i(awready), .wdata_i(wdata), .wstrb_i(wstrb), .wlast_i(wlast),
-    .wvalid_i(wvalid), .wready_i(wready), .arid_i(5'd0), .araddr_i(64'd0), .arlen_i(8'd0), .arsize_i(3'd0),
+    .wvalid_i(wvalid), .wready_i(wready), .arid_i(6'd0), .araddr_i(64'd0), .arlen_i(8'd0), .arsize_i(3'd0),
     .arburst_i(2'd0), .arvalid_i(1'b0), .arready_i(1'b0)
   );
 
   // ---------------------------------------------------------------- what was sent, in order
-  logic [4:0]   want_id [0:Many-1];
+  logic [5:0]   want_id [0:Many-1];
+  logic [3:0]   want_user [0:Many-1];
+  int           users = 0;
   logic [63:0]  want_addr [0:Many-1], want_strb [0:Many-1];
   logic [511:0] want_data [0:Many-1];
   int           pushed = 0, seen = 0, acked = 0, stall_line, completion_percent, most = 0, k;
@@ -74,16 +81,21 @@ module axi_writer_tb;
     for (int b = 0; b < 64; b++) strobe[b] = b / 4 >= int'(first) && b / 4 <= int'(last);
   endfunction
 
-  task automatic record(input logic [4:0] id, input logic [63:0] addr, input logic [63:0] strb, input logic [511:0] data);
+  task automatic record(input logic [5:0] id, input logic [3:0] queue, input logic [63:0] addr, input logic [63:0] strb, input logic [511:0] data);
     k = pushed % Many;
     want_id[k]   = id;
+    want_user[k] = owner_of(queue);
     want_addr[k] = addr;
     want_strb[k] = strb;
     for (int b = 0; b < 64; b++) want_data[k][8*b +: 8] = strb[b] ? data[8*b +: 8] : 8'd0;
     pushed = pushed + 1;
   endtask
 
-  always @(posedge clk) if (rst_n) begin
+  function automatic logic [3:0] owner_of(input logic [3:0] queue);
+    owner_of = 4'd13 - 4'd3 * queue;
+  endfunction
+
+  always @(posedge clk) if (rst_n && started) begin
     if (ack) acked = acked + 1;
     took_completion = completion_valid && completion_ready;
     took_line       = line_valid;
@@ -91,8 +103,12 @@ module axi_writer_tb;
     expect_eq("sent", sent, took_line || took_completion);
     if (completion_valid && completion_urgent && completion_ready && line_ready != 0) fail("a line may pass an urgent completion");
     if (took_completion && !completion_urgent && line_waits) fail("half a completion beat passes a token line");
-    if (took_completion) record(COMPLETION_AXI_ID, completion_addr, strobe(completion_first, completion_last), completion_data);
-    if (took_line) record({1'b0, line_worker}, line_addr, strobe(line_first, line_last), line_data);
+    if (took_completion) record(COMPLETION_AXI_ID + completion_queue, completion_queue, completion_addr, strobe(completion_first, completion_last), completion_data);
+    if (took_line) record({2'b00, line_worker}, line_queue, line_addr, strobe(line_first, line_last), line_data);
+    if (awvalid && awready) begin
+      expect_eq("AWUSER", awuser, want_user[users % Many]);
+      users = users + 1;
+    end
     if (accept) begin
       k = seen % Many;
       if (seen == pushed) fail("a write that nobody sent");
@@ -109,6 +125,7 @@ module axi_writer_tb;
     if (!line_waits || took_line || !line_ready[line_worker]) begin
       line_waits  <= !chance(stall_line);
       line_worker <= rnd();
+      line_queue  <= below(Queues);
       line_addr   <= Base + 64 * below(Lines);
       line_data   <= {16{rnd()}};
       k = below(16);
@@ -117,6 +134,7 @@ module axi_writer_tb;
     end
     if (!completion_valid || took_completion) begin
       completion_valid  <= chance(completion_percent);
+      completion_queue  <= below(Queues);
       completion_urgent <= chance(50);
       completion_addr   <= Base + 64 * below(Lines);
       completion_data   <= {16{rnd()}};
@@ -128,8 +146,19 @@ module axi_writer_tb;
     end else if (chance(10)) completion_urgent <= 1'b1;        // it has waited long enough
   end
 
+  logic started = 1'b0;
   initial begin
     u_protocol.quiet = 1'b0;
+    @(posedge rst_n);
+    for (int q = 0; q < Queues; q++) begin
+      start              <= 1'b1;
+      start_queue        <= q;
+      start_config.owner <= owner_of(q);
+      @(posedge clk);
+    end
+    start <= 1'b0;
+    @(posedge clk);
+    started = 1'b1;
     for (int m = 0; m < 16; m++) begin
       stall_line             = m[0] ? 60 : 0;
       completion_percent     = m[1] ? 80 : 10;

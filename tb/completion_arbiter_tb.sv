@@ -17,7 +17,7 @@ module completion_arbiter_tb;
   logic [LINE_COUNT_BITS-1:0] done_after;
 
   completion_arbiter #(.Workers(Workers)) u_arbiter (
-    .clk_i(clk), .rst_ni(rst_n), .clear_i(clear), .valid_i(valid), .has_line_i(has_line), .has_done_i(has_done),
+    .clk_i(clk), .rst_ni(rst_n && !clear), .valid_i(valid), .has_line_i(has_line), .has_done_i(has_done),
     .take_o(take), .taken_o(any_taken), .worker_o(worker), .delivered_o(delivered), .line_waits_o(line_waits),
     .line_valid_o(line_valid), .line_ready_i(line_ready), .done_valid_o(done_valid), .done_after_o(done_after), .done_ready_i(done_ready)
   );
@@ -28,7 +28,7 @@ module completion_arbiter_tb;
 
   initial for (int w = 0; w < Workers; w++) begin lines[w] = 0; passed[w] = 0; end
 
-  always @(posedge clk) if (rst_n) begin
+  always @(posedge clk) if (rst_n && !clear) begin
     can = '0;
     for (int w = 0; w < Workers; w++)
       can[w] = !clear && valid[w] && (line_ready[w] || !has_line[w]) && (done_ready[w] || !has_done[w]);
@@ -58,9 +58,8 @@ module completion_arbiter_tb;
         if (passed[w] >= Workers) fail($sformatf("worker %0d starves", w));
       end
     end
-    if (clear) for (int w = 0; w < Workers; w++) lines[w] = 0;
-    for (int w = 0; w < Workers; w++) if (!valid[w] || take[w] || clear) begin
-      valid[w] <= !chance(stall_in) && !clear;
+    for (int w = 0; w < Workers; w++) if (!valid[w] || take[w]) begin
+      valid[w] <= !chance(stall_in);
       case (below(3))
         0: {has_line[w], has_done[w]} <= 2'b10;
         1: {has_line[w], has_done[w]} <= 2'b01;
@@ -70,6 +69,14 @@ module completion_arbiter_tb;
     for (int w = 0; w < Workers; w++) line_ready[w] <= !chance(stall_line);
     for (int w = 0; w < Workers; w++) done_ready[w] <= !chance(stall_done);
     clear      <= below(500) == 0;
+  end else if (clear) begin
+    last = Workers - 1;
+    for (int w = 0; w < Workers; w++) begin
+      lines[w]  = 0;
+      passed[w] = 0;
+    end
+    valid <= '0;
+    clear <= 1'b0;
   end
 
   initial begin

@@ -1,6 +1,8 @@
-// completion_ring: records come out once each, in order per worker and per rollout, each in its slot with its phase; not
-// before its token lines are acknowledged, not into a slot that the host holds (R4), both across 2^32 (R13). Faulty lines, releases good and bad,
-// what is visible and what asked. Source, write port, acknowledgements and host with and without stalls.
+// completion_ring: records of three queue pairs come out once each, in order per worker and per rollout, each in its slot
+// with its phase; not before its token lines are acknowledged, both across 2^32 (R13). A slot is given away only when there is
+// one (R4), and slot_o says so. Faulty lines, releases good and bad, what is visible and what asked, by queue pair. Responses
+// of different queue pairs come in any order. Completions of a queue pair that is turned off are dropped, each told once, and
+// those of the others go on. Source, write port, acknowledgements and host with and without stalls.
 module completion_ring_tb;
   import bench_pkg::*;
   import desc_pkg::*;
@@ -15,10 +17,14 @@ module completion_ring_tb;
   int   cycle;
   clock_reset #(.Limit(120000)) u_clock (.clk_o(clk), .rst_no(rst_n), .cycle_o(cycle));
 
-  logic                       clear = 1'b1, start = 1'b0;
-  logic [31:0]                start_index = '0, release_head = '0, sq_head = '0, head, tail;
-  logic [16:0]                size = 17'd2;
-  logic                       release_now = 1'b0, release_ok, done_valid, want_done = 1'b0;
+  localparam int          Queues  = 3;
+  logic                       start = 1'b0;
+  logic [3:0]                 start_queue = '0, release_queue = '0, reserve_queue = '0, state_queue = '0, posted_queue,
+                              beat_queue, answered_queue, dropped_queue, flushed_queue;
+  queue_config_t              start_config = '0;
+  logic [Queues-1:0]          on = '0, slot_free, asked, line_fault, write_fault;
+  logic [31:0]                release_head = '0, sq_head = '0, head, tail;
+  logic                       release_now = 1'b0, release_ok, reserve, done_valid, want_done = 1'b0, posted, dropped;
   logic [Workers-1:0]         done_ready;
   done_t                      done = '0;
   logic [LINE_COUNT_BITS-1:0] done_after = '0;
@@ -27,20 +33,27 @@ module completion_ring_tb;
   logic [3:0]                 beat_first, beat_last;
   logic [511:0]               beat_data;
   logic                       ack = 1'b0, ack_error = 1'b0;
-  logic [4:0]                 ack_id = '0;
-  logic [1:0]                 answered, visible;
-  logic                       asked, error_done, stall, line_fault, write_fault;
+  logic [5:0]                 ack_id = '0;
+  logic [1:0]                 answered, visible, flushed;
+  logic                       error_done;
 
-  assign done_valid = want_done && done_ready[done.worker_id[1:0]] && !clear;
+  // A record comes in, and in the same cycle a slot is given away for it: in the device long before.
+  assign done_valid = want_done && done_ready[done.worker_id[1:0]];
+  assign reserve    = want_reserve && slot_free[reserve_queue] && on[reserve_queue];
+  logic want_reserve = 1'b0;
 
-  completion_ring #(.Workers(Workers), .Depth(8)) u_ring (
-    .clk_i(clk), .rst_ni(rst_n), .bus_rst_ni(rst_n), .clear_i(clear), .start_i(start), .start_index_i(start_index), .base_i(Base),
-    .size_i(size), .release_i(release_now), .release_head_i(release_head), .release_ok_o(release_ok),
-    .done_valid_i(done_valid), .done_i(done), .done_after_i(done_after), .done_ready_o(done_ready),
-    .sq_head_i(sq_head), .beat_valid_o(beat_valid), .beat_urgent_o(beat_urgent), .beat_addr_o(beat_addr),
+  completion_ring #(.Queues(Queues), .Workers(Workers), .Depth(8)) u_ring (
+    .clk_i(clk), .rst_ni(rst_n), .bus_rst_ni(rst_n), .start_i(start), .start_queue_i(start_queue),
+    .start_config_i(start_config), .on_i(on), .release_i(release_now), .release_queue_i(release_queue),
+    .release_head_i(release_head), .release_ok_o(release_ok), .slot_o(slot_free), .reserve_i(reserve),
+    .reserve_queue_i(reserve_queue), .done_valid_i(done_valid), .done_i(done), .done_after_i(done_after),
+    .done_ready_o(done_ready), .posted_o(posted), .posted_queue_o(posted_queue), .sq_head_i(sq_head + 32'd1000 * posted_queue),
+    .beat_valid_o(beat_valid), .beat_urgent_o(beat_urgent), .beat_queue_o(beat_queue), .beat_addr_o(beat_addr),
     .beat_first_o(beat_first), .beat_last_o(beat_last), .beat_data_o(beat_data), .beat_ready_i(beat_ready),
-    .ack_i(ack), .ack_id_i(ack_id), .ack_error_i(ack_error), .head_o(head), .tail_o(tail), .answered_o(answered), .visible_o(visible),
-    .asked_o(asked), .error_done_o(error_done), .stall_o(stall), .line_fault_o(line_fault), .write_fault_o(write_fault)
+    .ack_i(ack), .ack_id_i(ack_id), .ack_error_i(ack_error), .state_queue_i(state_queue), .head_o(head), .tail_o(tail),
+    .answered_o(answered), .answered_queue_o(answered_queue), .visible_o(visible), .dropped_o(dropped),
+    .dropped_queue_o(dropped_queue), .flushed_o(flushed), .flushed_queue_o(flushed_queue), .asked_o(asked),
+    .error_done_o(error_done), .line_fault_o(line_fault), .write_fault_o(write_fault)
   );
 
   // As the write port does: with token lines waiting, half a beat does not go.
@@ -53,67 +66,93 @@ module completion_ring_tb;
   logic [DONE_BITS-1:0] record [0:Many-1];
   int                   from_line [0:Many-1], to_line [0:Many-1];   // its worker's lines: from < line <= to
   logic                 gone [0:Many-1];
-  int                   oldest;                                    // record that has not gone
+  int                   oldest = 0;                                // record that has not gone
   int                   list [0:Workers*Many-1];                   // records of each worker
   int                   into [0:Workers-1], out_of [0:Workers-1];
-  int                   pushed, sent, seen;                        // records
-  logic                 out_asked [0:Many-1];                      // as it went out
+  int                   pushed = 0;
   // Lines per worker.
   int                   due [0:Workers-1];         // lines whose acknowledgement was shown
   int                   issued [0:Workers-1], acked [0:Workers-1], claimed [0:Workers-1];
   logic                 faulty [0:Workers*Many-1];
-  // Completion beats that wait for their response: how many completions each carries.
-  int                   beat_count [0:Many-1];
-  int                   beats_out, beats_acked, beats_due;
-  logic [31:0]          my_head, my_asked, index, unreleased, last_sq_head;
-  int                   w, n, patience, errors_told, errors_out, released;
+  // Of each queue pair.
+  logic [16:0]          size [0:Queues-1];
+  logic [31:0]          start_index [0:Queues-1], my_head [0:Queues-1], my_asked [0:Queues-1], last_sq_head [0:Queues-1];
+  int                   reserved [0:Queues-1], given [0:Queues-1], sent [0:Queues-1], seen [0:Queues-1], left [0:Queues-1];
+  logic                 out_asked [0:Queues*Many-1];               // as it went out
+  int                   beat_count [0:Queues*Many-1];              // completions of each beat that waits for its response
+  int                   beats_out [0:Queues-1], beats_acked [0:Queues-1], beats_due [0:Queues-1];
+  logic [31:0]          index, unreleased;
+  int                   w, n, q, patience = 0, errors_told = 0, errors_out = 0, drops_seen = 0, joined = 0, total_sent = 0;
   done_t                next;
   hw_completion_t       slot;
-  logic                 suspect, may_suspect;
+  logic                 suspect, may_suspect, resting = 1'b1;
 
-  task automatic reset_model;
-    pushed = 0; sent = 0; seen = 0; oldest = 0; beats_out = 0; beats_acked = 0; beats_due = 0; patience = 0;
-    errors_told = 0; errors_out = 0; released = 0;
-    my_head = start_index; my_asked = start_index; last_sq_head = sq_head;
+  function automatic logic [63:0] base_of(input int pair);
+    base_of = Base + 64'h10_0000 * pair;
+  endfunction
+
+  initial begin
     for (int k = 0; k < Workers; k++) begin
-      issued[k] = 0; acked[k] = 0; claimed[k] = 0; into[k] = 0; out_of[k] = 0;
+      issued[k] = 0; acked[k] = 0; claimed[k] = 0; into[k] = 0; out_of[k] = 0; due[k] = 0;
+    end
+    for (int k = 0; k < Queues; k++) begin
+      beats_out[k] = 0; beats_acked[k] = 0; beats_due[k] = 0; left[k] = 0; reserved[k] = 0; given[k] = 0; sent[k] = 0; seen[k] = 0;
+      size[k] = 2; start_index[k] = 0; my_head[k] = 0; my_asked[k] = 0; last_sq_head[k] = 0;
+    end
+  end
+
+  // The next record, of a queue pair that has given away a slot for it: its lines are issued with it, further lines of the
+  // worker may be too.
+  task automatic show_record(output logic some);
+    q    = below(Queues);
+    some = on[q] && given[q] < reserved[q];
+    if (some) begin
+      given[q] = given[q] + 1;
+      left[q]  = left[q] + 1;
+      w = below(Workers);
+      next = {rnd(), rnd(), rnd(), rnd(), rnd(), rnd(), rnd()};
+      next.worker_id = w;
+      next.pair      = q;
+      if (chance(70)) next.rollout_id = below(5);
+      next.status    = chance(80) ? STATUS_DONE : STATUS_ERROR;
+      next.error     = (next.status == STATUS_ERROR) ? ERR_BAD_LENGTH : ERR_NONE;
+      next.irq       = next.status == STATUS_ERROR || chance(20);
+      n = chance(40) ? 0 : below(4);
+      for (int k = 0; k < n; k++) begin
+        issued[w] = issued[w] + 1;
+        faulty[w*Many + issued[w] % Many] = 1'b0;
+      end
+      done       <= next;
+      done_after <= issued[w];
     end
   endtask
 
-  // The next record: its lines are issued with it, further lines of the worker may be too.
-  task automatic show_record;
-    w = below(Workers);
-    next = {rnd(), rnd(), rnd(), rnd(), rnd(), rnd(), rnd()};
-    next.worker_id = w;
-    if (chance(70)) next.rollout_id = below(5);
-    next.status    = chance(80) ? STATUS_DONE : STATUS_ERROR;
-    next.error     = (next.status == STATUS_ERROR) ? ERR_BAD_LENGTH : ERR_NONE;
-    next.irq       = next.status == STATUS_ERROR || chance(20);
-    n = chance(40) ? 0 : below(4);
-    for (int k = 0; k < n; k++) begin
-      issued[w] = issued[w] + 1;
-      faulty[w*Many + issued[w] % Many] = 1'b0;
-    end
-    done       <= next;
-    done_after <= issued[w];
-  endtask
-
-  task automatic check_slot(input logic [255:0] data);
-    int r;
-    slot = data;
-    w    = int'(slot.worker_id) % Workers;
-    if (out_of[w] == into[w]) fail("R3: a completion from nowhere");
-    r         = list[w*Many + out_of[w] % Many];
-    out_of[w] = out_of[w] + 1;
-    next      = record[r];
+  // The oldest record of a worker leaves, written or dropped; gives its number.
+  task automatic leave(input int worker, output int r);
+    if (out_of[worker] == into[worker]) fail("R3: a completion from nowhere");
+    r              = list[worker*Many + out_of[worker] % Many];
+    out_of[worker] = out_of[worker] + 1;
+    next           = record[r];
+    left[next.pair] = left[next.pair] - 1;
     for (int k = oldest; k != pushed && k % Many != r; k++)
-      if (!gone[k % Many] && record[k % Many][Rollout +: 32] == next.rollout_id)
+      if (!gone[k % Many] && {record[k % Many][DONE_BITS-1 -: 4], record[k % Many][Rollout +: 32]} == {next.pair, next.rollout_id})
         fail($sformatf("R5: record %0d of rollout %h goes before %0d", r, next.rollout_id, k));
     gone[r] = 1'b1;
     while (oldest != pushed && gone[oldest % Many]) oldest = oldest + 1;
-    index = start_index + sent;
-    if (acked[w] < to_line[r]) fail($sformatf("R3: a completion overtakes line %0d of worker %0d", to_line[r], w));
-    if (index - my_head >= size) fail($sformatf("R4: completion %h overwrites a slot, head %h", index, my_head));
+    if (acked[worker] < to_line[r]) fail($sformatf("R3: a completion overtakes line %0d of worker %0d", to_line[r], worker));
+  endtask
+
+  task automatic check_slot(input int pair, input logic [255:0] data);
+    int r;
+    slot = data;
+    w    = int'(slot.worker_id) % Workers;
+    r    = put[put_head % Many];        // what was put together last
+    next = record[r];
+    put_head = put_head + 1;
+    if (next.worker_id !== slot.worker_id) fail("a completion of another worker");
+    if (next.pair !== 4'(pair)) fail($sformatf("a completion of queue pair %0d goes to %0d", next.pair, pair));
+    index = start_index[pair] + sent[pair];
+    if (index - my_head[pair] >= size[pair]) fail($sformatf("R4: completion %h overwrites a slot, head %h", index, my_head[pair]));
     // Faulty lines of its own mark it; a good one between two faulty ones of its worker may be marked.
     suspect     = 1'b0;
     for (int k = from_line[r] + 1; k <= to_line[r]; k++) if (faulty[w*Many + k % Many]) suspect = 1'b1;
@@ -134,81 +173,118 @@ module completion_ring_tb;
          slot.rollout_id, slot.user_data} !== {next.status, next.error, next.flags, next.worker_id, next.reward_model_id,
          next.result, next.final_seq_len, next.rollout_id, next.user_data})
       fail($sformatf("completion %h is %h, expected %h", index, slot, next));
-    if (slot.phase !== {(index / size) % 2 == 0, 7'd0} || slot.final_seq_len[31] !== slot.phase[7])
+    if (slot.phase !== {(index / size[pair]) % 2 == 0, 7'd0} || slot.final_seq_len[31] !== slot.phase[7])
       fail($sformatf("R13: completion %h has phases %b and %h", index, slot.final_seq_len[31], slot.phase));
-    if (sq_head - slot.sq_head > sq_head - last_sq_head) fail("sq_head runs backwards");
-    last_sq_head = slot.sq_head;
-    out_asked[sent % Many] = next.irq;
+    if (sq_head + 1000 * pair - slot.sq_head > sq_head + 1000 * pair - last_sq_head[pair]) fail("sq_head runs backwards");
+    last_sq_head[pair] = slot.sq_head;
+    out_asked[pair*Many + sent[pair] % Many] = next.irq;
     if (next.status == STATUS_ERROR) errors_out = errors_out + 1;
-    sent = sent + 1;
+    sent[pair] = sent[pair] + 1;
+    total_sent = total_sent + 1;
   endtask
 
-  always @(posedge clk) if (rst_n && !clear && !start) begin
+  logic some_record;
+  int   put [0:Many-1];                 // records that were put together and are not written
+  int   put_head = 0, put_tail = 0;
+  int   flush_r;
+  always @(posedge clk) if (rst_n && !resting) begin
     sq_head <= sq_head + below(2);
-    if (head !== my_head) fail($sformatf("head is %h, expected %h", head, my_head));
+    for (int k = 0; k < Workers; k++)
+      if (into[k] == out_of[k] && !done_ready[k]) fail($sformatf("worker %0d has no place of its own", k));
+    q = int'(state_queue);
+    if (on[q] && head !== my_head[q]) fail($sformatf("head of %0d is %h, expected %h", q, head, my_head[q]));
     if (error_done) errors_told = errors_told + 1;
-    if (stall && tail - head != size) fail("stall_o with a free slot");
-    expect_eq("line_fault", line_fault, ack && ack_error && ack_id != COMPLETION_AXI_ID);
-    expect_eq("write_fault", write_fault, ack && ack_error && ack_id == COMPLETION_AXI_ID);
-    unreleased = my_asked - my_head;
-    expect_eq("asked", asked, unreleased != 0 && !unreleased[31]);
+    for (int k = 0; k < Queues; k++) begin
+      unreleased = my_asked[k] - my_head[k];
+      if (asked[k] !== (on[k] && unreleased != 0 && !unreleased[31])) fail($sformatf("asked of %0d is %b", k, asked[k]));
+      if (on[k] && slot_free[k] !== (start_index[k] + reserved[k] - my_head[k] != size[k]))
+        fail($sformatf("R4: slot_o of %0d is %b with %0d given away", k, slot_free[k], start_index[k] + reserved[k] - my_head[k]));
+    end
+    expect_eq("write_fault", write_fault, (ack && ack_error && ack_id >= COMPLETION_AXI_ID) ? 1 << (ack_id - COMPLETION_AXI_ID) : 0);
+    if (reserve) reserved[reserve_queue] = reserved[reserve_queue] + 1;
 
     // Acknowledgements of this cycle.
+    if (ack && ack_id < COMPLETION_AXI_ID) acked[ack_id] = acked[ack_id] + 1;
     n = 0;
-    if (ack && ack_id == COMPLETION_AXI_ID) begin
-      n = beat_count[beats_acked % Many];
-      beats_acked = beats_acked + 1;
+    if (ack && ack_id >= COMPLETION_AXI_ID) begin
+      q = int'(ack_id - COMPLETION_AXI_ID);
+      n = beat_count[q*Many + beats_acked[q] % Many];
+      beats_acked[q] = beats_acked[q] + 1;
+      expect_eq("queue pair of an answer", answered_queue, q);
+      repeat (n) begin
+        seen[q] = seen[q] + 1;
+        if (out_asked[q*Many + (seen[q] - 1) % Many]) my_asked[q] = start_index[q] + seen[q];
+      end
     end
     expect_eq("answered", answered, n);
     expect_eq("visible", visible, ack_error ? 0 : n);
-    repeat (n) begin
-      seen = seen + 1;
-      if (out_asked[(seen - 1) % Many]) my_asked = start_index + seen;
-    end
-    if (ack && ack_id != COMPLETION_AXI_ID) acked[ack_id] = acked[ack_id] + 1;
 
     // The write port.
     if (beat_valid && !beat_urgent) patience = patience + 1;
     else patience = 0;
     if (patience > 40 && stall_port == 0) fail("half a beat waits for ever");
     if (beat_valid && beat_ready) begin
-      index = start_index + sent;
-      if (beat_addr != ((Base + 32 * (index % size)) & ~64'd63)) fail($sformatf("completion %h goes to %h", index, beat_addr));
+      q = int'(beat_queue);
+      if (!on[q]) fail("R12: a completion of a queue pair that is off");
+      index = start_index[q] + sent[q];
+      if (beat_addr != ((base_of(q) + 32 * (index % size[q])) & ~64'd63)) fail($sformatf("completion %h goes to %h", index, beat_addr));
       if (!((beat_first == 0 || beat_first == 8) && (beat_last == 7 || beat_last == 15) && beat_first < beat_last))
         fail($sformatf("words %0d to %0d", beat_first, beat_last));
-      if (((Base + 32 * (index % size)) & 63) != 4 * beat_first) fail("the beat starts at the wrong half");
+      if (((base_of(q) + 32 * (index % size[q])) & 63) != 4 * beat_first) fail("the beat starts at the wrong half");
       n = 0;
       if (beat_first == 0) begin
-        check_slot(beat_data[255:0]);
+        check_slot(q, beat_data[255:0]);
         n = n + 1;
       end
       if (beat_last == 15) begin
-        check_slot(beat_data[511:256]);
+        check_slot(q, beat_data[511:256]);
         n = n + 1;
       end
-      beat_count[beats_out % Many] = n;
-      beats_out = beats_out + 1;
+      if (n == 2) joined = joined + 1;
+      beat_count[q*Many + beats_out[q] % Many] = n;
+      beats_out[q] = beats_out[q] + 1;
+    end
+    // R12: what was put together and is not written, then what never got so far.
+    if (flushed != 0) begin
+      if (on[flushed_queue]) fail("R12: a completion is dropped and its queue pair is on");
+      drops_seen = drops_seen + int'(flushed);
+      put_head   = put_head + int'(flushed);
+    end
+    if (posted) begin
+      leave(int'(u_ring.take_worker), flush_r);
+      if (next.pair !== posted_queue) fail("the wrong completion is put together");
+      put[put_tail % Many] = flush_r;
+      put_tail = put_tail + 1;
+    end
+    if (dropped) begin
+      if (on[dropped_queue]) fail("R12: a completion is dropped and its queue pair is on");
+      drops_seen = drops_seen + 1;
+      leave(int'(u_ring.take_worker), flush_r);
+      if (next.pair !== dropped_queue) fail("R12: the wrong completion is dropped");
     end
 
     // The host.
     if (release_now) begin
-      if (release_ok !== (tail - release_head <= tail - my_head)) fail($sformatf("release of %h: ok is %b", release_head, release_ok));
-      if (release_ok) begin
-        my_head = release_head;
-        released = released + 1;
-      end
+      q = int'(release_queue);
+      if (on[q] && release_ok !== (u_ring.tail_q[q] - release_head <= u_ring.tail_q[q] - my_head[q]))
+        fail($sformatf("release of %h: ok is %b", release_head, release_ok));
+      if (!on[q] && release_ok) fail("a release of a queue pair that is off");
+      if (release_ok) my_head[q] = release_head;
     end
     release_now <= !chance(stall_host);
+    q = below(Queues);
+    release_queue <= q;
     // What is visible may be released, what was never written and what lies behind may not.
     case (below(8))
-      0: release_head <= my_head - 1 - below(4);
-      1: release_head <= my_head + size + 1 + below(9);
-      default: release_head <= my_head + below(int'(start_index + seen - my_head) + 1);
+      0: release_head <= my_head[q] - 1 - below(4);
+      1: release_head <= my_head[q] + size[q] + 1 + below(9);
+      default: release_head <= my_head[q] + below(int'(start_index[q] + seen[q] - my_head[q]) + 1);
     endcase
+    state_queue   <= below(Queues);
+    reserve_queue <= below(Queues);
+    want_reserve  <= !chance(stall_source);
 
     // Records.
-    for (int k = 0; k < Workers; k++)
-      if (into[k] == out_of[k] && !done_ready[k]) fail($sformatf("worker %0d has no place of its own", k));
     if (done_valid) begin
       next = done;
       w    = int'(next.worker_id);
@@ -220,26 +296,29 @@ module completion_ring_tb;
       to_line[pushed % Many]   = int'(done_after);
       claimed[w] = int'(done_after);
       pushed = pushed + 1;
-      show_record;
     end
-    want_done <= !chance(stall_source);
+    if (!want_done || done_valid) begin
+      show_record(some_record);
+      want_done <= some_record;
+    end
 
     // The next acknowledgement: of a line or of a beat, at most one per cycle, in order per ID.
     ack       <= 1'b0;
     ack_error <= 1'b0;
     if (!chance(stall_ack)) begin
-      w = below(Workers + 1);
-      if (w == Workers) begin
-        if (beats_due != beats_out) begin
+      w = below(Workers + Queues);
+      if (w >= Workers) begin
+        q = w - Workers;
+        if (beats_due[q] != beats_out[q]) begin
           ack    <= 1'b1;
-          ack_id <= COMPLETION_AXI_ID;
-          beats_due = beats_due + 1;
+          ack_id <= COMPLETION_AXI_ID + 6'(q);
+          beats_due[q] = beats_due[q] + 1;
           ack_error <= chance(fault_percent);
         end
       end else if (due[w] < issued[w]) begin
         due[w] = due[w] + 1;
         ack    <= 1'b1;
-        ack_id <= 5'(w);
+        ack_id <= 6'(w);
         if (chance(fault_percent)) begin
           ack_error <= 1'b1;
           faulty[w*Many + due[w] % Many] = 1'b1;
@@ -247,47 +326,58 @@ module completion_ring_tb;
       end
     end
     want_beat <= !chance(stall_port);
-  end else begin
-    ack <= 1'b0;
-    release_now <= 1'b0;
-    want_done <= 1'b0;
   end
+
+  // Starts a queue pair of which nothing is left.
+  task automatic begin_pair(input int pair, input logic wrap, input logic big);
+    repeat (3) @(posedge clk);          // what was put together has gone or was dropped
+    waits_for = $sformatf("the bench waits for the end of queue pair %0d: %0d records, %0d of %0d beats", pair, left[pair],
+                          beats_acked[pair], beats_out[pair]);
+    while (left[pair] != 0 || beats_acked[pair] != beats_out[pair]) @(posedge clk);
+    @(posedge clk);
+    start_index[pair] = wrap ? -between(1, 60) : rnd();
+    size[pair]        = 17'd1 << (big ? 16 : between(1, 5));
+    start                  <= 1'b1;
+    start_queue            <= pair;
+    start_config.cq_base   <= base_of(pair);
+    start_config.cq_size   <= size[pair];
+    start_config.cq_start  <= start_index[pair];
+    @(posedge clk);
+    start <= 1'b0;
+    my_head[pair] = start_index[pair]; my_asked[pair] = start_index[pair];
+    last_sq_head[pair] = sq_head + 1000 * pair;
+    reserved[pair] = 0; given[pair] = 0; sent[pair] = 0; seen[pair] = 0;
+    on[pair] <= 1'b1;
+  endtask
 
   initial begin
     @(posedge rst_n);
+    stall_source = 0; stall_port = 0; stall_ack = 0; stall_host = 0; fault_percent = 0;
+    resting = 1'b0;
     for (int m = 0; m < 32; m++) begin
-      start_index   = m[0] ? -between(1, 60) : rnd();
-      size          = 17'd1 << (m < 28 ? between(1, 5) : 16);
+      for (int k = 0; k < Queues; k++) begin_pair(k, m[0], m >= 28);
       stall_source  = m[1] ? 60 : 0;
       stall_port    = m[2] ? 60 : 0;
       stall_ack     = m[3] ? 60 : 0;
       stall_host    = m[4] ? 95 : 20;
       fault_percent = m[0] ? 0 : 3;
       lines_wait   <= m[3];
-      if (m[1] && m[3]) stall_source = 96;
-      for (int k = 0; k < Workers; k++) due[k] = 0;
-      start <= 1'b1;
-      @(posedge clk);
-      reset_model;
-      show_record;
-      start <= 1'b0;
-      clear <= 1'b0;
-      repeat (700) @(posedge clk);
-      // All that was accepted comes out.
-      stall_source = 100;
-      stall_port   = 0;
-      stall_ack    = 0;
-      stall_host   = 50;
-      waits_for = $sformatf("the bench waits for %0d records, size %0d", pushed, size);
-      repeat (2) @(posedge clk);
-      while (seen != pushed) @(posedge clk);
-      repeat (2) @(posedge clk);
-      expect_eq("errors told", errors_told, errors_out);
-      if (pushed < 8) fail($sformatf("only %0d records", pushed));
-      clear <= 1'b1;
-      repeat (3) @(posedge clk);
-      if (beat_valid) fail("R12: a completion survives a clear");
+      repeat (200) @(posedge clk);
+      // One is turned off in the middle, and starts anew.
+      q = below(Queues);
+      one = q;
+      on[one] <= 1'b0;
+      begin_pair(one, m[0], 1'b0);
+      repeat (200) @(posedge clk);
+      stall_port = 0;
+      stall_ack  = 0;
+      stall_host = 50;
+      on <= '0;
+      repeat (4) @(posedge clk);
     end
+    expect_eq("errors told", errors_told >= errors_out, 1'b1);
+    if (total_sent < 1000 || drops_seen < 50 || joined < 100) fail($sformatf("only %0d completions, %0d dropped, %0d joined", total_sent, drops_seen, joined));
     finish_bench("completion_ring_tb");
   end
+  int one;
 endmodule

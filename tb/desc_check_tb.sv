@@ -1,5 +1,6 @@
 // desc_check against the reference: the error code, what is echoed, and what a worker needs, of random good and
-// malformed descriptors; in order, none lost, with and without gaps.
+// malformed descriptors of four queue pairs, each against what its queue pair was started with; in order, none lost, with
+// and without gaps; of a queue pair that is off nothing comes out.
 module desc_check_tb;
   import bench_pkg::*;
   import bench_reference_pkg::*;
@@ -13,22 +14,36 @@ module desc_check_tb;
   localparam logic [63:0] TokenBase = 64'h7_8000_0FC0;
   localparam logic [63:0] TokenSize = 64'd4000;
 
+  localparam int Queues = 4;
+  logic [63:0]  kv_size_of [0:Queues-1];
+  logic [31:0]  length_limit_of [0:Queues-1], checkpoint_default_of [0:Queues-1], sq_key_of [0:Queues-1];
+  // Of the descriptor that is made or checked.
   logic [63:0]  kv_size;
   logic [31:0]  length_limit, checkpoint_default, sq_key;
-  logic         clear = 1'b0;
+  logic         clear = 1'b1, start = 1'b0;
+  logic [3:0]   start_queue = '0, slot_queue = '0;
+  queue_config_t start_config = '0;
+  logic [Queues-1:0] on = '0, busy;
+
+  task automatic look_at(input int queue);
+    kv_size            = kv_size_of[queue];
+    length_limit       = length_limit_of[queue];
+    checkpoint_default = checkpoint_default_of[queue];
+    sq_key             = sq_key_of[queue];
+  endtask
+
   logic         slot_valid = 1'b0, slot_fault = 1'b0, work_valid;
   logic [511:0] slot_data = '0;
   logic [31:0]  slot_index = '0;
   work_t        work;
   echo_t        echo;
-  logic         fence, prefill, stop, idle;
+  logic         fence, prefill, stop;
 
-  desc_check u_check (
-    .clk_i(clk), .rst_ni(rst_n), .clear_i(clear), .sq_key_i(sq_key), .token_base_i(TokenBase), .token_size_i(TokenSize),
-    .kv_size_i(kv_size), .length_limit_i(length_limit), .checkpoint_default_i(checkpoint_default),
+  desc_check #(.Queues(Queues)) u_check (
+    .clk_i(clk), .rst_ni(rst_n), .start_i(start), .start_queue_i(start_queue), .start_config_i(start_config), .on_i(on),
     .slot_valid_i(slot_valid), .slot_data_i(slot_data), .slot_fault_i(slot_fault), .slot_index_i(slot_index),
-    .work_valid_o(work_valid), .work_o(work), .echo_o(echo), .fence_o(fence),
-    .prefill_o(prefill), .stop_o(stop), .idle_o(idle)
+    .slot_queue_i(slot_queue), .work_valid_o(work_valid), .work_o(work), .echo_o(echo), .fence_o(fence),
+    .prefill_o(prefill), .stop_o(stop), .busy_o(busy)
   );
 
   int stall_in, seen = 0;
@@ -39,6 +54,7 @@ module desc_check_tb;
   logic [31:0]  in_index [0:7];
   logic         in_fault [0:7];
   int           in_cycle [0:7];
+  int           in_queue [0:7];
   int           entered = 0, left = 0, held;
 
   function automatic logic [511:0] random_slot(input logic [31:0] index);
@@ -70,17 +86,19 @@ module desc_check_tb;
     if (chance(2)) random_slot = '0;
   endfunction
 
-  task automatic check_one(input logic [511:0] data, input logic [31:0] index, input logic fault);
+  task automatic check_one(input int queue, input logic [511:0] data, input logic [31:0] index, input logic fault);
     hw_desc_t    desc;
     echo_t       want;
     logic [7:0]  code;
     logic [31:0] checkpoint;
     logic        good;
+    look_at(queue);
     desc = data;
     code = fault ? ERR_DMA_FAULT : ref_error(desc, sq_key, index, TokenSize, kv_size, length_limit);
     good = code == 0;
     codes[code] = codes[code] + 1;
     want             = '0;
+    want.pair        = 4'(queue);
     want.irq         = !good || desc.flags[FLAG_INTERRUPT_BIT];
     want.adds_tokens = good && desc.opcode == OP_DECODE;
     want.error       = code;
@@ -99,6 +117,7 @@ module desc_check_tb;
     expect_eq("adds_tokens", work.adds_tokens, want.adds_tokens);
     expect_eq("stop", stop, good && desc.opcode == OP_STOP && !desc.flags[FLAG_FENCE_BIT]);
     expect_eq("rollout", work.rollout_id, want.rollout_id);
+    expect_eq("queue pair", work.pair, queue);
     if (want.adds_tokens) begin
       checkpoint = desc.checkpoint != 0 ? desc.checkpoint : checkpoint_default != 0 ? checkpoint_default : CHECKPOINT_NEVER;
       expect_eq("eos_stops", work.eos_stops, desc.flags[FLAG_EOS_STOPS_BIT]);
@@ -116,44 +135,68 @@ module desc_check_tb;
       slot_valid <= 1'b0;
     end else begin
       held = entered - left;
+      due  = held != 0 && in_cycle[left % 8] == cycle - 4;
+      for (int q = 0; q < Queues; q++) begin
+        inside_now = 1'b0;
+        for (int k = left; k < entered; k++) if (in_queue[k % 8] == q) inside_now = 1'b1;
+        if (busy[q] !== inside_now) fail($sformatf("queue pair %0d is busy: %b, expected %b", q, busy[q], inside_now));
+      end
+      if (work_valid !== (due && on[in_queue[left % 8]])) fail("a descriptor does not take four cycles");
       if (work_valid) begin
         if (entered == left) fail("work from nowhere");
-        else check_one(in_data[left % 8], in_index[left % 8], in_fault[left % 8]);
-        left = left + 1;
+        else check_one(in_queue[left % 8], in_data[left % 8], in_index[left % 8], in_fault[left % 8]);
         seen = seen + 1;
       end
+      if (due) left = left + 1;
       if (slot_valid) begin
         in_data[entered % 8]  = slot_data;
         in_index[entered % 8] = slot_index;
         in_fault[entered % 8] = slot_fault;
         in_cycle[entered % 8] = cycle;
+        in_queue[entered % 8] = int'(slot_queue);
         entered = entered + 1;
       end
-      if (idle !== (held == 0)) fail($sformatf("idle is %b with %0d inside", idle, held));
-      if (work_valid !== (held != 0 && in_cycle[(left - int'(work_valid)) % 8] == cycle - 4))
-        fail("a descriptor does not take four cycles");
       slot_valid <= !chance(stall_in);
       slot_fault <= chance(3);
       slot_index <= slot_index + 1;
+      pair = below(Queues);
+      slot_queue <= pair;
+      look_at(pair);
       slot_data  <= random_slot(slot_index + 1);
     end
   end
+  int   pair;
+  logic due, inside_now;
 
   initial begin
     for (int k = 0; k < 256; k++) codes[k] = 0;
     slot_index = -500;
     for (int k = 0; k < 8; k++) begin
       stall_in           = k[0] ? 50 : 0;
-      kv_size            = k[2] ? 64'd4096 : 64'd0;
-      length_limit       = k[2] ? 32'd600 : LENGTH_LIMIT_MAX;
-      sq_key             = k[1] ? rnd() : 32'd0;
-      checkpoint_default = k[0] ? CHECKPOINT_NEVER : k[2] ? 32'd0 : 32'd9;
-      repeat (1200) @(posedge clk);
-      // A clear empties the pipeline.
       clear <= 1'b1;
-      repeat (3) @(posedge clk);
-      if (work_valid) fail("R12: a descriptor survives a clear");
+      repeat (6) @(posedge clk);
+      for (int q = 0; q < Queues; q++) begin
+        kv_size_of[q]            = (q + k) % 2 ? 64'd4096 << q : 64'd0;
+        length_limit_of[q]       = (q + k / 2) % 2 ? 32'd600 + 100 * q : LENGTH_LIMIT_MAX;
+        sq_key_of[q]             = chance(80) ? rnd() : 32'd0;
+        checkpoint_default_of[q] = chance(30) ? CHECKPOINT_NEVER : below(12);
+        start        <= 1'b1;
+        start_queue  <= q;
+        start_config.sq_key             <= sq_key_of[q];
+        start_config.token_base         <= TokenBase;
+        start_config.token_size         <= TokenSize;
+        start_config.kv_size            <= kv_size_of[q];
+        start_config.length_limit       <= length_limit_of[q];
+        start_config.checkpoint_default <= checkpoint_default_of[q];
+        @(posedge clk);
+      end
+      start <= 1'b0;
+      on    <= '1;
+      @(posedge clk);
       clear <= 1'b0;
+      repeat (1000) @(posedge clk);
+      on[below(Queues)] <= 1'b0;
+      repeat (200) @(posedge clk);
     end
     for (int k = 0; k <= int'(ERR_BAD_PREFIX); k++) if (codes[k] == 0) fail($sformatf("error code %0d never came up", k));
     finish_bench("desc_check_tb");

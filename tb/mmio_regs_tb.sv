@@ -1,44 +1,110 @@
 // mmio_regs: every register's reset value, access, bits and lock; every other address; doorbells, enable, faults,
-// STATUS, STATE and the interrupt (docs/contract.md, Registers).
+// STATUS, STATE and the interrupt (docs/contract.md, Registers). Once with one queue pair and one function, and once for a
+// queue pair among three and a function among two: nothing that is done there shows at another place.
 module mmio_regs_tb;
   import bench_pkg::*;
-  import desc_pkg::*;
-  localparam int Workers = 4;
 
   logic clk, rst_n;
   int   cycle;
-  clock_reset #(.Limit(120000)) u_clock (.clk_o(clk), .rst_no(rst_n), .cycle_o(cycle));
+  clock_reset #(.Limit(300000)) u_clock (.clk_o(clk), .rst_no(rst_n), .cycle_o(cycle));
 
+  mmio_regs_run #(.Queues(1), .Functions(1), .Pair(0), .Owner(0)) u_one  (.clk(clk), .rst_n(rst_n));
+  mmio_regs_run #(.Queues(3), .Functions(2), .Pair(2), .Owner(1)) u_many (.clk(clk), .rst_n(rst_n));
+
+  initial begin
+    @(posedge rst_n);
+    while (!(u_one.over && u_many.over)) @(posedge clk);
+    finish_bench("mmio_regs_tb");
+  end
+endmodule
+
+module mmio_regs_run #(
+  parameter int Queues    = 1,
+  parameter int Functions = 1,
+  parameter int Pair      = 0,
+  parameter int Owner     = 0
+) (
+  input logic clk,
+  input logic rst_n
+);
+  import bench_pkg::*;
+  import desc_pkg::*;
+  import core_pkg::*;
+  localparam int Workers = 4;
+
+  logic        over = 1'b0;
   logic        write_now = 1'b0, partial = 1'b0, write_error, read_now = 1'b0, read_error, counter_hit;
   logic [17:0] write_addr = '0, read_addr = '0;
   logic [31:0] write_data = '0, read_data;
-  logic        enable, doorbell, doorbell_ok = 1'b0, release_cq, release_ok = 1'b0, active = 1'b0;
-  logic [63:0] sq_base, cq_base, token_base, token_size, kv_size;
-  logic [16:0] sq_size, cq_size;
-  logic [31:0] sq_start, cq_start, checkpoint_default, length_limit, reward_threshold, sq_key, index;
-  logic [15:0] wait_states, eos_threshold;
-  logic [Workers-1:0] in_use, free = '1, waiting = '0, run = '0, ready = '1;
+  logic        enable, doorbell, doorbell_ok = 1'b0, release_cq, release_ok = 1'b0, active = 1'b0, start, inner_unused;
+  logic [3:0]  start_queue, bell_queue, state_queue;
+  queue_config_t start_config, started;
+  queue_state_t  state;
+  logic [Queues-1:0] stops, drains, on, ending, draining, actives, busy, idle;
+  logic [31:0] index;
+  logic [15:0] wait_states;
+  logic [Workers-1:0] free = '1, waiting = '0, run = '0, ready = '1;
   logic        check_idle = 1'b1, dispatch_idle = 1'b1, read_fault = 1'b0, line_fault = 1'b0, completion_fault = 1'b0;
-  logic        asked = 1'b0, irq;
+  logic        asked = 1'b0;
+  logic [Queues-1:0] irq;
   logic [31:0] sq_head = '0, sq_tail = '0, cq_head = '0, cq_tail = '0;
 
-  // Counters lie elsewhere: this page only passes them on.
+  // Counters lie elsewhere: the registers only pass them on.
   assign counter_hit = read_addr >= 18'h100 && read_addr < 18'h180 && read_addr[1:0] == 0;
 
-  mmio_regs #(.Workers(Workers)) u_regs (
+  // Of the queue pair under test; the rings of the others show something else.
+  assign enable  = on[Pair];
+  assign busy    = Queues'(active) << Pair;
+  assign idle    = Queues'(sq_head == sq_tail && check_idle && dispatch_idle) << Pair;
+  assign state   = (state_queue == Pair) ? {sq_head, sq_tail, cq_head, cq_tail} : {4{32'hDEAD_0000 + state_queue}};
+
+  mmio_regs #(.Queues(Queues), .Functions(Functions), .Workers(Workers)) u_regs (
     .clk_i(clk), .rst_ni(rst_n), .write_i(write_now), .write_addr_i(write_addr), .write_data_i(write_data),
     .write_partial_i(partial), .write_error_o(write_error), .read_i(read_now), .read_addr_i(read_addr),
     .read_data_o(read_data), .read_error_o(read_error), .counter_hit_i(counter_hit), .counter_data_i({14'h3A5C, read_addr}),
-    .enable_o(enable), .sq_base_o(sq_base), .cq_base_o(cq_base), .sq_size_o(sq_size), .cq_size_o(cq_size),
-    .token_base_o(token_base), .token_size_o(token_size), .kv_size_o(kv_size), .sq_start_o(sq_start),
-    .cq_start_o(cq_start), .checkpoint_default_o(checkpoint_default), .wait_states_o(wait_states),
-    .length_limit_o(length_limit), .eos_threshold_o(eos_threshold), .reward_threshold_o(reward_threshold), .sq_key_o(sq_key),
-    .workers_o(in_use), .doorbell_o(doorbell), .doorbell_ok_i(doorbell_ok), .release_o(release_cq),
-    .release_ok_i(release_ok), .index_o(index), .active_i(active), .check_idle_i(check_idle),
-    .dispatch_idle_i(dispatch_idle), .sq_head_i(sq_head), .sq_tail_i(sq_tail), .cq_head_i(cq_head),
-    .cq_tail_i(cq_tail), .free_i(free), .wait_i(waiting), .run_i(run), .ready_i(ready), .read_fault_i(read_fault),
-    .line_fault_i(line_fault), .completion_fault_i(completion_fault), .asked_i(asked), .irq_o(irq)
+    .wait_states_o(wait_states), .start_o(start), .start_queue_o(start_queue), .start_config_o(start_config), .stop_o(stops),
+    .drain_o(drains), .on_i(on), .draining_i(draining), .active_i(actives), .idle_i(idle),
+    .doorbell_o(doorbell), .doorbell_ok_i(doorbell_ok), .release_o(release_cq), .release_ok_i(release_ok),
+    .bell_queue_o(bell_queue), .index_o(index), .state_queue_o(state_queue), .state_i(state),
+    .free_i(free), .wait_i(waiting), .run_i(run), .ready_i(ready), .read_fault_i(Queues'(read_fault) << Pair),
+    .line_fault_i(Queues'(line_fault) << Pair), .completion_fault_i(Queues'(completion_fault) << Pair),
+    .asked_i(Queues'(asked) << Pair), .irq_o(irq)
   );
+
+  device_ctrl #(.Queues(Queues)) u_ctrl (
+    .clk_i(clk), .rst_ni(rst_n), .start_i(start ? Queues'(16'd1 << start_queue) : Queues'(0)), .stop_i(stops), .drain_i(drains),
+    .done_i(idle), .busy_i(busy), .bus_idle_i(1'b1), .on_o(on), .ending_o(ending), .draining_o(draining), .active_o(actives),
+    .inner_rst_no(inner_unused)
+  );
+
+  always @(posedge clk) if (rst_n && start) begin
+    started = start_config;
+    if (start_queue != Pair) fail($sformatf("queue pair %0d is started", start_queue));
+  end
+
+  // The address of a register at another place.
+  function automatic logic [17:0] at_place(input logic [17:0] addr, input int pair, input int owner);
+    if (addr[17:16] == 2'b10)      at_place = addr + 18'h1000 * pair;
+    else if (addr[17:16] == 2'b01) at_place = addr + 18'h1000 * owner + (addr[11] ? 18'h80 * pair : 18'd0);
+    else if (addr[17:10] == 8'd1)  at_place = addr + 18'h40 * owner;
+    else if (addr[17:10] == 8'd2)  at_place = addr + 18'h10 * pair;
+    else                           at_place = addr;
+  endfunction
+
+  // The register of the table that an address of any place belongs to, and whether it is the place under test; 'known' is
+  // low where nothing is.
+  task automatic find(input logic [17:0] addr, output logic known, output logic here, output logic [17:0] register_addr);
+    known = 1'b0;
+    here  = 1'b0;
+    register_addr = addr;
+    for (int k = 0; k < Count; k++) if (addr[1:0] == 0 && addr[11:0] % 16 == addr_of[k][11:0] % 16)
+      for (int q = 0; q < Queues; q++) for (int f = 0; f < Functions; f++)
+        if (at_place(addr_of[k], q, f) == addr && (addr[17:16] != 2'b01 || !addr[11] || f == (q == Pair ? Owner : 0))) begin
+          known = 1'b1;
+          register_addr = addr_of[k];
+          if (at_place(addr_of[k], Pair, Owner) == addr) here = 1'b1;
+        end
+  endtask
 
   // ---------------------------------------------------------------- the table of the contract
   localparam int Count = 58;
@@ -69,8 +135,8 @@ module mmio_regs_tb;
     define(REG_WORKER_STATE, Ro, 0, 0);
     define(REG_WAIT_STATES, Cfg, 0, 32'hFFFF);
     define(REG_CAP_WORKERS, Ro, Workers, 0);
-    define(REG_CAP_QUEUES, Ro, 1, 0);
-    define(REG_CAP_FUNCTIONS, Ro, 1, 0);
+    define(REG_CAP_QUEUES, Ro, Queues, 0);
+    define(REG_CAP_FUNCTIONS, Ro, Functions, 0);
     define(REG_CAP_PAGE_BYTES, Ro, 4096, 0);
     define(REG_CAP_WINDOWS, Ro, 3, 0);
     define(REG_CAP_ENGINES, Ro, 1, 0);
@@ -78,8 +144,8 @@ module mmio_regs_tb;
     define(REG_FN_WORKERS, Cfg, (1 << Workers) - 1, (1 << Workers) - 1);
     define(REG_WINDOW_0_BASE_LO, Cfg, 0, 32'hFFFF_FFFF);
     define(REG_WINDOW_0_BASE_HI, Cfg, 0, 32'hFFFF_FFFF);
-    define(REG_WINDOW_0_SIZE_LO, Cfg, 32'hFFFF_FFFF, 32'hFFFF_FFFF);
-    define(REG_WINDOW_0_SIZE_HI, Cfg, 32'hFFFF_FFFF, 32'hFFFF_FFFF);
+    define(REG_WINDOW_0_SIZE_LO, Cfg, Owner == 0 ? 32'hFFFF_FFFF : 0, 32'hFFFF_FFFF);
+    define(REG_WINDOW_0_SIZE_HI, Cfg, Owner == 0 ? 32'hFFFF_FFFF : 0, 32'hFFFF_FFFF);
     define(REG_WINDOW_1_BASE_LO, Cfg, 0, 32'hFFFF_FFFF);
     define(REG_WINDOW_1_BASE_HI, Cfg, 0, 32'hFFFF_FFFF);
     define(REG_WINDOW_1_SIZE_LO, Cfg, 0, 32'hFFFF_FFFF);
@@ -88,7 +154,7 @@ module mmio_regs_tb;
     define(REG_WINDOW_2_BASE_HI, Cfg, 0, 32'hFFFF_FFFF);
     define(REG_WINDOW_2_SIZE_LO, Cfg, 0, 32'hFFFF_FFFF);
     define(REG_WINDOW_2_SIZE_HI, Cfg, 0, 32'hFFFF_FFFF);
-    define(REG_QUEUE_FUNCTION, Cfg, 0, 0);
+    define(REG_QUEUE_FUNCTION, Cfg, Owner, 0);
     define(REG_FN_CONTROL, Rw, 0, 0);
     define(REG_CHECKPOINT_DEFAULT, Cfg, 32'hFFFF_FFFF, 32'hFFFF_FFFF);
     define(REG_LENGTH_LIMIT, Cfg, 32'h0010_0000, 32'hFFFF_FFFF);
@@ -126,18 +192,43 @@ module mmio_regs_tb;
 
   // ---------------------------------------------------------------- accesses
   task automatic write(input logic [17:0] addr, input logic [31:0] data, input logic part, output logic ok);
-    write_addr <= addr;
+    write_addr <= at_place(addr, Pair, Owner);
     write_data <= data;
     partial    <= part;
     write_now  <= 1'b1;
     @(posedge clk);
     #1;                                 // the answer is combinational
     ok = !write_error;
-    if (doorbell !== (addr == REG_DOORBELL && !part && !u_regs.drain_q)) fail("doorbell_o is wrong");
+    if (doorbell !== (addr == REG_DOORBELL && !part && !draining[Pair])) fail("doorbell_o is wrong");
+    if ((doorbell || release_cq) && bell_queue !== Pair) fail("bell_queue_o is wrong");
     if (release_cq !== (addr == REG_CQ_HEAD && !part)) fail("release_o is wrong");
     if ((doorbell || release_cq) && index !== data) fail("index_o is wrong");
     @(posedge clk);
     write_now <= 1'b0;
+    @(posedge clk);
+  endtask
+
+  // At any address, as it is.
+  task automatic write_raw(input logic [17:0] addr, input logic [31:0] data, output logic ok);
+    write_addr <= addr;
+    write_data <= data;
+    partial    <= 1'b0;
+    write_now  <= 1'b1;
+    @(posedge clk);
+    #1;
+    ok = !write_error;
+    write_now <= 1'b0;
+    @(posedge clk);
+  endtask
+
+  task automatic get_raw(input logic [17:0] addr, output logic [31:0] data, output logic ok);
+    read_addr <= addr;
+    read_now  <= 1'b1;
+    @(posedge clk);
+    #1;
+    data = read_data;
+    ok   = !read_error;
+    read_now <= 1'b0;
     @(posedge clk);
   endtask
 
@@ -154,7 +245,7 @@ module mmio_regs_tb;
   endtask
 
   task automatic get(input logic [17:0] addr, output logic [31:0] data, output logic ok);
-    read_addr <= addr;
+    read_addr <= at_place(addr, Pair, Owner);
     read_now  <= 1'b1;
     @(posedge clk);
     #1;
@@ -175,36 +266,71 @@ module mmio_regs_tb;
   // ---------------------------------------------------------------- cases
   task automatic check_all;
     for (int k = 0; k < Count; k++) expect_read(addr_of[k], value[addr_of[k] / 4]);
-    expect_eq("sq_base_o", sq_base, {value[REG_SQ_BASE_HI/4], value[REG_SQ_BASE_LO/4]});
-    expect_eq("cq_base_o", cq_base, {value[REG_CQ_BASE_HI/4], value[REG_CQ_BASE_LO/4]});
-    expect_eq("token_base_o", token_base, {value[REG_TOKEN_BASE_HI/4], value[REG_TOKEN_BASE_LO/4]});
-    expect_eq("token_size_o", token_size, {value[REG_TOKEN_SIZE_HI/4], value[REG_TOKEN_SIZE_LO/4]});
-    expect_eq("kv_size_o", kv_size, {value[REG_KV_SIZE_HI/4], value[REG_KV_SIZE_LO/4]});
-    expect_eq("sq_size_o", sq_size, value[REG_SQ_SIZE/4][16:0]);
-    expect_eq("cq_size_o", cq_size, value[REG_CQ_SIZE/4][16:0]);
-    expect_eq("sq_start_o", sq_start, value[REG_SQ_START/4]);
-    expect_eq("cq_start_o", cq_start, value[REG_CQ_START/4]);
-    expect_eq("checkpoint_default_o", checkpoint_default, value[REG_CHECKPOINT_DEFAULT/4]);
     expect_eq("wait_states_o", wait_states, value[REG_WAIT_STATES/4]);
-    expect_eq("length_limit_o", length_limit, value[REG_LENGTH_LIMIT/4]);
-    expect_eq("eos_threshold_o", eos_threshold, value[REG_EOS_THRESHOLD/4]);
-    expect_eq("reward_threshold_o", reward_threshold, value[REG_REWARD_THRESHOLD/4]);
-    expect_eq("sq_key_o", sq_key, value[REG_SQ_KEY/4]);
-    expect_eq("workers_o", in_use, value[REG_FN_WORKERS/4]);
+    expect_others;
   endtask
+
+  // The registers of all other places that can be configured are as at reset.
+  task automatic expect_others;
+    logic [31:0] data;
+    logic        ok;
+    for (int k = 0; k < Count; k++) if (access[addr_of[k] / 4] == Cfg && addr_of[k] >= 18'h400)
+      for (int q = 0; q < Queues; q++) for (int f = 0; f < Functions; f++)
+        if (at_place(addr_of[k], q, f) != at_place(addr_of[k], Pair, Owner)
+            && (addr_of[k] < 18'h1_0800 || f == (q == Pair ? Owner : 0))) begin
+          get_raw(at_place(addr_of[k], q, f), data, ok);
+          expect_eq($sformatf("register 0x%05h of queue pair %0d, function %0d", addr_of[k], q, f), {ok, data},
+                    {1'b1, addr_of[k] == REG_QUEUE_FUNCTION ? 32'd0
+                           : addr_of[k][17:1] == 17'(REG_WINDOW_0_SIZE_LO >> 1) || addr_of[k] == REG_WINDOW_0_SIZE_HI ? {32{f == 0}}
+                           : reset_value[addr_of[k] / 4]});
+        end
+  endtask
+
+  // What a queue pair starts with is what was configured.
+  task automatic expect_started;
+    logic [31:0] found;
+    for (int k = 0; k < Count; k++) begin
+      get(addr_of[k], found, now_ok);
+      now_value[addr_of[k] / 4] = found;
+    end
+    expect_eq("sq_base", started.sq_base, {now_value[REG_SQ_BASE_HI/4], now_value[REG_SQ_BASE_LO/4]});
+    expect_eq("cq_base", started.cq_base, {now_value[REG_CQ_BASE_HI/4], now_value[REG_CQ_BASE_LO/4]});
+    expect_eq("token_base", started.token_base, {now_value[REG_TOKEN_BASE_HI/4], now_value[REG_TOKEN_BASE_LO/4]});
+    expect_eq("token_size", started.token_size, {now_value[REG_TOKEN_SIZE_HI/4], now_value[REG_TOKEN_SIZE_LO/4]});
+    expect_eq("kv_size", started.kv_size, {now_value[REG_KV_SIZE_HI/4], now_value[REG_KV_SIZE_LO/4]});
+    expect_eq("sq_size", started.sq_size, now_value[REG_SQ_SIZE/4][16:0]);
+    expect_eq("cq_size", started.cq_size, now_value[REG_CQ_SIZE/4][16:0]);
+    expect_eq("sq_start", started.sq_start, now_value[REG_SQ_START/4]);
+    expect_eq("cq_start", started.cq_start, now_value[REG_CQ_START/4]);
+    expect_eq("sq_key", started.sq_key, now_value[REG_SQ_KEY/4]);
+    expect_eq("weight", started.weight, now_value[REG_WEIGHT/4]);
+    expect_eq("owner", started.owner, Owner);
+    expect_eq("checkpoint_default", started.checkpoint_default, now_value[REG_CHECKPOINT_DEFAULT/4]);
+    expect_eq("length_limit", started.length_limit, now_value[REG_LENGTH_LIMIT/4]);
+    expect_eq("eos_threshold", started.eos_threshold, now_value[REG_EOS_THRESHOLD/4]);
+    expect_eq("reward_threshold", started.reward_threshold, now_value[REG_REWARD_THRESHOLD/4]);
+    expect_eq("workers", started.workers, now_value[REG_FN_WORKERS/4]);
+  endtask
+  logic [31:0] now_value [0:Words-1];
+  logic        now_ok;
 
   // Every byte of the blocks that are there, and some of each kind elsewhere: another function's and another queue
   // pair's of each block, and pages that nobody has.
   task automatic expect_unknown(input logic [17:0] addr);
     logic [31:0] data;
-    logic        ok;
-    if (addr % 4 != 0 || addr >= 4 * Words || access[addr / 4] == None) begin
-      write(addr, 32'hFFFF_FFFF, 1'b0, ok);
+    logic [17:0] register_addr;
+    logic        ok, known, here;
+    find(addr, known, here, register_addr);
+    if (!known) begin
+      write_raw(addr, 32'hFFFF_FFFF, ok);
       if (ok) fail($sformatf("write of unknown address 0x%05h was not refused", addr));
-      get(addr, data, ok);
+      get_raw(addr, data, ok);
       if (addr >= 18'h100 && addr < 18'h180 && addr % 4 == 0) begin
         expect_eq("counter", {ok, data}, {1'b1, 14'h3A5C, addr});
       end else expect_eq($sformatf("unknown address 0x%05h", addr), {ok, data}, 33'd0);
+    end else begin
+      get_raw(addr, data, ok);
+      if (!ok) fail($sformatf("read of address 0x%05h was refused", addr));
     end
   endtask
 
@@ -239,12 +365,13 @@ module mmio_regs_tb;
       if (addr != REG_CONTROL && addr != REG_FN_CONTROL && addr != REG_IRQ && addr != REG_DOORBELL && addr != REG_CQ_HEAD) begin
         allowed = !part && (access[addr/4] == Rw || (access[addr/4] == Cfg && !active && !enable));
         if (addr == REG_FN_WORKERS && data[Workers-1:0] == 0) allowed = 1'b0;
-        if (addr == REG_QUEUE_FUNCTION && data != 0) allowed = 1'b0;
+        if (addr == REG_QUEUE_FUNCTION) data = chance(50) ? Owner : Functions + below(5);
+        if (addr == REG_QUEUE_FUNCTION && data != Owner) allowed = 1'b0;
         if (addr == REG_WEIGHT && (data == 0 || data > 255)) allowed = 1'b0;
         if (addr == REG_LENGTH_LIMIT && data > 32'h7FFF_FFFF) allowed = 1'b0;
         write(addr, data, part, ok);
         if (ok !== allowed) fail($sformatf("write of %h to 0x%05h (partial %b, active %b): ok is %b", data, addr, part, active, ok));
-        if (ok && access[addr/4] == Cfg) value[addr/4] = data & mask[addr/4];
+        if (ok && access[addr/4] == Cfg && addr != REG_QUEUE_FUNCTION) value[addr/4] = data & mask[addr/4];
         expect_read(addr, value[addr/4]);
       end
     end
@@ -257,7 +384,7 @@ module mmio_regs_tb;
       doorbell_ok <= k[0];
       release_ok  <= k[1];
       write(chance(50) ? REG_DOORBELL : REG_CQ_HEAD, rnd(), 1'b0, ok);
-      if (ok !== ((write_addr == REG_DOORBELL) ? doorbell_ok : release_ok)) fail("a doorbell's answer is not the ring's");
+      if (ok !== ((write_addr == at_place(REG_DOORBELL, Pair, Owner)) ? doorbell_ok : release_ok)) fail("a doorbell's answer is not the ring's");
     end
     doorbell_ok <= 1'b0;
     sq_tail <= 32'h1234_5678;
@@ -275,8 +402,14 @@ module mmio_regs_tb;
 
   task automatic case_status;
     int fill, completions;
-    logic [31:0] start_at;
+    logic [31:0] start_at, refused;
+    good_config;
+    put(REG_CONTROL, CONTROL_ENABLE);
+    active <= 1'b1;
+    expect_started;
+    get(REG_STATUS, refused, now_ok);
     repeat (100) begin
+      if (below(100) == 0) put(REG_CONTROL, 0);   // from now on it is not on, and drains
       free        <= rnd(); waiting <= rnd(); run <= rnd(); ready <= rnd();
       check_idle  <= rnd(); dispatch_idle <= rnd();
       fill        = chance(50) ? below(4) : below(600);
@@ -288,16 +421,22 @@ module mmio_regs_tb;
       @(posedge clk);
       expect_read(REG_WORKER_STATE, {24'd0, 5'(Workers - free[0] - free[1] - free[2] - free[3]), (run & ~ready) != 0,
                                      waiting != 0, free != 4'hF});
-      expect_read(REG_STATUS, {8'd0, 8'(fill > 255 ? 255 : fill), 8'(completions > 255 ? 255 : completions), 8'hFF});
+      expect_read(REG_STATUS, {8'd0, 8'(fill > 255 ? 255 : fill), 8'(completions > 255 ? 255 : completions), 8'd0});
+      expect_eq("refused doorbells", refused, 0);
       expect_read(REG_SQ_HEAD, start_at);
       expect_read(REG_CQ_TAIL, ~start_at + completions);
-      expect_read(REG_STATE, {29'd0, 1'b0, fill == 0 && check_idle && dispatch_idle, active});
+      expect_read(REG_STATE, {29'd0, 1'b0, !enable || (fill == 0 && check_idle && dispatch_idle), active});
     end
     free <= '1; waiting <= '0; run <= '0; ready <= '1; check_idle <= 1'b1; dispatch_idle <= 1'b1;
     sq_head <= '0; sq_tail <= '0; cq_head <= '0; cq_tail <= '0;
   endtask
 
   task automatic good_config;
+    put(REG_QUEUE_FUNCTION, Owner);
+    put(REG_WEIGHT, 1 + below(255));
+    put(REG_SQ_START, rnd());
+    put(REG_CQ_START, rnd());
+    put(REG_SQ_KEY, rnd());
     for (logic [17:0] addr = REG_SQ_BASE_LO; addr <= REG_KV_SIZE_HI; addr = addr + 4) put(addr, 32'd64);
     for (int k = 0; k < 3; k++) set_window(k, 64'd0, k == 1 ? '1 : '0);
   endtask
@@ -313,6 +452,7 @@ module mmio_regs_tb;
     put(REG_CONTROL, 1);
     if (enable !== expected) fail($sformatf("enabled is %b with %0s", enable, what));
     expect_read(REG_ERROR, expected ? 0 : FAULT_BAD_CONFIG);
+    if (expected) expect_started;
     put(REG_CONTROL, 0);
     put(REG_ERROR, '1);
   endtask
@@ -353,6 +493,8 @@ module mmio_regs_tb;
         expect_start("a window with another upper half", 1'b0);
         set_window(k, at + size, '1);
         expect_start("a window that begins behind it", 1'b0);
+        set_window(k, at + size + 64, '1);
+        expect_start("a window that begins further behind it, and whose end wraps", 1'b0);
         set_window(k, '0, '0);
         expect_start("no window", 1'b0);
       end
@@ -405,6 +547,7 @@ module mmio_regs_tb;
     expect_read(REG_FN_CONTROL, FN_CONTROL_RESET);
     refuse(REG_CONTROL, CONTROL_ENABLE);
     active <= 1'b0;
+    repeat (3) @(posedge clk);
     expect_read(REG_FN_CONTROL, 0);
     put(REG_CONTROL, CONTROL_ENABLE);
     put(REG_CONTROL, 0);
@@ -487,7 +630,7 @@ module mmio_regs_tb;
   task automatic expect_irq(input logic [31:0] expected);
     @(posedge clk);
     expect_read(REG_IRQ, expected);
-    expect_eq("irq_o", irq, expected[1]);
+    expect_eq("irq_o", irq, expected[1] ? 1 << Pair : 0);
   endtask
 
   task automatic case_interrupt;
@@ -513,28 +656,74 @@ module mmio_regs_tb;
     asked <= 1'b0;
   endtask
 
+  // The function's page is that of the function which owns the queue pair, and a change of the owner moves it.
+  task automatic case_owner;
+    logic        ok;
+    logic [31:0] data;
+    if (Functions > 1) begin
+      write_raw(at_place(REG_WEIGHT, Pair, 0), 32'd9, ok);
+      if (ok) fail("another function's page configures the queue pair");
+      get_raw(at_place(REG_WEIGHT, Pair, 0), data, ok);
+      if (ok || data !== 0) fail("another function's page shows the queue pair");
+      write_raw(at_place(REG_CONTROL, Pair, 0), 32'd1, ok);
+      if (ok || on != 0) fail("another function's page enables the queue pair");
+      put(REG_WEIGHT, 9);
+      write_raw(at_place(REG_QUEUE_FUNCTION, Pair, 0), 32'd0, ok);
+      if (!ok) fail("QUEUE_FUNCTION was refused");
+      get_raw(at_place(REG_WEIGHT, Pair, 0), data, ok);
+      if (!ok || data !== 9) fail("the new owner does not see the queue pair");
+      get_raw(at_place(REG_WEIGHT, Pair, Owner), data, ok);
+      if (ok) fail("the old owner still sees the queue pair");
+      write_raw(at_place(REG_QUEUE_FUNCTION, Pair, 0), Owner, ok);
+      // A reset of another function leaves it on; and what another function sets is free while this one is active.
+      good_config;
+      put(REG_CONTROL, CONTROL_ENABLE);
+      write_raw(at_place(REG_FN_CONTROL, 0, 0), FN_CONTROL_RESET, ok);
+      if (!ok || !enable) fail("a reset of another function disables the queue pair");
+      write_raw(at_place(REG_LENGTH_LIMIT, 0, 0), RESET_LENGTH_LIMIT, ok);
+      if (!ok) fail("another function is locked");
+      write_raw(at_place(REG_LENGTH_LIMIT, 0, Owner), RESET_LENGTH_LIMIT, ok);
+      if (ok) fail("a function is not locked by its queue pair");
+      write_raw(REG_WAIT_STATES, 32'd0, ok);
+      if (ok) fail("WAIT_STATES is not locked by a queue pair");
+      write_raw(at_place(REG_QUEUE_FUNCTION, Pair, 0), 32'd0, ok);
+      if (ok) fail("QUEUE_FUNCTION is not locked by its queue pair");
+      put(REG_CONTROL, 0);
+    end
+  endtask
+
   initial begin
     define_all;
     for (int k = 0; k < Words; k++) value[k] = reset_value[k];
     @(posedge rst_n);
     @(posedge clk);
+    @(posedge clk);
+    write_raw(at_place(REG_QUEUE_FUNCTION, Pair, 0), Owner, now_ok);
     check_all;
     case_other_addresses;
     case_writes(600);
-    active <= 1'b1;                               // a disable that is not yet complete
+    // A disable that is not yet complete.
+    @(negedge clk);
+    active = 1'b1;
+    u_ctrl.active_q[Pair] = 1'b1;
     repeat (2) @(posedge clk);
     value[REG_STATE/4] = 3;
     case_writes(300);
     case_doorbells;
+    active <= 1'b0;
+    repeat (3) @(posedge clk);
     case_status;
     active <= 1'b0;
-    @(posedge clk);
+    put(REG_CONTROL, 0);
+    repeat (2) @(posedge clk);
     value[REG_STATE/4] = 2;
     case_enable;
     case_windows;
     case_drain;
     case_faults;
     case_interrupt;
-    finish_bench("mmio_regs_tb");
+    case_owner;
+    expect_others;
+    over = 1'b1;
   end
 endmodule

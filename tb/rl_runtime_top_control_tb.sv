@@ -22,12 +22,12 @@ module rl_runtime_top_control_tb;
   endtask
 
   task automatic begin_case(input string name);
-    bench.begin_case(name);
+    bench.host.begin_case(name);
     calm_memory;
   endtask
 
   task automatic end_case;
-    bench.end_case;
+    bench.host.end_case;
     calm_memory;
   endtask
 
@@ -42,9 +42,9 @@ module rl_runtime_top_control_tb;
   task automatic expect_not_early(input string what);
     logic [31:0] state_now;
     bench.u_registers.read(REG_STATE, state_now);
-    if (state_now[STATE_IDLE_BIT] && bench.u_score.cq_visible - bench.cq_start != bench.sq_tail - bench.sq_start)
+    if (state_now[STATE_IDLE_BIT] && bench.host.u_score.cq_visible - bench.host.cq_start != bench.host.sq_tail - bench.host.sq_start)
       fail($sformatf("STATE.IDLE while %0s: %0d published, %0d completions visible", what,
-                     bench.sq_tail - bench.sq_start, bench.u_score.cq_visible - bench.cq_start));
+                     bench.host.sq_tail - bench.host.sq_start, bench.host.u_score.cq_visible - bench.host.cq_start));
   endtask
 
   // One descriptor at a time, and a look at IDLE so many cycles behind its doorbell: from its read over check and dispatch to
@@ -53,38 +53,38 @@ module rl_runtime_top_control_tb;
     begin_case("IDLE is never early");
     bench.u_memory.read_latency  = 20;
     bench.u_memory.write_latency = 20;
-    bench.enable;
+    bench.host.enable;
     for (int kind = 0; kind < 2; kind++) for (int behind = 0; behind < (kind ? 110 : 75); behind += kind ? 4 : 1) begin
-      if (kind == 0) bench.put(bench.blank(OP_NOP, 1));
-      else           bench.put_decode(1, 20);
-      bench.ring;
+      if (kind == 0) bench.host.put(bench.host.blank(OP_NOP, 1));
+      else           bench.host.put_decode(1, 20);
+      bench.host.ring;
       repeat (behind) @(posedge bench.clk);
       expect_not_early($sformatf("%0d cycles behind a doorbell", behind));
-      bench.await_completions(1, 3000);
-      bench.await_state(STATE_IDLE, STATE_IDLE, "STATE.IDLE");
+      bench.host.await_completions(1, 3000);
+      bench.host.await_state(STATE_IDLE, STATE_IDLE, "STATE.IDLE");
     end
     end_case;
     // A completion that waits for a slot, and one whose tokens are not acknowledged.
-    bench.cq_size = 2;
+    bench.host.cq_size = 2;
     bench.u_memory.write_latency = 200;
-    bench.enable;
-    for (int k = 0; k < 4; k++) bench.put_decode(k, 20);
-    bench.ring;
+    bench.host.enable;
+    for (int k = 0; k < 4; k++) bench.host.put_decode(k, 20);
+    bench.host.ring;
     repeat (250) begin
       expect_not_early("tokens are on their way, then the completion queue is full");
       @(posedge bench.clk);
     end
     bench.u_registers.expect_read(REG_STATE, STATE_ACTIVE);
-    bench.await_completions(4, 3000);
+    bench.host.await_completions(4, 3000);
     end_case;
   endtask
 
   // ---------------------------------------------------------------- doorbells that are refused, while active and not
   task automatic case_refused_doorbells;
     begin_case("refused doorbells");
-    bench.sq_size = 8;
-    bench.cq_size = 8;
-    bench.enable;
+    bench.host.sq_size = 8;
+    bench.host.cq_size = 8;
+    bench.host.enable;
     expect_refused_count(0);
     bench.u_registers.refuse(REG_DOORBELL, 9);                  // more than the ring has
     bench.u_registers.refuse(REG_DOORBELL, 32'hFFFF_FFFF);      // backwards
@@ -94,24 +94,24 @@ module rl_runtime_top_control_tb;
     // An ENABLE of what is enabled starts nothing, and clears nothing.
     bench.u_registers.write(REG_CONTROL, CONTROL_ENABLE);
     expect_refused_count(4);
-    repeat (3) bench.put(bench.blank(OP_NOP, 1));
-    bench.ring;
-    repeat (3) bench.await_completion(3000);                    // and none is released
+    repeat (3) bench.host.put(bench.host.blank(OP_NOP, 1));
+    bench.host.ring;
+    repeat (3) bench.host.await_completion(3000);                    // and none is released
     bench.u_memory.write_latency = 400;
-    bench.put_decode(1, 16);
-    bench.ring;
+    bench.host.put_decode(1, 16);
+    bench.host.ring;
     waits_for = "refused doorbells: a write in flight";
     while (bench.u_memory.pending == 0) @(posedge bench.clk);
 
     // A disable that drains is inactive already, whatever STATE says.
-    bench.u_score.armed = 1'b0;
+    bench.host.u_score.armed = 1'b0;
     bench.u_registers.write(REG_CONTROL, 0);
     bench.u_registers.refuse(REG_CQ_HEAD, 0);
     bench.u_registers.refuse(REG_CQ_HEAD, 3);
     bench.u_registers.refuse(REG_DOORBELL, 4);
     bench.u_registers.expect_read(REG_STATE, STATE_ACTIVE | STATE_IDLE);
     expect_refused_count(7);
-    bench.disable_device;
+    bench.host.disable_device;
 
     // R12: both queues are empty. Nothing is taken while inactive, not even the index that is there.
     bench.u_registers.expect_read(REG_STATUS, 7);
@@ -138,11 +138,11 @@ module rl_runtime_top_control_tb;
     repeat (3) bench.u_registers.refuse(REG_DOORBELL, 5);
     expect_refused_count(255);
     bench.u_memory.write_latency = 0;
-    bench.enable;
+    bench.host.enable;
     bench.u_registers.expect_read(REG_STATUS, 0);
-    bench.put_decode(1, 16);
-    bench.ring;
-    bench.await_completions(1, 3000);
+    bench.host.put_decode(1, 16);
+    bench.host.ring;
+    bench.host.await_completions(1, 3000);
     end_case;
     bench.reset;
     bench.u_registers.expect_read(REG_STATUS, 0);
@@ -162,28 +162,28 @@ module rl_runtime_top_control_tb;
   // The fills saturate: 256 is 255, not 0.
   task automatic case_fills_saturate;
     begin_case("fills saturate");
-    bench.token_size = 4096;
-    bench.sq_size    = 512;
-    bench.cq_size    = 512;
-    bench.sq_base    = bench.Base + 64 * 1001;
-    bench.cq_base    = bench.Base + 64 * 1601;
-    bench.enable;
+    bench.host.token_size = 4096;
+    bench.host.sq_size    = 512;
+    bench.host.cq_size    = 512;
+    bench.host.sq_base    = bench.host.Base + 64 * 1001;
+    bench.host.cq_base    = bench.host.Base + 64 * 1601;
+    bench.host.enable;
     bench.u_memory.stall_ar = 100;              // nothing is read yet
-    while (bench.sq_tail != 511) begin
-      bench.put(bench.blank(OP_NOP, 1));
-      if (bench.sq_tail <= 1 || (bench.sq_tail >= 254 && bench.sq_tail <= 258) || bench.sq_tail >= 510) begin
-        bench.ring;
-        expect_fill(bench.sq_tail, 0);
+    while (bench.host.sq_tail != 511) begin
+      bench.host.put(bench.host.blank(OP_NOP, 1));
+      if (bench.host.sq_tail <= 1 || (bench.host.sq_tail >= 254 && bench.host.sq_tail <= 258) || bench.host.sq_tail >= 510) begin
+        bench.host.ring;
+        expect_fill(bench.host.sq_tail, 0);
       end
     end
     bench.u_memory.stall_ar = 0;
-    repeat (511) bench.await_completion(3000);
+    repeat (511) bench.host.await_completion(3000);
     repeat (20) @(posedge bench.clk);
     expect_fill(0, 511);
     for (int left = 258; left >= 254; left--) begin
-      bench.u_score.cq_released = 511 - left;
+      bench.host.u_score.cq_released = 511 - left;
       bench.u_registers.write(REG_CQ_HEAD, 511 - left);
-      bench.u_score.cq_confirmed = 511 - left;
+      bench.host.u_score.cq_confirmed = 511 - left;
       expect_fill(0, left);
     end
     end_case;
@@ -198,30 +198,30 @@ module rl_runtime_top_control_tb;
 
   task automatic case_worker_state;
     begin_case("worker state");
-    bench.wait_states = 1000;
-    bench.enable;
+    bench.host.wait_states = 1000;
+    bench.host.enable;
     expect_workers(0, 1'b0, 1'b0);
     for (int k = 1; k <= 4; k++) begin
-      bench.put_decode(k, 2);
-      bench.ring;
+      bench.host.put_decode(k, 2);
+      bench.host.ring;
       repeat (40) @(posedge bench.clk);
       expect_workers(k, 1'b0, 1'b1);
     end
-    bench.await_completions(4, 5000);
-    bench.await_state(STATE_IDLE, STATE_IDLE, "STATE.IDLE");
+    bench.host.await_completions(4, 5000);
+    bench.host.await_state(STATE_IDLE, STATE_IDLE, "STATE.IDLE");
     expect_workers(0, 1'b0, 1'b0);
     end_case;
-    bench.wait_states = 0;
-    bench.enable;
-    bench.put_decode(1, 2000);
-    bench.ring;
+    bench.host.wait_states = 0;
+    bench.host.enable;
+    bench.host.put_decode(1, 2000);
+    bench.host.ring;
     repeat (60) @(posedge bench.clk);
     expect_workers(1, 1'b0, 1'b0);              // runs, and neither waits nor is held
     bench.u_memory.stall_aw = 100;
     repeat (400) @(posedge bench.clk);
     expect_workers(1, 1'b1, 1'b0);              // the write port holds it
     bench.u_memory.stall_aw = 0;
-    bench.await_completions(1, 5000);
+    bench.host.await_completions(1, 5000);
     end_case;
   endtask
 
@@ -248,21 +248,21 @@ module rl_runtime_top_control_tb;
       bench.u_memory.stall_aw = (channel == 2) ? 100 : 0;
       bench.u_memory.stall_w  = (channel == 3) ? 100 : 0;
       bench.u_memory.stall_b  = (channel == 4) ? 100 : 0;
-      bench.enable;
-      for (int k = 0; k < 20; k++) bench.put_decode(k, 20);
-      bench.ring;
+      bench.host.enable;
+      for (int k = 0; k < 20; k++) bench.host.put_decode(k, 20);
+      bench.host.ring;
       await_stalled(channel);
       repeat (later) @(posedge bench.clk);
-      bench.u_score.armed = 1'b0;
+      bench.host.u_score.armed = 1'b0;
       bench.u_registers.write(REG_CONTROL, 0);
       repeat (100) @(posedge bench.clk);
       bench.u_registers.expect_read(REG_STATE, STATE_ACTIVE | STATE_IDLE);
       calm_memory;
-      bench.disable_device;
-      bench.enable;
-      bench.put_decode(1, 20);
-      bench.ring;
-      bench.await_completions(1, 3000);
+      bench.host.disable_device;
+      bench.host.enable;
+      bench.host.put_decode(1, 20);
+      bench.host.ring;
+      bench.host.await_completions(1, 3000);
       end_case;
     end
   endtask

@@ -22,18 +22,18 @@ module rl_runtime_top_counters_tb;
 
   task automatic await_read(input int beats);
     waits_for = $sformatf("the bench waits for read beat %0d", beats);
-    while (bench.u_score.read_beats < beats) @(posedge bench.clk);
+    while (bench.host.u_score.read_beats < beats) @(posedge bench.clk);
   endtask
 
   // ---------------------------------------------------------------- frame of a case
   task automatic begin_case(input string name);
-    bench.begin_case(name);
+    bench.host.begin_case(name);
     bench.u_memory.read_latency  = 0;
     bench.u_memory.write_latency = 0;
   endtask
 
   task automatic put_nop;
-    bench.put(bench.blank(OP_NOP, 1000));
+    bench.host.put(bench.host.blank(OP_NOP, 1000));
   endtask
 
   task automatic count(input logic [17:0] addr, output int value);
@@ -76,49 +76,77 @@ module rl_runtime_top_counters_tb;
   endtask
 
   // ---------------------------------------------------------------- STALL_CQ
+  // One slot of four is used by a completion that is not released, the others by DECODEs of one rollout at one worker.
+  task automatic fill_slots(input logic [31:0] rollout_id, input int tokens);
+    put_nop;
+    bench.host.ring;
+    bench.host.await_completion(3000);
+    repeat (3) bench.host.put_decode(rollout_id, tokens);
+    bench.host.ring;
+    repeat (40) @(posedge bench.clk);
+  endtask
+
   task automatic case_stall_cq;
     int released_at;
     begin_case("STALL_CQ");
-    bench.cq_size = 2;
+    bench.host.cq_size = 2;
     for (int run = 0; run < 3; run++) begin
-      bench.u_memory.write_latency = 0;
-      bench.enable;
+      bench.host.enable;
       repeat (50) @(posedge bench.clk);
       expect_count("nothing to do", CNT_STALL_CQ, 0);
       put_nop;
       put_nop;
-      bench.ring;
-      repeat (2) bench.await_completion(3000);
+      bench.host.ring;
+      repeat (2) bench.host.await_completion(3000);
       expect_gain("a full queue, and nothing for it", CNT_STALL_CQ, 100, 1'b0);
       expect_count("a full queue, and nothing for it", CNT_STALL_CQ, 0);
-      bench.u_memory.write_latency = 300;
-      bench.put_decode(1, 5);
-      bench.ring;
-      waits_for = "STALL_CQ: a token line on the bus";
-      while (bench.u_memory.pending == 0) @(posedge bench.clk);
-      expect_gain("a full queue, and a completion whose tokens are under way", CNT_STALL_CQ, 100, 1'b0);
-      expect_count("a full queue, and a completion whose tokens are under way", CNT_STALL_CQ, 0);
-      waits_for = "STALL_CQ: the acknowledgement of a token line";
-      while (bench.u_memory.pending != 0) @(posedge bench.clk);
+      bench.host.put_decode(1, 5);
+      bench.host.ring;
+      await_read(3);
       repeat (Slack) @(posedge bench.clk);
-      expect_gain("a full queue, and a completion ready for it", CNT_STALL_CQ, 60 + 77 * run, 1'b1);
+      expect_gain("a full queue, and a descriptor ready for it", CNT_STALL_CQ, 60 + 77 * run, 1'b1);
       released_at = bench.cycle;
-      bench.release_seen;
-      expect_gain("the completion has its slot", CNT_STALL_CQ, 40, 1'b0);
-      expect_span("STALL_CQ", CNT_STALL_CQ, ack_at, released_at, run == 0);
-      bench.u_memory.write_latency = 0;
-      bench.await_completions(1, 3000);
+      bench.host.release_seen;
+      expect_gain("the descriptor has its slot", CNT_STALL_CQ, 40, 1'b0);
+      expect_span("STALL_CQ", CNT_STALL_CQ, read_at, released_at, run == 0);
+      bench.host.await_completions(1, 3000);
       expect_gain("a queue with room", CNT_STALL_CQ, 40, 1'b0);
-      bench.end_case;
+      bench.host.end_case;
     end
+
+    // A descriptor that waits for something else too: for a worker, for its order, for a fence.
+    bench.host.wait_states = 60;
+    bench.host.cq_size     = 4;
+    for (int other = 0; other < 3; other++) begin
+      bench.host.workers = (other == 0) ? 1 : 4;
+      bench.host.enable;
+      fill_slots(7, 20);
+      desc = bench.host.blank(OP_NOP, (other == 1) ? 7 : 8);
+      if (other == 2) desc.flags = FLAG_FENCE;
+      bench.host.put(desc);
+      bench.host.ring;
+      await_read(5);
+      repeat (2 * Slack) @(posedge bench.clk);
+      expect_gain("a full queue, and not only that", CNT_STALL_CQ, 100, 1'b0);
+      expect_count("a full queue, and not only that", CNT_STALL_CQ, 0);
+      repeat (3) bench.host.await_completion(5000);
+      repeat (2 * Slack) @(posedge bench.clk);
+      expect_gain("a full queue, and nothing else", CNT_STALL_CQ, 100, 1'b1);
+      bench.host.release_seen;
+      bench.host.await_completions(1, 3000);
+      bench.host.end_case;
+    end
+    bench.host.wait_states = 0;
+    bench.host.workers     = 4;
+    bench.host.cq_size     = 64;
     // Completions that never meet a full queue.
-    bench.enable;
+    bench.host.enable;
     repeat (6) begin
-      bench.put_decode(1, 20);
-      bench.ring;
-      bench.await_completions(1, 3000);
+      bench.host.put_decode(1, 20);
+      bench.host.ring;
+      bench.host.await_completions(1, 3000);
     end
-    bench.end_case;
+    bench.host.end_case;
     expect_count("completions that found room", CNT_STALL_CQ, 0);
   endtask
 
@@ -128,100 +156,100 @@ module rl_runtime_top_counters_tb;
     begin_case("STALL_FETCH");
     for (int run = 0; run < 3; run++) begin
       bench.u_memory.read_latency = 200 + 77 * run;
-      bench.enable;
+      bench.host.enable;
       expect_gain("nothing published", CNT_STALL_FETCH, 50, 1'b0);
       expect_count("nothing published", CNT_STALL_FETCH, 0);
       put_nop;
       rung_at = bench.cycle;
-      bench.ring;
+      bench.host.ring;
       repeat (Slack) @(posedge bench.clk);
       expect_gain("a descriptor under way, workers idle", CNT_STALL_FETCH, 100, 1'b1);
-      bench.await_completions(1, 3000);
+      bench.host.await_completions(1, 3000);
       expect_gain("nothing published any more", CNT_STALL_FETCH, 50, 1'b0);
       expect_span("STALL_FETCH", CNT_STALL_FETCH, rung_at, read_at, run == 0);
-      bench.end_case;
+      bench.host.end_case;
     end
 
     // The only worker in use is busy; those that are not in use are not idle workers.
-    bench.workers     = 1;
-    bench.wait_states = 100;
+    bench.host.workers     = 1;
+    bench.host.wait_states = 100;
     bench.u_memory.read_latency = 0;
-    bench.enable;
-    bench.put_decode(1, 10);
-    bench.ring;
+    bench.host.enable;
+    bench.host.put_decode(1, 10);
+    bench.host.ring;
     await_read(1);
     repeat (2 * Slack) @(posedge bench.clk);
     count(CNT_STALL_FETCH, earlier);
     bench.u_memory.read_latency = 300;
     put_nop;
-    bench.ring;
+    bench.host.ring;
     expect_gain("a descriptor under way, no worker idle", CNT_STALL_FETCH, 200, 1'b0);
     expect_count("a descriptor under way, no worker idle", CNT_STALL_FETCH, earlier);
-    bench.await_completions(2, 3000);
-    bench.end_case;
+    bench.host.await_completions(2, 3000);
+    bench.host.end_case;
 
     // Workers are idle, and one descriptor has arrived: it waits for its fence, not for the fetch.
-    bench.workers = 4;
+    bench.host.workers = 4;
     bench.u_memory.read_latency = 0;
-    bench.enable;
-    bench.put_decode(1, 10);
-    desc       = bench.blank(OP_NOP, 2);
+    bench.host.enable;
+    bench.host.put_decode(1, 10);
+    desc       = bench.host.blank(OP_NOP, 2);
     desc.flags = FLAG_FENCE;
-    bench.put(desc);
-    bench.ring;
+    bench.host.put(desc);
+    bench.host.ring;
     await_read(2);
     repeat (2 * Slack) @(posedge bench.clk);
     count(CNT_STALL_FETCH, earlier);
     bench.u_memory.read_latency = 300;
     put_nop;
-    bench.ring;
+    bench.host.ring;
     expect_gain("one has arrived, the next is under way", CNT_STALL_FETCH, 200, 1'b0);
     expect_count("one has arrived, the next is under way", CNT_STALL_FETCH, earlier);
     expect_gain("a fence waits", CNT_STALL_FENCE, 50, 1'b1);
     expect_count("a fence waits", CNT_STALL_ORDER, 0);
-    bench.await_completions(3, 3000);
-    bench.end_case;
+    bench.host.await_completions(3, 3000);
+    bench.host.end_case;
   endtask
 
   // ---------------------------------------------------------------- STALL_ORDER
   task automatic case_stall_order;
     int earlier;
     begin_case("STALL_ORDER");
-    bench.wait_states = 20;
-    bench.enable;
-    for (int k = 0; k < 6; k++) bench.put_decode(7, 20);
-    bench.ring;
+    bench.host.wait_states = 20;
+    bench.host.enable;
+    for (int k = 0; k < 6; k++) bench.host.put_decode(7, 20);
+    bench.host.ring;
     await_read(6);
     repeat (2 * Slack) @(posedge bench.clk);
     expect_gain("the oldest waits for an earlier one of its rollout", CNT_STALL_ORDER, 300, 1'b1);
     expect_count("the oldest waits for an earlier one of its rollout", CNT_STALL_FENCE, 0);
-    bench.await_completions(6, 5000);
+    bench.host.await_completions(6, 5000);
     count(CNT_STALL_ORDER, earlier);
     expect_gain("nothing waits", CNT_STALL_ORDER, 50, 1'b0);
-    bench.end_case;
+    bench.host.end_case;
     expect_count("nothing waits", CNT_STALL_ORDER, earlier);
 
     // Descriptors of other rollouts wait for a worker, not for order.
-    bench.workers = 2;
-    bench.enable;
-    for (int k = 0; k < 10; k++) bench.put_decode(k, 20);
-    bench.ring;
-    bench.await_completions(10, 5000);
+    bench.host.workers = 2;
+    bench.host.enable;
+    for (int k = 0; k < 10; k++) bench.host.put_decode(k, 20);
+    bench.host.ring;
+    bench.host.await_completions(10, 5000);
     expect_count("all rollouts differ", CNT_STALL_ORDER, 0);
-    bench.end_case;
+    bench.host.end_case;
 
     // The worker that runs a rollout takes the next of it at once, and that one waits no cycle.
-    bench.workers = 4;
-    bench.enable;
+    bench.host.workers = 4;
+    bench.host.enable;
     repeat (3) begin
-      bench.put_decode(7, 20);
-      bench.ring;
+      bench.host.put_decode(7, 20);
+      bench.host.ring;
       repeat (40) @(posedge bench.clk);
     end
     expect_count("the next of a rollout that runs, handed over at once", CNT_STALL_ORDER, 0);
-    bench.await_completions(3, 5000);
+    bench.host.await_completions(3, 5000);
     expect_count("the next of a rollout that runs, handed over at once", CNT_STALL_ORDER, 0);
-    bench.end_case;
+    bench.host.end_case;
   endtask
 
   // ---------------------------------------------------------------- 64 bits in two reads
@@ -259,7 +287,7 @@ module rl_runtime_top_counters_tb;
     logic        ok;
     logic [17:0] addr;
     begin_case("64 bits in two reads");
-    bench.enable;
+    bench.host.enable;
     // The carry comes between the two reads.
     set_counter(CNT_CYCLES, 64'h0000_0006_FFFF_FF80);
     bench.u_registers.read(CNT_CYCLES, low);
@@ -269,7 +297,7 @@ module rl_runtime_top_counters_tb;
     bench.u_registers.read(CNT_CYCLES, low);
     if (low > 32'h0000_1000) fail("the counter has not carried");
     bench.u_registers.expect_read(CNT_CYCLES + 4, 7);
-    bench.disable_device;
+    bench.host.disable_device;
 
     for (int k = 0; k < 16; k++) set_counter(CNT_CYCLES + 8 * k, mark(k));
     for (int k = 0; k < 16; k++) begin
@@ -279,7 +307,7 @@ module rl_runtime_top_counters_tb;
       set_counter(addr, mark(k + 100));
       bench.u_registers.expect_read(REG_ID, DEVICE_ID);
       bench.u_registers.expect_read(REG_STATE, STATE_IDLE);
-      bench.u_registers.expect_read(REG_SQ_SIZE, bench.sq_size);
+      bench.u_registers.expect_read(REG_SQ_SIZE, bench.host.sq_size);
       for (int by = 1; by < 4; by++) begin
         bench.u_registers.try_read(addr + by, data, ok);
         if (ok || data !== 0) fail($sformatf("read of address 0x%05h: ok is %b, data %h", addr + by, ok, data));
@@ -294,11 +322,11 @@ module rl_runtime_top_counters_tb;
     end
 
     // A start clears both halves.
-    bench.enable;
+    bench.host.enable;
     for (int k = 1; k < 16; k++) if (8 * k != CNT_IDLE - CNT_CYCLES) expect_count("a fresh start", CNT_CYCLES + 8 * k, 0);
     bench.u_registers.read(CNT_CYCLES, low);
     bench.u_registers.expect_read(CNT_CYCLES + 4, 0);
-    bench.disable_device;
+    bench.host.disable_device;
   endtask
 
   initial begin

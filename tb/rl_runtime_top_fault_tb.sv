@@ -10,36 +10,36 @@ module rl_runtime_top_fault_tb;
   hw_desc_t desc;
 
   task automatic end_case(input logic [31:0] fault);
-    bench.release_seen;
-    bench.expect_all_done;
+    bench.host.release_seen;
+    bench.host.expect_all_done;
     bench.u_registers.expect_read(REG_ERROR, fault);
-    bench.fault_expected = fault != 0;
-    bench.disable_device;
-    bench.check_counters;
+    bench.host.fault_expected = fault != 0;
+    bench.host.disable_device;
+    bench.host.check_counters;
     bench.u_registers.write(REG_ERROR, 32'hFFFF_FFFF);
     bench.u_registers.expect_read(REG_ERROR, 0);
     bench.u_registers.expect_read(REG_STATE, STATE_IDLE);
-    bench.fault_expected = 1'b0;
+    bench.host.fault_expected = 1'b0;
   endtask
 
   // R10: each code in turn, with a good DECODE after it. The reference says which code; the case says it again.
   task automatic expect_code(input hw_desc_t bad, input logic [7:0] error);
-    bench.put(bad);
-    bench.put_decode(3, 5);
-    bench.ring;
+    bench.host.put(bad);
+    bench.host.put_decode(3, 5);
+    bench.host.ring;
     repeat (2) begin
-      bench.await_completions(1, 3000);
-      if (bench.last_desc.rollout_id != 3) expect_eq("error", bench.last_done.error, error);
+      bench.host.await_completions(1, 3000);
+      if (bench.host.last_desc.rollout_id != 3) expect_eq("error", bench.host.last_done.error, error);
     end
   endtask
 
   task automatic case_error_codes;
     hw_desc_t good, bad;
-    bench.begin_case("error codes");
-    bench.length_limit = 1000;
-    bench.enable;
-    good = bench.blank(OP_DECODE, 77);
-    good.delta_offset = bench.token_size - 40;
+    bench.host.begin_case("error codes");
+    bench.host.length_limit = 1000;
+    bench.host.enable;
+    good = bench.host.blank(OP_DECODE, 77);
+    good.delta_offset = bench.host.token_size - 40;
     good.max_tokens   = 10;
     bad = good; bad.opcode = OP_REWARD;                                      expect_code(bad, ERR_BAD_OPCODE);
     bad = good; bad.opcode = 8'h7F; bad.reserved = 1;                        expect_code(bad, ERR_BAD_OPCODE);
@@ -53,153 +53,153 @@ module rl_runtime_top_fault_tb;
     bad = good; bad.seq_len = 991;                                           expect_code(bad, ERR_BAD_LENGTH);
     bad = good; bad.seq_len = 32'hFFFF_FFF8;                                 expect_code(bad, ERR_BAD_LENGTH);
     bad = good; bad.delta_offset = 6;                                        expect_code(bad, ERR_BAD_REGION);
-    bad = good; bad.delta_offset = bench.token_size - 36;                    expect_code(bad, ERR_BAD_REGION);
+    bad = good; bad.delta_offset = bench.host.token_size - 36;                    expect_code(bad, ERR_BAD_REGION);
     bad = good; bad.delta_offset = 64'hFFFF_FFFF_FFFF_FFFC;                  expect_code(bad, ERR_BAD_REGION);
-    bad = good; bad.kv_offset = bench.kv_size;                               expect_code(bad, ERR_BAD_REGION);
-    bad = good; bad.kv_offset = bench.kv_size - 1;                           expect_code(bad, ERR_NONE);
+    bad = good; bad.kv_offset = bench.host.kv_size;                               expect_code(bad, ERR_BAD_REGION);
+    bad = good; bad.kv_offset = bench.host.kv_size - 1;                           expect_code(bad, ERR_NONE);
     bad = good; bad.flags = FLAG_COW_PREFIX;                                 expect_code(bad, ERR_BAD_PREFIX);
     bad = good; bad.flags = FLAG_COW_PREFIX; bad.prefix_id = 0;              expect_code(bad, ERR_NONE);
-    bad = bench.blank(OP_PREFILL, 78);                                       expect_code(bad, ERR_BAD_PREFIX);
+    bad = bench.host.blank(OP_PREFILL, 78);                                       expect_code(bad, ERR_BAD_PREFIX);
     bad.prefix_id = 0;                                                       expect_code(bad, ERR_NONE);
     bad.seq_len = 1001;                                                      expect_code(bad, ERR_BAD_LENGTH);
-    bad = bench.blank(OP_NOP, 79); bad.model_id = 5; bad.seq_len = 32'hFFFF_FFFF; expect_code(bad, ERR_NONE);
-    bad = bench.blank(OP_STOP, 79); bad.reserved = 1;                        expect_code(bad, ERR_RESERVED_SET);
+    bad = bench.host.blank(OP_NOP, 79); bad.model_id = 5; bad.seq_len = 32'hFFFF_FFFF; expect_code(bad, ERR_NONE);
+    bad = bench.host.blank(OP_STOP, 79); bad.reserved = 1;                        expect_code(bad, ERR_RESERVED_SET);
     end_case(0);
   endtask
 
   // R2: torn, stale and zeroed slots.
   task automatic case_bad_check;
     logic [511:0] slot;
-    bench.begin_case("bad check");
-    bench.enable;
+    bench.host.begin_case("bad check");
+    bench.host.enable;
     for (int k = 0; k < 15; k++) begin
-      bench.make_decode(5, 4, 0, desc);
-      slot = bench.seal(desc);
-      if (k == 12) slot = ref_seal(slot, bench.sq_key, bench.sq_tail - bench.sq_size);     // of the pass before
+      bench.host.make_decode(5, 4, 0, desc);
+      slot = bench.host.seal(desc);
+      if (k == 12) slot = ref_seal(slot, bench.host.sq_key, bench.host.sq_tail - bench.host.sq_size);     // of the pass before
       else         slot[32*k] = !slot[32*k];                                // one bit of each word
-      bench.put_slot(slot);
+      bench.host.put_slot(slot);
     end
-    bench.ring;
+    bench.host.ring;
     repeat (15) begin
-      bench.await_completions(1, 3000);
-      expect_eq("error", bench.last_done.error, ERR_BAD_CHECK);
+      bench.host.await_completions(1, 3000);
+      expect_eq("error", bench.host.last_done.error, ERR_BAD_CHECK);
     end
     end_case(0);
   endtask
 
   task automatic case_read_fault;
-    bench.begin_case("read fault");
-    bench.enable;
-    for (int k = 0; k < 8; k++) bench.put_decode(k, 6);
+    bench.host.begin_case("read fault");
+    bench.host.enable;
+    for (int k = 0; k < 8; k++) bench.host.put_decode(k, 6);
     bench.u_memory.fail_read = 5;
-    bench.ring;
+    bench.host.ring;
     repeat (8) begin
-      bench.await_completions(1, 3000);
-      if ((bench.last_done.error == ERR_DMA_FAULT) != (bench.last_index == 4)) fail("DMA_FAULT at the wrong descriptor");
+      bench.host.await_completions(1, 3000);
+      if ((bench.host.last_done.error == ERR_DMA_FAULT) != (bench.host.last_index == 4)) fail("DMA_FAULT at the wrong descriptor");
     end
     end_case(FAULT_DMA_READ);
   endtask
 
   // The fault belongs to the descriptor of the faulty line, and to no other, wherever the line lies in it.
   task automatic case_write_fault;
-    bench.begin_case("write fault");
-    bench.workers = 1;
-    bench.enable;
-    bench.put_decode(1, 6);
-    bench.put_decode(2, 6000);
-    bench.put_decode(3, 6);
-    bench.put(bench.blank(OP_NOP, 4));
+    bench.host.begin_case("write fault");
+    bench.host.workers = 1;
+    bench.host.enable;
+    bench.host.put_decode(1, 6);
+    bench.host.put_decode(2, 6000);
+    bench.host.put_decode(3, 6);
+    bench.host.put(bench.host.blank(OP_NOP, 4));
     bench.u_memory.fail_line = 6;
-    bench.ring;
+    bench.host.ring;
     repeat (4) begin
-      bench.await_completions(1, 20000);
-      if ((bench.last_done.error == ERR_DMA_FAULT) != (bench.last_index == 1)) fail("DMA_FAULT at the wrong descriptor");
+      bench.host.await_completions(1, 20000);
+      if ((bench.host.last_done.error == ERR_DMA_FAULT) != (bench.host.last_index == 1)) fail("DMA_FAULT at the wrong descriptor");
     end
     end_case(FAULT_DMA_WRITE);
     // Two faults are two bits.
-    bench.default_config;
-    bench.enable;
-    for (int k = 0; k < 4; k++) bench.put_decode(k, 1);
+    bench.host.default_config;
+    bench.host.enable;
+    for (int k = 0; k < 4; k++) bench.host.put_decode(k, 1);
     bench.u_memory.fail_line = 1;
-    bench.ring;
-    bench.await_completions(4, 3000);
+    bench.host.ring;
+    bench.host.await_completions(4, 3000);
     bench.u_memory.fail_read = 1;
-    bench.put_decode(9, 1);
-    bench.ring;
-    bench.await_completions(1, 3000);
+    bench.host.put_decode(9, 1);
+    bench.host.ring;
+    bench.host.await_completions(1, 3000);
     end_case(FAULT_DMA_WRITE | FAULT_DMA_READ);
   endtask
 
   // A lost completion is the host's to notice, by the ERROR register.
   task automatic case_completion_fault;
-    bench.begin_case("completion fault");
-    bench.enable;
-    bench.put(bench.blank(OP_NOP, 1));
+    bench.host.begin_case("completion fault");
+    bench.host.enable;
+    bench.host.put(bench.host.blank(OP_NOP, 1));
     bench.u_memory.fail_completion = 1;
-    bench.ring;
-    bench.await_state(STATE_FAULT, STATE_FAULT, "STATE.FAULT");
+    bench.host.ring;
+    bench.host.await_state(STATE_FAULT, STATE_FAULT, "STATE.FAULT");
     bench.u_registers.expect_read(REG_ERROR, FAULT_COMPLETION_WRITE);
-    bench.expect_counter(CNT_COMPLETIONS, "COMPLETIONS", 0);      // it has not become visible
-    bench.fault_expected = 1'b1;
-    bench.disable_device;
+    bench.host.expect_counter(CNT_COMPLETIONS, "COMPLETIONS", 0);      // it has not become visible
+    bench.host.fault_expected = 1'b1;
+    bench.host.disable_device;
     bench.u_registers.write(REG_ERROR, '1);
-    bench.fault_expected = 1'b0;
+    bench.host.fault_expected = 1'b0;
   endtask
 
   // R12: at any moment, the queues full or not; and a clean start after it.
   task automatic case_disable;
     int latency;
-    bench.begin_case("disable");
-    bench.cq_size = 2;
+    bench.host.begin_case("disable");
+    bench.host.cq_size = 2;
     for (int moment = 0; moment < 60; moment = moment + 3) begin
-      bench.enable;
-      for (int k = 0; k < 12; k++) bench.put_decode(k, 1 + 7 * (k % 3));
-      bench.ring;
+      bench.host.enable;
+      for (int k = 0; k < 12; k++) bench.host.put_decode(k, 1 + 7 * (k % 3));
+      bench.host.ring;
       repeat (moment) @(posedge bench.clk);
-      bench.disable_device;
+      bench.host.disable_device;
     end
-    bench.enable;
-    for (int k = 0; k < 12; k++) bench.put_decode(k, 30);
-    bench.ring;
+    bench.host.enable;
+    for (int k = 0; k < 12; k++) bench.host.put_decode(k, 30);
+    bench.host.ring;
     repeat (1000) @(posedge bench.clk);           // the completion queue is full
-    bench.disable_device;
+    bench.host.disable_device;
     // An enable behind a disable that is still draining.
     latency = bench.u_memory.write_latency;
     bench.u_memory.write_latency = 1000;
-    bench.enable;
-    bench.put_decode(1, 30);
-    bench.ring;
+    bench.host.enable;
+    bench.host.put_decode(1, 30);
+    bench.host.ring;
     waits_for = "case disable waits for a write";
     while (bench.u_memory.pending == 0) @(posedge bench.clk);
     bench.u_registers.write(REG_CONTROL, 0);
     bench.u_registers.expect_read(REG_STATE, STATE_ACTIVE | STATE_IDLE);
     bench.u_registers.refuse(REG_SQ_SIZE, 8);
-    bench.u_registers.refuse(REG_DOORBELL, bench.sq_tail + 1);
-    bench.disable_device;
+    bench.u_registers.refuse(REG_DOORBELL, bench.host.sq_tail + 1);
+    bench.host.disable_device;
     bench.u_memory.write_latency = latency;
-    bench.enable;
-    bench.put_decode(1, 30);
-    bench.ring;
-    bench.await_completions(1, 3000);
+    bench.host.enable;
+    bench.host.put_decode(1, 30);
+    bench.host.ring;
+    bench.host.await_completions(1, 3000);
     end_case(0);
   endtask
 
   task automatic case_reset;
-    bench.begin_case("reset");
+    bench.host.begin_case("reset");
     for (int moment = 1; moment < 60; moment = moment + 4) begin
-      bench.enable;
-      for (int k = 0; k < 12; k++) bench.put_decode(k, 20);
-      bench.ring;
+      bench.host.enable;
+      for (int k = 0; k < 12; k++) bench.host.put_decode(k, 20);
+      bench.host.ring;
       repeat (moment) @(posedge bench.clk);
       bench.reset;
       bench.u_registers.expect_read(REG_CONTROL, 0);
       bench.u_registers.expect_read(REG_STATE, STATE_IDLE);
       bench.u_registers.expect_read(REG_SQ_SIZE, 0);
     end
-    bench.enable;
-    bench.put_decode(1, 20);
-    bench.ring;
-    bench.await_completions(1, 3000);
+    bench.host.enable;
+    bench.host.put_decode(1, 20);
+    bench.host.ring;
+    bench.host.await_completions(1, 3000);
     end_case(0);
   endtask
 
@@ -215,24 +215,24 @@ module rl_runtime_top_fault_tb;
   endtask
 
   task automatic case_bad_config;
-    bench.begin_case("bad config");
-    bench.enable;
-    bench.disable_device;
+    bench.host.begin_case("bad config");
+    bench.host.enable;
+    bench.host.disable_device;
     expect_bad_config(REG_SQ_SIZE, 0, 64);
     expect_bad_config(REG_SQ_SIZE, 48, 64);
     expect_bad_config(REG_CQ_SIZE, 1, 64);
     expect_bad_config(REG_CQ_SIZE, 32'h0002_0000, 64);
-    expect_bad_config(REG_SQ_BASE_LO, bench.sq_base[31:0] + 32, bench.sq_base[31:0]);
-    expect_bad_config(REG_CQ_BASE_LO, bench.cq_base[31:0] + 4, bench.cq_base[31:0]);
-    expect_bad_config(REG_TOKEN_BASE_LO, bench.token_base[31:0] + 16, bench.token_base[31:0]);
+    expect_bad_config(REG_SQ_BASE_LO, bench.host.sq_base[31:0] + 32, bench.host.sq_base[31:0]);
+    expect_bad_config(REG_CQ_BASE_LO, bench.host.cq_base[31:0] + 4, bench.host.cq_base[31:0]);
+    expect_bad_config(REG_TOKEN_BASE_LO, bench.host.token_base[31:0] + 16, bench.host.token_base[31:0]);
     expect_bad_config(REG_KV_BASE_LO, 8, 0);
-    bench.enable;
-    bench.disable_device;
+    bench.host.enable;
+    bench.host.disable_device;
   endtask
 
   // R14. The scoreboard checks 'at least one' within a few cycles and 'at most one' throughout.
   task automatic arm;
-    bench.u_score.armings = bench.u_score.armings + 1;
+    bench.host.u_score.armings = bench.host.u_score.armings + 1;
     bench.u_registers.write(REG_IRQ, IRQ_ARMED);
   endtask
 
@@ -243,32 +243,32 @@ module rl_runtime_top_fault_tb;
   endtask
 
   task automatic run_one(input logic [7:0] flags, input int error);
-    desc       = bench.blank(OP_NOP, 1);
+    desc       = bench.host.blank(OP_NOP, 1);
     desc.flags = flags;
     if (error != 0) desc.reserved = 1;
-    bench.put(desc);
-    bench.ring;
-    bench.await_completion(3000);
-    bench.await_state(STATE_IDLE, STATE_IDLE, "STATE.IDLE");
+    bench.host.put(desc);
+    bench.host.ring;
+    bench.host.await_completion(3000);
+    bench.host.await_state(STATE_IDLE, STATE_IDLE, "STATE.IDLE");
   endtask
 
   task automatic case_interrupt;
-    bench.begin_case("interrupt");
-    bench.enable;
+    bench.host.begin_case("interrupt");
+    bench.host.enable;
     run_one(FLAG_INTERRUPT, 0);
     expect_irq(0);                      // not armed
     arm;
     expect_irq(IRQ_PENDING);            // armed late: it fires still
     run_one(FLAG_INTERRUPT, 0);
     expect_irq(IRQ_PENDING);            // nothing new without an arming
-    bench.release_seen;
+    bench.host.release_seen;
     arm;
     expect_irq(IRQ_ARMED);              // all released: it waits
     run_one(0, 0);
     expect_irq(IRQ_ARMED);              // did not ask
     run_one(0, 1);
     expect_irq(IRQ_PENDING);            // an ERROR always asks
-    bench.release_seen;
+    bench.host.release_seen;
     arm;
     bench.u_registers.write(REG_IRQ, 0);
     run_one(FLAG_INTERRUPT, 0);

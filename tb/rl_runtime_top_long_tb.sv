@@ -13,31 +13,31 @@ module rl_runtime_top_long_tb;
   initial begin
     @(posedge bench.rst_n);
     @(posedge bench.clk);
-    bench.default_config;
-    bench.token_size = 4 * 65_792;
-    bench.enable;
-    bench.make_decode(1, Whole, 3, desc);           // from the middle of a line on
+    bench.host.default_config;
+    bench.host.token_size = 4 * 65_792;
+    bench.host.enable;
+    bench.host.make_decode(1, Whole, 3, desc);           // from the middle of a line on
     desc.seed       = 32'h5EED_0001;
     desc.checkpoint = Cut;
-    bench.put(desc);
-    bench.ring;
+    bench.host.put(desc);
+    bench.host.ring;
     // Tokens and digest are compared by the scoreboard, and that no other word is written.
     repeat (65_000) @(posedge bench.clk);           // a poll per cycle would cost more than the device
-    bench.await_completions(1, 3000);
-    expect_eq("status", bench.last_done.status, STATUS_REWARD_NEEDED);
-    expect_eq("final_seq_len", bench.last_done.final_seq_len, Cut);
+    bench.host.await_completions(1, 3000);
+    expect_eq("status", bench.host.last_done.status, STATUS_REWARD_NEEDED);
+    expect_eq("final_seq_len", bench.host.last_done.final_seq_len, Cut);
     desc.seq_len      = Cut;
     desc.max_tokens   = Whole - Cut;
     desc.delta_offset = desc.delta_offset + 4 * Cut;
     desc.checkpoint   = 32'h0001_0007;              // its low half would cut once more
-    bench.put(desc);
-    bench.ring;
-    bench.await_completions(1, 3000);
-    expect_eq("status", bench.last_done.status, STATUS_DONE);
-    expect_eq("final_seq_len", bench.last_done.final_seq_len, Whole);
-    bench.expect_all_done;
-    bench.disable_device;
-    bench.check_counters;
+    bench.host.put(desc);
+    bench.host.ring;
+    bench.host.await_completions(1, 3000);
+    expect_eq("status", bench.host.last_done.status, STATUS_DONE);
+    expect_eq("final_seq_len", bench.host.last_done.final_seq_len, Whole);
+    bench.host.expect_all_done;
+    bench.host.disable_device;
+    bench.host.check_counters;
     finish_bench("rl_runtime_top_long_tb");
   end
 endmodule

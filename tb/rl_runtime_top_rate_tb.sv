@@ -25,32 +25,32 @@ module rl_runtime_top_rate_tb;
   task automatic submit(input int count, input int n, input logic one_rollout);
     for (int k = 0; k < count; k++) begin
       tokens[k] = (n == 0) ? between(2, 16) : n;
-      bench.make_decode(one_rollout ? 5 : k, tokens[k], (16 - bench.token_next % 16) % 16, desc);
+      bench.host.make_decode(one_rollout ? 5 : k, tokens[k], (16 - bench.host.token_next % 16) % 16, desc);
       desc.seq_len = below(1000);
-      bench.put(desc);
+      bench.host.put(desc);
     end
     lines = 0;
-    bench.ring;
+    bench.host.ring;
   endtask
 
   task automatic finish(input int count);
-    repeat (count) bench.await_completion(20000);
-    bench.release_seen;
-    bench.expect_all_done;
-    bench.disable_device;
-    bench.check_counters;
+    repeat (count) bench.host.await_completion(20000);
+    bench.host.release_seen;
+    bench.host.expect_all_done;
+    bench.host.disable_device;
+    bench.host.check_counters;
   endtask
 
   task automatic begin_run(input int workers, input int latency, input int waits);
-    bench.default_config;
-    bench.sq_size     = 256;
-    bench.cq_size     = 256;
-    bench.token_base  = bench.Base + 64 * 600;
-    bench.workers     = workers;
-    bench.wait_states = waits;
+    bench.host.default_config;
+    bench.host.sq_size     = 256;
+    bench.host.cq_size     = 256;
+    bench.host.token_base  = bench.host.Base + 64 * 600;
+    bench.host.workers     = workers;
+    bench.host.wait_states = waits;
     bench.u_memory.read_latency  = latency;
     bench.u_memory.write_latency = latency;
-    bench.enable;
+    bench.host.enable;
   endtask
 
   // Cycles from the last line of descriptor Skip to that of the last one, against 'limit' (in half cycles per
@@ -96,12 +96,12 @@ module rl_runtime_top_rate_tb;
     int from;
     begin_run(workers, 0, waits);
     for (int k = 0; k < 12; k++) begin
-      bench.make_decode(k, (k % workers == 0) ? 300 : 4 + k, 0, desc);
+      bench.host.make_decode(k, (k % workers == 0) ? 300 : 4 + k, 0, desc);
       desc.flags = flags;
       if (flags[FLAG_RESIDENT_BIT]) desc.checkpoint = 3;
-      bench.put(desc);
+      bench.host.put(desc);
     end
-    bench.ring;
+    bench.host.ring;
     from = bench.cycle;
     finish(12);
     taken = last_done_at - from;
@@ -125,15 +125,15 @@ module rl_runtime_top_rate_tb;
   // What a descriptor that ends before its certain end costs: the next one is bound only then.
   task automatic early_end;
     begin_run(1, 0, 0);
-    bench.disable_device;
-    bench.eos_threshold = 16'd3000;
-    bench.enable;
+    bench.host.disable_device;
+    bench.host.eos_threshold = 16'd3000;
+    bench.host.enable;
     for (int k = 0; k < 40; k++) begin
-      bench.make_decode(k, 200, (16 - bench.token_next % 16) % 16, desc);
+      bench.host.make_decode(k, 200, (16 - bench.host.token_next % 16) % 16, desc);
       desc.flags = FLAG_EOS_STOPS;
-      bench.put(desc);
+      bench.host.put(desc);
     end
-    bench.ring;
+    bench.host.ring;
     started = 1'b1;
     finish(40);
     started = 1'b0;

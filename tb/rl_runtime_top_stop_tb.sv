@@ -22,36 +22,36 @@ module rl_runtime_top_stop_tb;
   end
 
   task automatic put_stop(input logic [31:0] rollout_id);
-    watched = bench.sq_tail;
+    watched = bench.host.sq_tail;
     read_at = -1;
     end_at  = -1;
-    bench.put(bench.blank(OP_STOP, rollout_id));
+    bench.host.put(bench.host.blank(OP_STOP, rollout_id));
   endtask
 
   // Reads all that is out; of DECODEs with these rollouts, 64 bits from 'base' on, none adds more than 'most' tokens.
   task automatic drain(input logic [31:0] base, input logic [63:0] rollouts, input int most);
     int added;
-    while (bench.outstanding() != 0) begin
-      bench.await_completions(1, 20000);
-      added = bench.last_done.final_seq_len - bench.last_desc.seq_len;
-      if (bench.last_desc.opcode == OP_DECODE && bench.last_index < watched
-          && bench.last_desc.rollout_id - base < 64 && rollouts[bench.last_desc.rollout_id - base]) begin
-        if (bench.last_done.status != STATUS_STOPPED) fail($sformatf("R8: descriptor %0d is not stopped", bench.last_index));
-        if (added > most) fail($sformatf("R8: descriptor %0d adds %0d tokens", bench.last_index, added));
-      end else if (bench.last_desc.opcode == OP_DECODE && bench.last_done.status != STATUS_DONE)
-        fail($sformatf("R8: descriptor %0d is stopped by no STOP of its own", bench.last_index));
+    while (bench.host.outstanding() != 0) begin
+      bench.host.await_completions(1, 20000);
+      added = bench.host.last_done.final_seq_len - bench.host.last_desc.seq_len;
+      if (bench.host.last_desc.opcode == OP_DECODE && bench.host.last_index < watched
+          && bench.host.last_desc.rollout_id - base < 64 && rollouts[bench.host.last_desc.rollout_id - base]) begin
+        if (bench.host.last_done.status != STATUS_STOPPED) fail($sformatf("R8: descriptor %0d is not stopped", bench.host.last_index));
+        if (added > most) fail($sformatf("R8: descriptor %0d adds %0d tokens", bench.host.last_index, added));
+      end else if (bench.host.last_desc.opcode == OP_DECODE && bench.host.last_done.status != STATUS_DONE)
+        fail($sformatf("R8: descriptor %0d is stopped by no STOP of its own", bench.host.last_index));
     end
-    bench.expect_all_done;
-    bench.disable_device;
-    bench.check_counters;
+    bench.host.expect_all_done;
+    bench.host.disable_device;
+    bench.host.check_counters;
   endtask
 
   // All workers run: rollouts 0 to 3, then what the caller puts.
   task automatic busy(input int waits);
-    bench.wait_states = waits;
-    bench.enable;
-    for (int k = 0; k < 4; k++) bench.put_decode(k, Long / (1 + waits));
-    bench.ring;
+    bench.host.wait_states = waits;
+    bench.host.enable;
+    for (int k = 0; k < 4; k++) bench.host.put_decode(k, Long / (1 + waits));
+    bench.host.ring;
     waits_for = "the bench waits for four busy workers";
     while (bench.u_device.free != 0) @(posedge bench.clk);
     repeat (40) @(posedge bench.clk);
@@ -67,25 +67,25 @@ module rl_runtime_top_stop_tb;
 
   // Behind a DECODE that finds no worker.
   task automatic case_behind_others(input int waits);
-    bench.begin_case("behind others");
+    bench.host.begin_case("behind others");
     busy(waits);
-    bench.put_decode(9, 20);
+    bench.host.put_decode(9, 20);
     put_stop(2);
-    bench.ring;
+    bench.host.ring;
     expect_bound(waits);
     drain(2, 64'h1, 200);
   endtask
 
   task automatic case_behind_a_fence;
-    bench.begin_case("behind a fence");
+    bench.host.begin_case("behind a fence");
     busy(0);
-    desc       = bench.blank(OP_NOP, 50);
+    desc       = bench.host.blank(OP_NOP, 50);
     desc.flags = FLAG_FENCE;
-    bench.put(desc);
-    bench.put_decode(1, 30);
+    bench.host.put(desc);
+    bench.host.put_decode(1, 30);
     put_stop(1);
-    bench.put_decode(1, 40);                  // the id anew: runs to its end
-    bench.ring;
+    bench.host.put_decode(1, 40);                  // the id anew: runs to its end
+    bench.host.ring;
     expect_bound(0);
     drain(1, 64'h1, 200);
   endtask
@@ -93,38 +93,38 @@ module rl_runtime_top_stop_tb;
   // Running, at the worker's queue, and waiting for room there.
   task automatic case_behind_its_own;
     int k;
-    bench.begin_case("behind its own");
+    bench.host.begin_case("behind its own");
     busy(0);
-    for (k = 0; k < 5; k++) bench.put_decode(3, 400);
+    for (k = 0; k < 5; k++) bench.host.put_decode(3, 400);
     put_stop(3);
-    bench.put_decode(3, 25);
-    bench.ring;
+    bench.host.put_decode(3, 25);
+    bench.host.ring;
     expect_bound(0);
     drain(3, 64'h1, 200);
   endtask
 
   // One doorbell, so that nothing has started when the STOPs are read; more of them than are looked up in a cycle.
   task automatic case_many(input int rollouts);
-    bench.begin_case("many");
+    bench.host.begin_case("many");
     busy(0);
-    for (int k = 0; k < rollouts; k++) bench.put_decode(100 + k, 300);
+    for (int k = 0; k < rollouts; k++) bench.host.put_decode(100 + k, 300);
     for (int k = rollouts - 1; k >= 0; k--) put_stop(100 + k);
-    for (int k = 0; k < 4; k++) bench.put_decode(100 + k, 10 + k);
-    bench.put_decode(200, 21);
-    bench.ring;
+    for (int k = 0; k < 4; k++) bench.host.put_decode(100 + k, 10 + k);
+    bench.host.put_decode(200, 21);
+    bench.host.ring;
     drain(100, '1, 0);
   endtask
 
   task automatic case_no_effect;
-    bench.begin_case("no effect");
+    bench.host.begin_case("no effect");
     busy(0);
-    desc = bench.blank(OP_STOP, 0); desc.reserved = 1;      bench.put(desc);
-    desc = bench.blank(OP_STOP, 1); desc.flags = FLAG_FENCE; bench.put(desc);
-    bench.put_slot(bench.seal(bench.blank(OP_STOP, 2)) ^ (512'd1 << 500));
-    bench.put_decode(0, 10);
-    bench.put_decode(1, 10);
+    desc = bench.host.blank(OP_STOP, 0); desc.reserved = 1;      bench.host.put(desc);
+    desc = bench.host.blank(OP_STOP, 1); desc.flags = FLAG_FENCE; bench.host.put(desc);
+    bench.host.put_slot(bench.host.seal(bench.host.blank(OP_STOP, 2)) ^ (512'd1 << 500));
+    bench.host.put_decode(0, 10);
+    bench.host.put_decode(1, 10);
     put_stop(77);
-    bench.ring;
+    bench.host.ring;
     drain(77, 64'h1, 0);
   endtask
 

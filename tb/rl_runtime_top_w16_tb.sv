@@ -3,10 +3,9 @@ module rl_runtime_top_w16_tb;
   import bench_pkg::*;
 
   top_bench #(.Workers(16)) bench ();
-  random_host host ();
 
   initial begin
-    host.all(5, 200);
+    bench.host.traffic.all(5, 200);
     finish_bench("rl_runtime_top_w16_tb");
   end
 endmodule

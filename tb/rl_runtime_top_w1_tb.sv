@@ -3,10 +3,9 @@ module rl_runtime_top_w1_tb;
   import bench_pkg::*;
 
   top_bench #(.Workers(1), .FetchDepth(8), .CompletionDepth(4)) bench ();
-  random_host host ();
 
   initial begin
-    host.all(7, 120);
+    bench.host.traffic.all(7, 120);
     finish_bench("rl_runtime_top_w1_tb");
   end
 endmodule

@@ -3,10 +3,9 @@ module rl_runtime_top_w4_tb;
   import bench_pkg::*;
 
   top_bench #(.Workers(4), .FetchDepth(16), .CompletionDepth(8)) bench ();
-  random_host host ();
 
   initial begin
-    host.all(7, 150);
+    bench.host.traffic.all(7, 150);
     finish_bench("rl_runtime_top_w4_tb");
   end
 endmodule

@@ -1,7 +1,8 @@
 // rollout_worker_fsm against the reference: tokens, positions, ends and how they come about, for random descriptors
 // with checkpoints, resident scoring, ends of sequence and STOPs; the consumer with and without stalls. Then its
 // speed: a descriptor of n tokens takes n cycles, also for n = 1, and one of none takes one. One of three workers is
-// used; the others must stay silent.
+// used; the others must stay silent. Rollouts of two queue pairs, with the same numbers: a STOP ends those of its own, and
+// a queue pair that is being disabled all of its.
 module rollout_worker_fsm_tb;
   import bench_pkg::*;
   import bench_reference_pkg::*;
@@ -12,11 +13,33 @@ module rollout_worker_fsm_tb;
   int   cycle;
   clock_reset #(.Limit(120000)) u_clock (.clk_o(clk), .rst_no(rst_n), .cycle_o(cycle));
 
-  logic        clear = 1'b0;
-  logic [15:0] wait_states = '0, eos_threshold = '0;
-  logic [31:0] reward_threshold = '0;
+  localparam int Queues = 2;
+  logic        clear = 1'b0, start = 1'b0;
+  logic [3:0]  start_queue = '0;
+  queue_config_t start_config = '0;
+  logic [Queues-1:0] drain = '0, drained = '0;
+  logic [15:0] wait_states = '0;
+  // Of each queue pair.
+  logic [15:0] eos_threshold_of [0:Queues-1];
+  logic [31:0] reward_threshold_of [0:Queues-1];
+
+  task automatic set_thresholds(input logic [15:0] eos_threshold, input logic [31:0] reward_threshold);
+    for (int q = 0; q < Queues; q++) begin
+      eos_threshold_of[q]    = eos_threshold + (eos_threshold == 0 ? 0 : 400 * q);
+      reward_threshold_of[q] = reward_threshold + 32'h2000 * q;
+      start       <= 1'b1;
+      start_queue <= q;
+      start_config.eos_threshold    <= eos_threshold_of[q];
+      start_config.reward_threshold <= reward_threshold_of[q];
+      @(posedge clk);
+    end
+    start <= 1'b0;
+    @(posedge clk);
+  endtask
+
   logic        assign_now, assign_q = 1'b0, probe = 1'b0, holds, joins, wants, free, ready, token, finish, done;
   logic        stop = 1'b0;
+  logic [3:0]  stop_queue = '0, probe_queue = '0, prepare_queue = '0;
   logic [31:0] stop_rollout = '0, probe_rollout = '0, token_data, position, digest;
   logic [3:0]  how;
   logic        delivered, run, waiting;
@@ -28,7 +51,7 @@ module rollout_worker_fsm_tb;
   // The worker under test is the middle one; its lane of every vector.
   localparam int Workers = 3;
   localparam int Lane    = 1;
-  logic [Workers-1:0]    holds_all, joins_all, wants_all, free_all, token_all, finish_all, done_all, run_all, wait_all;
+  logic [Workers-1:0]    holds_all, joins_all, wants_all, free_all, moved_all, token_all, finish_all, done_all, run_all, wait_all;
   logic [Workers*32-1:0] token_data_all, position_all, digest_all;
   logic [Workers*4-1:0]  how_all;
   assign holds      = holds_all[Lane];
@@ -46,7 +69,7 @@ module rollout_worker_fsm_tb;
   assign waiting    = wait_all[Lane];
 
   // The engine, and one that at times takes no start and no step and gives no token.
-  logic                   load, slow_start = 1'b0, slow_step = 1'b0, slow_token = 1'b0, engine_idle;
+  logic                   load, slow_start = 1'b0, slow_step = 1'b0, slow_token = 1'b0;
   logic [4:0]             load_place;
   logic [Workers-1:0]     engine_start, engine_place, start_ready, step, step_ready, token_valid, eos_all, token_take;
   logic [Workers*32-1:0]  engine_token;
@@ -54,33 +77,35 @@ module rollout_worker_fsm_tb;
   int                     slow = 0;
   logic                   streaming = 1'b0;   // an ideal dispatcher gives the next as soon as the worker wants it
 
-  rollout_worker_fsm #(.Workers(Workers)) u_workers (
-    .clk_i(clk), .rst_ni(rst_n), .clear_i(clear), .wait_states_i(wait_states), .reward_threshold_i(reward_threshold), .assign_i({1'b0, assign_now, 1'b0}), .assign_worker_i(4'd1), .work_i(work), .stopped_i(1'b0), .stop_i(stop), .stop_rollout_i(stop_rollout),
-    .probe_i(probe),
+  rollout_worker_fsm #(.Queues(Queues), .Workers(Workers)) u_workers (
+    .clk_i(clk), .rst_ni(rst_n), .start_i(start), .start_queue_i(start_queue), .start_config_i(start_config), .drain_i(drain),
+    .wait_states_i(wait_states), .assign_i({1'b0, assign_now, 1'b0}), .assign_worker_i(4'd1), .work_i(work), .stopped_i(1'b0),
+    .stop_i(stop), .stop_queue_i(stop_queue), .stop_rollout_i(stop_rollout), .probe_i(probe), .probe_queue_i(probe_queue),
     .probe_rollout_i(probe_rollout), .holds_o(holds_all), .joins_o(joins_all), .wants_o(wants_all), .free_o(free_all),
+    .moved_o(moved_all),
     .ready_i({1'b1, ready, 1'b1}), .token_o(token_all), .token_data_o(token_data_all), .position_o(position_all),
     .finish_o(finish_all), .done_o(done_all), .digest_o(digest_all), .how_o(how_all),
     .delivered_i({1'b0, delivered, 1'b0}), .run_o(run_all), .wait_o(wait_all),
-    .load_o(load), .load_place_o(load_place), .start_o(engine_start), .start_place_o(engine_place),
-    .start_ready_i(start_ready & {Workers{!slow_start}}), .step_o(step), .step_ready_i(step_ready & {Workers{!slow_step}}),
+    .load_o(load), .load_place_o(load_place), .begin_o(engine_start), .begin_place_o(engine_place),
+    .begin_ready_i(start_ready & {Workers{!slow_start}}), .step_o(step), .step_ready_i(step_ready & {Workers{!slow_step}}),
     .token_valid_i(token_valid & {Workers{!slow_token}}), .engine_token_i(engine_token), .eos_i(eos_all),
     .token_take_o(token_take)
   );
 
-  engine_hash #(.Workers(Workers)) u_engine (
-    .clk_i(clk), .rst_ni(rst_n), .clear_i(clear), .eos_threshold_i(eos_threshold), .prepare_i(prepare),
+  engine_hash #(.Queues(Queues), .Workers(Workers)) u_engine (
+    .clk_i(clk), .rst_ni(rst_n), .start_i(start), .start_queue_i(start_queue), .start_config_i(start_config),
+    .prepare_i(prepare), .queue_i(prepare_queue),
     .rollout_i(prepare_rollout), .seed_i(prepare_seed), .seq_len_i(prepare_seq_len), .prepared_o(prepared),
-    .load_i(load), .load_place_i(load_place), .load_prepared_i(streaming ? {counter_now, hash_now} : prepared),
-    .start_i(engine_start), .start_place_i(engine_place),
-    .start_ready_o(start_ready), .step_i(step & {Workers{!slow_step}}), .step_ready_o(step_ready),
-    .token_valid_o(token_valid), .token_o(engine_token), .eos_o(eos_all), .token_take_i(token_take), .idle_o(engine_idle)
+    .load_i(load), .load_place_i(load_place), .load_prepared_i(streaming ? {16'd0, counter_now, hash_now} : prepared),
+    .begin_i(engine_start), .begin_place_i(engine_place),
+    .begin_ready_o(start_ready), .step_i(step & {Workers{!slow_step}}), .step_ready_o(step_ready),
+    .token_valid_o(token_valid), .token_o(engine_token), .eos_o(eos_all), .token_take_i(token_take)
   );
 
   always @(posedge clk) begin
     slow_start <= chance(slow);
     slow_step  <= chance(slow);
     slow_token <= chance(slow);
-    if (rst_n && engine_idle !== (token_valid == 0)) fail("idle_o of the engine is wrong");
   end
 
   always @(posedge clk) if (rst_n) begin
@@ -101,11 +126,12 @@ module rollout_worker_fsm_tb;
   logic [31:0] my_digest, to_checkpoint;
   logic        my_eos;
   logic [31:0] rollout_of [0:Many-1];
+  logic [3:0]  queue_of [0:Many-1];
 
   // The result buffer: two items, taken at random.
   int   stall_out, stall_in, items = 0, ends_held = 0;
   logic item_is_end [0:1];
-  int   ended = 0, tokens = 0, stops_seen = 0;
+  int   ended = 0, tokens = 0, stops_seen = 0, drained_seen = 0;
   int   first_done = 0, last_done = 0;  // cycles of ends
 
   // Registers for the wires.
@@ -130,7 +156,7 @@ module rollout_worker_fsm_tb;
       to_checkpoint = now.checkpoint;
     end
     hash      = ref_hash(seed[first % Many], now.rollout_id, seq_len[first % Many] + produced);
-    eos       = hash[31:17] < {1'b0, eos_threshold};
+    eos       = hash[31:17] < {1'b0, eos_threshold_of[now.pair]};
     my_eos    = my_eos || eos;
     my_digest = ref_digest(my_digest, {15'd0, hash[16:0]});
     expect_eq("token", token_data, {15'd0, hash[16:0]});
@@ -143,7 +169,7 @@ module rollout_worker_fsm_tb;
     else if (produced == now.max_tokens) ;
     else if (stopped[first % Many]) reason = END_STOPPED;
     else if (to_checkpoint == 0 && !now.resident) reason = END_REWARD_NEEDED;
-    else if (to_checkpoint == 0 && ref_score(my_digest) < reward_threshold) rejected = 1'b1;
+    else if (to_checkpoint == 0 && ref_score(my_digest) < reward_threshold_of[now.pair]) rejected = 1'b1;
     else ends = 1'b0;
     if (to_checkpoint == 0) to_checkpoint = now.checkpoint;
     if (done !== ends) fail($sformatf("token %0d of %0d: done is %b", produced, now.max_tokens, done));
@@ -159,9 +185,9 @@ module rollout_worker_fsm_tb;
     if ((token || finish || done) && !ready) fail("R4: a result with no place for it");
     if (probe) begin
       expect_finish = 1'b0;
-      for (int k = first - ends_held; k < last; k++) if (rollout_of[k % Many] == probe_rollout) expect_finish = 1'b1;
+      for (int k = first - ends_held; k < last; k++) if (rollout_of[k % Many] == probe_rollout && queue_of[k % Many] == probe_queue) expect_finish = 1'b1;
       if (holds !== expect_finish) fail($sformatf("R5: holds is %b for rollout %h", holds, probe_rollout));
-      if (joins !== (first != last && last - first - int'(run || waiting) < 2 && rollout_of[(last - 1) % Many] == probe_rollout))
+      if (joins !== (first != last && last - first - int'(run || waiting) < 2 && rollout_of[(last - 1) % Many] == probe_rollout && queue_of[(last - 1) % Many] == probe_queue))
         fail($sformatf("R5: joins is %b for rollout %h, %0d are held", joins, probe_rollout, last - first));
     end
     if (free !== (first == last && !waiting && !run)) fail("free_o is wrong");
@@ -189,10 +215,17 @@ module rollout_worker_fsm_tb;
       if (ended == 1) first_done = cycle;
     end
     // R8: a STOP ends what is here; what comes in this cycle is not.
-    if (stop) for (int k = first; k < last; k++) if (rollout_of[k % Many] == stop_rollout) begin
+    if (stop) for (int k = first; k < last; k++) if (rollout_of[k % Many] == stop_rollout && queue_of[k % Many] == stop_queue) begin
       stopped[k % Many] = 1'b1;
       stops_seen = stops_seen + 1;
     end
+    // R12: all that is here of a queue pair that is being disabled.
+    if (drain != 0) for (int k = first; k < last; k++) if (drain[queue_of[k % Many]]) begin
+      if (!stopped[k % Many]) drained_seen = drained_seen + 1;
+      stopped[k % Many] = 1'b1;
+    end
+    if (moved_all[0] || moved_all[2]) fail("a worker without a descriptor moved");
+    if (delivered && !moved_all[1]) fail("an end was taken, and that moved nothing");
     // The descriptor that was shown in this cycle is in.
     if (assign_now) last = last + 1;
     if (streaming && assign_now) begin
@@ -219,7 +252,10 @@ module rollout_worker_fsm_tb;
     next.rollout_id = below(pool);
     seed[k]         = rnd();
     seq_len[k]      = below(1000);
+    next.pair       = plain ? 4'd0 : below(Queues);
     rollout_of[k]   = next.rollout_id;
+    queue_of[k]     = next.pair;
+    prepare_queue   <= next.pair;
     counter_now     <= ref_mix(seed[k] ^ ref_mix(next.rollout_id + 32'h9E3779B9)) + seq_len[k] * 32'h9E3779B9;
     hash_now        <= ref_hash(seed[k], next.rollout_id, seq_len[k]);
     prepare         <= 1'b1;
@@ -241,8 +277,13 @@ module rollout_worker_fsm_tb;
   always @(posedge clk) begin
     probe         <= rst_n && chance(50);
     probe_rollout <= below(pool);
-    stop          <= rst_n && !plain && chance(3);
+    stop          <= rst_n && !plain && chance(6);
     stop_rollout  <= below(pool);
+    stop_queue    <= below(Queues);
+    probe_queue   <= below(Queues);
+    // A disable takes some cycles, in which nothing of its queue pair comes.
+    if (rst_n && !plain && drain == 0 && below(150) == 0) drain[below(Queues)] <= 1'b1;
+    else if (chance(30)) drain <= '0;
   end
 
   // One at a time, with a cycle in between, as the dispatcher would: what joins the youngest, or what the worker asks
@@ -256,7 +297,8 @@ module rollout_worker_fsm_tb;
       @(posedge clk);
       prepare <= 1'b0;
       repeat (3) @(posedge clk);
-      while (!(wants || (first != last && last - first - int'(run || waiting) < 2 && rollout_of[last % Many] == rollout_of[(last - 1) % Many]))
+      while (drain[queue_of[last % Many]] || !(wants || (first != last && last - first - int'(run || waiting) < 2 && rollout_of[last % Many] == rollout_of[(last - 1) % Many]
+                        && queue_of[last % Many] == queue_of[(last - 1) % Many]))
              || chance(stall_in)) @(posedge clk);
       assign_q <= 1'b1;
       @(posedge clk);
@@ -290,17 +332,19 @@ module rollout_worker_fsm_tb;
       stall_out        = k[0] ? 60 : 0;
       stall_in         = k[1] ? 80 : 0;
       wait_states      = k[2] ? 16'd2 : 16'd0;
-      eos_threshold    = k[3] ? 16'd2500 : 16'd0;
-      reward_threshold = 32'h5000;
+      set_thresholds(k[3] ? 16'd2500 : 16'd0, 32'h5000);
       longest          = k[1] ? 60 : 12;
       slow             = k[1:0] == 2'b10 ? 50 : 0;
       feed(60);
     end
     // No cycle is lost between descriptors.
-    slow = 0; stall_out = 0; wait_states = 0; eos_threshold = 0; plain = 1'b1; pool = 1000;
+    slow = 0; stall_out = 0; wait_states = 0; plain = 1'b1; pool = 1000;
+    drain <= '0;
+    set_thresholds(0, 0);
     repeat (4) @(posedge clk);
     for (int n = 0; n <= 20; n++) stream(n);
-    if (stops_seen < 100) fail($sformatf("only %0d descriptors were stopped", stops_seen));
+    if (stops_seen < 50) fail($sformatf("only %0d descriptors were stopped", stops_seen));
+    if (drained_seen < 20) fail($sformatf("only %0d descriptors were ended by a disable", drained_seen));
     if (tokens < 5000) fail($sformatf("only %0d tokens", tokens));
     finish_bench("rollout_worker_fsm_tb");
   end

@@ -1,6 +1,7 @@
-// work_queue against a plain list: every entry comes out once and in order, and a DECODE comes out stopped exactly when
-// a STOP of its rollout that came in behind it has not gone out yet. Many STOPs at once, of few rollouts and of many;
-// every STOP is announced in the cycle in which it comes in. Depths of one row of notes and of several.
+// work_queue against a plain list for each queue pair: every entry comes out once and in order, and a DECODE comes out
+// stopped exactly when a STOP of its rollout and queue pair that came in behind it has not gone out yet. Many STOPs at once,
+// of few rollouts and of many; every STOP is announced in the cycle in which it comes in. Queue pairs are turned off and
+// start anew while the others go on. Depths of one row of notes and of several; one queue pair and several.
 module work_queue_tb;
   import bench_pkg::*;
 
@@ -8,19 +9,21 @@ module work_queue_tb;
   int   cycle;
   clock_reset #(.Limit(60000)) u_clock (.clk_o(clk), .rst_no(rst_n), .cycle_o(cycle));
 
-  work_queue_run #(.Depth(2))   u_run_2   (.clk_i(clk), .rst_ni(rst_n));
-  work_queue_run #(.Depth(8))   u_run_8   (.clk_i(clk), .rst_ni(rst_n));
-  work_queue_run #(.Depth(64))  u_run_64  (.clk_i(clk), .rst_ni(rst_n));
+  work_queue_run #(.Queues(1), .Depth(2))   u_run_2    (.clk_i(clk), .rst_ni(rst_n));
+  work_queue_run #(.Queues(1), .Depth(64))  u_run_64   (.clk_i(clk), .rst_ni(rst_n));
+  work_queue_run #(.Queues(4), .Depth(32))  u_run_4_32 (.clk_i(clk), .rst_ni(rst_n));
+  work_queue_run #(.Queues(3), .Depth(128)) u_run_3_128 (.clk_i(clk), .rst_ni(rst_n));
 
   initial begin
     @(posedge rst_n);
-    while (!(u_run_2.over && u_run_8.over && u_run_64.over)) @(posedge clk);
+    while (!(u_run_2.over && u_run_64.over && u_run_4_32.over && u_run_3_128.over)) @(posedge clk);
     finish_bench("work_queue_tb");
   end
 endmodule
 
 module work_queue_run #(
-  parameter int Depth = 8
+  parameter int Queues = 1,
+  parameter int Depth  = 8
 ) (
   input logic clk_i,
   input logic rst_ni
@@ -29,83 +32,120 @@ module work_queue_run #(
   import desc_pkg::*;
   import core_pkg::*;
 
-  logic        clear = 1'b0, push = 1'b0, fence_in = 1'b0, prefill_in = 1'b0, stop_in = 1'b0, ready = 1'b0;
-  logic        valid, fence, prefill, stop, stopped_out, idle;
-  work_t       work_in, work, expected_work;
-  echo_t       echo_in, echo, expected_echo;
-  logic [31:0] stop_rollout;
+  localparam int Slots  = (Queues == 1) ? 1 : 1 << $clog2(Queues);
+  localparam int Places = Depth / Slots;
+
+  logic              start = 1'b0, push = 1'b0, fence_in = 1'b0, prefill_in = 1'b0, stop_in = 1'b0, want = 1'b0;
+  logic [3:0]        start_queue = '0, read_queue = '0, stop_queue;
+  logic [Queues-1:0] on = '0, some;
+  logic              read, known, fence, prefill, stop, stopped_out, take;
+  work_t             work_in, work, expected_work;
+  echo_t             echo_in, echo, expected_echo;
+  logic [31:0]       stop_rollout;
   logic [ENGINE_BITS-1:0] prepared_in, prepared;
 
-  work_queue #(.Depth(Depth)) u_queue (
-    .clk_i, .rst_ni, .clear_i(clear), .push_i(push), .work_i(work_in), .echo_i(echo_in), .prepared_i(prepared_in), .fence_i(fence_in),
-    .prefill_i(prefill_in), .stop_i(stop_in), .valid_o(valid), .work_o(work), .echo_o(echo), .prepared_o(prepared), .fence_o(fence),
-    .prefill_o(prefill), .stopped_o(stopped_out), .ready_i(ready), .stop_o(stop), .stop_rollout_o(stop_rollout), .idle_o(idle)
+  assign read = some[read_queue];
+  assign take = read && known && want;
+
+  work_queue #(.Queues(Queues), .Depth(Depth)) u_queue (
+    .clk_i, .rst_ni, .start_i(start), .start_queue_i(start_queue), .on_i(on), .push_i(push), .work_i(work_in), .echo_i(echo_in),
+    .prepared_i(prepared_in), .fence_i(fence_in), .prefill_i(prefill_in), .stop_i(stop_in), .some_o(some), .read_i(read),
+    .read_queue_i(read_queue), .work_o(work), .fence_o(fence), .known_o(known), .stopped_o(stopped_out), .take_i(take),
+    .echo_o(echo), .prepared_o(prepared), .prefill_o(prefill), .stop_o(stop), .stop_queue_o(stop_queue),
+    .stop_rollout_o(stop_rollout)
   );
 
-  // What is inside, oldest first, by number modulo Depth.
-  logic [$bits(work_t)-1:0] in_work [0:Depth-1];
-  logic [$bits(echo_t)-1:0] in_echo [0:Depth-1];
-  logic [ENGINE_BITS-1:0]   in_prepared [0:Depth-1];
-  logic [2:0]               in_flags [0:Depth-1];
-  int   first = 0, last = 0, waited = 0, stopped = 0, gone = 0, pool, stall_in, stall_out, stops, notes;
-  logic over = 1'b0, hit;
+  // What is inside, oldest first, by queue pair and number modulo Places.
+  logic [$bits(work_t)-1:0] in_work [0:Queues*Places-1];
+  logic [$bits(echo_t)-1:0] in_echo [0:Queues*Places-1];
+  logic [ENGINE_BITS-1:0]   in_prepared [0:Queues*Places-1];
+  logic [2:0]               in_flags [0:Queues*Places-1];
+  int   first [0:Queues-1], last [0:Queues-1], waited [0:Queues-1], off_for [0:Queues-1];
+  int   stopped = 0, gone = 0, pool, stall_in, stall_out, stops, notes, q;
+  logic over = 1'b0, hit, is_stop;
+  work_t work_in_k;
 
-  logic is_stop;
+  function automatic int at(input int pair, input int number);
+    at = pair * Places + number % Places;
+  endfunction
+
+  initial for (int k = 0; k < Queues; k++) begin first[k] = 0; last[k] = 0; waited[k] = 0; off_for[k] = 0; end
+
   task automatic show;
+    q = below(Queues);
     work_in             <= {rnd(), rnd(), rnd(), rnd(), rnd(), rnd()};
     work_in.rollout_id  <= below(pool);
+    work_in.pair        <= q;
     echo_in             <= {rnd(), rnd(), rnd(), rnd(), rnd(), rnd(), rnd(), rnd(), rnd()};
-    prepared_in         <= {rnd(), rnd()};
+    prepared_in         <= {rnd(), rnd(), rnd()};
     is_stop = chance(stops);
     stop_in             <= is_stop;
     work_in.adds_tokens <= !is_stop && chance(70);
     {fence_in, prefill_in} <= rnd();
-    push                <= !chance(stall_in);
+    push                <= !chance(stall_in) && on[q] && last[q] - first[q] < Places;
   endtask
 
   always @(posedge clk_i) if (rst_ni && !over) begin
-    if (idle !== (first == last)) fail($sformatf("idle is %b with %0d inside", idle, last - first));
-    if (stop !== (push && stop_in) || (stop && stop_rollout !== work_in.rollout_id)) fail("R8: a STOP is not announced");
+    for (int k = 0; k < Queues; k++)
+      if (on[k] && some[k] !== (first[k] != last[k])) fail($sformatf("queue pair %0d has some: %b with %0d inside", k, some[k], last[k] - first[k]));
+    if (stop !== (push && stop_in) || (stop && (stop_rollout !== work_in.rollout_id || stop_queue !== work_in.pair)))
+      fail("R8: a STOP is not announced");
+    q     = int'(read_queue);
     hit   = 1'b0;
     notes = 0;
-    if (first != last) begin
-      expected_work = in_work[first % Depth];
-      for (int k = first + 1; k < last; k++) begin
-        work_in_k = in_work[k % Depth];
-        if (in_flags[k % Depth][0] && work_in_k.rollout_id == expected_work.rollout_id) hit = 1'b1;
+    if (read && on[q]) begin
+      expected_work = in_work[at(q, first[q])];
+      for (int k = first[q] + 1; k < last[q]; k++) begin
+        work_in_k = in_work[at(q, k)];
+        if (in_flags[at(q, k)][0] && work_in_k.rollout_id == expected_work.rollout_id) hit = 1'b1;
       end
-      for (int k = first; k < last; k++) notes = notes + int'(in_flags[k % Depth][0]);
-      if (push && stop_in && work_in.rollout_id == expected_work.rollout_id) hit = 1'b1;
+      for (int k = first[q]; k < last[q]; k++) notes = notes + int'(in_flags[at(q, k)][0]);
+      if (push && stop_in && work_in.pair == q && work_in.rollout_id == expected_work.rollout_id) hit = 1'b1;
       hit = hit && expected_work.adds_tokens;
+      waited[q] = known ? 0 : waited[q] + 1;
+      // One row of notes costs nothing.
+      if (waited[q] > (notes + 7) / 8) fail($sformatf("%0d notes hold up a descriptor for %0d cycles", notes, waited[q]));
     end
-    waited = (first == last || valid) ? 0 : waited + 1;
-    // One row of notes costs nothing.
-    if (waited > (notes + 7) / 8) fail($sformatf("%0d notes hold up a descriptor for %0d cycles", notes, waited));
-    if (valid && first == last) fail("an entry from nowhere");
-    else if (valid && ready) begin
-      expected_echo = in_echo[first % Depth];
+    if (take) begin
+      expected_echo = in_echo[at(q, first[q])];
       expect_eq("R8: stopped", stopped_out, hit);
       if (hit) stopped = stopped + 1;
       if (work !== expected_work) fail($sformatf("R8: work %h, expected %h", work, expected_work));
       if (echo !== expected_echo) fail($sformatf("R8: echo %h, expected %h", echo, expected_echo));
-      expect_eq("prepared", prepared, in_prepared[first % Depth]);
-      expect_eq("flags", {fence, prefill}, in_flags[first % Depth][2:1]);
-      first = first + 1;
+      if (prepared !== in_prepared[at(q, first[q])]) fail("prepared is not what came in");
+      expect_eq("flags", {fence, prefill}, in_flags[at(q, first[q])][2:1]);
+      first[q] = first[q] + 1;
       gone  = gone + 1;
     end
     if (push) begin
-      in_work[last % Depth]  = work_in;
-      in_echo[last % Depth]  = echo_in;
-      in_prepared[last % Depth] = prepared_in;
-      in_flags[last % Depth] = {fence_in, prefill_in, stop_in};
-      last = last + 1;
+      q = int'(work_in.pair);
+      in_work[at(q, last[q])]     = work_in;
+      in_echo[at(q, last[q])]     = echo_in;
+      in_prepared[at(q, last[q])] = prepared_in;
+      in_flags[at(q, last[q])]    = {fence_in, prefill_in, stop_in};
+      last[q] = last[q] + 1;
     end
     show;
-    // What is shown now goes in behind what has gone in.
-    if (last - first >= Depth) push <= 1'b0;
-    ready <= !chance(stall_out);
+    want       <= !chance(stall_out);
+    read_queue <= below(Queues);
+    // R12: one is turned off, which empties it, and starts anew.
+    start <= 1'b0;
+    q = below(Queues);
+    for (int k = 0; k < Queues; k++) off_for[k] = on[k] ? 0 : off_for[k] + 1;
+    if (!on[q] && !start && off_for[q] > 2 && chance(20)) begin
+      start       <= 1'b1;
+      start_queue <= q;
+      if (some[q]) fail("R12: an entry survives a disable");
+      first[q]  = 0;
+      last[q]   = 0;
+      waited[q] = 0;
+    end else if (on[q] && below(300) == 0) begin
+      on[q] <= 1'b0;
+      push  <= 1'b0;
+      want  <= 1'b0;
+    end
+    if (start) on[start_queue] <= 1'b1;
   end
-  work_t work_in_k;
 
   initial begin
     pool = 4; stall_in = 0; stall_out = 0; stops = 20;
@@ -117,12 +157,7 @@ module work_queue_run #(
       pool      = k[3] ? 3 : 200;
       repeat (400) @(posedge clk_i);
     end
-    if (gone < 500 || (stopped < 30 && Depth > 2)) fail($sformatf("depth %0d: %0d went out, %0d stopped", Depth, gone, stopped));
-    // R12
-    clear <= 1'b1;
-    push  <= 1'b0;
-    over   = 1'b1;
-    repeat (2) @(posedge clk_i);
-    if (valid || stop || !idle) fail("R12: an entry survives a clear");
+    if (gone < 500 || (stopped < 30 && Places > 2)) fail($sformatf("depth %0d: %0d went out, %0d stopped", Depth, gone, stopped));
+    over = 1'b1;
   end
 endmodule

@@ -411,13 +411,13 @@ registers! {
         Wait = "WAIT", WaitLo 0x0_0130, WaitHi 0x0_0134;
         /// STALL_WRITE: worker cycles in which a result was held back by the write port; part of BUSY
         StallWrite = "STALL_WRITE", StallWriteLo 0x0_0138, StallWriteHi 0x0_013C;
-        /// STALL_CQ: cycles in which a completion was ready and the completion queue was full (rule R4)
+        /// STALL_CQ: cycles in which something of a queue pair waited for a slot of its completion queue, and for nothing else (rule R4)
         StallCq = "STALL_CQ", StallCqLo 0x0_0140, StallCqHi 0x0_0144;
         /// STALL_FETCH: cycles in which published descriptors existed, none had arrived and a worker was idle
         StallFetch = "STALL_FETCH", StallFetchLo 0x0_0148, StallFetchHi 0x0_014C;
-        /// STALL_ORDER: cycles in which the oldest descriptor waited for an earlier one of its rollout (rule R5)
+        /// STALL_ORDER: cycles in which the oldest descriptor of a queue pair waited for an earlier one of its rollout (rule R5)
         StallOrder = "STALL_ORDER", StallOrderLo 0x0_0150, StallOrderHi 0x0_0154;
-        /// STALL_FENCE: cycles in which the oldest descriptor waited for a fence (rule R7)
+        /// STALL_FENCE: cycles in which the oldest descriptor of a queue pair waited for a fence (rule R7)
         StallFence = "STALL_FENCE", StallFenceLo 0x0_0158, StallFenceHi 0x0_015C;
         /// READ_BEATS: 64-byte beats read
         ReadBeats = "READ_BEATS", ReadBeatsLo 0x0_0160, ReadBeatsHi 0x0_0164;

@@ -52,9 +52,10 @@ auto make_responses([[maybe_unused]] const SimulatorConfig& config) {
 }  // namespace
 
 template <bool Chaos>
-AxiMemory<Chaos>::AxiMemory(const SimulatorConfig& config)
+AxiMemory<Chaos>::AxiMemory(const SimulatorConfig& config, uint32_t queues)
     : latency_min_{config.latency_min},
       responses_{make_responses<Chaos>(config)},
+      monitor_{queues},
       latency_max_{config.latency_max},
       random_{config.seed},
       faults_{config.faults.begin(), config.faults.end()} {
@@ -101,10 +102,16 @@ inline void AxiMemory<Chaos>::check_burst(const char* channel, uint64_t address,
 }
 
 template <bool Chaos>
-void AxiMemory<Chaos>::accept_read(uint64_t address, uint32_t id, uint32_t length, uint32_t size, uint32_t burst) {
+void AxiMemory<Chaos>::check_id(uint32_t id, uint64_t address) const {
+    if (id >= kCompletionId + monitor_.queues()) fail_memory("AXI", at_address("AW: an unknown AWID", address));
+}
+
+template <bool Chaos>
+void AxiMemory<Chaos>::accept_read(uint64_t address, uint32_t id, uint32_t length, uint32_t size, uint32_t burst,
+                                   uint32_t user) {
     check_burst("AR", address, length, size, burst);
     if (id != 0) fail_memory("AXI", at_address("AR: an ARID other than 0", address));
-    monitor_.read_burst(address, length + 1);
+    monitor_.read_burst(address, length + 1, user);
     Read& read = reads_.push();
     read = {address, now_ + 1 + latency(), length + 1, id};
     if constexpr (Chaos) {
@@ -117,10 +124,11 @@ void AxiMemory<Chaos>::accept_read(uint64_t address, uint32_t id, uint32_t lengt
 }
 
 template <bool Chaos>
-void AxiMemory<Chaos>::accept_address(uint64_t address, uint32_t id, uint32_t length, uint32_t size, uint32_t burst) {
+void AxiMemory<Chaos>::accept_address(uint64_t address, uint32_t id, uint32_t length, uint32_t size, uint32_t burst,
+                                      uint32_t user) {
     check_burst("AW", address, length, size, burst);
-    if (id > kCompletionId) fail_memory("AXI", at_address("AW: an unknown AWID", address));
-    bursts_.push() = {address, id, length + 1, 0, false};
+    check_id(id, address);
+    bursts_.push() = {address, id, length + 1, 0, false, user};
     while (!early_.empty() && !bursts_.empty()) {
         const WriteBeat beat = early_.front();
         early_.pop();
@@ -137,11 +145,11 @@ void AxiMemory<Chaos>::accept_beat(const uint32_t* data, uint64_t strobe, bool l
         fail_memory("AXI", at_address(last ? "W: WLAST before the last beat" : "W: no WLAST on the last beat", address));
     }
     uint32_t completions = 0;
-    const bool is_completion = burst.id == kCompletionId;
+    const bool is_completion = burst.id >= kCompletionId;
     if (is_completion) {
-        completions = monitor_.completion_beat(address, strobe, data);
+        completions = monitor_.completion_beat(burst.id - kCompletionId, address, strobe, data, burst.user);
     } else {
-        monitor_.token_beat(address, strobe);
+        monitor_.token_beat(address, strobe, burst.user);
     }
 
     if constexpr (Chaos) {
@@ -174,16 +182,16 @@ void AxiMemory<Chaos>::accept_beat(const uint32_t* data, uint64_t strobe, bool l
 }
 
 template <bool Chaos>
-void AxiMemory<Chaos>::accept_single(uint64_t address, uint32_t id, uint32_t size, uint32_t burst, const uint32_t* data,
-                                     uint64_t strobe) {
+void AxiMemory<Chaos>::accept_single(uint64_t address, uint32_t id, uint32_t size, uint32_t burst, uint32_t user,
+                                     const uint32_t* data, uint64_t strobe) {
     check_burst("AW", address, 0, size, burst);
-    if (id > kCompletionId) fail_memory("AXI", at_address("AW: an unknown AWID", address));
+    check_id(id, address);
     uint32_t completions = 0;
-    if (id == kCompletionId) {
-        completions = monitor_.completion_beat(address, strobe, data);
+    if (id >= kCompletionId) {
+        completions = monitor_.completion_beat(id - kCompletionId, address, strobe, data, user);
         transferred_.completions += completions;
     } else {
-        monitor_.token_beat(address, strobe);
+        monitor_.token_beat(address, strobe, user);
         ++transferred_.token_beats;
     }
     store(address, data, strobe);

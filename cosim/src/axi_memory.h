@@ -33,12 +33,12 @@ struct Transferred {
 template <bool Chaos>
 class AxiMemory {
 public:
-    explicit AxiMemory(const SimulatorConfig& config);
+    AxiMemory(const SimulatorConfig& config, uint32_t queues);
 
     // The block: `bytes` at host address `host`, seen by the device at bus address `bus`.
     void attach(uint8_t* host, uint64_t bytes, uint64_t bus) { host_ = host, bytes_ = bytes, bus_ = bus; }
 
-    QueueMonitor& monitor() { return monitor_; }
+    QueueMonitors& monitor() { return monitor_; }
     // Completions whose write has been acknowledged, i.e. that are visible to the host.
     uint64_t completions_visible() const { return visible_; }
     bool writes_outstanding() const { return !bursts_.empty() || !responses_.empty() || !early_.empty(); }
@@ -61,11 +61,14 @@ private:
         uint64_t address;
         uint32_t id, beats, done;
         bool failed;
+        uint32_t user;
     };
-    void accept_read(uint64_t address, uint32_t id, uint32_t length, uint32_t size, uint32_t burst);
-    void accept_address(uint64_t address, uint32_t id, uint32_t length, uint32_t size, uint32_t burst);
+    void accept_read(uint64_t address, uint32_t id, uint32_t length, uint32_t size, uint32_t burst, uint32_t user);
+    void accept_address(uint64_t address, uint32_t id, uint32_t length, uint32_t size, uint32_t burst, uint32_t user);
     void accept_beat(const uint32_t* data, uint64_t strobe, bool last);
-    void accept_single(uint64_t address, uint32_t id, uint32_t size, uint32_t burst, const uint32_t* data, uint64_t strobe);
+    void accept_single(uint64_t address, uint32_t id, uint32_t size, uint32_t burst, uint32_t user, const uint32_t* data,
+                       uint64_t strobe);
+    void check_id(uint32_t id, uint64_t address) const;
     Response& respond(uint32_t id, uint32_t completions, bool failed);
     void finish_burst(uint32_t completions, bool failed);
     void store(uint64_t address, const uint32_t* data, uint64_t strobe);
@@ -96,7 +99,7 @@ private:
     Fifo<WriteBeat, kOutstanding> early_;  // write data that came before its address
     std::conditional_t<Chaos, ShuffledResponses, OrderedResponses> responses_;
     Response* shown_ = nullptr;  // on the B channel
-    QueueMonitor monitor_;
+    QueueMonitors monitor_;
     Transferred transferred_;
 
     bool showing_r_ = false, showing_b_ = false;
@@ -170,8 +173,8 @@ inline void AxiMemory<Chaos>::drive(Top& top) {
 template <bool Chaos>
 template <class Top>
 inline void AxiMemory<Chaos>::sample(Top& top) {
-    const auto rest = [](uint32_t id, uint32_t length, uint32_t size, uint32_t burst) {
-        return id << 16 | length << 8 | size << 4 | burst;
+    const auto rest = [](uint32_t id, uint32_t user, uint32_t length, uint32_t size, uint32_t burst) {
+        return user << 22 | id << 16 | length << 8 | size << 4 | burst;
     };
     if (showing_r_ && top.m_axi_rready) {
         Read& read = reads_.front();
@@ -188,7 +191,7 @@ inline void AxiMemory<Chaos>::sample(Top& top) {
         }
     }
     if (top.m_axi_arvalid || held_ar_) {
-        const uint32_t ar = rest(top.m_axi_arid, top.m_axi_arlen, top.m_axi_arsize, top.m_axi_arburst);
+        const uint32_t ar = rest(top.m_axi_arid, top.m_axi_aruser, top.m_axi_arlen, top.m_axi_arsize, top.m_axi_arburst);
         if (held_ar_ && (!top.m_axi_arvalid || ar != ar_rest_ || top.m_axi_araddr != ar_address_)) [[unlikely]] {
             fail_memory("AXI", "AR: valid or payload changed before ready");
         }
@@ -196,21 +199,22 @@ inline void AxiMemory<Chaos>::sample(Top& top) {
         if (held_ar_) {
             ar_rest_ = ar, ar_address_ = top.m_axi_araddr;
         } else {
-            accept_read(top.m_axi_araddr, top.m_axi_arid, top.m_axi_arlen, top.m_axi_arsize, top.m_axi_arburst);
+            accept_read(top.m_axi_araddr, top.m_axi_arid, top.m_axi_arlen, top.m_axi_arsize, top.m_axi_arburst,
+                        top.m_axi_aruser);
         }
     }
     if constexpr (!Chaos) {
         // What nearly always comes: an address and its only beat together, with nothing before them.
         if (top.m_axi_awvalid && top.m_axi_wvalid && top.m_axi_awready && top.m_axi_wready && top.m_axi_awlen == 0 &&
             top.m_axi_wlast && !held_aw_ && !held_w_ && bursts_.empty() && early_.empty()) {
-            accept_single(top.m_axi_awaddr, top.m_axi_awid, top.m_axi_awsize, top.m_axi_awburst, &top.m_axi_wdata[0],
-                          top.m_axi_wstrb);
+            accept_single(top.m_axi_awaddr, top.m_axi_awid, top.m_axi_awsize, top.m_axi_awburst, top.m_axi_awuser,
+                          &top.m_axi_wdata[0], top.m_axi_wstrb);
             ++now_;
             return;
         }
     }
     if (top.m_axi_awvalid || held_aw_) {
-        const uint32_t aw = rest(top.m_axi_awid, top.m_axi_awlen, top.m_axi_awsize, top.m_axi_awburst);
+        const uint32_t aw = rest(top.m_axi_awid, top.m_axi_awuser, top.m_axi_awlen, top.m_axi_awsize, top.m_axi_awburst);
         if (held_aw_ && (!top.m_axi_awvalid || aw != aw_rest_ || top.m_axi_awaddr != aw_address_)) [[unlikely]] {
             fail_memory("AXI", "AW: valid or payload changed before ready");
         }
@@ -218,7 +222,8 @@ inline void AxiMemory<Chaos>::sample(Top& top) {
         if (held_aw_) {
             aw_rest_ = aw, aw_address_ = top.m_axi_awaddr;
         } else {
-            accept_address(top.m_axi_awaddr, top.m_axi_awid, top.m_axi_awlen, top.m_axi_awsize, top.m_axi_awburst);
+            accept_address(top.m_axi_awaddr, top.m_axi_awid, top.m_axi_awlen, top.m_axi_awsize, top.m_axi_awburst,
+                           top.m_axi_awuser);
         }
     }
     if (top.m_axi_wvalid || held_w_) {

@@ -8,29 +8,32 @@
 namespace doorbell {
 namespace {
 
-const Variant& variant(uint32_t workers) {
+const Variant& variant(const Built& built) {
     for (const Variant& candidate : variants()) {
-        if (candidate.workers == workers) return candidate;
+        if (candidate.workers == built.workers && candidate.queues == built.queues && candidate.functions == built.functions) {
+            return candidate;
+        }
     }
-    throw std::invalid_argument{"no RTL with " + std::to_string(workers) + " workers was built"};
+    throw std::invalid_argument{"no RTL with " + std::to_string(built.workers) + " workers, " + std::to_string(built.queues) +
+                                " queue pairs and " + std::to_string(built.functions) + " functions was built"};
 }
 
 }  // namespace
 
-rust::Vec<uint32_t> built_variants() {
-    rust::Vec<uint32_t> workers;
-    for (const Variant& variant : variants()) workers.push_back(variant.workers);
-    return workers;
+rust::Vec<Built> built_variants() {
+    rust::Vec<Built> built;
+    for (const Variant& variant : variants()) built.push_back({variant.workers, variant.queues, variant.functions});
+    return built;
 }
 
-std::unique_ptr<Simulator> make_simulator(uint32_t workers, const SimulatorConfig& config) {
-    return variant(workers).make(config);
+std::unique_ptr<Simulator> make_simulator(const Built& built, const SimulatorConfig& config) {
+    return variant(built).make(config);
 }
 
 #ifdef DOORBELL_BARE
 BareRun bare_loop(uint32_t workers, rust::Slice<const RegisterWrite> registers, rust::Slice<const uint8_t> descriptors,
                   uint64_t token_bytes) {
-    return variant(workers).bare_loop(registers, descriptors, token_bytes);
+    return variant({workers, 1, 1}).bare_loop(registers, descriptors, token_bytes);
 }
 #endif
 

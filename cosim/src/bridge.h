@@ -9,8 +9,8 @@
 
 namespace doorbell {
 
-rust::Vec<uint32_t> built_variants();
-std::unique_ptr<Simulator> make_simulator(uint32_t workers, const SimulatorConfig& config);
+rust::Vec<Built> built_variants();
+std::unique_ptr<Simulator> make_simulator(const Built& built, const SimulatorConfig& config);
 #ifdef DOORBELL_BARE
 BareRun bare_loop(uint32_t workers, rust::Slice<const RegisterWrite> registers, rust::Slice<const uint8_t> descriptors,
                   uint64_t token_bytes);

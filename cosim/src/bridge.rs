@@ -75,6 +75,17 @@ pub(crate) mod ffi {
         wave_to: u64,
     }
 
+    /// A device that was built.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    struct Built {
+        /// Workers.
+        workers: u32,
+        /// Queue pairs.
+        queues: u32,
+        /// Functions.
+        functions: u32,
+    }
+
     struct RegisterAnswer {
         value: u32,
         okay: bool,
@@ -101,8 +112,8 @@ pub(crate) mod ffi {
 
         type Simulator;
 
-        fn built_variants() -> Vec<u32>;
-        fn make_simulator(workers: u32, config: &SimulatorConfig) -> Result<UniquePtr<Simulator>>;
+        fn built_variants() -> Vec<Built>;
+        fn make_simulator(built: &Built, config: &SimulatorConfig) -> Result<UniquePtr<Simulator>>;
         /// # Safety
         /// `host` is the start of `bytes` writable bytes that outlive the simulator, and nothing else accesses them
         /// non-atomically while a function of the simulator runs.
@@ -117,7 +128,7 @@ pub(crate) mod ffi {
         fn read_register(self: Pin<&mut Simulator>, address: u32) -> Result<RegisterAnswer>;
         /// Returns how many completions became visible.
         fn run(self: Pin<&mut Simulator>, max_cycles: u64, want: u64) -> Result<u64>;
-        fn interrupt(self: &Simulator) -> bool;
+        fn interrupt(self: &Simulator, queue: u32) -> bool;
         fn cycles(self: &Simulator) -> u64;
         fn failure(self: &Simulator) -> Failure;
         fn flush_wave(self: Pin<&mut Simulator>) -> Result<()>;

@@ -21,6 +21,10 @@ pub struct RtlConfig {
     /// (see [`built_workers`](crate::built_workers)). How many of them are used is
     /// [`QueueConfig::workers`](doorbell_host::QueueConfig::workers).
     pub workers: u32,
+    /// Queue pairs that the RTL must have at least. One keeps to the variants of one queue pair.
+    pub queues: u32,
+    /// Functions that the RTL must have at least.
+    pub functions: u32,
     /// Cycles from an address, or the last beat of a write, to the first cycle of its answer, beyond the one that it
     /// takes at least; drawn anew for each transfer.
     pub latency: RangeInclusive<u32>,
@@ -40,6 +44,8 @@ impl Default for RtlConfig {
     fn default() -> Self {
         Self {
             workers: 4,
+            queues: 1,
+            functions: 1,
             latency: 0..=0,
             stall_percent: [0; 5],
             reorder: false,

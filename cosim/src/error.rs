@@ -39,6 +39,19 @@ pub enum CosimError {
         /// Variants that exist.
         built: Vec<u32>,
     },
+    /// No RTL with so many queue pairs or functions was built.
+    #[error(
+        "no RTL with {workers} workers, {queues} queue pairs and {functions} functions was built: the feature `variants` of \
+         doorbell-cosim builds some"
+    )]
+    NoSuchDevice {
+        /// Workers asked for.
+        workers: u32,
+        /// Queue pairs asked for.
+        queues: u32,
+        /// Functions asked for.
+        functions: u32,
+    },
     /// A configuration value outside its range.
     #[error("{field} is {value}: it must be {expected}")]
     Config {

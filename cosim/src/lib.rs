@@ -15,11 +15,17 @@ pub mod probe;
 
 #[cfg(feature = "bare")]
 pub use bare::{BareRun, bare_loop};
+pub use bridge::ffi::Built;
 pub use config::{CHANNELS, Fault, FaultKind, MAX_LATENCY, RtlConfig, Wave};
 pub use error::CosimError;
 pub use platform::{RtlPlatform, SLICE};
 
-/// The numbers of workers for which RTL was built, in rising order.
+/// The numbers of workers for which RTL of one queue pair was built, in rising order.
 pub fn built_workers() -> Vec<u32> {
+    built().into_iter().filter(|built| built.queues == 1).map(|built| built.workers).collect()
+}
+
+/// All devices that were built, by queue pairs, functions and workers in rising order.
+pub fn built() -> Vec<Built> {
     bridge::ffi::built_variants()
 }

@@ -21,11 +21,11 @@ namespace doorbell {
 // model's construction must not see another's seed.
 inline std::mutex construction_mutex;
 
-template <class Top, bool Chaos>
+template <class Top, uint32_t Queues, bool Chaos>
 class ModelSimulator final : public Simulator {
 public:
     explicit ModelSimulator(const SimulatorConfig& config)
-        : memory_{config}, random_{~config.seed}, wave_from_{config.wave_from}, wave_to_{config.wave_to} {
+        : memory_{config, Queues}, random_{~config.seed}, wave_from_{config.wave_from}, wave_to_{config.wave_to} {
         const Bound bound{*this};
         context_->traceEverOn(!config.wave_path.empty());
         {
@@ -74,7 +74,7 @@ public:
         });
     }
 
-    bool interrupt() const override { return top_->irq_o; }
+    bool interrupt(uint32_t queue) const override { return queue < Queues && (top_->irq_o >> queue & 1) != 0; }
     uint64_t cycles() const override { return cycle_; }
     Failure failure() const override { return failure_; }
 
@@ -252,7 +252,7 @@ private:
             if (address_taken) top_->s_axil_arvalid = 0;
         }
         top_->s_axil_rready = 0;
-        if (address == DOORBELL_REG_STATE) memory_.monitor().state_read(answer.value, memory_.writes_outstanding());
+        memory_.monitor().register_read(address, answer.value, memory_.writes_outstanding());
         return answer;
     }
 
@@ -281,10 +281,10 @@ inline bool needs_chaos(const SimulatorConfig& config) {
     return stalls || config.reorder || config.latency_min != config.latency_max || !config.faults.empty();
 }
 
-template <class Top>
+template <class Top, uint32_t Queues>
 std::unique_ptr<Simulator> make_model(const SimulatorConfig& config) {
-    if (needs_chaos(config)) return std::make_unique<ModelSimulator<Top, true>>(config);
-    return std::make_unique<ModelSimulator<Top, false>>(config);
+    if (needs_chaos(config)) return std::make_unique<ModelSimulator<Top, Queues, true>>(config);
+    return std::make_unique<ModelSimulator<Top, Queues, false>>(config);
 }
 
 }  // namespace doorbell

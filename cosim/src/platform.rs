@@ -9,7 +9,7 @@ use doorbell_host::memory::SIMULATED_BUS_ADDRESS;
 use doorbell_host::{DeviceError, Pages, Platform, SharedMemory};
 
 use crate::bridge::ffi;
-use crate::built_workers;
+use crate::built;
 use crate::config::RtlConfig;
 use crate::error::CosimError;
 
@@ -24,7 +24,7 @@ pub struct RtlPlatform {
     // Declared before the memory, which it must not outlive.
     simulator: Simulator,
     memory: Option<SharedMemory>,
-    workers: u32,
+    built: ffi::Built,
     clock: Arc<AtomicU64>,
 }
 
@@ -43,15 +43,20 @@ impl RtlPlatform {
     /// an assertion fails in reset.
     pub fn new(config: &RtlConfig) -> Result<Self, CosimError> {
         let bridged = config.simulator()?;
-        let workers = variant_for(config.workers)?;
-        let simulator = ffi::make_simulator(workers, &bridged)
+        let built = variant_for(config.workers, config.queues, config.functions)?;
+        let simulator = ffi::make_simulator(&built, &bridged)
             .map_err(|error| CosimError::Simulator { message: error.what().to_owned() })?;
-        Ok(Self { simulator: Simulator(simulator), memory: None, workers, clock: Arc::default() })
+        Ok(Self { simulator: Simulator(simulator), memory: None, built, clock: Arc::default() })
     }
 
     /// Workers that the RTL was built with.
     pub fn workers(&self) -> u32 {
-        self.workers
+        self.built.workers
+    }
+
+    /// What the RTL was built with.
+    pub fn built(&self) -> ffi::Built {
+        self.built
     }
 
     /// Clock cycles since the device was made.
@@ -64,9 +69,14 @@ impl RtlPlatform {
         Arc::clone(&self.clock)
     }
 
-    /// Level of the interrupt line `irq_o`.
+    /// Level of the interrupt line `irq_o` of queue pair 0.
     pub fn interrupt(&self) -> bool {
-        self.simulator.0.interrupt()
+        self.interrupt_of(0)
+    }
+
+    /// Level of the interrupt line `irq_o` of a queue pair; low where there is none.
+    pub fn interrupt_of(&self, queue: u32) -> bool {
+        self.simulator.0.interrupt(queue)
     }
 
     /// The failure that ended this device, if one did.
@@ -158,13 +168,25 @@ impl RtlPlatform {
     }
 }
 
-/// The smallest variant with at least `wanted` workers.
-pub(crate) fn variant_for(wanted: u32) -> Result<u32, CosimError> {
-    let built = built_workers();
-    if wanted == 0 {
-        return Err(CosimError::Config { field: "workers", value: "0".to_owned(), expected: "at least 1" });
+/// The smallest variant with at least so many of each.
+pub(crate) fn variant_for(workers: u32, queues: u32, functions: u32) -> Result<ffi::Built, CosimError> {
+    for (field, value) in [("workers", workers), ("queues", queues), ("functions", functions)] {
+        if value == 0 {
+            return Err(CosimError::Config { field, value: "0".to_owned(), expected: "at least 1" });
+        }
     }
-    built.iter().copied().find(|&workers| workers >= wanted).ok_or(CosimError::NotBuilt { wanted, built })
+    let variants = built();
+    variants
+        .iter()
+        .copied()
+        .find(|built| built.workers >= workers && built.queues >= queues && built.functions >= functions)
+        .ok_or_else(|| {
+            if queues == 1 && functions == 1 {
+                CosimError::NotBuilt { wanted: workers, built: crate::built_workers() }
+            } else {
+                CosimError::NoSuchDevice { workers, queues, functions }
+            }
+        })
 }
 
 impl Platform for RtlPlatform {

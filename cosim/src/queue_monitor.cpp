@@ -21,6 +21,25 @@ std::string format(const char* pattern, Args... args) {
 // Where a register of the queue pair's configuration is kept.
 constexpr uint32_t place(uint32_t address) { return (address - DOORBELL_BLOCK_FUNCTION_QUEUE) / 4; }
 
+// Whose register an address is, and which.
+struct Decoded {
+    bool of_queue, of_function;
+    uint32_t queue, function, address;
+};
+
+Decoded decode(uint32_t address) {
+    const uint32_t offset = address & 0xFFF, page = address >> 12;
+    if (page >= 32) return {true, false, page - 32, 0, DOORBELL_BLOCK_QUEUE + offset};
+    if (page >= 16 && offset >= 0x800) {
+        return {true, false, offset >> 7 & 0xF, page - 16, DOORBELL_BLOCK_FUNCTION_QUEUE + (offset & 0x7F)};
+    }
+    if (page >= 16) return {false, true, 0, page - 16, DOORBELL_BLOCK_FUNCTION + offset};
+    if ((address & ~0xFFU) == DOORBELL_BLOCK_DEVICE_QUEUE) {
+        return {true, false, address >> 4 & 0xF, 0, DOORBELL_BLOCK_DEVICE_QUEUE + (address & 0xF)};
+    }
+    return {false, false, 0, 0, address};
+}
+
 }  // namespace
 
 void QueueMonitor::write_begins(uint32_t address, uint32_t value) {
@@ -49,7 +68,6 @@ void QueueMonitor::write_ends(bool okay) {
         return;
     }
     if (address - DOORBELL_BLOCK_FUNCTION_QUEUE < sizeof registers_) registers_[place(address)] = value;
-    if (address == DOORBELL_REG_FN_CONTROL && (value & DOORBELL_FN_CONTROL_RESET) != 0) disabling_ = active_;
     if (address != DOORBELL_REG_CONTROL) return;
     if ((value & DOORBELL_CONTROL_ENABLE) == 0) {
         disabling_ = active_;
@@ -142,6 +160,53 @@ void QueueMonitor::bad_token(uint64_t address, uint64_t strobe) const {
     fail_memory("R11", format("token write to 0x%" PRIx64 " with strobes 0x%016" PRIx64
                               " leaves the token region 0x%" PRIx64 " … 0x%" PRIx64, address, strobe, token_base_,
                               token_base_ + token_size_));
+}
+
+void QueueMonitors::write_begins(uint32_t address, uint32_t value) {
+    address_ = address;
+    value_ = value;
+    const Decoded at = decode(address);
+    if (at.of_queue && at.queue < queues_) monitors_[at.queue].write_begins(at.address, value);
+}
+
+void QueueMonitors::write_ends(bool okay) {
+    const Decoded at = decode(address_);
+    if (at.of_queue && at.queue < queues_) {
+        monitors_[at.queue].write_ends(okay);
+        if (okay && at.address == DOORBELL_REG_QUEUE_FUNCTION) monitors_[at.queue].set_owner(value_);
+    }
+    if (okay && at.of_function && at.address == DOORBELL_REG_FN_CONTROL && (value_ & DOORBELL_FN_CONTROL_RESET) != 0) {
+        for (QueueMonitor& monitor : monitors_) {
+            if (monitor.owner() == at.function) monitor.function_reset();
+        }
+    }
+}
+
+void QueueMonitors::register_read(uint32_t address, uint32_t value, bool writes_outstanding) {
+    const Decoded at = decode(address);
+    // With several queue pairs the writes in flight may be another's.
+    if (at.address == DOORBELL_REG_STATE && at.queue < queues_) {
+        monitors_[at.queue].state_read(value, writes_outstanding && queues_ == 1);
+    }
+}
+
+QueueMonitor& QueueMonitors::with_slot(uint64_t address) {
+    for (QueueMonitor& monitor : monitors_) {
+        if (monitor.owns_slot(address)) return monitor;
+    }
+    return monitors_[0];  // which says what is wrong with it
+}
+
+QueueMonitor& QueueMonitors::with_token(uint64_t address) {
+    for (QueueMonitor& monitor : monitors_) {
+        if (monitor.owns_token(address)) return monitor;
+    }
+    return monitors_[0];
+}
+
+void QueueMonitors::bad_user(const char* channel, uint64_t address, uint32_t user) {
+    fail_memory("R11", format("%s of 0x%" PRIx64 " with AxUSER %" PRIu32 ", which is not the function that owns the queue pair",
+                              channel, address, user));
 }
 
 }  // namespace doorbell

@@ -1,11 +1,15 @@
-// The memory side's own view of the queue pair: it knows only what the host wrote to registers and what the device
+// The memory side's own view of the queue pairs: it knows only what the host wrote to registers and what the device
 // did on its AXI port, and holds the device to R1, R3, R4, R11, R12 and to the phase bit without looking inside it.
 #pragma once
 
+#include <array>
 #include <cstdint>
+
+#include "axi.h"
 
 namespace doorbell {
 
+// One queue pair. Addresses of registers are those of queue pair 0 and function 0.
 class QueueMonitor {
 public:
     // A register write is about to reach the device: it may act on it before it has answered.
@@ -39,6 +43,16 @@ public:
     // One beat of completions; returns how many it holds. R4: only released slots, each once and in order.
     uint32_t completion_beat(uint64_t address, uint64_t strobe, const uint32_t* data);
 
+    // FN_CONTROL.RESET of the function that owns it.
+    void function_reset() { disabling_ = active_; }
+    bool owns_slot(uint64_t address) const { return active_ && address - sq_.base < (uint64_t{sq_.mask} + 1) * kSlot; }
+    // A line of tokens begins below its region where that begins in the middle of a line.
+    bool owns_token(uint64_t address) const {
+        return active_ && (address - token_base_ < token_size_ || token_base_ - address < kBeatBytes);
+    }
+    uint32_t owner() const { return owner_; }
+    void set_owner(uint32_t function) { owner_ = function; }
+
 private:
     static constexpr uint64_t kSlot = 64;
     static constexpr uint64_t kCompletion = 32;
@@ -65,6 +79,45 @@ private:
     uint32_t sq_tail_ = 0, sq_next_ = 0;  // published; next slot to be read
     uint32_t cq_head_ = 0, cq_next_ = 0;  // released; next slot to be written
     uint32_t sq_start_ = 0, cq_start_ = 0;
+    uint32_t owner_ = 0;  // function
+};
+
+// All of them: finds the queue pair that a register, an address or an ID belongs to, and checks AxUSER, the function.
+class QueueMonitors {
+public:
+    explicit QueueMonitors(uint32_t queues) : queues_{queues} {}
+
+    void write_begins(uint32_t address, uint32_t value);
+    void write_ends(bool okay);
+    // A read of any register: that of STATE is looked at.
+    void register_read(uint32_t address, uint32_t value, bool writes_outstanding);
+    void reset() { monitors_ = {}; }
+
+    void read_burst(uint64_t address, uint32_t beats, uint32_t user) {
+        QueueMonitor& monitor = queues_ == 1 ? monitors_[0] : with_slot(address);
+        if (user != monitor.owner()) [[unlikely]] bad_user("AR", address, user);
+        monitor.read_burst(address, beats);
+    }
+    void token_beat(uint64_t address, uint64_t strobe, uint32_t user) {
+        QueueMonitor& monitor = queues_ == 1 ? monitors_[0] : with_token(address);
+        if (user != monitor.owner()) [[unlikely]] bad_user("AW", address, user);
+        monitor.token_beat(address, strobe);
+    }
+    uint32_t completion_beat(uint32_t queue, uint64_t address, uint64_t strobe, const uint32_t* data, uint32_t user) {
+        QueueMonitor& monitor = monitors_[queue];
+        if (user != monitor.owner()) [[unlikely]] bad_user("AW", address, user);
+        return monitor.completion_beat(address, strobe, data);
+    }
+    uint32_t queues() const { return queues_; }
+
+private:
+    QueueMonitor& with_slot(uint64_t address);
+    QueueMonitor& with_token(uint64_t address);
+    [[noreturn]] static void bad_user(const char* channel, uint64_t address, uint32_t user);
+
+    std::array<QueueMonitor, kQueues> monitors_;
+    uint32_t queues_;
+    uint32_t address_ = 0, value_ = 0;  // of the register write that is under way
 };
 
 }  // namespace doorbell

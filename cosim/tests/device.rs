@@ -1,8 +1,10 @@
 //! What only a device with a clock and pins has: cycles, byte strobes, holes in the register page, `irq_o`, reset.
 
-use doorbell_contract::{Counter, DescFlags, HwDesc, Irq, Place, Register, State};
-use doorbell_cosim::{RtlConfig, RtlPlatform, built_workers};
-use doorbell_host::{Device, Driver, QueueConfig};
+use std::sync::atomic::Ordering;
+
+use doorbell_contract::{Control, Counter, DescFlags, HwDesc, Irq, Place, Register, SqKey, State};
+use doorbell_cosim::{Built, RtlConfig, RtlPlatform, built, built_workers};
+use doorbell_host::{Device, Driver, Platform, QueueConfig};
 use doorbell_verify::conformance::{Rig, numbered};
 use rstest::rstest;
 
@@ -138,4 +140,54 @@ fn wait_states_stretch_every_token() {
     let tokens = count(rtl, Counter::Tokens);
     // One cycle from idle to the first token's wait.
     assert_eq!((count(rtl, Counter::Wait), count(rtl, Counter::Busy)), (7 * tokens, 8 * tokens + 1));
+}
+
+/// A queue pair of another function beside the first one: its own registers, rings and interrupt.
+#[test]
+fn queue_pairs_have_registers_rings_and_interrupts_of_their_own() {
+    for Built { workers, queues, functions } in built().into_iter().filter(|built| built.queues > 1) {
+        let plain = RtlConfig { workers, queues, functions, ..Default::default() };
+        for config in [plain.clone(), plain.with_random_memory(3)] {
+            let mut rtl = RtlPlatform::new(&config).unwrap();
+            let memory = rtl.map(2 << 14).unwrap();
+            let (first, last) =
+                (Place::FIRST, Place { function: functions as u8 - 1, queue: queues as u8 - 1 });
+            rtl.write_at(last, Register::QueueFunction, u32::from(last.function)).unwrap();
+            rtl.write_at(last, Register::Window0SizeHi, u32::MAX).unwrap();
+            assert!(
+                rtl.read_at(Place { function: 0, ..last }, Register::Weight).is_err(),
+                "another function's page"
+            );
+            for (place, at) in [(first, 0), (last, 1 << 14)] {
+                let bus = memory.bus_address() + at as u64;
+                for (register, value) in [
+                    (Register::SqBaseLo, bus),
+                    (Register::SqBaseHi, bus >> 32),
+                    (Register::CqBaseLo, bus + 4096),
+                    (Register::CqBaseHi, bus >> 32),
+                    (Register::SqSize, 4),
+                    (Register::CqSize, 4),
+                ] {
+                    rtl.write_at(place, register, value as u32).unwrap();
+                }
+                let asks = HwDesc::nop().with_flags(DescFlags::INTERRUPT).seal(&SqKey::new(0), 0);
+                memory.slots::<8>(at, 4).unwrap().store(0, bytemuck::cast(asks));
+                rtl.write_at(place, Register::Control, Control::ENABLE.bits()).unwrap();
+                rtl.write_at(place, Register::Irq, Irq::ARMED.bits()).unwrap();
+            }
+            let completed =
+                |at: usize| memory.word64(at + 4096 + 24).unwrap().load(Ordering::Acquire) >> 63 == 1;
+            rtl.write_at(last, Register::Doorbell, 1).unwrap();
+            rtl.run(5000).unwrap();
+            assert_eq!((completed(0), completed(1 << 14)), (false, true));
+            assert_eq!((rtl.interrupt(), rtl.interrupt_of(queues - 1)), (false, true));
+            rtl.write_at(first, Register::Doorbell, 1).unwrap();
+            rtl.run(5000).unwrap();
+            assert!(completed(0) && rtl.interrupt());
+            rtl.write_at(last, Register::Control, 0).unwrap();
+            rtl.run(5000).unwrap();
+            assert_eq!(rtl.read_at(last, Register::State).unwrap(), State::IDLE.bits());
+            assert_eq!(rtl.read_at(first, Register::State).unwrap(), (State::ACTIVE | State::IDLE).bits());
+        }
+    }
 }

@@ -7,7 +7,7 @@ module memory_model #(
 ) (
   input  logic         clk_i,
   input  logic         rst_ni,
-  input  logic [4:0]   awid_i,
+  input  logic [5:0]   awid_i,
   input  logic [63:0]  awaddr_i,
   input  logic         awvalid_i,
   output logic         awready_o,
@@ -15,16 +15,16 @@ module memory_model #(
   input  logic [63:0]  wstrb_i,
   input  logic         wvalid_i,
   output logic         wready_o,
-  output logic [4:0]   bid_o,
+  output logic [5:0]   bid_o,
   output logic [1:0]   bresp_o,
   output logic         bvalid_o,
   input  logic         bready_i,
   input  logic [63:0]  araddr_i,
   input  logic [7:0]   arlen_i,
-  input  logic [4:0]   arid_i,
+  input  logic [5:0]   arid_i,
   input  logic         arvalid_i,
   output logic         arready_o,
-  output logic [4:0]   rid_o,
+  output logic [5:0]   rid_o,
   output logic [511:0] rdata_o,
   output logic [1:0]   rresp_o,
   output logic         rlast_o,
@@ -35,8 +35,8 @@ module memory_model #(
   output logic         accept_o,        // a write is complete on the bus
   output logic         effect_o,        // a write has changed the memory, or failed
   output logic         effect_error_o,
-  output logic [4:0]   accept_id_o,
-  output logic [4:0]   effect_id_o,
+  output logic [5:0]   accept_id_o,
+  output logic [5:0]   effect_id_o,
   output logic [63:0]  accept_addr_o,
   output logic [63:0]  effect_addr_o,
   output logic [63:0]  accept_strb_o,
@@ -45,7 +45,7 @@ module memory_model #(
   output logic [511:0] effect_data_o
 );
   import bench_pkg::*;
-  localparam int Ids   = 32;
+  localparam int Ids   = 32;            // 16 of workers, 16 of queue pairs' completions
   localparam int Depth = 256;           // of each queue
 
   // ---------------------------------------------------------------- behaviour, set by the bench
@@ -87,7 +87,7 @@ module memory_model #(
   logic [63:0] ar_addr [0:Depth-1];
   int          ar_len [0:Depth-1];
   int          ar_due [0:Depth-1];
-  logic [4:0]  ar_id [0:Depth-1];
+  logic [5:0]  ar_id [0:Depth-1];
   int          ar_head, ar_tail, beat;
 
   always @(posedge clk_i) begin
@@ -132,7 +132,7 @@ module memory_model #(
 
   // ---------------------------------------------------------------- writes
   logic [63:0]  aw_addr [0:Depth-1];
-  logic [4:0]   aw_id [0:Depth-1];
+  logic [5:0]   aw_id [0:Depth-1];
   logic [511:0] w_data [0:Depth-1];
   logic [63:0]  w_strb [0:Depth-1];
   int           aw_head, aw_tail, w_head, w_tail;
@@ -198,7 +198,7 @@ module memory_model #(
         aw_head  = aw_head + 1;
         w_head   = w_head + 1;
         accept_o      <= 1'b1;
-        accept_id_o   <= 5'(id);
+        accept_id_o   <= 6'(id);
         accept_addr_o <= pending_addr[at];
         accept_data_o <= pending_data[at];
         accept_strb_o <= pending_strb[at];
@@ -229,11 +229,11 @@ module memory_model #(
           head[picked] = head[picked] + 1;
           pending      = pending - 1;
           bvalid_o <= 1'b1;
-          bid_o    <= 5'(picked);
+          bid_o    <= 6'(picked);
           bresp_o  <= bad ? error_resp : 2'b00;
           effect_o       <= 1'b1;
           effect_error_o <= bad;
-          effect_id_o    <= 5'(picked);
+          effect_id_o    <= 6'(picked);
           effect_addr_o  <= pending_addr[at];
           effect_data_o  <= pending_data[at];
           effect_strb_o  <= pending_strb[at];

@@ -2,7 +2,7 @@
 module protocol_monitor (
   input logic         clk_i,
   input logic         rst_ni,
-  input logic [4:0]   awid_i,
+  input logic [5:0]   awid_i,
   input logic [63:0]  awaddr_i,
   input logic [7:0]   awlen_i,
   input logic [2:0]   awsize_i,
@@ -14,7 +14,7 @@ module protocol_monitor (
   input logic         wlast_i,
   input logic         wvalid_i,
   input logic         wready_i,
-  input logic [4:0]   arid_i,
+  input logic [5:0]   arid_i,
   input logic [63:0]  araddr_i,
   input logic [7:0]   arlen_i,
   input logic [2:0]   arsize_i,
@@ -27,9 +27,9 @@ module protocol_monitor (
   logic quiet = 1'b1;                  // set by the bench: the device must not start anything
 
   logic         aw_held = 1'b0, w_held = 1'b0, ar_held = 1'b0;
-  logic [68:0]  aw;
+  logic [69:0]  aw;
   logic [576:0] w;
-  logic [76:0]  ar;
+  logic [77:0]  ar;
   int           aw_beats, w_beats;
 
   task automatic check_burst(input string name, input logic [63:0] addr, input logic [7:0] len,
@@ -77,7 +77,7 @@ module protocol_monitor (
       end
       if (arvalid_i) begin
         check_burst("AR", araddr_i, arlen_i, arsize_i, arburst_i);
-        if (arid_i !== 5'd0) fail("AXI: ARID is not 0");
+        if (arid_i !== 6'd0) fail("AXI: ARID is not 0");
       end
       if (awvalid_i && awready_i) aw_beats <= aw_beats + 1;
       if (wvalid_i && wready_i) w_beats <= w_beats + 1;

@@ -1,6 +1,6 @@
 // Random traffic for the whole device: random configuration, memory behaviour, descriptors good and bad,
 // continuations, doorbells that must be refused, slow hosts, interrupts, disables and resets in mid-run.
-// Drives the top_bench instance 'bench' beside it.
+// Drives the queue_host 'host' that it stands in.
 module random_host;
   import bench_pkg::*;
   import bench_reference_pkg::*;
@@ -22,22 +22,25 @@ module random_host;
   endfunction
 
   task automatic random_config;
-    bench.default_config;
-    bench.sq_base    = bench.Base + 64 * below(128);
-    bench.cq_base    = bench.Base + 64 * between(300, 400);
-    bench.token_base = bench.Base + 64 * between(600, 900);
-    bench.token_size = 4 * between(600, 16000);
-    bench.kv_size    = chance(20) ? 64'd0 : {32'd0, rnd()};
-    bench.sq_size    = 32'd1 << between(1, 7);
-    bench.cq_size    = 32'd1 << between(1, 7);
-    bench.sq_start   = near_wrap();
-    bench.cq_start   = near_wrap();
-    bench.length_limit       = chance(50) ? 32'h0010_0000 : between(300, 2000);
-    bench.checkpoint_default = chance(30) ? between(0, 12) : CHECKPOINT_NEVER;
-    bench.reward_threshold   = below(65536);
-    bench.eos_threshold      = chance(50) ? 16'd0 : chance(90) ? between(1, 4000) : between(32000, 65535);
-    bench.wait_states        = chance(70) ? 16'd0 : between(1, 4);
-    bench.workers            = chance(50) ? bench.Workers : between(1, bench.Workers);
+    host.default_config;
+    host.sq_base    = host.Base + 64 * below(128);
+    host.cq_base    = host.Base + 64 * between(300, 400);
+    host.token_base = host.Base + 64 * between(600, 900);
+    host.token_size = 4 * between(600, 16000);
+    host.kv_size    = chance(20) ? 64'd0 : {32'd0, rnd()};
+    host.sq_size    = 32'd1 << between(1, 7);
+    host.cq_size    = 32'd1 << between(1, 7);
+    host.sq_start   = near_wrap();
+    host.cq_start   = near_wrap();
+    host.weight     = chance(50) ? 1 : between(1, 5);
+    if (host.own_function) random_function;
+    else begin
+      host.length_limit       = bench.limit_of[host.owner];
+      host.checkpoint_default = bench.checkpoint_of[host.owner];
+      host.reward_threshold   = bench.reward_of[host.owner];
+      host.eos_threshold      = bench.eos_of[host.owner];
+    end
+    if (host.alone) host.wait_states = chance(70) ? 16'd0 : between(1, 4);
     pool            = chance(40) ? between(1, 4) : 1000;
     longest         = chance(30) ? between(1, 4) : between(5, 80);
     bad_percent     = chance(30) ? 0 : between(5, 30);
@@ -46,10 +49,20 @@ module random_host;
     release_percent = chance(30) ? 10 : 80;
   endtask
 
+  task automatic random_function;
+    host.length_limit       = chance(50) ? 32'h0010_0000 : between(300, 2000);
+    host.checkpoint_default = chance(30) ? between(0, 12) : CHECKPOINT_NEVER;
+    host.reward_threshold   = below(65536);
+    host.eos_threshold      = chance(50) ? 16'd0 : chance(90) ? between(1, 4000) : between(32000, 65535);
+    host.workers            = chance(50) ? host.Workers : between(1, host.Workers);
+  endtask
+
   task automatic random_memory;
-    bench.random_memory;
-    bench.u_memory.error_r = faults ? between(1, 8) : 0;
-    bench.u_memory.error_w = faults ? between(1, 8) : 0;
+    if (host.alone) begin
+      bench.random_memory;
+      u_memory.error_r = faults ? between(1, 8) : 0;
+      u_memory.error_w = faults ? between(1, 8) : 0;
+    end
   endtask
 
   // ---------------------------------------------------------------- descriptors
@@ -61,17 +74,17 @@ module random_host;
     int n, kind;
     kind = below(100);
     n    = chance(80) ? between(1, longest) : chance(90) ? between(1, 40) : between(100, 500);
-    if (kind < 72)      bench.make_decode(some_rollout(), n, below(4), desc);
-    else if (kind < 80) desc = bench.blank(OP_NOP, some_rollout());
-    else if (kind < 86) desc = bench.blank(OP_PREFILL, some_rollout());
-    else if (kind < 95) desc = bench.blank(OP_STOP, some_rollout());
-    else                desc = bench.blank(rnd(), some_rollout());
+    if (kind < 72)      host.make_decode(some_rollout(), n, below(4), desc);
+    else if (kind < 80) desc = host.blank(OP_NOP, some_rollout());
+    else if (kind < 86) desc = host.blank(OP_PREFILL, some_rollout());
+    else if (kind < 95) desc = host.blank(OP_STOP, some_rollout());
+    else                desc = host.blank(rnd(), some_rollout());
     desc.flags           = rnd() & 8'h1E;
     desc.flags[FLAG_FENCE_BIT] = chance(8);
     desc.kv_arena_id     = rnd();
     desc.prefix_id       = rnd();
-    desc.kv_offset       = (chance(50) || bench.kv_size == 0) ? 64'd0 : {32'd0, rnd() % bench.kv_size[31:0]};
-    desc.seq_len         = chance(95) ? below(1500) : bench.length_limit - n;
+    desc.kv_offset       = (chance(50) || host.kv_size == 0) ? 64'd0 : {32'd0, rnd() % host.kv_size[31:0]};
+    desc.seq_len         = chance(95) ? below(1500) : host.length_limit - n;
     desc.reward_model_id = (desc.flags[FLAG_RESIDENT_BIT] && desc.opcode == OP_DECODE) ? 16'd0 : rnd();
     desc.checkpoint      = chance(40) ? between(0, 10) : chance(50) ? CHECKPOINT_NEVER : between(11, 80);
     if (desc.opcode == OP_NOP || desc.opcode == OP_STOP) begin   // these look at nothing else
@@ -93,12 +106,12 @@ module random_host;
         desc.reward_model_id = 16'd1 << below(16);
       end
       5: desc.max_tokens = 0;
-      6: desc.seq_len = bench.length_limit - desc.max_tokens + 1;
+      6: desc.seq_len = host.length_limit - desc.max_tokens + 1;
       7: desc.seq_len = 32'hFFFF_FFFF - below(3);
       8: desc.delta_offset = desc.delta_offset + between(1, 3);
-      9: desc.delta_offset = chance(50) ? bench.token_size - 4 * desc.max_tokens + 4
+      9: desc.delta_offset = chance(50) ? host.token_size - 4 * desc.max_tokens + 4
                                         : 64'hFFFF_FFFF_FFFF_FFFC;
-      10: desc.kv_offset = bench.kv_size + (bench.kv_size == 0);
+      10: desc.kv_offset = host.kv_size + (host.kv_size == 0);
       default: begin
         desc.flags[FLAG_COW_PREFIX_BIT] = 1'b1;
         desc.prefix_id = PREFIX_NONE;
@@ -111,8 +124,8 @@ module random_host;
     hw_desc_t desc;
     desc = data;
     fits = 1'b1;
-    if (desc.opcode == OP_DECODE && bench.u_score.classify(data, bench.sq_tail) == ERR_NONE)
-      fits = bench.u_score.range_free(int'(desc.delta_offset / 4), int'(desc.max_tokens));
+    if (desc.opcode == OP_DECODE && host.u_score.classify(data, host.sq_tail) == ERR_NONE)
+      fits = host.u_score.range_free(int'(desc.delta_offset / 4), int'(desc.max_tokens));
   endfunction
 
   task automatic put_random(output logic done);
@@ -122,15 +135,15 @@ module random_host;
     make_random(desc);
     spoiled = chance(bad_percent);
     if (spoiled) spoil(desc);
-    data = bench.seal(desc);
+    data = host.seal(desc);
     // R2: a flipped bit, or a slot that was sealed for the pass before.
     if (spoiled && chance(20)) begin
       if (chance(50)) data = data ^ (512'd1 << between(0, 383));
-      else            data = ref_seal(data, bench.sq_key, bench.sq_tail - bench.sq_size);
-      data[HW_DESC_USER_DATA_LSB +: 32] = bench.sq_tail;
+      else            data = ref_seal(data, host.sq_key, host.sq_tail - host.sq_size);
+      data[HW_DESC_USER_DATA_LSB +: 32] = host.sq_tail;
     end
     done = fits(data);
-    if (done) bench.put_slot(data);
+    if (done) host.put_slot(data);
   endtask
 
   // R9: goes on where REWARD_NEEDED left off. The tokens behind must still be free.
@@ -139,12 +152,12 @@ module random_host;
   task automatic put_continuation;
     hw_desc_t desc;
     int       n;
-    n = bench.last_done.final_seq_len - bench.last_desc.seq_len;
-    desc = bench.last_desc;
-    desc.seq_len      = bench.last_done.final_seq_len;
+    n = host.last_done.final_seq_len - host.last_desc.seq_len;
+    desc = host.last_desc;
+    desc.seq_len      = host.last_done.final_seq_len;
     desc.max_tokens   = desc.max_tokens - n;
     desc.delta_offset = desc.delta_offset + 4 * n;
-    if (fits(bench.seal(desc))) bench.put(desc);
+    if (fits(host.seal(desc))) host.put(desc);
   endtask
 
   // ---------------------------------------------------------------- doorbells that must be refused
@@ -152,20 +165,20 @@ module random_host;
   task automatic bad_doorbell;
     logic [31:0] value;
     if (chance(50)) begin
-      value = chance(50) ? bench.sq_tail + bench.sq_size + 1 + below(100) : bench.sq_tail - 1 - below(5);
-      bench.u_registers.refuse(REG_DOORBELL, value);
+      value = chance(50) ? host.sq_tail + host.sq_size + 1 + below(100) : host.sq_tail - 1 - below(5);
+      u_registers.refuse(host.at(REG_DOORBELL), value);
     end else begin
-      value = chance(50) ? bench.cq_head + bench.cq_size + 1 + below(100) : bench.cq_head - 1 - below(5);
-      bench.u_registers.refuse(REG_CQ_HEAD, value);
+      value = chance(50) ? host.cq_head + host.cq_size + 1 + below(100) : host.cq_head - 1 - below(5);
+      u_registers.refuse(host.at(REG_CQ_HEAD), value);
     end
     refused = refused + 1;
   endtask
 
   task automatic arm;
-    bench.u_score.armings = bench.u_score.armings + 1;
-    bench.u_registers.write(REG_IRQ, IRQ_ARMED);
+    host.u_score.armings = host.u_score.armings + 1;
+    host.write(REG_IRQ, IRQ_ARMED);
     // It may have fired before the write was answered; then nothing is owed.
-    if (!bench.irq) bench.u_score.armed = 1'b1;
+    if (!host.irq_i) host.u_score.armed = 1'b1;
   endtask
 
   // ---------------------------------------------------------------- a run
@@ -177,84 +190,96 @@ module random_host;
     logic got, ended;
     hw_desc_t desc;
     submitted = 0;
-    started   = bench.cycle;
+    started   = host.cycle_i;
     ended     = 1'b0;
     refused   = 0;
     while (!ended) begin
-      if (bench.cycle - started > Budget) begin
+      if (host.cycle_i - started > Budget) begin
         submitted       = count;
         poll_percent    = 100;
         release_percent = 100;
       end
       waits_for = $sformatf("the random host waits for completion %0d; published %0d, read %0d, released %0d",
-                            bench.u_score.cq_seen, bench.sq_tail, bench.u_score.received, bench.cq_head);
+                            host.u_score.cq_seen, host.sq_tail, host.u_score.received, host.cq_head);
       if (submitted < count && chance(submit_percent)) begin
         batch = between(1, 12);
-        while (batch > 0 && submitted < count && bench.sq_space() > 0) begin
+        while (batch > 0 && submitted < count && host.sq_space() > 0) begin
           put_random(got);
           if (got) submitted = submitted + 1;
           batch = batch - 1;
         end
-        if (bench.sq_tail != bench.u_score.published) bench.ring;
+        if (host.sq_tail != host.u_score.published) host.ring;
       end
       if (chance(poll_percent)) begin
         got = 1'b1;
         while (got) begin
-          bench.poll(got);
-          if (got && bench.last_done.status == STATUS_REWARD_NEEDED && bench.sq_space() > 0) put_continuation;
+          host.poll(got);
+          if (got && host.last_done.status == STATUS_REWARD_NEEDED && host.sq_space() > 0) put_continuation;
         end
-        if (bench.sq_tail != bench.u_score.published) bench.ring;
+        if (host.sq_tail != host.u_score.published) host.ring;
       end
-      if (chance(release_percent)) bench.release_seen;
+      if (chance(release_percent)) host.release_seen;
       if (chance(2)) bad_doorbell;
       if (chance(10)) arm;
-      if (chance(2) && bench.u_score.armed === 1'b1) begin
-        bench.u_score.armed = 1'b0;     // nothing is owed from here on
-        bench.u_registers.write(REG_IRQ, 0);
+      if (chance(2) && host.u_score.armed === 1'b1) begin
+        host.u_score.armed = 1'b0;     // nothing is owed from here on
+        host.write(REG_IRQ, 0);
       end
-      repeat (chance(50) ? 1 : between(1, 20)) @(posedge bench.clk);
-      ended = (submitted >= count && bench.outstanding() == 0)
-           || (stop_at >= 0 && bench.cycle - started >= stop_at);
+      repeat (chance(50) ? 1 : between(1, 20)) @(posedge host.clk_i);
+      ended = (submitted >= count && host.outstanding() == 0)
+           || (stop_at >= 0 && host.cycle_i - started >= stop_at);
     end
   endtask
 
   task automatic run(input int count);
     random_config;
     random_memory;
-    bench.enable;
+    host.enable;
     traffic(count, -1);
-    bench.release_seen;
-    bench.expect_all_done;
-    bench.u_registers.expect_read(REG_STATUS, {24'd0, 8'(refused > 255 ? 255 : refused)});
-    bench.fault_expected = faults && bench.u_score.bad_beats != 0;
-    bench.disable_device;
-    bench.check_counters;
-    if (bench.fault_expected) bench.u_registers.write(REG_ERROR, '1);
-    bench.fault_expected = 1'b0;
-    $display("cycle %0d: %0d descriptors, %0d tokens", bench.cycle, bench.sq_tail - bench.sq_start, bench.u_score.tokens);
+    host.release_seen;
+    host.expect_all_done;
+    host.expect_read(REG_STATUS, {24'd0, 8'(refused > 255 ? 255 : refused)});
+    host.fault_expected = faults && host.u_score.bad_beats != 0;
+    host.disable_device;
+    if (host.alone) host.check_counters;
+    if (host.fault_expected) host.write(REG_ERROR, '1);
+    host.fault_expected = 1'b0;
+    $display("cycle %0d: %0d descriptors, %0d tokens", host.cycle_i, host.sq_tail - host.sq_start, host.u_score.tokens);
   endtask
 
   // R12: ends in the middle, by a disable or a reset.
   task automatic run_cut(input int cycles);
     random_config;
     random_memory;
-    bench.enable;
+    host.enable;
     traffic(1000000, cycles);
-    if (chance(70)) begin
-      bench.fault_expected = faults && bench.u_score.bad_beats != 0;
-      bench.disable_device;
-      if (bench.fault_expected) bench.u_registers.write(REG_ERROR, '1);
-      bench.fault_expected = 1'b0;
+    if (!host.alone || chance(70)) begin
+      host.fault_expected = faults && host.u_score.bad_beats != 0;
+      host.disable_device;
+      if (host.fault_expected) host.write(REG_ERROR, '1);
+      host.fault_expected = 1'b0;
     end else bench.reset;
   endtask
 
   // What the benches of 1, 4 and 16 workers do.
   task automatic all(input int runs, input int count);
-    @(posedge bench.rst_n);
-    @(posedge bench.clk);
+    @(posedge host.rst_ni);
+    @(posedge host.clk_i);
     for (int k = 0; k < runs; k++) begin
       faults = k % 4 == 3;
       if (k % 3 == 2) run_cut(between(1, 1500));
+      run(count);
+    end
+  endtask
+
+  // The same beside the hosts of other queue pairs.
+  task automatic share(input int runs, input int count);
+    host.alone        = 1'b0;
+    host.own_device   = 1'b0;
+    host.own_function = 1'b0;
+    for (int k = 0; k < runs; k++) begin
+      faults = bench.faults;
+      if (chance(40)) run_cut(between(1, 1500));
       run(count);
     end
   endtask

@@ -33,6 +33,13 @@ module register_master (
     rready_o  = 1'b0;
   end
 
+  // Several hosts may use it: one access at a time.
+  logic taken = 1'b0;
+  task automatic take;
+    while (taken) @(posedge clk_i);
+    taken = 1'b1;
+  endtask
+
   task automatic idle;
     while (chance(delay)) @(posedge clk_i);
   endtask
@@ -47,6 +54,7 @@ module register_master (
   task automatic write_strobe(input logic [17:0] addr, input logic [31:0] data, input logic [3:0] strobe,
                               output logic ok);
     int waited;
+    take;
     waited = 0;
     fork
       begin
@@ -83,6 +91,7 @@ module register_master (
     ok = bresp_i === 2'b00;
     if (bresp_i !== 2'b00 && bresp_i !== 2'b10) fail($sformatf("write of 0x%05h answered %b", addr, bresp_i));
     bready_o <= 1'b0;
+    taken = 1'b0;
   endtask
 
   task automatic try_write(input logic [17:0] addr, input logic [31:0] data, output logic ok);
@@ -141,6 +150,7 @@ module register_master (
 
   task automatic try_read(input logic [17:0] addr, output logic [31:0] data, output logic ok);
     int waited;
+    take;
     waited = 0;
     idle();
     araddr_o  <= addr;
@@ -161,6 +171,7 @@ module register_master (
     data = rdata_i;
     ok   = rresp_i === 2'b00;
     rready_o <= 1'b0;
+    taken = 1'b0;
   endtask
 
   task automatic read(input logic [17:0] addr, output logic [31:0] data);

@@ -1,27 +1,37 @@
-// Watches one queue pair from the bus and predicts every completion (rules R1, R3 to R11, R14). The host tasks of
-// top_bench tell it what they publish, read and release; instance u_memory beside it is the shared memory.
+// Watches one queue pair from the bus and predicts every completion (rules R1, R3 to R11, R14). Its host (queue_host)
+// tells it what it publishes, reads and releases; instance u_memory beside it is the shared memory. What belongs to the
+// queue pair it tells by its part of the memory, and completions by their ID.
 module scoreboard #(
-  parameter int TokenWords = 16384      // largest token region
+  parameter int          Pair       = 0,
+  parameter logic [63:0] Base       = 0,       // its part of the memory
+  parameter int          Bytes      = 0,
+  parameter int          TokenWords = 16384    // largest token region
 ) (
   input logic         clk_i,
   input logic         rst_ni,
+  input logic [3:0]   aruser_i,
   input logic [63:0]  araddr_i,
   input logic [7:0]   arlen_i,
   input logic         arvalid_i,
   input logic         arready_i,
   input logic [1:0]   rresp_i,
+  input logic         rlast_i,
   input logic         rvalid_i,
   input logic         rready_i,
   input logic         accept_i,
-  input logic [4:0]   accept_id_i,
+  input logic [5:0]   accept_id_i,
   input logic [63:0]  accept_addr_i,
   input logic [63:0]  accept_strb_i,
   input logic         effect_i,
   input logic         effect_error_i,
-  input logic [4:0]   effect_id_i,
+  input logic [5:0]   effect_id_i,
   input logic [63:0]  effect_addr_i,
   input logic [63:0]  effect_strb_i,
   input logic [511:0] effect_data_i,
+  input logic [3:0]   awuser_i,
+  input logic [5:0]   awid_i,
+  input logic [63:0]  awaddr_i,
+  input logic         awvalid_i,
   input logic         irq_i
 );
   import bench_pkg::*;
@@ -29,15 +39,28 @@ module scoreboard #(
   import desc_pkg::*;
 
   localparam int         Entries       = 2048;    // descriptors between publishing and the check
-  localparam logic [4:0] CompletionId  = 5'd16;
+  localparam logic [5:0] CompletionId  = 6'd16 + Pair;
   localparam int         IrqPatience   = 16;      // cycles from visible to irq_o
 
   // ---------------------------------------------------------------- configuration, set by the bench
   logic [63:0] sq_base, cq_base, token_base, token_size, kv_size;
   logic [31:0] sq_key, sq_size, cq_size, length_limit, checkpoint_default, reward_threshold;
   logic [15:0] eos_threshold;
-  int          workers;
+  logic [15:0] in_use;                            // workers
+  int          owner;                             // function
   logic        on = 1'b0;                         // enabled: the checks apply
+  logic        dead = 1'b0;                       // R12: disabled, and that was acknowledged: nothing may come
+
+  function automatic logic mine(input logic [63:0] addr);
+    mine = addr >= Base && addr - Base < Bytes;
+  endfunction
+
+  // What was promised to the bus.
+  int writes_in_flight = 0, reads_in_flight = 0;
+  logic read_mine [0:255];
+  int   reads_head = 0, reads_tail = 0;
+  logic reading;                                  // the beat belongs to the queue pair
+  assign reading = read_mine[reads_head % 256];
 
   // ---------------------------------------------------------------- descriptors, by index modulo Entries
   logic [511:0] slot     [0:Entries-1];
@@ -46,11 +69,11 @@ module scoreboard #(
   logic         fence    [0:Entries-1];           // a FENCE that counts
   logic         is_stop  [0:Entries-1];           // a STOP that counts
   logic         wrote    [0:Entries-1];           // a token line was on the bus
-  logic [4:0]   writer   [0:Entries-1];           // its ID
+  logic [5:0]   writer   [0:Entries-1];           // its ID
   logic         bad_line [0:Entries-1];           // a token line was answered with an error
   logic         visible  [0:Entries-1];           // its completion is in memory
   logic         checked  [0:Entries-1];           // the host has read it
-  int           owner    [0:TokenWords-1];        // entry + 1 of the descriptor that may write the word
+  int           owner_of_word [0:TokenWords-1];        // entry + 1 of the descriptor that may write the word
 
   // Running indices.
   logic [31:0] oldest, tail, published, requested, received;   // of the SQ
@@ -74,18 +97,38 @@ module scoreboard #(
     bad_beats = 0;
     tokens = 0; errors_seen = 0; prefixes = 0; read_beats = 0; write_beats = 0;
     armed = 1'b0;
-    for (int k = 0; k < TokenWords; k++) owner[k] = 0;
-    on = 1'b1;
+    for (int k = 0; k < TokenWords; k++) owner_of_word[k] = 0;
+    on   = 1'b1;
+    dead = 1'b0;
   endtask
 
   task automatic stop;
     on = 1'b0;
   endtask
 
+  task automatic end_of_life;
+    on   = 1'b0;
+    dead = 1'b1;
+    if (writes_in_flight != 0 || reads_in_flight != 0)
+      fail($sformatf("R12: ACTIVE of queue pair %0d fell with %0d writes and %0d reads in flight", Pair, writes_in_flight,
+                     reads_in_flight));
+  endtask
+
+  always @(posedge clk_i) if (rst_ni) begin
+    if (dead && awvalid_i && (awid_i >= 16 ? awid_i == CompletionId : mine(awaddr_i)))
+      fail($sformatf("R12: a write of queue pair %0d behind its end", Pair));
+    if (dead && arvalid_i && mine(araddr_i)) fail($sformatf("R12: a read of queue pair %0d behind its end", Pair));
+    // R11: every address is the function's own.
+    if (on && awvalid_i && mine(awaddr_i) && awuser_i !== owner)
+      fail($sformatf("AWUSER is %0d, the function %0d", awuser_i, owner));
+    if (on && arvalid_i && mine(araddr_i) && aruser_i !== owner)
+      fail($sformatf("ARUSER is %0d, the function %0d", aruser_i, owner));
+  end
+
   // ---------------------------------------------------------------- the host publishes
   function automatic logic range_free(input int word, input int count);
     range_free = 1'b1;
-    for (int k = word; k < word + count; k++) if (owner[k] != 0) range_free = 1'b0;
+    for (int k = word; k < word + count; k++) if (owner_of_word[k] != 0) range_free = 1'b0;
   endfunction
 
   function automatic logic [7:0] classify(input logic [511:0] data, input logic [31:0] index);
@@ -115,7 +158,7 @@ module scoreboard #(
       word = int'(desc.delta_offset / 4);
       if (!range_free(word, int'(desc.max_tokens))) $fatal(1, "scoreboard: the bench reuses token words %0d", word);
       for (int k = word; k < word + int'(desc.max_tokens); k++) begin
-        owner[k] = e + 1;
+        owner_of_word[k] = e + 1;
         u_memory.poke(token_base + 4 * k, poison(k));
       end
     end
@@ -128,13 +171,13 @@ module scoreboard #(
     desc = slot[e];
     word = int'(desc.delta_offset / 4);
     if (desc.opcode == OP_DECODE && classify(slot[e], number[e]) == 0)
-      for (int k = word; k < word + int'(desc.max_tokens); k++) if (owner[k] == e + 1) owner[k] = 0;
+      for (int k = word; k < word + int'(desc.max_tokens); k++) if (owner_of_word[k] == e + 1) owner_of_word[k] = 0;
   endtask
 
   // ---------------------------------------------------------------- the device reads
   // R1: only published slots; R3: each once, in order.
   logic [31:0] ahead;
-  always @(posedge clk_i) if (rst_ni && on && arvalid_i && arready_i) begin
+  always @(posedge clk_i) if (rst_ni && on && arvalid_i && arready_i && mine(araddr_i)) begin
     ahead = published - requested;
     if (araddr_i != sq_base + 64 * (requested % sq_size))
       fail($sformatf("R3: read of %h, expected slot %0d", araddr_i, requested));
@@ -144,17 +187,37 @@ module scoreboard #(
     requested = requested + arlen_i + 1;
   end
 
-  always @(posedge clk_i) if (rst_ni && on && rvalid_i && rready_i) begin
-    if (rresp_i != 0) begin
-      bad_beats = bad_beats + 1;
-      code[entry(received)]    = ERR_DMA_FAULT;
-      fence[entry(received)]   = 1'b0;
-      is_stop[entry(received)] = 1'b0;
-      disown(entry(received));
+  always @(posedge clk_i) if (!bench.m_axi_rst_ni) begin
+    reads_head      = reads_tail;
+    reads_in_flight = 0;
+  end else begin
+    if (rvalid_i && rready_i && reads_head != reads_tail) begin
+      if (reading) read_beat;
+      if (rlast_i) begin
+        if (reading) reads_in_flight = reads_in_flight - 1;
+        reads_head = reads_head + 1;
+      end
     end
-    received = received + 1;
-    read_beats = read_beats + 1;
+    if (arvalid_i && arready_i) begin
+      read_mine[reads_tail % 256] = mine(araddr_i);
+      if (mine(araddr_i)) reads_in_flight = reads_in_flight + 1;
+      reads_tail = reads_tail + 1;
+    end
   end
+
+  task automatic read_beat;
+    if (rst_ni && on) begin
+      if (rresp_i != 0) begin
+        bad_beats = bad_beats + 1;
+        code[entry(received)]    = ERR_DMA_FAULT;
+        fence[entry(received)]   = 1'b0;
+        is_stop[entry(received)] = 1'b0;
+        disown(entry(received));
+      end
+      received = received + 1;
+      read_beats = read_beats + 1;
+    end
+  endtask
 
   // ---------------------------------------------------------------- the device writes
   int          e, i_word;
@@ -165,9 +228,9 @@ module scoreboard #(
     owner_of = -1;
     if (addr < token_base || addr - token_base + 4 > token_size)
       fail($sformatf("R11: token write to %h, outside the token region", addr));
-    else if (owner[(addr - token_base) / 4] == 0)
+    else if (owner_of_word[(addr - token_base) / 4] == 0)
       fail($sformatf("R10: token write to %h, which no descriptor in flight owns", addr));
-    else owner_of = owner[(addr - token_base) / 4] - 1;
+    else owner_of = owner_of_word[(addr - token_base) / 4] - 1;
   endfunction
 
   function automatic logic [31:0] rollout(input int which);
@@ -183,7 +246,13 @@ module scoreboard #(
     end
   endtask
 
-  always @(posedge clk_i) if (rst_ni && on && accept_i) begin
+  logic accept_mine, effect_mine;
+  assign accept_mine = accept_i && (accept_id_i >= 16 ? accept_id_i == CompletionId : mine(accept_addr_i));
+  assign effect_mine = effect_i && (effect_id_i >= 16 ? effect_id_i == CompletionId : mine(effect_addr_i));
+  always @(posedge clk_i)
+    writes_in_flight = bench.m_axi_rst_ni ? writes_in_flight + int'(accept_mine) - int'(effect_mine) : 0;
+
+  always @(posedge clk_i) if (rst_ni && on && accept_mine) begin
     write_beats = write_beats + 1;
     if (accept_id_i == CompletionId) begin
       for (int half = 0; half < 2; half++) begin
@@ -222,13 +291,13 @@ module scoreboard #(
     end
   end
 
-  always @(posedge clk_i) if (rst_ni && on && effect_i) begin
+  always @(posedge clk_i) if (rst_ni && on && effect_mine) begin
     if (effect_error_i) bad_beats = bad_beats + 1;
     if (effect_id_i != CompletionId) begin
       if (effect_error_i) begin
         bad_lines[effect_id_i[3:0]] = bad_lines[effect_id_i[3:0]] + 1;
-        for (int k = 0; k < 16; k++) if (effect_strb_i[4*k] && owner[(effect_addr_i + 4*k - token_base) / 4] != 0)
-          bad_line[owner[(effect_addr_i + 4*k - token_base) / 4] - 1] = 1'b1;
+        for (int k = 0; k < 16; k++) if (effect_strb_i[4*k] && owner_of_word[(effect_addr_i + 4*k - token_base) / 4] != 0)
+          bad_line[owner_of_word[(effect_addr_i + 4*k - token_base) / 4] - 1] = 1'b1;
       end
     end else if (!effect_error_i) begin
       if (effect_strb_i[0])  see(effect_data_i[255:0]);
@@ -265,7 +334,7 @@ module scoreboard #(
       for (logic [31:0] k = oldest; k != index; k = k + 1) begin
         other = entry(k);
         if (!visible[other]) begin
-          if (workers == 1) fail($sformatf("R5: one worker completes %0d before %0d", index, k));
+          if ((in_use & (in_use - 1)) == 0 ) fail($sformatf("R5: one worker completes %0d before %0d", index, k));
           if (rollout(other) == rollout(which) && !no_echo(code[other]) && !no_echo(code[which]))
             fail($sformatf("R5: %0d completes before %0d of the same rollout", index, k));
           if (fence[other]) fail($sformatf("R7: %0d completes before fence %0d", index, k));
@@ -393,8 +462,9 @@ module scoreboard #(
       if (done !== want)
         fail($sformatf("R6: completion of %0d is %h, expected %h (opcode %h flags %h)", index, done, want,
                        desc.opcode, desc.flags));
-      if (done.worker_id >= workers) fail($sformatf("worker_id %0d, in use are %0d", done.worker_id, workers));
-      if (wrote[which] && done.worker_id[4:0] != writer[which])
+      if (done.worker_id >= 16 || !in_use[done.worker_id[3:0]])
+        fail($sformatf("worker_id %0d, in use are %b", done.worker_id, in_use));
+      if (wrote[which] && done.worker_id != writer[which])
         fail($sformatf("worker_id of %0d is %0d, AWID was %0d", index, done.worker_id, writer[which]));
       if (done.sq_head - oldest > received - oldest || done.sq_head - oldest <= index - oldest)
         fail($sformatf("sq_head %0d with completion of %0d, read are %0d", done.sq_head, index, received));

@@ -14,8 +14,8 @@ const TOP: &str = "rl_runtime_top";
 const RTL: &str = "rtl/files.f";
 /// The contract, and the C interface, which includes it.
 const HEADERS: [&str; 2] = ["contract/doorbell_contract.h", "capi/include/doorbell.h"];
-/// Worker counts for which the device is linted: the ends of the range and one between.
-const WORKERS: [u32; 3] = [1, 4, 16];
+/// Workers, queue pairs and functions with which the device is linted: the ends of the ranges and some between.
+const BUILDS: [[u32; 3]; 6] = [[1, 1, 1], [4, 1, 1], [16, 1, 1], [4, 4, 2], [1, 3, 3], [16, 16, 16]];
 
 /// Runs all lints.
 ///
@@ -42,20 +42,25 @@ pub fn run(root: &Path) -> Result<()> {
         component(root, "rustfmt")?;
         shell::run(&mut shell::cargo(root, &["fmt", "--all", "--check"]))
     });
-    for workers in WORKERS {
-        steps.run(format!("verilator, {workers} workers"), || {
-            let mut command = verilator();
-            command.args([
-                "--lint-only",
-                "-Wall",
-                "--top-module",
-                TOP,
-                &format!("-GWorkers={workers}"),
-                "-f",
-                RTL,
-            ]);
-            shell::run(command.current_dir(root))
-        });
+    for [workers, queues, functions] in BUILDS {
+        steps.run(
+            format!("verilator, {workers} workers, {queues} queue pairs, {functions} functions"),
+            || {
+                let mut command = verilator();
+                command.args([
+                    "--lint-only",
+                    "-Wall",
+                    "--top-module",
+                    TOP,
+                    &format!("-GWorkers={workers}"),
+                    &format!("-GQueues={queues}"),
+                    &format!("-GFunctions={functions}"),
+                    "-f",
+                    RTL,
+                ]);
+                shell::run(command.current_dir(root))
+            },
+        );
     }
     match yosys() {
         Some(program) => steps.run("yosys", || {

@@ -11,11 +11,14 @@ use super::{RTL, Simulator};
 const REFUSED: &str = "repeat may not be negative";
 
 /// Module, parameter, values that are taken, values that are not.
-const PARAMETERS: [(&str, &str, &[i32], &[i32]); 10] = [
+const PARAMETERS: [(&str, &str, &[i32], &[i32]); 13] = [
+    ("rl_runtime_top", "Queues", &[1, 3, 16], &[-1, 0, 17]),
+    ("rl_runtime_top", "Functions", &[1, 5, 16], &[-1, 0, 17]),
     ("rl_runtime_top", "Workers", &[1, 3, 16], &[-1, 0, 17]),
     ("rl_runtime_top", "FetchDepth", &[2, 4096], &[0, 1, 3, 100, 8192]),
     ("rl_runtime_top", "CompletionDepth", &[8, 4096], &[0, 4, 12, 100, 8192]),
     ("desc_ring", "FetchDepth", &[2], &[1, 100]),
+    ("dispatcher", "Queues", &[1, 16], &[0, 17]),
     ("desc_fetch", "FetchDepth", &[2], &[1, 100]),
     ("completion_ring", "Depth", &[8], &[4, 12]),
     ("sync_fifo", "Depth", &[2, 64], &[0, 1, 3]),
