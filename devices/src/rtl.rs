@@ -37,6 +37,8 @@ fn make(settings: &Settings, wave: Option<Wave>) -> Result<(RtlPlatform, QueueCo
     let faults = settings.fault.as_deref().map(parse_fault).transpose()?;
     let config = RtlConfig {
         workers,
+        queues: settings.queues.into(),
+        functions: settings.functions.into(),
         latency,
         stall_percent: [stalls; 5],
         reorder,
