@@ -8,6 +8,8 @@ mod pipeline;
 mod queue;
 #[cfg(feature = "rtl")]
 mod rtl;
+#[cfg(feature = "rtl")]
+mod rtl_queues;
 mod savings;
 #[cfg(feature = "rtl")]
 mod speed;
@@ -138,6 +140,8 @@ const BENCHES: &[Bench] = &[
     bench(What::Rtl, &["scaling"], |_| one(rtl::scaling())),
     #[cfg(feature = "rtl")]
     bench(What::Rtl, &["trace"], |load| one(rtl::trace(load.trace))),
+    #[cfg(feature = "rtl")]
+    bench(What::Rtl, &["queue_pairs"], |_| one(rtl_queues::queue_pairs())),
     #[cfg(feature = "rtl")]
     bench(What::Rtl, &["speed"], |load| one(speed::speed(load.trace, load.quick))),
     #[cfg(feature = "gpu")]

@@ -39,7 +39,7 @@ impl Workload {
     }
 
     /// `count` DECODEs of `length` tokens, in rings that hold them all.
-    fn uniform(count: u32, length: u32) -> Result<Workload, BenchError> {
+    pub fn uniform(count: u32, length: u32) -> Result<Workload, BenchError> {
         let request = Request { arrival_ms: 0, prompt_tokens: 0, output_tokens: length, prefix: vec![] };
         let requests = vec![request; count as usize];
         let mut workload = Workload::of(&Trace { source: "uniform".to_owned(), requests })?;
