@@ -18,7 +18,7 @@ impl Random {
     }
 
     fn below(&mut self, bound: u32) -> u32 {
-        ((self.next() >> 32) * u64::from(bound) >> 32) as u32
+        (((self.next() >> 32) * u64::from(bound)) >> 32) as u32
     }
 
     fn chance(&mut self, percent: u32) -> bool {
