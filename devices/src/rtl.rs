@@ -45,7 +45,6 @@ fn make(settings: &Settings, wave: Option<Wave>) -> Result<(RtlPlatform, QueueCo
         seed,
         faults: faults.into_iter().collect(),
         wave,
-        ..RtlConfig::default()
     };
     let config = if random { config.with_random_memory(seed) } else { config };
     let platform = RtlPlatform::new(&config).map_err(|error| match error {
