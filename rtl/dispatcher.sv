@@ -6,7 +6,7 @@
 // flight, there is a slot, what a first look at the oldest one found. So the one that is chosen nearly always goes; where
 // it does not, the look is remembered and the next cycle is another's.
 //
-// Whose turn it is: the queue pairs stand in a line. The first eligible one of it goes, and moves to the end of the line
+// Whose turn it is (R16): the queue pairs stand in a line. The first eligible one of it goes, and moves to the end of the line
 // once WEIGHT descriptors of it went since it last did. So an eligible one is passed over at most as often as the weights
 // of the others add up to, however eligibility comes and goes (a turn that passes on in a circle lets one starve whose
 // worker asks only when the turn is elsewhere: masks of functions differ); while all are eligible the shares are exactly

@@ -171,7 +171,7 @@ module dispatcher_run #(
     if (all_sent < 10000) fail($sformatf("only %0d descriptors went out", all_sent));
     for (int k = 0; k < Queues; k++)
       if (sent[k] < rounds * weight[k] || sent[k] > (rounds + 1) * weight[k])
-        fail($sformatf("queue pair %0d of weight %0d: %0d of %0d descriptors, %0d rounds", k, weight[k], sent[k], all_sent, rounds));
+        fail($sformatf("R16: queue pair %0d of weight %0d: %0d of %0d descriptors, %0d rounds", k, weight[k], sent[k], all_sent, rounds));
   endtask
 
   int starting = Queues, first_round = 0;
@@ -245,7 +245,7 @@ module dispatcher_run #(
         passed[k] = passed[k] + 1;
         if (passed[k] > longest_wait) longest_wait = passed[k];
         if (passed[k] > total - weight[k])
-          fail($sformatf("queue pair %0d was passed over %0d times, the other weights are %0d", k, passed[k], total - weight[k]));
+          fail($sformatf("R16: queue pair %0d was passed over %0d times, the other weights are %0d", k, passed[k], total - weight[k]));
       end
       passed[q] = 0;
     end
