@@ -49,6 +49,7 @@ fn without_programs_every_command_fails_and_says_why(#[case] args: &[&str], #[ca
 
 /// An Icarus that compiles everything, and refuses what the table of parameters says is to be refused.
 const ICARUS: &str = r#"case "$*" in
+*Queues=1|*Queues=3|*Queues=16|*Functions=1|*Functions=5|*Functions=16) exit 0 ;;
 *Workers=1|*Workers=3|*Workers=16|*FetchDepth=2|*FetchDepth=4096|*CompletionDepth=8|*CompletionDepth=4096) exit 0 ;;
 *.Depth=2|*.Depth=8|*.Depth=64|*.Width=1|*.N=1|*.Places=8|*.Places=9) exit 0 ;;
 *-P*) echo 'repeat may not be negative' >&2; exit 1 ;;
