@@ -186,7 +186,7 @@ impl<P: Platform> Completer<P> {
             if !self.runs_alone && !idle {
                 let mut platform = self.shared.platform();
                 platform.wait(deadline)?;
-                if !self.cq.is_fresh()? && self.patience.is_over(&mut *platform)? {
+                if !self.cq.is_fresh()? && Self::gives_up(&mut self.patience, &self.ledger, &mut *platform)? {
                     return Err(self.timeout(&mut platform)?);
                 }
             } else if !late && (idle || now - start >= SPIN) {
@@ -199,7 +199,7 @@ impl<P: Platform> Completer<P> {
                 checked = now;
                 let mut platform = self.shared.platform();
                 platform.advance(1)?;
-                if !self.cq.is_fresh()? && self.patience.is_over(&mut *platform)? {
+                if !self.cq.is_fresh()? && Self::gives_up(&mut self.patience, &self.ledger, &mut *platform)? {
                     return Err(self.timeout(&mut platform)?);
                 }
             }
@@ -207,6 +207,20 @@ impl<P: Platform> Completer<P> {
                 return self.cq.is_fresh();
             }
         }
+    }
+
+    /// Counts an advance that brought no completion (R15). The submitter tells of descriptors before it rings: what it was
+    /// kept from ringing for is no fault of the device, which then has completed all that it knows of.
+    fn gives_up(patience: &mut Patience, ledger: &Ledger, platform: &mut P) -> Result<bool, DeviceError> {
+        if !patience.is_over(platform)? {
+            return Ok(false);
+        }
+        if platform.read_register(Register::Doorbell)? == ledger.index(ledger.completed()) {
+            patience.reset();
+            thread::yield_now();
+            return Ok(false);
+        }
+        Ok(true)
     }
 
     #[cold]
@@ -229,5 +243,75 @@ impl<P: Platform> Completer<P> {
     /// The token region.
     pub fn tokens(&self) -> &TokenRegion {
         &self.parts.tokens
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::QueueConfig;
+    use crate::memory::{SIMULATED_BUS_ADDRESS, SharedMemory};
+    use crate::registers::{Built, Registers};
+    use doorbell_contract::{Capability, Place};
+
+    /// A device that does nothing, ever.
+    struct Silent {
+        registers: Registers,
+    }
+
+    impl Platform for Silent {
+        fn name(&self) -> &str {
+            "silent"
+        }
+
+        fn map(&mut self, bytes: usize) -> Result<SharedMemory, DeviceError> {
+            SharedMemory::allocate(bytes, SIMULATED_BUS_ADDRESS)
+        }
+
+        fn write_register(&mut self, register: Register, value: u32) -> Result<(), DeviceError> {
+            self.registers.write(register, Place::FIRST, value).map_err(|_| DeviceError::WriteRefused {
+                device: "silent".to_owned(),
+                register,
+                value,
+            })
+        }
+
+        fn read_register(&mut self, register: Register) -> Result<u32, DeviceError> {
+            let read = self.registers.read(register, Place::FIRST);
+            read.map_err(|_| DeviceError::ReadRefused { device: "silent".to_owned(), register })
+        }
+
+        fn advance(&mut self, _: usize) -> Result<(), DeviceError> {
+            Ok(())
+        }
+    }
+
+    fn halves() -> (Submitter<Silent>, Completer<Silent>) {
+        let built = Built {
+            features: Capability::empty(),
+            workers: 1,
+            queues: 1,
+            functions: 1,
+            windows: false,
+            engines: 1,
+            reward_models: 1,
+        };
+        let config = QueueConfig { patience: 3, ..QueueConfig::default() };
+        Driver::new(Silent { registers: Registers::new(built) }, config).unwrap().split().unwrap()
+    }
+
+    fn soon() -> Instant {
+        Instant::now() + Duration::from_millis(30)
+    }
+
+    /// The submitter lost its processor between telling and ringing.
+    #[test]
+    fn r15_what_is_told_and_not_rung_is_not_held_against_the_device() {
+        let (submitter, mut completer) = halves();
+        submitter.shared.submitted.store(1, Ordering::Release);
+        assert!(!completer.wait(soon()).unwrap(), "nothing has come");
+        submitter.shared.platform().write_register(Register::Doorbell, 1).unwrap();
+        let error = completer.wait(Instant::now() + Duration::from_secs(60)).unwrap_err();
+        assert!(matches!(error, DeviceError::Timeout(_)), "{error}");
     }
 }
