@@ -52,7 +52,7 @@ const ICARUS: &str = r#"case "$*" in
 *Queues=1|*Queues=3|*Queues=16|*Functions=1|*Functions=5|*Functions=16) exit 0 ;;
 *Workers=1|*Workers=3|*Workers=16|*FetchDepth=2|*FetchDepth=4096|*CompletionDepth=8|*CompletionDepth=4096) exit 0 ;;
 *.Depth=2|*.Depth=8|*.Depth=64|*.Width=1|*.N=1|*.Places=8|*.Places=9) exit 0 ;;
-*-P*) echo 'repeat may not be negative' >&2; exit 1 ;;
+*' -P'*) echo 'repeat may not be negative' >&2; exit 1 ;;
 esac"#;
 
 /// Icarus exits with 0 whatever a bench found: that must not be taken for success.
