@@ -14,7 +14,9 @@ XTASK := cargo xtask
 SETUP := cargo run --quiet --package doorbell-setup --
 RELEASE := cargo run --release --package doorbell --
 # Of the program only what `compare` needs; xtask says the same.
-COMPARE := cargo run --release --package doorbell --no-default-features --features rtl,gpu -- compare
+# With several queue pairs in ARGS, the RTL that has them too.
+COMPARE = cargo run --release --package doorbell --no-default-features --features \
+  "rtl gpu$(if $(findstring queues,$(ARGS)), doorbell-cosim/variants)" -- compare
 
 .PHONY: compare run smoke test lint setup contract verilate sim-rtl cosim test-rtl-bridge rtl-test bench-rtl \
   bench-pipeline bench-cow bench-tax bench-hw-fastpath bench-all labs lab-run \

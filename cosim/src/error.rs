@@ -42,7 +42,7 @@ pub enum CosimError {
     /// No RTL with so many queue pairs or functions was built.
     #[error(
         "no RTL with {workers} workers, {queues} queue pairs and {functions} functions was built: the feature `variants` of \
-         doorbell-cosim, a default of the program `doorbell` (but not of `make compare`), builds some"
+         doorbell-cosim, a default of the program `doorbell`, builds some"
     )]
     NoSuchDevice {
         /// Workers asked for.
