@@ -37,8 +37,11 @@ typedef unsigned long long uint64_t;
 #define DOORBELL_CONTRACT_VERSION 0x00020000u    // [31:16] major, [15:0] minor
 #define DOORBELL_DEVICE_ID 0x4C454244u           // value of the ID register: 'DBEL' in memory order
 #define DOORBELL_PREFIX_NONE 0xFFFFFFFFu         // prefix_id of a rollout without a shared prefix
+// member of a rollout that is in no group; with STOP, the whole group
+#define DOORBELL_MEMBER_NONE 0xFFFFu
+#define DOORBELL_MEMBERS_MAX 0x00000040u         // members of a group, at most
 #define DOORBELL_CHECKPOINT_NEVER 0xFFFFFFFFu    // checkpoint value that never triggers
-#define DOORBELL_DESC_FLAGS_MASK 0x1Fu           // flag bits that are defined; the others must be 0
+#define DOORBELL_DESC_FLAGS_MASK 0x3Fu           // flag bits that are defined; the others must be 0
 // 2^32 divided by the golden ratio; step of the policy's counter
 #define DOORBELL_GOLDEN 0x9E3779B9u
 // 2^64 divided by the golden ratio; factor of the running index in the check word (rule R2)
@@ -51,26 +54,33 @@ typedef unsigned long long uint64_t;
 #define DOORBELL_DIGEST_PRIME 0x01000193u        // digest step (FNV-1a prime)
 // largest value of LENGTH_LIMIT; a length leaves bit 31 to the phase
 #define DOORBELL_LENGTH_LIMIT_MAX 0x7FFFFFFFu
+#define DOORBELL_RANGES 0x00000010u              // ranges of reward model 1
 #define DOORBELL_RING_MAX_LOG2 0x00000010u       // log2 of the largest ring, in slots; the smallest has 2
 
 // Work order: one slot of the submission queue.
 struct doorbell_hw_desc {
   DOORBELL_ALIGNAS(64) uint8_t opcode; // what to do, see the opcodes
-  uint8_t flags;                       // descriptor flags; bits 7:5 must be 0
+  uint8_t flags;                       // descriptor flags; bits 7:6 must be 0
   uint16_t model_id;                   // decode engine; 0 is the hash policy
   uint32_t rollout_id;                 // rollout that this descriptor belongs to
-  uint32_t kv_arena_id;                // KV arena; carried, not interpreted by engine 0
+  uint16_t kv_arena_id;                // KV arena; carried, not interpreted by engine 0
+  // member of the group of prefix_id (rule R17); 0xFFFF is none, and with STOP the whole group
+  uint16_t member;
   uint32_t prefix_id;                  // shared prefix; 0xFFFF_FFFF is 'none', 0 is a prefix like any other
   uint64_t kv_offset;                  // bytes into the KV region
-  // bytes into the token region: where the tokens (u32 each) go; a multiple of 4
+  // bytes into the token region: where the tokens (u32 each) go, or with REWARD are; a multiple of 4;
+  // POLICY: where its block lies, a multiple of 64
   uint64_t delta_offset;
   uint32_t seq_len;                    // prompt plus tokens generated so far
-  uint32_t max_tokens;                 // how many tokens this descriptor may add
+  // how many tokens this descriptor may add; REWARD: how many it scores; PREFILL: members of the group that
+  // it opens, at most 64, 0 for none
+  uint32_t max_tokens;
   // REWARD_NEEDED after this many tokens of this descriptor; 0 takes CHECKPOINT_DEFAULT, 0xFFFF_FFFF is
-  // never
+  // never; POLICY: a policy mode
   uint32_t checkpoint;
-  uint16_t reward_model_id;            // reward model; 0 is the digest score
-  uint16_t reserved;                   // must be 0
+  uint16_t reward_model_id;            // reward model; 0 is the digest score, 1 counts tokens in ranges
+  // DECODE, PREFILL: version of the policy that it runs under; POLICY: the version that it publishes
+  uint16_t policy_version;
   uint64_t user_data;                  // echoed in the completion
   uint32_t seed;                       // seed of the sampling policy
   uint32_t check;                      // rule R2; written last
@@ -82,6 +92,7 @@ DOORBELL_ASSERT(DOORBELL_OFFSETOF(struct doorbell_hw_desc, flags) == 1, "offset 
 DOORBELL_ASSERT(DOORBELL_OFFSETOF(struct doorbell_hw_desc, model_id) == 2, "offset of model_id");
 DOORBELL_ASSERT(DOORBELL_OFFSETOF(struct doorbell_hw_desc, rollout_id) == 4, "offset of rollout_id");
 DOORBELL_ASSERT(DOORBELL_OFFSETOF(struct doorbell_hw_desc, kv_arena_id) == 8, "offset of kv_arena_id");
+DOORBELL_ASSERT(DOORBELL_OFFSETOF(struct doorbell_hw_desc, member) == 10, "offset of member");
 DOORBELL_ASSERT(DOORBELL_OFFSETOF(struct doorbell_hw_desc, prefix_id) == 12, "offset of prefix_id");
 DOORBELL_ASSERT(DOORBELL_OFFSETOF(struct doorbell_hw_desc, kv_offset) == 16, "offset of kv_offset");
 DOORBELL_ASSERT(DOORBELL_OFFSETOF(struct doorbell_hw_desc, delta_offset) == 24, "offset of delta_offset");
@@ -89,7 +100,7 @@ DOORBELL_ASSERT(DOORBELL_OFFSETOF(struct doorbell_hw_desc, seq_len) == 32, "offs
 DOORBELL_ASSERT(DOORBELL_OFFSETOF(struct doorbell_hw_desc, max_tokens) == 36, "offset of max_tokens");
 DOORBELL_ASSERT(DOORBELL_OFFSETOF(struct doorbell_hw_desc, checkpoint) == 40, "offset of checkpoint");
 DOORBELL_ASSERT(DOORBELL_OFFSETOF(struct doorbell_hw_desc, reward_model_id) == 44, "offset of reward_model_id");
-DOORBELL_ASSERT(DOORBELL_OFFSETOF(struct doorbell_hw_desc, reserved) == 46, "offset of reserved");
+DOORBELL_ASSERT(DOORBELL_OFFSETOF(struct doorbell_hw_desc, policy_version) == 46, "offset of policy_version");
 DOORBELL_ASSERT(DOORBELL_OFFSETOF(struct doorbell_hw_desc, user_data) == 48, "offset of user_data");
 DOORBELL_ASSERT(DOORBELL_OFFSETOF(struct doorbell_hw_desc, seed) == 56, "offset of seed");
 DOORBELL_ASSERT(DOORBELL_OFFSETOF(struct doorbell_hw_desc, check) == 60, "offset of check");
@@ -100,14 +111,16 @@ struct doorbell_hw_completion {
   uint32_t rollout_id;                 // rollout_id of the descriptor
   // bits 30:0: seq_len of the descriptor plus the tokens it added; bit 31: the phase of this half
   uint32_t final_seq_len;
-  // DECODE: digest of this descriptor's tokens; with NO_ECHO: the SQ index of the descriptor; else 0
+  // DECODE: digest of this descriptor's tokens; REWARD: the score, Q16.16 with a sign; with NO_ECHO: the SQ
+  // index of the descriptor; else 0
   uint32_t result;
   // SQ slots consumed so far, a running index; the host reuses slots below it
   uint32_t sq_head;
   uint16_t reward_model_id;            // reward_model_id of the descriptor
   uint16_t worker_id;                  // worker that ran it
   uint8_t error;                       // 0, or the error code that goes with status ERROR
-  uint8_t flags;                       // completion flags
+  // completion flags; GROUP_DONE depends on timing, the others are compared
+  uint8_t flags;
   uint8_t status;                      // how the descriptor ended
   uint8_t phase;                       // bit 7: the phase of this half; bits 6:0 are 0
 };
@@ -125,13 +138,34 @@ DOORBELL_ASSERT(DOORBELL_OFFSETOF(struct doorbell_hw_completion, flags) == 29, "
 DOORBELL_ASSERT(DOORBELL_OFFSETOF(struct doorbell_hw_completion, status) == 30, "offset of status");
 DOORBELL_ASSERT(DOORBELL_OFFSETOF(struct doorbell_hw_completion, phase) == 31, "offset of phase");
 
+// Header of a policy in memory, which POLICY loads.
+struct doorbell_hw_policy {
+  DOORBELL_ALIGNAS(16) uint16_t version; // version; that of the descriptor, else BAD_POLICY
+  uint16_t model_id;                   // engine that it is for; that of the descriptor, else BAD_POLICY
+  uint32_t salt;                       // drawn at random for each version; engine 0 mixes it into its tokens
+  // bytes of weights behind the header; engine 0 has none: 0, else BAD_POLICY
+  uint32_t length;
+  // mix(mix(mix(w0 ^ 0x9E3779B9) ^ w1) ^ w2) of the three words before it; else BAD_POLICY
+  uint32_t check;
+};
+DOORBELL_ASSERT(sizeof(struct doorbell_hw_policy) == 16, "size of doorbell_hw_policy");
+DOORBELL_ASSERT(DOORBELL_ALIGNOF(struct doorbell_hw_policy) == 16, "alignment of doorbell_hw_policy");
+DOORBELL_ASSERT(DOORBELL_OFFSETOF(struct doorbell_hw_policy, version) == 0, "offset of version");
+DOORBELL_ASSERT(DOORBELL_OFFSETOF(struct doorbell_hw_policy, model_id) == 2, "offset of model_id");
+DOORBELL_ASSERT(DOORBELL_OFFSETOF(struct doorbell_hw_policy, salt) == 4, "offset of salt");
+DOORBELL_ASSERT(DOORBELL_OFFSETOF(struct doorbell_hw_policy, length) == 8, "offset of length");
+DOORBELL_ASSERT(DOORBELL_OFFSETOF(struct doorbell_hw_policy, check) == 12, "offset of check");
+
 // Opcodes of a descriptor.
 enum doorbell_op {
   DOORBELL_OP_NOP = 0x00,                        // completes as DONE, adds nothing
   DOORBELL_OP_DECODE = 0x01,                     // adds up to max_tokens tokens
-  // scores a rollout; only on devices whose CAPABILITY has REWARD, else BAD_OPCODE
+  // scores tokens that lie in memory; only on devices whose CAPABILITY has REWARD, else BAD_OPCODE
   DOORBELL_OP_REWARD = 0x02,
-  DOORBELL_OP_PREFILL = 0x03,                    // registers prefix_id; DONE
+  DOORBELL_OP_PREFILL = 0x03,                    // registers prefix_id, and opens its group (rule R17); DONE
+  // publishes a version of the policy (rule R19); only on devices whose CAPABILITY has POLICY, else
+  // BAD_OPCODE
+  DOORBELL_OP_POLICY = 0x04,
   DOORBELL_OP_STOP = 0xFF,                       // ends its rollout (rule R8)
 };
 
@@ -142,6 +176,8 @@ enum doorbell_status {
   DOORBELL_STATUS_REWARD_NEEDED = 0x02,
   DOORBELL_STATUS_STOPPED = 0x03,                // ended by STOP, or is the STOP itself (rule R8)
   DOORBELL_STATUS_SCORED = 0x04,                 // REWARD: result holds the score
+  // its version was retired; continue under the new one with a new descriptor (rule R20)
+  DOORBELL_STATUS_SUPERSEDED = 0x05,
   DOORBELL_STATUS_ERROR = 0xFF,                  // was not executed; error says why (rule R10)
 };
 
@@ -149,16 +185,45 @@ enum doorbell_status {
 enum doorbell_err {
   DOORBELL_ERR_NONE = 0x00,                      // no error
   DOORBELL_ERR_BAD_OPCODE = 0x01,                // the opcode is unknown to this device
-  DOORBELL_ERR_RESERVED_SET = 0x02,              // a reserved flag bit or the reserved field is not 0
+  // a flag bit that is reserved, or that the device does not have, is not 0
+  DOORBELL_ERR_RESERVED_SET = 0x02,
   DOORBELL_ERR_BAD_CHECK = 0x03,                 // the check word does not match slot and index (rule R2)
-  // max_tokens is 0, or seq_len + max_tokens exceeds LENGTH_LIMIT
+  // max_tokens is 0 or too many, or seq_len + max_tokens exceeds LENGTH_LIMIT
   DOORBELL_ERR_BAD_LENGTH = 0x04,
   DOORBELL_ERR_BAD_REGION = 0x05,                // an offset is misaligned or outside its region (rule R11)
-  // the model_id, or with RESIDENT the reward_model_id, is unknown
+  // the model_id, or with RESIDENT or REWARD the reward_model_id, is unknown
   DOORBELL_ERR_BAD_MODEL = 0x06,
   // the memory answered a read or write of this descriptor with an error
   DOORBELL_ERR_DMA_FAULT = 0x07,
   DOORBELL_ERR_BAD_PREFIX = 0x08,                // PREFILL, or COW_PREFIX, with prefix_id 'none'
+  DOORBELL_ERR_PREFIX_BUSY = 0x09,               // PREFILL: a group of this prefix_id is open (rule R17)
+  // PREFILL: CAP_GROUPS groups of the queue pair are open, or have descriptors that are not complete (rule
+  // R17)
+  DOORBELL_ERR_GROUP_FULL = 0x0A,
+  // the group's prefix belongs to another version of the policy (rule R21)
+  DOORBELL_ERR_STALE_PREFIX = 0x0B,
+  DOORBELL_ERR_BAD_VERSION = 0x0C,               // the policy_version is not resident (rule R18)
+  // POLICY: the slot that it would load has descriptors that are not complete (rule R19)
+  DOORBELL_ERR_POLICY_BUSY = 0x0D,
+  // POLICY: the mode is none, the version is resident, or the block in memory does not belong to it (rule
+  // R19)
+  DOORBELL_ERR_BAD_POLICY = 0x0E,
+};
+
+// What becomes of the version before: the checkpoint field of a POLICY.
+enum doorbell_policy {
+  DOORBELL_POLICY_WAIT = 0x00,                   // it stays resident, and its descriptors run on
+  // it is retired; its DECODEs end as SUPERSEDED, to go on under the new version with what they have
+  DOORBELL_POLICY_KEEP = 0x01,
+  DOORBELL_POLICY_ABORT = 0x02,                  // it is retired; its DECODEs end as STOPPED
+};
+
+// What a policy slot holds: bits 23:16 of POLICY_SLOT_0 and POLICY_SLOT_1.
+enum doorbell_slot {
+  DOORBELL_SLOT_EMPTY = 0x00,                    // no version
+  DOORBELL_SLOT_RESIDENT = 0x01,                 // a version that descriptors may name
+  DOORBELL_SLOT_KEPT = 0x02,                     // a version that a POLICY with KEEP has retired
+  DOORBELL_SLOT_ABORTED = 0x03,                  // a version that a POLICY with ABORT has retired
 };
 
 // Flags of a descriptor.
@@ -171,12 +236,15 @@ enum doorbell_err {
 #define DOORBELL_FLAG_INTERRUPT 0x00000008u
 // the device scores checkpoints itself and goes on or ends (rule R9)
 #define DOORBELL_FLAG_RESIDENT 0x00000010u
+#define DOORBELL_FLAG_LOGP 0x00000020u           // a log-probability is written for each token (rule R11)
 
 // Flags of a completion.
 #define DOORBELL_CFLAG_EOS 0x00000001u           // an end of sequence was among this descriptor's tokens
 #define DOORBELL_CFLAG_REJECTED 0x00000002u      // RESIDENT: ended by its score
 // nothing of the slot could be trusted: no field echoes it, and result is its SQ index
 #define DOORBELL_CFLAG_NO_ECHO 0x00000004u
+// the last member of its group has ended with this completion (rule R17); asks for an interrupt
+#define DOORBELL_CFLAG_GROUP_DONE 0x00000008u
 
 // Bits of the CONTROL register.
 // 1 starts the queue pair, empty; 0 stops it (rule R12): done when STATE.ACTIVE reads 0
@@ -194,6 +262,8 @@ enum doorbell_err {
 #define DOORBELL_STATE_ACTIVE 0x00000001u
 #define DOORBELL_STATE_IDLE 0x00000002u          // no published descriptor is without its completion
 #define DOORBELL_STATE_FAULT 0x00000004u         // the ERROR register holds a fault
+// the last ABORT has not come to all that was published before it; only with CAPABILITY.ABORT
+#define DOORBELL_STATE_ABORTING 0x00000008u
 
 // Bits of the ERROR register: faults of a queue pair, sticky until 1 is written to them; setting wins.
 // ENABLE was refused: a ring size is no power of two in 2..65536, a base is misaligned, or a region lies in
@@ -213,6 +283,9 @@ enum doorbell_err {
 #define DOORBELL_CAP_REWARD 0x00000002u          // opcode REWARD
 #define DOORBELL_CAP_RESIDENT 0x00000004u        // flag RESIDENT
 #define DOORBELL_CAP_INTERRUPT 0x00000008u       // interrupts
+#define DOORBELL_CAP_LOGP 0x00000020u            // flag LOGP
+#define DOORBELL_CAP_POLICY 0x00000040u          // opcode POLICY, and status SUPERSEDED
+#define DOORBELL_CAP_ABORT 0x00000080u           // register ABORT
 // polls the slots: the check word publishes (rule R1), and the doorbell only wakes
 #define DOORBELL_CAP_SLOT_POLLING 0x00000010u
 
@@ -257,6 +330,12 @@ enum doorbell_reg {
   DOORBELL_REG_CAP_WINDOWS = 0x00050,
   DOORBELL_REG_CAP_ENGINES = 0x00054,            // decode engines: model_id below it is known
   DOORBELL_REG_CAP_REWARD_MODELS = 0x00058,      // reward models: reward_model_id below it is known
+  // groups that a queue pair may have at a time (rule R17); 0: none, and a PREFILL that would open one
+  // answers GROUP_FULL
+  DOORBELL_REG_CAP_GROUPS = 0x0005C,
+  // versions of the policy that a function may have resident (rule R18); 0: version 0 alone, and the slots'
+  // registers answer SLVERR
+  DOORBELL_REG_CAP_POLICY_SLOTS = 0x00060,
   // workers that the function's descriptors may run on, a bit each; resets to all; those that were not built
   // are ignored and read 0 (none left: SLVERR). A device of more than 32 runs as many of a queue pair at a
   // time as bits are set, and all when all are
@@ -283,8 +362,43 @@ enum doorbell_reg {
   DOORBELL_REG_LENGTH_LIMIT = 0x10014,
   // [15:0] probability of end of sequence per token, in 1/32768; other bits are ignored and read 0
   DOORBELL_REG_EOS_THRESHOLD = 0x10018,
-  // Q16.16: a RESIDENT rollout whose score is below it ends as REJECTED
+  // Q16.16 with a sign: a RESIDENT rollout whose score is below it ends as REJECTED
   DOORBELL_REG_REWARD_THRESHOLD = 0x1001C,
+  // policy slot 0: [15:0] version, [23:16] a slot state, [24] loaded last
+  DOORBELL_REG_POLICY_SLOT_0 = 0x10020,
+  DOORBELL_REG_POLICY_SLOT_1 = 0x10024,          // policy slot 1, likewise
+  DOORBELL_REG_RANGE_0_LO = 0x10100,             // reward model 1, range 0: its first token
+  DOORBELL_REG_RANGE_0_HI = 0x10104,             // and its last; below the first, the range is empty
+  DOORBELL_REG_RANGE_1_LO = 0x10108,             // reward model 1, range 1: its first token
+  DOORBELL_REG_RANGE_1_HI = 0x1010C,             // and its last; below the first, the range is empty
+  DOORBELL_REG_RANGE_2_LO = 0x10110,             // reward model 1, range 2: its first token
+  DOORBELL_REG_RANGE_2_HI = 0x10114,             // and its last; below the first, the range is empty
+  DOORBELL_REG_RANGE_3_LO = 0x10118,             // reward model 1, range 3: its first token
+  DOORBELL_REG_RANGE_3_HI = 0x1011C,             // and its last; below the first, the range is empty
+  DOORBELL_REG_RANGE_4_LO = 0x10120,             // reward model 1, range 4: its first token
+  DOORBELL_REG_RANGE_4_HI = 0x10124,             // and its last; below the first, the range is empty
+  DOORBELL_REG_RANGE_5_LO = 0x10128,             // reward model 1, range 5: its first token
+  DOORBELL_REG_RANGE_5_HI = 0x1012C,             // and its last; below the first, the range is empty
+  DOORBELL_REG_RANGE_6_LO = 0x10130,             // reward model 1, range 6: its first token
+  DOORBELL_REG_RANGE_6_HI = 0x10134,             // and its last; below the first, the range is empty
+  DOORBELL_REG_RANGE_7_LO = 0x10138,             // reward model 1, range 7: its first token
+  DOORBELL_REG_RANGE_7_HI = 0x1013C,             // and its last; below the first, the range is empty
+  DOORBELL_REG_RANGE_8_LO = 0x10140,             // reward model 1, range 8: its first token
+  DOORBELL_REG_RANGE_8_HI = 0x10144,             // and its last; below the first, the range is empty
+  DOORBELL_REG_RANGE_9_LO = 0x10148,             // reward model 1, range 9: its first token
+  DOORBELL_REG_RANGE_9_HI = 0x1014C,             // and its last; below the first, the range is empty
+  DOORBELL_REG_RANGE_10_LO = 0x10150,            // reward model 1, range 10: its first token
+  DOORBELL_REG_RANGE_10_HI = 0x10154,            // and its last; below the first, the range is empty
+  DOORBELL_REG_RANGE_11_LO = 0x10158,            // reward model 1, range 11: its first token
+  DOORBELL_REG_RANGE_11_HI = 0x1015C,            // and its last; below the first, the range is empty
+  DOORBELL_REG_RANGE_12_LO = 0x10160,            // reward model 1, range 12: its first token
+  DOORBELL_REG_RANGE_12_HI = 0x10164,            // and its last; below the first, the range is empty
+  DOORBELL_REG_RANGE_13_LO = 0x10168,            // reward model 1, range 13: its first token
+  DOORBELL_REG_RANGE_13_HI = 0x1016C,            // and its last; below the first, the range is empty
+  DOORBELL_REG_RANGE_14_LO = 0x10170,            // reward model 1, range 14: its first token
+  DOORBELL_REG_RANGE_14_HI = 0x10174,            // and its last; below the first, the range is empty
+  DOORBELL_REG_RANGE_15_LO = 0x10178,            // reward model 1, range 15: its first token
+  DOORBELL_REG_RANGE_15_HI = 0x1017C,            // and its last; below the first, the range is empty
   DOORBELL_REG_CONTROL = 0x10800,                // ENABLE, DRAIN
   // descriptors that the device hands out of this queue pair before it passes on to the next, 1 to 255 (else
   // SLVERR)
@@ -313,6 +427,11 @@ enum doorbell_reg {
   DOORBELL_REG_CQ_START = 0x10844,
   // key of the check words (rule R2): another one each time the submission queue is created
   DOORBELL_REG_SQ_KEY = 0x10848,
+  // bus address of the log-probability region, a multiple of 64; low half
+  DOORBELL_REG_LOGP_BASE_LO = 0x10850,
+  DOORBELL_REG_LOGP_BASE_HI = 0x10854,           // high half
+  DOORBELL_REG_LOGP_SIZE_LO = 0x10858,           // bytes of the log-probability region; low half
+  DOORBELL_REG_LOGP_SIZE_HI = 0x1085C,           // high half
   // SQ tail, a running index: publishes the descriptors below it. More than SQ_SIZE above the slots
   // consumed, or below the current tail, or while inactive or draining: SLVERR, and the overflow count of
   // STATUS rises
@@ -330,6 +449,9 @@ enum doorbell_reg {
   DOORBELL_REG_SQ_HEAD = 0x20018,                // slots read up to, a running index; final once ACTIVE is 0
   // completions written up to, a running index; final once ACTIVE is 0
   DOORBELL_REG_CQ_TAIL = 0x2001C,
+  // a rollout: its DECODEs that are published end as by a STOP (rule R8), without a completion of its own.
+  // While inactive, while STATE.ABORTING is 1, or without CAPABILITY.ABORT: SLVERR
+  DOORBELL_REG_ABORT = 0x20020,
 };
 
 // Registers that do not reset to 0.
@@ -337,6 +459,23 @@ enum doorbell_reg {
 #define DOORBELL_RESET_VERSION 0x00020000u
 #define DOORBELL_RESET_CHECKPOINT_DEFAULT 0xFFFFFFFFu
 #define DOORBELL_RESET_LENGTH_LIMIT 0x00100000u
+#define DOORBELL_RESET_POLICY_SLOT_0 0x01010000u
+#define DOORBELL_RESET_RANGE_0_LO 0xFFFFFFFFu
+#define DOORBELL_RESET_RANGE_1_LO 0xFFFFFFFFu
+#define DOORBELL_RESET_RANGE_2_LO 0xFFFFFFFFu
+#define DOORBELL_RESET_RANGE_3_LO 0xFFFFFFFFu
+#define DOORBELL_RESET_RANGE_4_LO 0xFFFFFFFFu
+#define DOORBELL_RESET_RANGE_5_LO 0xFFFFFFFFu
+#define DOORBELL_RESET_RANGE_6_LO 0xFFFFFFFFu
+#define DOORBELL_RESET_RANGE_7_LO 0xFFFFFFFFu
+#define DOORBELL_RESET_RANGE_8_LO 0xFFFFFFFFu
+#define DOORBELL_RESET_RANGE_9_LO 0xFFFFFFFFu
+#define DOORBELL_RESET_RANGE_10_LO 0xFFFFFFFFu
+#define DOORBELL_RESET_RANGE_11_LO 0xFFFFFFFFu
+#define DOORBELL_RESET_RANGE_12_LO 0xFFFFFFFFu
+#define DOORBELL_RESET_RANGE_13_LO 0xFFFFFFFFu
+#define DOORBELL_RESET_RANGE_14_LO 0xFFFFFFFFu
+#define DOORBELL_RESET_RANGE_15_LO 0xFFFFFFFFu
 #define DOORBELL_RESET_WEIGHT 0x00000001u
 #define DOORBELL_RESET_STATE 0x00000002u
 

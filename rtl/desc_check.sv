@@ -165,7 +165,7 @@ module desc_check
 
       if      (!decode && !prefill2 && !stop2 && desc1.opcode != OP_NOP)
         form = ERR_BAD_OPCODE;
-      else if ((desc1.flags & ~DESC_FLAGS_MASK) != '0 || desc1.reserved != '0)
+      else if ((desc1.flags & ~DESC_FLAGS_MASK) != '0 || desc1.flags[FLAG_LOGP_BIT])
         form = ERR_RESERVED_SET;
       else if (decode || prefill2) begin
         if      (!has_engine(desc1.model_id) || (decode && desc1.flags[FLAG_RESIDENT_BIT] && desc1.reward_model_id != '0))

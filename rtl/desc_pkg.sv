@@ -8,9 +8,12 @@ package desc_pkg;
   // value of the ID register: 'DBEL' in memory order
   localparam logic [31:0] DEVICE_ID = 32'h4C45_4244;
   localparam logic [31:0] PREFIX_NONE = 32'hFFFF_FFFF;       // prefix_id of a rollout without a shared prefix
+  // member of a rollout that is in no group; with STOP, the whole group
+  localparam logic [15:0] MEMBER_NONE = 16'hFFFF;
+  localparam logic [31:0] MEMBERS_MAX = 32'h0000_0040;       // members of a group, at most
   localparam logic [31:0] CHECKPOINT_NEVER = 32'hFFFF_FFFF;  // checkpoint value that never triggers
   // flag bits that are defined; the others must be 0
-  localparam logic [7:0]  DESC_FLAGS_MASK = 8'h1F;
+  localparam logic [7:0]  DESC_FLAGS_MASK = 8'h3F;
   // 2^32 divided by the golden ratio; step of the policy's counter
   localparam logic [31:0] GOLDEN = 32'h9E37_79B9;
   // 2^64 divided by the golden ratio; factor of the running index in the check word (rule R2)
@@ -23,6 +26,7 @@ package desc_pkg;
   localparam logic [31:0] DIGEST_PRIME = 32'h0100_0193;      // digest step (FNV-1a prime)
   // largest value of LENGTH_LIMIT; a length leaves bit 31 to the phase
   localparam logic [31:0] LENGTH_LIMIT_MAX = 32'h7FFF_FFFF;
+  localparam logic [31:0] RANGES = 32'h0000_0010;            // ranges of reward model 1
   // log2 of the largest ring, in slots; the smallest has 2
   localparam logic [31:0] RING_MAX_LOG2 = 32'h0000_0010;
 
@@ -31,21 +35,27 @@ package desc_pkg;
     logic [31:0] check;              // rule R2; written last
     logic [31:0] seed;               // seed of the sampling policy
     logic [63:0] user_data;          // echoed in the completion
-    logic [15:0] reserved;           // must be 0
-    logic [15:0] reward_model_id;    // reward model; 0 is the digest score
+    // DECODE, PREFILL: version of the policy that it runs under; POLICY: the version that it publishes
+    logic [15:0] policy_version;
+    logic [15:0] reward_model_id;    // reward model; 0 is the digest score, 1 counts tokens in ranges
     // REWARD_NEEDED after this many tokens of this descriptor; 0 takes CHECKPOINT_DEFAULT, 0xFFFF_FFFF is
-    // never
+    // never; POLICY: a policy mode
     logic [31:0] checkpoint;
-    logic [31:0] max_tokens;         // how many tokens this descriptor may add
+    // how many tokens this descriptor may add; REWARD: how many it scores; PREFILL: members of the group
+    // that it opens, at most 64, 0 for none
+    logic [31:0] max_tokens;
     logic [31:0] seq_len;            // prompt plus tokens generated so far
-    // bytes into the token region: where the tokens (u32 each) go; a multiple of 4
+    // bytes into the token region: where the tokens (u32 each) go, or with REWARD are; a multiple of 4;
+    // POLICY: where its block lies, a multiple of 64
     logic [63:0] delta_offset;
     logic [63:0] kv_offset;          // bytes into the KV region
     logic [31:0] prefix_id;          // shared prefix; 0xFFFF_FFFF is 'none', 0 is a prefix like any other
-    logic [31:0] kv_arena_id;        // KV arena; carried, not interpreted by engine 0
+    // member of the group of prefix_id (rule R17); 0xFFFF is none, and with STOP the whole group
+    logic [15:0] member;
+    logic [15:0] kv_arena_id;        // KV arena; carried, not interpreted by engine 0
     logic [31:0] rollout_id;         // rollout that this descriptor belongs to
     logic [15:0] model_id;           // decode engine; 0 is the hash policy
-    logic [7:0]  flags;              // descriptor flags; bits 7:5 must be 0
+    logic [7:0]  flags;              // descriptor flags; bits 7:6 must be 0
     logic [7:0]  opcode;             // what to do, see the opcodes
   } hw_desc_t;
 
@@ -55,6 +65,7 @@ package desc_pkg;
   localparam int          HW_DESC_MODEL_ID_LSB = 16;
   localparam int          HW_DESC_ROLLOUT_ID_LSB = 32;
   localparam int          HW_DESC_KV_ARENA_ID_LSB = 64;
+  localparam int          HW_DESC_MEMBER_LSB = 80;
   localparam int          HW_DESC_PREFIX_ID_LSB = 96;
   localparam int          HW_DESC_KV_OFFSET_LSB = 128;
   localparam int          HW_DESC_DELTA_OFFSET_LSB = 192;
@@ -62,7 +73,7 @@ package desc_pkg;
   localparam int          HW_DESC_MAX_TOKENS_LSB = 288;
   localparam int          HW_DESC_CHECKPOINT_LSB = 320;
   localparam int          HW_DESC_REWARD_MODEL_ID_LSB = 352;
-  localparam int          HW_DESC_RESERVED_LSB = 368;
+  localparam int          HW_DESC_POLICY_VERSION_LSB = 368;
   localparam int          HW_DESC_USER_DATA_LSB = 384;
   localparam int          HW_DESC_SEED_LSB = 448;
   localparam int          HW_DESC_CHECK_LSB = 480;
@@ -71,13 +82,15 @@ package desc_pkg;
   typedef struct packed {
     logic [7:0]  phase;              // bit 7: the phase of this half; bits 6:0 are 0
     logic [7:0]  status;             // how the descriptor ended
-    logic [7:0]  flags;              // completion flags
+    // completion flags; GROUP_DONE depends on timing, the others are compared
+    logic [7:0]  flags;
     logic [7:0]  error;              // 0, or the error code that goes with status ERROR
     logic [15:0] worker_id;          // worker that ran it
     logic [15:0] reward_model_id;    // reward_model_id of the descriptor
     // SQ slots consumed so far, a running index; the host reuses slots below it
     logic [31:0] sq_head;
-    // DECODE: digest of this descriptor's tokens; with NO_ECHO: the SQ index of the descriptor; else 0
+    // DECODE: digest of this descriptor's tokens; REWARD: the score, Q16.16 with a sign; with NO_ECHO: the
+    // SQ index of the descriptor; else 0
     logic [31:0] result;
     // bits 30:0: seq_len of the descriptor plus the tokens it added; bit 31: the phase of this half
     logic [31:0] final_seq_len;
@@ -98,12 +111,34 @@ package desc_pkg;
   localparam int          HW_COMPLETION_STATUS_LSB = 240;
   localparam int          HW_COMPLETION_PHASE_LSB = 248;
 
+  // Header of a policy in memory, which POLICY loads. Byte 0 of memory is bits [7:0].
+  typedef struct packed {
+    // mix(mix(mix(w0 ^ 0x9E3779B9) ^ w1) ^ w2) of the three words before it; else BAD_POLICY
+    logic [31:0] check;
+    // bytes of weights behind the header; engine 0 has none: 0, else BAD_POLICY
+    logic [31:0] length;
+    logic [31:0] salt;               // drawn at random for each version; engine 0 mixes it into its tokens
+    logic [15:0] model_id;           // engine that it is for; that of the descriptor, else BAD_POLICY
+    logic [15:0] version;            // version; that of the descriptor, else BAD_POLICY
+  } hw_policy_t;
+
+  localparam int          HW_POLICY_BITS = 128;
+  localparam int          HW_POLICY_VERSION_LSB = 0;
+  localparam int          HW_POLICY_MODEL_ID_LSB = 16;
+  localparam int          HW_POLICY_SALT_LSB = 32;
+  localparam int          HW_POLICY_LENGTH_LSB = 64;
+  localparam int          HW_POLICY_CHECK_LSB = 96;
+
   // Opcodes of a descriptor.
   localparam logic [7:0]  OP_NOP = 8'h00;                    // completes as DONE, adds nothing
   localparam logic [7:0]  OP_DECODE = 8'h01;                 // adds up to max_tokens tokens
-  // scores a rollout; only on devices whose CAPABILITY has REWARD, else BAD_OPCODE
+  // scores tokens that lie in memory; only on devices whose CAPABILITY has REWARD, else BAD_OPCODE
   localparam logic [7:0]  OP_REWARD = 8'h02;
-  localparam logic [7:0]  OP_PREFILL = 8'h03;                // registers prefix_id; DONE
+  // registers prefix_id, and opens its group (rule R17); DONE
+  localparam logic [7:0]  OP_PREFILL = 8'h03;
+  // publishes a version of the policy (rule R19); only on devices whose CAPABILITY has POLICY, else
+  // BAD_OPCODE
+  localparam logic [7:0]  OP_POLICY = 8'h04;
   localparam logic [7:0]  OP_STOP = 8'hFF;                   // ends its rollout (rule R8)
 
   // How a descriptor ended.
@@ -112,24 +147,51 @@ package desc_pkg;
   localparam logic [7:0]  STATUS_REWARD_NEEDED = 8'h02;
   localparam logic [7:0]  STATUS_STOPPED = 8'h03;            // ended by STOP, or is the STOP itself (rule R8)
   localparam logic [7:0]  STATUS_SCORED = 8'h04;             // REWARD: result holds the score
+  // its version was retired; continue under the new one with a new descriptor (rule R20)
+  localparam logic [7:0]  STATUS_SUPERSEDED = 8'h05;
   localparam logic [7:0]  STATUS_ERROR = 8'hFF;              // was not executed; error says why (rule R10)
 
   // Why a descriptor ended as ERROR.
   localparam logic [7:0]  ERR_NONE = 8'h00;                  // no error
   localparam logic [7:0]  ERR_BAD_OPCODE = 8'h01;            // the opcode is unknown to this device
-  // a reserved flag bit or the reserved field is not 0
+  // a flag bit that is reserved, or that the device does not have, is not 0
   localparam logic [7:0]  ERR_RESERVED_SET = 8'h02;
   // the check word does not match slot and index (rule R2)
   localparam logic [7:0]  ERR_BAD_CHECK = 8'h03;
-  // max_tokens is 0, or seq_len + max_tokens exceeds LENGTH_LIMIT
+  // max_tokens is 0 or too many, or seq_len + max_tokens exceeds LENGTH_LIMIT
   localparam logic [7:0]  ERR_BAD_LENGTH = 8'h04;
   // an offset is misaligned or outside its region (rule R11)
   localparam logic [7:0]  ERR_BAD_REGION = 8'h05;
-  // the model_id, or with RESIDENT the reward_model_id, is unknown
+  // the model_id, or with RESIDENT or REWARD the reward_model_id, is unknown
   localparam logic [7:0]  ERR_BAD_MODEL = 8'h06;
   // the memory answered a read or write of this descriptor with an error
   localparam logic [7:0]  ERR_DMA_FAULT = 8'h07;
   localparam logic [7:0]  ERR_BAD_PREFIX = 8'h08;            // PREFILL, or COW_PREFIX, with prefix_id 'none'
+  // PREFILL: a group of this prefix_id is open (rule R17)
+  localparam logic [7:0]  ERR_PREFIX_BUSY = 8'h09;
+  // PREFILL: CAP_GROUPS groups of the queue pair are open, or have descriptors that are not complete (rule
+  // R17)
+  localparam logic [7:0]  ERR_GROUP_FULL = 8'h0A;
+  // the group's prefix belongs to another version of the policy (rule R21)
+  localparam logic [7:0]  ERR_STALE_PREFIX = 8'h0B;
+  localparam logic [7:0]  ERR_BAD_VERSION = 8'h0C;           // the policy_version is not resident (rule R18)
+  // POLICY: the slot that it would load has descriptors that are not complete (rule R19)
+  localparam logic [7:0]  ERR_POLICY_BUSY = 8'h0D;
+  // POLICY: the mode is none, the version is resident, or the block in memory does not belong to it (rule
+  // R19)
+  localparam logic [7:0]  ERR_BAD_POLICY = 8'h0E;
+
+  // What becomes of the version before: the checkpoint field of a POLICY.
+  localparam logic [7:0]  POLICY_WAIT = 8'h00;               // it stays resident, and its descriptors run on
+  // it is retired; its DECODEs end as SUPERSEDED, to go on under the new version with what they have
+  localparam logic [7:0]  POLICY_KEEP = 8'h01;
+  localparam logic [7:0]  POLICY_ABORT = 8'h02;              // it is retired; its DECODEs end as STOPPED
+
+  // What a policy slot holds: bits 23:16 of POLICY_SLOT_0 and POLICY_SLOT_1.
+  localparam logic [7:0]  SLOT_EMPTY = 8'h00;                // no version
+  localparam logic [7:0]  SLOT_RESIDENT = 8'h01;             // a version that descriptors may name
+  localparam logic [7:0]  SLOT_KEPT = 8'h02;                 // a version that a POLICY with KEEP has retired
+  localparam logic [7:0]  SLOT_ABORTED = 8'h03;              // a version that a POLICY with ABORT has retired
 
   // Flags of a descriptor. Number and mask of each bit.
   // starts after all earlier ones have completed; later ones wait for it (rule R7)
@@ -146,6 +208,9 @@ package desc_pkg;
   // the device scores checkpoints itself and goes on or ends (rule R9)
   localparam int          FLAG_RESIDENT_BIT = 4;
   localparam logic [7:0]  FLAG_RESIDENT = 8'h10;
+  // a log-probability is written for each token (rule R11)
+  localparam int          FLAG_LOGP_BIT = 5;
+  localparam logic [7:0]  FLAG_LOGP = 8'h20;
 
   // Flags of a completion. Number and mask of each bit.
   // an end of sequence was among this descriptor's tokens
@@ -156,6 +221,9 @@ package desc_pkg;
   // nothing of the slot could be trusted: no field echoes it, and result is its SQ index
   localparam int          CFLAG_NO_ECHO_BIT = 2;
   localparam logic [7:0]  CFLAG_NO_ECHO = 8'h04;
+  // the last member of its group has ended with this completion (rule R17); asks for an interrupt
+  localparam int          CFLAG_GROUP_DONE_BIT = 3;
+  localparam logic [7:0]  CFLAG_GROUP_DONE = 8'h08;
 
   // Bits of the CONTROL register. Number and mask of each bit.
   // 1 starts the queue pair, empty; 0 stops it (rule R12): done when STATE.ACTIVE reads 0
@@ -180,6 +248,9 @@ package desc_pkg;
   localparam logic [31:0] STATE_IDLE = 32'h0000_0002;
   localparam int          STATE_FAULT_BIT = 2;               // the ERROR register holds a fault
   localparam logic [31:0] STATE_FAULT = 32'h0000_0004;
+  // the last ABORT has not come to all that was published before it; only with CAPABILITY.ABORT
+  localparam int          STATE_ABORTING_BIT = 3;
+  localparam logic [31:0] STATE_ABORTING = 32'h0000_0008;
 
   // Bits of the ERROR register: faults of a queue pair, sticky until 1 is written to them; setting wins. Number and mask of each bit.
   // ENABLE was refused: a ring size is no power of two in 2..65536, a base is misaligned, or a region lies
@@ -210,6 +281,12 @@ package desc_pkg;
   localparam logic [31:0] CAP_RESIDENT = 32'h0000_0004;
   localparam int          CAP_INTERRUPT_BIT = 3;             // interrupts
   localparam logic [31:0] CAP_INTERRUPT = 32'h0000_0008;
+  localparam int          CAP_LOGP_BIT = 5;                  // flag LOGP
+  localparam logic [31:0] CAP_LOGP = 32'h0000_0020;
+  localparam int          CAP_POLICY_BIT = 6;                // opcode POLICY, and status SUPERSEDED
+  localparam logic [31:0] CAP_POLICY = 32'h0000_0040;
+  localparam int          CAP_ABORT_BIT = 7;                 // register ABORT
+  localparam logic [31:0] CAP_ABORT = 32'h0000_0080;
   // polls the slots: the check word publishes (rule R1), and the doorbell only wakes
   localparam int          CAP_SLOT_POLLING_BIT = 4;
   localparam logic [31:0] CAP_SLOT_POLLING = 32'h0000_0010;
@@ -255,6 +332,12 @@ package desc_pkg;
   localparam logic [17:0] REG_CAP_ENGINES = 18'h0_0054;      // decode engines: model_id below it is known
   // reward models: reward_model_id below it is known
   localparam logic [17:0] REG_CAP_REWARD_MODELS = 18'h0_0058;
+  // groups that a queue pair may have at a time (rule R17); 0: none, and a PREFILL that would open one
+  // answers GROUP_FULL
+  localparam logic [17:0] REG_CAP_GROUPS = 18'h0_005C;
+  // versions of the policy that a function may have resident (rule R18); 0: version 0 alone, and the slots'
+  // registers answer SLVERR
+  localparam logic [17:0] REG_CAP_POLICY_SLOTS = 18'h0_0060;
   // workers that the function's descriptors may run on, a bit each; resets to all; those that were not built
   // are ignored and read 0 (none left: SLVERR). A device of more than 32 runs as many of a queue pair at a
   // time as bits are set, and all when all are
@@ -284,8 +367,59 @@ package desc_pkg;
   localparam logic [17:0] REG_LENGTH_LIMIT = 18'h1_0014;
   // [15:0] probability of end of sequence per token, in 1/32768; other bits are ignored and read 0
   localparam logic [17:0] REG_EOS_THRESHOLD = 18'h1_0018;
-  // Q16.16: a RESIDENT rollout whose score is below it ends as REJECTED
+  // Q16.16 with a sign: a RESIDENT rollout whose score is below it ends as REJECTED
   localparam logic [17:0] REG_REWARD_THRESHOLD = 18'h1_001C;
+  // policy slot 0: [15:0] version, [23:16] a slot state, [24] loaded last
+  localparam logic [17:0] REG_POLICY_SLOT_0 = 18'h1_0020;
+  localparam logic [17:0] REG_POLICY_SLOT_1 = 18'h1_0024;    // policy slot 1, likewise
+  localparam logic [17:0] REG_RANGE_0_LO = 18'h1_0100;       // reward model 1, range 0: its first token
+  // and its last; below the first, the range is empty
+  localparam logic [17:0] REG_RANGE_0_HI = 18'h1_0104;
+  localparam logic [17:0] REG_RANGE_1_LO = 18'h1_0108;       // reward model 1, range 1: its first token
+  // and its last; below the first, the range is empty
+  localparam logic [17:0] REG_RANGE_1_HI = 18'h1_010C;
+  localparam logic [17:0] REG_RANGE_2_LO = 18'h1_0110;       // reward model 1, range 2: its first token
+  // and its last; below the first, the range is empty
+  localparam logic [17:0] REG_RANGE_2_HI = 18'h1_0114;
+  localparam logic [17:0] REG_RANGE_3_LO = 18'h1_0118;       // reward model 1, range 3: its first token
+  // and its last; below the first, the range is empty
+  localparam logic [17:0] REG_RANGE_3_HI = 18'h1_011C;
+  localparam logic [17:0] REG_RANGE_4_LO = 18'h1_0120;       // reward model 1, range 4: its first token
+  // and its last; below the first, the range is empty
+  localparam logic [17:0] REG_RANGE_4_HI = 18'h1_0124;
+  localparam logic [17:0] REG_RANGE_5_LO = 18'h1_0128;       // reward model 1, range 5: its first token
+  // and its last; below the first, the range is empty
+  localparam logic [17:0] REG_RANGE_5_HI = 18'h1_012C;
+  localparam logic [17:0] REG_RANGE_6_LO = 18'h1_0130;       // reward model 1, range 6: its first token
+  // and its last; below the first, the range is empty
+  localparam logic [17:0] REG_RANGE_6_HI = 18'h1_0134;
+  localparam logic [17:0] REG_RANGE_7_LO = 18'h1_0138;       // reward model 1, range 7: its first token
+  // and its last; below the first, the range is empty
+  localparam logic [17:0] REG_RANGE_7_HI = 18'h1_013C;
+  localparam logic [17:0] REG_RANGE_8_LO = 18'h1_0140;       // reward model 1, range 8: its first token
+  // and its last; below the first, the range is empty
+  localparam logic [17:0] REG_RANGE_8_HI = 18'h1_0144;
+  localparam logic [17:0] REG_RANGE_9_LO = 18'h1_0148;       // reward model 1, range 9: its first token
+  // and its last; below the first, the range is empty
+  localparam logic [17:0] REG_RANGE_9_HI = 18'h1_014C;
+  localparam logic [17:0] REG_RANGE_10_LO = 18'h1_0150;      // reward model 1, range 10: its first token
+  // and its last; below the first, the range is empty
+  localparam logic [17:0] REG_RANGE_10_HI = 18'h1_0154;
+  localparam logic [17:0] REG_RANGE_11_LO = 18'h1_0158;      // reward model 1, range 11: its first token
+  // and its last; below the first, the range is empty
+  localparam logic [17:0] REG_RANGE_11_HI = 18'h1_015C;
+  localparam logic [17:0] REG_RANGE_12_LO = 18'h1_0160;      // reward model 1, range 12: its first token
+  // and its last; below the first, the range is empty
+  localparam logic [17:0] REG_RANGE_12_HI = 18'h1_0164;
+  localparam logic [17:0] REG_RANGE_13_LO = 18'h1_0168;      // reward model 1, range 13: its first token
+  // and its last; below the first, the range is empty
+  localparam logic [17:0] REG_RANGE_13_HI = 18'h1_016C;
+  localparam logic [17:0] REG_RANGE_14_LO = 18'h1_0170;      // reward model 1, range 14: its first token
+  // and its last; below the first, the range is empty
+  localparam logic [17:0] REG_RANGE_14_HI = 18'h1_0174;
+  localparam logic [17:0] REG_RANGE_15_LO = 18'h1_0178;      // reward model 1, range 15: its first token
+  // and its last; below the first, the range is empty
+  localparam logic [17:0] REG_RANGE_15_HI = 18'h1_017C;
   localparam logic [17:0] REG_CONTROL = 18'h1_0800;          // ENABLE, DRAIN
   // descriptors that the device hands out of this queue pair before it passes on to the next, 1 to 255 (else
   // SLVERR)
@@ -316,6 +450,11 @@ package desc_pkg;
   localparam logic [17:0] REG_CQ_START = 18'h1_0844;
   // key of the check words (rule R2): another one each time the submission queue is created
   localparam logic [17:0] REG_SQ_KEY = 18'h1_0848;
+  // bus address of the log-probability region, a multiple of 64; low half
+  localparam logic [17:0] REG_LOGP_BASE_LO = 18'h1_0850;
+  localparam logic [17:0] REG_LOGP_BASE_HI = 18'h1_0854;     // high half
+  localparam logic [17:0] REG_LOGP_SIZE_LO = 18'h1_0858;     // bytes of the log-probability region; low half
+  localparam logic [17:0] REG_LOGP_SIZE_HI = 18'h1_085C;     // high half
   // SQ tail, a running index: publishes the descriptors below it. More than SQ_SIZE above the slots
   // consumed, or below the current tail, or while inactive or draining: SLVERR, and the overflow count of
   // STATUS rises
@@ -334,12 +473,32 @@ package desc_pkg;
   localparam logic [17:0] REG_SQ_HEAD = 18'h2_0018;
   // completions written up to, a running index; final once ACTIVE is 0
   localparam logic [17:0] REG_CQ_TAIL = 18'h2_001C;
+  // a rollout: its DECODEs that are published end as by a STOP (rule R8), without a completion of its own.
+  // While inactive, while STATE.ABORTING is 1, or without CAPABILITY.ABORT: SLVERR
+  localparam logic [17:0] REG_ABORT = 18'h2_0020;
 
   // Registers that do not reset to 0.
   localparam logic [31:0] RESET_ID = 32'h4C45_4244;
   localparam logic [31:0] RESET_VERSION = 32'h0002_0000;
   localparam logic [31:0] RESET_CHECKPOINT_DEFAULT = 32'hFFFF_FFFF;
   localparam logic [31:0] RESET_LENGTH_LIMIT = 32'h0010_0000;
+  localparam logic [31:0] RESET_POLICY_SLOT_0 = 32'h0101_0000;
+  localparam logic [31:0] RESET_RANGE_0_LO = 32'hFFFF_FFFF;
+  localparam logic [31:0] RESET_RANGE_1_LO = 32'hFFFF_FFFF;
+  localparam logic [31:0] RESET_RANGE_2_LO = 32'hFFFF_FFFF;
+  localparam logic [31:0] RESET_RANGE_3_LO = 32'hFFFF_FFFF;
+  localparam logic [31:0] RESET_RANGE_4_LO = 32'hFFFF_FFFF;
+  localparam logic [31:0] RESET_RANGE_5_LO = 32'hFFFF_FFFF;
+  localparam logic [31:0] RESET_RANGE_6_LO = 32'hFFFF_FFFF;
+  localparam logic [31:0] RESET_RANGE_7_LO = 32'hFFFF_FFFF;
+  localparam logic [31:0] RESET_RANGE_8_LO = 32'hFFFF_FFFF;
+  localparam logic [31:0] RESET_RANGE_9_LO = 32'hFFFF_FFFF;
+  localparam logic [31:0] RESET_RANGE_10_LO = 32'hFFFF_FFFF;
+  localparam logic [31:0] RESET_RANGE_11_LO = 32'hFFFF_FFFF;
+  localparam logic [31:0] RESET_RANGE_12_LO = 32'hFFFF_FFFF;
+  localparam logic [31:0] RESET_RANGE_13_LO = 32'hFFFF_FFFF;
+  localparam logic [31:0] RESET_RANGE_14_LO = 32'hFFFF_FFFF;
+  localparam logic [31:0] RESET_RANGE_15_LO = 32'hFFFF_FFFF;
   localparam logic [31:0] RESET_WEIGHT = 32'h0000_0001;
   localparam logic [31:0] RESET_STATE = 32'h0000_0002;
 

@@ -68,7 +68,7 @@ module desc_check_tb;
       default: desc.opcode = OP_DECODE;
     endcase
     desc.flags           = desc.flags & (chance(90) ? 8'h1F : 8'hFF);
-    desc.reserved        = chance(92) ? 16'd0 : 16'd1 << below(16);
+    desc.policy_version  = chance(92) ? 16'd0 : 16'd1 << below(16);
     desc.model_id        = chance(92) ? 16'd0 : 16'd1 << below(16);
     desc.reward_model_id = chance(80) ? 16'd0 : rnd();
     desc.max_tokens      = chance(94) ? between(1, 100) : chance(50) ? 32'd0 : rnd();

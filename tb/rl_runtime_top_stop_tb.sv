@@ -118,7 +118,7 @@ module rl_runtime_top_stop_tb;
   task automatic case_no_effect;
     bench.host.begin_case("no effect");
     busy(0);
-    desc = bench.host.blank(OP_STOP, 0); desc.reserved = 1;      bench.host.put(desc);
+    desc = bench.host.blank(OP_STOP, 0); desc.flags = 8'h80;      bench.host.put(desc);
     desc = bench.host.blank(OP_STOP, 1); desc.flags = FLAG_FENCE; bench.host.put(desc);
     bench.host.put_slot(bench.host.seal(bench.host.blank(OP_STOP, 2)) ^ (512'd1 << 500));
     bench.host.put_decode(0, 10);

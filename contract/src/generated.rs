@@ -9,10 +9,14 @@ pub const CONTRACT_VERSION: u32 = 0x0002_0000;
 pub const DEVICE_ID: u32 = 0x4C45_4244;
 /// prefix_id of a rollout without a shared prefix
 pub const PREFIX_NONE: u32 = 0xFFFF_FFFF;
+/// member of a rollout that is in no group; with STOP, the whole group
+pub const MEMBER_NONE: u16 = 0xFFFF;
+/// members of a group, at most
+pub const MEMBERS_MAX: u32 = 64;
 /// checkpoint value that never triggers
 pub const CHECKPOINT_NEVER: u32 = 0xFFFF_FFFF;
 /// flag bits that are defined; the others must be 0
-pub const DESC_FLAGS_MASK: u8 = 0x1F;
+pub const DESC_FLAGS_MASK: u8 = 0x3F;
 /// 2^32 divided by the golden ratio; step of the policy's counter
 pub const GOLDEN: u32 = 0x9E37_79B9;
 /// 2^64 divided by the golden ratio; factor of the running index in the check word (rule R2)
@@ -29,6 +33,8 @@ pub const DIGEST_INIT: u32 = 0x811C_9DC5;
 pub const DIGEST_PRIME: u32 = 0x0100_0193;
 /// largest value of LENGTH_LIMIT; a length leaves bit 31 to the phase
 pub const LENGTH_LIMIT_MAX: u32 = 0x7FFF_FFFF;
+/// ranges of reward model 1
+pub const RANGES: u32 = 16;
 /// log2 of the largest ring, in slots; the smallest has 2
 pub const RING_MAX_LOG2: u32 = 16;
 
@@ -37,30 +43,32 @@ record! {
     HwDesc, 64 {
         /// Byte 0: what to do, see the opcodes
         0 opcode: u8,
-        /// Byte 1: descriptor flags; bits 7:5 must be 0
+        /// Byte 1: descriptor flags; bits 7:6 must be 0
         1 flags: u8,
         /// Bytes 2 to 3: decode engine; 0 is the hash policy
         2 model_id: u16,
         /// Bytes 4 to 7: rollout that this descriptor belongs to
         4 rollout_id: u32,
-        /// Bytes 8 to 11: KV arena; carried, not interpreted by engine 0
-        8 kv_arena_id: u32,
+        /// Bytes 8 to 9: KV arena; carried, not interpreted by engine 0
+        8 kv_arena_id: u16,
+        /// Bytes 10 to 11: member of the group of prefix_id (rule R17); 0xFFFF is none, and with STOP the whole group
+        10 member: u16,
         /// Bytes 12 to 15: shared prefix; 0xFFFF_FFFF is 'none', 0 is a prefix like any other
         12 prefix_id: u32,
         /// Bytes 16 to 23: bytes into the KV region
         16 kv_offset: u64,
-        /// Bytes 24 to 31: bytes into the token region: where the tokens (u32 each) go; a multiple of 4
+        /// Bytes 24 to 31: bytes into the token region: where the tokens (u32 each) go, or with REWARD are; a multiple of 4; POLICY: where its block lies, a multiple of 64
         24 delta_offset: u64,
         /// Bytes 32 to 35: prompt plus tokens generated so far
         32 seq_len: u32,
-        /// Bytes 36 to 39: how many tokens this descriptor may add
+        /// Bytes 36 to 39: how many tokens this descriptor may add; REWARD: how many it scores; PREFILL: members of the group that it opens, at most 64, 0 for none
         36 max_tokens: u32,
-        /// Bytes 40 to 43: REWARD_NEEDED after this many tokens of this descriptor; 0 takes CHECKPOINT_DEFAULT, 0xFFFF_FFFF is never
+        /// Bytes 40 to 43: REWARD_NEEDED after this many tokens of this descriptor; 0 takes CHECKPOINT_DEFAULT, 0xFFFF_FFFF is never; POLICY: a policy mode
         40 checkpoint: u32,
-        /// Bytes 44 to 45: reward model; 0 is the digest score
+        /// Bytes 44 to 45: reward model; 0 is the digest score, 1 counts tokens in ranges
         44 reward_model_id: u16,
-        /// Bytes 46 to 47: must be 0
-        46 reserved: u16,
+        /// Bytes 46 to 47: DECODE, PREFILL: version of the policy that it runs under; POLICY: the version that it publishes
+        46 policy_version: u16,
         /// Bytes 48 to 55: echoed in the completion
         48 user_data: u64,
         /// Bytes 56 to 59: seed of the sampling policy
@@ -79,7 +87,7 @@ record! {
         8 rollout_id: u32,
         /// Bytes 12 to 15: bits 30:0: seq_len of the descriptor plus the tokens it added; bit 31: the phase of this half
         12 final_seq_len: u32,
-        /// Bytes 16 to 19: DECODE: digest of this descriptor's tokens; with NO_ECHO: the SQ index of the descriptor; else 0
+        /// Bytes 16 to 19: DECODE: digest of this descriptor's tokens; REWARD: the score, Q16.16 with a sign; with NO_ECHO: the SQ index of the descriptor; else 0
         16 result: u32,
         /// Bytes 20 to 23: SQ slots consumed so far, a running index; the host reuses slots below it
         20 sq_head: u32,
@@ -89,7 +97,7 @@ record! {
         26 worker_id: u16,
         /// Byte 28: 0, or the error code that goes with status ERROR
         28 error: u8,
-        /// Byte 29: completion flags
+        /// Byte 29: completion flags; GROUP_DONE depends on timing, the others are compared
         29 flags: u8,
         /// Byte 30: how the descriptor ended
         30 status: u8,
@@ -99,6 +107,22 @@ record! {
     compared { user_data, rollout_id, final_seq_len, result, reward_model_id, error, flags, status }
 }
 
+record! {
+    /// Header of a policy in memory, which POLICY loads.
+    HwPolicy, 16 {
+        /// Bytes 0 to 1: version; that of the descriptor, else BAD_POLICY
+        0 version: u16,
+        /// Bytes 2 to 3: engine that it is for; that of the descriptor, else BAD_POLICY
+        2 model_id: u16,
+        /// Bytes 4 to 7: drawn at random for each version; engine 0 mixes it into its tokens
+        4 salt: u32,
+        /// Bytes 8 to 11: bytes of weights behind the header; engine 0 has none: 0, else BAD_POLICY
+        8 length: u32,
+        /// Bytes 12 to 15: mix(mix(mix(w0 ^ 0x9E3779B9) ^ w1) ^ w2) of the three words before it; else BAD_POLICY
+        12 check: u32,
+    }
+}
+
 code_points! {
     /// Opcodes of a descriptor.
     Opcode {
@@ -106,10 +130,12 @@ code_points! {
         Nop = 0, "NOP";
         /// DECODE: adds up to max_tokens tokens
         Decode = 1, "DECODE";
-        /// REWARD: scores a rollout; only on devices whose CAPABILITY has REWARD, else BAD_OPCODE
+        /// REWARD: scores tokens that lie in memory; only on devices whose CAPABILITY has REWARD, else BAD_OPCODE
         Reward = 2, "REWARD";
-        /// PREFILL: registers prefix_id; DONE
+        /// PREFILL: registers prefix_id, and opens its group (rule R17); DONE
         Prefill = 3, "PREFILL";
+        /// POLICY: publishes a version of the policy (rule R19); only on devices whose CAPABILITY has POLICY, else BAD_OPCODE
+        Policy = 4, "POLICY";
         /// STOP: ends its rollout (rule R8)
         Stop = 255, "STOP";
     }
@@ -126,6 +152,8 @@ code_points! {
         Stopped = 3, "STOPPED";
         /// SCORED: REWARD: result holds the score
         Scored = 4, "SCORED";
+        /// SUPERSEDED: its version was retired; continue under the new one with a new descriptor (rule R20)
+        Superseded = 5, "SUPERSEDED";
         /// ERROR: was not executed; error says why (rule R10)
         Error = 255, "ERROR";
     }
@@ -138,20 +166,58 @@ code_points! {
         None = 0, "NONE";
         /// BAD_OPCODE: the opcode is unknown to this device
         BadOpcode = 1, "BAD_OPCODE";
-        /// RESERVED_SET: a reserved flag bit or the reserved field is not 0
+        /// RESERVED_SET: a flag bit that is reserved, or that the device does not have, is not 0
         ReservedSet = 2, "RESERVED_SET";
         /// BAD_CHECK: the check word does not match slot and index (rule R2)
         BadCheck = 3, "BAD_CHECK";
-        /// BAD_LENGTH: max_tokens is 0, or seq_len + max_tokens exceeds LENGTH_LIMIT
+        /// BAD_LENGTH: max_tokens is 0 or too many, or seq_len + max_tokens exceeds LENGTH_LIMIT
         BadLength = 4, "BAD_LENGTH";
         /// BAD_REGION: an offset is misaligned or outside its region (rule R11)
         BadRegion = 5, "BAD_REGION";
-        /// BAD_MODEL: the model_id, or with RESIDENT the reward_model_id, is unknown
+        /// BAD_MODEL: the model_id, or with RESIDENT or REWARD the reward_model_id, is unknown
         BadModel = 6, "BAD_MODEL";
         /// DMA_FAULT: the memory answered a read or write of this descriptor with an error
         DmaFault = 7, "DMA_FAULT";
         /// BAD_PREFIX: PREFILL, or COW_PREFIX, with prefix_id 'none'
         BadPrefix = 8, "BAD_PREFIX";
+        /// PREFIX_BUSY: PREFILL: a group of this prefix_id is open (rule R17)
+        PrefixBusy = 9, "PREFIX_BUSY";
+        /// GROUP_FULL: PREFILL: CAP_GROUPS groups of the queue pair are open, or have descriptors that are not complete (rule R17)
+        GroupFull = 10, "GROUP_FULL";
+        /// STALE_PREFIX: the group's prefix belongs to another version of the policy (rule R21)
+        StalePrefix = 11, "STALE_PREFIX";
+        /// BAD_VERSION: the policy_version is not resident (rule R18)
+        BadVersion = 12, "BAD_VERSION";
+        /// POLICY_BUSY: POLICY: the slot that it would load has descriptors that are not complete (rule R19)
+        PolicyBusy = 13, "POLICY_BUSY";
+        /// BAD_POLICY: POLICY: the mode is none, the version is resident, or the block in memory does not belong to it (rule R19)
+        BadPolicy = 14, "BAD_POLICY";
+    }
+}
+
+code_points! {
+    /// What becomes of the version before: the checkpoint field of a POLICY.
+    PolicyMode {
+        /// WAIT: it stays resident, and its descriptors run on
+        Wait = 0, "WAIT";
+        /// KEEP: it is retired; its DECODEs end as SUPERSEDED, to go on under the new version with what they have
+        Keep = 1, "KEEP";
+        /// ABORT: it is retired; its DECODEs end as STOPPED
+        Abort = 2, "ABORT";
+    }
+}
+
+code_points! {
+    /// What a policy slot holds: bits 23:16 of POLICY_SLOT_0 and POLICY_SLOT_1.
+    SlotState {
+        /// EMPTY: no version
+        Empty = 0, "EMPTY";
+        /// RESIDENT: a version that descriptors may name
+        Resident = 1, "RESIDENT";
+        /// KEPT: a version that a POLICY with KEEP has retired
+        Kept = 2, "KEPT";
+        /// ABORTED: a version that a POLICY with ABORT has retired
+        Aborted = 3, "ABORTED";
     }
 }
 
@@ -169,6 +235,8 @@ bitflags::bitflags! {
         const INTERRUPT = 1 << 3;
         /// Bit 4: the device scores checkpoints itself and goes on or ends (rule R9)
         const RESIDENT = 1 << 4;
+        /// Bit 5: a log-probability is written for each token (rule R11)
+        const LOGP = 1 << 5;
     }
 }
 
@@ -182,6 +250,8 @@ bitflags::bitflags! {
         const REJECTED = 1 << 1;
         /// Bit 2: nothing of the slot could be trusted: no field echoes it, and result is its SQ index
         const NO_ECHO = 1 << 2;
+        /// Bit 3: the last member of its group has ended with this completion (rule R17); asks for an interrupt
+        const GROUP_DONE = 1 << 3;
     }
 }
 
@@ -215,6 +285,8 @@ bitflags::bitflags! {
         const IDLE = 1 << 1;
         /// Bit 2: the ERROR register holds a fault
         const FAULT = 1 << 2;
+        /// Bit 3: the last ABORT has not come to all that was published before it; only with CAPABILITY.ABORT
+        const ABORTING = 1 << 3;
     }
 }
 
@@ -256,6 +328,12 @@ bitflags::bitflags! {
         const RESIDENT = 1 << 2;
         /// Bit 3: interrupts
         const INTERRUPT = 1 << 3;
+        /// Bit 5: flag LOGP
+        const LOGP = 1 << 5;
+        /// Bit 6: opcode POLICY, and status SUPERSEDED
+        const POLICY = 1 << 6;
+        /// Bit 7: register ABORT
+        const ABORT = 1 << 7;
         /// Bit 4: polls the slots: the check word publishes (rule R1), and the doorbell only wakes
         const SLOT_POLLING = 1 << 4;
     }
@@ -301,6 +379,10 @@ registers! {
         CapEngines = 0x0_0054, Device, "CAP_ENGINES", ReadOnly, None;
         /// CAP_REWARD_MODELS (ro): reward models: reward_model_id below it is known
         CapRewardModels = 0x0_0058, Device, "CAP_REWARD_MODELS", ReadOnly, None;
+        /// CAP_GROUPS (ro): groups that a queue pair may have at a time (rule R17); 0: none, and a PREFILL that would open one answers GROUP_FULL
+        CapGroups = 0x0_005C, Device, "CAP_GROUPS", ReadOnly, None;
+        /// CAP_POLICY_SLOTS (ro): versions of the policy that a function may have resident (rule R18); 0: version 0 alone, and the slots' registers answer SLVERR
+        CapPolicySlots = 0x0_0060, Device, "CAP_POLICY_SLOTS", ReadOnly, None;
         /// FN_WORKERS (cfg): workers that the function's descriptors may run on, a bit each; resets to all; those that were not built are ignored and read 0 (none left: SLVERR). A device of more than 32 runs as many of a queue pair at a time as bits are set, and all when all are
         FnWorkers = 0x0_0400, DeviceFunction, "FN_WORKERS", Config, None;
         /// WINDOW_0_BASE_LO (cfg): window 0: bus address of its first byte; low half
@@ -337,8 +419,76 @@ registers! {
         LengthLimit = 0x1_0014, Function, "LENGTH_LIMIT", Config, Some(0x0010_0000);
         /// EOS_THRESHOLD (cfg): \[15:0\] probability of end of sequence per token, in 1/32768; other bits are ignored and read 0
         EosThreshold = 0x1_0018, Function, "EOS_THRESHOLD", Config, Some(0);
-        /// REWARD_THRESHOLD (cfg): Q16.16: a RESIDENT rollout whose score is below it ends as REJECTED
+        /// REWARD_THRESHOLD (cfg): Q16.16 with a sign: a RESIDENT rollout whose score is below it ends as REJECTED
         RewardThreshold = 0x1_001C, Function, "REWARD_THRESHOLD", Config, Some(0);
+        /// POLICY_SLOT_0 (ro): policy slot 0: \[15:0\] version, \[23:16\] a slot state, \[24\] loaded last
+        PolicySlot0 = 0x1_0020, Function, "POLICY_SLOT_0", ReadOnly, Some(0x0101_0000);
+        /// POLICY_SLOT_1 (ro): policy slot 1, likewise
+        PolicySlot1 = 0x1_0024, Function, "POLICY_SLOT_1", ReadOnly, Some(0);
+        /// RANGE_0_LO (cfg): reward model 1, range 0: its first token
+        Range0Lo = 0x1_0100, Function, "RANGE_0_LO", Config, Some(0xFFFF_FFFF);
+        /// RANGE_0_HI (cfg): and its last; below the first, the range is empty
+        Range0Hi = 0x1_0104, Function, "RANGE_0_HI", Config, Some(0);
+        /// RANGE_1_LO (cfg): reward model 1, range 1: its first token
+        Range1Lo = 0x1_0108, Function, "RANGE_1_LO", Config, Some(0xFFFF_FFFF);
+        /// RANGE_1_HI (cfg): and its last; below the first, the range is empty
+        Range1Hi = 0x1_010C, Function, "RANGE_1_HI", Config, Some(0);
+        /// RANGE_2_LO (cfg): reward model 1, range 2: its first token
+        Range2Lo = 0x1_0110, Function, "RANGE_2_LO", Config, Some(0xFFFF_FFFF);
+        /// RANGE_2_HI (cfg): and its last; below the first, the range is empty
+        Range2Hi = 0x1_0114, Function, "RANGE_2_HI", Config, Some(0);
+        /// RANGE_3_LO (cfg): reward model 1, range 3: its first token
+        Range3Lo = 0x1_0118, Function, "RANGE_3_LO", Config, Some(0xFFFF_FFFF);
+        /// RANGE_3_HI (cfg): and its last; below the first, the range is empty
+        Range3Hi = 0x1_011C, Function, "RANGE_3_HI", Config, Some(0);
+        /// RANGE_4_LO (cfg): reward model 1, range 4: its first token
+        Range4Lo = 0x1_0120, Function, "RANGE_4_LO", Config, Some(0xFFFF_FFFF);
+        /// RANGE_4_HI (cfg): and its last; below the first, the range is empty
+        Range4Hi = 0x1_0124, Function, "RANGE_4_HI", Config, Some(0);
+        /// RANGE_5_LO (cfg): reward model 1, range 5: its first token
+        Range5Lo = 0x1_0128, Function, "RANGE_5_LO", Config, Some(0xFFFF_FFFF);
+        /// RANGE_5_HI (cfg): and its last; below the first, the range is empty
+        Range5Hi = 0x1_012C, Function, "RANGE_5_HI", Config, Some(0);
+        /// RANGE_6_LO (cfg): reward model 1, range 6: its first token
+        Range6Lo = 0x1_0130, Function, "RANGE_6_LO", Config, Some(0xFFFF_FFFF);
+        /// RANGE_6_HI (cfg): and its last; below the first, the range is empty
+        Range6Hi = 0x1_0134, Function, "RANGE_6_HI", Config, Some(0);
+        /// RANGE_7_LO (cfg): reward model 1, range 7: its first token
+        Range7Lo = 0x1_0138, Function, "RANGE_7_LO", Config, Some(0xFFFF_FFFF);
+        /// RANGE_7_HI (cfg): and its last; below the first, the range is empty
+        Range7Hi = 0x1_013C, Function, "RANGE_7_HI", Config, Some(0);
+        /// RANGE_8_LO (cfg): reward model 1, range 8: its first token
+        Range8Lo = 0x1_0140, Function, "RANGE_8_LO", Config, Some(0xFFFF_FFFF);
+        /// RANGE_8_HI (cfg): and its last; below the first, the range is empty
+        Range8Hi = 0x1_0144, Function, "RANGE_8_HI", Config, Some(0);
+        /// RANGE_9_LO (cfg): reward model 1, range 9: its first token
+        Range9Lo = 0x1_0148, Function, "RANGE_9_LO", Config, Some(0xFFFF_FFFF);
+        /// RANGE_9_HI (cfg): and its last; below the first, the range is empty
+        Range9Hi = 0x1_014C, Function, "RANGE_9_HI", Config, Some(0);
+        /// RANGE_10_LO (cfg): reward model 1, range 10: its first token
+        Range10Lo = 0x1_0150, Function, "RANGE_10_LO", Config, Some(0xFFFF_FFFF);
+        /// RANGE_10_HI (cfg): and its last; below the first, the range is empty
+        Range10Hi = 0x1_0154, Function, "RANGE_10_HI", Config, Some(0);
+        /// RANGE_11_LO (cfg): reward model 1, range 11: its first token
+        Range11Lo = 0x1_0158, Function, "RANGE_11_LO", Config, Some(0xFFFF_FFFF);
+        /// RANGE_11_HI (cfg): and its last; below the first, the range is empty
+        Range11Hi = 0x1_015C, Function, "RANGE_11_HI", Config, Some(0);
+        /// RANGE_12_LO (cfg): reward model 1, range 12: its first token
+        Range12Lo = 0x1_0160, Function, "RANGE_12_LO", Config, Some(0xFFFF_FFFF);
+        /// RANGE_12_HI (cfg): and its last; below the first, the range is empty
+        Range12Hi = 0x1_0164, Function, "RANGE_12_HI", Config, Some(0);
+        /// RANGE_13_LO (cfg): reward model 1, range 13: its first token
+        Range13Lo = 0x1_0168, Function, "RANGE_13_LO", Config, Some(0xFFFF_FFFF);
+        /// RANGE_13_HI (cfg): and its last; below the first, the range is empty
+        Range13Hi = 0x1_016C, Function, "RANGE_13_HI", Config, Some(0);
+        /// RANGE_14_LO (cfg): reward model 1, range 14: its first token
+        Range14Lo = 0x1_0170, Function, "RANGE_14_LO", Config, Some(0xFFFF_FFFF);
+        /// RANGE_14_HI (cfg): and its last; below the first, the range is empty
+        Range14Hi = 0x1_0174, Function, "RANGE_14_HI", Config, Some(0);
+        /// RANGE_15_LO (cfg): reward model 1, range 15: its first token
+        Range15Lo = 0x1_0178, Function, "RANGE_15_LO", Config, Some(0xFFFF_FFFF);
+        /// RANGE_15_HI (cfg): and its last; below the first, the range is empty
+        Range15Hi = 0x1_017C, Function, "RANGE_15_HI", Config, Some(0);
         /// CONTROL (rw): ENABLE, DRAIN
         Control = 0x1_0800, FunctionQueue, "CONTROL", ReadWrite, Some(0);
         /// WEIGHT (cfg): descriptors that the device hands out of this queue pair before it passes on to the next, 1 to 255 (else SLVERR)
@@ -377,6 +527,14 @@ registers! {
         CqStart = 0x1_0844, FunctionQueue, "CQ_START", Config, Some(0);
         /// SQ_KEY (cfg): key of the check words (rule R2): another one each time the submission queue is created
         SqKey = 0x1_0848, FunctionQueue, "SQ_KEY", Config, Some(0);
+        /// LOGP_BASE_LO (cfg): bus address of the log-probability region, a multiple of 64; low half
+        LogpBaseLo = 0x1_0850, FunctionQueue, "LOGP_BASE_LO", Config, Some(0);
+        /// LOGP_BASE_HI (cfg): high half
+        LogpBaseHi = 0x1_0854, FunctionQueue, "LOGP_BASE_HI", Config, Some(0);
+        /// LOGP_SIZE_LO (cfg): bytes of the log-probability region; low half
+        LogpSizeLo = 0x1_0858, FunctionQueue, "LOGP_SIZE_LO", Config, Some(0);
+        /// LOGP_SIZE_HI (cfg): high half
+        LogpSizeHi = 0x1_085C, FunctionQueue, "LOGP_SIZE_HI", Config, Some(0);
         /// DOORBELL (rw): SQ tail, a running index: publishes the descriptors below it. More than SQ_SIZE above the slots consumed, or below the current tail, or while inactive or draining: SLVERR, and the overflow count of STATUS rises
         Doorbell = 0x2_0000, Queue, "DOORBELL", ReadWrite, Some(0);
         /// CQ_HEAD (rw): CQ head, a running index: releases the completions below it. Beyond the completions written, or below the current head, or while inactive: SLVERR, and the overflow count of STATUS rises
@@ -393,6 +551,8 @@ registers! {
         SqHead = 0x2_0018, Queue, "SQ_HEAD", ReadOnly, Some(0);
         /// CQ_TAIL (ro): completions written up to, a running index; final once ACTIVE is 0
         CqTail = 0x2_001C, Queue, "CQ_TAIL", ReadOnly, Some(0);
+        /// ABORT (rw): a rollout: its DECODEs that are published end as by a STOP (rule R8), without a completion of its own. While inactive, while STATE.ABORTING is 1, or without CAPABILITY.ABORT: SLVERR
+        Abort = 0x2_0020, Queue, "ABORT", ReadWrite, Some(0);
     }
     counters {
         /// CYCLES: clock cycles while active

@@ -112,7 +112,12 @@ impl HwDesc {
     }
 
     fn new(opcode: Opcode) -> Self {
-        Self { opcode: opcode as u8, prefix_id: PREFIX_NONE, ..bytemuck::Zeroable::zeroed() }
+        Self {
+            opcode: opcode as u8,
+            prefix_id: PREFIX_NONE,
+            member: MEMBER_NONE,
+            ..bytemuck::Zeroable::zeroed()
+        }
     }
 
     /// NOP: completes as DONE, adds nothing.
@@ -126,14 +131,34 @@ impl HwDesc {
         Self { rollout_id, seq_len, max_tokens, ..Self::new(Opcode::Decode) }
     }
 
-    /// PREFILL: registers `prefix_id` of `seq_len` tokens.
+    /// PREFILL: registers `prefix_id` of `seq_len` tokens, and opens no group.
     pub fn prefill(prefix_id: u32, seq_len: u32) -> Self {
         Self { prefix_id, seq_len, ..Self::new(Opcode::Prefill) }
+    }
+
+    /// PREFILL that opens the group of `prefix_id` with `members`, 1 to [`MEMBERS_MAX`] (R17).
+    pub fn open_group(prefix_id: u32, seq_len: u32, members: u32) -> Self {
+        Self { max_tokens: members, ..Self::prefill(prefix_id, seq_len) }
     }
 
     /// STOP: ends `rollout_id` (R8).
     pub fn stop(rollout_id: u32) -> Self {
         Self { rollout_id, ..Self::new(Opcode::Stop) }
+    }
+
+    /// STOP of the whole group of `prefix_id` (R8, R17).
+    pub fn stop_group(prefix_id: u32) -> Self {
+        Self::new(Opcode::Stop).with_member(prefix_id, MEMBER_NONE)
+    }
+
+    /// REWARD: scores `tokens` tokens of `rollout_id` by a reward model, from token region offset 0 on.
+    pub fn reward(rollout_id: u32, reward_model_id: u16, tokens: u32) -> Self {
+        Self { rollout_id, reward_model_id, max_tokens: tokens, ..Self::new(Opcode::Reward) }
+    }
+
+    /// POLICY: publishes `version`, whose [`HwPolicy`] lies at token region offset 0 (R19).
+    pub fn policy(version: u16, mode: PolicyMode) -> Self {
+        Self { policy_version: version, checkpoint: mode as u32, ..Self::new(Opcode::Policy) }
     }
 
     /// The descriptor that continues `self` after a REWARD_NEEDED completion (R9), its tokens behind those
@@ -180,6 +205,38 @@ impl HwDesc {
     pub fn with_prefix(self, prefix_id: u32) -> Self {
         Self { prefix_id, ..self }
     }
+
+    /// As a member of the group of `prefix_id`, with COW_PREFIX (R17); [`MEMBER_NONE`] continues the prefix and is in no group,
+    /// and makes a STOP one of the whole group.
+    #[must_use]
+    pub fn with_member(self, prefix_id: u32, member: u16) -> Self {
+        let flags = self.flags | DescFlags::COW_PREFIX.bits();
+        Self { prefix_id, member, flags, ..self }
+    }
+
+    /// Under this version of the policy (R18).
+    #[must_use]
+    pub fn with_version(self, policy_version: u16) -> Self {
+        Self { policy_version, ..self }
+    }
+}
+
+impl HwPolicy {
+    /// The header of a version of an engine's policy, with `length` bytes of weights behind it.
+    pub fn new(version: u16, model_id: u16, salt: u32, length: u32) -> Self {
+        let unsealed = Self { version, model_id, salt, length, check: 0 };
+        Self { check: unsealed.check_word(), ..unsealed }
+    }
+
+    /// Whether the check word fits. That of cleared memory does not.
+    pub fn verify(&self) -> bool {
+        self.check == self.check_word()
+    }
+
+    fn check_word(&self) -> u32 {
+        let [first, salt, length, _]: [u32; 4] = cast(*self);
+        mix(mix(mix(first ^ GOLDEN) ^ salt) ^ length)
+    }
 }
 
 impl HwCompletion {
@@ -202,10 +259,11 @@ impl HwCompletion {
         CompletionFlags::from_bits_retain(self.flags).contains(flags)
     }
 
-    /// This completion with the fields that depend on timing zeroed: what all devices agree on (R6).
+    /// This completion with what depends on timing zeroed, the flag GROUP_DONE included: what all devices agree on (R6).
     #[must_use]
     pub fn without_timing(self) -> Self {
-        Self { sq_head: 0, worker_id: 0, ..self.with_phase(false) }
+        let flags = self.flags & !CompletionFlags::GROUP_DONE.bits();
+        Self { sq_head: 0, worker_id: 0, flags, ..self.with_phase(false) }
     }
 }
 
@@ -271,7 +329,14 @@ mod tests {
                 user_data: !u64::from(k),
                 ..desc
             },
-            |desc, k| HwDesc { rollout_id: k, prefix_id: k, kv_arena_id: k, seed: k.rotate_left(16), ..desc },
+            |desc, k| HwDesc {
+                rollout_id: k,
+                prefix_id: k,
+                member: k as u16,
+                policy_version: (k >> 8) as u16,
+                seed: k.rotate_left(16),
+                ..desc
+            },
         ];
         for (number, structure) in structures.iter().enumerate() {
             for (step, key) in KEYS.into_iter().enumerate() {
@@ -313,9 +378,19 @@ mod tests {
                 assert_eq!(Register::at(register.address(place) + 1), None);
             }
         }
-        for nowhere in
-            [0x014, 0x5C, 0x180, 0xF_FFFC, 0x0_0404, 0x0_0900, 0x1_0004, 0x1_084C, 0x3_0000, u32::MAX]
-        {
+        for nowhere in [
+            0x014,
+            0x64,
+            0x180,
+            0xF_FFFC,
+            0x0_0404,
+            0x0_0900,
+            0x1_0004,
+            0x1_0180,
+            0x1_084C,
+            0x3_0000,
+            u32::MAX,
+        ] {
             assert_eq!(Register::at(nowhere), None, "{nowhere:#x}");
         }
     }
@@ -327,6 +402,19 @@ mod tests {
         for field in HwCompletion::FIELDS {
             let compared = HwCompletion::COMPARED.iter().any(|other| other.name == field.name);
             assert_eq!((field.get)(&kept) != 0, compared, "{}", field.name);
+        }
+    }
+
+    /// Computed by an independent program from docs/contract.md, "Policy".
+    #[test]
+    fn r19_a_header_verifies_as_it_was_sealed() {
+        let header = HwPolicy::new(7, 0, 0x1234_5678, 0);
+        assert_eq!(header.check, 0x0BA2_2EF3);
+        assert!(header.verify() && !HwPolicy::default().verify());
+        for bit in 0..128 {
+            let mut bytes: [u8; 16] = cast(header);
+            bytes[bit / 8] ^= 1 << (bit % 8);
+            assert!(!cast::<_, HwPolicy>(bytes).verify(), "bit {bit}");
         }
     }
 

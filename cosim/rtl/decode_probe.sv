@@ -7,7 +7,8 @@ module decode_probe
   output logic [7:0]   desc_flags,
   output logic [15:0]  desc_model_id,
   output logic [31:0]  desc_rollout_id,
-  output logic [31:0]  desc_kv_arena_id,
+  output logic [15:0]  desc_kv_arena_id,
+  output logic [15:0]  desc_member,
   output logic [31:0]  desc_prefix_id,
   output logic [63:0]  desc_kv_offset,
   output logic [63:0]  desc_delta_offset,
@@ -15,7 +16,7 @@ module decode_probe
   output logic [31:0]  desc_max_tokens,
   output logic [31:0]  desc_checkpoint,
   output logic [15:0]  desc_reward_model_id,
-  output logic [15:0]  desc_reserved,
+  output logic [15:0]  desc_policy_version,
   output logic [63:0]  desc_user_data,
   output logic [31:0]  desc_seed,
   output logic [31:0]  desc_check,
@@ -43,6 +44,7 @@ module decode_probe
   assign desc_model_id        = desc.model_id;
   assign desc_rollout_id      = desc.rollout_id;
   assign desc_kv_arena_id     = desc.kv_arena_id;
+  assign desc_member          = desc.member;
   assign desc_prefix_id       = desc.prefix_id;
   assign desc_kv_offset       = desc.kv_offset;
   assign desc_delta_offset    = desc.delta_offset;
@@ -50,7 +52,7 @@ module decode_probe
   assign desc_max_tokens      = desc.max_tokens;
   assign desc_checkpoint      = desc.checkpoint;
   assign desc_reward_model_id = desc.reward_model_id;
-  assign desc_reserved        = desc.reserved;
+  assign desc_policy_version  = desc.policy_version;
   assign desc_user_data       = desc.user_data;
   assign desc_seed            = desc.seed;
   assign desc_check           = desc.check;

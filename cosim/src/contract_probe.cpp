@@ -33,9 +33,9 @@ rust::Vec<uint64_t> probe(rust::Slice<const uint8_t> bytes, Read&& read) {
 
 rust::Vec<uint64_t> c_descriptor_fields(rust::Slice<const uint8_t> bytes) {
     const auto d = record_of<doorbell_hw_desc>(bytes);
-    return {d.opcode,       d.flags,   d.model_id,   d.rollout_id, d.kv_arena_id,     d.prefix_id, d.kv_offset,
-            d.delta_offset, d.seq_len, d.max_tokens, d.checkpoint, d.reward_model_id, d.reserved,  d.user_data,
-            d.seed,         d.check};
+    return {d.opcode,    d.flags,        d.model_id, d.rollout_id, d.kv_arena_id, d.member,          d.prefix_id,
+            d.kv_offset, d.delta_offset, d.seq_len,  d.max_tokens, d.checkpoint,  d.reward_model_id, d.policy_version,
+            d.user_data, d.seed,         d.check};
 }
 
 rust::Vec<uint64_t> c_completion_fields(rust::Slice<const uint8_t> bytes) {
@@ -50,10 +50,10 @@ rust::Vec<uint64_t> rtl_descriptor_fields(rust::Slice<const uint8_t> bytes) {
         std::memcpy(&t.desc_i[0], &record, sizeof record);
         t.eval();
         return rust::Vec<uint64_t>{
-            t.desc_opcode,     t.desc_flags,        t.desc_model_id,    t.desc_rollout_id, t.desc_kv_arena_id,
-            t.desc_prefix_id,  t.desc_kv_offset,    t.desc_delta_offset, t.desc_seq_len,   t.desc_max_tokens,
-            t.desc_checkpoint, t.desc_reward_model_id, t.desc_reserved, t.desc_user_data,  t.desc_seed,
-            t.desc_check};
+            t.desc_opcode,     t.desc_flags,           t.desc_model_id,       t.desc_rollout_id, t.desc_kv_arena_id,
+            t.desc_member,     t.desc_prefix_id,       t.desc_kv_offset,      t.desc_delta_offset, t.desc_seq_len,
+            t.desc_max_tokens, t.desc_checkpoint,      t.desc_reward_model_id, t.desc_policy_version,
+            t.desc_user_data,  t.desc_seed,            t.desc_check};
     });
 }
 

@@ -21,7 +21,8 @@ struct Descriptor {
   __device__ __forceinline__ uint32_t max_tokens() const { return quarter[2].y; }
   __device__ __forceinline__ uint32_t checkpoint() const { return quarter[2].z; }
   __device__ __forceinline__ uint32_t reward_model_id() const { return quarter[2].w & 0xFFFF; }
-  __device__ __forceinline__ uint32_t reserved() const { return quarter[2].w >> 16; }
+  __device__ __forceinline__ uint32_t member() const { return quarter[0].z >> 16; }
+  __device__ __forceinline__ uint32_t policy_version() const { return quarter[2].w >> 16; }
   __device__ __forceinline__ uint64_t user_data() const { return wide(quarter[3].x, quarter[3].y); }
   __device__ __forceinline__ uint32_t seed() const { return quarter[3].z; }
   __device__ __forceinline__ uint32_t check() const { return quarter[3].w; }
@@ -40,6 +41,8 @@ DOORBELL_ASSERT(DOORBELL_OFFSETOF(doorbell_hw_desc, seq_len) == 32, "Descriptor:
 DOORBELL_ASSERT(DOORBELL_OFFSETOF(doorbell_hw_desc, max_tokens) == 36, "Descriptor::max_tokens");
 DOORBELL_ASSERT(DOORBELL_OFFSETOF(doorbell_hw_desc, checkpoint) == 40, "Descriptor::checkpoint");
 DOORBELL_ASSERT(DOORBELL_OFFSETOF(doorbell_hw_desc, reward_model_id) == 44, "Descriptor::reward_model_id");
+DOORBELL_ASSERT(DOORBELL_OFFSETOF(doorbell_hw_desc, member) == 10, "Descriptor::member");
+DOORBELL_ASSERT(DOORBELL_OFFSETOF(doorbell_hw_desc, policy_version) == 46, "Descriptor::policy_version");
 DOORBELL_ASSERT(DOORBELL_OFFSETOF(doorbell_hw_desc, user_data) == 48, "Descriptor::user_data");
 DOORBELL_ASSERT(DOORBELL_OFFSETOF(doorbell_hw_desc, seed) == 56, "Descriptor::seed");
 DOORBELL_ASSERT(DOORBELL_OFFSETOF(doorbell_hw_desc, check) == 60, "Descriptor::check");
@@ -91,7 +94,7 @@ __device__ __forceinline__ uint32_t error_of(const Descriptor& desc, const doorb
       (decode && desc.has(DOORBELL_FLAG_RESIDENT) && !engine::RewardModels::has(desc.reward_model_id())))
     error = DOORBELL_ERR_BAD_MODEL;
   if (plain) error = DOORBELL_ERR_NONE;
-  if ((desc.flags() & ~DOORBELL_DESC_FLAGS_MASK) != 0 || desc.reserved() != 0) error = DOORBELL_ERR_RESERVED_SET;
+  if ((desc.flags() & ~DOORBELL_DESC_FLAGS_MASK) != 0 || desc.has(DOORBELL_FLAG_LOGP)) error = DOORBELL_ERR_RESERVED_SET;
   if (!decode && !prefill && !plain) error = DOORBELL_ERR_BAD_OPCODE;
   return error;
 }

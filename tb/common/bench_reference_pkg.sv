@@ -68,7 +68,7 @@ package bench_reference_pkg;
 
     if (desc.check != ref_check(desc, key, index)) return ERR_BAD_CHECK;
     if (!decode && !prefill && desc.opcode != 8'h00 && desc.opcode != 8'hFF) return ERR_BAD_OPCODE;
-    if ((desc.flags & 8'hE0) != 0 || desc.reserved != 0) return ERR_RESERVED_SET;
+    if ((desc.flags & 8'hE0) != 0) return ERR_RESERVED_SET;
     if ((decode || prefill) && desc.model_id != 0) return ERR_BAD_MODEL;
     if (decode && (desc.flags & 8'h10) != 0 && desc.reward_model_id != 0) return ERR_BAD_MODEL;
     if (decode && desc.max_tokens == 0) return ERR_BAD_LENGTH;

@@ -82,6 +82,7 @@ module random_host;
     desc.flags           = rnd() & 8'h1E;
     desc.flags[FLAG_FENCE_BIT] = chance(8);
     desc.kv_arena_id     = rnd();
+    desc.member          = rnd();
     desc.prefix_id       = rnd();
     desc.kv_offset       = (chance(50) || host.kv_size == 0) ? 64'd0 : {32'd0, rnd() % host.kv_size[31:0]};
     desc.seq_len         = chance(95) ? below(1500) : host.length_limit - n;
@@ -99,7 +100,7 @@ module random_host;
     case (below(12))
       0: desc.opcode = rnd();
       1: desc.flags = desc.flags | (8'h20 << below(3));
-      2: desc.reserved = 16'd1 << below(16);
+      2: desc.flags = desc.flags | (8'h40 << below(2));
       3: desc.model_id = 16'd1 << below(16);
       4: begin
         desc.flags[FLAG_RESIDENT_BIT] = 1'b1;
