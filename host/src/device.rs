@@ -1,11 +1,12 @@
 //! What a user of a device sees: submit descriptors, poll completions.
 
+use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 use crate::error::DeviceError;
 use crate::memory::SharedMemory;
 use crate::ports::SharedDevice;
-use doorbell_contract::{Counter, HwCompletion, HwDesc};
+use doorbell_contract::{Capability, Counter, HwCompletion, HwDesc};
 
 /// A device with one queue pair, whatever executes behind it.
 ///
@@ -81,6 +82,35 @@ pub trait Device: Send {
     /// which the last DECODE of these bytes was submitted. Allocates nothing.
     fn token_shard(&self, delta_offset: u64) -> usize;
 
+    /// What each of its queue pairs can do: of several shards, what all of them can.
+    ///
+    /// The default, nothing, is for devices that know nothing better.
+    fn features(&self) -> Features {
+        Features::default()
+    }
+
+    /// Which of its queue pairs `desc` would go to if it were submitted now, by the place of its region among the
+    /// [`token_regions`](Self::token_regions). Of one that names a shared prefix that place follows from the prefix alone.
+    fn queue_of(&self, desc: &HwDesc) -> usize {
+        let _ = desc;
+        0
+    }
+
+    /// One queue pair of each function of each device, by the same places: a POLICY sent to each of them is published
+    /// everywhere (R18). Allocates.
+    fn functions(&self) -> Vec<usize> {
+        vec![0]
+    }
+
+    /// Submits `desc` to queue pair `queue`, and says whether it was taken: not if the submission queue is full.
+    ///
+    /// # Errors
+    /// As [`submit`](Self::submit).
+    fn submit_to(&mut self, queue: usize, desc: &HwDesc) -> Result<bool, DeviceError> {
+        let _ = queue;
+        Ok(self.submit(std::slice::from_ref(desc))? == 1)
+    }
+
     /// The device's counters since it was enabled.
     ///
     /// # Errors
@@ -91,6 +121,11 @@ pub trait Device: Send {
     /// `None`: they are this one's alone.
     fn shared_device(&self) -> Option<SharedDevice> {
         None
+    }
+
+    /// The function that its queue pair belongs to, where it is one of several queue pairs of a device.
+    fn function(&self) -> u8 {
+        0
     }
 
     /// Stops the device (R12): returns once it no longer accesses memory. What is in flight is lost.
@@ -104,6 +139,29 @@ pub trait Device: Send {
     /// # Errors
     /// `NotStarted`, or another failure of the device.
     fn enable(&mut self) -> Result<(), DeviceError>;
+}
+
+/// What a queue pair can do beyond what all can.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Features {
+    /// CAPABILITY.
+    pub capability: Capability,
+    /// Groups that the queue pair may have at a time (R17); 0: none.
+    pub groups: u32,
+    /// Versions of the policy that its function may have resident (R18); 0: version 0 alone.
+    pub policy_slots: u32,
+}
+
+impl Features {
+    /// What both can.
+    #[must_use]
+    pub fn and(self, other: Features) -> Features {
+        Features {
+            capability: self.capability & other.capability,
+            groups: self.groups.min(other.groups),
+            policy_slots: self.policy_slots.min(other.policy_slots),
+        }
+    }
 }
 
 /// The token region of one shard, for any thread to read while the device runs. Clones share the memory, and keep it
@@ -153,6 +211,23 @@ impl TokenRegion {
             return Err(DeviceError::OutOfBounds { what: "token region", offset: byte_offset, bytes, size });
         }
         self.memory.load_u32s(self.start + byte_offset as usize, out)
+    }
+
+    /// Writes `words` at `byte_offset` bytes into the region: what the device is to read there once it is told to by a
+    /// descriptor that is submitted behind this.
+    ///
+    /// # Errors
+    /// `OutOfBounds` if the range is not within the region or misaligned.
+    pub fn write(&self, byte_offset: u64, words: &[u32]) -> Result<(), DeviceError> {
+        let (bytes, size) = (4 * words.len() as u64, self.bytes);
+        if !byte_offset.is_multiple_of(4) || byte_offset.checked_add(bytes).is_none_or(|end| end > size) {
+            return Err(DeviceError::OutOfBounds { what: "token region", offset: byte_offset, bytes, size });
+        }
+        for (place, &word) in words.iter().enumerate() {
+            let word_at = self.memory.word32(self.start + byte_offset as usize + 4 * place)?;
+            word_at.store(word, Ordering::Relaxed);
+        }
+        Ok(())
     }
 }
 
@@ -224,8 +299,18 @@ mod tests {
     #[case::across(3996, 2, false)]
     #[case::misaligned(2, 1, false)]
     #[case::wrapping(u64::MAX - 3, 2, false)]
-    fn r11_reads_stay_within_the_region(#[case] offset: u64, #[case] count: usize, #[case] within: bool) {
+    fn r11_accesses_stay_within_the_region(#[case] offset: u64, #[case] count: usize, #[case] within: bool) {
         assert_eq!(region().read(offset, &mut vec![0; count]).is_ok(), within);
+        assert_eq!(region().write(offset, &vec![7; count]).is_ok(), within);
+    }
+
+    #[test]
+    fn what_is_written_is_read() {
+        let region = region();
+        region.write(64, &[1, 2, 3]).unwrap();
+        let mut out = [0; 5];
+        region.read(60, &mut out).unwrap();
+        assert_eq!(out, [1039, 1, 2, 3, 1043]);
     }
 
     #[rstest]

@@ -22,7 +22,7 @@ use crate::rollout::RolloutId;
 pub(crate) use desk::{Desk, Factory, Faults};
 pub use digest::DigestJudge;
 pub(crate) use digest::digest_score;
-pub use pool::{Load, Loads, Pool, PoolError, PoolOptions, PostError, Shutdown};
+pub use pool::{GroupPostError, Load, Loads, Pool, PoolError, PoolOptions, PostError, Shutdown};
 pub use prompts::{AnswerMemory, Prompts};
 pub use rules::{RuleJudge, Rules, RulesError};
 pub use slow::SlowJudge;
@@ -106,7 +106,8 @@ pub trait Judge: Send {
     /// What kept it from a verdict: the answer is given to another judge.
     fn score(&mut self, answer: &Answer<'_>) -> Result<Verdict, JudgeError>;
 
-    /// Answers that it takes at a time, at most: as many as wait. The deadline is that of all of them together.
+    /// Answers that it takes at a time, at most: as many as wait. The deadline is that of all of them together. A group that is
+    /// judged as one comes whole, and alone, whatever is said here.
     fn batch(&self) -> usize {
         1
     }
@@ -165,6 +166,9 @@ pub struct Request {
     pub digest: u32,
     /// Who has failed to judge it, and should not have it again while there is another: then it is judged alone, too.
     pub avoid: Option<u32>,
+    /// Answers that are judged in one call: of the first of a group that is posted as one all of them, of those behind it 0. 1 is
+    /// an answer by itself.
+    pub together: u32,
 }
 
 /// What came of a request.

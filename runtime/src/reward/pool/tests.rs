@@ -52,6 +52,7 @@ fn request(tickets: &mut Tickets, slot: u32, tokens: u32) -> Request {
         group: slot % 4,
         prompt_ids: slot % 4,
         avoid: None,
+        together: 1,
         shard: 0,
         offset: 4 * u64::from(slot),
         answer_tokens: tokens,
