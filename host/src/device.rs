@@ -154,6 +154,18 @@ impl TokenRegion {
         }
         self.memory.load_u32s(self.start + byte_offset as usize, out)
     }
+
+    /// Writes words to `byte_offset` bytes into the region, for a descriptor that is published later to read.
+    ///
+    /// # Errors
+    /// `OutOfBounds` if they do not lie in the region, or are misaligned.
+    pub fn write(&self, byte_offset: u64, words: &[u32]) -> Result<(), DeviceError> {
+        let (bytes, size) = (4 * words.len() as u64, self.bytes);
+        if !byte_offset.is_multiple_of(4) || byte_offset.checked_add(bytes).is_none_or(|end| end > size) {
+            return Err(DeviceError::OutOfBounds { what: "token region", offset: byte_offset, bytes, size });
+        }
+        self.memory.store_u32s(self.start + byte_offset as usize, words)
+    }
 }
 
 /// A snapshot of a device's counters, one value after another: counters that run on may be a few counts apart.
