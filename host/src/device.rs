@@ -1,6 +1,5 @@
 //! What a user of a device sees: submit descriptors, poll completions.
 
-use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 use crate::error::DeviceError;
@@ -77,6 +76,11 @@ pub trait Device: Send {
 
     /// The token regions of all shards, for other threads to read: one for a device that is one queue pair.
     fn token_regions(&self) -> Vec<TokenRegion>;
+
+    /// Beside each token region that of the log-probabilities of its tokens, at the same offsets (R11); none where there are none.
+    fn logp_regions(&self) -> Vec<TokenRegion> {
+        vec![]
+    }
 
     /// Which of the [`token_regions`](Self::token_regions) has the token at `delta_offset`: the one of the shard to
     /// which the last DECODE of these bytes was submitted. Allocates nothing.
@@ -213,21 +217,16 @@ impl TokenRegion {
         self.memory.load_u32s(self.start + byte_offset as usize, out)
     }
 
-    /// Writes `words` at `byte_offset` bytes into the region: what the device is to read there once it is told to by a
-    /// descriptor that is submitted behind this.
+    /// Writes words to `byte_offset` bytes into the region, for a descriptor that is published later to read.
     ///
     /// # Errors
-    /// `OutOfBounds` if the range is not within the region or misaligned.
+    /// `OutOfBounds` if they do not lie in the region, or are misaligned.
     pub fn write(&self, byte_offset: u64, words: &[u32]) -> Result<(), DeviceError> {
         let (bytes, size) = (4 * words.len() as u64, self.bytes);
         if !byte_offset.is_multiple_of(4) || byte_offset.checked_add(bytes).is_none_or(|end| end > size) {
             return Err(DeviceError::OutOfBounds { what: "token region", offset: byte_offset, bytes, size });
         }
-        for (place, &word) in words.iter().enumerate() {
-            let word_at = self.memory.word32(self.start + byte_offset as usize + 4 * place)?;
-            word_at.store(word, Ordering::Relaxed);
-        }
-        Ok(())
+        self.memory.store_u32s(self.start + byte_offset as usize, words)
     }
 }
 

@@ -4,6 +4,7 @@ use std::hash::{BuildHasher as _, Hasher as _, RandomState};
 use std::time::Instant;
 
 use bitflags::Flags;
+use bytemuck::{cast, cast_slice_mut};
 
 use crate::config::{Checked, Layout, QueueConfig};
 use crate::device::{Counters, Device, Features, TokenRegion};
@@ -16,7 +17,7 @@ use crate::queue::{CompletionQueue, SubmissionQueue};
 use crate::split::{Completer, Submitter, split};
 use doorbell_contract::{
     Block, CONTRACT_VERSION, Capability, CompletionFlags, Control, Counter, DEVICE_ID, DeviceFault,
-    HwCompletion, HwDesc, Register, State,
+    HwCompletion, HwDesc, HwPolicy, Register, State,
 };
 
 /// A device with its queue pair.
@@ -269,6 +270,64 @@ impl<P: Platform> Driver<P> {
         DeviceError::Config { field, value: value.into(), expected }
     }
 
+    /// Sets the registers of the parts that not every device has.
+    fn configure_parts(&mut self) -> Result<(), DeviceError> {
+        let Parts { config, layout, memory, .. } = &self.parts;
+        let logp = config.logp_registers(layout, memory.bus_address());
+        let (logp_bytes, ranges) = (config.logp_bytes, config.range_registers());
+        let features = Capability::from_bits_retain(self.read(Register::Capability)?);
+        if features.contains(Capability::LOGP) {
+            for (register, value) in logp {
+                self.configure(register, value)?;
+            }
+        } else if logp_bytes > 0 {
+            return Err(self.lacks("logp_bytes", logp_bytes, "log-probabilities (CAPABILITY.LOGP)"));
+        }
+        if self.read(Register::CapRewardModels)? > 1 {
+            for (register, value) in ranges {
+                self.configure(register, value)?;
+            }
+        } else if let Some(&(lo, _)) = self.parts.config.ranges.iter().find(|(lo, hi)| lo <= hi) {
+            return Err(self.lacks("ranges", lo.into(), "reward model 1 (CAP_REWARD_MODELS)"));
+        }
+        Ok(())
+    }
+
+    /// The configuration sets what the device does not have.
+    #[cold]
+    fn lacks(&self, field: &'static str, value: u64, what: &str) -> DeviceError {
+        let expected = format!("unset: {} has no {what}", self.platform.name());
+        DeviceError::Config { field, value, expected }
+    }
+
+    /// Ends the DECODEs of `rollout` that are published, as a STOP does, without a descriptor and its completion (R8).
+    ///
+    /// # Errors
+    /// `WriteRefused` where the device has no ABORT, or has not come to all that the last one ends; or another failure of the
+    /// device.
+    pub fn abort(&mut self, rollout: u32) -> Result<(), DeviceError> {
+        self.ring()?;
+        self.write(Register::Abort, rollout)
+    }
+
+    /// Writes the header of a policy to `delta_offset` of the token region, for a POLICY to load (R19).
+    ///
+    /// # Errors
+    /// `OutOfBounds` if it does not lie in the region.
+    pub fn place_policy(&mut self, delta_offset: u64, header: &HwPolicy) -> Result<(), DeviceError> {
+        self.parts.tokens.write(delta_offset, &cast::<HwPolicy, [u32; 4]>(*header))
+    }
+
+    /// Copies the log-probabilities, Q16.16, of the tokens from `delta_offset` on.
+    ///
+    /// # Errors
+    /// `OutOfBounds` if they do not lie in the region.
+    pub fn logps(&self, delta_offset: u64, out: &mut [i32]) -> Result<(), DeviceError> {
+        let Parts { config, layout, memory, .. } = &self.parts;
+        TokenRegion::new(memory.clone(), layout.logp, config.logp_bytes)?
+            .read(delta_offset, cast_slice_mut(out))
+    }
+
     /// The workers that the configuration wants: of a device that others use too, its owner has chosen.
     fn choose_workers(&mut self) -> Result<(), DeviceError> {
         let wanted = self.parts.config.workers;
@@ -497,6 +556,14 @@ impl<P: Platform> Device for Driver<P> {
         vec![self.parts.tokens.clone()]
     }
 
+    fn logp_regions(&self) -> Vec<TokenRegion> {
+        let Parts { config, layout, memory, .. } = &self.parts;
+        if config.logp_bytes == 0 {
+            return vec![];
+        }
+        TokenRegion::new(memory.clone(), layout.logp, config.logp_bytes).into_iter().collect()
+    }
+
     #[inline]
     fn token_shard(&self, _: u64) -> usize {
         0
@@ -546,6 +613,7 @@ impl<P: Platform> Device for Driver<P> {
         {
             self.configure(register, value)?;
         }
+        self.configure_parts()?;
         self.write(Register::SqKey, key)?;
         self.choose_workers()?;
         self.write(Register::Control, Control::ENABLE.bits())?;

@@ -39,7 +39,7 @@ fn start() -> impl Strategy<Value = u32> {
 }
 
 fn config() -> impl Strategy<Value = QueueConfig> {
-    (depth(), depth(), start(), start(), 0u32..2000, 0u32..0x1_0000, 0u32..40).prop_map(
+    (depth(), depth(), start(), start(), 0u32..2000, 0i32..0x1_0000, 0u32..40).prop_map(
         |(sq_depth, cq_depth, sq_start, cq_start, eos_threshold, reward_threshold, checkpoint_default)| {
             QueueConfig {
                 sq_depth,

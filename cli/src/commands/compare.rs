@@ -232,7 +232,7 @@ fn replay_options(args: &Args) -> ReplayOptions {
         group: args.group,
         checkpoint: args.checkpoint,
         resident: args.resident,
-        reward_threshold: (args.reward_threshold * 65_536.0).round() as u32,
+        reward_threshold: (args.reward_threshold * 65_536.0).round() as i32,
         eos_threshold: (args.eos * 32_768.0).round() as u16,
         stop_every: args.stop_every,
         limit: args.limit.unwrap_or(usize::MAX),

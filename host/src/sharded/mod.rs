@@ -320,6 +320,10 @@ impl Device for Sharded {
         self.shards.iter().flat_map(|shard| shard.token_regions()).collect()
     }
 
+    fn logp_regions(&self) -> Vec<TokenRegion> {
+        self.shards.iter().flat_map(|shard| shard.logp_regions()).collect()
+    }
+
     /// The area of one rollout lies in one shard as long as its descriptors name one prefix, or none.
     fn token_shard(&self, delta_offset: u64) -> usize {
         let shard = self.regions.at(delta_offset).0;

@@ -162,7 +162,7 @@ impl Judge<'_> {
     /// it was. A length beyond what a STOP can reach is not taken over, so that it shows as a difference.
     fn answer(&self, answer: &Answer) -> oracle::Answer {
         if answer.completion.status == Status::Stopped as u8 {
-            self.oracle.stopped(&answer.desc, answer.tokens())
+            self.oracle.cut(&answer.desc, answer.tokens(), Status::Stopped)
         } else {
             self.oracle.answer(&answer.desc)
         }

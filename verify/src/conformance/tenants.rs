@@ -130,7 +130,7 @@ impl<'a> Tenancy<'a> {
         let mut rigs = Vec::new();
         for port in ports.take_all()? {
             let config = config(port.place().queue);
-            rigs.push(Rig::new(Driver::new(port, config)?));
+            rigs.push(Rig::new(Driver::new(port, config)?)?);
         }
         Ok(House { ports, rigs })
     }
@@ -282,7 +282,7 @@ fn r06_settings_are_a_functions_own(tenancy: &mut Tenancy<'_>) -> Result<(), Fai
             length_limit: 200 + 100 * function,
             eos_threshold: 300 * function,
             checkpoint_default: 20 + 7 * function,
-            reward_threshold: 0x1000 * function,
+            reward_threshold: 0x1000 * function as i32,
             ..small(32, 32)
         }
     };

@@ -17,7 +17,7 @@ pub struct ReplayOptions {
     /// Whether the device scores checkpoints itself (flag RESIDENT).
     pub resident: bool,
     /// `REWARD_THRESHOLD` of the devices, Q16.16: the score below which a RESIDENT rollout ends.
-    pub reward_threshold: u32,
+    pub reward_threshold: i32,
     /// `EOS_THRESHOLD` of the devices, in 1/32768 per token; above 0, DECODEs carry EOS_STOPS.
     pub eos_threshold: u16,
     /// Every how many rollouts one gets a STOP (R8); 0 is none.
@@ -222,7 +222,7 @@ impl ReplayPlan {
             let request = id / self.ids_per_request();
             let prompt_tokens = self.requests[request as usize].prompt_tokens;
             let prefill = HwDesc::prefill(request, prompt_tokens).with_user_data(u64::from(id) << 32);
-            return HwDesc { rollout_id: id, kv_arena_id: request, ..prefill };
+            return HwDesc { rollout_id: id, ..prefill };
         }
         self.decode(id, 0, self.place(id).0.prompt_tokens)
     }
@@ -246,8 +246,7 @@ impl ReplayPlan {
             .with_delta_offset(offset + 4 * u64::from(produced))
             .with_checkpoint(if options.checkpoint == 0 { CHECKPOINT_NEVER } else { options.checkpoint })
             .with_seed(options.seed);
-        let desc = if self.has_prefills() { desc.with_prefix(request) } else { desc };
-        HwDesc { kv_arena_id: request, ..desc }
+        if self.has_prefills() { desc.with_prefix(request) } else { desc }
     }
 
     /// Whether `desc` is a DECODE behind which a STOP comes, so that it may end early (R8).
