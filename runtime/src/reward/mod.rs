@@ -62,7 +62,7 @@ pub struct Answer<'a> {
     pub segment: Range<usize>,
     /// When it is judged.
     pub moment: Moment,
-    /// `result` of the completion: the device's digest of its descriptor's tokens, which the segment is.
+    /// `result` of the completion: the device's digest of its descriptor's tokens, which end the segment, and mostly are all of it.
     pub digest: u32,
 }
 
@@ -158,6 +158,9 @@ pub struct Request {
     pub answer_tokens: u32,
     /// Those of them that were judged before.
     pub segment_start: u32,
+    /// Those of them that the completion does not tell of: more than were judged before, if the last segment took several
+    /// descriptors, as it does where a version was superseded (R20).
+    pub digest_start: u32,
     /// Tokens of the prompt.
     pub prompt_tokens: u32,
     /// When it is judged.

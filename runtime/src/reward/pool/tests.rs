@@ -57,6 +57,7 @@ fn request(tickets: &mut Tickets, slot: u32, tokens: u32) -> Request {
         offset: 4 * u64::from(slot),
         answer_tokens: tokens,
         segment_start: 0,
+        digest_start: 0,
         prompt_tokens: 7,
         moment: Moment::End { eos: false },
         digest: Digest::of(&answer).value(),
