@@ -128,7 +128,8 @@ fn store(
     let (log, _) =
         Log::open(directory, LogOptions { sync, ..LogOptions::default() }).map_err(BenchError::input)?;
     let options = WriterOptions { capacity: SLOTS as usize, longest: tokens as usize };
-    let memory = RolloutMemory { tokens: vec![region.clone()], logprobs: vec![], spans: Spans::new(SLOTS, 0) };
+    let memory =
+        RolloutMemory { tokens: vec![region.clone()], logprobs: vec![], spans: Spans::new(SLOTS, 0) };
     let mut recorder = WriterHandle::start(log, memory, options).map_err(BenchError::input)?;
     let mut ids = [RolloutId::from_bits(0); SLOTS as usize];
     let start = Instant::now();

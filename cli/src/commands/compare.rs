@@ -12,6 +12,7 @@ use doorbell_verify::compare::{Outcome, compare};
 use doorbell_verify::replay::{Progress, ReplayOptions, ReplayPlan};
 use indicatif::{MultiProgress, ProgressBar, ProgressDrawTarget, ProgressStyle};
 
+use super::GpuList;
 use super::trace;
 use crate::failure::{DIFFERENT, Failure};
 use crate::output::{self, Output, Sink};
@@ -57,7 +58,7 @@ pub struct Args {
     workers: Option<u32>,
     /// GPUs to use as one device, as in 0,1: rollouts are spread over them by prefix; by default the first. Naming any
     /// asks for the gpu
-    #[arg(long, value_name = "LIST", value_parser = gpus)]
+    #[arg(long, value_name = "LIST", value_parser = super::gpus)]
     gpus: Option<GpuList>,
     /// Queue pairs of each device, on the gpu of each GPU, 1 to 16
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=16))]
@@ -114,10 +115,6 @@ struct Chosen {
     kind: Kind,
     own: String,
 }
-
-/// GPUs by number.
-#[derive(Clone, Debug)]
-struct GpuList(Vec<usize>);
 
 /// Runs the command.
 pub fn run(args: Args) -> Result<ExitCode, Failure> {
@@ -287,10 +284,6 @@ fn record_wave(
 #[cfg(not(feature = "rtl"))]
 fn record_wave(_: &ReplayPlan, _: &[Kind], _: &[Settings], _: &[Outcome], _: PathBuf) -> Option<Waveform> {
     None
-}
-
-fn gpus(text: &str) -> Result<GpuList, String> {
-    doorbell_devices::gpus(text, ',').map(GpuList)
 }
 
 /// A progress bar per device, once a run takes over a second and somebody watches.

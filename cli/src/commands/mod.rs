@@ -24,3 +24,11 @@ fn fraction(text: &str) -> Result<f64, String> {
         _ => Err("expected a number from 0 to 1".into()),
     }
 }
+
+/// GPUs by number.
+#[derive(Clone, Debug)]
+struct GpuList(Vec<usize>);
+
+fn gpus(text: &str) -> Result<GpuList, String> {
+    doorbell_devices::gpus(text, ',').map(GpuList)
+}

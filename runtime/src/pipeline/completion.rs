@@ -5,8 +5,8 @@ use doorbell_contract::{
 };
 use doorbell_engine::Digest;
 
-use super::options::Scoring;
 use super::groups::Stop;
+use super::options::Scoring;
 use super::rollout::Prefill;
 use super::submission::Tag;
 use super::{FailureReason, Pipeline, RuntimeError};

@@ -428,16 +428,14 @@ impl Pipeline {
             0 => String::new(),
             open => format!("; {open} groups wait for GROUP_DONE (R17)"),
         };
-        let publish = if self.versions.is_publishing() { "; a version waits to be published (R19)" } else { "" };
+        let publish =
+            if self.versions.is_publishing() { "; a version waits to be published (R19)" } else { "" };
         RuntimeError::Stalled {
             seconds,
             device: self.device.name().to_owned(),
             in_flight: self.device.in_flight(),
             occupancy: self.occupancy.to_string(),
-            waiting: format!(
-                "{} answers with judges{held}{groups}{publish}",
-                self.rewards.pending()
-            ),
+            waiting: format!("{} answers with judges{held}{groups}{publish}", self.rewards.pending()),
         }
     }
 }

@@ -13,7 +13,8 @@ const _: () = assert!(VOCAB_BITS <= 32, "a token is one u32 in the token region"
 const AREA_ALIGN: u64 = 64;
 /// Where a policy's header lies in the token region is a multiple of this too, and so long is the block that a device may read.
 const POLICY_BYTES: u64 = 64;
-const _: () = assert!(size_of::<HwPolicy>() as u64 <= POLICY_BYTES && AREA_ALIGN.is_multiple_of(POLICY_BYTES));
+const _: () =
+    assert!(size_of::<HwPolicy>() as u64 <= POLICY_BYTES && AREA_ALIGN.is_multiple_of(POLICY_BYTES));
 
 /// Who scores answers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

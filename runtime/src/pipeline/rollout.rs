@@ -34,8 +34,9 @@ pub(super) struct Life {
     pub oldest: u64,
     /// Tokens that its last DECODE may add before a checkpoint or the end.
     pub asked: u32,
-    /// Its KV blocks.
+    /// Its KV blocks, and the tokens that they are for.
     pub branch: Branch,
+    pub appended: u32,
     /// Digest of its last segment.
     pub digest: u32,
     /// Last score, Q16.16.
@@ -91,6 +92,7 @@ impl Life {
             oldest: 0,
             asked: 0,
             branch: Branch::default(),
+            appended: 0,
             digest: 0,
             score: 0,
             failed_verdicts: 0,

@@ -17,7 +17,10 @@ pub(super) enum Tag {
     Decode(RolloutId),
     Stop(RolloutId),
     Prefill(u32),
-    MemberStop { group: u32, member: u16 },
+    MemberStop {
+        group: u32,
+        member: u16,
+    },
     GroupStop(u32),
     /// To which of the functions.
     Policy(u32),
@@ -161,7 +164,11 @@ impl Pipeline {
         let index = life.group;
         if life.aborted || self.groups[index as usize].prefill == Prefill::Failed {
             let aborted = life.aborted;
-            if aborted { self.end_waiting(id)? } else { self.fail_unstarted(id)? }
+            if aborted {
+                self.end_waiting(id)?
+            } else {
+                self.fail_unstarted(id)?
+            }
             return Ok(false);
         }
         let version = self.bind(index);
@@ -184,8 +191,10 @@ impl Pipeline {
         life.decoding = true;
         life.version = version;
         group.device.flying += u32::from(self.device_groups);
-        // The device may write these blocks from now on.
-        self.kv.append(&mut life.branch, life.asked)?;
+        // The device may write these blocks from now on. Of one that was superseded some are there already.
+        let grows = (life.produced + life.asked).saturating_sub(life.appended);
+        life.appended += grows;
+        self.kv.append(&mut life.branch, grows)?;
         let area = u64::from(id.slot()) * self.area_bytes;
         let desc = describe(&self.options, self.decode_flags, self.device_groups, group, life, area);
         let abort = is_nth(life.device_rollout, self.options.abort_every);

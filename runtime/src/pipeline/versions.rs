@@ -3,7 +3,9 @@
 //! The host knows which version lies in which slot of the device, as it alone publishes, and counts who names each. So it sends
 //! a POLICY only once nothing in flight names the version that is replaced, and no descriptor that it knows to be refused.
 
-use doorbell_contract::{ErrorCode, HwCompletion, HwDesc, HwPolicy, PREFIX_NONE, PolicyMode, SlotState, Status};
+use doorbell_contract::{
+    ErrorCode, HwCompletion, HwDesc, HwPolicy, PREFIX_NONE, PolicyMode, SlotState, Status,
+};
 use rtrb::{Consumer, Producer, RingBuffer};
 
 use super::aborts::Busy;

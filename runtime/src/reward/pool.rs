@@ -367,12 +367,14 @@ impl Pool {
             match self.post_together(&again.make_contiguous()[..count]) {
                 Ok(()) => {}
                 Err(GroupPostError::Full) => break,
-                Err(GroupPostError::NoJudges) => self.own.extend(again.range(..count).map(|request| Judged {
-                    ticket: request.ticket,
-                    rollout: request.rollout,
-                    judge: u32::MAX,
-                    verdict: Err(JudgeFailure::Gone),
-                })),
+                Err(GroupPostError::NoJudges) => {
+                    self.own.extend(again.range(..count).map(|request| Judged {
+                        ticket: request.ticket,
+                        rollout: request.rollout,
+                        judge: u32::MAX,
+                        verdict: Err(JudgeFailure::Gone),
+                    }))
+                }
             }
             again.drain(..count);
         }

@@ -250,7 +250,8 @@ pub(super) fn decode(number: u64, payload: &[u8]) -> Result<Trajectory, &'static
         return Err("it has parts that are unknown to this version");
     }
     let count = (has >> SPANS_SHIFT) as usize;
-    let (spans, rest) = rest.split_at_checked(SPAN * count).ok_or("it does not hold as many spans as it says")?;
+    let (spans, rest) =
+        rest.split_at_checked(SPAN * count).ok_or("it does not hold as many spans as it says")?;
     let group = if has & HAS_GROUP == 0 { 0 } else { GROUP };
     let (group, rest) = rest.split_at_checked(group).ok_or("it is shorter than its group's statistics")?;
     let each = if has & HAS_LOGPROBS == 0 { 4 } else { 8 };
@@ -287,9 +288,10 @@ pub(super) fn decode(number: u64, payload: &[u8]) -> Result<Trajectory, &'static
         shard: 0,
         offset: 0,
     };
-    let words = |bytes: &[u8]| -> Vec<u32> { bytes.as_chunks::<4>().0.iter().map(|word| u32::from_le_bytes(*word)).collect() };
-    let logprobs =
-        finished.has_logprobs.then(|| words(logprobs).into_iter().map(f32::from_bits).collect());
+    let words = |bytes: &[u8]| -> Vec<u32> {
+        bytes.as_chunks::<4>().0.iter().map(|word| u32::from_le_bytes(*word)).collect()
+    };
+    let logprobs = finished.has_logprobs.then(|| words(logprobs).into_iter().map(f32::from_bits).collect());
     Ok(Trajectory { number, finished, tokens: words(tokens), spans, logprobs })
 }
 

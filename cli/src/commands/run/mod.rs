@@ -1,6 +1,7 @@
 //! `doorbell run`: drives every rollout of a trace through its whole life.
 
 mod inject;
+mod publish;
 mod report;
 mod setup;
 mod strict;
@@ -8,12 +9,13 @@ mod strict;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use doorbell_guard::Facts;
 use doorbell_runtime::metrics::{Metrics, Server};
-use doorbell_runtime::pipeline::{Feed, Pipeline, RuntimeError};
+use doorbell_runtime::pipeline::{Feed, Pipeline, Publisher, RuntimeError};
 use doorbell_runtime::policy::PolicyKind;
 use doorbell_trace::Trace;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
@@ -70,6 +72,23 @@ pub struct Args {
     /// Threads that judge; 0 judges on the hot thread
     #[arg(long, value_name = "N", default_value_t = 1)]
     judges: usize,
+    /// Let the final answers of a group wait for each other, and one judge have them in one call; trajectories tell what each
+    /// is worth in its group
+    #[arg(long, conflicts_with = "resident")]
+    judge_group: bool,
+    /// Publish another version of the policy each time that this many rollouts have ended; 0 is never
+    #[arg(long, value_name = "ROLLOUTS", default_value_t = 0)]
+    publish_every: u64,
+    /// What becomes of rollouts under the version before: wait lets them end under it, keep goes on under the new one with what
+    /// they have, abort ends them
+    #[arg(long, value_name = "MODE", default_value = "keep", requires = "publish_every")]
+    publish_mode: publish::Mode,
+    /// How many versions the oldest token of a trajectory may lie back; older rollouts are dropped
+    #[arg(long, value_name = "VERSIONS", value_parser = clap::value_parser!(u32).range(..1 << 15))]
+    max_staleness: Option<u32>,
+    /// Ask the device for the log-probability of each token, and store them with the trajectories
+    #[arg(long)]
+    logprobs: bool,
     /// How long a judge may be at one answer, in milliseconds: then another judge gets it, and another thread takes the
     /// judge's place; by default 30 seconds beyond --judge-delay, and 0 is for ever
     #[arg(long, value_name = "MS")]
@@ -120,6 +139,9 @@ pub struct Args {
     /// Functions that the queue pairs are spread over, at most as many as those; each has memory of its own
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=16))]
     functions: u8,
+    /// GPUs to use as one device, as in 0,1: requests are spread over them; by default the first
+    #[arg(long, value_name = "LIST", value_parser = super::gpus)]
+    gpus: Option<super::GpuList>,
     /// Slots of the queues, a power of two
     #[arg(long, value_name = "SLOTS", default_value_t = 1024)]
     depth: u32,
@@ -155,11 +177,16 @@ struct Ran {
     result: Result<(), RuntimeError>,
     facts: Option<Result<Facts, String>>,
     wall: Duration,
+    /// Why a version was not published.
+    refused: Option<String>,
 }
 
 /// Runs the command.
 pub fn run(args: Args) -> Result<ExitCode, Failure> {
     let kind = Kind::parse(&args.device)?;
+    if args.gpus.is_some() && kind != Kind::Gpu {
+        return Err(Failure::input(format!("--gpus are for --device gpu, and the device is the {kind}")));
+    }
     let (mut trace, format) = trace::read(args.trace.as_deref())?;
     trace.requests.truncate(args.limit.unwrap_or(usize::MAX));
     if trace.requests.is_empty() {
@@ -168,7 +195,7 @@ pub fn run(args: Args) -> Result<ExitCode, Failure> {
         ));
     }
     let json = args.json.as_deref().map(|path| Sink::open("JSON", path)).transpose()?;
-    let Built { pipeline, metrics, collector, device, capacity } = setup::build(&args, kind, &trace)?;
+    let Built { mut pipeline, metrics, collector, device, capacity } = setup::build(&args, kind, &trace)?;
     let server = args.listen.as_deref().map(|address| Server::start(address, metrics.clone())).transpose();
     let server = server.map_err(Failure::input)?;
     if let Some(server) = &server {
@@ -177,17 +204,23 @@ pub fn run(args: Args) -> Result<ExitCode, Failure> {
 
     let rollouts = trace.requests.len() as f64 * args.repeat as f64 * f64::from(args.group);
     let warm_up = args.strict.then_some((rollouts * args.warm_up).ceil() as u64);
+    let publisher = (args.publish_every > 0).then(|| pipeline.publisher());
+    let over = AtomicBool::new(false);
     let ran = thread::scope(|scope| {
         let feed = Feed::repeated(&trace.requests, args.repeat);
         let hot =
             thread::Builder::new().name("hot".into()).spawn_scoped(scope, || hot(pipeline, feed, warm_up));
         let hot =
             hot.map_err(|error| Failure::failed(format!("the hot thread could not be started: {error}")))?;
+        let publisher = publisher.map(|publisher| start_publisher(scope, publisher, &args, &metrics, &over));
         show_progress(&trace, &args, &metrics, || hot.is_finished());
-        hot.join().map_err(|_| Failure::failed("the hot thread panicked"))
+        let ran = hot.join().map_err(|_| Failure::failed("the hot thread panicked"));
+        over.store(true, Ordering::Release);
+        let refused = publisher.transpose()?.and_then(|publisher| publisher.join().ok().flatten());
+        ran.map(|ran| Ran { refused, ..ran })
     })?;
 
-    let Ran { mut pipeline, mut result, facts, wall } = ran;
+    let Ran { mut pipeline, mut result, facts, wall, refused } = ran;
     let kv = pipeline.kv_counts();
     let (alone, first_error) = (pipeline.blocks_alone(), pipeline.first_error().copied());
     let failures = pipeline.failures().to_vec();
@@ -201,7 +234,7 @@ pub fn run(args: Args) -> Result<ExitCode, Failure> {
         return Err(Failure::input(format!("the trace for Perfetto could not be written: {error}")));
     }
     // Why the writer failed is known only now.
-    let mut reasons = vec![];
+    let mut reasons: Vec<String> = refused.into_iter().collect();
     if let Err(error) = &mut result {
         reasons.push(error.to_string());
     }
@@ -250,7 +283,20 @@ fn hot(mut pipeline: Pipeline, mut feed: Feed<'_>, warm_up: Option<u64>) -> Ran 
         None => (pipeline.run(&mut feed, |_| false), None),
         Some(warm_up) => strict::run(&mut pipeline, &mut feed, warm_up),
     };
-    Ran { pipeline, result, facts, wall: start.elapsed() }
+    Ran { pipeline, result, facts, wall: start.elapsed(), refused: None }
+}
+
+/// The thread that publishes versions; it ends with why one was refused, if one was.
+fn start_publisher<'scope>(
+    scope: &'scope thread::Scope<'scope, '_>,
+    publisher: Publisher,
+    args: &'scope Args,
+    metrics: &'scope Metrics,
+    over: &'scope AtomicBool,
+) -> Result<thread::ScopedJoinHandle<'scope, Option<String>>, Failure> {
+    let publish = move || publish::run(publisher, args, metrics, over);
+    let thread = thread::Builder::new().name("publisher".into()).spawn_scoped(scope, publish);
+    thread.map_err(|error| Failure::failed(format!("the publisher's thread could not be started: {error}")))
 }
 
 /// A progress bar once the run takes over a second and somebody watches, until the run is over.
@@ -278,7 +324,7 @@ fn show_progress(trace: &Trace, args: &Args, metrics: &Arc<Metrics>, over: impl 
             }
             let values = metrics.counters.values();
             let seconds = start.elapsed().as_secs_f64();
-            bar.set_position(values.rollouts_completed + values.rollouts_aborted + values.rollouts_failed);
+            bar.set_position(report::ended(&values));
             bar.set_message(format!("{:.2} M tokens/s", values.tokens_generated as f64 / seconds / 1e6));
         }
     }

@@ -48,6 +48,11 @@ pub struct Report<'a> {
     pub reasons: &'a [String],
 }
 
+/// Rollouts that have ended, in whichever way.
+pub fn ended(values: &CounterValues) -> u64 {
+    values.rollouts_completed + values.rollouts_aborted + values.rollouts_failed + values.rollouts_stale
+}
+
 impl Report<'_> {
     /// Whether all went as it should.
     pub fn succeeded(&self) -> bool {
@@ -56,7 +61,7 @@ impl Report<'_> {
     }
 
     fn ended(&self) -> u64 {
-        self.values.rollouts_completed + self.values.rollouts_aborted + self.values.rollouts_failed
+        ended(&self.values)
     }
 
     fn rate(&self, count: u64) -> f64 {
@@ -89,7 +94,8 @@ impl Report<'_> {
             .zip(values.credit_stalls)
             .filter(|(_, count)| *count > 0)
             .map(|(stage, count)| {
-                let what = if *stage == STAGES[0] { "slots or KV blocks" } else { stage };
+                let what =
+                    if *stage == STAGES[0] { "slots, KV blocks or groups of the device" } else { stage };
                 format!("{count} times for want of {what}")
             })
             .collect();
@@ -154,6 +160,8 @@ impl Report<'_> {
         let Args { group, checkpoint, policy, resident, .. } = self.args;
         let groups = if *group > 1 { format!(" in groups of {group}") } else { String::new() };
         let scored = match (checkpoint, resident) {
+            (0, _) if self.args.judge_group => "judged as groups".to_owned(),
+            (n, _) if self.args.judge_group => format!("judged every {n} tokens, and as groups"),
             (0, _) => "judged at their end".to_owned(),
             (n, false) => format!("judged every {n} tokens"),
             (n, true) => format!("scored by the device every {n} tokens"),
@@ -180,10 +188,26 @@ impl Report<'_> {
         for (name, count) in [
             ("of the rollouts: aborted", values.rollouts_aborted),
             ("of the rollouts: failed", values.rollouts_failed),
+            ("of the rollouts: dropped as stale", values.rollouts_stale),
+            ("scores that the device gave", values.device_rewards),
+            ("groups that ended on the device", values.groups_done),
+            ("groups that have not ended there", values.groups_open),
         ] {
             if count > 0 {
                 table.add_row([name.to_owned(), count.to_string(), String::new()]);
             }
+        }
+        if values.publishes > 0 {
+            table.add_row([
+                format!("versions published, up to {}", values.policy_version),
+                values.publishes.to_string(),
+                thousands(self.rate(values.publishes)),
+            ]);
+            table.add_row([
+                "DECODEs that went on under the next version".to_owned(),
+                values.superseded.to_string(),
+                thousands(self.rate(values.superseded)),
+            ]);
         }
         let batches = values.decode_batches.max(1);
         let mean = values.decode_rollouts_scheduled as f64 / batches as f64;
@@ -276,6 +300,11 @@ impl Report<'_> {
             "group": self.args.group,
             "checkpoint": self.args.checkpoint,
             "resident": self.args.resident,
+            "judge_group": self.args.judge_group,
+            "publish_every": self.args.publish_every,
+            "publish_mode": format!("{:?}", self.args.publish_mode).to_lowercase(),
+            "max_staleness": self.args.max_staleness,
+            "logprobs": self.args.logprobs,
             "seed": self.args.seed,
             "succeeded": self.succeeded(),
             "errors": self.reasons,

@@ -17,9 +17,10 @@ use doorbell_runtime::reward::{
     AnswerMemory, DigestJudge, Judge, Pool, PoolOptions, Prompts, RuleJudge, Rules, SlowJudge,
 };
 use doorbell_runtime::trajectory::log::{Log, LogOptions, Sync};
-use doorbell_runtime::trajectory::{WriterHandle, WriterOptions};
+use doorbell_runtime::trajectory::{RolloutMemory, Spans, WriterHandle, WriterOptions};
 use doorbell_trace::{PREFIX_BLOCK_TOKENS, Request, Trace};
 
+use super::super::GpuList;
 use super::Args;
 use super::inject::Faulty;
 use crate::failure::Failure;
@@ -32,6 +33,9 @@ const BLOCKS: u64 = 1 << 16;
 const BLOCK_TOKENS: u32 = 32;
 /// Events that may wait for the collector: it looks every millisecond, and a segment makes about eight.
 const EVENTS: usize = 1 << 18;
+
+/// Versions of the policy that one rollout may see, if it has as many tokens and nobody limits its staleness.
+const SPANS: u32 = 1024;
 
 /// A pipeline, and what is not in it.
 pub struct Built {
@@ -74,6 +78,7 @@ pub fn build(args: &Args, kind: Kind, trace: &Trace) -> Result<Built, Failure> {
         Box::new(pool)
     };
 
+    let spans = Spans::new(slots, longest_spans(args, longest));
     let trajectories: Box<dyn TrajectoryStage> = match &args.store {
         None => Box::new(Discard::new(slots)),
         Some(directory) => {
@@ -94,7 +99,12 @@ pub fn build(args: &Args, kind: Kind, trace: &Trace) -> Result<Built, Failure> {
                 capacity: (slots as usize).next_power_of_two().max(2),
                 longest: longest as usize,
             };
-            Box::new(WriterHandle::start(log, regions.clone(), options).map_err(Failure::input)?)
+            let memory = RolloutMemory {
+                tokens: regions.clone(),
+                logprobs: device.logp_regions(),
+                spans: spans.clone(),
+            };
+            Box::new(WriterHandle::start(log, memory, options).map_err(Failure::input)?)
         }
     };
 
@@ -120,11 +130,21 @@ pub fn build(args: &Args, kind: Kind, trace: &Trace) -> Result<Built, Failure> {
         rewards,
         prompts,
         trajectories,
+        spans,
         recorder,
         metrics: metrics.clone(),
     };
     let pipeline = Pipeline::new(options, parts).map_err(Failure::input)?;
     Ok(Built { pipeline, metrics, collector, device: name, capacity })
+}
+
+/// Versions that one rollout may see: each gives it a token at least.
+fn longest_spans(args: &Args, longest: u32) -> u32 {
+    match (args.publish_every, args.max_staleness) {
+        (0, _) => 1,
+        (_, Some(staleness)) => longest.min(staleness + 1),
+        (_, None) => longest.min(SPANS),
+    }
 }
 
 /// How long a judge may be at an answer.
@@ -155,6 +175,9 @@ fn options(args: &Args, trace: &Trace) -> Result<Options, Failure> {
         in_flight: args.in_flight,
         window: args.window,
         abort_every: args.abort_every,
+        judge_group: args.judge_group,
+        logprobs: args.logprobs,
+        max_staleness: args.max_staleness,
         max_failures: args.max_failures,
         // A slow judge is waited for, and so is one that comes after it.
         patience: Duration::from_secs(60)
@@ -169,6 +192,7 @@ fn settings(args: &Args, options: &Options) -> Settings {
             sq_depth: args.depth,
             cq_depth: args.depth,
             token_bytes: options.token_bytes(),
+            logp_bytes: options.logp_bytes(),
             eos_threshold: (args.eos * 32_768.0).round() as u32,
             reward_threshold: threshold(args),
             length_limit: options.length_limit,
@@ -179,7 +203,7 @@ fn settings(args: &Args, options: &Options) -> Settings {
         memory: Memory { latency: 0..=0, stalls: 0, reorder: false, random: false, seed: args.seed.into() },
         queues: args.queues,
         functions: args.functions,
-        gpus: Gpus::default(),
+        gpus: args.gpus.as_ref().map_or_else(Gpus::default, |GpuList(gpus)| Gpus { gpus: gpus.clone() }),
         fault: None,
     }
 }

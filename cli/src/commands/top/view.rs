@@ -62,12 +62,12 @@ impl View {
 
     fn lines(&self, width: usize) -> Vec<Line<'static>> {
         let width = width.max(NARROW);
-        let mut lines = vec![self.title(width), self.rates(), self.rollouts(), Line::default()];
+        let mut lines = vec![self.title(width), self.rates(), self.rollouts(width), Line::default()];
         lines.extend(self.stages(width));
         lines.push(Line::default());
         lines.extend(self.latencies(width));
         lines.push(Line::default());
-        lines.extend([self.blocks(width), self.threads(), self.events(), self.footer()]);
+        lines.extend([self.blocks(width), self.device(width), self.threads(), self.events(), self.footer()]);
         lines
     }
 
@@ -110,14 +110,45 @@ impl View {
         labelled(rates.into_iter().chain([(over, String::new())]))
     }
 
-    fn rollouts(&self) -> Line<'static> {
+    fn rollouts(&self, width: usize) -> Line<'static> {
         let counters = &self.now.counters;
-        labelled([
+        let mut figures = vec![
             ("admitted", number(counters.rollouts_admitted as f64)),
             ("completed", number(counters.rollouts_completed as f64)),
             ("aborted", number(counters.rollouts_aborted as f64)),
             ("failed", number(counters.rollouts_failed as f64)),
-        ])
+        ];
+        if width >= WIDE {
+            figures.push(("device scores", number(counters.device_rewards as f64)));
+        }
+        labelled(figures)
+    }
+
+    /// What the device has of groups and versions.
+    fn device(&self, width: usize) -> Line<'static> {
+        let CounterValues {
+            groups_open,
+            groups_done,
+            policy_version,
+            publishes,
+            superseded,
+            rollouts_stale,
+            ..
+        } = self.now.counters;
+        let count = |figure: u64| number(figure as f64);
+        // A version has 16 bits.
+        let mut text = format!(
+            "groups {} open, {} done; version {}",
+            count(groups_open),
+            count(groups_done),
+            policy_version as u16
+        );
+        if width >= WIDE {
+            text += &format!(", {} published, {} superseded", count(publishes), count(superseded));
+        }
+        text += ", ";
+        let stale = warn(format!("{} stale", count(rollouts_stale)), rollouts_stale != 0);
+        Line::from(vec![format!("{:<17}", "device").bold(), text.into(), stale])
     }
 
     fn stages(&self, width: usize) -> Vec<Line<'static>> {
@@ -337,6 +368,12 @@ mod tests {
                 counters.stage_credits[k].set(credits);
             }
             counters.credit_stalls[3].add(871);
+            counters.groups_open.set(23);
+            counters.groups_done.add(3_080);
+            counters.publishes.add(17 * (1 - look));
+            counters.policy_version.set(17);
+            counters.superseded.add(1_204);
+            counters.rollouts_stale.add(9 * look);
             counters.kv_blocks_capacity.set(4096);
             counters.kv_blocks_in_use.set(2871);
             counters.kv_blocks_saved.set(640);

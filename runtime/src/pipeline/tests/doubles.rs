@@ -11,19 +11,28 @@ use rand_chacha::rand_core::{Rng, SeedableRng};
 
 use super::super::*;
 use crate::reward::{self, Request, Shutdown};
-use crate::trajectory::{self, Finished, Stored, WriterError};
+use crate::trajectory::{self, Finished, Span, Spans, Stored, WriterError};
 
 /// A rollout with its tokens at the moment at which it was stored.
 pub type Note = (Finished, Vec<u32>);
 
 /// What was stored.
 #[derive(Clone, Default)]
-pub struct Notes(Arc<Mutex<Vec<Note>>>, Arc<Mutex<Vec<Lost>>>);
+pub struct Notes(Arc<Mutex<Vec<Note>>>, Arc<Mutex<Vec<Lost>>>, SpansOf);
+
+/// Spans of what was stored, by request and member.
+type SpansOf = Arc<Mutex<HashMap<(u64, u32), Vec<Span>>>>;
 
 impl Notes {
     /// Rollouts of which the writer heard that they leave nothing.
     pub fn lost(&self) -> Vec<Lost> {
         std::mem::take(&mut self.1.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// The spans of a rollout that was stored.
+    pub fn spans(&self, finished: &Finished) -> Vec<Span> {
+        let all = self.2.lock().unwrap_or_else(PoisonError::into_inner);
+        all.get(&(finished.request, finished.member)).cloned().unwrap_or_default()
     }
 
     pub fn take(&self) -> Vec<Note> {
@@ -60,6 +69,11 @@ pub trait Trick: Send {
         desc: &HwDesc,
     ) -> Result<bool, DeviceError> {
         inner.submit_to(queue, desc)
+    }
+
+    /// What the device says that it can do.
+    fn features(&self, inner: &dyn Device) -> Features {
+        inner.features()
     }
 
     /// The descriptor that a completion answers without naming it.
@@ -130,7 +144,7 @@ impl<T: Trick> Device for Tricky<T> {
     }
 
     fn features(&self) -> Features {
-        self.inner.features()
+        self.trick.features(&*self.inner)
     }
 
     fn queue_of(&self, desc: &HwDesc) -> usize {
@@ -206,8 +220,9 @@ impl Shuffle {
     /// GROUP_DONE comes behind all else that ends a member of its group (R17).
     fn may_come(&self, place: usize) -> bool {
         let Some(held) = self.held[place].front() else { return false };
-        let before =
-            |other: &Held| other.prefix.is_some() && other.prefix == held.prefix && other.number < held.number;
+        let before = |other: &Held| {
+            other.prefix.is_some() && other.prefix == held.prefix && other.number < held.number
+        };
         !(held.completion.has(CompletionFlags::GROUP_DONE) && self.held.iter().flatten().any(before))
     }
 }
@@ -273,6 +288,49 @@ pub fn tampered(mut nth: usize, tamper: fn(&mut HwCompletion)) -> impl Trick {
         nth = nth.saturating_sub(count);
         count
     })
+}
+
+/// Says that it can do less.
+pub struct Less(pub Features);
+
+impl Trick for Less {
+    fn take(
+        &mut self,
+        inner: &mut dyn Device,
+        out: &mut [HwCompletion],
+        poll: bool,
+    ) -> Result<usize, DeviceError> {
+        fetch(inner, out, poll)
+    }
+
+    fn features(&self, inner: &dyn Device) -> Features {
+        inner.features().and(self.0)
+    }
+}
+
+/// What goes to the device and what comes back, for a test to look at.
+pub struct Watched<S, C> {
+    pub sent: S,
+    pub came: C,
+}
+
+impl<S: FnMut(&HwDesc) + Send, C: FnMut(&HwCompletion) + Send> Trick for Watched<S, C> {
+    fn submit(&mut self, inner: &mut dyn Device, batch: &[HwDesc]) -> Result<usize, DeviceError> {
+        let taken = inner.submit(batch)?;
+        batch[..taken].iter().for_each(&mut self.sent);
+        Ok(taken)
+    }
+
+    fn take(
+        &mut self,
+        inner: &mut dyn Device,
+        out: &mut [HwCompletion],
+        poll: bool,
+    ) -> Result<usize, DeviceError> {
+        let count = fetch(inner, out, poll)?;
+        out[..count].iter().for_each(&mut self.came);
+        Ok(count)
+    }
 }
 
 /// The first completion is given again.
@@ -431,14 +489,15 @@ impl Trick for Unreadable {
 /// A writer that notes what it gets, when it feels like it.
 pub struct Store {
     regions: Vec<TokenRegion>,
+    spans: Spans,
     notes: Notes,
     random: ChaCha8Rng,
     held: Vec<Finished>,
 }
 
 impl Store {
-    pub fn new(regions: Vec<TokenRegion>, notes: Notes, seed: u64) -> Self {
-        Self { regions, notes, random: random(seed, 3), held: vec![] }
+    pub fn new(regions: Vec<TokenRegion>, spans: Spans, notes: Notes, seed: u64) -> Self {
+        Self { regions, spans, notes, random: random(seed, 3), held: vec![] }
     }
 }
 
@@ -460,6 +519,10 @@ impl TrajectoryStage for Store {
             let mut tokens = vec![0; finished.answer_tokens as usize];
             self.regions[finished.shard as usize].read(finished.offset, &mut tokens).unwrap();
             *out = finished.rollout;
+            let spans = self.spans.read(finished.rollout.slot(), finished.spans as usize).unwrap().collect();
+            let mut all = self.notes.2.lock().unwrap_or_else(PoisonError::into_inner);
+            all.insert((finished.request, finished.member), spans);
+            drop(all);
             self.notes.0.lock().unwrap_or_else(PoisonError::into_inner).push((finished, tokens));
         }
         wanted

@@ -1,13 +1,15 @@
 //! The pipeline against stages whose timing a seed decides.
 
 mod doubles;
+mod groups;
+mod policies;
 
 use std::collections::{HashMap, HashSet};
 use std::time::Duration;
 
-use doorbell_contract::{HwDesc, Opcode, PREFIX_NONE};
+use doorbell_contract::{Capability, HwDesc, Opcode, PREFIX_NONE, PolicyMode, mix};
 use doorbell_engine::Engine;
-use doorbell_host::{Driver, QueueConfig};
+use doorbell_host::{Division, Driver, Ports, QueueConfig, Sharded};
 use doorbell_trace::{Generator, Request};
 use doorbell_verify::ModelPlatform;
 use proptest::prelude::*;
@@ -18,8 +20,8 @@ use crate::events::Clock;
 use crate::kv::{PrefixConfig, Sharing};
 use crate::policy::PolicyKind;
 use crate::reward::{Answer, AnswerMemory, DigestJudge, Judge, JudgeError, JudgeFailure, Pool, PoolOptions};
-use crate::trajectory::{Finished, Outcome};
-use doubles::{Moody, Note, Notes, Shuffle, Tricky, Unreadable, repeated, tampered};
+use crate::trajectory::{Finished, Outcome, Span};
+use doubles::{Less, Moody, Note, Notes, Shuffle, Tricky, Unreadable, repeated, tampered};
 
 /// Turns after which a run counts as stalled: every double does something in some of them.
 const TURNS: usize = 2_000_000;
@@ -34,6 +36,13 @@ struct Setup {
     eos_threshold: u32,
     reward_threshold: i32,
     blocks: u32,
+    /// Queue pairs of the device, and functions.
+    queues: u8,
+    functions: u8,
+    /// Groups and versions that the device has at most.
+    less: Features,
+    /// Turns between two publishes, and what becomes of the version before.
+    publish: Option<(usize, PolicyMode)>,
     /// Spans that a rollout may have.
     spans: u32,
     seed: u64,
@@ -57,6 +66,10 @@ impl Setup {
             eos_threshold: 0,
             reward_threshold: 0,
             blocks: 16_384,
+            queues: 1,
+            functions: 1,
+            less: Features { capability: Capability::all(), groups: 64, policy_slots: 2 },
+            publish: None,
             spans: 1,
             seed: 1,
         }
@@ -94,17 +107,38 @@ impl Setup {
         (pipeline, notes)
     }
 
+    /// A model with so many queue pairs, as one device.
+    fn device(&self, config: QueueConfig) -> Box<dyn Device> {
+        if self.queues == 1 {
+            return Box::new(Driver::new(ModelPlatform::new(), config).unwrap());
+        }
+        let division = Division {
+            queues: self.queues,
+            functions: self.functions,
+            bytes: config.shared_bytes().unwrap(),
+            ..Division::default()
+        };
+        let model = ModelPlatform::with_queues(self.queues, self.functions).unwrap();
+        let ports = Ports::divide(model, &division).unwrap();
+        let driver = |port| -> Box<dyn Device> { Box::new(Driver::new(port, config.clone()).unwrap()) };
+        let drivers = ports.take_all().unwrap().into_iter().map(driver).collect();
+        Box::new(Sharded::new("models", drivers).unwrap())
+    }
+
     fn pipeline(&self) -> (Pipeline, Notes) {
         let config = QueueConfig {
             sq_depth: self.depth,
             cq_depth: self.depth,
             token_bytes: self.options.token_bytes(),
+            logp_bytes: self.options.logp_bytes(),
             eos_threshold: self.eos_threshold,
             reward_threshold: self.reward_threshold,
             ..QueueConfig::default()
         };
-        let device = Driver::new(ModelPlatform::new(), config).unwrap();
+        let device = self.device(config);
+        let device = Tricky { inner: device, trick: Less(self.less) };
         let regions = device.token_regions();
+        let spans = Spans::new(self.options.slots, self.spans);
         let notes = Notes::default();
         let threshold = self.reward_threshold;
         let slots = self.options.slots;
@@ -119,8 +153,8 @@ impl Setup {
             kv: self.kv(),
             rewards: Box::new(Moody::new(inline, self.seed)),
             prompts,
-            trajectories: Box::new(doubles::Store::new(regions, notes.clone(), self.seed)),
-            spans: Spans::new(slots, self.spans),
+            trajectories: Box::new(doubles::Store::new(regions, spans.clone(), notes.clone(), self.seed)),
+            spans,
             recorder: None,
             metrics: Arc::new(Metrics::new("test", Clock::simulated(), None)),
         };
@@ -129,30 +163,62 @@ impl Setup {
 
     /// Runs all requests; every rollout that was admitted has ended, and everything was given back.
     fn run(&self) -> (Pipeline, Vec<Note>) {
+        let (pipeline, stored, _) = self.run_noted(&mut Feed::new(&self.requests));
+        let rollouts = self.requests.len() as u64 * u64::from(self.options.group);
+        assert_eq!(pipeline.metrics.counters.values().rollouts_admitted, rollouts);
+        (pipeline, stored)
+    }
+
+    /// Runs what a feed gives; also the notes of what was stored. Versions are published as `publish` says, each of which
+    /// must become resident.
+    fn run_noted(&self, feed: &mut Feed<'_>) -> (Pipeline, Vec<Note>, Notes) {
         let (mut pipeline, notes) = self.pipeline();
-        let mut turns = 0;
+        let mut publisher = pipeline.publisher();
+        let (mut turns, mut version) = (0, 0u16);
         pipeline
-            .run(&mut Feed::new(&self.requests), |pipeline| {
+            .run(feed, |pipeline| {
                 turns += 1;
                 assert!(turns < TURNS, "seed {}: stalled with {}", self.seed, pipeline.occupancy());
+                if let Some((version, answer)) = publisher.answer() {
+                    assert_eq!(answer, PublishAnswer::Resident, "seed {}: version {version}", self.seed);
+                }
+                if let Some((every, mode)) = self.publish
+                    && turns % every == 0
+                    && publisher.awaited() == 0
+                {
+                    version += 1;
+                    publisher.publish(version, salt(version), mode).unwrap();
+                }
                 false
             })
             .unwrap_or_else(|error| panic!("seed {}: {error}", self.seed));
-        let rollouts = self.requests.len() as u64 * u64::from(self.options.group);
         let values = pipeline.metrics.counters.values();
         let stored = notes.take();
-        assert_eq!(values.rollouts_admitted, rollouts);
         assert_eq!(values.rollouts_completed, stored.len() as u64);
-        assert_eq!(
-            values.rollouts_completed + values.rollouts_aborted + values.rollouts_failed,
-            rollouts,
-            "seed {}: a rollout got lost",
-            self.seed
-        );
+        assert_eq!(pipeline.ended(), values.rollouts_admitted, "seed {}: a rollout got lost", self.seed);
         assert!(pipeline.is_idle());
+        assert_eq!(pipeline.free_groups.len(), self.options.slots as usize, "groups are kept");
+        let opened = if pipeline.device_groups { values.prefills } else { 0 };
+        assert_eq!(values.groups_done, opened, "R17: a group that was opened has ended");
+        assert_eq!(pipeline.first_error(), None, "the device has refused what the host should not have sent");
         let counts = pipeline.kv.counts();
         assert_eq!((counts.committed, counts.branches, counts.prefixes), (0, 0, 0), "blocks are kept");
-        (pipeline, stored)
+        (pipeline, stored, notes)
+    }
+
+    /// The answer that engine 0 gives to a rollout of this trace whose tokens come from versions as its spans say; request
+    /// numbers go on behind the trace's end.
+    fn answer_of(&self, finished: &Finished, spans: &[Span]) -> Vec<u32> {
+        let request = &self.requests[(finished.request % self.requests.len() as u64) as usize];
+        let ends = spans.iter().skip(1).map(|span| span.first).chain([finished.answer_tokens]);
+        let parts = spans.iter().zip(ends).map(|(span, end)| {
+            let from = request.prompt_tokens + span.first;
+            let desc =
+                HwDesc::decode(finished.device_rollout, from, end - span.first).with_seed(self.options.seed);
+            let mut decoder = Engine::Hash.begin(&desc, salt(span.version), 0);
+            (span.first..end).map(move |_| decoder.step().token).collect::<Vec<_>>()
+        });
+        parts.flatten().collect()
     }
 
     /// The answer that engine 0 gives to a rollout of this trace.
@@ -163,6 +229,11 @@ impl Setup {
         let mut decoder = Engine::Hash.begin(&desc, 0, 0);
         (0..finished.answer_tokens).map(|_| decoder.step().token).collect()
     }
+}
+
+/// The salt of a version, which the tests publish it with; that of version 0 is 0.
+fn salt(version: u16) -> u32 {
+    mix(u32::from(version))
 }
 
 /// Flaw 1: a rollout that reaches a checkpoint is continued, and its trajectory is that of an uncut one. Flaw 16: none
@@ -759,6 +830,12 @@ proptest! {
         abort_every in 0u32..5,
         policy in 0usize..4,
         blocks in 120u32..400,
+        (queues, functions, groups) in (1u8..5, 1u8..5, 0u32..4),
+        (judge_group, publish, max_staleness) in (
+            any::<bool>(),
+            prop::option::of((20usize..300, 0usize..3)),
+            prop::option::of(0u32..3),
+        ),
     ) {
         let scoring = if resident && checkpoint > 0 { Scoring::Device } else { Scoring::Host };
         let options = Options {
@@ -771,20 +848,29 @@ proptest! {
             in_flight,
             window,
             abort_every,
+            judge_group: judge_group && scoring == Scoring::Host,
+            max_staleness,
             ..Options::default()
         };
+        let modes = [PolicyMode::Wait, PolicyMode::Keep, PolicyMode::Abort];
+        let plain = Setup::new(24, options);
         let setup = Setup {
+            queues,
+            functions: functions.min(queues),
+            less: Features { groups, ..plain.less },
+            publish: publish.map(|(every, mode)| (every, modes[mode])),
+            spans: 200,
             policy: PolicyKind::ALL[policy],
             depth: 1 << depth,
             eos_threshold: 200,
             reward_threshold: 2000,
             blocks,
             seed,
-            ..Setup::new(24, options)
+            ..plain
         };
-        let (_, stored) = setup.run();
+        let (_, stored, notes) = setup.run_noted(&mut Feed::new(&setup.requests));
         for (finished, tokens) in &stored {
-            prop_assert_eq!(tokens, &setup.answer(finished));
+            prop_assert_eq!(tokens, &setup.answer_of(finished, &notes.spans(finished)));
         }
     }
 }

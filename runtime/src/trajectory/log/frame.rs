@@ -54,9 +54,7 @@ pub(super) fn read_file_head(head: &[u8; FILE_HEAD]) -> FileHead {
         return FileHead::Damaged;
     }
     match word(head, 8) {
-        version @ OLDEST..=VERSION => {
-            FileHead::First { first: wide(head, 16), current: version == VERSION }
-        }
+        version @ OLDEST..=VERSION => FileHead::First { first: wide(head, 16), current: version == VERSION },
         other => FileHead::Version(other),
     }
 }

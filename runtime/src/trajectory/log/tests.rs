@@ -158,7 +158,10 @@ fn a_record_longer_than_a_file_has_one_of_its_own() {
 fn a_record_that_announces_something_else_is_refused_and_the_log_goes_on() {
     let directory = tempdir().unwrap();
     let (mut log, _) = Log::open(directory.path(), small()).unwrap();
-    let error = log.append(&trajectory(0, 3).finished, &Body { tokens: &[1, 2], ..Body::default() }).unwrap_err().to_string();
+    let error = log
+        .append(&trajectory(0, 3).finished, &Body { tokens: &[1, 2], ..Body::default() })
+        .unwrap_err()
+        .to_string();
     assert_eq!(
         error,
         "the record of rollout 0.0 has 2 tokens and announces 3: both must be the same, and at most 268435456"
