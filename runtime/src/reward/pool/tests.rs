@@ -574,3 +574,97 @@ fn a_slow_judge_says_what_the_quick_one_says() {
     let mut slow = SlowJudge { judge: quick, delay: Duration::from_micros(1) };
     assert_eq!(slow.score(&answer), quick.score(&answer));
 }
+
+/// Notes what comes in each call, and who had it.
+struct Noted {
+    number: usize,
+    calls: Sender<(usize, Vec<u32>)>,
+    most: usize,
+}
+
+impl Judge for Noted {
+    fn score(&mut self, answer: &Answer<'_>) -> Result<Verdict, JudgeError> {
+        Ok(Verdict { score: sum(answer.tokens), proceed: true })
+    }
+
+    fn batch(&self) -> usize {
+        self.most
+    }
+
+    fn score_batch(&mut self, answers: &[Answer<'_>], verdicts: &mut Vec<Result<Verdict, JudgeError>>) {
+        let slots = answers.iter().map(|answer| answer.rollout.slot()).collect();
+        let _ = self.calls.send((self.number, slots));
+        for answer in answers {
+            verdicts.push(self.score(answer));
+        }
+    }
+}
+
+/// A group that is posted as one comes to one judge in one call, with nothing else, whatever else waits and however many a
+/// judge takes at a time; and back come as many verdicts.
+#[rstest]
+fn groups_come_whole_to_one_judge(#[values(1, 3)] judges: usize, #[values(1, 64)] most: usize) {
+    let (_memory, tokens) = region();
+    let (calls, seen) = channel();
+    let make = move |number| Noted { number, calls: calls.clone(), most };
+    let mut pool = Pool::start(options(judges, 64), &memory(vec![tokens]), make).unwrap();
+    let mut tickets = Tickets::new(200);
+    let mut expected = HashMap::new();
+    for round in 0..20u32 {
+        let single = request(&mut tickets, 10 * round, 2);
+        expected.insert(single.ticket, 20 * round as i32 + 1);
+        pool.post(single).unwrap();
+        let group: Vec<Request> = (1..5).map(|place| request(&mut tickets, 10 * round + place, 1)).collect();
+        expected.extend(group.iter().map(|request| (request.ticket, request.rollout.slot() as i32)));
+        while let Err(error) = pool.post_group(&group) {
+            assert_eq!(error, GroupPostError::Full);
+            for judged in collect_all(&mut pool) {
+                assert_eq!(judged.verdict.unwrap().score, expected.remove(&judged.ticket).unwrap());
+            }
+        }
+    }
+    for judged in collect_all(&mut pool) {
+        assert_eq!(judged.verdict.unwrap().score, expected.remove(&judged.ticket).unwrap());
+    }
+    assert!(expected.is_empty());
+    let calls: Vec<(usize, Vec<u32>)> = seen.try_iter().collect();
+    let mut groups: Vec<&Vec<u32>> =
+        calls.iter().map(|(_, slots)| slots).filter(|slots| slots.iter().any(|slot| slot % 10 == 1)).collect();
+    groups.sort();
+    let whole: Vec<Vec<u32>> = (0..20).map(|round| (1..5).map(|place| 10 * round + place).collect()).collect();
+    assert_eq!(groups, whole.iter().collect::<Vec<_>>());
+}
+
+/// A group that waits behind a judge that hangs goes to another one, whole; one that is larger than there is room for never does.
+#[test]
+fn a_group_behind_a_judge_that_hangs_stays_whole() {
+    struct Hangs(Noted, bool);
+    impl Judge for Hangs {
+        fn score(&mut self, answer: &Answer<'_>) -> Result<Verdict, JudgeError> {
+            self.0.score(answer)
+        }
+
+        fn score_batch(&mut self, answers: &[Answer<'_>], verdicts: &mut Vec<Result<Verdict, JudgeError>>) {
+            while self.1 {
+                thread::park();
+            }
+            self.0.score_batch(answers, verdicts);
+        }
+    }
+    let (_memory, tokens) = region();
+    let (calls, seen) = channel();
+    let make = move |number| Hangs(Noted { number, calls: calls.clone(), most: 1 }, number == 0);
+    let mut pool = Pool::start(hurried(1, 4), &memory(vec![tokens]), make).unwrap();
+    let mut tickets = Tickets::new(200);
+    let group = |tickets: &mut Tickets, from: u32, count: u32| -> Vec<Request> {
+        (from..from + count).map(|slot| request(tickets, slot, 1)).collect()
+    };
+    pool.post_group(&group(&mut tickets, 10, 3)).unwrap();
+    pool.post_group(&group(&mut tickets, 20, 4)).unwrap();
+    assert_eq!(pool.post_group(&group(&mut tickets, 100, 65)), Err(GroupPostError::Full));
+    let judged = collect_all(&mut pool);
+    let (hung, scored): (Vec<_>, Vec<_>) = judged.iter().partition(|judged| judged.verdict.is_err());
+    assert!(hung.iter().all(|judged| judged.verdict == Err(JudgeFailure::Deadline)));
+    assert_eq!((hung.len(), scored.len()), (3, 4));
+    assert_eq!(seen.try_iter().collect::<Vec<_>>(), [(1, vec![20, 21, 22, 23])]);
+}
