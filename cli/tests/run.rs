@@ -32,6 +32,8 @@ fn trajectories(directory: &Path, name: &str) -> Vec<String> {
 #[case::on_the_hot_thread("--checkpoint 16 --judges 0 --no-events", 256)]
 #[case::queues("--checkpoint 16 --queues 4 --functions 2", 256)]
 #[case::resident("--checkpoint 16 --resident --policy longest-expected", 256)]
+#[case::judged_groups("--group 4 --judge-group --checkpoint 16 --judges 2", 1024)]
+#[case::log_probabilities("--group 2 --logprobs", 512)]
 #[case::tight("--slots 8 --group 4 --credits 4 --depth 4 --checkpoint 8", 1024)]
 fn every_rollout_comes_to_its_trajectory(#[case] args: &str, #[case] rollouts: u64) {
     let directory = tempfile::tempdir().unwrap();
@@ -66,6 +68,28 @@ fn r6_trajectories_depend_on_the_trace_alone(#[case] other: &str) {
     for (other, reference) in other.iter().zip(&reference) {
         assert_eq!(other, reference);
     }
+}
+
+/// Versions come while rollouts run, in each mode: none is refused, and what each mode says becomes of the rollouts does.
+#[rstest]
+fn versions_are_published_while_rollouts_run(#[values("wait", "keep", "abort")] mode: &str) {
+    let directory = tempfile::tempdir().unwrap();
+    let publish = format!("--publish-every 40 --publish-mode {mode} --judge-group");
+    let load = "--group 4 --queues 4 --functions 2 --checkpoint 16 --slots 128 --judge-delay 20 --repeat 2";
+    let (code, json, errors) = run(directory.path(), &format!("--store log {load} {publish}"));
+    assert_eq!(code, 0, "{errors}");
+    let count = |name: &str| json["counters"][name].as_u64().unwrap();
+    assert!(count("publishes") > 1 && count("publishes") == count("policy_version"), "{json}");
+    assert_eq!(count("groups_done"), count("prefills"), "R17");
+    assert_eq!(count("rollouts_completed") + count("rollouts_aborted"), 2048, "{json}");
+    assert_eq!(count("rollouts_aborted") > 0, mode == "abort", "{json}");
+    assert!(errors.contains(&format!("versions published, up to {}", count("policy_version"))), "{errors}");
+    assert_eq!(json["publish_mode"], mode);
+    let info = doorbell(directory.path(), "trajectories info log --json").stdout;
+    let info: Value = serde_json::from_str(&info).unwrap();
+    assert_eq!(info["records"].as_u64(), Some(count("rollouts_completed")));
+    let versions = info["versions"].as_u64().unwrap();
+    assert!((2..=count("publishes") + 1).contains(&versions), "{info}");
 }
 
 #[test]
@@ -181,6 +205,10 @@ fn a_perfetto_trace_is_json() {
 #[case("--store /proc/nowhere", 2, "/proc/nowhere")]
 #[case("--depth 3", 2, "sq_depth")]
 #[case("--functions 2", 2, "functions is 2")]
+#[case("--gpus 0", 2, "--gpus are for --device gpu")]
+#[case("--judge-group --resident --checkpoint 8", 2, "cannot be used with")]
+#[case("--publish-mode wait", 2, "--publish-every")]
+#[case("--max-staleness 32768", 2, "32768")]
 #[case("--listen nowhere", 2, "nowhere")]
 fn bad_usage_is_told(#[case] args: &str, #[case] code: i32, #[case] expected: &str) {
     let directory = tempfile::tempdir().unwrap();

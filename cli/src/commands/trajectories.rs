@@ -122,6 +122,9 @@ struct Sums {
     score: f64,
     segments: u64,
     requests: std::collections::HashSet<u64>,
+    versions: std::collections::HashSet<u16>,
+    logprobs: u64,
+    groups: u64,
 }
 
 impl Sums {
@@ -132,6 +135,9 @@ impl Sums {
         self.score += trajectory.score();
         self.segments += u64::from(finished.segments);
         self.requests.insert(finished.request);
+        self.versions.extend(trajectory.spans.iter().map(|span| span.version));
+        self.logprobs += u64::from(finished.has_logprobs);
+        self.groups += u64::from(finished.group.is_some());
     }
 
     /// The length that `percent` of the answers do not exceed.
@@ -163,7 +169,8 @@ fn info(directory: &Path, json: bool) -> Result<Verified, Failure> {
         let value = json!({
             "files": verified.files, "records": verified.records, "tokens": verified.tokens, "bytes": verified.bytes,
             "requests": sums.requests.len(), "answers": { "p50": p50, "p99": p99, "max": longest },
-            "score_mean": score, "segments_mean": segments,
+            "score_mean": score, "segments_mean": segments, "versions": sums.versions.len(),
+            "with_logprobs": sums.logprobs, "with_advantages": sums.groups,
             "outcomes": outcomes.into_iter().collect::<serde_json::Map<_, _>>(),
             "damaged": verified.damage.len(), "lost": lost(&verified),
             "torn_bytes": verified.torn.as_ref().map_or(0, |torn| torn.bytes),

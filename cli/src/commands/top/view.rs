@@ -119,6 +119,7 @@ impl View {
             ("failed", number(counters.rollouts_failed as f64)),
         ];
         if width >= WIDE {
+            figures.push(("stale", number(counters.rollouts_stale as f64)));
             figures.push(("device scores", number(counters.device_rewards as f64)));
         }
         labelled(figures)
@@ -145,10 +146,10 @@ impl View {
         );
         if width >= WIDE {
             text += &format!(", {} published, {} superseded", count(publishes), count(superseded));
+        } else {
+            text += &format!(", {} stale", count(rollouts_stale));
         }
-        text += ", ";
-        let stale = warn(format!("{} stale", count(rollouts_stale)), rollouts_stale != 0);
-        Line::from(vec![format!("{:<17}", "device").bold(), text.into(), stale])
+        Line::from(vec![format!("{:<17}", "device").bold(), text.into()])
     }
 
     fn stages(&self, width: usize) -> Vec<Line<'static>> {
@@ -374,6 +375,7 @@ mod tests {
             counters.policy_version.set(17);
             counters.superseded.add(1_204);
             counters.rollouts_stale.add(9 * look);
+            counters.device_rewards.add(5_020);
             counters.kv_blocks_capacity.set(4096);
             counters.kv_blocks_in_use.set(2871);
             counters.kv_blocks_saved.set(640);
