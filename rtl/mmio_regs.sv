@@ -109,8 +109,8 @@ module mmio_regs
 
   logic [$bits(queue_regs_t)-1:0]    queue_mem    [0:QueueSlots-1];
   logic [$bits(function_regs_t)-1:0] function_mem [0:FunctionSlots-1];
-  logic [3:0]           owner_q   [0:QueueSlots-1];    // function that owns the queue pair
-  logic [7:0]           refused_q [0:QueueSlots-1];    // doorbells
+  logic [Queues-1:0][3:0]           owner_q;    // function that owns the queue pair
+  logic [Queues-1:0][7:0]           refused_q;    // doorbells
   logic [Queues-1:0]    armed_q, pending_q;
   logic [Queues-1:0]    bad_config_q, read_fault_q, line_fault_q, completion_fault_q;
   logic [Functions-1:0] reset_q;
@@ -323,10 +323,8 @@ module mmio_regs
 
   always_ff @(posedge clk_i) begin
     if (!rst_ni) begin
-      for (int q = 0; q < QueueSlots; q++) begin
-        queue_mem[q] <= queue_reset();
-        owner_q[q]   <= '0;
-      end
+      for (int q = 0; q < QueueSlots; q++) queue_mem[q] <= queue_reset();
+      owner_q <= '0;
       for (int f = 0; f < FunctionSlots; f++) function_mem[f] <= function_reset(f == 0);
       wait_states_o <= '0;
     end else if (fire) begin
@@ -437,7 +435,7 @@ module mmio_regs
       armed_q            <= '0;
       pending_q          <= '0;
       reset_q            <= '0;
-      for (int q = 0; q < QueueSlots; q++) refused_q[q] <= '0;
+      for (int q = 0; q < Queues; q++) refused_q[q] <= '0;
     end else begin
       if (fires != '0) begin
         armed_q   <= armed_q & ~fires;
