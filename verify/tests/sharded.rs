@@ -62,8 +62,7 @@ impl Device for Spy {
         to self.model {
             fn name(&self) -> &str;
             fn collect(&mut self, out: &mut [HwCompletion]) -> Result<usize, DeviceError>;
-            fn groups(&self) -> u32;
-            fn group_home(&self, prefix_id: u32) -> usize;
+            fn features(&self) -> Features;
             fn in_flight(&self) -> usize;
             fn capacity(&self) -> usize;
             fn room(&self) -> usize;
