@@ -60,11 +60,16 @@ impl<'a> Record<'a> {
         let range = self.starts[id as usize] as usize..self.starts[id as usize + 1] as usize;
         let mut next = Some(self.plan.first(id));
         self.order[range].iter().map_while(move |&ordinal| {
-            let desc = next?;
+            let desc = next?.with_version(self.replay.versions[ordinal as usize]);
             let completion = self.replay.completions[ordinal as usize];
             next = self.plan.next(&desc, &completion);
             Some(Answer { ordinal: ordinal as usize, desc, completion })
         })
+    }
+
+    /// Versions that were published.
+    pub fn published(&self) -> u16 {
+        self.replay.published
     }
 
     /// Whether the replay reached the end of its plan.

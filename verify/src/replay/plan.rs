@@ -3,7 +3,8 @@
 use std::ops::Range;
 
 use doorbell_contract::{
-    CHECKPOINT_NEVER, DescFlags, HwCompletion, HwDesc, MEMBER_NONE, MEMBERS_MAX, Opcode, Status,
+    CHECKPOINT_NEVER, DescFlags, HwCompletion, HwDesc, HwPolicy, MEMBER_NONE, MEMBERS_MAX, Opcode,
+    PolicyMode, Status, mix,
 };
 use doorbell_host::config::QueueConfig;
 use doorbell_trace::{Request, Trace};
@@ -26,6 +27,10 @@ pub struct ReplayOptions {
     pub stop_every: u32,
     /// Every how many requests one gets a STOP of its whole group behind the first DECODEs of its rollouts; 0 is none.
     pub stop_group_every: u32,
+    /// After how many completions, but for SUPERSEDED ones, the next version of the policy is published (R19); 0 is never.
+    pub publish_every: u64,
+    /// What becomes of the version before (R20). With groups, KEEP alone: with the others their prefixes turn stale (R21).
+    pub publish_mode: PolicyMode,
     /// Requests to take from the start of the trace.
     pub limit: usize,
     /// Seed of the sampling policy.
@@ -44,6 +49,8 @@ impl Default for ReplayOptions {
             eos_threshold: 0,
             stop_every: 0,
             stop_group_every: 0,
+            publish_every: 0,
+            publish_mode: PolicyMode::Keep,
             limit: usize::MAX,
             seed: 0,
             length_limit: 1 << 20,
@@ -89,6 +96,11 @@ pub enum PlanError {
     /// A STOP of a group needs one.
     #[error("groups are to be stopped, and there are none; give a group size of 2 to 64")]
     StopWithoutGroup,
+    /// Groups do not outlive the version that they were opened under.
+    #[error(
+        "with groups, versions are published with the mode keep alone: their prefixes turn stale with another (R21)"
+    )]
+    StalePrefixes,
     /// RESIDENT does nothing without checkpoints.
     #[error("resident scoring happens at checkpoints, and there are none; give a checkpoint interval")]
     ResidentWithoutCheckpoint,
@@ -144,6 +156,9 @@ impl ReplayPlan {
         let opens_groups = (2..=MEMBERS_MAX).contains(&options.group);
         if options.stop_group_every > 0 && !opens_groups {
             return Err(PlanError::StopWithoutGroup);
+        }
+        if options.publish_every > 0 && options.group > 1 && options.publish_mode != PolicyMode::Keep {
+            return Err(PlanError::StalePrefixes);
         }
         let requests = &trace.requests[..trace.requests.len().min(options.limit)];
         if requests.is_empty() {
@@ -225,7 +240,7 @@ impl ReplayPlan {
     pub fn queue_config(&self) -> QueueConfig {
         let ReplayOptions { length_limit, eos_threshold, reward_threshold, .. } = self.options;
         QueueConfig {
-            token_bytes: self.token_bytes,
+            token_bytes: self.token_bytes(),
             length_limit,
             eos_threshold: eos_threshold.into(),
             reward_threshold,
@@ -235,7 +250,28 @@ impl ReplayPlan {
 
     /// Bytes of token region that the plan needs.
     pub fn token_bytes(&self) -> u64 {
-        self.token_bytes
+        self.token_bytes + if self.publishes() { AREA_ALIGN } else { 0 }
+    }
+
+    /// Whether versions of the policy are published.
+    pub fn publishes(&self) -> bool {
+        self.options.publish_every > 0
+    }
+
+    /// The header of a version.
+    pub fn header(&self, version: u16) -> HwPolicy {
+        HwPolicy::new(version, 0, self.salt(version), 0)
+    }
+
+    /// The salt of a version; of 0, which is there after a reset, 0.
+    pub fn salt(&self, version: u16) -> u32 {
+        if version == 0 { 0 } else { mix(self.options.seed ^ mix(version.into())) }
+    }
+
+    /// The POLICY that publishes a version; its header lies behind all tokens.
+    pub fn policy(&self, version: u16) -> HwDesc {
+        let desc = HwDesc::policy(version, self.options.publish_mode).with_delta_offset(self.token_bytes);
+        HwDesc { rollout_id: u32::MAX, ..desc }.with_user_data(u64::from(u32::MAX) << 32 | u64::from(version))
     }
 
     /// Tokens that all rollouts together may produce; fewer when some end early.
@@ -321,8 +357,13 @@ impl ReplayPlan {
             return Some(self.stop(id, segment));
         }
         let added = completion.final_seq_len.checked_sub(desc.seq_len)?;
-        let goes_on =
-            completion.status == Status::RewardNeeded as u8 && (1..desc.max_tokens).contains(&added);
+        // R20: one that has not started goes on from where it stands.
+        let least = match Status::try_from(completion.status) {
+            Ok(Status::RewardNeeded) => 1,
+            Ok(Status::Superseded) if self.publishes() => 0,
+            _ => return None,
+        };
+        let goes_on = (least..desc.max_tokens).contains(&added);
         goes_on.then(|| self.decode(id, segment + 1, completion.final_seq_len))
     }
 
