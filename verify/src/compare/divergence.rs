@@ -4,7 +4,7 @@ use std::fmt;
 
 use serde::Serialize;
 
-use super::record::compared;
+use super::record::{compared, without_group_done};
 use doorbell_contract::{CompletionFlags, DescFlags, ErrorCode, HwCompletion, HwDesc, Opcode, Status};
 
 /// Where a device differs from the reference, in one completion or its tokens.
@@ -70,8 +70,8 @@ impl FieldDifference {
             .iter()
             .map(|field| FieldDifference {
                 name: field.name,
-                expected: (field.get)(&expected.without_timing()),
-                found: (field.get)(&found.without_timing()),
+                expected: (field.get)(&without_group_done(expected)),
+                found: (field.get)(&without_group_done(found)),
             })
             .filter(|difference| difference.expected != difference.found)
             .collect()
