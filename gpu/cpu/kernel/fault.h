@@ -22,6 +22,15 @@
   fault(SharesNothing)     /* one queue pair may fill the work queue */                                     \
   fault(CountsUnordered)   /* completions are counted, and a fence passed, in no order with them */         \
   fault(LooksAhead)        /* lanes of the scout read a slot that another of them was told of */            \
+  fault(ScoresAll)         /* a checkpoint is scored by all tokens, not by those since the last one */         \
+  fault(ClosesEarly)       /* whom a completion ends is marked before it has its slot */                      \
+  fault(OvertakesGroup)    /* a STOP of a group waits for nothing that was admitted to it */                  \
+  fault(TakesStale)        /* a DECODE runs on a prefix of another version */                                \
+  fault(KeepsVersions)     /* the versions of the policy are as before the turn */                            \
+  fault(SwapsSlots)        /* a version is loaded in the place of the newest */                              \
+  fault(LoadsBusySlot)     /* a slot is loaded while a DECODE of its version runs */                         \
+  fault(StartsRetired)     /* what has been told to end before it starts adds tokens */                      \
+  fault(AbortsLate)        /* an ABORT ends what runs alone */                                               \
   fault(RelaxesReleases)   /* no release orders anything */                                                \
   fault(HoldsScout)        /* no mistake: the scout's lane that decides is told last */                    \
   fault(StallsWorker)      /* no mistake: one worker looks at its ticket only when the next comes to its slot */
