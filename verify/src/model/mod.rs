@@ -499,10 +499,14 @@ impl Execution<'_> {
         if self.tables.users[usize::from(function)][new] > 0 {
             return Outcome::rejected(ErrorCode::PolicyBusy);
         }
-        let mut words = [0u64; 2];
+        let start = session.token_base.wrapping_add(desc.delta_offset);
+        let mut words = [0u32; 4];
         self.tables.read_beats += 1;
-        if self.memory.bus_read(session.token_base.wrapping_add(desc.delta_offset), &mut words).is_err() {
-            return self.unreadable();
+        for (word, k) in words.iter_mut().zip(0..) {
+            match self.memory.bus_read_u32(start.wrapping_add(4 * k)) {
+                Ok(value) => *word = value,
+                Err(_) => return self.unreadable(),
+            }
         }
         let header: HwPolicy = cast(words);
         if !fits(&header, &desc) {
