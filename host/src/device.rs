@@ -58,6 +58,18 @@ pub trait Device: Send {
         None
     }
 
+    /// Groups that each of its queue pairs may have at a time (R17). The default, 0: it has none, and a PREFILL that would open
+    /// one answers GROUP_FULL.
+    fn groups(&self) -> u32 {
+        0
+    }
+
+    /// Which of its queue pairs, from 0, the group of `prefix_id` belongs to.
+    fn group_home(&self, prefix_id: u32) -> usize {
+        let _ = prefix_id;
+        0
+    }
+
     /// Descriptors submitted and not yet returned by [`poll`](Self::poll).
     fn in_flight(&self) -> usize;
 

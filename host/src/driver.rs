@@ -43,6 +43,8 @@ pub(crate) struct Parts {
     pub tokens: TokenRegion,
     /// Whether the device polls the slots: then the check word publishes, and the doorbell only wakes (R1).
     pub slot_polling: bool,
+    /// CAP_GROUPS.
+    pub groups: u32,
 }
 
 /// Whether the queue pair can be used.
@@ -179,6 +181,7 @@ impl<P: Platform> Driver<P> {
         let tokens = TokenRegion::new(memory.clone(), layout.tokens, config.token_bytes)?;
         let slot_polling = Capability::from_bits_retain(platform.read_register(Register::Capability)?)
             .contains(Capability::SLOT_POLLING);
+        let groups = platform.read_register(Register::CapGroups)?;
         let mut driver = Self {
             platform,
             sq,
@@ -187,7 +190,7 @@ impl<P: Platform> Driver<P> {
             submitted: 0,
             ledger: Ledger::new(config.sq_start),
             patience: Patience::new(config.patience),
-            parts: Parts { config, layout, memory, tokens, slot_polling },
+            parts: Parts { config, layout, memory, tokens, slot_polling, groups },
         };
         // Somebody else may have left it running.
         driver.disable()?;
@@ -534,6 +537,10 @@ impl<P: Platform> Device for Driver<P> {
     }
 
     #[inline]
+    fn groups(&self) -> u32 {
+        self.parts.groups
+    }
+
     fn in_flight(&self) -> usize {
         (self.submitted - self.ledger.completed()) as usize
     }
