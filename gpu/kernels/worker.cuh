@@ -14,11 +14,12 @@ __device__ __forceinline__ void wait_cycles(uint32_t cycles, Stopped stopped) {
   while (clock64() - start < cycles && !stopped()) DOORBELL_YIELD();
 }
 
-// What the front end has told the DECODE at a place: to end as what, 0 for not at all. All lanes call it, and get the same.
+// What the front end has told the DECODE with this index: to end as kStop or kKeep says, or 0. All lanes call it, and get the
+// same.
 __device__ __forceinline__ uint32_t told(uint32_t stop, uint32_t abort, uint32_t index) {
-  const bool ends = (stop & kStop) != 0 || abort == index;
-  if (__any_sync(kEveryLane, ends)) return kStop;
-  return __any_sync(kEveryLane, stop != 0) ? kKeep : 0;
+  const uint32_t ends = stop | (abort == index ? kStop : 0);
+  if (!__any_sync(kEveryLane, ends != 0)) return 0;
+  return __any_sync(kEveryLane, (ends & kStop) != 0) ? kStop : kKeep;
 }
 
 // Puts the completion of what was at a place there, but for what its slot decides. One lane calls it.
