@@ -1156,6 +1156,7 @@ __device__ __noinline__ void completion_role(FrontEnd& f, const Launch& launch, 
       const bool ended = cancelled && order::load_relaxed_block(&f.places_taken) + kGivenPlaces ==
                                           order::load_relaxed_block(&f.places_given);
       if (__all_sync(kEveryLane, ended)) {
+        __syncwarp();
         if (lane == 0) f.next_done = next;
         return;
       }
@@ -1368,6 +1369,7 @@ __device__ __noinline__ void control_role(FrontEnd& f, const Launch& launch, uin
       }
     }
   }
+  __syncwarp();
   if (lane == 0) {
     order::store_relaxed_gpu(&launch.state->abandon[queue * 32], session);
     f.heartbeat = heartbeat;
@@ -1398,6 +1400,8 @@ __device__ bool block(FrontEnd& f, const Launch& launch, uint32_t queue) {
         if (lane == 0 && heartbeat % 64 == 0) order::store_relaxed_sys(&mailbox.heartbeat, heartbeat);
         relax(spins);
       }
+      // Behind the other lanes' reads of it.
+      __syncwarp();
       if (lane == 0) {
         f.wanted = wanted;
         f.heartbeat = heartbeat;
