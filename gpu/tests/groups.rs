@@ -37,7 +37,7 @@ impl Random {
         let mut z = self.0;
         z = (z ^ z >> 30).wrapping_mul(0xBF58_476D_1CE4_E5B9);
         z = (z ^ z >> 27).wrapping_mul(0x94D0_49BB_1331_11EB);
-        (((z ^ z >> 31) & 0xFFFF_FFFF) * u64::from(bound) >> 32) as u32
+        ((((z ^ z >> 31) & 0xFFFF_FFFF) * u64::from(bound)) >> 32) as u32
     }
 }
 
@@ -99,7 +99,7 @@ impl Host {
             return None;
         }
         // The oldest more often than the others: groups are to close.
-        let at = if kind % 2 == 0 { 0 } else { self.random.below(self.lives.len() as u32) as usize };
+        let at = if kind.is_multiple_of(2) { 0 } else { self.random.below(self.lives.len() as u32) as usize };
         let (prefix, members) = (self.lives[at].prefix, self.lives[at].members);
         let k = match self.random.below(14) {
             0 => members as u16,
