@@ -385,7 +385,7 @@ module rl_runtime_top
     .post_member_i   (group_member),
     .closes_o        (group_closes),
     .stirs_o         (stirs),
-    .publish_i       ('0),
+    .publish_i       (Queues'(0)),
     .publish_slot_i  (1'b0),
     .publish_keep_i  (1'b0),
     .publish_abort_i (1'b0)
