@@ -115,13 +115,13 @@ module completion_ring
   logic [Slots-1:0] on;
   assign on = Slots'(on_i);
 
-  logic [63:0] base_q [0:Slots-1];
-  logic [16:0] size_q [0:Slots-1];
-  logic [31:0] head_q [0:Slots-1];
-  logic [31:0] tail_q [0:Slots-1];
-  logic [31:0] reserved_q [0:Slots-1];
-  logic [31:0] visible_q  [0:Slots-1];
-  logic [31:0] asked_upto_q [0:Slots-1];   // index after the newest visible completion that asked
+  logic [Queues-1:0][63:0] base_q;
+  logic [Queues-1:0][16:0] size_q;
+  logic [Queues-1:0][31:0] head_q;
+  logic [Queues-1:0][31:0] tail_q;
+  logic [Queues-1:0][31:0] reserved_q;
+  logic [Queues-1:0][31:0] visible_q;
+  logic [Queues-1:0][31:0] asked_upto_q;   // index after the newest visible completion that asked
   logic [Slots-1:0] asked_q;               // it is not released
   /* verilator lint_off UNUSEDSIGNAL */  // as many as an index can name
   logic [Slots-1:0] slot_q;                // not all slots are given away
@@ -473,8 +473,8 @@ module completion_ring
   localparam int SentBits = $clog2(MAX_WRITES);
   logic                beat_ack, sent_low, sent_high, sent_low_asked, sent_high_asked;
   logic [3:0]          sent_mem   [0:Slots*MAX_WRITES-1];
-  logic [SentBits-1:0] sent_new_q [0:Slots-1];
-  logic [SentBits-1:0] sent_old_q [0:Slots-1];
+  logic [Queues-1:0][SentBits-1:0] sent_new_q;
+  logic [Queues-1:0][SentBits-1:0] sent_old_q;
   logic [31:0]         visible;
   logic [5:0]          ack_number;
 
@@ -486,7 +486,7 @@ module completion_ring
   always_ff @(posedge clk_i) begin
     if (beat_goes) sent_mem[{beat_pair, sent_new_q[beat_pair]}] <= {high_valid_q, low_valid_q, high_asked_q, low_asked_q};
     if (!bus_rst_ni) begin
-      for (int q = 0; q < Slots; q++) begin
+      for (int q = 0; q < Queues; q++) begin
         sent_new_q[q] <= '0;
         sent_old_q[q] <= '0;
       end
@@ -523,7 +523,7 @@ module completion_ring
 
   always_ff @(posedge clk_i) begin
     if (!rst_ni) begin
-      for (int q = 0; q < Slots; q++) begin
+      for (int q = 0; q < Queues; q++) begin
         head_q[q] <= '0;
         tail_q[q] <= '0;
       end

@@ -36,6 +36,15 @@ package core_pkg;
     logic [31:0] cq_tail;
   } queue_state_t;
 
+  // Where a register's address lies. The offset is the register's address for function 0 and queue pair 0.
+  typedef struct packed {
+    logic        known;            // by queue pair and function; it may still be no register
+    logic [3:0]  pair;
+    logic [3:0]  owner;
+    logic        owned;            // the function's page: it must own the queue pair
+    logic [17:0] offset;
+  } place_t;
+
   // A checked descriptor as a worker needs it …
   typedef struct packed {
     logic [3:0]  pair;             // number of its queue pair

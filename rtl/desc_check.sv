@@ -34,12 +34,12 @@ module desc_check
   localparam int Slots     = 1 << QueueBits;
 
   // ---------------------------------------------------------------- what the checks look at
-  logic [31:0] key_q        [0:Slots-1];
-  logic [63:0] token_base_q [0:Slots-1];
-  logic [63:0] token_size_q [0:Slots-1];
-  logic [63:0] kv_size_q    [0:Slots-1];
-  logic [31:0] length_limit_q       [0:Slots-1];
-  logic [31:0] checkpoint_default_q [0:Slots-1];
+  logic [Queues-1:0][31:0] key_q;
+  logic [Queues-1:0][63:0] token_base_q;
+  logic [Queues-1:0][63:0] token_size_q;
+  logic [Queues-1:0][63:0] kv_size_q;
+  logic [Queues-1:0][31:0] length_limit_q;
+  logic [Queues-1:0][31:0] checkpoint_default_q;
   logic [QueueBits-1:0] start_pair, queue0, queue1_q, queue3_q, queue4_q;
   assign start_pair = (Queues == 1) ? '0 : start_queue_i[QueueBits-1:0];
   assign queue0  = (Queues == 1) ? '0 : slot_queue_i[QueueBits-1:0];

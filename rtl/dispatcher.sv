@@ -80,7 +80,6 @@ module dispatcher
   end
 
   localparam int QueueBits = (Queues == 1) ? 1 : $clog2(Queues);
-  localparam int Slots     = 1 << QueueBits;
   // Descriptors between here and their visible completion: bounded by the stores on the way, far below 2^14.
   localparam int CountBits = 14;
 
@@ -94,9 +93,9 @@ module dispatcher
   logic [Queues-1:0]         fence_q;       // it is a FENCE, and something was in flight
   logic [Queues-1:0]         grouped_q;     // it waits for its group
   logic [Queues-1:0]         held_q;        // an earlier one of its rollout was at this worker …
-  logic [Workers-1:0]        holder_q [0:Slots-1];
+  logic [Queues-1:0][Workers-1:0]        holder_q;
   logic [Queues-1:0]         stirred_q;     // … where something has changed since
-  logic [Workers-1:0]        mask_q   [0:Slots-1];
+  logic [Queues-1:0][Workers-1:0]        mask_q;
 
   logic [Queues-1:0] ready, asked, yielding, able, eligible, fresh, candidates, chosen, blocked, went, more_waits, probed;
   logic              order_waits;
@@ -121,8 +120,8 @@ module dispatcher
   assign candidates = (eligible != '0) ? eligible : fresh;
 
   // ---------------------------------------------------------------- whose turn it is
-  logic [7:0]        weight_q [0:Slots-1];
-  logic [7:0]        left_q   [0:Slots-1];   // of its turn, less one
+  logic [Queues-1:0][7:0]        weight_q;
+  logic [Queues-1:0][7:0]        left_q;   // of its turn, less one
   logic [3:0]        pick;
   logic              turn_ends;
 
@@ -132,7 +131,7 @@ module dispatcher
     assign pick_pair = '0;
   end else begin : gen_many
     logic [Queues-1:0] first;
-    logic [Queues-1:0] ahead_q [0:Slots-1];   // those that stand before it in the line
+    logic [Queues-1:0][Queues-1:0] ahead_q;   // those that stand before it in the line
     always_comb begin
       first = '0;
       if (candidates != '0) begin
@@ -147,7 +146,7 @@ module dispatcher
     // The line: at reset in the order of the numbers.
     always_ff @(posedge clk_i) begin
       if (!rst_ni) begin
-        for (int q = 0; q < Slots; q++) ahead_q[q] <= Queues'((17'd1 << q) - 17'd1);
+        for (int q = 0; q < Queues; q++) ahead_q[q] <= Queues'((17'd1 << q) - 17'd1);
       end else if (go && turn_ends) begin
         for (int q = 0; q < Queues; q++) ahead_q[q] <= chosen[q] ? ~chosen : ahead_q[q] & ~chosen;
       end
@@ -240,7 +239,7 @@ module dispatcher
   end
 
   // ---------------------------------------------------------------- what is in flight
-  logic [CountBits-1:0] in_flight_q [0:Slots-1];
+  logic [Queues-1:0][CountBits-1:0] in_flight_q;
   logic [Queues-1:0]    touched, answers, drops, flushes;
   logic                 counts;
 
@@ -266,7 +265,7 @@ module dispatcher
 
   always_ff @(posedge clk_i) begin
     if (!rst_ni) begin
-      for (int q = 0; q < Slots; q++) in_flight_q[q] <= '0;
+      for (int q = 0; q < Queues; q++) in_flight_q[q] <= '0;
       idle_q <= '1;
     end else if (counts) begin
       for (int q = 0; q < Queues; q++) begin

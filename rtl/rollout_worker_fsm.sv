@@ -90,7 +90,7 @@ module rollout_worker_fsm
   assign probe_key = KeyBits'({probe_queue_i, probe_rollout_i});
 
   // R9: the threshold of each queue pair, Q16.16.
-  logic [31:0] threshold_q [0:Slots-1];
+  logic [Queues-1:0][31:0] threshold_q;
   always_ff @(posedge clk_i) begin
     if (start_i) threshold_q[(Queues == 1) ? 0 : int'(start_queue_i)] <= start_config_i.reward_threshold;
   end

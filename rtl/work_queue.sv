@@ -84,8 +84,8 @@ module work_queue
   logic [ENGINE_BITS-1:0]   prepared_mem [0:Depth-1];
   logic [2:0]               flag_mem     [0:Depth-1];
   // One bit wider than the address, as in sync_fifo.
-  logic [PtrBits:0]         head_q [0:Slots-1];
-  logic [PtrBits:0]         tail_q [0:Slots-1];
+  logic [Queues-1:0][PtrBits:0]         head_q;
+  logic [Queues-1:0][PtrBits:0]         tail_q;
   logic [Slots-1:0]         some_q;
   logic                     stop;
   logic [PtrBits:0]         head, tail, behind;
@@ -127,9 +127,9 @@ module work_queue
 
   // ---------------------------------------------------------------- rollouts, or prefixes, of the STOPs that wait here
   // Row and lane of a note are the upper and lower bits of its index; indices run freely, as in sync_fifo.
-  logic [PtrBits:0]    oldest_q [0:Slots-1];
-  logic [PtrBits:0]    newest_q [0:Slots-1];
-  logic [PtrBits:0]    looked_q [0:Slots-1];   // the first note of the row with which the oldest is compared next
+  logic [Queues-1:0][PtrBits:0]    oldest_q;
+  logic [Queues-1:0][PtrBits:0]    newest_q;
+  logic [Queues-1:0][PtrBits:0]    looked_q;   // the first note of the row with which the oldest is compared next
   logic [Slots-1:0]    hit_q;                  // a note of a row before that is its rollout
   logic [PtrBits:0]    oldest, newest, notes, row_first, push_newest;
   logic                adds, same, arrives, tells, meets, noted;
