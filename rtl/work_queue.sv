@@ -219,7 +219,8 @@ module work_queue
   logic [Queues-1:0]    push_one, walk_one;
   logic                 aborts, comes, walks, ahead;
   logic [AddrBits-1:0]  walk_place;
-  logic [PtrBits:0]     abort_head, abort_tail, walk;
+  logic [PtrBits:0]     abort_head, abort_tail;
+  logic [PtrBits-1:0]   walk;
 
   assign abort_pair = (Queues == 1) ? '0 : abort_queue_i[QueueBits-1:0];
   assign aborts     = (sends_q | comes_q | walks_q) != '0;
@@ -246,8 +247,8 @@ module work_queue
     assign walk_pair = QueueBits'({(16'(walk_one) & 16'hFF00) != '0, (16'(walk_one) & 16'hF0F0) != '0,
                                    (16'(walk_one) & 16'hCCCC) != '0, (16'(walk_one) & 16'hAAAA) != '0});
   end
-  assign walk       = walks ? walk_q[walk_pair] : '0;
-  assign walk_place = AddrBits'({walk_pair, walk[PtrBits-1:0]});
+  assign walk       = walks ? PtrBits'(walk_q[walk_pair]) : '0;
+  assign walk_place = AddrBits'({walk_pair, walk});
 
   // The oldest has its bit, or the walk has not come to it.
   always_comb begin
