@@ -72,10 +72,8 @@ module group_table
   assign post_pair  = (Queues == 1) ? '0 : post_queue_i[QueueBits-1:0];
 
   // By queue pair and entry.
-  logic [31:0]          prefix_mem [0:Entries-1];
-  logic [5:0]           last_mem   [0:Entries-1];    // its last member
-  logic [63:0]          ended_mem  [0:Entries-1];    // members that have ended …
-  logic [6:0]           left_mem   [0:Entries-1];    // … and how many have not
+  logic [37:0]          name_mem   [0:Entries-1];    // its last member, and its prefix
+  logic [70:0]          ended_mem  [0:Entries-1];    // how many members have not ended, and which have
   logic [CountBits-1:0] count_mem  [0:Entries-1];    // what belongs to it and has no completion
   logic [Entries-1:0]   open_q, filled_q, busy_q;    // busy: that is not 0
   logic [Entries-1:0]   slot_q, stale_q;
@@ -94,7 +92,7 @@ module group_table
   always_comb begin
     match = '0;
     if (open != '0) begin
-      for (int k = 0; k < GROUPS; k++) match[k] = open[k] && prefix_mem[look_row | PlaceBits'(k)] == prefix_i;
+      for (int k = 0; k < GROUPS; k++) match[k] = open[k] && name_mem[look_row | PlaceBits'(k)][31:0] == prefix_i;
     end
   end
 
@@ -103,7 +101,7 @@ module group_table
   assign first_free = free & (~free + 1'b1);
   assign vacant     = {(first_free & 8'hF0) != '0, (first_free & 8'hCC) != '0, (first_free & 8'hAA) != '0};
   assign look_place = look_row | PlaceBits'(hit);
-  assign named      = found && !prefill_i && (all_i || member_i <= last_mem[look_place]);
+  assign named      = found && !prefill_i && (all_i || member_i <= name_mem[look_place][37:32]);
   assign waits_o    = named && (!filled_q[look_place] || (all_i && busy_q[look_place]));
 
   always_comb begin
@@ -126,6 +124,8 @@ module group_table
   logic                 takes, opens, same, ended, slot_now, stale_now;
   logic [PlaceBits-1:0] post_place;
   logic [CountBits-1:0] count_down;
+  logic [63:0]          ends;
+  logic [6:0]           left;
 
   assign takes      = take_i && belongs;
   assign opens      = takes && !named;
@@ -133,29 +133,24 @@ module group_table
   assign post_place = PlaceBits'({post_pair, post_entry_i});
   assign same       = takes && post_i && take_place == post_place;
   assign count_down = post_i ? count_mem[post_place] - 1'b1 : '0;
-  assign ended      = post_i && ended_mem[post_place][post_member_i];
+  assign {left, ends} = post_i ? ended_mem[post_place] : '0;
+  assign ended      = ends[post_member_i];
   assign closes_o   = post_i && post_ends_i && open_q[post_place]
-                   && (post_all_i || (!ended && left_mem[post_place] == 7'd1));
+                   && (post_all_i || (!ended && left == 7'd1));
   assign stirs_o    = (post_i && (post_fills_i || closes_o || count_down == '0)) ? Queues'(16'd1 << post_pair) : '0;
 
   always_ff @(posedge clk_i) begin
     if (takes) begin
       if (opens) begin
-        prefix_mem[take_place] <= prefix_i;
-        last_mem[take_place]   <= member_i;
-        ended_mem[take_place]  <= '0;
-        left_mem[take_place]   <= {1'b0, member_i} + 7'd1;
-        count_mem[take_place]  <= CountBits'(1);
-      end else if (!same) begin
-        count_mem[take_place]  <= count_mem[take_place] + 1'b1;
+        name_mem[take_place]  <= {member_i, prefix_i};
+        ended_mem[take_place] <= {{1'b0, member_i} + 7'd1, 64'd0};
       end
+      if (!same) count_mem[take_place] <= opens ? CountBits'(1) : count_mem[take_place] + 1'b1;
     end
     if (post_i) begin
       if (!same) count_mem[post_place] <= count_down;
-      if (post_ends_i && !post_all_i && !ended) begin
-        ended_mem[post_place] <= ended_mem[post_place] | (64'd1 << post_member_i);
-        left_mem[post_place]  <= left_mem[post_place] - 7'd1;
-      end
+      if (post_ends_i && !post_all_i && !ended)
+        ended_mem[post_place] <= {left - 7'd1, ends | (64'd1 << post_member_i)};
     end
   end
 

@@ -213,7 +213,6 @@ module work_queue
   logic [Queues-1:0][PtrBits:0] walk_q, end_q;
   logic [Queues-1:0]            sends_q, comes_q, walks_q;
   logic [Depth-1:0]             aborted_q;
-  logic [31:0]                  rollout_mem [0:Depth-1];         // once more, for the walk
 
   logic [QueueBits-1:0] abort_pair, walk_pair;
   logic [Queues-1:0]    push_one, walk_one;
@@ -221,6 +220,9 @@ module work_queue
   logic [AddrBits-1:0]  walk_place;
   logic [PtrBits:0]     abort_head, abort_tail;
   logic [PtrBits-1:0]   walk;
+  /* verilator lint_off UNUSEDSIGNAL */  // its rollout alone
+  work_t                walked;
+  /* verilator lint_on UNUSEDSIGNAL */
 
   assign abort_pair = (Queues == 1) ? '0 : abort_queue_i[QueueBits-1:0];
   assign aborts     = (sends_q | comes_q | walks_q) != '0;
@@ -249,6 +251,7 @@ module work_queue
   end
   assign walk       = walks ? PtrBits'(walk_q[walk_pair]) : '0;
   assign walk_place = AddrBits'({walk_pair, walk});
+  assign walked     = walks ? work_mem[walk_place] : '0;
 
   // The oldest has its bit, or the walk has not come to it.
   always_comb begin
@@ -265,12 +268,11 @@ module work_queue
 
   always_ff @(posedge clk_i) begin
     if (push_i) begin
-      rollout_mem[push_place] <= work_i.rollout_id;
       aborted_q[push_place]   <= comes && abort_rollout_q[push_pair] == work_i.rollout_id;
       pushed_q[push_pair]     <= pushed_q[push_pair] + 32'd1;
     end
     if (walks) begin
-      if (rollout_mem[walk_place] == abort_rollout_q[walk_pair]) aborted_q[walk_place] <= 1'b1;
+      if (walked.rollout_id == abort_rollout_q[walk_pair]) aborted_q[walk_place] <= 1'b1;
       for (int q = 0; q < Queues; q++) begin
         if (walk_one[q] || (take_i && int'(read_pair) == q && walk_q[q] == head)) walk_q[q] <= walk_q[q] + 1'b1;
       end
