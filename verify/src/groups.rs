@@ -16,7 +16,9 @@
 
 use std::collections::HashMap;
 
-use doorbell_contract::{CompletionFlags, DescFlags, ErrorCode, HwCompletion, HwDesc, MEMBER_NONE, Opcode, Status};
+use doorbell_contract::{
+    CompletionFlags, DescFlags, ErrorCode, HwCompletion, HwDesc, MEMBER_NONE, Opcode, Status,
+};
 
 /// Judges one queue pair whose host opens no prefix anew before it has seen its GROUP_DONE.
 #[derive(Clone, Debug, Default)]
@@ -110,7 +112,9 @@ impl GroupJudge {
             return Ok(false);
         }
         if let Some(prefix_id) = overtaken {
-            return Err(format!("R8: the STOP of group {prefix_id:#x} has completed before a descriptor of it"));
+            return Err(format!(
+                "R8: the STOP of group {prefix_id:#x} has completed before a descriptor of it"
+            ));
         }
         let Some(group) = self.groups.get_mut(&desc.prefix_id) else { return Ok(false) };
         let member = u32::from(desc.member);
