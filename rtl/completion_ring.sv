@@ -11,6 +11,8 @@
 // next one to give away, visible the first that is not yet acknowledged.
 //
 // Completions of a queue pair that is being disabled (R12) take the same way and are dropped at its end.
+//
+// Where a completion that belongs to a group takes its slot, group_table is told, and says whether it closes the group (R17).
 module completion_ring
   import desc_pkg::*;
   import core_pkg::*;
@@ -49,6 +51,15 @@ module completion_ring
   output logic        posted_o,
   output logic [3:0]  posted_queue_o,
   input  logic [31:0] sq_head_i,
+
+  // R17: it belongs to a group; the answer is combinational.
+  output logic        group_o,
+  output logic [ENTRY_BITS-1:0] group_entry_o,
+  output logic        group_fills_o,
+  output logic        group_ends_o,
+  output logic        group_all_o,
+  output logic [5:0]  group_member_o,
+  input  logic        group_closes_i,
 
   // To the write port.
   output logic        beat_valid_o,
@@ -380,8 +391,16 @@ module completion_ring
   assign dropped_o       = drop;
   assign dropped_queue_o = 4'(take_pair);
 
+  // Not in the process below: group_table answers in between.
+  assign record         = write ? record_mem[take_place][DONE_BITS-1:0] : '0;
+  assign group_o        = record.belongs;
+  assign group_entry_o  = record.entry;
+  assign group_fills_o  = record.fills;
+  assign group_ends_o   = record.ends && (record.ends_anyway || !suspect);
+  assign group_all_o    = record.all;
+  assign group_member_o = record.member;
+
   always_comb begin
-    record     = '0;
     status     = '0;
     error      = '0;
     completion = '0;
@@ -392,7 +411,6 @@ module completion_ring
       tail       = tail_q[take_pair];
       size       = size_q[take_pair];
       phase      = (tail & {15'd0, size}) == '0;
-      record     = record_mem[take_place][DONE_BITS-1:0];
       status     = suspect ? STATUS_ERROR : record.status;
       error      = (suspect && record.status != STATUS_ERROR) ? ERR_DMA_FAULT : record.error;
       completion = {phase, 7'd0, status, record.flags, error,
@@ -406,10 +424,12 @@ module completion_ring
     if (write) begin
       if (tail[0]) begin
         beat_q[511:256] <= completion;
-        high_asked_q    <= record.irq || suspect;
+        high_asked_q    <= record.irq || suspect || group_closes_i;
+        if (group_closes_i) beat_q[256 + HW_COMPLETION_FLAGS_LSB + CFLAG_GROUP_DONE_BIT] <= 1'b1;
       end else begin
         beat_q[255:0] <= completion;
-        low_asked_q   <= record.irq || suspect;
+        low_asked_q   <= record.irq || suspect || group_closes_i;
+        if (group_closes_i) beat_q[HW_COMPLETION_FLAGS_LSB + CFLAG_GROUP_DONE_BIT] <= 1'b1;
       end
       beat_addr_q  <= base_q[take_pair] + {42'd0, tail[16:1] & (size[16:1] - 16'd1), 6'd0};
       beat_queue_q <= take_pair;

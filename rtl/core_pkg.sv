@@ -55,6 +55,14 @@ package core_pkg;
     logic [31:0] rollout_id;
     logic [31:0] max_tokens;
     logic [31:0] checkpoint;       // CHECKPOINT_NEVER or at least 1
+    // Groups (R17):
+    logic        seeks;            // group_table is asked about it
+    logic        opens;            // a PREFILL with members
+    logic        is_stop;
+    logic        all;              // a STOP of a whole group
+    logic [5:0]  member;           // of its group; of a PREFILL with members the last
+    logic        cow_prefix;
+    logic [31:0] prefix_id;
   } work_t;
 
   // … and the rest of it, which waits for the worker's results.
@@ -72,6 +80,19 @@ package core_pkg;
     logic [63:0] token_addr;       // bus address of the first token
   } echo_t;
   localparam int ECHO_BITS = 262;  // see DONE_BITS
+
+  // What group_table says of a descriptor that goes out.
+  localparam int GROUPS     = 8;   // groups that a queue pair may have at a time
+  localparam int ENTRY_BITS = 3;
+  typedef struct packed {
+    logic [7:0]            error;      // … but ERR_NONE: it adds no tokens and ends as this
+    logic                  belongs;    // to the group of this entry, …
+    logic [ENTRY_BITS-1:0] entry;
+    logic                  fills;      // … as its PREFILL, …
+    logic                  is_stop;    // … as a STOP, …
+    logic                  all;        // … of all of it, …
+    logic [5:0]            member;     // … or as this member
+  } verdict_t;
 
   // Which engine serves a model_id: so far number 0, the hash policy, serves one, and none serves the others.
   function automatic logic has_engine(input logic [15:0] model_id);
@@ -99,9 +120,17 @@ package core_pkg;
     logic [30:0] final_seq_len;    // bit 31 in the slot is the phase of the half
     logic [31:0] rollout_id;
     logic [63:0] user_data;
+    // Groups (R17): the entry of its queue pair that it belongs to, and what becomes of that with this completion.
+    logic        belongs;
+    logic [ENTRY_BITS-1:0] entry;
+    logic        fills;            // a PREFILL: members may start
+    logic        ends;             // its member ends, …
+    logic        ends_anyway;      // … whatever its lines say (a STOP)
+    logic        all;              // every member does
+    logic [5:0]  member;
   } done_t;
   // Widths of records that lie in memories; the modules that hold them check them.
-  localparam int DONE_BITS = 220;
+  localparam int DONE_BITS = 234;
 
   // AXI IDs of writes: token lines carry the worker's number, completions this and their queue pair's.
   localparam logic [5:0] COMPLETION_AXI_ID = 6'd16;

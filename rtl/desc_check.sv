@@ -138,7 +138,7 @@ module desc_check
   echo_t       echo2, echo2_q, echo3_q, echo4, echo4_q;
   logic        fence2, fence2_q, fence3_q, fence4_q, prefill2, prefill2_q, prefill3_q, prefill4_q;
   logic        stop2, stop2_q, stop3_q, stop4_q, good4;
-  logic        decode, cow_prefix;
+  logic        decode, cow_prefix, whole2, opens2, seeks2;
   logic [32:0] end_len;
   logic [64:0] end_offset;
   logic [7:0]  form, form2_q, form3_q, error4;
@@ -146,6 +146,9 @@ module desc_check
   always_comb begin
     decode     = 1'b0;
     cow_prefix = 1'b0;
+    whole2     = 1'b0;
+    opens2     = 1'b0;
+    seeks2     = 1'b0;
     end_len    = '0;
     end_offset = '0;
     form       = ERR_NONE;
@@ -167,17 +170,27 @@ module desc_check
         form = ERR_BAD_OPCODE;
       else if ((desc1.flags & ~DESC_FLAGS_MASK) != '0 || desc1.flags[FLAG_LOGP_BIT])
         form = ERR_RESERVED_SET;
+      else if (stop2 && cow_prefix && desc1.prefix_id == PREFIX_NONE)
+        form = ERR_BAD_PREFIX;
       else if (decode || prefill2) begin
         if      (!has_engine(desc1.model_id) || (decode && desc1.flags[FLAG_RESIDENT_BIT] && desc1.reward_model_id != '0))
           form = ERR_BAD_MODEL;
-        else if ((decode && desc1.max_tokens == '0) || end_len > {1'b0, length_limit})
+        else if ((decode && desc1.max_tokens == '0) || (prefill2 && desc1.max_tokens > MEMBERS_MAX)
+              || end_len > {1'b0, length_limit})
           form = ERR_BAD_LENGTH;
         else if ((decode && (desc1.delta_offset[1:0] != '0 || end_offset > {1'b0, token_size}))
               || (desc1.kv_offset != '0 && desc1.kv_offset >= kv_size))
           form = ERR_BAD_REGION;
         else if ((prefill2 || cow_prefix) && desc1.prefix_id == PREFIX_NONE)
           form = ERR_BAD_PREFIX;
+        else if (desc1.policy_version != '0)     // CAP_POLICY_SLOTS is 0
+          form = ERR_BAD_VERSION;
       end
+
+      // R17: a DECODE or STOP that names a member belongs to a group, if there is one; so does a STOP of all.
+      whole2 = stop2 && desc1.member == MEMBER_NONE;
+      opens2 = prefill2 && desc1.max_tokens != '0;
+      seeks2 = prefill2 || (cow_prefix && (whole2 || ((decode || stop2) && desc1.member < MEMBERS_MAX[15:0])));
 
       echo2.pair           = 4'(queue1_q);
       echo2.reward_model_id = desc1.reward_model_id;
@@ -196,6 +209,13 @@ module desc_check
       work2.max_tokens  = desc1.max_tokens;
       work2.checkpoint  = (desc1.checkpoint != '0) ? desc1.checkpoint
                         : (checkpoint_default != '0) ? checkpoint_default : CHECKPOINT_NEVER;
+      work2.seeks       = seeks2;
+      work2.opens       = opens2;
+      work2.is_stop     = stop2;
+      work2.all         = whole2 && cow_prefix;
+      work2.member      = prefill2 ? desc1.max_tokens[5:0] - 6'd1 : desc1.member[5:0];
+      work2.cow_prefix  = cow_prefix;
+      work2.prefix_id   = desc1.prefix_id;
     end
   end
 
@@ -245,6 +265,7 @@ module desc_check
       work4_q             <= work3_q;
       work4_q.adds_tokens <= echo4.adds_tokens;
       work4_q.rollout_id  <= echo4.rollout_id;
+      work4_q.seeks       <= good4 && work3_q.seeks;
       echo4_q             <= echo4;
       fence4_q            <= good4 && fence3_q;
       prefill4_q          <= good4 && prefill3_q;

@@ -30,6 +30,8 @@ module desc_ring
   input  logic [3:0]  doorbell_queue_i,
   input  logic [31:0] doorbell_tail_i,
   output logic        doorbell_ok_o,
+  input  logic        abort_i,         // ABORT is written, of the same queue pair
+  output logic [31:0] abort_tail_o,    // what is published then
 
   // Read requests: 1 to 16 slots that cross neither a 4-KiB boundary nor the ring's end.
   output logic        request_o,
@@ -116,6 +118,7 @@ module desc_ring
     end
   end
   assign accept = doorbell_i && doorbell_ok_o;
+  assign abort_tail_o = abort_i ? tail_q[doorbell_pair] : '0;
 
   // ---------------------------------------------------------------- burst planner
   /* verilator lint_off UNUSEDSIGNAL */  // as wide as for the most queue pairs

@@ -17,6 +17,8 @@
 //     else, or when the worker asks; else it stays until something of that worker moves.
 // Any other descriptor is bound late: to a worker that asks, which is idle or near its certain end.
 // R7: a FENCE waits until nothing of its queue pair is in flight, and nothing of that passes it until it is complete.
+// R17: what waits for its group (group_table) keeps its place as what waits for order does, and is looked at again when
+//     something of a group of its queue pair has completed.
 module dispatcher
   import core_pkg::*;
 #(
@@ -40,6 +42,9 @@ module dispatcher
   input  logic               fence_i,
   input  logic               prefill_i,
   input  logic [31:0]        rollout_i,
+  input  logic               grouped_i,    // R17: it waits for its group
+  input  logic               refused_i,    // it goes out as an error
+  input  logic [Queues-1:0]  stirs_i,      // something of a group has completed
   output logic               take_o,
 
   input  logic [Queues-1:0]  slot_i,       // a slot of the completion queue is free; early
@@ -63,9 +68,9 @@ module dispatcher
   input  logic [1:0]         flushed_i,    // likewise, from the beat that was put together
   input  logic [3:0]         flushed_queue_i,
 
-  output logic               prefix_o,     // a PREFILL was handed out: its prefix is registered
+  output logic               prefix_o,     // a PREFILL was handed out, and not refused: its prefix is registered
   output logic [Queues-1:0]  idle_o,       // nothing is in flight behind the dispatcher
-  output logic               held_order_o, // some queue pair waits for order, …
+  output logic               held_order_o, // some queue pair waits for order, or for a group, …
   output logic               held_fence_o, // … for a fence, …
   output logic               held_slot_o   // … for a slot of its completion queue alone
   /* verilator lint_on UNUSEDSIGNAL */
@@ -86,6 +91,7 @@ module dispatcher
   logic [Queues-1:0]         fenced_q;      // a FENCE was handed out last
   logic [Queues-1:0]         looked_q;      // the oldest was looked at: one look is enough, for nothing goes before it
   logic [Queues-1:0]         fence_q;       // it is a FENCE, and something was in flight
+  logic [Queues-1:0]         grouped_q;     // it waits for its group
   logic [Queues-1:0]         held_q;        // an earlier one of its rollout was at this worker …
   logic [Queues-1:0][Workers-1:0]        holder_q;
   logic [Queues-1:0]         stirred_q;     // … where something has changed since
@@ -95,7 +101,7 @@ module dispatcher
   logic              order_waits;
 
   assign blocked = ~idle_q & (fenced_q | fence_q);
-  assign ready   = some_i & on_i & ~blocked;
+  assign ready   = some_i & on_i & ~blocked & ~grouped_q;
 
   always_comb begin
     asked    = '0;
@@ -158,13 +164,14 @@ module dispatcher
   end
 
   // ---------------------------------------------------------------- the chosen one
-  logic               ripe, fence_waits, held, go;
+  logic               ripe, fence_waits, group_waits, held, go;
   logic [Workers-1:0] wants, workers, grant;
 
   assign read_o          = chosen != '0;
   assign queue_o         = pick;
   assign fence_waits     = read_o && fence_i && (chosen & idle_q) == '0;
-  assign ripe            = read_o && known_i && !fence_waits;
+  assign group_waits     = read_o && grouped_i;
+  assign ripe            = read_o && known_i && !fence_waits && !group_waits;
   // What nobody held when it was looked at nobody holds until it goes.
   assign probe_o         = ripe && (chosen & looked_q & ~held_q) == '0;
   assign probe_rollout_o = rollout_i;
@@ -190,7 +197,7 @@ module dispatcher
   assign go       = workers != '0 && (chosen & slot_i) != '0;
   assign assign_o = go ? grant : '0;
   assign take_o   = go;
-  assign prefix_o = go && prefill_i;
+  assign prefix_o = go && prefill_i && !refused_i;
   assign went     = go ? chosen : '0;
 
   always_ff @(posedge clk_i) begin
@@ -200,7 +207,9 @@ module dispatcher
       fenced_q  <= '0;
       held_q    <= '0;
       stirred_q <= '0;
+      grouped_q <= '0;
     end else begin
+      if (group_waits || stirs_i != '0) grouped_q <= (grouped_q | (group_waits ? chosen : '0)) & ~stirs_i;
       if (held_q != '0 && moved_i != '0) begin
         for (int q = 0; q < Queues; q++) if ((moved_i & holder_q[q]) != '0) stirred_q[q] <= 1'b1;
       end
@@ -224,6 +233,7 @@ module dispatcher
         fence_q[start_pair]   <= 1'b0;
         fenced_q[start_pair]  <= 1'b0;
         held_q[start_pair]    <= 1'b0;
+        grouped_q[start_pair] <= 1'b0;
       end
     end
   end
@@ -270,11 +280,12 @@ module dispatcher
 
   // ---------------------------------------------------------------- what is waited for
   assign probed       = ripe ? chosen : '0;
-  assign order_waits  = (ready & held_q & ~probed & (slot_i | ~stirred_q)) != '0;
+  assign order_waits  = (ready & held_q & ~probed & (slot_i | ~stirred_q)) != '0
+                     || (some_i & on_i & ~blocked & grouped_q) != '0 || (group_waits && !fence_waits);
   assign held_order_o = order_waits || (ripe && held && !go && (chosen & slot_i) != '0);
   assign held_fence_o = (some_i & on_i & blocked) != '0 || fence_waits;
   // What is looked at in this cycle and waits for something else too does not count.
-  assign more_waits   = (fence_waits || (ripe && workers == '0)) ? chosen : '0;
+  assign more_waits   = (fence_waits || group_waits || (ripe && workers == '0)) ? chosen : '0;
   assign held_slot_o  = (ready & ~slot_i & able & ~more_waits) != '0;
 
 `ifndef SYNTHESIS
@@ -294,6 +305,7 @@ module dispatcher
     if (rst_ni && go) begin
       if (fence_i && (chosen & idle_q) == '0)
         $fatal(1, "R7 dispatcher: FENCE of rollout %0d starts with %0d in flight", rollout_i, in_flight_q[pick_pair]);
+      if (grouped_i) $fatal(1, "R17 dispatcher: rollout %0d starts before what it waits for in its group", rollout_i);
       if ((chosen & (chosen - 1'b1)) != '0) $fatal(1, "dispatcher: queue pairs %b are chosen at once", chosen);
       if (held ? (grant & ~holds_i) != '0 : (grant & ~mask_q[pick_pair]) != '0)
         $fatal(1, "R5 dispatcher: a descriptor of queue pair %0d goes to worker %b", pick_pair, grant);

@@ -13,6 +13,7 @@ rtl/desc_ring.sv
 rtl/desc_fetch.sv
 rtl/desc_check.sv
 rtl/work_queue.sv
+rtl/group_table.sv
 rtl/dispatcher.sv
 rtl/engine_hash.sv
 rtl/rollout_worker_fsm.sv

@@ -45,6 +45,8 @@ module mmio_regs
   input  logic        doorbell_ok_i,
   output logic        release_o,
   input  logic        release_ok_i,
+  output logic        abort_o,               // ABORT is written, and accepted; index_o is the rollout
+  input  logic [Queues-1:0] aborting_i,
   output logic [3:0]  bell_queue_o,
   output logic [31:0] index_o,
 
@@ -74,7 +76,7 @@ module mmio_regs
     localparam bit WorkersMustBe1To16 = {-1{1'b1}};   // ends the elaboration
   end
 
-  localparam logic [31:0] Capability   = CAP_PREFILL | CAP_RESIDENT | CAP_INTERRUPT;
+  localparam logic [31:0] Capability   = CAP_PREFILL | CAP_RESIDENT | CAP_INTERRUPT | CAP_ABORT;
   localparam int          Windows      = 3;
   localparam int          QueueBits    = (Queues == 1) ? 1 : $clog2(Queues);
   localparam int          FunctionBits = (Functions == 1) ? 1 : $clog2(Functions);
@@ -111,6 +113,7 @@ module mmio_regs
   logic [$bits(function_regs_t)-1:0] function_mem [0:FunctionSlots-1];
   logic [Queues-1:0][3:0]           owner_q;    // function that owns the queue pair
   logic [Queues-1:0][7:0]           refused_q;    // doorbells
+  logic [Queues-1:0][31:0]          aborted_q;  // what ABORT was written with last
   logic [Queues-1:0]    armed_q, pending_q;
   logic [Queues-1:0]    bad_config_q, read_fault_q, line_fault_q, completion_fault_q;
   logic [Functions-1:0] reset_q;
@@ -156,6 +159,7 @@ module mmio_regs
   assign bells         = whole && wr.offset == REG_DOORBELL;
   assign doorbell_o    = bells && !wr_draining;       // a queue pair that drains takes none
   assign release_o     = whole && wr.offset == REG_CQ_HEAD;
+  assign abort_o       = whole && wr.offset == REG_ABORT && wr_on && (aborting_i & wr_one) == '0;
   assign bell_queue_o  = 4'(wr_queue);
   assign index_o       = write_data_i;
 
@@ -194,6 +198,10 @@ module mmio_regs
         REG_CONTROL: begin
           is_rw    = 1'b1;
           value_ok = !(write_data_i[CONTROL_ENABLE_BIT] && wr_active && !wr_on);
+        end
+        REG_ABORT: begin
+          is_rw    = 1'b1;
+          value_ok = abort_o;
         end
         REG_FN_CONTROL, REG_DOORBELL, REG_CQ_HEAD, REG_ERROR, REG_IRQ: is_rw = 1'b1;
         default: ;
@@ -401,6 +409,7 @@ module mmio_regs
       armed_q            <= '0;
       pending_q          <= '0;
       reset_q            <= '0;
+      aborted_q          <= '0;
       for (int q = 0; q < Queues; q++) refused_q[q] <= '0;
     end else begin
       if (fires != '0) begin
@@ -411,6 +420,7 @@ module mmio_regs
 
       if (write_i) begin
         if (resets) reset_q[wr_owner] <= wr_function_active;
+        if (abort_o) aborted_q[wr_queue] <= write_data_i;
 
         if (start_o) refused_q[wr_queue] <= '0;
         else if (refused && refused_q[wr_queue] != 8'hFF) refused_q[wr_queue] <= refused_q[wr_queue] + 8'd1;
@@ -441,7 +451,7 @@ module mmio_regs
   queue_regs_t       rd_queue_regs;
   function_regs_t    rd_function_regs;
   logic [Queues-1:0] rd_one;
-  logic              rd_on, rd_draining, rd_active, rd_idle, rd_fault, rd_armed, rd_pending, rd_reset;
+  logic              rd_on, rd_draining, rd_active, rd_idle, rd_aborting, rd_fault, rd_armed, rd_pending, rd_reset;
   logic [3:0]        rd_faults;
   logic [4:0]        busy;
   logic [31:0]       rd_status;
@@ -453,6 +463,7 @@ module mmio_regs
     ? {(on_i & rd_one) != '0, (draining_i & rd_one) != '0, (active_i & rd_one) != '0, (armed_q & rd_one) != '0,
        (pending_q & rd_one) != '0, (Functions'(16'd1 << rd_owner) & reset_q) != '0} : '0;
   assign rd_idle     = !rd_on || (idle_i & rd_one) != '0;    // R12: what a disable drops is no longer published
+  assign rd_aborting = read_i && (aborting_i & rd_one) != '0;
   assign rd_faults   = read_i ? {(completion_fault_q & rd_one) != '0, (line_fault_q & rd_one) != '0,
                                  (read_fault_q & rd_one) != '0, (bad_config_q & rd_one) != '0} : '0;
   assign rd_fault    = rd_faults != '0;
@@ -478,6 +489,8 @@ module mmio_regs
         REG_CAP_WINDOWS:        read_data_o = 32'(Windows);
         REG_CAP_ENGINES:        read_data_o = 32'd1;
         REG_CAP_REWARD_MODELS:  read_data_o = 32'd1;
+        REG_CAP_GROUPS:         read_data_o = 32'(GROUPS);
+        REG_CAP_POLICY_SLOTS:   read_data_o = 32'd0;
         REG_FN_WORKERS:         read_data_o = 32'(rd_function_regs.workers);
         REG_WINDOW_0_BASE_LO:   read_data_o = rd_function_regs.window_base[31:0];
         REG_WINDOW_0_BASE_HI:   read_data_o = rd_function_regs.window_base[63:32];
@@ -519,11 +532,12 @@ module mmio_regs
         REG_DOORBELL:           read_data_o = state_i.sq_tail;
         REG_CQ_HEAD:            read_data_o = state_i.cq_head;
         REG_IRQ:                read_data_o = {30'd0, rd_pending, rd_armed};
-        REG_STATE:              read_data_o = {29'd0, rd_fault, rd_idle, rd_active};
+        REG_STATE:              read_data_o = {28'd0, rd_aborting, rd_fault, rd_idle, rd_active};
         REG_ERROR:              read_data_o = {28'd0, rd_faults};
         REG_STATUS:             read_data_o = rd_status;
         REG_SQ_HEAD:            read_data_o = state_i.sq_head;
         REG_CQ_TAIL:            read_data_o = state_i.cq_tail;
+        REG_ABORT:              read_data_o = aborted_q[rd_queue];
         default: begin
           read_data_o  = counter_hit_i ? counter_data_i : '0;
           read_error_o = !counter_hit_i;
