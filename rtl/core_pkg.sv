@@ -24,7 +24,7 @@ package core_pkg;
     logic [MAX_WORKERS-1:0] workers;     // that may run its descriptors
     logic [31:0] length_limit;
     logic [31:0] checkpoint_default;
-    logic [31:0] reward_threshold; // Q16.16
+    logic [31:0] reward_threshold; // Q16.16 with a sign
     logic [15:0] eos_threshold;    // in 1/32768
   } queue_config_t;
 

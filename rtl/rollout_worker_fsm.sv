@@ -87,7 +87,7 @@ module rollout_worker_fsm
   assign stop_key  = KeyBits'({stop_queue_i, stop_rollout_i});
   assign probe_key = KeyBits'({probe_queue_i, probe_rollout_i});
 
-  // R9: the threshold of each queue pair, Q16.16.
+  // R9: the threshold of each queue pair, Q16.16 with a sign.
   logic [31:0] threshold_q [0:Slots-1];
   always_ff @(posedge clk_i) begin
     if (start_i) threshold_q[(Queues == 1) ? 0 : int'(start_queue_i)] <= start_config_i.reward_threshold;
@@ -177,6 +177,7 @@ module rollout_worker_fsm
   // (a checkpoint or the last).
   logic [Workers*32-1:0] position_q, last_q, event_q;
   logic [Workers*32-1:0] checkpoint_q, digest_q;
+  logic [Workers*32-1:0] since_q, since;   // RESIDENT: the digest of the tokens since the last checkpoint (R9)
   logic [Workers*KeyBits-1:0] rollout_q;
   logic [Workers-1:0]    low_0_q, low_1_q, low_2_q, low_3_q;   // the lowest four bits of position_q, once more
   logic [Workers-1:0]    here_q, ends;   // the next event is no further than Here; a line is full
@@ -238,6 +239,7 @@ module rollout_worker_fsm
     passed = '0;
     done   = '0;
     how_o  = '0;
+    since  = '0;
     if (look != '0) begin
       for (int w = 0; w < Workers; w++) begin
         if (look[w]) begin
@@ -255,11 +257,16 @@ module rollout_worker_fsm
             end else if (!resident_q[w]) begin
               done[w] = 1'b1;
               how_o[w*4 +: 2] = END_REWARD_NEEDED;
-            end else if ({16'd0, digest_o[w*32 + 16 +: 16] ^ digest_o[w*32 +: 16]} < ((Queues == 1) ? threshold_q[0] : threshold[w*32 +: 32])) begin   // its score
-              done[w] = 1'b1;
-              how_o[w*4 + 3] = 1'b1;
             end else begin
-              passed[w] = 1'b1;
+              // Its score, which is never negative, against a threshold that may be.
+              since[w*32 +: 32] = (since_q[w*32 +: 32] ^ token_data_o[w*32 +: 32]) * DIGEST_PRIME;
+              if ($signed({16'd0, since[w*32 + 16 +: 16] ^ since[w*32 +: 16]})
+                  < $signed((Queues == 1) ? threshold_q[0] : threshold[w*32 +: 32])) begin
+                done[w] = 1'b1;
+                how_o[w*4 + 3] = 1'b1;
+              end else begin
+                passed[w] = 1'b1;
+              end
             end
           end
         end
@@ -315,6 +322,12 @@ module rollout_worker_fsm
     low_1_q <= low_1_q ^ (fire & low_0_q);
     low_2_q <= low_2_q ^ (fire & low_0_q & low_1_q);
     low_3_q <= low_3_q ^ (fire & low_0_q & low_1_q & low_2_q);
+    if ((fire & resident_q) != '0) begin
+      for (int w = 0; w < Workers; w++) begin
+        if (fire[w] && resident_q[w])
+          since_q[w*32 +: 32] <= passed[w] ? DIGEST_INIT : digest_step(since_q[w*32 +: 32], token_data_o[w*32 +: 32]);
+      end
+    end
     // Only a resident rollout goes on behind a checkpoint.
     if (passed != '0) begin
       for (int w = 0; w < Workers; w++) if (passed[w])
@@ -341,6 +354,7 @@ module rollout_worker_fsm
           eos_seen_q[w]            <= 1'b0;
           rollout_q[w*KeyBits +: KeyBits] <= queue_rollout[{4'(w), head_q[w]}];
           digest_q[w*32 +: 32]     <= DIGEST_INIT;
+          since_q[w*32 +: 32]      <= DIGEST_INIT;
           position_q[w*32 +: 32]   <= {28'd0, queue_mem[{4'(w), head_q[w]}][96 +: 4]};
           {eos_stops_q[w], resident_q[w]} <= queue_mem[{4'(w), head_q[w]}][100 +: 2];
           checkpoint_q[w*32 +: 32] <= queue_mem[{4'(w), head_q[w]}][64 +: 32];

@@ -123,7 +123,7 @@ module rollout_worker_fsm_tb;
   logic [31:0] seed [0:Many-1], seq_len [0:Many-1];
   int          first = 0, last = 0;     // given, not yet ended: first to last
   int          produced = 0;            // tokens of the first
-  logic [31:0] my_digest, to_checkpoint;
+  logic [31:0] my_digest, my_since, to_checkpoint;
   logic        my_eos;
   logic [31:0] rollout_of [0:Many-1];
   logic [3:0]  queue_of [0:Many-1];
@@ -152,6 +152,7 @@ module rollout_worker_fsm_tb;
     now = given[first % Many];
     if (produced == 0) begin
       my_digest     = 32'h811C9DC5;
+      my_since      = 32'h811C9DC5;
       my_eos        = 1'b0;
       to_checkpoint = now.checkpoint;
     end
@@ -159,6 +160,7 @@ module rollout_worker_fsm_tb;
     eos       = hash[31:17] < {1'b0, eos_threshold_of[now.pair]};
     my_eos    = my_eos || eos;
     my_digest = ref_digest(my_digest, {15'd0, hash[16:0]});
+    my_since  = ref_digest(my_since, {15'd0, hash[16:0]});
     expect_eq("token", token_data, {15'd0, hash[16:0]});
     expect_eq("position", position, now.start_word + produced);
     produced      = produced + 1;
@@ -169,9 +171,12 @@ module rollout_worker_fsm_tb;
     else if (produced == now.max_tokens) ;
     else if (stopped[first % Many]) reason = END_STOPPED;
     else if (to_checkpoint == 0 && !now.resident) reason = END_REWARD_NEEDED;
-    else if (to_checkpoint == 0 && ref_score(my_digest) < reward_threshold_of[now.pair]) rejected = 1'b1;
+    else if (to_checkpoint == 0 && ref_below(my_since, reward_threshold_of[now.pair])) rejected = 1'b1;
     else ends = 1'b0;
-    if (to_checkpoint == 0) to_checkpoint = now.checkpoint;
+    if (to_checkpoint == 0) begin
+      to_checkpoint = now.checkpoint;
+      my_since      = 32'h811C9DC5;
+    end
     if (done !== ends) fail($sformatf("token %0d of %0d: done is %b", produced, now.max_tokens, done));
     expect_eq("finish", finish, done || position[3:0] == 4'd15);
     if (done) begin
@@ -332,7 +337,8 @@ module rollout_worker_fsm_tb;
       stall_out        = k[0] ? 60 : 0;
       stall_in         = k[1] ? 80 : 0;
       wait_states      = k[2] ? 16'd2 : 16'd0;
-      set_thresholds(k[3] ? 16'd2500 : 16'd0, 32'h5000);
+      // A threshold below zero rejects nothing, one above all scores everything.
+      set_thresholds(k[3] ? 16'd2500 : 16'd0, k[2:0] == 3'd5 ? 32'h8000_0000 : k[2:0] == 3'd6 ? 32'h7FFF_0000 : 32'h5000);
       longest          = k[1] ? 60 : 12;
       slow             = k[1:0] == 2'b10 ? 50 : 0;
       feed(60);

@@ -32,6 +32,11 @@ package bench_reference_pkg;
     ref_score = (digest >> 16) ^ (digest & 32'hFFFF);
   endfunction
 
+  // R9: a score below the threshold; both have a sign.
+  function automatic logic ref_below(input logic [31:0] digest, input logic [31:0] threshold);
+    ref_below = !threshold[31] && ref_score(digest) < threshold;
+  endfunction
+
   // R2
   function automatic logic [31:0] ref_check(input logic [511:0] slot, input logic [31:0] key, input logic [31:0] index);
     logic [31:0] a, b;

@@ -52,7 +52,7 @@ module random_host;
   task automatic random_function;
     host.length_limit       = chance(50) ? 32'h0010_0000 : between(300, 2000);
     host.checkpoint_default = chance(30) ? between(0, 12) : CHECKPOINT_NEVER;
-    host.reward_threshold   = below(65536);
+    host.reward_threshold   = chance(10) ? 32'h8000_0000 | rnd() : below(65536);
     host.eos_threshold      = chance(50) ? 16'd0 : chance(90) ? between(1, 4000) : between(32000, 65535);
     host.workers            = chance(50) ? host.Workers : between(1, host.Workers);
   endtask

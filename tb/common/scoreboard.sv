@@ -365,7 +365,7 @@ module scoreboard #(
   task automatic decode(input int which, input int answered, input logic stopped,
                         output hw_completion_t want);
     hw_desc_t    desc;
-    logic [31:0] digest, hash, checkpoint, to_checkpoint, found;
+    logic [31:0] digest, since, hash, checkpoint, to_checkpoint, found;
     logic        eos, ended;
     int          n, word;
     desc = slot[which];
@@ -373,6 +373,7 @@ module scoreboard #(
     checkpoint = desc.checkpoint != 0 ? desc.checkpoint : checkpoint_default != 0 ? checkpoint_default : CHECKPOINT_NEVER;
     to_checkpoint = checkpoint;
     digest = 32'h811C9DC5;
+    since  = digest;                    // RESIDENT: of the tokens since the last checkpoint
     want   = '0;
     want.status = STATUS_DONE;
     ended  = stopped && answered == 0;
@@ -380,6 +381,7 @@ module scoreboard #(
       hash   = ref_hash(desc.seed, desc.rollout_id, desc.seq_len + n);
       eos    = hash[31:17] < {1'b0, eos_threshold};
       digest = ref_digest(digest, {15'd0, hash[16:0]});
+      since  = ref_digest(since, {15'd0, hash[16:0]});
       if (eos) want.flags = want.flags | CFLAG_EOS;
       found  = u_memory.peek(token_base + 4 * (word + n));
       if (found !== {15'd0, hash[16:0]} && n < answered && !bad_line[which])
@@ -393,11 +395,12 @@ module scoreboard #(
         if (!desc.flags[FLAG_RESIDENT_BIT]) begin
           ended = 1'b1;
           want.status = STATUS_REWARD_NEEDED;
-        end else if (ref_score(digest) < reward_threshold) begin
+        end else if (ref_below(since, reward_threshold)) begin
           ended = 1'b1;
           want.flags = want.flags | CFLAG_REJECTED;
         end
         to_checkpoint = checkpoint;
+        since         = 32'h811C9DC5;
       end
     end
     if (stopped && answered == 0) want.status = STATUS_STOPPED;

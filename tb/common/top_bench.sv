@@ -167,7 +167,7 @@ module top_bench #(
       mask_of[f]       = mask;
       limit_of[f]      = chance(50) ? 32'h0010_0000 : between(300, 2000);
       checkpoint_of[f] = chance(30) ? between(0, 12) : CHECKPOINT_NEVER;
-      reward_of[f]     = below(65536);
+      reward_of[f]     = chance(10) ? 32'h8000_0000 | rnd() : below(65536);
       eos_of[f]        = chance(50) ? 16'd0 : chance(90) ? between(1, 4000) : between(32000, 65535);
       u_registers.write(REG_FN_WORKERS + f * BLOCK_DEVICE_FUNCTION_PER_FUNCTION, mask);
       if (f != 0) begin
