@@ -77,6 +77,9 @@ module completion_ring
   output logic [3:0]  dropped_queue_o,
   output logic [1:0]  flushed_o,       // likewise, in the beat
   output logic [3:0]  flushed_queue_o,
+  output logic        finish_o,        // what is written or dropped was a user of a policy slot (R18)
+  output logic [3:0]  finish_queue_o,
+  output logic        finish_slot_o,
   output logic [Queues-1:0] asked_o,   // a visible, unreleased completion asked for an interrupt
   output logic        error_done_o,    // one cycle per completion with status ERROR
   output logic [Queues-1:0] line_fault_o,
@@ -185,6 +188,7 @@ module completion_ring
   // A record, and how many lines of its worker must be acknowledged.
   logic [LINE_COUNT_BITS+DONE_BITS-1:0] record_mem [0:Depth-1];
   logic [QueueBits-1:0]       queue_mem  [0:Depth-1];
+  logic [1:0]                 names_mem  [0:Depth-1];    // it names a version; its policy slot
   logic [PlaceBits-1:0]       next_mem   [0:Depth-1];    // the worker's next record
   logic [WorkerBits+PlaceBits-1:0] follower_mem [0:Depth-1];   // the record that follows this one: worker, place
   logic [WorkerBits-1:0]      worker_mem [0:Depth-1];
@@ -248,6 +252,7 @@ module completion_ring
     if (push) begin
       record_mem[place]     <= {done_after_i, done_i};
       worker_mem[place]     <= push_worker;
+      names_mem[place]      <= {done_i.names, done_i.slot};
       queue_mem[place]      <= (Queues == 1) ? '0 : done_i.pair[QueueBits-1:0];
       rollout_q[place]      <= done_key;
       last_q[push_worker]   <= place;
@@ -374,6 +379,11 @@ module completion_ring
   assign drop      = ready != '0 && !on[take_pair];
   assign write     = ready != '0 && on[take_pair] && fits && (beat_on || !(low_valid_q || high_valid_q));
   assign take      = drop || write;
+
+  logic names;
+  assign {names, finish_slot_o} = take ? names_mem[take_place] : '0;
+  assign finish_o       = names;
+  assign finish_queue_o = 4'(take_pair);
 
   assign posted_o       = write;
   assign posted_queue_o = 4'(take_pair);

@@ -46,6 +46,7 @@ package core_pkg;
     logic [31:0] rollout_id;
     logic [31:0] max_tokens;
     logic [31:0] checkpoint;       // CHECKPOINT_NEVER or at least 1
+    logic        slot;             // policy slot of its version
   } work_t;
 
   // … and the rest of it, which waits for the worker's results.
@@ -61,8 +62,10 @@ package core_pkg;
     logic [31:0] rollout_id;
     logic [63:0] user_data;
     logic [63:0] token_addr;       // bus address of the first token
+    logic        names;            // it is a user of a policy slot, …
+    logic        slot;             // … of this one
   } echo_t;
-  localparam int ECHO_BITS = 262;  // see DONE_BITS
+  localparam int ECHO_BITS = 264;  // see DONE_BITS
 
   // Which engine serves a model_id: so far number 0, the hash policy, serves one, and none serves the others.
   function automatic logic has_engine(input logic [15:0] model_id);
@@ -72,10 +75,12 @@ package core_pkg;
   // Width of what the engine prepares for a descriptor.
   localparam int ENGINE_BITS = 80;
 
-  // How a worker ended a DECODE: {rejected, end of sequence seen, one of these}.
+  // How a worker ended a DECODE: {rejected, end of sequence seen, one of these}. What is called off before its first token
+  // is rejected as STOPPED or SUPERSEDED.
   localparam logic [1:0] END_DONE          = 2'd0;
   localparam logic [1:0] END_REWARD_NEEDED = 2'd1;
   localparam logic [1:0] END_STOPPED       = 2'd2;
+  localparam logic [1:0] END_SUPERSEDED    = 2'd3;
 
   // A completion but for sq_head and its phases.
   typedef struct packed {
@@ -90,9 +95,11 @@ package core_pkg;
     logic [30:0] final_seq_len;    // bit 31 in the slot is the phase of the half
     logic [31:0] rollout_id;
     logic [63:0] user_data;
+    logic        names;            // as in echo_t
+    logic        slot;
   } done_t;
   // Widths of records that lie in memories; the modules that hold them check them.
-  localparam int DONE_BITS = 220;
+  localparam int DONE_BITS = 222;
 
   // AXI IDs of writes: token lines carry the worker's number, completions this and their queue pair's.
   localparam logic [5:0] COMPLETION_AXI_ID = 6'd16;

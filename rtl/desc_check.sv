@@ -1,4 +1,4 @@
-// Checks a descriptor (rules R2, R10, R11) against what its queue pair was started with: a pipeline of four stages, one
+// Checks a descriptor (rules R2, R10, R11, R18) against what its queue pair was started with: a pipeline of four stages, one
 // descriptor per cycle and never held up. The order of the checks is the contract's; the first that applies is the error.
 module desc_check
   import desc_pkg::*;
@@ -20,6 +20,10 @@ module desc_check
   input  logic         slot_fault_i,
   input  logic [31:0]  slot_index_i,
   input  logic [3:0]   slot_queue_i,
+  // Of the version that it names, with it (R18).
+  input  logic         version_found_i,
+  input  logic         version_resident_i,
+  input  logic         version_slot_i,
 
   output logic         work_valid_o,
   output work_t        work_o,
@@ -27,6 +31,9 @@ module desc_check
   output logic         fence_o,
   output logic         prefill_o,      // a PREFILL without error
   output logic         stop_o,         // a STOP without error or FENCE: it has its effect before its turn (R8)
+  output logic         leave_o,        // what was found for a descriptor has no user in it
+  output logic [3:0]   leave_queue_o,
+  output logic         leave_slot_o,
   output logic [Queues-1:0] busy_o     // something of the queue pair is inside
   /* verilator lint_on UNUSEDSIGNAL */
 );
@@ -138,6 +145,7 @@ module desc_check
   echo_t       echo2, echo2_q, echo3_q, echo4, echo4_q;
   logic        fence2, fence2_q, fence3_q, fence4_q, prefill2, prefill2_q, prefill3_q, prefill4_q;
   logic        stop2, stop2_q, stop3_q, stop4_q, good4;
+  logic        found1_q, found2_q, found3_q, found4_q, resident1_q, place1_q, place2_q, place3_q, place4_q, names4_q;
   logic        decode, cow_prefix;
   logic [32:0] end_len;
   logic [64:0] end_offset;
@@ -177,6 +185,8 @@ module desc_check
           form = ERR_BAD_REGION;
         else if ((prefill2 || cow_prefix) && desc1.prefix_id == PREFIX_NONE)
           form = ERR_BAD_PREFIX;
+        else if (!found1_q || (prefill2 && !resident1_q))
+          form = ERR_BAD_VERSION;
       end
 
       echo2.pair           = 4'(queue1_q);
@@ -187,6 +197,8 @@ module desc_check
       echo2.adds_tokens     = decode;
       echo2.token_addr      = token_base + desc1.delta_offset;
       echo2.irq             = desc1.flags[FLAG_INTERRUPT_BIT];
+      echo2.names           = decode || prefill2;
+      echo2.slot            = place1_q;
 
       work2.pair       = 4'(queue1_q);
       work2.eos_stops   = desc1.flags[FLAG_EOS_STOPS_BIT];
@@ -196,6 +208,7 @@ module desc_check
       work2.max_tokens  = desc1.max_tokens;
       work2.checkpoint  = (desc1.checkpoint != '0) ? desc1.checkpoint
                         : (checkpoint_default != '0) ? checkpoint_default : CHECKPOINT_NEVER;
+      work2.slot        = place1_q;
     end
   end
 
@@ -211,6 +224,7 @@ module desc_check
       else                     echo4.result = index3_q;  // nothing of the slot can be trusted: only its index is known
       echo4.pair       = 4'(queue3_q);
       echo4.adds_tokens = echo4.adds_tokens && good4;
+      echo4.names       = echo4.names && good4;
       echo4.error       = error4;
       echo4.status      = !good4 ? STATUS_ERROR : stop3_q ? STATUS_STOPPED : STATUS_DONE;
       // R14: a host that sleeps must learn of an error, whatever the descriptor asked for.
@@ -222,9 +236,14 @@ module desc_check
     if (slot_valid_i) begin
       slot1_q  <= words;
       index1_q <= slot_index_i;
+      found1_q    <= version_found_i;
+      resident1_q <= version_resident_i;
+      place1_q    <= version_slot_i;
     end
     if (valid_q[1]) begin
       index2_q   <= index1_q;
+      found2_q   <= found1_q;
+      place2_q   <= place1_q;
       form2_q    <= form;
       work2_q    <= work2;
       echo2_q    <= echo2;
@@ -234,6 +253,8 @@ module desc_check
     end
     if (valid_q[2]) begin
       index3_q   <= index2_q;
+      found3_q   <= found2_q;
+      place3_q   <= place2_q;
       form3_q    <= form2_q;
       work3_q    <= work2_q;
       echo3_q    <= echo2_q;
@@ -246,6 +267,9 @@ module desc_check
       work4_q.adds_tokens <= echo4.adds_tokens;
       work4_q.rollout_id  <= echo4.rollout_id;
       echo4_q             <= echo4;
+      found4_q            <= found3_q;
+      place4_q            <= place3_q;
+      names4_q            <= echo4.names;
       fence4_q            <= good4 && fence3_q;
       prefill4_q          <= good4 && prefill3_q;
       stop4_q             <= good4 && stop3_q && !fence3_q;
@@ -258,4 +282,8 @@ module desc_check
   assign fence_o      = fence4_q;
   assign prefill_o    = prefill4_q;
   assign stop_o       = stop4_q;
+
+  assign leave_o       = valid_q[4] && found4_q && !(names4_q && on[queue4_q]);
+  assign leave_queue_o = 4'(queue4_q);
+  assign leave_slot_o  = place4_q;
 endmodule

@@ -10,6 +10,7 @@ rtl/perf_counters.sv
 rtl/device_ctrl.sv
 rtl/desc_ring.sv
 rtl/desc_fetch.sv
+rtl/policy_slots.sv
 rtl/desc_check.sv
 rtl/work_queue.sv
 rtl/dispatcher.sv

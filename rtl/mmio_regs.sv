@@ -51,6 +51,8 @@ module mmio_regs
   // State.
   output logic [3:0]  state_queue_o,         // whose rings are looked at
   input  queue_state_t state_i,
+  output logic [3:0]  slots_owner_o,         // whose policy slots are looked at
+  input  logic [63:0] slots_i,
   input  logic [Workers-1:0] free_i,
   input  logic [Workers-1:0] wait_i,
   input  logic [Workers-1:0] run_i,
@@ -499,6 +501,7 @@ module mmio_regs
   assign rd_status   = read_i ? {8'd0, saturate(state_i.sq_tail - state_i.sq_head), saturate(state_i.cq_tail - state_i.cq_head),
                                  refused_q[rd_queue]} : '0;
   assign state_queue_o = 4'(rd_queue);
+  assign slots_owner_o = 4'(rd_owner);
 
   always_comb begin
     read_data_o  = '0;
@@ -517,6 +520,7 @@ module mmio_regs
         REG_CAP_WINDOWS:        read_data_o = 32'(Windows);
         REG_CAP_ENGINES:        read_data_o = 32'd1;
         REG_CAP_REWARD_MODELS:  read_data_o = 32'd1;
+        REG_CAP_POLICY_SLOTS:   read_data_o = 32'd2;
         REG_FN_WORKERS:         read_data_o = 32'(rd_function_regs.workers);
         REG_WINDOW_0_BASE_LO:   read_data_o = rd_function_regs.window_base[31:0];
         REG_WINDOW_0_BASE_HI:   read_data_o = rd_function_regs.window_base[63:32];
@@ -536,6 +540,8 @@ module mmio_regs
         REG_LENGTH_LIMIT:       read_data_o = rd_function_regs.length_limit;
         REG_EOS_THRESHOLD:      read_data_o = {16'd0, rd_function_regs.eos_threshold};
         REG_REWARD_THRESHOLD:   read_data_o = rd_function_regs.reward_threshold;
+        REG_POLICY_SLOT_0:      read_data_o = slots_i[31:0];
+        REG_POLICY_SLOT_1:      read_data_o = slots_i[63:32];
         REG_CONTROL:            read_data_o = {30'd0, rd_draining, rd_on};
         REG_WEIGHT:             read_data_o = {24'd0, rd_queue_regs.weight};
         REG_SQ_BASE_LO:         read_data_o = rd_queue_regs.sq_base[31:0];

@@ -94,7 +94,8 @@ module rl_runtime_top
   logic        reg_write, reg_write_partial, reg_write_error, reg_read, reg_read_error, counter_hit;
   logic [17:0] reg_write_addr, reg_read_addr;
   logic [31:0] reg_write_data, reg_read_data, counter_data;
-  logic [3:0]  state_queue;
+  logic [3:0]  state_queue, slots_owner;
+  logic [63:0] slots;
   queue_state_t state;
 
   // Life of the queue pairs.
@@ -120,6 +121,14 @@ module rl_runtime_top
   logic [3:0]  look_queue, stop_queue;
   logic [31:0] stop_rollout;
   logic [ENGINE_BITS-1:0] checked_prepared, prepared;
+
+  // Versions of the policy.
+  logic        slot_names, version_found, version_resident, version_slot, leave, leave_slot, finish, finish_slot;
+  logic        retired_keep, retired_abort, called_off, superseded, switched, switch_slot, switch_keep, switch_abort;
+  logic [3:0]  leave_queue, finish_queue;
+  logic [31:0] version_salt;
+  logic        ask_resident_unused, ask_occupied_unused;
+  logic [Queues-1:0] switch_pairs;
 
   // Workers.
   logic               probe, prefix, held_order, held_fence, held_slot;
@@ -157,6 +166,9 @@ module rl_runtime_top
 
   assign starts      = start ? Queues'(16'd1 << start_queue) : '0;
   assign read_faults = read_fault ? Queues'(16'd1 << slot_queue) : '0;
+  assign slot_names  = slot_valid && (slot_data[HW_DESC_OPCODE_LSB +: 8] == OP_DECODE || slot_data[HW_DESC_OPCODE_LSB +: 8] == OP_PREFILL);
+  assign called_off  = stopped || (retired_abort && work.adds_tokens);
+  assign superseded  = retired_keep && work.adds_tokens;
   assign upstream      = fetching | checking | waits;                       // before the dispatcher
   assign idle        = ~published & ~checking & ~waits & dispatch_idle;
 
@@ -207,6 +219,8 @@ module rl_runtime_top
     .index_o            (index),
     .state_queue_o      (state_queue),
     .state_i            (state),
+    .slots_owner_o      (slots_owner),
+    .slots_i            (slots),
     .free_i             (free),
     .wait_i             (waiting),
     .run_i              (running),
@@ -300,13 +314,61 @@ module rl_runtime_top
     .slot_fault_i   (slot_fault),
     .slot_index_i   (slot_index),
     .slot_queue_i   (slot_queue),
+    .version_found_i    (version_found),
+    .version_resident_i (version_resident),
+    .version_slot_i     (version_slot),
     .work_valid_o   (checked_valid),
     .work_o         (checked_work),
     .echo_o         (checked_echo),
     .fence_o        (checked_fence),
     .prefill_o      (checked_prefill),
     .stop_o         (checked_stop),
+    .leave_o        (leave),
+    .leave_queue_o  (leave_queue),
+    .leave_slot_o   (leave_slot),
     .busy_o         (checking)
+  );
+
+  policy_slots #(.Queues(Queues), .Functions(Functions)) u_policy_slots (
+    .clk_i,
+    .rst_ni         (inner_rst_n),
+    .start_i        (start),
+    .start_queue_i  (start_queue),
+    .start_config_i (start_config),
+    .active_i       (active),
+    .look_i         (slot_names),
+    .look_queue_i   (slot_queue),
+    .look_version_i (slot_data[HW_DESC_POLICY_VERSION_LSB +: 16]),
+    .found_o        (version_found),
+    .resident_o     (version_resident),
+    .slot_o         (version_slot),
+    .salt_o         (version_salt),
+    .leave_i        (leave),
+    .leave_queue_i  (leave_queue),
+    .leave_slot_i   (leave_slot),
+    .finish_i       (finish),
+    .finish_queue_i (finish_queue),
+    .finish_slot_i  (finish_slot),
+    .hand_i         (look),
+    .hand_queue_i   (look_queue),
+    .hand_slot_i    (work.slot),
+    .kept_o         (retired_keep),
+    .aborted_o      (retired_abort),
+    .ask_i          (1'b0),
+    .ask_queue_i    (4'd0),
+    .ask_version_i  (16'd0),
+    .ask_resident_o (ask_resident_unused),
+    .ask_occupied_o (ask_occupied_unused),
+    .load_i         (1'b0),
+    .load_salt_i    (32'd0),
+    .load_mode_i    (2'd0),
+    .switch_o       (switched),
+    .switch_pairs_o (switch_pairs),
+    .switch_slot_o  (switch_slot),
+    .switch_keep_o  (switch_keep),
+    .switch_abort_o (switch_abort),
+    .read_owner_i   (slots_owner),
+    .read_o         (slots)
   );
 
   work_queue #(.Queues(Queues), .Depth(FetchDepth)) u_work_queue (
@@ -387,6 +449,7 @@ module rl_runtime_top
     .rollout_i       (slot_data[HW_DESC_ROLLOUT_ID_LSB +: 32]),
     .seed_i          (slot_data[HW_DESC_SEED_LSB +: 32]),
     .seq_len_i       (slot_data[HW_DESC_SEQ_LEN_LSB +: 32]),
+    .salt_i          (version_salt),
     .prepared_o      (checked_prepared),
     .load_i          (load),
     .load_place_i    (load_place),
@@ -413,10 +476,14 @@ module rl_runtime_top
     .assign_i           (assign_work),
     .assign_worker_i    (assign_worker),
     .work_i             (work),
-    .stopped_i          (stopped),
+    .stopped_i          (called_off || superseded),
     .stop_i             (stop),
     .stop_queue_i       (stop_queue),
     .stop_rollout_i     (stop_rollout),
+    .retire_i           (switched && (switch_keep || switch_abort)),
+    .retire_pairs_i     (switch_pairs),
+    .retire_slot_i      (!switch_slot),
+    .retire_abort_i     (switch_abort),
     .probe_i            (probe),
     .probe_queue_i      (look_queue),
     .probe_rollout_i    (probe_rollout),
@@ -528,6 +595,9 @@ module rl_runtime_top
     .dropped_queue_o  (dropped_queue),
     .flushed_o        (flushed),
     .flushed_queue_o  (flushed_queue),
+    .finish_o         (finish),
+    .finish_queue_o   (finish_queue),
+    .finish_slot_o    (finish_slot),
     .asked_o          (asked),
     .error_done_o     (error_done),
     .line_fault_o     (line_fault),
@@ -540,7 +610,8 @@ module rl_runtime_top
     .assign_i        (taken),
     .assign_worker_i (assign_worker),
     .echo_i          (echo),
-    .stopped_i       (stopped),
+    .stopped_i       (called_off),
+    .superseded_i    (superseded),
     .taken_i         (item_taken),
     .worker_i        (item_worker),
     .last_i          (item_last),

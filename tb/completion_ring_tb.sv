@@ -11,7 +11,7 @@ module completion_ring_tb;
   localparam int          Workers = 4;
   localparam int          Many    = 1024;
   localparam logic [63:0] Base    = 64'h5_0000_0FC0;
-  localparam int          Rollout = 64;     // place of rollout_id in done_t
+  localparam int          Rollout = 66;     // place of rollout_id in done_t
 
   logic clk, rst_n;
   int   cycle;
@@ -35,7 +35,8 @@ module completion_ring_tb;
   logic                       ack = 1'b0, ack_error = 1'b0;
   logic [5:0]                 ack_id = '0;
   logic [1:0]                 answered, visible, flushed;
-  logic                       error_done;
+  logic                       error_done, finish, finish_slot;
+  logic [3:0]                 finish_queue;
 
   // A record comes in, and in the same cycle a slot is given away for it: in the device long before.
   assign done_valid = want_done && done_ready[done.worker_id[1:0]];
@@ -53,7 +54,7 @@ module completion_ring_tb;
     .ack_i(ack), .ack_id_i(ack_id), .ack_error_i(ack_error), .state_queue_i(state_queue), .head_o(head), .tail_o(tail),
     .answered_o(answered), .answered_queue_o(answered_queue), .visible_o(visible), .dropped_o(dropped),
     .dropped_queue_o(dropped_queue), .flushed_o(flushed), .flushed_queue_o(flushed_queue), .asked_o(asked),
-    .error_done_o(error_done), .line_fault_o(line_fault), .write_fault_o(write_fault)
+    .finish_o(finish), .finish_queue_o(finish_queue), .finish_slot_o(finish_slot), .error_done_o(error_done), .line_fault_o(line_fault), .write_fault_o(write_fault)
   );
 
   // As the write port does: with token lines waiting, half a beat does not go.
@@ -140,6 +141,12 @@ module completion_ring_tb;
     gone[r] = 1'b1;
     while (oldest != pushed && gone[oldest % Many]) oldest = oldest + 1;
     if (acked[worker] < to_line[r]) fail($sformatf("R3: a completion overtakes line %0d of worker %0d", to_line[r], worker));
+  endtask
+
+  // R18: a user of a policy slot is one until its completion is posted or dropped.
+  task automatic check_user;
+    if (finish !== next.names || (finish && {finish_queue, finish_slot} !== {next.pair, next.slot}))
+      fail($sformatf("R18: finish is %b, of queue pair %0d and slot %0d", finish, finish_queue, finish_slot));
   endtask
 
   task automatic check_slot(input int pair, input logic [255:0] data);
@@ -252,6 +259,7 @@ module completion_ring_tb;
     end
     if (posted) begin
       leave(int'(u_ring.take_worker), flush_r);
+      check_user;
       if (next.pair !== posted_queue) fail("the wrong completion is put together");
       put[put_tail % Many] = flush_r;
       put_tail = put_tail + 1;
@@ -260,6 +268,7 @@ module completion_ring_tb;
       if (on[dropped_queue]) fail("R12: a completion is dropped and its queue pair is on");
       drops_seen = drops_seen + 1;
       leave(int'(u_ring.take_worker), flush_r);
+      check_user;
       if (next.pair !== dropped_queue) fail("R12: the wrong completion is dropped");
     end
 

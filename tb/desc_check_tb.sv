@@ -37,13 +37,18 @@ module desc_check_tb;
   logic [31:0]  slot_index = '0;
   work_t        work;
   echo_t        echo;
-  logic         fence, prefill, stop;
+  logic         fence, prefill, stop, leave, leave_slot;
+  logic [3:0]   leave_queue;
+  logic [2:0]   version = '0;           // found, resident, slot: of a DECODE or PREFILL, as the device looks up no other
+  logic [2:0]   in_version [0:7];
+  int           thrown = 0;
 
   desc_check #(.Queues(Queues)) u_check (
     .clk_i(clk), .rst_ni(rst_n), .start_i(start), .start_queue_i(start_queue), .start_config_i(start_config), .on_i(on),
     .slot_valid_i(slot_valid), .slot_data_i(slot_data), .slot_fault_i(slot_fault), .slot_index_i(slot_index),
     .slot_queue_i(slot_queue), .work_valid_o(work_valid), .work_o(work), .echo_o(echo), .fence_o(fence),
-    .prefill_o(prefill), .stop_o(stop), .busy_o(busy)
+    .prefill_o(prefill), .stop_o(stop), .leave_o(leave), .leave_queue_o(leave_queue), .leave_slot_o(leave_slot), .busy_o(busy),
+    .version_found_i(version[2]), .version_resident_i(version[1]), .version_slot_i(version[0])
   );
 
   int stall_in, seen = 0;
@@ -86,7 +91,8 @@ module desc_check_tb;
     if (chance(2)) random_slot = '0;
   endfunction
 
-  task automatic check_one(input int queue, input logic [511:0] data, input logic [31:0] index, input logic fault);
+  task automatic check_one(input int queue, input logic [511:0] data, input logic [31:0] index, input logic fault,
+                           input logic [2:0] version);
     hw_desc_t    desc;
     echo_t       want;
     logic [7:0]  code;
@@ -95,6 +101,7 @@ module desc_check_tb;
     look_at(queue);
     desc = data;
     code = fault ? ERR_DMA_FAULT : ref_error(desc, sq_key, index, TokenSize, kv_size, length_limit);
+    if (!fault) code = ref_version(code, desc, version[2], version[1]);
     good = code == 0;
     codes[code] = codes[code] + 1;
     want             = '0;
@@ -102,6 +109,7 @@ module desc_check_tb;
     want.irq         = !good || desc.flags[FLAG_INTERRUPT_BIT];
     want.adds_tokens = good && desc.opcode == OP_DECODE;
     want.error       = code;
+    want.names       = good && (desc.opcode == OP_DECODE || desc.opcode == OP_PREFILL);
     want.status      = !good ? STATUS_ERROR : desc.opcode == OP_STOP ? STATUS_STOPPED : STATUS_DONE;
     if (code == ERR_DMA_FAULT || code == ERR_BAD_CHECK) want.result = index;
     else begin
@@ -110,6 +118,8 @@ module desc_check_tb;
       want.rollout_id      = desc.rollout_id;
       want.user_data       = desc.user_data;
     end
+    want.slot = (code == ERR_DMA_FAULT || code == ERR_BAD_CHECK) ? 1'b0 : version[0];
+    if (leave !== (version[2] && !want.names)) fail($sformatf("R18: leave is %b of code %0d", leave, code));
     want.token_addr = want.adds_tokens ? TokenBase + desc.delta_offset : echo.token_addr;   // else of no use
     if (echo !== want) fail($sformatf("index %h code %0d: echo %h, expected %h", index, code, echo, want));
     expect_eq("fence", fence, good && desc.flags[FLAG_FENCE_BIT]);
@@ -125,6 +135,7 @@ module desc_check_tb;
       expect_eq("start_word", work.start_word, (TokenBase + desc.delta_offset) / 4 % 16);
       expect_eq("max_tokens", work.max_tokens, desc.max_tokens);
       expect_eq("checkpoint", work.checkpoint, checkpoint);
+      expect_eq("slot of the version", work.slot, version[0]);
     end
   endtask
 
@@ -144,14 +155,22 @@ module desc_check_tb;
       if (work_valid !== (due && on[in_queue[left % 8]])) fail("a descriptor does not take four cycles");
       if (work_valid) begin
         if (entered == left) fail("work from nowhere");
-        else check_one(in_queue[left % 8], in_data[left % 8], in_index[left % 8], in_fault[left % 8]);
+        else check_one(in_queue[left % 8], in_data[left % 8], in_index[left % 8], in_fault[left % 8],
+                       in_version[left % 8]);
         seen = seen + 1;
+      end
+      // R18: what comes out has a user, or says that it has none; of a queue pair that is off nothing comes out.
+      if (due && !work_valid && leave !== in_version[left % 8][2]) fail("R18: a user of a queue pair that is off stays");
+      if (leave) begin
+        thrown = thrown + 1;
+        if (!due || leave_queue != in_queue[left % 8] || leave_slot != in_version[left % 8][0]) fail("R18: a user leaves that was none");
       end
       if (due) left = left + 1;
       if (slot_valid) begin
         in_data[entered % 8]  = slot_data;
         in_index[entered % 8] = slot_index;
         in_fault[entered % 8] = slot_fault;
+        in_version[entered % 8] = version;
         in_cycle[entered % 8] = cycle;
         in_queue[entered % 8] = int'(slot_queue);
         entered = entered + 1;
@@ -162,10 +181,14 @@ module desc_check_tb;
       pair = below(Queues);
       slot_queue <= pair;
       look_at(pair);
-      slot_data  <= random_slot(slot_index + 1);
+      drawn = random_slot(slot_index + 1);
+      slot_data <= drawn;
+      version   <= (drawn[7:0] != OP_DECODE && drawn[7:0] != OP_PREFILL) || chance(6) ? 3'd0
+                 : chance(10) ? {2'b10, 1'(rnd())} : {2'b11, 1'(rnd())};
     end
   end
   int   pair;
+  logic [511:0] drawn;
   logic due, inside_now;
 
   initial begin
@@ -198,6 +221,8 @@ module desc_check_tb;
       on[below(Queues)] <= 1'b0;
       repeat (200) @(posedge clk);
     end
+    if (thrown < 50) fail($sformatf("only %0d users are thrown out", thrown));
+    if (codes[ERR_BAD_VERSION] < 20) fail("too few of BAD_VERSION");
     for (int k = 0; k <= int'(ERR_BAD_PREFIX); k++) if (codes[k] == 0) fail($sformatf("error code %0d never came up", k));
     finish_bench("desc_check_tb");
   end

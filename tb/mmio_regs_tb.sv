@@ -37,7 +37,7 @@ module mmio_regs_run #(
   logic [17:0] write_addr = '0, read_addr = '0;
   logic [31:0] write_data = '0, read_data;
   logic        enable, doorbell, doorbell_ok = 1'b0, release_cq, release_ok = 1'b0, active = 1'b0, start, inner_unused;
-  logic [3:0]  start_queue, bell_queue, state_queue;
+  logic [3:0]  start_queue, bell_queue, state_queue, slots_owner;
   queue_config_t start_config, started;
   queue_state_t  state;
   logic [Queues-1:0] stops, drains, on, ending, draining, actives, busy, idle;
@@ -66,6 +66,7 @@ module mmio_regs_run #(
     .drain_o(drains), .on_i(on), .draining_i(draining), .active_i(actives), .idle_i(idle),
     .doorbell_o(doorbell), .doorbell_ok_i(doorbell_ok), .release_o(release_cq), .release_ok_i(release_ok),
     .bell_queue_o(bell_queue), .index_o(index), .state_queue_o(state_queue), .state_i(state),
+    .slots_owner_o(slots_owner), .slots_i(slots_owner == Owner ? 64'h0102_0009_0001_0007 : '1),
     .free_i(free), .wait_i(waiting), .run_i(run), .ready_i(ready), .read_fault_i(Queues'(read_fault) << Pair),
     .line_fault_i(Queues'(line_fault) << Pair), .completion_fault_i(Queues'(completion_fault) << Pair),
     .asked_i(Queues'(asked) << Pair), .irq_o(irq)
@@ -107,7 +108,7 @@ module mmio_regs_run #(
   endtask
 
   // ---------------------------------------------------------------- the table of the contract
-  localparam int Count = 58;
+  localparam int Count = 61;
   localparam int Words = 'h20100 / 4;     // up to the last register of the queue pair's page, and some more
   logic [17:0] addr_of [0:Count-1];
   int          defined = 0;
@@ -141,6 +142,9 @@ module mmio_regs_run #(
     define(REG_CAP_WINDOWS, Ro, 3, 0);
     define(REG_CAP_ENGINES, Ro, 1, 0);
     define(REG_CAP_REWARD_MODELS, Ro, 1, 0);
+    define(REG_CAP_POLICY_SLOTS, Ro, 2, 0);
+    define(REG_POLICY_SLOT_0, Ro, 32'h0001_0007, 0);
+    define(REG_POLICY_SLOT_1, Ro, 32'h0102_0009, 0);
     define(REG_FN_WORKERS, Cfg, (1 << Workers) - 1, (1 << Workers) - 1);
     define(REG_WINDOW_0_BASE_LO, Cfg, 0, 32'hFFFF_FFFF);
     define(REG_WINDOW_0_BASE_HI, Cfg, 0, 32'hFFFF_FFFF);

@@ -16,12 +16,18 @@ package bench_reference_pkg;
     ref_mix = x;
   endfunction
 
-  // Engine 0.
+  // Engine 0, under a version of the policy.
+  function automatic logic [31:0] ref_salted(input logic [31:0] seed, input logic [31:0] rollout,
+                                             input logic [31:0] position, input logic [31:0] salt);
+    logic [31:0] base;
+    base = ref_mix((seed ^ ref_mix(rollout + 32'h9E3779B9)) + salt);
+    ref_salted = ref_mix(base + position * 32'h9E3779B9);
+  endfunction
+
+  // Under version 0, whose salt is 0.
   function automatic logic [31:0] ref_hash(input logic [31:0] seed, input logic [31:0] rollout,
                                            input logic [31:0] position);
-    logic [31:0] base;
-    base = ref_mix(seed ^ ref_mix(rollout + 32'h9E3779B9));
-    ref_hash = ref_mix(base + position * 32'h9E3779B9);
+    ref_hash = ref_salted(seed, rollout, position, 32'd0);
   endfunction
 
   function automatic logic [31:0] ref_digest(input logic [31:0] digest, input logic [31:0] token);
@@ -82,5 +88,13 @@ package bench_reference_pkg;
     if ((decode || prefill) && desc.kv_offset != 0 && desc.kv_offset >= kv_size) return ERR_BAD_REGION;
     if ((prefill || (decode && cow)) && desc.prefix_id == 32'hFFFFFFFF) return ERR_BAD_PREFIX;
     return ERR_NONE;
+  endfunction
+
+  // The same behind the lookup of its version: it is in a slot, and resident there.
+  function automatic logic [7:0] ref_version(input logic [7:0] code, input hw_desc_t desc, input logic found,
+                                             input logic resident);
+    ref_version = code;
+    if (code == ERR_NONE && ((desc.opcode == 8'h01 && !found) || (desc.opcode == 8'h03 && !(found && resident))))
+      ref_version = ERR_BAD_VERSION;
   endfunction
 endpackage

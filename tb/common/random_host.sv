@@ -97,7 +97,8 @@ module random_host;
 
   // One thing out of order. Whether it matters, the reference decides.
   task automatic spoil(inout hw_desc_t desc);
-    case (below(12))
+    case (below(13))
+      12: desc.policy_version = chance(50) ? 16'd1 << below(16) : rnd();
       0: desc.opcode = rnd();
       1: desc.flags = desc.flags | (8'h20 << below(3));
       2: desc.flags = desc.flags | (8'h40 << below(2));

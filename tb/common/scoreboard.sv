@@ -73,6 +73,8 @@ module scoreboard #(
   logic         bad_line [0:Entries-1];           // a token line was answered with an error
   logic         visible  [0:Entries-1];           // its completion is in memory
   logic         checked  [0:Entries-1];           // the host has read it
+  logic         claims   [0:Entries-1];           // a DECODE that token words were kept for
+  logic [31:0]  salt     [0:Entries-1];           // of the version that it names
   int           owner_of_word [0:TokenWords-1];        // entry + 1 of the descriptor that may write the word
 
   // Running indices.
@@ -97,6 +99,7 @@ module scoreboard #(
     bad_beats = 0;
     tokens = 0; errors_seen = 0; prefixes = 0; read_beats = 0; write_beats = 0;
     armed = 1'b0;
+    reset_versions;
     for (int k = 0; k < TokenWords; k++) owner_of_word[k] = 0;
     on   = 1'b1;
     dead = 1'b0;
@@ -132,8 +135,39 @@ module scoreboard #(
   endfunction
 
   function automatic logic [7:0] classify(input logic [511:0] data, input logic [31:0] index);
-    classify = ref_error(data, sq_key, index, token_size, kv_size, length_limit);
+    hw_desc_t desc;
+    desc     = data;
+    classify = ref_version(ref_error(data, sq_key, index, token_size, kv_size, length_limit), desc,
+                           slot_with(desc.policy_version) >= 0, resident(desc.policy_version));
   endfunction
+
+  // ---------------------------------------------------------------- versions, as the host knows them (R18)
+  logic [15:0] slot_version [0:1];
+  logic [7:0]  slot_state   [0:1];
+  int          slot_last;                         // the slot that was loaded last
+  logic [31:0] salt_key;                          // of the run
+
+  // Version 0 has salt 0; a host draws one for each that it publishes.
+  function automatic logic [31:0] salt_of(input logic [15:0] version);
+    salt_of = (version == 0) ? 32'd0 : ref_mix(salt_key + version);
+  endfunction
+
+  function automatic int slot_with(input logic [15:0] version);
+    slot_with = -1;
+    for (int s = 0; s < 2; s++) if (slot_state[s] != SLOT_EMPTY && slot_version[s] == version) slot_with = s;
+  endfunction
+
+  function automatic logic resident(input logic [15:0] version);
+    resident = 1'b0;
+    for (int s = 0; s < 2; s++) if (slot_state[s] == SLOT_RESIDENT && slot_version[s] == version) resident = 1'b1;
+  endfunction
+
+  task automatic reset_versions;
+    slot_version[0] = 0; slot_state[0] = SLOT_RESIDENT;
+    slot_version[1] = 0; slot_state[1] = SLOT_EMPTY;
+    slot_last = 0;
+    salt_key  = rnd();
+  endtask
 
   function automatic logic [31:0] poison(input int word);
     poison = 32'hBAD0_0000 | word;                // no token looks like this
@@ -154,7 +188,9 @@ module scoreboard #(
     bad_line[e] = 1'b0;
     visible[e]  = 1'b0;
     checked[e]  = 1'b0;
-    if (code[e] == 0 && desc.opcode == OP_DECODE) begin
+    salt[e]     = salt_of(desc.policy_version);
+    claims[e]   = code[e] == 0 && desc.opcode == OP_DECODE;
+    if (claims[e]) begin
       word = int'(desc.delta_offset / 4);
       if (!range_free(word, int'(desc.max_tokens))) $fatal(1, "scoreboard: the bench reuses token words %0d", word);
       for (int k = word; k < word + int'(desc.max_tokens); k++) begin
@@ -170,7 +206,7 @@ module scoreboard #(
     hw_desc_t desc;
     desc = slot[e];
     word = int'(desc.delta_offset / 4);
-    if (desc.opcode == OP_DECODE && classify(slot[e], number[e]) == 0)
+    if (claims[e])
       for (int k = word; k < word + int'(desc.max_tokens); k++) if (owner_of_word[k] == e + 1) owner_of_word[k] = 0;
   endtask
 
@@ -378,7 +414,7 @@ module scoreboard #(
     want.status = STATUS_DONE;
     ended  = stopped && answered == 0;
     for (n = 0; n < int'(desc.max_tokens) && !ended; n = n + 1) begin
-      hash   = ref_hash(desc.seed, desc.rollout_id, desc.seq_len + n);
+      hash   = ref_salted(desc.seed, desc.rollout_id, desc.seq_len + n, salt[which]);
       eos    = hash[31:17] < {1'b0, eos_threshold};
       digest = ref_digest(digest, {15'd0, hash[16:0]});
       since  = ref_digest(since, {15'd0, hash[16:0]});
