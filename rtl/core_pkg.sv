@@ -64,13 +64,18 @@ package core_pkg;
     logic [63:0] token_addr;       // bus address of the first token
     logic        names;            // it is a user of a policy slot, …
     logic        slot;             // … of this one
+    logic        reads;            // a REWARD, or …
+    logic        publishes;        // … a POLICY: result says of what, see readback
   } echo_t;
-  localparam int ECHO_BITS = 264;  // see DONE_BITS
+  localparam int ECHO_BITS = 266;  // see DONE_BITS
 
   // Which engine serves a model_id: so far number 0, the hash policy, serves one, and none serves the others.
   function automatic logic has_engine(input logic [15:0] model_id);
     has_engine = model_id == '0;
   endfunction
+
+  // Reward models: reward_model_id below it is known.
+  localparam logic [15:0] REWARD_MODELS = 16'd2;
 
   // Width of what the engine prepares for a descriptor.
   localparam int ENGINE_BITS = 80;
@@ -97,9 +102,14 @@ package core_pkg;
     logic [63:0] user_data;
     logic        names;            // as in echo_t
     logic        slot;
+    logic        reads;
+    logic        publishes;
   } done_t;
   // Widths of records that lie in memories; the modules that hold them check them.
-  localparam int DONE_BITS = 222;
+  localparam int DONE_BITS = 224;
+
+  // AXI IDs of reads: descriptors have 0, readback this.
+  localparam logic [5:0] READBACK_AXI_ID = 6'd1;
 
   // AXI IDs of writes: token lines carry the worker's number, completions this and their queue pair's.
   localparam logic [5:0] COMPLETION_AXI_ID = 6'd16;

@@ -146,7 +146,7 @@ module desc_check
   logic        fence2, fence2_q, fence3_q, fence4_q, prefill2, prefill2_q, prefill3_q, prefill4_q;
   logic        stop2, stop2_q, stop3_q, stop4_q, good4;
   logic        found1_q, found2_q, found3_q, found4_q, resident1_q, place1_q, place2_q, place3_q, place4_q, names4_q;
-  logic        decode, cow_prefix;
+  logic        decode, cow_prefix, reward, policy;
   logic [32:0] end_len;
   logic [64:0] end_offset;
   logic [7:0]  form, form2_q, form3_q, error4;
@@ -154,6 +154,8 @@ module desc_check
   always_comb begin
     decode     = 1'b0;
     cow_prefix = 1'b0;
+    reward     = 1'b0;
+    policy     = 1'b0;
     end_len    = '0;
     end_offset = '0;
     form       = ERR_NONE;
@@ -166,26 +168,31 @@ module desc_check
       decode     = desc1.opcode == OP_DECODE;
       prefill2   = desc1.opcode == OP_PREFILL;
       stop2      = desc1.opcode == OP_STOP;
+      reward     = desc1.opcode == OP_REWARD;
+      policy     = desc1.opcode == OP_POLICY;
       fence2     = desc1.flags[FLAG_FENCE_BIT];
       cow_prefix = desc1.flags[FLAG_COW_PREFIX_BIT];
-      end_len    = {1'b0, desc1.seq_len} + (decode ? {1'b0, desc1.max_tokens} : 33'd0);
-      end_offset = {1'b0, desc1.delta_offset} + {31'd0, desc1.max_tokens, 2'b00};
+      end_len    = (reward ? 33'd0 : {1'b0, desc1.seq_len}) + ((decode || reward) ? {1'b0, desc1.max_tokens} : 33'd0);
+      end_offset = {1'b0, desc1.delta_offset} + (policy ? 65'd64 : {31'd0, desc1.max_tokens, 2'b00});
 
-      if      (!decode && !prefill2 && !stop2 && desc1.opcode != OP_NOP)
+      if      (!decode && !prefill2 && !stop2 && !reward && !policy && desc1.opcode != OP_NOP)
         form = ERR_BAD_OPCODE;
       else if ((desc1.flags & ~DESC_FLAGS_MASK) != '0 || desc1.flags[FLAG_LOGP_BIT])
         form = ERR_RESERVED_SET;
-      else if (decode || prefill2) begin
-        if      (!has_engine(desc1.model_id) || (decode && desc1.flags[FLAG_RESIDENT_BIT] && desc1.reward_model_id != '0))
+      else if (decode || prefill2 || reward || policy) begin
+        if      ((!reward && !has_engine(desc1.model_id))
+              || (decode && desc1.flags[FLAG_RESIDENT_BIT] && desc1.reward_model_id != '0)
+              || (reward && desc1.reward_model_id >= REWARD_MODELS))
           form = ERR_BAD_MODEL;
-        else if ((decode && desc1.max_tokens == '0) || end_len > {1'b0, length_limit})
+        else if (((decode || reward) && desc1.max_tokens == '0) || (!policy && end_len > {1'b0, length_limit}))
           form = ERR_BAD_LENGTH;
-        else if ((decode && (desc1.delta_offset[1:0] != '0 || end_offset > {1'b0, token_size}))
-              || (desc1.kv_offset != '0 && desc1.kv_offset >= kv_size))
+        else if (((decode || reward) && desc1.delta_offset[1:0] != '0) || (policy && desc1.delta_offset[5:0] != '0)
+              || (!prefill2 && end_offset > {1'b0, token_size})
+              || ((decode || prefill2) && desc1.kv_offset != '0 && desc1.kv_offset >= kv_size))
           form = ERR_BAD_REGION;
-        else if ((prefill2 || cow_prefix) && desc1.prefix_id == PREFIX_NONE)
+        else if ((prefill2 || (decode && cow_prefix)) && desc1.prefix_id == PREFIX_NONE)
           form = ERR_BAD_PREFIX;
-        else if (!found1_q || (prefill2 && !resident1_q))
+        else if ((decode || prefill2) && (!found1_q || (prefill2 && !resident1_q)))
           form = ERR_BAD_VERSION;
       end
 
@@ -199,6 +206,10 @@ module desc_check
       echo2.irq             = desc1.flags[FLAG_INTERRUPT_BIT];
       echo2.names           = decode || prefill2;
       echo2.slot            = place1_q;
+      echo2.reads           = reward || policy;
+      echo2.publishes       = policy;
+      if (reward) echo2.result = desc1.max_tokens;
+      if (policy) echo2.result = {14'd0, (desc1.checkpoint > 32'(POLICY_ABORT)) ? 2'd3 : desc1.checkpoint[1:0], desc1.policy_version};
 
       work2.pair       = 4'(queue1_q);
       work2.eos_stops   = desc1.flags[FLAG_EOS_STOPS_BIT];
@@ -221,12 +232,16 @@ module desc_check
       error4 = fault3_q ? ERR_DMA_FAULT : !intact ? ERR_BAD_CHECK : form3_q;
       good4  = error4 == ERR_NONE;
       if (!fault3_q && intact) echo4 = echo3_q;
-      else                     echo4.result = index3_q;  // nothing of the slot can be trusted: only its index is known
+      if (!good4)              echo4.result = '0;
+      if (fault3_q || !intact) echo4.result = index3_q;  // nothing of the slot can be trusted: only its index is known
       echo4.pair       = 4'(queue3_q);
       echo4.adds_tokens = echo4.adds_tokens && good4;
       echo4.names       = echo4.names && good4;
+      echo4.reads       = echo4.reads && good4;
+      echo4.publishes   = echo4.publishes && good4;
       echo4.error       = error4;
-      echo4.status      = !good4 ? STATUS_ERROR : stop3_q ? STATUS_STOPPED : STATUS_DONE;
+      echo4.status      = !good4 ? STATUS_ERROR : stop3_q ? STATUS_STOPPED
+                        : (echo3_q.reads && !echo3_q.publishes) ? STATUS_SCORED : STATUS_DONE;
       // R14: a host that sleeps must learn of an error, whatever the descriptor asked for.
       echo4.irq         = !good4 || echo3_q.irq;
     end

@@ -53,6 +53,9 @@ module mmio_regs
   input  queue_state_t state_i,
   output logic [3:0]  slots_owner_o,         // whose policy slots are looked at
   input  logic [63:0] slots_i,
+  input  logic [3:0]  range_owner_i,         // a range of reward model 1, combinational
+  input  logic [3:0]  range_number_i,
+  output logic [63:0] range_o,               // last, first
   input  logic [Workers-1:0] free_i,
   input  logic [Workers-1:0] wait_i,
   input  logic [Workers-1:0] run_i,
@@ -76,7 +79,7 @@ module mmio_regs
     localparam bit WorkersMustBe1To16 = {-1{1'b1}};   // ends the elaboration
   end
 
-  localparam logic [31:0] Capability   = CAP_PREFILL | CAP_RESIDENT | CAP_INTERRUPT;
+  localparam logic [31:0] Capability   = CAP_PREFILL | CAP_REWARD | CAP_RESIDENT | CAP_INTERRUPT | CAP_POLICY;
   localparam int          Windows      = 3;
   localparam int          QueueBits    = (Queues == 1) ? 1 : $clog2(Queues);
   localparam int          FunctionBits = (Functions == 1) ? 1 : $clog2(Functions);
@@ -111,6 +114,8 @@ module mmio_regs
 
   logic [$bits(queue_regs_t)-1:0]    queue_mem    [0:QueueSlots-1];
   logic [$bits(function_regs_t)-1:0] function_mem [0:FunctionSlots-1];
+  logic [31:0]          range_lo_q [0:16*FunctionSlots-1];   // function, range
+  logic [31:0]          range_hi_q [0:16*FunctionSlots-1];
   logic [3:0]           owner_q   [0:QueueSlots-1];    // function that owns the queue pair
   logic [7:0]           refused_q [0:QueueSlots-1];    // doorbells
   logic [Queues-1:0]    armed_q, pending_q;
@@ -174,6 +179,16 @@ module mmio_regs
   assign rd_owner = (Functions == 1) ? '0 : rd.owner[FunctionBits-1:0];
   assign wr_known = wr.known && (!wr.owned || wr.owner == owner_q[wr_queue]);
   assign rd_known = rd.known && (!rd.owned || rd.owner == owner_q[rd_queue]);
+
+  // The ranges of reward model 1, first and last word of each in turn.
+  logic                    wr_range, rd_range;
+  logic [FunctionBits+3:0] wr_range_place, rd_range_place;
+  assign wr_range       = write_i && wr.offset[17:7] == REG_RANGE_0_LO[17:7] && wr.offset[1:0] == '0;
+  assign rd_range       = read_i && rd.offset[17:7] == REG_RANGE_0_LO[17:7] && rd.offset[1:0] == '0;
+  assign wr_range_place = {wr_owner, wr.offset[6:3]};
+  assign rd_range_place = {rd_owner, rd.offset[6:3]};
+  assign range_o        = {range_hi_q[(FunctionBits+4)'({range_owner_i, range_number_i})],
+                           range_lo_q[(FunctionBits+4)'({range_owner_i, range_number_i})]};
 
   // What a write finds there.
   queue_regs_t    wr_queue_regs;
@@ -241,7 +256,7 @@ module mmio_regs
           value_ok = !(write_data_i[CONTROL_ENABLE_BIT] && wr_active && !wr_on);
         end
         REG_FN_CONTROL, REG_DOORBELL, REG_CQ_HEAD, REG_ERROR, REG_IRQ: is_rw = 1'b1;
-        default: ;
+        default: is_function_cfg = wr_range;
       endcase
     end
   end
@@ -330,8 +345,14 @@ module mmio_regs
         owner_q[q]   <= '0;
       end
       for (int f = 0; f < FunctionSlots; f++) function_mem[f] <= function_reset(f == 0);
+      for (int k = 0; k < 16*FunctionSlots; k++) begin
+        range_lo_q[k] <= RESET_RANGE_0_LO;
+        range_hi_q[k] <= '0;
+      end
       wait_states_o <= '0;
     end else if (fire) begin
+      if (wr_range && !wr.offset[2]) range_lo_q[wr_range_place] <= write_data_i;
+      if (wr_range && wr.offset[2])  range_hi_q[wr_range_place] <= write_data_i;
       if (is_queue_cfg)    queue_mem[wr_queue]    <= new_queue_regs;
       if (is_function_cfg) function_mem[wr_owner] <= new_function_regs;
       if (is_device_cfg)   wait_states_o          <= write_data_i[15:0];
@@ -519,7 +540,7 @@ module mmio_regs
         REG_CAP_PAGE_BYTES:     read_data_o = 32'd4096;
         REG_CAP_WINDOWS:        read_data_o = 32'(Windows);
         REG_CAP_ENGINES:        read_data_o = 32'd1;
-        REG_CAP_REWARD_MODELS:  read_data_o = 32'd1;
+        REG_CAP_REWARD_MODELS:  read_data_o = {16'd0, REWARD_MODELS};
         REG_CAP_POLICY_SLOTS:   read_data_o = 32'd2;
         REG_FN_WORKERS:         read_data_o = 32'(rd_function_regs.workers);
         REG_WINDOW_0_BASE_LO:   read_data_o = rd_function_regs.window_base[31:0];
@@ -570,8 +591,9 @@ module mmio_regs
         REG_SQ_HEAD:            read_data_o = state_i.sq_head;
         REG_CQ_TAIL:            read_data_o = state_i.cq_tail;
         default: begin
-          read_data_o  = counter_hit_i ? counter_data_i : '0;
-          read_error_o = !counter_hit_i;
+          read_data_o  = counter_hit_i ? counter_data_i : !rd_range ? '0
+                       : rd.offset[2] ? range_hi_q[rd_range_place] : range_lo_q[rd_range_place];
+          read_error_o = !counter_hit_i && !rd_range;
         end
       endcase
       if (!rd_known) begin

@@ -127,7 +127,26 @@ module rl_runtime_top
   logic        retired_keep, retired_abort, called_off, superseded, switched, switch_slot, switch_keep, switch_abort;
   logic [3:0]  leave_queue, finish_queue;
   logic [31:0] version_salt;
-  logic        ask_resident_unused, ask_occupied_unused;
+  logic        ask, ask_resident, ask_occupied, load_version;
+  logic [3:0]  ask_queue;
+  logic [15:0] ask_version;
+  logic [31:0] load_salt;
+  logic [1:0]  load_mode;
+
+  // What reads the token region.
+  logic        readback_ready, readback_valid, readback_publishes, readback_model, answer, answer_taken;
+  logic [3:0]  readback_queue, back_owner, back_fault_queue, range_owner, range_number;
+  logic [31:0] readback_what, answer_result;
+  logic [63:0] readback_addr, back_addr, range_of;
+  logic [7:0]  answer_error;
+  logic        back_valid, back_ready, back_beat, back_fault, back_idle;
+
+  // The read port as descriptor fetch sees it.
+  logic        fetch_valid, fetch_ready, fetch_beat, fetch_idle;
+  logic [63:0] fetch_addr;
+  logic [7:0]  fetch_len;
+  logic [3:0]  fetch_owner;
+  logic [5:0]  fetch_id_unused;
   logic [Queues-1:0] switch_pairs;
 
   // Workers.
@@ -165,7 +184,9 @@ module rl_runtime_top
   logic [Queues-1:0] asked, line_fault, completion_fault, read_faults;
 
   assign starts      = start ? Queues'(16'd1 << start_queue) : '0;
-  assign read_faults = read_fault ? Queues'(16'd1 << slot_queue) : '0;
+  assign read_faults = (read_fault ? Queues'(16'd1 << slot_queue) : '0) | (back_fault ? Queues'(16'd1 << back_fault_queue) : '0);
+  assign read_beat   = fetch_beat || back_beat;
+  assign reads_idle  = fetch_idle && back_idle;
   assign slot_names  = slot_valid && (slot_data[HW_DESC_OPCODE_LSB +: 8] == OP_DECODE || slot_data[HW_DESC_OPCODE_LSB +: 8] == OP_PREFILL);
   assign called_off  = stopped || (retired_abort && work.adds_tokens);
   assign superseded  = retired_keep && work.adds_tokens;
@@ -221,6 +242,9 @@ module rl_runtime_top
     .state_i            (state),
     .slots_owner_o      (slots_owner),
     .slots_i            (slots),
+    .range_owner_i      (range_owner),
+    .range_number_i     (range_number),
+    .range_o            (range_of),
     .free_i             (free),
     .wait_i             (waiting),
     .run_i              (running),
@@ -289,17 +313,40 @@ module rl_runtime_top
     .request_queue_i (request_queue),
     .request_owner_i (request_owner),
     .request_ready_o (request_ready),
-    .m_axi_arid, .m_axi_araddr, .m_axi_arlen, .m_axi_arsize, .m_axi_arburst, .m_axi_arcache, .m_axi_arprot,
-    .m_axi_aruser, .m_axi_arvalid, .m_axi_arready,
+    .m_axi_arid      (fetch_id_unused),
+    .m_axi_araddr    (fetch_addr),
+    .m_axi_arlen     (fetch_len),
+    .m_axi_arsize, .m_axi_arburst, .m_axi_arcache, .m_axi_arprot,
+    .m_axi_aruser    (fetch_owner),
+    .m_axi_arvalid   (fetch_valid),
+    .m_axi_arready   (fetch_ready),
     .m_axi_rid, .m_axi_rdata, .m_axi_rresp, .m_axi_rlast, .m_axi_rvalid, .m_axi_rready,
     .slot_valid_o    (slot_valid),
     .slot_data_o     (slot_data),
     .slot_fault_o    (slot_fault),
     .slot_queue_o    (slot_queue),
-    .beat_o          (read_beat),
+    .beat_o          (fetch_beat),
     .fault_o         (read_fault),
     .busy_o          (fetching),
-    .idle_o          (reads_idle)
+    .idle_o          (fetch_idle)
+  );
+
+  read_arbiter u_read_arbiter (
+    .clk_i,
+    .bus_rst_ni    (m_axi_rst_ni),
+    .fetch_valid_i (fetch_valid),
+    .fetch_addr_i  (fetch_addr),
+    .fetch_len_i   (fetch_len),
+    .fetch_owner_i (fetch_owner),
+    .fetch_ready_o (fetch_ready),
+    .read_valid_i  (back_valid),
+    .read_addr_i   (back_addr),
+    .read_owner_i  (back_owner),
+    .read_ready_o  (back_ready),
+    .beat_o        (back_beat),
+    .idle_o        (back_idle),
+    .m_axi_arid, .m_axi_araddr, .m_axi_arlen, .m_axi_aruser, .m_axi_arvalid, .m_axi_arready,
+    .m_axi_rid, .m_axi_rvalid
   );
 
   desc_check #(.Queues(Queues)) u_desc_check (
@@ -354,14 +401,14 @@ module rl_runtime_top
     .hand_slot_i    (work.slot),
     .kept_o         (retired_keep),
     .aborted_o      (retired_abort),
-    .ask_i          (1'b0),
-    .ask_queue_i    (4'd0),
-    .ask_version_i  (16'd0),
-    .ask_resident_o (ask_resident_unused),
-    .ask_occupied_o (ask_occupied_unused),
-    .load_i         (1'b0),
-    .load_salt_i    (32'd0),
-    .load_mode_i    (2'd0),
+    .ask_i          (ask),
+    .ask_queue_i    (ask_queue),
+    .ask_version_i  (ask_version),
+    .ask_resident_o (ask_resident),
+    .ask_occupied_o (ask_occupied),
+    .load_i         (load_version),
+    .load_salt_i    (load_salt),
+    .load_mode_i    (load_mode),
     .switch_o       (switched),
     .switch_pairs_o (switch_pairs),
     .switch_slot_o  (switch_slot),
@@ -552,6 +599,46 @@ module rl_runtime_top
     .idle_o              (writes_idle)
   );
 
+  readback #(.Queues(Queues)) u_readback (
+    .clk_i,
+    .rst_ni         (inner_rst_n),
+    .start_i        (start),
+    .start_queue_i  (start_queue),
+    .start_config_i (start_config),
+    .on_i           (on),
+    .ready_o        (readback_ready),
+    .valid_i        (readback_valid),
+    .queue_i        (readback_queue),
+    .publishes_i    (readback_publishes),
+    .model_i        (readback_model),
+    .what_i         (readback_what),
+    .addr_i         (readback_addr),
+    .done_o         (answer),
+    .error_o        (answer_error),
+    .result_o       (answer_result),
+    .done_taken_i   (answer_taken),
+    .read_valid_o   (back_valid),
+    .read_addr_o    (back_addr),
+    .read_owner_o   (back_owner),
+    .read_ready_i   (back_ready),
+    .beat_i         (back_beat),
+    .beat_data_i    (m_axi_rdata),
+    .beat_fault_i   (m_axi_rresp != '0),
+    .fault_o        (back_fault),
+    .fault_queue_o  (back_fault_queue),
+    .range_owner_o  (range_owner),
+    .range_number_o (range_number),
+    .range_i        (range_of),
+    .ask_o          (ask),
+    .ask_queue_o    (ask_queue),
+    .ask_version_o  (ask_version),
+    .ask_resident_i (ask_resident),
+    .ask_occupied_i (ask_occupied),
+    .load_o         (load_version),
+    .load_salt_o    (load_salt),
+    .load_mode_o    (load_mode)
+  );
+
   completion_ring #(.Queues(Queues), .Workers(Workers), .Depth(CompletionDepth)) u_completion_ring (
     .clk_i,
     .rst_ni           (inner_rst_n),
@@ -570,6 +657,18 @@ module rl_runtime_top
     .done_valid_i     (done_valid),
     .done_i           (done),
     .done_after_i     (done_after),
+    .done_addr_i      ({line_addr[63:6], line_first, 2'b00}),
+    .read_valid_o     (readback_valid),
+    .read_queue_o     (readback_queue),
+    .read_publishes_o (readback_publishes),
+    .read_model_o     (readback_model),
+    .read_what_o      (readback_what),
+    .read_addr_o      (readback_addr),
+    .read_ready_i     (readback_ready),
+    .answer_i         (answer),
+    .answer_error_i   (answer_error),
+    .answer_result_i  (answer_result),
+    .answer_taken_o   (answer_taken),
     .done_ready_o     (done_ready),
     .posted_o         (posted),
     .posted_queue_o   (posted_queue),

@@ -59,6 +59,8 @@ module work_context
       done_o.user_data       = echo.user_data;
       done_o.names           = echo.names;
       done_o.slot            = echo.slot;
+      done_o.reads           = echo.reads;
+      done_o.publishes       = echo.publishes;
       if (echo.adds_tokens && called_off) begin
         done_o.status        = (stopped || (!superseded && how_i[1:0] == END_STOPPED)) ? STATUS_STOPPED : STATUS_SUPERSEDED;
         done_o.result        = DIGEST_INIT;

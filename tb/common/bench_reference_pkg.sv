@@ -63,12 +63,23 @@ package bench_reference_pkg;
     ref_seal = {ref_check(slot, key, index), slot[479:0]};
   endfunction
 
+  // A policy's header (R19), its check word last.
+  function automatic logic [127:0] ref_policy(input logic [15:0] version, input logic [31:0] salt);
+    logic [31:0] check;
+    check = ref_mix({16'd0, version} ^ 32'h9E3779B9);
+    check = ref_mix(check ^ salt);
+    check = ref_mix(check);
+    ref_policy = {check, 32'd0, salt, 16'd0, version};
+  endfunction
+
   // "Which error": the code of a slot that could be read, ERR_NONE for a good one.
   function automatic logic [7:0] ref_error(input hw_desc_t desc, input logic [31:0] key, input logic [31:0] index,
                                            input logic [63:0] token_size, input logic [63:0] kv_size,
                                            input logic [31:0] length_limit);
-    logic decode, prefill, cow;
+    logic decode, prefill, cow, reward, policy;
     logic [67:0] length, offset;
+    reward  = desc.opcode == 8'h02;
+    policy  = desc.opcode == 8'h04;
     decode  = desc.opcode == 8'h01;
     prefill = desc.opcode == 8'h03;
     cow     = (desc.flags & 8'h04) != 0;
@@ -78,13 +89,16 @@ package bench_reference_pkg;
     offset  = offset * 4 + desc.delta_offset;
 
     if (desc.check != ref_check(desc, key, index)) return ERR_BAD_CHECK;
-    if (!decode && !prefill && desc.opcode != 8'h00 && desc.opcode != 8'hFF) return ERR_BAD_OPCODE;
+    if (!decode && !prefill && !reward && !policy && desc.opcode != 8'h00 && desc.opcode != 8'hFF) return ERR_BAD_OPCODE;
     if ((desc.flags & 8'hE0) != 0) return ERR_RESERVED_SET;
-    if ((decode || prefill) && desc.model_id != 0) return ERR_BAD_MODEL;
+    if ((decode || prefill || policy) && desc.model_id != 0) return ERR_BAD_MODEL;
+    if (reward && desc.reward_model_id > 1) return ERR_BAD_MODEL;
     if (decode && (desc.flags & 8'h10) != 0 && desc.reward_model_id != 0) return ERR_BAD_MODEL;
-    if (decode && desc.max_tokens == 0) return ERR_BAD_LENGTH;
+    if ((decode || reward) && desc.max_tokens == 0) return ERR_BAD_LENGTH;
+    if (reward && desc.max_tokens > length_limit) return ERR_BAD_LENGTH;
     if ((decode || prefill) && length > length_limit) return ERR_BAD_LENGTH;
-    if (decode && (desc.delta_offset % 4 != 0 || offset > token_size)) return ERR_BAD_REGION;
+    if ((decode || reward) && (desc.delta_offset % 4 != 0 || offset > token_size)) return ERR_BAD_REGION;
+    if (policy && (desc.delta_offset % 64 != 0 || 65'(desc.delta_offset) + 64 > token_size)) return ERR_BAD_REGION;
     if ((decode || prefill) && desc.kv_offset != 0 && desc.kv_offset >= kv_size) return ERR_BAD_REGION;
     if ((prefill || (decode && cow)) && desc.prefix_id == 32'hFFFFFFFF) return ERR_BAD_PREFIX;
     return ERR_NONE;
