@@ -41,7 +41,7 @@ module desc_check_tb;
   logic [3:0]   leave_queue;
   logic [2:0]   version = '0;           // found, resident, slot: of a DECODE or PREFILL, as the device looks up no other
   logic [2:0]   in_version [0:7];
-  int           thrown = 0;
+  int           thrown = 0, read_backs = 0;
 
   desc_check #(.Queues(Queues)) u_check (
     .clk_i(clk), .rst_ni(rst_n), .start_i(start), .start_queue_i(start_queue), .start_config_i(start_config), .on_i(on),
@@ -68,22 +68,25 @@ module desc_check_tb;
     case (below(6))
       0: desc.opcode = OP_NOP;
       1: desc.opcode = OP_STOP;
-      2: desc.opcode = OP_PREFILL;
-      3: desc.opcode = chance(20) ? rnd() : OP_DECODE;
+      2: desc.opcode = chance(50) ? OP_PREFILL : OP_POLICY;
+      3: desc.opcode = chance(20) ? rnd() : chance(50) ? OP_REWARD : OP_DECODE;
       default: desc.opcode = OP_DECODE;
     endcase
     desc.flags           = desc.flags & (chance(90) ? 8'h1F : 8'hFF);
     desc.policy_version  = chance(92) ? 16'd0 : 16'd1 << below(16);
     desc.model_id        = chance(92) ? 16'd0 : 16'd1 << below(16);
-    desc.reward_model_id = chance(80) ? 16'd0 : rnd();
+    desc.reward_model_id = chance(80) ? below(3) : rnd();
+    if (desc.opcode == OP_DECODE && chance(80)) desc.reward_model_id = 16'd0;
     desc.max_tokens      = chance(94) ? between(1, 100) : chance(50) ? 32'd0 : rnd();
     desc.seq_len         = chance(90) ? below(400) : chance(50) ? -below(60) : length_limit - desc.max_tokens + below(2);
     desc.delta_offset    = chance(85) ? 4 * below(1000) : chance(50) ? 4 * (1000 - desc.max_tokens) + 4 * below(2)
                          : chance(50) ? -64'(4 * below(100)) : {rnd(), rnd()};
     if (chance(5)) desc.delta_offset = desc.delta_offset + between(1, 3);
+    if (desc.opcode == OP_POLICY && chance(85)) desc.delta_offset = chance(30) ? (64'd3904 & ~64'd63) + 64 * below(2) : 64 * below(62);
     desc.kv_offset       = chance(60) ? 64'd0 : chance(80) ? {32'd0, rnd()} & 64'hFFF : kv_size - below(2);
     desc.prefix_id       = chance(80) ? rnd() : chance(50) ? 32'd0 : PREFIX_NONE;
     desc.checkpoint      = chance(40) ? 32'd0 : chance(50) ? CHECKPOINT_NEVER : between(1, 20);
+    if (desc.opcode == OP_POLICY && chance(80)) desc.checkpoint = below(4);
     random_slot = ref_seal(desc, sq_key, index);
     if (chance(4)) random_slot = random_slot ^ (512'd1 << below(512));
     if (chance(2)) random_slot = ref_seal(desc, sq_key, index - 64);
@@ -110,7 +113,13 @@ module desc_check_tb;
     want.adds_tokens = good && desc.opcode == OP_DECODE;
     want.error       = code;
     want.names       = good && (desc.opcode == OP_DECODE || desc.opcode == OP_PREFILL);
-    want.status      = !good ? STATUS_ERROR : desc.opcode == OP_STOP ? STATUS_STOPPED : STATUS_DONE;
+    want.status      = !good ? STATUS_ERROR : desc.opcode == OP_STOP ? STATUS_STOPPED
+                     : desc.opcode == OP_REWARD ? STATUS_SCORED : STATUS_DONE;
+    want.reads       = good && (desc.opcode == OP_REWARD || desc.opcode == OP_POLICY);
+    want.publishes   = good && desc.opcode == OP_POLICY;
+    if (good && desc.opcode == OP_REWARD) want.result = desc.max_tokens;
+    if (want.publishes) want.result = {14'd0, desc.checkpoint > 2 ? 2'd3 : desc.checkpoint[1:0], desc.policy_version};
+    if (want.reads) read_backs = read_backs + 1;
     if (code == ERR_DMA_FAULT || code == ERR_BAD_CHECK) want.result = index;
     else begin
       want.reward_model_id = desc.reward_model_id;
@@ -120,7 +129,7 @@ module desc_check_tb;
     end
     want.slot = (code == ERR_DMA_FAULT || code == ERR_BAD_CHECK) ? 1'b0 : version[0];
     if (leave !== (version[2] && !want.names)) fail($sformatf("R18: leave is %b of code %0d", leave, code));
-    want.token_addr = want.adds_tokens ? TokenBase + desc.delta_offset : echo.token_addr;   // else of no use
+    want.token_addr = (want.adds_tokens || want.reads) ? TokenBase + desc.delta_offset : echo.token_addr;   // else of no use
     if (echo !== want) fail($sformatf("index %h code %0d: echo %h, expected %h", index, code, echo, want));
     expect_eq("fence", fence, good && desc.flags[FLAG_FENCE_BIT]);
     expect_eq("prefill", prefill, good && desc.opcode == OP_PREFILL);
@@ -221,6 +230,7 @@ module desc_check_tb;
       on[below(Queues)] <= 1'b0;
       repeat (200) @(posedge clk);
     end
+    if (read_backs < 50) fail($sformatf("only %0d of REWARD and POLICY", read_backs));
     if (thrown < 50) fail($sformatf("only %0d users are thrown out", thrown));
     if (codes[ERR_BAD_VERSION] < 20) fail("too few of BAD_VERSION");
     for (int k = 0; k <= int'(ERR_BAD_PREFIX); k++) if (codes[k] == 0) fail($sformatf("error code %0d never came up", k));
