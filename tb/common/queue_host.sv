@@ -44,6 +44,7 @@ module queue_host #(
 
   scoreboard #(.Pair(Pair), .Base(Base), .Bytes(64 * Lines), .TokenWords(TokenWords)) u_score (.*);
   random_host traffic ();
+  policy_load load ();
 
   // Random traffic beside that of other hosts, when the bench says so.
   initial begin
