@@ -403,7 +403,7 @@ module rl_runtime_top_policy_tb;
     hw_desc_t desc;
     begin_case(resets ? "reset of the device" : "disable");
     bench.u_memory.read_latency = 7;
-    for (int moment = 0; moment < 120; moment = moment + 5) begin
+    for (int moment = 0; moment < 120; moment = moment + (resets ? 17 : 7)) begin
       if (resets) begin
         bench.u_registers.write(REG_WINDOW_2_SIZE_LO + BLOCK_DEVICE_FUNCTION_PER_FUNCTION, '1);
         bench.u_registers.write(REG_WINDOW_2_SIZE_HI + BLOCK_DEVICE_FUNCTION_PER_FUNCTION, '1);
