@@ -11,6 +11,8 @@
 // next one to give away, visible the first that is not yet acknowledged.
 //
 // Completions of a queue pair that is being disabled (R12) take the same way and are dropped at its end.
+//
+// Where a completion that belongs to a group takes its slot, group_table is told, and says whether it closes the group (R17).
 module completion_ring
   import desc_pkg::*;
   import core_pkg::*;
@@ -63,6 +65,15 @@ module completion_ring
   output logic        posted_o,
   output logic [3:0]  posted_queue_o,
   input  logic [31:0] sq_head_i,
+
+  // R17: it belongs to a group; the answer is combinational.
+  output logic        group_o,
+  output logic [ENTRY_BITS-1:0] group_entry_o,
+  output logic        group_fills_o,
+  output logic        group_ends_o,
+  output logic        group_all_o,
+  output logic [5:0]  group_member_o,
+  input  logic        group_closes_i,
 
   // To the write port.
   output logic        beat_valid_o,
@@ -121,13 +132,13 @@ module completion_ring
   logic [Slots-1:0] on;
   assign on = Slots'(on_i);
 
-  logic [63:0] base_q [0:Slots-1];
-  logic [16:0] size_q [0:Slots-1];
-  logic [31:0] head_q [0:Slots-1];
-  logic [31:0] tail_q [0:Slots-1];
-  logic [31:0] reserved_q [0:Slots-1];
-  logic [31:0] visible_q  [0:Slots-1];
-  logic [31:0] asked_upto_q [0:Slots-1];   // index after the newest visible completion that asked
+  logic [Queues-1:0][63:0] base_q;
+  logic [Queues-1:0][16:0] size_q;
+  logic [Queues-1:0][31:0] head_q;
+  logic [Queues-1:0][31:0] tail_q;
+  logic [Queues-1:0][31:0] reserved_q;
+  logic [Queues-1:0][31:0] visible_q;
+  logic [Queues-1:0][31:0] asked_upto_q;   // index after the newest visible completion that asked
   logic [Slots-1:0] asked_q;               // it is not released
   /* verilator lint_off UNUSEDSIGNAL */  // as many as an index can name
   logic [Slots-1:0] slot_q;                // not all slots are given away
@@ -449,8 +460,16 @@ module completion_ring
   assign dropped_o       = drop;
   assign dropped_queue_o = 4'(take_pair);
 
+  // Not in the process below: group_table answers in between.
+  assign record         = write ? record_mem[take_place][DONE_BITS-1:0] : '0;
+  assign group_o        = record.belongs;
+  assign group_entry_o  = record.entry;
+  assign group_fills_o  = record.fills;
+  assign group_ends_o   = record.ends && (record.ends_anyway || !suspect);
+  assign group_all_o    = record.all;
+  assign group_member_o = record.member;
+
   always_comb begin
-    record     = '0;
     status     = '0;
     error      = '0;
     completion = '0;
@@ -461,7 +480,6 @@ module completion_ring
       tail       = tail_q[take_pair];
       size       = size_q[take_pair];
       phase      = (tail & {15'd0, size}) == '0;
-      record     = record_mem[take_place][DONE_BITS-1:0];
       status     = (blamed || (answered && answer_error_i != ERR_NONE)) ? STATUS_ERROR : record.status;
       error      = answered ? answer_error_i : (blamed && record.status != STATUS_ERROR) ? ERR_DMA_FAULT : record.error;
       completion = {phase, 7'd0, status, record.flags, error,
@@ -475,10 +493,12 @@ module completion_ring
     if (write) begin
       if (tail[0]) begin
         beat_q[511:256] <= completion;
-        high_asked_q    <= record.irq || status == STATUS_ERROR;
+        high_asked_q    <= record.irq || status == STATUS_ERROR || group_closes_i;
+        if (group_closes_i) beat_q[256 + HW_COMPLETION_FLAGS_LSB + CFLAG_GROUP_DONE_BIT] <= 1'b1;
       end else begin
         beat_q[255:0] <= completion;
-        low_asked_q   <= record.irq || status == STATUS_ERROR;
+        low_asked_q   <= record.irq || status == STATUS_ERROR || group_closes_i;
+        if (group_closes_i) beat_q[HW_COMPLETION_FLAGS_LSB + CFLAG_GROUP_DONE_BIT] <= 1'b1;
       end
       beat_addr_q  <= base_q[take_pair] + {42'd0, tail[16:1] & (size[16:1] - 16'd1), 6'd0};
       beat_queue_q <= take_pair;
@@ -522,8 +542,8 @@ module completion_ring
   localparam int SentBits = $clog2(MAX_WRITES);
   logic                beat_ack, sent_low, sent_high, sent_low_asked, sent_high_asked;
   logic [3:0]          sent_mem   [0:Slots*MAX_WRITES-1];
-  logic [SentBits-1:0] sent_new_q [0:Slots-1];
-  logic [SentBits-1:0] sent_old_q [0:Slots-1];
+  logic [Queues-1:0][SentBits-1:0] sent_new_q;
+  logic [Queues-1:0][SentBits-1:0] sent_old_q;
   logic [31:0]         visible;
   logic [5:0]          ack_number;
 
@@ -535,7 +555,7 @@ module completion_ring
   always_ff @(posedge clk_i) begin
     if (beat_goes) sent_mem[{beat_pair, sent_new_q[beat_pair]}] <= {high_valid_q, low_valid_q, high_asked_q, low_asked_q};
     if (!bus_rst_ni) begin
-      for (int q = 0; q < Slots; q++) begin
+      for (int q = 0; q < Queues; q++) begin
         sent_new_q[q] <= '0;
         sent_old_q[q] <= '0;
       end
@@ -572,7 +592,7 @@ module completion_ring
 
   always_ff @(posedge clk_i) begin
     if (!rst_ni) begin
-      for (int q = 0; q < Slots; q++) begin
+      for (int q = 0; q < Queues; q++) begin
         head_q[q] <= '0;
         tail_q[q] <= '0;
       end

@@ -41,12 +41,12 @@ module desc_check
   localparam int Slots     = 1 << QueueBits;
 
   // ---------------------------------------------------------------- what the checks look at
-  logic [31:0] key_q        [0:Slots-1];
-  logic [63:0] token_base_q [0:Slots-1];
-  logic [63:0] token_size_q [0:Slots-1];
-  logic [63:0] kv_size_q    [0:Slots-1];
-  logic [31:0] length_limit_q       [0:Slots-1];
-  logic [31:0] checkpoint_default_q [0:Slots-1];
+  logic [Queues-1:0][31:0] key_q;
+  logic [Queues-1:0][63:0] token_base_q;
+  logic [Queues-1:0][63:0] token_size_q;
+  logic [Queues-1:0][63:0] kv_size_q;
+  logic [Queues-1:0][31:0] length_limit_q;
+  logic [Queues-1:0][31:0] checkpoint_default_q;
   logic [QueueBits-1:0] start_pair, queue0, queue1_q, queue3_q, queue4_q;
   assign start_pair = (Queues == 1) ? '0 : start_queue_i[QueueBits-1:0];
   assign queue0  = (Queues == 1) ? '0 : slot_queue_i[QueueBits-1:0];
@@ -146,7 +146,7 @@ module desc_check
   logic        fence2, fence2_q, fence3_q, fence4_q, prefill2, prefill2_q, prefill3_q, prefill4_q;
   logic        stop2, stop2_q, stop3_q, stop4_q, good4;
   logic        found1_q, found2_q, found3_q, found4_q, resident1_q, place1_q, place2_q, place3_q, place4_q, names4_q;
-  logic        decode, cow_prefix, reward, policy;
+  logic        decode, cow_prefix, reward, policy, whole2, opens2, seeks2;
   logic [32:0] end_len;
   logic [64:0] end_offset;
   logic [7:0]  form, form2_q, form3_q, error4;
@@ -156,6 +156,9 @@ module desc_check
     cow_prefix = 1'b0;
     reward     = 1'b0;
     policy     = 1'b0;
+    whole2     = 1'b0;
+    opens2     = 1'b0;
+    seeks2     = 1'b0;
     end_len    = '0;
     end_offset = '0;
     form       = ERR_NONE;
@@ -179,12 +182,15 @@ module desc_check
         form = ERR_BAD_OPCODE;
       else if ((desc1.flags & ~DESC_FLAGS_MASK) != '0 || desc1.flags[FLAG_LOGP_BIT])
         form = ERR_RESERVED_SET;
+      else if (stop2 && cow_prefix && desc1.prefix_id == PREFIX_NONE)
+        form = ERR_BAD_PREFIX;
       else if (decode || prefill2 || reward || policy) begin
         if      ((!reward && !has_engine(desc1.model_id))
               || (decode && desc1.flags[FLAG_RESIDENT_BIT] && desc1.reward_model_id != '0)
               || (reward && desc1.reward_model_id >= REWARD_MODELS))
           form = ERR_BAD_MODEL;
-        else if (((decode || reward) && desc1.max_tokens == '0) || (!policy && end_len > {1'b0, length_limit}))
+        else if (((decode || reward) && desc1.max_tokens == '0) || (prefill2 && desc1.max_tokens > MEMBERS_MAX)
+              || (!policy && end_len > {1'b0, length_limit}))
           form = ERR_BAD_LENGTH;
         else if (((decode || reward) && desc1.delta_offset[1:0] != '0) || (policy && desc1.delta_offset[5:0] != '0)
               || (!prefill2 && end_offset > {1'b0, token_size})
@@ -195,6 +201,11 @@ module desc_check
         else if ((decode || prefill2) && (!found1_q || (prefill2 && !resident1_q)))
           form = ERR_BAD_VERSION;
       end
+
+      // R17: a DECODE or STOP that names a member belongs to a group, if there is one; so does a STOP of all.
+      whole2 = stop2 && desc1.member == MEMBER_NONE;
+      opens2 = prefill2 && desc1.max_tokens != '0;
+      seeks2 = prefill2 || (cow_prefix && (whole2 || ((decode || stop2) && desc1.member < MEMBERS_MAX[15:0])));
 
       echo2.pair           = 4'(queue1_q);
       echo2.reward_model_id = desc1.reward_model_id;
@@ -220,6 +231,13 @@ module desc_check
       work2.checkpoint  = (desc1.checkpoint != '0) ? desc1.checkpoint
                         : (checkpoint_default != '0) ? checkpoint_default : CHECKPOINT_NEVER;
       work2.slot        = place1_q;
+      work2.seeks       = seeks2;
+      work2.opens       = opens2;
+      work2.is_stop     = stop2;
+      work2.all         = whole2 && cow_prefix;
+      work2.member      = prefill2 ? desc1.max_tokens[5:0] - 6'd1 : desc1.member[5:0];
+      work2.cow_prefix  = cow_prefix;
+      work2.prefix_id   = desc1.prefix_id;
     end
   end
 
@@ -281,6 +299,7 @@ module desc_check
       work4_q             <= work3_q;
       work4_q.adds_tokens <= echo4.adds_tokens;
       work4_q.rollout_id  <= echo4.rollout_id;
+      work4_q.seeks       <= good4 && work3_q.seeks;
       echo4_q             <= echo4;
       found4_q            <= found3_q;
       place4_q            <= place3_q;

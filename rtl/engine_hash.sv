@@ -60,12 +60,16 @@ module engine_hash
   logic        prepare1_q, prepare2_q, prepare3_q;
   logic [31:0] mixed_id1_q, seed1_q, seq_len1_q, salt1_q, base2_q, offset2_q, counter3_q, counter4_q, hash4_q;
   logic [15:0] threshold1_q, threshold2_q, threshold3_q, threshold4_q;
-  logic [15:0] threshold_q [0:(1 << QueueBits)-1];     // of an end of sequence, in 1/32768
+  logic [Queues-1:0][15:0] threshold_q;     // of an end of sequence, in 1/32768
+
+  logic [QueueBits-1:0] start_pair, prepare_pair;
+  assign start_pair   = (Queues == 1) ? '0 : start_queue_i[QueueBits-1:0];
+  assign prepare_pair = (Queues == 1) ? '0 : queue_i[QueueBits-1:0];
 
   assign prepared_o = {threshold4_q, counter4_q, hash4_q};
 
   always_ff @(posedge clk_i) begin
-    if (start_i) threshold_q[(Queues == 1) ? '0 : start_queue_i[QueueBits-1:0]] <= start_config_i.eos_threshold;
+    if (start_i) threshold_q[start_pair] <= start_config_i.eos_threshold;
   end
 
   always_ff @(posedge clk_i) begin
@@ -83,7 +87,7 @@ module engine_hash
       seed1_q     <= seed_i;
       seq_len1_q  <= seq_len_i;
       salt1_q     <= salt_i;
-      threshold1_q <= threshold_q[(Queues == 1) ? '0 : queue_i[QueueBits-1:0]];
+      threshold1_q <= threshold_q[prepare_pair];
     end
     if (prepare1_q) begin
       base2_q   <= mix((seed1_q ^ mixed_id1_q) + salt1_q);

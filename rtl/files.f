@@ -5,6 +5,7 @@ rtl/sync_fifo.sv
 rtl/round_robin.sv
 rtl/place_quota.sv
 rtl/axil_slave.sv
+rtl/register_place.sv
 rtl/mmio_regs.sv
 rtl/perf_counters.sv
 rtl/device_ctrl.sv
@@ -14,6 +15,7 @@ rtl/read_arbiter.sv
 rtl/policy_slots.sv
 rtl/desc_check.sv
 rtl/work_queue.sv
+rtl/group_table.sv
 rtl/dispatcher.sv
 rtl/engine_hash.sv
 rtl/rollout_worker_fsm.sv

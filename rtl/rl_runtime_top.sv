@@ -106,9 +106,10 @@ module rl_runtime_top
   logic [15:0]   wait_states;
 
   // Submission side.
-  logic        doorbell, doorbell_ok, request, request_ready, reads_idle, read_fault;
+  logic        doorbell, doorbell_ok, abort, request, request_ready, reads_idle, read_fault;
   logic [3:0]  bell_queue, request_queue, request_owner, slot_queue;
-  logic [31:0] index, slot_index, posted_head;
+  logic [31:0] index, slot_index, posted_head, abort_tail;
+  logic [Queues-1:0] aborting;
   logic [63:0] request_addr;
   logic [4:0]  request_slots;
   logic        read_beat, slot_valid, slot_fault;
@@ -117,7 +118,7 @@ module rl_runtime_top
   logic        checked_valid, checked_fence, checked_prefill, checked_stop;
   work_t       checked_work, work;
   echo_t       checked_echo, echo;
-  logic        look, known, taken, fence, prefill, stopped, stop;
+  logic        look, known, taken, fence, prefill, stopped, stop, stop_group;
   logic [3:0]  look_queue, stop_queue;
   logic [31:0] stop_rollout;
   logic [ENGINE_BITS-1:0] checked_prepared, prepared;
@@ -148,6 +149,12 @@ module rl_runtime_top
   logic [3:0]  fetch_owner;
   logic [5:0]  fetch_id_unused;
   logic [Queues-1:0] switch_pairs;
+  // Groups.
+  logic        group_waits, refused, group_post, group_fills, group_ends, group_all, group_closes;
+  verdict_t    verdict;
+  logic [ENTRY_BITS-1:0] group_entry;
+  logic [5:0]  group_member;
+  logic [Queues-1:0] stirs;
 
   // Workers.
   logic               probe, prefix, held_order, held_fence, held_slot;
@@ -236,6 +243,8 @@ module rl_runtime_top
     .doorbell_ok_i      (doorbell_ok),
     .release_o          (release_cq),
     .release_ok_i       (release_ok),
+    .abort_o            (abort),
+    .aborting_i         (aborting),
     .bell_queue_o       (bell_queue),
     .index_o            (index),
     .state_queue_o      (state_queue),
@@ -283,6 +292,8 @@ module rl_runtime_top
     .doorbell_queue_i (bell_queue),
     .doorbell_tail_i  (index),
     .doorbell_ok_o    (doorbell_ok),
+    .abort_i          (abort),
+    .abort_tail_o     (abort_tail),
     .request_o        (request),
     .request_addr_o   (request_addr),
     .request_slots_o  (request_slots),
@@ -423,6 +434,7 @@ module rl_runtime_top
     .rst_ni         (inner_rst_n),
     .start_i        (start),
     .start_queue_i  (start_queue),
+    .start_config_i (start_config),
     .on_i           (on),
     .push_i         (checked_valid),
     .work_i         (checked_work),
@@ -444,7 +456,47 @@ module rl_runtime_top
     .prefill_o      (prefill),
     .stop_o         (stop),
     .stop_queue_o   (stop_queue),
-    .stop_rollout_o (stop_rollout)
+    .stop_group_o   (stop_group),
+    .stop_rollout_o (stop_rollout),
+    .abort_i        (abort),
+    .abort_queue_i  (bell_queue),
+    .abort_rollout_i (index),
+    .abort_tail_i   (abort_tail),
+    .aborting_o     (aborting)
+  );
+
+  group_table #(.Queues(Queues)) u_group_table (
+    .clk_i,
+    .rst_ni          (inner_rst_n),
+    .start_i         (start),
+    .start_queue_i   (start_queue),
+    .look_i          (work.seeks),
+    .look_queue_i    (look_queue),
+    .prefix_i        (work.prefix_id),
+    .prefill_i       (prefill),
+    .opens_i         (work.opens),
+    .stop_i          (work.is_stop),
+    .all_i           (work.all),
+    .member_i        (work.member),
+    .slot_i          (work.slot),
+    .retired_i       (retired_keep || retired_abort),
+    .waits_o         (group_waits),
+    .verdict_o       (verdict),
+    .refused_o       (refused),
+    .take_i          (taken),
+    .post_i          (group_post),
+    .post_queue_i    (posted_queue),
+    .post_entry_i    (group_entry),
+    .post_fills_i    (group_fills),
+    .post_ends_i     (group_ends),
+    .post_all_i      (group_all),
+    .post_member_i   (group_member),
+    .closes_o        (group_closes),
+    .stirs_o         (stirs),
+    .publish_i       (switched ? switch_pairs : '0),
+    .publish_slot_i  (switch_slot),
+    .publish_keep_i  (switch_keep),
+    .publish_abort_i (switch_abort)
   );
 
   dispatcher #(.Queues(Queues), .Workers(Workers)) u_dispatcher (
@@ -461,6 +513,9 @@ module rl_runtime_top
     .fence_i          (fence),
     .prefill_i        (prefill),
     .rollout_i        (work.rollout_id),
+    .grouped_i        (group_waits),
+    .refused_i        (refused),
+    .stirs_i          (stirs),
     .take_o           (taken),
     .slot_i           (slot_free),
     .probe_o          (probe),
@@ -524,8 +579,10 @@ module rl_runtime_top
     .assign_worker_i    (assign_worker),
     .work_i             (work),
     .stopped_i          (called_off || superseded),
+    .refused_i          (refused),
     .stop_i             (stop),
     .stop_queue_i       (stop_queue),
+    .stop_group_i       (stop_group),
     .stop_rollout_i     (stop_rollout),
     .retire_i           (switched && (switch_keep || switch_abort)),
     .retire_pairs_i     (switch_pairs),
@@ -673,6 +730,13 @@ module rl_runtime_top
     .posted_o         (posted),
     .posted_queue_o   (posted_queue),
     .sq_head_i        (posted_head),
+    .group_o          (group_post),
+    .group_entry_o    (group_entry),
+    .group_fills_o    (group_fills),
+    .group_ends_o     (group_ends),
+    .group_all_o      (group_all),
+    .group_member_o   (group_member),
+    .group_closes_i   (group_closes),
     .beat_valid_o     (completion_valid),
     .beat_urgent_o    (completion_urgent),
     .beat_queue_o     (beat_queue),
@@ -711,6 +775,7 @@ module rl_runtime_top
     .echo_i          (echo),
     .stopped_i       (called_off),
     .superseded_i    (superseded),
+    .verdict_i       (verdict),
     .taken_i         (item_taken),
     .worker_i        (item_worker),
     .last_i          (item_last),

@@ -27,8 +27,10 @@ module rollout_worker_fsm
   input  logic [3:0]            assign_worker_i,     // the same as a number
   input  work_t                 work_i,
   input  logic                  stopped_i,           // R8, R20: it adds no tokens
-  input  logic                  stop_i,              // R8: ends what is here of this rollout
+  input  logic                  refused_i,           // R17: likewise
+  input  logic                  stop_i,              // R8: ends what is here of this rollout …
   input  logic [3:0]            stop_queue_i,
+  input  logic                  stop_group_i,        // … or with this prefix, copy-on-write
   input  logic [31:0]           stop_rollout_i,
   input  logic                  retire_i,            // R20: the version in this policy slot of these queue pairs is retired:
   input  logic [Queues-1:0]     retire_pairs_i,      // in this cycle what is assigned knows of it already
@@ -92,7 +94,7 @@ module rollout_worker_fsm
   assign probe_key = KeyBits'({probe_queue_i, probe_rollout_i});
 
   // R9: the threshold of each queue pair, Q16.16 with a sign.
-  logic [31:0] threshold_q [0:Slots-1];
+  logic [Queues-1:0][31:0] threshold_q;
   always_ff @(posedge clk_i) begin
     if (start_i) threshold_q[(Queues == 1) ? 0 : int'(start_queue_i)] <= start_config_i.reward_threshold;
   end
@@ -103,6 +105,7 @@ module rollout_worker_fsm
   // Two places per worker; head says which one is oldest. Index: worker, place.
   logic [KeyBits-1:0]     queue_rollout [0:MAX_WORKERS*2-1];
   logic [EntryBits-1:0]   queue_mem     [0:MAX_WORKERS*2-1];
+  logic [KeyBits-1:0]     queue_prefix  [0:MAX_WORKERS*2-1];   // with its queue pair, of one with COW_PREFIX
 
   logic [Workers-1:0] head_q, some_q, two_q;      // at least one is queued; two are
   logic [Workers-1:0] other, tail;                // the place that is not the oldest; where the next one goes
@@ -120,7 +123,7 @@ module rollout_worker_fsm
   assign behind = (start & two_q) | (~start & some_q);
   assign head_brief = (head_q & brief_1_q) | (~head_q & brief_0_q);
   assign head_adds  = ((head_q & adds_1_q) | (~head_q & adds_0_q)) & ~head_void;
-  assign new_adds   = work_i.adds_tokens && !stopped_i;
+  assign new_adds   = work_i.adds_tokens && !stopped_i && !refused_i;
   assign near_by    = near_tokens(wait_states_i);
 
   always_comb begin
@@ -147,6 +150,7 @@ module rollout_worker_fsm
   always_ff @(posedge clk_i) begin
     if (assign_i != '0) begin
       queue_rollout[place] <= new_key;
+      queue_prefix[place]  <= KeyBits'({work_i.pair, work_i.prefix_id});
       queue_mem[place]     <= {new_here, work_i.eos_stops, work_i.resident, work_i.start_word, work_i.checkpoint,
                                new_last, new_event};
     end
@@ -430,6 +434,24 @@ module rollout_worker_fsm
   // R8: everything here of the STOP's queue pair is older than it; what is assigned in the same cycle knows of it already.
   logic [Workers-1:0] stop_run, stop_0, stop_1, stop_0_q, stop_1_q, head_stop;
   logic               stops;
+  // Of what runs and of what is queued in either place: it has COW_PREFIX; and the prefix of what runs.
+  logic [Workers-1:0] cow_q, cow_0_q, cow_1_q, head_cow;
+  logic [Workers*KeyBits-1:0] prefix_q;
+
+  assign head_cow = (head_q & cow_1_q) | (~head_q & cow_0_q);
+  always_ff @(posedge clk_i) begin
+    if (assign_i != '0) begin
+      cow_0_q <= (cow_0_q & ~(assign_i & ~tail)) | (assign_i & ~tail & {Workers{work_i.cow_prefix}});
+      cow_1_q <= (cow_1_q & ~(assign_i & tail))  | (assign_i & tail & {Workers{work_i.cow_prefix}});
+    end
+    if (start != '0) begin
+      cow_q <= (start & head_cow) | (~start & cow_q);
+      if ((start & head_cow) != '0) begin
+        for (int w = 0; w < Workers; w++)
+          if (start[w]) prefix_q[w*KeyBits +: KeyBits] <= queue_prefix[{4'(w), head_q[w]}];
+      end
+    end
+  end
 
   assign stops = stop_i || drain_i != '0 || retire_aborts;
   always_comb begin
@@ -437,10 +459,18 @@ module rollout_worker_fsm
     stop_0   = '0;
     stop_1   = '0;
     if (stop_i) begin
-      for (int w = 0; w < Workers; w++) begin
-        stop_run[w] = rollout_q[w*KeyBits +: KeyBits] == stop_key;
-        stop_0[w]   = queue_rollout[{4'(w), 1'b0}] == stop_key;
-        stop_1[w]   = queue_rollout[{4'(w), 1'b1}] == stop_key;
+      if (stop_group_i) begin
+        for (int w = 0; w < Workers; w++) begin
+          stop_run[w] = cow_q[w]   && prefix_q[w*KeyBits +: KeyBits] == stop_key;
+          stop_0[w]   = cow_0_q[w] && queue_prefix[{4'(w), 1'b0}] == stop_key;
+          stop_1[w]   = cow_1_q[w] && queue_prefix[{4'(w), 1'b1}] == stop_key;
+        end
+      end else begin
+        for (int w = 0; w < Workers; w++) begin
+          stop_run[w] = rollout_q[w*KeyBits +: KeyBits] == stop_key;
+          stop_0[w]   = queue_rollout[{4'(w), 1'b0}] == stop_key;
+          stop_1[w]   = queue_rollout[{4'(w), 1'b1}] == stop_key;
+        end
       end
     end
     if (drain_i != '0) begin

@@ -2,7 +2,8 @@
 // with its phase; not before its token lines are acknowledged, both across 2^32 (R13). A slot is given away only when there is
 // one (R4), and slot_o says so. Faulty lines, releases good and bad, what is visible and what asked, by queue pair. Responses
 // of different queue pairs come in any order. Completions of a queue pair that is turned off are dropped, each told once, and
-// those of the others go on. Source, write port, acknowledgements and host with and without stalls.
+// those of the others go on. What belongs to a group is told as it takes its slot, and whether it ends its member; what is said
+// to close its group has GROUP_DONE and asks. Source, write port, acknowledgements and host with and without stalls.
 module completion_ring_tb;
   import bench_pkg::*;
   import desc_pkg::*;
@@ -11,7 +12,7 @@ module completion_ring_tb;
   localparam int          Workers = 4;
   localparam int          Many    = 1024;
   localparam logic [63:0] Base    = 64'h5_0000_0FC0;
-  localparam int          Rollout = 68;     // place of rollout_id in done_t
+  localparam int          Rollout = DONE_BITS - 156;     // place of rollout_id in done_t
 
   logic clk, rst_n;
   int   cycle;
@@ -35,7 +36,7 @@ module completion_ring_tb;
   logic                       ack = 1'b0, ack_error = 1'b0;
   logic [5:0]                 ack_id = '0;
   logic [1:0]                 answered, visible, flushed;
-  logic                       error_done, finish, finish_slot;
+  logic                       finish, finish_slot;
   logic [3:0]                 finish_queue;
 
   // Readback: one at a time, with an answer some cycles later.
@@ -47,6 +48,11 @@ module completion_ring_tb;
   logic                       reading = 1'b0, answered_slot;
   int                         read_record, reads_seen = 0, reads_dropped = 0;
   logic [63:0]                addr_of [0:Many-1];
+  logic                       error_done;
+  logic                       group, group_fills, group_ends, group_all, closes, coin = 1'b0;
+  logic [ENTRY_BITS-1:0]      group_entry;
+  logic [5:0]                 group_member;
+  assign closes = group && coin;
 
   // A record comes in, and in the same cycle a slot is given away for it: in the device long before.
   assign done_valid = want_done && done_ready[done.worker_id[1:0]];
@@ -60,7 +66,10 @@ module completion_ring_tb;
     .reserve_queue_i(reserve_queue), .done_valid_i(done_valid), .done_i(done), .done_after_i(done_after),
     .done_addr_i(done_addr), .read_valid_o(read_valid), .read_queue_o(read_queue), .read_publishes_o(read_publishes),
     .read_model_o(read_model), .read_what_o(read_what), .read_addr_o(read_addr), .read_ready_i(read_ready), .answer_i(answer),
-    .answer_error_i(answer_error), .answer_result_i(answer_result), .answer_taken_o(answer_taken), .done_ready_o(done_ready), .posted_o(posted), .posted_queue_o(posted_queue), .sq_head_i(sq_head + 32'd1000 * posted_queue),
+    .answer_error_i(answer_error), .answer_result_i(answer_result), .answer_taken_o(answer_taken),
+    .done_ready_o(done_ready), .posted_o(posted), .posted_queue_o(posted_queue), .sq_head_i(sq_head + 32'd1000 * posted_queue),
+    .group_o(group), .group_entry_o(group_entry), .group_fills_o(group_fills), .group_ends_o(group_ends), .group_all_o(group_all),
+    .group_member_o(group_member), .group_closes_i(closes),
     .beat_valid_o(beat_valid), .beat_urgent_o(beat_urgent), .beat_queue_o(beat_queue), .beat_addr_o(beat_addr),
     .beat_first_o(beat_first), .beat_last_o(beat_last), .beat_data_o(beat_data), .beat_ready_i(beat_ready),
     .ack_i(ack), .ack_id_i(ack_id), .ack_error_i(ack_error), .state_queue_i(state_queue), .head_o(head), .tail_o(tail),
@@ -123,7 +132,8 @@ module completion_ring_tb;
       given[q] = given[q] + 1;
       left[q]  = left[q] + 1;
       w = below(Workers);
-      next = {rnd(), rnd(), rnd(), rnd(), rnd(), rnd(), rnd()};
+      next = {rnd(), rnd(), rnd(), rnd(), rnd(), rnd(), rnd(), rnd()};
+      next.flags[CFLAG_GROUP_DONE_BIT] = 1'b0;
       next.worker_id = w;
       next.pair      = q;
       if (chance(70)) next.rollout_id = below(5);
@@ -132,6 +142,7 @@ module completion_ring_tb;
       next.irq       = next.status == STATUS_ERROR || chance(20);
       next.reads     = next.status != STATUS_ERROR && chance(20);
       next.publishes = next.reads && next.publishes;
+      if (next.reads) next.belongs = 1'b0;       // REWARD and POLICY are of no group
       done_addr <= {rnd(), rnd()};
       n = chance(40) ? 0 : below(4);
       for (int k = 0; k < n; k++) begin
@@ -178,6 +189,12 @@ module completion_ring_tb;
     w    = int'(slot.worker_id) % Workers;
     r    = put[put_head % Many];        // what was put together last
     next = record[r];
+    if (put_closes[put_head % Many]) begin
+      next.flags[CFLAG_GROUP_DONE_BIT] = 1'b1;
+      next.irq = 1'b1;
+      closed   = closed + 1;
+    end
+    told_ends = put_ends[put_head % Many];
     put_head = put_head + 1;
     if (next.worker_id !== slot.worker_id) fail("a completion of another worker");
     if (next.pair !== 4'(pair)) fail($sformatf("a completion of queue pair %0d goes to %0d", next.pair, pair));
@@ -204,6 +221,8 @@ module completion_ring_tb;
       if (!may_suspect) fail("a good completion is marked DMA_FAULT");
       suspect = 1'b1;
     end
+    if (next.belongs && told_ends !== (next.ends && (next.ends_anyway || !suspect)))
+      fail($sformatf("R17: record %0d, suspect %b, is told to end its member: %b", r, suspect, told_ends));
     if (suspect && next.status != STATUS_ERROR) begin
       next.status = STATUS_ERROR;
       next.error  = ERR_DMA_FAULT;
@@ -225,7 +244,8 @@ module completion_ring_tb;
 
   logic some_record;
   int   put [0:Many-1];                 // records that were put together and are not written
-  int   put_head = 0, put_tail = 0;
+  int   put_head = 0, put_tail = 0, closed = 0;
+  logic put_closes [0:Many-1], put_ends [0:Many-1], told_ends;
   int   flush_r;
   logic [7:0]  error_of [0:Many-1];
   logic [31:0] result_of [0:Many-1];
@@ -297,6 +317,11 @@ module completion_ring_tb;
       check_user;
       if (next.pair !== posted_queue) fail("the wrong completion is put together");
       put[put_tail % Many] = flush_r;
+      put_closes[put_tail % Many] = closes;
+      put_ends[put_tail % Many]   = group_ends;
+      if (group !== next.belongs || (group && {group_entry, group_fills, group_all, group_member}
+                                           !== {next.entry, next.fills, next.all, next.member}))
+        fail($sformatf("R17: record %0d is not told to the groups", flush_r));
       put_tail = put_tail + 1;
     end
     if (dropped) begin
@@ -401,6 +426,8 @@ module completion_ring_tb;
       end
     end
     want_beat <= !chance(stall_port);
+    if (group && !posted) fail("R17: what takes no slot is told to the groups");
+    coin      <= chance(30);
   end
 
   // Starts a queue pair of which nothing is left.
@@ -452,6 +479,7 @@ module completion_ring_tb;
     end
     if (reads_seen < 300 || reads_dropped < 5) fail($sformatf("only %0d reads, %0d of them dropped", reads_seen, reads_dropped));
     expect_eq("errors told", errors_told >= errors_out, 1'b1);
+    if (closed < 100) fail($sformatf("only %0d completions with GROUP_DONE", closed));
     if (total_sent < 1000 || drops_seen < 50 || joined < 100) fail($sformatf("only %0d completions, %0d dropped, %0d joined", total_sent, drops_seen, joined));
     finish_bench("completion_ring_tb");
   end

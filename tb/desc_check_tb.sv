@@ -53,6 +53,7 @@ module desc_check_tb;
 
   int stall_in, seen = 0;
   int codes [0:255];
+  int seekers = 0;
 
   // What went in and has not come out.
   logic [511:0] in_data [0:7];
@@ -77,7 +78,8 @@ module desc_check_tb;
     desc.model_id        = chance(92) ? 16'd0 : 16'd1 << below(16);
     desc.reward_model_id = chance(80) ? below(3) : rnd();
     if (desc.opcode == OP_DECODE && chance(80)) desc.reward_model_id = 16'd0;
-    desc.max_tokens      = chance(94) ? between(1, 100) : chance(50) ? 32'd0 : rnd();
+    desc.member          = chance(70) ? below(70) : chance(50) ? MEMBER_NONE : rnd();
+    desc.max_tokens      = (desc.opcode == OP_PREFILL && chance(70)) ? below(67) : chance(94) ? between(1, 100) : chance(50) ? 32'd0 : rnd();
     desc.seq_len         = chance(90) ? below(400) : chance(50) ? -below(60) : length_limit - desc.max_tokens + below(2);
     desc.delta_offset    = chance(85) ? 4 * below(1000) : chance(50) ? 4 * (1000 - desc.max_tokens) + 4 * below(2)
                          : chance(50) ? -64'(4 * below(100)) : {rnd(), rnd()};
@@ -137,6 +139,18 @@ module desc_check_tb;
     expect_eq("stop", stop, good && desc.opcode == OP_STOP && !desc.flags[FLAG_FENCE_BIT]);
     expect_eq("rollout", work.rollout_id, want.rollout_id);
     expect_eq("queue pair", work.pair, queue);
+    expect_eq("R17: seeks", work.seeks, good && (desc.opcode == OP_PREFILL || ref_names_member(desc, 64) || ref_stops_group(desc)));
+    if (work.seeks) begin
+      seekers = seekers + 1;
+      expect_eq("R17: opens", work.opens, desc.opcode == OP_PREFILL && desc.max_tokens != 0);
+      expect_eq("R17: is_stop", work.is_stop, desc.opcode == OP_STOP);
+      expect_eq("R17: all", work.all, ref_stops_group(desc));
+      if (work.opens) expect_eq("R17: last member", work.member, desc.max_tokens - 1);
+      else if (desc.opcode != OP_PREFILL && !work.all) expect_eq("R17: member", work.member, desc.member);
+    end
+    if (work.seeks || work.adds_tokens) expect_eq("R17: prefix", work.prefix_id, desc.prefix_id);
+    if (work.adds_tokens) expect_eq("R17: cow_prefix", work.cow_prefix, desc.flags[FLAG_COW_PREFIX_BIT]);
+    if (stop) expect_eq("R8: a STOP of a group", work.all, ref_stops_group(desc));
     if (want.adds_tokens) begin
       checkpoint = desc.checkpoint != 0 ? desc.checkpoint : checkpoint_default != 0 ? checkpoint_default : CHECKPOINT_NEVER;
       expect_eq("eos_stops", work.eos_stops, desc.flags[FLAG_EOS_STOPS_BIT]);
@@ -234,6 +248,7 @@ module desc_check_tb;
     if (thrown < 50) fail($sformatf("only %0d users are thrown out", thrown));
     if (codes[ERR_BAD_VERSION] < 20) fail("too few of BAD_VERSION");
     for (int k = 0; k <= int'(ERR_BAD_PREFIX); k++) if (codes[k] == 0) fail($sformatf("error code %0d never came up", k));
+    if (codes[ERR_BAD_VERSION] == 0 || seekers < 100) fail($sformatf("%0d descriptors of groups", seekers));
     finish_bench("desc_check_tb");
   end
 endmodule

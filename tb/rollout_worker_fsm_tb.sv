@@ -38,7 +38,7 @@ module rollout_worker_fsm_tb;
   endtask
 
   logic        assign_now, assign_q = 1'b0, probe = 1'b0, holds, joins, wants, free, ready, token, finish, done;
-  logic        stop = 1'b0;
+  logic        stop = 1'b0, stop_group = 1'b0, refused = 1'b0;
   logic        retire = 1'b0, retire_slot = 1'b0, retire_abort = 1'b0;
   logic [Queues-1:0] retire_pairs = '0;
   logic [3:0]  stop_queue = '0, probe_queue = '0, prepare_queue = '0;
@@ -82,7 +82,7 @@ module rollout_worker_fsm_tb;
   rollout_worker_fsm #(.Queues(Queues), .Workers(Workers)) u_workers (
     .clk_i(clk), .rst_ni(rst_n), .start_i(start), .start_queue_i(start_queue), .start_config_i(start_config), .drain_i(drain),
     .wait_states_i(wait_states), .assign_i({1'b0, assign_now, 1'b0}), .assign_worker_i(4'd1), .work_i(work), .stopped_i(1'b0),
-    .stop_i(stop), .stop_queue_i(stop_queue), .stop_rollout_i(stop_rollout),
+    .refused_i(refused), .stop_i(stop), .stop_queue_i(stop_queue), .stop_group_i(stop_group), .stop_rollout_i(stop_rollout),
     .retire_i(retire), .retire_pairs_i(retire_pairs), .retire_slot_i(retire_slot), .retire_abort_i(retire_abort), .probe_i(probe), .probe_queue_i(probe_queue),
     .probe_rollout_i(probe_rollout), .holds_o(holds_all), .joins_o(joins_all), .wants_o(wants_all), .free_o(free_all),
     .moved_o(moved_all),
@@ -138,7 +138,7 @@ module rollout_worker_fsm_tb;
   // The result buffer: two items, taken at random.
   int   stall_out, stall_in, items = 0, ends_held = 0;
   logic item_is_end [0:1];
-  int   ended = 0, tokens = 0, stops_seen = 0, drained_seen = 0;
+  int   ended = 0, tokens = 0, stops_seen = 0, groups_seen = 0, drained_seen = 0;
   int   first_done = 0, last_done = 0;  // cycles of ends
 
   // Registers for the wires.
@@ -247,9 +247,14 @@ module rollout_worker_fsm_tb;
       if (ended == 1) first_done = cycle;
     end
     // R8: a STOP ends what is here; what comes in this cycle is not.
-    if (stop) for (int k = first; k < last; k++) if (rollout_of[k % Many] == stop_rollout && queue_of[k % Many] == stop_queue) begin
-      stopped[k % Many] = 1'b1;
-      stops_seen = stops_seen + 1;
+    if (stop) for (int k = first; k < last; k++) begin
+      now = given[k % Many];
+      if (queue_of[k % Many] == stop_queue
+          && (stop_group ? now.cow_prefix && now.prefix_id == stop_rollout : rollout_of[k % Many] == stop_rollout)) begin
+        stopped[k % Many] = 1'b1;
+        stops_seen = stops_seen + 1;
+        if (stop_group) groups_seen = groups_seen + 1;
+      end
     end
     // R12: all that is here of a queue pair that is being disabled.
     if (drain != 0) for (int k = first; k < last; k++) if (drain[queue_of[k % Many]]) begin
@@ -259,7 +264,10 @@ module rollout_worker_fsm_tb;
     if (moved_all[0] || moved_all[2]) fail("a worker without a descriptor moved");
     if (delivered && !moved_all[1]) fail("an end was taken, and that moved nothing");
     // The descriptor that was shown in this cycle is in.
-    if (assign_now) last = last + 1;
+    if (assign_now) begin
+      if (refused) adds[last % Many] = 1'b0;
+      last = last + 1;
+    end
     if (streaming && assign_now) begin
       to_give <= to_give - 1;
       make_work(stream_tokens);
@@ -305,7 +313,11 @@ module rollout_worker_fsm_tb;
     next.resident   = !plain && chance(30);
     next.eos_stops  = !plain && chance(40);
     next.adds_tokens = plain ? n != 0 : chance(75);
+    next.cow_prefix  = chance(60);
+    next.prefix_id   = below(pool);
     work    <= next;
+    // R17: what is refused adds no tokens either.
+    refused <= !plain && chance(10);
     given[k] = next;
     adds[k]  = next.adds_tokens;
     stopped[k] = 1'b0;
@@ -316,6 +328,7 @@ module rollout_worker_fsm_tb;
     probe_rollout <= below(pool);
     stop          <= rst_n && !plain && chance(6);
     stop_rollout  <= below(pool);
+    stop_group    <= chance(50);
     stop_queue    <= below(Queues);
     probe_queue   <= below(Queues);
     retire        <= rst_n && !plain && chance(7);
@@ -388,6 +401,7 @@ module rollout_worker_fsm_tb;
     if (stops_seen < 50) fail($sformatf("only %0d descriptors were stopped", stops_seen));
     if (kept_seen < 20 || resident_kept_seen < 1 || called_off_seen < 5)
       fail($sformatf("only %0d superseded, %0d resident ones, %0d called off", kept_seen, resident_kept_seen, called_off_seen));
+    if (groups_seen < 20) fail($sformatf("only %0d descriptors were stopped with their group", groups_seen));
     if (drained_seen < 20) fail($sformatf("only %0d descriptors were ended by a disable", drained_seen));
     if (tokens < 5000) fail($sformatf("only %0d tokens", tokens));
     finish_bench("rollout_worker_fsm_tb");

@@ -58,7 +58,8 @@ impl Report<'_> {
             let names: Vec<&str> = self.outcomes.iter().map(|outcome| outcome.name.as_str()).collect();
             let first = &self.outcomes[0];
             let (completions, tokens) = (first.completions, first.tokens);
-            let _ = if self.plan.options().stop_every == 0 {
+            let options = self.plan.options();
+            let _ = if options.stop_every == 0 && options.stop_group_every == 0 {
                 writeln!(
                     text,
                     "identical: {completions} completions and {tokens} tokens on {}",
@@ -110,6 +111,9 @@ impl Report<'_> {
         }
         if options.stop_every > 0 {
             let _ = write!(text, ", a STOP to one rollout in {}", options.stop_every);
+        }
+        if options.stop_group_every > 0 {
+            let _ = write!(text, ", a STOP to one group in {}", options.stop_group_every);
         }
         let _ = writeln!(text, ", seed {}", options.seed);
         text
@@ -180,6 +184,7 @@ impl Report<'_> {
                 "reward_threshold": options.reward_threshold,
                 "eos_threshold": options.eos_threshold,
                 "stop_every": options.stop_every,
+                "stop_groups": options.stop_group_every,
                 "seed": options.seed,
             },
             "devices": self.outcomes.iter().map(device).collect::<Vec<Value>>(),

@@ -44,7 +44,7 @@ pub fn bare_loop(workers: u32, config: &QueueConfig, descs: &[HwDesc]) -> Result
         (Register::WaitStates, config.wait_states),
         (Register::LengthLimit, config.length_limit),
         (Register::EosThreshold, config.eos_threshold),
-        (Register::RewardThreshold, config.reward_threshold),
+        (Register::RewardThreshold, config.reward_threshold as u32),
         (Register::FnWorkers, u32::MAX >> (32 - config.workers.unwrap_or(workers))),
     ]
     .map(|(register, value)| ffi::RegisterWrite { address: register.address(Place::FIRST), value });

@@ -1,6 +1,6 @@
 //! Engine 0, the hash policy: tokens and end of sequence (docs/contract.md, "Engine 0").
 //!
-//! Everything is `u32` arithmetic modulo 2^32, and a token depends on (seed, rollout, position) alone, so every
+//! Everything is `u32` arithmetic modulo 2^32, and a token depends on (salt, seed, rollout, position) alone, so every
 //! device can compute it, in any order, and a rollout that is cut at checkpoints yields the tokens of an uncut one.
 
 use crate::Step;
@@ -13,10 +13,10 @@ pub struct Stream {
 }
 
 impl Stream {
-    /// The stream of `rollout_id` under `seed`.
+    /// The stream of `rollout_id` under `seed` and a version's `salt` (R18).
     #[inline]
-    pub const fn new(seed: u32, rollout_id: u32) -> Self {
-        Self { base: mix(seed ^ mix(rollout_id.wrapping_add(GOLDEN))) }
+    pub const fn new(seed: u32, rollout_id: u32, salt: u32) -> Self {
+        Self { base: mix((seed ^ mix(rollout_id.wrapping_add(GOLDEN))).wrapping_add(salt)) }
     }
 
     /// What the policy draws at `position` (prompt included: the first token of a descriptor is at its `seq_len`).
@@ -42,6 +42,12 @@ impl Draw {
     pub const fn is_eos(self, threshold: u32) -> bool {
         self.0 >> VOCAB_BITS < threshold
     }
+
+    /// The token's log-probability, Q16.16 in (-16, 0].
+    #[inline]
+    pub const fn logp(self) -> i32 {
+        -((self.0 >> 12) as i32)
+    }
 }
 
 /// A rollout under the policy.
@@ -62,7 +68,7 @@ impl Decoder {
     pub(crate) const fn step(&mut self) -> Step {
         let draw = self.stream.at(self.position);
         self.position = self.position.wrapping_add(1);
-        Step { token: draw.token(), eos: draw.is_eos(self.eos_threshold) }
+        Step { token: draw.token(), eos: draw.is_eos(self.eos_threshold), logp: draw.logp() }
     }
 }
 
@@ -94,7 +100,7 @@ mod tests {
         #[case] tokens: [u32; 4],
         #[case] eos_draws: [u32; 4],
     ) {
-        let stream = Stream::new(seed, rollout);
+        let stream = Stream::new(seed, rollout, 0);
         for k in 0..4 {
             let draw = stream.at(first.wrapping_add(k as u32));
             assert_eq!(draw.token(), tokens[k]);
@@ -103,9 +109,25 @@ mod tests {
         }
     }
 
+    /// Computed by an independent program from the formulas of docs/contract.md.
+    #[rstest]
+    #[case(1, 7, 0xCAFE_F00D, 100, (0xCED, -0x885a0))]
+    #[case(0xDEAD_BEEF, 0xFFFF_FFFF, 1, 0xFFFF_FFFE, (0x624D, -0x22b06))]
+    fn r18_another_salt_is_another_stream(
+        #[case] seed: u32,
+        #[case] rollout: u32,
+        #[case] salt: u32,
+        #[case] position: u32,
+        #[case] drawn: (u32, i32),
+    ) {
+        let draw = Stream::new(seed, rollout, salt).at(position);
+        assert_eq!((draw.token(), draw.logp()), drawn);
+        assert_ne!(Stream::new(seed, rollout, 0).at(position), draw);
+    }
+
     #[test]
     fn eos_threshold_bounds() {
-        let stream = Stream::new(3, 5);
+        let stream = Stream::new(3, 5, 0);
         assert!((0..10_000).all(|p| !stream.at(p).is_eos(0)));
         assert!((0..10_000).all(|p| stream.at(p).is_eos(0x8000)));
     }

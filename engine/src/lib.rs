@@ -5,21 +5,20 @@
 //! [begins](Engine::begin) a rollout at the length at which its descriptor stands; the [`Decoder`] that this gives makes
 //! one token a [step](Decoder::step). Nothing of a decoder outlives a *checkpoint*: a descriptor that continues the
 //! rollout begins anew, from what descriptor and memory hold (R9). A [`RewardModel`] is found by `reward_model_id`, and
-//! scores the [`Digest`] of the tokens so far.
+//! scores tokens; number 0 their [`Digest`] alone.
 //!
 //! ```
 //! use doorbell_contract::HwDesc;
-//! use doorbell_engine::{Digest, Engine, RewardModel};
+//! use doorbell_engine::{Digest, Engine};
 //!
 //! let desc = HwDesc::decode(7, 100, 3).with_seed(1);
 //! let engine = Engine::of(desc.model_id).expect("engine 0 is the hash policy");
-//! let mut decoder = engine.begin(&desc, 0);
+//! let mut decoder = engine.begin(&desc, 0, 0);
 //! let mut digest = Digest::EMPTY;
 //! for _ in 0..desc.max_tokens {
 //!     digest.push(decoder.step().token);
 //! }
-//! let reward = RewardModel::of(desc.reward_model_id).expect("reward model 0 scores the digest");
-//! assert!(reward.score(digest) < 0x1_0000, "Q16.16, in [0, 1)");
+//! assert!((0..0x1_0000).contains(&digest.score()), "Q16.16, in [0, 1)");
 //! ```
 
 #![no_std]
@@ -29,14 +28,14 @@ extern crate std;
 
 mod hash;
 
-use doorbell_contract::{DIGEST_INIT, DIGEST_PRIME, HwDesc};
+use doorbell_contract::{DIGEST_INIT, DIGEST_PRIME, HwDesc, RANGES};
 
 /// A decode engine, by `model_id`.
 ///
 /// An enumeration, so that a device's loop over tokens is compiled for each engine and calls nothing through a pointer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Engine {
-    /// 0: the hash policy, whose tokens depend on (seed, rollout, position) alone.
+    /// 0: the hash policy, whose tokens depend on (salt, seed, rollout, position) alone.
     Hash,
 }
 
@@ -69,13 +68,13 @@ impl Engine {
         }
     }
 
-    /// The rollout of `desc`, a DECODE, at its `seq_len`; a token ends the sequence with probability
-    /// `eos_threshold` / 32768.
+    /// The rollout of `desc`, a DECODE, at its `seq_len`, under the version with this `salt` (R18); a token ends the sequence with
+    /// probability `eos_threshold` / 32768.
     #[inline]
-    pub const fn begin(self, desc: &HwDesc, eos_threshold: u32) -> Decoder {
+    pub const fn begin(self, desc: &HwDesc, salt: u32, eos_threshold: u32) -> Decoder {
         match self {
             Self::Hash => {
-                let stream = hash::Stream::new(desc.seed, desc.rollout_id);
+                let stream = hash::Stream::new(desc.seed, desc.rollout_id, salt);
                 Decoder::Hash(hash::Decoder::new(stream, desc.seq_len, eos_threshold))
             }
         }
@@ -97,6 +96,8 @@ pub struct Step {
     pub token: u32,
     /// Whether the sequence ends with it.
     pub eos: bool,
+    /// Its log-probability, Q16.16.
+    pub logp: i32,
 }
 
 impl Decoder {
@@ -135,6 +136,12 @@ impl Digest {
     pub const fn value(self) -> u32 {
         self.0
     }
+
+    /// The score that reward model 0 gives to the tokens with this digest, Q16.16 in [0, 1): what RESIDENT goes by (R9).
+    #[inline]
+    pub const fn score(self) -> i32 {
+        ((self.0 >> 16) ^ (self.0 & 0xFFFF)) as i32
+    }
 }
 
 /// From a completion's `result`.
@@ -150,26 +157,52 @@ impl From<u32> for Digest {
 pub enum RewardModel {
     /// 0: folds the digest.
     Digest,
+    /// 1: counts the tokens that lie in ranges.
+    Ranges,
 }
+
+/// The ranges of reward model 1: the first and the last token of each; one whose last is below its first is empty.
+pub type Ranges = [(u32, u32); RANGES as usize];
+
+/// No ranges.
+pub const NO_RANGES: Ranges = [(u32::MAX, 0); RANGES as usize];
 
 impl RewardModel {
     /// Every reward model; its place is its `reward_model_id`.
-    pub const ALL: [Self; 1] = [Self::Digest];
+    pub const ALL: [Self; 2] = [Self::Digest, Self::Ranges];
 
-    /// The reward model with this id; any other is BAD_MODEL where the device is to score (RESIDENT).
+    /// The reward model with this id; any other is BAD_MODEL where the device is to score.
     #[inline]
     pub const fn of(reward_model_id: u16) -> Option<Self> {
         match reward_model_id {
             0 => Some(Self::Digest),
+            1 => Some(Self::Ranges),
             _ => None,
         }
     }
 
-    /// The score of the tokens with this digest, Q16.16; of reward model 0 in [0, 1).
+    /// Whether RESIDENT rollouts may be scored by it.
     #[inline]
-    pub const fn score(self, digest: Digest) -> u32 {
+    pub const fn is_resident(self) -> bool {
+        matches!(self, Self::Digest)
+    }
+
+    /// The score of `tokens`, Q16.16.
+    pub fn score(self, tokens: impl IntoIterator<Item = u32>, ranges: &Ranges) -> i32 {
+        let mut digest = Digest::EMPTY;
+        let mut hits = 0u32;
+        for token in tokens {
+            match self {
+                Self::Digest => digest.push(token),
+                Self::Ranges => {
+                    hits += u32::from(ranges.iter().any(|&(lo, hi)| (lo..=hi).contains(&token)));
+                }
+            }
+        }
         match self {
-            Self::Digest => (digest.0 >> 16) ^ (digest.0 & 0xFFFF),
+            Self::Digest => digest.score(),
+            Self::Ranges if hits < 1 << 15 => (hits << 16) as i32,
+            Self::Ranges => i32::MAX,
         }
     }
 }
@@ -193,16 +226,35 @@ mod tests {
     #[case([0x1B554, 0x1B2B1, 0x19228, 0xD170], 0x06B8_47BE, 0x4106)]
     #[case([0xAF37, 0x5FD3, 0x1A18B, 0x8B54], 0x5709_AC98, 0xFB91)]
     #[case([0x15E29, 0xCE72, 0xCDEC, 0xD832], 0x4C64_7308, 0x3F6C)]
-    fn digest_and_score_known_answers(#[case] tokens: [u32; 4], #[case] digest: u32, #[case] score: u32) {
+    fn digest_and_score_known_answers(#[case] tokens: [u32; 4], #[case] digest: u32, #[case] score: i32) {
         assert_eq!(Digest::of(&tokens).value(), digest);
-        assert_eq!(RewardModel::Digest.score(Digest::from(digest)), score);
+        assert_eq!(Digest::from(digest).score(), score);
+        assert_eq!(RewardModel::Digest.score(tokens, &NO_RANGES), score);
+    }
+
+    #[rstest]
+    #[case::none(NO_RANGES, 4, 0)]
+    #[case::one_token([(5, 5); 16], 10, 0x1_0000)]
+    #[case::once_however_many_hold_it([(0, 7); 16], 10, 8 * 0x1_0000)]
+    #[case::empty([(7, 6); 16], 10, 0)]
+    #[case::all([(0, u32::MAX); 16], 0x7FFF, 0x7FFF_0000)]
+    #[case::saturates([(0, u32::MAX); 16], 0x8000, 0x7FFF_FFFF)]
+    fn ranges_score(#[case] ranges: Ranges, #[case] tokens: u32, #[case] score: i32) {
+        assert_eq!(RewardModel::Ranges.score(0..tokens, &ranges), score);
+    }
+
+    #[rstest]
+    fn each_range_counts(#[values(0, 7, 15)] k: usize) {
+        let mut ranges = NO_RANGES;
+        ranges[k] = (100, 200);
+        assert_eq!(RewardModel::Ranges.score([99, 100, 200, 201], &ranges), 2 << 16);
     }
 
     #[rstest]
     fn r09_a_rollout_that_begins_anew_at_a_checkpoint_goes_on(#[values(0, 1, 7, 31, 32)] cut: u32) {
         let whole = HwDesc::decode(7, u32::MAX - 5, 32).with_seed(3);
         let steps = |desc: &HwDesc| -> Vec<Step> {
-            let mut decoder = Engine::Hash.begin(desc, 600);
+            let mut decoder = Engine::Hash.begin(desc, 9, 600);
             (0..desc.max_tokens).map(|_| decoder.step()).collect()
         };
         let head = HwDesc { max_tokens: cut, ..whole };

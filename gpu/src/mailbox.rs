@@ -79,7 +79,7 @@ impl Mailbox {
             (layout::WAIT_STATES, session.wait_states),
             (layout::LENGTH_LIMIT, session.length_limit),
             (layout::EOS_THRESHOLD, session.eos_threshold),
-            (layout::REWARD_THRESHOLD, session.reward_threshold),
+            (layout::REWARD_THRESHOLD, session.reward_threshold as u32),
             (layout::WORKERS, workers),
             (layout::SQ_KEY, session.sq_key.value()),
             (layout::WEIGHT, session.weight),

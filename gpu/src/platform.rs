@@ -65,6 +65,7 @@ impl GpuPlatform {
             // As the kernel's tables in engine.cuh.
             engines: 1,
             reward_models: 1,
+            groups: 0,
         };
         Ok(Self {
             registers: Registers::new(built),

@@ -3,7 +3,7 @@
 use crate::error::DeviceError;
 use crate::memory::PAGE;
 use crate::queue::Depth;
-use doorbell_contract::{CHECKPOINT_NEVER, LENGTH_LIMIT_MAX, Register};
+use doorbell_contract::{CHECKPOINT_NEVER, LENGTH_LIMIT_MAX, RANGES, Register};
 
 /// How a [`Driver`](crate::driver::Driver) sets up its queue pair and device.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -22,6 +22,10 @@ pub struct QueueConfig {
     pub token_bytes: u64,
     /// Bytes of the KV region.
     pub kv_bytes: u64,
+    /// Bytes of the log-probability region; 0 where no descriptor has LOGP.
+    pub logp_bytes: u64,
+    /// Ranges of reward model 1: the first and the last token of each; one whose last is below its first is empty.
+    pub ranges: [(u32, u32); RANGES as usize],
     /// Checkpoint of descriptors that give 0; 0 and [`CHECKPOINT_NEVER`] are never.
     pub checkpoint_default: u32,
     /// Cycles to wait before each token, at most 65535.
@@ -30,8 +34,8 @@ pub struct QueueConfig {
     pub length_limit: u32,
     /// Probability of end of sequence per token, in 1/32768, at most 65535.
     pub eos_threshold: u32,
-    /// RESIDENT: a score below it ends the rollout; Q16.16.
-    pub reward_threshold: u32,
+    /// RESIDENT: a score below it ends the rollout; Q16.16 with a sign.
+    pub reward_threshold: i32,
     /// Workers to use, the first so many, 1 to 32; `None` is all that the device has. Of a device that has them by the
     /// thousand: descriptors that may run at a time.
     pub workers: Option<u32>,
@@ -53,6 +57,8 @@ impl Default for QueueConfig {
             cq_start: 0,
             token_bytes: 1 << 20,
             kv_bytes: 0,
+            logp_bytes: 0,
+            ranges: [(u32::MAX, 0); RANGES as usize],
             checkpoint_default: CHECKPOINT_NEVER,
             wait_states: 0,
             length_limit: 1 << 20,
@@ -76,6 +82,8 @@ pub struct Layout {
     pub tokens: usize,
     /// KV region.
     pub kv: usize,
+    /// Log-probability region.
+    pub logp: usize,
     /// Length of the whole.
     pub bytes: usize,
 }
@@ -139,7 +147,8 @@ impl QueueConfig {
         let cq = place("cq_depth", 32 * u64::from(cq_depth.slots()))?;
         let tokens = place("token_bytes", self.token_bytes)?;
         let kv = place("kv_bytes", self.kv_bytes)?;
-        Ok(Layout { sq, cq, tokens, kv, bytes: end })
+        let logp = place("logp_bytes", self.logp_bytes)?;
+        Ok(Layout { sq, cq, tokens, kv, logp, bytes: end })
     }
 
     /// The registers that this configuration sets, for regions at `layout` in memory at `bus_address`.
@@ -164,12 +173,32 @@ impl QueueConfig {
             (R::WaitStates, self.wait_states),
             (R::LengthLimit, self.length_limit),
             (R::EosThreshold, self.eos_threshold),
-            (R::RewardThreshold, self.reward_threshold),
+            (R::RewardThreshold, self.reward_threshold as u32),
         ];
         wide.into_iter()
             .flat_map(|(low, high, value)| [(low, value as u32), (high, (value >> 32) as u32)])
             .chain(narrow)
             .collect()
+    }
+
+    /// The registers of the log-probability region, which a device without log-probabilities does not have.
+    pub(crate) fn logp_registers(&self, layout: &Layout, bus_address: u64) -> [(Register, u32); 4] {
+        use Register as R;
+        let base = bus_address + layout.logp as u64;
+        [
+            (R::LogpBaseLo, base as u32),
+            (R::LogpBaseHi, (base >> 32) as u32),
+            (R::LogpSizeLo, self.logp_bytes as u32),
+            (R::LogpSizeHi, (self.logp_bytes >> 32) as u32),
+        ]
+    }
+
+    /// The registers of reward model 1, which a device without it does not have.
+    pub(crate) fn range_registers(&self) -> Vec<(Register, u32)> {
+        let first = Register::Range0Lo as u32;
+        let halves = self.ranges.iter().flat_map(|&(lo, hi)| [lo, hi]);
+        let registers = halves.zip((first..).step_by(4));
+        registers.filter_map(|(value, address)| Some((Register::at(address)?.0, value))).collect()
     }
 }
 
@@ -207,9 +236,18 @@ mod tests {
 
     #[test]
     fn regions_are_page_aligned_and_disjoint() {
-        let config =
-            QueueConfig { sq_depth: 2, cq_depth: 256, token_bytes: 1, kv_bytes: 5000, ..Default::default() };
+        let config = QueueConfig {
+            sq_depth: 2,
+            cq_depth: 256,
+            token_bytes: 1,
+            kv_bytes: 5000,
+            logp_bytes: 3,
+            ..Default::default()
+        };
         let layout = config.check().unwrap().layout;
-        assert_eq!(layout, Layout { sq: 0, cq: 4096, tokens: 12_288, kv: 16_384, bytes: 24_576 });
+        assert_eq!(
+            layout,
+            Layout { sq: 0, cq: 4096, tokens: 12_288, kv: 16_384, logp: 24_576, bytes: 28_672 }
+        );
     }
 }

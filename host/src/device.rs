@@ -58,6 +58,18 @@ pub trait Device: Send {
         None
     }
 
+    /// Groups that each of its queue pairs may have at a time (R17). The default, 0: it has none, and a PREFILL that would open
+    /// one answers GROUP_FULL.
+    fn groups(&self) -> u32 {
+        0
+    }
+
+    /// Which of its queue pairs, from 0, the group of `prefix_id` belongs to.
+    fn group_home(&self, prefix_id: u32) -> usize {
+        let _ = prefix_id;
+        0
+    }
+
     /// Descriptors submitted and not yet returned by [`poll`](Self::poll).
     fn in_flight(&self) -> usize;
 
@@ -153,6 +165,18 @@ impl TokenRegion {
             return Err(DeviceError::OutOfBounds { what: "token region", offset: byte_offset, bytes, size });
         }
         self.memory.load_u32s(self.start + byte_offset as usize, out)
+    }
+
+    /// Writes words to `byte_offset` bytes into the region, for a descriptor that is published later to read.
+    ///
+    /// # Errors
+    /// `OutOfBounds` if they do not lie in the region, or are misaligned.
+    pub fn write(&self, byte_offset: u64, words: &[u32]) -> Result<(), DeviceError> {
+        let (bytes, size) = (4 * words.len() as u64, self.bytes);
+        if !byte_offset.is_multiple_of(4) || byte_offset.checked_add(bytes).is_none_or(|end| end > size) {
+            return Err(DeviceError::OutOfBounds { what: "token region", offset: byte_offset, bytes, size });
+        }
+        self.memory.store_u32s(self.start + byte_offset as usize, words)
     }
 }
 

@@ -4,6 +4,7 @@ use std::hash::{BuildHasher as _, Hasher as _, RandomState};
 use std::time::Instant;
 
 use bitflags::Flags;
+use bytemuck::{cast, cast_slice_mut};
 
 use crate::config::{Checked, Layout, QueueConfig};
 use crate::device::{Counters, Device, TokenRegion};
@@ -16,7 +17,7 @@ use crate::queue::{CompletionQueue, SubmissionQueue};
 use crate::split::{Completer, Submitter, split};
 use doorbell_contract::{
     Block, CONTRACT_VERSION, Capability, CompletionFlags, Control, Counter, DEVICE_ID, DeviceFault,
-    HwCompletion, HwDesc, Register, State,
+    HwCompletion, HwDesc, HwPolicy, Register, State,
 };
 
 /// A device with its queue pair.
@@ -42,6 +43,8 @@ pub(crate) struct Parts {
     pub tokens: TokenRegion,
     /// Whether the device polls the slots: then the check word publishes, and the doorbell only wakes (R1).
     pub slot_polling: bool,
+    /// CAP_GROUPS.
+    pub groups: u32,
 }
 
 /// Whether the queue pair can be used.
@@ -178,6 +181,7 @@ impl<P: Platform> Driver<P> {
         let tokens = TokenRegion::new(memory.clone(), layout.tokens, config.token_bytes)?;
         let slot_polling = Capability::from_bits_retain(platform.read_register(Register::Capability)?)
             .contains(Capability::SLOT_POLLING);
+        let groups = platform.read_register(Register::CapGroups)?;
         let mut driver = Self {
             platform,
             sq,
@@ -186,7 +190,7 @@ impl<P: Platform> Driver<P> {
             submitted: 0,
             ledger: Ledger::new(config.sq_start),
             patience: Patience::new(config.patience),
-            parts: Parts { config, layout, memory, tokens, slot_polling },
+            parts: Parts { config, layout, memory, tokens, slot_polling, groups },
         };
         // Somebody else may have left it running.
         driver.disable()?;
@@ -265,6 +269,64 @@ impl<P: Platform> Driver<P> {
     fn owned(&self, field: &'static str, value: u32, found: u32) -> DeviceError {
         let expected = format!("{found}, as the owner of {} has set it", self.platform.name());
         DeviceError::Config { field, value: value.into(), expected }
+    }
+
+    /// Sets the registers of the parts that not every device has.
+    fn configure_parts(&mut self) -> Result<(), DeviceError> {
+        let Parts { config, layout, memory, .. } = &self.parts;
+        let logp = config.logp_registers(layout, memory.bus_address());
+        let (logp_bytes, ranges) = (config.logp_bytes, config.range_registers());
+        let features = Capability::from_bits_retain(self.read(Register::Capability)?);
+        if features.contains(Capability::LOGP) {
+            for (register, value) in logp {
+                self.configure(register, value)?;
+            }
+        } else if logp_bytes > 0 {
+            return Err(self.lacks("logp_bytes", logp_bytes, "log-probabilities (CAPABILITY.LOGP)"));
+        }
+        if self.read(Register::CapRewardModels)? > 1 {
+            for (register, value) in ranges {
+                self.configure(register, value)?;
+            }
+        } else if let Some(&(lo, _)) = self.parts.config.ranges.iter().find(|(lo, hi)| lo <= hi) {
+            return Err(self.lacks("ranges", lo.into(), "reward model 1 (CAP_REWARD_MODELS)"));
+        }
+        Ok(())
+    }
+
+    /// The configuration sets what the device does not have.
+    #[cold]
+    fn lacks(&self, field: &'static str, value: u64, what: &str) -> DeviceError {
+        let expected = format!("unset: {} has no {what}", self.platform.name());
+        DeviceError::Config { field, value, expected }
+    }
+
+    /// Ends the DECODEs of `rollout` that are published, as a STOP does, without a descriptor and its completion (R8).
+    ///
+    /// # Errors
+    /// `WriteRefused` where the device has no ABORT, or has not come to all that the last one ends; or another failure of the
+    /// device.
+    pub fn abort(&mut self, rollout: u32) -> Result<(), DeviceError> {
+        self.ring()?;
+        self.write(Register::Abort, rollout)
+    }
+
+    /// Writes the header of a policy to `delta_offset` of the token region, for a POLICY to load (R19).
+    ///
+    /// # Errors
+    /// `OutOfBounds` if it does not lie in the region.
+    pub fn place_policy(&mut self, delta_offset: u64, header: &HwPolicy) -> Result<(), DeviceError> {
+        self.parts.tokens.write(delta_offset, &cast::<HwPolicy, [u32; 4]>(*header))
+    }
+
+    /// Copies the log-probabilities, Q16.16, of the tokens from `delta_offset` on.
+    ///
+    /// # Errors
+    /// `OutOfBounds` if they do not lie in the region.
+    pub fn logps(&self, delta_offset: u64, out: &mut [i32]) -> Result<(), DeviceError> {
+        let Parts { config, layout, memory, .. } = &self.parts;
+        TokenRegion::new(memory.clone(), layout.logp, config.logp_bytes)?
+            .read(delta_offset, cast_slice_mut(out))
     }
 
     /// The workers that the configuration wants: of a device that others use too, its owner has chosen.
@@ -475,6 +537,10 @@ impl<P: Platform> Device for Driver<P> {
     }
 
     #[inline]
+    fn groups(&self) -> u32 {
+        self.parts.groups
+    }
+
     fn in_flight(&self) -> usize {
         (self.submitted - self.ledger.completed()) as usize
     }
@@ -536,6 +602,7 @@ impl<P: Platform> Device for Driver<P> {
         {
             self.configure(register, value)?;
         }
+        self.configure_parts()?;
         self.write(Register::SqKey, key)?;
         self.choose_workers()?;
         self.write(Register::Control, Control::ENABLE.bits())?;

@@ -198,6 +198,16 @@ impl SharedMemory {
         Ok(())
     }
 
+    /// As a device reads one 32-bit word at bus address `address`.
+    ///
+    /// # Errors
+    /// As [`bus_write_u32`](Self::bus_write_u32).
+    #[inline]
+    pub fn bus_read_u32(&self, address: u64) -> Result<u32, BusFault> {
+        let words = self.words32(self.offset_of(address), 1).ok_or(BusFault)?;
+        Ok(words[0].load(Ordering::Relaxed))
+    }
+
     /// What lies below the block wraps to far behind it.
     #[inline]
     fn offset_of(&self, address: u64) -> usize {
@@ -214,6 +224,20 @@ impl SharedMemory {
             .ok_or_else(|| self.out_of_bounds(offset, out.len().saturating_mul(4)))?;
         for (out, word) in out.iter_mut().zip(words) {
             *out = word.load(Ordering::Relaxed);
+        }
+        Ok(())
+    }
+
+    /// Copies 32-bit words in.
+    ///
+    /// # Errors
+    /// As [`load_u32s`](Self::load_u32s).
+    pub fn store_u32s(&self, offset: usize, values: &[u32]) -> Result<(), DeviceError> {
+        let words = self
+            .words32(offset, values.len())
+            .ok_or_else(|| self.out_of_bounds(offset, values.len().saturating_mul(4)))?;
+        for (word, value) in words.iter().zip(values) {
+            word.store(*value, Ordering::Relaxed);
         }
         Ok(())
     }

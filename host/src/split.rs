@@ -295,6 +295,7 @@ mod tests {
             windows: false,
             engines: 1,
             reward_models: 1,
+            groups: 0,
         };
         let config = QueueConfig { patience: 3, ..QueueConfig::default() };
         Driver::new(Silent { registers: Registers::new(built) }, config).unwrap().split().unwrap()

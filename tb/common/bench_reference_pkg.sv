@@ -72,16 +72,26 @@ package bench_reference_pkg;
     ref_policy = {check, 32'd0, salt, 16'd0, version};
   endfunction
 
+  // R17: what of a group a good descriptor may belong to.
+  function automatic logic ref_names_member(input hw_desc_t desc, input int members);
+    ref_names_member = (desc.flags & 8'h04) != 0 && (desc.opcode == 8'h01 || desc.opcode == 8'hFF) && int'(desc.member) < members;
+  endfunction
+
+  function automatic logic ref_stops_group(input hw_desc_t desc);
+    ref_stops_group = desc.opcode == 8'hFF && (desc.flags & 8'h04) != 0 && desc.member == 16'hFFFF;
+  endfunction
+
   // "Which error": the code of a slot that could be read, ERR_NONE for a good one.
   function automatic logic [7:0] ref_error(input hw_desc_t desc, input logic [31:0] key, input logic [31:0] index,
                                            input logic [63:0] token_size, input logic [63:0] kv_size,
                                            input logic [31:0] length_limit);
-    logic decode, prefill, cow, reward, policy;
+    logic decode, prefill, stop, cow, reward, policy;
     logic [67:0] length, offset;
     reward  = desc.opcode == 8'h02;
     policy  = desc.opcode == 8'h04;
     decode  = desc.opcode == 8'h01;
     prefill = desc.opcode == 8'h03;
+    stop    = desc.opcode == 8'hFF;
     cow     = (desc.flags & 8'h04) != 0;
     length  = desc.seq_len;
     if (decode) length = length + desc.max_tokens;
@@ -97,10 +107,11 @@ package bench_reference_pkg;
     if ((decode || reward) && desc.max_tokens == 0) return ERR_BAD_LENGTH;
     if (reward && desc.max_tokens > length_limit) return ERR_BAD_LENGTH;
     if ((decode || prefill) && length > length_limit) return ERR_BAD_LENGTH;
+    if (prefill && desc.max_tokens > 64) return ERR_BAD_LENGTH;
     if ((decode || reward) && (desc.delta_offset % 4 != 0 || offset > token_size)) return ERR_BAD_REGION;
     if (policy && (desc.delta_offset % 64 != 0 || 65'(desc.delta_offset) + 64 > token_size)) return ERR_BAD_REGION;
     if ((decode || prefill) && desc.kv_offset != 0 && desc.kv_offset >= kv_size) return ERR_BAD_REGION;
-    if ((prefill || (decode && cow)) && desc.prefix_id == 32'hFFFFFFFF) return ERR_BAD_PREFIX;
+    if ((prefill || ((decode || stop) && cow)) && desc.prefix_id == 32'hFFFFFFFF) return ERR_BAD_PREFIX;
     return ERR_NONE;
   endfunction
 

@@ -1,5 +1,5 @@
-// Random traffic for the whole device: random configuration, memory behaviour, descriptors good and bad,
-// continuations, doorbells that must be refused, slow hosts, interrupts, disables and resets in mid-run.
+// Random traffic for the whole device: random configuration, memory behaviour, descriptors good and bad, groups,
+// continuations, ABORTs, doorbells that must be refused, slow hosts, interrupts, disables and resets in mid-run.
 // Drives the queue_host 'host' that it stands in.
 module random_host;
   import bench_pkg::*;
@@ -11,6 +11,10 @@ module random_host;
   int   bad_percent;                    // descriptors made malformed
   int   poll_percent, submit_percent, release_percent;
   logic faults;                         // the memory answers some beats with errors
+  int   group_percent;                  // descriptors of groups
+  int   prefixes, most_members;         // prefix ids in use; typical members
+  logic patient;                        // opens no group that might be refused (R17)
+  int   always_groups = 0;              // group_percent is at least this
 
   // ---------------------------------------------------------------- configuration
   function automatic logic [31:0] near_wrap();
@@ -50,6 +54,16 @@ module random_host;
     rewards         = chance(50) ? 0 : between(2, 20);
     policies        = (!host.alone || chance(50)) ? 0 : between(2, 20);
     scored_valid    = 1'b0;
+    group_percent   = chance(35) ? 0 : between(20, 90);
+    if (group_percent < always_groups) group_percent = always_groups;
+    prefixes        = chance(50) ? between(1, 4) : between(9, Prefixes);
+    most_members    = chance(70) ? between(1, 6) : 64;
+    patient         = chance(50);
+    focus           = 0;
+    for (int k = 0; k < Prefixes; k++) begin
+      group_of[k] = 0;
+      member_of[k] = 0;
+    end
   endtask
 
   task automatic random_function;
@@ -74,6 +88,7 @@ module random_host;
       bench.random_memory;
       u_memory.error_r = faults ? between(1, 8) : 0;
       u_memory.error_w = faults ? between(1, 8) : 0;
+      u_memory.error_resp = chance(50) ? 2'b10 : 2'b11;
     end
   endtask
 
@@ -91,6 +106,18 @@ module random_host;
     else if (kind < 86) desc = host.blank(OP_PREFILL, some_rollout());
     else if (kind < 95) desc = host.blank(OP_STOP, some_rollout());
     else                desc = host.blank(rnd(), some_rollout());
+    if (chance(group_percent)) begin
+      if (desc.opcode != OP_DECODE) host.make_decode(some_rollout(), n, below(4), desc);
+      desc.flags = rnd() & 8'h1A;
+      desc.flags[FLAG_FENCE_BIT] = chance(4);
+      desc.checkpoint = chance(40) ? between(1, 10) : CHECKPOINT_NEVER;
+      make_group(desc);
+      desc.seq_len    = below(1500);
+      if (desc.opcode == OP_DECODE && desc.flags[FLAG_RESIDENT_BIT]) desc.reward_model_id = 16'd0;
+    end else make_plain(n, desc);
+  endtask
+
+  task automatic make_plain(input int n, inout hw_desc_t desc);
     desc.flags           = rnd() & 8'h1E;
     desc.flags[FLAG_FENCE_BIT] = chance(8);
     desc.kv_arena_id     = rnd();
@@ -103,6 +130,7 @@ module random_host;
     choose_version(desc);
     if (desc.opcode == OP_NOP || desc.opcode == OP_STOP) begin   // these look at nothing else
       desc.model_id     = rnd();
+      desc.policy_version = rnd();
       desc.max_tokens   = rnd();
       desc.delta_offset = {rnd(), rnd()};
     end
@@ -187,10 +215,51 @@ module random_host;
     if (desc.opcode == OP_PREFILL && host.u_score.policy_pending) desc.opcode = OP_NOP;
   endtask
 
+  // Something of a group (R17): a PREFILL that opens one, a DECODE or STOP of a member, now and then beyond the last or of
+  // none, or a STOP of all. The same prefix ids in all queue pairs. Most members come in order; a group in focus is
+  // preferred, so that many close.
+  localparam int Prefixes = 12;
+  int focus, group_of [0:Prefixes-1], member_of [0:Prefixes-1];   // members of the last PREFILL; the next of them
+
+  task automatic make_group(inout hw_desc_t desc);
+    int         p, kind;
+    logic [7:0] flags;
+    p    = chance(60) ? focus : below(prefixes);
+    kind = (group_of[p] == 0 || member_of[p] >= group_of[p]) ? below(30) : 20 + below(80);
+    flags = desc.flags;
+    if (kind < 25) begin
+      desc = host.blank(OP_PREFILL, some_rollout());
+      desc.flags      = flags & ~FLAG_COW_PREFIX;
+      desc.max_tokens = chance(80) ? between(1, most_members) : chance(50) ? 63 + below(2) : between(0, 3);
+    end else if (kind < 90) desc.opcode = OP_DECODE;
+    else begin
+      desc = host.blank(OP_STOP, some_rollout());
+      desc.flags = flags;
+    end
+    desc.prefix_id = (p == 0) ? 32'd0 : 32'hFFFF_FFF0 + p;
+    if (desc.opcode == OP_PREFILL) begin
+      if (patient && desc.max_tokens != 0
+          && (host.u_score.could_be_open(desc.prefix_id) || host.u_score.could_be_taken() >= 8)) desc.opcode = OP_NOP;
+      else if (desc.max_tokens != 0) begin
+        group_of[p]  = desc.max_tokens;
+        member_of[p] = 0;
+        focus        = p;
+      end
+    end else begin
+      desc.flags[FLAG_COW_PREFIX_BIT] = 1'b1;
+      if (desc.opcode == OP_STOP && chance(50)) desc.member = MEMBER_NONE;
+      else if (group_of[p] != 0 && chance(75)) begin
+        desc.member  = member_of[p] % group_of[p];
+        member_of[p] = member_of[p] + 1;
+      end else desc.member = chance(50) ? below(group_of[p] + 1) : chance(50) ? MEMBER_NONE : group_of[p] + below(70);
+      if (desc.opcode == OP_DECODE && chance(60)) desc.checkpoint = CHECKPOINT_NEVER;
+    end
+  endtask
+
   // One thing out of order. Whether it matters, the reference decides.
   task automatic spoil(inout hw_desc_t desc);
-    case (below(13))
-      12: desc.policy_version = chance(50) ? 16'd1 << below(16) : rnd();
+    case (below(15))
+      14: desc.policy_version = chance(50) ? 16'd1 << below(16) : rnd();
       0: desc.opcode = rnd();
       1: desc.flags = desc.flags | (8'h20 << below(3));
       2: desc.flags = desc.flags | (8'h40 << below(2));
@@ -206,6 +275,8 @@ module random_host;
       9: desc.delta_offset = chance(50) ? host.token_size - 4 * desc.max_tokens + 4
                                         : 64'hFFFF_FFFF_FFFF_FFFC;
       10: desc.kv_offset = host.kv_size + (host.kv_size == 0);
+      11: desc.policy_version = 16'd1 << below(16);
+      12: desc.max_tokens = 65;         // a PREFILL of too many members
       default: begin
         desc.flags[FLAG_COW_PREFIX_BIT] = 1'b1;
         desc.prefix_id = PREFIX_NONE;
@@ -280,6 +351,18 @@ module random_host;
     refused = refused + 1;
   endtask
 
+  // R8: ends the DECODEs of a rollout that are published.
+  task automatic abort;
+    logic [31:0] state_now, rollout_id;
+    rollout_id = some_rollout();
+    u_registers.read(host.at(REG_STATE), state_now);
+    if ((state_now & STATE_ABORTING) == 0) begin
+      host.u_score.abort(rollout_id);
+      host.write(REG_ABORT, rollout_id);
+      host.expect_read(REG_ABORT, rollout_id);
+    end
+  endtask
+
   task automatic arm;
     host.u_score.armings = host.u_score.armings + 1;
     host.write(REG_IRQ, IRQ_ARMED);
@@ -327,6 +410,7 @@ module random_host;
       end
       if (chance(release_percent)) host.release_seen;
       if (chance(2)) bad_doorbell;
+      if (chance(3)) abort;
       if (chance(10)) arm;
       if (chance(2) && host.u_score.armed === 1'b1) begin
         host.u_score.armed = 1'b0;     // nothing is owed from here on
@@ -351,8 +435,9 @@ module random_host;
     if (host.alone) host.check_counters;
     if (host.fault_expected) host.write(REG_ERROR, '1);
     host.fault_expected = 1'b0;
-    $display("cycle %0d: %0d descriptors, %0d tokens, %0d versions, %0d refused as busy, %0d superseded, %0d scored", host.cycle_i,
-             host.sq_tail - host.sq_start, host.u_score.tokens, host.u_score.published_versions, host.u_score.busy_seen,
+    $display("cycle %0d: %0d descriptors, %0d tokens, %0d versions; in all %0d groups opened, %0d closed, %0d stopped, %0d refused, %0d publishes refused as busy, %0d superseded, %0d scored",
+             host.cycle_i, host.sq_tail - host.sq_start, host.u_score.tokens, host.u_score.published_versions, host.u_score.groups_opened,
+             host.u_score.groups_closed, host.u_score.groups_stopped, host.u_score.groups_refused, host.u_score.busy_seen,
              host.u_score.superseded_seen, host.u_score.scored_seen);
   endtask
 

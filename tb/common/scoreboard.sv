@@ -1,4 +1,4 @@
-// Watches one queue pair from the bus and predicts every completion (rules R1, R3 to R11, R14). Its host (queue_host)
+// Watches one queue pair from the bus and predicts every completion (rules R1, R3 to R11, R14, R17). Its host (queue_host)
 // tells it what it publishes, reads and releases; instance u_memory beside it is the shared memory. What belongs to the
 // queue pair it tells by its part of the memory, and completions by their ID.
 module scoreboard #(
@@ -112,6 +112,10 @@ module scoreboard #(
     back_asked = 0; back_came = 0; ops = 0; ops_taken = 0;
     policy_pending = 1'b0;
     published_versions = 0;
+    aborts = 0;
+    taken  = sq_start;
+    groups_on = 1'b0;
+    for (int g = 0; g < Known; g++) group_live[g] = 1'b0;
     on   = 1'b1;
     dead = 1'b0;
   endtask
@@ -199,6 +203,13 @@ module scoreboard #(
     bad_line[e] = 1'b0;
     visible[e]  = 1'b0;
     checked[e]  = 1'b0;
+    posted[e]   = 1'b0;
+    overrun[e]  = 1'b0;
+    if (opens(e)) begin
+      groups_on = 1'b1;
+      may_busy[e] = could_be_open(desc.prefix_id);
+      may_full[e] = could_be_taken() >= Entry_limit;
+    end
     salt[e]     = salt_of(desc.policy_version);
     claims[e]   = code[e] == 0 && desc.opcode == OP_DECODE;
     reads[e]    = code[e] == 0 && (desc.opcode == OP_REWARD || desc.opcode == OP_POLICY);
@@ -233,6 +244,162 @@ module scoreboard #(
     reads[e] = 1'b0;
     if (claims[e])
       for (int k = word; k < word + int'(desc.max_tokens); k++) if (owner_of_word[k] == e + 1) owner_of_word[k] = 0;
+  endtask
+
+  // ---------------------------------------------------------------- groups (R17)
+  // What is known from outside: of a group, from the completion of its PREFILL on, which members the completions that the
+  // host has read have ended. At most one group of a prefix is open at a time; a completion that comes while it is, of a
+  // descriptor behind its PREFILL that names a member of it, belongs to it: it was open when that was admitted, too.
+  localparam int Known       = 256;
+  localparam int Entry_limit = 8;                 // CAP_GROUPS
+  logic          groups_on;                       // there was one
+  logic          group_live [0:Known-1];          // open, or something late may belong to it
+  logic          group_open [0:Known-1];
+  logic [31:0]   group_prefix [0:Known-1], group_index [0:Known-1], group_until [0:Known-1];
+  int            group_size [0:Known-1];
+  logic [63:0]   group_ended [0:Known-1];
+  logic          may_busy [0:Entries-1];          // of a PREFILL, as it was published: its prefix may be open, …
+  logic          may_full [0:Entries-1];          // … all entries may be taken
+  logic          posted [0:Entries-1];            // has its place in the completion queue
+  logic          overrun [0:Entries-1];           // of a PREFILL: a member was handed out before that
+  logic [31:0]   taken;                           // descriptors below it were handed out
+  int            groups_opened = 0, groups_closed = 0, groups_refused = 0, groups_stopped = 0;   // for the benches
+
+  // A PREFILL that opens a group, unless it is refused.
+  function automatic logic opens(input int which);
+    opens = code[which] == 0 && slot[which][7:0] == OP_PREFILL && slot[which][HW_DESC_MAX_TOKENS_LSB +: 32] != 0;
+  endfunction
+
+  function automatic logic [31:0] prefix(input int which);
+    prefix = slot[which][HW_DESC_PREFIX_ID_LSB +: 32];
+  endfunction
+
+  // It belongs to a group of this prefix that has so many members, if there is one.
+  function automatic logic names(input int which, input logic [31:0] prefix_id, input int members);
+    names = code[which] == 0 && prefix(which) == prefix_id
+         && (ref_names_member(slot[which], members) || ref_stops_group(slot[which]));
+  endfunction
+
+  function automatic logic could_be_open(input logic [31:0] prefix_id);
+    could_be_open = 1'b0;
+    if (groups_on) begin
+      for (int g = 0; g < Known; g++)
+        if (group_live[g] && group_open[g] && group_prefix[g] == prefix_id) could_be_open = 1'b1;
+      for (logic [31:0] k = oldest; k != tail; k = k + 1)
+        if (!checked[entry(k)] && opens(entry(k)) && prefix(entry(k)) == prefix_id) could_be_open = 1'b1;
+    end
+  endfunction
+
+  // Entries that may be taken. A group that is closed keeps its own as long as something late may belong to it.
+  function automatic int could_be_taken();
+    could_be_taken = 0;
+    if (groups_on) begin
+      for (int g = 0; g < Known; g++) if (group_live[g]) begin
+        if (!group_open[g]) begin
+          group_live[g] = 1'b0;
+          for (logic [31:0] k = oldest; k != tail; k = k + 1)
+            if (!checked[entry(k)] && int'(k - group_index[g]) > 0 && int'(group_until[g] - k) > 0
+                && names(entry(k), group_prefix[g], group_size[g])) group_live[g] = 1'b1;
+        end
+        if (group_live[g]) could_be_taken = could_be_taken + 1;
+      end
+      for (logic [31:0] k = oldest; k != tail; k = k + 1)
+        if (!checked[entry(k)] && opens(entry(k))) could_be_taken = could_be_taken + 1;
+    end
+  endfunction
+
+  // The completion of a PREFILL with members: was it to be refused? 'open_now' are groups that were open when it was admitted.
+  task automatic check_prefill(input int which, input hw_completion_t done, output logic refused);
+    int   open_now, free_place;
+    logic same;
+    open_now   = 0;
+    same       = 1'b0;
+    free_place = -1;
+    for (int g = 0; g < Known; g++) begin
+      if (!group_live[g]) free_place = g;
+      else if (group_open[g] && int'(number[which] - group_index[g]) > 0) begin
+        open_now = open_now + 1;
+        if (group_prefix[g] == prefix(which)) same = 1'b1;
+      end
+    end
+    refused = done.status == STATUS_ERROR && (done.error == ERR_PREFIX_BUSY || done.error == ERR_GROUP_FULL);
+    if (refused) begin
+      groups_refused = groups_refused + 1;
+      if (done.error == ERR_PREFIX_BUSY && !may_busy[which])
+        fail($sformatf("R17: PREFILL %0d is PREFIX_BUSY, and no group of prefix %0h can be open", number[which], prefix(which)));
+      if (done.error == ERR_GROUP_FULL && !may_full[which])
+        fail($sformatf("R17: PREFILL %0d is GROUP_FULL, and there must be an entry", number[which]));
+      if (done.error == ERR_GROUP_FULL && same)
+        fail($sformatf("R17: PREFILL %0d is GROUP_FULL, and should be PREFIX_BUSY", number[which]));
+    end else begin
+      groups_opened = groups_opened + 1;
+      if (same) fail($sformatf("R17: PREFILL %0d opens a group of prefix %0h, which is open", number[which], prefix(which)));
+      if (open_now >= Entry_limit) fail($sformatf("R17: PREFILL %0d opens a group, and %0d are open", number[which], open_now));
+      if (overrun[which]) fail($sformatf("R17: a member starts before PREFILL %0d has completed", number[which]));
+      if (free_place < 0) $fatal(1, "scoreboard: more than %0d groups", Known);
+      group_live[free_place]   = 1'b1;
+      group_open[free_place]   = 1'b1;
+      group_prefix[free_place] = prefix(which);
+      group_index[free_place]  = number[which];
+      group_size[free_place]   = int'(slot[which][HW_DESC_MAX_TOKENS_LSB +: 32]);
+      group_ended[free_place]  = '0;
+    end
+  endtask
+
+  // The completion of what may belong to a group: does it close it?
+  task automatic check_member(input int which, input hw_completion_t done, output logic closes);
+    logic        stop;
+    logic [63:0] all;
+    hw_desc_t    desc;
+    desc   = slot[which];
+    closes = 1'b0;
+    stop   = desc.opcode == OP_STOP;
+    for (int g = 0; g < Known; g++)
+      if (group_live[g] && group_open[g] && int'(number[which] - group_index[g]) > 0
+          && names(which, group_prefix[g], group_size[g])) begin
+        all = 64'hFFFF_FFFF_FFFF_FFFF >> (64 - group_size[g]);
+        if (ref_stops_group(desc)) begin
+          groups_stopped = groups_stopped + 1;
+          group_ended[g] = all;
+          for (logic [31:0] k = group_index[g] + 1; k != number[which]; k = k + 1)
+            if (int'(k - oldest) >= 0 && !checked[entry(k)] && names(entry(k), group_prefix[g], group_size[g]))
+              fail($sformatf("R8: STOP %0d of a group completes before %0d", number[which], k));
+        end else if (stop || done.status == STATUS_DONE || done.status == STATUS_STOPPED)
+          group_ended[g] = group_ended[g] | (64'd1 << desc.member);
+        if (group_ended[g] == all) begin
+          closes         = 1'b1;
+          groups_closed  = groups_closed + 1;
+          group_open[g]  = 1'b0;
+          group_until[g] = tail;
+        end
+      end
+  endtask
+
+  // R17: what belongs to a group is handed out once its PREFILL has its place in the completion queue. Whether this PREFILL
+  // opens a group is known later.
+  always @(posedge clk_i) if (rst_ni && on) begin
+    if (bench.u_device.taken && bench.u_device.look_queue == Pair) begin
+      if (groups_on) hand_out(taken);
+      taken = taken + 1;
+    end
+    if (bench.u_device.posted && bench.u_device.posted_queue == Pair
+        && (bench.u_device.u_completion_ring.completion[HW_COMPLETION_FLAGS_LSB +: 8] & CFLAG_NO_ECHO) == 0)
+      posted[entry(bench.u_device.u_completion_ring.completion[31:0])] = 1'b1;
+  end
+
+  task automatic hand_out(input logic [31:0] index);
+    logic        found;
+    logic [31:0] k;
+    found = 1'b0;
+    k     = index;
+    if (code[entry(index)] == 0 && (slot[entry(index)][8 + FLAG_COW_PREFIX_BIT]))
+      while (!found && k != oldest) begin
+        k = k - 1;
+        if (opens(entry(k)) && names(entry(index), prefix(entry(k)), int'(slot[entry(k)][HW_DESC_MAX_TOKENS_LSB +: 32]))) begin
+          found = 1'b1;
+          if (!posted[entry(k)]) overrun[entry(k)] = 1'b1;
+        end
+      end
   endtask
 
   // ---------------------------------------------------------------- the device reads
@@ -568,7 +735,7 @@ module scoreboard #(
       end
     end
     cq_visible = cq_visible + 1;
-    if (done.status == STATUS_ERROR || (ok && code[which] == 0 && slot[which][8 + FLAG_INTERRUPT_BIT]))
+    if (done.status == STATUS_ERROR || done.flags[CFLAG_GROUP_DONE_BIT] || (ok && code[which] == 0 && slot[which][8 + FLAG_INTERRUPT_BIT]))
       cq_asked = cq_visible;
     retire;
   endtask
@@ -578,12 +745,28 @@ module scoreboard #(
   endtask
 
   // ---------------------------------------------------------------- the host reads a completion
-  // R8: may this DECODE have been stopped? By any STOP behind it, but one that is a fence: before that it ended.
+  // ABORTs: the rollout, and what was published.
+  logic [31:0] abort_rollout [0:255], abort_tail [0:255];
+  int          aborts;
+  task automatic abort(input logic [31:0] rollout_id);
+    abort_rollout[aborts % 256] = rollout_id;
+    abort_tail[aborts % 256]    = published;
+    aborts = aborts + 1;
+  endtask
+
+  // R8: may this DECODE have been stopped? By any STOP behind it, of its rollout or its group, but one that is a fence: before
+  // that it ended. Or by an ABORT.
   function automatic logic may_stop(input logic [31:0] index);
     may_stop = 1'b0;
     for (logic [31:0] k = index + 1; k != tail; k = k + 1) begin
-      if (!fence[entry(k)] && is_stop[entry(k)] && rollout(entry(k)) == rollout(entry(index))) may_stop = 1'b1;
+      if (!fence[entry(k)] && is_stop[entry(k)]) begin
+        if (ref_stops_group(slot[entry(k)])) begin
+          if (slot[entry(index)][8 + FLAG_COW_PREFIX_BIT] && prefix(entry(k)) == prefix(entry(index))) may_stop = 1'b1;
+        end else if (rollout(entry(k)) == rollout(entry(index))) may_stop = 1'b1;
+      end
     end
+    for (int k = 0; k < aborts && k < 256; k++)
+      if (abort_rollout[k] == rollout(entry(index)) && int'(abort_tail[k] - index) > 0) may_stop = 1'b1;
   endfunction
 
   // What a DECODE must give; answered is what the device said it produced.
@@ -653,7 +836,7 @@ module scoreboard #(
 
   // Compares a completion with the reference. Returns the descriptor's index and entry.
   task automatic check(input hw_completion_t done, output logic [31:0] index, output hw_desc_t desc);
-    logic           ok, stopped, superseded, suspected;
+    logic           ok, stopped, superseded, suspected, refused, closes;
     int             which;
     hw_completion_t want;
     find(done, index, ok);
@@ -693,12 +876,21 @@ module scoreboard #(
         want.status = STATUS_ERROR;
         want.error  = ERR_DMA_FAULT;
       end
+      refused = 1'b0;
+      closes  = 1'b0;
+      if (opens(which)) check_prefill(which, done, refused);
+      else if (groups_on && code[which] == 0) check_member(which, done, closes);
+      if (refused) begin
+        want.status = STATUS_ERROR;
+        want.error  = done.error;
+      end
+      if (closes) want.flags = want.flags | CFLAG_GROUP_DONE;
       if (!no_echo(code[which])) begin
         want.user_data       = desc.user_data;
         want.rollout_id      = desc.rollout_id;
         want.reward_model_id = desc.reward_model_id;
       end
-      if (code[which] == 0 && desc.opcode == OP_PREFILL) prefixes = prefixes + 1;
+      if (code[which] == 0 && desc.opcode == OP_PREFILL && !refused) prefixes = prefixes + 1;
       if (reads[which] && want.error != 0) want.result = '0;
       if (want.status == STATUS_ERROR) errors_seen = errors_seen + 1;
       want.sq_head   = done.sq_head;

@@ -11,17 +11,19 @@
 //! let desc = HwDesc::decode(7, 100, 32);
 //! let full = oracle.answer(&desc);
 //! assert_eq!((full.completion.final_seq_len, full.tokens.len()), (132, 32));
-//! let stopped = oracle.stopped(&desc, 5);
+//! let stopped = oracle.cut(&desc, 5, Status::Stopped);
 //! assert_eq!(stopped.completion.status, Status::Stopped as u8);
 //! assert_eq!(stopped.tokens, full.tokens[..5]);
 //! ```
 
 use doorbell_contract::{
-    CHECKPOINT_NEVER, CompletionFlags, DescFlags, ErrorCode, HwCompletion, HwDesc, LENGTH_LIMIT_MAX, Opcode,
-    PREFIX_NONE, Status,
+    CHECKPOINT_NEVER, Capability, CompletionFlags, DescFlags, ErrorCode, HwCompletion, HwDesc,
+    LENGTH_LIMIT_MAX, MEMBERS_MAX, Opcode, PREFIX_NONE, Register, Status,
 };
 use doorbell_engine::{Digest, Engine, RewardModel};
 use doorbell_host::config::QueueConfig;
+use doorbell_host::error::DeviceError;
+use doorbell_host::platform::Platform;
 
 /// What a device must answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -30,76 +32,170 @@ pub struct Answer {
     pub completion: HwCompletion,
     /// The tokens, from `delta_offset` on.
     pub tokens: Vec<u32>,
+    /// With LOGP, their log-probabilities, from there on in their region.
+    pub logps: Vec<i32>,
 }
 
-/// Answers descriptors for one configuration.
+/// What of the contract a device has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Features {
+    /// CAPABILITY.
+    pub capability: Capability,
+    /// CAP_REWARD_MODELS.
+    pub reward_models: u32,
+    /// CAP_GROUPS.
+    pub groups: u32,
+}
+
+impl Features {
+    /// Everything.
+    pub const ALL: Self =
+        Self { capability: Capability::all(), reward_models: RewardModel::ALL.len() as u32, groups: 64 };
+
+    /// What the device behind `platform` says that it has.
+    ///
+    /// # Errors
+    /// A failure of the device.
+    pub fn of(platform: &mut (impl Platform + ?Sized)) -> Result<Self, DeviceError> {
+        Ok(Self {
+            capability: Capability::from_bits_retain(platform.read_register(Register::Capability)?),
+            reward_models: platform.read_register(Register::CapRewardModels)?,
+            groups: platform.read_register(Register::CapGroups)?,
+        })
+    }
+}
+
+/// Answers descriptors for one configuration, each as if no other were there: of groups it knows nothing but what one
+/// descriptor alone gets wrong.
 #[derive(Clone, Debug)]
 pub struct Oracle {
     config: QueueConfig,
+    features: Features,
+    /// The salt of each version that is resident (R18).
+    salts: Vec<(u16, u32)>,
 }
 
 impl Oracle {
-    /// The oracle for devices that run under `config`.
+    /// The oracle for devices that have everything and run under `config`, with version 0 alone.
     pub fn new(config: &QueueConfig) -> Self {
-        Self { config: config.clone() }
+        Self { config: config.clone(), features: Features::ALL, salts: vec![(0, 0)] }
     }
 
-    /// The answer to `desc`, sealed for its slot, when no STOP comes.
+    /// The same for devices that have no more than these.
+    #[must_use]
+    pub fn with_features(self, features: Features) -> Self {
+        Self { features, ..self }
+    }
+
+    /// With another version resident.
+    #[must_use]
+    pub fn with_version(mut self, version: u16, salt: u32) -> Self {
+        self.salts.retain(|&(other, _)| other != version);
+        self.salts.push((version, salt));
+        self
+    }
+
+    fn salt(&self, version: u16) -> Option<u32> {
+        self.salts.iter().find(|&&(other, _)| other == version).map(|&(_, salt)| salt)
+    }
+
+    /// The answer to `desc`, sealed for its slot, when no STOP comes and its version stays. Of a REWARD, that of one whose tokens
+    /// are 0; [`scored`](Self::scored) knows them.
     pub fn answer(&self, desc: &HwDesc) -> Answer {
         self.answer_to(desc, None)
     }
 
-    /// The answer to `desc`, sealed for its slot, when a STOP of its rollout takes effect once `length` of its tokens are
-    /// produced: that of a DECODE that has ended by then is its full one (R8).
-    pub fn stopped(&self, desc: &HwDesc, length: u32) -> Answer {
-        self.answer_to(desc, Some(length as usize))
+    /// The answer to `desc`, sealed for its slot, when something ends it as `status` once `length` of its tokens are produced: a
+    /// STOP (R8), or that its version is retired (R20). That of a DECODE that has ended by then is its full one.
+    pub fn cut(&self, desc: &HwDesc, length: u32, status: Status) -> Answer {
+        self.answer_to(desc, Some((length as usize, status)))
     }
 
-    fn answer_to(&self, desc: &HwDesc, stop: Option<usize>) -> Answer {
+    /// The answer to `desc`, a REWARD, sealed for its slot, when these are the tokens in memory.
+    pub fn scored(&self, desc: &HwDesc, tokens: &[u32]) -> Answer {
+        let answer = self.answer(desc);
+        match RewardModel::of(desc.reward_model_id) {
+            Some(model) if answer.completion.status == Status::Scored as u8 => {
+                let result = model.score(tokens.iter().copied(), &self.config.ranges) as u32;
+                Answer { completion: HwCompletion { result, ..answer.completion }, ..answer }
+            }
+            _ => answer,
+        }
+    }
+
+    fn answer_to(&self, desc: &HwDesc, cut: Option<(usize, Status)>) -> Answer {
         if let Some(code) = self.error(desc) {
             return plain(desc, Status::Error, code);
         }
         match (Opcode::try_from(desc.opcode), Engine::of(desc.model_id)) {
-            (Ok(Opcode::Decode), Some(engine)) => self.decode(desc, engine, stop),
+            (Ok(Opcode::Decode), Some(engine)) => self.decode(desc, engine, cut),
             (Ok(Opcode::Stop), _) => plain(desc, Status::Stopped, ErrorCode::None),
+            (Ok(Opcode::Reward), _) => {
+                let zeros = std::iter::repeat_n(0, desc.max_tokens as usize);
+                let score = RewardModel::of(desc.reward_model_id)
+                    .map_or(0, |model| model.score(zeros, &self.config.ranges));
+                let plain = plain(desc, Status::Scored, ErrorCode::None);
+                Answer { completion: HwCompletion { result: score as u32, ..plain.completion }, ..plain }
+            }
             _ => plain(desc, Status::Done, ErrorCode::None),
         }
     }
 
-    /// "Which error": the first violation, from BAD_OPCODE on.
+    /// "Which error": the first violation, from BAD_OPCODE to BAD_VERSION.
     pub fn error(&self, desc: &HwDesc) -> Option<ErrorCode> {
         let opcode = Opcode::try_from(desc.opcode);
-        let known = matches!(opcode, Ok(Opcode::Nop | Opcode::Decode | Opcode::Prefill | Opcode::Stop));
-        let (decode, prefill) = (opcode == Ok(Opcode::Decode), opcode == Ok(Opcode::Prefill));
+        let is = |one: Opcode| opcode == Ok(one);
+        let has = |feature: Capability| self.features.capability.contains(feature);
+        let (decode, prefill, stop) = (is(Opcode::Decode), is(Opcode::Prefill), is(Opcode::Stop));
+        let (reward, policy) = (is(Opcode::Reward), is(Opcode::Policy));
+        let absent = reward && !has(Capability::REWARD) || policy && !has(Capability::POLICY);
         let flag = |flag: DescFlags| desc.flags & flag.bits() != 0;
 
-        let reward = RewardModel::of(desc.reward_model_id);
+        let resident = decode && flag(DescFlags::RESIDENT);
+        let limit = u128::from(self.config.length_limit);
         let end = u128::from(desc.seq_len) + if decode { u128::from(desc.max_tokens) } else { 0 };
         let delta_end = u128::from(desc.delta_offset) + 4 * u128::from(desc.max_tokens);
         let violations = [
-            (ErrorCode::BadOpcode, !known),
-            (ErrorCode::ReservedSet, desc.flags >= 0x20 || desc.reserved != 0),
-            (ErrorCode::BadModel, (decode || prefill) && Engine::of(desc.model_id).is_none()),
-            (ErrorCode::BadModel, decode && flag(DescFlags::RESIDENT) && reward.is_none()),
-            (ErrorCode::BadLength, decode && desc.max_tokens == 0),
-            (ErrorCode::BadLength, (decode || prefill) && end > u128::from(self.config.length_limit)),
-            (ErrorCode::BadRegion, decode && !desc.delta_offset.is_multiple_of(4)),
-            (ErrorCode::BadRegion, decode && delta_end > u128::from(self.config.token_bytes)),
+            (ErrorCode::BadOpcode, opcode.is_err() || absent),
+            (ErrorCode::ReservedSet, desc.flags >= 0x40),
+            (ErrorCode::ReservedSet, flag(DescFlags::RESIDENT) && !has(Capability::RESIDENT)),
+            (ErrorCode::ReservedSet, flag(DescFlags::LOGP) && !has(Capability::LOGP)),
+            (ErrorCode::BadModel, (decode || prefill || policy) && Engine::of(desc.model_id).is_none()),
+            (ErrorCode::BadModel, resident && desc.reward_model_id != 0),
+            (ErrorCode::BadModel, reward && u32::from(desc.reward_model_id) >= self.features.reward_models),
+            (ErrorCode::BadLength, (decode || reward) && desc.max_tokens == 0),
+            (ErrorCode::BadLength, (decode || prefill) && end > limit),
+            (ErrorCode::BadLength, reward && u128::from(desc.max_tokens) > limit),
+            (ErrorCode::BadLength, prefill && desc.max_tokens > MEMBERS_MAX),
+            (ErrorCode::BadRegion, (decode || reward) && !desc.delta_offset.is_multiple_of(4)),
+            (ErrorCode::BadRegion, (decode || reward) && delta_end > u128::from(self.config.token_bytes)),
+            (
+                ErrorCode::BadRegion,
+                decode && flag(DescFlags::LOGP) && delta_end > u128::from(self.config.logp_bytes),
+            ),
+            (ErrorCode::BadRegion, policy && !desc.delta_offset.is_multiple_of(64)),
+            (
+                ErrorCode::BadRegion,
+                policy && u128::from(desc.delta_offset) + 64 > u128::from(self.config.token_bytes),
+            ),
             (
                 ErrorCode::BadRegion,
                 (decode || prefill) && desc.kv_offset != 0 && desc.kv_offset >= self.config.kv_bytes,
             ),
             (
                 ErrorCode::BadPrefix,
-                (prefill || decode && flag(DescFlags::COW_PREFIX)) && desc.prefix_id == PREFIX_NONE,
+                (prefill || (decode || stop) && flag(DescFlags::COW_PREFIX)) && desc.prefix_id == PREFIX_NONE,
             ),
+            (ErrorCode::BadVersion, (decode || prefill) && self.salt(desc.policy_version).is_none()),
+            (ErrorCode::GroupFull, prefill && desc.max_tokens > 0 && self.features.groups == 0),
         ];
         violations.into_iter().find(|&(_, violated)| violated).map(|(code, _)| code)
     }
 
-    fn decode(&self, desc: &HwDesc, engine: Engine, stop: Option<usize>) -> Answer {
+    fn decode(&self, desc: &HwDesc, engine: Engine, cut: Option<(usize, Status)>) -> Answer {
         let flag = |flag: DescFlags| desc.flags & flag.bits() != 0;
-        let mut decoder = engine.begin(desc, self.config.eos_threshold);
+        let salt = self.salt(desc.policy_version).unwrap_or_default();
+        let mut decoder = engine.begin(desc, salt, self.config.eos_threshold);
         let steps: Vec<_> = (0..desc.max_tokens).map(|_| decoder.step()).collect();
         let is_eos = |k: usize| steps[k].eos;
         // The digest of each length.
@@ -116,9 +212,10 @@ impl Oracle {
             period => Some(period as usize),
         };
         let resident = flag(DescFlags::RESIDENT);
-        let reward = RewardModel::of(desc.reward_model_id);
-        let rejected = |length: usize| {
-            reward.is_some_and(|reward| reward.score(digests[length]) < self.config.reward_threshold)
+        // Of the tokens since the checkpoint before (R9).
+        let rejected = |length: usize, period: usize| {
+            let since: Vec<u32> = steps[length - period..length].iter().map(|step| step.token).collect();
+            Digest::of(&since).score() < self.config.reward_threshold
         };
 
         // Candidates in the order in which they decide at the same length; the smallest length ends the descriptor.
@@ -126,16 +223,28 @@ impl Oracle {
         let eos = (0..budget).find(|&k| flag(DescFlags::EOS_STOPS) && is_eos(k)).map(|k| k + 1);
         let checkpoint = match period {
             Some(period) if resident => {
-                (1..=budget / period).map(|n| n * period).find(|&length| rejected(length))
+                (1..=budget / period).map(|n| n * period).find(|&length| rejected(length, period))
             }
             Some(period) if period <= budget => Some(period),
             _ => None,
         };
+        // A RESIDENT one that has begun is superseded at a checkpoint at which its score lets it go on.
+        let (mut stop, mut superseded, mut passed) = (None, None, None);
+        match cut {
+            Some((length, Status::Superseded)) if resident && length > 0 => {
+                passed = period.filter(|period| length % period == 0).map(|_| length);
+            }
+            Some((length, Status::Superseded)) => superseded = Some(length),
+            Some((length, _)) => stop = Some(length),
+            None => {}
+        }
         let ends = [
             (eos, Status::Done, false),
             (Some(budget), Status::Done, false),
             (stop, Status::Stopped, false),
+            (superseded, Status::Superseded, false),
             (checkpoint, if resident { Status::Done } else { Status::RewardNeeded }, resident),
+            (passed, Status::Superseded, false),
         ];
         let (length, status, was_rejected) = ends
             .into_iter()
@@ -147,13 +256,15 @@ impl Oracle {
         flags.set(CompletionFlags::EOS, (0..length).any(is_eos));
         flags.set(CompletionFlags::REJECTED, was_rejected);
         let tokens = steps[..length].iter().map(|step| step.token).collect();
+        let with_logps = if flag(DescFlags::LOGP) { length } else { 0 };
+        let logps = steps[..with_logps].iter().map(|step| step.logp).collect();
         let completion = HwCompletion {
             final_seq_len: desc.seq_len + length as u32,
             result: digests[length].value(),
             flags: flags.bits(),
             ..plain(desc, status, ErrorCode::None).completion
         };
-        Answer { completion, tokens }
+        Answer { completion, tokens, logps }
     }
 }
 
@@ -167,5 +278,5 @@ fn plain(desc: &HwDesc, status: Status, error: ErrorCode) -> Answer {
         error: error as u8,
         ..HwCompletion::default()
     };
-    Answer { completion, tokens: Vec::new() }
+    Answer { completion, tokens: Vec::new(), logps: Vec::new() }
 }

@@ -149,6 +149,7 @@ impl Alone {
             windows: false,
             engines: 1,
             reward_models: 1,
+            groups: 0,
         };
         Self { registers: Registers::new(built), memory: None }
     }

@@ -28,7 +28,7 @@ pub struct Args {
     /// Trace to run (own format, Mooncake or Azure); by default a small built-in one
     #[arg(long, value_name = "FILE")]
     trace: Option<PathBuf>,
-    /// Rollouts per request; above 1 they share a prefix, which a PREFILL registers first
+    /// Rollouts per request; above 1 they share a prefix, which a PREFILL registers first, and are a group of the device
     #[arg(long, value_name = "K", default_value_t = 1)]
     group: u32,
     /// Tokens between checkpoints; 0 is never
@@ -46,6 +46,9 @@ pub struct Args {
     /// Send a STOP to every Nth rollout; 0 is none
     #[arg(long, value_name = "N", default_value_t = 0)]
     stop_every: u32,
+    /// Send every Nth group a STOP of all its rollouts; 0 is none
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    stop_groups: u32,
     /// Requests to take from the start of the trace
     #[arg(long, value_name = "REQUESTS")]
     limit: Option<usize>,
@@ -232,9 +235,10 @@ fn replay_options(args: &Args) -> ReplayOptions {
         group: args.group,
         checkpoint: args.checkpoint,
         resident: args.resident,
-        reward_threshold: (args.reward_threshold * 65_536.0).round() as u32,
+        reward_threshold: (args.reward_threshold * 65_536.0).round() as i32,
         eos_threshold: (args.eos * 32_768.0).round() as u16,
         stop_every: args.stop_every,
+        stop_group_every: args.stop_groups,
         limit: args.limit.unwrap_or(usize::MAX),
         seed: args.seed,
         ..ReplayOptions::default()

@@ -1,6 +1,7 @@
 //! The registers of a device in software: who may write what when, and what the writes do (docs/contract.md,
 //! "Registers"). The model and the GPU, whose registers are its host's, share it.
 
+mod policy;
 mod queue;
 
 use std::collections::HashMap;
@@ -8,9 +9,10 @@ use std::collections::HashMap;
 use crate::queue::Depth;
 use doorbell_contract::{
     Access, Block, CONTRACT_VERSION, Capability, Control, Counter, DEVICE_ID, DeviceFault, FunctionControl,
-    LENGTH_LIMIT_MAX, Place, Register, SqKey,
+    LENGTH_LIMIT_MAX, Place, RANGES, Register, SqKey,
 };
-pub use queue::{QueueRegisters, Ring, Session};
+pub use policy::{PolicySlot, PolicySlots};
+pub use queue::{Abort, QueueRegisters, Ring, Session};
 
 /// The device answers SLVERR and changes nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,6 +38,26 @@ pub struct Built {
     pub engines: u32,
     /// CAP_REWARD_MODELS.
     pub reward_models: u32,
+    /// CAP_GROUPS.
+    pub groups: u32,
+}
+
+impl Built {
+    /// Whether the device has what this register is for.
+    fn has(&self, register: Register) -> bool {
+        let within = |first, last| (first..=last).contains(&register);
+        if within(Register::Window0BaseLo, Register::Window2SizeHi) {
+            self.windows
+        } else if within(Register::PolicySlot0, Register::PolicySlot1) {
+            self.features.contains(Capability::POLICY)
+        } else if within(Register::Range0Lo, Register::Range15Hi) {
+            self.reward_models > 1
+        } else if within(Register::LogpBaseLo, Register::LogpSizeHi) {
+            self.features.contains(Capability::LOGP)
+        } else {
+            register != Register::Abort || self.features.contains(Capability::ABORT)
+        }
+    }
 }
 
 /// A window's base and size, low halves; the high ones are 4 above.
@@ -52,6 +74,8 @@ pub struct Registers {
     /// Config registers that were written, by address.
     config: HashMap<u32, u32>,
     queues: Vec<QueueRegisters>,
+    /// By function.
+    policies: Vec<PolicySlots>,
     counters: [u64; Counter::ALL.len()],
     /// High halves as latched by reads of the low halves.
     latched: [u32; Counter::ALL.len()],
@@ -63,6 +87,7 @@ impl Registers {
         Self {
             config: HashMap::new(),
             queues: (0..built.queues).map(|_| QueueRegisters::new()).collect(),
+            policies: vec![PolicySlots::new(); usize::from(built.functions)],
             counters: [0; Counter::ALL.len()],
             latched: [0; Counter::ALL.len()],
             built,
@@ -91,6 +116,23 @@ impl Registers {
     #[inline]
     pub fn queue_mut(&mut self, queue: u8) -> &mut QueueRegisters {
         &mut self.queues[usize::from(queue)]
+    }
+
+    /// The policy slots of the function with this number.
+    ///
+    /// # Panics
+    /// If the device has no such function.
+    #[inline]
+    pub fn policies(&self, function: u8) -> &PolicySlots {
+        &self.policies[usize::from(function)]
+    }
+
+    /// The same, to publish.
+    ///
+    /// # Panics
+    /// If the device has no such function.
+    pub fn policies_mut(&mut self, function: u8) -> &mut PolicySlots {
+        &mut self.policies[usize::from(function)]
     }
 
     /// Adds to a counter.
@@ -131,11 +173,10 @@ impl Registers {
         let function = if block.per_function() == 0 { 0 } else { place.function };
         let queue = if block.per_queue() == 0 { 0 } else { place.queue };
         let place = Place { function, queue };
-        let windows = WINDOWS[0][0]..=Register::Window2SizeHi;
         let is_here = function < self.built.functions
             && queue < self.built.queues
             && (block != Block::FunctionQueue || self.owner(queue) == u32::from(function))
-            && (self.built.windows || !windows.contains(&register));
+            && self.built.has(register);
         if is_here { Ok(place) } else { Err(Refused) }
     }
 
@@ -188,6 +229,7 @@ impl Registers {
                 self.queue_mut(place.queue).write_irq(value);
                 return Ok(());
             }
+            Register::Abort => return self.queue_mut(place.queue).write_abort(value),
             _ => {
                 require(register.access() == Access::Config && !self.is_active(register, place))?;
                 match register {
@@ -247,6 +289,10 @@ impl Registers {
         if !self.queues.iter().any(|queue| queue.session.is_some()) {
             self.counters.fill(0);
         }
+        // R18: the first queue pair of a function begins with version 0.
+        if !self.is_active(Register::FnControl, place) {
+            self.policies[usize::from(place.function)] = PolicySlots::new();
+        }
         self.queue_mut(place.queue).start(session);
     }
 
@@ -264,12 +310,28 @@ impl Registers {
         let (token_base, token_size) =
             (base(R::TokenBaseLo, R::TokenBaseHi)?, wide(R::TokenSizeLo, R::TokenSizeHi));
         let (kv_base, kv_size) = (base(R::KvBaseLo, R::KvBaseHi)?, wide(R::KvSizeLo, R::KvSizeHi));
+        let (logp_base, logp_size) = (base(R::LogpBaseLo, R::LogpBaseHi), wide(R::LogpSizeLo, R::LogpSizeHi));
+        // Of a device that has no log-probabilities these registers hold nothing of meaning.
+        let (logp_base, logp_size) =
+            if self.built.has(R::LogpBaseLo) { (logp_base?, logp_size) } else { (0, 0) };
         let regions = [
             (sq.base, 64 * u64::from(sq.depth.slots())),
             (cq.base, 32 * u64::from(cq.depth.slots())),
             (token_base, token_size),
             (kv_base, kv_size),
+            (logp_base, logp_size),
         ];
+        let range = |k: usize| {
+            let at = R::Range0Lo.address(place) + 8 * k as u32;
+            let half =
+                |address| Register::at(address).map_or(0, |(register, place)| self.config(register, place));
+            (half(at), half(at + 4))
+        };
+        let ranges: [_; RANGES as usize] = if self.built.has(R::Range0Lo) {
+            std::array::from_fn(range)
+        } else {
+            [(u32::MAX, 0); RANGES as usize]
+        };
         if self.built.windows && !regions.iter().all(|&(base, bytes)| self.has_window(place, base, bytes)) {
             return None;
         }
@@ -286,7 +348,11 @@ impl Registers {
             weight: get(R::Weight),
             length_limit: get(R::LengthLimit),
             eos_threshold: get(R::EosThreshold),
-            reward_threshold: get(R::RewardThreshold),
+            reward_threshold: get(R::RewardThreshold) as i32,
+            logp_base,
+            logp_size,
+            ranges,
+            function: place.function,
             asked: None,
         })
     }
@@ -332,6 +398,17 @@ impl Registers {
             }
             Register::CapEngines => built.engines,
             Register::CapRewardModels => built.reward_models,
+            Register::CapGroups => built.groups,
+            Register::CapPolicySlots => {
+                if built.has(Register::PolicySlot0) {
+                    2
+                } else {
+                    0
+                }
+            }
+            Register::PolicySlot0 => self.policies(place.function).word(0),
+            Register::PolicySlot1 => self.policies(place.function).word(1),
+            Register::Abort => queue.aborted(),
             Register::WorkerState => {
                 let busy = self.queues.iter().filter(|queue| queue.busy).count() as u32;
                 busy << 3 | u32::from(busy > 0)

@@ -2,7 +2,7 @@
 
 use super::Refused;
 use crate::queue::{Depth, between};
-use doorbell_contract::{Control, DeviceFault, Irq, SqKey, State};
+use doorbell_contract::{Control, DeviceFault, Irq, RANGES, SqKey, State};
 
 /// One ring as the device sees it; indices are free-running (R13).
 #[derive(Clone, Copy, Debug)]
@@ -61,13 +61,44 @@ pub struct Session {
     /// Probability of end of sequence, in 1/32768.
     pub eos_threshold: u32,
     /// RESIDENT: scores below it end the rollout; Q16.16.
-    pub reward_threshold: u32,
+    pub reward_threshold: i32,
+    /// Bus address of the log-probability region.
+    pub logp_base: u64,
+    /// Bytes of the log-probability region.
+    pub logp_size: u64,
+    /// Ranges of reward model 1, first and last token.
+    pub ranges: [(u32, u32); RANGES as usize],
+    /// The function that owns the queue pair.
+    pub function: u8,
     /// Workers that its descriptors may run on, a bit each.
     pub workers: u32,
     /// Descriptors in a row that this queue pair may have before another's turn.
     pub weight: u32,
     /// The newest completion that asked for an interrupt and is not released: if any such is left, then this one.
     pub(super) asked: Option<u32>,
+}
+
+/// What ABORT was written for (R8): the DECODEs of a rollout below an index of the submission queue.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Abort {
+    /// The rollout.
+    pub rollout: u32,
+    /// The queue's tail at the write.
+    pub upto: u32,
+}
+
+impl Abort {
+    /// Whether it ends the DECODE of `rollout` at `index`.
+    #[inline]
+    pub fn ends(&self, rollout: u32, index: u32) -> bool {
+        self.rollout == rollout && self.is_ahead_of(index)
+    }
+
+    /// Whether `index` was published when ABORT was written.
+    #[inline]
+    pub fn is_ahead_of(&self, index: u32) -> bool {
+        (index.wrapping_sub(self.upto) as i32) < 0
+    }
 }
 
 /// The registers of one queue pair that change while it is active.
@@ -82,6 +113,9 @@ pub struct QueueRegisters {
     refused: u8,
     /// CONTROL.DRAIN was written.
     draining: bool,
+    /// The last ABORT, until it has come to all that it ends; and what was written.
+    abort: Option<Abort>,
+    aborted: u32,
     /// SQ_HEAD and CQ_TAIL as the last session left them.
     ends: [u32; 2],
 }
@@ -95,6 +129,8 @@ impl QueueRegisters {
             irq: Irq::empty(),
             refused: 0,
             draining: false,
+            abort: None,
+            aborted: 0,
             ends: [0; 2],
         }
     }
@@ -116,7 +152,7 @@ impl QueueRegisters {
     /// A good ENABLE: starts with empty queues (R12).
     pub(super) fn start(&mut self, session: Session) {
         self.session = Some(session);
-        (self.refused, self.draining, self.busy) = (0, false, false);
+        (self.refused, self.draining, self.busy, self.abort) = (0, false, false, None);
     }
 
     /// A disable: nothing outlives it but faults, the interrupt, and how far the queues came.
@@ -124,7 +160,7 @@ impl QueueRegisters {
         if let Some(session) = self.session.take() {
             self.ends = [session.sq.head, session.cq.tail];
         }
-        (self.draining, self.busy) = (false, false);
+        (self.draining, self.busy, self.abort) = (false, false, None);
     }
 
     pub(super) fn drain(&mut self) {
@@ -171,6 +207,50 @@ impl QueueRegisters {
     fn refuse_doorbell(&mut self) -> Result<(), Refused> {
         self.refused = self.refused.saturating_add(1);
         Err(Refused)
+    }
+
+    /// Ends the DECODEs of `rollout` that are published (R8).
+    pub(super) fn write_abort(&mut self, rollout: u32) -> Result<(), Refused> {
+        match &self.session {
+            Some(session) if self.abort.is_none() => {
+                self.abort = Some(Abort { rollout, upto: session.sq.tail });
+                self.aborted = rollout;
+                self.settle_abort();
+                Ok(())
+            }
+            _ => Err(Refused),
+        }
+    }
+
+    /// What ABORT was written last.
+    pub(super) fn aborted(&self) -> u32 {
+        self.aborted
+    }
+
+    /// The ABORT that has not come to all that it ends.
+    #[inline]
+    pub fn abort(&self) -> Option<Abort> {
+        self.abort
+    }
+
+    /// Forgets the ABORT if all that was published before it has been consumed and completed up to `index`; who executes
+    /// calls it before it begins with that.
+    #[inline]
+    pub fn come_to(&mut self, index: u32) {
+        if self.abort.is_some_and(|abort| !abort.is_ahead_of(index)) {
+            self.abort = None;
+        }
+    }
+
+    /// Forgets the ABORT once nothing that it could end is left; who executes calls it where it has taken a step.
+    #[inline]
+    pub fn settle_abort(&mut self) {
+        if let (Some(abort), Some(session)) = (self.abort, &self.session)
+            && !abort.is_ahead_of(session.sq.head)
+            && !self.busy
+        {
+            self.abort = None;
+        }
     }
 
     pub(super) fn write_irq(&mut self, value: u32) {
@@ -240,6 +320,7 @@ impl QueueRegisters {
         state.set(State::ACTIVE, self.session.is_some());
         state.set(State::IDLE, self.is_idle());
         state.set(State::FAULT, !self.fault.is_empty());
+        state.set(State::ABORTING, self.abort.is_some());
         state
     }
 

@@ -99,8 +99,11 @@ impl Sharded {
         if let Some(rollout) = self.rollouts.get(&desc.rollout_id) {
             return rollout.shard;
         }
-        let key = if desc.prefix_id == PREFIX_NONE { desc.rollout_id } else { desc.prefix_id };
-        // Fibonacci hashing: ids that are close, or equally far apart, still spread over few shards.
+        self.shard_of_key(if desc.prefix_id == PREFIX_NONE { desc.rollout_id } else { desc.prefix_id })
+    }
+
+    /// Fibonacci hashing: ids that are close, or equally far apart, still spread over few shards.
+    fn shard_of_key(&self, key: u32) -> usize {
         (key.wrapping_mul(GOLDEN) >> 16) as usize % self.shards.len()
     }
 
@@ -274,6 +277,15 @@ impl Device for Sharded {
         let mut found = self.unread.iter().filter(|(index, _)| *index == completion.result);
         let &(_, desc) = found.next().filter(|_| completion.has(CompletionFlags::NO_ECHO))?;
         found.next().is_none().then_some(desc)
+    }
+
+    /// Of the shard that has fewest, which is what a group finds wherever it goes.
+    fn groups(&self) -> u32 {
+        self.shards.iter().map(|shard| shard.groups()).min().unwrap_or(0)
+    }
+
+    fn group_home(&self, prefix_id: u32) -> usize {
+        self.shard_of_key(prefix_id)
     }
 
     fn in_flight(&self) -> usize {

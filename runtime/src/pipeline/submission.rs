@@ -149,7 +149,7 @@ impl Pipeline {
         let group = &mut self.groups[index as usize];
         group.prefill = Prefill::Running;
         let prefill = HwDesc::prefill(group.wire_id, group.prompt_tokens);
-        let desc = HwDesc { rollout_id: group.wire_id, kv_arena_id: group.wire_id, ..prefill };
+        let desc = HwDesc { rollout_id: group.wire_id, ..prefill };
         self.groups[index as usize].prefill_index = self.post(desc, Tag::Prefill(index), 0);
     }
 
@@ -193,8 +193,7 @@ fn describe(options: &Options, group: &Group, life: &Life, area: u64) -> HwDesc 
         .with_delta_offset(area + 4 * u64::from(life.produced))
         .with_checkpoint(if options.checkpoint == 0 { CHECKPOINT_NEVER } else { options.checkpoint })
         .with_seed(options.seed);
-    let desc = if options.has_prefills() { desc.with_prefix(group.wire_id) } else { desc };
-    HwDesc { kv_arena_id: group.wire_id, ..desc }
+    if options.has_prefills() { desc.with_prefix(group.wire_id) } else { desc }
 }
 
 #[cfg(test)]

@@ -1,6 +1,6 @@
 //! Reward model 0 of the contract.
 
-use doorbell_engine::{Digest, RewardModel};
+use doorbell_engine::Digest;
 
 use super::{Answer, Judge, JudgeError, Verdict};
 
@@ -25,6 +25,5 @@ impl Judge for DigestJudge {
 /// The score of a digest, Q16.16 from 0 to below 1.
 #[inline]
 pub(crate) fn digest_score(digest: Digest) -> i32 {
-    // Below 65,536.
-    RewardModel::Digest.score(digest) as i32
+    digest.score()
 }

@@ -2,9 +2,10 @@
 
 use super::divergence::{Divergence, FieldDifference, TokenDifference};
 use super::record::{Answer, Record, read_tokens};
+use crate::groups::GroupJudge;
 use crate::oracle::{self, Oracle};
 use crate::replay::ReplayPlan;
-use doorbell_contract::{HwCompletion, HwDesc, Status};
+use doorbell_contract::{HwCompletion, HwDesc, Opcode, Status};
 use doorbell_host::device::Device;
 
 /// The first divergence of `device` in the order in which it posted completions, and how many rollout ids differ. For
@@ -24,6 +25,14 @@ pub(super) fn judge(plan: &ReplayPlan, reference: Side<'_>, device: Side<'_>) ->
             // What is missing has no place in the device's order; it comes last.
             let place = |divergence: &Divergence| divergence.ordinal.unwrap_or(usize::MAX);
             if first.as_ref().is_none_or(|first| place(&divergence) < place(first)) {
+                first = Some(divergence);
+            }
+        }
+    }
+    for request in 0..if plan.opens_groups() { plan.requests() as u32 } else { 0 } {
+        if let Some(divergence) = judge.group(request) {
+            differing += 1;
+            if first.as_ref().is_none_or(|first| divergence.ordinal < first.ordinal) {
                 first = Some(divergence);
             }
         }
@@ -109,6 +118,39 @@ impl Judge<'_> {
         })
     }
 
+    /// The first completion of a group that breaks R17.
+    fn group(&self, request: u32) -> Option<Divergence> {
+        if !self.device.record.is_complete() {
+            return None;
+        }
+        let ids = self.plan.ids_per_request();
+        let answers = |id: u32| self.device.record.answers(id).zip(0..);
+        let mut answers: Vec<(Answer, usize)> =
+            (request * ids..(request + 1) * ids).flat_map(answers).collect();
+        answers.sort_by_key(|(answer, _)| answer.ordinal);
+        let mut judge = GroupJudge::default();
+        // Its PREFILL was submitted first, and a STOP of all of it last.
+        let rank = |desc: &HwDesc| match desc.opcode {
+            opcode if opcode == Opcode::Prefill as u8 => 0,
+            opcode if opcode == Opcode::Stop as u8 => 2,
+            _ => 1,
+        };
+        let mut submitted: Vec<HwDesc> = answers.iter().map(|(answer, _)| answer.desc).collect();
+        submitted.sort_by_key(rank);
+        submitted.iter().for_each(|desc| judge.submitted(desc));
+        answers.iter().find_map(|(answer, completion)| {
+            let broken = judge.completed(&answer.desc, &answer.completion).err()?;
+            Some(Divergence {
+                completion: *completion,
+                ordinal: Some(answer.ordinal),
+                found: Some(answer.completion),
+                expected: Some(answer.completion),
+                broken: Some(broken),
+                ..Divergence::at(answer.desc)
+            })
+        })
+    }
+
     /// What the device's completion must be: the reference's, or where a STOP may have cut it, what the policy says
     /// for the length that the device reached.
     fn expected_completion(&self, expected: &Answer, found: &Answer) -> HwCompletion {
@@ -162,7 +204,7 @@ impl Judge<'_> {
     /// it was. A length beyond what a STOP can reach is not taken over, so that it shows as a difference.
     fn answer(&self, answer: &Answer) -> oracle::Answer {
         if answer.completion.status == Status::Stopped as u8 {
-            self.oracle.stopped(&answer.desc, answer.tokens())
+            self.oracle.cut(&answer.desc, answer.tokens(), Status::Stopped)
         } else {
             self.oracle.answer(&answer.desc)
         }

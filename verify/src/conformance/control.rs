@@ -2,14 +2,16 @@
 
 use super::rig::{numbered, refused};
 use super::{Bench, Failure, Rig, ensure, ensure_eq};
+use crate::oracle::Features;
 use doorbell_contract::{
-    Access, Control, Counter, DescFlags, DeviceFault, FunctionControl, HwCompletion, HwDesc, Irq,
+    Access, Capability, Control, Counter, DescFlags, DeviceFault, FunctionControl, HwCompletion, HwDesc, Irq,
     LENGTH_LIMIT_MAX, Register, State,
 };
 use doorbell_host::config::QueueConfig;
 use doorbell_host::device::Device;
 use doorbell_host::error::DeviceError;
 use doorbell_host::memory::PAGE;
+use doorbell_host::platform::Platform;
 
 /// Disables the device, which must then leave memory alone, and starts it again, clean.
 fn disable_and_restart(rig: &mut Rig) -> Result<(), Failure> {
@@ -299,6 +301,33 @@ fn is_window(register: Register) -> bool {
     (Register::Window0BaseLo..=Register::Window2SizeHi).contains(&register)
 }
 
+/// The registers that the device has: those of a part that its capability words deny answer SLVERR.
+fn present(platform: &mut dyn Platform) -> Result<Vec<Register>, Failure> {
+    let features = Features::of(platform)?;
+    let has = |feature| features.capability.contains(feature);
+    let windows = platform.read_register(Register::CapWindows)? > 0;
+    ensure_eq!(
+        platform.read_register(Register::CapPolicySlots)?,
+        if has(Capability::POLICY) { 2 } else { 0 },
+        "CAP_POLICY_SLOTS"
+    );
+    let absent = [
+        (!windows, Register::Window0BaseLo..=Register::Window2SizeHi),
+        (!has(Capability::POLICY), Register::PolicySlot0..=Register::PolicySlot1),
+        (features.reward_models < 2, Register::Range0Lo..=Register::Range15Hi),
+        (!has(Capability::LOGP), Register::LogpBaseLo..=Register::LogpSizeHi),
+        (!has(Capability::ABORT), Register::Abort..=Register::Abort),
+    ];
+    let is_absent =
+        |register: &Register| absent.iter().any(|(absent, range)| *absent && range.contains(register));
+    for register in Register::ALL.into_iter().filter(is_absent) {
+        let read = platform.read_register(register);
+        ensure!(read.is_err(), "{register}, which the device does not have, can be read");
+        refused(platform.write_register(register, 0), &format!("a write of {register}"))?;
+    }
+    Ok(Register::ALL.into_iter().filter(|register| !is_absent(register)).collect())
+}
+
 /// DRAIN: no doorbell any more, what is published completes (R3), then the queue pair is inactive by itself.
 pub(super) fn r12_drain_completes_what_is_published(bench: &mut Bench<'_>) -> Result<(), Failure> {
     for count in [0, 1, 40] {
@@ -345,7 +374,7 @@ pub(super) fn r12_a_function_reset_disables(bench: &mut Bench<'_>) -> Result<(),
 pub(super) fn registers_after_reset(bench: &mut Bench<'_>) -> Result<(), Failure> {
     let mut platform = bench.platform()?;
     let has_windows = platform.read_register(Register::CapWindows)? > 0;
-    for register in Register::ALL.into_iter().filter(|register| has_windows || !is_window(*register)) {
+    for register in present(&mut *platform)? {
         // Whose the queue pair is was said already.
         if let Some(reset) = register.reset().filter(|_| register != Register::QueueFunction) {
             ensure_eq!(platform.read_register(register)?, reset, "{register} after reset");
@@ -358,9 +387,9 @@ pub(super) fn registers_after_reset(bench: &mut Bench<'_>) -> Result<(), Failure
         let value = platform.read_register(word)?;
         ensure!((1..=most).contains(&value), "{word} is {value}");
     }
-    for word in [Register::CapEngines, Register::CapRewardModels] {
-        ensure_eq!(platform.read_register(word)?, 1, "{word}");
-    }
+    ensure_eq!(platform.read_register(Register::CapEngines)?, 1, "CAP_ENGINES");
+    let models = platform.read_register(Register::CapRewardModels)?;
+    ensure!((1..=2).contains(&models), "CAP_REWARD_MODELS is {models}");
     ensure_eq!(platform.read_register(Register::CapPageBytes)?, 4096, "CAP_PAGE_BYTES");
     if has_windows {
         for half in [Register::Window0SizeLo, Register::Window0SizeHi] {
@@ -378,14 +407,13 @@ fn every(workers: u32) -> u32 {
 pub(super) fn registers_refuse_what_their_access_forbids(bench: &mut Bench<'_>) -> Result<(), Failure> {
     // Inactive: cfg registers hold what is written, within their width.
     let mut platform = bench.platform()?;
-    let has_windows = platform.read_register(Register::CapWindows)? > 0;
-    for register in Register::ALL.into_iter().filter(|register| register.access() == Access::Config) {
+    let present = present(&mut *platform)?;
+    for register in present.iter().copied().filter(|register| register.access() == Access::Config) {
         let mask = match register {
             Register::FnWorkers | Register::LengthLimit | Register::Weight | Register::QueueFunction => {
                 continue;
             }
             Register::WaitStates | Register::EosThreshold => 0xFFFF,
-            _ if is_window(register) && !has_windows => continue,
             _ => u32::MAX,
         };
         let before = platform.read_register(register)?;
@@ -425,7 +453,7 @@ pub(super) fn registers_refuse_what_their_access_forbids(bench: &mut Bench<'_>) 
     // Active: they refuse, as read-only ones always do. (A GPU has room for one device at a time.)
     drop(platform);
     let mut rig = bench.open(QueueConfig::default())?;
-    for register in Register::ALL.into_iter().filter(|register| has_windows || !is_window(*register)) {
+    for register in present {
         let before = rig.driver.read(register)?;
         match register.access() {
             Access::ReadOnly => {}

@@ -132,7 +132,7 @@ fn check_prefix(rig: &Rig, desc: &HwDesc, stopped: &HwCompletion) -> Result<(), 
     ensure_eq!(stopped.status, Status::Stopped as u8, "R8: status of a DECODE that was stopped");
     let length = stopped.final_seq_len.wrapping_sub(desc.seq_len);
     ensure!(length < desc.max_tokens, "R8: {length} tokens of {} before a STOP", desc.max_tokens);
-    let expected = rig.oracle().stopped(desc, length);
+    let expected = rig.oracle().cut(desc, length, Status::Stopped);
     ensure_eq!(stopped.without_timing(), expected.completion, "R8: completion after {length} tokens");
     ensure!(rig.tokens(desc.delta_offset, length as usize)? == expected.tokens, "R8: tokens of the prefix");
     Ok(())

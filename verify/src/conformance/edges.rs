@@ -7,7 +7,7 @@ use doorbell_contract::{
     CompletionFlags, Control, Counter, DescFlags, DeviceFault, ErrorCode, HwDesc, LENGTH_LIMIT_MAX, Register,
     State, Status,
 };
-use doorbell_engine::{Digest, Engine, RewardModel};
+use doorbell_engine::{Digest, Engine};
 use doorbell_host::config::QueueConfig;
 use doorbell_host::device::Device;
 
@@ -53,7 +53,7 @@ pub(super) fn r11_no_half_of_an_offset_is_ignored(bench: &mut Bench<'_>) -> Resu
 pub(super) fn r06_a_draw_at_eos_threshold_is_no_end(bench: &mut Bench<'_>) -> Result<(), Failure> {
     // Probability n / 32768: a draw ends its sequence below the threshold, not at it.
     let ends =
-        |position, threshold| Engine::Hash.begin(&HwDesc::decode(5, position, 1), threshold).step().eos;
+        |position, threshold| Engine::Hash.begin(&HwDesc::decode(5, position, 1), 0, threshold).step().eos;
     let drawn = |position| (1..0x8000).find(|&threshold| ends(position, threshold)).map(|t| t - 1);
     for position in [0, 7, 20] {
         let drawn = drawn(position).ok_or_else(|| Failure("a draw is below 32768".into()))?;
@@ -75,9 +75,9 @@ pub(super) fn r06_a_draw_at_eos_threshold_is_no_end(bench: &mut Bench<'_>) -> Re
 
 pub(super) fn r09_a_score_at_reward_threshold_goes_on(bench: &mut Bench<'_>) -> Result<(), Failure> {
     for rollout in 0..4 {
-        let mut decoder = Engine::Hash.begin(&HwDesc::decode(rollout, 0, 5), 0);
+        let mut decoder = Engine::Hash.begin(&HwDesc::decode(rollout, 0, 5), 0, 0);
         let tokens: Vec<u32> = (0..5).map(|_| decoder.step().token).collect();
-        let score = RewardModel::Digest.score(Digest::of(&tokens));
+        let score = Digest::of(&tokens).score();
         for (reward_threshold, length, flags) in
             [(score, 8, CompletionFlags::empty()), (score + 1, 5, CompletionFlags::REJECTED)]
         {
@@ -100,7 +100,7 @@ pub(super) fn r09_checkpoints_beyond_16_bits(bench: &mut Bench<'_>) -> Result<()
     // None of these is reached, though the low half of each would be, or would be 'never'. Any score would reject.
     for far in [0x1_0000, 0x1_0001, 0x1_0005, 0x100_0013, 0x8000_0014] {
         for (own, checkpoint_default) in [(far, 3), (0, far)] {
-            let config = QueueConfig { checkpoint_default, reward_threshold: u32::MAX, ..Default::default() };
+            let config = QueueConfig { checkpoint_default, reward_threshold: i32::MAX, ..Default::default() };
             let mut rig = bench.open(config)?;
             let desc = HwDesc::decode(1, 0, 20).with_checkpoint(own);
             let ends = rig.check(&numbered([desc, desc.with_flags(DescFlags::RESIDENT)]))?;

@@ -10,12 +10,10 @@ type Violation = (ErrorCode, fn(&mut HwDesc));
 
 /// By rising precedence number, as in docs/contract.md, "Which error".
 const VIOLATIONS: &[Violation] = &[
-    (ErrorCode::BadOpcode, |desc| desc.opcode = 4),
+    (ErrorCode::BadOpcode, |desc| desc.opcode = 5),
     (ErrorCode::BadOpcode, |desc| desc.opcode = 254),
-    (ErrorCode::BadOpcode, |desc| desc.opcode = 2),
-    (ErrorCode::ReservedSet, |desc| desc.flags |= 0x20),
+    (ErrorCode::ReservedSet, |desc| desc.flags |= 0x40),
     (ErrorCode::ReservedSet, |desc| desc.flags |= 0x80),
-    (ErrorCode::ReservedSet, |desc| desc.reserved = 0x100),
     (ErrorCode::BadModel, |desc| desc.model_id = 0x8000),
     (ErrorCode::BadModel, |desc| {
         desc.flags |= DescFlags::RESIDENT.bits();
@@ -32,6 +30,8 @@ const VIOLATIONS: &[Violation] = &[
         desc.flags |= DescFlags::COW_PREFIX.bits();
         desc.prefix_id = PREFIX_NONE;
     }),
+    (ErrorCode::BadVersion, |desc| desc.policy_version = 1),
+    (ErrorCode::BadVersion, |desc| desc.policy_version = 0x8000),
 ];
 
 const LIMIT: u32 = 50_000;

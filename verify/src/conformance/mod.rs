@@ -7,6 +7,8 @@ mod control;
 mod decode;
 mod edges;
 mod errors;
+mod groups;
+mod policies;
 mod queues;
 mod rig;
 mod seat;
@@ -62,7 +64,7 @@ impl<'a> Bench<'a> {
 
     /// A device set up by the driver.
     fn open(&mut self, config: QueueConfig) -> Result<Rig, Failure> {
-        Ok(Rig::new(Driver::new(self.platform()?, config)?))
+        Ok(Rig::new(Driver::new(self.platform()?, config)?)?)
     }
 
     /// Random numbers of this run.
@@ -145,6 +147,22 @@ cases! {
     errors::r10_every_error_code_and_its_precedence,
     errors::r10_a_rejected_descriptor_writes_nothing,
     errors::r11_regions_contain_every_write,
+    groups::r17_a_group_closes_with_its_last_member,
+    groups::r17_what_leaves_a_member_open,
+    groups::r17_stops_end_members,
+    groups::r08_a_stop_ends_a_group_that_runs,
+    groups::r17_entries_run_out_and_come_back,
+    groups::r17_the_end_of_a_group_asks_for_an_interrupt,
+    groups::r17_random_groups_close_once,
+    policies::r18_tokens_come_from_the_version_they_name,
+    policies::r19_what_a_publish_refuses,
+    policies::r19_a_slot_in_use_is_not_loaded,
+    policies::r20_a_retired_version_ends,
+    policies::r20_publishes_under_load_lose_nothing,
+    policies::r21_prefixes_belong_to_their_version,
+    policies::reward_scores_what_lies_in_memory,
+    policies::r11_log_probabilities_lie_beside_their_tokens,
+    policies::r08_an_abort_reaches_what_was_published,
     control::r12_disable_with_a_full_completion_queue,
     control::r12_disable_in_the_middle_of_a_rollout,
     control::r12_a_bad_configuration_does_not_start,

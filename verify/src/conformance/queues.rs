@@ -155,7 +155,7 @@ pub(super) fn r03_every_descriptor_has_one_completion(bench: &mut Bench<'_>) -> 
             // Without help nearly all would end at the opcode or the flags. No STOP: what it stops depends on timing.
             desc.opcode = [0, 1, 1, 3, desc.opcode & 0x7F][below(&mut random, 5) as usize];
             if below(&mut random, 4) > 0 {
-                (desc.flags, desc.reserved) = (desc.flags & 0x1F, 0);
+                (desc.flags, desc.policy_version) = (desc.flags & 0x1F, 0);
                 (desc.model_id, desc.kv_offset) = (desc.model_id & 1, 0);
                 desc.delta_offset &= 0x1_3FFC;
                 (desc.seq_len, desc.max_tokens) = (desc.seq_len & 0xFFFF, desc.max_tokens & 0x3F);

@@ -6,7 +6,7 @@ use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::Rng;
 
 use super::{Failure, ensure, ensure_eq};
-use crate::oracle::Oracle;
+use crate::oracle::{Features, Oracle};
 use doorbell_contract::{Counter, HwCompletion, HwDesc};
 use doorbell_host::device::Device;
 use doorbell_host::driver::Driver;
@@ -17,17 +17,23 @@ use doorbell_host::platform::Platform;
 pub struct Rig<P: Platform = Box<dyn Platform>> {
     /// The driver, for what the rig does not offer itself.
     pub driver: Driver<P>,
+    /// What the device has.
+    pub features: Features,
 }
 
 impl<P: Platform> Rig<P> {
     /// A rig around `driver`.
-    pub fn new(driver: Driver<P>) -> Self {
-        Self { driver }
+    ///
+    /// # Errors
+    /// The device does not say what it has.
+    pub fn new(mut driver: Driver<P>) -> Result<Self, DeviceError> {
+        let features = Features::of(driver.platform_mut())?;
+        Ok(Self { driver, features })
     }
 
     /// The oracle for this device.
     pub fn oracle(&self) -> Oracle {
-        Oracle::new(self.driver.config())
+        Oracle::new(self.driver.config()).with_features(self.features)
     }
 
     /// Submits `descs`, sealed, polling where the queue is full, and returns every completion in order of arrival.
@@ -115,7 +121,8 @@ impl<P: Platform> Rig<P> {
         for (desc, completion) in descs.iter().zip(completions) {
             let answer = oracle.answer(desc);
             for field in HwCompletion::COMPARED {
-                let (found, expected) = ((field.get)(completion), (field.get)(&answer.completion));
+                let found = (field.get)(&completion.without_timing());
+                let expected = (field.get)(&answer.completion);
                 ensure_eq!(found, expected, "R6: {} of {desc:x?}", field.name);
             }
             let found = self

@@ -9,8 +9,8 @@ use rand_chacha::rand_core::{Rng, SeedableRng};
 use super::rig::{Rig, below, by_position, numbered};
 use super::{Failure, ensure, ensure_eq};
 use doorbell_contract::{
-    Access, Block, Control, Counter, DescFlags, DeviceFault, FunctionControl, HwCompletion, HwDesc, Irq,
-    Place, Register, State, Status,
+    Access, Block, Capability, Control, Counter, DescFlags, DeviceFault, FunctionControl, HwCompletion,
+    HwDesc, Irq, Place, Register, State, Status,
 };
 use doorbell_host::config::QueueConfig;
 use doorbell_host::device::Device;
@@ -130,7 +130,7 @@ impl<'a> Tenancy<'a> {
         let mut rigs = Vec::new();
         for port in ports.take_all()? {
             let config = config(port.place().queue);
-            rigs.push(Rig::new(Driver::new(port, config)?));
+            rigs.push(Rig::new(Driver::new(port, config)?)?);
         }
         Ok(House { ports, rigs })
     }
@@ -282,7 +282,7 @@ fn r06_settings_are_a_functions_own(tenancy: &mut Tenancy<'_>) -> Result<(), Fai
             length_limit: 200 + 100 * function,
             eos_threshold: 300 * function,
             checkpoint_default: 20 + 7 * function,
-            reward_threshold: 0x1000 * function,
+            reward_threshold: 0x1000 * function as i32,
             ..small(32, 32)
         }
     };
@@ -571,6 +571,7 @@ impl Hostile {
             write(high, (base >> 32) as u32)?;
         }
         let config = rig.driver.config();
+        let tokens = rig.driver.memory().bus_address() + rig.driver.layout().tokens as u64;
         for (register, value) in [
             (Register::SqSize, config.sq_depth),
             (Register::CqSize, config.cq_depth),
@@ -578,6 +579,11 @@ impl Hostile {
             (Register::TokenSizeHi, 0),
             (Register::KvSizeLo, config.kv_bytes as u32),
             (Register::KvSizeHi, 0),
+            // Log-probabilities lie over the tokens; a device that has none refuses.
+            (Register::LogpBaseLo, tokens as u32),
+            (Register::LogpBaseHi, (tokens >> 32) as u32),
+            (Register::LogpSizeLo, config.token_bytes as u32),
+            (Register::LogpSizeHi, 0),
             (Register::SqStart, 0),
             (Register::CqStart, 0),
         ] {
@@ -585,7 +591,11 @@ impl Hostile {
         }
         let registers = Register::ALL.into_iter().filter(|r| r.block() == Block::FunctionQueue);
         let registers: Vec<Register> = registers.filter(|r| r.access() == Access::Config).collect();
-        let (register, value) = (self.pick(&registers), self.value());
+        // Half of the time a base: what leads out of a window.
+        let bases = regions(rig).map(|([low, _], ..)| low);
+        let register =
+            if below(&mut self.random, 2) == 0 { self.pick(&bases) } else { self.pick(&registers) };
+        let value = self.value();
         if below(&mut self.random, 4) > 0 {
             write(register, value)?;
         }
@@ -611,7 +621,9 @@ fn r11_hostile_accesses_change_nothing_of_others(tenancy: &mut Tenancy<'_>) -> R
     for &queue in &queues {
         house.rigs[usize::from(queue)].driver.disable()?;
         // What it starts finds descriptors there that write tokens.
-        let descs = numbered((0..32).map(|k| HwDesc::decode(k, 0, 100)));
+        let has_logp = house.rigs[usize::from(queue)].features.capability.contains(Capability::LOGP);
+        let flags = if has_logp { DescFlags::LOGP } else { DescFlags::empty() };
+        let descs = numbered((0..32).map(|k| HwDesc::decode(k, 0, 100).with_flags(flags)));
         house.rigs[usize::from(queue)].driver.submission_queue().push(&descs)?;
         // Its own memory is its own affair.
         house.rigs[usize::from(queue)].driver.memory().expect_any_words();

@@ -1,4 +1,4 @@
-//! The golden model: a device in plain Rust, and the executable specification of rules R1 to R14.
+//! The golden model: a device in plain Rust, and the executable specification of rules R1 to R21.
 //!
 //! It executes from the same shared memory as any other device, of each queue pair in SQ order, one descriptor at a time (so
 //! R5 and R7 hold by construction), and only when given time by `advance`. It has no clock: CYCLES counts one per descriptor
@@ -11,6 +11,7 @@
 //! of the others sum up to, thus for at most 1024 tokens times that sum, however long their descriptors are.
 
 mod engine;
+mod groups;
 mod mutation;
 #[cfg(test)]
 mod tests;
@@ -20,8 +21,8 @@ pub use mutation::{BadMutation, Mutation};
 use bytemuck::{cast, cast_mut};
 
 use doorbell_contract::{
-    Capability, Counter, DescFlags, DeviceFault, ErrorCode, HwCompletion, HwDesc, Opcode, Place, Register,
-    Status,
+    Capability, CompletionFlags, Counter, DescFlags, DeviceFault, ErrorCode, HwCompletion, HwDesc, HwPolicy,
+    MEMBER_NONE, Opcode, Place, PolicyMode, Register, SlotState, Status,
 };
 use doorbell_engine::{Engine, RewardModel};
 use doorbell_host::error::DeviceError;
@@ -30,7 +31,8 @@ use doorbell_host::platform::Platform;
 use doorbell_host::ports::Pages;
 use doorbell_host::queue::{COMPLETION_WORDS, DESC_WORDS};
 use doorbell_host::registers::{Built, Registers, Session};
-use engine::{Decode, Outcome, check};
+use engine::{Decode, Outcome, check, fits};
+use groups::{GROUPS, Groups, Part};
 use mutation::Mutator;
 
 /// Tokens and descriptors that one `advance` executes at most.
@@ -43,7 +45,13 @@ pub const STEP_TOKENS: u32 = SLICE / 16;
 const STOP_LOOKAHEAD: u32 = 16;
 
 const BUILT: Built = Built {
-    features: Capability::PREFILL.union(Capability::RESIDENT).union(Capability::INTERRUPT),
+    features: Capability::PREFILL
+        .union(Capability::REWARD)
+        .union(Capability::RESIDENT)
+        .union(Capability::INTERRUPT)
+        .union(Capability::LOGP)
+        .union(Capability::POLICY)
+        .union(Capability::ABORT),
     // It executes in SQ order, one descriptor of a queue pair at a time.
     workers: 1,
     queues: 1,
@@ -51,6 +59,7 @@ const BUILT: Built = Built {
     windows: true,
     engines: Engine::ALL.len() as u32,
     reward_models: RewardModel::ALL.len() as u32,
+    groups: GROUPS,
 };
 
 /// The model as a platform for [`Driver`](doorbell_host::driver::Driver).
@@ -60,6 +69,7 @@ pub struct ModelPlatform {
     registers: Registers,
     /// What each queue pair executes.
     lanes: Vec<Lane>,
+    tables: Tables,
     turn: Turn,
     mutator: Option<Mutator>,
 }
@@ -71,6 +81,19 @@ struct Lane {
     desc: HwDesc,
     /// Present while `desc` is a DECODE that has not ended.
     running: Option<Decode>,
+    /// What of a group `desc` belongs to.
+    part: Option<Part>,
+}
+
+/// What queue pairs look at of each other's.
+#[derive(Debug)]
+struct Tables {
+    /// By queue pair.
+    groups: Vec<Groups>,
+    /// DECODEs that run under the version in each policy slot, by function.
+    users: Vec<[u32; 2]>,
+    /// Beats of 64 bytes that REWARD and POLICY have read.
+    read_beats: u64,
 }
 
 /// Whose turn it is, and how many steps are left of it.
@@ -109,6 +132,11 @@ impl ModelPlatform {
         Self {
             memory: None,
             lanes: (0..built.queues).map(|_| Lane::default()).collect(),
+            tables: Tables {
+                groups: (0..built.queues).map(|_| Groups::default()).collect(),
+                users: vec![[0; 2]; usize::from(built.functions)],
+                read_beats: 0,
+            },
             registers: Registers::new(built),
             // The first turn is that of queue pair 0.
             turn: Turn { queue: built.queues - 1, steps: 0 },
@@ -127,8 +155,26 @@ impl ModelPlatform {
         for (queue, lane) in (0..).zip(&self.lanes) {
             let queue = self.registers.queue_mut(queue);
             queue.busy = lane.running.is_some();
+            queue.settle_abort();
             if queue.is_drained() {
                 queue.stop();
+            }
+        }
+    }
+
+    /// R12: what runs does not outlive a disable.
+    fn forget(&mut self) {
+        self.tables.users.fill([0; 2]);
+        for (queue, lane) in (0..).zip(&mut self.lanes) {
+            match (&self.registers.queue(queue).session, &lane.running) {
+                (None, _) => {
+                    lane.running = None;
+                    self.tables.groups[usize::from(queue)].clear();
+                }
+                (Some(session), Some(decode)) => {
+                    self.tables.users[usize::from(session.function)][decode.slot] += 1
+                }
+                (Some(_), None) => {}
             }
         }
     }
@@ -138,8 +184,9 @@ impl ModelPlatform {
         let counted = |counter| self.registers.counted(counter);
         let descriptors = counted(Counter::Descriptors);
         let cycles = counted(Counter::Completions) + counted(Counter::Tokens) + counted(Counter::Wait);
+        let read = descriptors + self.tables.read_beats;
         for (counter, value) in
-            [(Counter::ReadBeats, descriptors), (Counter::Cycles, cycles), (Counter::Busy, cycles)]
+            [(Counter::ReadBeats, read), (Counter::Cycles, cycles), (Counter::Busy, cycles)]
         {
             self.registers.set_counter(counter, value);
         }
@@ -147,10 +194,10 @@ impl ModelPlatform {
 
     /// Runs until `want` completions of `queue`, or of any queue pair, are posted, or a slice is over.
     fn run(&mut self, want: usize, queue: Option<u8>) {
-        let Self { memory: Some(memory), registers, lanes, turn, mutator } = self else { return };
+        let Self { memory: Some(memory), registers, lanes, tables, turn, mutator } = self else { return };
         match &mut lanes[..] {
-            [lane] => Execution { memory, registers, queue: 0, lane, mutator }.run(want.max(1)),
-            lanes => Turns { memory, registers, lanes, turn, mutator }.run(want.max(1), queue),
+            [lane] => Execution { memory, registers, queue: 0, lane, tables, mutator }.run(want.max(1)),
+            lanes => Turns { memory, registers, lanes, tables, turn, mutator }.run(want.max(1), queue),
         }
     }
 }
@@ -194,12 +241,7 @@ impl Pages for ModelPlatform {
             value,
         })?;
         if matches!(register, Register::Control | Register::FnControl) {
-            for (queue, lane) in (0..).zip(&mut self.lanes) {
-                if self.registers.queue(queue).session.is_none() {
-                    // R12: nothing outlives a disable.
-                    lane.running = None;
-                }
-            }
+            self.forget();
         }
         Ok(())
     }
@@ -222,6 +264,7 @@ struct Turns<'a> {
     memory: &'a SharedMemory,
     registers: &'a mut Registers,
     lanes: &'a mut [Lane],
+    tables: &'a mut Tables,
     turn: &'a mut Turn,
     mutator: &'a mut Option<Mutator>,
 }
@@ -233,8 +276,8 @@ impl Turns<'_> {
             let Some(queue) = self.next_turn() else { break };
             self.turn.steps -= 1;
             let lane = &mut self.lanes[usize::from(queue)];
-            let Self { memory, registers, mutator, .. } = self;
-            let mut execution = Execution { memory, registers, queue, lane, mutator };
+            let Self { memory, registers, tables, mutator, .. } = self;
+            let mut execution = Execution { memory, registers, queue, lane, tables, mutator };
             // A descriptor costs as much as a token, in the slice and not in the step.
             let most = if execution.lane.running.is_some() { STEP_TOKENS } else { STEP_TOKENS + 1 };
             let mut step = most;
@@ -284,6 +327,7 @@ struct Execution<'a> {
     registers: &'a mut Registers,
     queue: u8,
     lane: &'a mut Lane,
+    tables: &'a mut Tables,
     mutator: &'a mut Option<Mutator>,
 }
 
@@ -330,6 +374,7 @@ impl Execution<'_> {
         let session = self.registers.queue_mut(self.queue).session.as_mut()?;
         let index = session.sq.head;
         session.sq.head = index.wrapping_add(1);
+        self.lane.part = None;
         if fetch(self.memory, session, index, &mut self.lane.desc).is_err() {
             self.registers.queue_mut(self.queue).raise(DeviceFault::DMA_READ);
             self.lane.desc = HwDesc::default();
@@ -341,55 +386,205 @@ impl Execution<'_> {
                 Outcome::no_echo(ErrorCode::BadCheck, index)
             }
             Err(code) => Outcome::rejected(code),
-            Ok(Opcode::Decode) => match Engine::of(self.lane.desc.model_id) {
-                Some(engine) => {
-                    let decode = Decode::new(engine, &self.lane.desc, session);
-                    return self.decode(decode, budget, false);
-                }
-                None => Outcome::rejected(ErrorCode::BadModel),
+            Ok(Opcode::Decode) => match self.begin(index) {
+                Ok(decode) => return self.decode(decode, budget, false),
+                Err(outcome) => outcome,
             },
-            Ok(Opcode::Prefill) => {
+            Ok(Opcode::Prefill) => self.prefill(),
+            // R8: whatever this STOP could have stopped has completed before it, or was stopped by `stop_waits`.
+            Ok(Opcode::Stop) => {
+                let groups = &self.tables.groups[usize::from(self.queue)];
+                self.lane.part = groups.part(&self.lane.desc, Opcode::Stop);
+                Outcome::plain(Status::Stopped)
+            }
+            Ok(Opcode::Nop) => Outcome::plain(Status::Done),
+            Ok(Opcode::Reward) => self.reward(),
+            Ok(Opcode::Policy) => self.publish(),
+        })
+    }
+
+    /// Begins the DECODE, found at `index`; or how it ends without a token.
+    #[inline(always)]
+    fn begin(&mut self, index: u32) -> Result<Decode, Outcome> {
+        let desc = &self.lane.desc;
+        let rejected = Outcome::rejected;
+        let engine = Engine::of(desc.model_id).ok_or(rejected(ErrorCode::BadModel))?;
+        let session = self.registers.queue(self.queue).session.as_ref().ok_or(rejected(ErrorCode::None))?;
+        let policies = self.registers.policies(session.function);
+        let number = policies.find(desc.policy_version).ok_or(rejected(ErrorCode::BadVersion))?;
+        let slot = policies.slot(number);
+        let groups = &self.tables.groups[usize::from(self.queue)];
+        self.lane.part = groups.part(desc, Opcode::Decode);
+        match slot.state {
+            SlotState::Kept => return Err(Outcome::unstarted(Status::Superseded)),
+            SlotState::Aborted => return Err(Outcome::unstarted(Status::Stopped)),
+            SlotState::Resident | SlotState::Empty => {}
+        }
+        if self.lane.part.is_some() && groups.is_stale(desc.prefix_id, number) {
+            return Err(rejected(ErrorCode::StalePrefix));
+        }
+        let decode = Decode::new(engine, desc, session, number, slot.salt);
+        let function = session.function;
+        if let Some(abort) = self.registers.queue(self.queue).abort() {
+            if abort.ends(desc.rollout_id, index) {
+                return Err(Outcome::unstarted(Status::Stopped));
+            }
+            self.registers.queue_mut(self.queue).come_to(index);
+        }
+        self.tables.users[usize::from(function)][number] += 1;
+        Ok(decode)
+    }
+
+    fn prefill(&mut self) -> Outcome {
+        let desc = &self.lane.desc;
+        let Some(session) = &self.registers.queue(self.queue).session else {
+            return Outcome::plain(Status::Done);
+        };
+        let policies = self.registers.policies(session.function);
+        let slot = policies.find(desc.policy_version);
+        let opened = match slot.filter(|_| policies.is_resident(desc.policy_version)) {
+            Some(slot) => self.tables.groups[usize::from(self.queue)].open(desc, slot),
+            None => Err(ErrorCode::BadVersion),
+        };
+        match opened {
+            Ok(()) => {
                 self.registers.count(Counter::Prefixes, 1);
                 Outcome::plain(Status::Done)
             }
-            // R8: whatever this STOP could have stopped has completed before it, or was stopped by `stop_waits`.
-            Ok(Opcode::Stop) => Outcome::plain(Status::Stopped),
-            Ok(Opcode::Nop | Opcode::Reward) => Outcome::plain(Status::Done),
-        })
+            Err(code) => Outcome::rejected(code),
+        }
+    }
+
+    /// Scores tokens that lie in memory.
+    fn reward(&mut self) -> Outcome {
+        let desc = &self.lane.desc;
+        let model = RewardModel::of(desc.reward_model_id);
+        let Some((session, model)) = self.registers.queue(self.queue).session.as_ref().zip(model) else {
+            return Outcome::rejected(ErrorCode::BadModel);
+        };
+        let start = session.token_base.wrapping_add(desc.delta_offset);
+        let tokens: Result<Vec<u32>, BusFault> = (0..u64::from(desc.max_tokens))
+            .map(|k| self.memory.bus_read_u32(start.wrapping_add(4 * k)))
+            .collect();
+        self.tables.read_beats += lines(desc.delta_offset, 0, desc.max_tokens);
+        match tokens {
+            Ok(tokens) => {
+                let score = model.score(tokens, &session.ranges);
+                Outcome { result: score as u32, ..Outcome::plain(Status::Scored) }
+            }
+            Err(_) => self.unreadable(),
+        }
+    }
+
+    /// What a descriptor wants to read is not there.
+    #[cold]
+    fn unreadable(&mut self) -> Outcome {
+        self.registers.queue_mut(self.queue).raise(DeviceFault::DMA_READ);
+        Outcome::rejected(ErrorCode::DmaFault)
+    }
+
+    /// Makes a version of the policy resident (R19), and retires the one before (R20).
+    fn publish(&mut self) -> Outcome {
+        let desc = self.lane.desc;
+        let Some(session) = &self.registers.queue(self.queue).session else {
+            return Outcome::plain(Status::Done);
+        };
+        let function = session.function;
+        let policies = self.registers.policies(function);
+        let mode = u8::try_from(desc.checkpoint).ok().and_then(|mode| PolicyMode::try_from(mode).ok());
+        let Some(mode) = mode.filter(|_| !policies.is_resident(desc.policy_version)) else {
+            return Outcome::rejected(ErrorCode::BadPolicy);
+        };
+        let (old, new) = (1 - policies.target(), policies.target());
+        if self.tables.users[usize::from(function)][new] > 0 {
+            return Outcome::rejected(ErrorCode::PolicyBusy);
+        }
+        let start = session.token_base.wrapping_add(desc.delta_offset);
+        let mut words = [0u32; 4];
+        self.tables.read_beats += 1;
+        for (word, k) in words.iter_mut().zip(0..) {
+            match self.memory.bus_read_u32(start.wrapping_add(4 * k)) {
+                Ok(value) => *word = value,
+                Err(_) => return self.unreadable(),
+            }
+        }
+        let header: HwPolicy = cast(words);
+        if !fits(&header, &desc) {
+            return Outcome::rejected(ErrorCode::BadPolicy);
+        }
+        self.registers.policies_mut(function).publish(desc.policy_version, header.salt, mode);
+        for (queue, groups) in (0..).zip(&mut self.tables.groups) {
+            let session = &self.registers.queue(queue).session;
+            if session.as_ref().is_some_and(|session| session.function == function) {
+                groups.spoil(new);
+                match mode {
+                    PolicyMode::Wait => {}
+                    PolicyMode::Keep => groups.pass(old, new),
+                    PolicyMode::Abort => groups.spoil(old),
+                }
+            }
+        }
+        Outcome::plain(Status::Done)
     }
 
     /// Runs the DECODE as far as `budget` allows; `None` if it has not ended.
     #[inline(always)]
     fn decode(&mut self, mut decode: Decode, budget: &mut u32, stop_waits: bool) -> Option<Outcome> {
-        let session = self.registers.queue(self.queue).session.as_ref()?;
         let before = decode.produced;
+        let cut = self.cut(&decode, stop_waits);
+        let session = self.registers.queue(self.queue).session.as_ref()?;
         let (memory, mutator) = (self.memory, &mut *self.mutator);
-        let write = |offset: u64, mut token: u32| {
+        let logps = self.lane.desc.flags & DescFlags::LOGP.bits() != 0;
+        let write = |offset: u64, mut token: u32, logp: i32| {
             if let Some(mutator) = mutator {
                 token = mutator.token(token);
             }
             // R11: within the region by the checks of the descriptor, and within the memory by those of the bus.
             debug_assert!(offset + 4 <= session.token_size, "R11: token at {offset:#x}");
-            memory.bus_write_u32(session.token_base.wrapping_add(offset), token)
+            memory.bus_write_u32(session.token_base.wrapping_add(offset), token)?;
+            if logps {
+                debug_assert!(offset + 4 <= session.logp_size, "R11: log-probability at {offset:#x}");
+                memory.bus_write_u32(session.logp_base.wrapping_add(offset), logp as u32)?;
+            }
+            Ok(())
         };
-        let outcome = decode.run(&self.lane.desc, *budget, stop_waits, session, write);
+        let outcome = decode.run(&self.lane.desc, *budget, cut, session, write);
+        let function = session.function;
 
         let produced = decode.produced - before;
         *budget -= produced;
         let waited = u64::from(produced) * u64::from(session.wait_states);
         self.registers.count(Counter::Tokens, produced.into());
         self.registers.count(Counter::Wait, waited);
-        self.registers
-            .count(Counter::WriteBeats, lines(self.lane.desc.delta_offset, before, decode.produced));
+        let beats = lines(self.lane.desc.delta_offset, before, decode.produced);
+        self.registers.count(Counter::WriteBeats, if logps { 2 * beats } else { beats });
 
         match outcome {
             None => self.lane.running = Some(decode),
-            Some(Outcome { error: ErrorCode::DmaFault, .. }) => {
-                self.registers.queue_mut(self.queue).raise(DeviceFault::DMA_WRITE)
+            Some(Outcome { error, .. }) => {
+                self.tables.users[usize::from(function)][decode.slot] -= 1;
+                if error == ErrorCode::DmaFault {
+                    self.registers.queue_mut(self.queue).raise(DeviceFault::DMA_WRITE);
+                }
             }
-            Some(_) => {}
         }
         outcome
+    }
+
+    /// How the DECODE that runs is to end early, if it is.
+    #[inline(always)]
+    fn cut(&self, decode: &Decode, stop_waits: bool) -> Option<Status> {
+        let queue = self.registers.queue(self.queue);
+        let session = queue.session.as_ref()?;
+        // The descriptor that runs is the one fetched last.
+        let index = session.sq.head.wrapping_sub(1);
+        let aborted = queue.abort().is_some_and(|abort| abort.ends(self.lane.desc.rollout_id, index));
+        match self.registers.policies(session.function).slot(decode.slot).state {
+            SlotState::Aborted => Some(Status::Stopped),
+            _ if stop_waits || aborted => Some(Status::Stopped),
+            SlotState::Kept => Some(Status::Superseded),
+            SlotState::Resident | SlotState::Empty => None,
+        }
     }
 
     /// Makes the completion of `desc` visible; the caller has made sure that its slot is released (R4).
@@ -398,7 +593,12 @@ impl Execution<'_> {
         let Some(session) = &mut self.registers.queue_mut(self.queue).session else { return };
         let index = session.cq.tail;
         session.cq.tail = index.wrapping_add(1);
-        let completion = HwCompletion { sq_head: session.sq.head, ..outcome.of(&self.lane.desc) };
+        let mut completion = HwCompletion { sq_head: session.sq.head, ..outcome.of(&self.lane.desc) };
+        let closes = self.lane.part.is_some() && self.end_part(outcome.status);
+        if closes {
+            completion.flags |= CompletionFlags::GROUP_DONE.bits();
+        }
+        let Some(session) = &mut self.registers.queue_mut(self.queue).session else { return };
         let mut words: [u64; COMPLETION_WORDS] = cast(completion.with_phase(session.cq.depth.phase(index)));
         if let Some(mutator) = self.mutator {
             words = mutator.completion(words);
@@ -412,10 +612,19 @@ impl Execution<'_> {
         if outcome.status == Status::Error {
             self.registers.count(Counter::Errors, 1);
         }
-        // R14: an ERROR asks as well.
-        if self.lane.desc.flags & DescFlags::INTERRUPT.bits() != 0 || outcome.status == Status::Error {
+        // R14: an ERROR asks as well, and the end of a group.
+        let asks = self.lane.desc.flags & DescFlags::INTERRUPT.bits() != 0;
+        if asks || closes || outcome.status == Status::Error {
             self.registers.queue_mut(self.queue).ask_interrupt(index);
         }
+    }
+
+    /// R17: ends the part of a group to which the descriptor belongs, if its status does; whether that was the last.
+    fn end_part(&mut self, status: Status) -> bool {
+        let Some(part) = self.lane.part.filter(|_| matches!(status, Status::Done | Status::Stopped)) else {
+            return false;
+        };
+        self.tables.groups[usize::from(self.queue)].end(self.lane.desc.prefix_id, part)
     }
 
     /// Whether the device has come to a STOP of the rollout that runs (R8): it comes past descriptors of other
@@ -426,6 +635,8 @@ impl Execution<'_> {
             return false;
         }
         let mut desc = HwDesc::default();
+        let running = &self.lane.desc;
+        let prefix = (running.flags & DescFlags::COW_PREFIX.bits() != 0).then_some(running.prefix_id);
         // R1: never at or beyond the published tail.
         for k in 0..session.sq.fill().min(STOP_LOOKAHEAD) {
             let index = session.sq.head.wrapping_add(k);
@@ -435,12 +646,22 @@ impl Execution<'_> {
             match check(&desc, index, session) {
                 Err(_) => {}
                 Ok(_) if desc.flags & DescFlags::FENCE.bits() != 0 => return false,
-                Ok(opcode) if desc.rollout_id == self.lane.desc.rollout_id => return opcode == Opcode::Stop,
+                Ok(Opcode::Stop) if stops_group(&desc) => {
+                    if prefix == Some(desc.prefix_id) {
+                        return true;
+                    }
+                }
+                Ok(opcode) if desc.rollout_id == running.rollout_id => return opcode == Opcode::Stop,
                 Ok(_) => {}
             }
         }
         false
     }
+}
+
+/// Whether `desc`, a STOP, is one of a whole group.
+fn stops_group(desc: &HwDesc) -> bool {
+    desc.flags & DescFlags::COW_PREFIX.bits() != 0 && desc.member == MEMBER_NONE
 }
 
 /// Reads the slot of `index` into `desc`.

@@ -2,7 +2,9 @@
 
 use std::ops::Range;
 
-use doorbell_contract::{CHECKPOINT_NEVER, DescFlags, HwCompletion, HwDesc, Opcode, Status};
+use doorbell_contract::{
+    CHECKPOINT_NEVER, DescFlags, HwCompletion, HwDesc, MEMBER_NONE, MEMBERS_MAX, Opcode, Status,
+};
 use doorbell_host::config::QueueConfig;
 use doorbell_trace::{Request, Trace};
 
@@ -10,18 +12,20 @@ use doorbell_trace::{Request, Trace};
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ReplayOptions {
     /// Rollouts per request, at least 1. With more than one, a PREFILL registers the prompt first and its rollouts
-    /// carry COW_PREFIX.
+    /// carry COW_PREFIX; up to [`MEMBERS_MAX`] it opens their group (R17), on devices that have groups.
     pub group: u32,
     /// Tokens between checkpoints (R9); 0 is never.
     pub checkpoint: u32,
     /// Whether the device scores checkpoints itself (flag RESIDENT).
     pub resident: bool,
     /// `REWARD_THRESHOLD` of the devices, Q16.16: the score below which a RESIDENT rollout ends.
-    pub reward_threshold: u32,
+    pub reward_threshold: i32,
     /// `EOS_THRESHOLD` of the devices, in 1/32768 per token; above 0, DECODEs carry EOS_STOPS.
     pub eos_threshold: u16,
     /// Every how many rollouts one gets a STOP (R8); 0 is none.
     pub stop_every: u32,
+    /// Every how many requests one gets a STOP of its whole group behind the first DECODEs of its rollouts; 0 is none.
+    pub stop_group_every: u32,
     /// Requests to take from the start of the trace.
     pub limit: usize,
     /// Seed of the sampling policy.
@@ -39,6 +43,7 @@ impl Default for ReplayOptions {
             reward_threshold: 0,
             eos_threshold: 0,
             stop_every: 0,
+            stop_group_every: 0,
             limit: usize::MAX,
             seed: 0,
             length_limit: 1 << 20,
@@ -81,6 +86,9 @@ pub enum PlanError {
         /// The limit, in tokens.
         limit: u32,
     },
+    /// A STOP of a group needs one.
+    #[error("groups are to be stopped, and there are none; give a group size of 2 to 64")]
+    StopWithoutGroup,
     /// RESIDENT does nothing without checkpoints.
     #[error("resident scoring happens at checkpoints, and there are none; give a checkpoint interval")]
     ResidentWithoutCheckpoint,
@@ -102,6 +110,8 @@ pub struct ReplayPlan {
     requests: Vec<Area>,
     token_bytes: u64,
     token_budget: u64,
+    /// Whether the PREFILLs open groups (R17).
+    opens_groups: bool,
 }
 
 /// One request, and where the tokens of its first rollout go; those of the others follow.
@@ -131,6 +141,10 @@ impl ReplayPlan {
         if options.resident && options.checkpoint == 0 {
             return Err(PlanError::ResidentWithoutCheckpoint);
         }
+        let opens_groups = (2..=MEMBERS_MAX).contains(&options.group);
+        if options.stop_group_every > 0 && !opens_groups {
+            return Err(PlanError::StopWithoutGroup);
+        }
         let requests = &trace.requests[..trace.requests.len().min(options.limit)];
         if requests.is_empty() {
             return Err(PlanError::Empty);
@@ -153,7 +167,38 @@ impl ReplayPlan {
             token_budget += u64::from(output_tokens) * u64::from(options.group);
             areas.push(area);
         }
-        Ok(ReplayPlan { options, requests: areas, token_bytes, token_budget })
+        Ok(ReplayPlan { options, requests: areas, token_bytes, token_budget, opens_groups })
+    }
+
+    /// The same plan for devices that have no groups.
+    #[must_use]
+    pub fn without_groups(mut self) -> ReplayPlan {
+        self.opens_groups = false;
+        self.options.stop_group_every = 0;
+        self
+    }
+
+    /// Whether the PREFILLs open groups (R17).
+    pub fn opens_groups(&self) -> bool {
+        self.opens_groups
+    }
+
+    /// The request that `id` belongs to, which is its `prefix_id` too.
+    pub fn request_of(&self, id: u32) -> u32 {
+        id / self.ids_per_request()
+    }
+
+    /// Whether the whole group of a request is stopped (R8).
+    pub fn stops_group(&self, request: u32) -> bool {
+        let every = self.options.stop_group_every;
+        every > 0 && request % every == every - 1
+    }
+
+    /// The STOP of the whole group of a request; it is its PREFILL's id that goes on with it.
+    pub fn stop_group(&self, request: u32) -> HwDesc {
+        let id = request * self.ids_per_request();
+        let stop = HwDesc { rollout_id: id, ..HwDesc::stop_group(request) };
+        stop.with_user_data(u64::from(id) << 32 | STOP_TAG)
     }
 
     /// The options that the plan was made with.
@@ -221,8 +266,9 @@ impl ReplayPlan {
         if self.is_prefill(id) {
             let request = id / self.ids_per_request();
             let prompt_tokens = self.requests[request as usize].prompt_tokens;
-            let prefill = HwDesc::prefill(request, prompt_tokens).with_user_data(u64::from(id) << 32);
-            return HwDesc { rollout_id: id, kv_arena_id: request, ..prefill };
+            let members = if self.opens_groups { self.options.group } else { 0 };
+            let prefill = HwDesc::open_group(request, prompt_tokens, members);
+            return HwDesc { rollout_id: id, ..prefill }.with_user_data(u64::from(id) << 32);
         }
         self.decode(id, 0, self.place(id).0.prompt_tokens)
     }
@@ -239,15 +285,18 @@ impl ReplayPlan {
         flags.set(DescFlags::EOS_STOPS, options.eos_threshold > 0);
         flags.set(DescFlags::RESIDENT, options.resident);
         flags.set(DescFlags::COW_PREFIX, self.has_prefills());
-        let request = id / self.ids_per_request();
         let desc = HwDesc::decode(id, seq_len, area.max_tokens - produced)
             .with_user_data(u64::from(id) << 32 | u64::from(segment))
             .with_flags(flags)
             .with_delta_offset(offset + 4 * u64::from(produced))
             .with_checkpoint(if options.checkpoint == 0 { CHECKPOINT_NEVER } else { options.checkpoint })
             .with_seed(options.seed);
-        let desc = if self.has_prefills() { desc.with_prefix(request) } else { desc };
-        HwDesc { kv_arena_id: request, ..desc }
+        if self.has_prefills() { desc.with_member(self.request_of(id), self.member(id)) } else { desc }
+    }
+
+    /// The number of rollout `id` in the group of its request.
+    fn member(&self, id: u32) -> u16 {
+        if self.opens_groups { (id % self.ids_per_request() - 1) as u16 } else { MEMBER_NONE }
     }
 
     /// Whether `desc` is a DECODE behind which a STOP comes, so that it may end early (R8).
@@ -260,7 +309,11 @@ impl ReplayPlan {
     ///
     /// Nothing in `completion` is trusted: without progress, or beyond the budget, nothing goes on.
     pub fn next(&self, desc: &HwDesc, completion: &HwCompletion) -> Option<HwDesc> {
-        if desc.opcode != Opcode::Decode as u8 {
+        if desc.opcode == Opcode::Prefill as u8 {
+            let (request, opened) = (desc.prefix_id, completion.status == Status::Done as u8);
+            return (opened && self.stops_group(request)).then(|| self.stop_group(request));
+        }
+        if desc.opcode != Opcode::Decode as u8 || self.stops_group(self.request_of(desc.rollout_id)) {
             return None;
         }
         let (id, segment) = (desc.rollout_id, desc.user_data as u32);
@@ -275,12 +328,17 @@ impl ReplayPlan {
 
     /// The STOP that follows segment `segment` of rollout `id`.
     pub fn stop(&self, id: u32, segment: u32) -> HwDesc {
-        HwDesc::stop(id).with_user_data(u64::from(id) << 32 | STOP_TAG | u64::from(segment))
+        let stop = HwDesc::stop(id).with_user_data(u64::from(id) << 32 | STOP_TAG | u64::from(segment));
+        if self.opens_groups { stop.with_member(self.request_of(id), self.member(id)) } else { stop }
     }
 
-    /// The segment of `id` behind which a STOP comes, if one does. A rollout that ends earlier is not stopped.
+    /// The segment of `id` behind which a STOP, of it or of its group, comes, if one does. A rollout that ends earlier is not
+    /// stopped.
     pub fn stop_after(&self, id: u32) -> Option<u32> {
         let ReplayOptions { stop_every, checkpoint, resident, .. } = self.options;
+        if self.stops_group(self.request_of(id)) && !self.is_prefill(id) {
+            return Some(0);
+        }
         if stop_every == 0 || id % stop_every != stop_every - 1 || self.is_prefill(id) {
             return None;
         }

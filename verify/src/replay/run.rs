@@ -130,10 +130,18 @@ struct Run<'a> {
     /// Rollouts whose PREFILL is done.
     ready: VecDeque<u32>,
     prefills_running: usize,
+    /// Groups that may be open in one queue pair (R17), and by queue pair those that are: not all that belongs to them has completed.
+    most_groups: usize,
+    open_groups: Vec<usize>,
+    /// By request, the queue pair of its group, and what of the group has not ended: rollouts, its PREFILL, STOPs.
+    homes: Vec<usize>,
+    group_left: Vec<u32>,
     /// STOPs that wait, each with the count of made descriptors at which it is due.
     stops: VecDeque<(usize, u32)>,
     /// A STOP that follows at once.
     stop_now: Option<u32>,
+    /// The request whose whole group is to be stopped at once.
+    stop_group_now: Option<u32>,
     /// `user_data` of every descriptor made, in the order of submission.
     slots: Vec<u64>,
     submitted: u64,
@@ -153,8 +161,13 @@ impl<'a> Run<'a> {
             continued: VecDeque::new(),
             ready: VecDeque::new(),
             prefills_running: 0,
+            most_groups: usize::MAX,
+            open_groups: Vec::new(),
+            homes: Vec::new(),
+            group_left: vec![0; if plan.opens_groups() { plan.requests() } else { 0 }],
             stops: VecDeque::new(),
             stop_now: None,
+            stop_group_now: None,
             slots: Vec::with_capacity(expected),
             submitted: 0,
             completions: Vec::with_capacity(expected),
@@ -176,6 +189,16 @@ impl<'a> Run<'a> {
                 value: token_bytes,
                 expected: format!("at least {}, which the plan needs", self.plan.token_bytes()),
             }));
+        }
+        if self.plan.opens_groups() {
+            self.most_groups = device.groups() as usize;
+            if self.most_groups == 0 {
+                let expected = "a plan without groups, as the device has none".into();
+                let value = self.plan.options().group.into();
+                return Err(failed(DeviceError::Config { field: "group", value, expected }));
+            }
+            self.homes = (0..self.plan.requests() as u32).map(|request| device.group_home(request)).collect();
+            self.open_groups = vec![0; self.homes.iter().max().map_or(0, |last| last + 1)];
         }
         let mut batch: Vec<HwDesc> = Vec::with_capacity(BATCH);
         let mut out = vec![HwCompletion::zeroed(); BATCH];
@@ -228,11 +251,20 @@ impl<'a> Run<'a> {
     fn make_new(&mut self) -> Option<HwDesc> {
         let plan = self.plan;
         let coming = self.ready.len() + self.prefills_running * plan.options().group as usize;
-        if self.fresh < plan.ids() && (!plan.has_prefills() || coming < self.ready_target) {
+        let few = !plan.has_prefills() || coming < self.ready_target;
+        if self.fresh < plan.ids() && few && self.may_open(plan.request_of(self.fresh)) {
             let id = self.fresh;
             self.fresh += plan.ids_per_request();
             if !plan.has_prefills() {
                 return Some(self.begin(id));
+            }
+            if plan.opens_groups() {
+                // R17: its members need not wait until it has completed.
+                let request = plan.request_of(id);
+                let stop = u32::from(plan.stops_group(request));
+                self.group_left[request as usize] = 1 + plan.options().group + stop;
+                self.open_groups[self.homes[request as usize]] += 1;
+                self.ready.extend(id + 1..id + plan.ids_per_request());
             }
             self.states[id as usize].running = true;
             self.prefills_running += 1;
@@ -240,6 +272,21 @@ impl<'a> Run<'a> {
         }
         let id = self.ready.pop_front()?;
         Some(self.begin(id))
+    }
+
+    /// Whether the group of a request can be opened (R17).
+    fn may_open(&self, request: u32) -> bool {
+        let home = self.homes.get(request as usize);
+        home.is_none_or(|&home| self.open_groups[home] < self.most_groups)
+    }
+
+    /// So much of the group of a request has ended; once all of it has, another one may be opened.
+    fn leave_group(&mut self, request: u32, count: u32) {
+        let Some(left) = self.group_left.get_mut(request as usize).filter(|left| **left > 0) else { return };
+        *left = left.saturating_sub(count);
+        if *left == 0 {
+            self.open_groups[self.homes[request as usize]] -= 1;
+        }
     }
 
     fn begin(&mut self, id: u32) -> HwDesc {
@@ -250,7 +297,15 @@ impl<'a> Run<'a> {
     fn make_decode(&mut self, id: u32) -> HwDesc {
         let state = &mut self.states[id as usize];
         state.running = true;
-        if self.plan.stop_after(id) == Some(state.segment) {
+        let request = self.plan.request_of(id);
+        if self.plan.stops_group(request) {
+            if (id + 1).is_multiple_of(self.plan.ids_per_request()) {
+                self.stop_group_now = Some(request);
+            }
+        } else if self.plan.stop_after(id) == Some(state.segment) {
+            if let Some(left) = self.group_left.get_mut(request as usize) {
+                *left += 1;
+            }
             if id.is_multiple_of(2) {
                 self.stop_now = Some(id);
             } else {
@@ -262,6 +317,11 @@ impl<'a> Run<'a> {
 
     /// A STOP that is due, or any that waits if `all` are.
     fn make_stop(&mut self, all: bool) -> Option<HwDesc> {
+        if let Some(request) = self.stop_group_now.take() {
+            let stop = self.plan.stop_group(request);
+            self.states[stop.rollout_id as usize].stopping = true;
+            return Some(stop);
+        }
         let made = self.slots.len();
         let waits = self.stops.front().is_some_and(|&(due, _)| all || due <= made);
         let id = match self.stop_now.take() {
@@ -288,6 +348,9 @@ impl<'a> Run<'a> {
     /// The STOP of `id` that waits for its completion.
     fn stopping(&self, id: u32) -> Option<HwDesc> {
         let state = self.states.get(id as usize).filter(|state| state.stopping)?;
+        if self.plan.is_prefill(id) {
+            return Some(self.plan.stop_group(self.plan.request_of(id)));
+        }
         Some(self.plan.stop(id, state.segment))
     }
 
@@ -322,29 +385,35 @@ impl<'a> Run<'a> {
         let id = desc.rollout_id;
         self.completions.push(*completion);
         self.owners.push(id);
-        let state = &mut self.states[id as usize];
+        let request = self.plan.request_of(id);
         if desc.opcode == Opcode::Stop as u8 {
-            state.stopping = false;
+            self.states[id as usize].stopping = false;
+            self.leave_group(request, 1);
             return Ok(());
         }
-        state.running = false;
+        self.states[id as usize].running = false;
         let added = completion.final_seq_len.saturating_sub(desc.seq_len).min(desc.max_tokens);
         self.progress.tokens += u64::from(added);
         if desc.opcode == Opcode::Prefill as u8 {
             self.prefills_running -= 1;
+            self.leave_group(request, 1);
             // Rollouts of a prefix that could not be registered have nothing to go on from.
-            if completion.status == Status::Done as u8 {
+            if completion.status == Status::Done as u8 && !self.plan.opens_groups() {
                 self.ready.extend(id + 1..id + self.plan.ids_per_request());
             }
             return Ok(());
         }
         match self.plan.next(&desc, completion) {
             Some(next) if next.opcode == Opcode::Decode as u8 => {
+                let state = &mut self.states[id as usize];
                 state.seq_len = next.seq_len;
                 state.segment += 1;
                 self.continued.push_back(id);
             }
-            _ => self.progress.saved += u64::from(desc.max_tokens - added),
+            _ => {
+                self.progress.saved += u64::from(desc.max_tokens - added);
+                self.leave_group(request, 1);
+            }
         }
         Ok(())
     }

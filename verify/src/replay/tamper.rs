@@ -116,6 +116,8 @@ impl Device for Tampered {
     delegate! {
         to self.inner {
             fn unread(&self, completion: &HwCompletion) -> Option<HwDesc>;
+            fn groups(&self) -> u32;
+            fn group_home(&self, prefix_id: u32) -> usize;
             fn capacity(&self) -> usize;
             fn room(&self) -> usize;
             fn token_regions(&self) -> Vec<TokenRegion>;

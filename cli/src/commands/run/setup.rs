@@ -185,8 +185,8 @@ fn settings(args: &Args, options: &Options) -> Settings {
 }
 
 /// Q16.16.
-fn threshold(args: &Args) -> u32 {
-    (args.reward_threshold * 65_536.0).round() as u32
+fn threshold(args: &Args) -> i32 {
+    (args.reward_threshold * 65_536.0).round() as i32
 }
 
 /// Makes judges, given their numbers.
@@ -196,7 +196,7 @@ fn judge(args: &Args) -> Result<impl FnMut(usize) -> Box<dyn Judge> + Send + use
         Some(path) => Some(Rules::read(path).map_err(Failure::input)?),
     };
     // At most 1.
-    let threshold = threshold(args) as i32;
+    let threshold = threshold(args);
     let delay = Duration::from_micros(args.judge_delay);
     let (faults, seed) = (args.inject_judge.clone(), args.seed);
     Ok(move |number| {

@@ -32,7 +32,7 @@ struct Setup {
     /// Slots of the device's queues.
     depth: u32,
     eos_threshold: u32,
-    reward_threshold: u32,
+    reward_threshold: i32,
     blocks: u32,
     seed: u64,
 }
@@ -103,7 +103,7 @@ impl Setup {
         let device = Driver::new(ModelPlatform::new(), config).unwrap();
         let regions = device.token_regions();
         let notes = Notes::default();
-        let threshold = self.reward_threshold as i32;
+        let threshold = self.reward_threshold;
         let slots = self.options.slots;
         let prompts = self.prompts();
         let memory = AnswerMemory { tokens: regions.clone(), prompts: prompts.clone() };
@@ -156,7 +156,7 @@ impl Setup {
         let request = &self.requests[finished.request as usize];
         let desc = HwDesc::decode(finished.device_rollout, request.prompt_tokens, finished.answer_tokens)
             .with_seed(self.options.seed);
-        let mut decoder = Engine::Hash.begin(&desc, 0);
+        let mut decoder = Engine::Hash.begin(&desc, 0, 0);
         (0..finished.answer_tokens).map(|_| decoder.step().token).collect()
     }
 }
@@ -189,7 +189,7 @@ fn r9_trajectories_are_whole_however_they_are_cut(
 #[case(PolicyKind::Fifo, 0)]
 #[case(PolicyKind::Fifo, 40_000)]
 #[case(PolicyKind::Fifo, 65_536)]
-fn r9_host_and_device_score_alike(#[case] policy: PolicyKind, #[case] reward_threshold: u32) {
+fn r9_host_and_device_score_alike(#[case] policy: PolicyKind, #[case] reward_threshold: i32) {
     let run = |scoring| {
         let options =
             Options { slots: 32, group: 2, checkpoint: 16, scoring, eos_stops: true, ..Options::default() };
