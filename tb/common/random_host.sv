@@ -112,6 +112,8 @@ module random_host;
       desc.flags[FLAG_FENCE_BIT] = chance(4);
       desc.checkpoint = chance(40) ? between(1, 10) : CHECKPOINT_NEVER;
       make_group(desc);
+      desc.policy_version = 16'd0;
+      choose_version(desc);
       desc.seq_len    = below(1500);
       if (desc.opcode == OP_DECODE && desc.flags[FLAG_RESIDENT_BIT]) desc.reward_model_id = 16'd0;
     end else make_plain(n, desc);

@@ -565,7 +565,7 @@ module scoreboard #(
   logic [15:0] retire_version;
   logic [7:0]  retire_mode;
   int          published_versions = 0;
-  int          superseded_seen = 0, scored_seen = 0;
+  int          superseded_seen = 0, scored_seen = 0, stale_seen = 0;
 
   // R19: some descriptor that names the version in this slot has no completion that the host has seen.
   function automatic logic in_use_yet(input int s);
@@ -836,7 +836,7 @@ module scoreboard #(
 
   // Compares a completion with the reference. Returns the descriptor's index and entry.
   task automatic check(input hw_completion_t done, output logic [31:0] index, output hw_desc_t desc);
-    logic           ok, stopped, superseded, suspected, refused, closes;
+    logic           ok, stopped, superseded, suspected, refused, closes, stale;
     int             which;
     hw_completion_t want;
     find(done, index, ok);
@@ -852,7 +852,15 @@ module scoreboard #(
       // A good one between two faulty ones of its worker may be suspected too.
       suspected = code[which] == 0 && !reads[which] && done.status == STATUS_ERROR && done.error == ERR_DMA_FAULT
                && bad_lines[done.worker_id[3:0]] >= 2;
-      if (code[which] == 0 && desc.opcode == OP_DECODE) begin
+      // R21: only once versions were published can a group be of another one than its member names.
+      stale = code[which] == 0 && desc.opcode == OP_DECODE && done.status == STATUS_ERROR && done.error == ERR_STALE_PREFIX
+           && desc.flags[FLAG_COW_PREFIX_BIT] && groups_on && (published_versions != 0 || policy_pending) && !wrote[which];
+      if (stale) begin
+        want.status        = STATUS_ERROR;
+        want.error         = ERR_STALE_PREFIX;
+        want.final_seq_len = desc.seq_len;
+        stale_seen         = stale_seen + 1;
+      end else if (code[which] == 0 && desc.opcode == OP_DECODE) begin
         // A fault hides whether it was stopped: then the length may be any, unless its score ended it.
         stopped = (may_stop(index) || may_retire(which, POLICY_ABORT)) && (done.status == STATUS_STOPPED
                || ((bad_line[which] || suspected) && (done.flags & CFLAG_REJECTED) == 0));
