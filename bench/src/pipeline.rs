@@ -13,6 +13,7 @@ use doorbell_runtime::policy::PolicyKind;
 use doorbell_runtime::reward::{
     Answer, AnswerMemory, Judge, JudgeError, Pool, PoolOptions, Prompts, Verdict,
 };
+use doorbell_runtime::trajectory::Spans;
 use doorbell_trace::Request;
 use doorbell_verify::ModelPlatform;
 use serde_json::json;
@@ -153,6 +154,7 @@ impl Workload {
             rewards,
             prompts,
             trajectories: Box::new(Discard::new(SLOTS)),
+            spans: Spans::new(SLOTS, 1),
             recorder,
             metrics: metrics.clone(),
         };

@@ -10,7 +10,9 @@ use doorbell_host::{SharedMemory, TokenRegion};
 use doorbell_runtime::pipeline::TrajectoryStage;
 use doorbell_runtime::rollout::RolloutId;
 use doorbell_runtime::trajectory::log::{Log, LogOptions, Sync};
-use doorbell_runtime::trajectory::{Finished, Outcome, PostError, WriterHandle, WriterOptions};
+use doorbell_runtime::trajectory::{
+    Finished, Outcome, PostError, RolloutMemory, Spans, WriterHandle, WriterOptions,
+};
 use serde_json::json;
 
 use crate::BenchError;
@@ -126,7 +128,9 @@ fn store(
     let (log, _) =
         Log::open(directory, LogOptions { sync, ..LogOptions::default() }).map_err(BenchError::input)?;
     let options = WriterOptions { capacity: SLOTS as usize, longest: tokens as usize };
-    let mut recorder = WriterHandle::start(log, vec![region.clone()], options).map_err(BenchError::input)?;
+    let memory =
+        RolloutMemory { tokens: vec![region.clone()], logprobs: vec![], spans: Spans::new(SLOTS, 0) };
+    let mut recorder = WriterHandle::start(log, memory, options).map_err(BenchError::input)?;
     let mut ids = [RolloutId::from_bits(0); SLOTS as usize];
     let start = Instant::now();
     let (mut posted, mut stored) = (0, 0);
@@ -146,6 +150,9 @@ fn store(
                 score: 0,
                 segments: 1,
                 outcome: Outcome::Completed,
+                spans: 0,
+                group: None,
+                has_logprobs: false,
                 shard: 0,
                 offset: u64::from(slot) * 4 * u64::from(ANSWERS[1]),
             };

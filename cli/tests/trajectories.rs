@@ -11,7 +11,7 @@ use common::{Run, doorbell};
 use doorbell_contract::PREFIX_NONE;
 use doorbell_runtime::rollout::RolloutId;
 use doorbell_runtime::trajectory::log::{Log, LogOptions};
-use doorbell_runtime::trajectory::{Finished, Outcome};
+use doorbell_runtime::trajectory::{Body, Finished, Outcome};
 use rstest::rstest;
 use tempfile::{TempDir, tempdir};
 
@@ -36,10 +36,13 @@ fn written() -> TempDir {
             score: 6000 * k as i32,
             segments: 1 + k / 3,
             outcome: Outcome::ALL[k as usize % 4],
+            spans: 0,
+            group: None,
+            has_logprobs: false,
             shard: 0,
             offset: 0,
         };
-        log.append(&finished, &tokens).unwrap();
+        log.append(&finished, &Body { tokens: &tokens, ..Body::default() }).unwrap();
         log.commit().unwrap();
     }
     directory

@@ -5,7 +5,7 @@ use std::time::Instant;
 use crate::error::DeviceError;
 use crate::memory::SharedMemory;
 use crate::ports::SharedDevice;
-use doorbell_contract::{Counter, HwCompletion, HwDesc};
+use doorbell_contract::{Capability, Counter, HwCompletion, HwDesc};
 
 /// A device with one queue pair, whatever executes behind it.
 ///
@@ -58,18 +58,6 @@ pub trait Device: Send {
         None
     }
 
-    /// Groups that each of its queue pairs may have at a time (R17). The default, 0: it has none, and a PREFILL that would open
-    /// one answers GROUP_FULL.
-    fn groups(&self) -> u32 {
-        0
-    }
-
-    /// Which of its queue pairs, from 0, the group of `prefix_id` belongs to.
-    fn group_home(&self, prefix_id: u32) -> usize {
-        let _ = prefix_id;
-        0
-    }
-
     /// Descriptors submitted and not yet returned by [`poll`](Self::poll).
     fn in_flight(&self) -> usize;
 
@@ -89,9 +77,43 @@ pub trait Device: Send {
     /// The token regions of all shards, for other threads to read: one for a device that is one queue pair.
     fn token_regions(&self) -> Vec<TokenRegion>;
 
+    /// Beside each token region that of the log-probabilities of its tokens, at the same offsets (R11); none where there are none.
+    fn logp_regions(&self) -> Vec<TokenRegion> {
+        vec![]
+    }
+
     /// Which of the [`token_regions`](Self::token_regions) has the token at `delta_offset`: the one of the shard to
     /// which the last DECODE of these bytes was submitted. Allocates nothing.
     fn token_shard(&self, delta_offset: u64) -> usize;
+
+    /// What each of its queue pairs can do: of several shards, what all of them can.
+    ///
+    /// The default, nothing, is for devices that know nothing better.
+    fn features(&self) -> Features {
+        Features::default()
+    }
+
+    /// Which of its queue pairs `desc` would go to if it were submitted now, by the place of its region among the
+    /// [`token_regions`](Self::token_regions). Of one that names a shared prefix that place follows from the prefix alone.
+    fn queue_of(&self, desc: &HwDesc) -> usize {
+        let _ = desc;
+        0
+    }
+
+    /// One queue pair of each function of each device, by the same places: a POLICY sent to each of them is published
+    /// everywhere (R18). Allocates.
+    fn functions(&self) -> Vec<usize> {
+        vec![0]
+    }
+
+    /// Submits `desc` to queue pair `queue`, and says whether it was taken: not if the submission queue is full.
+    ///
+    /// # Errors
+    /// As [`submit`](Self::submit).
+    fn submit_to(&mut self, queue: usize, desc: &HwDesc) -> Result<bool, DeviceError> {
+        let _ = queue;
+        Ok(self.submit(std::slice::from_ref(desc))? == 1)
+    }
 
     /// The device's counters since it was enabled.
     ///
@@ -105,6 +127,11 @@ pub trait Device: Send {
         None
     }
 
+    /// The function that its queue pair belongs to, where it is one of several queue pairs of a device.
+    fn function(&self) -> u8 {
+        0
+    }
+
     /// Stops the device (R12): returns once it no longer accesses memory. What is in flight is lost.
     ///
     /// # Errors
@@ -116,6 +143,29 @@ pub trait Device: Send {
     /// # Errors
     /// `NotStarted`, or another failure of the device.
     fn enable(&mut self) -> Result<(), DeviceError>;
+}
+
+/// What a queue pair can do beyond what all can.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Features {
+    /// CAPABILITY.
+    pub capability: Capability,
+    /// Groups that the queue pair may have at a time (R17); 0: none.
+    pub groups: u32,
+    /// Versions of the policy that its function may have resident (R18); 0: version 0 alone.
+    pub policy_slots: u32,
+}
+
+impl Features {
+    /// What both can.
+    #[must_use]
+    pub fn and(self, other: Features) -> Features {
+        Features {
+            capability: self.capability & other.capability,
+            groups: self.groups.min(other.groups),
+            policy_slots: self.policy_slots.min(other.policy_slots),
+        }
+    }
 }
 
 /// The token region of one shard, for any thread to read while the device runs. Clones share the memory, and keep it
@@ -248,8 +298,18 @@ mod tests {
     #[case::across(3996, 2, false)]
     #[case::misaligned(2, 1, false)]
     #[case::wrapping(u64::MAX - 3, 2, false)]
-    fn r11_reads_stay_within_the_region(#[case] offset: u64, #[case] count: usize, #[case] within: bool) {
+    fn r11_accesses_stay_within_the_region(#[case] offset: u64, #[case] count: usize, #[case] within: bool) {
         assert_eq!(region().read(offset, &mut vec![0; count]).is_ok(), within);
+        assert_eq!(region().write(offset, &vec![7; count]).is_ok(), within);
+    }
+
+    #[test]
+    fn what_is_written_is_read() {
+        let region = region();
+        region.write(64, &[1, 2, 3]).unwrap();
+        let mut out = [0; 5];
+        region.read(60, &mut out).unwrap();
+        assert_eq!(out, [1039, 1, 2, 3, 1043]);
     }
 
     #[rstest]

@@ -7,7 +7,7 @@ use bitflags::Flags;
 use bytemuck::{cast, cast_slice_mut};
 
 use crate::config::{Checked, Layout, QueueConfig};
-use crate::device::{Counters, Device, TokenRegion};
+use crate::device::{Counters, Device, Features, TokenRegion};
 use crate::error::{DeviceError, Timeout};
 use crate::ledger::{Broken, Ledger};
 use crate::memory::SharedMemory;
@@ -41,10 +41,10 @@ pub(crate) struct Parts {
     pub layout: Layout,
     pub memory: SharedMemory,
     pub tokens: TokenRegion,
+    /// What the device says that it can do.
+    pub features: Features,
     /// Whether the device polls the slots: then the check word publishes, and the doorbell only wakes (R1).
     pub slot_polling: bool,
-    /// CAP_GROUPS.
-    pub groups: u32,
 }
 
 /// Whether the queue pair can be used.
@@ -179,9 +179,8 @@ impl<P: Platform> Driver<P> {
         let memory = platform.map(layout.bytes)?;
         let (sq, cq) = queues(&config, &memory, 0)?;
         let tokens = TokenRegion::new(memory.clone(), layout.tokens, config.token_bytes)?;
-        let slot_polling = Capability::from_bits_retain(platform.read_register(Register::Capability)?)
-            .contains(Capability::SLOT_POLLING);
-        let groups = platform.read_register(Register::CapGroups)?;
+        let features = features(&mut platform)?;
+        let slot_polling = features.capability.contains(Capability::SLOT_POLLING);
         let mut driver = Self {
             platform,
             sq,
@@ -190,7 +189,7 @@ impl<P: Platform> Driver<P> {
             submitted: 0,
             ledger: Ledger::new(config.sq_start),
             patience: Patience::new(config.patience),
-            parts: Parts { config, layout, memory, tokens, slot_polling, groups },
+            parts: Parts { config, layout, memory, tokens, features, slot_polling },
         };
         // Somebody else may have left it running.
         driver.disable()?;
@@ -537,10 +536,6 @@ impl<P: Platform> Device for Driver<P> {
     }
 
     #[inline]
-    fn groups(&self) -> u32 {
-        self.parts.groups
-    }
-
     fn in_flight(&self) -> usize {
         (self.submitted - self.ledger.completed()) as usize
     }
@@ -561,9 +556,21 @@ impl<P: Platform> Device for Driver<P> {
         vec![self.parts.tokens.clone()]
     }
 
+    fn logp_regions(&self) -> Vec<TokenRegion> {
+        let Parts { config, layout, memory, .. } = &self.parts;
+        if config.logp_bytes == 0 {
+            return vec![];
+        }
+        TokenRegion::new(memory.clone(), layout.logp, config.logp_bytes).into_iter().collect()
+    }
+
     #[inline]
     fn token_shard(&self, _: u64) -> usize {
         0
+    }
+
+    fn features(&self) -> Features {
+        self.parts.features
     }
 
     fn counters(&mut self) -> Result<Counters, DeviceError> {
@@ -572,6 +579,10 @@ impl<P: Platform> Device for Driver<P> {
 
     fn shared_device(&self) -> Option<SharedDevice> {
         self.platform.shared_device()
+    }
+
+    fn function(&self) -> u8 {
+        self.platform.function()
     }
 
     fn disable(&mut self) -> Result<(), DeviceError> {
@@ -617,6 +628,19 @@ impl<P: Platform> Device for Driver<P> {
         self.condition = Condition::Ready;
         Ok(())
     }
+}
+
+/// What the capability words say. Where a device has a word not, it has not what the word tells of.
+fn features(platform: &mut impl Platform) -> Result<Features, DeviceError> {
+    let mut read = |register| match platform.read_register(register) {
+        Err(DeviceError::ReadRefused { .. }) => Ok(0),
+        read => read,
+    };
+    Ok(Features {
+        capability: Capability::from_bits_retain(read(Register::Capability)?),
+        groups: read(Register::CapGroups)?,
+        policy_slots: read(Register::CapPolicySlots)?,
+    })
 }
 
 /// The first `workers` workers, a bit each; all of 32 or more.

@@ -68,6 +68,11 @@ pub trait Platform: Send {
     fn shared_device(&self) -> Option<SharedDevice> {
         None
     }
+
+    /// The function that the queue pair belongs to, where it is one of several of its device.
+    fn function(&self) -> u8 {
+        0
+    }
 }
 
 impl<P: Platform + ?Sized> Platform for Box<P> {
@@ -105,5 +110,9 @@ impl<P: Platform + ?Sized> Platform for Box<P> {
 
     fn shared_device(&self) -> Option<SharedDevice> {
         (**self).shared_device()
+    }
+
+    fn function(&self) -> u8 {
+        (**self).function()
     }
 }

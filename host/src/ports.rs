@@ -423,6 +423,10 @@ impl<D: Pages> Platform for QueuePort<D> {
     fn shared_device(&self) -> Option<SharedDevice> {
         Some(self.shared.key)
     }
+
+    fn function(&self) -> u8 {
+        self.place.function
+    }
 }
 
 /// What its driver left in flight is cancelled, so that it takes no time from the others; whoever has the queue pair next

@@ -10,6 +10,7 @@ use doorbell_runtime::metrics::Metrics;
 use doorbell_runtime::pipeline::{Discard, Feed, Inline, Options, Parts, Pipeline};
 use doorbell_runtime::policy::PolicyKind;
 use doorbell_runtime::reward::{AnswerMemory, DigestJudge, Prompts};
+use doorbell_runtime::trajectory::Spans;
 use doorbell_trace::Generator;
 use doorbell_verify::ModelPlatform;
 
@@ -66,6 +67,7 @@ fn after_the_warm_up_the_hot_thread_allocates_nothing() {
             rewards: Box::new(Inline::new(memory, SLOTS, longest, |_| DigestJudge { threshold: 3000 })),
             prompts,
             trajectories: Box::new(Discard::new(SLOTS)),
+            spans: Spans::new(SLOTS, 1),
             recorder: Some(recorder),
             metrics: Arc::new(Metrics::new("test", clock, None)),
             device,

@@ -15,7 +15,9 @@ use doorbell_host::{SharedMemory, TokenRegion};
 use doorbell_runtime::pipeline::TrajectoryStage;
 use doorbell_runtime::rollout::RolloutId;
 use doorbell_runtime::trajectory::log::{Log, LogOptions, Piece, Reader, Sync};
-use doorbell_runtime::trajectory::{Finished, Outcome, PostError, WriterHandle, WriterOptions};
+use doorbell_runtime::trajectory::{
+    Finished, Outcome, PostError, RolloutMemory, Spans, WriterHandle, WriterOptions,
+};
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
 use tempfile::tempdir;
@@ -60,7 +62,7 @@ fn child() {
     let (log, recovery) = Log::open(Path::new(&directory), options(run)).unwrap();
     assert_eq!(recovery.damage, [], "a kill damages nothing");
     let writer = WriterOptions { capacity: SLOTS as usize, longest: AREA as usize };
-    let mut recorder = WriterHandle::start(log, vec![region], writer).unwrap();
+    let mut recorder = WriterHandle::start(log, memory_of(region), writer).unwrap();
     let mut free: Vec<RolloutId> = (0..SLOTS).map(|slot| RolloutId::new(slot, 0)).collect();
     let mut stored = [RolloutId::from_bits(0); SLOTS as usize];
     let mut out = std::io::stdout().lock();
@@ -85,6 +87,9 @@ fn child() {
                 score: 0,
                 segments: 1,
                 outcome: Outcome::Completed,
+                spans: 0,
+                group: None,
+                has_logprobs: false,
                 shard: 0,
                 offset,
             };
@@ -105,6 +110,10 @@ fn child() {
             std::thread::yield_now();
         }
     }
+}
+
+fn memory_of(region: TokenRegion) -> RolloutMemory {
+    RolloutMemory { tokens: vec![region], logprobs: vec![], spans: Spans::new(SLOTS, 0) }
 }
 
 /// Runs the child in `directory` and kills it behind its `moment`-th report and `spins` more turns; returns what it had

@@ -62,8 +62,7 @@ impl Device for Spy {
         to self.model {
             fn name(&self) -> &str;
             fn collect(&mut self, out: &mut [HwCompletion]) -> Result<usize, DeviceError>;
-            fn groups(&self) -> u32;
-            fn group_home(&self, prefix_id: u32) -> usize;
+            fn features(&self) -> Features;
             fn in_flight(&self) -> usize;
             fn capacity(&self) -> usize;
             fn room(&self) -> usize;
@@ -382,7 +381,8 @@ fn descriptors() -> impl Strategy<Value = Vec<HwDesc>> {
         let place = |(k, desc): (u64, HwDesc)| {
             let max_tokens = if desc.opcode == Opcode::Prefill as u8 { 0 } else { desc.max_tokens };
             let opcode = if desc.opcode == Opcode::Reward as u8 { Opcode::Nop as u8 } else { desc.opcode };
-            HwDesc { max_tokens, opcode, ..desc }.with_user_data(k).with_delta_offset(160 * k)
+            // And no STOP of a whole group, which goes to its prefix whatever its rollout.
+            HwDesc { max_tokens, opcode, member: 0, ..desc }.with_user_data(k).with_delta_offset(160 * k)
         };
         (0..).zip(descs).map(place).collect()
     })

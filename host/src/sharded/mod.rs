@@ -6,17 +6,20 @@ use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet};
 use std::time::{Duration, Instant};
 
-use crate::device::{Counters, Device, TokenRegion};
+use crate::device::{Counters, Device, Features, TokenRegion};
 use crate::error::DeviceError;
-use doorbell_contract::{CompletionFlags, GOLDEN, HwCompletion, HwDesc, Opcode, PREFIX_NONE};
+use doorbell_contract::{
+    CompletionFlags, DescFlags, GOLDEN, HwCompletion, HwDesc, MEMBER_NONE, Opcode, PREFIX_NONE,
+};
 use regions::Regions;
 
 /// Several devices, the *shards*, as one [`Device`]: rollouts are spread over them by prefix.
 ///
 /// A descriptor goes to the shard that has its rollout in flight; else to the one of its `prefix_id`; else, without a
 /// prefix, to the one of its `rollout_id`. So all descriptors of a rollout that are in flight at a time meet in one
-/// queue pair, where its order (R5) and its STOP (R8), which carries no prefix, hold; and what follows a PREFILL comes
-/// to where its prefix was registered.
+/// queue pair, where its order (R5) and its STOP (R8), which may carry no prefix, hold; what follows a PREFILL comes
+/// to where its prefix was registered; and as long as rollouts keep to their prefix, all of a group meet in one queue pair (R17). A
+/// STOP of a whole group, which names no rollout, goes to the shard of its prefix.
 ///
 /// What the contract says of a queue pair holds for each shard alone: a FENCE (R7) separates the descriptors of its own
 /// shard, and `sq_head`, or the SQ index that answers for a slot of which nothing could be trusted, counts that shard's slots.
@@ -96,20 +99,22 @@ impl Sharded {
 
     /// The shard to which `desc` would go if it were submitted now.
     pub fn shard_of(&self, desc: &HwDesc) -> usize {
-        if let Some(rollout) = self.rollouts.get(&desc.rollout_id) {
+        let stops_group = desc.opcode == Opcode::Stop as u8
+            && desc.flags & DescFlags::COW_PREFIX.bits() != 0
+            && desc.member == MEMBER_NONE;
+        if !stops_group && let Some(rollout) = self.rollouts.get(&desc.rollout_id) {
             return rollout.shard;
         }
-        self.shard_of_key(if desc.prefix_id == PREFIX_NONE { desc.rollout_id } else { desc.prefix_id })
-    }
-
-    /// Fibonacci hashing: ids that are close, or equally far apart, still spread over few shards.
-    fn shard_of_key(&self, key: u32) -> usize {
+        let key = if desc.prefix_id == PREFIX_NONE { desc.rollout_id } else { desc.prefix_id };
+        // Fibonacci hashing: ids that are close, or equally far apart, still spread over few shards.
         (key.wrapping_mul(GOLDEN) >> 16) as usize % self.shards.len()
     }
 
     /// Notes that `desc` goes to `shard`.
     fn note_submitted(&mut self, shard: usize, desc: &HwDesc) {
-        self.rollouts.entry(desc.rollout_id).or_insert(Rollout { shard, in_flight: 0 }).in_flight += 1;
+        let rollout = self.rollouts.entry(desc.rollout_id).or_insert(Rollout { shard, in_flight: 0 });
+        // One that has changed its prefix in flight is where it was before.
+        rollout.in_flight += usize::from(rollout.shard == shard);
         // A misaligned one, or one beyond the end of all addresses, is rejected (R10) and writes nothing.
         if desc.opcode == Opcode::Decode as u8 && desc.delta_offset.is_multiple_of(4) {
             let end = desc.delta_offset.saturating_add(4 * u64::from(desc.max_tokens));
@@ -147,6 +152,11 @@ impl Sharded {
     /// Makes it the turn of the shard behind `shard`.
     fn pass_turn(&mut self, shard: usize) {
         self.turn = (shard + 1) % self.shards.len();
+    }
+
+    /// The shard that has the token region at `place` among those of all.
+    fn shard_at(&self, place: usize) -> usize {
+        self.first_region.partition_point(|&first| first <= place).saturating_sub(1)
     }
 
     #[cold]
@@ -279,15 +289,6 @@ impl Device for Sharded {
         found.next().is_none().then_some(desc)
     }
 
-    /// Of the shard that has fewest, which is what a group finds wherever it goes.
-    fn groups(&self) -> u32 {
-        self.shards.iter().map(|shard| shard.groups()).min().unwrap_or(0)
-    }
-
-    fn group_home(&self, prefix_id: u32) -> usize {
-        self.shard_of_key(prefix_id)
-    }
-
     fn in_flight(&self) -> usize {
         self.shards.iter().map(|shard| shard.in_flight()).sum()
     }
@@ -321,10 +322,46 @@ impl Device for Sharded {
         self.shards.iter().flat_map(|shard| shard.token_regions()).collect()
     }
 
+    fn logp_regions(&self) -> Vec<TokenRegion> {
+        self.shards.iter().flat_map(|shard| shard.logp_regions()).collect()
+    }
+
     /// The area of one rollout lies in one shard as long as its descriptors name one prefix, or none.
     fn token_shard(&self, delta_offset: u64) -> usize {
         let shard = self.regions.at(delta_offset).0;
         self.first_region[shard] + self.shards[shard].token_shard(delta_offset)
+    }
+
+    fn features(&self) -> Features {
+        let all = self.shards.iter().map(|shard| shard.features());
+        all.reduce(Features::and).unwrap_or_default()
+    }
+
+    fn queue_of(&self, desc: &HwDesc) -> usize {
+        let shard = self.shard_of(desc);
+        self.first_region[shard] + self.shards[shard].queue_of(desc)
+    }
+
+    /// Queue pairs that share a device share its functions, too.
+    fn functions(&self) -> Vec<usize> {
+        let mut seen = HashSet::new();
+        let mut functions = vec![];
+        for (shard, &first) in self.shards.iter().zip(&self.first_region) {
+            if shard.shared_device().is_none_or(|device| seen.insert((device, shard.function()))) {
+                functions.extend(shard.functions().into_iter().map(|queue| first + queue));
+            }
+        }
+        functions
+    }
+
+    fn submit_to(&mut self, queue: usize, desc: &HwDesc) -> Result<bool, DeviceError> {
+        let shard = self.shard_at(queue);
+        let place = queue - self.first_region[shard];
+        let taken = self.shards[shard].submit_to(place, desc).map_err(|error| self.of_shard(shard, error))?;
+        if taken {
+            self.note_submitted(shard, desc);
+        }
+        Ok(taken)
     }
 
     /// Each the sum over all devices, those of time too; queue pairs of one device share its counters.

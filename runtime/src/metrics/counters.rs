@@ -199,12 +199,26 @@ counters! {
         rollouts_aborted: Counter,
         /// Rollouts that ended because no judge had a verdict, or a descriptor completed as ERROR.
         rollouts_failed: Counter,
+        /// Rollouts that were dropped because their oldest tokens lay too many versions back.
+        rollouts_stale: Counter,
         /// Tokens that completions brought.
         tokens_generated: Counter,
         /// DECODE descriptors that completed.
         segments: Counter,
         /// PREFILL descriptors that completed.
         prefills: Counter,
+        /// Groups that take an entry of a queue pair.
+        groups_open: Gauge,
+        /// Groups that the device has told to have ended.
+        groups_done: Counter,
+        /// Versions of the policy that were published.
+        publishes: Counter,
+        /// The version that new rollouts decode under.
+        policy_version: Gauge,
+        /// DECODEs that ended because their version was retired, and went on under the next.
+        superseded: Counter,
+        /// Rollouts whose score the device gave.
+        device_rewards: Counter,
         /// Descriptors handed to the submission queue.
         descriptors_posted: Counter,
         /// Descriptors whose completion was seen.
@@ -241,7 +255,8 @@ counters! {
         stage_occupancy: StageGauges,
         /// Limit of rollouts in each stage; 0 where there is none.
         stage_credits: StageGauges,
-        /// Times that admission began to wait for a stage at its limit; under FREE, for slots or KV blocks.
+        /// Times that admission began to wait for a stage at its limit; under FREE, for slots, KV blocks or groups of
+        /// the device.
         credit_stalls: StageCounters,
     }
     /// Written by the collector of events.

@@ -100,7 +100,8 @@ impl Pipeline {
         // A look at all groups: aborts are few, and no other step needs to find a request by its number.
         let lives = |group: &Group| group.left > 0 && group.request == request;
         let Some(group) = self.groups.iter().position(lives) else { return Ok(AbortAnswer::Ended) };
-        let mut aborted = 0;
+        // Those that make more DECODEs first: one STOP ends them all.
+        let mut aborted = self.abort_open_members(group as u32)?;
         let mut next = self.groups[group].first;
         while let Some(slot) = next {
             let id = self.lives.current(slot);

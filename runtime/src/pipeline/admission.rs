@@ -4,7 +4,7 @@ use std::fmt;
 
 use doorbell_trace::Request;
 
-use super::rollout::{Group, Prefill};
+use super::rollout::{Group, OnDevice, Prefill};
 use super::{Next, Pipeline, RuntimeError, Source};
 use crate::kv::{self, KvError};
 use crate::rollout::State;
@@ -27,6 +27,8 @@ pub enum Held {
     Stage(State),
     /// The arena cannot promise the blocks that the group may need.
     Blocks,
+    /// The queue pair that it would go to has as many groups as it may (R17).
+    Groups,
 }
 
 impl fmt::Display for Held {
@@ -35,6 +37,7 @@ impl fmt::Display for Held {
             Held::Slots => f.write_str("free slots"),
             Held::Stage(stage) => write!(f, "credits of {stage}"),
             Held::Blocks => f.write_str("KV blocks"),
+            Held::Groups => f.write_str("groups of the device"),
         }
     }
 }
@@ -80,6 +83,21 @@ impl Pipeline {
             return Ok(Some(held));
         }
         self.check(number, request)?;
+        if self.free_groups.is_empty() {
+            return Ok(Some(Held::Groups));
+        }
+        // Which ids are next depends on the requests alone, so that those which are held back keep theirs.
+        let wire_id = match self.next_wire_id {
+            Some(wire_id) => wire_id,
+            None => {
+                let wire_id = self.take_wire_ids();
+                *self.next_wire_id.insert(wire_id)
+            }
+        };
+        let queue = if self.device_groups { self.entry_for(wire_id) } else { None };
+        if self.device_groups && queue.is_none() {
+            return Ok(Some(Held::Groups));
+        }
         let prefix = match self.kv.admit(&kv::Group {
             prefix: &request.prefix,
             prompt_tokens: request.prompt_tokens,
@@ -94,18 +112,25 @@ impl Pipeline {
             Err(error) => return Err(error.into()),
         };
         let Some(index) = self.free_groups.pop() else { return Ok(Some(Held::Slots)) };
+        self.next_wire_id = None;
+        if let Some(queue) = queue {
+            self.entries[queue] += 1;
+            self.open_groups += 1;
+            self.metrics.counters.hot.groups_open.set(self.open_groups.into());
+        }
         let has_prefill = self.options.has_prefills();
-        let wire_id = self.take_wire_ids();
         self.prompts.write(index, &request.prefix);
         self.groups[index as usize] = Group {
             request: number,
-            wire_id,
+            wire_id: Some(wire_id),
             prompt_tokens: request.prompt_tokens,
             prompt_ids: request.prefix.len() as u32,
             output_tokens: request.output_tokens,
             prefix_hash: hash(&request.prefix),
             prefill: if has_prefill { Prefill::Due } else { Prefill::Done },
+            device: OnDevice { queue, ..OnDevice::default() },
             left: members,
+            open: members,
             ..Group::none()
         };
         for member in 0..members {
@@ -113,7 +138,7 @@ impl Pipeline {
                 return Err(RuntimeError::Overflow { queue: "free" });
             };
             let branch = self.kv.branch(prefix)?;
-            let own = wire_id + u32::from(has_prefill) + member;
+            let own = self.wire_rollout(wire_id, member);
             self.advance(id, State::Free, State::PrefillReady)?.begin(index, member, own, branch);
             self.link(id)?;
             self.queues.prefill.push(id)?;
@@ -129,8 +154,8 @@ impl Pipeline {
     fn take_wire_ids(&mut self) -> u32 {
         let ids = self.options.ids_per_request();
         let living = || {
-            let groups = self.groups.iter().filter(|group| group.left > 0);
-            groups.map(|group| group.wire_id..group.wire_id + ids)
+            let living = self.groups.iter().filter_map(|group| group.wire_id);
+            living.map(|wire_id| wire_id..wire_id + ids)
         };
         self.wire_ids.take(ids, living)
     }
@@ -178,17 +203,25 @@ impl Pipeline {
     pub(super) fn take_prefills(&mut self) -> Result<bool, RuntimeError> {
         let mut moved = false;
         while self.batch.len() < self.batch_limit() {
-            let Some(id) = self.queues.prefill.pop() else { break };
-            moved = true;
+            let Some(id) = self.queues.prefill.front() else { break };
             let index = self.lives.get(id)?.group;
+            let due = self.groups[index as usize].prefill == Prefill::Due;
+            if due && self.versions.holds_prefills() {
+                break;
+            }
+            self.queues.prefill.pop();
+            moved = true;
+            if due {
+                self.post_prefill(index);
+            }
             match self.groups[index as usize].prefill {
-                Prefill::Due => {
-                    self.post_prefill(index);
+                // The device holds DECODEs of a group until its PREFILL is through (R17).
+                Prefill::Due | Prefill::Running if !self.device_groups => {
                     self.lives.get_mut(id)?.waits = true;
                 }
-                Prefill::Running => self.lives.get_mut(id)?.waits = true,
-                Prefill::Done => self.queues.decode.push(id)?,
+                Prefill::Due | Prefill::Running | Prefill::Done => self.queues.decode.push(id)?,
                 Prefill::Failed => self.fail_unstarted(id)?,
+                Prefill::Never => self.end_waiting(id)?,
             }
         }
         Ok(moved)

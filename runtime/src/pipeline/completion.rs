@@ -1,10 +1,13 @@
 //! Completions, verdicts and stored trajectories: what moves rollouts on.
 
-use doorbell_contract::{CompletionFlags, ErrorCode, HwCompletion, PREFIX_NONE, Status};
+use doorbell_contract::{
+    CompletionFlags, DescFlags, ErrorCode, HwCompletion, MEMBERS_MAX, PREFIX_NONE, PolicyMode, Status,
+};
 use doorbell_engine::Digest;
 
+use super::groups::Stop;
 use super::options::Scoring;
-use super::rollout::{Group, Prefill};
+use super::rollout::Prefill;
 use super::submission::Tag;
 use super::{FailureReason, Pipeline, RuntimeError};
 use crate::events::EventKind;
@@ -35,10 +38,21 @@ impl Pipeline {
             return self.unread(completion);
         }
         match Tag::from_bits(completion.user_data) {
-            Some(Tag::Decode(id)) => self.decoded(id, completion),
-            Some(Tag::Stop(id)) => self.stopped(id, completion),
-            Some(Tag::Prefill(group)) => self.prefilled(group, completion),
+            Some(tag) => self.completed(tag, completion),
             None => Err(self.unasked(completion, "no descriptor carries that user_data")),
+        }
+    }
+
+    fn completed(&mut self, tag: Tag, completion: &HwCompletion) -> Result<(), RuntimeError> {
+        match tag {
+            Tag::Decode(id) => self.decoded(id, completion),
+            Tag::Stop(id) => self.stopped(id, completion),
+            Tag::Prefill(group) => self.prefilled(group, completion),
+            Tag::MemberStop { group, member } => {
+                self.group_stopped(group, Stop::Member { group, member }, completion)
+            }
+            Tag::GroupStop(group) => self.group_stopped(group, Stop::Group(group), completion),
+            Tag::Policy(function) => self.published(function, completion),
         }
     }
 
@@ -46,46 +60,39 @@ impl Pipeline {
     /// it has come to its end.
     #[cold]
     fn unread(&mut self, completion: &HwCompletion) -> Result<(), RuntimeError> {
-        if !self.one_queue {
+        let Some(desc) = self.device.unread(completion) else {
             return Err(RuntimeError::Unread {
                 device: self.device.name().to_owned(),
                 index: completion.result,
                 code: ErrorCode::try_from(completion.error).map_or("an unknown code", ErrorCode::name),
             });
-        }
-        match self.in_flight_at(completion.result) {
+        };
+        match Tag::from_bits(desc.user_data) {
             None => Err(self.unasked(completion, "nothing in flight lies in the slot that it names")),
             Some(Tag::Decode(id)) => {
-                self.lives.get_mut(id)?.decoding = false;
+                let Some(life) = self.lives.get_mut(id).ok().filter(|life| life.decoding) else {
+                    return Err(self.unasked(completion, "nothing in flight lies in the slot that it names"));
+                };
+                life.decoding = false;
+                let (index, version) = (life.group, life.version);
                 self.metrics.counters.hot.segments.add(1);
+                self.named(version, false);
+                if self.device_groups {
+                    self.belongs(index, 0, completion)?;
+                }
                 self.refused(id, completion)
             }
             // It ends nothing: the DECODE goes on to its own end.
             Some(Tag::Stop(id)) => {
-                let life = self.lives.get_mut(id)?;
-                (life.stopping, life.stop_index) = (false, None);
+                let Some(life) = self.lives.get_mut(id).ok().filter(|life| life.stopping) else {
+                    return Err(self.unasked(completion, "nothing in flight lies in the slot that it names"));
+                };
+                life.stopping = false;
                 self.first_error.get_or_insert(*completion);
                 self.end_decoding(id)
             }
-            Some(Tag::Prefill(group)) => self.prefilled(group, completion),
+            Some(tag) => self.completed(tag, completion),
         }
-    }
-
-    /// Whose descriptor in flight lies at running index `index` of the submission queue. A look at everything: this is
-    /// needed once in a device's life, if ever.
-    #[cold]
-    fn in_flight_at(&mut self, index: u32) -> Option<Tag> {
-        for slot in 0..self.options.slots {
-            let life = self.lives.slot_mut(slot);
-            let (decodes, stops) =
-                (life.decoding && life.index == index, life.stopping && life.stop_index == Some(index));
-            let id = self.lives.current(slot);
-            if decodes || stops {
-                return Some(if decodes { Tag::Decode(id) } else { Tag::Stop(id) });
-            }
-        }
-        let runs = |group: &Group| group.prefill == Prefill::Running && group.prefill_index == index;
-        self.groups.iter().position(runs).map(|group| Tag::Prefill(group as u32))
     }
 
     /// The device has completed a rollout's DECODE as ERROR.
@@ -103,7 +110,8 @@ impl Pipeline {
         if life.device_rollout != completion.rollout_id {
             return Err(self.unasked(completion, "its rollout_id is not that of its user_data"));
         }
-        let group = &self.groups[life.group as usize];
+        let index = life.group;
+        let group = &self.groups[index as usize];
         let before = group.prompt_tokens + life.produced;
         let added = completion.final_seq_len.wrapping_sub(before);
         if added > life.asked {
@@ -112,20 +120,33 @@ impl Pipeline {
         life.decoding = false;
         life.produced += added;
         life.added = added;
+        life.unjudged += added;
         life.digest = completion.result;
         life.segments += 1;
-        let (number, ended, left) = (life.descriptor, life.aborted, group.output_tokens - life.produced);
+        let (number, version, member) = (life.descriptor, life.version, life.member);
+        let (over, left) = (life.aborted || life.failure.is_some(), group.output_tokens - life.produced);
+        let failed = group.prefill == Prefill::Failed;
         let counters = &self.metrics.counters.hot;
         counters.segments.add(1);
         counters.tokens_generated.add(added.into());
         self.journal.record(EventKind::CompletionPolled, id, number, added);
+        self.note_span(id, added)?;
+        self.named(version, false);
+        if self.device_groups {
+            let ends = matches!(status, Ok(Status::Done | Status::Stopped));
+            let ends = if ends { 1 << (member % MEMBERS_MAX) } else { 0 };
+            self.belongs(index, ends, completion)?;
+        } else if completion.has(CompletionFlags::GROUP_DONE) {
+            return Err(self.unasked(completion, "GROUP_DONE, and it belongs to no group (R17)"));
+        }
         let flags = CompletionFlags::from_bits_retain(completion.flags);
+        let ended = |status: Status| status != Status::Error && status != Status::Scored;
         let outcome = match status {
             Ok(Status::Error) => return self.refused(id, completion),
             // Aborted: whatever it has is dropped.
-            Ok(Status::Done | Status::RewardNeeded | Status::Stopped) if ended => {
-                return self.end_decoding(id);
-            }
+            Ok(status) if over && ended(status) => return self.end_decoding(id),
+            // Its group was never opened: the STOP of all of it came, or it ended by itself.
+            Ok(status) if failed && ended(status) => return self.fail_unstarted(id),
             Ok(Status::Done) if flags.contains(CompletionFlags::REJECTED) => Some(Outcome::Rejected),
             Ok(Status::Done) if self.options.eos_stops && flags.contains(CompletionFlags::EOS) => {
                 Some(Outcome::Eos)
@@ -135,16 +156,33 @@ impl Pipeline {
             Ok(Status::RewardNeeded) if left > 0 && added > 0 && self.options.scoring == Scoring::Host => {
                 None
             }
+            // R20: it goes on under the new version with what it has.
+            Ok(Status::Superseded) if left > 0 && self.versions.is_retired(version, PolicyMode::Keep) => {
+                self.metrics.counters.hot.superseded.add(1);
+                return self.queues.decode.push(id);
+            }
+            // R20: its version was retired, and its rollouts with it.
+            Ok(Status::Stopped) if self.versions.is_retired(version, PolicyMode::Abort) => {
+                self.abort(id)?;
+                return self.end_decoding(id);
+            }
             _ => return Err(self.unasked(completion, "a DECODE does not end so here")),
         };
-        self.advance(id, State::Decoding, State::RewardPending)?.outcome = outcome;
-        if self.options.scoring == Scoring::Device {
-            // The device has scored already; this is the score by which it did.
+        let life = self.advance(id, State::Decoding, State::RewardPending)?;
+        life.outcome = outcome;
+        let segments = life.segments;
+        if outcome.is_some() {
+            self.makes_no_more(id)?;
+        }
+        // The device has scored already; this is the score by which it did. Of a rollout that went on under another version it
+        // tells of the last part alone: a judge scores the whole.
+        if self.options.scoring == Scoring::Device && segments == 1 {
             let life = self.lives.get_mut(id)?;
             life.score = digest_score(Digest::from(life.digest));
+            self.metrics.counters.hot.device_rewards.add(1);
             return self.finish(id);
         }
-        self.queue_answer(id)
+        if outcome.is_some() && self.options.judge_group { self.park(id) } else { self.queue_answer(id) }
     }
 
     fn stopped(&mut self, id: RolloutId, completion: &HwCompletion) -> Result<(), RuntimeError> {
@@ -166,10 +204,19 @@ impl Pipeline {
         let registered = completion.status == Status::Done as u8;
         group.prefill = if registered { Prefill::Done } else { Prefill::Failed };
         group.error = completion.error;
-        let mut next = group.first;
+        let (mut next, version) = (group.first, group.version.unwrap_or_default());
         self.metrics.counters.hot.prefills.add(1);
+        self.named(version, true);
         if !registered {
             self.first_error.get_or_insert(*completion);
+        }
+        if self.device_groups {
+            if !registered {
+                // There is no group: what follows belongs to none, and is ended by its prefix.
+                self.stop_group(index);
+                self.groups[index as usize].device.opened = false;
+            }
+            return self.belongs(index, 0, completion);
         }
         while let Some(slot) = next {
             let id = self.lives.current(slot);
@@ -192,29 +239,8 @@ impl Pipeline {
                 moved = true;
                 continue;
             }
-            let offset = u64::from(id.slot()) * self.area_bytes;
-            let life = self.lives.get_mut(id)?;
-            let group = &self.groups[life.group as usize];
-            let request = Request {
-                ticket: self.tickets.issue(id),
-                rollout: id,
-                request: group.request,
-                member: life.member,
-                group: life.group,
-                prompt_ids: group.prompt_ids,
-                shard: self.device.token_shard(offset) as u32,
-                offset,
-                answer_tokens: life.produced,
-                segment_start: life.produced - life.added,
-                prompt_tokens: group.prompt_tokens,
-                moment: match life.outcome {
-                    None => Moment::Checkpoint,
-                    Some(outcome) => Moment::End { eos: outcome == Outcome::Eos },
-                },
-                digest: life.digest,
-                avoid: life.avoid,
-            };
-            let number = life.descriptor;
+            let request = self.request(id)?;
+            let number = self.lives.get(id)?.descriptor;
             match self.rewards.post(request) {
                 Ok(()) => {}
                 Err(reward::PostError::Full(_)) => {
@@ -229,6 +255,34 @@ impl Pipeline {
             self.journal.record(EventKind::RewardPosted, id, number, 0);
         }
         Ok(moved)
+    }
+
+    /// The answer of a rollout, for a judge, with a ticket of its own.
+    pub(super) fn request(&mut self, id: RolloutId) -> Result<Request, RuntimeError> {
+        let offset = u64::from(id.slot()) * self.area_bytes;
+        let life = self.lives.get_mut(id)?;
+        let group = &self.groups[life.group as usize];
+        Ok(Request {
+            ticket: self.tickets.issue(id),
+            rollout: id,
+            request: group.request,
+            member: life.member,
+            group: life.group,
+            prompt_ids: group.prompt_ids,
+            shard: self.device.token_shard(offset) as u32,
+            offset,
+            answer_tokens: life.produced,
+            segment_start: life.produced - life.unjudged,
+            digest_start: life.produced - life.added,
+            prompt_tokens: group.prompt_tokens,
+            moment: match life.outcome {
+                None => Moment::Checkpoint,
+                Some(outcome) => Moment::End { eos: outcome == Outcome::Eos },
+            },
+            digest: life.digest,
+            avoid: life.avoid,
+            together: 1,
+        })
     }
 
     pub(super) fn take_verdicts(&mut self) -> Result<bool, RuntimeError> {
@@ -246,12 +300,16 @@ impl Pipeline {
             self.metrics.counters.hot.verdicts_late.add(1);
             return Ok(());
         }
+        if self.lives.get(id)?.parked {
+            return self.judged_together(id, judged.judge, judged.verdict);
+        }
         let verdict = match judged.verdict {
             Ok(verdict) => verdict,
             Err(failure) => return self.not_judged(id, judged.judge, failure),
         };
         let life = self.lives.get_mut(id)?;
         life.score = verdict.score;
+        life.unjudged = 0;
         (life.failed_verdicts, life.avoid) = (0, None);
         self.journal.record(EventKind::RewardScored, id, life.descriptor, verdict.score as u32);
         if life.outcome.is_none() && verdict.proceed {
@@ -259,7 +317,8 @@ impl Pipeline {
             return self.queues.decode.push(id);
         }
         life.outcome.get_or_insert(Outcome::Rejected);
-        self.finish(id)
+        self.makes_no_more(id)?;
+        if self.options.judge_group { self.park(id) } else { self.finish(id) }
     }
 
     /// A judge has no verdict: another one is asked, or the rollout has failed.
@@ -276,7 +335,7 @@ impl Pipeline {
     }
 
     /// Sends a rollout that has its last score to the writer.
-    fn finish(&mut self, id: RolloutId) -> Result<(), RuntimeError> {
+    pub(super) fn finish(&mut self, id: RolloutId) -> Result<(), RuntimeError> {
         self.advance(id, State::RewardPending, State::TrajectoryReady)?;
         self.queues.trajectory.push(id)
     }
@@ -285,6 +344,12 @@ impl Pipeline {
     pub(super) fn post_trajectories(&mut self) -> Result<bool, RuntimeError> {
         let mut moved = false;
         while let Some(id) = self.queues.trajectory.front() {
+            if let Some(staleness) = self.stale(id, None)? {
+                self.queues.trajectory.pop();
+                self.drop_stale(id, staleness)?;
+                moved = true;
+                continue;
+            }
             let finished = self.finished(id)?;
             match self.trajectories.post(finished) {
                 Ok(()) => {
@@ -310,13 +375,16 @@ impl Pipeline {
             member: life.member,
             device_rollout: life.device_rollout,
             seed: self.options.seed,
-            prefix_id: if self.options.has_prefills() { group.wire_id } else { PREFIX_NONE },
+            prefix_id: group.wire_id.filter(|_| self.options.has_prefills()).unwrap_or(PREFIX_NONE),
             prefix_hash: group.prefix_hash,
             prompt_tokens: group.prompt_tokens,
             answer_tokens: life.produced,
             score: life.score,
             segments: life.segments,
             outcome: life.outcome.unwrap_or(Outcome::Stopped),
+            spans: life.spans,
+            group: life.group_score,
+            has_logprobs: self.decode_flags.contains(DescFlags::LOGP),
             shard: self.device.token_shard(offset) as u32,
             offset,
         })
@@ -339,7 +407,7 @@ impl Pipeline {
     }
 
     #[cold]
-    fn unasked(&self, completion: &HwCompletion, what: &'static str) -> RuntimeError {
+    pub(super) fn unasked(&self, completion: &HwCompletion, what: &'static str) -> RuntimeError {
         RuntimeError::Unasked { device: self.device.name().to_owned(), what, completion: *completion }
     }
 }

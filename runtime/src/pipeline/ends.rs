@@ -1,5 +1,7 @@
 //! Rollouts that end: aborted, failed, or done.
 
+use super::groups::Stop;
+use super::rollout::Prefill;
 use super::{FailureReason, Lost, Pipeline, RuntimeError, Unstored};
 use crate::rollout::{RolloutId, State};
 
@@ -19,23 +21,64 @@ impl Pipeline {
             State::PrefillReady => life.aborted = true,
             State::Decoding => {
                 life.aborted = true;
-                if life.decoding {
+                if life.decoding && self.device_groups {
+                    self.stop_member(id)?;
+                } else if life.decoding {
                     life.stopping = true;
-                    self.stops.push_back(id);
+                    self.stops.push_back(Stop::Rollout(id));
                 }
             }
             State::RewardPending => {
                 life.aborted = true;
-                self.tickets.cancel(id);
+                let (index, parked) = (life.group, life.parked);
+                let awaited = self.tickets.cancel(id);
                 self.end_judged(id)?;
+                if parked && awaited {
+                    self.one_verdict_less(index)?;
+                }
             }
         }
         self.metrics.counters.hot.rollouts_aborted.add(1);
         Ok(true)
     }
 
+    /// Aborts the members of a group that would make more DECODEs, and says how many do end: on the device by one STOP of the
+    /// whole group.
+    pub(super) fn abort_open_members(&mut self, index: u32) -> Result<u32, RuntimeError> {
+        self.stop_group(index);
+        let group = &mut self.groups[index as usize];
+        if group.prefill == Prefill::Due {
+            group.prefill = Prefill::Never;
+        }
+        let mut aborted = 0;
+        let mut next = group.first;
+        while let Some(slot) = next {
+            let id = self.lives.current(slot);
+            let life = self.lives.get(id)?;
+            next = life.next;
+            if !life.over {
+                aborted += u32::from(self.abort(id)?);
+            }
+        }
+        Ok(aborted)
+    }
+
+    /// A rollout makes no more DECODEs: its group may come to its end, on the device too.
+    pub(super) fn makes_no_more(&mut self, id: RolloutId) -> Result<(), RuntimeError> {
+        let life = self.lives.get_mut(id)?;
+        if std::mem::replace(&mut life.over, true) {
+            return Ok(());
+        }
+        let index = life.group;
+        self.groups[index as usize].open -= 1;
+        self.unbind(index);
+        self.stop_member(id)?;
+        self.group_may_be_judged(index)
+    }
+
     /// Ends a rollout that no verdict is awaited for, without a trajectory.
     fn end_judged(&mut self, id: RolloutId) -> Result<(), RuntimeError> {
+        self.makes_no_more(id)?;
         self.advance(id, State::RewardPending, State::TrajectoryReady)?;
         self.advance(id, State::TrajectoryReady, State::Done)?;
         self.queues.done.push(id)
@@ -95,6 +138,7 @@ impl Pipeline {
         if life.decoding || life.stopping {
             return Ok(());
         }
+        self.makes_no_more(id)?;
         self.advance(id, State::Decoding, State::Done)?;
         self.queues.done.push(id)
     }
@@ -123,10 +167,11 @@ impl Pipeline {
             let life = self.lives.get_mut(id)?;
             let (index, produced) = (life.group, life.produced);
             let ended_itself = life.outcome.is_some() && !life.aborted;
-            let why = match life.failure {
+            let why = match (life.failure, life.stale) {
                 _ if life.aborted => Some(Unstored::Aborted),
-                Some(reason) => Some(Unstored::Failed(reason)),
-                None => None,
+                (Some(reason), _) => Some(Unstored::Failed(reason)),
+                (None, Some(staleness)) => Some(Unstored::Stale(staleness)),
+                (None, None) => None,
             };
             let member = life.member;
             self.kv.release(&mut life.branch)?;
@@ -140,9 +185,7 @@ impl Pipeline {
                 group.finished_tokens += u64::from(produced);
             }
             let request = group.request;
-            if group.left == 0 {
-                self.free_groups.push(index);
-            }
+            self.free_group(index);
             if let Some(why) = why {
                 self.trajectories.lost(Lost { rollout: id, request, member, why });
             }

@@ -57,6 +57,35 @@ pub enum RuntimeError {
         /// The error code.
         code: &'static str,
     },
+    /// A group of the device did not end as it has to.
+    #[error("{device} broke R17 in the group of request {request} (prefix_id {prefix}): {what}")]
+    Group {
+        /// The device.
+        device: String,
+        /// Number of the request.
+        request: u64,
+        /// The group's prefix.
+        prefix: u32,
+        /// What is wrong.
+        what: &'static str,
+    },
+    /// Some functions have a version of the policy that others refuse, so that no DECODE can name it, or the one before.
+    #[error(
+        "version {version} of the policy is resident on {resident} of {functions} functions of {device}, and the others refuse \
+         it with {code} (R19)"
+    )]
+    Diverged {
+        /// The device.
+        device: String,
+        /// The version.
+        version: u16,
+        /// Functions that have it.
+        resident: usize,
+        /// Functions that there are.
+        functions: usize,
+        /// The first error code of the others.
+        code: &'static str,
+    },
     /// A rollout was where it cannot be: an error of the runtime.
     #[error(transparent)]
     Transition(#[from] TransitionError),

@@ -43,6 +43,8 @@ pub enum Unstored {
     Aborted,
     /// It failed.
     Failed(FailureReason),
+    /// It was dropped: its oldest tokens come from a version of the policy that lies so many versions back (R22).
+    Stale(u64),
 }
 
 /// A rollout that has ended without a trajectory.
@@ -64,6 +66,7 @@ impl fmt::Display for Lost {
         match self.why {
             Unstored::Aborted => f.write_str("aborted"),
             Unstored::Failed(reason) => reason.fmt(f),
+            Unstored::Stale(staleness) => write!(f, "its oldest tokens are {staleness} versions old (R22)"),
         }
     }
 }

@@ -4,7 +4,9 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use super::RewardStage;
-use crate::reward::{self, AnswerMemory, Desk, Factory, Faults, Judge, Judged, Request, Shutdown};
+use crate::reward::{
+    self, AnswerMemory, Desk, Factory, Faults, Judge, JudgeFailure, Judged, Request, Shutdown, Verdict,
+};
 
 /// A judge that needs no thread: it scores where the answer is posted. For judges that take less time than a hand-over,
 /// and to tell what the hand-over costs. No deadline can be kept here: while it judges, nothing else moves.
@@ -12,6 +14,8 @@ pub struct Inline<J> {
     desk: Desk<J>,
     faults: Faults,
     judged: VecDeque<Judged>,
+    /// Verdicts of the group at hand.
+    verdicts: Vec<Result<Verdict, JudgeFailure>>,
     capacity: usize,
 }
 
@@ -27,7 +31,8 @@ impl<J: Judge> Inline<J> {
     ) -> Inline<J> {
         let (capacity, faults) = (slots as usize, Faults::default());
         let desk = Desk::new(0, Factory::new(factory), memory, longest as usize, false, faults.clone());
-        Inline { desk, faults, judged: VecDeque::with_capacity(capacity), capacity }
+        let judged = VecDeque::with_capacity(capacity);
+        Inline { desk, faults, judged, verdicts: Vec::with_capacity(capacity), capacity }
     }
 }
 
@@ -41,6 +46,23 @@ impl<J: Judge> RewardStage for Inline<J> {
         }
         let verdict = self.desk.judge(&request);
         self.judged.push_back(Judged { ticket: request.ticket, rollout: request.rollout, judge: 0, verdict });
+        Ok(())
+    }
+
+    fn post_group(&mut self, requests: &[Request]) -> Result<(), reward::GroupPostError> {
+        if self.judged.len() + requests.len() > self.capacity {
+            return Err(reward::GroupPostError::Full);
+        }
+        if self.desk.is_empty() {
+            return Err(reward::GroupPostError::NoJudges);
+        }
+        self.desk.judge_batch(requests, &mut self.verdicts);
+        self.judged.extend(requests.iter().zip(&self.verdicts).map(|(request, &verdict)| Judged {
+            ticket: request.ticket,
+            rollout: request.rollout,
+            judge: 0,
+            verdict,
+        }));
         Ok(())
     }
 

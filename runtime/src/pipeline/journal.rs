@@ -59,22 +59,20 @@ impl Journal {
         }
     }
 
-    /// A descriptor was put into the batch, with its running number if it is a DECODE. Returns its running index in the
-    /// submission queue, if that is one queue.
+    /// A descriptor was put into the batch, with its running number if it is a DECODE.
     #[inline]
-    pub fn posted(&mut self, tag: Tag, descriptor: u32) -> u32 {
+    pub fn posted(&mut self, tag: Tag, descriptor: u32) {
         let index = self.tail;
         self.tail = index.wrapping_add(1);
         if self.records() {
             self.record_posted(tag, descriptor, index);
         }
-        index
     }
 
     fn record_posted(&mut self, tag: Tag, descriptor: u32, index: u32) {
         let decode = match tag {
             Tag::Decode(id) => Some((id, descriptor)),
-            Tag::Stop(_) | Tag::Prefill(_) => None,
+            _ => None,
         };
         if let Some((id, descriptor)) = decode {
             self.record(EventKind::DescPosted, id, descriptor, 0);

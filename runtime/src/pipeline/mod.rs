@@ -10,6 +10,7 @@ mod completion;
 mod ends;
 mod error;
 mod failure;
+mod groups;
 mod ids;
 mod inline;
 mod journal;
@@ -22,13 +23,15 @@ mod source;
 mod submission;
 #[cfg(test)]
 mod tests;
+mod together;
+mod versions;
 
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Instant;
 
-use doorbell_contract::{HwCompletion, HwDesc};
-use doorbell_host::Device;
+use doorbell_contract::{Capability, DescFlags, HwCompletion, HwDesc};
+use doorbell_host::{Device, Features, TokenRegion};
 
 pub use aborts::{AbortAnswer, AbortHandle, Busy};
 pub use admission::Held;
@@ -39,19 +42,24 @@ pub use occupancy::Occupancy;
 pub use options::{Credits, Options, Scoring};
 pub use ports::{Discard, RewardStage, TrajectoryStage};
 pub use source::{Feed, Next, Source};
+pub use versions::{PublishAnswer, PublishRefusal, Publisher};
 
 use crate::events::Recorder;
 use crate::kv::{PrefixCounts, Prefixes};
 use crate::metrics::Metrics;
 use crate::policy::Policy;
-use crate::reward::{Judged, Prompts, Tickets, Verdict};
+use crate::reward::{Judged, Prompts, Request, Tickets, Verdict};
 use crate::rollout::{RolloutId, Slab, State, TransitionError};
+use crate::trajectory::Spans;
 use aborts::Asker;
 use admission::Admission;
+use groups::Stop;
 use ids::WireIds;
 use journal::Journal;
 use queues::Queues;
 use rollout::{Group, Life};
+use submission::decode_flags;
+use versions::{Publishes, Versions};
 
 /// Completions taken at a time.
 const POLL: usize = 256;
@@ -77,6 +85,9 @@ pub struct Parts {
     pub prompts: Prompts,
     /// Where trajectories are stored.
     pub trajectories: Box<dyn TrajectoryStage>,
+    /// Where it reads which versions of the policy tokens come from, with room for as many rollouts as there are slots, and
+    /// in each for as many versions as a rollout may see; one that would see more is dropped as stale.
+    pub spans: Spans,
     /// Records events, if they are wanted.
     pub recorder: Option<Recorder>,
     /// What is counted and measured, for other threads to read.
@@ -105,14 +116,27 @@ pub struct Pipeline {
     trajectories: Box<dyn TrajectoryStage>,
     metrics: Arc<Metrics>,
     journal: Journal,
-    /// Whether the device is one queue, whose indices count what was submitted.
-    one_queue: bool,
+    features: Features,
+    /// Whether groups are opened on the device (R17).
+    device_groups: bool,
+    decode_flags: DescFlags,
+    /// The device's token regions.
+    regions: Vec<TokenRegion>,
+    spans: Spans,
+    versions: Versions,
+    /// Those who may publish versions.
+    publishers: Vec<Publishes>,
+    /// Groups that take an entry of a queue pair, by queue pair, and all together.
+    entries: Box<[u32]>,
+    open_groups: u32,
     lives: Slab<Life>,
     groups: Box<[Group]>,
     free_groups: Vec<u32>,
     /// Number of the next request: none is ever used twice.
     next_request: u64,
     wire_ids: WireIds,
+    /// The ids of the next request, if it was held back.
+    next_wire_id: Option<u32>,
     queues: Queues,
     occupancy: Occupancy,
     /// Answers that verdicts are awaited for.
@@ -120,7 +144,12 @@ pub struct Pipeline {
     /// Running number of the last DECODE.
     descriptors: u32,
     /// STOPs that wait to be submitted.
-    stops: VecDeque<RolloutId>,
+    stops: VecDeque<Stop>,
+    /// Groups whose answers wait for a judge; members, requests and scores of the one at hand.
+    calls: VecDeque<u32>,
+    members: Vec<RolloutId>,
+    requests: Vec<Request>,
+    scores: Vec<i32>,
     /// Those who may ask for aborts.
     askers: Vec<Asker>,
     /// Descriptors made and not yet taken by the device.
@@ -159,10 +188,24 @@ impl Pipeline {
         hot.stage_occupancy[State::Free as usize].set(slots.into());
         hot.kv_blocks_capacity.set(parts.kv.arena().blocks().into());
         let capacity = parts.device.capacity();
+        let features = parts.device.features();
+        let regions = parts.device.token_regions();
+        let has_logprobs = options.logprobs
+            && features.capability.contains(Capability::LOGP)
+            && !parts.device.logp_regions().is_empty();
+        let group = options.group as usize;
         Ok(Pipeline {
             area_bytes: options.area_bytes(),
             journal: Journal::new(parts.recorder, parts.sq_start, capacity),
-            one_queue: parts.sq_start.is_some(),
+            device_groups: features.groups > 0 && options.fits_device_groups(),
+            decode_flags: decode_flags(&options, has_logprobs),
+            features,
+            entries: vec![0; regions.len()].into(),
+            open_groups: 0,
+            regions,
+            spans: parts.spans,
+            versions: Versions::new(parts.device.functions()),
+            publishers: vec![],
             device: parts.device,
             policy: parts.policy,
             kv: parts.kv,
@@ -175,11 +218,17 @@ impl Pipeline {
             free_groups: (0..slots).rev().collect(),
             next_request: 0,
             wire_ids: WireIds::new(),
+            next_wire_id: None,
             queues,
             occupancy: Occupancy::all_free(slots),
             tickets: Tickets::new(slots as usize),
             descriptors: 0,
-            stops: VecDeque::with_capacity(slots as usize),
+            // One of each member and one of each group at most.
+            stops: VecDeque::with_capacity(2 * slots as usize),
+            calls: VecDeque::with_capacity(slots as usize),
+            members: Vec::with_capacity(group),
+            requests: Vec::with_capacity(group),
+            scores: Vec::with_capacity(group),
             askers: vec![],
             batch: Vec::with_capacity(capacity),
             completions: vec![HwCompletion::default(); POLL].into(),
@@ -235,12 +284,14 @@ impl Pipeline {
     /// As [`run`](Self::run), but for `Stalled`.
     pub fn turn(&mut self) -> Result<bool, RuntimeError> {
         let mut moved = self.take_aborts()?;
+        moved |= self.take_publishes();
         moved |= self.take_verdicts()?;
         moved |= self.take_stored()?;
         moved |= self.submit()?;
         // A device that gets its time in `poll` gets it when there is nothing else to do.
         moved |= self.take_completions(moved)?;
         moved |= self.post_answers()?;
+        moved |= self.post_groups()?;
         moved |= self.post_trajectories()?;
         moved |= self.end_done()?;
         if moved {
@@ -249,15 +300,21 @@ impl Pipeline {
         Ok(moved)
     }
 
-    /// Whether no rollout is under way.
+    /// Whether no rollout is under way, and nothing else on the device either: no group that has not ended, no version that is
+    /// being published.
     pub fn is_idle(&self) -> bool {
         self.occupancy.of(State::Free) == self.options.slots
+            && self.open_groups == 0
+            && !self.versions.is_publishing()
     }
 
     /// Rollouts that have ended, in whichever way.
     pub fn ended(&self) -> u64 {
         let hot = &self.metrics.counters.hot;
-        hot.rollouts_completed.get() + hot.rollouts_aborted.get() + hot.rollouts_failed.get()
+        hot.rollouts_completed.get()
+            + hot.rollouts_aborted.get()
+            + hot.rollouts_failed.get()
+            + hot.rollouts_stale.get()
     }
 
     /// How full the stages are.
@@ -338,7 +395,7 @@ impl Pipeline {
         let stage = match held {
             Held::Stage(stage) => stage,
             // What is lacking is what ended rollouts give back.
-            Held::Slots | Held::Blocks => State::Free,
+            Held::Slots | Held::Blocks | Held::Groups => State::Free,
         };
         self.metrics.counters.hot.credit_stalls[stage as usize].add(1);
     }
@@ -367,12 +424,18 @@ impl Pipeline {
     #[cold]
     fn stalled(&self, seconds: f64) -> RuntimeError {
         let held = self.held.map(|held| format!("; admission waits for {held}")).unwrap_or_default();
+        let groups = match self.open_groups {
+            0 => String::new(),
+            open => format!("; {open} groups wait for GROUP_DONE (R17)"),
+        };
+        let publish =
+            if self.versions.is_publishing() { "; a version waits to be published (R19)" } else { "" };
         RuntimeError::Stalled {
             seconds,
             device: self.device.name().to_owned(),
             in_flight: self.device.in_flight(),
             occupancy: self.occupancy.to_string(),
-            waiting: format!("{} answers with judges{held}", self.rewards.pending()),
+            waiting: format!("{} answers with judges{held}{groups}{publish}", self.rewards.pending()),
         }
     }
 }

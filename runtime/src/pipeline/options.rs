@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use doorbell_contract::VOCAB_BITS;
+use doorbell_contract::{HwPolicy, MEMBERS_MAX, VOCAB_BITS};
 
 use super::RuntimeError;
 use crate::rollout::State;
@@ -11,6 +11,10 @@ const _: () = assert!(VOCAB_BITS <= 32, "a token is one u32 in the token region"
 
 /// Token areas begin at multiples of this many bytes, the width of a device's write.
 const AREA_ALIGN: u64 = 64;
+/// Where a policy's header lies in the token region is a multiple of this too, and so long is the block that a device may read.
+const POLICY_BYTES: u64 = 64;
+const _: () =
+    assert!(size_of::<HwPolicy>() as u64 <= POLICY_BYTES && AREA_ALIGN.is_multiple_of(POLICY_BYTES));
 
 /// Who scores answers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -74,6 +78,13 @@ pub struct Options {
     pub window: usize,
     /// Every how many rollouts one is aborted as soon as it decodes, to exercise aborts; 0 is none.
     pub abort_every: u32,
+    /// Whether the final answers of a group go to one judge in one call, once the group has ended, and trajectories tell what
+    /// each is worth in it.
+    pub judge_group: bool,
+    /// Whether log-probabilities of the tokens are asked for, where the device gives them.
+    pub logprobs: bool,
+    /// How many versions of the policy the oldest token of a trajectory may lie back, below 2^15 (R22); `None` is any number.
+    pub max_staleness: Option<u32>,
     /// How often an answer is judged anew, by another judge where there is one, before its rollout fails.
     pub judge_retries: u32,
     /// Rollouts that may fail before the run ends with an error; `None` lets all that do.
@@ -97,6 +108,9 @@ impl Default for Options {
             in_flight: 0,
             window: 16,
             abort_every: 0,
+            judge_group: false,
+            logprobs: false,
+            max_staleness: None,
             judge_retries: 1,
             max_failures: None,
             patience: Duration::from_secs(60),
@@ -110,9 +124,24 @@ impl Options {
         (4 * u64::from(self.max_output_tokens)).next_multiple_of(AREA_ALIGN)
     }
 
-    /// Bytes of token region that the device needs.
+    /// Bytes of token region that the device needs: an area for each slot, and behind them the header of a policy.
     pub fn token_bytes(&self) -> u64 {
+        self.policy_offset() + POLICY_BYTES
+    }
+
+    /// Bytes of log-probability region that the device needs; 0 if none are asked for.
+    pub fn logp_bytes(&self) -> u64 {
+        if self.logprobs { self.policy_offset() } else { 0 }
+    }
+
+    /// Where in the token region the header of a policy lies, for the device to read.
+    pub(super) fn policy_offset(&self) -> u64 {
         u64::from(self.slots) * self.area_bytes()
+    }
+
+    /// Whether a group is one that a device can have (R17).
+    pub(super) fn fits_device_groups(&self) -> bool {
+        (2..=MEMBERS_MAX).contains(&self.group)
     }
 
     /// Device-side ids that one request takes: its PREFILL's, if there is one, and its rollouts'.
@@ -144,6 +173,12 @@ impl Options {
                 0,
                 "at least 1 if the device scores, which it does at checkpoints".into(),
             );
+        }
+        if self.scoring == Scoring::Device && self.judge_group {
+            return bad("judge_group", 1, "0 if the device scores: no judge has the answers".into());
+        }
+        if let Some(limit) = self.max_staleness.filter(|&limit| limit >= 1 << 15) {
+            return bad("max_staleness", limit.into(), "below 2^15, as versions have 16 bits (R22)".into());
         }
         for stage in State::ALL.into_iter().filter(|&stage| stage != State::Free) {
             let limit = self.credits.limit(stage);

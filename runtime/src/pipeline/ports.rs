@@ -15,6 +15,13 @@ pub trait RewardStage: Send {
     /// The request, if there is no room for it now, or no judge any more.
     fn post(&mut self, request: Request) -> Result<(), reward::PostError>;
 
+    /// Hands the answers of a group over, all of them or none: one judge gets them, in one call and in this order
+    /// ([`Judge::score_batch`](reward::Judge::score_batch)). Whom the first is to [avoid](Request::avoid), all are.
+    ///
+    /// # Errors
+    /// If there is no room for all of them now, or no judge any more.
+    fn post_group(&mut self, requests: &[Request]) -> Result<(), reward::GroupPostError>;
+
     /// Takes what has been judged since, in any order, as much as fits, and returns how many.
     fn collect(&mut self, out: &mut [Judged]) -> usize;
 

@@ -1,8 +1,11 @@
 //! What the hot thread knows of a rollout and of a group.
 
+use doorbell_contract::MEMBERS_MAX;
+
 use super::failure::FailureReason;
 use crate::kv::Branch;
-use crate::trajectory::Outcome;
+use crate::reward::JudgeFailure;
+use crate::trajectory::{GroupScore, Outcome};
 
 /// What one slot holds.
 #[derive(Debug)]
@@ -19,12 +22,16 @@ pub(super) struct Life {
     pub segments: u32,
     /// Running number of its last descriptor.
     pub descriptor: u32,
-    /// Where its last DECODE lies in the submission queue, if there is one queue: the running index.
-    pub index: u32,
-    /// Where its STOP lies there.
-    pub stop_index: Option<u32>,
     /// Tokens that its last DECODE added.
     pub added: u32,
+    /// Tokens that no judge has seen: more than its last DECODE added if that was not the first since it was judged.
+    pub unjudged: u32,
+    /// The version that its last DECODE named.
+    pub version: u16,
+    /// Spans of its tokens, the version of the last, and the number of the publish that brought the version of the first.
+    pub spans: u32,
+    pub last_version: u16,
+    pub oldest: u64,
     /// Tokens that its last DECODE may add before a checkpoint or the end.
     pub asked: u32,
     /// Its KV blocks.
@@ -41,14 +48,26 @@ pub(super) struct Life {
     pub outcome: Option<Outcome>,
     /// A DECODE of it is in flight.
     pub decoding: bool,
-    /// A STOP of it is in flight, or waits to be submitted.
+    /// A STOP of it is in flight, or waits to be submitted; of one in a group of the device, the group counts its STOPs.
     pub stopping: bool,
+    /// A STOP has been made of it as a member of its group (R17).
+    pub left_group: bool,
+    /// It makes no more DECODEs.
+    pub over: bool,
     /// It is to end as soon as it can.
     pub aborted: bool,
     /// Why it has failed, if it has.
     pub failure: Option<FailureReason>,
+    /// How many versions its oldest token lies back, if it was dropped for that.
+    pub stale: Option<u64>,
     /// It waits for its group's PREFILL.
     pub waits: bool,
+    /// It has come to its end, and waits for the others of its group, with which it is judged.
+    pub parked: bool,
+    /// Which judge has failed to judge it with its group, and of what.
+    pub unscored: Option<(u32, JudgeFailure)>,
+    /// What it is worth in its group.
+    pub group_score: Option<GroupScore>,
     /// Slots of its group's members before and behind it, of those that live.
     pub previous: Option<u32>,
     pub next: Option<u32>,
@@ -64,9 +83,12 @@ impl Life {
             produced: 0,
             segments: 0,
             descriptor: 0,
-            index: 0,
-            stop_index: None,
             added: 0,
+            unjudged: 0,
+            version: 0,
+            spans: 0,
+            last_version: 0,
+            oldest: 0,
             asked: 0,
             branch: Branch::default(),
             digest: 0,
@@ -76,9 +98,15 @@ impl Life {
             outcome: None,
             decoding: false,
             stopping: false,
+            left_group: false,
+            over: false,
             aborted: false,
             failure: None,
+            stale: None,
             waits: false,
+            parked: false,
+            unscored: None,
+            group_score: None,
             previous: None,
             next: None,
         }
@@ -101,6 +129,39 @@ pub(super) enum Prefill {
     Done,
     /// Refused by the device: nothing can be decoded behind it.
     Failed,
+    /// Never to be submitted: its request was aborted before.
+    Never,
+}
+
+/// What the device has of a group (R17).
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct OnDevice {
+    /// Which queue pair it is in, if an entry of that is taken by it.
+    pub queue: Option<usize>,
+    /// Its PREFILL has been made, and not been refused.
+    pub opened: bool,
+    /// The last member has ended: GROUP_DONE was seen.
+    pub closed: bool,
+    /// Members that have ended there, a bit each.
+    pub ended: u64,
+    /// Descriptors that belong to it and whose completions were not seen, STOPs that wait to be submitted among them.
+    pub flying: u32,
+    /// A STOP of the whole group has been made.
+    pub stopping: bool,
+    /// STOPs that the device could not read, or refused.
+    pub refused_stops: u32,
+}
+
+impl OnDevice {
+    /// All members of a group of so many, a bit each.
+    pub fn all(members: u32) -> u64 {
+        u64::MAX >> (MEMBERS_MAX - members.clamp(1, MEMBERS_MAX))
+    }
+
+    /// Whether it is open, so that members may end in it.
+    pub fn is_open(&self) -> bool {
+        self.opened && !self.closed
+    }
 }
 
 /// The rollouts of one request.
@@ -109,8 +170,8 @@ pub(super) struct Group {
     /// Number of the request.
     pub request: u64,
     /// First of its ids on the device: that of its PREFILL, if it has one, and its `prefix_id`. Those of its members
-    /// follow.
-    pub wire_id: u32,
+    /// follow. `None` once nothing of it lives.
+    pub wire_id: Option<u32>,
     /// Hash of what the trace tells of the prompt; names the prefix beyond this run.
     pub prefix_hash: u64,
     pub prompt_tokens: u32,
@@ -118,8 +179,17 @@ pub(super) struct Group {
     pub prompt_ids: u32,
     pub output_tokens: u32,
     pub prefill: Prefill,
-    /// Where its PREFILL lies in the submission queue, if there is one queue.
-    pub prefill_index: u32,
+    pub device: OnDevice,
+    /// The version of the policy that its rollouts decode under, once the first descriptor has named it.
+    pub version: Option<u16>,
+    /// Members that may make more DECODEs.
+    pub open: u32,
+    /// Whether its answers go to a judge, or have gone, and how many verdicts are awaited of that.
+    pub judging: bool,
+    pub awaited: u32,
+    /// Calls of judges that did not give all verdicts, and whom to avoid therefore.
+    pub failed_calls: u32,
+    pub avoid: Option<u32>,
     /// Error code of its PREFILL, if that failed.
     pub error: u8,
     /// Slots of the first and the last member that live.
@@ -137,13 +207,19 @@ impl Group {
     pub fn none() -> Group {
         Group {
             request: 0,
-            wire_id: 0,
+            wire_id: None,
             prefix_hash: 0,
             prompt_tokens: 0,
             prompt_ids: 0,
             output_tokens: 0,
             prefill: Prefill::Due,
-            prefill_index: 0,
+            device: OnDevice::default(),
+            version: None,
+            open: 0,
+            judging: false,
+            awaited: 0,
+            failed_calls: 0,
+            avoid: None,
             error: 0,
             first: None,
             last: None,
@@ -151,6 +227,11 @@ impl Group {
             finished: 0,
             finished_tokens: 0,
         }
+    }
+
+    /// Whether anything of it lives: a member, or something on the device.
+    pub fn lives(&self) -> bool {
+        self.left > 0 || self.device.flying > 0 || self.device.is_open()
     }
 
     /// Tokens that a member which has `produced` is expected to add yet: the mean of those that have ended, else its

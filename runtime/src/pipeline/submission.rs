@@ -9,27 +9,48 @@ use crate::events::EventKind;
 use crate::policy::Candidate;
 use crate::rollout::{RolloutId, State};
 
-/// What `user_data` says of a descriptor: in its highest two bits the kind, below them a rollout or a group. Generations
-/// of rollouts end below these bits. None is 0, which is what a completion echoes whose descriptor could not be read.
+/// What `user_data` says of a descriptor: in its highest two bits the kind, below them a rollout, or something of a group or of
+/// all. Generations of rollouts end below these bits. None is 0, which is what a completion echoes whose descriptor could not be
+/// read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Tag {
     Decode(RolloutId),
     Stop(RolloutId),
     Prefill(u32),
+    MemberStop {
+        group: u32,
+        member: u16,
+    },
+    GroupStop(u32),
+    /// To which of the functions.
+    Policy(u32),
 }
 
 const TAG_SHIFT: u32 = 62;
 const DECODE: u64 = 1;
 const STOP: u64 = 2;
-const PREFILL: u64 = 3;
+const OTHER: u64 = 3;
+
+/// Of the others, above the number of a group or a function and a member's.
+const OTHER_SHIFT: u32 = 48;
+const PREFILL: u64 = 0;
+const MEMBER_STOP: u64 = 1;
+const GROUP_STOP: u64 = 2;
+const POLICY: u64 = 3;
 
 impl Tag {
     #[inline]
     pub fn to_bits(self) -> u64 {
+        let other = |what: u64, member: u16, number: u32| {
+            OTHER << TAG_SHIFT | what << OTHER_SHIFT | u64::from(member) << 32 | u64::from(number)
+        };
         match self {
             Tag::Decode(id) => DECODE << TAG_SHIFT | id.to_bits(),
             Tag::Stop(id) => STOP << TAG_SHIFT | id.to_bits(),
-            Tag::Prefill(group) => PREFILL << TAG_SHIFT | u64::from(group),
+            Tag::Prefill(group) => other(PREFILL, 0, group),
+            Tag::MemberStop { group, member } => other(MEMBER_STOP, member, group),
+            Tag::GroupStop(group) => other(GROUP_STOP, 0, group),
+            Tag::Policy(function) => other(POLICY, 0, function),
         }
     }
 
@@ -40,7 +61,16 @@ impl Tag {
         match bits >> TAG_SHIFT {
             DECODE => Some(Tag::Decode(RolloutId::from_bits(rest))),
             STOP => Some(Tag::Stop(RolloutId::from_bits(rest))),
-            PREFILL => u32::try_from(rest).ok().map(Tag::Prefill),
+            OTHER => {
+                let (number, member) = (rest as u32, (rest >> 32) as u16);
+                match (rest >> OTHER_SHIFT, member) {
+                    (PREFILL, 0) => Some(Tag::Prefill(number)),
+                    (MEMBER_STOP, member) => Some(Tag::MemberStop { group: number, member }),
+                    (GROUP_STOP, 0) => Some(Tag::GroupStop(number)),
+                    (POLICY, 0) => Some(Tag::Policy(number)),
+                    _ => None,
+                }
+            }
             _ => None,
         }
     }
@@ -49,14 +79,11 @@ impl Tag {
 impl Pipeline {
     /// Submits a window of descriptors with one doorbell.
     pub(super) fn submit(&mut self) -> Result<bool, RuntimeError> {
-        self.take_stops();
-        let mut moved = self.take_prefills()?;
-        while let Some(id) = self.queues.decode.pop() {
-            moved = true;
-            let candidate = self.candidate(id)?;
-            self.policy.push(candidate);
+        // What was made before a POLICY goes before it.
+        let mut moved = if self.batch.is_empty() { self.send_policies()? } else { false };
+        if self.batch.is_empty() || !self.versions.is_due() {
+            moved |= self.fill_batch()?;
         }
-        moved |= self.take_decodes()?;
         if self.batch.is_empty() {
             return Ok(moved);
         }
@@ -78,25 +105,41 @@ impl Pipeline {
         Ok(true)
     }
 
+    /// Makes descriptors: STOPs first, then PREFILLs, then DECODEs as the policy orders them.
+    fn fill_batch(&mut self) -> Result<bool, RuntimeError> {
+        let mut moved = self.take_stops()?;
+        moved |= self.take_prefills()?;
+        while let Some(id) = self.queues.decode.pop() {
+            moved = true;
+            let candidate = self.candidate(id)?;
+            self.policy.push(candidate);
+        }
+        moved |= self.take_decodes()?;
+        Ok(moved)
+    }
+
     /// Descriptors that the batch may grow to.
     #[inline]
     pub(super) fn batch_limit(&self) -> usize {
         self.batch.len() + self.room()
     }
 
-    fn take_stops(&mut self) {
+    fn take_stops(&mut self) -> Result<bool, RuntimeError> {
+        let mut moved = false;
         while self.batch.len() < self.batch_limit() {
-            let Some(id) = self.stops.pop_front() else { break };
-            // A rollout whose STOP is due does not end before it.
-            if let Ok(life) = self.lives.get(id) {
-                let device_rollout = life.device_rollout;
-                let index = self.post(HwDesc::stop(device_rollout), Tag::Stop(id), 0);
-                self.lives.slot_mut(id.slot()).stop_index = Some(index);
+            let Some(stop) = self.stops.pop_front() else { break };
+            moved = true;
+            if let Some((desc, tag)) = self.describe_stop(stop)? {
+                self.post(desc, tag, 0);
             }
         }
+        Ok(moved)
     }
 
     fn take_decodes(&mut self) -> Result<bool, RuntimeError> {
+        if self.versions.holds_decodes() {
+            return Ok(false);
+        }
         let window = self.occupancy().suggested_window(self.options.window);
         let mut made = 0;
         let mut moved = false;
@@ -117,48 +160,72 @@ impl Pipeline {
 
     /// Makes the next DECODE of a rollout, unless it is to end.
     fn decode(&mut self, id: RolloutId) -> Result<bool, RuntimeError> {
-        if self.lives.get(id)?.aborted {
-            self.end_waiting(id)?;
+        let life = self.lives.get(id)?;
+        let index = life.group;
+        if life.aborted || self.groups[index as usize].prefill == Prefill::Failed {
+            let aborted = life.aborted;
+            if aborted {
+                self.end_waiting(id)?
+            } else {
+                self.fail_unstarted(id)?
+            }
+            return Ok(false);
+        }
+        let version = self.bind(index);
+        if let Some(staleness) = self.stale(id, Some(version))? {
+            self.drop_stale(id, staleness)?;
             return Ok(false);
         }
         if self.lives.state(id)? == State::PrefillReady {
             self.advance(id, State::PrefillReady, State::Decoding)?;
         }
+        self.names(version, false);
         self.descriptors = self.descriptors.wrapping_add(1);
         let number = self.descriptors;
         let life = self.lives.get_mut(id)?;
-        let group = &self.groups[life.group as usize];
+        let group = &mut self.groups[index as usize];
         let remaining = group.output_tokens - life.produced;
         let stops = self.options.scoring == Scoring::Host && self.options.checkpoint > 0;
         life.asked = if stops { remaining.min(self.options.checkpoint) } else { remaining };
         life.descriptor = number;
         life.decoding = true;
+        life.version = version;
+        group.device.flying += u32::from(self.device_groups);
         // The device may write these blocks from now on.
         self.kv.append(&mut life.branch, life.asked)?;
-        let desc = describe(&self.options, group, life, u64::from(id.slot()) * self.area_bytes);
+        let area = u64::from(id.slot()) * self.area_bytes;
+        let desc = describe(&self.options, self.decode_flags, self.device_groups, group, life, area);
         let abort = is_nth(life.device_rollout, self.options.abort_every);
-        let index = self.post(desc, Tag::Decode(id), number);
-        self.lives.slot_mut(id.slot()).index = index;
+        self.post(desc, Tag::Decode(id), number);
         if abort {
             self.abort(id)?;
         }
         Ok(true)
     }
 
+    /// Makes the PREFILL of a group; where the device has groups, it opens one, and DECODEs may follow at once.
     pub(super) fn post_prefill(&mut self, index: u32) {
+        let version = self.bind(index);
+        self.names(version, true);
         let group = &mut self.groups[index as usize];
         group.prefill = Prefill::Running;
-        let prefill = HwDesc::prefill(group.wire_id, group.prompt_tokens);
-        let desc = HwDesc { rollout_id: group.wire_id, ..prefill };
-        self.groups[index as usize].prefill_index = self.post(desc, Tag::Prefill(index), 0);
+        let wire_id = group.wire_id.unwrap_or_default();
+        let desc = if self.device_groups {
+            group.device.opened = true;
+            group.device.flying += 1;
+            HwDesc::open_group(wire_id, group.prompt_tokens, self.options.group)
+        } else {
+            HwDesc::prefill(wire_id, group.prompt_tokens)
+        };
+        self.post(HwDesc { rollout_id: wire_id, ..desc }.with_version(version), Tag::Prefill(index), 0);
     }
 
-    /// Puts a descriptor into the batch; returns its running index in the submission queue, if there is one queue.
+    /// Puts a descriptor into the batch.
     #[inline]
-    fn post(&mut self, desc: HwDesc, tag: Tag, number: u32) -> u32 {
+    fn post(&mut self, desc: HwDesc, tag: Tag, number: u32) {
         self.batch.push(desc.with_user_data(tag.to_bits()));
         self.metrics.counters.hot.descriptors_posted.add(1);
-        self.journal.posted(tag, number)
+        self.journal.posted(tag, number);
     }
 
     fn candidate(&self, id: RolloutId) -> Result<Candidate, RuntimeError> {
@@ -181,19 +248,36 @@ fn is_nth(id: u32, n: u32) -> bool {
 
 /// The DECODE that goes on where `life` is; its tokens lie in the area at `area` bytes.
 #[inline]
-fn describe(options: &Options, group: &Group, life: &Life, area: u64) -> HwDesc {
-    let resident = options.scoring == Scoring::Device;
-    let mut flags = DescFlags::empty();
-    flags.set(DescFlags::EOS_STOPS, options.eos_stops);
-    flags.set(DescFlags::RESIDENT, resident);
-    flags.set(DescFlags::COW_PREFIX, options.has_prefills());
+fn describe(
+    options: &Options,
+    flags: DescFlags,
+    device_groups: bool,
+    group: &Group,
+    life: &Life,
+    area: u64,
+) -> HwDesc {
     let remaining = group.output_tokens - life.produced;
     let desc = HwDesc::decode(life.device_rollout, group.prompt_tokens + life.produced, remaining)
         .with_flags(flags)
         .with_delta_offset(area + 4 * u64::from(life.produced))
         .with_checkpoint(if options.checkpoint == 0 { CHECKPOINT_NEVER } else { options.checkpoint })
-        .with_seed(options.seed);
-    if options.has_prefills() { desc.with_prefix(group.wire_id) } else { desc }
+        .with_seed(options.seed)
+        .with_version(life.version);
+    match group.wire_id {
+        Some(prefix) if device_groups => desc.with_member(prefix, life.member as u16),
+        Some(prefix) if options.has_prefills() => desc.with_prefix(prefix),
+        _ => desc,
+    }
+}
+
+/// The flags of every DECODE.
+pub(super) fn decode_flags(options: &Options, logprobs: bool) -> DescFlags {
+    let mut flags = DescFlags::empty();
+    flags.set(DescFlags::EOS_STOPS, options.eos_stops);
+    flags.set(DescFlags::RESIDENT, options.scoring == Scoring::Device);
+    flags.set(DescFlags::COW_PREFIX, options.has_prefills());
+    flags.set(DescFlags::LOGP, logprobs);
+    flags
 }
 
 #[cfg(test)]
@@ -204,11 +288,21 @@ mod tests {
     #[test]
     fn tags_do_not_meet_ids() {
         let last = RolloutId::new(u32::MAX, GENERATIONS - 1);
-        for tag in [Tag::Decode(last), Tag::Stop(last), Tag::Prefill(u32::MAX), Tag::Prefill(0)] {
+        let member = |member| Tag::MemberStop { group: u32::MAX, member };
+        for tag in [
+            Tag::Decode(last),
+            Tag::Stop(last),
+            Tag::Prefill(u32::MAX),
+            Tag::Prefill(0),
+            member(0),
+            member(63),
+            Tag::GroupStop(u32::MAX),
+            Tag::Policy(15),
+        ] {
             assert_eq!(Tag::from_bits(tag.to_bits()), Some(tag));
         }
         assert_eq!(Tag::from_bits(u64::MAX), None);
-        assert_eq!(Tag::from_bits(PREFILL << TAG_SHIFT | 1 << 32), None);
+        assert_eq!(Tag::from_bits(OTHER << TAG_SHIFT | 1 << 32), None);
         // What a completion without its descriptor carries names nobody, the first rollout of slot 0 least of all.
         assert_eq!(Tag::from_bits(0), None);
         assert_ne!(Tag::Decode(RolloutId::new(0, 0)).to_bits(), 0);

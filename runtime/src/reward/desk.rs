@@ -86,7 +86,7 @@ impl Copies {
         let region = memory.tokens.get(request.shard as usize).ok_or(JudgeFailure::Tokens)?;
         let (count, start) = (request.answer_tokens as usize, request.segment_start as usize);
         // A length that no region has is refused before memory is taken for it.
-        if start > count || 4 * count as u64 > region.bytes() {
+        if start > count || request.digest_start as usize > count || 4 * count as u64 > region.bytes() {
             return Err(JudgeFailure::Tokens);
         }
         let place = Place { token: self.used, prompt: self.prompts.len() };
@@ -216,7 +216,8 @@ impl<J: Judge> Desk<J> {
     fn add(&mut self, request: &Request) -> Result<Place, JudgeFailure> {
         let place = self.copies.add(request, &self.memory)?;
         if self.check_digest
-            && Digest::of(self.copies.answer(request, place).segment()).value() != request.digest
+            && Digest::of(&self.copies.answer(request, place).tokens[request.digest_start as usize..]).value()
+                != request.digest
         {
             return Err(JudgeFailure::Digest);
         }

@@ -4,11 +4,11 @@ use doorbell_engine::Digest;
 
 use super::{Answer, Judge, JudgeError, Verdict};
 
-/// Scores the digest of the whole answer, and lets go on what reaches the threshold: bit for bit what a device does with
-/// a RESIDENT descriptor and this threshold in REWARD_THRESHOLD (docs/contract.md, "Engine 0").
+/// Scores the digest of the whole answer, and at a checkpoint lets go on what has had a score at or above the threshold since the
+/// last one: bit for bit what a device does with a RESIDENT descriptor and this threshold in REWARD_THRESHOLD (R9).
 ///
-/// A RESIDENT descriptor is the whole rollout, whereas the completion of a rollout that the host continues has the digest
-/// of its segment alone. So the digest is folded over all tokens, not taken from the completion.
+/// A RESIDENT descriptor is the whole rollout, and its completion has the digest of all tokens. That of a rollout which the host
+/// continues has the digest of its segment alone. So both digests are folded over tokens, not taken from the completion.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DigestJudge {
     /// A lower score ends the rollout; Q16.16.
@@ -17,8 +17,8 @@ pub struct DigestJudge {
 
 impl Judge for DigestJudge {
     fn score(&mut self, answer: &Answer<'_>) -> Result<Verdict, JudgeError> {
-        let score = digest_score(Digest::of(answer.tokens));
-        Ok(Verdict { score, proceed: score >= self.threshold })
+        let since = digest_score(Digest::of(answer.segment()));
+        Ok(Verdict { score: digest_score(Digest::of(answer.tokens)), proceed: since >= self.threshold })
     }
 }
 

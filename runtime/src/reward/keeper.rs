@@ -207,19 +207,23 @@ impl<J: Judge> Work<J> {
         }
     }
 
-    /// Takes what waits, as much as the judge wants at a time.
+    /// Takes what waits, as much as the judge wants at a time; a group that is judged as one whole, and alone.
     fn take(&mut self) {
         self.taken.clear();
         let most = self.desk.batch();
         while self.taken.len() < most
             && let Some(request) = self.kept.take().or_else(|| self.requests.pop().ok())
         {
-            let alone = request.avoid.is_some();
+            let alone = request.avoid.is_some() || request.together != 1;
             if alone && !self.taken.is_empty() {
                 self.kept = Some(request);
                 break;
             }
             self.taken.push(request);
+            // The others of its group were pushed at once with it.
+            for _ in 1..request.together {
+                self.taken.extend(self.requests.pop());
+            }
             if alone {
                 break;
             }

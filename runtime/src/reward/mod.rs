@@ -22,7 +22,7 @@ use crate::rollout::RolloutId;
 pub(crate) use desk::{Desk, Factory, Faults};
 pub use digest::DigestJudge;
 pub(crate) use digest::digest_score;
-pub use pool::{Load, Loads, Pool, PoolError, PoolOptions, PostError, Shutdown};
+pub use pool::{GroupPostError, Load, Loads, Pool, PoolError, PoolOptions, PostError, Shutdown};
 pub use prompts::{AnswerMemory, Prompts};
 pub use rules::{RuleJudge, Rules, RulesError};
 pub use slow::SlowJudge;
@@ -62,7 +62,7 @@ pub struct Answer<'a> {
     pub segment: Range<usize>,
     /// When it is judged.
     pub moment: Moment,
-    /// `result` of the completion: the device's digest of its descriptor's tokens, which the segment is.
+    /// `result` of the completion: the device's digest of its descriptor's tokens, which end the segment, and mostly are all of it.
     pub digest: u32,
 }
 
@@ -106,7 +106,8 @@ pub trait Judge: Send {
     /// What kept it from a verdict: the answer is given to another judge.
     fn score(&mut self, answer: &Answer<'_>) -> Result<Verdict, JudgeError>;
 
-    /// Answers that it takes at a time, at most: as many as wait. The deadline is that of all of them together.
+    /// Answers that it takes at a time, at most: as many as wait. The deadline is that of all of them together. A group that is
+    /// judged as one comes whole, and alone, whatever is said here.
     fn batch(&self) -> usize {
         1
     }
@@ -157,6 +158,9 @@ pub struct Request {
     pub answer_tokens: u32,
     /// Those of them that were judged before.
     pub segment_start: u32,
+    /// Those of them that the completion does not tell of: more than were judged before, if the last segment took several
+    /// descriptors, as it does where a version was superseded (R20).
+    pub digest_start: u32,
     /// Tokens of the prompt.
     pub prompt_tokens: u32,
     /// When it is judged.
@@ -165,6 +169,9 @@ pub struct Request {
     pub digest: u32,
     /// Who has failed to judge it, and should not have it again while there is another: then it is judged alone, too.
     pub avoid: Option<u32>,
+    /// Answers that are judged in one call: of the first of a group that is posted as one all of them, of those behind it 0. 1 is
+    /// an answer by itself.
+    pub together: u32,
 }
 
 /// What came of a request.

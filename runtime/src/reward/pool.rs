@@ -56,6 +56,16 @@ pub enum PostError {
     NoJudges(Request),
 }
 
+/// Why the answers of a group were not taken, none of them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum GroupPostError {
+    /// No judge has room for all of them: try again when verdicts have been collected. A group of more answers than
+    /// [`PoolOptions::capacity`] never finds room.
+    Full,
+    /// No judge is left. [`RewardStage::shutdown`] tells how.
+    NoJudges,
+}
+
 /// Why a pool could not be made.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -160,6 +170,8 @@ pub struct Pool {
     own: VecDeque<Judged>,
     /// Requests of a judge that was left behind, to be posted anew.
     again: VecDeque<Request>,
+    /// The answers of the group at hand.
+    group: Vec<Request>,
     capacity: usize,
     /// Where the search for a judge begins.
     turn: usize,
@@ -282,6 +294,7 @@ impl Pool {
             keeper: None,
             own: VecDeque::with_capacity(pending),
             again: VecDeque::with_capacity(pending),
+            group: Vec::with_capacity(options.capacity),
             capacity: options.capacity,
             turn: 0,
             started: starter.started,
@@ -299,15 +312,17 @@ impl Pool {
         Ok(pool)
     }
 
-    /// The seat with least to do of those that `may` have more, from the one whose turn it is.
+    /// The seat with least to do of those that `may` have `more` answers, from the one whose turn it is.
     #[inline]
-    fn idlest(&self, may: impl Fn(&Seat) -> bool) -> Option<usize> {
+    fn idlest(&self, more: usize, may: impl Fn(&Seat) -> bool) -> Option<usize> {
         let count = self.seats.len();
         let mut best: Option<(usize, usize)> = None;
         for step in 0..count {
             let index = (self.turn + step) % count;
             let seat = &self.seats[index];
-            let least = best.map_or(self.capacity, |(pending, _)| pending);
+            // So many may be pending, and `more` beside them.
+            let most = (self.capacity + 1).saturating_sub(more);
+            let least = best.map_or(most, |(pending, _)| pending);
             if seat.posted.len() < least && seat.judges() && may(seat) {
                 best = Some((seat.posted.len(), index));
             }
@@ -346,21 +361,48 @@ impl Pool {
 
     #[cold]
     fn post_again(&mut self) {
-        while let Some(request) = self.again.pop_front() {
-            match self.post(request) {
+        let mut again = std::mem::take(&mut self.again);
+        while let Some(first) = again.front() {
+            let count = (first.together.max(1) as usize).min(again.len());
+            match self.post_together(&again.make_contiguous()[..count]) {
                 Ok(()) => {}
-                Err(PostError::Full(request)) => {
-                    self.again.push_front(request);
-                    break;
+                Err(GroupPostError::Full) => break,
+                Err(GroupPostError::NoJudges) => {
+                    self.own.extend(again.range(..count).map(|request| Judged {
+                        ticket: request.ticket,
+                        rollout: request.rollout,
+                        judge: u32::MAX,
+                        verdict: Err(JudgeFailure::Gone),
+                    }))
                 }
-                Err(PostError::NoJudges(request)) => self.own.push_back(Judged {
-                    ticket: request.ticket,
-                    rollout: request.rollout,
-                    judge: u32::MAX,
-                    verdict: Err(JudgeFailure::Gone),
-                }),
             }
+            again.drain(..count);
         }
+        self.again = again;
+    }
+
+    /// Hands answers to one judge: one, or those of a group.
+    #[inline]
+    fn post_together(&mut self, requests: &[Request]) -> Result<(), GroupPostError> {
+        let Some(first) = requests.first() else { return Ok(()) };
+        let count = requests.len();
+        // Whom they should not have again gets them if there is nobody else.
+        let wanted = match first.avoid {
+            Some(number) if self.seats.iter().any(|seat| seat.judges() && seat.number != number) => {
+                self.idlest(count, |seat| seat.number != number)
+            }
+            _ => self.idlest(count, |_| true),
+        };
+        let Some(index) = wanted else {
+            let left = self.judges_left() > 0;
+            return Err(if left { GroupPostError::Full } else { GroupPostError::NoJudges });
+        };
+        let seat = &mut self.seats[index];
+        // At once: the judge sees all of them or none.
+        seat.requests.push_entire_slice(requests).map_err(|_| GroupPostError::Full)?;
+        seat.posted.extend(requests);
+        self.turn = (index + 1) % self.seats.len();
+        Ok(())
     }
 
     /// Judges that can be given answers.
@@ -379,22 +421,22 @@ impl RewardStage for Pool {
     /// rollout is aborted, they need not, as the verdict will be dropped ([`Tickets`](super::Tickets)).
     #[inline]
     fn post(&mut self, request: Request) -> Result<(), PostError> {
-        // Whom it should not have again gets it if there is nobody else.
-        let wanted = match request.avoid {
-            Some(number) if self.seats.iter().any(|seat| seat.judges() && seat.number != number) => {
-                self.idlest(|seat| seat.number != number)
-            }
-            _ => self.idlest(|_| true),
-        };
-        let Some(index) = wanted else {
-            let left = self.judges_left() > 0;
-            return Err(if left { PostError::Full(request) } else { PostError::NoJudges(request) });
-        };
-        let seat = &mut self.seats[index];
-        seat.requests.push(request).map_err(|_| PostError::Full(request))?;
-        seat.posted.push_back(request);
-        self.turn = (index + 1) % self.seats.len();
-        Ok(())
+        self.post_together(&[request]).map_err(|error| match error {
+            GroupPostError::Full => PostError::Full(request),
+            GroupPostError::NoJudges => PostError::NoJudges(request),
+        })
+    }
+
+    fn post_group(&mut self, requests: &[Request]) -> Result<(), GroupPostError> {
+        let mut group = std::mem::take(&mut self.group);
+        group.clear();
+        group.extend_from_slice(requests);
+        for (place, request) in group.iter_mut().enumerate() {
+            request.together = if place == 0 { requests.len() as u32 } else { 0 };
+        }
+        let posted = self.post_together(&group);
+        self.group = group;
+        posted
     }
 
     #[inline]

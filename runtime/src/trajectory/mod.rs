@@ -8,7 +8,9 @@
 pub mod log;
 pub mod parquet;
 mod record;
+mod spans;
 mod writer;
 
-pub use record::{Finished, Outcome, Trajectory};
-pub use writer::{PostError, Stored, WriterError, WriterHandle, WriterOptions};
+pub use record::{Body, Finished, GroupScore, Outcome, Span, Trajectory};
+pub use spans::Spans;
+pub use writer::{PostError, RolloutMemory, Stored, WriterError, WriterHandle, WriterOptions};

@@ -5,9 +5,9 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use arrow_array::builder::{ListBuilder, UInt32Builder};
+use arrow_array::builder::{Float32Builder, ListBuilder, StructBuilder, UInt16Builder, UInt32Builder};
 use arrow_array::{ArrayRef, Float64Array, Int32Array, RecordBatch, StringArray, UInt32Array, UInt64Array};
-use arrow_schema::{ArrowError, DataType, Field};
+use arrow_schema::{ArrowError, DataType, Field, Fields};
 use parquet::arrow::ArrowWriter;
 use parquet::basic::Compression;
 use parquet::errors::ParquetError;
@@ -15,7 +15,7 @@ use parquet::file::properties::WriterProperties;
 use parquet::schema::types::ColumnPath;
 
 use super::log::{LogError, Reader, Verified};
-use super::record::{Finished, Trajectory};
+use super::record::{Finished, GroupScore, Span, Trajectory};
 
 /// How a log is exported.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -102,7 +102,8 @@ fn bare(error: io::Error) -> io::Error {
 fn write(reader: Reader, file: &File, path: &Path, options: ExportOptions) -> Result<Verified, ExportError> {
     let io = |source| ExportError::Io { path: path.to_owned(), source };
     let parquet = |source| ExportError::Parquet { path: path.to_owned(), source };
-    let tokens = ColumnPath::from(["tokens", "list", "item"].map(str::to_owned).to_vec());
+    let [tokens, logprobs] = ["tokens", "logprobs"]
+        .map(|column| ColumnPath::from([column, "list", "item"].map(str::to_owned).to_vec()));
     let properties = WriterProperties::builder()
         .set_created_by(concat!("doorbell ", env!("CARGO_PKG_VERSION")).to_owned())
         .set_compression(Compression::SNAPPY)
@@ -110,6 +111,7 @@ fn write(reader: Reader, file: &File, path: &Path, options: ExportOptions) -> Re
         .set_max_row_group_row_count(Some(options.row_group_rows.max(1)))
         // Tokens hardly repeat within a page, and their least and greatest tell nothing.
         .set_column_dictionary_enabled(tokens, false)
+        .set_column_dictionary_enabled(logprobs, false)
         .build();
     let batch = |rows: &[Trajectory]| batch(rows).map_err(|error| parquet(error.into()));
     let schema = batch(&[])?.schema();
@@ -179,7 +181,46 @@ fn batch(rows: &[Trajectory]) -> Result<RecordBatch, ArrowError> {
         ("device_rollout", narrow(rows, |of| of.device_rollout), false),
         ("prefix_id", Arc::new(prefix_ids), true),
         ("prefix_hash", Arc::new(prefix_hashes), true),
+        ("spans", spans(rows)?, false),
+        ("group_mean", group(rows, |group| group.mean), true),
+        ("advantage", group(rows, |group| group.advantage), true),
+        ("logprobs", logprobs(rows), true),
     ])
+}
+
+/// Versions of the policy, each with the first of its tokens.
+fn spans(rows: &[Trajectory]) -> Result<ArrayRef, ArrowError> {
+    let fields = Fields::from(vec![
+        Field::new("version", DataType::UInt16, false),
+        Field::new("first_token", DataType::UInt32, false),
+    ]);
+    let item = Field::new("item", DataType::Struct(fields.clone()), false);
+    let mut spans = ListBuilder::new(StructBuilder::from_fields(fields, rows.len())).with_field(item);
+    let missing = || ArrowError::SchemaError("a span has no such field".into());
+    for row in rows {
+        for &Span { version, first } in &row.spans {
+            let span = spans.values();
+            span.field_builder::<UInt16Builder>(0).ok_or_else(missing)?.append_value(version);
+            span.field_builder::<UInt32Builder>(1).ok_or_else(missing)?.append_value(first);
+            span.append(true);
+        }
+        spans.append(true);
+    }
+    Ok(Arc::new(spans.finish()))
+}
+
+fn group(rows: &[Trajectory], of: fn(GroupScore) -> f64) -> ArrayRef {
+    Arc::new(Float64Array::from_iter(rows.iter().map(|row| row.finished.group.map(of))))
+}
+
+fn logprobs(rows: &[Trajectory]) -> ArrayRef {
+    let item = Field::new("item", DataType::Float32, false);
+    let mut lists = ListBuilder::new(Float32Builder::new()).with_field(item);
+    for row in rows {
+        lists.values().append_slice(row.logprobs.as_deref().unwrap_or_default());
+        lists.append(row.logprobs.is_some());
+    }
+    Arc::new(lists.finish())
 }
 
 #[cfg(test)]
@@ -188,7 +229,7 @@ mod tests {
 
     use arrow_array::Array;
     use arrow_array::cast::AsArray;
-    use arrow_array::types::{Float64Type, Int32Type, UInt32Type, UInt64Type};
+    use arrow_array::types::{Float32Type, Float64Type, Int32Type, UInt16Type, UInt32Type, UInt64Type};
     use doorbell_contract::PREFIX_NONE;
     use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
     use tempfile::tempdir;
@@ -216,10 +257,16 @@ mod tests {
             score: 0x8000 - k as i32 * 0x100,
             segments: k % 5 + 1,
             outcome: Outcome::ALL[k as usize % 4],
+            spans: k % 4,
+            group: (k % 3 > 0)
+                .then(|| GroupScore { mean: f64::from(k) / 7.0, advantage: -f64::from(k % 11) }),
+            has_logprobs: k % 5 > 1,
             shard: 0,
             offset: 0,
         };
-        Trajectory { number, finished, tokens }
+        let span = |place| Span { version: (k + place) as u16, first: place * 3 };
+        let logprobs = finished.has_logprobs.then(|| tokens.iter().map(|&t| -((t >> 12) as f32)).collect());
+        Trajectory { number, finished, tokens, spans: (0..k % 4).map(span).collect(), logprobs }
     }
 
     fn write_log(directory: &Path, count: u64) {
@@ -227,7 +274,7 @@ mod tests {
             Log::open(directory, LogOptions { file_bytes: 10_000, ..LogOptions::default() }).unwrap();
         for number in 0..count {
             let trajectory = trajectory(number);
-            log.append(&trajectory.finished, &trajectory.tokens).unwrap();
+            log.append(&trajectory.finished, &trajectory.body()).unwrap();
         }
         log.commit().unwrap();
     }
@@ -252,6 +299,24 @@ mod tests {
             for row in 0..batch.num_rows() {
                 assert_eq!(prefix_id.is_valid(row), prefix_hash.is_valid(row));
                 let outcome = column("outcome").as_string::<i32>().value(row).to_owned();
+                let double = |name: &str| column(name).as_primitive::<Float64Type>().clone();
+                let (mean, advantage) = (double("group_mean"), double("advantage"));
+                assert_eq!(mean.is_valid(row), advantage.is_valid(row));
+                let group = mean
+                    .is_valid(row)
+                    .then(|| GroupScore { mean: mean.value(row), advantage: advantage.value(row) });
+                let spans = column("spans").as_list::<i32>().value(row);
+                let spans = spans.as_struct();
+                let versions = spans.column_by_name("version").unwrap().as_primitive::<UInt16Type>();
+                let firsts = spans.column_by_name("first_token").unwrap().as_primitive::<UInt32Type>();
+                let spans: Vec<Span> = (0..spans.len())
+                    .map(|at| Span { version: versions.value(at), first: firsts.value(at) })
+                    .collect();
+                let logprobs = column("logprobs");
+                let logprobs = logprobs.as_list::<i32>();
+                let logprobs = logprobs
+                    .is_valid(row)
+                    .then(|| logprobs.value(row).as_primitive::<Float32Type>().values().to_vec());
                 let finished = Finished {
                     rollout: RolloutId::from_bits(rollout.value(row)),
                     request: request.value(row),
@@ -270,12 +335,15 @@ mod tests {
                     score: column("score_raw").as_primitive::<Int32Type>().value(row),
                     segments: narrow["segments"].value(row),
                     outcome: Outcome::ALL.into_iter().find(|known| known.name() == outcome).unwrap(),
+                    spans: spans.len() as u32,
+                    group,
+                    has_logprobs: logprobs.is_some(),
                     shard: 0,
                     offset: 0,
                 };
                 let tokens = column("tokens").as_list::<i32>().value(row);
                 let tokens = tokens.as_primitive::<UInt32Type>().values().to_vec();
-                let trajectory = Trajectory { number: number.value(row), finished, tokens };
+                let trajectory = Trajectory { number: number.value(row), finished, tokens, spans, logprobs };
                 let score = column("score").as_primitive::<Float64Type>().value(row);
                 assert_eq!(score, trajectory.score());
                 rows.push(trajectory);
@@ -341,7 +409,7 @@ mod tests {
         drop(Log::open(&log, LogOptions::default()).unwrap().0);
         {
             let (mut log, _) = Log::open(&log, LogOptions::default()).unwrap();
-            log.append(&trajectory(0).finished, &trajectory(0).tokens).unwrap();
+            log.append(&trajectory(0).finished, &trajectory(0).body()).unwrap();
             log.commit().unwrap();
         }
         let file = directory.path().join("out.parquet");

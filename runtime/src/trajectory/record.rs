@@ -45,8 +45,43 @@ impl fmt::Display for Outcome {
     }
 }
 
-/// A rollout that is to be stored: all of it but its tokens, which stay where the device put them.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// Tokens in a row that come from one version of the policy (R18).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Span {
+    /// The version.
+    pub version: u16,
+    /// The first of its tokens, counted within the answer.
+    pub first: u32,
+}
+
+/// What a rollout is worth beside the others of its group: group-relative policy optimisation (Shao et al., DeepSeekMath, 2024).
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct GroupScore {
+    /// Mean score of the members that have a trajectory.
+    pub mean: f64,
+    /// The score of this one, less the mean, over their standard deviation; 0 if they all have the same.
+    pub advantage: f64,
+}
+
+impl GroupScore {
+    /// Mean and standard deviation (of all that there are, not of a sample) of scores in Q16.16.
+    pub fn statistics(scores: impl Iterator<Item = i32> + Clone) -> (f64, f64) {
+        let count = scores.clone().count().max(1) as f64;
+        let scores = scores.map(|score| f64::from(score) / 65536.0);
+        let mean = scores.clone().sum::<f64>() / count;
+        let variance = scores.map(|score| (score - mean) * (score - mean)).sum::<f64>() / count;
+        (mean, variance.sqrt())
+    }
+
+    /// Of a member with this score, Q16.16.
+    pub fn of(score: i32, (mean, deviation): (f64, f64)) -> GroupScore {
+        let above = f64::from(score) / 65536.0 - mean;
+        GroupScore { mean, advantage: if deviation > 0.0 { above / deviation } else { 0.0 } }
+    }
+}
+
+/// A rollout that is to be stored: all of it but its tokens, their log-probabilities and its spans, which stay where they are.
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Finished {
     /// The rollout.
     pub rollout: RolloutId,
@@ -72,6 +107,13 @@ pub struct Finished {
     pub segments: u32,
     /// How it ended.
     pub outcome: Outcome,
+    /// Versions of the policy that its tokens come from, in a row: so many [`Span`]s lie in its slot of the
+    /// [`Spans`](super::Spans).
+    pub spans: u32,
+    /// What it is worth in its group, if that was judged as one.
+    pub group: Option<GroupScore>,
+    /// Whether log-probabilities lie beside its tokens.
+    pub has_logprobs: bool,
     /// Which token region has its tokens ([`Device::token_shard`](doorbell_host::Device::token_shard)).
     pub shard: u32,
     /// Where in that region they begin, in bytes.
@@ -79,7 +121,7 @@ pub struct Finished {
 }
 
 /// A stored rollout.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Trajectory {
     /// Number of its record in the log, from 0.
     pub number: u64,
@@ -87,12 +129,36 @@ pub struct Trajectory {
     pub finished: Finished,
     /// The answer.
     pub tokens: Vec<u32>,
+    /// Which version of the policy each token comes from; none if it was stored by a program that knew of no versions.
+    pub spans: Vec<Span>,
+    /// Log-probabilities of the tokens, if they were asked for.
+    pub logprobs: Option<Vec<f32>>,
+}
+
+/// The parts of a record that lie elsewhere while the rollout lives.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Body<'a> {
+    /// The answer.
+    pub tokens: &'a [u32],
+    /// Its spans.
+    pub spans: &'a [Span],
+    /// Log-probabilities of the tokens, or none.
+    pub logprobs: &'a [f32],
 }
 
 impl Trajectory {
     /// The score as a number.
     pub fn score(&self) -> f64 {
         f64::from(self.finished.score) / 65536.0
+    }
+
+    /// What is stored beside `finished`.
+    pub fn body(&self) -> Body<'_> {
+        Body {
+            tokens: &self.tokens,
+            spans: &self.spans,
+            logprobs: self.logprobs.as_deref().unwrap_or_default(),
+        }
     }
 
     /// The prefix, if it has one: its id, and its hash.
@@ -102,15 +168,40 @@ impl Trajectory {
     }
 }
 
-/// Bytes of a payload before the tokens.
+/// Bytes of a payload before what may be missing and the tokens.
 pub(super) const FIXED: usize = 64;
+/// Bytes of a span, and of a group's statistics.
+const SPAN: usize = 8;
+const GROUP: usize = 16;
 
-/// Appends the payload to `out`, little-endian: the fields at the offsets of `docs/trajectories.md`, then the tokens.
-pub(super) fn encode(finished: &Finished, tokens: &[u32], out: &mut Vec<u8>) {
+/// Bits of the last fixed word: what lies between the fixed fields and the tokens, and behind them. 0 is what version 1 of the
+/// format has there.
+const HAS_GROUP: u32 = 1 << 0;
+const HAS_LOGPROBS: u32 = 1 << 1;
+const SPANS_SHIFT: u32 = 8;
+/// Most spans of a record.
+pub(super) const SPANS_MAX: usize = (1 << (32 - SPANS_SHIFT)) - 1;
+
+/// Bytes of the payload with this body.
+pub(super) fn payload_bytes(finished: &Finished, body: &Body<'_>) -> usize {
+    let group = if finished.group.is_some() { GROUP } else { 0 };
+    FIXED + SPAN * body.spans.len() + group + 4 * body.tokens.len() + 4 * body.logprobs.len()
+}
+
+/// Appends the payload to `out`, little-endian: the fields at the offsets of `docs/trajectories.md`, then spans, the group's
+/// statistics, the tokens, and their log-probabilities.
+pub(super) fn encode(finished: &Finished, body: &Body<'_>, out: &mut Vec<u8>) {
     let start = out.len();
-    out.reserve(FIXED + 4 * tokens.len());
+    out.reserve(payload_bytes(finished, body));
     for wide in [finished.rollout.to_bits(), finished.request, finished.prefix_hash] {
         out.extend_from_slice(&wide.to_le_bytes());
+    }
+    let mut has = (body.spans.len() as u32) << SPANS_SHIFT;
+    if finished.group.is_some() {
+        has |= HAS_GROUP;
+    }
+    if finished.has_logprobs {
+        has |= HAS_LOGPROBS;
     }
     let narrow = [
         finished.member,
@@ -122,40 +213,62 @@ pub(super) fn encode(finished: &Finished, tokens: &[u32], out: &mut Vec<u8>) {
         finished.score as u32,
         finished.segments,
         u32::from(finished.outcome as u8),
-        0,
+        has,
     ];
     for word in narrow {
         out.extend_from_slice(&word.to_le_bytes());
     }
     debug_assert_eq!(out.len() - start, FIXED);
-    out.resize(start + FIXED + 4 * tokens.len(), 0);
-    let (words, _) = out[start + FIXED..].as_chunks_mut::<4>();
-    for (word, token) in words.iter_mut().zip(tokens) {
-        *word = token.to_le_bytes();
+    for span in body.spans {
+        out.extend_from_slice(&span.first.to_le_bytes());
+        out.extend_from_slice(&u32::from(span.version).to_le_bytes());
+    }
+    if let Some(GroupScore { mean, advantage }) = finished.group {
+        out.extend_from_slice(&mean.to_le_bytes());
+        out.extend_from_slice(&advantage.to_le_bytes());
+    }
+    append_words(body.tokens.iter().copied(), out);
+    append_words(body.logprobs.iter().map(|logprob| logprob.to_bits()), out);
+}
+
+fn append_words(words: impl ExactSizeIterator<Item = u32>, out: &mut Vec<u8>) {
+    let start = out.len();
+    out.resize(start + 4 * words.len(), 0);
+    let (places, _) = out[start..].as_chunks_mut::<4>();
+    for (place, word) in places.iter_mut().zip(words) {
+        *place = word.to_le_bytes();
     }
 }
 
-/// The reverse of [`encode`]; says what is wrong with a payload that no [`encode`] made.
+/// The reverse of [`encode`], of versions 1 and 2 of the format; says what is wrong with a payload that no [`encode`] made.
 pub(super) fn decode(number: u64, payload: &[u8]) -> Result<Trajectory, &'static str> {
-    let (fixed, tokens) = payload.split_at_checked(FIXED).ok_or("it is shorter than its fixed fields")?;
-    let wide = |index: usize| {
-        let mut bytes = [0; 8];
-        bytes.copy_from_slice(&fixed[8 * index..8 * index + 8]);
-        u64::from_le_bytes(bytes)
-    };
-    let narrow = |index: usize| {
-        let mut bytes = [0; 4];
-        bytes.copy_from_slice(&fixed[24 + 4 * index..28 + 4 * index]);
-        u32::from_le_bytes(bytes)
-    };
-    let answer_tokens = narrow(5);
-    if tokens.len() as u64 != 4 * u64::from(answer_tokens) {
+    let (fixed, rest) = payload.split_at_checked(FIXED).ok_or("it is shorter than its fixed fields")?;
+    let wide = |index: usize| wide_at(fixed, 8 * index);
+    let narrow = |index: usize| word_at(fixed, 24 + 4 * index);
+    let (answer_tokens, has) = (narrow(5), narrow(9));
+    if has & ((1 << SPANS_SHIFT) - 1) & !(HAS_GROUP | HAS_LOGPROBS) != 0 {
+        return Err("it has parts that are unknown to this version");
+    }
+    let count = (has >> SPANS_SHIFT) as usize;
+    let (spans, rest) =
+        rest.split_at_checked(SPAN * count).ok_or("it does not hold as many spans as it says")?;
+    let group = if has & HAS_GROUP == 0 { 0 } else { GROUP };
+    let (group, rest) = rest.split_at_checked(group).ok_or("it is shorter than its group's statistics")?;
+    let each = if has & HAS_LOGPROBS == 0 { 4 } else { 8 };
+    if rest.len() as u64 != each * u64::from(answer_tokens) {
         return Err("it does not hold as many tokens as it says");
     }
+    let (tokens, logprobs) = rest.split_at(4 * answer_tokens as usize);
     let outcome = u8::try_from(narrow(8))
         .ok()
         .and_then(Outcome::from_code)
         .ok_or("its outcome is unknown to this version")?;
+    let spans = spans.chunks_exact(SPAN).map(|span| {
+        let version = u16::try_from(word_at(span, 4)).map_err(|_| "a span has a version beyond 16 bits")?;
+        Ok(Span { version, first: word_at(span, 0) })
+    });
+    let spans: Vec<Span> = spans.collect::<Result<_, &str>>()?;
+    let double = |at| f64::from_bits(wide_at(group, at));
     let finished = Finished {
         rollout: RolloutId::from_bits(wide(0)),
         request: wide(1),
@@ -169,11 +282,27 @@ pub(super) fn decode(number: u64, payload: &[u8]) -> Result<Trajectory, &'static
         score: narrow(6) as i32,
         segments: narrow(7),
         outcome,
+        spans: spans.len() as u32,
+        group: (!group.is_empty()).then(|| GroupScore { mean: double(0), advantage: double(8) }),
+        has_logprobs: has & HAS_LOGPROBS != 0,
         shard: 0,
         offset: 0,
     };
-    let (words, _) = tokens.as_chunks::<4>();
-    Ok(Trajectory { number, finished, tokens: words.iter().map(|word| u32::from_le_bytes(*word)).collect() })
+    let words = |bytes: &[u8]| -> Vec<u32> {
+        bytes.as_chunks::<4>().0.iter().map(|word| u32::from_le_bytes(*word)).collect()
+    };
+    let logprobs = finished.has_logprobs.then(|| words(logprobs).into_iter().map(f32::from_bits).collect());
+    Ok(Trajectory { number, finished, tokens: words(tokens), spans, logprobs })
+}
+
+fn word_at(bytes: &[u8], at: usize) -> u32 {
+    let mut word = [0; 4];
+    word.copy_from_slice(&bytes[at..at + 4]);
+    u32::from_le_bytes(word)
+}
+
+fn wide_at(bytes: &[u8], at: usize) -> u64 {
+    u64::from(word_at(bytes, at + 4)) << 32 | u64::from(word_at(bytes, at))
 }
 
 #[cfg(test)]
@@ -187,11 +316,14 @@ mod tests {
             (id, request, prefix_hash) in any::<(u64, u64, u64)>(),
             words in any::<[u32; 7]>(),
             outcome in 0usize..Outcome::ALL.len(),
+            group in prop::option::of((-1e9f64..1e9, -1e9f64..1e9)),
+            has_logprobs in any::<bool>(),
         ) -> Finished {
             let [member, device_rollout, seed, prefix_id, prompt_tokens, score, segments] = words;
             Finished {
                 rollout: RolloutId::from_bits(id), request, member, device_rollout, seed, prefix_id, prefix_hash,
-                prompt_tokens, answer_tokens: 0, score: score as i32, segments, outcome: Outcome::ALL[outcome], shard: 0, offset: 0,
+                prompt_tokens, answer_tokens: 0, score: score as i32, segments, outcome: Outcome::ALL[outcome], spans: 0,
+                group: group.map(|(mean, advantage)| GroupScore { mean, advantage }), has_logprobs, shard: 0, offset: 0,
             }
         }
     }
@@ -201,13 +333,20 @@ mod tests {
         fn what_is_written_is_read(
             finished in finished(),
             tokens in prop::collection::vec(any::<u32>(), 0..50),
+            spans in prop::collection::vec(any::<(u16, u32)>(), 0..9),
             cut in 1usize..80,
         ) {
-            let finished = Finished { answer_tokens: tokens.len() as u32, ..finished };
+            let spans: Vec<Span> = spans.into_iter().map(|(version, first)| Span { version, first }).collect();
+            let logprobs = |&token: &u32| -((token >> 12) as f32) / 65536.0;
+            let logprobs: Vec<f32> = if finished.has_logprobs { tokens.iter().map(logprobs).collect() } else { vec![] };
+            let finished = Finished { answer_tokens: tokens.len() as u32, spans: spans.len() as u32, ..finished };
+            let body = Body { tokens: &tokens, spans: &spans, logprobs: &logprobs };
             let mut payload = vec![];
-            encode(&finished, &tokens, &mut payload);
+            encode(&finished, &body, &mut payload);
+            prop_assert_eq!(payload.len(), payload_bytes(&finished, &body));
             let read = decode(9, &payload).unwrap();
-            prop_assert_eq!(&read, &Trajectory { number: 9, finished, tokens });
+            let logprobs = finished.has_logprobs.then_some(logprobs);
+            prop_assert_eq!(&read, &Trajectory { number: 9, finished, tokens, spans, logprobs });
             // Shorter or longer ones are told, never read.
             prop_assert!(decode(9, &payload[..payload.len().saturating_sub(cut)]).is_err());
             payload.push(0);
@@ -216,9 +355,41 @@ mod tests {
     }
 
     #[test]
-    fn an_unknown_outcome_is_told() {
+    fn what_is_unknown_is_told() {
         let mut payload = vec![0; FIXED];
         payload[56] = Outcome::ALL.len() as u8;
         assert_eq!(decode(0, &payload), Err("its outcome is unknown to this version"));
+        let mut payload = vec![0; FIXED];
+        payload[60] = 4;
+        assert_eq!(decode(0, &payload), Err("it has parts that are unknown to this version"));
+    }
+
+    /// A record of version 1 of the format, byte by byte: it has no versions, no group and no log-probabilities.
+    #[test]
+    fn a_record_of_version_1_is_read() {
+        let mut payload = vec![0; FIXED + 8];
+        (payload[0], payload[8], payload[44], payload[56]) = (3, 7, 2, 1);
+        (payload[64], payload[68]) = (11, 12);
+        let read = decode(5, &payload).unwrap();
+        assert_eq!((read.finished.rollout.slot(), read.finished.request), (3, 7));
+        assert_eq!((read.tokens, read.spans, read.logprobs), (vec![11, 12], vec![], None));
+        assert_eq!((read.finished.outcome, read.finished.group), (Outcome::Eos, None));
+    }
+
+    #[test]
+    fn advantages_are_in_deviations_from_the_mean() {
+        const ONE: i32 = 1 << 16;
+        let scores = [ONE, 2 * ONE, 3 * ONE, 6 * ONE];
+        let statistics = GroupScore::statistics(scores.iter().copied());
+        // By hand: mean 3, squares 4 + 1 + 0 + 9 over 4.
+        assert_eq!(statistics, (3.0, 3.5f64.sqrt()));
+        let advantages: Vec<f64> = scores.map(|score| GroupScore::of(score, statistics).advantage).to_vec();
+        assert_eq!(advantages, [-2.0, -1.0, 0.0, 3.0].map(|above| above / 3.5f64.sqrt()));
+        // Who all have the same, or who is alone, is worth nothing more than the others.
+        for alike in [&[-ONE; 3][..], &[5]] {
+            let statistics = GroupScore::statistics(alike.iter().copied());
+            assert_eq!(GroupScore::of(alike[0], statistics).advantage, 0.0);
+        }
+        assert_eq!(GroupScore::statistics(std::iter::empty()), (0.0, 0.0));
     }
 }

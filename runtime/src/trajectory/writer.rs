@@ -9,7 +9,8 @@ use doorbell_host::{DeviceError, TokenRegion};
 use rtrb::{Consumer, Producer, RingBuffer};
 
 use super::log::{Disk, Log, LogError, LogOptions, Sync, Volume};
-use super::record::Finished;
+use super::record::{Body, Finished, Span};
+use super::spans::Spans;
 use crate::pipeline::TrajectoryStage;
 use crate::rollout::RolloutId;
 use crate::threads::{Backoff, panic_message};
@@ -22,6 +23,17 @@ pub struct WriterOptions {
     pub capacity: usize,
     /// Tokens of the longest answer that is expected; longer ones are stored too, but take memory when they come.
     pub longest: usize,
+}
+
+/// Where the writer reads what the hot thread does not hand over.
+#[derive(Clone, Debug)]
+pub struct RolloutMemory {
+    /// The device's token regions ([`Device::token_regions`](doorbell_host::Device::token_regions)).
+    pub tokens: Vec<TokenRegion>,
+    /// Its log-probability regions, one beside each token region; none if nobody asks for log-probabilities.
+    pub logprobs: Vec<TokenRegion>,
+    /// The rollouts' spans.
+    pub spans: Spans,
 }
 
 /// Why trajectories are not stored.
@@ -43,8 +55,8 @@ pub enum WriterError {
         error: DeviceError,
     },
 
-    /// There is no such token region.
-    #[error("rollout {rollout} names token region {shard}, but there are {regions}")]
+    /// There is no such region.
+    #[error("rollout {rollout} names region {shard}, but there are {regions}")]
     NoRegion {
         /// The rollout.
         rollout: RolloutId,
@@ -52,6 +64,17 @@ pub enum WriterError {
         shard: u32,
         /// How many there are.
         regions: usize,
+    },
+
+    /// It has more spans than there is room for.
+    #[error("rollout {rollout} has {spans} spans, but there is room for {longest}")]
+    Spans {
+        /// The rollout.
+        rollout: RolloutId,
+        /// Its spans.
+        spans: u32,
+        /// Spans that a rollout may have.
+        longest: usize,
     },
 
     /// The writer could not be started.
@@ -68,7 +91,7 @@ pub enum WriterError {
 }
 
 /// Why a rollout was not taken; it is handed back.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub enum PostError {
     /// The ring is full: try again when something has been stored.
     Full(Finished),
@@ -98,13 +121,13 @@ pub struct WriterHandle {
 }
 
 impl WriterHandle {
-    /// Starts the thread that appends to `log` what is posted, with tokens read from `regions`.
+    /// Starts the thread that appends to `log` what is posted, with the rest read from `memory`.
     ///
     /// # Errors
     /// `Capacity`, or `Start` if there is no thread.
     pub fn start<V: Volume + 'static>(
         log: Log<V>,
-        regions: Vec<TokenRegion>,
+        memory: RolloutMemory,
         options: WriterOptions,
     ) -> Result<Self, WriterError>
     where
@@ -117,10 +140,12 @@ impl WriterHandle {
         let (done, stored) = RingBuffer::new(options.capacity);
         let mut writer = Writer {
             log,
-            regions,
+            tokens: vec![0; options.longest],
+            logprobs: if memory.logprobs.is_empty() { vec![] } else { Vec::with_capacity(options.longest) },
+            spans: Vec::with_capacity(memory.spans.longest()),
+            memory,
             to_store,
             done,
-            tokens: vec![0; options.longest],
             waiting: VecDeque::with_capacity(options.capacity),
             capacity: options.capacity,
             sum: Stored::default(),
@@ -165,14 +190,43 @@ impl TrajectoryStage for WriterHandle {
 
 struct Writer<V: Volume = Disk> {
     log: Log<V>,
-    regions: Vec<TokenRegion>,
+    memory: RolloutMemory,
     to_store: Consumer<Finished>,
     done: Producer<RolloutId>,
     tokens: Vec<u32>,
+    logprobs: Vec<f32>,
+    spans: Vec<Span>,
     /// Appended and not yet reported, by number.
     waiting: VecDeque<(u64, RolloutId)>,
     capacity: usize,
     sum: Stored,
+}
+
+/// Reads the words of a rollout's answer from its region, into `out`, which grows to what it has to hold.
+fn read<'a>(
+    regions: &[TokenRegion],
+    finished: &Finished,
+    out: &'a mut Vec<u32>,
+) -> Result<&'a [u32], WriterError> {
+    let &Finished { rollout, shard, answer_tokens, offset, .. } = finished;
+    let region = regions.get(shard as usize).ok_or(WriterError::NoRegion {
+        rollout,
+        shard,
+        regions: regions.len(),
+    })?;
+    let count = answer_tokens as usize;
+    // A length that no region has is refused before memory is taken for it.
+    if 4 * u64::from(answer_tokens) > region.bytes() {
+        let (bytes, size) = (4 * u64::from(answer_tokens), region.bytes());
+        let error = DeviceError::OutOfBounds { what: "token region", offset, bytes, size };
+        return Err(WriterError::Tokens { rollout, shard, error });
+    }
+    if out.len() < count {
+        out.resize(count, 0);
+    }
+    let words = &mut out[..count];
+    region.read(offset, words).map_err(|error| WriterError::Tokens { rollout, shard, error })?;
+    Ok(words)
 }
 
 impl<V: Volume> Writer<V> {
@@ -209,27 +263,21 @@ impl<V: Volume> Writer<V> {
     }
 
     fn append(&mut self, finished: &Finished) -> Result<(), WriterError> {
-        let &Finished { rollout, shard, answer_tokens, offset, .. } = finished;
-        let region = self.regions.get(shard as usize).ok_or(WriterError::NoRegion {
-            rollout,
-            shard,
-            regions: self.regions.len(),
-        })?;
-        let count = answer_tokens as usize;
-        // A length that no region has is refused before memory is taken for it.
-        if 4 * u64::from(answer_tokens) > region.bytes() {
-            let (bytes, size) = (4 * u64::from(answer_tokens), region.bytes());
-            let error = DeviceError::OutOfBounds { what: "token region", offset, bytes, size };
-            return Err(WriterError::Tokens { rollout, shard, error });
+        let Writer { memory, tokens, logprobs, spans, .. } = self;
+        logprobs.clear();
+        if finished.has_logprobs {
+            let words = read(&memory.logprobs, finished, tokens)?;
+            logprobs.extend(words.iter().map(|&word| word as i32 as f32 / 65536.0));
         }
-        if self.tokens.len() < count {
-            self.tokens.resize(count, 0);
-        }
-        let tokens = &mut self.tokens[..count];
-        region.read(offset, tokens).map_err(|error| WriterError::Tokens { rollout, shard, error })?;
-        let number = self.log.append(finished, tokens)?;
+        let tokens = read(&memory.tokens, finished, tokens)?;
+        let &Finished { rollout, spans: announced, .. } = finished;
+        spans.clear();
+        let noted = memory.spans.read(rollout.slot(), announced as usize);
+        let longest = memory.spans.longest();
+        spans.extend(noted.ok_or(WriterError::Spans { rollout, spans: announced, longest })?);
+        let number = self.log.append(finished, &Body { tokens, spans, logprobs })?;
+        self.sum.tokens += tokens.len() as u64;
         self.waiting.push_back((number, rollout));
-        self.sum.tokens += count as u64;
         Ok(())
     }
 

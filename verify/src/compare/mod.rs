@@ -65,7 +65,7 @@ pub fn compare(
     devices: &mut [Box<dyn Device>],
     progress: &(dyn Fn(usize, Progress) -> ControlFlow<()> + Sync),
 ) -> Vec<Outcome> {
-    let groups = devices.iter().all(|device| device.groups() > 0);
+    let groups = devices.iter().all(|device| device.features().groups > 0);
     let (names, plan) = (unique_names(devices), if groups { plan } else { &plan.clone().without_groups() });
     let runs: Vec<_> = thread::scope(|scope| {
         let threads: Vec<_> = devices

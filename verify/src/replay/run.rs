@@ -191,13 +191,15 @@ impl<'a> Run<'a> {
             }));
         }
         if self.plan.opens_groups() {
-            self.most_groups = device.groups() as usize;
+            self.most_groups = device.features().groups as usize;
             if self.most_groups == 0 {
                 let expected = "a plan without groups, as the device has none".into();
                 let value = self.plan.options().group.into();
                 return Err(failed(DeviceError::Config { field: "group", value, expected }));
             }
-            self.homes = (0..self.plan.requests() as u32).map(|request| device.group_home(request)).collect();
+            self.homes = (0..self.plan.requests() as u32)
+                .map(|request| device.queue_of(&HwDesc::open_group(request, 0, 1)))
+                .collect();
             self.open_groups = vec![0; self.homes.iter().max().map_or(0, |last| last + 1)];
         }
         let mut batch: Vec<HwDesc> = Vec::with_capacity(BATCH);

@@ -4,8 +4,8 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use doorbell_contract::HwDesc;
-use doorbell_host::{Counters as DeviceCounters, DeviceError, TokenRegion};
+use doorbell_contract::{CompletionFlags, DescFlags, HwDesc};
+use doorbell_host::{Counters as DeviceCounters, DeviceError, Features, TokenRegion};
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
 
@@ -51,6 +51,21 @@ pub trait Trick: Send {
         out: &mut [HwCompletion],
         poll: bool,
     ) -> Result<usize, DeviceError>;
+
+    /// Hands a descriptor on to one queue pair.
+    fn submit_to(
+        &mut self,
+        inner: &mut dyn Device,
+        queue: usize,
+        desc: &HwDesc,
+    ) -> Result<bool, DeviceError> {
+        inner.submit_to(queue, desc)
+    }
+
+    /// The descriptor that a completion answers without naming it.
+    fn unread(&self, inner: &dyn Device, completion: &HwCompletion) -> Option<HwDesc> {
+        inner.unread(completion)
+    }
 
     /// Completions that it holds back.
     fn held(&self) -> usize {
@@ -110,6 +125,30 @@ impl<T: Trick> Device for Tricky<T> {
         self.inner.token_shard(delta_offset)
     }
 
+    fn unread(&self, completion: &HwCompletion) -> Option<HwDesc> {
+        self.trick.unread(&*self.inner, completion)
+    }
+
+    fn features(&self) -> Features {
+        self.inner.features()
+    }
+
+    fn queue_of(&self, desc: &HwDesc) -> usize {
+        self.inner.queue_of(desc)
+    }
+
+    fn functions(&self) -> Vec<usize> {
+        self.inner.functions()
+    }
+
+    fn submit_to(&mut self, queue: usize, desc: &HwDesc) -> Result<bool, DeviceError> {
+        self.trick.submit_to(&mut *self.inner, queue, desc)
+    }
+
+    fn logp_regions(&self) -> Vec<TokenRegion> {
+        self.inner.logp_regions()
+    }
+
     fn counters(&mut self) -> Result<DeviceCounters, DeviceError> {
         self.inner.counters()
     }
@@ -123,18 +162,34 @@ impl<T: Trick> Device for Tricky<T> {
     }
 }
 
-/// Completions come in any order that R5 allows, some of them at a time.
+/// Completions come in any order that R5 and R17 allow, some of them at a time.
 pub struct Shuffle {
     random: ChaCha8Rng,
-    /// Completions of each rollout, in order.
-    held: Vec<VecDeque<HwCompletion>>,
+    /// Completions of each rollout, in order, each with its number among all and its group's prefix.
+    held: Vec<VecDeque<Held>>,
     places: HashMap<u32, usize>,
+    /// The group of each descriptor that was submitted, by `user_data`.
+    prefixes: HashMap<u64, u32>,
     count: usize,
+    number: u64,
+}
+
+struct Held {
+    completion: HwCompletion,
+    number: u64,
+    prefix: Option<u32>,
 }
 
 impl Shuffle {
     pub fn new(seed: u64) -> Self {
-        Self { random: random(seed, 1), held: vec![], places: HashMap::new(), count: 0 }
+        Self {
+            random: random(seed, 1),
+            held: vec![],
+            places: HashMap::new(),
+            prefixes: HashMap::new(),
+            count: 0,
+            number: 0,
+        }
     }
 
     fn hold(&mut self, completion: HwCompletion) {
@@ -142,8 +197,19 @@ impl Shuffle {
             self.held.push(VecDeque::new());
             self.held.len() - 1
         });
-        self.held[place].push_back(completion);
+        let prefix = self.prefixes.get(&completion.user_data).copied();
+        self.number += 1;
+        self.held[place].push_back(Held { completion, number: self.number, prefix });
         self.count += 1;
+    }
+
+    /// GROUP_DONE comes behind all else that ends a member of its group (R17).
+    fn may_come(&self, place: usize) -> bool {
+        let Some(held) = self.held[place].front() else { return false };
+        let before = |other: &Held| {
+            other.prefix.is_some() && other.prefix == held.prefix && other.number < held.number
+        };
+        !(held.completion.has(CompletionFlags::GROUP_DONE) && self.held.iter().flatten().any(before))
     }
 }
 
@@ -151,7 +217,11 @@ impl Trick for Shuffle {
     /// Now and then fewer than there was said to be room for.
     fn submit(&mut self, inner: &mut dyn Device, batch: &[HwDesc]) -> Result<usize, DeviceError> {
         let some = if self.random.next_u32().is_multiple_of(8) { batch.len() / 2 } else { batch.len() };
-        inner.submit(&batch[..some])
+        let taken = inner.submit(&batch[..some])?;
+        for desc in batch[..taken].iter().filter(|desc| desc.flags & DescFlags::COW_PREFIX.bits() != 0) {
+            self.prefixes.insert(desc.user_data, desc.prefix_id);
+        }
+        Ok(taken)
     }
 
     fn take(
@@ -167,10 +237,9 @@ impl Trick for Shuffle {
         }
         let wanted = (self.random.next_u32() as usize % 4).min(out.len()).min(self.count);
         for out in &mut out[..wanted] {
-            let live: Vec<usize> =
-                (0..self.held.len()).filter(|&place| !self.held[place].is_empty()).collect();
+            let live: Vec<usize> = (0..self.held.len()).filter(|&place| self.may_come(place)).collect();
             let place = live[self.random.next_u32() as usize % live.len()];
-            *out = self.held[place].pop_front().unwrap();
+            *out = self.held[place].pop_front().unwrap().completion;
             self.count -= 1;
         }
         Ok(wanted)
@@ -245,6 +314,13 @@ impl<R: RewardStage> RewardStage for Moody<R> {
         self.inner.post(request)
     }
 
+    fn post_group(&mut self, requests: &[Request]) -> Result<(), reward::GroupPostError> {
+        if self.random.next_u32().is_multiple_of(3) {
+            return Err(reward::GroupPostError::Full);
+        }
+        self.inner.post_group(requests)
+    }
+
     fn collect(&mut self, out: &mut [Judged]) -> usize {
         let mut fresh = vec![nothing_judged(); 16];
         let count = self.inner.collect(&mut fresh);
@@ -276,6 +352,11 @@ impl RewardStage for Silent {
         Ok(())
     }
 
+    fn post_group(&mut self, requests: &[Request]) -> Result<(), reward::GroupPostError> {
+        self.0 += requests.len();
+        Ok(())
+    }
+
     fn collect(&mut self, _: &mut [Judged]) -> usize {
         0
     }
@@ -289,23 +370,32 @@ impl RewardStage for Silent {
     }
 }
 
-/// The completion of the descriptor at running index `index`, from 0, becomes that of a slot that could not be read.
+/// The descriptor at running index `index`, from 0, lies in a slot that cannot be read.
 pub struct Unreadable {
     index: u32,
-    submitted: Vec<u64>,
+    /// Whether the device can tell what lay there.
+    tells: bool,
+    submitted: Vec<HwDesc>,
     done: bool,
 }
 
 impl Unreadable {
-    pub fn new(index: u32) -> Self {
-        Self { index, submitted: vec![], done: false }
+    pub fn new(index: u32, tells: bool) -> Self {
+        Self { index, tells, submitted: vec![], done: false }
     }
 }
 
 impl Trick for Unreadable {
     fn submit(&mut self, inner: &mut dyn Device, batch: &[HwDesc]) -> Result<usize, DeviceError> {
-        let taken = inner.submit(batch)?;
-        self.submitted.extend(batch[..taken].iter().map(|desc| desc.user_data));
+        // Nothing of it is executed.
+        let mut read = batch.to_vec();
+        let lost = (self.index as usize).checked_sub(self.submitted.len());
+        if let Some(desc) = lost.and_then(|place| read.get_mut(place)) {
+            let HwDesc { rollout_id, user_data, .. } = *desc;
+            *desc = HwDesc { rollout_id, user_data, ..HwDesc::nop() };
+        }
+        let taken = inner.submit(&read)?;
+        self.submitted.extend(&batch[..taken]);
         Ok(taken)
     }
 
@@ -318,7 +408,7 @@ impl Trick for Unreadable {
         let count = fetch(inner, out, poll)?;
         let lost = self.submitted.get(self.index as usize);
         for completion in &mut out[..count] {
-            if Some(&completion.user_data) == lost && !self.done {
+            if lost.is_some_and(|lost| lost.user_data == completion.user_data) && !self.done {
                 self.done = true;
                 *completion = HwCompletion {
                     sq_head: completion.sq_head,
@@ -331,6 +421,11 @@ impl Trick for Unreadable {
             }
         }
         Ok(count)
+    }
+
+    fn unread(&self, _: &dyn Device, completion: &HwCompletion) -> Option<HwDesc> {
+        let known = self.tells && completion.has(CompletionFlags::NO_ECHO);
+        self.submitted.get(completion.result as usize).copied().filter(|_| known)
     }
 }
 

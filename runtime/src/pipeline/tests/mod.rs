@@ -5,7 +5,7 @@ mod doubles;
 use std::collections::{HashMap, HashSet};
 use std::time::Duration;
 
-use doorbell_contract::HwDesc;
+use doorbell_contract::{HwDesc, Opcode, PREFIX_NONE};
 use doorbell_engine::Engine;
 use doorbell_host::{Driver, QueueConfig};
 use doorbell_trace::{Generator, Request};
@@ -34,6 +34,8 @@ struct Setup {
     eos_threshold: u32,
     reward_threshold: i32,
     blocks: u32,
+    /// Spans that a rollout may have.
+    spans: u32,
     seed: u64,
 }
 
@@ -55,6 +57,7 @@ impl Setup {
             eos_threshold: 0,
             reward_threshold: 0,
             blocks: 16_384,
+            spans: 1,
             seed: 1,
         }
     }
@@ -117,6 +120,7 @@ impl Setup {
             rewards: Box::new(Moody::new(inline, self.seed)),
             prompts,
             trajectories: Box::new(doubles::Store::new(regions, notes.clone(), self.seed)),
+            spans: Spans::new(slots, self.spans),
             recorder: None,
             metrics: Arc::new(Metrics::new("test", Clock::simulated(), None)),
         };
@@ -531,7 +535,7 @@ fn a_second_feed_shares_no_id_with_the_first() {
     let mut second = Feed::new(&setup.requests);
     pipeline.run(&mut second, |pipeline| pipeline.occupancy().of(State::RewardPending) == 32).unwrap();
     assert_eq!(pipeline.admitted(), 16);
-    let groups = || pipeline.groups.iter().filter(|group| group.left > 0);
+    let groups = || pipeline.groups.iter().filter(|group| group.wire_id.is_some());
     assert_eq!(groups().map(|group| group.request).collect::<HashSet<_>>(), (0..16).collect());
     assert_eq!(
         groups().map(|group| group.wire_id).collect::<HashSet<_>>().len(),
@@ -539,7 +543,7 @@ fn a_second_feed_shares_no_id_with_the_first() {
         "a prefix is named twice"
     );
     let mut wire: HashSet<u32> = (0..32).map(|slot| pipeline.lives.slot_mut(slot).device_rollout).collect();
-    wire.extend(groups().map(|group| group.wire_id));
+    wire.extend(groups().filter_map(|group| group.wire_id));
     assert_eq!(wire.len(), 48, "a rollout_id is of two rollouts");
 
     let mut handle = pipeline.abort_handle();
@@ -567,7 +571,7 @@ fn a_second_feed_shares_no_id_with_the_first() {
 /// Looks at every descriptor that goes to the device: none names a rollout or a prefix that lives under another name.
 struct Watch {
     /// Rollouts with a descriptor in flight, by `rollout_id`: whose they are, and how many descriptors.
-    flying: HashMap<u32, (u64, u32)>,
+    flying: HashMap<u32, (Option<u64>, u32)>,
     most: usize,
 }
 
@@ -580,10 +584,13 @@ impl doubles::Trick for Watch {
         let taken = inner.submit(batch)?;
         for desc in &batch[..taken] {
             assert_ne!(desc.user_data, 0);
-            let whose = desc.user_data & ((1 << 62) - 1);
+            // STOPs of a group tell which member they end, and not who that is.
+            let names = desc.opcode != Opcode::Stop as u8 || desc.prefix_id == PREFIX_NONE;
+            let whose = names.then_some(desc.user_data & ((1 << 62) - 1));
             let flying = self.flying.entry(desc.rollout_id).or_insert((whose, 0));
-            assert_eq!(flying.0, whose, "rollout_id {} is of two rollouts", desc.rollout_id);
-            flying.1 += 1;
+            let same = flying.0.is_none() || whose.is_none() || flying.0 == whose;
+            assert!(same, "rollout_id {} is of two rollouts", desc.rollout_id);
+            (flying.0, flying.1) = (flying.0.or(whose), flying.1 + 1);
         }
         self.most = self.most.max(self.flying.len());
         Ok(taken)
@@ -692,8 +699,7 @@ fn a_source_that_goes_on_uses_no_id_twice_and_no_more_memory() {
 fn r10_an_unreadable_slot_fails_the_rollout_that_lay_there(#[values(0, 1, 5, 13)] index: u32) {
     let setup = Setup::new(12, Options { slots: 4, checkpoint: 16, ..Options::default() });
     let (mut pipeline, notes) = setup.pipeline();
-    pipeline.one_queue = true;
-    pipeline.device = Box::new(Tricky { inner: pipeline.device, trick: Unreadable::new(index) });
+    pipeline.device = Box::new(Tricky { inner: pipeline.device, trick: Unreadable::new(index, true) });
     pipeline.run(&mut Feed::new(&setup.requests), |_| false).unwrap();
     let values = pipeline.metrics.counters.values();
     assert_eq!((values.rollouts_failed, values.rollouts_completed), (1, 11));
@@ -713,7 +719,7 @@ fn r10_an_unreadable_slot_fails_the_rollout_that_lay_there(#[values(0, 1, 5, 13)
 fn r10_an_unreadable_slot_of_several_queues_is_an_error_that_says_so() {
     let setup = Setup::new(12, Options { slots: 4, ..Options::default() });
     let (mut pipeline, _) = setup.pipeline();
-    pipeline.device = Box::new(Tricky { inner: pipeline.device, trick: Unreadable::new(2) });
+    pipeline.device = Box::new(Tricky { inner: pipeline.device, trick: Unreadable::new(2, false) });
     let error = pipeline.run(&mut Feed::new(&setup.requests), |_| false).unwrap_err();
     assert!(matches!(error, RuntimeError::Unread { index: 2, .. }), "{error}");
     assert!(error.to_string().contains("DMA_FAULT"), "{error}");
@@ -724,8 +730,7 @@ fn r10_an_unreadable_slot_of_several_queues_is_an_error_that_says_so() {
 fn r10_unreadable_prefills_and_stops_end_as_they_should() {
     let setup = Setup::new(3, Options { slots: 4, group: 2, ..Options::default() });
     let (mut pipeline, notes) = setup.pipeline();
-    pipeline.one_queue = true;
-    pipeline.device = Box::new(Tricky { inner: pipeline.device, trick: Unreadable::new(0) });
+    pipeline.device = Box::new(Tricky { inner: pipeline.device, trick: Unreadable::new(0, true) });
     pipeline.run(&mut Feed::new(&setup.requests), |_| false).unwrap();
     let lost: HashSet<_> = notes.lost().iter().map(|lost| (lost.request, lost.member)).collect();
     assert_eq!(lost, [(0, 0), (0, 1)].into());
@@ -733,8 +738,7 @@ fn r10_unreadable_prefills_and_stops_end_as_they_should() {
 
     let setup = Setup::new(1, Options { slots: 1, abort_every: 1, ..Options::default() });
     let (mut pipeline, notes) = setup.pipeline();
-    pipeline.one_queue = true;
-    pipeline.device = Box::new(Tricky { inner: pipeline.device, trick: Unreadable::new(1) });
+    pipeline.device = Box::new(Tricky { inner: pipeline.device, trick: Unreadable::new(1, true) });
     pipeline.run(&mut Feed::new(&setup.requests), |_| false).unwrap();
     assert_eq!(pipeline.metrics.counters.values().rollouts_aborted, 1);
     assert_eq!(notes.lost().len(), 1);

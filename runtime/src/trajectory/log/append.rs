@@ -8,7 +8,7 @@ use super::frame::{FILE_HEAD, MAX_TOKENS, RECORD_HEAD, file_head, seal};
 use super::read::{Damage, Piece, Scan, Torn};
 use super::volume::{Append, Disk, Volume};
 use super::{LogError, LogOptions, Sync, file_name, files};
-use crate::trajectory::record::{self, Finished};
+use crate::trajectory::record::{self, Body, Finished};
 
 /// A log that is being written: the only writer of its directory.
 #[derive(Debug)]
@@ -56,7 +56,7 @@ impl Log {
     /// Opens the log in `directory` for writing, or begins one.
     ///
     /// Of an older log only the last file is read. A torn write at its end is cut off. What is damaged is left as it is,
-    /// and a new file is begun behind it: what was stored is never deleted.
+    /// and a new file is begun behind it, as behind one of an older version of the format: what was stored is never deleted.
     ///
     /// # Errors
     /// `Locked` if another log is open on it, `Version`, or `Io`.
@@ -91,7 +91,7 @@ impl<V: Volume> Log<V> {
             recovery.next = scan.next;
             let bytes = recovery.torn.as_ref().map_or(scan.position(), |torn| torn.offset);
             let reopened = reopen(&mut volume, path, bytes, first, options)?;
-            current = recovery.damage.is_empty().then_some(reopened);
+            current = (recovery.damage.is_empty() && !scan.older).then_some(reopened);
         }
         let next = recovery.next;
         let log = Self {
@@ -114,15 +114,20 @@ impl<V: Volume> Log<V> {
     /// Writes the group first if it is full, or the record needs a new file.
     ///
     /// # Errors
-    /// `Record` if `tokens` is not what `finished` announces, or too long; the log goes on. `Io` or `Dead` if the log has
+    /// `Record` if `body` is not what `finished` announces, or too long; the log goes on. `Io` or `Dead` if the log has
     /// failed: nothing more is taken, and what is not stored by then may or may not be there.
-    pub fn append(&mut self, finished: &Finished, tokens: &[u32]) -> Result<u64, LogError> {
-        if tokens.len() != finished.answer_tokens as usize || tokens.len() > MAX_TOKENS {
-            let (rollout, announced) = (finished.rollout, finished.answer_tokens);
-            return Err(LogError::Record { rollout, tokens: tokens.len(), announced });
+    pub fn append(&mut self, finished: &Finished, body: &Body<'_>) -> Result<u64, LogError> {
+        let (rollout, announced, tokens) = (finished.rollout, finished.answer_tokens, body.tokens.len());
+        if tokens != announced as usize || tokens > MAX_TOKENS {
+            return Err(LogError::Record { rollout, tokens, announced });
+        }
+        let logprobs = if finished.has_logprobs { tokens } else { 0 };
+        let (spans, most) = (body.spans.len(), record::SPANS_MAX);
+        if body.logprobs.len() != logprobs || spans != finished.spans as usize || spans > most {
+            return Err(LogError::Parts { rollout, spans, logprobs: body.logprobs.len() });
         }
         self.require_alive()?;
-        let frame = RECORD_HEAD + record::FIXED + 4 * tokens.len();
+        let frame = RECORD_HEAD + record::payload_bytes(finished, body);
         if !self.group.is_empty() && self.group.len() + frame > self.options.group_bytes {
             self.commit()?;
         }
@@ -133,7 +138,7 @@ impl<V: Volume> Log<V> {
         }
         let start = self.group.len();
         self.group.resize(start + RECORD_HEAD, 0);
-        record::encode(finished, tokens, &mut self.group);
+        record::encode(finished, body, &mut self.group);
         seal(&mut self.group[start..], self.next);
         self.next += 1;
         Ok(self.next - 1)

@@ -4,7 +4,9 @@
 use crc32c::{crc32c, crc32c_append};
 
 /// Version of the format, in the head of each file.
-pub(super) const VERSION: u32 = 1;
+pub(super) const VERSION: u32 = 2;
+/// The oldest version that is read: its records are records of this one, too, without what came since.
+const OLDEST: u32 = 1;
 
 /// Most tokens in a record: so many that a payload fits 32 bits, and more than the length limit of any queue pair in use.
 pub const MAX_TOKENS: usize = 1 << 28;
@@ -39,8 +41,8 @@ pub(super) fn file_head(first: u64) -> [u8; FILE_HEAD] {
 /// What a file's head says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum FileHead {
-    /// The number of the first record.
-    First(u64),
+    /// The number of the first record, and whether the file is of this version, so that it may be written on.
+    First { first: u64, current: bool },
     /// A whole head of another version.
     Version(u32),
     /// None of ours, or damaged.
@@ -52,7 +54,7 @@ pub(super) fn read_file_head(head: &[u8; FILE_HEAD]) -> FileHead {
         return FileHead::Damaged;
     }
     match word(head, 8) {
-        VERSION => FileHead::First(wide(head, 16)),
+        version @ OLDEST..=VERSION => FileHead::First { first: wide(head, 16), current: version == VERSION },
         other => FileHead::Version(other),
     }
 }

@@ -82,7 +82,7 @@ impl History {
             self.appends += 1;
             next.finished.request = self.appends.into();
             next.tokens.iter_mut().for_each(|token| *token ^= self.random.next_u32());
-            assert_eq!(log.append(&next.finished, &next.tokens).unwrap(), next.number);
+            assert_eq!(log.append(&next.finished, &next.body()).unwrap(), next.number);
             self.appended.entry(next.number).or_default().push(next.clone());
             appended.push(next);
             if self.below(3) == 0 {

@@ -82,7 +82,7 @@ pub enum LogError {
     },
 
     /// A file is of another version of the format.
-    #[error("{} is of version {found} of the log; this program reads version {}", path.display(), frame::VERSION)]
+    #[error("{} is of version {found} of the log; this program reads up to version {}", path.display(), frame::VERSION)]
     Version {
         /// The file.
         path: PathBuf,
@@ -102,6 +102,20 @@ pub enum LogError {
         tokens: usize,
         /// `answer_tokens`.
         announced: u32,
+    },
+
+    /// A record whose parts are not those that it announces.
+    #[error(
+        "the record of rollout {rollout} has {spans} spans and {logprobs} log-probabilities, and announces others; or there are \
+         more than 2^24 - 1 spans"
+    )]
+    Parts {
+        /// The rollout.
+        rollout: crate::rollout::RolloutId,
+        /// Spans that were given.
+        spans: usize,
+        /// Log-probabilities that were given.
+        logprobs: usize,
     },
 
     /// The log failed before.

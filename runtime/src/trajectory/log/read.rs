@@ -9,7 +9,7 @@ use super::{LogError, MAX_NUMBER, files};
 use crate::trajectory::record::{self, Trajectory};
 
 /// What lies next in a log.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub enum Piece {
     /// A whole record.
     Record(Trajectory),
@@ -217,6 +217,8 @@ pub(super) struct Scan {
     payload: Vec<u8>,
     /// Whether the head was looked at.
     begun: bool,
+    /// Whether the file is of an older version of the format: nothing more is written to it.
+    pub older: bool,
 }
 
 /// What one attempt to read a frame found.
@@ -248,6 +250,7 @@ impl Scan {
             limit,
             payload: vec![],
             begun: false,
+            older: false,
         })
     }
 
@@ -306,8 +309,9 @@ impl Scan {
             return Ok((self.bytes > 0).then_some(Piece::Torn(torn)));
         }
         match read_file_head(&head) {
-            FileHead::First(first) if first == self.next => {
+            FileHead::First { first, current } if first == self.next => {
                 self.position = FILE_HEAD as u64;
+                self.older = !current;
                 Ok(None)
             }
             FileHead::Version(found) => Err(LogError::Version { path: self.path.clone(), found }),

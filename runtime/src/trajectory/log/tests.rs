@@ -13,7 +13,7 @@ use tempfile::tempdir;
 
 use super::*;
 use crate::rollout::RolloutId;
-use crate::trajectory::{Finished, Outcome, Trajectory, record};
+use crate::trajectory::{Body, Finished, Outcome, Span, Trajectory, record};
 
 #[path = "histories.rs"]
 mod histories;
@@ -36,16 +36,21 @@ fn trajectory(number: u64, tokens: usize) -> Trajectory {
             score: 1000 * word as i32,
             segments: 1 + word % 9,
             outcome: Outcome::ALL[number as usize % 4],
+            spans: 0,
+            group: None,
+            has_logprobs: false,
             shard: 0,
             offset: 0,
         },
         tokens: (0..tokens as u32).map(|k| k.wrapping_mul(0x9E37_79B9) ^ word).collect(),
+        spans: vec![],
+        logprobs: None,
     }
 }
 
 fn append<V: Volume>(log: &mut Log<V>, number: u64, tokens: usize) -> Result<u64, LogError> {
     let trajectory = trajectory(number, tokens);
-    log.append(&trajectory.finished, &trajectory.tokens)
+    log.append(&trajectory.finished, &trajectory.body())
 }
 
 fn small() -> LogOptions {
@@ -153,7 +158,10 @@ fn a_record_longer_than_a_file_has_one_of_its_own() {
 fn a_record_that_announces_something_else_is_refused_and_the_log_goes_on() {
     let directory = tempdir().unwrap();
     let (mut log, _) = Log::open(directory.path(), small()).unwrap();
-    let error = log.append(&trajectory(0, 3).finished, &[1, 2]).unwrap_err().to_string();
+    let error = log
+        .append(&trajectory(0, 3).finished, &Body { tokens: &[1, 2], ..Body::default() })
+        .unwrap_err()
+        .to_string();
     assert_eq!(
         error,
         "the record of rollout 0.0 has 2 tokens and announces 3: both must be the same, and at most 268435456"
@@ -178,16 +186,47 @@ fn another_version_is_told_and_left_alone() {
     let directory = tempdir().unwrap();
     let files = written(directory.path(), 2, small());
     let mut bytes = fs::read(&files[0]).unwrap();
-    bytes[8] = 2;
+    bytes[8] = 3;
     let check = crc32c::crc32c(&bytes[..28]);
     bytes[28..32].copy_from_slice(&check.to_le_bytes());
     fs::write(&files[0], &bytes).unwrap();
     let error = Log::open(directory.path(), small()).unwrap_err();
-    assert!(matches!(error, LogError::Version { found: 2, .. }), "{error}");
+    assert!(matches!(error, LogError::Version { found: 3, .. }), "{error}");
     let mut reader = Reader::open(directory.path()).unwrap();
-    assert!(matches!(reader.next(), Some(Err(LogError::Version { found: 2, .. }))));
+    assert!(matches!(reader.next(), Some(Err(LogError::Version { found: 3, .. }))));
     assert!(reader.next().is_none());
     assert_eq!(fs::read(&files[0]).unwrap(), bytes);
+}
+
+/// Files of version 1 are read, and never written on: what comes later has a file of its own.
+#[test]
+fn an_older_version_is_read_and_left_alone() {
+    let directory = tempdir().unwrap();
+    let files = written(directory.path(), 2, small());
+    let mut bytes = fs::read(&files[0]).unwrap();
+    bytes[8] = 1;
+    let check = crc32c::crc32c(&bytes[..28]);
+    bytes[28..32].copy_from_slice(&check.to_le_bytes());
+    fs::write(&files[0], &bytes).unwrap();
+    let files = written(directory.path(), 2, small());
+    assert_eq!(files.len(), 2);
+    assert_eq!(fs::read(&files[0]).unwrap(), bytes);
+    assert_eq!(whole(&pieces(directory.path())), [0, 1, 2, 3]);
+}
+
+#[test]
+fn parts_that_are_not_announced_are_refused_and_the_log_goes_on() {
+    let directory = tempdir().unwrap();
+    let (mut log, _) = Log::open(directory.path(), small()).unwrap();
+    let trajectory = trajectory(0, 0);
+    let spans = [Span { version: 1, first: 0 }];
+    for body in [Body { spans: &spans, ..Body::default() }, Body { logprobs: &[0.5], ..Body::default() }] {
+        let error = log.append(&trajectory.finished, &body).unwrap_err();
+        assert!(matches!(error, LogError::Parts { .. }), "{error}");
+    }
+    append(&mut log, 0, 0).unwrap();
+    log.commit().unwrap();
+    assert_eq!(whole(&pieces(directory.path())), [0]);
 }
 
 #[test]

@@ -30,6 +30,9 @@ fn finished(slot: u32, tokens: u32) -> Finished {
         score: 0,
         segments: 1,
         outcome: Outcome::Completed,
+        spans: 0,
+        group: None,
+        has_logprobs: false,
         shard: slot % 2,
         offset: 64 * u64::from(slot),
     }
@@ -47,11 +50,48 @@ fn regions() -> Vec<TokenRegion> {
     (0..2).map(region).collect()
 }
 
+/// Beside them log-probabilities, at word w of region r -(1000 r + w) / 65536, and spans of slot 5.
+fn memory() -> RolloutMemory {
+    let logprobs = |region: u32| {
+        let memory = SharedMemory::allocate(4096, BUS).unwrap();
+        for word in 0..1024 {
+            let value = -((1000 * region + word) as i32);
+            memory.bus_write_u32(BUS + 4 * u64::from(word), value as u32).unwrap();
+        }
+        TokenRegion::new(memory, 0, 4096).unwrap()
+    };
+    let spans = Spans::new(16, 2);
+    spans.write(5, 0, Span { version: 7, first: 0 });
+    spans.write(5, 1, Span { version: 9, first: 2 });
+    RolloutMemory { tokens: regions(), logprobs: (0..2).map(logprobs).collect(), spans }
+}
+
 const OPTIONS: WriterOptions = WriterOptions { capacity: 16, longest: 8 };
 
 fn recorder(directory: &Path) -> WriterHandle {
     let (log, _) = Log::open(directory, LogOptions::default()).unwrap();
-    WriterHandle::start(log, regions(), OPTIONS).unwrap()
+    WriterHandle::start(log, memory(), OPTIONS).unwrap()
+}
+
+/// What lies beside the tokens is stored with them: log-probabilities of the same region and place, and the slot's spans.
+#[test]
+fn log_probabilities_and_spans_are_stored() {
+    let directory = tempdir().unwrap();
+    let mut recorder = recorder(directory.path());
+    recorder.post(Finished { spans: 2, has_logprobs: true, ..finished(5, 3) }).unwrap();
+    recorder.post(Finished { spans: 3, ..finished(4, 3) }).unwrap();
+    let error = Box::new(recorder).finish().unwrap_err().to_string();
+    assert_eq!(error, "rollout 4.3 has 3 spans, but there is room for 2");
+    let (mut log, _) = Log::open(directory.path(), LogOptions::default()).unwrap();
+    drop(log.commit());
+    let mut recorder = WriterHandle::start(log, memory(), OPTIONS).unwrap();
+    recorder.post(Finished { spans: 2, has_logprobs: true, ..finished(5, 3) }).unwrap();
+    Box::new(recorder).finish().unwrap();
+    let last = Reader::open(directory.path()).unwrap().last().unwrap().unwrap();
+    let Piece::Record(found) = last else { panic!("{last:?}") };
+    assert_eq!(found.tokens, [1080, 1081, 1082]);
+    assert_eq!(found.logprobs, Some([1080.0, 1081.0, 1082.0].map(|k: f32| -k / 65536.0).to_vec()));
+    assert_eq!(found.spans, [Span { version: 7, first: 0 }, Span { version: 9, first: 2 }]);
 }
 
 /// Long enough for any machine: it is waited for by tests that fail.
@@ -129,7 +169,7 @@ fn what_was_posted_is_stored_though_nobody_looks() {
 #[test]
 fn what_no_region_holds_is_an_error_that_names_the_rollout() {
     let bad = [
-        (Finished { shard: 2, ..finished(1, 1) }, "rollout 1.3 names token region 2, but there are 2"),
+        (Finished { shard: 2, ..finished(1, 1) }, "rollout 1.3 names region 2, but there are 2"),
         (
             Finished { offset: 4092, ..finished(2, 2) },
             "the tokens of rollout 2.3 cannot be read from token region 0: 8 bytes at offset 0xffc do not fit the token \
@@ -211,7 +251,7 @@ impl Append for GateFile {
 fn gated(directory: &Path) -> (WriterHandle, Sender<Outlook>) {
     let (disk, gate) = Gate::new();
     let (log, _) = Log::open_on(disk, directory, LogOptions::default()).unwrap();
-    (WriterHandle::start(log, regions(), OPTIONS).unwrap(), gate)
+    (WriterHandle::start(log, memory(), OPTIONS).unwrap(), gate)
 }
 
 /// The reference's credits stop draining (flaw 14): here what stands still is told, and nothing waits.
