@@ -24,7 +24,7 @@ package core_pkg;
     logic [MAX_WORKERS-1:0] workers;     // that may run its descriptors
     logic [31:0] length_limit;
     logic [31:0] checkpoint_default;
-    logic [31:0] reward_threshold; // Q16.16
+    logic [31:0] reward_threshold; // Q16.16 with a sign
     logic [15:0] eos_threshold;    // in 1/32768
   } queue_config_t;
 
@@ -55,6 +55,7 @@ package core_pkg;
     logic [31:0] rollout_id;
     logic [31:0] max_tokens;
     logic [31:0] checkpoint;       // CHECKPOINT_NEVER or at least 1
+    logic        slot;             // policy slot of its version
     // Groups (R17):
     logic        seeks;            // group_table is asked about it
     logic        opens;            // a PREFILL with members
@@ -78,8 +79,12 @@ package core_pkg;
     logic [31:0] rollout_id;
     logic [63:0] user_data;
     logic [63:0] token_addr;       // bus address of the first token
+    logic        names;            // it is a user of a policy slot, …
+    logic        slot;             // … of this one
+    logic        reads;            // a REWARD, or …
+    logic        publishes;        // … a POLICY: result says of what, see readback
   } echo_t;
-  localparam int ECHO_BITS = 262;  // see DONE_BITS
+  localparam int ECHO_BITS = 266;  // see DONE_BITS
 
   // What group_table says of a descriptor that goes out.
   localparam int GROUPS     = 8;   // groups that a queue pair may have at a time
@@ -99,13 +104,18 @@ package core_pkg;
     has_engine = model_id == '0;
   endfunction
 
+  // Reward models: reward_model_id below it is known.
+  localparam logic [15:0] REWARD_MODELS = 16'd2;
+
   // Width of what the engine prepares for a descriptor.
   localparam int ENGINE_BITS = 80;
 
-  // How a worker ended a DECODE: {rejected, end of sequence seen, one of these}.
+  // How a worker ended a DECODE: {rejected, end of sequence seen, one of these}. What is called off before its first token
+  // is rejected as STOPPED or SUPERSEDED.
   localparam logic [1:0] END_DONE          = 2'd0;
   localparam logic [1:0] END_REWARD_NEEDED = 2'd1;
   localparam logic [1:0] END_STOPPED       = 2'd2;
+  localparam logic [1:0] END_SUPERSEDED    = 2'd3;
 
   // A completion but for sq_head and its phases.
   typedef struct packed {
@@ -120,6 +130,10 @@ package core_pkg;
     logic [30:0] final_seq_len;    // bit 31 in the slot is the phase of the half
     logic [31:0] rollout_id;
     logic [63:0] user_data;
+    logic        names;            // as in echo_t
+    logic        slot;
+    logic        reads;
+    logic        publishes;
     // Groups (R17): the entry of its queue pair that it belongs to, and what becomes of that with this completion.
     logic        belongs;
     logic [ENTRY_BITS-1:0] entry;
@@ -130,7 +144,10 @@ package core_pkg;
     logic [5:0]  member;
   } done_t;
   // Widths of records that lie in memories; the modules that hold them check them.
-  localparam int DONE_BITS = 234;
+  localparam int DONE_BITS = 238;
+
+  // AXI IDs of reads: descriptors have 0, readback this.
+  localparam logic [5:0] READBACK_AXI_ID = 6'd1;
 
   // AXI IDs of writes: token lines carry the worker's number, completions this and their queue pair's.
   localparam logic [5:0] COMPLETION_AXI_ID = 6'd16;

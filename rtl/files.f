@@ -11,6 +11,8 @@ rtl/perf_counters.sv
 rtl/device_ctrl.sv
 rtl/desc_ring.sv
 rtl/desc_fetch.sv
+rtl/read_arbiter.sv
+rtl/policy_slots.sv
 rtl/desc_check.sv
 rtl/work_queue.sv
 rtl/group_table.sv
@@ -21,5 +23,6 @@ rtl/result_buffer.sv
 rtl/work_context.sv
 rtl/completion_arbiter.sv
 rtl/completion_ring.sv
+rtl/readback.sv
 rtl/axi_writer.sv
 rtl/rl_runtime_top.sv

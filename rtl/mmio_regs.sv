@@ -53,6 +53,11 @@ module mmio_regs
   // State.
   output logic [3:0]  state_queue_o,         // whose rings are looked at
   input  queue_state_t state_i,
+  output logic [3:0]  slots_owner_o,         // whose policy slots are looked at
+  input  logic [63:0] slots_i,
+  input  logic [3:0]  range_owner_i,         // a range of reward model 1, combinational
+  input  logic [3:0]  range_number_i,
+  output logic [63:0] range_o,               // last, first
   input  logic [Workers-1:0] free_i,
   input  logic [Workers-1:0] wait_i,
   input  logic [Workers-1:0] run_i,
@@ -76,7 +81,7 @@ module mmio_regs
     localparam bit WorkersMustBe1To16 = {-1{1'b1}};   // ends the elaboration
   end
 
-  localparam logic [31:0] Capability   = CAP_PREFILL | CAP_RESIDENT | CAP_INTERRUPT | CAP_ABORT;
+  localparam logic [31:0] Capability   = CAP_PREFILL | CAP_REWARD | CAP_RESIDENT | CAP_INTERRUPT | CAP_POLICY | CAP_ABORT;
   localparam int          Windows      = 3;
   localparam int          QueueBits    = (Queues == 1) ? 1 : $clog2(Queues);
   localparam int          FunctionBits = (Functions == 1) ? 1 : $clog2(Functions);
@@ -111,6 +116,8 @@ module mmio_regs
 
   logic [$bits(queue_regs_t)-1:0]    queue_mem    [0:QueueSlots-1];
   logic [$bits(function_regs_t)-1:0] function_mem [0:FunctionSlots-1];
+  logic [31:0]          range_lo_q [0:16*FunctionSlots-1];   // function, range
+  logic [31:0]          range_hi_q [0:16*FunctionSlots-1];
   logic [Queues-1:0][3:0]           owner_q;    // function that owns the queue pair
   logic [Queues-1:0][7:0]           refused_q;    // doorbells
   logic [Queues-1:0][31:0]          aborted_q;  // what ABORT was written with last
@@ -133,6 +140,16 @@ module mmio_regs
   assign rd_owner = (Functions == 1) ? '0 : rd.owner[FunctionBits-1:0];
   assign wr_known = wr.known && (!wr.owned || wr.owner == owner_q[wr_queue]);
   assign rd_known = rd.known && (!rd.owned || rd.owner == owner_q[rd_queue]);
+
+  // The ranges of reward model 1, first and last word of each in turn.
+  logic                    wr_range, rd_range;
+  logic [FunctionBits+3:0] wr_range_place, rd_range_place;
+  assign wr_range       = write_i && wr.offset[17:7] == REG_RANGE_0_LO[17:7] && wr.offset[1:0] == '0;
+  assign rd_range       = read_i && rd.offset[17:7] == REG_RANGE_0_LO[17:7] && rd.offset[1:0] == '0;
+  assign wr_range_place = {wr_owner, wr.offset[6:3]};
+  assign rd_range_place = {rd_owner, rd.offset[6:3]};
+  assign range_o        = {range_hi_q[(FunctionBits+4)'({range_owner_i, range_number_i})],
+                           range_lo_q[(FunctionBits+4)'({range_owner_i, range_number_i})]};
 
   // What a write finds there.
   queue_regs_t    wr_queue_regs;
@@ -204,7 +221,7 @@ module mmio_regs
           value_ok = abort_o;
         end
         REG_FN_CONTROL, REG_DOORBELL, REG_CQ_HEAD, REG_ERROR, REG_IRQ: is_rw = 1'b1;
-        default: ;
+        default: is_function_cfg = wr_range;
       endcase
     end
   end
@@ -293,8 +310,14 @@ module mmio_regs
       for (int q = 0; q < QueueSlots; q++) queue_mem[q] <= queue_reset();
       owner_q <= '0;
       for (int f = 0; f < FunctionSlots; f++) function_mem[f] <= function_reset(f == 0);
+      for (int k = 0; k < 16*FunctionSlots; k++) begin
+        range_lo_q[k] <= RESET_RANGE_0_LO;
+        range_hi_q[k] <= '0;
+      end
       wait_states_o <= '0;
     end else if (fire) begin
+      if (wr_range && !wr.offset[2]) range_lo_q[wr_range_place] <= write_data_i;
+      if (wr_range && wr.offset[2])  range_hi_q[wr_range_place] <= write_data_i;
       if (is_queue_cfg)    queue_mem[wr_queue]    <= new_queue_regs;
       if (is_function_cfg) function_mem[wr_owner] <= new_function_regs;
       if (is_device_cfg)   wait_states_o          <= write_data_i[15:0];
@@ -471,6 +494,7 @@ module mmio_regs
   assign rd_status   = read_i ? {8'd0, saturate(state_i.sq_tail - state_i.sq_head), saturate(state_i.cq_tail - state_i.cq_head),
                                  refused_q[rd_queue]} : '0;
   assign state_queue_o = 4'(rd_queue);
+  assign slots_owner_o = 4'(rd_owner);
 
   always_comb begin
     read_data_o  = '0;
@@ -488,9 +512,9 @@ module mmio_regs
         REG_CAP_PAGE_BYTES:     read_data_o = 32'd4096;
         REG_CAP_WINDOWS:        read_data_o = 32'(Windows);
         REG_CAP_ENGINES:        read_data_o = 32'd1;
-        REG_CAP_REWARD_MODELS:  read_data_o = 32'd1;
+        REG_CAP_REWARD_MODELS:  read_data_o = {16'd0, REWARD_MODELS};
         REG_CAP_GROUPS:         read_data_o = 32'(GROUPS);
-        REG_CAP_POLICY_SLOTS:   read_data_o = 32'd0;
+        REG_CAP_POLICY_SLOTS:   read_data_o = 32'd2;
         REG_FN_WORKERS:         read_data_o = 32'(rd_function_regs.workers);
         REG_WINDOW_0_BASE_LO:   read_data_o = rd_function_regs.window_base[31:0];
         REG_WINDOW_0_BASE_HI:   read_data_o = rd_function_regs.window_base[63:32];
@@ -510,6 +534,8 @@ module mmio_regs
         REG_LENGTH_LIMIT:       read_data_o = rd_function_regs.length_limit;
         REG_EOS_THRESHOLD:      read_data_o = {16'd0, rd_function_regs.eos_threshold};
         REG_REWARD_THRESHOLD:   read_data_o = rd_function_regs.reward_threshold;
+        REG_POLICY_SLOT_0:      read_data_o = slots_i[31:0];
+        REG_POLICY_SLOT_1:      read_data_o = slots_i[63:32];
         REG_CONTROL:            read_data_o = {30'd0, rd_draining, rd_on};
         REG_WEIGHT:             read_data_o = {24'd0, rd_queue_regs.weight};
         REG_SQ_BASE_LO:         read_data_o = rd_queue_regs.sq_base[31:0];
@@ -539,8 +565,9 @@ module mmio_regs
         REG_CQ_TAIL:            read_data_o = state_i.cq_tail;
         REG_ABORT:              read_data_o = aborted_q[rd_queue];
         default: begin
-          read_data_o  = counter_hit_i ? counter_data_i : '0;
-          read_error_o = !counter_hit_i;
+          read_data_o  = counter_hit_i ? counter_data_i : !rd_range ? '0
+                       : rd.offset[2] ? range_hi_q[rd_range_place] : range_lo_q[rd_range_place];
+          read_error_o = !counter_hit_i && !rd_range;
         end
       endcase
       if (!rd_known) begin

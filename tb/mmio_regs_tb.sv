@@ -38,7 +38,8 @@ module mmio_regs_run #(
   logic [31:0] write_data = '0, read_data;
   logic        enable, doorbell, doorbell_ok = 1'b0, release_cq, release_ok = 1'b0, active = 1'b0, start, inner_unused,
                abort, aborting = 1'b0;
-  logic [3:0]  start_queue, bell_queue, state_queue;
+  logic [3:0]  start_queue, bell_queue, state_queue, slots_owner, range_number = '0;
+  logic [63:0] range_of;
   queue_config_t start_config, started;
   queue_state_t  state;
   logic [Queues-1:0] stops, drains, on, ending, draining, actives, busy, idle;
@@ -67,6 +68,8 @@ module mmio_regs_run #(
     .drain_o(drains), .on_i(on), .draining_i(draining), .active_i(actives), .idle_i(idle),
     .doorbell_o(doorbell), .doorbell_ok_i(doorbell_ok), .release_o(release_cq), .release_ok_i(release_ok),
     .abort_o(abort), .aborting_i(Queues'(aborting) << Pair), .bell_queue_o(bell_queue), .index_o(index), .state_queue_o(state_queue), .state_i(state),
+    .slots_owner_o(slots_owner), .range_owner_i(4'(Owner)), .range_number_i(range_number), .range_o(range_of),
+    .slots_i(slots_owner == Owner ? 64'h0102_0009_0001_0007 : '1),
     .free_i(free), .wait_i(waiting), .run_i(run), .ready_i(ready), .read_fault_i(Queues'(read_fault) << Pair),
     .line_fault_i(Queues'(line_fault) << Pair), .completion_fault_i(Queues'(completion_fault) << Pair),
     .asked_i(Queues'(asked) << Pair), .irq_o(irq)
@@ -108,7 +111,7 @@ module mmio_regs_run #(
   endtask
 
   // ---------------------------------------------------------------- the table of the contract
-  localparam int Count = 61;
+  localparam int Count = 95;
   localparam int Words = 'h20100 / 4;     // up to the last register of the queue pair's page, and some more
   logic [17:0] addr_of [0:Count-1];
   int          defined = 0;
@@ -132,7 +135,7 @@ module mmio_regs_run #(
     end
     define(REG_ID, Ro, 32'h4C45_4244, 0);
     define(REG_VERSION, Ro, RESET_VERSION, 0);
-    define(REG_CAPABILITY, Ro, CAP_PREFILL | CAP_RESIDENT | CAP_INTERRUPT | CAP_ABORT, 0);
+    define(REG_CAPABILITY, Ro, CAP_PREFILL | CAP_REWARD | CAP_RESIDENT | CAP_INTERRUPT | CAP_POLICY | CAP_ABORT, 0);
     define(REG_WORKER_STATE, Ro, 0, 0);
     define(REG_WAIT_STATES, Cfg, 0, 32'hFFFF);
     define(REG_CAP_WORKERS, Ro, Workers, 0);
@@ -141,9 +144,15 @@ module mmio_regs_run #(
     define(REG_CAP_PAGE_BYTES, Ro, 4096, 0);
     define(REG_CAP_WINDOWS, Ro, 3, 0);
     define(REG_CAP_ENGINES, Ro, 1, 0);
-    define(REG_CAP_REWARD_MODELS, Ro, 1, 0);
+    define(REG_CAP_REWARD_MODELS, Ro, 2, 0);
+    define(REG_CAP_POLICY_SLOTS, Ro, 2, 0);
+    for (int k = 0; k < 16; k++) begin
+      define(REG_RANGE_0_LO + 8 * k, Cfg, 32'hFFFF_FFFF, 32'hFFFF_FFFF);
+      define(REG_RANGE_0_HI + 8 * k, Cfg, 0, 32'hFFFF_FFFF);
+    end
+    define(REG_POLICY_SLOT_0, Ro, 32'h0001_0007, 0);
+    define(REG_POLICY_SLOT_1, Ro, 32'h0102_0009, 0);
     define(REG_CAP_GROUPS, Ro, 8, 0);
-    define(REG_CAP_POLICY_SLOTS, Ro, 0, 0);
     define(REG_FN_WORKERS, Cfg, (1 << Workers) - 1, (1 << Workers) - 1);
     define(REG_WINDOW_0_BASE_LO, Cfg, 0, 32'hFFFF_FFFF);
     define(REG_WINDOW_0_BASE_HI, Cfg, 0, 32'hFFFF_FFFF);
@@ -272,6 +281,10 @@ module mmio_regs_run #(
   task automatic check_all;
     for (int k = 0; k < Count; k++) expect_read(addr_of[k], value[addr_of[k] / 4]);
     expect_eq("wait_states_o", wait_states, value[REG_WAIT_STATES/4]);
+    for (int k = 0; k < 16; k++) begin
+      range_number = k;
+      #1 expect_eq($sformatf("range %0d", k), range_of, {value[REG_RANGE_0_HI/4 + 2*k], value[REG_RANGE_0_LO/4 + 2*k]});
+    end
     expect_others;
   endtask
 

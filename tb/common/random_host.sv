@@ -51,6 +51,9 @@ module random_host;
     poll_percent    = chance(30) ? between(2, 10) : 60;
     submit_percent  = chance(30) ? between(2, 10) : 60;
     release_percent = chance(30) ? 10 : 80;
+    rewards         = chance(50) ? 0 : between(2, 20);
+    policies        = (!host.alone || chance(50)) ? 0 : between(2, 20);
+    scored_valid    = 1'b0;
     group_percent   = chance(35) ? 0 : between(20, 90);
     if (group_percent < always_groups) group_percent = always_groups;
     prefixes        = chance(50) ? between(1, 4) : between(9, Prefixes);
@@ -66,10 +69,19 @@ module random_host;
   task automatic random_function;
     host.length_limit       = chance(50) ? 32'h0010_0000 : between(300, 2000);
     host.checkpoint_default = chance(30) ? between(0, 12) : CHECKPOINT_NEVER;
-    host.reward_threshold   = below(65536);
+    host.reward_threshold   = chance(10) ? 32'h8000_0000 | rnd() : below(65536);
     host.eos_threshold      = chance(50) ? 16'd0 : chance(90) ? between(1, 4000) : between(32000, 65535);
+    for (int k = 0; k < 16; k++) if (chance(20)) host.range_of[k] = some_range();
     host.workers            = chance(50) ? host.Workers : between(1, host.Workers);
   endtask
+
+  // Of tokens, of anything, of one, of none.
+  function automatic logic [63:0] some_range();
+    logic [31:0] lo, hi;
+    lo = chance(80) ? rnd() & 32'h1_FFFF : rnd();
+    hi = chance(20) ? lo : chance(80) ? lo + between(1, 20000) : rnd();
+    some_range = {hi, lo};
+  endfunction
 
   task automatic random_memory;
     if (host.alone) begin
@@ -100,6 +112,8 @@ module random_host;
       desc.flags[FLAG_FENCE_BIT] = chance(4);
       desc.checkpoint = chance(40) ? between(1, 10) : CHECKPOINT_NEVER;
       make_group(desc);
+      desc.policy_version = 16'd0;
+      choose_version(desc);
       desc.seq_len    = below(1500);
       if (desc.opcode == OP_DECODE && desc.flags[FLAG_RESIDENT_BIT]) desc.reward_model_id = 16'd0;
     end else make_plain(n, desc);
@@ -115,12 +129,92 @@ module random_host;
     desc.seq_len         = chance(95) ? below(1500) : host.length_limit - n;
     desc.reward_model_id = (desc.flags[FLAG_RESIDENT_BIT] && desc.opcode == OP_DECODE) ? 16'd0 : rnd();
     desc.checkpoint      = chance(40) ? between(0, 10) : chance(50) ? CHECKPOINT_NEVER : between(11, 80);
+    choose_version(desc);
     if (desc.opcode == OP_NOP || desc.opcode == OP_STOP) begin   // these look at nothing else
       desc.model_id     = rnd();
       desc.policy_version = rnd();
       desc.max_tokens   = rnd();
       desc.delta_offset = {rnd(), rnd()};
     end
+  endtask
+
+  // ---------------------------------------------------------------- REWARD and POLICY
+  hw_desc_t    scored;                  // the DECODE that was submitted last
+  logic        scored_valid = 1'b0;
+  logic [15:0] next_version = 16'h5A01; // that is published next: a number that was never used
+
+  // Of the tokens of a DECODE of its rollout, complete or not, or of any words that are nobody's, which it fills.
+  task automatic make_reward(output hw_desc_t desc);
+    int word, n, skipped;
+    if (scored_valid && chance(60)) begin
+      desc = host.blank(OP_REWARD, scored.rollout_id);
+      skipped           = below(int'(scored.max_tokens));
+      desc.delta_offset = scored.delta_offset + 4 * skipped;
+      desc.max_tokens   = between(1, int'(scored.max_tokens) - skipped);
+    end else begin
+      desc = host.blank(OP_REWARD, some_rollout());
+      n    = chance(20) ? 1 : between(1, 70);
+      word = below(int'(host.token_size / 4) - n);
+      desc.delta_offset = 4 * word;
+      desc.max_tokens   = n;
+      if (host.u_score.range_free(word, n))
+        for (int k = word; k < word + n; k++)
+          u_memory.poke(host.token_base + 4 * k, chance(70) ? rnd() & 32'h1_FFFF
+                        : chance(50) ? rnd() : host.range_of[below(16)][32 * below(2) +: 32] + below(3) - 1);
+    end
+    desc.reward_model_id = below(2);
+    desc.seq_len         = rnd();
+    desc.policy_version  = rnd();
+    desc.checkpoint      = rnd();
+    desc.flags           = rnd() & 8'h1C;
+    desc.flags[FLAG_FENCE_BIT] = chance(8);
+  endtask
+
+  // R19: a host that publishes alone, one at a time. It replaces a version when all that names it is complete, or tries to.
+  task automatic put_policy(output logic done);
+    hw_desc_t desc;
+    logic     bad;
+    int       word, kind;
+    done = 1'b0;
+    word = 16 * below(int'(host.token_size / 64));
+    kind = below(100);
+    if (!host.u_score.policy_pending && host.u_score.range_free(word, 16)) begin
+      host.u_score.next_may_be_busy = host.u_score.in_use_yet(1 - host.u_score.slot_last);
+      if (!host.u_score.next_may_be_busy || chance(20)) begin
+        host.make_policy(some_rollout(), next_version, below(3), word, desc);
+        desc.flags[FLAG_FENCE_BIT] = chance(10);
+        host.u_score.next_policy_code  = ERR_NONE;
+        host.u_score.next_policy_reads = 1'b1;
+        if (kind < 8) begin             // the header does not fit
+          bad = 1'b1;
+          host.u_score.next_policy_code = ERR_BAD_POLICY;
+          u_memory.poke(host.token_base + 4 * word + 4 * below(4), rnd());
+        end else if (kind < 16) begin   // it is resident, or has no mode: nothing is read
+          host.u_score.next_policy_code  = ERR_BAD_POLICY;
+          host.u_score.next_policy_reads = 1'b0;
+          host.u_score.next_may_be_busy  = 1'b0;
+          if (chance(50)) desc.policy_version = host.u_score.slot_version[host.u_score.slot_last];
+          else            desc.checkpoint     = chance(50) ? 3 : rnd() | 32'h100;
+        end
+        next_version = next_version + 1;
+        host.put(desc);
+        done = 1'b1;
+      end
+    end
+  endtask
+
+  // The version of a DECODE or PREFILL: the newest, the one before, one that is gone. Not one that may be replaced meanwhile.
+  task automatic choose_version(inout hw_desc_t desc);
+    int other;
+    other = 1 - host.u_score.slot_last;
+    desc.policy_version = host.u_score.slot_version[host.u_score.slot_last];
+    if (chance(30) && !host.u_score.policy_pending && host.u_score.slot_state[other] != SLOT_EMPTY)
+      desc.policy_version = host.u_score.slot_version[other];
+    else if (chance(3) && next_version > 16'h5A04) desc.policy_version = next_version - 4;
+    if (host.u_score.policy_pending && desc.policy_version == host.u_score.slot_version[other])
+      desc.policy_version = host.u_score.slot_version[host.u_score.slot_last];
+    // Whether it is still resident when it is read cannot be told.
+    if (desc.opcode == OP_PREFILL && host.u_score.policy_pending) desc.opcode = OP_NOP;
   endtask
 
   // Something of a group (R17): a PREFILL that opens one, a DECODE or STOP of a member, now and then beyond the last or of
@@ -166,7 +260,8 @@ module random_host;
 
   // One thing out of order. Whether it matters, the reference decides.
   task automatic spoil(inout hw_desc_t desc);
-    case (below(14))
+    case (below(15))
+      14: desc.policy_version = chance(50) ? 16'd1 << below(16) : rnd();
       0: desc.opcode = rnd();
       1: desc.flags = desc.flags | (8'h20 << below(3));
       2: desc.flags = desc.flags | (8'h40 << below(2));
@@ -198,13 +293,17 @@ module random_host;
     fits = 1'b1;
     if (desc.opcode == OP_DECODE && host.u_score.classify(data, host.sq_tail) == ERR_NONE)
       fits = host.u_score.range_free(int'(desc.delta_offset / 4), int'(desc.max_tokens));
+    if (desc.opcode == OP_REWARD && host.u_score.classify(data, host.sq_tail) == ERR_NONE) fits = host.u_score.may_score(desc);
+    if (desc.opcode == OP_POLICY && host.u_score.classify(data, host.sq_tail) == ERR_NONE) fits = 1'b0;
+    if (desc.opcode == OP_PREFILL && host.u_score.policy_pending) fits = 1'b0;
   endfunction
 
   task automatic put_random(output logic done);
     hw_desc_t     desc;
     logic [511:0] data;
     logic         spoiled;
-    make_random(desc);
+    if (chance(rewards)) make_reward(desc);
+    else                 make_random(desc);
     spoiled = chance(bad_percent);
     if (spoiled) spoil(desc);
     data = host.seal(desc);
@@ -216,7 +315,12 @@ module random_host;
     end
     done = fits(data);
     if (done) host.put_slot(data);
+    if (done && desc.opcode == OP_DECODE && host.u_score.classify(data, host.sq_tail - 1) == ERR_NONE) begin
+      scored       = desc;
+      scored_valid = 1'b1;
+    end
   endtask
+  int rewards, policies;                // of 100 descriptors
 
   // R9: goes on where REWARD_NEEDED left off. The tokens behind must still be free.
   logic     go_on;
@@ -226,6 +330,9 @@ module random_host;
     int       n;
     n = host.last_done.final_seq_len - host.last_desc.seq_len;
     desc = host.last_desc;
+    if (host.last_done.status == STATUS_SUPERSEDED || chance(50)) choose_version(desc);
+    // Its version may be on its way out: then under the newest.
+    if (host.u_score.policy_pending) desc.policy_version = host.u_score.slot_version[host.u_score.slot_last];
     desc.seq_len      = host.last_done.final_seq_len;
     desc.max_tokens   = desc.max_tokens - n;
     desc.delta_offset = desc.delta_offset + 4 * n;
@@ -288,7 +395,8 @@ module random_host;
       if (submitted < count && chance(submit_percent)) begin
         batch = between(1, 12);
         while (batch > 0 && submitted < count && host.sq_space() > 0) begin
-          put_random(got);
+          if (chance(policies)) put_policy(got);
+          else                  put_random(got);
           if (got) submitted = submitted + 1;
           batch = batch - 1;
         end
@@ -298,7 +406,7 @@ module random_host;
         got = 1'b1;
         while (got) begin
           host.poll(got);
-          if (got && host.last_done.status == STATUS_REWARD_NEEDED && host.sq_space() > 0) put_continuation;
+          if (got && (host.last_done.status == STATUS_REWARD_NEEDED || host.last_done.status == STATUS_SUPERSEDED) && host.sq_space() > 0) put_continuation;
         end
         if (host.sq_tail != host.u_score.published) host.ring;
       end
@@ -329,9 +437,10 @@ module random_host;
     if (host.alone) host.check_counters;
     if (host.fault_expected) host.write(REG_ERROR, '1);
     host.fault_expected = 1'b0;
-    $display("cycle %0d: %0d descriptors, %0d tokens; in all %0d groups opened, %0d closed, %0d stopped, %0d refused", host.cycle_i,
-             host.sq_tail - host.sq_start, host.u_score.tokens, host.u_score.groups_opened, host.u_score.groups_closed,
-             host.u_score.groups_stopped, host.u_score.groups_refused);
+    $display("cycle %0d: %0d descriptors, %0d tokens, %0d versions; in all %0d groups opened, %0d closed, %0d stopped, %0d refused, %0d publishes refused as busy, %0d superseded, %0d scored",
+             host.cycle_i, host.sq_tail - host.sq_start, host.u_score.tokens, host.u_score.published_versions, host.u_score.groups_opened,
+             host.u_score.groups_closed, host.u_score.groups_stopped, host.u_score.groups_refused, host.u_score.busy_seen,
+             host.u_score.superseded_seen, host.u_score.scored_seen);
   endtask
 
   // R12: ends in the middle, by a disable or a reset.
