@@ -495,7 +495,8 @@ enum doorbell_cnt {
   DOORBELL_CNT_STALL_CQ = 0x00140,
   // cycles in which published descriptors existed, none had arrived and a worker was idle
   DOORBELL_CNT_STALL_FETCH = 0x00148,
-  // cycles in which the oldest descriptor of a queue pair waited for an earlier one of its rollout (rule R5)
+  // cycles in which the oldest descriptor of a queue pair waited for an earlier one of its rollout (rule
+  // R5), or for its group (rule R17)
   DOORBELL_CNT_STALL_ORDER = 0x00150,
   // cycles in which the oldest descriptor of a queue pair waited for a fence (rule R7)
   DOORBELL_CNT_STALL_FENCE = 0x00158,

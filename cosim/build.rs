@@ -30,6 +30,9 @@ const SOURCES: [&str; 6] = [
 /// than it gains.
 const HOT_FLAGS: [&str; 3] = ["-fno-align-jumps", "-fno-align-labels", "-fno-align-loops"];
 
+/// Conditions that hold in nearly every cycle, by the end of their names: resets and a worker's token.
+const USUAL: [&str; 5] = ["rst_n", "rst_ni", "__token", "__fire", "__active"];
+
 fn main() {
     if let Err(message) = build() {
         // Cargo shows the last lines of a failed build script: the message alone, without a backtrace.
@@ -214,6 +217,8 @@ impl Verilator {
         command
             .args(&self.command[1..])
             .args(["--cc", "--trace-fst", "--trace-structs", "--assert", "-O3", "-Wall"])
+            // It takes common parts out of expressions that are looked at seldom, and computes them in every cycle.
+            .arg("-fno-dfg")
             .args(["--x-assign", "unique", "--x-initial", "unique", "--timescale-override", "1ns/1ns"])
             .args(["--top-module", model.top, "--prefix", &model.prefix])
             .args(&model.arguments)
@@ -339,7 +344,8 @@ fn compile(
             .map(|model| {
                 let (cache, tools, plain) = (&cache, &tools, &plain);
                 scope.spawn(move || {
-                    let mut key = tools.clone().text(format!("{HOT_FLAGS:?} {:?}", verilator.command(model)));
+                    let mut key =
+                        tools.clone().text(format!("{HOT_FLAGS:?} {USUAL:?} {:?}", verilator.command(model)));
                     for source in &model.sources {
                         key = key.file(source)?;
                     }
@@ -388,7 +394,10 @@ fn compile_model(directory: &Path, plain: &(dyn Fn() -> cc::Build + Sync)) -> Re
         let name = file.file_name().unwrap_or_default().to_string_lossy().into_owned();
         match () {
             () if name.contains("__Trace__") && !name.ends_with("__Slow.cpp") => _ = wave.file(file),
-            () if name.contains("___024root__DepSet") && !name.ends_with("__Slow.cpp") => _ = hot.file(file),
+            () if name.contains("___024root__DepSet") && !name.ends_with("__Slow.cpp") => {
+                mark_seldom(&file)?;
+                hot.file(file);
+            }
             // All as one unit: the headers take longer than the rest of each.
             () => once += &format!("#include \"{name}\"\n"),
         }
@@ -398,6 +407,28 @@ fn compile_model(directory: &Path, plain: &(dyn Fn() -> cc::Build + Sync)) -> Re
     let mut slow = plain();
     slow.opt_level(0).include(directory).out_dir(directory).file(path);
     [hot, wave, slow].iter().try_for_each(compiled)
+}
+
+/// Says to the compiler that a condition of one signal seldom holds: a write to a memory, or the event that a block of
+/// RTL waits for. What is done then is moved out of the way of what every cycle runs through. It is a hint alone: where
+/// it is wrong, or where a Verilator writes other text, the program is the same, only slower.
+fn mark_seldom(file: &Path) -> Result<(), String> {
+    let failed = |error| format!("cannot mark {}: {error}", file.display());
+    let mut marked = String::new();
+    for line in fs::read_to_string(file).map_err(failed)?.lines() {
+        let signal = line.trim_start().strip_prefix("if (").and_then(|rest| rest.strip_suffix(") {"));
+        let seldom = signal.is_some_and(|signal| {
+            let name = signal.strip_prefix("vlSelf->").or(signal.strip_prefix("__Vdlyvset__"));
+            let plain = |name: &str| name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_');
+            name.is_some_and(|name| plain(name) && !USUAL.iter().any(|usual| name.ends_with(usual)))
+        });
+        match signal {
+            Some(signal) if seldom => marked += &format!("if (VL_UNLIKELY({signal})) {{"),
+            _ => marked += line,
+        }
+        marked.push('\n');
+    }
+    fs::write(file, marked).map_err(failed)
 }
 
 fn compiled(build: &cc::Build) -> Result<(), String> {

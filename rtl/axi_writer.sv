@@ -82,8 +82,8 @@ module axi_writer
   logic [1:0]           aw_count_unused, w_count_unused;
 
   // The function of each queue pair.
-  logic [3:0]           owner_q [0:(1 << QueueBits)-1];
-  logic [QueueBits-1:0] start_pair, line_pair, completion_pair;
+  logic [Queues-1:0][3:0]           owner_q;
+  logic [QueueBits-1:0] start_pair, line_pair, completion_pair, push_pair;
   assign start_pair      = (Queues == 1) ? '0 : start_queue_i[QueueBits-1:0];
   assign line_pair       = (Queues == 1) ? '0 : line_queue_i[QueueBits-1:0];
   assign completion_pair = (Queues == 1) ? '0 : completion_queue_i[QueueBits-1:0];
@@ -122,7 +122,8 @@ module axi_writer
   assign use_completion     = completion_valid_i && completion_ready_o;
   assign push               = use_completion || line_valid_i;
   assign id                 = use_completion ? COMPLETION_AXI_ID + 6'(completion_pair) : {2'b00, line_worker_i};
-  assign owner              = push ? owner_q[use_completion ? completion_pair : line_pair] : '0;
+  assign push_pair          = use_completion ? completion_pair : line_pair;
+  assign owner              = push ? owner_q[push_pair] : '0;
   assign addr               = use_completion ? completion_addr_i : line_addr_i;
   assign first              = use_completion ? completion_first_i : line_first_i;
   assign last               = use_completion ? completion_last_i : line_last_i;

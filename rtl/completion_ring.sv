@@ -11,6 +11,8 @@
 // next one to give away, visible the first that is not yet acknowledged.
 //
 // Completions of a queue pair that is being disabled (R12) take the same way and are dropped at its end.
+//
+// Where a completion that belongs to a group takes its slot, group_table is told, and says whether it closes the group (R17).
 module completion_ring
   import desc_pkg::*;
   import core_pkg::*;
@@ -43,12 +45,35 @@ module completion_ring
   input  logic                       done_valid_i,
   input  done_t                      done_i,
   input  logic [LINE_COUNT_BITS-1:0] done_after_i,
+  input  logic [63:0]                done_addr_i,    // what it reads in memory lies there
   output logic [Workers-1:0]         done_ready_o,   // early: there is a place for a completion of this worker
+
+  // To readback, and back: what it reads once all before it of its rollout is posted. Its worker's list waits for it.
+  output logic        read_valid_o,
+  output logic [3:0]  read_queue_o,
+  output logic        read_publishes_o,
+  output logic        read_model_o,
+  output logic [31:0] read_what_o,
+  output logic [63:0] read_addr_o,
+  input  logic        read_ready_i,    // early
+  input  logic        answer_i,        // stays until it is taken
+  input  logic [7:0]  answer_error_i,
+  input  logic [31:0] answer_result_i,
+  output logic        answer_taken_o,
 
   // SQ slots consumed, of the queue pair whose completion is put together.
   output logic        posted_o,
   output logic [3:0]  posted_queue_o,
   input  logic [31:0] sq_head_i,
+
+  // R17: it belongs to a group; the answer is combinational.
+  output logic        group_o,
+  output logic [ENTRY_BITS-1:0] group_entry_o,
+  output logic        group_fills_o,
+  output logic        group_ends_o,
+  output logic        group_all_o,
+  output logic [5:0]  group_member_o,
+  input  logic        group_closes_i,
 
   // To the write port.
   output logic        beat_valid_o,
@@ -77,6 +102,9 @@ module completion_ring
   output logic [3:0]  dropped_queue_o,
   output logic [1:0]  flushed_o,       // likewise, in the beat
   output logic [3:0]  flushed_queue_o,
+  output logic        finish_o,        // what is written or dropped was a user of a policy slot (R18)
+  output logic [3:0]  finish_queue_o,
+  output logic        finish_slot_o,
   output logic [Queues-1:0] asked_o,   // a visible, unreleased completion asked for an interrupt
   output logic        error_done_o,    // one cycle per completion with status ERROR
   output logic [Queues-1:0] line_fault_o,
@@ -104,13 +132,13 @@ module completion_ring
   logic [Slots-1:0] on;
   assign on = Slots'(on_i);
 
-  logic [63:0] base_q [0:Slots-1];
-  logic [16:0] size_q [0:Slots-1];
-  logic [31:0] head_q [0:Slots-1];
-  logic [31:0] tail_q [0:Slots-1];
-  logic [31:0] reserved_q [0:Slots-1];
-  logic [31:0] visible_q  [0:Slots-1];
-  logic [31:0] asked_upto_q [0:Slots-1];   // index after the newest visible completion that asked
+  logic [Queues-1:0][63:0] base_q;
+  logic [Queues-1:0][16:0] size_q;
+  logic [Queues-1:0][31:0] head_q;
+  logic [Queues-1:0][31:0] tail_q;
+  logic [Queues-1:0][31:0] reserved_q;
+  logic [Queues-1:0][31:0] visible_q;
+  logic [Queues-1:0][31:0] asked_upto_q;   // index after the newest visible completion that asked
   logic [Slots-1:0] asked_q;               // it is not released
   /* verilator lint_off UNUSEDSIGNAL */  // as many as an index can name
   logic [Slots-1:0] slot_q;                // not all slots are given away
@@ -185,6 +213,7 @@ module completion_ring
   // A record, and how many lines of its worker must be acknowledged.
   logic [LINE_COUNT_BITS+DONE_BITS-1:0] record_mem [0:Depth-1];
   logic [QueueBits-1:0]       queue_mem  [0:Depth-1];
+  logic [1:0]                 names_mem  [0:Depth-1];    // it names a version; its policy slot
   logic [PlaceBits-1:0]       next_mem   [0:Depth-1];    // the worker's next record
   logic [WorkerBits+PlaceBits-1:0] follower_mem [0:Depth-1];   // the record that follows this one: worker, place
   logic [WorkerBits-1:0]      worker_mem [0:Depth-1];
@@ -192,6 +221,9 @@ module completion_ring
   logic [Depth-1:0]           newest_q;                  // of its rollout
   logic [Depth-1:0]           followed_q;                // follower_mem holds one
   logic [Depth-1:0]           follows_q;                 // the record that it follows has not gone
+  logic [Depth-1:0]           reads_q;                   // it reads memory before it goes; read_mem says what
+  localparam int              ReadBits = 102;            // queue pair, publishes, model, how many or which, address
+  logic [ReadBits-1:0]        read_mem   [0:Depth-1];
 
   // Of each worker's list: its first and last record, and what holds the first one back.
   logic [PlaceBits-1:0]       first_q [0:Workers-1];
@@ -200,6 +232,7 @@ module completion_ring
   logic [Workers-1:0]         some_q;                    // there is one …
   logic [Workers-1:0]         acked_all_q;               // … and its lines are acknowledged
   logic [Workers-1:0]         held_q;                    // it follows a record that has not gone
+  logic [Workers-1:0]         waits_q;                   // it reads memory
 
   logic                       known, follows, to_front, advance, released;
   logic [WorkerBits-1:0]      follower_worker;
@@ -248,6 +281,9 @@ module completion_ring
     if (push) begin
       record_mem[place]     <= {done_after_i, done_i};
       worker_mem[place]     <= push_worker;
+      names_mem[place]      <= {done_i.names, done_i.slot};
+      reads_q[place]        <= done_i.reads;
+      if (done_i.reads) read_mem[place] <= {done_i.pair, done_i.publishes, done_i.reward_model_id[0], done_i.result, done_addr_i};
       queue_mem[place]      <= (Queues == 1) ? '0 : done_i.pair[QueueBits-1:0];
       rollout_q[place]      <= done_key;
       last_q[push_worker]   <= place;
@@ -276,6 +312,7 @@ module completion_ring
       some_q         <= '0;
       acked_all_q    <= '0;
       held_q         <= '0;
+      waits_q        <= '0;
     end else begin
       if (line_ack) begin
         if (some_q[ack_worker]) begin
@@ -288,6 +325,7 @@ module completion_ring
         some_q[take_worker]      <= advance;
         acked_all_q[take_worker] <= advance && lines_acked(next_after, acked_q[take_worker], line_ack && ack_worker == take_worker);
         held_q[take_worker]      <= advance && follows_q[next_place];
+        waits_q[take_worker]     <= advance && reads_q[next_place];
       end
       if (push) begin
         if (known) newest_q[newest_place] <= 1'b0;
@@ -296,6 +334,7 @@ module completion_ring
         if (to_front) begin
           acked_all_q[push_worker] <= lines_acked(done_after_i, acked_q[push_worker], line_ack && ack_worker == push_worker);
           held_q[push_worker]      <= follows;
+          waits_q[push_worker]     <= done_i.reads;
         end
       end
     end
@@ -313,6 +352,9 @@ module completion_ring
 
   assign past_first = (take && faulty_q != '0) ? after_q[take_worker] - fault_first_q[take_worker] : '0;
   assign past_last  = (take && faulty_q != '0) ? after_q[take_worker] - fault_last_q[take_worker] : '0;
+  // What reads memory writes no line, and its answer is known.
+  logic blamed;
+  assign blamed     = suspect && !answered;
   assign suspect    = take && faulty_q != '0 && faulty_q[take_worker] && !past_first[LINE_COUNT_BITS-1];
 
   always_ff @(posedge clk_i) begin
@@ -336,7 +378,9 @@ module completion_ring
   /* verilator lint_off UNUSEDSIGNAL */  // as wide as for the most workers
   logic [3:0]         number;
   /* verilator lint_on UNUSEDSIGNAL */
-  assign ready = acked_all_q & ~held_q;
+  // What reads is ready with its answer.
+  logic [Workers-1:0] reading_q;         // whose first record is with readback
+  assign ready = acked_all_q & ~held_q & ~(waits_q & ~(reading_q & {Workers{answer_i}}));
 
   round_robin #(.N(Workers)) u_round_robin (
     .clk_i, .rst_ni,
@@ -346,6 +390,37 @@ module completion_ring
     .accept_i  (take)
   );
   assign take_worker = number[WorkerBits-1:0];
+
+  // ---------------------------------------------------------------- what reads memory first
+  logic [Workers-1:0]    asking, read_grant;
+  logic                  answered;
+  /* verilator lint_off UNUSEDSIGNAL */  // as wide as for the most workers
+  logic [3:0]            read_number;
+  /* verilator lint_on UNUSEDSIGNAL */
+  logic [WorkerBits-1:0] read_worker;
+  logic [ReadBits-1:0]   read_record;
+
+  assign asking       = (waits_q != '0 && read_ready_i) ? waits_q & acked_all_q & ~held_q : '0;
+  assign read_valid_o = asking != '0;
+  assign read_worker  = read_number[WorkerBits-1:0];
+  assign read_record  = read_valid_o ? read_mem[first_q[read_worker]] : '0;
+  assign {read_queue_o, read_publishes_o, read_model_o, read_what_o, read_addr_o} = read_record;
+  assign answered       = take && answer_i && reading_q[take_worker];
+  assign answer_taken_o = answered;
+
+  round_robin #(.N(Workers)) u_read_robin (
+    .clk_i, .rst_ni,
+    .request_i (asking),
+    .grant_o   (read_grant),
+    .number_o  (read_number),
+    .accept_i  (read_valid_o)
+  );
+
+  always_ff @(posedge clk_i) begin
+    if (!rst_ni)           reading_q <= '0;
+    else if (read_valid_o) reading_q <= read_grant;
+    else if (answered)     reading_q <= '0;
+  end
   // What is looked at while nothing is ready is of no use, and costs nothing.
   assign take_place  = (ready != '0) ? first_q[take_worker] : '0;
   assign take_pair      = (Queues == 1 || ready == '0) ? '0 : queue_mem[take_place];
@@ -375,13 +450,26 @@ module completion_ring
   assign write     = ready != '0 && on[take_pair] && fits && (beat_on || !(low_valid_q || high_valid_q));
   assign take      = drop || write;
 
+  logic names;
+  assign {names, finish_slot_o} = take ? names_mem[take_place] : '0;
+  assign finish_o       = names;
+  assign finish_queue_o = 4'(take_pair);
+
   assign posted_o       = write;
   assign posted_queue_o = 4'(take_pair);
   assign dropped_o       = drop;
   assign dropped_queue_o = 4'(take_pair);
 
+  // Not in the process below: group_table answers in between.
+  assign record         = write ? record_mem[take_place][DONE_BITS-1:0] : '0;
+  assign group_o        = record.belongs;
+  assign group_entry_o  = record.entry;
+  assign group_fills_o  = record.fills;
+  assign group_ends_o   = record.ends && (record.ends_anyway || !suspect);
+  assign group_all_o    = record.all;
+  assign group_member_o = record.member;
+
   always_comb begin
-    record     = '0;
     status     = '0;
     error      = '0;
     completion = '0;
@@ -392,11 +480,10 @@ module completion_ring
       tail       = tail_q[take_pair];
       size       = size_q[take_pair];
       phase      = (tail & {15'd0, size}) == '0;
-      record     = record_mem[take_place][DONE_BITS-1:0];
-      status     = suspect ? STATUS_ERROR : record.status;
-      error      = (suspect && record.status != STATUS_ERROR) ? ERR_DMA_FAULT : record.error;
+      status     = (blamed || (answered && answer_error_i != ERR_NONE)) ? STATUS_ERROR : record.status;
+      error      = answered ? answer_error_i : (blamed && record.status != STATUS_ERROR) ? ERR_DMA_FAULT : record.error;
       completion = {phase, 7'd0, status, record.flags, error,
-                    record.worker_id, record.reward_model_id, sq_head_i, record.result,
+                    record.worker_id, record.reward_model_id, sq_head_i, answered ? answer_result_i : record.result,
                     phase, record.final_seq_len, record.rollout_id, record.user_data};
     end
   end
@@ -406,10 +493,12 @@ module completion_ring
     if (write) begin
       if (tail[0]) begin
         beat_q[511:256] <= completion;
-        high_asked_q    <= record.irq || suspect;
+        high_asked_q    <= record.irq || status == STATUS_ERROR || group_closes_i;
+        if (group_closes_i) beat_q[256 + HW_COMPLETION_FLAGS_LSB + CFLAG_GROUP_DONE_BIT] <= 1'b1;
       end else begin
         beat_q[255:0] <= completion;
-        low_asked_q   <= record.irq || suspect;
+        low_asked_q   <= record.irq || status == STATUS_ERROR || group_closes_i;
+        if (group_closes_i) beat_q[HW_COMPLETION_FLAGS_LSB + CFLAG_GROUP_DONE_BIT] <= 1'b1;
       end
       beat_addr_q  <= base_q[take_pair] + {42'd0, tail[16:1] & (size[16:1] - 16'd1), 6'd0};
       beat_queue_q <= take_pair;
@@ -453,8 +542,8 @@ module completion_ring
   localparam int SentBits = $clog2(MAX_WRITES);
   logic                beat_ack, sent_low, sent_high, sent_low_asked, sent_high_asked;
   logic [3:0]          sent_mem   [0:Slots*MAX_WRITES-1];
-  logic [SentBits-1:0] sent_new_q [0:Slots-1];
-  logic [SentBits-1:0] sent_old_q [0:Slots-1];
+  logic [Queues-1:0][SentBits-1:0] sent_new_q;
+  logic [Queues-1:0][SentBits-1:0] sent_old_q;
   logic [31:0]         visible;
   logic [5:0]          ack_number;
 
@@ -466,7 +555,7 @@ module completion_ring
   always_ff @(posedge clk_i) begin
     if (beat_goes) sent_mem[{beat_pair, sent_new_q[beat_pair]}] <= {high_valid_q, low_valid_q, high_asked_q, low_asked_q};
     if (!bus_rst_ni) begin
-      for (int q = 0; q < Slots; q++) begin
+      for (int q = 0; q < Queues; q++) begin
         sent_new_q[q] <= '0;
         sent_old_q[q] <= '0;
       end
@@ -478,7 +567,7 @@ module completion_ring
 
   // The cycles of a reset, and those in which the bus drains behind one, count nothing.
   assign line_fault       = line_ack && ack_error_i;
-  assign line_fault_o     = (take && suspect) ? Queues'(16'd1 << take_pair) : '0;
+  assign line_fault_o     = blamed ? Queues'(16'd1 << take_pair) : '0;
   assign write_fault_o    = (beat_ack && ack_error_i && rst_ni) ? Queues'(16'd1 << ack_pair) : '0;
   assign answered_o       = (beat_ack && rst_ni) ? 2'(sent_low) + 2'(sent_high) : 2'd0;
   assign answered_queue_o = 4'(ack_pair);
@@ -503,7 +592,7 @@ module completion_ring
 
   always_ff @(posedge clk_i) begin
     if (!rst_ni) begin
-      for (int q = 0; q < Slots; q++) begin
+      for (int q = 0; q < Queues; q++) begin
         head_q[q] <= '0;
         tail_q[q] <= '0;
       end

@@ -24,7 +24,7 @@ package core_pkg;
     logic [MAX_WORKERS-1:0] workers;     // that may run its descriptors
     logic [31:0] length_limit;
     logic [31:0] checkpoint_default;
-    logic [31:0] reward_threshold; // Q16.16
+    logic [31:0] reward_threshold; // Q16.16 with a sign
     logic [15:0] eos_threshold;    // in 1/32768
   } queue_config_t;
 
@@ -36,6 +36,15 @@ package core_pkg;
     logic [31:0] cq_tail;
   } queue_state_t;
 
+  // Where a register's address lies. The offset is the register's address for function 0 and queue pair 0.
+  typedef struct packed {
+    logic        known;            // by queue pair and function; it may still be no register
+    logic [3:0]  pair;
+    logic [3:0]  owner;
+    logic        owned;            // the function's page: it must own the queue pair
+    logic [17:0] offset;
+  } place_t;
+
   // A checked descriptor as a worker needs it …
   typedef struct packed {
     logic [3:0]  pair;             // number of its queue pair
@@ -46,6 +55,15 @@ package core_pkg;
     logic [31:0] rollout_id;
     logic [31:0] max_tokens;
     logic [31:0] checkpoint;       // CHECKPOINT_NEVER or at least 1
+    logic        slot;             // policy slot of its version
+    // Groups (R17):
+    logic        seeks;            // group_table is asked about it
+    logic        opens;            // a PREFILL with members
+    logic        is_stop;
+    logic        all;              // a STOP of a whole group
+    logic [5:0]  member;           // of its group; of a PREFILL with members the last
+    logic        cow_prefix;
+    logic [31:0] prefix_id;
   } work_t;
 
   // … and the rest of it, which waits for the worker's results.
@@ -61,21 +79,43 @@ package core_pkg;
     logic [31:0] rollout_id;
     logic [63:0] user_data;
     logic [63:0] token_addr;       // bus address of the first token
+    logic        names;            // it is a user of a policy slot, …
+    logic        slot;             // … of this one
+    logic        reads;            // a REWARD, or …
+    logic        publishes;        // … a POLICY: result says of what, see readback
   } echo_t;
-  localparam int ECHO_BITS = 262;  // see DONE_BITS
+  localparam int ECHO_BITS = 266;  // see DONE_BITS
+
+  // What group_table says of a descriptor that goes out.
+  localparam int GROUPS     = 8;   // groups that a queue pair may have at a time
+  localparam int ENTRY_BITS = 3;
+  typedef struct packed {
+    logic [7:0]            error;      // … but ERR_NONE: it adds no tokens and ends as this
+    logic                  belongs;    // to the group of this entry, …
+    logic [ENTRY_BITS-1:0] entry;
+    logic                  fills;      // … as its PREFILL, …
+    logic                  is_stop;    // … as a STOP, …
+    logic                  all;        // … of all of it, …
+    logic [5:0]            member;     // … or as this member
+  } verdict_t;
 
   // Which engine serves a model_id: so far number 0, the hash policy, serves one, and none serves the others.
   function automatic logic has_engine(input logic [15:0] model_id);
     has_engine = model_id == '0;
   endfunction
 
+  // Reward models: reward_model_id below it is known.
+  localparam logic [15:0] REWARD_MODELS = 16'd2;
+
   // Width of what the engine prepares for a descriptor.
   localparam int ENGINE_BITS = 80;
 
-  // How a worker ended a DECODE: {rejected, end of sequence seen, one of these}.
+  // How a worker ended a DECODE: {rejected, end of sequence seen, one of these}. What is called off before its first token
+  // is rejected as STOPPED or SUPERSEDED.
   localparam logic [1:0] END_DONE          = 2'd0;
   localparam logic [1:0] END_REWARD_NEEDED = 2'd1;
   localparam logic [1:0] END_STOPPED       = 2'd2;
+  localparam logic [1:0] END_SUPERSEDED    = 2'd3;
 
   // A completion but for sq_head and its phases.
   typedef struct packed {
@@ -90,9 +130,24 @@ package core_pkg;
     logic [30:0] final_seq_len;    // bit 31 in the slot is the phase of the half
     logic [31:0] rollout_id;
     logic [63:0] user_data;
+    logic        names;            // as in echo_t
+    logic        slot;
+    logic        reads;
+    logic        publishes;
+    // Groups (R17): the entry of its queue pair that it belongs to, and what becomes of that with this completion.
+    logic        belongs;
+    logic [ENTRY_BITS-1:0] entry;
+    logic        fills;            // a PREFILL: members may start
+    logic        ends;             // its member ends, …
+    logic        ends_anyway;      // … whatever its lines say (a STOP)
+    logic        all;              // every member does
+    logic [5:0]  member;
   } done_t;
   // Widths of records that lie in memories; the modules that hold them check them.
-  localparam int DONE_BITS = 220;
+  localparam int DONE_BITS = 238;
+
+  // AXI IDs of reads: descriptors have 0, readback this.
+  localparam logic [5:0] READBACK_AXI_ID = 6'd1;
 
   // AXI IDs of writes: token lines carry the worker's number, completions this and their queue pair's.
   localparam logic [5:0] COMPLETION_AXI_ID = 6'd16;

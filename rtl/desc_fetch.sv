@@ -1,5 +1,5 @@
 // Descriptor fetch: the read side of the AXI master. Any number of bursts may be in flight; desc_ring asks only
-// for what fits behind desc_check, so R is always ready. All reads use ID 0 and therefore return in order: a FIFO of
+// for what fits behind desc_check, so R is always ready. All its reads use ID 0 and therefore return in order: a FIFO of
 // the bursts in flight says which queue pair a beat belongs to. What was promised to the bus outlives a reset of the
 // device, and a disable of its queue pair, whose beats are then dropped.
 module desc_fetch
@@ -75,7 +75,7 @@ module desc_fetch
 
   assign asked        = request_i && m_axi_arready;
   assign m_axi_rready = 1'b1;
-  assign beat         = m_axi_rvalid && in_flight_q != '0;   // one that nobody waits for is dropped
+  assign beat         = m_axi_rvalid && m_axi_rid == '0 && in_flight_q != '0;   // one that nobody waits for is dropped
   assign fault_o      = beat && m_axi_rresp != '0;
   assign slot_valid_o = beat && on[queue[QueueBits-1:0]];
   assign slot_data_o  = m_axi_rdata;
@@ -153,9 +153,8 @@ module desc_fetch
         left[newest_q] <= request_slots_i;
         newest_q <= newest_q + 1'b1;
       end
-      if (m_axi_rvalid && !beat) $fatal(1, "R3 desc_fetch: R beat without a read in flight");
+      if (m_axi_rvalid && m_axi_rid == '0 && !beat) $fatal(1, "R3 desc_fetch: R beat without a read in flight");
       if (beat) begin
-        if (m_axi_rid != '0) $fatal(1, "R3 desc_fetch: R beat with unknown ID %0d", m_axi_rid);
         if (m_axi_rlast != (left[oldest_q] == 5'd1)) $fatal(1, "R3 desc_fetch: RLAST on the wrong beat");
         left[oldest_q] <= left[oldest_q] - 5'd1;
         if (m_axi_rlast) oldest_q <= oldest_q + 1'b1;

@@ -519,7 +519,8 @@ package desc_pkg;
   localparam logic [17:0] CNT_STALL_CQ = 18'h0_0140;
   // cycles in which published descriptors existed, none had arrived and a worker was idle
   localparam logic [17:0] CNT_STALL_FETCH = 18'h0_0148;
-  // cycles in which the oldest descriptor of a queue pair waited for an earlier one of its rollout (rule R5)
+  // cycles in which the oldest descriptor of a queue pair waited for an earlier one of its rollout (rule
+  // R5), or for its group (rule R17)
   localparam logic [17:0] CNT_STALL_ORDER = 18'h0_0150;
   // cycles in which the oldest descriptor of a queue pair waited for a fence (rule R7)
   localparam logic [17:0] CNT_STALL_FENCE = 18'h0_0158;

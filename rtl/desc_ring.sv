@@ -30,6 +30,8 @@ module desc_ring
   input  logic [3:0]  doorbell_queue_i,
   input  logic [31:0] doorbell_tail_i,
   output logic        doorbell_ok_o,
+  input  logic        abort_i,         // ABORT is written, of the same queue pair
+  output logic [31:0] abort_tail_o,    // what is published then
 
   // Read requests: 1 to 16 slots that cross neither a 4-KiB boundary nor the ring's end.
   output logic        request_o,
@@ -86,13 +88,13 @@ module desc_ring
   assign posted_pair   = (Queues == 1) ? '0 : posted_queue_i[QueueBits-1:0];
   assign plan_pair     = (Queues == 1) ? '0 : number[QueueBits-1:0];
 
-  logic [63:0] base_q  [0:Slots-1];
-  logic [16:0] size_q  [0:Slots-1];
-  logic [3:0]  owner_q [0:Slots-1];
-  logic [31:0] head_q  [0:Slots-1];
-  logic [31:0] next_q  [0:Slots-1];
-  logic [31:0] tail_q  [0:Slots-1];
-  logic [31:0] freed_q [0:Slots-1];
+  logic [Queues-1:0][63:0] base_q;
+  logic [Queues-1:0][16:0] size_q;
+  logic [Queues-1:0][3:0]  owner_q;
+  logic [Queues-1:0][31:0] head_q;
+  logic [Queues-1:0][31:0] next_q;
+  logic [Queues-1:0][31:0] tail_q;
+  logic [Queues-1:0][31:0] freed_q;
   // Known to have something to request: not so one that waits for room.
   /* verilator lint_off UNUSEDSIGNAL */  // as many as an index can name
   logic [Slots-1:0]  ask_q;
@@ -116,6 +118,7 @@ module desc_ring
     end
   end
   assign accept = doorbell_i && doorbell_ok_o;
+  assign abort_tail_o = abort_i ? tail_q[doorbell_pair] : '0;
 
   // ---------------------------------------------------------------- burst planner
   /* verilator lint_off UNUSEDSIGNAL */  // as wide as for the most queue pairs
@@ -214,7 +217,7 @@ module desc_ring
 
   always_ff @(posedge clk_i) begin
     if (!rst_ni) begin
-      for (int q = 0; q < Slots; q++) begin
+      for (int q = 0; q < Queues; q++) begin
         head_q[q] <= '0;
         tail_q[q] <= '0;
       end

@@ -17,6 +17,8 @@
 //     else, or when the worker asks; else it stays until something of that worker moves.
 // Any other descriptor is bound late: to a worker that asks, which is idle or near its certain end.
 // R7: a FENCE waits until nothing of its queue pair is in flight, and nothing of that passes it until it is complete.
+// R17: what waits for its group (group_table) keeps its place as what waits for order does, and is looked at again when
+//     something of a group of its queue pair has completed.
 module dispatcher
   import core_pkg::*;
 #(
@@ -40,6 +42,9 @@ module dispatcher
   input  logic               fence_i,
   input  logic               prefill_i,
   input  logic [31:0]        rollout_i,
+  input  logic               grouped_i,    // R17: it waits for its group
+  input  logic               refused_i,    // it goes out as an error
+  input  logic [Queues-1:0]  stirs_i,      // something of a group has completed
   output logic               take_o,
 
   input  logic [Queues-1:0]  slot_i,       // a slot of the completion queue is free; early
@@ -63,9 +68,9 @@ module dispatcher
   input  logic [1:0]         flushed_i,    // likewise, from the beat that was put together
   input  logic [3:0]         flushed_queue_i,
 
-  output logic               prefix_o,     // a PREFILL was handed out: its prefix is registered
+  output logic               prefix_o,     // a PREFILL was handed out, and not refused: its prefix is registered
   output logic [Queues-1:0]  idle_o,       // nothing is in flight behind the dispatcher
-  output logic               held_order_o, // some queue pair waits for order, …
+  output logic               held_order_o, // some queue pair waits for order, or for a group, …
   output logic               held_fence_o, // … for a fence, …
   output logic               held_slot_o   // … for a slot of its completion queue alone
   /* verilator lint_on UNUSEDSIGNAL */
@@ -75,7 +80,6 @@ module dispatcher
   end
 
   localparam int QueueBits = (Queues == 1) ? 1 : $clog2(Queues);
-  localparam int Slots     = 1 << QueueBits;
   // Descriptors between here and their visible completion: bounded by the stores on the way, far below 2^14.
   localparam int CountBits = 14;
 
@@ -87,16 +91,17 @@ module dispatcher
   logic [Queues-1:0]         fenced_q;      // a FENCE was handed out last
   logic [Queues-1:0]         looked_q;      // the oldest was looked at: one look is enough, for nothing goes before it
   logic [Queues-1:0]         fence_q;       // it is a FENCE, and something was in flight
+  logic [Queues-1:0]         grouped_q;     // it waits for its group
   logic [Queues-1:0]         held_q;        // an earlier one of its rollout was at this worker …
-  logic [Workers-1:0]        holder_q [0:Slots-1];
+  logic [Queues-1:0][Workers-1:0]        holder_q;
   logic [Queues-1:0]         stirred_q;     // … where something has changed since
-  logic [Workers-1:0]        mask_q   [0:Slots-1];
+  logic [Queues-1:0][Workers-1:0]        mask_q;
 
   logic [Queues-1:0] ready, asked, yielding, able, eligible, fresh, candidates, chosen, blocked, went, more_waits, probed;
   logic              order_waits;
 
   assign blocked = ~idle_q & (fenced_q | fence_q);
-  assign ready   = some_i & on_i & ~blocked;
+  assign ready   = some_i & on_i & ~blocked & ~grouped_q;
 
   always_comb begin
     asked    = '0;
@@ -115,8 +120,8 @@ module dispatcher
   assign candidates = (eligible != '0) ? eligible : fresh;
 
   // ---------------------------------------------------------------- whose turn it is
-  logic [7:0]        weight_q [0:Slots-1];
-  logic [7:0]        left_q   [0:Slots-1];   // of its turn, less one
+  logic [Queues-1:0][7:0]        weight_q;
+  logic [Queues-1:0][7:0]        left_q;   // of its turn, less one
   logic [3:0]        pick;
   logic              turn_ends;
 
@@ -126,7 +131,7 @@ module dispatcher
     assign pick_pair = '0;
   end else begin : gen_many
     logic [Queues-1:0] first;
-    logic [Queues-1:0] ahead_q [0:Slots-1];   // those that stand before it in the line
+    logic [Queues-1:0][Queues-1:0] ahead_q;   // those that stand before it in the line
     always_comb begin
       first = '0;
       if (candidates != '0) begin
@@ -141,7 +146,7 @@ module dispatcher
     // The line: at reset in the order of the numbers.
     always_ff @(posedge clk_i) begin
       if (!rst_ni) begin
-        for (int q = 0; q < Slots; q++) ahead_q[q] <= Queues'((17'd1 << q) - 17'd1);
+        for (int q = 0; q < Queues; q++) ahead_q[q] <= Queues'((17'd1 << q) - 17'd1);
       end else if (go && turn_ends) begin
         for (int q = 0; q < Queues; q++) ahead_q[q] <= chosen[q] ? ~chosen : ahead_q[q] & ~chosen;
       end
@@ -159,13 +164,14 @@ module dispatcher
   end
 
   // ---------------------------------------------------------------- the chosen one
-  logic               ripe, fence_waits, held, go;
+  logic               ripe, fence_waits, group_waits, held, go;
   logic [Workers-1:0] wants, workers, grant;
 
   assign read_o          = chosen != '0;
   assign queue_o         = pick;
   assign fence_waits     = read_o && fence_i && (chosen & idle_q) == '0;
-  assign ripe            = read_o && known_i && !fence_waits;
+  assign group_waits     = read_o && grouped_i;
+  assign ripe            = read_o && known_i && !fence_waits && !group_waits;
   // What nobody held when it was looked at nobody holds until it goes.
   assign probe_o         = ripe && (chosen & looked_q & ~held_q) == '0;
   assign probe_rollout_o = rollout_i;
@@ -191,7 +197,7 @@ module dispatcher
   assign go       = workers != '0 && (chosen & slot_i) != '0;
   assign assign_o = go ? grant : '0;
   assign take_o   = go;
-  assign prefix_o = go && prefill_i;
+  assign prefix_o = go && prefill_i && !refused_i;
   assign went     = go ? chosen : '0;
 
   always_ff @(posedge clk_i) begin
@@ -201,7 +207,9 @@ module dispatcher
       fenced_q  <= '0;
       held_q    <= '0;
       stirred_q <= '0;
+      grouped_q <= '0;
     end else begin
+      if (group_waits || stirs_i != '0) grouped_q <= (grouped_q | (group_waits ? chosen : '0)) & ~stirs_i;
       if (held_q != '0 && moved_i != '0) begin
         for (int q = 0; q < Queues; q++) if ((moved_i & holder_q[q]) != '0) stirred_q[q] <= 1'b1;
       end
@@ -225,12 +233,13 @@ module dispatcher
         fence_q[start_pair]   <= 1'b0;
         fenced_q[start_pair]  <= 1'b0;
         held_q[start_pair]    <= 1'b0;
+        grouped_q[start_pair] <= 1'b0;
       end
     end
   end
 
   // ---------------------------------------------------------------- what is in flight
-  logic [CountBits-1:0] in_flight_q [0:Slots-1];
+  logic [Queues-1:0][CountBits-1:0] in_flight_q;
   logic [Queues-1:0]    touched, answers, drops, flushes;
   logic                 counts;
 
@@ -256,7 +265,7 @@ module dispatcher
 
   always_ff @(posedge clk_i) begin
     if (!rst_ni) begin
-      for (int q = 0; q < Slots; q++) in_flight_q[q] <= '0;
+      for (int q = 0; q < Queues; q++) in_flight_q[q] <= '0;
       idle_q <= '1;
     end else if (counts) begin
       for (int q = 0; q < Queues; q++) begin
@@ -271,11 +280,12 @@ module dispatcher
 
   // ---------------------------------------------------------------- what is waited for
   assign probed       = ripe ? chosen : '0;
-  assign order_waits  = (ready & held_q & ~probed & (slot_i | ~stirred_q)) != '0;
+  assign order_waits  = (ready & held_q & ~probed & (slot_i | ~stirred_q)) != '0
+                     || (some_i & on_i & ~blocked & grouped_q) != '0 || (group_waits && !fence_waits);
   assign held_order_o = order_waits || (ripe && held && !go && (chosen & slot_i) != '0);
   assign held_fence_o = (some_i & on_i & blocked) != '0 || fence_waits;
   // What is looked at in this cycle and waits for something else too does not count.
-  assign more_waits   = (fence_waits || (ripe && workers == '0)) ? chosen : '0;
+  assign more_waits   = (fence_waits || group_waits || (ripe && workers == '0)) ? chosen : '0;
   assign held_slot_o  = (ready & ~slot_i & able & ~more_waits) != '0;
 
 `ifndef SYNTHESIS
@@ -295,6 +305,7 @@ module dispatcher
     if (rst_ni && go) begin
       if (fence_i && (chosen & idle_q) == '0)
         $fatal(1, "R7 dispatcher: FENCE of rollout %0d starts with %0d in flight", rollout_i, in_flight_q[pick_pair]);
+      if (grouped_i) $fatal(1, "R17 dispatcher: rollout %0d starts before what it waits for in its group", rollout_i);
       if ((chosen & (chosen - 1'b1)) != '0) $fatal(1, "dispatcher: queue pairs %b are chosen at once", chosen);
       if (held ? (grant & ~holds_i) != '0 : (grant & ~mask_q[pick_pair]) != '0)
         $fatal(1, "R5 dispatcher: a descriptor of queue pair %0d goes to worker %b", pick_pair, grant);

@@ -35,6 +35,7 @@ module engine_hash
   input  logic [31:0]             rollout_i,
   input  logic [31:0]             seed_i,
   input  logic [31:0]             seq_len_i,
+  input  logic [31:0]             salt_i,            // of the version of the policy (R18)
   output logic [ENGINE_BITS-1:0]  prepared_o,         // four cycles later, as desc_check
 
   input  logic                    load_i,
@@ -57,14 +58,18 @@ module engine_hash
 
   // ---------------------------------------------------------------- prepare: a hash in each of three stages, and a sum
   logic        prepare1_q, prepare2_q, prepare3_q;
-  logic [31:0] mixed_id1_q, seed1_q, seq_len1_q, base2_q, offset2_q, counter3_q, counter4_q, hash4_q;
+  logic [31:0] mixed_id1_q, seed1_q, seq_len1_q, salt1_q, base2_q, offset2_q, counter3_q, counter4_q, hash4_q;
   logic [15:0] threshold1_q, threshold2_q, threshold3_q, threshold4_q;
-  logic [15:0] threshold_q [0:(1 << QueueBits)-1];     // of an end of sequence, in 1/32768
+  logic [Queues-1:0][15:0] threshold_q;     // of an end of sequence, in 1/32768
+
+  logic [QueueBits-1:0] start_pair, prepare_pair;
+  assign start_pair   = (Queues == 1) ? '0 : start_queue_i[QueueBits-1:0];
+  assign prepare_pair = (Queues == 1) ? '0 : queue_i[QueueBits-1:0];
 
   assign prepared_o = {threshold4_q, counter4_q, hash4_q};
 
   always_ff @(posedge clk_i) begin
-    if (start_i) threshold_q[(Queues == 1) ? '0 : start_queue_i[QueueBits-1:0]] <= start_config_i.eos_threshold;
+    if (start_i) threshold_q[start_pair] <= start_config_i.eos_threshold;
   end
 
   always_ff @(posedge clk_i) begin
@@ -81,10 +86,11 @@ module engine_hash
       mixed_id1_q <= mix(rollout_i + GOLDEN);
       seed1_q     <= seed_i;
       seq_len1_q  <= seq_len_i;
-      threshold1_q <= threshold_q[(Queues == 1) ? '0 : queue_i[QueueBits-1:0]];
+      salt1_q     <= salt_i;
+      threshold1_q <= threshold_q[prepare_pair];
     end
     if (prepare1_q) begin
-      base2_q   <= mix(seed1_q ^ mixed_id1_q);
+      base2_q   <= mix((seed1_q ^ mixed_id1_q) + salt1_q);
       offset2_q <= seq_len1_q * GOLDEN;
       threshold2_q <= threshold1_q;
     end

@@ -5,13 +5,17 @@ rtl/sync_fifo.sv
 rtl/round_robin.sv
 rtl/place_quota.sv
 rtl/axil_slave.sv
+rtl/register_place.sv
 rtl/mmio_regs.sv
 rtl/perf_counters.sv
 rtl/device_ctrl.sv
 rtl/desc_ring.sv
 rtl/desc_fetch.sv
+rtl/read_arbiter.sv
+rtl/policy_slots.sv
 rtl/desc_check.sv
 rtl/work_queue.sv
+rtl/group_table.sv
 rtl/dispatcher.sv
 rtl/engine_hash.sv
 rtl/rollout_worker_fsm.sv
@@ -19,5 +23,6 @@ rtl/result_buffer.sv
 rtl/work_context.sv
 rtl/completion_arbiter.sv
 rtl/completion_ring.sv
+rtl/readback.sv
 rtl/axi_writer.sv
 rtl/rl_runtime_top.sv

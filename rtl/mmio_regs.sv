@@ -45,12 +45,19 @@ module mmio_regs
   input  logic        doorbell_ok_i,
   output logic        release_o,
   input  logic        release_ok_i,
+  output logic        abort_o,               // ABORT is written, and accepted; index_o is the rollout
+  input  logic [Queues-1:0] aborting_i,
   output logic [3:0]  bell_queue_o,
   output logic [31:0] index_o,
 
   // State.
   output logic [3:0]  state_queue_o,         // whose rings are looked at
   input  queue_state_t state_i,
+  output logic [3:0]  slots_owner_o,         // whose policy slots are looked at
+  input  logic [63:0] slots_i,
+  input  logic [3:0]  range_owner_i,         // a range of reward model 1, combinational
+  input  logic [3:0]  range_number_i,
+  output logic [63:0] range_o,               // last, first
   input  logic [Workers-1:0] free_i,
   input  logic [Workers-1:0] wait_i,
   input  logic [Workers-1:0] run_i,
@@ -74,7 +81,7 @@ module mmio_regs
     localparam bit WorkersMustBe1To16 = {-1{1'b1}};   // ends the elaboration
   end
 
-  localparam logic [31:0] Capability   = CAP_PREFILL | CAP_RESIDENT | CAP_INTERRUPT;
+  localparam logic [31:0] Capability   = CAP_PREFILL | CAP_REWARD | CAP_RESIDENT | CAP_INTERRUPT | CAP_POLICY | CAP_ABORT;
   localparam int          Windows      = 3;
   localparam int          QueueBits    = (Queues == 1) ? 1 : $clog2(Queues);
   localparam int          FunctionBits = (Functions == 1) ? 1 : $clog2(Functions);
@@ -109,58 +116,19 @@ module mmio_regs
 
   logic [$bits(queue_regs_t)-1:0]    queue_mem    [0:QueueSlots-1];
   logic [$bits(function_regs_t)-1:0] function_mem [0:FunctionSlots-1];
-  logic [3:0]           owner_q   [0:QueueSlots-1];    // function that owns the queue pair
-  logic [7:0]           refused_q [0:QueueSlots-1];    // doorbells
+  logic [31:0]          range_lo_q [0:16*FunctionSlots-1];   // function, range
+  logic [31:0]          range_hi_q [0:16*FunctionSlots-1];
+  logic [Queues-1:0][3:0]           owner_q;    // function that owns the queue pair
+  logic [Queues-1:0][7:0]           refused_q;    // doorbells
+  logic [Queues-1:0][31:0]          aborted_q;  // what ABORT was written with last
   logic [Queues-1:0]    armed_q, pending_q;
   logic [Queues-1:0]    bad_config_q, read_fault_q, line_fault_q, completion_fault_q;
   logic [Functions-1:0] reset_q;
 
   // ---------------------------------------------------------------- where an address lies
-  // The offset is the register's address for function 0 and queue pair 0.
-  typedef struct packed {
-    logic        known;              // by queue pair and function; it may still be no register
-    logic [3:0]  pair;
-    logic [3:0]  owner;
-    logic        owned;              // the function's page: it must own the queue pair
-    logic [17:0] offset;
-  } place_t;
-
-  function automatic place_t place_of(input logic [17:0] addr);
-    place_of          = '0;
-    place_of.offset = addr;
-    if (addr[17:12] == 6'd0) begin
-      place_of.known = 1'b1;
-      if (addr[11:10] == 2'b01) begin                           // device_function
-        place_of.owner    = addr[9:6];
-        place_of.offset = {addr[17:10], 4'd0, addr[5:0]};
-      end else if (addr[11:8] == 4'h8) begin                    // device_queue
-        place_of.pair    = addr[7:4];
-        place_of.offset = {addr[17:8], 4'd0, addr[3:0]};
-      end
-    end else if (addr[17:16] == 2'b01) begin
-      place_of.known = 1'b1;
-      place_of.owner = addr[15:12];
-      place_of.offset = {addr[17:16], 4'd0, addr[11:0]};      // function
-      if (addr[11]) begin                                       // function_queue
-        place_of.pair    = addr[10:7];
-        place_of.owned    = 1'b1;
-        place_of.offset = {addr[17:16], 4'd0, 1'b1, 4'd0, addr[6:0]};
-      end
-    end else if (addr[17:16] == 2'b10) begin                    // queue
-      place_of.known    = 1'b1;
-      place_of.pair    = addr[15:12];
-      place_of.offset = {addr[17:16], 4'd0, addr[11:0]};
-    end
-    if ({1'b0, place_of.pair} >= 5'(Queues) || {1'b0, place_of.owner} >= 5'(Functions)) begin
-      place_of.known = 1'b0;
-      place_of.pair = '0;
-      place_of.owner = '0;
-    end
-  endfunction
-
   place_t wr, rd;
-  assign wr = write_i ? place_of(write_addr_i) : '0;
-  assign rd = read_i ? place_of(read_addr_i) : '0;
+  register_place #(.Queues(Queues), .Functions(Functions)) u_wr_place (.valid_i(write_i), .addr_i(write_addr_i), .place_o(wr));
+  register_place #(.Queues(Queues), .Functions(Functions)) u_rd_place (.valid_i(read_i), .addr_i(read_addr_i), .place_o(rd));
 
   logic [QueueBits-1:0]    wr_queue, rd_queue;
   logic [FunctionBits-1:0] wr_owner, rd_owner;
@@ -168,10 +136,20 @@ module mmio_regs
   assign wr_queue = (Queues == 1)    ? '0 : wr.pair[QueueBits-1:0];
   assign rd_queue = (Queues == 1)    ? '0 : rd.pair[QueueBits-1:0];
   // A queue pair is configured with its own function.
-  assign wr_owner = (Functions == 1) ? '0 : wr.owned ? owner_q[wr_queue][FunctionBits-1:0] : wr.owner[FunctionBits-1:0];
+  assign wr_owner = (Functions == 1) ? '0 : wr.owned ? FunctionBits'(owner_q[wr_queue]) : wr.owner[FunctionBits-1:0];
   assign rd_owner = (Functions == 1) ? '0 : rd.owner[FunctionBits-1:0];
   assign wr_known = wr.known && (!wr.owned || wr.owner == owner_q[wr_queue]);
   assign rd_known = rd.known && (!rd.owned || rd.owner == owner_q[rd_queue]);
+
+  // The ranges of reward model 1, first and last word of each in turn.
+  logic                    wr_range, rd_range;
+  logic [FunctionBits+3:0] wr_range_place, rd_range_place;
+  assign wr_range       = write_i && wr.offset[17:7] == REG_RANGE_0_LO[17:7] && wr.offset[1:0] == '0;
+  assign rd_range       = read_i && rd.offset[17:7] == REG_RANGE_0_LO[17:7] && rd.offset[1:0] == '0;
+  assign wr_range_place = {wr_owner, wr.offset[6:3]};
+  assign rd_range_place = {rd_owner, rd.offset[6:3]};
+  assign range_o        = {range_hi_q[(FunctionBits+4)'({range_owner_i, range_number_i})],
+                           range_lo_q[(FunctionBits+4)'({range_owner_i, range_number_i})]};
 
   // What a write finds there.
   queue_regs_t    wr_queue_regs;
@@ -181,9 +159,8 @@ module mmio_regs
   assign wr_queue_regs    = write_i ? queue_mem[wr_queue] : '0;
   assign wr_function_regs = write_i ? function_mem[wr_owner] : '0;
   assign wr_one           = write_i ? Queues'(16'd1 << wr_queue) : '0;
-  assign wr_on            = (on_i & wr_one) != '0;
-  assign wr_draining      = (draining_i & wr_one) != '0;
-  assign wr_active        = (active_i & wr_one) != '0;
+  assign {wr_on, wr_draining, wr_active} = write_i
+    ? {(on_i & wr_one) != '0, (draining_i & wr_one) != '0, (active_i & wr_one) != '0} : '0;
 
   for (genvar q = 0; q < Queues; q++) begin : gen_function_queue
     assign wr_function_queues[q] = write_i && owner_q[q] == 4'(wr_owner);
@@ -199,6 +176,7 @@ module mmio_regs
   assign bells         = whole && wr.offset == REG_DOORBELL;
   assign doorbell_o    = bells && !wr_draining;       // a queue pair that drains takes none
   assign release_o     = whole && wr.offset == REG_CQ_HEAD;
+  assign abort_o       = whole && wr.offset == REG_ABORT && wr_on && (aborting_i & wr_one) == '0;
   assign bell_queue_o  = 4'(wr_queue);
   assign index_o       = write_data_i;
 
@@ -238,8 +216,12 @@ module mmio_regs
           is_rw    = 1'b1;
           value_ok = !(write_data_i[CONTROL_ENABLE_BIT] && wr_active && !wr_on);
         end
+        REG_ABORT: begin
+          is_rw    = 1'b1;
+          value_ok = abort_o;
+        end
         REG_FN_CONTROL, REG_DOORBELL, REG_CQ_HEAD, REG_ERROR, REG_IRQ: is_rw = 1'b1;
-        default: ;
+        default: is_function_cfg = wr_range;
       endcase
     end
   end
@@ -263,9 +245,11 @@ module mmio_regs
   function_regs_t new_function_regs;
 
   always_comb begin
-    new_queue_regs    = wr_queue_regs;
-    new_function_regs = wr_function_regs;
+    new_queue_regs    = '0;
+    new_function_regs = '0;
     if (write_i) begin
+      new_queue_regs    = wr_queue_regs;
+      new_function_regs = wr_function_regs;
       case (wr.offset)
         REG_WEIGHT:        new_queue_regs.weight            = write_data_i[7:0];
         REG_SQ_BASE_LO:    new_queue_regs.sq_base[31:0]     = write_data_i;
@@ -323,13 +307,17 @@ module mmio_regs
 
   always_ff @(posedge clk_i) begin
     if (!rst_ni) begin
-      for (int q = 0; q < QueueSlots; q++) begin
-        queue_mem[q] <= queue_reset();
-        owner_q[q]   <= '0;
-      end
+      for (int q = 0; q < QueueSlots; q++) queue_mem[q] <= queue_reset();
+      owner_q <= '0;
       for (int f = 0; f < FunctionSlots; f++) function_mem[f] <= function_reset(f == 0);
+      for (int k = 0; k < 16*FunctionSlots; k++) begin
+        range_lo_q[k] <= RESET_RANGE_0_LO;
+        range_hi_q[k] <= '0;
+      end
       wait_states_o <= '0;
     end else if (fire) begin
+      if (wr_range && !wr.offset[2]) range_lo_q[wr_range_place] <= write_data_i;
+      if (wr_range && wr.offset[2])  range_hi_q[wr_range_place] <= write_data_i;
       if (is_queue_cfg)    queue_mem[wr_queue]    <= new_queue_regs;
       if (is_function_cfg) function_mem[wr_owner] <= new_function_regs;
       if (is_device_cfg)   wait_states_o          <= write_data_i[15:0];
@@ -342,31 +330,38 @@ module mmio_regs
   assign control  = fire && wr.offset == REG_CONTROL;
   assign enabling = control && write_data_i[CONTROL_ENABLE_BIT] && !wr_on;
 
-  // R11: the region lies, whole, in one window; an empty one lies everywhere. Nothing wraps.
-  function automatic logic in_window(input logic [63:0] base, input logic [63:0] size,
-                                     input logic [63:0] window_base, input logic [63:0] window_size);
-    in_window = size == '0
-             || (base >= window_base && base - window_base <= window_size && size <= window_size - (base - window_base));
-  endfunction
-
   function automatic logic ring_ok(input logic [31:0] size);
     ring_ok = size >= 32'd2 && size <= (32'd1 << RING_MAX_LOG2) && (size & (size - 32'd1)) == '0;
   endfunction
 
-  // What has to hold, a bit each, of all regions at once: a conditional of one bit would be looked at in every cycle.
-  logic [3:0] fitting, sound;
-  logic [Windows*4-1:0] holds;                   // the regions that each window holds
-  for (genvar k = 0; k < Windows; k++) begin : gen_window
-    logic [63:0] base, size;
-    assign base = enabling ? wr_function_regs.window_base[64*k +: 64] : '0;
-    assign size = enabling ? wr_function_regs.window_size[64*k +: 64] : '0;
-    assign holds[4*k +: 4] = enabling
-      ? {in_window(wr_queue_regs.sq_base, {26'd0, wr_queue_regs.sq_size, 6'd0}, base, size),
-         in_window(wr_queue_regs.cq_base, {27'd0, wr_queue_regs.cq_size, 5'd0}, base, size),
-         in_window(wr_queue_regs.token_base, wr_queue_regs.token_size, base, size),
-         in_window(wr_queue_regs.kv_base, wr_queue_regs.kv_size, base, size)}
-      : '0;
+  // The regions, and which of them each window holds. R11: a region lies, whole, in one window; an empty one lies
+  // everywhere. Nothing wraps.
+  localparam int Regions = 4;
+  logic [64*Regions-1:0]      base, size;
+  logic [64*Windows-1:0]      window_base, window_size;
+  logic [Windows*Regions-1:0] holds;
+  assign base        = enabling ? {wr_queue_regs.sq_base, wr_queue_regs.cq_base, wr_queue_regs.token_base,
+                                   wr_queue_regs.kv_base} : '0;
+  assign size        = enabling ? {26'd0, wr_queue_regs.sq_size, 6'd0, 27'd0, wr_queue_regs.cq_size, 5'd0,
+                                   wr_queue_regs.token_size, wr_queue_regs.kv_size} : '0;
+  assign window_base = enabling ? wr_function_regs.window_base : '0;
+  assign window_size = enabling ? wr_function_regs.window_size : '0;
+
+  always_comb begin
+    holds = '0;
+    if (enabling) begin
+      for (int k = 0; k < Windows; k++) begin
+        for (int r = 0; r < Regions; r++)
+          holds[Regions*k + r] = size[64*r +: 64] == '0
+            || (base[64*r +: 64] >= window_base[64*k +: 64]
+                && base[64*r +: 64] - window_base[64*k +: 64] <= window_size[64*k +: 64]
+                && size[64*r +: 64] <= window_size[64*k +: 64] - (base[64*r +: 64] - window_base[64*k +: 64]));
+      end
+    end
   end
+
+  // What has to hold, a bit each: a conditional of one bit would be looked at in every cycle.
+  logic [3:0] fitting, sound;
   assign fitting = holds[3:0] | holds[7:4] | holds[11:8];
   assign sound  = enabling
     ? {ring_ok(wr_queue_regs.sq_size), ring_ok(wr_queue_regs.cq_size), fitting == '1,
@@ -437,7 +432,8 @@ module mmio_regs
       armed_q            <= '0;
       pending_q          <= '0;
       reset_q            <= '0;
-      for (int q = 0; q < QueueSlots; q++) refused_q[q] <= '0;
+      aborted_q          <= '0;
+      for (int q = 0; q < Queues; q++) refused_q[q] <= '0;
     end else begin
       if (fires != '0) begin
         armed_q   <= armed_q & ~fires;
@@ -447,6 +443,7 @@ module mmio_regs
 
       if (write_i) begin
         if (resets) reset_q[wr_owner] <= wr_function_active;
+        if (abort_o) aborted_q[wr_queue] <= write_data_i;
 
         if (start_o) refused_q[wr_queue] <= '0;
         else if (refused && refused_q[wr_queue] != 8'hFF) refused_q[wr_queue] <= refused_q[wr_queue] + 8'd1;
@@ -477,7 +474,7 @@ module mmio_regs
   queue_regs_t       rd_queue_regs;
   function_regs_t    rd_function_regs;
   logic [Queues-1:0] rd_one;
-  logic              rd_on, rd_draining, rd_active, rd_idle, rd_fault, rd_armed, rd_pending, rd_reset;
+  logic              rd_on, rd_draining, rd_active, rd_idle, rd_aborting, rd_fault, rd_armed, rd_pending, rd_reset;
   logic [3:0]        rd_faults;
   logic [4:0]        busy;
   logic [31:0]       rd_status;
@@ -485,20 +482,19 @@ module mmio_regs
   assign rd_queue_regs    = read_i ? queue_mem[rd_queue] : '0;
   assign rd_function_regs = read_i ? function_mem[rd_owner] : '0;
   assign rd_one      = read_i ? Queues'(16'd1 << rd_queue) : '0;
-  assign rd_on       = (on_i & rd_one) != '0;
-  assign rd_draining = (draining_i & rd_one) != '0;
-  assign rd_active   = (active_i & rd_one) != '0;
+  assign {rd_on, rd_draining, rd_active, rd_armed, rd_pending, rd_reset} = read_i
+    ? {(on_i & rd_one) != '0, (draining_i & rd_one) != '0, (active_i & rd_one) != '0, (armed_q & rd_one) != '0,
+       (pending_q & rd_one) != '0, (Functions'(16'd1 << rd_owner) & reset_q) != '0} : '0;
   assign rd_idle     = !rd_on || (idle_i & rd_one) != '0;    // R12: what a disable drops is no longer published
-  assign rd_faults   = {(completion_fault_q & rd_one) != '0, (line_fault_q & rd_one) != '0,
-                        (read_fault_q & rd_one) != '0, (bad_config_q & rd_one) != '0};
+  assign rd_aborting = read_i && (aborting_i & rd_one) != '0;
+  assign rd_faults   = read_i ? {(completion_fault_q & rd_one) != '0, (line_fault_q & rd_one) != '0,
+                                 (read_fault_q & rd_one) != '0, (bad_config_q & rd_one) != '0} : '0;
   assign rd_fault    = rd_faults != '0;
-  assign rd_armed    = (armed_q & rd_one) != '0;
-  assign rd_pending  = (pending_q & rd_one) != '0;
-  assign rd_reset    = read_i && (Functions'(16'd1 << rd_owner) & reset_q) != '0;
-  assign busy        = 5'(Workers) - count_ones(MAX_WORKERS'(free_i));
+  assign busy        = read_i ? 5'(Workers) - 5'($countones({16'd0, MAX_WORKERS'(free_i)})) : '0;
   assign rd_status   = read_i ? {8'd0, saturate(state_i.sq_tail - state_i.sq_head), saturate(state_i.cq_tail - state_i.cq_head),
                                  refused_q[rd_queue]} : '0;
   assign state_queue_o = 4'(rd_queue);
+  assign slots_owner_o = 4'(rd_owner);
 
   always_comb begin
     read_data_o  = '0;
@@ -516,7 +512,9 @@ module mmio_regs
         REG_CAP_PAGE_BYTES:     read_data_o = 32'd4096;
         REG_CAP_WINDOWS:        read_data_o = 32'(Windows);
         REG_CAP_ENGINES:        read_data_o = 32'd1;
-        REG_CAP_REWARD_MODELS:  read_data_o = 32'd1;
+        REG_CAP_REWARD_MODELS:  read_data_o = {16'd0, REWARD_MODELS};
+        REG_CAP_GROUPS:         read_data_o = 32'(GROUPS);
+        REG_CAP_POLICY_SLOTS:   read_data_o = 32'd2;
         REG_FN_WORKERS:         read_data_o = 32'(rd_function_regs.workers);
         REG_WINDOW_0_BASE_LO:   read_data_o = rd_function_regs.window_base[31:0];
         REG_WINDOW_0_BASE_HI:   read_data_o = rd_function_regs.window_base[63:32];
@@ -536,6 +534,8 @@ module mmio_regs
         REG_LENGTH_LIMIT:       read_data_o = rd_function_regs.length_limit;
         REG_EOS_THRESHOLD:      read_data_o = {16'd0, rd_function_regs.eos_threshold};
         REG_REWARD_THRESHOLD:   read_data_o = rd_function_regs.reward_threshold;
+        REG_POLICY_SLOT_0:      read_data_o = slots_i[31:0];
+        REG_POLICY_SLOT_1:      read_data_o = slots_i[63:32];
         REG_CONTROL:            read_data_o = {30'd0, rd_draining, rd_on};
         REG_WEIGHT:             read_data_o = {24'd0, rd_queue_regs.weight};
         REG_SQ_BASE_LO:         read_data_o = rd_queue_regs.sq_base[31:0];
@@ -558,14 +558,16 @@ module mmio_regs
         REG_DOORBELL:           read_data_o = state_i.sq_tail;
         REG_CQ_HEAD:            read_data_o = state_i.cq_head;
         REG_IRQ:                read_data_o = {30'd0, rd_pending, rd_armed};
-        REG_STATE:              read_data_o = {29'd0, rd_fault, rd_idle, rd_active};
+        REG_STATE:              read_data_o = {28'd0, rd_aborting, rd_fault, rd_idle, rd_active};
         REG_ERROR:              read_data_o = {28'd0, rd_faults};
         REG_STATUS:             read_data_o = rd_status;
         REG_SQ_HEAD:            read_data_o = state_i.sq_head;
         REG_CQ_TAIL:            read_data_o = state_i.cq_tail;
+        REG_ABORT:              read_data_o = aborted_q[rd_queue];
         default: begin
-          read_data_o  = counter_hit_i ? counter_data_i : '0;
-          read_error_o = !counter_hit_i;
+          read_data_o  = counter_hit_i ? counter_data_i : !rd_range ? '0
+                       : rd.offset[2] ? range_hi_q[rd_range_place] : range_lo_q[rd_range_place];
+          read_error_o = !counter_hit_i && !rd_range;
         end
       endcase
       if (!rd_known) begin

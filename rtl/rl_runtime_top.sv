@@ -94,7 +94,8 @@ module rl_runtime_top
   logic        reg_write, reg_write_partial, reg_write_error, reg_read, reg_read_error, counter_hit;
   logic [17:0] reg_write_addr, reg_read_addr;
   logic [31:0] reg_write_data, reg_read_data, counter_data;
-  logic [3:0]  state_queue;
+  logic [3:0]  state_queue, slots_owner;
+  logic [63:0] slots;
   queue_state_t state;
 
   // Life of the queue pairs.
@@ -105,9 +106,10 @@ module rl_runtime_top
   logic [15:0]   wait_states;
 
   // Submission side.
-  logic        doorbell, doorbell_ok, request, request_ready, reads_idle, read_fault;
+  logic        doorbell, doorbell_ok, abort, request, request_ready, reads_idle, read_fault;
   logic [3:0]  bell_queue, request_queue, request_owner, slot_queue;
-  logic [31:0] index, slot_index, posted_head;
+  logic [31:0] index, slot_index, posted_head, abort_tail;
+  logic [Queues-1:0] aborting;
   logic [63:0] request_addr;
   logic [4:0]  request_slots;
   logic        read_beat, slot_valid, slot_fault;
@@ -116,10 +118,43 @@ module rl_runtime_top
   logic        checked_valid, checked_fence, checked_prefill, checked_stop;
   work_t       checked_work, work;
   echo_t       checked_echo, echo;
-  logic        look, known, taken, fence, prefill, stopped, stop;
+  logic        look, known, taken, fence, prefill, stopped, stop, stop_group;
   logic [3:0]  look_queue, stop_queue;
   logic [31:0] stop_rollout;
   logic [ENGINE_BITS-1:0] checked_prepared, prepared;
+
+  // Versions of the policy.
+  logic        slot_names, version_found, version_resident, version_slot, leave, leave_slot, finish, finish_slot;
+  logic        retired_keep, retired_abort, called_off, superseded, switched, switch_slot, switch_keep, switch_abort;
+  logic [3:0]  leave_queue, finish_queue;
+  logic [31:0] version_salt;
+  logic        ask, ask_resident, ask_occupied, load_version;
+  logic [3:0]  ask_queue;
+  logic [15:0] ask_version;
+  logic [31:0] load_salt;
+  logic [1:0]  load_mode;
+
+  // What reads the token region.
+  logic        readback_ready, readback_valid, readback_publishes, readback_model, answer, answer_taken;
+  logic [3:0]  readback_queue, back_owner, back_fault_queue, range_owner, range_number;
+  logic [31:0] readback_what, answer_result;
+  logic [63:0] readback_addr, back_addr, range_of;
+  logic [7:0]  answer_error;
+  logic        back_valid, back_ready, back_beat, back_fault, back_idle;
+
+  // The read port as descriptor fetch sees it.
+  logic        fetch_valid, fetch_ready, fetch_beat, fetch_idle;
+  logic [63:0] fetch_addr;
+  logic [7:0]  fetch_len;
+  logic [3:0]  fetch_owner;
+  logic [5:0]  fetch_id_unused;
+  logic [Queues-1:0] switch_pairs;
+  // Groups.
+  logic        group_waits, refused, group_post, group_fills, group_ends, group_all, group_closes;
+  verdict_t    verdict;
+  logic [ENTRY_BITS-1:0] group_entry;
+  logic [5:0]  group_member;
+  logic [Queues-1:0] stirs;
 
   // Workers.
   logic               probe, prefix, held_order, held_fence, held_slot;
@@ -156,7 +191,12 @@ module rl_runtime_top
   logic [Queues-1:0] asked, line_fault, completion_fault, read_faults;
 
   assign starts      = start ? Queues'(16'd1 << start_queue) : '0;
-  assign read_faults = read_fault ? Queues'(16'd1 << slot_queue) : '0;
+  assign read_faults = (read_fault ? Queues'(16'd1 << slot_queue) : '0) | (back_fault ? Queues'(16'd1 << back_fault_queue) : '0);
+  assign read_beat   = fetch_beat || back_beat;
+  assign reads_idle  = fetch_idle && back_idle;
+  assign slot_names  = slot_valid && (slot_data[HW_DESC_OPCODE_LSB +: 8] == OP_DECODE || slot_data[HW_DESC_OPCODE_LSB +: 8] == OP_PREFILL);
+  assign called_off  = stopped || (retired_abort && work.adds_tokens);
+  assign superseded  = retired_keep && work.adds_tokens;
   assign upstream      = fetching | checking | waits;                       // before the dispatcher
   assign idle        = ~published & ~checking & ~waits & dispatch_idle;
 
@@ -203,10 +243,17 @@ module rl_runtime_top
     .doorbell_ok_i      (doorbell_ok),
     .release_o          (release_cq),
     .release_ok_i       (release_ok),
+    .abort_o            (abort),
+    .aborting_i         (aborting),
     .bell_queue_o       (bell_queue),
     .index_o            (index),
     .state_queue_o      (state_queue),
     .state_i            (state),
+    .slots_owner_o      (slots_owner),
+    .slots_i            (slots),
+    .range_owner_i      (range_owner),
+    .range_number_i     (range_number),
+    .range_o            (range_of),
     .free_i             (free),
     .wait_i             (waiting),
     .run_i              (running),
@@ -245,6 +292,8 @@ module rl_runtime_top
     .doorbell_queue_i (bell_queue),
     .doorbell_tail_i  (index),
     .doorbell_ok_o    (doorbell_ok),
+    .abort_i          (abort),
+    .abort_tail_o     (abort_tail),
     .request_o        (request),
     .request_addr_o   (request_addr),
     .request_slots_o  (request_slots),
@@ -275,17 +324,40 @@ module rl_runtime_top
     .request_queue_i (request_queue),
     .request_owner_i (request_owner),
     .request_ready_o (request_ready),
-    .m_axi_arid, .m_axi_araddr, .m_axi_arlen, .m_axi_arsize, .m_axi_arburst, .m_axi_arcache, .m_axi_arprot,
-    .m_axi_aruser, .m_axi_arvalid, .m_axi_arready,
+    .m_axi_arid      (fetch_id_unused),
+    .m_axi_araddr    (fetch_addr),
+    .m_axi_arlen     (fetch_len),
+    .m_axi_arsize, .m_axi_arburst, .m_axi_arcache, .m_axi_arprot,
+    .m_axi_aruser    (fetch_owner),
+    .m_axi_arvalid   (fetch_valid),
+    .m_axi_arready   (fetch_ready),
     .m_axi_rid, .m_axi_rdata, .m_axi_rresp, .m_axi_rlast, .m_axi_rvalid, .m_axi_rready,
     .slot_valid_o    (slot_valid),
     .slot_data_o     (slot_data),
     .slot_fault_o    (slot_fault),
     .slot_queue_o    (slot_queue),
-    .beat_o          (read_beat),
+    .beat_o          (fetch_beat),
     .fault_o         (read_fault),
     .busy_o          (fetching),
-    .idle_o          (reads_idle)
+    .idle_o          (fetch_idle)
+  );
+
+  read_arbiter u_read_arbiter (
+    .clk_i,
+    .bus_rst_ni    (m_axi_rst_ni),
+    .fetch_valid_i (fetch_valid),
+    .fetch_addr_i  (fetch_addr),
+    .fetch_len_i   (fetch_len),
+    .fetch_owner_i (fetch_owner),
+    .fetch_ready_o (fetch_ready),
+    .read_valid_i  (back_valid),
+    .read_addr_i   (back_addr),
+    .read_owner_i  (back_owner),
+    .read_ready_o  (back_ready),
+    .beat_o        (back_beat),
+    .idle_o        (back_idle),
+    .m_axi_arid, .m_axi_araddr, .m_axi_arlen, .m_axi_aruser, .m_axi_arvalid, .m_axi_arready,
+    .m_axi_rid, .m_axi_rvalid
   );
 
   desc_check #(.Queues(Queues)) u_desc_check (
@@ -300,13 +372,61 @@ module rl_runtime_top
     .slot_fault_i   (slot_fault),
     .slot_index_i   (slot_index),
     .slot_queue_i   (slot_queue),
+    .version_found_i    (version_found),
+    .version_resident_i (version_resident),
+    .version_slot_i     (version_slot),
     .work_valid_o   (checked_valid),
     .work_o         (checked_work),
     .echo_o         (checked_echo),
     .fence_o        (checked_fence),
     .prefill_o      (checked_prefill),
     .stop_o         (checked_stop),
+    .leave_o        (leave),
+    .leave_queue_o  (leave_queue),
+    .leave_slot_o   (leave_slot),
     .busy_o         (checking)
+  );
+
+  policy_slots #(.Queues(Queues), .Functions(Functions)) u_policy_slots (
+    .clk_i,
+    .rst_ni         (inner_rst_n),
+    .start_i        (start),
+    .start_queue_i  (start_queue),
+    .start_config_i (start_config),
+    .active_i       (active),
+    .look_i         (slot_names),
+    .look_queue_i   (slot_queue),
+    .look_version_i (slot_data[HW_DESC_POLICY_VERSION_LSB +: 16]),
+    .found_o        (version_found),
+    .resident_o     (version_resident),
+    .slot_o         (version_slot),
+    .salt_o         (version_salt),
+    .leave_i        (leave),
+    .leave_queue_i  (leave_queue),
+    .leave_slot_i   (leave_slot),
+    .finish_i       (finish),
+    .finish_queue_i (finish_queue),
+    .finish_slot_i  (finish_slot),
+    .hand_i         (look),
+    .hand_queue_i   (look_queue),
+    .hand_slot_i    (work.slot),
+    .kept_o         (retired_keep),
+    .aborted_o      (retired_abort),
+    .ask_i          (ask),
+    .ask_queue_i    (ask_queue),
+    .ask_version_i  (ask_version),
+    .ask_resident_o (ask_resident),
+    .ask_occupied_o (ask_occupied),
+    .load_i         (load_version),
+    .load_salt_i    (load_salt),
+    .load_mode_i    (load_mode),
+    .switch_o       (switched),
+    .switch_pairs_o (switch_pairs),
+    .switch_slot_o  (switch_slot),
+    .switch_keep_o  (switch_keep),
+    .switch_abort_o (switch_abort),
+    .read_owner_i   (slots_owner),
+    .read_o         (slots)
   );
 
   work_queue #(.Queues(Queues), .Depth(FetchDepth)) u_work_queue (
@@ -314,6 +434,7 @@ module rl_runtime_top
     .rst_ni         (inner_rst_n),
     .start_i        (start),
     .start_queue_i  (start_queue),
+    .start_config_i (start_config),
     .on_i           (on),
     .push_i         (checked_valid),
     .work_i         (checked_work),
@@ -335,7 +456,47 @@ module rl_runtime_top
     .prefill_o      (prefill),
     .stop_o         (stop),
     .stop_queue_o   (stop_queue),
-    .stop_rollout_o (stop_rollout)
+    .stop_group_o   (stop_group),
+    .stop_rollout_o (stop_rollout),
+    .abort_i        (abort),
+    .abort_queue_i  (bell_queue),
+    .abort_rollout_i (index),
+    .abort_tail_i   (abort_tail),
+    .aborting_o     (aborting)
+  );
+
+  group_table #(.Queues(Queues)) u_group_table (
+    .clk_i,
+    .rst_ni          (inner_rst_n),
+    .start_i         (start),
+    .start_queue_i   (start_queue),
+    .look_i          (work.seeks),
+    .look_queue_i    (look_queue),
+    .prefix_i        (work.prefix_id),
+    .prefill_i       (prefill),
+    .opens_i         (work.opens),
+    .stop_i          (work.is_stop),
+    .all_i           (work.all),
+    .member_i        (work.member),
+    .slot_i          (work.slot),
+    .retired_i       (retired_keep || retired_abort),
+    .waits_o         (group_waits),
+    .verdict_o       (verdict),
+    .refused_o       (refused),
+    .take_i          (taken),
+    .post_i          (group_post),
+    .post_queue_i    (posted_queue),
+    .post_entry_i    (group_entry),
+    .post_fills_i    (group_fills),
+    .post_ends_i     (group_ends),
+    .post_all_i      (group_all),
+    .post_member_i   (group_member),
+    .closes_o        (group_closes),
+    .stirs_o         (stirs),
+    .publish_i       (switched ? switch_pairs : '0),
+    .publish_slot_i  (switch_slot),
+    .publish_keep_i  (switch_keep),
+    .publish_abort_i (switch_abort)
   );
 
   dispatcher #(.Queues(Queues), .Workers(Workers)) u_dispatcher (
@@ -352,6 +513,9 @@ module rl_runtime_top
     .fence_i          (fence),
     .prefill_i        (prefill),
     .rollout_i        (work.rollout_id),
+    .grouped_i        (group_waits),
+    .refused_i        (refused),
+    .stirs_i          (stirs),
     .take_o           (taken),
     .slot_i           (slot_free),
     .probe_o          (probe),
@@ -387,6 +551,7 @@ module rl_runtime_top
     .rollout_i       (slot_data[HW_DESC_ROLLOUT_ID_LSB +: 32]),
     .seed_i          (slot_data[HW_DESC_SEED_LSB +: 32]),
     .seq_len_i       (slot_data[HW_DESC_SEQ_LEN_LSB +: 32]),
+    .salt_i          (version_salt),
     .prepared_o      (checked_prepared),
     .load_i          (load),
     .load_place_i    (load_place),
@@ -413,10 +578,16 @@ module rl_runtime_top
     .assign_i           (assign_work),
     .assign_worker_i    (assign_worker),
     .work_i             (work),
-    .stopped_i          (stopped),
+    .stopped_i          (called_off || superseded),
+    .refused_i          (refused),
     .stop_i             (stop),
     .stop_queue_i       (stop_queue),
+    .stop_group_i       (stop_group),
     .stop_rollout_i     (stop_rollout),
+    .retire_i           (switched && (switch_keep || switch_abort)),
+    .retire_pairs_i     (switch_pairs),
+    .retire_slot_i      (!switch_slot),
+    .retire_abort_i     (switch_abort),
     .probe_i            (probe),
     .probe_queue_i      (look_queue),
     .probe_rollout_i    (probe_rollout),
@@ -485,6 +656,46 @@ module rl_runtime_top
     .idle_o              (writes_idle)
   );
 
+  readback #(.Queues(Queues)) u_readback (
+    .clk_i,
+    .rst_ni         (inner_rst_n),
+    .start_i        (start),
+    .start_queue_i  (start_queue),
+    .start_config_i (start_config),
+    .on_i           (on),
+    .ready_o        (readback_ready),
+    .valid_i        (readback_valid),
+    .queue_i        (readback_queue),
+    .publishes_i    (readback_publishes),
+    .model_i        (readback_model),
+    .what_i         (readback_what),
+    .addr_i         (readback_addr),
+    .done_o         (answer),
+    .error_o        (answer_error),
+    .result_o       (answer_result),
+    .done_taken_i   (answer_taken),
+    .read_valid_o   (back_valid),
+    .read_addr_o    (back_addr),
+    .read_owner_o   (back_owner),
+    .read_ready_i   (back_ready),
+    .beat_i         (back_beat),
+    .beat_data_i    (m_axi_rdata),
+    .beat_fault_i   (m_axi_rresp != '0),
+    .fault_o        (back_fault),
+    .fault_queue_o  (back_fault_queue),
+    .range_owner_o  (range_owner),
+    .range_number_o (range_number),
+    .range_i        (range_of),
+    .ask_o          (ask),
+    .ask_queue_o    (ask_queue),
+    .ask_version_o  (ask_version),
+    .ask_resident_i (ask_resident),
+    .ask_occupied_i (ask_occupied),
+    .load_o         (load_version),
+    .load_salt_o    (load_salt),
+    .load_mode_o    (load_mode)
+  );
+
   completion_ring #(.Queues(Queues), .Workers(Workers), .Depth(CompletionDepth)) u_completion_ring (
     .clk_i,
     .rst_ni           (inner_rst_n),
@@ -503,10 +714,29 @@ module rl_runtime_top
     .done_valid_i     (done_valid),
     .done_i           (done),
     .done_after_i     (done_after),
+    .done_addr_i      ({line_addr[63:6], line_first, 2'b00}),
+    .read_valid_o     (readback_valid),
+    .read_queue_o     (readback_queue),
+    .read_publishes_o (readback_publishes),
+    .read_model_o     (readback_model),
+    .read_what_o      (readback_what),
+    .read_addr_o      (readback_addr),
+    .read_ready_i     (readback_ready),
+    .answer_i         (answer),
+    .answer_error_i   (answer_error),
+    .answer_result_i  (answer_result),
+    .answer_taken_o   (answer_taken),
     .done_ready_o     (done_ready),
     .posted_o         (posted),
     .posted_queue_o   (posted_queue),
     .sq_head_i        (posted_head),
+    .group_o          (group_post),
+    .group_entry_o    (group_entry),
+    .group_fills_o    (group_fills),
+    .group_ends_o     (group_ends),
+    .group_all_o      (group_all),
+    .group_member_o   (group_member),
+    .group_closes_i   (group_closes),
     .beat_valid_o     (completion_valid),
     .beat_urgent_o    (completion_urgent),
     .beat_queue_o     (beat_queue),
@@ -528,6 +758,9 @@ module rl_runtime_top
     .dropped_queue_o  (dropped_queue),
     .flushed_o        (flushed),
     .flushed_queue_o  (flushed_queue),
+    .finish_o         (finish),
+    .finish_queue_o   (finish_queue),
+    .finish_slot_o    (finish_slot),
     .asked_o          (asked),
     .error_done_o     (error_done),
     .line_fault_o     (line_fault),
@@ -540,7 +773,9 @@ module rl_runtime_top
     .assign_i        (taken),
     .assign_worker_i (assign_worker),
     .echo_i          (echo),
-    .stopped_i       (stopped),
+    .stopped_i       (called_off),
+    .superseded_i    (superseded),
+    .verdict_i       (verdict),
     .taken_i         (item_taken),
     .worker_i        (item_worker),
     .last_i          (item_last),

@@ -26,10 +26,16 @@ module rollout_worker_fsm
   input  logic [Workers-1:0]    assign_i,            // one-hot: takes work_i
   input  logic [3:0]            assign_worker_i,     // the same as a number
   input  work_t                 work_i,
-  input  logic                  stopped_i,           // R8: it adds no tokens
-  input  logic                  stop_i,              // R8: ends what is here of this rollout
+  input  logic                  stopped_i,           // R8, R20: it adds no tokens
+  input  logic                  refused_i,           // R17: likewise
+  input  logic                  stop_i,              // R8: ends what is here of this rollout …
   input  logic [3:0]            stop_queue_i,
+  input  logic                  stop_group_i,        // … or with this prefix, copy-on-write
   input  logic [31:0]           stop_rollout_i,
+  input  logic                  retire_i,            // R20: the version in this policy slot of these queue pairs is retired:
+  input  logic [Queues-1:0]     retire_pairs_i,      // in this cycle what is assigned knows of it already
+  input  logic                  retire_slot_i,
+  input  logic                  retire_abort_i,      // with ABORT; else with KEEP
   input  logic                  probe_i,
   input  logic [3:0]            probe_queue_i,
   input  logic [31:0]           probe_rollout_i,
@@ -87,8 +93,8 @@ module rollout_worker_fsm
   assign stop_key  = KeyBits'({stop_queue_i, stop_rollout_i});
   assign probe_key = KeyBits'({probe_queue_i, probe_rollout_i});
 
-  // R9: the threshold of each queue pair, Q16.16.
-  logic [31:0] threshold_q [0:Slots-1];
+  // R9: the threshold of each queue pair, Q16.16 with a sign.
+  logic [Queues-1:0][31:0] threshold_q;
   always_ff @(posedge clk_i) begin
     if (start_i) threshold_q[(Queues == 1) ? 0 : int'(start_queue_i)] <= start_config_i.reward_threshold;
   end
@@ -99,6 +105,7 @@ module rollout_worker_fsm
   // Two places per worker; head says which one is oldest. Index: worker, place.
   logic [KeyBits-1:0]     queue_rollout [0:MAX_WORKERS*2-1];
   logic [EntryBits-1:0]   queue_mem     [0:MAX_WORKERS*2-1];
+  logic [KeyBits-1:0]     queue_prefix  [0:MAX_WORKERS*2-1];   // with its queue pair, of one with COW_PREFIX
 
   logic [Workers-1:0] head_q, some_q, two_q;      // at least one is queued; two are
   logic [Workers-1:0] other, tail;                // the place that is not the oldest; where the next one goes
@@ -115,8 +122,8 @@ module rollout_worker_fsm
   assign tail   = head_q ^ some_q;
   assign behind = (start & two_q) | (~start & some_q);
   assign head_brief = (head_q & brief_1_q) | (~head_q & brief_0_q);
-  assign head_adds  = (head_q & adds_1_q) | (~head_q & adds_0_q);
-  assign new_adds   = work_i.adds_tokens && !stopped_i;
+  assign head_adds  = ((head_q & adds_1_q) | (~head_q & adds_0_q)) & ~head_void;
+  assign new_adds   = work_i.adds_tokens && !stopped_i && !refused_i;
   assign near_by    = near_tokens(wait_states_i);
 
   always_comb begin
@@ -143,6 +150,7 @@ module rollout_worker_fsm
   always_ff @(posedge clk_i) begin
     if (assign_i != '0) begin
       queue_rollout[place] <= new_key;
+      queue_prefix[place]  <= KeyBits'({work_i.pair, work_i.prefix_id});
       queue_mem[place]     <= {new_here, work_i.eos_stops, work_i.resident, work_i.start_word, work_i.checkpoint,
                                new_last, new_event};
     end
@@ -177,12 +185,13 @@ module rollout_worker_fsm
   // (a checkpoint or the last).
   logic [Workers*32-1:0] position_q, last_q, event_q;
   logic [Workers*32-1:0] checkpoint_q, digest_q;
+  logic [Workers*32-1:0] since_q, since;   // RESIDENT: the digest of the tokens since the last checkpoint (R9)
   logic [Workers*KeyBits-1:0] rollout_q;
   logic [Workers-1:0]    low_0_q, low_1_q, low_2_q, low_3_q;   // the lowest four bits of position_q, once more
   logic [Workers-1:0]    here_q, ends;   // the next event is no further than Here; a line is full
 
   assign fire         = run_q & ready_i & (token_valid_i | ~adds_tokens_q);
-  assign ask          = stop_q | (eos & eos_stops_q);
+  assign ask          = stop_now | void_q | (kept_now & ~resident_q) | (eos & eos_stops_q);
   assign token_data_o = engine_token_i;
   assign eos          = eos_i & adds_tokens_q;
 
@@ -206,6 +215,50 @@ module rollout_worker_fsm
   assign ends = fire & low_0_q & low_1_q & low_2_q & low_3_q;
   assign look = fire & (close | ask);
 
+  // R20: the version that it names is retired. What runs ends with the token of this cycle, or at its next checkpoint;
+  // what has not started, in a place or on its way out of one, adds none.
+  logic [Workers-1:0] slot_run_q, slot_0_q, slot_1_q, retiring, retire_0, retire_1;   // the queue pair is one of them
+  logic [Workers-1:0] hit_run, hit_0, hit_1, head_slot, head_kept, head_void, stop_now, kept_now;
+  logic [Workers-1:0] kept_q, kept_0_q, kept_1_q, void_q, void_0_q, void_1_q;
+  logic               retire_aborts, retire_keeps;
+  /* verilator lint_off UNUSEDSIGNAL */  // of several queue pairs
+  logic [Slots-1:0]   retires;
+  /* verilator lint_on UNUSEDSIGNAL */
+  assign retires       = Slots'(retire_pairs_i);
+  assign retire_aborts = retire_i && retire_abort_i;
+  assign retire_keeps  = retire_i && !retire_abort_i;
+
+  always_comb begin
+    hit_run = '0;
+    hit_0   = '0;
+    hit_1   = '0;
+    if (retire_i) begin
+      hit_run = retiring & ~(slot_run_q ^ {Workers{retire_slot_i}});
+      hit_0   = retire_0 & ~(slot_0_q ^ {Workers{retire_slot_i}});
+      hit_1   = retire_1 & ~(slot_1_q ^ {Workers{retire_slot_i}});
+    end
+  end
+  assign stop_now  = stop_q | (hit_run & {Workers{retire_aborts}});
+  assign kept_now  = kept_q | (hit_run & {Workers{retire_keeps}});
+  assign head_slot = (head_q & slot_1_q) | (~head_q & slot_0_q);
+  assign head_void = (head_q & (void_1_q | hit_1)) | (~head_q & (void_0_q | hit_0));
+  assign head_kept = (head_q & (kept_1_q | (hit_1 & {Workers{retire_keeps}})))
+                   | (~head_q & (kept_0_q | (hit_0 & {Workers{retire_keeps}})));
+
+  always_ff @(posedge clk_i) begin
+    if (retire_i || (start | assign_i) != '0) begin
+      slot_0_q   <= (slot_0_q & ~(assign_i & ~tail)) | (assign_i & ~tail & {Workers{work_i.slot}});
+      slot_1_q   <= (slot_1_q & ~(assign_i & tail)) | (assign_i & tail & {Workers{work_i.slot}});
+      slot_run_q <= (start & head_slot) | (~start & slot_run_q);
+      void_0_q   <= (void_0_q | hit_0) & ~(assign_i & ~tail);
+      void_1_q   <= (void_1_q | hit_1) & ~(assign_i & tail);
+      void_q     <= (start & head_void) | (~start & void_q);
+      kept_0_q   <= (kept_0_q | (hit_0 & {Workers{retire_keeps}})) & ~(assign_i & ~tail);
+      kept_1_q   <= (kept_1_q | (hit_1 & {Workers{retire_keeps}})) & ~(assign_i & tail);
+      kept_q     <= (start & head_kept) | (~start & kept_now);
+    end
+  end
+
   // Of the rollout that runs.
   logic [Workers*32-1:0] threshold;
   // What runs, and what is queued in either place, belongs to a queue pair that is being disabled.
@@ -219,6 +272,9 @@ module rollout_worker_fsm
     assign draining  = {Workers{drain_i[0]}};
     assign drain_0   = draining;
     assign drain_1   = draining;
+    assign retiring  = {Workers{retire_pairs_i[0]}};
+    assign retire_0  = retiring;
+    assign retire_1  = retiring;
   end else begin : gen_many
     for (genvar w = 0; w < Workers; w++) begin : gen_own
       logic [QueueBits-1:0] queue, queue_0, queue_1;
@@ -229,6 +285,9 @@ module rollout_worker_fsm
       assign draining[w]           = drain_i != '0 && drains[queue];
       assign drain_0[w]            = drain_i != '0 && drains[queue_0];
       assign drain_1[w]            = drain_i != '0 && drains[queue_1];
+      assign retiring[w]           = retire_i && retires[queue];
+      assign retire_0[w]           = retire_i && retires[queue_rollout[{4'(w), 1'b0}][32 +: QueueBits]];
+      assign retire_1[w]           = retire_i && retires[queue_rollout[{4'(w), 1'b1}][32 +: QueueBits]];
     end
   end
 
@@ -238,6 +297,7 @@ module rollout_worker_fsm
     passed = '0;
     done   = '0;
     how_o  = '0;
+    since  = '0;
     if (look != '0) begin
       for (int w = 0; w < Workers; w++) begin
         if (look[w]) begin
@@ -246,20 +306,31 @@ module rollout_worker_fsm
           // What ends the descriptor: the contract's order.
           if (position_q[w*32 +: 32] == event_q[w*32 +: 32] || ask[w]) begin
             how_o[w*4 + 2] = eos[w] || eos_seen_q[w];
-            if (position_q[w*32 +: 32] == last_q[w*32 +: 32] || (eos[w] && eos_stops_q[w])) begin
+            if (void_q[w]) begin
+              done[w] = 1'b1;
+              how_o[w*4 +: 4] = {2'b10, stop_q[w] ? END_STOPPED : END_SUPERSEDED};
+            end else if (position_q[w*32 +: 32] == last_q[w*32 +: 32] || (eos[w] && eos_stops_q[w])) begin
               done[w] = 1'b1;
               how_o[w*4 +: 2] = END_DONE;
-            end else if (stop_q[w]) begin
+            end else if (stop_now[w]) begin
               done[w] = 1'b1;
               how_o[w*4 +: 2] = END_STOPPED;
             end else if (!resident_q[w]) begin
               done[w] = 1'b1;
-              how_o[w*4 +: 2] = END_REWARD_NEEDED;
-            end else if ({16'd0, digest_o[w*32 + 16 +: 16] ^ digest_o[w*32 +: 16]} < ((Queues == 1) ? threshold_q[0] : threshold[w*32 +: 32])) begin   // its score
-              done[w] = 1'b1;
-              how_o[w*4 + 3] = 1'b1;
+              how_o[w*4 +: 2] = kept_now[w] ? END_SUPERSEDED : END_REWARD_NEEDED;
             end else begin
-              passed[w] = 1'b1;
+              // Its score, which is never negative, against a threshold that may be.
+              since[w*32 +: 32] = (since_q[w*32 +: 32] ^ token_data_o[w*32 +: 32]) * DIGEST_PRIME;
+              if ($signed({16'd0, since[w*32 + 16 +: 16] ^ since[w*32 +: 16]})
+                  < $signed((Queues == 1) ? threshold_q[0] : threshold[w*32 +: 32])) begin
+                done[w] = 1'b1;
+                how_o[w*4 + 3] = 1'b1;
+              end else if (kept_now[w]) begin
+                done[w] = 1'b1;
+                how_o[w*4 +: 2] = END_SUPERSEDED;
+              end else begin
+                passed[w] = 1'b1;
+              end
             end
           end
         end
@@ -315,6 +386,12 @@ module rollout_worker_fsm
     low_1_q <= low_1_q ^ (fire & low_0_q);
     low_2_q <= low_2_q ^ (fire & low_0_q & low_1_q);
     low_3_q <= low_3_q ^ (fire & low_0_q & low_1_q & low_2_q);
+    if ((fire & resident_q) != '0) begin
+      for (int w = 0; w < Workers; w++) begin
+        if (fire[w] && resident_q[w])
+          since_q[w*32 +: 32] <= passed[w] ? DIGEST_INIT : digest_step(since_q[w*32 +: 32], token_data_o[w*32 +: 32]);
+      end
+    end
     // Only a resident rollout goes on behind a checkpoint.
     if (passed != '0) begin
       for (int w = 0; w < Workers; w++) if (passed[w])
@@ -341,6 +418,7 @@ module rollout_worker_fsm
           eos_seen_q[w]            <= 1'b0;
           rollout_q[w*KeyBits +: KeyBits] <= queue_rollout[{4'(w), head_q[w]}];
           digest_q[w*32 +: 32]     <= DIGEST_INIT;
+          since_q[w*32 +: 32]      <= DIGEST_INIT;
           position_q[w*32 +: 32]   <= {28'd0, queue_mem[{4'(w), head_q[w]}][96 +: 4]};
           {eos_stops_q[w], resident_q[w]} <= queue_mem[{4'(w), head_q[w]}][100 +: 2];
           checkpoint_q[w*32 +: 32] <= queue_mem[{4'(w), head_q[w]}][64 +: 32];
@@ -356,23 +434,54 @@ module rollout_worker_fsm
   // R8: everything here of the STOP's queue pair is older than it; what is assigned in the same cycle knows of it already.
   logic [Workers-1:0] stop_run, stop_0, stop_1, stop_0_q, stop_1_q, head_stop;
   logic               stops;
+  // Of what runs and of what is queued in either place: it has COW_PREFIX; and the prefix of what runs.
+  logic [Workers-1:0] cow_q, cow_0_q, cow_1_q, head_cow;
+  logic [Workers*KeyBits-1:0] prefix_q;
 
-  assign stops = stop_i || drain_i != '0;
+  assign head_cow = (head_q & cow_1_q) | (~head_q & cow_0_q);
+  always_ff @(posedge clk_i) begin
+    if (assign_i != '0) begin
+      cow_0_q <= (cow_0_q & ~(assign_i & ~tail)) | (assign_i & ~tail & {Workers{work_i.cow_prefix}});
+      cow_1_q <= (cow_1_q & ~(assign_i & tail))  | (assign_i & tail & {Workers{work_i.cow_prefix}});
+    end
+    if (start != '0) begin
+      cow_q <= (start & head_cow) | (~start & cow_q);
+      if ((start & head_cow) != '0) begin
+        for (int w = 0; w < Workers; w++)
+          if (start[w]) prefix_q[w*KeyBits +: KeyBits] <= queue_prefix[{4'(w), head_q[w]}];
+      end
+    end
+  end
+
+  assign stops = stop_i || drain_i != '0 || retire_aborts;
   always_comb begin
     stop_run = '0;
     stop_0   = '0;
     stop_1   = '0;
     if (stop_i) begin
-      for (int w = 0; w < Workers; w++) begin
-        stop_run[w] = rollout_q[w*KeyBits +: KeyBits] == stop_key;
-        stop_0[w]   = queue_rollout[{4'(w), 1'b0}] == stop_key;
-        stop_1[w]   = queue_rollout[{4'(w), 1'b1}] == stop_key;
+      if (stop_group_i) begin
+        for (int w = 0; w < Workers; w++) begin
+          stop_run[w] = cow_q[w]   && prefix_q[w*KeyBits +: KeyBits] == stop_key;
+          stop_0[w]   = cow_0_q[w] && queue_prefix[{4'(w), 1'b0}] == stop_key;
+          stop_1[w]   = cow_1_q[w] && queue_prefix[{4'(w), 1'b1}] == stop_key;
+        end
+      end else begin
+        for (int w = 0; w < Workers; w++) begin
+          stop_run[w] = rollout_q[w*KeyBits +: KeyBits] == stop_key;
+          stop_0[w]   = queue_rollout[{4'(w), 1'b0}] == stop_key;
+          stop_1[w]   = queue_rollout[{4'(w), 1'b1}] == stop_key;
+        end
       end
     end
     if (drain_i != '0) begin
       stop_run = stop_run | draining;
       stop_0   = stop_0 | drain_0;
       stop_1   = stop_1 | drain_1;
+    end
+    if (retire_aborts) begin
+      stop_run = stop_run | hit_run;
+      stop_0   = stop_0 | hit_0;
+      stop_1   = stop_1 | hit_1;
     end
   end
   assign head_stop = (head_q & (stop_1_q | stop_1)) | (~head_q & (stop_0_q | stop_0));
@@ -486,6 +595,8 @@ module rollout_worker_fsm
         if ((fire & adds_tokens_q & stop_q & ~done) != '0)
           $fatal(1, "R8 rollout_worker_fsm: workers %b run on behind a STOP", fire & adds_tokens_q & stop_q & ~done);
       end
+      if ((fire & adds_tokens_q & kept_now & ~resident_q & ~done) != '0)
+        $fatal(1, "R20 rollout_worker_fsm: workers %b run on under a version that is retired", fire & kept_now & ~done);
       if (delivered_i != '0) begin
         if ((delivered_i & ~ended_some_q) != '0)
           $fatal(1, "R3 rollout_worker_fsm: an end of workers %b was delivered twice", delivered_i & ~ended_some_q);

@@ -11,7 +11,9 @@ module work_context
   input  logic               assign_i,        // the descriptor below goes to this worker
   input  logic [3:0]         assign_worker_i,
   input  echo_t              echo_i,
-  input  logic               stopped_i,       // R8: it ends before its first token
+  input  logic               stopped_i,       // R8, R20: it ends before its first token
+  input  logic               superseded_i,    // R20: likewise
+  input  verdict_t           verdict_i,       // R17: its group; it may be refused
 
   // The granted item, if any: worker, last word of its line, and for an end its digest and how it ended.
   input  logic               taken_i,
@@ -30,13 +32,19 @@ module work_context
   // One running, two queued, two finished: five at most for one worker.
   localparam int PlaceBits = 3;
 
-  logic [ECHO_BITS:0]   mem [0:MAX_WORKERS*(1 << PlaceBits)-1];
+  localparam int VerdictBits = $bits(verdict_t);
+
+  logic [VerdictBits+ECHO_BITS+1:0] mem [0:MAX_WORKERS*(1 << PlaceBits)-1];
   logic [MAX_WORKERS-1:0][PlaceBits-1:0] newest_q, oldest_q;
   logic [27:0]          line_mem [0:MAX_WORKERS-1];   // lines of the worker's oldest descriptor that are out …
   logic [MAX_WORKERS-1:0] first_q;                      // … if there are any
   logic [27:0]          line;
   echo_t                echo;
-  logic                 stopped;
+  logic                 stopped, superseded, called_off, ends;
+  verdict_t             verdict;
+
+  // Called off before its first token: by a STOP or an ABORT, or by a KEEP.
+  assign called_off = stopped || superseded || (how_i[3] && how_i[1:0] != END_DONE);
 
   always_comb begin
     done_o = '0;
@@ -53,18 +61,39 @@ module work_context
       done_o.final_seq_len   = echo.seq_len[30:0];
       done_o.rollout_id      = echo.rollout_id;
       done_o.user_data       = echo.user_data;
-      if (stopped) begin
-        done_o.status        = STATUS_STOPPED;
+      done_o.names           = echo.names;
+      done_o.slot            = echo.slot;
+      done_o.reads           = echo.reads;
+      done_o.publishes       = echo.publishes;
+      if (verdict.error != ERR_NONE) begin
+        done_o.irq           = 1'b1;                 // R14: as any error
+        done_o.status        = STATUS_ERROR;
+        done_o.error         = verdict.error;
+      end else if (echo.adds_tokens && called_off) begin
+        done_o.status        = (stopped || (!superseded && how_i[1:0] == END_STOPPED)) ? STATUS_STOPPED : STATUS_SUPERSEDED;
         done_o.result        = DIGEST_INIT;
       end else if (echo.adds_tokens) begin
         done_o.status        = (how_i[1:0] == END_REWARD_NEEDED) ? STATUS_REWARD_NEEDED
+                             : (how_i[1:0] == END_SUPERSEDED)    ? STATUS_SUPERSEDED
                              : (how_i[1:0] == END_STOPPED)       ? STATUS_STOPPED : STATUS_DONE;
         done_o.flags         = (how_i[2] ? CFLAG_EOS : '0) | (how_i[3] ? CFLAG_REJECTED : '0);
         done_o.result        = digest_i;
         done_o.final_seq_len = 31'(echo.seq_len + {line, last_i} - {28'd0, echo.token_addr[5:2]} + 32'd1);
       end
+      if (verdict.belongs) begin
+        done_o.belongs       = 1'b1;
+        done_o.entry         = verdict.entry;
+        done_o.fills         = verdict.fills;
+        done_o.ends          = ends;
+        done_o.ends_anyway   = verdict.is_stop;
+        done_o.all           = verdict.all;
+        done_o.member        = verdict.member;
+      end
     end
   end
+  // A STOP ends its member, and a DECODE as DONE or STOPPED does.
+  assign ends = verdict.is_stop
+             || (!verdict.fills && verdict.error == ERR_NONE && (stopped || (!superseded && (how_i[1:0] == END_DONE || how_i[1:0] == END_STOPPED))));
 
   always_comb begin
     line_queue_o = '0;
@@ -79,17 +108,19 @@ module work_context
   end
 
   always_comb begin
-    stopped = 1'b0;
-    echo    = '0;
-    line    = '0;
+    verdict    = '0;
+    stopped    = 1'b0;
+    superseded = 1'b0;
+    echo       = '0;
+    line       = '0;
     if (taken_i) begin
-      {stopped, echo} = mem[{worker_i, oldest_q[worker_i]}];
+      {verdict, superseded, stopped, echo} = mem[{worker_i, oldest_q[worker_i]}];
       if (!first_q[worker_i]) line = line_mem[worker_i];
     end
   end
 
   always_ff @(posedge clk_i) begin
-    if (assign_i) mem[{assign_worker_i, newest_q[assign_worker_i]}] <= {stopped_i, echo_i};
+    if (assign_i) mem[{assign_worker_i, newest_q[assign_worker_i]}] <= {verdict_i, superseded_i, stopped_i, echo_i};
     if (taken_i)  line_mem[worker_i] <= line + 28'd1;
   end
 

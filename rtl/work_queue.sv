@@ -5,7 +5,12 @@
 //   - for the DECODEs that wait here its rollout is noted, until the STOP itself goes out. Until then what leaves the
 //     queue pair is older than the STOP, so a DECODE of a noted rollout goes out as STOPPED, without a token.
 // Notes are looked up when a DECODE is read, Lanes of them per cycle. There is room for as many as there are
-// descriptors, so no STOP is missed and nothing holds up the fetch.
+// descriptors, so no STOP is missed and nothing holds up the fetch. A STOP of a group is told and noted by its prefix.
+//
+// ABORT ends DECODEs of a rollout as a STOP would that stood behind all that is published (R8), but no descriptor stands for
+// it here. So each entry has a bit that says that it was aborted. What arrives from then on gets it as it comes in, until all
+// that was published is here; what is here gets it from a walk over the entries of the queue pair, one per cycle, and the
+// oldest one is compared as long as the walk has not passed it. The workers learn of it as soon as no STOP is told to them.
 //
 // One memory for all queue pairs, divided evenly; heads and tails per queue pair.
 module work_queue
@@ -19,8 +24,9 @@ module work_queue
   input  logic        clk_i,
   input  logic        rst_ni,
 
-  input  logic        start_i,        // a queue pair starts
+  input  logic        start_i,        // a queue pair starts, with this configuration
   input  logic [3:0]  start_queue_i,
+  input  queue_config_t start_config_i,
   input  logic [Queues-1:0] on_i,     // the others are held empty
 
   input  logic        push_i,         // there is always room: desc_ring requests no more than fits
@@ -44,9 +50,16 @@ module work_queue
   output logic [ENGINE_BITS-1:0] prepared_o,
   output logic        prefill_o,
 
-  output logic        stop_o,         // a STOP arrives: it ends what the workers have of this rollout
+  output logic        stop_o,         // a STOP arrives: it ends what the workers have of this rollout …
   output logic [3:0]  stop_queue_o,
-  output logic [31:0] stop_rollout_o
+  output logic        stop_group_o,   // … or, where it is one of a group, of this prefix
+  output logic [31:0] stop_rollout_o,
+
+  input  logic        abort_i,        // ABORT is written, while aborting_o is low: it ends this rollout's DECODEs …
+  input  logic [3:0]  abort_queue_i,
+  input  logic [31:0] abort_rollout_i,
+  input  logic [31:0] abort_tail_i,   // … below this index, of what is published
+  output logic [Queues-1:0] aborting_o
   /* verilator lint_on UNUSEDSIGNAL */
 );
   localparam int QueueBits = (Queues == 1) ? 1 : $clog2(Queues);
@@ -71,8 +84,8 @@ module work_queue
   logic [ENGINE_BITS-1:0]   prepared_mem [0:Depth-1];
   logic [2:0]               flag_mem     [0:Depth-1];
   // One bit wider than the address, as in sync_fifo.
-  logic [PtrBits:0]         head_q [0:Slots-1];
-  logic [PtrBits:0]         tail_q [0:Slots-1];
+  logic [Queues-1:0][PtrBits:0]         head_q;
+  logic [Queues-1:0][PtrBits:0]         tail_q;
   logic [Slots-1:0]         some_q;
   logic                     stop;
   logic [PtrBits:0]         head, tail, behind;
@@ -112,22 +125,30 @@ module work_queue
     end
   end
 
-  // ---------------------------------------------------------------- rollouts of the STOPs that wait here
+  // ---------------------------------------------------------------- rollouts, or prefixes, of the STOPs that wait here
   // Row and lane of a note are the upper and lower bits of its index; indices run freely, as in sync_fifo.
-  logic [PtrBits:0]    oldest_q [0:Slots-1];
-  logic [PtrBits:0]    newest_q [0:Slots-1];
-  logic [PtrBits:0]    looked_q [0:Slots-1];   // the first note of the row with which the oldest is compared next
+  logic [Queues-1:0][PtrBits:0]    oldest_q;
+  logic [Queues-1:0][PtrBits:0]    newest_q;
+  logic [Queues-1:0][PtrBits:0]    looked_q;   // the first note of the row with which the oldest is compared next
   logic [Slots-1:0]    hit_q;                  // a note of a row before that is its rollout
   logic [PtrBits:0]    oldest, newest, notes, row_first, push_newest;
-  logic                adds, same, arrives;
-  logic [Lanes*32-1:0] note_mem [0:(1 << NoteBits)-1];
+  logic                adds, same, arrives, tells, meets, noted;
+  // See ABORT.
+  logic                sends, aborted;
+  logic [QueueBits-1:0] send_pair;
+  logic [Queues-1:0]   over;
+  logic [31:0]         told;
+  logic [Lanes*33-1:0] note_mem [0:(1 << NoteBits)-1];   // whether it is a prefix, and which
   logic [NoteBits-1:0] new_row, row;
   logic [Lanes-1:0]    match;
   logic [PtrBits-1:0]  place;
 
-  assign stop_o         = push_i && stop_i;
-  assign stop_queue_o   = work_i.pair;
-  assign stop_rollout_o = work_i.rollout_id;
+  assign tells          = push_i && stop_i;
+  assign told           = (tells && work_i.all) ? work_i.prefix_id : work_i.rollout_id;
+  assign stop_o         = tells || sends;
+  assign stop_queue_o   = tells ? work_i.pair : 4'(send_pair);
+  assign stop_group_o   = tells && work_i.all;
+  assign stop_rollout_o = tells ? told : abort_rollout_q[send_pair];
   assign oldest         = oldest_q[read_pair];
   assign newest         = newest_q[read_pair];
   assign push_newest    = newest_q[push_pair];
@@ -135,13 +156,13 @@ module work_queue
   assign row_first      = looked_q[read_pair];
   assign adds           = read_i && work_o.adds_tokens;
   assign same           = Queues == 1 || read_pair == push_pair;
-  assign arrives        = stop_o && same;      // compared on its way in
+  assign arrives        = tells && same;       // compared on its way in
 
   assign new_row = {push_pair, RowBits'(push_newest[PtrBits-1:0] >> LaneBits)};
   assign row     = {read_pair, RowBits'(row_first[PtrBits-1:0] >> LaneBits)};
 
   always_ff @(posedge clk_i) begin
-    if (stop_o) note_mem[new_row][32*push_newest[LaneBits-1:0] +: 32] <= work_i.rollout_id;
+    if (tells) note_mem[new_row][33*push_newest[LaneBits-1:0] +: 33] <= {work_i.all, told};
   end
 
   always_comb begin
@@ -150,29 +171,147 @@ module work_queue
     if (adds && notes != '0) begin
       for (int k = 0; k < Lanes; k++) begin
         place    = PtrBits'(row_first) + PtrBits'(k) - oldest[PtrBits-1:0];
-        match[k] = {1'b0, place} < notes && note_mem[row][32*k +: 32] == work_o.rollout_id;
+        match[k] = {1'b0, place} < notes && (note_mem[row][33*k + 32]
+                 ? work_o.cow_prefix && note_mem[row][33*k +: 32] == work_o.prefix_id
+                 : note_mem[row][33*k +: 32] == work_o.rollout_id);
       end
     end
   end
 
+  always_comb begin
+    meets = 1'b0;
+    if (adds && arrives)
+      meets = work_i.all ? work_o.cow_prefix && told == work_o.prefix_id : told == work_o.rollout_id;
+  end
+
   assign known_o   = !adds || newest - row_first <= (PtrBits+1)'(Lanes);
-  assign stopped_o = adds && (hit_q[read_pair] || match != '0 || (arrives && work_i.rollout_id == work_o.rollout_id));
+  assign noted     = adds && (hit_q[read_pair] || match != '0 || meets);
+  assign stopped_o = noted || aborted;
 
   always_ff @(posedge clk_i) begin
-    if (stop_o) newest_q[push_pair] <= push_newest + 1'b1;
+    if (tells) newest_q[push_pair] <= push_newest + 1'b1;
     if (take_i) begin
       if (stop) oldest_q[read_pair] <= oldest + 1'b1;
       looked_q[read_pair] <= (oldest + (PtrBits+1)'(stop)) & ~(PtrBits+1)'(Lanes - 1);
       hit_q[read_pair]    <= 1'b0;
     end else if (adds && !known_o) begin
       looked_q[read_pair] <= row_first + (PtrBits+1)'(Lanes);
-      hit_q[read_pair]    <= stopped_o;
+      hit_q[read_pair]    <= noted;
     end
     if (start_i) begin
       oldest_q[start_pair] <= '0;
       newest_q[start_pair] <= '0;
       looked_q[start_pair] <= '0;
       hit_q[start_pair]    <= 1'b0;
+    end
+  end
+
+  // ---------------------------------------------------------------- ABORT
+  // Of each queue pair: the rollout; how much of what was published has not come in; and the entries that are still to be
+  // walked over. None of them has gone out: the first moves on with the oldest.
+  logic [Queues-1:0][31:0]      pushed_q, abort_rollout_q, coming_q;
+  logic [Queues-1:0][PtrBits:0] walk_q, end_q;
+  logic [Queues-1:0]            sends_q, comes_q, walks_q;
+  logic [Depth-1:0]             aborted_q;
+
+  logic [QueueBits-1:0] abort_pair, walk_pair;
+  logic [Queues-1:0]    push_one, walk_one;
+  logic                 aborts, comes, walks, ahead;
+  logic [AddrBits-1:0]  walk_place;
+  logic [PtrBits:0]     abort_head, abort_tail;
+  logic [PtrBits-1:0]   walk;
+  /* verilator lint_off UNUSEDSIGNAL */  // its rollout alone
+  work_t                walked;
+  /* verilator lint_on UNUSEDSIGNAL */
+
+  assign abort_pair = (Queues == 1) ? '0 : abort_queue_i[QueueBits-1:0];
+  assign aborts     = (sends_q | comes_q | walks_q) != '0;
+  assign push_one   = (aborts && push_i) ? Queues'(16'd1 << push_pair) : '0;
+  assign comes      = (comes_q & push_one) != '0;
+  assign sends      = sends_q != '0 && !tells;
+  assign walks      = walks_q != '0;
+  assign aborting_o = (sends_q | comes_q | walks_q) & on_i;
+  assign abort_head = abort_i ? head_q[abort_pair] + (PtrBits+1)'(take_i && read_pair == abort_pair) : '0;
+  assign abort_tail = abort_i ? tail_q[abort_pair] + (PtrBits+1)'(push_i && push_pair == abort_pair) : '0;
+
+  // The first queue pair that has something to tell, and to walk over. Whatever comes in of a queue pair, and is no STOP, lets
+  // it tell at once: so nothing that was published behind the ABORT is at a worker by then.
+  if (Queues == 1) begin : gen_one
+    assign send_pair = '0;
+    assign walk_pair = '0;
+    assign walk_one  = walks_q;
+  end else begin : gen_many
+    logic [Queues-1:0] send_one;
+    assign send_one  = ((sends_q & push_one) != '0) ? push_one : (sends_q != '0) ? sends_q & (~sends_q + 1'b1) : '0;
+    assign walk_one  = walks ? walks_q & (~walks_q + 1'b1) : '0;
+    assign send_pair = QueueBits'({(16'(send_one) & 16'hFF00) != '0, (16'(send_one) & 16'hF0F0) != '0,
+                                   (16'(send_one) & 16'hCCCC) != '0, (16'(send_one) & 16'hAAAA) != '0});
+    assign walk_pair = QueueBits'({(16'(walk_one) & 16'hFF00) != '0, (16'(walk_one) & 16'hF0F0) != '0,
+                                   (16'(walk_one) & 16'hCCCC) != '0, (16'(walk_one) & 16'hAAAA) != '0});
+  end
+  assign walk       = walks ? PtrBits'(walk_q[walk_pair]) : '0;
+  assign walk_place = AddrBits'({walk_pair, walk});
+  assign walked     = walks ? work_mem[walk_place] : '0;
+
+  // The oldest has its bit, or the walk has not come to it.
+  always_comb begin
+    aborted = 1'b0;
+    ahead   = 1'b0;
+    if (adds) begin
+      aborted = aborted_q[read_place];
+      if (walks) begin
+        ahead = ((walks_q >> read_pair) & Queues'(1)) != '0 && walk_q[read_pair] == head;
+        if (ahead && abort_rollout_q[read_pair] == work_o.rollout_id) aborted = 1'b1;
+      end
+    end
+  end
+
+  always_ff @(posedge clk_i) begin
+    if (push_i) begin
+      aborted_q[push_place]   <= comes && abort_rollout_q[push_pair] == work_i.rollout_id;
+      pushed_q[push_pair]     <= pushed_q[push_pair] + 32'd1;
+    end
+    if (walks) begin
+      if (walked.rollout_id == abort_rollout_q[walk_pair]) aborted_q[walk_place] <= 1'b1;
+      for (int q = 0; q < Queues; q++) begin
+        if (walk_one[q] || (take_i && int'(read_pair) == q && walk_q[q] == head)) walk_q[q] <= walk_q[q] + 1'b1;
+      end
+    end
+    if (comes) coming_q[push_pair] <= coming_q[push_pair] - 32'd1;
+    if (abort_i) begin
+      abort_rollout_q[abort_pair] <= abort_rollout_i;
+      coming_q[abort_pair]        <= abort_tail_i - pushed_q[abort_pair] - 32'(push_i && push_pair == abort_pair);
+      walk_q[abort_pair]          <= abort_head;
+      end_q[abort_pair]           <= abort_tail;
+    end
+    if (start_i) pushed_q[start_pair] <= start_config_i.sq_start;
+  end
+
+  always_ff @(posedge clk_i) begin
+    if (!rst_ni) begin
+      sends_q <= '0;
+      comes_q <= '0;
+      walks_q <= '0;
+    end else begin
+      if (aborts) begin
+        sends_q <= sends_q & on_i & ~(sends ? Queues'(16'd1 << send_pair) : '0);
+        comes_q <= comes_q & on_i & ~((comes && coming_q[push_pair] == 32'd1) ? push_one : '0);
+        walks_q <= walks_q & on_i & ~over;
+      end
+      if (abort_i) begin
+        sends_q[abort_pair] <= 1'b1;
+        comes_q[abort_pair] <= abort_tail_i != pushed_q[abort_pair] + 32'(push_i && push_pair == abort_pair);
+        walks_q[abort_pair] <= abort_head != abort_tail;
+      end
+    end
+  end
+
+  // Walked over by the end of this cycle.
+  always_comb begin
+    over = '0;
+    if (walks) begin
+      for (int q = 0; q < Queues; q++)
+        over[q] = (walk_one[q] || (take_i && int'(read_pair) == q && walk_q[q] == head)) && walk_q[q] + 1'b1 == end_q[q];
     end
   end
 

@@ -2,7 +2,8 @@
 // with its phase; not before its token lines are acknowledged, both across 2^32 (R13). A slot is given away only when there is
 // one (R4), and slot_o says so. Faulty lines, releases good and bad, what is visible and what asked, by queue pair. Responses
 // of different queue pairs come in any order. Completions of a queue pair that is turned off are dropped, each told once, and
-// those of the others go on. Source, write port, acknowledgements and host with and without stalls.
+// those of the others go on. What belongs to a group is told as it takes its slot, and whether it ends its member; what is said
+// to close its group has GROUP_DONE and asks. Source, write port, acknowledgements and host with and without stalls.
 module completion_ring_tb;
   import bench_pkg::*;
   import desc_pkg::*;
@@ -11,7 +12,7 @@ module completion_ring_tb;
   localparam int          Workers = 4;
   localparam int          Many    = 1024;
   localparam logic [63:0] Base    = 64'h5_0000_0FC0;
-  localparam int          Rollout = 64;     // place of rollout_id in done_t
+  localparam int          Rollout = DONE_BITS - 156;     // place of rollout_id in done_t
 
   logic clk, rst_n;
   int   cycle;
@@ -35,7 +36,23 @@ module completion_ring_tb;
   logic                       ack = 1'b0, ack_error = 1'b0;
   logic [5:0]                 ack_id = '0;
   logic [1:0]                 answered, visible, flushed;
+  logic                       finish, finish_slot;
+  logic [3:0]                 finish_queue;
+
+  // Readback: one at a time, with an answer some cycles later.
+  logic                       read_valid, read_publishes, read_model, read_ready = 1'b1, answer = 1'b0, answer_taken;
+  logic [3:0]                 read_queue;
+  logic [31:0]                read_what, answer_result = '0;
+  logic [63:0]                done_addr = '0, read_addr;
+  logic [7:0]                 answer_error = '0;
+  logic                       reading = 1'b0, answered_slot;
+  int                         read_record, reads_seen = 0, reads_dropped = 0;
+  logic [63:0]                addr_of [0:Many-1];
   logic                       error_done;
+  logic                       group, group_fills, group_ends, group_all, closes, coin = 1'b0;
+  logic [ENTRY_BITS-1:0]      group_entry;
+  logic [5:0]                 group_member;
+  assign closes = group && coin;
 
   // A record comes in, and in the same cycle a slot is given away for it: in the device long before.
   assign done_valid = want_done && done_ready[done.worker_id[1:0]];
@@ -47,13 +64,18 @@ module completion_ring_tb;
     .start_config_i(start_config), .on_i(on), .release_i(release_now), .release_queue_i(release_queue),
     .release_head_i(release_head), .release_ok_o(release_ok), .slot_o(slot_free), .reserve_i(reserve),
     .reserve_queue_i(reserve_queue), .done_valid_i(done_valid), .done_i(done), .done_after_i(done_after),
+    .done_addr_i(done_addr), .read_valid_o(read_valid), .read_queue_o(read_queue), .read_publishes_o(read_publishes),
+    .read_model_o(read_model), .read_what_o(read_what), .read_addr_o(read_addr), .read_ready_i(read_ready), .answer_i(answer),
+    .answer_error_i(answer_error), .answer_result_i(answer_result), .answer_taken_o(answer_taken),
     .done_ready_o(done_ready), .posted_o(posted), .posted_queue_o(posted_queue), .sq_head_i(sq_head + 32'd1000 * posted_queue),
+    .group_o(group), .group_entry_o(group_entry), .group_fills_o(group_fills), .group_ends_o(group_ends), .group_all_o(group_all),
+    .group_member_o(group_member), .group_closes_i(closes),
     .beat_valid_o(beat_valid), .beat_urgent_o(beat_urgent), .beat_queue_o(beat_queue), .beat_addr_o(beat_addr),
     .beat_first_o(beat_first), .beat_last_o(beat_last), .beat_data_o(beat_data), .beat_ready_i(beat_ready),
     .ack_i(ack), .ack_id_i(ack_id), .ack_error_i(ack_error), .state_queue_i(state_queue), .head_o(head), .tail_o(tail),
     .answered_o(answered), .answered_queue_o(answered_queue), .visible_o(visible), .dropped_o(dropped),
     .dropped_queue_o(dropped_queue), .flushed_o(flushed), .flushed_queue_o(flushed_queue), .asked_o(asked),
-    .error_done_o(error_done), .line_fault_o(line_fault), .write_fault_o(write_fault)
+    .finish_o(finish), .finish_queue_o(finish_queue), .finish_slot_o(finish_slot), .error_done_o(error_done), .line_fault_o(line_fault), .write_fault_o(write_fault)
   );
 
   // As the write port does: with token lines waiting, half a beat does not go.
@@ -110,13 +132,18 @@ module completion_ring_tb;
       given[q] = given[q] + 1;
       left[q]  = left[q] + 1;
       w = below(Workers);
-      next = {rnd(), rnd(), rnd(), rnd(), rnd(), rnd(), rnd()};
+      next = {rnd(), rnd(), rnd(), rnd(), rnd(), rnd(), rnd(), rnd()};
+      next.flags[CFLAG_GROUP_DONE_BIT] = 1'b0;
       next.worker_id = w;
       next.pair      = q;
       if (chance(70)) next.rollout_id = below(5);
       next.status    = chance(80) ? STATUS_DONE : STATUS_ERROR;
       next.error     = (next.status == STATUS_ERROR) ? ERR_BAD_LENGTH : ERR_NONE;
       next.irq       = next.status == STATUS_ERROR || chance(20);
+      next.reads     = next.status != STATUS_ERROR && chance(20);
+      next.publishes = next.reads && next.publishes;
+      if (next.reads) next.belongs = 1'b0;       // REWARD and POLICY are of no group
+      done_addr <= {rnd(), rnd()};
       n = chance(40) ? 0 : below(4);
       for (int k = 0; k < n; k++) begin
         issued[w] = issued[w] + 1;
@@ -138,8 +165,22 @@ module completion_ring_tb;
       if (!gone[k % Many] && {record[k % Many][DONE_BITS-1 -: 4], record[k % Many][Rollout +: 32]} == {next.pair, next.rollout_id})
         fail($sformatf("R5: record %0d of rollout %h goes before %0d", r, next.rollout_id, k));
     gone[r] = 1'b1;
+    if (next.reads !== answer_taken) fail($sformatf("record %0d goes, and an answer is taken: %b", r, answer_taken));
+    if (next.reads) begin
+      if (!reading || !answer || read_record != r) fail($sformatf("record %0d goes without its answer", r));
+      reading      = 1'b0;
+      answer     <= 1'b0;
+      read_ready <= 1'b1;
+      if (!on[next.pair]) reads_dropped = reads_dropped + 1;
+    end
     while (oldest != pushed && gone[oldest % Many]) oldest = oldest + 1;
     if (acked[worker] < to_line[r]) fail($sformatf("R3: a completion overtakes line %0d of worker %0d", to_line[r], worker));
+  endtask
+
+  // R18: a user of a policy slot is one until its completion is posted or dropped.
+  task automatic check_user;
+    if (finish !== next.names || (finish && {finish_queue, finish_slot} !== {next.pair, next.slot}))
+      fail($sformatf("R18: finish is %b, of queue pair %0d and slot %0d", finish, finish_queue, finish_slot));
   endtask
 
   task automatic check_slot(input int pair, input logic [255:0] data);
@@ -148,6 +189,12 @@ module completion_ring_tb;
     w    = int'(slot.worker_id) % Workers;
     r    = put[put_head % Many];        // what was put together last
     next = record[r];
+    if (put_closes[put_head % Many]) begin
+      next.flags[CFLAG_GROUP_DONE_BIT] = 1'b1;
+      next.irq = 1'b1;
+      closed   = closed + 1;
+    end
+    told_ends = put_ends[put_head % Many];
     put_head = put_head + 1;
     if (next.worker_id !== slot.worker_id) fail("a completion of another worker");
     if (next.pair !== 4'(pair)) fail($sformatf("a completion of queue pair %0d goes to %0d", next.pair, pair));
@@ -157,13 +204,25 @@ module completion_ring_tb;
     suspect     = 1'b0;
     for (int k = from_line[r] + 1; k <= to_line[r]; k++) if (faulty[w*Many + k % Many]) suspect = 1'b1;
     may_suspect = suspect;
-    if (!suspect && slot.status == STATUS_ERROR && next.status != STATUS_ERROR) begin
+    // What reads has an answer of its own, and wrote no line.
+    if (next.reads) begin
+      suspect = 1'b0;
+      may_suspect = 1'b0;
+      next.result = result_of[r];
+      next.error  = error_of[r];
+      if (error_of[r] != 0) begin
+        next.status = STATUS_ERROR;
+        next.irq    = 1'b1;
+      end
+    end else if (!suspect && slot.status == STATUS_ERROR && next.status != STATUS_ERROR) begin
       for (int k = (from_line[r] > 200) ? from_line[r] - 200 : 1; k <= from_line[r]; k++)
         if (faulty[w*Many + k % Many])
           for (int j = to_line[r] + 1; j <= acked[w]; j++) if (faulty[w*Many + j % Many]) may_suspect = 1'b1;
       if (!may_suspect) fail("a good completion is marked DMA_FAULT");
       suspect = 1'b1;
     end
+    if (next.belongs && told_ends !== (next.ends && (next.ends_anyway || !suspect)))
+      fail($sformatf("R17: record %0d, suspect %b, is told to end its member: %b", r, suspect, told_ends));
     if (suspect && next.status != STATUS_ERROR) begin
       next.status = STATUS_ERROR;
       next.error  = ERR_DMA_FAULT;
@@ -185,8 +244,11 @@ module completion_ring_tb;
 
   logic some_record;
   int   put [0:Many-1];                 // records that were put together and are not written
-  int   put_head = 0, put_tail = 0;
+  int   put_head = 0, put_tail = 0, closed = 0;
+  logic put_closes [0:Many-1], put_ends [0:Many-1], told_ends;
   int   flush_r;
+  logic [7:0]  error_of [0:Many-1];
+  logic [31:0] result_of [0:Many-1];
   always @(posedge clk) if (rst_n && !resting) begin
     sq_head <= sq_head + below(2);
     for (int k = 0; k < Workers; k++)
@@ -252,16 +314,53 @@ module completion_ring_tb;
     end
     if (posted) begin
       leave(int'(u_ring.take_worker), flush_r);
+      check_user;
       if (next.pair !== posted_queue) fail("the wrong completion is put together");
       put[put_tail % Many] = flush_r;
+      put_closes[put_tail % Many] = closes;
+      put_ends[put_tail % Many]   = group_ends;
+      if (group !== next.belongs || (group && {group_entry, group_fills, group_all, group_member}
+                                           !== {next.entry, next.fills, next.all, next.member}))
+        fail($sformatf("R17: record %0d is not told to the groups", flush_r));
       put_tail = put_tail + 1;
     end
     if (dropped) begin
       if (on[dropped_queue]) fail("R12: a completion is dropped and its queue pair is on");
       drops_seen = drops_seen + 1;
       leave(int'(u_ring.take_worker), flush_r);
+      check_user;
       if (next.pair !== dropped_queue) fail("R12: the wrong completion is dropped");
     end
+
+    // Readback gets what is first of its worker, behind all of its rollout, when its lines are acknowledged.
+    if (read_valid) begin
+      reads_seen = reads_seen + 1;
+      if (reading || !read_ready) fail("two descriptors are read for at a time");
+      read_record = -1;
+      for (int k = 0; k < Workers; k++) if (out_of[k] != into[k]) begin
+        flush_r = list[k*Many + out_of[k] % Many];
+        next    = record[flush_r];
+        if (next.reads && addr_of[flush_r] === read_addr) begin
+          read_record = flush_r;
+          if (acked[k] < to_line[flush_r]) fail("R3: a descriptor is read for ahead of its worker's lines");
+        end
+      end
+      if (read_record < 0) fail("what is read for is first of no worker");
+      else begin
+        next = record[read_record];
+        if ({read_queue, read_publishes, read_model, read_what} !== {next.pair, next.publishes, next.reward_model_id[0], next.result})
+          fail("R3: readback is told something else than the record says");
+        for (int k = oldest; k != pushed && k % Many != read_record; k++)
+          if (!gone[k % Many] && {record[k % Many][DONE_BITS-1 -: 4], record[k % Many][Rollout +: 32]} == {next.pair, next.rollout_id})
+            fail($sformatf("R5: record %0d is read for before %0d of its rollout has gone", read_record, k));
+      end
+      reading     = 1'b1;
+      read_ready <= 1'b0;
+      error_of[read_record]  = chance(60) ? ERR_NONE : chance(50) ? ERR_DMA_FAULT : ERR_BAD_POLICY;
+      result_of[read_record] = rnd();
+      answer_error  <= error_of[read_record];
+      answer_result <= result_of[read_record];
+    end else if (reading && !answer && chance(10)) answer <= 1'b1;
 
     // The host.
     if (release_now) begin
@@ -290,6 +389,7 @@ module completion_ring_tb;
       w    = int'(next.worker_id);
       record[pushed % Many]    = done;
       gone[pushed % Many]      = 1'b0;
+      addr_of[pushed % Many]   = done_addr;
       list[w*Many + into[w] % Many] = pushed % Many;
       into[w] = into[w] + 1;
       from_line[pushed % Many] = claimed[w];
@@ -326,6 +426,8 @@ module completion_ring_tb;
       end
     end
     want_beat <= !chance(stall_port);
+    if (group && !posted) fail("R17: what takes no slot is told to the groups");
+    coin      <= chance(30);
   end
 
   // Starts a queue pair of which nothing is left.
@@ -375,7 +477,9 @@ module completion_ring_tb;
       on <= '0;
       repeat (4) @(posedge clk);
     end
+    if (reads_seen < 300 || reads_dropped < 5) fail($sformatf("only %0d reads, %0d of them dropped", reads_seen, reads_dropped));
     expect_eq("errors told", errors_told >= errors_out, 1'b1);
+    if (closed < 100) fail($sformatf("only %0d completions with GROUP_DONE", closed));
     if (total_sent < 1000 || drops_seen < 50 || joined < 100) fail($sformatf("only %0d completions, %0d dropped, %0d joined", total_sent, drops_seen, joined));
     finish_bench("completion_ring_tb");
   end

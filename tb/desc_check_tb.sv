@@ -37,17 +37,23 @@ module desc_check_tb;
   logic [31:0]  slot_index = '0;
   work_t        work;
   echo_t        echo;
-  logic         fence, prefill, stop;
+  logic         fence, prefill, stop, leave, leave_slot;
+  logic [3:0]   leave_queue;
+  logic [2:0]   version = '0;           // found, resident, slot: of a DECODE or PREFILL, as the device looks up no other
+  logic [2:0]   in_version [0:7];
+  int           thrown = 0, read_backs = 0;
 
   desc_check #(.Queues(Queues)) u_check (
     .clk_i(clk), .rst_ni(rst_n), .start_i(start), .start_queue_i(start_queue), .start_config_i(start_config), .on_i(on),
     .slot_valid_i(slot_valid), .slot_data_i(slot_data), .slot_fault_i(slot_fault), .slot_index_i(slot_index),
     .slot_queue_i(slot_queue), .work_valid_o(work_valid), .work_o(work), .echo_o(echo), .fence_o(fence),
-    .prefill_o(prefill), .stop_o(stop), .busy_o(busy)
+    .prefill_o(prefill), .stop_o(stop), .leave_o(leave), .leave_queue_o(leave_queue), .leave_slot_o(leave_slot), .busy_o(busy),
+    .version_found_i(version[2]), .version_resident_i(version[1]), .version_slot_i(version[0])
   );
 
   int stall_in, seen = 0;
   int codes [0:255];
+  int seekers = 0;
 
   // What went in and has not come out.
   logic [511:0] in_data [0:7];
@@ -63,22 +69,26 @@ module desc_check_tb;
     case (below(6))
       0: desc.opcode = OP_NOP;
       1: desc.opcode = OP_STOP;
-      2: desc.opcode = OP_PREFILL;
-      3: desc.opcode = chance(20) ? rnd() : OP_DECODE;
+      2: desc.opcode = chance(50) ? OP_PREFILL : OP_POLICY;
+      3: desc.opcode = chance(20) ? rnd() : chance(50) ? OP_REWARD : OP_DECODE;
       default: desc.opcode = OP_DECODE;
     endcase
     desc.flags           = desc.flags & (chance(90) ? 8'h1F : 8'hFF);
     desc.policy_version  = chance(92) ? 16'd0 : 16'd1 << below(16);
     desc.model_id        = chance(92) ? 16'd0 : 16'd1 << below(16);
-    desc.reward_model_id = chance(80) ? 16'd0 : rnd();
-    desc.max_tokens      = chance(94) ? between(1, 100) : chance(50) ? 32'd0 : rnd();
+    desc.reward_model_id = chance(80) ? below(3) : rnd();
+    if (desc.opcode == OP_DECODE && chance(80)) desc.reward_model_id = 16'd0;
+    desc.member          = chance(70) ? below(70) : chance(50) ? MEMBER_NONE : rnd();
+    desc.max_tokens      = (desc.opcode == OP_PREFILL && chance(70)) ? below(67) : chance(94) ? between(1, 100) : chance(50) ? 32'd0 : rnd();
     desc.seq_len         = chance(90) ? below(400) : chance(50) ? -below(60) : length_limit - desc.max_tokens + below(2);
     desc.delta_offset    = chance(85) ? 4 * below(1000) : chance(50) ? 4 * (1000 - desc.max_tokens) + 4 * below(2)
                          : chance(50) ? -64'(4 * below(100)) : {rnd(), rnd()};
     if (chance(5)) desc.delta_offset = desc.delta_offset + between(1, 3);
+    if (desc.opcode == OP_POLICY && chance(85)) desc.delta_offset = chance(30) ? (64'd3904 & ~64'd63) + 64 * below(2) : 64 * below(62);
     desc.kv_offset       = chance(60) ? 64'd0 : chance(80) ? {32'd0, rnd()} & 64'hFFF : kv_size - below(2);
     desc.prefix_id       = chance(80) ? rnd() : chance(50) ? 32'd0 : PREFIX_NONE;
     desc.checkpoint      = chance(40) ? 32'd0 : chance(50) ? CHECKPOINT_NEVER : between(1, 20);
+    if (desc.opcode == OP_POLICY && chance(80)) desc.checkpoint = below(4);
     random_slot = ref_seal(desc, sq_key, index);
     if (chance(4)) random_slot = random_slot ^ (512'd1 << below(512));
     if (chance(2)) random_slot = ref_seal(desc, sq_key, index - 64);
@@ -86,7 +96,8 @@ module desc_check_tb;
     if (chance(2)) random_slot = '0;
   endfunction
 
-  task automatic check_one(input int queue, input logic [511:0] data, input logic [31:0] index, input logic fault);
+  task automatic check_one(input int queue, input logic [511:0] data, input logic [31:0] index, input logic fault,
+                           input logic [2:0] version);
     hw_desc_t    desc;
     echo_t       want;
     logic [7:0]  code;
@@ -95,6 +106,7 @@ module desc_check_tb;
     look_at(queue);
     desc = data;
     code = fault ? ERR_DMA_FAULT : ref_error(desc, sq_key, index, TokenSize, kv_size, length_limit);
+    if (!fault) code = ref_version(code, desc, version[2], version[1]);
     good = code == 0;
     codes[code] = codes[code] + 1;
     want             = '0;
@@ -102,7 +114,14 @@ module desc_check_tb;
     want.irq         = !good || desc.flags[FLAG_INTERRUPT_BIT];
     want.adds_tokens = good && desc.opcode == OP_DECODE;
     want.error       = code;
-    want.status      = !good ? STATUS_ERROR : desc.opcode == OP_STOP ? STATUS_STOPPED : STATUS_DONE;
+    want.names       = good && (desc.opcode == OP_DECODE || desc.opcode == OP_PREFILL);
+    want.status      = !good ? STATUS_ERROR : desc.opcode == OP_STOP ? STATUS_STOPPED
+                     : desc.opcode == OP_REWARD ? STATUS_SCORED : STATUS_DONE;
+    want.reads       = good && (desc.opcode == OP_REWARD || desc.opcode == OP_POLICY);
+    want.publishes   = good && desc.opcode == OP_POLICY;
+    if (good && desc.opcode == OP_REWARD) want.result = desc.max_tokens;
+    if (want.publishes) want.result = {14'd0, desc.checkpoint > 2 ? 2'd3 : desc.checkpoint[1:0], desc.policy_version};
+    if (want.reads) read_backs = read_backs + 1;
     if (code == ERR_DMA_FAULT || code == ERR_BAD_CHECK) want.result = index;
     else begin
       want.reward_model_id = desc.reward_model_id;
@@ -110,7 +129,9 @@ module desc_check_tb;
       want.rollout_id      = desc.rollout_id;
       want.user_data       = desc.user_data;
     end
-    want.token_addr = want.adds_tokens ? TokenBase + desc.delta_offset : echo.token_addr;   // else of no use
+    want.slot = (code == ERR_DMA_FAULT || code == ERR_BAD_CHECK) ? 1'b0 : version[0];
+    if (leave !== (version[2] && !want.names)) fail($sformatf("R18: leave is %b of code %0d", leave, code));
+    want.token_addr = (want.adds_tokens || want.reads) ? TokenBase + desc.delta_offset : echo.token_addr;   // else of no use
     if (echo !== want) fail($sformatf("index %h code %0d: echo %h, expected %h", index, code, echo, want));
     expect_eq("fence", fence, good && desc.flags[FLAG_FENCE_BIT]);
     expect_eq("prefill", prefill, good && desc.opcode == OP_PREFILL);
@@ -118,6 +139,18 @@ module desc_check_tb;
     expect_eq("stop", stop, good && desc.opcode == OP_STOP && !desc.flags[FLAG_FENCE_BIT]);
     expect_eq("rollout", work.rollout_id, want.rollout_id);
     expect_eq("queue pair", work.pair, queue);
+    expect_eq("R17: seeks", work.seeks, good && (desc.opcode == OP_PREFILL || ref_names_member(desc, 64) || ref_stops_group(desc)));
+    if (work.seeks) begin
+      seekers = seekers + 1;
+      expect_eq("R17: opens", work.opens, desc.opcode == OP_PREFILL && desc.max_tokens != 0);
+      expect_eq("R17: is_stop", work.is_stop, desc.opcode == OP_STOP);
+      expect_eq("R17: all", work.all, ref_stops_group(desc));
+      if (work.opens) expect_eq("R17: last member", work.member, desc.max_tokens - 1);
+      else if (desc.opcode != OP_PREFILL && !work.all) expect_eq("R17: member", work.member, desc.member);
+    end
+    if (work.seeks || work.adds_tokens) expect_eq("R17: prefix", work.prefix_id, desc.prefix_id);
+    if (work.adds_tokens) expect_eq("R17: cow_prefix", work.cow_prefix, desc.flags[FLAG_COW_PREFIX_BIT]);
+    if (stop) expect_eq("R8: a STOP of a group", work.all, ref_stops_group(desc));
     if (want.adds_tokens) begin
       checkpoint = desc.checkpoint != 0 ? desc.checkpoint : checkpoint_default != 0 ? checkpoint_default : CHECKPOINT_NEVER;
       expect_eq("eos_stops", work.eos_stops, desc.flags[FLAG_EOS_STOPS_BIT]);
@@ -125,6 +158,7 @@ module desc_check_tb;
       expect_eq("start_word", work.start_word, (TokenBase + desc.delta_offset) / 4 % 16);
       expect_eq("max_tokens", work.max_tokens, desc.max_tokens);
       expect_eq("checkpoint", work.checkpoint, checkpoint);
+      expect_eq("slot of the version", work.slot, version[0]);
     end
   endtask
 
@@ -144,14 +178,22 @@ module desc_check_tb;
       if (work_valid !== (due && on[in_queue[left % 8]])) fail("a descriptor does not take four cycles");
       if (work_valid) begin
         if (entered == left) fail("work from nowhere");
-        else check_one(in_queue[left % 8], in_data[left % 8], in_index[left % 8], in_fault[left % 8]);
+        else check_one(in_queue[left % 8], in_data[left % 8], in_index[left % 8], in_fault[left % 8],
+                       in_version[left % 8]);
         seen = seen + 1;
+      end
+      // R18: what comes out has a user, or says that it has none; of a queue pair that is off nothing comes out.
+      if (due && !work_valid && leave !== in_version[left % 8][2]) fail("R18: a user of a queue pair that is off stays");
+      if (leave) begin
+        thrown = thrown + 1;
+        if (!due || leave_queue != in_queue[left % 8] || leave_slot != in_version[left % 8][0]) fail("R18: a user leaves that was none");
       end
       if (due) left = left + 1;
       if (slot_valid) begin
         in_data[entered % 8]  = slot_data;
         in_index[entered % 8] = slot_index;
         in_fault[entered % 8] = slot_fault;
+        in_version[entered % 8] = version;
         in_cycle[entered % 8] = cycle;
         in_queue[entered % 8] = int'(slot_queue);
         entered = entered + 1;
@@ -162,10 +204,14 @@ module desc_check_tb;
       pair = below(Queues);
       slot_queue <= pair;
       look_at(pair);
-      slot_data  <= random_slot(slot_index + 1);
+      drawn = random_slot(slot_index + 1);
+      slot_data <= drawn;
+      version   <= (drawn[7:0] != OP_DECODE && drawn[7:0] != OP_PREFILL) || chance(6) ? 3'd0
+                 : chance(10) ? {2'b10, 1'(rnd())} : {2'b11, 1'(rnd())};
     end
   end
   int   pair;
+  logic [511:0] drawn;
   logic due, inside_now;
 
   initial begin
@@ -198,7 +244,11 @@ module desc_check_tb;
       on[below(Queues)] <= 1'b0;
       repeat (200) @(posedge clk);
     end
+    if (read_backs < 50) fail($sformatf("only %0d of REWARD and POLICY", read_backs));
+    if (thrown < 50) fail($sformatf("only %0d users are thrown out", thrown));
+    if (codes[ERR_BAD_VERSION] < 20) fail("too few of BAD_VERSION");
     for (int k = 0; k <= int'(ERR_BAD_PREFIX); k++) if (codes[k] == 0) fail($sformatf("error code %0d never came up", k));
+    if (codes[ERR_BAD_VERSION] == 0 || seekers < 100) fail($sformatf("%0d descriptors of groups", seekers));
     finish_bench("desc_check_tb");
   end
 endmodule

@@ -76,14 +76,15 @@ module desc_ring_run #(
   queue_config_t     start_config = '0;
   logic [Queues-1:0] on = '0, published;
   logic              doorbell = 1'b0, ok, request, received = 1'b0, taken = 1'b0;
-  logic [31:0]       doorbell_tail = '0, head, tail, received_index, posted_head;
+  logic              abort = 1'b0;
+  logic [31:0]       abort_tail, doorbell_tail = '0, head, tail, received_index, posted_head;
   logic [3:0]        state_queue = '0;
   logic [63:0]       addr;
   logic [4:0]        slots;
 
   desc_ring #(.Queues(Queues), .FetchDepth(FetchDepth)) u_ring (
     .clk_i, .rst_ni, .bus_rst_ni(rst_ni), .start_i(start), .start_queue_i(start_queue), .start_config_i(start_config),
-    .on_i(on), .doorbell_i(doorbell), .doorbell_queue_i(bell_queue), .doorbell_tail_i(doorbell_tail), .doorbell_ok_o(ok),
+    .on_i(on), .doorbell_i(doorbell), .doorbell_queue_i(bell_queue), .doorbell_tail_i(doorbell_tail), .doorbell_ok_o(ok), .abort_i(abort), .abort_tail_o(abort_tail),
     .request_o(request), .request_addr_o(addr), .request_slots_o(slots), .request_queue_o(request_queue),
     .request_owner_o(request_owner), .request_ready_i(desc_ring_tb.ready), .received_i(received),
     .received_queue_i(received_queue), .received_index_o(received_index), .taken_i(taken), .taken_queue_i(taken_queue),
@@ -140,12 +141,14 @@ module desc_ring_run #(
       received <= 1'b0;
       taken    <= 1'b0;
       doorbell <= 1'b0;
+      abort    <= 1'b0;
       if (start) on[start_queue] <= 1'b1;
     end else if (on == '0) begin
       next_start = 0;
       received <= 1'b0;
       taken    <= 1'b0;
       doorbell <= 1'b0;
+      abort    <= 1'b0;
       // What was shown stays until it is taken, and nothing follows.
       if (off_for > 1 && request && !held) fail("R12: slots of a queue pair that is off are asked for");
       if (held && !request) fail("a request that was shown is taken back");
@@ -158,6 +161,7 @@ module desc_ring_run #(
       q        = int'(bell_queue);
       distance = doorbell_tail - my_head[q];
       allowed  = my_tail[q] - my_head[q];
+      if (abort) expect_eq("R8: what is published as ABORT is written", abort_tail, my_tail[q]);
       if (doorbell) begin
         if (ok !== (distance <= size[q] && distance >= allowed))
           fail($sformatf("doorbell %h at head %h tail %h: ok is %b", doorbell_tail, my_head[q], my_tail[q], ok));
@@ -207,6 +211,7 @@ module desc_ring_run #(
       taken_queue <= q;
       q = below(Queues);
       bell_queue <= q;
+      abort      <= chance(20);
       doorbell   <= desc_ring_tb.ringing && chance(30);
       case (below(6))
         0: doorbell_tail <= my_head[q] + size[q] + 1 + below(5);        // overruns, unless the head has moved

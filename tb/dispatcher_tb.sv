@@ -1,7 +1,8 @@
 // dispatcher against model workers: every descriptor of a queue pair goes out once and in order, to a worker of its mask
 // that has room; R5: a rollout that is held goes to its holder and to no other, and only behind its own kind or when the
 // holder asks, and the same number in two queue pairs is two rollouts; anything else goes to a worker that asks; R7: nothing
-// of a queue pair passes its fence in either direction, and no other queue pair waits for it; R4: only with a slot.
+// of a queue pair passes its fence in either direction, and no other queue pair waits for it; R17: nor does what waits for its
+// group go, and nobody waits for that; R4: only with a slot.
 // Whose turn it is: no queue pair that could go is passed over more often than the weights of the others allow, and while
 // all can go the shares are exactly the weights.
 // +steps=N random cycles of each of 16 runs with 1 and 4 queue pairs, and of the last 4 with 16 (default 2900: 10^5 in all).
@@ -78,14 +79,16 @@ module dispatcher_run #(
 
   // The oldest descriptor of each queue pair, as packed registers for the wires.
   logic [16*32-1:0]  rollout_q = '0;
-  logic [15:0]       fence_q = '0, prefill_q = '0;
+  logic [15:0]       fence_q = '0, prefill_q = '0, refused_q = '0;
+  logic [15:0]       gate_q = '0;       // it waits for its group
+  logic [Queues-1:0] stirs = '0, opens = '0;   // something of a group completes, and with that the gate opens
   logic [31:0]       rollout;
   assign rollout = rollout_q[queue*32 +: 32];
 
   dispatcher #(.Queues(Queues), .Workers(Workers)) u_dispatcher (
     .clk_i, .rst_ni, .start_i(start), .start_queue_i(start_queue), .start_config_i(start_config), .on_i(on), .some_i(some),
     .read_o(read), .queue_o(queue), .known_i(1'b1), .fence_i(fence_q[queue]), .prefill_i(prefill_q[queue]), .rollout_i(rollout),
-    .take_o(take), .slot_i(slot), .probe_o(probe), .probe_rollout_o(probe_rollout), .holds_i(holds), .joins_i(joins),
+    .grouped_i(read && gate_q[queue]), .refused_i(refused_q[queue]), .stirs_i(stirs), .take_o(take), .slot_i(slot), .probe_o(probe), .probe_rollout_o(probe_rollout), .holds_i(holds), .joins_i(joins),
     .wants_i(wants), .free_i(free), .moved_i(moved), .assign_o(assign_to), .assign_worker_o(assign_worker),
     .answered_i(answered), .answered_queue_i(answered_queue), .dropped_i(1'b0), .dropped_queue_i(4'd0), .flushed_i(2'd0),
     .flushed_queue_i(4'd0), .prefix_o(prefix), .idle_o(idle), .held_order_o(held_order), .held_fence_o(held_fence),
@@ -141,7 +144,7 @@ module dispatcher_run #(
   // It could go in this cycle.
   function automatic logic can_go(input int pair);
     int w;
-    can_go = some[pair] && on[pair] && slot[pair] && !fence_holds(pair);
+    can_go = some[pair] && on[pair] && slot[pair] && !fence_holds(pair) && !gate_q[pair];
     if (can_go) begin
       w = holder_of(pair);
       if (w >= 0) can_go = room[w] && (wants[w] || held[w*Depth + count[w] - 1] == {4'd0, 4'(pair), rollout_q[pair*32 +: 32]});
@@ -154,6 +157,8 @@ module dispatcher_run #(
     rollout_q[pair*32 +: 32] <= below(dispatcher_tb.pool) + (dispatcher_tb.always_all ? 1000 * below(1000000) : 0);
     fence_q[pair]   <= !dispatcher_tb.always_all && chance(5);
     prefill_q[pair] <= chance(10);
+    refused_q[pair] <= chance(30);
+    gate_q[pair]    <= !dispatcher_tb.always_all && chance(15);
   endtask
 
   task automatic expect_progress;
@@ -253,13 +258,19 @@ module dispatcher_run #(
     n = (could && chosen < 0) ? n + 1 : 0;
     if (n > 2 * Queues + 2) fail($sformatf("somebody could go for %0d cycles, and nobody does", n));
     if (Queues == 1 && could && chosen < 0) fail("nothing is in the way, and the descriptor stays");
-    if (prefix !== (chosen >= 0 && prefill_q[q])) fail("prefix_o is wrong");
+    if (prefix !== (chosen >= 0 && prefill_q[q] && !refused_q[q])) fail("prefix_o is wrong");
+    // What a group's completion opens, and what it does not.
+    for (int k = 0; k < Queues; k++) if (stirs[k] && opens[k]) gate_q[k] <= 1'b0;
+    stirs <= '0;
+    if (chance(40)) stirs <= Queues'(1) << below(Queues);
+    opens <= rnd();
     if (Queues == 1) begin
       if (held_fence !== (some[0] && on[0] && fence_holds(0))) fail("held_fence_o is wrong");
-      if (held_order && holder_of(0) < 0) fail("held_order_o without a holder");
+      if (some[0] && on[0] && gate_q[0] && !fence_holds(0) && !held_order) fail("held_order_o does not count a group");
+      if (held_order && holder_of(0) < 0 && !gate_q[0]) fail("held_order_o without a holder");
 // Of one that its order held when it was looked at, what has changed since is not known before there is a slot.
-      if (held_slot && !(some[0] && on[0] && !slot[0] && !fence_holds(0))) fail("held_slot_o without a descriptor that waits");
-      if (holder_of(0) < 0 && !held_slot && some[0] && on[0] && !slot[0] && !fence_holds(0) && (wants & mask[0]) != 0
+      if (held_slot && !(some[0] && on[0] && !slot[0] && !fence_holds(0) && !gate_q[0])) fail("held_slot_o without a descriptor that waits");
+      if (holder_of(0) < 0 && !held_slot && some[0] && on[0] && !slot[0] && !fence_holds(0) && !gate_q[0] && (wants & mask[0]) != 0
           && !u_dispatcher.held_q[0]) fail("held_slot_o is wrong");
     end
 

@@ -36,8 +36,10 @@ module mmio_regs_run #(
   logic        write_now = 1'b0, partial = 1'b0, write_error, read_now = 1'b0, read_error, counter_hit;
   logic [17:0] write_addr = '0, read_addr = '0;
   logic [31:0] write_data = '0, read_data;
-  logic        enable, doorbell, doorbell_ok = 1'b0, release_cq, release_ok = 1'b0, active = 1'b0, start, inner_unused;
-  logic [3:0]  start_queue, bell_queue, state_queue;
+  logic        enable, doorbell, doorbell_ok = 1'b0, release_cq, release_ok = 1'b0, active = 1'b0, start, inner_unused,
+               abort, aborting = 1'b0;
+  logic [3:0]  start_queue, bell_queue, state_queue, slots_owner, range_number = '0;
+  logic [63:0] range_of;
   queue_config_t start_config, started;
   queue_state_t  state;
   logic [Queues-1:0] stops, drains, on, ending, draining, actives, busy, idle;
@@ -65,7 +67,9 @@ module mmio_regs_run #(
     .wait_states_o(wait_states), .start_o(start), .start_queue_o(start_queue), .start_config_o(start_config), .stop_o(stops),
     .drain_o(drains), .on_i(on), .draining_i(draining), .active_i(actives), .idle_i(idle),
     .doorbell_o(doorbell), .doorbell_ok_i(doorbell_ok), .release_o(release_cq), .release_ok_i(release_ok),
-    .bell_queue_o(bell_queue), .index_o(index), .state_queue_o(state_queue), .state_i(state),
+    .abort_o(abort), .aborting_i(Queues'(aborting) << Pair), .bell_queue_o(bell_queue), .index_o(index), .state_queue_o(state_queue), .state_i(state),
+    .slots_owner_o(slots_owner), .range_owner_i(4'(Owner)), .range_number_i(range_number), .range_o(range_of),
+    .slots_i(slots_owner == Owner ? 64'h0102_0009_0001_0007 : '1),
     .free_i(free), .wait_i(waiting), .run_i(run), .ready_i(ready), .read_fault_i(Queues'(read_fault) << Pair),
     .line_fault_i(Queues'(line_fault) << Pair), .completion_fault_i(Queues'(completion_fault) << Pair),
     .asked_i(Queues'(asked) << Pair), .irq_o(irq)
@@ -107,7 +111,7 @@ module mmio_regs_run #(
   endtask
 
   // ---------------------------------------------------------------- the table of the contract
-  localparam int Count = 58;
+  localparam int Count = 95;
   localparam int Words = 'h20100 / 4;     // up to the last register of the queue pair's page, and some more
   logic [17:0] addr_of [0:Count-1];
   int          defined = 0;
@@ -131,7 +135,7 @@ module mmio_regs_run #(
     end
     define(REG_ID, Ro, 32'h4C45_4244, 0);
     define(REG_VERSION, Ro, RESET_VERSION, 0);
-    define(REG_CAPABILITY, Ro, CAP_PREFILL | CAP_RESIDENT | CAP_INTERRUPT, 0);
+    define(REG_CAPABILITY, Ro, CAP_PREFILL | CAP_REWARD | CAP_RESIDENT | CAP_INTERRUPT | CAP_POLICY | CAP_ABORT, 0);
     define(REG_WORKER_STATE, Ro, 0, 0);
     define(REG_WAIT_STATES, Cfg, 0, 32'hFFFF);
     define(REG_CAP_WORKERS, Ro, Workers, 0);
@@ -140,7 +144,15 @@ module mmio_regs_run #(
     define(REG_CAP_PAGE_BYTES, Ro, 4096, 0);
     define(REG_CAP_WINDOWS, Ro, 3, 0);
     define(REG_CAP_ENGINES, Ro, 1, 0);
-    define(REG_CAP_REWARD_MODELS, Ro, 1, 0);
+    define(REG_CAP_REWARD_MODELS, Ro, 2, 0);
+    define(REG_CAP_POLICY_SLOTS, Ro, 2, 0);
+    for (int k = 0; k < 16; k++) begin
+      define(REG_RANGE_0_LO + 8 * k, Cfg, 32'hFFFF_FFFF, 32'hFFFF_FFFF);
+      define(REG_RANGE_0_HI + 8 * k, Cfg, 0, 32'hFFFF_FFFF);
+    end
+    define(REG_POLICY_SLOT_0, Ro, 32'h0001_0007, 0);
+    define(REG_POLICY_SLOT_1, Ro, 32'h0102_0009, 0);
+    define(REG_CAP_GROUPS, Ro, 8, 0);
     define(REG_FN_WORKERS, Cfg, (1 << Workers) - 1, (1 << Workers) - 1);
     define(REG_WINDOW_0_BASE_LO, Cfg, 0, 32'hFFFF_FFFF);
     define(REG_WINDOW_0_BASE_HI, Cfg, 0, 32'hFFFF_FFFF);
@@ -187,6 +199,7 @@ module mmio_regs_run #(
     define(REG_STATUS, Ro, 0, 0);
     define(REG_SQ_HEAD, Ro, 0, 0);
     define(REG_CQ_TAIL, Ro, 0, 0);
+    define(REG_ABORT, Rw, 0, 0);
     expect_eq("registers in the table", defined, Count);
   endtask
 
@@ -200,9 +213,10 @@ module mmio_regs_run #(
     #1;                                 // the answer is combinational
     ok = !write_error;
     if (doorbell !== (addr == REG_DOORBELL && !part && !draining[Pair])) fail("doorbell_o is wrong");
-    if ((doorbell || release_cq) && bell_queue !== Pair) fail("bell_queue_o is wrong");
+    if ((doorbell || release_cq || abort) && bell_queue !== Pair) fail("bell_queue_o is wrong");
+    if (abort !== (addr == REG_ABORT && !part && enable && !aborting)) fail("R8: abort_o is wrong");
     if (release_cq !== (addr == REG_CQ_HEAD && !part)) fail("release_o is wrong");
-    if ((doorbell || release_cq) && index !== data) fail("index_o is wrong");
+    if ((doorbell || release_cq || abort) && index !== data) fail("index_o is wrong");
     @(posedge clk);
     write_now <= 1'b0;
     @(posedge clk);
@@ -267,6 +281,10 @@ module mmio_regs_run #(
   task automatic check_all;
     for (int k = 0; k < Count; k++) expect_read(addr_of[k], value[addr_of[k] / 4]);
     expect_eq("wait_states_o", wait_states, value[REG_WAIT_STATES/4]);
+    for (int k = 0; k < 16; k++) begin
+      range_number = k;
+      #1 expect_eq($sformatf("range %0d", k), range_of, {value[REG_RANGE_0_HI/4 + 2*k], value[REG_RANGE_0_LO/4 + 2*k]});
+    end
     expect_others;
   endtask
 
@@ -362,7 +380,7 @@ module mmio_regs_run #(
       if (addr == REG_WEIGHT && chance(80)) data = below(300);
       if (addr == REG_LENGTH_LIMIT && chance(50)) data = chance(50) ? 32'h7FFF_FFFF : 32'h8000_0000;
       part = chance(20);
-      if (addr != REG_CONTROL && addr != REG_FN_CONTROL && addr != REG_IRQ && addr != REG_DOORBELL && addr != REG_CQ_HEAD) begin
+      if (addr != REG_CONTROL && addr != REG_FN_CONTROL && addr != REG_IRQ && addr != REG_DOORBELL && addr != REG_CQ_HEAD && addr != REG_ABORT) begin
         allowed = !part && (access[addr/4] == Rw || (access[addr/4] == Cfg && !active && !enable));
         if (addr == REG_FN_WORKERS && data[Workers-1:0] == 0) allowed = 1'b0;
         if (addr == REG_QUEUE_FUNCTION) data = chance(50) ? Owner : Functions + below(5);
@@ -398,6 +416,36 @@ module mmio_regs_run #(
     cq_tail <= cq_head; sq_head <= sq_tail;
     expect_read(REG_STATUS, 32'h0000_00FF);       // saturates
     sq_head <= '0; sq_tail <= '0; cq_head <= '0; cq_tail <= '0;
+  endtask
+
+  // R8: ABORT is taken while the queue pair is on and no ABORT is under way, and shows what was written last.
+  task automatic case_abort;
+    logic [31:0] last;
+    last = 0;
+    refuse(REG_ABORT, 7);
+    good_config;
+    put(REG_CONTROL, CONTROL_ENABLE);
+    active <= 1'b1;
+    repeat (60) begin
+      aborting <= chance(50);
+      @(posedge clk);
+      @(posedge clk);
+      expect_read(REG_STATE, 32'd3 | (aborting ? STATE_ABORTING : 32'd0));
+      if (aborting) refuse(REG_ABORT, rnd());
+      else begin
+        last = rnd();
+        put(REG_ABORT, last);
+      end
+      expect_read(REG_ABORT, last);
+      expect_read(REG_STATUS, 0);               // it is no refused doorbell
+    end
+    aborting <= 1'b0;
+    put(REG_CONTROL, 0);
+    refuse(REG_ABORT, 8);
+    active <= 1'b0;
+    repeat (3) @(posedge clk);
+    expect_read(REG_ABORT, last);
+    value[REG_ABORT/4] = last;
   endtask
 
   task automatic case_status;
@@ -712,6 +760,7 @@ module mmio_regs_run #(
     case_doorbells;
     active <= 1'b0;
     repeat (3) @(posedge clk);
+    case_abort;
     case_status;
     active <= 1'b0;
     put(REG_CONTROL, 0);

@@ -1,12 +1,14 @@
 // R8's bound: what a STOP ends, it ends whatever is queued before it. From the read of its slot on, a DECODE of the
 // rollout that runs has Bound cycles and the wait states of one token; one that has not started adds one token at most.
-// What comes behind the STOP, and what a malformed one or one with FENCE names, is left alone.
+// What comes behind the STOP, and what a malformed one or one with FENCE names, is left alone. The same for a STOP of a group,
+// whatever the rollouts, and for ABORT, from the write of its register on.
 module rl_runtime_top_stop_tb;
   import bench_pkg::*;
   import bench_reference_pkg::*;
   import desc_pkg::*;
 
   localparam int Bound = 5;             // cycles from the R beat to the last token
+  localparam int AbortBound = 3;        // cycles from the write of ABORT to the last token
   localparam int Long  = 700;
 
   top_bench #(.Workers(4)) bench ();
@@ -15,9 +17,13 @@ module rl_runtime_top_stop_tb;
 
   // Cycle in which the slot with this index was read, and of the first end of a descriptor from then on.
   logic [31:0] watched;
-  int          read_at = -1, end_at = -1;
+  int          read_at = -1, end_at = -1, aborted_at = -1;
   always @(posedge bench.clk) begin
     if (read_at >= 0 && end_at < 0 && bench.u_device.ended != 0) end_at = bench.cycle;
+    if (bench.u_device.abort) begin
+      aborted_at = bench.cycle;
+      end_at     = -1;
+    end
     if (bench.u_device.slot_valid && bench.u_device.slot_index == watched && read_at < 0) read_at = bench.cycle;
   end
 
@@ -103,6 +109,74 @@ module rl_runtime_top_stop_tb;
     drain(3, 64'h1, 200);
   endtask
 
+  // Two members of a group run, of other rollouts than the STOP's; the third DECODE runs on, and so does one whose prefix
+  // names the group without COW_PREFIX.
+  task automatic case_group(input int waits);
+    int short_ones;
+    bench.host.begin_case("a group");
+    bench.host.wait_states = waits;
+    bench.host.enable;
+    for (int k = 0; k < 4; k++) begin
+      bench.host.make_decode(k, Long / (1 + waits), 0, desc);
+      desc.prefix_id = 77;
+      desc.member    = k;
+      desc.flags     = (k < 2) ? FLAG_COW_PREFIX : 8'h00;
+      bench.host.put(desc);
+    end
+    bench.host.ring;
+    waits_for = "the bench waits for four busy workers";
+    while (bench.u_device.free != 0) @(posedge bench.clk);
+    repeat (40) @(posedge bench.clk);
+    bench.host.put_decode(9, 20);
+    watched = bench.host.sq_tail;
+    read_at = -1;
+    end_at  = -1;
+    desc           = bench.host.blank(OP_STOP, 50);
+    desc.flags     = FLAG_COW_PREFIX;
+    desc.prefix_id = 77;
+    desc.member    = MEMBER_NONE;
+    bench.host.put(desc);
+    bench.host.ring;
+    expect_bound(waits);
+    short_ones = 0;
+    while (bench.host.outstanding() != 0) begin
+      bench.host.await_completions(1, 20000);
+      if (bench.host.last_desc.opcode == OP_DECODE && bench.host.last_done.status == STATUS_STOPPED) begin
+        short_ones = short_ones + 1;
+        if (bench.host.last_desc.rollout_id >= 2) fail("R8: a STOP of a group ends what is not of it");
+      end
+    end
+    expect_eq("R8: members that a STOP of their group ended", short_ones, 2);
+    bench.host.end_case;
+  endtask
+
+  task automatic case_abort(input int waits);
+    int short_ones;
+    bench.host.begin_case("ABORT");
+    busy(waits);
+    bench.host.put_decode(2, 20);                  // waits for room there
+    bench.host.put_decode(9, 20);
+    bench.host.ring;
+    repeat (60) @(posedge bench.clk);
+    bench.host.u_score.abort(2);
+    bench.u_registers.write(REG_ABORT, 2);
+    waits_for = "the bench waits for the end of what was aborted";
+    for (int k = 0; end_at < 0 && k < 2 * Long; k++) @(posedge bench.clk);
+    if (end_at < 0) fail("R8: nothing ends");
+    else if (end_at - aborted_at > AbortBound + waits)
+      fail($sformatf("R8: %0d cycles from ABORT to the last token, at most %0d", end_at - aborted_at, AbortBound + waits));
+    short_ones = 0;
+    while (bench.host.outstanding() != 0) begin
+      bench.host.await_completions(1, 20000);
+      if (bench.host.last_done.status == STATUS_STOPPED) begin
+        short_ones = short_ones + 1;
+        if (bench.host.last_desc.rollout_id != 2) fail("R8: an ABORT ends another rollout");
+      end
+    end
+    expect_eq("R8: DECODEs that an ABORT ended", short_ones, 2);
+    bench.host.end_case;
+  endtask
+
   // One doorbell, so that nothing has started when the STOPs are read; more of them than are looked up in a cycle.
   task automatic case_many(input int rollouts);
     bench.host.begin_case("many");
@@ -140,6 +214,10 @@ module rl_runtime_top_stop_tb;
       case_behind_others(1);
       case_behind_others(7);
       case_behind_a_fence;
+      case_group(0);
+      case_group(3);
+      case_abort(0);
+      case_abort(3);
       case_behind_its_own;
       case_many(between(1, 8));
       case_many(between(9, 24));

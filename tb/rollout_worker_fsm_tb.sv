@@ -38,7 +38,9 @@ module rollout_worker_fsm_tb;
   endtask
 
   logic        assign_now, assign_q = 1'b0, probe = 1'b0, holds, joins, wants, free, ready, token, finish, done;
-  logic        stop = 1'b0;
+  logic        stop = 1'b0, stop_group = 1'b0, refused = 1'b0;
+  logic        retire = 1'b0, retire_slot = 1'b0, retire_abort = 1'b0;
+  logic [Queues-1:0] retire_pairs = '0;
   logic [3:0]  stop_queue = '0, probe_queue = '0, prepare_queue = '0;
   logic [31:0] stop_rollout = '0, probe_rollout = '0, token_data, position, digest;
   logic [3:0]  how;
@@ -46,7 +48,7 @@ module rollout_worker_fsm_tb;
   work_t       work;
   // What the engine prepares three cycles after this, and the same for descriptors that follow without a gap.
   logic        prepare = 1'b0;
-  logic [31:0] prepare_rollout, prepare_seed, prepare_seq_len, counter_now, hash_now;
+  logic [31:0] prepare_salt = '0, prepare_rollout, prepare_seed, prepare_seq_len, counter_now, hash_now;
 
   // The worker under test is the middle one; its lane of every vector.
   localparam int Workers = 3;
@@ -80,7 +82,8 @@ module rollout_worker_fsm_tb;
   rollout_worker_fsm #(.Queues(Queues), .Workers(Workers)) u_workers (
     .clk_i(clk), .rst_ni(rst_n), .start_i(start), .start_queue_i(start_queue), .start_config_i(start_config), .drain_i(drain),
     .wait_states_i(wait_states), .assign_i({1'b0, assign_now, 1'b0}), .assign_worker_i(4'd1), .work_i(work), .stopped_i(1'b0),
-    .stop_i(stop), .stop_queue_i(stop_queue), .stop_rollout_i(stop_rollout), .probe_i(probe), .probe_queue_i(probe_queue),
+    .refused_i(refused), .stop_i(stop), .stop_queue_i(stop_queue), .stop_group_i(stop_group), .stop_rollout_i(stop_rollout),
+    .retire_i(retire), .retire_pairs_i(retire_pairs), .retire_slot_i(retire_slot), .retire_abort_i(retire_abort), .probe_i(probe), .probe_queue_i(probe_queue),
     .probe_rollout_i(probe_rollout), .holds_o(holds_all), .joins_o(joins_all), .wants_o(wants_all), .free_o(free_all),
     .moved_o(moved_all),
     .ready_i({1'b1, ready, 1'b1}), .token_o(token_all), .token_data_o(token_data_all), .position_o(position_all),
@@ -95,7 +98,7 @@ module rollout_worker_fsm_tb;
   engine_hash #(.Queues(Queues), .Workers(Workers)) u_engine (
     .clk_i(clk), .rst_ni(rst_n), .start_i(start), .start_queue_i(start_queue), .start_config_i(start_config),
     .prepare_i(prepare), .queue_i(prepare_queue),
-    .rollout_i(prepare_rollout), .seed_i(prepare_seed), .seq_len_i(prepare_seq_len), .prepared_o(prepared),
+    .rollout_i(prepare_rollout), .seed_i(prepare_seed), .seq_len_i(prepare_seq_len), .salt_i(prepare_salt), .prepared_o(prepared),
     .load_i(load), .load_place_i(load_place), .load_prepared_i(streaming ? {16'd0, counter_now, hash_now} : prepared),
     .begin_i(engine_start), .begin_place_i(engine_place),
     .begin_ready_o(start_ready), .step_i(step & {Workers{!slow_step}}), .step_ready_o(step_ready),
@@ -120,10 +123,14 @@ module rollout_worker_fsm_tb;
   localparam int Many = 64;
   logic [$bits(work_t)-1:0] given [0:Many-1];
   logic        adds [0:Many-1], stopped [0:Many-1];
+  // R20: a DECODE whose version was retired: with KEEP, and before it had started.
+  logic        kept [0:Many-1], called_off [0:Many-1];
+  int          kept_seen = 0, resident_kept_seen = 0, called_off_seen = 0;
+  logic [31:0] salt [0:Many-1];
   logic [31:0] seed [0:Many-1], seq_len [0:Many-1];
   int          first = 0, last = 0;     // given, not yet ended: first to last
   int          produced = 0;            // tokens of the first
-  logic [31:0] my_digest, to_checkpoint;
+  logic [31:0] my_digest, my_since, to_checkpoint;
   logic        my_eos;
   logic [31:0] rollout_of [0:Many-1];
   logic [3:0]  queue_of [0:Many-1];
@@ -131,7 +138,7 @@ module rollout_worker_fsm_tb;
   // The result buffer: two items, taken at random.
   int   stall_out, stall_in, items = 0, ends_held = 0;
   logic item_is_end [0:1];
-  int   ended = 0, tokens = 0, stops_seen = 0, drained_seen = 0;
+  int   ended = 0, tokens = 0, stops_seen = 0, groups_seen = 0, drained_seen = 0;
   int   first_done = 0, last_done = 0;  // cycles of ends
 
   // Registers for the wires.
@@ -152,13 +159,16 @@ module rollout_worker_fsm_tb;
     now = given[first % Many];
     if (produced == 0) begin
       my_digest     = 32'h811C9DC5;
+      my_since      = 32'h811C9DC5;
       my_eos        = 1'b0;
       to_checkpoint = now.checkpoint;
     end
-    hash      = ref_hash(seed[first % Many], now.rollout_id, seq_len[first % Many] + produced);
+    hash      = ref_salted(seed[first % Many], now.rollout_id, seq_len[first % Many] + produced, salt[first % Many]);
+    if (called_off[first % Many]) fail("R20: a DECODE adds a token that was called off before it started");
     eos       = hash[31:17] < {1'b0, eos_threshold_of[now.pair]};
     my_eos    = my_eos || eos;
     my_digest = ref_digest(my_digest, {15'd0, hash[16:0]});
+    my_since  = ref_digest(my_since, {15'd0, hash[16:0]});
     expect_eq("token", token_data, {15'd0, hash[16:0]});
     expect_eq("position", position, now.start_word + produced);
     produced      = produced + 1;
@@ -168,10 +178,19 @@ module rollout_worker_fsm_tb;
     if (eos && now.eos_stops) ;
     else if (produced == now.max_tokens) ;
     else if (stopped[first % Many]) reason = END_STOPPED;
+    else if (kept[first % Many] && !now.resident) reason = END_SUPERSEDED;
     else if (to_checkpoint == 0 && !now.resident) reason = END_REWARD_NEEDED;
-    else if (to_checkpoint == 0 && ref_score(my_digest) < reward_threshold_of[now.pair]) rejected = 1'b1;
+    else if (to_checkpoint == 0 && ref_below(my_since, reward_threshold_of[now.pair])) rejected = 1'b1;
+    else if (to_checkpoint == 0 && kept[first % Many]) reason = END_SUPERSEDED;
     else ends = 1'b0;
-    if (to_checkpoint == 0) to_checkpoint = now.checkpoint;
+    if (ends && reason == END_SUPERSEDED) begin
+      if (now.resident) resident_kept_seen = resident_kept_seen + 1;
+      else              kept_seen = kept_seen + 1;
+    end
+    if (to_checkpoint == 0) begin
+      to_checkpoint = now.checkpoint;
+      my_since      = 32'h811C9DC5;
+    end
     if (done !== ends) fail($sformatf("token %0d of %0d: done is %b", produced, now.max_tokens, done));
     expect_eq("finish", finish, done || position[3:0] == 4'd15);
     if (done) begin
@@ -191,10 +210,23 @@ module rollout_worker_fsm_tb;
         fail($sformatf("R5: joins is %b for rollout %h, %0d are held", joins, probe_rollout, last - first));
     end
     if (free !== (first == last && !waiting && !run)) fail("free_o is wrong");
+    // R20: the token of this cycle is the last of what runs; what is queued adds none.
+    if (retire) for (int k = first; k < last; k++) begin
+      now = given[k % Many];
+      if (retire_pairs[queue_of[k % Many]] && now.slot == retire_slot && adds[k % Many]) begin
+        if (retire_abort) stopped[k % Many] = 1'b1;
+        else              kept[k % Many] = 1'b1;
+        if (!(k == first && (run || waiting))) called_off[k % Many] = 1'b1;
+      end
+    end
     if (token && first == last) fail("a token of no descriptor");
     else if (token) check_token;
     else if (done) begin
-      if (first == last || adds[first % Many]) fail("an end without a token");
+      if (first == last || (adds[first % Many] && !called_off[first % Many])) fail("an end without a token");
+      if (first != last && adds[first % Many]) begin
+        expect_eq("how of what was called off", how, {2'b10, stopped[first % Many] ? END_STOPPED : END_SUPERSEDED});
+        called_off_seen = called_off_seen + 1;
+      end
     end else if (finish) fail("a line is finished without a token");
 
     if (take) begin
@@ -215,9 +247,14 @@ module rollout_worker_fsm_tb;
       if (ended == 1) first_done = cycle;
     end
     // R8: a STOP ends what is here; what comes in this cycle is not.
-    if (stop) for (int k = first; k < last; k++) if (rollout_of[k % Many] == stop_rollout && queue_of[k % Many] == stop_queue) begin
-      stopped[k % Many] = 1'b1;
-      stops_seen = stops_seen + 1;
+    if (stop) for (int k = first; k < last; k++) begin
+      now = given[k % Many];
+      if (queue_of[k % Many] == stop_queue
+          && (stop_group ? now.cow_prefix && now.prefix_id == stop_rollout : rollout_of[k % Many] == stop_rollout)) begin
+        stopped[k % Many] = 1'b1;
+        stops_seen = stops_seen + 1;
+        if (stop_group) groups_seen = groups_seen + 1;
+      end
     end
     // R12: all that is here of a queue pair that is being disabled.
     if (drain != 0) for (int k = first; k < last; k++) if (drain[queue_of[k % Many]]) begin
@@ -227,7 +264,10 @@ module rollout_worker_fsm_tb;
     if (moved_all[0] || moved_all[2]) fail("a worker without a descriptor moved");
     if (delivered && !moved_all[1]) fail("an end was taken, and that moved nothing");
     // The descriptor that was shown in this cycle is in.
-    if (assign_now) last = last + 1;
+    if (assign_now) begin
+      if (refused) adds[last % Many] = 1'b0;
+      last = last + 1;
+    end
     if (streaming && assign_now) begin
       to_give <= to_give - 1;
       make_work(stream_tokens);
@@ -262,13 +302,22 @@ module rollout_worker_fsm_tb;
     prepare_rollout <= next.rollout_id;
     prepare_seed    <= seed[k];
     prepare_seq_len <= seq_len[k];
+    salt[k]         = plain ? 32'd0 : rnd();
+    prepare_salt    <= salt[k];
+    next.slot       = rnd();
+    kept[k]         = 1'b0;
+    called_off[k]   = 1'b0;
     next.start_word = rnd();
     next.max_tokens = (n >= 0) ? n : between(1, longest);
     next.checkpoint = (plain || chance(50)) ? CHECKPOINT_NEVER : between(1, 12);
     next.resident   = !plain && chance(30);
     next.eos_stops  = !plain && chance(40);
     next.adds_tokens = plain ? n != 0 : chance(75);
+    next.cow_prefix  = chance(60);
+    next.prefix_id   = below(pool);
     work    <= next;
+    // R17: what is refused adds no tokens either.
+    refused <= !plain && chance(10);
     given[k] = next;
     adds[k]  = next.adds_tokens;
     stopped[k] = 1'b0;
@@ -279,8 +328,13 @@ module rollout_worker_fsm_tb;
     probe_rollout <= below(pool);
     stop          <= rst_n && !plain && chance(6);
     stop_rollout  <= below(pool);
+    stop_group    <= chance(50);
     stop_queue    <= below(Queues);
     probe_queue   <= below(Queues);
+    retire        <= rst_n && !plain && chance(7);
+    retire_pairs  <= rnd();
+    retire_slot   <= rnd();
+    retire_abort  <= chance(30);
     // A disable takes some cycles, in which nothing of its queue pair comes.
     if (rst_n && !plain && drain == 0 && below(150) == 0) drain[below(Queues)] <= 1'b1;
     else if (chance(30)) drain <= '0;
@@ -332,7 +386,8 @@ module rollout_worker_fsm_tb;
       stall_out        = k[0] ? 60 : 0;
       stall_in         = k[1] ? 80 : 0;
       wait_states      = k[2] ? 16'd2 : 16'd0;
-      set_thresholds(k[3] ? 16'd2500 : 16'd0, 32'h5000);
+      // A threshold below zero rejects nothing, one above all scores everything.
+      set_thresholds(k[3] ? 16'd2500 : 16'd0, k[2:0] == 3'd5 ? 32'h8000_0000 : k[2:0] == 3'd6 ? 32'h7FFF_0000 : 32'h5000);
       longest          = k[1] ? 60 : 12;
       slow             = k[1:0] == 2'b10 ? 50 : 0;
       feed(60);
@@ -344,6 +399,9 @@ module rollout_worker_fsm_tb;
     repeat (4) @(posedge clk);
     for (int n = 0; n <= 20; n++) stream(n);
     if (stops_seen < 50) fail($sformatf("only %0d descriptors were stopped", stops_seen));
+    if (kept_seen < 20 || resident_kept_seen < 1 || called_off_seen < 5)
+      fail($sformatf("only %0d superseded, %0d resident ones, %0d called off", kept_seen, resident_kept_seen, called_off_seen));
+    if (groups_seen < 20) fail($sformatf("only %0d descriptors were stopped with their group", groups_seen));
     if (drained_seen < 20) fail($sformatf("only %0d descriptors were ended by a disable", drained_seen));
     if (tokens < 5000) fail($sformatf("only %0d tokens", tokens));
     finish_bench("rollout_worker_fsm_tb");

@@ -1,7 +1,8 @@
 // work_queue against a plain list for each queue pair: every entry comes out once and in order, and a DECODE comes out
-// stopped exactly when a STOP of its rollout and queue pair that came in behind it has not gone out yet. Many STOPs at once,
-// of few rollouts and of many; every STOP is announced in the cycle in which it comes in. Queue pairs are turned off and
-// start anew while the others go on. Depths of one row of notes and of several; one queue pair and several.
+// stopped exactly when a STOP of its rollout and queue pair, or of its group, that came in behind it has not gone out yet, or
+// an ABORT of its rollout was written after it was published. Many STOPs at once, of few rollouts and of many; every STOP is
+// announced in the cycle in which it comes in, every ABORT before anything that was published behind it goes out. Queue pairs
+// are turned off and start anew while the others go on. Depths of one row of notes and of several; one queue pair and several.
 module work_queue_tb;
   import bench_pkg::*;
 
@@ -41,18 +42,23 @@ module work_queue_run #(
   logic              read, known, fence, prefill, stop, stopped_out, take;
   work_t             work_in, work, expected_work;
   echo_t             echo_in, echo, expected_echo;
-  logic [31:0]       stop_rollout;
+  logic              stop_group, abort = 1'b0;
+  logic [3:0]        abort_queue = '0;
+  logic [Queues-1:0] aborting;
+  logic [31:0]       stop_rollout, abort_rollout = '0, abort_tail = '0;
+  queue_config_t     start_config = '0;
   logic [ENGINE_BITS-1:0] prepared_in, prepared;
 
   assign read = some[read_queue];
   assign take = read && known && want;
 
   work_queue #(.Queues(Queues), .Depth(Depth)) u_queue (
-    .clk_i, .rst_ni, .start_i(start), .start_queue_i(start_queue), .on_i(on), .push_i(push), .work_i(work_in), .echo_i(echo_in),
+    .clk_i, .rst_ni, .start_i(start), .start_queue_i(start_queue), .start_config_i(start_config), .on_i(on), .push_i(push), .work_i(work_in), .echo_i(echo_in),
     .prepared_i(prepared_in), .fence_i(fence_in), .prefill_i(prefill_in), .stop_i(stop_in), .some_o(some), .read_i(read),
     .read_queue_i(read_queue), .work_o(work), .fence_o(fence), .known_o(known), .stopped_o(stopped_out), .take_i(take),
     .echo_o(echo), .prepared_o(prepared), .prefill_o(prefill), .stop_o(stop), .stop_queue_o(stop_queue),
-    .stop_rollout_o(stop_rollout)
+    .stop_group_o(stop_group), .stop_rollout_o(stop_rollout), .abort_i(abort), .abort_queue_i(abort_queue),
+    .abort_rollout_i(abort_rollout), .abort_tail_i(abort_tail), .aborting_o(aborting)
   );
 
   // What is inside, oldest first, by queue pair and number modulo Places.
@@ -65,15 +71,33 @@ module work_queue_run #(
   logic over = 1'b0, hit, is_stop;
   work_t work_in_k;
 
+  // ABORTs: entries that one ends; and of each queue pair the last one's rollout, how much of what was published has not come
+  // in, whether the workers have been told, and how long it has taken since.
+  logic        in_aborted [0:Queues*Places-1];
+  logic [31:0] aborted_rollout [0:Queues-1], pushes [0:Queues-1];
+  int          coming [0:Queues-1], slow [0:Queues-1], aborts = 0, aborted = 0;
+  logic        untold [0:Queues-1];
+  logic        some_untold;
+
+  // A STOP of a group, or of a rollout, ends this DECODE.
+  function automatic logic ends(input work_t stop_work, input work_t decode);
+    ends = stop_work.all ? decode.cow_prefix && stop_work.prefix_id == decode.prefix_id
+                         : stop_work.rollout_id == decode.rollout_id;
+  endfunction
+
   function automatic int at(input int pair, input int number);
     at = pair * Places + number % Places;
   endfunction
 
-  initial for (int k = 0; k < Queues; k++) begin first[k] = 0; last[k] = 0; waited[k] = 0; off_for[k] = 0; end
+  initial for (int k = 0; k < Queues; k++) begin first[k] = 0; last[k] = 0; waited[k] = 0; off_for[k] = 0;
+    coming[k] = 0; slow[k] = 0; untold[k] = 1'b0; pushes[k] = 0; end
 
   task automatic show;
     q = below(Queues);
     work_in             <= {rnd(), rnd(), rnd(), rnd(), rnd(), rnd()};
+    work_in.prefix_id   <= below(pool);
+    work_in.cow_prefix  <= chance(70);
+    work_in.all         <= chance(40);
     work_in.rollout_id  <= below(pool);
     work_in.pair        <= q;
     echo_in             <= {rnd(), rnd(), rnd(), rnd(), rnd(), rnd(), rnd(), rnd(), rnd()};
@@ -88,8 +112,26 @@ module work_queue_run #(
   always @(posedge clk_i) if (rst_ni && !over) begin
     for (int k = 0; k < Queues; k++)
       if (on[k] && some[k] !== (first[k] != last[k])) fail($sformatf("queue pair %0d has some: %b with %0d inside", k, some[k], last[k] - first[k]));
-    if (stop !== (push && stop_in) || (stop && (stop_rollout !== work_in.rollout_id || stop_queue !== work_in.pair)))
-      fail("R8: a STOP is not announced");
+    some_untold = 1'b0;
+    for (int k = 0; k < Queues; k++) begin
+      if (!on[k]) untold[k] = 1'b0;
+      if (untold[k]) some_untold = 1'b1;
+    end
+    if (push && stop_in) begin
+      if (!stop || stop_queue !== work_in.pair || stop_group !== work_in.all
+          || stop_rollout !== (work_in.all ? work_in.prefix_id : work_in.rollout_id)) fail("R8: a STOP is not announced");
+    end else if (stop && !on[stop_queue]) begin      // of one that was just turned off: nothing is left that it could end
+    end else if (stop !== some_untold) fail("R8: an ABORT is not announced as soon as it could be");
+    else if (stop) begin
+      if (!untold[stop_queue] || stop_group || stop_rollout !== aborted_rollout[stop_queue]) fail("R8: an ABORT is announced wrongly");
+      untold[stop_queue] = 1'b0;
+      if (push && untold[work_in.pair]) fail("R8: what was published behind an ABORT comes in before it is announced");
+    end
+    for (int k = 0; k < Queues; k++) begin
+      slow[k] = (on[k] && aborting[k] && coming[k] == 0) ? slow[k] + 1 : 0;
+      if (on[k] && !aborting[k] && (coming[k] != 0 || untold[k])) fail("R8: an ABORT has not come to all that was published");
+      if (slow[k] > 2 * Depth + 100) fail("R8: an ABORT does not end");
+    end
     q     = int'(read_queue);
     hit   = 1'b0;
     notes = 0;
@@ -97,10 +139,11 @@ module work_queue_run #(
       expected_work = in_work[at(q, first[q])];
       for (int k = first[q] + 1; k < last[q]; k++) begin
         work_in_k = in_work[at(q, k)];
-        if (in_flags[at(q, k)][0] && work_in_k.rollout_id == expected_work.rollout_id) hit = 1'b1;
+        if (in_flags[at(q, k)][0] && ends(work_in_k, expected_work)) hit = 1'b1;
       end
       for (int k = first[q]; k < last[q]; k++) notes = notes + int'(in_flags[at(q, k)][0]);
-      if (push && stop_in && work_in.pair == q && work_in.rollout_id == expected_work.rollout_id) hit = 1'b1;
+      if (push && stop_in && work_in.pair == q && ends(work_in, expected_work)) hit = 1'b1;
+      if (in_aborted[at(q, first[q])]) hit = 1'b1;
       hit = hit && expected_work.adds_tokens;
       waited[q] = known ? 0 : waited[q] + 1;
       // One row of notes costs nothing.
@@ -110,6 +153,7 @@ module work_queue_run #(
       expected_echo = in_echo[at(q, first[q])];
       expect_eq("R8: stopped", stopped_out, hit);
       if (hit) stopped = stopped + 1;
+      if (hit && in_aborted[at(q, first[q])]) aborted = aborted + 1;
       if (work !== expected_work) fail($sformatf("R8: work %h, expected %h", work, expected_work));
       if (echo !== expected_echo) fail($sformatf("R8: echo %h, expected %h", echo, expected_echo));
       if (prepared !== in_prepared[at(q, first[q])]) fail("prepared is not what came in");
@@ -123,9 +167,33 @@ module work_queue_run #(
       in_echo[at(q, last[q])]     = echo_in;
       in_prepared[at(q, last[q])] = prepared_in;
       in_flags[at(q, last[q])]    = {fence_in, prefill_in, stop_in};
+      in_aborted[at(q, last[q])]  = coming[q] != 0 && work_in.rollout_id == aborted_rollout[q];
+      if (coming[q] != 0) coming[q] = coming[q] - 1;
       last[q] = last[q] + 1;
+      pushes[q] = pushes[q] + 1;
+    end
+    // What is here and what was published and comes in from now on; what goes out in this cycle learns of it at its worker.
+    if (abort) begin
+      q = int'(abort_queue);
+      aborts = aborts + 1;
+      untold[q] = 1'b1;
+      aborted_rollout[q] = abort_rollout;
+      coming[q] = int'(abort_tail - pushes[q]);
+      for (int k = first[q]; k < last[q]; k++) begin
+        work_in_k = in_work[at(q, k)];
+        if (work_in_k.rollout_id == abort_rollout) in_aborted[at(q, k)] = 1'b1;
+      end
     end
     show;
+    abort <= 1'b0;
+    q = below(Queues);
+    if (on[q] && !aborting[q] && !(abort && abort_queue == q) && chance(8)) begin
+      abort         <= 1'b1;
+      abort_queue   <= q;
+      abort_rollout <= below(pool);
+      // Behind what comes in with it.
+      abort_tail    <= pushes[q] + 1 + below(chance(50) ? 2 : 12);
+    end
     want       <= !chance(stall_out);
     read_queue <= below(Queues);
     // R12: one is turned off, which empties it, and starts anew.
@@ -139,10 +207,16 @@ module work_queue_run #(
       first[q]  = 0;
       last[q]   = 0;
       waited[q] = 0;
+      coming[q] = 0;
+      untold[q] = 1'b0;
+      pushes[q] = rnd();
+      start_config.sq_start <= pushes[q];
     end else if (on[q] && below(300) == 0) begin
       on[q] <= 1'b0;
       push  <= 1'b0;
       want  <= 1'b0;
+      abort <= 1'b0;
+      coming[q] = 0;
     end
     if (start) on[start_queue] <= 1'b1;
   end
@@ -158,6 +232,7 @@ module work_queue_run #(
       repeat (400) @(posedge clk_i);
     end
     if (gone < 500 || (stopped < 30 && Places > 2)) fail($sformatf("depth %0d: %0d went out, %0d stopped", Depth, gone, stopped));
+    if (aborts < 100 || (aborted < 30 && Places > 2)) fail($sformatf("depth %0d: %0d ABORTs ended %0d", Depth, aborts, aborted));
     over = 1'b1;
   end
 endmodule

@@ -58,7 +58,23 @@ impl Report<'_> {
             let names: Vec<&str> = self.outcomes.iter().map(|outcome| outcome.name.as_str()).collect();
             let first = &self.outcomes[0];
             let (completions, tokens) = (first.completions, first.tokens);
-            let _ = if self.plan.options().stop_every == 0 {
+            let options = self.plan.options();
+            let _ = if self.plan.publishes() {
+                let published: Vec<String> = self
+                    .outcomes
+                    .iter()
+                    .map(|outcome| {
+                        let Outcome { name, published, superseded, .. } = outcome;
+                        format!("{name} ({published} versions, {superseded} superseded)")
+                    })
+                    .collect();
+                writeln!(
+                    text,
+                    "right: every token is of the version of its span, and at the same switch points the model has the same \
+                     bytes: {}",
+                    published.join(", ")
+                )
+            } else if options.stop_every == 0 && options.stop_group_every == 0 {
                 writeln!(
                     text,
                     "identical: {completions} completions and {tokens} tokens on {}",
@@ -111,6 +127,13 @@ impl Report<'_> {
         if options.stop_every > 0 {
             let _ = write!(text, ", a STOP to one rollout in {}", options.stop_every);
         }
+        if options.stop_group_every > 0 {
+            let _ = write!(text, ", a STOP to one group in {}", options.stop_group_every);
+        }
+        if options.publish_every > 0 {
+            let mode = options.publish_mode.name().to_lowercase();
+            let _ = write!(text, ", a version every {} completions ({mode})", options.publish_every);
+        }
         let _ = writeln!(text, ", seed {}", options.seed);
         text
     }
@@ -136,7 +159,8 @@ impl Report<'_> {
                 outcome.descriptors.to_string(),
                 outcome.completions.to_string(),
                 outcome.tokens.to_string(),
-                digest(outcome),
+                // Where a version switches is each device's own.
+                if self.plan.publishes() { "-".into() } else { digest(outcome) },
                 cycles.map_or("-".into(), |cycles| cycles.to_string()),
                 per_cycle.unwrap_or("-".into()),
                 seconds(outcome.wall),
@@ -162,6 +186,9 @@ impl Report<'_> {
                 self.plan.ids()
             );
         }
+        if let Some(rerun) = &outcome.rerun {
+            let _ = writeln!(text, "different: {name}: {rerun}");
+        }
         text
     }
 
@@ -180,6 +207,9 @@ impl Report<'_> {
                 "reward_threshold": options.reward_threshold,
                 "eos_threshold": options.eos_threshold,
                 "stop_every": options.stop_every,
+                "stop_groups": options.stop_group_every,
+                "publish_every": options.publish_every,
+                "publish_mode": options.publish_mode.name(),
                 "seed": options.seed,
             },
             "devices": self.outcomes.iter().map(device).collect::<Vec<Value>>(),
@@ -221,6 +251,9 @@ fn device(outcome: &Outcome) -> Value {
         "descriptors": outcome.descriptors,
         "completions": outcome.completions,
         "tokens": outcome.tokens,
+        "published": outcome.published,
+        "superseded": outcome.superseded,
+        "rerun": outcome.rerun,
         "digest": digest(outcome),
         "cycles": outcome.cycles,
         "wall_seconds": outcome.wall.as_secs_f64(),

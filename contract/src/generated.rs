@@ -575,7 +575,7 @@ registers! {
         StallCq = "STALL_CQ", StallCqLo 0x0_0140, StallCqHi 0x0_0144;
         /// STALL_FETCH: cycles in which published descriptors existed, none had arrived and a worker was idle
         StallFetch = "STALL_FETCH", StallFetchLo 0x0_0148, StallFetchHi 0x0_014C;
-        /// STALL_ORDER: cycles in which the oldest descriptor of a queue pair waited for an earlier one of its rollout (rule R5)
+        /// STALL_ORDER: cycles in which the oldest descriptor of a queue pair waited for an earlier one of its rollout (rule R5), or for its group (rule R17)
         StallOrder = "STALL_ORDER", StallOrderLo 0x0_0150, StallOrderHi 0x0_0154;
         /// STALL_FENCE: cycles in which the oldest descriptor of a queue pair waited for a fence (rule R7)
         StallFence = "STALL_FENCE", StallFenceLo 0x0_0158, StallFenceHi 0x0_015C;

@@ -9,6 +9,7 @@ constexpr uint32_t kBeatBytes = 64;
 constexpr uint32_t kBeatWords = kBeatBytes / 4;
 constexpr uint32_t kQueues = 16;        // queue pairs, at most
 constexpr uint32_t kCompletionId = 16;  // AWID of completions, plus their queue pair; token lines carry their worker's number
+constexpr uint32_t kReadbackId = 1;    // ARID of what REWARD and POLICY read; descriptors have 0
 constexpr uint32_t kIds = kCompletionId + kQueues;
 constexpr uint32_t kOkay = 0, kSlverr = 2;
 constexpr uint32_t kIncr = 1, kSize64 = 6;  // AxBURST and AxSIZE: the only ones that the device may use

@@ -110,8 +110,14 @@ template <bool Chaos>
 void AxiMemory<Chaos>::accept_read(uint64_t address, uint32_t id, uint32_t length, uint32_t size, uint32_t burst,
                                    uint32_t user) {
     check_burst("AR", address, length, size, burst);
-    if (id != 0) fail_memory("AXI", at_address("AR: an ARID other than 0", address));
-    monitor_.read_burst(address, length + 1, user);
+    if (id > kReadbackId || (id == kReadbackId && length != 0)) {
+        fail_memory("AXI", at_address("AR: an ARID that is none, or a burst of what is read back", address));
+    }
+    if (id == kReadbackId) {
+        monitor_.token_read(address, user);
+    } else {
+        monitor_.read_burst(address, length + 1, user);
+    }
     Read& read = reads_.push();
     read = {address, now_ + 1 + latency(), length + 1, id};
     if constexpr (Chaos) {

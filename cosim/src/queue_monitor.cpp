@@ -165,6 +165,14 @@ void QueueMonitor::bad_token(uint64_t address, uint64_t strobe) const {
                               token_base_ + token_size_));
 }
 
+void QueueMonitor::bad_token_read(uint64_t address) const {
+    if (!active_) {
+        fail_memory("R12", format("token read of 0x%" PRIx64 " while the device is inactive", address));
+    }
+    fail_memory("R11", format("token read of 0x%" PRIx64 " leaves the token region 0x%" PRIx64 " … 0x%" PRIx64, address,
+                              token_base_, token_base_ + token_size_));
+}
+
 void QueueMonitors::write_begins(uint32_t address, uint32_t value) {
     address_ = address;
     value_ = value;

@@ -37,6 +37,11 @@ public:
         sq_next_ += beats;
     }
 
+    // A beat that REWARD or POLICY reads. R11: of the token region only.
+    void token_read(uint64_t address) {
+        if (!active_ || address - token_base_ >= token_size_) [[unlikely]] bad_token_read(address);
+    }
+
     // One beat of a token line with the strobes `strobe`, bit i for byte address + i. R11: the token region only.
     void token_beat(uint64_t address, uint64_t strobe) {
         if (strobe == 0) return;
@@ -69,6 +74,7 @@ private:
 
     [[noreturn]] void bad_read(uint64_t address, uint32_t beats) const;
     [[noreturn]] void bad_token(uint64_t address, uint64_t strobe) const;
+    [[noreturn]] void bad_token_read(uint64_t address) const;
     void enable();
 
     struct Write {
@@ -103,6 +109,11 @@ public:
         QueueMonitor& monitor = queues_ == 1 ? monitors_[0] : with_slot(address);
         if (user != monitor.owner()) [[unlikely]] bad_user("AR", address, user);
         monitor.read_burst(address, beats);
+    }
+    void token_read(uint64_t address, uint32_t user) {
+        QueueMonitor& monitor = queues_ == 1 ? monitors_[0] : with_token(address);
+        if (user != monitor.owner()) [[unlikely]] bad_user("AR", address, user);
+        monitor.token_read(address);
     }
     void token_beat(uint64_t address, uint64_t strobe, uint32_t user) {
         QueueMonitor& monitor = queues_ == 1 ? monitors_[0] : with_token(address);

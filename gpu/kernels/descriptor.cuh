@@ -74,28 +74,86 @@ __device__ __forceinline__ bool verifies(const Descriptor& desc, const uint4 (&k
   return check_word(shares, index) == desc.check();
 }
 
-// The first error in the order of docs/contract.md, "Which error", but for BAD_CHECK; DOORBELL_ERR_NONE if none. The
-// last that is tested here wins, so they are tested from the last to the first: lanes of a warp differ, and a chain of
-// selections costs all of them less than branches.
-__device__ __forceinline__ uint32_t error_of(const Descriptor& desc, const doorbell_session& config) {
+// What a function's policy slots hold (R18): of each a word as its register shows it, and the salt.
+struct Versions {
+  uint4 slots;
+
+  static __device__ __forceinline__ uint32_t word(uint32_t version, uint32_t slot_state) {
+    return slot_state << 16 | version;
+  }
+  static __device__ __forceinline__ uint32_t state_of(uint32_t word) { return word >> 16 & 0xFF; }
+
+  // The slot that holds this version, resident or retired. No two do.
+  __device__ __forceinline__ bool is_in(uint32_t slot, uint32_t version) const {
+    const uint32_t word = slot == 0 ? slots.x : slots.z;
+    return (word & 0xFFFF) == version && state_of(word) != DOORBELL_SLOT_EMPTY;
+  }
+};
+
+// A version that a descriptor names.
+struct Version {
+  uint32_t salt;
+  uint32_t slot;
+  uint32_t state;  // of its slot; EMPTY: it is in none
+
+  __device__ __forceinline__ Version(const Versions& versions, uint32_t version) {
+    const bool second = versions.is_in(1, version), found = second || versions.is_in(0, version);
+    slot = second ? 1 : 0;
+    salt = second ? versions.slots.w : versions.slots.y;
+    state = found ? Versions::state_of(second ? versions.slots.z : versions.slots.x) : DOORBELL_SLOT_EMPTY;
+  }
+};
+
+// The first error of a REWARD or POLICY, but for RESERVED_SET.
+__device__ __forceinline__ uint32_t error_of_reader(uint32_t opcode, uint32_t model_id, uint32_t reward_model_id,
+                                                 uint32_t count, uint64_t offset, uint64_t token_size,
+                                                 uint32_t length_limit) {
+  if (opcode == DOORBELL_OP_POLICY) {
+    if (!engine::Engines::has(model_id)) return DOORBELL_ERR_BAD_MODEL;
+    const bool within = offset % 64 == 0 && offset <= token_size && 64 <= token_size - offset;
+    return within ? DOORBELL_ERR_NONE : DOORBELL_ERR_BAD_REGION;
+  }
+  if (!engine::RewardModels::has(reward_model_id)) return DOORBELL_ERR_BAD_MODEL;
+  if (count == 0 || count > length_limit) return DOORBELL_ERR_BAD_LENGTH;
+  const bool within = offset % 4 == 0 && offset <= token_size && 4ull * count <= token_size - offset;
+  return within ? DOORBELL_ERR_NONE : DOORBELL_ERR_BAD_REGION;
+}
+
+// The first error in the order of docs/contract.md, "Which error", but for BAD_CHECK and those of its admission;
+// DOORBELL_ERR_NONE if none. The last that is tested here wins, so they are tested from the last to the first: lanes of a
+// warp differ, and a chain of selections costs all of them less than branches.
+__device__ __forceinline__ uint32_t error_of(const Descriptor& desc, const Version& version,
+                                             const doorbell_session& config) {
   const uint32_t opcode = desc.opcode();
   const bool decode = opcode == DOORBELL_OP_DECODE, prefill = opcode == DOORBELL_OP_PREFILL;
-  const bool plain = opcode == DOORBELL_OP_NOP || opcode == DOORBELL_OP_STOP;
+  const bool stop = opcode == DOORBELL_OP_STOP, plain = opcode == DOORBELL_OP_NOP || stop;
+  const bool reader = opcode == DOORBELL_OP_REWARD || opcode == DOORBELL_OP_POLICY;
   const uint64_t added = decode ? desc.max_tokens() : 0, offset = desc.delta_offset();
+  const bool unprefixed =
+      (prefill || desc.has(DOORBELL_FLAG_COW_PREFIX)) && desc.prefix_id() == DOORBELL_PREFIX_NONE;
   uint32_t error = DOORBELL_ERR_NONE;
-  if ((prefill || desc.has(DOORBELL_FLAG_COW_PREFIX)) && desc.prefix_id() == DOORBELL_PREFIX_NONE)
-    error = DOORBELL_ERR_BAD_PREFIX;
+  // A retired version ends a DECODE (R20), and is an error to a PREFILL.
+  if (version.state != DOORBELL_SLOT_RESIDENT && (prefill || version.state == DOORBELL_SLOT_EMPTY))
+    error = DOORBELL_ERR_BAD_VERSION;
+  if (unprefixed) error = DOORBELL_ERR_BAD_PREFIX;
   if (desc.kv_offset() != 0 && desc.kv_offset() >= config.kv_size) error = DOORBELL_ERR_BAD_REGION;
   // Written so that nothing wraps.
   if (decode && (offset % 4 != 0 || offset > config.token_size || 4 * added > config.token_size - offset))
     error = DOORBELL_ERR_BAD_REGION;
-  if ((decode && added == 0) || desc.seq_len() + added > config.length_limit) error = DOORBELL_ERR_BAD_LENGTH;
+  if (decode && desc.has(DOORBELL_FLAG_LOGP) && (offset > config.logp_size || 4 * added > config.logp_size - offset))
+    error = DOORBELL_ERR_BAD_REGION;
+  if ((decode && added == 0) || (prefill && desc.max_tokens() > DOORBELL_MEMBERS_MAX) ||
+      desc.seq_len() + added > config.length_limit)
+    error = DOORBELL_ERR_BAD_LENGTH;
   if (!engine::Engines::has(desc.model_id()) ||
-      (decode && desc.has(DOORBELL_FLAG_RESIDENT) && !engine::RewardModels::has(desc.reward_model_id())))
+      (decode && desc.has(DOORBELL_FLAG_RESIDENT) && !engine::DigestModels::has(desc.reward_model_id())))
     error = DOORBELL_ERR_BAD_MODEL;
-  if (plain) error = DOORBELL_ERR_NONE;
-  if ((desc.flags() & ~DOORBELL_DESC_FLAGS_MASK) != 0 || desc.has(DOORBELL_FLAG_LOGP)) error = DOORBELL_ERR_RESERVED_SET;
-  if (!decode && !prefill && !plain) error = DOORBELL_ERR_BAD_OPCODE;
+  if (plain) error = stop && unprefixed ? DOORBELL_ERR_BAD_PREFIX : DOORBELL_ERR_NONE;
+  if (reader)
+    error = error_of_reader(opcode, desc.model_id(), desc.reward_model_id(), desc.max_tokens(), offset,
+                            config.token_size, config.length_limit);
+  if ((desc.flags() & ~DOORBELL_DESC_FLAGS_MASK) != 0) error = DOORBELL_ERR_RESERVED_SET;
+  if (!decode && !prefill && !plain && !reader) error = DOORBELL_ERR_BAD_OPCODE;
   return error;
 }
 

@@ -3,6 +3,7 @@
 #define DOORBELL_DEVICE_STATE_CUH
 
 #include "doorbell_contract.h"
+#include "engine.cuh"
 #include "mailbox.h"
 #include "memory_order.cuh"
 
@@ -63,7 +64,11 @@ constexpr uint32_t kAnswerCycles = 500;
 // DECODEs of at most so many tokens run in the fetch warp, a lane each.
 constexpr uint32_t kBrief = 4;
 
-// A DECODE on its way to a worker, and back. The front end writes `work`, the worker `result`.
+// What the front end tells a DECODE that is at a worker, a bit each in `stop`: it is to end.
+constexpr uint32_t kStop = 1;  // as STOPPED: a STOP, or its version was retired with ABORT
+constexpr uint32_t kKeep = 2;  // as SUPERSEDED: its version was retired with KEEP
+
+// A DECODE or REWARD on its way to a worker, and back. The front end writes `work`, the worker `result`.
 struct Place {
   alignas(128) uint32_t rollout_id;
   uint32_t seed;
@@ -72,15 +77,20 @@ struct Place {
   uint32_t period;  // between checkpoints
   uint32_t flags;
   uint32_t reward_model_id;
-  uint32_t stop;    // set by the front end (R8)
+  uint32_t stop;    // set by the front end (R8, R20)
   uint64_t user_data;
   uint64_t tokens;  // device address
+  uint64_t logps;   // device address of the log-probabilities; 0 for none
   uint32_t eos_threshold;
   uint32_t wait_states;
   uint32_t reward_threshold;
   uint32_t session;
+  uint32_t salt;
+  uint32_t index;  // of the submission queue
   // The completion, but for what its slot decides.
   ulonglong2 result[2];
+  uint32_t abort;  // set by the front end: the index of the descriptor that ABORT ends (R8)
+  uint32_t opcode;
   uint32_t model_id;  // where there are several
 };
 static_assert(sizeof(Place) == 128, "a place is a line");
@@ -91,6 +101,7 @@ struct alignas(64) WorkerCounters {
   uint64_t busy;
   uint64_t wait;
   uint64_t lines;
+  uint64_t read;  // lines
 };
 
 // Zeroed before the kernel starts.
@@ -102,6 +113,7 @@ struct DeviceState {
   alignas(128) uint32_t done_tail[kMaxQueues * 32];  // one line each
   alignas(128) uint64_t fetched[kMaxQueues * 16];    // one line each: tickets of the queue pair to which a worker has come
   WorkerCounters counters[kMaxQueues];
+  engine::Range ranges[kMaxQueues][DOORBELL_RANGES];  // of reward model 1, while a session runs
   // By ticket, as `work_entry` has it.
   uint64_t work[kWorkSlots];
   // Entry of ticket t: (t + 1) << 32 | place.

@@ -5,6 +5,7 @@
 
 #include "descriptor.cuh"
 #include "device_state.cuh"
+#include "group_table.cuh"
 #include "running_table.cuh"
 
 // In shared memory. A field has one writer, or is changed by atomic operations only.
@@ -13,7 +14,9 @@ struct FrontEnd {
   uint4 stage[kFetchWarps + 1][4 * kWarp];  // of the fetch warps and the scout
   uint4 completion_stage[2 * kWarp];
   RunningTable running;
+  GroupTable groups;
   uint4 key[4];             // of the session's check words (R2)
+  Versions versions;        // of the policy: changed in the turn, `epoch` behind it
   doorbell_session config;  // as read when the session started
   // Places that are free: a ring, from which whoever has the turn takes and to which the completion warp gives back. It
   // starts with all but the last (see RunningTable), so it never fills up, and its size divides 2^32 (R13).
@@ -21,6 +24,17 @@ struct FrontEnd {
   uint32_t places_taken;
   uint32_t places_given;  // back
   uint32_t tickets[kPlaces];  // of the work queue, by place
+  // What is at a place (binding), 0 for nothing; its prefix_id, of what is shared; its SQ index << 32 | rollout_id.
+  uint32_t bound[kPlaces];
+  uint32_t prefix[kPlaces];
+  alignas(8) uint64_t owner[kPlaces];
+  uint32_t epoch;   // rises with each version that is published
+  uint32_t loaded;  // the slot of the newest
+  // The ABORT that has not come to all that was published before it (R8), by the control warp.
+  uint32_t aborting;
+  uint32_t abort_rollout;
+  uint32_t abort_tail;
+  uint32_t aborted;  // the number of the last that has
   // Tickets of all sessions: handed out, and of these come to by workers, as last seen.
   uint32_t handed_out;
   uint32_t fetched;
@@ -39,6 +53,10 @@ struct FrontEnd {
   // The completion queue's tail and the submission queue's head, tail in the low half: they change together, so that
   // sq_head never goes back from one completion to the next.
   alignas(8) uint64_t posted;
+  // What one warp keeps from one session to the next, and needs in no register meanwhile.
+  uint32_t next_done;  // ticket, of the completion warp
+  uint32_t heartbeat;  // of the control warp, and when the session started
+  alignas(8) long long started;
   // Each warp counts for itself: an atomic addition of 64 bits is a loop in shared memory.
   uint64_t counters[kBlockWarps][16];
 };
@@ -139,10 +157,14 @@ __device__ __forceinline__ void note_ask(FrontEnd& f, uint32_t index) {
 struct Order {
   Descriptor desc;
   Outcome outcome;           // of what ends on the spot
-  uint32_t token[kBrief];    // of a short DECODE
+  engine::Step step[kBrief]; // the tokens of a short DECODE
   uint32_t rank;             // of a short DECODE among those of its rollout
   uint32_t place;            // of a long one
+  uint32_t salt;             // of the version of a DECODE
+  uint32_t slot;             // that holds it
+  uint32_t bound;            // the group that it belongs to
   bool live;                 // the lane has a descriptor
+  bool is_plain;             // but for those that run it needs to know of nobody: no worker, no group
   bool is_long;              // goes to a worker
   bool is_brief;             // short DECODE, run in the turn
   bool is_stop;
@@ -150,8 +172,8 @@ struct Order {
 };
 
 // The rollout of a lane's short DECODE.
-__device__ __forceinline__ engine::Brief::Decoder begin_brief(const Descriptor& desc) {
-  return engine::Brief::begin(engine::Rollout{desc.seed(), desc.rollout_id(), desc.seq_len()});
+__device__ __forceinline__ engine::Brief::Decoder begin_brief(const Order& o) {
+  return engine::Brief::begin(engine::Rollout{o.desc.seed(), o.desc.rollout_id(), o.desc.seq_len(), o.salt});
 }
 
 // Runs the short DECODEs of a warp, but for writing their tokens. `step_of` gives a lane's `k`-th step; all lanes call
@@ -161,15 +183,16 @@ __device__ __forceinline__ void run_brief(Order& o, const doorbell_session& conf
                                           const engine::Brief::Decoder& decoder, StepOf step_of) {
   const uint32_t period = period_of(o.desc.checkpoint(), config.checkpoint_default);
   uint32_t checkpoint = period;
-  engine::Digest digest;
+  engine::Digest digest, since;  // of all tokens, and of those since the last checkpoint (R9)
   bool runs = o.is_brief;
 #pragma unroll
   for (uint32_t k = 0; k < kBrief; k++) {
     if (!__any_sync(kEveryLane, runs)) break;
     const engine::Step step = step_of(k);
     if (runs) {
-      o.token[k] = decoder.token(step);
-      digest.push(o.token[k]);
+      o.step[k] = step;
+      digest.push(decoder.token(step));
+      since.push(decoder.token(step));
       const bool eos = decoder.eos(step, config.eos_threshold);
       if (eos) o.outcome.flags |= DOORBELL_CFLAG_EOS;
       o.outcome.added = k + 1;
@@ -181,11 +204,13 @@ __device__ __forceinline__ void run_brief(Order& o, const doorbell_session& conf
         if (!o.desc.has(DOORBELL_FLAG_RESIDENT)) {
           o.outcome.status = DOORBELL_STATUS_REWARD_NEEDED;
           runs = false;
-        } else if (engine::score(o.desc.reward_model_id(), digest) < config.reward_threshold) {
+        } else if (engine::score(o.desc.reward_model_id(), DOORBELL_FAULT(ScoresAll) ? digest : since) <
+                   static_cast<int32_t>(config.reward_threshold)) {
           o.outcome.flags |= DOORBELL_CFLAG_REJECTED;
           runs = false;
         } else {
           checkpoint += period;
+          since = engine::Digest{};
         }
       }
     }
@@ -193,18 +218,33 @@ __device__ __forceinline__ void run_brief(Order& o, const doorbell_session& conf
 }
 
 // Decides how a lane's descriptor, whose check word has been verified or not, is to be executed.
-__device__ __forceinline__ void classify(Order& o, bool verified, uint32_t index, const doorbell_session& config) {
+__device__ __forceinline__ void classify(Order& o, bool verified, uint32_t index, const Versions& versions,
+                                         const doorbell_session& config) {
   // Without branches, as the lanes of a warp differ.
-  const uint32_t error = verified ? error_of(o.desc, config) : DOORBELL_ERR_BAD_CHECK;
+  const Version version(versions, o.desc.policy_version());
+  const uint32_t error = verified ? error_of(o.desc, version, config) : DOORBELL_ERR_BAD_CHECK;
+  const uint32_t opcode = o.desc.opcode();
   const bool good = o.live && error == DOORBELL_ERR_NONE;
-  const bool decode = good && o.desc.opcode() == DOORBELL_OP_DECODE;
-  o.place = 0;
-  o.is_brief = decode && engine::is_brief(o.desc.model_id()) && o.desc.max_tokens() <= kBrief &&
+  const bool decode = good && opcode == DOORBELL_OP_DECODE;
+  // R20: what names a retired version ends before it starts.
+  const bool retired = decode && version.state != DOORBELL_SLOT_RESIDENT, runs = decode && !retired;
+  o.place = o.bound = 0;
+  o.salt = version.salt;
+  o.slot = version.slot;
+  o.is_brief = runs && engine::is_brief(o.desc.model_id()) && o.desc.max_tokens() <= kBrief &&
                config.wait_states == 0;
-  o.is_long = decode && !o.is_brief;
-  o.is_stop = good && o.desc.opcode() == DOORBELL_OP_STOP;
+  o.is_long = (runs && !o.is_brief) || (good && opcode == DOORBELL_OP_REWARD);
+  o.is_stop = good && opcode == DOORBELL_OP_STOP;
   o.is_fence = good && o.desc.has(DOORBELL_FLAG_FENCE);
+  o.is_plain = !good || (!o.is_long && !o.is_stop && opcode != DOORBELL_OP_POLICY &&
+                         !o.desc.has(DOORBELL_FLAG_FENCE | DOORBELL_FLAG_COW_PREFIX | DOORBELL_FLAG_LOGP) &&
+                         (opcode != DOORBELL_OP_PREFILL || o.desc.max_tokens() == 0));
   o.outcome = ended(!good ? DOORBELL_STATUS_ERROR : o.is_stop ? DOORBELL_STATUS_STOPPED : DOORBELL_STATUS_DONE, error);
+  if (UNLIKELY(retired)) {
+    o.outcome.status =
+        version.state == DOORBELL_SLOT_KEPT ? DOORBELL_STATUS_SUPERSEDED : DOORBELL_STATUS_STOPPED;
+    o.outcome.result = DOORBELL_DIGEST_INIT;
+  }
   if (UNLIKELY(o.live && !verified)) {
     // Nothing of the slot can be trusted.
     o.desc = Descriptor{};
@@ -216,9 +256,10 @@ __device__ __forceinline__ void classify(Order& o, bool verified, uint32_t index
 // Does all for a lane's descriptor that needs no order.
 __device__ __forceinline__ void prepare(Order& o, uint32_t index, const FrontEnd& f) {
   const doorbell_session& config = f.config;
-  classify(o, verifies(o.desc, f.key, index), index, config);
+  const Versions versions{order::load_relaxed_block(&f.versions.slots)};
+  classify(o, verifies(o.desc, f.key, index), index, versions, config);
   if (__any_sync(kEveryLane, o.is_brief)) {
-    const engine::Brief::Decoder decoder = begin_brief(o.desc);
+    const engine::Brief::Decoder decoder = begin_brief(o);
     run_brief(o, config, decoder, [&](uint32_t k) { return decoder.step(k); });
   }
 }
@@ -239,6 +280,7 @@ struct Turn {
   uint32_t running;  // rollouts at workers
   uint32_t cq_tail;
   uint32_t released;
+  uint32_t epoch;  // of the policy's versions
 
   // In this order: once it is the warp's turn nobody enters a rollout, and once none runs the completion warp posts
   // nothing, so that `posted` stays as it is.
@@ -247,6 +289,7 @@ struct Turn {
     const uint32_t early = DOORBELL_FAULT(ReadsTailEarly) ? static_cast<uint32_t>(order::load_relaxed_block(&f.posted)) : 0;
     DOORBELL_WINDOW(ReadsTailEarly);
     running = order::load_acquire_block(&f.running.entries);
+    epoch = order::load_relaxed_block(&f.epoch);
     cq_tail = DOORBELL_FAULT(ReadsTailEarly) ? early : static_cast<uint32_t>(order::load_relaxed_block(&f.posted));
     released = order::load_acquire_block(&f.cq_head);
   }
@@ -292,10 +335,11 @@ __device__ __noinline__ uint32_t admissible(FrontEnd& f, const DeviceState& stat
   return __shfl_sync(kEveryLane, count, 0);
 }
 
-// Takes places, of which there are enough, for the long DECODEs in `longs`, and enters them in the table of those that
-// run. Returns each lane's place (0 for other lanes), or RunningTable::kNone to all, and nothing has changed, if the
-// table has no room.
-__device__ __noinline__ uint32_t enter(FrontEnd& f, Place* places, uint32_t rollout_id, uint32_t longs, uint32_t lane) {
+// Takes places, of which there are enough, for the long DECODEs and REWARDs in `longs`, and enters them in the table of
+// those that run. Returns each lane's place (0 for other lanes), or RunningTable::kNone to all, and nothing has changed, if
+// the table has no room.
+__device__ __noinline__ uint32_t enter(FrontEnd& f, Place* places, uint32_t rollout_id, uint32_t index, uint32_t bound,
+                                       uint32_t prefix_id, uint32_t longs, uint32_t lane) {
   const uint32_t taken = order::load_relaxed_block(&f.places_taken);
   uint32_t place = 0;
   bool entered = false;
@@ -303,9 +347,16 @@ __device__ __noinline__ uint32_t enter(FrontEnd& f, Place* places, uint32_t roll
     place = order::load_relaxed_block(&f.free_places[ring_slot(taken + __popc(longs & ((1u << lane) - 1)))]);
     // Here, in the turn: the STOP that sets it again may be next.
     if (!DOORBELL_FAULT(KeepsStop)) order::store_relaxed_gpu(&places[place].stop, 0);
+    // And here, as an ABORT that is late for what was at the place before names that by its index.
+    order::store_relaxed_gpu(&places[place].abort, ~index);
+    order::store_relaxed_block(&f.owner[place], static_cast<uint64_t>(index) << 32 | rollout_id);
+    order::store_relaxed_block(&f.prefix[place], prefix_id);
     entered = f.running.enter(rollout_id, place);
   }
-  if (__ballot_sync(kEveryLane, entered) == longs) return place;
+  if (__ballot_sync(kEveryLane, entered) == longs) {
+    if (entered) order::store_relaxed_block(&f.bound[place], bound);
+    return place;
+  }
   if (entered) f.running.leave(rollout_id);
   __syncwarp();
   return RunningTable::kNone;
@@ -313,15 +364,24 @@ __device__ __noinline__ uint32_t enter(FrontEnd& f, Place* places, uint32_t roll
 
 // Admits the lanes in `mask`, for which there are places, if there are table entries and completion slots for all of
 // them; else changes nothing, and says what was missing. The caller has the turn.
-__device__ __forceinline__ uint32_t admit(FrontEnd& f, Place* places, Order& o, uint32_t mask, uint32_t longs,
-                                          uint32_t consumed_to, uint32_t lane, uint32_t& first_completion) {
+__device__ __forceinline__ uint32_t admit(FrontEnd& f, Place* places, Order& o, uint32_t index, uint32_t mask,
+                                          uint32_t longs, uint32_t consumed_to, uint32_t lane,
+                                          uint32_t& first_completion) {
   const uint32_t instants = mask & ~longs;
   bool entered = false;
   if (UNLIKELY(longs != 0)) {
-    o.place = enter(f, places, o.desc.rollout_id(), longs, lane);
+    uint32_t bound = binding::kAtWorker | o.bound;
+    if (o.desc.opcode() == DOORBELL_OP_DECODE) {
+      bound |= binding::kVersioned | (o.slot == 0 ? 0 : binding::kSecond);
+      if (o.desc.has(DOORBELL_FLAG_COW_PREFIX)) bound |= binding::kShared;
+    }
+    o.place = enter(f, places, o.desc.rollout_id(), index, bound, o.desc.prefix_id(), longs, lane);
     if (o.place == RunningTable::kNone) return DOORBELL_WAIT_WORKER;
     entered = longs >> lane & 1;
   }
+  // What ends members does so in the order of its completions.
+  const uint32_t grouped = __ballot_sync(kEveryLane, (instants >> lane & 1) != 0 && o.bound != 0);
+  if (UNLIKELY(grouped != 0)) f.groups.acquire(lane);
   Reservation reservation{};
   if (lane == 0) {
     reservation = reserve(f, __popc(instants), false, consumed_to, true);
@@ -332,8 +392,20 @@ __device__ __forceinline__ uint32_t admit(FrontEnd& f, Place* places, Order& o, 
   }
   __syncwarp();
   first_completion = __shfl_sync(kEveryLane, reservation.first, 0);
-  if (__shfl_sync(kEveryLane, reservation.count, 0) == __popc(instants)) return DOORBELL_WAIT_NOTHING;
-  if (entered) f.running.leave(o.desc.rollout_id());
+  const bool reserved = __shfl_sync(kEveryLane, reservation.count, 0) == __popc(instants);
+  if (UNLIKELY(grouped != 0)) {
+    if (reserved) {
+      const bool ends = o.outcome.status == DOORBELL_STATUS_DONE || o.outcome.status == DOORBELL_STATUS_STOPPED;
+      const uint32_t closing = f.groups.complete(grouped, o.bound, ends, lane);
+      if (closing >> lane & 1) o.outcome.flags |= DOORBELL_CFLAG_GROUP_DONE;
+    }
+    f.groups.release(lane);
+  }
+  if (reserved) return DOORBELL_WAIT_NOTHING;
+  if (entered) {
+    order::store_relaxed_block(&f.bound[o.place], 0);
+    f.running.leave(o.desc.rollout_id());
+  }
   __syncwarp();
   return DOORBELL_WAIT_COMPLETION_SLOT;
 }
@@ -349,9 +421,23 @@ __device__ __forceinline__ void write_brief_tokens(const FrontEnd& f, const Orde
   do {
 #pragma unroll
     for (uint32_t k = 0; k < kBrief; k++)
-      if (k < added && o.rank == round) order::store_relaxed_sys(to + k, o.token[k]);
+      if (k < added && o.rank == round) order::store_relaxed_sys(to + k, engine::Brief::Decoder::token(o.step[k]));
     __syncwarp();
   } while (UNLIKELY(++round < rounds));
+}
+
+// The same of their log-probabilities, of those in `logps`.
+__device__ __forceinline__ void write_brief_logps(const FrontEnd& f, const Order& o, uint32_t logps, uint32_t rounds,
+                                                  uint32_t lane) {
+  uint32_t* const to = reinterpret_cast<uint32_t*>(f.config.logp_base + o.desc.delta_offset());
+  const uint32_t added = logps >> lane & 1 ? o.outcome.added : 0;
+#pragma unroll 1
+  for (uint32_t round = 0; round < rounds; round++) {
+#pragma unroll
+    for (uint32_t k = 0; k < kBrief; k++)
+      if (k < added && o.rank == round) order::store_relaxed_sys(to + k, engine::Brief::Decoder::logp(o.step[k]));
+    __syncwarp();
+  }
 }
 
 // Counts the completions of the lanes in `instants`, and what they tell beside themselves. It is called behind them:
@@ -361,10 +447,11 @@ __device__ __forceinline__ void account(FrontEnd& f, const Order& o, uint32_t in
   // Errors, prefixes and interrupts are rare: one vote for all of them.
   const bool mine = instants >> lane & 1;
   const bool failed = o.outcome.status == DOORBELL_STATUS_ERROR, prefill = o.desc.opcode() == DOORBELL_OP_PREFILL;
-  if (UNLIKELY(__any_sync(kEveryLane, mine && (failed || prefill || o.desc.has(DOORBELL_FLAG_INTERRUPT))))) {
+  const bool asks = failed || o.desc.has(DOORBELL_FLAG_INTERRUPT) || (o.outcome.flags & DOORBELL_CFLAG_GROUP_DONE) != 0;
+  if (UNLIKELY(__any_sync(kEveryLane, mine && (prefill || asks)))) {
     const uint32_t errors = __ballot_sync(kEveryLane, mine && failed);
     const uint32_t prefills = __ballot_sync(kEveryLane, mine && !failed && prefill);
-    const uint32_t asking = __ballot_sync(kEveryLane, mine && (failed || o.desc.has(DOORBELL_FLAG_INTERRUPT)));
+    const uint32_t asking = __ballot_sync(kEveryLane, mine && asks);
     if (lane == 0) {
       tally(f, warp, kErrors, __popc(errors));
       tally(f, warp, kPrefixes, __popc(prefills));
@@ -386,10 +473,115 @@ __device__ __forceinline__ void account(FrontEnd& f, const Order& o, uint32_t in
   }
 }
 
-// Hands the long DECODEs of `mask` to the workers and posts the completions of the others.
+// ---------------------------------------------------------------- groups and versions
+
+// R17: admits the lanes in `lanes`: DECODEs and STOPs with COW_PREFIX, or one PREFILL of `member` members. Returns what a
+// lane's descriptor belongs to, as a binding, and in bits 23:16 its error. The warp has the turn.
+__device__ __noinline__ uint32_t bind(FrontEnd& f, uint32_t lanes, uint32_t prefix_id, uint32_t opcode, uint32_t member,
+                                      uint32_t slot, bool retired, uint32_t lane) {
+  GroupTable& groups = f.groups;
+  uint32_t bound = 0, error = DOORBELL_ERR_NONE;
+  groups.acquire(lane);
+  const uint32_t vacant = groups.vacant(lane);
+  if (lanes >> lane & 1) {
+    const uint32_t group = groups.find(prefix_id);
+    if (opcode == DOORBELL_OP_PREFILL) {
+      error = group != DOORBELL_GROUPS    ? DOORBELL_ERR_PREFIX_BUSY
+              : vacant == DOORBELL_GROUPS ? DOORBELL_ERR_GROUP_FULL
+                                          : DOORBELL_ERR_NONE;
+      if (error == DOORBELL_ERR_NONE) groups.begin(vacant, prefix_id, member, slot);
+    } else if (group != DOORBELL_GROUPS) {
+      const bool whole = opcode == DOORBELL_OP_STOP && member == DOORBELL_MEMBER_NONE;
+      const bool decode = opcode == DOORBELL_OP_DECODE;
+      if (whole || member < order::load_relaxed_block(&groups.members[group])) {
+        const bool stale = (order::load_relaxed_block(&groups.stale) >> group & 1) != 0 ||
+                           (order::load_relaxed_block(&groups.second) >> group & 1) != slot;
+        // R21: but for a version that is retired, under which nothing starts.
+        if (decode && !retired && stale && !DOORBELL_FAULT(TakesStale)) {
+          error = DOORBELL_ERR_STALE_PREFIX;
+        } else {
+          bound = binding::grouped(group, whole ? 0 : member) | (whole ? binding::kWhole : 0);
+          order::add_acq_rel_block(&groups.admitted[group], 1);
+        }
+      }
+    }
+  }
+  groups.release(lane);
+  return bound | error << 16;
+}
+
+// R8: tells the DECODEs at workers that share this prefix to end. Whether there are any.
+__device__ __noinline__ bool end_shared(FrontEnd& f, Place* places, uint32_t prefix_id, uint32_t lane) {
+  bool some = false;
+#pragma unroll 1
+  for (uint32_t k = lane; k < kPlaces; k += kWarp) {
+    if ((order::load_relaxed_block(&f.bound[k]) & binding::kShared) == 0) continue;
+    if (order::load_relaxed_block(&f.prefix[k]) != prefix_id) continue;
+    order::set_bits_gpu(&places[k].stop, kStop);
+    some = true;
+  }
+  order::fence_block();
+  return __any_sync(kEveryLane, some) && !DOORBELL_FAULT(OvertakesGroup);
+}
+
+// R19: publishes a version of the policy, whose header lies at `header`; its error, and nothing has changed if there is one.
+// The warp has the turn: nothing is admitted meanwhile.
+__device__ __noinline__ uint32_t publish_policy(FrontEnd& f, Place* places, uint64_t header, uint32_t version,
+                                                uint32_t model_id, uint32_t mode, uint32_t warp, uint32_t lane) {
+  const Versions versions{order::load_relaxed_block(&f.versions.slots)};
+  const uint32_t newest = order::load_relaxed_block(&f.loaded);
+  // The newest is never retired: the other one is free, or was loaded first.
+  const uint32_t target = DOORBELL_FAULT(SwapsSlots) ? newest : 1 - newest;
+  if (mode > DOORBELL_POLICY_ABORT || Version(versions, version).state == DOORBELL_SLOT_RESIDENT)
+    return DOORBELL_ERR_BAD_POLICY;
+  // What the host wrote before the descriptor, and what it had seen: the header, and completions of those that are gone.
+  order::fence_sys();
+  bool busy = false;
+#pragma unroll 1
+  for (uint32_t k = lane; k < kPlaces; k += kWarp) {
+    const uint32_t bound = order::load_relaxed_block(&f.bound[k]);
+    busy = busy || ((bound & binding::kVersioned) != 0 && (bound & binding::kSecond) / binding::kSecond == target);
+  }
+  if (__any_sync(kEveryLane, busy) && !DOORBELL_FAULT(LoadsBusySlot)) return DOORBELL_ERR_POLICY_BUSY;
+  const uint4 mine = order::load_relaxed_sys(reinterpret_cast<const uint4*>(header));
+  // One lane's, as each may have read at another time.
+  const uint32_t w0 = __shfl_sync(kEveryLane, mine.x, 0), salt = __shfl_sync(kEveryLane, mine.y, 0);
+  const uint32_t length = __shfl_sync(kEveryLane, mine.z, 0), check = __shfl_sync(kEveryLane, mine.w, 0);
+  if (lane == 0) tally(f, warp, kReadBeats, 1);
+  if (mix(mix(mix(w0 ^ DOORBELL_GOLDEN) ^ salt) ^ length) != check || w0 != (model_id << 16 | version) || length != 0)
+    return DOORBELL_ERR_BAD_POLICY;
+  if (lane == 0) {
+    uint32_t* const words = reinterpret_cast<uint32_t*>(&f.versions.slots);
+    order::store_relaxed_block(&words[2 * target], Versions::word(version, DOORBELL_SLOT_RESIDENT));
+    order::store_relaxed_block(&words[2 * target + 1], salt);
+    if (mode != DOORBELL_POLICY_WAIT) {
+      const uint32_t kept = mode == DOORBELL_POLICY_KEEP ? DOORBELL_SLOT_KEPT : DOORBELL_SLOT_ABORTED;
+      const uint32_t old = order::load_relaxed_block(&words[2 * newest]) & 0xFFFF;
+      if (target != newest) order::store_relaxed_block(&words[2 * newest], Versions::word(old, kept));
+    }
+    f.groups.supersede(target, mode);
+    order::store_relaxed_block(&f.loaded, target);
+    order::store_release_block(&f.epoch, order::load_relaxed_block(&f.epoch) + 1);
+  }
+  __syncwarp();
+  // R20: those at workers.
+  if (mode != DOORBELL_POLICY_WAIT) {
+#pragma unroll 1
+    for (uint32_t k = lane; k < kPlaces; k += kWarp) {
+      const uint32_t bound = order::load_relaxed_block(&f.bound[k]);
+      if ((bound & binding::kVersioned) == 0 || (bound & binding::kSecond) / binding::kSecond != newest) continue;
+      order::set_bits_gpu(&places[k].stop, mode == DOORBELL_POLICY_KEEP ? kKeep : kStop);
+    }
+  }
+  __syncwarp();
+  return DOORBELL_ERR_NONE;
+}
+
+// Hands the long DECODEs and REWARDs of `mask` to the workers and posts the completions of the others.
 __device__ __forceinline__ void finish(FrontEnd& f, DeviceState& state, uint32_t queue, uint32_t session,
-                                       const Order& o, uint32_t mask, uint32_t longs, uint32_t first_completion,
-                                       uint32_t consumed_to, uint4* stage, uint32_t warp, uint32_t lane) {
+                                       const Order& o, uint32_t index, uint32_t mask, uint32_t longs,
+                                       uint32_t first_completion, uint32_t consumed_to, uint4* stage, uint32_t warp,
+                                       uint32_t lane) {
   const uint32_t instants = mask & ~longs;
   const uint32_t below = (1u << lane) - 1;
   if (UNLIKELY(longs != 0)) {
@@ -408,6 +600,10 @@ __device__ __forceinline__ void finish(FrontEnd& f, DeviceState& state, uint32_t
       place.reward_model_id = o.desc.reward_model_id();
       place.user_data = o.desc.user_data();
       place.tokens = f.config.token_base + o.desc.delta_offset();
+      place.logps = o.desc.has(DOORBELL_FLAG_LOGP) ? f.config.logp_base + o.desc.delta_offset() : 0;
+      place.salt = o.salt;
+      place.index = index;
+      place.opcode = o.desc.opcode();
       place.eos_threshold = f.config.eos_threshold;
       place.wait_states = f.config.wait_states;
       place.reward_threshold = f.config.reward_threshold;
@@ -519,18 +715,21 @@ struct Fetcher {
   }
 
   // What a descriptor that is taken alone has to wait for, by its rules.
-  __device__ __forceinline__ uint32_t held_by(uint32_t index, uint32_t rollout, bool fence, bool is_stop) {
+  __device__ __forceinline__ uint32_t held_by(uint32_t index, uint32_t rollout, uint32_t prefix_id, bool fence,
+                                              bool is_stop, bool of_group) {
     // R7: all earlier ones have completed.
     if (fence) {
       if (!__all_sync(kEveryLane, quiet(index))) return DOORBELL_WAIT_FENCE;
       pass_fence();
     }
+    // R8, R17: a STOP of the whole group comes last.
+    if (UNLIKELY(of_group) && end_shared(f, state.places[queue], prefix_id, lane)) return DOORBELL_WAIT_STOP;
     // R5: one descriptor of a rollout at a time, in order.
     const uint32_t place = f.running.find(rollout);
     if (__all_sync(kEveryLane, place == RunningTable::kNone)) return DOORBELL_WAIT_NOTHING;
-    if (!is_stop) return DOORBELL_WAIT_ROLLOUT;
+    if (!is_stop || of_group) return DOORBELL_WAIT_ROLLOUT;
     // R8: the rollout ends at the next token boundary that its worker comes to.
-    if (lane == 0 && place != RunningTable::kNone) order::store_relaxed_gpu(&state.places[queue][place].stop, 1);
+    if (lane == 0 && place != RunningTable::kNone) order::set_bits_gpu(&state.places[queue][place].stop, kStop);
     __syncwarp();
     return DOORBELL_WAIT_STOP;
   }
@@ -549,12 +748,15 @@ struct Fetcher {
   // Executes the `count` staged descriptors from `first` on. False if the session ends first.
   __device__ __forceinline__ bool execute(uint32_t first, uint32_t count) {
     Order o;
+    // One lane's, before any lane reads the versions: while it stays so do they (R18).
+    const uint32_t epoch = order::load_acquire_block(&f.epoch);
     take(o, count);
     prepare(o, first + lane, f);
+    DOORBELL_WINDOW(KeepsVersions);
     const uint32_t briefs = __ballot_sync(kEveryLane, o.is_brief);
     uint32_t rounds = 0;
     rank_briefs(o, briefs, lane, rounds);
-    const bool usual = __all_sync(kEveryLane, !o.is_long && !o.is_stop && !o.is_fence);
+    const bool usual = __all_sync(kEveryLane, o.is_plain && order::load_relaxed_block(&f.aborting) == 0);
     const uint32_t consumed_to = first + count;
 
     // The turn: all that the queue does one after the other. In the usual case, that nothing waits for anything and
@@ -573,7 +775,8 @@ struct Fetcher {
     const uint32_t first_completion = __shfl_sync(kEveryLane, turn.cq_tail, 0);
     // R4: never beyond what the host has released.
     bool admitted = false;
-    if (lane == 0 && usual && turn.running == 0 && turn.room(f.config) >= count) {
+    if (lane == 0 && usual && turn.running == 0 && turn.room(f.config) >= count &&
+        (turn.epoch == epoch || DOORBELL_FAULT(KeepsVersions))) {
       turn.post(f, consumed_to, count);
       admitted = true;
     }
@@ -590,7 +793,7 @@ struct Fetcher {
 
     // What is left needs no order.
     const uint32_t all = count == kWarp ? kEveryLane : (1u << count) - 1;
-    finish(f, state, queue, session, o, all, 0, first_completion, consumed_to, stage, warp, lane);
+    finish(f, state, queue, session, o, first + lane, all, 0, first_completion, consumed_to, stage, warp, lane);
     if (lane == 0) tally(f, warp, kDescriptors, count);
     return true;
   }
@@ -606,23 +809,76 @@ struct Fetcher {
   __device__ __forceinline__ bool in_general(uint32_t first, uint32_t count) {
     Order o;
     take(o, count);
-    prepare(o, first + lane, f);
-    const uint32_t longs = __ballot_sync(kEveryLane, o.is_long);
-    const uint32_t briefs = __ballot_sync(kEveryLane, o.is_brief);
-    uint32_t rounds = 0;
-    rank_briefs(o, briefs, lane, rounds);
-    // What is to be taken one by one: what waits for others, or makes them wait.
-    const uint32_t same = __match_any_sync(kEveryLane, o.desc.rollout_id());
-    const bool alone = o.is_fence || o.is_stop || (o.is_long && f.config.workers == 1) ||
-                       (o.live && (same & longs & ((1u << lane) - 1)) != 0) ||
-                       (o.live && f.running.find(o.desc.rollout_id()) != RunningTable::kNone);
-    const uint32_t consumed_to = first + count;
+    const uint32_t consumed_to = first + count, index = first + lane;
     long long since = clock64();
     uint32_t spins = 0, left = count == kWarp ? kEveryLane : (1u << count) - 1;
-    bool has_turn = true, one_by_one = __any_sync(kEveryLane, alone);
+    uint32_t longs = 0, briefs = 0, rounds = 0, alone = 0, unbound = 0;
+    bool has_turn = true, one_by_one = false, prepared = false;
     while (left != 0) {
-      const uint32_t k = __ffs(left) - 1;
-      uint32_t mask = one_by_one ? 1u << k : left;
+      if (!prepared) {
+        // Again behind each POLICY: what it published, and retired, decides on those behind it (R18, R20).
+        prepared = true;
+        prepare(o, index, f);
+        longs = __ballot_sync(kEveryLane, o.is_long);
+        briefs = __ballot_sync(kEveryLane, o.is_brief);
+        rank_briefs(o, briefs, lane, rounds);
+        // What is to be taken one by one: what waits for others, or makes them wait, or decides on those behind it.
+        const uint32_t same = __match_any_sync(kEveryLane, o.desc.rollout_id());
+        const bool opens = o.desc.opcode() == DOORBELL_OP_PREFILL && o.desc.max_tokens() != 0;
+        const bool good = o.live && o.outcome.status != DOORBELL_STATUS_ERROR;
+        alone = __ballot_sync(kEveryLane, o.is_fence || o.is_stop || (o.is_long && f.config.workers == 1) ||
+                                              (good && (opens || o.desc.opcode() == DOORBELL_OP_POLICY)) ||
+                                              (o.live && (same & longs & ((1u << lane) - 1)) != 0) ||
+                                              (o.live && f.running.find(o.desc.rollout_id()) != RunningTable::kNone));
+        const bool shares = o.desc.has(DOORBELL_FLAG_COW_PREFIX) &&
+                            (o.is_stop || o.desc.opcode() == DOORBELL_OP_DECODE);
+        unbound = __ballot_sync(kEveryLane, good && (opens || shares));
+      }
+      const uint32_t k = __ffs(left) - 1, first_alone = left & alone & (0u - (left & alone));
+      // Those before the first that is to be taken alone, or that one.
+      const bool by_itself = one_by_one || first_alone == 1u << k;
+      uint32_t mask = by_itself ? 1u << k : left & (first_alone - 1);
+      const bool fence = __shfl_sync(kEveryLane, o.is_fence, k);
+      uint32_t missing = DOORBELL_WAIT_NOTHING;
+      if (by_itself) {
+        const bool of_group = o.is_stop && o.desc.has(DOORBELL_FLAG_COW_PREFIX) && o.desc.member() == DOORBELL_MEMBER_NONE;
+        missing = held_by(first + k, __shfl_sync(kEveryLane, o.desc.rollout_id(), k),
+                          __shfl_sync(kEveryLane, o.desc.prefix_id(), k), fence, __shfl_sync(kEveryLane, o.is_stop, k),
+                          __shfl_sync(kEveryLane, of_group, k));
+      }
+      if (missing != DOORBELL_WAIT_NOTHING) {
+        if (!keep_waiting(missing, since, spins)) return false;
+        continue;
+      }
+      // R17: in the order of the queue, and once.
+      if (UNLIKELY((unbound & mask) != 0)) {
+        const bool prefill = o.desc.opcode() == DOORBELL_OP_PREFILL;
+        const bool retired = !o.is_long && !o.is_brief;
+        const uint32_t bound = bind(f, unbound & mask, o.desc.prefix_id(), o.desc.opcode(),
+                                    prefill ? o.desc.max_tokens() : o.desc.member(), o.slot, retired, lane);
+        if (unbound & mask & 1u << lane) {
+          const uint32_t error = bound >> 16 & 0xFF;
+          o.bound = error != 0 ? 0 : bound;
+          if (error != 0) o.outcome = ended(DOORBELL_STATUS_ERROR, error);
+          if (error != 0) o.is_long = o.is_brief = false;
+        }
+        unbound &= ~mask;
+        longs = __ballot_sync(kEveryLane, o.is_long);
+        briefs = __ballot_sync(kEveryLane, o.is_brief);
+      }
+      // R8: an ABORT ends what was published before it and has not started.
+      if (UNLIKELY(__any_sync(kEveryLane, order::load_acquire_block(&f.aborting) != 0))) {
+        const bool before = static_cast<int32_t>(index - order::load_relaxed_block(&f.abort_tail)) < 0;
+        const bool decode = (o.is_long || o.is_brief) && o.desc.opcode() == DOORBELL_OP_DECODE;
+        if ((mask >> lane & 1) != 0 && decode && before && !DOORBELL_FAULT(AbortsLate) &&
+            o.desc.rollout_id() == order::load_relaxed_block(&f.abort_rollout)) {
+          o.outcome = ended(DOORBELL_STATUS_STOPPED);
+          o.outcome.result = DOORBELL_DIGEST_INIT;
+          o.is_long = o.is_brief = false;
+        }
+        longs = __ballot_sync(kEveryLane, o.is_long);
+        briefs = __ballot_sync(kEveryLane, o.is_brief);
+      }
       if ((longs & mask) != 0) {
         // Those for which there are places, and what is before the first for which there is none.
         const uint32_t mine = longs & mask, count = admissible(f, state, queue, __popc(mine), lane);
@@ -634,13 +890,8 @@ struct Fetcher {
           continue;
         }
       }
-      const bool fence = __shfl_sync(kEveryLane, o.is_fence, k);
-      uint32_t first_completion = 0, missing = DOORBELL_WAIT_NOTHING;
-      if (one_by_one)
-        missing = held_by(first + k, __shfl_sync(kEveryLane, o.desc.rollout_id(), k), fence,
-                          __shfl_sync(kEveryLane, o.is_stop, k));
-      if (missing == DOORBELL_WAIT_NOTHING)
-        missing = admit(f, state.places[queue], o, mask, longs & mask, consumed_to, lane, first_completion);
+      uint32_t first_completion = 0;
+      missing = admit(f, state.places[queue], o, index, mask, longs & mask, consumed_to, lane, first_completion);
       if (missing != DOORBELL_WAIT_NOTHING) {
         // Not all at once, then.
         one_by_one = true;
@@ -648,18 +899,41 @@ struct Fetcher {
         continue;
       }
       if ((briefs & mask) != 0 && !DOORBELL_FAULT(PostsBeforeTokens)) {
-        if (one_by_one) o.rank = 0;
-        write_brief_tokens(f, o, briefs & mask, one_by_one ? 1 : rounds, lane);
+        if (by_itself) o.rank = 0;
+        write_brief_tokens(f, o, briefs & mask, by_itself ? 1 : rounds, lane);
+        const uint32_t logps = __ballot_sync(kEveryLane, o.desc.has(DOORBELL_FLAG_LOGP)) & briefs & mask;
+        if (logps != 0) {
+          write_brief_logps(f, o, logps, by_itself ? 1 : rounds, lane);
+          const uint32_t lines = logps >> lane & 1 ? lines_of(o.desc.delta_offset(), o.outcome.added) : 0;
+          const uint32_t all = __reduce_add_sync(kEveryLane, lines);
+          if (lane == 0) tally(f, warp, kWriteBeats, all);
+        }
         DOORBELL_WINDOW(CountsUnordered);
       }
+      const uint32_t opcode = __shfl_sync(kEveryLane, o.desc.opcode(), k);
+      if (UNLIKELY(opcode == DOORBELL_OP_POLICY) && __shfl_sync(kEveryLane, o.outcome.status, k) == DOORBELL_STATUS_DONE) {
+        const auto of_lane = [&](uint32_t value) { return __shfl_sync(kEveryLane, value, k); };
+        const uint64_t offset = Descriptor::wide(of_lane(static_cast<uint32_t>(o.desc.delta_offset())),
+                                                 of_lane(static_cast<uint32_t>(o.desc.delta_offset() >> 32)));
+        const uint32_t error = publish_policy(f, state.places[queue], f.config.token_base + offset,
+                                              of_lane(o.desc.policy_version()), of_lane(o.desc.model_id()),
+                                              of_lane(o.desc.checkpoint()), warp, lane);
+        if (error != DOORBELL_ERR_NONE && lane == k) o.outcome = ended(DOORBELL_STATUS_ERROR, error);
+        prepared = false;
+      }
+      // What a REWARD reads may be what the host wrote before the descriptor.
+      if (__any_sync(kEveryLane, (longs & mask) >> lane & 1 && o.desc.opcode() == DOORBELL_OP_REWARD)) {
+        order::fence_sys();
+        __syncwarp();
+      }
       left &= ~mask;
-      if (left == 0 && !one_by_one) {
+      if (left == 0 && !by_itself) {
         if (lane == 0) order::store_release_block(&f.admitted, consumed_to);
         has_turn = false;
       }
-      finish(f, state, queue, session, o, mask, longs & mask, first_completion, consumed_to, stage, warp, lane);
+      finish(f, state, queue, session, o, index, mask, longs & mask, first_completion, consumed_to, stage, warp, lane);
       // R7: and none later starts before it has. R5: one worker completes in order.
-      if (one_by_one && (fence || ((longs & mask) != 0 && f.config.workers == 1))) {
+      if (by_itself && (fence || ((longs & mask) != 0 && f.config.workers == 1))) {
         while (!__all_sync(kEveryLane, quiet(first + k + 1)))
           if (!keep_waiting(DOORBELL_WAIT_FENCE, since, spins)) return false;
         pass_fence();
@@ -672,6 +946,16 @@ struct Fetcher {
     }
     __syncwarp();
     return true;
+  }
+
+  // The lane; on Blackwell such that the compiler does not know it again. There it would keep so much of what follows
+  // from the lane in registers that it spills. On Hopper that just fits, and computing it anew costs a seventh of the
+  // rate of a queue.
+  static __device__ __forceinline__ uint32_t again(uint32_t lane) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 1000
+    asm volatile("" : "+r"(lane));
+#endif
+    return lane;
   }
 
   __device__ void role() {
@@ -711,7 +995,9 @@ struct Fetcher {
       Turn turn;
       turn.look(f);
       const bool quiet =
-          ((turn.admitted == index && turn.running == 0) || DOORBELL_FAULT(ScoutsOutOfTurn)) && turn.room(config) != 0;
+          ((turn.admitted == index && turn.running == 0) || DOORBELL_FAULT(ScoutsOutOfTurn)) && turn.room(config) != 0 &&
+          order::load_relaxed_block(&f.aborting) == 0;
+      const Versions versions{order::load_relaxed_block(&f.versions.slots)};
       turn.cq_tail = __shfl_sync(kEveryLane, turn.cq_tail, 0);
       // Whoever still reads what the last look has staged comes first.
       __syncwarp();
@@ -730,8 +1016,8 @@ struct Fetcher {
       uint32_t claimed_from = ~index;
       if (lane == 0) claimed_from = order::compare_swap_relaxed_block(&f.claimed, index, index + 1);
       __syncwarp();
-      classify(o, verified, index, config);
-      const bool at_once = quiet && !o.is_long && !o.is_stop && !o.is_fence;
+      classify(o, verified, index, versions, config);
+      const bool at_once = quiet && o.is_plain;
       if (!__any_sync(kEveryLane, claimed_from == index || DOORBELL_FAULT(ScoutsBlindly))) continue;
       if (UNLIKELY(!__shfl_sync(kEveryLane, at_once, 0))) {
         if (!wait_and_execute(index)) break;
@@ -743,7 +1029,7 @@ struct Fetcher {
       if (lane == 0) turn.post(f, consumed_to, 1);
       if (__any_sync(kEveryLane, o.is_brief)) {
         // A lane per token.
-        const engine::Brief::Decoder decoder = begin_brief(o.desc);
+        const engine::Brief::Decoder decoder = begin_brief(o);
         const engine::Step step = decoder.step(lane);
         run_brief(o, config, decoder, [&](uint32_t k) { return __shfl_sync(kEveryLane, step, k); });
         uint32_t* const to = reinterpret_cast<uint32_t*>(config.token_base + o.desc.delta_offset());
@@ -790,16 +1076,6 @@ struct Fetcher {
   __device__ __forceinline__ void leave() {
     __syncwarp();
     if (lane == 0) order::add_acq_rel_block(&f.fetchers, 0u - 1);
-  }
-
-  // The lane; on Blackwell such that the compiler does not know it again. There it would keep so much of what follows
-  // from the lane in registers that it spills. On Hopper that just fits, and computing it anew costs a seventh of the
-  // rate of a queue.
-  static __device__ __forceinline__ uint32_t again(uint32_t lane) {
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 1000
-    asm volatile("" : "+r"(lane));
-#endif
-    return lane;
   }
 
   // Takes and stages up to 32 of the descriptors that the doorbell has told of. One alone is left to the scout, whose
@@ -850,11 +1126,20 @@ __device__ __noinline__ void cancel(FrontEnd& f, DeviceState& state, uint32_t qu
   __syncwarp();
 }
 
-// Posts what the workers have finished, in the order in which they did. `next` is the ticket to come; returns the
-// next one when the session has ended and every worker has let go of it.
-__device__ uint32_t completion_role(FrontEnd& f, const Launch& launch, uint32_t queue, uint32_t next, uint4* stage,
-                                    uint32_t lane) {
-  uint32_t spins = 0;
+// Marks whom the completions of places end, of the lanes in `grouped`; the lanes with which a group closes.
+__device__ __forceinline__ uint32_t close(FrontEnd& f, const Place& place, uint32_t bound, uint32_t grouped,
+                                          uint32_t lane) {
+  uint32_t status = 0;
+  if (grouped >> lane & 1) status = static_cast<uint32_t>(place.result[1].y >> 48) & 0xFF;
+  const bool ends = status == DOORBELL_STATUS_DONE || status == DOORBELL_STATUS_STOPPED;
+  return f.groups.complete(grouped, bound, ends, lane);
+}
+
+// Posts what the workers have finished, in the order in which they did, until the session has ended and every worker has
+// let go of it.
+__device__ __noinline__ void completion_role(FrontEnd& f, const Launch& launch, uint32_t queue, uint4* stage,
+                                             uint32_t lane) {
+  uint32_t spins = 0, next = f.next_done;
   bool stalled = false, cancelled = false;
   for (;;) {
     const uint64_t entry = order::load_acquire_gpu(&launch.state->done[queue][(next + lane) % kPlaces]);
@@ -870,7 +1155,11 @@ __device__ uint32_t completion_role(FrontEnd& f, const Launch& launch, uint32_t 
       }
       const bool ended = cancelled && order::load_relaxed_block(&f.places_taken) + kGivenPlaces ==
                                           order::load_relaxed_block(&f.places_given);
-      if (__all_sync(kEveryLane, ended)) return next;
+      if (__all_sync(kEveryLane, ended)) {
+        __syncwarp();
+        if (lane == 0) f.next_done = next;
+        return;
+      }
       relax(spins);
       continue;
     }
@@ -880,12 +1169,33 @@ __device__ uint32_t completion_role(FrontEnd& f, const Launch& launch, uint32_t 
       DOORBELL_WINDOW(LeavesEarly);
     }
     Reservation reservation{};
+    // What ends members does so in the order of its completions (R17).
+    const uint32_t place_index = static_cast<uint32_t>(entry) % kPlaces;
+    const Place& place = launch.state->places[queue][place_index];
+    const uint32_t bound = order::load_relaxed_block(&f.bound[place_index]);
+    uint32_t grouped = __ballot_sync(kEveryLane, lane < count && (bound & binding::kGrouped) != 0), closing = 0;
+    if (ending) grouped = 0;
+    if (UNLIKELY(grouped != 0)) {
+      if (DOORBELL_FAULT(ClosesEarly)) {
+        f.groups.acquire(lane);
+        closing = close(f, place, bound, grouped, lane);
+        f.groups.release(lane);
+        DOORBELL_WINDOW(ClosesEarly);
+      } else {
+        f.groups.acquire(lane);
+      }
+    }
     if (!ending) {
       if (lane == 0) reservation = reserve(f, count, true, 0, false);
       reservation.count = __shfl_sync(kEveryLane, reservation.count, 0);
       reservation.first = __shfl_sync(kEveryLane, reservation.first, 0);
       reservation.sq_head = __shfl_sync(kEveryLane, reservation.sq_head, 0);
       count = reservation.count;
+      if (UNLIKELY(grouped != 0) && !DOORBELL_FAULT(ClosesEarly)) {
+        grouped &= count == kWarp ? kEveryLane : (1u << count) - 1;
+        closing = close(f, place, bound, grouped, lane);
+        f.groups.release(lane);
+      }
       if (count == 0) {
         // R4: the host has to release a slot first.
         if (lane == 0) {
@@ -900,19 +1210,20 @@ __device__ uint32_t completion_role(FrontEnd& f, const Launch& launch, uint32_t 
     if (stalled && lane == 0) order::store_relaxed_block(&f.waits_for, DOORBELL_WAIT_NOTHING);
     stalled = false;
     const bool mine = lane < count;
-    const uint32_t place_index = static_cast<uint32_t>(entry);
-    const Place& place = launch.state->places[queue][place_index];
     const uint32_t rollout = mine ? place.rollout_id : 0;
+    // It has its slot, and before the host sees it nobody waits for it as one at a worker (R17, R19).
+    if (mine) order::store_release_block(&f.bound[place_index], 0);
     uint32_t asking = 0;
     if (!ending) {
       ulonglong2* const halves = reinterpret_cast<ulonglong2*>(stage);
       if (mine) {
         ulonglong2 pair[2] = {place.result[0], place.result[1]};
         place_completion(pair, reservation.sq_head, phase_of(reservation.first + lane, f.config.cq_size));
+        if (closing >> lane & 1) pair[1].y |= static_cast<uint64_t>(DOORBELL_CFLAG_GROUP_DONE) << 40;
         halves[2 * lane] = pair[0];
         halves[2 * lane + 1] = pair[1];
       }
-      asking = __ballot_sync(kEveryLane, mine && (place.flags & DOORBELL_FLAG_INTERRUPT) != 0);
+      asking = closing | __ballot_sync(kEveryLane, mine && (place.flags & DOORBELL_FLAG_INTERRUPT) != 0);
       __syncwarp();
       // The workers' tokens, seen through their release and this warp's acquire, before the completions.
       order::fence_sys();
@@ -957,13 +1268,16 @@ __device__ __forceinline__ void publish(const FrontEnd& f, const Launch& launch,
     uint64_t value = 0;
 #pragma unroll 1
     for (uint32_t warp = 0; warp < kBlockWarps; warp++) {
-      value += order::load_relaxed_block(&f.counters[warp][lane == kReadBeats ? kDescriptors : lane]);
+      value += order::load_relaxed_block(&f.counters[warp][lane]);
+      // A beat for each descriptor.
+      if (lane == kReadBeats) value += order::load_relaxed_block(&f.counters[warp][kDescriptors]);
     }
     if (lane == kCycles) value = cycles;
     if (lane == kTokens) value += order::load_relaxed_gpu(&workers.tokens);
     if (lane == kBusy) value = order::load_relaxed_gpu(&workers.busy);
     if (lane == kWait) value = order::load_relaxed_gpu(&workers.wait);
     if (lane == kWriteBeats) value += order::load_relaxed_gpu(&workers.lines);
+    if (lane == kReadBeats) value += order::load_relaxed_gpu(&workers.read);
     order::store_relaxed_sys(&mailbox.counters[lane], value);
   }
   // The fence below is lane 0's, and covers what the other lanes have told.
@@ -973,6 +1287,11 @@ __device__ __forceinline__ void publish(const FrontEnd& f, const Launch& launch,
     order::store_relaxed_sys(&mailbox.asked, asked);
     order::store_relaxed_sys(&mailbox.waits_for, order::load_relaxed_block(&f.waits_for));
     order::store_relaxed_sys(&mailbox.heartbeat, heartbeat);
+    const uint4 slots = order::load_relaxed_block(&f.versions.slots);
+    const uint32_t newest = order::load_relaxed_block(&f.loaded);
+    order::store_relaxed_sys(&mailbox.slot_0, slots.x | (newest == 0 ? 1u << 24 : 0));
+    order::store_relaxed_sys(&mailbox.slot_1, slots.z | (newest == 1 ? 1u << 24 : 0));
+    order::store_relaxed_sys(&mailbox.aborted, order::load_relaxed_block(&f.aborted));
     // The host reads these first: who sees them sees the others.
     order::fence_sys();
     order::store_relaxed_sys(&mailbox.sq_head, sq_head);
@@ -981,11 +1300,33 @@ __device__ __forceinline__ void publish(const FrontEnd& f, const Launch& launch,
   }
 }
 
+// R8: tells the rollout that ABORT `number` names to end, if it is at a worker and was published before. It is over once
+// all that was has been admitted: what has not is ended by whoever has the turn.
+__device__ __noinline__ void abort_rollout(FrontEnd& f, Place* places, uint32_t number, uint32_t lane) {
+  if (lane == 0) {
+    const uint32_t admitted = order::load_acquire_block(&f.admitted), tail = order::load_relaxed_block(&f.abort_tail);
+    const uint32_t rollout = order::load_relaxed_block(&f.abort_rollout), place = f.running.find(rollout);
+    if (place != RunningTable::kNone) {
+      // Another may be there by now: it is told by its index.
+      const uint64_t owner = order::load_relaxed_block(&f.owner[place]);
+      const uint32_t index = static_cast<uint32_t>(owner >> 32);
+      if (static_cast<uint32_t>(owner) == rollout && static_cast<int32_t>(index - tail) < 0)
+        order::store_relaxed_gpu(&places[place].abort, index);
+    }
+    if (static_cast<int32_t>(admitted - tail) >= 0) {
+      order::store_relaxed_block(&f.aborted, number);
+      order::store_release_block(&f.aborting, 0);
+    }
+  }
+  __syncwarp();
+}
+
 // Listens to the host until it wants another session, or none.
-__device__ void control_role(FrontEnd& f, const Launch& launch, uint32_t queue, uint32_t session, long long started,
-                             uint32_t& heartbeat, uint32_t lane) {
+__device__ __noinline__ void control_role(FrontEnd& f, const Launch& launch, uint32_t queue, uint32_t session,
+                                          uint32_t lane) {
   const doorbell_mailbox& mailbox = launch.mailboxes[queue];
   uint64_t published = 0;
+  uint32_t abort = 0, heartbeat = f.heartbeat;  // `abort` as the host last asked for
   for (;;) {
     DOORBELL_YIELD();
     const uint4 host = order::load_acquire_sys(reinterpret_cast<const uint4*>(&mailbox));
@@ -1003,20 +1344,35 @@ __device__ void control_role(FrontEnd& f, const Launch& launch, uint32_t queue, 
       order::store_release_block(&f.cq_head, host.z);
     }
     __syncwarp();
+    const uint32_t asked = __shfl_sync(kEveryLane, host.w, 0);
+    if (UNLIKELY(asked != abort)) {
+      // The host asks for no other before this one is over.
+      if (lane == 0) {
+        order::store_relaxed_block(&f.abort_rollout, order::load_relaxed_sys(&mailbox.abort_rollout));
+        order::store_relaxed_block(&f.abort_tail, order::load_relaxed_sys(&mailbox.abort_tail));
+        order::store_release_block(&f.aborting, 1);
+      }
+      abort = asked;
+      __syncwarp();
+    }
+    if (UNLIKELY(__shfl_sync(kEveryLane, order::load_relaxed_block(&f.aborting), 0) != 0))
+      abort_rollout(f, launch.state->places[queue], abort, lane);
     heartbeat++;
     // What has changed is told every few rounds; that nothing has, now and then.
     if (heartbeat % 16 == 0) {
-      const uint64_t now = order::load_relaxed_block(&f.posted) + completed(f) +
+      const uint64_t now = order::load_relaxed_block(&f.posted) + completed(f) + order::load_relaxed_block(&f.aborted) +
                            order::load_relaxed_gpu(&launch.state->counters[queue].tokens);
       const uint64_t news = __shfl_sync(kEveryLane, now, 0);
       if (news != published || heartbeat % 64 == 0) {
         published = news;
-        publish(f, launch, queue, clock64() - started, heartbeat, lane);
+        publish(f, launch, queue, clock64() - f.started, heartbeat, lane);
       }
     }
   }
+  __syncwarp();
   if (lane == 0) {
     order::store_relaxed_gpu(&launch.state->abandon[queue * 32], session);
+    f.heartbeat = heartbeat;
     order::store_release_block(&f.stopping, 1);
   }
   __syncwarp();
@@ -1028,14 +1384,14 @@ __device__ void control_role(FrontEnd& f, const Launch& launch, uint32_t queue, 
 __device__ bool block(FrontEnd& f, const Launch& launch, uint32_t queue) {
   const uint32_t warp = threadIdx.x / kWarp, lane = threadIdx.x % kWarp;
   doorbell_mailbox& mailbox = launch.mailboxes[queue];
-  uint32_t next_done = 0, heartbeat = 0, session = 0;
-  long long started = 0;
+  uint32_t session = 0;
   for (uint32_t k = threadIdx.x; k < kPlaces; k += kBlockThreads) f.tickets[k] = 0;
-  if (threadIdx.x == 0) f.handed_out = f.fetched = 0;
+  if (threadIdx.x == 0) f.handed_out = f.fetched = f.next_done = f.heartbeat = 0;
+  __syncthreads();
   for (;;) {
     // Only the control warp listens; the others sleep at the barrier.
     if (warp == kControlWarp) {
-      uint32_t wanted = session, spins = 0;
+      uint32_t wanted = session, spins = 0, heartbeat = f.heartbeat;
       for (;;) {
         const uint4 host = order::load_acquire_sys(reinterpret_cast<const uint4*>(&mailbox));
         wanted = __shfl_sync(kEveryLane, host.x, 0);
@@ -1044,7 +1400,12 @@ __device__ bool block(FrontEnd& f, const Launch& launch, uint32_t queue) {
         if (lane == 0 && heartbeat % 64 == 0) order::store_relaxed_sys(&mailbox.heartbeat, heartbeat);
         relax(spins);
       }
-      if (lane == 0) f.wanted = wanted;
+      // Behind the other lanes' reads of it.
+      __syncwarp();
+      if (lane == 0) {
+        f.wanted = wanted;
+        f.heartbeat = heartbeat;
+      }
       __syncwarp();
       const bool starts = wanted % 2 == 1;
       if (starts) {
@@ -1052,6 +1413,9 @@ __device__ bool block(FrontEnd& f, const Launch& launch, uint32_t queue) {
         const uint32_t* const from = reinterpret_cast<const uint32_t*>(&mailbox.session);
         uint32_t* const to = reinterpret_cast<uint32_t*>(&f.config);
         for (uint32_t k = lane; k < sizeof(doorbell_session) / 4; k += kWarp) to[k] = order::load_relaxed_sys(from + k);
+        uint32_t* const ranges = reinterpret_cast<uint32_t*>(launch.state->ranges[queue]);
+        for (uint32_t k = lane; k < 2 * DOORBELL_RANGES; k += kWarp)
+          ranges[k] = order::load_relaxed_sys(&mailbox.ranges[k]);
         __syncwarp();
       }
     }
@@ -1059,11 +1423,18 @@ __device__ bool block(FrontEnd& f, const Launch& launch, uint32_t queue) {
     session = f.wanted;
     if (session % 2 == 1) {
       for (uint32_t k = threadIdx.x; k < RunningTable::kSets; k += kBlockThreads) f.running.clear_set(k);
-      for (uint32_t k = threadIdx.x; k < kPlaces; k += kBlockThreads) f.free_places[k] = k;
+      for (uint32_t k = threadIdx.x; k < kPlaces; k += kBlockThreads) {
+        f.free_places[k] = k;
+        f.bound[k] = 0;
+      }
+      if (threadIdx.x < DOORBELL_GROUPS) f.groups.clear(threadIdx.x);
       if (threadIdx.x < 16) reinterpret_cast<uint32_t*>(f.key)[threadIdx.x] = key_word(f.config.sq_key, threadIdx.x);
       if (threadIdx.x < 16 * kBlockWarps) f.counters[threadIdx.x / 16][threadIdx.x % 16] = 0;
       if (threadIdx.x == 0) {
         f.running.entries = f.waits_for = f.asks = 0;
+        f.epoch = f.loaded = f.aborting = f.aborted = 0;
+        // R18: version 0 with salt 0, and nothing.
+        f.versions.slots = make_uint4(Versions::word(0, DOORBELL_SLOT_RESIDENT), 0, 0, 0);
         f.places_taken = kFirstPlace;
         f.places_given = kFirstPlace + kGivenPlaces;
         f.asked = f.config.cq_start - 1;
@@ -1072,26 +1443,26 @@ __device__ bool block(FrontEnd& f, const Launch& launch, uint32_t queue) {
         f.sq_tail = f.claimed = f.admitted = f.config.sq_start;
         f.cq_head = f.config.cq_start;
         f.posted = static_cast<uint64_t>(f.config.sq_start) << 32 | f.config.cq_start;
-        launch.state->counters[queue] = WorkerCounters{0, 0, 0, 0};
+        launch.state->counters[queue] = WorkerCounters{0, 0, 0, 0, 0};
       }
       __syncthreads();
       if (warp == kControlWarp) {
-        started = clock64();
-        publish(f, launch, queue, 0, heartbeat, lane);
+        if (lane == 0) f.started = clock64();
+        publish(f, launch, queue, 0, f.heartbeat, lane);
         __syncwarp();
         order::fence_sys();
         if (lane == 0) order::store_release_sys(&mailbox.reached, session);
-        control_role(f, launch, queue, session, started, heartbeat, lane);
+        control_role(f, launch, queue, session, lane);
       } else if (warp == kCompletionWarp) {
-        next_done = completion_role(f, launch, queue, next_done, f.completion_stage, lane);
+        completion_role(f, launch, queue, f.completion_stage, lane);
       } else if (warp == kScoutWarp) {
-        Fetcher{f, *launch.state, queue, session, warp, lane, f.stage[warp]}.scout_role();
+        Fetcher{f, *launch.state, queue, session, warp, Fetcher::again(lane), f.stage[warp]}.scout_role();
       } else {
         Fetcher{f, *launch.state, queue, session, warp, lane, f.stage[warp]}.role();
       }
       // R12: behind this barrier, and the fence of the acknowledgement, nothing of the session writes memory.
       __syncthreads();
-      if (warp == kControlWarp) publish(f, launch, queue, clock64() - started, heartbeat, lane);
+      if (warp == kControlWarp) publish(f, launch, queue, clock64() - f.started, f.heartbeat, lane);
     } else {
       if (threadIdx.x == kControlWarp * kWarp) {
         order::fence_sys();

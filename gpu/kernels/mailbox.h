@@ -9,6 +9,9 @@
 // that no request is missed, but for this one, which asks the kernel to end.
 #define DOORBELL_SESSION_EXIT 0xFFFFFFFEu
 
+// Groups that a queue pair may have at a time (R17).
+#define DOORBELL_GROUPS 32u
+
 // By the host: the registers that are fixed while a session runs.
 struct doorbell_session {
   uint64_t sq_base;                    // bus address
@@ -16,6 +19,8 @@ struct doorbell_session {
   uint64_t token_base;                 // bus address
   uint64_t token_size;                 // bytes
   uint64_t kv_size;                    // bytes
+  uint64_t logp_base;                  // bus address
+  uint64_t logp_size;                  // bytes
   uint32_t sq_size;                    // slots
   uint32_t cq_size;                    // slots
   uint32_t sq_start;                   // running index
@@ -35,9 +40,14 @@ struct doorbell_mailbox {
   DOORBELL_ALIGNAS(64) uint32_t wanted; // the session that is wanted
   uint32_t sq_tail;                    // descriptors published up to
   uint32_t cq_head;                    // completions released up to
-  uint8_t unused1[52];
+  uint32_t abort;                      // how often ABORT was written in this session
+  uint32_t abort_rollout;              // what it was written with last
+  uint32_t abort_tail;                 // descriptors published up to then
+  uint8_t unused1[40];
   struct doorbell_session session;
-  uint8_t unused2[104];
+  uint8_t unused2[24];
+  // By the host: the ranges of reward model 1, fixed while a session runs.
+  uint32_t ranges[32];                 // first and last token of each
   // By the kernel; `reached` behind the others, with release order.
   uint32_t reached;                    // the `wanted` that the kernel has come to
   uint32_t sq_head;                    // slots consumed up to
@@ -47,42 +57,54 @@ struct doorbell_mailbox {
   uint32_t asked;                      // index of the newest of them
   uint32_t waits_for;                  // what the oldest descriptor that has not started waits for
   uint32_t heartbeat;                  // rises as long as the front end lives
-  uint8_t unused3[32];
+  uint32_t aborted;                    // the `abort` that the kernel has come through with
+  uint32_t slot_0;                     // policy slot 0, as its register shows it
+  uint32_t slot_1;                     // policy slot 1
+  uint8_t unused4[20];
   // By the kernel: the counters of the register page, in their order.
   uint64_t counters[16];               // by place in the page
-  uint8_t unused[3648];
+  uint8_t unused[3584];
 };
 
 DOORBELL_ASSERT(sizeof(struct doorbell_mailbox) == 4096, "size of doorbell_mailbox");
 DOORBELL_ASSERT(DOORBELL_OFFSETOF(struct doorbell_mailbox, wanted) == 0, "offset of wanted");
 DOORBELL_ASSERT(DOORBELL_OFFSETOF(struct doorbell_mailbox, sq_tail) == 4, "offset of sq_tail");
 DOORBELL_ASSERT(DOORBELL_OFFSETOF(struct doorbell_mailbox, cq_head) == 8, "offset of cq_head");
+DOORBELL_ASSERT(DOORBELL_OFFSETOF(struct doorbell_mailbox, abort) == 12, "offset of abort");
+DOORBELL_ASSERT(DOORBELL_OFFSETOF(struct doorbell_mailbox, abort_rollout) == 16, "offset of abort_rollout");
+DOORBELL_ASSERT(DOORBELL_OFFSETOF(struct doorbell_mailbox, abort_tail) == 20, "offset of abort_tail");
 DOORBELL_ASSERT(DOORBELL_OFFSETOF(struct doorbell_mailbox, session.sq_base) == 64, "offset of session.sq_base");
 DOORBELL_ASSERT(DOORBELL_OFFSETOF(struct doorbell_mailbox, session.cq_base) == 72, "offset of session.cq_base");
 DOORBELL_ASSERT(DOORBELL_OFFSETOF(struct doorbell_mailbox, session.token_base) == 80, "offset of session.token_base");
 DOORBELL_ASSERT(DOORBELL_OFFSETOF(struct doorbell_mailbox, session.token_size) == 88, "offset of session.token_size");
 DOORBELL_ASSERT(DOORBELL_OFFSETOF(struct doorbell_mailbox, session.kv_size) == 96, "offset of session.kv_size");
-DOORBELL_ASSERT(DOORBELL_OFFSETOF(struct doorbell_mailbox, session.sq_size) == 104, "offset of session.sq_size");
-DOORBELL_ASSERT(DOORBELL_OFFSETOF(struct doorbell_mailbox, session.cq_size) == 108, "offset of session.cq_size");
-DOORBELL_ASSERT(DOORBELL_OFFSETOF(struct doorbell_mailbox, session.sq_start) == 112, "offset of session.sq_start");
-DOORBELL_ASSERT(DOORBELL_OFFSETOF(struct doorbell_mailbox, session.cq_start) == 116, "offset of session.cq_start");
-DOORBELL_ASSERT(DOORBELL_OFFSETOF(struct doorbell_mailbox, session.checkpoint_default) == 120, "offset of session.checkpoint_default");
-DOORBELL_ASSERT(DOORBELL_OFFSETOF(struct doorbell_mailbox, session.wait_states) == 124, "offset of session.wait_states");
-DOORBELL_ASSERT(DOORBELL_OFFSETOF(struct doorbell_mailbox, session.length_limit) == 128, "offset of session.length_limit");
-DOORBELL_ASSERT(DOORBELL_OFFSETOF(struct doorbell_mailbox, session.eos_threshold) == 132, "offset of session.eos_threshold");
-DOORBELL_ASSERT(DOORBELL_OFFSETOF(struct doorbell_mailbox, session.reward_threshold) == 136, "offset of session.reward_threshold");
-DOORBELL_ASSERT(DOORBELL_OFFSETOF(struct doorbell_mailbox, session.workers) == 140, "offset of session.workers");
-DOORBELL_ASSERT(DOORBELL_OFFSETOF(struct doorbell_mailbox, session.sq_key) == 144, "offset of session.sq_key");
-DOORBELL_ASSERT(DOORBELL_OFFSETOF(struct doorbell_mailbox, session.weight) == 148, "offset of session.weight");
-DOORBELL_ASSERT(DOORBELL_OFFSETOF(struct doorbell_mailbox, reached) == 256, "offset of reached");
-DOORBELL_ASSERT(DOORBELL_OFFSETOF(struct doorbell_mailbox, sq_head) == 260, "offset of sq_head");
-DOORBELL_ASSERT(DOORBELL_OFFSETOF(struct doorbell_mailbox, cq_tail) == 264, "offset of cq_tail");
-DOORBELL_ASSERT(DOORBELL_OFFSETOF(struct doorbell_mailbox, outstanding) == 268, "offset of outstanding");
-DOORBELL_ASSERT(DOORBELL_OFFSETOF(struct doorbell_mailbox, asks) == 272, "offset of asks");
-DOORBELL_ASSERT(DOORBELL_OFFSETOF(struct doorbell_mailbox, asked) == 276, "offset of asked");
-DOORBELL_ASSERT(DOORBELL_OFFSETOF(struct doorbell_mailbox, waits_for) == 280, "offset of waits_for");
-DOORBELL_ASSERT(DOORBELL_OFFSETOF(struct doorbell_mailbox, heartbeat) == 284, "offset of heartbeat");
-DOORBELL_ASSERT(DOORBELL_OFFSETOF(struct doorbell_mailbox, counters) == 320, "offset of counters");
+DOORBELL_ASSERT(DOORBELL_OFFSETOF(struct doorbell_mailbox, session.logp_base) == 104, "offset of session.logp_base");
+DOORBELL_ASSERT(DOORBELL_OFFSETOF(struct doorbell_mailbox, session.logp_size) == 112, "offset of session.logp_size");
+DOORBELL_ASSERT(DOORBELL_OFFSETOF(struct doorbell_mailbox, session.sq_size) == 120, "offset of session.sq_size");
+DOORBELL_ASSERT(DOORBELL_OFFSETOF(struct doorbell_mailbox, session.cq_size) == 124, "offset of session.cq_size");
+DOORBELL_ASSERT(DOORBELL_OFFSETOF(struct doorbell_mailbox, session.sq_start) == 128, "offset of session.sq_start");
+DOORBELL_ASSERT(DOORBELL_OFFSETOF(struct doorbell_mailbox, session.cq_start) == 132, "offset of session.cq_start");
+DOORBELL_ASSERT(DOORBELL_OFFSETOF(struct doorbell_mailbox, session.checkpoint_default) == 136, "offset of session.checkpoint_default");
+DOORBELL_ASSERT(DOORBELL_OFFSETOF(struct doorbell_mailbox, session.wait_states) == 140, "offset of session.wait_states");
+DOORBELL_ASSERT(DOORBELL_OFFSETOF(struct doorbell_mailbox, session.length_limit) == 144, "offset of session.length_limit");
+DOORBELL_ASSERT(DOORBELL_OFFSETOF(struct doorbell_mailbox, session.eos_threshold) == 148, "offset of session.eos_threshold");
+DOORBELL_ASSERT(DOORBELL_OFFSETOF(struct doorbell_mailbox, session.reward_threshold) == 152, "offset of session.reward_threshold");
+DOORBELL_ASSERT(DOORBELL_OFFSETOF(struct doorbell_mailbox, session.workers) == 156, "offset of session.workers");
+DOORBELL_ASSERT(DOORBELL_OFFSETOF(struct doorbell_mailbox, session.sq_key) == 160, "offset of session.sq_key");
+DOORBELL_ASSERT(DOORBELL_OFFSETOF(struct doorbell_mailbox, session.weight) == 164, "offset of session.weight");
+DOORBELL_ASSERT(DOORBELL_OFFSETOF(struct doorbell_mailbox, ranges) == 192, "offset of ranges");
+DOORBELL_ASSERT(DOORBELL_OFFSETOF(struct doorbell_mailbox, reached) == 320, "offset of reached");
+DOORBELL_ASSERT(DOORBELL_OFFSETOF(struct doorbell_mailbox, sq_head) == 324, "offset of sq_head");
+DOORBELL_ASSERT(DOORBELL_OFFSETOF(struct doorbell_mailbox, cq_tail) == 328, "offset of cq_tail");
+DOORBELL_ASSERT(DOORBELL_OFFSETOF(struct doorbell_mailbox, outstanding) == 332, "offset of outstanding");
+DOORBELL_ASSERT(DOORBELL_OFFSETOF(struct doorbell_mailbox, asks) == 336, "offset of asks");
+DOORBELL_ASSERT(DOORBELL_OFFSETOF(struct doorbell_mailbox, asked) == 340, "offset of asked");
+DOORBELL_ASSERT(DOORBELL_OFFSETOF(struct doorbell_mailbox, waits_for) == 344, "offset of waits_for");
+DOORBELL_ASSERT(DOORBELL_OFFSETOF(struct doorbell_mailbox, heartbeat) == 348, "offset of heartbeat");
+DOORBELL_ASSERT(DOORBELL_OFFSETOF(struct doorbell_mailbox, aborted) == 352, "offset of aborted");
+DOORBELL_ASSERT(DOORBELL_OFFSETOF(struct doorbell_mailbox, slot_0) == 356, "offset of slot_0");
+DOORBELL_ASSERT(DOORBELL_OFFSETOF(struct doorbell_mailbox, slot_1) == 360, "offset of slot_1");
+DOORBELL_ASSERT(DOORBELL_OFFSETOF(struct doorbell_mailbox, counters) == 384, "offset of counters");
 
 // What the oldest descriptor that has not started waits for (R15): `waits_for`.
 enum doorbell_wait {

@@ -107,6 +107,11 @@ __device__ __forceinline__ uint64_t compare_swap_release_gpu(uint64_t* to, uint6
   return old;
 }
 
+// Sets bits that others set too; orders nothing.
+__device__ __forceinline__ void set_bits_gpu(uint32_t* to, uint32_t bits) {
+  asm volatile("red.or.relaxed.gpu.global.b32 [%0], %1;" :: "l"(to), "r"(bits) : "memory");
+}
+
 // Takes the next of a sequence of tickets; orders nothing.
 __device__ __forceinline__ uint32_t take_tickets_gpu(uint32_t* counter, uint32_t count) {
   uint32_t first;
@@ -194,6 +199,12 @@ __device__ __forceinline__ uint32_t compare_swap_block(uint32_t* to, uint32_t ex
   asm volatile("atom.cas.acq_rel.cta.shared.b32 %0, [%1], %2, %3;"
                : "=r"(old) : "r"(shared_address(to)), "r"(expected), "r"(value) : "memory");
   return old;
+}
+
+__device__ __forceinline__ uint64_t load_acquire_block(const uint64_t* from) {
+  uint64_t value;
+  asm volatile(DOORBELL_LOAD_BLOCK("acquire", "64") : "=l"(value) : "r"(shared_address(from)) : "memory");
+  return value;
 }
 
 // Hands out numbers, and no memory with them.

@@ -14,6 +14,67 @@ __device__ __forceinline__ void wait_cycles(uint32_t cycles, Stopped stopped) {
   while (clock64() - start < cycles && !stopped()) DOORBELL_YIELD();
 }
 
+// What the front end has told the DECODE with this index: to end as kStop or kKeep says, or 0. All lanes call it, and get the
+// same.
+__device__ __forceinline__ uint32_t told(uint32_t stop, uint32_t abort, uint32_t index) {
+  const uint32_t ends = stop | (abort == index ? kStop : 0);
+  if (!__any_sync(kEveryLane, ends != 0)) return 0;
+  return __any_sync(kEveryLane, (ends & kStop) != 0) ? kStop : kKeep;
+}
+
+// Puts the completion of what was at a place there, but for what its slot decides. One lane calls it.
+__device__ __forceinline__ void leave_result(Place& place, uint32_t worker_id, const Outcome& outcome) {
+  ulonglong2 halves[2];
+  write_completion(halves, place.user_data, place.rollout_id, place.seq_len, place.reward_model_id, worker_id, outcome);
+  place.result[0] = halves[0];
+  place.result[1] = halves[1];
+}
+
+// Gives a place back to the completion warp. One lane calls it, for what all lanes have written before a __syncwarp.
+__device__ __forceinline__ void give_back(DeviceState& state, uint32_t queue, uint32_t place_index) {
+  const uint32_t ticket = order::take_tickets_gpu(&state.done_tail[queue * 32], 1);
+  order::store_release_gpu(&state.done[queue][ticket % kPlaces], static_cast<uint64_t>(ticket + 1) << 32 | place_index);
+}
+
+// Scores the tokens that the REWARD at a place names. Nothing ends it but the end of its session.
+__device__ __noinline__ void score(DeviceState& state, uint32_t queue, uint32_t place_index, uint32_t worker_id,
+                                   uint32_t lane) {
+  Place& place = state.places[queue][place_index];
+  const long long start_clock = clock64();
+  const uint32_t all = place.max_tokens;
+  const uint32_t* const from = reinterpret_cast<const uint32_t*>(place.tokens);
+  const uint32_t* const abandon = &state.abandon[queue * 32];
+  const uint32_t session = place.session;
+  uint32_t result = 0;
+  bool abandoned = false;
+  engine::RewardModels::with(place.reward_model_id, [&](auto chosen) {
+    typename decltype(chosen)::Type model(state.ranges[queue]);
+    for (uint32_t done = 0; done < all && !abandoned; done += kWarp * engine::kScored) {
+      DOORBELL_YIELD();
+      const uint32_t count = min(all - done, kWarp * engine::kScored);
+      engine::Tokens tokens;
+#pragma unroll
+      for (uint32_t k = 0; k < engine::kScored; k++) {
+        const uint32_t at = kWarp * k + lane;
+        tokens.word[k] = at < count ? order::load_relaxed_sys(from + done + at) : 0;
+      }
+      model.push(tokens, count, lane);
+      abandoned = __any_sync(kEveryLane, order::load_relaxed_gpu(abandon) == session);
+    }
+    result = model.score();
+  });
+  __syncwarp();
+  if (lane == 0) {
+    WorkerCounters& counters = state.counters[queue];
+    if (!abandoned) {
+      leave_result(place, worker_id, Outcome{DOORBELL_STATUS_SCORED, DOORBELL_ERR_NONE, 0, 0, result});
+      order::count_gpu(&counters.read, lines_of(place.tokens, all));
+    }
+    order::count_gpu(&counters.busy, clock64() - start_clock);
+    give_back(state, queue, place_index);
+  }
+}
+
 // Runs the rollout at a place, whose tokens `Engine` makes.
 template <typename Engine>
 __device__ __forceinline__ void run(DeviceState& state, uint32_t queue, uint32_t place_index, uint32_t worker_id,
@@ -22,18 +83,26 @@ __device__ __forceinline__ void run(DeviceState& state, uint32_t queue, uint32_t
   const long long start_clock = clock64();
   const uint32_t max_tokens = place.max_tokens, seq_len = place.seq_len, flags = place.flags, period = place.period;
   const uint32_t eos_threshold = place.eos_threshold, wait_states = place.wait_states;
-  auto decoder = Engine::begin(engine::Rollout{place.seed, place.rollout_id, seq_len});
+  auto decoder = Engine::begin(engine::Rollout{place.seed, place.rollout_id, seq_len, place.salt});
   uint32_t* const tokens = reinterpret_cast<uint32_t*>(place.tokens);
+  uint32_t* const logps = reinterpret_cast<uint32_t*>(place.logps);
+  const uint32_t index = place.index;
+  const bool resident = (flags & DOORBELL_FLAG_RESIDENT) != 0;
   const uint32_t* const abandon = &state.abandon[queue * 32];
   const uint32_t session = place.session;
 
   uint32_t produced = 0, checkpoint = period, ended_as = 0, completion_flags = 0;
-  engine::Digest digest;
+  engine::Digest digest, since;  // of all tokens, and with RESIDENT of those since the last checkpoint (R9)
   bool abandoned = false;
+  // What has been told to end before it started adds no token.
+  const uint32_t early = told(order::load_relaxed_gpu(&place.stop), order::load_relaxed_gpu(&place.abort), index);
+  if (UNLIKELY(early != 0) && !DOORBELL_FAULT(StartsRetired))
+    ended_as = early == kStop ? DOORBELL_STATUS_STOPPED : DOORBELL_STATUS_SUPERSEDED;
   while (ended_as == 0) {
     DOORBELL_YIELD();
-    // Both are looked at behind the step's arithmetic, which hides their latency.
+    // All three are looked at behind the step's arithmetic, which hides their latency.
     const uint32_t stop = order::load_relaxed_gpu(&place.stop);
+    const uint32_t abort = order::load_relaxed_gpu(&place.abort);
     const uint32_t dropped = order::load_relaxed_gpu(abandon);
     const engine::Step step = decoder.step(produced + lane);
     const uint32_t token = decoder.token(step);
@@ -51,8 +120,15 @@ __device__ __forceinline__ void run(DeviceState& state, uint32_t queue, uint32_t
     if (wait_states != 0)
       wait_cycles(wait_states, [&] { return order::load_relaxed_gpu(abandon) == session; });
     if (lane < count) order::store_relaxed_sys(tokens + produced + lane, token);
+    if (logps != nullptr && lane < count) order::store_relaxed_sys(logps + produced + lane, decoder.logp(step));
 
-    if (count == kWarp) {
+    if (resident) {
+      for (uint32_t k = 0; k < count; k++) {
+        const uint32_t one = __shfl_sync(kEveryLane, token, k);
+        digest.push(one);
+        since.push(one);
+      }
+    } else if (count == kWarp) {
 #pragma unroll
       for (uint32_t k = 0; k < kWarp; k++) digest.push(__shfl_sync(kEveryLane, token, k));
     } else {
@@ -65,15 +141,19 @@ __device__ __forceinline__ void run(DeviceState& state, uint32_t queue, uint32_t
     // What ends a DECODE: the contract's order.
     if (eos_stops || produced == max_tokens) {
       ended_as = DOORBELL_STATUS_DONE;
-    } else if (__any_sync(kEveryLane, stop != 0)) {
-      ended_as = DOORBELL_STATUS_STOPPED;
+    } else if (const uint32_t ends = told(stop, abort, index); ends == kStop || (ends == kKeep && !resident)) {
+      ended_as = ends == kStop ? DOORBELL_STATUS_STOPPED : DOORBELL_STATUS_SUPERSEDED;
     } else if (produced == checkpoint) {
-      if ((flags & DOORBELL_FLAG_RESIDENT) == 0) {
+      if (!resident) {
         ended_as = DOORBELL_STATUS_REWARD_NEEDED;
-      } else if (engine::score(place.reward_model_id, digest) < place.reward_threshold) {
+      } else if (engine::score(place.reward_model_id, DOORBELL_FAULT(ScoresAll) ? digest : since) <
+                 static_cast<int32_t>(place.reward_threshold)) {
         ended_as = DOORBELL_STATUS_DONE;
         completion_flags |= DOORBELL_CFLAG_REJECTED;
+      } else if (ends == kKeep) {
+        ended_as = DOORBELL_STATUS_SUPERSEDED;
       } else {
+        since = engine::Digest{};
         checkpoint = checkpoint > 0xFFFFFFFFu - period ? 0xFFFFFFFFu : checkpoint + period;
       }
     }
@@ -86,18 +166,15 @@ __device__ __forceinline__ void run(DeviceState& state, uint32_t queue, uint32_t
   if (lane == 0) {
     WorkerCounters& counters = state.counters[queue];
     if (!abandoned) {
-      const Outcome outcome{ended_as, DOORBELL_ERR_NONE, completion_flags, produced, digest.value};
-      ulonglong2 halves[2];
-      write_completion(halves, place.user_data, place.rollout_id, seq_len, place.reward_model_id, worker_id, outcome);
-      place.result[0] = halves[0];
-      place.result[1] = halves[1];
-      order::count_gpu(&counters.lines, lines_of(place.tokens, produced));
+      leave_result(place, worker_id, Outcome{ended_as, DOORBELL_ERR_NONE, completion_flags, produced, digest.value});
+      if (produced != 0) {
+        const uint32_t lines = lines_of(place.tokens, produced);
+        order::count_gpu(&counters.lines, logps != nullptr ? 2 * lines : lines);
+      }
     }
     order::count_gpu(&counters.busy, clock64() - start_clock);
     order::count_gpu(&counters.wait, static_cast<uint64_t>(wait_states) * produced);
-    const uint32_t ticket = order::take_tickets_gpu(&state.done_tail[queue * 32], 1);
-    order::store_release_gpu(&state.done[queue][ticket % kPlaces],
-                             static_cast<uint64_t>(ticket + 1) << 32 | place_index);
+    give_back(state, queue, place_index);
   }
 }
 
@@ -142,11 +219,14 @@ __device__ void role(DeviceState& state, uint32_t worker_id, uint32_t lane) {
       if (what != kExit) order::count_gpu(&state.fetched[queue * 16], 1);
     }
     if (what == kExit) return;
-    if (__shfl_sync(kEveryLane, mine, 0)) {
-      engine::Engines::with(state.places[queue][place].model_id, [&](auto chosen) {
-        run<decltype(chosen)>(state, queue, place, worker_id, lane);
-      });
+    if (!__shfl_sync(kEveryLane, mine, 0)) continue;
+    if (UNLIKELY(state.places[queue][place].opcode == DOORBELL_OP_REWARD)) {
+      score(state, queue, place, worker_id, lane);
+      continue;
     }
+    engine::Engines::with(state.places[queue][place].model_id, [&](auto chosen) {
+      run<typename decltype(chosen)::Type>(state, queue, place, worker_id, lane);
+    });
   }
 }
 

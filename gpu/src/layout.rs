@@ -5,6 +5,8 @@
 pub(crate) const SIZE: usize = 4096;
 /// The `wanted` that asks the kernel to end. (Else: odd asks for a session, even for none.)
 pub(crate) const EXIT: u32 = 0xFFFF_FFFE;
+/// Groups that a queue pair may have at a time (R17).
+pub(crate) const GROUPS: u32 = 32;
 /// What a front end may wait for, by number.
 pub(crate) const WAITS: [&str; 6] = [
     "nothing",
@@ -22,6 +24,12 @@ pub(crate) const WANTED: usize = 0;
 pub(crate) const SQ_TAIL: usize = 4;
 /// completions released up to
 pub(crate) const CQ_HEAD: usize = 8;
+/// how often ABORT was written in this session
+pub(crate) const ABORT: usize = 12;
+/// what it was written with last
+pub(crate) const ABORT_ROLLOUT: usize = 16;
+/// descriptors published up to then
+pub(crate) const ABORT_TAIL: usize = 20;
 
 // By the host: the registers that are fixed while a session runs.
 /// bus address
@@ -34,49 +42,63 @@ pub(crate) const TOKEN_BASE: usize = 80;
 pub(crate) const TOKEN_SIZE: usize = 88;
 /// bytes
 pub(crate) const KV_SIZE: usize = 96;
+/// bus address
+pub(crate) const LOGP_BASE: usize = 104;
+/// bytes
+pub(crate) const LOGP_SIZE: usize = 112;
 /// slots
-pub(crate) const SQ_SIZE: usize = 104;
+pub(crate) const SQ_SIZE: usize = 120;
 /// slots
-pub(crate) const CQ_SIZE: usize = 108;
+pub(crate) const CQ_SIZE: usize = 124;
 /// running index
-pub(crate) const SQ_START: usize = 112;
+pub(crate) const SQ_START: usize = 128;
 /// running index
-pub(crate) const CQ_START: usize = 116;
+pub(crate) const CQ_START: usize = 132;
 /// tokens
-pub(crate) const CHECKPOINT_DEFAULT: usize = 120;
+pub(crate) const CHECKPOINT_DEFAULT: usize = 136;
 /// cycles
-pub(crate) const WAIT_STATES: usize = 124;
+pub(crate) const WAIT_STATES: usize = 140;
 /// tokens
-pub(crate) const LENGTH_LIMIT: usize = 128;
+pub(crate) const LENGTH_LIMIT: usize = 144;
 /// in 1/32768
-pub(crate) const EOS_THRESHOLD: usize = 132;
+pub(crate) const EOS_THRESHOLD: usize = 148;
 /// Q16.16
-pub(crate) const REWARD_THRESHOLD: usize = 136;
+pub(crate) const REWARD_THRESHOLD: usize = 152;
 /// rollouts that may run at a time; 0: as many as there are places
-pub(crate) const WORKERS: usize = 140;
+pub(crate) const WORKERS: usize = 156;
 /// key of the check words (R2)
-pub(crate) const SQ_KEY: usize = 144;
+pub(crate) const SQ_KEY: usize = 160;
 /// of its share of the work queue, at least 1
-pub(crate) const WEIGHT: usize = 148;
+pub(crate) const WEIGHT: usize = 164;
+
+// By the host: the ranges of reward model 1, fixed while a session runs.
+/// first and last token of each
+pub(crate) const RANGES: usize = 192;
 
 // By the kernel; `reached` behind the others, with release order.
 /// the `wanted` that the kernel has come to
-pub(crate) const REACHED: usize = 256;
+pub(crate) const REACHED: usize = 320;
 /// slots consumed up to
-pub(crate) const SQ_HEAD: usize = 260;
+pub(crate) const SQ_HEAD: usize = 324;
 /// completions reserved up to
-pub(crate) const CQ_TAIL: usize = 264;
+pub(crate) const CQ_TAIL: usize = 328;
 /// descriptors consumed and not completed
-pub(crate) const OUTSTANDING: usize = 268;
+pub(crate) const OUTSTANDING: usize = 332;
 /// completions that asked for an interrupt
-pub(crate) const ASKS: usize = 272;
+pub(crate) const ASKS: usize = 336;
 /// index of the newest of them
-pub(crate) const ASKED: usize = 276;
+pub(crate) const ASKED: usize = 340;
 /// what the oldest descriptor that has not started waits for
-pub(crate) const WAITS_FOR: usize = 280;
+pub(crate) const WAITS_FOR: usize = 344;
 /// rises as long as the front end lives
-pub(crate) const HEARTBEAT: usize = 284;
+pub(crate) const HEARTBEAT: usize = 348;
+/// the `abort` that the kernel has come through with
+pub(crate) const ABORTED: usize = 352;
+/// policy slot 0, as its register shows it
+pub(crate) const SLOT_0: usize = 356;
+/// policy slot 1
+pub(crate) const SLOT_1: usize = 360;
 
 // By the kernel: the counters of the register page, in their order.
 /// by place in the page
-pub(crate) const COUNTERS: usize = 320;
+pub(crate) const COUNTERS: usize = 384;

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use doorbell_contract::Counter;
 use doorbell_host::memory::PAGE;
-use doorbell_host::registers::Session;
+use doorbell_host::registers::{Abort, Session};
 use doorbell_host::{DeviceError, SharedMemory};
 
 use crate::layout;
@@ -67,6 +67,8 @@ impl Mailbox {
             (layout::TOKEN_BASE, session.token_base),
             (layout::TOKEN_SIZE, session.token_size),
             (layout::KV_SIZE, session.kv_size),
+            (layout::LOGP_BASE, session.logp_base),
+            (layout::LOGP_SIZE, session.logp_size),
         ] {
             self.wide(offset).store(value, Ordering::Relaxed);
         }
@@ -85,10 +87,33 @@ impl Mailbox {
             (layout::WEIGHT, session.weight),
             (layout::SQ_TAIL, session.sq.tail),
             (layout::CQ_HEAD, session.cq.head),
+            (layout::ABORT, 0),
         ] {
             self.word(offset).store(value, Ordering::Relaxed);
         }
+        let ranges = session.ranges.iter().flat_map(|&(first, last)| [first, last]);
+        for (k, value) in ranges.enumerate() {
+            self.word(layout::RANGES + 4 * k).store(value, Ordering::Relaxed);
+        }
         self.want(1);
+    }
+
+    /// Ends the DECODEs of a rollout that are published (R8). The last that was asked for is [over](Self::is_abort_over).
+    pub fn abort(&self, abort: Abort) {
+        self.word(layout::ABORT_ROLLOUT).store(abort.rollout, Ordering::Relaxed);
+        self.word(layout::ABORT_TAIL).store(abort.upto, Ordering::Relaxed);
+        let number = self.word(layout::ABORT).load(Ordering::Relaxed).wrapping_add(1);
+        self.word(layout::ABORT).store(number, Ordering::Release);
+    }
+
+    /// Whether the last abort has come to all that it ends.
+    pub fn is_abort_over(&self) -> bool {
+        self.word(layout::ABORTED).load(Ordering::Acquire) == self.word(layout::ABORT).load(Ordering::Relaxed)
+    }
+
+    /// The policy slots, as their registers show them.
+    pub fn slots(&self) -> [u32; 2] {
+        [layout::SLOT_0, layout::SLOT_1].map(|offset| self.word(offset).load(Ordering::Acquire))
     }
 
     /// Asks for the session to end (R12).
@@ -198,5 +223,16 @@ mod tests {
         assert_eq!(mailbox.waits_for(), "something unknown");
         tell(layout::HEARTBEAT, 8);
         assert_eq!(mailbox.heartbeat(), 8);
+        tell(layout::SLOT_0, 9);
+        tell(layout::SLOT_1, 10);
+        assert_eq!(mailbox.slots(), [9, 10]);
+        assert!(mailbox.is_abort_over(), "none was asked for");
+        mailbox.abort(Abort { rollout: 11, upto: 12 });
+        assert!(!mailbox.is_abort_over());
+        let asked =
+            [layout::ABORT_ROLLOUT, layout::ABORT_TAIL].map(|at| mailbox.word(at).load(Ordering::Relaxed));
+        assert_eq!(asked, [11, 12]);
+        tell(layout::ABORTED, mailbox.word(layout::ABORT).load(Ordering::Relaxed));
+        assert!(mailbox.is_abort_over());
     }
 }

@@ -16,6 +16,7 @@ use doorbell_host::registers::{Built, Registers, Session};
 use doorbell_host::{DeviceError, Platform, SharedMemory};
 
 use crate::engine::Engine;
+use crate::layout;
 use crate::mailbox::Mailbox;
 
 /// How long a session may take to end when its platform is dropped (R15).
@@ -53,8 +54,14 @@ impl GpuPlatform {
     /// # Errors
     /// `OutOfBounds` if there is no such queue pair.
     pub fn new(engine: Arc<dyn Engine>, queue: usize) -> Result<Self, DeviceError> {
-        let features =
-            Capability::PREFILL | Capability::RESIDENT | Capability::INTERRUPT | Capability::SLOT_POLLING;
+        let features = Capability::PREFILL
+            | Capability::REWARD
+            | Capability::RESIDENT
+            | Capability::INTERRUPT
+            | Capability::SLOT_POLLING
+            | Capability::LOGP
+            | Capability::POLICY
+            | Capability::ABORT;
         let built = Built {
             features,
             workers: WORKERS,
@@ -64,8 +71,8 @@ impl GpuPlatform {
             windows: false,
             // As the kernel's tables in engine.cuh.
             engines: 1,
-            reward_models: 1,
-            groups: 0,
+            reward_models: 2,
+            groups: layout::GROUPS,
         };
         Ok(Self {
             registers: Registers::new(built),
@@ -101,8 +108,12 @@ impl GpuPlatform {
         for counter in Counter::ALL {
             self.registers.set_counter(counter, self.mailbox.counter(counter));
         }
+        self.registers.policies_mut(0).show(self.mailbox.slots());
         let status = self.mailbox.status();
         let queue = self.registers.queue_mut(0);
+        if queue.abort().is_some() && self.mailbox.is_abort_over() {
+            queue.forget_abort();
+        }
         let Some(session) = &mut queue.session else { return };
         // Completions may have told more.
         if between(session.sq.head, status.sq_head, session.sq.tail) {
@@ -160,7 +171,8 @@ impl GpuPlatform {
         let (sq, cq) = (session.sq, session.cq);
         if !(within(sq.base, 64 * u64::from(sq.depth.slots()))
             && within(cq.base, 32 * u64::from(cq.depth.slots()))
-            && within(session.token_base, session.token_size))
+            && within(session.token_base, session.token_size)
+            && (session.logp_size == 0 || within(session.logp_base, session.logp_size)))
         {
             // R11: nothing but what was mapped.
             let queue = self.registers.queue_mut(0);
@@ -182,6 +194,18 @@ impl GpuPlatform {
             (false, Some(session)) => self.start(&session),
             (true, None) => self.mailbox.stop(),
             _ => {}
+        }
+        Ok(())
+    }
+
+    /// ABORT = `rollout`: what the kernel has to end, if there is anything.
+    fn abort(&mut self, rollout: u32) -> Result<(), DeviceError> {
+        self.sync();
+        let busy = self.is_busy();
+        self.registers.queue_mut(0).busy = busy;
+        self.write_refusable(Register::Abort, rollout)?;
+        if let Some(abort) = self.registers.queue(0).abort() {
+            self.mailbox.abort(abort);
         }
         Ok(())
     }
@@ -268,6 +292,7 @@ impl Platform for GpuPlatform {
             Register::Doorbell => self.ring_doorbell(value),
             Register::CqHead => self.release_completions(value),
             Register::Control | Register::FnControl => self.write_control(register, value),
+            Register::Abort => self.abort(value),
             // The kernel may still hold on to the session that ends.
             _ if register.access() == Access::Config && !self.mailbox.is_reached() => {
                 Err(self.refused(register, value))
@@ -388,7 +413,6 @@ mod tests {
     use doorbell_host::{Driver, QueueConfig};
 
     use super::*;
-    use crate::layout;
 
     /// Acknowledges sessions at once, and does nothing else.
     struct Still {

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use doorbell_contract::{DescFlags, HwCompletion, HwDesc, Register, State};
+use doorbell_contract::{DescFlags, HwCompletion, HwDesc, HwPolicy, PolicyMode, Register, State, Status};
 use doorbell_gpu::{Engine, GpuPlatform};
 use doorbell_gpu_cpu::{CpuKernel, Options};
 use doorbell_host::device::Device;
@@ -233,4 +233,89 @@ fn r15_the_report_counts_what_is_outstanding() {
     let report = driver.platform_mut().report().unwrap();
     let outstanding: u64 = report.split_whitespace().rev().nth(2).unwrap().parse().unwrap();
     assert!(outstanding <= 5, "{report}");
+}
+
+/// Makes `version` resident, whose header lies at the end of the token region, and retires the one before as `mode` says.
+fn policy(driver: &mut Driver<GpuPlatform>, version: u16, mode: PolicyMode) -> HwDesc {
+    let at = driver.config().token_bytes - 64;
+    driver.place_policy(at, &HwPolicy::new(version, 0, 0x5EED, 0)).unwrap();
+    HwDesc { delta_offset: at, ..HwDesc::policy(version, mode) }
+}
+
+/// The completions of these descriptors, by their position.
+fn all(driver: &mut Driver<GpuPlatform>, descs: &[HwDesc]) -> Vec<HwCompletion> {
+    let descs: Vec<HwDesc> = descs.iter().zip(0..).map(|(desc, k)| desc.with_user_data(k)).collect();
+    assert_eq!(driver.submit(&descs).unwrap(), descs.len());
+    let mut out = vec![HwCompletion::default(); descs.len()];
+    let mut taken = 0;
+    while taken < descs.len() {
+        taken += driver.poll(&mut out[taken..]).unwrap();
+    }
+    out.sort_by_key(|completion| completion.user_data);
+    out
+}
+
+/// How many of the short DECODEs that lie behind the POLICY that retires their version add tokens.
+fn started_behind_their_retirement(seed: u64, fault: Option<&'static str>) -> usize {
+    let engine = kernel(Options { seed, fault, ..Default::default() });
+    let config = QueueConfig { sq_depth: 128, cq_depth: 128, token_bytes: 1 << 16, ..Default::default() };
+    let mut driver = driver(&engine, 0, config);
+    let mut descs = vec![policy(&mut driver, 1, PolicyMode::Keep)];
+    descs.extend((1..100).map(|id| HwDesc::decode(id, 0, 2)));
+    let ends = all(&mut driver, &descs);
+    assert_eq!(ends[0].status, Status::Done as u8, "{:?}", ends[0]);
+    ends[1..].iter().filter(|end| end.status != Status::Superseded as u8 || end.final_seq_len != 0).count()
+}
+
+/// R20: what one warp publishes holds for those behind it, which others have prepared before.
+#[test]
+fn r20_what_was_prepared_before_a_publish_is_prepared_anew() {
+    for seed in seed()..seed() + 10 {
+        assert_eq!(started_behind_their_retirement(seed, None), 0, "seed {seed}");
+    }
+    let noticed = |seed| started_behind_their_retirement(seed, Some("KeepsVersions")) != 0;
+    assert!((seed()..seed() + 40).any(noticed), "no warp was ahead: this test shows nothing");
+}
+
+/// Lengths that DECODEs reach which no worker has come to when their version is retired, behind five that run.
+fn lengths_of_those_in_the_queue(fault: Option<&'static str>) -> Vec<u32> {
+    let engine = kernel(Options { seed: seed(), fault, ..Default::default() });
+    let config = QueueConfig { token_bytes: 1 << 20, wait_states: 0xFFFF, ..Default::default() };
+    let mut driver = driver(&engine, 0, config);
+    let space = |id: u32| HwDesc::decode(id, 0, 1000).with_delta_offset(4096 * u64::from(id));
+    let running: Vec<HwDesc> = (0..5).map(space).collect();
+    assert_eq!(driver.submit(&running).unwrap(), 5);
+    let tokens = driver.layout().tokens;
+    let start = Instant::now();
+    let has_begun = |driver: &Driver<GpuPlatform>, id: usize| {
+        driver.memory().word32(tokens + 4096 * id).unwrap().load(std::sync::atomic::Ordering::Acquire) != 0
+    };
+    while !(0..5).all(|id| has_begun(&driver, id)) {
+        driver.platform_mut().advance(1).unwrap();
+        assert!(start.elapsed() < Duration::from_secs(20), "five DECODEs never run");
+    }
+    let mut descs: Vec<HwDesc> = (5..10).map(space).collect();
+    descs.push(HwDesc { rollout_id: 99, ..policy(&mut driver, 1, PolicyMode::Keep) });
+    assert_eq!(driver.submit(&descs).unwrap(), 6);
+    let mut out = [HwCompletion::default(); 16];
+    let mut lengths = vec![0; 10];
+    let mut taken = 0;
+    while taken < 11 {
+        let fresh = driver.poll(&mut out).unwrap();
+        for end in out[..fresh].iter().filter(|end| end.rollout_id != 99) {
+            assert_eq!(end.status, Status::Superseded as u8, "{end:?}");
+            lengths[end.rollout_id as usize] = end.final_seq_len;
+        }
+        taken += fresh;
+    }
+    assert!(lengths[..5].iter().all(|&length| (1..1000).contains(&length)), "{lengths:?}");
+    lengths.split_off(5)
+}
+
+/// R20: one that has not started when its version is retired adds no token.
+#[test]
+fn r20_what_no_worker_has_come_to_adds_no_token() {
+    assert_eq!(lengths_of_those_in_the_queue(None), [0; 5]);
+    let started = lengths_of_those_in_the_queue(Some("StartsRetired"));
+    assert!(started.iter().all(|&length| length > 0), "{started:?}: this test shows nothing");
 }

@@ -55,8 +55,8 @@ module memory_model #(
   int   error_r = 0, error_w = 0;       // percent of beats; never completions
   logic early_effect = 1'b0;
   int   hold_id = -1;                   // responses to writes of this ID are withheld
-  // Count down the beats of descriptors, token lines and completions; at 0 the beat fails.
-  int   fail_read = -1, fail_line = -1, fail_completion = -1;
+  // Count down the beats of descriptors, token lines and completions, and of what is read back; at 0 the beat fails.
+  int   fail_read = -1, fail_line = -1, fail_completion = -1, fail_back = -1;
   logic [1:0] error_resp = 2'b10;       // with which a beat fails: SLVERR, or DECERR (2'b11)
 
   logic [511:0] line [0:Lines-1];
@@ -111,8 +111,9 @@ module memory_model #(
           rvalid_o <= 1'b1;
           rid_o    <= ar_id[ar_head % Depth];
           rlast_o  <= beat + 1 == ar_len[ar_head % Depth];
-          if (fail_read >= 0) fail_read = fail_read - 1;
-          if (chance(error_r) || fail_read == 0) begin
+          if (fail_read >= 0 && ar_id[ar_head % Depth] == 0) fail_read = fail_read - 1;
+          if (fail_back >= 0 && ar_id[ar_head % Depth] != 0) fail_back = fail_back - 1;
+          if (chance(error_r) || (ar_id[ar_head % Depth] == 0 ? fail_read : fail_back) == 0) begin
             rresp_o <= error_resp;
             rdata_o <= {16{rnd()}};
           end else begin

@@ -13,6 +13,8 @@ module queue_host #(
   input logic [3:0]   aruser_i,
   input logic [63:0]  araddr_i,
   input logic [7:0]   arlen_i,
+  input logic [5:0]   arid_i,
+  input logic [5:0]   rid_i,
   input logic         arvalid_i,
   input logic         arready_i,
   input logic [1:0]   rresp_i,
@@ -42,6 +44,7 @@ module queue_host #(
 
   scoreboard #(.Pair(Pair), .Base(Base), .Bytes(64 * Lines), .TokenWords(TokenWords)) u_score (.*);
   random_host traffic ();
+  policy_load load ();
 
   // Random traffic beside that of other hosts, when the bench says so.
   initial begin
@@ -79,6 +82,7 @@ module queue_host #(
   // ---------------------------------------------------------------- configuration
   logic [63:0] sq_base, cq_base, token_base, token_size, kv_size;
   logic [31:0] sq_key, sq_size, cq_size, sq_start, cq_start, length_limit, checkpoint_default, reward_threshold;
+  logic [63:0] range_of [0:15];         // of reward model 1: last, first
   logic [15:0] eos_threshold, wait_states;
   int          workers;                 // the first so many may be used; or, where it is not 0, …
   logic [15:0] mask;                    // … those of this mask
@@ -102,6 +106,7 @@ module queue_host #(
     length_limit       = 32'h0010_0000;
     checkpoint_default = CHECKPOINT_NEVER;
     reward_threshold   = 0;
+    for (int k = 0; k < 16; k++) range_of[k] = 64'h0000_0000_FFFF_FFFF;
     sq_key             = rnd();
     eos_threshold      = 0;
     wait_states     = 0;
@@ -109,6 +114,10 @@ module queue_host #(
     mask               = bench.go[Pair] ? bench.mask_of[owner] : 16'd0;
     weight             = 1;
   endtask
+
+  logic [63:0] range_set [0:15];        // as they are in the device
+  initial for (int k = 0; k < 16; k++) range_set[k] = 64'h0000_0000_FFFF_FFFF;
+  always @(posedge clk_i) if (!rst_ni) for (int k = 0; k < 16; k++) range_set[k] = 64'h0000_0000_FFFF_FFFF;
 
   task automatic write64(input logic [17:0] addr, input logic [63:0] value);
     write(addr, value[31:0]);
@@ -126,6 +135,11 @@ module queue_host #(
       write(REG_LENGTH_LIMIT, length_limit);
       write(REG_EOS_THRESHOLD, {16'd0, eos_threshold});
       write(REG_REWARD_THRESHOLD, reward_threshold);
+      // As few as there are: the others stay as they are.
+      for (int k = 0; k < 16; k++) if (range_of[k] != range_set[k]) begin
+        write64(REG_RANGE_0_LO + 8 * k, range_of[k]);
+        range_set[k] = range_of[k];
+      end
     end
     write64(REG_SQ_BASE_LO, sq_base);
     write64(REG_CQ_BASE_LO, cq_base);
@@ -173,6 +187,7 @@ module queue_host #(
     u_score.eos_threshold = eos_threshold;
     u_score.reward_threshold = reward_threshold;
     u_score.sq_key           = sq_key;
+    for (int k = 0; k < 16; k++) u_score.range_of[k] = range_of[k];
     u_score.in_use = in_use();
     u_score.owner  = owner;
     u_score.start(sq_start, cq_start);
@@ -237,6 +252,18 @@ module queue_host #(
     desc.max_tokens   = max_tokens;
     desc.delta_offset = 4 * token_next;
     token_next        = token_next + max_tokens;
+  endtask
+
+  // A POLICY whose header lies at this word, which the bench has found free; the header goes there. Nothing is wrong with it.
+  task automatic make_policy(input logic [31:0] rollout_id, input logic [15:0] version, input logic [7:0] mode, input int word,
+                             output hw_desc_t desc);
+    logic [127:0] header;
+    desc                = blank(OP_POLICY, rollout_id);
+    desc.policy_version = version;
+    desc.checkpoint     = mode;
+    desc.delta_offset   = 4 * word;
+    header              = ref_policy(version, u_score.salt_of(version));
+    for (int k = 0; k < 4; k++) u_memory.poke(token_base + 4 * (word + k), header[32*k +: 32]);
   endtask
 
   function automatic int sq_space();

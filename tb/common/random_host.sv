@@ -1,5 +1,5 @@
-// Random traffic for the whole device: random configuration, memory behaviour, descriptors good and bad,
-// continuations, doorbells that must be refused, slow hosts, interrupts, disables and resets in mid-run.
+// Random traffic for the whole device: random configuration, memory behaviour, descriptors good and bad, groups,
+// continuations, ABORTs, doorbells that must be refused, slow hosts, interrupts, disables and resets in mid-run.
 // Drives the queue_host 'host' that it stands in.
 module random_host;
   import bench_pkg::*;
@@ -11,6 +11,10 @@ module random_host;
   int   bad_percent;                    // descriptors made malformed
   int   poll_percent, submit_percent, release_percent;
   logic faults;                         // the memory answers some beats with errors
+  int   group_percent;                  // descriptors of groups
+  int   prefixes, most_members;         // prefix ids in use; typical members
+  logic patient;                        // opens no group that might be refused (R17)
+  int   always_groups = 0;              // group_percent is at least this
 
   // ---------------------------------------------------------------- configuration
   function automatic logic [31:0] near_wrap();
@@ -47,21 +51,44 @@ module random_host;
     poll_percent    = chance(30) ? between(2, 10) : 60;
     submit_percent  = chance(30) ? between(2, 10) : 60;
     release_percent = chance(30) ? 10 : 80;
+    rewards         = chance(50) ? 0 : between(2, 20);
+    policies        = (!host.alone || chance(50)) ? 0 : between(2, 20);
+    scored_valid    = 1'b0;
+    group_percent   = chance(35) ? 0 : between(20, 90);
+    if (group_percent < always_groups) group_percent = always_groups;
+    prefixes        = chance(50) ? between(1, 4) : between(9, Prefixes);
+    most_members    = chance(70) ? between(1, 6) : 64;
+    patient         = chance(50);
+    focus           = 0;
+    for (int k = 0; k < Prefixes; k++) begin
+      group_of[k] = 0;
+      member_of[k] = 0;
+    end
   endtask
 
   task automatic random_function;
     host.length_limit       = chance(50) ? 32'h0010_0000 : between(300, 2000);
     host.checkpoint_default = chance(30) ? between(0, 12) : CHECKPOINT_NEVER;
-    host.reward_threshold   = below(65536);
+    host.reward_threshold   = chance(10) ? 32'h8000_0000 | rnd() : below(65536);
     host.eos_threshold      = chance(50) ? 16'd0 : chance(90) ? between(1, 4000) : between(32000, 65535);
+    for (int k = 0; k < 16; k++) if (chance(20)) host.range_of[k] = some_range();
     host.workers            = chance(50) ? host.Workers : between(1, host.Workers);
   endtask
+
+  // Of tokens, of anything, of one, of none.
+  function automatic logic [63:0] some_range();
+    logic [31:0] lo, hi;
+    lo = chance(80) ? rnd() & 32'h1_FFFF : rnd();
+    hi = chance(20) ? lo : chance(80) ? lo + between(1, 20000) : rnd();
+    some_range = {hi, lo};
+  endfunction
 
   task automatic random_memory;
     if (host.alone) begin
       bench.random_memory;
       u_memory.error_r = faults ? between(1, 8) : 0;
       u_memory.error_w = faults ? between(1, 8) : 0;
+      u_memory.error_resp = chance(50) ? 2'b10 : 2'b11;
     end
   endtask
 
@@ -79,6 +106,20 @@ module random_host;
     else if (kind < 86) desc = host.blank(OP_PREFILL, some_rollout());
     else if (kind < 95) desc = host.blank(OP_STOP, some_rollout());
     else                desc = host.blank(rnd(), some_rollout());
+    if (chance(group_percent)) begin
+      if (desc.opcode != OP_DECODE) host.make_decode(some_rollout(), n, below(4), desc);
+      desc.flags = rnd() & 8'h1A;
+      desc.flags[FLAG_FENCE_BIT] = chance(4);
+      desc.checkpoint = chance(40) ? between(1, 10) : CHECKPOINT_NEVER;
+      make_group(desc);
+      desc.policy_version = 16'd0;
+      choose_version(desc);
+      desc.seq_len    = below(1500);
+      if (desc.opcode == OP_DECODE && desc.flags[FLAG_RESIDENT_BIT]) desc.reward_model_id = 16'd0;
+    end else make_plain(n, desc);
+  endtask
+
+  task automatic make_plain(input int n, inout hw_desc_t desc);
     desc.flags           = rnd() & 8'h1E;
     desc.flags[FLAG_FENCE_BIT] = chance(8);
     desc.kv_arena_id     = rnd();
@@ -88,16 +129,139 @@ module random_host;
     desc.seq_len         = chance(95) ? below(1500) : host.length_limit - n;
     desc.reward_model_id = (desc.flags[FLAG_RESIDENT_BIT] && desc.opcode == OP_DECODE) ? 16'd0 : rnd();
     desc.checkpoint      = chance(40) ? between(0, 10) : chance(50) ? CHECKPOINT_NEVER : between(11, 80);
+    choose_version(desc);
     if (desc.opcode == OP_NOP || desc.opcode == OP_STOP) begin   // these look at nothing else
       desc.model_id     = rnd();
+      desc.policy_version = rnd();
       desc.max_tokens   = rnd();
       desc.delta_offset = {rnd(), rnd()};
     end
   endtask
 
+  // ---------------------------------------------------------------- REWARD and POLICY
+  hw_desc_t    scored;                  // the DECODE that was submitted last
+  logic        scored_valid = 1'b0;
+  logic [15:0] next_version = 16'h5A01; // that is published next: a number that was never used
+
+  // Of the tokens of a DECODE of its rollout, complete or not, or of any words that are nobody's, which it fills.
+  task automatic make_reward(output hw_desc_t desc);
+    int word, n, skipped;
+    if (scored_valid && chance(60)) begin
+      desc = host.blank(OP_REWARD, scored.rollout_id);
+      skipped           = below(int'(scored.max_tokens));
+      desc.delta_offset = scored.delta_offset + 4 * skipped;
+      desc.max_tokens   = between(1, int'(scored.max_tokens) - skipped);
+    end else begin
+      desc = host.blank(OP_REWARD, some_rollout());
+      n    = chance(20) ? 1 : between(1, 70);
+      word = below(int'(host.token_size / 4) - n);
+      desc.delta_offset = 4 * word;
+      desc.max_tokens   = n;
+      if (host.u_score.range_free(word, n))
+        for (int k = word; k < word + n; k++)
+          u_memory.poke(host.token_base + 4 * k, chance(70) ? rnd() & 32'h1_FFFF
+                        : chance(50) ? rnd() : host.range_of[below(16)][32 * below(2) +: 32] + below(3) - 1);
+    end
+    desc.reward_model_id = below(2);
+    desc.seq_len         = rnd();
+    desc.policy_version  = rnd();
+    desc.checkpoint      = rnd();
+    desc.flags           = rnd() & 8'h1C;
+    desc.flags[FLAG_FENCE_BIT] = chance(8);
+  endtask
+
+  // R19: a host that publishes alone, one at a time. It replaces a version when all that names it is complete, or tries to.
+  task automatic put_policy(output logic done);
+    hw_desc_t desc;
+    logic     bad;
+    int       word, kind;
+    done = 1'b0;
+    word = 16 * below(int'(host.token_size / 64));
+    kind = below(100);
+    if (!host.u_score.policy_pending && host.u_score.range_free(word, 16)) begin
+      host.u_score.next_may_be_busy = host.u_score.in_use_yet(1 - host.u_score.slot_last);
+      if (!host.u_score.next_may_be_busy || chance(20)) begin
+        host.make_policy(some_rollout(), next_version, below(3), word, desc);
+        desc.flags[FLAG_FENCE_BIT] = chance(10);
+        host.u_score.next_policy_code  = ERR_NONE;
+        host.u_score.next_policy_reads = 1'b1;
+        if (kind < 8) begin             // the header does not fit
+          bad = 1'b1;
+          host.u_score.next_policy_code = ERR_BAD_POLICY;
+          u_memory.poke(host.token_base + 4 * word + 4 * below(4), rnd());
+        end else if (kind < 16) begin   // it is resident, or has no mode: nothing is read
+          host.u_score.next_policy_code  = ERR_BAD_POLICY;
+          host.u_score.next_policy_reads = 1'b0;
+          host.u_score.next_may_be_busy  = 1'b0;
+          if (chance(50)) desc.policy_version = host.u_score.slot_version[host.u_score.slot_last];
+          else            desc.checkpoint     = chance(50) ? 3 : rnd() | 32'h100;
+        end
+        next_version = next_version + 1;
+        host.put(desc);
+        done = 1'b1;
+      end
+    end
+  endtask
+
+  // The version of a DECODE or PREFILL: the newest, the one before, one that is gone. Not one that may be replaced meanwhile.
+  task automatic choose_version(inout hw_desc_t desc);
+    int other;
+    other = 1 - host.u_score.slot_last;
+    desc.policy_version = host.u_score.slot_version[host.u_score.slot_last];
+    if (chance(30) && !host.u_score.policy_pending && host.u_score.slot_state[other] != SLOT_EMPTY)
+      desc.policy_version = host.u_score.slot_version[other];
+    else if (chance(3) && next_version > 16'h5A04) desc.policy_version = next_version - 4;
+    if (host.u_score.policy_pending && desc.policy_version == host.u_score.slot_version[other])
+      desc.policy_version = host.u_score.slot_version[host.u_score.slot_last];
+    // Whether it is still resident when it is read cannot be told.
+    if (desc.opcode == OP_PREFILL && host.u_score.policy_pending) desc.opcode = OP_NOP;
+  endtask
+
+  // Something of a group (R17): a PREFILL that opens one, a DECODE or STOP of a member, now and then beyond the last or of
+  // none, or a STOP of all. The same prefix ids in all queue pairs. Most members come in order; a group in focus is
+  // preferred, so that many close.
+  localparam int Prefixes = 12;
+  int focus, group_of [0:Prefixes-1], member_of [0:Prefixes-1];   // members of the last PREFILL; the next of them
+
+  task automatic make_group(inout hw_desc_t desc);
+    int         p, kind;
+    logic [7:0] flags;
+    p    = chance(60) ? focus : below(prefixes);
+    kind = (group_of[p] == 0 || member_of[p] >= group_of[p]) ? below(30) : 20 + below(80);
+    flags = desc.flags;
+    if (kind < 25) begin
+      desc = host.blank(OP_PREFILL, some_rollout());
+      desc.flags      = flags & ~FLAG_COW_PREFIX;
+      desc.max_tokens = chance(80) ? between(1, most_members) : chance(50) ? 63 + below(2) : between(0, 3);
+    end else if (kind < 90) desc.opcode = OP_DECODE;
+    else begin
+      desc = host.blank(OP_STOP, some_rollout());
+      desc.flags = flags;
+    end
+    desc.prefix_id = (p == 0) ? 32'd0 : 32'hFFFF_FFF0 + p;
+    if (desc.opcode == OP_PREFILL) begin
+      if (patient && desc.max_tokens != 0
+          && (host.u_score.could_be_open(desc.prefix_id) || host.u_score.could_be_taken() >= 8)) desc.opcode = OP_NOP;
+      else if (desc.max_tokens != 0) begin
+        group_of[p]  = desc.max_tokens;
+        member_of[p] = 0;
+        focus        = p;
+      end
+    end else begin
+      desc.flags[FLAG_COW_PREFIX_BIT] = 1'b1;
+      if (desc.opcode == OP_STOP && chance(50)) desc.member = MEMBER_NONE;
+      else if (group_of[p] != 0 && chance(75)) begin
+        desc.member  = member_of[p] % group_of[p];
+        member_of[p] = member_of[p] + 1;
+      end else desc.member = chance(50) ? below(group_of[p] + 1) : chance(50) ? MEMBER_NONE : group_of[p] + below(70);
+      if (desc.opcode == OP_DECODE && chance(60)) desc.checkpoint = CHECKPOINT_NEVER;
+    end
+  endtask
+
   // One thing out of order. Whether it matters, the reference decides.
   task automatic spoil(inout hw_desc_t desc);
-    case (below(12))
+    case (below(15))
+      14: desc.policy_version = chance(50) ? 16'd1 << below(16) : rnd();
       0: desc.opcode = rnd();
       1: desc.flags = desc.flags | (8'h20 << below(3));
       2: desc.flags = desc.flags | (8'h40 << below(2));
@@ -113,6 +277,8 @@ module random_host;
       9: desc.delta_offset = chance(50) ? host.token_size - 4 * desc.max_tokens + 4
                                         : 64'hFFFF_FFFF_FFFF_FFFC;
       10: desc.kv_offset = host.kv_size + (host.kv_size == 0);
+      11: desc.policy_version = 16'd1 << below(16);
+      12: desc.max_tokens = 65;         // a PREFILL of too many members
       default: begin
         desc.flags[FLAG_COW_PREFIX_BIT] = 1'b1;
         desc.prefix_id = PREFIX_NONE;
@@ -127,13 +293,17 @@ module random_host;
     fits = 1'b1;
     if (desc.opcode == OP_DECODE && host.u_score.classify(data, host.sq_tail) == ERR_NONE)
       fits = host.u_score.range_free(int'(desc.delta_offset / 4), int'(desc.max_tokens));
+    if (desc.opcode == OP_REWARD && host.u_score.classify(data, host.sq_tail) == ERR_NONE) fits = host.u_score.may_score(desc);
+    if (desc.opcode == OP_POLICY && host.u_score.classify(data, host.sq_tail) == ERR_NONE) fits = 1'b0;
+    if (desc.opcode == OP_PREFILL && host.u_score.policy_pending) fits = 1'b0;
   endfunction
 
   task automatic put_random(output logic done);
     hw_desc_t     desc;
     logic [511:0] data;
     logic         spoiled;
-    make_random(desc);
+    if (chance(rewards)) make_reward(desc);
+    else                 make_random(desc);
     spoiled = chance(bad_percent);
     if (spoiled) spoil(desc);
     data = host.seal(desc);
@@ -145,7 +315,12 @@ module random_host;
     end
     done = fits(data);
     if (done) host.put_slot(data);
+    if (done && desc.opcode == OP_DECODE && host.u_score.classify(data, host.sq_tail - 1) == ERR_NONE) begin
+      scored       = desc;
+      scored_valid = 1'b1;
+    end
   endtask
+  int rewards, policies;                // of 100 descriptors
 
   // R9: goes on where REWARD_NEEDED left off. The tokens behind must still be free.
   logic     go_on;
@@ -155,6 +330,9 @@ module random_host;
     int       n;
     n = host.last_done.final_seq_len - host.last_desc.seq_len;
     desc = host.last_desc;
+    if (host.last_done.status == STATUS_SUPERSEDED || chance(50)) choose_version(desc);
+    // Its version may be on its way out: then under the newest.
+    if (host.u_score.policy_pending) desc.policy_version = host.u_score.slot_version[host.u_score.slot_last];
     desc.seq_len      = host.last_done.final_seq_len;
     desc.max_tokens   = desc.max_tokens - n;
     desc.delta_offset = desc.delta_offset + 4 * n;
@@ -173,6 +351,18 @@ module random_host;
       u_registers.refuse(host.at(REG_CQ_HEAD), value);
     end
     refused = refused + 1;
+  endtask
+
+  // R8: ends the DECODEs of a rollout that are published.
+  task automatic abort;
+    logic [31:0] state_now, rollout_id;
+    rollout_id = some_rollout();
+    u_registers.read(host.at(REG_STATE), state_now);
+    if ((state_now & STATE_ABORTING) == 0) begin
+      host.u_score.abort(rollout_id);
+      host.write(REG_ABORT, rollout_id);
+      host.expect_read(REG_ABORT, rollout_id);
+    end
   endtask
 
   task automatic arm;
@@ -205,7 +395,8 @@ module random_host;
       if (submitted < count && chance(submit_percent)) begin
         batch = between(1, 12);
         while (batch > 0 && submitted < count && host.sq_space() > 0) begin
-          put_random(got);
+          if (chance(policies)) put_policy(got);
+          else                  put_random(got);
           if (got) submitted = submitted + 1;
           batch = batch - 1;
         end
@@ -215,12 +406,13 @@ module random_host;
         got = 1'b1;
         while (got) begin
           host.poll(got);
-          if (got && host.last_done.status == STATUS_REWARD_NEEDED && host.sq_space() > 0) put_continuation;
+          if (got && (host.last_done.status == STATUS_REWARD_NEEDED || host.last_done.status == STATUS_SUPERSEDED) && host.sq_space() > 0) put_continuation;
         end
         if (host.sq_tail != host.u_score.published) host.ring;
       end
       if (chance(release_percent)) host.release_seen;
       if (chance(2)) bad_doorbell;
+      if (chance(3)) abort;
       if (chance(10)) arm;
       if (chance(2) && host.u_score.armed === 1'b1) begin
         host.u_score.armed = 1'b0;     // nothing is owed from here on
@@ -245,7 +437,10 @@ module random_host;
     if (host.alone) host.check_counters;
     if (host.fault_expected) host.write(REG_ERROR, '1);
     host.fault_expected = 1'b0;
-    $display("cycle %0d: %0d descriptors, %0d tokens", host.cycle_i, host.sq_tail - host.sq_start, host.u_score.tokens);
+    $display("cycle %0d: %0d descriptors, %0d tokens, %0d versions; in all %0d groups opened, %0d closed, %0d stopped, %0d refused, %0d publishes refused as busy, %0d superseded, %0d scored",
+             host.cycle_i, host.sq_tail - host.sq_start, host.u_score.tokens, host.u_score.published_versions, host.u_score.groups_opened,
+             host.u_score.groups_closed, host.u_score.groups_stopped, host.u_score.groups_refused, host.u_score.busy_seen,
+             host.u_score.superseded_seen, host.u_score.scored_seen);
   endtask
 
   // R12: ends in the middle, by a disable or a reset.

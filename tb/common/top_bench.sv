@@ -85,7 +85,7 @@ module top_bench #(
 
   queue_host #(.Pair(0), .Lines(Lines), .TokenWords(TokenWords), .Workers(Workers)) host (
     .clk_i(clk), .rst_ni(rst_n), .irq_i(irq[0]), .cycle_i(cycle),
-    .aruser_i(m_axi_aruser), .araddr_i(m_axi_araddr), .arlen_i(m_axi_arlen), .arvalid_i(m_axi_arvalid), .arready_i(m_axi_arready),
+    .aruser_i(m_axi_aruser), .araddr_i(m_axi_araddr), .arlen_i(m_axi_arlen), .arid_i(m_axi_arid), .rid_i(m_axi_rid), .arvalid_i(m_axi_arvalid), .arready_i(m_axi_arready),
     .rresp_i(m_axi_rresp), .rlast_i(m_axi_rlast), .rvalid_i(m_axi_rvalid), .rready_i(m_axi_rready),
     .accept_i(accept), .accept_id_i(accept_id), .accept_addr_i(accept_addr), .accept_strb_i(accept_strb),
     .effect_i(effect), .effect_error_i(effect_error), .effect_id_i(effect_id), .effect_addr_i(effect_addr),
@@ -96,7 +96,7 @@ module top_bench #(
   for (genvar q = 1; q < Queues; q++) begin : gen_host
     queue_host #(.Pair(q), .Lines(Lines), .TokenWords(TokenWords), .Workers(Workers)) host (
       .clk_i(clk), .rst_ni(rst_n), .irq_i(irq[q]), .cycle_i(cycle),
-      .aruser_i(m_axi_aruser), .araddr_i(m_axi_araddr), .arlen_i(m_axi_arlen), .arvalid_i(m_axi_arvalid), .arready_i(m_axi_arready),
+      .aruser_i(m_axi_aruser), .araddr_i(m_axi_araddr), .arlen_i(m_axi_arlen), .arid_i(m_axi_arid), .rid_i(m_axi_rid), .arvalid_i(m_axi_arvalid), .arready_i(m_axi_arready),
       .rresp_i(m_axi_rresp), .rlast_i(m_axi_rlast), .rvalid_i(m_axi_rvalid), .rready_i(m_axi_rready),
       .accept_i(accept), .accept_id_i(accept_id), .accept_addr_i(accept_addr), .accept_strb_i(accept_strb),
       .effect_i(effect), .effect_error_i(effect_error), .effect_id_i(effect_id), .effect_addr_i(effect_addr),
@@ -167,7 +167,7 @@ module top_bench #(
       mask_of[f]       = mask;
       limit_of[f]      = chance(50) ? 32'h0010_0000 : between(300, 2000);
       checkpoint_of[f] = chance(30) ? between(0, 12) : CHECKPOINT_NEVER;
-      reward_of[f]     = below(65536);
+      reward_of[f]     = chance(10) ? 32'h8000_0000 | rnd() : below(65536);
       eos_of[f]        = chance(50) ? 16'd0 : chance(90) ? between(1, 4000) : between(32000, 65535);
       u_registers.write(REG_FN_WORKERS + f * BLOCK_DEVICE_FUNCTION_PER_FUNCTION, mask);
       if (f != 0) begin

@@ -16,12 +16,16 @@
 
 use std::collections::HashMap;
 
-use doorbell_contract::{CompletionFlags, DescFlags, HwCompletion, HwDesc, MEMBER_NONE, Opcode, Status};
+use doorbell_contract::{
+    CompletionFlags, DescFlags, ErrorCode, HwCompletion, HwDesc, MEMBER_NONE, Opcode, Status,
+};
 
 /// Judges one queue pair whose host opens no prefix anew before it has seen its GROUP_DONE.
 #[derive(Clone, Debug, Default)]
 pub struct GroupJudge {
     groups: HashMap<u32, Group>,
+    /// What stood before a STOP of its whole group that has completed: it was rejected, and so of no group, or it is late.
+    overtaken: HashMap<u64, u32>,
     closed: u64,
 }
 
@@ -48,6 +52,7 @@ impl GroupJudge {
             });
         } else if belongs(desc)
             && let Some(group) = self.groups.get_mut(&desc.prefix_id)
+            && (stops_all(desc) || u32::from(desc.member) < group.members)
         {
             group.pending.push((desc.user_data, stops_all(desc)));
         }
@@ -98,10 +103,22 @@ impl GroupJudge {
         if !belongs(desc) {
             return Ok(false);
         }
+        let overtaken = self.overtaken.remove(&desc.user_data);
+        // The flags of a rejected descriptor have no effect: it belongs to no group.
+        if status == Ok(Status::Error) && completion.error != ErrorCode::DmaFault as u8 {
+            if let Some(group) = self.groups.get_mut(&desc.prefix_id) {
+                group.pending.retain(|&(user_data, _)| user_data != desc.user_data);
+            }
+            return Ok(false);
+        }
+        if let Some(prefix_id) = overtaken {
+            return Err(format!(
+                "R8: the STOP of group {prefix_id:#x} has completed before a descriptor of it"
+            ));
+        }
         let Some(group) = self.groups.get_mut(&desc.prefix_id) else { return Ok(false) };
         let member = u32::from(desc.member);
         if !stops_all(desc) && member >= group.members {
-            group.pending.retain(|&(user_data, _)| user_data != desc.user_data);
             return Ok(false);
         }
         if !group.filled {
@@ -111,13 +128,13 @@ impl GroupJudge {
             ));
         }
         if let Some(at) = group.pending.iter().position(|&(user_data, _)| user_data == desc.user_data) {
-            if stops_all(desc) && at > 0 {
-                return Err(format!(
-                    "R8: the STOP of group {:#x} has completed before {at} descriptors of it",
-                    desc.prefix_id
-                ));
+            if stops_all(desc) {
+                let before = group.pending.drain(..at).map(|(user_data, _)| (user_data, desc.prefix_id));
+                self.overtaken.extend(before);
+                group.pending.remove(0);
+            } else {
+                group.pending.remove(at);
             }
-            group.pending.remove(at);
         }
         let all = u64::MAX >> (64 - group.members);
         if stops_all(desc) {
@@ -191,9 +208,27 @@ mod tests {
         let stop = HwDesc::stop_group(9).with_user_data(99);
         [member(63), stop].iter().for_each(|desc| judge.submitted(desc));
         let mut early = judge.clone();
-        assert!(early.completed(&stop, &end(Status::Stopped, true)).is_err());
+        early.completed(&stop, &end(Status::Stopped, true)).unwrap();
+        assert!(early.completed(&member(63), &end(Status::Stopped, false)).is_err());
         judge.completed(&member(63), &end(Status::Stopped, false)).unwrap();
         judge.completed(&stop, &end(Status::Stopped, true)).unwrap();
+        assert_eq!((judge.closed(), judge.open()), (1, 0));
+    }
+
+    /// What was rejected, and what names no member, belongs to no group: a STOP need not wait for it, nor it for the PREFILL.
+    #[test]
+    fn r17_what_belongs_to_no_group_has_no_order() {
+        let mut judge = GroupJudge::default();
+        let open = HwDesc::open_group(9, 4, 2).with_user_data(1000);
+        let [rejected, late] = [1, 0].map(|k| HwDesc { max_tokens: 0, ..member(k) });
+        let stop = HwDesc::stop_group(9).with_user_data(99);
+        [open, rejected, member(2), late, stop].iter().for_each(|desc| judge.submitted(desc));
+        let bad = HwCompletion { error: ErrorCode::BadLength as u8, ..end(Status::Error, false) };
+        judge.completed(&rejected, &bad).unwrap();
+        judge.completed(&open, &end(Status::Done, false)).unwrap();
+        judge.completed(&stop, &end(Status::Stopped, true)).unwrap();
+        judge.completed(&member(2), &end(Status::Stopped, false)).unwrap();
+        judge.completed(&late, &bad).unwrap();
         assert_eq!((judge.closed(), judge.open()), (1, 0));
     }
 

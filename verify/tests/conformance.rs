@@ -24,6 +24,12 @@ const FAULTS: &[(&str, &str)] = &[
     ("completion:3:flags", "r06_end_of_sequence"),
     ("completion:3:status", "r09_a_budget_that_ends_at_a_checkpoint_is_done"),
     ("completion:3:phase", "r04_full_completion_queue_stalls_and_drops_nothing"),
+    ("policy:late-load", "r18_tokens_come_from_the_version_they_name"),
+    ("policy:late-load", "r20_publishes_under_load_lose_nothing"),
+    ("policy:swapped-slot", "r18_tokens_come_from_the_version_they_name"),
+    ("policy:swapped-slot", "r20_publishes_under_load_lose_nothing"),
+    ("policy:stale-prefix", "r21_prefixes_belong_to_their_version"),
+    ("policy:late-stop", "r20_a_retired_version_ends"),
     ("hang:1", "r15_a_slow_device_is_waited_for"),
     ("hang:5", "r08_stop_leaves_other_rollouts_alone"),
 ];

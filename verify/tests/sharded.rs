@@ -62,6 +62,7 @@ impl Device for Spy {
         to self.model {
             fn name(&self) -> &str;
             fn collect(&mut self, out: &mut [HwCompletion]) -> Result<usize, DeviceError>;
+            fn features(&self) -> Features;
             fn in_flight(&self) -> usize;
             fn capacity(&self) -> usize;
             fn room(&self) -> usize;
@@ -376,7 +377,13 @@ fn descriptors() -> impl Strategy<Value = Vec<HwDesc>> {
             ..HwDesc::decode(rollout_id, seq_len, max_tokens)
         });
     prop::collection::vec(desc, 1..150).prop_map(|descs| {
-        let place = |(k, desc): (u64, HwDesc)| desc.with_user_data(k).with_delta_offset(160 * k);
+        // Whether a prefix is open, and what lies in memory, depends on what shares a queue pair: neither groups nor REWARD.
+        let place = |(k, desc): (u64, HwDesc)| {
+            let max_tokens = if desc.opcode == Opcode::Prefill as u8 { 0 } else { desc.max_tokens };
+            let opcode = if desc.opcode == Opcode::Reward as u8 { Opcode::Nop as u8 } else { desc.opcode };
+            // And no STOP of a whole group, which goes to its prefix whatever its rollout.
+            HwDesc { max_tokens, opcode, member: 0, ..desc }.with_user_data(k).with_delta_offset(160 * k)
+        };
         (0..).zip(descs).map(place).collect()
     })
 }

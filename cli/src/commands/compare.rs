@@ -6,6 +6,7 @@ use std::process::ExitCode;
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
+use doorbell_contract::PolicyMode;
 use doorbell_devices::{Gpus, Kind, Memory, OpenError, Settings, cycles};
 use doorbell_host::{Device, QueueConfig};
 use doorbell_verify::compare::{Outcome, compare};
@@ -29,7 +30,7 @@ pub struct Args {
     /// Trace to run (own format, Mooncake or Azure); by default a small built-in one
     #[arg(long, value_name = "FILE")]
     trace: Option<PathBuf>,
-    /// Rollouts per request; above 1 they share a prefix, which a PREFILL registers first
+    /// Rollouts per request; above 1 they share a prefix, which a PREFILL registers first, and are a group of the device
     #[arg(long, value_name = "K", default_value_t = 1)]
     group: u32,
     /// Tokens between checkpoints; 0 is never
@@ -47,6 +48,15 @@ pub struct Args {
     /// Send a STOP to every Nth rollout; 0 is none
     #[arg(long, value_name = "N", default_value_t = 0)]
     stop_every: u32,
+    /// Send every Nth group a STOP of all its rollouts; 0 is none
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    stop_groups: u32,
+    /// Publish the next version of the policy after every N completions; 0 is never
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    publish_every: u64,
+    /// What becomes of the version before
+    #[arg(long, value_name = "MODE", default_value = "keep", value_parser = publish_mode)]
+    publish_mode: PolicyMode,
     /// Requests to take from the start of the trace
     #[arg(long, value_name = "REQUESTS")]
     limit: Option<usize>,
@@ -224,6 +234,12 @@ fn open(args: &Args, plan: &ReplayPlan, chosen: &[Chosen]) -> Result<Opened, Fai
     Ok(opened)
 }
 
+/// A mode by its name.
+fn publish_mode(text: &str) -> Result<PolicyMode, String> {
+    let named = |mode: &PolicyMode| mode.name().eq_ignore_ascii_case(text);
+    PolicyMode::ALL.into_iter().find(named).ok_or_else(|| "expected wait, keep or abort".into())
+}
+
 fn replay_options(args: &Args) -> ReplayOptions {
     ReplayOptions {
         group: args.group,
@@ -232,6 +248,9 @@ fn replay_options(args: &Args) -> ReplayOptions {
         reward_threshold: (args.reward_threshold * 65_536.0).round() as i32,
         eos_threshold: (args.eos * 32_768.0).round() as u16,
         stop_every: args.stop_every,
+        stop_group_every: args.stop_groups,
+        publish_every: args.publish_every,
+        publish_mode: args.publish_mode,
         limit: args.limit.unwrap_or(usize::MAX),
         seed: args.seed,
         ..ReplayOptions::default()

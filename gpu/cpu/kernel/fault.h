@@ -3,27 +3,36 @@
 #ifndef DOORBELL_CPU_FAULT_H
 #define DOORBELL_CPU_FAULT_H
 
-#define DOORBELL_FAULTS(fault)                                                                              \
-  fault(AdmitsOutOfTurn)   /* descriptors are admitted as they come, not in turn */                         \
-  fault(ReservesBlindly)   /* completion slots are reserved although the host has not released them */     \
-  fault(PostsBeforeTokens) /* the completion of a short DECODE is posted before its tokens */               \
-  fault(TearsHalves)       /* the word with the phase is written before the rest of its half */             \
-  fault(LeavesEarly)       /* a rollout leaves the running table before its completion has a slot */        \
-  fault(StaysInTable)      /* a rollout never leaves the running table */                                   \
-  fault(KeepsStop)         /* a place stays stopped for the rollout that gets it next */                    \
-  fault(WrapsPlaces)       /* the ring of free places is not a power of two */                              \
-  fault(PassesFences)      /* a fence waits for nothing */                                                  \
-  fault(AcknowledgesEarly) /* the end of a session is acknowledged before it has come */                    \
-  fault(CountsStallsLate)  /* the time spent waiting for completion slots is told only when it is over */   \
-  fault(ScoutsOutOfTurn)   /* the scout executes at once what others have not come to the end before */     \
-  fault(ScoutsBlindly)     /* the scout executes what a fetch warp has claimed */                           \
-  fault(LeavesBadSlots)    /* the scout takes a slot that does not verify for one that is not published */  \
-  fault(ReadsTailEarly)    /* the completion queue's tail is read before it is known that nothing runs */    \
-  fault(SharesNothing)     /* one queue pair may fill the work queue */                                     \
-  fault(CountsUnordered)   /* completions are counted, and a fence passed, in no order with them */         \
-  fault(LooksAhead)        /* lanes of the scout read a slot that another of them was told of */            \
-  fault(RelaxesReleases)   /* no release orders anything */                                                \
-  fault(HoldsScout)        /* no mistake: the scout's lane that decides is told last */                    \
+#define DOORBELL_FAULTS(fault)                                                                                 \
+  fault(AdmitsOutOfTurn)   /* descriptors are admitted as they come, not in turn */                            \
+  fault(ReservesBlindly)   /* completion slots are reserved although the host has not released them */         \
+  fault(PostsBeforeTokens) /* the completion of a short DECODE is posted before its tokens */                  \
+  fault(TearsHalves)       /* the word with the phase is written before the rest of its half */                \
+  fault(LeavesEarly)       /* a rollout leaves the running table before its completion has a slot */           \
+  fault(StaysInTable)      /* a rollout never leaves the running table */                                      \
+  fault(KeepsStop)         /* a place stays stopped for the rollout that gets it next */                       \
+  fault(WrapsPlaces)       /* the ring of free places is not a power of two */                                 \
+  fault(PassesFences)      /* a fence waits for nothing */                                                     \
+  fault(AcknowledgesEarly) /* the end of a session is acknowledged before it has come */                       \
+  fault(CountsStallsLate)  /* the time spent waiting for completion slots is told only when it is over */      \
+  fault(ScoutsOutOfTurn)   /* the scout executes at once what others have not come to the end before */        \
+  fault(ScoutsBlindly)     /* the scout executes what a fetch warp has claimed */                              \
+  fault(LeavesBadSlots)    /* the scout takes a slot that does not verify for one that is not published */     \
+  fault(ReadsTailEarly)    /* the completion queue's tail is read before it is known that nothing runs */      \
+  fault(ScoresAll)         /* a checkpoint is scored by all tokens, not by those since the last one */         \
+  fault(ClosesEarly)       /* whom a completion ends is marked before it has its slot */                       \
+  fault(OvertakesGroup)    /* a STOP of a group waits for nothing that was admitted to it */                   \
+  fault(TakesStale)        /* a DECODE runs on a prefix of another version */                                  \
+  fault(SwapsSlots)        /* a version is loaded in the place of the newest */                                \
+  fault(LoadsBusySlot)     /* a slot is loaded while a DECODE of its version runs */                           \
+  fault(AbortsLate)        /* an ABORT ends what runs alone */                                                 \
+  fault(SharesNothing)     /* one queue pair may fill the work queue */                                        \
+  fault(CountsUnordered)   /* completions are counted, and a fence passed, in no order with them */            \
+  fault(LooksAhead)        /* lanes of the scout read a slot that another of them was told of */               \
+  fault(KeepsVersions)     /* the versions of the policy are as before the turn */                             \
+  fault(StartsRetired)     /* what has been told to end before it starts adds tokens */                        \
+  fault(RelaxesReleases)   /* no release orders anything */                                                    \
+  fault(HoldsScout)        /* no mistake: the scout's lane that decides is told last */                        \
   fault(StallsWorker)      /* no mistake: one worker looks at its ticket only when the next comes to its slot */
 
 namespace cpu {

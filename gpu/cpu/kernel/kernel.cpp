@@ -24,7 +24,7 @@ struct Engine {
 };
 using Engines = engine::Table<Engine<10>, Engine<11>, Engine<12>>;
 constexpr uint32_t chosen(uint32_t id) {
-  return Engines::with(id, [](auto engine) { return engine.id(); });
+  return Engines::with(id, [](auto engine) { return decltype(engine)::Type::id(); });
 }
 static_assert(chosen(0) == 10 && chosen(1) == 11 && chosen(2) == 12, "an id is a place in the table");
 static_assert(Engines::has(2) && !Engines::has(3) && !Engines::has(0xFFFF), "and others are not in it");

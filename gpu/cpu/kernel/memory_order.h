@@ -165,6 +165,13 @@ inline uint64_t compare_swap_release_gpu(uint64_t* to, uint64_t expected, uint64
   return compare_swap_release(to, expected, value);
 }
 
+inline void set_bits_gpu(uint32_t* to, uint32_t bits) {
+  cpu::step();
+  cpu::progress();
+  cpu::settle(to);
+  __atomic_fetch_or(to, bits, __ATOMIC_RELAXED);
+}
+
 inline uint32_t take_tickets_gpu(uint32_t* counter, uint32_t count) {
   cpu::step();
   cpu::progress();
@@ -188,6 +195,7 @@ inline void fence_block() {
 }
 
 inline uint32_t load_acquire_block(const uint32_t* from) { return load_acquire(from); }
+inline uint64_t load_acquire_block(const uint64_t* from) { return load_acquire(from); }
 inline uint64_t load_relaxed_block(const uint64_t* from) { return load_relaxed(from); }
 inline uint32_t load_relaxed_block(const uint32_t* from) { return load_relaxed(from); }
 

@@ -34,6 +34,21 @@ impl PolicySlots {
         Self { slots: [initial, PolicySlot { state: SlotState::Empty, ..initial }], newest: 0 }
     }
 
+    /// Those that a device elsewhere shows, as [`word`](Self::word) does; their salts are its own. Words that no device shows,
+    /// as before its first session, change nothing.
+    pub fn show(&mut self, words: [u32; 2]) {
+        if (words[0] ^ words[1]) >> 24 != 1 {
+            return;
+        }
+        for (number, word) in words.into_iter().enumerate() {
+            let Ok(state) = SlotState::try_from((word >> 16) as u8) else { return };
+            self.slots[number] = PolicySlot { version: word as u16, salt: 0, state };
+            if word >> 24 & 1 == 1 {
+                self.newest = number;
+            }
+        }
+    }
+
     /// The slot with this number, 0 or 1.
     ///
     /// # Panics
@@ -98,5 +113,8 @@ mod tests {
         slots.publish(9, 2, PolicyMode::Abort);
         assert_eq!([slots.word(0), slots.word(1)], [0x0003_0008, 0x0101_0009]);
         assert_eq!(slots.slot(1).salt, 2);
+        let mut shown = PolicySlots::new();
+        shown.show([slots.word(0), slots.word(1)]);
+        assert_eq!([shown.word(0), shown.word(1)], [0x0003_0008, 0x0101_0009]);
     }
 }

@@ -253,6 +253,11 @@ impl QueueRegisters {
         }
     }
 
+    /// Forgets the ABORT, which has come to all that it ends, as a device elsewhere says.
+    pub fn forget_abort(&mut self) {
+        self.abort = None;
+    }
+
     pub(super) fn write_irq(&mut self, value: u32) {
         self.irq = Irq::from_bits_truncate(value) & Irq::ARMED | self.irq & Irq::PENDING;
         if self.irq.contains(Irq::ARMED) {

@@ -8,16 +8,18 @@ use std::time::{Duration, Instant};
 
 use crate::device::{Counters, Device, Features, TokenRegion};
 use crate::error::DeviceError;
-use doorbell_contract::{CompletionFlags, DescFlags, GOLDEN, HwCompletion, HwDesc, Opcode, PREFIX_NONE};
+use doorbell_contract::{
+    CompletionFlags, DescFlags, GOLDEN, HwCompletion, HwDesc, MEMBER_NONE, Opcode, PREFIX_NONE,
+};
 use regions::Regions;
 
 /// Several devices, the *shards*, as one [`Device`]: rollouts are spread over them by prefix.
 ///
-/// A PREFILL, and whatever has COW_PREFIX, goes to the shard of its `prefix_id`: so all descriptors of a group meet in one queue
-/// pair (R17), a STOP of it included. Any other goes to the shard that has its rollout in flight; else to the one of its
-/// `prefix_id`; else, without a prefix, to the one of its `rollout_id`. So all descriptors of a rollout that are in flight at a
-/// time meet in one queue pair, where its order (R5) and its STOP (R8), which may carry no prefix, hold, as long as it keeps to
-/// its prefix; and what follows a PREFILL comes to where its prefix was registered.
+/// A descriptor goes to the shard that has its rollout in flight; else to the one of its `prefix_id`; else, without a
+/// prefix, to the one of its `rollout_id`. So all descriptors of a rollout that are in flight at a time meet in one
+/// queue pair, where its order (R5) and its STOP (R8), which may carry no prefix, hold; what follows a PREFILL comes
+/// to where its prefix was registered; and as long as rollouts keep to their prefix, all of a group meet in one queue pair (R17). A
+/// STOP of a whole group, which names no rollout, goes to the shard of its prefix.
 ///
 /// What the contract says of a queue pair holds for each shard alone: a FENCE (R7) separates the descriptors of its own
 /// shard, and `sq_head`, or the SQ index that answers for a slot of which nothing could be trusted, counts that shard's slots.
@@ -97,10 +99,10 @@ impl Sharded {
 
     /// The shard to which `desc` would go if it were submitted now.
     pub fn shard_of(&self, desc: &HwDesc) -> usize {
-        let shares = desc.opcode == Opcode::Prefill as u8 || desc.flags & DescFlags::COW_PREFIX.bits() != 0;
-        if !(shares && desc.prefix_id != PREFIX_NONE)
-            && let Some(rollout) = self.rollouts.get(&desc.rollout_id)
-        {
+        let stops_group = desc.opcode == Opcode::Stop as u8
+            && desc.flags & DescFlags::COW_PREFIX.bits() != 0
+            && desc.member == MEMBER_NONE;
+        if !stops_group && let Some(rollout) = self.rollouts.get(&desc.rollout_id) {
             return rollout.shard;
         }
         let key = if desc.prefix_id == PREFIX_NONE { desc.rollout_id } else { desc.prefix_id };

@@ -4,7 +4,7 @@ use std::fmt;
 
 use serde::Serialize;
 
-use super::record::compared;
+use super::record::{compared, without_group_done};
 use doorbell_contract::{CompletionFlags, DescFlags, ErrorCode, HwCompletion, HwDesc, Opcode, Status};
 
 /// Where a device differs from the reference, in one completion or its tokens.
@@ -28,6 +28,8 @@ pub struct Divergence {
     pub fields: Vec<FieldDifference>,
     /// The first token that differs.
     pub token: Option<TokenDifference>,
+    /// The rule that the completion breaks among those of its group, if it is that.
+    pub broken: Option<String>,
 }
 
 /// A compared field with two values.
@@ -68,8 +70,8 @@ impl FieldDifference {
             .iter()
             .map(|field| FieldDifference {
                 name: field.name,
-                expected: (field.get)(expected),
-                found: (field.get)(found),
+                expected: (field.get)(&without_group_done(expected)),
+                found: (field.get)(&without_group_done(found)),
             })
             .filter(|difference| difference.expected != difference.found)
             .collect()
@@ -87,6 +89,7 @@ impl Divergence {
             found: None,
             fields: Vec::new(),
             token: None,
+            broken: None,
         }
     }
 }
@@ -110,6 +113,9 @@ impl fmt::Display for Divergence {
                 )?;
             }
             _ => {}
+        }
+        if let Some(broken) = &self.broken {
+            writeln!(f, "  {broken}")?;
         }
         if !self.fields.is_empty() {
             writeln!(f, "  {:<17}{:<28}found", "field", "expected")?;

@@ -2,28 +2,45 @@
 
 use super::divergence::{Divergence, FieldDifference, TokenDifference};
 use super::record::{Answer, Record, read_tokens};
+use crate::groups::GroupJudge;
 use crate::oracle::{self, Oracle};
 use crate::replay::ReplayPlan;
-use doorbell_contract::{HwCompletion, HwDesc, Status};
+use doorbell_contract::{HwCompletion, HwDesc, Opcode, PolicyMode, Status};
 use doorbell_host::device::Device;
 
 /// The first divergence of `device` in the order in which it posted completions, and how many rollout ids differ. For
 /// the reference itself, what it does against a STOP's rule.
 pub(super) fn judge(plan: &ReplayPlan, reference: Side<'_>, device: Side<'_>) -> (Option<Divergence>, u32) {
     let same = std::ptr::eq(reference.record, device.record);
-    let oracle = Oracle::new(&plan.queue_config());
+    let versions = 1..=device.record.published().saturating_add(1);
+    let oracle = versions.fold(Oracle::new(&plan.queue_config()), |oracle, version| {
+        oracle.with_version(version, plan.salt(version))
+    });
     let mut judge = Judge { plan, oracle, reference, device, expected: Vec::new(), found: Vec::new() };
     let mut first: Option<Divergence> = None;
     let mut differing = 0;
     for id in 0..plan.ids() {
-        if same && plan.stop_after(id).is_none() {
-            continue;
-        }
-        if let Some(divergence) = judge.rollout(id) {
+        // Where versions switch is every device's own, so each is held to the contract alone.
+        let divergence = if plan.publishes() {
+            judge.alone(id)
+        } else if same && plan.stop_after(id).is_none() {
+            None
+        } else {
+            judge.rollout(id)
+        };
+        if let Some(divergence) = divergence {
             differing += 1;
             // What is missing has no place in the device's order; it comes last.
             let place = |divergence: &Divergence| divergence.ordinal.unwrap_or(usize::MAX);
             if first.as_ref().is_none_or(|first| place(&divergence) < place(first)) {
+                first = Some(divergence);
+            }
+        }
+    }
+    for request in 0..if plan.opens_groups() { plan.requests() as u32 } else { 0 } {
+        if let Some(divergence) = judge.group(request) {
+            differing += 1;
+            if first.as_ref().is_none_or(|first| divergence.ordinal < first.ordinal) {
                 first = Some(divergence);
             }
         }
@@ -109,6 +126,90 @@ impl Judge<'_> {
         })
     }
 
+    /// What the device did with a rollout, held to the contract, at the lengths at which the device says that it was cut (R20).
+    fn alone(&mut self, id: u32) -> Option<Divergence> {
+        let answers: Vec<Answer> = self.device.record.answers(id).collect();
+        let at = |completion: usize, answer: &Answer| Divergence {
+            rollout_id: id,
+            completion,
+            ordinal: Some(answer.ordinal),
+            found: Some(answer.completion),
+            ..Divergence::at(answer.desc)
+        };
+        read_tokens(self.plan, self.device.device, id, &mut self.found).ok()?;
+        self.expected.clear();
+        self.expected.resize(self.found.len(), 0);
+        for (k, answer) in answers.iter().enumerate() {
+            let expected = self.answer(answer);
+            let fields = FieldDifference::between(&expected.completion, &answer.completion);
+            if !fields.is_empty() {
+                return Some(Divergence { expected: Some(expected.completion), fields, ..at(k, answer) });
+            }
+            let start = self.area_word(id, &answer.desc);
+            if !expected.tokens.is_empty() {
+                self.expected[start..start + expected.tokens.len()].copy_from_slice(&expected.tokens);
+            }
+        }
+        if !self.device.record.is_complete() {
+            return None;
+        }
+        let last = answers.last().and_then(|last| self.plan.next(&last.desc, &last.completion));
+        let missing = if answers.is_empty() { Some(self.plan.first(id)) } else { last };
+        // The STOP behind a DECODE that had ended anyway may not have been sent.
+        if let Some(desc) = missing {
+            return Some(Divergence { completion: answers.len(), ..Divergence::at(desc) });
+        }
+        let word = (0..self.found.len()).find(|&word| self.expected[word] != self.found[word])?;
+        let owner = answers
+            .iter()
+            .rposition(|answer| answer.tokens() > 0 && self.area_word(id, &answer.desc) <= word);
+        let completion = owner.unwrap_or(0);
+        let answer = answers.get(completion)?;
+        let index = word - self.area_word(id, &answer.desc);
+        let token = TokenDifference {
+            index: index as u32,
+            position: answer.desc.seq_len.wrapping_add(index as u32),
+            offset: self.plan.area(id)?.start + 4 * word as u64,
+            beyond: index >= answer.tokens() as usize,
+            expected: self.expected[word],
+            found: self.found[word],
+        };
+        Some(Divergence { expected: Some(answer.completion), token: Some(token), ..at(completion, answer) })
+    }
+
+    /// The first completion of a group that breaks R17.
+    fn group(&self, request: u32) -> Option<Divergence> {
+        if !self.device.record.is_complete() {
+            return None;
+        }
+        let ids = self.plan.ids_per_request();
+        let answers = |id: u32| self.device.record.answers(id).zip(0..);
+        let mut answers: Vec<(Answer, usize)> =
+            (request * ids..(request + 1) * ids).flat_map(answers).collect();
+        answers.sort_by_key(|(answer, _)| answer.ordinal);
+        let mut judge = GroupJudge::default();
+        // Its PREFILL was submitted first, and a STOP of all of it last.
+        let rank = |desc: &HwDesc| match desc.opcode {
+            opcode if opcode == Opcode::Prefill as u8 => 0,
+            opcode if opcode == Opcode::Stop as u8 => 2,
+            _ => 1,
+        };
+        let mut submitted: Vec<HwDesc> = answers.iter().map(|(answer, _)| answer.desc).collect();
+        submitted.sort_by_key(rank);
+        submitted.iter().for_each(|desc| judge.submitted(desc));
+        answers.iter().find_map(|(answer, completion)| {
+            let broken = judge.completed(&answer.desc, &answer.completion).err()?;
+            Some(Divergence {
+                completion: *completion,
+                ordinal: Some(answer.ordinal),
+                found: Some(answer.completion),
+                expected: Some(answer.completion),
+                broken: Some(broken),
+                ..Divergence::at(answer.desc)
+            })
+        })
+    }
+
     /// What the device's completion must be: the reference's, or where a STOP may have cut it, what the policy says
     /// for the length that the device reached.
     fn expected_completion(&self, expected: &Answer, found: &Answer) -> HwCompletion {
@@ -158,13 +259,18 @@ impl Judge<'_> {
         (desc.delta_offset.saturating_sub(start) / 4) as usize
     }
 
-    /// What the contract says of a DECODE that a STOP may have cut: at the length that the device reached, if it says that
-    /// it was. A length beyond what a STOP can reach is not taken over, so that it shows as a difference.
+    /// What the contract says of a DECODE that a STOP, or a publish, may have cut: at the length that the device reached, if it
+    /// says that it was. A length beyond what that can reach is not taken over, so that it shows as a difference.
     fn answer(&self, answer: &Answer) -> oracle::Answer {
-        if answer.completion.status == Status::Stopped as u8 {
-            self.oracle.cut(&answer.desc, answer.tokens(), Status::Stopped)
-        } else {
-            self.oracle.answer(&answer.desc)
+        let aborts = self.plan.publishes() && self.plan.options().publish_mode == PolicyMode::Abort;
+        let cut = match Status::try_from(answer.completion.status) {
+            Ok(Status::Stopped) if aborts || self.plan.may_be_stopped(&answer.desc) => Some(Status::Stopped),
+            Ok(Status::Superseded) if self.plan.publishes() => Some(Status::Superseded),
+            _ => None,
+        };
+        match cut {
+            Some(status) => self.oracle.cut(&answer.desc, answer.tokens(), status),
+            None => self.oracle.answer(&answer.desc),
         }
     }
 }

@@ -6,6 +6,7 @@
 mod divergence;
 mod judge;
 mod record;
+mod switches;
 
 use std::ops::ControlFlow;
 use std::thread;
@@ -14,8 +15,9 @@ use std::time::Duration;
 pub use divergence::{Divergence, FieldDifference, TokenDifference};
 
 use crate::replay::{Progress, ReplayFailure, ReplayPlan, replay};
-use doorbell_contract::Counter;
+use doorbell_contract::{Counter, Status};
 use doorbell_host::device::Device;
+use doorbell_host::error::DeviceError;
 use judge::{Side, judge};
 use record::Record;
 
@@ -35,6 +37,12 @@ pub struct Outcome {
     pub digest: u64,
     /// Counter CYCLES at the end; `None` where the device no longer answered.
     pub cycles: Option<u64>,
+    /// Versions of the policy that were published.
+    pub published: u16,
+    /// Completions as SUPERSEDED.
+    pub superseded: u64,
+    /// What differs when the model runs the same descriptors again, each cut where this device cut it; with publishes alone.
+    pub rerun: Option<String>,
     /// Wall time of the replay.
     pub wall: Duration,
     /// Why the replay ended early, if it did.
@@ -49,7 +57,7 @@ pub struct Outcome {
 impl Outcome {
     /// Whether the device finished and agrees with the reference.
     pub fn agrees(&self) -> bool {
-        self.failure.is_none() && self.divergence.is_none()
+        self.failure.is_none() && self.divergence.is_none() && self.rerun.is_none()
     }
 }
 
@@ -65,7 +73,8 @@ pub fn compare(
     devices: &mut [Box<dyn Device>],
     progress: &(dyn Fn(usize, Progress) -> ControlFlow<()> + Sync),
 ) -> Vec<Outcome> {
-    let names = unique_names(devices);
+    let groups = devices.iter().all(|device| device.features().groups > 0);
+    let (names, plan) = (unique_names(devices), if groups { plan } else { &plan.clone().without_groups() });
     let runs: Vec<_> = thread::scope(|scope| {
         let threads: Vec<_> = devices
             .iter_mut()
@@ -90,17 +99,29 @@ pub fn compare(
     });
     let side = |place: usize| Side { record: &runs[place].0, device: &*devices[place] };
     let verdicts: Vec<_> = (0..runs.len()).map(|place| judge(plan, side(0), side(place))).collect();
+    let rerun = |place: usize| {
+        let Side { record, device } = side(place);
+        let complete = plan.publishes() && record.is_complete();
+        let told = |error: DeviceError| Some(format!("the model cannot run it again: {error}"));
+        if complete { switches::rerun(plan, record, device).unwrap_or_else(told) } else { None }
+    };
+    let reruns: Vec<_> = (0..runs.len()).map(rerun).collect();
     names
         .into_iter()
         .zip(runs)
-        .zip(verdicts)
-        .map(|((name, (record, digest, cycles)), (divergence, differing))| {
+        .zip(verdicts.into_iter().zip(reruns))
+        .map(|((name, (record, digest, cycles)), ((divergence, differing), rerun))| {
             let replay = record.into_replay();
+            let superseded =
+                replay.completions.iter().filter(|end| end.status == Status::Superseded as u8).count();
             Outcome {
                 name,
                 descriptors: replay.descriptors,
                 completions: replay.completions.len() as u64,
                 tokens: replay.tokens,
+                published: replay.published,
+                superseded: superseded as u64,
+                rerun,
                 digest,
                 cycles,
                 wall: replay.wall,

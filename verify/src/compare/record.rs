@@ -3,7 +3,7 @@
 use bytemuck::cast;
 
 use crate::replay::{Replay, ReplayFailure, ReplayPlan};
-use doorbell_contract::{HwCompletion, HwDesc, Opcode};
+use doorbell_contract::{CompletionFlags, HwCompletion, HwDesc, Opcode};
 use doorbell_host::device::Device;
 use doorbell_host::error::DeviceError;
 
@@ -60,11 +60,16 @@ impl<'a> Record<'a> {
         let range = self.starts[id as usize] as usize..self.starts[id as usize + 1] as usize;
         let mut next = Some(self.plan.first(id));
         self.order[range].iter().map_while(move |&ordinal| {
-            let desc = next?;
+            let desc = next?.with_version(self.replay.versions[ordinal as usize]);
             let completion = self.replay.completions[ordinal as usize];
             next = self.plan.next(&desc, &completion);
             Some(Answer { ordinal: ordinal as usize, desc, completion })
         })
+    }
+
+    /// Versions that were published.
+    pub fn published(&self) -> u16 {
+        self.replay.published
     }
 
     /// Whether the replay reached the end of its plan.
@@ -112,6 +117,11 @@ pub(super) fn read_tokens(
     device.tokens(area.start, out)
 }
 
+/// GROUP_DONE depends on timing, and is judged by itself (R17).
+pub(super) fn without_group_done(completion: &HwCompletion) -> HwCompletion {
+    HwCompletion { flags: completion.flags & !CompletionFlags::GROUP_DONE.bits(), ..*completion }
+}
+
 /// A completion with zeroes in the fields that depend on timing.
 #[inline]
 pub(super) fn compared(completion: &HwCompletion) -> [u64; 4] {
@@ -129,7 +139,7 @@ pub(super) fn compared(completion: &HwCompletion) -> [u64; 4] {
         }
         words
     };
-    let words: [u64; 4] = cast(*completion);
+    let words: [u64; 4] = cast(without_group_done(completion));
     std::array::from_fn(|k| words[k] & MASK[k])
 }
 

@@ -9,10 +9,12 @@ use rstest::rstest;
 
 use super::*;
 use crate::ModelPlatform;
-use crate::model::Mutation;
+use crate::model::{Mutation, PolicyFault};
 use crate::replay::tamper::{Tampered, model, mutant};
 use crate::replay::{ReplayOptions, ReplayPlan};
-use doorbell_contract::{CompletionFlags, ErrorCode, HwCompletion, Status};
+use doorbell_contract::{CompletionFlags, ErrorCode, HwCompletion, PolicyMode, Status};
+use doorbell_host::ports::{Division, Ports};
+use doorbell_host::sharded::Sharded;
 use doorbell_host::{Driver, QueueConfig};
 use doorbell_trace::{Generator, Request, Trace};
 
@@ -62,6 +64,57 @@ fn r06_depths_do_not_matter(#[case] options: ReplayOptions, #[values(2, 8, 1024)
         assert_eq!(outcome.descriptors, outcome.completions);
         assert_eq!(outcome.digest, outcomes[0].digest);
     }
+}
+
+/// R18 to R20: wherever versions switch, each token is of the version of its span, and the model has the same bytes at the same
+/// switch points. A device of several queue pairs switches in the middle of what runs.
+#[rstest]
+#[case::keep(ReplayOptions { publish_every: 20, ..Default::default() })]
+#[case::wait(ReplayOptions { publish_every: 20, publish_mode: PolicyMode::Wait, ..Default::default() })]
+#[case::abort(ReplayOptions { publish_every: 20, publish_mode: PolicyMode::Abort, ..Default::default() })]
+#[case::groups(ReplayOptions { publish_every: 16, group: 4, checkpoint: 16, eos_threshold: 200, ..Default::default() })]
+#[case::stops(ReplayOptions { publish_every: 16, group: 3, checkpoint: 16, stop_every: 3, ..Default::default() })]
+#[case::resident(ReplayOptions {
+    publish_every: 12, checkpoint: 8, resident: true, reward_threshold: 0x800, ..Default::default()
+})]
+fn r20_publishes_change_no_byte_of_a_span(#[case] options: ReplayOptions, #[values(8, 64)] depth: u32) {
+    let requests = (0..150).map(|k| Request {
+        arrival_ms: 0,
+        prompt_tokens: 10 + k,
+        output_tokens: if k % 9 == 0 { 3000 } else { 1 + k % 60 },
+        prefix: vec![],
+    });
+    let trace = Trace { source: "test".into(), requests: requests.collect() };
+    let plan = ReplayPlan::new(&trace, options).unwrap();
+    let config = QueueConfig { sq_depth: depth, cq_depth: depth, ..plan.queue_config() };
+    let division =
+        Division { queues: 4, functions: 2, bytes: config.shared_bytes().unwrap(), ..Default::default() };
+    let ports = Ports::divide(ModelPlatform::with_queues(4, 2).unwrap(), &division).unwrap();
+    let mut shards: Vec<Box<dyn Device>> = Vec::new();
+    for port in ports.take_all().unwrap() {
+        shards.push(Box::new(Driver::new(port, config.clone()).unwrap()));
+    }
+    let outcomes = compare_with(&plan, Sharded::new("four", shards).unwrap());
+    for outcome in &outcomes {
+        assert!(outcome.agrees(), "{outcome:?}");
+        assert!(outcome.published > 0, "{} versions were published", outcome.published);
+    }
+    if plan.options().publish_mode == PolicyMode::Keep && depth == 8 {
+        assert!(outcomes[1].published > 2, "{} versions were published", outcomes[1].published);
+        assert!(outcomes[1].superseded > 0, "nothing was superseded");
+    }
+}
+
+/// What goes wrong with versions shows in the bytes.
+#[rstest]
+#[case::late_load(PolicyFault::LateLoad)]
+#[case::swapped_slot(PolicyFault::SwappedSlot)]
+fn r18_a_token_of_another_version_is_found(#[case] fault: PolicyFault) {
+    let plan = plan(ReplayOptions { publish_every: 10, ..Default::default() });
+    let faulty = ModelPlatform::new().with_mutation(Mutation::Policy(fault));
+    let config = QueueConfig { sq_depth: 8, cq_depth: 8, ..plan.queue_config() };
+    let outcomes = compare_with(&plan, Driver::new(faulty, config).unwrap());
+    assert!(outcomes[0].agrees() && outcomes[1].divergence.is_some() && outcomes[1].rerun.is_some());
 }
 
 /// A device may cut at any token (R8): here the reference never does, and the other does.

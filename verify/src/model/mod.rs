@@ -16,7 +16,9 @@ mod mutation;
 #[cfg(test)]
 mod tests;
 
-pub use mutation::{BadMutation, Mutation};
+pub use mutation::{BadMutation, Mutation, PolicyFault};
+
+use std::collections::HashMap;
 
 use bytemuck::{cast, cast_mut};
 
@@ -94,6 +96,8 @@ struct Tables {
     users: Vec<[u32; 2]>,
     /// Beats of 64 bytes that REWARD and POLICY have read.
     read_beats: u64,
+    /// Where DECODEs, by their `user_data`, are to end early, and as what.
+    cuts: HashMap<u64, (u32, Status)>,
 }
 
 /// Whose turn it is, and how many steps are left of it.
@@ -136,6 +140,7 @@ impl ModelPlatform {
                 groups: (0..built.queues).map(|_| Groups::default()).collect(),
                 users: vec![[0; 2]; usize::from(built.functions)],
                 read_beats: 0,
+                cuts: HashMap::new(),
             },
             registers: Registers::new(built),
             // The first turn is that of queue pair 0.
@@ -148,6 +153,14 @@ impl ModelPlatform {
     #[must_use]
     pub fn with_mutation(self, mutation: Mutation) -> Self {
         Self { mutator: Some(Mutator::new(mutation)), ..self }
+    }
+
+    /// A model that ends DECODEs, by their `user_data`, at these lengths, as STOPPED or SUPERSEDED: at the switch points that
+    /// another device had, so that their bytes are to be the same (R6, R20).
+    #[must_use]
+    pub fn with_cuts(mut self, cuts: HashMap<u64, (u32, Status)>) -> Self {
+        self.tables.cuts = cuts;
+        self
     }
 
     /// Ends the drains that have nothing left, and tells the registers who is busy.
@@ -415,15 +428,25 @@ impl Execution<'_> {
         let slot = policies.slot(number);
         let groups = &self.tables.groups[usize::from(self.queue)];
         self.lane.part = groups.part(desc, Opcode::Decode);
+        let has = |fault| self.mutator.as_ref().is_some_and(|mutator| mutator.has(fault));
         match slot.state {
+            _ if has(PolicyFault::LateStop) => {}
             SlotState::Kept => return Err(Outcome::unstarted(Status::Superseded)),
             SlotState::Aborted => return Err(Outcome::unstarted(Status::Stopped)),
             SlotState::Resident | SlotState::Empty => {}
         }
-        if self.lane.part.is_some() && groups.is_stale(desc.prefix_id, number) {
+        let stale = self.lane.part.is_some() && groups.is_stale(desc.prefix_id, number);
+        if stale && !has(PolicyFault::StalePrefix) {
             return Err(rejected(ErrorCode::StalePrefix));
         }
-        let decode = Decode::new(engine, desc, session, number, slot.salt);
+        if let Some(&(0, status)) = self.tables.cuts.get(&desc.user_data) {
+            return Err(Outcome::unstarted(status));
+        }
+        let mut salt = slot.salt;
+        if let Some(mutator) = self.mutator {
+            salt = mutator.salt(slot.version, salt, policies.slot(1 - number).salt);
+        }
+        let decode = Decode::new(engine, desc, session, number, salt);
         let function = session.function;
         if let Some(abort) = self.registers.queue(self.queue).abort() {
             if abort.ends(desc.rollout_id, index) {
@@ -512,6 +535,9 @@ impl Execution<'_> {
         if !fits(&header, &desc) {
             return Outcome::rejected(ErrorCode::BadPolicy);
         }
+        if let Some(mutator) = self.mutator {
+            mutator.published(desc.policy_version, self.registers.policies(function).slot(new).salt);
+        }
         self.registers.policies_mut(function).publish(desc.policy_version, header.salt, mode);
         for (queue, groups) in (0..).zip(&mut self.tables.groups) {
             let session = &self.registers.queue(queue).session;
@@ -531,7 +557,17 @@ impl Execution<'_> {
     #[inline(always)]
     fn decode(&mut self, mut decode: Decode, budget: &mut u32, stop_waits: bool) -> Option<Outcome> {
         let before = decode.produced;
-        let cut = self.cut(&decode, stop_waits);
+        let mut cut = self.cut(&decode, stop_waits);
+        let mut most = *budget;
+        if !self.tables.cuts.is_empty()
+            && let Some(&(length, status)) = self.tables.cuts.get(&self.lane.desc.user_data)
+        {
+            // The token with which it ends on its own.
+            (most, cut) = match length.saturating_sub(before) {
+                0 | 1 => (most.min(1), Some(status)),
+                left => (most.min(left - 1), None),
+            };
+        }
         let session = self.registers.queue(self.queue).session.as_ref()?;
         let (memory, mutator) = (self.memory, &mut *self.mutator);
         let logps = self.lane.desc.flags & DescFlags::LOGP.bits() != 0;
@@ -548,7 +584,7 @@ impl Execution<'_> {
             }
             Ok(())
         };
-        let outcome = decode.run(&self.lane.desc, *budget, cut, session, write);
+        let outcome = decode.run(&self.lane.desc, most, cut, session, write);
         let function = session.function;
 
         let produced = decode.produced - before;

@@ -5,7 +5,8 @@ use std::str::FromStr;
 use doorbell_contract::{Field, HwCompletion};
 use doorbell_host::queue::COMPLETION_WORDS;
 
-/// One fault of the model, counted over its whole life. In text: `token:NTH`, `completion:NTH:FIELD`, `hang:AFTER`.
+/// One fault of the model, counted over its whole life. In text: `token:NTH`, `completion:NTH:FIELD`, `hang:AFTER`,
+/// `policy:FAULT`.
 #[derive(Clone, Copy, Debug)]
 pub enum Mutation {
     /// The `nth` token (from 0) has its lowest bit flipped in memory; the digest is that of the right one.
@@ -20,6 +21,8 @@ pub enum Mutation {
         /// Which field.
         field: Field<HwCompletion>,
     },
+    /// What goes wrong with versions of the policy.
+    Policy(PolicyFault),
     /// No answer after this many completions.
     Hang {
         /// Completions before.
@@ -27,11 +30,35 @@ pub enum Mutation {
     },
 }
 
+/// What a device may get wrong about versions of the policy (R18 to R21).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PolicyFault {
+    /// `late-load`: the first DECODE of a version finds what its slot held before.
+    LateLoad,
+    /// `swapped-slot`: a DECODE takes the salt of the other slot.
+    SwappedSlot,
+    /// `stale-prefix`: a group is taken for one of whatever version its members name.
+    StalePrefix,
+    /// `late-stop`: a DECODE begins though its version is retired.
+    LateStop,
+}
+
+impl PolicyFault {
+    /// Every one, with its name.
+    pub const ALL: [(&str, Self); 4] = [
+        ("late-load", Self::LateLoad),
+        ("swapped-slot", Self::SwappedSlot),
+        ("stale-prefix", Self::StalePrefix),
+        ("late-stop", Self::LateStop),
+    ];
+}
+
 /// A text that is no [`Mutation`].
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "'{text}' is no fault of the model: expected token:NTH, completion:NTH:FIELD or hang:AFTER, with FIELD one of {}",
-    HwCompletion::FIELDS.map(|field| field.name).join(", ")
+    "'{text}' is no fault of the model: expected token:NTH, completion:NTH:FIELD, hang:AFTER or policy:FAULT, with FIELD \
+     one of {} and FAULT one of {}",
+    HwCompletion::FIELDS.map(|field| field.name).join(", "), PolicyFault::ALL.map(|(name, _)| name).join(", ")
 )]
 pub struct BadMutation {
     text: String,
@@ -44,6 +71,10 @@ impl FromStr for Mutation {
         let parts: Vec<&str> = text.split(':').collect();
         let parsed = match parts[..] {
             ["token", nth] => nth.parse().ok().map(|nth| Self::Token { nth }),
+            ["policy", fault] => PolicyFault::ALL
+                .into_iter()
+                .find(|(name, _)| *name == fault)
+                .map(|(_, fault)| Self::Policy(fault)),
             ["hang", after] => after.parse().ok().map(|after| Self::Hang { after }),
             ["completion", nth, name] => nth.parse().ok().and_then(|nth| {
                 let field = HwCompletion::FIELDS.into_iter().find(|field| field.name == name)?;
@@ -61,15 +92,34 @@ pub(super) struct Mutator {
     mutation: Mutation,
     tokens: u64,
     completions: u64,
+    /// A version that was published, and what its slot held before: of LateLoad.
+    late: Option<(u16, u32)>,
 }
 
 impl Mutator {
     pub fn new(mutation: Mutation) -> Self {
-        Self { mutation, tokens: 0, completions: 0 }
+        Self { mutation, tokens: 0, completions: 0, late: None }
     }
 
     pub fn hangs(&self) -> bool {
         matches!(self.mutation, Mutation::Hang { after } if self.completions >= after)
+    }
+
+    pub fn has(&self, fault: PolicyFault) -> bool {
+        matches!(self.mutation, Mutation::Policy(own) if own == fault)
+    }
+
+    /// Notes a publish into a slot that held `before`.
+    pub fn published(&mut self, version: u16, before: u32) {
+        self.late = self.has(PolicyFault::LateLoad).then_some((version, before));
+    }
+
+    /// The salt that a DECODE of `version` takes, instead of `own`; `other` is that of the other slot.
+    pub fn salt(&mut self, version: u16, own: u32, other: u32) -> u32 {
+        if self.has(PolicyFault::SwappedSlot) {
+            return other;
+        }
+        self.late.take_if(|late| late.0 == version).map_or(own, |late| late.1)
     }
 
     pub fn token(&mut self, token: u32) -> u32 {

@@ -2,7 +2,10 @@
 
 use std::ops::Range;
 
-use doorbell_contract::{CHECKPOINT_NEVER, DescFlags, HwCompletion, HwDesc, Opcode, Status};
+use doorbell_contract::{
+    CHECKPOINT_NEVER, DescFlags, HwCompletion, HwDesc, HwPolicy, MEMBER_NONE, MEMBERS_MAX, Opcode,
+    PolicyMode, Status, mix,
+};
 use doorbell_host::config::QueueConfig;
 use doorbell_trace::{Request, Trace};
 
@@ -10,7 +13,7 @@ use doorbell_trace::{Request, Trace};
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ReplayOptions {
     /// Rollouts per request, at least 1. With more than one, a PREFILL registers the prompt first and its rollouts
-    /// carry COW_PREFIX.
+    /// carry COW_PREFIX; up to [`MEMBERS_MAX`] it opens their group (R17), on devices that have groups.
     pub group: u32,
     /// Tokens between checkpoints (R9); 0 is never.
     pub checkpoint: u32,
@@ -22,6 +25,12 @@ pub struct ReplayOptions {
     pub eos_threshold: u16,
     /// Every how many rollouts one gets a STOP (R8); 0 is none.
     pub stop_every: u32,
+    /// Every how many requests one gets a STOP of its whole group behind the first DECODEs of its rollouts; 0 is none.
+    pub stop_group_every: u32,
+    /// After how many completions, but for SUPERSEDED ones, the next version of the policy is published (R19); 0 is never.
+    pub publish_every: u64,
+    /// What becomes of the version before (R20). With groups, KEEP alone: with the others their prefixes turn stale (R21).
+    pub publish_mode: PolicyMode,
     /// Requests to take from the start of the trace.
     pub limit: usize,
     /// Seed of the sampling policy.
@@ -39,6 +48,9 @@ impl Default for ReplayOptions {
             reward_threshold: 0,
             eos_threshold: 0,
             stop_every: 0,
+            stop_group_every: 0,
+            publish_every: 0,
+            publish_mode: PolicyMode::Keep,
             limit: usize::MAX,
             seed: 0,
             length_limit: 1 << 20,
@@ -81,6 +93,14 @@ pub enum PlanError {
         /// The limit, in tokens.
         limit: u32,
     },
+    /// A STOP of a group needs one.
+    #[error("groups are to be stopped, and there are none; give a group size of 2 to 64")]
+    StopWithoutGroup,
+    /// Groups do not outlive the version that they were opened under.
+    #[error(
+        "with groups, versions are published with the mode keep alone: their prefixes turn stale with another (R21)"
+    )]
+    StalePrefixes,
     /// RESIDENT does nothing without checkpoints.
     #[error("resident scoring happens at checkpoints, and there are none; give a checkpoint interval")]
     ResidentWithoutCheckpoint,
@@ -102,6 +122,8 @@ pub struct ReplayPlan {
     requests: Vec<Area>,
     token_bytes: u64,
     token_budget: u64,
+    /// Whether the PREFILLs open groups (R17).
+    opens_groups: bool,
 }
 
 /// One request, and where the tokens of its first rollout go; those of the others follow.
@@ -131,6 +153,13 @@ impl ReplayPlan {
         if options.resident && options.checkpoint == 0 {
             return Err(PlanError::ResidentWithoutCheckpoint);
         }
+        let opens_groups = (2..=MEMBERS_MAX).contains(&options.group);
+        if options.stop_group_every > 0 && !opens_groups {
+            return Err(PlanError::StopWithoutGroup);
+        }
+        if options.publish_every > 0 && options.group > 1 && options.publish_mode != PolicyMode::Keep {
+            return Err(PlanError::StalePrefixes);
+        }
         let requests = &trace.requests[..trace.requests.len().min(options.limit)];
         if requests.is_empty() {
             return Err(PlanError::Empty);
@@ -153,7 +182,38 @@ impl ReplayPlan {
             token_budget += u64::from(output_tokens) * u64::from(options.group);
             areas.push(area);
         }
-        Ok(ReplayPlan { options, requests: areas, token_bytes, token_budget })
+        Ok(ReplayPlan { options, requests: areas, token_bytes, token_budget, opens_groups })
+    }
+
+    /// The same plan for devices that have no groups.
+    #[must_use]
+    pub fn without_groups(mut self) -> ReplayPlan {
+        self.opens_groups = false;
+        self.options.stop_group_every = 0;
+        self
+    }
+
+    /// Whether the PREFILLs open groups (R17).
+    pub fn opens_groups(&self) -> bool {
+        self.opens_groups
+    }
+
+    /// The request that `id` belongs to, which is its `prefix_id` too.
+    pub fn request_of(&self, id: u32) -> u32 {
+        id / self.ids_per_request()
+    }
+
+    /// Whether the whole group of a request is stopped (R8).
+    pub fn stops_group(&self, request: u32) -> bool {
+        let every = self.options.stop_group_every;
+        every > 0 && request % every == every - 1
+    }
+
+    /// The STOP of the whole group of a request; it is its PREFILL's id that goes on with it.
+    pub fn stop_group(&self, request: u32) -> HwDesc {
+        let id = request * self.ids_per_request();
+        let stop = HwDesc { rollout_id: id, ..HwDesc::stop_group(request) };
+        stop.with_user_data(u64::from(id) << 32 | STOP_TAG)
     }
 
     /// The options that the plan was made with.
@@ -180,7 +240,7 @@ impl ReplayPlan {
     pub fn queue_config(&self) -> QueueConfig {
         let ReplayOptions { length_limit, eos_threshold, reward_threshold, .. } = self.options;
         QueueConfig {
-            token_bytes: self.token_bytes,
+            token_bytes: self.token_bytes(),
             length_limit,
             eos_threshold: eos_threshold.into(),
             reward_threshold,
@@ -190,7 +250,28 @@ impl ReplayPlan {
 
     /// Bytes of token region that the plan needs.
     pub fn token_bytes(&self) -> u64 {
-        self.token_bytes
+        self.token_bytes + if self.publishes() { AREA_ALIGN } else { 0 }
+    }
+
+    /// Whether versions of the policy are published.
+    pub fn publishes(&self) -> bool {
+        self.options.publish_every > 0
+    }
+
+    /// The header of a version.
+    pub fn header(&self, version: u16) -> HwPolicy {
+        HwPolicy::new(version, 0, self.salt(version), 0)
+    }
+
+    /// The salt of a version; of 0, which is there after a reset, 0.
+    pub fn salt(&self, version: u16) -> u32 {
+        if version == 0 { 0 } else { mix(self.options.seed ^ mix(version.into())) }
+    }
+
+    /// The POLICY that publishes a version; its header lies behind all tokens.
+    pub fn policy(&self, version: u16) -> HwDesc {
+        let desc = HwDesc::policy(version, self.options.publish_mode).with_delta_offset(self.token_bytes);
+        HwDesc { rollout_id: u32::MAX, ..desc }.with_user_data(u64::from(u32::MAX) << 32 | u64::from(version))
     }
 
     /// Tokens that all rollouts together may produce; fewer when some end early.
@@ -221,8 +302,9 @@ impl ReplayPlan {
         if self.is_prefill(id) {
             let request = id / self.ids_per_request();
             let prompt_tokens = self.requests[request as usize].prompt_tokens;
-            let prefill = HwDesc::prefill(request, prompt_tokens).with_user_data(u64::from(id) << 32);
-            return HwDesc { rollout_id: id, ..prefill };
+            let members = if self.opens_groups { self.options.group } else { 0 };
+            let prefill = HwDesc::open_group(request, prompt_tokens, members);
+            return HwDesc { rollout_id: id, ..prefill }.with_user_data(u64::from(id) << 32);
         }
         self.decode(id, 0, self.place(id).0.prompt_tokens)
     }
@@ -239,14 +321,18 @@ impl ReplayPlan {
         flags.set(DescFlags::EOS_STOPS, options.eos_threshold > 0);
         flags.set(DescFlags::RESIDENT, options.resident);
         flags.set(DescFlags::COW_PREFIX, self.has_prefills());
-        let request = id / self.ids_per_request();
         let desc = HwDesc::decode(id, seq_len, area.max_tokens - produced)
             .with_user_data(u64::from(id) << 32 | u64::from(segment))
             .with_flags(flags)
             .with_delta_offset(offset + 4 * u64::from(produced))
             .with_checkpoint(if options.checkpoint == 0 { CHECKPOINT_NEVER } else { options.checkpoint })
             .with_seed(options.seed);
-        if self.has_prefills() { desc.with_prefix(request) } else { desc }
+        if self.has_prefills() { desc.with_member(self.request_of(id), self.member(id)) } else { desc }
+    }
+
+    /// The number of rollout `id` in the group of its request.
+    fn member(&self, id: u32) -> u16 {
+        if self.opens_groups { (id % self.ids_per_request() - 1) as u16 } else { MEMBER_NONE }
     }
 
     /// Whether `desc` is a DECODE behind which a STOP comes, so that it may end early (R8).
@@ -259,7 +345,11 @@ impl ReplayPlan {
     ///
     /// Nothing in `completion` is trusted: without progress, or beyond the budget, nothing goes on.
     pub fn next(&self, desc: &HwDesc, completion: &HwCompletion) -> Option<HwDesc> {
-        if desc.opcode != Opcode::Decode as u8 {
+        if desc.opcode == Opcode::Prefill as u8 {
+            let (request, opened) = (desc.prefix_id, completion.status == Status::Done as u8);
+            return (opened && self.stops_group(request)).then(|| self.stop_group(request));
+        }
+        if desc.opcode != Opcode::Decode as u8 || self.stops_group(self.request_of(desc.rollout_id)) {
             return None;
         }
         let (id, segment) = (desc.rollout_id, desc.user_data as u32);
@@ -267,19 +357,29 @@ impl ReplayPlan {
             return Some(self.stop(id, segment));
         }
         let added = completion.final_seq_len.checked_sub(desc.seq_len)?;
-        let goes_on =
-            completion.status == Status::RewardNeeded as u8 && (1..desc.max_tokens).contains(&added);
+        // R20: one that has not started goes on from where it stands.
+        let least = match Status::try_from(completion.status) {
+            Ok(Status::RewardNeeded) => 1,
+            Ok(Status::Superseded) if self.publishes() => 0,
+            _ => return None,
+        };
+        let goes_on = (least..desc.max_tokens).contains(&added);
         goes_on.then(|| self.decode(id, segment + 1, completion.final_seq_len))
     }
 
     /// The STOP that follows segment `segment` of rollout `id`.
     pub fn stop(&self, id: u32, segment: u32) -> HwDesc {
-        HwDesc::stop(id).with_user_data(u64::from(id) << 32 | STOP_TAG | u64::from(segment))
+        let stop = HwDesc::stop(id).with_user_data(u64::from(id) << 32 | STOP_TAG | u64::from(segment));
+        if self.opens_groups { stop.with_member(self.request_of(id), self.member(id)) } else { stop }
     }
 
-    /// The segment of `id` behind which a STOP comes, if one does. A rollout that ends earlier is not stopped.
+    /// The segment of `id` behind which a STOP, of it or of its group, comes, if one does. A rollout that ends earlier is not
+    /// stopped.
     pub fn stop_after(&self, id: u32) -> Option<u32> {
         let ReplayOptions { stop_every, checkpoint, resident, .. } = self.options;
+        if self.stops_group(self.request_of(id)) && !self.is_prefill(id) {
+            return Some(0);
+        }
         if stop_every == 0 || id % stop_every != stop_every - 1 || self.is_prefill(id) {
             return None;
         }

@@ -4,10 +4,10 @@ use std::collections::VecDeque;
 use std::ops::ControlFlow;
 use std::time::{Duration, Instant};
 
-use bytemuck::Zeroable;
+use bytemuck::{Zeroable, cast};
 
 use super::ReplayPlan;
-use doorbell_contract::{HwCompletion, HwDesc, Opcode, Status};
+use doorbell_contract::{ErrorCode, HwCompletion, HwDesc, Opcode, Status};
 use doorbell_host::device::Device;
 use doorbell_host::error::DeviceError;
 
@@ -35,6 +35,10 @@ pub struct Replay {
     pub completions: Vec<HwCompletion>,
     /// For each completion, the rollout id whose descriptor it answers.
     pub owners: Vec<u32>,
+    /// For each completion, the version that its descriptor named.
+    pub versions: Vec<u16>,
+    /// Versions published.
+    pub published: u16,
     /// Descriptors submitted.
     pub descriptors: u64,
     /// Tokens that the completions account for.
@@ -99,6 +103,8 @@ pub fn replay(
     Replay {
         completions: run.completions,
         owners: run.owners,
+        versions: run.versions,
+        published: run.version,
         descriptors: run.submitted,
         tokens: run.progress.tokens,
         wall,
@@ -116,6 +122,9 @@ struct State {
     running: bool,
     /// Whether its STOP is made and not completed.
     stopping: bool,
+    /// The versions that they name.
+    version: u16,
+    stop_version: u16,
 }
 
 struct Run<'a> {
@@ -130,16 +139,38 @@ struct Run<'a> {
     /// Rollouts whose PREFILL is done.
     ready: VecDeque<u32>,
     prefills_running: usize,
+    /// Groups that may be open in one queue pair (R17), and by queue pair those that are: not all that belongs to them has completed.
+    most_groups: usize,
+    open_groups: Vec<usize>,
+    /// By request, the queue pair of its group, and what of the group has not ended: rollouts, its PREFILL, STOPs.
+    homes: Vec<usize>,
+    group_left: Vec<u32>,
     /// STOPs that wait, each with the count of made descriptors at which it is due.
     stops: VecDeque<(usize, u32)>,
     /// A STOP that follows at once.
     stop_now: Option<u32>,
+    /// The request whose whole group is to be stopped at once.
+    stop_group_now: Option<u32>,
     /// `user_data` of every descriptor made, in the order of submission.
     slots: Vec<u64>,
     submitted: u64,
     completions: Vec<HwCompletion>,
     owners: Vec<u32>,
+    versions: Vec<u16>,
     progress: Progress,
+    /// The newest version that is known to be resident.
+    version: u16,
+    /// Descriptors made and not completed that name it, and those that name an older one.
+    naming: u64,
+    naming_older: u64,
+    /// Functions, by a queue pair of each, to which the next version's POLICY is yet to be sent.
+    unsent: Vec<usize>,
+    /// POLICYs of the next version that have no completion, those unsent included; 0 while none is published.
+    publishing: usize,
+    /// Completions that were not SUPERSEDED: else publishes could follow each other with nothing between them. And at how many of
+    /// them the next one is due.
+    ended: u64,
+    publish_at: u64,
 }
 
 impl<'a> Run<'a> {
@@ -153,13 +184,26 @@ impl<'a> Run<'a> {
             continued: VecDeque::new(),
             ready: VecDeque::new(),
             prefills_running: 0,
+            most_groups: usize::MAX,
+            open_groups: Vec::new(),
+            homes: Vec::new(),
+            group_left: vec![0; if plan.opens_groups() { plan.requests() } else { 0 }],
             stops: VecDeque::new(),
             stop_now: None,
+            stop_group_now: None,
             slots: Vec::with_capacity(expected),
             submitted: 0,
             completions: Vec::with_capacity(expected),
             owners: Vec::with_capacity(expected),
+            versions: Vec::with_capacity(expected),
             progress: Progress::default(),
+            version: 0,
+            naming: 0,
+            naming_older: 0,
+            unsent: Vec::new(),
+            publishing: 0,
+            ended: 0,
+            publish_at: plan.options().publish_every,
         }
     }
 
@@ -177,10 +221,23 @@ impl<'a> Run<'a> {
                 expected: format!("at least {}, which the plan needs", self.plan.token_bytes()),
             }));
         }
+        if self.plan.opens_groups() {
+            self.most_groups = device.features().groups as usize;
+            if self.most_groups == 0 {
+                let expected = "a plan without groups, as the device has none".into();
+                let value = self.plan.options().group.into();
+                return Err(failed(DeviceError::Config { field: "group", value, expected }));
+            }
+            self.homes = (0..self.plan.requests() as u32)
+                .map(|request| device.queue_of(&HwDesc::open_group(request, 0, 1)))
+                .collect();
+            self.open_groups = vec![0; self.homes.iter().max().map_or(0, |last| last + 1)];
+        }
         let mut batch: Vec<HwDesc> = Vec::with_capacity(BATCH);
         let mut out = vec![HwCompletion::zeroed(); BATCH];
         loop {
             let mut taken = BATCH;
+            self.publish(device).map_err(failed)?;
             while taken > 0 {
                 batch.extend(std::iter::from_fn(|| self.make()).take(BATCH - batch.len()));
                 taken = device.submit(&batch).map_err(failed)?;
@@ -212,11 +269,74 @@ impl<'a> Run<'a> {
 
     /// The next descriptor to submit; `None` until completions bring more, or for good.
     fn make(&mut self) -> Option<HwDesc> {
-        let desc = self.make_stop(false).or_else(|| self.make_continuation()).or_else(|| self.make_new());
+        let stop = self.make_stop(false);
+        // What names a version that is being retired would come back as it is.
+        let desc = if stop.is_some() || self.publishing > 0 {
+            stop
+        } else {
+            self.make_continuation().or_else(|| self.make_new())
+        };
         // With nothing else to put between, a waiting STOP is due.
         let desc = desc.or_else(|| self.make_stop(true))?;
         self.slots.push(desc.user_data);
-        Some(desc)
+        let state = &mut self.states[desc.rollout_id as usize];
+        let named =
+            if desc.opcode == Opcode::Stop as u8 { &mut state.stop_version } else { &mut state.version };
+        *named = self.version;
+        self.naming += 1;
+        Some(desc.with_version(self.version))
+    }
+
+    /// Whether the next version is due.
+    fn publish_is_due(&self) -> bool {
+        self.plan.publishes() && self.ended >= self.publish_at
+    }
+
+    /// Sends the POLICY of the next version to each function, once nothing names the version whose slot it takes, and no PREFILL
+    /// the one that it retires (R19).
+    fn publish(&mut self, device: &mut dyn Device) -> Result<(), DeviceError> {
+        let free = self.naming_older == 0 && self.prefills_running == 0;
+        if self.publishing == 0 && self.publish_is_due() && free && self.naming > 0 && self.version < u16::MAX
+        {
+            self.unsent = device.functions();
+            self.publishing = self.unsent.len();
+            let header: [u32; 4] = cast(self.plan.header(self.version + 1));
+            let regions = device.token_regions();
+            for &queue in &self.unsent {
+                regions[queue].write(self.plan.policy(0).delta_offset, &header)?;
+            }
+        }
+        while let Some(&queue) = self.unsent.last() {
+            if !device.submit_to(queue, &self.plan.policy(self.version + 1))? {
+                break;
+            }
+            self.submitted += 1;
+            self.unsent.pop();
+        }
+        Ok(())
+    }
+
+    /// Notes the completion of a POLICY.
+    fn published(&mut self, completion: &HwCompletion, device: &dyn Device) -> Result<(), ReplayFailure> {
+        if self.publishing == self.unsent.len() {
+            return Err(ReplayFailure::Unasked { ordinal: self.completions.len(), completion: *completion });
+        }
+        if completion.status != Status::Done as u8 {
+            let code = ErrorCode::try_from(completion.error).map_or("an unknown error", ErrorCode::name);
+            let error = DeviceError::Protocol {
+                device: device.name().to_owned(),
+                rule: "R19",
+                what: format!("the POLICY of version {} ended with {code}", self.version + 1),
+            };
+            return Err(ReplayFailure::Device { error, waiting: None });
+        }
+        self.publishing -= 1;
+        if self.publishing == 0 {
+            self.version += 1;
+            self.naming_older += std::mem::take(&mut self.naming);
+            self.publish_at = self.ended + self.plan.options().publish_every;
+        }
+        Ok(())
     }
 
     fn make_continuation(&mut self) -> Option<HwDesc> {
@@ -228,11 +348,20 @@ impl<'a> Run<'a> {
     fn make_new(&mut self) -> Option<HwDesc> {
         let plan = self.plan;
         let coming = self.ready.len() + self.prefills_running * plan.options().group as usize;
-        if self.fresh < plan.ids() && (!plan.has_prefills() || coming < self.ready_target) {
+        let few = !plan.has_prefills() || coming < self.ready_target && !self.publish_is_due();
+        if self.fresh < plan.ids() && few && self.may_open(plan.request_of(self.fresh)) {
             let id = self.fresh;
             self.fresh += plan.ids_per_request();
             if !plan.has_prefills() {
                 return Some(self.begin(id));
+            }
+            if plan.opens_groups() {
+                // R17: its members need not wait until it has completed.
+                let request = plan.request_of(id);
+                let stop = u32::from(plan.stops_group(request));
+                self.group_left[request as usize] = 1 + plan.options().group + stop;
+                self.open_groups[self.homes[request as usize]] += 1;
+                self.ready.extend(id + 1..id + plan.ids_per_request());
             }
             self.states[id as usize].running = true;
             self.prefills_running += 1;
@@ -240,6 +369,21 @@ impl<'a> Run<'a> {
         }
         let id = self.ready.pop_front()?;
         Some(self.begin(id))
+    }
+
+    /// Whether the group of a request can be opened (R17).
+    fn may_open(&self, request: u32) -> bool {
+        let home = self.homes.get(request as usize);
+        home.is_none_or(|&home| self.open_groups[home] < self.most_groups)
+    }
+
+    /// So much of the group of a request has ended; once all of it has, another one may be opened.
+    fn leave_group(&mut self, request: u32, count: u32) {
+        let Some(left) = self.group_left.get_mut(request as usize).filter(|left| **left > 0) else { return };
+        *left = left.saturating_sub(count);
+        if *left == 0 {
+            self.open_groups[self.homes[request as usize]] -= 1;
+        }
     }
 
     fn begin(&mut self, id: u32) -> HwDesc {
@@ -250,7 +394,15 @@ impl<'a> Run<'a> {
     fn make_decode(&mut self, id: u32) -> HwDesc {
         let state = &mut self.states[id as usize];
         state.running = true;
-        if self.plan.stop_after(id) == Some(state.segment) {
+        let request = self.plan.request_of(id);
+        if self.plan.stops_group(request) {
+            if (id + 1).is_multiple_of(self.plan.ids_per_request()) {
+                self.stop_group_now = Some(request);
+            }
+        } else if self.plan.stop_after(id) == Some(state.segment) {
+            if let Some(left) = self.group_left.get_mut(request as usize) {
+                *left += 1;
+            }
             if id.is_multiple_of(2) {
                 self.stop_now = Some(id);
             } else {
@@ -262,6 +414,11 @@ impl<'a> Run<'a> {
 
     /// A STOP that is due, or any that waits if `all` are.
     fn make_stop(&mut self, all: bool) -> Option<HwDesc> {
+        if let Some(request) = self.stop_group_now.take() {
+            let stop = self.plan.stop_group(request);
+            self.states[stop.rollout_id as usize].stopping = true;
+            return Some(stop);
+        }
         let made = self.slots.len();
         let waits = self.stops.front().is_some_and(|&(due, _)| all || due <= made);
         let id = match self.stop_now.take() {
@@ -278,17 +435,18 @@ impl<'a> Run<'a> {
     fn running(&self, id: u32) -> Option<HwDesc> {
         let state = self.states.get(id as usize).filter(|state| state.running)?;
         let is_prefill = self.plan.is_prefill(id);
-        Some(if is_prefill {
-            self.plan.first(id)
-        } else {
-            self.plan.decode(id, state.segment, state.seq_len)
-        })
+        let desc =
+            if is_prefill { self.plan.first(id) } else { self.plan.decode(id, state.segment, state.seq_len) };
+        Some(desc.with_version(state.version))
     }
 
     /// The STOP of `id` that waits for its completion.
     fn stopping(&self, id: u32) -> Option<HwDesc> {
         let state = self.states.get(id as usize).filter(|state| state.stopping)?;
-        Some(self.plan.stop(id, state.segment))
+        if self.plan.is_prefill(id) {
+            return Some(self.plan.stop_group(self.plan.request_of(id)).with_version(state.stop_version));
+        }
+        Some(self.plan.stop(id, state.segment).with_version(state.stop_version))
     }
 
     /// The descriptor with this `user_data`, if it waits for its completion.
@@ -316,35 +474,49 @@ impl<'a> Run<'a> {
     /// Records a completion under the rollout that it answers, and goes on from it. The comparison later shows which
     /// field is wrong.
     fn take(&mut self, completion: &HwCompletion, device: &dyn Device) -> Result<(), ReplayFailure> {
+        if self.publishing > 0 && completion.user_data == self.plan.policy(self.version + 1).user_data {
+            return self.published(completion, device);
+        }
         let Some(desc) = self.asked(completion, device) else {
             return Err(ReplayFailure::Unasked { ordinal: self.completions.len(), completion: *completion });
         };
         let id = desc.rollout_id;
         self.completions.push(*completion);
         self.owners.push(id);
-        let state = &mut self.states[id as usize];
+        self.versions.push(desc.policy_version);
+        let naming =
+            if desc.policy_version == self.version { &mut self.naming } else { &mut self.naming_older };
+        *naming -= 1;
+        self.ended += u64::from(completion.status != Status::Superseded as u8);
+        let request = self.plan.request_of(id);
         if desc.opcode == Opcode::Stop as u8 {
-            state.stopping = false;
+            self.states[id as usize].stopping = false;
+            self.leave_group(request, 1);
             return Ok(());
         }
-        state.running = false;
+        self.states[id as usize].running = false;
         let added = completion.final_seq_len.saturating_sub(desc.seq_len).min(desc.max_tokens);
         self.progress.tokens += u64::from(added);
         if desc.opcode == Opcode::Prefill as u8 {
             self.prefills_running -= 1;
+            self.leave_group(request, 1);
             // Rollouts of a prefix that could not be registered have nothing to go on from.
-            if completion.status == Status::Done as u8 {
+            if completion.status == Status::Done as u8 && !self.plan.opens_groups() {
                 self.ready.extend(id + 1..id + self.plan.ids_per_request());
             }
             return Ok(());
         }
         match self.plan.next(&desc, completion) {
             Some(next) if next.opcode == Opcode::Decode as u8 => {
+                let state = &mut self.states[id as usize];
                 state.seq_len = next.seq_len;
                 state.segment += 1;
                 self.continued.push_back(id);
             }
-            _ => self.progress.saved += u64::from(desc.max_tokens - added),
+            _ => {
+                self.progress.saved += u64::from(desc.max_tokens - added);
+                self.leave_group(request, 1);
+            }
         }
         Ok(())
     }

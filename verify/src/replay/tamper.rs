@@ -5,7 +5,7 @@ use crate::replay::ReplayPlan;
 use delegate::delegate;
 use doorbell_contract::{HwCompletion, HwDesc};
 use doorbell_host::config::QueueConfig;
-use doorbell_host::device::{Counters, Device, TokenRegion};
+use doorbell_host::device::{Counters, Device, Features, TokenRegion};
 use doorbell_host::driver::Driver;
 use doorbell_host::error::DeviceError;
 
@@ -116,6 +116,10 @@ impl Device for Tampered {
     delegate! {
         to self.inner {
             fn unread(&self, completion: &HwCompletion) -> Option<HwDesc>;
+            fn features(&self) -> Features;
+            fn queue_of(&self, desc: &HwDesc) -> usize;
+            fn functions(&self) -> Vec<usize>;
+            fn submit_to(&mut self, queue: usize, desc: &HwDesc) -> Result<bool, DeviceError>;
             fn capacity(&self) -> usize;
             fn room(&self) -> usize;
             fn token_regions(&self) -> Vec<TokenRegion>;

@@ -10,7 +10,7 @@ use rstest::rstest;
 use super::tamper::{Tampered, model, mutant};
 use super::*;
 use crate::model::Mutation;
-use doorbell_contract::{HwCompletion, HwDesc, Opcode, Status};
+use doorbell_contract::{CompletionFlags, HwCompletion, HwDesc, Opcode, Status};
 use doorbell_host::device::Device;
 use doorbell_host::error::DeviceError;
 use doorbell_trace::{Generator, Request, Trace};
@@ -112,14 +112,33 @@ fn r09_every_rollout_reaches_its_end(
         };
         assert_eq!(own.len(), segments, "rollout {id}");
         let (last, before) = own.split_last().unwrap();
-        assert_eq!((last.status, last.final_seq_len), (Status::Done as u8, first.seq_len + first.max_tokens));
+        let tokens = if plan.is_prefill(id) { 0 } else { first.max_tokens };
+        assert_eq!((last.status, last.final_seq_len), (Status::Done as u8, first.seq_len + tokens));
         assert!(before.iter().all(|completion| completion.status == Status::RewardNeeded as u8));
     }
 }
 
+/// R17: whose group is open at a device that holds them back may come with their PREFILL, but in no more groups than there are
+/// entries; and each group closes once.
+#[rstest]
+#[case::members(ReplayOptions { group: 64, ..Default::default() })]
+#[case::checkpoints(ReplayOptions { group: 3, checkpoint: 8, eos_threshold: 400, ..Default::default() })]
+#[case::stops(ReplayOptions { group: 3, checkpoint: 8, stop_every: 2, ..Default::default() })]
+#[case::group_stops(ReplayOptions { group: 4, checkpoint: 8, stop_group_every: 2, ..Default::default() })]
+#[case::all_stopped(ReplayOptions { group: 2, stop_every: 3, stop_group_every: 1, ..Default::default() })]
+fn r17_groups_are_opened_within_their_entries(#[case] options: ReplayOptions) {
+    let plan = ReplayPlan::new(&small_trace(), options).unwrap();
+    let replay = run(&plan, &mut model(&plan, 1024));
+    assert!(replay.failure.is_none(), "{:?}", replay.failure);
+    assert!(replay.completions.iter().all(|completion| completion.error == 0));
+    let closed = replay.completions.iter().filter(|end| end.has(CompletionFlags::GROUP_DONE)).count();
+    assert_eq!(closed, plan.requests());
+}
+
 #[test]
 fn rollouts_wait_for_their_prefill() {
-    let plan = ReplayPlan::new(&small_trace(), ReplayOptions { group: 4, ..Default::default() }).unwrap();
+    let options = ReplayOptions { group: 4, ..Default::default() };
+    let plan = ReplayPlan::new(&small_trace(), options).unwrap().without_groups();
     let done: Arc<Mutex<HashSet<u64>>> = Arc::default();
     let seen = Arc::clone(&done);
     let mut submitted = 0;

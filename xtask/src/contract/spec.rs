@@ -271,6 +271,8 @@ pub struct Mailbox {
     pub size: usize,
     /// The `wanted` that asks the kernel to end.
     pub exit: u32,
+    /// Groups that a queue pair may have at a time.
+    pub groups: u32,
     /// Parts by rising offset.
     pub part: Vec<Part>,
     /// What a front end may wait for, by number.

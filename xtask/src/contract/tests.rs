@@ -142,22 +142,22 @@ fn workspace() -> TempDir {
     "HwDesc, field reserved: only the mailbox has arrays"
 )]
 #[case::mailbox_lines(
-    "offset = 256\n",
+    "offset = 192\n",
     "offset = 128\n",
-    "part at 128 begins no line of its own: the one before ends at 152"
+    "part at 128 begins no line of its own: the one before ends at 168"
 )]
 #[case::mailbox_hole(
-    "\"heartbeat\",   type = \"u32\", offset = 284",
-    "\"heartbeat\",   type = \"u32\", offset = 288",
-    "field heartbeat: bytes 284 to 287"
+    "\"heartbeat\",   type = \"u32\", offset = 348",
+    "\"heartbeat\",   type = \"u32\", offset = 352",
+    "field heartbeat: bytes 348 to 351"
 )]
 #[case::mailbox_padding(
-    "  { name = \"weight\",             type = \"u32\", offset = 148,  doc = \"of its share of the work queue, at least 1\" },\n",
+    "  { name = \"weight\",             type = \"u32\", offset = 164,  doc = \"of its share of the work queue, at least 1\" },\n",
     "",
-    "mailbox, part at 64: a structure that ends at byte 148 is padded behind it"
+    "mailbox, part at 64: a structure that ends at byte 164 is padded behind it"
 )]
 #[case::mailbox_name("name = \"cq_tail\"", "name = \"cq_head\"", "mailbox: two fields are called cq_head")]
-#[case::mailbox_size("size = 4096", "size = 256", "mailbox: its fields end at byte 448, its size is 256")]
+#[case::mailbox_size("size = 4096", "size = 256", "mailbox: its fields end at byte 512, its size is 256")]
 fn an_unsound_contract_is_refused_by_name(#[case] from: &str, #[case] to: &str, #[case] expected: &str) {
     let error = format!("{:#}", Spec::parse(&edited(from, to)).unwrap_err());
     assert!(error.contains(expected), "{error}");

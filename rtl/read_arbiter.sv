@@ -1,0 +1,83 @@
+// Who uses the read port: descriptor fetch, and behind it readback, whose reads are single beats with an ID of their own.
+// A read of readback that has been shown on the bus stays there until it is taken (AXI); what was promised to the bus
+// outlives a reset of the device. Data of the two may come in any order.
+module read_arbiter
+  import core_pkg::*;
+#(
+  parameter int Ahead = 4              // reads of readback that may be in flight
+) (
+  input  logic         clk_i,
+  input  logic         bus_rst_ni,
+
+  input  logic         fetch_valid_i,
+  input  logic [63:0]  fetch_addr_i,
+  input  logic [7:0]   fetch_len_i,
+  input  logic [3:0]   fetch_owner_i,
+  output logic         fetch_ready_o,
+
+  input  logic         read_valid_i,    // one beat; no more than Ahead are asked for at a time
+  input  logic [63:0]  read_addr_i,
+  input  logic [3:0]   read_owner_i,
+  output logic         read_ready_o,    // early
+  output logic         beat_o,          // its data is there
+  output logic         idle_o,          // nothing of it is promised to the bus, or in flight
+
+  output logic [5:0]   m_axi_arid,
+  output logic [63:0]  m_axi_araddr,
+  output logic [7:0]   m_axi_arlen,
+  output logic [3:0]   m_axi_aruser,
+  output logic         m_axi_arvalid,
+  input  logic         m_axi_arready,
+  input  logic [5:0]   m_axi_rid,
+  input  logic         m_axi_rvalid
+);
+  localparam int CountBits = $clog2(Ahead + 1);
+
+  logic                 shown_q, held_q, mine;    // a read waits; it was on the bus in the last cycle
+  logic [63:0]          addr_q;
+  logic [3:0]           owner_q;
+  logic [CountBits-1:0] count_q;                  // reads that were taken in, and their data has not come
+
+  assign mine          = shown_q && (held_q || !fetch_valid_i);
+  assign fetch_ready_o = m_axi_arready && !mine;
+  assign read_ready_o  = !shown_q;
+  assign m_axi_arvalid = fetch_valid_i || shown_q;
+  assign m_axi_arid    = mine ? READBACK_AXI_ID : '0;
+  assign m_axi_araddr  = mine ? addr_q : fetch_addr_i;
+  assign m_axi_arlen   = mine ? 8'd0 : fetch_len_i;
+  assign m_axi_aruser  = mine ? owner_q : fetch_owner_i;
+  assign beat_o        = m_axi_rvalid && m_axi_rid == READBACK_AXI_ID && count_q != '0;
+  assign idle_o        = count_q == '0;
+
+  always_ff @(posedge clk_i) begin
+    if (!bus_rst_ni) begin
+      shown_q <= 1'b0;
+      held_q  <= 1'b0;
+      count_q <= '0;
+    end else begin
+      if (shown_q) begin
+        held_q <= mine && !m_axi_arready;
+        if (mine && m_axi_arready) shown_q <= 1'b0;
+      end
+      if (read_valid_i && read_ready_o) begin
+        shown_q <= 1'b1;
+        addr_q  <= read_addr_i;
+        owner_q <= read_owner_i;
+      end
+      if ((read_valid_i && read_ready_o) || beat_o) count_q <= count_q + CountBits'(read_valid_i && read_ready_o) - CountBits'(beat_o);
+    end
+  end
+
+`ifndef SYNTHESIS
+  always_ff @(posedge clk_i) begin
+    if (bus_rst_ni && m_axi_rvalid) begin
+      if (m_axi_rid > READBACK_AXI_ID) $fatal(1, "R3 read_arbiter: R beat with unknown ID %0d", m_axi_rid);
+      if (m_axi_rid == READBACK_AXI_ID && !beat_o) $fatal(1, "R3 read_arbiter: R beat without a read in flight");
+    end
+    if (bus_rst_ni && read_valid_i && read_ready_o) begin
+      if (count_q == CountBits'(Ahead)) $fatal(1, "R4 read_arbiter: one read more than there is room for");
+      if (read_addr_i[5:0] != '0) $fatal(1, "R11 read_arbiter: read of %h is misaligned", read_addr_i);
+    end
+  end
+`endif
+endmodule

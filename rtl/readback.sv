@@ -1,0 +1,282 @@
+// What reads the token region: REWARD, which scores tokens that lie there, and POLICY, which publishes a version whose
+// header lies there (rule R19). One at a time. It comes from completion_ring once all of its rollout that was before it is
+// posted (so its tokens are in memory), and goes back there with its result; a version is loaded before its completion is
+// posted. Reads are single beats, in order, some ahead of what is scored.
+//
+// What belongs to a queue pair that is disabled is abandoned: nothing more is read for it, and what is in flight is awaited.
+//
+// A line takes 16 cycles: by model 0 a word of it in each, by model 1 a range, which is compared with all of its words.
+module readback
+  import desc_pkg::*;
+  import core_pkg::*;
+  import policy_pkg::*;
+#(
+  parameter int Queues = 1
+) (
+  /* verilator lint_off UNUSEDSIGNAL */  // numbers of queue pairs have 4 bits, whatever was built
+  input  logic         clk_i,
+  input  logic         rst_ni,
+
+  input  logic         start_i,         // a queue pair starts, with this configuration
+  input  logic [3:0]   start_queue_i,
+  input  queue_config_t start_config_i,
+  input  logic [Queues-1:0] on_i,
+
+  // The descriptor whose turn it is.
+  output logic         ready_o,         // early
+  input  logic         valid_i,         // only with ready_o
+  input  logic [3:0]   queue_i,
+  input  logic         publishes_i,     // a POLICY; else a REWARD
+  input  logic         model_i,         // the reward model
+  input  logic [31:0]  what_i,          // how many tokens; of a POLICY: mode (3: none), version
+  input  logic [63:0]  addr_i,          // where they, or its header, lie
+  // What became of it; stays until it is taken.
+  output logic         done_o,
+  output logic [7:0]   error_o,
+  output logic [31:0]  result_o,
+  input  logic         done_taken_i,
+
+  // The read port.
+  output logic         read_valid_o,
+  output logic [63:0]  read_addr_o,
+  output logic [3:0]   read_owner_o,
+  input  logic         read_ready_i,
+  input  logic         beat_i,
+  input  logic [511:0] beat_data_i,
+  input  logic         beat_fault_i,
+  output logic         fault_o,         // the memory answered a read of this queue pair with an error
+  output logic [3:0]   fault_queue_o,
+
+  // A range of a function, combinational.
+  output logic [3:0]   range_owner_o,
+  output logic [3:0]   range_number_o,
+  input  logic [63:0]  range_i,         // last, first
+
+  // policy_slots.
+  output logic         ask_o,
+  output logic [3:0]   ask_queue_o,
+  output logic [15:0]  ask_version_o,
+  input  logic         ask_resident_i,
+  input  logic         ask_occupied_i,
+  output logic         load_o,
+  output logic [31:0]  load_salt_o,
+  output logic [1:0]   load_mode_o
+  /* verilator lint_on UNUSEDSIGNAL */
+);
+  localparam int Ahead     = 4;
+  localparam int CountBits = $clog2(Ahead + 1);
+  localparam int QueueBits = (Queues == 1) ? 1 : $clog2(Queues);
+
+  // The function of each queue pair.
+  logic [3:0] owner_q [0:(1 << QueueBits)-1];
+  always_ff @(posedge clk_i) begin
+    if (start_i) owner_q[(Queues == 1) ? '0 : start_queue_i[QueueBits-1:0]] <= start_config_i.owner;
+  end
+
+  // ---------------------------------------------------------------- what is in hand
+  localparam logic [2:0] Free  = 3'd0;    // nothing
+  localparam logic [2:0] Ask   = 3'd1;    // POLICY: what speaks against it before its header is read
+  localparam logic [2:0] Read  = 3'd2;    // lines come and are scored, or the header comes
+  localparam logic [2:0] Check = 3'd3;    // POLICY: the check word of the header, a hash per cycle
+  localparam logic [2:0] Load  = 3'd4;    // POLICY: loads the version, if nothing speaks against it by now
+  localparam logic [2:0] End   = 3'd5;    // awaits what is still in flight
+  localparam logic [2:0] Done  = 3'd6;    // the result waits to be taken
+
+  logic [2:0]  state_q;
+  logic        busy_q;                    // the state is not Free: nothing of all this is looked at else
+  logic [3:0]  queue_q, owner;
+  logic        publishes_q, model_q, on;
+  logic [17:0] what_q;
+  logic [57:0] line_q;                    // the next one to be read
+  logic [27:0] unread_q, unscored_q;      // lines
+  logic [3:0]  first_q, last_q;           // words: of the next line that is scored, and of the last one
+  logic [CountBits-1:0] ahead_q, flying_q;    // lines that were asked for and not scored; whose data has not come
+  logic        faulty_q;
+  logic [7:0]  error_q;
+  logic [31:0] score_q;
+
+  assign ready_o       = !busy_q;
+  assign done_o        = state_q == Done;
+  assign error_o       = error_q;
+  assign result_o      = (error_q == ERR_NONE && !publishes_q) ? score_q : '0;
+  assign owner         = busy_q ? owner_q[(Queues == 1) ? '0 : queue_q[QueueBits-1:0]] : '0;
+  assign on            = busy_q && (on_i & Queues'(16'd1 << queue_q)) != '0;
+  assign range_owner_o = owner;
+  assign read_owner_o  = owner;
+  assign fault_queue_o = queue_q;
+  assign ask_queue_o   = queue_q;
+
+  // ---------------------------------------------------------------- lines
+  logic         line_valid, line_done, asks, quits, fifo_full_unused;
+  logic [511:0] line;
+  logic [CountBits-1:0] count_unused;
+
+  assign quits        = !on || faulty_q;
+  assign read_valid_o = busy_q && state_q == Read && !quits && unread_q != '0 && ahead_q != CountBits'(Ahead);
+  assign read_addr_o  = {line_q, 6'd0};
+  assign asks         = read_valid_o && read_ready_i;
+  assign fault_o      = beat_i && beat_fault_i;
+
+  sync_fifo #(.Width(512), .Depth(Ahead)) u_lines (
+    .clk_i, .rst_ni,
+    .clear_i (state_q == End),
+    .push_i  (beat_i && state_q == Read),
+    .data_i  (beat_data_i),
+    .full_o  (fifo_full_unused),
+    .valid_o (line_valid),
+    .data_o  (line),
+    .pop_i   (line_done),
+    .count_o (count_unused)
+  );
+
+  // ---------------------------------------------------------------- scores: a step of the oldest line
+  logic        scores, last_line;
+  logic [3:0]  step_q, last;
+  logic [31:0] word, digest_q;
+  logic [15:0] hits_q, hits, counted, tokens_q;     // words in a range; those of them that count
+  logic [5:0]  more;
+  logic [16:0] tokens;
+
+  assign scores         = busy_q && state_q == Read && line_valid && !publishes_q && !quits;
+  assign last_line      = unscored_q == 28'd1;
+  assign last           = last_line ? last_q : 4'd15;
+  assign line_done      = scores && step_q == 4'd15;
+  assign range_number_o = step_q;
+  assign word           = scores ? line[{step_q, 5'd0} +: 32] : '0;
+
+  always_comb begin
+    hits = '0;
+    if (scores) begin
+      for (int w = 0; w < 16; w++)
+        hits[w] = hits_q[w] || (line[32*w +: 32] >= range_i[31:0] && line[32*w +: 32] <= range_i[63:32]);
+    end
+  end
+  assign counted = hits & (16'hFFFF << first_q) & (16'hFFFF >> (4'd15 - last));
+  assign more   = {1'b0, count_ones(counted)};
+  assign tokens = {1'b0, tokens_q} + {11'd0, more};
+
+  // ---------------------------------------------------------------- the header of a policy
+  logic [1:0]  hash_q;
+  logic [31:0] mixed_q;
+  /* verilator lint_off UNUSEDSIGNAL */  // a line has more words
+  hw_policy_t  header;
+  /* verilator lint_on UNUSEDSIGNAL */
+  logic        fits;
+  assign header        = line[HW_POLICY_BITS-1:0];
+  assign fits          = header.version == what_q[15:0] && header.model_id == '0 && header.length == '0
+                      && header.check == mixed_q;
+  assign ask_o         = busy_q && (state_q == Ask || state_q == Load);
+  assign ask_version_o = what_q[15:0];
+  assign load_o        = state_q == Load && on;
+  assign load_salt_o   = header.salt;
+  assign load_mode_o   = what_q[17:16];
+
+  // ---------------------------------------------------------------- state
+  logic [31:0] last_word;
+  assign last_word = publishes_i ? 32'd0 : {28'd0, addr_i[5:2]} + what_i - 32'd1;
+
+  always_ff @(posedge clk_i) begin
+    if (!rst_ni) begin
+      state_q  <= Free;
+      busy_q   <= 1'b0;
+      flying_q <= '0;
+    end else if (valid_i) begin
+      state_q     <= publishes_i ? Ask : Read;
+      busy_q      <= 1'b1;
+      queue_q     <= queue_i;
+      publishes_q <= publishes_i;
+      model_q     <= model_i;
+      what_q      <= what_i[17:0];
+      line_q      <= addr_i[63:6];
+      first_q     <= addr_i[5:2];
+      last_q      <= last_word[3:0];
+      unread_q    <= last_word[31:4] + 28'd1;
+      unscored_q  <= last_word[31:4] + 28'd1;
+      ahead_q     <= '0;
+      faulty_q    <= 1'b0;
+      error_q     <= ERR_NONE;
+      step_q      <= '0;
+      hits_q      <= '0;
+      digest_q    <= DIGEST_INIT;
+      tokens_q    <= '0;
+      hash_q      <= '0;
+    end else if (busy_q) begin
+      if (asks) begin
+        line_q   <= line_q + 58'd1;
+        unread_q <= unread_q - 28'd1;
+      end
+      ahead_q  <= ahead_q + CountBits'(asks) - CountBits'(line_done);
+      flying_q <= flying_q + CountBits'(asks) - CountBits'(beat_i);
+      if (fault_o) faulty_q <= 1'b1;
+
+      if (scores) begin
+        step_q <= step_q + 4'd1;
+        if (step_q >= first_q && step_q <= last) digest_q <= digest_step(digest_q, word);
+        hits_q <= line_done ? '0 : hits;
+      end
+      if (line_done) begin
+        first_q    <= '0;
+        unscored_q <= unscored_q - 28'd1;
+        tokens_q   <= tokens[15] || tokens[16] ? 16'h8000 : tokens[15:0];    // saturated
+      end
+
+      case (state_q)
+        Ask: begin
+          if (!on) state_q <= End;
+          else if (what_q[17:16] == 2'd3 || ask_resident_i) begin
+            state_q <= End;
+            error_q <= ERR_BAD_POLICY;
+          end else if (ask_occupied_i) begin
+            state_q <= End;
+            error_q <= ERR_POLICY_BUSY;
+          end else state_q <= Read;
+        end
+        Read: begin
+          if (quits) begin
+            state_q <= End;
+            if (faulty_q) error_q <= ERR_DMA_FAULT;
+          end else if (publishes_q && line_valid) begin
+            state_q <= Check;
+          end else if (line_done && last_line) begin
+            state_q <= End;
+          end
+        end
+        Check: begin
+          hash_q <= hash_q + 2'd1;
+          if (hash_q == 2'd3) begin
+            state_q <= fits ? Load : End;
+            if (!fits) error_q <= ERR_BAD_POLICY;
+          end
+          mixed_q <= (hash_q == 2'd0) ? mix(line[31:0] ^ GOLDEN) : (hash_q == 2'd1) ? mix(mixed_q ^ line[63:32])
+                   : (hash_q == 2'd2) ? mix(mixed_q ^ line[95:64]) : mixed_q;
+        end
+        Load: begin
+          state_q <= End;
+          if (ask_occupied_i) error_q <= ERR_POLICY_BUSY;
+        end
+        End: begin
+          if (flying_q == '0) state_q <= Done;
+          score_q <= !model_q ? {16'd0, digest_q[31:16] ^ digest_q[15:0]} : tokens_q[15] ? 32'h7FFF_FFFF : {tokens_q, 16'd0};
+        end
+        Done: begin
+          if (done_taken_i) begin
+            state_q <= Free;
+            busy_q  <= 1'b0;
+          end
+        end
+        default: ;
+      endcase
+    end
+  end
+
+`ifndef SYNTHESIS
+  always_ff @(posedge clk_i) begin
+    if (rst_ni) begin
+      if (valid_i && busy_q) $fatal(1, "R3 readback: a descriptor comes while one is in hand");
+      if (done_taken_i && !done_o) $fatal(1, "R3 readback: a result is taken that is not there");
+      if (beat_i && flying_q == '0) $fatal(1, "R3 readback: data comes that was not asked for");
+      if (load_o && faulty_q) $fatal(1, "R19 readback: a version is loaded from a header that could not be read");
+    end
+  end
+`endif
+endmodule
