@@ -4,7 +4,7 @@
 // each completion: whether it closes its group, so that there is one GROUP_DONE for each and it is on the last one that ends a
 // member; an entry is free again once its group is closed and nothing is left that belongs to it. Queue pairs start anew with
 // open groups, versions are published in between.
-// +groups=N random groups, over all (default 1500; a million take a quarter of an hour).
+// +groups=N random groups, over all (default 1500; 100,000 took 188 s of CPU time).
 module group_table_tb;
   import bench_pkg::*;
 

@@ -426,7 +426,7 @@ module rl_runtime_top_groups_tb;
       case_interrupt;
       case_abort_and_groups;
       case_abort_of_much;
-      if (round == 0) for (int behind = 0; behind < 60; behind = behind + 3) case_abort(behind);
+      if (round == 0) for (int behind = 0; behind < 60; behind = behind + 8) case_abort(behind);
     end
     bench.random_memory;
     bench.u_memory.early_effect = 1'b0;
