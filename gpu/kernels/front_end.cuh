@@ -32,9 +32,10 @@ struct FrontEnd {
   uint32_t loaded;  // the slot of the newest
   // The ABORT that has not come to all that was published before it (R8), by the control warp.
   uint32_t aborting;
-  uint32_t abort_rollout;
-  uint32_t abort_tail;
   uint32_t aborted;  // the number of the last that has
+  // The tail of the submission queue when it was written << 32 | its rollout: one word, as the next may come before the
+  // warps have seen that this one is over.
+  alignas(8) uint64_t abort_of;
   // Tickets of all sessions: handed out, and of these come to by workers, as last seen.
   uint32_t handed_out;
   uint32_t fetched;
@@ -868,10 +869,11 @@ struct Fetcher {
       }
       // R8: an ABORT ends what was published before it and has not started.
       if (UNLIKELY(__any_sync(kEveryLane, order::load_acquire_block(&f.aborting) != 0))) {
-        const bool before = static_cast<int32_t>(index - order::load_relaxed_block(&f.abort_tail)) < 0;
+        const uint64_t abort = order::load_relaxed_block(&f.abort_of);
+        const bool before = static_cast<int32_t>(index - static_cast<uint32_t>(abort >> 32)) < 0;
         const bool decode = (o.is_long || o.is_brief) && o.desc.opcode() == DOORBELL_OP_DECODE;
         if ((mask >> lane & 1) != 0 && decode && before && !DOORBELL_FAULT(AbortsLate) &&
-            o.desc.rollout_id() == order::load_relaxed_block(&f.abort_rollout)) {
+            o.desc.rollout_id() == static_cast<uint32_t>(abort)) {
           o.outcome = ended(DOORBELL_STATUS_STOPPED);
           o.outcome.result = DOORBELL_DIGEST_INIT;
           o.is_long = o.is_brief = false;
@@ -1304,8 +1306,9 @@ __device__ __forceinline__ void publish(const FrontEnd& f, const Launch& launch,
 // all that was has been admitted: what has not is ended by whoever has the turn.
 __device__ __noinline__ void abort_rollout(FrontEnd& f, Place* places, uint32_t number, uint32_t lane) {
   if (lane == 0) {
-    const uint32_t admitted = order::load_acquire_block(&f.admitted), tail = order::load_relaxed_block(&f.abort_tail);
-    const uint32_t rollout = order::load_relaxed_block(&f.abort_rollout), place = f.running.find(rollout);
+    const uint64_t abort = order::load_relaxed_block(&f.abort_of);
+    const uint32_t admitted = order::load_acquire_block(&f.admitted), tail = static_cast<uint32_t>(abort >> 32);
+    const uint32_t rollout = static_cast<uint32_t>(abort), place = f.running.find(rollout);
     if (place != RunningTable::kNone) {
       // Another may be there by now: it is told by its index.
       const uint64_t owner = order::load_relaxed_block(&f.owner[place]);
@@ -1346,10 +1349,9 @@ __device__ __noinline__ void control_role(FrontEnd& f, const Launch& launch, uin
     __syncwarp();
     const uint32_t asked = __shfl_sync(kEveryLane, host.w, 0);
     if (UNLIKELY(asked != abort)) {
-      // The host asks for no other before this one is over.
+      // If the one before is not over here, the host has seen that it has nothing left to end.
       if (lane == 0) {
-        order::store_relaxed_block(&f.abort_rollout, order::load_relaxed_sys(&mailbox.abort_rollout));
-        order::store_relaxed_block(&f.abort_tail, order::load_relaxed_sys(&mailbox.abort_tail));
+        order::store_relaxed_block(&f.abort_of, order::load_relaxed_sys(&mailbox.abort_of));
         order::store_release_block(&f.aborting, 1);
       }
       abort = asked;

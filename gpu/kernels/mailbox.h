@@ -41,8 +41,8 @@ struct doorbell_mailbox {
   uint32_t sq_tail;                    // descriptors published up to
   uint32_t cq_head;                    // completions released up to
   uint32_t abort;                      // how often ABORT was written in this session
-  uint32_t abort_rollout;              // what it was written with last
-  uint32_t abort_tail;                 // descriptors published up to then
+  // the rollout that it was written with last, and above it the descriptors published up to then
+  uint64_t abort_of;
   uint8_t unused1[40];
   struct doorbell_session session;
   uint8_t unused2[24];
@@ -71,8 +71,7 @@ DOORBELL_ASSERT(DOORBELL_OFFSETOF(struct doorbell_mailbox, wanted) == 0, "offset
 DOORBELL_ASSERT(DOORBELL_OFFSETOF(struct doorbell_mailbox, sq_tail) == 4, "offset of sq_tail");
 DOORBELL_ASSERT(DOORBELL_OFFSETOF(struct doorbell_mailbox, cq_head) == 8, "offset of cq_head");
 DOORBELL_ASSERT(DOORBELL_OFFSETOF(struct doorbell_mailbox, abort) == 12, "offset of abort");
-DOORBELL_ASSERT(DOORBELL_OFFSETOF(struct doorbell_mailbox, abort_rollout) == 16, "offset of abort_rollout");
-DOORBELL_ASSERT(DOORBELL_OFFSETOF(struct doorbell_mailbox, abort_tail) == 20, "offset of abort_tail");
+DOORBELL_ASSERT(DOORBELL_OFFSETOF(struct doorbell_mailbox, abort_of) == 16, "offset of abort_of");
 DOORBELL_ASSERT(DOORBELL_OFFSETOF(struct doorbell_mailbox, session.sq_base) == 64, "offset of session.sq_base");
 DOORBELL_ASSERT(DOORBELL_OFFSETOF(struct doorbell_mailbox, session.cq_base) == 72, "offset of session.cq_base");
 DOORBELL_ASSERT(DOORBELL_OFFSETOF(struct doorbell_mailbox, session.token_base) == 80, "offset of session.token_base");

@@ -32,6 +32,12 @@ __device__ __forceinline__ uint32_t load_relaxed_sys(const uint32_t* from) {
   return value;
 }
 
+__device__ __forceinline__ uint64_t load_relaxed_sys(const uint64_t* from) {
+  uint64_t value;
+  asm volatile("ld.relaxed.sys.global.u64 %0, [%1];" : "=l"(value) : "l"(from) : "memory");
+  return value;
+}
+
 // A token, a counter: ordered by a fence or a release behind it.
 __device__ __forceinline__ void store_relaxed_sys(uint32_t* to, uint32_t value) {
   asm volatile("st.relaxed.sys.global.u32 [%0], %1;" :: "l"(to), "r"(value) : "memory");

@@ -26,10 +26,8 @@ pub(crate) const SQ_TAIL: usize = 4;
 pub(crate) const CQ_HEAD: usize = 8;
 /// how often ABORT was written in this session
 pub(crate) const ABORT: usize = 12;
-/// what it was written with last
-pub(crate) const ABORT_ROLLOUT: usize = 16;
-/// descriptors published up to then
-pub(crate) const ABORT_TAIL: usize = 20;
+/// the rollout that it was written with last, and above it the descriptors published up to then
+pub(crate) const ABORT_OF: usize = 16;
 
 // By the host: the registers that are fixed while a session runs.
 /// bus address

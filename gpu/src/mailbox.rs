@@ -100,8 +100,8 @@ impl Mailbox {
 
     /// Ends the DECODEs of a rollout that are published (R8). The last that was asked for is [over](Self::is_abort_over).
     pub fn abort(&self, abort: Abort) {
-        self.word(layout::ABORT_ROLLOUT).store(abort.rollout, Ordering::Relaxed);
-        self.word(layout::ABORT_TAIL).store(abort.upto, Ordering::Relaxed);
+        let of = u64::from(abort.upto) << 32 | u64::from(abort.rollout);
+        self.wide(layout::ABORT_OF).store(of, Ordering::Relaxed);
         let number = self.word(layout::ABORT).load(Ordering::Relaxed).wrapping_add(1);
         self.word(layout::ABORT).store(number, Ordering::Release);
     }
@@ -229,9 +229,7 @@ mod tests {
         assert!(mailbox.is_abort_over(), "none was asked for");
         mailbox.abort(Abort { rollout: 11, upto: 12 });
         assert!(!mailbox.is_abort_over());
-        let asked =
-            [layout::ABORT_ROLLOUT, layout::ABORT_TAIL].map(|at| mailbox.word(at).load(Ordering::Relaxed));
-        assert_eq!(asked, [11, 12]);
+        assert_eq!(mailbox.wide(layout::ABORT_OF).load(Ordering::Relaxed), 12 << 32 | 11);
         tell(layout::ABORTED, mailbox.word(layout::ABORT).load(Ordering::Relaxed));
         assert!(mailbox.is_abort_over());
     }

@@ -202,7 +202,9 @@ impl GpuPlatform {
     fn abort(&mut self, rollout: u32) -> Result<(), DeviceError> {
         self.sync();
         let busy = self.is_busy();
-        self.registers.queue_mut(0).busy = busy;
+        let queue = self.registers.queue_mut(0);
+        queue.busy = busy;
+        queue.settle_abort();
         self.write_refusable(Register::Abort, rollout)?;
         if let Some(abort) = self.registers.queue(0).abort() {
             self.mailbox.abort(abort);
@@ -311,6 +313,8 @@ impl Platform for GpuPlatform {
         let busy = self.is_busy();
         let queue = self.registers.queue_mut(0);
         queue.busy = busy;
+        // Where nothing is left the kernel's word need not be waited for.
+        queue.settle_abort();
         if queue.is_drained() {
             queue.stop();
             self.mailbox.stop();

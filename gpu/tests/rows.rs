@@ -319,3 +319,30 @@ fn r20_what_no_worker_has_come_to_adds_no_token() {
     let started = lengths_of_those_in_the_queue(Some("StartsRetired"));
     assert!(started.iter().all(|&length| length > 0), "{started:?}: this test shows nothing");
 }
+
+/// How many of the short DECODEs that wait behind a long one of their rollout do not end as an ABORT has it.
+fn untouched_by_an_abort(fault: Option<&'static str>) -> usize {
+    const LONG: u32 = 900_000;
+    let engine = kernel(Options { seed: seed(), fault, ..Default::default() });
+    let config = QueueConfig { token_bytes: 4 << 20, ..Default::default() };
+    let mut driver = driver(&engine, 0, config);
+    let mut descs = vec![HwDesc::decode(1, 0, LONG)];
+    descs.extend([HwDesc::decode(1, 0, 2).with_delta_offset(4 * u64::from(LONG)); 5]);
+    let descs: Vec<HwDesc> = descs.iter().zip(0..).map(|(desc, k)| desc.with_user_data(k)).collect();
+    assert_eq!(driver.submit(&descs).unwrap(), 6);
+    driver.abort(1).unwrap();
+    let mut out = [HwCompletion::default(); 6];
+    let mut taken = 0;
+    while taken < 6 {
+        taken += driver.poll(&mut out[taken..]).unwrap();
+    }
+    assert_eq!(out[0].status, Status::Stopped as u8, "{:?}", out[0]);
+    out[1..].iter().filter(|end| end.status != Status::Stopped as u8 || end.final_seq_len != 0).count()
+}
+
+/// R8: an ABORT ends what was published before it and has not started, without a token.
+#[test]
+fn r08_an_abort_ends_what_waits_behind_its_rollout() {
+    assert_eq!(untouched_by_an_abort(None), 0);
+    assert_eq!(untouched_by_an_abort(Some("AbortsLate")), 5, "this test shows nothing");
+}

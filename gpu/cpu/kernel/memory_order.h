@@ -102,6 +102,7 @@ inline uint4 load_relaxed_sys(const uint4* from) {
 }
 
 inline uint32_t load_relaxed_sys(const uint32_t* from) { return shared(from) ? load_relaxed(from) : 0; }
+inline uint64_t load_relaxed_sys(const uint64_t* from) { return shared(from) ? load_relaxed(from) : 0; }
 
 inline void store_relaxed_sys(uint32_t* to, uint32_t value) {
   if (!shared(to)) return;
