@@ -522,7 +522,8 @@ pub(super) fn r08_an_abort_reaches_what_was_published(bench: &mut Bench<'_>) -> 
             let stopped = end.status == Status::Stopped as u8;
             ensure_eq!(stopped, desc.rollout_id == 7, "R8: whether an ABORT ended {desc:x?}");
         }
-        // It does not outlive what it was for.
+        // It does not outlive what it was for, once the device has had the time to say so.
+        rig.settle()?;
         let state = State::from_bits_retain(rig.driver.read(Register::State)?);
         ensure!(!state.contains(State::ABORTING), "R8: ABORTING with nothing left");
         rig.check(&numbered([HwDesc::decode(7, 0, 5), HwDesc::decode(8, 0, 5)]))?;

@@ -5,8 +5,8 @@ use rand_chacha::rand_core::Rng;
 use super::rig::{below, by_position, numbered, refused};
 use super::{Bench, Failure, ensure, ensure_eq};
 use doorbell_contract::{
-    Capability, CompletionFlags, Counter, DescFlags, ErrorCode, HwCompletion, HwDesc, Opcode, Register, SqKey,
-    State, Status,
+    Capability, CompletionFlags, Counter, DescFlags, ErrorCode, HwCompletion, HwDesc, Opcode, Register,
+    SqKey, State, Status,
 };
 use doorbell_host::config::QueueConfig;
 use doorbell_host::device::Device;
