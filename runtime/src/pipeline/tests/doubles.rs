@@ -217,13 +217,15 @@ impl Shuffle {
         self.count += 1;
     }
 
-    /// GROUP_DONE comes behind all else that ends a member of its group (R17).
+    /// GROUP_DONE comes behind all that its group had before it, and before all that comes behind it there (R17): a host sees the
+    /// completions of a queue pair in one order.
     fn may_come(&self, place: usize) -> bool {
         let Some(held) = self.held[place].front() else { return false };
-        let before = |other: &Held| {
+        let done = |held: &Held| held.completion.has(CompletionFlags::GROUP_DONE);
+        let before = |other: &&Held| {
             other.prefix.is_some() && other.prefix == held.prefix && other.number < held.number
         };
-        !(held.completion.has(CompletionFlags::GROUP_DONE) && self.held.iter().flatten().any(before))
+        !self.held.iter().flatten().filter(before).any(|other| done(held) || done(other))
     }
 }
 

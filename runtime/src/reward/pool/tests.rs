@@ -628,10 +628,14 @@ fn groups_come_whole_to_one_judge(#[values(1, 3)] judges: usize, #[values(1, 64)
     }
     assert!(expected.is_empty());
     let calls: Vec<(usize, Vec<u32>)> = seen.try_iter().collect();
-    let mut groups: Vec<&Vec<u32>> =
-        calls.iter().map(|(_, slots)| slots).filter(|slots| slots.iter().any(|slot| slot % 10 == 1)).collect();
+    let mut groups: Vec<&Vec<u32>> = calls
+        .iter()
+        .map(|(_, slots)| slots)
+        .filter(|slots| slots.iter().any(|slot| slot % 10 == 1))
+        .collect();
     groups.sort();
-    let whole: Vec<Vec<u32>> = (0..20).map(|round| (1..5).map(|place| 10 * round + place).collect()).collect();
+    let whole: Vec<Vec<u32>> =
+        (0..20).map(|round| (1..5).map(|place| 10 * round + place).collect()).collect();
     assert_eq!(groups, whole.iter().collect::<Vec<_>>());
 }
 
@@ -663,7 +667,8 @@ fn a_group_behind_a_judge_that_hangs_stays_whole() {
     pool.post_group(&group(&mut tickets, 20, 4)).unwrap();
     assert_eq!(pool.post_group(&group(&mut tickets, 100, 65)), Err(GroupPostError::Full));
     let judged = collect_all(&mut pool);
-    let (hung, scored): (Vec<_>, Vec<_>) = judged.iter().partition(|judged| judged.verdict.is_err());
+    let (hung, scored): (Vec<Judged>, Vec<Judged>) =
+        judged.into_iter().partition(|judged| judged.verdict.is_err());
     assert!(hung.iter().all(|judged| judged.verdict == Err(JudgeFailure::Deadline)));
     assert_eq!((hung.len(), scored.len()), (3, 4));
     assert_eq!(seen.try_iter().collect::<Vec<_>>(), [(1, vec![20, 21, 22, 23])]);
