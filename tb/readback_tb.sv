@@ -325,7 +325,6 @@ module readback_tb;
     reward(0, 1'b1, 32767, 5, -1);
     reward(0, 1'b1, 32768, 5, -1);
     reward(0, 1'b1, 40000, 15, -1);
-    reward(0, 1'b1, 66000, 1, -1);
     reward(0, 1'b0, 5000, 3, -1);
     // R10: each beat of four lines, either kind of error; then all is well again.
     for (int k = 0; k < 40; k++) begin
