@@ -30,19 +30,19 @@ fn workspace() -> TempDir {
 
 #[rstest]
 #[case::overlap(
-    "type = \"u16\", offset = 2, ",
-    "type = \"u32\", offset = 0, ",
+    "\"model_id\",        type = \"u16\", offset = 2, ",
+    "\"model_id\",        type = \"u32\", offset = 0, ",
     "HwDesc, field model_id: offset 0 overlaps"
 )]
 #[case::hole(
-    "type = \"u16\", offset = 2, ",
-    "type = \"u8\", offset = 3, ",
+    "\"model_id\",        type = \"u16\", offset = 2, ",
+    "\"model_id\",        type = \"u8\", offset = 3, ",
     "HwDesc, field model_id: bytes 2 to 2 before it"
 )]
 #[case::misaligned(
     "type = \"u16\", offset = 46, ",
     "type = \"u16\", offset = 45, ",
-    "HwDesc, field reserved: offset 45 is not a multiple of its size 2"
+    "HwDesc, field policy_version: offset 45 is not a multiple of its size 2"
 )]
 #[case::short_of_size(
     "type = \"u8\",  offset = 31, ",
@@ -106,11 +106,19 @@ fn workspace() -> TempDir {
     "base = 0x10000\nsize = 0x80\nper_function = 0x80",
     "block FUNCTION: functions share a page"
 )]
-#[case::counter_overlap("offset = 0x108", "offset = 0x100", "overlaps counter CYCLES")]
-#[case::counter_on_register("offset = 0x100", "offset = 0x050", "overlaps counter CYCLES at 0x050")]
+#[case::counter_overlap(
+    "offset = 0x108\ndoc = \"descriptors",
+    "offset = 0x100\ndoc = \"descriptors",
+    "overlaps counter CYCLES"
+)]
+#[case::counter_on_register(
+    "offset = 0x100\ndoc = \"clock",
+    "offset = 0x050\ndoc = \"clock",
+    "overlaps counter CYCLES at 0x050"
+)]
 #[case::counter_outside(
-    "offset = 0x178",
-    "offset = 0x400",
+    "offset = 0x178\ndoc = \"completions",
+    "offset = 0x400\ndoc = \"completions",
     "counter ERRORS: offset 0x400 is outside the first block"
 )]
 #[case::same_name("name = \"CQ_BASE_LO\"", "name = \"SQ_BASE_LO\"", "would both be called REG_SQ_BASE_LO")]
@@ -126,8 +134,8 @@ fn workspace() -> TempDir {
 )]
 #[case::case("name = \"MIX_MUL_1\"", "name = \"mixMul\"", "constant mixMul: the name is not UPPER_CASE")]
 #[case::field_case("name = \"seq_len\"", "name = \"SeqLen\"", "field SeqLen: the name is not snake_case")]
-#[case::wide_constant("value = 0x1F", "value = 0x11F", "constant DESC_FLAGS_MASK: 0x11f does not fit u8")]
-#[case::mask_disagrees("value = 0x1F", "value = 0x0F", "DESC_FLAGS_MASK: 0xf is not all of DescFlags")]
+#[case::wide_constant("value = 0x3F", "value = 0x13F", "constant DESC_FLAGS_MASK: 0x13f does not fit u8")]
+#[case::mask_disagrees("value = 0x3F", "value = 0x1F", "DESC_FLAGS_MASK: 0x1f is not all of DescFlags")]
 #[case::version_disagrees("reset = 0x0002_0000", "reset = 0x0002_0001", "register VERSION: its reset value")]
 #[case::id_disagrees("reset = 0x4C45_4244", "reset = 0x4C45_4245", "register ID: its reset value")]
 #[case::unknown_type(
@@ -137,9 +145,9 @@ fn workspace() -> TempDir {
 )]
 #[case::unknown_key("sv = \"hw_desc_t\"", "sv = \"hw_desc_t\"\nsb = 1", "unknown field `sb`")]
 #[case::array_of_a_record(
-    "\"reserved\",        type = \"u16\", offset = 46,",
-    "\"reserved\", count = 2, type = \"u8\", offset = 46,",
-    "HwDesc, field reserved: only the mailbox has arrays"
+    "\"policy_version\",  type = \"u16\", offset = 46,",
+    "\"policy_version\", count = 2, type = \"u8\", offset = 46,",
+    "HwDesc, field policy_version: only the mailbox has arrays"
 )]
 #[case::mailbox_lines(
     "offset = 192\n",
@@ -224,9 +232,10 @@ fn a_page_with_broken_markers_is_refused(#[case] from: &str, #[case] to: &str, #
 fn prose_between_the_blocks_survives() {
     let spec = Spec::parse(CONTRACT).unwrap();
     let block = |name: &str| format!("<!-- generated:{name} -->\nold\n<!-- /generated -->");
-    let page = ["HwDesc", "HwCompletion", "codes", "registers"].map(block).join("\nprose\n") + "\nend\n";
+    let page =
+        ["HwDesc", "HwCompletion", "HwPolicy", "codes", "registers"].map(block).join("\nprose\n") + "\nend\n";
     let out = renewed(&spec, &page).unwrap();
-    assert_eq!((out.matches("\nprose\n").count(), out.matches("\nold\n").count()), (3, 0));
+    assert_eq!((out.matches("\nprose\n").count(), out.matches("\nold\n").count()), (4, 0));
     assert!(out.ends_with("<!-- /generated -->\nend\n"), "{out}");
 }
 
