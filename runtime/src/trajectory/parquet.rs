@@ -258,7 +258,7 @@ mod tests {
             segments: k % 5 + 1,
             outcome: Outcome::ALL[k as usize % 4],
             spans: k % 4,
-            group: (k % 3 > 0)
+            group: (!k.is_multiple_of(3))
                 .then(|| GroupScore { mean: f64::from(k) / 7.0, advantage: -f64::from(k % 11) }),
             has_logprobs: k % 5 > 1,
             shard: 0,

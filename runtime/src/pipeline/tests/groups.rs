@@ -232,8 +232,9 @@ fn r10_an_unreadable_stop_of_a_group_is_made_anew() {
     assert_eq!((notes.lost().len(), pipeline.metrics.counters.values().groups_done), (2, 1));
 }
 
-/// What a call of a judge held.
-type Calls = Arc<Mutex<Vec<Vec<(u64, u32)>>>>;
+/// What a call of a judge held: requests and members.
+type Call = Vec<(u64, u32)>;
+type Calls = Arc<Mutex<Vec<Call>>>;
 
 /// Scores members by their number, in calls that it notes; lets nobody go on whose member is `rejected`.
 struct Together {
@@ -263,7 +264,7 @@ impl Judge for Together {
 fn judged(
     rejects: bool,
     how: fn(&Answer<'_>, usize) -> Result<(), JudgeError>,
-) -> (Pipeline, Vec<Note>, Vec<Vec<(u64, u32)>>, Vec<Lost>) {
+) -> (Pipeline, Vec<Note>, Vec<Call>, Vec<Lost>) {
     let options = Options { slots: 32, group: 4, checkpoint: 16, judge_group: true, ..Options::default() };
     let setup = Setup::new(20, options);
     let calls = Calls::default();
