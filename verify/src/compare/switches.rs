@@ -54,7 +54,8 @@ pub(super) fn rerun(
     let (mut expected, mut found) = (Vec::new(), Vec::new());
     for area in (0..plan.ids()).filter_map(|id| plan.area(id)) {
         let words = ((area.end - area.start) / 4) as usize;
-        (expected.resize(words, 0), found.resize(words, 0));
+        expected.resize(words, 0);
+        found.resize(words, 0);
         model.tokens(area.start, &mut expected)?;
         device.tokens(area.start, &mut found)?;
         if expected != found {
