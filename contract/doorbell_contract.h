@@ -269,7 +269,8 @@ enum doorbell_slot {
 // ENABLE was refused: a ring size is no power of two in 2..65536, a base is misaligned, or a region lies in
 // no window of its function
 #define DOORBELL_FAULT_BAD_CONFIG 0x00000001u
-#define DOORBELL_FAULT_DMA_READ 0x00000002u      // a descriptor read was answered with an error
+// the read of a descriptor, of tokens to be scored or of a policy was answered with an error
+#define DOORBELL_FAULT_DMA_READ 0x00000002u
 #define DOORBELL_FAULT_DMA_WRITE 0x00000004u     // a token write was answered with an error
 // a completion write was answered with an error: the completions of that line, up to two, may be lost
 #define DOORBELL_FAULT_COMPLETION_WRITE 0x00000008u

@@ -257,7 +257,8 @@ package desc_pkg;
   // in no window of its function
   localparam int          FAULT_BAD_CONFIG_BIT = 0;
   localparam logic [31:0] FAULT_BAD_CONFIG = 32'h0000_0001;
-  localparam int          FAULT_DMA_READ_BIT = 1;            // a descriptor read was answered with an error
+  // the read of a descriptor, of tokens to be scored or of a policy was answered with an error
+  localparam int          FAULT_DMA_READ_BIT = 1;
   localparam logic [31:0] FAULT_DMA_READ = 32'h0000_0002;
   localparam int          FAULT_DMA_WRITE_BIT = 2;           // a token write was answered with an error
   localparam logic [31:0] FAULT_DMA_WRITE = 32'h0000_0004;

@@ -296,7 +296,7 @@ bitflags::bitflags! {
     pub struct DeviceFault: u32 {
         /// Bit 0: ENABLE was refused: a ring size is no power of two in 2..65536, a base is misaligned, or a region lies in no window of its function
         const BAD_CONFIG = 1 << 0;
-        /// Bit 1: a descriptor read was answered with an error
+        /// Bit 1: the read of a descriptor, of tokens to be scored or of a policy was answered with an error
         const DMA_READ = 1 << 1;
         /// Bit 2: a token write was answered with an error
         const DMA_WRITE = 1 << 2;
