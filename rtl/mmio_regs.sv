@@ -310,9 +310,12 @@ module mmio_regs
       for (int q = 0; q < QueueSlots; q++) queue_mem[q] <= queue_reset();
       owner_q <= '0;
       for (int f = 0; f < FunctionSlots; f++) function_mem[f] <= function_reset(f == 0);
-      for (int k = 0; k < 16*FunctionSlots; k++) begin
-        range_lo_q[k] <= RESET_RANGE_0_LO;
-        range_hi_q[k] <= '0;
+      // Two loops: Verilator unrolls none of more than 64 rounds.
+      for (int f = 0; f < FunctionSlots; f++) begin
+        for (int k = 0; k < 16; k++) begin
+          range_lo_q[16*f + k] <= RESET_RANGE_0_LO;
+          range_hi_q[16*f + k] <= '0;
+        end
       end
       wait_states_o <= '0;
     end else if (fire) begin
