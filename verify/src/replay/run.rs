@@ -296,8 +296,7 @@ impl<'a> Run<'a> {
     /// the one that it retires (R19).
     fn publish(&mut self, device: &mut dyn Device) -> Result<(), DeviceError> {
         let free = self.naming_older == 0 && self.prefills_running == 0;
-        if self.publishing == 0 && self.publish_is_due() && free && self.naming > 0 && self.version < u16::MAX
-        {
+        if self.publishing == 0 && self.publish_is_due() && free && self.version < u16::MAX {
             self.unsent = device.functions();
             self.publishing = self.unsent.len();
             let header: [u32; 4] = cast(self.plan.header(self.version + 1));

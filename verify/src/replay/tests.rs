@@ -1,6 +1,6 @@
 //! Plans, and the way of rollouts through a replay.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::ops::ControlFlow;
 use std::sync::{Arc, Mutex};
 
@@ -133,6 +133,32 @@ fn r17_groups_are_opened_within_their_entries(#[case] options: ReplayOptions) {
     assert!(replay.completions.iter().all(|completion| completion.error == 0));
     let closed = replay.completions.iter().filter(|end| end.has(CompletionFlags::GROUP_DONE)).count();
     assert_eq!(closed, plan.requests());
+}
+
+/// A publish that waits for PREFILLs goes on when everything has completed at once, and so does what waits for it: here each
+/// PREFILL is seen behind its members.
+#[test]
+fn r19_a_publish_that_is_due_holds_nothing_up() {
+    let options = ReplayOptions { group: 4, publish_every: 20, ..Default::default() };
+    let plan = ReplayPlan::new(&trace(&[(5, 1); 200]), options).unwrap();
+    let mut held: HashMap<u32, HwCompletion> = HashMap::new();
+    let mut device = Tampered::new(&plan, move |_, completion| {
+        let (request, member) = (completion.rollout_id / 5, completion.rollout_id % 5);
+        match member {
+            _ if completion.rollout_id == u32::MAX => vec![completion],
+            0 => {
+                held.insert(request, completion);
+                vec![]
+            }
+            4 => [Some(completion), held.remove(&request)].into_iter().flatten().collect(),
+            _ => vec![completion],
+        }
+    });
+    let replay = run(&plan, &mut device);
+    assert!(replay.failure.is_none(), "{:?}", replay.failure);
+    let whole = replay.completions.iter().filter(|end| end.status == Status::Done as u8).count();
+    assert_eq!(whole, plan.ids() as usize);
+    assert!(replay.published > 0);
 }
 
 #[test]
