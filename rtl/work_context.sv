@@ -56,8 +56,10 @@ module work_context
 
   // Both regions begin with a line: the log-probabilities of a token line lie so many lines behind it, modulo 2^58.
   logic [Queues-1:0][57:0] ahead_q;
+  logic [57:0]             ahead;
   logic [QueueBits-1:0]    pair, start_pair;
   assign pair       = (Queues == 1) ? '0 : echo.pair[QueueBits-1:0];
+  assign ahead      = logp_i ? ahead_q[pair] : '0;
   assign start_pair = (Queues == 1) ? '0 : start_queue_i[QueueBits-1:0];
 
   always_ff @(posedge clk_i) begin
@@ -123,8 +125,7 @@ module work_context
     line_last_o  = last_i;
     if (taken_i) begin
       line_queue_o = echo.pair;
-      line_addr_o = {echo.token_addr[63:6] + {30'd0, line}, 6'd0};
-      if (logp_i) line_addr_o = {echo.token_addr[63:6] + {30'd0, line} + ahead_q[pair], 6'd0};
+      line_addr_o = {echo.token_addr[63:6] + {30'd0, line} + ahead, 6'd0};
       if (first_q[worker_i]) line_first_o = echo.token_addr[5:2];
     end
   end

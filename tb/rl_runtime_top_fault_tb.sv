@@ -136,6 +136,24 @@ module rl_runtime_top_fault_tb;
       if ((bench.host.last_done.error == ERR_DMA_FAULT) != (bench.host.last_index == 1)) fail("DMA_FAULT at the wrong descriptor");
     end
     end_case(FAULT_DMA_WRITE);
+    // With LOGP it may be the line of tokens, or that of log-probabilities: a middle one, or the last.
+    for (int which = 2; which <= 6; which++) begin
+      bench.host.default_config;
+      bench.host.workers = 1;
+      bench.host.enable;
+      bench.host.put_decode(1, 6);
+      bench.host.make_decode(2, 20, 10, desc);        // in two lines
+      desc.flags = FLAG_LOGP;
+      bench.host.put(desc);
+      bench.host.put_decode(3, 16);
+      bench.u_memory.fail_line = which;
+      bench.host.ring;
+      repeat (3) begin
+        bench.host.await_completions(1, 3000);
+        if ((bench.host.last_done.error == ERR_DMA_FAULT) != (bench.host.last_index == (which < 6 ? 1 : 2))) fail("DMA_FAULT at the wrong descriptor");
+      end
+      end_case(FAULT_DMA_WRITE);
+    end
     // Two faults are two bits.
     bench.host.default_config;
     bench.host.enable;

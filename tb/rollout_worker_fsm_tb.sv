@@ -312,7 +312,7 @@ module rollout_worker_fsm_tb;
     salt[k]         = plain ? 32'd0 : rnd();
     prepare_salt    <= salt[k];
     next.slot       = rnd();
-    next.logp       = rnd();
+    next.logp       = seed[k][7];
     kept[k]         = 1'b0;
     called_off[k]   = 1'b0;
     next.start_word = rnd();
