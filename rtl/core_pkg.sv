@@ -18,6 +18,8 @@ package core_pkg;
     logic [63:0] token_base;
     logic [63:0] token_size;
     logic [63:0] kv_size;
+    logic [63:0] logp_base;
+    logic [63:0] logp_size;
     logic [7:0]  weight;           // descriptors of one turn, at least 1
     // Of its function:
     logic [3:0]  owner;            // its number
@@ -51,6 +53,7 @@ package core_pkg;
     logic        adds_tokens;      // a DECODE without error; anything else ends at once
     logic        eos_stops;
     logic        resident;
+    logic        logp;             // a DECODE that writes log-probabilities
     logic [3:0]  start_word;       // where in its 64-byte line the first token goes
     logic [31:0] rollout_id;
     logic [31:0] max_tokens;
@@ -162,8 +165,8 @@ package core_pkg;
 
   // Lines of a worker are counted modulo 2^LINE_COUNT_BITS, and differences have a sign. Lines may be acknowledged
   // behind a completion that waits for an earlier one of its rollout (R5), as many as the completions behind it hold: up
-  // to 2^27 each.
-  localparam int LINE_COUNT_BITS = 40;
+  // to 2^28 each, with log-probabilities.
+  localparam int LINE_COUNT_BITS = 41;
 
   // How many cycles before its certain end a worker asks for the next descriptor. Covers the dispatcher's latency, so
   // that a worker changes descriptors without losing a cycle.

@@ -45,6 +45,7 @@ module desc_check
   logic [Queues-1:0][63:0] token_base_q;
   logic [Queues-1:0][63:0] token_size_q;
   logic [Queues-1:0][63:0] kv_size_q;
+  logic [Queues-1:0][63:0] logp_size_q;
   logic [Queues-1:0][31:0] length_limit_q;
   logic [Queues-1:0][31:0] checkpoint_default_q;
   logic [QueueBits-1:0] start_pair, queue0, queue1_q, queue3_q, queue4_q;
@@ -57,17 +58,19 @@ module desc_check
       token_base_q[start_pair] <= start_config_i.token_base;
       token_size_q[start_pair] <= start_config_i.token_size;
       kv_size_q[start_pair]    <= start_config_i.kv_size;
+      logp_size_q[start_pair]  <= start_config_i.logp_size;
       length_limit_q[start_pair]       <= start_config_i.length_limit;
       checkpoint_default_q[start_pair] <= start_config_i.checkpoint_default;
     end
   end
 
   logic [31:0] key, length_limit, checkpoint_default;
-  logic [63:0] token_base, token_size, kv_size;
+  logic [63:0] token_base, token_size, kv_size, logp_size;
   assign key                = key_q[queue0];
   assign token_base         = token_base_q[queue1_q];
   assign token_size         = token_size_q[queue1_q];
   assign kv_size            = kv_size_q[queue1_q];
+  assign logp_size          = logp_size_q[queue1_q];
   assign length_limit       = length_limit_q[queue1_q];
   assign checkpoint_default = checkpoint_default_q[queue1_q];
 
@@ -146,13 +149,14 @@ module desc_check
   logic        fence2, fence2_q, fence3_q, fence4_q, prefill2, prefill2_q, prefill3_q, prefill4_q;
   logic        stop2, stop2_q, stop3_q, stop4_q, good4;
   logic        found1_q, found2_q, found3_q, found4_q, resident1_q, place1_q, place2_q, place3_q, place4_q, names4_q;
-  logic        decode, cow_prefix, reward, policy, whole2, opens2, seeks2;
+  logic        decode, logp, cow_prefix, reward, policy, whole2, opens2, seeks2;
   logic [32:0] end_len;
   logic [64:0] end_offset;
   logic [7:0]  form, form2_q, form3_q, error4;
 
   always_comb begin
     decode     = 1'b0;
+    logp       = 1'b0;
     cow_prefix = 1'b0;
     reward     = 1'b0;
     policy     = 1'b0;
@@ -174,13 +178,14 @@ module desc_check
       reward     = desc1.opcode == OP_REWARD;
       policy     = desc1.opcode == OP_POLICY;
       fence2     = desc1.flags[FLAG_FENCE_BIT];
+      logp       = decode && desc1.flags[FLAG_LOGP_BIT];
       cow_prefix = desc1.flags[FLAG_COW_PREFIX_BIT];
       end_len    = (reward ? 33'd0 : {1'b0, desc1.seq_len}) + ((decode || reward) ? {1'b0, desc1.max_tokens} : 33'd0);
       end_offset = {1'b0, desc1.delta_offset} + (policy ? 65'd64 : {31'd0, desc1.max_tokens, 2'b00});
 
       if      (!decode && !prefill2 && !stop2 && !reward && !policy && desc1.opcode != OP_NOP)
         form = ERR_BAD_OPCODE;
-      else if ((desc1.flags & ~DESC_FLAGS_MASK) != '0 || desc1.flags[FLAG_LOGP_BIT])
+      else if ((desc1.flags & ~DESC_FLAGS_MASK) != '0)
         form = ERR_RESERVED_SET;
       else if (stop2 && cow_prefix && desc1.prefix_id == PREFIX_NONE)
         form = ERR_BAD_PREFIX;
@@ -193,7 +198,7 @@ module desc_check
               || (!policy && end_len > {1'b0, length_limit}))
           form = ERR_BAD_LENGTH;
         else if (((decode || reward) && desc1.delta_offset[1:0] != '0) || (policy && desc1.delta_offset[5:0] != '0)
-              || (!prefill2 && end_offset > {1'b0, token_size})
+              || (!prefill2 && end_offset > {1'b0, token_size}) || (logp && end_offset > {1'b0, logp_size})
               || ((decode || prefill2) && desc1.kv_offset != '0 && desc1.kv_offset >= kv_size))
           form = ERR_BAD_REGION;
         else if ((prefill2 || (decode && cow_prefix)) && desc1.prefix_id == PREFIX_NONE)
@@ -225,6 +230,7 @@ module desc_check
       work2.pair       = 4'(queue1_q);
       work2.eos_stops   = desc1.flags[FLAG_EOS_STOPS_BIT];
       work2.resident    = desc1.flags[FLAG_RESIDENT_BIT];
+      work2.logp        = logp;
       work2.start_word  = echo2.token_addr[5:2];
       work2.rollout_id  = echo2.rollout_id;
       work2.max_tokens  = desc1.max_tokens;

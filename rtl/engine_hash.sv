@@ -5,7 +5,8 @@
 //   load     that record comes back with the descriptor's worker and its place there, when it is assigned
 //   begin    the descriptor in this place starts, which asks for its first token; ready is early, from a register
 //   step     the worker wants one token more; likewise
-//   token    the token of the last begin or step, from a register of one entry, which take empties
+//   token    the token of the last begin or step, from a register of one entry, which take empties; beside it, if it is
+//            wanted, its log-probability
 //
 // A disable of a queue pair ends what runs of it as a STOP does (R12), so the engine is left alone by it: a worker that
 // ends asks for no further token. What the engine needs of the function that a queue pair belongs to it keeps by queue
@@ -51,6 +52,8 @@ module engine_hash
   output logic [Workers-1:0]      token_valid_o,
   output logic [Workers*32-1:0]   token_o,
   output logic [Workers-1:0]      eos_o,             // the token is an end of sequence
+  input  logic [Workers-1:0]      logp_i,            // its log-probability is wanted
+  output logic [Workers*32-1:0]   logp_o,            // that, Q16.16 with a sign; else 0
   input  logic [Workers-1:0]      token_take_i
   /* verilator lint_on UNUSEDSIGNAL */
 );
@@ -129,6 +132,14 @@ module engine_hash
     if (limits_q != '0) begin
       for (int w = 0; w < Workers; w++)
         eos_o[w] = limits_q[w] && {1'b0, hash_q[w*32 + int'(VOCAB_BITS) +: 15]} < limit_q[w*16 +: 16];
+    end
+  end
+
+  always_comb begin
+    logp_o = '0;
+    if (logp_i != '0) begin
+      for (int w = 0; w < Workers; w++)
+        if (logp_i[w]) logp_o[w*32 +: 32] = 32'd0 - {12'd0, hash_q[w*32 + 12 +: 20]};
     end
   end
 

@@ -81,7 +81,8 @@ module mmio_regs
     localparam bit WorkersMustBe1To16 = {-1{1'b1}};   // ends the elaboration
   end
 
-  localparam logic [31:0] Capability   = CAP_PREFILL | CAP_REWARD | CAP_RESIDENT | CAP_INTERRUPT | CAP_POLICY | CAP_ABORT;
+  localparam logic [31:0] Capability   = CAP_PREFILL | CAP_REWARD | CAP_RESIDENT | CAP_INTERRUPT | CAP_LOGP | CAP_POLICY
+                                       | CAP_ABORT;
   localparam int          Windows      = 3;
   localparam int          QueueBits    = (Queues == 1) ? 1 : $clog2(Queues);
   localparam int          FunctionBits = (Functions == 1) ? 1 : $clog2(Functions);
@@ -98,6 +99,8 @@ module mmio_regs
     logic [63:0] token_size;
     logic [63:0] kv_base;            // engine 0 does not access the KV region
     logic [63:0] kv_size;
+    logic [63:0] logp_base;
+    logic [63:0] logp_size;
     logic [31:0] sq_start;
     logic [31:0] cq_start;
     logic [31:0] sq_key;
@@ -211,7 +214,8 @@ module mmio_regs
         end
         REG_SQ_BASE_LO, REG_SQ_BASE_HI, REG_CQ_BASE_LO, REG_CQ_BASE_HI, REG_SQ_SIZE, REG_CQ_SIZE,
         REG_TOKEN_BASE_LO, REG_TOKEN_BASE_HI, REG_TOKEN_SIZE_LO, REG_TOKEN_SIZE_HI, REG_KV_BASE_LO, REG_KV_BASE_HI,
-        REG_KV_SIZE_LO, REG_KV_SIZE_HI, REG_SQ_START, REG_CQ_START, REG_SQ_KEY: is_queue_cfg = 1'b1;
+        REG_KV_SIZE_LO, REG_KV_SIZE_HI, REG_SQ_START, REG_CQ_START, REG_SQ_KEY,
+        REG_LOGP_BASE_LO, REG_LOGP_BASE_HI, REG_LOGP_SIZE_LO, REG_LOGP_SIZE_HI: is_queue_cfg = 1'b1;
         REG_CONTROL: begin
           is_rw    = 1'b1;
           value_ok = !(write_data_i[CONTROL_ENABLE_BIT] && wr_active && !wr_on);
@@ -269,6 +273,10 @@ module mmio_regs
         REG_SQ_START:      new_queue_regs.sq_start          = write_data_i;
         REG_CQ_START:      new_queue_regs.cq_start          = write_data_i;
         REG_SQ_KEY:        new_queue_regs.sq_key            = write_data_i;
+        REG_LOGP_BASE_LO:  new_queue_regs.logp_base[31:0]   = write_data_i;
+        REG_LOGP_BASE_HI:  new_queue_regs.logp_base[63:32]  = write_data_i;
+        REG_LOGP_SIZE_LO:  new_queue_regs.logp_size[31:0]   = write_data_i;
+        REG_LOGP_SIZE_HI:  new_queue_regs.logp_size[63:32]  = write_data_i;
         REG_FN_WORKERS:         new_function_regs.workers            = write_data_i[Workers-1:0];
         REG_CHECKPOINT_DEFAULT: new_function_regs.checkpoint_default = write_data_i;
         REG_LENGTH_LIMIT:       new_function_regs.length_limit       = write_data_i;
@@ -339,14 +347,14 @@ module mmio_regs
 
   // The regions, and which of them each window holds. R11: a region lies, whole, in one window; an empty one lies
   // everywhere. Nothing wraps.
-  localparam int Regions = 4;
+  localparam int Regions = 5;
   logic [64*Regions-1:0]      base, size;
   logic [64*Windows-1:0]      window_base, window_size;
   logic [Windows*Regions-1:0] holds;
   assign base        = enabling ? {wr_queue_regs.sq_base, wr_queue_regs.cq_base, wr_queue_regs.token_base,
-                                   wr_queue_regs.kv_base} : '0;
+                                   wr_queue_regs.kv_base, wr_queue_regs.logp_base} : '0;
   assign size        = enabling ? {26'd0, wr_queue_regs.sq_size, 6'd0, 27'd0, wr_queue_regs.cq_size, 5'd0,
-                                   wr_queue_regs.token_size, wr_queue_regs.kv_size} : '0;
+                                   wr_queue_regs.token_size, wr_queue_regs.kv_size, wr_queue_regs.logp_size} : '0;
   assign window_base = enabling ? wr_function_regs.window_base : '0;
   assign window_size = enabling ? wr_function_regs.window_size : '0;
 
@@ -364,12 +372,13 @@ module mmio_regs
   end
 
   // What has to hold, a bit each: a conditional of one bit would be looked at in every cycle.
-  logic [3:0] fitting, sound;
-  assign fitting = holds[3:0] | holds[7:4] | holds[11:8];
+  logic [Regions-1:0] fitting;
+  logic [3:0]         sound;
+  assign fitting = holds[0 +: Regions] | holds[Regions +: Regions] | holds[2*Regions +: Regions];
   assign sound  = enabling
     ? {ring_ok(wr_queue_regs.sq_size), ring_ok(wr_queue_regs.cq_size), fitting == '1,
        {wr_queue_regs.sq_base[5:0], wr_queue_regs.cq_base[5:0], wr_queue_regs.token_base[5:0],
-        wr_queue_regs.kv_base[5:0]} == '0}
+        wr_queue_regs.kv_base[5:0], wr_queue_regs.logp_base[5:0]} == '0}
     : '0;
   assign config_ok = sound == '1;
 
@@ -389,6 +398,8 @@ module mmio_regs
       start_config_o.token_base         = wr_queue_regs.token_base;
       start_config_o.token_size         = wr_queue_regs.token_size;
       start_config_o.kv_size            = wr_queue_regs.kv_size;
+      start_config_o.logp_base          = wr_queue_regs.logp_base;
+      start_config_o.logp_size          = wr_queue_regs.logp_size;
       start_config_o.weight             = wr_queue_regs.weight;
       start_config_o.owner              = 4'(wr_owner);
       start_config_o.workers            = MAX_WORKERS'(wr_function_regs.workers);
@@ -558,6 +569,10 @@ module mmio_regs
         REG_SQ_START:           read_data_o = rd_queue_regs.sq_start;
         REG_CQ_START:           read_data_o = rd_queue_regs.cq_start;
         REG_SQ_KEY:             read_data_o = rd_queue_regs.sq_key;
+        REG_LOGP_BASE_LO:       read_data_o = rd_queue_regs.logp_base[31:0];
+        REG_LOGP_BASE_HI:       read_data_o = rd_queue_regs.logp_base[63:32];
+        REG_LOGP_SIZE_LO:       read_data_o = rd_queue_regs.logp_size[31:0];
+        REG_LOGP_SIZE_HI:       read_data_o = rd_queue_regs.logp_size[63:32];
         REG_DOORBELL:           read_data_o = state_i.sq_tail;
         REG_CQ_HEAD:            read_data_o = state_i.cq_head;
         REG_IRQ:                read_data_o = {30'd0, rd_pending, rd_armed};

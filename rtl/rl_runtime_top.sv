@@ -161,8 +161,8 @@ module rl_runtime_top
   logic [31:0]        probe_rollout;
   logic [Queues-1:0]  slot_free, dispatch_idle;
   logic [Workers-1:0] holds, joins, wants, free, moved, assign_work;
-  logic [Workers-1:0] result_ready, token, item_finish, ended, running, waiting;
-  logic [Workers*32-1:0] token_data, position, digest;
+  logic [Workers-1:0] result_ready, token, logp, item_finish, ended, running, waiting;
+  logic [Workers*32-1:0] token_data, logp_data, position, digest;
   logic [Workers*4-1:0]  how;
 
   // Engine.
@@ -173,7 +173,7 @@ module rl_runtime_top
 
   // Completion side.
   logic [Workers-1:0] item_valid, item_has_line, item_has_done, item_take, delivered;
-  logic         item_taken;
+  logic         item_taken, item_logp, item_again;
   logic [3:0]   item_worker, assign_worker;
   logic [31:0]  item_digest;
   logic [3:0]   item_last, item_how, line_first, line_last, line_queue, beat_first, beat_last, beat_queue;
@@ -564,6 +564,8 @@ module rl_runtime_top
     .token_valid_o   (token_ready),
     .token_o         (engine_token),
     .eos_o           (eos),
+    .logp_i          (logp),
+    .logp_o          (logp_data),
     .token_take_i    (token_take)
   );
 
@@ -610,6 +612,7 @@ module rl_runtime_top
     .ready_i            (result_ready),
     .token_o            (token),
     .token_data_o       (token_data),
+    .logp_o             (logp),
     .position_o         (position),
     .finish_o           (item_finish),
     .done_o             (ended),
@@ -767,9 +770,12 @@ module rl_runtime_top
     .write_fault_o    (completion_fault)
   );
 
-  work_context u_work_context (
+  work_context #(.Queues(Queues)) u_work_context (
     .clk_i,
     .rst_ni          (inner_rst_n),
+    .start_i         (start),
+    .start_queue_i   (start_queue),
+    .start_config_i  (start_config),
     .assign_i        (taken),
     .assign_worker_i (assign_worker),
     .echo_i          (echo),
@@ -779,6 +785,8 @@ module rl_runtime_top
     .taken_i         (item_taken),
     .worker_i        (item_worker),
     .last_i          (item_last),
+    .logp_i          (item_logp),
+    .again_i         (item_again),
     .digest_i        (item_digest),
     .how_i           (item_how),
     .delivered_i     (done_valid),
@@ -795,6 +803,8 @@ module rl_runtime_top
     .ready_o       (result_ready),
     .token_i       (token),
     .token_data_i  (token_data),
+    .logp_i        (logp),
+    .logp_data_i   (logp_data),
     .position_i    (position),
     .finish_i      (item_finish),
     .done_i        (ended),
@@ -807,6 +817,8 @@ module rl_runtime_top
     .read_worker_i (item_worker),
     .line_data_o   (line_data),
     .last_o        (item_last),
+    .logp_o        (item_logp),
+    .again_o       (item_again),
     .digest_o      (item_digest),
     .how_o         (item_how)
   );

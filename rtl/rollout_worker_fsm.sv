@@ -62,6 +62,7 @@ module rollout_worker_fsm
   input  logic [Workers-1:0]    ready_i,             // early: there is room for a token and an end
   output logic [Workers-1:0]    token_o,
   output logic [Workers*32-1:0] token_data_o,
+  output logic [Workers-1:0]    logp_o,              // its log-probability goes with it, from the engine
   output logic [Workers*32-1:0] position_o,          // in words, from the start of the descriptor's first line
   output logic [Workers-1:0]    finish_o,            // the line is full, or the descriptor ends
   output logic [Workers-1:0]    done_o,              // the descriptor ends
@@ -78,7 +79,7 @@ module rollout_worker_fsm
   // that adds none.
   logic [Workers-1:0] run_q, wait_q, start, fire, done, close, near, passed, eos, ask, look, pause, resume;
   // Of the descriptor that runs. near_end: the worker is idle or will soon be.
-  logic [Workers-1:0] adds_tokens_q, eos_stops_q, resident_q, eos_seen_q, stop_q, near_end_q;
+  logic [Workers-1:0] adds_tokens_q, eos_stops_q, resident_q, logp_q, eos_seen_q, stop_q, near_end_q;
 
   // Positions from the last word of a line to the last one for which an event may be near in the next line.
   localparam logic [31:0] Here = 32'd16 + NEAR_END;
@@ -100,8 +101,8 @@ module rollout_worker_fsm
   end
 
   // ---------------------------------------------------------------- queues of assigned descriptors
-  // The rest of an entry: here, eos_stops, resident, first position (see below), checkpoint, last position, event.
-  localparam int EntryBits = 103;
+  // The rest of an entry: log-probabilities, here, eos_stops, resident, first position (see below), checkpoint, last position, event.
+  localparam int EntryBits = 104;
   // Two places per worker; head says which one is oldest. Index: worker, place.
   logic [KeyBits-1:0]     queue_rollout [0:MAX_WORKERS*2-1];
   logic [EntryBits-1:0]   queue_mem     [0:MAX_WORKERS*2-1];
@@ -151,7 +152,7 @@ module rollout_worker_fsm
     if (assign_i != '0) begin
       queue_rollout[place] <= new_key;
       queue_prefix[place]  <= KeyBits'({work_i.pair, work_i.prefix_id});
-      queue_mem[place]     <= {new_here, work_i.eos_stops, work_i.resident, work_i.start_word, work_i.checkpoint,
+      queue_mem[place]     <= {work_i.logp, new_here, work_i.eos_stops, work_i.resident, work_i.start_word, work_i.checkpoint,
                                new_last, new_event};
     end
   end
@@ -426,6 +427,7 @@ module rollout_worker_fsm
           event_q[w*32 +: 32]      <= queue_mem[{4'(w), head_q[w]}][0 +: 32];
           {low_3_q[w], low_2_q[w], low_1_q[w], low_0_q[w]} <= queue_mem[{4'(w), head_q[w]}][96 +: 4];
           here_q[w]                <= queue_mem[{4'(w), head_q[w]}][102];
+          logp_q[w]                <= queue_mem[{4'(w), head_q[w]}][103];
         end
       end
     end
@@ -510,6 +512,7 @@ module rollout_worker_fsm
 
   // ---------------------------------------------------------------- results
   assign token_o    = token_take_o;
+  assign logp_o     = logp_q;
   assign position_o = position_q;
   assign done_o     = done;
   assign finish_o   = done | ends;

@@ -4,9 +4,16 @@
 module work_context
   import desc_pkg::*;
   import core_pkg::*;
-(
+#(
+  parameter int Queues = 1
+) (
+  /* verilator lint_off UNUSEDSIGNAL */  // numbers of queue pairs have 4 bits, whatever was built
   input  logic               clk_i,
   input  logic               rst_ni,
+
+  input  logic               start_i,         // a queue pair starts, with this configuration
+  input  logic [3:0]         start_queue_i,
+  input  queue_config_t      start_config_i,
 
   input  logic               assign_i,        // the descriptor below goes to this worker
   input  logic [3:0]         assign_worker_i,
@@ -19,6 +26,8 @@ module work_context
   input  logic               taken_i,
   input  logic [3:0]         worker_i,
   input  logic [3:0]         last_i,
+  input  logic               logp_i,          // its line is one of log-probabilities
+  input  logic               again_i,         // its log-probabilities come next
   input  logic [31:0]        digest_i,
   input  logic [3:0]         how_i,
   input  logic               delivered_i,     // it ends the worker's oldest descriptor
@@ -28,7 +37,9 @@ module work_context
   output logic [3:0]         line_first_o,    // words that are written
   output logic [3:0]         line_last_o,
   output done_t              done_o
+  /* verilator lint_on UNUSEDSIGNAL */
 );
+  localparam int QueueBits = (Queues == 1) ? 1 : $clog2(Queues);
   // One running, two queued, two finished: five at most for one worker.
   localparam int PlaceBits = 3;
 
@@ -42,6 +53,18 @@ module work_context
   echo_t                echo;
   logic                 stopped, superseded, called_off, ends;
   verdict_t             verdict;
+
+  // Both regions begin with a line: the log-probabilities of a token line lie so many lines behind it, modulo 2^58.
+  logic [Queues-1:0][57:0] ahead_q;
+  logic [57:0]             ahead;
+  logic [QueueBits-1:0]    pair, start_pair;
+  assign pair       = (Queues == 1) ? '0 : echo.pair[QueueBits-1:0];
+  assign ahead      = logp_i ? ahead_q[pair] : '0;
+  assign start_pair = (Queues == 1) ? '0 : start_queue_i[QueueBits-1:0];
+
+  always_ff @(posedge clk_i) begin
+    if (start_i) ahead_q[start_pair] <= start_config_i.logp_base[63:6] - start_config_i.token_base[63:6];
+  end
 
   // Called off before its first token: by a STOP or an ABORT, or by a KEEP.
   assign called_off = stopped || superseded || (how_i[3] && how_i[1:0] != END_DONE);
@@ -102,7 +125,7 @@ module work_context
     line_last_o  = last_i;
     if (taken_i) begin
       line_queue_o = echo.pair;
-      line_addr_o = {echo.token_addr[63:6] + {30'd0, line}, 6'd0};
+      line_addr_o = {echo.token_addr[63:6] + {30'd0, line} + ahead, 6'd0};
       if (first_q[worker_i]) line_first_o = echo.token_addr[5:2];
     end
   end
@@ -121,7 +144,7 @@ module work_context
 
   always_ff @(posedge clk_i) begin
     if (assign_i) mem[{assign_worker_i, newest_q[assign_worker_i]}] <= {verdict_i, superseded_i, stopped_i, echo_i};
-    if (taken_i)  line_mem[worker_i] <= line + 28'd1;
+    if (taken_i && !again_i) line_mem[worker_i] <= line + 28'd1;
   end
 
   always_ff @(posedge clk_i) begin
@@ -132,7 +155,7 @@ module work_context
     end else begin
       if (assign_i)    newest_q[assign_worker_i] <= newest_q[assign_worker_i] + 1'b1;
       if (delivered_i) oldest_q[worker_i]        <= oldest_q[worker_i] + 1'b1;
-      if (taken_i)     first_q[worker_i]         <= delivered_i;
+      if (taken_i && !again_i) first_q[worker_i] <= delivered_i;
     end
   end
 

@@ -13,6 +13,7 @@ module desc_check_tb;
 
   localparam logic [63:0] TokenBase = 64'h7_8000_0FC0;
   localparam logic [63:0] TokenSize = 64'd4000;
+  localparam logic [63:0] LogpSize  = 64'd3000;
 
   localparam int Queues = 4;
   logic [63:0]  kv_size_of [0:Queues-1];
@@ -73,7 +74,7 @@ module desc_check_tb;
       3: desc.opcode = chance(20) ? rnd() : chance(50) ? OP_REWARD : OP_DECODE;
       default: desc.opcode = OP_DECODE;
     endcase
-    desc.flags           = desc.flags & (chance(90) ? 8'h1F : 8'hFF);
+    desc.flags           = desc.flags & (chance(90) ? 8'h3F : 8'hFF);
     desc.policy_version  = chance(92) ? 16'd0 : 16'd1 << below(16);
     desc.model_id        = chance(92) ? 16'd0 : 16'd1 << below(16);
     desc.reward_model_id = chance(80) ? below(3) : rnd();
@@ -81,7 +82,7 @@ module desc_check_tb;
     desc.member          = chance(70) ? below(70) : chance(50) ? MEMBER_NONE : rnd();
     desc.max_tokens      = (desc.opcode == OP_PREFILL && chance(70)) ? below(67) : chance(94) ? between(1, 100) : chance(50) ? 32'd0 : rnd();
     desc.seq_len         = chance(90) ? below(400) : chance(50) ? -below(60) : length_limit - desc.max_tokens + below(2);
-    desc.delta_offset    = chance(85) ? 4 * below(1000) : chance(50) ? 4 * (1000 - desc.max_tokens) + 4 * below(2)
+    desc.delta_offset    = chance(85) ? 4 * below(1000) : chance(50) ? 4 * ((chance(50) ? 1000 : 750) - desc.max_tokens) + 4 * below(2)
                          : chance(50) ? -64'(4 * below(100)) : {rnd(), rnd()};
     if (chance(5)) desc.delta_offset = desc.delta_offset + between(1, 3);
     if (desc.opcode == OP_POLICY && chance(85)) desc.delta_offset = chance(30) ? (64'd3904 & ~64'd63) + 64 * below(2) : 64 * below(62);
@@ -105,7 +106,7 @@ module desc_check_tb;
     logic        good;
     look_at(queue);
     desc = data;
-    code = fault ? ERR_DMA_FAULT : ref_error(desc, sq_key, index, TokenSize, kv_size, length_limit);
+    code = fault ? ERR_DMA_FAULT : ref_error(desc, sq_key, index, TokenSize, queue == 1 ? 64'd0 : LogpSize, kv_size, length_limit);
     if (!fault) code = ref_version(code, desc, version[2], version[1]);
     good = code == 0;
     codes[code] = codes[code] + 1;
@@ -155,6 +156,7 @@ module desc_check_tb;
       checkpoint = desc.checkpoint != 0 ? desc.checkpoint : checkpoint_default != 0 ? checkpoint_default : CHECKPOINT_NEVER;
       expect_eq("eos_stops", work.eos_stops, desc.flags[FLAG_EOS_STOPS_BIT]);
       expect_eq("resident", work.resident, desc.flags[FLAG_RESIDENT_BIT]);
+      expect_eq("R11: logp", work.logp, desc.flags[FLAG_LOGP_BIT]);
       expect_eq("start_word", work.start_word, (TokenBase + desc.delta_offset) / 4 % 16);
       expect_eq("max_tokens", work.max_tokens, desc.max_tokens);
       expect_eq("checkpoint", work.checkpoint, checkpoint);
@@ -231,6 +233,7 @@ module desc_check_tb;
         start_config.sq_key             <= sq_key_of[q];
         start_config.token_base         <= TokenBase;
         start_config.token_size         <= TokenSize;
+        start_config.logp_size          <= q == 1 ? 64'd0 : LogpSize;
         start_config.kv_size            <= kv_size_of[q];
         start_config.length_limit       <= length_limit_of[q];
         start_config.checkpoint_default <= checkpoint_default_of[q];

@@ -111,7 +111,7 @@ module mmio_regs_run #(
   endtask
 
   // ---------------------------------------------------------------- the table of the contract
-  localparam int Count = 95;
+  localparam int Count = 99;
   localparam int Words = 'h20100 / 4;     // up to the last register of the queue pair's page, and some more
   logic [17:0] addr_of [0:Count-1];
   int          defined = 0;
@@ -135,7 +135,7 @@ module mmio_regs_run #(
     end
     define(REG_ID, Ro, 32'h4C45_4244, 0);
     define(REG_VERSION, Ro, RESET_VERSION, 0);
-    define(REG_CAPABILITY, Ro, CAP_PREFILL | CAP_REWARD | CAP_RESIDENT | CAP_INTERRUPT | CAP_POLICY | CAP_ABORT, 0);
+    define(REG_CAPABILITY, Ro, CAP_PREFILL | CAP_REWARD | CAP_RESIDENT | CAP_INTERRUPT | CAP_LOGP | CAP_POLICY | CAP_ABORT, 0);
     define(REG_WORKER_STATE, Ro, 0, 0);
     define(REG_WAIT_STATES, Cfg, 0, 32'hFFFF);
     define(REG_CAP_WORKERS, Ro, Workers, 0);
@@ -191,6 +191,10 @@ module mmio_regs_run #(
     define(REG_SQ_START, Cfg, 0, 32'hFFFF_FFFF);
     define(REG_CQ_START, Cfg, 0, 32'hFFFF_FFFF);
     define(REG_SQ_KEY, Cfg, 0, 32'hFFFF_FFFF);
+    define(REG_LOGP_BASE_LO, Cfg, 0, 32'hFFFF_FFFF);
+    define(REG_LOGP_BASE_HI, Cfg, 0, 32'hFFFF_FFFF);
+    define(REG_LOGP_SIZE_LO, Cfg, 0, 32'hFFFF_FFFF);
+    define(REG_LOGP_SIZE_HI, Cfg, 0, 32'hFFFF_FFFF);
     define(REG_DOORBELL, Rw, 0, 0);
     define(REG_CQ_HEAD, Rw, 0, 0);
     define(REG_IRQ, Rw, 0, 0);
@@ -315,6 +319,8 @@ module mmio_regs_run #(
     expect_eq("cq_base", started.cq_base, {now_value[REG_CQ_BASE_HI/4], now_value[REG_CQ_BASE_LO/4]});
     expect_eq("token_base", started.token_base, {now_value[REG_TOKEN_BASE_HI/4], now_value[REG_TOKEN_BASE_LO/4]});
     expect_eq("token_size", started.token_size, {now_value[REG_TOKEN_SIZE_HI/4], now_value[REG_TOKEN_SIZE_LO/4]});
+    expect_eq("logp_base", started.logp_base, {now_value[REG_LOGP_BASE_HI/4], now_value[REG_LOGP_BASE_LO/4]});
+    expect_eq("logp_size", started.logp_size, {now_value[REG_LOGP_SIZE_HI/4], now_value[REG_LOGP_SIZE_LO/4]});
     expect_eq("kv_size", started.kv_size, {now_value[REG_KV_SIZE_HI/4], now_value[REG_KV_SIZE_LO/4]});
     expect_eq("sq_size", started.sq_size, now_value[REG_SQ_SIZE/4][16:0]);
     expect_eq("cq_size", started.cq_size, now_value[REG_CQ_SIZE/4][16:0]);
@@ -486,6 +492,7 @@ module mmio_regs_run #(
     put(REG_CQ_START, rnd());
     put(REG_SQ_KEY, rnd());
     for (logic [17:0] addr = REG_SQ_BASE_LO; addr <= REG_KV_SIZE_HI; addr = addr + 4) put(addr, 32'd64);
+    for (logic [17:0] addr = REG_LOGP_BASE_LO; addr <= REG_LOGP_SIZE_HI; addr = addr + 4) put(addr, 32'd64);
     for (int k = 0; k < 3; k++) set_window(k, 64'd0, k == 1 ? '1 : '0);
   endtask
 
@@ -508,20 +515,24 @@ module mmio_regs_run #(
   // R11: each region, at each end of a window, in each of the windows; 64-bit sums do not wrap.
   task automatic case_windows;
     logic [63:0] at, size;
+    logic [17:0] base;
     good_config;
     put(REG_SQ_SIZE, 4);
     put(REG_CQ_SIZE, 8);
-    for (int region = 0; region < 4; region++) begin
+    for (int region = 0; region < 5; region++) begin
       at   = 64'hFFFF_FFFE_0000_0000 + 64'(region) * 64'h1000;
       size = (region == 0 || region == 1) ? 64'd256 : 64'h1_0000_0040;
-      for (int other = 0; other < 4; other++) begin     // the others lie in a window of their own
-        put(REG_SQ_BASE_HI + ((other < 2) ? 8 * other : 8 + 16 * (other - 1)), (other == region) ? at[63:32] : 32'd1);
-        put(REG_SQ_BASE_LO + ((other < 2) ? 8 * other : 8 + 16 * (other - 1)), (other == region) ? at[31:0] : 32'd64 * other);
+      for (int other = 0; other < 5; other++) begin     // the others lie in a window of their own
+        base = (other < 2) ? REG_SQ_BASE_LO + 8 * other : (other < 4) ? REG_TOKEN_BASE_LO + 16 * (other - 2) : REG_LOGP_BASE_LO;
+        put(base + 4, (other == region) ? at[63:32] : 32'd1);
+        put(base, (other == region) ? at[31:0] : 32'd64 * other);
       end
       put(REG_TOKEN_SIZE_HI, region == 2 ? size[63:32] : 0);
       put(REG_TOKEN_SIZE_LO, region == 2 ? size[31:0] : 64);
       put(REG_KV_SIZE_HI, region == 3 ? size[63:32] : 0);
       put(REG_KV_SIZE_LO, region == 3 ? size[31:0] : 64);
+      put(REG_LOGP_SIZE_HI, region == 4 ? size[63:32] : 0);
+      put(REG_LOGP_SIZE_LO, region == 4 ? size[31:0] : 64);
       for (int k = 0; k < 3; k++) begin
         set_window((k + 1) % 3, 64'h1_0000_0000, 64'h1_0000_0000);
         set_window((k + 2) % 3, at, size - 1);           // and a third one that is too short
@@ -547,8 +558,8 @@ module mmio_regs_run #(
         expect_start("no window", 1'b0);
       end
     end
-    put(REG_KV_SIZE_HI, 0);
-    put(REG_KV_SIZE_LO, 0);
+    put(REG_LOGP_SIZE_HI, 0);
+    put(REG_LOGP_SIZE_LO, 0);
     expect_start("an empty region in no window", 1'b1);
     good_config;
   endtask
@@ -621,6 +632,7 @@ module mmio_regs_run #(
       expect_bad(REG_CQ_BASE_LO, 64 + (1 << bit_no));
       expect_bad(REG_TOKEN_BASE_LO, 64 + (1 << bit_no));
       expect_bad(REG_KV_BASE_LO, 64 + (1 << bit_no));
+      expect_bad(REG_LOGP_BASE_LO, 64 + (1 << bit_no));
     end
     expect_bad(REG_SQ_SIZE, 0);
     expect_bad(REG_SQ_SIZE, 1);

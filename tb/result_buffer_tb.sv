@@ -1,5 +1,5 @@
 // result_buffer: three lanes fill lines of random descriptors, items are taken in any order of lanes. Every item comes
-// out once, per lane in order, with its words, digest and end; a lane that is not read stops, the others
+// out once, per lane in order, with its words, digest and end, and of a descriptor with log-probabilities its line twice; a lane that is not read stops, the others
 // do not.
 module result_buffer_tb;
   import bench_pkg::*;
@@ -11,7 +11,9 @@ module result_buffer_tb;
   clock_reset #(.Limit(60000)) u_clock (.clk_o(clk), .rst_no(rst_n), .cycle_o(cycle));
 
   logic                  clear = 1'b0;
-  logic [Workers-1:0]    ready, token, finish, done, valid, has_line, has_done, take;
+  logic [Workers-1:0]    ready, token, finish, done, valid, has_line, has_done, take, with_logp = '0, second = '0;
+  logic                  item_logp, again;
+  logic [Workers*32-1:0] logp_data;
   logic [Workers*32-1:0] token_data = '0, position = '0, digest = '0;
   logic [Workers*4-1:0]  how = '0;
   logic [3:0]            read_worker;
@@ -20,10 +22,10 @@ module result_buffer_tb;
   logic [3:0]            item_last, item_how;
 
   result_buffer #(.Workers(Workers)) u_buffer (
-    .clk_i(clk), .rst_ni(rst_n && !clear), .ready_o(ready), .token_i(token), .token_data_i(token_data),
+    .clk_i(clk), .rst_ni(rst_n && !clear), .ready_o(ready), .token_i(token), .token_data_i(token_data), .logp_i(with_logp), .logp_data_i(logp_data),
     .position_i(position), .finish_i(finish), .done_i(done), .digest_i(digest), .how_i(how), .valid_o(valid),
     .has_line_o(has_line), .has_done_o(has_done), .take_i(take), .read_worker_i(read_worker),
-    .line_data_o(line_data), .last_o(item_last), .digest_o(item_digest), .how_o(item_how)
+    .line_data_o(line_data), .last_o(item_last), .logp_o(item_logp), .again_o(again), .digest_o(item_digest), .how_o(item_how)
   );
 
   // ---------------------------------------------------------------- lanes: the next thing that each would send
@@ -35,12 +37,16 @@ module result_buffer_tb;
   assign finish = want & ready & next_finish;
   assign done   = want & ready & next_done;
 
+  assign logp_data = ~token_data;       // told from a token in every word
+
   // Items as they must come out; entry lane * Many + number modulo Many.
   logic [511:0] want_data [0:Workers*Many-1];
   logic [15:0]  want_words [0:Workers*Many-1];
   logic [31:0]  want_digest [0:Workers*Many-1];
   logic [3:0]   want_last [0:Workers*Many-1], want_how [0:Workers*Many-1];
-  logic         want_done [0:Workers*Many-1];
+  logic         want_done [0:Workers*Many-1], want_logp [0:Workers*Many-1];
+  logic         more;
+  int           seconds = 0;
   int           made [0:Workers-1], taken [0:Workers-1];
   int           at, word, moved = 0, picked;
 
@@ -50,6 +56,7 @@ module result_buffer_tb;
     left[w] = chance(15) ? 0 : chance(50) ? between(1, 6) : between(1, 50);
     start   = below(16);
     position[w*32 +: 32] <= start;
+    with_logp[w]         <= rnd();
     show(w, start, left[w] != 0);
   endtask
 
@@ -84,17 +91,24 @@ module result_buffer_tb;
     for (int w = 0; w < Workers; w++) if (take[w]) begin
       at = w*Many + taken[w] % Many;
       expect_eq("has_line", has_line[w], want_words[at] != 0);
-      expect_eq("has_done", has_done[w], want_done[at]);
+      more = want_logp[at] && !second[w];     // its log-probabilities come behind it, and only then the end
+      expect_eq("has_done", has_done[w], want_done[at] && !more);
+      expect_eq("R11: logp", item_logp, second[w]);
+      expect_eq("R11: again", again, more);
       if (want_words[at] != 0) expect_eq("last", item_last, want_last[at]);
       if (want_done[at]) begin
         expect_eq("digest", item_digest, want_digest[at]);
         expect_eq("how", item_how, want_how[at]);
       end
-      for (int k = 0; k < 16; k++) if (want_words[at][k] && line_data[32*k +: 32] !== want_data[at][32*k +: 32])
+      for (int k = 0; k < 16; k++) if (want_words[at][k] && line_data[32*k +: 32] !== (want_data[at][32*k +: 32] ^ {32{second[w]}}))
         fail($sformatf("lane %0d word %0d is %h, expected %h", w, k, line_data[32*k +: 32], want_data[at][32*k +: 32]));
-      want_words[at] = '0;
-      taken[w] = taken[w] + 1;
-      moved    = moved + 1;
+      second[w] <= more;
+      if (more) seconds = seconds + 1;
+      else begin
+        want_words[at] = '0;
+        taken[w] = taken[w] + 1;
+        moved    = moved + 1;
+      end
     end
     for (int w = 0; w < Workers; w++) begin
       if (token[w] || finish[w]) begin
@@ -109,6 +123,7 @@ module result_buffer_tb;
           want_digest[at]   = digest[w*32 +: 32];
           want_how[at]      = how[w*4 +: 4];
           want_done[at]     = done[w];
+          want_logp[at]     = token[w] && with_logp[w];
           made[w] = made[w] + 1;
         end
         if (done[w]) begin_descriptor(w);
@@ -129,6 +144,7 @@ module result_buffer_tb;
       repeat (1000) @(posedge clk);
     end
     if (moved < 1000) fail($sformatf("only %0d items", moved));
+    if (seconds < 300) fail($sformatf("only %0d lines of log-probabilities", seconds));
     finish_bench("result_buffer_tb");
   end
 endmodule

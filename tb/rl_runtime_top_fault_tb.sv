@@ -37,6 +37,7 @@ module rl_runtime_top_fault_tb;
     hw_desc_t good, bad;
     bench.host.begin_case("error codes");
     bench.host.length_limit = 1000;
+    bench.host.logp_size    = 4096;
     bench.host.enable;
     good = bench.host.blank(OP_DECODE, 77);
     good.delta_offset = bench.host.token_size - 40;
@@ -55,7 +56,12 @@ module rl_runtime_top_fault_tb;
     bad = good; bad.policy_version = 1;                                      expect_code(bad, ERR_BAD_VERSION);
     bad = good; bad.policy_version = 16'h8000; bad.max_tokens = 11;          expect_code(bad, ERR_BAD_REGION);
     bad = good; bad.opcode = 8'h7F; bad.flags = 8'h80;                        expect_code(bad, ERR_BAD_OPCODE);
-    bad = good; bad.flags = 8'h20;                                           expect_code(bad, ERR_RESERVED_SET);
+    bad = good; bad.flags = 8'h80;                                           expect_code(bad, ERR_RESERVED_SET);
+    bad = good; bad.flags = FLAG_LOGP;                                       expect_code(bad, ERR_BAD_REGION);
+    bad = good; bad.flags = FLAG_LOGP; bad.delta_offset = bench.host.logp_size - 36; expect_code(bad, ERR_BAD_REGION);
+    bad = good; bad.flags = FLAG_LOGP; bad.delta_offset = bench.host.logp_size - 40; expect_code(bad, ERR_NONE);
+    bad = good; bad.flags = FLAG_LOGP; bad.delta_offset = 64'hFFFF_FFFF_FFFF_FFFC;   expect_code(bad, ERR_BAD_REGION);
+    bad = good; bad.flags = FLAG_LOGP; bad.opcode = OP_REWARD;               expect_code(bad, ERR_NONE);
     bad = good; bad.flags = 8'h40; bad.model_id = 1;                   expect_code(bad, ERR_RESERVED_SET);
     bad = good; bad.model_id = 1; bad.max_tokens = 0;                        expect_code(bad, ERR_BAD_MODEL);
     bad = good; bad.reward_model_id = 9;                                     expect_code(bad, ERR_NONE);
@@ -130,6 +136,24 @@ module rl_runtime_top_fault_tb;
       if ((bench.host.last_done.error == ERR_DMA_FAULT) != (bench.host.last_index == 1)) fail("DMA_FAULT at the wrong descriptor");
     end
     end_case(FAULT_DMA_WRITE);
+    // With LOGP it may be the line of tokens, or that of log-probabilities: a middle one, or the last.
+    for (int which = 2; which <= 6; which++) begin
+      bench.host.default_config;
+      bench.host.workers = 1;
+      bench.host.enable;
+      bench.host.put_decode(1, 6);
+      bench.host.make_decode(2, 20, 10, desc);        // in two lines
+      desc.flags = FLAG_LOGP;
+      bench.host.put(desc);
+      bench.host.put_decode(3, 16);
+      bench.u_memory.fail_line = which;
+      bench.host.ring;
+      repeat (3) begin
+        bench.host.await_completions(1, 3000);
+        if ((bench.host.last_done.error == ERR_DMA_FAULT) != (bench.host.last_index == (which < 6 ? 1 : 2))) fail("DMA_FAULT at the wrong descriptor");
+      end
+      end_case(FAULT_DMA_WRITE);
+    end
     // Two faults are two bits.
     bench.host.default_config;
     bench.host.enable;

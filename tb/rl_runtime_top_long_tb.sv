@@ -15,6 +15,7 @@ module rl_runtime_top_long_tb;
     @(posedge bench.clk);
     bench.host.default_config;
     bench.host.token_size = 4 * 65_792;
+    bench.host.logp_size  = 0;                      // the memory ends before it
     bench.host.enable;
     bench.host.make_decode(1, Whole, 3, desc);           // from the middle of a line on
     desc.seed       = 32'h5EED_0001;

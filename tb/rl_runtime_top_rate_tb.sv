@@ -22,11 +22,12 @@ module rl_runtime_top_rate_tb;
   int       tokens [0:255];             // of each descriptor
 
   // Submits 'count' descriptors at once, of n tokens each (0: of 2 to 16), each in lines of its own.
-  task automatic submit(input int count, input int n, input logic one_rollout);
+  task automatic submit(input int count, input int n, input logic one_rollout, input logic [7:0] flags);
     for (int k = 0; k < count; k++) begin
       tokens[k] = (n == 0) ? between(2, 16) : n;
       bench.host.make_decode(one_rollout ? 5 : k, tokens[k], (16 - bench.host.token_next % 16) % 16, desc);
       desc.seq_len = below(1000);
+      desc.flags   = flags;
       bench.host.put(desc);
     end
     lines = 0;
@@ -55,17 +56,20 @@ module rl_runtime_top_rate_tb;
 
   // Cycles from the last line of descriptor Skip to that of the last one, against 'limit' (in half cycles per
   // descriptor of one token, in cycles per token otherwise).
-  task automatic one_worker(input int latency, input int n, input int waits, input logic one_rollout);
+  task automatic one_worker(input int latency, input int n, input int waits, input logic one_rollout,
+                            input logic [7:0] flags);
+    int each;                           // beats of a line, with its log-probabilities
     int count, last, taken, expected, skipped;
     count = (n > 16) ? 70 : 120;
     begin_run(1, latency, waits);
-    submit(count, n, one_rollout);
+    submit(count, n, one_rollout, flags);
+    each     = flags[FLAG_LOGP_BIT] ? 2 : 1;
     finish(count);
     skipped  = 0;
     last     = 0;
     expected = 0;
     for (int k = 0; k < count; k++) begin
-      last = last + (tokens[k] + 15) / 16;
+      last = last + each * ((tokens[k] + 15) / 16);
       if (k == Skip) skipped = last - 1;
       if (k > Skip)  expected = expected + tokens[k] * (1 + waits);
     end
@@ -82,7 +86,7 @@ module rl_runtime_top_rate_tb;
   task automatic all_workers(input int latency);
     int taken, from;
     begin_run(4, latency, 0);
-    submit(96, 64, 1'b0);
+    submit(96, 64, 1'b0, 8'h00);
     finish(96);
     from  = 16 * 4;
     taken = line_at[80 * 4] - line_at[from];
@@ -165,22 +169,26 @@ module rl_runtime_top_rate_tb;
     if (bench.m_axi_bvalid && bench.m_axi_bid == 16)       visible_at  = bench.cycle;
   end
 
-  task automatic latency_of(input int n);
+  task automatic latency_of(input int n, input logic [7:0] flags);
     begin_run(4, 0, 0);
-    submit(1, n, 1'b0);
+    submit(1, n, 1'b0, flags);
     finish(1);
     expect_eq("cycles to AR", 64'(ar_at - doorbell_at), 64'd3);
     expect_eq("cycles to the assignment", 64'(assigned_at - doorbell_at), 64'd9);
-    expect_eq($sformatf("cycles to the completion of %0d tokens", n), 64'(visible_at - doorbell_at), 64'(17 + n));
+    expect_eq($sformatf("cycles to the completion of %0d tokens", n), 64'(visible_at - doorbell_at),
+              64'(17 + n + int'(flags[FLAG_LOGP_BIT])));      // one more for the last line of log-probabilities
   endtask
 
   initial begin
     @(posedge bench.rst_n);
     @(posedge bench.clk);
-    latency_of(1);
-    latency_of(5);
-    latency_of(16);
-    latency_of(40);
+    latency_of(1, 8'h00);
+    latency_of(5, 8'h00);
+    latency_of(16, 8'h00);
+    latency_of(40, 8'h00);
+    latency_of(1, FLAG_LOGP);
+    latency_of(16, FLAG_LOGP);
+    latency_of(40, FLAG_LOGP);
     late_binding(0);
     late_binding(1);
     late_binding(6);
@@ -188,13 +196,16 @@ module rl_runtime_top_rate_tb;
     for (int k = 0; k < 3; k++) begin
       int latency;
       latency = (k == 0) ? 0 : (k == 1) ? 16 : 64;
-      one_worker(latency, 1, 0, 1'b0);
-      one_worker(latency, 2, 0, 1'b0);
-      one_worker(latency, 0, 0, 1'b0);
+      one_worker(latency, 1, 0, 1'b0, 8'h00);
+      one_worker(latency, 2, 0, 1'b0, 8'h00);
+      one_worker(latency, 0, 0, 1'b0, 8'h00);
       if (latency != 16) begin
-        one_worker(latency, 3, 0, 1'b1);
-        one_worker(latency, 20, 0, 1'b0);
-        one_worker(latency, 2, 1, 1'b0);
+        one_worker(latency, 3, 0, 1'b1, 8'h00);
+        one_worker(latency, 20, 0, 1'b0, 8'h00);
+        one_worker(latency, 2, 1, 1'b0, 8'h00);
+        // Two beats for each descriptor and half a completion: from three tokens on no cycle is lost.
+        one_worker(latency, 3, 0, 1'b0, FLAG_LOGP);
+        one_worker(latency, 20, 0, 1'b0, FLAG_LOGP);
         all_workers(latency);
       end
     end

@@ -54,7 +54,10 @@ module rollout_worker_fsm_tb;
   localparam int Workers = 3;
   localparam int Lane    = 1;
   logic [Workers-1:0]    holds_all, joins_all, wants_all, free_all, moved_all, token_all, finish_all, done_all, run_all, wait_all;
-  logic [Workers*32-1:0] token_data_all, position_all, digest_all;
+  logic [Workers-1:0]    with_logp_all;
+  logic [Workers*32-1:0] token_data_all, logp_all, position_all, digest_all;
+  logic                  with_logp;
+  logic [31:0]           logp;
   logic [Workers*4-1:0]  how_all;
   assign holds      = holds_all[Lane];
   assign joins      = joins_all[Lane];
@@ -66,6 +69,8 @@ module rollout_worker_fsm_tb;
   assign finish     = finish_all[Lane];
   assign done       = done_all[Lane];
   assign digest     = digest_all[Lane*32 +: 32];
+  assign with_logp  = with_logp_all[Lane];
+  assign logp       = logp_all[Lane*32 +: 32];
   assign how        = how_all[Lane*4 +: 4];
   assign run        = run_all[Lane];
   assign waiting    = wait_all[Lane];
@@ -86,7 +91,7 @@ module rollout_worker_fsm_tb;
     .retire_i(retire), .retire_pairs_i(retire_pairs), .retire_slot_i(retire_slot), .retire_abort_i(retire_abort), .probe_i(probe), .probe_queue_i(probe_queue),
     .probe_rollout_i(probe_rollout), .holds_o(holds_all), .joins_o(joins_all), .wants_o(wants_all), .free_o(free_all),
     .moved_o(moved_all),
-    .ready_i({1'b1, ready, 1'b1}), .token_o(token_all), .token_data_o(token_data_all), .position_o(position_all),
+    .ready_i({1'b1, ready, 1'b1}), .token_o(token_all), .token_data_o(token_data_all), .logp_o(with_logp_all), .position_o(position_all),
     .finish_o(finish_all), .done_o(done_all), .digest_o(digest_all), .how_o(how_all),
     .delivered_i({1'b0, delivered, 1'b0}), .run_o(run_all), .wait_o(wait_all),
     .load_o(load), .load_place_o(load_place), .begin_o(engine_start), .begin_place_o(engine_place),
@@ -102,7 +107,7 @@ module rollout_worker_fsm_tb;
     .load_i(load), .load_place_i(load_place), .load_prepared_i(streaming ? {16'd0, counter_now, hash_now} : prepared),
     .begin_i(engine_start), .begin_place_i(engine_place),
     .begin_ready_o(start_ready), .step_i(step & {Workers{!slow_step}}), .step_ready_o(step_ready),
-    .token_valid_o(token_valid), .token_o(engine_token), .eos_o(eos_all), .token_take_i(token_take)
+    .token_valid_o(token_valid), .token_o(engine_token), .eos_o(eos_all), .logp_i(with_logp_all), .logp_o(logp_all), .token_take_i(token_take)
   );
 
   always @(posedge clk) begin
@@ -170,6 +175,8 @@ module rollout_worker_fsm_tb;
     my_digest = ref_digest(my_digest, {15'd0, hash[16:0]});
     my_since  = ref_digest(my_since, {15'd0, hash[16:0]});
     expect_eq("token", token_data, {15'd0, hash[16:0]});
+    expect_eq("R11: logp", with_logp, now.logp);
+    expect_eq("R11: log-probability", logp, now.logp ? ref_logp(hash) : 0);
     expect_eq("position", position, now.start_word + produced);
     produced      = produced + 1;
     to_checkpoint = to_checkpoint - 1;
@@ -305,6 +312,7 @@ module rollout_worker_fsm_tb;
     salt[k]         = plain ? 32'd0 : rnd();
     prepare_salt    <= salt[k];
     next.slot       = rnd();
+    next.logp       = seed[k][7];
     kept[k]         = 1'b0;
     called_off[k]   = 1'b0;
     next.start_word = rnd();

@@ -223,8 +223,9 @@ void AxiMemory<Chaos>::finish_burst(uint32_t completions, bool failed) {
         response.effect.clear();
         if (!failed) std::swap(response.effect, effect_);
         effect_.clear();
-        // A memory may show a write long before it acknowledges it, or only just then.
-        if (random_.below(2) == 0) apply(response);
+        // A memory may show a write long before it acknowledges it, or only just then; but not before an earlier one of
+        // the same ID to the same place: AXI keeps these in order.
+        if (random_.below(2) == 0 && !responses_.follows(response)) apply(response);
     }
 }
 

@@ -15,6 +15,7 @@ public:
     bool full() const { return size() == Capacity; }
     T& front() { return items_[head_ % Capacity]; }
     const T& front() const { return items_[head_ % Capacity]; }
+    const T& at(uint32_t place) const { return items_[(head_ + place) % Capacity]; }  // from the front
     T& push() { return items_[tail_++ % Capacity]; }  // to be filled by the caller; not when full
     void pop() { ++head_; }                           // not when empty
     void clear() { head_ = tail_; }

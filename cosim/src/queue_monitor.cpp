@@ -96,6 +96,8 @@ void QueueMonitor::enable() {
     cq_ = {wide(DOORBELL_REG_CQ_BASE_LO), registers_[place(DOORBELL_REG_CQ_SIZE)] - 1};
     token_base_ = wide(DOORBELL_REG_TOKEN_BASE_LO);
     token_size_ = wide(DOORBELL_REG_TOKEN_SIZE_LO);
+    logp_base_ = wide(DOORBELL_REG_LOGP_BASE_LO);
+    logp_size_ = wide(DOORBELL_REG_LOGP_SIZE_LO);
     sq_tail_ = sq_next_ = sq_start_ = registers_[place(DOORBELL_REG_SQ_START)];
     cq_head_ = cq_next_ = cq_start_ = registers_[place(DOORBELL_REG_CQ_START)];
     active_ = true;
@@ -161,8 +163,9 @@ void QueueMonitor::bad_token(uint64_t address, uint64_t strobe) const {
         fail_memory("R12", format("token write to 0x%" PRIx64 " while the device is inactive", address));
     }
     fail_memory("R11", format("token write to 0x%" PRIx64 " with strobes 0x%016" PRIx64
-                              " leaves the token region 0x%" PRIx64 " … 0x%" PRIx64, address, strobe, token_base_,
-                              token_base_ + token_size_));
+                              " leaves the token region 0x%" PRIx64 " … 0x%" PRIx64
+                              " and the log-probabilities' 0x%" PRIx64 " … 0x%" PRIx64, address, strobe, token_base_,
+                              token_base_ + token_size_, logp_base_, logp_base_ + logp_size_));
 }
 
 void QueueMonitor::bad_token_read(uint64_t address) const {

@@ -42,12 +42,18 @@ public:
         if (!active_ || address - token_base_ >= token_size_) [[unlikely]] bad_token_read(address);
     }
 
-    // One beat of a token line with the strobes `strobe`, bit i for byte address + i. R11: the token region only.
+    // One beat of a line of tokens or log-probabilities with the strobes `strobe`, bit i for byte address + i. R11: all of
+    // it in the region of the one or of the other.
     void token_beat(uint64_t address, uint64_t strobe) {
         if (strobe == 0) return;
-        const uint64_t first = address + static_cast<uint64_t>(__builtin_ctzll(strobe)) - token_base_;
-        const uint64_t last = address + 63 - static_cast<uint64_t>(__builtin_clzll(strobe)) - token_base_;
-        if (!active_ || first > last || last >= token_size_) [[unlikely]] bad_token(address, strobe);
+        const uint64_t first = address + static_cast<uint64_t>(__builtin_ctzll(strobe));
+        const uint64_t last = address + 63 - static_cast<uint64_t>(__builtin_clzll(strobe));
+        const auto lies = [first, last](uint64_t base, uint64_t size) {
+            return first - base <= last - base && last - base < size;
+        };
+        if (!active_ || !(lies(token_base_, token_size_) || lies(logp_base_, logp_size_))) [[unlikely]] {
+            bad_token(address, strobe);
+        }
     }
 
     // One beat of completions; returns how many it holds. R4: only released slots, each once and in order.
@@ -56,9 +62,10 @@ public:
     // FN_CONTROL.RESET of the function that owns it.
     void function_reset() { disabling_ = active_; }
     bool owns_slot(uint64_t address) const { return active_ && address - sq_.base < (uint64_t{sq_.mask} + 1) * kSlot; }
-    // A line of tokens begins below its region where that begins in the middle of a line.
+    // A line of tokens begins below its region where that begins in the middle of a line; one of log-probabilities cannot.
     bool owns_token(uint64_t address) const {
-        return active_ && (address - token_base_ < token_size_ || token_base_ - address < kBeatBytes);
+        return active_ && (address - token_base_ < token_size_ || token_base_ - address < kBeatBytes ||
+                           address - logp_base_ < logp_size_);
     }
     uint32_t owner() const { return owner_; }
     void set_owner(uint32_t function) { owner_ = function; }
@@ -88,6 +95,7 @@ private:
     bool disabling_ = false;  // ENABLE is 0 but not yet acknowledged
     Ring sq_, cq_;
     uint64_t token_base_ = 0, token_size_ = 0;
+    uint64_t logp_base_ = 0, logp_size_ = 0;
     uint32_t sq_tail_ = 0, sq_next_ = 0;  // published; next slot to be read
     uint32_t cq_head_ = 0, cq_next_ = 0;  // released; next slot to be written
     uint32_t sq_start_ = 0, cq_start_ = 0;

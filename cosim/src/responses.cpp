@@ -34,6 +34,18 @@ Response* ShuffledResponses::choose(uint64_t now, Random& random) {
     return chosen != nullptr && chosen->ready <= now ? chosen : nullptr;
 }
 
+bool ShuffledResponses::follows(const Response& newest) const {
+    const auto& queue = by_id_[newest.id];
+    for (uint32_t place = 0; place + 1 < queue.size(); ++place) {
+        for (const WriteBeat& earlier : pool_[queue.at(place)].effect) {
+            for (const WriteBeat& beat : newest.effect) {
+                if (beat.address == earlier.address) return true;
+            }
+        }
+    }
+    return false;
+}
+
 void ShuffledResponses::drop(const Response& response) {
     auto& queue = by_id_[response.id];
     free_.push() = queue.front();

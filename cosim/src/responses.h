@@ -47,6 +47,8 @@ public:
     void drop(const Response& response);
     void clear();
     bool pending(uint32_t id) const { return !by_id_[id].empty(); }
+    // An earlier one of its ID has beats that are not yet in memory where it has some.
+    bool follows(const Response& newest) const;
 
 private:
     bool reorder_;

@@ -36,7 +36,7 @@ fn count(rtl: &mut Rtl, counter: Counter) -> u64 {
 fn holes_in_the_page_and_writes_of_some_bytes_are_refused() {
     on_each(QueueConfig::default(), |rtl| {
         let platform = rtl.driver.platform_mut();
-        for address in [0x014, 0x0FC, 0x180, 0xFFC, 0x10FFC, 0x11000, 0x20020, 0x21000, 0x3FFFC] {
+        for address in [0x014, 0x0FC, 0x180, 0xFFC, 0x10FFC, 0x11000, 0x20024, 0x21000, 0x3FFFC] {
             assert_eq!(platform.read_address(address).unwrap(), (0, false), "{address:#x}");
             assert!(!platform.write_bytes(address, 1, 0xF).unwrap(), "{address:#x}");
         }

@@ -43,6 +43,11 @@ package bench_reference_pkg;
     ref_below = !threshold[31] && ref_score(digest) < threshold;
   endfunction
 
+  // Q16.16 with a sign.
+  function automatic logic [31:0] ref_logp(input logic [31:0] hash);
+    ref_logp = ~(hash >> 12) + 32'd1;
+  endfunction
+
   // R2
   function automatic logic [31:0] ref_check(input logic [511:0] slot, input logic [31:0] key, input logic [31:0] index);
     logic [31:0] a, b;
@@ -83,7 +88,8 @@ package bench_reference_pkg;
 
   // "Which error": the code of a slot that could be read, ERR_NONE for a good one.
   function automatic logic [7:0] ref_error(input hw_desc_t desc, input logic [31:0] key, input logic [31:0] index,
-                                           input logic [63:0] token_size, input logic [63:0] kv_size,
+                                           input logic [63:0] token_size, input logic [63:0] logp_size,
+                                           input logic [63:0] kv_size,
                                            input logic [31:0] length_limit);
     logic decode, prefill, stop, cow, reward, policy;
     logic [67:0] length, offset;
@@ -100,7 +106,7 @@ package bench_reference_pkg;
 
     if (desc.check != ref_check(desc, key, index)) return ERR_BAD_CHECK;
     if (!decode && !prefill && !reward && !policy && desc.opcode != 8'h00 && desc.opcode != 8'hFF) return ERR_BAD_OPCODE;
-    if ((desc.flags & 8'hE0) != 0) return ERR_RESERVED_SET;
+    if ((desc.flags & 8'hC0) != 0) return ERR_RESERVED_SET;
     if ((decode || prefill || policy) && desc.model_id != 0) return ERR_BAD_MODEL;
     if (reward && desc.reward_model_id > 1) return ERR_BAD_MODEL;
     if (decode && (desc.flags & 8'h10) != 0 && desc.reward_model_id != 0) return ERR_BAD_MODEL;
@@ -109,6 +115,7 @@ package bench_reference_pkg;
     if ((decode || prefill) && length > length_limit) return ERR_BAD_LENGTH;
     if (prefill && desc.max_tokens > 64) return ERR_BAD_LENGTH;
     if ((decode || reward) && (desc.delta_offset % 4 != 0 || offset > token_size)) return ERR_BAD_REGION;
+    if (decode && (desc.flags & 8'h20) != 0 && offset > logp_size) return ERR_BAD_REGION;
     if (policy && (desc.delta_offset % 64 != 0 || 65'(desc.delta_offset) + 64 > token_size)) return ERR_BAD_REGION;
     if ((decode || prefill) && desc.kv_offset != 0 && desc.kv_offset >= kv_size) return ERR_BAD_REGION;
     if ((prefill || ((decode || stop) && cow)) && desc.prefix_id == 32'hFFFFFFFF) return ERR_BAD_PREFIX;

@@ -2,7 +2,7 @@
 // that watches what the device does for it, and with random traffic. Each has a part of the memory for itself.
 module queue_host #(
   parameter int Pair       = 0,
-  parameter int Lines      = 2048,
+  parameter int Lines      = 3072,
   parameter int TokenWords = 16384,
   parameter int Workers    = 4
 ) (
@@ -80,7 +80,7 @@ module queue_host #(
   endtask
 
   // ---------------------------------------------------------------- configuration
-  logic [63:0] sq_base, cq_base, token_base, token_size, kv_size;
+  logic [63:0] sq_base, cq_base, token_base, token_size, kv_size, logp_base, logp_size;
   logic [31:0] sq_key, sq_size, cq_size, sq_start, cq_start, length_limit, checkpoint_default, reward_threshold;
   logic [63:0] range_of [0:15];         // of reward model 1: last, first
   logic [15:0] eos_threshold, wait_states;
@@ -99,6 +99,8 @@ module queue_host #(
     token_base         = Base + 64 * 601;
     token_size         = 64'd65536;
     kv_size            = 64'd4096;
+    logp_base          = Base + 64 * (Lines - 1025);
+    logp_size          = 64'd65536;
     sq_size            = 64;
     cq_size            = 64;
     sq_start           = 0;
@@ -146,6 +148,8 @@ module queue_host #(
     write64(REG_TOKEN_BASE_LO, token_base);
     write64(REG_TOKEN_SIZE_LO, token_size);
     write64(REG_KV_SIZE_LO, kv_size);
+    write64(REG_LOGP_BASE_LO, logp_base);
+    write64(REG_LOGP_SIZE_LO, logp_size);
     write(REG_SQ_SIZE, sq_size);
     write(REG_CQ_SIZE, cq_size);
     write(REG_SQ_START, sq_start);
@@ -182,6 +186,7 @@ module queue_host #(
     u_score.sq_base = sq_base;       u_score.sq_size = sq_size;
     u_score.cq_base = cq_base;       u_score.cq_size = cq_size;
     u_score.token_base = token_base; u_score.token_size = token_size;
+    u_score.logp_base = logp_base;   u_score.logp_size = logp_size;
     u_score.kv_size = kv_size;       u_score.length_limit = length_limit;
     u_score.checkpoint_default = checkpoint_default;
     u_score.eos_threshold = eos_threshold;

@@ -31,6 +31,7 @@ module random_host;
     host.cq_base    = host.Base + 64 * between(300, 400);
     host.token_base = host.Base + 64 * between(600, 900);
     host.token_size = 4 * between(600, 16000);
+    host.logp_size  = chance(70) ? host.token_size : 4 * below(int'(host.token_size / 4));
     host.kv_size    = chance(20) ? 64'd0 : {32'd0, rnd()};
     host.sq_size    = 32'd1 << between(1, 7);
     host.cq_size    = 32'd1 << between(1, 7);
@@ -52,6 +53,7 @@ module random_host;
     submit_percent  = chance(30) ? between(2, 10) : 60;
     release_percent = chance(30) ? 10 : 80;
     rewards         = chance(50) ? 0 : between(2, 20);
+    logps           = chance(30) ? 0 : between(20, 100);
     policies        = (!host.alone || chance(50)) ? 0 : between(2, 20);
     scored_valid    = 1'b0;
     group_percent   = chance(35) ? 0 : between(20, 90);
@@ -263,7 +265,10 @@ module random_host;
     case (below(15))
       14: desc.policy_version = chance(50) ? 16'd1 << below(16) : rnd();
       0: desc.opcode = rnd();
-      1: desc.flags = desc.flags | (8'h20 << below(3));
+      1: begin                          // log-probabilities behind their region
+        desc.flags[FLAG_LOGP_BIT] = 1'b1;
+        desc.delta_offset = host.logp_size - 4 * desc.max_tokens + 4;
+      end
       2: desc.flags = desc.flags | (8'h40 << below(2));
       3: desc.model_id = 16'd1 << below(16);
       4: begin
@@ -304,6 +309,9 @@ module random_host;
     logic         spoiled;
     if (chance(rewards)) make_reward(desc);
     else                 make_random(desc);
+    // Others than DECODEs have it as well, to no effect; not many reach beyond the region.
+    desc.flags[FLAG_LOGP_BIT] = chance(logps)
+      && (desc.opcode != OP_DECODE || chance(4) || desc.delta_offset + 4 * desc.max_tokens <= host.logp_size);
     spoiled = chance(bad_percent);
     if (spoiled) spoil(desc);
     data = host.seal(desc);
@@ -320,7 +328,7 @@ module random_host;
       scored_valid = 1'b1;
     end
   endtask
-  int rewards, policies;                // of 100 descriptors
+  int rewards, policies, logps;         // of 100 descriptors
 
   // R9: goes on where REWARD_NEEDED left off. The tokens behind must still be free.
   logic     go_on;
@@ -437,10 +445,10 @@ module random_host;
     if (host.alone) host.check_counters;
     if (host.fault_expected) host.write(REG_ERROR, '1);
     host.fault_expected = 1'b0;
-    $display("cycle %0d: %0d descriptors, %0d tokens, %0d versions; in all %0d groups opened, %0d closed, %0d stopped, %0d refused, %0d publishes refused as busy, %0d superseded, %0d scored",
+    $display("cycle %0d: %0d descriptors, %0d tokens, %0d versions; in all %0d groups opened, %0d closed, %0d stopped, %0d refused, %0d publishes refused as busy, %0d superseded, %0d scored, %0d log-probabilities",
              host.cycle_i, host.sq_tail - host.sq_start, host.u_score.tokens, host.u_score.published_versions, host.u_score.groups_opened,
              host.u_score.groups_closed, host.u_score.groups_stopped, host.u_score.groups_refused, host.u_score.busy_seen,
-             host.u_score.superseded_seen, host.u_score.scored_seen);
+             host.u_score.superseded_seen, host.u_score.scored_seen, host.u_score.logps_seen);
   endtask
 
   // R12: ends in the middle, by a disable or a reset.

@@ -45,7 +45,7 @@ module scoreboard #(
   localparam int         IrqPatience   = 16;      // cycles from visible to irq_o
 
   // ---------------------------------------------------------------- configuration, set by the bench
-  logic [63:0] sq_base, cq_base, token_base, token_size, kv_size;
+  logic [63:0] sq_base, cq_base, token_base, token_size, kv_size, logp_base, logp_size;
   logic [31:0] sq_key, sq_size, cq_size, length_limit, checkpoint_default, reward_threshold;
   logic [15:0] eos_threshold;
   logic [63:0] range_of [0:15];                   // of reward model 1: last, first
@@ -152,7 +152,7 @@ module scoreboard #(
   function automatic logic [7:0] classify(input logic [511:0] data, input logic [31:0] index);
     hw_desc_t desc;
     desc     = data;
-    classify = ref_version(ref_error(data, sq_key, index, token_size, kv_size, length_limit), desc,
+    classify = ref_version(ref_error(data, sq_key, index, token_size, logp_size, kv_size, length_limit), desc,
                            slot_with(desc.policy_version) >= 0, resident(desc.policy_version));
   endfunction
 
@@ -185,7 +185,7 @@ module scoreboard #(
   endtask
 
   function automatic logic [31:0] poison(input int word);
-    poison = 32'hBAD0_0000 | word;                // no token looks like this
+    poison = 32'hBAD0_0000 | word;                // no token and no log-probability looks like this
   endfunction
 
   task automatic publish(input logic [511:0] data);
@@ -230,6 +230,7 @@ module scoreboard #(
       for (int k = word; k < word + int'(desc.max_tokens); k++) begin
         owner_of_word[k] = e + 1;
         u_memory.poke(token_base + 4 * k, poison(k));
+        if (desc.flags[FLAG_LOGP_BIT]) u_memory.poke(logp_base + 4 * k, poison(k));
       end
     end
     tail = tail + 1;
@@ -565,6 +566,7 @@ module scoreboard #(
   logic [15:0] retire_version;
   logic [7:0]  retire_mode;
   int          published_versions = 0;
+  int          logps_seen = 0;
   int          superseded_seen = 0, scored_seen = 0, stale_seen = 0;
 
   // R19: some descriptor that names the version in this slot has no completion that the host has seen.
@@ -615,14 +617,29 @@ module scoreboard #(
   int          e, i_word;
   logic [63:0] place;
 
+  // The words of the log-probabilities have the owners of their tokens.
+  function automatic logic is_logp(input logic [63:0] addr);
+    is_logp = addr >= logp_base && addr - logp_base + 4 <= logp_size;
+  endfunction
+
+  function automatic int word_of(input logic [63:0] addr);
+    word_of = int'((addr - (is_logp(addr) ? logp_base : token_base)) / 4);
+  endfunction
+
   // Entry that may write this word, or -1.
   function automatic int owner_of(input logic [63:0] addr);
+    int own;
     owner_of = -1;
-    if (addr < token_base || addr - token_base + 4 > token_size)
+    if (!is_logp(addr) && (addr < token_base || addr - token_base + 4 > token_size))
       fail($sformatf("R11: token write to %h, outside the token region", addr));
-    else if (owner_of_word[(addr - token_base) / 4] == 0)
+    else if (owner_of_word[word_of(addr)] == 0)
       fail($sformatf("R10: token write to %h, which no descriptor in flight owns", addr));
-    else owner_of = owner_of_word[(addr - token_base) / 4] - 1;
+    else begin
+      own      = owner_of_word[word_of(addr)] - 1;
+      owner_of = own;
+      if (is_logp(addr) && !slot[own][8 + FLAG_LOGP_BIT])
+        fail($sformatf("R11: log-probability of descriptor %0d, which has no LOGP", number[own]));
+    end
   endfunction
 
   function automatic logic [31:0] rollout(input int which);
@@ -688,8 +705,8 @@ module scoreboard #(
     if (effect_id_i != CompletionId) begin
       if (effect_error_i) begin
         bad_lines[effect_id_i[3:0]] = bad_lines[effect_id_i[3:0]] + 1;
-        for (int k = 0; k < 16; k++) if (effect_strb_i[4*k] && owner_of_word[(effect_addr_i + 4*k - token_base) / 4] != 0)
-          bad_line[owner_of_word[(effect_addr_i + 4*k - token_base) / 4] - 1] = 1'b1;
+        for (int k = 0; k < 16; k++) if (effect_strb_i[4*k] && owner_of_word[word_of(effect_addr_i + 4*k)] != 0)
+          bad_line[owner_of_word[word_of(effect_addr_i + 4*k)] - 1] = 1'b1;
       end
     end else if (!effect_error_i) begin
       if (effect_strb_i[0])  see(effect_data_i[255:0]);
@@ -794,6 +811,11 @@ module scoreboard #(
       found  = u_memory.peek(token_base + 4 * (word + n));
       if (found !== {15'd0, hash[16:0]} && n < answered && !bad_line[which])
         fail($sformatf("R6: token %0d of descriptor %0d is %h, expected %h", n, number[which], found, hash[16:0]));
+      if (desc.flags[FLAG_LOGP_BIT]) begin
+        found = u_memory.peek(logp_base + 4 * (word + n));
+        if (found !== ref_logp(hash) && n < answered && !bad_line[which])
+          fail($sformatf("R11: log-probability %0d of descriptor %0d is %h, expected %h", n, number[which], found, ref_logp(hash)));
+      end
       to_checkpoint = to_checkpoint - 1;
       if ((eos && desc.flags[FLAG_EOS_STOPS_BIT]) || n + 1 == int'(desc.max_tokens)) ended = 1'b1;
       else if (stopped && n + 1 == answered) begin
@@ -824,7 +846,13 @@ module scoreboard #(
       found = u_memory.peek(token_base + 4 * (word + k));
       if (found !== poison(word + k)) fail($sformatf("R6: descriptor %0d wrote token %0d, beyond its %0d",
                                                      number[which], k, n));
+      if (desc.flags[FLAG_LOGP_BIT]) begin
+        found = u_memory.peek(logp_base + 4 * (word + k));
+        if (found !== poison(word + k)) fail($sformatf("R11: descriptor %0d wrote log-probability %0d, beyond its %0d",
+                                                       number[which], k, n));
+      end
     end
+    if (desc.flags[FLAG_LOGP_BIT]) logps_seen = logps_seen + n;
     tokens = tokens + n;
     want.final_seq_len = desc.seq_len + n;
     want.result        = digest;

@@ -7,7 +7,7 @@ module top_bench #(
   parameter int FetchDepth      = 128,
   parameter int CompletionDepth = 128,
   parameter int Limit           = 400000,        // cycles before the bench hangs
-  parameter int Lines           = 2048,          // of the memory of each queue pair, 64 bytes each
+  parameter int Lines           = 3072,          // of the memory of each queue pair, 64 bytes each
   parameter int TokenWords      = 16384          // largest token region
 );
   import bench_pkg::*;
