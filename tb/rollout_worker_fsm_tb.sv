@@ -39,6 +39,7 @@ module rollout_worker_fsm_tb;
 
   logic        assign_now, assign_q = 1'b0, probe = 1'b0, holds, joins, wants, free, ready, token, finish, done;
   logic        stop = 1'b0, stop_group = 1'b0, refused = 1'b0;
+  logic [31:0] retires;
   logic        retire = 1'b0, retire_slot = 1'b0, retire_abort = 1'b0;
   logic [Queues-1:0] retire_pairs = '0;
   logic [3:0]  stop_queue = '0, probe_queue = '0, prepare_queue = '0;
@@ -339,10 +340,12 @@ module rollout_worker_fsm_tb;
     stop_group    <= chance(50);
     stop_queue    <= below(Queues);
     probe_queue   <= below(Queues);
+    retires       = rnd();
     retire        <= rst_n && !plain && chance(7);
     retire_pairs  <= rnd();
-    retire_slot   <= rnd();
-    retire_abort  <= chance(30);
+    // A version is retired once: that of slot 0 with KEEP, that of slot 1 with ABORT.
+    retire_abort  <= retires[0];
+    retire_slot   <= retires[0];
     // A disable takes some cycles, in which nothing of its queue pair comes.
     if (rst_n && !plain && drain == 0 && below(150) == 0) drain[below(Queues)] <= 1'b1;
     else if (chance(30)) drain <= '0;
@@ -398,7 +401,7 @@ module rollout_worker_fsm_tb;
       set_thresholds(k[3] ? 16'd2500 : 16'd0, k[2:0] == 3'd5 ? 32'h8000_0000 : k[2:0] == 3'd6 ? 32'h7FFF_0000 : 32'h5000);
       longest          = k[1] ? 60 : 12;
       slow             = k[1:0] == 2'b10 ? 50 : 0;
-      feed(60);
+      feed(120);
     end
     // No cycle is lost between descriptors.
     slow = 0; stall_out = 0; wait_states = 0; plain = 1'b1; pool = 1000;

@@ -70,7 +70,7 @@ int main(int argc, char **argv) {
   decode.size = sizeof decode + 8;
   EXPECT(infer_submit_decode(device, &decode), BAD);
   decode.size = sizeof decode;
-  decode.flags = 0x20;
+  decode.flags = 0x40;
   EXPECT(infer_submit_decode(device, &decode), BAD);
   decode.flags = 0x101;
   EXPECT(infer_submit_decode(device, &decode), BAD);
