@@ -174,7 +174,7 @@ module desc_fetch_tb;
         end_pair(mark);
         begin_pair(mark);
       end
-      repeat (600) @(posedge clk);
+      repeat (1500) @(posedge clk);
       for (int pair = 0; pair < Queues; pair++)
         if (next[pair] - first[pair] < 10) fail($sformatf("only %0d slots of queue pair %0d came out", next[pair] - first[pair], pair));
       // All: what is promised is completed, then nothing is left.
