@@ -11,7 +11,7 @@ use rstest::rstest;
 type Rtl = Rig<RtlPlatform>;
 
 fn open(config: &RtlConfig, queue: QueueConfig) -> Rtl {
-    Rig::new(Driver::new(RtlPlatform::new(config).unwrap(), queue).unwrap()).unwrap()
+    Rig::new(Driver::new(RtlPlatform::new(config).unwrap(), queue).unwrap())
 }
 
 /// On every RTL that was built, with a memory that answers at once and with random ones.

@@ -4,8 +4,9 @@ use std::time::Instant;
 
 use crate::error::DeviceError;
 use crate::memory::SharedMemory;
+use crate::platform::Platform;
 use crate::ports::SharedDevice;
-use doorbell_contract::{Capability, Counter, HwCompletion, HwDesc};
+use doorbell_contract::{Capability, Counter, HwCompletion, HwDesc, HwPolicy, Register};
 
 /// A device with one queue pair, whatever executes behind it.
 ///
@@ -145,7 +146,7 @@ pub trait Device: Send {
     fn enable(&mut self) -> Result<(), DeviceError>;
 }
 
-/// What a queue pair can do beyond what all can.
+/// What a queue pair can do beyond what all can: what its device's capability words say.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Features {
     /// CAPABILITY.
@@ -154,9 +155,28 @@ pub struct Features {
     pub groups: u32,
     /// Versions of the policy that its function may have resident (R18); 0: version 0 alone.
     pub policy_slots: u32,
+    /// Reward models: `reward_model_id` below it is known.
+    pub reward_models: u32,
 }
 
 impl Features {
+    /// What the device behind `platform` says. Where it has a word not, it has not what the word tells of.
+    ///
+    /// # Errors
+    /// A failure of the device.
+    pub fn of(platform: &mut (impl Platform + ?Sized)) -> Result<Self, DeviceError> {
+        let mut read = |register| match platform.read_register(register) {
+            Err(DeviceError::ReadRefused { .. }) => Ok(0),
+            read => read,
+        };
+        Ok(Features {
+            capability: Capability::from_bits_retain(read(Register::Capability)?),
+            groups: read(Register::CapGroups)?,
+            policy_slots: read(Register::CapPolicySlots)?,
+            reward_models: read(Register::CapRewardModels)?,
+        })
+    }
+
     /// What both can.
     #[must_use]
     pub fn and(self, other: Features) -> Features {
@@ -164,6 +184,7 @@ impl Features {
             capability: self.capability & other.capability,
             groups: self.groups.min(other.groups),
             policy_slots: self.policy_slots.min(other.policy_slots),
+            reward_models: self.reward_models.min(other.reward_models),
         }
     }
 }
@@ -215,6 +236,14 @@ impl TokenRegion {
             return Err(DeviceError::OutOfBounds { what: "token region", offset: byte_offset, bytes, size });
         }
         self.memory.load_u32s(self.start + byte_offset as usize, out)
+    }
+
+    /// Writes the header of a policy to `byte_offset` bytes into the region, for a POLICY that is published later to load (R19).
+    ///
+    /// # Errors
+    /// As [`write`](Self::write).
+    pub fn place_policy(&self, byte_offset: u64, header: &HwPolicy) -> Result<(), DeviceError> {
+        self.write(byte_offset, &bytemuck::cast::<HwPolicy, [u32; 4]>(*header))
     }
 
     /// Writes words to `byte_offset` bytes into the region, for a descriptor that is published later to read.

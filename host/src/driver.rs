@@ -4,7 +4,7 @@ use std::hash::{BuildHasher as _, Hasher as _, RandomState};
 use std::time::Instant;
 
 use bitflags::Flags;
-use bytemuck::{cast, cast_slice_mut};
+use bytemuck::cast_slice_mut;
 
 use crate::config::{Checked, Layout, QueueConfig};
 use crate::device::{Counters, Device, Features, TokenRegion};
@@ -179,7 +179,7 @@ impl<P: Platform> Driver<P> {
         let memory = platform.map(layout.bytes)?;
         let (sq, cq) = queues(&config, &memory, 0)?;
         let tokens = TokenRegion::new(memory.clone(), layout.tokens, config.token_bytes)?;
-        let features = features(&mut platform)?;
+        let features = Features::of(&mut platform)?;
         let slot_polling = features.capability.contains(Capability::SLOT_POLLING);
         let mut driver = Self {
             platform,
@@ -272,18 +272,17 @@ impl<P: Platform> Driver<P> {
 
     /// Sets the registers of the parts that not every device has.
     fn configure_parts(&mut self) -> Result<(), DeviceError> {
-        let Parts { config, layout, memory, .. } = &self.parts;
+        let Parts { config, layout, memory, features, .. } = &self.parts;
         let logp = config.logp_registers(layout, memory.bus_address());
-        let (logp_bytes, ranges) = (config.logp_bytes, config.range_registers());
-        let features = Capability::from_bits_retain(self.read(Register::Capability)?);
-        if features.contains(Capability::LOGP) {
+        let (logp_bytes, ranges, features) = (config.logp_bytes, config.range_registers(), *features);
+        if features.capability.contains(Capability::LOGP) {
             for (register, value) in logp {
                 self.configure(register, value)?;
             }
         } else if logp_bytes > 0 {
             return Err(self.lacks("logp_bytes", logp_bytes, "log-probabilities (CAPABILITY.LOGP)"));
         }
-        if self.read(Register::CapRewardModels)? > 1 {
+        if features.reward_models > 1 {
             for (register, value) in ranges {
                 self.configure(register, value)?;
             }
@@ -315,7 +314,12 @@ impl<P: Platform> Driver<P> {
     /// # Errors
     /// `OutOfBounds` if it does not lie in the region.
     pub fn place_policy(&mut self, delta_offset: u64, header: &HwPolicy) -> Result<(), DeviceError> {
-        self.parts.tokens.write(delta_offset, &cast::<HwPolicy, [u32; 4]>(*header))
+        self.parts.tokens.place_policy(delta_offset, header)
+    }
+
+    fn logp_region(&self) -> Result<TokenRegion, DeviceError> {
+        let Parts { config, layout, memory, .. } = &self.parts;
+        TokenRegion::new(memory.clone(), layout.logp, config.logp_bytes)
     }
 
     /// Copies the log-probabilities, Q16.16, of the tokens from `delta_offset` on.
@@ -323,9 +327,7 @@ impl<P: Platform> Driver<P> {
     /// # Errors
     /// `OutOfBounds` if they do not lie in the region.
     pub fn logps(&self, delta_offset: u64, out: &mut [i32]) -> Result<(), DeviceError> {
-        let Parts { config, layout, memory, .. } = &self.parts;
-        TokenRegion::new(memory.clone(), layout.logp, config.logp_bytes)?
-            .read(delta_offset, cast_slice_mut(out))
+        self.logp_region()?.read(delta_offset, cast_slice_mut(out))
     }
 
     /// The workers that the configuration wants: of a device that others use too, its owner has chosen.
@@ -557,11 +559,10 @@ impl<P: Platform> Device for Driver<P> {
     }
 
     fn logp_regions(&self) -> Vec<TokenRegion> {
-        let Parts { config, layout, memory, .. } = &self.parts;
-        if config.logp_bytes == 0 {
+        if self.parts.config.logp_bytes == 0 {
             return vec![];
         }
-        TokenRegion::new(memory.clone(), layout.logp, config.logp_bytes).into_iter().collect()
+        self.logp_region().into_iter().collect()
     }
 
     #[inline]
@@ -628,19 +629,6 @@ impl<P: Platform> Device for Driver<P> {
         self.condition = Condition::Ready;
         Ok(())
     }
-}
-
-/// What the capability words say. Where a device has a word not, it has not what the word tells of.
-fn features(platform: &mut impl Platform) -> Result<Features, DeviceError> {
-    let mut read = |register| match platform.read_register(register) {
-        Err(DeviceError::ReadRefused { .. }) => Ok(0),
-        read => read,
-    };
-    Ok(Features {
-        capability: Capability::from_bits_retain(read(Register::Capability)?),
-        groups: read(Register::CapGroups)?,
-        policy_slots: read(Register::CapPolicySlots)?,
-    })
 }
 
 /// The first `workers` workers, a bit each; all of 32 or more.

@@ -18,12 +18,11 @@
 
 use doorbell_contract::{
     CHECKPOINT_NEVER, Capability, CompletionFlags, DescFlags, ErrorCode, HwCompletion, HwDesc,
-    LENGTH_LIMIT_MAX, MEMBERS_MAX, Opcode, PREFIX_NONE, Register, Status,
+    LENGTH_LIMIT_MAX, MEMBERS_MAX, Opcode, PREFIX_NONE, Status,
 };
 use doorbell_engine::{Digest, Engine, RewardModel};
 use doorbell_host::config::QueueConfig;
-use doorbell_host::error::DeviceError;
-use doorbell_host::platform::Platform;
+use doorbell_host::device::Features;
 
 /// What a device must answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -36,34 +35,13 @@ pub struct Answer {
     pub logps: Vec<i32>,
 }
 
-/// What of the contract a device has.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Features {
-    /// CAPABILITY.
-    pub capability: Capability,
-    /// CAP_REWARD_MODELS.
-    pub reward_models: u32,
-    /// CAP_GROUPS.
-    pub groups: u32,
-}
-
-impl Features {
-    /// Everything.
-    pub const ALL: Self =
-        Self { capability: Capability::all(), reward_models: RewardModel::ALL.len() as u32, groups: 64 };
-
-    /// What the device behind `platform` says that it has.
-    ///
-    /// # Errors
-    /// A failure of the device.
-    pub fn of(platform: &mut (impl Platform + ?Sized)) -> Result<Self, DeviceError> {
-        Ok(Self {
-            capability: Capability::from_bits_retain(platform.read_register(Register::Capability)?),
-            reward_models: platform.read_register(Register::CapRewardModels)?,
-            groups: platform.read_register(Register::CapGroups)?,
-        })
-    }
-}
+/// Everything that the contract has.
+const EVERYTHING: Features = Features {
+    capability: Capability::all(),
+    groups: 64,
+    policy_slots: 2,
+    reward_models: RewardModel::ALL.len() as u32,
+};
 
 /// Answers descriptors for one configuration, each as if no other were there: of groups it knows nothing but what one
 /// descriptor alone gets wrong.
@@ -78,7 +56,7 @@ pub struct Oracle {
 impl Oracle {
     /// The oracle for devices that have everything and run under `config`, with version 0 alone.
     pub fn new(config: &QueueConfig) -> Self {
-        Self { config: config.clone(), features: Features::ALL, salts: vec![(0, 0)] }
+        Self { config: config.clone(), features: EVERYTHING, salts: vec![(0, 0)] }
     }
 
     /// The same for devices that have no more than these.

@@ -288,14 +288,8 @@ impl Pipeline {
             let offset = self.options.policy_offset();
             if !publishing.sending {
                 let header = HwPolicy::new(version, 0, salt, 0);
-                let words = [
-                    u32::from(header.version) | u32::from(header.model_id) << 16,
-                    header.salt,
-                    header.length,
-                    header.check,
-                ];
                 for &queue in &self.versions.functions {
-                    self.regions[queue].write(offset, &words)?;
+                    self.regions[queue].place_policy(offset, &header)?;
                 }
                 publishing.sending = true;
             }

@@ -2,13 +2,12 @@
 
 use super::rig::{numbered, refused};
 use super::{Bench, Failure, Rig, ensure, ensure_eq};
-use crate::oracle::Features;
 use doorbell_contract::{
     Access, Capability, Control, Counter, DescFlags, DeviceFault, FunctionControl, HwCompletion, HwDesc, Irq,
     LENGTH_LIMIT_MAX, Register, State,
 };
 use doorbell_host::config::QueueConfig;
-use doorbell_host::device::Device;
+use doorbell_host::device::{Device, Features};
 use doorbell_host::error::DeviceError;
 use doorbell_host::memory::PAGE;
 use doorbell_host::platform::Platform;

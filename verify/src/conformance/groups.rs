@@ -2,7 +2,7 @@
 
 use rand_chacha::ChaCha8Rng;
 
-use super::rig::{below, by_position};
+use super::rig::{below, by_position, numbered};
 use super::{Bench, Failure, Rig, ensure, ensure_eq};
 use crate::groups::GroupJudge;
 use doorbell_contract::{
@@ -22,10 +22,6 @@ fn run(rig: &mut Rig, judge: &mut GroupJudge, descs: &[HwDesc]) -> Result<Vec<Hw
         judge.completed(desc, completion).map_err(Failure)?;
     }
     by_position(&completions, descs.len())
-}
-
-fn positioned(descs: impl IntoIterator<Item = HwDesc>) -> Vec<HwDesc> {
-    super::numbered(descs)
 }
 
 fn has_groups(rig: &Rig) -> bool {
@@ -50,7 +46,7 @@ pub(super) fn r17_a_group_closes_with_its_last_member(bench: &mut Bench<'_>) -> 
             let mut judge = GroupJudge::default();
             let open = HwDesc::open_group(prefix, 64, members.into());
             let decodes = (0..members).map(|k| member(prefix, k, 1 + u32::from(k) % 40));
-            let descs = positioned([open].into_iter().chain(decodes));
+            let descs = numbered([open].into_iter().chain(decodes));
             let ends = run(&mut rig, &mut judge, &descs)?;
             rig.compare(&descs, &ends)?;
             ensure_eq!((judge.closed(), judge.open()), (1, 0), "R17: groups of {members} closed, open");
@@ -66,7 +62,7 @@ pub(super) fn r17_what_leaves_a_member_open(bench: &mut Bench<'_>) -> Result<(),
     }
     let mut judge = GroupJudge::default();
     let mut step = |rig: &mut Rig, descs: Vec<HwDesc>, open: usize| -> Result<(), Failure> {
-        run(rig, &mut judge, &positioned(descs))?;
+        run(rig, &mut judge, &numbered(descs))?;
         ensure_eq!(judge.open(), open, "R17: groups that are open");
         Ok(())
     };
@@ -98,13 +94,13 @@ pub(super) fn r17_stops_end_members(bench: &mut Bench<'_>) -> Result<(), Failure
     run(
         &mut rig,
         &mut judge,
-        &positioned([open(), stop(1), member(7, 0, 5), stop(0), stop(3), member(7, 2, 9)]),
+        &numbered([open(), stop(1), member(7, 0, 5), stop(0), stop(3), member(7, 2, 9)]),
     )?;
     ensure_eq!((judge.closed(), judge.open()), (1, 0), "R17: groups closed, open");
     // All at once: some ended, some running, most of them absent.
     for (lap, members) in [1, 2, 40, 64].into_iter().enumerate() {
         let some = (0..members.min(20)).map(|k| member(7, k as u16, 30));
-        let descs = positioned([HwDesc::open_group(7, 64, members)].into_iter().chain(some).chain([
+        let descs = numbered([HwDesc::open_group(7, 64, members)].into_iter().chain(some).chain([
             HwDesc::stop_group(7),
             HwDesc::nop(),
             HwDesc::decode(1, 0, 3),
@@ -118,7 +114,7 @@ pub(super) fn r17_stops_end_members(bench: &mut Bench<'_>) -> Result<(), Failure
     }
     // None of a prefix without a group, or of 'none'.
     let ends =
-        run(&mut rig, &mut judge, &positioned([HwDesc::stop_group(9), HwDesc::stop_group(PREFIX_NONE)]))?;
+        run(&mut rig, &mut judge, &numbered([HwDesc::stop_group(9), HwDesc::stop_group(PREFIX_NONE)]))?;
     ensure_eq!(ends[0].status, Status::Stopped as u8, "R8: a STOP of a group that is not there");
     ensure_eq!(ends[1].error, ErrorCode::BadPrefix as u8, "R10: a STOP of the group of no prefix");
     Ok(())
@@ -154,7 +150,7 @@ pub(super) fn r08_a_stop_ends_a_group_that_runs(bench: &mut Bench<'_>) -> Result
     let apart = [member(3, 0, 20), HwDesc::decode(1, 64, 20)];
     let opens = [HwDesc::open_group(7, 64, 8), HwDesc::open_group(3, 64, 1)];
     let runs = (0..8).map(|k| member(7, k, TOKENS));
-    let descs = positioned(opens.into_iter().chain(apart).chain(runs).chain([HwDesc::stop_group(7)]));
+    let descs = numbered(opens.into_iter().chain(apart).chain(runs).chain([HwDesc::stop_group(7)]));
     let ends = run(&mut rig, &mut judge, &descs)?;
     check_stopped(&rig, &descs[2..12], &ends[2..12])?;
     for end in &ends[2..4] {
@@ -179,7 +175,7 @@ pub(super) fn r17_entries_run_out_and_come_back(bench: &mut Bench<'_>) -> Result
     let all = (0..entries).map(open);
     // One too many, one that is open, one of more members than there are, a PREFILL without members.
     let bad = [open(entries), open(0), HwDesc::open_group(0, 64, 65), HwDesc::prefill(0, 64)];
-    let ends = run(&mut rig, &mut judge, &positioned(all.chain(bad)))?;
+    let ends = run(&mut rig, &mut judge, &numbered(all.chain(bad)))?;
     let codes: Vec<u8> = ends[entries as usize..].iter().map(|end| end.error).collect();
     let expected =
         [ErrorCode::GroupFull, ErrorCode::PrefixBusy, ErrorCode::BadLength, ErrorCode::None].map(|c| c as u8);
@@ -187,12 +183,8 @@ pub(super) fn r17_entries_run_out_and_come_back(bench: &mut Bench<'_>) -> Result
     ensure_eq!(rig.driver.counter(Counter::Prefixes)? - prefixes, u64::from(entries) + 1, "PREFIXES");
     // Each that closes gives room for one more.
     for prefix in (0..entries).rev() {
-        run(
-            &mut rig,
-            &mut judge,
-            &positioned([member(prefix, 1, 3), HwDesc::stop(5).with_member(prefix, 0)]),
-        )?;
-        let ends = run(&mut rig, &mut judge, &positioned([open(prefix + 5000), open(prefix + 6000)]))?;
+        run(&mut rig, &mut judge, &numbered([member(prefix, 1, 3), HwDesc::stop(5).with_member(prefix, 0)]))?;
+        let ends = run(&mut rig, &mut judge, &numbered([open(prefix + 5000), open(prefix + 6000)]))?;
         let codes = [ends[0].error, ends[1].error];
         ensure_eq!(codes, [0, ErrorCode::GroupFull as u8], "R17: two groups where there is room for one");
     }
@@ -202,7 +194,7 @@ pub(super) fn r17_entries_run_out_and_come_back(bench: &mut Bench<'_>) -> Result
     rig.driver.enable()?;
     let mut judge = GroupJudge::default();
     let stop = (0..entries).map(|prefix| HwDesc::stop_group(prefix + 5000));
-    let ends = run(&mut rig, &mut judge, &positioned((0..entries).map(|k| open(k + 5000)).chain(stop)))?;
+    let ends = run(&mut rig, &mut judge, &numbered((0..entries).map(|k| open(k + 5000)).chain(stop)))?;
     let good = ends.iter().all(|end| end.error == 0);
     ensure!(good, "R12: entries that a disable did not give back: {ends:x?}");
     ensure_eq!((judge.closed(), judge.open()), (entries.into(), 0), "R17: groups closed, open");
@@ -216,9 +208,9 @@ pub(super) fn r17_the_end_of_a_group_asks_for_an_interrupt(bench: &mut Bench<'_>
     }
     let mut judge = GroupJudge::default();
     rig.driver.write(Register::Irq, Irq::ARMED.bits())?;
-    run(&mut rig, &mut judge, &positioned([HwDesc::open_group(7, 64, 2), member(7, 1, 5)]))?;
+    run(&mut rig, &mut judge, &numbered([HwDesc::open_group(7, 64, 2), member(7, 1, 5)]))?;
     ensure_eq!(rig.driver.read(Register::Irq)?, Irq::ARMED.bits(), "R14: IRQ while a member is open");
-    run(&mut rig, &mut judge, &positioned([member(7, 0, 5)]))?;
+    run(&mut rig, &mut judge, &numbered([member(7, 0, 5)]))?;
     ensure_eq!(rig.driver.read(Register::Irq)?, Irq::PENDING.bits(), "R14: IRQ once the group has closed");
     Ok(())
 }

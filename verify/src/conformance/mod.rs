@@ -64,7 +64,7 @@ impl<'a> Bench<'a> {
 
     /// A device set up by the driver.
     fn open(&mut self, config: QueueConfig) -> Result<Rig, Failure> {
-        Ok(Rig::new(Driver::new(self.platform()?, config)?)?)
+        Ok(Rig::new(Driver::new(self.platform()?, config)?))
     }
 
     /// Random numbers of this run.

@@ -6,9 +6,9 @@ use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::Rng;
 
 use super::{Failure, ensure, ensure_eq};
-use crate::oracle::{Features, Oracle};
+use crate::oracle::Oracle;
 use doorbell_contract::{Counter, HwCompletion, HwDesc};
-use doorbell_host::device::Device;
+use doorbell_host::device::{Device, Features};
 use doorbell_host::driver::Driver;
 use doorbell_host::error::DeviceError;
 use doorbell_host::platform::Platform;
@@ -23,12 +23,8 @@ pub struct Rig<P: Platform = Box<dyn Platform>> {
 
 impl<P: Platform> Rig<P> {
     /// A rig around `driver`.
-    ///
-    /// # Errors
-    /// The device does not say what it has.
-    pub fn new(mut driver: Driver<P>) -> Result<Self, DeviceError> {
-        let features = Features::of(driver.platform_mut())?;
-        Ok(Self { driver, features })
+    pub fn new(driver: Driver<P>) -> Self {
+        Self { features: driver.features(), driver }
     }
 
     /// The oracle for this device.

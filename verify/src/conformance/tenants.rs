@@ -130,7 +130,7 @@ impl<'a> Tenancy<'a> {
         let mut rigs = Vec::new();
         for port in ports.take_all()? {
             let config = config(port.place().queue);
-            rigs.push(Rig::new(Driver::new(port, config)?)?);
+            rigs.push(Rig::new(Driver::new(port, config)?));
         }
         Ok(House { ports, rigs })
     }

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::ops::ControlFlow;
 use std::time::{Duration, Instant};
 
-use bytemuck::{Zeroable, cast};
+use bytemuck::Zeroable;
 
 use super::ReplayPlan;
 use doorbell_contract::{ErrorCode, HwCompletion, HwDesc, Opcode, Status};
@@ -299,10 +299,10 @@ impl<'a> Run<'a> {
         if self.publishing == 0 && self.publish_is_due() && free && self.version < u16::MAX {
             self.unsent = device.functions();
             self.publishing = self.unsent.len();
-            let header: [u32; 4] = cast(self.plan.header(self.version + 1));
+            let header = self.plan.header(self.version + 1);
             let regions = device.token_regions();
             for &queue in &self.unsent {
-                regions[queue].write(self.plan.policy(0).delta_offset, &header)?;
+                regions[queue].place_policy(self.plan.policy(0).delta_offset, &header)?;
             }
         }
         while let Some(&queue) = self.unsent.last() {
