@@ -116,26 +116,16 @@ impl Judge<'_> {
         let (completion, token) = self.token(id, &answers)?;
         let answer = answers.get(completion)?;
         Some(Divergence {
-            rollout_id: id,
-            completion,
-            ordinal: Some(answer.ordinal),
             expected: Some(answer.completion),
-            found: Some(answer.completion),
             token: Some(token),
-            ..Divergence::at(answer.desc)
+            ..at_answer(id, completion, answer)
         })
     }
 
     /// What the device did with a rollout, held to the contract, at the lengths at which the device says that it was cut (R20).
     fn alone(&mut self, id: u32) -> Option<Divergence> {
         let answers: Vec<Answer> = self.device.record.answers(id).collect();
-        let at = |completion: usize, answer: &Answer| Divergence {
-            rollout_id: id,
-            completion,
-            ordinal: Some(answer.ordinal),
-            found: Some(answer.completion),
-            ..Divergence::at(answer.desc)
-        };
+        let at = |completion: usize, answer: &Answer| at_answer(id, completion, answer);
         read_tokens(self.plan, self.device.device, id, &mut self.found).ok()?;
         self.expected.clear();
         self.expected.resize(self.found.len(), 0);
@@ -155,25 +145,11 @@ impl Judge<'_> {
         }
         let last = answers.last().and_then(|last| self.plan.next(&last.desc, &last.completion));
         let missing = if answers.is_empty() { Some(self.plan.first(id)) } else { last };
-        // The STOP behind a DECODE that had ended anyway may not have been sent.
         if let Some(desc) = missing {
-            return Some(Divergence { completion: answers.len(), ..Divergence::at(desc) });
+            return Some(Divergence { completion: answers.len(), rollout_id: id, ..Divergence::at(desc) });
         }
-        let word = (0..self.found.len()).find(|&word| self.expected[word] != self.found[word])?;
-        let owner = answers
-            .iter()
-            .rposition(|answer| answer.tokens() > 0 && self.area_word(id, &answer.desc) <= word);
-        let completion = owner.unwrap_or(0);
+        let (completion, token) = self.first_token(id, &answers, self.found.len(), produced(&answers))?;
         let answer = answers.get(completion)?;
-        let index = word - self.area_word(id, &answer.desc);
-        let token = TokenDifference {
-            index: index as u32,
-            position: answer.desc.seq_len.wrapping_add(index as u32),
-            offset: self.plan.area(id)?.start + 4 * word as u64,
-            beyond: index >= answer.tokens() as usize,
-            expected: self.expected[word],
-            found: self.found[word],
-        };
         Some(Divergence { expected: Some(answer.completion), token: Some(token), ..at(completion, answer) })
     }
 
@@ -227,7 +203,7 @@ impl Judge<'_> {
         read_tokens(self.plan, self.device.device, id, &mut self.found).ok()?;
         read_tokens(self.plan, self.reference.device, id, &mut self.expected).ok()?;
         let complete = self.reference.record.is_complete() && self.device.record.is_complete();
-        let produced: usize = answers.iter().map(|answer| answer.tokens() as usize).sum();
+        let produced = produced(answers);
         if let Some(answer) = answers.iter().find(|answer| self.plan.may_be_stopped(&answer.desc)) {
             let start = self.area_word(id, &answer.desc);
             let tokens = self.answer(answer).tokens;
@@ -235,6 +211,18 @@ impl Judge<'_> {
             self.expected[start..start + tokens.len()].copy_from_slice(&tokens);
         }
         let words = if complete { self.found.len() } else { produced };
+        self.first_token(id, answers, words, produced)
+    }
+
+    /// The first of the area's `words` that is not as expected, with the index of the completion to which it belongs; from
+    /// `produced` on, the words are behind the tokens.
+    fn first_token(
+        &self,
+        id: u32,
+        answers: &[Answer],
+        words: usize,
+        produced: usize,
+    ) -> Option<(usize, TokenDifference)> {
         let word = (0..words).find(|&word| self.expected[word] != self.found[word])?;
         let owner = answers
             .iter()
@@ -273,4 +261,20 @@ impl Judge<'_> {
             None => self.oracle.answer(&answer.desc),
         }
     }
+}
+
+/// A divergence at the `completion`-th answer of a rollout.
+fn at_answer(id: u32, completion: usize, answer: &Answer) -> Divergence {
+    Divergence {
+        rollout_id: id,
+        completion,
+        ordinal: Some(answer.ordinal),
+        found: Some(answer.completion),
+        ..Divergence::at(answer.desc)
+    }
+}
+
+/// Tokens that the completions say were added.
+fn produced(answers: &[Answer]) -> usize {
+    answers.iter().map(|answer| answer.tokens() as usize).sum()
 }

@@ -1,13 +1,14 @@
-//! R6, R8 and R9: what descriptors mean.
+//! R6, R8, R9 and R11: what a DECODE means, what ends it, and what it writes beside its tokens.
 
-use super::rig::{below, by_position, numbered};
+use super::rig::{below, by_position, numbered, refused};
 use super::{Bench, Failure, Rig, ensure, ensure_eq};
 use doorbell_contract::{
-    CHECKPOINT_NEVER, CompletionFlags, Counter, DescFlags, HwCompletion, HwDesc, LENGTH_LIMIT_MAX,
-    PREFIX_NONE, Status,
+    CHECKPOINT_NEVER, Capability, CompletionFlags, Counter, DescFlags, ErrorCode, HwCompletion, HwDesc,
+    LENGTH_LIMIT_MAX, PREFIX_NONE, Register, State, Status,
 };
 use doorbell_host::config::QueueConfig;
 use doorbell_host::device::Device;
+use doorbell_host::platform::Platform;
 
 pub(super) fn basic_decode(bench: &mut Bench<'_>) -> Result<(), Failure> {
     let mut rig = bench.open(QueueConfig::default())?;
@@ -189,6 +190,46 @@ pub(super) fn r08_stop_leaves_other_rollouts_alone(bench: &mut Bench<'_>) -> Res
     Ok(())
 }
 
+pub(super) fn r08_an_abort_reaches_what_was_published(bench: &mut Bench<'_>) -> Result<(), Failure> {
+    let config = QueueConfig { wait_states: 100, sq_depth: 256, token_bytes: 8 << 20, ..Default::default() };
+    let mut rig = bench.open(config)?;
+    if !rig.features.capability.contains(Capability::ABORT) {
+        return Ok(());
+    }
+    for behind in [0u32, 1, 30, 200] {
+        // One that runs, others, and more of the rollout that may not have been read yet.
+        let long = |k: u32| HwDesc::decode(7, 50, 20_000).with_delta_offset(u64::from(k % 40) << 17);
+        let other = |k: u32| HwDesc::decode(100 + k, 0, 2).with_delta_offset((6 << 20) + u64::from(8 * k));
+        let more = (0..behind).map(|k| if k % 8 == 7 { long(k / 8) } else { other(k) });
+        let descs: Vec<HwDesc> =
+            [long(39)].into_iter().chain(more).zip(0..).map(|(desc, k)| desc.with_user_data(k)).collect();
+        ensure_eq!(rig.driver.submit(&descs)?, descs.len(), "descriptors taken");
+        rig.driver.platform_mut().advance(1)?;
+        rig.driver.abort(7)?;
+        ensure_eq!(rig.driver.read(Register::Abort)?, 7, "ABORT, read back");
+        let ends = by_position(&rig.drain()?, descs.len())?;
+        for (desc, end) in descs.iter().zip(&ends) {
+            let length = end.final_seq_len.wrapping_sub(desc.seq_len);
+            let answer = if desc.rollout_id == 7 {
+                rig.oracle().cut(desc, length, Status::Stopped)
+            } else {
+                rig.oracle().answer(desc)
+            };
+            ensure_eq!(end.without_timing(), answer.completion, "R8: the end of {desc:x?} behind an ABORT");
+            let stopped = end.status == Status::Stopped as u8;
+            ensure_eq!(stopped, desc.rollout_id == 7, "R8: whether an ABORT ended {desc:x?}");
+        }
+        // It does not outlive what it was for, once the device has had the time to say so.
+        rig.settle()?;
+        let state = State::from_bits_retain(rig.driver.read(Register::State)?);
+        ensure!(!state.contains(State::ABORTING), "R8: ABORTING with nothing left");
+        rig.check(&numbered([HwDesc::decode(7, 0, 5), HwDesc::decode(8, 0, 5)]))?;
+    }
+    rig.driver.disable()?;
+    refused(rig.driver.write(Register::Abort, 7), "ABORT while inactive")?;
+    Ok(())
+}
+
 pub(super) fn r09_checkpoints_lose_nothing(bench: &mut Bench<'_>) -> Result<(), Failure> {
     for (own, default) in [(1, 5), (7, 0), (16, 0), (32, 1), (0, 32), (0, 13)] {
         let config = QueueConfig { checkpoint_default: default, eos_threshold: 300, ..Default::default() };
@@ -261,5 +302,49 @@ pub(super) fn r09_resident_rollouts_go_on_or_end_by_their_score(
             _ => ensure!(rejected > 0, "R9: no rollout was rejected by {reward_threshold:#x}"),
         }
     }
+    Ok(())
+}
+
+pub(super) fn r11_log_probabilities_lie_beside_their_tokens(bench: &mut Bench<'_>) -> Result<(), Failure> {
+    const BYTES: u64 = 4096 + 100;
+    let probe = bench.open(QueueConfig::default())?;
+    if !probe.features.capability.contains(Capability::LOGP) {
+        let mut rig = probe;
+        let end = rig.run(&[HwDesc::decode(1, 0, 4).with_flags(DescFlags::LOGP)])?[0];
+        ensure_eq!(end.error, ErrorCode::ReservedSet as u8, "R10: LOGP on a device that has none");
+        return Ok(());
+    }
+    drop(probe);
+    let config =
+        QueueConfig { logp_bytes: BYTES, token_bytes: 1 << 16, eos_threshold: 300, ..Default::default() };
+    let mut rig = bench.open(config)?;
+    let flags = |k| if k % 3 == 0 { DescFlags::LOGP | DescFlags::EOS_STOPS } else { DescFlags::LOGP };
+    let decodes = (0..24).map(|k| HwDesc::decode(k, 3 * k, 1 + 3 * k).with_flags(flags(k)));
+    let mut descs = numbered(decodes);
+    // Up to the region's end, and beyond it; without the flag nothing is written.
+    let end = |k: u32, tokens: u32, offset| {
+        HwDesc::decode(k, 0, tokens).with_delta_offset(offset).with_user_data(k.into())
+    };
+    descs.push(end(24, 25, BYTES - 100).with_flags(DescFlags::LOGP));
+    descs.push(end(25, 1, BYTES).with_flags(DescFlags::LOGP));
+    descs.push(end(26, 2, BYTES - 4).with_flags(DescFlags::LOGP));
+    descs.push(end(27, 16, 8192));
+    let ends = rig.check(&descs)?;
+    ensure_eq!(ends[25].error, ErrorCode::BadRegion as u8, "R11: a log-probability behind its region");
+    let mut expected = vec![0i32; BYTES as usize / 4];
+    for desc in &descs {
+        let start = desc.delta_offset as usize / 4;
+        for (k, logp) in rig.oracle().answer(desc).logps.into_iter().enumerate() {
+            expected[start + k] = logp;
+        }
+    }
+    let mut found = vec![0i32; expected.len()];
+    rig.driver.logps(0, &mut found)?;
+    if let Some(k) = (0..found.len()).find(|&k| found[k] != expected[k]) {
+        ensure_eq!(found[k], expected[k], "R11: word {k} of the log-probability region");
+    }
+    let (layout, memory) = (rig.driver.layout(), rig.snapshot()?);
+    let behind = &memory[(layout.logp + BYTES as usize) / 4..];
+    ensure!(behind.iter().all(|&word| word == 0), "R11: a write behind the log-probability region");
     Ok(())
 }

@@ -10,6 +10,7 @@ mod errors;
 mod groups;
 mod policies;
 mod queues;
+mod rewards;
 mod rig;
 mod seat;
 mod tenants;
@@ -141,9 +142,11 @@ cases! {
     decode::r08_stop_right_behind_its_rollout,
     decode::r08_stop_of_an_ended_rollout,
     decode::r08_stop_leaves_other_rollouts_alone,
+    decode::r08_an_abort_reaches_what_was_published,
     decode::r09_checkpoints_lose_nothing,
     decode::r09_a_budget_that_ends_at_a_checkpoint_is_done,
     decode::r09_resident_rollouts_go_on_or_end_by_their_score,
+    decode::r11_log_probabilities_lie_beside_their_tokens,
     errors::r10_every_error_code_and_its_precedence,
     errors::r10_a_rejected_descriptor_writes_nothing,
     errors::r11_regions_contain_every_write,
@@ -160,9 +163,7 @@ cases! {
     policies::r20_a_retired_version_ends,
     policies::r20_publishes_under_load_lose_nothing,
     policies::r21_prefixes_belong_to_their_version,
-    policies::reward_scores_what_lies_in_memory,
-    policies::r11_log_probabilities_lie_beside_their_tokens,
-    policies::r08_an_abort_reaches_what_was_published,
+    rewards::reward_scores_what_lies_in_memory,
     control::r12_disable_with_a_full_completion_queue,
     control::r12_disable_in_the_middle_of_a_rollout,
     control::r12_a_bad_configuration_does_not_start,

@@ -3,7 +3,9 @@
 use rstest::rstest;
 
 use super::*;
-use doorbell_contract::{CompletionFlags, Control, Irq, State};
+use doorbell_contract::{
+    CompletionFlags, Control, DescFlags, DeviceFault, ErrorCode, HwCompletion, HwDesc, Irq, State,
+};
 use doorbell_host::registers::Registers;
 use doorbell_host::{Device, Driver, QueueConfig};
 

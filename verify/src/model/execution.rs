@@ -1,0 +1,425 @@
+//! What one queue pair does with the descriptors that are published to it, in SQ order.
+
+use std::collections::HashMap;
+
+use bytemuck::{cast, cast_mut};
+
+use super::SLICE;
+use super::engine::{Decode, Outcome, check, fits};
+use super::groups::{Groups, Part};
+use super::mutation::{Mutator, PolicyFault};
+use doorbell_contract::{
+    CompletionFlags, Counter, DescFlags, DeviceFault, ErrorCode, HwCompletion, HwDesc, HwPolicy, MEMBER_NONE,
+    Opcode, PolicyMode, SlotState, Status,
+};
+use doorbell_engine::{Engine, RewardModel};
+use doorbell_host::memory::{BusFault, SharedMemory};
+use doorbell_host::queue::{COMPLETION_WORDS, DESC_WORDS};
+use doorbell_host::registers::{Registers, Session};
+
+/// How far the model looks for the STOP of a DECODE that runs.
+const STOP_LOOKAHEAD: u32 = 16;
+
+/// What a queue pair executes.
+#[derive(Debug, Default)]
+pub(super) struct Lane {
+    /// The descriptor fetched last.
+    pub(super) desc: HwDesc,
+    /// Present while `desc` is a DECODE that has not ended.
+    pub(super) running: Option<Decode>,
+    /// What of a group `desc` belongs to.
+    pub(super) part: Option<Part>,
+}
+
+/// What queue pairs look at of each other's.
+#[derive(Debug)]
+pub(super) struct Tables {
+    /// By queue pair.
+    pub(super) groups: Vec<Groups>,
+    /// DECODEs that run under the version in each policy slot, by function.
+    pub(super) users: Vec<[u32; 2]>,
+    /// Beats of 64 bytes that REWARD and POLICY have read.
+    pub(super) read_beats: u64,
+    /// Where DECODEs, by their `user_data`, are to end early, and as what.
+    pub(super) cuts: HashMap<u64, (u32, Status)>,
+}
+
+/// One queue pair of the model while it has time.
+pub(super) struct Execution<'a> {
+    pub(super) memory: &'a SharedMemory,
+    pub(super) registers: &'a mut Registers,
+    pub(super) queue: u8,
+    pub(super) lane: &'a mut Lane,
+    pub(super) tables: &'a mut Tables,
+    pub(super) mutator: &'a mut Option<Mutator>,
+}
+
+impl Execution<'_> {
+    /// Runs as the only queue pair.
+    pub(super) fn run(&mut self, want: usize) {
+        let mut budget = SLICE;
+        // A STOP is looked for once per advance: it can only have been published in between.
+        let mut stop_waits = self.stop_waits();
+        for _ in 0..want {
+            let Some(session) = &self.registers.queue(self.queue).session else { return };
+            if self.lane.running.is_none() && session.sq.fill() == 0 || budget == 0 {
+                return;
+            }
+            // R4: without a free slot for its completion no descriptor is even fetched.
+            if session.cq.is_full() {
+                return self.registers.count(Counter::StallCq, 1);
+            }
+            if self.mutator.as_ref().is_some_and(Mutator::hangs) {
+                return;
+            }
+            match self.step(&mut budget, std::mem::take(&mut stop_waits)) {
+                Some(outcome) => self.post(outcome),
+                None => return,
+            }
+        }
+    }
+
+    /// Goes on with what runs, or begins with the next; `None` if it needs more than `budget`. `stop_waits` says whether the
+    /// device has come to a STOP of what runs.
+    #[inline(always)]
+    pub(super) fn step(&mut self, budget: &mut u32, stop_waits: bool) -> Option<Outcome> {
+        match self.lane.running.take() {
+            Some(decode) => self.decode(decode, budget, stop_waits),
+            None => self.next(budget),
+        }
+    }
+
+    /// Fetches the oldest published descriptor and executes it; `None` if it needs more time than there is.
+    #[inline(always)]
+    fn next(&mut self, budget: &mut u32) -> Option<Outcome> {
+        *budget -= 1;
+        self.registers.count(Counter::Descriptors, 1);
+        let session = self.registers.queue_mut(self.queue).session.as_mut()?;
+        let index = session.sq.head;
+        session.sq.head = index.wrapping_add(1);
+        self.lane.part = None;
+        if fetch(self.memory, session, index, &mut self.lane.desc).is_err() {
+            self.registers.queue_mut(self.queue).raise(DeviceFault::DMA_READ);
+            self.lane.desc = HwDesc::default();
+            return Some(Outcome::no_echo(ErrorCode::DmaFault, index));
+        }
+        Some(match check(&self.lane.desc, index, session) {
+            Err(ErrorCode::BadCheck) => {
+                self.lane.desc = HwDesc::default();
+                Outcome::no_echo(ErrorCode::BadCheck, index)
+            }
+            Err(code) => Outcome::rejected(code),
+            Ok(Opcode::Decode) => match self.begin(index) {
+                Ok(decode) => return self.decode(decode, budget, false),
+                Err(outcome) => outcome,
+            },
+            Ok(Opcode::Prefill) => self.prefill(),
+            // R8: whatever this STOP could have stopped has completed before it, or was stopped by `stop_waits`.
+            Ok(Opcode::Stop) => {
+                let groups = &self.tables.groups[usize::from(self.queue)];
+                self.lane.part = groups.part(&self.lane.desc, Opcode::Stop);
+                Outcome::plain(Status::Stopped)
+            }
+            Ok(Opcode::Nop) => Outcome::plain(Status::Done),
+            Ok(Opcode::Reward) => self.reward(),
+            Ok(Opcode::Policy) => self.publish(),
+        })
+    }
+
+    /// Begins the DECODE, found at `index`; or how it ends without a token.
+    #[inline(always)]
+    fn begin(&mut self, index: u32) -> Result<Decode, Outcome> {
+        let desc = &self.lane.desc;
+        let rejected = Outcome::rejected;
+        let engine = Engine::of(desc.model_id).ok_or(rejected(ErrorCode::BadModel))?;
+        let session = self.registers.queue(self.queue).session.as_ref().ok_or(rejected(ErrorCode::None))?;
+        let policies = self.registers.policies(session.function);
+        let number = policies.find(desc.policy_version).ok_or(rejected(ErrorCode::BadVersion))?;
+        let slot = policies.slot(number);
+        let groups = &self.tables.groups[usize::from(self.queue)];
+        self.lane.part = groups.part(desc, Opcode::Decode);
+        let has = |fault| self.mutator.as_ref().is_some_and(|mutator| mutator.has(fault));
+        match slot.state {
+            _ if has(PolicyFault::LateStop) => {}
+            SlotState::Kept => return Err(Outcome::unstarted(Status::Superseded)),
+            SlotState::Aborted => return Err(Outcome::unstarted(Status::Stopped)),
+            SlotState::Resident | SlotState::Empty => {}
+        }
+        let stale = self.lane.part.is_some() && groups.is_stale(desc.prefix_id, number);
+        if stale && !has(PolicyFault::StalePrefix) {
+            return Err(rejected(ErrorCode::StalePrefix));
+        }
+        if let Some(&(0, status)) = self.tables.cuts.get(&desc.user_data) {
+            return Err(Outcome::unstarted(status));
+        }
+        let mut salt = slot.salt;
+        if let Some(mutator) = self.mutator {
+            salt = mutator.salt(slot.version, salt, policies.slot(1 - number).salt);
+        }
+        let decode = Decode::new(engine, desc, session, number, salt);
+        let function = session.function;
+        if let Some(abort) = self.registers.queue(self.queue).abort() {
+            if abort.ends(desc.rollout_id, index) {
+                return Err(Outcome::unstarted(Status::Stopped));
+            }
+            self.registers.queue_mut(self.queue).come_to(index);
+        }
+        self.tables.users[usize::from(function)][number] += 1;
+        Ok(decode)
+    }
+
+    fn prefill(&mut self) -> Outcome {
+        let desc = &self.lane.desc;
+        let Some(session) = &self.registers.queue(self.queue).session else {
+            return Outcome::plain(Status::Done);
+        };
+        let policies = self.registers.policies(session.function);
+        let slot = policies.find(desc.policy_version);
+        let opened = match slot.filter(|_| policies.is_resident(desc.policy_version)) {
+            Some(slot) => self.tables.groups[usize::from(self.queue)].open(desc, slot),
+            None => Err(ErrorCode::BadVersion),
+        };
+        match opened {
+            Ok(()) => {
+                self.registers.count(Counter::Prefixes, 1);
+                Outcome::plain(Status::Done)
+            }
+            Err(code) => Outcome::rejected(code),
+        }
+    }
+
+    /// Scores tokens that lie in memory.
+    fn reward(&mut self) -> Outcome {
+        let desc = &self.lane.desc;
+        let model = RewardModel::of(desc.reward_model_id);
+        let Some((session, model)) = self.registers.queue(self.queue).session.as_ref().zip(model) else {
+            return Outcome::rejected(ErrorCode::BadModel);
+        };
+        let start = session.token_base.wrapping_add(desc.delta_offset);
+        let tokens: Result<Vec<u32>, BusFault> = (0..u64::from(desc.max_tokens))
+            .map(|k| self.memory.bus_read_u32(start.wrapping_add(4 * k)))
+            .collect();
+        self.tables.read_beats += lines(desc.delta_offset, 0, desc.max_tokens);
+        match tokens {
+            Ok(tokens) => {
+                let score = model.score(tokens, &session.ranges);
+                Outcome { result: score as u32, ..Outcome::plain(Status::Scored) }
+            }
+            Err(_) => self.unreadable(),
+        }
+    }
+
+    /// What a descriptor wants to read is not there.
+    #[cold]
+    fn unreadable(&mut self) -> Outcome {
+        self.registers.queue_mut(self.queue).raise(DeviceFault::DMA_READ);
+        Outcome::rejected(ErrorCode::DmaFault)
+    }
+
+    /// Makes a version of the policy resident (R19), and retires the one before (R20).
+    fn publish(&mut self) -> Outcome {
+        let desc = self.lane.desc;
+        let Some(session) = &self.registers.queue(self.queue).session else {
+            return Outcome::plain(Status::Done);
+        };
+        let function = session.function;
+        let policies = self.registers.policies(function);
+        let mode = u8::try_from(desc.checkpoint).ok().and_then(|mode| PolicyMode::try_from(mode).ok());
+        let Some(mode) = mode.filter(|_| !policies.is_resident(desc.policy_version)) else {
+            return Outcome::rejected(ErrorCode::BadPolicy);
+        };
+        let (old, new) = (1 - policies.target(), policies.target());
+        if self.tables.users[usize::from(function)][new] > 0 {
+            return Outcome::rejected(ErrorCode::PolicyBusy);
+        }
+        let start = session.token_base.wrapping_add(desc.delta_offset);
+        let mut words = [0u32; 4];
+        self.tables.read_beats += 1;
+        for (word, k) in words.iter_mut().zip(0..) {
+            match self.memory.bus_read_u32(start.wrapping_add(4 * k)) {
+                Ok(value) => *word = value,
+                Err(_) => return self.unreadable(),
+            }
+        }
+        let header: HwPolicy = cast(words);
+        if !fits(&header, &desc) {
+            return Outcome::rejected(ErrorCode::BadPolicy);
+        }
+        if let Some(mutator) = self.mutator {
+            mutator.published(desc.policy_version, self.registers.policies(function).slot(new).salt);
+        }
+        self.registers.policies_mut(function).publish(desc.policy_version, header.salt, mode);
+        for (queue, groups) in (0..).zip(&mut self.tables.groups) {
+            let session = &self.registers.queue(queue).session;
+            if session.as_ref().is_some_and(|session| session.function == function) {
+                groups.spoil(new);
+                match mode {
+                    PolicyMode::Wait => {}
+                    PolicyMode::Keep => groups.pass(old, new),
+                    PolicyMode::Abort => groups.spoil(old),
+                }
+            }
+        }
+        Outcome::plain(Status::Done)
+    }
+
+    /// Runs the DECODE as far as `budget` allows; `None` if it has not ended.
+    #[inline(always)]
+    fn decode(&mut self, mut decode: Decode, budget: &mut u32, stop_waits: bool) -> Option<Outcome> {
+        let before = decode.produced;
+        let mut cut = self.cut(&decode, stop_waits);
+        let mut most = *budget;
+        if !self.tables.cuts.is_empty()
+            && let Some(&(length, status)) = self.tables.cuts.get(&self.lane.desc.user_data)
+        {
+            // The token with which it ends on its own.
+            (most, cut) = match length.saturating_sub(before) {
+                0 | 1 => (most.min(1), Some(status)),
+                left => (most.min(left - 1), None),
+            };
+        }
+        let session = self.registers.queue(self.queue).session.as_ref()?;
+        let (memory, mutator) = (self.memory, &mut *self.mutator);
+        let logps = self.lane.desc.flags & DescFlags::LOGP.bits() != 0;
+        let write = |offset: u64, mut token: u32, logp: i32| {
+            if let Some(mutator) = mutator {
+                token = mutator.token(token);
+            }
+            // R11: within the region by the checks of the descriptor, and within the memory by those of the bus.
+            debug_assert!(offset + 4 <= session.token_size, "R11: token at {offset:#x}");
+            memory.bus_write_u32(session.token_base.wrapping_add(offset), token)?;
+            if logps {
+                debug_assert!(offset + 4 <= session.logp_size, "R11: log-probability at {offset:#x}");
+                memory.bus_write_u32(session.logp_base.wrapping_add(offset), logp as u32)?;
+            }
+            Ok(())
+        };
+        let outcome = decode.run(&self.lane.desc, most, cut, session, write);
+        let function = session.function;
+
+        let produced = decode.produced - before;
+        *budget -= produced;
+        let waited = u64::from(produced) * u64::from(session.wait_states);
+        self.registers.count(Counter::Tokens, produced.into());
+        self.registers.count(Counter::Wait, waited);
+        let beats = lines(self.lane.desc.delta_offset, before, decode.produced);
+        self.registers.count(Counter::WriteBeats, if logps { 2 * beats } else { beats });
+
+        match outcome {
+            None => self.lane.running = Some(decode),
+            Some(Outcome { error, .. }) => {
+                self.tables.users[usize::from(function)][decode.slot] -= 1;
+                if error == ErrorCode::DmaFault {
+                    self.registers.queue_mut(self.queue).raise(DeviceFault::DMA_WRITE);
+                }
+            }
+        }
+        outcome
+    }
+
+    /// How the DECODE that runs is to end early, if it is.
+    #[inline(always)]
+    fn cut(&self, decode: &Decode, stop_waits: bool) -> Option<Status> {
+        let queue = self.registers.queue(self.queue);
+        let session = queue.session.as_ref()?;
+        // The descriptor that runs is the one fetched last.
+        let index = session.sq.head.wrapping_sub(1);
+        let aborted = queue.abort().is_some_and(|abort| abort.ends(self.lane.desc.rollout_id, index));
+        match self.registers.policies(session.function).slot(decode.slot).state {
+            SlotState::Aborted => Some(Status::Stopped),
+            _ if stop_waits || aborted => Some(Status::Stopped),
+            SlotState::Kept => Some(Status::Superseded),
+            SlotState::Resident | SlotState::Empty => None,
+        }
+    }
+
+    /// Makes the completion of `desc` visible; the caller has made sure that its slot is released (R4).
+    #[inline(always)]
+    pub(super) fn post(&mut self, outcome: Outcome) {
+        let Some(session) = &mut self.registers.queue_mut(self.queue).session else { return };
+        let index = session.cq.tail;
+        session.cq.tail = index.wrapping_add(1);
+        let mut completion = HwCompletion { sq_head: session.sq.head, ..outcome.of(&self.lane.desc) };
+        let closes = self.lane.part.is_some() && self.end_part(outcome.status);
+        if closes {
+            completion.flags |= CompletionFlags::GROUP_DONE.bits();
+        }
+        let Some(session) = &mut self.registers.queue_mut(self.queue).session else { return };
+        let mut words: [u64; COMPLETION_WORDS] = cast(completion.with_phase(session.cq.depth.phase(index)));
+        if let Some(mutator) = self.mutator {
+            words = mutator.completion(words);
+        }
+        let address = session.cq.address(index, size_of::<HwCompletion>() as u64);
+        if self.memory.bus_write(address, words).is_err() {
+            self.registers.queue_mut(self.queue).raise(DeviceFault::COMPLETION_WRITE);
+        }
+        self.registers.count(Counter::Completions, 1);
+        self.registers.count(Counter::WriteBeats, 1);
+        if outcome.status == Status::Error {
+            self.registers.count(Counter::Errors, 1);
+        }
+        // R14: an ERROR asks as well, and the end of a group.
+        let asks = self.lane.desc.flags & DescFlags::INTERRUPT.bits() != 0;
+        if asks || closes || outcome.status == Status::Error {
+            self.registers.queue_mut(self.queue).ask_interrupt(index);
+        }
+    }
+
+    /// R17: ends the part of a group to which the descriptor belongs, if its status does; whether that was the last.
+    fn end_part(&mut self, status: Status) -> bool {
+        let Some(part) = self.lane.part.filter(|_| matches!(status, Status::Done | Status::Stopped)) else {
+            return false;
+        };
+        self.tables.groups[usize::from(self.queue)].end(self.lane.desc.prefix_id, part)
+    }
+
+    /// Whether the device has come to a STOP of the rollout that runs (R8): it comes past descriptors of other
+    /// rollouts, but not past a fence (R7) nor past another descriptor of this rollout (R5).
+    pub(super) fn stop_waits(&self) -> bool {
+        let Some(session) = &self.registers.queue(self.queue).session else { return false };
+        if self.lane.running.is_none() || self.lane.desc.flags & DescFlags::FENCE.bits() != 0 {
+            return false;
+        }
+        let mut desc = HwDesc::default();
+        let running = &self.lane.desc;
+        let prefix = (running.flags & DescFlags::COW_PREFIX.bits() != 0).then_some(running.prefix_id);
+        // R1: never at or beyond the published tail.
+        for k in 0..session.sq.fill().min(STOP_LOOKAHEAD) {
+            let index = session.sq.head.wrapping_add(k);
+            if fetch(self.memory, session, index, &mut desc).is_err() {
+                return false;
+            }
+            match check(&desc, index, session) {
+                Err(_) => {}
+                Ok(_) if desc.flags & DescFlags::FENCE.bits() != 0 => return false,
+                Ok(Opcode::Stop) if stops_group(&desc) => {
+                    if prefix == Some(desc.prefix_id) {
+                        return true;
+                    }
+                }
+                Ok(opcode) if desc.rollout_id == running.rollout_id => return opcode == Opcode::Stop,
+                Ok(_) => {}
+            }
+        }
+        false
+    }
+}
+
+/// Whether `desc`, a STOP, is one of a whole group.
+fn stops_group(desc: &HwDesc) -> bool {
+    desc.flags & DescFlags::COW_PREFIX.bits() != 0 && desc.member == MEMBER_NONE
+}
+
+/// Reads the slot of `index` into `desc`.
+#[inline]
+fn fetch(memory: &SharedMemory, session: &Session, index: u32, desc: &mut HwDesc) -> Result<(), BusFault> {
+    let words: &mut [u64; DESC_WORDS] = cast_mut(desc);
+    memory.bus_read(session.sq.address(index, size_of::<HwDesc>() as u64), words)
+}
+
+/// 64-byte lines that tokens number `from` up to, not including, `to` touch, number 0 being at `delta_offset`.
+#[inline]
+fn lines(delta_offset: u64, from: u32, to: u32) -> u64 {
+    let offset = |token: u32| delta_offset + 4 * u64::from(token);
+    if from == to { 0 } else { offset(to - 1) / 64 - offset(from) / 64 + 1 }
+}

@@ -1,0 +1,77 @@
+//! Turns of several queue pairs (R16).
+
+use super::execution::{Execution, Lane, Tables};
+use super::mutation::Mutator;
+use super::{SLICE, STEP_TOKENS};
+use doorbell_contract::Counter;
+use doorbell_host::memory::SharedMemory;
+use doorbell_host::registers::Registers;
+
+/// Whose turn it is, and how many steps are left of it.
+#[derive(Debug)]
+pub(super) struct Turn {
+    pub(super) queue: u8,
+    pub(super) steps: u32,
+}
+
+/// A model of several queue pairs while it has time.
+pub(super) struct Turns<'a> {
+    pub(super) memory: &'a SharedMemory,
+    pub(super) registers: &'a mut Registers,
+    pub(super) lanes: &'a mut [Lane],
+    pub(super) tables: &'a mut Tables,
+    pub(super) turn: &'a mut Turn,
+    pub(super) mutator: &'a mut Option<Mutator>,
+}
+
+impl Turns<'_> {
+    pub(super) fn run(&mut self, want: usize, of: Option<u8>) {
+        let (mut budget, mut posted) = (SLICE, 0);
+        while budget > 0 && posted < want && !self.mutator.as_ref().is_some_and(Mutator::hangs) {
+            let Some(queue) = self.next_turn() else { break };
+            self.turn.steps -= 1;
+            let lane = &mut self.lanes[usize::from(queue)];
+            let Self { memory, registers, tables, mutator, .. } = self;
+            let mut execution = Execution { memory, registers, queue, lane, tables, mutator };
+            // A descriptor costs as much as a token, in the slice and not in the step.
+            let most = if execution.lane.running.is_some() { STEP_TOKENS } else { STEP_TOKENS + 1 };
+            let mut step = most;
+            let stop_waits = execution.stop_waits();
+            if let Some(outcome) = execution.step(&mut step, stop_waits) {
+                execution.post(outcome);
+                posted += usize::from(of.is_none_or(|of| of == queue));
+            }
+            budget = budget.saturating_sub(most - step);
+        }
+        // R4: the heads of these wait for a slot alone.
+        let waiting = (0..).zip(&*self.lanes).filter(|(queue, lane)| {
+            let session = &self.registers.queue(*queue).session;
+            let waits = session.as_ref().is_some_and(|session| session.sq.fill() > 0 && session.cq.is_full());
+            waits && lane.running.is_none()
+        });
+        let waiting = waiting.count() as u64;
+        self.registers.count(Counter::StallCq, waiting);
+    }
+
+    /// The queue pair that has the next step: the one whose turn it is, as long as it has steps left and can use them, else
+    /// the next one that can, in circular order. One that cannot loses the rest of its turn.
+    fn next_turn(&mut self) -> Option<u8> {
+        if self.turn.steps > 0 && self.weight(self.turn.queue).is_some() {
+            return Some(self.turn.queue);
+        }
+        self.turn.steps = 0;
+        let count = self.lanes.len() as u8;
+        let behind = (1..=count).map(|k| (self.turn.queue + k) % count);
+        let (queue, steps) = behind.filter_map(|queue| Some((queue, self.weight(queue)?))).next()?;
+        *self.turn = Turn { queue, steps };
+        Some(queue)
+    }
+
+    /// The weight of a queue pair that can use a step: a descriptor runs, its slot reserved (R4), or one is published and a
+    /// slot is free.
+    fn weight(&self, queue: u8) -> Option<u32> {
+        let session = self.registers.queue(queue).session.as_ref()?;
+        let runs = self.lanes[usize::from(queue)].running.is_some();
+        (runs || session.sq.fill() > 0 && !session.cq.is_full()).then_some(session.weight)
+    }
+}
