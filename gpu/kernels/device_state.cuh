@@ -29,6 +29,8 @@
 constexpr uint32_t kWarp = 32;
 // With the three others 16 warps, four per part of a multiprocessor: 128 registers each.
 constexpr uint32_t kFetchWarps = DOORBELL_FETCH_WARPS;
+// A run of descriptors for each of them.
+constexpr uint32_t kCrowd = kFetchWarps * kWarp;
 constexpr uint32_t kScoutWarp = kFetchWarps;
 constexpr uint32_t kControlWarp = kFetchWarps + 1;
 constexpr uint32_t kCompletionWarp = kFetchWarps + 2;

@@ -657,6 +657,12 @@ __device__ __forceinline__ void finish(FrontEnd& f, DeviceState& state, uint32_t
 
 // ---------------------------------------------------------------- fetch
 
+// Published slots that a fetch warp has claimed, and reads: an eighth of them with each word of 16 bytes.
+struct Run {
+  uint32_t first, count;
+  uint4 part[4];
+};
+
 // A fetch warp's, or the scout's, part of a session.
 struct Fetcher {
   FrontEnd& f;
@@ -671,18 +677,21 @@ struct Fetcher {
     return reinterpret_cast<const uint4*>(f.config.sq_base + 64ull * (index & (f.config.sq_size - 1)));
   }
 
-  // Reads `count` published slots from `first` on, each warp-wide load eight of them.
-  __device__ __forceinline__ void load(uint32_t first, uint32_t count) {
-    uint4 part[4];
+  // Reads the slots of `run`, each warp-wide load eight of them.
+  __device__ __forceinline__ void read(Run& run) const {
 #pragma unroll
     for (uint32_t k = 0; k < 4; k++) {
       const uint32_t d = 8 * k + lane / 4;
-      if (d < count) part[k] = order::load_relaxed_sys(slot(first + d) + (lane & 3));
+      if (d < run.count) run.part[k] = order::load_relaxed_sys(slot(run.first + d) + (lane & 3));
     }
+  }
+
+  // Stages what was read.
+  __device__ __forceinline__ void put(const Run& run) const {
 #pragma unroll
     for (uint32_t k = 0; k < 4; k++) {
       const uint32_t d = 8 * k + lane / 4;
-      if (d < count) stage[staged(d, lane & 3)] = part[k];
+      if (d < run.count) stage[staged(d, lane & 3)] = run.part[k];
     }
     __syncwarp();
   }
@@ -746,8 +755,10 @@ struct Fetcher {
     __syncwarp();
   }
 
-  // Executes the `count` staged descriptors from `first` on. False if the session ends first.
-  __device__ __forceinline__ bool execute(uint32_t first, uint32_t count) {
+  // Executes the staged descriptors of `run`, and makes it the next one, or none. False if the session ends first.
+  __device__ __forceinline__ bool execute(Run& run) {
+    const uint32_t first = run.first, count = run.count;
+    run.count = 0;
     Order o;
     // One lane's, before any lane reads the versions: while it stays so do they (R18).
     const uint32_t epoch = order::load_acquire_block(&f.epoch);
@@ -791,6 +802,10 @@ struct Fetcher {
     }
     if (briefs != 0 && !DOORBELL_FAULT(PostsBeforeTokens)) write_brief_tokens(f, o, briefs, rounds, lane);
     if (lane == 0) order::store_release_block(&f.admitted, consumed_to);
+
+    // A read takes as long as the fence between tokens and completions, which waits for all reads of the multiprocessor.
+    // Only where there is enough for all: what is claimed here comes later than by a warp that has nothing to do.
+    if (briefs != 0) claim(run, kCrowd);
 
     // What is left needs no order.
     const uint32_t all = count == kWarp ? kEveryLane : (1u << count) - 1;
@@ -961,14 +976,18 @@ struct Fetcher {
   }
 
   __device__ void role() {
+    Run run;
+    run.count = 0;
     for (;;) {
       Fetcher once{f, state, queue, session, warp, again(lane), stage};
-      uint32_t first = 0, count = 0;
-      if (!once.take_known(first, count)) {
+      // One alone is left to the scout, whose read of it may be on its way: a second would have to wait for that.
+      if (run.count == 0 && !once.claim(run, 1) && lane == 0) __nanosleep(100);
+      if (run.count == 0) {
         if (__any_sync(kEveryLane, stopping(f))) break;
         continue;
       }
-      if (!once.execute(first, count)) break;
+      once.put(run);
+      if (!once.execute(run)) break;
     }
     leave();
   }
@@ -1080,31 +1099,27 @@ struct Fetcher {
     if (lane == 0) order::add_acq_rel_block(&f.fetchers, 0u - 1);
   }
 
-  // Takes and stages up to 32 of the descriptors that the doorbell has told of. One alone is left to the scout, whose
-  // read of it may be on its way: a second would have to wait for that.
-  __device__ __forceinline__ bool take_known(uint32_t& first, uint32_t& count) {
-    uint32_t known = 0, seen = 0;
+  // Claims up to 32 of the descriptors that the doorbell has told of, if these are more than `few`, and begins to read
+  // them. Says to lane 0 whether there were more.
+  __device__ __forceinline__ bool claim(Run& run, uint32_t few) const {
+    uint32_t known = 0;
+    bool enough = false;
     // One lane decides for the warp.
     if (lane == 0) {
-      first = order::load_acquire_block(&f.claimed);
-      known = order::load_acquire_block(&f.sq_tail) - first;
+      run.first = order::load_acquire_block(&f.claimed);
+      known = order::load_acquire_block(&f.sq_tail) - run.first;
       // The check words may have published more than the doorbell has told yet.
-      if (known > f.config.sq_size) known = 0;
-      known = min(known, kWarp);
-      if (known > 1) {
-        seen = order::compare_swap_block(&f.claimed, first, first + known);
-        if (seen != first) known = 0;
-      } else {
-        known = 0;
-        __nanosleep(100);
-      }
+      enough = known > few && known <= f.config.sq_size;
+      known = enough ? min(known, kWarp) : 0;
+      if (enough && order::compare_swap_block(&f.claimed, run.first, run.first + known) != run.first) known = 0;
     }
-    count = __shfl_sync(kEveryLane, known, 0);
-    if (count == 0) return false;
-    first = __shfl_sync(kEveryLane, first, 0);
+    run.count = __shfl_sync(kEveryLane, known, 0);
+    if (run.count == 0) return enough;
+    run.first = __shfl_sync(kEveryLane, run.first, 0);
+    // What lane 0 was told holds for the lanes that read, too.
     __syncwarp();
-    load(first, count);
-    return true;
+    read(run);
+    return enough;
   }
 };
 
