@@ -15,8 +15,8 @@ extern "C" __global__ void probe_ping_pong(const uint32_t* from_host, uint32_t* 
 }
 
 // The transport of queue pairs without dispatch and without rules: a block per queue, each warp takes every n-th run of
-// 32 slots, polls them until all verify, and posts as many completions that say nothing. Their key is 0.
-// `queue_bytes` apart lie the queues, each `depth` slots of descriptors, then as many completions.
+// 32 slots, polls them, four lanes each, and answers each as soon as it verifies with a completion that says nothing. Their
+// key is 0. `queue_bytes` apart lie the queues, each `depth` slots of descriptors, then as many completions.
 extern "C" __global__ void __launch_bounds__(256, 1)
 probe_transport(char* memory, uint64_t queue_bytes, uint32_t depth, uint32_t total) {
   char* const queue = memory + queue_bytes * blockIdx.x;
@@ -24,31 +24,32 @@ probe_transport(char* memory, uint64_t queue_bytes, uint32_t depth, uint32_t tot
   const uint32_t word = lane % 4 * 4;
   const uint4 key = make_uint4(key_word(0, word), key_word(0, word + 1), key_word(0, word + 2), key_word(0, word + 3));
   for (uint32_t first = threadIdx.x / kWarp * kWarp; first < total; first += warps * kWarp) {
-    uint4 part[4];
+    // A bit for each eight slots, of which every four lanes have one.
+    uint32_t left = 0xF;
+    while (__any_sync(kEveryLane, left != 0)) {
+      uint4 part[4];
 #pragma unroll
-    for (uint32_t k = 0; k < 4; k++) {
-      const uint32_t index = first + 8 * k + lane / 4;
-      part[k] =
-          order::load_relaxed_sys(reinterpret_cast<const uint4*>(queue + 64ull * (index & (depth - 1))) + lane % 4);
-    }
+      for (uint32_t k = 0; k < 4; k++) {
+        const uint32_t index = first + 8 * k + lane / 4;
+        if (left >> k & 1)
+          part[k] =
+              order::load_relaxed_sys(reinterpret_cast<const uint4*>(queue + 64ull * (index & (depth - 1))) + lane % 4);
+      }
 #pragma unroll
-    for (uint32_t k = 0; k < 4; k++) {
-      const uint32_t index = first + 8 * k + lane / 4;
-      for (;;) {
-        uint64_t shares = check_share(part[k], key, lane % 4);
+      for (uint32_t k = 0; k < 4; k++) {
+        const uint32_t index = first + 8 * k + lane / 4;
+        uint64_t shares = left >> k & 1 ? check_share(part[k], key, lane % 4) : 0;
         shares += __shfl_xor_sync(kEveryLane, shares, 1);
         shares += __shfl_xor_sync(kEveryLane, shares, 2);
-        if (__all_sync(kEveryLane, lane % 4 != 3 || check_word(shares, index) == part[k].w)) break;
-        part[k] =
-            order::load_relaxed_sys(reinterpret_cast<const uint4*>(queue + 64ull * (index & (depth - 1))) + lane % 4);
+        // The fourth lane has the check word.
+        const bool verified = lane % 4 == 3 && (left >> k & 1) != 0 && check_word(shares, index) == part[k].w;
+        if (__shfl_sync(kEveryLane, verified, lane | 3)) {
+          left &= ~(1u << k);
+          ulonglong2* const to =
+              reinterpret_cast<ulonglong2*>(queue + 64ull * depth + 32ull * (index & (depth - 1))) + lane % 4;
+          if (lane % 4 < 2) order::store_relaxed_sys(to, make_ulonglong2(index, phase_of(index, depth)));
+        }
       }
-    }
-#pragma unroll
-    for (uint32_t k = 0; k < 2; k++) {
-      const uint32_t index = first + 16 * k + lane / 2;
-      ulonglong2* const to =
-          reinterpret_cast<ulonglong2*>(queue + 64ull * depth + 32ull * (index & (depth - 1))) + lane % 2;
-      order::store_relaxed_sys(to, make_ulonglong2(index, phase_of(index, depth)));
     }
   }
 }

@@ -3,6 +3,7 @@
 use std::hint;
 use std::os::fd::OwnedFd;
 use std::sync::Barrier;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -94,17 +95,17 @@ pub fn transport(probes: &Probes, load: &Load) -> Result<f64, DeviceError> {
             completed: 0,
         });
     }
-    let batch = one_token_batch(batch);
+    let pool = one_token_batch(DEPTH as usize);
     let elapsed = in_threads(pairs, threads, |pairs| {
-        let mut out = vec![HwCompletion::default(); batch.len()];
+        let mut out = vec![HwCompletion::default(); LOOK];
         let (mut idle, mut since) = (0u32, Instant::now());
         while pairs.iter().any(|pair| pair.completed < total) {
             let before: u32 = pairs.iter().fold(0, |sum, pair| sum.wrapping_add(pair.completed));
             for pair in &mut *pairs {
-                if pair.submitted < total && pair.submitted - pair.completed + batch.len() as u32 <= DEPTH {
+                if pair.submitted < total {
                     let head = pair.completed;
                     pair.sq.consumed_to(head, head);
-                    pair.submitted += pair.sq.push(&batch)? as u32;
+                    pair.submitted += pair.sq.push(part(&pool, pair.submitted.into(), batch))? as u32;
                 }
                 pair.completed += pair.cq.pop(&mut out)? as u32;
             }
@@ -128,6 +129,9 @@ pub fn transport(probes: &Probes, load: &Load) -> Result<f64, DeviceError> {
 /// Slots of each ring that is measured for its rate.
 pub const DEPTH: u32 = 4096;
 
+/// Completions taken at a time.
+const LOOK: usize = 256;
+
 /// What a rate is measured under.
 #[derive(Clone, Copy, Debug)]
 pub struct Load {
@@ -144,6 +148,12 @@ pub struct Load {
 /// DECODEs of one token each, of different rollouts, their tokens side by side.
 fn one_token_batch(size: usize) -> Vec<HwDesc> {
     (0..size as u32).map(|k| HwDesc::decode(k, 0, 1).with_delta_offset(4 * u64::from(k))).collect()
+}
+
+/// The next `size` of them at most, when so many have been submitted.
+fn part(pool: &[HwDesc], submitted: u64, size: usize) -> &[HwDesc] {
+    let from = (submitted % pool.len() as u64) as usize;
+    &pool[from..(from + size).min(pool.len())]
 }
 
 /// The configuration of queue pairs that are measured.
@@ -186,30 +196,40 @@ fn in_threads<T: Send>(
     })
 }
 
+/// What drivers come to.
+#[derive(Clone, Copy, Debug)]
+pub struct Rate {
+    /// Descriptors per second.
+    pub per_second: f64,
+    /// Share of the looks at a completion queue that found nothing: near 0, the host holds up the device.
+    pub in_vain: f64,
+}
+
 /// Descriptors per second through drivers, every one a DECODE of one token that has to end as DONE.
 ///
 /// # Panics
 /// If `load` is not about as many queue pairs as `drivers`, or these are no multiple of its threads.
-pub fn throughput(drivers: &mut [Driver<GpuPlatform>], load: &Load) -> Result<f64, DeviceError> {
+pub fn throughput(drivers: &mut [Driver<GpuPlatform>], load: &Load) -> Result<Rate, DeviceError> {
     let Load { queues, threads, batch, descriptors } = *load;
     assert_eq!(drivers.len(), queues, "a driver per queue pair");
     // Different rollouts: those of one would have to wait for each other (R5).
     let pool = one_token_batch(DEPTH as usize);
-    let queues: Vec<Queue<'_>> =
-        drivers.iter_mut().map(|driver| Queue { driver, submitted: 0, completed: 0, done: 0 }).collect();
+    let start = |driver| Queue { driver, submitted: 0, completed: 0, done: 0, looks: 0, in_vain: 0 };
+    let queues: Vec<Queue<'_>> = drivers.iter_mut().map(start).collect();
     let count = queues.len();
+    let (looks, in_vain) = (AtomicU64::new(0), AtomicU64::new(0));
     let elapsed = in_threads(queues, threads, |queues| {
-        let mut out = vec![HwCompletion::default(); 256];
+        let mut out = vec![HwCompletion::default(); LOOK];
         while queues.iter().any(|queue| queue.completed < descriptors || queue.driver.in_flight() > 0) {
             for queue in &mut *queues {
                 let mut moved = 0;
                 if queue.submitted < descriptors {
-                    let from = (queue.submitted % u64::from(DEPTH)) as usize;
-                    let size = batch.min(pool.len() - from);
-                    moved = queue.driver.submit(&pool[from..from + size])?;
+                    moved = queue.driver.submit(part(&pool, queue.submitted, batch))?;
                     queue.submitted += moved as u64;
                 }
                 let mut taken = queue.driver.collect(&mut out)?;
+                queue.looks += 1;
+                queue.in_vain += u64::from(taken == 0);
                 if moved + taken == 0 && queue.driver.in_flight() > 0 {
                     taken = queue.driver.poll(&mut out)?;
                 }
@@ -217,6 +237,10 @@ pub fn throughput(drivers: &mut [Driver<GpuPlatform>], load: &Load) -> Result<f6
                 queue.done +=
                     out[..taken].iter().filter(|done| done.status == Status::Done as u8).count() as u64;
             }
+        }
+        for queue in &*queues {
+            looks.fetch_add(queue.looks, Ordering::Relaxed);
+            in_vain.fetch_add(queue.in_vain, Ordering::Relaxed);
         }
         match queues.iter().find(|queue| queue.done != queue.submitted) {
             None => Ok(()),
@@ -230,7 +254,10 @@ pub fn throughput(drivers: &mut [Driver<GpuPlatform>], load: &Load) -> Result<f6
             }),
         }
     })?;
-    Ok(descriptors as f64 * count as f64 / elapsed.as_secs_f64())
+    Ok(Rate {
+        per_second: descriptors as f64 * count as f64 / elapsed.as_secs_f64(),
+        in_vain: in_vain.into_inner() as f64 / looks.into_inner() as f64,
+    })
 }
 
 struct Queue<'a> {
@@ -238,6 +265,8 @@ struct Queue<'a> {
     submitted: u64,
     completed: u64,
     done: u64,
+    looks: u64,
+    in_vain: u64,
 }
 
 /// Round trips of one descriptor, one at a time, through a driver.
