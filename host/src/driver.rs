@@ -24,6 +24,9 @@ use doorbell_contract::{
 ///
 /// Once the device has broken a rule, the queue pair is lost: every operation ends as the same `Protocol` error, until
 /// it is disabled and enabled. Completions that came before the impossible one are returned first.
+// Drivers lie side by side in arrays, each written by another thread with every batch: on cache lines of its own, and of no
+// pair that a processor fetches together.
+#[repr(align(128))]
 pub struct Driver<P: Platform> {
     pub(crate) platform: P,
     pub(crate) parts: Parts,

@@ -66,7 +66,8 @@ pub fn looks_per_second(drivers: &[Driver<GpuPlatform>]) -> f64 {
     2.0 * f64::from(looks) / elapsed.as_secs_f64()
 }
 
-/// One queue pair of the bare transport.
+/// One queue pair of the bare transport; a thread's own, as `Queue` is.
+#[repr(align(128))]
 struct Bare {
     sq: SubmissionQueue,
     cq: CompletionQueue,
@@ -260,6 +261,8 @@ pub fn throughput(drivers: &mut [Driver<GpuPlatform>], load: &Load) -> Result<Ra
     })
 }
 
+/// A queue pair and what its thread counts, on cache lines that no other thread writes.
+#[repr(align(128))]
 struct Queue<'a> {
     driver: &'a mut Driver<GpuPlatform>,
     submitted: u64,
