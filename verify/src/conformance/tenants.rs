@@ -10,7 +10,7 @@ use super::rig::{Rig, below, by_position, numbered};
 use super::{Failure, ensure, ensure_eq};
 use doorbell_contract::{
     Access, Block, Capability, Control, Counter, DescFlags, DeviceFault, FunctionControl, HwCompletion,
-    HwDesc, Irq, Place, Register, State, Status,
+    HwDesc, Irq, Place, QueueCounter, Register, State, Status,
 };
 use doorbell_host::config::QueueConfig;
 use doorbell_host::device::Device;
@@ -252,6 +252,13 @@ fn r04_a_queue_pair_that_is_never_reaped_holds_up_no_other(tenancy: &mut Tenancy
             house.rigs[at].driver.counter(Counter::StallCq)? > 0,
             "R4: STALL_CQ is 0 although a completion queue is full"
         );
+        for (rig, queue) in house.rigs.iter_mut().zip(0u8..) {
+            let waited = rig.driver.queue_counter(QueueCounter::StallCq)? > 0;
+            ensure!(
+                waited || queue != stuck,
+                "R4: STALL_CQ of queue pair {queue} is 0 although its completion queue is full"
+            );
+        }
         house.check(|queue| queue != stuck, |queue| decodes(50, 400, queue.into()))?;
         let ends = by_position(&house.rigs[at].drain()?, descs.len())?;
         house.rigs[at].compare(&descs, &ends)?;
@@ -960,7 +967,18 @@ fn counters_are_the_sums_of_all_queue_pairs(tenancy: &mut Tenancy<'_>) -> Result
             ensure_eq!(counters.get(counter), each * count, "{counter} at queue pair {queue}");
         }
     }
-    // They go on as long as any queue pair is active, and clear behind that.
+    // Each has its own share.
+    for (rig, queue) in house.rigs.iter_mut().zip(0..) {
+        for (counter, each) in [
+            (QueueCounter::Descriptors, 13),
+            (QueueCounter::Completions, 13),
+            (QueueCounter::Tokens, 16 * 55),
+            (QueueCounter::Errors, 1),
+        ] {
+            ensure_eq!(rig.driver.queue_counter(counter)?, each, "{counter} of queue pair {queue}");
+        }
+    }
+    // They go on as long as any queue pair is active, and clear behind that; those of a queue pair clear with it alone.
     house.rigs[0].driver.disable()?;
     house.rigs[0].driver.enable()?;
     ensure_eq!(
@@ -968,6 +986,14 @@ fn counters_are_the_sums_of_all_queue_pairs(tenancy: &mut Tenancy<'_>) -> Result
         13 * count,
         "COMPLETIONS after one queue pair was enabled anew"
     );
+    for (rig, queue) in house.rigs.iter_mut().zip(0..) {
+        let expected = if queue == 0 { 0 } else { 13 };
+        ensure_eq!(
+            rig.driver.queue_counter(QueueCounter::Completions)?,
+            expected,
+            "COMPLETIONS of queue pair {queue} after queue pair 0 was enabled anew"
+        );
+    }
     for rig in &mut house.rigs {
         rig.driver.disable()?;
     }
