@@ -306,7 +306,7 @@ enum doorbell_block {
   DOORBELL_BLOCK_FUNCTION_QUEUE = 0x10800,
   DOORBELL_BLOCK_FUNCTION_QUEUE_PER_FUNCTION = 0x01000,
   DOORBELL_BLOCK_FUNCTION_QUEUE_PER_QUEUE = 0x00080,
-  // The page of a queue pair, which a process may map: doorbells, interrupt, state.
+  // The page of a queue pair, which a process may map: doorbells, interrupt, state, counters.
   DOORBELL_BLOCK_QUEUE = 0x20000,
   DOORBELL_BLOCK_QUEUE_PER_QUEUE = 0x01000,
 };
@@ -480,7 +480,7 @@ enum doorbell_reg {
 #define DOORBELL_RESET_WEIGHT 0x00000001u
 #define DOORBELL_RESET_STATE 0x00000002u
 
-// Counters: address of the low half; the high half is 4 above.
+// Counters, of the device and of queue pair 0: address of the low half; the high half is 4 above.
 enum doorbell_cnt {
   DOORBELL_CNT_CYCLES = 0x00100,                 // clock cycles while active
   DOORBELL_CNT_DESCRIPTORS = 0x00108,            // descriptors consumed from the submission queue
@@ -505,6 +505,13 @@ enum doorbell_cnt {
   DOORBELL_CNT_WRITE_BEATS = 0x00168,            // 64-byte beats written: token lines and completions
   DOORBELL_CNT_PREFIXES = 0x00170,               // prefixes registered by PREFILL
   DOORBELL_CNT_ERRORS = 0x00178,                 // completions with status ERROR
+  DOORBELL_CNT_QUEUE_DESCRIPTORS = 0x20100,      // descriptors consumed from the submission queue
+  DOORBELL_CNT_QUEUE_COMPLETIONS = 0x20108,      // completions that have become visible
+  // tokens produced; all of a descriptor, at the latest, when its completion is visible
+  DOORBELL_CNT_QUEUE_TOKENS = 0x20110,
+  // cycles in which something waited for a slot of the completion queue, and for nothing else (rule R4)
+  DOORBELL_CNT_QUEUE_STALL_CQ = 0x20118,
+  DOORBELL_CNT_QUEUE_ERRORS = 0x20120,           // completions with status ERROR
 };
 
 #endif

@@ -309,7 +309,7 @@ package desc_pkg;
   localparam logic [17:0] BLOCK_FUNCTION_QUEUE = 18'h1_0800;
   localparam logic [17:0] BLOCK_FUNCTION_QUEUE_PER_FUNCTION = 18'h0_1000;
   localparam logic [17:0] BLOCK_FUNCTION_QUEUE_PER_QUEUE = 18'h0_0080;
-  // The page of a queue pair, which a process may map: doorbells, interrupt, state.
+  // The page of a queue pair, which a process may map: doorbells, interrupt, state, counters.
   localparam logic [17:0] BLOCK_QUEUE = 18'h2_0000;
   localparam logic [17:0] BLOCK_QUEUE_PER_QUEUE = 18'h0_1000;
 
@@ -503,7 +503,7 @@ package desc_pkg;
   localparam logic [31:0] RESET_WEIGHT = 32'h0000_0001;
   localparam logic [31:0] RESET_STATE = 32'h0000_0002;
 
-  // Counters: address of the low half; the high half is 4 above.
+  // Counters, of the device and of queue pair 0: address of the low half; the high half is 4 above.
   localparam logic [17:0] CNT_CYCLES = 18'h0_0100;           // clock cycles while active
   localparam logic [17:0] CNT_DESCRIPTORS = 18'h0_0108;      // descriptors consumed from the submission queue
   localparam logic [17:0] CNT_COMPLETIONS = 18'h0_0110;      // completions that have become visible
@@ -530,6 +530,14 @@ package desc_pkg;
   localparam logic [17:0] CNT_WRITE_BEATS = 18'h0_0168;
   localparam logic [17:0] CNT_PREFIXES = 18'h0_0170;         // prefixes registered by PREFILL
   localparam logic [17:0] CNT_ERRORS = 18'h0_0178;           // completions with status ERROR
+  // descriptors consumed from the submission queue
+  localparam logic [17:0] CNT_QUEUE_DESCRIPTORS = 18'h2_0100;
+  localparam logic [17:0] CNT_QUEUE_COMPLETIONS = 18'h2_0108; // completions that have become visible
+  // tokens produced; all of a descriptor, at the latest, when its completion is visible
+  localparam logic [17:0] CNT_QUEUE_TOKENS = 18'h2_0110;
+  // cycles in which something waited for a slot of the completion queue, and for nothing else (rule R4)
+  localparam logic [17:0] CNT_QUEUE_STALL_CQ = 18'h2_0118;
+  localparam logic [17:0] CNT_QUEUE_ERRORS = 18'h2_0120;     // completions with status ERROR
 
   /* verilator lint_on UNUSEDPARAM */
 

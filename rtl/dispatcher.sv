@@ -72,7 +72,7 @@ module dispatcher
   output logic [Queues-1:0]  idle_o,       // nothing is in flight behind the dispatcher
   output logic               held_order_o, // some queue pair waits for order, or for a group, …
   output logic               held_fence_o, // … for a fence, …
-  output logic               held_slot_o   // … for a slot of its completion queue alone
+  output logic [Queues-1:0]  held_slot_o   // … for a slot of its completion queue alone, each
   /* verilator lint_on UNUSEDSIGNAL */
 );
   if (Queues < 1 || Queues > MAX_QUEUES) begin : gen_bad_queues
@@ -286,7 +286,7 @@ module dispatcher
   assign held_fence_o = (some_i & on_i & blocked) != '0 || fence_waits;
   // What is looked at in this cycle and waits for something else too does not count.
   assign more_waits   = (fence_waits || group_waits || (ripe && workers == '0)) ? chosen : '0;
-  assign held_slot_o  = (ready & ~slot_i & able & ~more_waits) != '0;
+  assign held_slot_o  = (ready & ~slot_i & able & ~more_waits);
 
 `ifndef SYNTHESIS
   initial if (Workers > MAX_WORKERS) $fatal(1, "dispatcher: %0d workers", Workers);

@@ -1,5 +1,9 @@
-// Performance counters of the device: 64 bits each, cleared when a queue pair is enabled while none is active, counting
-// while one is. Reading a low half latches the high half, so that low-then-high gives one consistent value.
+// Performance counters, 64 bits each: of the device, cleared when a queue pair is enabled while none is active, counting while
+// one is; and of each queue pair, cleared when it is enabled. A read gives one half as it is: whoever wants both reads the high
+// one before and behind the low one.
+//
+// Those of the queue pairs lie in memories, each with one place to count in a cycle: tokens are counted line by line, as the
+// lines leave. With one queue pair they are those of the device.
 module perf_counters
   import desc_pkg::*;
   import core_pkg::*;
@@ -10,9 +14,9 @@ module perf_counters
   input  logic               clk_i,
   input  logic               rst_ni,
   input  logic               start_i,          // a queue pair starts, with this configuration
-  /* verilator lint_off UNUSEDSIGNAL */
+  /* verilator lint_off UNUSEDSIGNAL */        // numbers of queue pairs have 4 bits, whatever was built
+  input  logic [3:0]         start_queue_i,
   input  queue_config_t      start_config_i,
-  /* verilator lint_on UNUSEDSIGNAL */
   input  logic               active_i,         // some queue pair is
 
   input  logic [Workers-1:0] free_i,           // per worker and cycle from here …
@@ -20,9 +24,15 @@ module perf_counters
   input  logic [Workers-1:0] wait_i,
   input  logic [Workers-1:0] run_i,
   input  logic [Workers-1:0] ready_i,          // … to here: the result buffer has room
-  input  logic               received_i,
-  input  logic [1:0]         visible_i,
-  input  logic               stall_cq_i,
+  input  logic               received_i,       // a slot, of this queue pair
+  input  logic [3:0]         received_queue_i,
+  input  logic [1:0]         visible_i,        // completions, likewise
+  input  logic [3:0]         visible_queue_i,
+  input  logic               line_i,           // a token line, likewise, and which of its words
+  input  logic [3:0]         line_queue_i,
+  input  logic [3:0]         line_first_i,
+  input  logic [3:0]         line_last_i,
+  input  logic [Queues-1:0]  stall_cq_i,
   input  logic [Queues-1:0]  published_i,      // published descriptors exist that have not arrived
   input  logic [Queues-1:0]  arrived_i,        // some that arrived waits
   input  logic               stall_order_i,
@@ -30,7 +40,9 @@ module perf_counters
   input  logic               read_beat_i,
   input  logic               write_beat_i,
   input  logic               prefix_i,
-  input  logic               error_i,
+  input  logic               error_i,          // a completion with status ERROR, of this queue pair
+  input  logic [3:0]         error_queue_i,
+  /* verilator lint_on UNUSEDSIGNAL */
 
   input  logic               read_i,
   input  logic [17:0]        read_addr_i,
@@ -43,8 +55,7 @@ module perf_counters
 
   logic [63:0] cycles_q, tokens_q, busy_q, idle_q, wait_q, stall_write_q, descriptors_q, completions_q, stall_cq_q,
                stall_fetch_q, stall_order_q, stall_fence_q, read_beats_q, write_beats_q, prefixes_q, errors_q;
-  logic [31:0] high_q;
-  logic [63:0] read_value;
+  logic [63:0] read_value, own_value;
   logic        stall_fetch;
   logic [Workers-1:0] busy, frees, stalls;
   logic               clears;
@@ -94,7 +105,7 @@ module perf_counters
       if (stalls != '0)    stall_write_q <= plus(stall_write_q, stalls);
       if (received_i)      descriptors_q <= descriptors_q + 64'd1;
       if (visible_i != '0) completions_q <= completions_q + 64'(visible_i);
-      if (stall_cq_i)      stall_cq_q    <= stall_cq_q + 64'd1;
+      if (stall_cq_i != '0) stall_cq_q    <= stall_cq_q + 64'd1;
       if (stall_fetch)     stall_fetch_q <= stall_fetch_q + 64'd1;
       if (stall_order_i)   stall_order_q <= stall_order_q + 64'd1;
       if (stall_fence_i)   stall_fence_q <= stall_fence_q + 64'd1;
@@ -105,8 +116,94 @@ module perf_counters
     end
   end
 
+  // ---------------------------------------------------------------- of each queue pair
+  if (Queues == 1) begin : gen_alone
+    always_comb begin
+      own_value = '0;
+      if (read_i) begin
+        case (read_addr_i[5:3])
+          CNT_QUEUE_DESCRIPTORS[5:3]: own_value = descriptors_q;
+          CNT_QUEUE_COMPLETIONS[5:3]: own_value = completions_q;
+          CNT_QUEUE_TOKENS[5:3]:      own_value = tokens_q;
+          CNT_QUEUE_STALL_CQ[5:3]:    own_value = stall_cq_q;
+          CNT_QUEUE_ERRORS[5:3]:      own_value = errors_q;
+          default: ;
+        endcase
+      end
+    end
+  end else begin : gen_each
+    localparam int QueueBits = $clog2(Queues);
+    localparam int Slots     = 1 << QueueBits;
+    logic [63:0] own_descriptors [0:Slots-1];
+    logic [63:0] own_completions [0:Slots-1];
+    logic [63:0] own_tokens      [0:Slots-1];
+    logic [63:0] own_errors      [0:Slots-1];
+    logic [Queues-1:0][63:0] own_stall_cq_q;     // that may rise for all at once
+    logic [QueueBits-1:0] start_pair, received_pair, visible_pair, line_pair, error_pair, read_pair;
+    logic [4:0]           line_words;
+    assign start_pair    = start_queue_i[QueueBits-1:0];
+    assign received_pair = received_queue_i[QueueBits-1:0];
+    assign visible_pair  = visible_queue_i[QueueBits-1:0];
+    assign line_pair     = line_queue_i[QueueBits-1:0];
+    assign error_pair    = error_queue_i[QueueBits-1:0];
+    assign read_pair     = read_addr_i[12 +: QueueBits];
+    assign line_words    = line_i ? 5'(line_last_i) - 5'(line_first_i) + 5'd1 : '0;
+
+    always_ff @(posedge clk_i) begin
+      if (!rst_ni) begin
+        for (int q = 0; q < Slots; q++) begin
+          own_descriptors[q] <= '0;
+          own_completions[q] <= '0;
+          own_tokens[q]      <= '0;
+          own_errors[q]      <= '0;
+        end
+      end else begin
+        if (received_i)      own_descriptors[received_pair] <= own_descriptors[received_pair] + 64'd1;
+        if (visible_i != '0) own_completions[visible_pair]  <= own_completions[visible_pair] + 64'(visible_i);
+        if (line_i)          own_tokens[line_pair]          <= own_tokens[line_pair] + 64'(line_words);
+        if (error_i)         own_errors[error_pair]         <= own_errors[error_pair] + 64'd1;
+        if (start_i) begin
+          own_descriptors[start_pair] <= '0;
+          own_completions[start_pair] <= '0;
+          own_tokens[start_pair]      <= '0;
+          own_errors[start_pair]      <= '0;
+        end
+      end
+    end
+
+    always_ff @(posedge clk_i) begin
+      if (!rst_ni) begin
+        own_stall_cq_q <= '0;
+      end else if (start_i || stall_cq_i != '0) begin
+        for (int q = 0; q < Queues; q++) begin
+          if (start_i && start_pair == QueueBits'(q)) own_stall_cq_q[q] <= '0;
+          else if (stall_cq_i[q])                     own_stall_cq_q[q] <= own_stall_cq_q[q] + 64'd1;
+        end
+      end
+    end
+
+    always_comb begin
+      own_value = '0;
+      if (read_i) begin
+        case (read_addr_i[5:3])
+          CNT_QUEUE_DESCRIPTORS[5:3]: own_value = own_descriptors[read_pair];
+          CNT_QUEUE_COMPLETIONS[5:3]: own_value = own_completions[read_pair];
+          CNT_QUEUE_TOKENS[5:3]:      own_value = own_tokens[read_pair];
+          CNT_QUEUE_STALL_CQ[5:3]:    own_value = own_stall_cq_q[read_pair];
+          CNT_QUEUE_ERRORS[5:3]:      own_value = own_errors[read_pair];
+          default: ;
+        endcase
+      end
+    end
+  end
+
+  // ---------------------------------------------------------------- reads
   // Accesses are rare: the values are looked at only in their cycle.
-  assign read_hit_o = read_addr_i[17:7] == CNT_CYCLES[17:7] && read_addr_i[1:0] == '0;
+  logic of_device, of_queue;
+  assign of_device  = read_addr_i[17:7] == CNT_CYCLES[17:7];
+  assign of_queue   = read_addr_i[17:16] == CNT_QUEUE_DESCRIPTORS[17:16] && {1'b0, read_addr_i[15:12]} < 5'(Queues)
+                   && read_addr_i[11:6] == CNT_QUEUE_DESCRIPTORS[11:6] && read_addr_i[5:3] <= CNT_QUEUE_ERRORS[5:3];
+  assign read_hit_o = (of_device || of_queue) && read_addr_i[1:0] == '0;
 
   always_comb begin
     read_value = '0;
@@ -128,16 +225,9 @@ module perf_counters
         CNT_WRITE_BEATS[17:3]:  read_value = write_beats_q;
         CNT_PREFIXES[17:3]:     read_value = prefixes_q;
         CNT_ERRORS[17:3]:       read_value = errors_q;
-        default: ;
+        default:                read_value = own_value;
       endcase
     end
   end
-  assign read_data_o = read_addr_i[2] ? high_q : read_value[31:0];
-
-  always_ff @(posedge clk_i) begin
-    if (!rst_ni) high_q <= '0;
-    else if (read_i) begin
-      if (read_hit_o && !read_addr_i[2]) high_q <= read_value[63:32];
-    end
-  end
+  assign read_data_o = read_addr_i[2] ? read_value[63:32] : read_value[31:0];
 endmodule

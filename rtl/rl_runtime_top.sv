@@ -157,7 +157,8 @@ module rl_runtime_top
   logic [Queues-1:0] stirs;
 
   // Workers.
-  logic               probe, prefix, held_order, held_fence, held_slot;
+  logic               probe, prefix, held_order, held_fence;
+  logic [Queues-1:0]  held_slot;
   logic [31:0]        probe_rollout;
   logic [Queues-1:0]  slot_free, dispatch_idle;
   logic [Workers-1:0] holds, joins, wants, free, moved, assign_work;
@@ -844,6 +845,7 @@ module rl_runtime_top
   perf_counters #(.Queues(Queues), .Workers(Workers)) u_perf_counters (
     .clk_i, .rst_ni,
     .start_i        (start),
+    .start_queue_i  (start_queue),
     .start_config_i (start_config),
     .active_i       (active != '0),
     .free_i        (free),
@@ -852,7 +854,13 @@ module rl_runtime_top
     .run_i         (running),
     .ready_i       (result_ready),
     .received_i    (slot_valid),
+    .received_queue_i (slot_queue),
     .visible_i     (visible),
+    .visible_queue_i (answered_queue),
+    .line_i        (line_valid && !item_logp),
+    .line_queue_i  (line_queue),
+    .line_first_i  (line_first),
+    .line_last_i   (line_last),
     .stall_cq_i    (held_slot),
     .published_i   (published),
     .arrived_i     (checking | waits),
@@ -862,6 +870,7 @@ module rl_runtime_top
     .write_beat_i  (sent),
     .prefix_i      (prefix),
     .error_i       (error_done),
+    .error_queue_i (posted_queue),
     .read_i        (reg_read),
     .read_addr_i   (reg_read_addr),
     .read_hit_o    (counter_hit),

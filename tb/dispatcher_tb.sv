@@ -72,7 +72,8 @@ module dispatcher_run #(
   logic               start = 1'b0, read, take, probe, prefix, held_order, held_fence, held_slot, restart = 1'b0;
   logic [3:0]         start_queue = '0, queue, assign_worker, answered_queue = '0;
   queue_config_t      start_config = '0;
-  logic [Queues-1:0]  on = '0, some = '0, slot = '0, idle;
+  logic [Queues-1:0]  on = '0, some = '0, slot = '0, idle, held_slots;
+  assign held_slot = held_slots != '0;
   logic [31:0]        probe_rollout;
   logic [Workers-1:0] holds, joins, room, wants, free, assign_to, moved = '0;
   logic [1:0]         answered = '0;
@@ -92,7 +93,7 @@ module dispatcher_run #(
     .wants_i(wants), .free_i(free), .moved_i(moved), .assign_o(assign_to), .assign_worker_o(assign_worker),
     .answered_i(answered), .answered_queue_i(answered_queue), .dropped_i(1'b0), .dropped_queue_i(4'd0), .flushed_i(2'd0),
     .flushed_queue_i(4'd0), .prefix_o(prefix), .idle_o(idle), .held_order_o(held_order), .held_fence_o(held_fence),
-    .held_slot_o(held_slot)
+    .held_slot_o(held_slots)
   );
 
   // Model workers: queue pair and rollout that each holds, oldest first; entry w * Depth + k.

@@ -149,6 +149,8 @@ module rl_runtime_top_pairs_tb;
     repeat (400) @(posedge bench.clk);
     expect_eq("completions in a queue of 4", bench.host.u_score.cq_visible, 4);
     if (bench.u_device.free !== '1) fail("R4: a worker waits for a slot of a completion queue");
+    expect_own("STALL_CQ of a queue pair that is held", 0, CNT_QUEUE_STALL_CQ, 300, 500);
+    for (int q = 1; q < 4; q++) expect_own("STALL_CQ of a queue pair that is not", q, CNT_QUEUE_STALL_CQ, 0, 0);
     for (int k = 0; k < 60; k++) bench.gen_host[1].host.put_decode(k, 20);
     bench.gen_host[1].host.ring;
     waited = bench.cycle;
@@ -156,6 +158,47 @@ module rl_runtime_top_pairs_tb;
     waited = bench.cycle - waited;
     if (waited > 60 * 20 / 4 + 200) fail($sformatf("60 descriptors took %0d cycles beside a full queue", waited));
     bench.host.await_completions(40, 3000);
+    end_case;
+  endtask
+
+  // ---------------------------------------------------------------- counters
+  task automatic expect_own(input string what, input int q, input logic [17:0] addr, input int least, input int most);
+    logic [63:0] value;
+    bench.u_registers.read64(addr + BLOCK_QUEUE_PER_QUEUE * q, value);
+    if (value < 64'(least) || value > 64'(most))
+      fail($sformatf("%0s: counter 0x%05h of queue pair %0d is %0d, expected %0d to %0d", what, addr, q, value, least, most));
+  endtask
+
+  // Each counts for itself, from its own ENABLE to the next; the device's go on.
+  task automatic case_counters;
+    logic [63:0] device;
+    begin_case("counters of each queue pair", 1'b0);
+    enable_all;
+    for (int k = 0; k < 5; k++) bench.host.put_decode(k, 7 + 9 * k);
+    desc            = bench.host.blank(OP_DECODE, 9);             // no tokens: an error
+    bench.host.put(desc);
+    bench.host.ring;
+    // Log-probabilities are no tokens; its first line and its last one are not whole.
+    bench.gen_host[1].host.make_decode(1, 40, 5, desc);
+    desc.flags = FLAG_LOGP;
+    bench.gen_host[1].host.put(desc);
+    bench.gen_host[1].host.put(bench.gen_host[1].host.blank(OP_NOP, 2));
+    bench.gen_host[1].host.ring;
+    bench.host.await_completions(6, 3000);
+    bench.gen_host[1].host.await_completions(2, 3000);
+    bench.host.expect_all_done;
+    bench.gen_host[1].host.expect_all_done;
+    expect_own("TOKENS", 0, CNT_QUEUE_TOKENS, 125, 125);
+    expect_own("ERRORS", 0, CNT_QUEUE_ERRORS, 1, 1);
+    expect_own("TOKENS", 1, CNT_QUEUE_TOKENS, 40, 40);
+    expect_own("DESCRIPTORS of one without any", 2, CNT_QUEUE_DESCRIPTORS, 0, 0);
+    bench.gen_host[1].host.disable_device;
+    expect_own("TOKENS behind a disable", 1, CNT_QUEUE_TOKENS, 40, 40);
+    bench.gen_host[1].host.enable;
+    for (int k = 0; k < 5; k++) expect_own("at ENABLE", 1, CNT_QUEUE_DESCRIPTORS + 8 * k, 0, 0);
+    expect_own("TOKENS beside an ENABLE", 0, CNT_QUEUE_TOKENS, 125, 125);
+    bench.u_registers.read64(CNT_TOKENS, device);
+    expect_eq("TOKENS of the device", device, 165);
     end_case;
   endtask
 
@@ -319,6 +362,7 @@ module rl_runtime_top_pairs_tb;
     case_same_rollout;
     case_fence;
     case_no_reaping;
+    case_counters;
     case_weights;
     case_isolation;
     finish_bench("rl_runtime_top_pairs_tb");

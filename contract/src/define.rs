@@ -54,9 +54,6 @@ impl Place {
     pub const FIRST: Self = Self { function: 0, queue: 0 };
 }
 
-/// The block in which the counters lie.
-pub(crate) const COUNTERS: crate::Block = crate::Block::Device;
-
 /// Bytes of the field that `get` points to.
 pub(crate) const fn size_of_field<T, F>(_get: fn(&T) -> &F) -> usize {
     size_of::<F>()
@@ -160,7 +157,7 @@ macro_rules! named {
     };
 }
 
-/// The registers, in blocks; a counter is two of them, in the first.
+/// The registers, in blocks; a counter is two of them, in that of the device or of a queue pair.
 macro_rules! registers {
     (
         blocks {
@@ -174,6 +171,12 @@ macro_rules! registers {
         }
         counters {
             $($(#[$about:meta])* $counter:ident = $label:literal, $lo:ident $low:literal, $hi:ident $high:literal;)*
+        }
+        queue_counters {
+            $(
+                $(#[$about_own:meta])*
+                $own:ident = $own_label:literal, $own_lo:ident $own_low:literal, $own_hi:ident $own_high:literal;
+            )*
         }
     ) => {
         /// A group of registers that a device has once, or once for each function or queue pair.
@@ -208,19 +211,30 @@ macro_rules! registers {
             $(
                 $(#[$about])*
                 ///
-                /// The low half (ro); reading it latches the high half.
+                /// The low half (ro).
                 $lo = $low,
                 $(#[$about])*
                 ///
-                /// The high half (ro), as latched.
+                /// The high half (ro).
                 $hi = $high,
+            )*
+            $(
+                $(#[$about_own])*
+                ///
+                /// The low half (ro).
+                $own_lo = $own_low,
+                $(#[$about_own])*
+                ///
+                /// The high half (ro).
+                $own_hi = $own_high,
             )*
         }
 
         $crate::define::named! {
             Register {
                 $($register $text,)*
-                $($lo concat!($label, "_LO"), $hi concat!($label, "_HI")),*
+                $($lo concat!($label, "_LO"), $hi concat!($label, "_HI"),)*
+                $($own_lo concat!("QUEUE_", $own_label, "_LO"), $own_hi concat!("QUEUE_", $own_label, "_HI")),*
             }
         }
 
@@ -229,7 +243,8 @@ macro_rules! registers {
             pub const fn block(self) -> Block {
                 match self {
                     $(Self::$register => Block::$of,)*
-                    $(Self::$lo | Self::$hi => $crate::COUNTERS,)*
+                    $(Self::$lo | Self::$hi => Block::Device,)*
+                    $(Self::$own_lo | Self::$own_hi => Block::Queue,)*
                 }
             }
 
@@ -257,8 +272,8 @@ macro_rules! registers {
             }
         }
 
-        /// 64-bit counters of the device. Reading [`lo`](Counter::lo) latches [`hi`](Counter::hi); both clear when a queue
-        /// pair is enabled while none is active.
+        /// 64-bit counters of the device, which clear when a queue pair is enabled while none is active. Who reads one reads
+        /// [`hi`](Counter::hi), [`lo`](Counter::lo) and `hi` again, to know whether the halves belong together.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
         pub enum Counter {
             $($(#[$about])* $counter,)*
@@ -278,6 +293,37 @@ macro_rules! registers {
             pub const fn hi(self) -> Register {
                 match self {
                     $(Self::$counter => Register::$hi,)*
+                }
+            }
+        }
+
+        /// 64-bit counters of a queue pair, which clear when it is enabled; read as those of the device are.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        pub enum QueueCounter {
+            $($(#[$about_own])* $own,)*
+        }
+
+        $crate::define::named! { QueueCounter { $($own $own_label),* } }
+
+        impl QueueCounter {
+            /// Register of the low half.
+            pub const fn lo(self) -> Register {
+                match self {
+                    $(Self::$own => Register::$own_lo,)*
+                }
+            }
+
+            /// Register of the high half.
+            pub const fn hi(self) -> Register {
+                match self {
+                    $(Self::$own => Register::$own_hi,)*
+                }
+            }
+
+            /// What counts the same for all queue pairs together.
+            pub const fn of_device(self) -> Counter {
+                match self {
+                    $(Self::$own => Counter::$own,)*
                 }
             }
         }

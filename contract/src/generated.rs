@@ -351,7 +351,7 @@ registers! {
         Function = 0x1_0000, 0x1000, 0x0000, "FUNCTION";
         /// The page of a function: configuration and control of a queue pair. Only in the page of the function that owns it; in that of another every access answers SLVERR.
         FunctionQueue = 0x1_0800, 0x1000, 0x0080, "FUNCTION_QUEUE";
-        /// The page of a queue pair, which a process may map: doorbells, interrupt, state.
+        /// The page of a queue pair, which a process may map: doorbells, interrupt, state, counters.
         Queue = 0x2_0000, 0x0000, 0x1000, "QUEUE";
     }
     registers {
@@ -587,5 +587,17 @@ registers! {
         Prefixes = "PREFIXES", PrefixesLo 0x0_0170, PrefixesHi 0x0_0174;
         /// ERRORS: completions with status ERROR
         Errors = "ERRORS", ErrorsLo 0x0_0178, ErrorsHi 0x0_017C;
+    }
+    queue_counters {
+        /// DESCRIPTORS of a queue pair: descriptors consumed from the submission queue
+        Descriptors = "DESCRIPTORS", QueueDescriptorsLo 0x2_0100, QueueDescriptorsHi 0x2_0104;
+        /// COMPLETIONS of a queue pair: completions that have become visible
+        Completions = "COMPLETIONS", QueueCompletionsLo 0x2_0108, QueueCompletionsHi 0x2_010C;
+        /// TOKENS of a queue pair: tokens produced; all of a descriptor, at the latest, when its completion is visible
+        Tokens = "TOKENS", QueueTokensLo 0x2_0110, QueueTokensHi 0x2_0114;
+        /// STALL_CQ of a queue pair: cycles in which something waited for a slot of the completion queue, and for nothing else (rule R4)
+        StallCq = "STALL_CQ", QueueStallCqLo 0x2_0118, QueueStallCqHi 0x2_011C;
+        /// ERRORS of a queue pair: completions with status ERROR
+        Errors = "ERRORS", QueueErrorsLo 0x2_0120, QueueErrorsHi 0x2_0124;
     }
 }

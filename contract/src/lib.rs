@@ -5,7 +5,6 @@
 mod define;
 mod generated;
 
-pub(crate) use define::COUNTERS;
 pub use define::{Access, Field, Place, UnknownCode};
 pub use generated::*;
 

@@ -55,7 +55,7 @@ template <bool Chaos>
 AxiMemory<Chaos>::AxiMemory(const SimulatorConfig& config, uint32_t queues)
     : latency_min_{config.latency_min},
       responses_{make_responses<Chaos>(config)},
-      monitor_{queues},
+      monitor_{queues, config.hostile},
       latency_max_{config.latency_max},
       random_{config.seed},
       faults_{config.faults.begin(), config.faults.end()} {
@@ -110,6 +110,8 @@ template <bool Chaos>
 void AxiMemory<Chaos>::accept_read(uint64_t address, uint32_t id, uint32_t length, uint32_t size, uint32_t burst,
                                    uint32_t user) {
     check_burst("AR", address, length, size, burst);
+    if (fault(FaultKind::OtherFunction, transferred_.read_bursts) != nullptr) user ^= 1;
+    monitor_.burst("AR", address, length + 1, user);
     if (id > kReadbackId || (id == kReadbackId && length != 0)) {
         fail_memory("AXI", at_address("AR: an ARID that is none, or a burst of what is read back", address));
     }
@@ -133,6 +135,7 @@ template <bool Chaos>
 void AxiMemory<Chaos>::accept_address(uint64_t address, uint32_t id, uint32_t length, uint32_t size, uint32_t burst,
                                       uint32_t user) {
     check_burst("AW", address, length, size, burst);
+    monitor_.burst("AW", address, length + 1, user);
     check_id(id, address);
     bursts_.push() = {address, id, length + 1, 0, false, user};
     while (!early_.empty() && !bursts_.empty()) {
@@ -191,6 +194,7 @@ template <bool Chaos>
 void AxiMemory<Chaos>::accept_single(uint64_t address, uint32_t id, uint32_t size, uint32_t burst, uint32_t user,
                                      const uint32_t* data, uint64_t strobe) {
     check_burst("AW", address, 0, size, burst);
+    monitor_.burst("AW", address, 1, user);
     check_id(id, address);
     uint32_t completions = 0;
     if (id >= kCompletionId) {

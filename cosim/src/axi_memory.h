@@ -39,6 +39,7 @@ public:
     void attach(uint8_t* host, uint64_t bytes, uint64_t bus) { host_ = host, bytes_ = bytes, bus_ = bus; }
 
     QueueMonitors& monitor() { return monitor_; }
+    const QueueMonitors& monitor() const { return monitor_; }
     // Completions whose write has been acknowledged, i.e. that are visible to the host.
     uint64_t completions_visible() const { return visible_; }
     bool writes_outstanding() const { return !bursts_.empty() || !responses_.empty() || !early_.empty(); }

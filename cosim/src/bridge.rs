@@ -47,6 +47,8 @@ pub(crate) mod ffi {
         /// One write response comes that nothing asked for, from this clock cycle on as soon as no completion is being
         /// written; the device's own assertions must see it.
         SpuriousResponse,
+        /// The memory sees this read burst in the name of the function beside: AxUSER with its lowest bit flipped.
+        OtherFunction,
     }
 
     /// A fault of the memory.
@@ -68,6 +70,8 @@ pub(crate) mod ffi {
         stall_percent: [u8; 5],
         reorder: bool,
         seed: u64,
+        /// Function whose owner keeps to nothing; `u32::MAX` for none.
+        hostile: u32,
         faults: Vec<Fault>,
         /// FST file; empty for none.
         wave_path: String,
@@ -130,6 +134,8 @@ pub(crate) mod ffi {
         fn run(self: Pin<&mut Simulator>, max_cycles: u64, want: u64) -> Result<u64>;
         fn interrupt(self: &Simulator, queue: u32) -> bool;
         fn cycles(self: &Simulator) -> u64;
+        fn hostile_bursts(self: &Simulator) -> u64;
+        fn strays(self: &Simulator) -> u64;
         fn failure(self: &Simulator) -> Failure;
         fn flush_wave(self: Pin<&mut Simulator>) -> Result<()>;
 

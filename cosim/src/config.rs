@@ -36,6 +36,10 @@ pub struct RtlConfig {
     pub seed: u64,
     /// What goes wrong.
     pub faults: Vec<Fault>,
+    /// Function whose owner does with its registers what he likes. The memory holds its queue pairs to nothing but the windows
+    /// of the function, and counts what strays from any function's ([`RtlPlatform::watch`](crate::RtlPlatform::watch)) where
+    /// it would else end the simulation.
+    pub hostile: Option<u8>,
     /// Waveform to be written.
     pub wave: Option<Wave>,
 }
@@ -51,6 +55,7 @@ impl Default for RtlConfig {
             reorder: false,
             seed: 1,
             faults: vec![],
+            hostile: None,
             wave: None,
         }
     }
@@ -117,6 +122,7 @@ impl RtlConfig {
             stall_percent: self.stall_percent,
             reorder: self.reorder,
             seed: self.seed,
+            hostile: self.hostile.map_or(u32::MAX, u32::from),
             faults: self.faults.clone(),
             wave_path,
             wave_from: window.start,

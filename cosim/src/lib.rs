@@ -2,7 +2,7 @@
 //! [`Platform`](doorbell_host::Platform).
 //!
 //! The C++ beside this file: `model_simulator.h` is the clock loop, `axi_memory` the memory on the device's AXI port,
-//! `queue_monitor` what that memory checks, `failure` how a failing assertion becomes an error, `bare_loop.h` the
+//! `queue_monitor` and `window_watch` what that memory checks, `failure` how a failing assertion becomes an error, `bare_loop.h` the
 //! rival that the clock loop is measured against. `bridge.rs` is the seam.
 
 #[cfg(feature = "bare")]
@@ -18,7 +18,7 @@ pub use bare::{BareRun, bare_loop};
 pub use bridge::ffi::Built;
 pub use config::{CHANNELS, Fault, FaultKind, MAX_LATENCY, RtlConfig, Wave};
 pub use error::CosimError;
-pub use platform::{RtlPlatform, SLICE};
+pub use platform::{RtlPlatform, SLICE, Watch};
 
 /// The numbers of workers for which RTL of one queue pair was built, in rising order.
 pub fn built_workers() -> Vec<u32> {

@@ -76,6 +76,8 @@ public:
 
     bool interrupt(uint32_t queue) const override { return queue < Queues && (top_->irq_o >> queue & 1) != 0; }
     uint64_t cycles() const override { return cycle_; }
+    uint64_t hostile_bursts() const override { return memory_.monitor().windows().bursts(); }
+    uint64_t strays() const override { return memory_.monitor().windows().strays(); }
     Failure failure() const override { return failure_; }
 
     void flush_wave() override {

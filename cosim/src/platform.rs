@@ -26,6 +26,26 @@ pub struct RtlPlatform {
     memory: Option<SharedMemory>,
     built: ffi::Built,
     clock: Arc<AtomicU64>,
+    watch: Option<Arc<Watch>>,
+}
+
+/// What the memory saw beside a hostile function ([`RtlConfig::hostile`]), as of the device's last function.
+#[derive(Debug, Default)]
+pub struct Watch {
+    bursts: AtomicU64,
+    strays: AtomicU64,
+}
+
+impl Watch {
+    /// Bursts of the hostile function.
+    pub fn bursts(&self) -> u64 {
+        self.bursts.load(Ordering::Relaxed)
+    }
+
+    /// Bursts, of any function, that lay in no window of the function that AxUSER named (R11).
+    pub fn strays(&self) -> u64 {
+        self.strays.load(Ordering::Relaxed)
+    }
 }
 
 struct Simulator(UniquePtr<ffi::Simulator>);
@@ -46,7 +66,8 @@ impl RtlPlatform {
         let built = variant_for(config.workers, config.queues, config.functions)?;
         let simulator = ffi::make_simulator(&built, &bridged)
             .map_err(|error| CosimError::Simulator { message: error.what().to_owned() })?;
-        Ok(Self { simulator: Simulator(simulator), memory: None, built, clock: Arc::default() })
+        let watch = config.hostile.map(|_| Arc::default());
+        Ok(Self { simulator: Simulator(simulator), memory: None, built, clock: Arc::default(), watch })
     }
 
     /// Workers that the RTL was built with.
@@ -67,6 +88,11 @@ impl RtlPlatform {
     /// Clock cycles since the device was made, as of its last function; to be read while a driver has it.
     pub fn clock(&self) -> Arc<AtomicU64> {
         Arc::clone(&self.clock)
+    }
+
+    /// What is seen of a hostile function, to be read while drivers have the device; `None` where there is none.
+    pub fn watch(&self) -> Option<Arc<Watch>> {
+        self.watch.clone()
     }
 
     /// Level of the interrupt line `irq_o` of queue pair 0.
@@ -161,6 +187,10 @@ impl RtlPlatform {
 
     fn tick(&self) {
         self.clock.store(self.cycles(), Ordering::Relaxed);
+        if let Some(watch) = &self.watch {
+            watch.bursts.store(self.simulator.0.hostile_bursts(), Ordering::Relaxed);
+            watch.strays.store(self.simulator.0.strays(), Ordering::Relaxed);
+        }
     }
 
     fn failed(&self, error: &cxx::Exception) -> CosimError {

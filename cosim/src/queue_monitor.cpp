@@ -141,7 +141,7 @@ uint32_t QueueMonitor::completion_beat(uint64_t address, uint64_t strobe, const 
         }
         ++cq_next_;
     }
-    return (low ? 1 : 0) + (high ? 1 : 0);
+    return completions(strobe);
 }
 
 void QueueMonitor::bad_read(uint64_t address, uint32_t beats) const {
@@ -180,13 +180,14 @@ void QueueMonitors::write_begins(uint32_t address, uint32_t value) {
     address_ = address;
     value_ = value;
     const Decoded at = decode(address);
-    if (at.of_queue && at.queue < queues_) monitors_[at.queue].write_begins(at.address, value);
+    if (at.of_queue && watches(at.queue)) monitors_[at.queue].write_begins(at.address, value);
 }
 
 void QueueMonitors::write_ends(bool okay) {
     const Decoded at = decode(address_);
+    if (okay) windows_.written(address_, value_);
     if (at.of_queue && at.queue < queues_) {
-        monitors_[at.queue].write_ends(okay);
+        if (watches(at.queue)) monitors_[at.queue].write_ends(okay);
         if (okay && at.address == DOORBELL_REG_QUEUE_FUNCTION) monitors_[at.queue].set_owner(value_);
     }
     if (okay && at.of_function && at.address == DOORBELL_REG_FN_CONTROL && (value_ & DOORBELL_FN_CONTROL_RESET) != 0) {
@@ -199,21 +200,21 @@ void QueueMonitors::write_ends(bool okay) {
 void QueueMonitors::register_read(uint32_t address, uint32_t value, bool writes_outstanding) {
     const Decoded at = decode(address);
     // With several queue pairs the writes in flight may be another's.
-    if (at.address == DOORBELL_REG_STATE && at.queue < queues_) {
+    if (at.address == DOORBELL_REG_STATE && watches(at.queue)) {
         monitors_[at.queue].state_read(value, writes_outstanding && queues_ == 1);
     }
 }
 
 QueueMonitor& QueueMonitors::with_slot(uint64_t address) {
     for (QueueMonitor& monitor : monitors_) {
-        if (monitor.owns_slot(address)) return monitor;
+        if (monitor.owner() != hostile_ && monitor.owns_slot(address)) return monitor;
     }
     return monitors_[0];  // which says what is wrong with it
 }
 
 QueueMonitor& QueueMonitors::with_token(uint64_t address) {
     for (QueueMonitor& monitor : monitors_) {
-        if (monitor.owns_token(address)) return monitor;
+        if (monitor.owner() != hostile_ && monitor.owns_token(address)) return monitor;
     }
     return monitors_[0];
 }

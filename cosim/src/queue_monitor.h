@@ -7,6 +7,7 @@
 
 #include "axi.h"
 #include "doorbell_contract.h"
+#include "window_watch.h"
 
 namespace doorbell {
 
@@ -58,6 +59,10 @@ public:
 
     // One beat of completions; returns how many it holds. R4: only released slots, each once and in order.
     uint32_t completion_beat(uint64_t address, uint64_t strobe, const uint32_t* data);
+    // How many a beat with such strobes holds.
+    static uint32_t completions(uint64_t strobe) {
+        return ((strobe & 0xFFFF'FFFF) != 0 ? 1 : 0) + ((strobe >> 32) != 0 ? 1 : 0);
+    }
 
     // FN_CONTROL.RESET of the function that owns it.
     void function_reset() { disabling_ = active_; }
@@ -103,27 +108,41 @@ private:
 };
 
 // All of them: finds the queue pair that a register, an address or an ID belongs to, and checks AxUSER, the function.
+//
+// Of a hostile function's queue pairs nobody knows what state they are in: they are held to the windows of their function alone
+// (window_watch.h). What the others are held to does not change.
 class QueueMonitors {
 public:
-    explicit QueueMonitors(uint32_t queues) : queues_{queues} {}
+    QueueMonitors(uint32_t queues, uint32_t hostile) : windows_{hostile}, queues_{queues}, hostile_{hostile} {}
 
     void write_begins(uint32_t address, uint32_t value);
     void write_ends(bool okay);
     // A read of any register: that of STATE is looked at.
     void register_read(uint32_t address, uint32_t value, bool writes_outstanding);
-    void reset() { monitors_ = {}; }
+    void reset() {
+        monitors_ = {};
+        windows_.reset();
+    }
+    // The address of a burst, whatever it is for.
+    void burst(const char* channel, uint64_t address, uint32_t beats, uint32_t user) {
+        windows_.burst(channel, address, beats, user);
+    }
+    const WindowWatch& windows() const { return windows_; }
 
     void read_burst(uint64_t address, uint32_t beats, uint32_t user) {
+        if (user == hostile_) [[unlikely]] return;
         QueueMonitor& monitor = queues_ == 1 ? monitors_[0] : with_slot(address);
         if (user != monitor.owner()) [[unlikely]] bad_user("AR", address, user);
         monitor.read_burst(address, beats);
     }
     void token_read(uint64_t address, uint32_t user) {
+        if (user == hostile_) [[unlikely]] return;
         QueueMonitor& monitor = queues_ == 1 ? monitors_[0] : with_token(address);
         if (user != monitor.owner()) [[unlikely]] bad_user("AR", address, user);
         monitor.token_read(address);
     }
     void token_beat(uint64_t address, uint64_t strobe, uint32_t user) {
+        if (user == hostile_) [[unlikely]] return;
         QueueMonitor& monitor = queues_ == 1 ? monitors_[0] : with_token(address);
         if (user != monitor.owner()) [[unlikely]] bad_user("AW", address, user);
         monitor.token_beat(address, strobe);
@@ -131,17 +150,20 @@ public:
     uint32_t completion_beat(uint32_t queue, uint64_t address, uint64_t strobe, const uint32_t* data, uint32_t user) {
         QueueMonitor& monitor = monitors_[queue];
         if (user != monitor.owner()) [[unlikely]] bad_user("AW", address, user);
+        if (user == hostile_) [[unlikely]] return QueueMonitor::completions(strobe);
         return monitor.completion_beat(address, strobe, data);
     }
     uint32_t queues() const { return queues_; }
 
 private:
+    bool watches(uint32_t queue) const { return queue < queues_ && monitors_[queue].owner() != hostile_; }
     QueueMonitor& with_slot(uint64_t address);
     QueueMonitor& with_token(uint64_t address);
     [[noreturn]] static void bad_user(const char* channel, uint64_t address, uint32_t user);
 
+    WindowWatch windows_;
     std::array<QueueMonitor, kQueues> monitors_;
-    uint32_t queues_;
+    uint32_t queues_, hostile_;
     uint32_t address_ = 0, value_ = 0;  // of the register write that is under way
 };
 

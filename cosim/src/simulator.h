@@ -30,6 +30,9 @@ public:
     // Level of irq_o of a queue pair.
     virtual bool interrupt(uint32_t queue) const = 0;
     virtual uint64_t cycles() const = 0;
+    // Bursts of the hostile function, and of anybody's those that lay in no window of the function that they named.
+    virtual uint64_t hostile_bursts() const = 0;
+    virtual uint64_t strays() const = 0;
     virtual Failure failure() const = 0;
     virtual void flush_wave() = 0;
 };

@@ -2,9 +2,11 @@
 
 use std::sync::atomic::Ordering;
 
-use doorbell_contract::{Control, Counter, DescFlags, HwDesc, Irq, Place, Register, SqKey, State};
+use doorbell_contract::{
+    Control, Counter, DescFlags, HwCompletion, HwDesc, Irq, Place, Register, SqKey, State,
+};
 use doorbell_cosim::{Built, RtlConfig, RtlPlatform, built, built_workers};
-use doorbell_host::{Device, Driver, Platform, QueueConfig};
+use doorbell_host::{Device, Division, Driver, Platform, Ports, QueueConfig, QueuePort};
 use doorbell_verify::conformance::{Rig, numbered};
 use rstest::rstest;
 
@@ -188,6 +190,144 @@ fn queue_pairs_have_registers_rings_and_interrupts_of_their_own() {
             rtl.run(5000).unwrap();
             assert_eq!(rtl.read_at(last, Register::State).unwrap(), State::IDLE.bits());
             assert_eq!(rtl.read_at(first, Register::State).unwrap(), (State::ACTIVE | State::IDLE).bits());
+        }
+    }
+}
+
+/// What the other functions do while function 0 works.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Neighbours {
+    Idle,
+    /// Completion queues of two, which nobody reads.
+    NeverReap,
+    /// The shortest descriptors there are, thousands at once.
+    Flood,
+    /// The longest.
+    Longest,
+}
+
+/// A driver for each queue pair of a device whose functions have `workers` of their own between them, or share one.
+fn tenants(
+    built: Built,
+    workers: u32,
+    neighbours: Neighbours,
+) -> (Ports<RtlPlatform>, Vec<Driver<QueuePort<RtlPlatform>>>) {
+    let Built { queues, functions, .. } = built;
+    let config = |place: Place| {
+        let cq_depth = if place.function != 0 && neighbours == Neighbours::NeverReap { 2 } else { 1 << 13 };
+        QueueConfig { sq_depth: 1 << 13, cq_depth, token_bytes: 1 << 22, ..Default::default() }
+    };
+    let bytes = config(Place::FIRST).shared_bytes().unwrap();
+    let division = Division {
+        queues: queues as u8,
+        functions: functions as u8,
+        bytes,
+        workers: Some(workers),
+        wait_states: 0,
+    };
+    let rtl = RtlConfig { workers: built.workers, queues, functions, ..Default::default() };
+    let ports = Ports::divide(RtlPlatform::new(&rtl).unwrap(), &division).unwrap();
+    let ports_taken = ports.take_all().unwrap();
+    let drivers = ports_taken.into_iter().map(|port| {
+        let config = config(port.place());
+        Driver::new(port, config).unwrap()
+    });
+    let mut drivers: Vec<_> = drivers.collect();
+    for (queue, driver) in drivers.iter_mut().enumerate() {
+        if queue as u32 % functions == 0 {
+            continue;
+        }
+        let descs: Vec<HwDesc> = match neighbours {
+            Neighbours::Idle => vec![],
+            Neighbours::NeverReap => (0..4000).map(|k| HwDesc::decode(k, 0, 1 + k % 300)).collect(),
+            Neighbours::Flood => {
+                (0..8000).map(|k| if k % 2 == 0 { HwDesc::nop() } else { HwDesc::decode(k, 0, 1) }).collect()
+            }
+            Neighbours::Longest => (0..100).map(|k| HwDesc::decode(k, 0, 1 << 20)).collect(),
+        };
+        assert_eq!(driver.submit(&descs).unwrap(), descs.len());
+    }
+    (ports, drivers)
+}
+
+/// Token lines of what the queue pairs of function 0 have to do, each.
+const LINES: u64 = 486;
+
+/// Cycles from the doorbells of the queue pairs of function 0 to each of their completions, as they are seen.
+fn cycles_of_function_0(built: Built, neighbours: Neighbours) -> Vec<u64> {
+    let (ports, mut drivers) = tenants(built, built.workers, neighbours);
+    // Whole lines: what waits for the write port loses nothing.
+    let descs = numbered((0..60).map(|k| HwDesc::decode(k, 0, 16 * (1 + k % 16))));
+    assert_eq!(descs.iter().map(|desc| u64::from(desc.max_tokens) / 16).sum::<u64>(), LINES);
+    let own = (0..drivers.len()).filter(|&queue| (queue as u32).is_multiple_of(built.functions));
+    let own: Vec<usize> = own.collect();
+    // What the others have fetched ahead is there.
+    ports.device().run(1000).unwrap();
+    let start = ports.device().cycles();
+    for &queue in &own {
+        assert_eq!(drivers[queue].submit(&descs).unwrap(), descs.len());
+    }
+    let (mut seen, mut out) = (vec![], [HwCompletion::default(); 64]);
+    while seen.len() < own.len() * descs.len() {
+        ports.device().run(1).unwrap();
+        let now = ports.device().cycles() - start;
+        for &queue in &own {
+            let count = drivers[queue].collect(&mut out).unwrap();
+            seen.extend(std::iter::repeat_n(now, count));
+        }
+        assert!(now < 1_000_000, "R16: {neighbours:?}: function 0 has {} completions", seen.len());
+    }
+    seen
+}
+
+/// Those of a function with workers of its own share the fetch and the write port with the others, and nothing else.
+#[test]
+fn r16_what_others_ask_for_costs_workers_of_ones_own_nothing_but_the_port() {
+    for built in built().into_iter().filter(|built| built.functions > 1) {
+        let alone = cycles_of_function_0(built, Neighbours::Idle);
+        let late = |neighbours| {
+            let beside = cycles_of_function_0(built, neighbours);
+            alone.iter().zip(&beside).map(|(alone, beside)| beside.saturating_sub(*alone)).max().unwrap()
+        };
+        assert_eq!(
+            late(Neighbours::NeverReap),
+            0,
+            "R4: cycles lost beside full completion queues, {built:?}"
+        );
+        // Between two lines of a worker every other one has the port once, and its completion.
+        let turn = 3 * u64::from(built.workers);
+        let bound = turn + LINES * turn.saturating_sub(16);
+        for neighbours in [Neighbours::Flood, Neighbours::Longest] {
+            let late = late(neighbours);
+            assert!(late <= bound, "R16: {late} cycles late, of {bound}, beside {neighbours:?}, {built:?}");
+        }
+    }
+}
+
+/// Where all share one worker, one that could go is passed over as often as the weights of the others say, each time for as
+/// long as the longest descriptor takes.
+#[test]
+fn r16_what_others_ask_for_costs_a_shared_worker_their_turns() {
+    const LONGEST: u64 = 1 << 20;
+    for built in built().into_iter().filter(|built| built.functions > 1) {
+        let (ports, mut drivers) = tenants(built, 1, Neighbours::Longest);
+        let others = u64::from(built.queues - built.queues / built.functions);
+        ports.device().run(1000).unwrap();
+        // Behind its own turn it waits for everybody's; on the largest device that takes too long to be looked at.
+        for _ in 0..if built.queues > 4 { 1 } else { 2 } {
+            let start = ports.device().cycles();
+            assert_eq!(drivers[0].submit(&[HwDesc::decode(1, 0, 1)]).unwrap(), 1);
+            let mut out = [HwCompletion::default(); 2];
+            while drivers[0].collect(&mut out).unwrap() == 0 {
+                ports.device().run(1000).unwrap();
+                let waited = ports.device().cycles() - start;
+                // The one that runs was there before it.
+                let bound = (others + 1) * (LONGEST + 16) + 2000;
+                assert!(
+                    waited < bound,
+                    "R16: waited for {waited} cycles, of {bound}, beside {others}, {built:?}"
+                );
+            }
         }
     }
 }

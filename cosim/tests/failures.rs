@@ -4,8 +4,8 @@ use std::ops::RangeInclusive;
 use std::thread;
 
 use doorbell_contract::{CompletionFlags, DeviceFault, ErrorCode, HwCompletion, HwDesc, Register, Status};
-use doorbell_cosim::{CosimError, Fault, FaultKind, RtlConfig, RtlPlatform, Wave};
-use doorbell_host::{Device, DeviceError, Driver, Platform, QueueConfig};
+use doorbell_cosim::{Built, CosimError, Fault, FaultKind, RtlConfig, RtlPlatform, Wave, built};
+use doorbell_host::{Device, DeviceError, Division, Driver, Platform, Ports, QueueConfig};
 use rstest::rstest;
 
 type Rtl = Driver<RtlPlatform>;
@@ -220,4 +220,33 @@ fn the_same_seed_is_the_same_run(#[values(None, Some(5))] memory: Option<u64>) {
         (completions, rtl.platform().cycles())
     };
     assert_eq!(cycles(), cycles());
+}
+
+/// On the smallest device of several functions: the second one's read in the name of the first ends the simulation; the first
+/// one's in the name of a hostile second one is counted.
+#[test]
+fn a_burst_in_another_functions_name_is_seen() {
+    let Some(built) = built().into_iter().find(|built| built.functions > 1) else { return };
+    let Built { workers, queues, functions } = built;
+    let open = |hostile| {
+        let faults = vec![FaultKind::OtherFunction.at(0)];
+        let config = RtlConfig { workers, queues, functions, faults, hostile, ..Default::default() };
+        RtlPlatform::new(&config).unwrap()
+    };
+    let run = |rtl: RtlPlatform, queue: u8| {
+        let division = Division { queues: 2, functions: 2, bytes: 1 << 16, ..Default::default() };
+        let ports = Ports::divide(rtl, &division).unwrap();
+        let config = QueueConfig { token_bytes: 1 << 13, sq_depth: 64, cq_depth: 64, ..Default::default() };
+        let mut driver = Driver::new(ports.take(queue).unwrap(), config).unwrap();
+        driver.submit(&[HwDesc::decode(1, 0, 40)])?;
+        driver.poll(&mut [HwCompletion::default()])
+    };
+    let error = run(open(None), 1).unwrap_err().to_string();
+    assert!(error.contains("R11") && error.contains("in no window of function 0"), "{error}");
+    let rtl = open(Some(1));
+    let watch = rtl.watch().unwrap();
+    // To whom the read belongs is known no more: that a completion follows that nobody read a descriptor for is seen as well.
+    let error = run(rtl, 0).unwrap_err().to_string();
+    assert!(error.contains("R3"), "{error}");
+    assert_eq!((watch.bursts(), watch.strays()), (1, 1));
 }

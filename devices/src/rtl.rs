@@ -44,6 +44,7 @@ fn make(settings: &Settings, wave: Option<Wave>) -> Result<(RtlPlatform, QueueCo
         reorder,
         seed,
         faults: faults.into_iter().collect(),
+        hostile: None,
         wave,
     };
     let config = if random { config.with_random_memory(seed) } else { config };

@@ -7,7 +7,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use doorbell_contract::{
-    Access, Capability, Counter, DeviceFault, FunctionControl, HwCompletion, Place, Register, State,
+    Access, Capability, Counter, DeviceFault, FunctionControl, HwCompletion, Place, QueueCounter, Register,
+    State,
 };
 use doorbell_host::memory::PAGE;
 use doorbell_host::memory::Slots;
@@ -107,6 +108,11 @@ impl GpuPlatform {
         }
         for counter in Counter::ALL {
             self.registers.set_counter(counter, self.mailbox.counter(counter));
+        }
+        // A front end counts for its own queue pair.
+        for counter in QueueCounter::ALL {
+            let value = self.registers.counted(counter.of_device());
+            self.registers.queue_mut(0).set_counter(counter, value);
         }
         self.registers.policies_mut(0).show(self.mailbox.slots());
         let status = self.mailbox.status();

@@ -6,7 +6,7 @@ use crate::error::DeviceError;
 use crate::memory::SharedMemory;
 use crate::platform::Platform;
 use crate::ports::SharedDevice;
-use doorbell_contract::{Capability, Counter, HwCompletion, HwDesc, HwPolicy, Register};
+use doorbell_contract::{Capability, Counter, HwCompletion, HwDesc, HwPolicy, QueueCounter, Register};
 
 /// A device with one queue pair, whatever executes behind it.
 ///
@@ -121,6 +121,15 @@ pub trait Device: Send {
     /// # Errors
     /// A failure of the device.
     fn counters(&mut self) -> Result<Counters, DeviceError>;
+
+    /// The counters of each of its queue pairs since that was enabled, by the places of the
+    /// [`token_regions`](Self::token_regions). Allocates. The default, none, is for devices that know nothing better.
+    ///
+    /// # Errors
+    /// A failure of the device.
+    fn queue_counters(&mut self) -> Result<Vec<QueueCounters>, DeviceError> {
+        Ok(vec![])
+    }
 
     /// Whose [`counters`](Self::counters) they are, where other queue pairs of the same device count there too. The default,
     /// `None`: they are this one's alone.
@@ -284,6 +293,34 @@ impl Counters {
     /// All counters, in the order of the contract.
     pub fn iter(&self) -> impl Iterator<Item = (Counter, u64)> + '_ {
         Counter::ALL.into_iter().zip(self.0)
+    }
+}
+
+/// A snapshot of a queue pair's counters, likewise.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct QueueCounters([u64; QueueCounter::ALL.len()]);
+
+impl QueueCounters {
+    /// Reads every counter through `read`.
+    ///
+    /// # Errors
+    /// The first that `read` returns.
+    pub fn read(mut read: impl FnMut(QueueCounter) -> Result<u64, DeviceError>) -> Result<Self, DeviceError> {
+        let mut values = [0; QueueCounter::ALL.len()];
+        for (value, counter) in values.iter_mut().zip(QueueCounter::ALL) {
+            *value = read(counter)?;
+        }
+        Ok(Self(values))
+    }
+
+    /// One counter's value.
+    pub fn get(&self, counter: QueueCounter) -> u64 {
+        self.0[counter as usize]
+    }
+
+    /// All counters, in the order of the contract.
+    pub fn iter(&self) -> impl Iterator<Item = (QueueCounter, u64)> + '_ {
+        QueueCounter::ALL.into_iter().zip(self.0)
     }
 }
 

@@ -7,7 +7,7 @@ use bitflags::Flags;
 use bytemuck::cast_slice_mut;
 
 use crate::config::{Checked, Layout, QueueConfig};
-use crate::device::{Counters, Device, Features, TokenRegion};
+use crate::device::{Counters, Device, Features, QueueCounters, TokenRegion};
 use crate::error::{DeviceError, Timeout};
 use crate::ledger::{Broken, Ledger};
 use crate::memory::SharedMemory;
@@ -17,7 +17,7 @@ use crate::queue::{CompletionQueue, SubmissionQueue};
 use crate::split::{Completer, Submitter, split};
 use doorbell_contract::{
     Block, CONTRACT_VERSION, Capability, CompletionFlags, Control, Counter, DEVICE_ID, DeviceFault,
-    HwCompletion, HwDesc, HwPolicy, Register, State,
+    HwCompletion, HwDesc, HwPolicy, QueueCounter, Register, State,
 };
 
 /// A device with its queue pair.
@@ -105,11 +105,20 @@ impl Patience {
     }
 }
 
-/// Reads a 64-bit counter; reading the low half latches the high half.
 fn counter(platform: &mut impl Platform, counter: Counter) -> Result<u64, DeviceError> {
-    let low = platform.read_register(counter.lo())?;
-    let high = platform.read_register(counter.hi())?;
-    Ok(u64::from(high) << 32 | u64::from(low))
+    halves(platform, counter.lo(), counter.hi())
+}
+
+/// Reads a 64-bit counter that counts on between its halves.
+fn halves(platform: &mut impl Platform, low: Register, high: Register) -> Result<u64, DeviceError> {
+    let before = platform.read_register(high)?;
+    let mut value = platform.read_register(low)?;
+    let after = platform.read_register(high)?;
+    if after != before {
+        // The low half ran over; it takes 2^32 counts to do so again.
+        value = platform.read_register(low)?;
+    }
+    Ok(u64::from(after) << 32 | u64::from(value))
 }
 
 /// The error for a rule that the device `device` broke.
@@ -355,12 +364,20 @@ impl<P: Platform> Driver<P> {
         self.configure(Register::FnWorkers, mask(workers) & mask(built))
     }
 
-    /// Reads a 64-bit counter; reading the low half latches the high half.
+    /// Reads a counter of the device.
     ///
     /// # Errors
     /// A failure of the device.
     pub fn counter(&mut self, counter: Counter) -> Result<u64, DeviceError> {
         self::counter(&mut self.platform, counter)
+    }
+
+    /// Reads a counter of the queue pair.
+    ///
+    /// # Errors
+    /// A failure of the device.
+    pub fn queue_counter(&mut self, counter: QueueCounter) -> Result<u64, DeviceError> {
+        halves(&mut self.platform, counter.lo(), counter.hi())
     }
 
     /// The queue pair as two halves, for two threads: one submits, one takes completions.
@@ -579,6 +596,10 @@ impl<P: Platform> Device for Driver<P> {
 
     fn counters(&mut self) -> Result<Counters, DeviceError> {
         Counters::read(|counter| self.counter(counter))
+    }
+
+    fn queue_counters(&mut self) -> Result<Vec<QueueCounters>, DeviceError> {
+        Ok(vec![QueueCounters::read(|counter| self.queue_counter(counter))?])
     }
 
     fn shared_device(&self) -> Option<SharedDevice> {

@@ -45,7 +45,7 @@ pub mod split;
 pub use doorbell_contract as contract;
 
 pub use config::QueueConfig;
-pub use device::{Counters, Device, Features, TokenRegion};
+pub use device::{Counters, Device, Features, QueueCounters, TokenRegion};
 pub use driver::Driver;
 pub use error::DeviceError;
 pub use memory::SharedMemory;

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use crate::error::DeviceError;
 use crate::memory::{PAGE, SharedMemory};
 use crate::platform::Platform;
-use doorbell_contract::{Block, Counter, Place, Register, State};
+use doorbell_contract::{Block, Place, Register, State};
 
 /// Completions of other queue pairs that may come between two of one: the weights of all others.
 const OTHERS: u32 = 15 * 255;
@@ -258,13 +258,7 @@ impl<D: Pages> Ports<D> {
             return Err(unavailable("somebody drives it"));
         }
         // From here on it is given back by being dropped.
-        let port = QueuePort {
-            shared: self.shared.clone(),
-            place,
-            name: name.clone(),
-            memory: part.clone(),
-            latched: None,
-        };
+        let port = QueuePort { shared: self.shared.clone(), place, name: name.clone(), memory: part.clone() };
         stop(&mut *self.shared.device(), place).map_err(|error| port.named(error))?;
         Ok(port)
     }
@@ -333,8 +327,6 @@ pub struct QueuePort<D: Pages> {
     place: Place,
     name: String,
     memory: SharedMemory,
-    /// The high half of the counter whose low half was read last: others may read counters in between.
-    latched: Option<(Register, u32)>,
 }
 
 impl<D: Pages> QueuePort<D> {
@@ -384,19 +376,7 @@ impl<D: Pages> Platform for QueuePort<D> {
     }
 
     fn read_register(&mut self, register: Register) -> Result<u32, DeviceError> {
-        if let Some((high, value)) = self.latched
-            && high == register
-        {
-            return Ok(value);
-        }
-        let mut device = self.shared.device();
-        let read = device.read_at(self.place, register);
-        if register.block() == Block::Device
-            && let Some(counter) = Counter::ALL.into_iter().find(|counter| counter.lo() == register)
-        {
-            self.latched = Some((counter.hi(), device.read_at(self.place, counter.hi())?));
-        }
-        drop(device);
+        let read = self.shared.device().read_at(self.place, register);
         read.map_err(|error| self.named(error))
     }
 

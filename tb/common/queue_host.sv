@@ -369,11 +369,20 @@ module queue_host #(
     if (u_score.oldest != u_score.tail) fail("R3: a completion was read that was never acknowledged");
     u_registers.expect_read(at(REG_DOORBELL), sq_tail);
     u_registers.expect_read(at(REG_CQ_HEAD), cq_head);
+    check_own_counters;
+  endtask
+
+  // Those of the queue pair, once nothing is outstanding.
+  task automatic check_own_counters;
+    expect_counter(CNT_QUEUE_DESCRIPTORS, "DESCRIPTORS of the queue pair", u_score.received - sq_start);
+    expect_counter(CNT_QUEUE_COMPLETIONS, "COMPLETIONS of the queue pair", u_score.cq_visible - cq_start);
+    expect_counter(CNT_QUEUE_TOKENS, "TOKENS of the queue pair", u_score.tokens);
+    expect_counter(CNT_QUEUE_ERRORS, "ERRORS of the queue pair", u_score.errors_seen);
   endtask
 
   task automatic expect_counter(input logic [17:0] addr, input string name, input int expected);
     logic [63:0] value;
-    u_registers.read64(addr, value);
+    u_registers.read64(at(addr), value);
     expect_eq({"counter ", name}, value, expected);
   endtask
 

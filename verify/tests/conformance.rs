@@ -59,6 +59,8 @@ enum Leak {
     Faults,
     /// A configuration that one function writes is everybody's.
     Lengths,
+    /// Counters of a queue pair are those of queue pair 0.
+    Counters,
 }
 
 /// A leak, and a case that has to notice it.
@@ -81,6 +83,7 @@ const LEAKS: &[(Leak, &str)] = &[
     (Leak::Doorbell, "r05_a_rollout_of_another_queue_pair_is_another"),
     (Leak::Faults, "r11_hostile_accesses_change_nothing_of_others"),
     (Leak::Lengths, "r06_settings_are_a_functions_own"),
+    (Leak::Counters, "counters_are_the_sums_of_all_queue_pairs"),
 ];
 
 /// The model with a leak.
@@ -114,6 +117,9 @@ impl Leaky {
             }
             (Leak::Doorbell, _) if register == Register::Doorbell => Place { queue: 0, ..place },
             (Leak::Faults, _) if matches!(register, Register::Error | Register::Irq) => {
+                Place { queue: 0, ..place }
+            }
+            (Leak::Counters, Block::Queue) if register >= Register::QueueDescriptorsLo => {
                 Place { queue: 0, ..place }
             }
             (Leak::Lengths, Block::Function) if register != Register::FnControl => {

@@ -1,8 +1,9 @@
 //! The driver against devices that misbehave: each ends as a typed error that says who, what and what to do.
 
+use std::cell::Cell;
 use std::time::{Duration, Instant};
 
-use doorbell_contract::{Counter, DeviceFault, HwCompletion, HwDesc, Register};
+use doorbell_contract::{Counter, DeviceFault, HwCompletion, HwDesc, QueueCounter, Register};
 use doorbell_host::{Device, DeviceError, Driver, Platform, QueueConfig, SharedMemory};
 use doorbell_verify::ModelPlatform;
 use doorbell_verify::model::Mutation;
@@ -241,6 +242,34 @@ fn counters_are_named_values() {
     assert_eq!(counters.get(Counter::Tokens), 3);
     assert_eq!(counters.iter().find(|(counter, _)| counter.name() == "TOKENS"), Some((Counter::Tokens, 3)));
     assert_eq!(DeviceFault::empty().bits(), driver.read(Register::Error).unwrap());
+    let own = driver.queue_counters().unwrap();
+    let own: Vec<(&str, u64)> = own[0].iter().map(|(counter, value)| (counter.name(), value)).collect();
+    let expected = [("DESCRIPTORS", 1), ("COMPLETIONS", 1), ("TOKENS", 3), ("STALL_CQ", 0), ("ERRORS", 0)];
+    assert_eq!(own, expected);
+}
+
+thread_local! {
+    /// A counter that counts whenever somebody looks.
+    static RUNNING: Cell<u64> = const { Cell::new(0) };
+}
+
+/// The high half is read on both sides of the low one, which may run over in between.
+#[test]
+fn a_counter_that_runs_over_between_its_halves_is_read_whole() {
+    let read = |register, value| match register {
+        Register::TokensLo | Register::QueueTokensLo => RUNNING.replace(RUNNING.get() + 1) as u32,
+        Register::TokensHi | Register::QueueTokensHi => (RUNNING.replace(RUNNING.get() + 1) >> 32) as u32,
+        _ => value,
+    };
+    let mut driver = Driver::new(Tampered { read: Some(read), ..Default::default() }, small()).unwrap();
+    for start in 0x6_FFFF_FFF8..0x7_0000_0002 {
+        RUNNING.set(start);
+        let value = driver.counter(Counter::Tokens).unwrap();
+        assert!((start..RUNNING.get()).contains(&value), "{value:#x} behind {start:#x}");
+        RUNNING.set(start);
+        let value = driver.queue_counter(QueueCounter::Tokens).unwrap();
+        assert!((start..RUNNING.get()).contains(&value), "{value:#x} of a queue pair behind {start:#x}");
+    }
 }
 
 #[test]

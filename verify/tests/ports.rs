@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use rstest::rstest;
 
 use doorbell_contract::{
-    Control, Counter, FunctionControl, HwCompletion, HwDesc, Place, Register, State, Status,
+    Control, Counter, FunctionControl, HwCompletion, HwDesc, Place, QueueCounter, Register, State, Status,
 };
 use doorbell_host::{
     Device, DeviceError, Division, Driver, Pages, Platform, Ports, QueueConfig, QueuePort, Sharded,
@@ -467,19 +467,10 @@ fn shards_of_one_device_are_counted_once() {
     let counters = device.counters().unwrap();
     assert_eq!(counters.get(Counter::Completions), 5);
     assert_eq!(counters.get(Counter::Tokens), 50);
-}
-
-/// A counter's halves belong together, whoever reads others in between.
-#[test]
-fn a_counter_is_read_whole_between_those_of_others() {
-    let config = small();
-    let ports = divide(2, 1, &config);
-    let mut drivers = drivers(&ports, &config);
-    drivers[0].submit(&[HwDesc::decode(1, 0, 10)]).unwrap();
-    drain(&mut drivers[0]);
-    let low = drivers[0].read(Counter::Tokens.lo()).unwrap();
-    drivers[1].counters().unwrap();
-    assert_eq!((low, drivers[0].read(Counter::Tokens.hi()).unwrap()), (10, 0));
+    let queues = device.queue_counters().unwrap();
+    let each =
+        queues.iter().map(|queue| (queue.get(QueueCounter::Completions), queue.get(QueueCounter::Tokens)));
+    assert_eq!(each.collect::<Vec<_>>(), [(1, 10); 5]);
 }
 
 #[test]

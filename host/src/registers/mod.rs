@@ -9,7 +9,7 @@ use std::collections::HashMap;
 use crate::queue::Depth;
 use doorbell_contract::{
     Access, Block, CONTRACT_VERSION, Capability, Control, Counter, DEVICE_ID, DeviceFault, FunctionControl,
-    LENGTH_LIMIT_MAX, Place, RANGES, Register, SqKey,
+    LENGTH_LIMIT_MAX, Place, QueueCounter, RANGES, Register, SqKey,
 };
 pub use policy::{PolicySlot, PolicySlots};
 pub use queue::{Abort, QueueRegisters, Ring, Session};
@@ -77,8 +77,6 @@ pub struct Registers {
     /// By function.
     policies: Vec<PolicySlots>,
     counters: [u64; Counter::ALL.len()],
-    /// High halves as latched by reads of the low halves.
-    latched: [u32; Counter::ALL.len()],
 }
 
 impl Registers {
@@ -89,7 +87,6 @@ impl Registers {
             queues: (0..built.queues).map(|_| QueueRegisters::new()).collect(),
             policies: vec![PolicySlots::new(); usize::from(built.functions)],
             counters: [0; Counter::ALL.len()],
-            latched: [0; Counter::ALL.len()],
             built,
         }
     }
@@ -139,6 +136,16 @@ impl Registers {
     #[inline]
     pub fn count(&mut self, counter: Counter, amount: u64) {
         self.counters[counter as usize] += amount;
+    }
+
+    /// Adds to a counter of a queue pair, and to that of the device which counts the same.
+    ///
+    /// # Panics
+    /// If the device has no such queue pair.
+    #[inline]
+    pub fn count_of(&mut self, queue: u8, counter: QueueCounter, amount: u64) {
+        self.queue_mut(queue).count(counter, amount);
+        self.count(counter.of_device(), amount);
     }
 
     /// A counter's value.
@@ -377,7 +384,7 @@ impl Registers {
     ///
     /// # Errors
     /// `Refused`, where the device answers SLVERR.
-    pub fn read(&mut self, register: Register, place: Place) -> Result<u32, Refused> {
+    pub fn read(&self, register: Register, place: Place) -> Result<u32, Refused> {
         let place = self.known(register, place)?;
         let queue = self.queue(place.queue);
         let built = &self.built;
@@ -425,21 +432,17 @@ impl Registers {
             Register::Status => queue.status(),
             Register::Irq => queue.irq().bits(),
             _ if register.access() == Access::Config => self.config(register, place),
-            _ => self.read_counter(register),
+            _ => self.read_counter(register, queue),
         })
     }
 
-    fn read_counter(&mut self, register: Register) -> u32 {
-        for counter in Counter::ALL {
-            if register == counter.lo() {
-                let value = self.counted(counter);
-                self.latched[counter as usize] = (value >> 32) as u32;
-                return value as u32;
-            }
-            if register == counter.hi() {
-                return self.latched[counter as usize];
-            }
-        }
-        0
+    /// A half of a counter. Neither is kept for the other: who reads both looks at the high one again.
+    fn read_counter(&self, register: Register, queue: &QueueRegisters) -> u32 {
+        let own = QueueCounter::ALL.map(|counter| (counter.lo(), counter.hi(), queue.counted(counter)));
+        let all = Counter::ALL.map(|counter| (counter.lo(), counter.hi(), self.counted(counter)));
+        let half = |(low, high, value): (Register, Register, u64)| {
+            (register == low).then_some(value as u32).or((register == high).then_some((value >> 32) as u32))
+        };
+        all.into_iter().chain(own).find_map(half).unwrap_or(0)
     }
 }

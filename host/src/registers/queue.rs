@@ -2,7 +2,7 @@
 
 use super::Refused;
 use crate::queue::{Depth, between};
-use doorbell_contract::{Control, DeviceFault, Irq, RANGES, SqKey, State};
+use doorbell_contract::{Control, DeviceFault, Irq, QueueCounter, RANGES, SqKey, State};
 
 /// One ring as the device sees it; indices are free-running (R13).
 #[derive(Clone, Copy, Debug)]
@@ -118,6 +118,7 @@ pub struct QueueRegisters {
     aborted: u32,
     /// SQ_HEAD and CQ_TAIL as the last session left them.
     ends: [u32; 2],
+    counters: [u64; QueueCounter::ALL.len()],
 }
 
 impl QueueRegisters {
@@ -132,7 +133,26 @@ impl QueueRegisters {
             abort: None,
             aborted: 0,
             ends: [0; 2],
+            counters: [0; QueueCounter::ALL.len()],
         }
+    }
+
+    /// Adds to a counter of the queue pair alone.
+    #[inline]
+    pub(super) fn count(&mut self, counter: QueueCounter, amount: u64) {
+        self.counters[counter as usize] += amount;
+    }
+
+    /// A counter's value.
+    #[inline]
+    pub fn counted(&self, counter: QueueCounter) -> u64 {
+        self.counters[counter as usize]
+    }
+
+    /// Sets a counter that the device keeps elsewhere.
+    #[inline]
+    pub fn set_counter(&mut self, counter: QueueCounter, value: u64) {
+        self.counters[counter as usize] = value;
     }
 
     /// The faults that ERROR shows.
@@ -153,6 +173,7 @@ impl QueueRegisters {
     pub(super) fn start(&mut self, session: Session) {
         self.session = Some(session);
         (self.refused, self.draining, self.busy, self.abort) = (0, false, false, None);
+        self.counters.fill(0);
     }
 
     /// A disable: nothing outlives it but faults, the interrupt, and how far the queues came.

@@ -6,7 +6,7 @@ use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet};
 use std::time::{Duration, Instant};
 
-use crate::device::{Counters, Device, Features, TokenRegion};
+use crate::device::{Counters, Device, Features, QueueCounters, TokenRegion};
 use crate::error::DeviceError;
 use doorbell_contract::{
     CompletionFlags, DescFlags, GOLDEN, HwCompletion, HwDesc, MEMBER_NONE, Opcode, PREFIX_NONE,
@@ -375,6 +375,15 @@ impl Device for Sharded {
             Ok(())
         })?;
         Counters::read(|counter| Ok(all.iter().map(|counters| counters.get(counter)).sum()))
+    }
+
+    fn queue_counters(&mut self) -> Result<Vec<QueueCounters>, DeviceError> {
+        let mut all = Vec::with_capacity(self.shards.len());
+        self.each(|shard| {
+            all.extend(shard.queue_counters()?);
+            Ok(())
+        })?;
+        Ok(all)
     }
 
     fn disable(&mut self) -> Result<(), DeviceError> {

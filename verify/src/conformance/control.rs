@@ -4,7 +4,7 @@ use super::rig::{numbered, refused};
 use super::{Bench, Failure, Rig, ensure, ensure_eq};
 use doorbell_contract::{
     Access, Capability, Control, Counter, DescFlags, DeviceFault, FunctionControl, HwCompletion, HwDesc, Irq,
-    LENGTH_LIMIT_MAX, Register, State,
+    LENGTH_LIMIT_MAX, QueueCounter, Register, State,
 };
 use doorbell_host::config::QueueConfig;
 use doorbell_host::device::{Device, Features};
@@ -499,5 +499,33 @@ pub(super) fn counters_count(bench: &mut Bench<'_>) -> Result<(), Failure> {
     );
     ensure!(counters.get(Counter::Busy) >= 3 * tokens, "BUSY is {}", counters.get(Counter::Busy));
     ensure!(counters.get(Counter::Cycles) > 0, "CYCLES is 0");
+    counters_of_a_queue_pair(&mut rig)
+}
+
+/// They count for their queue pair, keep their value behind a disable, and clear at its ENABLE.
+fn counters_of_a_queue_pair(rig: &mut Rig) -> Result<(), Failure> {
+    let expect = |rig: &mut Rig, expected: [u64; 4], when: &str| -> Result<(), Failure> {
+        use QueueCounter as Q;
+        for (counter, expected) in
+            [Q::Descriptors, Q::Completions, Q::Tokens, Q::Errors].into_iter().zip(expected)
+        {
+            ensure_eq!(rig.driver.queue_counter(counter)?, expected, "{counter} of the queue pair {when}");
+        }
+        Ok(())
+    };
+    expect(rig, [14, 14, 16 * 55, 2], "that has run")?;
+    rig.driver.disable()?;
+    expect(rig, [14, 14, 16 * 55, 2], "behind its disable")?;
+    rig.driver.enable()?;
+    expect(rig, [0; 4], "at its ENABLE")?;
+    // Odd lengths, lines that begin and end anywhere, and what writes no token.
+    let odd = (0..20).map(|k| HwDesc::decode(k, 0, 1 + 3 * k).with_delta_offset(4 * (1 + u64::from(k) * 64)));
+    rig.check(&numbered(odd.chain([HwDesc::stop(1), HwDesc::nop()])))?;
+    expect(rig, [22, 22, 20 + 3 * 190, 0], "that has run again")?;
+    ensure_eq!(
+        rig.driver.queue_counter(QueueCounter::StallCq)?,
+        0,
+        "STALL_CQ of a queue pair that never waited"
+    );
     Ok(())
 }

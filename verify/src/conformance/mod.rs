@@ -27,7 +27,7 @@ use doorbell_host::error::DeviceError;
 use doorbell_host::platform::Platform;
 pub use rig::{Rig, by_position, numbered};
 pub use seat::Seat;
-pub use tenants::{TENANT_CASES, Tenancy, TenantCase};
+pub use tenants::{HOSTILE, TENANT_CASES, Tenancy, TenantCase};
 
 /// One case.
 #[derive(Clone, Copy)]

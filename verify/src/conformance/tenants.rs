@@ -10,7 +10,7 @@ use super::rig::{Rig, below, by_position, numbered};
 use super::{Failure, ensure, ensure_eq};
 use doorbell_contract::{
     Access, Block, Capability, Control, Counter, DescFlags, DeviceFault, FunctionControl, HwCompletion,
-    HwDesc, Irq, Place, Register, State, Status,
+    HwDesc, Irq, Place, QueueCounter, Register, State, Status,
 };
 use doorbell_host::config::QueueConfig;
 use doorbell_host::device::Device;
@@ -23,6 +23,9 @@ use doorbell_host::{SharedMemory, queue};
 /// Queue pairs and functions that the cases use at most.
 const QUEUES: u8 = 4;
 const FUNCTIONS: u8 = 2;
+
+/// The function whose owner is hostile, where there is one: whoever watches a device's bus cannot know what it does.
+pub const HOSTILE: u8 = FUNCTIONS - 1;
 
 /// Accesses of an owner who is hostile, if not told otherwise: enough for every register to be hit in every state, fewer where
 /// each is checked.
@@ -249,6 +252,13 @@ fn r04_a_queue_pair_that_is_never_reaped_holds_up_no_other(tenancy: &mut Tenancy
             house.rigs[at].driver.counter(Counter::StallCq)? > 0,
             "R4: STALL_CQ is 0 although a completion queue is full"
         );
+        for (rig, queue) in house.rigs.iter_mut().zip(0u8..) {
+            let waited = rig.driver.queue_counter(QueueCounter::StallCq)? > 0;
+            ensure!(
+                waited || queue != stuck,
+                "R4: STALL_CQ of queue pair {queue} is 0 although its completion queue is full"
+            );
+        }
         house.check(|queue| queue != stuck, |queue| decodes(50, 400, queue.into()))?;
         let ends = by_position(&house.rigs[at].drain()?, descs.len())?;
         house.rigs[at].compare(&descs, &ends)?;
@@ -614,8 +624,8 @@ fn r11_hostile_accesses_change_nothing_of_others(tenancy: &mut Tenancy<'_>) -> R
     const KV: usize = 4096;
     let mut random = tenancy.random();
     let mut house = tenancy.open(|_| QueueConfig { kv_bytes: KV as u64, ..small(32, 16) })?;
-    let function = house.ports.division().functions - 1;
-    if function == 0 {
+    let function = HOSTILE;
+    if house.ports.division().functions <= function {
         return Ok(());
     }
     let victims: Vec<u8> =
@@ -957,7 +967,18 @@ fn counters_are_the_sums_of_all_queue_pairs(tenancy: &mut Tenancy<'_>) -> Result
             ensure_eq!(counters.get(counter), each * count, "{counter} at queue pair {queue}");
         }
     }
-    // They go on as long as any queue pair is active, and clear behind that.
+    // Each has its own share.
+    for (rig, queue) in house.rigs.iter_mut().zip(0..) {
+        for (counter, each) in [
+            (QueueCounter::Descriptors, 13),
+            (QueueCounter::Completions, 13),
+            (QueueCounter::Tokens, 16 * 55),
+            (QueueCounter::Errors, 1),
+        ] {
+            ensure_eq!(rig.driver.queue_counter(counter)?, each, "{counter} of queue pair {queue}");
+        }
+    }
+    // They go on as long as any queue pair is active, and clear behind that; those of a queue pair clear with it alone.
     house.rigs[0].driver.disable()?;
     house.rigs[0].driver.enable()?;
     ensure_eq!(
@@ -965,6 +986,14 @@ fn counters_are_the_sums_of_all_queue_pairs(tenancy: &mut Tenancy<'_>) -> Result
         13 * count,
         "COMPLETIONS after one queue pair was enabled anew"
     );
+    for (rig, queue) in house.rigs.iter_mut().zip(0..) {
+        let expected = if queue == 0 { 0 } else { 13 };
+        ensure_eq!(
+            rig.driver.queue_counter(QueueCounter::Completions)?,
+            expected,
+            "COMPLETIONS of queue pair {queue} after queue pair 0 was enabled anew"
+        );
+    }
     for rig in &mut house.rigs {
         rig.driver.disable()?;
     }

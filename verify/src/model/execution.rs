@@ -10,7 +10,7 @@ use super::groups::{Groups, Part};
 use super::mutation::{Mutator, PolicyFault};
 use doorbell_contract::{
     CompletionFlags, Counter, DescFlags, DeviceFault, ErrorCode, HwCompletion, HwDesc, HwPolicy, MEMBER_NONE,
-    Opcode, PolicyMode, SlotState, Status,
+    Opcode, PolicyMode, QueueCounter, SlotState, Status,
 };
 use doorbell_engine::{Engine, RewardModel};
 use doorbell_host::memory::{BusFault, SharedMemory};
@@ -67,7 +67,7 @@ impl Execution<'_> {
             }
             // R4: without a free slot for its completion no descriptor is even fetched.
             if session.cq.is_full() {
-                return self.registers.count(Counter::StallCq, 1);
+                return self.registers.count_of(self.queue, QueueCounter::StallCq, 1);
             }
             if self.mutator.as_ref().is_some_and(Mutator::hangs) {
                 return;
@@ -93,7 +93,7 @@ impl Execution<'_> {
     #[inline(always)]
     fn next(&mut self, budget: &mut u32) -> Option<Outcome> {
         *budget -= 1;
-        self.registers.count(Counter::Descriptors, 1);
+        self.registers.count_of(self.queue, QueueCounter::Descriptors, 1);
         let session = self.registers.queue_mut(self.queue).session.as_mut()?;
         let index = session.sq.head;
         session.sq.head = index.wrapping_add(1);
@@ -300,7 +300,7 @@ impl Execution<'_> {
         let produced = decode.produced - before;
         *budget -= produced;
         let waited = u64::from(produced) * u64::from(session.wait_states);
-        self.registers.count(Counter::Tokens, produced.into());
+        self.registers.count_of(self.queue, QueueCounter::Tokens, produced.into());
         self.registers.count(Counter::Wait, waited);
         let beats = lines(self.lane.desc.delta_offset, before, decode.produced);
         self.registers.count(Counter::WriteBeats, if logps { 2 * beats } else { beats });
@@ -353,10 +353,10 @@ impl Execution<'_> {
         if self.memory.bus_write(address, words).is_err() {
             self.registers.queue_mut(self.queue).raise(DeviceFault::COMPLETION_WRITE);
         }
-        self.registers.count(Counter::Completions, 1);
+        self.registers.count_of(self.queue, QueueCounter::Completions, 1);
         self.registers.count(Counter::WriteBeats, 1);
         if outcome.status == Status::Error {
-            self.registers.count(Counter::Errors, 1);
+            self.registers.count_of(self.queue, QueueCounter::Errors, 1);
         }
         // R14: an ERROR asks as well, and the end of a group.
         let asks = self.lane.desc.flags & DescFlags::INTERRUPT.bits() != 0;

@@ -3,7 +3,7 @@
 use super::execution::{Execution, Lane, Tables};
 use super::mutation::Mutator;
 use super::{SLICE, STEP_TOKENS};
-use doorbell_contract::Counter;
+use doorbell_contract::QueueCounter;
 use doorbell_host::memory::SharedMemory;
 use doorbell_host::registers::Registers;
 
@@ -44,13 +44,13 @@ impl Turns<'_> {
             budget = budget.saturating_sub(most - step);
         }
         // R4: the heads of these wait for a slot alone.
-        let waiting = (0..).zip(&*self.lanes).filter(|(queue, lane)| {
-            let session = &self.registers.queue(*queue).session;
+        for (queue, lane) in (0..).zip(&*self.lanes) {
+            let session = &self.registers.queue(queue).session;
             let waits = session.as_ref().is_some_and(|session| session.sq.fill() > 0 && session.cq.is_full());
-            waits && lane.running.is_none()
-        });
-        let waiting = waiting.count() as u64;
-        self.registers.count(Counter::StallCq, waiting);
+            if waits && lane.running.is_none() {
+                self.registers.count_of(queue, QueueCounter::StallCq, 1);
+            }
+        }
     }
 
     /// The queue pair that has the next step: the one whose turn it is, as long as it has steps left and can use them, else

@@ -33,6 +33,9 @@ pub struct Spec {
     /// 64-bit counters, each a pair of read-only registers.
     #[serde(alias = "counter")]
     pub counters: Vec<Counter>,
+    /// Likewise, of a queue pair.
+    #[serde(alias = "queue_counter")]
+    pub queue_counters: Vec<Counter>,
     /// The page that a GPU's kernel and its host share; not of the wire.
     pub mailbox: Mailbox,
 }
@@ -251,14 +254,22 @@ pub enum Built {
     Built,
 }
 
-/// A 64-bit counter: low half at `offset`, high half 4 above.
+/// The blocks in which counters lie: those of the device, those of a queue pair.
+pub const COUNTERS: &str = "DEVICE";
+/// See [`COUNTERS`].
+pub const QUEUE_COUNTERS: &str = "QUEUE";
+
+/// A 64-bit counter, of the device or of a queue pair: low half at `offset` of its block, high half 4 above.
 #[derive(Debug, Clone, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct Counter {
     /// Upper-case name.
     pub name: String,
-    /// Address of the low half.
+    /// Bytes from the start of its block to the low half.
     pub offset: u32,
+    /// Address of the low half, for queue pair 0.
+    #[serde(skip_deserializing)]
+    pub address: u32,
     /// What it counts.
     pub doc: String,
 }
@@ -331,6 +342,14 @@ impl Spec {
                 .with_context(|| format!("register {}: no block {}", register.name, register.block))?
                 .base;
             register.address = base.saturating_add(register.offset);
+        }
+        for (counters, block) in [(&mut spec.counters, COUNTERS), (&mut spec.queue_counters, QUEUE_COUNTERS)]
+        {
+            let found = spec.blocks.iter().find(|candidate| candidate.name == block);
+            let base = found.with_context(|| format!("counters: no block {block}"))?.base;
+            for counter in counters {
+                counter.address = base.saturating_add(counter.offset);
+            }
         }
         let problems = validate::problems(&spec);
         anyhow::ensure!(problems.is_empty(), "{}", problems.join("\n"));

@@ -119,7 +119,22 @@ fn workspace() -> TempDir {
 #[case::counter_outside(
     "offset = 0x178\ndoc = \"completions",
     "offset = 0x400\ndoc = \"completions",
-    "counter ERRORS: offset 0x400 is outside the first block"
+    "counter ERRORS: offset 0x400 is outside the block DEVICE"
+)]
+#[case::queue_counter_on_register(
+    "offset = 0x100\ndoc = \"descriptors",
+    "offset = 0x020\ndoc = \"descriptors",
+    "counter QUEUE_DESCRIPTORS: offset 0x20020 overlaps register ABORT at 0x20020"
+)]
+#[case::queue_counter_outside(
+    "offset = 0x110\ndoc = \"tokens",
+    "offset = 0xFFC\ndoc = \"tokens",
+    "counter QUEUE_TOKENS: offset 0xffc is outside the block QUEUE"
+)]
+#[case::queue_counter_of_nothing(
+    "name = \"STALL_CQ\"\noffset = 0x118",
+    "name = \"STALLS\"\noffset = 0x118",
+    "counter QUEUE_STALLS: the device has no counter STALLS"
 )]
 #[case::same_name("name = \"CQ_BASE_LO\"", "name = \"SQ_BASE_LO\"", "would both be called REG_SQ_BASE_LO")]
 #[case::clash(

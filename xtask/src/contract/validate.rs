@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use super::spec::{Field, Mailbox, Record, Reset, Set, Spec, camel};
+use super::spec::{COUNTERS, Counter, Field, Mailbox, QUEUE_COUNTERS, Record, Reset, Set, Spec, camel};
 
 /// Bytes of a page of registers.
 const PAGE: u32 = 0x1000;
@@ -125,7 +125,7 @@ fn flags(f: &Set, out: &mut Vec<String>) {
 fn registers(spec: &Spec, out: &mut Vec<String>) {
     blocks(spec, out);
     let registers = spec.registers.iter().map(|r| (r.address, 4, format!("register {}", r.name)));
-    let counters = spec.counters.iter().map(|c| (c.offset, 8, format!("counter {}", c.name)));
+    let counters = all_counters(spec).map(|(c, name, _)| (c.address, 8, format!("counter {name}")));
     let mut all: Vec<(u32, u32, String)> = registers.chain(counters).collect();
     all.sort();
     for (offset, size, what) in &all {
@@ -142,9 +142,16 @@ fn registers(spec: &Spec, out: &mut Vec<String>) {
             ));
         }
     }
-    for c in spec.counters.iter().filter(|c| spec.blocks.first().is_none_or(|device| c.offset >= device.size))
-    {
-        out.push(format!("counter {}: offset {:#05x} is outside the first block", c.name, c.offset));
+    for (c, name, block) in all_counters(spec) {
+        let size = spec.blocks.iter().find(|b| b.name == block).map_or(0, |block| block.size);
+        if c.offset.saturating_add(8) > size {
+            out.push(format!("counter {name}: offset {:#05x} is outside the block {block}", c.offset));
+        }
+    }
+    for c in &spec.queue_counters {
+        if !spec.counters.iter().any(|of_device| of_device.name == c.name) {
+            out.push(format!("counter QUEUE_{0}: the device has no counter {0}", c.name));
+        }
     }
     for pair in all.windows(2) {
         let ((low, size, a), (high, _, b)) = (&pair[0], &pair[1]);
@@ -152,6 +159,12 @@ fn registers(spec: &Spec, out: &mut Vec<String>) {
             out.push(format!("{b}: offset {high:#05x} overlaps {a} at {low:#05x}"));
         }
     }
+}
+
+/// All counters, each with its name among all and the block in which it lies.
+fn all_counters(spec: &Spec) -> impl Iterator<Item = (&Counter, String, &'static str)> {
+    let device = spec.counters.iter().map(|c| (c, c.name.clone(), COUNTERS));
+    device.chain(spec.queue_counters.iter().map(|c| (c, format!("QUEUE_{}", c.name), QUEUE_COUNTERS)))
 }
 
 /// No two blocks share an address, whatever their function and queue pair, and what belongs to one function or queue pair
@@ -217,15 +230,15 @@ fn names(spec: &Spec, out: &mut Vec<String>) {
         flat.push((format!("REG_{}", r.name), format!("register {}", r.name)));
         flat.push((format!("RESET_{}", r.name), format!("register {}", r.name)));
     }
-    for c in &spec.counters {
-        upper("counter", &c.name);
-        flat.push((format!("CNT_{}", c.name), format!("counter {}", c.name)));
+    for (_, name, _) in all_counters(spec) {
+        upper("counter", &name);
+        flat.push((format!("CNT_{name}"), format!("counter {name}")));
     }
     for (a, b, name) in duplicates(flat) {
         out.push(format!("{a} and {b} would both be called {name}"));
     }
 
-    let halves = spec.counters.iter().flat_map(|c| [format!("{}_LO", c.name), format!("{}_HI", c.name)]);
+    let halves = all_counters(spec).flat_map(|(_, name, _)| [format!("{name}_LO"), format!("{name}_HI")]);
     let variants = spec.registers.iter().map(|r| r.name.clone()).chain(halves);
     for (a, b, name) in duplicates(variants.map(|n| (camel(&n), n))) {
         out.push(format!("registers {a} and {b} would both be called Register::{name}"));
