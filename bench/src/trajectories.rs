@@ -148,6 +148,7 @@ fn store(
                 prompt_tokens: 100,
                 answer_tokens: tokens,
                 score: 0,
+                scorer: None,
                 segments: 1,
                 outcome: Outcome::Completed,
                 spans: 0,

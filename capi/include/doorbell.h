@@ -23,7 +23,7 @@ extern "C" {
 #endif
 
 // Version of this interface: [31:16] major, of which a program needs the same, [15:0] minor, of which it needs no less.
-#define DOORBELL_API_VERSION 0x00010000u
+#define DOORBELL_API_VERSION 0x00010001u
 
 // What functions return. Numbers stay; later versions add to them.
 enum doorbell_result {
@@ -35,7 +35,7 @@ enum doorbell_result {
   DOORBELL_UNKNOWN_DEVICE = -3,
   DOORBELL_BAD_OPTION = -4,    // an option that there is not, or a value that it cannot have
   DOORBELL_UNAVAILABLE = -5,   // not part of this build, no such hardware, no memory
-  DOORBELL_OUT_OF_BOUNDS = -6, // tokens outside the token region
+  DOORBELL_OUT_OF_BOUNDS = -6, // tokens outside the token region, or another region
   DOORBELL_HUNG = -7,          // the device made no progress for as long as its patience lasts (R15)
   DOORBELL_DEVICE_FAILED = -8, // the device failed or broke the contract: close it
   DOORBELL_INTERNAL = -9       // a fault of this library: close the device
@@ -44,7 +44,8 @@ enum doorbell_result {
 // An open device.
 typedef struct doorbell_device doorbell_device;
 
-// A DECODE. Set all of it to 0, then size to sizeof(struct infer_decode): later versions append fields.
+// A DECODE. Set all of it to 0, then size to sizeof(struct infer_decode): later versions append fields, and take the shorter
+// structure of an earlier one.
 struct infer_decode {
   uint32_t size;
   uint32_t rollout_id;
@@ -54,8 +55,22 @@ struct infer_decode {
   uint64_t user_data;     // comes back in the completion
   uint32_t checkpoint;    // tokens between checkpoints; 0 is the device's default
   uint32_t seed;          // of the sampling policy
-  uint32_t flags;         // enum doorbell_desc_flags
+  uint32_t flags;         // DOORBELL_FLAG_...
   uint32_t reserved;      // 0
+  // Since 1.1.
+  uint32_t prefix_id;      // with DOORBELL_FLAG_COW_PREFIX: the shared prefix, 0 one like any other; else nothing
+  uint16_t member;         // with DOORBELL_FLAG_COW_PREFIX: member of its group, or DOORBELL_MEMBER_NONE; else nothing
+  uint16_t policy_version; // version of the policy that it runs under
+};
+
+// What a device can do. Set size to sizeof(struct doorbell_features).
+struct doorbell_features {
+  uint32_t size;
+  uint32_t capability;    // DOORBELL_CAP_...
+  uint32_t groups;        // groups that a queue pair may have at a time; 0: none
+  uint32_t policy_slots;  // versions of the policy that a function may have resident; 0: version 0 alone
+  uint32_t reward_models; // reward_model_id below it is known
+  uint32_t functions;     // functions, to each of which a version is published
 };
 
 // The version of this library, as DOORBELL_API_VERSION.
@@ -75,11 +90,19 @@ int doorbell_open(const char *name, const char *options, doorbell_device **devic
 // Closes the device, without waiting: what is in flight is lost.
 int doorbell_close(doorbell_device *device);
 
+// Stores what every queue pair of the device can do.
+int doorbell_get_features(doorbell_device *device, struct doorbell_features *features);
+
 // Submits one DECODE; its tokens are in the token region when its completion has been polled.
 int infer_submit_decode(doorbell_device *device, const struct infer_decode *decode);
 
 // Submits the head of `count` descriptors with one doorbell, as much as there is room for, and stores how many that was.
 // The check words are filled in. DOORBELL_FULL if it was none of at least one.
+//
+// So go a PREFILL that opens a group (max_tokens members of prefix_id), behind which infer_submit_decode may send its members at
+// once, a STOP of one or of all, and a REWARD of tokens whose DECODE has completed, or is of the same rollout. The option "ranges"
+// sets the ranges of reward model 1. In a descriptor of zeros set prefix_id to DOORBELL_PREFIX_NONE and member to
+// DOORBELL_MEMBER_NONE, unless it names them.
 int doorbell_submit(doorbell_device *device, const struct doorbell_hw_desc *descs, size_t count, size_t *submitted);
 
 // Copies up to `capacity` completions and stores how many; 0 if none is there yet. Gives a simulated device time.
@@ -91,6 +114,18 @@ int doorbell_wait(doorbell_device *device, uint64_t microseconds);
 
 // Copies `count` tokens from `delta_offset` bytes into the token region.
 int doorbell_tokens(doorbell_device *device, uint64_t delta_offset, uint32_t *tokens, size_t count);
+
+// Copies `count` log-probabilities, Q16.16, of the tokens from `delta_offset` bytes into the token region on, those of one DECODE
+// with DOORBELL_FLAG_LOGP. The option "logp_bytes" gives the device a region for them, as long as the token region where all have
+// some.
+int doorbell_logps(doorbell_device *device, uint64_t delta_offset, int32_t *logps, size_t count);
+
+// Publishes `version` of the policy, with `salt`: writes its header to `delta_offset` bytes into the token region, a multiple of 64
+// with 64 bytes that no DECODE writes, and submits a POLICY to each function. `mode` (DOORBELL_POLICY_...) says what becomes of the
+// version before. Stores how many completions come, all with `user_data` and DOORBELL_STATUS_DONE where it is resident; send DECODEs
+// of it behind those. DOORBELL_FULL if a queue has no room: then nothing was submitted.
+int doorbell_publish(doorbell_device *device, uint64_t delta_offset, uint16_t version, uint32_t salt, uint32_t mode,
+                     uint64_t user_data, size_t *completions);
 
 // Stores how many descriptors were submitted and not yet polled.
 int doorbell_in_flight(doorbell_device *device, size_t *count);

@@ -2,17 +2,18 @@
 
 use std::ffi::{CStr, c_char, c_int};
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::ptr;
 use std::slice;
 use std::time::Duration;
 
-use doorbell_contract::{DescFlags, HwCompletion, HwDesc};
+use doorbell_contract::{DescFlags, HwCompletion, HwDesc, HwPolicy, MEMBER_NONE, PREFIX_NONE, PolicyMode};
 use doorbell_devices::{Kind, Settings};
 
 use crate::code::{self, Code, Refusal};
 use crate::handle::{self, Open};
 
 /// `DOORBELL_API_VERSION`.
-const VERSION: u32 = 0x0001_0000;
+const VERSION: u32 = 0x0001_0001;
 
 /// `doorbell_device *`: a key, never an address.
 type Handle = *mut Device;
@@ -37,6 +38,42 @@ pub struct InferDecode {
     seed: u32,
     flags: u32,
     reserved: u32,
+    prefix_id: u32,
+    member: u16,
+    policy_version: u16,
+}
+
+impl InferDecode {
+    /// Bytes of the structure of version 1.0.
+    const FIRST: usize = std::mem::offset_of!(InferDecode, prefix_id);
+    /// What a shorter one means.
+    const NONE: InferDecode = InferDecode {
+        size: 0,
+        rollout_id: 0,
+        seq_len: 0,
+        max_tokens: 0,
+        delta_offset: 0,
+        user_data: 0,
+        checkpoint: 0,
+        seed: 0,
+        flags: 0,
+        reserved: 0,
+        prefix_id: PREFIX_NONE,
+        member: MEMBER_NONE,
+        policy_version: 0,
+    };
+}
+
+/// `struct doorbell_features`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct DeviceFeatures {
+    size: u32,
+    capability: u32,
+    groups: u32,
+    policy_slots: u32,
+    reward_models: u32,
+    functions: u32,
 }
 
 /// Runs the body of a call: no panic leaves it, and a refusal becomes its code, with the text kept.
@@ -151,7 +188,7 @@ pub unsafe extern "C" fn doorbell_open(
 ) -> c_int {
     call(|| {
         // SAFETY: by the caller's word.
-        unsafe { store(device, std::ptr::null_mut(), "device") }?;
+        unsafe { store(device, ptr::null_mut(), "device") }?;
         // SAFETY: by the caller's word.
         let name = unsafe { text(name, "name") }?;
         // SAFETY: by the caller's word.
@@ -160,7 +197,7 @@ pub unsafe extern "C" fn doorbell_open(
         let opened = kind.open(&options.parse::<Settings>()?)?;
         let key = handle::insert(Open::new(opened));
         // SAFETY: by the caller's word.
-        unsafe { store(device, std::ptr::without_provenance_mut(key), "device") }
+        unsafe { store(device, ptr::without_provenance_mut(key), "device") }
     })
 }
 
@@ -180,14 +217,16 @@ pub unsafe extern "C" fn infer_submit_decode(device: Handle, decode: *const Infe
         checked(decode, "decode")?;
         // SAFETY: not NULL, aligned; its first field at least is there by the caller's word.
         let size = unsafe { (*decode).size };
-        if size as usize != size_of::<InferDecode>() {
+        let (size, mut given) = (size as usize, InferDecode::NONE);
+        if size != size_of::<InferDecode>() && size != InferDecode::FIRST {
             return Err(bad(&format!(
                 "decode.size is {size}: this version knows {} bytes; set it to sizeof(struct infer_decode)",
                 size_of::<InferDecode>()
             )));
         }
-        // SAFETY: the whole of it is there by the caller's word.
-        let decode = unsafe { *decode };
+        // SAFETY: `size` bytes of it are there by the caller's word, and no more than `given` has; both are plain numbers.
+        unsafe { ptr::copy_nonoverlapping(decode.cast::<u8>(), (&raw mut given).cast::<u8>(), size) };
+        let decode = given;
         let flags = u8::try_from(decode.flags).ok().and_then(DescFlags::from_bits);
         let flags =
             flags.ok_or_else(|| bad(&format!("decode.flags is {:#x}: no such flags", decode.flags)))?;
@@ -199,7 +238,13 @@ pub unsafe extern "C" fn infer_submit_decode(device: Handle, decode: *const Infe
             .with_user_data(decode.user_data)
             .with_checkpoint(decode.checkpoint)
             .with_seed(decode.seed)
-            .with_flags(flags);
+            .with_version(decode.policy_version);
+        let desc = if flags.contains(DescFlags::COW_PREFIX) {
+            desc.with_member(decode.prefix_id, decode.member)
+        } else {
+            desc
+        };
+        let desc = desc.with_flags(flags);
         handle::with(device.addr(), |device| submit(device, &[desc]).map(drop))
     })
 }
@@ -282,6 +327,86 @@ pub unsafe extern "C" fn doorbell_tokens(
         // SAFETY: by the caller's word.
         let out = unsafe { array_mut(tokens, count, "tokens") }?;
         handle::with(device.addr(), |device| Ok(device.tokens(delta_offset, out)?))
+    })
+}
+
+/// See `doorbell.h`.
+///
+/// # Safety
+/// `logps` is NULL, misaligned, or valid for writes of `count` numbers.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn doorbell_logps(
+    device: Handle,
+    delta_offset: u64,
+    logps: *mut i32,
+    count: usize,
+) -> c_int {
+    call(|| {
+        // SAFETY: by the caller's word.
+        let out = unsafe { array_mut(logps, count, "logps") }?;
+        handle::with(device.addr(), |device| Ok(device.logps(delta_offset, out)?))
+    })
+}
+
+/// See `doorbell.h`.
+///
+/// # Safety
+/// `features` is NULL, misaligned, or valid for reads and writes of the size that it begins with.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn doorbell_get_features(device: Handle, features: *mut DeviceFeatures) -> c_int {
+    call(|| {
+        checked(features, "features")?;
+        // SAFETY: not NULL, aligned; its first field at least is there by the caller's word.
+        let size = unsafe { (*features).size };
+        if size as usize != size_of::<DeviceFeatures>() {
+            return Err(bad(&format!(
+                "features.size is {size}: this version knows {} bytes; set it to sizeof(struct doorbell_features)",
+                size_of::<DeviceFeatures>()
+            )));
+        }
+        let (has, functions) = handle::with(device.addr(), |device| Ok(device.features()))?;
+        let found = DeviceFeatures {
+            size,
+            capability: has.capability.bits(),
+            groups: has.groups,
+            policy_slots: has.policy_slots,
+            reward_models: has.reward_models,
+            functions: functions as u32,
+        };
+        // SAFETY: the whole of it is there by the caller's word.
+        unsafe { store(features, found, "features") }
+    })
+}
+
+/// See `doorbell.h`.
+///
+/// # Safety
+/// `completions` is NULL, misaligned, or valid for a write.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn doorbell_publish(
+    device: Handle,
+    delta_offset: u64,
+    version: u16,
+    salt: u32,
+    mode: u32,
+    user_data: u64,
+    completions: *mut usize,
+) -> c_int {
+    call(|| {
+        // SAFETY: by the caller's word.
+        unsafe { store(completions, 0, "completions") }?;
+        let known = u8::try_from(mode).ok().and_then(|mode| PolicyMode::try_from(mode).ok());
+        let known = known.ok_or_else(|| bad(&format!("mode is {mode}: no such mode of a policy")))?;
+        let header = HwPolicy::new(version, 0, salt, 0);
+        let desc = HwDesc::policy(version, known).with_delta_offset(delta_offset).with_user_data(user_data);
+        // An id that no rollout has: it waits for none.
+        let desc = HwDesc { rollout_id: PREFIX_NONE, ..desc };
+        let sent = handle::with(device.addr(), |device| Ok(device.publish(delta_offset, &header, &desc)?))?;
+        if sent == 0 {
+            return Err(Refusal::new(Code::Full, "a submission queue is full: poll"));
+        }
+        // SAFETY: by the caller's word.
+        unsafe { store(completions, sent, "completions") }
     })
 }
 

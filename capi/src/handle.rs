@@ -4,8 +4,8 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use doorbell_contract::{HwCompletion, HwDesc};
-use doorbell_host::{Device, DeviceError};
+use doorbell_contract::{HwCompletion, HwDesc, HwPolicy};
+use doorbell_host::{Device, DeviceError, Features};
 
 use crate::code::{Code, Refusal};
 
@@ -52,6 +52,51 @@ impl Open {
 
     pub fn tokens(&self, delta_offset: u64, out: &mut [u32]) -> Result<(), DeviceError> {
         self.device.tokens(delta_offset, out)
+    }
+
+    /// Log-probabilities of the tokens of one DECODE.
+    pub fn logps(&self, delta_offset: u64, out: &mut [i32]) -> Result<(), DeviceError> {
+        let place = self.device.token_shard(delta_offset);
+        let regions = self.device.logp_regions();
+        let Some(region) = regions.get(place) else {
+            let (bytes, size) = (4 * out.len() as u64, 0);
+            return Err(DeviceError::OutOfBounds {
+                what: "log-probability region (option logp_bytes)",
+                offset: delta_offset,
+                bytes,
+                size,
+            });
+        };
+        let mut words = vec![0; out.len()];
+        region.read(delta_offset, &mut words)?;
+        out.iter_mut().zip(words).for_each(|(out, word)| *out = word as i32);
+        Ok(())
+    }
+
+    /// What each queue pair can do, and how many functions there are.
+    pub fn features(&self) -> (Features, usize) {
+        (self.device.features(), self.device.functions().len())
+    }
+
+    /// Publishes a version by a POLICY to each function; how many these are, or none where there is no room for all.
+    pub fn publish(
+        &mut self,
+        delta_offset: u64,
+        header: &HwPolicy,
+        desc: &HwDesc,
+    ) -> Result<usize, DeviceError> {
+        let (functions, regions) = (self.device.functions(), self.device.token_regions());
+        if self.device.room() == 0 {
+            return Ok(0);
+        }
+        for region in functions.iter().filter_map(|&queue| regions.get(queue)) {
+            region.place_policy(delta_offset, header)?;
+        }
+        let mut sent = 0;
+        for &queue in &functions {
+            sent += usize::from(self.device.submit_to(queue, desc)?);
+        }
+        Ok(sent)
     }
 
     pub fn in_flight(&self) -> usize {

@@ -24,9 +24,12 @@ int main(int argc, char **argv) {
   struct doorbell_hw_completion completions[2];
   struct doorbell_hw_desc descs[3];
   uint32_t tokens[4];
+  int32_t logps[4];
+  struct doorbell_features features;
   struct infer_decode decode;
   memset(descs, 0, sizeof descs);
   memset(&decode, 0, sizeof decode);
+  memset(&features, 0, sizeof features);
 
   if (doorbell_api_version() >> 16 != DOORBELL_API_VERSION >> 16) return 3;
   if (strcmp(doorbell_result_name(DOORBELL_HUNG), "DOORBELL_HUNG") != 0 || !doorbell_result_name(12345)) return 4;
@@ -46,6 +49,7 @@ int main(int argc, char **argv) {
   EXPECT(doorbell_open(name, "sq_depth=99999999999999999999", &device), DOORBELL_BAD_OPTION);
   EXPECT(doorbell_open(name, "token_bytes=0xffffffffffffffff", &device), DOORBELL_BAD_OPTION);
   EXPECT(doorbell_open(name, "fault=nonsense", &device), DOORBELL_BAD_OPTION);
+  EXPECT(doorbell_open(name, "ranges=9", &device), DOORBELL_BAD_OPTION);
   EXPECT(doorbell_open(name, "token_bytes=0x4000000000000", &device), DOORBELL_UNAVAILABLE);
 
   // Handles that are none.
@@ -57,6 +61,10 @@ int main(int argc, char **argv) {
     EXPECT(doorbell_in_flight(none[k], &count), DOORBELL_BAD_HANDLE);
     EXPECT(doorbell_submit(none[k], descs, 1, &count), DOORBELL_BAD_HANDLE);
     EXPECT(doorbell_tokens(none[k], 0, tokens, 1), DOORBELL_BAD_HANDLE);
+    EXPECT(doorbell_logps(none[k], 0, logps, 1), DOORBELL_BAD_HANDLE);
+    EXPECT(doorbell_publish(none[k], 0, 1, 0, DOORBELL_POLICY_WAIT, 0, &count), DOORBELL_BAD_HANDLE);
+    features.size = sizeof features;
+    EXPECT(doorbell_get_features(none[k], &features), DOORBELL_BAD_HANDLE);
     EXPECT(infer_submit_decode(none[k], &decode), DOORBELL_BAD_HANDLE);
     EXPECT(infer_poll_completion(none[k], completions, 2, &count), DOORBELL_BAD_HANDLE);
   }
@@ -95,6 +103,22 @@ int main(int argc, char **argv) {
   EXPECT(doorbell_tokens(device, ~(uint64_t)3, tokens, 2), DOORBELL_OUT_OF_BOUNDS);
   EXPECT(doorbell_tokens(device, 60, tokens, 1), DOORBELL_OK);
   EXPECT(doorbell_in_flight(device, NULL), BAD);
+  EXPECT(doorbell_logps(device, 0, NULL, 1), BAD);
+  EXPECT(doorbell_logps(device, 0, (int32_t *)((char *)logps + 1), 1), BAD);
+  EXPECT(doorbell_logps(device, 0, logps, ~(size_t)0), BAD);
+  EXPECT(doorbell_logps(device, 0, logps, 1), DOORBELL_OUT_OF_BOUNDS); // it was given no region for them
+  EXPECT(doorbell_publish(device, 0, 1, 0, DOORBELL_POLICY_WAIT, 0, NULL), BAD);
+  EXPECT(doorbell_publish(device, 0, 1, 0, 3, 0, &count), BAD);
+  EXPECT(doorbell_publish(device, 0, 1, 0, 0x100, 0, &count), BAD);
+  EXPECT(doorbell_publish(device, 64, 1, 0, DOORBELL_POLICY_WAIT, 0, &count), DOORBELL_OUT_OF_BOUNDS);
+  EXPECT(doorbell_publish(device, 2, 1, 0, DOORBELL_POLICY_WAIT, 0, &count), DOORBELL_OUT_OF_BOUNDS);
+  EXPECT(doorbell_publish(device, ~(uint64_t)63, 1, 0, DOORBELL_POLICY_WAIT, 0, &count), DOORBELL_OUT_OF_BOUNDS);
+  EXPECT(doorbell_get_features(device, NULL), BAD);
+  EXPECT(doorbell_get_features(device, (struct doorbell_features *)((char *)&features + 1)), BAD);
+  features.size = 4;
+  EXPECT(doorbell_get_features(device, &features), BAD);
+  features.size = sizeof features;
+  EXPECT(doorbell_get_features(device, &features), DOORBELL_OK);
 
   // Nothing of that was submitted. Two slots take two of three, and then no more.
   EXPECT(doorbell_in_flight(device, &count), DOORBELL_OK);
@@ -106,6 +130,8 @@ int main(int argc, char **argv) {
   if (count != 0) return 8;
   decode.max_tokens = 1;
   EXPECT(infer_submit_decode(device, &decode), DOORBELL_FULL);
+  EXPECT(doorbell_publish(device, 0, 1, 0, DOORBELL_POLICY_WAIT, 0, &count), DOORBELL_FULL);
+  if (count != 0) return 10;
   EXPECT(doorbell_wait(device, 60000000), DOORBELL_OK);
   size_t seen = 0;
   while (seen < 2) {

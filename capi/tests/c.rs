@@ -105,6 +105,34 @@ fn wrong_arguments_are_refused(flags: &[&str]) {
     }
 }
 
+/// Groups, versions, log-probabilities and rewards; a bit that is flipped on the way is seen.
+fn rollouts_are_what_the_contract_says(flags: &[&str]) {
+    let directory = tempfile::tempdir().unwrap();
+    let program = build("tests/rollouts.c", "c", flags, directory.path());
+    for device in DEVICES {
+        // The RTL of this build has one queue pair.
+        let several: &[&str] = if *device == "model" { &["queues=4 functions=2"] } else { &[] };
+        for options in ["", "sq_depth=8 cq_depth=2"].iter().chain(several) {
+            let output = run(&program, &[device, options]);
+            assert_eq!(output.status.code(), Some(0), "{device} {options}: {}", text(&output));
+        }
+    }
+    for fault in ["fault=token:30", "fault=completion:6:result", "fault=completion:13:flags"] {
+        let output = run(&program, &["model", fault]);
+        assert_eq!(output.status.code(), Some(1), "{fault}: {}", text(&output));
+    }
+}
+
+#[test]
+fn groups_versions_log_probabilities_and_rewards_from_c() {
+    rollouts_are_what_the_contract_says(&[]);
+}
+
+#[test]
+fn groups_versions_log_probabilities_and_rewards_from_c_under_address_sanitizer() {
+    rollouts_are_what_the_contract_says(ASAN);
+}
+
 #[test]
 fn run_sim_agrees_with_the_model() {
     run_sim_agrees(&[]);

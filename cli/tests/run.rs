@@ -31,7 +31,14 @@ fn trajectories(directory: &Path, name: &str) -> Vec<String> {
 #[case::checkpoints("--checkpoint 16 --policy shortest-remaining --judges 2", 256)]
 #[case::on_the_hot_thread("--checkpoint 16 --judges 0 --no-events", 256)]
 #[case::queues("--checkpoint 16 --queues 4 --functions 2", 256)]
-#[case::resident("--checkpoint 16 --resident --policy longest-expected", 256)]
+#[case::resident("--checkpoint 16 --reward resident --policy longest-expected", 256)]
+#[case::device("--reward device", 256)]
+#[case::device_checkpoints("--reward device --checkpoint 16 --group 4 --judge-group --queues 3", 1024)]
+#[case::reward_queue("--reward device --reward-queue --reward-model ranges --reward-ranges 0..65535", 256)]
+#[case::reward_queues(
+    "--reward device --reward-queue --group 4 --judge-group --queues 4 --functions 2",
+    1024
+)]
 #[case::judged_groups("--group 4 --judge-group --checkpoint 16 --judges 2", 1024)]
 #[case::log_probabilities("--group 2 --logprobs", 512)]
 #[case::tight("--slots 8 --group 4 --credits 4 --depth 4 --checkpoint 8", 1024)]
@@ -67,6 +74,62 @@ fn r6_trajectories_depend_on_the_trace_alone(#[case] other: &str) {
     assert_eq!(other.len(), reference.len());
     for (other, reference) in other.iter().zip(&reference) {
         assert_eq!(other, reference);
+    }
+}
+
+/// Whoever scores, and wherever: the same trajectories, but for who that was.
+#[rstest]
+#[case::digest("--reward-threshold 0.3 --eos 0.003", false)]
+#[case::ranges(
+    "--reward-model ranges --reward-ranges 0..9999+120000..131071+7..6 --reward-threshold 4",
+    false
+)]
+#[case::groups("--group 4 --judge-group", true)]
+fn host_and_device_score_alike(#[case] args: &str, #[case] groups: bool) {
+    let directory = tempfile::tempdir().unwrap();
+    let stored = |name: &str, more: &str| {
+        let common = "--checkpoint 24 --limit 80 --no-sync";
+        let (code, json, errors) = run(directory.path(), &format!("--store {name} {common} {args} {more}"));
+        assert_eq!(code, 0, "{errors}");
+        let count = |name: &str| json["counters"][name].as_u64().unwrap();
+        let all = count("rollouts_completed");
+        let by = if more.is_empty() { "scored_host" } else { "scored_device" };
+        assert_eq!((count(by), count("scored_host") + count("scored_device")), (all, all));
+        let info = doorbell(directory.path(), &format!("trajectories info {name} --json")).stdout;
+        let info: Value = serde_json::from_str(&info).unwrap();
+        let who = if more.is_empty() { "host" } else { "device" };
+        assert_eq!(info["scored_by"][who].as_u64(), Some(all), "{info}");
+        assert_eq!(info["with_advantages"].as_u64(), Some(if groups { all } else { 0 }));
+        let mean = json["mean_score"].as_f64().unwrap();
+        assert!((info["score_mean"].as_f64().unwrap() - mean).abs() < 1e-9);
+        let text =
+            if more.is_empty() { "scored by judges of the host" } else { "scored by the device (REWARD)" };
+        assert!(errors.contains(text) && errors.contains(&format!("{mean:.4}")), "{errors}");
+        let mut rows = trajectories(directory.path(), name);
+        // The rule below the head is as wide as the columns.
+        rows.retain(|row| !row.starts_with('-'));
+        rows
+    };
+    let host = stored("host", "");
+    let scores: std::collections::HashSet<_> = host.iter().filter_map(|row| row.rsplit('|').nth(4)).collect();
+    assert!(scores.len() > 5, "{scores:?}");
+    let mut runs = vec![
+        ("own", "--reward device"),
+        ("own4", "--reward device --queues 4 --functions 2"),
+        ("beside", "--reward device --reward-queue"),
+        ("beside4", "--reward device --reward-queue --queues 4 --functions 2"),
+    ];
+    if cfg!(feature = "rtl") {
+        runs.push(("rtl", "--reward device --device rtl"));
+    }
+    if cfg!(feature = "cosim") {
+        runs.push(("rtl-beside", "--reward device --reward-queue --device rtl"));
+        runs.push(("rtl-beside4", "--reward device --reward-queue --device rtl --queues 4 --functions 2"));
+    }
+    for (name, more) in runs {
+        let device: Vec<String> = stored(name, more);
+        let host: Vec<String> = host.iter().map(|row| row.replace("|host|", "|device|")).collect();
+        assert_eq!(device, host, "{name}");
     }
 }
 
@@ -195,7 +258,7 @@ fn a_perfetto_trace_is_json() {
 #[case("--policy best", 2, "no policy is called 'best'")]
 #[case("--limit 0", 2, "no requests to run")]
 #[case("--group 4 --credits 3", 2, "credits is 3")]
-#[case("--resident", 2, "checkpoint is 0")]
+#[case("--reward resident", 2, "checkpoint is 0")]
 #[case("--kv-blocks 8", 2, "give at least ")]
 #[case("--group 4096 --slots 4096 --kv-blocks 64", 2, "give at least ")]
 #[case("--inject-judge mood:1%", 2, "there are panic:SHARE, error:SHARE and hang:JUDGE")]
@@ -206,7 +269,27 @@ fn a_perfetto_trace_is_json() {
 #[case("--depth 3", 2, "sq_depth")]
 #[case("--functions 2", 2, "functions is 2")]
 #[case("--gpus 0", 2, "--gpus are for --device gpu")]
-#[case("--judge-group --resident --checkpoint 8", 2, "cannot be used with")]
+#[case(
+    "--judge-group --reward resident --checkpoint 8",
+    2,
+    "--judge-group cannot be used with --reward resident"
+)]
+#[case("--reward tpu", 2, "[possible values: host, resident, device]")]
+#[case(
+    "--reward-queue",
+    2,
+    "--reward-queue cannot be used with --reward host: judges of the host need no queue pair"
+)]
+#[case("--reward resident --checkpoint 8 --reward-queue", 2, "the device scores where it decodes")]
+#[case("--reward resident --checkpoint 8 --reward-model ranges --reward-ranges 1..2", 2, "by the digest")]
+#[case("--reward device --rules rules.toml", 2, "--rules cannot be used with --reward device")]
+#[case("--reward device --inject-judge hang:0", 2, "--inject-judge cannot be used with --reward device")]
+#[case("--reward device --reward-ranges 1..2", 2, "and the model is digest")]
+#[case("--reward device --reward-model ranges", 2, "give --reward-ranges, as 0..999")]
+#[case("--reward device --reward-model ranges --reward-ranges 7", 2, "'7' is no range of tokens")]
+#[case("--rules r.toml --reward-model ranges --reward-ranges 1..2", 2, "give one of them")]
+#[case("--reward device --reward-queue --queues 9", 2, "give at most --queues 8")]
+#[case("--reward-threshold 40000", 2, "below 32768")]
 #[case("--publish-mode wait", 2, "--publish-every")]
 #[case("--max-staleness 32768", 2, "32768")]
 #[case("--listen nowhere", 2, "nowhere")]

@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 
 use common::{Run, doorbell};
 use doorbell_contract::PREFIX_NONE;
+use doorbell_runtime::reward::Scorer;
 use doorbell_runtime::rollout::RolloutId;
 use doorbell_runtime::trajectory::log::{Log, LogOptions};
 use doorbell_runtime::trajectory::{Body, Finished, Outcome};
@@ -34,6 +35,7 @@ fn written() -> TempDir {
             prompt_tokens: 50 * k,
             answer_tokens: tokens.len() as u32,
             score: 6000 * k as i32,
+            scorer: Scorer::ALL.get(k as usize % 4).copied(),
             segments: 1 + k / 3,
             outcome: Outcome::ALL[k as usize % 4],
             spans: 0,

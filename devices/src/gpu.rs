@@ -1,9 +1,9 @@
 //! The persistent CUDA kernel, on one or several GPUs.
 
 use doorbell_gpu::GpuOptions;
-use doorbell_host::{Device, DeviceError, Driver, QueueConfig, Sharded};
+use doorbell_host::{DeviceError, Platform, QueueConfig};
 
-use crate::{Gpus, Settings};
+use crate::{Gpus, Opened, Settings};
 
 /// Advances without progress after which a lone queue pair counts as hung: 1 s, as each waits for 100 us. What a driver
 /// takes for progress may have happened long before, so a hang is told after one or two such times.
@@ -23,24 +23,17 @@ pub(crate) fn missing() -> Option<String> {
 
 /// Starts a kernel on each GPU and opens its queue pairs: GPU by GPU, where shards are counted. Each shows itself as a device
 /// of its own, whose functions confine nothing (CAP_WINDOWS is 0), so their number changes nothing.
-pub(crate) fn open(settings: &Settings) -> Result<Box<dyn Device>, DeviceError> {
-    let (Gpus { gpus }, queues) = (&settings.gpus, usize::from(settings.queues));
+pub(crate) fn open(settings: &Settings, rewards: bool) -> Result<Opened, DeviceError> {
+    let (Gpus { gpus }, each) = (&settings.gpus, usize::from(settings.queues));
+    let queues = each * usize::from(crate::row(rewards));
     let patience = settings.patience.unwrap_or_else(|| patience(gpus.len() * queues));
     let config = QueueConfig { patience, ..settings.queue.clone() };
     let bytes = config.shared_bytes()?;
     let options: Vec<GpuOptions> =
         gpus.iter().map(|&gpu| GpuOptions { gpu, queues, bytes, sms: None }).collect();
-    let mut drivers: Vec<Box<dyn Device>> = Vec::new();
-    for platform in doorbell_gpu::open_all(&options)? {
-        drivers.push(Box::new(Driver::new(platform, config.clone())?));
-    }
-    match <[_; 1]>::try_from(drivers) {
-        Ok([driver]) => Ok(driver),
-        Err(drivers) => {
-            let name = name(drivers[0].name(), gpus.len(), queues);
-            Ok(Box::new(Sharded::new(name, drivers)?))
-        }
-    }
+    let platforms = doorbell_gpu::open_all(&options)?;
+    let first = platforms.first().map_or("gpu", |platform| platform.name()).to_owned();
+    crate::paired(name(&first, gpus.len(), each), platforms, &config, rewards)
 }
 
 /// See [`QueueConfig::patience`].

@@ -16,7 +16,7 @@
 use std::fmt;
 use std::ops::RangeInclusive;
 
-use doorbell_host::{Device, DeviceError, Division, Driver, Pages, Ports, QueueConfig, Sharded};
+use doorbell_host::{Device, DeviceError, Division, Driver, Pages, Platform, Ports, QueueConfig, Sharded};
 use doorbell_verify::ModelPlatform;
 use doorbell_verify::model::{BadMutation, Mutation};
 
@@ -29,7 +29,7 @@ pub mod machine;
 pub mod rtl;
 mod settings;
 
-pub use settings::{cycles, gpus};
+pub use settings::{cycles, gpus, ranges};
 
 /// A kind of device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -220,17 +220,35 @@ impl Kind {
     /// # Errors
     /// [`OpenError::missing`] says so where the device is not there.
     pub fn open(self, settings: &Settings) -> Result<Box<dyn Device>, OpenError> {
+        Ok(self.open_opened(settings, false)?.device)
+    }
+
+    /// Opens a device of this kind, with another queue pair beside each: over the same tokens ([`Driver::over`]), and of the same
+    /// function, for a process that scores them (REWARD). So it takes twice the queue pairs that the settings say.
+    ///
+    /// # Errors
+    /// As [`open`](Self::open).
+    pub fn open_with_rewards(self, settings: &Settings) -> Result<Opened, OpenError> {
+        if settings.queues > 8 {
+            let value = settings.queues.into();
+            let expected = "at most 8, with another queue pair beside each for rewards".to_owned();
+            return Err(DeviceError::Config { field: "queues", value, expected }.into());
+        }
+        self.open_opened(settings, true)
+    }
+
+    fn open_opened(self, settings: &Settings, rewards: bool) -> Result<Opened, OpenError> {
         if settings.functions > settings.queues {
             let (value, queues) = (settings.functions.into(), settings.queues);
             let expected = format!("at most {queues}, the number of queue pairs");
             return Err(DeviceError::Config { field: "functions", value, expected }.into());
         }
         match self {
-            Kind::Model => open_model(settings),
+            Kind::Model => open_model(settings, rewards),
             #[cfg(feature = "rtl")]
-            Kind::Rtl => rtl::open_queues(settings),
+            Kind::Rtl => rtl::open_queues(settings, rewards),
             #[cfg(feature = "gpu")]
-            Kind::Gpu => Ok(gpu::open(settings)?),
+            Kind::Gpu => Ok(gpu::open(settings, rewards)?),
             #[allow(unreachable_patterns, reason = "a build with every feature has every kind")]
             _ => {
                 let (device, reason) = (self.name().to_owned(), self.left_out().unwrap_or_default());
@@ -240,7 +258,21 @@ impl Kind {
     }
 }
 
-fn open_model(settings: &Settings) -> Result<Box<dyn Device>, OpenError> {
+/// A device, and the queue pairs beside it.
+pub struct Opened {
+    /// The device, as [`Kind::open`] gives it.
+    pub device: Box<dyn Device>,
+    /// One over each of its token regions, in their order; none if none were asked for.
+    pub rewards: Vec<Box<dyn Device>>,
+}
+
+impl From<Box<dyn Device>> for Opened {
+    fn from(device: Box<dyn Device>) -> Opened {
+        Opened { device, rewards: vec![] }
+    }
+}
+
+fn open_model(settings: &Settings, rewards: bool) -> Result<Opened, OpenError> {
     let mut mutation = None;
     if let Some(fault) = &settings.fault {
         let text = match fault.as_str() {
@@ -259,26 +291,35 @@ fn open_model(settings: &Settings) -> Result<Box<dyn Device>, OpenError> {
     // The model runs one descriptor at a time, whatever the number of workers of the others.
     let patience = settings.patience.unwrap_or(settings.queue.patience);
     let queue = QueueConfig { workers: None, patience, ..settings.queue.clone() };
-    Ok(if settings.queues == 1 {
-        Box::new(Driver::new(with_fault(ModelPlatform::new()), queue)?)
-    } else {
-        let model = with_fault(ModelPlatform::with_queues(settings.queues, settings.functions)?);
-        Box::new(divided(model, settings, &queue)?)
-    })
+    if settings.queues == 1 && !rewards {
+        let device: Box<dyn Device> = Box::new(Driver::new(with_fault(ModelPlatform::new()), queue)?);
+        return Ok(device.into());
+    }
+    let queues = settings.queues * row(rewards);
+    let model = with_fault(ModelPlatform::with_queues(queues, settings.functions)?);
+    Ok(divided(model, settings, &queue, rewards)?)
 }
 
-/// The queue pairs of `device`, divided as `settings` says, as one device.
+/// Queue pairs in a row that work on the same tokens.
+fn row(rewards: bool) -> u8 {
+    if rewards { 2 } else { 1 }
+}
+
+/// The queue pairs of `device`, divided as `settings` says, as one device; those beside them by themselves.
 fn divided<D: Pages + 'static>(
     device: D,
     settings: &Settings,
     queue: &QueueConfig,
-) -> Result<Sharded, DeviceError> {
+    rewards: bool,
+) -> Result<Opened, DeviceError> {
     let name = several(device.name(), settings);
+    let row = row(rewards);
     let ports = Ports::divide(
         device,
         &Division {
-            queues: settings.queues,
+            queues: settings.queues * row,
             functions: settings.functions,
+            row,
             bytes: queue.shared_bytes()?,
             workers: queue.workers,
             wait_states: queue.wait_states,
@@ -286,11 +327,31 @@ fn divided<D: Pages + 'static>(
     )?;
     // How many each function has of them is settled.
     let queue = QueueConfig { workers: None, ..queue.clone() };
-    let mut drivers: Vec<Box<dyn Device>> = Vec::new();
-    for port in ports.take_all()? {
-        drivers.push(Box::new(Driver::new(port, queue.clone())?));
+    paired(name, ports.take_all()?, &queue, rewards)
+}
+
+/// Drivers over `platforms`, those of the rollouts as one device; with `rewards`, every other one is over the tokens of the one
+/// before.
+fn paired<P: Platform + 'static>(
+    name: String,
+    platforms: impl IntoIterator<Item = P>,
+    queue: &QueueConfig,
+    rewards: bool,
+) -> Result<Opened, DeviceError> {
+    let mut rollouts: Vec<Box<dyn Device>> = vec![];
+    let mut beside: Vec<Box<dyn Device>> = vec![];
+    for platform in platforms {
+        let waiting = rollouts.get(beside.len()).filter(|_| rewards);
+        match waiting.and_then(|rollouts| rollouts.token_regions().pop()) {
+            Some(tokens) => beside.push(Box::new(Driver::over(platform, queue.clone(), tokens)?)),
+            None => rollouts.push(Box::new(Driver::new(platform, queue.clone())?)),
+        }
     }
-    Sharded::new(name, drivers)
+    let device: Box<dyn Device> = match <[_; 1]>::try_from(rollouts) {
+        Ok([device]) => device,
+        Err(rollouts) => Box::new(Sharded::new(name, rollouts)?),
+    };
+    Ok(Opened { device, rewards: beside })
 }
 
 /// What reports call a device with several queue pairs.
@@ -332,6 +393,39 @@ mod tests {
         let counters = device.counters().unwrap();
         assert_eq!(counters.get(Counter::Completions), 64, "counted once, not by each queue pair");
         assert_eq!(counters.get(Counter::Tokens), 512);
+    }
+
+    /// With a queue pair beside each: both see the same tokens, and what one has made the other scores.
+    #[rstest]
+    #[case("", 1)]
+    #[case("queues=3", 3)]
+    #[case("queues=8 functions=3", 8)]
+    fn queue_pairs_for_rewards_lie_over_the_same_tokens(#[case] text: &str, #[case] queues: usize) {
+        let settings: Settings = format!("{text} token_bytes=65536").parse().unwrap();
+        let Opened { mut device, mut rewards } = Kind::Model.open_with_rewards(&settings).unwrap();
+        assert_eq!((device.token_regions().len(), rewards.len()), (queues, queues));
+        let mut out = [HwCompletion::default(); 1];
+        for rollout in 0..32 {
+            let desc = HwDesc::decode(rollout, 0, 9).with_delta_offset(64 * u64::from(rollout));
+            assert_eq!(device.submit(&[desc]).unwrap(), 1);
+            while device.poll(&mut out).unwrap() == 0 {}
+            let beside = &mut rewards[device.token_shard(desc.delta_offset)];
+            let reward = HwDesc::reward(rollout, 0, 9).with_delta_offset(desc.delta_offset);
+            assert_eq!(beside.submit(&[reward]).unwrap(), 1);
+            let digest = out[0].result;
+            while beside.poll(&mut out).unwrap() == 0 {}
+            assert_eq!(out[0].result, digest >> 16 ^ digest & 0xFFFF, "the score of that digest");
+        }
+    }
+
+    #[test]
+    fn more_queue_pairs_for_rewards_than_there_are_is_told() {
+        let settings: Settings = "queues=9".parse().unwrap();
+        let error = Kind::Model.open_with_rewards(&settings).err().unwrap().to_string();
+        assert_eq!(
+            error,
+            "queues is 9: it must be at most 8, with another queue pair beside each for rewards"
+        );
     }
 
     #[rstest]

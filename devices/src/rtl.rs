@@ -4,7 +4,7 @@ use doorbell_contract::HwCompletion;
 use doorbell_cosim::{CosimError, Fault, FaultKind, RtlConfig, RtlPlatform, SLICE, Wave, built_workers};
 use doorbell_host::{Device, DeviceError, Driver, QueueConfig};
 
-use crate::{Memory, OpenError, Settings};
+use crate::{Memory, OpenError, Opened, Settings};
 
 /// See [`Kind::description`](crate::Kind::description).
 pub(crate) fn description() -> String {
@@ -12,13 +12,14 @@ pub(crate) fn description() -> String {
     format!("the SystemVerilog device, verilated, with {} workers", workers.join(" or "))
 }
 
-/// Opens the device with as many queue pairs as `settings` say.
-pub(crate) fn open_queues(settings: &Settings) -> Result<Box<dyn Device>, OpenError> {
-    if settings.queues == 1 {
-        return Ok(Box::new(open(settings, None)?));
+/// Opens the device with as many queue pairs as `settings` say, and with `rewards` another one beside each.
+pub(crate) fn open_queues(settings: &Settings, rewards: bool) -> Result<Opened, OpenError> {
+    if settings.queues == 1 && !rewards {
+        let device: Box<dyn Device> = Box::new(open(settings, None)?);
+        return Ok(device.into());
     }
-    let (platform, queue) = make(settings, None)?;
-    Ok(Box::new(crate::divided(platform, settings, &queue)?))
+    let (platform, queue) = make(settings, settings.queues * crate::row(rewards), None)?;
+    Ok(crate::divided(platform, settings, &queue, rewards)?)
 }
 
 /// Opens the device; `wave` is what to record.
@@ -26,18 +27,22 @@ pub(crate) fn open_queues(settings: &Settings) -> Result<Box<dyn Device>, OpenEr
 /// # Errors
 /// `Setting` for what the simulated memory cannot do, `Device` for what keeps the device from starting.
 pub fn open(settings: &Settings, wave: Option<Wave>) -> Result<Driver<RtlPlatform>, OpenError> {
-    let (platform, queue) = make(settings, wave)?;
+    let (platform, queue) = make(settings, settings.queues, wave)?;
     Ok(Driver::new(platform, queue)?)
 }
 
-/// The device after reset, and what its queue pair, or each, is to be set to.
-fn make(settings: &Settings, wave: Option<Wave>) -> Result<(RtlPlatform, QueueConfig), OpenError> {
+/// The device with so many queue pairs after reset, and what its queue pair, or each, is to be set to.
+fn make(
+    settings: &Settings,
+    queues: u8,
+    wave: Option<Wave>,
+) -> Result<(RtlPlatform, QueueConfig), OpenError> {
     let Memory { latency, stalls, reorder, random, seed } = settings.memory.clone();
     let workers = settings.queue.workers.or_else(|| built_workers().last().copied()).unwrap_or(1);
     let faults = settings.fault.as_deref().map(parse_fault).transpose()?;
     let config = RtlConfig {
         workers,
-        queues: settings.queues.into(),
+        queues: queues.into(),
         functions: settings.functions.into(),
         latency,
         stall_percent: [stalls; 5],

@@ -3,22 +3,27 @@
 use std::ops::RangeInclusive;
 use std::str::FromStr;
 
+use doorbell_host::QueueConfig;
+use doorbell_host::contract::RANGES;
+
 use crate::{OpenError, Settings};
 
 impl Settings {
     /// The keys and their values. Numbers are decimal, or hexadecimal behind `0x`.
-    pub const KEYS: [(&'static str, &'static str); 22] = [
+    pub const KEYS: [(&'static str, &'static str); 24] = [
         ("sq_depth", "slots of the submission queue, a power of two from 2 to 65536"),
         ("cq_depth", "slots of the completion queue, a power of two from 2 to 65536"),
         ("sq_start", "running index at which the submission queue starts"),
         ("cq_start", "running index at which the completion queue starts"),
         ("token_bytes", "bytes of the token region"),
         ("kv_bytes", "bytes of the KV region"),
+        ("logp_bytes", "bytes of the log-probability region, which DECODEs with LOGP need"),
         ("checkpoint_default", "checkpoint of descriptors that give 0"),
         ("wait_states", "cycles to wait before each token, at most 65535"),
         ("length_limit", "largest seq_len + max_tokens"),
         ("eos_threshold", "probability of end of sequence per token, in 1/32768"),
         ("reward_threshold", "score below which a resident rollout ends, Q16.16"),
+        ("ranges", "ranges of reward model 1, up to 16, the last token of each included, as 0..99+500..599"),
         ("workers", "workers of a device that has several"),
         ("patience", "advances without progress after which a device counts as hung"),
         ("latency", "rtl: cycles that memory takes to answer, as 5 or 0..40"),
@@ -41,6 +46,8 @@ impl Settings {
             "cq_start" => queue.cq_start = number(value)?,
             "token_bytes" => queue.token_bytes = number(value)?,
             "kv_bytes" => queue.kv_bytes = number(value)?,
+            "logp_bytes" => queue.logp_bytes = number(value)?,
+            "ranges" => queue.ranges = ranges(value)?,
             "checkpoint_default" => queue.checkpoint_default = number(value)?,
             "wait_states" => queue.wait_states = number(value)?,
             "length_limit" => queue.length_limit = number(value)?,
@@ -118,6 +125,25 @@ pub fn cycles(text: &str) -> Result<RangeInclusive<u32>, String> {
     }
 }
 
+/// Ranges of reward model 1 as `0..99+500..500`: the last token of each included, and at most as many as a device has.
+///
+/// # Errors
+/// What was expected.
+pub fn ranges(text: &str) -> Result<[(u32, u32); RANGES as usize], String> {
+    let mut ranges = QueueConfig::default().ranges;
+    let parts: Vec<&str> = text.split('+').collect();
+    if parts.len() > ranges.len() {
+        return Err(format!("{} ranges, and a device has {}", parts.len(), ranges.len()));
+    }
+    for (range, part) in ranges.iter_mut().zip(parts) {
+        let bad = || format!("'{part}' is no range of tokens; give the first and the last, as 0..99");
+        let (first, last) = part.split_once("..").ok_or_else(bad)?;
+        let token = |text: &str| text.trim().parse::<u32>().map_err(|_| bad());
+        *range = (token(first)?, token(last)?);
+    }
+    Ok(ranges)
+}
+
 fn number<T: TryFrom<u64>>(text: &str) -> Result<T, String> {
     let value = match text.strip_prefix("0x") {
         Some(digits) => u64::from_str_radix(digits, 16),
@@ -151,6 +177,7 @@ mod tests {
         for (key, _) in Settings::KEYS {
             let value = match key {
                 "latency" => "3..9",
+                "ranges" => "0..9",
                 "gpus" => "1+2",
                 "queues" => "0x10",
                 "reorder" | "random_memory" => "1",
@@ -159,6 +186,26 @@ mod tests {
             let settings: Settings = format!("{key}={value}").parse().unwrap();
             assert_ne!(settings, Settings::default(), "{key}");
         }
+    }
+
+    #[test]
+    fn ranges_are_read() {
+        let read = ranges("0..99+500..500+ 7 .. 6").unwrap();
+        assert_eq!(read[..4], [(0, 99), (500, 500), (7, 6), (u32::MAX, 0)]);
+        assert!(ranges(&vec!["1..2"; 16].join("+")).is_ok());
+    }
+
+    #[rstest]
+    #[case("", "'' is no range")]
+    #[case("5", "'5' is no range of tokens; give the first and the last, as 0..99")]
+    #[case("5..", "'5..' is no range")]
+    #[case("1..2+", "'' is no range")]
+    #[case("0..4294967296", "is no range")]
+    #[case("-1..2", "is no range")]
+    #[case(&vec!["1..2"; 17].join("+"), "17 ranges, and a device has 16")]
+    fn what_is_no_range_is_told(#[case] text: &str, #[case] expected: &str) {
+        let error = ranges(text).unwrap_err();
+        assert!(error.contains(expected), "{error}");
     }
 
     #[test]
@@ -177,6 +224,7 @@ mod tests {
     #[case("latency=9..3", "option 'latency=9..3': expected cycles")]
     #[case("stalls=96", "option 'stalls=96': expected at most 95")]
     #[case("reorder=yes", "option 'reorder=yes': expected 0 or 1")]
+    #[case("ranges=5", "option 'ranges=5': '5' is no range of tokens")]
     #[case("gpus=0+0", "option 'gpus=0+0': expected numbers of GPUs, each once")]
     #[case("queues=17", "option 'queues=17': expected 1 to 16")]
     #[case("queues=0", "option 'queues=0': expected 1 to 16")]

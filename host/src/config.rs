@@ -78,7 +78,7 @@ pub struct Layout {
     pub sq: usize,
     /// Completion queue.
     pub cq: usize,
-    /// Token region.
+    /// Token region; of no bytes where it is another queue pair's ([`Driver::over`](crate::Driver::over)).
     pub tokens: usize,
     /// KV region.
     pub kv: usize,
@@ -151,14 +151,15 @@ impl QueueConfig {
         Ok(Layout { sq, cq, tokens, kv, logp, bytes: end })
     }
 
-    /// The registers that this configuration sets, for regions at `layout` in memory at `bus_address`.
-    pub(crate) fn registers(&self, layout: &Layout, bus_address: u64) -> Vec<(Register, u32)> {
+    /// The registers that this configuration sets, for a token region at `tokens` and other regions at `layout` in memory at
+    /// `bus_address`.
+    pub(crate) fn registers(&self, layout: &Layout, bus_address: u64, tokens: u64) -> Vec<(Register, u32)> {
         use Register as R;
         let at = |offset: usize| bus_address + offset as u64;
         let wide = [
             (R::SqBaseLo, R::SqBaseHi, at(layout.sq)),
             (R::CqBaseLo, R::CqBaseHi, at(layout.cq)),
-            (R::TokenBaseLo, R::TokenBaseHi, at(layout.tokens)),
+            (R::TokenBaseLo, R::TokenBaseHi, tokens),
             (R::TokenSizeLo, R::TokenSizeHi, self.token_bytes),
             (R::KvBaseLo, R::KvBaseHi, at(layout.kv)),
             (R::KvSizeLo, R::KvSizeHi, self.kv_bytes),

@@ -234,6 +234,11 @@ impl TokenRegion {
         self.bytes
     }
 
+    /// Where the device sees it.
+    pub fn bus_address(&self) -> u64 {
+        self.memory.bus_address() + self.start as u64
+    }
+
     /// Copies `out.len()` tokens from `byte_offset` bytes into the region.
     ///
     /// # Errors

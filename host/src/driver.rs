@@ -185,12 +185,38 @@ impl<P: Platform> Driver<P> {
     /// # Errors
     /// `RingDepth` or `Config` for a bad configuration, `NotADevice` or `Version` if this is no device of ours,
     /// `NotStarted` or `Timeout` if it does not start, or another failure of the device.
-    pub fn new(mut platform: P, config: QueueConfig) -> Result<Self, DeviceError> {
+    pub fn new(platform: P, config: QueueConfig) -> Result<Self, DeviceError> {
         let Checked { layout, .. } = config.check()?;
+        Self::start(platform, config, layout, None)
+    }
+
+    /// The same over `tokens`, the token region of another queue pair of the same device, which stays as it is: so a process that
+    /// only reads tokens, to score them (REWARD), has a queue pair of its own. `token_bytes` of the configuration counts for nothing.
+    ///
+    /// Between two queue pairs there is no order (R5): a descriptor that reads tokens is to be submitted once the completion of
+    /// the one that wrote them was seen.
+    ///
+    /// # Errors
+    /// As [`new`](Self::new); `NotStarted`, too, where the region lies in no window of this queue pair's function (R11).
+    pub fn over(platform: P, config: QueueConfig, tokens: TokenRegion) -> Result<Self, DeviceError> {
+        let Checked { layout, .. } = QueueConfig { token_bytes: 0, ..config.clone() }.check()?;
+        let config = QueueConfig { token_bytes: tokens.bytes(), ..config };
+        Self::start(platform, config, layout, Some(tokens))
+    }
+
+    fn start(
+        mut platform: P,
+        config: QueueConfig,
+        layout: Layout,
+        tokens: Option<TokenRegion>,
+    ) -> Result<Self, DeviceError> {
         identify(&mut platform)?;
         let memory = platform.map(layout.bytes)?;
         let (sq, cq) = queues(&config, &memory, 0)?;
-        let tokens = TokenRegion::new(memory.clone(), layout.tokens, config.token_bytes)?;
+        let tokens = match tokens {
+            Some(tokens) => tokens,
+            None => TokenRegion::new(memory.clone(), layout.tokens, config.token_bytes)?,
+        };
         let features = Features::of(&mut platform)?;
         let slot_polling = features.capability.contains(Capability::SLOT_POLLING);
         let mut driver = Self {
@@ -633,9 +659,8 @@ impl<P: Platform> Device for Driver<P> {
         (self.submitted, self.ledger) = (0, Ledger::new(self.parts.config.sq_start));
         self.patience = Patience::new(self.parts.config.patience);
         self.write(Register::Error, u32::MAX)?;
-        for (register, value) in
-            self.parts.config.registers(&self.parts.layout, self.parts.memory.bus_address())
-        {
+        let Parts { config, layout, memory, tokens, .. } = &self.parts;
+        for (register, value) in config.registers(layout, memory.bus_address(), tokens.bus_address()) {
             self.configure(register, value)?;
         }
         self.configure_parts()?;

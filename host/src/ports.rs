@@ -93,8 +93,11 @@ impl SharedDevice {
 pub struct Division {
     /// Queue pairs to use, 1 to 16: the first so many.
     pub queues: u8,
-    /// Functions to use, 1 to 16: queue pair *q* belongs to function *q* mod `functions`.
+    /// Functions to use, 1 to 16: queue pairs take turns in belonging to them, `row` at a time.
     pub functions: u8,
+    /// Queue pairs in a row that belong to the same function: 2 where each has another one beside it, which works on the same
+    /// tokens ([`Driver::over`](crate::Driver::over)). `queues` is a multiple of it.
+    pub row: u8,
     /// Bytes of shared memory for each queue pair, as [`QueueConfig::shared_bytes`](crate::QueueConfig::shared_bytes) says.
     pub bytes: usize,
     /// Workers to use, the first so many; `None` is all. Where they are as many as the functions, or more, each function has
@@ -106,14 +109,14 @@ pub struct Division {
 
 impl Default for Division {
     fn default() -> Self {
-        Self { queues: 1, functions: 1, bytes: PAGE, workers: None, wait_states: 0 }
+        Self { queues: 1, functions: 1, row: 1, bytes: PAGE, workers: None, wait_states: 0 }
     }
 }
 
 impl Division {
     /// Where queue pair `queue` is.
     pub fn place(&self, queue: u8) -> Place {
-        Place { function: queue % self.functions.max(1), queue }
+        Place { function: queue / self.row.max(1) % self.functions.max(1), queue }
     }
 
     /// FN_WORKERS of `function` on a device with so many workers.
@@ -286,8 +289,14 @@ fn check(division: &Division) -> Result<(), DeviceError> {
             return Err(config(field, value.into(), "1 to 16".into()));
         }
     }
-    if division.functions > division.queues {
-        let expected = format!("at most {}, the number of queue pairs", division.queues);
+    if division.row == 0 || !division.queues.is_multiple_of(division.row) {
+        let expected = format!("a divisor of {}, the number of queue pairs", division.queues);
+        return Err(config("row", division.row.into(), expected));
+    }
+    let rows = division.queues / division.row;
+    if division.functions > rows {
+        let what = if division.row == 1 { "queue pairs" } else { "rows of queue pairs" };
+        let expected = format!("at most {rows}, the number of {what}");
         return Err(config("functions", division.functions.into(), expected));
     }
     if division.workers == Some(0) {

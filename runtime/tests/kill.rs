@@ -85,6 +85,7 @@ fn child() {
                 prompt_tokens: 1,
                 answer_tokens: tokens.len() as u32,
                 score: 0,
+                scorer: None,
                 segments: 1,
                 outcome: Outcome::Completed,
                 spans: 0,

@@ -110,6 +110,45 @@ fn r11_a_window_holds_exactly_the_memory_of_its_functions_queue_pairs(
     }
 }
 
+/// A queue pair over the tokens of another one: in a row they are of one function, and it scores what lies there.
+#[test]
+fn r11_a_queue_pair_reads_the_tokens_of_another_one_of_its_function() {
+    let config = small();
+    let model = ModelPlatform::with_queues(4, 2).unwrap();
+    let bytes = config.shared_bytes().unwrap();
+    let division = Division { queues: 4, functions: 2, row: 2, bytes, ..Default::default() };
+    let ports = Ports::divide(model, &division).unwrap();
+    let functions: Vec<u8> = (0..4).map(|queue| division.place(queue).function).collect();
+    assert_eq!(functions, [0, 0, 1, 1]);
+    let mut writer = Driver::new(ports.take(0).unwrap(), config.clone()).unwrap();
+    let tokens = writer.token_regions().remove(0);
+    let unused = QueueConfig { token_bytes: 64, ..config.clone() };
+    let mut reader = Driver::over(ports.take(1).unwrap(), unused.clone(), tokens.clone()).unwrap();
+    assert_eq!(reader.config().token_bytes, config.token_bytes);
+    assert!(reader.layout().bytes < writer.layout().bytes, "it has no token region of its own");
+    let decode = HwDesc::decode(7, 3, 20).with_delta_offset(128);
+    writer.submit(&[decode]).unwrap();
+    let answer = Oracle::new(&config).answer(&decode);
+    assert_eq!(drain(&mut writer)[0].without_timing(), answer.completion);
+    let desc = HwDesc::reward(7, 0, 20).with_delta_offset(128).with_user_data(5);
+    reader.submit(&[desc]).unwrap();
+    let scored = Oracle::new(&config).scored(&desc, &answer.tokens).completion;
+    assert_eq!(drain(&mut reader)[0].without_timing(), scored);
+    let mut read = [0; 20];
+    reader.tokens(128, &mut read).unwrap();
+    assert_eq!(read[..], answer.tokens, "it sees the same words");
+    // Neither starting it anew nor its end touches them.
+    reader.disable().unwrap();
+    reader.enable().unwrap();
+    drop(reader);
+    writer.tokens(128, &mut read).unwrap();
+    assert_eq!(read[..], answer.tokens);
+    // Those of another function it does not reach.
+    let error = Driver::over(ports.take(2).unwrap(), unused, tokens).err().unwrap();
+    assert!(matches!(error, DeviceError::NotStarted { .. }), "R11: {error}");
+    assert!(error.to_string().contains("BAD_CONFIG"), "{error}");
+}
+
 #[test]
 fn functions_that_are_not_used_have_no_window() {
     let model = ModelPlatform::with_queues(4, 4).unwrap();
@@ -205,6 +244,11 @@ fn workers_are_divided_where_they_suffice(
 #[case(Division { functions: 0, ..Default::default() }, "functions is 0: it must be 1 to 16")]
 #[case(Division { functions: 2, ..Default::default() },
        "functions is 2: it must be at most 1, the number of queue pairs")]
+#[case(Division { queues: 4, row: 2, functions: 3, ..Default::default() },
+       "functions is 3: it must be at most 2, the number of rows of queue pairs")]
+#[case(Division { queues: 3, row: 2, ..Default::default() },
+       "row is 2: it must be a divisor of 3, the number of queue pairs")]
+#[case(Division { row: 0, ..Default::default() }, "row is 0: it must be a divisor of 1, the number of queue pairs")]
 #[case(Division { workers: Some(0), ..Default::default() }, "workers is 0: it must be at least 1")]
 #[case(Division { wait_states: 1 << 16, ..Default::default() }, "wait_states is 65536: it must be at most 65535")]
 #[case(Division { queues: 4, bytes: usize::MAX / 3, ..Default::default() },

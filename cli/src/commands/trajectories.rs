@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
+use doorbell_runtime::reward::Scorer;
 use doorbell_runtime::trajectory::log::{LogError, Reader, Verified};
 use doorbell_runtime::trajectory::parquet::{ExportError, ExportOptions, export};
 use doorbell_runtime::trajectory::{Outcome, Trajectory};
@@ -125,6 +126,7 @@ struct Sums {
     versions: std::collections::HashSet<u16>,
     logprobs: u64,
     groups: u64,
+    scorers: [u64; Scorer::ALL.len()],
 }
 
 impl Sums {
@@ -138,6 +140,14 @@ impl Sums {
         self.versions.extend(trajectory.spans.iter().map(|span| span.version));
         self.logprobs += u64::from(finished.has_logprobs);
         self.groups += u64::from(finished.group.is_some());
+        if let Some(scorer) = finished.scorer {
+            self.scorers[scorer as usize - 1] += 1;
+        }
+    }
+
+    /// How many each has scored, by name.
+    fn scored(&self) -> impl Iterator<Item = (&'static str, u64)> {
+        Scorer::ALL.into_iter().map(|scorer| (scorer.name(), self.scorers[scorer as usize - 1]))
     }
 
     /// The length that `percent` of the answers do not exceed.
@@ -171,6 +181,8 @@ fn info(directory: &Path, json: bool) -> Result<Verified, Failure> {
             "requests": sums.requests.len(), "answers": { "p50": p50, "p99": p99, "max": longest },
             "score_mean": score, "segments_mean": segments, "versions": sums.versions.len(),
             "with_logprobs": sums.logprobs, "with_advantages": sums.groups,
+            "scored_by": sums.scored().map(|(name, count)| (name.to_owned(), count.into()))
+                .collect::<serde_json::Map<_, _>>(),
             "outcomes": outcomes.into_iter().collect::<serde_json::Map<_, _>>(),
             "damaged": verified.damage.len(), "lost": lost(&verified),
             "torn_bytes": verified.torn.as_ref().map_or(0, |torn| torn.bytes),
@@ -182,9 +194,14 @@ fn info(directory: &Path, json: bool) -> Result<Verified, Failure> {
         .iter()
         .map(|&outcome| format!("{} {outcome}", sums.outcomes[outcome as usize]))
         .collect();
+    let scored: Vec<String> = sums
+        .scored()
+        .filter(|(_, count)| *count > 0)
+        .map(|(name, count)| format!("{name} {count}"))
+        .collect();
     output::print(&format!(
         "records   {} for {} requests, in {} of {} bytes\nanswers   {} tokens; p50 {p50}, p99 {p99}, longest {longest}\n\
-         outcomes  {}\nscore     {score:.4} on average\nsegments  {segments:.2} on average\ndamage    {} place{}, {} \
+         outcomes  {}\nscore     {score:.4} on average{}\nsegments  {segments:.2} on average\ndamage    {} place{}, {} \
          record{} lost\n",
         verified.records,
         sums.requests.len(),
@@ -192,6 +209,7 @@ fn info(directory: &Path, json: bool) -> Result<Verified, Failure> {
         verified.bytes,
         verified.tokens,
         outcomes.join(", "),
+        if scored.is_empty() { String::new() } else { format!("; by {}", scored.join(", ")) },
         verified.damage.len(),
         if verified.damage.len() == 1 { "" } else { "s" },
         lost(&verified),
@@ -207,11 +225,11 @@ fn show(directory: &Path, limit: usize, tokens: usize) -> Result<Verified, Failu
     let mut table = table(
         [
             "number", "rollout", "request", "member", "prompt", "answer", "segments", "outcome", "score",
-            "seed", "tokens",
+            "by", "seed", "tokens",
         ],
         0,
     );
-    for column in table.column_iter_mut().skip(10) {
+    for column in table.column_iter_mut().skip(11) {
         column.set_cell_alignment(comfy_table::CellAlignment::Left);
     }
     let mut verified = Verified::default();
@@ -238,6 +256,7 @@ fn show(directory: &Path, limit: usize, tokens: usize) -> Result<Verified, Failu
                     finished.segments.to_string(),
                     finished.outcome.to_string(),
                     format!("{:.4}", trajectory.score()),
+                    finished.scorer.map_or("", Scorer::name).to_owned(),
                     finished.seed.to_string(),
                     head.join(" "),
                 ]);

@@ -1,6 +1,6 @@
 //! What is counted.
 
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering::Relaxed};
 
 use serde::{Deserialize, Serialize};
 
@@ -217,8 +217,12 @@ counters! {
         policy_version: Gauge,
         /// DECODEs that ended because their version was retired, and went on under the next.
         superseded: Counter,
-        /// Rollouts whose score the device gave.
-        device_rewards: Counter,
+        /// Rollouts whose last score a judge of the host gave.
+        scored_host: Counter,
+        /// Rollouts whose last score the device gave at a checkpoint of its own (RESIDENT).
+        scored_resident: Counter,
+        /// Rollouts whose last score the device gave when it was asked (REWARD).
+        scored_device: Counter,
         /// Descriptors handed to the submission queue.
         descriptors_posted: Counter,
         /// Descriptors whose completion was seen.
@@ -229,9 +233,9 @@ counters! {
         decode_rollouts_scheduled: Counter,
         /// Largest of these batches.
         decode_batch_peak: Gauge,
-        /// Answers handed to a judge.
+        /// Answers handed to a judge, or to the device to score.
         reward_handoffs: Counter,
-        /// Answers that a judge had no verdict on: it panicked, answered with an error, or missed its deadline.
+        /// Answers without a verdict: a judge panicked, erred or missed its deadline, or the device refused a REWARD.
         verdicts_failed: Counter,
         /// Verdicts that were dropped because their rollout no longer waited for them.
         verdicts_late: Counter,
@@ -265,6 +269,24 @@ counters! {
         events_recorded: Counter,
         /// Events that found the ring full.
         events_dropped: Counter,
+    }
+}
+
+/// A sum of scores, signed Q16.16. One thread adds to it, any thread reads it.
+#[derive(Debug, Default)]
+#[repr(align(128))]
+pub struct ScoreSum(AtomicI64);
+
+impl ScoreSum {
+    /// Adds a score.
+    #[inline]
+    pub fn add(&self, score: i32) {
+        self.0.store(self.0.load(Relaxed).wrapping_add(score.into()), Relaxed);
+    }
+
+    /// The sum as a number.
+    pub fn get(&self) -> f64 {
+        self.0.load(Relaxed) as f64 / 65536.0
     }
 }
 

@@ -12,8 +12,8 @@ mod status;
 
 pub use collect::CollectorThread;
 pub use counters::{
-    BusyTime, Collected, Counter, CounterValues, Counters, Definition, Gauge, Hot, Kind, StageCounters,
-    StageGauges,
+    BusyTime, Collected, Counter, CounterValues, Counters, Definition, Gauge, Hot, Kind, ScoreSum,
+    StageCounters, StageGauges,
 };
 pub use server::{DEFAULT_ADDRESS, Server, ServerError};
 pub use status::{Metrics, Status, ThreadTime};

@@ -44,6 +44,10 @@ impl Collector for Exposition {
             }
         }
 
+        let help = "Sum of the last scores of all rollouts that were scored";
+        encoder
+            .encode_descriptor("score_sum", help, None, MetricType::Gauge)?
+            .encode_gauge(&status.score_sum)?;
         let help = "Whether the run is over";
         encoder
             .encode_descriptor("ended", help, None, MetricType::Gauge)?

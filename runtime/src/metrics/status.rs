@@ -5,16 +5,18 @@ use std::sync::{Mutex, PoisonError};
 
 use serde::{Deserialize, Serialize};
 
-use super::{BusyTime, Collected, CounterValues, Counters};
+use super::{BusyTime, Collected, CounterValues, Counters, ScoreSum};
 use crate::events::{Clock, Report, Ticks};
 use crate::reward::Loads;
 
-/// Everything that a run counts and measures. Shared by its threads; the hot thread touches `counters.hot` and `hot_time`
-/// alone.
+/// Everything that a run counts and measures. Shared by its threads; the hot thread touches `counters.hot`, `scores` and
+/// `hot_time` alone.
 #[derive(Debug)]
 pub struct Metrics {
     /// The counters.
     pub counters: Counters,
+    /// The last scores of rollouts, all together.
+    pub scores: ScoreSum,
     /// What the hot thread did with its time.
     pub hot_time: BusyTime,
     /// What the judges' threads do with their time.
@@ -31,6 +33,7 @@ impl Metrics {
     pub fn new(about: &str, clock: Clock, judges: Option<Loads>) -> Self {
         Self {
             counters: Counters::default(),
+            scores: ScoreSum::default(),
             hot_time: BusyTime::default(),
             judges,
             about: about.to_owned(),
@@ -75,6 +78,7 @@ impl Metrics {
             ended,
             uptime_ns: self.clock.nanos(self.started, self.clock.now()),
             counters: self.counters.values(),
+            score_sum: self.scores.get(),
             threads: std::iter::once(busy("hot".to_owned(), &self.hot_time)).chain(judges).collect(),
             events: self.report.lock().unwrap_or_else(PoisonError::into_inner).clone(),
         }
@@ -92,10 +96,22 @@ pub struct Status {
     pub uptime_ns: u64,
     /// The counters.
     pub counters: CounterValues,
+    /// Sum of the last scores of all rollouts that were scored.
+    #[serde(default)]
+    pub score_sum: f64,
     /// The hot thread first, then the judges.
     pub threads: Vec<ThreadTime>,
     /// What the events say.
     pub events: Report,
+}
+
+impl Status {
+    /// Mean of the last scores; `None` before there is one.
+    pub fn mean_score(&self) -> Option<f64> {
+        let CounterValues { scored_host, scored_resident, scored_device, .. } = self.counters;
+        let count = scored_host.saturating_add(scored_resident).saturating_add(scored_device);
+        (count > 0).then(|| self.score_sum / count as f64)
+    }
 }
 
 /// What a thread did with its time.

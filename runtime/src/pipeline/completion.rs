@@ -11,7 +11,7 @@ use super::rollout::Prefill;
 use super::submission::Tag;
 use super::{FailureReason, Pipeline, RuntimeError};
 use crate::events::EventKind;
-use crate::reward::{self, JudgeFailure, Judged, Moment, Request, digest_score};
+use crate::reward::{self, JudgeFailure, Judged, Moment, Request, Scorer, digest_score};
 use crate::rollout::{RolloutId, State};
 use crate::trajectory::{self, Finished, Outcome};
 
@@ -53,7 +53,20 @@ impl Pipeline {
             }
             Tag::GroupStop(group) => self.group_stopped(group, Stop::Group(group), completion),
             Tag::Policy(function) => self.published(function, completion),
+            Tag::Reward(name) => self.rewarded(name, completion),
         }
+    }
+
+    /// The device has scored, or refused to: the reward stage says later what comes of it.
+    fn rewarded(&mut self, name: u64, completion: &HwCompletion) -> Result<(), RuntimeError> {
+        let (id, ticket) =
+            self.rewards.completed(name, completion).map_err(|what| self.unasked(completion, what))?;
+        self.rewards_in_flight = self.rewards_in_flight.saturating_sub(1);
+        let decodes = self.lives.get(id).is_ok_and(|life| life.decoding);
+        if decodes && self.tickets.awaits(id, ticket) {
+            return Err(self.unasked(completion, "a REWARD completed before the DECODE that it follows (R5)"));
+        }
+        Ok(())
     }
 
     /// The device could trust nothing of a slot of the submission queue: its completion names that slot alone, and what lies in
@@ -75,6 +88,9 @@ impl Pipeline {
                 };
                 life.decoding = false;
                 let (index, version) = (life.group, life.version);
+                if std::mem::take(&mut life.posted_ahead) {
+                    self.tickets.cancel(id);
+                }
                 self.metrics.counters.hot.segments.add(1);
                 self.named(version, false);
                 if self.device_groups {
@@ -123,6 +139,7 @@ impl Pipeline {
         life.unjudged += added;
         life.digest = completion.result;
         life.segments += 1;
+        let ahead = std::mem::take(&mut life.posted_ahead);
         let (number, version, member) = (life.descriptor, life.version, life.member);
         let (over, left) = (life.aborted || life.failure.is_some(), group.output_tokens - life.produced);
         let failed = group.prefill == Prefill::Failed;
@@ -139,6 +156,11 @@ impl Pipeline {
         } else if completion.has(CompletionFlags::GROUP_DONE) {
             return Err(self.unasked(completion, "GROUP_DONE, and it belongs to no group (R17)"));
         }
+        // What was posted before is of the whole answer: it counts if that is what there is.
+        let counts = ahead && status == Ok(Status::Done) && left == 0 && !over && !failed;
+        if ahead && !counts {
+            self.tickets.cancel(id);
+        }
         let flags = CompletionFlags::from_bits_retain(completion.flags);
         let ended = |status: Status| status != Status::Error && status != Status::Scored;
         let outcome = match status {
@@ -153,7 +175,7 @@ impl Pipeline {
             }
             Ok(Status::Done) if left == 0 => Some(Outcome::Completed),
             // R9: at a checkpoint there is something left, and something was added.
-            Ok(Status::RewardNeeded) if left > 0 && added > 0 && self.options.scoring == Scoring::Host => {
+            Ok(Status::RewardNeeded) if left > 0 && added > 0 && self.options.scoring == Scoring::Stage => {
                 None
             }
             // R20: it goes on under the new version with what it has.
@@ -176,11 +198,16 @@ impl Pipeline {
         }
         // The device has scored already; this is the score by which it did. Of a rollout that went on under another version it
         // tells of the last part alone: a judge scores the whole.
-        if self.options.scoring == Scoring::Device && segments == 1 {
+        if self.options.scoring == Scoring::Resident && segments == 1 {
             let life = self.lives.get_mut(id)?;
             life.score = digest_score(Digest::from(life.digest));
-            self.metrics.counters.hot.device_rewards.add(1);
+            life.scorer = Some(Scorer::Resident);
             return self.finish(id);
+        }
+        if counts {
+            self.metrics.counters.hot.reward_handoffs.add(1);
+            self.journal.record(EventKind::RewardPosted, id, number, 0);
+            return Ok(());
         }
         if outcome.is_some() && self.options.judge_group { self.park(id) } else { self.queue_answer(id) }
     }
@@ -267,6 +294,8 @@ impl Pipeline {
             rollout: id,
             request: group.request,
             member: life.member,
+            device_rollout: life.device_rollout,
+            prefix_id: group.wire_id.filter(|_| self.options.has_prefills()).unwrap_or(PREFIX_NONE),
             group: life.group,
             prompt_ids: group.prompt_ids,
             shard: self.device.token_shard(offset) as u32,
@@ -286,7 +315,7 @@ impl Pipeline {
     }
 
     pub(super) fn take_verdicts(&mut self) -> Result<bool, RuntimeError> {
-        let count = self.rewards.collect(&mut self.verdicts);
+        let count = self.rewards.collect(&mut self.verdicts)?;
         for index in 0..count {
             let judged = self.verdicts[index];
             self.judged(&judged)?;
@@ -309,6 +338,7 @@ impl Pipeline {
         };
         let life = self.lives.get_mut(id)?;
         life.score = verdict.score;
+        life.scorer = Some(self.rewards.scorer());
         life.unjudged = 0;
         (life.failed_verdicts, life.avoid) = (0, None);
         self.journal.record(EventKind::RewardScored, id, life.descriptor, verdict.score as u32);
@@ -336,7 +366,15 @@ impl Pipeline {
 
     /// Sends a rollout that has its last score to the writer.
     pub(super) fn finish(&mut self, id: RolloutId) -> Result<(), RuntimeError> {
-        self.advance(id, State::RewardPending, State::TrajectoryReady)?;
+        let life = self.advance(id, State::RewardPending, State::TrajectoryReady)?;
+        let (score, scorer) = (life.score, life.scorer);
+        let hot = &self.metrics.counters.hot;
+        match scorer {
+            Some(Scorer::Resident) => hot.scored_resident.add(1),
+            Some(Scorer::Device) => hot.scored_device.add(1),
+            Some(Scorer::Host) | None => hot.scored_host.add(1),
+        }
+        self.metrics.scores.add(score);
         self.queues.trajectory.push(id)
     }
 
@@ -380,6 +418,7 @@ impl Pipeline {
             prompt_tokens: group.prompt_tokens,
             answer_tokens: life.produced,
             score: life.score,
+            scorer: life.scorer,
             segments: life.segments,
             outcome: life.outcome.unwrap_or(Outcome::Stopped),
             spans: life.spans,

@@ -57,6 +57,14 @@ pub enum RuntimeError {
         /// The error code.
         code: &'static str,
     },
+    /// Answers were to be scored by a device that cannot.
+    #[error("{device} cannot score answers: {reason}")]
+    Rewards {
+        /// The device.
+        device: String,
+        /// What it lacks, and what to do.
+        reason: String,
+    },
     /// A group of the device did not end as it has to.
     #[error("{device} broke R17 in the group of request {request} (prefix_id {prefix}): {what}")]
     Group {

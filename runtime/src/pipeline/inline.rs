@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use super::RewardStage;
+use super::{RewardStage, RuntimeError};
 use crate::reward::{
     self, AnswerMemory, Desk, Factory, Faults, Judge, JudgeFailure, Judged, Request, Shutdown, Verdict,
 };
@@ -66,12 +66,12 @@ impl<J: Judge> RewardStage for Inline<J> {
         Ok(())
     }
 
-    fn collect(&mut self, out: &mut [Judged]) -> usize {
+    fn collect(&mut self, out: &mut [Judged]) -> Result<usize, RuntimeError> {
         let count = out.len().min(self.judged.len());
         for (out, judged) in out.iter_mut().zip(self.judged.drain(..count)) {
             *out = judged;
         }
-        count
+        Ok(count)
     }
 
     fn pending(&self) -> usize {

@@ -141,6 +141,8 @@ pub struct Pipeline {
     occupancy: Occupancy,
     /// Answers that verdicts are awaited for.
     tickets: Tickets,
+    /// REWARDs in flight, or made, on the queue pairs of their rollouts.
+    rewards_in_flight: u32,
     /// Running number of the last DECODE.
     descriptors: u32,
     /// STOPs that wait to be submitted.
@@ -222,6 +224,7 @@ impl Pipeline {
             queues,
             occupancy: Occupancy::all_free(slots),
             tickets: Tickets::new(slots as usize),
+            rewards_in_flight: 0,
             descriptors: 0,
             // One of each member and one of each group at most.
             stops: VecDeque::with_capacity(2 * slots as usize),
@@ -301,10 +304,11 @@ impl Pipeline {
     }
 
     /// Whether no rollout is under way, and nothing else on the device either: no group that has not ended, no version that is
-    /// being published.
+    /// being published, no REWARD of a rollout that was aborted.
     pub fn is_idle(&self) -> bool {
         self.occupancy.of(State::Free) == self.options.slots
             && self.open_groups == 0
+            && self.rewards_in_flight == 0
             && !self.versions.is_publishing()
     }
 
@@ -339,7 +343,7 @@ impl Pipeline {
 
     /// The first completion that was an ERROR, if one was.
     pub fn first_error(&self) -> Option<&HwCompletion> {
-        self.first_error.as_ref()
+        self.first_error.as_ref().or(self.rewards.first_refused())
     }
 
     /// What is counted and measured.
@@ -430,12 +434,19 @@ impl Pipeline {
         };
         let publish =
             if self.versions.is_publishing() { "; a version waits to be published (R19)" } else { "" };
+        let rewards = match self.rewards_in_flight {
+            0 => String::new(),
+            count => format!("; {count} REWARDs in flight"),
+        };
         RuntimeError::Stalled {
             seconds,
             device: self.device.name().to_owned(),
             in_flight: self.device.in_flight(),
             occupancy: self.occupancy.to_string(),
-            waiting: format!("{} answers with judges{held}{groups}{publish}", self.rewards.pending()),
+            waiting: format!(
+                "{} answers with judges{held}{groups}{publish}{rewards}",
+                self.rewards.pending()
+            ),
         }
     }
 }

@@ -19,11 +19,12 @@ const _: () =
 /// Who scores answers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scoring {
-    /// The reward stage: at each checkpoint the DECODE ends as REWARD_NEEDED and a judge says how it goes on (R9).
-    Host,
-    /// The device: descriptors are RESIDENT, and one completion ends the rollout. The score is that of the digest
+    /// The reward stage: at each checkpoint the DECODE ends as REWARD_NEEDED and the stage says how it goes on (R9), by judges
+    /// of the host or by REWARD descriptors.
+    Stage,
+    /// The device by itself: descriptors are RESIDENT, and one completion ends the rollout. The score is that of the digest
     /// (reward model 0).
-    Device,
+    Resident,
 }
 
 /// Rollouts that a stage may hold before admission waits. They gate admission alone: what has been admitted moves on
@@ -78,8 +79,8 @@ pub struct Options {
     pub window: usize,
     /// Every how many rollouts one is aborted as soon as it decodes, to exercise aborts; 0 is none.
     pub abort_every: u32,
-    /// Whether the final answers of a group go to one judge in one call, once the group has ended, and trajectories tell what
-    /// each is worth in it.
+    /// Whether the final answers of a group are judged together, once the group has ended, by one judge in one call where judges do
+    /// it, and trajectories tell what each is worth in it.
     pub judge_group: bool,
     /// Whether log-probabilities of the tokens are asked for, where the device gives them.
     pub logprobs: bool,
@@ -99,7 +100,7 @@ impl Default for Options {
             slots: 1024,
             group: 1,
             checkpoint: 0,
-            scoring: Scoring::Host,
+            scoring: Scoring::Stage,
             eos_stops: false,
             seed: 0,
             max_output_tokens: 2048,
@@ -167,15 +168,20 @@ impl Options {
         if self.max_output_tokens == 0 {
             return bad("max_output_tokens", 0, "at least 1".into());
         }
-        if self.scoring == Scoring::Device && self.checkpoint == 0 {
+        if self.scoring == Scoring::Resident && self.checkpoint == 0 {
             return bad(
                 "checkpoint",
                 0,
-                "at least 1 if the device scores, which it does at checkpoints".into(),
+                "at least 1 if the device scores by itself (RESIDENT), which it does at checkpoints".into(),
             );
         }
-        if self.scoring == Scoring::Device && self.judge_group {
-            return bad("judge_group", 1, "0 if the device scores: no judge has the answers".into());
+        if self.scoring == Scoring::Resident && self.judge_group {
+            return bad(
+                "judge_group",
+                1,
+                "0 if the device scores by itself (RESIDENT): the reward stage does not have the answers"
+                    .into(),
+            );
         }
         if let Some(limit) = self.max_staleness.filter(|&limit| limit >= 1 << 15) {
             return bad("max_staleness", limit.into(), "below 2^15, as versions have 16 bits (R22)".into());

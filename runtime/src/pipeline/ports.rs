@@ -2,8 +2,11 @@
 
 use std::time::Duration;
 
+use doorbell_contract::{HwCompletion, HwDesc};
+
+use super::RuntimeError;
 use super::failure::Lost;
-use crate::reward::{self, Judged, Request, Shutdown};
+use crate::reward::{self, Judged, Request, Scorer, Shutdown, Ticket};
 use crate::rollout::RolloutId;
 use crate::trajectory::{self, Finished, Stored, WriterError};
 
@@ -23,13 +26,51 @@ pub trait RewardStage: Send {
     fn post_group(&mut self, requests: &[Request]) -> Result<(), reward::GroupPostError>;
 
     /// Takes what has been judged since, in any order, as much as fits, and returns how many.
-    fn collect(&mut self, out: &mut [Judged]) -> usize;
+    ///
+    /// # Errors
+    /// What keeps it from ever judging again.
+    fn collect(&mut self, out: &mut [Judged]) -> Result<usize, RuntimeError>;
 
     /// Answers that were posted and not collected.
     fn pending(&self) -> usize;
 
     /// Ends what runs beside the hot thread, waiting for at most `patience`.
     fn shutdown(self: Box<Self>, patience: Duration) -> Shutdown;
+
+    /// Who gives the scores.
+    fn scorer(&self) -> Scorer {
+        Scorer::Host
+    }
+
+    /// The next descriptor that is to be submitted to the queue pair of its rollout; its `user_data` is a name below 2^60 for
+    /// [`completed`](Self::completed). None of a stage that needs no device.
+    fn descriptor(&mut self) -> Option<HwDesc> {
+        None
+    }
+
+    /// Takes the completion of the descriptor of that name; which rollout's it was, and for which ticket.
+    ///
+    /// # Errors
+    /// What is wrong with a completion that nobody asked for (R3).
+    fn completed(
+        &mut self,
+        name: u64,
+        completion: &HwCompletion,
+    ) -> Result<(RolloutId, Ticket), &'static str> {
+        let _ = (name, completion);
+        Err("no REWARD is in flight")
+    }
+
+    /// Whether an answer may be posted as soon as the DECODE that ends it was made, as what is sent for it is behind that
+    /// in the order of the rollout (R5).
+    fn follows(&self) -> bool {
+        false
+    }
+
+    /// The first completion of its descriptors that was an ERROR.
+    fn first_refused(&self) -> Option<&HwCompletion> {
+        None
+    }
 }
 
 /// Where trajectories are stored: the hot thread's end of a [writer](trajectory::WriterHandle), or something in its place.

@@ -4,7 +4,7 @@ use doorbell_contract::MEMBERS_MAX;
 
 use super::failure::FailureReason;
 use crate::kv::Branch;
-use crate::reward::JudgeFailure;
+use crate::reward::{JudgeFailure, Scorer};
 use crate::trajectory::{GroupScore, Outcome};
 
 /// What one slot holds.
@@ -39,8 +39,9 @@ pub(super) struct Life {
     pub appended: u32,
     /// Digest of its last segment.
     pub digest: u32,
-    /// Last score, Q16.16.
+    /// Last score, Q16.16, and who gave it.
     pub score: i32,
+    pub scorer: Option<Scorer>,
     /// Judges that have failed to judge the answer that it has now.
     pub failed_verdicts: u32,
     /// The last of them.
@@ -49,6 +50,8 @@ pub(super) struct Life {
     pub outcome: Option<Outcome>,
     /// A DECODE of it is in flight.
     pub decoding: bool,
+    /// Its answer was posted before that DECODE has ended it.
+    pub posted_ahead: bool,
     /// A STOP of it is in flight, or waits to be submitted; of one in a group of the device, the group counts its STOPs.
     pub stopping: bool,
     /// A STOP has been made of it as a member of its group (R17).
@@ -95,10 +98,12 @@ impl Life {
             appended: 0,
             digest: 0,
             score: 0,
+            scorer: None,
             failed_verdicts: 0,
             avoid: None,
             outcome: None,
             decoding: false,
+            posted_ahead: false,
             stopping: false,
             left_group: false,
             over: false,

@@ -4,9 +4,10 @@ use doorbell_contract::{CHECKPOINT_NEVER, DescFlags, HwDesc};
 
 use super::options::{Options, Scoring};
 use super::rollout::{Group, Life, Prefill};
-use super::{Pipeline, RuntimeError};
+use super::{Pipeline, Request, RuntimeError};
 use crate::events::EventKind;
 use crate::policy::Candidate;
+use crate::reward::{Moment, NAMES};
 use crate::rollout::{RolloutId, State};
 
 /// What `user_data` says of a descriptor: in its highest two bits the kind, below them a rollout, or something of a group or of
@@ -24,6 +25,8 @@ pub(super) enum Tag {
     GroupStop(u32),
     /// To which of the functions.
     Policy(u32),
+    /// By its name at the reward stage.
+    Reward(u64),
 }
 
 const TAG_SHIFT: u32 = 62;
@@ -37,6 +40,9 @@ const PREFILL: u64 = 0;
 const MEMBER_STOP: u64 = 1;
 const GROUP_STOP: u64 = 2;
 const POLICY: u64 = 3;
+/// Above all of these: the rest is the name of a REWARD.
+const REWARD: u64 = 1 << 61;
+const _: () = assert!(NAMES <= REWARD);
 
 impl Tag {
     #[inline]
@@ -51,6 +57,7 @@ impl Tag {
             Tag::MemberStop { group, member } => other(MEMBER_STOP, member, group),
             Tag::GroupStop(group) => other(GROUP_STOP, 0, group),
             Tag::Policy(function) => other(POLICY, 0, function),
+            Tag::Reward(name) => OTHER << TAG_SHIFT | REWARD | name,
         }
     }
 
@@ -61,6 +68,7 @@ impl Tag {
         match bits >> TAG_SHIFT {
             DECODE => Some(Tag::Decode(RolloutId::from_bits(rest))),
             STOP => Some(Tag::Stop(RolloutId::from_bits(rest))),
+            OTHER if rest & REWARD != 0 => Some(Tag::Reward(rest ^ REWARD)).filter(|_| rest ^ REWARD < NAMES),
             OTHER => {
                 let (number, member) = (rest as u32, (rest >> 32) as u16);
                 match (rest >> OTHER_SHIFT, member) {
@@ -105,9 +113,11 @@ impl Pipeline {
         Ok(true)
     }
 
-    /// Makes descriptors: STOPs first, then PREFILLs, then DECODEs as the policy orders them.
+    /// Makes descriptors: STOPs first, then REWARDs, then PREFILLs, then DECODEs as the policy orders them, and behind each those
+    /// that follow it.
     fn fill_batch(&mut self) -> Result<bool, RuntimeError> {
         let mut moved = self.take_stops()?;
+        moved |= self.take_rewards();
         moved |= self.take_prefills()?;
         while let Some(id) = self.queues.decode.pop() {
             moved = true;
@@ -115,7 +125,20 @@ impl Pipeline {
             self.policy.push(candidate);
         }
         moved |= self.take_decodes()?;
+        moved |= self.take_rewards();
         Ok(moved)
+    }
+
+    /// Takes what the reward stage wants the device to score.
+    fn take_rewards(&mut self) -> bool {
+        let mut moved = false;
+        while self.batch.len() < self.batch_limit() {
+            let Some(desc) = self.rewards.descriptor() else { break };
+            moved = true;
+            self.rewards_in_flight += 1;
+            self.post(desc, Tag::Reward(desc.user_data), 0);
+        }
+        moved
     }
 
     /// Descriptors that the batch may grow to.
@@ -185,8 +208,9 @@ impl Pipeline {
         let life = self.lives.get_mut(id)?;
         let group = &mut self.groups[index as usize];
         let remaining = group.output_tokens - life.produced;
-        let stops = self.options.scoring == Scoring::Host && self.options.checkpoint > 0;
+        let stops = self.options.scoring == Scoring::Stage && self.options.checkpoint > 0;
         life.asked = if stops { remaining.min(self.options.checkpoint) } else { remaining };
+        let ends = life.asked == remaining;
         life.descriptor = number;
         life.decoding = true;
         life.version = version;
@@ -201,8 +225,30 @@ impl Pipeline {
         self.post(desc, Tag::Decode(id), number);
         if abort {
             self.abort(id)?;
+        } else if ends {
+            self.post_ahead(id)?;
         }
         Ok(true)
+    }
+
+    /// Posts the answer that a DECODE is to end, before it has run, if the reward stage keeps behind it (R5) and it is known how
+    /// long it will be. What comes of it counts if the DECODE ends so.
+    fn post_ahead(&mut self, id: RolloutId) -> Result<(), RuntimeError> {
+        let Options { scoring, eos_stops, judge_group, .. } = self.options;
+        if !self.rewards.follows() || scoring != Scoring::Stage || eos_stops || judge_group {
+            return Ok(());
+        }
+        let answer_tokens = self.groups[self.lives.get(id)?.group as usize].output_tokens;
+        let request = self.request(id)?;
+        let request = Request { answer_tokens, moment: Moment::End { eos: false }, ..request };
+        match self.rewards.post(request) {
+            Ok(()) => self.lives.get_mut(id)?.posted_ahead = true,
+            // It is posted when it is there.
+            Err(_) => {
+                self.tickets.cancel(id);
+            }
+        }
+        Ok(())
     }
 
     /// Makes the PREFILL of a group; where the device has groups, it opens one, and DECODEs may follow at once.
@@ -276,7 +322,7 @@ fn describe(
 pub(super) fn decode_flags(options: &Options, logprobs: bool) -> DescFlags {
     let mut flags = DescFlags::empty();
     flags.set(DescFlags::EOS_STOPS, options.eos_stops);
-    flags.set(DescFlags::RESIDENT, options.scoring == Scoring::Device);
+    flags.set(DescFlags::RESIDENT, options.scoring == Scoring::Resident);
     flags.set(DescFlags::COW_PREFIX, options.has_prefills());
     flags.set(DescFlags::LOGP, logprobs);
     flags
@@ -300,10 +346,13 @@ mod tests {
             member(63),
             Tag::GroupStop(u32::MAX),
             Tag::Policy(15),
+            Tag::Reward(0),
+            Tag::Reward(NAMES - 1),
         ] {
             assert_eq!(Tag::from_bits(tag.to_bits()), Some(tag));
         }
         assert_eq!(Tag::from_bits(u64::MAX), None);
+        assert_eq!(Tag::from_bits(OTHER << TAG_SHIFT | REWARD | NAMES), None);
         assert_eq!(Tag::from_bits(OTHER << TAG_SHIFT | 1 << 32), None);
         // What a completion without its descriptor carries names nobody, the first rollout of slot 0 least of all.
         assert_eq!(Tag::from_bits(0), None);

@@ -99,6 +99,7 @@ impl Pipeline {
         match verdict {
             Ok(verdict) => {
                 life.score = verdict.score;
+                life.scorer = Some(self.rewards.scorer());
                 self.journal.record(EventKind::RewardScored, id, number, verdict.score as u32);
             }
             Err(_) => self.metrics.counters.hot.verdicts_failed.add(1),

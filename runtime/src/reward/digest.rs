@@ -1,6 +1,6 @@
-//! Reward model 0 of the contract.
+//! The reward models of the contract, by judges of the host.
 
-use doorbell_engine::Digest;
+use doorbell_engine::{Digest, Ranges, RewardModel};
 
 use super::{Answer, Judge, JudgeError, Verdict};
 
@@ -19,6 +19,23 @@ impl Judge for DigestJudge {
     fn score(&mut self, answer: &Answer<'_>) -> Result<Verdict, JudgeError> {
         let since = digest_score(Digest::of(answer.segment()));
         Ok(Verdict { score: digest_score(Digest::of(answer.tokens)), proceed: since >= self.threshold })
+    }
+}
+
+/// Counts the tokens of the whole answer that lie in ranges (reward model 1), and at a checkpoint lets go on what has had a score at or
+/// above the threshold since the last one: what a device does that is asked by REWARD descriptors.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RangeJudge {
+    /// The first and the last token of each range.
+    pub ranges: Ranges,
+    /// A lower score ends the rollout; Q16.16.
+    pub threshold: i32,
+}
+
+impl Judge for RangeJudge {
+    fn score(&mut self, answer: &Answer<'_>) -> Result<Verdict, JudgeError> {
+        let score = |tokens: &[u32]| RewardModel::Ranges.score(tokens.iter().copied(), &self.ranges);
+        Ok(Verdict { score: score(answer.tokens), proceed: score(answer.segment()) >= self.threshold })
     }
 }
 

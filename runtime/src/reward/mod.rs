@@ -5,6 +5,7 @@
 //! `docs/rewards.md`.
 
 mod desk;
+mod device;
 mod digest;
 mod keeper;
 mod pool;
@@ -17,11 +18,15 @@ use std::fmt::Display;
 use std::ops::Range;
 use std::time::Duration;
 
+use doorbell_contract::ErrorCode;
+
 use crate::rollout::RolloutId;
 
 pub(crate) use desk::{Desk, Factory, Faults};
-pub use digest::DigestJudge;
+pub(crate) use device::NAMES;
+pub use device::{DeviceRewards, QueueRewards, Scale};
 pub(crate) use digest::digest_score;
+pub use digest::{DigestJudge, RangeJudge};
 pub use pool::{GroupPostError, Load, Loads, Pool, PoolError, PoolOptions, PostError, Shutdown};
 pub use prompts::{AnswerMemory, Prompts};
 pub use rules::{RuleJudge, Rules, RulesError};
@@ -41,6 +46,32 @@ pub enum Moment {
         /// Flag EOS of the completion.
         eos: bool,
     },
+}
+
+/// Who has given a score.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub enum Scorer {
+    /// A judge of the host.
+    Host = 1,
+    /// The device, at a checkpoint of its own (RESIDENT).
+    Resident = 2,
+    /// The device, asked by a REWARD descriptor.
+    Device = 3,
+}
+
+impl Scorer {
+    /// All.
+    pub const ALL: [Scorer; 3] = [Scorer::Host, Scorer::Resident, Scorer::Device];
+
+    /// Its name in tables and in Parquet.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Scorer::Host => "host",
+            Scorer::Resident => "resident",
+            Scorer::Device => "device",
+        }
+    }
 }
 
 /// An answer as far as it goes.
@@ -146,6 +177,10 @@ pub struct Request {
     pub request: u64,
     /// Which answer to that request, from 0.
     pub member: u32,
+    /// `rollout_id` of its descriptors.
+    pub device_rollout: u32,
+    /// `prefix_id` of its descriptors: with their `rollout_id` it says where they go.
+    pub prefix_id: u32,
     /// Place of the group among the [`Prompts`].
     pub group: u32,
     /// Ids of the prompt that lie there.
@@ -211,6 +246,16 @@ pub enum JudgeFailure {
     /// The judge is gone, and none could be made in its place.
     #[error("its judge is gone")]
     Gone,
+    /// The device completed its REWARD as ERROR.
+    #[error("the device refused its REWARD with {}", code_name(*error))]
+    Device {
+        /// The error code.
+        error: u8,
+    },
+}
+
+fn code_name(error: u8) -> &'static str {
+    ErrorCode::try_from(error).map_or("an unknown code", ErrorCode::name)
 }
 
 /// What happened to a judge.

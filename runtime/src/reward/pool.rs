@@ -11,7 +11,7 @@ use rtrb::{Consumer, Producer};
 
 use super::keeper::{Handover, Link, Starter};
 use super::{AnswerMemory, Factory, Faults, Judge, JudgeFailure, JudgeFault, Judged, Request};
-use crate::pipeline::RewardStage;
+use crate::pipeline::{RewardStage, RuntimeError};
 use crate::threads::panic_message;
 
 /// How a pool is set up.
@@ -440,7 +440,7 @@ impl RewardStage for Pool {
     }
 
     #[inline]
-    fn collect(&mut self, out: &mut [Judged]) -> usize {
+    fn collect(&mut self, out: &mut [Judged]) -> Result<usize, RuntimeError> {
         let mut taken = 0;
         for step in 0..self.seats.len() {
             // From another one each time, so that none that has much to tell comes before the rest for ever.
@@ -471,7 +471,7 @@ impl RewardStage for Pool {
             out[taken] = judged;
             taken += 1;
         }
-        taken
+        Ok(taken)
     }
 
     fn pending(&self) -> usize {

@@ -53,6 +53,12 @@ impl Tickets {
         }
     }
 
+    /// Whether the verdict with this ticket is awaited, which it stays.
+    #[inline]
+    pub fn awaits(&self, rollout: RolloutId, ticket: Ticket) -> bool {
+        self.awaited.get(rollout.slot() as usize) == Some(&(rollout, ticket.0))
+    }
+
     /// Whether the verdict with this ticket is awaited; it is not any more then. One that is not is late, and is to be
     /// dropped.
     #[inline]

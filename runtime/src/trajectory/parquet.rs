@@ -15,6 +15,8 @@ use parquet::file::properties::WriterProperties;
 use parquet::schema::types::ColumnPath;
 
 use super::log::{LogError, Reader, Verified};
+use crate::reward::Scorer;
+
 use super::record::{Finished, GroupScore, Span, Trajectory};
 
 /// How a log is exported.
@@ -161,6 +163,7 @@ fn batch(rows: &[Trajectory]) -> Result<RecordBatch, ArrowError> {
     }
     let scores = Float64Array::from_iter_values(rows.iter().map(Trajectory::score));
     let raw_scores = Int32Array::from_iter_values(rows.iter().map(|row| row.finished.score));
+    let scorers = StringArray::from_iter(rows.iter().map(|row| row.finished.scorer.map(Scorer::name)));
     let outcomes = StringArray::from_iter_values(rows.iter().map(|row| row.finished.outcome.name()));
     let prefixes = || rows.iter().map(Trajectory::prefix);
     let prefix_ids = UInt32Array::from_iter(prefixes().map(|prefix| prefix.map(|(id, _)| id)));
@@ -175,6 +178,7 @@ fn batch(rows: &[Trajectory]) -> Result<RecordBatch, ArrowError> {
         ("tokens", Arc::new(tokens.finish()) as ArrayRef, false),
         ("score", Arc::new(scores), false),
         ("score_raw", Arc::new(raw_scores), false),
+        ("scored_by", Arc::new(scorers), true),
         ("outcome", Arc::new(outcomes), false),
         ("segments", narrow(rows, |of| of.segments), false),
         ("seed", narrow(rows, |of| of.seed), false),
@@ -255,6 +259,7 @@ mod tests {
             prompt_tokens: 3 * k,
             answer_tokens: tokens.len() as u32,
             score: 0x8000 - k as i32 * 0x100,
+            scorer: Scorer::ALL.get(k as usize % 4).copied(),
             segments: k % 5 + 1,
             outcome: Outcome::ALL[k as usize % 4],
             spans: k % 4,
@@ -312,6 +317,7 @@ mod tests {
                 let spans: Vec<Span> = (0..spans.len())
                     .map(|at| Span { version: versions.value(at), first: firsts.value(at) })
                     .collect();
+                let scorer = column("scored_by");
                 let logprobs = column("logprobs");
                 let logprobs = logprobs.as_list::<i32>();
                 let logprobs = logprobs
@@ -333,6 +339,10 @@ mod tests {
                     prompt_tokens: narrow["prompt_tokens"].value(row),
                     answer_tokens: narrow["answer_tokens"].value(row),
                     score: column("score_raw").as_primitive::<Int32Type>().value(row),
+                    scorer: scorer.is_valid(row).then(|| {
+                        let name = scorer.as_string::<i32>().value(row);
+                        Scorer::ALL.into_iter().find(|known| known.name() == name).unwrap()
+                    }),
                     segments: narrow["segments"].value(row),
                     outcome: Outcome::ALL.into_iter().find(|known| known.name() == outcome).unwrap(),
                     spans: spans.len() as u32,

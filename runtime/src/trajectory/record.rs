@@ -4,6 +4,7 @@ use std::fmt;
 
 use doorbell_contract::PREFIX_NONE;
 
+use crate::reward::Scorer;
 use crate::rollout::RolloutId;
 
 /// How a rollout ended.
@@ -103,6 +104,8 @@ pub struct Finished {
     pub answer_tokens: u32,
     /// Last score, signed Q16.16.
     pub score: i32,
+    /// Who gave it; `None` if it was stored by a program that did not say.
+    pub scorer: Option<Scorer>,
     /// Descriptors that it took: checkpoints passed, and one.
     pub segments: u32,
     /// How it ended.
@@ -178,6 +181,9 @@ const GROUP: usize = 16;
 /// format has there.
 const HAS_GROUP: u32 = 1 << 0;
 const HAS_LOGPROBS: u32 = 1 << 1;
+/// Who has scored, a code; 0 is what versions 1 and 2 of the format have there.
+const SCORER_SHIFT: u32 = 2;
+const SCORER_MASK: u32 = 3 << SCORER_SHIFT;
 const SPANS_SHIFT: u32 = 8;
 /// Most spans of a record.
 pub(super) const SPANS_MAX: usize = (1 << (32 - SPANS_SHIFT)) - 1;
@@ -203,6 +209,7 @@ pub(super) fn encode(finished: &Finished, body: &Body<'_>, out: &mut Vec<u8>) {
     if finished.has_logprobs {
         has |= HAS_LOGPROBS;
     }
+    has |= finished.scorer.map_or(0, |scorer| scorer as u32) << SCORER_SHIFT;
     let narrow = [
         finished.member,
         finished.device_rollout,
@@ -240,13 +247,13 @@ fn append_words(words: impl ExactSizeIterator<Item = u32>, out: &mut Vec<u8>) {
     }
 }
 
-/// The reverse of [`encode`], of versions 1 and 2 of the format; says what is wrong with a payload that no [`encode`] made.
+/// The reverse of [`encode`], of versions 1 to 3 of the format; says what is wrong with a payload that no [`encode`] made.
 pub(super) fn decode(number: u64, payload: &[u8]) -> Result<Trajectory, &'static str> {
     let (fixed, rest) = payload.split_at_checked(FIXED).ok_or("it is shorter than its fixed fields")?;
     let wide = |index: usize| wide_at(fixed, 8 * index);
     let narrow = |index: usize| word_at(fixed, 24 + 4 * index);
     let (answer_tokens, has) = (narrow(5), narrow(9));
-    if has & ((1 << SPANS_SHIFT) - 1) & !(HAS_GROUP | HAS_LOGPROBS) != 0 {
+    if has & ((1 << SPANS_SHIFT) - 1) & !(HAS_GROUP | HAS_LOGPROBS | SCORER_MASK) != 0 {
         return Err("it has parts that are unknown to this version");
     }
     let count = (has >> SPANS_SHIFT) as usize;
@@ -280,6 +287,7 @@ pub(super) fn decode(number: u64, payload: &[u8]) -> Result<Trajectory, &'static
         prompt_tokens: narrow(4),
         answer_tokens,
         score: narrow(6) as i32,
+        scorer: Scorer::ALL.into_iter().find(|&scorer| scorer as u32 == (has & SCORER_MASK) >> SCORER_SHIFT),
         segments: narrow(7),
         outcome,
         spans: spans.len() as u32,
@@ -318,11 +326,12 @@ mod tests {
             outcome in 0usize..Outcome::ALL.len(),
             group in prop::option::of((-1e9f64..1e9, -1e9f64..1e9)),
             has_logprobs in any::<bool>(),
+            scorer in prop::option::of(0usize..Scorer::ALL.len()),
         ) -> Finished {
             let [member, device_rollout, seed, prefix_id, prompt_tokens, score, segments] = words;
             Finished {
                 rollout: RolloutId::from_bits(id), request, member, device_rollout, seed, prefix_id, prefix_hash,
-                prompt_tokens, answer_tokens: 0, score: score as i32, segments, outcome: Outcome::ALL[outcome], spans: 0,
+                prompt_tokens, answer_tokens: 0, score: score as i32, scorer: scorer.map(|code| Scorer::ALL[code]), segments, outcome: Outcome::ALL[outcome], spans: 0,
                 group: group.map(|(mean, advantage)| GroupScore { mean, advantage }), has_logprobs, shard: 0, offset: 0,
             }
         }
@@ -360,7 +369,7 @@ mod tests {
         payload[56] = Outcome::ALL.len() as u8;
         assert_eq!(decode(0, &payload), Err("its outcome is unknown to this version"));
         let mut payload = vec![0; FIXED];
-        payload[60] = 4;
+        payload[60] = 16;
         assert_eq!(decode(0, &payload), Err("it has parts that are unknown to this version"));
     }
 
@@ -373,7 +382,10 @@ mod tests {
         let read = decode(5, &payload).unwrap();
         assert_eq!((read.finished.rollout.slot(), read.finished.request), (3, 7));
         assert_eq!((read.tokens, read.spans, read.logprobs), (vec![11, 12], vec![], None));
-        assert_eq!((read.finished.outcome, read.finished.group), (Outcome::Eos, None));
+        assert_eq!(
+            (read.finished.outcome, read.finished.group, read.finished.scorer),
+            (Outcome::Eos, None, None)
+        );
     }
 
     #[test]

@@ -266,6 +266,46 @@ fn r08_a_stopped_decode_is_held_to_the_policy(
     assert!(found.fields.iter().any(|difference| difference.name == field), "{found}");
 }
 
+/// R17: GROUP_DONE is no compared field, as it depends on timing, and yet it is with one completion of each group and with no other.
+#[rstest]
+#[case::missing(true, "lacks GROUP_DONE and is the last end of group")]
+#[case::surplus(false, "has GROUP_DONE and is not the last end of group")]
+fn r17_a_group_done_that_is_missing_or_surplus_is_noticed(
+    #[case] missing: bool,
+    #[case] what: &str,
+    #[values(false, true)] as_reference: bool,
+) {
+    let plan = plan(ReplayOptions { group: 4, checkpoint: 16, ..Default::default() });
+    let tampered = Arc::new(AtomicU32::new(u32::MAX));
+    let place = Arc::clone(&tampered);
+    let device = Tampered::new(&plan, move |ordinal, completion| {
+        // Of the DECODEs, behind the first few groups: one that ends a member, and is the last of its group or is not.
+        let ends = completion.status == Status::Done as u8 && completion.result != 0;
+        let hit = ends && ordinal > 20 && completion.has(CompletionFlags::GROUP_DONE) == missing;
+        if !hit || place.load(Ordering::Relaxed) != u32::MAX {
+            return vec![completion];
+        }
+        place.store(ordinal as u32, Ordering::Relaxed);
+        vec![HwCompletion { flags: completion.flags ^ CompletionFlags::GROUP_DONE.bits(), ..completion }]
+    });
+    let mut devices: Vec<Box<dyn Device>> = vec![Box::new(model(&plan, 64)), Box::new(device)];
+    if as_reference {
+        devices.reverse();
+    }
+    let outcomes = compare(&plan, &mut devices, &|_, _| ControlFlow::Continue(()));
+    let place = tampered.load(Ordering::Relaxed);
+    assert_ne!(place, u32::MAX, "nothing was tampered with");
+    let (at, other) = if as_reference { (0, 1) } else { (1, 0) };
+    assert!(outcomes[other].agrees(), "{:?}", outcomes[other]);
+    let found = outcomes[at].divergence.as_ref().expect("GROUP_DONE was changed");
+    let broken = found.broken.as_ref().expect("R17 is broken");
+    assert!(broken.starts_with("R17: ") && broken.contains(what), "{broken}");
+    assert_eq!((found.ordinal, outcomes[at].differing), (Some(place as usize), 1), "{found}");
+    assert!(found.fields.is_empty() && found.token.is_none(), "{found}");
+    assert!(found.to_string().contains(broken.as_str()), "{found}");
+    assert_eq!(outcomes[0].digest, outcomes[1].digest, "no compared field differs");
+}
+
 /// What lies behind the tokens of an ended rollout is compared too: nobody was to write there.
 #[rstest]
 #[case::behind_an_early_end(ReplayOptions { eos_threshold: 3000, checkpoint: 8, ..Default::default() })]

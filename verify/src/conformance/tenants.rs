@@ -20,6 +20,8 @@ use doorbell_host::platform::Platform;
 use doorbell_host::ports::{Division, Pages, Ports, QueuePort};
 use doorbell_host::{SharedMemory, queue};
 
+use crate::oracle::Oracle;
+
 /// Queue pairs and functions that the cases use at most.
 const QUEUES: u8 = 4;
 const FUNCTIONS: u8 = 2;
@@ -51,6 +53,7 @@ cases! {
     everything_is_function_0s_after_reset,
     r04_a_queue_pair_that_is_never_reaped_holds_up_no_other,
     r05_a_rollout_of_another_queue_pair_is_another,
+    r05_what_was_seen_complete_another_queue_pair_scores,
     r06_settings_are_a_functions_own,
     r07_a_fence_looks_at_its_own_queue_pair,
     r08_a_stop_ends_nothing_of_another_queue_pair,
@@ -128,7 +131,7 @@ impl<'a> Tenancy<'a> {
             bytes = bytes.max(config(queue).shared_bytes()?);
         }
         let division =
-            Division { queues, functions, bytes, workers: None, wait_states: config(0).wait_states };
+            Division { queues, functions, row: 1, bytes, workers: None, wait_states: config(0).wait_states };
         let ports = Ports::divide(device, &division)?;
         let mut rigs = Vec::new();
         for port in ports.take_all()? {
@@ -285,6 +288,65 @@ fn r05_a_rollout_of_another_queue_pair_is_another(tenancy: &mut Tenancy<'_>) -> 
     let ends = house.rigs[0].drain()?;
     ensure!(ends.iter().map(|end| end.user_data).is_sorted(), "R5: completions of one rollout out of order");
     house.rigs[0].compare(&held, &by_position(&ends, held.len())?)
+}
+
+/// The tokens of one queue pair, scored by another one over the same region as soon as their completions were seen, while the first
+/// goes on.
+fn r05_what_was_seen_complete_another_queue_pair_scores(tenancy: &mut Tenancy<'_>) -> Result<(), Failure> {
+    const AREA: u64 = 512;
+    let mut ranges = QueueConfig::default().ranges;
+    (ranges[3], ranges[15]) = ((0, 40_000), (90_000, 90_500));
+    let mut house = tenancy.open_among(1, |_| QueueConfig { ranges, ..small(32, 32) })?;
+    let features = house.rigs[0].driver.features();
+    if !features.capability.contains(Capability::REWARD) {
+        return Ok(());
+    }
+    let models = features.reward_models.min(2) as u16;
+    let tokens = house.rigs[0].driver.token_regions().remove(0);
+    let Rig { driver, .. } = house.rigs.remove(1);
+    let (config, port) = (driver.config().clone(), driver.into_platform());
+    let mut judge = Driver::over(port, config, tokens)?;
+    let oracle = Oracle::new(judge.config()).with_features(features);
+    let mut random = tenancy.random();
+    let (mut out, mut made, mut waiting, mut asked, mut scored) =
+        ([HwCompletion::default(); 5], 0u32, 0u32, Vec::new(), 0usize);
+    while scored < 200 {
+        // Each in an area of its own, so that none is written while it is read.
+        while made < 200 && waiting < 16 {
+            let desc = HwDesc::decode(made, 9, 1 + below(&mut random, 120))
+                .with_delta_offset(AREA * u64::from(made))
+                .with_user_data(made.into());
+            ensure_eq!(house.rigs[0].driver.submit(&[desc])?, 1, "descriptors taken by a queue with room");
+            (made, waiting) = (made + 1, waiting + 1);
+        }
+        let taken = house.rigs[0].driver.poll(&mut out)?;
+        for end in &out[..taken] {
+            waiting -= 1;
+            let tokens = end.final_seq_len - 9;
+            let desc = HwDesc::reward(end.rollout_id, end.rollout_id as u16 % models, tokens)
+                .with_delta_offset(AREA * end.user_data)
+                .with_user_data(asked.len() as u64);
+            let mut words = vec![0; tokens as usize];
+            judge.tokens(desc.delta_offset, &mut words)?;
+            asked.push(oracle.scored(&desc, &words).completion);
+            while judge.submit(&[desc])? == 0 {
+                scored += take_scores(&mut judge, &asked)?;
+            }
+        }
+        scored += take_scores(&mut judge, &asked)?;
+    }
+    Ok(())
+}
+
+/// Takes the completions of REWARDs, each of which must be the one that was expected; how many came.
+fn take_scores(judge: &mut Driver<Port>, expected: &[HwCompletion]) -> Result<usize, Failure> {
+    let mut out = [HwCompletion::default(); 5];
+    let taken = judge.poll(&mut out)?;
+    for end in &out[..taken] {
+        let expected = expected.get(end.user_data as usize).copied().unwrap_or_default();
+        ensure_eq!(end.without_timing(), expected, "R5: the score of tokens whose completion was seen");
+    }
+    Ok(taken)
 }
 
 fn r06_settings_are_a_functions_own(tenancy: &mut Tenancy<'_>) -> Result<(), Failure> {

@@ -3,6 +3,7 @@
 mod inject;
 mod publish;
 mod report;
+mod reward;
 mod setup;
 mod strict;
 
@@ -13,6 +14,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use doorbell_engine::Ranges;
 use doorbell_guard::Facts;
 use doorbell_runtime::metrics::{Metrics, Server};
 use doorbell_runtime::pipeline::{Feed, Pipeline, Publisher, RuntimeError};
@@ -60,21 +62,31 @@ pub struct Args {
     /// Tokens between checkpoints; 0 is never
     #[arg(long, value_name = "TOKENS", default_value_t = 0)]
     checkpoint: u32,
-    /// Let the device score checkpoints itself (flag RESIDENT): one descriptor for each rollout
+    /// Who scores: judges on threads of the host, the device by itself at checkpoints (flag RESIDENT: one descriptor for each
+    /// rollout), or the device when it is asked (REWARD descriptors)
+    #[arg(long, value_name = "WHO", default_value = "host")]
+    reward: reward::Who,
+    /// Reward model: digest folds the digest of the tokens, ranges counts those that lie in --reward-ranges
+    #[arg(long, value_name = "MODEL", default_value = "digest")]
+    reward_model: reward::Model,
+    /// Ranges of --reward-model ranges, up to 16, the last token of each included, as 0..999+5000..5999
+    #[arg(long, value_name = "RANGES", value_parser = reward::ranges)]
+    reward_ranges: Option<Box<Ranges>>,
+    /// Send the REWARDs of --reward device to queue pairs of their own, one beside each of the device's
     #[arg(long)]
-    resident: bool,
-    /// Score below which a rollout ends at a checkpoint, 0 to 1
-    #[arg(long, value_name = "SCORE", default_value_t = 0.0, value_parser = super::fraction)]
+    reward_queue: bool,
+    /// Score below which a rollout ends at a checkpoint; of the digest, scores are from 0 to 1
+    #[arg(long, value_name = "SCORE", default_value_t = 0.0, value_parser = reward::threshold)]
     reward_threshold: f64,
     /// Rules by which answers are judged instead of their digest, as TOML (see the book)
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["resident", "reward_threshold"])]
+    #[arg(long, value_name = "FILE", conflicts_with = "reward_threshold")]
     rules: Option<PathBuf>,
     /// Threads that judge; 0 judges on the hot thread
     #[arg(long, value_name = "N", default_value_t = 1)]
     judges: usize,
     /// Let the final answers of a group wait for each other, and one judge have them in one call; trajectories tell what each
     /// is worth in its group
-    #[arg(long, conflicts_with = "resident")]
+    #[arg(long)]
     judge_group: bool,
     /// Publish another version of the policy each time that this many rollouts have ended; 0 is never
     #[arg(long, value_name = "ROLLOUTS", default_value_t = 0)]
@@ -98,7 +110,7 @@ pub struct Args {
     max_failures: Option<u64>,
     /// Let judges break, to see what becomes of it: panic:1% or error:1% at that share of the rollouts, as the seed
     /// decides, hang:N judge N for ever at its first answer; can be given several times
-    #[arg(long, value_name = "FAULT", conflicts_with = "resident")]
+    #[arg(long, value_name = "FAULT")]
     inject_judge: Vec<inject::Fault>,
     /// Let every judge take this much longer for an answer, in microseconds
     #[arg(long, value_name = "US", default_value_t = 0)]
@@ -253,6 +265,7 @@ pub fn run(args: Args) -> Result<ExitCode, Failure> {
         values,
         failures: &failures,
         hot: metrics.status().threads.into_iter().next(),
+        mean_score: metrics.status().mean_score(),
         judges: &judges,
         device_counters: device_counters.ok(),
         capacity,

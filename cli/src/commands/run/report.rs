@@ -17,6 +17,7 @@ use doorbell_trace::{Format, Trace};
 use serde_json::json;
 
 use super::Args;
+use super::reward::{Model, Who};
 use crate::output::table;
 
 /// Everything that is known of a run.
@@ -32,6 +33,8 @@ pub struct Report<'a> {
     pub hot: Option<ThreadTime>,
     /// The first rollouts that failed.
     pub failures: &'a [Lost],
+    /// Mean of the scores, if there are any.
+    pub mean_score: Option<f64>,
     pub judges: &'a Shutdown,
     pub device_counters: Option<DeviceCounters>,
     /// Slots of the device's submission queue.
@@ -106,8 +109,8 @@ impl Report<'_> {
             let code = ErrorCode::try_from(completion.error).map_or("an unknown code", ErrorCode::name);
             let _ = writeln!(
                 text,
-                "the device refused {} rollouts, the first (rollout_id {}) with {code}",
-                values.rollouts_failed, completion.rollout_id
+                "the device refused a descriptor, the first (rollout_id {}) with {code}; {} rollouts have failed",
+                completion.rollout_id, values.rollouts_failed
             );
         }
         text += &self.failed();
@@ -157,15 +160,24 @@ impl Report<'_> {
 
     fn heading(&self) -> String {
         let format = self.format.map(|format| format!(", {format}")).unwrap_or_default();
-        let Args { group, checkpoint, policy, resident, .. } = self.args;
+        let Args { group, checkpoint, policy, reward, reward_model, reward_queue, .. } = self.args;
         let groups = if *group > 1 { format!(" in groups of {group}") } else { String::new() };
-        let scored = match (checkpoint, resident) {
-            (0, _) if self.args.judge_group => "judged as groups".to_owned(),
-            (n, _) if self.args.judge_group => format!("judged every {n} tokens, and as groups"),
-            (0, _) => "judged at their end".to_owned(),
-            (n, false) => format!("judged every {n} tokens"),
-            (n, true) => format!("scored by the device every {n} tokens"),
+        let judged = match (reward, reward_model) {
+            (Who::Host, Model::Digest) => "judged",
+            (Who::Host, Model::Ranges) => "judged by ranges",
+            (Who::Resident, _) => "scored by the device (RESIDENT)",
+            (Who::Device, Model::Digest) => "scored by the device (REWARD, digest)",
+            (Who::Device, Model::Ranges) => "scored by the device (REWARD, ranges)",
         };
+        let mut scored = match checkpoint {
+            0 if self.args.judge_group => format!("{judged} as groups"),
+            n if self.args.judge_group => format!("{judged} every {n} tokens, and as groups"),
+            0 => format!("{judged} at their end"),
+            n => format!("{judged} every {n} tokens"),
+        };
+        if *reward_queue {
+            scored += ", on queue pairs of its own";
+        }
         format!(
             "{}{format}: {} requests{groups} on {}, {policy}, {scored}",
             self.trace.source,
@@ -189,13 +201,18 @@ impl Report<'_> {
             ("of the rollouts: aborted", values.rollouts_aborted),
             ("of the rollouts: failed", values.rollouts_failed),
             ("of the rollouts: dropped as stale", values.rollouts_stale),
-            ("scores that the device gave", values.device_rewards),
+            ("scored by judges of the host", values.scored_host),
+            ("scored by the device (RESIDENT)", values.scored_resident),
+            ("scored by the device (REWARD)", values.scored_device),
             ("groups that ended on the device", values.groups_done),
             ("groups that have not ended there", values.groups_open),
         ] {
             if count > 0 {
                 table.add_row([name.to_owned(), count.to_string(), String::new()]);
             }
+        }
+        if let Some(score) = self.mean_score {
+            table.add_row(["mean score".to_owned(), format!("{score:.4}"), String::new()]);
         }
         if values.publishes > 0 {
             table.add_row([
@@ -299,7 +316,10 @@ impl Report<'_> {
             "policy": self.args.policy.name(),
             "group": self.args.group,
             "checkpoint": self.args.checkpoint,
-            "resident": self.args.resident,
+            "reward": format!("{:?}", self.args.reward).to_lowercase(),
+            "reward_model": format!("{:?}", self.args.reward_model).to_lowercase(),
+            "reward_queue": self.args.reward_queue,
+            "mean_score": self.mean_score,
             "judge_group": self.args.judge_group,
             "publish_every": self.args.publish_every,
             "publish_mode": format!("{:?}", self.args.publish_mode).to_lowercase(),

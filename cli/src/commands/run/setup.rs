@@ -6,15 +6,16 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+use doorbell_engine::NO_RANGES;
 use doorbell_host::QueueConfig;
 use doorbell_runtime::events::{Clock, Collector, Perfetto};
 use doorbell_runtime::kv::{PrefixConfig, Prefixes, Sharing};
 use doorbell_runtime::metrics::{CollectorThread, Metrics};
 use doorbell_runtime::pipeline::{
-    Credits, Discard, Inline, Options, Parts, Pipeline, RewardStage, Scoring, TrajectoryStage,
+    Credits, Discard, Inline, Options, Parts, Pipeline, RewardStage, TrajectoryStage,
 };
 use doorbell_runtime::reward::{
-    AnswerMemory, DigestJudge, Judge, Pool, PoolOptions, Prompts, RuleJudge, Rules, SlowJudge,
+    AnswerMemory, DigestJudge, Judge, Pool, PoolOptions, Prompts, RangeJudge, RuleJudge, Rules, SlowJudge,
 };
 use doorbell_runtime::trajectory::log::{Log, LogOptions, Sync};
 use doorbell_runtime::trajectory::{RolloutMemory, Spans, WriterHandle, WriterOptions};
@@ -23,9 +24,10 @@ use doorbell_trace::{PREFIX_BLOCK_TOKENS, Request, Trace};
 use super::super::GpuList;
 use super::Args;
 use super::inject::Faulty;
+use super::reward::{self, Who};
 use crate::failure::Failure;
 use crate::output::Output;
-use doorbell_devices::{Gpus, Kind, Memory, Settings};
+use doorbell_devices::{Gpus, Kind, Memory, Opened, Settings};
 
 /// Blocks that the KV arena has at most if nobody says how many: no request has less than it needs.
 const BLOCKS: u64 = 1 << 16;
@@ -50,10 +52,15 @@ pub struct Built {
 
 /// Opens and allocates everything.
 pub fn build(args: &Args, kind: Kind, trace: &Trace) -> Result<Built, Failure> {
+    reward::check(args, kind)?;
     let options = options(args, trace)?;
     let slots = options.slots;
     let kv = blocks(args, trace, options.max_output_tokens)?;
-    let device = kind.open(&settings(args, &options))?;
+    let settings = settings(args, &options);
+    let Opened { device, rewards: beside } = match args.reward_queue {
+        true => kind.open_with_rewards(&settings)?,
+        false => kind.open(&settings)?.into(),
+    };
     let regions = device.token_regions();
     let longest = options.max_output_tokens;
 
@@ -63,7 +70,9 @@ pub fn build(args: &Args, kind: Kind, trace: &Trace) -> Result<Built, Failure> {
     let prompts = Prompts::new(slots, ids);
     let memory = AnswerMemory { tokens: regions.clone(), prompts: prompts.clone() };
     let mut loads = None;
-    let rewards: Box<dyn RewardStage> = if args.judges == 0 {
+    let rewards: Box<dyn RewardStage> = if args.reward == Who::Device {
+        reward::stage(args, &*device, beside, slots, threshold(args))?
+    } else if args.judges == 0 {
         Box::new(Inline::new(memory, slots, longest, judge(args)?))
     } else {
         let options = PoolOptions {
@@ -167,7 +176,7 @@ fn options(args: &Args, trace: &Trace) -> Result<Options, Failure> {
         slots: args.slots.max(args.group),
         group: args.group,
         checkpoint: args.checkpoint,
-        scoring: if args.resident { Scoring::Device } else { Scoring::Host },
+        scoring: args.reward.scoring(),
         eos_stops: args.eos > 0.0,
         seed: args.seed,
         max_output_tokens: outputs.max().unwrap_or(1),
@@ -195,6 +204,13 @@ fn settings(args: &Args, options: &Options) -> Settings {
             logp_bytes: options.logp_bytes(),
             eos_threshold: (args.eos * 32_768.0).round() as u32,
             reward_threshold: threshold(args),
+            // The judges of the host count by themselves.
+            ranges: args
+                .reward_ranges
+                .as_deref()
+                .filter(|_| args.reward == Who::Device)
+                .copied()
+                .unwrap_or(NO_RANGES),
             length_limit: options.length_limit,
             workers: args.workers,
             ..QueueConfig::default()
@@ -219,14 +235,15 @@ fn judge(args: &Args) -> Result<impl FnMut(usize) -> Box<dyn Judge> + Send + use
         None => None,
         Some(path) => Some(Rules::read(path).map_err(Failure::input)?),
     };
-    // At most 1.
     let threshold = threshold(args);
+    let ranges = args.reward_ranges.as_deref().copied();
     let delay = Duration::from_micros(args.judge_delay);
     let (faults, seed) = (args.inject_judge.clone(), args.seed);
     Ok(move |number| {
-        let judge: Box<dyn Judge> = match &rules {
-            Some(rules) => Box::new(RuleJudge::new(rules.clone())),
-            None => Box::new(DigestJudge { threshold }),
+        let judge: Box<dyn Judge> = match (&rules, ranges) {
+            (Some(rules), _) => Box::new(RuleJudge::new(rules.clone())),
+            (None, Some(ranges)) => Box::new(RangeJudge { ranges, threshold }),
+            (None, None) => Box::new(DigestJudge { threshold }),
         };
         let judge = if delay.is_zero() { judge } else { Box::new(SlowJudge { judge, delay }) };
         let faults = faults.clone();

@@ -62,7 +62,7 @@ impl View {
 
     fn lines(&self, width: usize) -> Vec<Line<'static>> {
         let width = width.max(NARROW);
-        let mut lines = vec![self.title(width), self.rates(), self.rollouts(width), Line::default()];
+        let mut lines = vec![self.title(width), self.rates(width), self.rollouts(width), Line::default()];
         lines.extend(self.stages(width));
         lines.push(Line::default());
         lines.extend(self.latencies(width));
@@ -100,14 +100,21 @@ impl View {
         number(if seconds > 0.0 { grown / seconds } else { 0.0 })
     }
 
-    fn rates(&self) -> Line<'static> {
+    fn rates(&self, width: usize) -> Line<'static> {
         let rates = [
             ("segments/s", self.rate(|counters| counters.segments)),
             ("tokens/s", self.rate(|counters| counters.tokens_generated)),
             ("rollouts/s", self.rate(|counters| counters.rollouts_completed)),
         ];
-        let over = if self.before.is_some() { "" } else { "(average)" };
-        labelled(rates.into_iter().chain([(over, String::new())]))
+        let average = self.before.is_none().then(|| ("(average)", String::new()));
+        let fits = average.is_none() || width >= WIDE;
+        let mut line = labelled(rates.into_iter().chain(average));
+        if fits {
+            let (who, _) = self.scorer();
+            line.push_span(Span::from(format!("{who} score ")).dim());
+            line.push_span(self.mean_score());
+        }
+        line
     }
 
     fn rollouts(&self, width: usize) -> Line<'static> {
@@ -120,9 +127,32 @@ impl View {
         ];
         if width >= WIDE {
             figures.push(("stale", number(counters.rollouts_stale as f64)));
-            figures.push(("device scores", number(counters.device_rewards as f64)));
+            let (who, count) = self.scorer();
+            let label = match who {
+                "host" => "host scores",
+                "resident" => "resident scores",
+                _ => "device scores",
+            };
+            figures.push((label, number(count as f64)));
         }
         labelled(figures)
+    }
+
+    /// Who has given most of the scores, and how many.
+    fn scorer(&self) -> (&'static str, u64) {
+        let CounterValues { scored_host, scored_resident, scored_device, .. } = self.now.counters;
+        let all = [("host", scored_host), ("resident", scored_resident), ("device", scored_device)];
+        all.into_iter().rev().max_by_key(|&(_, count)| count).unwrap_or_default()
+    }
+
+    /// The mean of the scores, in at most six characters.
+    fn mean_score(&self) -> String {
+        match self.now.mean_score() {
+            None => String::from("-"),
+            Some(mean) if mean.abs() < 9.9 => format!("{mean:.3}"),
+            Some(mean) if mean.abs() < 999.0 => format!("{mean:.1}"),
+            Some(mean) => format!("{:.0}", mean.clamp(-32768.0, 32768.0)),
+        }
     }
 
     /// What the device has of groups and versions.
@@ -375,7 +405,9 @@ mod tests {
             counters.policy_version.set(17);
             counters.superseded.add(1_204);
             counters.rollouts_stale.add(9 * look);
-            counters.device_rewards.add(5_020);
+            counters.scored_host.add(12);
+            counters.scored_device.add(5_020);
+            (0..5_032).for_each(|k| metrics.scores.add(13 * k));
             counters.kv_blocks_capacity.set(4096);
             counters.kv_blocks_in_use.set(2871);
             counters.kv_blocks_saved.set(640);

@@ -10,7 +10,7 @@ use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
 
 use super::super::*;
-use crate::reward::{self, Request, Shutdown};
+use crate::reward::{self, Request, Scorer, Shutdown, Ticket};
 use crate::trajectory::{self, Finished, Span, Spans, Stored, WriterError};
 
 /// A rollout with its tokens at the moment at which it was stored.
@@ -292,6 +292,22 @@ pub fn tampered(mut nth: usize, tamper: fn(&mut HwCompletion)) -> impl Trick {
     })
 }
 
+/// Completions of DECODEs come behind those of REWARDs that are there: as R5 forbids.
+pub fn overtaking() -> impl Trick {
+    let mut held: Vec<HwCompletion> = vec![];
+    Edited(move |out: &mut [HwCompletion], count: usize| {
+        held.extend(&out[..count]);
+        let scored = |end: &HwCompletion| end.status == doorbell_contract::Status::Scored as u8;
+        if !held.iter().any(scored) {
+            return 0;
+        }
+        held.sort_by_key(|end| !scored(end));
+        let count = held.len().min(out.len());
+        out.iter_mut().zip(held.drain(..count)).for_each(|(out, end)| *out = end);
+        count
+    })
+}
+
 /// Says that it can do less.
 pub struct Less(pub Features);
 
@@ -380,16 +396,16 @@ impl<R: RewardStage> RewardStage for Moody<R> {
         self.inner.post_group(requests)
     }
 
-    fn collect(&mut self, out: &mut [Judged]) -> usize {
+    fn collect(&mut self, out: &mut [Judged]) -> Result<usize, RuntimeError> {
         let mut fresh = vec![nothing_judged(); 16];
-        let count = self.inner.collect(&mut fresh);
+        let count = self.inner.collect(&mut fresh)?;
         self.held.extend(&fresh[..count]);
         let wanted = (self.random.next_u32() as usize % 4).min(out.len()).min(self.held.len());
         for out in &mut out[..wanted] {
             let place = self.random.next_u32() as usize % self.held.len();
             *out = self.held.swap_remove(place);
         }
-        wanted
+        Ok(wanted)
     }
 
     fn pending(&self) -> usize {
@@ -398,6 +414,31 @@ impl<R: RewardStage> RewardStage for Moody<R> {
 
     fn shutdown(self: Box<Self>, patience: Duration) -> Shutdown {
         Box::new(self.inner).shutdown(patience)
+    }
+
+    fn scorer(&self) -> Scorer {
+        self.inner.scorer()
+    }
+
+    /// Not always when it is asked.
+    fn descriptor(&mut self) -> Option<HwDesc> {
+        if self.random.next_u32().is_multiple_of(3) { None } else { self.inner.descriptor() }
+    }
+
+    fn completed(
+        &mut self,
+        name: u64,
+        completion: &HwCompletion,
+    ) -> Result<(RolloutId, Ticket), &'static str> {
+        self.inner.completed(name, completion)
+    }
+
+    fn follows(&self) -> bool {
+        self.inner.follows()
+    }
+
+    fn first_refused(&self) -> Option<&HwCompletion> {
+        self.inner.first_refused()
     }
 }
 
@@ -416,8 +457,8 @@ impl RewardStage for Silent {
         Ok(())
     }
 
-    fn collect(&mut self, _: &mut [Judged]) -> usize {
-        0
+    fn collect(&mut self, _: &mut [Judged]) -> Result<usize, RuntimeError> {
+        Ok(0)
     }
 
     fn pending(&self) -> usize {

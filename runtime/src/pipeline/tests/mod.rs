@@ -3,12 +3,13 @@
 mod doubles;
 mod groups;
 mod policies;
+mod rewards;
 
 use std::collections::{HashMap, HashSet};
 use std::time::Duration;
 
 use doorbell_contract::{Capability, HwDesc, Opcode, PREFIX_NONE, PolicyMode, mix};
-use doorbell_engine::Engine;
+use doorbell_engine::{Engine, NO_RANGES, Ranges, RewardModel};
 use doorbell_host::{Division, Driver, Ports, QueueConfig, Sharded};
 use doorbell_trace::{Generator, Request};
 use doorbell_verify::ModelPlatform;
@@ -19,7 +20,10 @@ use super::*;
 use crate::events::Clock;
 use crate::kv::{PrefixConfig, Sharing};
 use crate::policy::PolicyKind;
-use crate::reward::{Answer, AnswerMemory, DigestJudge, Judge, JudgeError, JudgeFailure, Pool, PoolOptions};
+use crate::reward::{
+    Answer, AnswerMemory, DeviceRewards, DigestJudge, Judge, JudgeError, JudgeFailure, Pool, PoolOptions,
+    QueueRewards, RangeJudge, Scale, Scorer,
+};
 use crate::trajectory::{Finished, Outcome, Span};
 use doubles::{Less, Moody, Note, Notes, Shuffle, Tricky, Unreadable, repeated, tampered};
 
@@ -45,7 +49,22 @@ struct Setup {
     publish: Option<(usize, PolicyMode)>,
     /// Spans that a rollout may have.
     spans: u32,
+    /// Who scores, by which model, and its ranges.
+    judges: Judges,
+    model: RewardModel,
+    ranges: Ranges,
     seed: u64,
+}
+
+/// Who scores where the reward stage does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Judges {
+    /// The host.
+    Host,
+    /// The device, on the rollouts' own queue pairs.
+    Own,
+    /// The device, on queue pairs beside them.
+    Beside,
 }
 
 impl Setup {
@@ -71,6 +90,9 @@ impl Setup {
             less: Features { capability: Capability::all(), groups: 64, policy_slots: 2, reward_models: 2 },
             publish: None,
             spans: 1,
+            judges: Judges::Host,
+            model: RewardModel::Digest,
+            ranges: NO_RANGES,
             seed: 1,
         }
     }
@@ -125,17 +147,49 @@ impl Setup {
         Box::new(Sharded::new("models", drivers).unwrap())
     }
 
-    fn pipeline(&self) -> (Pipeline, Notes) {
-        let config = QueueConfig {
+    /// The same, with a queue pair for REWARDs beside each.
+    fn device_with_rewards(&self, config: QueueConfig) -> (Box<dyn Device>, Vec<Box<dyn Device>>) {
+        let queues = 2 * self.queues;
+        let bytes = config.shared_bytes().unwrap();
+        let division = Division { queues, functions: self.functions, row: 2, bytes, ..Division::default() };
+        let ports = Ports::divide(ModelPlatform::with_queues(queues, self.functions).unwrap(), &division);
+        let mut rollouts: Vec<Box<dyn Device>> = vec![];
+        let mut rewards: Vec<Box<dyn Device>> = vec![];
+        for port in ports.unwrap().take_all().unwrap() {
+            if rewards.len() == rollouts.len() {
+                rollouts.push(Box::new(Driver::new(port, config.clone()).unwrap()));
+            } else {
+                let tokens = rollouts[rewards.len()].token_regions().remove(0);
+                rewards.push(Box::new(Driver::over(port, config.clone(), tokens).unwrap()));
+            }
+        }
+        (Box::new(Sharded::new("models", rollouts).unwrap()), rewards)
+    }
+
+    fn config(&self) -> QueueConfig {
+        QueueConfig {
             sq_depth: self.depth,
             cq_depth: self.depth,
             token_bytes: self.options.token_bytes(),
             logp_bytes: self.options.logp_bytes(),
             eos_threshold: self.eos_threshold,
             reward_threshold: self.reward_threshold,
+            length_limit: self.options.length_limit,
+            ranges: self.ranges,
             ..QueueConfig::default()
+        }
+    }
+
+    fn pipeline(&self) -> (Pipeline, Notes) {
+        self.pipeline_with(|queue| queue)
+    }
+
+    /// The same; `edit` has the queue pairs for REWARDs, if there are any.
+    fn pipeline_with(&self, edit: impl Fn(Box<dyn Device>) -> Box<dyn Device>) -> (Pipeline, Notes) {
+        let (device, beside) = match self.judges {
+            Judges::Beside => self.device_with_rewards(self.config()),
+            _ => (self.device(self.config()), vec![]),
         };
-        let device = self.device(config);
         let device = Tricky { inner: device, trick: Less(self.less) };
         let regions = device.token_regions();
         let spans = Spans::new(self.options.slots, self.spans);
@@ -144,14 +198,32 @@ impl Setup {
         let slots = self.options.slots;
         let prompts = self.prompts();
         let memory = AnswerMemory { tokens: regions.clone(), prompts: prompts.clone() };
-        let inline =
-            Inline::new(memory, slots, self.options.max_output_tokens, move |_| DigestJudge { threshold });
+        let (scale, longest) = (Scale { model: self.model, threshold }, self.options.max_output_tokens);
+        let rewards: Box<dyn RewardStage> = match (self.judges, self.model) {
+            (Judges::Host, RewardModel::Digest) => {
+                let inline = Inline::new(memory, slots, longest, move |_| DigestJudge { threshold });
+                Box::new(Moody::new(inline, self.seed))
+            }
+            (Judges::Host, RewardModel::Ranges) => {
+                let ranges = self.ranges;
+                let inline = Inline::new(memory, slots, longest, move |_| RangeJudge { ranges, threshold });
+                Box::new(Moody::new(inline, self.seed))
+            }
+            (Judges::Own, _) => {
+                let rewards = DeviceRewards::new(device.name(), device.features(), slots, scale);
+                Box::new(Moody::new(rewards.unwrap(), self.seed))
+            }
+            (Judges::Beside, _) => {
+                let queues = beside.into_iter().map(edit).collect();
+                Box::new(Moody::new(QueueRewards::new(queues, slots, scale).unwrap(), self.seed))
+            }
+        };
         let parts = Parts {
             device: Box::new(Tricky { inner: Box::new(device), trick: Shuffle::new(self.seed) }),
             sq_start: None,
             policy: self.policy.build(slots),
             kv: self.kv(),
-            rewards: Box::new(Moody::new(inline, self.seed)),
+            rewards,
             prompts,
             trajectories: Box::new(doubles::Store::new(regions, spans.clone(), notes.clone(), self.seed)),
             spans,
@@ -256,7 +328,7 @@ fn r9_trajectories_are_whole_however_they_are_cut(
     }
 }
 
-/// The host's judge and a RESIDENT device end the same rollouts at the same token, with the same score: by the end of
+/// The host's judge, a RESIDENT device and one that is asked by REWARDs end the same rollouts at the same token, with the same score: by the end of
 /// sequence, by their budget, and, with a threshold between, by their score.
 #[rstest]
 #[case(PolicyKind::Fifo, 9000)]
@@ -265,24 +337,32 @@ fn r9_trajectories_are_whole_however_they_are_cut(
 #[case(PolicyKind::Fifo, 40_000)]
 #[case(PolicyKind::Fifo, 65_536)]
 fn r9_host_and_device_score_alike(#[case] policy: PolicyKind, #[case] reward_threshold: i32) {
-    let run = |scoring| {
+    let run = |scoring, judges| {
         let options =
             Options { slots: 32, group: 2, checkpoint: 16, scoring, eos_stops: true, ..Options::default() };
-        let setup = Setup { reward_threshold, eos_threshold: 120, policy, ..Setup::new(80, options) };
+        let setup = Setup { reward_threshold, eos_threshold: 120, policy, judges, ..Setup::new(80, options) };
         let mut stored = setup.run().1;
         stored.sort_by_key(|(finished, _)| finished.device_rollout);
         stored
     };
-    let (host, device) = (run(Scoring::Host), run(Scoring::Device));
-    assert_eq!(host.len(), device.len());
+    let host = run(Scoring::Stage, Judges::Host);
     let mut outcomes = HashSet::new();
-    for ((host, host_tokens), (device, device_tokens)) in host.iter().zip(&device) {
-        outcomes.insert(host.outcome);
-        let what = |finished: &Finished| {
-            (finished.device_rollout, finished.outcome, finished.answer_tokens, finished.score)
-        };
-        assert_eq!(what(host), what(device));
-        assert_eq!(host_tokens, device_tokens);
+    for (scoring, judges, scorer) in [
+        (Scoring::Resident, Judges::Host, Scorer::Resident),
+        (Scoring::Stage, Judges::Own, Scorer::Device),
+        (Scoring::Stage, Judges::Beside, Scorer::Device),
+    ] {
+        let device = run(scoring, judges);
+        assert_eq!(host.len(), device.len());
+        for ((host, host_tokens), (device, device_tokens)) in host.iter().zip(&device) {
+            outcomes.insert(host.outcome);
+            let what = |finished: &Finished| {
+                (finished.device_rollout, finished.outcome, finished.answer_tokens, finished.score)
+            };
+            assert_eq!(what(host), what(device), "{judges:?}");
+            assert_eq!(host_tokens, device_tokens);
+            assert_eq!((host.scorer, device.scorer), (Some(Scorer::Host), Some(scorer)));
+        }
     }
     assert!(outcomes.len() > 1, "the case should have rollouts that end in several ways: {outcomes:?}");
     assert_eq!(outcomes.contains(&Outcome::Rejected), reward_threshold > 0);
@@ -374,7 +454,7 @@ fn what_can_never_run_is_refused_with_the_reason() {
 #[case(Options { group: 0, ..Options::default() }, "group is 0")]
 #[case(Options { slots: 3, group: 4, ..Options::default() }, "slots is 3")]
 #[case(Options { credits: Credits::new(3), group: 4, ..Options::default() }, "credits is 3")]
-#[case(Options { scoring: Scoring::Device, ..Options::default() }, "checkpoint is 0")]
+#[case(Options { scoring: Scoring::Resident, ..Options::default() }, "checkpoint is 0")]
 fn bad_options_are_told(#[case] options: Options, #[case] expected: &str) {
     let error = options.check().unwrap_err().to_string();
     assert!(error.starts_with(expected), "{error}");
@@ -831,13 +911,14 @@ proptest! {
         policy in 0usize..4,
         blocks in 120u32..400,
         (queues, functions, groups) in (1u8..5, 1u8..5, 0u32..4),
-        (judge_group, publish, max_staleness) in (
+        (judge_group, judges, publish, max_staleness) in (
             any::<bool>(),
+            0usize..3,
             prop::option::of((20usize..300, 0usize..3)),
             prop::option::of(0u32..3),
         ),
     ) {
-        let scoring = if resident && checkpoint > 0 { Scoring::Device } else { Scoring::Host };
+        let scoring = if resident && checkpoint > 0 { Scoring::Resident } else { Scoring::Stage };
         let options = Options {
             slots: group + extra,
             group,
@@ -848,7 +929,7 @@ proptest! {
             in_flight,
             window,
             abort_every,
-            judge_group: judge_group && scoring == Scoring::Host,
+            judge_group: judge_group && scoring == Scoring::Stage,
             max_staleness,
             ..Options::default()
         };
@@ -860,6 +941,7 @@ proptest! {
             less: Features { groups, ..plain.less },
             publish: publish.map(|(every, mode)| (every, modes[mode])),
             spans: 200,
+            judges: [Judges::Host, Judges::Own, Judges::Beside][judges],
             policy: PolicyKind::ALL[policy],
             depth: 1 << depth,
             eos_threshold: 200,
@@ -871,6 +953,7 @@ proptest! {
         let (_, stored, notes) = setup.run_noted(&mut Feed::new(&setup.requests));
         for (finished, tokens) in &stored {
             prop_assert_eq!(tokens, &setup.answer_of(finished, &notes.spans(finished)));
+            prop_assert_eq!(finished.score, RewardModel::Digest.score(tokens.iter().copied(), &NO_RANGES));
         }
     }
 }

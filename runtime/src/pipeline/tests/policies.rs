@@ -133,13 +133,13 @@ fn r22_stale_rollouts_are_dropped_and_told_of(#[values(0, 1, 3)] max_staleness: 
 #[test]
 fn r20_resident_rollouts_go_on_at_a_checkpoint() {
     let mut setup = busy((40, PolicyMode::Keep));
-    setup.options.scoring = Scoring::Device;
+    setup.options.scoring = Scoring::Resident;
     let (pipeline, stored, notes) = setup.run_noted(&mut Feed::repeated(&setup.requests, 4));
     let values = pipeline.metrics.counters.values();
     assert_eq!(stored.len(), 960);
     check_tokens(&setup, &stored, &notes);
     let cut = stored.iter().filter(|(finished, _)| finished.segments > 1).count();
-    assert!(cut > 5 && values.device_rewards == 960 - cut as u64, "{cut} cut");
+    assert!(cut > 5 && values.scored_resident == 960 - cut as u64, "{cut} cut");
     for (finished, tokens) in &stored {
         let spans = notes.spans(finished);
         assert!(spans.iter().all(|span| span.first % 24 == 0), "R20: {spans:?}");

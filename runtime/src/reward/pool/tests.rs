@@ -49,6 +49,8 @@ fn request(tickets: &mut Tickets, slot: u32, tokens: u32) -> Request {
         rollout,
         request: slot.into(),
         member: slot % 3,
+        device_rollout: slot,
+        prefix_id: u32::MAX,
         group: slot % 4,
         prompt_ids: slot % 4,
         avoid: None,
@@ -81,7 +83,7 @@ fn collect_all(pool: &mut Pool) -> Vec<Judged> {
     let begun = Instant::now();
     while pool.pending() > 0 {
         assert!(begun.elapsed() < PATIENCE, "{} requests have no verdict", pool.pending());
-        let taken = pool.collect(&mut out);
+        let taken = pool.collect(&mut out).unwrap();
         all.extend_from_slice(&out[..taken]);
         thread::yield_now();
     }
@@ -204,7 +206,7 @@ fn the_judge_that_has_least_to_do_is_asked_and_order_does_not_matter() {
                 judge: 9,
                 verdict: Err(JudgeFailure::Tokens),
             }];
-            if pool.collect(&mut out) > 0 {
+            if pool.collect(&mut out).unwrap() > 0 {
                 assert!(tickets.redeem(out[0].rollout, out[0].ticket));
                 judged.push(out[0].judge);
             }
@@ -435,7 +437,7 @@ fn a_judge_that_hangs_is_replaced_and_its_late_verdict_is_dropped() {
     drop(open);
     thread::sleep(Duration::from_millis(20));
     let mut out = [failed[0].to_owned(); 8];
-    assert_eq!(pool.collect(&mut out), 0);
+    assert_eq!(pool.collect(&mut out).unwrap(), 0);
     let end = Box::new(pool).shutdown(PATIENCE);
     let hung = JudgeFault::Hung { judge: 0, deadline, replaced: true };
     assert_eq!(end.faults, [hung]);

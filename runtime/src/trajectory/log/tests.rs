@@ -9,9 +9,11 @@ use std::time::Duration;
 
 use doorbell_contract::PREFIX_NONE;
 use proptest::prelude::*;
+use rstest::rstest;
 use tempfile::tempdir;
 
 use super::*;
+use crate::reward::Scorer;
 use crate::rollout::RolloutId;
 use crate::trajectory::{Body, Finished, Outcome, Span, Trajectory, record};
 
@@ -34,6 +36,7 @@ fn trajectory(number: u64, tokens: usize) -> Trajectory {
             prompt_tokens: 100 + word,
             answer_tokens: tokens as u32,
             score: 1000 * word as i32,
+            scorer: Scorer::ALL.get(word as usize % 4).copied(),
             segments: 1 + word % 9,
             outcome: Outcome::ALL[number as usize % 4],
             spans: 0,
@@ -186,25 +189,25 @@ fn another_version_is_told_and_left_alone() {
     let directory = tempdir().unwrap();
     let files = written(directory.path(), 2, small());
     let mut bytes = fs::read(&files[0]).unwrap();
-    bytes[8] = 3;
+    bytes[8] = 4;
     let check = crc32c::crc32c(&bytes[..28]);
     bytes[28..32].copy_from_slice(&check.to_le_bytes());
     fs::write(&files[0], &bytes).unwrap();
     let error = Log::open(directory.path(), small()).unwrap_err();
-    assert!(matches!(error, LogError::Version { found: 3, .. }), "{error}");
+    assert!(matches!(error, LogError::Version { found: 4, .. }), "{error}");
     let mut reader = Reader::open(directory.path()).unwrap();
-    assert!(matches!(reader.next(), Some(Err(LogError::Version { found: 3, .. }))));
+    assert!(matches!(reader.next(), Some(Err(LogError::Version { found: 4, .. }))));
     assert!(reader.next().is_none());
     assert_eq!(fs::read(&files[0]).unwrap(), bytes);
 }
 
-/// Files of version 1 are read, and never written on: what comes later has a file of its own.
-#[test]
-fn an_older_version_is_read_and_left_alone() {
+/// Files of older versions are read, and never written on: what comes later has a file of its own.
+#[rstest]
+fn an_older_version_is_read_and_left_alone(#[values(1, 2)] version: u8) {
     let directory = tempdir().unwrap();
     let files = written(directory.path(), 2, small());
     let mut bytes = fs::read(&files[0]).unwrap();
-    bytes[8] = 1;
+    bytes[8] = version;
     let check = crc32c::crc32c(&bytes[..28]);
     bytes[28..32].copy_from_slice(&check.to_le_bytes());
     fs::write(&files[0], &bytes).unwrap();

@@ -28,6 +28,7 @@ fn finished(slot: u32, tokens: u32) -> Finished {
         prompt_tokens: 5,
         answer_tokens: tokens,
         score: 0,
+        scorer: None,
         segments: 1,
         outcome: Outcome::Completed,
         spans: 0,
