@@ -1,9 +1,9 @@
 //! The persistent CUDA kernel, on one or several GPUs.
 
 use doorbell_gpu::GpuOptions;
-use doorbell_host::{Device, DeviceError, Driver, QueueConfig, Sharded};
+use doorbell_host::{Device, DeviceError, Driver, Platform, QueueConfig, Sharded};
 
-use crate::{Gpus, Settings};
+use crate::{Gpus, Settings, divide};
 
 /// Advances without progress after which a lone queue pair counts as hung: 1 s, as each waits for 100 us. What a driver
 /// takes for progress may have happened long before, so a hang is told after one or two such times.
@@ -21,8 +21,7 @@ pub(crate) fn missing() -> Option<String> {
     }
 }
 
-/// Starts a kernel on each GPU and opens its queue pairs: GPU by GPU, where shards are counted. Each shows itself as a device
-/// of its own, whose functions confine nothing (CAP_WINDOWS is 0), so their number changes nothing.
+/// Starts a kernel on each GPU and opens its queue pairs, divided among the functions: GPU by GPU, where shards are counted.
 pub(crate) fn open(settings: &Settings) -> Result<Box<dyn Device>, DeviceError> {
     let (Gpus { gpus }, queues) = (&settings.gpus, usize::from(settings.queues));
     let patience = settings.patience.unwrap_or_else(|| patience(gpus.len() * queues));
@@ -30,14 +29,20 @@ pub(crate) fn open(settings: &Settings) -> Result<Box<dyn Device>, DeviceError> 
     let bytes = config.shared_bytes()?;
     let options: Vec<GpuOptions> =
         gpus.iter().map(|&gpu| GpuOptions { gpu, queues, bytes, sms: None }).collect();
+    let devices = doorbell_gpu::open_all(&options)?;
+    let first = devices.first().map_or("gpu", |device| device.name()).to_owned();
     let mut drivers: Vec<Box<dyn Device>> = Vec::new();
-    for platform in doorbell_gpu::open_all(&options)? {
-        drivers.push(Box::new(Driver::new(platform, config.clone())?));
+    for device in devices {
+        if queues == 1 {
+            drivers.push(Box::new(Driver::new(device, config.clone())?));
+        } else {
+            drivers.extend(divide(device, settings, &config)?);
+        }
     }
     match <[_; 1]>::try_from(drivers) {
         Ok([driver]) => Ok(driver),
         Err(drivers) => {
-            let name = name(drivers[0].name(), gpus.len(), queues);
+            let name = name(&first, gpus.len(), queues, settings.functions.into());
             Ok(Box::new(Sharded::new(name, drivers)?))
         }
     }
@@ -49,11 +54,13 @@ fn patience(queue_pairs: usize) -> u32 {
 }
 
 /// What reports call several queue pairs, the first of which is `first`'s.
-fn name(first: &str, gpus: usize, queues: usize) -> String {
-    match (gpus, queues) {
-        (1, _) => format!("{first} ({queues} queues)"),
-        (_, 1) => format!("gpu ({gpus} GPUs)"),
-        _ => format!("gpu ({gpus} GPUs, {queues} queues each)"),
+fn name(first: &str, gpus: usize, queues: usize, functions: usize) -> String {
+    match (gpus, queues, functions) {
+        (1, _, 1) => format!("{first} ({queues} queues)"),
+        (1, ..) => format!("{first} ({queues} queues, {functions} functions)"),
+        (_, 1, _) => format!("gpu ({gpus} GPUs)"),
+        (_, _, 1) => format!("gpu ({gpus} GPUs, {queues} queues each)"),
+        _ => format!("gpu ({gpus} GPUs, {queues} queues and {functions} functions each)"),
     }
 }
 
@@ -64,10 +71,17 @@ mod tests {
     use super::*;
 
     #[rstest]
-    #[case(1, 4, "gpu1 (4 queues)")]
-    #[case(2, 1, "gpu (2 GPUs)")]
-    #[case(2, 16, "gpu (2 GPUs, 16 queues each)")]
-    fn names_tell_what_runs(#[case] gpus: usize, #[case] queues: usize, #[case] expected: &str) {
-        assert_eq!(name("gpu1", gpus, queues), expected);
+    #[case(1, 4, 1, "gpu1 (4 queues)")]
+    #[case(1, 4, 2, "gpu1 (4 queues, 2 functions)")]
+    #[case(2, 1, 1, "gpu (2 GPUs)")]
+    #[case(2, 16, 1, "gpu (2 GPUs, 16 queues each)")]
+    #[case(2, 16, 4, "gpu (2 GPUs, 16 queues and 4 functions each)")]
+    fn names_tell_what_runs(
+        #[case] gpus: usize,
+        #[case] queues: usize,
+        #[case] functions: usize,
+        #[case] expected: &str,
+    ) {
+        assert_eq!(name("gpu1", gpus, queues, functions), expected);
     }
 }

@@ -50,8 +50,8 @@ pub struct Settings {
     pub queue: QueueConfig,
     /// Queue pairs of the device, 1 to 16; of each GPU. Several are one device as [`Sharded`] makes them one.
     pub queues: u8,
-    /// Functions that the queue pairs are spread over, at most as many as those. A device with windows confines each to its
-    /// own memory; a GPU has none, so that there they are names.
+    /// Functions that the queue pairs are spread over, at most as many as those. Each has memory of its own, to which a device
+    /// confines it.
     pub functions: u8,
     /// Advances without progress after which a device counts as hung, if not the device's usual.
     pub patience: Option<u32>,
@@ -274,6 +274,15 @@ fn divided<D: Pages + 'static>(
     queue: &QueueConfig,
 ) -> Result<Sharded, DeviceError> {
     let name = several(device.name(), settings);
+    Sharded::new(name, divide(device, settings, queue)?)
+}
+
+/// The queue pairs of `device`, divided as `settings` says, a driver each.
+fn divide<D: Pages + 'static>(
+    device: D,
+    settings: &Settings,
+    queue: &QueueConfig,
+) -> Result<Vec<Box<dyn Device>>, DeviceError> {
     let ports = Ports::divide(
         device,
         &Division {
@@ -290,7 +299,7 @@ fn divided<D: Pages + 'static>(
     for port in ports.take_all()? {
         drivers.push(Box::new(Driver::new(port, queue.clone())?));
     }
-    Sharded::new(name, drivers)
+    Ok(drivers)
 }
 
 /// What reports call a device with several queue pairs.

@@ -30,6 +30,7 @@ struct FrontEnd {
   alignas(8) uint64_t owner[kPlaces];
   uint32_t epoch;   // rises with each version that is published
   uint32_t loaded;  // the slot of the newest
+  uint64_t* shown;  // where the host looks at the slots
   // The ABORT that has not come to all that was published before it (R8), by the control warp.
   uint32_t aborting;
   uint32_t aborted;  // the number of the last that has
@@ -525,6 +526,12 @@ __device__ __noinline__ bool end_shared(FrontEnd& f, Place* places, uint32_t pre
   return __any_sync(kEveryLane, some) && !DOORBELL_FAULT(OvertakesGroup);
 }
 
+// The policy slots as their registers show them, of which `newest` was loaded last.
+__device__ __forceinline__ uint64_t shown(const uint4& slots, uint32_t newest) {
+  const uint32_t low = slots.x | (newest == 0 ? 1u << 24 : 0), high = slots.z | (newest == 1 ? 1u << 24 : 0);
+  return static_cast<uint64_t>(high) << 32 | low;
+}
+
 // R19: publishes a version of the policy, whose header lies at `header`; its error, and nothing has changed if there is one.
 // The warp has the turn: nothing is admitted meanwhile.
 __device__ __noinline__ uint32_t publish_policy(FrontEnd& f, Place* places, uint64_t header, uint32_t version,
@@ -562,6 +569,7 @@ __device__ __noinline__ uint32_t publish_policy(FrontEnd& f, Place* places, uint
     }
     f.groups.supersede(target, mode);
     order::store_relaxed_block(&f.loaded, target);
+    order::store_relaxed_sys(f.shown, shown(order::load_relaxed_block(&f.versions.slots), target));
     order::store_release_block(&f.epoch, order::load_relaxed_block(&f.epoch) + 1);
   }
   __syncwarp();
@@ -1289,10 +1297,6 @@ __device__ __forceinline__ void publish(const FrontEnd& f, const Launch& launch,
     order::store_relaxed_sys(&mailbox.asked, asked);
     order::store_relaxed_sys(&mailbox.waits_for, order::load_relaxed_block(&f.waits_for));
     order::store_relaxed_sys(&mailbox.heartbeat, heartbeat);
-    const uint4 slots = order::load_relaxed_block(&f.versions.slots);
-    const uint32_t newest = order::load_relaxed_block(&f.loaded);
-    order::store_relaxed_sys(&mailbox.slot_0, slots.x | (newest == 0 ? 1u << 24 : 0));
-    order::store_relaxed_sys(&mailbox.slot_1, slots.z | (newest == 1 ? 1u << 24 : 0));
     order::store_relaxed_sys(&mailbox.aborted, order::load_relaxed_block(&f.aborted));
     // The host reads these first: who sees them sees the others.
     order::fence_sys();
@@ -1445,6 +1449,7 @@ __device__ bool block(FrontEnd& f, const Launch& launch, uint32_t queue) {
         f.sq_tail = f.claimed = f.admitted = f.config.sq_start;
         f.cq_head = f.config.cq_start;
         f.posted = static_cast<uint64_t>(f.config.sq_start) << 32 | f.config.cq_start;
+        f.shown = &launch.mailboxes[f.config.function].policy_slots;
         launch.state->counters[queue] = WorkerCounters{0, 0, 0, 0, 0};
       }
       __syncthreads();

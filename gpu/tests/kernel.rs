@@ -7,10 +7,11 @@
 
 use std::sync::Arc;
 
-use doorbell_gpu::{Engine, GpuPlatform};
+use doorbell_contract::Place;
+use doorbell_gpu::{Engine, GpuDevice};
 use doorbell_gpu_cpu::{CpuKernel, Options};
-use doorbell_host::{DeviceError, Platform};
-use doorbell_verify::conformance::{Bench, CASES, Case, Failure};
+use doorbell_host::{DeviceError, Division, Pages, Platform, Ports};
+use doorbell_verify::conformance::{Bench, CASES, Case, Failure, Seat, TENANT_CASES, Tenancy, TenantCase};
 use libtest_mimic::{Arguments, Failed, Trial};
 
 /// How a kernel is paced.
@@ -24,13 +25,13 @@ enum Pace {
 /// On so many queue pairs, of which it uses the last, each case runs at these paces.
 const PACES: [(usize, &[Pace]); 2] = [(1, &[Pace::Calm, Pace::Weak]), (3, &[Pace::Stress])];
 
-/// Cases that look at answers alone. The others look at how far a device is as well, which depends on how many workers the
-/// rollouts of other queue pairs leave it.
+/// Cases that look at answers alone, and leave page 0 alone. The others look at how far a device is as well, which depends on
+/// how many workers the rollouts of other queue pairs leave it.
 const TOGETHER: [&str; 11] = [
     "r03_every_descriptor_has_one_completion",
     "r05_completions_of_a_rollout_keep_its_order",
     "r05_a_rollout_runs_one_descriptor_at_a_time",
-    "r06_settings_change_no_answer",
+    "r06_end_of_sequence",
     "r07_fences_separate",
     "r09_checkpoints_lose_nothing",
     "r13_every_rule_holds_across_the_wrap",
@@ -65,6 +66,9 @@ const FAULTS: &[(&str, &str)] = &[
     ("LoadsBusySlot", "r19_a_slot_in_use_is_not_loaded"),
 ];
 
+/// Accesses of a hostile owner.
+const ACCESSES: u32 = 4_000;
+
 /// How often the case is tried, at most, each time with another seed: some faults show with few.
 const TRIES: u64 = 40;
 
@@ -87,25 +91,39 @@ impl Pace {
     }
 }
 
-/// The last queue pair of a new kernel.
-fn open(options: Options) -> Result<GpuPlatform, DeviceError> {
+/// A new kernel.
+fn open(options: Options) -> Result<GpuDevice, DeviceError> {
     let engine: Arc<dyn Engine> = Arc::new(CpuKernel::start(options)?);
-    GpuPlatform::new(engine, options.queues - 1)
+    GpuDevice::new(engine)
 }
 
+/// On its last queue pair, which the last function owns.
 fn run(case: &Case, options: Options) -> Result<(), Failed> {
-    let mut make = || -> Result<Box<dyn Platform>, DeviceError> { Ok(Box::new(open(options)?)) };
+    let mut make = || -> Result<Box<dyn Platform>, DeviceError> {
+        let (device, last) = (open(options)?, options.queues as u8 - 1);
+        Ok(if last == 0 {
+            Box::new(device)
+        } else {
+            Box::new(Seat::new(Box::new(device), Place { function: last, queue: last })?)
+        })
+    };
     Bench::new(&mut make, options.seed).run(case).map_err(Failed::from)
+}
+
+/// A case of several queue pairs at once.
+fn run_tenants(case: &TenantCase, options: Options) -> Result<(), Failed> {
+    let mut make = || -> Result<Box<dyn Pages>, DeviceError> { Ok(Box::new(open(options)?)) };
+    Tenancy::new(&mut make, options.seed).with_accesses(ACCESSES).run(case).map_err(Failed::from)
 }
 
 /// These cases on each of several queue pairs of one kernel, all at once.
 fn run_together(options: Options) -> Result<(), Failed> {
-    let engine: Arc<dyn Engine> = Arc::new(CpuKernel::start(options)?);
-    let engine = &engine;
+    let queues = options.queues as u8;
+    let division = Division { queues, functions: queues, bytes: options.bytes, ..Division::default() };
+    let ports = &Ports::divide(open(options)?, &division)?;
     let run_all = |queue: usize| -> Result<(), Failure> {
-        let mut make = || -> Result<Box<dyn Platform>, DeviceError> {
-            Ok(Box::new(GpuPlatform::new(engine.clone(), queue)?))
-        };
+        let mut make =
+            || -> Result<Box<dyn Platform>, DeviceError> { Ok(Box::new(ports.take(queue as u8)?)) };
         let mut cases = CASES.iter().filter(|case| TOGETHER.contains(&case.name));
         cases.try_for_each(|case| Bench::new(&mut make, options.seed + queue as u64).run(case))
     };
@@ -161,6 +179,12 @@ fn main() {
                         .with_ignored_flag(elsewhere),
                 );
             }
+        }
+    }
+    for case in TENANT_CASES {
+        for (queues, pace) in [(4, Pace::Calm), (2, Pace::Weak)] {
+            let name = format!("{} of {queues} queue pairs, {}", case.name, pace.name());
+            trials.push(Trial::test(name, move || run_tenants(case, pace.options(queues, seed()))));
         }
     }
     for pace in [Pace::Calm, Pace::Weak] {
