@@ -69,6 +69,12 @@ const FAULTS: &[(&str, &str)] = &[
 /// Accesses of a hostile owner.
 const ACCESSES: u32 = 4_000;
 
+/// A fault, and a case of several queue pairs that has to notice it.
+const TENANT_FAULTS: &[(&str, &str)] = &[
+    ("PublishesAlone", "r18_a_version_is_of_its_function_alone"),
+    ("OverlooksOthers", "r19_a_slot_in_use_by_another_queue_pair_is_not_loaded"),
+];
+
 /// How often the case is tried, at most, each time with another seed: some faults show with few.
 const TRIES: u64 = 40;
 
@@ -140,13 +146,22 @@ fn is_noticed(fault: &'static str, name: &str) -> Result<(), Failed> {
     if (0..TRIES).all(|k| passes(seed() + k)) { Err(Failed::from("the case passed")) } else { Ok(()) }
 }
 
+fn is_noticed_by_tenants(fault: &'static str, name: &str) -> Result<(), Failed> {
+    let case = TENANT_CASES.iter().find(|case| case.name == name).ok_or("no such case")?;
+    match run_tenants(case, Options { fault: Some(fault), ..Pace::Calm.options(4, seed()) }) {
+        Ok(()) => Err(Failed::from("the case passed")),
+        Err(_) => Ok(()),
+    }
+}
+
 fn run_weakened(name: &str) -> Result<(), Failed> {
     let case = CASES.iter().find(|case| case.name == name).ok_or("no such case")?;
     run(case, Options { fault: Some("RelaxesReleases"), ..Pace::Calm.options(1, seed()) })
 }
 
 /// Faults that no case notices: `tests/rows.rs` does, or ThreadSanitizer.
-const ELSEWHERE: [&str; 9] = [
+const ELSEWHERE: [&str; 10] = [
+    "HoldsNobody",
     "AbortsLate",
     "SharesNothing",
     "CountsUnordered",
@@ -162,7 +177,8 @@ const ELSEWHERE: [&str; 9] = [
 fn every_fault_has_a_case() -> Result<(), Failed> {
     let known: Vec<String> =
         doorbell_gpu_cpu::faults().map(|name| name.to_string_lossy().into_owned()).collect();
-    let tried: Vec<&str> = FAULTS.iter().map(|&(fault, _)| fault).chain(ELSEWHERE).collect();
+    let noticed = FAULTS.iter().chain(TENANT_FAULTS).map(|&(fault, _)| fault);
+    let tried: Vec<&str> = noticed.chain(ELSEWHERE).collect();
     if known == tried { Ok(()) } else { Err(format!("{known:?} are planted, {tried:?} are tried").into()) }
 }
 
@@ -193,6 +209,10 @@ fn main() {
     }
     for &(fault, name) in FAULTS {
         trials.push(Trial::test(format!("{fault} is noticed by {name}"), move || is_noticed(fault, name)));
+    }
+    for &(fault, name) in TENANT_FAULTS {
+        let run = move || is_noticed_by_tenants(fault, name);
+        trials.push(Trial::test(format!("{fault} is noticed by {name}"), run));
     }
     // `cargo xtask tsan` expects a report of this one, which here may go well.
     trials.push(
