@@ -287,6 +287,9 @@ enum doorbell_slot {
 #define DOORBELL_CAP_LOGP 0x00000020u            // flag LOGP
 #define DOORBELL_CAP_POLICY 0x00000040u          // opcode POLICY, and status SUPERSEDED
 #define DOORBELL_CAP_ABORT 0x00000080u           // register ABORT
+// the device itself confines each access to the windows of its function (rule R11); without it, software
+// checks each region at ENABLE, and one address space holds all functions
+#define DOORBELL_CAP_ISOLATED 0x00000100u
 // polls the slots: the check word publishes (rule R1), and the doorbell only wakes
 #define DOORBELL_CAP_SLOT_POLLING 0x00000010u
 

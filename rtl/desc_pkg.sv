@@ -288,6 +288,10 @@ package desc_pkg;
   localparam logic [31:0] CAP_POLICY = 32'h0000_0040;
   localparam int          CAP_ABORT_BIT = 7;                 // register ABORT
   localparam logic [31:0] CAP_ABORT = 32'h0000_0080;
+  // the device itself confines each access to the windows of its function (rule R11); without it, software
+  // checks each region at ENABLE, and one address space holds all functions
+  localparam int          CAP_ISOLATED_BIT = 8;
+  localparam logic [31:0] CAP_ISOLATED = 32'h0000_0100;
   // polls the slots: the check word publishes (rule R1), and the doorbell only wakes
   localparam int          CAP_SLOT_POLLING_BIT = 4;
   localparam logic [31:0] CAP_SLOT_POLLING = 32'h0000_0010;

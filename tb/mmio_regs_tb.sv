@@ -135,7 +135,8 @@ module mmio_regs_run #(
     end
     define(REG_ID, Ro, 32'h4C45_4244, 0);
     define(REG_VERSION, Ro, RESET_VERSION, 0);
-    define(REG_CAPABILITY, Ro, CAP_PREFILL | CAP_REWARD | CAP_RESIDENT | CAP_INTERRUPT | CAP_LOGP | CAP_POLICY | CAP_ABORT, 0);
+    define(REG_CAPABILITY, Ro, CAP_PREFILL | CAP_REWARD | CAP_RESIDENT | CAP_INTERRUPT | CAP_LOGP | CAP_POLICY | CAP_ABORT
+                                | CAP_ISOLATED, 0);
     define(REG_WORKER_STATE, Ro, 0, 0);
     define(REG_WAIT_STATES, Cfg, 0, 32'hFFFF);
     define(REG_CAP_WORKERS, Ro, Workers, 0);

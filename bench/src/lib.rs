@@ -146,7 +146,7 @@ const BENCHES: &[Bench] = &[
     bench(What::Rtl, &["speed"], |load| one(speed::speed(load.trace, load.quick))),
     #[cfg(feature = "gpu")]
     bench(What::Gpu, &["gpu_round_trip", "gpu_rate", "gpu_idle", "gpu_token"], |load| {
-        gpu::sections(load.quick)
+        gpu::sections(load.quick, load.functions)
     }),
 ];
 

@@ -334,6 +334,8 @@ bitflags::bitflags! {
         const POLICY = 1 << 6;
         /// Bit 7: register ABORT
         const ABORT = 1 << 7;
+        /// Bit 8: the device itself confines each access to the windows of its function (rule R11); without it, software checks each region at ENABLE, and one address space holds all functions
+        const ISOLATED = 1 << 8;
         /// Bit 4: polls the slots: the check word publishes (rule R1), and the doorbell only wakes
         const SLOT_POLLING = 1 << 4;
     }

@@ -21,8 +21,7 @@ pub(crate) fn missing() -> Option<String> {
     }
 }
 
-/// Starts a kernel on each GPU and opens its queue pairs: GPU by GPU, where shards are counted. Each shows itself as a device
-/// of its own, whose functions confine nothing (CAP_WINDOWS is 0), so their number changes nothing.
+/// Starts a kernel on each GPU and opens its queue pairs, divided among the functions: GPU by GPU, where shards are counted.
 pub(crate) fn open(settings: &Settings, rewards: bool) -> Result<Opened, DeviceError> {
     let (Gpus { gpus }, each) = (&settings.gpus, usize::from(settings.queues));
     let queues = each * usize::from(crate::row(rewards));
@@ -31,9 +30,19 @@ pub(crate) fn open(settings: &Settings, rewards: bool) -> Result<Opened, DeviceE
     let bytes = config.shared_bytes()?;
     let options: Vec<GpuOptions> =
         gpus.iter().map(|&gpu| GpuOptions { gpu, queues, bytes, sms: None }).collect();
-    let platforms = doorbell_gpu::open_all(&options)?;
-    let first = platforms.first().map_or("gpu", |platform| platform.name()).to_owned();
-    crate::paired(name(&first, gpus.len(), each), platforms, &config, rewards)
+    let devices = doorbell_gpu::open_all(&options)?;
+    let first = devices.first().map_or("gpu", |device| device.name()).to_owned();
+    let name = name(&first, gpus.len(), each, settings.functions.into());
+    if queues == 1 {
+        return crate::paired(name, devices, &config, rewards);
+    }
+    let mut divided = (vec![], config.clone());
+    for device in devices {
+        let (ports, config) = crate::divide(device, settings, &config, rewards)?;
+        divided.0.extend(ports);
+        divided.1 = config;
+    }
+    crate::paired(name, divided.0, &divided.1, rewards)
 }
 
 /// See [`QueueConfig::patience`].
@@ -42,11 +51,13 @@ fn patience(queue_pairs: usize) -> u32 {
 }
 
 /// What reports call several queue pairs, the first of which is `first`'s.
-fn name(first: &str, gpus: usize, queues: usize) -> String {
-    match (gpus, queues) {
-        (1, _) => format!("{first} ({queues} queues)"),
-        (_, 1) => format!("gpu ({gpus} GPUs)"),
-        _ => format!("gpu ({gpus} GPUs, {queues} queues each)"),
+fn name(first: &str, gpus: usize, queues: usize, functions: usize) -> String {
+    match (gpus, queues, functions) {
+        (1, _, 1) => format!("{first} ({queues} queues)"),
+        (1, ..) => format!("{first} ({queues} queues, {functions} functions)"),
+        (_, 1, _) => format!("gpu ({gpus} GPUs)"),
+        (_, _, 1) => format!("gpu ({gpus} GPUs, {queues} queues each)"),
+        _ => format!("gpu ({gpus} GPUs, {queues} queues and {functions} functions each)"),
     }
 }
 
@@ -57,10 +68,17 @@ mod tests {
     use super::*;
 
     #[rstest]
-    #[case(1, 4, "gpu1 (4 queues)")]
-    #[case(2, 1, "gpu (2 GPUs)")]
-    #[case(2, 16, "gpu (2 GPUs, 16 queues each)")]
-    fn names_tell_what_runs(#[case] gpus: usize, #[case] queues: usize, #[case] expected: &str) {
-        assert_eq!(name("gpu1", gpus, queues), expected);
+    #[case(1, 4, 1, "gpu1 (4 queues)")]
+    #[case(1, 4, 2, "gpu1 (4 queues, 2 functions)")]
+    #[case(2, 1, 1, "gpu (2 GPUs)")]
+    #[case(2, 16, 1, "gpu (2 GPUs, 16 queues each)")]
+    #[case(2, 16, 4, "gpu (2 GPUs, 16 queues and 4 functions each)")]
+    fn names_tell_what_runs(
+        #[case] gpus: usize,
+        #[case] queues: usize,
+        #[case] functions: usize,
+        #[case] expected: &str,
+    ) {
+        assert_eq!(name("gpu1", gpus, queues, functions), expected);
     }
 }

@@ -16,6 +16,7 @@
 use std::fmt;
 use std::ops::RangeInclusive;
 
+use doorbell_host::ports::QueuePort;
 use doorbell_host::{Device, DeviceError, Division, Driver, Pages, Platform, Ports, QueueConfig, Sharded};
 use doorbell_verify::ModelPlatform;
 use doorbell_verify::model::{BadMutation, Mutation};
@@ -50,8 +51,8 @@ pub struct Settings {
     pub queue: QueueConfig,
     /// Queue pairs of the device, 1 to 16; of each GPU. Several are one device as [`Sharded`] makes them one.
     pub queues: u8,
-    /// Functions that the queue pairs are spread over, at most as many as those. A device with windows confines each to its
-    /// own memory; a GPU has none, so that there they are names.
+    /// Functions that the queue pairs are spread over, at most as many as those. Each has memory of its own, to which a device
+    /// confines it.
     pub functions: u8,
     /// Advances without progress after which a device counts as hung, if not the device's usual.
     pub patience: Option<u32>,
@@ -313,6 +314,17 @@ fn divided<D: Pages + 'static>(
     rewards: bool,
 ) -> Result<Opened, DeviceError> {
     let name = several(device.name(), settings);
+    let (ports, queue) = divide(device, settings, queue, rewards)?;
+    paired(name, ports, &queue, rewards)
+}
+
+/// The queue pairs of `device`, divided as `settings` says, and what each is to be configured with.
+fn divide<D: Pages + 'static>(
+    device: D,
+    settings: &Settings,
+    queue: &QueueConfig,
+    rewards: bool,
+) -> Result<(Vec<QueuePort<D>>, QueueConfig), DeviceError> {
     let row = row(rewards);
     let ports = Ports::divide(
         device,
@@ -326,8 +338,7 @@ fn divided<D: Pages + 'static>(
         },
     )?;
     // How many each function has of them is settled.
-    let queue = QueueConfig { workers: None, ..queue.clone() };
-    paired(name, ports.take_all()?, &queue, rewards)
+    Ok((ports.take_all()?, QueueConfig { workers: None, ..queue.clone() }))
 }
 
 /// Drivers over `platforms`, those of the rollouts as one device; with `rewards`, every other one is over the tokens of the one

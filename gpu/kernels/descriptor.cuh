@@ -74,9 +74,19 @@ __device__ __forceinline__ bool verifies(const Descriptor& desc, const uint4 (&k
   return check_word(shares, index) == desc.check();
 }
 
-// What a function's policy slots hold (R18): of each a word as its register shows it, and the salt.
+// What a function's policy slots hold (R18): of each a word as its register shows it, and the salt. A front end's copy has a
+// tag above each word, another one for each version that is published. While the two differ the copy is not to be used:
+// somebody is about to publish, or has not yet written both halves.
 struct Versions {
+  static constexpr uint32_t kTag = 24, kHeld = 1u << 31;
   uint4 slots;
+
+  __device__ __forceinline__ bool settled() const { return (slots.x ^ slots.z) >> kTag == 0; }
+
+  static __device__ __forceinline__ uint4 tagged(const uint4& slots, uint32_t number) {
+    const uint32_t tag = (number & 0x7F) << kTag, words = (1u << kTag) - 1;
+    return make_uint4((slots.x & words) | tag, slots.y, (slots.z & words) | tag, slots.w);
+  }
 
   static __device__ __forceinline__ uint32_t word(uint32_t version, uint32_t slot_state) {
     return slot_state << 16 | version;

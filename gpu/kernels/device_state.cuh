@@ -106,6 +106,35 @@ struct alignas(64) WorkerCounters {
   uint64_t read;  // lines
 };
 
+// What a publish asks of the other front ends of its function: a word that is another one each time, with the publisher's
+// queue pair and the phase below the number.
+namespace request {
+
+constexpr uint32_t kHold = 1;    // use the versions no more, and say whether the slot that is to be loaded is in use
+constexpr uint32_t kAdopt = 2;   // the new ones
+constexpr uint32_t kResume = 3;  // with the old ones
+constexpr uint32_t kPhase = 3, kQueue = 2, kNumber = 6;
+constexpr uint32_t kBusy = 1u << 31;  // of an answer: yes
+
+__device__ __forceinline__ uint32_t word(uint32_t number, uint32_t queue, uint32_t phase) {
+  return (number << kNumber | queue << kQueue | phase) & ~kBusy;
+}
+__device__ __forceinline__ uint32_t queue_of(uint32_t request) { return request >> kQueue & (kMaxQueues - 1); }
+
+}  // namespace request
+
+// What the queue pairs of a function have in common: the versions of the policy (R18). Whoever holds `publisher` writes.
+struct Function {
+  alignas(128) uint4 slots;  // as Versions has them, without tags
+  uint32_t loaded;           // the slot of the newest
+  uint32_t life;             // the host's; another one: no queue pair was active in between, and all begins anew
+  uint32_t target;           // the slot that is being loaded
+  uint32_t mode;             // how
+  alignas(128) uint32_t publisher;  // 1: somebody publishes, or joins
+  alignas(128) uint32_t members;    // front ends that have a session, a bit each
+  alignas(128) uint32_t asked;      // the request
+};
+
 // Zeroed before the kernel starts.
 struct DeviceState {
   alignas(128) uint32_t work_tail;     // tickets filled
@@ -114,6 +143,8 @@ struct DeviceState {
   alignas(128) uint32_t abandon[kMaxQueues * 32];    // one line each: the session whose rollouts are to be dropped
   alignas(128) uint32_t done_tail[kMaxQueues * 32];  // one line each
   alignas(128) uint64_t fetched[kMaxQueues * 16];    // one line each: tickets of the queue pair to which a worker has come
+  alignas(128) uint32_t answers[kMaxQueues * 32];    // one line each: the request that the front end has come to
+  Function functions[kMaxQueues];
   WorkerCounters counters[kMaxQueues];
   engine::Range ranges[kMaxQueues][DOORBELL_RANGES];  // of reward model 1, while a session runs
   // By ticket, as `work_entry` has it.

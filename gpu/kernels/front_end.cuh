@@ -16,7 +16,7 @@ struct FrontEnd {
   RunningTable running;
   GroupTable groups;
   uint4 key[4];             // of the session's check words (R2)
-  Versions versions;        // of the policy: changed in the turn, `epoch` behind it
+  Versions versions;        // of the policy: changed in the turn, or at another's publish, `epoch` behind it
   doorbell_session config;  // as read when the session started
   // Places that are free: a ring, from which whoever has the turn takes and to which the completion warp gives back. It
   // starts with all but the last (see RunningTable), so it never fills up, and its size divides 2^32 (R13).
@@ -30,6 +30,9 @@ struct FrontEnd {
   alignas(8) uint64_t owner[kPlaces];
   uint32_t epoch;   // rises with each version that is published
   uint32_t loaded;  // the slot of the newest
+  uint64_t* shown;  // where the host looks at the slots
+  uint32_t gate;    // 1: something is being admitted under the versions as they are, or they are being changed
+  uint32_t heard;   // the last request of the function that was there when the session started
   // The ABORT that has not come to all that was published before it (R8), by the control warp.
   uint32_t aborting;
   uint32_t aborted;  // the number of the last that has
@@ -63,6 +66,9 @@ struct FrontEnd {
 };
 
 namespace front_end {
+
+// Element of a stage that holds quarter `k` of descriptor `d`: permuted so that neither side meets a bank twice.
+__device__ __forceinline__ uint32_t staged(uint32_t d, uint32_t k) { return 4 * d + (k ^ (d >> 1 & 3)); }
 
 // Counters by their place in the register page.
 constexpr uint32_t kCycles = 0, kDescriptors = 1, kCompletions = 2, kTokens = 3, kBusy = 4, kWait = 6, kStallCq = 8,
@@ -165,7 +171,7 @@ struct Order {
   uint32_t slot;             // that holds it
   uint32_t bound;            // the group that it belongs to
   bool live;                 // the lane has a descriptor
-  bool is_plain;             // but for those that run it needs to know of nobody: no worker, no group
+  bool is_plain;             // but for those that run it needs to know of nobody: no worker, no group, no publisher
   bool is_long;              // goes to a worker
   bool is_brief;             // short DECODE, run in the turn
   bool is_stop;
@@ -237,9 +243,11 @@ __device__ __forceinline__ void classify(Order& o, bool verified, uint32_t index
   o.is_long = (runs && !o.is_brief) || (good && opcode == DOORBELL_OP_REWARD);
   o.is_stop = good && opcode == DOORBELL_OP_STOP;
   o.is_fence = good && o.desc.has(DOORBELL_FLAG_FENCE);
-  o.is_plain = !good || (!o.is_long && !o.is_stop && opcode != DOORBELL_OP_POLICY &&
-                         !o.desc.has(DOORBELL_FLAG_FENCE | DOORBELL_FLAG_COW_PREFIX | DOORBELL_FLAG_LOGP) &&
-                         (opcode != DOORBELL_OP_PREFILL || o.desc.max_tokens() == 0));
+  // While somebody is about to publish, nothing is.
+  o.is_plain = versions.settled() &&
+               (!good || (!o.is_long && !o.is_stop && opcode != DOORBELL_OP_POLICY &&
+                          !o.desc.has(DOORBELL_FLAG_FENCE | DOORBELL_FLAG_COW_PREFIX | DOORBELL_FLAG_LOGP) &&
+                          (opcode != DOORBELL_OP_PREFILL || o.desc.max_tokens() == 0)));
   o.outcome = ended(!good ? DOORBELL_STATUS_ERROR : o.is_stop ? DOORBELL_STATUS_STOPPED : DOORBELL_STATUS_DONE, error);
   if (UNLIKELY(retired)) {
     o.outcome.status =
@@ -257,7 +265,8 @@ __device__ __forceinline__ void classify(Order& o, bool verified, uint32_t index
 // Does all for a lane's descriptor that needs no order.
 __device__ __forceinline__ void prepare(Order& o, uint32_t index, const FrontEnd& f) {
   const doorbell_session& config = f.config;
-  const Versions versions{order::load_relaxed_block(&f.versions.slots)};
+  // Behind the slots: what the host wrote when it had seen a version finds it here.
+  const Versions versions{order::load_halves_block(&f.versions.slots)};
   classify(o, verifies(o.desc, f.key, index), index, versions, config);
   if (__any_sync(kEveryLane, o.is_brief)) {
     const engine::Brief::Decoder decoder = begin_brief(o);
@@ -525,11 +534,178 @@ __device__ __noinline__ bool end_shared(FrontEnd& f, Place* places, uint32_t pre
   return __any_sync(kEveryLane, some) && !DOORBELL_FAULT(OvertakesGroup);
 }
 
-// R19: publishes a version of the policy, whose header lies at `header`; its error, and nothing has changed if there is one.
-// The warp has the turn: nothing is admitted meanwhile.
-__device__ __noinline__ uint32_t publish_policy(FrontEnd& f, Place* places, uint64_t header, uint32_t version,
-                                                uint32_t model_id, uint32_t mode, uint32_t warp, uint32_t lane) {
-  const Versions versions{order::load_relaxed_block(&f.versions.slots)};
+// The slots of a function. One lane stores; whoever loads has come behind the publisher.
+__device__ __forceinline__ uint4 load_function(const Function& function) {
+  const uint32_t* const words = reinterpret_cast<const uint32_t*>(&function.slots);
+  return make_uint4(order::load_relaxed_gpu(words), order::load_relaxed_gpu(words + 1), order::load_relaxed_gpu(words + 2),
+                    order::load_relaxed_gpu(words + 3));
+}
+__device__ __forceinline__ void store_function(Function& function, const uint4& slots) {
+  uint32_t* const words = reinterpret_cast<uint32_t*>(&function.slots);
+  order::store_relaxed_gpu(words, slots.x);
+  order::store_relaxed_gpu(words + 1, slots.y);
+  order::store_relaxed_gpu(words + 2, slots.z);
+  order::store_relaxed_gpu(words + 3, slots.w);
+}
+
+// The policy slots as their registers show them, of which `newest` was loaded last.
+__device__ __forceinline__ uint64_t shown(const uint4& slots, uint32_t newest) {
+  const uint32_t low = slots.x | (newest == 0 ? 1u << 24 : 0), high = slots.z | (newest == 1 ? 1u << 24 : 0);
+  return static_cast<uint64_t>(high) << 32 | low;
+}
+
+// Whether the gate was shut, so that it is this warp's. What is done behind it is short, and waits for nothing.
+__device__ __forceinline__ bool shut(FrontEnd& f, uint32_t lane) {
+  uint32_t seen = 1;
+  if (lane == 0) seen = order::compare_swap_block(&f.gate, 0, 1);
+  return __shfl_sync(kEveryLane, seen, 0) == 0;
+}
+
+__device__ __forceinline__ void reopen(FrontEnd& f, uint32_t lane) {
+  __syncwarp();
+  if (lane == 0) order::store_release_block(&f.gate, 0);
+}
+
+// Whether this warp has become the function's publisher, of which there is one.
+__device__ __forceinline__ bool becomes_publisher(Function& function, uint32_t lane) {
+  uint32_t seen = 1;
+  if (lane == 0) seen = order::compare_swap_acquire_gpu(&function.publisher, 0, 1);
+  return __shfl_sync(kEveryLane, seen, 0) == 0;
+}
+
+__device__ __forceinline__ void resign(Function& function, uint32_t lane) {
+  __syncwarp();
+  if (lane == 0) order::store_release_gpu(&function.publisher, 0);
+}
+
+// R19: whether a DECODE at a worker names the version in slot `target`.
+__device__ __noinline__ bool is_in_use(const FrontEnd& f, uint32_t target, uint32_t lane) {
+  bool busy = false;
+#pragma unroll 1
+  for (uint32_t k = lane; k < kPlaces; k += kWarp) {
+    const uint32_t bound = order::load_relaxed_block(&f.bound[k]);
+    busy = busy || ((bound & binding::kVersioned) != 0 && (bound & binding::kSecond) / binding::kSecond == target);
+  }
+  return __any_sync(kEveryLane, busy);
+}
+
+// Stores a front end's copy of the slots. One lane calls it.
+__device__ __forceinline__ void store_versions(FrontEnd& f, const uint4& slots) {
+  uint64_t* const halves = reinterpret_cast<uint64_t*>(&f.versions.slots);
+  order::store_relaxed_block(&halves[0], static_cast<uint64_t>(slots.y) << 32 | slots.x);
+  order::store_relaxed_block(&halves[1], static_cast<uint64_t>(slots.w) << 32 | slots.z);
+}
+
+// R20, R21: takes over the versions behind a publish into slot `target`. Nothing is admitted meanwhile.
+__device__ __noinline__ void adopt(FrontEnd& f, Place* places, const uint4& slots, uint32_t target, uint32_t mode,
+                                   uint32_t lane) {
+  f.groups.acquire(lane);
+  if (lane == 0) {
+    f.groups.supersede(target, mode);
+    const uint32_t epoch = order::load_relaxed_block(&f.epoch) + 1;
+    store_versions(f, Versions::tagged(slots, epoch));
+    order::store_relaxed_block(&f.loaded, target);
+    order::store_release_block(&f.epoch, epoch);
+  }
+  f.groups.release(lane);
+  // Those at workers.
+  if (mode != DOORBELL_POLICY_WAIT) {
+#pragma unroll 1
+    for (uint32_t k = lane; k < kPlaces; k += kWarp) {
+      const uint32_t bound = order::load_relaxed_block(&f.bound[k]);
+      if ((bound & binding::kVersioned) == 0 || (bound & binding::kSecond) / binding::kSecond == target) continue;
+      order::set_bits_gpu(&places[k].stop, mode == DOORBELL_POLICY_KEEP ? kKeep : kStop);
+    }
+  }
+  __syncwarp();
+}
+
+// Asks the other front ends of the function, and waits until each has answered or has no session any more: the control warps
+// answer, which wait for nobody. Whether one says that the slot is in use. The caller is the publisher.
+__device__ __forceinline__ bool ask(DeviceState& state, Function& function, uint32_t queue, uint32_t phase, uint32_t lane) {
+  const uint32_t number = (order::load_relaxed_gpu(&function.asked) >> request::kNumber) + 1;
+  const uint32_t wanted = __shfl_sync(kEveryLane, request::word(number, queue, phase), 0);
+  if (lane == 0) order::store_release_gpu(&function.asked, wanted);
+  for (uint32_t spins = 0;;) {
+    const uint32_t members = order::load_relaxed_gpu(&function.members);
+    uint32_t answer = wanted;
+    if (lane < kMaxQueues && lane != queue && (members >> lane & 1) != 0)
+      answer = order::load_acquire_gpu(&state.answers[lane * 32]);
+    if (__all_sync(kEveryLane, (answer & ~request::kBusy) == wanted)) {
+      __syncwarp();
+      return __any_sync(kEveryLane, (answer & request::kBusy) != 0);
+    }
+    relax(spins);
+  }
+}
+
+// Answers the publisher of the function. False: not yet, as something is being admitted. The control warp calls it, once for
+// each request.
+__device__ __noinline__ bool answer(FrontEnd& f, DeviceState& state, uint32_t queue, uint32_t lane) {
+  Function& function = state.functions[f.config.function];
+  const uint32_t asked = __shfl_sync(kEveryLane, order::load_acquire_gpu(&function.asked), 0);
+  __syncwarp();
+  // A lane may have seen an older one.
+  if (__any_sync(kEveryLane, asked == order::load_relaxed_block(&f.heard))) return true;
+  const uint32_t phase = asked & request::kPhase;
+  uint32_t busy = 0;
+  if (request::queue_of(asked) != queue) {
+    if (phase != request::kResume && !shut(f, lane)) return false;
+    const uint4 copy = order::load_halves_block(&f.versions.slots);
+    if (phase == request::kHold) {
+      if (lane == 0 && !DOORBELL_FAULT(HoldsNobody))
+        store_versions(f, make_uint4(copy.x | Versions::kHeld, copy.y, copy.z, copy.w));
+      if (is_in_use(f, order::load_relaxed_gpu(&function.target), lane) && !DOORBELL_FAULT(OverlooksOthers))
+        busy = request::kBusy;
+    } else if (phase == request::kAdopt) {
+      adopt(f, state.places[queue], load_function(function), order::load_relaxed_gpu(&function.target),
+            order::load_relaxed_gpu(&function.mode), lane);
+    } else if (lane == 0) {
+      store_versions(f, make_uint4(copy.x & ~Versions::kHeld, copy.y, copy.z, copy.w));
+    }
+    if (phase != request::kResume) reopen(f, lane);
+    __syncwarp();
+    if (lane == 0) order::store_release_gpu(&state.answers[queue * 32], asked | busy);
+  }
+  if (lane == 0) order::store_relaxed_block(&f.heard, asked);
+  __syncwarp();
+  return true;
+}
+
+// A session starts: it has the versions of its function as they are, or begins anew. The control warp calls it.
+__device__ __noinline__ void join(FrontEnd& f, DeviceState& state, uint32_t queue, uint32_t lane) {
+  Function& function = state.functions[f.config.function];
+  for (uint32_t spins = 0; !becomes_publisher(function, lane);) relax(spins);
+  if (lane == 0) {
+    if (order::load_relaxed_gpu(&function.life) != f.config.life) {
+      // R18: version 0 with salt 0, and nothing.
+      order::store_relaxed_gpu(&function.life, f.config.life);
+      store_function(function, make_uint4(Versions::word(0, DOORBELL_SLOT_RESIDENT), 0, 0, 0));
+      order::store_relaxed_gpu(&function.loaded, 0);
+    }
+    f.versions.slots = Versions::tagged(load_function(function), 0);
+    f.loaded = order::load_relaxed_gpu(&function.loaded);
+    f.heard = order::load_relaxed_gpu(&function.asked);
+    f.epoch = f.gate = 0;
+    order::set_bits_gpu(&function.members, 1u << queue);
+  }
+  resign(function, lane);
+}
+
+// R19: publishes the version of the POLICY that is staged as number `k`; its error, and nothing has changed if there is one.
+// The warp has the turn: nothing is admitted meanwhile. And it is the publisher of its function: in the other front ends
+// nothing is admitted either, from the time when they are asked whether the slot is in use until they have the new versions.
+// So there is one moment in which these become resident for all (R20).
+__device__ __noinline__ uint32_t publish_policy(FrontEnd& f, DeviceState& state, uint32_t queue, const uint4* stage,
+                                                uint32_t k) {
+  const uint32_t warp = threadIdx.x / kWarp, lane = threadIdx.x % kWarp;
+  Descriptor desc;
+#pragma unroll
+  for (uint32_t part = 0; part < 4; part++) desc.quarter[part] = stage[staged(k, part)];
+  const uint64_t header = f.config.token_base + desc.delta_offset();
+  const uint32_t version = desc.policy_version(), model_id = desc.model_id(), mode = desc.checkpoint();
+  Function& function = state.functions[f.config.function];
+  const Versions versions{order::load_halves_block(&f.versions.slots)};
   const uint32_t newest = order::load_relaxed_block(&f.loaded);
   // The newest is never retired: the other one is free, or was loaded first.
   const uint32_t target = DOORBELL_FAULT(SwapsSlots) ? newest : 1 - newest;
@@ -537,43 +713,53 @@ __device__ __noinline__ uint32_t publish_policy(FrontEnd& f, Place* places, uint
     return DOORBELL_ERR_BAD_POLICY;
   // What the host wrote before the descriptor, and what it had seen: the header, and completions of those that are gone.
   order::fence_sys();
-  bool busy = false;
-#pragma unroll 1
-  for (uint32_t k = lane; k < kPlaces; k += kWarp) {
-    const uint32_t bound = order::load_relaxed_block(&f.bound[k]);
-    busy = busy || ((bound & binding::kVersioned) != 0 && (bound & binding::kSecond) / binding::kSecond == target);
-  }
-  if (__any_sync(kEveryLane, busy) && !DOORBELL_FAULT(LoadsBusySlot)) return DOORBELL_ERR_POLICY_BUSY;
+  if (is_in_use(f, target, lane) && !DOORBELL_FAULT(LoadsBusySlot)) return DOORBELL_ERR_POLICY_BUSY;
+  // First, so that the others are held for no longer than it takes to ask them.
   const uint4 mine = order::load_relaxed_sys(reinterpret_cast<const uint4*>(header));
   // One lane's, as each may have read at another time.
   const uint32_t w0 = __shfl_sync(kEveryLane, mine.x, 0), salt = __shfl_sync(kEveryLane, mine.y, 0);
   const uint32_t length = __shfl_sync(kEveryLane, mine.z, 0), check = __shfl_sync(kEveryLane, mine.w, 0);
-  if (lane == 0) tally(f, warp, kReadBeats, 1);
-  if (mix(mix(mix(w0 ^ DOORBELL_GOLDEN) ^ salt) ^ length) != check || w0 != (model_id << 16 | version) || length != 0)
-    return DOORBELL_ERR_BAD_POLICY;
-  if (lane == 0) {
-    uint32_t* const words = reinterpret_cast<uint32_t*>(&f.versions.slots);
-    order::store_relaxed_block(&words[2 * target], Versions::word(version, DOORBELL_SLOT_RESIDENT));
-    order::store_relaxed_block(&words[2 * target + 1], salt);
-    if (mode != DOORBELL_POLICY_WAIT) {
-      const uint32_t kept = mode == DOORBELL_POLICY_KEEP ? DOORBELL_SLOT_KEPT : DOORBELL_SLOT_ABORTED;
-      const uint32_t old = order::load_relaxed_block(&words[2 * newest]) & 0xFFFF;
-      if (target != newest) order::store_relaxed_block(&words[2 * newest], Versions::word(old, kept));
+  const bool fits = mix(mix(mix(w0 ^ DOORBELL_GOLDEN) ^ salt) ^ length) == check &&
+                    w0 == (model_id << 16 | version) && length == 0;
+  // Who joins waits for the publisher, so nobody comes after this.
+  const uint32_t members = __shfl_sync(kEveryLane, order::load_relaxed_gpu(&function.members), 0);
+  const bool alone = (members & ~(1u << queue)) == 0 || DOORBELL_FAULT(PublishesAlone);
+  if (!alone) {
+    if (lane == 0) {
+      order::store_relaxed_gpu(&function.target, target);
+      order::store_relaxed_gpu(&function.mode, mode);
     }
-    f.groups.supersede(target, mode);
-    order::store_relaxed_block(&f.loaded, target);
-    order::store_release_block(&f.epoch, order::load_relaxed_block(&f.epoch) + 1);
+    __syncwarp();
+    if (ask(state, function, queue, request::kHold, lane)) {
+      ask(state, function, queue, request::kResume, lane);
+      return DOORBELL_ERR_POLICY_BUSY;
+    }
+  }
+  if (lane == 0) tally(f, warp, kReadBeats, 1);
+  if (!fits) {
+    if (!alone) ask(state, function, queue, request::kResume, lane);
+    return DOORBELL_ERR_BAD_POLICY;
+  }
+  const uint32_t resident = Versions::word(version, DOORBELL_SLOT_RESIDENT);
+  const uint32_t kept = mode == DOORBELL_POLICY_KEEP ? DOORBELL_SLOT_KEPT : DOORBELL_SLOT_ABORTED;
+  uint4 slots = Versions::tagged(versions.slots, 0);
+  uint32_t& old = newest == 0 ? slots.x : slots.z;
+  if (mode != DOORBELL_POLICY_WAIT) old = Versions::word(old & 0xFFFF, kept);
+  if (target == 0) {
+    slots.x = resident, slots.y = salt;
+  } else {
+    slots.z = resident, slots.w = salt;
+  }
+  if (lane == 0) {
+    store_function(function, slots);
+    order::store_relaxed_gpu(&function.loaded, target);
+    order::store_relaxed_sys(f.shown, shown(slots, target));
   }
   __syncwarp();
-  // R20: those at workers.
-  if (mode != DOORBELL_POLICY_WAIT) {
-#pragma unroll 1
-    for (uint32_t k = lane; k < kPlaces; k += kWarp) {
-      const uint32_t bound = order::load_relaxed_block(&f.bound[k]);
-      if ((bound & binding::kVersioned) == 0 || (bound & binding::kSecond) / binding::kSecond != newest) continue;
-      order::set_bits_gpu(&places[k].stop, mode == DOORBELL_POLICY_KEEP ? kKeep : kStop);
-    }
-  }
+  adopt(f, state.places[queue], slots, target, mode, lane);
+  if (!alone) ask(state, function, queue, request::kAdopt, lane);
+  // The host sees the slots behind the completion.
+  order::fence_sys();
   __syncwarp();
   return DOORBELL_ERR_NONE;
 }
@@ -670,9 +856,6 @@ struct Fetcher {
   const uint32_t queue, session, warp, lane;
   uint4* const stage;
 
-  // Element of the stage that holds quarter `k` of descriptor `d`: permuted so that neither side meets a bank twice.
-  static __device__ __forceinline__ uint32_t staged(uint32_t d, uint32_t k) { return 4 * d + (k ^ (d >> 1 & 3)); }
-
   __device__ __forceinline__ const uint4* slot(uint32_t index) const {
     return reinterpret_cast<const uint4*>(f.config.sq_base + 64ull * (index & (f.config.sq_size - 1)));
   }
@@ -755,6 +938,12 @@ struct Fetcher {
     __syncwarp();
   }
 
+  // Stages a lane's descriptor again.
+  __device__ __forceinline__ void put_back(const Order& o) const {
+#pragma unroll
+    for (uint32_t k = 0; k < 4; k++) stage[staged(lane, k)] = o.desc.quarter[k];
+  }
+
   // Executes the staged descriptors of `run`, and makes it the next one, or none. False if the session ends first.
   __device__ __forceinline__ bool execute(Run& run) {
     const uint32_t first = run.first, count = run.count;
@@ -793,10 +982,7 @@ struct Fetcher {
       admitted = true;
     }
     if (UNLIKELY(!__any_sync(kEveryLane, admitted))) {
-      if (o.live) {
-#pragma unroll
-        for (uint32_t k = 0; k < 4; k++) stage[staged(lane, k)] = o.desc.quarter[k];
-      }
+      if (o.live) put_back(o);
       __syncwarp();
       return execute_in_general(f, state, queue, session, warp, first, count);
     }
@@ -828,13 +1014,25 @@ struct Fetcher {
     const uint32_t consumed_to = first + count, index = first + lane;
     long long since = clock64();
     uint32_t spins = 0, left = count == kWarp ? kEveryLane : (1u << count) - 1;
-    uint32_t longs = 0, briefs = 0, rounds = 0, alone = 0, unbound = 0;
+    uint32_t longs = 0, briefs = 0, rounds = 0, alone = 0, unbound = 0, bound = 0, epoch = 0;
     bool has_turn = true, one_by_one = false, prepared = false;
     while (left != 0) {
       if (!prepared) {
-        // Again behind each POLICY: what it published, and retired, decides on those behind it (R18, R20).
+        // Again behind each POLICY: what it published, and retired, decides on those behind it (R18, R20). What has been
+        // admitted to its group stays in it, and only a DECODE of it may end otherwise than it would have.
         prepared = true;
+        epoch = __shfl_sync(kEveryLane, order::load_acquire_block(&f.epoch), 0);
+        __syncwarp();
+        const bool was_bound = bound >> lane & 1;
+        const bool keeps = was_bound && (o.desc.opcode() != DOORBELL_OP_DECODE || o.outcome.status == DOORBELL_STATUS_ERROR);
+        const uint32_t belongs_to = o.bound;
+        const Outcome outcome = o.outcome;
         prepare(o, index, f);
+        if (was_bound) o.bound = belongs_to;
+        if (keeps) {
+          o.outcome = outcome;
+          o.is_long = o.is_brief = false;
+        }
         longs = __ballot_sync(kEveryLane, o.is_long);
         briefs = __ballot_sync(kEveryLane, o.is_brief);
         rank_briefs(o, briefs, lane, rounds);
@@ -848,7 +1046,7 @@ struct Fetcher {
                                               (o.live && f.running.find(o.desc.rollout_id()) != RunningTable::kNone));
         const bool shares = o.desc.has(DOORBELL_FLAG_COW_PREFIX) &&
                             (o.is_stop || o.desc.opcode() == DOORBELL_OP_DECODE);
-        unbound = __ballot_sync(kEveryLane, good && (opens || shares));
+        unbound = __ballot_sync(kEveryLane, good && (opens || shares)) & ~bound;
       }
       const uint32_t k = __ffs(left) - 1, first_alone = left & alone & (0u - (left & alone));
       // Those before the first that is to be taken alone, or that one.
@@ -866,18 +1064,39 @@ struct Fetcher {
         if (!keep_waiting(missing, since, spins)) return false;
         continue;
       }
+      Function& function = state.functions[f.config.function];
+      const uint32_t opcode = __shfl_sync(kEveryLane, o.desc.opcode(), k);
+      const bool publishes = UNLIKELY(opcode == DOORBELL_OP_POLICY) &&
+                             __shfl_sync(kEveryLane, o.outcome.status, k) == DOORBELL_STATUS_DONE;
+      if (publishes && !becomes_publisher(function, lane)) {
+        if (!keep_waiting(DOORBELL_WAIT_PUBLISH, since, spins)) return false;
+        continue;
+      }
+      // From here to the admission the versions stay as they are (R20): for the others of the function, and those that
+      // are told to end are all that name the one that is retired.
+      while (!shut(f, lane)) DOORBELL_YIELD();
+      const bool held = !Versions{order::load_halves_block(&f.versions.slots)}.settled();
+      const bool anew = order::load_relaxed_block(&f.epoch) != epoch;
+      if (UNLIKELY(__any_sync(kEveryLane, held || anew)) && !DOORBELL_FAULT(HoldsNobody)) {
+        reopen(f, lane);
+        if (publishes) resign(function, lane);
+        prepared = false;
+        if (__any_sync(kEveryLane, held) && !keep_waiting(DOORBELL_WAIT_PUBLISH, since, spins)) return false;
+        continue;
+      }
       // R17: in the order of the queue, and once.
       if (UNLIKELY((unbound & mask) != 0)) {
         const bool prefill = o.desc.opcode() == DOORBELL_OP_PREFILL;
         const bool retired = !o.is_long && !o.is_brief;
-        const uint32_t bound = bind(f, unbound & mask, o.desc.prefix_id(), o.desc.opcode(),
-                                    prefill ? o.desc.max_tokens() : o.desc.member(), o.slot, retired, lane);
+        const uint32_t part = bind(f, unbound & mask, o.desc.prefix_id(), o.desc.opcode(),
+                                   prefill ? o.desc.max_tokens() : o.desc.member(), o.slot, retired, lane);
         if (unbound & mask & 1u << lane) {
-          const uint32_t error = bound >> 16 & 0xFF;
-          o.bound = error != 0 ? 0 : bound;
+          const uint32_t error = part >> 16 & 0xFF;
+          o.bound = error != 0 ? 0 : part;
           if (error != 0) o.outcome = ended(DOORBELL_STATUS_ERROR, error);
           if (error != 0) o.is_long = o.is_brief = false;
         }
+        bound |= unbound & mask;
         unbound &= ~mask;
         longs = __ballot_sync(kEveryLane, o.is_long);
         briefs = __ballot_sync(kEveryLane, o.is_brief);
@@ -903,13 +1122,16 @@ struct Fetcher {
             __ballot_sync(kEveryLane, (mine >> lane & 1) != 0 && __popc(mine & ((1u << lane) - 1)) >= count);
         if (late != 0) mask &= (late & (0u - late)) - 1;
         if (mask == 0) {
+          reopen(f, lane);
           if (!keep_waiting(DOORBELL_WAIT_WORKER, since, spins)) return false;
           continue;
         }
       }
       uint32_t first_completion = 0;
       missing = admit(f, state.places[queue], o, index, mask, longs & mask, consumed_to, lane, first_completion);
+      reopen(f, lane);
       if (missing != DOORBELL_WAIT_NOTHING) {
+        if (publishes) resign(function, lane);
         // Not all at once, then.
         one_by_one = true;
         if (!keep_waiting(missing, since, spins)) return false;
@@ -927,14 +1149,16 @@ struct Fetcher {
         }
         DOORBELL_WINDOW(CountsUnordered);
       }
-      const uint32_t opcode = __shfl_sync(kEveryLane, o.desc.opcode(), k);
-      if (UNLIKELY(opcode == DOORBELL_OP_POLICY) && __shfl_sync(kEveryLane, o.outcome.status, k) == DOORBELL_STATUS_DONE) {
-        const auto of_lane = [&](uint32_t value) { return __shfl_sync(kEveryLane, value, k); };
-        const uint64_t offset = Descriptor::wide(of_lane(static_cast<uint32_t>(o.desc.delta_offset())),
-                                                 of_lane(static_cast<uint32_t>(o.desc.delta_offset() >> 32)));
-        const uint32_t error = publish_policy(f, state.places[queue], f.config.token_base + offset,
-                                              of_lane(o.desc.policy_version()), of_lane(o.desc.model_id()),
-                                              of_lane(o.desc.checkpoint()), warp, lane);
+      if (UNLIKELY(publishes)) {
+        // Out of the registers meanwhile, of which too few are left.
+        put_back(o);
+        __syncwarp();
+        const uint32_t error = publish_policy(f, state, queue, stage, k);
+        resign(function, lane);
+#pragma unroll
+        for (uint32_t part = 0; part < 4; part++) o.desc.quarter[part] = stage[staged(lane, part)];
+        longs = briefs = rounds = alone = unbound = spins = 0;
+        since = clock64();
         if (error != DOORBELL_ERR_NONE && lane == k) o.outcome = ended(DOORBELL_STATUS_ERROR, error);
         prepared = false;
       }
@@ -1018,7 +1242,6 @@ struct Fetcher {
       const bool quiet =
           ((turn.admitted == index && turn.running == 0) || DOORBELL_FAULT(ScoutsOutOfTurn)) && turn.room(config) != 0 &&
           order::load_relaxed_block(&f.aborting) == 0;
-      const Versions versions{order::load_relaxed_block(&f.versions.slots)};
       turn.cq_tail = __shfl_sync(kEveryLane, turn.cq_tail, 0);
       // Whoever still reads what the last look has staged comes first.
       __syncwarp();
@@ -1029,6 +1252,8 @@ struct Fetcher {
       o.live = true;
 #pragma unroll
       for (uint32_t k = 0; k < 4; k++) o.desc.quarter[k] = stage[k];
+      // Behind the slot: what the host wrote when it had seen a version finds it here.
+      const Versions versions{order::load_halves_block(&f.versions.slots)};
       const bool verified = verifies(o.desc, f.key, index);
       // What the doorbell had told of was there to be read: if it does not verify now, it never will (R2).
       if (!verified && (known != 1 || DOORBELL_FAULT(LeavesBadSlots))) continue;
@@ -1304,10 +1529,6 @@ __device__ __forceinline__ void publish(const FrontEnd& f, const Launch& launch,
     order::store_relaxed_sys(&mailbox.asked, asked);
     order::store_relaxed_sys(&mailbox.waits_for, order::load_relaxed_block(&f.waits_for));
     order::store_relaxed_sys(&mailbox.heartbeat, heartbeat);
-    const uint4 slots = order::load_relaxed_block(&f.versions.slots);
-    const uint32_t newest = order::load_relaxed_block(&f.loaded);
-    order::store_relaxed_sys(&mailbox.slot_0, slots.x | (newest == 0 ? 1u << 24 : 0));
-    order::store_relaxed_sys(&mailbox.slot_1, slots.z | (newest == 1 ? 1u << 24 : 0));
     order::store_relaxed_sys(&mailbox.aborted, order::load_relaxed_block(&f.aborted));
     // The host reads these first: who sees them sees the others.
     order::fence_sys();
@@ -1345,8 +1566,11 @@ __device__ __noinline__ void control_role(FrontEnd& f, const Launch& launch, uin
   const doorbell_mailbox& mailbox = launch.mailboxes[queue];
   uint64_t published = 0;
   uint32_t abort = 0, heartbeat = f.heartbeat;  // `abort` as the host last asked for
+  const uint32_t* const asks = &launch.state->functions[f.config.function].asked;
   for (;;) {
     DOORBELL_YIELD();
+    // On its way together with the host's.
+    const uint32_t publisher_asks = order::load_relaxed_gpu(asks);
     const uint4 host = order::load_acquire_sys(reinterpret_cast<const uint4*>(&mailbox));
     const uint32_t wanted = __shfl_sync(kEveryLane, host.x, 0);
     if (wanted != session) {
@@ -1374,6 +1598,8 @@ __device__ __noinline__ void control_role(FrontEnd& f, const Launch& launch, uin
     }
     if (UNLIKELY(__shfl_sync(kEveryLane, order::load_relaxed_block(&f.aborting), 0) != 0))
       abort_rollout(f, launch.state->places[queue], abort, lane);
+    if (UNLIKELY(__any_sync(kEveryLane, publisher_asks != order::load_relaxed_block(&f.heard))))
+      answer(f, *launch.state, queue, lane);
     heartbeat++;
     // What has changed is told every few rounds; that nothing has, now and then.
     if (heartbeat % 16 == 0) {
@@ -1391,6 +1617,8 @@ __device__ __noinline__ void control_role(FrontEnd& f, const Launch& launch, uin
     order::store_relaxed_gpu(&launch.state->abandon[queue * 32], session);
     f.heartbeat = heartbeat;
     order::store_release_block(&f.stopping, 1);
+    // A publisher waits no more for this front end.
+    order::clear_bits_gpu(&launch.state->functions[f.config.function].members, 1u << queue);
   }
   __syncwarp();
 }
@@ -1434,6 +1662,8 @@ __device__ bool block(FrontEnd& f, const Launch& launch, uint32_t queue) {
         for (uint32_t k = lane; k < 2 * DOORBELL_RANGES; k += kWarp)
           ranges[k] = order::load_relaxed_sys(&mailbox.ranges[k]);
         __syncwarp();
+        join(f, *launch.state, queue, lane);
+        __syncwarp();
       }
     }
     __syncthreads();
@@ -1449,9 +1679,7 @@ __device__ bool block(FrontEnd& f, const Launch& launch, uint32_t queue) {
       if (threadIdx.x < 16 * kBlockWarps) f.counters[threadIdx.x / 16][threadIdx.x % 16] = 0;
       if (threadIdx.x == 0) {
         f.running.entries = f.waits_for = f.asks = 0;
-        f.epoch = f.loaded = f.aborting = f.aborted = 0;
-        // R18: version 0 with salt 0, and nothing.
-        f.versions.slots = make_uint4(Versions::word(0, DOORBELL_SLOT_RESIDENT), 0, 0, 0);
+        f.aborting = f.aborted = 0;
         f.places_taken = kFirstPlace;
         f.places_given = kFirstPlace + kGivenPlaces;
         f.asked = f.config.cq_start - 1;
@@ -1460,6 +1688,7 @@ __device__ bool block(FrontEnd& f, const Launch& launch, uint32_t queue) {
         f.sq_tail = f.claimed = f.admitted = f.config.sq_start;
         f.cq_head = f.config.cq_start;
         f.posted = static_cast<uint64_t>(f.config.sq_start) << 32 | f.config.cq_start;
+        f.shown = &launch.mailboxes[f.config.function].policy_slots;
         launch.state->counters[queue] = WorkerCounters{0, 0, 0, 0, 0};
       }
       __syncthreads();

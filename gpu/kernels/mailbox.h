@@ -33,6 +33,9 @@ struct doorbell_session {
   uint32_t workers;                    // rollouts that may run at a time; 0: as many as there are places
   uint32_t sq_key;                     // key of the check words (R2)
   uint32_t weight;                     // of its share of the work queue, at least 1
+  uint32_t function;                   // that owns the queue pair
+  // of the function: rises when a queue pair starts while none of the function is active
+  uint32_t life;
 };
 
 struct doorbell_mailbox {
@@ -45,7 +48,7 @@ struct doorbell_mailbox {
   uint64_t abort_of;
   uint8_t unused1[40];
   struct doorbell_session session;
-  uint8_t unused2[24];
+  uint8_t unused2[16];
   // By the host: the ranges of reward model 1, fixed while a session runs.
   uint32_t ranges[32];                 // first and last token of each
   // By the kernel; `reached` behind the others, with release order.
@@ -58,12 +61,12 @@ struct doorbell_mailbox {
   uint32_t waits_for;                  // what the oldest descriptor that has not started waits for
   uint32_t heartbeat;                  // rises as long as the front end lives
   uint32_t aborted;                    // the `abort` that the kernel has come through with
-  uint32_t slot_0;                     // policy slot 0, as its register shows it
-  uint32_t slot_1;                     // policy slot 1
-  uint8_t unused4[20];
+  uint8_t unused4[28];
   // By the kernel: the counters of the register page, in their order.
   uint64_t counters[16];               // by place in the page
-  uint8_t unused[3584];
+  // Of the function with the page's number: by the host while none of its queue pairs is active, else by the kernel.
+  uint64_t policy_slots;               // slots 0 and, above, 1, as their registers show them
+  uint8_t unused[3576];
 };
 
 DOORBELL_ASSERT(sizeof(struct doorbell_mailbox) == 4096, "size of doorbell_mailbox");
@@ -91,6 +94,8 @@ DOORBELL_ASSERT(DOORBELL_OFFSETOF(struct doorbell_mailbox, session.reward_thresh
 DOORBELL_ASSERT(DOORBELL_OFFSETOF(struct doorbell_mailbox, session.workers) == 156, "offset of session.workers");
 DOORBELL_ASSERT(DOORBELL_OFFSETOF(struct doorbell_mailbox, session.sq_key) == 160, "offset of session.sq_key");
 DOORBELL_ASSERT(DOORBELL_OFFSETOF(struct doorbell_mailbox, session.weight) == 164, "offset of session.weight");
+DOORBELL_ASSERT(DOORBELL_OFFSETOF(struct doorbell_mailbox, session.function) == 168, "offset of session.function");
+DOORBELL_ASSERT(DOORBELL_OFFSETOF(struct doorbell_mailbox, session.life) == 172, "offset of session.life");
 DOORBELL_ASSERT(DOORBELL_OFFSETOF(struct doorbell_mailbox, ranges) == 192, "offset of ranges");
 DOORBELL_ASSERT(DOORBELL_OFFSETOF(struct doorbell_mailbox, reached) == 320, "offset of reached");
 DOORBELL_ASSERT(DOORBELL_OFFSETOF(struct doorbell_mailbox, sq_head) == 324, "offset of sq_head");
@@ -101,9 +106,8 @@ DOORBELL_ASSERT(DOORBELL_OFFSETOF(struct doorbell_mailbox, asked) == 340, "offse
 DOORBELL_ASSERT(DOORBELL_OFFSETOF(struct doorbell_mailbox, waits_for) == 344, "offset of waits_for");
 DOORBELL_ASSERT(DOORBELL_OFFSETOF(struct doorbell_mailbox, heartbeat) == 348, "offset of heartbeat");
 DOORBELL_ASSERT(DOORBELL_OFFSETOF(struct doorbell_mailbox, aborted) == 352, "offset of aborted");
-DOORBELL_ASSERT(DOORBELL_OFFSETOF(struct doorbell_mailbox, slot_0) == 356, "offset of slot_0");
-DOORBELL_ASSERT(DOORBELL_OFFSETOF(struct doorbell_mailbox, slot_1) == 360, "offset of slot_1");
 DOORBELL_ASSERT(DOORBELL_OFFSETOF(struct doorbell_mailbox, counters) == 384, "offset of counters");
+DOORBELL_ASSERT(DOORBELL_OFFSETOF(struct doorbell_mailbox, policy_slots) == 512, "offset of policy_slots");
 
 // What the oldest descriptor that has not started waits for (R15): `waits_for`.
 enum doorbell_wait {
@@ -113,6 +117,7 @@ enum doorbell_wait {
   DOORBELL_WAIT_FENCE = 3,             // a fence (R7)
   DOORBELL_WAIT_STOP = 4,              // the rollout that it stops (R8)
   DOORBELL_WAIT_WORKER = 5,            // a place among the rollouts that run
+  DOORBELL_WAIT_PUBLISH = 6,           // a version that its function is about to publish (R20)
 };
 
 #endif

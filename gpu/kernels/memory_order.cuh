@@ -113,6 +113,29 @@ __device__ __forceinline__ uint64_t compare_swap_release_gpu(uint64_t* to, uint6
   return old;
 }
 
+__device__ __forceinline__ uint32_t load_acquire_gpu(const uint32_t* from) {
+  uint32_t value;
+  asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(value) : "l"(from) : "memory");
+  return value;
+}
+
+__device__ __forceinline__ void store_release_gpu(uint32_t* to, uint32_t value) {
+  asm volatile("st.release.gpu.global.u32 [%0], %1;" :: "l"(to), "r"(value) : "memory");
+}
+
+// Takes what its holder gives back by a release.
+__device__ __forceinline__ uint32_t compare_swap_acquire_gpu(uint32_t* to, uint32_t expected, uint32_t value) {
+  uint32_t old;
+  asm volatile("atom.cas.acquire.gpu.global.b32 %0, [%1], %2, %3;"
+               : "=r"(old) : "l"(to), "r"(expected), "r"(value) : "memory");
+  return old;
+}
+
+// Clears bits that others change too; orders nothing.
+__device__ __forceinline__ void clear_bits_gpu(uint32_t* to, uint32_t bits) {
+  asm volatile("red.and.relaxed.gpu.global.b32 [%0], %1;" :: "l"(to), "r"(~bits) : "memory");
+}
+
 // Sets bits that others set too; orders nothing.
 __device__ __forceinline__ void set_bits_gpu(uint32_t* to, uint32_t bits) {
   asm volatile("red.or.relaxed.gpu.global.b32 [%0], %1;" :: "l"(to), "r"(bits) : "memory");
@@ -179,6 +202,20 @@ __device__ __forceinline__ uint4 load_relaxed_block(const uint4* from) {
                : "=r"(value.x), "=r"(value.y), "=r"(value.z), "=r"(value.w) : "r"(shared_address(from)) : "memory");
   return value;
 #endif
+}
+
+// The same in two words of 64 bits, each of which is whole.
+__device__ __forceinline__ uint4 load_halves_block(const uint4* from) {
+  uint64_t low, high;
+#ifdef DOORBELL_RACECHECK
+  const uint64_t* const halves = reinterpret_cast<const uint64_t*>(from);
+  low = load_relaxed_block(halves);
+  high = load_relaxed_block(halves + 1);
+#else
+  asm volatile("ld.relaxed.cta.shared.v2.u64 {%0, %1}, [%2];" : "=l"(low), "=l"(high) : "r"(shared_address(from)) : "memory");
+#endif
+  return make_uint4(static_cast<uint32_t>(low), static_cast<uint32_t>(low >> 32), static_cast<uint32_t>(high),
+                    static_cast<uint32_t>(high >> 32));
 }
 
 __device__ __forceinline__ void store_release_block(uint32_t* to, uint32_t value) {

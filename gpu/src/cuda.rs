@@ -176,8 +176,12 @@ impl Engine for Member {
         self.gpu().mailbox(queue)
     }
 
-    fn memory(&self, queue: usize) -> Result<SharedMemory, DeviceError> {
-        self.gpu().memory(queue)
+    fn queues(&self) -> usize {
+        self.gpu().options.queues
+    }
+
+    fn memory(&self) -> Result<SharedMemory, DeviceError> {
+        Ok(self.gpu().memory.clone())
     }
 
     fn check(&self) -> Result<(), DeviceError> {
@@ -302,10 +306,6 @@ impl Gpu {
 
     fn mailbox(&self, queue: usize) -> Result<SharedMemory, DeviceError> {
         self.mailboxes.part(queue * PAGE, PAGE)
-    }
-
-    fn memory(&self, queue: usize) -> Result<SharedMemory, DeviceError> {
-        self.memory.part(queue * self.options.bytes, self.options.bytes)
     }
 
     fn check(&self) -> Result<(), DeviceError> {

@@ -2,10 +2,13 @@
 
 use doorbell_host::{DeviceError, SharedMemory};
 
-/// Something that serves one mailbox and block of memory per queue pair. Dropped, it ends.
+/// Something that serves one mailbox per queue pair, and memory for all of them. Dropped, it ends.
 pub trait Engine: Send + Sync {
     /// Short name for users, as in `gpu`.
     fn name(&self) -> &str;
+
+    /// Queue pairs, 1 to 16.
+    fn queues(&self) -> usize;
 
     /// The page of queue pair `queue`, which this engine serves.
     ///
@@ -13,11 +16,11 @@ pub trait Engine: Send + Sync {
     /// `OutOfBounds` if there is no such queue pair.
     fn mailbox(&self, queue: usize) -> Result<SharedMemory, DeviceError>;
 
-    /// The memory of queue pair `queue`.
+    /// The memory that the queue pairs have in common.
     ///
     /// # Errors
-    /// `OutOfBounds` if there is no such queue pair.
-    fn memory(&self, queue: usize) -> Result<SharedMemory, DeviceError>;
+    /// `OutOfBounds` if there is none.
+    fn memory(&self) -> Result<SharedMemory, DeviceError>;
 
     /// Asks whether the engine still lives.
     ///

@@ -8,13 +8,14 @@ pub(crate) const EXIT: u32 = 0xFFFF_FFFE;
 /// Groups that a queue pair may have at a time (R17).
 pub(crate) const GROUPS: u32 = 32;
 /// What a front end may wait for, by number.
-pub(crate) const WAITS: [&str; 6] = [
+pub(crate) const WAITS: [&str; 7] = [
     "nothing",
     "the host to release completions (R4)",
     "an earlier descriptor of its rollout (R5)",
     "a fence (R7)",
     "the rollout that it stops (R8)",
     "a place among the rollouts that run",
+    "a version that its function is about to publish (R20)",
 ];
 
 // By the host; `wanted` behind the others, with release order.
@@ -68,6 +69,10 @@ pub(crate) const WORKERS: usize = 156;
 pub(crate) const SQ_KEY: usize = 160;
 /// of its share of the work queue, at least 1
 pub(crate) const WEIGHT: usize = 164;
+/// that owns the queue pair
+pub(crate) const FUNCTION: usize = 168;
+/// of the function: rises when a queue pair starts while none of the function is active
+pub(crate) const LIFE: usize = 172;
 
 // By the host: the ranges of reward model 1, fixed while a session runs.
 /// first and last token of each
@@ -92,11 +97,11 @@ pub(crate) const WAITS_FOR: usize = 344;
 pub(crate) const HEARTBEAT: usize = 348;
 /// the `abort` that the kernel has come through with
 pub(crate) const ABORTED: usize = 352;
-/// policy slot 0, as its register shows it
-pub(crate) const SLOT_0: usize = 356;
-/// policy slot 1
-pub(crate) const SLOT_1: usize = 360;
 
 // By the kernel: the counters of the register page, in their order.
 /// by place in the page
 pub(crate) const COUNTERS: usize = 384;
+
+// Of the function with the page's number: by the host while none of its queue pairs is active, else by the kernel.
+/// slots 0 and, above, 1, as their registers show them
+pub(crate) const POLICY_SLOTS: usize = 512;

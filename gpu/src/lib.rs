@@ -6,45 +6,39 @@
 //! the protocol and the platform where there is no GPU.
 
 mod cuda;
+mod device;
 mod engine;
 mod graveyard;
 mod image;
 mod info;
 mod layout;
+mod line;
 mod mailbox;
-mod platform;
 pub mod probes;
 
 use std::sync::Arc;
 
 pub use cuda::{Cuda, GpuOptions, MAX_QUEUES};
+pub use device::GpuDevice;
 pub use engine::Engine;
 pub use image::ImageError;
 pub use info::{GpuInfo, describe};
-pub use platform::GpuPlatform;
 
 use doorbell_host::DeviceError;
 
-/// Opens a GPU: one platform per queue pair, served by one kernel, which ends when the last of them is dropped.
+/// Opens a GPU: one device, served by one kernel, which ends when it is dropped.
 ///
 /// # Errors
 /// As [`Cuda::open`].
-pub fn open(options: GpuOptions) -> Result<Vec<GpuPlatform>, DeviceError> {
-    open_all(&[options])
+pub fn open(options: GpuOptions) -> Result<GpuDevice, DeviceError> {
+    GpuDevice::new(Arc::new(Cuda::open(&[options])?).engine(0)?)
 }
 
-/// Opens several GPUs: one platform per queue pair, GPU by GPU. Their kernels end together, when the last platform is
-/// dropped. All GPUs of a process are to be opened by one call: CUDA may wait for a running kernel to open another.
+/// Opens several GPUs, a device each. Their kernels end together, when the last of them is dropped. All GPUs of a process are to be opened by one call: CUDA may wait for a running kernel to open another.
 ///
 /// # Errors
 /// As [`Cuda::open`].
-pub fn open_all(options: &[GpuOptions]) -> Result<Vec<GpuPlatform>, DeviceError> {
+pub fn open_all(options: &[GpuOptions]) -> Result<Vec<GpuDevice>, DeviceError> {
     let cuda = Arc::new(Cuda::open(options)?);
-    let mut platforms = Vec::new();
-    for (gpu, options) in options.iter().enumerate() {
-        for queue in 0..options.queues {
-            platforms.push(GpuPlatform::new(cuda.engine(gpu)?, queue)?);
-        }
-    }
-    Ok(platforms)
+    (0..options.len()).map(|gpu| GpuDevice::new(cuda.engine(gpu)?)).collect()
 }

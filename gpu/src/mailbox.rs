@@ -59,8 +59,8 @@ impl Mailbox {
         self.word(layout::CQ_HEAD).store(head, Ordering::Release);
     }
 
-    /// Asks for a session with these registers. `workers` is 0 for all.
-    pub fn start(&self, session: &Session, workers: u32) {
+    /// Asks for a session with these registers; the last one has ended. `workers` is 0 for all, and `life` that of the function.
+    pub fn start(&self, session: &Session, workers: u32, life: u32) {
         for (offset, value) in [
             (layout::SQ_BASE, session.sq.base),
             (layout::CQ_BASE, session.cq.base),
@@ -85,11 +85,24 @@ impl Mailbox {
             (layout::WORKERS, workers),
             (layout::SQ_KEY, session.sq_key.value()),
             (layout::WEIGHT, session.weight),
+            (layout::FUNCTION, session.function.into()),
+            (layout::LIFE, life),
             (layout::SQ_TAIL, session.sq.tail),
             (layout::CQ_HEAD, session.cq.head),
             (layout::ABORT, 0),
+            // What the kernel tells, as it will be when the session starts.
+            (layout::SQ_HEAD, session.sq.tail),
+            (layout::CQ_TAIL, session.cq.head),
+            (layout::OUTSTANDING, 0),
+            (layout::ASKS, 0),
+            (layout::ASKED, session.cq.head.wrapping_sub(1)),
+            (layout::WAITS_FOR, 0),
+            (layout::ABORTED, 0),
         ] {
             self.word(offset).store(value, Ordering::Relaxed);
+        }
+        for counter in Counter::ALL {
+            self.wide(layout::COUNTERS + 8 * counter as usize).store(0, Ordering::Relaxed);
         }
         let ranges = session.ranges.iter().flat_map(|&(first, last)| [first, last]);
         for (k, value) in ranges.enumerate() {
@@ -111,9 +124,16 @@ impl Mailbox {
         self.word(layout::ABORTED).load(Ordering::Acquire) == self.word(layout::ABORT).load(Ordering::Relaxed)
     }
 
-    /// The policy slots, as their registers show them.
-    pub fn slots(&self) -> [u32; 2] {
-        [layout::SLOT_0, layout::SLOT_1].map(|offset| self.word(offset).load(Ordering::Acquire))
+    /// The policy slots of the function with the page's number, as their registers show them.
+    pub fn policy_slots(&self) -> [u32; 2] {
+        let slots = self.wide(layout::POLICY_SLOTS).load(Ordering::Acquire);
+        [slots as u32, (slots >> 32) as u32]
+    }
+
+    /// Sets them, while no queue pair of the function is active.
+    pub fn show_policy_slots(&self, slots: [u32; 2]) {
+        let slots = u64::from(slots[1]) << 32 | u64::from(slots[0]);
+        self.wide(layout::POLICY_SLOTS).store(slots, Ordering::Relaxed);
     }
 
     /// Asks for the session to end (R12).
@@ -215,7 +235,7 @@ mod tests {
         }
         let status = Status { sq_head: 1, cq_tail: 2, outstanding: 3, asks: 4, asked: 5 };
         assert_eq!(mailbox.status(), status);
-        tell(layout::COUNTERS + 8 * Counter::Errors as usize + 4, 6);
+        mailbox.wide(layout::COUNTERS + 8 * Counter::Errors as usize).store(6 << 32, Ordering::Release);
         assert_eq!(mailbox.counter(Counter::Errors), 6 << 32);
         tell(layout::WAITS_FOR, 4);
         assert_eq!(mailbox.waits_for(), "the rollout that it stops (R8)");
@@ -223,9 +243,8 @@ mod tests {
         assert_eq!(mailbox.waits_for(), "something unknown");
         tell(layout::HEARTBEAT, 8);
         assert_eq!(mailbox.heartbeat(), 8);
-        tell(layout::SLOT_0, 9);
-        tell(layout::SLOT_1, 10);
-        assert_eq!(mailbox.slots(), [9, 10]);
+        mailbox.show_policy_slots([9, 10]);
+        assert_eq!(mailbox.policy_slots(), [9, 10]);
         assert!(mailbox.is_abort_over(), "none was asked for");
         mailbox.abort(Abort { rollout: 11, upto: 12 });
         assert!(!mailbox.is_abort_over());

@@ -10,9 +10,9 @@ use std::thread;
 use doorbell_contract::{
     CompletionFlags, DescFlags, HwCompletion, HwDesc, MEMBER_NONE, Opcode, Register, Status,
 };
-use doorbell_gpu::{Engine, GpuOptions, GpuPlatform};
+use doorbell_gpu::{Engine, GpuDevice, GpuOptions};
 use doorbell_gpu_cpu::{CpuKernel, Options};
-use doorbell_host::{Device, DeviceError, Driver, QueueConfig};
+use doorbell_host::{Device, DeviceError, Division, Driver, Ports, QueueConfig, QueuePort};
 use doorbell_verify::groups::GroupJudge;
 use doorbell_verify::oracle::Oracle;
 use libtest_mimic::{Arguments, Failed, Trial};
@@ -127,7 +127,7 @@ fn grouped(desc: &HwDesc) -> bool {
 }
 
 /// So many groups on one queue pair, judged completion by completion.
-fn run(driver: &mut Driver<GpuPlatform>, seed: u64, groups: u64) -> Result<(), String> {
+fn run(driver: &mut Driver<QueuePort<GpuDevice>>, seed: u64, groups: u64) -> Result<(), String> {
     let failed = |error: DeviceError| error.to_string();
     let entries = driver.read(Register::CapGroups).map_err(failed)? as usize;
     let oracle = Oracle::new(driver.config());
@@ -201,8 +201,8 @@ fn run(driver: &mut Driver<GpuPlatform>, seed: u64, groups: u64) -> Result<(), S
 }
 
 /// `groups` in all on these queue pairs, at once.
-fn run_all(platforms: Vec<GpuPlatform>, seed: u64, groups: u64) -> Result<(), Failed> {
-    let each = groups.div_ceil(platforms.len() as u64);
+fn run_all(device: GpuDevice, queues: usize, seed: u64, groups: u64) -> Result<(), Failed> {
+    let each = groups.div_ceil(queues as u64);
     let config = |queue: u32| QueueConfig {
         sq_depth: DEPTH,
         cq_depth: DEPTH >> (queue % 4),
@@ -213,9 +213,13 @@ fn run_all(platforms: Vec<GpuPlatform>, seed: u64, groups: u64) -> Result<(), Fa
         patience: 20_000,
         ..QueueConfig::default()
     };
+    // The functions share the queue pairs, so that some have one and some have several.
+    let (queues, functions) = (queues as u8, queues.div_ceil(2) as u8);
+    let bytes = config(0).shared_bytes()?;
+    let ports = Ports::divide(device, &Division { queues, functions, bytes, ..Division::default() })?;
     let drivers: Vec<_> = (0..)
-        .zip(platforms)
-        .map(|(queue, platform)| Driver::new(platform, config(queue)))
+        .zip(ports.take_all()?)
+        .map(|(queue, port)| Driver::new(port, config(queue)))
         .collect::<Result<_, _>>()?;
     let results: Vec<Result<(), String>> = thread::scope(|scope| {
         let running: Vec<_> = (seed..)
@@ -232,14 +236,13 @@ fn run_all(platforms: Vec<GpuPlatform>, seed: u64, groups: u64) -> Result<(), Fa
 
 fn on_the_cpu(options: Options, groups: u64) -> Result<(), Failed> {
     let engine: Arc<dyn Engine> = Arc::new(CpuKernel::start(options)?);
-    let platforms = (0..options.queues).map(|queue| GpuPlatform::new(engine.clone(), queue));
-    run_all(platforms.collect::<Result<_, _>>()?, options.seed, groups)
+    run_all(GpuDevice::new(engine)?, options.queues, options.seed, groups)
 }
 
 fn on_a_gpu(seed: u64, groups: u64) -> Result<(), Failed> {
     let queues = number("DOORBELL_QUEUES", 16) as usize;
     let options = GpuOptions { gpu: number("DOORBELL_GPU", 0) as usize, queues, bytes: 8 << 20, sms: None };
-    run_all(doorbell_gpu::open(options)?, seed, groups)
+    run_all(doorbell_gpu::open(options)?, queues, seed, groups)
 }
 
 fn main() {

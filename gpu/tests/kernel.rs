@@ -7,10 +7,11 @@
 
 use std::sync::Arc;
 
-use doorbell_gpu::{Engine, GpuPlatform};
+use doorbell_contract::Place;
+use doorbell_gpu::{Engine, GpuDevice};
 use doorbell_gpu_cpu::{CpuKernel, Options};
-use doorbell_host::{DeviceError, Platform};
-use doorbell_verify::conformance::{Bench, CASES, Case, Failure};
+use doorbell_host::{DeviceError, Division, Pages, Platform, Ports};
+use doorbell_verify::conformance::{Bench, CASES, Case, Failure, Seat, TENANT_CASES, Tenancy, TenantCase};
 use libtest_mimic::{Arguments, Failed, Trial};
 
 /// How a kernel is paced.
@@ -24,13 +25,13 @@ enum Pace {
 /// On so many queue pairs, of which it uses the last, each case runs at these paces.
 const PACES: [(usize, &[Pace]); 2] = [(1, &[Pace::Calm, Pace::Weak]), (3, &[Pace::Stress])];
 
-/// Cases that look at answers alone. The others look at how far a device is as well, which depends on how many workers the
-/// rollouts of other queue pairs leave it.
+/// Cases that look at answers alone, and leave page 0 alone. The others look at how far a device is as well, which depends on
+/// how many workers the rollouts of other queue pairs leave it.
 const TOGETHER: [&str; 11] = [
     "r03_every_descriptor_has_one_completion",
     "r05_completions_of_a_rollout_keep_its_order",
     "r05_a_rollout_runs_one_descriptor_at_a_time",
-    "r06_settings_change_no_answer",
+    "r06_end_of_sequence",
     "r07_fences_separate",
     "r09_checkpoints_lose_nothing",
     "r13_every_rule_holds_across_the_wrap",
@@ -65,6 +66,15 @@ const FAULTS: &[(&str, &str)] = &[
     ("LoadsBusySlot", "r19_a_slot_in_use_is_not_loaded"),
 ];
 
+/// Accesses of a hostile owner.
+const ACCESSES: u32 = 4_000;
+
+/// A fault, and a case of several queue pairs that has to notice it.
+const TENANT_FAULTS: &[(&str, &str)] = &[
+    ("PublishesAlone", "r18_a_version_is_of_its_function_alone"),
+    ("OverlooksOthers", "r19_a_slot_in_use_by_another_queue_pair_is_not_loaded"),
+];
+
 /// How often the case is tried, at most, each time with another seed: some faults show with few.
 const TRIES: u64 = 40;
 
@@ -87,25 +97,39 @@ impl Pace {
     }
 }
 
-/// The last queue pair of a new kernel.
-fn open(options: Options) -> Result<GpuPlatform, DeviceError> {
+/// A new kernel.
+fn open(options: Options) -> Result<GpuDevice, DeviceError> {
     let engine: Arc<dyn Engine> = Arc::new(CpuKernel::start(options)?);
-    GpuPlatform::new(engine, options.queues - 1)
+    GpuDevice::new(engine)
 }
 
+/// On its last queue pair, which the last function owns.
 fn run(case: &Case, options: Options) -> Result<(), Failed> {
-    let mut make = || -> Result<Box<dyn Platform>, DeviceError> { Ok(Box::new(open(options)?)) };
+    let mut make = || -> Result<Box<dyn Platform>, DeviceError> {
+        let (device, last) = (open(options)?, options.queues as u8 - 1);
+        Ok(if last == 0 {
+            Box::new(device)
+        } else {
+            Box::new(Seat::new(Box::new(device), Place { function: last, queue: last })?)
+        })
+    };
     Bench::new(&mut make, options.seed).run(case).map_err(Failed::from)
+}
+
+/// A case of several queue pairs at once.
+fn run_tenants(case: &TenantCase, options: Options) -> Result<(), Failed> {
+    let mut make = || -> Result<Box<dyn Pages>, DeviceError> { Ok(Box::new(open(options)?)) };
+    Tenancy::new(&mut make, options.seed).with_accesses(ACCESSES).run(case).map_err(Failed::from)
 }
 
 /// These cases on each of several queue pairs of one kernel, all at once.
 fn run_together(options: Options) -> Result<(), Failed> {
-    let engine: Arc<dyn Engine> = Arc::new(CpuKernel::start(options)?);
-    let engine = &engine;
+    let queues = options.queues as u8;
+    let division = Division { queues, functions: queues, bytes: options.bytes, ..Division::default() };
+    let ports = &Ports::divide(open(options)?, &division)?;
     let run_all = |queue: usize| -> Result<(), Failure> {
-        let mut make = || -> Result<Box<dyn Platform>, DeviceError> {
-            Ok(Box::new(GpuPlatform::new(engine.clone(), queue)?))
-        };
+        let mut make =
+            || -> Result<Box<dyn Platform>, DeviceError> { Ok(Box::new(ports.take(queue as u8)?)) };
         let mut cases = CASES.iter().filter(|case| TOGETHER.contains(&case.name));
         cases.try_for_each(|case| Bench::new(&mut make, options.seed + queue as u64).run(case))
     };
@@ -122,13 +146,22 @@ fn is_noticed(fault: &'static str, name: &str) -> Result<(), Failed> {
     if (0..TRIES).all(|k| passes(seed() + k)) { Err(Failed::from("the case passed")) } else { Ok(()) }
 }
 
+fn is_noticed_by_tenants(fault: &'static str, name: &str) -> Result<(), Failed> {
+    let case = TENANT_CASES.iter().find(|case| case.name == name).ok_or("no such case")?;
+    match run_tenants(case, Options { fault: Some(fault), ..Pace::Calm.options(4, seed()) }) {
+        Ok(()) => Err(Failed::from("the case passed")),
+        Err(_) => Ok(()),
+    }
+}
+
 fn run_weakened(name: &str) -> Result<(), Failed> {
     let case = CASES.iter().find(|case| case.name == name).ok_or("no such case")?;
     run(case, Options { fault: Some("RelaxesReleases"), ..Pace::Calm.options(1, seed()) })
 }
 
 /// Faults that no case notices: `tests/rows.rs` does, or ThreadSanitizer.
-const ELSEWHERE: [&str; 9] = [
+const ELSEWHERE: [&str; 10] = [
+    "HoldsNobody",
     "AbortsLate",
     "SharesNothing",
     "CountsUnordered",
@@ -144,7 +177,8 @@ const ELSEWHERE: [&str; 9] = [
 fn every_fault_has_a_case() -> Result<(), Failed> {
     let known: Vec<String> =
         doorbell_gpu_cpu::faults().map(|name| name.to_string_lossy().into_owned()).collect();
-    let tried: Vec<&str> = FAULTS.iter().map(|&(fault, _)| fault).chain(ELSEWHERE).collect();
+    let noticed = FAULTS.iter().chain(TENANT_FAULTS).map(|&(fault, _)| fault);
+    let tried: Vec<&str> = noticed.chain(ELSEWHERE).collect();
     if known == tried { Ok(()) } else { Err(format!("{known:?} are planted, {tried:?} are tried").into()) }
 }
 
@@ -163,12 +197,22 @@ fn main() {
             }
         }
     }
+    for case in TENANT_CASES {
+        for (queues, pace) in [(4, Pace::Calm), (2, Pace::Weak)] {
+            let name = format!("{} of {queues} queue pairs, {}", case.name, pace.name());
+            trials.push(Trial::test(name, move || run_tenants(case, pace.options(queues, seed()))));
+        }
+    }
     for pace in [Pace::Calm, Pace::Weak] {
         let name = format!("3 queue pairs at once, {}", pace.name());
         trials.push(Trial::test(name, move || run_together(pace.options(3, seed()))));
     }
     for &(fault, name) in FAULTS {
         trials.push(Trial::test(format!("{fault} is noticed by {name}"), move || is_noticed(fault, name)));
+    }
+    for &(fault, name) in TENANT_FAULTS {
+        let run = move || is_noticed_by_tenants(fault, name);
+        trials.push(Trial::test(format!("{fault} is noticed by {name}"), run));
     }
     // `cargo xtask tsan` expects a report of this one, which here may go well.
     trials.push(

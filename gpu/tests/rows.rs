@@ -4,25 +4,38 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use doorbell_contract::{DescFlags, HwCompletion, HwDesc, HwPolicy, PolicyMode, Register, State, Status};
-use doorbell_gpu::{Engine, GpuPlatform};
+use doorbell_gpu::{Engine, GpuDevice};
 use doorbell_gpu_cpu::{CpuKernel, Options};
 use doorbell_host::device::Device;
-use doorbell_host::{Driver, Platform, QueueConfig};
+use doorbell_host::{Division, Driver, Platform, Ports, QueueConfig, QueuePort};
 
 fn seed() -> u64 {
     std::env::var("DOORBELL_SEED").map_or(1, |text| text.parse().expect("DOORBELL_SEED is a number"))
 }
 
-fn kernel(options: Options) -> Arc<CpuKernel> {
+fn kernel(options: Options) -> Arc<dyn Engine> {
     Arc::new(CpuKernel::start(options).unwrap())
 }
 
-fn driver(engine: &Arc<CpuKernel>, queue: usize, config: QueueConfig) -> Driver<GpuPlatform> {
-    Driver::new(GpuPlatform::new(engine.clone() as Arc<dyn Engine>, queue).unwrap(), config).unwrap()
+fn driver(options: Options, config: QueueConfig) -> Driver<GpuDevice> {
+    Driver::new(GpuDevice::new(kernel(options)).unwrap(), config).unwrap()
+}
+
+type Port = QueuePort<GpuDevice>;
+
+/// A kernel with two queue pairs of one function, each with its driver.
+fn pair(options: Options, configs: [QueueConfig; 2]) -> [Driver<Port>; 2] {
+    let bytes = configs.each_ref().map(|config| config.shared_bytes().unwrap()).into_iter().max().unwrap();
+    let engine = kernel(Options { queues: 2, ..options });
+    let wait_states = configs[0].wait_states;
+    let division = Division { queues: 2, bytes, wait_states, ..Division::default() };
+    let ports = Ports::divide(GpuDevice::new(engine).unwrap(), &division).unwrap();
+    let [first, second] = configs;
+    [(0, first), (1, second)].map(|(queue, config)| Driver::new(ports.take(queue).unwrap(), config).unwrap())
 }
 
 /// Whether the completion of this index has both its halves; `before` is what its slot held when the host left it.
-fn has_arrived(driver: &Driver<GpuPlatform>, index: usize, before: [u64; 4]) -> bool {
+fn has_arrived(driver: &Driver<GpuDevice>, index: usize, before: [u64; 4]) -> bool {
     let cq = driver.layout().cq;
     (0..4).all(|word| {
         let at = cq + 32 * index + 8 * word;
@@ -34,12 +47,11 @@ fn has_arrived(driver: &Driver<GpuPlatform>, index: usize, before: [u64; 4]) -> 
 
 /// Twenty NOPs, and a DECODE behind a fence: which completion comes behind the DECODE's first token, if one does.
 fn late_completion(seed: u64, fault: Option<&'static str>) -> Option<usize> {
-    let engine =
-        kernel(Options { seed, stress: true, weak: true, scoped: true, fault, ..Default::default() });
+    let options = Options { seed, stress: true, weak: true, scoped: true, fault, ..Default::default() };
     let config = QueueConfig { sq_depth: 64, cq_depth: 64, token_bytes: 1 << 16, ..Default::default() };
-    let mut driver = driver(&engine, 0, config);
+    let mut driver = driver(options, config);
     let cq = driver.layout().cq;
-    let slot = |driver: &Driver<GpuPlatform>, index: usize| -> [u64; 4] {
+    let slot = |driver: &Driver<GpuDevice>, index: usize| -> [u64; 4] {
         std::array::from_fn(|word| {
             let at = cq + 32 * index + 8 * word;
             driver.memory().word64(at).unwrap().load(std::sync::atomic::Ordering::Acquire)
@@ -76,9 +88,9 @@ fn r07_needs_the_orders_that_carry_it() {
 
 /// Errors of so many NOPs, told of one by one to a scout that finds nothing else to do.
 fn errors(count: u64, fault: Option<&'static str>) -> usize {
-    let engine = kernel(Options { seed: seed(), stress: true, weak: true, fault, ..Default::default() });
+    let options = Options { seed: seed(), stress: true, weak: true, fault, ..Default::default() };
     let config = QueueConfig { sq_depth: 4, cq_depth: 4, ..Default::default() };
-    let mut driver = driver(&engine, 0, config);
+    let mut driver = driver(options, config);
     let mut completions = [HwCompletion::default(); 4];
     let mut errors = 0;
     for k in 0..count {
@@ -104,15 +116,14 @@ fn r02_the_scout_reads_behind_what_it_was_told() {
 /// R12: rollouts that no worker has taken do not hold up the end of their session.
 #[test]
 fn r12_a_disable_waits_for_no_worker_of_other_queues() {
-    let engine = kernel(Options { queues: 2, seed: seed(), ..Default::default() });
     let config = QueueConfig { token_bytes: 16 << 20, wait_states: 0xFFFF, ..Default::default() };
+    let options = Options { seed: seed(), ..Default::default() };
+    let [mut busy, mut queued] = pair(options, [config.clone(), config]);
     // More rollouts than there are warps, each of seconds.
-    let mut busy = driver(&engine, 0, config.clone());
     busy.submit(&(0..8).map(|k| HwDesc::decode(k, 0, 100_000)).collect::<Vec<_>>()).unwrap();
     for _ in 0..20 {
         busy.platform_mut().advance(1).unwrap();
     }
-    let mut queued = driver(&engine, 1, config);
     queued.submit(&(0..6).map(|k| HwDesc::decode(k, 0, 1000)).collect::<Vec<_>>()).unwrap();
     for _ in 0..20 {
         queued.platform_mut().advance(1).unwrap();
@@ -137,13 +148,12 @@ fn r12_a_disable_waits_for_no_worker_of_other_queues() {
 /// Completions of a queue pair that floods the workers when the one rollout of another, submitted behind the flood, is
 /// complete.
 fn completed_before_another_queue(fault: Option<&'static str>) -> usize {
-    let engine = kernel(Options { queues: 2, seed: seed(), fault, ..Default::default() });
     let config = QueueConfig { token_bytes: 16 << 20, wait_states: 0xFFFF, ..Default::default() };
+    let options = Options { seed: seed(), fault, ..Default::default() };
+    let [mut flood, mut other] = pair(options, [config.clone(), config]);
     // Of 20 ms each: five run at a time, so the host sees in which order they start, if it is away for less than that.
-    let mut flood = driver(&engine, 0, config.clone());
     assert_eq!(flood.submit(&(0..31).map(|k| HwDesc::decode(k, 0, 300)).collect::<Vec<_>>()).unwrap(), 31);
     flood.platform_mut().advance(1).unwrap();
-    let mut other = driver(&engine, 1, config);
     other.submit(&[HwDesc::decode(1, 0, 5)]).unwrap();
     let mut completions = [HwCompletion::default(); 31];
     let mut completed = 0;
@@ -169,7 +179,6 @@ fn a_flooded_queue_pair_delays_another_by_its_share_alone() {
 /// Queue pairs that always have more to come get workers as their weights are to each other.
 #[test]
 fn weights_divide_the_workers() {
-    let engine = kernel(Options { queues: 2, seed: seed(), ..Default::default() });
     let config = QueueConfig {
         sq_depth: 256,
         cq_depth: 256,
@@ -177,9 +186,8 @@ fn weights_divide_the_workers() {
         wait_states: 300,
         ..Default::default()
     };
-    let mut drivers = [1, 3].map(|weight| QueueConfig { weight, ..config.clone() }).map(Some);
-    let mut drivers: [_; 2] =
-        std::array::from_fn(|queue| driver(&engine, queue, drivers[queue].take().unwrap()));
+    let configs = [1, 3].map(|weight| QueueConfig { weight, ..config.clone() });
+    let mut drivers = pair(Options { seed: seed(), ..Default::default() }, configs);
     let descs: Vec<HwDesc> = (0..256).map(|k| HwDesc::decode(k, 0, 40)).collect();
     let mut completions = [HwCompletion::default(); 256];
     let mut completed = [0; 2];
@@ -203,9 +211,9 @@ fn weights_divide_the_workers() {
 /// A worker that is held up for as long as the others go all round the work queue still gets its ticket.
 #[test]
 fn r15_a_worker_that_is_lapped_is_waited_for() {
-    let engine = kernel(Options { seed: seed(), fault: Some("StallsWorker"), ..Default::default() });
+    let options = Options { seed: seed(), fault: Some("StallsWorker"), ..Default::default() };
     let config = QueueConfig { sq_depth: 64, cq_depth: 64, token_bytes: 1 << 16, ..Default::default() };
-    let mut driver = driver(&engine, 0, config);
+    let mut driver = driver(options, config);
     let (mut submitted, mut taken) = (0u32, 0);
     let mut completions = [HwCompletion::default(); 64];
     while submitted < 2200 || taken < submitted {
@@ -221,9 +229,9 @@ fn r15_a_worker_that_is_lapped_is_waited_for() {
 /// R15: the report counts what is outstanding, not what is not yet.
 #[test]
 fn r15_the_report_counts_what_is_outstanding() {
-    let engine = kernel(Options { seed: seed(), ..Default::default() });
+    let options = Options { seed: seed(), ..Default::default() };
     let config = QueueConfig { token_bytes: 1 << 20, wait_states: 0xFFFF, ..Default::default() };
-    let mut driver = driver(&engine, 0, config);
+    let mut driver = driver(options, config);
     // One warp takes them all: three complete, while the last waits for its rollout.
     let nop = HwDesc::nop();
     driver.submit(&[nop, nop, nop, HwDesc::decode(1, 0, 2000), HwDesc::decode(1, 2000, 2000)]).unwrap();
@@ -236,14 +244,14 @@ fn r15_the_report_counts_what_is_outstanding() {
 }
 
 /// Makes `version` resident, whose header lies at the end of the token region, and retires the one before as `mode` says.
-fn policy(driver: &mut Driver<GpuPlatform>, version: u16, mode: PolicyMode) -> HwDesc {
+fn policy(driver: &mut Driver<GpuDevice>, version: u16, mode: PolicyMode) -> HwDesc {
     let at = driver.config().token_bytes - 64;
     driver.place_policy(at, &HwPolicy::new(version, 0, 0x5EED, 0)).unwrap();
     HwDesc { delta_offset: at, ..HwDesc::policy(version, mode) }
 }
 
 /// The completions of these descriptors, by their position.
-fn all(driver: &mut Driver<GpuPlatform>, descs: &[HwDesc]) -> Vec<HwCompletion> {
+fn all(driver: &mut Driver<GpuDevice>, descs: &[HwDesc]) -> Vec<HwCompletion> {
     let descs: Vec<HwDesc> = descs.iter().zip(0..).map(|(desc, k)| desc.with_user_data(k)).collect();
     assert_eq!(driver.submit(&descs).unwrap(), descs.len());
     let mut out = vec![HwCompletion::default(); descs.len()];
@@ -257,9 +265,9 @@ fn all(driver: &mut Driver<GpuPlatform>, descs: &[HwDesc]) -> Vec<HwCompletion> 
 
 /// How many of the short DECODEs that lie behind the POLICY that retires their version add tokens.
 fn started_behind_their_retirement(seed: u64, fault: Option<&'static str>) -> usize {
-    let engine = kernel(Options { seed, fault, ..Default::default() });
+    let options = Options { seed, fault, ..Default::default() };
     let config = QueueConfig { sq_depth: 128, cq_depth: 128, token_bytes: 1 << 16, ..Default::default() };
-    let mut driver = driver(&engine, 0, config);
+    let mut driver = driver(options, config);
     let mut descs = vec![policy(&mut driver, 1, PolicyMode::Keep)];
     descs.extend((1..100).map(|id| HwDesc::decode(id, 0, 2)));
     let ends = all(&mut driver, &descs);
@@ -279,15 +287,15 @@ fn r20_what_was_prepared_before_a_publish_is_prepared_anew() {
 
 /// Lengths that DECODEs reach which no worker has come to when their version is retired, behind five that run.
 fn lengths_of_those_in_the_queue(fault: Option<&'static str>) -> Vec<u32> {
-    let engine = kernel(Options { seed: seed(), fault, ..Default::default() });
+    let options = Options { seed: seed(), fault, ..Default::default() };
     let config = QueueConfig { token_bytes: 1 << 20, wait_states: 0xFFFF, ..Default::default() };
-    let mut driver = driver(&engine, 0, config);
+    let mut driver = driver(options, config);
     let space = |id: u32| HwDesc::decode(id, 0, 1000).with_delta_offset(4096 * u64::from(id));
     let running: Vec<HwDesc> = (0..5).map(space).collect();
     assert_eq!(driver.submit(&running).unwrap(), 5);
     let tokens = driver.layout().tokens;
     let start = Instant::now();
-    let has_begun = |driver: &Driver<GpuPlatform>, id: usize| {
+    let has_begun = |driver: &Driver<GpuDevice>, id: usize| {
         driver.memory().word32(tokens + 4096 * id).unwrap().load(std::sync::atomic::Ordering::Acquire) != 0
     };
     while !(0..5).all(|id| has_begun(&driver, id)) {
@@ -323,9 +331,9 @@ fn r20_what_no_worker_has_come_to_adds_no_token() {
 /// How many of the short DECODEs that wait behind a long one of their rollout do not end as an ABORT has it.
 fn untouched_by_an_abort(fault: Option<&'static str>) -> usize {
     const LONG: u32 = 900_000;
-    let engine = kernel(Options { seed: seed(), fault, ..Default::default() });
+    let options = Options { seed: seed(), fault, ..Default::default() };
     let config = QueueConfig { token_bytes: 4 << 20, ..Default::default() };
-    let mut driver = driver(&engine, 0, config);
+    let mut driver = driver(options, config);
     let mut descs = vec![HwDesc::decode(1, 0, LONG)];
     descs.extend([HwDesc::decode(1, 0, 2).with_delta_offset(4 * u64::from(LONG)); 5]);
     let descs: Vec<HwDesc> = descs.iter().zip(0..).map(|(desc, k)| desc.with_user_data(k)).collect();

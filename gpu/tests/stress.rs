@@ -7,8 +7,8 @@ use std::thread;
 use std::time::Duration;
 
 use doorbell_contract::{HwCompletion, HwDesc};
-use doorbell_gpu::{GpuOptions, GpuPlatform};
-use doorbell_host::{Device, DeviceError, Driver, QueueConfig};
+use doorbell_gpu::{GpuDevice, GpuOptions};
+use doorbell_host::{Device, DeviceError, Division, Driver, Ports, QueueConfig, QueuePort};
 use doorbell_verify::oracle::Oracle;
 use libtest_mimic::{Arguments, Failed, Trial};
 
@@ -51,7 +51,7 @@ fn desc(seed: u32, k: u64) -> HwDesc {
     made.with_user_data(k)
 }
 
-fn run(driver: &mut Driver<GpuPlatform>, seed: u32, count: u64) -> Result<(), String> {
+fn run(driver: &mut Driver<QueuePort<GpuDevice>>, seed: u32, count: u64) -> Result<(), String> {
     let failed = |error: DeviceError| error.to_string();
     let (mut submitted, mut completed) = (0u64, 0u64);
     // The number that each rollout's next completion has to carry: R5 keeps their order.
@@ -123,12 +123,14 @@ fn stress(queues: usize) -> Result<(), Failed> {
     let (seed, all) = (number("DOORBELL_SEED", 1) as u32, number("DOORBELL_STRESS", 2_000_000));
     let each = all.div_ceil(queues as u64);
     println!("{queues} queue pairs, {each} descriptors each, seed {seed}");
+    let mut device = doorbell_gpu::open(options)?;
+    device.set_slice(Duration::from_micros(number("DOORBELL_SLICE", 100)));
+    // Functions of one queue pair and of several.
+    let (queues, functions) = (queues as u8, queues.div_ceil(2) as u8);
+    let division = Division { queues, functions, bytes: options.bytes, ..Division::default() };
     let drivers: Vec<_> = (0..)
-        .zip(doorbell_gpu::open(options)?)
-        .map(|(queue, mut platform)| {
-            platform.set_slice(Duration::from_micros(number("DOORBELL_SLICE", 100)));
-            Driver::new(platform, config(queue))
-        })
+        .zip(Ports::divide(device, &division)?.take_all()?)
+        .map(|(queue, port)| Driver::new(port, config(queue)))
         .collect::<Result<_, _>>()?;
     let results: Vec<Result<(), String>> = thread::scope(|scope| {
         let running: Vec<_> = (seed..)

@@ -50,6 +50,6 @@ pub use driver::Driver;
 pub use error::DeviceError;
 pub use memory::SharedMemory;
 pub use platform::Platform;
-pub use ports::{Division, Pages, Ports, QueuePort, SharedDevice};
+pub use ports::{Division, Line, Pages, Ports, QueuePort, SharedDevice};
 pub use sharded::Sharded;
 pub use split::{Completer, Submitter};

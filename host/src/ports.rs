@@ -61,9 +61,44 @@ pub trait Pages: Platform {
         }
         Ok(())
     }
+
+    /// The way of the queue pair at `place` past the device, where there is one: only its driver uses it, as it would use this.
+    /// The default, `None`, is a device that is needed for everything.
+    fn line(&mut self, place: Place) -> Option<Box<dyn Line>> {
+        let _ = place;
+        None
+    }
+}
+
+/// What a driver does all the time, of a queue pair that does it without its device: [`QueuePort`] takes no lock then.
+pub trait Line: Send {
+    /// Publishes the descriptors below `tail`; false: nothing has happened, and the device is to be asked.
+    fn ring(&mut self, tail: u32) -> bool;
+
+    /// Releases the completions below `head`; false: nothing has happened, and the device is to be asked.
+    fn release(&mut self, head: u32) -> bool;
+
+    /// As [`advance`](Platform::advance), of this queue pair alone.
+    ///
+    /// # Errors
+    /// As [`advance`](Platform::advance).
+    fn advance(&mut self) -> Result<(), DeviceError>;
+
+    /// As [`wait`](Platform::wait), of this queue pair alone.
+    ///
+    /// # Errors
+    /// As [`wait`](Platform::wait).
+    fn wait(&mut self, deadline: Instant) -> Result<(), DeviceError>;
+
+    /// As [`report`](Platform::report), of this queue pair alone.
+    fn report(&mut self) -> Option<String>;
 }
 
 impl<P: Pages + ?Sized> Pages for Box<P> {
+    fn line(&mut self, place: Place) -> Option<Box<dyn Line>> {
+        (**self).line(place)
+    }
+
     fn write_at(&mut self, place: Place, register: Register, value: u32) -> Result<(), DeviceError> {
         (**self).write_at(place, register, value)
     }
@@ -261,8 +296,17 @@ impl<D: Pages> Ports<D> {
             return Err(unavailable("somebody drives it"));
         }
         // From here on it is given back by being dropped.
-        let port = QueuePort { shared: self.shared.clone(), place, name: name.clone(), memory: part.clone() };
-        stop(&mut *self.shared.device(), place).map_err(|error| port.named(error))?;
+        let mut port = QueuePort {
+            shared: self.shared.clone(),
+            place,
+            name: name.clone(),
+            memory: part.clone(),
+            line: None,
+        };
+        let mut device = self.shared.device();
+        stop(&mut *device, place).map_err(|error| port.named(error))?;
+        port.line = device.line(place);
+        drop(device);
         Ok(port)
     }
 
@@ -336,12 +380,24 @@ pub struct QueuePort<D: Pages> {
     place: Place,
     name: String,
     memory: SharedMemory,
+    /// What needs no lock, where there is such.
+    line: Option<Box<dyn Line>>,
 }
 
 impl<D: Pages> QueuePort<D> {
     /// Which queue pair it is, and whose.
     pub fn place(&self) -> Place {
         self.place
+    }
+
+    /// A write that the device itself decides on.
+    fn write_by_device(&mut self, register: Register, value: u32) -> Result<(), DeviceError> {
+        // Page 0 is its owner's.
+        if matches!(register.block(), Block::Device | Block::DeviceFunction | Block::DeviceQueue) {
+            return Err(DeviceError::WriteRefused { device: self.name.clone(), register, value });
+        }
+        let written = self.shared.device().write_at(self.place, register, value);
+        written.map_err(|error| self.named(error))
     }
 
     /// The same error, of this queue pair.
@@ -375,13 +431,19 @@ impl<D: Pages> Platform for QueuePort<D> {
         Ok(self.memory.clone())
     }
 
+    #[inline]
     fn write_register(&mut self, register: Register, value: u32) -> Result<(), DeviceError> {
-        // Page 0 is its owner's.
-        if matches!(register.block(), Block::Device | Block::DeviceFunction | Block::DeviceQueue) {
-            return Err(DeviceError::WriteRefused { device: self.name.clone(), register, value });
+        if let Some(line) = &mut self.line {
+            let taken = match register {
+                Register::Doorbell => line.ring(value),
+                Register::CqHead => line.release(value),
+                _ => false,
+            };
+            if taken {
+                return Ok(());
+            }
         }
-        let written = self.shared.device().write_at(self.place, register, value);
-        written.map_err(|error| self.named(error))
+        self.write_by_device(register, value)
     }
 
     fn read_register(&mut self, register: Register) -> Result<u32, DeviceError> {
@@ -390,10 +452,16 @@ impl<D: Pages> Platform for QueuePort<D> {
     }
 
     fn advance(&mut self, want: usize) -> Result<(), DeviceError> {
+        if let Some(line) = &mut self.line {
+            return line.advance();
+        }
         self.shared.device().advance_for(self.place, want)
     }
 
     fn wait(&mut self, deadline: Instant) -> Result<(), DeviceError> {
+        if let Some(line) = &mut self.line {
+            return line.wait(deadline);
+        }
         if self.shared.runs_alone {
             // Not for longer at a time: others have doorbells to ring.
             return self.shared.device().wait(deadline.min(Instant::now() + LOOK));
@@ -406,7 +474,10 @@ impl<D: Pages> Platform for QueuePort<D> {
     }
 
     fn report(&mut self) -> Option<String> {
-        self.shared.device().report()
+        match &mut self.line {
+            Some(line) => line.report(),
+            None => self.shared.device().report(),
+        }
     }
 
     fn shared_device(&self) -> Option<SharedDevice> {

@@ -73,6 +73,12 @@ impl Oracle {
         self
     }
 
+    /// With no version resident, version 0 included.
+    #[must_use]
+    pub fn without_versions(self) -> Self {
+        Self { salts: Vec::new(), ..self }
+    }
+
     fn salt(&self, version: u16) -> Option<u32> {
         self.salts.iter().find(|&&(other, _)| other == version).map(|&(_, salt)| salt)
     }

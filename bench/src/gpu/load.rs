@@ -8,10 +8,10 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use doorbell_contract::{GOLDEN, HwCompletion, HwDesc, Status};
-use doorbell_gpu::GpuPlatform;
+use doorbell_gpu::GpuDevice;
 use doorbell_gpu::probes::{LOOKS, PATIENCE, Probes, TRANSPORT_SLOT};
 use doorbell_host::queue::{CompletionQueue, Depth, SubmissionQueue};
-use doorbell_host::{Device, DeviceError, Driver, QueueConfig};
+use doorbell_host::{Device, DeviceError, Driver, Ports, QueueConfig, QueuePort};
 
 /// Samples of a time.
 #[derive(Clone, Debug)]
@@ -55,10 +55,11 @@ impl Think {
     }
 }
 
-/// How often per second the front ends of idle `drivers` look at host memory: each control warp at its mailbox, and each
+/// How often per second the front ends of an idle device look at host memory: each control warp at its mailbox, and each
 /// scout, in the same rhythm, at a slot.
-pub fn looks_per_second(drivers: &[Driver<GpuPlatform>]) -> f64 {
-    let beats = || -> Vec<u32> { drivers.iter().map(|driver| driver.platform().heartbeat()).collect() };
+pub fn looks_per_second(ports: &Ports<GpuDevice>) -> f64 {
+    let queues = usize::from(ports.division().queues);
+    let beats = || -> Vec<u32> { (0..queues).map(|queue| ports.device().heartbeat(queue)).collect() };
     let (before, start) = (beats(), Instant::now());
     thread::sleep(Duration::from_millis(300));
     let (after, elapsed) = (beats(), start.elapsed());
@@ -210,7 +211,7 @@ pub struct Rate {
 ///
 /// # Panics
 /// If `load` is not about as many queue pairs as `drivers`, or these are no multiple of its threads.
-pub fn throughput(drivers: &mut [Driver<GpuPlatform>], load: &Load) -> Result<Rate, DeviceError> {
+pub fn throughput(drivers: &mut [Driver<QueuePort<GpuDevice>>], load: &Load) -> Result<Rate, DeviceError> {
     let Load { queues, threads, batch, descriptors } = *load;
     assert_eq!(drivers.len(), queues, "a driver per queue pair");
     // Different rollouts: those of one would have to wait for each other (R5).
@@ -264,7 +265,7 @@ pub fn throughput(drivers: &mut [Driver<GpuPlatform>], load: &Load) -> Result<Ra
 /// A queue pair and what its thread counts, on cache lines that no other thread writes.
 #[repr(align(128))]
 struct Queue<'a> {
-    driver: &'a mut Driver<GpuPlatform>,
+    driver: &'a mut Driver<QueuePort<GpuDevice>>,
     submitted: u64,
     completed: u64,
     done: u64,

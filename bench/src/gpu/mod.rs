@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use doorbell_contract::HwDesc;
 use doorbell_gpu::probes::{Copies, Probes, launches};
-use doorbell_gpu::{GpuOptions, GpuPlatform};
-use doorbell_host::{DeviceError, Driver};
+use doorbell_gpu::{GpuDevice, GpuOptions};
+use doorbell_host::{DeviceError, Division, Driver, Ports, QueuePort};
 use serde_json::json;
 
 use crate::{BenchError, Section, table, verdict};
@@ -31,7 +31,7 @@ const LONG: u32 = 100_000;
 const GPU: usize = 0;
 
 /// What is measured in one go, so that floors and figures see the same machine.
-pub fn sections(quick: bool) -> Result<Vec<Section>, BenchError> {
+pub fn sections(quick: bool, functions: u8) -> Result<Vec<Section>, BenchError> {
     let probes = Probes::open(GPU)?;
     let gpu = probes.describe()?;
     let rounds = if quick { 5_000 } else { 50_000 };
@@ -47,8 +47,8 @@ pub fn sections(quick: bool) -> Result<Vec<Section>, BenchError> {
         Stepped::count(rounds, || probes.launches_back_to_back(rounds).map(|time| Times::new(vec![time])))?;
     let eventfd = Stepped::count(rounds, || eventfd_round_trips(rounds))?;
 
-    let mut drivers = open(1)?;
-    let driver = &mut drivers[0];
+    let mut alone = open_alone()?;
+    let driver = &mut alone;
     let nop = round_trips(driver, HwDesc::nop(), Think::Nothing, rounds)?;
     let paused_nop = round_trips(driver, HwDesc::nop(), Think::Random, rounds)?;
     let one =
@@ -59,7 +59,7 @@ pub fn sections(quick: bool) -> Result<Vec<Section>, BenchError> {
     let long = Stepped::count(rollouts * LONG, || {
         round_trips(driver, HwDesc::decode(1, 0, LONG), Think::Nothing, rollouts)
     })?;
-    drop(drivers);
+    drop(alone);
     let ping_pong_again = flag(Think::Nothing)?;
 
     // The floor drifts within a run: the figures lie between its two measurements.
@@ -78,16 +78,35 @@ pub fn sections(quick: bool) -> Result<Vec<Section>, BenchError> {
     ];
     Ok(vec![
         round_trip_section(&gpu, &round_trip_rows, &nop),
-        rate_section(&probes, &gpu, quick)?,
+        rate_section(&probes, &gpu, quick, functions)?,
         token_section(&gpu, &Tokens { eventfd, launch, graph, back_to_back, one, rollout, long }),
         idle_section(&probes, &gpu)?,
     ])
 }
 
-fn open(queues: usize) -> Result<Vec<Driver<GpuPlatform>>, DeviceError> {
-    let options = GpuOptions { gpu: GPU, queues, bytes: queue_config().shared_bytes()?, sms: None };
-    let platforms = doorbell_gpu::open(options)?;
-    platforms.into_iter().map(|platform| Driver::new(platform, queue_config())).collect()
+/// A device with one queue pair, which its driver has alone.
+fn open_alone() -> Result<Driver<GpuDevice>, DeviceError> {
+    let bytes = queue_config().shared_bytes()?;
+    let device = doorbell_gpu::open(GpuOptions { gpu: GPU, queues: 1, bytes, sms: None })?;
+    Driver::new(device, queue_config())
+}
+
+/// A device with several queue pairs, and a driver for each.
+struct Opened {
+    ports: Ports<GpuDevice>,
+    drivers: Vec<Driver<QueuePort<GpuDevice>>>,
+}
+
+/// A device of which so many functions, or as many as there are queue pairs, share the queue pairs.
+fn open(queues: usize, functions: u8) -> Result<Opened, DeviceError> {
+    let bytes = queue_config().shared_bytes()?;
+    let device = doorbell_gpu::open(GpuOptions { gpu: GPU, queues, bytes, sms: None })?;
+    let queues = queues as u8;
+    let division = Division { queues, functions: functions.min(queues), bytes, ..Division::default() };
+    let ports = Ports::divide(device, &division)?;
+    let taken = ports.take_all()?.into_iter();
+    let drivers = taken.map(|port| Driver::new(port, queue_config())).collect::<Result<_, _>>()?;
+    Ok(Opened { ports, drivers })
 }
 
 fn micros(time: Duration) -> String {
@@ -136,7 +155,7 @@ fn round_trip_section(gpu: &str, rows: &[(&str, &Times, Duration)], judged: &Tim
     }
 }
 
-fn rate_section(probes: &Probes, gpu: &str, quick: bool) -> Result<Section, BenchError> {
+fn rate_section(probes: &Probes, gpu: &str, quick: bool, functions: u8) -> Result<Section, BenchError> {
     let descriptors = if quick { 1 << 20 } else { 1 << 23 };
     let mut table = table(
         [
@@ -158,7 +177,7 @@ fn rate_section(probes: &Probes, gpu: &str, quick: bool) -> Result<Section, Benc
         let loads: Vec<Load> =
             [1, 32, 256].map(|batch| Load { queues, threads, batch, descriptors }).to_vec();
         let bare = loads.iter().map(|load| transport(probes, load)).collect::<Result<Vec<f64>, _>>()?;
-        let mut drivers = open(queues)?;
+        let Opened { mut drivers, .. } = open(queues, functions)?;
         let rates = loads.iter().map(|load| throughput(&mut drivers, load)).collect::<Result<Vec<_>, _>>()?;
         drop(drivers);
         for ((load, bare), rate) in loads.iter().zip(bare).zip(rates) {
@@ -230,8 +249,8 @@ fn idle_section(probes: &Probes, gpu: &str) -> Result<Section, BenchError> {
     };
     row("none".to_owned(), 0.0, copies.bandwidths()?);
     for queues in [1, 16] {
-        let drivers = open(queues)?;
-        let looks = looks_per_second(&drivers);
+        let opened = open(queues, 1)?;
+        let looks = looks_per_second(&opened.ports);
         row(format!("{queues} queues"), looks, copies.bandwidths()?);
     }
     row("none, again".to_owned(), 0.0, copies.bandwidths()?);

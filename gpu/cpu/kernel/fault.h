@@ -25,6 +25,9 @@
   fault(TakesStale)        /* a DECODE runs on a prefix of another version */                                  \
   fault(SwapsSlots)        /* a version is loaded in the place of the newest */                                \
   fault(LoadsBusySlot)     /* a slot is loaded while a DECODE of its version runs */                           \
+  fault(PublishesAlone)    /* a publish is told to nobody */                                                   \
+  fault(OverlooksOthers)   /* a publish asks its own queue pair alone whether the slot is in use */            \
+  fault(HoldsNobody)       /* what is admitted while somebody publishes is admitted under the old versions */  \
   fault(AbortsLate)        /* an ABORT ends what runs alone */                                                 \
   fault(SharesNothing)     /* one queue pair may fill the work queue */                                        \
   fault(CountsUnordered)   /* completions are counted, and a fence passed, in no order with them */            \

@@ -159,6 +159,28 @@ inline void store_release_gpu(uint64_t* to, uint64_t value) {
   store_release(to, value, cpu::Scope::kMachine);
 }
 
+inline uint32_t load_acquire_gpu(const uint32_t* from) { return load_acquire(from); }
+
+inline void store_release_gpu(uint32_t* to, uint32_t value) {
+  cpu::progress();
+  store_release(to, value, cpu::Scope::kMachine);
+}
+
+inline uint32_t compare_swap_acquire_gpu(uint32_t* to, uint32_t expected, uint32_t value) {
+  cpu::step();
+  cpu::settle(to);
+  if (__atomic_compare_exchange_n(to, &expected, value, false, __ATOMIC_ACQUIRE, __ATOMIC_ACQUIRE)) cpu::progress();
+  cpu::acquires();
+  return expected;
+}
+
+inline void clear_bits_gpu(uint32_t* to, uint32_t bits) {
+  cpu::step();
+  cpu::progress();
+  cpu::settle(to);
+  __atomic_fetch_and(to, ~bits, __ATOMIC_RELAXED);
+}
+
 inline uint64_t compare_swap_relaxed_gpu(uint64_t* to, uint64_t expected, uint64_t value) {
   return compare_swap_relaxed(to, expected, value);
 }
@@ -202,6 +224,15 @@ inline uint32_t load_relaxed_block(const uint32_t* from) { return load_relaxed(f
 
 inline uint4 load_relaxed_block(const uint4* from) {
   return load_vector(from, [](const uint32_t* word) { return load_relaxed(word); });
+}
+
+inline uint4 load_halves_block(const uint4* from) {
+  uint64_t words[2] = {};
+  const uint64_t* const at = reinterpret_cast<const uint64_t*>(from);
+  const uint32_t first = cpu::below(2);
+  for (uint32_t k = 0; k < 2; k++) words[(first + k) % 2] = load_relaxed(at + (first + k) % 2);
+  return make_uint4(static_cast<uint32_t>(words[0]), static_cast<uint32_t>(words[0] >> 32),
+                    static_cast<uint32_t>(words[1]), static_cast<uint32_t>(words[1] >> 32));
 }
 
 inline void store_release_block(uint32_t* to, uint32_t value) { store_release(to, value, cpu::Scope::kBlock); }

@@ -102,7 +102,7 @@ pub struct CpuKernel {
     device: NonNull<RawDevice>,
     mailboxes: SharedMemory,
     memory: SharedMemory,
-    bytes: usize,
+    queues: usize,
 }
 
 // SAFETY: the device may be asked from any thread, and by several at a time: what they share is atomic or locked.
@@ -164,7 +164,7 @@ impl CpuKernel {
         let device = unsafe { doorbell_cpu_start(&raw) };
         let device = NonNull::new(device)
             .ok_or_else(|| DeviceError::Memory { bytes: 0, reason: "the kernel's own memory".to_owned() })?;
-        Ok(Self { device, mailboxes, memory, bytes })
+        Ok(Self { device, mailboxes, memory, queues: options.queues })
     }
 }
 
@@ -177,8 +177,12 @@ impl Engine for CpuKernel {
         self.mailboxes.part(queue * PAGE, PAGE)
     }
 
-    fn memory(&self, queue: usize) -> Result<SharedMemory, DeviceError> {
-        self.memory.part(queue * self.bytes, self.bytes)
+    fn queues(&self) -> usize {
+        self.queues
+    }
+
+    fn memory(&self) -> Result<SharedMemory, DeviceError> {
+        Ok(self.memory.clone())
     }
 
     /// Gives the blocks the processor: each lets all its warps look, some times over.

@@ -194,13 +194,21 @@ impl Registers {
 
     /// Whether what a register belongs to is active.
     fn is_active(&self, register: Register, place: Place) -> bool {
-        let active = |queue: &QueueRegisters| queue.session.is_some();
         match register.block() {
-            Block::Device => self.queues.iter().any(active),
-            Block::DeviceFunction | Block::Function => (0..self.built.queues)
-                .any(|queue| self.owner(queue) == u32::from(place.function) && active(self.queue(queue))),
-            Block::DeviceQueue | Block::FunctionQueue | Block::Queue => active(self.queue(place.queue)),
+            Block::Device => self.queues.iter().any(QueueRegisters::is_active),
+            Block::DeviceFunction | Block::Function => self.is_function_active(place.function),
+            Block::DeviceQueue | Block::FunctionQueue | Block::Queue => self.queue(place.queue).is_active(),
         }
+    }
+
+    /// Whether a queue pair of `function` is active.
+    pub fn is_function_active(&self, function: u8) -> bool {
+        self.of_function(function).any(|queue| self.queue(queue).is_active())
+    }
+
+    /// The queue pairs of `function`.
+    fn of_function(&self, function: u8) -> impl Iterator<Item = u8> {
+        (0..self.built.queues).filter(move |&queue| self.owner(queue) == u32::from(function))
     }
 
     fn config(&self, register: Register, place: Place) -> u32 {
@@ -273,6 +281,8 @@ impl Registers {
     fn control(&mut self, place: Place, control: Control) {
         let is_active = self.queue(place.queue).session.is_some();
         match (control.contains(Control::ENABLE), is_active) {
+            // R12: not before the end of the last session.
+            (true, false) if self.queue(place.queue).is_active() => {}
             (true, false) => self.enable(place),
             (true, true) if control.contains(Control::DRAIN) => self.queue_mut(place.queue).drain(),
             (true, true) => {}
@@ -283,7 +293,7 @@ impl Registers {
     fn reset_function(&mut self, function: u8) {
         for queue in 0..self.built.queues {
             if self.owner(queue) == u32::from(function) {
-                self.queue_mut(queue).stop();
+                self.queue_mut(queue).reset();
             }
         }
     }
@@ -293,11 +303,11 @@ impl Registers {
         let Some(session) = self.configured(place) else {
             return self.queue_mut(place.queue).raise(DeviceFault::BAD_CONFIG);
         };
-        if !self.queues.iter().any(|queue| queue.session.is_some()) {
+        if !self.queues.iter().any(QueueRegisters::is_active) {
             self.counters.fill(0);
         }
         // R18: the first queue pair of a function begins with version 0.
-        if !self.is_active(Register::FnControl, place) {
+        if !self.is_function_active(place.function) {
             self.policies[usize::from(place.function)] = PolicySlots::new();
         }
         self.queue_mut(place.queue).start(session);
@@ -420,8 +430,10 @@ impl Registers {
                 let busy = self.queues.iter().filter(|queue| queue.busy).count() as u32;
                 busy << 3 | u32::from(busy > 0)
             }
-            // A reset is over as soon as it was written.
-            Register::FnControl => 0,
+            Register::FnControl => {
+                let resets = self.of_function(place.function).any(|queue| self.queue(queue).is_resetting());
+                if resets { FunctionControl::RESET.bits() } else { 0 }
+            }
             Register::Control => queue.control().bits(),
             Register::Doorbell => queue.doorbell(),
             Register::CqHead => queue.cq_head(),

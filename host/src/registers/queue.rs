@@ -78,6 +78,18 @@ pub struct Session {
     pub(super) asked: Option<u32>,
 }
 
+impl Session {
+    /// Releases the completions below `head`, which are written.
+    #[inline]
+    fn release(&mut self, head: u32) {
+        let Self { cq, asked, .. } = self;
+        if asked.is_some_and(|asked| !between(head, asked, cq.tail.wrapping_sub(1)) || head == cq.tail) {
+            *asked = None;
+        }
+        cq.head = head;
+    }
+}
+
 /// What ABORT was written for (R8): the DECODEs of a rollout below an index of the submission queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Abort {
@@ -119,6 +131,10 @@ pub struct QueueRegisters {
     /// SQ_HEAD and CQ_TAIL as the last session left them.
     ends: [u32; 2],
     counters: [u64; QueueCounter::ALL.len()],
+    /// The session is over here, and not yet in a device elsewhere, which may still write memory.
+    ending: bool,
+    /// Whether a reset of the function ended it.
+    by_reset: bool,
 }
 
 impl QueueRegisters {
@@ -134,6 +150,8 @@ impl QueueRegisters {
             aborted: 0,
             ends: [0; 2],
             counters: [0; QueueCounter::ALL.len()],
+            ending: false,
+            by_reset: false,
         }
     }
 
@@ -155,6 +173,39 @@ impl QueueRegisters {
         self.counters[counter as usize] = value;
     }
 
+    /// STATE.ACTIVE: a session runs, or a device elsewhere has not come to the end of the last one.
+    #[inline]
+    pub fn is_active(&self) -> bool {
+        self.session.is_some() || self.ending
+    }
+
+    /// Whether a device elsewhere has not come to the end of the last session.
+    #[inline]
+    pub fn is_ending(&self) -> bool {
+        self.ending
+    }
+
+    /// Keeps STATE.ACTIVE up behind a [`stop`](Self::stop), until a device elsewhere [has come](Self::ended) to the end of
+    /// the session: until then nothing is taken (R12).
+    pub fn wait_for_the_end(&mut self) {
+        self.ending = true;
+    }
+
+    /// The device has come to the end of the session, with its queues there.
+    pub fn ended(&mut self, sq_head: u32, cq_tail: u32) {
+        (self.ending, self.by_reset) = (false, false);
+        self.ends = [sq_head, cq_tail];
+    }
+
+    pub(super) fn reset(&mut self) {
+        self.stop();
+        self.by_reset = true;
+    }
+
+    pub(super) fn is_resetting(&self) -> bool {
+        self.ending && self.by_reset
+    }
+
     /// The faults that ERROR shows.
     pub fn fault(&self) -> DeviceFault {
         self.fault
@@ -174,6 +225,7 @@ impl QueueRegisters {
         self.session = Some(session);
         (self.refused, self.draining, self.busy, self.abort) = (0, false, false, None);
         self.counters.fill(0);
+        self.by_reset = false;
     }
 
     /// A disable: nothing outlives it but faults, the interrupt, and how far the queues came.
@@ -186,6 +238,11 @@ impl QueueRegisters {
 
     pub(super) fn drain(&mut self) {
         self.draining = self.session.is_some();
+    }
+
+    /// Whether CONTROL.DRAIN was written: then no doorbell is taken.
+    pub fn is_draining(&self) -> bool {
+        self.draining
     }
 
     /// Whether it drains and nothing is left: then it is to be disabled.
@@ -211,16 +268,22 @@ impl QueueRegisters {
     #[inline]
     pub(super) fn release_completions(&mut self, head: u32) -> Result<(), Refused> {
         match &mut self.session {
-            Some(Session { cq, asked, .. }) if between(cq.head, head, cq.tail) => {
-                if asked
-                    .is_some_and(|asked| !between(head, asked, cq.tail.wrapping_sub(1)) || head == cq.tail)
-                {
-                    *asked = None;
-                }
-                cq.head = head;
+            Some(session) if between(session.cq.head, head, session.cq.tail) => {
+                session.release(head);
                 Ok(())
             }
             _ => self.refuse_doorbell(),
+        }
+    }
+
+    /// Catches up with doorbells and releases that a device elsewhere has taken without these registers.
+    pub fn catch_up(&mut self, sq_tail: u32, cq_head: u32) {
+        if let Some(session) = &mut self.session {
+            session.sq.tail = sq_tail;
+            if !between(session.cq.head, cq_head, session.cq.tail) {
+                session.cq.tail = cq_head;
+            }
+            session.release(cq_head);
         }
     }
 
@@ -343,7 +406,7 @@ impl QueueRegisters {
 
     pub(super) fn state(&self) -> State {
         let mut state = State::empty();
-        state.set(State::ACTIVE, self.session.is_some());
+        state.set(State::ACTIVE, self.is_active());
         state.set(State::IDLE, self.is_idle());
         state.set(State::FAULT, !self.fault.is_empty());
         state.set(State::ABORTING, self.abort.is_some());

@@ -8,9 +8,10 @@ use rand_chacha::rand_core::{Rng, SeedableRng};
 
 use super::rig::{Rig, below, by_position, numbered};
 use super::{Failure, ensure, ensure_eq};
+use crate::oracle::Oracle;
 use doorbell_contract::{
-    Access, Block, Capability, Control, Counter, DescFlags, DeviceFault, FunctionControl, HwCompletion,
-    HwDesc, Irq, Place, QueueCounter, Register, State, Status,
+    Access, Block, Capability, Control, Counter, DescFlags, DeviceFault, ErrorCode, FunctionControl,
+    HwCompletion, HwDesc, HwPolicy, Irq, Place, PolicyMode, QueueCounter, Register, SlotState, State, Status,
 };
 use doorbell_host::config::QueueConfig;
 use doorbell_host::device::Device;
@@ -18,9 +19,8 @@ use doorbell_host::driver::Driver;
 use doorbell_host::error::DeviceError;
 use doorbell_host::platform::Platform;
 use doorbell_host::ports::{Division, Pages, Ports, QueuePort};
+use doorbell_host::registers::PolicySlots;
 use doorbell_host::{SharedMemory, queue};
-
-use crate::oracle::Oracle;
 
 /// Queue pairs and functions that the cases use at most.
 const QUEUES: u8 = 4;
@@ -63,6 +63,11 @@ cases! {
     r12_a_disable_touches_no_other,
     r12_a_function_reset_touches_no_other_function,
     r12_a_drain_touches_no_other,
+    r12_resets_under_load_lose_nothing_of_others,
+    r18_a_version_is_of_its_function_alone,
+    r19_a_slot_in_use_by_another_queue_pair_is_not_loaded,
+    r20_a_publish_ends_the_decodes_of_all_queue_pairs,
+    r21_a_publish_reaches_the_groups_of_all_queue_pairs,
     shares_are_the_weights,
     an_eligible_queue_pair_waits_for_the_weights_of_the_others,
     counters_are_the_sums_of_all_queue_pairs,
@@ -924,6 +929,317 @@ fn r12_a_drain_touches_no_other(tenancy: &mut Tenancy<'_>) -> Result<(), Failure
         house.rigs[at].driver.disable()?;
         house.rigs[at].driver.enable()?;
         house.check(|_| true, |queue| decodes(30, 30, queue.into()))?;
+    }
+    Ok(())
+}
+
+fn r12_resets_under_load_lose_nothing_of_others(tenancy: &mut Tenancy<'_>) -> Result<(), Failure> {
+    const DESCRIPTORS: u32 = 300;
+    let mut random = tenancy.random();
+    let mut house = tenancy.open(|_| small(32, 16))?;
+    if house.ports.division().functions < 2 {
+        return Ok(());
+    }
+    let mut runs: Vec<(usize, Vec<HwDesc>, usize, Vec<HwCompletion>)> = (0..house.rigs.len())
+        .filter(|&queue| house.of_function(queue as u8) != 0)
+        .map(|queue| (queue, decodes(DESCRIPTORS, 60, queue as u32), 0, Vec::new()))
+        .collect();
+    let reset: Vec<usize> =
+        (0..house.rigs.len()).filter(|&queue| house.of_function(queue as u8) == 0).collect();
+    let page = Place { function: 0, queue: 0 };
+    let mut out = [HwCompletion::default(); 7];
+    let (mut rounds, mut resets) = (0, 0);
+    while runs.iter().any(|(_, descs, _, ends)| ends.len() < descs.len()) {
+        for &queue in &reset {
+            let driver = &mut house.rigs[queue].driver;
+            driver.submit(&long_and_short(queue as u8))?;
+            driver.collect(&mut out)?;
+        }
+        for (queue, descs, submitted, ends) in &mut runs {
+            let driver = &mut house.rigs[*queue].driver;
+            *submitted += driver.submit(&descs[*submitted..])?;
+            if driver.in_flight() > 0 {
+                let taken = driver.poll(&mut out)?;
+                ends.extend_from_slice(&out[..taken]);
+            }
+        }
+        rounds += 1;
+        if rounds % (3 + below(&mut random, 5)) != 0 {
+            continue;
+        }
+        house.ports.device().write_at(page, Register::FnControl, FunctionControl::RESET.bits())?;
+        let mut patience = 100_000;
+        while house.ports.device().read_at(page, Register::FnControl)? != 0 {
+            house.advance(1)?;
+            patience -= 1;
+            ensure!(patience > 0, "R12: a reset of a function does not end");
+        }
+        for &queue in &reset {
+            house.rigs[queue].driver.disable()?;
+            house.rigs[queue].driver.enable()?;
+        }
+        resets += 1;
+    }
+    ensure!(resets > 3, "no trial: {resets} resets while others had {DESCRIPTORS} descriptors");
+    for (queue, descs, _, ends) in &runs {
+        let rig = &house.rigs[*queue];
+        let named =
+            |failure| Failure(format!("queue pair {queue}, {resets} resets of function 0: {failure}"));
+        by_position(ends, descs.len()).and_then(|ends| rig.compare(descs, &ends)).map_err(named)?;
+    }
+    for &queue in &reset {
+        house.rigs[queue].driver.disable()?;
+        house.rigs[queue].driver.enable()?;
+    }
+    house.check(|_| true, |queue| decodes(30, 30, queue.into()))
+}
+
+/// Where the header of a policy lies: behind the tokens of all cases of versions.
+const HEADER: u64 = (1 << 18) - 64;
+
+/// A POLICY that publishes this version, whose header is there.
+fn policy(rig: &mut Rig<Port>, version: u16, salt: u32, mode: PolicyMode) -> Result<HwDesc, Failure> {
+    rig.driver.place_policy(HEADER, &HwPolicy::new(version, 0, salt, 0))?;
+    Ok(HwDesc { rollout_id: u32::MAX, ..HwDesc::policy(version, mode) }.with_delta_offset(HEADER))
+}
+
+/// Publishes a version by a queue pair that has nothing in flight.
+fn publish(rig: &mut Rig<Port>, version: u16, salt: u32, mode: PolicyMode) -> Result<ErrorCode, Failure> {
+    let desc = policy(rig, version, salt, mode)?;
+    ensure_eq!(rig.driver.submit(&[desc])?, 1, "descriptors taken by an empty queue");
+    let ends = rig.drain()?;
+    ensure_eq!(ends.len(), 1, "R3: completions of a POLICY");
+    ErrorCode::try_from(ends[0].error).map_err(|_| Failure(format!("R10: {:x?}", ends[0])))
+}
+
+fn has_policies(house: &House) -> bool {
+    house.rigs[0].features.capability.contains(Capability::POLICY)
+}
+
+/// How a DECODE ends that is submitted while these versions are in the slots of its function.
+fn under(slots: &PolicySlots, oracle: &Oracle, desc: &HwDesc) -> HwCompletion {
+    let Some(slot) = slots.find(desc.policy_version).map(|number| slots.slot(number)) else {
+        return oracle.answer(desc).completion;
+    };
+    let oracle = oracle.clone().with_version(slot.version, slot.salt);
+    let status = match slot.state {
+        SlotState::Kept => Status::Superseded,
+        SlotState::Aborted => Status::Stopped,
+        SlotState::Empty | SlotState::Resident => return oracle.answer(desc).completion,
+    };
+    oracle.cut(desc, 0, status).completion
+}
+
+/// What every queue pair does with DECODEs of every version, all at once, and what it shows of its function's slots.
+fn ensure_versions(house: &mut House, slots: &[PolicySlots]) -> Result<(), Failure> {
+    let mut versions: Vec<u16> =
+        slots.iter().flat_map(|slots| [slots.slot(0).version, slots.slot(1).version]).collect();
+    versions.extend([0, 0x7777]);
+    let descs = versions.iter().flat_map(|&version| {
+        [3, 40].map(|tokens| HwDesc::decode(0, 5, tokens).with_version(version).with_seed(version.into()))
+    });
+    let descs = numbered(descs.zip(0..).map(|(desc, id)| HwDesc { rollout_id: id, ..desc }));
+    for rig in &mut house.rigs {
+        ensure_eq!(rig.driver.submit(&descs)?, descs.len(), "descriptors taken by an empty queue");
+    }
+    for queue in 0..house.rigs.len() {
+        let function = house.of_function(queue as u8);
+        let (slots, rig) = (&slots[usize::from(function)], &mut house.rigs[queue]);
+        let ends = by_position(&rig.drain()?, descs.len())?;
+        // An oracle that knows no version but those that it is told of.
+        let oracle = rig.oracle().without_versions();
+        for (desc, end) in descs.iter().zip(&ends) {
+            let expected = under(slots, &oracle, desc);
+            ensure_eq!(
+                end.without_timing(),
+                expected,
+                "R18: {desc:x?} at queue pair {queue} of function {function} with {slots:x?}"
+            );
+        }
+        let shown = [rig.driver.read(Register::PolicySlot0)?, rig.driver.read(Register::PolicySlot1)?];
+        let expected = [slots.word(0), slots.word(1)];
+        ensure_eq!(shown, expected, "R19: POLICY_SLOT_0 and _1 at queue pair {queue} of function {function}");
+    }
+    Ok(())
+}
+
+fn r18_a_version_is_of_its_function_alone(tenancy: &mut Tenancy<'_>) -> Result<(), Failure> {
+    let mut random = tenancy.random();
+    let mut house = tenancy.open(|_| small(64, 64))?;
+    if !has_policies(&house) {
+        return Ok(());
+    }
+    let functions = house.ports.division().functions;
+    let mut slots = vec![PolicySlots::new(); functions.into()];
+    let mut published = vec![0u16; functions.into()];
+    ensure_versions(&mut house, &slots)?;
+    for round in 0..12 {
+        let queue = below(&mut random, house.rigs.len() as u32) as usize;
+        let function = usize::from(house.of_function(queue as u8));
+        // The same numbers in every function, with other salts.
+        published[function] += 1;
+        let (version, salt) = (100 + published[function], random.next_u32());
+        let mode = [PolicyMode::Wait, PolicyMode::Keep, PolicyMode::Abort][round % 3];
+        let error = publish(&mut house.rigs[queue], version, salt, mode)?;
+        ensure_eq!(error, ErrorCode::None, "R19: a POLICY of queue pair {queue} while nothing runs");
+        slots[function].publish(version, salt, mode);
+        // Behind its completion the version is there for all queue pairs of the function, and for no others.
+        ensure_versions(&mut house, &slots)?;
+    }
+    // One that comes back finds what its function has, and the first of a function begins anew.
+    for function in 0..functions {
+        let own: Vec<usize> =
+            (0..house.rigs.len()).filter(|&queue| house.of_function(queue as u8) == function).collect();
+        if own.len() > 1 {
+            house.rigs[own[0]].driver.disable()?;
+            house.rigs[own[0]].driver.enable()?;
+            ensure_versions(&mut house, &slots)?;
+        }
+        for &queue in &own {
+            house.rigs[queue].driver.disable()?;
+        }
+        for &queue in &own {
+            house.rigs[queue].driver.enable()?;
+        }
+        slots[usize::from(function)] = PolicySlots::new();
+        ensure_versions(&mut house, &slots)?;
+    }
+    Ok(())
+}
+
+/// Tokens of a DECODE that is to run for as long as nobody ends it.
+const ENDLESS: u32 = 60_000;
+
+/// Queue pairs of function 0, if there are several, and each can run a descriptor while the others do: those that share one
+/// worker can if the device takes turns within a descriptor, as the model does.
+fn of_function_0(house: &mut House) -> Result<Option<Vec<usize>>, Failure> {
+    let own: Vec<usize> =
+        (0..house.rigs.len()).filter(|&queue| house.of_function(queue as u8) == 0).collect();
+    let driver = &mut house.rigs[0].driver;
+    let built = driver.read(Register::CapWorkers)?;
+    let workers = driver.read(Register::FnWorkers)?.count_ones();
+    let enough = built == 1 || workers as usize >= own.len();
+    Ok((own.len() > 1 && enough && has_policies(house)).then_some(own))
+}
+
+/// Gives the device time until it has made tokens, which somebody's DECODE has.
+fn make_tokens(house: &mut House) -> Result<(), Failure> {
+    let before = house.rigs[0].driver.counter(Counter::Tokens)?;
+    let mut patience = 100_000;
+    while house.rigs[0].driver.counter(Counter::Tokens)? == before {
+        house.advance(1)?;
+        patience -= 1;
+        ensure!(patience > 0, "R15: a DECODE never starts");
+    }
+    Ok(())
+}
+
+fn r19_a_slot_in_use_by_another_queue_pair_is_not_loaded(tenancy: &mut Tenancy<'_>) -> Result<(), Failure> {
+    let mut house = tenancy.open(|_| QueueConfig { wait_states: 4, ..small(16, 16) })?;
+    let Some(own) = of_function_0(&mut house)? else { return Ok(()) };
+    for (&publisher, &user) in own.iter().zip(own.iter().cycle().skip(1)) {
+        // Where it begins is version 0 in slot 0, and slot 1 is empty.
+        for &queue in &own {
+            house.rigs[queue].driver.disable()?;
+        }
+        for &queue in &own {
+            house.rigs[queue].driver.enable()?;
+        }
+        let long = HwDesc::decode(7, 0, ENDLESS);
+        house.rigs[user].driver.submit(&[long])?;
+        make_tokens(&mut house)?;
+        let error = publish(&mut house.rigs[publisher], 1, 11, PolicyMode::Wait)?;
+        ensure_eq!(error, ErrorCode::None, "R19: a POLICY into a slot that is empty");
+        let error = publish(&mut house.rigs[publisher], 2, 22, PolicyMode::Wait)?;
+        ensure_eq!(error, ErrorCode::PolicyBusy, "R19: a POLICY while queue pair {user} uses its slot");
+        house.rigs[user].driver.submit(&[HwDesc::stop(7)])?;
+        let ends = house.rigs[user].drain()?;
+        let length = ends[0].final_seq_len;
+        let cut = house.rigs[user].oracle().cut(&long, length, Status::Stopped);
+        ensure_eq!(ends[0].without_timing(), cut.completion, "R18: the DECODE in the slot");
+        let error = publish(&mut house.rigs[publisher], 2, 22, PolicyMode::Wait)?;
+        ensure_eq!(error, ErrorCode::None, "R19: a POLICY once nobody uses its slot");
+    }
+    Ok(())
+}
+
+fn r20_a_publish_ends_the_decodes_of_all_queue_pairs(tenancy: &mut Tenancy<'_>) -> Result<(), Failure> {
+    for (mode, status) in [(PolicyMode::Keep, Status::Superseded), (PolicyMode::Abort, Status::Stopped)] {
+        let mut house = tenancy.open(|_| QueueConfig { wait_states: 4, ..small(16, 16) })?;
+        let Some(own) = of_function_0(&mut house)? else { return Ok(()) };
+        let publisher = own[0];
+        let long = HwDesc::decode(7, 0, ENDLESS);
+        // Of some it runs, of others it may not have started.
+        for queue in (0..house.rigs.len()).filter(|&queue| queue != publisher) {
+            house.rigs[queue].driver.submit(&[long])?;
+        }
+        make_tokens(&mut house)?;
+        let error = publish(&mut house.rigs[publisher], 1, 11, mode)?;
+        ensure_eq!(error, ErrorCode::None, "R19: a POLICY into a slot that is empty");
+        for queue in (0..house.rigs.len()).filter(|&queue| queue != publisher) {
+            let is_own = own.contains(&queue);
+            let rig = &mut house.rigs[queue];
+            if !is_own {
+                let mut out = [HwCompletion::default(); 4];
+                let ended = rig.driver.collect(&mut out)?;
+                let as_it_would = out[..ended].iter().all(|end| end.status == Status::Done as u8);
+                ensure!(as_it_would, "R20: a publish of another function ended {:x?}", &out[..ended]);
+                if ended == 0 {
+                    rig.driver.submit(&[HwDesc::stop(7)])?;
+                    rig.drain()?;
+                }
+                continue;
+            }
+            let ends = rig.drain()?;
+            ensure_eq!(ends.len(), 1, "R3: completions of queue pair {queue}");
+            let answer = rig.oracle().cut(&long, ends[0].final_seq_len, status);
+            let end = ends[0].without_timing();
+            ensure_eq!(end, answer.completion, "R20: a DECODE of queue pair {queue} with {mode}");
+            ensure!(ends[0].final_seq_len < ENDLESS, "R20: a DECODE of queue pair {queue} ran to its end");
+            let tokens = rig.tokens(0, answer.tokens.len())?;
+            ensure!(tokens == answer.tokens, "R20: tokens of queue pair {queue} with {mode}");
+        }
+    }
+    Ok(())
+}
+
+fn r21_a_publish_reaches_the_groups_of_all_queue_pairs(tenancy: &mut Tenancy<'_>) -> Result<(), Failure> {
+    let mut house = tenancy.open(|_| small(16, 16))?;
+    let Some(own) = of_function_0(&mut house)? else { return Ok(()) };
+    if house.rigs[0].features.groups == 0 {
+        return Ok(());
+    }
+    let run = |rig: &mut Rig<Port>, descs: &[HwDesc]| -> Result<Vec<(u8, u8)>, Failure> {
+        let descs = numbered(descs.iter().copied());
+        ensure_eq!(rig.driver.submit(&descs)?, descs.len(), "descriptors taken by an empty queue");
+        let ends = by_position(&rig.drain()?, descs.len())?;
+        Ok(ends.iter().map(|end| (end.status, end.error)).collect())
+    };
+    let member = |k: u16, version| HwDesc::decode(k.into(), 9, 4).with_member(7, k).with_version(version);
+    let done = (Status::Done as u8, 0);
+    for rig in &mut house.rigs {
+        let found = run(rig, &[HwDesc::open_group(7, 9, 8), member(0, 0)])?;
+        ensure_eq!(found, vec![done; 2], "R21: a member under its group's version");
+    }
+    let error = publish(&mut house.rigs[own[1]], 1, 11, PolicyMode::Keep)?;
+    ensure_eq!(error, ErrorCode::None, "R19: a POLICY into a slot that is empty");
+    for (queue, rig) in house.rigs.iter_mut().enumerate() {
+        let version = u16::from(own.contains(&queue));
+        let found = run(rig, &[member(1, version)])?;
+        ensure_eq!(found, vec![done], "R21: a group of queue pair {queue} behind a KEEP of function 0");
+    }
+    let error = publish(&mut house.rigs[own[0]], 2, 22, PolicyMode::Abort)?;
+    ensure_eq!(error, ErrorCode::None, "R19: a POLICY while nothing runs");
+    for (queue, rig) in house.rigs.iter_mut().enumerate() {
+        let (version, end) = if own.contains(&queue) {
+            (2, (Status::Error as u8, ErrorCode::StalePrefix as u8))
+        } else {
+            (0, done)
+        };
+        let found = run(rig, &[member(2, version)])?;
+        ensure_eq!(found, vec![end], "R21: a group of queue pair {queue} behind an ABORT of function 0");
+        let found = run(rig, &[HwDesc::stop_group(7)])?;
+        ensure_eq!(found, vec![(Status::Stopped as u8, 0)], "R17: a STOP of a group");
     }
     Ok(())
 }

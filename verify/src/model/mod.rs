@@ -47,7 +47,8 @@ const BUILT: Built = Built {
         .union(Capability::INTERRUPT)
         .union(Capability::LOGP)
         .union(Capability::POLICY)
-        .union(Capability::ABORT),
+        .union(Capability::ABORT)
+        .union(Capability::ISOLATED),
     // It executes in SQ order, one descriptor of a queue pair at a time.
     workers: 1,
     queues: 1,

@@ -1,0 +1,508 @@
+//! A GPU as a device: its registers are the host's, and what matters of them to the kernel goes through the mailboxes, one for
+//! each queue pair.
+
+use std::hint;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use doorbell_contract::{Block, Capability, Counter, DeviceFault, Place, QueueCounter, Register};
+use doorbell_host::memory::PAGE;
+use doorbell_host::queue::between;
+use doorbell_host::registers::{Built, Registers, Session};
+use doorbell_host::{DeviceError, Line as OwnWay, Pages, Platform, SharedMemory};
+
+use crate::engine::Engine;
+use crate::layout;
+use crate::line::{Line, OwnLine, Watch};
+
+/// How long a session may take to end when its device is dropped (R15).
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Descriptors of a queue pair that may run at a time: places of the kernel, of which one is never given out.
+const WORKERS: u32 = 1023;
+
+/// How long one `advance` waits at most, if not told otherwise.
+const SLICE: Duration = Duration::from_micros(100);
+
+/// What a queue pair counts, by place in the register page.
+type Counts = [u64; Counter::ALL.len()];
+
+/// The queue pairs of an [`Engine`], as one device: as many functions as queue pairs at most. By itself it is queue pair 0 of
+/// function 0; [`Ports`](doorbell_host::Ports) divides it.
+pub struct GpuDevice {
+    engine: Arc<dyn Engine>,
+    registers: Registers,
+    lines: Vec<Arc<Line>>,
+    memory: SharedMemory,
+    /// `asks` of each mailbox as last seen.
+    asks: Vec<u32>,
+    /// What the sessions that are over have counted, of each queue pair.
+    counted: Vec<Counts>,
+    /// How often each function has begun anew (R18).
+    lives: Vec<u32>,
+    watch: Watch,
+}
+
+impl GpuDevice {
+    /// The device of all queue pairs of `engine`, which nobody else may use.
+    ///
+    /// # Errors
+    /// `OutOfBounds` if its queue pairs are not there.
+    pub fn new(engine: Arc<dyn Engine>) -> Result<Self, DeviceError> {
+        let queues = engine.queues();
+        let lines = (0..queues).map(|queue| Ok(Arc::new(Line::new(engine.clone(), queue)?)));
+        let lines: Vec<Arc<Line>> = lines.collect::<Result<_, DeviceError>>()?;
+        let features = Capability::PREFILL
+            | Capability::REWARD
+            | Capability::RESIDENT
+            | Capability::INTERRUPT
+            | Capability::SLOT_POLLING
+            | Capability::LOGP
+            | Capability::POLICY
+            | Capability::ABORT;
+        let built = Built {
+            features,
+            workers: WORKERS,
+            queues: queues as u8,
+            functions: queues as u8,
+            // Checked when a queue pair is enabled, and then trusted: hence no ISOLATED.
+            windows: true,
+            // As the kernel's tables in engine.cuh.
+            engines: 1,
+            reward_models: 2,
+            groups: layout::GROUPS,
+        };
+        Ok(Self {
+            registers: Registers::new(built),
+            memory: engine.memory()?,
+            asks: vec![0; queues],
+            counted: vec![[0; _]; queues],
+            lives: vec![0; queues],
+            watch: Watch::new(lines.clone(), SLICE),
+            lines,
+            engine,
+        })
+    }
+
+    /// How often the front end of a queue pair has looked at its mailbox, as last told.
+    ///
+    /// # Panics
+    /// If there is no such queue pair.
+    pub fn heartbeat(&self, queue: usize) -> u32 {
+        self.lines[queue].mailbox.heartbeat()
+    }
+
+    /// Sets the time that one `advance` waits at most, 100 us by default: longer for a kernel that is slow because it is
+    /// being watched. What was divided before keeps its own.
+    pub fn set_slice(&mut self, slice: Duration) {
+        self.watch.slice = slice;
+    }
+
+    fn line_of(&self, queue: u8) -> &Line {
+        &self.lines[usize::from(queue)]
+    }
+
+    fn queues(&self) -> impl Iterator<Item = u8> + use<> {
+        0..self.lines.len() as u8
+    }
+
+    #[cold]
+    fn refused(&self, register: Register, value: u32) -> DeviceError {
+        DeviceError::WriteRefused { device: self.engine.name().to_owned(), register, value }
+    }
+
+    /// Brings the registers of a queue pair up to what its driver did, and to what the kernel last told.
+    fn sync(&mut self, queue: u8) {
+        let at = usize::from(queue);
+        let line = &self.lines[at];
+        let (mailbox, registers) = (&line.mailbox, &mut self.registers);
+        if registers.queue(queue).is_active() && mailbox.is_reached() {
+            // A front end counts for its own queue pair.
+            for counter in QueueCounter::ALL {
+                registers.queue_mut(queue).set_counter(counter, mailbox.counter(counter.of_device()));
+            }
+        }
+        if registers.queue(queue).is_ending() {
+            if mailbox.is_reached() {
+                let status = mailbox.status();
+                registers.queue_mut(queue).ended(status.sq_head, status.cq_tail);
+                for counter in Counter::ALL {
+                    let total = &mut self.counted[at][counter as usize];
+                    *total = total.saturating_add(mailbox.counter(counter));
+                }
+            }
+            return;
+        }
+        let Some(function) = registers.queue(queue).session.as_ref().map(|session| session.function) else {
+            return;
+        };
+        let [[consumed, published], [released, written]] = line.indices();
+        let status = mailbox.status();
+        let page = &self.lines[usize::from(function)].mailbox;
+        registers.policies_mut(function).show(page.policy_slots());
+        let registers = registers.queue_mut(queue);
+        registers.catch_up(published, released);
+        if registers.abort().is_some() && mailbox.is_abort_over() {
+            registers.forget_abort();
+        }
+        let Some(session) = &mut registers.session else { return };
+        for head in [consumed, status.sq_head] {
+            if between(session.sq.head, head, session.sq.tail) {
+                session.sq.head = head;
+            }
+        }
+        for tail in [written, status.cq_tail] {
+            if between(session.cq.tail, tail, session.cq.head.wrapping_add(session.cq.depth.slots())) {
+                session.cq.tail = tail;
+            }
+        }
+        let visible =
+            session.cq.fill() > 0 && between(session.cq.head, status.asked, session.cq.tail.wrapping_sub(1));
+        if status.asks != self.asks[at] {
+            self.asks[at] = status.asks;
+            if visible {
+                registers.ask_interrupt(status.asked);
+            } else {
+                // R14: it has become visible while armed, and the host was faster than its news.
+                registers.interrupt();
+            }
+        }
+        let busy = self.is_busy(queue);
+        let registers = self.registers.queue_mut(queue);
+        registers.busy = busy;
+        // Where nothing is left the kernel's word need not be waited for.
+        registers.settle_abort();
+        if registers.is_drained() {
+            self.end(queue);
+        }
+    }
+
+    /// The same of all queue pairs.
+    fn sync_all(&mut self) {
+        for queue in self.queues() {
+            self.sync(queue);
+        }
+    }
+
+    /// Whether a published descriptor is without its completion. A completion's `sq_head` does not tell: it is ahead of
+    /// descriptors that the kernel has read and that wait for their turn.
+    fn is_busy(&self, queue: u8) -> bool {
+        let Some(session) = &self.registers.queue(queue).session else { return false };
+        let line = self.line_of(queue);
+        let status = line.mailbox.status();
+        // What the check words alone have published is beyond the tail (R1).
+        let waiting = session.sq.tail.wrapping_sub(status.sq_head);
+        if status.outstanding > 0 || waiting != 0 && waiting <= session.sq.depth.slots() {
+            return true;
+        }
+        // The kernel counts a completion when it has written it; here it may come a little later.
+        let posted = status.cq_tail.wrapping_sub(session.cq.head);
+        posted <= session.cq.depth.slots()
+            && (0..posted).any(|k| !line.is_fresh(session.cq.head.wrapping_add(k)))
+    }
+
+    /// The kernel is to end the session of a queue pair, which is over here.
+    fn end(&mut self, queue: u8) {
+        let registers = self.registers.queue_mut(queue);
+        registers.stop();
+        registers.wait_for_the_end();
+        let line = self.line_of(queue);
+        line.close();
+        line.mailbox.stop();
+    }
+
+    /// ENABLE was written and the configuration is good: starts a session, if the kernel can reach all of it. `first` says
+    /// that no queue pair of its function is active.
+    fn start(&mut self, queue: u8, session: &Session, first: bool) {
+        let within = |base: u64, bytes: u64| {
+            let offset = base.wrapping_sub(self.memory.bus_address());
+            offset.checked_add(bytes).is_some_and(|end| end <= self.memory.len() as u64)
+        };
+        let (sq, cq) = (session.sq, session.cq);
+        if !(within(sq.base, 64 * u64::from(sq.depth.slots()))
+            && within(cq.base, 32 * u64::from(cq.depth.slots()))
+            && within(session.token_base, session.token_size)
+            && (session.logp_size == 0 || within(session.logp_base, session.logp_size)))
+        {
+            // R11: nothing but what was mapped.
+            let queue = self.registers.queue_mut(queue);
+            queue.stop();
+            return queue.raise(DeviceFault::BAD_CONFIG);
+        }
+        let function = usize::from(session.function);
+        if first {
+            // R18: nobody has told the kernel of this function.
+            self.lives[function] = self.lives[function].wrapping_add(1);
+            let slots = self.registers.policies(session.function);
+            self.lines[function].mailbox.show_policy_slots([slots.word(0), slots.word(1)]);
+        }
+        let workers = if session.workers == u32::MAX { 0 } else { session.workers.count_ones() };
+        let line = self.line_of(queue);
+        line.mailbox.start(session, workers, self.lives[function]);
+        line.open(session);
+        // The kernel counts from 0 in each session.
+        self.asks[usize::from(queue)] = 0;
+    }
+
+    /// A write that may start, drain or end sessions.
+    fn write_control(&mut self, register: Register, place: Place, value: u32) -> Result<(), DeviceError> {
+        self.sync_all();
+        let was_idle = self.registers.queues().iter().all(|queue| !queue.is_active());
+        let was_first = !self.registers.is_function_active(place.function);
+        let before: Vec<bool> = self.registers.queues().iter().map(|queue| queue.session.is_some()).collect();
+        self.write_registers(register, place, value)?;
+        for (queue, was_active) in self.queues().zip(before) {
+            let registers = self.registers.queue(queue);
+            match (was_active, registers.session.clone()) {
+                (false, Some(session)) => {
+                    if was_idle {
+                        self.counted.fill([0; _]);
+                    }
+                    self.start(queue, &session, was_first);
+                }
+                (true, None) => self.end(queue),
+                (true, Some(_)) if registers.is_draining() => self.line_of(queue).drain(),
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// A doorbell or a release that its line has not taken.
+    #[cold]
+    fn write_index(&mut self, register: Register, place: Place, value: u32) -> Result<(), DeviceError> {
+        self.sync(place.queue);
+        self.write_registers(register, place, value)?;
+        let line = self.line_of(place.queue);
+        if let Some(session) = &self.registers.queue(place.queue).session {
+            line.adopt(session);
+        }
+        if register == Register::Doorbell {
+            line.mailbox.ring(value);
+        } else {
+            line.mailbox.release(value);
+        }
+        Ok(())
+    }
+
+    /// ABORT = `rollout`: what the kernel has to end, if there is anything.
+    fn abort(&mut self, place: Place, rollout: u32) -> Result<(), DeviceError> {
+        self.sync(place.queue);
+        self.write_registers(Register::Abort, place, rollout)?;
+        if let Some(abort) = self.registers.queue(place.queue).abort() {
+            self.line_of(place.queue).mailbox.abort(abort);
+        }
+        Ok(())
+    }
+
+    #[inline]
+    fn write_registers(&mut self, register: Register, place: Place, value: u32) -> Result<(), DeviceError> {
+        match self.registers.write(register, place, value) {
+            Ok(()) => Ok(()),
+            Err(_) => Err(self.refused(register, value)),
+        }
+    }
+
+    /// Sets the counters to what all queue pairs have counted. Their front ends run at the same time, so cycles are those of
+    /// the one that ran longest.
+    fn sum(&mut self) {
+        for counter in Counter::ALL {
+            let counts = self.lines.iter().zip(&self.counted).zip(self.registers.queues()).map(
+                |((line, counted), queue)| {
+                    let now = if queue.is_active() { line.mailbox.counter(counter) } else { 0 };
+                    counted[counter as usize].saturating_add(now)
+                },
+            );
+            let all = if counter == Counter::Cycles { counts.max().unwrap_or(0) } else { counts.sum() };
+            self.registers.set_counter(counter, all);
+        }
+    }
+}
+
+impl Platform for GpuDevice {
+    fn name(&self) -> &str {
+        self.engine.name()
+    }
+
+    fn map(&mut self, bytes: usize) -> Result<SharedMemory, DeviceError> {
+        let (len, capacity) = (bytes.max(1).next_multiple_of(PAGE), self.memory.len());
+        if len > capacity {
+            return Err(DeviceError::Memory {
+                bytes,
+                reason: format!("{} was opened with {capacity} bytes", self.engine.name()),
+            });
+        }
+        let memory = self.memory.part(0, len)?;
+        memory.clear();
+        Ok(memory)
+    }
+
+    #[inline]
+    fn write_register(&mut self, register: Register, value: u32) -> Result<(), DeviceError> {
+        self.write_at(Place::FIRST, register, value)
+    }
+
+    fn read_register(&mut self, register: Register) -> Result<u32, DeviceError> {
+        self.read_at(Place::FIRST, register)
+    }
+
+    fn advance(&mut self, _want: usize) -> Result<(), DeviceError> {
+        self.watch.advance()
+    }
+
+    fn wait(&mut self, deadline: Instant) -> Result<(), DeviceError> {
+        self.watch.wait(deadline)
+    }
+
+    fn runs_alone(&self) -> bool {
+        true
+    }
+
+    fn report(&mut self) -> Option<String> {
+        if let [line] = &self.lines[..] {
+            return Some(line.report());
+        }
+        let active = self.queues().filter(|&queue| self.registers.queue(queue).is_active());
+        let reports = active.map(|queue| format!("queue pair {queue}: {}", self.line_of(queue).report()));
+        Some(reports.collect::<Vec<_>>().join("; ")).filter(|report| !report.is_empty())
+    }
+}
+
+impl Pages for GpuDevice {
+    #[inline]
+    fn write_at(&mut self, place: Place, register: Register, value: u32) -> Result<(), DeviceError> {
+        let Some(line) = self.lines.get(usize::from(place.queue)) else {
+            if register.block().per_queue() == 0 {
+                return self.write_at(Place { queue: 0, ..place }, register, value);
+            }
+            return Err(self.refused(register, value));
+        };
+        match register {
+            Register::Doorbell if line.ring(value) => Ok(()),
+            Register::CqHead if line.release(value) => Ok(()),
+            Register::Doorbell | Register::CqHead => self.write_index(register, place, value),
+            Register::Control | Register::FnControl => self.write_control(register, place, value),
+            Register::Abort => self.abort(place, value),
+            _ => {
+                self.sync_all();
+                self.write_registers(register, place, value)
+            }
+        }
+    }
+
+    fn read_at(&mut self, place: Place, register: Register) -> Result<u32, DeviceError> {
+        if register.block() == Block::Queue && place.queue < self.lines.len() as u8 {
+            self.sync(place.queue);
+        } else {
+            self.sync_all();
+            if Counter::ALL.into_iter().any(|counter| [counter.lo(), counter.hi()].contains(&register)) {
+                self.sum();
+            }
+        }
+        let read = self.registers.read(register, place);
+        read.map_err(|_| DeviceError::ReadRefused { device: self.engine.name().to_owned(), register })
+    }
+
+    fn advance_for(&mut self, place: Place, _want: usize) -> Result<(), DeviceError> {
+        let line = self.lines.get(usize::from(place.queue));
+        let line = line.ok_or_else(|| DeviceError::ReadRefused {
+            device: self.engine.name().to_owned(),
+            register: Register::CqTail,
+        })?;
+        self.watch.advance_for(line)
+    }
+
+    fn line(&mut self, place: Place) -> Option<Box<dyn OwnWay>> {
+        let line = self.lines.get(usize::from(place.queue))?;
+        Some(Box::new(OwnLine::new(line.clone(), self.watch.slice)))
+    }
+}
+
+impl Drop for GpuDevice {
+    fn drop(&mut self) {
+        for queue in self.queues() {
+            if self.registers.queue(queue).session.is_some() {
+                self.end(queue);
+            }
+        }
+        // The memory may go to somebody else: no session must outlive its device. What it waits for are steps of rollouts
+        // that run; an engine that has died writes nothing any more.
+        let start = Instant::now();
+        while !self.lines.iter().all(|line| line.mailbox.is_reached()) && self.engine.check().is_ok() {
+            if start.elapsed() > PATIENCE {
+                eprintln!(
+                    "warning: {}: a session did not end within {PATIENCE:?}; its memory is not freed",
+                    self.engine.name()
+                );
+                // It may still be written: nobody else gets it.
+                std::mem::forget((self.engine.clone(), self.memory.clone()));
+                return;
+            }
+            hint::spin_loop();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicU32, Ordering};
+
+    use doorbell_contract::{HwCompletion, HwDesc};
+    use doorbell_host::device::Device;
+    use doorbell_host::{Driver, QueueConfig};
+
+    use super::*;
+
+    /// Acknowledges sessions at once, and does nothing else.
+    struct Still {
+        mailbox: SharedMemory,
+        memory: SharedMemory,
+        checks: AtomicU32,
+    }
+
+    impl Engine for Still {
+        fn name(&self) -> &str {
+            "still"
+        }
+
+        fn queues(&self) -> usize {
+            1
+        }
+
+        fn mailbox(&self, _queue: usize) -> Result<SharedMemory, DeviceError> {
+            Ok(self.mailbox.clone())
+        }
+
+        fn memory(&self) -> Result<SharedMemory, DeviceError> {
+            Ok(self.memory.clone())
+        }
+
+        fn check(&self) -> Result<(), DeviceError> {
+            let wanted = self.mailbox.word32(layout::WANTED)?.load(Ordering::Acquire);
+            self.mailbox.word32(layout::REACHED)?.store(wanted, Ordering::Release);
+            self.checks.fetch_add(1, Ordering::Relaxed);
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn r04_half_a_completion_is_no_news() {
+        let memory = SharedMemory::allocate(1 << 20, 1 << 32).unwrap();
+        let mailbox = SharedMemory::allocate(PAGE, 1 << 32).unwrap();
+        let engine = Arc::new(Still { mailbox, memory: memory.clone(), checks: AtomicU32::new(0) });
+        let config = QueueConfig { token_bytes: 1 << 16, ..Default::default() };
+        let mut driver = Driver::new(GpuDevice::new(engine.clone()).unwrap(), config).unwrap();
+        driver.platform_mut().advance(1).unwrap();
+        driver.submit(&[HwDesc::nop()]).unwrap();
+        let cq = driver.layout().cq;
+        let word = |k: usize, value: u64| memory.word64(cq + 8 * k).unwrap().store(value, Ordering::Release);
+        // One half is there, and the other is not.
+        word(3, HwCompletion::PHASE);
+        let checks = engine.checks.load(Ordering::Relaxed);
+        driver.platform_mut().advance(1).unwrap();
+        assert_eq!(engine.checks.load(Ordering::Relaxed), checks + 1, "half a completion was taken for news");
+        word(1, HwCompletion::PHASE);
+        driver.platform_mut().advance(1).unwrap();
+        assert_eq!(engine.checks.load(Ordering::Relaxed), checks + 1, "a whole completion was waited for");
+    }
+}
