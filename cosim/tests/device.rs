@@ -234,7 +234,7 @@ fn tenants(
     });
     let mut drivers: Vec<_> = drivers.collect();
     for (queue, driver) in drivers.iter_mut().enumerate() {
-        if queue as u32 % functions == 0 {
+        if (queue as u32).is_multiple_of(functions) {
             continue;
         }
         let descs: Vec<HwDesc> = match neighbours {
