@@ -107,7 +107,7 @@ pub struct Load<'a> {
     pub quick: bool,
     /// Queue pairs of the model in the bench of round trips.
     pub queues: u8,
-    /// Functions that they are spread over.
+    /// Functions that they are spread over, and, of each row with as many, the queue pairs of a GPU.
     pub functions: u8,
 }
 

@@ -1074,6 +1074,7 @@ struct Fetcher {
       }
       // From here to the admission the versions stay as they are (R20): for the others of the function, and those that
       // are told to end are all that name the one that is retired.
+      DOORBELL_WINDOW(HoldsNobody);
       while (!shut(f, lane)) DOORBELL_YIELD();
       const bool held = !Versions{order::load_halves_block(&f.versions.slots)}.settled();
       const bool anew = order::load_relaxed_block(&f.epoch) != epoch;

@@ -447,7 +447,7 @@ impl Drop for GpuDevice {
 mod tests {
     use std::sync::atomic::{AtomicU32, Ordering};
 
-    use doorbell_contract::{HwCompletion, HwDesc};
+    use doorbell_contract::{Control, FunctionControl, HwCompletion, HwDesc, State};
     use doorbell_host::device::Device;
     use doorbell_host::{Driver, QueueConfig};
 
@@ -504,5 +504,37 @@ mod tests {
         word(1, HwCompletion::PHASE);
         driver.platform_mut().advance(1).unwrap();
         assert_eq!(engine.checks.load(Ordering::Relaxed), checks + 1, "a whole completion was waited for");
+    }
+
+    #[test]
+    fn r12_nothing_is_taken_until_the_kernel_has_come_to_the_end() {
+        let memory = SharedMemory::allocate(1 << 20, 1 << 32).unwrap();
+        let mailbox = SharedMemory::allocate(PAGE, 1 << 32).unwrap();
+        let engine = Arc::new(Still { mailbox, memory, checks: AtomicU32::new(0) });
+        let config = QueueConfig { token_bytes: 1 << 16, ..Default::default() };
+        let mut device =
+            Driver::new(GpuDevice::new(engine.clone()).unwrap(), config).unwrap().into_platform();
+        engine.check().unwrap();
+        let is_active = |device: &mut GpuDevice| {
+            device.read_register(Register::State).unwrap() & State::ACTIVE.bits() != 0
+        };
+        device.write_register(Register::Control, 0).unwrap();
+        assert!(is_active(&mut device), "it may still write memory");
+        for register in [Register::Doorbell, Register::SqSize, Register::LengthLimit, Register::WaitStates] {
+            assert!(device.write_register(register, 2).is_err(), "{register} while the session ends");
+        }
+        device.write_register(Register::Control, Control::ENABLE.bits()).unwrap();
+        assert_eq!(device.read_register(Register::Control).unwrap(), 0, "ENABLE while the session ends");
+        assert_eq!(device.read_register(Register::FnControl).unwrap(), 0, "nobody has reset the function");
+        let reset = FunctionControl::RESET.bits();
+        device.write_register(Register::FnControl, reset).unwrap();
+        assert_eq!(device.read_register(Register::FnControl).unwrap(), reset);
+        engine.check().unwrap();
+        assert_eq!(device.read_register(Register::FnControl).unwrap(), 0);
+        assert!(!is_active(&mut device));
+        device.write_register(Register::SqSize, 2).unwrap();
+        device.write_register(Register::Control, Control::ENABLE.bits()).unwrap();
+        assert!(is_active(&mut device));
+        engine.check().unwrap();
     }
 }

@@ -244,7 +244,7 @@ fn r15_the_report_counts_what_is_outstanding() {
 }
 
 /// Makes `version` resident, whose header lies at the end of the token region, and retires the one before as `mode` says.
-fn policy(driver: &mut Driver<GpuDevice>, version: u16, mode: PolicyMode) -> HwDesc {
+fn policy<P: Platform>(driver: &mut Driver<P>, version: u16, mode: PolicyMode) -> HwDesc {
     let at = driver.config().token_bytes - 64;
     driver.place_policy(at, &HwPolicy::new(version, 0, 0x5EED, 0)).unwrap();
     HwDesc { delta_offset: at, ..HwDesc::policy(version, mode) }
@@ -353,4 +353,85 @@ fn untouched_by_an_abort(fault: Option<&'static str>) -> usize {
 fn r08_an_abort_ends_what_waits_behind_its_rollout() {
     assert_eq!(untouched_by_an_abort(None), 0);
     assert_eq!(untouched_by_an_abort(Some("AbortsLate")), 5, "this test shows nothing");
+}
+
+/// How many long DECODEs of one queue pair outlive the version that another of the function retires, or do not even know it.
+fn outlive_a_publish_of_another_queue_pair(seed: u64, stress: bool, fault: Option<&'static str>) -> usize {
+    let config = QueueConfig { token_bytes: 1 << 20, wait_states: 0xFFFF, ..Default::default() };
+    let options = Options { seed, stress, weak: stress, fault, ..Default::default() };
+    let [mut publisher, mut other] = pair(options, [config.clone(), config]);
+    let mut out = [HwCompletion::default(); 8];
+    let mut outlive = 0;
+    for version in 1..=8 {
+        // Submitted right before the POLICY, so that some are admitted while it is executed.
+        let long = |id: u32| HwDesc::decode(id, 0, 1000).with_version(version - 1);
+        let descs: Vec<HwDesc> = (0..6).map(|id| long(id).with_delta_offset(4096 * u64::from(id))).collect();
+        assert_eq!(other.submit(&descs).unwrap(), 6);
+        let desc = policy(&mut publisher, version, PolicyMode::Keep);
+        assert_eq!(publisher.submit(&[desc]).unwrap(), 1);
+        while publisher.poll(&mut out).unwrap() == 0 {}
+        assert_eq!((out[0].status, out[0].error), (Status::Done as u8, 0), "R19: POLICY of {version}");
+        let mut taken = 0;
+        while taken < 6 {
+            let fresh = other.poll(&mut out).unwrap();
+            outlive += out[..fresh].iter().filter(|end| end.status != Status::Superseded as u8).count();
+            taken += fresh;
+        }
+    }
+    outlive
+}
+
+/// R20: the versions change in one moment for all queue pairs of a function, whatever these are about to admit.
+#[test]
+fn r20_nothing_is_admitted_under_a_version_that_another_queue_pair_retires() {
+    for seed in seed()..seed() + 4 {
+        for stress in [false, true] {
+            assert_eq!(outlive_a_publish_of_another_queue_pair(seed, stress, None), 0, "seed {seed}");
+        }
+    }
+    let noticed = |seed| outlive_a_publish_of_another_queue_pair(seed, false, Some("HoldsNobody")) != 0;
+    assert!((seed()..seed() + 40).any(noticed), "nothing was admitted meanwhile: this test shows nothing");
+}
+
+/// R18: queue pairs that publish at the same time, without end, do so one after the other, and a queue pair of the function
+/// that ends and starts meanwhile holds up none of them.
+#[test]
+fn r15_publishers_of_one_function_do_not_wait_for_each_other_for_ever() {
+    for stress in [false, true] {
+        let config = QueueConfig { token_bytes: 1 << 16, ..Default::default() };
+        let engine = kernel(Options { queues: 3, seed: seed(), stress, weak: stress, ..Default::default() });
+        let bytes = config.shared_bytes().unwrap();
+        let division = Division { queues: 3, bytes, ..Division::default() };
+        let ports = Ports::divide(GpuDevice::new(engine).unwrap(), &division).unwrap();
+        let mut drivers: Vec<Driver<Port>> =
+            (0..3).map(|queue| Driver::new(ports.take(queue).unwrap(), config.clone()).unwrap()).collect();
+        let mut out = [HwCompletion::default(); 8];
+        let mut published = [0; 2];
+        for round in 1..=30u16 {
+            for (queue, driver) in drivers[..2].iter_mut().enumerate() {
+                let desc = policy(driver, 2 * round + queue as u16, PolicyMode::Keep);
+                assert_eq!(driver.submit(&[desc]).unwrap(), 1);
+            }
+            if round % 3 == 0 {
+                drivers[2].disable().unwrap();
+                drivers[2].enable().unwrap();
+            }
+            for (driver, published) in drivers[..2].iter_mut().zip(&mut published) {
+                while driver.in_flight() > 0 {
+                    let fresh = driver.poll(&mut out).unwrap();
+                    *published += out[..fresh].iter().filter(|end| end.status == Status::Done as u8).count();
+                }
+            }
+        }
+        assert_eq!(published, [30, 30], "R19: nothing names a version, so no slot is busy");
+        let slots = [Register::PolicySlot0, Register::PolicySlot1].map(|slot| drivers[2].read(slot).unwrap());
+        let newest = slots.into_iter().find(|slot| slot >> 24 & 1 == 1).unwrap() as u16;
+        assert!(newest == 60 || newest == 61, "{slots:x?}");
+        // All have the same.
+        for driver in &mut drivers {
+            driver.submit(&[HwDesc::decode(1, 0, 3).with_version(newest)]).unwrap();
+            while driver.poll(&mut out).unwrap() == 0 {}
+            assert_eq!((out[0].status, out[0].error), (Status::Done as u8, 0), "R18: version {newest}");
+        }
+    }
 }

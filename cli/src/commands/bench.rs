@@ -30,7 +30,8 @@ pub struct Args {
     /// hw-fastpath: queue pairs of the model, 1 to 16, as one device
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=16))]
     queues: u8,
-    /// hw-fastpath: functions that they are spread over, at most as many as those
+    /// hw-fastpath: functions that they are spread over, at most as many as those; gpu: functions of each row, as far as it has
+    /// queue pairs
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=16))]
     functions: u8,
 }

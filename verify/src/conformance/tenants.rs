@@ -1107,8 +1107,9 @@ fn r18_a_version_is_of_its_function_alone(tenancy: &mut Tenancy<'_>) -> Result<(
     Ok(())
 }
 
-/// Tokens of a DECODE that is to run for as long as nobody ends it.
+/// Tokens of a DECODE that is to run for as long as nobody ends it, and the wait states that make it last.
 const ENDLESS: u32 = 60_000;
+const SLOW: u32 = 500;
 
 /// Queue pairs of function 0, if there are several, and each can run a descriptor while the others do: those that share one
 /// worker can if the device takes turns within a descriptor, as the model does.
@@ -1135,7 +1136,7 @@ fn make_tokens(house: &mut House) -> Result<(), Failure> {
 }
 
 fn r19_a_slot_in_use_by_another_queue_pair_is_not_loaded(tenancy: &mut Tenancy<'_>) -> Result<(), Failure> {
-    let mut house = tenancy.open(|_| QueueConfig { wait_states: 4, ..small(16, 16) })?;
+    let mut house = tenancy.open(|_| QueueConfig { wait_states: SLOW, ..small(16, 16) })?;
     let Some(own) = of_function_0(&mut house)? else { return Ok(()) };
     for (&publisher, &user) in own.iter().zip(own.iter().cycle().skip(1)) {
         // Where it begins is version 0 in slot 0, and slot 1 is empty.
@@ -1165,7 +1166,7 @@ fn r19_a_slot_in_use_by_another_queue_pair_is_not_loaded(tenancy: &mut Tenancy<'
 
 fn r20_a_publish_ends_the_decodes_of_all_queue_pairs(tenancy: &mut Tenancy<'_>) -> Result<(), Failure> {
     for (mode, status) in [(PolicyMode::Keep, Status::Superseded), (PolicyMode::Abort, Status::Stopped)] {
-        let mut house = tenancy.open(|_| QueueConfig { wait_states: 4, ..small(16, 16) })?;
+        let mut house = tenancy.open(|_| QueueConfig { wait_states: SLOW, ..small(16, 16) })?;
         let Some(own) = of_function_0(&mut house)? else { return Ok(()) };
         let publisher = own[0];
         let long = HwDesc::decode(7, 0, ENDLESS);
@@ -1259,6 +1260,10 @@ fn shares_are_the_weights(tenancy: &mut Tenancy<'_>) -> Result<(), Failure> {
     // Of one function, whose workers all of them have.
     let mut house =
         tenancy.open_among(1, |queue| QueueConfig { weight: weight(queue), ..small(DEPTH, DEPTH) })?;
+    if house.ports.device().runs_alone() {
+        // It has done the work of the first queue pair before that of the last is there.
+        return Ok(());
+    }
     let sum: u32 = (0..house.rigs.len() as u8).map(weight).sum();
     let slack = in_hand(&mut house)?;
     // Long enough for workers, not the fetch, to be what is short.
