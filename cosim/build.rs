@@ -31,8 +31,8 @@ const SOURCES: [&str; 7] = [
 /// than it gains.
 const HOT_FLAGS: [&str; 3] = ["-fno-align-jumps", "-fno-align-labels", "-fno-align-loops"];
 
-/// Conditions that hold in nearly every cycle, by the end of their names: resets and a worker's token.
-const USUAL: [&str; 5] = ["rst_n", "rst_ni", "__token", "__fire", "__active"];
+/// What makes a condition one that holds in nearly every cycle, by the end of its name: no reset, a worker's token.
+const USUAL: [&str; 7] = ["rst_n", "rst_ni", "__token", "__token_take", "__fire", "__active", "__run_q"];
 
 fn main() {
     if let Err(message) = build() {
@@ -220,6 +220,8 @@ impl Verilator {
             .args(["--cc", "--trace-fst", "--trace-structs", "--assert", "-O3", "-Wall"])
             // It takes common parts out of expressions that are looked at seldom, and computes them in every cycle.
             .arg("-fno-dfg")
+            // It takes a process apart, and what stood behind one test stands behind many.
+            .arg("-fno-split")
             .args(["--x-assign", "unique", "--x-initial", "unique", "--timescale-override", "1ns/1ns"])
             .args(["--top-module", model.top, "--prefix", &model.prefix])
             .args(&model.arguments)
@@ -345,14 +347,15 @@ fn compile(
             .map(|model| {
                 let (cache, tools, plain) = (&cache, &tools, &plain);
                 scope.spawn(move || {
-                    let mut key =
-                        tools.clone().text(format!("{HOT_FLAGS:?} {USUAL:?} {:?}", verilator.command(model)));
+                    // What is done to Verilator's text below is part of what is made.
+                    let mut key = tools.clone().text(format!("{:?}", verilator.command(model)));
+                    key = key.file(&manifest_dir().join("build.rs"))?;
                     for source in &model.sources {
                         key = key.file(source)?;
                     }
                     cache.get(&model.prefix, &key, |directory| {
                         verilator.run(model, directory)?;
-                        compile_model(directory, plain)
+                        compile_model(directory, &model.prefix, plain)
                     })
                 })
             })
@@ -384,25 +387,30 @@ fn compile(
 }
 
 /// Compiles what Verilator wrote into `directory`.
-fn compile_model(directory: &Path, plain: &(dyn Fn() -> cc::Build + Sync)) -> Result<(), String> {
+fn compile_model(
+    directory: &Path,
+    prefix: &str,
+    plain: &(dyn Fn() -> cc::Build + Sync),
+) -> Result<(), String> {
     // What runs in every cycle, what runs for waveforms, and what runs once: large, and slow to optimise.
     let (mut hot, mut wave) = (plain(), plain());
     hot.opt_level(3).include(directory).out_dir(directory);
     HOT_FLAGS.iter().for_each(|flag| _ = hot.flag_if_supported(flag));
     wave.opt_level(1).include(directory).out_dir(directory);
-    let mut once = String::new();
+    let (mut once, mut cycle) = (String::new(), vec![]);
     for file in files_of(directory, "cpp")? {
         let name = file.file_name().unwrap_or_default().to_string_lossy().into_owned();
         match () {
             () if name.contains("__Trace__") && !name.ends_with("__Slow.cpp") => _ = wave.file(file),
-            () if name.contains("___024root__DepSet") && !name.ends_with("__Slow.cpp") => {
-                mark_seldom(&file)?;
-                hot.file(file);
-            }
+            () if name.contains("___024root__DepSet") && !name.ends_with("__Slow.cpp") => cycle.push(file),
+            // The way from `eval` to what runs in every cycle.
+            () if name == format!("{prefix}.cpp") => _ = hot.file(file),
             // All as one unit: the headers take longer than the rest of each.
             () => once += &format!("#include \"{name}\"\n"),
         }
     }
+    tune(&cycle, prefix)?;
+    hot.files(cycle);
     let path = directory.join("once.cc");
     fs::write(&path, once).map_err(|error| format!("cannot write {}: {error}", path.display()))?;
     let mut slow = plain();
@@ -410,26 +418,99 @@ fn compile_model(directory: &Path, plain: &(dyn Fn() -> cc::Build + Sync)) -> Re
     [hot, wave, slow].iter().try_for_each(compiled)
 }
 
-/// Says to the compiler that a condition of one signal seldom holds: a write to a memory, or the event that a block of
-/// RTL waits for. What is done then is moved out of the way of what every cycle runs through. It is a hint alone: where
-/// it is wrong, or where a Verilator writes other text, the program is the same, only slower.
-fn mark_seldom(file: &Path) -> Result<(), String> {
-    let failed = |error| format!("cannot mark {}: {error}", file.display());
-    let mut marked = String::new();
-    for line in fs::read_to_string(file).map_err(failed)?.lines() {
-        let signal = line.trim_start().strip_prefix("if (").and_then(|rest| rest.strip_suffix(") {"));
-        let seldom = signal.is_some_and(|signal| {
-            let name = signal.strip_prefix("vlSelf->").or(signal.strip_prefix("__Vdlyvset__"));
-            let plain = |name: &str| name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_');
-            name.is_some_and(|name| plain(name) && !USUAL.iter().any(|usual| name.ends_with(usual)))
-        });
-        match signal {
-            Some(signal) if seldom => marked += &format!("if (VL_UNLIKELY({signal})) {{"),
-            _ => marked += line,
-        }
-        marked.push('\n');
+/// Makes a cycle of the model in `files` cheaper. Where a Verilator writes other text than this expects, the program is the
+/// same, only slower.
+fn tune(files: &[PathBuf], prefix: &str) -> Result<(), String> {
+    let failed = |file: &Path, error| format!("cannot tune {}: {error}", file.display());
+    let mut texts = vec![];
+    for file in files {
+        texts.push(fs::read_to_string(file).map_err(|error| failed(file, error))?);
     }
-    fs::write(file, marked).map_err(failed)
+    let one_edge = texts.iter().any(|text| {
+        let text: String = text.split_whitespace().collect();
+        text.contains(
+            "__VactTriggered.at(0U)=((IData)(vlSelf->clk_i)&(~(IData)(vlSelf->__Vtrigrprev__TOP__clk_i)));",
+        )
+    });
+    for (file, text) in files.iter().zip(texts) {
+        let text = if one_edge { shorten_evaluation(text, prefix) } else { text };
+        let text = mark_seldom(&leave_unset(&text));
+        fs::write(file, text).map_err(|error| failed(file, error))?;
+    }
+    Ok(())
+}
+
+/// An evaluation looks for what has changed, and looks again behind each step until nothing has. Here inputs change while
+/// the clock is low, and nothing but its rising edge changes state: so with the clock low an evaluation is what follows
+/// from the inputs, and at the edge it is one step of the state.
+fn shorten_evaluation(text: String, prefix: &str) -> String {
+    let root = format!("{prefix}___024root");
+    let head = format!("void {root}___eval({root}* vlSelf) {{\n");
+    let Some(start) = text.find(&head).map(|at| at + head.len()) else { return text };
+    let Some(end) = text[start..].find("\n}\n").map(|at| start + at) else { return text };
+    let body = &text[start..end];
+    let expected = [
+        "VlTriggerVec<1> __VpreTriggered;",
+        "___eval_triggers__ico(vlSelf);",
+        "___eval_ico(vlSelf);",
+        "___eval_nba(vlSelf);",
+    ];
+    if !expected.iter().all(|part| body.contains(part)) {
+        return text;
+    }
+    let body = format!(
+        "    if (!vlSelf->clk_i) {{\n\
+         vlSelf->__Vtrigrprev__TOP__clk_i = 0U;\n\
+         vlSelf->__VicoTriggered.at(0U) = 1U;\n\
+         {root}___eval_ico(vlSelf);\n\
+         }} else if (!vlSelf->__Vtrigrprev__TOP__clk_i) {{\n\
+         vlSelf->__Vtrigrprev__TOP__clk_i = 1U;\n\
+         vlSelf->__VnbaTriggered.at(0U) = 1U;\n\
+         {root}___eval_nba(vlSelf);\n\
+         }}"
+    );
+    format!("{}{body}{}", &text[..start], &text[end..])
+}
+
+/// Leaves the address and the data of a write to a memory unset where there is none: nobody looks at them without it.
+fn leave_unset(text: &str) -> String {
+    let unset = |line: &str| {
+        let line = line.trim_start();
+        let (name, rest) = match line.strip_prefix("VL_ZERO_W(").and_then(|rest| rest.split_once(", ")) {
+            Some((_, name)) => (name, name.strip_suffix(");").map(|_| "")),
+            None => (line, line.strip_suffix(" = 0;").map(|_| "")),
+        };
+        rest.is_some()
+            && ["__Vdlyvval__", "__Vdlyvdim0__", "__Vdlyvlsb__"].iter().any(|kind| name.starts_with(kind))
+    };
+    text.lines().filter(|line| !unset(line)).flat_map(|line| [line, "\n"]).collect()
+}
+
+/// Says to the compiler that what a process waits for seldom comes, but for what is `USUAL`. What is done then is moved out
+/// of the way of what every cycle runs through.
+fn mark_seldom(text: &str) -> String {
+    let mut marked = String::with_capacity(text.len() + text.len() / 16);
+    let mut rest = text;
+    while let Some(at) = rest.find(" if (") {
+        let (before, behind) = rest.split_at(at + " if (".len());
+        marked += before;
+        let mut open = 1;
+        let end = behind.find(|c| {
+            open += i32::from(c == '(') - i32::from(c == ')');
+            open == 0
+        });
+        let Some(end) = end else { break };
+        let condition = &behind[..end];
+        let word = |c: char| !(c.is_ascii_alphanumeric() || c == '_');
+        let usual = condition.split(word).any(|name| USUAL.iter().any(|usual| name.ends_with(usual)));
+        if usual || condition.contains("VL_UNLIKELY") || !behind[end..].starts_with(") {") {
+            marked += condition;
+        } else {
+            marked += &format!("VL_UNLIKELY({condition})");
+        }
+        rest = &behind[end..];
+    }
+    marked + rest
 }
 
 fn compiled(build: &cc::Build) -> Result<(), String> {

@@ -147,7 +147,8 @@ module axi_writer
     if (push) strobe = (64'hFFFF_FFFF_FFFF_FFFF << {first, 2'b00}) & (64'hFFFF_FFFF_FFFF_FFFF >> {4'd15 - last, 2'b00});
   end
 
-  sync_fifo #(.Width(74), .Depth(2)) u_aw (
+  // Quiet: what is not valid is 0, so nothing of a rollout stays on the bus either.
+  sync_fifo #(.Width(74), .Depth(2), .Quiet(1'b1)) u_aw (
     .clk_i, .rst_ni,
     .clear_i (1'b0),
     .push_i  (push),
@@ -159,7 +160,7 @@ module axi_writer
     .count_o (aw_count_unused)
   );
 
-  sync_fifo #(.Width(576), .Depth(2)) u_w (
+  sync_fifo #(.Width(576), .Depth(2), .Quiet(1'b1)) u_w (
     .clk_i, .rst_ni,
     .clear_i (1'b0),
     .push_i  (push),

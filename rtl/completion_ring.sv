@@ -284,7 +284,7 @@ module completion_ring
       names_mem[place]      <= {done_i.names, done_i.slot};
       reads_q[place]        <= done_i.reads;
       if (done_i.reads) read_mem[place] <= {done_i.pair, done_i.publishes, done_i.reward_model_id[0], done_i.result, done_addr_i};
-      queue_mem[place]      <= (Queues == 1) ? '0 : done_i.pair[QueueBits-1:0];
+      if (Queues > 1) queue_mem[place] <= done_i.pair[QueueBits-1:0];
       rollout_q[place]      <= done_key;
       last_q[push_worker]   <= place;
       if (!to_front) next_mem[last_q[push_worker]] <= place;
@@ -461,7 +461,6 @@ module completion_ring
   assign dropped_queue_o = 4'(take_pair);
 
   // Not in the process below: group_table answers in between.
-  assign record         = write ? record_mem[take_place][DONE_BITS-1:0] : '0;
   assign group_o        = record.belongs;
   assign group_entry_o  = record.entry;
   assign group_fills_o  = record.fills;
@@ -489,6 +488,12 @@ module completion_ring
   end
   assign error_done_o = write && status == STATUS_ERROR;
 
+  // One test for all of it; behind the process that it feeds (Icarus 11).
+  always_comb begin
+    record = '0;
+    if (write) record = record_mem[take_place][DONE_BITS-1:0];
+  end
+
   always_ff @(posedge clk_i) begin
     if (write) begin
       if (tail[0]) begin
@@ -506,22 +511,20 @@ module completion_ring
   end
 
   always_ff @(posedge clk_i) begin
-    if (!rst_ni) begin
+    if (low_valid_q && waited_q != Patience) waited_q <= waited_q + 5'd1;
+    if (beat_goes || !beat_on) begin
+      waited_q     <= '0;
       low_valid_q  <= 1'b0;
       high_valid_q <= 1'b0;
+    end
+    if (write) begin
+      if (tail[0]) high_valid_q <= 1'b1;
+      else         low_valid_q  <= 1'b1;
+    end
+    if (!rst_ni) begin
       waited_q     <= '0;
-    end else begin
-      if (beat_goes || !beat_on) begin
-        low_valid_q  <= 1'b0;
-        high_valid_q <= 1'b0;
-        waited_q     <= '0;
-      end else if (low_valid_q && waited_q != Patience) begin
-        waited_q <= waited_q + 5'd1;
-      end
-      if (write) begin
-        if (tail[0]) high_valid_q <= 1'b1;
-        else         low_valid_q  <= 1'b1;
-      end
+      low_valid_q  <= 1'b0;
+      high_valid_q <= 1'b0;
     end
   end
 
@@ -600,8 +603,8 @@ module completion_ring
       slot_q  <= '0;
     end else begin
       if (reserve_i) begin
-        reserved_q[reserve_pair] <= reserved_q[reserve_pair] + 32'd1;
         slot_q[reserve_pair]     <= reserved_q[reserve_pair] + 32'd1 - head_q[reserve_pair] != {15'd0, size_q[reserve_pair]} || reserve_freed;
+        reserved_q[reserve_pair] <= reserved_q[reserve_pair] + 32'd1;
       end
       if (frees) begin
         head_q[release_pair]  <= release_head_i;

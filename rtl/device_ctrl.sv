@@ -38,9 +38,9 @@ module device_ctrl #(
       owed_q     <= !held_q || !bus_idle_i;     // a transfer may begin in the first cycle of a reset
     end else begin
       if ((start_i | active_q) != '0) begin
-        on_q       <= start_i | running;
         active_q   <= start_i | on_q | (active_q & busy_i);
         draining_q <= (draining_q | drain_i) & running;
+        on_q       <= start_i | running;
       end
       if (bus_idle_i) owed_q <= 1'b0;
     end

@@ -76,14 +76,20 @@ module engine_hash
   end
 
   always_ff @(posedge clk_i) begin
-    if (!rst_ni) begin
-      prepare1_q <= 1'b0;
-      prepare2_q <= 1'b0;
-      prepare3_q <= 1'b0;
-    end else begin
-      prepare1_q <= prepare_i;
-      prepare2_q <= prepare1_q;
-      prepare3_q <= prepare2_q;
+    // From its end, so that none is written before it is read: that costs a simulation a copy.
+    if (prepare3_q) begin
+      counter4_q <= counter3_q;
+      hash4_q    <= mix(counter3_q);
+      threshold4_q <= threshold3_q;
+    end
+    if (prepare2_q) begin
+      counter3_q   <= base2_q + offset2_q;
+      threshold3_q <= threshold2_q;
+    end
+    if (prepare1_q) begin
+      base2_q   <= mix((seed1_q ^ mixed_id1_q) + salt1_q);
+      offset2_q <= seq_len1_q * GOLDEN;
+      threshold2_q <= threshold1_q;
     end
     if (prepare_i) begin
       mixed_id1_q <= mix(rollout_i + GOLDEN);
@@ -92,19 +98,14 @@ module engine_hash
       salt1_q     <= salt_i;
       threshold1_q <= threshold_q[prepare_pair];
     end
-    if (prepare1_q) begin
-      base2_q   <= mix((seed1_q ^ mixed_id1_q) + salt1_q);
-      offset2_q <= seq_len1_q * GOLDEN;
-      threshold2_q <= threshold1_q;
-    end
-    if (prepare2_q) begin
-      counter3_q   <= base2_q + offset2_q;
-      threshold3_q <= threshold2_q;
-    end
-    if (prepare3_q) begin
-      counter4_q <= counter3_q;
-      hash4_q    <= mix(counter3_q);
-      threshold4_q <= threshold3_q;
+    if (!rst_ni) begin
+      prepare3_q <= 1'b0;
+      prepare2_q <= 1'b0;
+      prepare1_q <= 1'b0;
+    end else begin
+      prepare3_q <= prepare2_q;
+      prepare2_q <= prepare1_q;
+      prepare1_q <= prepare_i;
     end
   end
 

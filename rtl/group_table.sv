@@ -80,45 +80,54 @@ module group_table
 
   // ---------------------------------------------------------------- a look
   logic [GROUPS-1:0]     open, free, match, first_free;
-  logic                  found, named, belongs;
-  logic [ENTRY_BITS-1:0] hit, vacant, entry;
+  logic                  found, named, waiting, belongs;
+  logic [ENTRY_BITS-1:0] hit, entry;
   logic [PlaceBits-1:0]  look_row, look_place, take_place;
   logic [7:0]            error;
 
   assign look_row = PlaceBits'({look_pair, ENTRY_BITS'(0)});
-  assign open     = look_i ? open_q[look_row +: GROUPS] : '0;
-  assign free     = look_i ? ~(open_q[look_row +: GROUPS] | busy_q[look_row +: GROUPS]) : '0;
 
   always_comb begin
-    match = '0;
-    if (open != '0) begin
-      for (int k = 0; k < GROUPS; k++) match[k] = open[k] && name_mem[look_row | PlaceBits'(k)][31:0] == prefix_i;
-    end
-  end
-
-  assign found      = match != '0;
-  assign hit        = {(match & 8'hF0) != '0, (match & 8'hCC) != '0, (match & 8'hAA) != '0};
-  assign first_free = free & (~free + 1'b1);
-  assign vacant     = {(first_free & 8'hF0) != '0, (first_free & 8'hCC) != '0, (first_free & 8'hAA) != '0};
-  assign look_place = look_row | PlaceBits'(hit);
-  assign named      = found && !prefill_i && (all_i || member_i <= name_mem[look_place][37:32]);
-  assign waits_o    = named && (!filled_q[look_place] || (all_i && busy_q[look_place]));
-
-  always_comb begin
-    error = ERR_NONE;
+    open       = '0;
+    free       = '0;
+    match      = '0;
+    hit        = '0;
+    first_free = '0;
+    look_place = '0;
+    found      = 1'b0;
+    named      = 1'b0;
+    waiting    = 1'b0;
+    belongs    = 1'b0;
+    entry      = '0;
+    error      = ERR_NONE;
     if (look_i) begin
+      open = open_q[look_row +: GROUPS];
+      free = ~(open_q[look_row +: GROUPS] | busy_q[look_row +: GROUPS]);
+      if (open != '0) begin
+        for (int k = 0; k < GROUPS; k++) match[k] = open[k] && name_mem[look_row | PlaceBits'(k)][31:0] == prefix_i;
+      end
+      found      = match != '0;
+      hit        = {(match & 8'hF0) != '0, (match & 8'hCC) != '0, (match & 8'hAA) != '0};
+      first_free = free & (~free + 1'b1);
+      look_place = look_row | PlaceBits'(hit);
+      named      = found && !prefill_i && (all_i || member_i <= name_mem[look_place][37:32]);
+      waiting    = named && (!filled_q[look_place] || (all_i && busy_q[look_place]));
+
       if      (prefill_i && retired_i)        error = ERR_BAD_VERSION;
       else if (opens_i && found)              error = ERR_PREFIX_BUSY;
       else if (opens_i && free == '0)         error = ERR_GROUP_FULL;
       else if (named && !stop_i && !retired_i && (stale_q[look_place] || slot_q[look_place] != slot_i))
         error = ERR_STALE_PREFIX;
+
+      belongs = named || (opens_i && error == ERR_NONE);
+      entry   = named ? hit
+              : {(first_free & 8'hF0) != '0, (first_free & 8'hCC) != '0, (first_free & 8'hAA) != '0};
     end
   end
 
-  assign refused_o = error != ERR_NONE;
-  assign belongs   = named || (look_i && opens_i && !refused_o);
-  assign entry     = named ? hit : vacant;
-  assign verdict_o = {error, belongs, entry, prefill_i, stop_i, all_i, member_i};
+  assign waits_o    = look_i && waiting;
+  assign refused_o  = look_i && error != ERR_NONE;
+  assign verdict_o  = {error, belongs, entry, prefill_i, stop_i, all_i, member_i};
 
   // ---------------------------------------------------------------- it goes out; completions
   logic                 takes, opens, same, ended, slot_now, stale_now;
@@ -128,16 +137,33 @@ module group_table
   logic [6:0]           left;
 
   assign takes      = take_i && belongs;
-  assign opens      = takes && !named;
   assign take_place = look_row | PlaceBits'(entry);
   assign post_place = PlaceBits'({post_pair, post_entry_i});
-  assign same       = takes && post_i && take_place == post_place;
-  assign count_down = post_i ? count_mem[post_place] - 1'b1 : '0;
-  assign {left, ends} = post_i ? ended_mem[post_place] : '0;
-  assign ended      = ends[post_member_i];
-  assign closes_o   = post_i && post_ends_i && open_q[post_place]
-                   && (post_all_i || (!ended && left == 7'd1));
-  assign stirs_o    = (post_i && (post_fills_i || closes_o || count_down == '0)) ? Queues'(16'd1 << post_pair) : '0;
+
+  always_comb begin
+    opens = 1'b0;
+    same  = 1'b0;
+    if (takes) begin
+      opens = !named;
+      same  = post_i && take_place == post_place;
+    end
+  end
+
+  always_comb begin
+    count_down = '0;
+    left       = '0;
+    ends       = '0;
+    ended      = 1'b0;
+    closes_o   = 1'b0;
+    stirs_o    = '0;
+    if (post_i) begin
+      count_down   = count_mem[post_place] - 1'b1;
+      {left, ends} = ended_mem[post_place];
+      ended        = ends[post_member_i];
+      closes_o     = post_ends_i && open_q[post_place] && (post_all_i || (!ended && left == 7'd1));
+      if (post_fills_i || closes_o || count_down == '0) stirs_o = Queues'(16'd1 << post_pair);
+    end
+  end
 
   always_ff @(posedge clk_i) begin
     if (takes) begin
@@ -182,9 +208,16 @@ module group_table
   // ---------------------------------------------------------------- what its groups belong to
   // A group that opens in the cycle of a publication belongs to what was before it.
   logic published;
-  assign published = (Queues'(16'd1 << look_pair) & publish_i) != '0;
-  assign slot_now  = (published && publish_keep_i) ? publish_slot_i : slot_i;
-  assign stale_now = published && (publish_abort_i || slot_i == publish_slot_i);
+  always_comb begin
+    published = 1'b0;
+    slot_now  = slot_i;
+    stale_now = 1'b0;
+    if (publish_i != '0) begin
+      published = (Queues'(16'd1 << look_pair) & publish_i) != '0;
+      if (published && publish_keep_i) slot_now = publish_slot_i;
+      stale_now = published && (publish_abort_i || slot_i == publish_slot_i);
+    end
+  end
 
   always_ff @(posedge clk_i) begin
     if (publish_i != '0) begin

@@ -79,6 +79,25 @@ module perf_counters
   end
 
   always_ff @(posedge clk_i) begin
+    if (active_i) begin
+      cycles_q <= cycles_q + 64'd1;
+      if (token_i != '0)   tokens_q      <= plus(tokens_q, token_i);
+      if (busy != '0)      busy_q        <= plus(busy_q, busy);
+      if (frees != '0)     idle_q        <= plus(idle_q, frees);
+      if (wait_i != '0)    wait_q        <= plus(wait_q, wait_i);
+      if (stalls != '0)    stall_write_q <= plus(stall_write_q, stalls);
+      if (received_i)      descriptors_q <= descriptors_q + 64'd1;
+      if (visible_i != '0) completions_q <= completions_q + 64'(visible_i);
+      if (stall_cq_i != '0) stall_cq_q   <= stall_cq_q + 64'd1;
+      if (stall_fetch)     stall_fetch_q <= stall_fetch_q + 64'd1;
+      if (stall_order_i)   stall_order_q <= stall_order_q + 64'd1;
+      if (stall_fence_i)   stall_fence_q <= stall_fence_q + 64'd1;
+      if (read_beat_i)     read_beats_q  <= read_beats_q + 64'd1;
+      if (write_beat_i)    write_beats_q <= write_beats_q + 64'd1;
+      if (prefix_i)        prefixes_q    <= prefixes_q + 64'd1;
+      if (error_i)         errors_q      <= errors_q + 64'd1;
+    end
+    // Behind the counts: what is read before it is written costs a simulation no copy.
     if (!rst_ni || clears) begin
       cycles_q      <= '0;
       tokens_q      <= '0;
@@ -96,23 +115,6 @@ module perf_counters
       write_beats_q <= '0;
       prefixes_q    <= '0;
       errors_q      <= '0;
-    end else if (active_i) begin
-      cycles_q <= cycles_q + 64'd1;
-      if (token_i != '0)   tokens_q      <= plus(tokens_q, token_i);
-      if (busy != '0)      busy_q        <= plus(busy_q, busy);
-      if (frees != '0)     idle_q        <= plus(idle_q, frees);
-      if (wait_i != '0)    wait_q        <= plus(wait_q, wait_i);
-      if (stalls != '0)    stall_write_q <= plus(stall_write_q, stalls);
-      if (received_i)      descriptors_q <= descriptors_q + 64'd1;
-      if (visible_i != '0) completions_q <= completions_q + 64'(visible_i);
-      if (stall_cq_i != '0) stall_cq_q    <= stall_cq_q + 64'd1;
-      if (stall_fetch)     stall_fetch_q <= stall_fetch_q + 64'd1;
-      if (stall_order_i)   stall_order_q <= stall_order_q + 64'd1;
-      if (stall_fence_i)   stall_fence_q <= stall_fence_q + 64'd1;
-      if (read_beat_i)     read_beats_q  <= read_beats_q + 64'd1;
-      if (write_beat_i)    write_beats_q <= write_beats_q + 64'd1;
-      if (prefix_i)        prefixes_q    <= prefixes_q + 64'd1;
-      if (error_i)         errors_q      <= errors_q + 64'd1;
     end
   end
 

@@ -65,8 +65,9 @@ module policy_slots
   output logic         switch_abort_o,
 
   // The registers.
+  input  logic         read_i,
   input  logic [3:0]   read_owner_i,
-  output logic [63:0]  read_o           // POLICY_SLOT_1, POLICY_SLOT_0
+  output logic [63:0]  read_o           // with read_i: POLICY_SLOT_1, POLICY_SLOT_0
   /* verilator lint_on UNUSEDSIGNAL */
 );
   if (Queues < 1 || Queues > MAX_QUEUES) begin : gen_bad_queues
@@ -93,7 +94,7 @@ module policy_slots
   assign ask_pair    = (Queues == 1) ? '0 : ask_queue_i[QueueBits-1:0];
 
   // The function of each queue pair, as of its start.
-  logic [FunctionBits-1:0] owner_q [0:Slots-1];
+  logic [Slots-1:0][FunctionBits-1:0] owner_q;
   logic [FunctionBits-1:0] start_owner, look_owner, hand_owner, ask_owner, read_owner;
   assign start_owner = (Functions == 1) ? '0 : start_config_i.owner[FunctionBits-1:0];
   assign look_owner  = (Functions == 1) ? '0 : owner_q[look_pair];
@@ -102,30 +103,16 @@ module policy_slots
   assign read_owner  = (Functions == 1) ? '0 : read_owner_i[FunctionBits-1:0];
 
   // ---------------------------------------------------------------- the slots; index: function, slot
-  logic [15:0]         version_q [0:2*Owners-1];
-  logic [31:0]         salt_q    [0:2*Owners-1];
+  logic [2*Owners-1:0][15:0] version_q;
+  logic [2*Owners-1:0][31:0] salt_q;
   logic [2*Owners-1:0] resident_q, kept_q, aborted_q;
   logic [Owners-1:0]   last_q;                    // the slot that was loaded last
 
-  // ---------------------------------------------------------------- lookup
-  logic match_0, match_1;
-  assign match_0    = look_i && version_q[{look_owner, 1'b0}] == look_version_i
-                   && (resident_q[{look_owner, 1'b0}] || kept_q[{look_owner, 1'b0}] || aborted_q[{look_owner, 1'b0}]);
-  assign match_1    = look_i && version_q[{look_owner, 1'b1}] == look_version_i
-                   && (resident_q[{look_owner, 1'b1}] || kept_q[{look_owner, 1'b1}] || aborted_q[{look_owner, 1'b1}]);
-  assign found_o    = match_0 || match_1;
-  assign slot_o     = match_1;
-  assign resident_o = found_o && resident_q[{look_owner, match_1}];
-  assign salt_o     = found_o ? salt_q[{look_owner, match_1}] : '0;
-
-  assign kept_o     = hand_i && kept_q[{hand_owner, hand_slot_i}];
-  assign aborted_o  = hand_i && aborted_q[{hand_owner, hand_slot_i}];
-
   // ---------------------------------------------------------------- users; index: queue pair, slot
   // Those that came, were thrown out, completed: counted freely, each with one address of its own.
-  logic [CountBits-1:0] came_q  [0:2*Slots-1];
-  logic [CountBits-1:0] left_q  [0:2*Slots-1];
-  logic [CountBits-1:0] ended_q [0:2*Slots-1];
+  logic [2*Slots-1:0][CountBits-1:0] came_q;
+  logic [2*Slots-1:0][CountBits-1:0] left_q;
+  logic [2*Slots-1:0][CountBits-1:0] ended_q;
 
   always_ff @(posedge clk_i) begin
     if (found_o)  came_q[{look_pair, slot_o}]            <= came_q[{look_pair, slot_o}] + 1'b1;
@@ -143,13 +130,14 @@ module policy_slots
 
   // ---------------------------------------------------------------- a new version
   logic target, loads;
-  assign target         = !last_q[ask_owner];
-  assign ask_resident_o = ask_i && ((resident_q[{ask_owner, 1'b0}] && version_q[{ask_owner, 1'b0}] == ask_version_i)
-                                 || (resident_q[{ask_owner, 1'b1}] && version_q[{ask_owner, 1'b1}] == ask_version_i));
-
   always_comb begin
+    target         = 1'b0;
+    ask_resident_o = 1'b0;
     ask_occupied_o = 1'b0;
     if (ask_i) begin
+      target         = !last_q[ask_owner];
+      ask_resident_o = (resident_q[{ask_owner, 1'b0}] && version_q[{ask_owner, 1'b0}] == ask_version_i)
+                    || (resident_q[{ask_owner, 1'b1}] && version_q[{ask_owner, 1'b1}] == ask_version_i);
       for (int q = 0; q < Queues; q++) begin
         if (active_i[q] && (Functions == 1 || owner_q[q] == ask_owner)
             && came_q[{QueueBits'(q), target}] != left_q[{QueueBits'(q), target}] + ended_q[{QueueBits'(q), target}])
@@ -161,6 +149,34 @@ module policy_slots
   end
   assign loads = ask_i && load_i && !ask_resident_o && !ask_occupied_o;
 
+  // ---------------------------------------------------------------- lookup; index of a slot: function, slot
+  logic match_0, match_1;
+  always_comb begin
+    match_0    = 1'b0;
+    match_1    = 1'b0;
+    found_o    = 1'b0;
+    resident_o = 1'b0;
+    slot_o     = 1'b0;
+    salt_o     = '0;
+    if (look_i) begin
+      match_0    = version_q[{look_owner, 1'b0}] == look_version_i
+                && (resident_q[{look_owner, 1'b0}] || kept_q[{look_owner, 1'b0}] || aborted_q[{look_owner, 1'b0}]);
+      match_1    = version_q[{look_owner, 1'b1}] == look_version_i
+                && (resident_q[{look_owner, 1'b1}] || kept_q[{look_owner, 1'b1}] || aborted_q[{look_owner, 1'b1}]);
+      found_o    = match_0 || match_1;
+      slot_o     = match_1;
+      resident_o = found_o && resident_q[{look_owner, match_1}];
+      if (found_o) salt_o = salt_q[{look_owner, match_1}];
+    end
+  end
+
+  // One that is handed out: whether anything was retired is asked first.
+  logic retired;
+  assign retired   = (kept_q | aborted_q) != '0;
+  assign kept_o    = retired && hand_i && kept_q[{hand_owner, hand_slot_i}];
+  assign aborted_o = retired && hand_i && aborted_q[{hand_owner, hand_slot_i}];
+
+  // ---------------------------------------------------------------- a start
   // The function of a queue pair that starts begins anew when no other queue pair of it is active.
   logic begins;
   always_comb begin
@@ -224,11 +240,16 @@ module policy_slots
   end
 
   // ---------------------------------------------------------------- registers
-  for (genvar s = 0; s < 2; s++) begin : gen_read
-    logic [1:0] state;
-    assign state = resident_q[{read_owner, s[0]}] ? SLOT_RESIDENT[1:0] : kept_q[{read_owner, s[0]}] ? SLOT_KEPT[1:0]
-                 : aborted_q[{read_owner, s[0]}] ? SLOT_ABORTED[1:0] : SLOT_EMPTY[1:0];
-    assign read_o[32*s +: 32] = {7'd0, last_q[read_owner] == s[0], 6'd0, state, version_q[{read_owner, s[0]}]};
+  always_comb begin
+    read_o = '0;
+    if (read_i) begin
+      for (int s = 0; s < 2; s++) begin
+        read_o[32*s +: 16]      = version_q[{read_owner, s[0]}];
+        read_o[32*s + 16 +: 2]  = resident_q[{read_owner, s[0]}] ? SLOT_RESIDENT[1:0] : kept_q[{read_owner, s[0]}] ? SLOT_KEPT[1:0]
+                                : aborted_q[{read_owner, s[0]}] ? SLOT_ABORTED[1:0] : SLOT_EMPTY[1:0];
+        read_o[32*s + 24 +: 1]  = last_q[read_owner] == s[0];
+      end
+    end
   end
 
 `ifndef SYNTHESIS

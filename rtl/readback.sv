@@ -84,6 +84,7 @@ module readback
 
   logic [2:0]  state_q;
   logic        busy_q;                    // the state is not Free: nothing of all this is looked at else
+  logic        done_q;                    // the state is Done
   logic [3:0]  queue_q, owner;
   logic        publishes_q, model_q, on;
   logic [17:0] what_q;
@@ -96,31 +97,29 @@ module readback
   logic [31:0] score_q;
 
   assign ready_o       = !busy_q;
-  assign done_o        = state_q == Done;
+  assign done_o        = done_q;
   assign error_o       = error_q;
   assign result_o      = (error_q == ERR_NONE && !publishes_q) ? score_q : '0;
   assign owner         = busy_q ? owner_q[(Queues == 1) ? '0 : queue_q[QueueBits-1:0]] : '0;
-  assign on            = busy_q && (on_i & Queues'(16'd1 << queue_q)) != '0;
   assign range_owner_o = owner;
   assign read_owner_o  = owner;
   assign fault_queue_o = queue_q;
   assign ask_queue_o   = queue_q;
 
   // ---------------------------------------------------------------- lines
-  logic         line_valid, line_done, asks, quits, fifo_full_unused;
+  logic         line_valid, line_done, wanted, asks, quits, ending, reading, fifo_full_unused;
   logic [511:0] line;
   logic [CountBits-1:0] count_unused;
 
-  assign quits        = !on || faulty_q;
-  assign read_valid_o = busy_q && state_q == Read && !quits && unread_q != '0 && ahead_q != CountBits'(Ahead);
+  assign read_valid_o = wanted;
   assign read_addr_o  = {line_q, 6'd0};
-  assign asks         = read_valid_o && read_ready_i;
+  assign asks         = wanted && read_ready_i;
   assign fault_o      = beat_i && beat_fault_i;
 
-  sync_fifo #(.Width(512), .Depth(Ahead)) u_lines (
+  sync_fifo #(.Width(512), .Depth(Ahead), .Quiet(1'b1)) u_lines (
     .clk_i, .rst_ni,
-    .clear_i (state_q == End),
-    .push_i  (beat_i && state_q == Read),
+    .clear_i (ending),
+    .push_i  (beat_i && reading),
     .data_i  (beat_data_i),
     .full_o  (fifo_full_unused),
     .valid_o (line_valid),
@@ -133,27 +132,10 @@ module readback
   logic        scores, last_line;
   logic [3:0]  step_q, last;
   logic [31:0] word, digest_q;
-  logic [15:0] hits_q, hits, counted, tokens_q;     // words in a range; those of them that count
-  logic [5:0]  more;
+  logic [15:0] hits_q, hits, tokens_q;              // words in a range; those of them that count
   logic [16:0] tokens;
 
-  assign scores         = busy_q && state_q == Read && line_valid && !publishes_q && !quits;
-  assign last_line      = unscored_q == 28'd1;
-  assign last           = last_line ? last_q : 4'd15;
-  assign line_done      = scores && step_q == 4'd15;
   assign range_number_o = step_q;
-  assign word           = scores ? line[{step_q, 5'd0} +: 32] : '0;
-
-  always_comb begin
-    hits = '0;
-    if (scores) begin
-      for (int w = 0; w < 16; w++)
-        hits[w] = hits_q[w] || (line[32*w +: 32] >= range_i[31:0] && line[32*w +: 32] <= range_i[63:32]);
-    end
-  end
-  assign counted = hits & (16'hFFFF << first_q) & (16'hFFFF >> (4'd15 - last));
-  assign more   = {1'b0, count_ones(counted)};
-  assign tokens = {1'b0, tokens_q} + {11'd0, more};
 
   // ---------------------------------------------------------------- the header of a policy
   logic [1:0]  hash_q;
@@ -163,63 +145,61 @@ module readback
   /* verilator lint_on UNUSEDSIGNAL */
   logic        fits;
   assign header        = line[HW_POLICY_BITS-1:0];
-  assign fits          = header.version == what_q[15:0] && header.model_id == '0 && header.length == '0
-                      && header.check == mixed_q;
-  assign ask_o         = busy_q && (state_q == Ask || state_q == Load);
   assign ask_version_o = what_q[15:0];
-  assign load_o        = state_q == Load && on;
   assign load_salt_o   = header.salt;
   assign load_mode_o   = what_q[17:16];
 
+  // ---------------------------------------------------------------- a cycle of it
+  always_comb begin
+    on        = 1'b0;
+    reading   = 1'b0;
+    ending    = 1'b0;
+    quits     = 1'b0;
+    wanted    = 1'b0;
+    scores    = 1'b0;
+    last_line = 1'b0;
+    last      = '0;
+    line_done = 1'b0;
+    word      = '0;
+    fits      = 1'b0;
+    ask_o     = 1'b0;
+    load_o    = 1'b0;
+    if (busy_q) begin
+      on        = (on_i & Queues'(16'd1 << queue_q)) != '0;
+      reading   = state_q == Read;
+      ending    = state_q == End;
+      quits     = !on || faulty_q;
+      wanted    = reading && !quits && unread_q != '0 && ahead_q != CountBits'(Ahead);
+      scores    = reading && line_valid && !publishes_q && !quits;
+      last_line = unscored_q == 28'd1;
+      last      = last_line ? last_q : 4'd15;
+      line_done = scores && step_q == 4'd15;
+      if (scores) word = line[{step_q, 5'd0} +: 32];
+      fits      = header.version == what_q[15:0] && header.model_id == '0 && header.length == '0
+               && header.check == mixed_q;
+      ask_o     = state_q == Ask || state_q == Load;
+      load_o    = state_q == Load && on;
+    end
+  end
+
+  // The step's range with all words of the line.
+  always_comb begin
+    hits   = '0;
+    tokens = '0;
+    if (scores) begin
+      for (int w = 0; w < 16; w++)
+        hits[w] = hits_q[w] || (line[32*w +: 32] >= range_i[31:0] && line[32*w +: 32] <= range_i[63:32]);
+      tokens = {1'b0, tokens_q} + 17'($countones({16'd0, hits & (16'hFFFF << first_q) & (16'hFFFF >> (4'd15 - last))}));
+    end
+  end
+
   // ---------------------------------------------------------------- state
   logic [31:0] last_word;
-  assign last_word = publishes_i ? 32'd0 : {28'd0, addr_i[5:2]} + what_i - 32'd1;
+  assign last_word = (valid_i && !publishes_i) ? {28'd0, addr_i[5:2]} + what_i - 32'd1 : '0;
 
+  // What is read in this process stands before what writes it, which costs a simulation no copy.
   always_ff @(posedge clk_i) begin
-    if (!rst_ni) begin
-      state_q  <= Free;
-      busy_q   <= 1'b0;
-      flying_q <= '0;
-    end else if (valid_i) begin
-      state_q     <= publishes_i ? Ask : Read;
-      busy_q      <= 1'b1;
-      queue_q     <= queue_i;
-      publishes_q <= publishes_i;
-      model_q     <= model_i;
-      what_q      <= what_i[17:0];
-      line_q      <= addr_i[63:6];
-      first_q     <= addr_i[5:2];
-      last_q      <= last_word[3:0];
-      unread_q    <= last_word[31:4] + 28'd1;
-      unscored_q  <= last_word[31:4] + 28'd1;
-      ahead_q     <= '0;
-      faulty_q    <= 1'b0;
-      error_q     <= ERR_NONE;
-      step_q      <= '0;
-      hits_q      <= '0;
-      digest_q    <= DIGEST_INIT;
-      tokens_q    <= '0;
-      hash_q      <= '0;
-    end else if (busy_q) begin
-      if (asks) begin
-        line_q   <= line_q + 58'd1;
-        unread_q <= unread_q - 28'd1;
-      end
-      ahead_q  <= ahead_q + CountBits'(asks) - CountBits'(line_done);
-      flying_q <= flying_q + CountBits'(asks) - CountBits'(beat_i);
-      if (fault_o) faulty_q <= 1'b1;
-
-      if (scores) begin
-        step_q <= step_q + 4'd1;
-        if (step_q >= first_q && step_q <= last) digest_q <= digest_step(digest_q, word);
-        hits_q <= line_done ? '0 : hits;
-      end
-      if (line_done) begin
-        first_q    <= '0;
-        unscored_q <= unscored_q - 28'd1;
-        tokens_q   <= tokens[15] || tokens[16] ? 16'h8000 : tokens[15:0];    // saturated
-      end
-
+    if (busy_q) begin
       case (state_q)
         Ask: begin
           if (!on) state_q <= End;
@@ -242,39 +222,91 @@ module readback
           end
         end
         Check: begin
-          hash_q <= hash_q + 2'd1;
+          mixed_q <= (hash_q == 2'd0) ? mix(line[31:0] ^ GOLDEN) : (hash_q == 2'd1) ? mix(mixed_q ^ line[63:32])
+                   : (hash_q == 2'd2) ? mix(mixed_q ^ line[95:64]) : mixed_q;
           if (hash_q == 2'd3) begin
             state_q <= fits ? Load : End;
             if (!fits) error_q <= ERR_BAD_POLICY;
           end
-          mixed_q <= (hash_q == 2'd0) ? mix(line[31:0] ^ GOLDEN) : (hash_q == 2'd1) ? mix(mixed_q ^ line[63:32])
-                   : (hash_q == 2'd2) ? mix(mixed_q ^ line[95:64]) : mixed_q;
+          hash_q <= hash_q + 2'd1;
         end
         Load: begin
           state_q <= End;
           if (ask_occupied_i) error_q <= ERR_POLICY_BUSY;
         end
         End: begin
-          if (flying_q == '0) state_q <= Done;
           score_q <= !model_q ? {16'd0, digest_q[31:16] ^ digest_q[15:0]} : tokens_q[15] ? 32'h7FFF_FFFF : {tokens_q, 16'd0};
+          if (flying_q == '0) begin
+            state_q <= Done;
+            done_q  <= 1'b1;
+          end
         end
         Done: begin
           if (done_taken_i) begin
             state_q <= Free;
             busy_q  <= 1'b0;
+            done_q  <= 1'b0;
           end
         end
         default: ;
       endcase
+
+      if (scores) begin
+        if (step_q >= first_q && step_q <= last) digest_q <= digest_step(digest_q, word);
+        hits_q <= line_done ? '0 : hits;
+        step_q <= step_q + 4'd1;
+      end
+      if (line_done) begin
+        first_q    <= '0;
+        unscored_q <= unscored_q - 28'd1;
+        tokens_q   <= tokens[15] || tokens[16] ? 16'h8000 : tokens[15:0];    // saturated
+      end
+
+      if (asks) begin
+        line_q   <= line_q + 58'd1;
+        unread_q <= unread_q - 28'd1;
+      end
+      ahead_q  <= ahead_q + CountBits'(asks) - CountBits'(line_done);
+      flying_q <= flying_q + CountBits'(asks) - CountBits'(beat_i);
+      if (fault_o) faulty_q <= 1'b1;
+    end
+    if (valid_i) begin
+      state_q     <= publishes_i ? Ask : Read;
+      busy_q      <= 1'b1;
+      queue_q     <= queue_i;
+      publishes_q <= publishes_i;
+      model_q     <= model_i;
+      what_q      <= what_i[17:0];
+      line_q      <= addr_i[63:6];
+      first_q     <= addr_i[5:2];
+      last_q      <= last_word[3:0];
+      unread_q    <= last_word[31:4] + 28'd1;
+      unscored_q  <= last_word[31:4] + 28'd1;
+      ahead_q     <= '0;
+      faulty_q    <= 1'b0;
+      error_q     <= ERR_NONE;
+      step_q      <= '0;
+      hits_q      <= '0;
+      digest_q    <= DIGEST_INIT;
+      tokens_q    <= '0;
+      hash_q      <= '0;
+    end
+    if (!rst_ni) begin
+      state_q  <= Free;
+      busy_q   <= 1'b0;
+      done_q   <= 1'b0;
+      flying_q <= '0;
     end
   end
 
 `ifndef SYNTHESIS
   always_ff @(posedge clk_i) begin
-    if (rst_ni) begin
+    if (rst_ni && (valid_i || beat_i || done_taken_i)) begin
       if (valid_i && busy_q) $fatal(1, "R3 readback: a descriptor comes while one is in hand");
       if (done_taken_i && !done_o) $fatal(1, "R3 readback: a result is taken that is not there");
       if (beat_i && flying_q == '0) $fatal(1, "R3 readback: data comes that was not asked for");
+    end
+    if (rst_ni && busy_q) begin
       if (load_o && faulty_q) $fatal(1, "R19 readback: a version is loaded from a header that could not be read");
     end
   end

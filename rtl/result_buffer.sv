@@ -81,19 +81,6 @@ module result_buffer
   assign to_1  = finish_i & fill_q;
 
   always_ff @(posedge clk_i) begin
-    if (!rst_ni) begin
-      fill_q   <= '0;
-      head_q   <= '0;
-      valid_q  <= '0;
-      full_q   <= '0;
-      second_q <= '0;
-    end else begin
-      fill_q   <= fill_q ^ finish_i;
-      head_q   <= head_q ^ gone;
-      valid_q  <= (valid_q & ~(fewer & ~full_q)) | more;
-      full_q   <= (full_q & ~fewer) | (valid_q & more);
-      second_q <= second_q ^ (take_i & twice);
-    end
     if (finish_i != '0) begin
       line_0_q <= (to_0 & token_i) | (~to_0 & line_0_q);
       line_1_q <= (to_1 & token_i) | (~to_1 & line_1_q);
@@ -101,6 +88,19 @@ module result_buffer
       logp_1_q <= (to_1 & token_i & logp_i) | (~to_1 & logp_1_q);
       done_0_q <= (to_0 & done_i)  | (~to_0 & done_0_q);
       done_1_q <= (to_1 & done_i)  | (~to_1 & done_1_q);
+    end
+    if (!rst_ni) begin
+      fill_q   <= '0;
+      head_q   <= '0;
+      valid_q  <= '0;
+      full_q   <= '0;
+      second_q <= '0;
+    end else begin
+      second_q <= second_q ^ (take_i & twice);
+      head_q   <= head_q ^ gone;
+      full_q   <= (full_q & ~fewer) | (valid_q & more);
+      valid_q  <= (valid_q & ~(fewer & ~full_q)) | more;
+      fill_q   <= fill_q ^ finish_i;
     end
   end
 

@@ -426,6 +426,7 @@ module rl_runtime_top
     .switch_slot_o  (switch_slot),
     .switch_keep_o  (switch_keep),
     .switch_abort_o (switch_abort),
+    .read_i         (reg_read),
     .read_owner_i   (slots_owner),
     .read_o         (slots)
   );

@@ -164,14 +164,17 @@ module rollout_worker_fsm
       two_q  <= '0;
       open_q <= '1;
     end else if ((start | assign_i) != '0) begin
-      head_q <= head_q ^ start;
-      some_q <= behind | assign_i;
-      two_q  <= (two_q & ~start) | (behind & assign_i);
       open_q <= (~(start | assign_i) & open_q)
               | (~behind & assign_i & {Workers{new_brief}})
               | (~behind & ~assign_i)
               | (behind & ~assign_i & start & youngest_brief_q);
+      two_q  <= (two_q & ~start) | (behind & assign_i);
+      some_q <= behind | assign_i;
+      head_q <= head_q ^ start;
     end
+  end
+
+  always_ff @(posedge clk_i) begin
     if (assign_i != '0) begin
       youngest_brief_q <= (youngest_brief_q & ~assign_i) | (assign_i & {Workers{new_brief}});
       adds_0_q         <= (adds_0_q & ~(assign_i & ~tail)) | (assign_i & ~tail & {Workers{new_adds}});
@@ -365,9 +368,9 @@ module rollout_worker_fsm
       wait_q     <= '0;
       near_end_q <= '1;
     end else if ((look | wait_q | start | pause) != '0) begin
+      near_end_q <= ((near_end_q | near | (wait_q & last_wait) | done) & ~start) | (head_brief & start);
       run_q      <= ((run_q & ~done) | start | resume) & ~pause;
       wait_q     <= (wait_q & ~resume) | pause;
-      near_end_q <= ((near_end_q | near | (wait_q & last_wait) | done) & ~start) | (head_brief & start);
     end
     if ((wait_q | pause) != '0) begin
       for (int w = 0; w < Workers; w++)
@@ -377,28 +380,7 @@ module rollout_worker_fsm
 
   always_ff @(posedge clk_i) begin
     // After the end of a descriptor without a successor these values are not looked at.
-    for (int w = 0; w < Workers; w++) begin
-      if (fire[w]) begin
-        digest_q[w*32 +: 32]   <= digest_o[w*32 +: 32];
-        position_q[w*32 +: 32] <= position_q[w*32 +: 32] + 32'd1;
-      end
-    end
-    low_0_q <= low_0_q ^ fire;
-    low_1_q <= low_1_q ^ (fire & low_0_q);
-    low_2_q <= low_2_q ^ (fire & low_0_q & low_1_q);
-    low_3_q <= low_3_q ^ (fire & low_0_q & low_1_q & low_2_q);
-    if ((fire & resident_q) != '0) begin
-      for (int w = 0; w < Workers; w++) begin
-        if (fire[w] && resident_q[w])
-          since_q[w*32 +: 32] <= passed[w] ? DIGEST_INIT : digest_step(since_q[w*32 +: 32], token_data_o[w*32 +: 32]);
-      end
-    end
-    // Only a resident rollout goes on behind a checkpoint.
-    if (passed != '0) begin
-      for (int w = 0; w < Workers; w++) if (passed[w])
-        event_q[w*32 +: 32] <= (checkpoint_q[w*32 +: 32] < last_q[w*32 +: 32] - position_q[w*32 +: 32])
-                             ? position_q[w*32 +: 32] + checkpoint_q[w*32 +: 32] : last_q[w*32 +: 32];
-    end
+    // Each is written behind those that look at it, which costs a simulation no copy.
     if ((ends | passed) != '0) begin
       for (int row = 0; row < Workers; row = row + Row) begin
         if ((ends[row +: Row] | passed[row +: Row]) != '0) begin
@@ -411,6 +393,28 @@ module rollout_worker_fsm
         end
       end
     end
+    // Only a resident rollout goes on behind a checkpoint.
+    if (passed != '0) begin
+      for (int w = 0; w < Workers; w++) if (passed[w])
+        event_q[w*32 +: 32] <= (checkpoint_q[w*32 +: 32] < last_q[w*32 +: 32] - position_q[w*32 +: 32])
+                             ? position_q[w*32 +: 32] + checkpoint_q[w*32 +: 32] : last_q[w*32 +: 32];
+    end
+    if ((fire & resident_q) != '0) begin
+      for (int w = 0; w < Workers; w++) begin
+        if (fire[w] && resident_q[w])
+          since_q[w*32 +: 32] <= passed[w] ? DIGEST_INIT : digest_step(since_q[w*32 +: 32], token_data_o[w*32 +: 32]);
+      end
+    end
+    for (int w = 0; w < Workers; w++) begin
+      if (fire[w]) begin
+        digest_q[w*32 +: 32]   <= digest_o[w*32 +: 32];
+        position_q[w*32 +: 32] <= position_q[w*32 +: 32] + 32'd1;
+      end
+    end
+    low_3_q <= low_3_q ^ (fire & low_0_q & low_1_q & low_2_q);
+    low_2_q <= low_2_q ^ (fire & low_0_q & low_1_q);
+    low_1_q <= low_1_q ^ (fire & low_0_q);
+    low_0_q <= low_0_q ^ fire;
     if (eos != '0) eos_seen_q <= eos_seen_q | (fire & eos);
     if (start != '0) begin
       adds_tokens_q <= (start & head_adds) | (~start & adds_tokens_q);
@@ -529,6 +533,10 @@ module rollout_worker_fsm
       for (int w = 0; w < Workers; w++) begin
         if (done[w]) begin
           ended_1_q[w*KeyBits +: KeyBits] <= ended_0_q[w*KeyBits +: KeyBits];
+        end
+      end
+      for (int w = 0; w < Workers; w++) begin
+        if (done[w]) begin
           ended_0_q[w*KeyBits +: KeyBits] <= rollout_q[w*KeyBits +: KeyBits];
         end
       end
@@ -537,8 +545,8 @@ module rollout_worker_fsm
       ended_some_q <= '0;
       ended_two_q  <= '0;
     end else if ((done | delivered_i) != '0) begin
-      ended_some_q <= (ended_some_q & ~(fewer & ~ended_two_q)) | more;
       ended_two_q  <= (ended_two_q & ~fewer) | (ended_some_q & more);
+      ended_some_q <= (ended_some_q & ~(fewer & ~ended_two_q)) | more;
     end
   end
 
@@ -579,12 +587,12 @@ module rollout_worker_fsm
     if (!rst_ni) waited_q <= '0;
     else if (some_q != '0) begin
       for (int w = 0; w < Workers; w++) begin
-        if (start[w] || !some_q[w]) waited_q[w*5 +: 5] <= '0;
-        else if ((fire[w] || wait_q[w]) && waited_q[w*5 +: 5] != 5'(BOUND_WAIT)) waited_q[w*5 +: 5] <= waited_q[w*5 +: 5] + 5'd1;
         if (some_q[w] && !start[w] && waited_q[w*5 +: 5] == 5'(BOUND_WAIT)
             && queue_rollout[{4'(w), head_q[w]}] != rollout_q[w*KeyBits +: KeyBits])
           $fatal(1, "rollout_worker_fsm: rollout %0d waits behind rollout %0d of worker %0d",
                  queue_rollout[{4'(w), head_q[w]}], rollout_q[w*KeyBits +: KeyBits], w);
+        if (start[w] || !some_q[w]) waited_q[w*5 +: 5] <= '0;
+        else if ((fire[w] || wait_q[w]) && waited_q[w*5 +: 5] != 5'(BOUND_WAIT)) waited_q[w*5 +: 5] <= waited_q[w*5 +: 5] + 5'd1;
       end
     end else if (waited_q != '0) waited_q <= '0;
   end

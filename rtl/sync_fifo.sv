@@ -1,8 +1,10 @@
-// First-word-fall-through FIFO. data_o is valid with valid_o; full_o and valid_o come from registers.
+// First-word-fall-through FIFO. data_o is valid with valid_o; full_o and valid_o come from registers. A quiet one shows 0
+// without valid_o: a simulation then looks at the storage of an empty one in no cycle.
 // clear_i empties it; it does not clear the storage.
 module sync_fifo #(
   parameter int Width = 8,
-  parameter int Depth = 2           // a power of two, at least 2
+  parameter int Depth = 2,          // a power of two, at least 2
+  parameter bit Quiet = 1'b0
 ) (
   input  logic                     clk_i,
   input  logic                     rst_ni,
@@ -32,22 +34,18 @@ module sync_fifo #(
   assign count_o = tail_q - head_q;
   assign full_o  = count_o == (PtrBits+1)'(Depth);
   assign valid_o = tail_q != head_q;
-  assign data_o  = mem[head_q[PtrBits-1:0]];
+  assign data_o  = (!Quiet || valid_o) ? mem[head_q[PtrBits-1:0]] : '0;
 
   always_ff @(posedge clk_i) begin
     if (push_i) mem[tail_q[PtrBits-1:0]] <= data_i;
   end
 
   always_ff @(posedge clk_i) begin
-    if (!rst_ni) begin
+    if (push_i) tail_q <= tail_q + 1'b1;
+    if (pop_i)  head_q <= head_q + 1'b1;
+    if (!rst_ni || clear_i) begin
       head_q <= '0;
       tail_q <= '0;
-    end else if (clear_i) begin
-      head_q <= '0;
-      tail_q <= '0;
-    end else begin
-      if (push_i) tail_q <= tail_q + 1'b1;
-      if (pop_i)  head_q <= head_q + 1'b1;
     end
   end
 

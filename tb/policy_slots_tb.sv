@@ -35,7 +35,7 @@ module policy_slots_tb;
     .hand_slot_i(hand_slot), .kept_o(kept), .aborted_o(aborted), .ask_i(ask), .ask_queue_i(ask_queue),
     .ask_version_i(ask_version), .ask_resident_o(ask_resident), .ask_occupied_o(ask_occupied), .load_i(load),
     .load_salt_i(load_salt), .load_mode_i(load_mode), .switch_o(switched), .switch_pairs_o(switch_pairs),
-    .switch_slot_o(switch_slot), .switch_keep_o(switch_keep), .switch_abort_o(switch_abort), .read_owner_i(read_owner),
+    .switch_slot_o(switch_slot), .switch_keep_o(switch_keep), .switch_abort_o(switch_abort), .read_i(1'b1), .read_owner_i(read_owner),
     .read_o(read)
   );
 
