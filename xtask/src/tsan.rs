@@ -10,6 +10,15 @@ use doorbell_setup::shell;
 /// A test of a kernel in which no release orders anything: ThreadSanitizer has to report it.
 const WEAKENED_KERNEL: &str = "weakened";
 
+/// Cases in which front ends talk to each other. The others of several queue pairs take minutes each.
+const BETWEEN_QUEUE_PAIRS: [&str; 5] = [
+    "r12_resets_under_load_lose_nothing_of_others",
+    "r18_a_version_is_of_its_function_alone",
+    "r19_a_slot_in_use_by_another_queue_pair_is_not_loaded",
+    "r20_a_publish_ends_the_decodes_of_all_queue_pairs",
+    "r21_a_publish_reaches_the_groups_of_all_queue_pairs",
+];
+
 /// Why it cannot run here, if it cannot.
 pub fn missing() -> Option<&'static str> {
     let here = cfg!(all(target_arch = "x86_64", target_os = "linux", target_env = "gnu"));
@@ -28,6 +37,9 @@ pub fn run(root: &Path) -> Result<()> {
     // The host's side is not instrumented, and shares nothing but atomics with the kernel.
     shell::run(&mut kernel(root, &["of 1, calm"]))?;
     shell::run(&mut kernel(root, &["of 3, stress"]))?;
+    for case in BETWEEN_QUEUE_PAIRS {
+        shell::run(&mut kernel(root, &["--exact", &format!("{case} of 4 queue pairs, calm")]))?;
+    }
     let mut command = kernel(root, &["--ignored", "--exact", WEAKENED_KERNEL]);
     println!("$ {}   (must be reported)", shell::shown(&command));
     let output = command.output().context("cannot run cargo")?;
