@@ -219,6 +219,7 @@ fn tenants(
     };
     let bytes = config(Place::FIRST).shared_bytes().unwrap();
     let division = Division {
+        row: 1,
         queues: queues as u8,
         functions: functions as u8,
         bytes,
