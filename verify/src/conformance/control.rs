@@ -520,7 +520,7 @@ fn counters_of_a_queue_pair(rig: &mut Rig) -> Result<(), Failure> {
     expect(rig, [0; 4], "at its ENABLE")?;
     // Odd lengths, lines that begin and end anywhere, and what writes no token.
     let odd = (0..20).map(|k| HwDesc::decode(k, 0, 1 + 3 * k).with_delta_offset(4 * (1 + u64::from(k) * 64)));
-    rig.check(&numbered(odd.chain([HwDesc::stop(1), HwDesc::nop()])))?;
+    rig.check(&numbered(odd.chain([HwDesc::stop(100), HwDesc::nop()])))?;
     expect(rig, [22, 22, 20 + 3 * 190, 0], "that has run again")?;
     ensure_eq!(
         rig.driver.queue_counter(QueueCounter::StallCq)?,
