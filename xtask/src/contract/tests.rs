@@ -167,7 +167,7 @@ fn workspace() -> TempDir {
 #[case::mailbox_lines(
     "offset = 192\n",
     "offset = 128\n",
-    "part at 128 begins no line of its own: the one before ends at 168"
+    "part at 128 begins no line of its own: the one before ends at 176"
 )]
 #[case::mailbox_hole(
     "\"heartbeat\",   type = \"u32\", offset = 348",
@@ -175,12 +175,12 @@ fn workspace() -> TempDir {
     "field heartbeat: bytes 348 to 351"
 )]
 #[case::mailbox_padding(
-    "  { name = \"weight\",             type = \"u32\", offset = 164,  doc = \"of its share of the work queue, at least 1\" },\n",
+    "  { name = \"life\",               type = \"u32\", offset = 172,  doc = \"of the function: rises when a queue pair starts while none of the function is active\" },\n",
     "",
-    "mailbox, part at 64: a structure that ends at byte 164 is padded behind it"
+    "mailbox, part at 64: a structure that ends at byte 172 is padded behind it"
 )]
 #[case::mailbox_name("name = \"cq_tail\"", "name = \"cq_head\"", "mailbox: two fields are called cq_head")]
-#[case::mailbox_size("size = 4096", "size = 256", "mailbox: its fields end at byte 512, its size is 256")]
+#[case::mailbox_size("size = 4096", "size = 256", "mailbox: its fields end at byte 520, its size is 256")]
 fn an_unsound_contract_is_refused_by_name(#[case] from: &str, #[case] to: &str, #[case] expected: &str) {
     let error = format!("{:#}", Spec::parse(&edited(from, to)).unwrap_err());
     assert!(error.contains(expected), "{error}");
