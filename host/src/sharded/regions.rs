@@ -2,8 +2,9 @@
 
 use std::ops::Range;
 
-/// Bounds for which there is room without growing.
-const ROOM: usize = 4096;
+/// Bounds for which there is room without growing: a few for each of some thousand areas, as DECODEs of many lengths follow one
+/// another in each, on different shards.
+const ROOM: usize = 1 << 15;
 
 /// A shard for every byte: each bound says from which byte on, up to the next bound. Bytes that were never assigned are
 /// shard 0's.
@@ -14,8 +15,10 @@ pub(super) struct Regions(Vec<(u64, usize)>);
 
 impl Regions {
     pub fn new() -> Self {
-        let mut bounds = Vec::with_capacity(ROOM);
-        bounds.push((0, 0));
+        // Written, so that no page of it is touched first by whoever must not wait.
+        let mut bounds = vec![(u64::MAX, 0); ROOM];
+        bounds.truncate(1);
+        bounds[0] = (0, 0);
         Self(bounds)
     }
 

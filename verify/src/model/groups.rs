@@ -27,8 +27,15 @@ struct Group {
 }
 
 /// The open groups of a queue pair.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Groups(Vec<Group>);
+
+impl Default for Groups {
+    /// None, with room for all that there can be: whoever gives the model its time may count what he allocates.
+    fn default() -> Self {
+        Self(Vec::with_capacity(GROUPS as usize))
+    }
+}
 
 impl Groups {
     /// R12: nothing outlives a disable.
