@@ -9,11 +9,11 @@ use doorbell_contract::{Block, Capability, Counter, DeviceFault, Place, QueueCou
 use doorbell_host::memory::PAGE;
 use doorbell_host::queue::between;
 use doorbell_host::registers::{Built, Registers, Session};
-use doorbell_host::{DeviceError, Line as OwnWay, Pages, Platform, SharedMemory};
+use doorbell_host::{DeviceError, Line, Pages, Platform, SharedMemory};
 
 use crate::engine::Engine;
 use crate::layout;
-use crate::line::{Line, OwnLine, Watch};
+use crate::line::{OwnLine, SharedLine, Watch};
 
 /// How long a session may take to end when its device is dropped (R15).
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -32,7 +32,7 @@ type Counts = [u64; Counter::ALL.len()];
 pub struct GpuDevice {
     engine: Arc<dyn Engine>,
     registers: Registers,
-    lines: Vec<Arc<Line>>,
+    lines: Vec<Arc<SharedLine>>,
     memory: SharedMemory,
     /// `asks` of each mailbox as last seen.
     asks: Vec<u32>,
@@ -50,8 +50,8 @@ impl GpuDevice {
     /// `OutOfBounds` if its queue pairs are not there.
     pub fn new(engine: Arc<dyn Engine>) -> Result<Self, DeviceError> {
         let queues = engine.queues();
-        let lines = (0..queues).map(|queue| Ok(Arc::new(Line::new(engine.clone(), queue)?)));
-        let lines: Vec<Arc<Line>> = lines.collect::<Result<_, DeviceError>>()?;
+        let lines = (0..queues).map(|queue| Ok(Arc::new(SharedLine::new(engine.clone(), queue)?)));
+        let lines: Vec<Arc<SharedLine>> = lines.collect::<Result<_, DeviceError>>()?;
         let features = Capability::PREFILL
             | Capability::REWARD
             | Capability::RESIDENT
@@ -98,7 +98,7 @@ impl GpuDevice {
         self.watch.slice = slice;
     }
 
-    fn line_of(&self, queue: u8) -> &Line {
+    fn line_of(&self, queue: u8) -> &SharedLine {
         &self.lines[usize::from(queue)]
     }
 
@@ -412,7 +412,7 @@ impl Pages for GpuDevice {
         self.watch.advance_for(line)
     }
 
-    fn line(&mut self, place: Place) -> Option<Box<dyn OwnWay>> {
+    fn line(&mut self, place: Place) -> Option<Box<dyn Line>> {
         let line = self.lines.get(usize::from(place.queue))?;
         Some(Box::new(OwnLine::new(line.clone(), self.watch.slice)))
     }
@@ -536,5 +536,31 @@ mod tests {
         device.write_register(Register::Control, Control::ENABLE.bits()).unwrap();
         assert!(is_active(&mut device));
         engine.check().unwrap();
+    }
+
+    #[test]
+    fn counters_of_a_session_count_once() {
+        let memory = SharedMemory::allocate(1 << 20, 1 << 32).unwrap();
+        let mailbox = SharedMemory::allocate(PAGE, 1 << 32).unwrap();
+        let engine = Arc::new(Still { mailbox: mailbox.clone(), memory, checks: AtomicU32::new(0) });
+        let config = QueueConfig { token_bytes: 1 << 16, ..Default::default() };
+        let mut device =
+            Driver::new(GpuDevice::new(engine.clone()).unwrap(), config).unwrap().into_platform();
+        engine.check().unwrap();
+        let word = mailbox.word64(layout::COUNTERS + 8 * Counter::Tokens as usize).unwrap();
+        word.store(7, Ordering::Release);
+        let tokens = |device: &mut GpuDevice| device.read_register(Counter::Tokens.lo()).unwrap();
+        assert_eq!(tokens(&mut device), 7);
+        device.write_register(Register::Control, 0).unwrap();
+        assert_eq!(tokens(&mut device), 7, "while the session ends");
+        engine.check().unwrap();
+        assert_eq!(tokens(&mut device), 7, "behind its end");
+        // The mailbox has the numbers of the last session until the kernel has come to the next.
+        device.write_register(Register::Control, Control::ENABLE.bits()).unwrap();
+        assert_eq!(tokens(&mut device), 0, "at the next ENABLE");
+        word.store(0, Ordering::Release);
+        engine.check().unwrap();
+        word.store(3, Ordering::Release);
+        assert_eq!(tokens(&mut device), 3);
     }
 }

@@ -28,11 +28,11 @@ const CLOSED: u32 = 0;
 const OPEN: u32 = 1;
 const DRAINS: u32 = 2;
 
-/// The line of a queue pair. Of the indices only whoever drives it writes, and nothing is published by them but to the
+/// The line of a queue pair, which its driver and its device share. Of the indices only whoever drives it writes, and nothing is published by them but to the
 /// kernel, through the mailbox: so relaxed accesses do.
 // Each is another thread's: on cache lines of its own.
 #[repr(align(128))]
-pub(crate) struct Line {
+pub(crate) struct SharedLine {
     pub mailbox: Mailbox,
     engine: Arc<dyn Engine>,
     memory: SharedMemory,
@@ -49,7 +49,7 @@ pub(crate) struct Line {
     cq_tail: AtomicU32,
 }
 
-impl Line {
+impl SharedLine {
     /// The line of queue pair `queue` of `engine`, closed.
     ///
     /// # Errors
@@ -194,7 +194,7 @@ impl Line {
 
 /// Somebody who waits for news of lines.
 pub(crate) struct Watch {
-    lines: Vec<Arc<Line>>,
+    lines: Vec<Arc<SharedLine>>,
     /// How long one `advance` waits at most.
     pub slice: Duration,
     /// Of each line, where the host was when its news was told.
@@ -203,12 +203,12 @@ pub(crate) struct Watch {
 
 impl Watch {
     /// Watches `lines`, of which there is at least one.
-    pub fn new(lines: Vec<Arc<Line>>, slice: Duration) -> Self {
+    pub fn new(lines: Vec<Arc<SharedLine>>, slice: Duration) -> Self {
         Self { told: vec![None; lines.len()], lines, slice }
     }
 
     /// As [`advance`](Self::advance), of `line` alone, which is one of those watched.
-    pub fn advance_for(&mut self, line: &Arc<Line>) -> Result<(), DeviceError> {
+    pub fn advance_for(&mut self, line: &Arc<SharedLine>) -> Result<(), DeviceError> {
         let number = self.lines.iter().position(|other| Arc::ptr_eq(other, line));
         self.advance_some(number)
     }
@@ -268,12 +268,12 @@ impl Watch {
 
 /// What the driver of one queue pair does without the device.
 pub(crate) struct OwnLine {
-    line: Arc<Line>,
+    line: Arc<SharedLine>,
     watch: Watch,
 }
 
 impl OwnLine {
-    pub fn new(line: Arc<Line>, slice: Duration) -> Self {
+    pub fn new(line: Arc<SharedLine>, slice: Duration) -> Self {
         Self { watch: Watch::new(vec![line.clone()], slice), line }
     }
 }
