@@ -264,6 +264,8 @@ enum doorbell_slot {
 #define DOORBELL_STATE_FAULT 0x00000004u         // the ERROR register holds a fault
 // the last ABORT has not come to all that was published before it; only with CAPABILITY.ABORT
 #define DOORBELL_STATE_ABORTING 0x00000008u
+// ARM was written, and it has not fired since (rule R14); only with CAPABILITY.INTERRUPT
+#define DOORBELL_STATE_ARMED 0x00000010u
 
 // Bits of the ERROR register: faults of a queue pair, sticky until 1 is written to them; setting wins.
 // ENABLE was refused: a ring size is no power of two in 2..65536, a base is misaligned, or a region lies in
@@ -274,16 +276,18 @@ enum doorbell_slot {
 #define DOORBELL_FAULT_DMA_WRITE 0x00000004u     // a token write was answered with an error
 // a completion write was answered with an error: the completions of that line, up to two, may be lost
 #define DOORBELL_FAULT_COMPLETION_WRITE 0x00000008u
+// an interrupt's message was answered with an error, and is lost
+#define DOORBELL_FAULT_MESSAGE_WRITE 0x00000010u
 
-// Bits of the IRQ register.
-#define DOORBELL_IRQ_ARMED 0x00000001u           // write 1 to arm (clears PENDING), 0 to disarm
-#define DOORBELL_IRQ_PENDING 0x00000002u         // the interrupt of the last arming has fired; irq_o is high
+// Bits of the MESSAGE_CONTROL register.
+// 1: the vector sends nothing; what fires meanwhile stays pending, and is one message once this is 0
+#define DOORBELL_MESSAGE_CONTROL_MASK 0x00000001u
 
 // Bits of the CAPABILITY register.
 #define DOORBELL_CAP_PREFILL 0x00000001u         // opcode PREFILL
 #define DOORBELL_CAP_REWARD 0x00000002u          // opcode REWARD
 #define DOORBELL_CAP_RESIDENT 0x00000004u        // flag RESIDENT
-#define DOORBELL_CAP_INTERRUPT 0x00000008u       // interrupts
+#define DOORBELL_CAP_INTERRUPT 0x00000008u       // interrupts (rule R14): ARM, and the table of messages
 #define DOORBELL_CAP_LOGP 0x00000020u            // flag LOGP
 #define DOORBELL_CAP_POLICY 0x00000040u          // opcode POLICY, and status SUPERSEDED
 #define DOORBELL_CAP_ABORT 0x00000080u           // register ABORT
@@ -301,6 +305,10 @@ enum doorbell_block {
   DOORBELL_BLOCK_DEVICE_FUNCTION_PER_FUNCTION = 0x00040,
   DOORBELL_BLOCK_DEVICE_QUEUE = 0x00800,         // Page 0: what the device's owner gives to a queue pair.
   DOORBELL_BLOCK_DEVICE_QUEUE_PER_QUEUE = 0x00010,
+  // Page 1, of the device's owner: the table of messages, laid out as that of MSI-X, a vector for each queue
+  // pair.
+  DOORBELL_BLOCK_DEVICE_MESSAGE = 0x01000,
+  DOORBELL_BLOCK_DEVICE_MESSAGE_PER_QUEUE = 0x00010,
   // The page of a function: what it sets for all its queue pairs.
   DOORBELL_BLOCK_FUNCTION = 0x10000,
   DOORBELL_BLOCK_FUNCTION_PER_FUNCTION = 0x01000,
@@ -309,7 +317,7 @@ enum doorbell_block {
   DOORBELL_BLOCK_FUNCTION_QUEUE = 0x10800,
   DOORBELL_BLOCK_FUNCTION_QUEUE_PER_FUNCTION = 0x01000,
   DOORBELL_BLOCK_FUNCTION_QUEUE_PER_QUEUE = 0x00080,
-  // The page of a queue pair, which a process may map: doorbells, interrupt, state, counters.
+  // The page of a queue pair, which a process may map: doorbells, arming, state, counters.
   DOORBELL_BLOCK_QUEUE = 0x20000,
   DOORBELL_BLOCK_QUEUE_PER_QUEUE = 0x01000,
 };
@@ -324,6 +332,8 @@ enum doorbell_reg {
   DOORBELL_REG_WORKER_STATE = 0x0000C,
   // [15:0] cycles to wait before each token; other bits are ignored and read 0
   DOORBELL_REG_WAIT_STATES = 0x00010,
+  // [15:0] vectors, by queue pair, that have fired and whose message is not sent: masked ones, for long
+  DOORBELL_REG_MESSAGES_PENDING = 0x00014,
   // workers built; on a device that has them by the thousand, how many descriptors of a queue pair may run
   // at a time
   DOORBELL_REG_CAP_WORKERS = 0x00040,
@@ -340,6 +350,8 @@ enum doorbell_reg {
   // versions of the policy that a function may have resident (rule R18); 0: version 0 alone, and the slots'
   // registers answer SLVERR
   DOORBELL_REG_CAP_POLICY_SLOTS = 0x00060,
+  // ticks of the device's clock in a second, as whoever built it says; 0: they are of no fixed length
+  DOORBELL_REG_CAP_TICK_HZ = 0x00064,
   // workers that the function's descriptors may run on, a bit each; resets to all; those that were not built
   // are ignored and read 0 (none left: SLVERR). A device of more than 32 runs as many of a queue pair at a
   // time as bits are set, and all when all are
@@ -358,6 +370,12 @@ enum doorbell_reg {
   DOORBELL_REG_WINDOW_2_SIZE_HI = 0x0043C,       // high half
   // the function that owns the queue pair, below CAP_FUNCTIONS (else SLVERR)
   DOORBELL_REG_QUEUE_FUNCTION = 0x00800,
+  // bus address that the vector's message is written to, a multiple of 4 (else SLVERR), in any window or
+  // none; low half
+  DOORBELL_REG_MESSAGE_ADDRESS_LO = 0x01000,
+  DOORBELL_REG_MESSAGE_ADDRESS_HI = 0x01004,     // high half
+  DOORBELL_REG_MESSAGE_DATA = 0x01008,           // what is written there: 4 bytes
+  DOORBELL_REG_MESSAGE_CONTROL = 0x0100C,        // MASK; other bits are ignored and read 0
   DOORBELL_REG_FN_CONTROL = 0x10000,             // bit 0 RESET
   // checkpoint of descriptors that give 0; 0 and 0xFFFF_FFFF are never
   DOORBELL_REG_CHECKPOINT_DEFAULT = 0x10010,
@@ -431,11 +449,17 @@ enum doorbell_reg {
   DOORBELL_REG_CQ_START = 0x10844,
   // key of the check words (rule R2): another one each time the submission queue is created
   DOORBELL_REG_SQ_KEY = 0x10848,
+  // [15:0] completions at or above ARM that make an armed queue pair fire, asked for or not (rule R14); 0:
+  // no number of them; other bits are ignored and read 0
+  DOORBELL_REG_COALESCE_COUNT = 0x1084C,
   // bus address of the log-probability region, a multiple of 64; low half
   DOORBELL_REG_LOGP_BASE_LO = 0x10850,
   DOORBELL_REG_LOGP_BASE_HI = 0x10854,           // high half
   DOORBELL_REG_LOGP_SIZE_LO = 0x10858,           // bytes of the log-probability region; low half
   DOORBELL_REG_LOGP_SIZE_HI = 0x1085C,           // high half
+  // ticks after which the first visible completion at or above ARM makes an armed queue pair fire (rule
+  // R14); 0: no time
+  DOORBELL_REG_COALESCE_TIME = 0x10860,
   // SQ tail, a running index: publishes the descriptors below it. More than SQ_SIZE above the slots
   // consumed, or below the current tail, or while inactive or draining: SLVERR, and the overflow count of
   // STATUS rises
@@ -443,8 +467,10 @@ enum doorbell_reg {
   // CQ head, a running index: releases the completions below it. Beyond the completions written, or below
   // the current head, or while inactive: SLVERR, and the overflow count of STATUS rises
   DOORBELL_REG_CQ_HEAD = 0x20004,
-  DOORBELL_REG_IRQ = 0x20008,                    // ARMED, PENDING (rule R14)
-  DOORBELL_REG_STATE = 0x2000C,                  // ACTIVE, IDLE, FAULT of the queue pair
+  // arms the interrupt (rule R14) with the running index of a completion, that which the host would read
+  // next. While inactive, or without CAPABILITY.INTERRUPT: SLVERR
+  DOORBELL_REG_ARM = 0x20008,
+  DOORBELL_REG_STATE = 0x2000C,                  // ACTIVE, IDLE, FAULT, ABORTING, ARMED of the queue pair
   // faults of the queue pair, one sticky bit each; writing 1 to a bit clears it
   DOORBELL_REG_ERROR = 0x20010,
   // [23:16] descriptors published and not read, [15:8] completions written and not released, [7:0] refused
@@ -461,6 +487,7 @@ enum doorbell_reg {
 // Registers that do not reset to 0.
 #define DOORBELL_RESET_ID 0x4C454244u
 #define DOORBELL_RESET_VERSION 0x00020000u
+#define DOORBELL_RESET_MESSAGE_CONTROL 0x00000001u
 #define DOORBELL_RESET_CHECKPOINT_DEFAULT 0xFFFFFFFFu
 #define DOORBELL_RESET_LENGTH_LIMIT 0x00100000u
 #define DOORBELL_RESET_POLICY_SLOT_0 0x01010000u

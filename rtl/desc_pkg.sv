@@ -251,6 +251,9 @@ package desc_pkg;
   // the last ABORT has not come to all that was published before it; only with CAPABILITY.ABORT
   localparam int          STATE_ABORTING_BIT = 3;
   localparam logic [31:0] STATE_ABORTING = 32'h0000_0008;
+  // ARM was written, and it has not fired since (rule R14); only with CAPABILITY.INTERRUPT
+  localparam int          STATE_ARMED_BIT = 4;
+  localparam logic [31:0] STATE_ARMED = 32'h0000_0010;
 
   // Bits of the ERROR register: faults of a queue pair, sticky until 1 is written to them; setting wins. Number and mask of each bit.
   // ENABLE was refused: a ring size is no power of two in 2..65536, a base is misaligned, or a region lies
@@ -265,13 +268,14 @@ package desc_pkg;
   // a completion write was answered with an error: the completions of that line, up to two, may be lost
   localparam int          FAULT_COMPLETION_WRITE_BIT = 3;
   localparam logic [31:0] FAULT_COMPLETION_WRITE = 32'h0000_0008;
+  // an interrupt's message was answered with an error, and is lost
+  localparam int          FAULT_MESSAGE_WRITE_BIT = 4;
+  localparam logic [31:0] FAULT_MESSAGE_WRITE = 32'h0000_0010;
 
-  // Bits of the IRQ register. Number and mask of each bit.
-  localparam int          IRQ_ARMED_BIT = 0;                 // write 1 to arm (clears PENDING), 0 to disarm
-  localparam logic [31:0] IRQ_ARMED = 32'h0000_0001;
-  // the interrupt of the last arming has fired; irq_o is high
-  localparam int          IRQ_PENDING_BIT = 1;
-  localparam logic [31:0] IRQ_PENDING = 32'h0000_0002;
+  // Bits of the MESSAGE_CONTROL register. Number and mask of each bit.
+  // 1: the vector sends nothing; what fires meanwhile stays pending, and is one message once this is 0
+  localparam int          MESSAGE_CONTROL_MASK_BIT = 0;
+  localparam logic [31:0] MESSAGE_CONTROL_MASK = 32'h0000_0001;
 
   // Bits of the CAPABILITY register. Number and mask of each bit.
   localparam int          CAP_PREFILL_BIT = 0;               // opcode PREFILL
@@ -280,7 +284,8 @@ package desc_pkg;
   localparam logic [31:0] CAP_REWARD = 32'h0000_0002;
   localparam int          CAP_RESIDENT_BIT = 2;              // flag RESIDENT
   localparam logic [31:0] CAP_RESIDENT = 32'h0000_0004;
-  localparam int          CAP_INTERRUPT_BIT = 3;             // interrupts
+  // interrupts (rule R14): ARM, and the table of messages
+  localparam int          CAP_INTERRUPT_BIT = 3;
   localparam logic [31:0] CAP_INTERRUPT = 32'h0000_0008;
   localparam int          CAP_LOGP_BIT = 5;                  // flag LOGP
   localparam logic [31:0] CAP_LOGP = 32'h0000_0020;
@@ -305,6 +310,10 @@ package desc_pkg;
   // Page 0: what the device's owner gives to a queue pair.
   localparam logic [17:0] BLOCK_DEVICE_QUEUE = 18'h0_0800;
   localparam logic [17:0] BLOCK_DEVICE_QUEUE_PER_QUEUE = 18'h0_0010;
+  // Page 1, of the device's owner: the table of messages, laid out as that of MSI-X, a vector for each queue
+  // pair.
+  localparam logic [17:0] BLOCK_DEVICE_MESSAGE = 18'h0_1000;
+  localparam logic [17:0] BLOCK_DEVICE_MESSAGE_PER_QUEUE = 18'h0_0010;
   // The page of a function: what it sets for all its queue pairs.
   localparam logic [17:0] BLOCK_FUNCTION = 18'h1_0000;
   localparam logic [17:0] BLOCK_FUNCTION_PER_FUNCTION = 18'h0_1000;
@@ -313,7 +322,7 @@ package desc_pkg;
   localparam logic [17:0] BLOCK_FUNCTION_QUEUE = 18'h1_0800;
   localparam logic [17:0] BLOCK_FUNCTION_QUEUE_PER_FUNCTION = 18'h0_1000;
   localparam logic [17:0] BLOCK_FUNCTION_QUEUE_PER_QUEUE = 18'h0_0080;
-  // The page of a queue pair, which a process may map: doorbells, interrupt, state, counters.
+  // The page of a queue pair, which a process may map: doorbells, arming, state, counters.
   localparam logic [17:0] BLOCK_QUEUE = 18'h2_0000;
   localparam logic [17:0] BLOCK_QUEUE_PER_QUEUE = 18'h0_1000;
 
@@ -326,6 +335,8 @@ package desc_pkg;
   localparam logic [17:0] REG_WORKER_STATE = 18'h0_000C;
   // [15:0] cycles to wait before each token; other bits are ignored and read 0
   localparam logic [17:0] REG_WAIT_STATES = 18'h0_0010;
+  // [15:0] vectors, by queue pair, that have fired and whose message is not sent: masked ones, for long
+  localparam logic [17:0] REG_MESSAGES_PENDING = 18'h0_0014;
   // workers built; on a device that has them by the thousand, how many descriptors of a queue pair may run
   // at a time
   localparam logic [17:0] REG_CAP_WORKERS = 18'h0_0040;
@@ -343,6 +354,8 @@ package desc_pkg;
   // versions of the policy that a function may have resident (rule R18); 0: version 0 alone, and the slots'
   // registers answer SLVERR
   localparam logic [17:0] REG_CAP_POLICY_SLOTS = 18'h0_0060;
+  // ticks of the device's clock in a second, as whoever built it says; 0: they are of no fixed length
+  localparam logic [17:0] REG_CAP_TICK_HZ = 18'h0_0064;
   // workers that the function's descriptors may run on, a bit each; resets to all; those that were not built
   // are ignored and read 0 (none left: SLVERR). A device of more than 32 runs as many of a queue pair at a
   // time as bits are set, and all when all are
@@ -364,6 +377,12 @@ package desc_pkg;
   localparam logic [17:0] REG_WINDOW_2_SIZE_HI = 18'h0_043C; // high half
   // the function that owns the queue pair, below CAP_FUNCTIONS (else SLVERR)
   localparam logic [17:0] REG_QUEUE_FUNCTION = 18'h0_0800;
+  // bus address that the vector's message is written to, a multiple of 4 (else SLVERR), in any window or
+  // none; low half
+  localparam logic [17:0] REG_MESSAGE_ADDRESS_LO = 18'h0_1000;
+  localparam logic [17:0] REG_MESSAGE_ADDRESS_HI = 18'h0_1004; // high half
+  localparam logic [17:0] REG_MESSAGE_DATA = 18'h0_1008;     // what is written there: 4 bytes
+  localparam logic [17:0] REG_MESSAGE_CONTROL = 18'h0_100C;  // MASK; other bits are ignored and read 0
   localparam logic [17:0] REG_FN_CONTROL = 18'h1_0000;       // bit 0 RESET
   // checkpoint of descriptors that give 0; 0 and 0xFFFF_FFFF are never
   localparam logic [17:0] REG_CHECKPOINT_DEFAULT = 18'h1_0010;
@@ -455,11 +474,17 @@ package desc_pkg;
   localparam logic [17:0] REG_CQ_START = 18'h1_0844;
   // key of the check words (rule R2): another one each time the submission queue is created
   localparam logic [17:0] REG_SQ_KEY = 18'h1_0848;
+  // [15:0] completions at or above ARM that make an armed queue pair fire, asked for or not (rule R14); 0:
+  // no number of them; other bits are ignored and read 0
+  localparam logic [17:0] REG_COALESCE_COUNT = 18'h1_084C;
   // bus address of the log-probability region, a multiple of 64; low half
   localparam logic [17:0] REG_LOGP_BASE_LO = 18'h1_0850;
   localparam logic [17:0] REG_LOGP_BASE_HI = 18'h1_0854;     // high half
   localparam logic [17:0] REG_LOGP_SIZE_LO = 18'h1_0858;     // bytes of the log-probability region; low half
   localparam logic [17:0] REG_LOGP_SIZE_HI = 18'h1_085C;     // high half
+  // ticks after which the first visible completion at or above ARM makes an armed queue pair fire (rule
+  // R14); 0: no time
+  localparam logic [17:0] REG_COALESCE_TIME = 18'h1_0860;
   // SQ tail, a running index: publishes the descriptors below it. More than SQ_SIZE above the slots
   // consumed, or below the current tail, or while inactive or draining: SLVERR, and the overflow count of
   // STATUS rises
@@ -467,8 +492,11 @@ package desc_pkg;
   // CQ head, a running index: releases the completions below it. Beyond the completions written, or below
   // the current head, or while inactive: SLVERR, and the overflow count of STATUS rises
   localparam logic [17:0] REG_CQ_HEAD = 18'h2_0004;
-  localparam logic [17:0] REG_IRQ = 18'h2_0008;              // ARMED, PENDING (rule R14)
-  localparam logic [17:0] REG_STATE = 18'h2_000C;            // ACTIVE, IDLE, FAULT of the queue pair
+  // arms the interrupt (rule R14) with the running index of a completion, that which the host would read
+  // next. While inactive, or without CAPABILITY.INTERRUPT: SLVERR
+  localparam logic [17:0] REG_ARM = 18'h2_0008;
+  // ACTIVE, IDLE, FAULT, ABORTING, ARMED of the queue pair
+  localparam logic [17:0] REG_STATE = 18'h2_000C;
   // faults of the queue pair, one sticky bit each; writing 1 to a bit clears it
   localparam logic [17:0] REG_ERROR = 18'h2_0010;
   // [23:16] descriptors published and not read, [15:8] completions written and not released, [7:0] refused
@@ -485,6 +513,7 @@ package desc_pkg;
   // Registers that do not reset to 0.
   localparam logic [31:0] RESET_ID = 32'h4C45_4244;
   localparam logic [31:0] RESET_VERSION = 32'h0002_0000;
+  localparam logic [31:0] RESET_MESSAGE_CONTROL = 32'h0000_0001;
   localparam logic [31:0] RESET_CHECKPOINT_DEFAULT = 32'hFFFF_FFFF;
   localparam logic [31:0] RESET_LENGTH_LIMIT = 32'h0010_0000;
   localparam logic [31:0] RESET_POLICY_SLOT_0 = 32'h0101_0000;

@@ -287,6 +287,8 @@ bitflags::bitflags! {
         const FAULT = 1 << 2;
         /// Bit 3: the last ABORT has not come to all that was published before it; only with CAPABILITY.ABORT
         const ABORTING = 1 << 3;
+        /// Bit 4: ARM was written, and it has not fired since (rule R14); only with CAPABILITY.INTERRUPT
+        const ARMED = 1 << 4;
     }
 }
 
@@ -302,17 +304,17 @@ bitflags::bitflags! {
         const DMA_WRITE = 1 << 2;
         /// Bit 3: a completion write was answered with an error: the completions of that line, up to two, may be lost
         const COMPLETION_WRITE = 1 << 3;
+        /// Bit 4: an interrupt's message was answered with an error, and is lost
+        const MESSAGE_WRITE = 1 << 4;
     }
 }
 
 bitflags::bitflags! {
-    /// Bits of the IRQ register.
+    /// Bits of the MESSAGE_CONTROL register.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-    pub struct Irq: u32 {
-        /// Bit 0: write 1 to arm (clears PENDING), 0 to disarm
-        const ARMED = 1 << 0;
-        /// Bit 1: the interrupt of the last arming has fired; irq_o is high
-        const PENDING = 1 << 1;
+    pub struct MessageControl: u32 {
+        /// Bit 0: 1: the vector sends nothing; what fires meanwhile stays pending, and is one message once this is 0
+        const MASK = 1 << 0;
     }
 }
 
@@ -326,7 +328,7 @@ bitflags::bitflags! {
         const REWARD = 1 << 1;
         /// Bit 2: flag RESIDENT
         const RESIDENT = 1 << 2;
-        /// Bit 3: interrupts
+        /// Bit 3: interrupts (rule R14): ARM, and the table of messages
         const INTERRUPT = 1 << 3;
         /// Bit 5: flag LOGP
         const LOGP = 1 << 5;
@@ -349,11 +351,13 @@ registers! {
         DeviceFunction = 0x0_0400, 0x0040, 0x0000, "DEVICE_FUNCTION";
         /// Page 0: what the device's owner gives to a queue pair.
         DeviceQueue = 0x0_0800, 0x0000, 0x0010, "DEVICE_QUEUE";
+        /// Page 1, of the device's owner: the table of messages, laid out as that of MSI-X, a vector for each queue pair.
+        DeviceMessage = 0x0_1000, 0x0000, 0x0010, "DEVICE_MESSAGE";
         /// The page of a function: what it sets for all its queue pairs.
         Function = 0x1_0000, 0x1000, 0x0000, "FUNCTION";
         /// The page of a function: configuration and control of a queue pair. Only in the page of the function that owns it; in that of another every access answers SLVERR.
         FunctionQueue = 0x1_0800, 0x1000, 0x0080, "FUNCTION_QUEUE";
-        /// The page of a queue pair, which a process may map: doorbells, interrupt, state, counters.
+        /// The page of a queue pair, which a process may map: doorbells, arming, state, counters.
         Queue = 0x2_0000, 0x0000, 0x1000, "QUEUE";
     }
     registers {
@@ -367,6 +371,8 @@ registers! {
         WorkerState = 0x0_000C, Device, "WORKER_STATE", ReadOnly, Some(0);
         /// WAIT_STATES (cfg): \[15:0\] cycles to wait before each token; other bits are ignored and read 0
         WaitStates = 0x0_0010, Device, "WAIT_STATES", Config, Some(0);
+        /// MESSAGES_PENDING (ro): \[15:0\] vectors, by queue pair, that have fired and whose message is not sent: masked ones, for long
+        MessagesPending = 0x0_0014, Device, "MESSAGES_PENDING", ReadOnly, Some(0);
         /// CAP_WORKERS (ro): workers built; on a device that has them by the thousand, how many descriptors of a queue pair may run at a time
         CapWorkers = 0x0_0040, Device, "CAP_WORKERS", ReadOnly, None;
         /// CAP_QUEUES (ro): queue pairs, 1 to 16
@@ -385,6 +391,8 @@ registers! {
         CapGroups = 0x0_005C, Device, "CAP_GROUPS", ReadOnly, None;
         /// CAP_POLICY_SLOTS (ro): versions of the policy that a function may have resident (rule R18); 0: version 0 alone, and the slots' registers answer SLVERR
         CapPolicySlots = 0x0_0060, Device, "CAP_POLICY_SLOTS", ReadOnly, None;
+        /// CAP_TICK_HZ (ro): ticks of the device's clock in a second, as whoever built it says; 0: they are of no fixed length
+        CapTickHz = 0x0_0064, Device, "CAP_TICK_HZ", ReadOnly, None;
         /// FN_WORKERS (cfg): workers that the function's descriptors may run on, a bit each; resets to all; those that were not built are ignored and read 0 (none left: SLVERR). A device of more than 32 runs as many of a queue pair at a time as bits are set, and all when all are
         FnWorkers = 0x0_0400, DeviceFunction, "FN_WORKERS", Config, None;
         /// WINDOW_0_BASE_LO (cfg): window 0: bus address of its first byte; low half
@@ -413,6 +421,14 @@ registers! {
         Window2SizeHi = 0x0_043C, DeviceFunction, "WINDOW_2_SIZE_HI", Config, Some(0);
         /// QUEUE_FUNCTION (cfg): the function that owns the queue pair, below CAP_FUNCTIONS (else SLVERR)
         QueueFunction = 0x0_0800, DeviceQueue, "QUEUE_FUNCTION", Config, Some(0);
+        /// MESSAGE_ADDRESS_LO (rw): bus address that the vector's message is written to, a multiple of 4 (else SLVERR), in any window or none; low half
+        MessageAddressLo = 0x0_1000, DeviceMessage, "MESSAGE_ADDRESS_LO", ReadWrite, Some(0);
+        /// MESSAGE_ADDRESS_HI (rw): high half
+        MessageAddressHi = 0x0_1004, DeviceMessage, "MESSAGE_ADDRESS_HI", ReadWrite, Some(0);
+        /// MESSAGE_DATA (rw): what is written there: 4 bytes
+        MessageData = 0x0_1008, DeviceMessage, "MESSAGE_DATA", ReadWrite, Some(0);
+        /// MESSAGE_CONTROL (rw): MASK; other bits are ignored and read 0
+        MessageControl = 0x0_100C, DeviceMessage, "MESSAGE_CONTROL", ReadWrite, Some(1);
         /// FN_CONTROL (rw): bit 0 RESET
         FnControl = 0x1_0000, Function, "FN_CONTROL", ReadWrite, Some(0);
         /// CHECKPOINT_DEFAULT (cfg): checkpoint of descriptors that give 0; 0 and 0xFFFF_FFFF are never
@@ -529,6 +545,8 @@ registers! {
         CqStart = 0x1_0844, FunctionQueue, "CQ_START", Config, Some(0);
         /// SQ_KEY (cfg): key of the check words (rule R2): another one each time the submission queue is created
         SqKey = 0x1_0848, FunctionQueue, "SQ_KEY", Config, Some(0);
+        /// COALESCE_COUNT (cfg): \[15:0\] completions at or above ARM that make an armed queue pair fire, asked for or not (rule R14); 0: no number of them; other bits are ignored and read 0
+        CoalesceCount = 0x1_084C, FunctionQueue, "COALESCE_COUNT", Config, Some(0);
         /// LOGP_BASE_LO (cfg): bus address of the log-probability region, a multiple of 64; low half
         LogpBaseLo = 0x1_0850, FunctionQueue, "LOGP_BASE_LO", Config, Some(0);
         /// LOGP_BASE_HI (cfg): high half
@@ -537,13 +555,15 @@ registers! {
         LogpSizeLo = 0x1_0858, FunctionQueue, "LOGP_SIZE_LO", Config, Some(0);
         /// LOGP_SIZE_HI (cfg): high half
         LogpSizeHi = 0x1_085C, FunctionQueue, "LOGP_SIZE_HI", Config, Some(0);
+        /// COALESCE_TIME (cfg): ticks after which the first visible completion at or above ARM makes an armed queue pair fire (rule R14); 0: no time
+        CoalesceTime = 0x1_0860, FunctionQueue, "COALESCE_TIME", Config, Some(0);
         /// DOORBELL (rw): SQ tail, a running index: publishes the descriptors below it. More than SQ_SIZE above the slots consumed, or below the current tail, or while inactive or draining: SLVERR, and the overflow count of STATUS rises
         Doorbell = 0x2_0000, Queue, "DOORBELL", ReadWrite, Some(0);
         /// CQ_HEAD (rw): CQ head, a running index: releases the completions below it. Beyond the completions written, or below the current head, or while inactive: SLVERR, and the overflow count of STATUS rises
         CqHead = 0x2_0004, Queue, "CQ_HEAD", ReadWrite, Some(0);
-        /// IRQ (rw): ARMED, PENDING (rule R14)
-        Irq = 0x2_0008, Queue, "IRQ", ReadWrite, Some(0);
-        /// STATE (ro): ACTIVE, IDLE, FAULT of the queue pair
+        /// ARM (rw): arms the interrupt (rule R14) with the running index of a completion, that which the host would read next. While inactive, or without CAPABILITY.INTERRUPT: SLVERR
+        Arm = 0x2_0008, Queue, "ARM", ReadWrite, Some(0);
+        /// STATE (ro): ACTIVE, IDLE, FAULT, ABORTING, ARMED of the queue pair
         State = 0x2_000C, Queue, "STATE", ReadOnly, Some(2);
         /// ERROR (w1c): faults of the queue pair, one sticky bit each; writing 1 to a bit clears it
         Error = 0x2_0010, Queue, "ERROR", WriteOneClears, Some(0);
