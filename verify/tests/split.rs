@@ -150,6 +150,7 @@ impl Alone {
             engines: 1,
             reward_models: 1,
             groups: 0,
+            tick_hz: 0,
         };
         Self { registers: Registers::new(built), memory: None }
     }

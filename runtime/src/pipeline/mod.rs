@@ -28,7 +28,7 @@ mod versions;
 
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use doorbell_contract::{Capability, DescFlags, HwCompletion, HwDesc};
 use doorbell_host::{Device, Features, TokenRegion};

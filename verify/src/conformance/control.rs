@@ -346,7 +346,7 @@ pub(super) fn registers_refuse_what_their_access_forbids(bench: &mut Bench<'_>) 
             Register::FnWorkers | Register::LengthLimit | Register::Weight | Register::QueueFunction => {
                 continue;
             }
-            Register::WaitStates | Register::EosThreshold => 0xFFFF,
+            Register::WaitStates | Register::EosThreshold | Register::CoalesceCount => 0xFFFF,
             _ => u32::MAX,
         };
         let before = platform.read_register(register)?;
