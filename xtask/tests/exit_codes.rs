@@ -35,6 +35,7 @@ fn stderr(output: &Output) -> String {
 
 #[rstest]
 #[case::rtl_test(&["rtl-test"], "iverilog is not installed")]
+#[case::cocotb(&["cocotb"], "there is no apt-get here")]
 #[case::setup(&["setup", "--check"], "missing: g++ iverilog make perl verilator")]
 #[case::setup_without_apt(&["setup"], "there is no apt-get here")]
 #[case::test(&["test"], "there is no apt-get here")]

@@ -7,6 +7,7 @@ from struct import Struct
 from typing import ClassVar, NamedTuple, Self
 
 
+@dataclass
 class Record:
     """A structure in memory: its fields with their values, to and from bytes."""
 
