@@ -1,5 +1,6 @@
 """The device as a host sees it: through its registers and the memory that they share."""
 
+from dataclasses import replace
 from random import Random
 
 import cocotb
@@ -84,33 +85,29 @@ async def a_rollout_goes_on_at_its_checkpoint(dut):
     queue = bench.queue_pair()
     await queue.enable(key=bench.key())
     make = traffic(bench, queue)
-    scoreboard = Scoreboard(queue)
     whole = make.decode(7, 50)
-    next_one, left = make.decode(8, 50, checkpoint=20, seed=whole.seed, seq_len=whole.seq_len), 50
-    cut = next_one.delta_offset
-    # Another rollout_id gives other tokens: the same one, in turn.
-    next_one.rollout_id = whole.rollout_id
-    statuses = []
-    await queue.run([whole], lambda completion: None)
+    await judged(queue, [whole])
+
+    scoreboard = Scoreboard(queue)
+    part = make.decode(7, 50, seed=whole.seed, seq_len=whole.seq_len, checkpoint=20)
+    start, left, statuses = part.delta_offset, whole.max_tokens, []
     while left:
-        scoreboard.expect(next_one)
-        await queue.submit(next_one)
+        scoreboard.expect(part)
+        await queue.submit(part)
         (completion,) = await queue.collect(1)
         scoreboard.judge(completion)
         statuses.append(completion.status)
-        added = completion.final_seq_len - next_one.seq_len
+        added = completion.final_seq_len - part.seq_len
         left -= added
-        next_one = make.desc(
-            c.Opcode.DECODE,
-            rollout_id=whole.rollout_id,
-            seed=whole.seed,
-            checkpoint=20,
+        part = replace(
+            part,
+            user_data=part.user_data + 1,
             seq_len=completion.final_seq_len,
             max_tokens=left,
-            delta_offset=next_one.delta_offset + 4 * added,
+            delta_offset=part.delta_offset + 4 * added,
         )
     assert statuses == [c.Status.REWARD_NEEDED, c.Status.REWARD_NEEDED, c.Status.DONE]
-    assert queue.tokens(cut, 50) == queue.tokens(whole.delta_offset, 50)
+    assert queue.tokens(start, 50) == queue.tokens(whole.delta_offset, 50)
 
 
 @cocotb.test(timeout_time=5, timeout_unit="ms")
