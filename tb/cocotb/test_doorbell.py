@@ -346,6 +346,28 @@ async def a_refused_doorbell_is_a_slverr(dut):
 
 
 @cocotb.test(timeout_time=5, timeout_unit="ms")
+async def a_completion_waits_for_its_tokens(dut):
+    """R3: while the write of one line of tokens is not answered there is no completion, and with it all is there."""
+    bench = await Bench.start(dut)
+    queue = bench.queue_pair()
+    await queue.enable(key=bench.key())
+    make = traffic(bench, queue)
+    desc = make.decode(1, 64)
+    at = queue.region.tokens.start + desc.delta_offset + 100
+    bench.port.held.append(range(at, at + 4))
+    scoreboard = Scoreboard(queue)
+    scoreboard.expect(desc)
+    await queue.submit(desc)
+    await ClockCycles(dut.clk_i, 2000)
+    assert queue.peek() is None, "R3: a completion before its tokens"
+    assert not await queue.state() & c.State.IDLE
+    bench.port.held.clear()
+    (completion,) = await queue.collect(1)
+    scoreboard.judge(completion)
+    scoreboard.finish()
+
+
+@cocotb.test(timeout_time=5, timeout_unit="ms")
 async def a_fault_of_memory_is_told(dut):
     """SLVERR on tokens and on a slot: DMA_FAULT in the completion, a bit in ERROR, and what follows runs."""
     bench = await Bench.start(dut)

@@ -8,11 +8,11 @@ from random import Random
 import cocotb
 from cocotb.clock import Clock
 from cocotb.triggers import ClockCycles
-from cocotbext.axi import AxiBus, AxiLiteBus, AxiLiteMaster, AxiSlave
+from cocotbext.axi import AxiBus, AxiLiteBus, AxiLiteMaster
 from cocotbext.axi.axi_channels import AxiARMonitor, AxiAWMonitor
 
 from . import contract as c
-from .memory import Allocator, Memory, MemoryPort
+from .memory import Allocator, Memory, MemoryPort, MemorySlave
 from .queue_pair import QueuePair, Region
 from .registers import Registers
 
@@ -31,9 +31,7 @@ class Bench:
         )
         self.memory = Memory()
         self.port = MemoryPort(self.memory, dut.clk_i, self.random, latency)
-        self.slave = AxiSlave(
-            AxiBus.from_prefix(dut, "m_axi"), dut.clk_i, dut.m_axi_rst_ni, target=self.port, reset_active_level=False
-        )
+        self.slave = MemorySlave(AxiBus.from_prefix(dut, "m_axi"), dut.clk_i, dut.m_axi_rst_ni, self.port)
         self.windows: dict[int, list[range]] = {0: [EVERYWHERE]}
         """Where each function may be: a burst elsewhere ends the test (rule R11)."""
         self.bursts: dict[int, int] = {}
