@@ -56,7 +56,7 @@ class QueuePair:
         self.number = number
         self.function = function
         self.region = region
-        self.bound = 50_000
+        self.bound = 20_000
         """Cycles that a wait may take."""
         self._dut = dut
         self._registers = registers
