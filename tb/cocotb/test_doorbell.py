@@ -411,7 +411,7 @@ async def a_disable_in_mid_flight_is_clean(dut):
     """R12: once ACTIVE is 0 the memory is the host's; then the queue pair starts anew, at another index."""
     bench = await Bench.start(dut, latency=30, pauses=0.2)
     queue = bench.queue_pair(cq_slots=4)
-    # In the midst of tokens; of DECODEs that would run for longer than the driver waits; with a full completion queue.
+    # In the midst of tokens; of wait states; with a full completion queue.
     for start, length, wait_states in ((0, 100, 0), (0xFFFF_FFFE, 300, 200), (1000, 2, 0)):
         await bench.registers.write(c.Reg.WAIT_STATES, wait_states)
         await queue.enable(key=bench.key(), sq_start=start, cq_start=start)
@@ -426,6 +426,20 @@ async def a_disable_in_mid_flight_is_clean(dut):
         assert (bench.port.writes, bench.bursts) == (writes, bursts), "R12: an access behind the disable"
     await queue.enable(key=bench.key())
     await judged(queue, traffic(bench, queue).mixed(10))
+
+
+@cocotb.test(timeout_time=5, timeout_unit="ms")
+async def a_disable_waits_for_no_decode(dut):
+    """R12: what runs is ended; the driver's patience is less than the rest of these would take."""
+    bench = await Bench.start(dut)
+    queue = bench.queue_pair(token_bytes=512 << 10)
+    await queue.enable(key=bench.key())
+    make = traffic(bench, queue)
+    await queue.submit(make.decode(1, 60_000), make.decode(2, 60_000))
+    await ClockCycles(dut.clk_i, 500)
+    assert await queue.count(c.QueueCounter.TOKENS) > 0
+    await queue.disable()
+    assert queue.peek() is None, "R12: what a disable interrupts never completes"
 
 
 @cocotb.test(timeout_time=5, timeout_unit="ms")
