@@ -181,9 +181,11 @@ async def a_full_completion_queue_holds_everything(dut):
 
 @cocotb.test(timeout_time=5, timeout_unit="ms")
 async def a_group_ends_once(dut):
-    """R17: of eight members, submitted right behind the PREFILL, the one that ends last carries GROUP_DONE."""
+    """R17, R14: of eight members, submitted right behind the PREFILL, the one that ends last carries GROUP_DONE, and
+    interrupts."""
     bench = await Bench.start(dut)
     queue = bench.queue_pair()
+    await bench.route(queue)
     await queue.enable(key=bench.key())
     make = traffic(bench, queue)
     prefix = 0xC0DE
@@ -196,8 +198,10 @@ async def a_group_ends_once(dut):
     scoreboard = Scoreboard(queue)
     scoreboard.expect(*descs)
     completions: list[c.HwCompletion] = []
+    waiter = cocotb.start_soon(queue.interrupt())
     await queue.run(descs, lambda completion: (scoreboard.judge(completion), completions.append(completion)))
     scoreboard.finish()
+    await waiter
     order = [completion.user_data for completion in completions]
     assert order[:2] == [before.user_data, prefill.user_data], "R17: no member starts before the PREFILL has completed"
     assert [bool(one.flags & c.CompletionFlags.GROUP_DONE) for one in completions] == [False] * 9 + [True]
@@ -205,16 +209,17 @@ async def a_group_ends_once(dut):
 
 
 @cocotb.test(timeout_time=5, timeout_unit="ms")
-async def the_interrupt_comes_once_for_each_arming(dut):
+async def an_arming_brings_one_message(dut):
     """R14: what asks for an interrupt raises one, what does not raises none, and who arms late still gets it."""
     bench = await Bench.start(dut)
     queue = bench.queue_pair(number=2)
+    await bench.route(queue)
     await queue.enable(key=bench.key())
     make = traffic(bench, queue)
     scoreboard = Scoreboard(queue)
     quiet = make.decode(1, 30)
-    loud, late = (make.decode(rollout, 30, flags=c.DescFlags.INTERRUPT) for rollout in (2, 3))
-    scoreboard.expect(quiet, loud, late)
+    loud, late, masked = (make.decode(rollout, 30, flags=c.DescFlags.INTERRUPT) for rollout in (2, 3, 4))
+    scoreboard.expect(quiet, loud, late, masked)
 
     waiter = cocotb.start_soon(queue.interrupt())
     await queue.submit(quiet)
@@ -234,6 +239,18 @@ async def the_interrupt_comes_once_for_each_arming(dut):
     await queue.interrupt()
     (completion,) = await queue.take()
     scoreboard.judge(completion)
+
+    await bench.mask(queue, True)
+    await queue.arm()
+    await queue.submit(masked)
+    for completion in await queue.collect(1):
+        scoreboard.judge(completion)
+    await ClockCycles(dut.clk_i, 100)
+    assert not queue.told(), "R14: a masked vector sends nothing"
+    assert await queue.read(c.Reg.MESSAGES_PENDING) == 1 << queue.number
+    await bench.mask(queue, False)
+    await ClockCycles(dut.clk_i, 100)
+    assert queue.told() and await queue.read(c.Reg.MESSAGES_PENDING) == 0, "R14: what was pending is sent at the unmask"
     scoreboard.finish()
 
 

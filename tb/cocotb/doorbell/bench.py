@@ -13,10 +13,14 @@ from cocotbext.axi.axi_channels import AxiARMonitor, AxiAWMonitor
 
 from . import contract as c
 from .memory import Allocator, Memory, MemoryPort, MemorySlave
-from .queue_pair import QueuePair, Region
+from .queue_pair import MESSAGE, QueuePair, Region
 from .registers import Registers
 
 EVERYWHERE = range(1 << 64)
+MESSAGES = 0x7_FFFF_0000
+"""Where the interrupts write, a line for each queue pair: outside the windows that functions are given."""
+MESSAGE_ID = 32
+"""AWID of the message of queue pair 0."""
 
 
 class Bench:
@@ -34,6 +38,8 @@ class Bench:
         self.slave = MemorySlave(AxiBus.from_prefix(dut, "m_axi"), dut.clk_i, dut.m_axi_rst_ni, self.port)
         self.windows: dict[int, list[range]] = {0: [EVERYWHERE]}
         """Where each function may be: a burst elsewhere ends the test (rule R11)."""
+        self.messages: dict[int, int] = {}
+        """Where the message of each AWID goes: the one write that lies in no window."""
         self.bursts: dict[int, int] = {}
         """Bursts of each function."""
         for monitor, bus in ((AxiAWMonitor, self.slave.write_if.bus.aw), (AxiARMonitor, self.slave.read_if.bus.ar)):
@@ -84,6 +90,21 @@ class Bench:
         region = Region.take(allocator, sq_slots, cq_slots, token_bytes)
         return QueuePair(self.dut, self.registers, self.memory, region, number=number, function=function)
 
+    async def route(self, queue: QueuePair) -> None:
+        """The owner of the device gives the queue pair's vector a message, and unmasks it (rule R14)."""
+        queue.message = MESSAGES + 68 * queue.number
+        self.memory.write(queue.message, bytes(4))
+        self.messages[MESSAGE_ID + queue.number] = queue.message
+        low, high = c.Reg.MESSAGE_ADDRESS_LO, c.Reg.MESSAGE_ADDRESS_HI
+        await self.registers.write64(low, high, queue.message, queue=queue.number)
+        await self.registers.write(c.Reg.MESSAGE_DATA, int.from_bytes(MESSAGE, "little"), queue=queue.number)
+        await self.mask(queue, False)
+
+    async def mask(self, queue: QueuePair, masked: bool) -> None:
+        """Masks the queue pair's vector, or takes the mask back."""
+        control = c.MessageControl.MASK if masked else 0
+        await self.registers.write(c.Reg.MESSAGE_CONTROL, control, queue=queue.number)
+
     def key(self) -> int:
         """A key for the check words: another one each time."""
         return self.random.getrandbits(32)
@@ -108,7 +129,7 @@ class Bench:
             yield random.random() < share
 
     async def _watch(self, monitor) -> None:
-        """Holds each burst to the windows of the function that AxUSER names."""
+        """Holds each burst to the windows of the function that AxUSER names, and messages to their vectors."""
         channel = "aw" if isinstance(monitor, AxiAWMonitor) else "ar"
         while True:
             burst = await monitor.recv()
@@ -116,6 +137,10 @@ class Bench:
                 int(getattr(burst, channel + name)) for name in ("addr", "len", "size", "user")
             )
             last = first + (beats + 1 << size) - 1
+            if channel == "aw" and int(burst.awid) >= MESSAGE_ID:
+                message = self.messages.get(int(burst.awid), -1)
+                assert first == message // 64 * 64, f"R14: a message at {first:#x}, and its vector names {message:#x}"
+                continue
             self.bursts[function] = self.bursts.get(function, 0) + 1
             assert any(first in window and last in window for window in self.windows.get(function, [])), (
                 f"R11: a burst of function {function} at {first:#x} to {last:#x} is outside its windows"

@@ -14,6 +14,8 @@ PHASE_OF_LENGTH = 1 << 31
 """The phase of a completion's first half, in `final_seq_len`."""
 PHASE_OF_BYTE = 1 << 7
 """The phase of its second half, in `phase`."""
+MESSAGE = bytes.fromhex("c0ffee01")
+"""What its interrupt writes."""
 FILL = 0xA5
 """What the token region holds where no token was written."""
 
@@ -58,6 +60,8 @@ class QueuePair:
         self.region = region
         self.bound = 20_000
         """Cycles that a wait may take."""
+        self.message = 0
+        """Where its interrupt writes, once `Bench.route` has said so."""
         self._dut = dut
         self._registers = registers
         self._memory = memory
@@ -216,12 +220,21 @@ class QueuePair:
 
     # ------------------------------------------------------------ interrupt
 
+    async def arm(self) -> None:
+        """Arms at the completion that would be read next, and forgets a message that has come (rule R14)."""
+        self._memory.write(self.message, bytes(4))
+        await self.write(c.Reg.ARM, self._head)
+
+    def told(self) -> bool:
+        """Whether the message has come since it was last armed."""
+        return self._memory.read(self.message, 4) == MESSAGE
+
     async def interrupt(self) -> None:
-        """Arms, and waits for the interrupt: a level, which the next arming acknowledges (rule R14)."""
-        await self.write(c.Reg.IRQ, c.Irq.ARMED)
+        """Arms, and waits for the message."""
+        await self.arm()
         for _ in range(self.bound):
             await RisingEdge(self._dut.clk_i)
-            if self._dut.irq_o.value[self.number]:
+            if self.told():
                 return
         raise Timeout(f"queue pair {self.number}: no interrupt after {self.bound} cycles")
 
