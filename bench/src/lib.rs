@@ -15,6 +15,7 @@ mod savings;
 mod speed;
 mod throughput;
 mod trajectories;
+mod wait;
 
 use std::fmt;
 use std::time::{Duration, Instant};
@@ -45,6 +46,8 @@ pub enum What {
     Trajectories,
     /// The RTL: cycles per descriptor, tokens per cycle, a trace, and the speed of the simulation
     Rtl,
+    /// Waiting: a host that looks, and one that sleeps until it is interrupted
+    Wait,
     /// The GPU: round trips, descriptors per second, and what a token costs in control
     Gpu,
     /// Everything that is there
@@ -144,6 +147,7 @@ const BENCHES: &[Bench] = &[
     bench(What::Rtl, &["queue_pairs"], |_| one(rtl_queues::queue_pairs())),
     #[cfg(feature = "rtl")]
     bench(What::Rtl, &["speed"], |load| one(speed::speed(load.trace, load.quick))),
+    bench(What::Wait, &["wait"], |load| one(wait::waiting(load.quick))),
     #[cfg(feature = "gpu")]
     bench(What::Gpu, &["gpu_round_trip", "gpu_rate", "gpu_idle", "gpu_token"], |load| {
         gpu::sections(load.quick, load.functions)

@@ -60,6 +60,9 @@ pub struct Settings {
     pub memory: Memory,
     /// The GPUs.
     pub gpus: Gpus,
+    /// Whether a device that lives only in the time that it is given gets a thread of its own, so that others may sleep
+    /// ([`Ports::attended`]).
+    pub own_thread: bool,
     /// A fault to put into the device: `token`, `completion`, `hang`, or one of the device's own.
     pub fault: Option<String>,
 }
@@ -73,8 +76,16 @@ impl Default for Settings {
             patience: None,
             memory: Memory::default(),
             gpus: Gpus::default(),
+            own_thread: false,
             fault: None,
         }
+    }
+}
+
+impl Settings {
+    /// Whether one driver has the device to itself, on its own thread.
+    fn is_alone(&self, rewards: bool) -> bool {
+        self.queues == 1 && !rewards && !self.own_thread
     }
 }
 
@@ -292,7 +303,7 @@ fn open_model(settings: &Settings, rewards: bool) -> Result<Opened, OpenError> {
     // The model runs one descriptor at a time, whatever the number of workers of the others.
     let patience = settings.patience.unwrap_or(settings.queue.patience);
     let queue = QueueConfig { workers: None, patience, ..settings.queue.clone() };
-    if settings.queues == 1 && !rewards {
+    if settings.is_alone(rewards) {
         let device: Box<dyn Device> = Box::new(Driver::new(with_fault(ModelPlatform::new()), queue)?);
         return Ok(device.into());
     }
@@ -337,6 +348,7 @@ fn divide<D: Pages + 'static>(
             wait_states: queue.wait_states,
         },
     )?;
+    let ports = if settings.own_thread { ports.attended()? } else { ports };
     // How many each function has of them is settled.
     Ok((ports.take_all()?, QueueConfig { workers: None, ..queue.clone() }))
 }

@@ -14,7 +14,7 @@ pub(crate) fn description() -> String {
 
 /// Opens the device with as many queue pairs as `settings` say, and with `rewards` another one beside each.
 pub(crate) fn open_queues(settings: &Settings, rewards: bool) -> Result<Opened, OpenError> {
-    if settings.queues == 1 && !rewards {
+    if settings.is_alone(rewards) {
         let device: Box<dyn Device> = Box::new(open(settings, None)?);
         return Ok(device.into());
     }

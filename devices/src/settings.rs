@@ -10,7 +10,7 @@ use crate::{OpenError, Settings};
 
 impl Settings {
     /// The keys and their values. Numbers are decimal, or hexadecimal behind `0x`.
-    pub const KEYS: [(&'static str, &'static str); 24] = [
+    pub const KEYS: [(&'static str, &'static str); 27] = [
         ("sq_depth", "slots of the submission queue, a power of two from 2 to 65536"),
         ("cq_depth", "slots of the completion queue, a power of two from 2 to 65536"),
         ("sq_start", "running index at which the submission queue starts"),
@@ -34,6 +34,9 @@ impl Settings {
         ("gpus", "gpu: numbers of the GPUs, as 0 or 0+1"),
         ("queues", "queue pairs of the device, on the gpu of each, 1 to 16"),
         ("functions", "functions that the queue pairs are spread over, 1 to 16 and at most as many as those"),
+        ("coalesce_count", "completions that make an armed interrupt fire, asked for or not; 0: no number of them"),
+        ("coalesce_time", "ticks after which the first completion makes an armed interrupt fire; 0: no time"),
+        ("own_thread", "model, rtl: 1 if the device gets a thread of its own, so that others may sleep, else 0"),
         ("fault", "a fault to see it found: token, completion, hang, or one of the device's own"),
     ];
 
@@ -66,6 +69,9 @@ impl Settings {
             "gpus" => self.gpus.gpus = gpus(value, '+')?,
             "queues" => self.queues = sixteen(value)?,
             "functions" => self.functions = sixteen(value)?,
+            "coalesce_count" => queue.coalesce_count = number(value)?,
+            "coalesce_time" => queue.coalesce_time = number(value)?,
+            "own_thread" => self.own_thread = switch(value)?,
             "fault" => self.fault = Some(value.to_owned()),
             _ => {
                 return Err(format!(

@@ -9,11 +9,11 @@ use doorbell_contract::{Block, Capability, Counter, DeviceFault, Place, QueueCou
 use doorbell_host::memory::PAGE;
 use doorbell_host::queue::between;
 use doorbell_host::registers::{Built, Registers, Session};
-use doorbell_host::{DeviceError, Line, Pages, Platform, SharedMemory};
+use doorbell_host::{Awaited, DeviceError, Line, Pages, Platform, SharedMemory};
 
 use crate::engine::Engine;
 use crate::layout;
-use crate::line::{OwnLine, SharedLine, Watch};
+use crate::line::{Message, OwnLine, SharedLine, Watch};
 
 /// How long a session may take to end when its device is dropped (R15).
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -34,13 +34,13 @@ pub struct GpuDevice {
     registers: Registers,
     lines: Vec<Arc<SharedLine>>,
     memory: SharedMemory,
-    /// `asks` of each mailbox as last seen.
-    asks: Vec<u32>,
     /// What the sessions that are over have counted, of each queue pair.
     counted: Vec<Counts>,
     /// How often each function has begun anew (R18).
     lives: Vec<u32>,
     watch: Watch,
+    /// Of queue pair 0, whose driver has the device alone.
+    message: Message,
 }
 
 impl GpuDevice {
@@ -55,7 +55,6 @@ impl GpuDevice {
         let features = Capability::PREFILL
             | Capability::REWARD
             | Capability::RESIDENT
-            | Capability::INTERRUPT
             | Capability::SLOT_POLLING
             | Capability::LOGP
             | Capability::POLICY
@@ -71,14 +70,15 @@ impl GpuDevice {
             engines: 1,
             reward_models: 2,
             groups: layout::GROUPS,
+            tick_hz: 0,
         };
         Ok(Self {
             registers: Registers::new(built),
             memory: engine.memory()?,
-            asks: vec![0; queues],
             counted: vec![[0; _]; queues],
             lives: vec![0; queues],
             watch: Watch::new(lines.clone(), SLICE),
+            message: Message::default(),
             lines,
             engine,
         })
@@ -156,17 +156,6 @@ impl GpuDevice {
                 session.cq.tail = tail;
             }
         }
-        let visible =
-            session.cq.fill() > 0 && between(session.cq.head, status.asked, session.cq.tail.wrapping_sub(1));
-        if status.asks != self.asks[at] {
-            self.asks[at] = status.asks;
-            if visible {
-                registers.ask_interrupt(status.asked);
-            } else {
-                // R14: it has become visible while armed, and the host was faster than its news.
-                registers.interrupt();
-            }
-        }
         let busy = self.is_busy(queue);
         let registers = self.registers.queue_mut(queue);
         registers.busy = busy;
@@ -241,7 +230,6 @@ impl GpuDevice {
         line.mailbox.start(session, workers, self.lives[function]);
         line.open(session);
         // The kernel counts from 0 in each session.
-        self.asks[usize::from(queue)] = 0;
     }
 
     /// A write that may start, drain or end sessions.
@@ -350,8 +338,14 @@ impl Platform for GpuDevice {
         self.watch.advance()
     }
 
-    fn wait(&mut self, deadline: Instant) -> Result<(), DeviceError> {
-        self.watch.wait(deadline)
+    fn route(&mut self, memory: &SharedMemory, offset: usize) -> Result<(), DeviceError> {
+        self.message.route(memory, offset);
+        Ok(())
+    }
+
+    fn wait(&mut self, awaited: Awaited, deadline: Instant) -> Result<(), DeviceError> {
+        self.watch.wait(awaited, deadline)?;
+        self.message.look(&self.lines[0], awaited)
     }
 
     fn runs_alone(&self) -> bool {

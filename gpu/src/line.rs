@@ -11,7 +11,8 @@ use doorbell_contract::HwCompletion;
 use doorbell_host::memory::Slots;
 use doorbell_host::queue::{self, COMPLETION_WORDS, Depth, between};
 use doorbell_host::registers::Session;
-use doorbell_host::{DeviceError, SharedMemory};
+use doorbell_host::platform::MESSAGE;
+use doorbell_host::{Awaited, DeviceError, SharedMemory};
 
 use crate::engine::Engine;
 use crate::mailbox::Mailbox;
@@ -169,6 +170,12 @@ impl SharedLine {
         self.mailbox.is_reached() && (is_closed || self.is_fresh(self.cq_head.load(Ordering::Relaxed)))
     }
 
+    /// Whether a completion at or above the running index `from` has asked for an interrupt (R14).
+    pub fn has_asked(&self, from: u32) -> bool {
+        let status = self.mailbox.status();
+        self.mailbox.is_reached() && status.asks > 0 && status.asked.wrapping_sub(from) as i32 >= 0
+    }
+
     /// Whether anything is awaited here: a completion, or the end of a session.
     pub fn is_awaited(&self) -> bool {
         self.open.load(Ordering::Relaxed) != CLOSED || !self.mailbox.is_reached()
@@ -247,11 +254,18 @@ impl Watch {
     }
 
     /// Looks without sleeping for one slice, then ever less often: a completion waits at most 500 us to be seen (and what
-    /// the system adds to a sleep), and a thread that waits for long wakes 2,000 times a second.
-    pub fn wait(&mut self, deadline: Instant) -> Result<(), DeviceError> {
-        self.advance()?;
+    /// the system adds to a sleep), and a thread that waits for long wakes 2,000 times a second. Who waits for an interrupt does not
+    /// begin with looking, as he expects to wait for long.
+    pub fn wait(&mut self, awaited: Awaited, deadline: Instant) -> Result<(), DeviceError> {
+        if awaited == Awaited::Completion {
+            self.advance()?;
+        }
+        let has_news = |line: &SharedLine| match awaited {
+            Awaited::Completion => line.has_news(),
+            Awaited::Interrupt { from } => line.has_asked(from),
+        };
         let mut pause = Duration::from_micros(20);
-        while !self.lines.iter().any(|line| line.has_news() && line.is_awaited())
+        while !self.lines.iter().any(|line| line.is_awaited() && has_news(line))
             && self.lines.iter().any(|line| line.is_awaited())
         {
             self.lines[0].engine.check()?;
@@ -270,11 +284,34 @@ impl Watch {
 pub(crate) struct OwnLine {
     line: Arc<SharedLine>,
     watch: Watch,
+    message: Message,
 }
 
 impl OwnLine {
     pub fn new(line: Arc<SharedLine>, slice: Duration) -> Self {
-        Self { watch: Watch::new(vec![line.clone()], slice), line }
+        Self { watch: Watch::new(vec![line.clone()], slice), line, message: Message::default() }
+    }
+}
+
+/// Where a driver looks for the message of its interrupt. Nothing in a GPU interrupts the host: who waits writes it himself, once he has seen
+/// in the mailbox that a completion has asked.
+#[derive(Default)]
+pub(crate) struct Message(Option<(SharedMemory, usize)>);
+
+impl Message {
+    /// The message goes to the word at `offset` of `memory`.
+    pub fn route(&mut self, memory: &SharedMemory, offset: usize) {
+        self.0 = Some((memory.clone(), offset));
+    }
+
+    /// Writes it if a completion at or above `from` has asked.
+    pub fn look(&self, line: &SharedLine, awaited: Awaited) -> Result<(), DeviceError> {
+        if let (Awaited::Interrupt { from }, Some((memory, offset))) = (awaited, &self.0)
+            && line.has_asked(from)
+        {
+            memory.word32(*offset)?.store(MESSAGE, Ordering::Release);
+        }
+        Ok(())
     }
 }
 
@@ -293,8 +330,14 @@ impl doorbell_host::Line for OwnLine {
         self.watch.advance()
     }
 
-    fn wait(&mut self, deadline: Instant) -> Result<(), DeviceError> {
-        self.watch.wait(deadline)
+    fn route(&mut self, memory: &SharedMemory, offset: usize) -> Result<(), DeviceError> {
+        self.message.route(memory, offset);
+        Ok(())
+    }
+
+    fn wait(&mut self, awaited: Awaited, deadline: Instant) -> Result<(), DeviceError> {
+        self.watch.wait(awaited, deadline)?;
+        self.message.look(&self.line, awaited)
     }
 
     fn report(&mut self) -> Option<String> {

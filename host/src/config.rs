@@ -41,6 +41,10 @@ pub struct QueueConfig {
     pub workers: Option<u32>,
     /// Descriptors that the device hands out of this queue pair before it passes on to the next one, 1 to 255.
     pub weight: u32,
+    /// Completions that make an armed interrupt fire, asked for or not (R14), at most 65535; 0: no number of them.
+    pub coalesce_count: u32,
+    /// Ticks of the device after which the first visible completion makes an armed interrupt fire (R14); 0: no time.
+    pub coalesce_time: u32,
     /// Advances in a row without any progress of the device after which a wait ends as `Timeout` (R15), at least 1.
     /// A slow device makes progress whenever a counter of tokens, descriptors or completions moves, so this bounds
     /// the time of a single token, wait states and memory latency included.
@@ -66,6 +70,8 @@ impl Default for QueueConfig {
             reward_threshold: 0,
             workers: None,
             weight: 1,
+            coalesce_count: 0,
+            coalesce_time: 0,
             patience: 1000,
         }
     }
@@ -84,6 +90,8 @@ pub struct Layout {
     pub kv: usize,
     /// Log-probability region.
     pub logp: usize,
+    /// The page whose first word the interrupt's message is written to.
+    pub message: usize,
     /// Length of the whole.
     pub bytes: usize,
 }
@@ -108,6 +116,7 @@ impl QueueConfig {
         at_most("eos_threshold", self.eos_threshold, 0xFFFF)?;
         at_most("length_limit", self.length_limit, LENGTH_LIMIT_MAX)?;
         at_most("weight", self.weight, 255)?;
+        at_most("coalesce_count", self.coalesce_count, 0xFFFF)?;
         at_most("workers", self.workers.unwrap_or(1), 32)?;
         let counts =
             [("workers", self.workers), ("weight", Some(self.weight)), ("patience", Some(self.patience))];
@@ -148,7 +157,8 @@ impl QueueConfig {
         let tokens = place("token_bytes", self.token_bytes)?;
         let kv = place("kv_bytes", self.kv_bytes)?;
         let logp = place("logp_bytes", self.logp_bytes)?;
-        Ok(Layout { sq, cq, tokens, kv, logp, bytes: end })
+        let message = place("message", PAGE as u64)?;
+        Ok(Layout { sq, cq, tokens, kv, logp, message, bytes: end })
     }
 
     /// The registers that this configuration sets, for a token region at `tokens` and other regions at `layout` in memory at
@@ -192,6 +202,11 @@ impl QueueConfig {
             (R::LogpSizeLo, self.logp_bytes as u32),
             (R::LogpSizeHi, (self.logp_bytes >> 32) as u32),
         ]
+    }
+
+    /// The registers of coalesced interrupts, which a device without interrupts does not have.
+    pub(crate) fn coalescing_registers(&self) -> [(Register, u32); 2] {
+        [(Register::CoalesceCount, self.coalesce_count), (Register::CoalesceTime, self.coalesce_time)]
     }
 
     /// The registers of reward model 1, which a device without it does not have.
@@ -248,7 +263,7 @@ mod tests {
         let layout = config.check().unwrap().layout;
         assert_eq!(
             layout,
-            Layout { sq: 0, cq: 4096, tokens: 12_288, kv: 16_384, logp: 24_576, bytes: 28_672 }
+            Layout { sq: 0, cq: 4096, tokens: 12_288, kv: 16_384, logp: 24_576, message: 28_672, bytes: 32_768 }
         );
     }
 }

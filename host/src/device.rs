@@ -36,12 +36,23 @@ pub trait Device: Send {
     /// As [`poll`](Self::poll), but for `Timeout`.
     fn collect(&mut self, out: &mut [HwCompletion]) -> Result<usize, DeviceError>;
 
+    /// Arms the interrupt of each of its queue pairs at the completion that it would read next (R14): the next [`wait`](Self::wait) then
+    /// sleeps until one fires, which it does not do for every completion. Those that have come since the last look count, so nothing need be looked for in between. Returns
+    /// whether it did: `false`, the default, is a device without interrupts, where waiting means looking.
+    ///
+    /// # Errors
+    /// `Disabled`, or a failure of the device.
+    fn arm(&mut self) -> Result<bool, DeviceError> {
+        Ok(false)
+    }
+
     /// Waits until [`collect`](Self::collect) would bring a completion or an error, and returns `true`; or until
     /// `deadline` has passed, or nothing is in flight, and returns `false`. The thread may sleep. With a deadline that has
     /// passed already, it looks, gives the device time at most once, and looks again.
     ///
     /// `true` may be said for nothing (a spurious wake-up), so what follows is a loop; a completion that is there is
-    /// never slept over for longer than a millisecond. The default, for devices that know nothing better, says `true`
+    /// never slept over for longer than a millisecond. Where the interrupt is [armed](Self::arm), it is waited for instead: `true` says
+    /// that it has fired, and has to be armed anew. The default, for devices that know nothing better, says `true`
     /// at once whenever something is in flight: its caller then polls.
     ///
     /// # Errors

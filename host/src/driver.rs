@@ -1,6 +1,7 @@
 //! The one driver: queue-pair logic over any [`Platform`].
 
 use std::hash::{BuildHasher as _, Hasher as _, RandomState};
+use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 use bitflags::Flags;
@@ -11,7 +12,7 @@ use crate::device::{Counters, Device, Features, QueueCounters, TokenRegion};
 use crate::error::{DeviceError, Timeout};
 use crate::ledger::{Broken, Ledger};
 use crate::memory::SharedMemory;
-use crate::platform::Platform;
+use crate::platform::{Awaited, Platform};
 use crate::ports::SharedDevice;
 use crate::queue::{CompletionQueue, SubmissionQueue};
 use crate::split::{Completer, Submitter, split};
@@ -36,6 +37,8 @@ pub struct Driver<P: Platform> {
     pub(crate) submitted: u64,
     pub(crate) ledger: Ledger,
     pub(crate) patience: Patience,
+    /// Where the interrupt is armed, if it is and has not come.
+    pub(crate) armed: Option<u32>,
 }
 
 /// What stays the same as long as the driver lives.
@@ -48,6 +51,8 @@ pub(crate) struct Parts {
     pub features: Features,
     /// Whether the device polls the slots: then the check word publishes, and the doorbell only wakes (R1).
     pub slot_polling: bool,
+    /// Whether the device's platform has interrupts.
+    pub interrupts: bool,
 }
 
 /// Whether the queue pair can be used.
@@ -219,6 +224,10 @@ impl<P: Platform> Driver<P> {
         };
         let features = Features::of(&mut platform)?;
         let slot_polling = features.capability.contains(Capability::SLOT_POLLING);
+        let interrupts = match platform.route(&memory, layout.message) {
+            Err(DeviceError::WriteRefused { .. }) => false,
+            routed => routed.map(|()| true)?,
+        };
         let mut driver = Self {
             platform,
             sq,
@@ -227,7 +236,8 @@ impl<P: Platform> Driver<P> {
             submitted: 0,
             ledger: Ledger::new(config.sq_start),
             patience: Patience::new(config.patience),
-            parts: Parts { config, layout, memory, tokens, features, slot_polling },
+            armed: None,
+            parts: Parts { config, layout, memory, tokens, features, slot_polling, interrupts },
         };
         // Somebody else may have left it running.
         driver.disable()?;
@@ -313,12 +323,22 @@ impl<P: Platform> Driver<P> {
         let Parts { config, layout, memory, features, .. } = &self.parts;
         let logp = config.logp_registers(layout, memory.bus_address());
         let (logp_bytes, ranges, features) = (config.logp_bytes, config.range_registers(), *features);
+        let coalescing = config.coalescing_registers();
         if features.capability.contains(Capability::LOGP) {
             for (register, value) in logp {
                 self.configure(register, value)?;
             }
         } else if logp_bytes > 0 {
             return Err(self.lacks("logp_bytes", logp_bytes, "log-probabilities (CAPABILITY.LOGP)"));
+        }
+        if features.capability.contains(Capability::INTERRUPT) {
+            for (register, value) in coalescing {
+                self.configure(register, value)?;
+            }
+        } else if let Some((register, value)) = coalescing.into_iter().find(|&(_, value)| value != 0) {
+            let field =
+                if register == Register::CoalesceCount { "coalesce_count" } else { "coalesce_time" };
+            return Err(self.lacks(field, value.into(), "coalesced interrupts (CAPABILITY.INTERRUPT)"));
         }
         if features.reward_models > 1 {
             for (register, value) in ranges {
@@ -490,6 +510,40 @@ impl<P: Platform> Driver<P> {
         }
     }
 
+    /// Whether the interrupt's message has come since it was last looked for.
+    fn take_message(&mut self) -> Result<bool, DeviceError> {
+        let word = self.parts.memory.word32(self.parts.layout.message)?;
+        let came = word.load(Ordering::Relaxed) != 0 && word.swap(0, Ordering::Acquire) != 0;
+        if came {
+            self.armed = None;
+        }
+        Ok(came)
+    }
+
+    /// As [`Device::wait`], for the interrupt that is armed at `from`.
+    fn wait_for_message(&mut self, from: u32, deadline: Instant) -> Result<bool, DeviceError> {
+        loop {
+            if self.take_message()? {
+                return Ok(true);
+            }
+            if self.in_flight() == 0 {
+                return Ok(false);
+            }
+            let late = Instant::now() >= deadline;
+            self.platform.wait(Awaited::Interrupt { from }, deadline)?;
+            if self.take_message()? {
+                return Ok(true);
+            }
+            if late {
+                return Ok(false);
+            }
+            // What is there and does not ask is no failure of the device.
+            if !self.cq.is_fresh()? {
+                self.note_fruitless()?;
+            }
+        }
+    }
+
     /// Counts an advance that brought no completion, and gives up once too many of them saw no progress (R15).
     fn note_fruitless(&mut self) -> Result<(), DeviceError> {
         if self.patience.is_over(&mut self.platform)? {
@@ -561,8 +615,26 @@ impl<P: Platform> Device for Driver<P> {
         self.take(out)
     }
 
+    fn arm(&mut self) -> Result<bool, DeviceError> {
+        self.require_ready("arming")?;
+        if !self.parts.interrupts {
+            return Ok(false);
+        }
+        // A message of an earlier arming is taken back, if it has come.
+        self.take_message()?;
+        let from = self.cq.head();
+        if self.parts.features.capability.contains(Capability::INTERRUPT) {
+            self.write(Register::Arm, from)?;
+        }
+        self.armed = Some(from);
+        Ok(true)
+    }
+
     fn wait(&mut self, deadline: Instant) -> Result<bool, DeviceError> {
         self.require_ready("waiting")?;
+        if let Some(from) = self.armed {
+            return self.wait_for_message(from, deadline);
+        }
         loop {
             if self.cq.is_fresh()? {
                 return Ok(true);
@@ -571,7 +643,7 @@ impl<P: Platform> Device for Driver<P> {
                 return Ok(false);
             }
             let late = Instant::now() >= deadline;
-            self.platform.wait(deadline)?;
+            self.platform.wait(Awaited::Completion, deadline)?;
             if self.cq.is_fresh()? || late {
                 return self.cq.is_fresh();
             }
@@ -638,6 +710,7 @@ impl<P: Platform> Device for Driver<P> {
 
     fn disable(&mut self) -> Result<(), DeviceError> {
         self.condition = Condition::Disabled;
+        self.armed = None;
         self.write(Register::Control, 0)?;
         self.wait_for_state("the end of a disable (STATE.ACTIVE = 0)", |state| {
             !state.contains(State::ACTIVE)

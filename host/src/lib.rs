@@ -29,6 +29,7 @@
 //! # }
 //! ```
 
+mod attendant;
 pub mod config;
 pub mod device;
 pub mod driver;
@@ -49,7 +50,7 @@ pub use device::{Counters, Device, Features, QueueCounters, TokenRegion};
 pub use driver::Driver;
 pub use error::DeviceError;
 pub use memory::SharedMemory;
-pub use platform::Platform;
+pub use platform::{Awaited, Platform};
 pub use ports::{Division, Line, Pages, Ports, QueuePort, SharedDevice};
 pub use sharded::Sharded;
 pub use split::{Completer, Submitter};

@@ -198,6 +198,16 @@ impl SharedMemory {
         Ok(())
     }
 
+    /// As a device sends the message of an interrupt (R14): what it wrote before is visible to whoever sees the message.
+    ///
+    /// # Errors
+    /// As [`bus_write_u32`](Self::bus_write_u32).
+    pub fn bus_send(&self, address: u64, data: u32) -> Result<(), BusFault> {
+        let words = self.words32(self.offset_of(address), 1).ok_or(BusFault)?;
+        words[0].store(data, Ordering::Release);
+        Ok(())
+    }
+
     /// As a device reads one 32-bit word at bus address `address`.
     ///
     /// # Errors

@@ -7,6 +7,21 @@ use crate::memory::SharedMemory;
 use crate::ports::SharedDevice;
 use doorbell_contract::Register;
 
+/// What somebody waits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Awaited {
+    /// A completion.
+    Completion,
+    /// The message of an interrupt that was armed at this index (R14).
+    Interrupt {
+        /// What ARM was written with.
+        from: u32,
+    },
+}
+
+/// What the message of a driver's interrupt writes: anything but 0, which the driver writes when it has seen it.
+pub const MESSAGE: u32 = 1;
+
 /// The narrow seam beneath [`Driver`](crate::driver::Driver): all that a kind of device has to bring.
 pub trait Platform: Send {
     /// Short name of the device, as users type it: `model`, `rtl`, …
@@ -39,16 +54,25 @@ pub trait Platform: Send {
     /// Failures of the device, such as a failed assertion.
     fn advance(&mut self, want: usize) -> Result<(), DeviceError>;
 
-    /// Lets time pass until a completion may have become visible, and at most until about `deadline`. It may return
-    /// earlier for no reason (a spurious wake-up), but not later because of a completion that it missed: one that was
-    /// visible before the call ends it too. The caller looks, and calls again.
+    /// Has the interrupts of the queue pair write [`MESSAGE`] to the word at byte `offset` of `memory`, as an operating system would
+    /// that gives a driver a vector. The default writes the device's table, which is for a platform whose driver has the device alone.
+    ///
+    /// # Errors
+    /// `WriteRefused` where the device has no interrupts, or another failure of the device.
+    fn route(&mut self, memory: &SharedMemory, offset: usize) -> Result<(), DeviceError> {
+        message_table(memory, offset).into_iter().try_for_each(|(register, value)| self.write_register(register, value))
+    }
+
+    /// Lets time pass until what is awaited may be there, and at most until about `deadline`. It may return
+    /// earlier for no reason (a spurious wake-up), but not later because of something that it missed: what was
+    /// there before the call ends it too. The caller looks, and calls again.
     ///
     /// The default is for devices that run only while they are given time: one [`advance`](Self::advance).
     ///
     /// # Errors
     /// As [`advance`](Self::advance).
-    fn wait(&mut self, deadline: Instant) -> Result<(), DeviceError> {
-        let _ = deadline;
+    fn wait(&mut self, awaited: Awaited, deadline: Instant) -> Result<(), DeviceError> {
+        let _ = (awaited, deadline);
         self.advance(1)
     }
 
@@ -75,6 +99,17 @@ pub trait Platform: Send {
     }
 }
 
+/// What the table of messages is to hold for a queue pair whose message goes to byte `offset` of `memory`, unmasked at the end.
+pub(crate) fn message_table(memory: &SharedMemory, offset: usize) -> [(Register, u32); 4] {
+    let address = memory.bus_address() + offset as u64;
+    [
+        (Register::MessageAddressLo, address as u32),
+        (Register::MessageAddressHi, (address >> 32) as u32),
+        (Register::MessageData, MESSAGE),
+        (Register::MessageControl, 0),
+    ]
+}
+
 impl<P: Platform + ?Sized> Platform for Box<P> {
     fn name(&self) -> &str {
         (**self).name()
@@ -96,8 +131,12 @@ impl<P: Platform + ?Sized> Platform for Box<P> {
         (**self).advance(want)
     }
 
-    fn wait(&mut self, deadline: Instant) -> Result<(), DeviceError> {
-        (**self).wait(deadline)
+    fn route(&mut self, memory: &SharedMemory, offset: usize) -> Result<(), DeviceError> {
+        (**self).route(memory, offset)
+    }
+
+    fn wait(&mut self, awaited: Awaited, deadline: Instant) -> Result<(), DeviceError> {
+        (**self).wait(awaited, deadline)
     }
 
     fn runs_alone(&self) -> bool {

@@ -7,9 +7,10 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use crate::attendant::{Attendance, Attendant, Bell};
 use crate::error::DeviceError;
 use crate::memory::{PAGE, SharedMemory};
-use crate::platform::Platform;
+use crate::platform::{Awaited, Platform, message_table};
 use doorbell_contract::{Block, Place, Register, State};
 
 /// Completions of other queue pairs that may come between two of one: the weights of all others.
@@ -18,6 +19,8 @@ const OTHERS: u32 = 15 * 255;
 const PATIENCE: u32 = 10_000;
 /// How long one look at a device that runs by itself holds the lock.
 const LOOK: Duration = Duration::from_micros(100);
+/// How long one slice of a device on a thread of its own is waited for.
+const LONGEST_SLICE: Duration = Duration::from_secs(1);
 
 /// The registers of a window: base and size, low and high halves.
 const WINDOWS: [[Register; 4]; 3] = [
@@ -84,11 +87,17 @@ pub trait Line: Send {
     /// As [`advance`](Platform::advance).
     fn advance(&mut self) -> Result<(), DeviceError>;
 
+    /// As [`route`](Platform::route), of this queue pair alone.
+    ///
+    /// # Errors
+    /// As [`route`](Platform::route).
+    fn route(&mut self, memory: &SharedMemory, offset: usize) -> Result<(), DeviceError>;
+
     /// As [`wait`](Platform::wait), of this queue pair alone.
     ///
     /// # Errors
     /// As [`wait`](Platform::wait).
-    fn wait(&mut self, deadline: Instant) -> Result<(), DeviceError>;
+    fn wait(&mut self, awaited: Awaited, deadline: Instant) -> Result<(), DeviceError>;
 
     /// As [`report`](Platform::report), of this queue pair alone.
     fn report(&mut self) -> Option<String>;
@@ -175,22 +184,39 @@ pub struct Ports<D: Pages> {
     division: Division,
     /// The memory of each queue pair.
     parts: Vec<SharedMemory>,
+    attendant: Option<Arc<Attendant>>,
 }
 
 /// What the ports of a device share.
-struct Shared<D> {
+pub(crate) struct Shared<D> {
     device: Mutex<D>,
-    name: String,
+    pub(crate) name: String,
     key: SharedDevice,
     runs_alone: bool,
+    /// Where each queue pair is.
+    places: Vec<Place>,
+    /// Of each queue pair, where its messages go.
+    pub(crate) bells: Vec<Bell>,
+    pub(crate) attendance: Attendance,
     /// Whether a queue pair has its port given out.
     taken: Vec<AtomicBool>,
 }
 
 impl<D> Shared<D> {
     /// A thread that died while it had the device left it at worst in the middle of its own queue pair's work.
-    fn device(&self) -> MutexGuard<'_, D> {
+    pub(crate) fn lock(&self) -> MutexGuard<'_, D> {
         self.device.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The same, in front of the attendant.
+    #[inline]
+    fn device(&self) -> MutexGuard<'_, D> {
+        self.attendance.in_front(|| self.lock())
+    }
+
+    /// Where each queue pair is.
+    pub(crate) fn queues(&self) -> impl Iterator<Item = Place> {
+        self.places.iter().copied()
     }
 }
 
@@ -266,11 +292,30 @@ impl<D: Pages> Ports<D> {
                 device: Mutex::new(device),
                 name,
                 key: SharedDevice::next(),
+                places: (0..division.queues).map(|queue| division.place(queue)).collect(),
+                bells: parts.iter().map(|_| Bell::default()).collect(),
+                attendance: Attendance::default(),
                 taken: parts.iter().map(|_| AtomicBool::new(false)).collect(),
             }),
             division: division.clone(),
             parts,
+            attendant: None,
         })
+    }
+
+    /// Gives the device a thread of its own, if it does not run by itself, as long as it has an owner or a port: then its drivers'
+    /// threads may sleep, and what they do instead of giving it time is looking.
+    ///
+    /// # Errors
+    /// `Unavailable` if no thread can be had.
+    pub fn attended(mut self) -> Result<Self, DeviceError>
+    where
+        D: 'static,
+    {
+        if !self.shared.runs_alone && self.attendant.is_none() {
+            self.attendant = Some(Arc::new(Attendant::new(self.shared.clone())?));
+        }
+        Ok(self)
     }
 
     /// How it was divided.
@@ -302,6 +347,7 @@ impl<D: Pages> Ports<D> {
             name: name.clone(),
             memory: part.clone(),
             line: None,
+            attendant: self.attendant.clone(),
         };
         let mut device = self.shared.device();
         stop(&mut *device, place).map_err(|error| port.named(error))?;
@@ -382,6 +428,8 @@ pub struct QueuePort<D: Pages> {
     memory: SharedMemory,
     /// What needs no lock, where there is such.
     line: Option<Box<dyn Line>>,
+    /// Whoever gives the device its time does so as long as it has a port.
+    attendant: Option<Arc<Attendant>>,
 }
 
 impl<D: Pages> QueuePort<D> {
@@ -392,12 +440,26 @@ impl<D: Pages> QueuePort<D> {
 
     /// A write that the device itself decides on.
     fn write_by_device(&mut self, register: Register, value: u32) -> Result<(), DeviceError> {
-        // Page 0 is its owner's.
-        if matches!(register.block(), Block::Device | Block::DeviceFunction | Block::DeviceQueue) {
+        // Pages 0 and 1 are its owner's.
+        if matches!(
+            register.block(),
+            Block::Device | Block::DeviceFunction | Block::DeviceQueue | Block::DeviceMessage
+        ) {
             return Err(DeviceError::WriteRefused { device: self.name.clone(), register, value });
         }
         let written = self.shared.device().write_at(self.place, register, value);
+        if self.attendant.is_some() {
+            self.shared.attendance.stir();
+        }
         written.map_err(|error| self.named(error))
+    }
+
+    fn is_attended(&self) -> bool {
+        self.attendant.is_some() && self.shared.attendance.is_attended()
+    }
+
+    fn bell(&self) -> &Bell {
+        &self.shared.bells[usize::from(self.place.queue)]
     }
 
     /// The same error, of this queue pair.
@@ -455,22 +517,47 @@ impl<D: Pages> Platform for QueuePort<D> {
         if let Some(line) = &mut self.line {
             return line.advance();
         }
+        if self.is_attended() {
+            self.shared.attendance.pass_slice(Instant::now() + LONGEST_SLICE);
+            return Ok(());
+        }
         self.shared.device().advance_for(self.place, want)
     }
 
-    fn wait(&mut self, deadline: Instant) -> Result<(), DeviceError> {
+    /// The device's owner sets its table, as an operating system would.
+    fn route(&mut self, memory: &SharedMemory, offset: usize) -> Result<(), DeviceError> {
         if let Some(line) = &mut self.line {
-            return line.wait(deadline);
+            return line.route(memory, offset);
+        }
+        let mut device = self.shared.device();
+        let mut table = message_table(memory, offset).into_iter();
+        let routed = table.try_for_each(|(register, value)| device.write_at(self.place, register, value));
+        drop(device);
+        routed.map_err(|error| self.named(error))?;
+        self.bell().route(memory, offset);
+        Ok(())
+    }
+
+    fn wait(&mut self, awaited: Awaited, deadline: Instant) -> Result<(), DeviceError> {
+        if let Some(line) = &mut self.line {
+            return line.wait(awaited, deadline);
+        }
+        if self.is_attended() {
+            match awaited {
+                Awaited::Interrupt { .. } => self.shared.attendance.sleep(self.bell(), deadline),
+                Awaited::Completion => self.shared.attendance.pass_slice(deadline),
+            }
+            return Ok(());
         }
         if self.shared.runs_alone {
             // Not for longer at a time: others have doorbells to ring.
-            return self.shared.device().wait(deadline.min(Instant::now() + LOOK));
+            return self.shared.device().wait(awaited, deadline.min(Instant::now() + LOOK));
         }
         self.advance(1)
     }
 
     fn runs_alone(&self) -> bool {
-        self.shared.runs_alone
+        self.shared.runs_alone || self.is_attended()
     }
 
     fn report(&mut self) -> Option<String> {

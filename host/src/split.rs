@@ -17,7 +17,7 @@ use crate::device::TokenRegion;
 use crate::driver::{Condition, Driver, Known, Parts, Patience, protocol, timeout};
 use crate::error::DeviceError;
 use crate::ledger::{Broken, Ledger};
-use crate::platform::Platform;
+use crate::platform::{Awaited, Platform};
 use crate::queue::{CompletionQueue, SubmissionQueue};
 use doorbell_contract::{HwCompletion, HwDesc, Register};
 
@@ -71,7 +71,7 @@ pub struct Completer<P: Platform> {
 
 /// The halves of a driver whose descriptors are all published.
 pub(crate) fn split<P: Platform>(driver: Driver<P>) -> (Submitter<P>, Completer<P>) {
-    let Driver { platform, parts, sq, cq, submitted, ledger, patience, condition: _ } = driver;
+    let Driver { platform, parts, sq, cq, submitted, ledger, patience, condition: _, armed: _ } = driver;
     let shared = Arc::new(Shared {
         name: platform.name().to_owned(),
         submitted: AtomicU64::new(submitted),
@@ -130,7 +130,7 @@ impl<P: Platform> Submitter<P> {
                 let condition =
                     lost.into_inner().map_or(Condition::Ready, |broken| Condition::Lost(Box::new(broken)));
                 let platform = platform.into_inner().unwrap_or_else(PoisonError::into_inner);
-                Ok(Driver { platform, parts, sq, cq, condition, submitted, ledger, patience })
+                Ok(Driver { platform, parts, sq, cq, condition, submitted, ledger, patience, armed: None })
             }
             // Each half has one reference and gives none away, so this does not happen.
             Err(shared) => Err(Box::new((
@@ -185,7 +185,7 @@ impl<P: Platform> Completer<P> {
             let idle = self.in_flight() == 0;
             if !self.runs_alone && !idle {
                 let mut platform = self.shared.platform();
-                platform.wait(deadline)?;
+                platform.wait(Awaited::Completion, deadline)?;
                 if !self.cq.is_fresh()? && Self::gives_up(&mut self.patience, &self.ledger, &mut *platform)? {
                     return Err(self.timeout(&mut platform)?);
                 }
@@ -296,6 +296,7 @@ mod tests {
             engines: 1,
             reward_models: 1,
             groups: 0,
+            tick_hz: 0,
         };
         let config = QueueConfig { patience: 3, ..QueueConfig::default() };
         Driver::new(Silent { registers: Registers::new(built) }, config).unwrap().split().unwrap()

@@ -116,7 +116,7 @@ impl Leaky {
                 self.places()?[usize::from(place.queue)]
             }
             (Leak::Doorbell, _) if register == Register::Doorbell => Place { queue: 0, ..place },
-            (Leak::Faults, _) if matches!(register, Register::Error | Register::Irq) => {
+            (Leak::Faults, _) if matches!(register, Register::Error | Register::Arm) => {
                 Place { queue: 0, ..place }
             }
             (Leak::Counters, Block::Queue) if register >= Register::QueueDescriptorsLo => {

@@ -277,6 +277,7 @@ fn settings(args: &Args, plan: &ReplayPlan) -> Settings {
         queues: args.queues,
         functions: args.functions,
         gpus: Gpus { gpus: args.gpus.as_ref().map_or_else(|| vec![0], |GpuList(gpus)| gpus.clone()) },
+        own_thread: false,
         fault: None,
     }
 }

@@ -1,6 +1,7 @@
 //! The registers of a device in software: who may write what when, and what the writes do (docs/contract.md,
 //! "Registers"). The model and the GPU, whose registers are its host's, share it.
 
+mod interrupt;
 mod policy;
 mod queue;
 
@@ -9,8 +10,9 @@ use std::collections::HashMap;
 use crate::queue::Depth;
 use doorbell_contract::{
     Access, Block, CONTRACT_VERSION, Capability, Control, Counter, DEVICE_ID, DeviceFault, FunctionControl,
-    LENGTH_LIMIT_MAX, Place, QueueCounter, RANGES, Register, SqKey,
+    LENGTH_LIMIT_MAX, MessageControl, Place, QueueCounter, RANGES, Register, SqKey,
 };
+pub use interrupt::Coalescing;
 pub use policy::{PolicySlot, PolicySlots};
 pub use queue::{Abort, QueueRegisters, Ring, Session};
 
@@ -40,6 +42,8 @@ pub struct Built {
     pub reward_models: u32,
     /// CAP_GROUPS.
     pub groups: u32,
+    /// CAP_TICK_HZ.
+    pub tick_hz: u32,
 }
 
 impl Built {
@@ -54,6 +58,10 @@ impl Built {
             self.reward_models > 1
         } else if within(Register::LogpBaseLo, Register::LogpSizeHi) {
             self.features.contains(Capability::LOGP)
+        } else if matches!(register, Register::Arm | Register::CoalesceCount | Register::CoalesceTime)
+            || register.block() == Block::DeviceMessage
+        {
+            self.features.contains(Capability::INTERRUPT)
         } else {
             register != Register::Abort || self.features.contains(Capability::ABORT)
         }
@@ -77,6 +85,17 @@ pub struct Registers {
     /// By function.
     policies: Vec<PolicySlots>,
     counters: [u64; Counter::ALL.len()],
+    /// Ticks that have passed while there was nothing to do.
+    idle_ticks: u64,
+}
+
+/// What an interrupt writes, where.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Message {
+    /// Bus address, a multiple of 4.
+    pub address: u64,
+    /// Its 4 bytes.
+    pub data: u32,
 }
 
 impl Registers {
@@ -87,6 +106,7 @@ impl Registers {
             queues: (0..built.queues).map(|_| QueueRegisters::new()).collect(),
             policies: vec![PolicySlots::new(); usize::from(built.functions)],
             counters: [0; Counter::ALL.len()],
+            idle_ticks: 0,
             built,
         }
     }
@@ -160,6 +180,51 @@ impl Registers {
         self.counters[counter as usize] = value;
     }
 
+    /// The device's time, in ticks, of a device that counts a cycle for each completion, token and wait state.
+    pub fn ticks(&self) -> u64 {
+        let counted = |counter| self.counted(counter);
+        self.idle_ticks
+            + counted(Counter::Completions)
+            + counted(Counter::Tokens)
+            + counted(Counter::Wait)
+    }
+
+    /// The newest completion of `queue` has become visible, and may fire (R14).
+    #[inline]
+    pub fn note_visible(&mut self, queue: u8, asks: bool) {
+        if asks {
+            self.queue_mut(queue).ask_interrupt();
+        }
+        if self.queue(queue).is_armed() {
+            let now = self.ticks();
+            self.queue_mut(queue).look_at_interrupt(now);
+        }
+    }
+
+    /// Fires what is due by its time; where a time runs and `idle` says that nothing else is left to do, that time passes.
+    pub fn look_at_times(&mut self, idle: bool) {
+        let Some(first) = self.queues.iter().filter_map(QueueRegisters::interrupt_deadline).min() else {
+            return;
+        };
+        if idle {
+            self.idle_ticks += first.saturating_sub(self.ticks());
+        }
+        let now = self.ticks();
+        self.queues.iter_mut().for_each(|queue| queue.look_at_interrupt(now));
+    }
+
+    /// The message of `queue`'s vector, if it is pending and not masked: it is to be sent now.
+    pub fn take_message(&mut self, queue: u8) -> Option<Message> {
+        let place = Place { queue, ..Place::FIRST };
+        let masked = self.config(Register::MessageControl, place) & MessageControl::MASK.bits() != 0;
+        if masked || !self.queue_mut(queue).take_pending() {
+            return None;
+        }
+        let half = |register| u64::from(self.config(register, place));
+        let address = half(Register::MessageAddressHi) << 32 | half(Register::MessageAddressLo);
+        Some(Message { address, data: self.config(Register::MessageData, place) })
+    }
+
     /// A write by the host of the register that `place` has under this name.
     ///
     /// # Errors
@@ -197,7 +262,7 @@ impl Registers {
         match register.block() {
             Block::Device => self.queues.iter().any(QueueRegisters::is_active),
             Block::DeviceFunction | Block::Function => self.is_function_active(place.function),
-            Block::DeviceQueue | Block::FunctionQueue | Block::Queue => self.queue(place.queue).is_active(),
+            Block::DeviceQueue | Block::DeviceMessage | Block::FunctionQueue | Block::Queue => self.queue(place.queue).is_active(),
         }
     }
 
@@ -240,10 +305,16 @@ impl Registers {
                 self.queue_mut(place.queue).clear(value);
                 return Ok(());
             }
-            Register::Irq => {
-                self.queue_mut(place.queue).write_irq(value);
-                return Ok(());
+            Register::Arm => {
+                let now = self.ticks();
+                return self.queue_mut(place.queue).write_arm(value, now);
             }
+            Register::MessageAddressLo => {
+                require(value.is_multiple_of(4))?;
+                value
+            }
+            Register::MessageAddressHi | Register::MessageData => value,
+            Register::MessageControl => value & MessageControl::all().bits(),
             Register::Abort => return self.queue_mut(place.queue).write_abort(value),
             _ => {
                 require(register.access() == Access::Config && !self.is_active(register, place))?;
@@ -264,7 +335,7 @@ impl Registers {
                         require(value <= LENGTH_LIMIT_MAX)?;
                         value
                     }
-                    Register::WaitStates | Register::EosThreshold => value & 0xFFFF,
+                    Register::WaitStates | Register::EosThreshold | Register::CoalesceCount => value & 0xFFFF,
                     _ => value,
                 }
             }
@@ -370,7 +441,7 @@ impl Registers {
             logp_size,
             ranges,
             function: place.function,
-            asked: None,
+            coalescing: Coalescing { count: get(R::CoalesceCount), time: get(R::CoalesceTime) },
         })
     }
 
@@ -442,7 +513,12 @@ impl Registers {
             Register::State => queue.state().bits(),
             Register::Error => queue.fault().bits(),
             Register::Status => queue.status(),
-            Register::Irq => queue.irq().bits(),
+            Register::Arm => queue.armed_at(),
+            Register::MessagesPending => {
+                (0..).zip(&self.queues).map(|(bit, queue)| u32::from(queue.is_pending()) << bit).sum()
+            }
+            Register::CapTickHz => built.tick_hz,
+            _ if register.block() == Block::DeviceMessage => self.config(register, place),
             _ if register.access() == Access::Config => self.config(register, place),
             _ => self.read_counter(register, queue),
         })

@@ -1,8 +1,9 @@
-//! What a device in software keeps of one queue pair: its rings while it is active, its faults, its interrupt.
+//! What a device in software keeps of one queue pair: its rings while it is active, its faults.
 
+use super::interrupt::{Coalescing, Interrupt};
 use super::Refused;
 use crate::queue::{Depth, between};
-use doorbell_contract::{Control, DeviceFault, Irq, QueueCounter, RANGES, SqKey, State};
+use doorbell_contract::{Control, DeviceFault, QueueCounter, RANGES, SqKey, State};
 
 /// One ring as the device sees it; indices are free-running (R13).
 #[derive(Clone, Copy, Debug)]
@@ -74,20 +75,8 @@ pub struct Session {
     pub workers: u32,
     /// Descriptors in a row that this queue pair may have before another's turn.
     pub weight: u32,
-    /// The newest completion that asked for an interrupt and is not released: if any such is left, then this one.
-    pub(super) asked: Option<u32>,
-}
-
-impl Session {
-    /// Releases the completions below `head`, which are written.
-    #[inline]
-    fn release(&mut self, head: u32) {
-        let Self { cq, asked, .. } = self;
-        if asked.is_some_and(|asked| !between(head, asked, cq.tail.wrapping_sub(1)) || head == cq.tail) {
-            *asked = None;
-        }
-        cq.head = head;
-    }
+    /// What fires besides completions that ask for an interrupt.
+    pub coalescing: Coalescing,
 }
 
 /// What ABORT was written for (R8): the DECODEs of a rollout below an index of the submission queue.
@@ -121,7 +110,7 @@ pub struct QueueRegisters {
     /// Whether a descriptor that was consumed has no completion yet; who executes sets it before registers are read.
     pub busy: bool,
     fault: DeviceFault,
-    irq: Irq,
+    interrupt: Interrupt,
     refused: u8,
     /// CONTROL.DRAIN was written.
     draining: bool,
@@ -143,7 +132,7 @@ impl QueueRegisters {
             session: None,
             busy: false,
             fault: DeviceFault::empty(),
-            irq: Irq::empty(),
+            interrupt: Interrupt::default(),
             refused: 0,
             draining: false,
             abort: None,
@@ -228,12 +217,13 @@ impl QueueRegisters {
         self.by_reset = false;
     }
 
-    /// A disable: nothing outlives it but faults, the interrupt, and how far the queues came.
+    /// A disable: nothing outlives it but faults, and how far the queues came.
     pub fn stop(&mut self) {
         if let Some(session) = self.session.take() {
             self.ends = [session.sq.head, session.cq.tail];
         }
         (self.draining, self.busy, self.abort) = (false, false, None);
+        self.interrupt.forget();
     }
 
     pub(super) fn drain(&mut self) {
@@ -269,7 +259,7 @@ impl QueueRegisters {
     pub(super) fn release_completions(&mut self, head: u32) -> Result<(), Refused> {
         match &mut self.session {
             Some(session) if between(session.cq.head, head, session.cq.tail) => {
-                session.release(head);
+                session.cq.head = head;
                 Ok(())
             }
             _ => self.refuse_doorbell(),
@@ -283,7 +273,7 @@ impl QueueRegisters {
             if !between(session.cq.head, cq_head, session.cq.tail) {
                 session.cq.tail = cq_head;
             }
-            session.release(cq_head);
+            session.cq.head = cq_head;
         }
     }
 
@@ -342,35 +332,52 @@ impl QueueRegisters {
         self.abort = None;
     }
 
-    pub(super) fn write_irq(&mut self, value: u32) {
-        self.irq = Irq::from_bits_truncate(value) & Irq::ARMED | self.irq & Irq::PENDING;
-        if self.irq.contains(Irq::ARMED) {
-            self.irq -= Irq::PENDING;
-        }
-        self.fire();
+    /// Arms the interrupt (R14); `now` in ticks.
+    pub(super) fn write_arm(&mut self, index: u32, now: u64) -> Result<(), Refused> {
+        let session = self.session.as_ref().ok_or(Refused)?;
+        self.interrupt.arm(index, session.cq.tail, session.coalescing, now);
+        Ok(())
     }
 
-    /// Notes that completion `index` asks for an interrupt, and fires if armed (R14).
-    pub fn ask_interrupt(&mut self, index: u32) {
-        if let Some(session) = &mut self.session {
-            session.asked = Some(index);
-        }
-        self.fire();
+    /// What ARM reads.
+    pub(super) fn armed_at(&self) -> u32 {
+        self.interrupt.index()
     }
 
-    /// Fires if armed: for a completion that asked and is already released.
-    pub fn interrupt(&mut self) {
-        if self.irq.contains(Irq::ARMED) {
-            self.irq = Irq::PENDING;
+    /// ARM was written, and it has not fired since.
+    #[inline]
+    pub fn is_armed(&self) -> bool {
+        self.interrupt.is_armed()
+    }
+
+    /// It has fired, and its message is not sent.
+    #[inline]
+    pub fn is_pending(&self) -> bool {
+        self.interrupt.is_pending()
+    }
+
+    /// Takes what is pending, to send its message.
+    pub(super) fn take_pending(&mut self) -> bool {
+        self.interrupt.take()
+    }
+
+    /// Notes that the newest completion asks for an interrupt.
+    pub(super) fn ask_interrupt(&mut self) {
+        if let Some(session) = &self.session {
+            self.interrupt.ask(session.cq.tail.wrapping_sub(1));
         }
     }
 
-    /// R14: armed, and a visible completion that asked is not yet released.
-    fn fire(&mut self) {
-        let asked = self.session.as_ref().is_some_and(|session| session.asked.is_some());
-        if asked {
-            self.interrupt();
+    /// Fires if it is time to; `now` in ticks.
+    pub(super) fn look_at_interrupt(&mut self, now: u64) {
+        if let Some(session) = &self.session {
+            self.interrupt.look(session.cq.tail, session.coalescing, now);
         }
+    }
+
+    /// When COALESCE_TIME is over, in ticks, if it runs.
+    pub(super) fn interrupt_deadline(&self) -> Option<u64> {
+        self.interrupt.deadline()
     }
 
     fn is_idle(&self) -> bool {
@@ -400,16 +407,13 @@ impl QueueRegisters {
         self.session.as_ref().map_or(self.ends[1], |session| session.cq.tail)
     }
 
-    pub(super) fn irq(&self) -> Irq {
-        self.irq
-    }
-
     pub(super) fn state(&self) -> State {
         let mut state = State::empty();
         state.set(State::ACTIVE, self.is_active());
         state.set(State::IDLE, self.is_idle());
         state.set(State::FAULT, !self.fault.is_empty());
         state.set(State::ABORTING, self.abort.is_some());
+        state.set(State::ARMED, self.is_armed());
         state
     }
 

@@ -258,6 +258,14 @@ impl Device for Sharded {
         Ok(taken)
     }
 
+    fn arm(&mut self) -> Result<bool, DeviceError> {
+        let mut all = true;
+        for shard in 0..self.shards.len() {
+            all &= self.shards[shard].arm().map_err(|error| self.of_shard(shard, error))?;
+        }
+        Ok(all)
+    }
+
     /// Looks at every shard in turn, and waits for each a little, longer from round to round: at most a millisecond for
     /// all together, which is how long a completion may wait to be seen.
     fn wait(&mut self, deadline: Instant) -> Result<bool, DeviceError> {

@@ -67,6 +67,9 @@ const POLL: usize = 256;
 const FAILURES: usize = 64;
 /// Idle turns between two looks at the clock.
 const IDLE_TURNS: u32 = 1024;
+/// How long the hot thread sleeps at a time while it waits for others than the device too, and while it does not.
+const SHORT_SLEEP: Duration = Duration::from_micros(200);
+const LONG_SLEEP: Duration = Duration::from_millis(10);
 
 /// What a pipeline works with.
 pub struct Parts {
@@ -276,9 +279,31 @@ impl Pipeline {
             } else {
                 time.idle.add(spent)
             }
+            if !moved && self.options.sleeps {
+                self.sleep()?;
+            }
             // Without rollouts there is nothing that could move.
             self.note_idle(moved || self.is_idle())?;
         }
+    }
+
+    /// Sleeps until the device interrupts, or for so long as others may be waited for, who do not: judges, the writer, the source,
+    /// and threads with something to abort or to publish.
+    #[cold]
+    fn sleep(&mut self) -> Result<(), RuntimeError> {
+        let others = self.rewards.pending() > 0 || self.occupancy.of(State::TrajectoryReady) > 0;
+        let longest = if others { SHORT_SLEEP } else { LONG_SLEEP };
+        if self.device.in_flight() == 0 {
+            std::thread::sleep(SHORT_SLEEP);
+        } else {
+            // Without interrupts of its own it has none for each completion: it is waited for as it can be.
+            if self.features.capability.contains(Capability::INTERRUPT) {
+                self.device.arm()?;
+            }
+            self.device.wait(Instant::now() + longest)?;
+        }
+        self.idle_turns = IDLE_TURNS;
+        Ok(())
     }
 
     /// One turn: whatever can move now moves by one stage or more. Says whether anything did.

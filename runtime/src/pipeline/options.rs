@@ -86,6 +86,9 @@ pub struct Options {
     pub logprobs: bool,
     /// How many versions of the policy the oldest token of a trajectory may lie back, below 2^15 (R22); `None` is any number.
     pub max_staleness: Option<u32>,
+    /// Whether the hot thread sleeps until the device interrupts it, instead of looking, while nothing moves. For devices that run by themselves,
+    /// and that are set to interrupt: for each completion, or a number of them (COALESCE_COUNT), or for those that ask.
+    pub sleeps: bool,
     /// How often an answer is judged anew, by another judge where there is one, before its rollout fails.
     pub judge_retries: u32,
     /// Rollouts that may fail before the run ends with an error; `None` lets all that do.
@@ -112,6 +115,7 @@ impl Default for Options {
             judge_group: false,
             logprobs: false,
             max_staleness: None,
+            sleeps: false,
             judge_retries: 1,
             max_failures: None,
             patience: Duration::from_secs(60),

@@ -3,7 +3,7 @@
 use super::rig::{numbered, refused};
 use super::{Bench, Failure, Rig, ensure, ensure_eq};
 use doorbell_contract::{
-    Access, Capability, Control, Counter, DescFlags, DeviceFault, FunctionControl, HwCompletion, HwDesc, Irq,
+    Access, Capability, Control, Counter, DeviceFault, FunctionControl, HwCompletion, HwDesc,
     LENGTH_LIMIT_MAX, QueueCounter, Register, State,
 };
 use doorbell_host::config::QueueConfig;
@@ -115,72 +115,6 @@ pub(super) fn r12_a_bad_configuration_does_not_start(bench: &mut Bench<'_>) -> R
     let state = platform.read_register(R::State)?;
     ensure_eq!(state, (State::ACTIVE | State::IDLE).bits(), "STATE after a good ENABLE");
     ensure_eq!(platform.read_register(R::Control)?, Control::ENABLE.bits(), "CONTROL after a good ENABLE");
-    Ok(())
-}
-
-fn irq(rig: &mut Rig) -> Result<Irq, Failure> {
-    Ok(Irq::from_bits_retain(rig.driver.read(Register::Irq)?))
-}
-
-fn arm(rig: &mut Rig) -> Result<(), Failure> {
-    Ok(rig.driver.write(Register::Irq, Irq::ARMED.bits())?)
-}
-
-pub(super) fn r14_one_interrupt_per_arming(bench: &mut Bench<'_>) -> Result<(), Failure> {
-    let mut rig = bench.open(QueueConfig::default())?;
-    let asking = HwDesc::decode(1, 0, 3).with_flags(DescFlags::INTERRUPT);
-    let post = |rig: &mut Rig, desc: HwDesc| -> Result<(), Failure> {
-        rig.driver.submit(&[desc])?;
-        rig.settle()
-    };
-
-    ensure_eq!(irq(&mut rig)?, Irq::empty(), "IRQ after ENABLE");
-    post(&mut rig, asking)?;
-    ensure_eq!(irq(&mut rig)?, Irq::empty(), "IRQ unarmed, after a completion that asked");
-    arm(&mut rig)?;
-    rig.settle()?;
-    ensure_eq!(irq(&mut rig)?, Irq::PENDING, "IRQ armed late, with such a completion visible");
-    rig.drain()?;
-    ensure_eq!(irq(&mut rig)?, Irq::PENDING, "IRQ after its completion was released");
-
-    arm(&mut rig)?;
-    rig.settle()?;
-    ensure_eq!(irq(&mut rig)?, Irq::ARMED, "IRQ armed with nothing visible");
-    post(&mut rig, HwDesc::decode(2, 0, 3))?;
-    ensure_eq!(irq(&mut rig)?, Irq::ARMED, "IRQ after a completion that did not ask");
-    post(&mut rig, asking)?;
-    ensure_eq!(irq(&mut rig)?, Irq::PENDING, "IRQ after a completion that asked");
-    post(&mut rig, asking)?;
-    ensure_eq!(irq(&mut rig)?, Irq::PENDING, "IRQ after another that asked");
-
-    arm(&mut rig)?;
-    rig.settle()?;
-    ensure_eq!(irq(&mut rig)?, Irq::PENDING, "IRQ armed again with those not released");
-    rig.drain()?;
-    arm(&mut rig)?;
-    rig.driver.write(Register::Irq, 0)?;
-    post(&mut rig, asking)?;
-    ensure_eq!(irq(&mut rig)?, Irq::empty(), "IRQ disarmed");
-
-    // A completion that asked, behind one that did not, both released one after the other.
-    rig.drain()?;
-    post(&mut rig, asking)?;
-    post(&mut rig, HwDesc::nop())?;
-    let mut out = [HwCompletion::default()];
-    rig.driver.poll(&mut out)?;
-    arm(&mut rig)?;
-    rig.settle()?;
-    ensure_eq!(irq(&mut rig)?, Irq::ARMED, "IRQ armed after the release of the completion that asked");
-    Ok(())
-}
-
-pub(super) fn r14_an_error_asks_for_an_interrupt(bench: &mut Bench<'_>) -> Result<(), Failure> {
-    let mut rig = bench.open(QueueConfig::default())?;
-    arm(&mut rig)?;
-    rig.driver.submit(&[HwDesc::decode(1, 0, 0)])?;
-    rig.settle()?;
-    ensure_eq!(irq(&mut rig)?, Irq::PENDING, "IRQ after an ERROR");
-    rig.drain()?;
     Ok(())
 }
 

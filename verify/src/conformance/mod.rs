@@ -8,6 +8,7 @@ mod decode;
 mod edges;
 mod errors;
 mod groups;
+mod interrupts;
 mod policies;
 mod queues;
 mod rewards;
@@ -170,8 +171,14 @@ cases! {
     control::r11_regions_lie_in_windows,
     control::r12_drain_completes_what_is_published,
     control::r12_a_function_reset_disables,
-    control::r14_one_interrupt_per_arming,
-    control::r14_an_error_asks_for_an_interrupt,
+    interrupts::r14_one_message_per_arming,
+    interrupts::r14_an_error_asks_for_an_interrupt,
+    interrupts::r14_what_is_masked_is_pending_and_sent_once,
+    interrupts::r14_a_number_of_completions_fires,
+    interrupts::r14_time_fires,
+    interrupts::r12_r14_a_disable_takes_the_interrupt_back,
+    interrupts::r14_a_message_that_nobody_takes_is_told,
+    interrupts::r14_no_wake_up_is_lost,
     control::r15_a_slow_device_is_waited_for,
     control::registers_after_reset,
     control::registers_refuse_what_their_access_forbids,

@@ -5,7 +5,7 @@ use std::time::Instant;
 use doorbell_contract::{Place, Register};
 use doorbell_host::error::DeviceError;
 use doorbell_host::memory::SharedMemory;
-use doorbell_host::platform::Platform;
+use doorbell_host::platform::{Awaited, Platform};
 use doorbell_host::ports::Pages;
 
 /// Queue pair `place.queue` of a device, which function `place.function` owns, with all rights: page 0 is its driver's, too.
@@ -50,8 +50,8 @@ impl Platform for Seat {
         self.device.advance_for(self.place, want)
     }
 
-    fn wait(&mut self, deadline: Instant) -> Result<(), DeviceError> {
-        self.device.wait(deadline)
+    fn wait(&mut self, awaited: Awaited, deadline: Instant) -> Result<(), DeviceError> {
+        self.device.wait(awaited, deadline)
     }
 
     fn runs_alone(&self) -> bool {

@@ -6,12 +6,13 @@
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
 
+use super::interrupts::{has_interrupts, told};
 use super::rig::{Rig, below, by_position, numbered};
 use super::{Failure, ensure, ensure_eq};
 use crate::oracle::Oracle;
 use doorbell_contract::{
     Access, Block, Capability, Control, Counter, DescFlags, DeviceFault, ErrorCode, FunctionControl,
-    HwCompletion, HwDesc, HwPolicy, Irq, Place, PolicyMode, QueueCounter, Register, SlotState, State, Status,
+    HwCompletion, HwDesc, HwPolicy, Place, PolicyMode, QueueCounter, Register, SlotState, State, Status,
 };
 use doorbell_host::config::QueueConfig;
 use doorbell_host::device::Device;
@@ -618,7 +619,10 @@ impl Hostile {
             queue = self.pick(&own);
         }
         // Page 0 can be read by everybody, whatever it says of whom.
-        let page_0 = matches!(register.block(), Block::Device | Block::DeviceFunction | Block::DeviceQueue);
+        let page_0 = matches!(
+            register.block(),
+            Block::Device | Block::DeviceFunction | Block::DeviceQueue | Block::DeviceMessage
+        );
         let function = if page_0 { below(&mut self.random, 16) as u8 } else { self.function };
         let (place, value) = (Place { function, queue }, self.value());
         let mut device = house.ports.device();
@@ -735,7 +739,7 @@ fn r11_hostile_accesses_change_nothing_of_others(tenancy: &mut Tenancy<'_>) -> R
     let before = snapshot(&house, |owner| owner != function)?;
     // None of their descriptors asks for an interrupt.
     for &victim in &victims {
-        house.rigs[usize::from(victim)].driver.write(Register::Irq, Irq::ARMED.bits())?;
+        house.rigs[usize::from(victim)].driver.arm()?;
     }
     let rounds = 20;
     for round in 0..rounds {
@@ -771,8 +775,8 @@ fn r11_hostile_accesses_change_nothing_of_others(tenancy: &mut Tenancy<'_>) -> R
             by_position(&ends, descs.len()).and_then(|ends| rig.compare(descs, &ends)).map_err(named)?;
             let fault = rig.driver.read(Register::Error)?;
             ensure_eq!(fault, 0, "R11: ERROR of queue pair {victim}");
-            let irq = rig.driver.read(Register::Irq)?;
-            ensure_eq!(irq, Irq::ARMED.bits(), "R14: IRQ of queue pair {victim}");
+            let told = told(rig)?;
+            ensure_eq!(told, (has_interrupts(rig), false), "R14: armed, told, of queue pair {victim}");
             let refused = rig.driver.read(Register::Status)? & 0xFF;
             ensure_eq!(refused, 0, "R11: refused doorbells of queue pair {victim}");
             let (memory, kv) = canary(rig)?;

@@ -15,7 +15,7 @@ use doorbell_contract::{
 use doorbell_engine::{Engine, RewardModel};
 use doorbell_host::memory::{BusFault, SharedMemory};
 use doorbell_host::queue::{COMPLETION_WORDS, DESC_WORDS};
-use doorbell_host::registers::{Registers, Session};
+use doorbell_host::registers::{Message, Registers, Session};
 
 /// How far the model looks for the STOP of a DECODE that runs.
 const STOP_LOOKAHEAD: u32 = 16;
@@ -73,7 +73,8 @@ impl Execution<'_> {
                 return;
             }
             match self.step(&mut budget, std::mem::take(&mut stop_waits)) {
-                Some(outcome) => self.post(outcome),
+                Some(outcome) if self.post(outcome) => return,
+                Some(_) => {}
                 None => return,
             }
         }
@@ -334,10 +335,11 @@ impl Execution<'_> {
         }
     }
 
-    /// Makes the completion of `desc` visible; the caller has made sure that its slot is released (R4).
+    /// Makes the completion of `desc` visible; the caller has made sure that its slot is released (R4). Whether that has
+    /// interrupted the host.
     #[inline(always)]
-    pub(super) fn post(&mut self, outcome: Outcome) {
-        let Some(session) = &mut self.registers.queue_mut(self.queue).session else { return };
+    pub(super) fn post(&mut self, outcome: Outcome) -> bool {
+        let Some(session) = &mut self.registers.queue_mut(self.queue).session else { return false };
         let index = session.cq.tail;
         session.cq.tail = index.wrapping_add(1);
         let mut completion = HwCompletion { sq_head: session.sq.head, ..outcome.of(&self.lane.desc) };
@@ -345,7 +347,7 @@ impl Execution<'_> {
         if closes {
             completion.flags |= CompletionFlags::GROUP_DONE.bits();
         }
-        let Some(session) = &mut self.registers.queue_mut(self.queue).session else { return };
+        let Some(session) = &mut self.registers.queue_mut(self.queue).session else { return false };
         let mut words: [u64; COMPLETION_WORDS] = cast(completion.with_phase(session.cq.depth.phase(index)));
         if let Some(mutator) = self.mutator {
             words = mutator.completion(words);
@@ -361,9 +363,8 @@ impl Execution<'_> {
         }
         // R14: an ERROR asks as well, and the end of a group.
         let asks = self.lane.desc.flags & DescFlags::INTERRUPT.bits() != 0;
-        if asks || closes || outcome.status == Status::Error {
-            self.registers.queue_mut(self.queue).ask_interrupt(index);
-        }
+        self.registers.note_visible(self.queue, asks || closes || outcome.status == Status::Error);
+        send(self.memory, self.registers, self.queue)
     }
 
     /// R17: ends the part of a group to which the descriptor belongs, if its status does; whether that was the last.
@@ -404,6 +405,21 @@ impl Execution<'_> {
         }
         false
     }
+}
+
+/// Sends the message of the queue pair's interrupt, if it is pending and not masked; whether it was.
+#[inline]
+pub(super) fn send(memory: &SharedMemory, registers: &mut Registers, queue: u8) -> bool {
+    registers.queue(queue).is_pending() && send_pending(memory, registers, queue)
+}
+
+#[cold]
+fn send_pending(memory: &SharedMemory, registers: &mut Registers, queue: u8) -> bool {
+    let Some(Message { address, data }) = registers.take_message(queue) else { return false };
+    if memory.bus_send(address, data).is_err() {
+        registers.queue_mut(queue).raise(DeviceFault::MESSAGE_WRITE);
+    }
+    true
 }
 
 /// Whether `desc`, a STOP, is one of a whole group.

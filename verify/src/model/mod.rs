@@ -29,7 +29,7 @@ use doorbell_host::memory::{SIMULATED_BUS_ADDRESS, SharedMemory};
 use doorbell_host::platform::Platform;
 use doorbell_host::ports::Pages;
 use doorbell_host::registers::{Built, Registers};
-use execution::{Execution, Lane, Tables};
+use execution::{Execution, Lane, Tables, send};
 use groups::{GROUPS, Groups};
 use mutation::Mutator;
 use turns::{Turn, Turns};
@@ -57,6 +57,8 @@ const BUILT: Built = Built {
     engines: Engine::ALL.len() as u32,
     reward_models: RewardModel::ALL.len() as u32,
     groups: GROUPS,
+    // It has no time of its own.
+    tick_hz: 0,
 };
 
 /// The model as a platform for [`Driver`](doorbell_host::driver::Driver).
@@ -172,9 +174,20 @@ impl ModelPlatform {
     /// Runs until `want` completions of `queue`, or of any queue pair, are posted, or a slice is over.
     fn run(&mut self, want: usize, queue: Option<u8>) {
         let Self { memory: Some(memory), registers, lanes, tables, turn, mutator } = self else { return };
+        let before = registers.ticks();
         match &mut lanes[..] {
             [lane] => Execution { memory, registers, queue: 0, lane, tables, mutator }.run(want.max(1)),
             lanes => Turns { memory, registers, lanes, tables, turn, mutator }.run(want.max(1), queue),
+        }
+        registers.look_at_times(registers.ticks() == before);
+        self.send_all();
+    }
+
+    /// Sends the messages that are pending and not masked (R14).
+    fn send_all(&mut self) {
+        let Self { memory: Some(memory), registers, lanes, .. } = self else { return };
+        for queue in 0..lanes.len() as u8 {
+            send(memory, registers, queue);
         }
     }
 }
@@ -219,6 +232,9 @@ impl Pages for ModelPlatform {
         })?;
         if matches!(register, Register::Control | Register::FnControl) {
             self.forget();
+        }
+        if matches!(register, Register::Arm | Register::MessageControl) {
+            self.send_all();
         }
         Ok(())
     }

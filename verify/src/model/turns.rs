@@ -38,8 +38,11 @@ impl Turns<'_> {
             let mut step = most;
             let stop_waits = execution.stop_waits();
             if let Some(outcome) = execution.step(&mut step, stop_waits) {
-                execution.post(outcome);
+                let interrupts = execution.post(outcome);
                 posted += usize::from(of.is_none_or(|of| of == queue));
+                if interrupts {
+                    break;
+                }
             }
             budget = budget.saturating_sub(most - step);
         }

@@ -154,6 +154,14 @@ pub struct Args {
     /// GPUs to use as one device, as in 0,1: requests are spread over them; by default the first
     #[arg(long, value_name = "LIST", value_parser = super::gpus)]
     gpus: Option<super::GpuList>,
+    /// What the hot thread does while nothing moves: poll looks, and gives a simulated device its time; sleep sleeps until the device
+    /// interrupts it, and a simulated device has a thread of its own
+    #[arg(long, value_name = "HOW", default_value = "poll", conflicts_with = "strict")]
+    wait: Wait,
+    /// With --wait sleep, what interrupts besides errors and ends of groups: so many completions, 0 for no number of them, and
+    /// behind a colon the ticks after which the first one does, as 8:1000
+    #[arg(long, value_name = "COUNT[:TICKS]", default_value = "1", value_parser = coalescing)]
+    coalesce: (u32, u32),
     /// Slots of the queues, a power of two
     #[arg(long, value_name = "SLOTS", default_value_t = 1024)]
     depth: u32,
@@ -181,6 +189,24 @@ pub struct Args {
     /// Write the result as JSON; '-' is standard output, and the table goes to standard error then
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
+}
+
+/// What the hot thread does while nothing moves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+enum Wait {
+    /// It looks.
+    Poll,
+    /// It sleeps until the device interrupts.
+    Sleep,
+}
+
+/// COALESCE_COUNT and COALESCE_TIME.
+fn coalescing(text: &str) -> Result<(u32, u32), String> {
+    let (count, time) = text.split_once(':').unwrap_or((text, "0"));
+    let count = count.parse().ok().filter(|&count| count <= 0xFFFF);
+    let count = count.ok_or("expected a number of completions, at most 65535, as 8 or 8:1000")?;
+    let time = time.parse().map_err(|_| "expected ticks behind the colon, as 8:1000".to_owned())?;
+    Ok((count, time))
 }
 
 /// How a run went.

@@ -22,7 +22,7 @@ use doorbell_runtime::trajectory::{RolloutMemory, Spans, WriterHandle, WriterOpt
 use doorbell_trace::{PREFIX_BLOCK_TOKENS, Request, Trace};
 
 use super::super::GpuList;
-use super::Args;
+use super::{Args, Wait};
 use super::inject::Faulty;
 use super::reward::{self, Who};
 use crate::failure::Failure;
@@ -56,7 +56,7 @@ pub fn build(args: &Args, kind: Kind, trace: &Trace) -> Result<Built, Failure> {
     let options = options(args, trace)?;
     let slots = options.slots;
     let kv = blocks(args, trace, options.max_output_tokens)?;
-    let settings = settings(args, &options);
+    let settings = settings(args, kind, &options);
     let Opened { device, rewards: beside } = match args.reward_queue {
         true => kind.open_with_rewards(&settings)?,
         false => kind.open(&settings)?.into(),
@@ -187,6 +187,7 @@ fn options(args: &Args, trace: &Trace) -> Result<Options, Failure> {
         judge_group: args.judge_group,
         logprobs: args.logprobs,
         max_staleness: args.max_staleness,
+        sleeps: args.wait == Wait::Sleep,
         max_failures: args.max_failures,
         // A slow judge is waited for, and so is one that comes after it.
         patience: Duration::from_secs(60)
@@ -195,7 +196,10 @@ fn options(args: &Args, trace: &Trace) -> Result<Options, Failure> {
     })
 }
 
-fn settings(args: &Args, options: &Options) -> Settings {
+fn settings(args: &Args, kind: Kind, options: &Options) -> Settings {
+    // A GPU looks for the completions that ask.
+    let sleeps = args.wait == Wait::Sleep && kind != Kind::Gpu;
+    let (coalesce_count, coalesce_time) = if sleeps { args.coalesce } else { (0, 0) };
     Settings {
         queue: QueueConfig {
             sq_depth: args.depth,
@@ -213,12 +217,15 @@ fn settings(args: &Args, options: &Options) -> Settings {
                 .unwrap_or(NO_RANGES),
             length_limit: options.length_limit,
             workers: args.workers,
+            coalesce_count,
+            coalesce_time,
             ..QueueConfig::default()
         },
         patience: None,
         memory: Memory { latency: 0..=0, stalls: 0, reorder: false, random: false, seed: args.seed.into() },
         queues: args.queues,
         functions: args.functions,
+        own_thread: sleeps,
         gpus: args.gpus.as_ref().map_or_else(Gpus::default, |GpuList(gpus)| Gpus { gpus: gpus.clone() }),
         fault: None,
     }
