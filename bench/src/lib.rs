@@ -9,6 +9,8 @@ mod queue;
 #[cfg(feature = "rtl")]
 mod rtl;
 #[cfg(feature = "rtl")]
+mod rtl_interrupts;
+#[cfg(feature = "rtl")]
 mod rtl_queues;
 mod savings;
 #[cfg(feature = "rtl")]
@@ -145,6 +147,8 @@ const BENCHES: &[Bench] = &[
     bench(What::Rtl, &["trace"], |load| one(rtl::trace(load.trace))),
     #[cfg(feature = "rtl")]
     bench(What::Rtl, &["queue_pairs"], |_| one(rtl_queues::queue_pairs())),
+    #[cfg(feature = "rtl")]
+    bench(What::Rtl, &["interrupts"], |_| one(rtl_interrupts::interrupts())),
     #[cfg(feature = "rtl")]
     bench(What::Rtl, &["speed"], |load| one(speed::speed(load.trace, load.quick))),
     bench(What::Wait, &["wait"], |load| one(wait::waiting(load.quick))),
