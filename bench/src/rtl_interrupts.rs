@@ -97,7 +97,10 @@ fn measure(row: &Row) -> Result<Figures, BenchError> {
                 }
             }
             if now - start > LONGEST {
-                return Err(BenchError::failed(format!("R14: a host that sleeps until {} is never woken", row.name)));
+                return Err(BenchError::failed(format!(
+                    "R14: a host that sleeps until {} is never woken",
+                    row.name
+                )));
             }
         }
     }
@@ -107,7 +110,13 @@ fn measure(row: &Row) -> Result<Figures, BenchError> {
 /// Wakes per group and per descriptor, and cycles until the host is told, by what interrupts.
 pub fn interrupts() -> Result<Section, BenchError> {
     let mut table = table(
-        ["woken by", "wakes per group", "per descriptor", "told behind the last completion, cycles", "at most"],
+        [
+            "woken by",
+            "wakes per group",
+            "per descriptor",
+            "told behind the last completion, cycles",
+            "at most",
+        ],
         1,
     );
     let (mut rows, mut notes) = (vec![], vec![]);
@@ -136,7 +145,9 @@ pub fn interrupts() -> Result<Section, BenchError> {
             .into(),
     );
     Ok(Section {
-        heading: format!("groups of {MEMBERS} and their PREFILL on the RTL with 4 workers, {GROUPS} of each: what wakes a host that sleeps"),
+        heading: format!(
+            "groups of {MEMBERS} and their PREFILL on the RTL with 4 workers, {GROUPS} of each: what wakes a host that sleeps"
+        ),
         table,
         notes,
         json: json!({ "rows": rows }),

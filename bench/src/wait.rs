@@ -57,7 +57,14 @@ impl Host {
             Host::Time(ticks) => (0, ticks),
             Host::Polls | Host::Group => (0, 0),
         };
-        QueueConfig { sq_depth: 64, cq_depth: 64, coalesce_count, coalesce_time, token_bytes: 64 << 20, ..QueueConfig::default() }
+        QueueConfig {
+            sq_depth: 64,
+            cq_depth: 64,
+            coalesce_count,
+            coalesce_time,
+            token_bytes: 64 << 20,
+            ..QueueConfig::default()
+        }
     }
 }
 
@@ -226,7 +233,8 @@ fn wake_up(rounds: u32) -> f64 {
         scope.spawn(|| {
             for _ in 0..rounds {
                 let guard = ready.lock().unwrap_or_else(PoisonError::into_inner);
-                let mut guard = asleep.wait_while(guard, |ready| !*ready).unwrap_or_else(PoisonError::into_inner);
+                let mut guard =
+                    asleep.wait_while(guard, |ready| !*ready).unwrap_or_else(PoisonError::into_inner);
                 *guard = false;
                 drop(guard);
                 // As long as a group takes: the other's processor has gone to sleep as it would.
@@ -300,7 +308,15 @@ pub fn waiting(quick: bool) -> Result<Section, BenchError> {
     let groups = if quick { 30 } else { 300 };
     let wake_up = wake_up(groups);
     let mut table: Table = table(
-        ["device", "host", "wakes per group", "per descriptor", "seen behind its end, us", "more than looking", "CPU, of looking"],
+        [
+            "device",
+            "host",
+            "wakes per group",
+            "per descriptor",
+            "seen behind its end, us",
+            "more than looking",
+            "CPU, of looking",
+        ],
         2,
     );
     let (mut rows, mut notes): (Vec<Value>, Vec<String>) = (vec![], vec![]);

@@ -263,7 +263,15 @@ mod tests {
         let layout = config.check().unwrap().layout;
         assert_eq!(
             layout,
-            Layout { sq: 0, cq: 4096, tokens: 12_288, kv: 16_384, logp: 24_576, message: 28_672, bytes: 32_768 }
+            Layout {
+                sq: 0,
+                cq: 4096,
+                tokens: 12_288,
+                kv: 16_384,
+                logp: 24_576,
+                message: 28_672,
+                bytes: 32_768
+            }
         );
     }
 }

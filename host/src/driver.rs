@@ -336,8 +336,7 @@ impl<P: Platform> Driver<P> {
                 self.configure(register, value)?;
             }
         } else if let Some((register, value)) = coalescing.into_iter().find(|&(_, value)| value != 0) {
-            let field =
-                if register == Register::CoalesceCount { "coalesce_count" } else { "coalesce_time" };
+            let field = if register == Register::CoalesceCount { "coalesce_count" } else { "coalesce_time" };
             return Err(self.lacks(field, value.into(), "coalesced interrupts (CAPABILITY.INTERRUPT)"));
         }
         if features.reward_models > 1 {

@@ -60,7 +60,9 @@ pub trait Platform: Send {
     /// # Errors
     /// `WriteRefused` where the device has no interrupts, or another failure of the device.
     fn route(&mut self, memory: &SharedMemory, offset: usize) -> Result<(), DeviceError> {
-        message_table(memory, offset).into_iter().try_for_each(|(register, value)| self.write_register(register, value))
+        message_table(memory, offset)
+            .into_iter()
+            .try_for_each(|(register, value)| self.write_register(register, value))
     }
 
     /// Lets time pass until what is awaited may be there, and at most until about `deadline`. It may return

@@ -183,10 +183,7 @@ impl Registers {
     /// The device's time, in ticks, of a device that counts a cycle for each completion, token and wait state.
     pub fn ticks(&self) -> u64 {
         let counted = |counter| self.counted(counter);
-        self.idle_ticks
-            + counted(Counter::Completions)
-            + counted(Counter::Tokens)
-            + counted(Counter::Wait)
+        self.idle_ticks + counted(Counter::Completions) + counted(Counter::Tokens) + counted(Counter::Wait)
     }
 
     /// The newest completion of `queue` has become visible, and may fire (R14).
@@ -262,7 +259,9 @@ impl Registers {
         match register.block() {
             Block::Device => self.queues.iter().any(QueueRegisters::is_active),
             Block::DeviceFunction | Block::Function => self.is_function_active(place.function),
-            Block::DeviceQueue | Block::DeviceMessage | Block::FunctionQueue | Block::Queue => self.queue(place.queue).is_active(),
+            Block::DeviceQueue | Block::DeviceMessage | Block::FunctionQueue | Block::Queue => {
+                self.queue(place.queue).is_active()
+            }
         }
     }
 

@@ -1,7 +1,7 @@
 //! What a device in software keeps of one queue pair: its rings while it is active, its faults.
 
-use super::interrupt::{Coalescing, Interrupt, Visible};
 use super::Refused;
+use super::interrupt::{Coalescing, Interrupt, Visible};
 use crate::queue::{Depth, between};
 use doorbell_contract::{Control, DeviceFault, QueueCounter, RANGES, SqKey, State};
 

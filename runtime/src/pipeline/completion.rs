@@ -19,7 +19,8 @@ impl Pipeline {
     /// Takes what the device has completed; gives it time if `busy` is not set.
     pub(super) fn take_completions(&mut self, busy: bool) -> Result<bool, RuntimeError> {
         let out = &mut self.completions;
-        let count = if busy || self.options.sleeps { self.device.collect(out)? } else { self.device.poll(out)? };
+        let count =
+            if busy || self.options.sleeps { self.device.collect(out)? } else { self.device.poll(out)? };
         if count == 0 {
             return Ok(false);
         }
