@@ -48,6 +48,12 @@ pub struct Options {
     /// Functions of the device
     #[arg(long, default_value_t = 2)]
     functions: u32,
+    /// Descriptors that are buffered or in flight, of all queue pairs together
+    #[arg(long, default_value_t = 32)]
+    fetch_depth: u32,
+    /// Completions that wait for acknowledged lines
+    #[arg(long, default_value_t = 32)]
+    completion_depth: u32,
     /// Speed grade of the LFE5U-85F: 6, 7 or 8, the fastest
     #[arg(long, default_value_t = 8, value_parser = clap::value_parser!(u32).range(6..=8))]
     speed: u32,
@@ -119,12 +125,15 @@ pub fn run(root: &Path, options: &Options) -> Result<()> {
         }
     }
     println!(
-        "LFE5U-85F, speed grade {}, seed {}, {} workers, {} queue pairs, {} functions; {} and {}; figures: {}",
+        "LFE5U-85F, speed grade {}, seed {}; {} workers, {} queue pairs, {} functions, FetchDepth {}, CompletionDepth {}; {} and {}; \
+         figures: {}",
         options.speed,
         options.seed,
         options.workers,
         options.queues,
         options.functions,
+        options.fetch_depth,
+        options.completion_depth,
         YOSYS[0],
         NEXTPNR[0],
         results.strip_prefix(root).unwrap_or(&results).display()
@@ -185,13 +194,49 @@ impl Source {
         self.text.contains(&format!("\nmodule {}", self.name)).then_some(&self.name)
     }
 
-    /// Which of these it can be built with.
+    /// What it is built with, as the top builds it.
     fn parameters(&self, options: &Options) -> Vec<(String, u32)> {
-        let known =
-            [("Queues", options.queues), ("Workers", options.workers), ("Functions", options.functions)];
-        let has = |name: &str| self.text.contains(&format!("parameter int {name} "));
-        known.iter().filter(|(name, _)| has(name)).map(|&(name, value)| (name.to_owned(), value)).collect()
+        let depth = match self.name.as_str() {
+            "work_queue" => Some(options.fetch_depth),
+            "completion_ring" => Some(options.completion_depth),
+            _ => None,
+        };
+        let known = [
+            ("Queues", Some(options.queues)),
+            ("Workers", Some(options.workers)),
+            ("Functions", Some(options.functions)),
+            ("FetchDepth", Some(options.fetch_depth)),
+            ("CompletionDepth", Some(options.completion_depth)),
+            ("Depth", depth),
+        ];
+        let has = |name: &str| {
+            let mut words = self.text.lines().map(|line| line.split_whitespace());
+            words.any(|mut words| words.next() == Some("parameter") && words.nth(1) == Some(name))
+        };
+        let set = known.iter().filter_map(|&(name, value)| value.map(|value| (name.to_owned(), value)));
+        set.filter(|(name, _)| has(name)).collect()
     }
+
+    /// Whether its text names the other.
+    fn names(&self, other: &str) -> bool {
+        let word = |c: char| c.is_alphanumeric() || c == '_';
+        self.text.split(|c| !word(c)).any(|found| found == other)
+    }
+}
+
+/// The sources that a module is made of: itself and whatever it names, and what those name.
+fn parts<'a>(sources: &'a [Source], module: &'a Source) -> Vec<&'a Source> {
+    let mut parts = vec![module];
+    let mut next = 0;
+    while let Some(&part) = parts.get(next) {
+        for source in sources {
+            if part.names(&source.name) && !parts.iter().any(|known| known.name == source.name) {
+                parts.push(source);
+            }
+        }
+        next += 1;
+    }
+    parts
 }
 
 fn sources(root: &Path) -> Result<Vec<Source>> {
@@ -228,8 +273,9 @@ fn one(
             netlist.display()
         )
     };
+    let parts = parts(sources, source);
     let texts: Vec<(&str, &str)> =
-        sources.iter().map(|source| (source.file.as_str(), source.text.as_str())).collect();
+        parts.iter().map(|part| (part.file.as_str(), part.text.as_str())).collect();
     let netlist = dir.join(format!("{module}-{}.json", key(&(YOSYS, script(Path::new("")), texts))));
     if !netlist.exists() {
         let scratch = netlist.with_extension("new");
@@ -377,6 +423,8 @@ mod tests {
             workers: 4,
             queues: 3,
             functions: 2,
+            fetch_depth: 32,
+            completion_depth: 64,
             speed: 8,
             seed: 1,
             no_route: false,
@@ -392,7 +440,22 @@ mod tests {
         );
         assert_eq!(ring.module(), Some("ring"));
         assert_eq!(ring.parameters(&options()), [("Queues".to_owned(), 3)]);
+        let queue =
+            source("work_queue", "\nmodule work_queue #(\n  parameter int Depth  = 128   // words\n) ();\n");
+        assert_eq!(queue.parameters(&options()), [("Depth".to_owned(), 32)]);
         assert_eq!(source("types", "// module types\npackage types;\nendpackage\n").module(), None);
+    }
+
+    #[test]
+    fn a_module_is_made_of_what_it_names_and_of_what_that_names() {
+        let sources = [
+            source("types", "package types;"),
+            source("fifo", "module fifo import types::*;"),
+            source("fifo_wide", "module fifo_wide"),
+            source("ring", "module ring; fifo #(.Depth(2)) u_fifo ();"),
+        ];
+        let names: Vec<&str> = parts(&sources, &sources[3]).iter().map(|part| part.name.as_str()).collect();
+        assert_eq!(names, ["ring", "fifo", "types"]);
     }
 
     #[test]
