@@ -75,6 +75,8 @@ struct Outcome {
     parameters: Vec<(String, u32)>,
     cells: Cells,
     timing: Option<Timing>,
+    /// Why it was not routed, though it was to be.
+    problem: Option<String>,
     seconds: f64,
 }
 
@@ -106,9 +108,12 @@ pub fn run(root: &Path, options: &Options) -> Result<()> {
         }
         found.lock().expect("no holder panics").push(outcome);
     });
-    let mut outcomes = vec![];
+    let (mut outcomes, mut failed) = (vec![], vec![]);
     for outcome in found.into_inner().expect("no holder panics") {
-        outcomes.push(outcome?);
+        match outcome {
+            Ok(outcome) => outcomes.push(outcome),
+            Err(error) => failed.push(error),
+        }
     }
     let place = |outcome: &Outcome| sources.iter().position(|source| source.name == outcome.module);
     outcomes.sort_by_key(place);
@@ -138,6 +143,11 @@ pub fn run(root: &Path, options: &Options) -> Result<()> {
         NEXTPNR[0],
         results.strip_prefix(root).unwrap_or(&results).display()
     );
+    if let Some(error) = failed.pop() {
+        return Err(
+            error.context(format!("{} of the modules were not synthesised; the last", failed.len() + 1))
+        );
+    }
     judge(&outcomes)
 }
 
@@ -145,11 +155,14 @@ pub fn run(root: &Path, options: &Options) -> Result<()> {
 fn judge(outcomes: &[Outcome]) -> Result<()> {
     let mut missed = vec![];
     for (module, bar) in BARS {
-        let timing = outcomes.iter().find(|outcome| outcome.module == module);
-        let Some(timing) = timing.and_then(|outcome| outcome.timing.as_ref()) else { continue };
-        let verdict = if timing.mhz >= bar { "met" } else { "MISSED" };
-        println!("bar: {module} at {bar} MHz: {verdict}, {:.1}; {}", timing.mhz, timing.limit());
-        if timing.mhz < bar {
+        let Some(outcome) = outcomes.iter().find(|outcome| outcome.module == module) else { continue };
+        let (met, why) = match (&outcome.timing, &outcome.problem) {
+            (Some(timing), _) => (timing.mhz >= bar, format!("{:.1}; {}", timing.mhz, timing.limit())),
+            (None, Some(problem)) => (false, problem.clone()),
+            (None, None) => continue,
+        };
+        println!("bar: {module} at {bar} MHz: {}, {why}", if met { "met" } else { "MISSED" });
+        if !met {
             missed.push(module);
         }
     }
@@ -164,10 +177,10 @@ fn table(outcomes: &[Outcome]) -> String {
             .to_owned(),
         "|---|---|---|---|---|---|---|---|---|".to_owned(),
     ];
-    for Outcome { module, cells, timing, .. } in outcomes {
-        let (mhz, path) = timing.as_ref().map_or(("-".to_owned(), "-".to_owned()), |timing| {
-            (format!("{:.1}", timing.mhz), timing.limit())
-        });
+    for Outcome { module, cells, timing, problem, .. } in outcomes {
+        let unknown = ("-".to_owned(), problem.clone().unwrap_or("-".to_owned()));
+        let (mhz, path) =
+            timing.as_ref().map_or(unknown, |timing| (format!("{:.1}", timing.mhz), timing.limit()));
         lines.push(format!(
             "| {module} | {} | {} | {} | {} | {} | {} | {mhz} | {path} |",
             cells.luts(),
@@ -288,19 +301,20 @@ fn one(
     let text = fs::read_to_string(&netlist).with_context(|| format!("cannot read {}", netlist.display()))?;
     let mut design: serde_json::Value = serde_json::from_str(&text)?;
     let cells = netlist::count(&design, module)?;
-    let timing = if options.no_route {
-        None
-    } else {
+    let (mut timing, mut problem) = (None, None);
+    if !options.no_route {
         netlist::wrap(&mut design, module)?;
-        Some(route(dir, tools, module, &design, options)?)
-    };
-    Ok(Outcome {
-        module: module.to_owned(),
-        parameters,
-        cells,
-        timing,
-        seconds: start.elapsed().as_secs_f64(),
-    })
+        let routed = match cells.excess() {
+            Some(excess) => Err(anyhow::anyhow!(excess)),
+            None => route(dir, tools, module, &design, options),
+        };
+        match routed {
+            Ok(found) => timing = Some(found),
+            Err(error) => problem = Some(format!("{error:#}")),
+        }
+    }
+    let seconds = start.elapsed().as_secs_f64();
+    Ok(Outcome { module: module.to_owned(), parameters, cells, timing, problem, seconds })
 }
 
 fn route(
@@ -465,11 +479,21 @@ mod tests {
             parameters: vec![],
             cells: Cells::default(),
             timing: Some(Timing { mhz, hops: vec![] }),
+            problem: None,
             seconds: 0.0,
         };
         judge(&[outcome(TOP, 80.0), outcome("desc_ring", 150.0), outcome("dispatcher", 1.0)]).unwrap();
         let error = judge(&[outcome(TOP, 79.9), outcome("desc_check", 150.0)]).unwrap_err().to_string();
         assert_eq!(error, "the bar is missed by rl_runtime_top");
+        // What cannot be routed misses its bar, too; what was not to be routed has none.
+        let area = |problem: Option<&str>| Outcome {
+            timing: None,
+            problem: problem.map(str::to_owned),
+            ..outcome(TOP, 0.0)
+        };
+        judge(&[area(None)]).unwrap();
+        assert!(judge(&[area(Some("does not fit"))]).is_err());
+        assert!(table(&[area(Some("does not fit"))]).ends_with("| - | does not fit |"));
     }
 
     #[test]

@@ -25,6 +25,18 @@ impl Cells {
     pub fn luts(&self) -> usize {
         self.lut4 + 2 * self.carries + 6 * self.lut_memories
     }
+
+    /// What the LFE5U-85F has not enough of. nextpnr tries for long before it says so.
+    pub fn excess(&self) -> Option<String> {
+        let uses = [
+            (self.luts(), 83_640, "LUTs"),
+            (self.flip_flops, 83_640, "flip-flops"),
+            (self.block_memories, 208, "block memories"),
+            (self.multipliers, 156, "multipliers"),
+        ];
+        let (used, there, what) = uses.into_iter().find(|(used, there, _)| used > there)?;
+        Some(format!("does not fit: {used} of {there} {what}"))
+    }
 }
 
 /// Counts the cells of the module.
@@ -177,6 +189,9 @@ mod tests {
             Cells { lut4: 1, carries: 1, flip_flops: 1, lut_memories: 1, block_memories: 0, multipliers: 0 };
         assert_eq!(cells, expected);
         assert_eq!(cells.luts(), 9);
+        assert_eq!(cells.excess(), None);
+        let large = Cells { multipliers: 157, ..cells };
+        assert_eq!(large.excess().unwrap(), "does not fit: 157 of 156 multipliers");
         assert!(count(&design(), "n").unwrap_err().to_string().contains("no modules n cells"));
     }
 
