@@ -10,6 +10,7 @@ mod lint;
 mod mutants;
 mod rtl_test;
 mod steps;
+mod synth;
 mod test;
 mod tsan;
 mod wave;
@@ -57,6 +58,8 @@ enum Command {
     Loom,
     /// Run the GPU's kernel, compiled for the CPU, under ThreadSanitizer
     Tsan,
+    /// What the device costs in an FPGA, and how fast it is there: a table by module
+    Synth(synth::Options),
     /// Run a lab, by number or name, or all of them; without an argument, list them
     Lab(lab::Options),
     /// Check format, lints, RTL and generated files
@@ -117,6 +120,7 @@ fn run(command: Command) -> Result<ExitCode> {
         Command::GpuCheck => gpu_check::run(&root)?,
         Command::Loom => test::loom(&root)?,
         Command::Tsan => tsan::run(&root)?,
+        Command::Synth(options) => synth::run(&root, &options)?,
         Command::Lab(options) => return lab::run(&root, &options),
         Command::Lint => lint::run(&root)?,
         Command::Doc => doc::run(&root)?,
