@@ -123,6 +123,10 @@ public:
         monitors_ = {};
         windows_.reset();
     }
+    // The reset pin of the device alone: what it promised to the bus still comes, from where it was.
+    void reset_device() {
+        for (QueueMonitor& monitor : monitors_) monitor.function_reset();
+    }
     // The address of a burst, whatever it is for.
     void burst(const char* channel, uint64_t address, uint32_t beats, uint32_t user) {
         windows_.burst(channel, address, beats, user);

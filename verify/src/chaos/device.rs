@@ -80,8 +80,12 @@ pub trait Disturbed: Pages {
     fn pass(&mut self, cycles: u32) -> Result<(), DeviceError>;
 
     /// What the memory is to be like from here on; of what it cannot do, nothing happens. `seed` is that of its draws.
-    fn set_weather(&mut self, weather: &Weather, seed: u64) {
+    ///
+    /// # Errors
+    /// Failures of the device.
+    fn set_weather(&mut self, weather: &Weather, seed: u64) -> Result<(), DeviceError> {
         let _ = (weather, seed);
+        Ok(())
     }
 
     /// The accesses that were answered with an error since this was asked last.
@@ -108,9 +112,10 @@ impl Disturbed for ModelPlatform {
         Ok(())
     }
 
-    fn set_weather(&mut self, weather: &Weather, seed: u64) {
+    fn set_weather(&mut self, weather: &Weather, seed: u64) -> Result<(), DeviceError> {
         let faults = (!weather.faults.is_empty()).then(|| BusFaults::new(weather.faults.clone(), seed));
         self.set_faults(faults);
+        Ok(())
     }
 
     fn take_injected(&mut self) -> Vec<Injected> {
@@ -136,8 +141,8 @@ impl<D: Disturbed + ?Sized> Disturbed for Box<D> {
         (**self).pass(cycles)
     }
 
-    fn set_weather(&mut self, weather: &Weather, seed: u64) {
-        (**self).set_weather(weather, seed);
+    fn set_weather(&mut self, weather: &Weather, seed: u64) -> Result<(), DeviceError> {
+        (**self).set_weather(weather, seed)
     }
 
     fn take_injected(&mut self) -> Vec<Injected> {

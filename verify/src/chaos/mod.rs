@@ -39,6 +39,9 @@ pub use tally::Tally;
 pub use violation::Violation;
 use world::World;
 
+/// Bytes of shared memory that each queue pair has.
+pub const BYTES_OF_A_QUEUE_PAIR: usize = layout::BYTES;
+
 /// How much is drawn.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Options {

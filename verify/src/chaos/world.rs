@@ -501,12 +501,21 @@ impl World {
     }
 
     fn reap(&mut self, at: usize) -> Result<(), Violation> {
-        let Self { pairs, tenants, tally, device, .. } = self;
+        let Self { pairs, tenants, tally, .. } = self;
         let Pair { place, draw, state, session, .. } = &mut pairs[at];
         let Some(session) = session else { return Ok(()) };
         let tenant = &mut tenants[usize::from(place.function)];
         let most = if draw.once_in(4) { draw.below(4) } else { u32::MAX };
+        let changes = tenant.changes;
         session.reap(most, tenant, tally)?;
+        // Its life may be over, and the function's versions may have begun anew since.
+        tenant.is_current_unknown |= *state != State::Up && tenant.changes != changes;
+        if tenant.is_current_unknown {
+            let place = *place;
+            self.take_versions(place)?;
+        }
+        let Self { pairs, device, .. } = self;
+        let Pair { place, draw, state, session: Some(session), .. } = &mut pairs[at] else { return Ok(()) };
         // Late or at once, in one step or in several.
         if session.cq_released != session.cq_seen && *state == State::Up && !draw.once_in(4) {
             let steps = session.cq_seen.wrapping_sub(session.cq_released);
@@ -621,7 +630,9 @@ impl World {
         let error = read(&mut **device, *place, Register::Error)?;
         if let Some(session) = session {
             let tenant = &mut tenants[usize::from(place.function)];
+            let changes = tenant.changes;
             session.end(ended, error, tenant, tally)?;
+            tenant.is_current_unknown |= tenant.changes != changes;
             if ended != Ended::Reset {
                 Self::count(&mut **device, *place, session, ended)?;
             }
@@ -702,7 +713,7 @@ impl World {
     /// Something happens to the whole, or to a queue pair at random.
     fn disturb(&mut self) -> Result<(), Violation> {
         if self.draw.once_in(10) {
-            self.change_weather();
+            self.change_weather()?;
         }
         if self.draw.once_in(14) {
             let at = self.draw.below(self.pairs.len() as u32) as usize;
@@ -748,7 +759,7 @@ impl World {
         Ok(())
     }
 
-    fn change_weather(&mut self) {
+    fn change_weather(&mut self) -> Result<(), Violation> {
         let draw = &mut self.draw;
         let mut weather = Weather::default();
         if draw.once_in(2) {
@@ -790,12 +801,12 @@ impl World {
         }
         self.weather = weather;
         let seed = self.draw.wide();
-        self.device.set_weather(&self.weather, seed);
+        Ok(self.device.set_weather(&self.weather, seed)?)
     }
 
-    fn calm_down(&mut self) {
+    fn calm_down(&mut self) -> Result<(), Violation> {
         self.weather = Weather::default();
-        self.device.set_weather(&self.weather, 0);
+        Ok(self.device.set_weather(&self.weather, 0)?)
     }
 
     /// The reset pin, with the bus or without it.
@@ -817,7 +828,7 @@ impl World {
                 break;
             }
             if waited == 8 {
-                self.calm_down();
+                self.calm_down()?;
             }
             if waited == PATIENCE {
                 let report = self.device.report().unwrap_or_default();
@@ -827,6 +838,8 @@ impl World {
         }
         self.attribute()?;
         for at in 0..self.pairs.len() {
+            let place = self.pairs[at].place;
+            read(&mut *self.device, place, Register::State)?;
             self.end(at, Ended::Reset).map_err(|violation| self.named(at, violation))?;
             self.pairs[at].rests = 0;
         }
@@ -840,7 +853,7 @@ impl World {
 
     /// Everything that was published comes to its end in a calm memory, within a bound.
     fn settle(&mut self) -> Result<(), Violation> {
-        self.calm_down();
+        self.calm_down()?;
         let mut quiet = 0;
         let mut last = None;
         loop {
