@@ -612,6 +612,8 @@ module completion_ring
         asked_q[release_pair] <= asked_q[release_pair] && ask_left != '0 && !ask_left[31];
       end
       if (write) tail_q[take_pair] <= tail + 32'd1;
+      // R12: what is flushed was not written.
+      if (flushed_o != '0) tail_q[beat_pair] <= tail_q[beat_pair] - {30'd0, flushed_o};
       if (beat_ack) begin
         visible_q[ack_pair] <= visible;
         if (asks) begin

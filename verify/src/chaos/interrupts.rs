@@ -16,13 +16,3 @@ pub(super) fn disturb(device: &mut dyn Disturbed, draw: &mut Draw, place: Place)
     }
     Ok(())
 }
-
-/// Arms late: a completion that asked is visible and not released. It fires at once.
-pub(super) fn arm_late(device: &mut dyn Disturbed, place: Place) -> Result<(), Violation> {
-    device.write_at(place, Register::Irq, Irq::ARMED.bits())?;
-    let irq = Irq::from_bits_retain(read(device, place, Register::Irq)?);
-    if !irq.contains(Irq::PENDING) || irq.contains(Irq::ARMED) {
-        return Err(violated("R14", format!("IRQ reads {irq:?} though a completion that asked is visible")));
-    }
-    Ok(())
-}

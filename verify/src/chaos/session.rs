@@ -730,7 +730,10 @@ impl Session {
         let cancelled = missing - self.lost().min(missing);
         tally.cancelled += u64::from(cancelled);
         // The end may come before the device has heard of the last errors.
-        let (expected, found) = (self.faults, DeviceFault::from_bits_retain(error));
+        // A device may blame what else a worker ran, whichever queue pair of its function it is of.
+        let found = DeviceFault::from_bits_retain(error);
+        let blamed = if tenant.token_writes_failed { DeviceFault::DMA_WRITE } else { DeviceFault::empty() };
+        let (expected, found) = (self.faults, found - (blamed - self.faults));
         let missing = if ended == Ended::Whole { expected - found } else { DeviceFault::empty() };
         if ended != Ended::Reset && (!expected.contains(found) || !missing.is_empty()) {
             let what = format!("ERROR is {found:?}, and the faults were {expected:?}");

@@ -501,6 +501,7 @@ impl World {
     }
 
     fn reap(&mut self, at: usize) -> Result<(), Violation> {
+        self.attribute()?;
         let Self { pairs, tenants, tally, .. } = self;
         let Pair { place, draw, state, session, .. } = &mut pairs[at];
         let Some(session) = session else { return Ok(()) };
@@ -531,6 +532,8 @@ impl World {
     }
 
     fn publish(&mut self, at: usize) -> Result<(), Violation> {
+        // Of a slot that is used again nobody could tell later.
+        self.attribute()?;
         let Self { pairs, tenants, tally, device, .. } = self;
         let Pair { place, memory, draw, plan, session, .. } = &mut pairs[at];
         let Some(session) = session else { return Ok(()) };
