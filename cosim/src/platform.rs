@@ -68,7 +68,14 @@ impl RtlPlatform {
         let simulator = ffi::make_simulator(&built, &bridged)
             .map_err(|error| CosimError::Simulator { message: error.what().to_owned() })?;
         let watch = config.hostile.map(|_| Arc::default());
-        Ok(Self { simulator: Simulator(simulator), memory: None, built, clock: Arc::default(), watch, changes: config.changes })
+        Ok(Self {
+            simulator: Simulator(simulator),
+            memory: None,
+            built,
+            clock: Arc::default(),
+            watch,
+            changes: config.changes,
+        })
     }
 
     /// Workers that the RTL was built with.

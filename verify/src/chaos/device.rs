@@ -155,10 +155,6 @@ impl<D: Disturbed + ?Sized> Disturbed for Box<D> {
 }
 
 /// A register that is there, or the reason why not as a failure.
-pub(super) fn read(
-    device: &mut dyn Disturbed,
-    place: Place,
-    register: Register,
-) -> Result<u32, DeviceError> {
+pub(super) fn read(device: &mut dyn Disturbed, place: Place, register: Register) -> Result<u32, DeviceError> {
     device.read_at(place, register)
 }

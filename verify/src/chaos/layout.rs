@@ -64,10 +64,11 @@ fn guards() -> [(usize, usize); 7] {
 
 /// Fills all that may not be written, and the areas, with [`POISON`].
 pub(super) fn poison(memory: &SharedMemory) -> Result<(), DeviceError> {
-    for (first, end) in guards().into_iter().chain([(TOKENS, TOKENS + TOKEN_BYTES as usize)]).chain([(
-        LOGPS + FIRST_AREA as usize,
-        LOGPS + TOKEN_BYTES as usize,
-    )]) {
+    for (first, end) in guards()
+        .into_iter()
+        .chain([(TOKENS, TOKENS + TOKEN_BYTES as usize)])
+        .chain([(LOGPS + FIRST_AREA as usize, LOGPS + TOKEN_BYTES as usize)])
+    {
         memory.store_u32s(first, &vec![POISON; (end - first) / 4])?;
     }
     Ok(())

@@ -94,7 +94,8 @@ pub fn run(options: &Options, make: Make<'_>) -> Result<Tally, Box<Broken>> {
     let mut tally = Tally::default();
     for round in options.first_round..options.first_round.saturating_add(options.rounds) {
         // Rounds of neighbouring seeds are not each other's.
-        let seed = doorbell_contract::mix(options.seed as u32) as u64 ^ options.seed << 32 ^ u64::from(round) << 48;
+        let seed =
+            doorbell_contract::mix(options.seed as u32) as u64 ^ options.seed << 32 ^ u64::from(round) << 48;
         let mut drawn = Tally::default();
         let result = one_round(seed, options.descriptors, make, &mut drawn);
         tally += &drawn;

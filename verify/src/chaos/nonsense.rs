@@ -63,7 +63,8 @@ pub(super) fn access(
             Ok("configuration while active")
         }
         (3, _) => {
-            let registers = Register::ALL.into_iter().filter(|register| register.access() == Access::ReadOnly);
+            let registers =
+                Register::ALL.into_iter().filter(|register| register.access() == Access::ReadOnly);
             let registers: Vec<Register> = registers.collect();
             refuse(device, place, draw.pick(&registers), draw.bits())?;
             Ok("writes to read-only registers")
@@ -147,7 +148,10 @@ fn accept(device: &mut dyn Disturbed, place: Place, register: Register, value: u
 /// Nothing is at the address: a write is refused, a read gives 0.
 fn silent(device: &mut dyn Disturbed, address: u32, value: u32) -> Result<(), Violation> {
     if device.write_bytes(address, value, 0xF)? {
-        return Err(violated("registers", format!("a write to {address:#07x}, where nothing is, was accepted")));
+        return Err(violated(
+            "registers",
+            format!("a write to {address:#07x}, where nothing is, was accepted"),
+        ));
     }
     match device.read_address(address)? {
         (0, false) => Ok(()),

@@ -87,8 +87,8 @@ impl Plan {
                 let tokens = 1 + draw.below(most);
                 let start = draw.below(CORPUS_WORDS as u32 - tokens);
                 let model = draw.pick(&[0, 1]);
-                let desc = HwDesc::reward(rollout, model, tokens)
-                    .with_delta_offset(CORPUS + 4 * u64::from(start));
+                let desc =
+                    HwDesc::reward(rollout, model, tokens).with_delta_offset(CORPUS + 4 * u64::from(start));
                 self.waiting.push_back(Draft::plain(desc));
             }
             79..83 if !tenant.publishing && tenant.next < 0x4000 => self.policy(draw, tenant, store),
@@ -96,7 +96,8 @@ impl Plan {
             91..95 => {
                 // Words at random, and a slot as it was left.
                 let words: [u64; 8] = std::array::from_fn(|_| draw.wide());
-                let desc = if draw.once_in(2) { bytemuck::cast(words) } else { HwDesc::decode(rollout, 0, 8) };
+                let desc =
+                    if draw.once_in(2) { bytemuck::cast(words) } else { HwDesc::decode(rollout, 0, 8) };
                 self.waiting.push_back(Draft { sealed: false, ..Draft::plain(desc) });
             }
             _ => {
@@ -190,7 +191,8 @@ impl Plan {
 
     /// One that every device rejects, for a reason that the descriptor alone gives.
     fn malformed(&mut self, draw: &mut Draw, tenant: &Tenant, rollout: u32) {
-        let good = HwDesc::decode(rollout, 5, 6).with_version(tenant.current).with_delta_offset(layout::area(0));
+        let good =
+            HwDesc::decode(rollout, 5, 6).with_version(tenant.current).with_delta_offset(layout::area(0));
         let region = TOKEN_BYTES;
         let bad = match draw.below(16) {
             0 => HwDesc { opcode: draw.pick(&[5, 0x7F, 0xFE]), ..good },
@@ -211,7 +213,8 @@ impl Plan {
             _ => HwDesc { rollout_id: rollout, ..HwDesc::policy(tenant.next, PolicyMode::Keep) }
                 .with_delta_offset(draw.pick(&[32, region - 32, u64::MAX - 63])),
         };
-        let stop = HwDesc { flags: DescFlags::COW_PREFIX.bits(), member: MEMBER_NONE, ..HwDesc::stop(rollout) };
+        let stop =
+            HwDesc { flags: DescFlags::COW_PREFIX.bits(), member: MEMBER_NONE, ..HwDesc::stop(rollout) };
         let desc = if draw.once_in(16) { HwDesc { prefix_id: PREFIX_NONE, ..stop } } else { bad };
         self.waiting.push_back(Draft::plain(desc));
     }

@@ -43,7 +43,8 @@ pub(super) struct Tenant {
 impl Tenant {
     /// The salt of a version, which is published once at most.
     pub fn salt(&self, version: u16) -> u32 {
-        let mixed = doorbell_contract::mix(self.seed as u32 ^ doorbell_contract::mix(u32::from(version) << 8));
+        let mixed =
+            doorbell_contract::mix(self.seed as u32 ^ doorbell_contract::mix(u32::from(version) << 8));
         if version == 0 { 0 } else { mixed ^ u32::from(self.function) }
     }
 
@@ -91,10 +92,7 @@ pub(super) enum Ended {
     /// All that was published has completed.
     Whole,
     /// By a disable, or a reset of its function.
-    Disabled {
-        sq_head: u32,
-        cq_tail: u32,
-    },
+    Disabled { sq_head: u32, cq_tail: u32 },
     /// By the reset pin.
     Reset,
 }
@@ -366,7 +364,9 @@ impl Session {
                     if self.lost.contains(&place) {
                         return Err(violated(
                             "R4",
-                            format!("completion {place} is visible though its write was answered with an error"),
+                            format!(
+                                "completion {place} is visible though its write was answered with an error"
+                            ),
                         ));
                     }
                     self.cq_seen = self.cq_seen.wrapping_add(1);
@@ -549,7 +549,8 @@ impl Session {
             if *found == expected { Ok(()) } else { Err(violated(rule, format!("expected {expected:x?}"))) }
         };
         if let Some(code) = malformed {
-            expect(oracle.answer(desc).completion, "R10").map_err(|violation| violation.at(format!("{code:?}")))?;
+            expect(oracle.answer(desc).completion, "R10")
+                .map_err(|violation| violation.at(format!("{code:?}")))?;
             return self.untouched(entry);
         }
         let blank = |error: ErrorCode| HwCompletion {
@@ -605,7 +606,10 @@ impl Session {
             return self.untouched(entry);
         }
         if entry.spoilt {
-            return Err(violated("R10", "a write of its tokens was answered with an error, and it says so not".into()));
+            return Err(violated(
+                "R10",
+                "a write of its tokens was answered with an error, and it says so not".into(),
+            ));
         }
         if is(Opcode::Policy) && self.is_bad_policy(desc, tenant) {
             return Err(violated("R19", "a policy that does not belong to it was published".into()));
@@ -628,7 +632,6 @@ impl Session {
         expect(answer.completion, "R6")?;
         self.tokens(entry, &answer.tokens, &answer.logps)
     }
-
 
     /// Whether a POLICY, which is well formed, is to be refused for its mode or the header that it names.
     fn is_bad_policy(&self, desc: &HwDesc, tenant: &Tenant) -> bool {
@@ -692,11 +695,15 @@ impl Session {
         let never_read = match ended {
             Ended::Whole => {
                 if seen != self.published() {
-                    let what = format!("{seen} of {} completions came, and the queue is idle", self.published());
+                    let what =
+                        format!("{seen} of {} completions came, and the queue is idle", self.published());
                     return Err(violated("R3", what));
                 }
                 if missing != self.lost() {
-                    let what = format!("{missing} descriptors have no completion, of which {} got lost", self.lost());
+                    let what = format!(
+                        "{missing} descriptors have no completion, of which {} got lost",
+                        self.lost()
+                    );
                     return Err(violated("R3", what));
                 }
                 self.published()
@@ -721,7 +728,10 @@ impl Session {
         };
         for (position, entry) in (0..).zip(&self.entries) {
             if entry.completed && position >= never_read {
-                return Err(violated("R12", format!("descriptor {position} has completed above SQ_HEAD {never_read}")));
+                return Err(violated(
+                    "R12",
+                    format!("descriptor {position} has completed above SQ_HEAD {never_read}"),
+                ));
             }
             if !entry.completed {
                 self.unfinished(entry, position >= never_read, tenant)?;
@@ -739,9 +749,11 @@ impl Session {
             let what = format!("ERROR is {found:?}, and the faults were {expected:?}");
             return Err(violated("ERROR", what));
         }
-        if self.entries.iter().any(|entry| {
-            !entry.completed && entry.sealed && entry.desc.opcode == Opcode::Policy as u8
-        }) {
+        if self
+            .entries
+            .iter()
+            .any(|entry| !entry.completed && entry.sealed && entry.desc.opcode == Opcode::Policy as u8)
+        {
             // It may have run.
             tenant.publishing = false;
             tenant.changes += 1;

@@ -4,21 +4,21 @@ use doorbell_contract::{
     Control, Counter, FunctionControl, HwDesc, Place, QueueCounter, RANGES, Register, State as StateBits, mix,
 };
 use doorbell_host::config::QueueConfig;
-use doorbell_host::driver::Driver;
 use doorbell_host::device::{Device, Features};
+use doorbell_host::driver::Driver;
 use doorbell_host::memory::SharedMemory;
 use doorbell_host::ports::{Division, Ports};
 use doorbell_host::queue::{CompletionQueue, Depth, SubmissionQueue};
 
 use super::device::{Disturbed, ResetPins, Weather, read};
 use super::draw::Draw;
+use super::interrupts;
 use super::layout::{self, BYTES, CORPUS, CORPUS_WORDS, CQ, KV, KV_BYTES, LOGPS, SQ, TOKEN_BYTES, TOKENS};
 use super::nonsense::{self, State};
 use super::plan::{self, Plan};
 use super::session::{Ended, Session, Tenant};
 use super::tally::Tally;
 use super::violation::{Violation, violated};
-use super::interrupts;
 use crate::model::FaultyRange;
 use crate::oracle::Oracle;
 
@@ -78,7 +78,8 @@ impl World {
     pub fn new(mut device: Box<dyn Disturbed>, seed: u64) -> Result<Self, Violation> {
         let mut draw = Draw::new(seed, 0);
         let mut built = |register| device.read_at(Place::FIRST, register);
-        let (queues, most_functions) = (built(Register::CapQueues)? as u8, built(Register::CapFunctions)? as u8);
+        let (queues, most_functions) =
+            (built(Register::CapQueues)? as u8, built(Register::CapFunctions)? as u8);
         let workers = built(Register::CapWorkers)?;
         let features = Features {
             capability: doorbell_contract::Capability::from_bits_retain(built(Register::Capability)?),
@@ -185,9 +186,12 @@ impl World {
             for (k, low) in windows.into_iter().enumerate() {
                 let (base, bytes) = if k == 2 { (first.unwrap_or(0), bytes as u64) } else { (0, 0) };
                 let address = low.address(place);
-                for (offset, half) in
-                    (0..).step_by(4).zip([base as u32, (base >> 32) as u32, bytes as u32, (bytes >> 32) as u32])
-                {
+                for (offset, half) in (0..).step_by(4).zip([
+                    base as u32,
+                    (base >> 32) as u32,
+                    bytes as u32,
+                    (bytes >> 32) as u32,
+                ]) {
                     if let Some((register, place)) = Register::at(address + offset) {
                         write(place, register, half)?;
                     }
@@ -196,7 +200,9 @@ impl World {
             if u32::from(function) < functions {
                 // Workers of their own where there are enough: then nobody can blame another for a fault.
                 let mask = if self.workers >= functions {
-                    (0..self.workers).filter(|worker| worker % functions == u32::from(function)).fold(0, |mask, worker| mask | 1 << worker)
+                    (0..self.workers)
+                        .filter(|worker| worker % functions == u32::from(function))
+                        .fold(0, |mask, worker| mask | 1 << worker)
                 } else {
                     u32::MAX
                 };
@@ -452,12 +458,19 @@ impl World {
     /// What the other queue pairs of its function are.
     fn others(&self, at: usize) -> Others {
         let function = self.pairs[at].place.function;
-        let others = self.pairs.iter().enumerate().filter(|(other, pair)| *other != at && pair.place.function == function);
-        others.map(|(_, pair)| match pair.state {
-            State::Down => Others::Down,
-            State::Draining | State::Stopping => Others::Ending,
-            State::Up => Others::Up,
-        }).max().unwrap_or(Others::Down)
+        let others = self
+            .pairs
+            .iter()
+            .enumerate()
+            .filter(|(other, pair)| *other != at && pair.place.function == function);
+        others
+            .map(|(_, pair)| match pair.state {
+                State::Down => Others::Down,
+                State::Draining | State::Stopping => Others::Ending,
+                State::Up => Others::Up,
+            })
+            .max()
+            .unwrap_or(Others::Down)
     }
 
     /// ENABLE with one value that cannot be: it is refused, with BAD_CONFIG.
@@ -486,8 +499,7 @@ impl World {
         self.device.write_at(place, register, value)?;
         self.device.write_bytes(Register::Control.address(place), Control::ENABLE.bits(), 0xF)?;
         let mut get = |register| read(&mut *self.device, place, register);
-        let (control, state, error) =
-            (get(Register::Control)?, get(Register::State)?, get(Register::Error)?);
+        let (control, state, error) = (get(Register::Control)?, get(Register::State)?, get(Register::Error)?);
         let bad = doorbell_contract::DeviceFault::BAD_CONFIG.bits();
         if control != 0 || state & StateBits::ACTIVE.bits() != 0 || error != bad {
             let what = format!(
@@ -532,17 +544,19 @@ impl World {
     }
 
     fn publish(&mut self, at: usize) -> Result<(), Violation> {
+        let Pair { place, session, .. } = &mut self.pairs[at];
+        let Some(session) = session else { return Ok(()) };
+        if session.lost() > 0 && session.sq.free() == 0 {
+            // What would have told may be what got lost.
+            let head = read(&mut *self.device, *place, Register::SqHead)?;
+            session.sq.consumed_to(session.sq.head(), head);
+        }
         // Of a slot that is used again nobody could tell later.
         self.attribute()?;
         let Self { pairs, tenants, tally, device, .. } = self;
         let Pair { place, memory, draw, plan, session, .. } = &mut pairs[at];
         let Some(session) = session else { return Ok(()) };
         let tenant = &mut tenants[usize::from(place.function)];
-        if session.lost() > 0 && session.sq.free() == 0 {
-            // What would have told may be what got lost.
-            let head = read(&mut **device, *place, Register::SqHead)?;
-            session.sq.consumed_to(session.sq.head(), head);
-        }
         if draw.once_in(3) {
             return Ok(());
         }
@@ -573,7 +587,9 @@ impl World {
                 }
             }
             let is_policy = draft.desc.opcode == doorbell_contract::Opcode::Policy as u8 && draft.sealed;
-            let publishes = is_policy && draft.desc.delta_offset < layout::FIRST_AREA && draft.desc.delta_offset.is_multiple_of(64);
+            let publishes = is_policy
+                && draft.desc.delta_offset < layout::FIRST_AREA
+                && draft.desc.delta_offset.is_multiple_of(64);
             if publishes && tenant.publishing {
                 // Another queue pair of the function was faster.
                 plan.sent();
@@ -718,7 +734,8 @@ impl World {
         if self.draw.once_in(10) {
             self.change_weather()?;
         }
-        if self.draw.once_in(14) {
+        // Each queue pair about as often, however many there are.
+        if self.draw.once_in((48 / self.pairs.len() as u32).max(2)) {
             let at = self.draw.below(self.pairs.len() as u32) as usize;
             let place = self.pairs[at].place;
             if self.tenants[usize::from(place.function)].disturbed {
@@ -873,7 +890,9 @@ impl World {
             let now: Vec<(u32, u32)> = self
                 .pairs
                 .iter()
-                .map(|pair| pair.session.as_ref().map_or((0, 0), |session| (session.cq_seen, session.sq.head())))
+                .map(|pair| {
+                    pair.session.as_ref().map_or((0, 0), |session| (session.cq_seen, session.sq.head()))
+                })
                 .collect();
             let now = Some((now, self.progress()?));
             quiet = if now == last { quiet + 1 } else { 0 };
@@ -935,7 +954,8 @@ impl World {
             let (place, state) = (*place, *state);
             let seen = session.as_ref().map_or((0, 0), |session| (session.published(), session.seen()));
             let mut get = |register| self.device.read_at(place, register).unwrap_or(0xDEAD_DEAD);
-            let registers = [Register::State, Register::Status, Register::SqHead, Register::CqTail].map(&mut get);
+            let registers =
+                [Register::State, Register::Status, Register::SqHead, Register::CqTail].map(&mut get);
             what += &format!(
                 " queue pair {} ({state:?}) has {} published and {} seen, STATE {:#x} STATUS {:#x} SQ_HEAD {:#x} \
                  CQ_TAIL {:#x};",
@@ -957,7 +977,13 @@ impl World {
     /// The clean run: the device divided anew, a [`Driver`] for each queue pair.
     pub fn clean_run(self) -> Result<Tally, Violation> {
         let Self { device, shape, wait_states, tally, seed, .. } = self;
-        let config = QueueConfig { token_bytes: 1 << 14, sq_depth: 8, cq_depth: 4, wait_states, ..QueueConfig::default() };
+        let config = QueueConfig {
+            token_bytes: 1 << 14,
+            sq_depth: 8,
+            cq_depth: 4,
+            wait_states,
+            ..QueueConfig::default()
+        };
         let division = Division {
             queues: shape.0,
             functions: shape.1.min(shape.0),

@@ -23,6 +23,8 @@ pub use mutation::{BadMutation, Mutation, PolicyFault};
 
 use std::collections::HashMap;
 
+use bus::Bus;
+pub use bus::{BusFaults, FaultyRange, Injected};
 use doorbell_contract::{Capability, Counter, Place, Register, Status};
 use doorbell_engine::{Engine, RewardModel};
 use doorbell_host::error::DeviceError;
@@ -30,8 +32,6 @@ use doorbell_host::memory::{SIMULATED_BUS_ADDRESS, SharedMemory};
 use doorbell_host::platform::Platform;
 use doorbell_host::ports::Pages;
 use doorbell_host::registers::{Built, Registers};
-use bus::Bus;
-pub use bus::{BusFaults, FaultyRange, Injected};
 use execution::{Execution, Lane, Tables};
 use groups::{GROUPS, Groups};
 use mutation::Mutator;

@@ -1,9 +1,9 @@
 //! Turns of several queue pairs (R16).
 
-use super::execution::{Execution, Lane, Tables};
-use super::mutation::Mutator;
 use super::STEP_TOKENS;
 use super::bus::Bus;
+use super::execution::{Execution, Lane, Tables};
+use super::mutation::Mutator;
 use doorbell_contract::QueueCounter;
 use doorbell_host::registers::Registers;
 
