@@ -67,6 +67,7 @@ pub(super) struct World {
     lives: u32,
     wait_states: u32,
     workers: u32,
+    windows: u32,
     /// As the device was built.
     shape: (u8, u8),
     pub tally: Tally,
@@ -80,7 +81,7 @@ impl World {
         let mut built = |register| device.read_at(Place::FIRST, register);
         let (queues, most_functions) =
             (built(Register::CapQueues)? as u8, built(Register::CapFunctions)? as u8);
-        let workers = built(Register::CapWorkers)?;
+        let (workers, windows) = (built(Register::CapWorkers)?, built(Register::CapWindows)?);
         let features = Features {
             capability: doorbell_contract::Capability::from_bits_retain(built(Register::Capability)?),
             groups: built(Register::CapGroups)?,
@@ -139,6 +140,7 @@ impl World {
             lives: 0,
             wait_states,
             workers,
+            windows,
             shape: (queues, most_functions),
             tally: Tally { rounds: 1, ..Tally::default() },
             weather: Weather::default(),
@@ -183,7 +185,8 @@ impl World {
             let bytes = self.pairs.iter().filter(own).count() * BYTES;
             // The last window, so that the others have nothing.
             let windows = [Register::Window0BaseLo, Register::Window1BaseLo, Register::Window2BaseLo];
-            for (k, low) in windows.into_iter().enumerate() {
+            // A device may confine nobody (R11).
+            for (k, low) in windows.into_iter().enumerate().filter(|_| self.windows > 0) {
                 let (base, bytes) = if k == 2 { (first.unwrap_or(0), bytes as u64) } else { (0, 0) };
                 let address = low.address(place);
                 for (offset, half) in (0..).step_by(4).zip([
@@ -199,7 +202,7 @@ impl World {
             }
             if u32::from(function) < functions {
                 // Workers of their own where there are enough: then nobody can blame another for a fault.
-                let mask = if self.workers >= functions {
+                let mask = if (functions..=32).contains(&self.workers) {
                     (0..self.workers)
                         .filter(|worker| worker % functions == u32::from(function))
                         .fold(0, |mask, worker| mask | 1 << worker)
