@@ -205,18 +205,23 @@ void QueueMonitors::register_read(uint32_t address, uint32_t value, bool writes_
     }
 }
 
-QueueMonitor& QueueMonitors::with_slot(uint64_t address) {
+template <class Owns>
+QueueMonitor& QueueMonitors::with(uint32_t user, Owns&& owns) {
+    QueueMonitor* found = nullptr;
     for (QueueMonitor& monitor : monitors_) {
-        if (monitor.owner() != hostile_ && monitor.owns_slot(address)) return monitor;
+        if (monitor.owner() == hostile_ || !owns(monitor)) continue;
+        if (monitor.owner() == user) return monitor;
+        if (found == nullptr) found = &monitor;
     }
-    return monitors_[0];  // which says what is wrong with it
+    return found != nullptr ? *found : monitors_[0];  // which says what is wrong with it
 }
 
-QueueMonitor& QueueMonitors::with_token(uint64_t address) {
-    for (QueueMonitor& monitor : monitors_) {
-        if (monitor.owner() != hostile_ && monitor.owns_token(address)) return monitor;
-    }
-    return monitors_[0];
+QueueMonitor& QueueMonitors::with_slot(uint64_t address, uint32_t user) {
+    return with(user, [address](const QueueMonitor& monitor) { return monitor.owns_slot(address); });
+}
+
+QueueMonitor& QueueMonitors::with_token(uint64_t address, uint32_t user) {
+    return with(user, [address](const QueueMonitor& monitor) { return monitor.owns_token(address); });
 }
 
 void QueueMonitors::bad_user(const char* channel, uint64_t address, uint32_t user) {

@@ -135,19 +135,19 @@ public:
 
     void read_burst(uint64_t address, uint32_t beats, uint32_t user) {
         if (user == hostile_) [[unlikely]] return;
-        QueueMonitor& monitor = queues_ == 1 ? monitors_[0] : with_slot(address);
+        QueueMonitor& monitor = queues_ == 1 ? monitors_[0] : with_slot(address, user);
         if (user != monitor.owner()) [[unlikely]] bad_user("AR", address, user);
         monitor.read_burst(address, beats);
     }
     void token_read(uint64_t address, uint32_t user) {
         if (user == hostile_) [[unlikely]] return;
-        QueueMonitor& monitor = queues_ == 1 ? monitors_[0] : with_token(address);
+        QueueMonitor& monitor = queues_ == 1 ? monitors_[0] : with_token(address, user);
         if (user != monitor.owner()) [[unlikely]] bad_user("AR", address, user);
         monitor.token_read(address);
     }
     void token_beat(uint64_t address, uint64_t strobe, uint32_t user) {
         if (user == hostile_) [[unlikely]] return;
-        QueueMonitor& monitor = queues_ == 1 ? monitors_[0] : with_token(address);
+        QueueMonitor& monitor = queues_ == 1 ? monitors_[0] : with_token(address, user);
         if (user != monitor.owner()) [[unlikely]] bad_user("AW", address, user);
         monitor.token_beat(address, strobe);
     }
@@ -161,8 +161,12 @@ public:
 
 private:
     bool watches(uint32_t queue) const { return queue < queues_ && monitors_[queue].owner() != hostile_; }
-    QueueMonitor& with_slot(uint64_t address);
-    QueueMonitor& with_token(uint64_t address);
+    // The one that has such an address in its regions: one of `user`'s function rather than another. Of an ENABLE that the device
+    // refuses nobody knows here before STATE is read, and until then its regions may lie over everybody's; what leaves the windows
+    // of a function is seen all the same.
+    QueueMonitor& with_slot(uint64_t address, uint32_t user);
+    QueueMonitor& with_token(uint64_t address, uint32_t user);
+    template <class Owns> QueueMonitor& with(uint32_t user, Owns&& owns);
     [[noreturn]] static void bad_user(const char* channel, uint64_t address, uint32_t user);
 
     WindowWatch windows_;
