@@ -78,7 +78,8 @@ void QueueMonitor::write_ends(bool okay) {
 }
 
 void QueueMonitor::state_read(uint32_t value, bool writes_outstanding) {
-    if ((value & DOORBELL_STATE_ACTIVE) != 0) return;
+    confirmed_ = (value & DOORBELL_STATE_ACTIVE) != 0;
+    if (confirmed_) return;
     if (active_ && writes_outstanding) {
         fail_memory("R12", "STATE.ACTIVE reads 0 while the device's writes are still in flight");
     }
@@ -101,6 +102,7 @@ void QueueMonitor::enable() {
     sq_tail_ = sq_next_ = sq_start_ = registers_[place(DOORBELL_REG_SQ_START)];
     cq_head_ = cq_next_ = cq_start_ = registers_[place(DOORBELL_REG_CQ_START)];
     active_ = true;
+    confirmed_ = false;
     disabling_ = false;
 }
 
@@ -208,10 +210,12 @@ void QueueMonitors::register_read(uint32_t address, uint32_t value, bool writes_
 template <class Owns>
 QueueMonitor& QueueMonitors::with(uint32_t user, Owns&& owns) {
     QueueMonitor* found = nullptr;
+    int best = -1;
     for (QueueMonitor& monitor : monitors_) {
         if (monitor.owner() == hostile_ || !owns(monitor)) continue;
-        if (monitor.owner() == user) return monitor;
-        if (found == nullptr) found = &monitor;
+        const int rank = 2 * (monitor.owner() == user) + monitor.is_confirmed();
+        if (rank == 3) return monitor;
+        if (rank > best) found = &monitor, best = rank;
     }
     return found != nullptr ? *found : monitors_[0];  // which says what is wrong with it
 }

@@ -72,6 +72,8 @@ public:
         return active_ && (address - token_base_ < token_size_ || token_base_ - address < kBeatBytes ||
                            address - logp_base_ < logp_size_);
     }
+    // STATE has said that it is active: what it was configured with holds.
+    bool is_confirmed() const { return confirmed_; }
     uint32_t owner() const { return owner_; }
     void set_owner(uint32_t function) { owner_ = function; }
 
@@ -97,6 +99,7 @@ private:
     uint32_t registers_[32] = {};  // of the queue pair's configuration, by place in their block
     Write write_ = {kNowhere, 0, 0};
     bool active_ = false;     // from ENABLE to the STATE read that acknowledges the disable
+    bool confirmed_ = false;  // a read of STATE has shown it since
     bool disabling_ = false;  // ENABLE is 0 but not yet acknowledged
     Ring sq_, cq_;
     uint64_t token_base_ = 0, token_size_ = 0;
@@ -161,9 +164,9 @@ public:
 
 private:
     bool watches(uint32_t queue) const { return queue < queues_ && monitors_[queue].owner() != hostile_; }
-    // The one that has such an address in its regions: one of `user`'s function rather than another. Of an ENABLE that the device
-    // refuses nobody knows here before STATE is read, and until then its regions may lie over everybody's; what leaves the windows
-    // of a function is seen all the same.
+    // The one that has such an address in its regions: one of `user`'s function rather than another, and one that STATE has shown
+    // active before all. Of an ENABLE that the device refuses nobody knows here before STATE is read, and until then its regions may
+    // lie over everybody's; what leaves the windows of a function is seen all the same.
     QueueMonitor& with_slot(uint64_t address, uint32_t user);
     QueueMonitor& with_token(uint64_t address, uint32_t user);
     template <class Owns> QueueMonitor& with(uint32_t user, Owns&& owns);
