@@ -125,6 +125,8 @@ pub(super) struct Session {
     /// Faults that were injected.
     pub faults: DeviceFault,
     readbacks_failed: bool,
+    /// A DECODE was told of a fault, which may be another queue pair's.
+    is_blamed: bool,
     /// What the function's versions were at when it began, where nothing was under way.
     changes: Option<u64>,
     pub refused: u32,
@@ -164,6 +166,7 @@ impl Session {
             groups: Some(GroupJudge::default()),
             faults: DeviceFault::empty(),
             readbacks_failed: false,
+            is_blamed: false,
             changes: (!tenant.publishing).then_some(tenant.changes),
             refused: 0,
             errors_seen: 0,
@@ -184,7 +187,7 @@ impl Session {
 
     /// Whether somebody's tokens are not known from its completion.
     pub fn tokens_uncertain(&self) -> bool {
-        self.faults.contains(DeviceFault::DMA_WRITE)
+        self.faults.contains(DeviceFault::DMA_WRITE) || self.is_blamed
     }
 
     /// The rollout of something that has not completed.
@@ -458,6 +461,7 @@ impl Session {
         }
         if completion.status == Status::Error as u8 {
             self.errors_seen += 1;
+            self.is_blamed |= completion.error == ErrorCode::DmaFault as u8;
         } else if entry.desc.opcode == Opcode::Decode as u8 {
             self.tokens_seen += u64::from(completion.final_seq_len - entry.desc.seq_len);
         }
