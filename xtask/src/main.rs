@@ -1,5 +1,6 @@
 //! Automation of the workspace: `cargo xtask <command>`. Builds with Rust alone.
 
+mod chaos;
 mod cocotb;
 mod contract;
 mod doc;
@@ -44,6 +45,8 @@ enum Command {
     /// Compare devices over a trace: `doorbell compare`
     #[command(disable_help_flag = true)]
     Compare(Passed),
+    /// Draw faults, resets and nonsense for hours, seed by seed: `doorbell compare --chaos`
+    Chaos(chaos::Options),
     /// Run the testbenches in tb/ under Icarus Verilog
     RtlTest(rtl_test::Options),
     /// Run the cocotb tests in tb/cocotb under Icarus Verilog and Verilator; installs cocotb first, from PyPI
@@ -113,6 +116,7 @@ fn run(command: Command) -> Result<ExitCode> {
         Command::Contract { check } => contract::run(&root, check)?,
         Command::Cosim(passed) => return doorbell::forward(&root, "cosim", &passed.args),
         Command::Compare(passed) => return doorbell::forward(&root, "compare", &passed.args),
+        Command::Chaos(options) => chaos::run(&root, &options)?,
         Command::RtlTest(options) => rtl_test::run(&root, &options)?,
         Command::Cocotb(options) => cocotb::run(&root, &options)?,
         Command::Mutants(options) => mutants::run(&root, &options)?,

@@ -111,6 +111,11 @@ impl Registers {
         }
     }
 
+    /// What the device was built with.
+    pub fn built(&self) -> Built {
+        self.built
+    }
+
     /// The queue pairs, by number.
     #[inline]
     pub fn queues(&self) -> &[QueueRegisters] {
