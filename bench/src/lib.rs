@@ -269,8 +269,12 @@ impl Rates {
     }
 }
 
+/// Time in which this thread ran.
+fn cpu_now() -> Duration {
+    Duration::try_from(clock_gettime(ClockId::ThreadCPUTime)).unwrap_or_default()
+}
+
 fn timed<T>(work: impl FnOnce() -> T) -> (T, Elapsed) {
-    let cpu_now = || Duration::try_from(clock_gettime(ClockId::ThreadCPUTime)).unwrap_or_default();
     let (start, cpu) = (Instant::now(), cpu_now());
     let value = work();
     (value, Elapsed { wall: start.elapsed(), cpu: cpu_now().saturating_sub(cpu) })

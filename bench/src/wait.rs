@@ -14,7 +14,7 @@ use doorbell_host::{
 use doorbell_verify::ModelPlatform;
 use serde_json::{Value, json};
 
-use crate::{BenchError, Elapsed, Section, median, percent, table, verdict};
+use crate::{BenchError, Elapsed, Section, cpu_now, median, percent, table, verdict};
 
 /// Members of a group.
 const MEMBERS: u32 = 8;
@@ -171,7 +171,7 @@ impl Alone {
                 .with_delta_offset(u64::from(4 * member * tokens))
         }));
         let start = Instant::now();
-        let cpu = cpu_time();
+        let cpu = cpu_now();
         if self.device.submit(&batch)? != batch.len() {
             return Err(BenchError::failed("a group was not taken whole"));
         }
@@ -206,7 +206,7 @@ impl Alone {
             let posted = Duration::from_nanos(posted.load(Ordering::Acquire));
             (seen - self.start).saturating_sub(posted)
         });
-        Ok(Round { trip: Elapsed { wall: seen - start, cpu: cpu_time() - cpu }, behind, wakes })
+        Ok(Round { trip: Elapsed { wall: seen - start, cpu: cpu_now() - cpu }, behind, wakes })
     }
 }
 
@@ -217,10 +217,6 @@ struct Round {
     /// From its end, on the device's thread, to when it was seen.
     behind: Option<Duration>,
     wakes: u32,
-}
-
-fn cpu_time() -> Duration {
-    crate::cpu_now()
 }
 
 /// How long it takes from telling a thread that sleeps to when it runs: the system's part of each wake-up.
