@@ -70,8 +70,12 @@ macro_rules! forward {
                 self.0.advance(want)
             }
 
-            fn wait(&mut self, deadline: std::time::Instant) -> Result<(), DeviceError> {
-                self.0.wait(deadline)
+            fn route(&mut self, memory: &doorbell_host::SharedMemory, offset: usize) -> Result<(), DeviceError> {
+                self.0.route(memory, offset)
+            }
+
+            fn wait(&mut self, awaited: doorbell_host::Awaited, deadline: std::time::Instant) -> Result<(), DeviceError> {
+                self.0.wait(awaited, deadline)
             }
 
             fn runs_alone(&self) -> bool {
