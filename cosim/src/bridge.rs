@@ -74,7 +74,7 @@ pub(crate) mod ffi {
     }
 
     /// How the memory behaves from now on.
-    #[derive(Clone, Debug, PartialEq, Eq)]
+    #[derive(Clone, Debug, PartialEq, Eq, Default)]
     struct Weather {
         /// Cycles that it takes to answer, at least and at most.
         latency: [u32; 2],

@@ -135,18 +135,6 @@ impl RtlConfig {
     }
 }
 
-impl Default for Weather {
-    fn default() -> Self {
-        Self {
-            latency: [0; 2],
-            stall_percent: [0; 5],
-            withholds_reads: false,
-            withholds_writes: false,
-            faults: Vec::new(),
-        }
-    }
-}
-
 impl FaultKind {
     /// This fault at that place, of bit 0 if it is one of a bit.
     pub fn at(self, at: u64) -> Fault {
