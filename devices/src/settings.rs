@@ -192,7 +192,7 @@ mod tests {
                 "ranges" => "0..9",
                 "gpus" => "1+2",
                 "queues" => "0x10",
-                "reorder" | "random_memory" => "1",
+                "reorder" | "random_memory" | "own_thread" => "1",
                 _ => "7",
             };
             let settings: Settings = format!("{key}={value}").parse().unwrap();
