@@ -34,7 +34,7 @@ use std::fmt;
 use doorbell_host::error::DeviceError;
 
 pub use crate::model::{BusFaults, FaultyRange, Injected};
-pub use device::{Disturbed, ResetPins, Weather};
+pub use device::{Disturbed, OwnClock, ResetPins, Weather};
 pub use tally::Tally;
 pub use violation::Violation;
 use world::World;

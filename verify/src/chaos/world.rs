@@ -1,7 +1,8 @@
 //! One round: a device, its queue pairs with their hosts, and what is done to them.
 
 use doorbell_contract::{
-    Control, Counter, FunctionControl, HwDesc, Place, QueueCounter, RANGES, Register, State as StateBits, mix,
+    Capability, Control, Counter, FunctionControl, HwDesc, Place, QueueCounter, RANGES, Register,
+    State as StateBits, mix,
 };
 use doorbell_host::config::QueueConfig;
 use doorbell_host::device::{Device, Features};
@@ -37,6 +38,8 @@ struct Pair {
     plan: Plan,
     state: State,
     session: Option<Session>,
+    /// Of the check words of this life.
+    key: u32,
     /// Steps for which the host does nothing.
     rests: u32,
     /// What the memory held when the last life ended.
@@ -83,7 +86,7 @@ impl World {
             (built(Register::CapQueues)? as u8, built(Register::CapFunctions)? as u8);
         let (workers, windows) = (built(Register::CapWorkers)?, built(Register::CapWindows)?);
         let features = Features {
-            capability: doorbell_contract::Capability::from_bits_retain(built(Register::Capability)?),
+            capability: Capability::from_bits_retain(built(Register::Capability)?),
             groups: built(Register::CapGroups)?,
             policy_slots: built(Register::CapPolicySlots)?,
             reward_models: built(Register::CapRewardModels)?,
@@ -109,6 +112,7 @@ impl World {
                 plan: Plan::default(),
                 state: State::Down,
                 session: None,
+                key: 0,
                 rests: 0,
                 left: None,
             });
@@ -340,11 +344,20 @@ impl World {
     }
 
     fn nonsense(&mut self, at: usize) -> Result<(), Violation> {
-        let Self { pairs, device, shape, tally, .. } = self;
-        let Pair { place, draw, state, session, .. } = &mut pairs[at];
+        let Self { pairs, device, shape, tally, features, .. } = self;
+        let Pair { place, draw, state, session, key, .. } = &mut pairs[at];
         if draw.once_in(5) {
-            interrupts::disturb(&mut **device, draw, *place, *state)?;
+            let has_interrupts = features.capability.contains(Capability::INTERRUPT);
+            interrupts::disturb(&mut **device, draw, *place, *state, has_interrupts)?;
             tally.disturbed("ARM at any time");
+            return Ok(());
+        }
+        if draw.once_in(4)
+            && let Some(session) = session
+        {
+            if let Some(kind) = session.litter(draw, *key)? {
+                tally.disturbed(kind);
+            }
             return Ok(());
         }
         let kind = nonsense::access(&mut **device, draw, *place, *state, session.as_mut(), *shape)?;
@@ -430,6 +443,7 @@ impl World {
             &self.tenants[function],
         );
         pair.session = Some(session);
+        pair.key = key;
         pair.plan.restart();
         pair.state = State::Up;
         self.device.write_at(place, Register::Control, Control::ENABLE.bits())?;
