@@ -21,10 +21,11 @@ const KERNELS: [(usize, bool, bool); 4] =
 const FAULTS: &[&str] = &[
     "AdmitsOutOfTurn",
     "PassesFences",
-    "LeavesBadSlots",
     "KeepsStop",
     "ClosesEarly",
-    "SwapsSlots",
+    "LeavesEarly",
+    "AcknowledgesEarly",
+    "StaysInTable",
     "ReservesBlindly",
     "ScoresAll",
 ];
