@@ -63,22 +63,22 @@ enum Others {
 
 /// One round.
 pub(super) struct World {
-    device: Box<dyn Disturbed>,
+    pub device: Box<dyn Disturbed>,
     memory: SharedMemory,
     pairs: Vec<Pair>,
     tenants: Vec<Tenant>,
-    configs: Vec<QueueConfig>,
-    features: Features,
-    draw: Draw,
-    seed: u64,
-    lives: u32,
-    wait_states: u32,
+    pub configs: Vec<QueueConfig>,
+    pub features: Features,
+    pub draw: Draw,
+    pub seed: u64,
+    pub lives: u32,
+    pub wait_states: u32,
     workers: u32,
     windows: u32,
     /// As the device was built.
     shape: (u8, u8),
     pub tally: Tally,
-    weather: Weather,
+    pub weather: Weather,
 }
 
 impl World {
@@ -247,6 +247,12 @@ impl World {
     fn store_corpus(&self, pair: usize) -> Result<(), Violation> {
         let words = Self::corpus(self.seed);
         Ok(self.pairs[pair].memory.store_u32s(TOKENS + CORPUS as usize, &words)?)
+    }
+
+    /// The queue pairs: place, memory, and whether anything is to be done to them.
+    pub fn places(&self) -> Vec<(Place, SharedMemory, bool)> {
+        let disturbed = |place: Place| self.tenants[usize::from(place.function)].disturbed;
+        self.pairs.iter().map(|pair| (pair.place, pair.memory.clone(), disturbed(pair.place))).collect()
     }
 
     /// Runs about so many descriptors.
@@ -800,7 +806,7 @@ impl World {
         Ok(())
     }
 
-    fn change_weather(&mut self) -> Result<(), Violation> {
+    pub fn change_weather(&mut self) -> Result<(), Violation> {
         let draw = &mut self.draw;
         let mut weather = Weather::default();
         if draw.once_in(2) {
@@ -845,7 +851,7 @@ impl World {
         Ok(self.device.set_weather(&self.weather, seed)?)
     }
 
-    fn calm_down(&mut self) -> Result<(), Violation> {
+    pub fn calm_down(&mut self) -> Result<(), Violation> {
         self.weather = Weather::default();
         Ok(self.device.set_weather(&self.weather, 0)?)
     }
