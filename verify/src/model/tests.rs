@@ -161,3 +161,28 @@ fn a_bad_mutation_says_what_was_expected(#[case] text: &str) {
     );
     assert!(error.starts_with(&expected), "{error}");
 }
+
+/// Of each of two queue pairs, in functions of their own, one driver; the bus addresses that the first one's memory has.
+fn with_a_watchdog(timeout: u32) -> (Vec<Driver<QueuePort<ModelPlatform>>>, RangeInclusive<u64>) {
+    let config = QueueConfig { token_bytes: 1 << 14, sq_depth: 8, patience: 20, ..QueueConfig::default() };
+    let bytes = config.shared_bytes().unwrap();
+    let mut model = ModelPlatform::with_queues(2, 2).unwrap();
+    model.write_register(Register::BusTimeout, timeout).unwrap();
+    let ports =
+        Ports::divide(model, &Division { queues: 2, functions: 2, bytes, ..Division::default() }).unwrap();
+    let drivers =
+        ports.take_all().unwrap().into_iter().map(|port| Driver::new(port, config.clone()).unwrap());
+    let drivers: Vec<_> = drivers.collect();
+    let base = drivers[0].memory().bus_address();
+    (drivers, base..=base + bytes as u64 - 1)
+}
+
+fn state(driver: &mut Driver<QueuePort<ModelPlatform>>) -> State {
+    State::from_bits_retain(driver.read(Register::State).unwrap())
+}
+
+/// Tells the model's memory what it is not to answer.
+fn withhold(driver: &mut Driver<QueuePort<ModelPlatform>>, ranges: Vec<RangeInclusive<u64>>) {
+    let device = driver.platform_mut().shared_device().unwrap();
+    assert!(device.with(|model: &mut ModelPlatform| model.withhold(ranges)));
+}
