@@ -291,7 +291,8 @@ impl GpuDevice {
             return;
         };
         let sq = &mut session.sq;
-        if between(sq.head, told, sq.head.wrapping_add(sq.depth.slots())) {
+        // A host that has read that all is consumed may fill the ring anew, and what it has written may have been consumed by now as well.
+        if between(sq.head, told, sq.head.wrapping_add(2 * sq.depth.slots())) {
             sq.head = told;
             if !between(told, sq.tail, told.wrapping_add(sq.depth.slots())) {
                 sq.tail = told;
