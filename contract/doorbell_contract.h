@@ -266,7 +266,7 @@ enum doorbell_slot {
 #define DOORBELL_STATE_ABORTING 0x00000008u
 // ARM was written, and it has not fired since (rule R14); only with CAPABILITY.INTERRUPT
 #define DOORBELL_STATE_ARMED 0x00000010u
-// the bus owes it an answer for too long (rule R23); falls with ACTIVE; only with CAPABILITY.WATCHDOG
+// the bus owes it an answer for too long (rule R24); falls with ACTIVE; only with CAPABILITY.WATCHDOG
 #define DOORBELL_STATE_DEAD 0x00000100u
 
 // Bits of the ERROR register: faults of a queue pair, sticky until 1 is written to them; setting wins.
@@ -280,7 +280,7 @@ enum doorbell_slot {
 #define DOORBELL_FAULT_COMPLETION_WRITE 0x00000008u
 // an interrupt's message was answered with an error, and is lost
 #define DOORBELL_FAULT_MESSAGE_WRITE 0x00000010u
-// an access was not answered within BUS_TIMEOUT: the queue pair is dead (rule R23)
+// an access was not answered within BUS_TIMEOUT: the queue pair is dead (rule R24)
 #define DOORBELL_FAULT_BUS_TIMEOUT 0x00000100u
 
 // Bits of the MESSAGE_CONTROL register.
@@ -298,7 +298,7 @@ enum doorbell_slot {
 // the device itself confines each access to the windows of its function (rule R11); without it, software
 // checks each region at ENABLE, and one address space holds all functions
 #define DOORBELL_CAP_ISOLATED 0x00000100u
-// register BUS_TIMEOUT, and queue pairs that are dead once it is over (rule R23)
+// register BUS_TIMEOUT, and queue pairs that are dead once it is over (rule R24)
 #define DOORBELL_CAP_WATCHDOG 0x00010000u
 // polls the slots: the check word publishes (rule R1), and the doorbell only wakes
 #define DOORBELL_CAP_SLOT_POLLING 0x00000010u
@@ -340,7 +340,7 @@ enum doorbell_reg {
   DOORBELL_REG_WAIT_STATES = 0x00010,
   // [15:0] vectors, by queue pair, that have fired and whose message is not sent: masked ones, for long
   DOORBELL_REG_MESSAGES_PENDING = 0x00014,
-  // cycles after which an access that the bus has not answered makes its queue pair dead (rule R23); 0:
+  // cycles after which an access that the bus has not answered makes its queue pair dead (rule R24); 0:
   // never. Without CAPABILITY.WATCHDOG: SLVERR
   DOORBELL_REG_BUS_TIMEOUT = 0x0003C,
   // workers built; on a device that has them by the thousand, how many descriptors of a queue pair may run

@@ -254,7 +254,7 @@ package desc_pkg;
   // ARM was written, and it has not fired since (rule R14); only with CAPABILITY.INTERRUPT
   localparam int          STATE_ARMED_BIT = 4;
   localparam logic [31:0] STATE_ARMED = 32'h0000_0010;
-  // the bus owes it an answer for too long (rule R23); falls with ACTIVE; only with CAPABILITY.WATCHDOG
+  // the bus owes it an answer for too long (rule R24); falls with ACTIVE; only with CAPABILITY.WATCHDOG
   localparam int          STATE_DEAD_BIT = 8;
   localparam logic [31:0] STATE_DEAD = 32'h0000_0100;
 
@@ -274,7 +274,7 @@ package desc_pkg;
   // an interrupt's message was answered with an error, and is lost
   localparam int          FAULT_MESSAGE_WRITE_BIT = 4;
   localparam logic [31:0] FAULT_MESSAGE_WRITE = 32'h0000_0010;
-  // an access was not answered within BUS_TIMEOUT: the queue pair is dead (rule R23)
+  // an access was not answered within BUS_TIMEOUT: the queue pair is dead (rule R24)
   localparam int          FAULT_BUS_TIMEOUT_BIT = 8;
   localparam logic [31:0] FAULT_BUS_TIMEOUT = 32'h0000_0100;
 
@@ -303,7 +303,7 @@ package desc_pkg;
   // checks each region at ENABLE, and one address space holds all functions
   localparam int          CAP_ISOLATED_BIT = 8;
   localparam logic [31:0] CAP_ISOLATED = 32'h0000_0100;
-  // register BUS_TIMEOUT, and queue pairs that are dead once it is over (rule R23)
+  // register BUS_TIMEOUT, and queue pairs that are dead once it is over (rule R24)
   localparam int          CAP_WATCHDOG_BIT = 16;
   localparam logic [31:0] CAP_WATCHDOG = 32'h0001_0000;
   // polls the slots: the check word publishes (rule R1), and the doorbell only wakes
@@ -346,7 +346,7 @@ package desc_pkg;
   localparam logic [17:0] REG_WAIT_STATES = 18'h0_0010;
   // [15:0] vectors, by queue pair, that have fired and whose message is not sent: masked ones, for long
   localparam logic [17:0] REG_MESSAGES_PENDING = 18'h0_0014;
-  // cycles after which an access that the bus has not answered makes its queue pair dead (rule R23); 0:
+  // cycles after which an access that the bus has not answered makes its queue pair dead (rule R24); 0:
   // never. Without CAPABILITY.WATCHDOG: SLVERR
   localparam logic [17:0] REG_BUS_TIMEOUT = 18'h0_003C;
   // workers built; on a device that has them by the thousand, how many descriptors of a queue pair may run

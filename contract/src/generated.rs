@@ -289,7 +289,7 @@ bitflags::bitflags! {
         const ABORTING = 1 << 3;
         /// Bit 4: ARM was written, and it has not fired since (rule R14); only with CAPABILITY.INTERRUPT
         const ARMED = 1 << 4;
-        /// Bit 8: the bus owes it an answer for too long (rule R23); falls with ACTIVE; only with CAPABILITY.WATCHDOG
+        /// Bit 8: the bus owes it an answer for too long (rule R24); falls with ACTIVE; only with CAPABILITY.WATCHDOG
         const DEAD = 1 << 8;
     }
 }
@@ -308,7 +308,7 @@ bitflags::bitflags! {
         const COMPLETION_WRITE = 1 << 3;
         /// Bit 4: an interrupt's message was answered with an error, and is lost
         const MESSAGE_WRITE = 1 << 4;
-        /// Bit 8: an access was not answered within BUS_TIMEOUT: the queue pair is dead (rule R23)
+        /// Bit 8: an access was not answered within BUS_TIMEOUT: the queue pair is dead (rule R24)
         const BUS_TIMEOUT = 1 << 8;
     }
 }
@@ -342,7 +342,7 @@ bitflags::bitflags! {
         const ABORT = 1 << 7;
         /// Bit 8: the device itself confines each access to the windows of its function (rule R11); without it, software checks each region at ENABLE, and one address space holds all functions
         const ISOLATED = 1 << 8;
-        /// Bit 16: register BUS_TIMEOUT, and queue pairs that are dead once it is over (rule R23)
+        /// Bit 16: register BUS_TIMEOUT, and queue pairs that are dead once it is over (rule R24)
         const WATCHDOG = 1 << 16;
         /// Bit 4: polls the slots: the check word publishes (rule R1), and the doorbell only wakes
         const SLOT_POLLING = 1 << 4;
@@ -379,7 +379,7 @@ registers! {
         WaitStates = 0x0_0010, Device, "WAIT_STATES", Config, Some(0);
         /// MESSAGES_PENDING (ro): \[15:0\] vectors, by queue pair, that have fired and whose message is not sent: masked ones, for long
         MessagesPending = 0x0_0014, Device, "MESSAGES_PENDING", ReadOnly, Some(0);
-        /// BUS_TIMEOUT (cfg): cycles after which an access that the bus has not answered makes its queue pair dead (rule R23); 0: never. Without CAPABILITY.WATCHDOG: SLVERR
+        /// BUS_TIMEOUT (cfg): cycles after which an access that the bus has not answered makes its queue pair dead (rule R24); 0: never. Without CAPABILITY.WATCHDOG: SLVERR
         BusTimeout = 0x0_003C, Device, "BUS_TIMEOUT", Config, Some(0);
         /// CAP_WORKERS (ro): workers built; on a device that has them by the thousand, how many descriptors of a queue pair may run at a time
         CapWorkers = 0x0_0040, Device, "CAP_WORKERS", ReadOnly, None;

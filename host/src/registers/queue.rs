@@ -57,7 +57,7 @@ pub struct Session {
     pub checkpoint_default: u32,
     /// Cycles before each token.
     pub wait_states: u32,
-    /// Time after which an access that is not answered makes the queue pair dead (R23); 0: never.
+    /// Time after which an access that is not answered makes the queue pair dead (R24); 0: never.
     pub bus_timeout: u32,
     /// Largest `seq_len` + `max_tokens`.
     pub length_limit: u32,
@@ -128,7 +128,7 @@ pub struct QueueRegisters {
     ending: bool,
     /// Whether a reset of the function ended it.
     by_reset: bool,
-    /// The bus owes an answer for too long (R23).
+    /// The bus owes an answer for too long (R24).
     dead: bool,
 }
 
@@ -199,7 +199,7 @@ impl QueueRegisters {
         (self.ending, self.by_reset, self.dead) = (false, false, false);
     }
 
-    /// The bus owes an answer for too long: no descriptor is handed out any more, until the queue pair has been disabled (R23).
+    /// The bus owes an answer for too long: no descriptor is handed out any more, until the queue pair has been disabled (R24).
     pub fn die(&mut self) {
         self.dead = true;
         self.raise(DeviceFault::BUS_TIMEOUT);

@@ -336,7 +336,7 @@ class State(IntFlag):
     ARMED = 1 << 4
     """ARM was written, and it has not fired since (rule R14); only with CAPABILITY.INTERRUPT"""
     DEAD = 1 << 8
-    """the bus owes it an answer for too long (rule R23); falls with ACTIVE; only with CAPABILITY.WATCHDOG"""
+    """the bus owes it an answer for too long (rule R24); falls with ACTIVE; only with CAPABILITY.WATCHDOG"""
 
 
 class DeviceFault(IntFlag):
@@ -353,7 +353,7 @@ class DeviceFault(IntFlag):
     MESSAGE_WRITE = 1 << 4
     """an interrupt's message was answered with an error, and is lost"""
     BUS_TIMEOUT = 1 << 8
-    """an access was not answered within BUS_TIMEOUT: the queue pair is dead (rule R23)"""
+    """an access was not answered within BUS_TIMEOUT: the queue pair is dead (rule R24)"""
 
 
 class MessageControl(IntFlag):
@@ -383,7 +383,7 @@ class Capability(IntFlag):
     ISOLATED = 1 << 8
     """the device itself confines each access to the windows of its function (rule R11); without it, software checks each region at ENABLE, and one address space holds all functions"""
     WATCHDOG = 1 << 16
-    """register BUS_TIMEOUT, and queue pairs that are dead once it is over (rule R23)"""
+    """register BUS_TIMEOUT, and queue pairs that are dead once it is over (rule R24)"""
     SLOT_POLLING = 1 << 4
     """polls the slots: the check word publishes (rule R1), and the doorbell only wakes"""
 
@@ -404,7 +404,7 @@ class Reg:
     MESSAGES_PENDING = Register("MESSAGES_PENDING", 0x0_0014, 0x0000, 0x0000)
     """ro: [15:0] vectors, by queue pair, that have fired and whose message is not sent: masked ones, for long"""
     BUS_TIMEOUT = Register("BUS_TIMEOUT", 0x0_003C, 0x0000, 0x0000)
-    """cfg: cycles after which an access that the bus has not answered makes its queue pair dead (rule R23); 0: never. Without CAPABILITY.WATCHDOG: SLVERR"""
+    """cfg: cycles after which an access that the bus has not answered makes its queue pair dead (rule R24); 0: never. Without CAPABILITY.WATCHDOG: SLVERR"""
     CAP_WORKERS = Register("CAP_WORKERS", 0x0_0040, 0x0000, 0x0000)
     """ro: workers built; on a device that has them by the thousand, how many descriptors of a queue pair may run at a time"""
     CAP_QUEUES = Register("CAP_QUEUES", 0x0_0044, 0x0000, 0x0000)

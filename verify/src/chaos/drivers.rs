@@ -389,7 +389,7 @@ impl World {
         Ok(())
     }
 
-    /// Whether its queue pair is dead (R23).
+    /// Whether its queue pair is dead (R24).
     fn is_dead(&mut self, hosts: &[Host], at: usize) -> Result<bool, Violation> {
         let state = self.device.read_at(hosts[at].place, Register::State)?;
         Ok(State::from_bits_retain(state).contains(State::DEAD))

@@ -1,4 +1,4 @@
-//! The golden model: a device in plain Rust, and the executable specification of rules R1 to R23.
+//! The golden model: a device in plain Rust, and the executable specification of rules R1 to R24.
 //!
 //! It executes from the same shared memory as any other device, of each queue pair in SQ order, one descriptor at a time (so
 //! R5 and R7 hold by construction), and only when given time by `advance`. It has no clock: CYCLES counts one per descriptor
@@ -219,7 +219,7 @@ impl ModelPlatform {
     }
 
     /// Its memory answers no access of queue pairs whose rings or tokens begin at these addresses, from here on until this is called
-    /// again; no range is a memory that answers all of them (R23).
+    /// again; no range is a memory that answers all of them (R24).
     pub fn withhold(&mut self, ranges: Vec<RangeInclusive<u64>>) {
         if let Some(bus) = &mut self.bus {
             bus.withhold(ranges);
@@ -242,7 +242,7 @@ impl ModelPlatform {
 }
 
 /// Who has something to do, and whose memory does not answer, waits; an advance is a cycle of that. Behind BUS_TIMEOUT of them the queue
-/// pair is dead (R23).
+/// pair is dead (R24).
 fn await_answers(bus: &Bus, registers: &mut Registers, lanes: &mut [Lane]) {
     if !bus.withholds_some() && lanes.iter().all(|lane| lane.awaited.is_none()) {
         return;

@@ -226,10 +226,10 @@ fn state<P: Platform>(driver: &mut Driver<P>) -> State {
     State::from_bits_retain(driver.read(Register::State).unwrap())
 }
 
-/// R23: behind BUS_TIMEOUT the queue pair is dead, and its neighbour is not; an answer that comes late wakes nobody; a disable ends with that
+/// R24: behind BUS_TIMEOUT the queue pair is dead, and its neighbour is not; an answer that comes late wakes nobody; a disable ends with that
 /// answer, and the next life is as good as new.
 #[test]
-fn r23_what_is_not_answered_in_time_is_dead_until_it_is_disabled() {
+fn r24_what_is_not_answered_in_time_is_dead_until_it_is_disabled() {
     let (held, [mut dead, mut other], memory) = with_a_watchdog(5);
     held.model().withhold(vec![memory.clone()]);
     let decode = HwDesc::decode(1, 5, 6).with_user_data(7);
@@ -266,7 +266,7 @@ fn r23_what_is_not_answered_in_time_is_dead_until_it_is_disabled() {
 #[rstest]
 #[case::late(5, true)]
 #[case::never(0, false)]
-fn r23_an_answer_that_comes_late_revives_nobody(#[case] timeout: u32, #[case] dies: bool) {
+fn r24_an_answer_that_comes_late_revives_nobody(#[case] timeout: u32, #[case] dies: bool) {
     let (held, [mut driver, _other], memory) = with_a_watchdog(timeout);
     held.model().withhold(vec![memory]);
     driver.submit(&[HwDesc::nop()]).unwrap();
@@ -282,9 +282,9 @@ fn r23_an_answer_that_comes_late_revives_nobody(#[case] timeout: u32, #[case] di
     assert!(!state(&mut driver).intersects(State::ACTIVE | State::DEAD));
 }
 
-/// R23: where no answer comes at all, the reset of the device with the bus is the way back.
+/// R24: where no answer comes at all, the reset of the device with the bus is the way back.
 #[test]
-fn r23_a_reset_of_the_device_ends_every_death() {
+fn r24_a_reset_of_the_device_ends_every_death() {
     let (held, [mut driver, _other], memory) = with_a_watchdog(1);
     held.model().withhold(vec![memory]);
     driver.submit(&[HwDesc::nop()]).unwrap();
