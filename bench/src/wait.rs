@@ -9,7 +9,7 @@ use comfy_table::Table;
 use doorbell_contract::{CompletionFlags, HwCompletion, HwDesc, Place, Register, Status};
 use doorbell_devices::{Kind, Settings};
 use doorbell_host::{
-    Awaited, Device, DeviceError, Division, Driver, Pages, Platform, Ports, QueueConfig, SharedMemory,
+    Device, DeviceError, Division, Driver, Pages, Platform, Ports, QueueConfig, SharedMemory,
 };
 use doorbell_verify::ModelPlatform;
 use serde_json::{Value, json};
@@ -112,10 +112,6 @@ impl<D: Pages> Platform for Stamped<D> {
         }
         Ok(())
     }
-
-    fn wait(&mut self, awaited: Awaited, deadline: Instant) -> Result<(), DeviceError> {
-        self.device.wait(awaited, deadline)
-    }
 }
 
 impl<D: Pages> Pages for Stamped<D> {
@@ -178,21 +174,16 @@ impl Alone {
             return Err(BenchError::failed("a group was not taken whole"));
         }
         let (mut wakes, mut ended, mut out) = (0, 0, [HwCompletion::default(); 16]);
-        let mut seen = None;
+        let mut seen = start;
         while ended < batch.len() {
             let taken = if host == Host::Polls {
                 self.device.poll(&mut out)?
             } else {
                 self.device.arm()?;
                 wakes += u32::from(self.device.wait(Instant::now() + SLEEP)?);
-                let now = Instant::now();
-                let taken = self.device.collect(&mut out)?;
-                seen = Some(now);
-                taken
+                self.device.collect(&mut out)?
             };
-            if host == Host::Polls {
-                seen = Some(Instant::now());
-            }
+            seen = Instant::now();
             ended += taken;
             for completion in &out[..taken] {
                 if completion.status != Status::Done as u8 {
@@ -203,7 +194,6 @@ impl Alone {
                 return Err(BenchError::failed("R17: the last completion of a group is not GROUP_DONE"));
             }
         }
-        let seen = seen.unwrap_or(start);
         let behind = self.posted.as_ref().map(|posted| {
             let posted = Duration::from_nanos(posted.load(Ordering::Acquire));
             (seen - self.start).saturating_sub(posted)
