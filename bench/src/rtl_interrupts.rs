@@ -180,6 +180,10 @@ mod tests {
         let figures = measure(&ROWS[5]).unwrap();
         // From the PREFILL's place, a NOP, on; the members end behind it.
         assert_eq!(figures.wakes, 1.0);
-        assert!(figures.behind.iter().all(|&behind| behind < 2000.0 && behind > 1000.0), "{:?}", figures.behind);
+        assert!(
+            figures.behind.iter().all(|&behind| behind < 2000.0 && behind > 1000.0),
+            "{:?}",
+            figures.behind
+        );
     }
 }
