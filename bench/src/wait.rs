@@ -148,7 +148,9 @@ impl Alone {
             Kind::Model => Self::new(ModelPlatform::new(), host.config()),
             #[cfg(feature = "rtl")]
             Kind::Rtl => {
-                let config = doorbell_cosim::RtlConfig { workers: 4, ..doorbell_cosim::RtlConfig::default() };
+                let slice = doorbell_cosim::SHARED_SLICE;
+                let config =
+                    doorbell_cosim::RtlConfig { workers: 4, slice, ..doorbell_cosim::RtlConfig::default() };
                 let device = doorbell_cosim::RtlPlatform::new(&config).map_err(BenchError::failed)?;
                 Self::new(device, host.config())
             }
@@ -368,6 +370,17 @@ pub fn waiting(quick: bool) -> Result<Section, BenchError> {
                 });
             }
         }
+    }
+    #[cfg(feature = "gpu")]
+    if Kind::Gpu.missing().is_none() {
+        let probes = doorbell_gpu::probes::Probes::open(0)?;
+        let interrupted = probes.interrupts(groups, GROUP_TIME)?;
+        let interrupted = median(interrupted.iter().map(|time| time.as_secs_f64() * 1e6));
+        notes.push(format!(
+            "gpu: a host that sleeps until the GPU interrupts it (a stream that waits for a word of the kernel's, an event behind it) runs {interrupted:.1} us \
+             behind the word, even of a kernel of one thread"
+        ));
+        rows.push(json!({ "device": "gpu", "host": "sleeps, woken by an event behind a word", "behind_us": interrupted }));
     }
     Ok(Section {
         heading: format!(
