@@ -18,7 +18,7 @@ RELEASE := cargo run --release --package doorbell --
 COMPARE = cargo run --release --package doorbell --no-default-features --features \
   "rtl gpu$(if $(findstring queues,$(ARGS)), doorbell-cosim/variants)" -- compare
 
-.PHONY: compare run smoke test lint setup contract verilate sim-rtl cosim test-rtl-bridge rtl-test bench-rtl \
+.PHONY: compare run smoke test lint setup contract verilate sim-rtl cosim test-rtl-bridge rtl-test cocotb bench-rtl \
   bench-pipeline bench-cow bench-tax bench-hw-fastpath bench-all labs lab-run \
   gpu-check wave doc
 
@@ -56,6 +56,9 @@ test-rtl-bridge: setup ## Tests of the bridge between Rust and the verilated dev
 
 rtl-test: setup ## Testbenches under Icarus Verilog
 	$(XTASK) rtl-test $(ARGS)
+
+cocotb: ## Tests of the device in Python, under Icarus Verilog and Verilator; installs cocotb first
+	$(XTASK) cocotb $(ARGS)
 
 bench-rtl: setup ## Cycles, tokens per cycle and simulation speed of the device
 	$(RELEASE) bench rtl $(ARGS)

@@ -1,6 +1,7 @@
 // The write side of the AXI master: one 64-byte beat per cycle, each its own burst, so none crosses 4 KiB.
-// A full completion beat goes before token lines, half a one behind them. Responses that are withheld from one worker,
-// or from the completions of one queue pair, leave room for the writes of the others.
+// A message goes before all else: it is rare. A full completion beat goes before token lines, half a one behind them.
+// Responses that are withheld from one worker, or from the completions of one queue pair, leave room for the writes of the
+// others; of messages a queue pair has one in flight (interrupts).
 module axi_writer
   import core_pkg::*;
 #(
@@ -34,6 +35,12 @@ module axi_writer
   input  logic [511:0] completion_data_i,
   output logic         completion_ready_o,
 
+  input  logic         message_valid_i,
+  input  logic [3:0]   message_queue_i,
+  input  logic [63:0]  message_addr_i,   // a multiple of 4
+  input  logic [31:0]  message_data_i,
+  output logic         message_ready_o,  // early
+
   output logic         ack_o,            // one write response per cycle
   output logic [5:0]   ack_id_o,
   output logic         ack_error_o,
@@ -58,7 +65,7 @@ module axi_writer
   input  logic         m_axi_bvalid,
   output logic         m_axi_bready,
 
-  output logic         sent_o,           // one beat was accepted from inside
+  output logic         sent_o,           // one beat of a token line or of completions was accepted from inside
   output logic         idle_o            // nothing promised, nothing in flight
   /* verilator lint_on UNUSEDSIGNAL */
 );
@@ -70,7 +77,7 @@ module axi_writer
   localparam int SourceBits = $clog2(Workers + Queues);
   localparam int QueueBits  = (Queues == 1) ? 1 : $clog2(Queues);
 
-  logic                 room, use_completion, push;
+  logic                 room, use_completion, use_message, push;
   logic                 aw_full, w_full;
   logic [CountBits-1:0] in_flight_q;
   logic [5:0]           id;
@@ -83,10 +90,11 @@ module axi_writer
 
   // The function of each queue pair.
   logic [Queues-1:0][3:0]           owner_q;
-  logic [QueueBits-1:0] start_pair, line_pair, completion_pair, push_pair;
+  logic [QueueBits-1:0] start_pair, line_pair, completion_pair, message_pair, push_pair;
   assign start_pair      = (Queues == 1) ? '0 : start_queue_i[QueueBits-1:0];
   assign line_pair       = (Queues == 1) ? '0 : line_queue_i[QueueBits-1:0];
   assign completion_pair = (Queues == 1) ? '0 : completion_queue_i[QueueBits-1:0];
+  assign message_pair    = (Queues == 1) ? '0 : message_queue_i[QueueBits-1:0];
 
   always_ff @(posedge clk_i) begin
     if (start_i) owner_q[start_pair] <= start_config_i.owner;
@@ -94,12 +102,13 @@ module axi_writer
 
   // The completions of each queue pair are one more source of writes.
   logic [Workers+Queues-1:0] may_write;
-  logic                      may_complete;
+  logic                      may_complete, gives;
   /* verilator lint_off UNUSEDSIGNAL */  // as wide as for the most sources
   logic [5:0]                taker, giver;
   /* verilator lint_on UNUSEDSIGNAL */
   assign taker        = use_completion ? 6'(Workers) + 6'(completion_pair) : {2'b00, line_worker_i};
   assign giver        = (m_axi_bid < COMPLETION_AXI_ID) ? m_axi_bid : 6'(Workers) + m_axi_bid - COMPLETION_AXI_ID;
+  assign gives        = ack_o && m_axi_bid < MESSAGE_AXI_ID;     // a message takes no place
   assign may_complete = (Queues == 1) ? may_write[Workers] : completes[completion_pair];
 
   logic [(1 << QueueBits)-1:0] completes;
@@ -108,32 +117,34 @@ module axi_writer
   place_quota #(.Sources(Workers + Queues), .Places(MAX_WRITES)) u_quota (
     .clk_i, .rst_ni,
     .clear_i (1'b0),
-    .take_i  (push),
+    .take_i  (sent_o),
     .taker_i (taker[SourceBits-1:0]),
-    .give_i  (ack_o),
+    .give_i  (gives),
     .giver_i (giver[SourceBits-1:0]),
     .ready_o (may_write)
   );
 
   assign room               = !aw_full && !w_full;
-  assign line_ready_o       = (room && !(completion_valid_i && completion_urgent_i && may_complete))
+  assign message_ready_o    = room;
+  assign use_message        = message_valid_i && room;
+  assign line_ready_o       = (room && !message_valid_i && !(completion_valid_i && completion_urgent_i && may_complete))
                             ? may_write[Workers-1:0] : '0;
-  assign completion_ready_o = room && may_complete && (completion_urgent_i || !line_waits_i);
+  assign completion_ready_o = room && !message_valid_i && may_complete && (completion_urgent_i || !line_waits_i);
   assign use_completion     = completion_valid_i && completion_ready_o;
-  assign push               = use_completion || line_valid_i;
-  assign id                 = use_completion ? COMPLETION_AXI_ID + 6'(completion_pair) : {2'b00, line_worker_i};
-  assign push_pair          = use_completion ? completion_pair : line_pair;
+  assign sent_o             = use_completion || line_valid_i;
+  assign push               = sent_o || use_message;
+  assign id                 = use_message ? MESSAGE_AXI_ID + 6'(message_pair) : use_completion ? COMPLETION_AXI_ID + 6'(completion_pair) : {2'b00, line_worker_i};
+  assign push_pair          = use_message ? message_pair : use_completion ? completion_pair : line_pair;
   assign owner              = push ? owner_q[push_pair] : '0;
-  assign addr               = use_completion ? completion_addr_i : line_addr_i;
-  assign first              = use_completion ? completion_first_i : line_first_i;
-  assign last               = use_completion ? completion_last_i : line_last_i;
-  assign sent_o             = push;
+  assign addr               = use_message ? {message_addr_i[63:6], 6'd0} : use_completion ? completion_addr_i : line_addr_i;
+  assign first              = use_message ? message_addr_i[5:2] : use_completion ? completion_first_i : line_first_i;
+  assign last               = use_message ? message_addr_i[5:2] : use_completion ? completion_last_i : line_last_i;
 
   // Bytes that are not written are 0: nothing of another rollout appears on the bus.
   always_comb begin
     data = '0;
     if (push) begin
-      data = use_completion ? completion_data_i : line_data_i;
+      data = use_message ? {16{message_data_i}} : use_completion ? completion_data_i : line_data_i;
       if (strobe != '1) begin
         for (int k = 0; k < 16; k++) begin
           if (!strobe[4*k]) data[32*k +: 32] = '0;
@@ -196,7 +207,8 @@ module axi_writer
     end
     if (push) begin
       // That there is room for it is held by the FIFOs and the quota.
-      if (rst_ni && line_valid_i && use_completion) $fatal(1, "R3 axi_writer: a token line with no place for it");
+      if (rst_ni && line_valid_i && (use_completion || use_message)) $fatal(1, "R3 axi_writer: a token line with no place for it");
+      if (rst_ni && use_message && message_addr_i[1:0] != '0) $fatal(1, "R14 axi_writer: message at %h is misaligned", message_addr_i);
       if (rst_ni && addr[5:0] != '0) $fatal(1, "R11 axi_writer: beat at %h is misaligned", addr);
     end
   end

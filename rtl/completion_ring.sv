@@ -36,6 +36,8 @@ module completion_ring
   input  logic [3:0]  release_queue_i,
   input  logic [31:0] release_head_i,
   output logic        release_ok_o,
+  input  logic        arm_i,           // ARM of that queue pair is written: …
+  output logic [31:0] arm_visible_o,   // … the first of its completions that is not answered
 
   // R4: a slot is free; one is given away.
   output logic [Queues-1:0] slot_o,
@@ -97,6 +99,9 @@ module completion_ring
 
   output logic [1:0]  answered_o,      // completions whose write was answered in this cycle, of the queue pair …
   output logic [3:0]  answered_queue_o,
+  output logic [31:0] answered_to_o,   // … and the index behind them
+  output logic        asks_o,          // one of them asks for an interrupt, …
+  output logic [31:0] asked_to_o,      // … and the index behind the last such one
   output logic [1:0]  visible_o,       // those of them that are visible: their write did not fail
   output logic        dropped_o,       // a completion is dropped instead of written, of this queue pair
   output logic [3:0]  dropped_queue_o,
@@ -105,7 +110,6 @@ module completion_ring
   output logic        finish_o,        // what is written or dropped was a user of a policy slot (R18)
   output logic [3:0]  finish_queue_o,
   output logic        finish_slot_o,
-  output logic [Queues-1:0] asked_o,   // a visible, unreleased completion asked for an interrupt
   output logic        error_done_o,    // one cycle per completion with status ERROR
   output logic [Queues-1:0] line_fault_o,
   output logic [Queues-1:0] write_fault_o
@@ -138,8 +142,6 @@ module completion_ring
   logic [Queues-1:0][31:0] tail_q;
   logic [Queues-1:0][31:0] reserved_q;
   logic [Queues-1:0][31:0] visible_q;
-  logic [Queues-1:0][31:0] asked_upto_q;   // index after the newest visible completion that asked
-  logic [Slots-1:0] asked_q;               // it is not released
   /* verilator lint_off UNUSEDSIGNAL */  // as many as an index can name
   logic [Slots-1:0] slot_q;                // not all slots are given away
   /* verilator lint_on UNUSEDSIGNAL */
@@ -575,22 +577,19 @@ module completion_ring
   assign answered_o       = (beat_ack && rst_ni) ? 2'(sent_low) + 2'(sent_high) : 2'd0;
   assign answered_queue_o = 4'(ack_pair);
   assign visible_o        = ack_error_i ? 2'd0 : answered_o;
+  assign answered_to_o    = visible;
+  assign asks_o           = answered_o != '0 && ((sent_high && sent_high_asked) || (sent_low && sent_low_asked));
+  assign asked_to_o       = (sent_high && sent_high_asked) ? visible : asks_o ? visible_q[ack_pair] + 32'd1 : '0;
+  assign arm_visible_o    = arm_i ? visible_q[release_pair] : '0;
   assign visible          = beat_ack ? visible_q[ack_pair] + {30'd0, answered_o} : '0;
 
   // ---------------------------------------------------------------- indices
-  logic [31:0] held, ask_upto, ask_ahead, ask_left, ack_head;
-  logic        frees, asks, reserve_freed;
+  logic [31:0] held;
+  logic        frees, reserve_freed;
 
   assign held         = release_i ? tail_q[release_pair] - head_q[release_pair] : '0;
   assign release_ok_o = release_i && on[release_pair] && tail_q[release_pair] - release_head_i <= held;
   assign frees     = release_ok_o && release_head_i != head_q[release_pair];
-
-  // The host may release a completion that asked before its response comes.
-  assign asks      = beat_ack && ((sent_high && sent_high_asked) || (sent_low && sent_low_asked));
-  assign ack_head  = (frees && release_pair == ack_pair) ? release_head_i : asks ? head_q[ack_pair] : '0;
-  assign ask_upto  = (sent_high && sent_high_asked) ? visible : asks ? visible_q[ack_pair] + 32'd1 : '0;
-  assign ask_ahead = ask_upto - ack_head;
-  assign ask_left  = frees ? asked_upto_q[release_pair] - release_head_i : '0;
   assign reserve_freed = frees && release_pair == reserve_pair;
 
   always_ff @(posedge clk_i) begin
@@ -599,26 +598,18 @@ module completion_ring
         head_q[q] <= '0;
         tail_q[q] <= '0;
       end
-      asked_q <= '0;
-      slot_q  <= '0;
+      slot_q <= '0;
     end else begin
       if (reserve_i) begin
         slot_q[reserve_pair]     <= reserved_q[reserve_pair] + 32'd1 - head_q[reserve_pair] != {15'd0, size_q[reserve_pair]} || reserve_freed;
         reserved_q[reserve_pair] <= reserved_q[reserve_pair] + 32'd1;
       end
       if (frees) begin
-        head_q[release_pair]  <= release_head_i;
-        slot_q[release_pair]  <= 1'b1;
-        asked_q[release_pair] <= asked_q[release_pair] && ask_left != '0 && !ask_left[31];
+        head_q[release_pair] <= release_head_i;
+        slot_q[release_pair] <= 1'b1;
       end
       if (write) tail_q[take_pair] <= tail + 32'd1;
-      if (beat_ack) begin
-        visible_q[ack_pair] <= visible;
-        if (asks) begin
-          asked_upto_q[ack_pair] <= ask_upto;
-          asked_q[ack_pair]      <= ask_ahead != '0 && !ask_ahead[31];
-        end
-      end
+      if (beat_ack) visible_q[ack_pair] <= visible;
       if (start_i) begin
         base_q[start_pair]     <= start_config_i.cq_base;
         size_q[start_pair]     <= start_config_i.cq_size;
@@ -626,14 +617,12 @@ module completion_ring
         tail_q[start_pair]     <= start_config_i.cq_start;
         reserved_q[start_pair] <= start_config_i.cq_start;
         visible_q[start_pair]  <= start_config_i.cq_start;
-        asked_q[start_pair]    <= 1'b0;
         slot_q[start_pair]     <= 1'b1;
       end
     end
   end
 
   assign slot_o  = slot_q[Queues-1:0];
-  assign asked_o = asked_q[Queues-1:0] & on_i;     // R12: the queue is empty
   assign head_o  = on[state_pair] ? head_q[state_pair] : tail_q[state_pair];
   assign tail_o  = tail_q[state_pair];
 
@@ -655,7 +644,7 @@ module completion_ring
         $fatal(1, "R4 completion_ring: a slot of queue pair %0d is reserved that is not free", reserve_pair);
     end
     if (ack_i && rst_ni) begin
-      if (!line_ack && !beat_ack)
+      if (!line_ack && !beat_ack && ack_id_i < MESSAGE_AXI_ID)
         $fatal(1, "R3 completion_ring: write response with unknown ID %0d", ack_id_i);
       if (beat_ack) begin
         if (sent_new_q[ack_pair] == sent_old_q[ack_pair])

@@ -15,6 +15,8 @@ package core_pkg;
     logic [63:0] cq_base;
     logic [16:0] cq_size;
     logic [31:0] cq_start;
+    logic [15:0] coalesce_count;   // completions, and cycles, that make an armed one fire (R14); 0: none do
+    logic [31:0] coalesce_time;
     logic [63:0] token_base;
     logic [63:0] token_size;
     logic [63:0] kv_size;
@@ -30,12 +32,14 @@ package core_pkg;
     logic [15:0] eos_threshold;    // in 1/32768
   } queue_config_t;
 
-  // What the register page shows of a queue pair's rings.
+  // What the register page shows of a queue pair's rings and interrupt.
   typedef struct packed {
     logic [31:0] sq_head;
     logic [31:0] sq_tail;
     logic [31:0] cq_head;
     logic [31:0] cq_tail;
+    logic [31:0] arm;              // what ARM was written with last
+    logic [95:0] message;          // its entry in the table of messages: data, address
   } queue_state_t;
 
   // Where a register's address lies. The offset is the register's address for function 0 and queue pair 0.
@@ -155,12 +159,15 @@ package core_pkg;
   // AXI IDs of writes: token lines carry the worker's number, completions this and their queue pair's.
   localparam logic [5:0] COMPLETION_AXI_ID = 6'd16;
 
+  // Messages of interrupts this and their queue pair's.
+  localparam logic [5:0] MESSAGE_AXI_ID = 6'd32;
+
   // AxCACHE and AxPROT of every burst. Normal, non-cacheable, non-bufferable: a write response comes from the final
   // destination, so that what it acknowledges is visible to the host. Unprivileged, non-secure, data.
   localparam logic [3:0] AXI_CACHE = 4'b0010;
   localparam logic [2:0] AXI_PROT  = 3'b010;
 
-  // Writes in flight on the write port, at most.
+  // Token lines and completions in flight on the write port, at most; and a message of each queue pair.
   localparam int MAX_WRITES = 128;
 
   // Lines of a worker are counted modulo 2^LINE_COUNT_BITS, and differences have a sign. Lines may be acknowledged

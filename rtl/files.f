@@ -23,6 +23,7 @@ rtl/result_buffer.sv
 rtl/work_context.sv
 rtl/completion_arbiter.sv
 rtl/completion_ring.sv
+rtl/interrupts.sv
 rtl/readback.sv
 rtl/axi_writer.sv
 rtl/rl_runtime_top.sv

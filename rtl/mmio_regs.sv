@@ -1,5 +1,5 @@
-// The registers (docs/contract.md, Registers): configuration, doorbells, state, interrupts of all queue pairs. Counters lie
-// in perf_counters. An access that they do not allow answers an error and changes nothing.
+// The registers (docs/contract.md, Registers): configuration, doorbells, state of all queue pairs. Counters lie in
+// perf_counters, ARM and the table of messages in interrupts. An access that they do not allow answers an error and changes nothing.
 //
 // What is configured lies in two memories, a word for each queue pair and one for each function: a write reads the word,
 // puts its register into it and writes it back. The blocks get it all at once, when a queue pair starts.
@@ -9,7 +9,8 @@ module mmio_regs
 #(
   parameter int Queues    = 1,
   parameter int Functions = 1,
-  parameter int Workers   = 4
+  parameter int Workers   = 4,
+  parameter int TickHz    = 100_000_000
 ) (
   input  logic        clk_i,
   input  logic        rst_ni,
@@ -47,6 +48,9 @@ module mmio_regs
   input  logic        release_ok_i,
   output logic        abort_o,               // ABORT is written, and accepted; index_o is the rollout
   input  logic [Queues-1:0] aborting_i,
+  output logic        arm_o,                 // ARM is written, and accepted; index_o is the completion
+  output logic        table_write_o,         // a word of the table of messages; index_o is what it gets
+  output logic [1:0]  table_word_o,
   output logic [3:0]  bell_queue_o,
   output logic [31:0] index_o,
 
@@ -65,9 +69,10 @@ module mmio_regs
   input  logic [Queues-1:0] read_fault_i,
   input  logic [Queues-1:0] line_fault_i,
   input  logic [Queues-1:0] completion_fault_i,
-
-  input  logic [Queues-1:0] asked_i,         // a visible, unreleased completion asked for an interrupt
-  output logic [Queues-1:0] irq_o
+  input  logic [Queues-1:0] message_fault_i,
+  input  logic [Queues-1:0] armed_i,
+  input  logic [Queues-1:0] masked_i,        // in the table of messages
+  input  logic [Queues-1:0] pending_i        // fired, and the message is not sent
 );
   if (Queues < 1 || Queues > MAX_QUEUES) begin : gen_bad_queues
     localparam bit QueuesMustBe1To16 = {-1{1'b1}};   // ends the elaboration
@@ -104,6 +109,8 @@ module mmio_regs
     logic [31:0] sq_start;
     logic [31:0] cq_start;
     logic [31:0] sq_key;
+    logic [15:0] coalesce_count;
+    logic [31:0] coalesce_time;
     logic [7:0]  weight;
   } queue_regs_t;
 
@@ -124,8 +131,7 @@ module mmio_regs
   logic [Queues-1:0][3:0]           owner_q;    // function that owns the queue pair
   logic [Queues-1:0][7:0]           refused_q;    // doorbells
   logic [Queues-1:0][31:0]          aborted_q;  // what ABORT was written with last
-  logic [Queues-1:0]    armed_q, pending_q;
-  logic [Queues-1:0]    bad_config_q, read_fault_q, line_fault_q, completion_fault_q;
+  logic [Queues-1:0]    bad_config_q, read_fault_q, line_fault_q, completion_fault_q, message_fault_q;
   logic [Functions-1:0] reset_q;
 
   // ---------------------------------------------------------------- where an address lies
@@ -180,6 +186,10 @@ module mmio_regs
   assign doorbell_o    = bells && !wr_draining;       // a queue pair that drains takes none
   assign release_o     = whole && wr.offset == REG_CQ_HEAD;
   assign abort_o       = whole && wr.offset == REG_ABORT && wr_on && (aborting_i & wr_one) == '0;
+  assign arm_o         = whole && wr.offset == REG_ARM && wr_on;
+  assign table_write_o = whole && wr.offset[17:4] == REG_MESSAGE_ADDRESS_LO[17:4] && wr.offset[1:0] == '0
+                      && (wr.offset[3:2] != 2'd0 || write_data_i[1:0] == '0);
+  assign table_word_o  = wr.offset[3:2];
   assign bell_queue_o  = 4'(wr_queue);
   assign index_o       = write_data_i;
 
@@ -214,7 +224,7 @@ module mmio_regs
         end
         REG_SQ_BASE_LO, REG_SQ_BASE_HI, REG_CQ_BASE_LO, REG_CQ_BASE_HI, REG_SQ_SIZE, REG_CQ_SIZE,
         REG_TOKEN_BASE_LO, REG_TOKEN_BASE_HI, REG_TOKEN_SIZE_LO, REG_TOKEN_SIZE_HI, REG_KV_BASE_LO, REG_KV_BASE_HI,
-        REG_KV_SIZE_LO, REG_KV_SIZE_HI, REG_SQ_START, REG_CQ_START, REG_SQ_KEY,
+        REG_KV_SIZE_LO, REG_KV_SIZE_HI, REG_SQ_START, REG_CQ_START, REG_SQ_KEY, REG_COALESCE_COUNT, REG_COALESCE_TIME,
         REG_LOGP_BASE_LO, REG_LOGP_BASE_HI, REG_LOGP_SIZE_LO, REG_LOGP_SIZE_HI: is_queue_cfg = 1'b1;
         REG_CONTROL: begin
           is_rw    = 1'b1;
@@ -224,7 +234,15 @@ module mmio_regs
           is_rw    = 1'b1;
           value_ok = abort_o;
         end
-        REG_FN_CONTROL, REG_DOORBELL, REG_CQ_HEAD, REG_ERROR, REG_IRQ: is_rw = 1'b1;
+        REG_ARM: begin
+          is_rw    = 1'b1;
+          value_ok = arm_o;
+        end
+        REG_MESSAGE_ADDRESS_LO, REG_MESSAGE_ADDRESS_HI, REG_MESSAGE_DATA, REG_MESSAGE_CONTROL: begin
+          is_rw    = 1'b1;
+          value_ok = table_write_o;
+        end
+        REG_FN_CONTROL, REG_DOORBELL, REG_CQ_HEAD, REG_ERROR: is_rw = 1'b1;
         default: is_function_cfg = wr_range;
       endcase
     end
@@ -273,6 +291,8 @@ module mmio_regs
         REG_SQ_START:      new_queue_regs.sq_start          = write_data_i;
         REG_CQ_START:      new_queue_regs.cq_start          = write_data_i;
         REG_SQ_KEY:        new_queue_regs.sq_key            = write_data_i;
+        REG_COALESCE_COUNT: new_queue_regs.coalesce_count   = write_data_i[15:0];
+        REG_COALESCE_TIME: new_queue_regs.coalesce_time     = write_data_i;
         REG_LOGP_BASE_LO:  new_queue_regs.logp_base[31:0]   = write_data_i;
         REG_LOGP_BASE_HI:  new_queue_regs.logp_base[63:32]  = write_data_i;
         REG_LOGP_SIZE_LO:  new_queue_regs.logp_size[31:0]   = write_data_i;
@@ -395,6 +415,8 @@ module mmio_regs
       start_config_o.cq_base            = wr_queue_regs.cq_base;
       start_config_o.cq_size            = wr_queue_regs.cq_size[16:0];
       start_config_o.cq_start           = wr_queue_regs.cq_start;
+      start_config_o.coalesce_count     = wr_queue_regs.coalesce_count;
+      start_config_o.coalesce_time      = wr_queue_regs.coalesce_time;
       start_config_o.token_base         = wr_queue_regs.token_base;
       start_config_o.token_size         = wr_queue_regs.token_size;
       start_config_o.kv_size            = wr_queue_regs.kv_size;
@@ -410,9 +432,9 @@ module mmio_regs
     end
   end
 
-  // ---------------------------------------------------------------- disable, faults, refused doorbells, interrupts
+  // ---------------------------------------------------------------- disable, faults, refused doorbells
   logic              resets, refused;
-  logic [Queues-1:0] fires, cleared_0, cleared_1, cleared_2, cleared_3;
+  logic [Queues-1:0] cleared_0, cleared_1, cleared_2, cleared_3, cleared_4;
   assign resets  = fire && wr.offset == REG_FN_CONTROL && write_data_i[FN_CONTROL_RESET_BIT];
   assign stop_o  = (control && !write_data_i[CONTROL_ENABLE_BIT]) ? wr_one : resets ? wr_function_queues : '0;
   assign drain_o = (control && wr_on && write_data_i[CONTROL_ENABLE_BIT] && write_data_i[CONTROL_DRAIN_BIT]) ? wr_one : '0;
@@ -424,8 +446,7 @@ module mmio_regs
   assign cleared_1 = (clears && write_data_i[FAULT_DMA_READ_BIT])         ? wr_one : '0;
   assign cleared_2 = (clears && write_data_i[FAULT_DMA_WRITE_BIT])        ? wr_one : '0;
   assign cleared_3 = (clears && write_data_i[FAULT_COMPLETION_WRITE_BIT]) ? wr_one : '0;
-  // R14: armed, it fires once, and not again before the next arming.
-  assign fires     = armed_q & asked_i;
+  assign cleared_4 = (clears && write_data_i[FAULT_MESSAGE_WRITE_BIT])    ? wr_one : '0;
 
   logic [Functions-1:0] busy_functions;
   always_comb begin
@@ -443,16 +464,11 @@ module mmio_regs
       read_fault_q       <= '0;
       line_fault_q       <= '0;
       completion_fault_q <= '0;
-      armed_q            <= '0;
-      pending_q          <= '0;
+      message_fault_q    <= '0;
       reset_q            <= '0;
       aborted_q          <= '0;
       for (int q = 0; q < Queues; q++) refused_q[q] <= '0;
     end else begin
-      if (fires != '0) begin
-        armed_q   <= armed_q & ~fires;
-        pending_q <= pending_q | fires;
-      end
       if (reset_q != '0) reset_q <= reset_q & busy_functions;
 
       if (write_i) begin
@@ -461,24 +477,18 @@ module mmio_regs
 
         if (start_o) refused_q[wr_queue] <= '0;
         else if (refused && refused_q[wr_queue] != 8'hFF) refused_q[wr_queue] <= refused_q[wr_queue] + 8'd1;
-
-        if (fire && wr.offset == REG_IRQ) begin
-          armed_q   <= (armed_q & ~fires & ~wr_one) | (wr_one & {Queues{write_data_i[IRQ_ARMED_BIT]}});
-          pending_q <= (pending_q | fires) & ~(wr_one & {Queues{write_data_i[IRQ_ARMED_BIT]}});
-        end
       end
 
       // A fault in the cycle in which the host clears its bit stays: it is another one.
-      if (write_i || (read_fault_i | line_fault_i | completion_fault_i) != '0) begin
+      if (write_i || (read_fault_i | line_fault_i | completion_fault_i | message_fault_i) != '0) begin
         bad_config_q       <= (bad_config_q & ~cleared_0) | ((enabling && !config_ok) ? wr_one : '0);
         read_fault_q       <= (read_fault_q & ~cleared_1) | read_fault_i;
         line_fault_q       <= (line_fault_q & ~cleared_2) | line_fault_i;
         completion_fault_q <= (completion_fault_q & ~cleared_3) | completion_fault_i;
+        message_fault_q    <= (message_fault_q & ~cleared_4) | message_fault_i;
       end
     end
   end
-
-  assign irq_o = pending_q;
 
   // ---------------------------------------------------------------- reads
   function automatic logic [7:0] saturate(input logic [31:0] value);
@@ -488,20 +498,20 @@ module mmio_regs
   queue_regs_t       rd_queue_regs;
   function_regs_t    rd_function_regs;
   logic [Queues-1:0] rd_one;
-  logic              rd_on, rd_draining, rd_active, rd_idle, rd_aborting, rd_fault, rd_armed, rd_pending, rd_reset;
-  logic [3:0]        rd_faults;
+  logic              rd_on, rd_draining, rd_active, rd_idle, rd_aborting, rd_fault, rd_armed, rd_masked, rd_reset;
+  logic [4:0]        rd_faults;
   logic [4:0]        busy;
   logic [31:0]       rd_status;
 
   assign rd_queue_regs    = read_i ? queue_mem[rd_queue] : '0;
   assign rd_function_regs = read_i ? function_mem[rd_owner] : '0;
   assign rd_one      = read_i ? Queues'(16'd1 << rd_queue) : '0;
-  assign {rd_on, rd_draining, rd_active, rd_armed, rd_pending, rd_reset} = read_i
-    ? {(on_i & rd_one) != '0, (draining_i & rd_one) != '0, (active_i & rd_one) != '0, (armed_q & rd_one) != '0,
-       (pending_q & rd_one) != '0, (Functions'(16'd1 << rd_owner) & reset_q) != '0} : '0;
+  assign {rd_on, rd_draining, rd_active, rd_armed, rd_masked, rd_reset} = read_i
+    ? {(on_i & rd_one) != '0, (draining_i & rd_one) != '0, (active_i & rd_one) != '0, (armed_i & rd_one) != '0,
+       (masked_i & rd_one) != '0, (Functions'(16'd1 << rd_owner) & reset_q) != '0} : '0;
   assign rd_idle     = !rd_on || (idle_i & rd_one) != '0;    // R12: what a disable drops is no longer published
   assign rd_aborting = read_i && (aborting_i & rd_one) != '0;
-  assign rd_faults   = read_i ? {(completion_fault_q & rd_one) != '0, (line_fault_q & rd_one) != '0,
+  assign rd_faults   = read_i ? {(message_fault_q & rd_one) != '0, (completion_fault_q & rd_one) != '0, (line_fault_q & rd_one) != '0,
                                  (read_fault_q & rd_one) != '0, (bad_config_q & rd_one) != '0} : '0;
   assign rd_fault    = rd_faults != '0;
   assign busy        = read_i ? 5'(Workers) - 5'($countones({16'd0, MAX_WORKERS'(free_i)})) : '0;
@@ -529,6 +539,12 @@ module mmio_regs
         REG_CAP_REWARD_MODELS:  read_data_o = {16'd0, REWARD_MODELS};
         REG_CAP_GROUPS:         read_data_o = 32'(GROUPS);
         REG_CAP_POLICY_SLOTS:   read_data_o = 32'd2;
+        REG_CAP_TICK_HZ:        read_data_o = 32'(TickHz);
+        REG_MESSAGES_PENDING:   read_data_o = 32'(pending_i);
+        REG_MESSAGE_ADDRESS_LO: read_data_o = state_i.message[31:0];
+        REG_MESSAGE_ADDRESS_HI: read_data_o = state_i.message[63:32];
+        REG_MESSAGE_DATA:       read_data_o = state_i.message[95:64];
+        REG_MESSAGE_CONTROL:    read_data_o = {31'd0, rd_masked};
         REG_FN_WORKERS:         read_data_o = 32'(rd_function_regs.workers);
         REG_WINDOW_0_BASE_LO:   read_data_o = rd_function_regs.window_base[31:0];
         REG_WINDOW_0_BASE_HI:   read_data_o = rd_function_regs.window_base[63:32];
@@ -569,15 +585,17 @@ module mmio_regs
         REG_SQ_START:           read_data_o = rd_queue_regs.sq_start;
         REG_CQ_START:           read_data_o = rd_queue_regs.cq_start;
         REG_SQ_KEY:             read_data_o = rd_queue_regs.sq_key;
+        REG_COALESCE_COUNT:     read_data_o = {16'd0, rd_queue_regs.coalesce_count};
+        REG_COALESCE_TIME:      read_data_o = rd_queue_regs.coalesce_time;
         REG_LOGP_BASE_LO:       read_data_o = rd_queue_regs.logp_base[31:0];
         REG_LOGP_BASE_HI:       read_data_o = rd_queue_regs.logp_base[63:32];
         REG_LOGP_SIZE_LO:       read_data_o = rd_queue_regs.logp_size[31:0];
         REG_LOGP_SIZE_HI:       read_data_o = rd_queue_regs.logp_size[63:32];
         REG_DOORBELL:           read_data_o = state_i.sq_tail;
         REG_CQ_HEAD:            read_data_o = state_i.cq_head;
-        REG_IRQ:                read_data_o = {30'd0, rd_pending, rd_armed};
-        REG_STATE:              read_data_o = {28'd0, rd_aborting, rd_fault, rd_idle, rd_active};
-        REG_ERROR:              read_data_o = {28'd0, rd_faults};
+        REG_ARM:                read_data_o = state_i.arm;
+        REG_STATE:              read_data_o = {27'd0, rd_armed, rd_aborting, rd_fault, rd_idle, rd_active};
+        REG_ERROR:              read_data_o = {27'd0, rd_faults};
         REG_STATUS:             read_data_o = rd_status;
         REG_SQ_HEAD:            read_data_o = state_i.sq_head;
         REG_CQ_TAIL:            read_data_o = state_i.cq_tail;

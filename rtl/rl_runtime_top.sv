@@ -8,7 +8,8 @@ module rl_runtime_top
   parameter int Workers         = 4,     // 1 to 16
   parameter int FetchDepth      = 128,   // descriptors buffered or being read, divided evenly among the queue pairs; a
                                          // power of two, 2 (with several queue pairs 8 for each) to 4096
-  parameter int CompletionDepth = 128    // completions that wait for their tokens; a power of two, 2 per worker to 4096
+  parameter int CompletionDepth = 128,   // completions that wait for their tokens; a power of two, 2 per worker to 4096
+  parameter int TickHz          = 100_000_000   // of clk_i, for CAP_TICK_HZ; 0: it is of no fixed frequency
 ) (
   input  logic         clk_i,
   input  logic         rst_ni,          // of the device and its register port
@@ -66,9 +67,7 @@ module rl_runtime_top
   input  logic [1:0]   m_axi_rresp,
   input  logic         m_axi_rlast,
   input  logic         m_axi_rvalid,
-  output logic         m_axi_rready,
-
-  output logic [Queues-1:0] irq_o
+  output logic         m_axi_rready
 );
   if (Queues < 1 || Queues > MAX_QUEUES) begin : gen_bad_queues
     localparam bit QueuesMustBe1To16 = {-1{1'b1}};   // ends the elaboration
@@ -189,7 +188,15 @@ module rl_runtime_top
   logic [5:0]  ack_id;
   logic [1:0]  answered, visible, flushed;
   logic [3:0]  posted_queue, answered_queue, dropped_queue, flushed_queue;
-  logic [Queues-1:0] asked, line_fault, completion_fault, read_faults;
+  logic [Queues-1:0] line_fault, completion_fault, read_faults;
+
+  // Interrupts.
+  logic        arm, table_write, asks, message_valid, message_ready;
+  logic [1:0]  table_word;
+  logic [31:0] arm_visible, answered_to, asked_to, message_data;
+  logic [3:0]  message_queue;
+  logic [63:0] message_addr;
+  logic [Queues-1:0] armed, masked, messages_pending, messages_wait, messages_busy, message_fault;
 
   assign starts      = start ? Queues'(16'd1 << start_queue) : '0;
   assign read_faults = (read_fault ? Queues'(16'd1 << slot_queue) : '0) | (back_fault ? Queues'(16'd1 << back_fault_queue) : '0);
@@ -217,7 +224,7 @@ module rl_runtime_top
     .read_error_i    (reg_read_error)
   );
 
-  mmio_regs #(.Queues(Queues), .Functions(Functions), .Workers(Workers)) u_mmio_regs (
+  mmio_regs #(.Queues(Queues), .Functions(Functions), .Workers(Workers), .TickHz(TickHz)) u_mmio_regs (
     .clk_i, .rst_ni,
     .write_i            (reg_write),
     .write_addr_i       (reg_write_addr),
@@ -246,6 +253,9 @@ module rl_runtime_top
     .release_ok_i       (release_ok),
     .abort_o            (abort),
     .aborting_i         (aborting),
+    .arm_o              (arm),
+    .table_write_o      (table_write),
+    .table_word_o       (table_word),
     .bell_queue_o       (bell_queue),
     .index_o            (index),
     .state_queue_o      (state_queue),
@@ -262,8 +272,10 @@ module rl_runtime_top
     .read_fault_i       (read_faults),
     .line_fault_i       (line_fault),
     .completion_fault_i (completion_fault),
-    .asked_i            (asked),
-    .irq_o
+    .message_fault_i    (message_fault),
+    .armed_i            (armed),
+    .masked_i           (masked),
+    .pending_i          (messages_pending)
   );
 
   device_ctrl #(.Queues(Queues)) u_device_ctrl (
@@ -271,8 +283,8 @@ module rl_runtime_top
     .start_i      (starts),
     .stop_i       (stops),
     .drain_i      (drains),
-    .done_i       (idle),
-    .busy_i       (upstream | ~dispatch_idle),
+    .done_i       (idle & ~messages_wait),
+    .busy_i       (upstream | ~dispatch_idle | messages_busy),
     .bus_idle_i   (reads_idle && writes_idle),
     .on_o         (on),
     .ending_o     (ending),
@@ -650,6 +662,11 @@ module rl_runtime_top
     .completion_last_i   (beat_last),
     .completion_data_i   (beat_data),
     .completion_ready_o  (completion_ready),
+    .message_valid_i     (message_valid),
+    .message_queue_i     (message_queue),
+    .message_addr_i      (message_addr),
+    .message_data_i      (message_data),
+    .message_ready_o     (message_ready),
     .ack_o               (ack),
     .ack_id_o            (ack_id),
     .ack_error_o         (ack_error),
@@ -713,6 +730,8 @@ module rl_runtime_top
     .release_queue_i  (bell_queue),
     .release_head_i   (index),
     .release_ok_o     (release_ok),
+    .arm_i            (arm),
+    .arm_visible_o    (arm_visible),
     .slot_o           (slot_free),
     .reserve_i        (taken),
     .reserve_queue_i  (look_queue),
@@ -758,6 +777,9 @@ module rl_runtime_top
     .tail_o           (state.cq_tail),
     .answered_o       (answered),
     .answered_queue_o (answered_queue),
+    .answered_to_o    (answered_to),
+    .asks_o           (asks),
+    .asked_to_o       (asked_to),
     .visible_o        (visible),
     .dropped_o        (dropped),
     .dropped_queue_o  (dropped_queue),
@@ -766,10 +788,47 @@ module rl_runtime_top
     .finish_o         (finish),
     .finish_queue_o   (finish_queue),
     .finish_slot_o    (finish_slot),
-    .asked_o          (asked),
     .error_done_o     (error_done),
     .line_fault_o     (line_fault),
     .write_fault_o    (completion_fault)
+  );
+
+  interrupts #(.Queues(Queues)) u_interrupts (
+    .clk_i, .rst_ni,
+    .inner_rst_ni     (inner_rst_n),
+    .start_i          (start),
+    .start_queue_i    (start_queue),
+    .start_config_i   (start_config),
+    .on_i             (on),
+    .write_queue_i    (bell_queue),
+    .write_data_i     (index),
+    .arm_i            (arm),
+    .arm_visible_i    (arm_visible),
+    .table_write_i    (table_write),
+    .table_word_i     (table_word),
+    .read_i           (reg_read),
+    .read_queue_i     (state_queue),
+    .arm_o            (state.arm),
+    .message_o        (state.message),
+    .armed_o          (armed),
+    .masked_o         (masked),
+    .pending_o        (messages_pending),
+    .answered_i       (answered),
+    .answered_queue_i (answered_queue),
+    .visible_i        (answered_to),
+    .asks_i           (asks),
+    .asked_i          (asked_to),
+    .message_valid_o  (message_valid),
+    .message_queue_o  (message_queue),
+    .message_addr_o   (message_addr),
+    .message_data_o   (message_data),
+    .message_ready_i  (message_ready),
+    .ack_i            (ack),
+    .ack_id_i         (ack_id),
+    .ack_error_i      (ack_error),
+    .waits_o          (messages_wait),
+    .busy_o           (messages_busy),
+    .fault_o          (message_fault)
   );
 
   work_context #(.Queues(Queues)) u_work_context (

@@ -1,6 +1,6 @@
 // axi_writer on a memory with stalls and latency: every beat reaches the bus once with its address, ID, strobes and
-// data, in order per source, and with the function of its queue pair; an urgent completion goes before token lines, another one behind them; never more than
-// MAX_WRITES in flight; idle says when nothing is left.
+// data, in order per source, and with the function of its queue pair; an urgent completion goes before token lines, another one behind them, and a message
+// before all; never more than MAX_WRITES in flight beside messages; idle says when nothing is left.
 module axi_writer_tb;
   import bench_pkg::*;
   import core_pkg::*;
@@ -25,6 +25,10 @@ module axi_writer_tb;
   logic [3:0]   awuser, line_queue = '0, completion_queue = '0, start_queue = '0;
   logic         start = 1'b0;
   queue_config_t start_config = '0;
+  logic         message_valid = 1'b0, message_ready;
+  logic [3:0]   message_queue = '0;
+  logic [63:0]  message_addr = '0;
+  logic [31:0]  message_data = '0;
   logic [63:0]  awaddr, wstrb;
   logic [7:0]   awlen;
   logic [2:0]   awsize;
@@ -44,7 +48,9 @@ module axi_writer_tb;
     .line_addr_i(line_addr), .line_first_i(line_first), .line_last_i(line_last), .line_data_i(line_data),
     .line_ready_o(line_ready), .completion_valid_i(completion_valid), .completion_urgent_i(completion_urgent),
     .completion_addr_i(completion_addr), .completion_first_i(completion_first), .completion_last_i(completion_last),
-    .completion_data_i(completion_data), .completion_ready_o(completion_ready), .ack_o(ack), .ack_id_o(ack_id),
+    .completion_data_i(completion_data), .completion_ready_o(completion_ready),
+    .message_valid_i(message_valid), .message_queue_i(message_queue), .message_addr_i(message_addr), .message_data_i(message_data),
+    .message_ready_o(message_ready), .ack_o(ack), .ack_id_o(ack_id),
     .ack_error_o(ack_error), .m_axi_awid(awid), .m_axi_awaddr(awaddr), .m_axi_awlen(awlen), .m_axi_awsize(awsize),
     .m_axi_awburst(awburst), .m_axi_awvalid(awvalid), .m_axi_awready(awready), .m_axi_wdata(wdata),
     .m_axi_wstrb(wstrb), .m_axi_wlast(wlast), .m_axi_wvalid(wvalid), .m_axi_wready(wready), .m_axi_bid(bid),
@@ -75,7 +81,9 @@ module axi_writer_tb;
   logic [63:0]  want_addr [0:Many-1], want_strb [0:Many-1];
   logic [511:0] want_data [0:Many-1];
   int           pushed = 0, seen = 0, acked = 0, stall_line, completion_percent, most = 0, k;
-  logic         took_line, took_completion;
+  logic         took_line, took_completion, took_message;
+  int           messages = 0, messages_acked = 0;
+  logic [Queues-1:0] message_out = '0;  // of these queue pairs one is in flight
 
   function automatic logic [63:0] strobe(input logic [3:0] first, input logic [3:0] last);
     for (int b = 0; b < 64; b++) strobe[b] = b / 4 >= int'(first) && b / 4 <= int'(last);
@@ -97,8 +105,19 @@ module axi_writer_tb;
 
   always @(posedge clk) if (rst_n && started) begin
     if (ack) acked = acked + 1;
+    if (ack && ack_id >= MESSAGE_AXI_ID) begin
+      messages_acked = messages_acked + 1;
+      message_out[ack_id - MESSAGE_AXI_ID] = 1'b0;
+    end
     took_completion = completion_valid && completion_ready;
     took_line       = line_valid;
+    took_message    = message_valid && message_ready;
+    if (message_valid && (line_ready != 0 || completion_ready)) fail("something may pass a message");
+    if (took_message) begin
+      record(MESSAGE_AXI_ID + message_queue, message_queue, message_addr & ~64'd63, 64'hF << message_addr[5:0], {16{message_data}});
+      messages = messages + 1;
+      message_out[message_queue] = 1'b1;
+    end
     if (took_line && took_completion) fail("two beats in one cycle");
     expect_eq("sent", sent, took_line || took_completion);
     if (completion_valid && completion_urgent && completion_ready && line_ready != 0) fail("a line may pass an urgent completion");
@@ -118,9 +137,17 @@ module axi_writer_tb;
       if (accept_data !== want_data[k]) fail("wrong data");
       seen = seen + 1;
     end
-    if (pushed - acked > most) most = pushed - acked;
-    if (pushed - acked > MAX_WRITES) fail($sformatf("%0d writes in flight", pushed - acked));
+    k = (pushed - messages) - (acked - messages_acked);
+    if (k > most) most = k;
+    if (k > MAX_WRITES) fail($sformatf("%0d writes in flight", k));
 
+    if (!message_valid || took_message) begin
+      k = below(Queues);
+      message_valid <= !message_out[k] && started && completion_percent != 0 && chance(10);
+      message_queue <= 4'(k);
+      message_addr  <= 64'hFFFF_FFFF_FFFF_F000 + 4 * below(1024);
+      message_data  <= rnd();
+    end
     want <= !chance(stall_line);
     if (!line_waits || took_line || !line_ready[line_worker]) begin
       line_waits  <= !chance(stall_line);
@@ -178,6 +205,7 @@ module axi_writer_tb;
     @(posedge clk);
     if (acked != pushed || seen != pushed) fail($sformatf("idle with %0d of %0d acknowledged", acked, pushed));
     u_protocol.expect_balanced;
+    if (messages < 200) fail($sformatf("only %0d messages", messages));
     if (most != MAX_WRITES) fail($sformatf("at most %0d writes were in flight: the limit was not reached", most));
     finish_bench("axi_writer_tb");
   end

@@ -23,7 +23,9 @@ module completion_ring_tb;
   logic [3:0]                 start_queue = '0, release_queue = '0, reserve_queue = '0, state_queue = '0, posted_queue,
                               beat_queue, answered_queue, dropped_queue, flushed_queue;
   queue_config_t              start_config = '0;
-  logic [Queues-1:0]          on = '0, slot_free, asked, line_fault, write_fault;
+  logic [Queues-1:0]          on = '0, slot_free, line_fault, write_fault;
+  logic [31:0]                answered_to, asked_to, arm_visible;
+  logic                       asks;
   logic [31:0]                release_head = '0, sq_head = '0, head, tail;
   logic                       release_now = 1'b0, release_ok, reserve, done_valid, want_done = 1'b0, posted, dropped;
   logic [Workers-1:0]         done_ready;
@@ -74,7 +76,8 @@ module completion_ring_tb;
     .beat_first_o(beat_first), .beat_last_o(beat_last), .beat_data_o(beat_data), .beat_ready_i(beat_ready),
     .ack_i(ack), .ack_id_i(ack_id), .ack_error_i(ack_error), .state_queue_i(state_queue), .head_o(head), .tail_o(tail),
     .answered_o(answered), .answered_queue_o(answered_queue), .visible_o(visible), .dropped_o(dropped),
-    .dropped_queue_o(dropped_queue), .flushed_o(flushed), .flushed_queue_o(flushed_queue), .asked_o(asked),
+    .dropped_queue_o(dropped_queue), .flushed_o(flushed), .flushed_queue_o(flushed_queue), .answered_to_o(answered_to), .asks_o(asks), .asked_to_o(asked_to),
+    .arm_i(1'b1), .arm_visible_o(arm_visible),
     .finish_o(finish), .finish_queue_o(finish_queue), .finish_slot_o(finish_slot), .error_done_o(error_done), .line_fault_o(line_fault), .write_fault_o(write_fault)
   );
 
@@ -98,12 +101,13 @@ module completion_ring_tb;
   logic                 faulty [0:Workers*Many-1];
   // Of each queue pair.
   logic [16:0]          size [0:Queues-1];
-  logic [31:0]          start_index [0:Queues-1], my_head [0:Queues-1], my_asked [0:Queues-1], last_sq_head [0:Queues-1];
+  logic [31:0]          start_index [0:Queues-1], my_head [0:Queues-1], last_sq_head [0:Queues-1];
   int                   reserved [0:Queues-1], given [0:Queues-1], sent [0:Queues-1], seen [0:Queues-1], left [0:Queues-1];
   logic                 out_asked [0:Queues*Many-1];               // as it went out
   int                   beat_count [0:Queues*Many-1];              // completions of each beat that waits for its response
   int                   beats_out [0:Queues-1], beats_acked [0:Queues-1], beats_due [0:Queues-1];
-  logic [31:0]          index, unreleased;
+  logic [31:0]          index, expect_asked;
+  logic                 asked_now;
   int                   w, n, q, patience = 0, errors_told = 0, errors_out = 0, drops_seen = 0, joined = 0, total_sent = 0;
   done_t                next;
   hw_completion_t       slot;
@@ -119,7 +123,7 @@ module completion_ring_tb;
     end
     for (int k = 0; k < Queues; k++) begin
       beats_out[k] = 0; beats_acked[k] = 0; beats_due[k] = 0; left[k] = 0; reserved[k] = 0; given[k] = 0; sent[k] = 0; seen[k] = 0;
-      size[k] = 2; start_index[k] = 0; my_head[k] = 0; my_asked[k] = 0; last_sq_head[k] = 0;
+      size[k] = 2; start_index[k] = 0; my_head[k] = 0; last_sq_head[k] = 0;
     end
   end
 
@@ -257,8 +261,6 @@ module completion_ring_tb;
     if (on[q] && head !== my_head[q]) fail($sformatf("head of %0d is %h, expected %h", q, head, my_head[q]));
     if (error_done) errors_told = errors_told + 1;
     for (int k = 0; k < Queues; k++) begin
-      unreleased = my_asked[k] - my_head[k];
-      if (asked[k] !== (on[k] && unreleased != 0 && !unreleased[31])) fail($sformatf("asked of %0d is %b", k, asked[k]));
       if (on[k] && slot_free[k] !== (start_index[k] + reserved[k] - my_head[k] != size[k]))
         fail($sformatf("R4: slot_o of %0d is %b with %0d given away", k, slot_free[k], start_index[k] + reserved[k] - my_head[k]));
     end
@@ -268,6 +270,9 @@ module completion_ring_tb;
     // Acknowledgements of this cycle.
     if (ack && ack_id < COMPLETION_AXI_ID) acked[ack_id] = acked[ack_id] + 1;
     n = 0;
+    asked_now = 1'b0;
+    q = int'(release_queue);
+    if (on[q] && arm_visible !== start_index[q] + seen[q]) fail("R14: the first that is not answered");
     if (ack && ack_id >= COMPLETION_AXI_ID) begin
       q = int'(ack_id - COMPLETION_AXI_ID);
       n = beat_count[q*Many + beats_acked[q] % Many];
@@ -275,9 +280,17 @@ module completion_ring_tb;
       expect_eq("queue pair of an answer", answered_queue, q);
       repeat (n) begin
         seen[q] = seen[q] + 1;
-        if (out_asked[q*Many + (seen[q] - 1) % Many]) my_asked[q] = start_index[q] + seen[q];
+        if (out_asked[q*Many + (seen[q] - 1) % Many]) begin
+          asked_now = 1'b1;
+          expect_asked = start_index[q] + seen[q];
+        end
+      end
+      if (on[q]) begin
+        if (answered_to !== start_index[q] + seen[q]) fail($sformatf("R14: answered up to %h", answered_to));
+        if (asked_now && asked_to !== expect_asked) fail($sformatf("R14: asked up to %h, expected %h", asked_to, expect_asked));
       end
     end
+    expect_eq("R14: asks", asks, asked_now);
     expect_eq("answered", answered, n);
     expect_eq("visible", visible, ack_error ? 0 : n);
 
@@ -446,7 +459,7 @@ module completion_ring_tb;
     start_config.cq_start  <= start_index[pair];
     @(posedge clk);
     start <= 1'b0;
-    my_head[pair] = start_index[pair]; my_asked[pair] = start_index[pair];
+    my_head[pair] = start_index[pair];
     last_sq_head[pair] = sq_head + 1000 * pair;
     reserved[pair] = 0; given[pair] = 0; sent[pair] = 0; seen[pair] = 0;
     on[pair] <= 1'b1;

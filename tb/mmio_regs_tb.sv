@@ -1,5 +1,5 @@
-// mmio_regs: every register's reset value, access, bits and lock; every other address; doorbells, enable, faults,
-// STATUS, STATE and the interrupt (docs/contract.md, Registers). Once with one queue pair and one function, and once for a
+// mmio_regs, with interrupts beside it: every register's reset value, access, bits and lock; every other address; doorbells,
+// enable, faults, STATUS, STATE, ARM and the table of messages (docs/contract.md, Registers). Once with one queue pair and one function, and once for a
 // queue pair among three and a function among two: nothing that is done there shows at another place.
 module mmio_regs_tb;
   import bench_pkg::*;
@@ -47,8 +47,11 @@ module mmio_regs_run #(
   logic [15:0] wait_states;
   logic [Workers-1:0] free = '1, waiting = '0, run = '0, ready = '1;
   logic        check_idle = 1'b1, dispatch_idle = 1'b1, read_fault = 1'b0, line_fault = 1'b0, completion_fault = 1'b0;
-  logic        asked = 1'b0;
-  logic [Queues-1:0] irq;
+  logic        answered = 1'b0, message_fault = 1'b0, arm, table_write, message_valid, message_answered = 1'b0;
+  logic [1:0]  table_word;
+  logic [31:0] arm_read;
+  logic [95:0] entry_read;
+  logic [Queues-1:0] armed, masked, pending;
   logic [31:0] sq_head = '0, sq_tail = '0, cq_head = '0, cq_tail = '0;
 
   // Counters lie elsewhere: the registers only pass them on.
@@ -58,22 +61,39 @@ module mmio_regs_run #(
   assign enable  = on[Pair];
   assign busy    = Queues'(active) << Pair;
   assign idle    = Queues'(sq_head == sq_tail && check_idle && dispatch_idle) << Pair;
-  assign state   = (state_queue == Pair) ? {sq_head, sq_tail, cq_head, cq_tail} : {4{32'hDEAD_0000 + state_queue}};
+  assign state   = {(state_queue == Pair) ? {sq_head, sq_tail, cq_head, cq_tail} : {4{32'hDEAD_0000 + state_queue}}, arm_read, entry_read};
 
-  mmio_regs #(.Queues(Queues), .Functions(Functions), .Workers(Workers)) u_regs (
+  mmio_regs #(.Queues(Queues), .Functions(Functions), .Workers(Workers), .TickHz(123_456_789)) u_regs (
     .clk_i(clk), .rst_ni(rst_n), .write_i(write_now), .write_addr_i(write_addr), .write_data_i(write_data),
     .write_partial_i(partial), .write_error_o(write_error), .read_i(read_now), .read_addr_i(read_addr),
     .read_data_o(read_data), .read_error_o(read_error), .counter_hit_i(counter_hit), .counter_data_i({14'h3A5C, read_addr}),
     .wait_states_o(wait_states), .start_o(start), .start_queue_o(start_queue), .start_config_o(start_config), .stop_o(stops),
     .drain_o(drains), .on_i(on), .draining_i(draining), .active_i(actives), .idle_i(idle),
     .doorbell_o(doorbell), .doorbell_ok_i(doorbell_ok), .release_o(release_cq), .release_ok_i(release_ok),
-    .abort_o(abort), .aborting_i(Queues'(aborting) << Pair), .bell_queue_o(bell_queue), .index_o(index), .state_queue_o(state_queue), .state_i(state),
+    .abort_o(abort), .aborting_i(Queues'(aborting) << Pair), .arm_o(arm), .table_write_o(table_write), .table_word_o(table_word), .bell_queue_o(bell_queue), .index_o(index), .state_queue_o(state_queue), .state_i(state),
     .slots_owner_o(slots_owner), .range_owner_i(4'(Owner)), .range_number_i(range_number), .range_o(range_of),
     .slots_i(slots_owner == Owner ? 64'h0102_0009_0001_0007 : '1),
     .free_i(free), .wait_i(waiting), .run_i(run), .ready_i(ready), .read_fault_i(Queues'(read_fault) << Pair),
     .line_fault_i(Queues'(line_fault) << Pair), .completion_fault_i(Queues'(completion_fault) << Pair),
-    .asked_i(Queues'(asked) << Pair), .irq_o(irq)
+    .message_fault_i(Queues'(message_fault) << Pair), .armed_i(armed), .masked_i(masked), .pending_i(pending)
   );
+
+  interrupts #(.Queues(Queues)) u_interrupts (
+    .clk_i(clk), .rst_ni(rst_n), .inner_rst_ni(rst_n), .start_i(start), .start_queue_i(start_queue), .start_config_i(start_config),
+    .on_i(on), .write_queue_i(bell_queue), .write_data_i(index), .arm_i(arm), .arm_visible_i(32'd0), .table_write_i(table_write),
+    .table_word_i(table_word), .read_i(read_now), .read_queue_i(state_queue), .arm_o(arm_read), .message_o(entry_read),
+    .armed_o(armed), .masked_o(masked), .pending_o(pending), .answered_i({1'b0, answered}), .answered_queue_i(4'(Pair)),
+    .visible_i(32'd1), .asks_i(answered), .asked_i(32'd1), .message_valid_o(message_valid), .message_queue_o(),
+    .message_addr_o(), .message_data_o(), .message_ready_i(1'b1), .ack_i(message_answered), .ack_id_i(6'd32 + 6'(Pair)), .ack_error_i(1'b0),
+    .waits_o(), .busy_o(), .fault_o()
+  );
+
+  // The port takes each message, and answers it.
+  int   messages = 0;
+  always @(posedge clk) begin
+    message_answered <= message_valid && rst_n;
+    if (message_valid && rst_n) messages <= messages + 1;
+  end
 
   device_ctrl #(.Queues(Queues)) u_ctrl (
     .clk_i(clk), .rst_ni(rst_n), .start_i(start ? Queues'(16'd1 << start_queue) : Queues'(0)), .stop_i(stops), .drain_i(drains),
@@ -91,7 +111,7 @@ module mmio_regs_run #(
     if (addr[17:16] == 2'b10)      at_place = addr + 18'h1000 * pair;
     else if (addr[17:16] == 2'b01) at_place = addr + 18'h1000 * owner + (addr[11] ? 18'h80 * pair : 18'd0);
     else if (addr[17:10] == 8'd1)  at_place = addr + 18'h40 * owner;
-    else if (addr[17:10] == 8'd2)  at_place = addr + 18'h10 * pair;
+    else if (addr[17:10] == 8'd2 || addr[17:10] == 8'd4) at_place = addr + 18'h10 * pair;
     else                           at_place = addr;
   endfunction
 
@@ -111,7 +131,7 @@ module mmio_regs_run #(
   endtask
 
   // ---------------------------------------------------------------- the table of the contract
-  localparam int Count = 99;
+  localparam int Count = 107;
   localparam int Words = 'h20100 / 4;     // up to the last register of the queue pair's page, and some more
   logic [17:0] addr_of [0:Count-1];
   int          defined = 0;
@@ -153,6 +173,14 @@ module mmio_regs_run #(
     end
     define(REG_POLICY_SLOT_0, Ro, 32'h0001_0007, 0);
     define(REG_POLICY_SLOT_1, Ro, 32'h0102_0009, 0);
+    define(REG_CAP_TICK_HZ, Ro, 123_456_789, 0);
+    define(REG_MESSAGES_PENDING, Ro, 0, 0);
+    define(REG_MESSAGE_ADDRESS_LO, Rw, 0, 32'hFFFF_FFFC);
+    define(REG_MESSAGE_ADDRESS_HI, Rw, 0, 32'hFFFF_FFFF);
+    define(REG_MESSAGE_DATA, Rw, 0, 32'hFFFF_FFFF);
+    define(REG_MESSAGE_CONTROL, Rw, 1, 32'h1);
+    define(REG_COALESCE_COUNT, Cfg, 0, 32'hFFFF);
+    define(REG_COALESCE_TIME, Cfg, 0, 32'hFFFF_FFFF);
     define(REG_CAP_GROUPS, Ro, 8, 0);
     define(REG_FN_WORKERS, Cfg, (1 << Workers) - 1, (1 << Workers) - 1);
     define(REG_WINDOW_0_BASE_LO, Cfg, 0, 32'hFFFF_FFFF);
@@ -198,7 +226,7 @@ module mmio_regs_run #(
     define(REG_LOGP_SIZE_HI, Cfg, 0, 32'hFFFF_FFFF);
     define(REG_DOORBELL, Rw, 0, 0);
     define(REG_CQ_HEAD, Rw, 0, 0);
-    define(REG_IRQ, Rw, 0, 0);
+    define(REG_ARM, Rw, 0, 0);
     define(REG_STATE, Ro, 2, 0);
     define(REG_ERROR, Rw, 0, 0);
     define(REG_STATUS, Ro, 0, 0);
@@ -219,6 +247,7 @@ module mmio_regs_run #(
     ok = !write_error;
     if (doorbell !== (addr == REG_DOORBELL && !part && !draining[Pair])) fail("doorbell_o is wrong");
     if ((doorbell || release_cq || abort) && bell_queue !== Pair) fail("bell_queue_o is wrong");
+    if (arm !== (addr == REG_ARM && !part && enable)) fail("R14: arm_o is wrong");
     if (abort !== (addr == REG_ABORT && !part && enable && !aborting)) fail("R8: abort_o is wrong");
     if (release_cq !== (addr == REG_CQ_HEAD && !part)) fail("release_o is wrong");
     if ((doorbell || release_cq || abort) && index !== data) fail("index_o is wrong");
@@ -297,7 +326,7 @@ module mmio_regs_run #(
   task automatic expect_others;
     logic [31:0] data;
     logic        ok;
-    for (int k = 0; k < Count; k++) if (access[addr_of[k] / 4] == Cfg && addr_of[k] >= 18'h400)
+    for (int k = 0; k < Count; k++) if ((access[addr_of[k] / 4] == Cfg || is_entry(addr_of[k])) && addr_of[k] >= 18'h400)
       for (int q = 0; q < Queues; q++) for (int f = 0; f < Functions; f++)
         if (at_place(addr_of[k], q, f) != at_place(addr_of[k], Pair, Owner)
             && (addr_of[k] < 18'h1_0800 || f == (q == Pair ? Owner : 0))) begin
@@ -328,6 +357,8 @@ module mmio_regs_run #(
     expect_eq("sq_start", started.sq_start, now_value[REG_SQ_START/4]);
     expect_eq("cq_start", started.cq_start, now_value[REG_CQ_START/4]);
     expect_eq("sq_key", started.sq_key, now_value[REG_SQ_KEY/4]);
+    expect_eq("coalesce_count", started.coalesce_count, now_value[REG_COALESCE_COUNT/4]);
+    expect_eq("coalesce_time", started.coalesce_time, now_value[REG_COALESCE_TIME/4]);
     expect_eq("weight", started.weight, now_value[REG_WEIGHT/4]);
     expect_eq("owner", started.owner, Owner);
     expect_eq("checkpoint_default", started.checkpoint_default, now_value[REG_CHECKPOINT_DEFAULT/4]);
@@ -364,6 +395,8 @@ module mmio_regs_run #(
     for (int addr = 0; addr < 'h60; addr++) begin
       expect_unknown(BLOCK_DEVICE_FUNCTION + 18'(addr));
       expect_unknown(BLOCK_DEVICE_QUEUE + 18'(addr));
+      expect_unknown(BLOCK_DEVICE_MESSAGE + 18'(addr));
+      expect_unknown(BLOCK_DEVICE_MESSAGE + 18'h100 + 18'(addr));
       expect_unknown(BLOCK_FUNCTION + 18'(addr));
       expect_unknown(BLOCK_FUNCTION_QUEUE + 18'(addr));
       expect_unknown(BLOCK_QUEUE + 18'(addr));
@@ -387,16 +420,18 @@ module mmio_regs_run #(
       if (addr == REG_WEIGHT && chance(80)) data = below(300);
       if (addr == REG_LENGTH_LIMIT && chance(50)) data = chance(50) ? 32'h7FFF_FFFF : 32'h8000_0000;
       part = chance(20);
-      if (addr != REG_CONTROL && addr != REG_FN_CONTROL && addr != REG_IRQ && addr != REG_DOORBELL && addr != REG_CQ_HEAD && addr != REG_ABORT) begin
+      if (addr != REG_CONTROL && addr != REG_FN_CONTROL && addr != REG_ARM && addr != REG_DOORBELL && addr != REG_CQ_HEAD && addr != REG_ABORT) begin
         allowed = !part && (access[addr/4] == Rw || (access[addr/4] == Cfg && !active && !enable));
         if (addr == REG_FN_WORKERS && data[Workers-1:0] == 0) allowed = 1'b0;
         if (addr == REG_QUEUE_FUNCTION) data = chance(50) ? Owner : Functions + below(5);
         if (addr == REG_QUEUE_FUNCTION && data != Owner) allowed = 1'b0;
         if (addr == REG_WEIGHT && (data == 0 || data > 255)) allowed = 1'b0;
         if (addr == REG_LENGTH_LIMIT && data > 32'h7FFF_FFFF) allowed = 1'b0;
+        if (addr == REG_MESSAGE_ADDRESS_LO && chance(50)) data[1:0] = 2'b00;
+        if (addr == REG_MESSAGE_ADDRESS_LO && data[1:0] != 0) allowed = 1'b0;
         write(addr, data, part, ok);
         if (ok !== allowed) fail($sformatf("write of %h to 0x%05h (partial %b, active %b): ok is %b", data, addr, part, active, ok));
-        if (ok && access[addr/4] == Cfg && addr != REG_QUEUE_FUNCTION) value[addr/4] = data & mask[addr/4];
+        if (ok && (access[addr/4] == Cfg || is_entry(addr)) && addr != REG_QUEUE_FUNCTION) value[addr/4] = data & mask[addr/4];
         expect_read(addr, value[addr/4]);
       end
     end
@@ -657,30 +692,30 @@ module mmio_regs_run #(
     put(REG_CONTROL, 0);
   endtask
 
-  task automatic pulse(input logic [2:0] faults);
-    {completion_fault, line_fault, read_fault} <= faults;
+  task automatic pulse(input logic [3:0] faults);
+    {message_fault, completion_fault, line_fault, read_fault} <= faults;
     @(posedge clk);
-    {completion_fault, line_fault, read_fault} <= 3'd0;
+    {message_fault, completion_fault, line_fault, read_fault} <= 4'd0;
     @(posedge clk);
   endtask
 
-  // {completion, line, read} as in pulse, in the places that ERROR has for them.
-  function automatic logic [31:0] error_of(input logic [2:0] faults);
-    error_of = {28'd0, faults, 1'b0};
+  // {message, completion, line, read} as in pulse, in the places that ERROR has for them.
+  function automatic logic [31:0] error_of(input logic [3:0] faults);
+    error_of = {27'd0, faults, 1'b0};
   endfunction
 
   // Every fault stays until its own bit is cleared, and one that comes in the cycle of its clearing stays too.
   task automatic case_faults;
     logic [31:0] cleared;
-    for (int first = 0; first < 8; first++) for (int second = 0; second < 8; second++) begin
+    for (int first = 0; first < 16; first++) for (int second = 0; second < 16; second++) begin
       pulse(first);
       pulse(second);
       expect_read(REG_ERROR, error_of(first | second));
       expect_read(REG_STATE, 32'd2 | (((first | second) != 0) ? 32'd4 : 32'd0) | active);
       cleared = rnd();
-      {completion_fault, line_fault, read_fault} <= second;
+      {message_fault, completion_fault, line_fault, read_fault} <= second;
       put(REG_ERROR, cleared);
-      {completion_fault, line_fault, read_fault} <= 3'd0;
+      {message_fault, completion_fault, line_fault, read_fault} <= 4'd0;
       @(posedge clk);
       expect_read(REG_ERROR, (error_of(first) & ~cleared) | error_of(second));
       put(REG_ERROR, '1);
@@ -688,34 +723,55 @@ module mmio_regs_run #(
     end
   endtask
 
-  task automatic expect_irq(input logic [31:0] expected);
+  // R14: ARM is taken while the queue pair is on, and shows what was written last; STATE.ARMED, MESSAGES_PENDING.
+  task automatic expect_interrupt(input logic is_armed, input logic is_pending);
+    logic [31:0] data;
+    logic        ok;
     @(posedge clk);
-    expect_read(REG_IRQ, expected);
-    expect_eq("irq_o", irq, expected[1] ? 1 << Pair : 0);
+    expect_read(REG_STATE, 32'd3 | (is_armed ? STATE_ARMED : 32'd0));
+    expect_read(REG_MESSAGES_PENDING, is_pending ? 1 << Pair : 0);
+    for (int q = 0; q < Queues; q++) if (q != Pair) begin
+      get_raw(at_place(REG_STATE, q, 0), data, ok);
+      expect_eq("STATE of another queue pair", data, 32'd2);
+    end
   endtask
 
   task automatic case_interrupt;
-    asked <= 1'b0;
-    put(REG_IRQ, 1);
-    expect_irq(IRQ_ARMED);
-    asked <= 1'b1;
-    repeat (2) @(posedge clk);
-    expect_irq(IRQ_PENDING);
-    put(REG_IRQ, 0);                              // disarming does not take back what has fired
-    expect_irq(IRQ_PENDING);
-    put(REG_IRQ, 1);                              // still asked: fires again, once
-    expect_irq(IRQ_PENDING);
-    asked <= 1'b0;
+    refuse(REG_ARM, 0);
+    expect_read(REG_ARM, 0);
+    good_config;
+    put(REG_COALESCE_COUNT, 0);
+    put(REG_COALESCE_TIME, 0);
+    put(REG_CONTROL, CONTROL_ENABLE);
+    active <= 1'b1;
+    expect_interrupt(1'b0, 1'b0);
+    put(REG_MESSAGE_CONTROL, MESSAGE_CONTROL_MASK);
+    put(REG_ARM, 32'hFFFF_FFFF);
+    expect_interrupt(1'b1, 1'b0);
+    put(REG_ARM, 32'd0);
+    expect_read(REG_ARM, 0);
+    answered <= 1'b1;
     @(posedge clk);
-    put(REG_IRQ, 1);
-    expect_irq(IRQ_ARMED);
-    put(REG_IRQ, 32'hFFFF_FFFE);
-    expect_irq(0);
-    asked <= 1'b1;
-    repeat (5) @(posedge clk);
-    expect_irq(0);
-    asked <= 1'b0;
+    answered <= 1'b0;
+    expect_interrupt(1'b0, 1'b1);
+    put(REG_ARM, 32'd5);                          // what is pending stays
+    expect_interrupt(1'b1, 1'b1);
+    if (messages != 0) fail("R14: a message of a masked vector");
+    put(REG_MESSAGE_CONTROL, ~MESSAGE_CONTROL_MASK);
+    repeat (3) @(posedge clk);
+    expect_eq("R14: messages of a vector that was unmasked", messages, 1);
+    expect_interrupt(1'b1, 1'b0);
+    put(REG_CONTROL, 0);
+    refuse(REG_ARM, 7);
+    expect_read(REG_ARM, 32'd5);
+    expect_read(REG_STATE, STATE_ACTIVE | STATE_IDLE);
+    active <= 1'b0;
+    repeat (3) @(posedge clk);
   endtask
+
+  function automatic logic is_entry(input logic [17:0] addr);
+    is_entry = addr[17:4] == REG_MESSAGE_ADDRESS_LO[17:4];
+  endfunction
 
   // The function's page is that of the function which owns the queue pair, and a change of the owner moves it.
   task automatic case_owner;

@@ -104,7 +104,6 @@ module rl_runtime_top_control_tb;
     while (bench.u_memory.pending == 0) @(posedge bench.clk);
 
     // A disable that drains is inactive already, whatever STATE says.
-    bench.host.u_score.armed = 1'b0;
     bench.u_registers.write(REG_CONTROL, 0);
     bench.u_registers.refuse(REG_CQ_HEAD, 0);
     bench.u_registers.refuse(REG_CQ_HEAD, 3);
@@ -253,7 +252,6 @@ module rl_runtime_top_control_tb;
       bench.host.ring;
       await_stalled(channel);
       repeat (later) @(posedge bench.clk);
-      bench.host.u_score.armed = 1'b0;
       bench.u_registers.write(REG_CONTROL, 0);
       repeat (100) @(posedge bench.clk);
       bench.u_registers.expect_read(REG_STATE, STATE_ACTIVE | STATE_IDLE);

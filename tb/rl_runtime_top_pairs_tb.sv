@@ -266,7 +266,6 @@ module rl_runtime_top_pairs_tb;
     begin_case("again", 1'b1);
     state = 32'h1234_5678;
     enable_all;
-    bench.u_registers.write(REG_IRQ, 0);
     for (int k = 0; k < 40; k++) begin
       bench.host.put_decode(k, 40);
       bench.gen_host[1].host.put_decode(k, 13);
@@ -286,13 +285,9 @@ module rl_runtime_top_pairs_tb;
     made_3 = 0;
     traced = 0;
     repeat (after) @(posedge bench.clk);
-    bench.host.u_score.armed = 1'b0;
     case (event_kind)
       1: bench.host.write(REG_CONTROL, 0);
-      2: begin
-        bench.host.write(REG_FN_CONTROL, FN_CONTROL_RESET);
-        bench.gen_host[1].host.u_score.armed = 1'b0;
-      end
+      2: bench.host.write(REG_FN_CONTROL, FN_CONTROL_RESET);
       3: bench.host.write(REG_CONTROL, CONTROL_ENABLE | CONTROL_DRAIN);
       default: ;
     endcase

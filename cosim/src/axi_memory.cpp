@@ -103,7 +103,28 @@ inline void AxiMemory<Chaos>::check_burst(const char* channel, uint64_t address,
 
 template <bool Chaos>
 void AxiMemory<Chaos>::check_id(uint32_t id, uint64_t address) const {
-    if (id >= kCompletionId + monitor_.queues()) fail_memory("AXI", at_address("AW: an unknown AWID", address));
+    const uint32_t queue = id < kMessageId ? id - kCompletionId : id - kMessageId;
+    if (id >= kCompletionId && queue >= monitor_.queues()) fail_memory("AXI", at_address("AW: an unknown AWID", address));
+}
+
+template <bool Chaos>
+void AxiMemory<Chaos>::check_form(uint64_t address, uint32_t length, uint32_t size, uint32_t burst) const {
+    if (size != kSize64 || burst != kIncr || address % kBeatBytes != 0) bad_burst("AW", address, size, burst, false);
+    if (length != 0) fail_memory("AXI", at_address("AW: a message of more than one beat", address));
+}
+
+template <bool Chaos>
+void AxiMemory<Chaos>::accept_message(uint64_t address, uint32_t id, uint32_t size, uint32_t burst, uint32_t user,
+                                      const uint32_t* data, uint64_t strobe) {
+    check_form(address, 0, size, burst);
+    check_id(id, address);
+    monitor_.message(id - kMessageId, address, strobe, data, user);
+    const bool here = lies(address);
+    if (here) {
+        store(address, data, strobe);
+        message_came(id);
+    }
+    respond(id, 0, here ? kOkay : kDecerr);
 }
 
 template <bool Chaos>
@@ -134,8 +155,12 @@ void AxiMemory<Chaos>::accept_read(uint64_t address, uint32_t id, uint32_t lengt
 template <bool Chaos>
 void AxiMemory<Chaos>::accept_address(uint64_t address, uint32_t id, uint32_t length, uint32_t size, uint32_t burst,
                                       uint32_t user) {
-    check_burst("AW", address, length, size, burst);
-    monitor_.burst("AW", address, length + 1, user);
+    if (id >= kMessageId) {
+        check_form(address, length, size, burst);
+    } else {
+        check_burst("AW", address, length, size, burst);
+        monitor_.burst("AW", address, length + 1, user);
+    }
     check_id(id, address);
     bursts_.push() = {address, id, length + 1, 0, false, user};
     while (!early_.empty() && !bursts_.empty()) {
@@ -154,8 +179,10 @@ void AxiMemory<Chaos>::accept_beat(const uint32_t* data, uint64_t strobe, bool l
         fail_memory("AXI", at_address(last ? "W: WLAST before the last beat" : "W: no WLAST on the last beat", address));
     }
     uint32_t completions = 0;
-    const bool is_completion = burst.id >= kCompletionId;
-    if (is_completion) {
+    const bool is_message = burst.id >= kMessageId, is_completion = burst.id >= kCompletionId && !is_message;
+    if (is_message) {
+        monitor_.message(burst.id - kMessageId, address, strobe, data, burst.user);
+    } else if (is_completion) {
         completions = monitor_.completion_beat(burst.id - kCompletionId, address, strobe, data, burst.user);
     } else {
         monitor_.token_beat(address, strobe, burst.user);
@@ -174,25 +201,29 @@ void AxiMemory<Chaos>::accept_beat(const uint32_t* data, uint64_t strobe, bool l
                 if (corrupt != nullptr) flip(beat.data, half, corrupt->bit);
                 if (fault(FaultKind::CompletionWriteError, index) != nullptr) burst.failed = true;
             }
-        } else if (strobe != 0) {
+        } else if (strobe != 0 && !is_message) {
             const Fault* const corrupt = fault(FaultKind::CorruptToken, transferred_.token_beats);
             if (corrupt != nullptr) flip(beat.data, strobe, corrupt->bit);
             if (fault(FaultKind::TokenWriteError, transferred_.token_beats) != nullptr) burst.failed = true;
         }
-        effect_.push_back(beat);
-    } else {
+        if (!is_message || lies(address)) effect_.push_back(beat);
+    } else if (!is_message) {
         store(address, data, strobe);
+    } else if (lies(address)) {
+        store(address, data, strobe);
+        message_came(burst.id);
     }
     transferred_.completions += completions;
-    transferred_.token_beats += is_completion ? 0 : 1;
+    transferred_.token_beats += is_completion || is_message ? 0 : 1;
 
     // Only completions of the last beat are counted for the burst: the device writes them in single beats.
-    if (last) finish_burst(completions, burst.failed);
+    if (last) finish_burst(completions, is_message && !lies(address) ? kDecerr : burst.failed ? kSlverr : kOkay);
 }
 
 template <bool Chaos>
 void AxiMemory<Chaos>::accept_single(uint64_t address, uint32_t id, uint32_t size, uint32_t burst, uint32_t user,
                                      const uint32_t* data, uint64_t strobe) {
+    if (id >= kMessageId) [[unlikely]] return accept_message(address, id, size, burst, user, data, strobe);
     check_burst("AW", address, 0, size, burst);
     monitor_.burst("AW", address, 1, user);
     check_id(id, address);
@@ -205,27 +236,27 @@ void AxiMemory<Chaos>::accept_single(uint64_t address, uint32_t id, uint32_t siz
         ++transferred_.token_beats;
     }
     store(address, data, strobe);
-    respond(id, completions, false);
+    respond(id, completions, kOkay);
 }
 
 template <bool Chaos>
-Response& AxiMemory<Chaos>::respond(uint32_t id, uint32_t completions, bool failed) {
+Response& AxiMemory<Chaos>::respond(uint32_t id, uint32_t completions, uint32_t code) {
     Response& response = responses_.push(id);
     response.ready = now_ + 1 + latency();
     response.order = order_++;
     response.id = id;
-    response.code = failed ? kSlverr : kOkay;
-    response.completions = failed ? 0 : completions;
+    response.code = code;
+    response.completions = code == kOkay ? completions : 0;
     return response;
 }
 
 template <bool Chaos>
-void AxiMemory<Chaos>::finish_burst(uint32_t completions, bool failed) {
-    [[maybe_unused]] Response& response = respond(bursts_.front().id, completions, failed);
+void AxiMemory<Chaos>::finish_burst(uint32_t completions, uint32_t code) {
+    [[maybe_unused]] Response& response = respond(bursts_.front().id, completions, code);
     bursts_.pop();
     if constexpr (Chaos) {
         response.effect.clear();
-        if (!failed) std::swap(response.effect, effect_);
+        if (code == kOkay) std::swap(response.effect, effect_);
         effect_.clear();
         // A memory may show a write long before it acknowledges it, or only just then; but not before an earlier one of
         // the same ID to the same place: AXI keeps these in order.
@@ -236,6 +267,7 @@ void AxiMemory<Chaos>::finish_burst(uint32_t completions, bool failed) {
 template <bool Chaos>
 void AxiMemory<Chaos>::apply(Response& response) {
     for (const WriteBeat& beat : response.effect) store(beat.address, beat.data, beat.strobe);
+    if (response.id >= kMessageId && !response.effect.empty()) message_came(response.id);
     response.effect.clear();
 }
 

@@ -42,6 +42,9 @@ public:
     const QueueMonitors& monitor() const { return monitor_; }
     // Completions whose write has been acknowledged, i.e. that are visible to the host.
     uint64_t completions_visible() const { return visible_; }
+    // Messages of interrupts that are in memory: of all queue pairs, and of one.
+    uint64_t messages() const { return messages_; }
+    uint64_t messages(uint32_t queue) const { return messages_of_[queue]; }
     bool writes_outstanding() const { return !bursts_.empty() || !responses_.empty() || !early_.empty(); }
     const Transferred& transferred() const { return transferred_; }
 
@@ -70,8 +73,14 @@ private:
     void accept_single(uint64_t address, uint32_t id, uint32_t size, uint32_t burst, uint32_t user, const uint32_t* data,
                        uint64_t strobe);
     void check_id(uint32_t id, uint64_t address) const;
-    Response& respond(uint32_t id, uint32_t completions, bool failed);
-    void finish_burst(uint32_t completions, bool failed);
+    // A message of an interrupt may lie anywhere; where there is no memory it is answered DECERR.
+    bool lies(uint64_t address) const { return address - bus_ < bytes_ && kBeatBytes <= bytes_ - (address - bus_); }
+    void check_form(uint64_t address, uint32_t length, uint32_t size, uint32_t burst) const;
+    void message_came(uint32_t id) { ++messages_, ++messages_of_[id - kMessageId]; }
+    void accept_message(uint64_t address, uint32_t id, uint32_t size, uint32_t burst, uint32_t user, const uint32_t* data,
+                        uint64_t strobe);
+    Response& respond(uint32_t id, uint32_t completions, uint32_t code);
+    void finish_burst(uint32_t completions, uint32_t code);
     void store(uint64_t address, const uint32_t* data, uint64_t strobe);
     uint64_t latency();
     bool stalled(Channel channel) const {
@@ -93,7 +102,8 @@ private:
     uint64_t bytes_ = 0, bus_ = 0;
     uint64_t now_ = 0;
     uint64_t latency_min_;
-    uint64_t visible_ = 0;
+    uint64_t visible_ = 0, messages_ = 0;
+    uint64_t messages_of_[kQueues] = {};
 
     Fifo<Read, kOutstanding> reads_;
     Fifo<Burst, kOutstanding> bursts_;  // write addresses whose data is not complete

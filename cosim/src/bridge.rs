@@ -132,7 +132,7 @@ pub(crate) mod ffi {
         fn read_register(self: Pin<&mut Simulator>, address: u32) -> Result<RegisterAnswer>;
         /// Returns how many completions became visible.
         fn run(self: Pin<&mut Simulator>, max_cycles: u64, want: u64) -> Result<u64>;
-        fn interrupt(self: &Simulator, queue: u32) -> bool;
+        fn messages(self: &Simulator, queue: u32) -> u64;
         fn cycles(self: &Simulator) -> u64;
         fn hostile_bursts(self: &Simulator) -> u64;
         fn strays(self: &Simulator) -> u64;

@@ -74,7 +74,7 @@ public:
         });
     }
 
-    bool interrupt(uint32_t queue) const override { return queue < Queues && (top_->irq_o >> queue & 1) != 0; }
+    uint64_t messages(uint32_t queue) const override { return queue < Queues ? memory_.messages(queue) : 0; }
     uint64_t cycles() const override { return cycle_; }
     uint64_t hostile_bursts() const override { return memory_.monitor().windows().bursts(); }
     uint64_t strays() const override { return memory_.monitor().windows().strays(); }
@@ -173,7 +173,15 @@ private:
     template <bool Waves>
     void run_cycles(uint64_t cycles, uint64_t want) {
         const uint64_t start = memory_.completions_visible(), end = cycle_ + cycles;
-        while (cycle_ < end && memory_.completions_visible() - start < want) clock<Waves>([] {});
+        if (want == UINT64_MAX) {
+            while (cycle_ < end) clock<Waves>([] {});
+            return;
+        }
+        // Whoever sleeps on a message is to be woken.
+        const uint64_t messages = memory_.messages();
+        while (cycle_ < end && memory_.completions_visible() - start < want && memory_.messages() == messages) {
+            clock<Waves>([] {});
+        }
     }
 
     // The memory takes part in reset only by holding its own valids low.

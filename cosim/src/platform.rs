@@ -95,14 +95,10 @@ impl RtlPlatform {
         self.watch.clone()
     }
 
-    /// Level of the interrupt line `irq_o` of queue pair 0.
-    pub fn interrupt(&self) -> bool {
-        self.interrupt_of(0)
-    }
-
-    /// Level of the interrupt line `irq_o` of a queue pair; low where there is none.
-    pub fn interrupt_of(&self, queue: u32) -> bool {
-        self.simulator.0.interrupt(queue)
+    /// Messages of a queue pair's interrupt (R14) that have come to memory since the device was made; 0 where there is no such queue
+    /// pair.
+    pub fn messages(&self, queue: u32) -> u64 {
+        self.simulator.0.messages(queue)
     }
 
     /// The failure that ended this device, if one did.

@@ -37,6 +37,9 @@ Decoded decode(uint32_t address) {
     if ((address & ~0xFFU) == DOORBELL_BLOCK_DEVICE_QUEUE) {
         return {true, false, address >> 4 & 0xF, 0, DOORBELL_BLOCK_DEVICE_QUEUE + (address & 0xF)};
     }
+    if ((address & ~0xFFU) == DOORBELL_BLOCK_DEVICE_MESSAGE) {
+        return {true, false, address >> 4 & 0xF, 0, DOORBELL_BLOCK_DEVICE_MESSAGE + (address & 0xF)};
+    }
     return {false, false, 0, 0, address};
 }
 
@@ -46,12 +49,20 @@ void QueueMonitor::write_begins(uint32_t address, uint32_t value) {
     write_ = {address, value, 0};
     if (address == DOORBELL_REG_DOORBELL) write_.previous = std::exchange(sq_tail_, value);
     if (address == DOORBELL_REG_CQ_HEAD) write_.previous = std::exchange(cq_head_, value);
+    if (address == DOORBELL_REG_ARM) ++armings_;
+    if (const uint32_t at = address - DOORBELL_BLOCK_DEVICE_MESSAGE; at < sizeof entry_) {
+        entry_before_[at / 4] = std::exchange(entry_[at / 4], value);
+    }
 }
 
 void QueueMonitor::write_ends(bool okay) {
     const auto [address, value, previous] = write_;
     write_.address = kNowhere;
     if (!okay) {
+        if (address == DOORBELL_REG_ARM) --armings_;
+        if (const uint32_t at = address - DOORBELL_BLOCK_DEVICE_MESSAGE; at < sizeof entry_) {
+            entry_[at / 4] = entry_before_[at / 4];
+        }
         if (address == DOORBELL_REG_DOORBELL) {
             sq_tail_ = previous;
             if (static_cast<int32_t>(sq_tail_ - sq_next_) < 0) {
@@ -142,6 +153,23 @@ uint32_t QueueMonitor::completion_beat(uint64_t address, uint64_t strobe, const 
         ++cq_next_;
     }
     return completions(strobe);
+}
+
+void QueueMonitor::message(uint64_t address, uint64_t strobe, const uint32_t* data) {
+    const auto is_entry = [this](uint32_t word, uint32_t value) {
+        return value == entry_[word] || value == entry_before_[word];
+    };
+    const uint32_t word = static_cast<uint32_t>(__builtin_ctzll(strobe | uint64_t{1} << 63)) / 4;
+    const uint64_t at = address + 4 * word;
+    if (!active_) fail_memory("R12", format("message to 0x%" PRIx64 " while the device is inactive", at));
+    if (strobe != uint64_t{0xF} << (4 * word) || !is_entry(0, static_cast<uint32_t>(at)) ||
+        !is_entry(1, static_cast<uint32_t>(at >> 32)) || !is_entry(2, data[word])) {
+        fail_memory("R14", format("message 0x%08" PRIx32 " to 0x%" PRIx64 " with strobes 0x%016" PRIx64
+                                  ", which the table does not say", data[word], at, strobe));
+    }
+    if (++messages_ > armings_) {
+        fail_memory("R14", format("message %" PRIu64 " of %" PRIu64 " armings", messages_, armings_));
+    }
 }
 
 void QueueMonitor::bad_read(uint64_t address, uint32_t beats) const {

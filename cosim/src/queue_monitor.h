@@ -1,5 +1,5 @@
 // The memory side's own view of the queue pairs: it knows only what the host wrote to registers and what the device
-// did on its AXI port, and holds the device to R1, R3, R4, R11, R12 and to the phase bit without looking inside it.
+// did on its AXI port, and holds the device to R1, R3, R4, R11, R12, R14 and to the phase bit without looking inside it.
 #pragma once
 
 #include <array>
@@ -72,6 +72,8 @@ public:
         return active_ && (address - token_base_ < token_size_ || token_base_ - address < kBeatBytes ||
                            address - logp_base_ < logp_size_);
     }
+    // A message. R14: what the table says, at most one for each write of ARM. The entry may have changed while it was on its way.
+    void message(uint64_t address, uint64_t strobe, const uint32_t* data);
     uint32_t owner() const { return owner_; }
     void set_owner(uint32_t function) { owner_ = function; }
 
@@ -105,6 +107,8 @@ private:
     uint32_t cq_head_ = 0, cq_next_ = 0;  // released; next slot to be written
     uint32_t sq_start_ = 0, cq_start_ = 0;
     uint32_t owner_ = 0;  // function
+    uint32_t entry_[4] = {0, 0, 0, 1}, entry_before_[4] = {0, 0, 0, 1};  // of the table of messages
+    uint64_t armings_ = 0, messages_ = 0;
 };
 
 // All of them: finds the queue pair that a register, an address or an ID belongs to, and checks AxUSER, the function.
@@ -152,6 +156,12 @@ public:
         if (user != monitor.owner()) [[unlikely]] bad_user("AW", address, user);
         if (user == hostile_) [[unlikely]] return QueueMonitor::completions(strobe);
         return monitor.completion_beat(address, strobe, data);
+    }
+    // The table belongs to the device's owner: a hostile function's messages are held to it as others are.
+    void message(uint32_t queue, uint64_t address, uint64_t strobe, const uint32_t* data, uint32_t user) {
+        QueueMonitor& monitor = monitors_[queue];
+        if (user != monitor.owner()) bad_user("AW", address, user);
+        if (user != hostile_) monitor.message(address, strobe, data);
     }
     uint32_t queues() const { return queues_; }
 

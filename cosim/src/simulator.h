@@ -26,9 +26,10 @@ public:
     virtual void reset(uint32_t cycles) = 0;
     virtual RegisterAnswer write_register(uint32_t address, uint32_t value, uint8_t strobe) = 0;
     virtual RegisterAnswer read_register(uint32_t address) = 0;
+    // Until so many completions have become visible, or a message of an interrupt has come; with UINT64_MAX only the cycles count.
     virtual uint64_t run(uint64_t max_cycles, uint64_t want) = 0;
-    // Level of irq_o of a queue pair.
-    virtual bool interrupt(uint32_t queue) const = 0;
+    // Messages of a queue pair's interrupt that are in memory.
+    virtual uint64_t messages(uint32_t queue) const = 0;
     virtual uint64_t cycles() const = 0;
     // Bursts of the hostile function, and of anybody's those that lay in no window of the function that they named.
     virtual uint64_t hostile_bursts() const = 0;

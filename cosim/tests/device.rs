@@ -1,9 +1,10 @@
-//! What only a device with a clock and pins has: cycles, byte strobes, holes in the register page, `irq_o`, reset.
+//! What only a device with a clock and pins has: cycles, byte strobes, holes in the register page, messages, reset.
 
 use std::sync::atomic::Ordering;
 
 use doorbell_contract::{
-    Control, Counter, DescFlags, HwCompletion, HwDesc, Irq, Place, Register, SqKey, State,
+    Control, Counter, DescFlags, DeviceFault, HwCompletion, HwDesc, MessageControl, Place, Register, SqKey,
+    State,
 };
 use doorbell_cosim::{Built, RtlConfig, RtlPlatform, built, built_workers};
 use doorbell_host::{Device, Division, Driver, Platform, Ports, QueueConfig, QueuePort};
@@ -38,48 +39,93 @@ fn count(rtl: &mut Rtl, counter: Counter) -> u64 {
 fn holes_in_the_page_and_writes_of_some_bytes_are_refused() {
     on_each(QueueConfig::default(), |rtl| {
         let platform = rtl.driver.platform_mut();
-        for address in [0x014, 0x0FC, 0x180, 0xFFC, 0x10FFC, 0x11000, 0x20024, 0x21000, 0x3FFFC] {
+        for address in [0x018, 0x0FC, 0x180, 0xFFC, 0x10FFC, 0x11000, 0x20024, 0x21000, 0x3FFFC] {
             assert_eq!(platform.read_address(address).unwrap(), (0, false), "{address:#x}");
             assert!(!platform.write_bytes(address, 1, 0xF).unwrap(), "{address:#x}");
         }
         for strobe in [0x0, 0x1, 0x7, 0xE] {
             assert!(
-                !platform.write_bytes(Register::Irq.address(Place::FIRST), 1, strobe).unwrap(),
+                !platform.write_bytes(Register::Arm.address(Place::FIRST), 1, strobe).unwrap(),
                 "{strobe:#x}"
             );
         }
-        assert_eq!(rtl.driver.read(Register::Irq).unwrap(), 0);
+        assert_eq!(rtl.driver.read(Register::Arm).unwrap(), 0);
         rtl.check(&numbered([HwDesc::decode(1, 0, 20)])).unwrap();
     });
 }
 
+/// The entry of the table of messages, unmasked at the end.
+fn set_entry(rtl: &mut RtlPlatform, place: Place, address: u64, data: u32) {
+    for (register, value) in [
+        (Register::MessageAddressLo, address as u32),
+        (Register::MessageAddressHi, (address >> 32) as u32),
+        (Register::MessageData, data),
+        (Register::MessageControl, 0),
+    ] {
+        rtl.write_at(place, register, value).unwrap();
+    }
+}
+
 #[test]
-fn the_interrupt_line_is_irq_pending() {
+fn r14_an_arming_brings_one_message_of_four_bytes() {
     on_each(QueueConfig::default(), |rtl| {
         let asks = [HwDesc::decode(1, 0, 10).with_flags(DescFlags::INTERRUPT)];
-        let line = |rtl: &mut Rtl| {
-            let level = rtl.driver.platform().interrupt();
-            let irq = Irq::from_bits_retain(rtl.driver.read(Register::Irq).unwrap());
-            assert_eq!(level, irq.contains(Irq::PENDING), "irq_o against IRQ");
-            level
-        };
-        let arm = |rtl: &mut Rtl| {
-            rtl.driver.write(Register::Irq, Irq::ARMED.bits()).unwrap();
-            pass(rtl, 100);
+        let messages = |rtl: &mut Rtl| rtl.driver.platform().messages(0);
+        let arm = |rtl: &mut Rtl, index: u32| {
+            rtl.driver.write(Register::Arm, index).unwrap();
+            pass(rtl, 1000);
         };
         rtl.driver.submit(&asks).unwrap();
         pass(rtl, 2000);
-        assert!(!line(rtl), "disarmed");
-        arm(rtl);
-        assert!(line(rtl), "armed late, with a completion that asked");
+        assert_eq!(messages(rtl), 0, "disarmed");
+        arm(rtl, 0);
+        assert_eq!(messages(rtl), 1, "armed late, with a completion that asked");
         rtl.drain().unwrap();
-        assert!(line(rtl), "one interrupt for one arming, until it is armed anew");
-        arm(rtl);
-        assert!(!line(rtl), "armed with nothing visible");
+        assert_eq!(messages(rtl), 1, "one message for one arming");
+        arm(rtl, 1);
+        assert_eq!(messages(rtl), 1, "armed with nothing visible");
+        assert!(rtl.driver.read(Register::State).unwrap() & State::ARMED.bits() != 0);
+        rtl.driver.write(Register::MessageControl, MessageControl::MASK.bits()).unwrap();
         rtl.driver.submit(&asks).unwrap();
         pass(rtl, 2000);
-        assert!(line(rtl), "after one that asked");
+        assert_eq!((messages(rtl), rtl.driver.read(Register::MessagesPending).unwrap()), (1, 1), "masked");
+        rtl.driver.write(Register::MessageControl, 0).unwrap();
+        pass(rtl, 1000);
+        assert_eq!((messages(rtl), rtl.driver.read(Register::MessagesPending).unwrap()), (2, 0), "unmasked");
     });
+}
+
+/// What nobody answers for is lost, and ERROR says so.
+#[test]
+fn r14_a_message_to_no_memory_is_a_fault_of_the_queue_pair() {
+    on_each(QueueConfig::default(), |rtl| {
+        set_entry(rtl.driver.platform_mut(), Place::FIRST, 0xFFFF_FFFF_FFFF_FFFC, 7);
+        rtl.driver.write(Register::Arm, 0).unwrap();
+        rtl.driver.submit(&[HwDesc::nop().with_flags(DescFlags::INTERRUPT)]).unwrap();
+        pass(rtl, 2000);
+        assert_eq!(rtl.driver.read(Register::Error).unwrap(), DeviceFault::MESSAGE_WRITE.bits());
+        assert_eq!(rtl.driver.platform().messages(0), 0);
+        rtl.driver.write(Register::Error, DeviceFault::MESSAGE_WRITE.bits()).unwrap();
+        rtl.drain().unwrap();
+    });
+}
+
+/// A slice of time ends with a message, so that who sleeps on it is woken at once, not at its end.
+#[test]
+fn a_message_ends_a_slice_of_time() {
+    let rtl = &mut open(&RtlConfig::default(), QueueConfig::default());
+    rtl.driver.submit(&numbered((0..2).map(|id| HwDesc::decode(id, 0, 3)))).unwrap();
+    pass(rtl, 2000);
+    rtl.driver.write(Register::Arm, 2).unwrap();
+    rtl.driver.submit(&[HwDesc::decode(3, 0, 30).with_flags(DescFlags::INTERRUPT)]).unwrap();
+    let (before, start) = (rtl.driver.platform().messages(0), rtl.driver.platform().cycles());
+    rtl.driver.platform_mut().advance(1000).unwrap();
+    let took = rtl.driver.platform().cycles() - start;
+    assert_eq!(rtl.driver.platform().messages(0), before + 1);
+    assert!(took < 300, "{took} cycles");
+    let took = rtl.driver.platform().cycles();
+    pass(rtl, 777);
+    assert_eq!(rtl.driver.platform().cycles() - took, 777, "what is to be exact is");
 }
 
 /// In whichever cycle it comes (R12).
@@ -152,6 +198,7 @@ fn queue_pairs_have_registers_rings_and_interrupts_of_their_own() {
         for config in [plain.clone(), plain.with_random_memory(3)] {
             let mut rtl = RtlPlatform::new(&config).unwrap();
             let memory = rtl.map(2 << 14).unwrap();
+            let message = |at: usize| memory.word32(at + (1 << 13) + 4).unwrap().load(Ordering::Acquire);
             let (first, last) =
                 (Place::FIRST, Place { function: functions as u8 - 1, queue: queues as u8 - 1 });
             rtl.write_at(last, Register::QueueFunction, u32::from(last.function)).unwrap();
@@ -175,17 +222,20 @@ fn queue_pairs_have_registers_rings_and_interrupts_of_their_own() {
                 let asks = HwDesc::nop().with_flags(DescFlags::INTERRUPT).seal(&SqKey::new(0), 0);
                 memory.slots::<8>(at, 4).unwrap().store(0, bytemuck::cast(asks));
                 rtl.write_at(place, Register::Control, Control::ENABLE.bits()).unwrap();
-                rtl.write_at(place, Register::Irq, Irq::ARMED.bits()).unwrap();
+                set_entry(&mut rtl, place, bus + (1 << 13) + 4, 0x1234_5600 | u32::from(place.queue));
+                rtl.write_at(place, Register::Arm, 0).unwrap();
             }
             let completed =
                 |at: usize| memory.word64(at + 4096 + 24).unwrap().load(Ordering::Acquire) >> 63 == 1;
             rtl.write_at(last, Register::Doorbell, 1).unwrap();
             rtl.run(5000).unwrap();
             assert_eq!((completed(0), completed(1 << 14)), (false, true));
-            assert_eq!((rtl.interrupt(), rtl.interrupt_of(queues - 1)), (false, true));
+            assert_eq!((rtl.messages(0), rtl.messages(queues - 1)), (0, 1));
+            assert_eq!((message(0), message(1 << 14)), (0, 0x1234_5600 | (queues - 1)));
             rtl.write_at(first, Register::Doorbell, 1).unwrap();
             rtl.run(5000).unwrap();
-            assert!(completed(0) && rtl.interrupt());
+            assert!(completed(0));
+            assert_eq!((rtl.messages(0), message(0)), (1, 0x1234_5600));
             rtl.write_at(last, Register::Control, 0).unwrap();
             rtl.run(5000).unwrap();
             assert_eq!(rtl.read_at(last, Register::State).unwrap(), State::IDLE.bits());

@@ -59,7 +59,7 @@ fn a_failing_assertion_is_an_error_that_names_the_rule_and_stays() {
     assert_eq!(platform.run(10).unwrap_err(), failure);
     assert_eq!(platform.reset(2).unwrap_err(), failure);
     assert_eq!(platform.read_register(Register::Id).unwrap_err().to_string(), error.to_string());
-    assert_eq!(platform.write_register(Register::Irq, 1).unwrap_err().to_string(), error.to_string());
+    assert_eq!(platform.write_register(Register::Arm, 1).unwrap_err().to_string(), error.to_string());
     assert_eq!(platform.advance(1).unwrap_err().to_string(), error.to_string());
     assert_eq!(platform.cycles(), cycles);
 }

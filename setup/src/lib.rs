@@ -28,11 +28,13 @@ enum Sign {
     Header(&'static str),
     /// Of Python.
     Module(&'static str),
+    /// Python as a library, which a simulator loads.
+    Library(&'static str),
 }
 
 impl fmt::Display for Sign {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (Sign::Program(name) | Sign::Header(name) | Sign::Module(name)) = self;
+        let (Sign::Program(name) | Sign::Header(name) | Sign::Module(name) | Sign::Library(name)) = self;
         f.write_str(name)
     }
 }
@@ -52,11 +54,20 @@ const NEEDS: &[Need] = &[
 
 const WAVE_NEEDS: &[Need] = &[(Sign::Program("gtkwave"), "gtkwave", "showing waves")];
 
-/// To install nvcc. Debian's Python is not to be installed into, and its virtual environments are a package of their own.
+/// To install from PyPI. Debian's Python is not to be installed into, and its virtual environments are a package of their
+/// own.
 const PIP_NEEDS: &[Need] = &[
-    (Sign::Program("python3"), "python3", "installing nvcc"),
-    (Sign::Module("ensurepip"), "python3-venv", "installing nvcc"),
+    (Sign::Program("python3"), "python3", "installing from PyPI"),
+    (Sign::Module("ensurepip"), "python3-venv", "installing from PyPI"),
 ];
+
+/// Beside what comes from PyPI.
+const COCOTB_NEEDS: &[Need] = &[(Sign::Library("libpython3"), "libpython3-dev", "the cocotb tests")];
+
+/// Loads the library of the Python that runs this.
+const LOAD_LIBPYTHON: &str = "import ctypes, os, sysconfig; name = sysconfig.get_config_var('INSTSONAME'); \
+                              path = os.path.join(sysconfig.get_config_var('LIBDIR'), name); \
+                              ctypes.CDLL(path if os.path.exists(path) else name)";
 
 /// nvcc and NVRTC, as PyPI has them.
 const WHEELS: [&str; 5] = [
@@ -76,6 +87,52 @@ pub struct Options {
     pub wave: bool,
     /// Also the compiler of the GPU's kernels: from PyPI, into ~/.cache/doorbell, if there is no nvcc.
     pub gpu: bool,
+    /// Also what the cocotb tests run on: from PyPI, into a virtual environment under `target`.
+    pub cocotb: bool,
+}
+
+/// Where cargo builds the repository at `root`.
+pub fn target(root: &Path) -> PathBuf {
+    env::var_os("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), PathBuf::from)
+}
+
+/// The virtual environment of the cocotb tests.
+pub struct Cocotb {
+    venv: PathBuf,
+    /// What it is to have.
+    requirements: PathBuf,
+}
+
+impl Cocotb {
+    /// That of the repository at `root`.
+    pub fn of(root: &Path) -> Cocotb {
+        Cocotb {
+            venv: target(root).join("cocotb/venv"),
+            requirements: root.join("tb/cocotb/requirements.txt"),
+        }
+    }
+
+    /// Its Python.
+    pub fn python(&self) -> PathBuf {
+        self.venv.join("bin/python")
+    }
+
+    /// What it has, as it was written down when that was installed.
+    fn installed(&self) -> PathBuf {
+        self.venv.join("requirements.txt")
+    }
+
+    fn is_there(&self) -> bool {
+        let texts = [&self.installed(), &self.requirements].map(|path| fs::read_to_string(path).ok());
+        texts[0].is_some() && texts[0] == texts[1] && self.runs()
+    }
+
+    /// Whether cocotb can be imported: another Python may have come in the place of the one that was linked.
+    fn runs(&self) -> bool {
+        let mut command = Command::new(self.python());
+        command.args(["-c", "import cocotb"]).stderr(Stdio::null());
+        command.status().is_ok_and(|status| status.success())
+    }
 }
 
 /// What setup sees of the machine.
@@ -88,6 +145,7 @@ struct Host {
     compilers: Places,
     /// A build without nvcc does not look for one again before this changes.
     kernels: PathBuf,
+    cocotb: Cocotb,
 }
 
 impl Host {
@@ -101,6 +159,7 @@ impl Host {
             own_verilator: env::var_os("VERILATOR").is_some_and(|command| !command.is_empty()),
             compilers: Places::this(),
             kernels: repository.join(KERNELS),
+            cocotb: Cocotb::of(repository),
         }
     }
 
@@ -109,17 +168,23 @@ impl Host {
             Sign::Program("verilator") if self.own_verilator => true,
             Sign::Program(name) => shell::find(name, &self.path).is_some(),
             Sign::Header(name) => self.include.iter().any(|dir| dir.join(name).is_file()),
-            Sign::Module(name) => shell::find("python3", &self.path).is_some_and(|python| {
-                let mut command = Command::new(python);
-                command.args(["-c", &format!("import {name}")]).env("PATH", &self.path).stderr(Stdio::null());
-                command.status().is_ok_and(|status| status.success())
-            }),
+            Sign::Module(name) => self.python_runs(&format!("import {name}")),
+            Sign::Library(_) => self.python_runs(LOAD_LIBPYTHON),
         }
     }
 
-    fn missing(&self, wave: bool, pip: bool) -> Vec<Need> {
-        let wanted = NEEDS.iter().chain(if wave { WAVE_NEEDS } else { &[] });
-        let wanted = wanted.chain(if pip { PIP_NEEDS } else { &[] });
+    fn python_runs(&self, text: &str) -> bool {
+        shell::find("python3", &self.path).is_some_and(|python| {
+            let mut command = Command::new(python);
+            command.args(["-c", text]).env("PATH", &self.path).stderr(Stdio::null());
+            command.status().is_ok_and(|status| status.success())
+        })
+    }
+
+    /// What is missing of all that is needed always, to install from PyPI what is named, and by `wave`.
+    fn missing(&self, wave: bool, nvcc: bool, cocotb: bool) -> Vec<Need> {
+        let lists = [(true, NEEDS), (wave, WAVE_NEEDS), (nvcc || cocotb, PIP_NEEDS), (cocotb, COCOTB_NEEDS)];
+        let wanted = lists.into_iter().filter(|(wanted, _)| *wanted).flat_map(|(_, list)| list);
         wanted.copied().filter(|(sign, ..)| !self.has(*sign)).collect()
     }
 
@@ -134,12 +199,12 @@ impl Host {
         let venv = self.compilers.venv.as_ref().context(
             "there is no place to install nvcc to: set HOME or XDG_CACHE_HOME, or install the CUDA toolkit and set NVCC",
         )?;
-        let python = venv.join("bin/python").display().to_string();
-        let create = ["python3", "-m", "venv", &venv.display().to_string()].map(str::to_owned).to_vec();
-        let mut install =
-            [&python, "-m", "pip", "install", "--disable-pip-version-check"].map(str::to_owned).to_vec();
-        install.extend(WHEELS.map(str::to_owned));
-        Ok([create, install])
+        Ok(pip_plan(venv, &WHEELS))
+    }
+
+    /// The commands that install what the cocotb tests run on.
+    fn cocotb_plan(&self) -> [Vec<String>; 2] {
+        pip_plan(&self.cocotb.venv, &["-r", &self.cocotb.requirements.display().to_string()])
     }
 
     fn run(&self, words: &[String]) -> Result<()> {
@@ -188,6 +253,15 @@ impl Host {
     }
 }
 
+/// The commands that make a virtual environment and install into it.
+fn pip_plan(venv: &Path, what: &[&str]) -> [Vec<String>; 2] {
+    let (python, venv) = (venv.join("bin/python").display().to_string(), venv.display().to_string());
+    let mut install = vec![&python as &str, "-m", "pip", "install", "--disable-pip-version-check"];
+    install.extend(what);
+    [vec!["python3", "-m", "venv", &venv], install]
+        .map(|words| words.into_iter().map(str::to_owned).collect())
+}
+
 /// Major and minor of `Verilator 5.006 2023-01-22 …`; some builds leave the number out.
 fn version(line: &str) -> Option<(u32, u32)> {
     let (major, minor) = line.split_whitespace().nth(1)?.split_once('.')?;
@@ -215,7 +289,7 @@ pub fn run_beside(root: &Path, options: Options, command: &mut Command) -> Resul
 }
 
 fn beside(host: &Host, root: &Path, options: Options, command: &mut Command) -> Result<ExitCode> {
-    if host.missing(options.wave, options.gpu).is_empty() {
+    if host.missing(options.wave, options.gpu, options.cocotb).is_empty() {
         set_up(host, options)?;
         return shell::forward(command);
     }
@@ -235,21 +309,27 @@ fn beside(host: &Host, root: &Path, options: Options, command: &mut Command) -> 
 }
 
 fn set_up(host: &Host, options: Options) -> Result<()> {
-    let Options { check, wave, gpu } = options;
+    let Options { check, wave, gpu, cocotb } = options;
     let nvcc = gpu && host.lacks_nvcc()?;
-    let missing = host.missing(wave, nvcc);
+    let venv = cocotb && !host.cocotb.is_there();
+    let missing = host.missing(wave, nvcc, venv);
     for (sign, package, purpose) in &missing {
         println!("setup: {sign} is missing (package {package}; for {purpose})");
     }
     if nvcc {
         println!("setup: nvcc is missing (from PyPI; for the GPU's kernels)");
     }
+    if venv {
+        println!("setup: cocotb is missing, or another one than is asked for (from PyPI; for its tests)");
+    }
     let mut packages: Vec<&str> = missing.iter().map(|&(_, package, _)| package).collect();
     packages.sort_unstable();
     packages.dedup();
-    if check && (nvcc || !packages.is_empty()) {
+    if check && (nvcc || venv || !packages.is_empty()) {
         packages.extend(nvcc.then_some("nvcc"));
-        let flags = [(wave, " --wave"), (gpu, " --gpu")].map(|(given, flag)| if given { flag } else { "" });
+        packages.extend(venv.then_some("cocotb"));
+        let flags = [(wave, " --wave"), (gpu, " --gpu"), (cocotb, " --cocotb")];
+        let flags = flags.map(|(given, flag)| if given { flag } else { "" });
         bail!("missing: {}; `cargo xtask setup{}` installs that", packages.join(" "), flags.concat());
     }
     if !packages.is_empty() {
@@ -257,7 +337,7 @@ fn set_up(host: &Host, options: Options) -> Result<()> {
         println!("setup: going to run, {}:", if host.root { "as root" } else { "through sudo" });
         plan.iter().for_each(|words| println!("  {}", words.join(" ")));
         plan.iter().try_for_each(|words| host.run(words))?;
-        if let Some((sign, package, _)) = host.missing(wave, nvcc).first() {
+        if let Some((sign, package, _)) = host.missing(wave, nvcc, venv).first() {
             bail!(
                 "{package} was installed, yet {sign} is still not found: look at the output of apt-get above"
             );
@@ -274,6 +354,23 @@ fn set_up(host: &Host, options: Options) -> Result<()> {
             );
         }
         fs::File::options().append(true).open(&host.kernels)?.set_modified(SystemTime::now())?;
+    }
+    if venv {
+        let Cocotb { requirements, .. } = &host.cocotb;
+        let plan = host.cocotb_plan();
+        println!("setup: going to run, which downloads about 17 MB:");
+        plan.iter().for_each(|words| println!("  {}", words.join(" ")));
+        plan.iter().try_for_each(|words| host.run(words)).with_context(|| {
+            format!(
+                "the cocotb tests need what {} names, from PyPI, and that cannot be installed",
+                requirements.display()
+            )
+        })?;
+        if !host.cocotb.runs() {
+            bail!("cocotb was installed, yet it cannot be imported: look at the output of pip above");
+        }
+        fs::copy(requirements, host.cocotb.installed())
+            .with_context(|| format!("cannot write {}", host.cocotb.installed().display()))?;
     }
     host.verilator_problem().map_or(Ok(()), |problem| bail!(problem))
 }
@@ -306,7 +403,11 @@ mod tests {
         let kernels = dir.path().join("kernels.cu");
         fs::write(&kernels, "").unwrap();
         let path = dir.path().into();
-        let host = Host { path, include: vec![include], root, own_verilator: false, compilers, kernels };
+        let requirements = dir.path().join("wanted.txt");
+        fs::write(&requirements, "cocotb==2.1.0\n").unwrap();
+        let cocotb = Cocotb { venv: dir.path().join("cocotb"), requirements };
+        let host =
+            Host { path, include: vec![include], root, own_verilator: false, compilers, kernels, cocotb };
         (dir, host)
     }
 
@@ -345,10 +446,12 @@ mod tests {
         fake(dir, "env", "while case \"$1\" in *=*) true;; *) false;; esac; do shift; done; exec \"$@\"");
     }
 
-    const INSTALL: Options = Options { check: false, wave: false, gpu: false };
+    const INSTALL: Options = Options { check: false, wave: false, gpu: false, cocotb: false };
     const CHECK: Options = Options { check: true, ..INSTALL };
     const GPU: Options = Options { gpu: true, ..INSTALL };
     const CHECK_GPU: Options = Options { gpu: true, ..CHECK };
+    const COCOTB: Options = Options { cocotb: true, ..INSTALL };
+    const CHECK_COCOTB: Options = Options { cocotb: true, ..CHECK };
 
     const ALL: &[&str] = &["verilator", "perl", "g++", "iverilog", "vvp", "make"];
 
@@ -517,5 +620,57 @@ mod tests {
         set_up(&host, CHECK_GPU).unwrap();
         host.compilers.switch = "no".into();
         assert!(set_up(&host, CHECK_GPU).unwrap_err().to_string().contains("DOORBELL_CUDA is \"no\""));
+    }
+
+    /// A machine where nothing is missing but cocotb, with a Python whose pip does `install`.
+    fn host_without_cocotb(install: &str) -> (TempDir, Host) {
+        let (dir, host) = host(ALL, true);
+        fs::write(dir.path().join("include/zlib.h"), "").unwrap();
+        let here = dir.path().display();
+        let pip = format!(
+            "case \"$2\" in pip) echo \"$@\" >> {here}/log; {install};; *) [ -e {here}/cocotb/there ];; esac"
+        );
+        fake(dir.path(), "pip", &pip);
+        let venv =
+            format!("/bin/mkdir -p {here}/cocotb/bin; /bin/ln -sf {here}/pip {here}/cocotb/bin/python");
+        fake(dir.path(), "python3", &format!("case \"$2\" in venv) {venv};; esac"));
+        (dir, host)
+    }
+
+    #[test]
+    fn cocotb_is_installed_once_and_anew_when_other_versions_are_asked_for() {
+        // It is called by the name of the link in `cocotb/bin`.
+        let (dir, host) = host_without_cocotb(": > ${0%/bin/python}/there");
+        let error = set_up(&host, CHECK_COCOTB).unwrap_err().to_string();
+        assert_eq!(error, "missing: cocotb; `cargo xtask setup --cocotb` installs that");
+        set_up(&host, CHECK).unwrap();
+        set_up(&host, COCOTB).unwrap();
+        set_up(&host, COCOTB).unwrap();
+        set_up(&host, CHECK_COCOTB).unwrap();
+        let log = || fs::read_to_string(dir.path().join("log")).unwrap();
+        assert_eq!(log().lines().count(), 1, "{}", log());
+        fs::write(&host.cocotb.requirements, "cocotb==2.2.0\n").unwrap();
+        set_up(&host, CHECK_COCOTB).unwrap_err();
+        set_up(&host, COCOTB).unwrap();
+        assert_eq!(log().lines().count(), 2, "{}", log());
+    }
+
+    #[test]
+    fn without_pypi_cocotb_is_an_error_that_names_what_is_missing() {
+        let (_dir, host) = host_without_cocotb("exit 1");
+        let error = format!("{:#}", set_up(&host, COCOTB).unwrap_err());
+        assert!(error.contains("wanted.txt names, from PyPI") && error.contains("exit status: 1"), "{error}");
+        let (_dir, host) = host_without_cocotb("true");
+        let error = set_up(&host, COCOTB).unwrap_err().to_string();
+        assert!(error.contains("cannot be imported"), "{error}");
+        set_up(&host, CHECK_COCOTB).unwrap_err();
+    }
+
+    #[test]
+    fn cocotb_needs_python_as_a_library() {
+        let (dir, host) = host_without_cocotb("true");
+        fake(dir.path(), "python3", "case \"$2\" in *CDLL*) exit 1;; esac");
+        let error = set_up(&host, CHECK_COCOTB).unwrap_err().to_string();
+        assert!(error.starts_with("missing: libpython3-dev cocotb;"), "{error}");
     }
 }

@@ -1,4 +1,4 @@
-//! `doorbell-setup [--check] [--wave] [--gpu] [-- COMMAND …]`: installs what is missing, while COMMAND runs.
+//! `doorbell-setup [--check] [--wave] [--gpu] [--cocotb] [-- COMMAND …]`: installs what is missing, while COMMAND runs.
 
 use std::env;
 use std::path::Path;
@@ -16,12 +16,13 @@ fn main() -> ExitCode {
             Some("--check") => options.check = true,
             Some("--wave") => options.wave = true,
             Some("--gpu") => options.gpu = true,
+            Some("--cocotb") => options.cocotb = true,
             Some("--") => match words.next() {
                 Some(program) => break run_beside(root, options, Command::new(program).args(words)),
                 None => break run(root, options).map(|()| ExitCode::SUCCESS),
             },
             _ => {
-                eprintln!("usage: doorbell-setup [--check] [--wave] [--gpu] [-- COMMAND …]");
+                eprintln!("usage: doorbell-setup [--check] [--wave] [--gpu] [--cocotb] [-- COMMAND …]");
                 return ExitCode::from(2);
             }
         }

@@ -1,6 +1,7 @@
 // AXI4 memory with 64-byte lines: seeded random latency and stalls on every channel, write responses of different
 // IDs out of order, injected errors. Reads return in order. A write takes effect when its response is issued (so that
 // whoever acts earlier than the response sees old bytes), or with early_effect as soon as address and data are there.
+// Messages of interrupts lie outside of it: they are shown to the scoreboards, and kept nowhere.
 module memory_model #(
   parameter int          Lines = 4096,
   parameter logic [63:0] Base  = 64'h0
@@ -45,7 +46,7 @@ module memory_model #(
   output logic [511:0] effect_data_o
 );
   import bench_pkg::*;
-  localparam int Ids   = 32;            // 16 of workers, 16 of queue pairs' completions
+  localparam int Ids   = 48;            // 16 of workers, 16 of queue pairs' completions, 16 of their messages
   localparam int Depth = 256;           // of each queue
 
   // ---------------------------------------------------------------- behaviour, set by the bench
@@ -55,8 +56,8 @@ module memory_model #(
   int   error_r = 0, error_w = 0;       // percent of beats; never completions
   logic early_effect = 1'b0;
   int   hold_id = -1;                   // responses to writes of this ID are withheld
-  // Count down the beats of descriptors, token lines and completions, and of what is read back; at 0 the beat fails.
-  int   fail_read = -1, fail_line = -1, fail_completion = -1, fail_back = -1;
+  // Count down the beats of descriptors, token lines, completions and messages, and of what is read back; at 0 the beat fails.
+  int   fail_read = -1, fail_line = -1, fail_completion = -1, fail_back = -1, fail_message = -1;
   logic [1:0] error_resp = 2'b10;       // with which a beat fails: SLVERR, or DECERR (2'b11)
 
   logic [511:0] line [0:Lines-1];
@@ -203,7 +204,7 @@ module memory_model #(
         accept_addr_o <= pending_addr[at];
         accept_data_o <= pending_data[at];
         accept_strb_o <= pending_strb[at];
-        if (early_effect) change(pending_addr[at], pending_data[at], pending_strb[at]);
+        if (early_effect && id < 32) change(pending_addr[at], pending_data[at], pending_strb[at]);
       end
 
       if (!bvalid_o || bready_i) begin
@@ -222,11 +223,14 @@ module memory_model #(
           if (picked < 16) begin
             if (fail_line >= 0) fail_line = fail_line - 1;
             bad = chance(error_w) || fail_line == 0;
+          end else if (picked >= 32) begin
+            if (fail_message >= 0) fail_message = fail_message - 1;
+            bad = chance(error_w) || fail_message == 0;
           end else begin
             if (fail_completion >= 0) fail_completion = fail_completion - 1;
             bad = fail_completion == 0;
           end
-          if (!bad && !early_effect) change(pending_addr[at], pending_data[at], pending_strb[at]);
+          if (!bad && !early_effect && picked < 32) change(pending_addr[at], pending_data[at], pending_strb[at]);
           head[picked] = head[picked] + 1;
           pending      = pending - 1;
           bvalid_o <= 1'b1;

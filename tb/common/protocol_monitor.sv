@@ -1,5 +1,8 @@
-// Rules of AXI that the device's master must keep, and rule R12: nothing moves while the bench calls the bus quiet.
-module protocol_monitor (
+// Rules of AXI that the device's master must keep, and rule R12: nothing moves while the bench calls the bus quiet. R11:
+// messages, which their ID tells, go to the page where the benches want them, and nothing else does.
+module protocol_monitor #(
+  parameter logic [63:0] Messages = 64'hFFFF_FFFF_FFFF_F000   // address of that page
+) (
   input logic         clk_i,
   input logic         rst_ni,
   input logic [5:0]   awid_i,
@@ -64,6 +67,9 @@ module protocol_monitor (
 
       if (awvalid_i) begin
         check_burst("AW", awaddr_i, awlen_i, awsize_i, awburst_i);
+        if (awid_i >= 6'd48) fail($sformatf("AXI: AWID %0d", awid_i));
+        if ((awid_i >= 6'd32) !== (awaddr_i[63:12] === Messages[63:12]))
+          fail($sformatf("R11: a write of ID %0d to %h", awid_i, awaddr_i));
         if (awlen_i != 0) fail("AXI: a write of more than one beat; memory_model would have to learn that");
       end
       if (wvalid_i) begin

@@ -8,7 +8,6 @@ module queue_host #(
 ) (
   input logic         clk_i,
   input logic         rst_ni,
-  input logic         irq_i,
   input int           cycle_i,
   input logic [3:0]   aruser_i,
   input logic [63:0]  araddr_i,
@@ -66,6 +65,7 @@ module queue_host #(
     if (addr[17:16] == 2'b10)      at = addr + BLOCK_QUEUE_PER_QUEUE * Pair;
     else if (addr[17:16] == 2'b01) at = addr + BLOCK_FUNCTION_PER_FUNCTION * owner
                                       + (addr[11] ? BLOCK_FUNCTION_QUEUE_PER_QUEUE * Pair : 18'd0);
+    else if (addr[17:12] == 6'd1)  at = addr + BLOCK_DEVICE_MESSAGE_PER_QUEUE * Pair;
     else if (addr[11:10] == 2'b01) at = addr + BLOCK_DEVICE_FUNCTION_PER_FUNCTION * owner;
     else if (addr[11:10] == 2'b10) at = addr + BLOCK_DEVICE_QUEUE_PER_QUEUE * Pair;
     else                           at = addr;
@@ -83,7 +83,8 @@ module queue_host #(
   logic [63:0] sq_base, cq_base, token_base, token_size, kv_size, logp_base, logp_size;
   logic [31:0] sq_key, sq_size, cq_size, sq_start, cq_start, length_limit, checkpoint_default, reward_threshold;
   logic [63:0] range_of [0:15];         // of reward model 1: last, first
-  logic [15:0] eos_threshold, wait_states;
+  logic [15:0] eos_threshold, wait_states, coalesce_count;
+  logic [31:0] coalesce_time;
   int          workers;                 // the first so many may be used; or, where it is not 0, …
   logic [15:0] mask;                    // … those of this mask
   int          weight;
@@ -112,6 +113,8 @@ module queue_host #(
     sq_key             = rnd();
     eos_threshold      = 0;
     wait_states     = 0;
+    coalesce_count     = 0;
+    coalesce_time      = 0;
     workers            = Workers;
     mask               = bench.go[Pair] ? bench.mask_of[owner] : 16'd0;
     weight             = 1;
@@ -155,7 +158,26 @@ module queue_host #(
     write(REG_SQ_START, sq_start);
     write(REG_CQ_START, cq_start);
     write(REG_SQ_KEY, sq_key);
+    write(REG_COALESCE_COUNT, {rnd(), coalesce_count});
+    write(REG_COALESCE_TIME, coalesce_time);
+    write_message;
     write(REG_WEIGHT, weight);
+  endtask
+
+  // The entry of the table of messages: somewhere in a page that is no memory of any function, and not masked.
+  localparam logic [63:0] Messages = 64'h0000_0012_3400_0000 - 64'd4096;
+  task automatic write_message;
+    u_score.message_addr = Messages + 4 * below(1024);
+    u_score.message_data = rnd();
+    write64(REG_MESSAGE_ADDRESS_LO, u_score.message_addr);
+    write(REG_MESSAGE_DATA, u_score.message_data);
+    set_mask(1'b0);
+  endtask
+
+  task automatic set_mask(input logic masked);
+    if (masked) u_score.masked = 1'b1;
+    write(REG_MESSAGE_CONTROL, {31'd0, masked});
+    u_score.masked = masked;
   endtask
 
   // Fills the queues as a host does: a CQ slot must not look fresh, a SQ slot may hold anything.
@@ -192,6 +214,8 @@ module queue_host #(
     u_score.eos_threshold = eos_threshold;
     u_score.reward_threshold = reward_threshold;
     u_score.sq_key           = sq_key;
+    u_score.coalesce_count   = coalesce_count;
+    u_score.coalesce_time    = coalesce_time;
     for (int k = 0; k < 16; k++) u_score.range_of[k] = range_of[k];
     u_score.in_use = in_use();
     u_score.owner  = owner;
@@ -218,7 +242,6 @@ module queue_host #(
 
   // R12: once ACTIVE reads 0, nothing is in flight and nothing follows.
   task automatic disable_device;
-    u_score.armed = 1'b0;               // no interrupt is owed for what is dropped
     write(REG_CONTROL, 0);
     await_state(STATE_ACTIVE, 0, "STATE.ACTIVE = 0 after a disable");
     u_score.end_of_life;

@@ -38,6 +38,8 @@ module random_host;
     host.sq_start   = near_wrap();
     host.cq_start   = near_wrap();
     host.weight     = chance(50) ? 1 : between(1, 5);
+    host.coalesce_count = chance(60) ? 0 : between(1, 6);
+    host.coalesce_time  = chance(60) ? 0 : between(1, 300);
     if (host.own_function) random_function;
     else begin
       host.length_limit       = bench.limit_of[host.owner];
@@ -374,10 +376,12 @@ module random_host;
   endtask
 
   task automatic arm;
-    host.u_score.armings = host.u_score.armings + 1;
-    host.write(REG_IRQ, IRQ_ARMED);
-    // It may have fired before the write was answered; then nothing is owed.
-    if (!host.irq_i) host.u_score.armed = 1'b1;
+    logic [31:0] index;
+    index = host.u_score.cq_seen;
+    if (chance(30)) index = index + below(6) - 3;
+    if (chance(3))  index = rnd();
+    host.write(REG_ARM, index);
+    host.expect_read(REG_ARM, index);
   endtask
 
   // ---------------------------------------------------------------- a run
@@ -422,10 +426,7 @@ module random_host;
       if (chance(2)) bad_doorbell;
       if (chance(3)) abort;
       if (chance(10)) arm;
-      if (chance(2) && host.u_score.armed === 1'b1) begin
-        host.u_score.armed = 1'b0;     // nothing is owed from here on
-        host.write(REG_IRQ, 0);
-      end
+      if (chance(2)) host.set_mask(chance(40));
       repeat (chance(50) ? 1 : between(1, 20)) @(posedge host.clk_i);
       ended = (submitted >= count && host.outstanding() == 0)
            || (stop_at >= 0 && host.cycle_i - started >= stop_at);
@@ -445,8 +446,9 @@ module random_host;
     if (host.alone) host.check_counters;
     if (host.fault_expected) host.write(REG_ERROR, '1);
     host.fault_expected = 1'b0;
-    $display("cycle %0d: %0d descriptors, %0d tokens, %0d versions; in all %0d groups opened, %0d closed, %0d stopped, %0d refused, %0d publishes refused as busy, %0d superseded, %0d scored, %0d log-probabilities",
-             host.cycle_i, host.sq_tail - host.sq_start, host.u_score.tokens, host.u_score.published_versions, host.u_score.groups_opened,
+    $display("cycle %0d: %0d descriptors, %0d tokens, %0d versions; in all %0d armings, %0d fires, %0d of them by time, %0d messages, %0d groups opened, %0d closed, %0d stopped, %0d refused, %0d publishes refused as busy, %0d superseded, %0d scored, %0d log-probabilities",
+             host.cycle_i, host.sq_tail - host.sq_start, host.u_score.tokens, host.u_score.published_versions, host.u_score.armings,
+             host.u_score.fires, host.u_score.expired, host.u_score.messages, host.u_score.groups_opened,
              host.u_score.groups_closed, host.u_score.groups_stopped, host.u_score.groups_refused, host.u_score.busy_seen,
              host.u_score.superseded_seen, host.u_score.scored_seen, host.u_score.logps_seen);
   endtask

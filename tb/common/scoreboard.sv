@@ -33,8 +33,7 @@ module scoreboard #(
   input logic [3:0]   awuser_i,
   input logic [5:0]   awid_i,
   input logic [63:0]  awaddr_i,
-  input logic         awvalid_i,
-  input logic         irq_i
+  input logic         awvalid_i
 );
   import bench_pkg::*;
   import bench_reference_pkg::*;
@@ -42,7 +41,8 @@ module scoreboard #(
 
   localparam int         Entries       = 2048;    // descriptors between publishing and the check
   localparam logic [5:0] CompletionId  = 6'd16 + Pair;
-  localparam int         IrqPatience   = 16;      // cycles from visible to irq_o
+  localparam logic [5:0] MessageId     = 6'd32 + Pair;
+  localparam int         Patience      = 5000;    // cycles that a busy bus may hold up a message
 
   // ---------------------------------------------------------------- configuration, set by the bench
   logic [63:0] sq_base, cq_base, token_base, token_size, kv_size, logp_base, logp_size;
@@ -84,7 +84,7 @@ module scoreboard #(
 
   // Running indices.
   logic [31:0] oldest, tail, published, requested, received;   // of the SQ
-  logic [31:0] cq_next, cq_visible, cq_seen, cq_released, cq_confirmed, cq_asked, last_sq_head;
+  logic [31:0] cq_next, cq_visible, cq_seen, cq_released, cq_confirmed, last_sq_head;
   int          bad_lines [0:15];                  // token lines of each worker answered with an error
   int          bad_beats;                         // beats of any kind
 
@@ -99,11 +99,11 @@ module scoreboard #(
     oldest = sq_start; tail = sq_start; published = sq_start; requested = sq_start; received = sq_start;
     last_sq_head = sq_start;
     cq_next = cq_start; cq_visible = cq_start; cq_seen = cq_start;
-    cq_released = cq_start; cq_confirmed = cq_start; cq_asked = cq_start;
+    cq_released = cq_start; cq_confirmed = cq_start; cq_answered = cq_start; cq_first = cq_start;
+    messages = fires;                   // R12: none is on its way
     for (int w = 0; w < 16; w++) bad_lines[w] = 0;
     bad_beats = 0;
     tokens = 0; errors_seen = 0; prefixes = 0; read_beats = 0; write_beats = 0;
-    armed = 1'b0;
     reset_versions;
     for (int k = 0; k < TokenWords; k++) begin
       owner_of_word[k] = 0;
@@ -133,11 +133,11 @@ module scoreboard #(
   endtask
 
   always @(posedge clk_i) if (rst_ni) begin
-    if (dead && awvalid_i && (awid_i >= 16 ? awid_i == CompletionId : mine(awaddr_i)))
+    if (dead && awvalid_i && (awid_i >= 16 ? awid_i == CompletionId || awid_i == MessageId : mine(awaddr_i)))
       fail($sformatf("R12: a write of queue pair %0d behind its end", Pair));
     if (dead && arvalid_i && mine(araddr_i)) fail($sformatf("R12: a read of queue pair %0d behind its end", Pair));
     // R11: every address is the function's own.
-    if (on && awvalid_i && mine(awaddr_i) && awuser_i !== owner)
+    if (on && awvalid_i && (mine(awaddr_i) || awid_i == MessageId) && awuser_i !== owner)
       fail($sformatf("AWUSER is %0d, the function %0d", awuser_i, owner));
     if (on && arvalid_i && mine(araddr_i) && aruser_i !== owner)
       fail($sformatf("ARUSER is %0d, the function %0d", aruser_i, owner));
@@ -658,8 +658,11 @@ module scoreboard #(
   logic accept_mine, effect_mine;
   assign accept_mine = accept_i && (accept_id_i >= 16 ? accept_id_i == CompletionId : mine(accept_addr_i));
   assign effect_mine = effect_i && (effect_id_i >= 16 ? effect_id_i == CompletionId : mine(effect_addr_i));
+  logic accept_message, effect_message;
+  assign accept_message = accept_i && accept_id_i == MessageId;
+  assign effect_message = effect_i && effect_id_i == MessageId;
   always @(posedge clk_i)
-    writes_in_flight = bench.m_axi_rst_ni ? writes_in_flight + int'(accept_mine) - int'(effect_mine) : 0;
+    writes_in_flight = bench.m_axi_rst_ni ? writes_in_flight + int'(accept_mine || accept_message) - int'(effect_mine || effect_message) : 0;
 
   always @(posedge clk_i) if (rst_ni && on && accept_mine) begin
     write_beats = write_beats + 1;
@@ -752,8 +755,6 @@ module scoreboard #(
       end
     end
     cq_visible = cq_visible + 1;
-    if (done.status == STATUS_ERROR || done.flags[CFLAG_GROUP_DONE_BIT] || (ok && code[which] == 0 && slot[which][8 + FLAG_INTERRUPT_BIT]))
-      cq_asked = cq_visible;
     retire;
   endtask
 
@@ -951,29 +952,117 @@ module scoreboard #(
   endtask
 
   // ---------------------------------------------------------------- R14
-  logic        armed = 1'b0;                      // set by the host once its write is answered
-  logic        irq_before = 1'b0;
-  int          armings = 0, fires = 0, overdue = 0;
-  logic [31:0] unreleased, unconfirmed;
+  // Completions count by their write responses, whether these are errors or not; ARM in the cycle in which the register is
+  // written. Both fire in that cycle, and a message behind it is on the bus. What comes by COALESCE_TIME is late by
+  // the number of queue pairs at most.
+  logic [63:0] message_addr;            // its entry in the table, set by the host
+  logic [31:0] message_data;
+  logic        masked = 1'b1;           // … or about to be
+  logic [15:0] coalesce_count;
+  logic [31:0] coalesce_time;
+  logic        armed = 1'b0, timed = 1'b0, could_expire = 1'b0, owed = 1'b0, aw_held = 1'b0, fires_now;
+  logic [31:0] arm_index, cq_answered, cq_first, above;
+  logic        asked_bit [0:4095];      // of completions that were answered, by index
+  int          now = 0, due, fired_at = 0, latency = 0, overdue = 0, n_above;
+  int          armings = 0, fires = 0, expired = 0, messages = 0;    // for the benches
+
+  function automatic logic asks(input hw_completion_t done);
+    logic [31:0] index;                 // the host may have read it already
+    index = done.user_data[31:0];
+    asks  = done.status == STATUS_ERROR || done.flags[CFLAG_GROUP_DONE_BIT]
+         || (number[entry(index)] == index && code[entry(index)] == 0 && slot[entry(index)][8 + FLAG_INTERRUPT_BIT]);
+  endfunction
+
+  task automatic answer(input hw_completion_t done);
+    asked_bit[cq_answered % 4096] = asks(done);
+    cq_answered = cq_answered + 1;
+  endtask
+
+  // Of what is answered, at or above ARM: how many, and does one ask?
+  task automatic look(input logic anew);
+    n_above   = 0;
+    fires_now = 1'b0;
+    above     = cq_answered - 1 - arm_index;
+    for (logic [31:0] k = cq_answered; k != cq_first && !above[31] && n_above < 4096; k = k - 1) begin
+      n_above = n_above + 1;
+      if (asked_bit[(k - 1) % 4096]) fires_now = 1'b1;
+      above = k - 2 - arm_index;
+    end
+    if (coalesce_count != 0 && n_above >= int'({16'd0, coalesce_count})) fires_now = 1'b1;
+    if (fires_now) fire;
+    else if (n_above != 0 && coalesce_time != 0 && (anew || !timed)) begin
+      timed = 1'b1;
+      due   = now + int'(coalesce_time);
+    end
+  endtask
+
+  task automatic fire;
+    armed    = 1'b0;
+    timed    = 1'b0;
+    owed     = 1'b1;
+    overdue  = 0;
+    fired_at = now;
+    fires    = fires + 1;
+  endtask
 
   always @(posedge clk_i) begin
+    now = now + 1;
     if (!rst_ni) begin
-      irq_before <= 1'b0;
-      armed = 1'b0;
+      armed        = 1'b0;
+      timed        = 1'b0;
+      could_expire = 1'b0;
+      owed         = 1'b0;
+      masked       = 1'b1;
+      aw_held      = 1'b0;
+      messages     = fires;
     end else begin
-      irq_before <= irq_i;
-      unreleased  = cq_asked - cq_released;
-      unconfirmed = cq_asked - cq_confirmed;
-      if (irq_i && !irq_before) begin
-        fires = fires + 1;
-        armed = 1'b0;
-        if (fires > armings) fail($sformatf("R14: interrupt %0d with %0d armings", fires, armings));
-        if (unconfirmed == 0 || unconfirmed[31]) fail("R14: an interrupt and no completion that asked for it");
+      // The cycle before has brought the end of a time.
+      if (bench.u_device.on[Pair] && armed && could_expire) begin
+        if (!bench.u_device.armed[Pair]) begin
+          if (now - 1 < due) fail($sformatf("R14: COALESCE_TIME fires %0d cycles early", due - now + 1));
+          fire;
+          fired_at = now - 1;
+          expired  = expired + 1;
+        end else if (now - 1 >= due + bench.Queues - 1) fail($sformatf("R14: COALESCE_TIME has passed %0d cycles ago", now - 1 - due));
       end
-      if (armed && on && !irq_i && unreleased != 0 && !unreleased[31]) begin
-        overdue = overdue + 1;
-        if (overdue == IrqPatience) fail("R14: no interrupt for a completion that asked");
-      end else overdue = 0;
+      if (!bench.u_device.on[Pair]) begin
+        armed = 1'b0;
+        timed = 1'b0;
+        owed  = 1'b0;                   // R12: what is pending is dropped
+      end
+      if (on && bench.u_device.armed[Pair] !== armed) fail($sformatf("R14: armed is %b, expected %b", bench.u_device.armed[Pair], armed));
+
+      // A message comes to the bus.
+      if (awvalid_i && awid_i == MessageId && !aw_held) begin
+        messages = messages + 1;
+        latency  = now - fired_at;
+        if (messages > fires) fail($sformatf("R14: message %0d, and only %0d of %0d armings have fired", messages, fires, armings));
+        if (latency > 2) owed = 1'b0;
+      end
+      aw_held = awvalid_i && awid_i == MessageId && !bench.m_axi_awready;
+      if (accept_message) begin
+        if (accept_addr_i !== (message_addr & ~64'd63) || accept_strb_i !== 64'hF << message_addr[5:0]
+            || bench.accept_data !== 512'(message_data) << {message_addr[5:2], 5'd0})
+          fail($sformatf("R14: message %h with strobes %h at %h", bench.accept_data, accept_strb_i, accept_addr_i));
+      end
+      if (effect_message && effect_error_i && on) bad_beats = bad_beats + 1;
+      overdue = (owed && !masked && on) ? overdue + 1 : 0;
+      if (overdue == Patience) fail("R14: no message for what has fired");
+
+      // What happens in this cycle.
+      if (effect_i && effect_id_i == CompletionId && bench.u_device.inner_rst_n) begin
+        if (effect_strb_i[0])  answer(effect_data_i[255:0]);
+        if (effect_strb_i[32]) answer(effect_data_i[511:256]);
+      end
+      could_expire = timed && bench.u_device.on[Pair];
+      if (bench.u_device.arm && bench.u_device.bell_queue == Pair) begin
+        armings      = armings + 1;
+        arm_index    = bench.u_device.index;
+        armed        = 1'b1;
+        timed        = 1'b0;
+        could_expire = 1'b0;
+        look(1'b1);
+      end else if (armed && effect_i && effect_id_i == CompletionId && bench.u_device.on[Pair]) look(1'b0);
     end
   end
 endmodule

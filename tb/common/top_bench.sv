@@ -17,7 +17,6 @@ module top_bench #(
   localparam logic [63:0] Base  = 64'h0000_0012_3400_0000;
 
   logic clk, rst_n;
-  logic [Queues-1:0] irq;
   int   cycle;
 
   logic [17:0]  s_axil_awaddr, s_axil_araddr;
@@ -49,7 +48,7 @@ module top_bench #(
   assign m_axi_rst_ni = rst_n || bus_lives;
 
   rl_runtime_top #(.Queues(Queues), .Functions(Functions), .Workers(Workers), .FetchDepth(FetchDepth), .CompletionDepth(CompletionDepth)) u_device (
-    .clk_i(clk), .rst_ni(rst_n), .irq_o(irq), .*
+    .clk_i(clk), .rst_ni(rst_n), .*
   );
 
   register_master u_registers (
@@ -74,7 +73,7 @@ module top_bench #(
     .effect_strb_o(effect_strb), .accept_data_o(accept_data), .effect_data_o(effect_data)
   );
 
-  protocol_monitor u_protocol (
+  protocol_monitor #(.Messages(Base - 64'd4096)) u_protocol (
     .clk_i(clk), .rst_ni(m_axi_rst_ni),
     .awid_i(m_axi_awid), .awaddr_i(m_axi_awaddr), .awlen_i(m_axi_awlen), .awsize_i(m_axi_awsize),
     .awburst_i(m_axi_awburst), .awvalid_i(m_axi_awvalid), .awready_i(m_axi_awready),
@@ -84,7 +83,7 @@ module top_bench #(
   );
 
   queue_host #(.Pair(0), .Lines(Lines), .TokenWords(TokenWords), .Workers(Workers)) host (
-    .clk_i(clk), .rst_ni(rst_n), .irq_i(irq[0]), .cycle_i(cycle),
+    .clk_i(clk), .rst_ni(rst_n), .cycle_i(cycle),
     .aruser_i(m_axi_aruser), .araddr_i(m_axi_araddr), .arlen_i(m_axi_arlen), .arid_i(m_axi_arid), .rid_i(m_axi_rid), .arvalid_i(m_axi_arvalid), .arready_i(m_axi_arready),
     .rresp_i(m_axi_rresp), .rlast_i(m_axi_rlast), .rvalid_i(m_axi_rvalid), .rready_i(m_axi_rready),
     .accept_i(accept), .accept_id_i(accept_id), .accept_addr_i(accept_addr), .accept_strb_i(accept_strb),
@@ -95,7 +94,7 @@ module top_bench #(
 
   for (genvar q = 1; q < Queues; q++) begin : gen_host
     queue_host #(.Pair(q), .Lines(Lines), .TokenWords(TokenWords), .Workers(Workers)) host (
-      .clk_i(clk), .rst_ni(rst_n), .irq_i(irq[q]), .cycle_i(cycle),
+      .clk_i(clk), .rst_ni(rst_n), .cycle_i(cycle),
       .aruser_i(m_axi_aruser), .araddr_i(m_axi_araddr), .arlen_i(m_axi_arlen), .arid_i(m_axi_arid), .rid_i(m_axi_rid), .arvalid_i(m_axi_arvalid), .arready_i(m_axi_arready),
       .rresp_i(m_axi_rresp), .rlast_i(m_axi_rlast), .rvalid_i(m_axi_rvalid), .rready_i(m_axi_rready),
       .accept_i(accept), .accept_id_i(accept_id), .accept_addr_i(accept_addr), .accept_strb_i(accept_strb),

@@ -348,7 +348,7 @@ fn more_memory_than_was_divided_is_refused() {
     let ports = divide(2, 1, &small());
     let config = QueueConfig { token_bytes: 1 << 17, ..small() };
     let error = Driver::new(ports.take(0).unwrap(), config).err().unwrap().to_string();
-    assert!(error.contains("model (queue pair 0 of function 0) was given 73728 bytes"), "{error}");
+    assert!(error.contains("model (queue pair 0 of function 0) was given 77824 bytes"), "{error}");
 }
 
 #[test]

@@ -1,5 +1,6 @@
 //! Automation of the workspace: `cargo xtask <command>`. Builds with Rust alone.
 
+mod cocotb;
 mod contract;
 mod doc;
 mod doorbell;
@@ -28,7 +29,7 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Install what is missing, by apt; with --gpu from PyPI too
+    /// Install what is missing, by apt; with --gpu and --cocotb from PyPI too
     Setup(Setup),
     /// Generate types, package, header and tables from contract/contract.toml
     Contract {
@@ -44,6 +45,8 @@ enum Command {
     Compare(Passed),
     /// Run the testbenches in tb/ under Icarus Verilog
     RtlTest(rtl_test::Options),
+    /// Run the cocotb tests in tb/cocotb under Icarus Verilog and Verilator; installs cocotb first, from PyPI
+    Cocotb(cocotb::Options),
     /// Put the mistakes of tb/mutants.toml into the RTL, one at a time: each must make its bench fail
     Mutants(mutants::Options),
     /// Show a case of the conformance suite on the RTL in GTKWave, or as a picture
@@ -77,6 +80,9 @@ struct Setup {
     /// Also the compiler of the GPU's kernels: from PyPI, into ~/.cache/doorbell, if there is no nvcc
     #[arg(long)]
     gpu: bool,
+    /// Also what `cocotb` runs on: from PyPI, into target/cocotb
+    #[arg(long)]
+    cocotb: bool,
 }
 
 /// Arguments of the program behind the command.
@@ -98,13 +104,14 @@ fn main() -> ExitCode {
 fn run(command: Command) -> Result<ExitCode> {
     let root = root();
     match command {
-        Command::Setup(Setup { check, wave, gpu }) => {
-            doorbell_setup::run(&root, doorbell_setup::Options { check, wave, gpu })?;
+        Command::Setup(Setup { check, wave, gpu, cocotb }) => {
+            doorbell_setup::run(&root, doorbell_setup::Options { check, wave, gpu, cocotb })?;
         }
         Command::Contract { check } => contract::run(&root, check)?,
         Command::Cosim(passed) => return doorbell::forward(&root, "cosim", &passed.args),
         Command::Compare(passed) => return doorbell::forward(&root, "compare", &passed.args),
         Command::RtlTest(options) => rtl_test::run(&root, &options)?,
+        Command::Cocotb(options) => cocotb::run(&root, &options)?,
         Command::Mutants(options) => mutants::run(&root, &options)?,
         Command::Wave(options) => return wave::run(&root, &options),
         Command::GpuCheck => gpu_check::run(&root)?,

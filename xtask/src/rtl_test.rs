@@ -17,7 +17,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use anyhow::{Context, Result, bail, ensure};
 use tempfile::TempDir;
 
-use doorbell_setup::shell;
+use doorbell_setup::{self as setup, shell};
 
 mod parameters;
 
@@ -146,7 +146,7 @@ pub fn run(root: &Path, options: &Options) -> Result<()> {
 /// # Errors
 /// When it cannot be created.
 pub fn scratch(root: &Path, prefix: &str) -> Result<TempDir> {
-    let target = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), PathBuf::from);
+    let target = setup::target(root);
     fs::create_dir_all(&target).with_context(|| format!("cannot create {}", target.display()))?;
     Ok(tempfile::Builder::new().prefix(prefix).tempdir_in(&target)?)
 }

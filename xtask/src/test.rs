@@ -7,12 +7,12 @@ use std::process::Stdio;
 use anyhow::{Context as _, Result, ensure};
 
 use crate::steps::Steps;
-use crate::{contract, gpu_check, lint, rtl_test, tsan};
+use crate::{cocotb, contract, gpu_check, lint, rtl_test, tsan};
 use doorbell_setup::nvcc::Places;
 use doorbell_setup::{self as setup, shell};
 
-/// What the tests need.
-const TOOLS: setup::Options = setup::Options { check: false, wave: false, gpu: true };
+/// What the tests need, but for cocotb: that is installed in its own step, which alone fails without PyPI.
+const TOOLS: setup::Options = setup::Options { check: false, wave: false, gpu: true, cocotb: false };
 
 /// Installs what is missing, then runs every test.
 ///
@@ -23,6 +23,7 @@ pub fn run(root: &Path) -> Result<()> {
     let mut steps = Steps::new("test");
     steps.run("contract", || contract::run(root, true));
     steps.run("testbenches", || rtl_test::run(root, &rtl_test::Options::default()));
+    steps.run("cocotb", || cocotb::run(root, &cocotb::Options::default()));
     let without_gpu = Places::this().is_off();
     if without_gpu {
         steps.skip("gpu-check", "DOORBELL_CUDA is off");

@@ -35,6 +35,7 @@ fn stderr(output: &Output) -> String {
 
 #[rstest]
 #[case::rtl_test(&["rtl-test"], "iverilog is not installed")]
+#[case::cocotb(&["cocotb"], "there is no apt-get here")]
 #[case::setup(&["setup", "--check"], "missing: g++ iverilog make perl verilator")]
 #[case::setup_without_apt(&["setup"], "there is no apt-get here")]
 #[case::test(&["test"], "there is no apt-get here")]
@@ -104,6 +105,36 @@ fn a_sweep_runs_all_seeds_and_names_those_that_fail() {
 
     let output = xtask(dir.path(), &["rtl-test", "sync_fifo", "--seed", "4", "--seeds", "3"]);
     assert_eq!(output.status.code(), Some(0), "{output:?}");
+}
+
+/// What ran and whether it passed is what the Python program says; without it being run there is no success.
+#[rstest]
+#[case::both_pass(0, 0, 0, "")]
+#[case::icarus_fails(1, 0, 1, "cocotb: 1 of 2 steps failed: icarus, seed 7")]
+#[case::verilator_fails(0, 1, 1, "cocotb: 1 of 2 steps failed: verilator, seed 7")]
+fn cocotb_runs_both_simulators(
+    #[case] icarus: i32,
+    #[case] verilator: i32,
+    #[case] code: i32,
+    #[case] expected: &str,
+) {
+    let dir = tempfile::tempdir().unwrap();
+    let here = dir.path().display();
+    for program in ["verilator", "perl", "g++", "iverilog", "vvp", "make"] {
+        fake(dir.path(), program, "");
+    }
+    let make = format!("/bin/mkdir -p \"$3/bin\" && /bin/cp {here}/inner \"$3/bin/python\"");
+    fake(dir.path(), "python3", &format!("case \"$2\" in venv) {make};; esac"));
+    let inner = format!(
+        "case \"$*\" in *run.py*--seed\\ 7*) echo \"$@\" >> {here}/log;; esac\n\
+         case \"$*\" in *icarus*) exit {icarus};; *verilator*) exit {verilator};; esac"
+    );
+    fake(dir.path(), "inner", &inner);
+    let output = xtask(dir.path(), &["cocotb", "--seed", "7"]);
+    assert_eq!(output.status.code(), Some(code), "{output:?}");
+    assert!(stderr(&output).contains(expected), "{}", stderr(&output));
+    let log = fs::read_to_string(dir.path().join("log")).unwrap();
+    assert_eq!(log.lines().count(), 2, "one failure does not hold up the other: {log}");
 }
 
 const CLEAN: &str = "0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads";

@@ -23,9 +23,18 @@ pub(super) struct Interrupt {
     deadline: Option<u64>,
 }
 
+/// The completions of a queue pair that are visible.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Visible {
+    /// Those below this index, …
+    pub below: u32,
+    /// … so many since the queue pair was enabled.
+    pub count: u64,
+}
+
 impl Interrupt {
-    /// ARM is written; completions below `visible` are visible.
-    pub fn arm(&mut self, index: u32, visible: u32, coalescing: Coalescing, now: u64) {
+    /// ARM is written.
+    pub fn arm(&mut self, index: u32, visible: Visible, coalescing: Coalescing, now: u64) {
         (self.index, self.armed, self.deadline) = (index, true, None);
         self.look(visible, coalescing, now);
     }
@@ -36,17 +45,18 @@ impl Interrupt {
     }
 
     /// Fires if it is time to.
-    pub fn look(&mut self, visible: u32, coalescing: Coalescing, now: u64) {
-        let above = visible.wrapping_sub(self.index);
-        // None at or above ARM is visible.
-        if !self.armed || above as i32 <= 0 {
+    pub fn look(&mut self, visible: Visible, coalescing: Coalescing, now: u64) {
+        let ahead = visible.below.wrapping_sub(self.index);
+        // None at or above ARM is visible; indices before the first completion are nobody's.
+        if !self.armed || ahead as i32 <= 0 || visible.count == 0 {
             return;
         }
+        let above = visible.count.min(ahead.into());
         if coalescing.time != 0 && self.deadline.is_none() {
             self.deadline = Some(now + u64::from(coalescing.time));
         }
-        let asks = self.asked.is_some_and(|asked| asked.wrapping_sub(self.index) < above);
-        let enough = coalescing.count != 0 && above >= coalescing.count;
+        let asks = self.asked.is_some_and(|asked| asked.wrapping_sub(self.index) < ahead);
+        let enough = coalescing.count != 0 && above >= u64::from(coalescing.count);
         if asks || enough || self.deadline.is_some_and(|deadline| now >= deadline) {
             (self.armed, self.pending, self.deadline) = (false, true, None);
         }
@@ -88,9 +98,14 @@ mod tests {
 
     const NONE: Coalescing = Coalescing { count: 0, time: 0 };
 
+    /// As if the queue pair had had as many completions as can be.
+    fn below(below: u32) -> Visible {
+        Visible { below, count: u64::MAX }
+    }
+
     fn armed(index: u32, visible: u32, coalescing: Coalescing) -> Interrupt {
         let mut interrupt = Interrupt::default();
-        interrupt.arm(index, visible, coalescing, 100);
+        interrupt.arm(index, below(visible), coalescing, 100);
         interrupt
     }
 
@@ -119,33 +134,49 @@ mod tests {
         // The same whether they are visible before it is armed …
         let mut interrupt = Interrupt::default();
         interrupt.asked = asked;
-        interrupt.arm(index, visible, coalescing, 100);
+        interrupt.arm(index, below(visible), coalescing, 100);
         assert_eq!((interrupt.is_pending(), interrupt.is_armed()), (fires, !fires));
         // … or behind.
         let mut interrupt = armed(index, index, coalescing);
         assert!(interrupt.is_armed());
         asked.into_iter().for_each(|asked| interrupt.ask(asked));
-        interrupt.look(visible, coalescing, 100);
+        interrupt.look(below(visible), coalescing, 100);
         assert_eq!((interrupt.is_pending(), interrupt.is_armed()), (fires, !fires));
+    }
+
+    /// What lies before the first completion of the queue pair is none.
+    #[rstest]
+    #[case::none_yet(0, false)]
+    #[case::one_too_few(2, false)]
+    #[case::enough(3, true)]
+    fn r14_counts_completions_since_the_start(#[case] count: u64, #[case] fires: bool) {
+        let mut interrupt = Interrupt::default();
+        let coalescing = Coalescing { count: 3, time: 0 };
+        interrupt.arm(10, Visible { below: 20, count }, coalescing, 0);
+        assert_eq!(interrupt.is_pending(), fires);
+        // Nor does a time run.
+        let mut interrupt = Interrupt::default();
+        interrupt.arm(10, Visible { below: 20, count }, Coalescing { count: 0, time: 5 }, 0);
+        assert_eq!(interrupt.deadline().is_some(), count > 0);
     }
 
     #[test]
     fn r14_time_runs_from_the_first_that_is_visible() {
         let coalescing = Coalescing { count: 0, time: 10 };
         let mut interrupt = armed(5, 5, coalescing);
-        interrupt.look(5, coalescing, 1000);
+        interrupt.look(below(5), coalescing, 1000);
         assert_eq!(interrupt.deadline(), None, "none is visible");
-        interrupt.look(6, coalescing, 1000);
-        interrupt.look(9, coalescing, 1009);
+        interrupt.look(below(6), coalescing, 1000);
+        interrupt.look(below(9), coalescing, 1009);
         assert!(!interrupt.is_pending());
-        interrupt.look(9, coalescing, 1010);
+        interrupt.look(below(9), coalescing, 1010);
         assert!(interrupt.is_pending());
         // Visible before the arming: from then on.
         let mut interrupt = armed(5, 6, coalescing);
         assert_eq!(interrupt.deadline(), Some(110));
         // Arming anew begins anew.
-        interrupt.arm(6, 6, coalescing, 105);
-        interrupt.look(6, coalescing, 110);
+        interrupt.arm(6, below(6), coalescing, 105);
+        interrupt.look(below(6), coalescing, 110);
         assert!(interrupt.is_armed() && interrupt.deadline().is_none());
     }
 
@@ -153,15 +184,15 @@ mod tests {
     fn r14_an_arming_fires_once_and_a_disable_takes_it_back() {
         let mut interrupt = armed(5, 5, NONE);
         interrupt.ask(5);
-        interrupt.look(6, NONE, 0);
+        interrupt.look(below(6), NONE, 0);
         assert!(interrupt.take());
         interrupt.ask(6);
-        interrupt.look(7, NONE, 0);
+        interrupt.look(below(7), NONE, 0);
         assert!(!interrupt.take());
-        interrupt.arm(5, 7, NONE, 0);
+        interrupt.arm(5, below(7), NONE, 0);
         interrupt.forget();
         assert!(!interrupt.is_pending() && interrupt.index() == 5);
-        interrupt.arm(5, 7, NONE, 0);
+        interrupt.arm(5, below(7), NONE, 0);
         assert!(interrupt.is_armed(), "what asked has been forgotten");
     }
 }

@@ -1,6 +1,6 @@
 //! What a device in software keeps of one queue pair: its rings while it is active, its faults.
 
-use super::interrupt::{Coalescing, Interrupt};
+use super::interrupt::{Coalescing, Interrupt, Visible};
 use super::Refused;
 use crate::queue::{Depth, between};
 use doorbell_contract::{Control, DeviceFault, QueueCounter, RANGES, SqKey, State};
@@ -335,7 +335,8 @@ impl QueueRegisters {
     /// Arms the interrupt (R14); `now` in ticks.
     pub(super) fn write_arm(&mut self, index: u32, now: u64) -> Result<(), Refused> {
         let session = self.session.as_ref().ok_or(Refused)?;
-        self.interrupt.arm(index, session.cq.tail, session.coalescing, now);
+        let visible = Visible { below: session.cq.tail, count: self.counted(QueueCounter::Completions) };
+        self.interrupt.arm(index, visible, session.coalescing, now);
         Ok(())
     }
 
@@ -371,7 +372,9 @@ impl QueueRegisters {
     /// Fires if it is time to; `now` in ticks.
     pub(super) fn look_at_interrupt(&mut self, now: u64) {
         if let Some(session) = &self.session {
-            self.interrupt.look(session.cq.tail, session.coalescing, now);
+            let visible =
+                Visible { below: session.cq.tail, count: self.counters[QueueCounter::Completions as usize] };
+            self.interrupt.look(visible, session.coalescing, now);
         }
     }
 

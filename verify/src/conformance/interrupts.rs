@@ -331,11 +331,10 @@ pub(super) fn r14_no_wake_up_is_lost(bench: &mut Bench<'_>) -> Result<(), Failur
                 messages += u32::from(told);
                 ensure!(messages <= armings, "R14: {messages} messages of {armings} armings (race {race})");
                 let Some(index) = armed else { continue };
-                // Of the completions at or above ARM.
+                // Of the completions at or above ARM; what lies before the first is none.
                 let above = (asks.len() as u32).wrapping_sub(index.wrapping_sub(start)) as i32;
-                let above = usize::try_from(above).unwrap_or(0);
-                let wanted = asks.len() - above.min(asks.len());
-                let due = asks[wanted..].contains(&true) || count != 0 && above >= count as usize;
+                let above = usize::try_from(above).unwrap_or(0).min(asks.len());
+                let due = asks[asks.len() - above..].contains(&true) || count != 0 && above >= count as usize;
                 ensure_eq!(is_armed, !due, "R14: STATE.ARMED, armed at {index} (race {race})");
                 let pending = is_pending(&mut rig)?;
                 ensure!(!due || heard || pending, "R14: a wake-up is lost (race {race})");

@@ -22,12 +22,13 @@ const SOURCE: &str = "contract/contract.toml";
 const PAGE: &str = "docs/contract.md";
 
 /// Path and template of each file that is generated as a whole.
-const FILES: [(&str, &str); 5] = [
+const FILES: [(&str, &str); 6] = [
     ("contract/src/generated.rs", include_str!("templates/generated.rs.j2")),
     ("rtl/desc_pkg.sv", include_str!("templates/desc_pkg.sv.j2")),
     ("contract/doorbell_contract.h", include_str!("templates/doorbell_contract.h.j2")),
     ("gpu/kernels/mailbox.h", include_str!("templates/mailbox.h.j2")),
     ("gpu/src/layout.rs", include_str!("templates/layout.rs.j2")),
+    ("tb/cocotb/doorbell/contract.py", include_str!("templates/contract.py.j2")),
 ];
 
 /// Translation filters with which GTKWave shows names instead of numbers, each with its set of code points; without

@@ -201,6 +201,7 @@ fn the_repository_has_not_drifted() {
 #[case("contract/src/generated.rs", "32 seq_len: u32", "32 seq_len: u64")]
 #[case("rtl/desc_pkg.sv", "REG_DOORBELL = 18'h2_0000", "REG_DOORBELL = 18'h2_0014")]
 #[case("contract/doorbell_contract.h", "DOORBELL_OP_STOP = 0xFF", "DOORBELL_OP_STOP = 0xFE")]
+#[case("tb/cocotb/doorbell/contract.py", "STOP = 0xFF", "STOP = 0xFE")]
 #[case(PAGE, "| 0x000 | DOORBELL |", "| 0x014 | DOORBELL |")]
 fn check_finds_an_edited_file_and_a_missing_one(#[case] path: &str, #[case] from: &str, #[case] to: &str) {
     let dir = workspace();
@@ -226,7 +227,10 @@ fn check_finds_a_changed_contract() {
     let dir = workspace();
     fs::write(dir.path().join(SOURCE), edited("name = \"KV_SIZE_HI\"", "name = \"KV_SIZE_TOP\"")).unwrap();
     let error = run(dir.path(), true).unwrap_err().to_string();
-    for path in ["contract/src/generated.rs", "rtl/desc_pkg.sv", "contract/doorbell_contract.h", PAGE] {
+    let header = "contract/doorbell_contract.h";
+    for path in
+        ["contract/src/generated.rs", "rtl/desc_pkg.sv", header, "tb/cocotb/doorbell/contract.py", PAGE]
+    {
         assert!(error.contains(path), "{path} in: {error}");
     }
 }
