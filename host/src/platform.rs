@@ -60,7 +60,9 @@ pub trait Platform: Send {
     /// # Errors
     /// `WriteRefused` where the device has no interrupts, or another failure of the device.
     fn route(&mut self, memory: &SharedMemory, offset: usize) -> Result<(), DeviceError> {
-        message_table(memory, offset).into_iter().try_for_each(|(register, value)| self.write_register(register, value))
+        message_table(memory, offset)
+            .into_iter()
+            .try_for_each(|(register, value)| self.write_register(register, value))
     }
 
     /// Lets time pass until what is awaited may be there, and at most until about `deadline`. It may return
@@ -95,6 +97,11 @@ pub trait Platform: Send {
 
     /// The function that the queue pair belongs to, where it is one of several of its device.
     fn function(&self) -> u8 {
+        0
+    }
+
+    /// The queue pair's number in its device, where it is one of several.
+    fn queue(&self) -> u8 {
         0
     }
 }
@@ -153,5 +160,9 @@ impl<P: Platform + ?Sized> Platform for Box<P> {
 
     fn function(&self) -> u8 {
         (**self).function()
+    }
+
+    fn queue(&self) -> u8 {
+        (**self).queue()
     }
 }

@@ -7,9 +7,7 @@ use std::time::{Duration, Instant};
 use rstest::rstest;
 
 use doorbell_contract::{CompletionFlags, DescFlags, HwCompletion, HwDesc, Register, State};
-use doorbell_host::{
-    Device, DeviceError, Division, Driver, Ports, QueueConfig, QueuePort, Sharded,
-};
+use doorbell_host::{Device, DeviceError, Division, Driver, Ports, QueueConfig, QueuePort, Sharded};
 use doorbell_verify::ModelPlatform;
 use doorbell_verify::model::Mutation;
 

@@ -132,8 +132,7 @@ mod tests {
         #[case] fires: bool,
     ) {
         // The same whether they are visible before it is armed …
-        let mut interrupt = Interrupt::default();
-        interrupt.asked = asked;
+        let mut interrupt = Interrupt { asked, ..Interrupt::default() };
         interrupt.arm(index, below(visible), coalescing, 100);
         assert_eq!((interrupt.is_pending(), interrupt.is_armed()), (fires, !fires));
         // … or behind.

@@ -7,8 +7,8 @@ use super::rig::{below, by_position, numbered};
 use super::{Bench, Failure, Rig, ensure, ensure_eq};
 use crate::groups::GroupJudge;
 use doorbell_contract::{
-    CompletionFlags, Counter, DescFlags, ErrorCode, HwCompletion, HwDesc, MEMBER_NONE, Opcode,
-    PREFIX_NONE, Status,
+    CompletionFlags, Counter, DescFlags, ErrorCode, HwCompletion, HwDesc, MEMBER_NONE, Opcode, PREFIX_NONE,
+    Status,
 };
 use doorbell_host::config::QueueConfig;
 use doorbell_host::device::Device;

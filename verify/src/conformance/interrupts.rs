@@ -192,7 +192,10 @@ pub(super) fn r14_time_fires(bench: &mut Bench<'_>) -> Result<(), Failure> {
             advances += 1;
         }
         let passed = rig.driver.counter(Counter::Cycles)? - before;
-        ensure!(!has_time || passed >= u64::from(TIME), "R14: fired {passed} cycles behind a doorbell, of {TIME}");
+        ensure!(
+            !has_time || passed >= u64::from(TIME),
+            "R14: fired {passed} cycles behind a doorbell, of {TIME}"
+        );
         rig.drain()?;
         // What is in time takes the time back with it.
         arm(&mut rig)?;
@@ -265,7 +268,8 @@ pub(super) fn r14_a_message_that_nobody_takes_is_told(bench: &mut Bench<'_>) -> 
     }
     arm(&mut rig)?;
     post(&mut rig, asking())?;
-    let words = [56, 60, 64].map(|offset| memory.word32(at + offset).map(|word| word.load(Ordering::Acquire)));
+    let words =
+        [56, 60, 64].map(|offset| memory.word32(at + offset).map(|word| word.load(Ordering::Acquire)));
     let words = words.into_iter().collect::<Result<Vec<_>, DeviceError>>()?;
     ensure_eq!(words, [0x5EED_5EED, 0xA5C3_96E1, 0x5EED_5EED], "what lies about the message");
     ensure_eq!(rig.driver.read(Register::Error)?, 0, "ERROR");
@@ -291,7 +295,8 @@ pub(super) fn r14_no_wake_up_is_lost(bench: &mut Bench<'_>) -> Result<(), Failur
     }
     // By running index from `start`: whether the completion asked.
     let mut asks: Vec<bool> = Vec::new();
-    let note = |asks: &mut Vec<bool>, ends: &[HwCompletion]| asks.extend(ends.iter().map(|end| end.user_data == 1));
+    let note =
+        |asks: &mut Vec<bool>, ends: &[HwCompletion]| asks.extend(ends.iter().map(|end| end.user_data == 1));
     let (mut masked, mut armings, mut messages) = (false, 0, 0);
     // Where it is armed, and whether it has been told since.
     let (mut armed, mut heard) = (None, false);

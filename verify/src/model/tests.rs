@@ -4,8 +4,7 @@ use rstest::rstest;
 
 use super::*;
 use doorbell_contract::{
-    CompletionFlags, Control, DescFlags, DeviceFault, ErrorCode, HwCompletion, HwDesc, QueueCounter,
-    State,
+    CompletionFlags, Control, DescFlags, DeviceFault, ErrorCode, HwCompletion, HwDesc, QueueCounter, State,
 };
 use doorbell_host::registers::Registers;
 use doorbell_host::{Device, Driver, QueueConfig};
