@@ -514,21 +514,21 @@ impl<P: Platform> Driver<P> {
         if let Err((count, broken)) = self.ledger.take(&out[..taken], self.submitted, self.sq.tail()) {
             return self.lose(count, broken);
         }
-        if !self.answers.is_empty() {
-            self.note_answers(&out[..taken]);
-        }
         self.sq.consumed(self.ledger.sq_head());
         self.write(Register::CqHead, self.cq.head())?;
         self.patience.reset();
+        if !self.answers.is_empty() {
+            self.note_answers(out, taken);
+        }
         Ok(taken)
     }
 
     /// Keeps the `user_data` of the completions taken last, for their events.
     #[cold]
-    fn note_answers(&mut self, completions: &[HwCompletion]) {
-        let first = self.cq.head().wrapping_sub(completions.len() as u32);
+    fn note_answers(&mut self, completions: &[HwCompletion], taken: usize) {
+        let first = self.cq.head().wrapping_sub(taken as u32);
         let mask = self.answers.len() - 1;
-        for (k, completion) in (0..).zip(completions) {
+        for (k, completion) in (0..).zip(&completions[..taken]) {
             self.answers[first.wrapping_add(k) as usize & mask] = completion.user_data;
         }
     }

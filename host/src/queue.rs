@@ -269,7 +269,7 @@ impl CompletionQueue {
     }
 }
 
-/// The host's half of a function's event ring (R23): sees fresh slots by their phases, and writes none once it is there.
+/// The host's half of a function's event ring (R23): sees fresh slots by their phases, and writes none but those of events that are lost.
 #[derive(Debug)]
 pub struct EventQueue {
     memory: SharedMemory,
@@ -326,6 +326,8 @@ impl EventQueue {
     }
 
     /// Passes over the slots below `tail`, as EQ_TAIL read, that are not fresh: their events are lost. Whether there were any.
+    /// They get the phase that the event would have brought, which the device cannot bring any more: else they would look fresh
+    /// in the next pass.
     ///
     /// # Errors
     /// `OutOfBounds`, which a ring that was constructed does not have.
@@ -334,6 +336,7 @@ impl EventQueue {
         let (before, mut head) = (self.head, self.head);
         let below = |head: u32| (1..=self.depth.slots()).contains(&tail.wrapping_sub(head));
         while below(head) && !is_fresh(&slots, self.depth, head) {
+            slots.store(head, cast(HwEvent::zeroed().with_phase(self.depth.phase(head))));
             head = head.wrapping_add(1);
         }
         self.head = head;

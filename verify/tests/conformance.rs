@@ -94,6 +94,7 @@ const LEAKS: &[(Leak, &str)] = &[
     (Leak::Doorbell, "r05_a_rollout_of_another_queue_pair_is_another"),
     (Leak::Faults, "r11_hostile_accesses_change_nothing_of_others"),
     (Leak::Lengths, "r06_settings_are_a_functions_own"),
+    (Leak::Lengths, "r23_a_ring_is_of_its_function_alone"),
     (Leak::Counters, "counters_are_the_sums_of_all_queue_pairs"),
 ];
 

@@ -165,7 +165,8 @@ impl Sharded {
             None => Some(self.first_region[shard] + usize::from(queue)),
             device => {
                 let mut shards = self.shards.iter();
-                let found = shards.position(|other| other.shared_device() == device && other.queue() == queue);
+                let found =
+                    shards.position(|other| other.shared_device() == device && other.queue() == queue);
                 found.map(|found| self.first_region[found])
             }
         };

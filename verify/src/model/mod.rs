@@ -233,9 +233,9 @@ impl Pages for ModelPlatform {
         })?;
         if matches!(register, Register::Control | Register::FnControl) {
             self.forget();
-        }
-        if let (Register::Control, Some(memory)) = (register, &self.memory) {
-            tell_faults(memory, &mut self.registers, place.queue);
+            if let (Register::Control, Some(memory)) = (register, &self.memory) {
+                tell_faults(memory, &mut self.registers, place.queue);
+            }
         }
         if matches!(register, Register::Arm | Register::MessageControl) {
             self.send_all();
