@@ -171,9 +171,9 @@ struct doorbell_hw_event {
   // LIFE: ticks from the stamp until a worker began with it, or, where none did, until its end was known;
   // FAULT: the bits of ERROR
   uint32_t start;
-  // LIFE: ticks from the stamp until its first token was produced; as end where it has none; FAULT: 0
+  // LIFE: ticks from the stamp until its first token was produced; as ended where it has none; FAULT: 0
   uint32_t first_token;
-  uint32_t end;                        // LIFE: ticks from the stamp until its end was known; FAULT: 0
+  uint32_t ended;                      // LIFE: ticks from the stamp until its end was known; FAULT: 0
   // bits 30:0: LIFE: ticks from the stamp until its completion was visible; FAULT: 0; bit 31: the phase of
   // this half
   uint32_t visible;
@@ -187,7 +187,7 @@ DOORBELL_ASSERT(DOORBELL_OFFSETOF(struct doorbell_hw_event, index) == 4, "offset
 DOORBELL_ASSERT(DOORBELL_OFFSETOF(struct doorbell_hw_event, stamp) == 8, "offset of stamp");
 DOORBELL_ASSERT(DOORBELL_OFFSETOF(struct doorbell_hw_event, start) == 16, "offset of start");
 DOORBELL_ASSERT(DOORBELL_OFFSETOF(struct doorbell_hw_event, first_token) == 20, "offset of first_token");
-DOORBELL_ASSERT(DOORBELL_OFFSETOF(struct doorbell_hw_event, end) == 24, "offset of end");
+DOORBELL_ASSERT(DOORBELL_OFFSETOF(struct doorbell_hw_event, ended) == 24, "offset of ended");
 DOORBELL_ASSERT(DOORBELL_OFFSETOF(struct doorbell_hw_event, visible) == 28, "offset of visible");
 
 // Opcodes of a descriptor.

@@ -136,8 +136,8 @@ package desc_pkg;
     // bits 30:0: LIFE: ticks from the stamp until its completion was visible; FAULT: 0; bit 31: the phase of
     // this half
     logic [31:0] visible;
-    logic [31:0] end;                // LIFE: ticks from the stamp until its end was known; FAULT: 0
-    // LIFE: ticks from the stamp until its first token was produced; as end where it has none; FAULT: 0
+    logic [31:0] ended;              // LIFE: ticks from the stamp until its end was known; FAULT: 0
+    // LIFE: ticks from the stamp until its first token was produced; as ended where it has none; FAULT: 0
     logic [31:0] first_token;
     // LIFE: ticks from the stamp until a worker began with it, or, where none did, until its end was known;
     // FAULT: the bits of ERROR
@@ -161,7 +161,7 @@ package desc_pkg;
   localparam int          HW_EVENT_STAMP_LSB = 64;
   localparam int          HW_EVENT_START_LSB = 128;
   localparam int          HW_EVENT_FIRST_TOKEN_LSB = 160;
-  localparam int          HW_EVENT_END_LSB = 192;
+  localparam int          HW_EVENT_ENDED_LSB = 192;
   localparam int          HW_EVENT_VISIBLE_LSB = 224;
 
   // Opcodes of a descriptor.

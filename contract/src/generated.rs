@@ -140,10 +140,10 @@ record! {
         8 stamp: u64,
         /// Bytes 16 to 19: LIFE: ticks from the stamp until a worker began with it, or, where none did, until its end was known; FAULT: the bits of ERROR
         16 start: u32,
-        /// Bytes 20 to 23: LIFE: ticks from the stamp until its first token was produced; as end where it has none; FAULT: 0
+        /// Bytes 20 to 23: LIFE: ticks from the stamp until its first token was produced; as ended where it has none; FAULT: 0
         20 first_token: u32,
         /// Bytes 24 to 27: LIFE: ticks from the stamp until its end was known; FAULT: 0
-        24 end: u32,
+        24 ended: u32,
         /// Bytes 28 to 31: bits 30:0: LIFE: ticks from the stamp until its completion was visible; FAULT: 0; bit 31: the phase of this half
         28 visible: u32,
     }

@@ -203,6 +203,8 @@ pub struct Features {
     pub policy_slots: u32,
     /// Reward models: `reward_model_id` below it is known.
     pub reward_models: u32,
+    /// Ticks of the device's clock in a second; 0: they are of no fixed length.
+    pub tick_hz: u32,
 }
 
 impl Features {
@@ -220,6 +222,7 @@ impl Features {
             groups: read(Register::CapGroups)?,
             policy_slots: read(Register::CapPolicySlots)?,
             reward_models: read(Register::CapRewardModels)?,
+            tick_hz: read(Register::CapTickHz)?,
         })
     }
 
@@ -231,6 +234,8 @@ impl Features {
             groups: self.groups.min(other.groups),
             policy_slots: self.policy_slots.min(other.policy_slots),
             reward_models: self.reward_models.min(other.reward_models),
+            // Of two clocks neither is that of both.
+            tick_hz: if self.tick_hz == other.tick_hz { self.tick_hz } else { 0 },
         }
     }
 }

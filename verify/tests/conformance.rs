@@ -37,7 +37,7 @@ const FAULTS: &[(&str, &str)] = &[
     ("event:3:stamp", "r23_events_and_drops_are_all_completions"),
     ("event:3:start", "r23_every_completion_has_its_life"),
     ("event:3:first_token", "r23_events_and_drops_are_all_completions"),
-    ("event:3:end", "r23_every_completion_has_its_life"),
+    ("event:3:ended", "r23_every_completion_has_its_life"),
     ("event:3:visible", "r23_events_and_drops_are_all_completions"),
     ("event:full", "r23_a_full_ring_drops_and_holds_nobody_back"),
     ("event:full", "r23_the_last_quarter_is_left_for_faults"),

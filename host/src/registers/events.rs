@@ -61,7 +61,7 @@ impl Life {
             stamp: self.fetched,
             start: delta(self.started),
             first_token: delta(self.first_token),
-            end: delta(self.ended),
+            ended: delta(self.ended),
             visible: delta(self.visible),
         }
     }
@@ -207,7 +207,7 @@ mod tests {
         let life = Life { fetched: 5, started: 4, first_token: 4 + most, ended: 5 + most, visible: u64::MAX };
         let event = life.event(3, 7, 9);
         assert_eq!([event.start, event.first_token], [0, EVENT_DELTA_MAX - 1]);
-        assert_eq!([event.end, event.visible], [EVENT_DELTA_MAX; 2]);
+        assert_eq!([event.ended, event.visible], [EVENT_DELTA_MAX; 2]);
         assert_eq!((event.stamp, event.queue, event.worker_id, event.index), (5, 3, 7, 9));
     }
 }

@@ -204,8 +204,8 @@ class HwEvent(Record):
     start: int = 0
     """LIFE: ticks from the stamp until a worker began with it, or, where none did, until its end was known; FAULT: the bits of ERROR"""
     first_token: int = 0
-    """LIFE: ticks from the stamp until its first token was produced; as end where it has none; FAULT: 0"""
-    end: int = 0
+    """LIFE: ticks from the stamp until its first token was produced; as ended where it has none; FAULT: 0"""
+    ended: int = 0
     """LIFE: ticks from the stamp until its end was known; FAULT: 0"""
     visible: int = 0
     """bits 30:0: LIFE: ticks from the stamp until its completion was visible; FAULT: 0; bit 31: the phase of this half"""

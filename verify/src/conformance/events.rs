@@ -65,7 +65,7 @@ fn agree<P: Platform>(rig: &Rig<P>, event: &HwEvent, index: u32, end: &HwComplet
     ensure_eq!(event.queue, rig.driver.platform().queue(), "R23: queue of the event of completion {index}");
     ensure_eq!(event.index, index, "R23: index of an event");
     ensure_eq!(event.worker_id, end.worker_id, "R23: worker_id of the event of completion {index}");
-    let moments = [0, event.start, event.first_token, event.end, event.visible];
+    let moments = [0, event.start, event.first_token, event.ended, event.visible];
     ensure!(moments.is_sorted(), "R23: moments of {event:x?} are out of order");
     Ok(())
 }
@@ -123,8 +123,8 @@ pub(super) fn r23_every_completion_has_its_life(bench: &mut Bench<'_>) -> Result
         agree(&rig, event, start.wrapping_add(k), end)?;
         ensure_eq!(rig.driver.answered(event), Some(desc.user_data), "whose life event {k} tells");
         let tokens = end.final_seq_len.wrapping_sub(desc.seq_len);
-        ensure!(tokens > 0 || event.first_token == event.end, "R23: a first token of none: {event:x?}");
-        ensure!(tokens < 1000 || event.first_token < event.end, "R23: {tokens} tokens at once: {event:x?}");
+        ensure!(tokens > 0 || event.first_token == event.ended, "R23: a first token of none: {event:x?}");
+        ensure!(tokens < 1000 || event.first_token < event.ended, "R23: {tokens} tokens at once: {event:x?}");
     }
     for pair in events.windows(2) {
         ensure!(visible(&pair[0]) <= pair[1].stamp, "R23: one after the other: {pair:x?}");

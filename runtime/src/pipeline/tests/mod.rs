@@ -87,7 +87,7 @@ impl Setup {
             blocks: 16_384,
             queues: 1,
             functions: 1,
-            less: Features { capability: Capability::all(), groups: 64, policy_slots: 2, reward_models: 2 },
+            less: Features { capability: Capability::all(), groups: 64, policy_slots: 2, reward_models: 2, tick_hz: 0 },
             publish: None,
             spans: 1,
             judges: Judges::Host,
