@@ -160,7 +160,7 @@ DOORBELL_ASSERT(DOORBELL_OFFSETOF(struct doorbell_hw_policy, check) == 12, "offs
 // Event: one slot of a function's event ring (rule R23).
 struct doorbell_hw_event {
   DOORBELL_ALIGNAS(32) uint8_t kind;   // an event kind
-  uint8_t queue;                       // queue pair, by its number in the device
+  uint8_t queue_id;                    // queue pair, by its number in the device
   uint16_t worker_id;                  // LIFE: that of the completion; FAULT: 0
   // LIFE: running index of the completion; FAULT: of the queue pair's first completion whose write was not
   // answered yet
@@ -181,7 +181,7 @@ struct doorbell_hw_event {
 DOORBELL_ASSERT(sizeof(struct doorbell_hw_event) == 32, "size of doorbell_hw_event");
 DOORBELL_ASSERT(DOORBELL_ALIGNOF(struct doorbell_hw_event) == 32, "alignment of doorbell_hw_event");
 DOORBELL_ASSERT(DOORBELL_OFFSETOF(struct doorbell_hw_event, kind) == 0, "offset of kind");
-DOORBELL_ASSERT(DOORBELL_OFFSETOF(struct doorbell_hw_event, queue) == 1, "offset of queue");
+DOORBELL_ASSERT(DOORBELL_OFFSETOF(struct doorbell_hw_event, queue_id) == 1, "offset of queue_id");
 DOORBELL_ASSERT(DOORBELL_OFFSETOF(struct doorbell_hw_event, worker_id) == 2, "offset of worker_id");
 DOORBELL_ASSERT(DOORBELL_OFFSETOF(struct doorbell_hw_event, index) == 4, "offset of index");
 DOORBELL_ASSERT(DOORBELL_OFFSETOF(struct doorbell_hw_event, stamp) == 8, "offset of stamp");

@@ -149,13 +149,13 @@ package desc_pkg;
     // answered yet
     logic [31:0] index;
     logic [15:0] worker_id;          // LIFE: that of the completion; FAULT: 0
-    logic [7:0]  queue;              // queue pair, by its number in the device
+    logic [7:0]  queue_id;           // queue pair, by its number in the device
     logic [7:0]  kind;               // an event kind
   } hw_event_t;
 
   localparam int          HW_EVENT_BITS = 256;
   localparam int          HW_EVENT_KIND_LSB = 0;
-  localparam int          HW_EVENT_QUEUE_LSB = 8;
+  localparam int          HW_EVENT_QUEUE_ID_LSB = 8;
   localparam int          HW_EVENT_WORKER_ID_LSB = 16;
   localparam int          HW_EVENT_INDEX_LSB = 32;
   localparam int          HW_EVENT_STAMP_LSB = 64;

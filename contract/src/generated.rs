@@ -131,7 +131,7 @@ record! {
         /// Byte 0: an event kind
         0 kind: u8,
         /// Byte 1: queue pair, by its number in the device
-        1 queue: u8,
+        1 queue_id: u8,
         /// Bytes 2 to 3: LIFE: that of the completion; FAULT: 0
         2 worker_id: u16,
         /// Bytes 4 to 7: LIFE: running index of the completion; FAULT: of the queue pair's first completion whose write was not answered yet

@@ -161,7 +161,7 @@ pub trait Device: Send {
     }
 
     /// Copies events into the head of `out`, releases them, and returns how many (R23). Those of a function come to the queue pair
-    /// that has laid its ring out, [`QueueConfig::event_slots`](crate::QueueConfig::event_slots); the default, none, is what others see. `queue` says whose each
+    /// that has laid its ring out, [`QueueConfig::event_slots`](crate::QueueConfig::event_slots); the default, none, is what others see. `queue_id` says whose each
     /// is: by its number in the device, or of several shards by the place of its region among the
     /// [`token_regions`](Self::token_regions), 255 if it is none of them. Those that lie in memory are read behind a disable, too.
     ///

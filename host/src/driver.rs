@@ -788,7 +788,7 @@ impl<P: Platform> Device for Driver<P> {
 
     fn answered(&self, event: &HwEvent) -> Option<u64> {
         if event.kind != EventKind::Life as u8
-            || event.queue != self.platform.queue()
+            || event.queue_id != self.platform.queue()
             || self.answers.is_empty()
         {
             return None;

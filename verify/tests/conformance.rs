@@ -31,7 +31,7 @@ const FAULTS: &[(&str, &str)] = &[
     ("policy:stale-prefix", "r21_prefixes_belong_to_their_version"),
     ("policy:late-stop", "r20_a_retired_version_ends"),
     ("event:3:kind", "r23_every_completion_has_its_life"),
-    ("event:3:queue", "r23_events_and_drops_are_all_completions"),
+    ("event:3:queue_id", "r23_events_and_drops_are_all_completions"),
     ("event:3:worker_id", "r23_every_completion_has_its_life"),
     ("event:3:index", "r23_every_completion_has_its_life"),
     ("event:3:stamp", "r23_events_and_drops_are_all_completions"),

@@ -55,7 +55,7 @@ impl Life {
         let delta = |moment: u64| moment.saturating_sub(self.fetched).min(EVENT_DELTA_MAX.into()) as u32;
         HwEvent {
             kind: EventKind::Life as u8,
-            queue,
+            queue_id: queue,
             worker_id,
             index,
             stamp: self.fetched,
@@ -79,7 +79,7 @@ impl Untold {
     pub fn event(&self, queue: u8, now: u64) -> HwEvent {
         HwEvent {
             kind: EventKind::Fault as u8,
-            queue,
+            queue_id: queue,
             index: self.index,
             stamp: now,
             start: self.faults.bits(),
@@ -208,6 +208,6 @@ mod tests {
         let event = life.event(3, 7, 9);
         assert_eq!([event.start, event.first_token], [0, EVENT_DELTA_MAX - 1]);
         assert_eq!([event.ended, event.visible], [EVENT_DELTA_MAX; 2]);
-        assert_eq!((event.stamp, event.queue, event.worker_id, event.index), (5, 3, 7, 9));
+        assert_eq!((event.stamp, event.queue_id, event.worker_id, event.index), (5, 3, 7, 9));
     }
 }

@@ -414,7 +414,7 @@ impl Device for Sharded {
             let rest = &mut out[taken..];
             let more = self.shards[shard].events(rest).map_err(|error| self.of_shard(shard, error))?;
             for event in &mut out[taken..taken + more] {
-                event.queue = self.place_of(shard, event.queue);
+                event.queue_id = self.place_of(shard, event.queue_id);
             }
             taken += more;
         }
@@ -422,12 +422,12 @@ impl Device for Sharded {
     }
 
     fn answered(&self, event: &HwEvent) -> Option<u64> {
-        let place = usize::from(event.queue);
+        let place = usize::from(event.queue_id);
         let shard = self.shard_at(place);
         let device = &self.shards[shard];
         let inner = place - self.first_region[shard];
         let queue = if device.shared_device().is_some() { device.queue() } else { inner as u8 };
-        device.answered(&HwEvent { queue, ..*event })
+        device.answered(&HwEvent { queue_id: queue, ..*event })
     }
 
     fn disable(&mut self) -> Result<(), DeviceError> {

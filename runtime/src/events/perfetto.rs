@@ -68,7 +68,7 @@ impl<W: Write> Perfetto<W> {
     /// # Errors
     /// Those of `out`.
     pub fn life(&mut self, life: &HwEvent) -> io::Result<()> {
-        let (queue, worker) = (life.queue, life.worker_id);
+        let (queue, worker) = (life.queue_id, life.worker_id);
         let track = 1 + (usize::from(queue) << 16) + usize::from(worker);
         if self.workers.is_empty() {
             write!(self.out, ",")?;

@@ -193,7 +193,7 @@ class HwEvent(Record):
 
     kind: int = 0
     """an event kind"""
-    queue: int = 0
+    queue_id: int = 0
     """queue pair, by its number in the device"""
     worker_id: int = 0
     """LIFE: that of the completion; FAULT: 0"""

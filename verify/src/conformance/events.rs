@@ -62,7 +62,11 @@ fn post(rig: &mut Rig, descs: &[HwDesc]) -> Result<Vec<HwCompletion>, Failure> {
 /// What every LIFE event holds to, beside its completion of running index `index`.
 fn agree<P: Platform>(rig: &Rig<P>, event: &HwEvent, index: u32, end: &HwCompletion) -> Result<(), Failure> {
     ensure_eq!(event.kind, EventKind::Life as u8, "R23: kind of the event of completion {index}");
-    ensure_eq!(event.queue, rig.driver.platform().queue(), "R23: queue of the event of completion {index}");
+    ensure_eq!(
+        event.queue_id,
+        rig.driver.platform().queue(),
+        "R23: queue of the event of completion {index}"
+    );
     ensure_eq!(event.index, index, "R23: index of an event");
     ensure_eq!(event.worker_id, end.worker_id, "R23: worker_id of the event of completion {index}");
     let moments = [0, event.start, event.first_token, event.ended, event.visible];
@@ -166,7 +170,7 @@ fn told(rig: &mut Rig, event: &HwEvent, fault: DeviceFault) -> Result<(), Failur
     let index = rig.driver.read(Register::CqTail)?;
     let queue = rig.driver.platform().queue();
     let (kind, start, stamp) = (EventKind::Fault as u8, fault.bits(), event.stamp);
-    let expected = HwEvent { kind, queue, index, start, stamp, ..HwEvent::default() };
+    let expected = HwEvent { kind, queue_id: queue, index, start, stamp, ..HwEvent::default() };
     ensure_eq!(*event, expected, "R23: a FAULT event");
     Ok(())
 }

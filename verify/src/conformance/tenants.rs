@@ -1428,15 +1428,15 @@ fn r23_a_ring_is_of_its_function_alone(tenancy: &mut Tenancy<'_>) -> Result<(), 
         let lost = rig.driver.read(Register::EventsDropped)?;
         ensure_eq!(events.len() as u32 + lost, EACH * own.len() as u32, "R23: events of function {function}");
         for event in &events {
-            ensure!(own.contains(&event.queue), "R23: function {function} sees {event:x?}");
-            let known = house.rigs[usize::from(event.queue)].driver.answered(event);
+            ensure!(own.contains(&event.queue_id), "R23: function {function} sees {event:x?}");
+            let known = house.rigs[usize::from(event.queue_id)].driver.answered(event);
             ensure!(
                 known.is_some_and(|known| known < EACH.into()),
                 "R23: whose life {event:x?} tells: {known:?}"
             );
         }
         for queue in own {
-            let of_queue = events.iter().filter(|event| event.queue == queue);
+            let of_queue = events.iter().filter(|event| event.queue_id == queue);
             ensure!(
                 of_queue.is_sorted_by_key(|event| event.index),
                 "R23: events of queue pair {queue} are out of order"
@@ -1460,7 +1460,7 @@ fn r23_a_ring_runs_as_long_as_its_function(tenancy: &mut Tenancy<'_>) -> Result<
         Ok(())
     };
     let of = |events: &[HwEvent]| -> Vec<(u8, u32)> {
-        events.iter().map(|event| (event.queue, event.index)).collect()
+        events.iter().map(|event| (event.queue_id, event.index)).collect()
     };
     nops(&mut house, other, 3)?;
     // Whoever has laid it out may go: the ring runs on.
@@ -1484,7 +1484,7 @@ fn r23_a_ring_runs_as_long_as_its_function(tenancy: &mut Tenancy<'_>) -> Result<
     let stamp = events.first().map_or(0, |event| event.stamp);
     let expected = HwEvent {
         kind: EventKind::Fault as u8,
-        queue: other as u8,
+        queue_id: other as u8,
         index: tail,
         stamp,
         start: DeviceFault::BAD_CONFIG.bits(),

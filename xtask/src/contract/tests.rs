@@ -52,7 +52,7 @@ fn workspace() -> TempDir {
 #[case::keyword(
     "{ name = \"check\",           type = \"u32\", offset = 60,",
     "{ name = \"end\",           type = \"u32\", offset = 60,",
-    "HwDesc, field end: the name is a keyword of SystemVerilog"
+    "HwDesc, field end: the name is a keyword of SystemVerilog or C++"
 )]
 #[case::size(
     "hw_completion_t\"\nsize = 32",

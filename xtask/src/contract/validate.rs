@@ -252,7 +252,7 @@ fn names(spec: &Spec, out: &mut Vec<String>) {
             }
             if KEYWORDS.contains(&field.name.as_str()) {
                 out.push(format!(
-                    "record {}, field {}: the name is a keyword of SystemVerilog",
+                    "record {}, field {}: the name is a keyword of SystemVerilog or C++",
                     record.name, field.name
                 ));
             }
@@ -266,12 +266,13 @@ fn names(spec: &Spec, out: &mut Vec<String>) {
     }
 }
 
-/// Keywords of SystemVerilog that could be names of fields.
-const KEYWORDS: [&str; 36] = [
+/// Keywords of SystemVerilog that could be names of fields, and what Verilator keeps for its C++.
+const KEYWORDS: [&str; 48] = [
     "begin", "end", "if", "else", "case", "for", "while", "do", "repeat", "wait", "input", "output", "inout",
     "ref", "bit", "byte", "int", "integer", "logic", "reg", "wire", "real", "string", "time", "event",
     "type", "table", "edge", "force", "release", "disable", "return", "task", "function", "priority",
-    "unique",
+    "unique", "queue", "map", "set", "list", "vector", "new", "delete", "class", "this", "union", "short",
+    "long",
 ];
 
 /// Numbers that the contract states twice must be equal.
