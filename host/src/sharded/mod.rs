@@ -426,7 +426,12 @@ impl Device for Sharded {
         let shard = self.shard_at(place);
         let device = &self.shards[shard];
         let inner = place - self.first_region[shard];
-        let queue = if device.shared_device().is_some() { device.queue() } else { inner as u8 };
+        let queue = match (device.shared_device(), inner) {
+            (None, inner) => inner as u8,
+            (Some(_), 0) => device.queue(),
+            // It is none of them.
+            (Some(_), _) => return None,
+        };
         device.answered(&HwEvent { queue_id: queue, ..*event })
     }
 

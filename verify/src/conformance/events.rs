@@ -350,6 +350,37 @@ pub(super) fn r23_a_bad_ring_does_not_start(bench: &mut Bench<'_>) -> Result<(),
     Ok(())
 }
 
+pub(super) fn r23_an_event_that_is_lost_is_counted(bench: &mut Bench<'_>) -> Result<(), Failure> {
+    let Some(mut rig) = open(bench, ring(4))? else { return Ok(()) };
+    // Elsewhere what lies behind the memory may be somebody's.
+    if !rig.features.capability.contains(Capability::ISOLATED) {
+        return Ok(());
+    }
+    rig.driver.disable()?;
+    let memory = rig.driver.memory().clone();
+    let behind = memory.bus_address() + (memory.len() + PAGE) as u64;
+    rig.driver.write(Register::EqBaseLo, behind as u32)?;
+    rig.driver.write(Register::EqBaseHi, (behind >> 32) as u32)?;
+    rig.driver.write(Register::Control, Control::ENABLE.bits())?;
+    rig.driver.platform_mut().advance(1)?;
+    let before = rig.driver.layout().events..rig.driver.layout().events + 128;
+    let words = |rig: &Rig| rig.snapshot().map(|words| words[before.start / 4..before.end / 4].to_vec());
+    let ring = words(&rig)?;
+    rig.driver.submission_queue().push(&[HwDesc::nop(); 3])?;
+    let tail = rig.driver.submission_queue().tail();
+    rig.driver.write(Register::Doorbell, tail)?;
+    rig.settle()?;
+    let start = rig.driver.config().cq_start;
+    ensure_eq!(rig.driver.read(Register::CqTail)?, start.wrapping_add(3), "R23: CQ_TAIL, with lost events");
+    ensure_eq!(rig.driver.read(Register::EqTail)?, 3, "EQ_TAIL passes events that are lost");
+    ensure_eq!(dropped(&mut rig)?, 3, "EVENTS_DROPPED of events that are lost");
+    ensure_eq!(rig.driver.read(Register::Error)?, 0, "ERROR of events that are lost");
+    ensure_eq!(words(&rig)?, ring, "R11: memory where the ring is not");
+    rig.driver.write(Register::EqHead, 3)?;
+    ensure_eq!(rig.driver.read(Register::EqHead)?, 3, "EQ_HEAD");
+    Ok(())
+}
+
 /// Every completion of random traffic has its event, or is counted; whenever the host reads.
 pub(super) fn r23_events_and_drops_are_all_completions(bench: &mut Bench<'_>) -> Result<(), Failure> {
     let mut random = bench.random();

@@ -189,6 +189,7 @@ cases! {
     events::r13_r23_phases_alternate,
     events::r12_r23_a_ring_ends_with_its_function,
     events::r23_a_bad_ring_does_not_start,
+    events::r23_an_event_that_is_lost_is_counted,
     events::r23_events_and_drops_are_all_completions,
     control::r15_a_slow_device_is_waited_for,
     control::registers_after_reset,
