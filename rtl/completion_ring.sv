@@ -609,6 +609,8 @@ module completion_ring
         slot_q[release_pair] <= 1'b1;
       end
       if (write) tail_q[take_pair] <= tail + 32'd1;
+      // R12: what is flushed was not written.
+      if (flushed_o != '0) tail_q[beat_pair] <= tail_q[beat_pair] - {30'd0, flushed_o};
       if (beat_ack) visible_q[ack_pair] <= visible;
       if (start_i) begin
         base_q[start_pair]     <= start_config_i.cq_base;

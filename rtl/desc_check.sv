@@ -104,15 +104,19 @@ module desc_check
   logic [479:0]   words;                       // the check word counts as 0
   logic [15:0][31:0] factor1_q;
   logic [7:0][63:0]  product2_q;
-  logic [63:0]    mark2_q, sum3, sum3_q;
-  logic [31:0]    check1_q, check2_q, check3_q;
+  logic [63:0]    mark_low2_q, sum3, sum3_q;   // of the index' product, added up with the others
+  logic [31:0]    mark_high2_q;
+  logic [31:0]    check1_q, check2_q, check3_q, index1_q, index2_q, index3_q;
   logic           fault1_q, fault2_q, fault3_q, intact;
 
   assign words = slot_data_i[479:0];
 
   always_comb begin
-    sum3 = mark2_q;
-    if (valid_q[2]) for (int j = 0; j < 8; j++) sum3 = sum3 + product2_q[j];
+    sum3 = mark_low2_q;
+    if (valid_q[2]) begin
+      sum3 = sum3 + {mark_high2_q, 32'd0};
+      for (int j = 0; j < 8; j++) sum3 = sum3 + product2_q[j];
+    end
   end
 
   always_ff @(posedge clk_i) begin
@@ -124,7 +128,8 @@ module desc_check
     end
     if (valid_q[1]) begin
       for (int j = 0; j < 8; j++) product2_q[j] <= {32'd0, factor1_q[2*j]} * {32'd0, factor1_q[2*j + 1]};
-      mark2_q  <= {32'd0, index1_q} * GOLDEN_64;
+      mark_low2_q  <= {32'd0, index1_q} * {32'd0, GOLDEN_64[31:0]};
+      mark_high2_q <= index1_q * GOLDEN_64[63:32];
       check2_q <= check1_q;
       fault2_q <= fault1_q;
     end
@@ -141,7 +146,6 @@ module desc_check
   logic [479:0] slot1_q;
   hw_desc_t     desc1;
   /* verilator lint_on UNUSEDSIGNAL */
-  logic [31:0]  index1_q, index2_q, index3_q;
   assign desc1 = {32'd0, slot1_q};
 
   work_t       work2, work2_q, work3_q, work4_q;

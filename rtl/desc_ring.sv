@@ -5,7 +5,8 @@
 //   head   slots below it have been read: the host may reuse them
 //   next   slots below it have been requested
 //   tail   slots below it have been published by the host (rule R1)
-// so freed <= head <= next <= tail <= head + size, and next <= freed + places, in modular order.
+// so freed <= head <= next <= tail <= head + size, and next <= freed + places, in modular order. Of freed and next only the
+// distances are kept: what is still to be requested, and the room that is left.
 //
 // One burst is planned per cycle, round robin among the queue pairs that have something to request. The places are
 // divided evenly, so that no queue pair takes another's.
@@ -69,8 +70,6 @@ module desc_ring
   localparam int QueueBits = (Queues == 1) ? 1 : $clog2(Queues);
   localparam int Slots     = 1 << QueueBits;
   localparam int Places    = (Queues == 1) ? FetchDepth : FetchDepth / Slots;   // of each queue pair
-  localparam int RoomBits  = $clog2(FetchDepth) + 1;
-  localparam logic [16:0] MaxBurst = 17'd16;
   // The room may shorten a burst only down to this: fewer, longer bursts.
   localparam logic [16:0] MinCut = (Places >= 16) ? 17'd8 : 17'(Places / 2);
 
@@ -86,15 +85,17 @@ module desc_ring
   assign taken_pair    = (Queues == 1) ? '0 : taken_queue_i[QueueBits-1:0];
   assign state_pair    = (Queues == 1) ? '0 : state_queue_i[QueueBits-1:0];
   assign posted_pair   = (Queues == 1) ? '0 : posted_queue_i[QueueBits-1:0];
-  assign plan_pair     = (Queues == 1) ? '0 : number[QueueBits-1:0];
 
   logic [Queues-1:0][63:0] base_q;
   logic [Queues-1:0][16:0] size_q;
   logic [Queues-1:0][3:0]  owner_q;
   logic [Queues-1:0][31:0] head_q;
-  logic [Queues-1:0][31:0] next_q;
   logic [Queues-1:0][31:0] tail_q;
-  logic [Queues-1:0][31:0] freed_q;
+  // What follows from them, kept up to date: a burst is planned from these alone, so that no subtraction stands before it.
+  logic [Queues-1:0][16:0] waiting_q;   // tail - next: slots that are published and not requested
+  logic [Queues-1:0][16:0] room_q;      // next + room = freed + places: so many more may be requested
+  logic [Queues-1:0][16:0] to_wrap_q;   // slots from next to the end of the ring, at least 1
+  logic [Queues-1:0][63:0] addr_q;      // where slot next lies
   // Known to have something to request: not so one that waits for room.
   /* verilator lint_off UNUSEDSIGNAL */  // as many as an index can name
   logic [Slots-1:0]  ask_q;
@@ -128,6 +129,7 @@ module desc_ring
   logic              some, looked;
   assign asks = ask_q[Queues-1:0] & on_i;
   assign some = asks != '0;
+  assign plan_pair = (Queues == 1) ? '0 : number[QueueBits-1:0];
 
   round_robin #(.N(Queues)) u_round_robin (
     .clk_i, .rst_ni,
@@ -137,51 +139,40 @@ module desc_ring
     .accept_i  (looked)
   );
 
-  logic [31:0] tail, next, behind_plan;
-  logic [16:0] waiting, size;
-  logic [15:0] slot;
+  // At most 16 of so many.
+  function automatic logic [4:0] at_most_16(input logic [16:0] slots);
+    at_most_16 = (slots[16:4] != '0) ? 5'd16 : slots[4:0];
+  endfunction
+
+  logic [16:0] waiting, room, to_wrap, left, left_room;
   logic [63:0] slot_addr;
-  logic [16:0] to_wrap, to_boundary, wanted, room, slots;
-  logic        due, plan, fruitless;
+  logic [6:0]  to_boundary;
+  logic [4:0]  waiting_5, wrap_5, boundary_5, room_5, line_5, wanted, slots;
+  logic        due, plan, fruitless, more;
 
-  always_comb begin
-    tail        = '0;
-    next        = '0;
-    waiting     = '0;
-    size        = '0;
-    slot        = '0;
-    slot_addr   = '0;
-    to_wrap     = '0;
-    to_boundary = '0;
-    wanted      = '0;
-    room        = '0;
-    slots       = '0;
-    due         = 1'b0;
-    if (some) begin
-      tail        = tail_q[plan_pair];
-      next        = next_q[plan_pair];
-      size        = size_q[plan_pair];
-      waiting     = 17'(tail - next);
-      room        = 17'(Places) - 17'(next - freed_q[plan_pair]);
-      slot        = next[15:0] & (size[15:0] - 16'd1);
-      slot_addr   = base_q[plan_pair] + {42'd0, slot, 6'd0};
-      to_wrap     = size - {1'b0, slot};
-      to_boundary = 17'd64 - {11'd0, slot_addr[11:6]};
+  assign waiting     = some ? waiting_q[plan_pair] : '0;
+  assign room        = some ? room_q[plan_pair] : '0;
+  assign to_wrap     = some ? to_wrap_q[plan_pair] : '0;
+  assign slot_addr   = some ? addr_q[plan_pair] : '0;
+  assign to_boundary = 7'd64 - {1'b0, slot_addr[11:6]};
 
-      wanted = MaxBurst;
-      if (waiting < wanted)     wanted = waiting;
-      if (to_wrap < wanted)     wanted = to_wrap;
-      if (to_boundary < wanted) wanted = to_boundary;
+  // The four bounds of a burst side by side.
+  assign waiting_5  = at_most_16(waiting);
+  assign wrap_5     = at_most_16(to_wrap);
+  assign boundary_5 = at_most_16({10'd0, to_boundary});
+  assign room_5     = at_most_16(room);
 
-      slots = (room < wanted) ? room : wanted;
-      due   = slots != '0 && (slots == wanted || slots >= MinCut);
-    end
-  end
+  assign line_5 = (wrap_5 < boundary_5) ? wrap_5 : boundary_5;
+  assign wanted = (waiting_5 < line_5) ? waiting_5 : line_5;
+  assign slots  = (room_5 < wanted) ? room_5 : wanted;
+  assign due    = slots != '0 && (room_5 >= wanted || {12'd0, room_5} >= MinCut);
   // Apart from the rest: it alone looks at the bus.
   assign plan        = due && (!request_o || request_ready_i);
   assign fruitless   = some && !due;
   assign looked      = plan || fruitless;
-  assign behind_plan = next + {15'd0, slots};
+  assign more        = waiting != {12'd0, slots};
+  assign left        = waiting - {12'd0, slots};
+  assign left_room   = room - {12'd0, slots};
 
   always_ff @(posedge clk_i) begin
     if (!bus_rst_ni) begin
@@ -196,7 +187,7 @@ module desc_ring
       if (plan) begin
         request_o       <= 1'b1;
         request_addr_o  <= slot_addr;
-        request_slots_o <= slots[4:0];
+        request_slots_o <= slots;
         request_pair_q       <= plan_pair;
         request_owner_o <= owner_q[plan_pair];
       end
@@ -206,14 +197,26 @@ module desc_ring
 
   // ---------------------------------------------------------------- indices
   // What of a cycle's events belongs to the queue pair of another.
-  logic        taken_planned, doorbell_planned, doorbell_received;
-  logic [31:0] doorbell_next, doorbell_head, taken_next;
+  logic        taken_planned, doorbell_planned, doorbell_received, taken_more, doorbell_more;
+  logic [31:0] doorbell_head;
+  logic [16:0] added, doorbell_waiting, taken_room;
   assign taken_planned     = plan && taken_pair == plan_pair;
   assign doorbell_planned  = plan && doorbell_pair == plan_pair;
   assign doorbell_received = received_i && doorbell_pair == received_pair;
-  assign doorbell_next     = doorbell_planned ? behind_plan : accept ? next_q[doorbell_pair] : '0;
+  assign added             = accept ? 17'(doorbell_tail_i - tail_q[doorbell_pair]) : '0;
+  assign doorbell_waiting  = doorbell_planned ? left : accept ? waiting_q[doorbell_pair] : '0;
+  assign doorbell_more     = doorbell_planned ? more : accept && waiting_q[doorbell_pair] != '0;
   assign doorbell_head     = accept ? head_q[doorbell_pair] + 32'(doorbell_received) : '0;
-  assign taken_next        = taken_planned ? behind_plan : taken_i ? next_q[taken_pair] : '0;
+  assign taken_room        = taken_planned ? left_room : taken_i ? room_q[taken_pair] : '0;
+  assign taken_more        = taken_planned ? more : taken_i && waiting_q[taken_pair] != '0;
+
+  // Where the first slot lies is worked out in the cycle behind a start: no doorbell has come by then.
+  logic                 fresh_q;
+  logic [QueueBits-1:0] fresh_pair_q;
+  logic [16:0]          fresh_size;
+  logic [15:0]          fresh_slot;
+  assign fresh_size = fresh_q ? size_q[fresh_pair_q] : '0;
+  assign fresh_slot = fresh_q ? 16'(head_q[fresh_pair_q]) & (fresh_size[15:0] - 16'd1) : '0;
 
   always_ff @(posedge clk_i) begin
     if (!rst_ni) begin
@@ -223,30 +226,43 @@ module desc_ring
       end
       ask_q       <= '0;
       published_q <= '0;
+      fresh_q     <= 1'b0;
     end else begin
       // The last of these that names a queue pair is right for it.
-      if (plan)      ask_q[plan_pair] <= tail != behind_plan;
+      if (plan)      ask_q[plan_pair] <= more;
       if (fruitless) ask_q[plan_pair] <= 1'b0;
-      if (taken_i)   ask_q[taken_pair] <= tail_q[taken_pair] != taken_next;
-      if (accept)    ask_q[doorbell_pair] <= doorbell_tail_i != doorbell_next;
+      if (taken_i)   ask_q[taken_pair] <= taken_more;
+      if (accept)    ask_q[doorbell_pair] <= doorbell_more || added != '0;
       if (received_i) published_q[received_pair] <= tail_q[received_pair] != head_q[received_pair] + 32'd1;
       if (accept)     published_q[doorbell_pair] <= doorbell_tail_i != doorbell_head;
 
       if (received_i) head_q[received_pair]  <= head_q[received_pair] + 32'd1;
-      if (plan)       next_q[plan_pair]      <= behind_plan;
-      if (accept)     tail_q[doorbell_pair]  <= doorbell_tail_i;
-      if (taken_i)    freed_q[taken_pair]    <= freed_q[taken_pair] + 32'd1;
+      if (plan) begin
+        waiting_q[plan_pair] <= left;
+        room_q[plan_pair]    <= left_room;
+        to_wrap_q[plan_pair] <= (to_wrap == {12'd0, slots}) ? size_q[plan_pair] : to_wrap - {12'd0, slots};
+        addr_q[plan_pair]    <= (to_wrap == {12'd0, slots}) ? base_q[plan_pair] : slot_addr + {53'd0, slots, 6'd0};
+      end
+      if (taken_i)    room_q[taken_pair]       <= taken_room + 17'd1;
+      if (accept)     waiting_q[doorbell_pair] <= doorbell_waiting + added;
+      if (accept)     tail_q[doorbell_pair]    <= doorbell_tail_i;
 
+      if (fresh_q) begin
+        addr_q[fresh_pair_q]    <= base_q[fresh_pair_q] + {42'd0, fresh_slot, 6'd0};
+        to_wrap_q[fresh_pair_q] <= fresh_size - {1'b0, fresh_slot};
+      end
+      fresh_q <= start_i;
       if (start_i) begin
         base_q[start_pair]      <= start_config_i.sq_base;
         size_q[start_pair]      <= start_config_i.sq_size;
         owner_q[start_pair]     <= start_config_i.owner;
         head_q[start_pair]      <= start_config_i.sq_start;
-        next_q[start_pair]      <= start_config_i.sq_start;
         tail_q[start_pair]      <= start_config_i.sq_start;
-        freed_q[start_pair]     <= start_config_i.sq_start;
+        waiting_q[start_pair]   <= '0;
+        room_q[start_pair]      <= 17'(Places);
         ask_q[start_pair]       <= 1'b0;
         published_q[start_pair] <= 1'b0;
+        fresh_pair_q            <= start_pair;
       end
     end
   end
@@ -260,14 +276,13 @@ module desc_ring
 `ifndef SYNTHESIS
   always_ff @(posedge clk_i) begin
     if (rst_ni && received_i) begin
-      if (next_q[received_pair] == head_q[received_pair])
+      if (tail_q[received_pair] - head_q[received_pair] == {15'd0, waiting_q[received_pair]})
         $fatal(1, "R3 desc_ring: a slot of queue pair %0d arrived that nobody asked for", received_pair);
     end
     if (rst_ni && plan) begin
-      if (!on[plan_pair] || behind_plan - head_q[plan_pair] > tail - head_q[plan_pair])
-        $fatal(1, "R1 desc_ring: slots below %0d of queue pair %0d are requested and only %0d are published", behind_plan,
-               plan_pair, tail);
-      if (RoomBits'(behind_plan - freed_q[plan_pair]) > RoomBits'(Places))
+      if (!on[plan_pair] || {12'd0, slots} > waiting || {15'd0, waiting} > tail_q[plan_pair] - head_q[plan_pair])
+        $fatal(1, "R1 desc_ring: %0d slots of queue pair %0d are requested and only %0d are published", slots, plan_pair, waiting);
+      if ({12'd0, slots} > room || room > 17'(Places))
         $fatal(1, "R4 desc_ring: slots of queue pair %0d are requested with no place for them", plan_pair);
     end
     if (rst_ni && accept) begin

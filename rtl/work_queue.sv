@@ -161,8 +161,18 @@ module work_queue
   assign new_row = {push_pair, RowBits'(push_newest[PtrBits-1:0] >> LaneBits)};
   assign row     = {read_pair, RowBits'(row_first[PtrBits-1:0] >> LaneBits)};
 
+  // A row is written as a whole, with the new note in it: a memory with an enable for each lane would be one of single bits.
+  logic [Lanes*33-1:0] new_notes;
+  always_comb begin
+    new_notes = '0;
+    if (tells) begin
+      new_notes = note_mem[new_row];
+      new_notes[33*push_newest[LaneBits-1:0] +: 33] = {work_i.all, told};
+    end
+  end
+
   always_ff @(posedge clk_i) begin
-    if (tells) note_mem[new_row][33*push_newest[LaneBits-1:0] +: 33] <= {work_i.all, told};
+    if (tells) note_mem[new_row] <= new_notes;
   end
 
   always_comb begin

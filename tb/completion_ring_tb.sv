@@ -450,6 +450,9 @@ module completion_ring_tb;
                           beats_acked[pair], beats_out[pair]);
     while (left[pair] != 0 || beats_acked[pair] != beats_out[pair]) @(posedge clk);
     @(posedge clk);
+    if (u_ring.tail_q[pair] !== start_index[pair] + sent[pair])
+      fail($sformatf("R12: CQ_TAIL of queue pair %0d says %h, and %0d completions from %h on were written", pair,
+                     u_ring.tail_q[pair], sent[pair], start_index[pair]));
     start_index[pair] = wrap ? -between(1, 60) : rnd();
     size[pair]        = 17'd1 << (big ? 16 : between(1, 5));
     start                  <= 1'b1;

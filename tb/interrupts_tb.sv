@@ -10,7 +10,7 @@ module interrupts_tb;
   clock_reset #(.Limit(100_000_000)) u_clock (.clk_o(clk), .rst_no(rst_n), .cycle_o(cycle));
 
   int races;
-  initial if (!$value$plusargs("races=%d", races)) races = 20000;
+  initial if (!$value$plusargs("races=%d", races)) races = 10000;
 
   interrupts_run #(.Queues(1)) u_one  (.clk(clk), .rst_n(rst_n), .races(races));
   interrupts_run #(.Queues(3)) u_many (.clk(clk), .rst_n(rst_n), .races(races));

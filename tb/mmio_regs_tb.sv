@@ -738,6 +738,7 @@ module mmio_regs_run #(
 
   task automatic case_interrupt;
     refuse(REG_ARM, 0);
+    for (int low = 1; low < 4; low++) refuse(REG_MESSAGE_ADDRESS_LO, 32'h1000 + low);
     expect_read(REG_ARM, 0);
     good_config;
     put(REG_COALESCE_COUNT, 0);

@@ -182,7 +182,6 @@ module rl_runtime_top_control_tb;
     for (int left = 258; left >= 254; left--) begin
       bench.host.u_score.cq_released = 511 - left;
       bench.u_registers.write(REG_CQ_HEAD, 511 - left);
-      bench.host.u_score.cq_confirmed = 511 - left;
       expect_fill(0, left);
     end
     end_case;
@@ -273,7 +272,8 @@ module rl_runtime_top_control_tb;
     logic        ok, known;
     begin_case("addresses");
     for (int page = 0; page < 64; page++) for (int offset = 0; offset < 64; offset++) begin
-      known = page == 0 && offset % 4 == 0 && (offset < 20);
+      known = page == 0 && offset % 4 == 0 && (offset < 24);
+      known = known || (page == 1 && offset % 4 == 0 && offset < 16);
       known = known || (page == 16 && (offset == 0 || (offset >= 16 && offset < 40 && offset % 4 == 0)));
       known = known || (page == 32 && offset < 36 && offset % 4 == 0);
       bench.u_registers.try_read(18'(page << 12 | offset), data, ok);

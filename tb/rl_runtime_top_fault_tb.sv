@@ -384,6 +384,25 @@ module rl_runtime_top_fault_tb;
     if (bench.host.u_score.messages - messages_before != 1) fail("R14: a drain has lost its message");
     repeat (2) bench.host.await_completion(3000);
     bench.host.disable_device;
+    // … and behind one whose response has yet to come.
+    bench.host.enable;
+    messages_before = bench.host.u_score.messages;
+    bench.u_memory.hold_id = 32;
+    arm(0);
+    run_one(FLAG_INTERRUPT, 0);
+    arm(1);
+    desc       = bench.host.blank(OP_NOP, 1);
+    desc.flags = FLAG_INTERRUPT;
+    bench.host.put(desc);
+    bench.host.ring;
+    bench.u_registers.write(REG_CONTROL, CONTROL_ENABLE | CONTROL_DRAIN);
+    bench.host.await_completion(3000);
+    repeat (300) @(posedge bench.clk);
+    bench.u_registers.expect_read(REG_CONTROL, CONTROL_ENABLE | CONTROL_DRAIN);
+    bench.u_memory.hold_id = -1;
+    bench.host.await_state(STATE_ACTIVE, 0, "STATE.ACTIVE = 0 after a drain");
+    if (bench.host.u_score.messages - messages_before != 2) fail("R14: a drain has lost its message behind another");
+    bench.host.disable_device;
   endtask
 
   initial begin

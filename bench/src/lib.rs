@@ -9,6 +9,8 @@ mod queue;
 #[cfg(feature = "rtl")]
 mod rtl;
 #[cfg(feature = "rtl")]
+mod rtl_interrupts;
+#[cfg(feature = "rtl")]
 mod rtl_queues;
 mod savings;
 #[cfg(feature = "rtl")]
@@ -146,6 +148,8 @@ const BENCHES: &[Bench] = &[
     #[cfg(feature = "rtl")]
     bench(What::Rtl, &["queue_pairs"], |_| one(rtl_queues::queue_pairs())),
     #[cfg(feature = "rtl")]
+    bench(What::Rtl, &["interrupts"], |_| one(rtl_interrupts::interrupts())),
+    #[cfg(feature = "rtl")]
     bench(What::Rtl, &["speed"], |load| one(speed::speed(load.trace, load.quick))),
     bench(What::Wait, &["wait"], |load| one(wait::waiting(load.quick))),
     #[cfg(feature = "gpu")]
@@ -265,8 +269,12 @@ impl Rates {
     }
 }
 
+/// Time in which this thread ran.
+fn cpu_now() -> Duration {
+    Duration::try_from(clock_gettime(ClockId::ThreadCPUTime)).unwrap_or_default()
+}
+
 fn timed<T>(work: impl FnOnce() -> T) -> (T, Elapsed) {
-    let cpu_now = || Duration::try_from(clock_gettime(ClockId::ThreadCPUTime)).unwrap_or_default();
     let (start, cpu) = (Instant::now(), cpu_now());
     let value = work();
     (value, Elapsed { wall: start.elapsed(), cpu: cpu_now().saturating_sub(cpu) })

@@ -78,6 +78,33 @@ void AxiMemory<Chaos>::reset() {
 }
 
 template <bool Chaos>
+void AxiMemory<Chaos>::set_weather(const Weather& weather) {
+    latency_min_ = weather.latency[0];
+    latency_max_ = weather.latency[1];
+    for (uint32_t channel = 0; channel < 5; ++channel) {
+        stall_limit_[channel] = weather.stall_percent[channel] * 4096U / 100;
+    }
+    withholds_reads_ = weather.withholds_reads;
+    withholds_writes_ = weather.withholds_writes;
+    faulty_.assign(weather.faults.begin(), weather.faults.end());
+}
+
+// The answer to a beat, of which the bytes of `strobe` count.
+template <bool Chaos>
+uint32_t AxiMemory<Chaos>::draw_error(uint64_t address, uint64_t strobe, bool is_write) {
+    const uint64_t first = address + static_cast<uint64_t>(__builtin_ctzll(strobe));
+    const uint64_t last = address + 63 - static_cast<uint64_t>(__builtin_clzll(strobe));
+    for (const FaultyRange& range : faulty_) {
+        if (first < range.first || first > range.last) continue;
+        if (random_.below(range.one_in) != 0) return kOkay;
+        const bool is_decerr = random_.below(2) != 0;
+        injected_.push_back(Injected{first, static_cast<uint32_t>(last - first + 1), is_write, is_decerr});
+        return is_decerr ? kDecerr : kSlverr;
+    }
+    return kOkay;
+}
+
+template <bool Chaos>
 uint64_t AxiMemory<Chaos>::latency() {
     if constexpr (Chaos) return latency_min_ + random_.below(latency_max_ - latency_min_ + 1);
     return latency_min_;
@@ -162,7 +189,7 @@ void AxiMemory<Chaos>::accept_address(uint64_t address, uint32_t id, uint32_t le
         monitor_.burst("AW", address, length + 1, user);
     }
     check_id(id, address);
-    bursts_.push() = {address, id, length + 1, 0, false, user};
+    bursts_.push() = {address, id, length + 1, 0, kOkay, user};
     while (!early_.empty() && !bursts_.empty()) {
         const WriteBeat beat = early_.front();
         early_.pop();
@@ -199,13 +226,14 @@ void AxiMemory<Chaos>::accept_beat(const uint32_t* data, uint64_t strobe, bool l
                 const uint64_t index = transferred_.completions + i;
                 const Fault* const corrupt = fault(FaultKind::CorruptCompletion, index);
                 if (corrupt != nullptr) flip(beat.data, half, corrupt->bit);
-                if (fault(FaultKind::CompletionWriteError, index) != nullptr) burst.failed = true;
+                if (fault(FaultKind::CompletionWriteError, index) != nullptr) burst.code = kSlverr;
             }
         } else if (strobe != 0 && !is_message) {
             const Fault* const corrupt = fault(FaultKind::CorruptToken, transferred_.token_beats);
             if (corrupt != nullptr) flip(beat.data, strobe, corrupt->bit);
-            if (fault(FaultKind::TokenWriteError, transferred_.token_beats) != nullptr) burst.failed = true;
+            if (fault(FaultKind::TokenWriteError, transferred_.token_beats) != nullptr) burst.code = kSlverr;
         }
+        if (burst.code == kOkay && strobe != 0 && !is_message && !faulty_.empty()) burst.code = draw_error(address, strobe, true);
         if (!is_message || lies(address)) effect_.push_back(beat);
     } else if (!is_message) {
         store(address, data, strobe);
@@ -217,7 +245,7 @@ void AxiMemory<Chaos>::accept_beat(const uint32_t* data, uint64_t strobe, bool l
     transferred_.token_beats += is_completion || is_message ? 0 : 1;
 
     // Only completions of the last beat are counted for the burst: the device writes them in single beats.
-    if (last) finish_burst(completions, is_message && !lies(address) ? kDecerr : burst.failed ? kSlverr : kOkay);
+    if (last) finish_burst(completions, is_message && !lies(address) ? kDecerr : burst.code);
 }
 
 template <bool Chaos>

@@ -12,6 +12,7 @@
 #include <cstdint>
 #include <cstring>
 #include <type_traits>
+#include <utility>
 #include <vector>
 
 #include "axi.h"
@@ -48,6 +49,11 @@ public:
     bool writes_outstanding() const { return !bursts_.empty() || !responses_.empty() || !early_.empty(); }
     const Transferred& transferred() const { return transferred_; }
 
+    // How it behaves from here on, until it is told otherwise.
+    void set_weather(const Weather& weather);
+    // The beats that were answered with an error since this was asked last, but for those of the configuration.
+    rust::Vec<Injected> take_injected() { return std::exchange(injected_, {}); }
+
     // The reset pin is active: every transfer in flight is forgotten.
     void reset();
 
@@ -64,7 +70,7 @@ private:
     struct Burst {
         uint64_t address;
         uint32_t id, beats, done;
-        bool failed;
+        uint32_t code;
         uint32_t user;
     };
     void accept_read(uint64_t address, uint32_t id, uint32_t length, uint32_t size, uint32_t burst, uint32_t user);
@@ -81,6 +87,7 @@ private:
                         uint64_t strobe);
     Response& respond(uint32_t id, uint32_t completions, uint32_t code);
     void finish_burst(uint32_t completions, uint32_t code);
+    uint32_t draw_error(uint64_t address, uint64_t strobe, bool is_write);
     void store(uint64_t address, const uint32_t* data, uint64_t strobe);
     uint64_t latency();
     bool stalled(Channel channel) const {
@@ -122,6 +129,9 @@ private:
     uint64_t bits_ = 0;             // this cycle's random bits, 12 for each channel
     Random random_;
     std::vector<Fault> faults_;
+    std::vector<FaultyRange> faulty_;
+    rust::Vec<Injected> injected_;
+    bool withholds_reads_ = false, withholds_writes_ = false;
     std::vector<WriteBeat> effect_;      // of the burst whose beats are coming in
 
     // What was offered and not yet taken: it has to stay.
@@ -148,16 +158,20 @@ inline void AxiMemory<Chaos>::drive(Top& top) {
     if constexpr (Chaos) bits_ = random_.next();
 
     top.m_axi_arready = !reads_.full() && !stalled(kAr);
-    if (!showing_r_ && !reads_.empty() && reads_.front().ready <= now_ && !stalled(kR)) {
+    if (!showing_r_ && !reads_.empty() && reads_.front().ready <= now_ && !stalled(kR) &&
+        !(Chaos && withholds_reads_)) {
         const Read& read = reads_.front();
-        const Fault* const error = fault(FaultKind::ReadError, transferred_.read_beats);
-        if (error != nullptr) {
+        uint32_t code = fault(FaultKind::ReadError, transferred_.read_beats) != nullptr ? kSlverr : kOkay;
+        if constexpr (Chaos) {
+            if (code == kOkay && !faulty_.empty()) code = draw_error(read.address, UINT64_MAX, false);
+        }
+        if (code != kOkay) {
             std::memset(&top.m_axi_rdata[0], 0xFF, kBeatBytes);
         } else {
             load(&top.m_axi_rdata[0], read.address);
         }
         top.m_axi_rid = read.id;
-        top.m_axi_rresp = error != nullptr ? kSlverr : kOkay;
+        top.m_axi_rresp = code;
         top.m_axi_rlast = read.beats == 1;
         showing_r_ = true;
     }
@@ -165,7 +179,7 @@ inline void AxiMemory<Chaos>::drive(Top& top) {
 
     top.m_axi_awready = !bursts_.full() && responses_.room() && !stalled(kAw);
     top.m_axi_wready = !early_.full() && responses_.room() && !stalled(kW);
-    if (!showing_b_ && !stalled(kB)) {
+    if (!showing_b_ && !stalled(kB) && !(Chaos && withholds_writes_)) {
         shown_ = responses_.choose(now_, random_);
         if (shown_ != nullptr) {
             if constexpr (Chaos) apply(*shown_);

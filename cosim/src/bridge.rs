@@ -62,6 +62,45 @@ pub(crate) mod ffi {
         bit: u32,
     }
 
+    /// A range of addresses whose accesses are answered with an error now and then.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    struct FaultyRange {
+        /// Its first byte.
+        first: u64,
+        /// Its last byte.
+        last: u64,
+        /// One beat of so many, at least 1, chosen at random.
+        one_in: u32,
+    }
+
+    /// How the memory behaves from now on.
+    #[derive(Clone, Debug, PartialEq, Eq, Default)]
+    struct Weather {
+        /// Cycles that it takes to answer, at least and at most.
+        latency: [u32; 2],
+        /// Chance, in percent up to 95, that a channel (AR, R, AW, W, B) stands still in a cycle.
+        stall_percent: [u8; 5],
+        /// Read data is withheld as long as this lasts, and comes then.
+        withholds_reads: bool,
+        /// Write responses likewise.
+        withholds_writes: bool,
+        /// Accesses that are answered with an error, writes without effect.
+        faults: Vec<FaultyRange>,
+    }
+
+    /// A beat that was answered with an error.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    struct Injected {
+        /// Its first byte that counts, by the strobes.
+        address: u64,
+        /// Bytes to the last that counts.
+        bytes: u32,
+        /// Whether it was a write.
+        is_write: bool,
+        /// Whether the answer was DECERR, else SLVERR.
+        is_decerr: bool,
+    }
+
     #[derive(Debug, Clone)]
     struct SimulatorConfig {
         latency_min: u32,
@@ -72,6 +111,8 @@ pub(crate) mod ffi {
         seed: u64,
         /// Function whose owner keeps to nothing; `u32::MAX` for none.
         hostile: u32,
+        /// Its weather changes while it runs.
+        changes: bool,
         faults: Vec<Fault>,
         /// FST file; empty for none.
         wave_path: String,
@@ -122,7 +163,10 @@ pub(crate) mod ffi {
         /// `host` is the start of `bytes` writable bytes that outlive the simulator, and nothing else accesses them
         /// non-atomically while a function of the simulator runs.
         unsafe fn attach(self: Pin<&mut Simulator>, host: *mut u8, bytes: u64, bus: u64);
-        fn reset(self: Pin<&mut Simulator>, cycles: u32) -> Result<()>;
+        /// With `bus`, the bus forgets what is in flight; else the device alone is reset.
+        fn reset(self: Pin<&mut Simulator>, cycles: u32, bus: bool) -> Result<()>;
+        fn set_weather(self: Pin<&mut Simulator>, weather: &Weather) -> Result<()>;
+        fn take_injected(self: Pin<&mut Simulator>) -> Vec<Injected>;
         fn write_register(
             self: Pin<&mut Simulator>,
             address: u32,

@@ -3,7 +3,7 @@
 use std::ops::{Range, RangeInclusive};
 use std::path::PathBuf;
 
-pub use crate::bridge::ffi::{Fault, FaultKind};
+pub use crate::bridge::ffi::{Fault, FaultKind, FaultyRange, Injected, Weather};
 
 use crate::bridge::ffi;
 use crate::error::CosimError;
@@ -40,6 +40,8 @@ pub struct RtlConfig {
     /// of the function, and counts what strays from any function's ([`RtlPlatform::watch`](crate::RtlPlatform::watch)) where
     /// it would else end the simulation.
     pub hostile: Option<u8>,
+    /// Whether its memory is to be told, while it runs, [how to behave](crate::RtlPlatform::set_weather).
+    pub changes: bool,
     /// Waveform to be written.
     pub wave: Option<Wave>,
 }
@@ -56,6 +58,7 @@ impl Default for RtlConfig {
             seed: 1,
             faults: vec![],
             hostile: None,
+            changes: false,
             wave: None,
         }
     }
@@ -123,6 +126,7 @@ impl RtlConfig {
             reorder: self.reorder,
             seed: self.seed,
             hostile: self.hostile.map_or(u32::MAX, u32::from),
+            changes: self.changes,
             faults: self.faults.clone(),
             wave_path,
             wave_from: window.start,

@@ -50,9 +50,21 @@ public:
 
     void attach(uint8_t* host, uint64_t bytes, uint64_t bus) override { memory_.attach(host, bytes, bus); }
 
-    void reset(uint32_t cycles) override {
-        guarded([&] { reset_pins(cycles); });
+    void reset(uint32_t cycles, bool bus) override {
+        guarded([&] {
+            if (bus) {
+                reset_pins(cycles);
+            } else {
+                reset_device(cycles);
+            }
+        });
     }
+
+    void set_weather(const Weather& weather) override {
+        guarded([&] { memory_.set_weather(weather); });
+    }
+
+    rust::Vec<Injected> take_injected() override { return memory_.take_injected(); }
 
     RegisterAnswer write_register(uint32_t address, uint32_t value, uint8_t strobe) override {
         return guarded([&] { return write(address, value, strobe); });
@@ -204,6 +216,17 @@ private:
         clock([] {});
     }
 
+    // The device alone is reset; the bus lives on, and still gets what it was promised.
+    void reset_device(uint32_t cycles) {
+        Top& top = *top_;
+        memory_.monitor().reset_device();
+        top.rst_ni = 0;
+        top.s_axil_awvalid = top.s_axil_wvalid = top.s_axil_arvalid = top.s_axil_bready = top.s_axil_rready = 0;
+        for (uint32_t i = 0; i < cycles; ++i) clock([] {});
+        top.rst_ni = 1;
+        clock([] {});
+    }
+
     // A pause before a master's valid or ready.
     bool hesitates() {
         if constexpr (Chaos) return random_.below(4) == 0;
@@ -288,7 +311,7 @@ private:
 inline bool needs_chaos(const SimulatorConfig& config) {
     bool stalls = false;
     for (const uint8_t percent : config.stall_percent) stalls = stalls || percent != 0;
-    return stalls || config.reorder || config.latency_min != config.latency_max || !config.faults.empty();
+    return stalls || config.reorder || config.changes || config.latency_min != config.latency_max || !config.faults.empty();
 }
 
 template <class Top, uint32_t Queues>

@@ -10,7 +10,7 @@ use doorbell_host::{DeviceError, Pages, Platform, SharedMemory};
 
 use crate::bridge::ffi;
 use crate::built;
-use crate::config::RtlConfig;
+use crate::config::{Injected, MAX_LATENCY, RtlConfig, Weather};
 use crate::error::CosimError;
 
 pub(crate) const NAME: &str = "rtl";
@@ -27,6 +27,7 @@ pub struct RtlPlatform {
     built: ffi::Built,
     clock: Arc<AtomicU64>,
     watch: Option<Arc<Watch>>,
+    changes: bool,
 }
 
 /// What the memory saw beside a hostile function ([`RtlConfig::hostile`]), as of the device's last function.
@@ -67,7 +68,14 @@ impl RtlPlatform {
         let simulator = ffi::make_simulator(&built, &bridged)
             .map_err(|error| CosimError::Simulator { message: error.what().to_owned() })?;
         let watch = config.hostile.map(|_| Arc::default());
-        Ok(Self { simulator: Simulator(simulator), memory: None, built, clock: Arc::default(), watch })
+        Ok(Self {
+            simulator: Simulator(simulator),
+            memory: None,
+            built,
+            clock: Arc::default(),
+            watch,
+            changes: config.changes,
+        })
     }
 
     /// Workers that the RTL was built with.
@@ -112,8 +120,45 @@ impl RtlPlatform {
     /// # Errors
     /// Failures of the device.
     pub fn reset(&mut self, cycles: u32) -> Result<(), CosimError> {
-        let result = self.simulator.0.pin_mut().reset(cycles.max(2));
+        let result = self.simulator.0.pin_mut().reset(cycles.max(2), true);
         result.map_err(|error| self.failed(&error))
+    }
+
+    /// Holds the reset pin of the device alone for `cycles` cycles, at least 2: the bus lives on, and STATE.ACTIVE is 1 until it
+    /// has taken and given what was promised. Registers take their reset values.
+    ///
+    /// # Errors
+    /// Failures of the device.
+    pub fn reset_alone(&mut self, cycles: u32) -> Result<(), CosimError> {
+        let result = self.simulator.0.pin_mut().reset(cycles.max(2), false);
+        result.map_err(|error| self.failed(&error))
+    }
+
+    /// Tells the memory of a device that was made with [`RtlConfig::changes`] how to behave from here on.
+    ///
+    /// # Errors
+    /// `Config` if it was made without, or cannot behave like that; else the failure that ended the device.
+    pub fn set_weather(&mut self, weather: &Weather) -> Result<(), CosimError> {
+        let refuse = |field, value: String, expected| Err(CosimError::Config { field, value, expected });
+        if !self.changes {
+            return refuse("changes", "false".to_owned(), "true, where the memory is to change");
+        }
+        if weather.stall_percent.iter().any(|&percent| percent > 95) {
+            return refuse("stall_percent", format!("{:?}", weather.stall_percent), "at most 95");
+        }
+        if weather.latency[0] > weather.latency[1] || weather.latency[1] > MAX_LATENCY {
+            return refuse("latency", format!("{:?}", weather.latency), "from low to high, at most 1000000");
+        }
+        if weather.faults.iter().any(|range| range.one_in == 0) {
+            return refuse("one_in", "0".to_owned(), "at least 1");
+        }
+        let result = self.simulator.0.pin_mut().set_weather(weather);
+        result.map_err(|error| self.failed(&error))
+    }
+
+    /// The beats that its memory answered with an error, by the weather, since this was asked last.
+    pub fn take_injected(&mut self) -> Vec<Injected> {
+        self.simulator.0.pin_mut().take_injected()
     }
 
     /// Lets exactly `cycles` cycles pass.

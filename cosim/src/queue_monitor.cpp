@@ -89,7 +89,8 @@ void QueueMonitor::write_ends(bool okay) {
 }
 
 void QueueMonitor::state_read(uint32_t value, bool writes_outstanding) {
-    if ((value & DOORBELL_STATE_ACTIVE) != 0) return;
+    confirmed_ = (value & DOORBELL_STATE_ACTIVE) != 0;
+    if (confirmed_) return;
     if (active_ && writes_outstanding) {
         fail_memory("R12", "STATE.ACTIVE reads 0 while the device's writes are still in flight");
     }
@@ -112,6 +113,7 @@ void QueueMonitor::enable() {
     sq_tail_ = sq_next_ = sq_start_ = registers_[place(DOORBELL_REG_SQ_START)];
     cq_head_ = cq_next_ = cq_start_ = registers_[place(DOORBELL_REG_CQ_START)];
     active_ = true;
+    confirmed_ = false;
     disabling_ = false;
 }
 
@@ -233,18 +235,25 @@ void QueueMonitors::register_read(uint32_t address, uint32_t value, bool writes_
     }
 }
 
-QueueMonitor& QueueMonitors::with_slot(uint64_t address) {
+template <class Owns>
+QueueMonitor& QueueMonitors::with(uint32_t user, Owns&& owns) {
+    QueueMonitor* found = nullptr;
+    int best = -1;
     for (QueueMonitor& monitor : monitors_) {
-        if (monitor.owner() != hostile_ && monitor.owns_slot(address)) return monitor;
+        if (monitor.owner() == hostile_ || !owns(monitor)) continue;
+        const int rank = 2 * (monitor.owner() == user) + monitor.is_confirmed();
+        if (rank == 3) return monitor;
+        if (rank > best) found = &monitor, best = rank;
     }
-    return monitors_[0];  // which says what is wrong with it
+    return found != nullptr ? *found : monitors_[0];  // which says what is wrong with it
 }
 
-QueueMonitor& QueueMonitors::with_token(uint64_t address) {
-    for (QueueMonitor& monitor : monitors_) {
-        if (monitor.owner() != hostile_ && monitor.owns_token(address)) return monitor;
-    }
-    return monitors_[0];
+QueueMonitor& QueueMonitors::with_slot(uint64_t address, uint32_t user) {
+    return with(user, [address](const QueueMonitor& monitor) { return monitor.owns_slot(address); });
+}
+
+QueueMonitor& QueueMonitors::with_token(uint64_t address, uint32_t user) {
+    return with(user, [address](const QueueMonitor& monitor) { return monitor.owns_token(address); });
 }
 
 void QueueMonitors::bad_user(const char* channel, uint64_t address, uint32_t user) {

@@ -74,6 +74,8 @@ public:
     }
     // A message. R14: what the table says, at most one for each write of ARM. The entry may have changed while it was on its way.
     void message(uint64_t address, uint64_t strobe, const uint32_t* data);
+    // STATE has said that it is active: what it was configured with holds.
+    bool is_confirmed() const { return confirmed_; }
     uint32_t owner() const { return owner_; }
     void set_owner(uint32_t function) { owner_ = function; }
 
@@ -99,6 +101,7 @@ private:
     uint32_t registers_[32] = {};  // of the queue pair's configuration, by place in their block
     Write write_ = {kNowhere, 0, 0};
     bool active_ = false;     // from ENABLE to the STATE read that acknowledges the disable
+    bool confirmed_ = false;  // a read of STATE has shown it since
     bool disabling_ = false;  // ENABLE is 0 but not yet acknowledged
     Ring sq_, cq_;
     uint64_t token_base_ = 0, token_size_ = 0;
@@ -127,6 +130,10 @@ public:
         monitors_ = {};
         windows_.reset();
     }
+    // The reset pin of the device alone: what it promised to the bus still comes, from where it was.
+    void reset_device() {
+        for (QueueMonitor& monitor : monitors_) monitor.function_reset();
+    }
     // The address of a burst, whatever it is for.
     void burst(const char* channel, uint64_t address, uint32_t beats, uint32_t user) {
         windows_.burst(channel, address, beats, user);
@@ -135,19 +142,19 @@ public:
 
     void read_burst(uint64_t address, uint32_t beats, uint32_t user) {
         if (user == hostile_) [[unlikely]] return;
-        QueueMonitor& monitor = queues_ == 1 ? monitors_[0] : with_slot(address);
+        QueueMonitor& monitor = queues_ == 1 ? monitors_[0] : with_slot(address, user);
         if (user != monitor.owner()) [[unlikely]] bad_user("AR", address, user);
         monitor.read_burst(address, beats);
     }
     void token_read(uint64_t address, uint32_t user) {
         if (user == hostile_) [[unlikely]] return;
-        QueueMonitor& monitor = queues_ == 1 ? monitors_[0] : with_token(address);
+        QueueMonitor& monitor = queues_ == 1 ? monitors_[0] : with_token(address, user);
         if (user != monitor.owner()) [[unlikely]] bad_user("AR", address, user);
         monitor.token_read(address);
     }
     void token_beat(uint64_t address, uint64_t strobe, uint32_t user) {
         if (user == hostile_) [[unlikely]] return;
-        QueueMonitor& monitor = queues_ == 1 ? monitors_[0] : with_token(address);
+        QueueMonitor& monitor = queues_ == 1 ? monitors_[0] : with_token(address, user);
         if (user != monitor.owner()) [[unlikely]] bad_user("AW", address, user);
         monitor.token_beat(address, strobe);
     }
@@ -167,8 +174,12 @@ public:
 
 private:
     bool watches(uint32_t queue) const { return queue < queues_ && monitors_[queue].owner() != hostile_; }
-    QueueMonitor& with_slot(uint64_t address);
-    QueueMonitor& with_token(uint64_t address);
+    // The one that has such an address in its regions: one of `user`'s function rather than another, and one that STATE has shown
+    // active before all. Of an ENABLE that the device refuses nobody knows here before STATE is read, and until then its regions may
+    // lie over everybody's; what leaves the windows of a function is seen all the same.
+    QueueMonitor& with_slot(uint64_t address, uint32_t user);
+    QueueMonitor& with_token(uint64_t address, uint32_t user);
+    template <class Owns> QueueMonitor& with(uint32_t user, Owns&& owns);
     [[noreturn]] static void bad_user(const char* channel, uint64_t address, uint32_t user);
 
     WindowWatch windows_;

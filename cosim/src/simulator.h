@@ -12,9 +12,11 @@ namespace doorbell {
 struct BareRun;
 struct Built;
 struct Failure;
+struct Injected;
 struct RegisterAnswer;
 struct RegisterWrite;
 struct SimulatorConfig;
+struct Weather;
 
 // Every function that throws leaves the simulator poisoned: each later call throws the same failure again. Functions
 // are bound to no thread, but a simulator is used by one thread at a time.
@@ -23,7 +25,9 @@ public:
     virtual ~Simulator() = default;
 
     virtual void attach(uint8_t* host, uint64_t bytes, uint64_t bus) = 0;
-    virtual void reset(uint32_t cycles) = 0;
+    virtual void reset(uint32_t cycles, bool bus) = 0;
+    virtual void set_weather(const Weather& weather) = 0;
+    virtual rust::Vec<Injected> take_injected() = 0;
     virtual RegisterAnswer write_register(uint32_t address, uint32_t value, uint8_t strobe) = 0;
     virtual RegisterAnswer read_register(uint32_t address) = 0;
     // Until so many completions have become visible, or a message of an interrupt has come; with UINT64_MAX only the cycles count.

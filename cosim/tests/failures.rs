@@ -182,7 +182,7 @@ fn devices_on_many_threads_do_not_disturb_each_other() {
             let expected = &expected;
             scope.spawn(move || {
                 for round in 0..6 {
-                    let mut first = with_fault(FaultKind::SpuriousResponse.at(300 + 10 * worker + round));
+                    let mut first = with_fault(FaultKind::SpuriousResponse.at(350 + 10 * worker + round));
                     let mut second = open(RtlConfig { workers: 1, ..Default::default() }, one_worker());
                     assert!(matches!(run(&mut first), Err(DeviceError::Assertion { .. })));
                     assert_eq!(&run(&mut second).unwrap(), expected);

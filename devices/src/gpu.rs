@@ -21,6 +21,12 @@ pub(crate) fn missing() -> Option<String> {
     }
 }
 
+/// The first GPU with so many queue pairs, each with room for a chaos' memory.
+pub(crate) fn open_bare(queues: u8) -> Result<doorbell_gpu::GpuDevice, DeviceError> {
+    let bytes = doorbell_verify::chaos::BYTES_OF_A_QUEUE_PAIR;
+    doorbell_gpu::open(GpuOptions { gpu: 0, queues: queues.into(), bytes, sms: None })
+}
+
 /// Starts a kernel on each GPU and opens its queue pairs, divided among the functions: GPU by GPU, where shards are counted.
 pub(crate) fn open(settings: &Settings, rewards: bool) -> Result<Opened, DeviceError> {
     let (Gpus { gpus }, each) = (&settings.gpus, usize::from(settings.queues));

@@ -21,6 +21,7 @@ use doorbell_host::{Device, DeviceError, Division, Driver, Pages, Platform, Port
 use doorbell_verify::ModelPlatform;
 use doorbell_verify::model::{BadMutation, Mutation};
 
+mod chaos;
 #[cfg(feature = "gpu")]
 mod gpu;
 #[cfg(feature = "gpu")]
@@ -30,6 +31,7 @@ pub mod machine;
 pub mod rtl;
 mod settings;
 
+pub use chaos::Shape;
 pub use settings::{cycles, gpus, ranges};
 
 /// A kind of device.

@@ -50,6 +50,7 @@ fn make(
         seed,
         faults: faults.into_iter().collect(),
         hostile: None,
+        changes: false,
         wave,
     };
     let config = if random { config.with_random_memory(seed) } else { config };

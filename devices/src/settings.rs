@@ -34,9 +34,15 @@ impl Settings {
         ("gpus", "gpu: numbers of the GPUs, as 0 or 0+1"),
         ("queues", "queue pairs of the device, on the gpu of each, 1 to 16"),
         ("functions", "functions that the queue pairs are spread over, 1 to 16 and at most as many as those"),
-        ("coalesce_count", "completions that make an armed interrupt fire, asked for or not; 0: no number of them"),
+        (
+            "coalesce_count",
+            "completions that make an armed interrupt fire, asked for or not; 0: no number of them",
+        ),
         ("coalesce_time", "ticks after which the first completion makes an armed interrupt fire; 0: no time"),
-        ("own_thread", "model, rtl: 1 if the device gets a thread of its own, so that others may sleep, else 0"),
+        (
+            "own_thread",
+            "model, rtl: 1 if the device gets a thread of its own, so that others may sleep, else 0",
+        ),
         ("fault", "a fault to see it found: token, completion, hang, or one of the device's own"),
     ];
 
@@ -186,7 +192,7 @@ mod tests {
                 "ranges" => "0..9",
                 "gpus" => "1+2",
                 "queues" => "0x10",
-                "reorder" | "random_memory" => "1",
+                "reorder" | "random_memory" | "own_thread" => "1",
                 _ => "7",
             };
             let settings: Settings = format!("{key}={value}").parse().unwrap();

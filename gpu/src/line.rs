@@ -9,9 +9,9 @@ use std::time::{Duration, Instant};
 
 use doorbell_contract::HwCompletion;
 use doorbell_host::memory::Slots;
+use doorbell_host::platform::MESSAGE;
 use doorbell_host::queue::{self, COMPLETION_WORDS, Depth, between};
 use doorbell_host::registers::Session;
-use doorbell_host::platform::MESSAGE;
 use doorbell_host::{Awaited, DeviceError, SharedMemory};
 
 use crate::engine::Engine;

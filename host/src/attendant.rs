@@ -133,10 +133,14 @@ impl Attendant {
             let shared = &*leaving.0;
             // The only one that sets it.
             let _ = shared.attendance.thread.set(thread::current());
+            let mut idle = false;
             while !leaves.load(Ordering::Acquire) {
-                if !attend(shared) {
-                    return;
+                let Ok(now) = attend(shared) else { return };
+                // A completion ends a slice, and its message may still be on its way: so only behind a whole slice of nothing.
+                if idle && now {
+                    thread::park_timeout(REST);
                 }
+                idle = now;
             }
         });
         let thread = spawned.map_err(|error| DeviceError::Unavailable {
@@ -172,8 +176,11 @@ impl<D: Pages> Drop for Leaving<D> {
     }
 }
 
-/// One slice of the device's time; false if the device has failed, which whoever uses it next will be told.
-fn attend<D: Pages>(shared: &Shared<D>) -> bool {
+/// One slice of the device's time, and whether the device has nothing to do behind it.
+///
+/// # Errors
+/// The device has failed, which whoever uses it next will be told, too.
+fn attend<D: Pages>(shared: &Shared<D>) -> Result<bool, DeviceError> {
     while shared.attendance.wanted.load(Ordering::Relaxed) > 0 {
         thread::yield_now();
     }
@@ -183,12 +190,7 @@ fn attend<D: Pages>(shared: &Shared<D>) -> bool {
     drop(device);
     shared.attendance.slices.fetch_add(1, Ordering::Release);
     shared.bells.iter().for_each(Bell::ring);
-    match idle {
-        Ok(true) => thread::park_timeout(REST),
-        Ok(false) => {}
-        Err(_) => return false,
-    }
-    true
+    idle
 }
 
 /// Whether the device has nothing to do until somebody writes a register: no descriptor, and no time of an interrupt that runs.

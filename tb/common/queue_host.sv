@@ -353,7 +353,6 @@ module queue_host #(
       repeat (2) @(posedge clk_i);        // the scoreboard learns of a write one cycle after the memory
       u_score.cq_released = cq_head;
       write(REG_CQ_HEAD, cq_head);
-      u_score.cq_confirmed = cq_head;
     end
   endtask
 

@@ -84,7 +84,7 @@ module scoreboard #(
 
   // Running indices.
   logic [31:0] oldest, tail, published, requested, received;   // of the SQ
-  logic [31:0] cq_next, cq_visible, cq_seen, cq_released, cq_confirmed, last_sq_head;
+  logic [31:0] cq_next, cq_visible, cq_seen, cq_released, last_sq_head;
   int          bad_lines [0:15];                  // token lines of each worker answered with an error
   int          bad_beats;                         // beats of any kind
 
@@ -99,7 +99,7 @@ module scoreboard #(
     oldest = sq_start; tail = sq_start; published = sq_start; requested = sq_start; received = sq_start;
     last_sq_head = sq_start;
     cq_next = cq_start; cq_visible = cq_start; cq_seen = cq_start;
-    cq_released = cq_start; cq_confirmed = cq_start; cq_answered = cq_start; cq_first = cq_start;
+    cq_released = cq_start; cq_answered = cq_start; cq_first = cq_start;
     messages = fires;                   // R12: none is on its way
     for (int w = 0; w < 16; w++) bad_lines[w] = 0;
     bad_beats = 0;

@@ -35,6 +35,8 @@ struct Group {
     ended: u64,
     /// Its PREFILL has completed.
     filled: bool,
+    /// The rollout of a descriptor that completed before it: it was of no group, if the PREFILL is rejected.
+    early: Option<u32>,
     /// What was submitted behind its PREFILL and has not completed: is it a STOP of the whole group?
     pending: Vec<(u64, bool)>,
 }
@@ -48,6 +50,7 @@ impl GroupJudge {
                 members: desc.max_tokens,
                 ended: 0,
                 filled: false,
+                early: None,
                 pending: Vec::new(),
             });
         } else if belongs(desc)
@@ -94,6 +97,12 @@ impl GroupJudge {
                 return Ok(false);
             }
             if status == Ok(Status::Done) {
+                if let Some(rollout) = group.early {
+                    return Err(format!(
+                        "R17: a descriptor of rollout {rollout}, of group {:#x}, has completed before its PREFILL",
+                        desc.prefix_id
+                    ));
+                }
                 group.filled = true;
             } else {
                 self.groups.remove(&desc.prefix_id);
@@ -122,10 +131,9 @@ impl GroupJudge {
             return Ok(false);
         }
         if !group.filled {
-            return Err(format!(
-                "R17: a descriptor of group {:#x} has completed before its PREFILL",
-                desc.prefix_id
-            ));
+            group.early = Some(desc.rollout_id);
+            group.pending.retain(|&(user_data, _)| user_data != desc.user_data);
+            return Ok(false);
         }
         if let Some(at) = group.pending.iter().position(|&(user_data, _)| user_data == desc.user_data) {
             if stops_all(desc) {
@@ -235,7 +243,13 @@ mod tests {
     #[test]
     fn r17_a_member_waits_for_its_prefill() {
         let mut judge = GroupJudge::default();
-        [HwDesc::open_group(9, 4, 2), member(1)].iter().for_each(|desc| judge.submitted(desc));
-        assert!(judge.completed(&member(1), &end(Status::Done, false)).is_err());
+        let open = HwDesc::open_group(9, 4, 2);
+        [open, member(1)].iter().for_each(|desc| judge.submitted(desc));
+        judge.completed(&member(1), &end(Status::Done, false)).unwrap();
+        let mut rejected = judge.clone();
+        assert!(judge.completed(&open, &end(Status::Done, false)).is_err());
+        // Of a group that was never opened it was no member.
+        let bad = HwCompletion { error: ErrorCode::BadVersion as u8, ..end(Status::Error, false) };
+        assert_eq!(rejected.completed(&open, &bad), Ok(()));
     }
 }

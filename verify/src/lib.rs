@@ -25,6 +25,7 @@
 //! # }
 //! ```
 
+pub mod chaos;
 pub mod compare;
 #[cfg(feature = "conformance")]
 pub mod conformance;

@@ -24,7 +24,7 @@ pub fn forward(root: &Path, subcommand: &str, args: &[String]) -> Result<ExitCod
 fn command(root: &Path, subcommand: &str, args: &[String]) -> Command {
     let mut command = shell::cargo(Path::new("."), &["run", "--release", "--package", "doorbell"]);
     if subcommand == "compare" {
-        let several = args.iter().any(|arg| arg.contains("queues"));
+        let several = args.iter().any(|arg| arg.contains("queues") || arg.contains("chaos"));
         command.args(if several { COMPARE_SEVERAL } else { COMPARE });
     }
     command.arg("--manifest-path").arg(root.join("Cargo.toml")).args(["--", subcommand]).args(args);
@@ -45,5 +45,6 @@ mod tests {
         assert!(!features(&["--trace", "x.jsonl"]));
         assert!(features(&["--queues", "4"]) && features(&["--queues=4"]));
         assert!(features(&["--devices", "model,rtl:queues=4"]));
+        assert!(features(&["--chaos", "7"]));
     }
 }

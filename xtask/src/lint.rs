@@ -65,7 +65,7 @@ pub fn run(root: &Path) -> Result<()> {
     match yosys() {
         Some(program) => steps.run("yosys", || {
             let script = format!(
-                "read_slang --threads 1 --top {TOP} -f {RTL}; hierarchy -check -top {TOP}; proc; check -assert"
+                "read_slang --threads 1 --allow-use-before-declare --top {TOP} -f {RTL}; hierarchy -check -top {TOP}; proc; check -assert"
             );
             shell::run(Command::new(program).args(["-q", "-p", &script]).current_dir(root))
         }),

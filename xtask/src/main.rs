@@ -1,5 +1,6 @@
 //! Automation of the workspace: `cargo xtask <command>`. Builds with Rust alone.
 
+mod chaos;
 mod cocotb;
 mod contract;
 mod doc;
@@ -10,6 +11,7 @@ mod lint;
 mod mutants;
 mod rtl_test;
 mod steps;
+mod synth;
 mod test;
 mod tsan;
 mod wave;
@@ -43,6 +45,8 @@ enum Command {
     /// Compare devices over a trace: `doorbell compare`
     #[command(disable_help_flag = true)]
     Compare(Passed),
+    /// Draw faults, resets and nonsense for hours, seed by seed: `doorbell compare --chaos`
+    Chaos(chaos::Options),
     /// Run the testbenches in tb/ under Icarus Verilog
     RtlTest(rtl_test::Options),
     /// Run the cocotb tests in tb/cocotb under Icarus Verilog and Verilator; installs cocotb first, from PyPI
@@ -57,6 +61,8 @@ enum Command {
     Loom,
     /// Run the GPU's kernel, compiled for the CPU, under ThreadSanitizer
     Tsan,
+    /// What the device costs in an FPGA, and how fast it is there: a table by module
+    Synth(synth::Options),
     /// Run a lab, by number or name, or all of them; without an argument, list them
     Lab(lab::Options),
     /// Check format, lints, RTL and generated files
@@ -110,6 +116,7 @@ fn run(command: Command) -> Result<ExitCode> {
         Command::Contract { check } => contract::run(&root, check)?,
         Command::Cosim(passed) => return doorbell::forward(&root, "cosim", &passed.args),
         Command::Compare(passed) => return doorbell::forward(&root, "compare", &passed.args),
+        Command::Chaos(options) => chaos::run(&root, &options)?,
         Command::RtlTest(options) => rtl_test::run(&root, &options)?,
         Command::Cocotb(options) => cocotb::run(&root, &options)?,
         Command::Mutants(options) => mutants::run(&root, &options)?,
@@ -117,6 +124,7 @@ fn run(command: Command) -> Result<ExitCode> {
         Command::GpuCheck => gpu_check::run(&root)?,
         Command::Loom => test::loom(&root)?,
         Command::Tsan => tsan::run(&root)?,
+        Command::Synth(options) => synth::run(&root, &options)?,
         Command::Lab(options) => return lab::run(&root, &options),
         Command::Lint => lint::run(&root)?,
         Command::Doc => doc::run(&root)?,

@@ -186,6 +186,21 @@ fn gpu_check_judges_every_architecture() {
 }
 
 #[test]
+fn synth_names_its_modules_before_it_installs_anything() {
+    let dir = tempfile::tempdir().unwrap();
+    let output = xtask(dir.path(), &["synth", "--module", "desc_rung"]);
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    let error = stderr(&output);
+    assert!(
+        error.contains("there is no module desc_rung; there are ") && error.contains("desc_ring"),
+        "{error}"
+    );
+    assert!(!error.contains("desc_pkg"), "{error}");
+    // A speed grade that is not made.
+    assert_eq!(xtask(dir.path(), &["synth", "--speed", "9"]).status.code(), Some(2));
+}
+
+#[test]
 fn gpu_check_needs_the_compiler_that_is_asked_for() {
     let dir = tempfile::tempdir().unwrap();
     fake(dir.path(), "nvcc", "echo 'release 12.3, V12.3.1'");

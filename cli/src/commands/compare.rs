@@ -7,13 +7,14 @@ use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
 use doorbell_contract::PolicyMode;
-use doorbell_devices::{Gpus, Kind, Memory, OpenError, Settings, cycles};
+use doorbell_devices::{Gpus, Kind, Memory, OpenError, Settings, Shape, cycles};
 use doorbell_host::{Device, QueueConfig};
 use doorbell_verify::compare::{Outcome, compare};
 use doorbell_verify::replay::{Progress, ReplayOptions, ReplayPlan};
 use indicatif::{MultiProgress, ProgressBar, ProgressDrawTarget, ProgressStyle};
 
 use super::GpuList;
+use super::chaos::{self, Chaos};
 use super::trace;
 use crate::failure::{DIFFERENT, Failure};
 use crate::output::{self, Output, Sink};
@@ -111,6 +112,22 @@ pub struct Args {
     /// lists them); none on the gpu
     #[arg(long, value_name = "FAULT")]
     inject: Option<String>,
+    /// In place of a trace: draw descriptors, bus errors, disables, resets and nonsense from this seed, and judge each device by the
+    /// rules; of the other options --devices, --queues, --functions, --workers and --wave count
+    #[arg(long, value_name = "SEED", conflicts_with_all = ["trace", "inject", "json"])]
+    chaos: Option<u64>,
+    /// Chaos: seeds, from that one on
+    #[arg(long, value_name = "N", default_value_t = 1, requires = "chaos")]
+    chaos_seeds: u64,
+    /// Chaos: rounds of each seed, each with a device made anew
+    #[arg(long, value_name = "N", default_value_t = 4, requires = "chaos")]
+    chaos_rounds: u32,
+    /// Chaos: this round of the seed alone
+    #[arg(long, value_name = "ROUND", requires = "chaos", conflicts_with = "chaos_rounds")]
+    chaos_round: Option<u32>,
+    /// Chaos: descriptors of a round, about
+    #[arg(long, value_name = "N", default_value_t = 500, requires = "chaos")]
+    chaos_descriptors: u64,
 }
 
 impl Args {
@@ -128,6 +145,9 @@ struct Chosen {
 
 /// Runs the command.
 pub fn run(args: Args) -> Result<ExitCode, Failure> {
+    if let Some(seed) = args.chaos {
+        return run_chaos(&args, seed);
+    }
     let chosen = select(&args.devices)?;
     let (trace, format) = trace::read(args.trace.as_deref())?;
     let plan = ReplayPlan::new(&trace, replay_options(&args)).map_err(Failure::input)?;
@@ -162,6 +182,38 @@ pub fn run(args: Args) -> Result<ExitCode, Failure> {
         output::print(&report.text())?;
     }
     Ok(ExitCode::from(if agree { 0 } else { DIFFERENT }))
+}
+
+/// `--chaos`.
+fn run_chaos(args: &Args, seed: u64) -> Result<ExitCode, Failure> {
+    let mut kinds = Vec::new();
+    for name in &args.devices {
+        kinds.push((Kind::parse(name.trim())?, true));
+    }
+    if kinds.is_empty() {
+        kinds.extend(Kind::ALL.map(|kind| (kind, args.asks_for(kind))));
+    }
+    if args.functions > args.queues {
+        let queues = args.queues;
+        return Err(Failure::input(format!(
+            "functions is {}: it must be at most {queues}, the number of queue pairs",
+            args.functions
+        )));
+    }
+    let chaos = Chaos {
+        seed,
+        seeds: args.chaos_seeds,
+        rounds: if args.chaos_round.is_some() { 1 } else { args.chaos_rounds },
+        first_round: args.chaos_round.unwrap_or(0),
+        descriptors: args.chaos_descriptors,
+        shape: Shape {
+            workers: args.workers.unwrap_or(4),
+            queues: args.queues,
+            functions: args.functions,
+            wave: None,
+        },
+    };
+    chaos::run(&kinds, &chaos, args.wave.as_deref())
 }
 
 /// The devices asked for, or all.

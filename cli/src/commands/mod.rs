@@ -2,6 +2,7 @@
 
 #[cfg(feature = "bench")]
 pub mod bench;
+mod chaos;
 pub mod compare;
 #[cfg(feature = "cosim")]
 pub mod cosim;

@@ -119,6 +119,11 @@ impl Registers {
         }
     }
 
+    /// What the device was built with.
+    pub fn built(&self) -> Built {
+        self.built
+    }
+
     /// The queue pairs, by number.
     #[inline]
     pub fn queues(&self) -> &[QueueRegisters] {
@@ -197,9 +202,7 @@ impl Registers {
     /// The newest completion of `queue` has become visible, and may fire (R14).
     #[inline]
     pub fn note_visible(&mut self, queue: u8, asks: bool) {
-        if asks {
-            self.queue_mut(queue).ask_interrupt();
-        }
+        self.queue_mut(queue).note_posted(asks);
         if self.queue(queue).is_armed() {
             let now = self.ticks();
             self.queue_mut(queue).look_at_interrupt(now);

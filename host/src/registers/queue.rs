@@ -115,6 +115,8 @@ pub struct QueueRegisters {
     fault: DeviceFault,
     untold: Option<Untold>,
     interrupt: Interrupt,
+    /// Completions since the start, lost ones too, for the interrupt.
+    posted: u64,
     refused: u8,
     /// CONTROL.DRAIN was written.
     draining: bool,
@@ -138,6 +140,7 @@ impl QueueRegisters {
             fault: DeviceFault::empty(),
             untold: None,
             interrupt: Interrupt::default(),
+            posted: 0,
             refused: 0,
             draining: false,
             abort: None,
@@ -232,6 +235,7 @@ impl QueueRegisters {
         self.session = Some(session);
         (self.refused, self.draining, self.busy, self.abort) = (0, false, false, None);
         self.counters.fill(0);
+        self.posted = 0;
         self.by_reset = false;
     }
 
@@ -353,7 +357,7 @@ impl QueueRegisters {
     /// Arms the interrupt (R14); `now` in ticks.
     pub(super) fn write_arm(&mut self, index: u32, now: u64) -> Result<(), Refused> {
         let session = self.session.as_ref().ok_or(Refused)?;
-        let visible = Visible { below: session.cq.tail, count: self.counted(QueueCounter::Completions) };
+        let visible = Visible { below: session.cq.tail, count: self.posted };
         self.interrupt.arm(index, visible, session.coalescing, now);
         Ok(())
     }
@@ -380,9 +384,13 @@ impl QueueRegisters {
         self.interrupt.take()
     }
 
-    /// Notes that the newest completion asks for an interrupt.
-    pub(super) fn ask_interrupt(&mut self) {
-        if let Some(session) = &self.session {
+    /// Notes that another completion counts for the interrupt, and whether it asks for one.
+    #[inline]
+    pub(super) fn note_posted(&mut self, asks: bool) {
+        self.posted += 1;
+        if let Some(session) = &self.session
+            && asks
+        {
             self.interrupt.ask(session.cq.tail.wrapping_sub(1));
         }
     }
@@ -390,8 +398,7 @@ impl QueueRegisters {
     /// Fires if it is time to; `now` in ticks.
     pub(super) fn look_at_interrupt(&mut self, now: u64) {
         if let Some(session) = &self.session {
-            let visible =
-                Visible { below: session.cq.tail, count: self.counters[QueueCounter::Completions as usize] };
+            let visible = Visible { below: session.cq.tail, count: self.posted };
             self.interrupt.look(visible, session.coalescing, now);
         }
     }

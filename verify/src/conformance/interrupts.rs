@@ -63,7 +63,6 @@ pub(super) fn r14_one_message_per_arming(bench: &mut Bench<'_>) -> Result<(), Fa
     let mut rig = bench.open(QueueConfig::default())?;
     if !has_interrupts(&rig) {
         refused(rig.driver.write(Register::Arm, 0), "R14: ARM without CAPABILITY.INTERRUPT")?;
-        ensure!(!rig.driver.arm()?, "the driver arms what has no interrupt");
         return Ok(());
     }
     ensure_eq!(told(&mut rig)?, (false, false), "armed, told, after ENABLE");

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use bytemuck::{cast, cast_mut};
 
-use super::SLICE;
+use super::bus::Bus;
 use super::engine::{Decode, Outcome, check, fits};
 use super::groups::{Groups, Part};
 use super::mutation::{Mutator, PolicyFault};
@@ -13,7 +13,7 @@ use doorbell_contract::{
     MEMBER_NONE, Opcode, PolicyMode, QueueCounter, SlotState, Status,
 };
 use doorbell_engine::{Engine, RewardModel};
-use doorbell_host::memory::{BusFault, SharedMemory};
+use doorbell_host::memory::BusFault;
 use doorbell_host::queue::{COMPLETION_WORDS, DESC_WORDS};
 use doorbell_host::registers::{EventWrite, Life, Message, Registers, Session};
 
@@ -48,7 +48,7 @@ pub(super) struct Tables {
 
 /// One queue pair of the model while it has time.
 pub(super) struct Execution<'a> {
-    pub(super) memory: &'a SharedMemory,
+    pub(super) bus: &'a Bus,
     pub(super) registers: &'a mut Registers,
     pub(super) queue: u8,
     pub(super) lane: &'a mut Lane,
@@ -58,8 +58,7 @@ pub(super) struct Execution<'a> {
 
 impl Execution<'_> {
     /// Runs as the only queue pair.
-    pub(super) fn run(&mut self, want: usize) {
-        let mut budget = SLICE;
+    pub(super) fn run(&mut self, want: usize, mut budget: u32) {
         // A STOP is looked for once per advance: it can only have been published in between.
         let mut stop_waits = self.stop_waits();
         for _ in 0..want {
@@ -101,7 +100,7 @@ impl Execution<'_> {
         let index = session.sq.head;
         session.sq.head = index.wrapping_add(1);
         self.lane.part = None;
-        if fetch(self.memory, session, index, &mut self.lane.desc).is_err() {
+        if self.bus.read(slot(session, index), cast_desc(&mut self.lane.desc)).is_err() {
             self.fault(DeviceFault::DMA_READ);
             self.lane.desc = HwDesc::default();
             return Some(Outcome::no_echo(ErrorCode::DmaFault, index));
@@ -202,7 +201,7 @@ impl Execution<'_> {
         // One by one: whoever counts the allocations of his thread gives the model its time there.
         let mut fault = None;
         let tokens = (0..u64::from(desc.max_tokens)).map_while(|k| {
-            let read = self.memory.bus_read_u32(start.wrapping_add(4 * k));
+            let read = self.bus.read_u32(start.wrapping_add(4 * k));
             read.map_err(|error| fault = Some(error)).ok()
         });
         let score = model.score(tokens, &session.ranges);
@@ -224,7 +223,7 @@ impl Execution<'_> {
     #[cold]
     fn fault(&mut self, fault: DeviceFault) {
         self.registers.queue_mut(self.queue).raise(fault);
-        tell_faults(self.memory, self.registers, self.queue);
+        tell_faults(self.bus, self.registers, self.queue);
     }
 
     /// Makes a version of the policy resident (R19), and retires the one before (R20).
@@ -247,7 +246,7 @@ impl Execution<'_> {
         let mut words = [0u32; 4];
         self.tables.read_beats += 1;
         for (word, k) in words.iter_mut().zip(0..) {
-            match self.memory.bus_read_u32(start.wrapping_add(4 * k)) {
+            match self.bus.read_u32(start.wrapping_add(4 * k)) {
                 Ok(value) => *word = value,
                 Err(_) => return self.unreadable(),
             }
@@ -290,7 +289,7 @@ impl Execution<'_> {
             };
         }
         let session = self.registers.queue(self.queue).session.as_ref()?;
-        let (memory, mutator) = (self.memory, &mut *self.mutator);
+        let (bus, mutator) = (self.bus, &mut *self.mutator);
         let logps = self.lane.desc.flags & DescFlags::LOGP.bits() != 0;
         let write = |offset: u64, mut token: u32, logp: i32| {
             if let Some(mutator) = mutator {
@@ -298,10 +297,10 @@ impl Execution<'_> {
             }
             // R11: within the region by the checks of the descriptor, and within the memory by those of the bus.
             debug_assert!(offset + 4 <= session.token_size, "R11: token at {offset:#x}");
-            memory.bus_write_u32(session.token_base.wrapping_add(offset), token)?;
+            bus.write_u32(session.token_base.wrapping_add(offset), token)?;
             if logps {
                 debug_assert!(offset + 4 <= session.logp_size, "R11: log-probability at {offset:#x}");
-                memory.bus_write_u32(session.logp_base.wrapping_add(offset), logp as u32)?;
+                bus.write_u32(session.logp_base.wrapping_add(offset), logp as u32)?;
             }
             Ok(())
         };
@@ -365,11 +364,13 @@ impl Execution<'_> {
             words = mutator.completion(words);
         }
         let address = session.cq.address(index, size_of::<HwCompletion>() as u64);
-        let lost = self.memory.bus_write(address, words).is_err();
+        // One that is lost is not counted, and all else goes on as if it had become visible.
+        let lost = self.bus.write(address, words).is_err();
         if lost {
             self.fault(DeviceFault::COMPLETION_WRITE);
+        } else {
+            self.registers.count_of(self.queue, QueueCounter::Completions, 1);
         }
-        self.registers.count_of(self.queue, QueueCounter::Completions, 1);
         self.registers.count(Counter::WriteBeats, 1);
         if outcome.status == Status::Error {
             self.registers.count_of(self.queue, QueueCounter::Errors, 1);
@@ -380,7 +381,7 @@ impl Execution<'_> {
         // R14: an ERROR asks as well, and the end of a group.
         let asks = self.lane.desc.flags & DescFlags::INTERRUPT.bits() != 0;
         self.registers.note_visible(self.queue, asks || closes || outcome.status == Status::Error);
-        send(self.memory, self.registers, self.queue)
+        send(self.bus, self.registers, self.queue)
     }
 
     /// Notes the moments of a DECODE that has produced as many tokens as it had `before`, and so many more, which are not counted yet.
@@ -405,7 +406,7 @@ impl Execution<'_> {
         if !lost {
             let event = self.mutator.as_mut().map_or(event, |mutator| mutator.event(event));
             let urgent = self.mutator.as_ref().is_some_and(Mutator::fills_rings);
-            write_event(self.memory, self.registers, self.queue, event, urgent);
+            write_event(self.bus, self.registers, self.queue, event, urgent);
         }
     }
 
@@ -430,7 +431,7 @@ impl Execution<'_> {
         // R1: never at or beyond the published tail.
         for k in 0..session.sq.fill().min(STOP_LOOKAHEAD) {
             let index = session.sq.head.wrapping_add(k);
-            if fetch(self.memory, session, index, &mut desc).is_err() {
+            if self.bus.peek(slot(session, index), cast_desc(&mut desc)).is_err() {
                 return false;
             }
             match check(&desc, index, session) {
@@ -451,31 +452,31 @@ impl Execution<'_> {
 
 /// Sends the message of the queue pair's interrupt, if it is pending and not masked; whether it was.
 #[inline]
-pub(super) fn send(memory: &SharedMemory, registers: &mut Registers, queue: u8) -> bool {
-    registers.queue(queue).is_pending() && send_pending(memory, registers, queue)
+pub(super) fn send(bus: &Bus, registers: &mut Registers, queue: u8) -> bool {
+    registers.queue(queue).is_pending() && send_pending(bus, registers, queue)
 }
 
 #[cold]
-fn send_pending(memory: &SharedMemory, registers: &mut Registers, queue: u8) -> bool {
+fn send_pending(bus: &Bus, registers: &mut Registers, queue: u8) -> bool {
     let Some(Message { address, data }) = registers.take_message(queue) else { return false };
-    if memory.bus_send(address, data).is_err() {
+    if bus.send(address, data).is_err() {
         registers.queue_mut(queue).raise(DeviceFault::MESSAGE_WRITE);
-        tell_faults(memory, registers, queue);
+        tell_faults(bus, registers, queue);
     }
     true
 }
 
 /// Writes the event of the faults of `queue` that none has told of (R23).
 #[cold]
-pub(super) fn tell_faults(memory: &SharedMemory, registers: &mut Registers, queue: u8) {
+pub(super) fn tell_faults(bus: &Bus, registers: &mut Registers, queue: u8) {
     if let Some(event) = registers.take_fault_event(queue) {
-        write_event(memory, registers, queue, event, true);
+        write_event(bus, registers, queue, event, true);
     }
 }
 
-fn write_event(memory: &SharedMemory, registers: &mut Registers, queue: u8, event: HwEvent, urgent: bool) {
+fn write_event(bus: &Bus, registers: &mut Registers, queue: u8, event: HwEvent, urgent: bool) {
     if let Some(EventWrite { address, words }) = registers.place_event(queue, event, urgent)
-        && memory.bus_write(address, words).is_err()
+        && bus.write(address, words).is_err()
     {
         registers.lose_event(queue);
     }
@@ -486,11 +487,15 @@ fn stops_group(desc: &HwDesc) -> bool {
     desc.flags & DescFlags::COW_PREFIX.bits() != 0 && desc.member == MEMBER_NONE
 }
 
-/// Reads the slot of `index` into `desc`.
+/// Bus address of the slot of `index`.
 #[inline]
-fn fetch(memory: &SharedMemory, session: &Session, index: u32, desc: &mut HwDesc) -> Result<(), BusFault> {
-    let words: &mut [u64; DESC_WORDS] = cast_mut(desc);
-    memory.bus_read(session.sq.address(index, size_of::<HwDesc>() as u64), words)
+fn slot(session: &Session, index: u32) -> u64 {
+    session.sq.address(index, size_of::<HwDesc>() as u64)
+}
+
+#[inline]
+fn cast_desc(desc: &mut HwDesc) -> &mut [u64; DESC_WORDS] {
+    cast_mut(desc)
 }
 
 /// 64-byte lines that tokens number `from` up to, not including, `to` touch, number 0 being at `delta_offset`.

@@ -10,6 +10,7 @@
 //! than that the shares are exactly the weights, and a queue pair that could run waits for at most as many steps as the weights
 //! of the others sum up to, thus for at most 1024 tokens times that sum, however long their descriptors are.
 
+mod bus;
 mod engine;
 mod execution;
 mod groups;
@@ -22,6 +23,8 @@ pub use mutation::{BadMutation, Mutation, PolicyFault};
 
 use std::collections::HashMap;
 
+use bus::Bus;
+pub use bus::{BusFaults, FaultyRange, Injected};
 use doorbell_contract::{Capability, Counter, Place, Register, Status};
 use doorbell_engine::{Engine, RewardModel};
 use doorbell_host::error::DeviceError;
@@ -65,7 +68,7 @@ const BUILT: Built = Built {
 /// The model as a platform for [`Driver`](doorbell_host::driver::Driver).
 #[derive(Debug)]
 pub struct ModelPlatform {
-    memory: Option<SharedMemory>,
+    bus: Option<Bus>,
     registers: Registers,
     /// What each queue pair executes.
     lanes: Vec<Lane>,
@@ -101,7 +104,7 @@ impl ModelPlatform {
 
     fn built(built: Built) -> Self {
         Self {
-            memory: None,
+            bus: None,
             lanes: (0..built.queues).map(|_| Lane::default()).collect(),
             tables: Tables {
                 groups: (0..built.queues).map(|_| Groups::default()).collect(),
@@ -173,12 +176,12 @@ impl ModelPlatform {
     }
 
     /// Runs until `want` completions of `queue`, or of any queue pair, are posted, or a slice is over.
-    fn run(&mut self, want: usize, queue: Option<u8>) {
-        let Self { memory: Some(memory), registers, lanes, tables, turn, mutator } = self else { return };
+    fn run(&mut self, want: usize, queue: Option<u8>, budget: u32) {
+        let Self { bus: Some(bus), registers, lanes, tables, turn, mutator } = self else { return };
         let before = registers.ticks();
         match &mut lanes[..] {
-            [lane] => Execution { memory, registers, queue: 0, lane, tables, mutator }.run(want.max(1)),
-            lanes => Turns { memory, registers, lanes, tables, turn, mutator }.run(want.max(1), queue),
+            [lane] => Execution { bus, registers, queue: 0, lane, tables, mutator }.run(want.max(1), budget),
+            lanes => Turns { bus, registers, lanes, tables, turn, mutator }.run(want.max(1), queue, budget),
         }
         registers.look_at_times(registers.ticks() == before);
         self.send_all();
@@ -186,10 +189,36 @@ impl ModelPlatform {
 
     /// Sends the messages that are pending and not masked (R14).
     fn send_all(&mut self) {
-        let Self { memory: Some(memory), registers, lanes, .. } = self else { return };
+        let Self { bus: Some(bus), registers, lanes, .. } = self else { return };
         for queue in 0..lanes.len() as u8 {
-            send(memory, registers, queue);
+            send(bus, registers, queue);
         }
+    }
+
+    /// Runs for so many tokens and descriptors, at most: less than an [`advance`](Platform::advance), so that the host comes in
+    /// between.
+    pub fn pass(&mut self, budget: u32) {
+        self.run(usize::MAX, None, budget.max(1));
+    }
+
+    /// Its memory answers accesses with errors from here on; none where there is no memory yet.
+    pub fn set_faults(&mut self, faults: Option<BusFaults>) {
+        if let Some(bus) = &mut self.bus {
+            bus.set_faults(faults);
+        }
+    }
+
+    /// The accesses that its memory has answered with an error since this was asked last.
+    pub fn take_injected(&mut self) -> Vec<Injected> {
+        self.bus.as_mut().map(Bus::take_injected).unwrap_or_default()
+    }
+
+    /// The reset pin: registers take their reset values, and nothing is in flight.
+    pub fn reset(&mut self) {
+        let built = self.registers.built();
+        let bus = self.bus.take();
+        let mutator = self.mutator.take();
+        *self = Self { bus, mutator, ..Self::built(built) };
     }
 }
 
@@ -200,7 +229,7 @@ impl Platform for ModelPlatform {
 
     fn map(&mut self, bytes: usize) -> Result<SharedMemory, DeviceError> {
         let memory = SharedMemory::allocate(bytes, SIMULATED_BUS_ADDRESS)?;
-        self.memory = Some(memory.clone());
+        self.bus = Some(Bus::new(memory.clone()));
         Ok(memory)
     }
 
@@ -215,7 +244,7 @@ impl Platform for ModelPlatform {
 
     #[inline]
     fn advance(&mut self, want: usize) -> Result<(), DeviceError> {
-        self.run(want, None);
+        self.run(want, None, SLICE);
         Ok(())
     }
 }
@@ -233,8 +262,8 @@ impl Pages for ModelPlatform {
         })?;
         if matches!(register, Register::Control | Register::FnControl) {
             self.forget();
-            if let (Register::Control, Some(memory)) = (register, &self.memory) {
-                tell_faults(memory, &mut self.registers, place.queue);
+            if let (Register::Control, Some(bus)) = (register, &self.bus) {
+                tell_faults(bus, &mut self.registers, place.queue);
             }
         }
         if matches!(register, Register::Arm | Register::MessageControl) {
@@ -251,7 +280,7 @@ impl Pages for ModelPlatform {
     }
 
     fn advance_for(&mut self, place: Place, want: usize) -> Result<(), DeviceError> {
-        self.run(want, Some(place.queue));
+        self.run(want, Some(place.queue), SLICE);
         Ok(())
     }
 }

@@ -67,6 +67,12 @@ fn r11_a_completion_queue_outside_the_memory_is_a_fault_and_ends_as_timeout() {
     let mut out = [HwCompletion::default()];
     let error = (0..10_000).find_map(|_| driver.poll(&mut out).err()).expect("R15: poll gives up");
     assert!(error.to_string().contains("ERROR COMPLETION_WRITE"), "{error}");
+    assert_eq!(
+        driver.queue_counter(QueueCounter::Completions).unwrap(),
+        0,
+        "a lost completion is not counted"
+    );
+    assert!(State::from_bits_retain(driver.read(Register::State).unwrap()).contains(State::IDLE));
 }
 
 #[rstest]

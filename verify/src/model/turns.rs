@@ -1,10 +1,10 @@
 //! Turns of several queue pairs (R16).
 
+use super::STEP_TOKENS;
+use super::bus::Bus;
 use super::execution::{Execution, Lane, Tables};
 use super::mutation::Mutator;
-use super::{SLICE, STEP_TOKENS};
 use doorbell_contract::QueueCounter;
-use doorbell_host::memory::SharedMemory;
 use doorbell_host::registers::Registers;
 
 /// Whose turn it is, and how many steps are left of it.
@@ -16,7 +16,7 @@ pub(super) struct Turn {
 
 /// A model of several queue pairs while it has time.
 pub(super) struct Turns<'a> {
-    pub(super) memory: &'a SharedMemory,
+    pub(super) bus: &'a Bus,
     pub(super) registers: &'a mut Registers,
     pub(super) lanes: &'a mut [Lane],
     pub(super) tables: &'a mut Tables,
@@ -25,16 +25,17 @@ pub(super) struct Turns<'a> {
 }
 
 impl Turns<'_> {
-    pub(super) fn run(&mut self, want: usize, of: Option<u8>) {
-        let (mut budget, mut posted) = (SLICE, 0);
+    pub(super) fn run(&mut self, want: usize, of: Option<u8>, mut budget: u32) {
+        let mut posted = 0;
         while budget > 0 && posted < want && !self.mutator.as_ref().is_some_and(Mutator::hangs) {
             let Some(queue) = self.next_turn() else { break };
             self.turn.steps -= 1;
             let lane = &mut self.lanes[usize::from(queue)];
-            let Self { memory, registers, tables, mutator, .. } = self;
-            let mut execution = Execution { memory, registers, queue, lane, tables, mutator };
+            let Self { bus, registers, tables, mutator, .. } = self;
+            let mut execution = Execution { bus, registers, queue, lane, tables, mutator };
             // A descriptor costs as much as a token, in the slice and not in the step.
-            let most = if execution.lane.running.is_some() { STEP_TOKENS } else { STEP_TOKENS + 1 };
+            let tokens = STEP_TOKENS.min(budget);
+            let most = if execution.lane.running.is_some() { tokens } else { tokens + 1 };
             let mut step = most;
             let stop_waits = execution.stop_waits();
             if let Some(outcome) = execution.step(&mut step, stop_waits) {

@@ -22,9 +22,9 @@ use doorbell_runtime::trajectory::{RolloutMemory, Spans, WriterHandle, WriterOpt
 use doorbell_trace::{PREFIX_BLOCK_TOKENS, Request, Trace};
 
 use super::super::GpuList;
-use super::{Args, Wait};
 use super::inject::Faulty;
 use super::reward::{self, Who};
+use super::{Args, Wait};
 use crate::failure::Failure;
 use crate::output::Output;
 use doorbell_devices::{Gpus, Kind, Memory, Opened, Settings};

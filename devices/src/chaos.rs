@@ -1,0 +1,181 @@
+//! Devices for [`doorbell_verify::chaos`]: bare, after reset, in a world that can be made to misbehave.
+
+use doorbell_contract::{Place, Register};
+use doorbell_host::{DeviceError, Pages, Platform, SharedMemory};
+use doorbell_verify::ModelPlatform;
+use doorbell_verify::chaos::Disturbed;
+
+use crate::{Kind, OpenError};
+
+impl Kind {
+    /// Opens the device for chaos, with at least so many workers, queue pairs and functions where it has a choice; `seed` is that of
+    /// its memory.
+    ///
+    /// # Errors
+    /// The device is not there.
+    pub fn open_for_chaos(self, shape: &Shape, seed: u64) -> Result<Box<dyn Disturbed>, OpenError> {
+        if let Some(reason) = self.left_out() {
+            let device = self.name().to_owned();
+            return Err(DeviceError::Unavailable { device, reason }.into());
+        }
+        match self {
+            Kind::Model => Ok(Box::new(ModelPlatform::with_queues(shape.queues, shape.functions)?)),
+            #[cfg(feature = "rtl")]
+            Kind::Rtl => Ok(Box::new(rtl::open(shape, seed)?)),
+            #[cfg(feature = "gpu")]
+            Kind::Gpu => Ok(Box::new(Plain(crate::gpu::open_bare(shape.queues)?))),
+            #[allow(unreachable_patterns)]
+            _ => unreachable!("what was left out is told above, {seed}"),
+        }
+    }
+}
+
+/// What a device for chaos is to have.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Shape {
+    /// Workers of the RTL.
+    pub workers: u32,
+    /// Queue pairs, 1 to 16.
+    pub queues: u8,
+    /// Functions, at most as many.
+    pub functions: u8,
+    /// Waveform of the RTL to be written.
+    pub wave: Option<std::path::PathBuf>,
+}
+
+/// A device with a clock of its own, whose memory does what it likes.
+#[cfg_attr(not(feature = "gpu"), expect(dead_code, reason = "the GPU's"))]
+struct Plain<P>(P);
+
+macro_rules! forward {
+    ($name:ident $(<$p:ident>)?) => {
+        impl $(<$p: Pages>)? Platform for $name $(<$p>)? {
+            fn name(&self) -> &str {
+                self.0.name()
+            }
+
+            fn map(&mut self, bytes: usize) -> Result<SharedMemory, DeviceError> {
+                self.0.map(bytes)
+            }
+
+            fn write_register(&mut self, register: Register, value: u32) -> Result<(), DeviceError> {
+                self.0.write_register(register, value)
+            }
+
+            fn read_register(&mut self, register: Register) -> Result<u32, DeviceError> {
+                self.0.read_register(register)
+            }
+
+            fn advance(&mut self, want: usize) -> Result<(), DeviceError> {
+                self.0.advance(want)
+            }
+
+            fn route(&mut self, memory: &doorbell_host::SharedMemory, offset: usize) -> Result<(), DeviceError> {
+                self.0.route(memory, offset)
+            }
+
+            fn wait(&mut self, awaited: doorbell_host::Awaited, deadline: std::time::Instant) -> Result<(), DeviceError> {
+                self.0.wait(awaited, deadline)
+            }
+
+            fn runs_alone(&self) -> bool {
+                self.0.runs_alone()
+            }
+
+            fn report(&mut self) -> Option<String> {
+                self.0.report()
+            }
+        }
+
+        impl $(<$p: Pages>)? Pages for $name $(<$p>)? {
+            fn write_at(&mut self, place: Place, register: Register, value: u32) -> Result<(), DeviceError> {
+                Pages::write_at(&mut self.0, place, register, value)
+            }
+
+            fn read_at(&mut self, place: Place, register: Register) -> Result<u32, DeviceError> {
+                Pages::read_at(&mut self.0, place, register)
+            }
+        }
+    };
+}
+
+forward!(Plain<P>);
+
+impl<P: Pages> Disturbed for Plain<P> {
+    fn pass(&mut self, _: u32) -> Result<(), DeviceError> {
+        self.0.advance(1)
+    }
+}
+
+#[cfg(feature = "rtl")]
+mod rtl {
+    use super::*;
+    use doorbell_cosim::{CosimError, FaultyRange, RtlConfig, RtlPlatform, Wave};
+    use doorbell_verify::chaos::{Injected, ResetPins, Weather};
+
+    pub(super) struct Rtl(RtlPlatform);
+
+    forward!(Rtl);
+
+    pub(super) fn open(shape: &Shape, seed: u64) -> Result<Rtl, DeviceError> {
+        let config = RtlConfig {
+            workers: shape.workers,
+            queues: shape.queues.into(),
+            functions: shape.functions.into(),
+            reorder: seed & 1 == 0,
+            seed,
+            changes: true,
+            wave: shape.wave.clone().map(|path| Wave { path, window: None }),
+            ..RtlConfig::default()
+        };
+        Ok(Rtl(RtlPlatform::new(&config)?))
+    }
+
+    impl Disturbed for Rtl {
+        fn write_bytes(&mut self, address: u32, value: u32, strobe: u8) -> Result<bool, DeviceError> {
+            Ok(self.0.write_bytes(address, value, strobe)?)
+        }
+
+        fn read_address(&mut self, address: u32) -> Result<(u32, bool), DeviceError> {
+            Ok(self.0.read_address(address)?)
+        }
+
+        fn pass(&mut self, cycles: u32) -> Result<(), DeviceError> {
+            Ok(self.0.run(cycles.into())?)
+        }
+
+        fn set_weather(&mut self, weather: &Weather, _: u64) -> Result<(), DeviceError> {
+            let faults = weather.faults.iter().map(|range| FaultyRange {
+                first: range.first,
+                last: range.last,
+                one_in: range.one_in,
+            });
+            Ok(self.0.set_weather(&doorbell_cosim::Weather {
+                latency: [*weather.latency.start(), *weather.latency.end()],
+                stall_percent: weather.stall_percent,
+                withholds_reads: weather.withholds_reads,
+                withholds_writes: weather.withholds_writes,
+                faults: faults.collect(),
+            })?)
+        }
+
+        fn take_injected(&mut self) -> Vec<Injected> {
+            let injected = self.0.take_injected().into_iter();
+            let injected = injected.map(|access| Injected {
+                address: access.address,
+                bytes: access.bytes,
+                is_write: access.is_write,
+                is_decerr: access.is_decerr,
+            });
+            injected.collect()
+        }
+
+        fn reset(&mut self, pins: ResetPins) -> Result<bool, DeviceError> {
+            let reset: Result<(), CosimError> = match pins {
+                ResetPins::WithBus => self.0.reset(2),
+                ResetPins::Alone => self.0.reset_alone(2),
+            };
+            Ok(reset.map(|()| true)?)
+        }
+    }
+}
