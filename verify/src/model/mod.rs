@@ -1,4 +1,4 @@
-//! The golden model: a device in plain Rust, and the executable specification of rules R1 to R21.
+//! The golden model: a device in plain Rust, and the executable specification of rules R1 to R21 and R23.
 //!
 //! It executes from the same shared memory as any other device, of each queue pair in SQ order, one descriptor at a time (so
 //! R5 and R7 hold by construction), and only when given time by `advance`. It has no clock: CYCLES counts one per descriptor
@@ -32,7 +32,7 @@ use doorbell_host::memory::{SIMULATED_BUS_ADDRESS, SharedMemory};
 use doorbell_host::platform::Platform;
 use doorbell_host::ports::Pages;
 use doorbell_host::registers::{Built, Registers};
-use execution::{Execution, Lane, Tables, send};
+use execution::{Execution, Lane, Tables, send, tell_faults};
 use groups::{GROUPS, Groups};
 use mutation::Mutator;
 use turns::{Turn, Turns};
@@ -51,6 +51,7 @@ const BUILT: Built = Built {
         .union(Capability::LOGP)
         .union(Capability::POLICY)
         .union(Capability::ABORT)
+        .union(Capability::EVENTS)
         .union(Capability::ISOLATED),
     // It executes in SQ order, one descriptor of a queue pair at a time.
     workers: 1,
@@ -150,7 +151,7 @@ impl ModelPlatform {
         for (queue, lane) in (0..).zip(&mut self.lanes) {
             match (&self.registers.queue(queue).session, &lane.running) {
                 (None, _) => {
-                    lane.running = None;
+                    (lane.running, lane.life) = (None, None);
                     self.tables.groups[usize::from(queue)].clear();
                 }
                 (Some(session), Some(decode)) => {
@@ -261,6 +262,9 @@ impl Pages for ModelPlatform {
         })?;
         if matches!(register, Register::Control | Register::FnControl) {
             self.forget();
+            if let (Register::Control, Some(bus)) = (register, &self.bus) {
+                tell_faults(bus, &mut self.registers, place.queue);
+            }
         }
         if matches!(register, Register::Arm | Register::MessageControl) {
             self.send_all();
