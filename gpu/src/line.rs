@@ -158,6 +158,17 @@ impl SharedLine {
         true
     }
 
+    /// SQ slots consumed, as the newest visible completion that is not released says: a host that has read it may ring for them before it
+    /// releases it.
+    #[cold]
+    pub fn told(&self) -> Option<u32> {
+        let (completions, depth) = self.completions()?;
+        let first = self.cq_head.load(Ordering::Relaxed);
+        let indices = (0..depth.slots()).map(|k| first.wrapping_add(k));
+        let last = indices.take_while(|&index| queue::is_fresh(&completions, depth, index)).last()?;
+        Some((completions.word(last, SQ_HEAD_WORD) >> 32) as u32)
+    }
+
     /// The slots of the completion queue, and how many.
     fn completions(&self) -> Option<(Slots<'_, COMPLETION_WORDS>, Depth)> {
         let depth = Depth::new("cq_size", self.cq_slots.load(Ordering::Relaxed)).ok()?;
