@@ -3,7 +3,7 @@
 use std::ops::{Range, RangeInclusive};
 use std::path::PathBuf;
 
-pub use crate::bridge::ffi::{Fault, FaultKind, FaultyRange, Injected, Weather};
+pub use crate::bridge::ffi::{Fault, FaultKind, FaultyRange, Injected, Moment, Weather};
 
 use crate::bridge::ffi;
 use crate::error::CosimError;
@@ -42,6 +42,8 @@ pub struct RtlConfig {
     pub hostile: Option<u8>,
     /// Whether its memory is to be told, while it runs, [how to behave](crate::RtlPlatform::set_weather).
     pub changes: bool,
+    /// Whether its memory keeps [when descriptors came and writes were answered](crate::RtlPlatform::take_moments).
+    pub moments: bool,
     /// Waveform to be written.
     pub wave: Option<Wave>,
 }
@@ -59,6 +61,7 @@ impl Default for RtlConfig {
             faults: vec![],
             hostile: None,
             changes: false,
+            moments: false,
             wave: None,
         }
     }
@@ -126,6 +129,7 @@ impl RtlConfig {
             reorder: self.reorder,
             seed: self.seed,
             hostile: self.hostile.map_or(u32::MAX, u32::from),
+            moments: self.moments,
             changes: self.changes,
             faults: self.faults.clone(),
             wave_path,

@@ -16,7 +16,7 @@ pub mod probe;
 #[cfg(feature = "bare")]
 pub use bare::{BareRun, bare_loop};
 pub use bridge::ffi::Built;
-pub use config::{CHANNELS, Fault, FaultKind, FaultyRange, Injected, MAX_LATENCY, RtlConfig, Wave, Weather};
+pub use config::{CHANNELS, Fault, FaultKind, FaultyRange, Injected, MAX_LATENCY, Moment, RtlConfig, Wave, Weather};
 pub use error::CosimError;
 pub use platform::{RtlPlatform, SLICE, Watch};
 

@@ -51,6 +51,7 @@ fn make(
         faults: faults.into_iter().collect(),
         hostile: None,
         changes: false,
+        moments: false,
         wave,
     };
     let config = if random { config.with_random_memory(seed) } else { config };
