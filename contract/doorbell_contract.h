@@ -441,8 +441,8 @@ enum doorbell_reg {
   // slots of the event ring, a power of two, 2 to 65536; 0: the function has none
   DOORBELL_REG_EQ_SIZE = 0x10048,
   DOORBELL_REG_EVENT_CONTROL = 0x1004C,          // LIFE; other bits are ignored and read 0
-  // head of the event ring, a running index: releases the events below it. Beyond EQ_TAIL, or below the
-  // current head, or while no ring runs: SLVERR
+  // head of the event ring, a running index: releases the events below it. Beyond the events written, or
+  // below the current head, or while no ring runs: SLVERR
   DOORBELL_REG_EQ_HEAD = 0x10050,
   // tail of the event ring, a running index: the writes of the events below it were answered; final once no
   // queue pair of the function is active

@@ -19,10 +19,11 @@ use std::{env, fs, thread};
 use cache::{Cache, Key};
 
 const OLDEST: (u32, u32) = (5, 6);
-const SOURCES: [&str; 7] = [
+const SOURCES: [&str; 8] = [
     "src/axi_memory.cpp",
     "src/bridge.cpp",
     "src/contract_probe.cpp",
+    "src/event_monitor.cpp",
     "src/failure.cpp",
     "src/queue_monitor.cpp",
     "src/responses.cpp",

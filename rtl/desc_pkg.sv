@@ -452,8 +452,8 @@ package desc_pkg;
   // slots of the event ring, a power of two, 2 to 65536; 0: the function has none
   localparam logic [17:0] REG_EQ_SIZE = 18'h1_0048;
   localparam logic [17:0] REG_EVENT_CONTROL = 18'h1_004C;    // LIFE; other bits are ignored and read 0
-  // head of the event ring, a running index: releases the events below it. Beyond EQ_TAIL, or below the
-  // current head, or while no ring runs: SLVERR
+  // head of the event ring, a running index: releases the events below it. Beyond the events written, or
+  // below the current head, or while no ring runs: SLVERR
   localparam logic [17:0] REG_EQ_HEAD = 18'h1_0050;
   // tail of the event ring, a running index: the writes of the events below it were answered; final once no
   // queue pair of the function is active

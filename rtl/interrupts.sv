@@ -322,7 +322,7 @@ module interrupts
   logic       message_ack;
   assign ack_number  = ack_id_i - MESSAGE_AXI_ID;
   assign ack_pair    = (Queues == 1) ? '0 : ack_number[QueueBits-1:0];
-  assign message_ack = ack_i && ack_id_i >= MESSAGE_AXI_ID && inner_rst_ni;     // what drains behind a reset counts nothing
+  assign message_ack = ack_i && ack_id_i >= MESSAGE_AXI_ID && ack_id_i < EVENT_AXI_ID && inner_rst_ni;   // what drains behind a reset counts nothing
   assign acks_one    = message_ack ? Slots'(16'd1 << ack_pair) : '0;
   assign fault_o     = (message_ack && ack_error_i) ? Queues'(acks_one) : '0;
 

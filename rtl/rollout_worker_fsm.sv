@@ -43,6 +43,7 @@ module rollout_worker_fsm
   output logic [Workers-1:0]    joins_o,             // likewise
   output logic [Workers-1:0]    wants_o,
   output logic [Workers-1:0]    free_o,
+  output logic [Workers-1:0]    begun_o,             // started a descriptor
   output logic [Workers-1:0]    moved_o,             // started a descriptor, or its oldest end was taken
 
   // The engine (see engine_hash): it keeps what it prepared for an assigned descriptor by worker and place.
@@ -551,6 +552,7 @@ module rollout_worker_fsm
   assign wait_o  = wait_q;
   assign free_o  = ~(run_q | wait_q | some_q);
   assign wants_o = near_end_q & open_q;
+  assign begun_o = start;
   assign moved_o = start | delivered_i;
 
   // Rollout of the descriptor that was assigned last.

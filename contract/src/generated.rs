@@ -498,7 +498,7 @@ registers! {
         EqSize = 0x1_0048, Function, "EQ_SIZE", Config, Some(0);
         /// EVENT_CONTROL (cfg): LIFE; other bits are ignored and read 0
         EventControl = 0x1_004C, Function, "EVENT_CONTROL", Config, Some(0);
-        /// EQ_HEAD (rw): head of the event ring, a running index: releases the events below it. Beyond EQ_TAIL, or below the current head, or while no ring runs: SLVERR
+        /// EQ_HEAD (rw): head of the event ring, a running index: releases the events below it. Beyond the events written, or below the current head, or while no ring runs: SLVERR
         EqHead = 0x1_0050, Function, "EQ_HEAD", ReadWrite, Some(0);
         /// EQ_TAIL (ro): tail of the event ring, a running index: the writes of the events below it were answered; final once no queue pair of the function is active
         EqTail = 0x1_0054, Function, "EQ_TAIL", ReadOnly, Some(0);

@@ -525,7 +525,7 @@ class Reg:
     EVENT_CONTROL = Register("EVENT_CONTROL", 0x1_004C, 0x1000, 0x0000)
     """cfg: LIFE; other bits are ignored and read 0"""
     EQ_HEAD = Register("EQ_HEAD", 0x1_0050, 0x1000, 0x0000)
-    """rw: head of the event ring, a running index: releases the events below it. Beyond EQ_TAIL, or below the current head, or while no ring runs: SLVERR"""
+    """rw: head of the event ring, a running index: releases the events below it. Beyond the events written, or below the current head, or while no ring runs: SLVERR"""
     EQ_TAIL = Register("EQ_TAIL", 0x1_0054, 0x1000, 0x0000)
     """ro: tail of the event ring, a running index: the writes of the events below it were answered; final once no queue pair of the function is active"""
     EVENTS_DROPPED = Register("EVENTS_DROPPED", 0x1_0058, 0x1000, 0x0000)
