@@ -55,6 +55,7 @@ typedef unsigned long long uint64_t;
 // largest value of LENGTH_LIMIT; a length leaves bit 31 to the phase
 #define DOORBELL_LENGTH_LIMIT_MAX 0x7FFFFFFFu
 #define DOORBELL_RANGES 0x00000010u              // ranges of reward model 1
+#define DOORBELL_EVENT_DELTA_MAX 0x7FFFFFFFu     // largest delta of an event: what took longer says this
 #define DOORBELL_RING_MAX_LOG2 0x00000010u       // log2 of the largest ring, in slots; the smallest has 2
 
 // Work order: one slot of the submission queue.
@@ -156,6 +157,39 @@ DOORBELL_ASSERT(DOORBELL_OFFSETOF(struct doorbell_hw_policy, salt) == 4, "offset
 DOORBELL_ASSERT(DOORBELL_OFFSETOF(struct doorbell_hw_policy, length) == 8, "offset of length");
 DOORBELL_ASSERT(DOORBELL_OFFSETOF(struct doorbell_hw_policy, check) == 12, "offset of check");
 
+// Event: one slot of a function's event ring (rule R23).
+struct doorbell_hw_event {
+  DOORBELL_ALIGNAS(32) uint8_t kind;   // an event kind
+  uint8_t queue_id;                    // queue pair, by its number in the device
+  uint16_t worker_id;                  // LIFE: that of the completion; FAULT: 0
+  // LIFE: running index of the completion; FAULT: of the queue pair's first completion whose write was not
+  // answered yet
+  uint32_t index;
+  // bits 62:0: tick at which, LIFE: the slot of the descriptor had been read; FAULT: the bits were set; bit
+  // 63: the phase of this half
+  uint64_t stamp;
+  // LIFE: ticks from the stamp until a worker began with it, or, where none did, until its end was known;
+  // FAULT: the bits of ERROR
+  uint32_t start;
+  // LIFE: ticks from the stamp until its first token was produced; as ended where it has none; FAULT: 0
+  uint32_t first_token;
+  uint32_t ended;                      // LIFE: ticks from the stamp until its end was known; FAULT: 0
+  // bits 30:0: LIFE: ticks from the stamp until its completion was visible; FAULT: 0; bit 31: the phase of
+  // this half
+  uint32_t visible;
+};
+DOORBELL_ASSERT(sizeof(struct doorbell_hw_event) == 32, "size of doorbell_hw_event");
+DOORBELL_ASSERT(DOORBELL_ALIGNOF(struct doorbell_hw_event) == 32, "alignment of doorbell_hw_event");
+DOORBELL_ASSERT(DOORBELL_OFFSETOF(struct doorbell_hw_event, kind) == 0, "offset of kind");
+DOORBELL_ASSERT(DOORBELL_OFFSETOF(struct doorbell_hw_event, queue_id) == 1, "offset of queue_id");
+DOORBELL_ASSERT(DOORBELL_OFFSETOF(struct doorbell_hw_event, worker_id) == 2, "offset of worker_id");
+DOORBELL_ASSERT(DOORBELL_OFFSETOF(struct doorbell_hw_event, index) == 4, "offset of index");
+DOORBELL_ASSERT(DOORBELL_OFFSETOF(struct doorbell_hw_event, stamp) == 8, "offset of stamp");
+DOORBELL_ASSERT(DOORBELL_OFFSETOF(struct doorbell_hw_event, start) == 16, "offset of start");
+DOORBELL_ASSERT(DOORBELL_OFFSETOF(struct doorbell_hw_event, first_token) == 20, "offset of first_token");
+DOORBELL_ASSERT(DOORBELL_OFFSETOF(struct doorbell_hw_event, ended) == 24, "offset of ended");
+DOORBELL_ASSERT(DOORBELL_OFFSETOF(struct doorbell_hw_event, visible) == 28, "offset of visible");
+
 // Opcodes of a descriptor.
 enum doorbell_op {
   DOORBELL_OP_NOP = 0x00,                        // completes as DONE, adds nothing
@@ -226,6 +260,14 @@ enum doorbell_slot {
   DOORBELL_SLOT_ABORTED = 0x03,                  // a version that a POLICY with ABORT has retired
 };
 
+// What an event tells.
+enum doorbell_event {
+  // when a descriptor came through the device; one for each completion that is visible, with
+  // EVENT_CONTROL.LIFE
+  DOORBELL_EVENT_LIFE = 0x01,
+  DOORBELL_EVENT_FAULT = 0x02,                   // bits of the queue pair's ERROR were set that were not
+};
+
 // Flags of a descriptor.
 // starts after all earlier ones have completed; later ones wait for it (rule R7)
 #define DOORBELL_FLAG_FENCE 0x00000001u
@@ -287,6 +329,10 @@ enum doorbell_slot {
 // 1: the vector sends nothing; what fires meanwhile stays pending, and is one message once this is 0
 #define DOORBELL_MESSAGE_CONTROL_MASK 0x00000001u
 
+// Bits of the EVENT_CONTROL register.
+// an event of the kind LIFE for each completion of the function that is visible
+#define DOORBELL_EVENT_CONTROL_LIFE 0x00000001u
+
 // Bits of the CAPABILITY register.
 #define DOORBELL_CAP_PREFILL 0x00000001u         // opcode PREFILL
 #define DOORBELL_CAP_REWARD 0x00000002u          // opcode REWARD
@@ -298,6 +344,7 @@ enum doorbell_slot {
 // the device itself confines each access to the windows of its function (rule R11); without it, software
 // checks each region at ENABLE, and one address space holds all functions
 #define DOORBELL_CAP_ISOLATED 0x00000100u
+#define DOORBELL_CAP_EVENTS 0x00000200u          // event rings (rule R23): EQ_BASE to EVENTS_DROPPED
 // register BUS_TIMEOUT, and queue pairs that are dead once it is over (rule R24)
 #define DOORBELL_CAP_WATCHDOG 0x00010000u
 // polls the slots: the check word publishes (rule R1), and the doorbell only wakes
@@ -398,6 +445,19 @@ enum doorbell_reg {
   // policy slot 0: [15:0] version, [23:16] a slot state, [24] loaded last
   DOORBELL_REG_POLICY_SLOT_0 = 0x10020,
   DOORBELL_REG_POLICY_SLOT_1 = 0x10024,          // policy slot 1, likewise
+  DOORBELL_REG_EQ_BASE_LO = 0x10040,             // bus address of the event ring, a multiple of 64; low half
+  DOORBELL_REG_EQ_BASE_HI = 0x10044,             // high half
+  // slots of the event ring, a power of two, 2 to 65536; 0: the function has none
+  DOORBELL_REG_EQ_SIZE = 0x10048,
+  DOORBELL_REG_EVENT_CONTROL = 0x1004C,          // LIFE; other bits are ignored and read 0
+  // head of the event ring, a running index: releases the events below it. Beyond the events written, or
+  // below the current head, or while no ring runs: SLVERR
+  DOORBELL_REG_EQ_HEAD = 0x10050,
+  // tail of the event ring, a running index: the writes of the events below it were answered; final once no
+  // queue pair of the function is active
+  DOORBELL_REG_EQ_TAIL = 0x10054,
+  // events of the ring that were dropped or lost; saturates at 0xFFFF_FFFF
+  DOORBELL_REG_EVENTS_DROPPED = 0x10058,
   DOORBELL_REG_RANGE_0_LO = 0x10100,             // reward model 1, range 0: its first token
   DOORBELL_REG_RANGE_0_HI = 0x10104,             // and its last; below the first, the range is empty
   DOORBELL_REG_RANGE_1_LO = 0x10108,             // reward model 1, range 1: its first token

@@ -27,6 +27,8 @@ package desc_pkg;
   // largest value of LENGTH_LIMIT; a length leaves bit 31 to the phase
   localparam logic [31:0] LENGTH_LIMIT_MAX = 32'h7FFF_FFFF;
   localparam logic [31:0] RANGES = 32'h0000_0010;            // ranges of reward model 1
+  // largest delta of an event: what took longer says this
+  localparam logic [31:0] EVENT_DELTA_MAX = 32'h7FFF_FFFF;
   // log2 of the largest ring, in slots; the smallest has 2
   localparam logic [31:0] RING_MAX_LOG2 = 32'h0000_0010;
 
@@ -129,6 +131,39 @@ package desc_pkg;
   localparam int          HW_POLICY_LENGTH_LSB = 64;
   localparam int          HW_POLICY_CHECK_LSB = 96;
 
+  // Event: one slot of a function's event ring (rule R23). Byte 0 of memory is bits [7:0].
+  typedef struct packed {
+    // bits 30:0: LIFE: ticks from the stamp until its completion was visible; FAULT: 0; bit 31: the phase of
+    // this half
+    logic [31:0] visible;
+    logic [31:0] ended;              // LIFE: ticks from the stamp until its end was known; FAULT: 0
+    // LIFE: ticks from the stamp until its first token was produced; as ended where it has none; FAULT: 0
+    logic [31:0] first_token;
+    // LIFE: ticks from the stamp until a worker began with it, or, where none did, until its end was known;
+    // FAULT: the bits of ERROR
+    logic [31:0] start;
+    // bits 62:0: tick at which, LIFE: the slot of the descriptor had been read; FAULT: the bits were set;
+    // bit 63: the phase of this half
+    logic [63:0] stamp;
+    // LIFE: running index of the completion; FAULT: of the queue pair's first completion whose write was not
+    // answered yet
+    logic [31:0] index;
+    logic [15:0] worker_id;          // LIFE: that of the completion; FAULT: 0
+    logic [7:0]  queue_id;           // queue pair, by its number in the device
+    logic [7:0]  kind;               // an event kind
+  } hw_event_t;
+
+  localparam int          HW_EVENT_BITS = 256;
+  localparam int          HW_EVENT_KIND_LSB = 0;
+  localparam int          HW_EVENT_QUEUE_ID_LSB = 8;
+  localparam int          HW_EVENT_WORKER_ID_LSB = 16;
+  localparam int          HW_EVENT_INDEX_LSB = 32;
+  localparam int          HW_EVENT_STAMP_LSB = 64;
+  localparam int          HW_EVENT_START_LSB = 128;
+  localparam int          HW_EVENT_FIRST_TOKEN_LSB = 160;
+  localparam int          HW_EVENT_ENDED_LSB = 192;
+  localparam int          HW_EVENT_VISIBLE_LSB = 224;
+
   // Opcodes of a descriptor.
   localparam logic [7:0]  OP_NOP = 8'h00;                    // completes as DONE, adds nothing
   localparam logic [7:0]  OP_DECODE = 8'h01;                 // adds up to max_tokens tokens
@@ -192,6 +227,13 @@ package desc_pkg;
   localparam logic [7:0]  SLOT_RESIDENT = 8'h01;             // a version that descriptors may name
   localparam logic [7:0]  SLOT_KEPT = 8'h02;                 // a version that a POLICY with KEEP has retired
   localparam logic [7:0]  SLOT_ABORTED = 8'h03;              // a version that a POLICY with ABORT has retired
+
+  // What an event tells.
+  // when a descriptor came through the device; one for each completion that is visible, with
+  // EVENT_CONTROL.LIFE
+  localparam logic [7:0]  EVENT_LIFE = 8'h01;
+  // bits of the queue pair's ERROR were set that were not
+  localparam logic [7:0]  EVENT_FAULT = 8'h02;
 
   // Flags of a descriptor. Number and mask of each bit.
   // starts after all earlier ones have completed; later ones wait for it (rule R7)
@@ -283,6 +325,11 @@ package desc_pkg;
   localparam int          MESSAGE_CONTROL_MASK_BIT = 0;
   localparam logic [31:0] MESSAGE_CONTROL_MASK = 32'h0000_0001;
 
+  // Bits of the EVENT_CONTROL register. Number and mask of each bit.
+  // an event of the kind LIFE for each completion of the function that is visible
+  localparam int          EVENT_CONTROL_LIFE_BIT = 0;
+  localparam logic [31:0] EVENT_CONTROL_LIFE = 32'h0000_0001;
+
   // Bits of the CAPABILITY register. Number and mask of each bit.
   localparam int          CAP_PREFILL_BIT = 0;               // opcode PREFILL
   localparam logic [31:0] CAP_PREFILL = 32'h0000_0001;
@@ -303,6 +350,9 @@ package desc_pkg;
   // checks each region at ENABLE, and one address space holds all functions
   localparam int          CAP_ISOLATED_BIT = 8;
   localparam logic [31:0] CAP_ISOLATED = 32'h0000_0100;
+  // event rings (rule R23): EQ_BASE to EVENTS_DROPPED
+  localparam int          CAP_EVENTS_BIT = 9;
+  localparam logic [31:0] CAP_EVENTS = 32'h0000_0200;
   // register BUS_TIMEOUT, and queue pairs that are dead once it is over (rule R24)
   localparam int          CAP_WATCHDOG_BIT = 16;
   localparam logic [31:0] CAP_WATCHDOG = 32'h0001_0000;
@@ -408,6 +458,20 @@ package desc_pkg;
   // policy slot 0: [15:0] version, [23:16] a slot state, [24] loaded last
   localparam logic [17:0] REG_POLICY_SLOT_0 = 18'h1_0020;
   localparam logic [17:0] REG_POLICY_SLOT_1 = 18'h1_0024;    // policy slot 1, likewise
+  // bus address of the event ring, a multiple of 64; low half
+  localparam logic [17:0] REG_EQ_BASE_LO = 18'h1_0040;
+  localparam logic [17:0] REG_EQ_BASE_HI = 18'h1_0044;       // high half
+  // slots of the event ring, a power of two, 2 to 65536; 0: the function has none
+  localparam logic [17:0] REG_EQ_SIZE = 18'h1_0048;
+  localparam logic [17:0] REG_EVENT_CONTROL = 18'h1_004C;    // LIFE; other bits are ignored and read 0
+  // head of the event ring, a running index: releases the events below it. Beyond the events written, or
+  // below the current head, or while no ring runs: SLVERR
+  localparam logic [17:0] REG_EQ_HEAD = 18'h1_0050;
+  // tail of the event ring, a running index: the writes of the events below it were answered; final once no
+  // queue pair of the function is active
+  localparam logic [17:0] REG_EQ_TAIL = 18'h1_0054;
+  // events of the ring that were dropped or lost; saturates at 0xFFFF_FFFF
+  localparam logic [17:0] REG_EVENTS_DROPPED = 18'h1_0058;
   localparam logic [17:0] REG_RANGE_0_LO = 18'h1_0100;       // reward model 1, range 0: its first token
   // and its last; below the first, the range is empty
   localparam logic [17:0] REG_RANGE_0_HI = 18'h1_0104;

@@ -35,6 +35,8 @@ pub const DIGEST_PRIME: u32 = 0x0100_0193;
 pub const LENGTH_LIMIT_MAX: u32 = 0x7FFF_FFFF;
 /// ranges of reward model 1
 pub const RANGES: u32 = 16;
+/// largest delta of an event: what took longer says this
+pub const EVENT_DELTA_MAX: u32 = 0x7FFF_FFFF;
 /// log2 of the largest ring, in slots; the smallest has 2
 pub const RING_MAX_LOG2: u32 = 16;
 
@@ -120,6 +122,30 @@ record! {
         8 length: u32,
         /// Bytes 12 to 15: mix(mix(mix(w0 ^ 0x9E3779B9) ^ w1) ^ w2) of the three words before it; else BAD_POLICY
         12 check: u32,
+    }
+}
+
+record! {
+    /// Event: one slot of a function's event ring (rule R23).
+    HwEvent, 32 {
+        /// Byte 0: an event kind
+        0 kind: u8,
+        /// Byte 1: queue pair, by its number in the device
+        1 queue_id: u8,
+        /// Bytes 2 to 3: LIFE: that of the completion; FAULT: 0
+        2 worker_id: u16,
+        /// Bytes 4 to 7: LIFE: running index of the completion; FAULT: of the queue pair's first completion whose write was not answered yet
+        4 index: u32,
+        /// Bytes 8 to 15: bits 62:0: tick at which, LIFE: the slot of the descriptor had been read; FAULT: the bits were set; bit 63: the phase of this half
+        8 stamp: u64,
+        /// Bytes 16 to 19: LIFE: ticks from the stamp until a worker began with it, or, where none did, until its end was known; FAULT: the bits of ERROR
+        16 start: u32,
+        /// Bytes 20 to 23: LIFE: ticks from the stamp until its first token was produced; as ended where it has none; FAULT: 0
+        20 first_token: u32,
+        /// Bytes 24 to 27: LIFE: ticks from the stamp until its end was known; FAULT: 0
+        24 ended: u32,
+        /// Bytes 28 to 31: bits 30:0: LIFE: ticks from the stamp until its completion was visible; FAULT: 0; bit 31: the phase of this half
+        28 visible: u32,
     }
 }
 
@@ -218,6 +244,16 @@ code_points! {
         Kept = 2, "KEPT";
         /// ABORTED: a version that a POLICY with ABORT has retired
         Aborted = 3, "ABORTED";
+    }
+}
+
+code_points! {
+    /// What an event tells.
+    EventKind {
+        /// LIFE: when a descriptor came through the device; one for each completion that is visible, with EVENT_CONTROL.LIFE
+        Life = 1, "LIFE";
+        /// FAULT: bits of the queue pair's ERROR were set that were not
+        Fault = 2, "FAULT";
     }
 }
 
@@ -323,6 +359,15 @@ bitflags::bitflags! {
 }
 
 bitflags::bitflags! {
+    /// Bits of the EVENT_CONTROL register.
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+    pub struct EventControl: u32 {
+        /// Bit 0: an event of the kind LIFE for each completion of the function that is visible
+        const LIFE = 1 << 0;
+    }
+}
+
+bitflags::bitflags! {
     /// Bits of the CAPABILITY register.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
     pub struct Capability: u32 {
@@ -342,6 +387,8 @@ bitflags::bitflags! {
         const ABORT = 1 << 7;
         /// Bit 8: the device itself confines each access to the windows of its function (rule R11); without it, software checks each region at ENABLE, and one address space holds all functions
         const ISOLATED = 1 << 8;
+        /// Bit 9: event rings (rule R23): EQ_BASE to EVENTS_DROPPED
+        const EVENTS = 1 << 9;
         /// Bit 16: register BUS_TIMEOUT, and queue pairs that are dead once it is over (rule R24)
         const WATCHDOG = 1 << 16;
         /// Bit 4: polls the slots: the check word publishes (rule R1), and the doorbell only wakes
@@ -451,6 +498,20 @@ registers! {
         PolicySlot0 = 0x1_0020, Function, "POLICY_SLOT_0", ReadOnly, Some(0x0101_0000);
         /// POLICY_SLOT_1 (ro): policy slot 1, likewise
         PolicySlot1 = 0x1_0024, Function, "POLICY_SLOT_1", ReadOnly, Some(0);
+        /// EQ_BASE_LO (cfg): bus address of the event ring, a multiple of 64; low half
+        EqBaseLo = 0x1_0040, Function, "EQ_BASE_LO", Config, Some(0);
+        /// EQ_BASE_HI (cfg): high half
+        EqBaseHi = 0x1_0044, Function, "EQ_BASE_HI", Config, Some(0);
+        /// EQ_SIZE (cfg): slots of the event ring, a power of two, 2 to 65536; 0: the function has none
+        EqSize = 0x1_0048, Function, "EQ_SIZE", Config, Some(0);
+        /// EVENT_CONTROL (cfg): LIFE; other bits are ignored and read 0
+        EventControl = 0x1_004C, Function, "EVENT_CONTROL", Config, Some(0);
+        /// EQ_HEAD (rw): head of the event ring, a running index: releases the events below it. Beyond the events written, or below the current head, or while no ring runs: SLVERR
+        EqHead = 0x1_0050, Function, "EQ_HEAD", ReadWrite, Some(0);
+        /// EQ_TAIL (ro): tail of the event ring, a running index: the writes of the events below it were answered; final once no queue pair of the function is active
+        EqTail = 0x1_0054, Function, "EQ_TAIL", ReadOnly, Some(0);
+        /// EVENTS_DROPPED (ro): events of the ring that were dropped or lost; saturates at 0xFFFF_FFFF
+        EventsDropped = 0x1_0058, Function, "EVENTS_DROPPED", ReadOnly, Some(0);
         /// RANGE_0_LO (cfg): reward model 1, range 0: its first token
         Range0Lo = 0x1_0100, Function, "RANGE_0_LO", Config, Some(0xFFFF_FFFF);
         /// RANGE_0_HI (cfg): and its last; below the first, the range is empty

@@ -266,6 +266,16 @@ impl HwCompletion {
     }
 }
 
+impl HwEvent {
+    /// This event with `phase` in both halves, as it stands in its slot (R23).
+    #[inline]
+    #[must_use]
+    pub fn with_phase(self, phase: bool) -> Self {
+        let stamp = self.stamp & !HwCompletion::PHASE | u64::from(phase) << 63;
+        Self { stamp, visible: self.visible & EVENT_DELTA_MAX | u32::from(phase) << 31, ..self }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -415,6 +425,18 @@ mod tests {
             bytes[bit / 8] ^= 1 << (bit % 8);
             assert!(!cast::<_, HwPolicy>(bytes).verify(), "bit {bit}");
         }
+    }
+
+    /// R23: the phases lie where those of a completion do, and nothing else changes with them.
+    #[test]
+    fn r23_phases_of_an_event_are_those_of_a_completion() {
+        let clear: [u64; 4] = cast(cast::<_, HwEvent>([0xFFu8; 32]).with_phase(false));
+        let set: [u64; 4] = cast(HwEvent::default().with_phase(true));
+        let phase = HwCompletion::PHASE;
+        assert_eq!(set, [0, phase, 0, phase]);
+        assert_eq!(clear, [u64::MAX, !phase, u64::MAX, !phase]);
+        let completion: [u64; 4] = cast(HwCompletion::default().with_phase(true));
+        assert_eq!(completion, set);
     }
 
     #[rstest]

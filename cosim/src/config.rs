@@ -3,7 +3,7 @@
 use std::ops::{Range, RangeInclusive};
 use std::path::PathBuf;
 
-pub use crate::bridge::ffi::{Fault, FaultKind, FaultyRange, Injected, Weather};
+pub use crate::bridge::ffi::{Fault, FaultKind, FaultyRange, Injected, Moment, Weather};
 
 use crate::bridge::ffi;
 use crate::error::CosimError;
@@ -13,6 +13,13 @@ pub const CHANNELS: [&str; 5] = ["AR", "R", "AW", "W", "B"];
 
 /// Longest latency that can be asked for, in cycles.
 pub const MAX_LATENCY: u32 = 1_000_000;
+
+/// Cycles of a slice of the device's time, unless other threads have to wait for its end.
+pub const SLICE: u64 = 4096;
+
+/// Cycles of a slice of a device whose drivers have threads of their own: a register access waits until it is over, tens of
+/// microseconds.
+pub const SHARED_SLICE: u64 = 256;
 
 /// How to build and surround the simulated device. The default is a memory that answers in the next cycle.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -42,6 +49,10 @@ pub struct RtlConfig {
     pub hostile: Option<u8>,
     /// Whether its memory is to be told, while it runs, [how to behave](crate::RtlPlatform::set_weather).
     pub changes: bool,
+    /// Cycles that one [`advance`](doorbell_host::Platform::advance) simulates at most.
+    pub slice: u64,
+    /// Whether its memory keeps [when descriptors came and writes were answered](crate::RtlPlatform::take_moments).
+    pub moments: bool,
     /// Waveform to be written.
     pub wave: Option<Wave>,
 }
@@ -59,6 +70,8 @@ impl Default for RtlConfig {
             faults: vec![],
             hostile: None,
             changes: false,
+            slice: SLICE,
+            moments: false,
             wave: None,
         }
     }
@@ -109,6 +122,9 @@ impl RtlConfig {
             let value = format!("{} on {}", self.stall_percent[channel], CHANNELS[channel]);
             return refuse("stall_percent", value, "at most 95: a channel has to move now and then");
         }
+        if self.slice == 0 {
+            return refuse("slice", "0".to_owned(), "at least 1 cycle");
+        }
         let (wave_path, window) = match &self.wave {
             None => (String::new(), 0..0),
             Some(wave) => {
@@ -126,6 +142,7 @@ impl RtlConfig {
             reorder: self.reorder,
             seed: self.seed,
             hostile: self.hostile.map_or(u32::MAX, u32::from),
+            moments: self.moments,
             changes: self.changes,
             faults: self.faults.clone(),
             wave_path,

@@ -10,16 +10,13 @@ use doorbell_host::{DeviceError, Pages, Platform, SharedMemory};
 
 use crate::bridge::ffi;
 use crate::built;
-use crate::config::{Injected, MAX_LATENCY, RtlConfig, Weather};
+use crate::config::{Injected, MAX_LATENCY, Moment, RtlConfig, Weather};
 use crate::error::CosimError;
 
 pub(crate) const NAME: &str = "rtl";
 
-/// Cycles that one [`advance`](Platform::advance) simulates at most.
-pub const SLICE: u64 = 4096;
-
 /// A simulated device with its memory. Time passes only in its functions: a register access takes a few cycles,
-/// [`advance`](Platform::advance) up to [`SLICE`].
+/// [`advance`](Platform::advance) up to a [slice](RtlConfig::slice).
 pub struct RtlPlatform {
     // Declared before the memory, which it must not outlive.
     simulator: Simulator,
@@ -28,6 +25,7 @@ pub struct RtlPlatform {
     clock: Arc<AtomicU64>,
     watch: Option<Arc<Watch>>,
     changes: bool,
+    slice: u64,
 }
 
 /// What the memory saw beside a hostile function ([`RtlConfig::hostile`]), as of the device's last function.
@@ -75,6 +73,7 @@ impl RtlPlatform {
             clock: Arc::default(),
             watch,
             changes: config.changes,
+            slice: config.slice,
         })
     }
 
@@ -159,6 +158,12 @@ impl RtlPlatform {
     /// The beats that its memory answered with an error, by the weather, since this was asked last.
     pub fn take_injected(&mut self) -> Vec<Injected> {
         self.simulator.0.pin_mut().take_injected()
+    }
+
+    /// When descriptors came and writes were answered since this was asked last, of a device that was made with
+    /// [`RtlConfig::moments`].
+    pub fn take_moments(&mut self) -> Vec<Moment> {
+        self.simulator.0.pin_mut().take_moments()
     }
 
     /// Lets exactly `cycles` cycles pass.
@@ -290,7 +295,7 @@ impl Platform for RtlPlatform {
     }
 
     fn advance(&mut self, want: usize) -> Result<(), DeviceError> {
-        Ok(self.simulate(SLICE, want.max(1) as u64)?)
+        Ok(self.simulate(self.slice, want.max(1) as u64)?)
     }
 }
 

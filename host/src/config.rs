@@ -3,7 +3,7 @@
 use crate::error::DeviceError;
 use crate::memory::PAGE;
 use crate::queue::Depth;
-use doorbell_contract::{CHECKPOINT_NEVER, LENGTH_LIMIT_MAX, RANGES, Register};
+use doorbell_contract::{CHECKPOINT_NEVER, EventControl, LENGTH_LIMIT_MAX, RANGES, Register};
 
 /// How a [`Driver`](crate::driver::Driver) sets up its queue pair and device.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -45,6 +45,11 @@ pub struct QueueConfig {
     pub coalesce_count: u32,
     /// Ticks of the device after which the first visible completion makes an armed interrupt fire (R14); 0: no time.
     pub coalesce_time: u32,
+    /// Slots of the function's event ring: a power of two, 2 to 65536 (R23); 0: none of this queue pair's making. Of the queue pairs of a
+    /// function the one that is enabled first lays the ring out, if it has any, and reads it.
+    pub event_slots: u32,
+    /// Whether each completion of the function has an event, which tells when its descriptor came through the device.
+    pub life_events: bool,
     /// Advances in a row without any progress of the device after which a wait ends as `Timeout` (R15), at least 1.
     /// A slow device makes progress whenever a counter of tokens, descriptors or completions moves, so this bounds
     /// the time of a single token, wait states and memory latency included.
@@ -72,6 +77,8 @@ impl Default for QueueConfig {
             weight: 1,
             coalesce_count: 0,
             coalesce_time: 0,
+            event_slots: 0,
+            life_events: false,
             patience: 1000,
         }
     }
@@ -84,6 +91,8 @@ pub struct Layout {
     pub sq: usize,
     /// Completion queue.
     pub cq: usize,
+    /// Event ring, of no bytes where `event_slots` is 0.
+    pub events: usize,
     /// Token region; of no bytes where it is another queue pair's ([`Driver::over`](crate::Driver::over)).
     pub tokens: usize,
     /// KV region.
@@ -101,6 +110,8 @@ pub struct Layout {
 pub(crate) struct Checked {
     pub sq_depth: Depth,
     pub cq_depth: Depth,
+    /// `None`: no event ring.
+    pub event_depth: Option<Depth>,
     pub layout: Layout,
 }
 
@@ -112,6 +123,10 @@ impl QueueConfig {
     pub(crate) fn check(&self) -> Result<Checked, DeviceError> {
         let sq_depth = Depth::new("sq_depth", self.sq_depth)?;
         let cq_depth = Depth::new("cq_depth", self.cq_depth)?;
+        let event_depth = match self.event_slots {
+            0 => None,
+            slots => Some(Depth::new("event_slots", slots)?),
+        };
         at_most("wait_states", self.wait_states, 0xFFFF)?;
         at_most("eos_threshold", self.eos_threshold, 0xFFFF)?;
         at_most("length_limit", self.length_limit, LENGTH_LIMIT_MAX)?;
@@ -125,7 +140,7 @@ impl QueueConfig {
                 return Err(DeviceError::Config { field, value: 0, expected: "at least 1".into() });
             }
         }
-        Ok(Checked { sq_depth, cq_depth, layout: self.layout(sq_depth, cq_depth)? })
+        Ok(Checked { sq_depth, cq_depth, event_depth, layout: self.layout(sq_depth, cq_depth)? })
     }
 
     /// Bytes of shared memory that a queue pair of this configuration takes.
@@ -154,11 +169,12 @@ impl QueueConfig {
         };
         let sq = place("sq_depth", 64 * u64::from(sq_depth.slots()))?;
         let cq = place("cq_depth", 32 * u64::from(cq_depth.slots()))?;
+        let events = place("event_slots", 32 * u64::from(self.event_slots))?;
         let tokens = place("token_bytes", self.token_bytes)?;
         let kv = place("kv_bytes", self.kv_bytes)?;
         let logp = place("logp_bytes", self.logp_bytes)?;
         let message = place("message", PAGE as u64)?;
-        Ok(Layout { sq, cq, tokens, kv, logp, message, bytes: end })
+        Ok(Layout { sq, cq, events, tokens, kv, logp, message, bytes: end })
     }
 
     /// The registers that this configuration sets, for a token region at `tokens` and other regions at `layout` in memory at
@@ -204,6 +220,19 @@ impl QueueConfig {
         ]
     }
 
+    /// The registers of the event ring, which a device without events does not have.
+    pub(crate) fn event_registers(&self, layout: &Layout, bus_address: u64) -> [(Register, u32); 4] {
+        let base = if self.event_slots > 0 { bus_address + layout.events as u64 } else { 0 };
+        let life =
+            if self.event_slots > 0 && self.life_events { EventControl::LIFE } else { EventControl::empty() };
+        [
+            (Register::EqBaseLo, base as u32),
+            (Register::EqBaseHi, (base >> 32) as u32),
+            (Register::EqSize, self.event_slots),
+            (Register::EventControl, life.bits()),
+        ]
+    }
+
     /// The registers of coalesced interrupts, which a device without interrupts does not have.
     pub(crate) fn coalescing_registers(&self) -> [(Register, u32); 2] {
         [(Register::CoalesceCount, self.coalesce_count), (Register::CoalesceTime, self.coalesce_time)]
@@ -243,6 +272,8 @@ mod tests {
     #[case(QueueConfig { workers: Some(33), ..Default::default() }, "workers is 33: it must be at most 32")]
     #[case(QueueConfig { weight: 0, ..Default::default() }, "weight is 0: it must be at least 1")]
     #[case(QueueConfig { weight: 256, ..Default::default() }, "weight is 256: it must be at most 255")]
+    #[case(QueueConfig { event_slots: 3, ..Default::default() },
+           "event_slots is 3: a ring has a power of two of slots, from 2 to 65536; the nearest: 2 and 4")]
     #[case(QueueConfig { patience: 0, ..Default::default() }, "patience is 0: it must be at least 1")]
     #[case(QueueConfig { token_bytes: u64::MAX, ..Default::default() },
            "token_bytes is 18446744073709551615: it must be small enough for the regions to fit the address space together")]
@@ -255,6 +286,7 @@ mod tests {
         let config = QueueConfig {
             sq_depth: 2,
             cq_depth: 256,
+            event_slots: 2,
             token_bytes: 1,
             kv_bytes: 5000,
             logp_bytes: 3,
@@ -266,11 +298,12 @@ mod tests {
             Layout {
                 sq: 0,
                 cq: 4096,
-                tokens: 12_288,
-                kv: 16_384,
-                logp: 24_576,
-                message: 28_672,
-                bytes: 32_768
+                events: 12_288,
+                tokens: 16_384,
+                kv: 20_480,
+                logp: 28_672,
+                message: 32_768,
+                bytes: 36_864
             }
         );
     }

@@ -6,7 +6,9 @@ use crate::error::DeviceError;
 use crate::memory::SharedMemory;
 use crate::platform::Platform;
 use crate::ports::SharedDevice;
-use doorbell_contract::{Capability, Counter, HwCompletion, HwDesc, HwPolicy, QueueCounter, Register};
+use doorbell_contract::{
+    Capability, Counter, HwCompletion, HwDesc, HwEvent, HwPolicy, QueueCounter, Register,
+};
 
 /// A device with one queue pair, whatever executes behind it.
 ///
@@ -153,6 +155,30 @@ pub trait Device: Send {
         0
     }
 
+    /// The number of its queue pair in its device, where it is one of several.
+    fn queue(&self) -> u8 {
+        0
+    }
+
+    /// Copies events into the head of `out`, releases them, and returns how many (R23). Those of a function come to the queue pair
+    /// that has laid its ring out, [`QueueConfig::event_slots`](crate::QueueConfig::event_slots); the default, none, is what others see. `queue_id` says whose each
+    /// is: by its number in the device, or of several shards by the place of its region among the
+    /// [`token_regions`](Self::token_regions), 255 if it is none of them. Those that lie in memory are read behind a disable, too.
+    ///
+    /// # Errors
+    /// A failure of the device.
+    fn events(&mut self, out: &mut [HwEvent]) -> Result<usize, DeviceError> {
+        let _ = out;
+        Ok(0)
+    }
+
+    /// The `user_data` of the completion that `event`, as [`events`](Self::events) gave it, tells the life of, where that is known: with
+    /// [`QueueConfig::life_events`](crate::QueueConfig::life_events), and not much later than its completion.
+    fn answered(&self, event: &HwEvent) -> Option<u64> {
+        let _ = event;
+        None
+    }
+
     /// Stops the device (R12): returns once it no longer accesses memory. What is in flight is lost.
     ///
     /// # Errors
@@ -177,6 +203,8 @@ pub struct Features {
     pub policy_slots: u32,
     /// Reward models: `reward_model_id` below it is known.
     pub reward_models: u32,
+    /// Ticks of the device's clock in a second; 0: they are of no fixed length.
+    pub tick_hz: u32,
 }
 
 impl Features {
@@ -194,6 +222,7 @@ impl Features {
             groups: read(Register::CapGroups)?,
             policy_slots: read(Register::CapPolicySlots)?,
             reward_models: read(Register::CapRewardModels)?,
+            tick_hz: read(Register::CapTickHz)?,
         })
     }
 
@@ -205,6 +234,8 @@ impl Features {
             groups: self.groups.min(other.groups),
             policy_slots: self.policy_slots.min(other.policy_slots),
             reward_models: self.reward_models.min(other.reward_models),
+            // Of two clocks neither is that of both.
+            tick_hz: if self.tick_hz == other.tick_hz { self.tick_hz } else { 0 },
         }
     }
 }

@@ -14,11 +14,11 @@ use crate::ledger::{Broken, Ledger};
 use crate::memory::SharedMemory;
 use crate::platform::{Awaited, Platform};
 use crate::ports::SharedDevice;
-use crate::queue::{CompletionQueue, SubmissionQueue};
+use crate::queue::{CompletionQueue, Depth, EventQueue, SubmissionQueue};
 use crate::split::{Completer, Submitter, split};
 use doorbell_contract::{
     Block, CONTRACT_VERSION, Capability, CompletionFlags, Control, Counter, DEVICE_ID, DeviceFault,
-    HwCompletion, HwDesc, HwPolicy, QueueCounter, Register, State,
+    EventKind, HwCompletion, HwDesc, HwEvent, HwPolicy, QueueCounter, Register, State,
 };
 
 /// A device with its queue pair.
@@ -39,6 +39,10 @@ pub struct Driver<P: Platform> {
     pub(crate) patience: Patience,
     /// Where the interrupt is armed, if it is and has not come.
     pub(crate) armed: Option<u32>,
+    /// The event ring of the function, where this queue pair has laid it out.
+    pub(crate) events: Option<EventQueue>,
+    /// The `user_data` of the completions taken last, by the lower bits of their index; empty without LIFE events.
+    pub(crate) answers: Vec<u64>,
 }
 
 /// What stays the same as long as the driver lives.
@@ -237,6 +241,8 @@ impl<P: Platform> Driver<P> {
             ledger: Ledger::new(config.sq_start),
             patience: Patience::new(config.patience),
             armed: None,
+            events: None,
+            answers: vec![],
             parts: Parts { config, layout, memory, tokens, features, slot_polling, interrupts },
         };
         // Somebody else may have left it running.
@@ -347,6 +353,43 @@ impl<P: Platform> Driver<P> {
             return Err(self.lacks("ranges", lo.into(), "reward model 1 (CAP_REWARD_MODELS)"));
         }
         Ok(())
+    }
+
+    /// Sets the event ring up, if no queue pair of the function is active; whether it was.
+    fn configure_events(&mut self) -> Result<bool, DeviceError> {
+        let Parts { config, layout, memory, features, .. } = &self.parts;
+        if !features.capability.contains(Capability::EVENTS) {
+            return match config.event_slots {
+                0 => Ok(false),
+                slots => Err(self.lacks("event_slots", slots.into(), "events (CAPABILITY.EVENTS)")),
+            };
+        }
+        for (register, value) in config.event_registers(layout, memory.bus_address()) {
+            match self.write(register, value) {
+                Err(DeviceError::WriteRefused { .. }) => return Ok(false),
+                written => written?,
+            }
+        }
+        Ok(true)
+    }
+
+    /// Whether the ring of the function, which runs, is the one that this queue pair lays out.
+    fn owns_events(&mut self) -> Result<bool, DeviceError> {
+        let Parts { config, layout, memory, .. } = &self.parts;
+        for (register, value) in config.event_registers(layout, memory.bus_address()) {
+            if self.read(register)? != value {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    /// The ring of a function that is active, as an earlier driver of this queue pair has left it, from here on.
+    fn take_over_events(&mut self, depth: Depth) -> Result<(), DeviceError> {
+        let tail = self.read(Register::EqTail)?;
+        // What the device writes meanwhile is lost where it is overwritten: its slot is passed over.
+        self.events = Some(EventQueue::new(&self.parts.memory, self.parts.layout.events, depth, tail)?);
+        self.write(Register::EqHead, tail)
     }
 
     /// The configuration sets what the device does not have.
@@ -474,7 +517,20 @@ impl<P: Platform> Driver<P> {
         self.sq.consumed(self.ledger.sq_head());
         self.write(Register::CqHead, self.cq.head())?;
         self.patience.reset();
+        if !self.answers.is_empty() {
+            self.note_answers(out, taken);
+        }
         Ok(taken)
+    }
+
+    /// Keeps the `user_data` of the completions taken last, for their events.
+    #[cold]
+    fn note_answers(&mut self, completions: &[HwCompletion], taken: usize) {
+        let first = self.cq.head().wrapping_sub(taken as u32);
+        let mask = self.answers.len() - 1;
+        for (k, completion) in (0..).zip(&completions[..taken]) {
+            self.answers[first.wrapping_add(k) as usize & mask] = completion.user_data;
+        }
     }
 
     /// There are `most` completions: of a device that polls slots, some may be of what the doorbell has not told of.
@@ -707,6 +763,44 @@ impl<P: Platform> Device for Driver<P> {
         self.platform.function()
     }
 
+    fn queue(&self) -> u8 {
+        self.platform.queue()
+    }
+
+    fn events(&mut self, out: &mut [HwEvent]) -> Result<usize, DeviceError> {
+        let Some(events) = &mut self.events else { return Ok(0) };
+        let before = events.head();
+        let mut taken = events.pop(out)?;
+        if taken == 0 && !out.is_empty() {
+            // R23: one whose write failed stays stale, and EQ_TAIL passes it.
+            let tail = self.platform.read_register(Register::EqTail)?;
+            if events.pass_lost(tail)? {
+                taken = events.pop(out)?;
+            }
+        }
+        let head = events.head();
+        // A ring that has ended releases nothing.
+        if head != before && !matches!(self.condition, Condition::Disabled) {
+            self.write(Register::EqHead, head)?;
+        }
+        Ok(taken)
+    }
+
+    fn answered(&self, event: &HwEvent) -> Option<u64> {
+        if event.kind != EventKind::Life as u8
+            || event.queue_id != self.platform.queue()
+            || self.answers.is_empty()
+        {
+            return None;
+        }
+        // Of those that were taken the last so many are known.
+        let behind = self.cq.head().wrapping_sub(event.index) as usize;
+        if (1..=self.answers.len()).contains(&behind) && behind as u64 <= self.ledger.completed() {
+            return Some(self.answers[event.index as usize & (self.answers.len() - 1)]);
+        }
+        self.cq.ahead(event.index).map(|completion| completion.user_data)
+    }
+
     fn disable(&mut self) -> Result<(), DeviceError> {
         self.condition = Condition::Disabled;
         self.armed = None;
@@ -736,6 +830,17 @@ impl<P: Platform> Device for Driver<P> {
             self.configure(register, value)?;
         }
         self.configure_parts()?;
+        let Checked { event_depth, .. } = self.parts.config.check()?;
+        let starts_events = self.configure_events()?;
+        if starts_events {
+            let Parts { memory, layout, .. } = &self.parts;
+            let ring = |depth| EventQueue::new(memory, layout.events, depth, 0);
+            self.events = event_depth.map(ring).transpose()?;
+        }
+        self.answers.clear();
+        if self.parts.config.life_events {
+            self.answers.resize(self.parts.config.event_slots.max(self.parts.config.cq_depth) as usize, 0);
+        }
         self.write(Register::SqKey, key)?;
         self.choose_workers()?;
         self.write(Register::Control, Control::ENABLE.bits())?;
@@ -746,6 +851,15 @@ impl<P: Platform> Device for Driver<P> {
         if fault != 0 {
             let reason = format!("ERROR reads {}", names(DeviceFault::from_bits_retain(fault)));
             return Err(DeviceError::NotStarted { device: self.platform.name().to_owned(), reason });
+        }
+        // Another queue pair of the function may have been faster.
+        match event_depth {
+            Some(depth) if self.owns_events()? => {
+                if self.events.is_none() {
+                    self.take_over_events(depth)?;
+                }
+            }
+            _ => self.events = None,
         }
         self.condition = Condition::Ready;
         Ok(())
@@ -762,7 +876,7 @@ fn queues(
     memory: &SharedMemory,
     key: u32,
 ) -> Result<(SubmissionQueue, CompletionQueue), DeviceError> {
-    let Checked { sq_depth, cq_depth, layout } = config.check()?;
+    let Checked { sq_depth, cq_depth, layout, .. } = config.check()?;
     Ok((
         SubmissionQueue::new(memory, layout.sq, sq_depth, config.sq_start, key)?,
         CompletionQueue::new(memory, layout.cq, cq_depth, config.cq_start)?,

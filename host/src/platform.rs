@@ -99,6 +99,11 @@ pub trait Platform: Send {
     fn function(&self) -> u8 {
         0
     }
+
+    /// The queue pair's number in its device, where it is one of several.
+    fn queue(&self) -> u8 {
+        0
+    }
 }
 
 /// What the table of messages is to hold for a queue pair whose message goes to byte `offset` of `memory`, unmasked at the end.
@@ -155,5 +160,9 @@ impl<P: Platform + ?Sized> Platform for Box<P> {
 
     fn function(&self) -> u8 {
         (**self).function()
+    }
+
+    fn queue(&self) -> u8 {
+        (**self).queue()
     }
 }

@@ -574,6 +574,10 @@ impl<D: Pages> Platform for QueuePort<D> {
     fn function(&self) -> u8 {
         self.place.function
     }
+
+    fn queue(&self) -> u8 {
+        self.place.queue
+    }
 }
 
 /// What its driver left in flight is cancelled, so that it takes no time from the others; whoever has the queue pair next

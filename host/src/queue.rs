@@ -7,7 +7,7 @@ use bytemuck::{Zeroable, cast, cast_mut};
 
 use crate::error::DeviceError;
 use crate::memory::{SharedMemory, Slots};
-use doorbell_contract::{HwCompletion, HwDesc, RING_MAX_LOG2, SqKey};
+use doorbell_contract::{HwCompletion, HwDesc, HwEvent, RING_MAX_LOG2, SqKey};
 
 /// 64-bit words of a descriptor.
 pub const DESC_WORDS: usize = size_of::<HwDesc>() / 8;
@@ -256,6 +256,92 @@ impl CompletionQueue {
     pub fn is_fresh(&self) -> Result<bool, DeviceError> {
         Ok(is_fresh(&self.slots()?, self.depth, self.head))
     }
+
+    /// The completion of running index `index`, if it is there and was not popped yet.
+    pub(crate) fn ahead(&self, index: u32) -> Option<HwCompletion> {
+        let slots = self.slots().ok()?;
+        if index.wrapping_sub(self.head) >= self.depth.slots() || !is_fresh(&slots, self.depth, index) {
+            return None;
+        }
+        let mut completion = HwCompletion::zeroed();
+        slots.load(index, cast_mut(&mut completion));
+        Some(completion.with_phase(false))
+    }
+}
+
+/// The host's half of a function's event ring (R23): sees fresh slots by their phases, and writes none but those of events that are lost.
+#[derive(Debug)]
+pub struct EventQueue {
+    memory: SharedMemory,
+    offset: usize,
+    depth: Depth,
+    head: u32,
+}
+
+impl EventQueue {
+    /// The ring at byte `offset` of `memory`, read from running index `start` on. Both halves of every slot are filled with
+    /// the phase opposite to the one that its next use will carry, so that none looks fresh.
+    ///
+    /// # Errors
+    /// `OutOfBounds`.
+    pub fn new(memory: &SharedMemory, offset: usize, depth: Depth, start: u32) -> Result<Self, DeviceError> {
+        let queue = Self { memory: memory.clone(), offset, depth, head: start };
+        let slots = queue.slots()?;
+        for index in (0..depth.slots()).map(|k| start.wrapping_add(k)) {
+            slots.store(index, cast(HwEvent::zeroed().with_phase(!depth.phase(index))));
+        }
+        Ok(queue)
+    }
+
+    #[inline]
+    fn slots(&self) -> Result<Slots<'_, COMPLETION_WORDS>, DeviceError> {
+        self.memory.slots(self.offset, self.depth.slots())
+    }
+
+    /// Running index of the next event; what EQ_HEAD releases.
+    #[inline]
+    pub fn head(&self) -> u32 {
+        self.head
+    }
+
+    /// Copies fresh events into the head of `out` and returns how many. They are not released yet.
+    ///
+    /// # Errors
+    /// `OutOfBounds`, which a ring that was constructed does not have.
+    #[inline]
+    pub fn pop(&mut self, out: &mut [HwEvent]) -> Result<usize, DeviceError> {
+        let slots = self.slots()?;
+        let (mut head, mut taken) = (self.head, 0);
+        for out in out.iter_mut() {
+            if !is_fresh(&slots, self.depth, head) {
+                break;
+            }
+            slots.load(head, cast_mut(out));
+            *out = out.with_phase(false);
+            head = head.wrapping_add(1);
+            taken += 1;
+        }
+        self.head = head;
+        Ok(taken)
+    }
+
+    /// Passes over the slots below `tail`, as EQ_TAIL read, that are not fresh: their events are lost. Whether there were any.
+    /// They get the phase that the event would have brought, which the device cannot bring any more: else they would look fresh
+    /// in the next pass.
+    ///
+    /// # Errors
+    /// `OutOfBounds`, which a ring that was constructed does not have.
+    pub fn pass_lost(&mut self, tail: u32) -> Result<bool, DeviceError> {
+        let slots = self.slots()?;
+        let (before, mut head) = (self.head, self.head);
+        let below = |head: u32| (1..=self.depth.slots()).contains(&tail.wrapping_sub(head));
+        while below(head) && !is_fresh(&slots, self.depth, head) {
+            slots.store(head, cast(HwEvent::zeroed().with_phase(self.depth.phase(head))));
+            head = head.wrapping_add(1);
+        }
+        self.head = head;
+        Ok(head != before)
+    }
 }
 
 #[cfg(test)]
@@ -351,6 +437,36 @@ mod tests {
             assert_eq!(queue.pop(&mut out).unwrap(), 1);
             assert_eq!(out[0], fresh);
         }
+    }
+
+    /// R23: what is lost is passed over once EQ_TAIL has passed it, and nothing else is.
+    #[rstest]
+    fn r13_r23_lost_events_are_passed_over(#[values(0, 2, u32::MAX - 2)] start: u32) {
+        let memory = SharedMemory::allocate(1, BUS).unwrap();
+        let mut queue = EventQueue::new(&memory, 0, depth(4), start).unwrap();
+        let at = |k| start.wrapping_add(k);
+        let write = |queue: &EventQueue, k| {
+            let event = HwEvent { index: k, visible: 5, ..HwEvent::zeroed() };
+            queue.slots().unwrap().store(at(k), cast(event.with_phase(depth(4).phase(at(k)))));
+        };
+        let mut out = [HwEvent::zeroed(); 4];
+        assert!(!queue.pass_lost(at(0)).unwrap());
+        // Two are lost, and two are not; the ring is full.
+        write(&queue, 2);
+        write(&queue, 3);
+        assert_eq!(queue.pop(&mut out).unwrap(), 0);
+        assert!(!queue.pass_lost(at(0)).unwrap());
+        assert!(queue.pass_lost(at(1)).unwrap());
+        assert_eq!(queue.pop(&mut out).unwrap(), 0);
+        assert!(queue.pass_lost(at(4)).unwrap());
+        assert_eq!(queue.pop(&mut out).unwrap(), 2);
+        assert_eq!((out[0].index, out[1].index, out[0].visible, queue.head()), (2, 3, 5, at(4)));
+        assert!(!queue.pass_lost(at(4)).unwrap());
+        assert!(!queue.pass_lost(at(3)).unwrap(), "a tail below the head");
+        // The second pass.
+        write(&queue, 4);
+        assert!(!queue.pass_lost(at(5)).unwrap());
+        assert_eq!(queue.pop(&mut out).unwrap(), 1);
     }
 
     #[rstest]

@@ -18,7 +18,7 @@ use crate::driver::{Condition, Driver, Known, Parts, Patience, protocol, timeout
 use crate::error::DeviceError;
 use crate::ledger::{Broken, Ledger};
 use crate::platform::{Awaited, Platform};
-use crate::queue::{CompletionQueue, SubmissionQueue};
+use crate::queue::{CompletionQueue, EventQueue, SubmissionQueue};
 use doorbell_contract::{HwCompletion, HwDesc, Register};
 
 /// For how long a completer looks without sleeping, on a device that runs by itself.
@@ -65,13 +65,15 @@ pub struct Completer<P: Platform> {
     ledger: Ledger,
     patience: Patience,
     parts: Parts,
+    /// The function's event ring: its events wait until the halves are one again.
+    events: Option<EventQueue>,
     runs_alone: bool,
     not_sync: PhantomData<Cell<()>>,
 }
 
 /// The halves of a driver whose descriptors are all published.
 pub(crate) fn split<P: Platform>(driver: Driver<P>) -> (Submitter<P>, Completer<P>) {
-    let Driver { platform, parts, sq, cq, submitted, ledger, patience, condition: _, armed: _ } = driver;
+    let Driver { platform, parts, sq, cq, submitted, ledger, patience, events, .. } = driver;
     let shared = Arc::new(Shared {
         name: platform.name().to_owned(),
         submitted: AtomicU64::new(submitted),
@@ -82,7 +84,7 @@ pub(crate) fn split<P: Platform>(driver: Driver<P>) -> (Submitter<P>, Completer<
     let runs_alone = shared.platform().runs_alone();
     (
         Submitter { shared: shared.clone(), sq, submitted, not_sync: PhantomData },
-        Completer { shared, cq, ledger, patience, parts, runs_alone, not_sync: PhantomData },
+        Completer { shared, cq, ledger, patience, parts, events, runs_alone, not_sync: PhantomData },
     )
 }
 
@@ -122,7 +124,7 @@ impl<P: Platform> Submitter<P> {
             return Err(Box::new((self, completer)));
         }
         let Self { shared, mut sq, submitted, .. } = self;
-        let Completer { shared: other, cq, ledger, patience, parts, runs_alone, .. } = completer;
+        let Completer { shared: other, cq, ledger, patience, parts, events, runs_alone, .. } = completer;
         drop(shared);
         sq.consumed(ledger.sq_head());
         match Arc::try_unwrap(other) {
@@ -130,12 +132,25 @@ impl<P: Platform> Submitter<P> {
                 let condition =
                     lost.into_inner().map_or(Condition::Ready, |broken| Condition::Lost(Box::new(broken)));
                 let platform = platform.into_inner().unwrap_or_else(PoisonError::into_inner);
-                Ok(Driver { platform, parts, sq, cq, condition, submitted, ledger, patience, armed: None })
+                Ok(Driver {
+                    platform,
+                    parts,
+                    sq,
+                    cq,
+                    condition,
+                    submitted,
+                    ledger,
+                    patience,
+                    armed: None,
+                    events,
+                    // Whose completions the halves took is not known.
+                    answers: vec![],
+                })
             }
             // Each half has one reference and gives none away, so this does not happen.
             Err(shared) => Err(Box::new((
                 Self { shared: shared.clone(), sq, submitted, not_sync: PhantomData },
-                Completer { shared, cq, ledger, patience, parts, runs_alone, not_sync: PhantomData },
+                Completer { shared, cq, ledger, patience, parts, events, runs_alone, not_sync: PhantomData },
             ))),
         }
     }

@@ -41,6 +41,7 @@ const EVERYTHING: Features = Features {
     groups: 64,
     policy_slots: 2,
     reward_models: RewardModel::ALL.len() as u32,
+    tick_hz: 0,
 };
 
 /// Answers descriptors for one configuration, each as if no other were there: of groups it knows nothing but what one

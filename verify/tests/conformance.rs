@@ -30,6 +30,17 @@ const FAULTS: &[(&str, &str)] = &[
     ("policy:swapped-slot", "r20_publishes_under_load_lose_nothing"),
     ("policy:stale-prefix", "r21_prefixes_belong_to_their_version"),
     ("policy:late-stop", "r20_a_retired_version_ends"),
+    ("event:3:kind", "r23_every_completion_has_its_life"),
+    ("event:3:queue_id", "r23_events_and_drops_are_all_completions"),
+    ("event:3:worker_id", "r23_every_completion_has_its_life"),
+    ("event:3:index", "r23_every_completion_has_its_life"),
+    ("event:3:stamp", "r23_events_and_drops_are_all_completions"),
+    ("event:3:start", "r23_every_completion_has_its_life"),
+    ("event:3:first_token", "r23_events_and_drops_are_all_completions"),
+    ("event:3:ended", "r23_every_completion_has_its_life"),
+    ("event:3:visible", "r23_events_and_drops_are_all_completions"),
+    ("event:full", "r23_a_full_ring_drops_and_holds_nobody_back"),
+    ("event:full", "r23_the_last_quarter_is_left_for_faults"),
     ("hang:1", "r15_a_slow_device_is_waited_for"),
     ("hang:5", "r08_stop_leaves_other_rollouts_alone"),
 ];
@@ -83,6 +94,7 @@ const LEAKS: &[(Leak, &str)] = &[
     (Leak::Doorbell, "r05_a_rollout_of_another_queue_pair_is_another"),
     (Leak::Faults, "r11_hostile_accesses_change_nothing_of_others"),
     (Leak::Lengths, "r06_settings_are_a_functions_own"),
+    (Leak::Lengths, "r23_a_ring_is_of_its_function_alone"),
     (Leak::Counters, "counters_are_the_sums_of_all_queue_pairs"),
 ];
 

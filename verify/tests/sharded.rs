@@ -10,7 +10,7 @@ use proptest::prelude::*;
 use rstest::rstest;
 
 use doorbell_contract::{
-    CompletionFlags, Counter, ErrorCode, HwCompletion, HwDesc, Opcode, PREFIX_NONE, Status,
+    CompletionFlags, Counter, ErrorCode, HwCompletion, HwDesc, HwEvent, Opcode, PREFIX_NONE, Status,
 };
 use doorbell_host::queue::COMPLETION_WORDS;
 use doorbell_host::*;
@@ -555,4 +555,47 @@ fn r15_waiting_for_a_shard_that_never_answers_is_a_timeout_that_names_it() {
         error.to_string().starts_with("shard 0 (of 0 to 1): model: a completion did not happen"),
         "{error}"
     );
+}
+
+/// R23: whose life an event tells, among queue pairs of one device that share a ring, and of devices that have each their own.
+#[test]
+fn r23_events_name_the_shard_whose_they_are() {
+    let config = QueueConfig {
+        event_slots: 64,
+        life_events: true,
+        sq_depth: 16,
+        cq_depth: 16,
+        ..QueueConfig::default()
+    };
+    let bytes = config.shared_bytes().unwrap();
+    let division = Division { queues: 2, bytes, ..Division::default() };
+    let ports = Ports::divide(ModelPlatform::with_queues(2, 1).unwrap(), &division).unwrap();
+    let mut shards: Vec<Box<dyn Device>> =
+        vec![Box::new(Driver::new(ModelPlatform::new(), config.clone()).unwrap())];
+    for port in ports.take_all().unwrap() {
+        shards.push(Box::new(Driver::new(port, config.clone()).unwrap()));
+    }
+    let mut device = Sharded::new("models", shards).unwrap();
+    // So many that each has some, and the first shards' completions are long gone when their events are read.
+    let mut shard_of = HashMap::new();
+    let mut out = [HwCompletion::default(); 16];
+    for user_data in 0..24u64 {
+        let desc = HwDesc::decode(user_data as u32, 0, 2).with_user_data(user_data);
+        shard_of.insert(user_data, device.shard_of(&desc));
+        assert_eq!(device.submit(&[desc]).unwrap(), 1);
+        while device.in_flight() > 0 {
+            device.poll(&mut out).unwrap();
+        }
+    }
+    let mut events = [HwEvent::default(); 64];
+    let taken = device.events(&mut events).unwrap();
+    let told: HashMap<u64, usize> = events[..taken]
+        .iter()
+        .map(|event| (device.answered(event).unwrap(), usize::from(event.queue_id)))
+        .collect();
+    assert_eq!(told, shard_of);
+    assert_eq!(shard_of.values().collect::<HashSet<_>>().len(), 3, "each shard has some");
+    assert_eq!(device.events(&mut events).unwrap(), 0);
+    let nobody = HwEvent { queue_id: u8::MAX, ..events[0] };
+    assert_eq!(device.answered(&nobody), None);
 }

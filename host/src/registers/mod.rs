@@ -1,6 +1,7 @@
 //! The registers of a device in software: who may write what when, and what the writes do (docs/contract.md,
 //! "Registers"). The model and the GPU, whose registers are its host's, share it.
 
+mod events;
 mod interrupt;
 mod policy;
 mod queue;
@@ -9,9 +10,11 @@ use std::collections::HashMap;
 
 use crate::queue::Depth;
 use doorbell_contract::{
-    Access, Block, CONTRACT_VERSION, Capability, Control, Counter, DEVICE_ID, DeviceFault, FunctionControl,
-    LENGTH_LIMIT_MAX, MessageControl, Place, QueueCounter, RANGES, Register, SqKey,
+    Access, Block, CONTRACT_VERSION, Capability, Control, Counter, DEVICE_ID, DeviceFault, EventControl,
+    FunctionControl, HwEvent, LENGTH_LIMIT_MAX, MessageControl, Place, QueueCounter, RANGES, Register, SqKey,
 };
+use events::{EventRing, Events};
+pub use events::{EventWrite, Life};
 pub use interrupt::Coalescing;
 pub use policy::{PolicySlot, PolicySlots};
 pub use queue::{Abort, QueueRegisters, Ring, Session};
@@ -58,6 +61,8 @@ impl Built {
             self.reward_models > 1
         } else if within(Register::LogpBaseLo, Register::LogpSizeHi) {
             self.features.contains(Capability::LOGP)
+        } else if within(Register::EqBaseLo, Register::EventsDropped) {
+            self.features.contains(Capability::EVENTS)
         } else if matches!(register, Register::Arm | Register::CoalesceCount | Register::CoalesceTime)
             || register.block() == Block::DeviceMessage
         {
@@ -86,6 +91,8 @@ pub struct Registers {
     queues: Vec<QueueRegisters>,
     /// By function.
     policies: Vec<PolicySlots>,
+    /// By function.
+    events: Vec<Events>,
     counters: [u64; Counter::ALL.len()],
     /// Ticks that have passed while there was nothing to do.
     idle_ticks: u64,
@@ -107,6 +114,7 @@ impl Registers {
             config: HashMap::new(),
             queues: (0..built.queues).map(|_| QueueRegisters::new()).collect(),
             policies: vec![PolicySlots::new(); usize::from(built.functions)],
+            events: (0..built.functions).map(|_| Events::default()).collect(),
             counters: [0; Counter::ALL.len()],
             idle_ticks: 0,
             built,
@@ -227,6 +235,37 @@ impl Registers {
         Some(Message { address, data: self.config(Register::MessageData, place) })
     }
 
+    /// Gives an event of `queue`, which is active, a slot of its function's ring, if there is one and it has room; else it is
+    /// dropped (R23). Only `urgent` events have the last quarter.
+    ///
+    /// # Panics
+    /// If the device has no such queue pair.
+    pub fn place_event(&mut self, queue: u8, event: HwEvent, urgent: bool) -> Option<EventWrite> {
+        self.events_of(queue).place(event, urgent)
+    }
+
+    /// The event of the faults of `queue` that none has told of, if a ring of its function runs (R23).
+    ///
+    /// # Panics
+    /// If the device has no such queue pair.
+    pub fn take_fault_event(&mut self, queue: u8) -> Option<HwEvent> {
+        let untold = self.queue_mut(queue).take_untold()?;
+        let function = self.owner(queue) as u8;
+        self.is_function_active(function).then(|| untold.event(queue, self.ticks()))
+    }
+
+    /// The write of an event of `queue` was answered with an error.
+    pub fn lose_event(&mut self, queue: u8) {
+        self.events_of(queue).lose();
+    }
+
+    fn events_of(&mut self, queue: u8) -> &mut Events {
+        let session = self.queue(queue).session.as_ref();
+        // One that was refused has none.
+        let function = session.map_or_else(|| self.owner(queue) as u8, |session| session.function);
+        &mut self.events[usize::from(function)]
+    }
+
     /// A write by the host of the register that `place` has under this name.
     ///
     /// # Errors
@@ -320,6 +359,10 @@ impl Registers {
             Register::MessageAddressHi | Register::MessageData => value,
             Register::MessageControl => value & MessageControl::all().bits(),
             Register::Abort => return self.queue_mut(place.queue).write_abort(value),
+            Register::EqHead => {
+                require(self.is_function_active(place.function))?;
+                return self.events[usize::from(place.function)].release(value);
+            }
             _ => {
                 require(register.access() == Access::Config && !self.is_active(register, place))?;
                 match register {
@@ -339,6 +382,7 @@ impl Registers {
                         require(value <= LENGTH_LIMIT_MAX)?;
                         value
                     }
+                    Register::EventControl => value & EventControl::all().bits(),
                     Register::WaitStates | Register::EosThreshold | Register::CoalesceCount => value & 0xFFFF,
                     _ => value,
                 }
@@ -375,17 +419,39 @@ impl Registers {
 
     /// ENABLE: a bad configuration is a fault; a good one starts with empty queues (R12).
     fn enable(&mut self, place: Place) {
-        let Some(session) = self.configured(place) else {
+        let is_first = !self.is_function_active(place.function);
+        // R23: the ring of a function that runs was checked.
+        let events = if is_first { self.configured_events(place) } else { Some(None) };
+        let (Some(mut session), Some(events)) = (self.configured(place), events) else {
             return self.queue_mut(place.queue).raise(DeviceFault::BAD_CONFIG);
         };
         if !self.queues.iter().any(QueueRegisters::is_active) {
             self.counters.fill(0);
         }
         // R18: the first queue pair of a function begins with version 0.
-        if !self.is_function_active(place.function) {
-            self.policies[usize::from(place.function)] = PolicySlots::new();
+        let function = usize::from(place.function);
+        if is_first {
+            self.policies[function] = PolicySlots::new();
+            self.events[function].start(events);
         }
+        session.life = self.events[function].has_life();
         self.queue_mut(place.queue).start(session);
+    }
+
+    /// The event ring of a function, if it has one; `None` if its configuration is bad.
+    fn configured_events(&self, place: Place) -> Option<Option<EventRing>> {
+        let get = |register| self.config(register, place);
+        let slots = get(Register::EqSize);
+        if slots == 0 || !self.built.has(Register::EqSize) {
+            return Some(None);
+        }
+        let depth = Depth::new("", slots).ok()?;
+        let base = u64::from(get(Register::EqBaseHi)) << 32 | u64::from(get(Register::EqBaseLo));
+        let lies = !self.built.windows
+            || self.has_window(place, base, size_of::<HwEvent>() as u64 * u64::from(slots));
+        let control = EventControl::from_bits_truncate(get(Register::EventControl));
+        let life = control.contains(EventControl::LIFE);
+        (base.is_multiple_of(64) && lies).then_some(Some(EventRing { base, depth, life }))
     }
 
     fn configured(&self, place: Place) -> Option<Session> {
@@ -446,6 +512,7 @@ impl Registers {
             logp_size,
             ranges,
             function: place.function,
+            life: false,
             coalescing: Coalescing { count: get(R::CoalesceCount), time: get(R::CoalesceTime) },
         })
     }
@@ -523,6 +590,9 @@ impl Registers {
                 (0..).zip(&self.queues).map(|(bit, queue)| u32::from(queue.is_pending()) << bit).sum()
             }
             Register::CapTickHz => built.tick_hz,
+            Register::EqHead => self.events[usize::from(place.function)].words()[0],
+            Register::EqTail => self.events[usize::from(place.function)].words()[1],
+            Register::EventsDropped => self.events[usize::from(place.function)].words()[2],
             _ if register.block() == Block::DeviceMessage => self.config(register, place),
             _ if register.access() == Access::Config => self.config(register, place),
             _ => self.read_counter(register, queue),

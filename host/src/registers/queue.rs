@@ -1,6 +1,7 @@
 //! What a device in software keeps of one queue pair: its rings while it is active, its faults.
 
 use super::Refused;
+use super::events::Untold;
 use super::interrupt::{Coalescing, Interrupt, Visible};
 use crate::queue::{Depth, between};
 use doorbell_contract::{Control, DeviceFault, QueueCounter, RANGES, SqKey, State};
@@ -77,6 +78,8 @@ pub struct Session {
     pub workers: u32,
     /// Descriptors in a row that this queue pair may have before another's turn.
     pub weight: u32,
+    /// Whether its completions have events (R23).
+    pub life: bool,
     /// What fires besides completions that ask for an interrupt.
     pub coalescing: Coalescing,
 }
@@ -112,6 +115,7 @@ pub struct QueueRegisters {
     /// Whether a descriptor that was consumed has no completion yet; who executes sets it before registers are read.
     pub busy: bool,
     fault: DeviceFault,
+    untold: Option<Untold>,
     interrupt: Interrupt,
     /// Completions since the start, lost ones too, for the interrupt.
     posted: u64,
@@ -138,6 +142,7 @@ impl QueueRegisters {
             session: None,
             busy: false,
             fault: DeviceFault::empty(),
+            untold: None,
             interrupt: Interrupt::default(),
             posted: 0,
             refused: 0,
@@ -227,7 +232,20 @@ impl QueueRegisters {
 
     /// Adds to ERROR, whose bits stay until the host clears them.
     pub fn raise(&mut self, fault: DeviceFault) {
+        let new = fault - self.fault;
         self.fault |= fault;
+        if new.is_empty() {
+            return;
+        }
+        // A completion's slot is given to it before its write is answered.
+        let index = self.cq_tail().wrapping_sub(new.contains(DeviceFault::COMPLETION_WRITE).into());
+        let nothing = Untold { faults: DeviceFault::empty(), index };
+        self.untold.get_or_insert(nothing).faults |= new;
+    }
+
+    /// Takes the faults that no event has told of.
+    pub(super) fn take_untold(&mut self) -> Option<Untold> {
+        self.untold.take()
     }
 
     pub(super) fn clear(&mut self, faults: u32) {

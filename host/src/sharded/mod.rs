@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use crate::device::{Counters, Device, Features, QueueCounters, TokenRegion};
 use crate::error::DeviceError;
 use doorbell_contract::{
-    CompletionFlags, DescFlags, GOLDEN, HwCompletion, HwDesc, MEMBER_NONE, Opcode, PREFIX_NONE,
+    CompletionFlags, DescFlags, GOLDEN, HwCompletion, HwDesc, HwEvent, MEMBER_NONE, Opcode, PREFIX_NONE,
 };
 use regions::Regions;
 
@@ -157,6 +157,20 @@ impl Sharded {
     /// The shard that has the token region at `place` among those of all.
     fn shard_at(&self, place: usize) -> usize {
         self.first_region.partition_point(|&first| first <= place).saturating_sub(1)
+    }
+
+    /// The place of queue pair `queue` of the device of `shard`, as that numbers them, among all; 255 if it is none of them.
+    fn place_of(&self, shard: usize, queue: u8) -> u8 {
+        let place = match self.shards[shard].shared_device() {
+            None => Some(self.first_region[shard] + usize::from(queue)),
+            device => {
+                let mut shards = self.shards.iter();
+                let found =
+                    shards.position(|other| other.shared_device() == device && other.queue() == queue);
+                found.map(|found| self.first_region[found])
+            }
+        };
+        place.and_then(|place| u8::try_from(place).ok()).unwrap_or(u8::MAX)
     }
 
     #[cold]
@@ -392,6 +406,33 @@ impl Device for Sharded {
             Ok(())
         })?;
         Ok(all)
+    }
+
+    fn events(&mut self, out: &mut [HwEvent]) -> Result<usize, DeviceError> {
+        let mut taken = 0;
+        for shard in 0..self.shards.len() {
+            let rest = &mut out[taken..];
+            let more = self.shards[shard].events(rest).map_err(|error| self.of_shard(shard, error))?;
+            for event in &mut out[taken..taken + more] {
+                event.queue_id = self.place_of(shard, event.queue_id);
+            }
+            taken += more;
+        }
+        Ok(taken)
+    }
+
+    fn answered(&self, event: &HwEvent) -> Option<u64> {
+        let place = usize::from(event.queue_id);
+        let shard = self.shard_at(place);
+        let device = &self.shards[shard];
+        let inner = place - self.first_region[shard];
+        let queue = match (device.shared_device(), inner) {
+            (None, inner) => inner as u8,
+            (Some(_), 0) => device.queue(),
+            // It is none of them.
+            (Some(_), _) => return None,
+        };
+        device.answered(&HwEvent { queue_id: queue, ..*event })
     }
 
     fn disable(&mut self) -> Result<(), DeviceError> {

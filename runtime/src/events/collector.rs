@@ -7,10 +7,12 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use rtrb::{Consumer, Producer, RingBuffer};
 use serde::{Deserialize, Serialize};
 
+use super::device::{DeviceLives, DeviceReport, TickRate};
 use super::latency::{LatencyReport, duration};
 use super::pairing::Pairing;
 use super::{Bound, Clock, Event, EventKind, Ticks};
 use crate::rollout::RolloutId;
+use doorbell_contract::HwEvent;
 
 /// Records the events of the hot thread. It can be sent to a thread but not shared:
 ///
@@ -25,6 +27,8 @@ pub struct Recorder {
     lost: u8,
     /// Dropped ever; only this recorder writes it.
     dropped: Arc<AtomicU64>,
+    /// What the device tells of its descriptors, and how many of those were dropped.
+    lives: Option<(Producer<HwEvent>, Arc<AtomicU64>)>,
 }
 
 impl Recorder {
@@ -47,6 +51,21 @@ impl Recorder {
         self.dropped.store(self.dropped() + 1, Relaxed);
     }
 
+    /// Passes a LIFE event of the device on, or drops it if the ring is full.
+    #[inline]
+    pub fn record_life(&mut self, life: &HwEvent) {
+        if let Some((ring, dropped)) = &mut self.lives
+            && ring.push(*life).is_err()
+        {
+            dropped.store(dropped.load(Relaxed) + 1, Relaxed);
+        }
+    }
+
+    /// Whether LIFE events of the device are collected.
+    pub fn wants_lives(&self) -> bool {
+        self.lives.is_some()
+    }
+
     /// How many events found the ring full.
     pub fn dropped(&self) -> u64 {
         self.dropped.load(Relaxed)
@@ -61,6 +80,15 @@ pub struct Collector {
     dropped: Arc<AtomicU64>,
     recorded: u64,
     pairing: Pairing,
+    lives: Option<Lives>,
+}
+
+/// The collector's end of the device's LIFE events.
+#[derive(Debug)]
+struct Lives {
+    ring: Consumer<HwEvent>,
+    dropped: Arc<AtomicU64>,
+    spans: DeviceLives,
 }
 
 impl Collector {
@@ -79,8 +107,31 @@ impl Collector {
         while producer.push(nothing).is_ok() {}
         while ring.pop().is_ok() {}
         let dropped = Arc::new(AtomicU64::new(0));
-        let recorder = Recorder { ring: producer, lost: 0, dropped: dropped.clone() };
-        (Self { pairing: Pairing::new(clock.clone(), slots), clock, ring, dropped, recorded: 0 }, recorder)
+        let recorder = Recorder { ring: producer, lost: 0, dropped: dropped.clone(), lives: None };
+        let pairing = Pairing::new(clock.clone(), slots);
+        (Self { pairing, clock, ring, dropped, recorded: 0, lives: None }, recorder)
+    }
+
+    /// As [`new`](Self::new), for a device with LIFE events (R23), whose clock has this rate: `capacity` of them may wait, too.
+    pub fn with_device(clock: Clock, slots: u32, capacity: usize, rate: TickRate) -> (Self, Recorder) {
+        let (mut collector, mut recorder) = Self::new(clock, slots, capacity);
+        let (mut producer, mut ring) = RingBuffer::new(capacity);
+        while producer.push(HwEvent::default()).is_ok() {}
+        while ring.pop().is_ok() {}
+        let dropped = Arc::new(AtomicU64::new(0));
+        recorder.lives = Some((producer, dropped.clone()));
+        collector.lives = Some(Lives { ring, dropped, spans: DeviceLives::new(rate) });
+        (collector, recorder)
+    }
+
+    /// Takes in what the device has told, and shows each life to `see`. It is to be called beside [`poll`](Self::poll).
+    pub fn poll_lives(&mut self, mut see: impl FnMut(&HwEvent)) {
+        let Some(lives) = &mut self.lives else { return };
+        for _ in 0..lives.ring.slots() {
+            let Ok(life) = lives.ring.pop() else { break };
+            lives.spans.take(&life);
+            see(&life);
+        }
     }
 
     /// The clock of its events.
@@ -103,6 +154,7 @@ impl Collector {
     /// Takes in all that is left, once the recording thread has ended, counts what has no other end, and reports.
     pub fn finish(&mut self, see: impl FnMut(&Event)) -> Report {
         self.poll(see);
+        self.poll_lives(|_| {});
         self.pairing.settle();
         self.report()
     }
@@ -110,7 +162,11 @@ impl Collector {
     /// What is known so far.
     pub fn report(&self) -> Report {
         let (pairs, stages) = self.pairing.reports();
-        Report { recorded: self.recorded, dropped: self.dropped.load(Relaxed), pairs, stages }
+        let device = self
+            .lives
+            .as_ref()
+            .map(|lives| DeviceReport { dropped: lives.dropped.load(Relaxed), ..lives.spans.report() });
+        Report { recorded: self.recorded, dropped: self.dropped.load(Relaxed), pairs, stages, device }
     }
 }
 
@@ -125,6 +181,9 @@ pub struct Report {
     pub pairs: Vec<LatencyReport>,
     /// How long rollouts stayed in each stage, in the order of [`STAGES`](super::STAGES).
     pub stages: Vec<LatencyReport>,
+    /// What the device told of its descriptors, where its LIFE events are collected.
+    #[serde(default)]
+    pub device: Option<DeviceReport>,
 }
 
 impl fmt::Display for Report {
@@ -142,6 +201,25 @@ impl fmt::Display for Report {
                     write!(f, " {:>9}", duration(nanos))?;
                 }
                 writeln!(f, " {:>10} {:>8}", row.count, row.unpaired)?;
+            }
+        }
+        if let Some(device) = &self.device {
+            let unit = if device.rate.is_time() { "by the device's clock" } else { "in ticks of the device" };
+            writeln!(
+                f,
+                "\n{unit:<34}   {:>9} {:>9} {:>9} {:>9} {:>9} {:>10}",
+                "p50", "p90", "p99", "p99.9", "max", "count"
+            )?;
+            for row in &device.spans {
+                write!(f, "{:<34} {}", row.name, row.bound)?;
+                for figure in [row.p50_ns, row.p90_ns, row.p99_ns, row.p99_9_ns, row.max_ns] {
+                    if device.rate.is_time() {
+                        write!(f, " {:>9}", duration(figure))?;
+                    } else {
+                        write!(f, " {figure:>9}")?;
+                    }
+                }
+                writeln!(f, " {:>10}", row.count)?;
             }
         }
         if self.pairs.iter().any(|pair| pair.bound != Bound::Exact) {

@@ -5,16 +5,19 @@
 //! dropped and counted, and a pair that lost an end is counted as unpaired.
 //!
 //! **Whose clock.** Every time is the host's. Of one moment of the device the host only learns afterwards
-//! ([`EventKind::is_bound`]), so latencies that touch them are bounds, and every report says which ([`Bound`]).
+//! ([`EventKind::is_bound`]), so latencies that touch them are bounds, and every report says which ([`Bound`]). What a device
+//! with LIFE events (R23) tells by its own clock stands beside them ([`DeviceReport`]).
 
 mod clock;
 mod collector;
+mod device;
 mod latency;
 mod pairing;
 mod perfetto;
 
 pub use clock::{Clock, Ticks};
 pub use collector::{Collector, Recorder, Report};
+pub use device::{DeviceReport, DeviceSpan, TickRate};
 pub use latency::{BUCKET_BOUNDS, Bound, LatencyReport, duration};
 pub use pairing::Pair;
 pub use perfetto::Perfetto;

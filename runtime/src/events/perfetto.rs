@@ -1,18 +1,21 @@
 //! Events as a file that <https://ui.perfetto.dev> opens: the JSON trace event format, written as the events come.
 //!
-//! A track with the events of the hot thread, a track for each slot with its rollouts and their stages, and tracks of
-//! counters. The file is an array whose closing bracket the format lets one leave out, so that what a run wrote before it
+//! A track with the events of the hot thread, a track for each slot with its rollouts and their stages, tracks of
+//! counters, and, where the device tells the lives of its descriptors (R23), a track for each worker. The file is an array whose closing bracket the format lets one leave out, so that what a run wrote before it
 //! died can be opened.
 
+use std::collections::HashSet;
 use std::fmt::Display;
 use std::io::{self, Write};
 
-use super::{Clock, Event, EventKind, STAGES, Ticks};
+use super::{Clock, Event, EventKind, STAGES, TickRate, Ticks};
 use crate::rollout::{RolloutId, State};
+use doorbell_contract::HwEvent;
 
-/// Process numbers in the file: the threads and counters, and the slots.
+/// Process numbers in the file: the threads and counters, the slots, and the device.
 const THREADS: u32 = 1;
 const SLOTS: u32 = 2;
+const DEVICE: u32 = 3;
 
 /// Writes a trace.
 #[derive(Debug)]
@@ -22,6 +25,9 @@ pub struct Perfetto<W: Write> {
     slots: Vec<Slot>,
     /// When the last event was.
     now: Ticks,
+    /// The device's clock, and the workers that have a track, by queue pair and number.
+    rate: TickRate,
+    workers: HashSet<(u8, u16)>,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -38,7 +44,9 @@ impl<W: Write> Perfetto<W> {
     /// # Errors
     /// Those of `out`.
     pub fn new(out: W, clock: Clock, slots: u32) -> io::Result<Self> {
-        let mut this = Self { out, now: clock.origin(), clock, slots: vec![Slot::default(); slots as usize] };
+        let (now, slots) = (clock.origin(), vec![Slot::default(); slots as usize]);
+        let (rate, workers) = (TickRate::default(), HashSet::new());
+        let mut this = Self { out, now, clock, slots, rate, workers };
         write!(this.out, "[")?;
         this.name(THREADS, 0, "process_name", "threads, by the host's clock")?;
         write!(this.out, ",")?;
@@ -46,6 +54,43 @@ impl<W: Write> Perfetto<W> {
         write!(this.out, ",")?;
         this.name(SLOTS, 0, "process_name", "slots and their rollouts")?;
         Ok(this)
+    }
+
+    /// With a device whose clock has this rate: without one, its ticks are shown as nanoseconds.
+    #[must_use]
+    pub fn with_device(self, rate: TickRate) -> Self {
+        Self { rate, ..self }
+    }
+
+    /// Writes what the device tells of a descriptor: a slice on the track of its worker, by the device's own clock, which has
+    /// nothing to do with the host's.
+    ///
+    /// # Errors
+    /// Those of `out`.
+    pub fn life(&mut self, life: &HwEvent) -> io::Result<()> {
+        let (queue, worker) = (life.queue_id, life.worker_id);
+        let track = 1 + (usize::from(queue) << 16) + usize::from(worker);
+        if self.workers.is_empty() {
+            write!(self.out, ",")?;
+            self.name(DEVICE, 0, "process_name", "the device, by its own clock")?;
+        }
+        if self.workers.insert((queue, worker)) {
+            write!(self.out, ",")?;
+            self.name(DEVICE, track, "thread_name", &format!("queue pair {queue}, worker {worker}"))?;
+        }
+        let at = |delta: u32| self.rate.nanos(life.stamp + u64::from(delta));
+        let (start, end) = (at(life.start), at(life.ended));
+        let (length, HwEvent { index, start: queued, first_token, visible, .. }) = (end - start, life);
+        write!(
+            self.out,
+            ",\n{{\"ph\":\"X\",\"ts\":{}.{:03},\"dur\":{}.{:03},\"pid\":{DEVICE},\"tid\":{track},\
+             \"name\":\"completion {index}\",\"args\":{{\"queued_ticks\":{queued},\
+             \"first_token_ticks\":{first_token},\"visible_ticks\":{visible}}}}}",
+            start / 1000,
+            start % 1000,
+            length / 1000,
+            length % 1000
+        )
     }
 
     /// Writes an event; times must not decrease.

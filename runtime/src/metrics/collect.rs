@@ -89,6 +89,7 @@ fn run<W: Write>(
     let mut published = Instant::now();
     while !stopped.load(Ordering::Acquire) {
         let taken = collector.poll(|event| trace.write(|to| to.event(event)));
+        collector.poll_lives(|life| trace.write(|to| to.life(life)));
         if published.elapsed() >= PUBLISH {
             published = Instant::now();
             trace.counters(collector.clock().now(), metrics);
@@ -98,6 +99,7 @@ fn run<W: Write>(
             thread::park_timeout(SLEEP);
         }
     }
+    collector.poll_lives(|life| trace.write(|to| to.life(life)));
     let report = collector.finish(|event| trace.write(|to| to.event(event)));
     trace.counters(collector.clock().now(), metrics);
     metrics.publish(report.clone());

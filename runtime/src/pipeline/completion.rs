@@ -1,7 +1,8 @@
 //! Completions, verdicts and stored trajectories: what moves rollouts on.
 
 use doorbell_contract::{
-    CompletionFlags, DescFlags, ErrorCode, HwCompletion, MEMBERS_MAX, PREFIX_NONE, PolicyMode, Status,
+    CompletionFlags, DescFlags, ErrorCode, HwCompletion, HwEvent, MEMBERS_MAX, PREFIX_NONE, PolicyMode,
+    Status,
 };
 use doorbell_engine::Digest;
 
@@ -31,7 +32,22 @@ impl Pipeline {
             self.take_completion(&completion)?;
         }
         self.metrics.counters.hot.descriptors_completed.add(count as u64);
+        if self.journal.wants_lives() {
+            self.take_lives()?;
+        }
         Ok(true)
+    }
+
+    /// Passes on what the device has told of its descriptors (R23).
+    pub(super) fn take_lives(&mut self) -> Result<(), RuntimeError> {
+        let mut events = [HwEvent::default(); 64];
+        loop {
+            let taken = self.device.events(&mut events)?;
+            self.journal.lives(&events[..taken]);
+            if taken < events.len() {
+                return Ok(());
+            }
+        }
     }
 
     fn take_completion(&mut self, completion: &HwCompletion) -> Result<(), RuntimeError> {

@@ -3,6 +3,7 @@
 use super::submission::Tag;
 use crate::events::{Clock, EventKind, Recorder, Ticks};
 use crate::rollout::{RolloutId, State};
+use doorbell_contract::{EventKind as HwEventKind, HwEvent};
 
 /// The events of the hot thread: one reading of the clock for all that happens in a step.
 pub(super) struct Journal {
@@ -47,6 +48,20 @@ impl Journal {
     pub fn record(&mut self, kind: EventKind, id: RolloutId, descriptor: u32, value: u32) {
         if let Some(recorder) = &mut self.recorder {
             recorder.record(kind, id, descriptor, value, self.now);
+        }
+    }
+
+    /// Whether the device's LIFE events are kept.
+    #[inline]
+    pub fn wants_lives(&self) -> bool {
+        self.recorder.as_ref().is_some_and(Recorder::wants_lives)
+    }
+
+    /// Passes on what the device tells of its descriptors.
+    pub fn lives(&mut self, events: &[HwEvent]) {
+        let Some(recorder) = &mut self.recorder else { return };
+        for event in events.iter().filter(|event| event.kind == HwEventKind::Life as u8) {
+            recorder.record_life(event);
         }
     }
 

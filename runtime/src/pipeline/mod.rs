@@ -269,7 +269,7 @@ impl Pipeline {
             let began = self.journal.read_clock();
             let Admission { admitted, ended } = self.admit_from(source)?;
             if ended && self.is_idle() {
-                return Ok(());
+                return if self.journal.wants_lives() { self.take_lives() } else { Ok(()) };
             }
             let moved = self.turn()? || admitted;
             let spent = self.journal.read_clock().since(began);

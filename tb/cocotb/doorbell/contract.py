@@ -70,6 +70,8 @@ LENGTH_LIMIT_MAX = 0x7FFF_FFFF
 """largest value of LENGTH_LIMIT; a length leaves bit 31 to the phase"""
 RANGES = 16
 """ranges of reward model 1"""
+EVENT_DELTA_MAX = 0x7FFF_FFFF
+"""largest delta of an event: what took longer says this"""
 RING_MAX_LOG2 = 16
 """log2 of the largest ring, in slots; the smallest has 2"""
 
@@ -183,6 +185,35 @@ class HwPolicy(Record):
 assert HwPolicy.LAYOUT.size == 16
 
 
+@dataclass
+class HwEvent(Record):
+    """Event: one slot of a function's event ring (rule R23)."""
+
+    LAYOUT = Struct("<BBHIQIIII")
+
+    kind: int = 0
+    """an event kind"""
+    queue_id: int = 0
+    """queue pair, by its number in the device"""
+    worker_id: int = 0
+    """LIFE: that of the completion; FAULT: 0"""
+    index: int = 0
+    """LIFE: running index of the completion; FAULT: of the queue pair's first completion whose write was not answered yet"""
+    stamp: int = 0
+    """bits 62:0: tick at which, LIFE: the slot of the descriptor had been read; FAULT: the bits were set; bit 63: the phase of this half"""
+    start: int = 0
+    """LIFE: ticks from the stamp until a worker began with it, or, where none did, until its end was known; FAULT: the bits of ERROR"""
+    first_token: int = 0
+    """LIFE: ticks from the stamp until its first token was produced; as ended where it has none; FAULT: 0"""
+    ended: int = 0
+    """LIFE: ticks from the stamp until its end was known; FAULT: 0"""
+    visible: int = 0
+    """bits 30:0: LIFE: ticks from the stamp until its completion was visible; FAULT: 0; bit 31: the phase of this half"""
+
+
+assert HwEvent.LAYOUT.size == 32
+
+
 class Opcode(IntEnum):
     """Opcodes of a descriptor."""
 
@@ -276,6 +307,15 @@ class SlotState(IntEnum):
     """a version that a POLICY with ABORT has retired"""
 
 
+class EventKind(IntEnum):
+    """What an event tells."""
+
+    LIFE = 0x01
+    """when a descriptor came through the device; one for each completion that is visible, with EVENT_CONTROL.LIFE"""
+    FAULT = 0x02
+    """bits of the queue pair's ERROR were set that were not"""
+
+
 class DescFlags(IntFlag):
     """Flags of a descriptor."""
 
@@ -363,6 +403,13 @@ class MessageControl(IntFlag):
     """1: the vector sends nothing; what fires meanwhile stays pending, and is one message once this is 0"""
 
 
+class EventControl(IntFlag):
+    """Bits of the EVENT_CONTROL register."""
+
+    LIFE = 1 << 0
+    """an event of the kind LIFE for each completion of the function that is visible"""
+
+
 class Capability(IntFlag):
     """Bits of the CAPABILITY register."""
 
@@ -382,6 +429,8 @@ class Capability(IntFlag):
     """register ABORT"""
     ISOLATED = 1 << 8
     """the device itself confines each access to the windows of its function (rule R11); without it, software checks each region at ENABLE, and one address space holds all functions"""
+    EVENTS = 1 << 9
+    """event rings (rule R23): EQ_BASE to EVENTS_DROPPED"""
     WATCHDOG = 1 << 16
     """register BUS_TIMEOUT, and queue pairs that are dead once it is over (rule R24)"""
     SLOT_POLLING = 1 << 4
@@ -475,6 +524,20 @@ class Reg:
     """ro: policy slot 0: [15:0] version, [23:16] a slot state, [24] loaded last"""
     POLICY_SLOT_1 = Register("POLICY_SLOT_1", 0x1_0024, 0x1000, 0x0000)
     """ro: policy slot 1, likewise"""
+    EQ_BASE_LO = Register("EQ_BASE_LO", 0x1_0040, 0x1000, 0x0000)
+    """cfg: bus address of the event ring, a multiple of 64; low half"""
+    EQ_BASE_HI = Register("EQ_BASE_HI", 0x1_0044, 0x1000, 0x0000)
+    """cfg: high half"""
+    EQ_SIZE = Register("EQ_SIZE", 0x1_0048, 0x1000, 0x0000)
+    """cfg: slots of the event ring, a power of two, 2 to 65536; 0: the function has none"""
+    EVENT_CONTROL = Register("EVENT_CONTROL", 0x1_004C, 0x1000, 0x0000)
+    """cfg: LIFE; other bits are ignored and read 0"""
+    EQ_HEAD = Register("EQ_HEAD", 0x1_0050, 0x1000, 0x0000)
+    """rw: head of the event ring, a running index: releases the events below it. Beyond the events written, or below the current head, or while no ring runs: SLVERR"""
+    EQ_TAIL = Register("EQ_TAIL", 0x1_0054, 0x1000, 0x0000)
+    """ro: tail of the event ring, a running index: the writes of the events below it were answered; final once no queue pair of the function is active"""
+    EVENTS_DROPPED = Register("EVENTS_DROPPED", 0x1_0058, 0x1000, 0x0000)
+    """ro: events of the ring that were dropped or lost; saturates at 0xFFFF_FFFF"""
     RANGE_0_LO = Register("RANGE_0_LO", 0x1_0100, 0x1000, 0x0000)
     """cfg: reward model 1, range 0: its first token"""
     RANGE_0_HI = Register("RANGE_0_HI", 0x1_0104, 0x1000, 0x0000)

@@ -94,6 +94,7 @@ impl World {
             groups: built(Register::CapGroups)?,
             policy_slots: built(Register::CapPolicySlots)?,
             reward_models: built(Register::CapRewardModels)?,
+            tick_hz: built(Register::CapTickHz)?,
         };
         let functions = 1 + draw.below(u32::from(most_functions.min(queues))) as u8;
         let calm = if functions > 1 { draw.below(u32::from(functions) + 1) as u8 } else { functions };

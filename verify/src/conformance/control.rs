@@ -3,7 +3,7 @@
 use super::rig::{numbered, refused};
 use super::{Bench, Failure, Rig, ensure, ensure_eq};
 use doorbell_contract::{
-    Access, Capability, Control, Counter, DeviceFault, FunctionControl, HwCompletion, HwDesc,
+    Access, Capability, Control, Counter, DeviceFault, EventControl, FunctionControl, HwCompletion, HwDesc,
     LENGTH_LIMIT_MAX, QueueCounter, Register, State,
 };
 use doorbell_host::config::QueueConfig;
@@ -249,6 +249,7 @@ fn present(platform: &mut dyn Platform) -> Result<Vec<Register>, Failure> {
         (!has(Capability::POLICY), Register::PolicySlot0..=Register::PolicySlot1),
         (features.reward_models < 2, Register::Range0Lo..=Register::Range15Hi),
         (!has(Capability::LOGP), Register::LogpBaseLo..=Register::LogpSizeHi),
+        (!has(Capability::EVENTS), Register::EqBaseLo..=Register::EventsDropped),
         (!has(Capability::ABORT), Register::Abort..=Register::Abort),
         (!has(Capability::WATCHDOG), Register::BusTimeout..=Register::BusTimeout),
         (!has(Capability::INTERRUPT), Register::Arm..=Register::Arm),
@@ -352,6 +353,7 @@ pub(super) fn registers_refuse_what_their_access_forbids(bench: &mut Bench<'_>) 
                 continue;
             }
             Register::WaitStates | Register::EosThreshold | Register::CoalesceCount => 0xFFFF,
+            Register::EventControl => EventControl::all().bits(),
             _ => u32::MAX,
         };
         let before = platform.read_register(register)?;

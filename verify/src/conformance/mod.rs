@@ -7,6 +7,7 @@ mod control;
 mod decode;
 mod edges;
 mod errors;
+mod events;
 mod groups;
 mod interrupts;
 mod policies;
@@ -179,6 +180,17 @@ cases! {
     interrupts::r12_r14_a_disable_takes_the_interrupt_back,
     interrupts::r14_a_message_that_nobody_takes_is_told,
     interrupts::r14_no_wake_up_is_lost,
+    events::r23_without_events_there_are_no_registers,
+    events::r23_every_completion_has_its_life,
+    events::r23_without_life_only_faults_are_told,
+    events::r23_a_fault_is_told_once,
+    events::r23_a_full_ring_drops_and_holds_nobody_back,
+    events::r23_the_last_quarter_is_left_for_faults,
+    events::r13_r23_phases_alternate,
+    events::r12_r23_a_ring_ends_with_its_function,
+    events::r23_a_bad_ring_does_not_start,
+    events::r23_an_event_that_is_lost_is_counted,
+    events::r23_events_and_drops_are_all_completions,
     control::r15_a_slow_device_is_waited_for,
     control::registers_after_reset,
     control::registers_refuse_what_their_access_forbids,

@@ -58,6 +58,10 @@ impl Platform for Seat {
         self.device.runs_alone()
     }
 
+    fn queue(&self) -> u8 {
+        self.place.queue
+    }
+
     fn report(&mut self) -> Option<String> {
         self.device.report()
     }

@@ -6,13 +6,15 @@
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
 
+use super::events::{has_events, read};
 use super::interrupts::{has_interrupts, told};
 use super::rig::{Rig, below, by_position, numbered};
 use super::{Failure, ensure, ensure_eq};
 use crate::oracle::Oracle;
 use doorbell_contract::{
-    Access, Block, Capability, Control, Counter, DescFlags, DeviceFault, ErrorCode, FunctionControl,
-    HwCompletion, HwDesc, HwPolicy, Place, PolicyMode, QueueCounter, Register, SlotState, State, Status,
+    Access, Block, Capability, Control, Counter, DescFlags, DeviceFault, ErrorCode, EventKind,
+    FunctionControl, HwCompletion, HwDesc, HwEvent, HwPolicy, Place, PolicyMode, QueueCounter, Register,
+    SlotState, State, Status,
 };
 use doorbell_host::config::QueueConfig;
 use doorbell_host::device::Device;
@@ -69,6 +71,8 @@ cases! {
     r19_a_slot_in_use_by_another_queue_pair_is_not_loaded,
     r20_a_publish_ends_the_decodes_of_all_queue_pairs,
     r21_a_publish_reaches_the_groups_of_all_queue_pairs,
+    r23_a_ring_is_of_its_function_alone,
+    r23_a_ring_runs_as_long_as_its_function,
     shares_are_the_weights,
     an_eligible_queue_pair_waits_for_the_weights_of_the_others,
     counters_are_the_sums_of_all_queue_pairs,
@@ -1390,5 +1394,131 @@ fn counters_are_the_sums_of_all_queue_pairs(tenancy: &mut Tenancy<'_>) -> Result
         0,
         "COMPLETIONS after a queue pair was enabled while none was active"
     );
+    Ok(())
+}
+
+/// Queue pairs whose functions have event rings, unless the device has no events.
+fn with_rings(tenancy: &mut Tenancy<'_>, slots: u32) -> Result<Option<House>, Failure> {
+    // Whether it has them, a driver that wants none is told.
+    if !has_events(&tenancy.open(|_| small(64, 64))?.rigs[0]) {
+        return Ok(None);
+    }
+    let ring = QueueConfig { event_slots: slots, life_events: true, ..small(64, 64) };
+    tenancy.open(|_| ring.clone()).map(Some)
+}
+
+fn r23_a_ring_is_of_its_function_alone(tenancy: &mut Tenancy<'_>) -> Result<(), Failure> {
+    const EACH: u32 = 20;
+    let Some(mut house) = with_rings(tenancy, 256)? else { return Ok(()) };
+    let queues = house.rigs.len() as u8;
+    let descs = |queue: u8| decodes(EACH, 9, queue.into());
+    house.check(|_| true, descs)?;
+    for function in 0..house.ports.division().functions {
+        let own: Vec<u8> = (0..queues).filter(|&queue| house.of_function(queue) == function).collect();
+        // The first of them was enabled first.
+        for &queue in &own[1..] {
+            ensure!(
+                read(&mut house.rigs[usize::from(queue)])?.is_empty(),
+                "R23: queue pair {queue} has a ring"
+            );
+        }
+        let rig = &mut house.rigs[usize::from(own[0])];
+        rig.settle()?;
+        let events = read(rig)?;
+        let lost = rig.driver.read(Register::EventsDropped)?;
+        ensure_eq!(events.len() as u32 + lost, EACH * own.len() as u32, "R23: events of function {function}");
+        for event in &events {
+            ensure!(own.contains(&event.queue_id), "R23: function {function} sees {event:x?}");
+            let known = house.rigs[usize::from(event.queue_id)].driver.answered(event);
+            ensure!(
+                known.is_some_and(|known| known < EACH.into()),
+                "R23: whose life {event:x?} tells: {known:?}"
+            );
+        }
+        for queue in own {
+            let of_queue = events.iter().filter(|event| event.queue_id == queue);
+            ensure!(
+                of_queue.is_sorted_by_key(|event| event.index),
+                "R23: events of queue pair {queue} are out of order"
+            );
+        }
+    }
+    Ok(())
+}
+
+fn r23_a_ring_runs_as_long_as_its_function(tenancy: &mut Tenancy<'_>) -> Result<(), Failure> {
+    let Some(mut house) = with_rings(tenancy, 64)? else { return Ok(()) };
+    let Some(own) = of_function_0(&mut house)? else { return Ok(()) };
+    let (first, other) = (own[0], own[1]);
+    for &queue in &own[2..] {
+        house.rigs[queue].driver.disable()?;
+    }
+    let nops = |house: &mut House, queue: usize, count: usize| -> Result<(), Failure> {
+        for _ in 0..count {
+            house.rigs[queue].run(&[HwDesc::nop()])?;
+        }
+        Ok(())
+    };
+    let of = |events: &[HwEvent]| -> Vec<(u8, u32)> {
+        events.iter().map(|event| (event.queue_id, event.index)).collect()
+    };
+    nops(&mut house, other, 3)?;
+    // Whoever has laid it out may go: the ring runs on.
+    house.rigs[first].driver.disable()?;
+    nops(&mut house, other, 2)?;
+    house.rigs[first].driver.enable()?;
+    nops(&mut house, first, 1)?;
+    let there: Vec<_> = (0..5).map(|index| (other as u8, index)).chain([(first as u8, 0)]).collect();
+    let events = read(&mut house.rigs[first])?;
+    ensure_eq!(of(&events), there, "R23: events behind a disable of the queue pair whose ring it is");
+
+    // One that is refused while the ring runs is told.
+    house.rigs[other].driver.disable()?;
+    let driver = &mut house.rigs[other].driver;
+    let tail = driver.read(Register::CqTail)?;
+    driver.write(Register::SqSize, 3)?;
+    driver.write(Register::Control, Control::ENABLE.bits())?;
+    let state = State::from_bits_retain(driver.read(Register::State)?);
+    ensure!(!state.contains(State::ACTIVE), "ENABLE with an SQ_SIZE of 3");
+    house.advance(1)?;
+    house.rigs[first].settle()?;
+    let events = read(&mut house.rigs[first])?;
+    let stamp = events.first().map_or(0, |event| event.stamp);
+    let expected = HwEvent {
+        kind: EventKind::Fault as u8,
+        queue_id: other as u8,
+        index: tail,
+        stamp,
+        start: DeviceFault::BAD_CONFIG.bits(),
+        ..HwEvent::default()
+    };
+    ensure_eq!(events, [expected], "R23: events of an ENABLE that was refused");
+    house.rigs[other].driver.enable()?;
+
+    // A new driver of that queue pair reads on from where the ring is.
+    let old = house.rigs.remove(first);
+    let config = old.driver.config().clone();
+    drop(old);
+    nops(&mut house, other - 1, 2)?;
+    let port = house.ports.take(first as u8)?;
+    house.rigs.insert(first, Rig::new(Driver::new(port, config)?));
+    nops(&mut house, other, 1)?;
+    let events = read(&mut house.rigs[first])?;
+    ensure_eq!(
+        of(&events),
+        [(other as u8, 2)],
+        "R23: events for a new driver of the queue pair whose ring it is"
+    );
+
+    // With the last of them it ends, and the next to start lays out its own.
+    for queue in [first, other] {
+        house.rigs[queue].driver.disable()?;
+    }
+    house.rigs[other].driver.enable()?;
+    house.rigs[first].driver.enable()?;
+    nops(&mut house, first, 1)?;
+    ensure!(read(&mut house.rigs[first])?.is_empty(), "R23: two rings of a function");
+    let events = read(&mut house.rigs[other])?;
+    ensure_eq!(of(&events), [(first as u8, 0)], "R23: events of a ring that starts anew");
     Ok(())
 }

@@ -9,13 +9,13 @@ use super::engine::{Decode, Outcome, check, fits};
 use super::groups::{Groups, Part};
 use super::mutation::{Mutator, PolicyFault};
 use doorbell_contract::{
-    CompletionFlags, Counter, DescFlags, DeviceFault, ErrorCode, HwCompletion, HwDesc, HwPolicy, MEMBER_NONE,
-    Opcode, PolicyMode, QueueCounter, SlotState, Status,
+    CompletionFlags, Counter, DescFlags, DeviceFault, ErrorCode, HwCompletion, HwDesc, HwEvent, HwPolicy,
+    MEMBER_NONE, Opcode, PolicyMode, QueueCounter, SlotState, Status,
 };
 use doorbell_engine::{Engine, RewardModel};
 use doorbell_host::memory::BusFault;
 use doorbell_host::queue::{COMPLETION_WORDS, DESC_WORDS};
-use doorbell_host::registers::{Message, Registers, Session};
+use doorbell_host::registers::{EventWrite, Life, Message, Registers, Session};
 
 /// How far the model looks for the STOP of a DECODE that runs.
 const STOP_LOOKAHEAD: u32 = 16;
@@ -31,6 +31,8 @@ pub(super) struct Lane {
     pub(super) part: Option<Part>,
     /// An access that is not answered.
     pub(super) awaited: Option<Awaited>,
+    /// When `desc`, a DECODE, began, where its function has LIFE events (R23).
+    pub(super) life: Option<Life>,
 }
 
 /// An access that is not answered, and for how long.
@@ -114,7 +116,7 @@ impl Execution<'_> {
         session.sq.head = index.wrapping_add(1);
         self.lane.part = None;
         if self.bus.read(slot(session, index), cast_desc(&mut self.lane.desc)).is_err() {
-            self.registers.queue_mut(self.queue).raise(DeviceFault::DMA_READ);
+            self.fault(DeviceFault::DMA_READ);
             self.lane.desc = HwDesc::default();
             return Some(Outcome::no_echo(ErrorCode::DmaFault, index));
         }
@@ -228,8 +230,15 @@ impl Execution<'_> {
     /// What a descriptor wants to read is not there.
     #[cold]
     fn unreadable(&mut self) -> Outcome {
-        self.registers.queue_mut(self.queue).raise(DeviceFault::DMA_READ);
+        self.fault(DeviceFault::DMA_READ);
         Outcome::rejected(ErrorCode::DmaFault)
+    }
+
+    /// Sets bits of ERROR, and tells of those that were not set (R23).
+    #[cold]
+    fn fault(&mut self, fault: DeviceFault) {
+        self.registers.queue_mut(self.queue).raise(fault);
+        tell_faults(self.bus, self.registers, self.queue);
     }
 
     /// Makes a version of the policy resident (R19), and retires the one before (R20).
@@ -311,11 +320,14 @@ impl Execution<'_> {
             Ok(())
         };
         let outcome = decode.run(&self.lane.desc, most, cut, session, write);
-        let function = session.function;
+        let (function, wait_states) = (session.function, session.wait_states);
 
         let produced = decode.produced - before;
         *budget -= produced;
-        let waited = u64::from(produced) * u64::from(session.wait_states);
+        let waited = u64::from(produced) * u64::from(wait_states);
+        if session.life {
+            self.note_life(before, produced, wait_states);
+        }
         self.registers.count_of(self.queue, QueueCounter::Tokens, produced.into());
         self.registers.count(Counter::Wait, waited);
         let beats = lines(self.lane.desc.delta_offset, before, decode.produced);
@@ -326,7 +338,7 @@ impl Execution<'_> {
             Some(Outcome { error, .. }) => {
                 self.tables.users[usize::from(function)][decode.slot] -= 1;
                 if error == ErrorCode::DmaFault {
-                    self.registers.queue_mut(self.queue).raise(DeviceFault::DMA_WRITE);
+                    self.fault(DeviceFault::DMA_WRITE);
                 }
             }
         }
@@ -354,7 +366,7 @@ impl Execution<'_> {
     #[inline(always)]
     pub(super) fn post(&mut self, outcome: Outcome) -> bool {
         let Some(session) = &mut self.registers.queue_mut(self.queue).session else { return false };
-        let index = session.cq.tail;
+        let (index, life) = (session.cq.tail, session.life);
         session.cq.tail = index.wrapping_add(1);
         let mut completion = HwCompletion { sq_head: session.sq.head, ..outcome.of(&self.lane.desc) };
         let closes = self.lane.part.is_some() && self.end_part(outcome.status);
@@ -367,19 +379,50 @@ impl Execution<'_> {
             words = mutator.completion(words);
         }
         let address = session.cq.address(index, size_of::<HwCompletion>() as u64);
-        match self.bus.write(address, words) {
-            Ok(()) => self.registers.count_of(self.queue, QueueCounter::Completions, 1),
-            // One that is lost is not counted, and all else goes on as if it had become visible.
-            Err(BusFault) => self.registers.queue_mut(self.queue).raise(DeviceFault::COMPLETION_WRITE),
+        // One that is lost is not counted, and all else goes on as if it had become visible.
+        let lost = self.bus.write(address, words).is_err();
+        if lost {
+            self.fault(DeviceFault::COMPLETION_WRITE);
+        } else {
+            self.registers.count_of(self.queue, QueueCounter::Completions, 1);
         }
         self.registers.count(Counter::WriteBeats, 1);
         if outcome.status == Status::Error {
             self.registers.count_of(self.queue, QueueCounter::Errors, 1);
         }
+        if life {
+            self.tell_life(index, lost);
+        }
         // R14: an ERROR asks as well, and the end of a group.
         let asks = self.lane.desc.flags & DescFlags::INTERRUPT.bits() != 0;
         self.registers.note_visible(self.queue, asks || closes || outcome.status == Status::Error);
         send(self.bus, self.registers, self.queue)
+    }
+
+    /// Notes the moments of a DECODE that has produced as many tokens as it had `before`, and so many more, which are not counted yet.
+    fn note_life(&mut self, before: u32, produced: u32, wait_states: u32) {
+        let now = self.registers.ticks();
+        let life = self.lane.life.get_or_insert(Life { fetched: now, started: now, ..Life::default() });
+        if before == 0 && produced > 0 {
+            life.first_token = now + 1 + u64::from(wait_states);
+        }
+    }
+
+    /// Tells of the descriptor with whose completion `index` a tick has passed, unless that is `lost` (R23).
+    fn tell_life(&mut self, index: u32, lost: bool) {
+        let visible = self.registers.ticks();
+        let ended = visible - 1;
+        let mut life =
+            self.lane.life.take().unwrap_or(Life { fetched: ended, started: ended, ..Life::default() });
+        if life.first_token == 0 {
+            life.first_token = ended;
+        }
+        let event = Life { ended, visible, ..life }.event(self.queue, 0, index);
+        if !lost {
+            let event = self.mutator.as_mut().map_or(event, |mutator| mutator.event(event));
+            let urgent = self.mutator.as_ref().is_some_and(Mutator::fills_rings);
+            write_event(self.bus, self.registers, self.queue, event, urgent);
+        }
     }
 
     /// R17: ends the part of a group to which the descriptor belongs, if its status does; whether that was the last.
@@ -433,8 +476,25 @@ fn send_pending(bus: &Bus, registers: &mut Registers, queue: u8) -> bool {
     let Some(Message { address, data }) = registers.take_message(queue) else { return false };
     if bus.send(address, data).is_err() {
         registers.queue_mut(queue).raise(DeviceFault::MESSAGE_WRITE);
+        tell_faults(bus, registers, queue);
     }
     true
+}
+
+/// Writes the event of the faults of `queue` that none has told of (R23).
+#[cold]
+pub(super) fn tell_faults(bus: &Bus, registers: &mut Registers, queue: u8) {
+    if let Some(event) = registers.take_fault_event(queue) {
+        write_event(bus, registers, queue, event, true);
+    }
+}
+
+fn write_event(bus: &Bus, registers: &mut Registers, queue: u8, event: HwEvent, urgent: bool) {
+    if let Some(EventWrite { address, words }) = registers.place_event(queue, event, urgent)
+        && bus.write(address, words).is_err()
+    {
+        registers.lose_event(queue);
+    }
 }
 
 /// Whether `desc`, a STOP, is one of a whole group.

@@ -1,4 +1,4 @@
-//! The golden model: a device in plain Rust, and the executable specification of rules R1 to R24.
+//! The golden model: a device in plain Rust, and the executable specification of rules R1 to R21, R23 and R24.
 //!
 //! It executes from the same shared memory as any other device, of each queue pair in SQ order, one descriptor at a time (so
 //! R5 and R7 hold by construction), and only when given time by `advance`. It has no clock: CYCLES counts one per descriptor
@@ -33,7 +33,7 @@ use doorbell_host::memory::{SIMULATED_BUS_ADDRESS, SharedMemory};
 use doorbell_host::platform::Platform;
 use doorbell_host::ports::Pages;
 use doorbell_host::registers::{Built, Registers};
-use execution::{Awaited, Execution, Lane, Tables, send};
+use execution::{Awaited, Execution, Lane, Tables, send, tell_faults};
 use groups::{GROUPS, Groups};
 use mutation::Mutator;
 use turns::{Turn, Turns};
@@ -52,6 +52,7 @@ const BUILT: Built = Built {
         .union(Capability::LOGP)
         .union(Capability::POLICY)
         .union(Capability::ABORT)
+        .union(Capability::EVENTS)
         .union(Capability::WATCHDOG)
         .union(Capability::ISOLATED),
     // It executes in SQ order, one descriptor of a queue pair at a time.
@@ -152,7 +153,7 @@ impl ModelPlatform {
         for (queue, lane) in (0..).zip(&mut self.lanes) {
             match (&self.registers.queue(queue).session, &lane.running) {
                 (None, _) => {
-                    lane.running = None;
+                    (lane.running, lane.life) = (None, None);
                     self.tables.groups[usize::from(queue)].clear();
                     if lane.awaited.is_some() {
                         // What the bus was promised it may still move.
@@ -312,6 +313,9 @@ impl Pages for ModelPlatform {
         })?;
         if matches!(register, Register::Control | Register::FnControl) {
             self.forget();
+            if let (Register::Control, Some(bus)) = (register, &self.bus) {
+                tell_faults(bus, &mut self.registers, place.queue);
+            }
         }
         if matches!(register, Register::Arm | Register::MessageControl) {
             self.send_all();

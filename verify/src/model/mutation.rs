@@ -2,11 +2,11 @@
 
 use std::str::FromStr;
 
-use doorbell_contract::{Field, HwCompletion};
+use doorbell_contract::{Field, HwCompletion, HwEvent};
 use doorbell_host::queue::COMPLETION_WORDS;
 
 /// One fault of the model, counted over its whole life. In text: `token:NTH`, `completion:NTH:FIELD`, `hang:AFTER`,
-/// `policy:FAULT`.
+/// `policy:FAULT`, `event:NTH:FIELD`, `event:full`.
 #[derive(Clone, Copy, Debug)]
 pub enum Mutation {
     /// The `nth` token (from 0) has its lowest bit flipped in memory; the digest is that of the right one.
@@ -23,6 +23,15 @@ pub enum Mutation {
     },
     /// What goes wrong with versions of the policy.
     Policy(PolicyFault),
+    /// The `nth` LIFE event (from 0) has a bit of a field flipped: the lowest, of the stamp and the deltas bit 30.
+    Event {
+        /// Which event.
+        nth: u64,
+        /// Which field.
+        field: Field<HwEvent>,
+    },
+    /// LIFE events take the whole ring.
+    FullRing,
     /// No answer after this many completions.
     Hang {
         /// Completions before.
@@ -56,9 +65,9 @@ impl PolicyFault {
 /// A text that is no [`Mutation`].
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "'{text}' is no fault of the model: expected token:NTH, completion:NTH:FIELD, hang:AFTER or policy:FAULT, with FIELD \
-     one of {} and FAULT one of {}",
-    HwCompletion::FIELDS.map(|field| field.name).join(", "), PolicyFault::ALL.map(|(name, _)| name).join(", ")
+    "'{text}' is no fault of the model: expected token:NTH, completion:NTH:FIELD, hang:AFTER, policy:FAULT, event:NTH:FIELD or \
+     event:full, with FIELD one of {} (of an event: {}) and FAULT one of {}",
+    HwCompletion::FIELDS.map(|field| field.name).join(", "), HwEvent::FIELDS.map(|field| field.name).join(", "), PolicyFault::ALL.map(|(name, _)| name).join(", ")
 )]
 pub struct BadMutation {
     text: String,
@@ -80,6 +89,11 @@ impl FromStr for Mutation {
                 let field = HwCompletion::FIELDS.into_iter().find(|field| field.name == name)?;
                 Some(Self::Completion { nth, field })
             }),
+            ["event", "full"] => Some(Self::FullRing),
+            ["event", nth, name] => nth.parse().ok().and_then(|nth| {
+                let field = HwEvent::FIELDS.into_iter().find(|field| field.name == name)?;
+                Some(Self::Event { nth, field })
+            }),
             _ => None,
         };
         parsed.ok_or_else(|| BadMutation { text: text.to_owned() })
@@ -92,13 +106,14 @@ pub(super) struct Mutator {
     mutation: Mutation,
     tokens: u64,
     completions: u64,
+    events: u64,
     /// A version that was published, and what its slot held before: of LateLoad.
     late: Option<(u16, u32)>,
 }
 
 impl Mutator {
     pub fn new(mutation: Mutation) -> Self {
-        Self { mutation, tokens: 0, completions: 0, late: None }
+        Self { mutation, tokens: 0, completions: 0, events: 0, late: None }
     }
 
     pub fn hangs(&self) -> bool {
@@ -126,6 +141,21 @@ impl Mutator {
         let hit = matches!(self.mutation, Mutation::Token { nth } if nth == self.tokens);
         self.tokens += 1;
         token ^ u32::from(hit)
+    }
+
+    pub fn event(&mut self, mut event: HwEvent) -> HwEvent {
+        if let Mutation::Event { nth, field } = self.mutation
+            && nth == self.events
+        {
+            let (byte, bit) = if field.offset >= 8 { (field.offset + 3, 0x40) } else { (field.offset, 1) };
+            bytemuck::bytes_of_mut(&mut event)[byte] ^= bit;
+        }
+        self.events += 1;
+        event
+    }
+
+    pub fn fills_rings(&self) -> bool {
+        matches!(self.mutation, Mutation::FullRing)
     }
 
     #[cold]

@@ -49,8 +49,21 @@ fn workspace() -> TempDir {
     "type = \"u8\",  offset = 32, ",
     "field phase: bytes 31 to 31"
 )]
-#[case::size("size = 32", "size = 64", "HwCompletion: its fields end at byte 32, its size is 64")]
-#[case::size_no_power("size = 32", "size = 33", "HwCompletion: size 33 is not a power of two")]
+#[case::keyword(
+    "{ name = \"check\",           type = \"u32\", offset = 60,",
+    "{ name = \"end\",           type = \"u32\", offset = 60,",
+    "HwDesc, field end: the name is a keyword of SystemVerilog or C++"
+)]
+#[case::size(
+    "hw_completion_t\"\nsize = 32",
+    "hw_completion_t\"\nsize = 64",
+    "HwCompletion: its fields end at byte 32, its size is 64"
+)]
+#[case::size_no_power(
+    "hw_completion_t\"\nsize = 32",
+    "hw_completion_t\"\nsize = 33",
+    "HwCompletion: size 33 is not a power of two"
+)]
 #[case::same_value(
     "name = \"STOP\",    value = 255",
     "name = \"STOP\",    value = 3",
@@ -188,7 +201,8 @@ fn an_unsound_contract_is_refused_by_name(#[case] from: &str, #[case] to: &str, 
 
 #[test]
 fn every_problem_is_told_at_once() {
-    let text = edited("size = 32", "size = 64").replace("value = 255", "value = 3");
+    let text = edited("hw_completion_t\"\nsize = 32", "hw_completion_t\"\nsize = 64")
+        .replace("value = 255", "value = 3");
     assert_eq!(Spec::parse(&text).unwrap_err().to_string().lines().count(), 2);
 }
 
@@ -252,9 +266,10 @@ fn prose_between_the_blocks_survives() {
     let spec = Spec::parse(CONTRACT).unwrap();
     let block = |name: &str| format!("<!-- generated:{name} -->\nold\n<!-- /generated -->");
     let page =
-        ["HwDesc", "HwCompletion", "HwPolicy", "codes", "registers"].map(block).join("\nprose\n") + "\nend\n";
+        ["HwDesc", "HwCompletion", "HwPolicy", "HwEvent", "codes", "registers"].map(block).join("\nprose\n")
+            + "\nend\n";
     let out = renewed(&spec, &page).unwrap();
-    assert_eq!((out.matches("\nprose\n").count(), out.matches("\nold\n").count()), (4, 0));
+    assert_eq!((out.matches("\nprose\n").count(), out.matches("\nold\n").count()), (5, 0));
     assert!(out.ends_with("<!-- /generated -->\nend\n"), "{out}");
 }
 

@@ -250,6 +250,12 @@ fn names(spec: &Spec, out: &mut Vec<String>) {
             if !ok {
                 out.push(format!("record {}, field {}: the name is not snake_case", record.name, field.name));
             }
+            if KEYWORDS.contains(&field.name.as_str()) {
+                out.push(format!(
+                    "record {}, field {}: the name is a keyword of SystemVerilog or C++",
+                    record.name, field.name
+                ));
+            }
         }
         if !record.sv.ends_with("_t") {
             out.push(format!(
@@ -259,6 +265,15 @@ fn names(spec: &Spec, out: &mut Vec<String>) {
         }
     }
 }
+
+/// Keywords of SystemVerilog that could be names of fields, and what Verilator keeps for its C++.
+const KEYWORDS: [&str; 48] = [
+    "begin", "end", "if", "else", "case", "for", "while", "do", "repeat", "wait", "input", "output", "inout",
+    "ref", "bit", "byte", "int", "integer", "logic", "reg", "wire", "real", "string", "time", "event",
+    "type", "table", "edge", "force", "release", "disable", "return", "task", "function", "priority",
+    "unique", "queue", "map", "set", "list", "vector", "new", "delete", "class", "this", "union", "short",
+    "long",
+];
 
 /// Numbers that the contract states twice must be equal.
 fn agreement(spec: &Spec, out: &mut Vec<String>) {

@@ -4,7 +4,7 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use doorbell_contract::{CompletionFlags, DescFlags, HwDesc};
+use doorbell_contract::{CompletionFlags, DescFlags, HwDesc, HwEvent};
 use doorbell_host::{Counters as DeviceCounters, DeviceError, Features, TokenRegion};
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
@@ -141,6 +141,10 @@ impl<T: Trick> Device for Tricky<T> {
 
     fn unread(&self, completion: &HwCompletion) -> Option<HwDesc> {
         self.trick.unread(&*self.inner, completion)
+    }
+
+    fn events(&mut self, out: &mut [HwEvent]) -> Result<usize, DeviceError> {
+        self.inner.events(out)
     }
 
     fn features(&self) -> Features {

@@ -2,6 +2,7 @@
 
 mod doubles;
 mod groups;
+mod lives;
 mod policies;
 mod rewards;
 
@@ -53,6 +54,8 @@ struct Setup {
     judges: Judges,
     model: RewardModel,
     ranges: Ranges,
+    /// Whether the device tells the lives of its descriptors.
+    lives: bool,
     seed: u64,
 }
 
@@ -87,12 +90,19 @@ impl Setup {
             blocks: 16_384,
             queues: 1,
             functions: 1,
-            less: Features { capability: Capability::all(), groups: 64, policy_slots: 2, reward_models: 2 },
+            less: Features {
+                capability: Capability::all(),
+                groups: 64,
+                policy_slots: 2,
+                reward_models: 2,
+                tick_hz: 0,
+            },
             publish: None,
             spans: 1,
             judges: Judges::Host,
             model: RewardModel::Digest,
             ranges: NO_RANGES,
+            lives: false,
             seed: 1,
         }
     }
@@ -176,6 +186,8 @@ impl Setup {
             reward_threshold: self.reward_threshold,
             length_limit: self.options.length_limit,
             ranges: self.ranges,
+            event_slots: if self.lives { 4096 } else { 0 },
+            life_events: self.lives,
             ..QueueConfig::default()
         }
     }

@@ -417,7 +417,7 @@ fn an_abort_does_not_wait_for_its_score(#[values(Judges::Own, Judges::Beside)] j
 
 #[test]
 fn a_device_that_cannot_score_is_told() {
-    let all = Features { capability: Capability::all(), groups: 0, policy_slots: 0, reward_models: 2 };
+    let all = Features { capability: Capability::all(), reward_models: 2, ..Features::default() };
     let told = |features: Features, model: RewardModel| {
         let error = DeviceRewards::new("rtl", features, 4, Scale { model, threshold: 0 }).err();
         error.map(|error| error.to_string())
@@ -469,7 +469,7 @@ const END: Moment = Moment::End { eos: false };
 /// What is asked of the device, place by place.
 #[test]
 fn what_is_new_is_scored_at_a_checkpoint_and_all_of_it_at_the_end() {
-    let features = Features { capability: Capability::all(), groups: 0, policy_slots: 0, reward_models: 2 };
+    let features = Features { capability: Capability::all(), reward_models: 2, ..Features::default() };
     let scale = Scale { model: RewardModel::Ranges, threshold: 10 };
     let mut rewards = DeviceRewards::new("test", features, 4, scale).unwrap();
     let mut tickets = Tickets::new(4);
@@ -531,7 +531,7 @@ fn what_is_new_is_scored_at_a_checkpoint_and_all_of_it_at_the_end() {
 #[case(RewardModel::Digest, 0x811C ^ 0x9DC5)]
 #[case(RewardModel::Ranges, 0)]
 fn no_tokens_are_scored_without_the_device(#[case] model: RewardModel, #[case] score: i32) {
-    let features = Features { capability: Capability::all(), groups: 0, policy_slots: 0, reward_models: 2 };
+    let features = Features { capability: Capability::all(), reward_models: 2, ..Features::default() };
     let mut rewards = DeviceRewards::new("test", features, 4, Scale { model, threshold: 1 << 16 }).unwrap();
     let mut tickets = Tickets::new(4);
     rewards.post(answer(&mut tickets, 0, 0, 0, END).0).unwrap();
@@ -548,7 +548,7 @@ fn no_tokens_are_scored_without_the_device(#[case] model: RewardModel, #[case] s
 /// As many as there are slots, those that were not collected included; a group whole or not at all.
 #[test]
 fn a_stage_that_is_full_says_so() {
-    let features = Features { capability: Capability::all(), groups: 0, policy_slots: 0, reward_models: 1 };
+    let features = Features { capability: Capability::all(), reward_models: 1, ..Features::default() };
     let scale = Scale { model: RewardModel::Digest, threshold: 0 };
     let mut rewards = DeviceRewards::new("test", features, 3, scale).unwrap();
     let mut tickets = Tickets::new(8);
@@ -570,7 +570,7 @@ fn a_stage_that_is_full_says_so() {
 /// A NO_ECHO of a slot that holds no REWARD names none.
 #[test]
 fn r3_a_completion_without_a_name_is_of_no_reward() {
-    let features = Features { capability: Capability::all(), groups: 0, policy_slots: 0, reward_models: 1 };
+    let features = Features { capability: Capability::all(), reward_models: 1, ..Features::default() };
     let scale = Scale { model: RewardModel::Digest, threshold: 0 };
     let mut rewards = DeviceRewards::new("test", features, 3, scale).unwrap();
     rewards.post(answer(&mut Tickets::new(4), 0, 5, 0, END).0).unwrap();
