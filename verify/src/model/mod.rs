@@ -249,26 +249,27 @@ fn await_answers(bus: &Bus, registers: &mut Registers, lanes: &mut [Lane]) {
         return;
     }
     for (queue, lane) in (0..).zip(lanes) {
-        let registers = registers.queue_mut(queue);
+        let own = registers.queue_mut(queue);
         if let Some(awaited) = &lane.awaited
             && !bus.withholds(&awaited.places)
         {
             lane.awaited = None;
-            if registers.is_ending() {
-                registers.answered();
+            if own.is_ending() {
+                own.answered();
             }
         }
-        let Some(session) = &registers.session else { continue };
+        let Some(session) = &own.session else { continue };
         let places = [session.sq.base, session.cq.base, session.token_base];
         let works = lane.running.is_some() || session.sq.fill() > 0 && !session.cq.is_full();
-        if lane.awaited.is_none() && (!works || registers.is_dead() || !bus.withholds(&places)) {
+        if lane.awaited.is_none() && (!works || own.is_dead() || !bus.withholds(&places)) {
             continue;
         }
         let timeout = session.bus_timeout;
         let awaited = lane.awaited.get_or_insert(Awaited { places, age: 0 });
         awaited.age = awaited.age.saturating_add(1);
-        if timeout != 0 && awaited.age >= timeout && !registers.is_dead() {
-            registers.die();
+        if timeout != 0 && awaited.age >= timeout && !own.is_dead() {
+            own.die();
+            tell_faults(bus, registers, queue);
         }
     }
 }
