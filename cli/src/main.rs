@@ -34,7 +34,7 @@ struct Cli {
 #[derive(Subcommand)]
 enum Command {
     /// Run a trace on several devices and compare every completion and every token
-    Compare(commands::compare::Args),
+    Compare(Box<commands::compare::Args>),
     /// Drive every rollout of a trace through its life on one device, to stored trajectories
     #[cfg(feature = "runtime")]
     Run(commands::run::Args),
@@ -65,7 +65,7 @@ enum Command {
 
 fn main() -> ExitCode {
     let result = match Cli::parse().command {
-        Command::Compare(args) => commands::compare::run(args),
+        Command::Compare(args) => commands::compare::run(*args),
         #[cfg(feature = "runtime")]
         Command::Run(args) => commands::run::run(args),
         Command::Trace(command) => commands::trace::run(command),
