@@ -195,7 +195,7 @@ module completion_ring
 
   // ---------------------------------------------------------------- acknowledged lines
   // Per worker; write responses of one ID come in order.
-  logic [LINE_COUNT_BITS-1:0] acked_q [0:(1 << WorkerBits)-1];
+  logic [LINE_COUNT_BITS-1:0] next_ack_q [0:(1 << WorkerBits)-1];   // the line that is acknowledged next; the first is 1
   logic                       line_ack;
   logic [WorkerBits-1:0]      ack_worker;
   assign line_ack   = ack_i && ack_id_i < 6'(Workers);
@@ -203,9 +203,9 @@ module completion_ring
 
   always_ff @(posedge clk_i) begin
     if (!rst_ni) begin
-      for (int w = 0; w < Workers; w++) acked_q[w] <= '0;
+      for (int w = 0; w < Workers; w++) next_ack_q[w] <= LINE_COUNT_BITS'(1);
     end else if (line_ack) begin
-      acked_q[ack_worker] <= acked_q[ack_worker] + 1'b1;
+      next_ack_q[ack_worker] <= next_ack_q[ack_worker] + 1'b1;
     end
   end
 
@@ -217,84 +217,94 @@ module completion_ring
   logic [KeyBits-1:0] done_key;
   assign done_key = KeyBits'({done_i.pair, done_i.rollout_id});
 
-  // A record, and how many lines of its worker must be acknowledged.
-  logic [LINE_COUNT_BITS+DONE_BITS-1:0] record_mem [0:Depth-1];
-  logic [QueueBits-1:0]       queue_mem  [0:Depth-1];
+  logic [DONE_BITS-1:0]       record_mem [0:Depth-1];
   logic [1:0]                 names_mem  [0:Depth-1];    // it names a version; its policy slot
-  logic [PlaceBits-1:0]       next_mem   [0:Depth-1];    // the worker's next record
   logic [WorkerBits+PlaceBits-1:0] follower_mem [0:Depth-1];   // the record that follows this one: worker, place
-  logic [WorkerBits-1:0]      worker_mem [0:Depth-1];
+  logic [WorkerBits-1:0]      worker_q   [0:Depth-1];
   logic [KeyBits-1:0]         rollout_q  [0:Depth-1];    // with its queue pair
   logic [Depth-1:0]           newest_q;                  // of its rollout
   logic [Depth-1:0]           followed_q;                // follower_mem holds one
   logic [Depth-1:0]           follows_q;                 // the record that it follows has not gone
-  logic [Depth-1:0]           reads_q;                   // it reads memory before it goes; read_mem says what
   localparam int              ReadBits = 102;            // queue pair, publishes, model, how many or which, address
-  logic [ReadBits-1:0]        read_mem   [0:Depth-1];
+  logic [ReadBits-1:0]        read_mem   [0:Depth-1];    // of one that reads memory before it goes
 
-  // Of each worker's list: its first and last record, and what holds the first one back.
-  logic [PlaceBits-1:0]       first_q [0:Workers-1];
-  logic [PlaceBits-1:0]       last_q  [0:Workers-1];
-  logic [LINE_COUNT_BITS-1:0] after_q [0:Workers-1];     // lines that the first waits for
+  // What is known of a record before it is its turn. Each has that of the worker's next one.
+  typedef struct packed {
+    logic                       reads;     // it reads memory before it goes
+    logic [QueueBits-1:0]       pair;
+    logic [PlaceBits-1:0]       place;
+    logic [LINE_COUNT_BITS-1:0] after;     // lines of its worker that it waits for
+  } entry_t;
+  logic [$bits(entry_t)-1:0]  next_mem   [0:Depth-1];
+
+  // Of each worker's list: its first, its second and its last record, and what holds the first one back. So nothing needs to
+  // be read to know which one may go, and what is the first then.
+  logic [PlaceBits-1:0]       first_q  [0:Workers-1];
+  logic [Workers-1:0][QueueBits-1:0] pair_q;             // of the first
+  logic [LINE_COUNT_BITS-1:0] after_q  [0:Workers-1];    // lines that the first waits for
+  logic [$bits(entry_t)-1:0]  second_q [0:Workers-1];
+  logic [PlaceBits-1:0]       last_q   [0:Workers-1];
   logic [Workers-1:0]         some_q;                    // there is one …
-  logic [Workers-1:0]         acked_all_q;               // … and its lines are acknowledged
+  logic [Workers-1:0]         more_q;                    // … and another one
+  logic [Workers-1:0]         acked_all_q;               // the lines of the first are acknowledged
   logic [Workers-1:0]         held_q;                    // it follows a record that has not gone
   logic [Workers-1:0]         waits_q;                   // it reads memory
 
-  logic                       known, follows, to_front, advance, released;
+  logic                       known, follows, to_front, to_second, advance, third, released;
   logic [WorkerBits-1:0]      follower_worker;
-  logic [PlaceBits-1:0]       newest_place, follower_place, next_place;
-  logic [LINE_COUNT_BITS-1:0] next_after;
+  logic [PlaceBits-1:0]       newest_place, follower_place;
+  entry_t                     entry, second;
 
   // A record goes (seldom: nothing of this is looked at without). Behind it: the next of its list, and the one that
   // follows it.
-  assign advance    = take && last_q[take_worker] != take_place;
-  assign next_place = advance ? next_mem[take_place] : '0;
-  assign next_after = advance ? record_mem[next_place][DONE_BITS +: LINE_COUNT_BITS] : '0;
+  assign advance    = take && more_q[take_worker];
+  assign second     = advance ? second_q[take_worker] : '0;
+  assign third      = advance && last_q[take_worker] != second.place;
   assign released   = take && followed_q[take_place];
   assign {follower_worker, follower_place} = take ? follower_mem[take_place] : '0;
 
-  // A record comes in (seldom, too). It is the first of its list when no other stays there.
+  // A record comes in (seldom, too). It is the first of its list when no other stays there. A worker's own records keep
+  // their order without following each other.
   always_comb begin
     known        = 1'b0;
+    follows      = 1'b0;
     newest_place = '0;
     if (push) begin
-      // A row at a time, of which most are empty.
+      // A row at a time, of which most are empty. At most one is found.
       for (int row = 0; row < Depth; row = row + Row) begin
         if (newest_q[row +: Row] != '0) begin
           for (int k = row; k < row + Row; k++) begin
             if (newest_q[k] && rollout_q[k] == done_key) begin
               known        = 1'b1;
-              newest_place = PlaceBits'(k);
+              newest_place = newest_place | PlaceBits'(k);
+              if (worker_q[k] != push_worker && !(take && take_place == PlaceBits'(k))) follows = 1'b1;
             end
           end
         end
       end
     end
   end
-  // A worker's own records keep their order without it.
-  assign follows  = known && worker_mem[newest_place] != push_worker && !(take && newest_place == take_place);
-  assign to_front = push && (!some_q[push_worker] || (take && !advance && take_worker == push_worker));
+  assign to_front  = push && (!some_q[push_worker] || (take && !advance && take_worker == push_worker));
+  assign to_second = push && !to_front && (!more_q[push_worker] || (advance && !third && take_worker == push_worker));
+  assign entry     = push ? {done_i.reads, done_i.pair[QueueBits-1:0], place, done_after_i} : '0;
 
   // So many lines of a worker are acknowledged, with that of this cycle.
-  function automatic logic lines_acked(input logic [LINE_COUNT_BITS-1:0] after, input logic [LINE_COUNT_BITS-1:0] acked,
+  function automatic logic lines_acked(input logic [LINE_COUNT_BITS-1:0] after, input logic [LINE_COUNT_BITS-1:0] next_ack,
                                        input logic one_more);
     logic [LINE_COUNT_BITS-1:0] behind;
-    behind      = after - acked - LINE_COUNT_BITS'(one_more);
-    lines_acked = behind == '0 || behind[LINE_COUNT_BITS-1];
+    behind      = after - next_ack - LINE_COUNT_BITS'(one_more);
+    lines_acked = behind[LINE_COUNT_BITS-1];
   endfunction
 
   always_ff @(posedge clk_i) begin
     if (push) begin
-      record_mem[place]     <= {done_after_i, done_i};
-      worker_mem[place]     <= push_worker;
+      record_mem[place]     <= done_i;
+      worker_q[place]       <= push_worker;
       names_mem[place]      <= {done_i.names, done_i.slot};
-      reads_q[place]        <= done_i.reads;
       if (done_i.reads) read_mem[place] <= {done_i.pair, done_i.publishes, done_i.reward_model_id[0], done_i.result, done_addr_i};
-      if (Queues > 1) queue_mem[place] <= done_i.pair[QueueBits-1:0];
       rollout_q[place]      <= done_key;
       last_q[push_worker]   <= place;
-      if (!to_front) next_mem[last_q[push_worker]] <= place;
+      if (!to_front) next_mem[last_q[push_worker]] <= entry;
       if (follows)   follower_mem[newest_place]    <= {push_worker, place};
       followed_q[place] <= 1'b0;
       follows_q[place]  <= follows;
@@ -303,13 +313,33 @@ module completion_ring
     if (take) begin
       if (released) follows_q[follower_place] <= 1'b0;
       if (advance) begin
-        first_q[take_worker] <= next_place;
-        after_q[take_worker] <= next_after;
+        first_q[take_worker] <= second.place;
+        pair_q[take_worker]  <= second.pair;
+        after_q[take_worker] <= second.after;
+        if (third) second_q[take_worker] <= next_mem[second.place];
       end
     end
     if (to_front) begin
       first_q[push_worker] <= place;
+      pair_q[push_worker]  <= entry.pair;
       after_q[push_worker] <= done_after_i;
+    end
+    if (to_second) second_q[push_worker] <= entry;
+  end
+
+  // Of each worker: the lines of its second record are acknowledged.
+  logic [Workers-1:0] second_acked;
+  /* verilator lint_off UNUSEDSIGNAL */  // its lines alone
+  entry_t             its_second;
+  /* verilator lint_on UNUSEDSIGNAL */
+  always_comb begin
+    second_acked = '0;
+    its_second   = '0;
+    if (advance) begin
+      for (int w = 0; w < Workers; w++) begin
+        its_second      = second_q[w];
+        second_acked[w] = lines_acked(its_second.after, next_ack_q[w], line_ack && ack_worker == WorkerBits'(w));
+      end
     end
   end
 
@@ -317,29 +347,35 @@ module completion_ring
     if (!rst_ni) begin
       newest_q       <= '0;
       some_q         <= '0;
+      more_q         <= '0;
       acked_all_q    <= '0;
       held_q         <= '0;
       waits_q        <= '0;
     end else begin
       if (line_ack) begin
         if (some_q[ack_worker]) begin
-          if (after_q[ack_worker] == acked_q[ack_worker] + 1'b1) acked_all_q[ack_worker] <= 1'b1;
+          if (after_q[ack_worker] == next_ack_q[ack_worker]) acked_all_q[ack_worker] <= 1'b1;
         end
       end
       if (take) begin
         newest_q[take_place] <= 1'b0;
-        if (released && first_q[follower_worker] == follower_place) held_q[follower_worker] <= 1'b0;
+        if (released) begin
+          for (int w = 0; w < Workers; w++)
+            if (follower_worker == WorkerBits'(w) && first_q[w] == follower_place) held_q[w] <= 1'b0;
+        end
         some_q[take_worker]      <= advance;
-        acked_all_q[take_worker] <= advance && lines_acked(next_after, acked_q[take_worker], line_ack && ack_worker == take_worker);
-        held_q[take_worker]      <= advance && follows_q[next_place];
-        waits_q[take_worker]     <= advance && reads_q[next_place];
+        more_q[take_worker]      <= third;
+        acked_all_q[take_worker] <= second_acked[take_worker];
+        held_q[take_worker]      <= advance && follows_q[second.place];
+        waits_q[take_worker]     <= second.reads;
       end
       if (push) begin
         if (known) newest_q[newest_place] <= 1'b0;
         newest_q[place]     <= 1'b1;
         some_q[push_worker] <= 1'b1;
+        if (!to_front) more_q[push_worker] <= 1'b1;
         if (to_front) begin
-          acked_all_q[push_worker] <= lines_acked(done_after_i, acked_q[push_worker], line_ack && ack_worker == push_worker);
+          acked_all_q[push_worker] <= lines_acked(done_after_i, next_ack_q[push_worker], line_ack && ack_worker == push_worker);
           held_q[push_worker]      <= follows;
           waits_q[push_worker]     <= done_i.reads;
         end
@@ -354,34 +390,49 @@ module completion_ring
   logic [Workers-1:0]         faulty_q;
   logic [LINE_COUNT_BITS-1:0] fault_first_q [0:Workers-1];
   logic [LINE_COUNT_BITS-1:0] fault_last_q  [0:Workers-1];
-  logic [LINE_COUNT_BITS-1:0] past_first, past_last;
+  // Of each worker: its first record lies not before the first of them, and not before the last.
+  logic [Workers-1:0]         suspects, lasts;
   logic                       suspect;
-
-  assign past_first = (take && faulty_q != '0) ? after_q[take_worker] - fault_first_q[take_worker] : '0;
-  assign past_last  = (take && faulty_q != '0) ? after_q[take_worker] - fault_last_q[take_worker] : '0;
+  /* verilator lint_off UNUSEDSIGNAL */  // their signs alone
+  logic [LINE_COUNT_BITS-1:0] past_first, past_last;
+  /* verilator lint_on UNUSEDSIGNAL */
+  always_comb begin
+    suspects   = '0;
+    lasts      = '0;
+    past_first = '0;
+    past_last  = '0;
+    if (faulty_q != '0) begin
+      for (int w = 0; w < Workers; w++) begin
+        past_first  = after_q[w] - fault_first_q[w];
+        past_last   = after_q[w] - fault_last_q[w];
+        suspects[w] = faulty_q[w] && !past_first[LINE_COUNT_BITS-1];
+        lasts[w]    = !past_last[LINE_COUNT_BITS-1];
+      end
+    end
+  end
   // What reads memory writes no line, and its answer is known.
   logic blamed;
   assign blamed     = suspect && !answered;
-  assign suspect    = take && faulty_q != '0 && faulty_q[take_worker] && !past_first[LINE_COUNT_BITS-1];
+  assign suspect    = take && suspects[take_worker];
 
   always_ff @(posedge clk_i) begin
     if (!rst_ni) begin
       faulty_q <= '0;
     end else begin
-      if (suspect && !past_last[LINE_COUNT_BITS-1]) faulty_q[take_worker] <= 1'b0;
+      if (suspect && lasts[take_worker]) faulty_q[take_worker] <= 1'b0;
       if (line_fault) faulty_q[ack_worker] <= 1'b1;
     end
   end
 
   always_ff @(posedge clk_i) begin
     if (line_fault) begin
-      if (!faulty_q[ack_worker]) fault_first_q[ack_worker] <= acked_q[ack_worker] + 1'b1;
-      fault_last_q[ack_worker] <= acked_q[ack_worker] + 1'b1;
+      if (!faulty_q[ack_worker]) fault_first_q[ack_worker] <= next_ack_q[ack_worker];
+      fault_last_q[ack_worker] <= next_ack_q[ack_worker];
     end
   end
 
   // ---------------------------------------------------------------- the next completion
-  logic [Workers-1:0] ready, grant_unused;
+  logic [Workers-1:0] ready, grant, drops, writes;
   /* verilator lint_off UNUSEDSIGNAL */  // as wide as for the most workers
   logic [3:0]         number;
   /* verilator lint_on UNUSEDSIGNAL */
@@ -392,7 +443,7 @@ module completion_ring
   round_robin #(.N(Workers)) u_round_robin (
     .clk_i, .rst_ni,
     .request_i (ready),
-    .grant_o   (grant_unused),
+    .grant_o   (grant),
     .number_o  (number),
     .accept_i  (take)
   );
@@ -430,7 +481,7 @@ module completion_ring
   end
   // What is looked at while nothing is ready is of no use, and costs nothing.
   assign take_place  = (ready != '0) ? first_q[take_worker] : '0;
-  assign take_pair      = (Queues == 1 || ready == '0) ? '0 : queue_mem[take_place];
+  assign take_pair      = (Queues == 1 || ready == '0) ? '0 : pair_q[take_worker];
 
   // ---------------------------------------------------------------- one beat of two slots
   logic                low_valid_q, high_valid_q, low_asked_q, high_asked_q;
@@ -443,18 +494,37 @@ module completion_ring
   /* verilator lint_on UNUSEDSIGNAL */
   hw_completion_t      completion;
   logic [7:0]          status, error;
-  logic                phase, drop, write, same, fits, beat_on, beat_goes;
+  logic                phase, drop, write, beat_on, beat_goes;
   logic [31:0]         tail;
   logic [16:0]         size;
 
-  assign beat_pair    = (Queues == 1) ? '0 : beat_queue_q;
-  assign same      = Queues == 1 || take_pair == beat_pair;
+  assign beat_pair = (Queues == 1) ? '0 : beat_queue_q;
   assign beat_on   = on[beat_pair];
   assign beat_goes = beat_valid_o && beat_ready_i;
-  // A low half that leaves alone in this cycle must not be joined.
-  assign fits      = !beat_ready_i ? !high_valid_q && (!low_valid_q || same) : high_valid_q || !low_valid_q || !same;
-  assign drop      = ready != '0 && !on[take_pair];
-  assign write     = ready != '0 && on[take_pair] && fits && (beat_on || !(low_valid_q || high_valid_q));
+  // Of each worker, while it is found out whose turn it is: its first record is dropped, or has room in the beat. A low half
+  // that leaves alone in this cycle must not be joined.
+  logic [QueueBits-1:0] its_pair;
+  logic                 its_on, same, fits;
+  always_comb begin
+    drops    = '0;
+    writes   = '0;
+    its_pair = '0;
+    its_on   = 1'b0;
+    same     = 1'b0;
+    fits     = 1'b0;
+    if (ready != '0) begin
+      for (int w = 0; w < Workers; w++) begin
+        its_pair  = (Queues == 1) ? '0 : pair_q[w];
+        its_on    = on[its_pair];
+        same      = Queues == 1 || its_pair == beat_pair;
+        fits      = !beat_ready_i ? !high_valid_q && (!low_valid_q || same) : high_valid_q || !low_valid_q || !same;
+        drops[w]  = ready[w] && !its_on;
+        writes[w] = ready[w] && its_on && fits && (beat_on || !(low_valid_q || high_valid_q));
+      end
+    end
+  end
+  assign drop      = (grant & drops) != '0;
+  assign write     = (grant & writes) != '0;
   assign take      = drop || write;
 
   logic names;
@@ -500,7 +570,7 @@ module completion_ring
   // One test for all of it; behind the process that it feeds (Icarus 11).
   always_comb begin
     record = '0;
-    if (write) record = record_mem[take_place][DONE_BITS-1:0];
+    if (write) record = record_mem[take_place];
   end
 
   always_ff @(posedge clk_i) begin
@@ -539,7 +609,7 @@ module completion_ring
 
   assign beat_valid_o   = (low_valid_q || high_valid_q) && beat_on;
   // With one of another queue pair behind it, half a beat has nothing to wait for.
-  assign beat_urgent_o  = high_valid_q || waited_q == Patience || (Queues > 1 && ready != '0 && !same && on[take_pair]);
+  assign beat_urgent_o  = high_valid_q || waited_q == Patience || (Queues > 1 && ready != '0 && take_pair != beat_pair && on[take_pair]);
   assign beat_queue_o   = 4'(beat_pair);
   assign beat_addr_o    = beat_addr_q;
   assign beat_first_o   = low_valid_q ? 4'd0 : 4'd8;
@@ -638,14 +708,14 @@ module completion_ring
 `ifndef SYNTHESIS
   initial if ($bits(done_i) != DONE_BITS) $fatal(1, "core_pkg: DONE_BITS must be %0d", $bits(done_i));
   logic [LINE_COUNT_BITS-1:0] behind;
-  assign behind = after_q[take_worker] - acked_q[take_worker];
+  assign behind = after_q[take_worker] - next_ack_q[take_worker];
   always_ff @(posedge clk_i) begin
     if (take && rst_ni) begin
       if (write && tail - head_q[take_pair] >= {15'd0, size})
         $fatal(1, "R4 completion_ring: one more completion in queue %0d of %0d that holds %0d", take_pair, size, tail - head_q[take_pair]);
       if (write && reserved_q[take_pair] == tail)
         $fatal(1, "R4 completion_ring: a completion of queue pair %0d for which no slot was reserved", take_pair);
-      if (behind != '0 && !behind[LINE_COUNT_BITS-1])
+      if (!behind[LINE_COUNT_BITS-1])
         $fatal(1, "R3 completion_ring: a completion would overtake its tokens");
     end
     if (reserve_i && rst_ni) begin

@@ -1,5 +1,9 @@
 // Checks a descriptor (rules R2, R10, R11, R18) against what its queue pair was started with: a pipeline of four stages, one
 // descriptor per cycle and never held up. The order of the checks is the contract's; the first that applies is the error.
+//
+// The check word is a sum of nine products of 64 bits. Each is four multiplications of 16 bits, one multiplier each, and what
+// they give is added up carry-save: three numbers become two of the same sum, bit by bit, over the stages that there are.
+// One carry chain ends it. Whether the sum is right is known behind the last stage and decides over what leaves it.
 module desc_check
   import desc_pkg::*;
   import core_pkg::*;
@@ -48,7 +52,7 @@ module desc_check
   logic [Queues-1:0][63:0] logp_size_q;
   logic [Queues-1:0][31:0] length_limit_q;
   logic [Queues-1:0][31:0] checkpoint_default_q;
-  logic [QueueBits-1:0] start_pair, queue0, queue1_q, queue3_q, queue4_q;
+  logic [QueueBits-1:0] start_pair, queue0, queue1_q, queue4_q;
   assign start_pair = (Queues == 1) ? '0 : start_queue_i[QueueBits-1:0];
   assign queue0  = (Queues == 1) ? '0 : slot_queue_i[QueueBits-1:0];
 
@@ -60,19 +64,26 @@ module desc_check
       kv_size_q[start_pair]    <= start_config_i.kv_size;
       logp_size_q[start_pair]  <= start_config_i.logp_size;
       length_limit_q[start_pair]       <= start_config_i.length_limit;
-      checkpoint_default_q[start_pair] <= start_config_i.checkpoint_default;
+      checkpoint_default_q[start_pair] <= (start_config_i.checkpoint_default != '0) ? start_config_i.checkpoint_default
+                                        : CHECKPOINT_NEVER;
     end
   end
 
-  logic [31:0] key, length_limit, checkpoint_default;
-  logic [63:0] token_base, token_size, kv_size, logp_size;
-  assign key                = key_q[queue0];
-  assign token_base         = token_base_q[queue1_q];
-  assign token_size         = token_size_q[queue1_q];
-  assign kv_size            = kv_size_q[queue1_q];
-  assign logp_size          = logp_size_q[queue1_q];
-  assign length_limit       = length_limit_q[queue1_q];
-  assign checkpoint_default = checkpoint_default_q[queue1_q];
+  // Of the queue pair of the descriptor that comes in, and of that in the first stage.
+  logic [31:0] key, length_limit1_q, length_limit2_q, checkpoint_default1_q;
+  logic [63:0] token_base1_q, token_size1_q, token_size2_q, kv_size1_q, logp_size1_q, logp_size2_q;
+  assign key = slot_valid_i ? key_q[queue0] : '0;
+
+  always_ff @(posedge clk_i) begin
+    if (slot_valid_i) begin
+      token_base1_q         <= token_base_q[queue0];
+      token_size1_q         <= token_size_q[queue0];
+      kv_size1_q            <= kv_size_q[queue0];
+      logp_size1_q          <= logp_size_q[queue0];
+      length_limit1_q       <= length_limit_q[queue0];
+      checkpoint_default1_q <= checkpoint_default_q[queue0];
+    end
+  end
 
   logic [4:1] valid_q;
   logic [Slots-1:0] on;
@@ -84,10 +95,10 @@ module desc_check
   end
 
   if (Queues == 1) begin : gen_one
-    assign {queue1_q, queue3_q, queue4_q} = '0;
+    assign {queue1_q, queue4_q} = '0;
     assign busy_o = valid_q != '0;
   end else begin : gen_many
-    logic [QueueBits-1:0] queue2_q;
+    logic [QueueBits-1:0] queue2_q, queue3_q;
     always_ff @(posedge clk_i) begin
       if (slot_valid_i || valid_q != '0) begin
         queue1_q <= queue0;
@@ -101,24 +112,39 @@ module desc_check
   end
 
   // ---------------------------------------------------------------- integrity: words and key, products, sum, check
-  logic [479:0]   words;                       // the check word counts as 0
+  logic [479:0]      words;                    // the check word counts as 0
   logic [15:0][31:0] factor1_q;
-  logic [7:0][63:0]  product2_q;
-  logic [63:0]    mark_low2_q, sum3, sum3_q;   // of the index' product, added up with the others
-  logic [31:0]    mark_high2_q;
-  logic [31:0]    check1_q, check2_q, check3_q, index1_q, index2_q, index3_q;
-  logic           fault1_q, fault2_q, fault3_q, intact;
+  logic [31:0]       check1_q, check2_q, check3_q, check4_q, index1_q, index2_q, index3_q, index4_q, folded;
+  logic              fault1_q, fault2_q, fault3_q, fault4_q, ones4_q, intact;
+  // Numbers whose sum is the sum of the products.
+  logic [63:0]       part2_q [0:27];
+  logic [63:0]       part3_q [0:3];
+  logic [63:0]       sum4_q;
 
   assign words = slot_data_i[479:0];
 
-  always_comb begin
-    sum3 = mark_low2_q;
-    if (valid_q[2]) begin
-      sum3 = sum3 + {mark_high2_q, 32'd0};
-      for (int j = 0; j < 8; j++) sum3 = sum3 + product2_q[j];
-    end
-  end
+  // Carry-save: these two have the sum of the three.
+  function automatic logic [63:0] bits(input logic [63:0] a, input logic [63:0] b, input logic [63:0] c);
+    bits = a ^ b ^ c;
+  endfunction
+  function automatic logic [63:0] carries(input logic [63:0] a, input logic [63:0] b, input logic [63:0] c);
+    carries = ((a & b) | ((a ^ b) & c)) << 1;
+  endfunction
 
+  function automatic logic [31:0] product(input logic [15:0] a, input logic [15:0] b);
+    product = {16'd0, a} * {16'd0, b};
+  endfunction
+  // The outer two of the four products of halves side by side; the inner two.
+  function automatic logic [63:0] outer(input logic [31:0] a, input logic [31:0] b);
+    outer = {product(a[31:16], b[31:16]), product(a[15:0], b[15:0])};
+  endfunction
+  function automatic logic [63:0] inner(input logic [15:0] a, input logic [15:0] b);
+    inner = {16'd0, product(a, b), 16'd0};
+  endfunction
+
+  /* verilator lint_off BLKSEQ */  // names for what is between two stages
+  logic [63:0] level3 [0:46], level4 [0:3];
+  logic [31:0] factor, other;
   always_ff @(posedge clk_i) begin
     if (slot_valid_i) begin
       for (int k = 0; k < 15; k++) factor1_q[k] <= words[32*k +: 32] + key_word(key, k);
@@ -127,178 +153,215 @@ module desc_check
       fault1_q      <= slot_fault_i;
     end
     if (valid_q[1]) begin
-      for (int j = 0; j < 8; j++) product2_q[j] <= {32'd0, factor1_q[2*j]} * {32'd0, factor1_q[2*j + 1]};
-      mark_low2_q  <= {32'd0, index1_q} * {32'd0, GOLDEN_64[31:0]};
-      mark_high2_q <= index1_q * GOLDEN_64[63:32];
+      for (int j = 0; j < 8; j++) begin
+        factor        = factor1_q[2*j];
+        other         = factor1_q[2*j + 1];
+        part2_q[j]        <= outer(factor, other);
+        part2_q[2*j + 8]  <= inner(factor[15:0], other[31:16]);
+        part2_q[2*j + 9]  <= inner(factor[31:16], other[15:0]);
+      end
+      // The index by 64 bits, without what lies above them.
+      part2_q[24] <= inner(index1_q[15:0], GOLDEN_64[31:16]) | {index1_q[15:0] * GOLDEN_64[63:48], 48'd0};
+      part2_q[25] <= inner(index1_q[31:16], GOLDEN_64[15:0]) | {index1_q[31:16] * GOLDEN_64[47:32], 48'd0};
+      part2_q[26] <= outer({index1_q[15:0], index1_q[15:0]}, {GOLDEN_64[47:32], GOLDEN_64[15:0]});
+      part2_q[27] <= {product(index1_q[31:16], GOLDEN_64[31:16]), 32'd0};
       check2_q <= check1_q;
       fault2_q <= fault1_q;
     end
     if (valid_q[2]) begin
-      sum3_q   <= sum3;
+      // 28, 19, 13, 9, 6 and 4 of them.
+      for (int k = 0; k < 9; k++) begin
+        level3[2*k]      = bits(part2_q[3*k], part2_q[3*k + 1], part2_q[3*k + 2]);
+        level3[2*k + 1]  = carries(part2_q[3*k], part2_q[3*k + 1], part2_q[3*k + 2]);
+      end
+      level3[18] = part2_q[27];
+      for (int k = 0; k < 6; k++) begin
+        level3[19 + 2*k] = bits(level3[3*k], level3[3*k + 1], level3[3*k + 2]);
+        level3[20 + 2*k] = carries(level3[3*k], level3[3*k + 1], level3[3*k + 2]);
+      end
+      level3[31] = level3[18];
+      for (int k = 0; k < 4; k++) begin
+        level3[32 + 2*k] = bits(level3[19 + 3*k], level3[20 + 3*k], level3[21 + 3*k]);
+        level3[33 + 2*k] = carries(level3[19 + 3*k], level3[20 + 3*k], level3[21 + 3*k]);
+      end
+      level3[40] = level3[31];
+      for (int k = 0; k < 3; k++) begin
+        level3[41 + 2*k] = bits(level3[32 + 3*k], level3[33 + 3*k], level3[34 + 3*k]);
+        level3[42 + 2*k] = carries(level3[32 + 3*k], level3[33 + 3*k], level3[34 + 3*k]);
+      end
+      for (int k = 0; k < 2; k++) begin
+        part3_q[2*k]     <= bits(level3[41 + 3*k], level3[42 + 3*k], level3[43 + 3*k]);
+        part3_q[2*k + 1] <= carries(level3[41 + 3*k], level3[42 + 3*k], level3[43 + 3*k]);
+      end
       check3_q <= check2_q;
       fault3_q <= fault2_q;
     end
+    if (valid_q[3]) begin
+      level4[0] = bits(part3_q[0], part3_q[1], part3_q[2]);
+      level4[1] = carries(part3_q[0], part3_q[1], part3_q[2]);
+      level4[2] = bits(level4[0], level4[1], part3_q[3]);
+      level4[3] = carries(level4[0], level4[1], part3_q[3]);
+      sum4_q   <= level4[2] + level4[3];
+      check4_q <= check3_q;
+      ones4_q  <= check3_q == '1;
+      fault4_q <= fault3_q;
+    end
   end
-  assign intact = check3_q == check_word(sum3_q);
+  /* verilator lint_on BLKSEQ */
+  // check_word(sum4_q) == check4_q, both comparisons side by side.
+  assign folded = sum4_q[63:32] ^ sum4_q[31:0];
+  assign intact = (folded == '0) ? ones4_q : folded == check4_q;
 
-  // ---------------------------------------------------------------- form: beside it, in the second stage
+  // ---------------------------------------------------------------- form: beside it
   /* verilator lint_off UNUSEDSIGNAL */  // the engine prepares itself from the slot
   logic [479:0] slot1_q;
   hw_desc_t     desc1;
   /* verilator lint_on UNUSEDSIGNAL */
   assign desc1 = {32'd0, slot1_q};
 
+  // What is wrong with it, each by itself; the contract's order comes last.
+  typedef struct packed {
+    logic opcode;
+    logic reserved;
+    logic model;
+    logic length;
+    logic region;
+    logic prefix;
+    logic version;
+  } wrong_t;
+  // Where its end must not lie behind: compared in the third stage.
+  typedef struct packed {
+    logic length;
+    logic tokens;
+    logic logp;
+  } bounded_t;
+
   work_t       work2, work2_q, work3_q, work4_q;
-  echo_t       echo2, echo2_q, echo3_q, echo4, echo4_q;
-  logic        fence2, fence2_q, fence3_q, fence4_q, prefill2, prefill2_q, prefill3_q, prefill4_q;
-  logic        stop2, stop2_q, stop3_q, stop4_q, good4;
-  logic        found1_q, found2_q, found3_q, found4_q, resident1_q, place1_q, place2_q, place3_q, place4_q, names4_q;
-  logic        decode, logp, cow_prefix, reward, policy, whole2, opens2, seeks2;
-  logic [32:0] end_len;
-  logic [64:0] end_offset;
-  logic [7:0]  form, form2_q, form3_q, error4;
+  echo_t       echo2, echo2_q, echo3_q, echo4_q;
+  wrong_t      wrong2, wrong2_q, wrong3_q;
+  bounded_t    bounded2, bounded2_q;
+  logic        decode1_q, prefill1_q, stop1_q, reward1_q, policy1_q, nop1_q;      // what it is
+  logic        fence2, fence2_q, fence3_q, fence4_q, prefill2_q, prefill3_q, prefill4_q, stop2_q, stop3_q, stop4_q;
+  logic        found1_q, found2_q, found3_q, resident1_q, place1_q;
+  logic        logp, cow_prefix, whole2, opens2, seeks2;
+  logic [32:0] end_len, end_len2_q;
+  logic [64:0] end_offset, end_offset2_q;
+  logic [7:0]  form4_q;
+  logic        sound3, sound4_q;          // neither its form nor its read is wrong
+  logic        leaves4_q, stays4_q;       // a version was found for it; which it names, if it is good
 
   always_comb begin
-    decode     = 1'b0;
     logp       = 1'b0;
     cow_prefix = 1'b0;
-    reward     = 1'b0;
-    policy     = 1'b0;
     whole2     = 1'b0;
     opens2     = 1'b0;
     seeks2     = 1'b0;
     end_len    = '0;
     end_offset = '0;
-    form       = ERR_NONE;
+    wrong2     = '0;
+    bounded2   = '0;
     work2      = '0;
     echo2      = '0;
     fence2     = 1'b0;
-    prefill2   = 1'b0;
-    stop2      = 1'b0;
     if (valid_q[1]) begin
-      decode     = desc1.opcode == OP_DECODE;
-      prefill2   = desc1.opcode == OP_PREFILL;
-      stop2      = desc1.opcode == OP_STOP;
-      reward     = desc1.opcode == OP_REWARD;
-      policy     = desc1.opcode == OP_POLICY;
       fence2     = desc1.flags[FLAG_FENCE_BIT];
-      logp       = decode && desc1.flags[FLAG_LOGP_BIT];
+      logp       = decode1_q && desc1.flags[FLAG_LOGP_BIT];
       cow_prefix = desc1.flags[FLAG_COW_PREFIX_BIT];
-      end_len    = (reward ? 33'd0 : {1'b0, desc1.seq_len}) + ((decode || reward) ? {1'b0, desc1.max_tokens} : 33'd0);
-      end_offset = {1'b0, desc1.delta_offset} + (policy ? 65'd64 : {31'd0, desc1.max_tokens, 2'b00});
+      end_len    = (reward1_q ? 33'd0 : {1'b0, desc1.seq_len}) + ((decode1_q || reward1_q) ? {1'b0, desc1.max_tokens} : 33'd0);
+      end_offset = {1'b0, desc1.delta_offset} + (policy1_q ? 65'd64 : {31'd0, desc1.max_tokens, 2'b00});
 
-      if      (!decode && !prefill2 && !stop2 && !reward && !policy && desc1.opcode != OP_NOP)
-        form = ERR_BAD_OPCODE;
-      else if ((desc1.flags & ~DESC_FLAGS_MASK) != '0)
-        form = ERR_RESERVED_SET;
-      else if (stop2 && cow_prefix && desc1.prefix_id == PREFIX_NONE)
-        form = ERR_BAD_PREFIX;
-      else if (decode || prefill2 || reward || policy) begin
-        if      ((!reward && !has_engine(desc1.model_id))
-              || (decode && desc1.flags[FLAG_RESIDENT_BIT] && desc1.reward_model_id != '0)
-              || (reward && desc1.reward_model_id >= REWARD_MODELS))
-          form = ERR_BAD_MODEL;
-        else if (((decode || reward) && desc1.max_tokens == '0) || (prefill2 && desc1.max_tokens > MEMBERS_MAX)
-              || (!policy && end_len > {1'b0, length_limit}))
-          form = ERR_BAD_LENGTH;
-        else if (((decode || reward) && desc1.delta_offset[1:0] != '0) || (policy && desc1.delta_offset[5:0] != '0)
-              || (!prefill2 && end_offset > {1'b0, token_size}) || (logp && end_offset > {1'b0, logp_size})
-              || ((decode || prefill2) && desc1.kv_offset != '0 && desc1.kv_offset >= kv_size))
-          form = ERR_BAD_REGION;
-        else if ((prefill2 || (decode && cow_prefix)) && desc1.prefix_id == PREFIX_NONE)
-          form = ERR_BAD_PREFIX;
-        else if ((decode || prefill2) && (!found1_q || (prefill2 && !resident1_q)))
-          form = ERR_BAD_VERSION;
-      end
+      wrong2.opcode   = !(decode1_q || prefill1_q || stop1_q || reward1_q || policy1_q || nop1_q);
+      wrong2.reserved = (desc1.flags & ~DESC_FLAGS_MASK) != '0;
+      wrong2.model    = ((decode1_q || prefill1_q || policy1_q) && !has_engine(desc1.model_id))
+                     || (decode1_q && desc1.flags[FLAG_RESIDENT_BIT] && desc1.reward_model_id != '0)
+                     || (reward1_q && desc1.reward_model_id >= REWARD_MODELS);
+      wrong2.length   = ((decode1_q || reward1_q) && desc1.max_tokens == '0) || (prefill1_q && desc1.max_tokens > MEMBERS_MAX);
+      wrong2.region   = ((decode1_q || reward1_q) && desc1.delta_offset[1:0] != '0) || (policy1_q && desc1.delta_offset[5:0] != '0)
+                     || ((decode1_q || prefill1_q) && desc1.kv_offset != '0 && desc1.kv_offset >= kv_size1_q);
+      wrong2.prefix   = (prefill1_q || ((decode1_q || stop1_q) && cow_prefix)) && desc1.prefix_id == PREFIX_NONE;
+      wrong2.version  = (decode1_q || prefill1_q) && (!found1_q || (prefill1_q && !resident1_q));
+      bounded2.length = decode1_q || prefill1_q || reward1_q;
+      bounded2.tokens = decode1_q || reward1_q || policy1_q;
+      bounded2.logp   = logp;
 
       // R17: a DECODE or STOP that names a member belongs to a group, if there is one; so does a STOP of all.
-      whole2 = stop2 && desc1.member == MEMBER_NONE;
-      opens2 = prefill2 && desc1.max_tokens != '0;
-      seeks2 = prefill2 || (cow_prefix && (whole2 || ((decode || stop2) && desc1.member < MEMBERS_MAX[15:0])));
+      whole2 = stop1_q && desc1.member == MEMBER_NONE;
+      opens2 = prefill1_q && desc1.max_tokens != '0;
+      seeks2 = prefill1_q || (cow_prefix && (whole2 || ((decode1_q || stop1_q) && desc1.member < MEMBERS_MAX[15:0])));
 
-      echo2.pair           = 4'(queue1_q);
+      // Of one that is good; status and error come last.
+      echo2.pair            = 4'(queue1_q);
       echo2.reward_model_id = desc1.reward_model_id;
       echo2.seq_len         = desc1.seq_len;
       echo2.rollout_id      = desc1.rollout_id;
       echo2.user_data       = desc1.user_data;
-      echo2.adds_tokens     = decode;
-      echo2.token_addr      = token_base + desc1.delta_offset;
+      echo2.adds_tokens     = decode1_q;
+      echo2.token_addr      = token_base1_q + desc1.delta_offset;
       echo2.irq             = desc1.flags[FLAG_INTERRUPT_BIT];
-      echo2.names           = decode || prefill2;
+      echo2.names           = decode1_q || prefill1_q;
       echo2.slot            = place1_q;
-      echo2.reads           = reward || policy;
-      echo2.publishes       = policy;
-      if (reward) echo2.result = desc1.max_tokens;
-      if (policy) echo2.result = {14'd0, (desc1.checkpoint > 32'(POLICY_ABORT)) ? 2'd3 : desc1.checkpoint[1:0], desc1.policy_version};
+      echo2.reads           = reward1_q || policy1_q;
+      echo2.publishes       = policy1_q;
+      echo2.status          = stop1_q ? STATUS_STOPPED : reward1_q ? STATUS_SCORED : STATUS_DONE;
+      if (reward1_q) echo2.result = desc1.max_tokens;
+      if (policy1_q) echo2.result = {14'd0, (desc1.checkpoint > 32'(POLICY_ABORT)) ? 2'd3 : desc1.checkpoint[1:0], desc1.policy_version};
 
-      work2.pair       = 4'(queue1_q);
+      work2.pair        = 4'(queue1_q);
+      work2.adds_tokens = decode1_q;
       work2.eos_stops   = desc1.flags[FLAG_EOS_STOPS_BIT];
       work2.resident    = desc1.flags[FLAG_RESIDENT_BIT];
       work2.logp        = logp;
       work2.start_word  = echo2.token_addr[5:2];
-      work2.rollout_id  = echo2.rollout_id;
       work2.max_tokens  = desc1.max_tokens;
-      work2.checkpoint  = (desc1.checkpoint != '0) ? desc1.checkpoint
-                        : (checkpoint_default != '0) ? checkpoint_default : CHECKPOINT_NEVER;
+      work2.checkpoint  = (desc1.checkpoint != '0) ? desc1.checkpoint : checkpoint_default1_q;
       work2.slot        = place1_q;
       work2.seeks       = seeks2;
       work2.opens       = opens2;
-      work2.is_stop     = stop2;
+      work2.is_stop     = stop1_q;
       work2.all         = whole2 && cow_prefix;
-      work2.member      = prefill2 ? desc1.max_tokens[5:0] - 6'd1 : desc1.member[5:0];
+      work2.member      = prefill1_q ? desc1.max_tokens[5:0] - 6'd1 : desc1.member[5:0];
       work2.cow_prefix  = cow_prefix;
       work2.prefix_id   = desc1.prefix_id;
     end
   end
 
-  // ---------------------------------------------------------------- the last stage: the error decides over the rest
-  always_comb begin
-    error4 = ERR_NONE;
-    echo4  = '0;
-    good4  = 1'b0;
-    if (valid_q[3]) begin
-      error4 = fault3_q ? ERR_DMA_FAULT : !intact ? ERR_BAD_CHECK : form3_q;
-      good4  = error4 == ERR_NONE;
-      if (!fault3_q && intact) echo4 = echo3_q;
-      if (!good4)              echo4.result = '0;
-      if (fault3_q || !intact) echo4.result = index3_q;  // nothing of the slot can be trusted: only its index is known
-      echo4.pair       = 4'(queue3_q);
-      echo4.adds_tokens = echo4.adds_tokens && good4;
-      echo4.names       = echo4.names && good4;
-      echo4.reads       = echo4.reads && good4;
-      echo4.publishes   = echo4.publishes && good4;
-      echo4.error       = error4;
-      echo4.status      = !good4 ? STATUS_ERROR : stop3_q ? STATUS_STOPPED
-                        : (echo3_q.reads && !echo3_q.publishes) ? STATUS_SCORED : STATUS_DONE;
-      // R14: a host that sleeps must learn of an error, whatever the descriptor asked for.
-      echo4.irq         = !good4 || echo3_q.irq;
-    end
-  end
-
   always_ff @(posedge clk_i) begin
     if (slot_valid_i) begin
-      slot1_q  <= words;
-      index1_q <= slot_index_i;
+      slot1_q     <= words;
+      index1_q    <= slot_index_i;
       found1_q    <= version_found_i;
       resident1_q <= version_resident_i;
       place1_q    <= version_slot_i;
+      decode1_q   <= slot_data_i[HW_DESC_OPCODE_LSB +: 8] == OP_DECODE;
+      prefill1_q  <= slot_data_i[HW_DESC_OPCODE_LSB +: 8] == OP_PREFILL;
+      stop1_q     <= slot_data_i[HW_DESC_OPCODE_LSB +: 8] == OP_STOP;
+      reward1_q   <= slot_data_i[HW_DESC_OPCODE_LSB +: 8] == OP_REWARD;
+      policy1_q   <= slot_data_i[HW_DESC_OPCODE_LSB +: 8] == OP_POLICY;
+      nop1_q      <= slot_data_i[HW_DESC_OPCODE_LSB +: 8] == OP_NOP;
     end
     if (valid_q[1]) begin
-      index2_q   <= index1_q;
-      found2_q   <= found1_q;
-      place2_q   <= place1_q;
-      form2_q    <= form;
-      work2_q    <= work2;
-      echo2_q    <= echo2;
-      fence2_q   <= fence2;
-      prefill2_q <= prefill2;
-      stop2_q    <= stop2;
+      index2_q        <= index1_q;
+      found2_q        <= found1_q;
+      end_len2_q      <= end_len;
+      end_offset2_q   <= end_offset;
+      length_limit2_q <= length_limit1_q;
+      token_size2_q   <= token_size1_q;
+      logp_size2_q    <= logp_size1_q;
+      wrong2_q        <= wrong2;
+      bounded2_q      <= bounded2;
+      work2_q         <= work2;
+      echo2_q         <= echo2;
+      fence2_q        <= fence2;
+      prefill2_q      <= prefill1_q;
+      stop2_q         <= stop1_q;
     end
     if (valid_q[2]) begin
       index3_q   <= index2_q;
       found3_q   <= found2_q;
-      place3_q   <= place2_q;
-      form3_q    <= form2_q;
+      wrong3_q   <= wrong2_q;
+      if (bounded2_q.length && end_len2_q > {1'b0, length_limit2_q})                      wrong3_q.length <= 1'b1;
+      if ((bounded2_q.tokens && end_offset2_q > {1'b0, token_size2_q})
+       || (bounded2_q.logp && end_offset2_q > {1'b0, logp_size2_q}))                      wrong3_q.region <= 1'b1;
       work3_q    <= work2_q;
       echo3_q    <= echo2_q;
       fence3_q   <= fence2_q;
@@ -306,28 +369,71 @@ module desc_check
       stop3_q    <= stop2_q;
     end
     if (valid_q[3]) begin
-      work4_q             <= work3_q;
-      work4_q.adds_tokens <= echo4.adds_tokens;
-      work4_q.rollout_id  <= echo4.rollout_id;
-      work4_q.seeks       <= good4 && work3_q.seeks;
-      echo4_q             <= echo4;
-      found4_q            <= found3_q;
-      place4_q            <= place3_q;
-      names4_q            <= echo4.names;
-      fence4_q            <= good4 && fence3_q;
-      prefill4_q          <= good4 && prefill3_q;
-      stop4_q             <= good4 && stop3_q && !fence3_q;
+      index4_q   <= index3_q;
+      form4_q    <= wrong3_q.opcode   ? ERR_BAD_OPCODE
+                  : wrong3_q.reserved ? ERR_RESERVED_SET
+                  : wrong3_q.model    ? ERR_BAD_MODEL
+                  : wrong3_q.length   ? ERR_BAD_LENGTH
+                  : wrong3_q.region   ? ERR_BAD_REGION
+                  : wrong3_q.prefix   ? ERR_BAD_PREFIX
+                  : wrong3_q.version  ? ERR_BAD_VERSION : ERR_NONE;
+      sound4_q   <= sound3;
+      stays4_q   <= sound3 && echo3_q.names;
+      work4_q    <= work3_q;
+      echo4_q    <= echo3_q;
+      fence4_q   <= fence3_q;
+      prefill4_q <= prefill3_q;
+      stop4_q    <= stop3_q && !fence3_q;
     end
   end
 
-  assign work_valid_o = valid_q[4] && on[queue4_q];
-  assign work_o       = work4_q;
-  assign echo_o       = echo4_q;
-  assign fence_o      = fence4_q;
-  assign prefill_o    = prefill4_q;
-  assign stop_o       = stop4_q;
+  assign sound3 = wrong3_q == '0 && !fault3_q;
+  always_ff @(posedge clk_i) begin
+    if (valid_q[3] || valid_q[4]) leaves4_q <= valid_q[3] && found3_q;
+    if (!rst_ni)                  leaves4_q <= 1'b0;
+  end
 
-  assign leave_o       = valid_q[4] && found4_q && !(names4_q && on[queue4_q]);
+  // ---------------------------------------------------------------- behind the last stage: the error decides over the rest
+  logic       out, trusted, good;
+  logic [7:0] error;
+  assign out     = valid_q[4];
+  assign trusted = intact && !fault4_q;
+  assign good    = intact && sound4_q;
+  assign error   = !out ? ERR_NONE : fault4_q ? ERR_DMA_FAULT : !intact ? ERR_BAD_CHECK : form4_q;
+
+  // Of a slot that cannot be trusted only the index is known.
+  function automatic echo_t echoed(input echo_t slot, input logic [31:0] index, input logic [7:0] why, input logic is_good,
+                                   input logic is_trusted);
+    echoed = is_trusted ? slot : '0;
+    echoed.pair        = slot.pair;
+    echoed.result      = is_good ? slot.result : is_trusted ? '0 : index;
+    echoed.adds_tokens = slot.adds_tokens && is_good;
+    echoed.names       = slot.names && is_good;
+    echoed.reads       = slot.reads && is_good;
+    echoed.publishes   = slot.publishes && is_good;
+    echoed.error       = why;
+    echoed.status      = is_good ? slot.status : STATUS_ERROR;
+    // R14: a host that sleeps must learn of an error, whatever the descriptor asked for.
+    echoed.irq         = !is_good || slot.irq;
+  endfunction
+
+  function automatic work_t worked(input work_t slot, input logic [31:0] rollout, input logic is_good, input logic is_trusted);
+    worked             = slot;
+    worked.rollout_id  = is_trusted ? rollout : '0;
+    worked.adds_tokens = slot.adds_tokens && is_good;
+    worked.seeks       = slot.seeks && is_good;
+  endfunction
+
+  // No process with values in between: what reads these in one would be woken by them.
+  assign echo_o = out ? echoed(echo4_q, index4_q, error, good, trusted) : '0;
+  assign work_o = out ? worked(work4_q, echo4_q.rollout_id, good, trusted) : '0;
+
+  assign work_valid_o = out && on[queue4_q];
+  assign fence_o      = out && good && fence4_q;
+  assign prefill_o    = out && good && prefill4_q;
+  assign stop_o       = out && good && stop4_q;
+
+  assign leave_o       = leaves4_q && !(stays4_q && intact && on[queue4_q]);
   assign leave_queue_o = 4'(queue4_q);
-  assign leave_slot_o  = place4_q;
+  assign leave_slot_o  = echo4_q.slot;
 endmodule

@@ -306,8 +306,10 @@ module interrupts_run #(
   endtask
   int sent_before;
 
+  // Behind it nothing is on its way, unless answers are held back.
   task automatic expect_messages(input string what, input int q, input int n);
     idle(8 + 3 * Queues);
+    while (is_sent[q] && !hold_acks) tick;
     if (messages[q] - sent_before != n) fail($sformatf("R14: %0s: %0d messages, expected %0d", what, messages[q] - sent_before, n));
     sent_before = messages[q];
   endtask

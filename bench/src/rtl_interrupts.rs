@@ -29,6 +29,13 @@ struct Row {
     time: u32,
 }
 
+impl Row {
+    /// Whether the end of the group is what wakes.
+    fn is_grouped(&self) -> bool {
+        self.count == 0 && self.time == 0
+    }
+}
+
 const ROWS: [Row; 6] = [
     Row { name: "the end of the group (GROUP_DONE)", count: 0, time: 0 },
     Row { name: "9 completions", count: DESCRIPTORS, time: 0 },
@@ -61,8 +68,8 @@ fn measure(row: &Row) -> Result<Figures, BenchError> {
     let memory = driver.memory().clone();
     let slots = memory.slots::<COMPLETION_WORDS>(driver.layout().cq, SLOTS)?;
     let message = memory.word32(driver.layout().message)?;
-    // GROUP_DONE asks in each row: where it is not what wakes, the members are in no group.
-    let grouped = row.count == 0 && row.time == 0;
+    // GROUP_DONE always asks: where it is not what wakes, the members are in no group.
+    let grouped = row.is_grouped();
     let (mut wakes, mut behind) = (0, Vec::new());
     let mut out = [HwCompletion::default(); SLOTS as usize];
     for group in 0..GROUPS {
@@ -135,7 +142,7 @@ pub fn interrupts() -> Result<Section, BenchError> {
             "woken_by": row.name, "count": row.count, "time": row.time, "wakes_per_group": wakes,
             "behind_median": middle, "behind_most": most,
         }));
-        if row.count == 0 && row.time == 0 {
+        if row.is_grouped() {
             notes.push(format!("one wake for each group: {}", verdict(wakes == 1.0)));
         }
     }
@@ -152,4 +159,31 @@ pub fn interrupts() -> Result<Section, BenchError> {
         notes,
         json: json!({ "rows": rows }),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What docs/measurements.md says.
+    #[test]
+    fn a_group_wakes_once_in_the_fourth_cycle_behind_its_end() {
+        let figures = measure(&ROWS[0]).unwrap();
+        assert_eq!((figures.wakes, figures.behind), (1.0, vec![4.0; GROUPS as usize]));
+        let each = measure(&ROWS[2]).unwrap();
+        assert!(each.wakes > 1.0, "{}", each.wakes);
+        assert_eq!(each.behind, vec![4.0; GROUPS as usize]);
+    }
+
+    #[test]
+    fn a_time_wakes_when_it_is_over() {
+        let figures = measure(&ROWS[5]).unwrap();
+        // From the PREFILL's place, a NOP, on; the members end behind it.
+        assert_eq!(figures.wakes, 1.0);
+        assert!(
+            figures.behind.iter().all(|&behind| behind < 2000.0 && behind > 1000.0),
+            "{:?}",
+            figures.behind
+        );
+    }
 }

@@ -9,7 +9,7 @@ use comfy_table::Table;
 use doorbell_contract::{CompletionFlags, HwCompletion, HwDesc, Place, Register, Status};
 use doorbell_devices::{Kind, Settings};
 use doorbell_host::{
-    Awaited, Device, DeviceError, Division, Driver, Pages, Platform, Ports, QueueConfig, SharedMemory,
+    Device, DeviceError, Division, Driver, Pages, Platform, Ports, QueueConfig, SharedMemory,
 };
 use doorbell_verify::ModelPlatform;
 use serde_json::{Value, json};
@@ -112,10 +112,6 @@ impl<D: Pages> Platform for Stamped<D> {
         }
         Ok(())
     }
-
-    fn wait(&mut self, awaited: Awaited, deadline: Instant) -> Result<(), DeviceError> {
-        self.device.wait(awaited, deadline)
-    }
 }
 
 impl<D: Pages> Pages for Stamped<D> {
@@ -152,7 +148,9 @@ impl Alone {
             Kind::Model => Self::new(ModelPlatform::new(), host.config()),
             #[cfg(feature = "rtl")]
             Kind::Rtl => {
-                let config = doorbell_cosim::RtlConfig { workers: 4, ..doorbell_cosim::RtlConfig::default() };
+                let slice = doorbell_cosim::SHARED_SLICE;
+                let config =
+                    doorbell_cosim::RtlConfig { workers: 4, slice, ..doorbell_cosim::RtlConfig::default() };
                 let device = doorbell_cosim::RtlPlatform::new(&config).map_err(BenchError::failed)?;
                 Self::new(device, host.config())
             }
@@ -178,21 +176,16 @@ impl Alone {
             return Err(BenchError::failed("a group was not taken whole"));
         }
         let (mut wakes, mut ended, mut out) = (0, 0, [HwCompletion::default(); 16]);
-        let mut seen = None;
+        let mut seen = start;
         while ended < batch.len() {
             let taken = if host == Host::Polls {
                 self.device.poll(&mut out)?
             } else {
                 self.device.arm()?;
                 wakes += u32::from(self.device.wait(Instant::now() + SLEEP)?);
-                let now = Instant::now();
-                let taken = self.device.collect(&mut out)?;
-                seen = Some(now);
-                taken
+                self.device.collect(&mut out)?
             };
-            if host == Host::Polls {
-                seen = Some(Instant::now());
-            }
+            seen = Instant::now();
             ended += taken;
             for completion in &out[..taken] {
                 if completion.status != Status::Done as u8 {
@@ -203,7 +196,6 @@ impl Alone {
                 return Err(BenchError::failed("R17: the last completion of a group is not GROUP_DONE"));
             }
         }
-        let seen = seen.unwrap_or(start);
         let behind = self.posted.as_ref().map(|posted| {
             let posted = Duration::from_nanos(posted.load(Ordering::Acquire));
             (seen - self.start).saturating_sub(posted)
@@ -378,6 +370,17 @@ pub fn waiting(quick: bool) -> Result<Section, BenchError> {
                 });
             }
         }
+    }
+    #[cfg(feature = "gpu")]
+    if Kind::Gpu.missing().is_none() {
+        let probes = doorbell_gpu::probes::Probes::open(0)?;
+        let interrupted = probes.interrupts(groups, GROUP_TIME)?;
+        let interrupted = median(interrupted.iter().map(|time| time.as_secs_f64() * 1e6));
+        notes.push(format!(
+            "gpu: a host that sleeps until the GPU interrupts it (a stream that waits for a word of the kernel's, an event behind it) runs {interrupted:.1} us \
+             behind the word, even of a kernel of one thread"
+        ));
+        rows.push(json!({ "device": "gpu", "host": "sleeps, woken by an event behind a word", "behind_us": interrupted }));
     }
     Ok(Section {
         heading: format!(

@@ -60,7 +60,10 @@ fn every_rollout_comes_to_its_trajectory(#[case] args: &str, #[case] rollouts: u
 #[case::queues("--queues 4")]
 #[case::functions("--queues 16 --functions 4")]
 #[case::judges("--judges 3 --window 1")]
+#[case::sleeping("--wait sleep")]
+#[case::sleeping_on_several("--wait sleep --coalesce 8:1000 --queues 3")]
 #[cfg_attr(feature = "rtl", case::rtl("--device rtl"))]
+#[cfg_attr(feature = "rtl", case::rtl_sleeping("--device rtl --wait sleep --coalesce 4:200"))]
 fn r6_trajectories_depend_on_the_trace_alone(#[case] other: &str) {
     let directory = tempfile::tempdir().unwrap();
     let stored = |name: &str, args: &str| {
@@ -294,6 +297,12 @@ fn a_perfetto_trace_is_json() {
 #[case("--publish-mode wait", 2, "--publish-every")]
 #[case("--max-staleness 32768", 2, "32768")]
 #[case("--listen nowhere", 2, "nowhere")]
+#[case("--wait sleep --strict", 2, "cannot be used with")]
+#[case("--wait sleep --coalesce x", 2, "expected a number of completions")]
+#[case("--wait sleep --coalesce 65536", 2, "at most 65535")]
+#[case("--wait sleep --coalesce 8:", 2, "expected ticks behind the colon")]
+#[case("--coalesce 8:1000", 2, "--coalesce is for --wait sleep")]
+#[case("--device gpu --wait sleep --coalesce 8", 2, "on model or rtl, which interrupt")]
 fn bad_usage_is_told(#[case] args: &str, #[case] code: i32, #[case] expected: &str) {
     let directory = tempfile::tempdir().unwrap();
     let (found, json, errors) = run(directory.path(), args);

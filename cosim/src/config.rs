@@ -14,6 +14,13 @@ pub const CHANNELS: [&str; 5] = ["AR", "R", "AW", "W", "B"];
 /// Longest latency that can be asked for, in cycles.
 pub const MAX_LATENCY: u32 = 1_000_000;
 
+/// Cycles of a slice of the device's time, unless other threads have to wait for its end.
+pub const SLICE: u64 = 4096;
+
+/// Cycles of a slice of a device whose drivers have threads of their own: a register access waits until it is over, tens of
+/// microseconds.
+pub const SHARED_SLICE: u64 = 256;
+
 /// How to build and surround the simulated device. The default is a memory that answers in the next cycle.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RtlConfig {
@@ -44,6 +51,8 @@ pub struct RtlConfig {
     pub changes: bool,
     /// Whether its memory keeps [when descriptors came and writes were answered](crate::RtlPlatform::take_moments).
     pub moments: bool,
+    /// Cycles that one [`advance`](doorbell_host::Platform::advance) simulates at most.
+    pub slice: u64,
     /// Waveform to be written.
     pub wave: Option<Wave>,
 }
@@ -62,6 +71,7 @@ impl Default for RtlConfig {
             hostile: None,
             changes: false,
             moments: false,
+            slice: SLICE,
             wave: None,
         }
     }
@@ -111,6 +121,9 @@ impl RtlConfig {
         if let Some(channel) = self.stall_percent.iter().position(|&percent| percent > 95) {
             let value = format!("{} on {}", self.stall_percent[channel], CHANNELS[channel]);
             return refuse("stall_percent", value, "at most 95: a channel has to move now and then");
+        }
+        if self.slice == 0 {
+            return refuse("slice", "0".to_owned(), "at least 1 cycle");
         }
         let (wave_path, window) = match &self.wave {
             None => (String::new(), 0..0),

@@ -16,9 +16,12 @@ pub mod probe;
 #[cfg(feature = "bare")]
 pub use bare::{BareRun, bare_loop};
 pub use bridge::ffi::Built;
-pub use config::{CHANNELS, Fault, FaultKind, FaultyRange, Injected, MAX_LATENCY, Moment, RtlConfig, Wave, Weather};
+pub use config::{
+    CHANNELS, Fault, FaultKind, FaultyRange, Injected, MAX_LATENCY, Moment, RtlConfig, SHARED_SLICE, SLICE,
+    Wave, Weather,
+};
 pub use error::CosimError;
-pub use platform::{RtlPlatform, SLICE, Watch};
+pub use platform::{RtlPlatform, Watch};
 
 /// The numbers of workers for which RTL of one queue pair was built, in rising order.
 pub fn built_workers() -> Vec<u32> {

@@ -15,11 +15,8 @@ use crate::error::CosimError;
 
 pub(crate) const NAME: &str = "rtl";
 
-/// Cycles that one [`advance`](Platform::advance) simulates at most.
-pub const SLICE: u64 = 4096;
-
 /// A simulated device with its memory. Time passes only in its functions: a register access takes a few cycles,
-/// [`advance`](Platform::advance) up to [`SLICE`].
+/// [`advance`](Platform::advance) up to a [slice](RtlConfig::slice).
 pub struct RtlPlatform {
     // Declared before the memory, which it must not outlive.
     simulator: Simulator,
@@ -28,6 +25,7 @@ pub struct RtlPlatform {
     clock: Arc<AtomicU64>,
     watch: Option<Arc<Watch>>,
     changes: bool,
+    slice: u64,
 }
 
 /// What the memory saw beside a hostile function ([`RtlConfig::hostile`]), as of the device's last function.
@@ -75,6 +73,7 @@ impl RtlPlatform {
             clock: Arc::default(),
             watch,
             changes: config.changes,
+            slice: config.slice,
         })
     }
 
@@ -296,7 +295,7 @@ impl Platform for RtlPlatform {
     }
 
     fn advance(&mut self, want: usize) -> Result<(), DeviceError> {
-        Ok(self.simulate(SLICE, want.max(1) as u64)?)
+        Ok(self.simulate(self.slice, want.max(1) as u64)?)
     }
 }
 

@@ -164,6 +164,7 @@ fn memory_that_was_not_registered_is_not_touched() {
 #[case::too_many_workers(RtlConfig { workers: 17, ..Default::default() }, "no RTL with 17 workers was built")]
 #[case::latency(RtlConfig { latency: RangeInclusive::new(5, 4), ..Default::default() }, "latency is 5..=4")]
 #[case::stalls(RtlConfig { stall_percent: [0, 0, 96, 0, 0], ..Default::default() }, "stall_percent is 96 on AW")]
+#[case::slice(RtlConfig { slice: 0, ..Default::default() }, "slice is 0")]
 #[case::wave(
     RtlConfig { wave: Some(Wave { path: "/no/such/directory/x.fst".into(), window: None }), ..Default::default() },
     "cannot write the waveform /no/such/directory/x.fst"

@@ -1,7 +1,6 @@
 //! Devices for [`doorbell_verify::chaos`]: bare, after reset, in a world that can be made to misbehave.
 
-use doorbell_contract::{Place, Register};
-use doorbell_host::{DeviceError, Pages, Platform, SharedMemory};
+use doorbell_host::DeviceError;
 use doorbell_verify::ModelPlatform;
 use doorbell_verify::chaos::Disturbed;
 
@@ -23,7 +22,7 @@ impl Kind {
             #[cfg(feature = "rtl")]
             Kind::Rtl => Ok(Box::new(rtl::open(shape, seed)?)),
             #[cfg(feature = "gpu")]
-            Kind::Gpu => Ok(Box::new(Plain(crate::gpu::open_bare(shape.queues)?))),
+            Kind::Gpu => Ok(Box::new(doorbell_verify::chaos::OwnClock(crate::gpu::open_bare(shape.queues)?))),
             #[allow(unreachable_patterns)]
             _ => unreachable!("what was left out is told above, {seed}"),
         }
@@ -43,79 +42,67 @@ pub struct Shape {
     pub wave: Option<std::path::PathBuf>,
 }
 
-/// A device with a clock of its own, whose memory does what it likes.
-#[cfg_attr(not(feature = "gpu"), expect(dead_code, reason = "the GPU's"))]
-struct Plain<P>(P);
-
-macro_rules! forward {
-    ($name:ident $(<$p:ident>)?) => {
-        impl $(<$p: Pages>)? Platform for $name $(<$p>)? {
-            fn name(&self) -> &str {
-                self.0.name()
-            }
-
-            fn map(&mut self, bytes: usize) -> Result<SharedMemory, DeviceError> {
-                self.0.map(bytes)
-            }
-
-            fn write_register(&mut self, register: Register, value: u32) -> Result<(), DeviceError> {
-                self.0.write_register(register, value)
-            }
-
-            fn read_register(&mut self, register: Register) -> Result<u32, DeviceError> {
-                self.0.read_register(register)
-            }
-
-            fn advance(&mut self, want: usize) -> Result<(), DeviceError> {
-                self.0.advance(want)
-            }
-
-            fn route(&mut self, memory: &doorbell_host::SharedMemory, offset: usize) -> Result<(), DeviceError> {
-                self.0.route(memory, offset)
-            }
-
-            fn wait(&mut self, awaited: doorbell_host::Awaited, deadline: std::time::Instant) -> Result<(), DeviceError> {
-                self.0.wait(awaited, deadline)
-            }
-
-            fn runs_alone(&self) -> bool {
-                self.0.runs_alone()
-            }
-
-            fn report(&mut self) -> Option<String> {
-                self.0.report()
-            }
-        }
-
-        impl $(<$p: Pages>)? Pages for $name $(<$p>)? {
-            fn write_at(&mut self, place: Place, register: Register, value: u32) -> Result<(), DeviceError> {
-                Pages::write_at(&mut self.0, place, register, value)
-            }
-
-            fn read_at(&mut self, place: Place, register: Register) -> Result<u32, DeviceError> {
-                Pages::read_at(&mut self.0, place, register)
-            }
-        }
-    };
-}
-
-forward!(Plain<P>);
-
-impl<P: Pages> Disturbed for Plain<P> {
-    fn pass(&mut self, _: u32) -> Result<(), DeviceError> {
-        self.0.advance(1)
-    }
-}
-
 #[cfg(feature = "rtl")]
 mod rtl {
     use super::*;
+    use doorbell_contract::{Place, Register};
     use doorbell_cosim::{CosimError, FaultyRange, RtlConfig, RtlPlatform, Wave};
+    use doorbell_host::{Pages, Platform, SharedMemory};
     use doorbell_verify::chaos::{Injected, ResetPins, Weather};
 
     pub(super) struct Rtl(RtlPlatform);
 
-    forward!(Rtl);
+    impl Platform for Rtl {
+        fn name(&self) -> &str {
+            self.0.name()
+        }
+
+        fn map(&mut self, bytes: usize) -> Result<SharedMemory, DeviceError> {
+            self.0.map(bytes)
+        }
+
+        fn write_register(&mut self, register: Register, value: u32) -> Result<(), DeviceError> {
+            self.0.write_register(register, value)
+        }
+
+        fn read_register(&mut self, register: Register) -> Result<u32, DeviceError> {
+            self.0.read_register(register)
+        }
+
+        fn advance(&mut self, want: usize) -> Result<(), DeviceError> {
+            self.0.advance(want)
+        }
+
+        fn route(&mut self, memory: &doorbell_host::SharedMemory, offset: usize) -> Result<(), DeviceError> {
+            self.0.route(memory, offset)
+        }
+
+        fn wait(
+            &mut self,
+            awaited: doorbell_host::Awaited,
+            deadline: std::time::Instant,
+        ) -> Result<(), DeviceError> {
+            self.0.wait(awaited, deadline)
+        }
+
+        fn runs_alone(&self) -> bool {
+            self.0.runs_alone()
+        }
+
+        fn report(&mut self) -> Option<String> {
+            self.0.report()
+        }
+    }
+
+    impl Pages for Rtl {
+        fn write_at(&mut self, place: Place, register: Register, value: u32) -> Result<(), DeviceError> {
+            Pages::write_at(&mut self.0, place, register, value)
+        }
+
+        fn read_at(&mut self, place: Place, register: Register) -> Result<u32, DeviceError> {
+            Pages::read_at(&mut self.0, place, register)
+        }
+    }
 
     pub(super) fn open(shape: &Shape, seed: u64) -> Result<Rtl, DeviceError> {
         let config = RtlConfig {

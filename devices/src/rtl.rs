@@ -1,7 +1,9 @@
 //! The RTL device.
 
 use doorbell_contract::HwCompletion;
-use doorbell_cosim::{CosimError, Fault, FaultKind, RtlConfig, RtlPlatform, SLICE, Wave, built_workers};
+use doorbell_cosim::{
+    CosimError, Fault, FaultKind, RtlConfig, RtlPlatform, SHARED_SLICE, SLICE, Wave, built_workers,
+};
 use doorbell_host::{Device, DeviceError, Driver, QueueConfig};
 
 use crate::{Memory, OpenError, Opened, Settings};
@@ -52,6 +54,7 @@ fn make(
         hostile: None,
         changes: false,
         moments: false,
+        slice: if settings.own_thread { SHARED_SLICE } else { SLICE },
         wave,
     };
     let config = if random { config.with_random_memory(seed) } else { config };
@@ -64,13 +67,13 @@ fn make(
     Ok((platform, queue))
 }
 
-/// Advances after which a device counts as hung: several times what one token can take, so that a slow memory is no
+/// Slices of time after which a device counts as hung: several times what one token can take, so that a slow memory is no
 /// hang, and few enough for a hang to be told within seconds.
 fn patience(config: &RtlConfig, queue: &QueueConfig) -> u32 {
     let stall = config.stall_percent.into_iter().max().unwrap_or(0);
     let stretch = 100 / (100 - u64::from(stall)).max(1);
     let token = u64::from(queue.wait_states) + 16 * u64::from(*config.latency.end()) * stretch;
-    u32::try_from(50 + 4 * token / SLICE).unwrap_or(u32::MAX)
+    u32::try_from((50 * SLICE + 4 * token) / config.slice).unwrap_or(u32::MAX)
 }
 
 /// Reads a fault of the memory.

@@ -260,6 +260,9 @@ impl GpuDevice {
     #[cold]
     fn write_index(&mut self, register: Register, place: Place, value: u32) -> Result<(), DeviceError> {
         self.sync(place.queue);
+        if register == Register::Doorbell {
+            self.take_told(place.queue);
+        }
         self.write_registers(register, place, value)?;
         let line = self.line_of(place.queue);
         if let Some(session) = &self.registers.queue(place.queue).session {
@@ -271,6 +274,21 @@ impl GpuDevice {
             line.mailbox.release(value);
         }
         Ok(())
+    }
+
+    /// Takes over what the completions say of the slots consumed. By a check word alone a slot may be consumed above the tail (R1).
+    fn take_told(&mut self, queue: u8) {
+        let told = self.line_of(queue).told();
+        let Some((told, session)) = told.zip(self.registers.queue_mut(queue).session.as_mut()) else {
+            return;
+        };
+        let sq = &mut session.sq;
+        if between(sq.head, told, sq.head.wrapping_add(sq.depth.slots())) {
+            sq.head = told;
+            if !between(told, sq.tail, told.wrapping_add(sq.depth.slots())) {
+                sq.tail = told;
+            }
+        }
     }
 
     /// ABORT = `rollout`: what the kernel has to end, if there is anything.

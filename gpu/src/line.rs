@@ -24,6 +24,12 @@ const _: () = assert!(offset_of!(HwCompletion, sq_head) % 8 == 4);
 /// Looks at memory between two looks at the clock.
 const LOOKS: u32 = 64;
 
+/// Longest sleep of who waits for long.
+const LONGEST_PAUSE: Duration = Duration::from_micros(500);
+
+/// How long who sleeps believes that the kernel lives.
+const CHECKED_EVERY: Duration = Duration::from_millis(10);
+
 /// `open` of a line that takes nothing, everything, and all but doorbells.
 const CLOSED: u32 = 0;
 const OPEN: u32 = 1;
@@ -152,6 +158,17 @@ impl SharedLine {
         true
     }
 
+    /// SQ slots consumed, as the newest visible completion that is not released says: a host that has read it may ring for them before it
+    /// releases it.
+    #[cold]
+    pub fn told(&self) -> Option<u32> {
+        let (completions, depth) = self.completions()?;
+        let first = self.cq_head.load(Ordering::Relaxed);
+        let indices = (0..depth.slots()).map(|k| first.wrapping_add(k));
+        let last = indices.take_while(|&index| queue::is_fresh(&completions, depth, index)).last()?;
+        Some((completions.word(last, SQ_HEAD_WORD) >> 32) as u32)
+    }
+
     /// The slots of the completion queue, and how many.
     fn completions(&self) -> Option<(Slots<'_, COMPLETION_WORDS>, Depth)> {
         let depth = Depth::new("cq_size", self.cq_slots.load(Ordering::Relaxed)).ok()?;
@@ -255,26 +272,30 @@ impl Watch {
 
     /// Looks without sleeping for one slice, then ever less often: a completion waits at most 500 us to be seen (and what
     /// the system adds to a sleep), and a thread that waits for long wakes 2,000 times a second. Who waits for an interrupt does not
-    /// begin with looking, as he expects to wait for long.
+    /// begin with looking, and sleeps longer at once, as he expects to wait for long.
     pub fn wait(&mut self, awaited: Awaited, deadline: Instant) -> Result<(), DeviceError> {
         if awaited == Awaited::Completion {
             self.advance()?;
         }
-        let has_news = |line: &SharedLine| match awaited {
-            Awaited::Completion => line.has_news(),
-            Awaited::Interrupt { from } => line.has_asked(from),
+        let (has_news, first): (&dyn Fn(&SharedLine) -> bool, _) = match awaited {
+            Awaited::Completion => (&|line| line.has_news(), 20),
+            Awaited::Interrupt { from } => (&move |line| line.has_asked(from), 100),
         };
-        let mut pause = Duration::from_micros(20);
+        let (mut pause, mut checked) = (Duration::from_micros(first), Instant::now());
         while !self.lines.iter().any(|line| line.is_awaited() && has_news(line))
             && self.lines.iter().any(|line| line.is_awaited())
         {
-            self.lines[0].engine.check()?;
             let left = deadline.saturating_duration_since(Instant::now());
+            // Asking CUDA costs as much as a sleep does.
+            if left.is_zero() || checked.elapsed() >= CHECKED_EVERY {
+                self.lines[0].engine.check()?;
+                checked = Instant::now();
+            }
             if left.is_zero() {
                 break;
             }
             std::thread::sleep(pause.min(left));
-            pause = (2 * pause).min(Duration::from_micros(500));
+            pause = (2 * pause).min(LONGEST_PAUSE);
         }
         Ok(())
     }

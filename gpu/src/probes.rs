@@ -3,6 +3,7 @@
 use std::hint;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::thread;
 use std::time::{Duration, Instant};
 
 use cudarc::driver::{
@@ -100,6 +101,58 @@ impl Probes {
         let times = (1..=rounds).map(trip).collect::<Result<_, _>>()?;
         self.stream.synchronize().map_err(self.failed("the ping-pong"))?;
         Ok(times)
+    }
+
+    /// The one way in which a kernel that runs on can have the GPU interrupt the host: a second stream waits for a word that the kernel
+    /// writes, and behind it an event for which the host sleeps. Times from when the kernel is told to write the word to when
+    /// the host runs, `rounds` of them, each told `asleep` behind the begin of the sleep.
+    ///
+    /// # Errors
+    /// `Failed`, or `Memory`.
+    pub fn interrupts(&self, rounds: u32, asleep: Duration) -> Result<Vec<Duration>, DeviceError> {
+        let memory = pinned(&self.context, 2 * PAGE)?;
+        let (to, from) = (memory.bus_address(), memory.bus_address() + PAGE as u64);
+        let second = self.context.new_stream().map_err(self.failed("making a stream"))?;
+        let flags = sys::CUevent_flags::CU_EVENT_BLOCKING_SYNC;
+        let event = self.context.new_event(Some(flags)).map_err(self.failed("making an event"))?;
+        let function = self.function("probe_ping_pong")?;
+        let mut launch = self.stream.launch_builder(&function);
+        launch.arg(&to).arg(&from).arg(&rounds);
+        count_launch();
+        // SAFETY: the arguments are those of the kernel: two words in `memory`, which outlives it (`synchronize` below).
+        unsafe { launch.launch(ONE_THREAD) }.map_err(self.failed("starting the ping-pong"))?;
+        let word = memory.word32(0)?;
+        let mut sleep = |round| {
+            let geq = sys::CUstreamWaitValue_flags::CU_STREAM_WAIT_VALUE_GEQ as u32;
+            // SAFETY: the stream lives, and the word outlives what waits for it (`synchronize` below).
+            unsafe { sys::cuStreamWaitValue32_v2(second.cu_stream(), from, round, geq) }.result()?;
+            event.record(&second)?;
+            thread::scope(|scope| {
+                let teller = scope.spawn(|| {
+                    thread::sleep(asleep);
+                    let told = Instant::now();
+                    word.store(round, Ordering::Release);
+                    told
+                });
+                event.synchronize()?;
+                let awake = Instant::now();
+                Ok(awake - teller.join().unwrap_or(awake))
+            })
+        };
+        let times = (1..=rounds).map(&mut sleep).collect::<Result<_, _>>();
+        // Lets the kernel end, whatever failed: it waits for each number in turn.
+        if times.is_err() {
+            let answer = memory.word32(PAGE)?;
+            for round in 1..=rounds {
+                word.store(round, Ordering::Release);
+                let start = Instant::now();
+                while answer.load(Ordering::Acquire) < round && start.elapsed() < PATIENCE {
+                    hint::spin_loop();
+                }
+            }
+        }
+        self.stream.synchronize().map_err(self.failed("the ping-pong"))?;
+        times.map_err(self.failed("sleeping until the GPU interrupts"))
     }
 
     /// That the GPU did not answer within [`PATIENCE`].

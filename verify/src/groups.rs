@@ -96,7 +96,10 @@ impl GroupJudge {
                 // PREFIX_BUSY.
                 return Ok(false);
             }
-            if status == Ok(Status::Done) {
+            // One that was read and is blamed for a line that it did not write was taken, and its group is open.
+            let blamed =
+                completion.error == ErrorCode::DmaFault as u8 && !completion.has(CompletionFlags::NO_ECHO);
+            if status == Ok(Status::Done) || blamed {
                 if let Some(rollout) = group.early {
                     return Err(format!(
                         "R17: a descriptor of rollout {rollout}, of group {:#x}, has completed before its PREFILL",
@@ -238,6 +241,29 @@ mod tests {
         judge.completed(&member(2), &end(Status::Stopped, false)).unwrap();
         judge.completed(&late, &bad).unwrap();
         assert_eq!((judge.closed(), judge.open()), (1, 0));
+    }
+
+    /// A worker's fault may be told of all that it ran between two faulty lines: a PREFILL among that has opened its group.
+    #[rstest]
+    #[case::blamed(ErrorCode::DmaFault, CompletionFlags::empty(), true)]
+    #[case::unreadable(ErrorCode::DmaFault, CompletionFlags::NO_ECHO, false)]
+    #[case::rejected(ErrorCode::BadVersion, CompletionFlags::empty(), false)]
+    fn r17_a_prefill_that_is_blamed_has_opened_its_group(
+        #[case] error: ErrorCode,
+        #[case] flags: CompletionFlags,
+        #[case] opens: bool,
+    ) {
+        for found in [false, true] {
+            let mut judge = GroupJudge::default();
+            let open = HwDesc::open_group(9, 4, 1).with_user_data(1000);
+            [open, member(0)].iter().for_each(|desc| judge.submitted(desc));
+            let failed =
+                HwCompletion { error: error as u8, flags: flags.bits(), ..end(Status::Error, false) };
+            judge.completed(&open, &failed).unwrap();
+            assert_eq!(judge.open(), usize::from(opens));
+            let verdict = judge.completed(&member(0), &end(Status::Stopped, found));
+            assert_eq!(verdict.is_ok(), found == opens, "GROUP_DONE {found}: {verdict:?}");
+        }
     }
 
     #[test]

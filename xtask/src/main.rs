@@ -116,7 +116,7 @@ fn run(command: Command) -> Result<ExitCode> {
         Command::Contract { check } => contract::run(&root, check)?,
         Command::Cosim(passed) => return doorbell::forward(&root, "cosim", &passed.args),
         Command::Compare(passed) => return doorbell::forward(&root, "compare", &passed.args),
-        Command::Chaos(options) => chaos::run(&root, &options)?,
+        Command::Chaos(options) => return chaos::run(&root, &options),
         Command::RtlTest(options) => rtl_test::run(&root, &options)?,
         Command::Cocotb(options) => cocotb::run(&root, &options)?,
         Command::Mutants(options) => mutants::run(&root, &options)?,

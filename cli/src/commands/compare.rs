@@ -128,6 +128,15 @@ pub struct Args {
     /// Chaos: descriptors of a round, about
     #[arg(long, value_name = "N", default_value_t = 500, requires = "chaos")]
     chaos_descriptors: u64,
+    /// Chaos: seeds that run side by side, each on a thread; on the GPU one after the other
+    #[arg(long, value_name = "N", default_value_t = 1, requires = "chaos", value_parser = clap::value_parser!(u16).range(1..))]
+    chaos_jobs: u16,
+    /// Chaos: seeds take four shapes in turn, one queue pair with one worker and with four, four in as many functions, 16 in four
+    #[arg(long, requires = "chaos", conflicts_with_all = ["queues", "functions", "workers"])]
+    chaos_shapes: bool,
+    /// Chaos: begin no seed after so many seconds, and say where to go on
+    #[arg(long, value_name = "SECONDS", requires = "chaos")]
+    chaos_seconds: Option<u64>,
 }
 
 impl Args {
@@ -200,18 +209,23 @@ fn run_chaos(args: &Args, seed: u64) -> Result<ExitCode, Failure> {
             args.functions
         )));
     }
+    let shapes = if args.chaos_shapes {
+        chaos::SHAPES.to_vec()
+    } else {
+        vec![(args.queues, args.functions, args.workers.unwrap_or(4))]
+    };
     let chaos = Chaos {
         seed,
         seeds: args.chaos_seeds,
         rounds: if args.chaos_round.is_some() { 1 } else { args.chaos_rounds },
         first_round: args.chaos_round.unwrap_or(0),
         descriptors: args.chaos_descriptors,
-        shape: Shape {
-            workers: args.workers.unwrap_or(4),
-            queues: args.queues,
-            functions: args.functions,
-            wave: None,
-        },
+        shapes: shapes
+            .into_iter()
+            .map(|(queues, functions, workers)| Shape { workers, queues, functions, wave: None })
+            .collect(),
+        jobs: args.chaos_jobs.into(),
+        limit: args.chaos_seconds.map(Duration::from_secs),
     };
     chaos::run(&kinds, &chaos, args.wave.as_deref())
 }

@@ -4,6 +4,8 @@ use std::ops::RangeInclusive;
 
 use doorbell_contract::{Place, Register};
 use doorbell_host::error::DeviceError;
+use doorbell_host::memory::SharedMemory;
+use doorbell_host::platform::{Awaited, Platform};
 use doorbell_host::ports::Pages;
 
 use crate::model::{BusFaults, FaultyRange, Injected, ModelPlatform};
@@ -151,6 +153,64 @@ impl<D: Disturbed + ?Sized> Disturbed for Box<D> {
 
     fn reset(&mut self, pins: ResetPins) -> Result<bool, DeviceError> {
         (**self).reset(pins)
+    }
+}
+
+/// A device with a clock of its own, whose memory never answers with an error and that has no reset pins: a GPU.
+#[derive(Debug)]
+pub struct OwnClock<P>(pub P);
+
+impl<P: Pages> Platform for OwnClock<P> {
+    fn name(&self) -> &str {
+        self.0.name()
+    }
+
+    fn map(&mut self, bytes: usize) -> Result<SharedMemory, DeviceError> {
+        self.0.map(bytes)
+    }
+
+    fn write_register(&mut self, register: Register, value: u32) -> Result<(), DeviceError> {
+        self.0.write_register(register, value)
+    }
+
+    fn read_register(&mut self, register: Register) -> Result<u32, DeviceError> {
+        self.0.read_register(register)
+    }
+
+    fn advance(&mut self, want: usize) -> Result<(), DeviceError> {
+        self.0.advance(want)
+    }
+
+    fn route(&mut self, memory: &SharedMemory, offset: usize) -> Result<(), DeviceError> {
+        self.0.route(memory, offset)
+    }
+
+    fn wait(&mut self, awaited: Awaited, deadline: std::time::Instant) -> Result<(), DeviceError> {
+        self.0.wait(awaited, deadline)
+    }
+
+    fn runs_alone(&self) -> bool {
+        self.0.runs_alone()
+    }
+
+    fn report(&mut self) -> Option<String> {
+        self.0.report()
+    }
+}
+
+impl<P: Pages> Pages for OwnClock<P> {
+    fn write_at(&mut self, place: Place, register: Register, value: u32) -> Result<(), DeviceError> {
+        self.0.write_at(place, register, value)
+    }
+
+    fn read_at(&mut self, place: Place, register: Register) -> Result<u32, DeviceError> {
+        self.0.read_at(place, register)
+    }
+}
+
+impl<P: Pages> Disturbed for OwnClock<P> {
+    fn pass(&mut self, _: u32) -> Result<(), DeviceError> {
+        self.0.advance(1)
     }
 }
 

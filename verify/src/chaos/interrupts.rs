@@ -13,10 +13,17 @@ pub(super) fn disturb(
     draw: &mut Draw,
     place: Place,
     state: State,
+    has_interrupts: bool,
 ) -> Result<(), Violation> {
     let tail = read(device, place, Register::CqTail)?;
     let index = tail.wrapping_add(draw.below(8)).wrapping_sub(4);
     let taken = device.write_bytes(Register::Arm.address(place), index, 0xF)?;
+    if !has_interrupts {
+        return match taken {
+            true => Err(violated("R14", "ARM was accepted by a device without interrupts".into())),
+            false => Ok(()),
+        };
+    }
     match state {
         State::Up if !taken => return Err(violated("R14", "ARM of an active queue pair was refused".into())),
         State::Down if taken => {

@@ -18,6 +18,7 @@
 
 mod device;
 mod draw;
+mod drivers;
 mod interrupts;
 mod layout;
 mod nonsense;
@@ -34,10 +35,15 @@ use std::fmt;
 use doorbell_host::error::DeviceError;
 
 pub use crate::model::{BusFaults, FaultyRange, Injected};
-pub use device::{Disturbed, ResetPins, Weather};
+pub use device::{Disturbed, OwnClock, ResetPins, Weather};
+use draw::Draw;
+use drivers::Shared;
 pub use tally::Tally;
 pub use violation::Violation;
 use world::World;
+
+/// Which of the draws of a round says what kind it is.
+const STREAM_OF_ROUNDS: u64 = 99;
 
 /// Bytes of shared memory that each queue pair has.
 pub const BYTES_OF_A_QUEUE_PAIR: usize = layout::BYTES;
@@ -107,8 +113,18 @@ pub fn run(options: &Options, make: Make<'_>) -> Result<Tally, Box<Broken>> {
 }
 
 fn one_round(seed: u64, descriptors: u64, make: Make<'_>, drawn: &mut Tally) -> Result<(), Violation> {
-    let mut world = World::new(make(seed)?, seed)?;
-    let result = world.run(descriptors);
+    // Once in so many rounds with a driver on each queue pair, in place of a host that does what it likes.
+    let result;
+    let mut world;
+    if Draw::new(seed, STREAM_OF_ROUNDS).once_in(4) {
+        let shared = Shared::new(make(seed)?);
+        world = World::new(Box::new(shared.clone()), seed)?;
+        world.tally.disturbed("rounds of drivers");
+        result = world.run_drivers(&shared, descriptors);
+    } else {
+        world = World::new(make(seed)?, seed)?;
+        result = world.run(descriptors);
+    }
     *drawn = world.tally.clone();
     result?;
     world.clean_run().map(drop)

@@ -6,10 +6,10 @@ use bytemuck::{cast, cast_mut};
 
 use doorbell_contract::{
     CompletionFlags, DescFlags, DeviceFault, ErrorCode, HwCompletion, HwDesc, HwPolicy, MEMBER_NONE, Opcode,
-    PREFIX_NONE, Status,
+    PREFIX_NONE, SqKey, Status,
 };
 use doorbell_host::memory::SharedMemory;
-use doorbell_host::queue::{COMPLETION_WORDS, Depth, SubmissionQueue, between, is_fresh};
+use doorbell_host::queue::{COMPLETION_WORDS, DESC_WORDS, Depth, SubmissionQueue, between, is_fresh};
 
 use super::draw::Draw;
 use super::layout::{self, AREA_WORDS, AREAS, CQ, LOGPS, POISON, SQ, TOKEN_BYTES, TOKENS};
@@ -246,6 +246,41 @@ impl Session {
         }
         self.enter(desc, sealed, area, tenant);
         Ok(())
+    }
+
+    /// Leaves in a free slot what no driver leaves there; says what. Nobody has published it, and no device may act on it: where the
+    /// check word publishes (R1), it does not match.
+    pub fn litter(&self, draw: &mut Draw, key: u32) -> Result<Option<&'static str>, Violation> {
+        let (free, key) = (self.sq.free() as u32, SqKey::new(key));
+        if free == 0 {
+            return Ok(None);
+        }
+        let index = self.sq.tail().wrapping_add(draw.below(free));
+        let rollout = self.some_rollout(draw).unwrap_or(draw.below(64));
+        let good =
+            HwDesc::decode(rollout, 5, 6).with_delta_offset(layout::area(0)).with_user_data(draw.wide());
+        let sealed = good.seal(&key, index);
+        let (desc, kind) = match draw.below(4) {
+            0 => (cast(std::array::from_fn::<u64, 8, _>(|_| draw.wide())), "random words above the tail"),
+            1 => {
+                let passed = index.wrapping_sub(self.sq_depth.slots());
+                (good.seal(&key, passed), "a descriptor of another pass above the tail")
+            }
+            2 => (
+                HwDesc { check: draw.bits(), ..sealed },
+                "a descriptor without its check word above the tail",
+            ),
+            _ => {
+                let torn = HwDesc { user_data: draw.wide(), max_tokens: 1 + draw.below(40), ..sealed };
+                (torn, "a torn descriptor above the tail")
+            }
+        };
+        if desc.verify(&key, index) {
+            return Ok(None);
+        }
+        let slots = self.memory.slots::<DESC_WORDS>(SQ, self.sq_depth.slots());
+        slots.map_err(Violation::failure)?.store(index, cast(desc));
+        Ok(Some(kind))
     }
 
     fn enter(&mut self, desc: HwDesc, sealed: bool, area: Option<u32>, tenant: &Tenant) {

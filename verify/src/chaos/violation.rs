@@ -14,9 +14,15 @@ pub struct Violation {
 }
 
 impl Violation {
-    /// The device failed.
+    /// The device failed; of what its driver says that names a rule, by that rule.
     pub(super) fn failure(error: DeviceError) -> Self {
-        Self { rule: "device", what: error.to_string() }
+        let rule = match &error {
+            DeviceError::Timeout(_) => "R15",
+            DeviceError::NotStarted { .. } => "R12",
+            DeviceError::Protocol { rule, .. } => rule,
+            _ => "device",
+        };
+        Self { rule, what: error.to_string() }
     }
 
     /// Says where.

@@ -1,7 +1,10 @@
 //! One round: a device, its queue pairs with their hosts, and what is done to them.
 
+use std::time::{Duration, Instant};
+
 use doorbell_contract::{
-    Control, Counter, FunctionControl, HwDesc, Place, QueueCounter, RANGES, Register, State as StateBits, mix,
+    Capability, Control, Counter, FunctionControl, HwDesc, Place, QueueCounter, RANGES, Register,
+    State as StateBits, mix,
 };
 use doorbell_host::config::QueueConfig;
 use doorbell_host::device::{Device, Features};
@@ -26,6 +29,8 @@ use crate::oracle::Oracle;
 const WAIT: u32 = 512;
 /// Waits in a row without anything new after which the device hangs (R15).
 const PATIENCE: u32 = 400;
+/// And so long, of a device with a time of its own, on a machine that may have others to run.
+const PATIENCE_TIME: Duration = Duration::from_secs(5);
 /// Descriptors of the clean run at the end, of each queue pair.
 const CLEAN: u32 = 12;
 
@@ -37,6 +42,8 @@ struct Pair {
     plan: Plan,
     state: State,
     session: Option<Session>,
+    /// Of the check words of this life.
+    key: u32,
     /// Steps for which the host does nothing.
     rests: u32,
     /// What the memory held when the last life ended.
@@ -56,22 +63,22 @@ enum Others {
 
 /// One round.
 pub(super) struct World {
-    device: Box<dyn Disturbed>,
+    pub device: Box<dyn Disturbed>,
     memory: SharedMemory,
     pairs: Vec<Pair>,
     tenants: Vec<Tenant>,
-    configs: Vec<QueueConfig>,
-    features: Features,
-    draw: Draw,
-    seed: u64,
-    lives: u32,
-    wait_states: u32,
+    pub configs: Vec<QueueConfig>,
+    pub features: Features,
+    pub draw: Draw,
+    pub seed: u64,
+    pub lives: u32,
+    pub wait_states: u32,
     workers: u32,
     windows: u32,
     /// As the device was built.
     shape: (u8, u8),
     pub tally: Tally,
-    weather: Weather,
+    pub weather: Weather,
 }
 
 impl World {
@@ -83,7 +90,7 @@ impl World {
             (built(Register::CapQueues)? as u8, built(Register::CapFunctions)? as u8);
         let (workers, windows) = (built(Register::CapWorkers)?, built(Register::CapWindows)?);
         let features = Features {
-            capability: doorbell_contract::Capability::from_bits_retain(built(Register::Capability)?),
+            capability: Capability::from_bits_retain(built(Register::Capability)?),
             groups: built(Register::CapGroups)?,
             policy_slots: built(Register::CapPolicySlots)?,
             reward_models: built(Register::CapRewardModels)?,
@@ -110,6 +117,7 @@ impl World {
                 plan: Plan::default(),
                 state: State::Down,
                 session: None,
+                key: 0,
                 rests: 0,
                 left: None,
             });
@@ -242,6 +250,12 @@ impl World {
         Ok(self.pairs[pair].memory.store_u32s(TOKENS + CORPUS as usize, &words)?)
     }
 
+    /// The queue pairs: place, memory, and whether anything is to be done to them.
+    pub fn places(&self) -> Vec<(Place, SharedMemory, bool)> {
+        let disturbed = |place: Place| self.tenants[usize::from(place.function)].disturbed;
+        self.pairs.iter().map(|pair| (pair.place, pair.memory.clone(), disturbed(pair.place))).collect()
+    }
+
     /// Runs about so many descriptors.
     pub fn run(&mut self, descriptors: u64) -> Result<(), Violation> {
         let most_steps = 20 * descriptors + 1000;
@@ -341,11 +355,20 @@ impl World {
     }
 
     fn nonsense(&mut self, at: usize) -> Result<(), Violation> {
-        let Self { pairs, device, shape, tally, .. } = self;
-        let Pair { place, draw, state, session, .. } = &mut pairs[at];
+        let Self { pairs, device, shape, tally, features, .. } = self;
+        let Pair { place, draw, state, session, key, .. } = &mut pairs[at];
         if draw.once_in(5) {
-            interrupts::disturb(&mut **device, draw, *place, *state)?;
+            let has_interrupts = features.capability.contains(Capability::INTERRUPT);
+            interrupts::disturb(&mut **device, draw, *place, *state, has_interrupts)?;
             tally.disturbed("ARM at any time");
+            return Ok(());
+        }
+        if draw.once_in(4)
+            && let Some(session) = session
+        {
+            if let Some(kind) = session.litter(draw, *key)? {
+                tally.disturbed(kind);
+            }
             return Ok(());
         }
         let kind = nonsense::access(&mut **device, draw, *place, *state, session.as_mut(), *shape)?;
@@ -431,6 +454,7 @@ impl World {
             &self.tenants[function],
         );
         pair.session = Some(session);
+        pair.key = key;
         pair.plan.restart();
         pair.state = State::Up;
         self.device.write_at(place, Register::Control, Control::ENABLE.bits())?;
@@ -783,7 +807,7 @@ impl World {
         Ok(())
     }
 
-    fn change_weather(&mut self) -> Result<(), Violation> {
+    pub fn change_weather(&mut self) -> Result<(), Violation> {
         let draw = &mut self.draw;
         let mut weather = Weather::default();
         if draw.once_in(2) {
@@ -828,7 +852,7 @@ impl World {
         Ok(self.device.set_weather(&self.weather, seed)?)
     }
 
-    fn calm_down(&mut self) -> Result<(), Violation> {
+    pub fn calm_down(&mut self) -> Result<(), Violation> {
         self.weather = Weather::default();
         Ok(self.device.set_weather(&self.weather, 0)?)
     }
@@ -878,7 +902,7 @@ impl World {
     /// Everything that was published comes to its end in a calm memory, within a bound.
     fn settle(&mut self) -> Result<(), Violation> {
         self.calm_down()?;
-        let mut quiet = 0;
+        let (mut quiet, mut since) = (0, Instant::now());
         let mut last = None;
         loop {
             let mut waiting = Vec::new();
@@ -899,9 +923,12 @@ impl World {
                 })
                 .collect();
             let now = Some((now, self.progress()?));
-            quiet = if now == last { quiet + 1 } else { 0 };
+            if now != last {
+                (quiet, since) = (0, Instant::now());
+            }
+            quiet += 1;
             last = now;
-            if quiet == PATIENCE {
+            if quiet > PATIENCE && (!self.device.runs_alone() || since.elapsed() > PATIENCE_TIME) {
                 return Err(self.hang(&waiting));
             }
             self.pass(WAIT)?;

@@ -159,9 +159,9 @@ pub struct Args {
     #[arg(long, value_name = "HOW", default_value = "poll", conflicts_with = "strict")]
     wait: Wait,
     /// With --wait sleep, what interrupts besides errors and ends of groups: so many completions, 0 for no number of them, and
-    /// behind a colon the ticks after which the first one does, as 8:1000
-    #[arg(long, value_name = "COUNT[:TICKS]", default_value = "1", value_parser = coalescing)]
-    coalesce: (u32, u32),
+    /// behind a colon the ticks after which the first one does, as 8:1000; by default each completion
+    #[arg(long, value_name = "COUNT[:TICKS]", value_parser = coalescing)]
+    coalesce: Option<(u32, u32)>,
     /// Slots of the queues, a power of two
     #[arg(long, value_name = "SLOTS", default_value_t = 1024)]
     depth: u32,
@@ -228,6 +228,9 @@ pub fn run(args: Args) -> Result<ExitCode, Failure> {
     let kind = Kind::parse(&args.device)?;
     if args.gpus.is_some() && kind != Kind::Gpu {
         return Err(Failure::input(format!("--gpus are for --device gpu, and the device is the {kind}")));
+    }
+    if args.coalesce.is_some() && (args.wait != Wait::Sleep || kind == Kind::Gpu) {
+        return Err(Failure::input("--coalesce is for --wait sleep on model or rtl, which interrupt"));
     }
     let (mut trace, format) = trace::read(args.trace.as_deref())?;
     trace.requests.truncate(args.limit.unwrap_or(usize::MAX));

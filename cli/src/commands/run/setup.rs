@@ -209,7 +209,7 @@ fn options(args: &Args, trace: &Trace) -> Result<Options, Failure> {
 fn settings(args: &Args, kind: Kind, options: &Options) -> Settings {
     // A GPU looks for the completions that ask.
     let sleeps = args.wait == Wait::Sleep && kind != Kind::Gpu;
-    let (coalesce_count, coalesce_time) = if sleeps { args.coalesce } else { (0, 0) };
+    let (coalesce_count, coalesce_time) = if sleeps { args.coalesce.unwrap_or((1, 0)) } else { (0, 0) };
     Settings {
         queue: QueueConfig {
             sq_depth: args.depth,
