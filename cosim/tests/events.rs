@@ -190,7 +190,8 @@ fn r23_moments_are_those_of_the_waveform() {
     let scored = |event: &HwEvent| desc(completions[event.index as usize].user_data).opcode == 2;
     for worker in 0..4u16 {
         let set = |bits: &[u64], cycle: u64| bits[cycle as usize] >> worker & 1 == 1;
-        let all = |bits: &[u64]| (0..cycles).filter(|&cycle| set(bits, cycle)).collect::<Vec<_>>();
+        // What a worker does before its reset is nobody's.
+        let all = |bits: &[u64]| (first..cycles).filter(|&cycle| set(bits, cycle)).collect::<Vec<_>>();
         let (starts, ends) = (all(&begun), all(&ended));
         let mine: Vec<&HwEvent> = events.iter().filter(|event| event.worker_id == worker).collect();
         assert_eq!((starts.len(), ends.len()), (mine.len(), mine.len()), "descriptors of worker {worker}");
@@ -207,4 +208,46 @@ fn r23_moments_are_those_of_the_waveform() {
             assert_eq!(at(event.first_token), produced, "{event:?}");
         }
     }
+}
+
+/// Cycles of 2,000 DECODEs of 50 tokens, from the first doorbell until all are reaped, with a ring of so many slots.
+fn cycles(workers: u32, event_slots: u32, life_events: bool) -> u64 {
+    let config = RtlConfig { workers, ..RtlConfig::default() };
+    let queue = QueueConfig {
+        sq_depth: 2048,
+        cq_depth: 2048,
+        event_slots,
+        life_events,
+        token_bytes: 1 << 20,
+        ..QueueConfig::default()
+    };
+    let mut driver = Driver::new(RtlPlatform::new(&config).unwrap(), queue).unwrap();
+    let descs: Vec<HwDesc> =
+        (0..2000).map(|k| HwDesc::decode(k, 0, 50).with_delta_offset(u64::from(k) * 256)).collect();
+    let first = driver.platform().cycles();
+    assert_eq!(driver.submit(&descs).unwrap(), descs.len());
+    let mut out = [HwCompletion::default(); 64];
+    let mut reaped = 0;
+    while reaped < descs.len() {
+        driver.platform_mut().run(16).unwrap();
+        reaped += driver.collect(&mut out).unwrap();
+    }
+    driver.platform().cycles() - first
+}
+
+/// A ring costs no cycle without LIFE, and with it one in twenty at most, however busy the write port is. What it costs the
+/// simulation is counted in instructions, see `docs/measurements.md`: `DOORBELL_RING` is what is run then, none, off or on.
+#[rstest]
+#[case::four(4)]
+#[case::sixteen(16)]
+fn r23_events_hold_nothing_back(#[case] workers: u32) {
+    if let Ok(ring) = std::env::var("DOORBELL_RING") {
+        cycles(workers, if ring == "none" { 0 } else { 4096 }, ring == "on");
+        return;
+    }
+    let none = cycles(workers, 0, false);
+    assert_eq!(cycles(workers, 4096, false), none, "a ring without LIFE");
+    let lives = cycles(workers, 4096, true);
+    println!("{workers} workers: {none} cycles, {lives} with LIFE events");
+    assert!(lives * 19 <= none * 20, "{lives} cycles with LIFE events, {none} without");
 }
