@@ -280,13 +280,26 @@ module dispatcher
 
   // ---------------------------------------------------------------- what is waited for
   assign probed       = ripe ? chosen : '0;
-  assign order_waits  = (ready & held_q & ~probed & (slot_i | ~stirred_q)) != '0
-                     || (some_i & on_i & ~blocked & grouped_q) != '0 || (group_waits && !fence_waits);
-  assign held_order_o = order_waits || (ripe && held && !go && (chosen & slot_i) != '0);
   assign held_fence_o = (some_i & on_i & blocked) != '0 || fence_waits;
+
   // What is looked at in this cycle and waits for something else too does not count.
   assign more_waits   = (fence_waits || group_waits || (ripe && workers == '0)) ? chosen : '0;
-  assign held_slot_o  = (ready & ~slot_i & able & ~more_waits);
+
+  // Each behind one test.
+  always_comb begin
+    held_slot_o = '0;
+    if (slot_i != '1) held_slot_o = (ready & ~slot_i & able & ~more_waits);
+  end
+
+  always_comb begin
+    order_waits  = 1'b0;
+    held_order_o = 1'b0;
+    if ((held_q | grouped_q) != '0 || group_waits || held) begin
+      order_waits  = (ready & held_q & ~probed & (slot_i | ~stirred_q)) != '0
+                  || (some_i & on_i & ~blocked & grouped_q) != '0 || (group_waits && !fence_waits);
+      held_order_o = order_waits || (ripe && held && !go && (chosen & slot_i) != '0);
+    end
+  end
 
 `ifndef SYNTHESIS
   initial if (Workers > MAX_WORKERS) $fatal(1, "dispatcher: %0d workers", Workers);

@@ -190,14 +190,19 @@ module mmio_regs
   logic is_device_cfg, is_function_cfg, is_queue_cfg, is_rw, value_ok, fire, refuse, whole, bells;
 
   // Not in a process: it would wake desc_ring's, and be woken by it, for ever (Icarus 11).
-  assign whole         = write_i && wr_known && !write_partial_i;
-  assign bells         = whole && wr.offset == REG_DOORBELL;
-  assign doorbell_o    = bells && !wr_draining;       // a queue pair that drains takes none
-  assign release_o     = whole && wr.offset == REG_CQ_HEAD;
-  assign abort_o       = whole && wr.offset == REG_ABORT && wr_on && (aborting_i & wr_one) == '0;
-  assign arm_o         = whole && wr.offset == REG_ARM && wr_on;
-  assign table_write_o = whole && wr.offset[17:4] == REG_MESSAGE_ADDRESS_LO[17:4] && wr.offset[1:0] == '0
-                      && (wr.offset[3:2] != 2'd0 || write_data_i[1:0] == '0);
+  // One conditional of many bits: looked at only in the cycle of a write.
+  logic [6:0] writes;
+  assign writes        = write_i ? {wr_known && !write_partial_i, wr.offset == REG_DOORBELL, !wr_draining, wr.offset == REG_CQ_HEAD,
+                                    wr.offset == REG_ABORT && wr_on && (aborting_i & wr_one) == '0, wr.offset == REG_ARM && wr_on,
+                                    wr.offset[17:4] == REG_MESSAGE_ADDRESS_LO[17:4] && wr.offset[1:0] == '0
+                                    && (wr.offset[3:2] != 2'd0 || write_data_i[1:0] == '0)} : '0;
+  assign whole         = writes[6];
+  assign bells         = whole && writes[5];
+  assign doorbell_o    = bells && writes[4];          // a queue pair that drains takes none
+  assign release_o     = whole && writes[3];
+  assign abort_o       = whole && writes[2];
+  assign arm_o         = whole && writes[1];
+  assign table_write_o = whole && writes[0];
   assign table_word_o  = wr.offset[3:2];
   assign event_release_o = whole && wr.offset == REG_EQ_HEAD;
   assign event_owner_o = 4'(wr_owner);

@@ -49,10 +49,10 @@ pub struct RtlConfig {
     pub hostile: Option<u8>,
     /// Whether its memory is to be told, while it runs, [how to behave](crate::RtlPlatform::set_weather).
     pub changes: bool,
-    /// Whether its memory keeps [when descriptors came and writes were answered](crate::RtlPlatform::take_moments).
-    pub moments: bool,
     /// Cycles that one [`advance`](doorbell_host::Platform::advance) simulates at most.
     pub slice: u64,
+    /// Whether its memory keeps [when descriptors came and writes were answered](crate::RtlPlatform::take_moments).
+    pub moments: bool,
     /// Waveform to be written.
     pub wave: Option<Wave>,
 }
@@ -70,8 +70,8 @@ impl Default for RtlConfig {
             faults: vec![],
             hostile: None,
             changes: false,
-            moments: false,
             slice: SLICE,
+            moments: false,
             wave: None,
         }
     }

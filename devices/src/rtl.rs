@@ -53,8 +53,8 @@ fn make(
         faults: faults.into_iter().collect(),
         hostile: None,
         changes: false,
-        moments: false,
         slice: if settings.own_thread { SHARED_SLICE } else { SLICE },
+        moments: false,
         wave,
     };
     let config = if random { config.with_random_memory(seed) } else { config };
