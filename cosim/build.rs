@@ -9,8 +9,8 @@
 
 #[path = "build/cache.rs"]
 mod cache;
-#[path = "build/quiet.rs"]
-mod quiet;
+#[path = "build/inputs.rs"]
+mod inputs;
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, exit};
@@ -352,7 +352,7 @@ fn compile(
                 scope.spawn(move || {
                     // What is done to Verilator's text below is part of what is made.
                     let mut key = tools.clone().text(format!("{:?}", verilator.command(model)));
-                    for script in ["build.rs", "build/quiet.rs"] {
+                    for script in ["build.rs", "build/inputs.rs"] {
                         key = key.file(&manifest_dir().join(script))?;
                     }
                     for source in &model.sources {
@@ -430,8 +430,7 @@ fn tune(files: &[PathBuf], directory: &Path, prefix: &str) -> Result<(), String>
     let read = |file: &Path| fs::read_to_string(file).map_err(|error| failed(file, error));
     let write = |file: &Path, text| fs::write(file, text).map_err(|error| failed(file, error));
     let mut texts = files.iter().map(|file| read(file)).collect::<Result<Vec<_>, _>>()?;
-    let (top, state) =
-        (directory.join(format!("{prefix}.cpp")), directory.join(format!("{prefix}___024root.h")));
+    let top = directory.join(format!("{prefix}.cpp"));
     let one_edge = texts.iter().any(|text| {
         let text: String = text.split_whitespace().collect();
         text.contains(
@@ -444,11 +443,8 @@ fn tune(files: &[PathBuf], directory: &Path, prefix: &str) -> Result<(), String>
     if let (true, Some((at, text)), Some(step)) = (one_edge, evaluation, step) {
         texts[at] = text;
         write(&top, step)?;
-        quiet::leave_to_inputs(&mut texts);
+        inputs::leave_to_inputs(&mut texts);
     }
-    let mut header = read(&state)?;
-    quiet::keep_quiet(&mut texts, &mut header);
-    write(&state, header)?;
     files.iter().zip(texts).try_for_each(|(file, text)| write(file, mark_seldom(&leave_unset(&text))))
 }
 

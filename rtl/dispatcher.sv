@@ -249,14 +249,14 @@ module dispatcher
   assign touched = went | answers | drops | flushes;
   assign counts  = touched != '0;
 
-  // As many as are in flight behind this cycle.
-  logic [Queues*CountBits-1:0] next_count;
+  // As many as are in flight behind this cycle, but for what goes out in it: that is known late. It completes in none.
+  logic [Queues*CountBits-1:0] left_count;
   always_comb begin
-    next_count = '0;
+    left_count = '0;
     if (counts) begin
       for (int q = 0; q < Queues; q++) begin
         if (touched[q])
-          next_count[q*CountBits +: CountBits] = in_flight_q[q] + CountBits'(went[q]) - CountBits'(drops[q])
+          left_count[q*CountBits +: CountBits] = in_flight_q[q] - CountBits'(drops[q])
                                                - (answers[q] ? CountBits'(answered_i) : '0)
                                                - (flushes[q] ? CountBits'(flushed_i) : '0);
       end
@@ -270,8 +270,8 @@ module dispatcher
     end else if (counts) begin
       for (int q = 0; q < Queues; q++) begin
         if (touched[q]) begin
-          in_flight_q[q] <= next_count[q*CountBits +: CountBits];
-          idle_q[q]      <= next_count[q*CountBits +: CountBits] == '0;
+          in_flight_q[q] <= left_count[q*CountBits +: CountBits] + CountBits'(went[q]);
+          idle_q[q]      <= !went[q] && left_count[q*CountBits +: CountBits] == '0;
         end
       end
     end
@@ -306,8 +306,8 @@ module dispatcher
   always_ff @(posedge clk_i) begin
     if (rst_ni && counts) begin
       for (int q = 0; q < Queues; q++) begin
-        if (in_flight_q[q] + CountBits'(went[q]) < CountBits'(drops[q]) + (answers[q] ? CountBits'(answered_i) : '0)
-                                                 + (flushes[q] ? CountBits'(flushed_i) : '0))
+        if (in_flight_q[q] < CountBits'(drops[q]) + (answers[q] ? CountBits'(answered_i) : '0)
+                           + (flushes[q] ? CountBits'(flushed_i) : '0))
           $fatal(1, "R3 dispatcher: more completions of queue pair %0d than descriptors went out", q);
       end
     end
