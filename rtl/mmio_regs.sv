@@ -481,13 +481,11 @@ module mmio_regs
   assign cleared_4 = (clears && write_data_i[FAULT_MESSAGE_WRITE_BIT])    ? wr_one : '0;
 
   // What is not set, or is cleared in this cycle, is set anew.
-  always_comb begin
-    raised_o = '0;
-    if ((enabling && !config_ok) || (read_fault_i | line_fault_i | completion_fault_i | message_fault_i) != '0)
-      raised_o = {message_fault_i & ~(message_fault_q & ~cleared_4), completion_fault_i & ~(completion_fault_q & ~cleared_3),
-                  line_fault_i & ~(line_fault_q & ~cleared_2), read_fault_i & ~(read_fault_q & ~cleared_1),
-                  ((enabling && !config_ok) ? wr_one : '0) & ~(bad_config_q & ~cleared_0)};
-  end
+  assign raised_o = ((enabling && !config_ok) || (read_fault_i | line_fault_i | completion_fault_i | message_fault_i) != '0)
+                  ? {message_fault_i & ~(message_fault_q & ~cleared_4), completion_fault_i & ~(completion_fault_q & ~cleared_3),
+                     line_fault_i & ~(line_fault_q & ~cleared_2), read_fault_i & ~(read_fault_q & ~cleared_1),
+                     ((enabling && !config_ok) ? wr_one : '0) & ~(bad_config_q & ~cleared_0)}
+                  : '0;
 
   logic [Functions-1:0] busy_functions;
   always_comb begin
