@@ -412,24 +412,19 @@ module event_ring
   logic [5*Queues-1:0]             twice;
   logic [Queues-1:0]               faulty_q, running, raised, again, mine, stays;
 
-  // A bit that is set once more before the first time is told: that event is lost.
-  always_comb begin
-    running = '0;
-    if (any && raised_i != '0) begin
-      for (int q = 0; q < Queues; q++) running[q] = rings_q[(Functions == 1) ? FunctionBits'(0) : FunctionBits'(owner_i[q])];
-    end
+  // By queue pair, and each bit with one value in a cycle: what it comes from depends on what is written.
+  for (genvar q = 0; q < Queues; q++) begin : gen_fault
+    assign running[q] = any && raised_i != '0 && rings_q[(Functions == 1) ? FunctionBits'(0) : FunctionBits'(owner_i[q])];
+    assign mine[q]    = starts && (Functions == 1 || owner_i[q] == start_config_i.owner);
   end
+
+  // A bit that is set once more before the first time is told: that event is lost.
   assign stays  = (faulty_q != '0) ? faulty_q & ~(picks_fault ? Queues'(16'd1 << pick_pair) : '0) : '0;
   assign raised = running & (raised_i[0 +: Queues] | raised_i[Queues +: Queues] | raised_i[2*Queues +: Queues]
                            | raised_i[3*Queues +: Queues] | raised_i[4*Queues +: Queues]);
   assign twice  = (stays & raised) != '0 ? raised_i & fault_q : '0;
   assign again  = stays & raised & (twice[0 +: Queues] | twice[Queues +: Queues] | twice[2*Queues +: Queues]
                                   | twice[3*Queues +: Queues] | twice[4*Queues +: Queues]);
-
-  always_comb begin
-    mine = '0;
-    if (starts) for (int q = 0; q < Queues; q++) mine[q] = Functions == 1 || owner_i[q] == start_config_i.owner;
-  end
 
   always_ff @(posedge clk_i) begin
     if (!rst_ni) faulty_q <= '0;
