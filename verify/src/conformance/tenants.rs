@@ -674,6 +674,10 @@ impl Hostile {
             (Register::LogpSizeHi, 0),
             (Register::SqStart, 0),
             (Register::CqStart, 0),
+            // An event ring lies there, too, or there is none (R23).
+            (Register::EqBaseLo, tokens as u32),
+            (Register::EqBaseHi, (tokens >> 32) as u32),
+            (Register::EqSize, 16 * below(&mut self.random, 2)),
         ] {
             write(register, value)?;
         }
