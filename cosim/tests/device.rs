@@ -138,7 +138,8 @@ fn a_disable_or_reset_stops_every_write_and_the_next_start_is_clean(#[values(fal
             if reset {
                 rtl.driver.platform_mut().reset(3).unwrap();
                 // It has no CAPABILITY.WATCHDOG.
-                for register in Register::ALL.into_iter().filter(|&register| register != Register::BusTimeout) {
+                for register in Register::ALL.into_iter().filter(|&register| register != Register::BusTimeout)
+                {
                     if let Some(value) = register.reset() {
                         assert_eq!(
                             rtl.driver.read(register).unwrap(),
