@@ -138,16 +138,20 @@ module event_ring
   logic [Slots-1:0]               tells_q;   // queue pairs whose completions have events
   logic [FunctionSlots-1:0]       some_active;
   logic                           any, lives, starts, event_ack;
+  logic                           awake_q;   // a ring runs, or what one left is on its way
+  logic                           told_q, offer_q;
+  logic [Slots-1:0]               untold_q;
+  logic [Queues-1:0]              faulty_q, flying_q;
   logic [TimeBits-1:0]            now_q;
 
   assign any       = rings_q != '0;
   assign lives     = tells_q != '0;
   assign starts    = start_i && start_config_i.eq_starts;
-  assign event_ack = ack_i && ack_id_i >= EVENT_AXI_ID && rst_ni;   // what drains behind a reset counts nothing
+  assign event_ack = ack_i ? ack_id_i >= EVENT_AXI_ID && rst_ni : 1'b0;   // what drains behind a reset counts nothing
 
   always_comb begin
     some_active = '0;
-    if (any) begin
+    if (awake_q) begin
       for (int q = 0; q < Queues; q++) if (active_i[q]) some_active[(Functions == 1) ? FunctionBits'(0) : FunctionBits'(owner_i[q])] = 1'b1;
     end
   end
@@ -157,280 +161,232 @@ module event_ring
       rings_q <= '0;
       tells_q <= '0;
       now_q   <= '0;
-    end else if (any || start_i) begin
-      now_q   <= now_q + 1'b1;
+      awake_q <= 1'b0;
+    end else if (awake_q || start_i) begin
+      // What is on its way comes out of what was: nothing begins but by a start.
+      awake_q <= any || starts || told_q || offer_q || untold_q != '0 || faulty_q != '0 || flying_q != '0;
+      if (any || start_i) now_q <= now_q + 1'b1;
       rings_q <= rings_q & some_active;
       tells_q <= tells_q & Slots'(active_i);
-      if (starts)  rings_q[start_function] <= start_config_i.eq_size != '0;
-      if (start_i) tells_q[start_pair]     <= start_config_i.eq_size != '0 && start_config_i.eq_life;
+      if (start_i) tells_q[start_pair] <= start_config_i.eq_size != '0 && start_config_i.eq_life;
+      if (starts) begin
+        rings_q[start_function] <= start_config_i.eq_size != '0;
+        base_q[start_function]  <= start_config_i.eq_base;
+        size_q[start_function]  <= start_config_i.eq_size;
+      end
     end
   end
 
-  always_ff @(posedge clk_i) begin
-    if (starts) begin
-      base_q[start_function] <= start_config_i.eq_base;
-      size_q[start_function] <= start_config_i.eq_size;
-    end
-  end
+  // ---------------------------------------------------------------- moments of a descriptor
+  // Its slot arrives and a worker takes it, both in the order of the queue pair; a worker runs it; its end is delivered; it is
+  // posted. A difference of low bits is right as long as its sign says so and nothing took longer; else all say the most.
+  function automatic logic took_long(input logic [TimeBits-1:0] now, input logic [TimeBits-1:0] since);
+    /* verilator lint_off UNUSEDSIGNAL */  // its upper part alone
+    logic [TimeBits-1:0] took;
+    /* verilator lint_on UNUSEDSIGNAL */
+    took      = now - since;
+    took_long = took[TimeBits-1:DeltaBits] != '0;
+  endfunction
 
-  // ---------------------------------------------------------------- a slot arrives, a worker takes it
-  // Both in the order of the queue pair.
+  /* verilator lint_off UNUSEDSIGNAL */  // low bits alone
+  function automatic logic [DeltaBits-1:0] after(input logic [31:0] low, input logic [TimeBits-1:0] since);
+    /* verilator lint_on UNUSEDSIGNAL */
+    after = DeltaBits'(low - since[31:0]);
+  endfunction
+
   logic [TimeBits-1:0]  fetched_mem [0:FetchPlaces*Slots-1];
   logic [TimeBits-1:0]  held_mem    [0:8*MAX_WORKERS-1];     // by worker: five at most
   logic [Queues-1:0][FetchBits-1:0] fetch_new_q, fetch_old_q;
   logic [MAX_WORKERS-1:0][2:0] held_new_q, held_old_q;
-  logic                 arrives, takes, takes_q;
   logic [6:0]           held_place_q;
   logic [TimeBits-1:0]  fetched_q;
-
-  assign arrives = lives && slot_i && tells_q[slot_pair];
-  assign takes   = lives && taken_i && tells_q[taken_pair];
-
-  always_ff @(posedge clk_i) begin
-    if (arrives) begin
-      fetched_mem[(FetchBits + QueueBits)'({slot_pair, fetch_new_q[slot_pair]})] <= now_q;
-      fetch_new_q[slot_pair] <= fetch_new_q[slot_pair] + 1'b1;
-    end
-    if (takes) begin
-      fetched_q    <= fetched_mem[(FetchBits + QueueBits)'({taken_pair, fetch_old_q[taken_pair]})];
-      held_place_q <= {taken_worker_i, held_new_q[taken_worker_i]};
-      fetch_old_q[taken_pair] <= fetch_old_q[taken_pair] + 1'b1;
-    end
-    if (start_i) begin
-      fetch_new_q[start_pair] <= '0;
-      fetch_old_q[start_pair] <= '0;
-    end
-    if (takes_q) held_mem[held_place_q] <= fetched_q;
-  end
-
-  always_ff @(posedge clk_i) begin
-    if (!rst_ni) begin
-      held_new_q <= '0;
-      held_old_q <= '0;
-      takes_q    <= 1'b0;
-    end else begin
-      if (taken_i)          held_new_q[taken_worker_i]     <= held_new_q[taken_worker_i] + 1'b1;
-      if (delivered_i)      held_old_q[delivered_worker_i] <= held_old_q[delivered_worker_i] + 1'b1;
-      if (takes || takes_q) takes_q <= takes;
-    end
-  end
-
-  // ---------------------------------------------------------------- a worker runs it
-  // Of what runs, and of two ends that are not delivered. The low bits of a moment: see 'delta'.
+  // Of what runs, and of two ends that are not delivered. The low bits of a moment.
   logic [Workers*32-1:0] start_q, first_q;
   logic [Workers*32-1:0] start_0_q, start_1_q, first_0_q, first_1_q, ended_0_q, ended_1_q;
-  logic [Workers-1:0]    had_q, end_q, fresh;               // has had a token, or its end; which place is next
-
-  assign fresh = lives ? (token_i | done_i) & ~had_q : '0;
-
-  always_ff @(posedge clk_i) begin
-    if (!rst_ni)             end_q <= '0;
-    else if (done_i != '0)   end_q <= end_q ^ done_i;
-  end
-
-  always_ff @(posedge clk_i) begin
-    if (lives) begin
-      if (done_i != '0) begin
-        for (int w = 0; w < Workers; w++) begin
-          if (done_i[w] && end_q[w]) begin
-            start_1_q[w*32 +: 32] <= start_q[w*32 +: 32];
-            first_1_q[w*32 +: 32] <= had_q[w] ? first_q[w*32 +: 32] : now_q[31:0];
-            ended_1_q[w*32 +: 32] <= now_q[31:0];
-          end else if (done_i[w]) begin
-            start_0_q[w*32 +: 32] <= start_q[w*32 +: 32];
-            first_0_q[w*32 +: 32] <= had_q[w] ? first_q[w*32 +: 32] : now_q[31:0];
-            ended_0_q[w*32 +: 32] <= now_q[31:0];
-          end
-        end
-      end
-      if (fresh != '0) begin
-        for (int w = 0; w < Workers; w++) if (fresh[w]) first_q[w*32 +: 32] <= now_q[31:0];
-      end
-      if (begun_i != '0) begin
-        for (int w = 0; w < Workers; w++) if (begun_i[w]) start_q[w*32 +: 32] <= now_q[31:0];
-      end
-      if ((fresh | begun_i) != '0) had_q <= (had_q | fresh) & ~begun_i;
-    end
-  end
-
-  // ---------------------------------------------------------------- its end is delivered, then it is posted
-  // A difference of low bits is right as long as its sign says so and nothing took longer; else all say the most.
-  logic                 delivers, delivers_q, posts, posts_q, notes_q, reads_q;
+  logic [Workers-1:0]    had_q, end_q;                      // has had a token, or its end; which place is next
+  logic                 reads_q;
   logic [3:0]           worker_q;
   logic [WorkerBits-1:0] delivered_worker;
   logic [PlaceBits-1:0] place_q, posted_place_q;
   logic [TimeBits-1:0]  held_q;
   logic [31:0]          begun_q, token_q, ended_q, moment_q, noted_q;
   logic [RecordBits-1:0] record_mem [0:Depth-1];
-  logic [RecordBits-1:0] record, posted_q, posted;
+  logic [RecordBits-1:0] posted_q;
   logic [QueueBits+MomentBits-1:0] posted_at_q, noted_at_q;
-  /* verilator lint_off UNUSEDSIGNAL */  // whether it is long
-  logic [TimeBits-1:0]  held_since, posted_since;
-  logic [31:0]          begun_after, token_after, ended_after, noted_after;
-  /* verilator lint_on UNUSEDSIGNAL */
   logic [2:0]           held_old;
   logic                 out_1;            // an end lies in the place that the parity of the worker's descriptors names
   logic [RecordBits-1:0] moments_mem [0:Slots*Moments-1];
+  logic                 takes_q, delivers_q, posts_q, notes_q;   // second steps
 
-  assign delivers         = lives && delivered_i && tells_q[delivered_pair];
-  assign posts            = lives && posted_i && tells_q[posted_pair];
   assign delivered_worker = (Workers == 1) ? '0 : delivered_worker_i[WorkerBits-1:0];
-  assign held_since       = delivers_q ? now_q - held_q : '0;
-  assign posted_since     = notes_q ? now_q - posted_q[3*DeltaBits +: TimeBits] : '0;
-
   assign held_old         = held_old_q[delivered_worker_i];
   assign out_1            = held_old[0];
 
-  always_comb begin
-    begun_after = '0;
-    token_after = '0;
-    ended_after = '0;
-    record      = '0;
-    if (delivers_q) begin
-      begun_after = begun_q - held_q[31:0];
-      token_after = token_q - held_q[31:0];
-      ended_after = ended_q - held_q[31:0];
-      record      = {reads_q, worker_q, held_q, begun_after[DeltaBits-1:0], token_after[DeltaBits-1:0], ended_after[DeltaBits-1:0]};
-      if (held_since[TimeBits-1:DeltaBits] != '0) record[3*DeltaBits-1:0] = '1;
-    end
-  end
-
-  // What read memory ends when it is posted.
-  always_comb begin
-    noted_after = '0;
-    posted      = '0;
-    if (notes_q) begin
-      noted_after = noted_q - posted_q[3*DeltaBits +: 32];
-      posted      = posted_q;
-      if (posted_q[RecordBits-1])
-        posted[2*DeltaBits-1:0] = (posted_since[TimeBits-1:DeltaBits] != '0) ? '1 : {2{noted_after[DeltaBits-1:0]}};
-    end
-  end
-
+  // Counted whoever wants it: LIFE may begin while others' descriptors run.
   always_ff @(posedge clk_i) begin
-    if (delivers) begin
-      held_q   <= held_mem[{delivered_worker_i, held_old}];
-      begun_q  <= out_1 ? start_1_q[delivered_worker*32 +: 32] : start_0_q[delivered_worker*32 +: 32];
-      token_q  <= out_1 ? first_1_q[delivered_worker*32 +: 32] : first_0_q[delivered_worker*32 +: 32];
-      ended_q  <= out_1 ? ended_1_q[delivered_worker*32 +: 32] : ended_0_q[delivered_worker*32 +: 32];
-      worker_q <= delivered_worker_i;
-      reads_q  <= delivered_reads_i;
-      place_q  <= delivered_place_i;
+    if (!rst_ni) begin
+      held_new_q <= '0;
+      held_old_q <= '0;
+      end_q      <= '0;
+    end else begin
+      if (taken_i)        held_new_q[taken_worker_i]     <= held_new_q[taken_worker_i] + 1'b1;
+      if (delivered_i)    held_old_q[delivered_worker_i] <= held_old_q[delivered_worker_i] + 1'b1;
+      if (done_i != '0)   end_q                          <= end_q ^ done_i;
     end
-    if (delivers_q) record_mem[place_q] <= record;
-    if (posts) begin
-      posted_place_q <= posted_place_i;
-      posted_at_q    <= {posted_pair, posted_index_i[MomentBits-1:0]};
-      moment_q       <= now_q[31:0];
-    end
-    if (posts_q) begin
-      posted_q   <= record_mem[posted_place_q];
-      noted_at_q <= posted_at_q;
-      noted_q    <= moment_q;
-    end
-    if (notes_q) moments_mem[noted_at_q] <= posted;
   end
 
   always_ff @(posedge clk_i) begin
     if (!rst_ni) begin
+      takes_q    <= 1'b0;
       delivers_q <= 1'b0;
       posts_q    <= 1'b0;
       notes_q    <= 1'b0;
-    end else if (lives || delivers_q || posts_q || notes_q) begin
-      delivers_q <= delivers;
-      posts_q    <= posts;
-      notes_q    <= posts_q;
+    end else if (awake_q) begin
+      // A slot arrives, a worker takes it.
+      takes_q <= taken_i && tells_q[taken_pair];
+      if (slot_i && tells_q[slot_pair]) begin
+        fetched_mem[(FetchBits + QueueBits)'({slot_pair, fetch_new_q[slot_pair]})] <= now_q;
+        fetch_new_q[slot_pair] <= fetch_new_q[slot_pair] + 1'b1;
+      end
+      if (taken_i && tells_q[taken_pair]) begin
+        fetched_q    <= fetched_mem[(FetchBits + QueueBits)'({taken_pair, fetch_old_q[taken_pair]})];
+        held_place_q <= {taken_worker_i, held_new_q[taken_worker_i]};
+        fetch_old_q[taken_pair] <= fetch_old_q[taken_pair] + 1'b1;
+      end
+      if (takes_q) held_mem[held_place_q] <= fetched_q;
+
+      // A worker runs it.
+      if (lives) begin
+        if (done_i != '0) begin
+          for (int w = 0; w < Workers; w++) begin
+            if (done_i[w] && end_q[w]) begin
+              start_1_q[w*32 +: 32] <= start_q[w*32 +: 32];
+              first_1_q[w*32 +: 32] <= had_q[w] ? first_q[w*32 +: 32] : now_q[31:0];
+              ended_1_q[w*32 +: 32] <= now_q[31:0];
+            end else if (done_i[w]) begin
+              start_0_q[w*32 +: 32] <= start_q[w*32 +: 32];
+              first_0_q[w*32 +: 32] <= had_q[w] ? first_q[w*32 +: 32] : now_q[31:0];
+              ended_0_q[w*32 +: 32] <= now_q[31:0];
+            end
+          end
+        end
+        if (((token_i | done_i) & ~had_q) != '0) begin
+          for (int w = 0; w < Workers; w++) if ((token_i[w] || done_i[w]) && !had_q[w]) first_q[w*32 +: 32] <= now_q[31:0];
+        end
+        if (begun_i != '0) begin
+          for (int w = 0; w < Workers; w++) if (begun_i[w]) start_q[w*32 +: 32] <= now_q[31:0];
+        end
+        had_q <= (had_q | token_i | done_i) & ~begun_i;
+      end
+
+      // Its end is delivered.
+      delivers_q <= delivered_i && tells_q[delivered_pair];
+      if (delivered_i && tells_q[delivered_pair]) begin
+        held_q   <= held_mem[{delivered_worker_i, held_old}];
+        begun_q  <= out_1 ? start_1_q[delivered_worker*32 +: 32] : start_0_q[delivered_worker*32 +: 32];
+        token_q  <= out_1 ? first_1_q[delivered_worker*32 +: 32] : first_0_q[delivered_worker*32 +: 32];
+        ended_q  <= out_1 ? ended_1_q[delivered_worker*32 +: 32] : ended_0_q[delivered_worker*32 +: 32];
+        worker_q <= delivered_worker_i;
+        reads_q  <= delivered_reads_i;
+        place_q  <= delivered_place_i;
+      end
+      if (delivers_q) begin
+        record_mem[place_q] <= {reads_q, worker_q, held_q,
+                                took_long(now_q, held_q) ? {3*DeltaBits{1'b1}}
+                                                         : {after(begun_q, held_q), after(token_q, held_q), after(ended_q, held_q)}};
+      end
+
+      // It is posted: what read memory ends then.
+      posts_q <= posted_i && tells_q[posted_pair];
+      notes_q <= posts_q;
+      if (posted_i && tells_q[posted_pair]) begin
+        posted_place_q <= posted_place_i;
+        posted_at_q    <= {posted_pair, posted_index_i[MomentBits-1:0]};
+        moment_q       <= now_q[31:0];
+      end
+      if (posts_q) begin
+        posted_q   <= record_mem[posted_place_q];
+        noted_at_q <= posted_at_q;
+        noted_q    <= moment_q;
+      end
+      if (notes_q) begin
+        moments_mem[noted_at_q] <= {posted_q[RecordBits-1:2*DeltaBits],
+                                    !posted_q[RecordBits-1] ? posted_q[2*DeltaBits-1:0]
+                                    : took_long(now_q, posted_q[3*DeltaBits +: TimeBits]) ? {2*DeltaBits{1'b1}}
+                                    : {2{after(noted_q, posted_q[3*DeltaBits +: TimeBits])}}};
+      end
+    end
+    if (start_i) begin
+      fetch_new_q[start_pair] <= '0;
+      fetch_old_q[start_pair] <= '0;
     end
   end
 
   // ---------------------------------------------------------------- its completion is visible
-  // By the parity of its index: whether it is lost, and when.
+  // By the parity of its index: whether it is lost, and when. Two of one beat share a line: the even one is the first.
   logic [32:0] even_mem [0:Slots*Moments/2-1];
   logic [32:0] odd_mem  [0:Slots*Moments/2-1];
   logic [Queues-1:0][31:0] visible_q;                        // the first completion that is not answered
   logic [Queues-1:0][MomentBits-1:0] backlog_q;              // before it: answered, and not told
-  logic [Slots-1:0]        untold_q, late_q;                 // there is one; there are too many
-  logic                    shows, shows_even, shows_odd;
-  /* verilator lint_off UNUSEDSIGNAL */  // its place alone
-  logic [31:0]             shown;
-  /* verilator lint_on UNUSEDSIGNAL */
+  logic [Slots-1:0]        late_q;                           // there are too many; 'untold': there is one
+  logic                    answers, shows, shown_odd;
   logic [MomentBits-2:0]   shown_line;
-  logic [32:0]             seen;
 
-  assign shows      = lives && answered_i != '0 && tells_q[answered_pair];
-  assign shown      = shows ? answered_to_i - 32'(answered_i) : '0;
-  assign shows_even = shows && (answered_i == 2'd2 || !shown[0]);
-  assign shows_odd  = shows && (answered_i == 2'd2 || shown[0]);
-  // Two of one beat share a line: the even one is the first.
-  assign shown_line = shown[MomentBits-1:1];
-  assign seen       = {visible_i == '0, now_q[31:0]};
+  assign answers = awake_q && answered_i != '0;
 
-  always_ff @(posedge clk_i) begin
-    if (shows_even) even_mem[{answered_pair, shown_line}] <= seen;
-    if (shows_odd)  odd_mem[{answered_pair, shown_line}]   <= seen;
+  always_comb begin
+    shows      = 1'b0;
+    shown_odd  = 1'b0;
+    shown_line = '0;
+    if (answers) begin
+      shows      = tells_q[answered_pair];
+      shown_odd  = answered_to_i[0] ^ answered_i[0];
+      shown_line = (MomentBits-1)'((answered_to_i - 32'(answered_i)) >> 1);
+    end
   end
 
   always_ff @(posedge clk_i) begin
     if (!rst_ni) visible_q <= '0;
     else begin
-      if (answered_i != '0) visible_q[answered_pair] <= answered_to_i;
-      if (start_i)          visible_q[start_pair]    <= start_config_i.cq_start;
-    end
-  end
-
-  logic                  picks, picks_life, picks_fault;
-  logic [QueueBits-1:0]  pick_pair;
-  logic [MomentBits-1:0] shown_backlog, told_backlog;
-
-  assign shown_backlog = shows ? backlog_q[answered_pair] + MomentBits'(answered_i) - MomentBits'(picks_life && pick_pair == answered_pair) : '0;
-  assign told_backlog  = picks_life ? backlog_q[pick_pair] - 1'b1 : '0;
-
-  always_ff @(posedge clk_i) begin
-    if (!rst_ni) begin
-      untold_q <= '0;
-      late_q   <= '0;
-    end else begin
-      if (picks_life) begin
-        backlog_q[pick_pair] <= told_backlog;
-        untold_q[pick_pair]  <= told_backlog != '0;
-        late_q[pick_pair]    <= told_backlog >= MomentBits'(Late);
+      if (answers) begin
+        visible_q[answered_pair] <= answered_to_i;
+        if (shows && (answered_i == 2'd2 || !shown_odd)) even_mem[{answered_pair, shown_line}] <= {visible_i == '0, now_q[31:0]};
+        if (shows && (answered_i == 2'd2 || shown_odd))  odd_mem[{answered_pair, shown_line}]  <= {visible_i == '0, now_q[31:0]};
       end
-      if (shows) begin
-        backlog_q[answered_pair] <= shown_backlog;
-        untold_q[answered_pair]  <= shown_backlog != '0;
-        late_q[answered_pair]    <= shown_backlog >= MomentBits'(Late);
-      end
-      if (start_i) backlog_q[start_pair] <= '0;
+      if (start_i) visible_q[start_pair] <= start_config_i.cq_start;
     end
   end
 
   // ---------------------------------------------------------------- faults
-  // Bits that are not told lie as raised_i has them.
+  // Bits that are not told lie as raised_i has them. A bit that is set once more before the first time is told: that event is lost.
   logic [5*Queues-1:0]             fault_q;
   logic [Queues-1:0][31:0]         fault_index_q;
   logic [Queues-1:0][TimeBits-1:0] fault_stamp_q;
   logic [5*Queues-1:0]             twice;
-  logic [Queues-1:0]               faulty_q, running, raised, again, mine, stays;
+  logic [Queues-1:0]               running, raised, again, mine, stays;
+  logic                            raises;
+  logic                            picks, picks_life, picks_fault;   // what is told next
+  logic [QueueBits-1:0]            pick_pair;
+
+  assign raises = awake_q ? raised_i != '0 : 1'b0;
 
   // By queue pair, and each bit with one value in a cycle: what it comes from depends on what is written.
   for (genvar q = 0; q < Queues; q++) begin : gen_fault
-    assign running[q] = any && raised_i != '0 && rings_q[(Functions == 1) ? FunctionBits'(0) : FunctionBits'(owner_i[q])];
-    assign mine[q]    = starts && (Functions == 1 || owner_i[q] == start_config_i.owner);
+    assign running[q] = raises ? rings_q[(Functions == 1) ? FunctionBits'(0) : FunctionBits'(owner_i[q])] : 1'b0;
+    assign mine[q]    = starts ? (Functions == 1 || owner_i[q] == start_config_i.owner) : 1'b0;
   end
-
-  // A bit that is set once more before the first time is told: that event is lost.
   assign stays  = (faulty_q != '0) ? faulty_q & ~(picks_fault ? Queues'(16'd1 << pick_pair) : '0) : '0;
-  assign raised = running & (raised_i[0 +: Queues] | raised_i[Queues +: Queues] | raised_i[2*Queues +: Queues]
-                           | raised_i[3*Queues +: Queues] | raised_i[4*Queues +: Queues]);
+  assign raised = raises ? running & (raised_i[0 +: Queues] | raised_i[Queues +: Queues] | raised_i[2*Queues +: Queues]
+                                    | raised_i[3*Queues +: Queues] | raised_i[4*Queues +: Queues]) : '0;
   assign twice  = (stays & raised) != '0 ? raised_i & fault_q : '0;
-  assign again  = stays & raised & (twice[0 +: Queues] | twice[Queues +: Queues] | twice[2*Queues +: Queues]
-                                  | twice[3*Queues +: Queues] | twice[4*Queues +: Queues]);
+  assign again  = (stays & raised) != '0 ? stays & raised & (twice[0 +: Queues] | twice[Queues +: Queues] | twice[2*Queues +: Queues]
+                                                           | twice[3*Queues +: Queues] | twice[4*Queues +: Queues]) : '0;
 
   always_ff @(posedge clk_i) begin
     if (!rst_ni) faulty_q <= '0;
-    else if (raised != '0 || faulty_q != '0) faulty_q <= (stays | raised) & ~mine;
-    if (raised != '0) begin
-      fault_q <= (fault_q & {5{stays}}) | (raised_i & {5{raised}});
+    else if (raises || faulty_q != '0) begin
+      faulty_q <= (stays | raised) & ~mine;
+      if (raised != '0) fault_q <= (fault_q & {5{stays}}) | (raised_i & {5{raised}});
       for (int q = 0; q < Queues; q++) begin
         if (raised[q] && !stays[q]) begin
           fault_index_q[q] <= visible_q[q];
@@ -442,25 +398,27 @@ module event_ring
 
   // ---------------------------------------------------------------- what is told next
   // Its moments are read in one cycle, and it is put into its slot in the next.
-  logic                 told_q, told_fault_q, frees;
+  logic                 told_fault_q, frees;
   logic [QueueBits-1:0] told_pair_q, told_for_q;             // for: the queue pair that waits for its response
-  logic [31:0]          told_index_q;
+  logic [31:0]          pick_index, told_index_q;
+  /* verilator lint_off UNUSEDSIGNAL */  // whether it reads memory is of no use any more
   logic [RecordBits-1:0] told_record_q;
+  /* verilator lint_on UNUSEDSIGNAL */
   logic [32:0]          told_even_q, told_odd_q;
   logic [TimeBits-1:0]  told_stamp_q;
   logic [4:0]           told_bits_q;
   logic [Queues-1:0]    request, grant_unused, peers;
-  logic [31:0]          pick_index;
+  logic [15:0]          peer;
+  logic [MomentBits-1:0] shown_backlog, told_backlog;
   /* verilator lint_off UNUSEDSIGNAL */  // as wide as for the most queue pairs
   logic [3:0]           pick_number;
   /* verilator lint_on UNUSEDSIGNAL */
+  /* verilator lint_off UNUSEDSIGNAL */  // its bits alone
+  logic [5*Queues-1:0]  pick_faults;
+  /* verilator lint_on UNUSEDSIGNAL */
 
-  assign request     = (faulty_q != '0) ? faulty_q : (late_q != '0) ? late_q[Queues-1:0] : untold_q[Queues-1:0];
-  assign picks       = request != '0 && (!told_q || frees);
-  assign picks_fault = picks && faulty_q != '0;
-  assign picks_life  = picks && faulty_q == '0;
-  assign pick_pair   = pick_number[QueueBits-1:0];
-  assign pick_index  = picks_life ? visible_q[pick_pair] - 32'(backlog_q[pick_pair]) : '0;
+  assign request   = !awake_q ? '0 : (faulty_q != '0) ? faulty_q : (late_q != '0) ? late_q[Queues-1:0] : untold_q[Queues-1:0];
+  assign pick_pair = pick_number[QueueBits-1:0];
 
   round_robin #(.N(Queues)) u_round_robin (
     .clk_i, .rst_ni,
@@ -470,19 +428,47 @@ module event_ring
     .accept_i  (picks)
   );
 
-  /* verilator lint_off UNUSEDSIGNAL */  // its bits alone
-  logic [5*Queues-1:0] pick_faults;
-  /* verilator lint_on UNUSEDSIGNAL */
-  assign pick_faults = picks_fault ? fault_q >> pick_pair : '0;
+  assign picks       = request != '0 && (!told_q || frees);
+  assign picks_fault = picks && faulty_q != '0;
+  assign picks_life  = picks && faulty_q == '0;
 
-  // A queue pair that ENABLE refused is inactive: one that runs waits for its event.
   always_comb begin
-    peers = '0;
-    if (picks_fault && !active_i[pick_pair])
-      for (int q = 0; q < Queues; q++) peers[q] = on_i[q] && owner_i[q] == owner_i[pick_pair];
+    peers       = '0;
+    peer        = '0;
+    pick_index  = '0;
+    pick_faults = '0;
+    told_backlog = '0;
+    if (picks) begin
+      pick_index   = visible_q[pick_pair] - 32'(backlog_q[pick_pair]);
+      told_backlog = backlog_q[pick_pair] - 1'b1;
+      pick_faults  = fault_q >> pick_pair;
+      // A queue pair that ENABLE refused is inactive: one that runs waits for its event.
+      if (picks_fault && !active_i[pick_pair])
+        for (int q = 0; q < Queues; q++) peers[q] = on_i[q] && owner_i[q] == owner_i[pick_pair];
+      peer = 16'(peers) & (~16'(peers) + 16'd1);
+    end
   end
-  logic [15:0] peer;
-  assign peer = 16'(peers) & (~16'(peers) + 16'd1);
+
+  assign shown_backlog = shows ? backlog_q[answered_pair] + MomentBits'(answered_i) - MomentBits'(picks_life && pick_pair == answered_pair) : '0;
+
+  always_ff @(posedge clk_i) begin
+    if (!rst_ni) begin
+      untold_q <= '0;
+      late_q   <= '0;
+    end else if (picks_life || shows) begin
+      if (picks_life) begin
+        backlog_q[pick_pair] <= told_backlog;
+        untold_q[pick_pair]  <= told_backlog != '0;
+        late_q[pick_pair]    <= told_backlog >= MomentBits'(Late);
+      end
+      if (shows) begin
+        backlog_q[answered_pair] <= shown_backlog;
+        untold_q[answered_pair]  <= shown_backlog != '0;
+        late_q[answered_pair]    <= shown_backlog >= MomentBits'(Late);
+      end
+    end
+    if (start_i) backlog_q[start_pair] <= '0;
+  end
 
   always_ff @(posedge clk_i) begin
     if (!rst_ni) told_q <= 1'b0;
@@ -492,82 +478,45 @@ module event_ring
       told_pair_q   <= pick_pair;
       told_for_q    <= (peer == '0) ? pick_pair : QueueBits'({(peer & 16'hFF00) != '0, (peer & 16'hF0F0) != '0,
                                                               (peer & 16'hCCCC) != '0, (peer & 16'hAAAA) != '0});
-      told_index_q  <= pick_index;
-    end
-    if (picks_life) begin
-      told_record_q <= moments_mem[{pick_pair, pick_index[MomentBits-1:0]}];
-      told_even_q   <= even_mem[{pick_pair, pick_index[MomentBits-1:1]}];
-      told_odd_q    <= odd_mem[{pick_pair, pick_index[MomentBits-1:1]}];
-    end
-    if (picks_fault) begin
-      told_index_q  <= fault_index_q[pick_pair];
-      told_stamp_q  <= fault_stamp_q[pick_pair];
-      told_bits_q   <= {pick_faults[4*Queues], pick_faults[3*Queues], pick_faults[2*Queues], pick_faults[Queues], pick_faults[0]};
+      told_index_q  <= picks_fault ? fault_index_q[pick_pair] : pick_index;
+      if (picks_fault) begin
+        told_stamp_q  <= fault_stamp_q[pick_pair];
+        told_bits_q   <= {pick_faults[4*Queues], pick_faults[3*Queues], pick_faults[2*Queues], pick_faults[Queues], pick_faults[0]};
+      end else begin
+        told_record_q <= moments_mem[{pick_pair, pick_index[MomentBits-1:0]}];
+        told_even_q   <= even_mem[{pick_pair, pick_index[MomentBits-1:1]}];
+        told_odd_q    <= odd_mem[{pick_pair, pick_index[MomentBits-1:1]}];
+      end
     end
   end
 
+  // LIFE leaves the last quarter of a ring, at least a slot.
   logic [FunctionBits-1:0] told_function;
-  logic [32:0]  told_seen;
   logic [31:0]  used, limit, given;
   logic [16:0]  size;
-  logic         lost, room, drops, writes, phase;
-  /* verilator lint_off UNUSEDSIGNAL */  // whether it is long; what reads memory is one only here
-  logic [TimeBits-1:0]   told_since;
-  logic [31:0]           told_after;
-  logic [RecordBits-1:0] told;
-  /* verilator lint_on UNUSEDSIGNAL */
-  hw_event_t    told_event;
-  logic         offer_q;
+  logic         lost, room, drops, writes;
 
   assign told_function = (Functions == 1 || !told_q) ? '0 : FunctionBits'(owner_i[told_pair_q]);
 
   always_comb begin
-    told_seen  = '0;
-    told_since = '0;
-    told_after = '0;
-    told       = '0;
-    used       = '0;
-    limit      = '0;
-    given      = '0;
-    size       = '0;
-    lost       = 1'b0;
-    room       = 1'b0;
-    drops      = 1'b0;
-    writes     = 1'b0;
-    phase      = 1'b0;
-    told_event = '0;
+    used   = '0;
+    limit  = '0;
+    given  = '0;
+    size   = '0;
+    lost   = 1'b0;
+    room   = 1'b0;
+    drops  = 1'b0;
+    writes = 1'b0;
     if (told_q) begin
-      told      = told_record_q;
-      told_seen = told_index_q[0] ? told_odd_q : told_even_q;
-      given     = given_q[told_function];
-      size      = size_q[told_function];
-      used      = given - head_q[told_function];
-      // LIFE leaves the last quarter, at least a slot.
-      limit     = 32'(size) - (told_fault_q ? 32'd0 : (size == 17'd2) ? 32'd1 : 32'(size[16:2]));
-      lost      = !told_fault_q && told_seen[32];
-      room      = rings_q[told_function] && on_i[told_for_q] && used < limit
-               && given - answered_q[told_function] < 32'(Credits);
-      drops     = !lost && (!room || (offer_q && !event_ready_i && late_q != '0));
-      writes    = !lost && room && (!offer_q || event_ready_i);
-      phase     = (given & 32'(size)) == '0;
-      told_event.queue_id = 8'(told_pair_q);
-      told_event.index    = told_index_q;
-      if (told_fault_q) begin
-        told_event.kind   = EVENT_FAULT;
-        told_event.stamp  = {phase, told_stamp_q};
-        told_event.start  = 32'(told_bits_q);
-        told_event.visible = {phase, 31'd0};
-      end else begin
-        told_since             = now_q - told[3*DeltaBits +: TimeBits];
-        told_after             = told_seen[31:0] - told[3*DeltaBits +: 32];
-        told_event.kind        = EVENT_LIFE;
-        told_event.worker_id   = 16'(told[3*DeltaBits+TimeBits +: 4]);
-        told_event.stamp       = {phase, told[3*DeltaBits +: TimeBits]};
-        told_event.start       = 32'(told[2*DeltaBits +: DeltaBits]);
-        told_event.first_token = 32'(told[DeltaBits +: DeltaBits]);
-        told_event.ended       = 32'(told[0 +: DeltaBits]);
-        told_event.visible     = {phase, (told_since[TimeBits-1:DeltaBits] != '0) ? '1 : told_after[DeltaBits-1:0]};
-      end
+      given  = given_q[told_function];
+      size   = size_q[told_function];
+      used   = given - head_q[told_function];
+      limit  = 32'(size) - (told_fault_q ? 32'd0 : (size == 17'd2) ? 32'd1 : 32'(size[16:2]));
+      lost   = !told_fault_q && (told_index_q[0] ? told_odd_q[32] : told_even_q[32]);
+      room   = rings_q[told_function] && on_i[told_for_q] && used < limit
+            && given - answered_q[told_function] < 32'(Credits);
+      drops  = !lost && (!room || (offer_q && !event_ready_i && late_q != '0));
+      writes = !lost && room && (!offer_q || event_ready_i);
     end
   end
   assign frees = lost || drops || writes;
@@ -575,8 +524,11 @@ module event_ring
   // ---------------------------------------------------------------- the write port
   logic [3:0]   offer_owner_q;
   logic [63:0]  offer_addr_q;
-  logic [255:0] offer_data_q;
+  hw_event_t    offer_event_q;
+  logic         phase;
   logic [4:0]   waited_q;
+
+  assign phase = writes ? (given & 32'(size)) == '0 : 1'b0;
 
   always_ff @(posedge clk_i) begin
     if (!rst_ni) begin
@@ -589,7 +541,24 @@ module event_ring
     if (writes) begin
       offer_owner_q <= 4'(told_function);
       offer_addr_q  <= base_q[told_function] + 64'({given[15:0] & (size[15:0] - 16'd1), 5'd0});
-      offer_data_q  <= told_event;
+      offer_event_q             <= '0;
+      offer_event_q.queue_id    <= 8'(told_pair_q);
+      offer_event_q.index       <= told_index_q;
+      if (told_fault_q) begin
+        offer_event_q.kind        <= EVENT_FAULT;
+        offer_event_q.stamp       <= {phase, told_stamp_q};
+        offer_event_q.start       <= 32'(told_bits_q);
+        offer_event_q.visible     <= {phase, 31'd0};
+      end else begin
+        offer_event_q.kind        <= EVENT_LIFE;
+        offer_event_q.worker_id   <= 16'(told_record_q[3*DeltaBits+TimeBits +: 4]);
+        offer_event_q.stamp       <= {phase, told_record_q[3*DeltaBits +: TimeBits]};
+        offer_event_q.start       <= 32'(told_record_q[2*DeltaBits +: DeltaBits]);
+        offer_event_q.first_token <= 32'(told_record_q[DeltaBits +: DeltaBits]);
+        offer_event_q.ended       <= 32'(told_record_q[0 +: DeltaBits]);
+        offer_event_q.visible     <= {phase, took_long(now_q, told_record_q[3*DeltaBits +: TimeBits]) ? {DeltaBits{1'b1}}
+                                             : after(told_index_q[0] ? told_odd_q[31:0] : told_even_q[31:0], told_record_q[3*DeltaBits +: TimeBits])};
+      end
     end
   end
 
@@ -597,23 +566,22 @@ module event_ring
   assign event_urgent_o = waited_q == Patience;
   assign event_owner_o  = offer_owner_q;
   assign event_addr_o   = offer_addr_q;
-  assign event_data_o   = offer_data_q;
+  assign event_data_o   = offer_event_q;
 
   // Responses of a function come in the order of its slots: whose each was.
   logic [QueueBits-1:0] whose_mem [0:FunctionSlots*Credits-1];
-  logic [Queues-1:0][8:0] flight_q;
-  logic [Queues-1:0]    flying_q;                            // not 0
+  logic [Queues-1:0][8:0] flight_q;                          // 'flying': not 0
   logic [QueueBits-1:0] ack_pair;
   logic [31:0]          acked;
   logic [8:0]           more, fewer;
 
+  // No process reads this memory: Icarus 11 would have it wait for each of its words, and then wake others for ever.
   assign acked    = event_ack ? answered_q[ack_function] : '0;
   assign ack_pair = event_ack ? whose_mem[{ack_function, acked[CreditBits-1:0]}] : '0;
-  assign more     = writes ? flight_q[told_for_q] + 9'd1 - 9'(event_ack && ack_pair == told_for_q) : '0;
   assign fewer    = event_ack ? flight_q[ack_pair] - 9'd1 : '0;
+  assign more     = writes ? flight_q[told_for_q] + 9'd1 - 9'(event_ack && ack_pair == told_for_q) : '0;
 
   always_ff @(posedge clk_i) begin
-    if (writes) whose_mem[{told_function, given[CreditBits-1:0]}] <= told_for_q;
     if (!rst_ni) begin
       flight_q <= '0;
       flying_q <= '0;
@@ -625,31 +593,29 @@ module event_ring
       if (writes) begin
         flight_q[told_for_q] <= more;
         flying_q[told_for_q] <= more != '0;
+        whose_mem[{told_function, given[CreditBits-1:0]}] <= told_for_q;
       end
     end
   end
 
   // ---------------------------------------------------------------- indices, and what is lost
-  logic        loses;
-  logic [16*FunctionSlots-1:0]    losers;
-  logic [FunctionSlots-1:0][4:0]  losses;
+  logic loses;
+  assign loses = drops || (event_ack && ack_error_i) || again != '0;
 
-  always_comb begin
-    loses  = 1'b0;
-    losers = '0;
-    losses = '0;
-    if (drops || (event_ack && ack_error_i) || again != '0) begin
-      loses = 1'b1;
-      for (int f = 0; f < Functions; f++) begin
-        for (int q = 0; q < Queues; q++) losers[16*f + q] = again[q] && (Functions == 1 || owner_i[q] == 4'(f));
-        losses[f] = 5'(drops && int'(told_function) == f) + 5'(event_ack && ack_error_i && int'(ack_function) == f) + count_ones(losers[16*f +: 16]);
-      end
-    end
-  end
+  // Of queue pairs, those of a function.
+  function automatic logic [4:0] count_of(input logic [3:0] owner, input logic [Queues-1:0] which, input logic [Queues-1:0][3:0] owners);
+    count_of = '0;
+    for (int q = 0; q < Queues; q++) count_of = count_of + 5'(which[q] && (Functions == 1 || owners[q] == owner));
+  endfunction
 
-  logic [31:0] held;
-  assign held         = release_i ? given_q[release_function] - head_q[release_function] : '0;
-  assign release_ok_o = release_i && rings_q[release_function] && given_q[release_function] - release_head_i <= held;
+  // More, and no further than the end.
+  function automatic logic [31:0] saturate(input logic [31:0] value, input logic [4:0] losses);
+    saturate = (value > 32'hFFFF_FFFF - 32'(losses)) ? '1 : value + 32'(losses);
+  endfunction
+
+  // Of what was written, and not backwards.
+  assign release_ok_o = release_i ? rings_q[release_function]
+                                 && given_q[release_function] - release_head_i <= given_q[release_function] - head_q[release_function] : 1'b0;
 
   always_ff @(posedge clk_i) begin
     if (!rst_ni) begin
@@ -657,13 +623,15 @@ module event_ring
       given_q    <= '0;
       answered_q <= '0;
       dropped_q  <= '0;
-    end else if (any || starts || loses) begin
+    end else if (awake_q || starts || loses) begin
       if (release_ok_o) head_q[release_function] <= release_head_i;
       if (writes)    given_q[told_function]   <= given + 32'd1;
       if (event_ack) answered_q[ack_function] <= acked + 32'd1;
       if (loses) begin
-        for (int f = 0; f < Functions; f++)
-          dropped_q[f] <= (dropped_q[f] > 32'hFFFF_FFFF - 32'(losses[f])) ? '1 : dropped_q[f] + 32'(losses[f]);
+        for (int f = 0; f < Functions; f++) begin
+          dropped_q[f] <= saturate(dropped_q[f], 5'(drops && int'(told_function) == f) + 5'(event_ack && ack_error_i && int'(ack_function) == f)
+                                                 + count_of(4'(f), again, owner_i));
+        end
       end
       if (starts) begin
         head_q[start_function]     <= '0;
@@ -678,17 +646,14 @@ module event_ring
   assign tail_o    = answered_q[read_function];
   assign dropped_o = dropped_q[read_function];
 
-  logic [Queues-1:0] telling;
-  assign telling = told_q ? Queues'(16'd1 << told_for_q) & active_i : '0;
-  assign waits_o = any ? untold_q[Queues-1:0] | (faulty_q & active_i) | telling : '0;
-  assign busy_o  = waits_o | flying_q;
+  // What is behind a ring that stopped is told to nobody.
+  assign waits_o = any ? untold_q[Queues-1:0] | ((faulty_q | (told_q ? Queues'(16'd1 << told_for_q) : '0)) & active_i) : '0;
+  assign busy_o = waits_o | flying_q;
 
 `ifndef SYNTHESIS
-  logic [31:0] posted_ahead;
-  assign posted_ahead = posts ? posted_index_i - visible_q[posted_pair] + 32'(backlog_q[posted_pair]) : '0;
   always_ff @(posedge clk_i) begin
-    if (rst_ni && (any || start_i || event_ack)) begin
-      if (posted_ahead >= 32'(Moments))
+    if (rst_ni && (awake_q || start_i || event_ack)) begin
+      if (posted_i && tells_q[posted_pair] && posted_index_i - visible_q[posted_pair] + 32'(backlog_q[posted_pair]) >= 32'(Moments))
         $fatal(1, "R23 event_ring: completion %0d of queue pair %0d takes the place of one that is not told", posted_index_i, posted_pair);
       if (writes && given - head_q[told_function] >= 32'(size))
         $fatal(1, "R23 event_ring: one more event in a ring of function %0d that is full", told_function);
@@ -696,9 +661,9 @@ module event_ring
         $fatal(1, "R23 event_ring: a LIFE event in the last quarter of the ring of function %0d", told_function);
       if (event_ack && (6'(ack_id_i - EVENT_AXI_ID) >= 6'(Functions) || given_q[ack_function] == acked))
         $fatal(1, "R23 event_ring: write response for an event that was not sent, ID %0d", ack_id_i);
-      if (writes && !told_fault_q
-          && (told_event.start > told_event.first_token || told_event.first_token > told_event.ended || told_event.ended > 32'(told_event.visible[30:0])))
-        $fatal(1, "R23 event_ring: moments of completion %0d of queue pair %0d are out of order", told_index_q, told_pair_q);
+      if (offer_q && offer_event_q.kind == EVENT_LIFE && (offer_event_q.start > offer_event_q.first_token
+          || offer_event_q.first_token > offer_event_q.ended || offer_event_q.ended > 32'(offer_event_q.visible[30:0])))
+        $fatal(1, "R23 event_ring: moments of completion %0d of queue pair %0d are out of order", offer_event_q.index, offer_event_q.queue_id);
       if (start_i && (untold_q[start_pair] || flying_q[start_pair]))
         $fatal(1, "R12 event_ring: queue pair %0d starts with events of its last life", start_pair);
       if (starts && (given_q[start_function] != answered_q[start_function] || (rings_q[start_function] && some_active[start_function])))

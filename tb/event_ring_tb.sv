@@ -321,11 +321,15 @@ module event_ring_run #(
     end
   endtask
 
-  task automatic tick;
+  task automatic quiet;
     @(negedge clk);
     {start, rel, slot, take, delivered, reads, posts, ack, ack_error} = '0;
     begun = '0; token = '0; done = '0; raised = '0; answered = '0; seen = '0;
     config_now = '0;
+  endtask
+
+  task automatic tick;
+    quiet;
     ready = calm ? 1'b1 : chance(patience);
     if (event_valid && event_urgent) ready = 1'b1;
 
@@ -453,6 +457,7 @@ module event_ring_run #(
     if (n_double == 0 || n_error == 0 || n_skip == 0 || n_lost == 0 || n_urgent == 0 || n_starts < 4 || n_fault == 0)
       fail($sformatf("not tried: doubles %0d, errors %0d, drops %0d, lost %0d, urgent %0d, starts %0d, faults %0d", n_double, n_error, n_skip, n_lost, n_urgent, n_starts, n_fault));
     $display("%0d queue pairs: %0d LIFE, %0d FAULT, %0d dropped, %0d lost, %0d errors, %0d rings", Queues, n_life, n_fault, n_skip, n_lost, n_error, n_starts);
+    quiet;                                                  // the other goes on
     over = 1'b1;
   end
 endmodule
