@@ -114,7 +114,9 @@ module rl_runtime_top
   logic        read_beat, slot_valid, slot_fault;
   logic [511:0] slot_data;
   logic [Queues-1:0] published, fetching, checking, waits;
-  logic        checked_valid, checked_fence, checked_prefill, checked_stop;
+  logic        checked_valid, checked_fence, checked_prefill, checked_stop, checked_intact;
+  logic [7:0]  checked_error;
+  logic [31:0] checked_result;
   work_t       checked_work, work;
   echo_t       checked_echo, echo;
   logic        look, known, taken, fence, prefill, stopped, stop, stop_group;
@@ -410,6 +412,9 @@ module rl_runtime_top
     .work_valid_o   (checked_valid),
     .work_o         (checked_work),
     .echo_o         (checked_echo),
+    .intact_o       (checked_intact),
+    .error_o        (checked_error),
+    .result_o       (checked_result),
     .fence_o        (checked_fence),
     .prefill_o      (checked_prefill),
     .stop_o         (checked_stop),
@@ -472,6 +477,9 @@ module rl_runtime_top
     .push_i         (checked_valid),
     .work_i         (checked_work),
     .echo_i         (checked_echo),
+    .intact_i       (checked_intact),
+    .error_i        (checked_error),
+    .result_i       (checked_result),
     .prepared_i     (checked_prepared),
     .fence_i        (checked_fence),
     .prefill_i      (checked_prefill),
