@@ -107,10 +107,11 @@ module desc_ring
   // What the settling has found.
   logic [Queues-1:0]       unsettled_q; // something has changed since, or is not looked up yet
   logic [Queues-1:0]       idle_q;      // all that is published is requested
-  logic [Queues-1:0]       ask_q;       // a burst may be planned
+  logic [Queues-1:0]       ask_q;       // a burst may be planned, if anything waits
   logic [Queues-1:0]       all_q;       // … of all that waits …
   logic [Queues-1:0][4:0]  waiting_q;   // … so many, at most 16
   logic [Queues-1:0][4:0]  bound_q;     // what else bounds it, at most 16: line or room
+  logic [Queues-1:0][16:0] reach_q;     // next and that: one burst goes so far
   logic [Queues-1:0]       cut_q;       // a burst may be as short as that
   logic [Queues-1:0][57:0] addr_q;      // where it begins
   /* verilator lint_off UNUSEDSIGNAL */  // as many as an index can name
@@ -126,8 +127,9 @@ module desc_ring
   logic [Queues-1:0][4:0] distance;
   logic              accept;
   for (genvar q = 0; q < Queues; q++) begin : gen_doorbell
-    /* verilator lint_off UNUSEDSIGNAL */  // of the second its sign alone
+    /* verilator lint_off UNUSEDSIGNAL */  // signs, and the burst
     logic [31:0] above, below;
+    logic [16:0] spare;
     /* verilator lint_on UNUSEDSIGNAL */
     logic        its;
     assign its         = doorbell_i && doorbell_pair == QueueBits'(q);
@@ -137,7 +139,8 @@ module desc_ring
     // What it makes of a queue pair that has asked for all: a burst of all that waits then, if any does.
     assign quick[q]    = its && idle_q[q] && !unsettled_q[q];
     assign distance[q] = above[4:0];
-    assign short[q]    = its && above[16:5] == '0 && above[4:0] <= bound_q[q];
+    assign spare       = its ? reach_q[q] - 17'(doorbell_tail_i) : '0;     // of a tail that is taken at most 16, at least -2^16
+    assign short[q]    = its && !spare[16];
     assign brings[q]   = its && 17'(doorbell_tail_i) != 17'(tail_q[q]);
   end
   assign accept        = accepts != '0;
@@ -150,7 +153,7 @@ module desc_ring
   /* verilator lint_on UNUSEDSIGNAL */
   logic [Queues-1:0] asks, grant;
   logic              some, free, planned;
-  assign asks      = ask_q & on_i;
+  assign asks      = ask_q & ~idle_q & on_i;
   assign some      = asks != '0;
   assign free      = !request_o || request_ready_i;
   assign planned   = some && free;
@@ -231,6 +234,7 @@ module desc_ring
   logic [Queues-1:0]       settles, lines_up, waits, whole, by_line, cut;
   logic [Queues-1:0][4:0]  wait_5, line_5, room_5;      // at most 16 of the latter two
   logic [16:0]             unasked;
+  logic [Queues-1:0][16:0] reach;
   assign settles = unsettled_q & on_i;
 
   always_comb begin
@@ -243,6 +247,7 @@ module desc_ring
     line_5   = '0;
     room_5   = '0;
     unasked  = '0;
+    reach    = '0;
     if (settles != '0) begin
       for (int q = 0; q < Queues; q++) begin
         unasked     = 17'(tail_q[q]) - next_q[q];
@@ -253,6 +258,7 @@ module desc_ring
         waits[q]    = 17'(tail_q[q]) != next_q[q];
         whole[q]    = unasked[16:5] == '0 && unasked[4:0] <= line_5[q] && unasked[4:0] <= room_5[q];
         by_line[q]  = line_5[q] <= room_5[q];
+        reach[q]    = by_line[q] ? next_q[q] + {12'd0, line_5[q]} : next_q[q] + {12'd0, room_5[q]};
         cut[q]      = by_line[q] || {12'd0, room_5[q]} >= MinCut;
       end
     end
@@ -280,10 +286,11 @@ module desc_ring
               waiting_q[q]   <= wait_5[q];
               bound_q[q]     <= by_line[q] ? line_5[q] : room_5[q];
               all_q[q]       <= whole[q];
+              reach_q[q]     <= reach[q];
               cut_q[q]       <= cut[q];
               addr_q[q]      <= base_q[q] + {42'd0, 16'(next_q[q]) & mask_q[q]};
               idle_q[q]      <= !waits[q];
-              ask_q[q]       <= waits[q] && (whole[q] || cut[q]);
+              ask_q[q]       <= whole[q] || cut[q];
               unsettled_q[q] <= 1'b0;
             end else begin
               line_q[q] <= (rest == '0) ? first_q[q] : (rest[16:6] != '0) ? 7'd64 : rest[6:0];
@@ -297,15 +304,12 @@ module desc_ring
           if (quick[q]) begin
             waiting_q[q] <= distance[q];
             all_q[q]     <= short[q];
+            ask_q[q]     <= short[q] || cut_q[q];      // a tail that is refused brings nothing
           end
           if (accepts[q]) begin
             tail_q[q] <= doorbell_tail_i;
-            if (quick[q]) begin
-              idle_q[q] <= !brings[q];
-              ask_q[q]  <= brings[q] && (short[q] || cut_q[q]);
-            end else begin
-              unsettled_q[q] <= 1'b1;
-            end
+            if (quick[q]) idle_q[q]      <= !brings[q];
+            else          unsettled_q[q] <= 1'b1;
           end
         end
       end

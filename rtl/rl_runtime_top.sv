@@ -90,7 +90,7 @@ module rl_runtime_top
   end
 
   // Register accesses.
-  logic        reg_write, reg_write_partial, reg_write_error, reg_read, reg_read_error, counter_hit;
+  logic        reg_write, reg_write_partial, reg_write_wait, reg_write_error, reg_read, reg_read_error, counter_hit;
   logic [17:0] reg_write_addr, reg_read_addr;
   logic [31:0] reg_write_data, reg_read_data, counter_data;
   logic [3:0]  state_queue, slots_owner;
@@ -232,6 +232,7 @@ module rl_runtime_top
     .write_addr_o    (reg_write_addr),
     .write_data_o    (reg_write_data),
     .write_partial_o (reg_write_partial),
+    .write_wait_i    (reg_write_wait),
     .write_error_i   (reg_write_error),
     .read_o          (reg_read),
     .read_addr_o     (reg_read_addr),
@@ -245,6 +246,7 @@ module rl_runtime_top
     .write_addr_i       (reg_write_addr),
     .write_data_i       (reg_write_data),
     .write_partial_i    (reg_write_partial),
+    .write_wait_o       (reg_write_wait),
     .write_error_o      (reg_write_error),
     .read_i             (reg_read),
     .read_addr_i        (reg_read_addr),
