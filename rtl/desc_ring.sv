@@ -107,8 +107,8 @@ module desc_ring
   // What the settling has found.
   logic [Queues-1:0]       unsettled_q; // something has changed since, or is not looked up yet
   logic [Queues-1:0]       idle_q;      // all that is published is requested
-  logic [Queues-1:0]       ask_q;       // a burst may be planned, if anything waits
-  logic [Queues-1:0]       all_q;       // … of all that waits …
+  logic [Queues-1:0]       ask_q;       // what it has found holds
+  logic [Queues-1:0]       all_q;       // a burst is of all that waits …
   logic [Queues-1:0][4:0]  waiting_q;   // … so many, at most 16
   logic [Queues-1:0][4:0]  bound_q;     // what else bounds it, at most 16: line or room
   logic [Queues-1:0][16:0] reach_q;     // next and that: one burst goes so far
@@ -153,7 +153,7 @@ module desc_ring
   /* verilator lint_on UNUSEDSIGNAL */
   logic [Queues-1:0] asks, grant;
   logic              some, free, planned;
-  assign asks      = ask_q & ~idle_q & on_i;
+  assign asks      = ask_q & (all_q | cut_q) & ~idle_q & on_i;
   assign some      = asks != '0;
   assign free      = !request_o || request_ready_i;
   assign planned   = some && free;
@@ -290,7 +290,7 @@ module desc_ring
               cut_q[q]       <= cut[q];
               addr_q[q]      <= base_q[q] + {42'd0, 16'(next_q[q]) & mask_q[q]};
               idle_q[q]      <= !waits[q];
-              ask_q[q]       <= whole[q] || cut[q];
+              ask_q[q]       <= 1'b1;
               unsettled_q[q] <= 1'b0;
             end else begin
               line_q[q] <= (rest == '0) ? first_q[q] : (rest[16:6] != '0) ? 7'd64 : rest[6:0];
@@ -304,7 +304,6 @@ module desc_ring
           if (quick[q]) begin
             waiting_q[q] <= distance[q];
             all_q[q]     <= short[q];
-            ask_q[q]     <= short[q] || cut_q[q];      // a tail that is refused brings nothing
           end
           if (accepts[q]) begin
             tail_q[q] <= doorbell_tail_i;

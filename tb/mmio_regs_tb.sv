@@ -265,9 +265,9 @@ module mmio_regs_run #(
     #1;                                 // the answer is combinational
     // ENABLE alone waits, for the windows: every region with each of them.
     waited = 0;
-    while (write_wait) begin
+    while (write_wait || (waited != 0 && chance(30))) begin
       if (addr != REG_CONTROL || !data[CONTROL_ENABLE_BIT] || start || waited > 6 * 3 + 8) fail("a write waits for nothing");
-      if (chance(10)) begin              // a read goes first, whatever is being compared
+      if (!write_wait || chance(10)) begin   // a read goes first, whatever is being compared
         write_gives_way;
       end else begin
         waited = waited + 1;
