@@ -423,17 +423,11 @@ module desc_check
   assign error_o  = error;
   assign result_o = out ? ((intact && !fault4_q) ? echo4_q.result : index4_q) : '0;
 
-  // One assignment, in the order of its fields: no value in between wakes who reads it.
-  always_comb begin
-    if (out) begin
-      work_o = {work4_q.pair, intact && work4_q.adds_tokens, work4_q.eos_stops, work4_q.resident, work4_q.logp, work4_q.start_word,
-                intact ? work4_q.rollout_id : 32'd0, work4_q.max_tokens, work4_q.checkpoint, work4_q.slot,
-                intact && work4_q.seeks, work4_q.opens, work4_q.is_stop, work4_q.all, work4_q.member, work4_q.cow_prefix,
-                work4_q.prefix_id};
-    end else begin
-      work_o = '0;
-    end
-  end
+  // Not a process: Icarus 11 would run it for ever.
+  assign work_o = out ? {work4_q.pair, intact && work4_q.adds_tokens, work4_q.eos_stops, work4_q.resident, work4_q.logp,
+                         work4_q.start_word, intact ? work4_q.rollout_id : 32'd0, work4_q.max_tokens, work4_q.checkpoint,
+                         work4_q.slot, intact && work4_q.seeks, work4_q.opens, work4_q.is_stop, work4_q.all, work4_q.member,
+                         work4_q.cow_prefix, work4_q.prefix_id} : '0;
 
   assign work_valid_o = out && on[queue4_q];
   assign fence_o      = good && fence4_q;

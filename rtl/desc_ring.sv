@@ -167,31 +167,18 @@ module desc_ring
     .accept_i  (planned)
   );
 
-  // Of each queue pair that asks: its burst. Of that whose turn it is: so.
-  logic [Queues-1:0]      plans;
-  logic [Queues-1:0][4:0] burst;
-  logic [57:0]            slot_addr;
-  logic [4:0]             slots;
-  logic [3:0]             owner;
-
-  always_comb begin
-    burst     = '0;
-    slot_addr = '0;
-    slots     = '0;
-    owner     = '0;
-    if (some) begin
-      for (int q = 0; q < Queues; q++) begin
-        burst[q] = all_q[q] ? waiting_q[q] : bound_q[q];
-        if (grant[q]) begin
-          slot_addr = slot_addr | addr_q[q];
-          slots     = slots | (all_q[q] ? waiting_q[q] : bound_q[q]);
-          owner     = owner | owner_q[q];
-        end
-      end
-    end
-  end
+  logic [Queues-1:0] plans;
   assign plans = planned ? grant : '0;
 
+  // No process of its own: what works out defaults in one wakes others for ever (Icarus 11).
+  function automatic logic [4:0] at_most_16(input logic [16:0] value);
+    at_most_16 = (value > 17'd16) ? 5'd16 : value[4:0];
+  endfunction
+
+  logic [57:0] slot_addr;
+  logic [4:0]  slots;
+  logic [3:0]  owner;
+  /* verilator lint_off BLKSEQ */  // names for what is planned
   always_ff @(posedge clk_i) begin
     if (!bus_rst_ni) begin
       request_o       <= 1'b0;
@@ -203,6 +190,16 @@ module desc_ring
       // A request that has been shown on the bus must stay (AXI), even through a disable or a reset of the device.
       if (request_ready_i) request_o <= 1'b0;
       if (planned) begin
+        slot_addr = '0;
+        slots     = '0;
+        owner     = '0;
+        for (int q = 0; q < Queues; q++) begin
+          if (grant[q]) begin
+            slot_addr = slot_addr | addr_q[q];
+            slots     = slots | (all_q[q] ? waiting_q[q] : bound_q[q]);
+            owner     = owner | owner_q[q];
+          end
+        end
         request_o       <= 1'b1;
         request_addr_o  <= {slot_addr, 6'd0};
         request_slots_o <= slots;
@@ -211,6 +208,7 @@ module desc_ring
       end
     end
   end
+  /* verilator lint_on BLKSEQ */
   assign request_queue_o = (Queues == 1) ? '0 : 4'(request_pair_q);
 
   // ---------------------------------------------------------------- indices
@@ -229,41 +227,13 @@ module desc_ring
   assign past_page  = fresh_q[1] ? {1'b0, to_wrap_q} - {11'd0, to_page_q} : '0;
   assign past_first = fresh_q[1] ? {1'b0, ring_size_q} - {11'd0, from_base_q} : '0;
 
-  // ---------------------------------------------------------------- the settling
   // What waits, what else bounds a burst, and what comes of both, side by side.
-  logic [Queues-1:0]       settles, lines_up, waits, whole, by_line, cut;
-  logic [Queues-1:0][4:0]  wait_5, line_5, room_5;      // at most 16 of the latter two
-  logic [16:0]             unasked;
-  logic [Queues-1:0][16:0] reach;
+  logic [Queues-1:0] settles;
   assign settles = unsettled_q & on_i;
 
-  always_comb begin
-    lines_up = '0;
-    waits    = '0;
-    whole    = '0;
-    by_line  = '0;
-    cut      = '0;
-    wait_5   = '0;
-    line_5   = '0;
-    room_5   = '0;
-    unasked  = '0;
-    reach    = '0;
-    if (settles != '0) begin
-      for (int q = 0; q < Queues; q++) begin
-        unasked     = 17'(tail_q[q]) - next_q[q];
-        wait_5[q]   = unasked[4:0];
-        line_5[q]   = (line_q[q] > 7'd16) ? 5'd16 : 5'(line_q[q]);
-        room_5[q]   = (17'(room_q[q]) > 17'd16) ? 5'd16 : 5'(room_q[q]);
-        lines_up[q] = line_q[q] != '0;
-        waits[q]    = 17'(tail_q[q]) != next_q[q];
-        whole[q]    = unasked[16:5] == '0 && unasked[4:0] <= line_5[q] && unasked[4:0] <= room_5[q];
-        by_line[q]  = line_5[q] <= room_5[q];
-        reach[q]    = by_line[q] ? next_q[q] + {12'd0, line_5[q]} : next_q[q] + {12'd0, room_5[q]};
-        cut[q]      = by_line[q] || {12'd0, room_5[q]} >= MinCut;
-      end
-    end
-  end
-
+  logic [16:0] unasked;
+  logic [4:0]  line_5, room_5, burst;      // at most 16 of each
+  logic        by_line;
   logic [16:0] rest;
   /* verilator lint_off BLKSEQ */  // names for what belongs to one queue pair
   always_ff @(posedge clk_i) begin
@@ -282,14 +252,18 @@ module desc_ring
         for (int q = 0; q < Queues; q++) begin
           rest = rest_q[q];
           if (settles[q]) begin
-            if (lines_up[q]) begin
-              waiting_q[q]   <= wait_5[q];
-              bound_q[q]     <= by_line[q] ? line_5[q] : room_5[q];
-              all_q[q]       <= whole[q];
-              reach_q[q]     <= reach[q];
-              cut_q[q]       <= cut[q];
+            if (line_q[q] != '0) begin
+              unasked        = 17'(tail_q[q]) - next_q[q];
+              line_5         = at_most_16(17'(line_q[q]));
+              room_5         = at_most_16(17'(room_q[q]));
+              by_line        = line_5 <= room_5;
+              waiting_q[q]   <= unasked[4:0];
+              bound_q[q]     <= by_line ? line_5 : room_5;
+              reach_q[q]     <= by_line ? next_q[q] + {12'd0, line_5} : next_q[q] + {12'd0, room_5};
+              all_q[q]       <= unasked[16:5] == '0 && unasked[4:0] <= line_5 && unasked[4:0] <= room_5;
+              cut_q[q]       <= by_line || {12'd0, room_5} >= MinCut;
               addr_q[q]      <= base_q[q] + {42'd0, 16'(next_q[q]) & mask_q[q]};
-              idle_q[q]      <= !waits[q];
+              idle_q[q]      <= 17'(tail_q[q]) == next_q[q];
               ask_q[q]       <= 1'b1;
               unsettled_q[q] <= 1'b0;
             end else begin
@@ -316,16 +290,18 @@ module desc_ring
       if (planned) begin
         for (int q = 0; q < Queues; q++) begin
           if (plans[q]) begin
+            burst          = all_q[q] ? waiting_q[q] : bound_q[q];
             ask_q[q]       <= 1'b0;
             unsettled_q[q] <= 1'b1;
-            next_q[q]      <= next_q[q] + {12'd0, burst[q]};
-            line_q[q]      <= line_q[q] - {2'b00, burst[q]};
+            next_q[q]      <= next_q[q] + {12'd0, burst};
+            line_q[q]      <= line_q[q] - {2'b00, burst};
           end
         end
       end
       if (planned || taken_i) begin
         for (int q = 0; q < Queues; q++) begin
-          if (plans[q] || takes[q]) room_q[q] <= room_q[q] - (plans[q] ? RoomBits'(burst[q]) : '0) + RoomBits'(takes[q]);
+          burst = !plans[q] ? '0 : all_q[q] ? waiting_q[q] : bound_q[q];
+          if (plans[q] || takes[q]) room_q[q] <= room_q[q] - RoomBits'(burst) + RoomBits'(takes[q]);
           if (takes[q]) unsettled_q[q] <= 1'b1;
         end
       end
@@ -390,6 +366,8 @@ module desc_ring
 
 `ifndef SYNTHESIS
   logic [16:0] waiting;
+  logic [4:0]  planned_slots;
+  assign planned_slots = some ? (all_q[plan_pair] ? waiting_q[plan_pair] : bound_q[plan_pair]) : '0;
   assign waiting = some ? 17'(tail_q[plan_pair]) - next_q[plan_pair] : '0;
   always_ff @(posedge clk_i) begin
     if (rst_ni && received_i) begin
@@ -397,9 +375,9 @@ module desc_ring
         $fatal(1, "R3 desc_ring: a slot of queue pair %0d arrived that nobody asked for", received_pair);
     end
     if (rst_ni && plans != '0) begin
-      if (!on[plan_pair] || {12'd0, slots} > waiting || {15'd0, waiting} > tail_q[plan_pair] - head_q[plan_pair])
-        $fatal(1, "R1 desc_ring: %0d slots of queue pair %0d are requested and only %0d are published", slots, plan_pair, waiting);
-      if ({12'd0, slots} > 17'(room_q[plan_pair]) || 17'(room_q[plan_pair]) > 17'(Places))
+      if (!on[plan_pair] || {12'd0, planned_slots} > waiting || {15'd0, waiting} > tail_q[plan_pair] - head_q[plan_pair])
+        $fatal(1, "R1 desc_ring: %0d slots of queue pair %0d are requested and only %0d are published", planned_slots, plan_pair, waiting);
+      if ({12'd0, planned_slots} > 17'(room_q[plan_pair]) || 17'(room_q[plan_pair]) > 17'(Places))
         $fatal(1, "R4 desc_ring: slots of queue pair %0d are requested with no place for them", plan_pair);
     end
     if (rst_ni && accept) begin
