@@ -370,26 +370,17 @@ module event_ring
 
   assign raises = awake_q ? raised_i != '0 : 1'b0;
 
-  always_comb begin
-    running = '0;
-    mine    = '0;
-    raised  = '0;
-    twice   = '0;
-    again   = '0;
-    stays   = '0;
-    if (raises || faulty_q != '0) begin
-      for (int q = 0; q < Queues; q++) begin
-        running[q] = raises && rings_q[(Functions == 1) ? FunctionBits'(0) : FunctionBits'(owner_i[q])];
-        mine[q]    = starts && (Functions == 1 || owner_i[q] == start_config_i.owner);
-      end
-      stays  = faulty_q & ~(picks_fault ? Queues'(16'd1 << pick_pair) : '0);
-      raised = running & (raised_i[0 +: Queues] | raised_i[Queues +: Queues] | raised_i[2*Queues +: Queues]
-                        | raised_i[3*Queues +: Queues] | raised_i[4*Queues +: Queues]);
-      twice  = raised_i & fault_q;
-      again  = stays & raised & (twice[0 +: Queues] | twice[Queues +: Queues] | twice[2*Queues +: Queues]
-                               | twice[3*Queues +: Queues] | twice[4*Queues +: Queues]);
-    end
+  // By queue pair, and each bit with one value in a cycle: what it comes from depends on what is written.
+  for (genvar q = 0; q < Queues; q++) begin : gen_fault
+    assign running[q] = raises ? rings_q[(Functions == 1) ? FunctionBits'(0) : FunctionBits'(owner_i[q])] : 1'b0;
+    assign mine[q]    = starts ? (Functions == 1 || owner_i[q] == start_config_i.owner) : 1'b0;
   end
+  assign stays  = (faulty_q != '0) ? faulty_q & ~(picks_fault ? Queues'(16'd1 << pick_pair) : '0) : '0;
+  assign raised = raises ? running & (raised_i[0 +: Queues] | raised_i[Queues +: Queues] | raised_i[2*Queues +: Queues]
+                                    | raised_i[3*Queues +: Queues] | raised_i[4*Queues +: Queues]) : '0;
+  assign twice  = (stays & raised) != '0 ? raised_i & fault_q : '0;
+  assign again  = (stays & raised) != '0 ? stays & raised & (twice[0 +: Queues] | twice[Queues +: Queues] | twice[2*Queues +: Queues]
+                                                           | twice[3*Queues +: Queues] | twice[4*Queues +: Queues]) : '0;
 
   always_ff @(posedge clk_i) begin
     if (!rst_ni) faulty_q <= '0;
@@ -530,43 +521,14 @@ module event_ring
   end
   assign frees = lost || drops || writes;
 
-  // As it lies in its slot.
-  logic         phase;
-  logic [31:0]  told_seen;
-  hw_event_t    told_event;
-
-  always_comb begin
-    phase      = 1'b0;
-    told_seen  = '0;
-    told_event = '0;
-    if (writes) begin
-      phase     = (given & 32'(size)) == '0;
-      told_seen = told_index_q[0] ? told_odd_q[31:0] : told_even_q[31:0];
-      told_event.queue_id = 8'(told_pair_q);
-      told_event.index    = told_index_q;
-      if (told_fault_q) begin
-        told_event.kind    = EVENT_FAULT;
-        told_event.stamp   = {phase, told_stamp_q};
-        told_event.start   = 32'(told_bits_q);
-        told_event.visible = {phase, 31'd0};
-      end else begin
-        told_event.kind        = EVENT_LIFE;
-        told_event.worker_id   = 16'(told_record_q[3*DeltaBits+TimeBits +: 4]);
-        told_event.stamp       = {phase, told_record_q[3*DeltaBits +: TimeBits]};
-        told_event.start       = 32'(told_record_q[2*DeltaBits +: DeltaBits]);
-        told_event.first_token = 32'(told_record_q[DeltaBits +: DeltaBits]);
-        told_event.ended       = 32'(told_record_q[0 +: DeltaBits]);
-        told_event.visible     = {phase, took_long(now_q, told_record_q[3*DeltaBits +: TimeBits])
-                                         ? {DeltaBits{1'b1}} : after(told_seen, told_record_q[3*DeltaBits +: TimeBits])};
-      end
-    end
-  end
-
   // ---------------------------------------------------------------- the write port
   logic [3:0]   offer_owner_q;
   logic [63:0]  offer_addr_q;
-  logic [255:0] offer_data_q;
+  hw_event_t    offer_event_q;
+  logic         phase;
   logic [4:0]   waited_q;
+
+  assign phase = writes ? (given & 32'(size)) == '0 : 1'b0;
 
   always_ff @(posedge clk_i) begin
     if (!rst_ni) begin
@@ -579,7 +541,24 @@ module event_ring
     if (writes) begin
       offer_owner_q <= 4'(told_function);
       offer_addr_q  <= base_q[told_function] + 64'({given[15:0] & (size[15:0] - 16'd1), 5'd0});
-      offer_data_q  <= told_event;
+      offer_event_q             <= '0;
+      offer_event_q.queue_id    <= 8'(told_pair_q);
+      offer_event_q.index       <= told_index_q;
+      if (told_fault_q) begin
+        offer_event_q.kind        <= EVENT_FAULT;
+        offer_event_q.stamp       <= {phase, told_stamp_q};
+        offer_event_q.start       <= 32'(told_bits_q);
+        offer_event_q.visible     <= {phase, 31'd0};
+      end else begin
+        offer_event_q.kind        <= EVENT_LIFE;
+        offer_event_q.worker_id   <= 16'(told_record_q[3*DeltaBits+TimeBits +: 4]);
+        offer_event_q.stamp       <= {phase, told_record_q[3*DeltaBits +: TimeBits]};
+        offer_event_q.start       <= 32'(told_record_q[2*DeltaBits +: DeltaBits]);
+        offer_event_q.first_token <= 32'(told_record_q[DeltaBits +: DeltaBits]);
+        offer_event_q.ended       <= 32'(told_record_q[0 +: DeltaBits]);
+        offer_event_q.visible     <= {phase, took_long(now_q, told_record_q[3*DeltaBits +: TimeBits]) ? {DeltaBits{1'b1}}
+                                             : after(told_index_q[0] ? told_odd_q[31:0] : told_even_q[31:0], told_record_q[3*DeltaBits +: TimeBits])};
+      end
     end
   end
 
@@ -587,7 +566,7 @@ module event_ring
   assign event_urgent_o = waited_q == Patience;
   assign event_owner_o  = offer_owner_q;
   assign event_addr_o   = offer_addr_q;
-  assign event_data_o   = offer_data_q;
+  assign event_data_o   = offer_event_q;
 
   // Responses of a function come in the order of its slots: whose each was.
   logic [QueueBits-1:0] whose_mem [0:FunctionSlots*Credits-1];
@@ -596,17 +575,11 @@ module event_ring
   logic [31:0]          acked;
   logic [8:0]           more, fewer;
 
-  always_comb begin
-    acked    = '0;
-    ack_pair = '0;
-    fewer    = '0;
-    if (event_ack) begin
-      acked    = answered_q[ack_function];
-      ack_pair = whose_mem[{ack_function, acked[CreditBits-1:0]}];
-      fewer    = flight_q[ack_pair] - 9'd1;
-    end
-  end
-  assign more = writes ? flight_q[told_for_q] + 9'd1 - 9'(event_ack && ack_pair == told_for_q) : '0;
+  // No process reads this memory: Icarus 11 would have it wait for each of its words, and then wake others for ever.
+  assign acked    = event_ack ? answered_q[ack_function] : '0;
+  assign ack_pair = event_ack ? whose_mem[{ack_function, acked[CreditBits-1:0]}] : '0;
+  assign fewer    = event_ack ? flight_q[ack_pair] - 9'd1 : '0;
+  assign more     = writes ? flight_q[told_for_q] + 9'd1 - 9'(event_ack && ack_pair == told_for_q) : '0;
 
   always_ff @(posedge clk_i) begin
     if (!rst_ni) begin
@@ -688,9 +661,9 @@ module event_ring
         $fatal(1, "R23 event_ring: a LIFE event in the last quarter of the ring of function %0d", told_function);
       if (event_ack && (6'(ack_id_i - EVENT_AXI_ID) >= 6'(Functions) || given_q[ack_function] == acked))
         $fatal(1, "R23 event_ring: write response for an event that was not sent, ID %0d", ack_id_i);
-      if (writes && !told_fault_q
-          && (told_event.start > told_event.first_token || told_event.first_token > told_event.ended || told_event.ended > 32'(told_event.visible[30:0])))
-        $fatal(1, "R23 event_ring: moments of completion %0d of queue pair %0d are out of order", told_index_q, told_pair_q);
+      if (offer_q && offer_event_q.kind == EVENT_LIFE && (offer_event_q.start > offer_event_q.first_token
+          || offer_event_q.first_token > offer_event_q.ended || offer_event_q.ended > 32'(offer_event_q.visible[30:0])))
+        $fatal(1, "R23 event_ring: moments of completion %0d of queue pair %0d are out of order", offer_event_q.index, offer_event_q.queue_id);
       if (start_i && (untold_q[start_pair] || flying_q[start_pair]))
         $fatal(1, "R12 event_ring: queue pair %0d starts with events of its last life", start_pair);
       if (starts && (given_q[start_function] != answered_q[start_function] || (rings_q[start_function] && some_active[start_function])))
