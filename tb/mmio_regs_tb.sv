@@ -266,7 +266,7 @@ module mmio_regs_run #(
     // ENABLE alone waits, for the windows: every region with each of them.
     waited = 0;
     while (write_wait || (waited != 0 && chance(30))) begin
-      if (addr != REG_CONTROL || !data[CONTROL_ENABLE_BIT] || start || waited > 6 * 3 + 8) fail("a write waits for nothing");
+      if (addr != REG_CONTROL || !data[CONTROL_ENABLE_BIT] || (write_wait && start) || waited > 6 * 3 + 8) fail("a write waits for nothing");
       if (!write_wait || chance(10)) begin   // a read goes first, whatever is being compared
         write_gives_way;
       end else begin
