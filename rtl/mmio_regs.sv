@@ -417,9 +417,7 @@ module mmio_regs
     end
   end
 
-  logic [128*Windows-1:0] windows;
-  assign windows = attempts ? function_regs.window : '0;
-  assign {window_size, window_base} = windows[{window_q, 7'd0} +: 128];
+  assign {window_size, window_base} = attempts ? 128'(function_regs.window >> {window_q, 7'd0}) : '0;
 
   // A pair of a region and a window is loaded, its ends are summed, and compared: a step each, one pair behind the other.
   assign lies         = empty_q || (begins_q && end_q <= window_end_q);
@@ -601,13 +599,12 @@ module mmio_regs
   assign slots_owner_o = 4'(rd_owner);
 
   // The word of a read; beyond the last one nothing is asked for.
-  logic [1023:0] queue_row, function_row;
-  logic [31:0]   queue_word, function_word;
-  assign queue_row     = read_i ? 1024'(queue_regs) : '0;
-  assign function_row  = read_i ? 1024'(function_regs) : '0;
-  assign queue_word    = read_i ? queue_row[{rd.offset[6:2], 5'd0} +: 32] : '0;
-  assign function_word = read_i ? function_row[{rd.offset[16] ? {2'b10, rd.offset[6], rd.offset[3:2]} : {1'b0, rd.offset[5:2]}, 5'd0} +: 32]
-                       : '0;
+  logic [31:0] queue_word, function_word;
+  logic [9:0]  queue_place, function_place;
+  assign queue_place    = {rd.offset[6:2], 5'd0};
+  assign function_place = {rd.offset[16] ? {2'b10, rd.offset[6], rd.offset[3:2]} : {1'b0, rd.offset[5:2]}, 5'd0};
+  assign queue_word     = read_i ? 32'(queue_regs >> queue_place) : '0;
+  assign function_word  = read_i ? 32'(function_regs >> function_place) : '0;
 
   always_comb begin
     read_data_o  = '0;
