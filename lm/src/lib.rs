@@ -4,6 +4,7 @@
 //! log-probability and byte of its KV cache is the one that the [oracle](Oracle) says.
 
 mod about;
+pub mod fast;
 mod file_error;
 pub mod float;
 pub mod image;
