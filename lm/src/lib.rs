@@ -15,6 +15,7 @@ pub mod number;
 pub mod ops;
 mod oracle;
 mod quantise;
+pub mod sample;
 mod shape;
 mod tables;
 mod weights;
