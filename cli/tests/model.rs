@@ -85,7 +85,10 @@ fn micro_is_judged_against_what_its_integers_stand_for() {
     "generate --model llama hello",
     "error: there is no model llama: give a path, or one of micro, smollm2"
 )]
-#[case::temperature("generate --model micro --temperature -1 hello", "error: a value is required")]
+#[case::temperature(
+    "generate --model micro --temperature=-1 hello",
+    "error: --temperature is -1; it must be 0, or 0.006 to 1000000"
+)]
 #[case::cold(
     "generate --model micro --temperature 0.001 hello",
     "error: --temperature is 0.001; it must be 0, or 0.006 to 1000000"
