@@ -59,7 +59,7 @@ fn nothing_leaves_64_bits() {
     }
     assert_eq!(attended.mean(), [STORED; 32]);
     let sum = (255i128 << 15) * 65_536 * 65_535 * 127;
-    assert!(2 * sum + (16 * 255i128 << 31) < 1 << 63 && 4 * sum > 1 << 63, "no larger context would do");
+    assert!(2 * sum + ((16 * 255i128) << 31) < 1 << 63 && 4 * sum > 1 << 63, "no larger context would do");
     // Scores of the widest heads.
     for (width, sign) in [(32, 1), (256, 1), (256, -1)] {
         let [query, key] = [store(&vec![i32::MAX; width]), store(&vec![sign * i32::MAX; width])];
