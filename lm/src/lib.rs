@@ -1,0 +1,36 @@
+//! The language model behind engine 1, in integers: docs/engine.md is its specification.
+//!
+//! Sums and maxima of integers come to the same in any order. So a device may cut a model as it likes, and every token,
+//! log-probability and byte of its KV cache is the one that the [oracle](Oracle) says.
+
+mod about;
+pub mod fast;
+mod file_error;
+pub mod float;
+pub mod image;
+#[cfg(feature = "import")]
+mod import;
+pub mod judge;
+mod micro;
+pub mod number;
+pub mod ops;
+mod oracle;
+mod quantise;
+pub mod sample;
+mod shape;
+mod tables;
+#[cfg(feature = "text")]
+pub mod text;
+mod weights;
+
+pub use about::About;
+pub use file_error::FileError;
+pub use image::Image;
+#[cfg(feature = "import")]
+pub use import::{Imported, import, import_gguf};
+pub use micro::{MICRO_ROPE_BASE, hashed, micro};
+pub use oracle::{Cache, Oracle};
+pub use quantise::{Unfit, UnfitModel, gain, matrix, quantise};
+pub use shape::Shape;
+pub use tables::Rope;
+pub use weights::{Gain, Layer, Matrix, Model};

@@ -1,0 +1,189 @@
+//! From floating-point weights to those of an image, and the proof that no order of additions can overflow.
+
+use thiserror::Error;
+
+use crate::float;
+use crate::ops::{BLOCK, LARGEST_SUM};
+use crate::shape::Shape;
+use crate::tables::Rope;
+use crate::weights::{Gain, Layer, Matrix, Model};
+
+/// Why weights cannot be had as integers.
+#[derive(Clone, Debug, Error, PartialEq)]
+pub enum Unfit {
+    /// The accumulator of a row could overflow.
+    #[error(
+        "row {row}: its weights add up to {sum} without their signs, at most {LARGEST_SUM} can be had, or sums of 32 bits could overflow"
+    )]
+    Overflow {
+        /// Which row.
+        row: usize,
+        /// Sum of its weights' magnitudes.
+        sum: u64,
+    },
+    /// The values are not a matrix of whole blocks.
+    #[error("{len} values are no rows of {columns} columns, which have to be a multiple of {BLOCK}")]
+    Shape {
+        /// Values given.
+        len: usize,
+        /// Columns wanted.
+        columns: usize,
+    },
+    /// A weight is infinite, or none at all.
+    #[error("value {index} is {value}, expected a finite number")]
+    NotFinite {
+        /// Which value.
+        index: usize,
+        /// What it is.
+        value: f32,
+    },
+}
+
+/// A tensor of a model that cannot be had as integers.
+#[derive(Clone, Debug, Error, PartialEq)]
+#[error("{tensor}: {unfit}")]
+pub struct UnfitModel {
+    /// Which one.
+    pub tensor: String,
+    /// Why.
+    #[source]
+    pub unfit: Unfit,
+}
+
+/// The model of an image, from the weights that were published.
+///
+/// # Errors
+/// The tensor that cannot be had as integers, and why.
+pub fn quantise(model: &float::Model) -> Result<Model, UnfitModel> {
+    let Shape { width, head_width, hidden, .. } = model.shape;
+    let queries = model.shape.heads * head_width;
+    let mut layers = vec![];
+    for (number, layer) in model.layers.iter().enumerate() {
+        let named = |part: &str, unfit| UnfitModel { tensor: format!("layer {number}, {part}"), unfit };
+        let matrix =
+            |part: &str, values: &[f32], columns| matrix(values, columns).map_err(|unfit| named(part, unfit));
+        let gain = |part: &str, values: &[f32]| gain(values).map_err(|unfit| named(part, unfit));
+        layers.push(Layer {
+            attention_gain: gain("attention_gain", &layer.attention_gain)?,
+            query: matrix("query", &layer.query, width)?,
+            key: matrix("key", &layer.key, width)?,
+            value: matrix("value", &layer.value, width)?,
+            output: matrix("output", &layer.output, queries)?,
+            hidden_gain: gain("hidden_gain", &layer.hidden_gain)?,
+            gate: matrix("gate", &layer.gate, width)?,
+            up: matrix("up", &layer.up, width)?,
+            down: matrix("down", &layer.down, hidden)?,
+        });
+    }
+    let named = |tensor: &str| {
+        let tensor = tensor.to_owned();
+        |unfit| UnfitModel { tensor, unfit }
+    };
+    Ok(Model {
+        shape: model.shape,
+        epsilon: (model.epsilon * f64::from(1 << 20)).round() as u32,
+        tokens: matrix(&model.tokens, width).map_err(named("tokens"))?,
+        layers,
+        last_gain: gain(&model.last_gain).map_err(named("last_gain"))?,
+        rope: Rope::of(model.rope_base, head_width, model.shape.context),
+    })
+}
+
+fn finite(values: &[f32]) -> Result<(), Unfit> {
+    match values.iter().position(|value| !value.is_finite()) {
+        Some(index) => Err(Unfit::NotFinite { index, value: values[index] }),
+        None => Ok(()),
+    }
+}
+
+/// The exponent with which `largest` is below 2^`bits`; for 0 any would do.
+fn exponent(largest: f64, bits: i32) -> i32 {
+    if largest == 0.0 { 0 } else { largest.log2().floor() as i32 + 1 - bits }
+}
+
+/// A matrix of these values, row by row: each row's largest weight becomes 127.
+///
+/// # Errors
+/// `Shape` for what are no rows of `columns`, `NotFinite`; `Overflow` for a row whose sums could.
+pub fn matrix(values: &[f32], columns: usize) -> Result<Matrix, Unfit> {
+    if columns == 0 || !columns.is_multiple_of(BLOCK) || !values.len().is_multiple_of(columns) {
+        return Err(Unfit::Shape { len: values.len(), columns });
+    }
+    finite(values)?;
+    let scale =
+        |row: &[f32]| row.iter().fold(0f64, |most, &weight| most.max(f64::from(weight).abs())) / 127.0;
+    let scales: Vec<f64> = values.chunks_exact(columns).map(scale).collect();
+    let exponent = exponent(scales.iter().fold(0.0, |most: f64, &scale| most.max(scale)), 16);
+    let mut matrix = Matrix { columns, weights: Vec::with_capacity(values.len()), rows: vec![], exponent };
+    for (row, (values, &scale)) in values.chunks_exact(columns).zip(&scales).enumerate() {
+        // What is rounded is the row's scale first: the weights are then the nearest to what they stand for.
+        let mantissa = (scale * 2f64.powi(-exponent)).round().clamp(1.0, 65_535.0);
+        let unit = mantissa * 2f64.powi(exponent);
+        let nearest = |&weight: &f32| (f64::from(weight) / unit).round().clamp(-127.0, 127.0) as i8;
+        let from = matrix.weights.len();
+        matrix.weights.extend(values.iter().map(nearest));
+        matrix.rows.push(mantissa as u16);
+        let sum = matrix.weights[from..].iter().map(|weight| u64::from(weight.unsigned_abs())).sum();
+        if sum > LARGEST_SUM {
+            return Err(Unfit::Overflow { row, sum });
+        }
+    }
+    Ok(matrix)
+}
+
+/// The factors of a normalised vector.
+///
+/// # Errors
+/// `NotFinite`.
+pub fn gain(values: &[f32]) -> Result<Gain, Unfit> {
+    finite(values)?;
+    let largest = values.iter().fold(0f64, |most, &value| most.max(f64::from(value).abs()));
+    let exponent = exponent(largest, 15);
+    let factor =
+        |&value: &f32| (f64::from(value) * 2f64.powi(-exponent)).round().clamp(-32_767.0, 32_767.0) as i16;
+    Ok(Gain { factors: values.iter().map(factor).collect(), exponent })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn weights_are_the_nearest_of_their_row(values in prop::collection::vec(-3f32..3.0, 128)) {
+            let matrix = matrix(&values, 64).unwrap();
+            for (index, &value) in values.iter().enumerate() {
+                let unit = f64::from(matrix.rows[index / 64]) * 2f64.powi(matrix.exponent);
+                let held = f64::from(matrix.weights[index]) * unit;
+                prop_assert!((held - f64::from(value)).abs() <= unit * 0.51, "{} for {}", held, value);
+                prop_assert!(matrix.rows[index / 64] >= 1);
+            }
+        }
+
+        #[test]
+        fn factors_have_fifteen_bits(values in prop::collection::vec(-100f32..100.0, 32)) {
+            let gain = gain(&values).unwrap();
+            for (&factor, &value) in gain.factors.iter().zip(&values) {
+                let unit = 2f64.powi(gain.exponent);
+                prop_assert!((f64::from(factor) * unit - f64::from(value)).abs() <= unit * 1.01);
+            }
+        }
+    }
+
+    #[test]
+    fn what_could_overflow_is_refused() {
+        let even = vec![1.0; 1024];
+        assert_eq!(matrix(&even, 1024), Err(Unfit::Overflow { row: 0, sum: 127 * 1024 }));
+        let columns = LARGEST_SUM as usize / 127 / 32 * 32;
+        assert!(matrix(&vec![1.0; columns], columns).is_ok());
+        assert_eq!(matrix(&even, 1000), Err(Unfit::Shape { len: 1024, columns: 1000 }));
+        assert_eq!(matrix(&even, 0), Err(Unfit::Shape { len: 1024, columns: 0 }));
+        let mut odd = vec![1.0; 64];
+        odd[3] = f32::INFINITY;
+        assert_eq!(matrix(&odd, 32), Err(Unfit::NotFinite { index: 3, value: f32::INFINITY }));
+        assert!(gain(&[f32::NAN]).is_err());
+        let nothing = matrix(&[0.0; 64], 32).unwrap();
+        assert_eq!((nothing.rows, nothing.exponent), (vec![1, 1], 0));
+    }
+}
