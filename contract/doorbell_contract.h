@@ -308,6 +308,8 @@ enum doorbell_event {
 #define DOORBELL_STATE_ABORTING 0x00000008u
 // ARM was written, and it has not fired since (rule R14); only with CAPABILITY.INTERRUPT
 #define DOORBELL_STATE_ARMED 0x00000010u
+// the bus owes it an answer for too long (rule R24); falls with ACTIVE; only with CAPABILITY.WATCHDOG
+#define DOORBELL_STATE_DEAD 0x00000100u
 
 // Bits of the ERROR register: faults of a queue pair, sticky until 1 is written to them; setting wins.
 // ENABLE was refused: a ring size is no power of two in 2..65536, a base is misaligned, or a region lies in
@@ -320,6 +322,8 @@ enum doorbell_event {
 #define DOORBELL_FAULT_COMPLETION_WRITE 0x00000008u
 // an interrupt's message was answered with an error, and is lost
 #define DOORBELL_FAULT_MESSAGE_WRITE 0x00000010u
+// an access was not answered within BUS_TIMEOUT: the queue pair is dead (rule R24)
+#define DOORBELL_FAULT_BUS_TIMEOUT 0x00000100u
 
 // Bits of the MESSAGE_CONTROL register.
 // 1: the vector sends nothing; what fires meanwhile stays pending, and is one message once this is 0
@@ -341,6 +345,8 @@ enum doorbell_event {
 // checks each region at ENABLE, and one address space holds all functions
 #define DOORBELL_CAP_ISOLATED 0x00000100u
 #define DOORBELL_CAP_EVENTS 0x00000200u          // event rings (rule R23): EQ_BASE to EVENTS_DROPPED
+// register BUS_TIMEOUT, and queue pairs that are dead once it is over (rule R24)
+#define DOORBELL_CAP_WATCHDOG 0x00010000u
 // polls the slots: the check word publishes (rule R1), and the doorbell only wakes
 #define DOORBELL_CAP_SLOT_POLLING 0x00000010u
 
@@ -381,6 +387,9 @@ enum doorbell_reg {
   DOORBELL_REG_WAIT_STATES = 0x00010,
   // [15:0] vectors, by queue pair, that have fired and whose message is not sent: masked ones, for long
   DOORBELL_REG_MESSAGES_PENDING = 0x00014,
+  // cycles after which an access that the bus has not answered makes its queue pair dead (rule R24); 0:
+  // never. Without CAPABILITY.WATCHDOG: SLVERR
+  DOORBELL_REG_BUS_TIMEOUT = 0x0003C,
   // workers built; on a device that has them by the thousand, how many descriptors of a queue pair may run
   // at a time
   DOORBELL_REG_CAP_WORKERS = 0x00040,
@@ -441,8 +450,8 @@ enum doorbell_reg {
   // slots of the event ring, a power of two, 2 to 65536; 0: the function has none
   DOORBELL_REG_EQ_SIZE = 0x10048,
   DOORBELL_REG_EVENT_CONTROL = 0x1004C,          // LIFE; other bits are ignored and read 0
-  // head of the event ring, a running index: releases the events below it. Beyond EQ_TAIL, or below the
-  // current head, or while no ring runs: SLVERR
+  // head of the event ring, a running index: releases the events below it. Beyond the events written, or
+  // below the current head, or while no ring runs: SLVERR
   DOORBELL_REG_EQ_HEAD = 0x10050,
   // tail of the event ring, a running index: the writes of the events below it were answered; final once no
   // queue pair of the function is active
@@ -521,8 +530,8 @@ enum doorbell_reg {
   // R14); 0: no time
   DOORBELL_REG_COALESCE_TIME = 0x10860,
   // SQ tail, a running index: publishes the descriptors below it. More than SQ_SIZE above the slots
-  // consumed, or below the current tail, or while inactive or draining: SLVERR, and the overflow count of
-  // STATUS rises
+  // consumed, or below the current tail, or while inactive, draining or dead: SLVERR, and the overflow count
+  // of STATUS rises
   DOORBELL_REG_DOORBELL = 0x20000,
   // CQ head, a running index: releases the completions below it. Beyond the completions written, or below
   // the current head, or while inactive: SLVERR, and the overflow count of STATUS rises
@@ -530,7 +539,8 @@ enum doorbell_reg {
   // arms the interrupt (rule R14) with the running index of a completion, that which the host would read
   // next. While inactive, or without CAPABILITY.INTERRUPT: SLVERR
   DOORBELL_REG_ARM = 0x20008,
-  DOORBELL_REG_STATE = 0x2000C,                  // ACTIVE, IDLE, FAULT, ABORTING, ARMED of the queue pair
+  // ACTIVE, IDLE, FAULT, ABORTING, ARMED, DEAD of the queue pair
+  DOORBELL_REG_STATE = 0x2000C,
   // faults of the queue pair, one sticky bit each; writing 1 to a bit clears it
   DOORBELL_REG_ERROR = 0x20010,
   // [23:16] descriptors published and not read, [15:8] completions written and not released, [7:0] refused

@@ -9,6 +9,8 @@
 
 #[path = "build/cache.rs"]
 mod cache;
+#[path = "build/inputs.rs"]
+mod inputs;
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, exit};
@@ -17,10 +19,11 @@ use std::{env, fs, thread};
 use cache::{Cache, Key};
 
 const OLDEST: (u32, u32) = (5, 6);
-const SOURCES: [&str; 7] = [
+const SOURCES: [&str; 8] = [
     "src/axi_memory.cpp",
     "src/bridge.cpp",
     "src/contract_probe.cpp",
+    "src/event_monitor.cpp",
     "src/failure.cpp",
     "src/queue_monitor.cpp",
     "src/responses.cpp",
@@ -349,7 +352,9 @@ fn compile(
                 scope.spawn(move || {
                     // What is done to Verilator's text below is part of what is made.
                     let mut key = tools.clone().text(format!("{:?}", verilator.command(model)));
-                    key = key.file(&manifest_dir().join("build.rs"))?;
+                    for script in ["build.rs", "build/inputs.rs"] {
+                        key = key.file(&manifest_dir().join(script))?;
+                    }
                     for source in &model.sources {
                         key = key.file(source)?;
                     }
@@ -409,7 +414,7 @@ fn compile_model(
             () => once += &format!("#include \"{name}\"\n"),
         }
     }
-    tune(&cycle, prefix)?;
+    tune(&cycle, directory, prefix)?;
     hot.files(cycle);
     let path = directory.join("once.cc");
     fs::write(&path, once).map_err(|error| format!("cannot write {}: {error}", path.display()))?;
@@ -420,34 +425,61 @@ fn compile_model(
 
 /// Makes a cycle of the model in `files` cheaper. Where a Verilator writes other text than this expects, the program is the
 /// same, only slower.
-fn tune(files: &[PathBuf], prefix: &str) -> Result<(), String> {
+fn tune(files: &[PathBuf], directory: &Path, prefix: &str) -> Result<(), String> {
     let failed = |file: &Path, error| format!("cannot tune {}: {error}", file.display());
-    let mut texts = vec![];
-    for file in files {
-        texts.push(fs::read_to_string(file).map_err(|error| failed(file, error))?);
-    }
+    let read = |file: &Path| fs::read_to_string(file).map_err(|error| failed(file, error));
+    let write = |file: &Path, text| fs::write(file, text).map_err(|error| failed(file, error));
+    let mut texts = files.iter().map(|file| read(file)).collect::<Result<Vec<_>, _>>()?;
+    let top = directory.join(format!("{prefix}.cpp"));
     let one_edge = texts.iter().any(|text| {
         let text: String = text.split_whitespace().collect();
         text.contains(
             "__VactTriggered.at(0U)=((IData)(vlSelf->clk_i)&(~(IData)(vlSelf->__Vtrigrprev__TOP__clk_i)));",
         )
     });
-    for (file, text) in files.iter().zip(texts) {
-        let text = if one_edge { shorten_evaluation(text, prefix) } else { text };
-        let text = mark_seldom(&leave_unset(&text));
-        fs::write(file, text).map_err(|error| failed(file, error))?;
+    let evaluation =
+        texts.iter().enumerate().find_map(|(at, text)| Some((at, shorten_evaluation(text, prefix)?)));
+    let step = shorten_step(&read(&top)?, prefix);
+    if let (true, Some((at, text)), Some(step)) = (one_edge, evaluation, step) {
+        texts[at] = text;
+        write(&top, step)?;
+        inputs::leave_to_inputs(&mut texts);
     }
-    Ok(())
+    files.iter().zip(texts).try_for_each(|(file, text)| write(file, mark_seldom(&leave_unset(&text))))
+}
+
+/// Around each evaluation Verilator asks whether it is the first, and empties a queue of what its threads had to say: this model
+/// has one thread, which says it at once. What is left to the inputs is worked out behind the edge as well for who records
+/// waveforms.
+fn shorten_step(text: &str, prefix: &str) -> Option<String> {
+    let head = format!("void {prefix}::eval_step() {{\n");
+    let expected = ["vlSymsp->__Vm_activity = true;", "vlSymsp->__Vm_didInit", "Verilated::mtaskId(0);"];
+    let (before, behind) = text.split_once(&head)?;
+    if !expected.iter().all(|part| behind.contains(part)) {
+        return None;
+    }
+    let root = format!("{prefix}___024root");
+    Some(format!(
+        "{before}void {root}___eval_ico({root}* vlSelf);\n\
+         {head}\
+         if (VL_LIKELY(vlSymsp->__Vm_didInit)) {{\n\
+         vlSymsp->__Vm_activity = true;\n\
+         {root}___eval(&(vlSymsp->TOP));\n\
+         if (VL_UNLIKELY(vlSymsp->_vm_contextp__->calcUnusedSigs())) {root}___eval_ico(&(vlSymsp->TOP));\n\
+         return;\n\
+         }}\n\
+         {behind}"
+    ))
 }
 
 /// An evaluation looks for what has changed, and looks again behind each step until nothing has. Here inputs change while
 /// the clock is low, and nothing but its rising edge changes state: so with the clock low an evaluation is what follows
 /// from the inputs, and at the edge it is one step of the state.
-fn shorten_evaluation(text: String, prefix: &str) -> String {
+fn shorten_evaluation(text: &str, prefix: &str) -> Option<String> {
     let root = format!("{prefix}___024root");
     let head = format!("void {root}___eval({root}* vlSelf) {{\n");
-    let Some(start) = text.find(&head).map(|at| at + head.len()) else { return text };
-    let Some(end) = text[start..].find("\n}\n").map(|at| start + at) else { return text };
+    let start = text.find(&head)? + head.len();
+    let end = start + text[start..].find("\n}\n")?;
     let body = &text[start..end];
     let expected = [
         "VlTriggerVec<1> __VpreTriggered;",
@@ -456,7 +488,7 @@ fn shorten_evaluation(text: String, prefix: &str) -> String {
         "___eval_nba(vlSelf);",
     ];
     if !expected.iter().all(|part| body.contains(part)) {
-        return text;
+        return None;
     }
     let body = format!(
         "    if (!vlSelf->clk_i) {{\n\
@@ -469,7 +501,7 @@ fn shorten_evaluation(text: String, prefix: &str) -> String {
          {root}___eval_nba(vlSelf);\n\
          }}"
     );
-    format!("{}{body}{}", &text[..start], &text[end..])
+    Some(format!("{}{body}{}", &text[..start], &text[end..]))
 }
 
 /// Leaves the address and the data of a write to a memory unset where there is none: nobody looks at them without it.

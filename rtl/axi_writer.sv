@@ -41,6 +41,13 @@ module axi_writer
   input  logic [31:0]  message_data_i,
   output logic         message_ready_o,  // early
 
+  input  logic         event_valid_i,
+  input  logic         event_urgent_i,   // goes before lines and completions
+  input  logic [3:0]   event_owner_i,    // a function
+  input  logic [63:0]  event_addr_i,     // a multiple of 32
+  input  logic [255:0] event_data_i,
+  output logic         event_ready_o,    // early
+
   output logic         ack_o,            // one write response per cycle
   output logic [5:0]   ack_id_o,
   output logic         ack_error_o,
@@ -73,11 +80,11 @@ module axi_writer
     localparam bit WorkersMustBe1To16 = {-1{1'b1}};   // ends the elaboration
   end
 
-  localparam int CountBits = $clog2(MAX_WRITES) + 1;
+  localparam int CountBits = $clog2(MAX_WRITES) + 2;   // and messages, and events
   localparam int SourceBits = $clog2(Workers + Queues);
   localparam int QueueBits  = (Queues == 1) ? 1 : $clog2(Queues);
 
-  logic                 room, use_completion, use_message, push;
+  logic                 room, use_completion, use_message, use_event, event_first, push;
   logic                 aw_full, w_full;
   logic [CountBits-1:0] in_flight_q;
   logic [5:0]           id;
@@ -127,24 +134,28 @@ module axi_writer
   assign room               = !aw_full && !w_full;
   assign message_ready_o    = room;
   assign use_message        = message_valid_i && room;
-  assign line_ready_o       = (room && !message_valid_i && !(completion_valid_i && completion_urgent_i && may_complete))
+  // An event takes the port where nobody else wants it, or once it has waited long enough.
+  assign event_first        = event_valid_i && event_urgent_i;
+  assign event_ready_o      = room && !message_valid_i && (event_urgent_i || !(line_waits_i || completion_valid_i));
+  assign use_event          = event_valid_i && event_ready_o;
+  assign line_ready_o       = (room && !message_valid_i && !event_first && !(completion_valid_i && completion_urgent_i && may_complete))
                             ? may_write[Workers-1:0] : '0;
-  assign completion_ready_o = room && !message_valid_i && may_complete && (completion_urgent_i || !line_waits_i);
+  assign completion_ready_o = room && !message_valid_i && !event_first && may_complete && (completion_urgent_i || !line_waits_i);
   assign use_completion     = completion_valid_i && completion_ready_o;
   assign sent_o             = use_completion || line_valid_i;
-  assign push               = sent_o || use_message;
-  assign id                 = use_message ? MESSAGE_AXI_ID + 6'(message_pair) : use_completion ? COMPLETION_AXI_ID + 6'(completion_pair) : {2'b00, line_worker_i};
+  assign push               = sent_o || use_message || use_event;
+  assign id                 = use_event ? EVENT_AXI_ID + 6'(event_owner_i) : use_message ? MESSAGE_AXI_ID + 6'(message_pair) : use_completion ? COMPLETION_AXI_ID + 6'(completion_pair) : {2'b00, line_worker_i};
   assign push_pair          = use_message ? message_pair : use_completion ? completion_pair : line_pair;
-  assign owner              = push ? owner_q[push_pair] : '0;
-  assign addr               = use_message ? {message_addr_i[63:6], 6'd0} : use_completion ? completion_addr_i : line_addr_i;
-  assign first              = use_message ? message_addr_i[5:2] : use_completion ? completion_first_i : line_first_i;
-  assign last               = use_message ? message_addr_i[5:2] : use_completion ? completion_last_i : line_last_i;
+  assign owner              = use_event ? event_owner_i : push ? owner_q[push_pair] : '0;
+  assign addr               = use_event ? {event_addr_i[63:6], 6'd0} : use_message ? {message_addr_i[63:6], 6'd0} : use_completion ? completion_addr_i : line_addr_i;
+  assign first              = use_event ? {event_addr_i[5], 3'd0} : use_message ? message_addr_i[5:2] : use_completion ? completion_first_i : line_first_i;
+  assign last               = use_event ? {event_addr_i[5], 3'd7} : use_message ? message_addr_i[5:2] : use_completion ? completion_last_i : line_last_i;
 
   // Bytes that are not written are 0: nothing of another rollout appears on the bus.
   always_comb begin
     data = '0;
     if (push) begin
-      data = use_message ? {16{message_data_i}} : use_completion ? completion_data_i : line_data_i;
+      data = use_event ? {2{event_data_i}} : use_message ? {16{message_data_i}} : use_completion ? completion_data_i : line_data_i;
       if (strobe != '1) begin
         for (int k = 0; k < 16; k++) begin
           if (!strobe[4*k]) data[32*k +: 32] = '0;
@@ -207,8 +218,9 @@ module axi_writer
     end
     if (push) begin
       // That there is room for it is held by the FIFOs and the quota.
-      if (rst_ni && line_valid_i && (use_completion || use_message)) $fatal(1, "R3 axi_writer: a token line with no place for it");
+      if (rst_ni && line_valid_i && (use_completion || use_message || use_event)) $fatal(1, "R3 axi_writer: a token line with no place for it");
       if (rst_ni && use_message && message_addr_i[1:0] != '0) $fatal(1, "R14 axi_writer: message at %h is misaligned", message_addr_i);
+      if (rst_ni && use_event && event_addr_i[4:0] != '0) $fatal(1, "R23 axi_writer: event at %h is misaligned", event_addr_i);
       if (rst_ni && addr[5:0] != '0) $fatal(1, "R11 axi_writer: beat at %h is misaligned", addr);
     end
   end

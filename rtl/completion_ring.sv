@@ -50,6 +50,8 @@ module completion_ring
   input  logic [63:0]                done_addr_i,    // what it reads in memory lies there
   output logic [Workers-1:0]         done_ready_o,   // early: there is a place for a completion of this worker
 
+  output logic [$clog2(Depth)-1:0]   place_o,        // where it goes
+
   // To readback, and back: what it reads once all before it of its rollout is posted. Its worker's list waits for it.
   output logic        read_valid_o,
   output logic [3:0]  read_queue_o,
@@ -66,6 +68,8 @@ module completion_ring
   // SQ slots consumed, of the queue pair whose completion is put together.
   output logic        posted_o,
   output logic [3:0]  posted_queue_o,
+  output logic [$clog2(Depth)-1:0] posted_place_o,   // where it was
+  output logic [31:0] posted_index_o,
   input  logic [31:0] sq_head_i,
 
   // R17: it belongs to a group; the answer is combinational.
@@ -181,6 +185,7 @@ module completion_ring
     .pop_i   (push && free_valid),
     .count_o (free_count_unused)
   );
+  assign place_o = place;
   assign place = free_valid ? free_place : fresh_q[PlaceBits-1:0];
 
   always_ff @(posedge clk_i) begin
@@ -529,6 +534,8 @@ module completion_ring
 
   assign posted_o       = write;
   assign posted_queue_o = 4'(take_pair);
+  assign posted_place_o = take_place;
+  assign posted_index_o = tail;
   assign dropped_o       = drop;
   assign dropped_queue_o = 4'(take_pair);
 

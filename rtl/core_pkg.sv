@@ -30,6 +30,10 @@ package core_pkg;
     logic [31:0] checkpoint_default;
     logic [31:0] reward_threshold; // Q16.16 with a sign
     logic [15:0] eos_threshold;    // in 1/32768
+    logic        eq_starts;        // none of its queue pairs is active: its event ring starts (R23) …
+    logic [63:0] eq_base;
+    logic [16:0] eq_size;          // … unless this is 0
+    logic        eq_life;          // completions have events
   } queue_config_t;
 
   // What the register page shows of a queue pair's rings and interrupt.
@@ -162,12 +166,15 @@ package core_pkg;
   // Messages of interrupts this and their queue pair's.
   localparam logic [5:0] MESSAGE_AXI_ID = 6'd32;
 
+  // Events this and their function's.
+  localparam logic [5:0] EVENT_AXI_ID = 6'd48;
+
   // AxCACHE and AxPROT of every burst. Normal, non-cacheable, non-bufferable: a write response comes from the final
   // destination, so that what it acknowledges is visible to the host. Unprivileged, non-secure, data.
   localparam logic [3:0] AXI_CACHE = 4'b0010;
   localparam logic [2:0] AXI_PROT  = 3'b010;
 
-  // Token lines and completions in flight on the write port, at most; and a message of each queue pair.
+  // Token lines and completions in flight on the write port, at most; and a message of each queue pair, and 256 events.
   localparam int MAX_WRITES = 128;
 
   // Lines of a worker are counted modulo 2^LINE_COUNT_BITS, and differences have a sign. Lines may be acknowledged

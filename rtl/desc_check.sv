@@ -236,8 +236,10 @@ module desc_check
     logic logp;
   } bounded_t;
 
+  /* verilator lint_off UNUSEDSIGNAL */  // the rollout lies in the other, the error is found last
   work_t       work2, work2_q, work3_q, work4_q;
   echo_t       echo2, echo2_q, echo3_q, echo4_q;
+  /* verilator lint_on UNUSEDSIGNAL */
   wrong_t      wrong2, wrong2_q, wrong3_q;
   bounded_t    bounded2, bounded2_q;
   logic        decode1_q, prefill1_q, stop1_q, reward1_q, policy1_q, nop1_q;      // what it is
@@ -401,32 +403,23 @@ module desc_check
   assign good    = intact && sound4_q;
   assign error   = !out ? ERR_NONE : fault4_q ? ERR_DMA_FAULT : !intact ? ERR_BAD_CHECK : form4_q;
 
-  // Of a slot that cannot be trusted only the index is known.
-  function automatic echo_t echoed(input echo_t slot, input logic [31:0] index, input logic [7:0] why, input logic is_good,
-                                   input logic is_trusted);
-    echoed = is_trusted ? slot : '0;
-    echoed.pair        = slot.pair;
-    echoed.result      = is_good ? slot.result : is_trusted ? '0 : index;
-    echoed.adds_tokens = slot.adds_tokens && is_good;
-    echoed.names       = slot.names && is_good;
-    echoed.reads       = slot.reads && is_good;
-    echoed.publishes   = slot.publishes && is_good;
-    echoed.error       = why;
-    echoed.status      = is_good ? slot.status : STATUS_ERROR;
-    // R14: a host that sleeps must learn of an error, whatever the descriptor asked for.
-    echoed.irq         = !is_good || slot.irq;
-  endfunction
-
-  function automatic work_t worked(input work_t slot, input logic [31:0] rollout, input logic is_good, input logic is_trusted);
-    worked             = slot;
-    worked.rollout_id  = is_trusted ? rollout : '0;
-    worked.adds_tokens = slot.adds_tokens && is_good;
-    worked.seeks       = slot.seeks && is_good;
-  endfunction
-
-  // No process with values in between: what reads these in one would be woken by them.
-  assign echo_o = out ? echoed(echo4_q, index4_q, error, good, trusted) : '0;
-  assign work_o = out ? worked(work4_q, echo4_q.rollout_id, good, trusted) : '0;
+  // Of a slot that cannot be trusted only the index is known. R14: a host that sleeps must learn of an error, whatever the
+  // descriptor asked for. One assignment to each, in the order of its fields: no value in between wakes who reads it.
+  always_comb begin
+    if (out) begin
+      echo_o = {echo4_q.pair, !good || echo4_q.irq, good && echo4_q.adds_tokens, good ? echo4_q.status : STATUS_ERROR, error,
+                good ? echo4_q.result : trusted ? 32'd0 : index4_q, trusted ? echo4_q.reward_model_id : 16'd0,
+                trusted ? echo4_q.seq_len : 32'd0, trusted ? echo4_q.rollout_id : 32'd0, trusted ? echo4_q.user_data : 64'd0,
+                trusted ? echo4_q.token_addr : 64'd0, good && echo4_q.names, trusted && echo4_q.slot, good && echo4_q.reads,
+                good && echo4_q.publishes};
+      work_o = {work4_q.pair, good && work4_q.adds_tokens, work4_q.eos_stops, work4_q.resident, work4_q.logp, work4_q.start_word,
+                trusted ? echo4_q.rollout_id : 32'd0, work4_q.max_tokens, work4_q.checkpoint, work4_q.slot, good && work4_q.seeks,
+                work4_q.opens, work4_q.is_stop, work4_q.all, work4_q.member, work4_q.cow_prefix, work4_q.prefix_id};
+    end else begin
+      echo_o = '0;
+      work_o = '0;
+    end
+  end
 
   assign work_valid_o = out && on[queue4_q];
   assign fence_o      = out && good && fence4_q;

@@ -296,6 +296,9 @@ package desc_pkg;
   // ARM was written, and it has not fired since (rule R14); only with CAPABILITY.INTERRUPT
   localparam int          STATE_ARMED_BIT = 4;
   localparam logic [31:0] STATE_ARMED = 32'h0000_0010;
+  // the bus owes it an answer for too long (rule R24); falls with ACTIVE; only with CAPABILITY.WATCHDOG
+  localparam int          STATE_DEAD_BIT = 8;
+  localparam logic [31:0] STATE_DEAD = 32'h0000_0100;
 
   // Bits of the ERROR register: faults of a queue pair, sticky until 1 is written to them; setting wins. Number and mask of each bit.
   // ENABLE was refused: a ring size is no power of two in 2..65536, a base is misaligned, or a region lies
@@ -313,6 +316,9 @@ package desc_pkg;
   // an interrupt's message was answered with an error, and is lost
   localparam int          FAULT_MESSAGE_WRITE_BIT = 4;
   localparam logic [31:0] FAULT_MESSAGE_WRITE = 32'h0000_0010;
+  // an access was not answered within BUS_TIMEOUT: the queue pair is dead (rule R24)
+  localparam int          FAULT_BUS_TIMEOUT_BIT = 8;
+  localparam logic [31:0] FAULT_BUS_TIMEOUT = 32'h0000_0100;
 
   // Bits of the MESSAGE_CONTROL register. Number and mask of each bit.
   // 1: the vector sends nothing; what fires meanwhile stays pending, and is one message once this is 0
@@ -347,6 +353,9 @@ package desc_pkg;
   // event rings (rule R23): EQ_BASE to EVENTS_DROPPED
   localparam int          CAP_EVENTS_BIT = 9;
   localparam logic [31:0] CAP_EVENTS = 32'h0000_0200;
+  // register BUS_TIMEOUT, and queue pairs that are dead once it is over (rule R24)
+  localparam int          CAP_WATCHDOG_BIT = 16;
+  localparam logic [31:0] CAP_WATCHDOG = 32'h0001_0000;
   // polls the slots: the check word publishes (rule R1), and the doorbell only wakes
   localparam int          CAP_SLOT_POLLING_BIT = 4;
   localparam logic [31:0] CAP_SLOT_POLLING = 32'h0000_0010;
@@ -387,6 +396,9 @@ package desc_pkg;
   localparam logic [17:0] REG_WAIT_STATES = 18'h0_0010;
   // [15:0] vectors, by queue pair, that have fired and whose message is not sent: masked ones, for long
   localparam logic [17:0] REG_MESSAGES_PENDING = 18'h0_0014;
+  // cycles after which an access that the bus has not answered makes its queue pair dead (rule R24); 0:
+  // never. Without CAPABILITY.WATCHDOG: SLVERR
+  localparam logic [17:0] REG_BUS_TIMEOUT = 18'h0_003C;
   // workers built; on a device that has them by the thousand, how many descriptors of a queue pair may run
   // at a time
   localparam logic [17:0] REG_CAP_WORKERS = 18'h0_0040;
@@ -452,8 +464,8 @@ package desc_pkg;
   // slots of the event ring, a power of two, 2 to 65536; 0: the function has none
   localparam logic [17:0] REG_EQ_SIZE = 18'h1_0048;
   localparam logic [17:0] REG_EVENT_CONTROL = 18'h1_004C;    // LIFE; other bits are ignored and read 0
-  // head of the event ring, a running index: releases the events below it. Beyond EQ_TAIL, or below the
-  // current head, or while no ring runs: SLVERR
+  // head of the event ring, a running index: releases the events below it. Beyond the events written, or
+  // below the current head, or while no ring runs: SLVERR
   localparam logic [17:0] REG_EQ_HEAD = 18'h1_0050;
   // tail of the event ring, a running index: the writes of the events below it were answered; final once no
   // queue pair of the function is active
@@ -550,8 +562,8 @@ package desc_pkg;
   // R14); 0: no time
   localparam logic [17:0] REG_COALESCE_TIME = 18'h1_0860;
   // SQ tail, a running index: publishes the descriptors below it. More than SQ_SIZE above the slots
-  // consumed, or below the current tail, or while inactive or draining: SLVERR, and the overflow count of
-  // STATUS rises
+  // consumed, or below the current tail, or while inactive, draining or dead: SLVERR, and the overflow count
+  // of STATUS rises
   localparam logic [17:0] REG_DOORBELL = 18'h2_0000;
   // CQ head, a running index: releases the completions below it. Beyond the completions written, or below
   // the current head, or while inactive: SLVERR, and the overflow count of STATUS rises
@@ -559,7 +571,7 @@ package desc_pkg;
   // arms the interrupt (rule R14) with the running index of a completion, that which the host would read
   // next. While inactive, or without CAPABILITY.INTERRUPT: SLVERR
   localparam logic [17:0] REG_ARM = 18'h2_0008;
-  // ACTIVE, IDLE, FAULT, ABORTING, ARMED of the queue pair
+  // ACTIVE, IDLE, FAULT, ABORTING, ARMED, DEAD of the queue pair
   localparam logic [17:0] REG_STATE = 18'h2_000C;
   // faults of the queue pair, one sticky bit each; writing 1 to a bit clears it
   localparam logic [17:0] REG_ERROR = 18'h2_0010;

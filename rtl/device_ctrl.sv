@@ -27,7 +27,14 @@ module device_ctrl #(
   logic              owed_q, held_q;      // the bus is owed something; in reset since the last cycle at least
   logic [Queues-1:0] running;
 
-  assign running = on_q & ~stop_i & ~(draining_q & done_i);
+  // Something of their lives may change.
+  logic lives;
+  assign lives = (start_i | stop_i | drain_i | draining_q | (active_q & ~on_q)) != '0;
+
+  always_comb begin
+    running = '0;
+    if (lives) running = on_q & ~stop_i & ~(draining_q & done_i);
+  end
 
   always_ff @(posedge clk_i) begin
     held_q <= !rst_ni;
@@ -37,7 +44,7 @@ module device_ctrl #(
       draining_q <= '0;
       owed_q     <= !held_q || !bus_idle_i;     // a transfer may begin in the first cycle of a reset
     end else begin
-      if ((start_i | active_q) != '0) begin
+      if (lives) begin
         active_q   <= start_i | on_q | (active_q & busy_i);
         draining_q <= (draining_q | drain_i) & running;
         on_q       <= start_i | running;
@@ -55,7 +62,9 @@ module device_ctrl #(
 `ifndef SYNTHESIS
   always_ff @(posedge clk_i) begin
     if (rst_ni && !owed_q) begin
-      if ((busy_i & ~active_q) != '0) $fatal(1, "R12 device_ctrl: queue pairs %b are inactive and not idle", busy_i & ~active_q);
+      if (active_q != '1) begin
+        if ((busy_i & ~active_q) != '0) $fatal(1, "R12 device_ctrl: queue pairs %b are inactive and not idle", busy_i & ~active_q);
+      end
       if ((start_i & active_q) != '0) $fatal(1, "R12 device_ctrl: queue pairs %b are started while active", start_i & active_q);
     end
   end

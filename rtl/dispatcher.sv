@@ -249,14 +249,14 @@ module dispatcher
   assign touched = went | answers | drops | flushes;
   assign counts  = touched != '0;
 
-  // As many as are in flight behind this cycle.
-  logic [Queues*CountBits-1:0] next_count;
+  // As many as are in flight behind this cycle, but for what goes out in it: that is known late. It completes in none.
+  logic [Queues*CountBits-1:0] left_count;
   always_comb begin
-    next_count = '0;
+    left_count = '0;
     if (counts) begin
       for (int q = 0; q < Queues; q++) begin
         if (touched[q])
-          next_count[q*CountBits +: CountBits] = in_flight_q[q] + CountBits'(went[q]) - CountBits'(drops[q])
+          left_count[q*CountBits +: CountBits] = in_flight_q[q] - CountBits'(drops[q])
                                                - (answers[q] ? CountBits'(answered_i) : '0)
                                                - (flushes[q] ? CountBits'(flushed_i) : '0);
       end
@@ -270,8 +270,8 @@ module dispatcher
     end else if (counts) begin
       for (int q = 0; q < Queues; q++) begin
         if (touched[q]) begin
-          in_flight_q[q] <= next_count[q*CountBits +: CountBits];
-          idle_q[q]      <= next_count[q*CountBits +: CountBits] == '0;
+          in_flight_q[q] <= left_count[q*CountBits +: CountBits] + CountBits'(went[q]);
+          idle_q[q]      <= !went[q] && left_count[q*CountBits +: CountBits] == '0;
         end
       end
     end
@@ -280,21 +280,34 @@ module dispatcher
 
   // ---------------------------------------------------------------- what is waited for
   assign probed       = ripe ? chosen : '0;
-  assign order_waits  = (ready & held_q & ~probed & (slot_i | ~stirred_q)) != '0
-                     || (some_i & on_i & ~blocked & grouped_q) != '0 || (group_waits && !fence_waits);
-  assign held_order_o = order_waits || (ripe && held && !go && (chosen & slot_i) != '0);
   assign held_fence_o = (some_i & on_i & blocked) != '0 || fence_waits;
+
   // What is looked at in this cycle and waits for something else too does not count.
   assign more_waits   = (fence_waits || group_waits || (ripe && workers == '0)) ? chosen : '0;
-  assign held_slot_o  = (ready & ~slot_i & able & ~more_waits);
+
+  // Each behind one test.
+  always_comb begin
+    held_slot_o = '0;
+    if (slot_i != '1) held_slot_o = (ready & ~slot_i & able & ~more_waits);
+  end
+
+  always_comb begin
+    order_waits  = 1'b0;
+    held_order_o = 1'b0;
+    if ((held_q | grouped_q) != '0 || group_waits || held) begin
+      order_waits  = (ready & held_q & ~probed & (slot_i | ~stirred_q)) != '0
+                  || (some_i & on_i & ~blocked & grouped_q) != '0 || (group_waits && !fence_waits);
+      held_order_o = order_waits || (ripe && held && !go && (chosen & slot_i) != '0);
+    end
+  end
 
 `ifndef SYNTHESIS
   initial if (Workers > MAX_WORKERS) $fatal(1, "dispatcher: %0d workers", Workers);
   always_ff @(posedge clk_i) begin
     if (rst_ni && counts) begin
       for (int q = 0; q < Queues; q++) begin
-        if (in_flight_q[q] + CountBits'(went[q]) < CountBits'(drops[q]) + (answers[q] ? CountBits'(answered_i) : '0)
-                                                 + (flushes[q] ? CountBits'(flushed_i) : '0))
+        if (in_flight_q[q] < CountBits'(drops[q]) + (answers[q] ? CountBits'(answered_i) : '0)
+                           + (flushes[q] ? CountBits'(flushed_i) : '0))
           $fatal(1, "R3 dispatcher: more completions of queue pair %0d than descriptors went out", q);
       end
     end

@@ -173,9 +173,11 @@ module engine_hash
     if (rst_ni) begin
       if ((token_take_i & ~valid_q) != '0)
         $fatal(1, "R3 engine_hash: workers %b take a token that is not there", token_take_i & ~valid_q);
-      if (((begin_i | step_i) & valid_q & ~token_take_i) != '0)
-        $fatal(1, "R3 engine_hash: workers %b ask for a token before they took the last one",
-               (begin_i | step_i) & valid_q & ~token_take_i);
+      if ((valid_q & ~token_take_i) != '0) begin
+        if (((begin_i | step_i) & valid_q & ~token_take_i) != '0)
+          $fatal(1, "R3 engine_hash: workers %b ask for a token before they took the last one",
+                 (begin_i | step_i) & valid_q & ~token_take_i);
+      end
     end
   end
 `endif

@@ -24,6 +24,7 @@ rtl/work_context.sv
 rtl/completion_arbiter.sv
 rtl/completion_ring.sv
 rtl/interrupts.sv
+rtl/event_ring.sv
 rtl/readback.sv
 rtl/axi_writer.sv
 rtl/rl_runtime_top.sv

@@ -102,6 +102,13 @@ module interrupts
   logic [15:0] count_limit, arm_count_limit, seen, arm_seen;
   logic [16:0] seen_sum;
 
+  // Deadlines: a clock of their own, which stands while none runs, and a look at one queue pair per cycle.
+  logic [TimeBits-1:0]  now_q, left;
+  logic [QueueBits-1:0] scan_q;
+  logic                 expires;
+  // What follows.
+  logic [Slots-1:0]     arm_one, fires, starts_time;
+
   // One process, behind one test.
   always_comb begin
     same = 1'b0;
@@ -126,7 +133,12 @@ module interrupts
     seen_sum = '0;
     seen = '0;
     arm_seen = '0;
-    if (arm_i || answered_i != '0) begin
+    left = '0;
+    expires = 1'b0;
+    arm_one = '0;
+    fires = '0;
+    starts_time = '0;
+    if (arm_i || answered_i != '0 || running_q != '0) begin
       if (answered_i != '0) begin
         same     = arm_i && write_pair == answered_pair;       // then it is ARM's
         looks    = !same && armed_q[answered_pair] && on[answered_pair];
@@ -161,49 +173,33 @@ module interrupts
                      || (arm_count_limit != '0 && arm_ahead >= {16'd0, arm_count_limit - 16'd1} && arm_seen >= arm_count_limit);
           arm_begins  = !arm_reaches && arm_time_limit != '0;
         end
+        arm_one = Slots'(16'd1 << write_pair);
       end
-    end
-  end
-
-  // ---------------------------------------------------------------- deadlines
-  // A clock of its own, which stands while none runs.
-  logic [TimeBits-1:0]  now_q, left;
-  logic [QueueBits-1:0] scan_q;
-  logic                 expires;
-
-  assign left    = (running_q != '0) ? now_q - (by_arm_q[scan_q] ? arm_deadline_mem[scan_q] : seen_deadline_mem[scan_q]) : '0;
-  assign expires = running_q != '0 && running_q[scan_q] && !left[TimeBits-1] && on[scan_q]
-                && !(arm_i && write_pair == scan_q);          // ARM has taken its place
-
-  always_ff @(posedge clk_i) begin
-    if (!inner_rst_ni) begin
-      now_q  <= '0;
-      scan_q <= '0;
-    end else if (running_q != '0 || begins || arm_begins) begin
-      now_q  <= now_q + 1'b1;
-      scan_q <= (scan_q == QueueBits'(Queues - 1)) ? '0 : scan_q + 1'b1;
+      if (running_q != '0) begin
+        left    = now_q - (by_arm_q[scan_q] ? arm_deadline_mem[scan_q] : seen_deadline_mem[scan_q]);
+        expires = running_q[scan_q] && !left[TimeBits-1] && on[scan_q]
+               && !(arm_i && write_pair == scan_q);           // ARM has taken its place
+      end
+      fires       = (reaches ? Slots'(16'd1 << answered_pair) : '0) | (arm_reaches ? arm_one : '0)
+                  | (expires ? Slots'(16'd1 << scan_q) : '0);
+      starts_time = (begins ? Slots'(16'd1 << answered_pair) : '0) | (arm_begins ? arm_one : '0);
     end
   end
 
   // ---------------------------------------------------------------- what fires
-  logic [Slots-1:0] fires, arm_one, starts_time, ends, takes_one, acks_one;
-  logic             moves, stale;
-
-  assign arm_one     = arm_i ? Slots'(16'd1 << write_pair) : '0;
-  assign fires       = (reaches ? Slots'(16'd1 << answered_pair) : '0) | (arm_reaches ? arm_one : '0)
-                     | (expires ? Slots'(16'd1 << scan_q) : '0);
-  assign starts_time = (begins ? Slots'(16'd1 << answered_pair) : '0) | (arm_begins ? arm_one : '0);
-  assign stale       = ((armed_q | pending_q) & ~on) != '0;
-  assign ends        = fires | ~on;
+  logic [Slots-1:0] takes_one, acks_one;
+  logic             moves;
 
   always_ff @(posedge clk_i) begin
     if (answered_i != '0) begin
       seen_mem[answered_pair] <= seen;
       if (asks_i) asked_mem[answered_pair] <= asked_i;
+      if (begins) seen_deadline_mem[answered_pair] <= now_q + {1'b0, time_limit};
     end
-    if (arm_i) arm_mem[write_pair] <= write_data_i;
-    if (begins) seen_deadline_mem[answered_pair] <= now_q + {1'b0, time_limit};
-    if (arm_begins) arm_deadline_mem[write_pair] <= now_q + {1'b0, arm_time_limit};
+    if (arm_i) begin
+      arm_mem[write_pair] <= write_data_i;
+      if (arm_begins) arm_deadline_mem[write_pair] <= now_q + {1'b0, arm_time_limit};
+    end
     if (start_i) limit_mem[start_pair] <= {start_config_i.coalesce_time, start_config_i.coalesce_count};
   end
 
@@ -216,24 +212,33 @@ module interrupts
       running_q <= '0;
       pending_q <= '0;
       sent_q    <= '0;
+      now_q     <= '0;
+      scan_q    <= '0;
     end else begin
       if (answered_i != '0) begin
         some_q[answered_pair]  <= 1'b1;
         asked_q[answered_pair] <= keeps_asked;
+        if (begins) by_arm_q[answered_pair] <= 1'b0;
       end
       if (start_i) begin
         some_q[start_pair]  <= 1'b0;
         asked_q[start_pair] <= 1'b0;
       end
-      if (arm_i) written_q[write_pair] <= 1'b1;
-      if (begins)     by_arm_q[answered_pair] <= 1'b0;
-      if (arm_begins) by_arm_q[write_pair]    <= 1'b1;
-      if (arm_i || begins || stale || fires != '0 || takes_one != '0) begin
-        armed_q   <= (armed_q | arm_one) & ~ends;
-        running_q <= ((running_q & ~arm_one) | starts_time) & ~ends;
-        pending_q <= ((pending_q & ~takes_one) | fires) & on;
+      if (arm_i) begin
+        written_q[write_pair] <= 1'b1;
+        if (arm_begins) by_arm_q[write_pair] <= 1'b1;
       end
-      if ((takes_one | acks_one) != '0) sent_q <= (sent_q | takes_one) & ~acks_one;
+      // Of all that nothing becomes anything but by a write of ARM.
+      if (arm_i || (armed_q | pending_q | sent_q) != '0) begin
+        if (running_q != '0 || begins || arm_begins) begin
+          now_q  <= now_q + 1'b1;
+          scan_q <= (scan_q == QueueBits'(Queues - 1)) ? '0 : scan_q + 1'b1;
+        end
+        armed_q   <= (armed_q | arm_one) & ~fires & on;
+        running_q <= ((running_q & ~arm_one) | starts_time) & ~fires & on;
+        pending_q <= ((pending_q & ~takes_one) | fires) & on;
+        sent_q    <= (sent_q | takes_one) & ~acks_one;
+      end
     end
   end
 
@@ -317,7 +322,7 @@ module interrupts
   logic       message_ack;
   assign ack_number  = ack_id_i - MESSAGE_AXI_ID;
   assign ack_pair    = (Queues == 1) ? '0 : ack_number[QueueBits-1:0];
-  assign message_ack = ack_i && ack_id_i >= MESSAGE_AXI_ID && inner_rst_ni;     // what drains behind a reset counts nothing
+  assign message_ack = ack_i && ack_id_i >= MESSAGE_AXI_ID && ack_id_i < EVENT_AXI_ID && inner_rst_ni;   // what drains behind a reset counts nothing
   assign acks_one    = message_ack ? Slots'(16'd1 << ack_pair) : '0;
   assign fault_o     = (message_ack && ack_error_i) ? Queues'(acks_one) : '0;
 
@@ -334,7 +339,7 @@ module interrupts
 
 `ifndef SYNTHESIS
   always_ff @(posedge clk_i) begin
-    if (inner_rst_ni) begin
+    if (inner_rst_ni && (arm_i || start_i || message_ack || running_q != '0)) begin
       if (arm_i && !on[write_pair]) $fatal(1, "R12 interrupts: queue pair %0d is armed, and not enabled", write_pair);
       if (start_i && (armed_q[start_pair] || pending_q[start_pair] || sent_q[start_pair]))
         $fatal(1, "R12 interrupts: queue pair %0d starts armed, or with a message", start_pair);

@@ -59,6 +59,12 @@ module mmio_regs
   input  queue_state_t state_i,
   output logic [3:0]  slots_owner_o,         // whose policy slots are looked at
   input  logic [63:0] slots_i,
+  output logic        event_release_o,       // EQ_HEAD is written: index_o is the event
+  output logic [3:0]  event_owner_o,         // … of this function
+  input  logic        event_release_ok_i,
+  input  logic [95:0] events_i,              // of the function of slots_owner_o: EVENTS_DROPPED, EQ_TAIL, EQ_HEAD
+  output logic [Queues-1:0][3:0] owner_o,    // the function of each queue pair
+  output logic [5*Queues-1:0] raised_o,      // bits of ERROR that are set in this cycle and were not, by bit and queue pair
   input  logic [3:0]  range_owner_i,         // a range of reward model 1, combinational
   input  logic [3:0]  range_number_i,
   output logic [63:0] range_o,               // last, first
@@ -87,7 +93,7 @@ module mmio_regs
   end
 
   localparam logic [31:0] Capability   = CAP_PREFILL | CAP_REWARD | CAP_RESIDENT | CAP_INTERRUPT | CAP_LOGP | CAP_POLICY
-                                       | CAP_ABORT | CAP_ISOLATED;
+                                       | CAP_ABORT | CAP_ISOLATED | CAP_EVENTS;
   localparam int          Windows      = 3;
   localparam int          QueueBits    = (Queues == 1) ? 1 : $clog2(Queues);
   localparam int          FunctionBits = (Functions == 1) ? 1 : $clog2(Functions);
@@ -122,6 +128,9 @@ module mmio_regs
     logic [31:0]              length_limit;
     logic [15:0]              eos_threshold;
     logic [31:0]              reward_threshold;
+    logic [63:0]              eq_base;
+    logic [31:0]              eq_size;
+    logic                     eq_life;
   } function_regs_t;
 
   logic [$bits(queue_regs_t)-1:0]    queue_mem    [0:QueueSlots-1];
@@ -181,15 +190,23 @@ module mmio_regs
   logic is_device_cfg, is_function_cfg, is_queue_cfg, is_rw, value_ok, fire, refuse, whole, bells;
 
   // Not in a process: it would wake desc_ring's, and be woken by it, for ever (Icarus 11).
-  assign whole         = write_i && wr_known && !write_partial_i;
-  assign bells         = whole && wr.offset == REG_DOORBELL;
-  assign doorbell_o    = bells && !wr_draining;       // a queue pair that drains takes none
-  assign release_o     = whole && wr.offset == REG_CQ_HEAD;
-  assign abort_o       = whole && wr.offset == REG_ABORT && wr_on && (aborting_i & wr_one) == '0;
-  assign arm_o         = whole && wr.offset == REG_ARM && wr_on;
-  assign table_write_o = whole && wr.offset[17:4] == REG_MESSAGE_ADDRESS_LO[17:4] && wr.offset[1:0] == '0
-                      && (wr.offset[3:2] != 2'd0 || write_data_i[1:0] == '0);
+  // One conditional of many bits: looked at only in the cycle of a write.
+  logic [6:0] writes;
+  assign writes        = write_i ? {wr_known && !write_partial_i, wr.offset == REG_DOORBELL, !wr_draining, wr.offset == REG_CQ_HEAD,
+                                    wr.offset == REG_ABORT && wr_on && (aborting_i & wr_one) == '0, wr.offset == REG_ARM && wr_on,
+                                    wr.offset[17:4] == REG_MESSAGE_ADDRESS_LO[17:4] && wr.offset[1:0] == '0
+                                    && (wr.offset[3:2] != 2'd0 || write_data_i[1:0] == '0)} : '0;
+  assign whole         = writes[6];
+  assign bells         = whole && writes[5];
+  assign doorbell_o    = bells && writes[4];          // a queue pair that drains takes none
+  assign release_o     = whole && writes[3];
+  assign abort_o       = whole && writes[2];
+  assign arm_o         = whole && writes[1];
+  assign table_write_o = whole && writes[0];
   assign table_word_o  = wr.offset[3:2];
+  assign event_release_o = whole && wr.offset == REG_EQ_HEAD;
+  assign event_owner_o = 4'(wr_owner);
+  assign owner_o       = owner_q;
   assign bell_queue_o  = 4'(wr_queue);
   assign index_o       = write_data_i;
 
@@ -213,7 +230,12 @@ module mmio_regs
         REG_WINDOW_0_BASE_LO, REG_WINDOW_0_BASE_HI, REG_WINDOW_0_SIZE_LO, REG_WINDOW_0_SIZE_HI,
         REG_WINDOW_1_BASE_LO, REG_WINDOW_1_BASE_HI, REG_WINDOW_1_SIZE_LO, REG_WINDOW_1_SIZE_HI,
         REG_WINDOW_2_BASE_LO, REG_WINDOW_2_BASE_HI, REG_WINDOW_2_SIZE_LO, REG_WINDOW_2_SIZE_HI,
-        REG_CHECKPOINT_DEFAULT, REG_EOS_THRESHOLD, REG_REWARD_THRESHOLD: is_function_cfg = 1'b1;
+        REG_CHECKPOINT_DEFAULT, REG_EOS_THRESHOLD, REG_REWARD_THRESHOLD,
+        REG_EQ_BASE_LO, REG_EQ_BASE_HI, REG_EQ_SIZE, REG_EVENT_CONTROL: is_function_cfg = 1'b1;
+        REG_EQ_HEAD: begin
+          is_rw    = 1'b1;
+          value_ok = event_release_ok_i;
+        end
         REG_QUEUE_FUNCTION: begin
           is_queue_cfg = 1'b1;
           value_ok     = write_data_i < 32'(Functions);
@@ -301,6 +323,10 @@ module mmio_regs
         REG_CHECKPOINT_DEFAULT: new_function_regs.checkpoint_default = write_data_i;
         REG_LENGTH_LIMIT:       new_function_regs.length_limit       = write_data_i;
         REG_EOS_THRESHOLD:      new_function_regs.eos_threshold      = write_data_i[15:0];
+        REG_EQ_BASE_LO:         new_function_regs.eq_base[31:0]      = write_data_i;
+        REG_EQ_BASE_HI:         new_function_regs.eq_base[63:32]     = write_data_i;
+        REG_EQ_SIZE:            new_function_regs.eq_size            = write_data_i;
+        REG_EVENT_CONTROL:      new_function_regs.eq_life            = write_data_i[EVENT_CONTROL_LIFE_BIT];
         REG_REWARD_THRESHOLD:   new_function_regs.reward_threshold   = write_data_i;
         REG_WINDOW_0_BASE_LO:   new_function_regs.window_base[31:0] = write_data_i;
         REG_WINDOW_0_BASE_HI:   new_function_regs.window_base[63:32] = write_data_i;
@@ -367,14 +393,15 @@ module mmio_regs
 
   // The regions, and which of them each window holds. R11: a region lies, whole, in one window; an empty one lies
   // everywhere. Nothing wraps.
-  localparam int Regions = 5;
+  localparam int Regions = 6;
   logic [64*Regions-1:0]      base, size;
   logic [64*Windows-1:0]      window_base, window_size;
   logic [Windows*Regions-1:0] holds;
   assign base        = enabling ? {wr_queue_regs.sq_base, wr_queue_regs.cq_base, wr_queue_regs.token_base,
-                                   wr_queue_regs.kv_base, wr_queue_regs.logp_base} : '0;
+                                   wr_queue_regs.kv_base, wr_queue_regs.logp_base, wr_function_regs.eq_base} : '0;
   assign size        = enabling ? {26'd0, wr_queue_regs.sq_size, 6'd0, 27'd0, wr_queue_regs.cq_size, 5'd0,
-                                   wr_queue_regs.token_size, wr_queue_regs.kv_size, wr_queue_regs.logp_size} : '0;
+                                   wr_queue_regs.token_size, wr_queue_regs.kv_size, wr_queue_regs.logp_size,
+                                   27'd0, wr_function_regs.eq_size, 5'd0} : '0;
   assign window_base = enabling ? wr_function_regs.window_base : '0;
   assign window_size = enabling ? wr_function_regs.window_size : '0;
 
@@ -393,12 +420,13 @@ module mmio_regs
 
   // What has to hold, a bit each: a conditional of one bit would be looked at in every cycle.
   logic [Regions-1:0] fitting;
-  logic [3:0]         sound;
+  logic [4:0]         sound;
   assign fitting = holds[0 +: Regions] | holds[Regions +: Regions] | holds[2*Regions +: Regions];
   assign sound  = enabling
     ? {ring_ok(wr_queue_regs.sq_size), ring_ok(wr_queue_regs.cq_size), fitting == '1,
        {wr_queue_regs.sq_base[5:0], wr_queue_regs.cq_base[5:0], wr_queue_regs.token_base[5:0],
-        wr_queue_regs.kv_base[5:0], wr_queue_regs.logp_base[5:0]} == '0}
+        wr_queue_regs.kv_base[5:0], wr_queue_regs.logp_base[5:0]} == '0,
+       wr_function_regs.eq_size == '0 || (ring_ok(wr_function_regs.eq_size) && wr_function_regs.eq_base[5:0] == '0)}
     : '0;
   assign config_ok = sound == '1;
 
@@ -429,6 +457,10 @@ module mmio_regs
       start_config_o.checkpoint_default = wr_function_regs.checkpoint_default;
       start_config_o.reward_threshold   = wr_function_regs.reward_threshold;
       start_config_o.eos_threshold      = wr_function_regs.eos_threshold;
+      start_config_o.eq_starts          = !wr_function_active;
+      start_config_o.eq_base            = wr_function_regs.eq_base;
+      start_config_o.eq_size            = wr_function_regs.eq_size[16:0];
+      start_config_o.eq_life            = wr_function_regs.eq_life;
     end
   end
 
@@ -447,6 +479,13 @@ module mmio_regs
   assign cleared_2 = (clears && write_data_i[FAULT_DMA_WRITE_BIT])        ? wr_one : '0;
   assign cleared_3 = (clears && write_data_i[FAULT_COMPLETION_WRITE_BIT]) ? wr_one : '0;
   assign cleared_4 = (clears && write_data_i[FAULT_MESSAGE_WRITE_BIT])    ? wr_one : '0;
+
+  // What is not set, or is cleared in this cycle, is set anew.
+  assign raised_o = ((enabling && !config_ok) || (read_fault_i | line_fault_i | completion_fault_i | message_fault_i) != '0)
+                  ? {message_fault_i & ~(message_fault_q & ~cleared_4), completion_fault_i & ~(completion_fault_q & ~cleared_3),
+                     line_fault_i & ~(line_fault_q & ~cleared_2), read_fault_i & ~(read_fault_q & ~cleared_1),
+                     ((enabling && !config_ok) ? wr_one : '0) & ~(bad_config_q & ~cleared_0)}
+                  : '0;
 
   logic [Functions-1:0] busy_functions;
   always_comb begin
@@ -564,6 +603,13 @@ module mmio_regs
         REG_LENGTH_LIMIT:       read_data_o = rd_function_regs.length_limit;
         REG_EOS_THRESHOLD:      read_data_o = {16'd0, rd_function_regs.eos_threshold};
         REG_REWARD_THRESHOLD:   read_data_o = rd_function_regs.reward_threshold;
+        REG_EQ_BASE_LO:         read_data_o = rd_function_regs.eq_base[31:0];
+        REG_EQ_BASE_HI:         read_data_o = rd_function_regs.eq_base[63:32];
+        REG_EQ_SIZE:            read_data_o = rd_function_regs.eq_size;
+        REG_EVENT_CONTROL:      read_data_o = {31'd0, rd_function_regs.eq_life};
+        REG_EQ_HEAD:            read_data_o = events_i[31:0];
+        REG_EQ_TAIL:            read_data_o = events_i[63:32];
+        REG_EVENTS_DROPPED:     read_data_o = events_i[95:64];
         REG_POLICY_SLOT_0:      read_data_o = slots_i[31:0];
         REG_POLICY_SLOT_1:      read_data_o = slots_i[63:32];
         REG_CONTROL:            read_data_o = {30'd0, rd_draining, rd_on};

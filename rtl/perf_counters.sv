@@ -205,11 +205,12 @@ module perf_counters
   assign of_device  = read_addr_i[17:7] == CNT_CYCLES[17:7];
   assign of_queue   = read_addr_i[17:16] == CNT_QUEUE_DESCRIPTORS[17:16] && {1'b0, read_addr_i[15:12]} < 5'(Queues)
                    && read_addr_i[11:6] == CNT_QUEUE_DESCRIPTORS[11:6] && read_addr_i[5:3] <= CNT_QUEUE_ERRORS[5:3];
-  assign read_hit_o = (of_device || of_queue) && read_addr_i[1:0] == '0;
 
   always_comb begin
+    read_hit_o = 1'b0;
     read_value = '0;
     if (read_i) begin
+      read_hit_o = (of_device || of_queue) && read_addr_i[1:0] == '0;
       case (read_addr_i[17:3])
         CNT_CYCLES[17:3]:       read_value = cycles_q;
         CNT_TOKENS[17:3]:       read_value = tokens_q;

@@ -138,10 +138,14 @@ module result_buffer
 `ifndef SYNTHESIS
   always_ff @(posedge clk_i) begin
     if (rst_ni) begin
-      if (((token_i | finish_i) & full_q) != '0)
-        $fatal(1, "R4 result_buffer: a result of workers %b with no place for it", (token_i | finish_i) & full_q);
-      if ((take_i & ~valid_q) != '0)
-        $fatal(1, "R3 result_buffer: an item of workers %b was taken that is not there", take_i & ~valid_q);
+      if (full_q != '0) begin
+        if (((token_i | finish_i) & full_q) != '0)
+          $fatal(1, "R4 result_buffer: a result of workers %b with no place for it", (token_i | finish_i) & full_q);
+      end
+      if (take_i != '0) begin
+        if ((take_i & ~valid_q) != '0)
+          $fatal(1, "R3 result_buffer: an item of workers %b was taken that is not there", take_i & ~valid_q);
+      end
     end
   end
 `endif

@@ -198,6 +198,19 @@ module rl_runtime_top
   logic [63:0] message_addr;
   logic [Queues-1:0] armed, masked, messages_pending, messages_wait, messages_busy, message_fault;
 
+  // Events.
+  logic        event_release, event_release_ok, event_valid, event_urgent, event_ready;
+  logic [3:0]  event_release_owner, event_owner;
+  logic [31:0] posted_index;
+  logic [63:0] event_addr;
+  logic [95:0] events_state;
+  logic [255:0] event_data;
+  logic [$clog2(CompletionDepth)-1:0] done_place, posted_place;
+  logic [Workers-1:0] begun;
+  logic [Queues-1:0] events_wait, events_busy;
+  logic [Queues-1:0][3:0] owners;
+  logic [5*Queues-1:0] raised;
+
   assign starts      = start ? Queues'(16'd1 << start_queue) : '0;
   assign read_faults = (read_fault ? Queues'(16'd1 << slot_queue) : '0) | (back_fault ? Queues'(16'd1 << back_fault_queue) : '0);
   assign read_beat   = fetch_beat || back_beat;
@@ -262,6 +275,12 @@ module rl_runtime_top
     .state_i            (state),
     .slots_owner_o      (slots_owner),
     .slots_i            (slots),
+    .event_release_o    (event_release),
+    .event_owner_o      (event_release_owner),
+    .event_release_ok_i (event_release_ok),
+    .events_i           (events_state),
+    .owner_o            (owners),
+    .raised_o           (raised),
     .range_owner_i      (range_owner),
     .range_number_i     (range_number),
     .range_o            (range_of),
@@ -283,8 +302,8 @@ module rl_runtime_top
     .start_i      (starts),
     .stop_i       (stops),
     .drain_i      (drains),
-    .done_i       (idle & ~messages_wait),
-    .busy_i       (upstream | ~dispatch_idle | messages_busy),
+    .done_i       (idle & ~(messages_wait | events_wait)),
+    .busy_i       (upstream | ~dispatch_idle | messages_busy | events_busy),
     .bus_idle_i   (reads_idle && writes_idle),
     .on_o         (on),
     .ending_o     (ending),
@@ -611,6 +630,7 @@ module rl_runtime_top
     .joins_o            (joins),
     .wants_o            (wants),
     .free_o             (free),
+    .begun_o            (begun),
     .moved_o            (moved),
     .load_o             (load),
     .load_place_o       (load_place),
@@ -667,6 +687,12 @@ module rl_runtime_top
     .message_addr_i      (message_addr),
     .message_data_i      (message_data),
     .message_ready_o     (message_ready),
+    .event_valid_i       (event_valid),
+    .event_urgent_i      (event_urgent),
+    .event_owner_i       (event_owner),
+    .event_addr_i        (event_addr),
+    .event_data_i        (event_data),
+    .event_ready_o       (event_ready),
     .ack_o               (ack),
     .ack_id_o            (ack_id),
     .ack_error_o         (ack_error),
@@ -738,6 +764,7 @@ module rl_runtime_top
     .done_valid_i     (done_valid),
     .done_i           (done),
     .done_after_i     (done_after),
+    .place_o          (done_place),
     .done_addr_i      ({line_addr[63:6], line_first, 2'b00}),
     .read_valid_o     (readback_valid),
     .read_queue_o     (readback_queue),
@@ -753,6 +780,8 @@ module rl_runtime_top
     .done_ready_o     (done_ready),
     .posted_o         (posted),
     .posted_queue_o   (posted_queue),
+    .posted_place_o   (posted_place),
+    .posted_index_o   (posted_index),
     .sq_head_i        (posted_head),
     .group_o          (group_post),
     .group_entry_o    (group_entry),
@@ -829,6 +858,58 @@ module rl_runtime_top
     .waits_o          (messages_wait),
     .busy_o           (messages_busy),
     .fault_o          (message_fault)
+  );
+
+  event_ring #(.Queues(Queues), .Functions(Functions), .Workers(Workers), .FetchDepth(FetchDepth), .Depth(CompletionDepth)) u_event_ring (
+    .clk_i,
+    .rst_ni             (inner_rst_n),
+    .start_i            (start),
+    .start_queue_i      (start_queue),
+    .start_config_i     (start_config),
+    .on_i               (on),
+    .active_i           (active),
+    .owner_i            (owners),
+    .release_i          (event_release),
+    .release_owner_i    (event_release_owner),
+    .release_head_i     (index),
+    .release_ok_o       (event_release_ok),
+    .read_owner_i       (slots_owner),
+    .head_o             (events_state[31:0]),
+    .tail_o             (events_state[63:32]),
+    .dropped_o          (events_state[95:64]),
+    .slot_i             (slot_valid),
+    .slot_queue_i       (slot_queue),
+    .taken_i            (taken),
+    .taken_queue_i      (look_queue),
+    .taken_worker_i     (assign_worker),
+    .begun_i            (begun),
+    .token_i            (token),
+    .done_i             (ended),
+    .delivered_i        (done_valid),
+    .delivered_worker_i (item_worker),
+    .delivered_queue_i  (done.pair),
+    .delivered_reads_i  (done.reads),
+    .delivered_place_i  (done_place),
+    .posted_i           (posted),
+    .posted_queue_i     (posted_queue),
+    .posted_place_i     (posted_place),
+    .posted_index_i     (posted_index),
+    .answered_i         (answered),
+    .answered_queue_i   (answered_queue),
+    .answered_to_i      (answered_to),
+    .visible_i          (visible),
+    .raised_i           (raised),
+    .event_valid_o      (event_valid),
+    .event_urgent_o     (event_urgent),
+    .event_owner_o      (event_owner),
+    .event_addr_o       (event_addr),
+    .event_data_o       (event_data),
+    .event_ready_i      (event_ready),
+    .ack_i              (ack),
+    .ack_id_i           (ack_id),
+    .ack_error_i        (ack_error),
+    .waits_o            (events_wait),
+    .busy_o             (events_busy)
   );
 
   work_context #(.Queues(Queues)) u_work_context (

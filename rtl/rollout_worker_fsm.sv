@@ -43,6 +43,7 @@ module rollout_worker_fsm
   output logic [Workers-1:0]    joins_o,             // likewise
   output logic [Workers-1:0]    wants_o,
   output logic [Workers-1:0]    free_o,
+  output logic [Workers-1:0]    begun_o,             // started a descriptor
   output logic [Workers-1:0]    moved_o,             // started a descriptor, or its oldest end was taken
 
   // The engine (see engine_hash): it keeps what it prepared for an assigned descriptor by worker and place.
@@ -222,7 +223,7 @@ module rollout_worker_fsm
   // R20: the version that it names is retired. What runs ends with the token of this cycle, or at its next checkpoint;
   // what has not started, in a place or on its way out of one, adds none.
   logic [Workers-1:0] slot_run_q, slot_0_q, slot_1_q, retiring, retire_0, retire_1;   // the queue pair is one of them
-  logic [Workers-1:0] hit_run, hit_0, hit_1, head_slot, head_kept, head_void, stop_now, kept_now;
+  logic [Workers-1:0] hit_run, hit_0, hit_1, head_void, stop_now, kept_now;
   logic [Workers-1:0] kept_q, kept_0_q, kept_1_q, void_q, void_0_q, void_1_q;
   logic               retire_aborts, retire_keeps;
   /* verilator lint_off UNUSEDSIGNAL */  // of several queue pairs
@@ -244,22 +245,20 @@ module rollout_worker_fsm
   end
   assign stop_now  = stop_q | (hit_run & {Workers{retire_aborts}});
   assign kept_now  = kept_q | (hit_run & {Workers{retire_keeps}});
-  assign head_slot = (head_q & slot_1_q) | (~head_q & slot_0_q);
   assign head_void = (head_q & (void_1_q | hit_1)) | (~head_q & (void_0_q | hit_0));
-  assign head_kept = (head_q & (kept_1_q | (hit_1 & {Workers{retire_keeps}})))
-                   | (~head_q & (kept_0_q | (hit_0 & {Workers{retire_keeps}})));
 
   always_ff @(posedge clk_i) begin
     if (retire_i || (start | assign_i) != '0) begin
       slot_0_q   <= (slot_0_q & ~(assign_i & ~tail)) | (assign_i & ~tail & {Workers{work_i.slot}});
       slot_1_q   <= (slot_1_q & ~(assign_i & tail)) | (assign_i & tail & {Workers{work_i.slot}});
-      slot_run_q <= (start & head_slot) | (~start & slot_run_q);
+      slot_run_q <= (start & ((head_q & slot_1_q) | (~head_q & slot_0_q))) | (~start & slot_run_q);
       void_0_q   <= (void_0_q | hit_0) & ~(assign_i & ~tail);
       void_1_q   <= (void_1_q | hit_1) & ~(assign_i & tail);
       void_q     <= (start & head_void) | (~start & void_q);
       kept_0_q   <= (kept_0_q | (hit_0 & {Workers{retire_keeps}})) & ~(assign_i & ~tail);
       kept_1_q   <= (kept_1_q | (hit_1 & {Workers{retire_keeps}})) & ~(assign_i & tail);
-      kept_q     <= (start & head_kept) | (~start & kept_now);
+      kept_q     <= (start & ((head_q & (kept_1_q | (hit_1 & {Workers{retire_keeps}})))
+                            | (~head_q & (kept_0_q | (hit_0 & {Workers{retire_keeps}}))))) | (~start & kept_now);
     end
   end
 
@@ -438,21 +437,20 @@ module rollout_worker_fsm
   end
 
   // R8: everything here of the STOP's queue pair is older than it; what is assigned in the same cycle knows of it already.
-  logic [Workers-1:0] stop_run, stop_0, stop_1, stop_0_q, stop_1_q, head_stop;
+  logic [Workers-1:0] stop_run, stop_0, stop_1, stop_0_q, stop_1_q;
   logic               stops;
   // Of what runs and of what is queued in either place: it has COW_PREFIX; and the prefix of what runs.
-  logic [Workers-1:0] cow_q, cow_0_q, cow_1_q, head_cow;
+  logic [Workers-1:0] cow_q, cow_0_q, cow_1_q;
   logic [Workers*KeyBits-1:0] prefix_q;
 
-  assign head_cow = (head_q & cow_1_q) | (~head_q & cow_0_q);
   always_ff @(posedge clk_i) begin
     if (assign_i != '0) begin
       cow_0_q <= (cow_0_q & ~(assign_i & ~tail)) | (assign_i & ~tail & {Workers{work_i.cow_prefix}});
       cow_1_q <= (cow_1_q & ~(assign_i & tail))  | (assign_i & tail & {Workers{work_i.cow_prefix}});
     end
     if (start != '0) begin
-      cow_q <= (start & head_cow) | (~start & cow_q);
-      if ((start & head_cow) != '0) begin
+      cow_q <= (start & ((head_q & cow_1_q) | (~head_q & cow_0_q))) | (~start & cow_q);
+      if ((start & ((head_q & cow_1_q) | (~head_q & cow_0_q))) != '0) begin
         for (int w = 0; w < Workers; w++)
           if (start[w]) prefix_q[w*KeyBits +: KeyBits] <= queue_prefix[{4'(w), head_q[w]}];
       end
@@ -490,13 +488,12 @@ module rollout_worker_fsm
       stop_1   = stop_1 | hit_1;
     end
   end
-  assign head_stop = (head_q & (stop_1_q | stop_1)) | (~head_q & (stop_0_q | stop_0));
 
   always_ff @(posedge clk_i) begin
     if (stops || (start | assign_i) != '0) begin
       stop_0_q <= (stop_0_q | stop_0) & ~(assign_i & ~tail);
       stop_1_q <= (stop_1_q | stop_1) & ~(assign_i & tail);
-      stop_q   <= (start & head_stop) | (~start & (stop_q | stop_run));
+      stop_q   <= (start & ((head_q & (stop_1_q | stop_1)) | (~head_q & (stop_0_q | stop_0)))) | (~start & (stop_q | stop_run));
     end
   end
 
@@ -555,6 +552,7 @@ module rollout_worker_fsm
   assign wait_o  = wait_q;
   assign free_o  = ~(run_q | wait_q | some_q);
   assign wants_o = near_end_q & open_q;
+  assign begun_o = start;
   assign moved_o = start | delivered_i;
 
   // Rollout of the descriptor that was assigned last.
@@ -606,8 +604,10 @@ module rollout_worker_fsm
         if ((fire & adds_tokens_q & stop_q & ~done) != '0)
           $fatal(1, "R8 rollout_worker_fsm: workers %b run on behind a STOP", fire & adds_tokens_q & stop_q & ~done);
       end
-      if ((fire & adds_tokens_q & kept_now & ~resident_q & ~done) != '0)
-        $fatal(1, "R20 rollout_worker_fsm: workers %b run on under a version that is retired", fire & kept_now & ~done);
+      if (kept_now != '0) begin
+        if ((fire & adds_tokens_q & kept_now & ~resident_q & ~done) != '0)
+          $fatal(1, "R20 rollout_worker_fsm: workers %b run on under a version that is retired", fire & kept_now & ~done);
+      end
       if (delivered_i != '0) begin
         if ((delivered_i & ~ended_some_q) != '0)
           $fatal(1, "R3 rollout_worker_fsm: an end of workers %b was delivered twice", delivered_i & ~ended_some_q);

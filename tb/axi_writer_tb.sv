@@ -29,6 +29,11 @@ module axi_writer_tb;
   logic [3:0]   message_queue = '0;
   logic [63:0]  message_addr = '0;
   logic [31:0]  message_data = '0;
+  logic         event_valid = 1'b0, event_urgent = 1'b0, event_ready, took_event;
+  logic [3:0]   event_owner = '0;
+  logic [63:0]  event_addr = '0;
+  logic [255:0] event_data = '0;
+  int           events = 0, events_acked = 0, events_behind = 0;
   logic [63:0]  awaddr, wstrb;
   logic [7:0]   awlen;
   logic [2:0]   awsize;
@@ -50,7 +55,8 @@ module axi_writer_tb;
     .completion_addr_i(completion_addr), .completion_first_i(completion_first), .completion_last_i(completion_last),
     .completion_data_i(completion_data), .completion_ready_o(completion_ready),
     .message_valid_i(message_valid), .message_queue_i(message_queue), .message_addr_i(message_addr), .message_data_i(message_data),
-    .message_ready_o(message_ready), .ack_o(ack), .ack_id_o(ack_id),
+    .message_ready_o(message_ready), .event_valid_i(event_valid), .event_urgent_i(event_urgent), .event_owner_i(event_owner),
+    .event_addr_i(event_addr), .event_data_i(event_data), .event_ready_o(event_ready), .ack_o(ack), .ack_id_o(ack_id),
     .ack_error_o(ack_error), .m_axi_awid(awid), .m_axi_awaddr(awaddr), .m_axi_awlen(awlen), .m_axi_awsize(awsize),
     .m_axi_awburst(awburst), .m_axi_awvalid(awvalid), .m_axi_awready(awready), .m_axi_wdata(wdata),
     .m_axi_wstrb(wstrb), .m_axi_wlast(wlast), .m_axi_wvalid(wvalid), .m_axi_wready(wready), .m_axi_bid(bid),
@@ -89,10 +95,11 @@ module axi_writer_tb;
     for (int b = 0; b < 64; b++) strobe[b] = b / 4 >= int'(first) && b / 4 <= int'(last);
   endfunction
 
-  task automatic record(input logic [5:0] id, input logic [3:0] queue, input logic [63:0] addr, input logic [63:0] strb, input logic [511:0] data);
+  // 'owner' is the function.
+  task automatic record(input logic [5:0] id, input logic [3:0] owner, input logic [63:0] addr, input logic [63:0] strb, input logic [511:0] data);
     k = pushed % Many;
     want_id[k]   = id;
-    want_user[k] = owner_of(queue);
+    want_user[k] = owner;
     want_addr[k] = addr;
     want_strb[k] = strb;
     for (int b = 0; b < 64; b++) want_data[k][8*b +: 8] = strb[b] ? data[8*b +: 8] : 8'd0;
@@ -105,16 +112,26 @@ module axi_writer_tb;
 
   always @(posedge clk) if (rst_n && started) begin
     if (ack) acked = acked + 1;
-    if (ack && ack_id >= MESSAGE_AXI_ID) begin
+    if (ack && ack_id >= EVENT_AXI_ID) events_acked = events_acked + 1;
+    else if (ack && ack_id >= MESSAGE_AXI_ID) begin
       messages_acked = messages_acked + 1;
       message_out[ack_id - MESSAGE_AXI_ID] = 1'b0;
     end
     took_completion = completion_valid && completion_ready;
     took_line       = line_valid;
     took_message    = message_valid && message_ready;
-    if (message_valid && (line_ready != 0 || completion_ready)) fail("something may pass a message");
+    took_event      = event_valid && event_ready;
+    if (message_valid && (line_ready != 0 || completion_ready || event_ready)) fail("something may pass a message");
+    if (event_valid && event_urgent && (line_ready != 0 || completion_ready)) fail("R23: something may pass an urgent event");
+    if (took_event && !event_urgent && (line_waits || completion_valid)) fail("R23: an event passes what waits");
+    if (took_event && (took_line || took_completion)) fail("two beats in one cycle, one of them an event");
+    if (took_event) begin
+      record(EVENT_AXI_ID + event_owner, event_owner, event_addr & ~64'd63, event_addr[5] ? 64'hFFFF_FFFF_0000_0000 : 64'hFFFF_FFFF, {2{event_data}});
+      events = events + 1;
+      if (event_urgent && (line_waits || completion_valid)) events_behind = events_behind + 1;
+    end
     if (took_message) begin
-      record(MESSAGE_AXI_ID + message_queue, message_queue, message_addr & ~64'd63, 64'hF << message_addr[5:0], {16{message_data}});
+      record(MESSAGE_AXI_ID + message_queue, owner_of(message_queue), message_addr & ~64'd63, 64'hF << message_addr[5:0], {16{message_data}});
       messages = messages + 1;
       message_out[message_queue] = 1'b1;
     end
@@ -122,8 +139,8 @@ module axi_writer_tb;
     expect_eq("sent", sent, took_line || took_completion);
     if (completion_valid && completion_urgent && completion_ready && line_ready != 0) fail("a line may pass an urgent completion");
     if (took_completion && !completion_urgent && line_waits) fail("half a completion beat passes a token line");
-    if (took_completion) record(COMPLETION_AXI_ID + completion_queue, completion_queue, completion_addr, strobe(completion_first, completion_last), completion_data);
-    if (took_line) record({2'b00, line_worker}, line_queue, line_addr, strobe(line_first, line_last), line_data);
+    if (took_completion) record(COMPLETION_AXI_ID + completion_queue, owner_of(completion_queue), completion_addr, strobe(completion_first, completion_last), completion_data);
+    if (took_line) record({2'b00, line_worker}, owner_of(line_queue), line_addr, strobe(line_first, line_last), line_data);
     if (awvalid && awready) begin
       expect_eq("AWUSER", awuser, want_user[users % Many]);
       users = users + 1;
@@ -137,7 +154,7 @@ module axi_writer_tb;
       if (accept_data !== want_data[k]) fail("wrong data");
       seen = seen + 1;
     end
-    k = (pushed - messages) - (acked - messages_acked);
+    k = (pushed - messages - events) - (acked - messages_acked - events_acked);
     if (k > most) most = k;
     if (k > MAX_WRITES) fail($sformatf("%0d writes in flight", k));
 
@@ -148,6 +165,13 @@ module axi_writer_tb;
       message_addr  <= 64'hFFFF_FFFF_FFFF_F000 + 4 * below(1024);
       message_data  <= rnd();
     end
+    if (!event_valid || took_event) begin
+      event_valid  <= started && completion_percent != 0 && events - events_acked < 256 && chance(30);
+      event_urgent <= chance(20);
+      event_owner  <= 4'(below(16));
+      event_addr   <= Base + 32 * below(2 * Lines);
+      event_data   <= {8{rnd()}};
+    end else if (chance(5)) event_urgent <= 1'b1;             // it has waited long enough
     want <= !chance(stall_line);
     if (!line_waits || took_line || !line_ready[line_worker]) begin
       line_waits  <= !chance(stall_line);
@@ -205,6 +229,7 @@ module axi_writer_tb;
     @(posedge clk);
     if (acked != pushed || seen != pushed) fail($sformatf("idle with %0d of %0d acknowledged", acked, pushed));
     u_protocol.expect_balanced;
+    if (events < 200 || events_behind < 50) fail($sformatf("only %0d events, %0d of them before others", events, events_behind));
     if (messages < 200) fail($sformatf("only %0d messages", messages));
     if (most != MAX_WRITES) fail($sformatf("at most %0d writes were in flight: the limit was not reached", most));
     finish_bench("axi_writer_tb");

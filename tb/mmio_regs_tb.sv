@@ -52,6 +52,10 @@ module mmio_regs_run #(
   logic [31:0] arm_read;
   logic [95:0] entry_read;
   logic [Queues-1:0] armed, masked, pending;
+  logic        event_release, event_release_ok = 1'b0;
+  logic [3:0]  event_owner;
+  logic [Queues-1:0][3:0] owners;
+  logic [5*Queues-1:0] raised;
   logic [31:0] sq_head = '0, sq_tail = '0, cq_head = '0, cq_tail = '0;
 
   // Counters lie elsewhere: the registers only pass them on.
@@ -72,6 +76,8 @@ module mmio_regs_run #(
     .doorbell_o(doorbell), .doorbell_ok_i(doorbell_ok), .release_o(release_cq), .release_ok_i(release_ok),
     .abort_o(abort), .aborting_i(Queues'(aborting) << Pair), .arm_o(arm), .table_write_o(table_write), .table_word_o(table_word), .bell_queue_o(bell_queue), .index_o(index), .state_queue_o(state_queue), .state_i(state),
     .slots_owner_o(slots_owner), .range_owner_i(4'(Owner)), .range_number_i(range_number), .range_o(range_of),
+    .event_release_o(event_release), .event_owner_o(event_owner), .event_release_ok_i(event_release_ok),
+    .events_i(slots_owner == Owner ? 96'h0E00_0003_0E00_0002_0E00_0001 : '1), .owner_o(owners), .raised_o(raised),
     .slots_i(slots_owner == Owner ? 64'h0102_0009_0001_0007 : '1),
     .free_i(free), .wait_i(waiting), .run_i(run), .ready_i(ready), .read_fault_i(Queues'(read_fault) << Pair),
     .line_fault_i(Queues'(line_fault) << Pair), .completion_fault_i(Queues'(completion_fault) << Pair),
@@ -131,7 +137,7 @@ module mmio_regs_run #(
   endtask
 
   // ---------------------------------------------------------------- the table of the contract
-  localparam int Count = 107;
+  localparam int Count = 114;
   localparam int Words = 'h20100 / 4;     // up to the last register of the queue pair's page, and some more
   logic [17:0] addr_of [0:Count-1];
   int          defined = 0;
@@ -156,7 +162,7 @@ module mmio_regs_run #(
     define(REG_ID, Ro, 32'h4C45_4244, 0);
     define(REG_VERSION, Ro, RESET_VERSION, 0);
     define(REG_CAPABILITY, Ro, CAP_PREFILL | CAP_REWARD | CAP_RESIDENT | CAP_INTERRUPT | CAP_LOGP | CAP_POLICY | CAP_ABORT
-                                | CAP_ISOLATED, 0);
+                                | CAP_ISOLATED | CAP_EVENTS, 0);
     define(REG_WORKER_STATE, Ro, 0, 0);
     define(REG_WAIT_STATES, Cfg, 0, 32'hFFFF);
     define(REG_CAP_WORKERS, Ro, Workers, 0);
@@ -201,6 +207,14 @@ module mmio_regs_run #(
     define(REG_LENGTH_LIMIT, Cfg, 32'h0010_0000, 32'hFFFF_FFFF);
     define(REG_EOS_THRESHOLD, Cfg, 0, 32'hFFFF);
     define(REG_REWARD_THRESHOLD, Cfg, 0, 32'hFFFF_FFFF);
+    define(REG_EQ_BASE_LO, Cfg, 0, 32'hFFFF_FFFF);
+    define(REG_EQ_BASE_HI, Cfg, 0, 32'hFFFF_FFFF);
+    define(REG_EQ_SIZE, Cfg, 0, 32'hFFFF_FFFF);
+    define(REG_EVENT_CONTROL, Cfg, 0, 32'h1);
+    // What event_ring says of them; it refuses EQ_HEAD here.
+    define(REG_EQ_HEAD, Ro, 32'h0E00_0001, 0);
+    define(REG_EQ_TAIL, Ro, 32'h0E00_0002, 0);
+    define(REG_EVENTS_DROPPED, Ro, 32'h0E00_0003, 0);
     define(REG_CONTROL, Rw, 0, 0);
     define(REG_WEIGHT, Cfg, 1, 32'hFF);
     define(REG_SQ_BASE_LO, Cfg, 0, 32'hFFFF_FFFF);
@@ -250,6 +264,8 @@ module mmio_regs_run #(
     if (arm !== (addr == REG_ARM && !part && enable)) fail("R14: arm_o is wrong");
     if (abort !== (addr == REG_ABORT && !part && enable && !aborting)) fail("R8: abort_o is wrong");
     if (release_cq !== (addr == REG_CQ_HEAD && !part)) fail("release_o is wrong");
+    if (event_release !== (addr == REG_EQ_HEAD && !part)) fail("R23: event_release_o is wrong");
+    if (event_release && (event_owner !== Owner || index !== data)) fail("R23: EQ_HEAD of another function, or another value");
     if ((doorbell || release_cq || abort) && index !== data) fail("index_o is wrong");
     @(posedge clk);
     write_now <= 1'b0;
@@ -529,7 +545,51 @@ module mmio_regs_run #(
     put(REG_SQ_KEY, rnd());
     for (logic [17:0] addr = REG_SQ_BASE_LO; addr <= REG_KV_SIZE_HI; addr = addr + 4) put(addr, 32'd64);
     for (logic [17:0] addr = REG_LOGP_BASE_LO; addr <= REG_LOGP_SIZE_HI; addr = addr + 4) put(addr, 32'd64);
+    for (logic [17:0] addr = REG_EQ_BASE_LO; addr <= REG_EVENT_CONTROL; addr = addr + 4) put(addr, 32'd0);
     for (int k = 0; k < 3; k++) set_window(k, 64'd0, k == 1 ? '1 : '0);
+  endtask
+
+  // R23: a ring of 0 slots is none, wherever it lies; any other is one, aligned, in one window. EQ_HEAD is event_ring's to judge.
+  task automatic case_events;
+    logic ok;
+    good_config;
+    put(REG_SQ_SIZE, 4);
+    put(REG_CQ_SIZE, 8);
+    put(REG_EQ_BASE_LO, 32'd17);
+    expect_start("no event ring, misaligned", 1'b1);
+    for (int k = 0; k < 32; k++) begin
+      put(REG_EQ_BASE_LO, 32'd64);
+      put(REG_EQ_SIZE, 32'd1 << k);
+      expect_start($sformatf("an event ring of 2^%0d slots", k), k >= 1 && k <= 16);
+      put(REG_EQ_SIZE, (32'd1 << k) + 32'd1 + 32'(k == 0));
+      expect_start($sformatf("an event ring of 2^%0d slots and one", k), 1'b0);
+    end
+    put(REG_EQ_SIZE, 32'd4);
+    for (int k = 0; k < 6; k++) begin
+      put(REG_EQ_BASE_LO, 32'd64 + (32'd1 << k));
+      expect_start($sformatf("an event ring misaligned by %0d", 1 << k), 1'b0);
+    end
+    put(REG_EQ_BASE_LO, 32'd64);
+    put(REG_EVENT_CONTROL, 32'hFFFF_FFFF);
+    expect_start("a ring with LIFE", 1'b1);
+    expect_eq("ring", {started.eq_starts, started.eq_life, started.eq_size, started.eq_base}, {1'b1, 1'b1, 17'd4, 64'd64});
+    // The other regions lie in window 1, the ring in none, then at both ends of window 2.
+    set_window(1, 64'd0, 64'h90_0000_0000);
+    put(REG_EQ_BASE_HI, 32'h100);
+    expect_start("an event ring in no window", 1'b0);
+    set_window(2, 64'h100_0000_0040, 64'd128);
+    expect_start("an event ring that fills a window", 1'b1);
+    set_window(2, 64'h100_0000_0040, 64'd127);
+    expect_start("an event ring beyond its window", 1'b0);
+    set_window(2, 64'h100_0000_0041, 64'd128);
+    expect_start("an event ring before its window", 1'b0);
+    good_config;
+    for (int k = 0; k < 2; k++) begin
+      event_release_ok <= k[0];
+      write(REG_EQ_HEAD, rnd(), 1'b0, ok);
+      if (ok !== k[0]) fail($sformatf("EQ_HEAD: ok is %b, expected %b", ok, k[0]));
+    end
+    event_release_ok <= 1'b0;
   endtask
 
   task automatic set_window(input int k, input logic [63:0] base, input logic [63:0] size);
@@ -838,6 +898,7 @@ module mmio_regs_run #(
     value[REG_STATE/4] = 2;
     case_enable;
     case_windows;
+    case_events;
     case_drain;
     case_faults;
     case_interrupt;

@@ -34,10 +34,10 @@ struct Cli {
 #[derive(Subcommand)]
 enum Command {
     /// Run a trace on several devices and compare every completion and every token
-    Compare(commands::compare::Args),
+    Compare(Box<commands::compare::Args>),
     /// Drive every rollout of a trace through its life on one device, to stored trajectories
     #[cfg(feature = "runtime")]
-    Run(commands::run::Args),
+    Run(Box<commands::run::Args>),
     /// Look at traces, convert and generate them
     #[command(subcommand)]
     Trace(commands::trace::Command),
@@ -65,9 +65,9 @@ enum Command {
 
 fn main() -> ExitCode {
     let result = match Cli::parse().command {
-        Command::Compare(args) => commands::compare::run(args),
+        Command::Compare(args) => commands::compare::run(*args),
         #[cfg(feature = "runtime")]
-        Command::Run(args) => commands::run::run(args),
+        Command::Run(args) => commands::run::run(*args),
         Command::Trace(command) => commands::trace::run(command),
         #[cfg(feature = "runtime")]
         Command::Trajectories(command) => commands::trajectories::run(command),

@@ -40,7 +40,25 @@ fn one_round_alone_is_the_same_again() {
     assert!(first.contains("every rule held"), "{first}");
 }
 
+/// Side by side seeds give the same sum as one behind the other; what the time cuts off is told.
+#[test]
+fn seeds_run_side_by_side() {
+    let directory = tempdir().unwrap();
+    let arguments =
+        "compare --devices model --chaos 5 --chaos-seeds 12 --chaos-shapes --chaos-descriptors 60";
+    let alone = doorbell(directory.path(), arguments).stdout;
+    assert_eq!(doorbell(directory.path(), &format!("{arguments} --chaos-jobs 3")).stdout, alone);
+    let cut = doorbell(directory.path(), &format!("{arguments} --chaos-seconds 0"));
+    assert_eq!(cut.code, 0, "{}", cut.stderr);
+    assert!(
+        cut.stdout.ends_with("the time is over: go on with --chaos 6 --chaos-seeds 11\n"),
+        "{}",
+        cut.stdout
+    );
+}
+
 #[rstest]
+#[case("compare --chaos 1 --chaos-shapes --queues 4", "cannot be used with")]
 #[case("compare --chaos 1 --devices nothing", "unknown device 'nothing'")]
 #[case("compare --chaos 1 --devices model --functions 2", "functions is 2: it must be at most 1")]
 #[case("compare --chaos-seeds 4", "--chaos <SEED>")]

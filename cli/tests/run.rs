@@ -41,6 +41,7 @@ fn trajectories(directory: &Path, name: &str) -> Vec<String> {
 )]
 #[case::judged_groups("--group 4 --judge-group --checkpoint 16 --judges 2", 1024)]
 #[case::log_probabilities("--group 2 --logprobs", 512)]
+#[case::device_times("--group 2 --device-times --queues 4 --functions 2", 512)]
 #[case::tight("--slots 8 --group 4 --credits 4 --depth 4 --checkpoint 8", 1024)]
 fn every_rollout_comes_to_its_trajectory(#[case] args: &str, #[case] rollouts: u64) {
     let directory = tempfile::tempdir().unwrap();

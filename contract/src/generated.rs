@@ -325,6 +325,8 @@ bitflags::bitflags! {
         const ABORTING = 1 << 3;
         /// Bit 4: ARM was written, and it has not fired since (rule R14); only with CAPABILITY.INTERRUPT
         const ARMED = 1 << 4;
+        /// Bit 8: the bus owes it an answer for too long (rule R24); falls with ACTIVE; only with CAPABILITY.WATCHDOG
+        const DEAD = 1 << 8;
     }
 }
 
@@ -342,6 +344,8 @@ bitflags::bitflags! {
         const COMPLETION_WRITE = 1 << 3;
         /// Bit 4: an interrupt's message was answered with an error, and is lost
         const MESSAGE_WRITE = 1 << 4;
+        /// Bit 8: an access was not answered within BUS_TIMEOUT: the queue pair is dead (rule R24)
+        const BUS_TIMEOUT = 1 << 8;
     }
 }
 
@@ -385,6 +389,8 @@ bitflags::bitflags! {
         const ISOLATED = 1 << 8;
         /// Bit 9: event rings (rule R23): EQ_BASE to EVENTS_DROPPED
         const EVENTS = 1 << 9;
+        /// Bit 16: register BUS_TIMEOUT, and queue pairs that are dead once it is over (rule R24)
+        const WATCHDOG = 1 << 16;
         /// Bit 4: polls the slots: the check word publishes (rule R1), and the doorbell only wakes
         const SLOT_POLLING = 1 << 4;
     }
@@ -420,6 +426,8 @@ registers! {
         WaitStates = 0x0_0010, Device, "WAIT_STATES", Config, Some(0);
         /// MESSAGES_PENDING (ro): \[15:0\] vectors, by queue pair, that have fired and whose message is not sent: masked ones, for long
         MessagesPending = 0x0_0014, Device, "MESSAGES_PENDING", ReadOnly, Some(0);
+        /// BUS_TIMEOUT (cfg): cycles after which an access that the bus has not answered makes its queue pair dead (rule R24); 0: never. Without CAPABILITY.WATCHDOG: SLVERR
+        BusTimeout = 0x0_003C, Device, "BUS_TIMEOUT", Config, Some(0);
         /// CAP_WORKERS (ro): workers built; on a device that has them by the thousand, how many descriptors of a queue pair may run at a time
         CapWorkers = 0x0_0040, Device, "CAP_WORKERS", ReadOnly, None;
         /// CAP_QUEUES (ro): queue pairs, 1 to 16
@@ -498,7 +506,7 @@ registers! {
         EqSize = 0x1_0048, Function, "EQ_SIZE", Config, Some(0);
         /// EVENT_CONTROL (cfg): LIFE; other bits are ignored and read 0
         EventControl = 0x1_004C, Function, "EVENT_CONTROL", Config, Some(0);
-        /// EQ_HEAD (rw): head of the event ring, a running index: releases the events below it. Beyond EQ_TAIL, or below the current head, or while no ring runs: SLVERR
+        /// EQ_HEAD (rw): head of the event ring, a running index: releases the events below it. Beyond the events written, or below the current head, or while no ring runs: SLVERR
         EqHead = 0x1_0050, Function, "EQ_HEAD", ReadWrite, Some(0);
         /// EQ_TAIL (ro): tail of the event ring, a running index: the writes of the events below it were answered; final once no queue pair of the function is active
         EqTail = 0x1_0054, Function, "EQ_TAIL", ReadOnly, Some(0);
@@ -618,13 +626,13 @@ registers! {
         LogpSizeHi = 0x1_085C, FunctionQueue, "LOGP_SIZE_HI", Config, Some(0);
         /// COALESCE_TIME (cfg): ticks after which the first visible completion at or above ARM makes an armed queue pair fire (rule R14); 0: no time
         CoalesceTime = 0x1_0860, FunctionQueue, "COALESCE_TIME", Config, Some(0);
-        /// DOORBELL (rw): SQ tail, a running index: publishes the descriptors below it. More than SQ_SIZE above the slots consumed, or below the current tail, or while inactive or draining: SLVERR, and the overflow count of STATUS rises
+        /// DOORBELL (rw): SQ tail, a running index: publishes the descriptors below it. More than SQ_SIZE above the slots consumed, or below the current tail, or while inactive, draining or dead: SLVERR, and the overflow count of STATUS rises
         Doorbell = 0x2_0000, Queue, "DOORBELL", ReadWrite, Some(0);
         /// CQ_HEAD (rw): CQ head, a running index: releases the completions below it. Beyond the completions written, or below the current head, or while inactive: SLVERR, and the overflow count of STATUS rises
         CqHead = 0x2_0004, Queue, "CQ_HEAD", ReadWrite, Some(0);
         /// ARM (rw): arms the interrupt (rule R14) with the running index of a completion, that which the host would read next. While inactive, or without CAPABILITY.INTERRUPT: SLVERR
         Arm = 0x2_0008, Queue, "ARM", ReadWrite, Some(0);
-        /// STATE (ro): ACTIVE, IDLE, FAULT, ABORTING, ARMED of the queue pair
+        /// STATE (ro): ACTIVE, IDLE, FAULT, ABORTING, ARMED, DEAD of the queue pair
         State = 0x2_000C, Queue, "STATE", ReadOnly, Some(2);
         /// ERROR (w1c): faults of the queue pair, one sticky bit each; writing 1 to a bit clears it
         Error = 0x2_0010, Queue, "ERROR", WriteOneClears, Some(0);

@@ -10,11 +10,13 @@ constexpr uint32_t kBeatWords = kBeatBytes / 4;
 constexpr uint32_t kQueues = 16;        // queue pairs, at most
 constexpr uint32_t kCompletionId = 16;  // AWID of completions, plus their queue pair; token lines carry their worker's number
 constexpr uint32_t kMessageId = 32;     // AWID of the messages of interrupts, plus their queue pair
+constexpr uint32_t kEventId = 48;       // AWID of events, plus their function
+constexpr uint32_t kFunctions = 16;     // at most
 constexpr uint32_t kReadbackId = 1;    // ARID of what REWARD and POLICY read; descriptors have 0
-constexpr uint32_t kIds = kMessageId + kQueues;
+constexpr uint32_t kIds = kEventId + kFunctions;
 constexpr uint32_t kOkay = 0, kSlverr = 2, kDecerr = 3;
 constexpr uint32_t kIncr = 1, kSize64 = 6;  // AxBURST and AxSIZE: the only ones that the device may use
-constexpr uint32_t kOutstanding = 256;      // transfers of a kind that the memory holds; more than the device's own limit
+constexpr uint32_t kOutstanding = 256;      // transfers of a kind that the memory holds; more than the device's own limit but for events
 
 struct WriteBeat {
     uint32_t data[kBeatWords];

@@ -58,7 +58,8 @@ AxiMemory<Chaos>::AxiMemory(const SimulatorConfig& config, uint32_t queues)
       monitor_{queues, config.hostile},
       latency_max_{config.latency_max},
       random_{config.seed},
-      faults_{config.faults.begin(), config.faults.end()} {
+      faults_{config.faults.begin(), config.faults.end()},
+      keeps_moments_{config.moments} {
     for (uint32_t channel = 0; channel < 5; ++channel) {
         stall_limit_[channel] = config.stall_percent[channel] * 4096U / 100;
     }
@@ -131,7 +132,7 @@ inline void AxiMemory<Chaos>::check_burst(const char* channel, uint64_t address,
 template <bool Chaos>
 void AxiMemory<Chaos>::check_id(uint32_t id, uint64_t address) const {
     const uint32_t queue = id < kMessageId ? id - kCompletionId : id - kMessageId;
-    if (id >= kCompletionId && queue >= monitor_.queues()) fail_memory("AXI", at_address("AW: an unknown AWID", address));
+    if (id >= kCompletionId && id < kEventId && queue >= monitor_.queues()) fail_memory("AXI", at_address("AW: an unknown AWID", address));
 }
 
 template <bool Chaos>
@@ -182,8 +183,9 @@ void AxiMemory<Chaos>::accept_read(uint64_t address, uint32_t id, uint32_t lengt
 template <bool Chaos>
 void AxiMemory<Chaos>::accept_address(uint64_t address, uint32_t id, uint32_t length, uint32_t size, uint32_t burst,
                                       uint32_t user) {
-    if (id >= kMessageId) {
+    if (id >= kMessageId && !(id >= kEventId && lies(address))) {
         check_form(address, length, size, burst);
+        if (id >= kEventId) monitor_.burst("AW", address, length + 1, user);
     } else {
         check_burst("AW", address, length, size, burst);
         monitor_.burst("AW", address, length + 1, user);
@@ -206,8 +208,13 @@ void AxiMemory<Chaos>::accept_beat(const uint32_t* data, uint64_t strobe, bool l
         fail_memory("AXI", at_address(last ? "W: WLAST before the last beat" : "W: no WLAST on the last beat", address));
     }
     uint32_t completions = 0;
-    const bool is_message = burst.id >= kMessageId, is_completion = burst.id >= kCompletionId && !is_message;
-    if (is_message) {
+    const bool is_message = AxiMemory::is_message(burst.id), is_event = burst.id >= kEventId;
+    const bool is_completion = burst.id >= kCompletionId && burst.id < kMessageId;
+    // A message, or an event, may be sent to where there is no memory.
+    const bool is_there = burst.id < kMessageId || lies(address);
+    if (is_event) {
+        monitor_.event(burst.id - kEventId, address, strobe, data, burst.user);
+    } else if (is_message) {
         monitor_.message(burst.id - kMessageId, address, strobe, data, burst.user);
     } else if (is_completion) {
         completions = monitor_.completion_beat(burst.id - kCompletionId, address, strobe, data, burst.user);
@@ -228,35 +235,43 @@ void AxiMemory<Chaos>::accept_beat(const uint32_t* data, uint64_t strobe, bool l
                 if (corrupt != nullptr) flip(beat.data, half, corrupt->bit);
                 if (fault(FaultKind::CompletionWriteError, index) != nullptr) burst.code = kSlverr;
             }
-        } else if (strobe != 0 && !is_message) {
+        } else if (strobe != 0 && !is_message && !is_event) {
             const Fault* const corrupt = fault(FaultKind::CorruptToken, transferred_.token_beats);
             if (corrupt != nullptr) flip(beat.data, strobe, corrupt->bit);
             if (fault(FaultKind::TokenWriteError, transferred_.token_beats) != nullptr) burst.code = kSlverr;
         }
+        if (!is_there) burst.code = kDecerr;
         if (burst.code == kOkay && strobe != 0 && !is_message && !faulty_.empty()) burst.code = draw_error(address, strobe, true);
-        if (!is_message || lies(address)) effect_.push_back(beat);
-    } else if (!is_message) {
+        if (is_there) effect_.push_back(beat);
+    } else if (is_there) {
         store(address, data, strobe);
-    } else if (lies(address)) {
-        store(address, data, strobe);
-        message_came(burst.id);
+        if (is_message) message_came(burst.id);
     }
     transferred_.completions += completions;
-    transferred_.token_beats += is_completion || is_message ? 0 : 1;
+    transferred_.token_beats += is_completion || is_message || is_event ? 0 : 1;
 
     // Only completions of the last beat are counted for the burst: the device writes them in single beats.
-    if (last) finish_burst(completions, is_message && !lies(address) ? kDecerr : burst.code);
+    if (last) finish_burst(completions, is_there ? burst.code : kDecerr);
 }
 
 template <bool Chaos>
 void AxiMemory<Chaos>::accept_single(uint64_t address, uint32_t id, uint32_t size, uint32_t burst, uint32_t user,
                                      const uint32_t* data, uint64_t strobe) {
-    if (id >= kMessageId) [[unlikely]] return accept_message(address, id, size, burst, user, data, strobe);
+    if (is_message(id)) [[unlikely]] return accept_message(address, id, size, burst, user, data, strobe);
+    if (id >= kEventId && !lies(address)) [[unlikely]] {
+        check_form(address, 0, size, burst);
+        monitor_.burst("AW", address, 1, user);
+        monitor_.event(id - kEventId, address, strobe, data, user);
+        respond(id, 0, kDecerr);
+        return;
+    }
     check_burst("AW", address, 0, size, burst);
     monitor_.burst("AW", address, 1, user);
     check_id(id, address);
     uint32_t completions = 0;
-    if (id >= kCompletionId) {
+    if (id >= kEventId) [[unlikely]] {
+        monitor_.event(id - kEventId, address, strobe, data, user);
+    } else if (id >= kCompletionId) {
         completions = monitor_.completion_beat(id - kCompletionId, address, strobe, data, user);
         transferred_.completions += completions;
     } else {
@@ -295,7 +310,7 @@ void AxiMemory<Chaos>::finish_burst(uint32_t completions, uint32_t code) {
 template <bool Chaos>
 void AxiMemory<Chaos>::apply(Response& response) {
     for (const WriteBeat& beat : response.effect) store(beat.address, beat.data, beat.strobe);
-    if (response.id >= kMessageId && !response.effect.empty()) message_came(response.id);
+    if (is_message(response.id) && !response.effect.empty()) message_came(response.id);
     response.effect.clear();
 }
 

@@ -53,6 +53,7 @@ public:
     void set_weather(const Weather& weather);
     // The beats that were answered with an error since this was asked last, but for those of the configuration.
     rust::Vec<Injected> take_injected() { return std::exchange(injected_, {}); }
+    rust::Vec<Moment> take_moments() { return std::exchange(moments_, {}); }
 
     // The reset pin is active: every transfer in flight is forgotten.
     void reset();
@@ -79,6 +80,7 @@ private:
     void accept_single(uint64_t address, uint32_t id, uint32_t size, uint32_t burst, uint32_t user, const uint32_t* data,
                        uint64_t strobe);
     void check_id(uint32_t id, uint64_t address) const;
+    static bool is_message(uint32_t id) { return id >= kMessageId && id < kEventId; }
     // A message of an interrupt may lie anywhere; where there is no memory it is answered DECERR.
     bool lies(uint64_t address) const { return address - bus_ < bytes_ && kBeatBytes <= bytes_ - (address - bus_); }
     void check_form(uint64_t address, uint32_t length, uint32_t size, uint32_t burst) const;
@@ -118,6 +120,7 @@ private:
     std::conditional_t<Chaos, ShuffledResponses, OrderedResponses> responses_;
     Response* shown_ = nullptr;  // on the B channel
     QueueMonitors monitor_;
+    static constexpr uint32_t kNobodysId = UINT32_MAX;  // of a read
     Transferred transferred_;
 
     bool showing_r_ = false, showing_b_ = false;
@@ -131,6 +134,8 @@ private:
     std::vector<Fault> faults_;
     std::vector<FaultyRange> faulty_;
     rust::Vec<Injected> injected_;
+    bool keeps_moments_;
+    rust::Vec<Moment> moments_;
     bool withholds_reads_ = false, withholds_writes_ = false;
     std::vector<WriteBeat> effect_;      // of the burst whose beats are coming in
 
@@ -205,6 +210,7 @@ inline void AxiMemory<Chaos>::sample(Top& top) {
         Read& read = reads_.front();
         showing_r_ = false;
         ++transferred_.read_beats;
+        if (keeps_moments_) [[unlikely]] moments_.push_back(Moment{now_, kNobodysId, read.id == 0 ? 1U : 0U});
         read.address += kBeatBytes;
         if (--read.beats == 0) reads_.pop();
     }
@@ -212,6 +218,7 @@ inline void AxiMemory<Chaos>::sample(Top& top) {
         showing_b_ = false;
         if (shown_ != nullptr) {  // not a spurious one
             visible_ += shown_->completions;
+            if (keeps_moments_) [[unlikely]] moments_.push_back(Moment{now_, shown_->id, shown_->completions});
             responses_.drop(*shown_);
         }
     }

@@ -101,6 +101,17 @@ pub(crate) mod ffi {
         is_decerr: bool,
     }
 
+    /// When something was transferred to the device.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    struct Moment {
+        /// Clock cycle of the memory.
+        cycle: u64,
+        /// BID of a write response; `u32::MAX`: a beat that was read.
+        id: u32,
+        /// Completions that are visible with it; descriptors that are read with it.
+        count: u32,
+    }
+
     #[derive(Debug, Clone)]
     struct SimulatorConfig {
         latency_min: u32,
@@ -111,6 +122,8 @@ pub(crate) mod ffi {
         seed: u64,
         /// Function whose owner keeps to nothing; `u32::MAX` for none.
         hostile: u32,
+        /// Keeps when beats come and responses go.
+        moments: bool,
         /// Its weather changes while it runs.
         changes: bool,
         faults: Vec<Fault>,
@@ -167,6 +180,7 @@ pub(crate) mod ffi {
         fn reset(self: Pin<&mut Simulator>, cycles: u32, bus: bool) -> Result<()>;
         fn set_weather(self: Pin<&mut Simulator>, weather: &Weather) -> Result<()>;
         fn take_injected(self: Pin<&mut Simulator>) -> Vec<Injected>;
+        fn take_moments(self: Pin<&mut Simulator>) -> Vec<Moment>;
         fn write_register(
             self: Pin<&mut Simulator>,
             address: u32,

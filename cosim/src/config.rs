@@ -3,7 +3,7 @@
 use std::ops::{Range, RangeInclusive};
 use std::path::PathBuf;
 
-pub use crate::bridge::ffi::{Fault, FaultKind, FaultyRange, Injected, Weather};
+pub use crate::bridge::ffi::{Fault, FaultKind, FaultyRange, Injected, Moment, Weather};
 
 use crate::bridge::ffi;
 use crate::error::CosimError;
@@ -51,6 +51,8 @@ pub struct RtlConfig {
     pub changes: bool,
     /// Cycles that one [`advance`](doorbell_host::Platform::advance) simulates at most.
     pub slice: u64,
+    /// Whether its memory keeps [when descriptors came and writes were answered](crate::RtlPlatform::take_moments).
+    pub moments: bool,
     /// Waveform to be written.
     pub wave: Option<Wave>,
 }
@@ -69,6 +71,7 @@ impl Default for RtlConfig {
             hostile: None,
             changes: false,
             slice: SLICE,
+            moments: false,
             wave: None,
         }
     }
@@ -139,6 +142,7 @@ impl RtlConfig {
             reorder: self.reorder,
             seed: self.seed,
             hostile: self.hostile.map_or(u32::MAX, u32::from),
+            moments: self.moments,
             changes: self.changes,
             faults: self.faults.clone(),
             wave_path,

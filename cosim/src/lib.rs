@@ -17,8 +17,8 @@ pub mod probe;
 pub use bare::{BareRun, bare_loop};
 pub use bridge::ffi::Built;
 pub use config::{
-    CHANNELS, Fault, FaultKind, FaultyRange, Injected, MAX_LATENCY, RtlConfig, SHARED_SLICE, SLICE, Wave,
-    Weather,
+    CHANNELS, Fault, FaultKind, FaultyRange, Injected, MAX_LATENCY, Moment, RtlConfig, SHARED_SLICE, SLICE,
+    Wave, Weather,
 };
 pub use error::CosimError;
 pub use platform::{RtlPlatform, Watch};

@@ -10,7 +10,7 @@ use doorbell_host::{DeviceError, Pages, Platform, SharedMemory};
 
 use crate::bridge::ffi;
 use crate::built;
-use crate::config::{Injected, MAX_LATENCY, RtlConfig, Weather};
+use crate::config::{Injected, MAX_LATENCY, Moment, RtlConfig, Weather};
 use crate::error::CosimError;
 
 pub(crate) const NAME: &str = "rtl";
@@ -158,6 +158,12 @@ impl RtlPlatform {
     /// The beats that its memory answered with an error, by the weather, since this was asked last.
     pub fn take_injected(&mut self) -> Vec<Injected> {
         self.simulator.0.pin_mut().take_injected()
+    }
+
+    /// When descriptors came and writes were answered since this was asked last, of a device that was made with
+    /// [`RtlConfig::moments`].
+    pub fn take_moments(&mut self) -> Vec<Moment> {
+        self.simulator.0.pin_mut().take_moments()
     }
 
     /// Lets exactly `cycles` cycles pass.

@@ -1,5 +1,6 @@
 #include "queue_monitor.h"
 
+#include <algorithm>
 #include <cinttypes>
 #include <cstdio>
 #include <string>
@@ -211,6 +212,7 @@ void QueueMonitors::write_begins(uint32_t address, uint32_t value) {
     value_ = value;
     const Decoded at = decode(address);
     if (at.of_queue && watches(at.queue)) monitors_[at.queue].write_begins(at.address, value);
+    if (at.of_function) events_[at.function].write_begins(at.address, value);
 }
 
 void QueueMonitors::write_ends(bool okay) {
@@ -218,8 +220,12 @@ void QueueMonitors::write_ends(bool okay) {
     if (okay) windows_.written(address_, value_);
     if (at.of_queue && at.queue < queues_) {
         if (watches(at.queue)) monitors_[at.queue].write_ends(okay);
+        if (okay && at.address == DOORBELL_REG_CONTROL && (value_ & DOORBELL_CONTROL_ENABLE) != 0) {
+            events_[monitors_[at.queue].owner()].enabled();
+        }
         if (okay && at.address == DOORBELL_REG_QUEUE_FUNCTION) monitors_[at.queue].set_owner(value_);
     }
+    if (at.of_function) events_[at.function].write_ends(at.address, value_, okay);
     if (okay && at.of_function && at.address == DOORBELL_REG_FN_CONTROL && (value_ & DOORBELL_FN_CONTROL_RESET) != 0) {
         for (QueueMonitor& monitor : monitors_) {
             if (monitor.owner() == at.function) monitor.function_reset();
@@ -254,6 +260,16 @@ QueueMonitor& QueueMonitors::with_slot(uint64_t address, uint32_t user) {
 
 QueueMonitor& QueueMonitors::with_token(uint64_t address, uint32_t user) {
     return with(user, [address](const QueueMonitor& monitor) { return monitor.owns_token(address); });
+}
+
+bool QueueMonitors::is_active(uint32_t function) const {
+    return std::any_of(monitors_.begin(), monitors_.end(), [function](const QueueMonitor& monitor) {
+        return monitor.is_active() && monitor.owner() == function;
+    });
+}
+
+void QueueMonitors::bad_event(uint64_t address, uint32_t function) {
+    fail_memory("R12", format("event write to 0x%" PRIx64 " while function %" PRIu32 " is inactive", address, function));
 }
 
 void QueueMonitors::bad_user(const char* channel, uint64_t address, uint32_t user) {

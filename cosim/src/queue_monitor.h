@@ -7,6 +7,7 @@
 
 #include "axi.h"
 #include "doorbell_contract.h"
+#include "event_monitor.h"
 #include "window_watch.h"
 
 namespace doorbell {
@@ -75,6 +76,7 @@ public:
     // A message. R14: what the table says, at most one for each write of ARM. The entry may have changed while it was on its way.
     void message(uint64_t address, uint64_t strobe, const uint32_t* data);
     // STATE has said that it is active: what it was configured with holds.
+    bool is_active() const { return active_; }
     bool is_confirmed() const { return confirmed_; }
     uint32_t owner() const { return owner_; }
     void set_owner(uint32_t function) { owner_ = function; }
@@ -128,6 +130,7 @@ public:
     void register_read(uint32_t address, uint32_t value, bool writes_outstanding);
     void reset() {
         monitors_ = {};
+        events_ = {};
         windows_.reset();
     }
     // The reset pin of the device alone: what it promised to the bus still comes, from where it was.
@@ -170,9 +173,18 @@ public:
         if (user != monitor.owner()) bad_user("AW", address, user);
         if (user != hostile_) monitor.message(address, strobe, data);
     }
+    // An event is held to the ring of its function, while one of that's queue pairs may be active.
+    void event(uint32_t function, uint64_t address, uint64_t strobe, const uint32_t* data, uint32_t user) {
+        if (user != function) bad_user("AW", address, user);
+        if (user == hostile_) return;
+        if (!is_active(function)) bad_event(address, function);
+        events_[function].event(address, strobe, data);
+    }
     uint32_t queues() const { return queues_; }
 
 private:
+    bool is_active(uint32_t function) const;
+    [[noreturn]] static void bad_event(uint64_t address, uint32_t function);
     bool watches(uint32_t queue) const { return queue < queues_ && monitors_[queue].owner() != hostile_; }
     // The one that has such an address in its regions: one of `user`'s function rather than another, and one that STATE has shown
     // active before all. Of an ENABLE that the device refuses nobody knows here before STATE is read, and until then its regions may
@@ -184,6 +196,7 @@ private:
 
     WindowWatch windows_;
     std::array<QueueMonitor, kQueues> monitors_;
+    std::array<EventMonitor, kFunctions> events_;
     uint32_t queues_, hostile_;
     uint32_t address_ = 0, value_ = 0;  // of the register write that is under way
 };

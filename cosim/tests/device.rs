@@ -137,7 +137,9 @@ fn a_disable_or_reset_stops_every_write_and_the_next_start_is_clean(#[values(fal
             pass(rtl, cycles);
             if reset {
                 rtl.driver.platform_mut().reset(3).unwrap();
-                for register in Register::ALL {
+                // It has no CAPABILITY.WATCHDOG.
+                for register in Register::ALL.into_iter().filter(|&register| register != Register::BusTimeout)
+                {
                     if let Some(value) = register.reset() {
                         assert_eq!(
                             rtl.driver.read(register).unwrap(),

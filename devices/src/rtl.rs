@@ -54,6 +54,7 @@ fn make(
         hostile: None,
         changes: false,
         slice: if settings.own_thread { SHARED_SLICE } else { SLICE },
+        moments: false,
         wave,
     };
     let config = if random { config.with_random_memory(seed) } else { config };

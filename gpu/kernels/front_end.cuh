@@ -50,7 +50,9 @@ struct FrontEnd {
   // Running indices of the submission queue: taken by a fetch warp up to, admitted up to.
   uint32_t claimed;
   uint32_t admitted;
-  uint32_t cut;  // behind the batch that the end of the session has cut off, of which some may have been admitted
+  // Behind the batch that the end of the session has cut off, of which some may have been admitted, if it has.
+  uint32_t cut;
+  uint32_t was_cut;
   uint32_t fetchers;  // fetch warps, and the scout, that have not ended
   uint32_t waits_for;
   uint32_t asks;
@@ -1009,7 +1011,10 @@ struct Fetcher {
     const uint32_t lane = threadIdx.x % kWarp;
     const bool whole = Fetcher{f, state, queue, session, warp, lane, f.stage[warp]}.in_general(first, count);
     // R12: all of it has been read. `admitted` stays, as nobody else may have the turn.
-    if (!whole && lane == 0) order::store_relaxed_block(&f.cut, first + count);
+    if (!whole && lane == 0) {
+      order::store_relaxed_block(&f.cut, first + count);
+      order::store_release_block(&f.was_cut, 1);
+    }
     return whole;
   }
 
@@ -1504,8 +1509,7 @@ __device__ __forceinline__ void publish(const FrontEnd& f, const Launch& launch,
   doorbell_mailbox& mailbox = launch.mailboxes[queue];
   const WorkerCounters& workers = launch.state->counters[queue];
   uint32_t sq_head = order::load_acquire_block(&f.admitted);
-  const uint32_t cut = order::load_relaxed_block(&f.cut);
-  if (static_cast<int32_t>(cut - sq_head) > 0) sq_head = cut;
+  if (UNLIKELY(order::load_acquire_block(&f.was_cut) != 0)) sq_head = order::load_relaxed_block(&f.cut);
   // Read behind `sq_head`: at most as many as have not completed by now. And `asked` behind `asks`: at least as new.
   // Of what is taken one by one some may have completed before `admitted` moves on.
   const int32_t left = static_cast<int32_t>(sq_head - f.config.sq_start - completed(f));
@@ -1693,7 +1697,8 @@ __device__ bool block(FrontEnd& f, const Launch& launch, uint32_t queue) {
         f.asked = f.config.cq_start - 1;
         f.stopping = 0;
         f.fetchers = kFetchWarps + 1;
-        f.sq_tail = f.claimed = f.admitted = f.cut = f.config.sq_start;
+        f.sq_tail = f.claimed = f.admitted = f.config.sq_start;
+        f.was_cut = 0;
         f.cq_head = f.config.cq_start;
         f.posted = static_cast<uint64_t>(f.config.sq_start) << 32 | f.config.cq_start;
         f.shown = &launch.mailboxes[f.config.function].policy_slots;

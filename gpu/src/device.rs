@@ -116,14 +116,16 @@ impl GpuDevice {
         let at = usize::from(queue);
         let line = &self.lines[at];
         let (mailbox, registers) = (&line.mailbox, &mut self.registers);
-        if registers.queue(queue).is_active() && mailbox.is_reached() {
+        // Asked once: what it says at the end of a session is to be all of it.
+        let is_reached = mailbox.is_reached();
+        if registers.queue(queue).is_active() && is_reached {
             // A front end counts for its own queue pair.
             for counter in QueueCounter::ALL {
                 registers.queue_mut(queue).set_counter(counter, mailbox.counter(counter.of_device()));
             }
         }
         if registers.queue(queue).is_ending() {
-            if mailbox.is_reached() {
+            if is_reached {
                 let status = mailbox.status();
                 registers.queue_mut(queue).ended(status.sq_head, status.cq_tail);
                 for counter in Counter::ALL {
@@ -146,12 +148,13 @@ impl GpuDevice {
             registers.forget_abort();
         }
         let Some(session) = &mut registers.session else { return };
-        for head in [consumed, status.sq_head] {
+        // Until the kernel has come to this session it tells of the one before.
+        for head in [Some(consumed), is_reached.then_some(status.sq_head)].into_iter().flatten() {
             if between(session.sq.head, head, session.sq.tail) {
                 session.sq.head = head;
             }
         }
-        for tail in [written, status.cq_tail] {
+        for tail in [Some(written), is_reached.then_some(status.cq_tail)].into_iter().flatten() {
             if between(session.cq.tail, tail, session.cq.head.wrapping_add(session.cq.depth.slots())) {
                 session.cq.tail = tail;
             }
@@ -178,10 +181,15 @@ impl GpuDevice {
     fn is_busy(&self, queue: u8) -> bool {
         let Some(session) = &self.registers.queue(queue).session else { return false };
         let line = self.line_of(queue);
+        if !line.mailbox.is_reached() {
+            return session.sq.fill() > 0;
+        }
         let status = line.mailbox.status();
-        // What the check words alone have published is beyond the tail (R1).
-        let waiting = session.sq.tail.wrapping_sub(status.sq_head);
-        if status.outstanding > 0 || waiting != 0 && waiting <= session.sq.depth.slots() {
+        // It is told every few rounds: where completions have told of more, what it says of the others is too old as well. And what the
+        // check words alone have published is beyond the tail (R1).
+        let is_old = (status.sq_head.wrapping_sub(session.sq.head) as i32) < 0;
+        let waits = session.sq.tail.wrapping_sub(status.sq_head) as i32 > 0;
+        if is_old || waits || status.outstanding > 0 {
             return true;
         }
         // The kernel counts a completion when it has written it; here it may come a little later.
@@ -283,7 +291,8 @@ impl GpuDevice {
             return;
         };
         let sq = &mut session.sq;
-        if between(sq.head, told, sq.head.wrapping_add(sq.depth.slots())) {
+        // A host that has read that all is consumed may fill the ring anew, and what it has written may have been consumed by now as well.
+        if between(sq.head, told, sq.head.wrapping_add(2 * sq.depth.slots())) {
             sq.head = told;
             if !between(told, sq.tail, told.wrapping_add(sq.depth.slots())) {
                 sq.tail = told;

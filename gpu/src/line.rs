@@ -141,13 +141,15 @@ impl SharedLine {
         if self.open.load(Ordering::Acquire) == CLOSED || taken > slots {
             return false;
         }
-        if known > slots || taken > known {
+        if taken > 0 {
             let Some((completions, depth)) = self.completions() else { return false };
             let last = head.wrapping_sub(1);
-            if !queue::is_fresh(&completions, depth, last) {
-                return false;
+            if known > slots || taken > known {
+                if !queue::is_fresh(&completions, depth, last) {
+                    return false;
+                }
+                self.cq_tail.store(head, Ordering::Relaxed);
             }
-            self.cq_tail.store(head, Ordering::Relaxed);
             let consumed = (completions.word(last, SQ_HEAD_WORD) >> 32) as u32;
             if between(sq_head, consumed, sq_tail) {
                 self.sq_head.store(consumed, Ordering::Relaxed);

@@ -25,7 +25,6 @@ const FAULTS: &[&str] = &[
     "ClosesEarly",
     "LeavesEarly",
     "AcknowledgesEarly",
-    "StaysInTable",
     "ReservesBlindly",
     "ScoresAll",
 ];

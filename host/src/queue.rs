@@ -3,7 +3,9 @@
 //! Indices are free-running `u32` (R13): slot = index mod depth, distance = wrapping difference. A full ring and an
 //! empty one thus differ, and no slot is wasted.
 
-use bytemuck::{Zeroable, cast, cast_mut};
+use std::marker::PhantomData;
+
+use bytemuck::{Pod, Zeroable, cast, cast_mut};
 
 use crate::error::DeviceError;
 use crate::memory::{SharedMemory, Slots};
@@ -191,28 +193,59 @@ pub fn is_fresh(slots: &Slots<'_, COMPLETION_WORDS>, depth: Depth, index: u32) -
         && (slots.acquire(index, 1) ^ phase) & HwCompletion::PHASE == 0
 }
 
-/// The host's half of the completion queue: sees fresh slots by their phases, and writes none.
+/// What a device writes into the slots of a ring of 32 bytes each: both halves of it carry a phase (R4).
+pub trait Phased: Pod {
+    /// This with `phase` in both halves, as it stands in its slot.
+    #[must_use]
+    fn with_phase(self, phase: bool) -> Self;
+}
+
+impl Phased for HwCompletion {
+    #[inline]
+    fn with_phase(self, phase: bool) -> Self {
+        HwCompletion::with_phase(self, phase)
+    }
+}
+
+impl Phased for HwEvent {
+    #[inline]
+    fn with_phase(self, phase: bool) -> Self {
+        HwEvent::with_phase(self, phase)
+    }
+}
+
+/// The host's half of a ring that the device fills: sees fresh slots by their phases.
 #[derive(Debug)]
-pub struct CompletionQueue {
+pub struct FilledRing<T> {
     memory: SharedMemory,
     offset: usize,
     depth: Depth,
     head: u32,
+    holds: PhantomData<fn() -> T>,
 }
 
-impl CompletionQueue {
-    /// The queue at byte `offset` of `memory`, empty, starting at running index `start`. Both halves of every slot are
-    /// filled with the phase opposite to the one that its first use will carry, so that none looks fresh.
+/// The host's half of the completion queue: it writes none of its slots.
+pub type CompletionQueue = FilledRing<HwCompletion>;
+
+/// The host's half of a function's event ring (R23): it writes no slots but those of events that are lost.
+pub type EventQueue = FilledRing<HwEvent>;
+
+impl<T: Phased> FilledRing<T> {
+    const SLOT: () = assert!(size_of::<T>() == 8 * COMPLETION_WORDS);
+
+    /// The ring at byte `offset` of `memory`, read from running index `start` on. Both halves of every slot are filled with the
+    /// phase opposite to the one that its next use will carry, so that none looks fresh.
     ///
     /// # Errors
     /// `OutOfBounds`.
     pub fn new(memory: &SharedMemory, offset: usize, depth: Depth, start: u32) -> Result<Self, DeviceError> {
-        let queue = Self { memory: memory.clone(), offset, depth, head: start };
-        let slots = queue.slots()?;
+        let () = Self::SLOT;
+        let ring = Self { memory: memory.clone(), offset, depth, head: start, holds: PhantomData };
+        let slots = ring.slots()?;
         for index in (0..depth.slots()).map(|k| start.wrapping_add(k)) {
-            slots.store(index, cast(HwCompletion::zeroed().with_phase(!depth.phase(index))));
+            slots.store(index, cast(T::zeroed().with_phase(!depth.phase(index))));
         }
-        Ok(queue)
+        Ok(ring)
     }
 
     #[inline]
@@ -220,18 +253,18 @@ impl CompletionQueue {
         self.memory.slots(self.offset, self.depth.slots())
     }
 
-    /// Running index of the next completion; what CQ_HEAD releases.
+    /// Running index of the next one; what CQ_HEAD, or EQ_HEAD, releases.
     #[inline]
     pub fn head(&self) -> u32 {
         self.head
     }
 
-    /// Copies fresh completions into the head of `out` and returns how many. They are not released yet.
+    /// Copies what is fresh into the head of `out` and returns how many. They are not released yet.
     ///
     /// # Errors
-    /// `OutOfBounds`, which a queue that was constructed does not have.
+    /// `OutOfBounds`, which a ring that was constructed does not have.
     #[inline]
-    pub fn pop(&mut self, out: &mut [HwCompletion]) -> Result<usize, DeviceError> {
+    pub fn pop(&mut self, out: &mut [T]) -> Result<usize, DeviceError> {
         let slots = self.slots()?;
         let mut head = self.head;
         let mut taken = 0;
@@ -248,15 +281,17 @@ impl CompletionQueue {
         Ok(taken)
     }
 
-    /// Whether [`pop`](Self::pop) would bring a completion.
+    /// Whether [`pop`](Self::pop) would bring one.
     ///
     /// # Errors
-    /// `OutOfBounds`, which a queue that was constructed does not have.
+    /// `OutOfBounds`, which a ring that was constructed does not have.
     #[inline]
     pub fn is_fresh(&self) -> Result<bool, DeviceError> {
         Ok(is_fresh(&self.slots()?, self.depth, self.head))
     }
+}
 
+impl FilledRing<HwCompletion> {
     /// The completion of running index `index`, if it is there and was not popped yet.
     pub(crate) fn ahead(&self, index: u32) -> Option<HwCompletion> {
         let slots = self.slots().ok()?;
@@ -269,62 +304,7 @@ impl CompletionQueue {
     }
 }
 
-/// The host's half of a function's event ring (R23): sees fresh slots by their phases, and writes none but those of events that are lost.
-#[derive(Debug)]
-pub struct EventQueue {
-    memory: SharedMemory,
-    offset: usize,
-    depth: Depth,
-    head: u32,
-}
-
-impl EventQueue {
-    /// The ring at byte `offset` of `memory`, read from running index `start` on. Both halves of every slot are filled with
-    /// the phase opposite to the one that its next use will carry, so that none looks fresh.
-    ///
-    /// # Errors
-    /// `OutOfBounds`.
-    pub fn new(memory: &SharedMemory, offset: usize, depth: Depth, start: u32) -> Result<Self, DeviceError> {
-        let queue = Self { memory: memory.clone(), offset, depth, head: start };
-        let slots = queue.slots()?;
-        for index in (0..depth.slots()).map(|k| start.wrapping_add(k)) {
-            slots.store(index, cast(HwEvent::zeroed().with_phase(!depth.phase(index))));
-        }
-        Ok(queue)
-    }
-
-    #[inline]
-    fn slots(&self) -> Result<Slots<'_, COMPLETION_WORDS>, DeviceError> {
-        self.memory.slots(self.offset, self.depth.slots())
-    }
-
-    /// Running index of the next event; what EQ_HEAD releases.
-    #[inline]
-    pub fn head(&self) -> u32 {
-        self.head
-    }
-
-    /// Copies fresh events into the head of `out` and returns how many. They are not released yet.
-    ///
-    /// # Errors
-    /// `OutOfBounds`, which a ring that was constructed does not have.
-    #[inline]
-    pub fn pop(&mut self, out: &mut [HwEvent]) -> Result<usize, DeviceError> {
-        let slots = self.slots()?;
-        let (mut head, mut taken) = (self.head, 0);
-        for out in out.iter_mut() {
-            if !is_fresh(&slots, self.depth, head) {
-                break;
-            }
-            slots.load(head, cast_mut(out));
-            *out = out.with_phase(false);
-            head = head.wrapping_add(1);
-            taken += 1;
-        }
-        self.head = head;
-        Ok(taken)
-    }
-
+impl FilledRing<HwEvent> {
     /// Passes over the slots below `tail`, as EQ_TAIL read, that are not fresh: their events are lost. Whether there were any.
     /// They get the phase that the event would have brought, which the device cannot bring any more: else they would look fresh
     /// in the next pass.

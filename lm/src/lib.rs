@@ -3,7 +3,13 @@
 //! Sums and maxima of integers come to the same in any order. So a device may cut a model as it likes, and every token,
 //! log-probability and byte of its KV cache is the one that the [oracle](Oracle) says.
 
+mod about;
+mod file_error;
 pub mod float;
+pub mod image;
+#[cfg(feature = "import")]
+mod import;
+mod micro;
 pub mod number;
 pub mod ops;
 mod oracle;
@@ -12,8 +18,14 @@ mod shape;
 mod tables;
 mod weights;
 
+pub use about::About;
+pub use file_error::FileError;
+pub use image::Image;
+#[cfg(feature = "import")]
+pub use import::{Imported, import, import_gguf};
+pub use micro::micro;
 pub use oracle::{Cache, Oracle};
-pub use quantise::{Unfit, gain, matrix};
+pub use quantise::{Unfit, UnfitModel, gain, matrix, quantise};
 pub use shape::Shape;
 pub use tables::Rope;
 pub use weights::{Gain, Layer, Matrix, Model};

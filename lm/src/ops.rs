@@ -10,6 +10,12 @@ pub const BLOCK: usize = 32;
 /// Largest mantissa of an activation, of a key and of a value.
 pub const MANTISSA: i32 = 127;
 
+/// Largest magnitude of the residual stream: the squares of 4,096 such channels add up within 64 bits.
+pub const RESIDUAL: i32 = (1 << 26) - 1;
+
+/// Largest magnitude that a stored vector keeps: its scale then has 16 bits, and no sum of an attention leaves 64.
+pub const STORED: i32 = (u16::MAX as i32 * MANTISSA) / 16;
+
 /// Largest shift of a block.
 pub const SHIFT: u32 = 8;
 
@@ -100,16 +106,17 @@ pub fn rotate(head: &mut [i32], turns: &[[i16; 2]]) {
 pub struct Stored {
     /// -127 to 127.
     pub mantissas: Vec<i8>,
-    /// At least 1.
+    /// 1 to 65,535.
     pub scale: u32,
 }
 
 /// The nearest such vector.
 pub fn store(head: &[i32]) -> Stored {
-    let largest = head.iter().map(|value| u64::from(value.unsigned_abs())).max().unwrap_or(0);
+    let largest = head.iter().map(|value| value.unsigned_abs()).max().unwrap_or(0).min(STORED as u32);
     let scale = (largest * 16).div_ceil(127).max(1);
-    let nearest = |&value: &i32| round_divide(i64::from(value) * 16, scale as i64) as i8;
-    Stored { mantissas: head.iter().map(nearest).collect(), scale: scale as u32 }
+    let nearest =
+        |&value: &i32| round_divide(i64::from(value.clamp(-STORED, STORED)) * 16, i64::from(scale)) as i8;
+    Stored { mantissas: head.iter().map(nearest).collect(), scale }
 }
 
 /// A score: how much of a token's value is wanted, as a power of 2 with 8 fraction bits. `factor` is log2(e) / √(head width)
@@ -194,9 +201,7 @@ impl Attended {
         let weight = self.bins[0].weight + (self.bins[1].weight >> 16);
         let values = self.bins[0].values.iter().zip(&self.bins[1].values);
         // The scales of values have 4 fraction bits.
-        values
-            .map(|(&high, &low)| clamp(round_shift(round_divide((high + (low >> 16)) << 8, weight), 12)))
-            .collect()
+        values.map(|(&high, &low)| clamp(round_divide(high + (low >> 16), weight << 4))).collect()
     }
 }
 

@@ -1,9 +1,9 @@
 //! The oracle: what every token's logits are, in plain loops.
 
-use crate::number::{FRACTION, clamp, round_shift};
+use crate::number::{FRACTION, round_shift};
 use crate::ops::{
-    Attended, BLOCK, Stored, activate_plain, multiply, normalise, product, rotate, score, score_factor,
-    store, swish,
+    Attended, BLOCK, RESIDUAL, Stored, activate_plain, multiply, normalise, product, rotate, score,
+    score_factor, store, swish,
 };
 use crate::weights::{Layer, Model};
 
@@ -77,8 +77,10 @@ impl<'m> Oracle<'m> {
     fn embed(&self, token: u32) -> Vec<i32> {
         let (tokens, row) = (&self.model.tokens, token as usize);
         let scale = i64::from(tokens.rows[row]);
-        let value =
-            |&weight: &i8| clamp(round_shift(i64::from(weight) * scale, -(tokens.exponent + FRACTION)));
+        let value = |&weight: &i8| {
+            round_shift(i64::from(weight) * scale, -(tokens.exponent + FRACTION))
+                .clamp(-i64::from(RESIDUAL), RESIDUAL.into()) as i32
+        };
         tokens.row(row).iter().map(value).collect()
     }
 
@@ -127,6 +129,6 @@ impl<'m> Oracle<'m> {
 
 fn add(x: &mut [i32], addend: Vec<i32>) {
     for (sum, addend) in x.iter_mut().zip(addend) {
-        *sum = sum.saturating_add(addend);
+        *sum = sum.saturating_add(addend).clamp(-RESIDUAL, RESIDUAL);
     }
 }

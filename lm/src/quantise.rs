@@ -2,8 +2,11 @@
 
 use thiserror::Error;
 
+use crate::float;
 use crate::ops::{BLOCK, LARGEST_SUM};
-use crate::weights::{Gain, Matrix};
+use crate::shape::Shape;
+use crate::tables::Rope;
+use crate::weights::{Gain, Layer, Matrix, Model};
 
 /// Why weights cannot be had as integers.
 #[derive(Clone, Debug, Error, PartialEq)]
@@ -36,6 +39,56 @@ pub enum Unfit {
     },
 }
 
+/// A tensor of a model that cannot be had as integers.
+#[derive(Clone, Debug, Error, PartialEq)]
+#[error("{tensor}: {unfit}")]
+pub struct UnfitModel {
+    /// Which one.
+    pub tensor: String,
+    /// Why.
+    #[source]
+    pub unfit: Unfit,
+}
+
+/// The model of an image, from the weights that were published.
+///
+/// # Errors
+/// The tensor that cannot be had as integers, and why.
+pub fn quantise(model: &float::Model) -> Result<Model, UnfitModel> {
+    let Shape { width, head_width, hidden, .. } = model.shape;
+    let queries = model.shape.heads * head_width;
+    let mut layers = vec![];
+    for (number, layer) in model.layers.iter().enumerate() {
+        let named = |part: &str, unfit| UnfitModel { tensor: format!("layer {number}, {part}"), unfit };
+        let matrix =
+            |part: &str, values: &[f32], columns| matrix(values, columns).map_err(|unfit| named(part, unfit));
+        let gain = |part: &str, values: &[f32]| gain(values).map_err(|unfit| named(part, unfit));
+        layers.push(Layer {
+            attention_gain: gain("attention_gain", &layer.attention_gain)?,
+            query: matrix("query", &layer.query, width)?,
+            key: matrix("key", &layer.key, width)?,
+            value: matrix("value", &layer.value, width)?,
+            output: matrix("output", &layer.output, queries)?,
+            hidden_gain: gain("hidden_gain", &layer.hidden_gain)?,
+            gate: matrix("gate", &layer.gate, width)?,
+            up: matrix("up", &layer.up, width)?,
+            down: matrix("down", &layer.down, hidden)?,
+        });
+    }
+    let named = |tensor: &str| {
+        let tensor = tensor.to_owned();
+        |unfit| UnfitModel { tensor, unfit }
+    };
+    Ok(Model {
+        shape: model.shape,
+        epsilon: (model.epsilon * f64::from(1 << 20)).round() as u32,
+        tokens: matrix(&model.tokens, width).map_err(named("tokens"))?,
+        layers,
+        last_gain: gain(&model.last_gain).map_err(named("last_gain"))?,
+        rope: Rope::of(model.rope_base, head_width, model.shape.context),
+    })
+}
+
 fn finite(values: &[f32]) -> Result<(), Unfit> {
     match values.iter().position(|value| !value.is_finite()) {
         Some(index) => Err(Unfit::NotFinite { index, value: values[index] }),
@@ -53,7 +106,7 @@ fn exponent(largest: f64, bits: i32) -> i32 {
 /// # Errors
 /// `Shape` for what are no rows of `columns`, `NotFinite`; `Overflow` for a row whose sums could.
 pub fn matrix(values: &[f32], columns: usize) -> Result<Matrix, Unfit> {
-    if columns == 0 || columns % BLOCK != 0 || values.len() % columns != 0 {
+    if columns == 0 || !columns.is_multiple_of(BLOCK) || !values.len().is_multiple_of(columns) {
         return Err(Unfit::Shape { len: values.len(), columns });
     }
     finite(values)?;

@@ -44,11 +44,21 @@ impl Shape {
         if let Some((name, value)) = blocks.into_iter().find(|(_, value)| value % BLOCK != 0 || *value == 0) {
             return Some(format!("{name} is {value}, expected a multiple of {BLOCK}"));
         }
-        if self.kv_heads == 0 || self.heads % self.kv_heads != 0 {
+        if self.kv_heads == 0 || !self.heads.is_multiple_of(self.kv_heads) {
             return Some(format!("{} heads cannot share {} of keys and values", self.heads, self.kv_heads));
         }
-        let counts = [("layers", self.layers), ("vocabulary", self.vocabulary), ("context", self.context)];
-        counts.into_iter().find(|(_, value)| *value == 0).map(|(name, _)| format!("{name} is 0"))
+        // What lies beyond could leave the 64 bits of a sum: docs/engine.md, Numbers.
+        let bounds = [
+            ("width", self.width, 4096),
+            ("head_width", self.head_width, 256),
+            ("heads", self.heads, 4096),
+            ("hidden", self.hidden, 1 << 16),
+            ("layers", self.layers, 1 << 12),
+            ("vocabulary", self.vocabulary, 1 << 20),
+            ("context", self.context, 1 << 16),
+        ];
+        let (name, value, most) = bounds.into_iter().find(|(_, value, most)| !(1..=*most).contains(value))?;
+        Some(format!("{name} is {value}, expected 1 to {most}"))
     }
 }
 

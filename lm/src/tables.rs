@@ -82,7 +82,11 @@ pub struct Rope {
 impl Rope {
     /// The table of an image: for each position `half` pairs.
     pub fn new(half: usize, turns: Vec<[i16; 2]>) -> Self {
-        assert!(half != 0 && turns.len() % half == 0, "{} turns are not for {half} pairs each", turns.len());
+        assert!(
+            half != 0 && turns.len().is_multiple_of(half),
+            "{} turns are not for {half} pairs each",
+            turns.len()
+        );
         Self { half, turns }
     }
 

@@ -46,7 +46,7 @@ module memory_model #(
   output logic [511:0] effect_data_o
 );
   import bench_pkg::*;
-  localparam int Ids   = 48;            // 16 of workers, 16 of queue pairs' completions, 16 of their messages
+  localparam int Ids   = 64;            // 16 of workers, 16 of queue pairs' completions, 16 of their messages, 16 of functions' events
   localparam int Depth = 256;           // of each queue
 
   // ---------------------------------------------------------------- behaviour, set by the bench
@@ -204,7 +204,7 @@ module memory_model #(
         accept_addr_o <= pending_addr[at];
         accept_data_o <= pending_data[at];
         accept_strb_o <= pending_strb[at];
-        if (early_effect && id < 32) change(pending_addr[at], pending_data[at], pending_strb[at]);
+        if (early_effect && (id < 32 || id >= 48)) change(pending_addr[at], pending_data[at], pending_strb[at]);
       end
 
       if (!bvalid_o || bready_i) begin
@@ -223,14 +223,16 @@ module memory_model #(
           if (picked < 16) begin
             if (fail_line >= 0) fail_line = fail_line - 1;
             bad = chance(error_w) || fail_line == 0;
-          end else if (picked >= 32) begin
+          end else if (picked >= 32 && picked < 48) begin
             if (fail_message >= 0) fail_message = fail_message - 1;
             bad = chance(error_w) || fail_message == 0;
+          end else if (picked >= 48) begin
+            bad = 1'b0;
           end else begin
             if (fail_completion >= 0) fail_completion = fail_completion - 1;
             bad = fail_completion == 0;
           end
-          if (!bad && !early_effect && picked < 32) change(pending_addr[at], pending_data[at], pending_strb[at]);
+          if (!bad && !early_effect && (picked < 32 || picked >= 48)) change(pending_addr[at], pending_data[at], pending_strb[at]);
           head[picked] = head[picked] + 1;
           pending      = pending - 1;
           bvalid_o <= 1'b1;

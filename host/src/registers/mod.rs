@@ -67,6 +67,8 @@ impl Built {
             || register.block() == Block::DeviceMessage
         {
             self.features.contains(Capability::INTERRUPT)
+        } else if register == Register::BusTimeout {
+            self.features.contains(Capability::WATCHDOG)
         } else {
             register != Register::Abort || self.features.contains(Capability::ABORT)
         }
@@ -500,6 +502,7 @@ impl Registers {
             kv_size,
             checkpoint_default: get(R::CheckpointDefault),
             wait_states: get(R::WaitStates),
+            bus_timeout: if self.built.has(R::BusTimeout) { get(R::BusTimeout) } else { 0 },
             workers: get(R::FnWorkers),
             weight: get(R::Weight),
             length_limit: get(R::LengthLimit),

@@ -58,6 +58,8 @@ pub struct Session {
     pub checkpoint_default: u32,
     /// Cycles before each token.
     pub wait_states: u32,
+    /// Time after which an access that is not answered makes the queue pair dead (R24); 0: never.
+    pub bus_timeout: u32,
     /// Largest `seq_len` + `max_tokens`.
     pub length_limit: u32,
     /// Probability of end of sequence, in 1/32768.
@@ -130,6 +132,8 @@ pub struct QueueRegisters {
     ending: bool,
     /// Whether a reset of the function ended it.
     by_reset: bool,
+    /// The bus owes an answer for too long (R24).
+    dead: bool,
 }
 
 impl QueueRegisters {
@@ -149,6 +153,7 @@ impl QueueRegisters {
             counters: [0; QueueCounter::ALL.len()],
             ending: false,
             by_reset: false,
+            dead: false,
         }
     }
 
@@ -190,8 +195,25 @@ impl QueueRegisters {
 
     /// The device has come to the end of the session, with its queues there.
     pub fn ended(&mut self, sq_head: u32, cq_tail: u32) {
-        (self.ending, self.by_reset) = (false, false);
+        self.answered();
         self.ends = [sq_head, cq_tail];
+    }
+
+    /// The end of a session need not be waited for any more: the queues are where it left them.
+    pub fn answered(&mut self) {
+        (self.ending, self.by_reset, self.dead) = (false, false, false);
+    }
+
+    /// The bus owes an answer for too long: no descriptor is handed out any more, until the queue pair has been disabled (R24).
+    pub fn die(&mut self) {
+        self.dead = true;
+        self.raise(DeviceFault::BUS_TIMEOUT);
+    }
+
+    /// Whether it has [died](Self::die).
+    #[inline]
+    pub fn is_dead(&self) -> bool {
+        self.dead
     }
 
     pub(super) fn reset(&mut self) {
@@ -236,7 +258,7 @@ impl QueueRegisters {
         (self.refused, self.draining, self.busy, self.abort) = (0, false, false, None);
         self.counters.fill(0);
         self.posted = 0;
-        self.by_reset = false;
+        (self.by_reset, self.dead) = (false, false);
     }
 
     /// A disable: nothing outlives it but faults, and how far the queues came.
@@ -267,7 +289,9 @@ impl QueueRegisters {
     pub(super) fn ring_doorbell(&mut self, tail: u32) -> Result<(), Refused> {
         match &mut self.session {
             Some(Session { sq, .. })
-                if between(sq.tail, tail, sq.head.wrapping_add(sq.depth.slots())) && !self.draining =>
+                if between(sq.tail, tail, sq.head.wrapping_add(sq.depth.slots()))
+                    && !self.draining
+                    && !self.dead =>
             {
                 sq.tail = tail;
                 Ok(())
@@ -442,6 +466,7 @@ impl QueueRegisters {
         state.set(State::FAULT, !self.fault.is_empty());
         state.set(State::ABORTING, self.abort.is_some());
         state.set(State::ARMED, self.is_armed());
+        state.set(State::DEAD, self.dead && self.is_active());
         state
     }
 

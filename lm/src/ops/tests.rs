@@ -108,7 +108,7 @@ proptest! {
         let values = fixed(&x);
         let root = (values.iter().map(|x| x * x).sum::<f64>() / 64.0 + 10.0 / 1_048_576.0).sqrt();
         let exact: Vec<f64> = values.iter().zip(&gain).map(|(x, &g)| x / root * f64::from(g)).collect();
-        prop_assert!(distance(&exact, &held) <= 0.01 * norm(&exact) + 1e-9, "{:?} for {:?}", held, exact);
+        prop_assert!(distance(&exact, &held) <= 0.03 * norm(&exact) + 1e-9, "{:?} for {:?}", held, exact);
     }
 
     #[test]

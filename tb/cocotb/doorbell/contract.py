@@ -375,6 +375,8 @@ class State(IntFlag):
     """the last ABORT has not come to all that was published before it; only with CAPABILITY.ABORT"""
     ARMED = 1 << 4
     """ARM was written, and it has not fired since (rule R14); only with CAPABILITY.INTERRUPT"""
+    DEAD = 1 << 8
+    """the bus owes it an answer for too long (rule R24); falls with ACTIVE; only with CAPABILITY.WATCHDOG"""
 
 
 class DeviceFault(IntFlag):
@@ -390,6 +392,8 @@ class DeviceFault(IntFlag):
     """a completion write was answered with an error: the completions of that line, up to two, may be lost"""
     MESSAGE_WRITE = 1 << 4
     """an interrupt's message was answered with an error, and is lost"""
+    BUS_TIMEOUT = 1 << 8
+    """an access was not answered within BUS_TIMEOUT: the queue pair is dead (rule R24)"""
 
 
 class MessageControl(IntFlag):
@@ -427,6 +431,8 @@ class Capability(IntFlag):
     """the device itself confines each access to the windows of its function (rule R11); without it, software checks each region at ENABLE, and one address space holds all functions"""
     EVENTS = 1 << 9
     """event rings (rule R23): EQ_BASE to EVENTS_DROPPED"""
+    WATCHDOG = 1 << 16
+    """register BUS_TIMEOUT, and queue pairs that are dead once it is over (rule R24)"""
     SLOT_POLLING = 1 << 4
     """polls the slots: the check word publishes (rule R1), and the doorbell only wakes"""
 
@@ -446,6 +452,8 @@ class Reg:
     """cfg: [15:0] cycles to wait before each token; other bits are ignored and read 0"""
     MESSAGES_PENDING = Register("MESSAGES_PENDING", 0x0_0014, 0x0000, 0x0000)
     """ro: [15:0] vectors, by queue pair, that have fired and whose message is not sent: masked ones, for long"""
+    BUS_TIMEOUT = Register("BUS_TIMEOUT", 0x0_003C, 0x0000, 0x0000)
+    """cfg: cycles after which an access that the bus has not answered makes its queue pair dead (rule R24); 0: never. Without CAPABILITY.WATCHDOG: SLVERR"""
     CAP_WORKERS = Register("CAP_WORKERS", 0x0_0040, 0x0000, 0x0000)
     """ro: workers built; on a device that has them by the thousand, how many descriptors of a queue pair may run at a time"""
     CAP_QUEUES = Register("CAP_QUEUES", 0x0_0044, 0x0000, 0x0000)
@@ -525,7 +533,7 @@ class Reg:
     EVENT_CONTROL = Register("EVENT_CONTROL", 0x1_004C, 0x1000, 0x0000)
     """cfg: LIFE; other bits are ignored and read 0"""
     EQ_HEAD = Register("EQ_HEAD", 0x1_0050, 0x1000, 0x0000)
-    """rw: head of the event ring, a running index: releases the events below it. Beyond EQ_TAIL, or below the current head, or while no ring runs: SLVERR"""
+    """rw: head of the event ring, a running index: releases the events below it. Beyond the events written, or below the current head, or while no ring runs: SLVERR"""
     EQ_TAIL = Register("EQ_TAIL", 0x1_0054, 0x1000, 0x0000)
     """ro: tail of the event ring, a running index: the writes of the events below it were answered; final once no queue pair of the function is active"""
     EVENTS_DROPPED = Register("EVENTS_DROPPED", 0x1_0058, 0x1000, 0x0000)
@@ -645,13 +653,13 @@ class Reg:
     COALESCE_TIME = Register("COALESCE_TIME", 0x1_0860, 0x1000, 0x0080)
     """cfg: ticks after which the first visible completion at or above ARM makes an armed queue pair fire (rule R14); 0: no time"""
     DOORBELL = Register("DOORBELL", 0x2_0000, 0x0000, 0x1000)
-    """rw: SQ tail, a running index: publishes the descriptors below it. More than SQ_SIZE above the slots consumed, or below the current tail, or while inactive or draining: SLVERR, and the overflow count of STATUS rises"""
+    """rw: SQ tail, a running index: publishes the descriptors below it. More than SQ_SIZE above the slots consumed, or below the current tail, or while inactive, draining or dead: SLVERR, and the overflow count of STATUS rises"""
     CQ_HEAD = Register("CQ_HEAD", 0x2_0004, 0x0000, 0x1000)
     """rw: CQ head, a running index: releases the completions below it. Beyond the completions written, or below the current head, or while inactive: SLVERR, and the overflow count of STATUS rises"""
     ARM = Register("ARM", 0x2_0008, 0x0000, 0x1000)
     """rw: arms the interrupt (rule R14) with the running index of a completion, that which the host would read next. While inactive, or without CAPABILITY.INTERRUPT: SLVERR"""
     STATE = Register("STATE", 0x2_000C, 0x0000, 0x1000)
-    """ro: ACTIVE, IDLE, FAULT, ABORTING, ARMED of the queue pair"""
+    """ro: ACTIVE, IDLE, FAULT, ABORTING, ARMED, DEAD of the queue pair"""
     ERROR = Register("ERROR", 0x2_0010, 0x0000, 0x1000)
     """w1c: faults of the queue pair, one sticky bit each; writing 1 to a bit clears it"""
     STATUS = Register("STATUS", 0x2_0014, 0x0000, 0x1000)

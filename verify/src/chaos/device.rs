@@ -117,6 +117,8 @@ impl Disturbed for ModelPlatform {
     fn set_weather(&mut self, weather: &Weather, seed: u64) -> Result<(), DeviceError> {
         let faults = (!weather.faults.is_empty()).then(|| BusFaults::new(weather.faults.clone(), seed));
         self.set_faults(faults);
+        let withholds = weather.withholds_reads || weather.withholds_writes;
+        self.withhold(if withholds { vec![0..=u64::MAX] } else { Vec::new() });
         Ok(())
     }
 

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use doorbell_contract::{
     Capability, CompletionFlags, DescFlags, DeviceFault, ErrorCode, FunctionControl, HwCompletion, HwDesc,
-    Opcode, Place, Register, Status,
+    Opcode, Place, Register, State, Status,
 };
 use doorbell_host::config::QueueConfig;
 use doorbell_host::device::Device;
@@ -211,6 +211,7 @@ struct Host {
     faults: DeviceFault,
     was_reset: bool,
     was_withheld: bool,
+    was_dead: bool,
 }
 
 /// What all of them share.
@@ -225,6 +226,10 @@ struct Sky {
 impl World {
     /// Runs about so many descriptors through drivers, and stops them.
     pub fn run_drivers(&mut self, shared: &Shared, descriptors: u64) -> Result<(), Violation> {
+        if self.features.capability.contains(Capability::WATCHDOG) {
+            let timeout = self.draw.pick(&[0, 30, 80]);
+            self.device.write_at(Place::FIRST, Register::BusTimeout, timeout)?;
+        }
         let mut hosts = (0..self.places().len())
             .map(|at| self.host_with_driver(at, shared))
             .collect::<Result<Vec<Host>, Violation>>()?;
@@ -310,6 +315,7 @@ impl World {
             faults: DeviceFault::empty(),
             was_reset: false,
             was_withheld: false,
+            was_dead: false,
         };
         (0..AREAS).try_for_each(|area| host.poison(area))?;
         Ok(host)
@@ -355,6 +361,12 @@ impl World {
             host.work(submits, &mut self.tally)
         };
         // What was answered meanwhile counts.
+        let dies = matches!(result, Err(DeviceError::WriteRefused { .. })) && self.is_dead(hosts, at)?;
+        let host = &mut hosts[at];
+        host.was_dead |= dies;
+        if dies {
+            self.tally.disturbed("queue pairs that died");
+        }
         let failed = match result {
             Ok(()) => {
                 // What a completion says of a fault is judged behind what is known of faults.
@@ -375,6 +387,12 @@ impl World {
             (sky.holds, sky.withholds) = (0, false);
         }
         Ok(())
+    }
+
+    /// Whether its queue pair is dead (R24).
+    fn is_dead(&mut self, hosts: &[Host], at: usize) -> Result<bool, Violation> {
+        let state = self.device.read_at(hosts[at].place, Register::State)?;
+        Ok(State::from_bits_retain(state).contains(State::DEAD))
     }
 
     fn note_injected(&mut self, hosts: &mut [Host], sky: &mut Sky) -> Result<(), Violation> {
@@ -514,7 +532,8 @@ impl Host {
         }
         self.driver.enable()?;
         (self.is_broken, self.tries) = (false, 0);
-        (self.faults, self.was_reset, self.was_withheld) = (DeviceFault::empty(), false, false);
+        (self.faults, self.was_reset) = (DeviceFault::empty(), false);
+        (self.was_withheld, self.was_dead) = (false, false);
         self.sent.clear();
         for open in std::mem::take(&mut self.open).into_values() {
             if open.desc.opcode == Opcode::Stop as u8 {
@@ -544,7 +563,7 @@ impl Host {
                 self.was_withheld || self.was_reset || timeout.fault.contains("COMPLETION_WRITE")
             }
             DeviceError::Timeout(_) => self.was_withheld || self.was_reset,
-            DeviceError::WriteRefused { .. } => self.was_reset,
+            DeviceError::WriteRefused { .. } => self.was_reset || self.was_dead && self.was_withheld,
             _ => false,
         };
         if !excused || self.tries > 3 {

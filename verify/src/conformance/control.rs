@@ -251,6 +251,7 @@ fn present(platform: &mut dyn Platform) -> Result<Vec<Register>, Failure> {
         (!has(Capability::LOGP), Register::LogpBaseLo..=Register::LogpSizeHi),
         (!has(Capability::EVENTS), Register::EqBaseLo..=Register::EventsDropped),
         (!has(Capability::ABORT), Register::Abort..=Register::Abort),
+        (!has(Capability::WATCHDOG), Register::BusTimeout..=Register::BusTimeout),
         (!has(Capability::INTERRUPT), Register::Arm..=Register::Arm),
         (!has(Capability::INTERRUPT), Register::CoalesceCount..=Register::CoalesceCount),
         (!has(Capability::INTERRUPT), Register::CoalesceTime..=Register::CoalesceTime),

@@ -23,8 +23,9 @@ pub(super) fn has_events<P: Platform>(rig: &Rig<P>) -> bool {
 
 /// A device with an event ring, unless it has no events.
 fn open(bench: &mut Bench<'_>, config: QueueConfig) -> Result<Option<Rig>, Failure> {
-    let platform = &mut bench.platform()?;
-    let capability = Capability::from_bits_retain(platform.read_register(Register::Capability)?);
+    // Some can be open only once at a time.
+    let word = bench.platform()?.read_register(Register::Capability)?;
+    let capability = Capability::from_bits_retain(word);
     if capability.contains(Capability::EVENTS) { Ok(Some(bench.open(config)?)) } else { Ok(None) }
 }
 

@@ -674,6 +674,10 @@ impl Hostile {
             (Register::LogpSizeHi, 0),
             (Register::SqStart, 0),
             (Register::CqStart, 0),
+            // An event ring lies there, too, or there is none (R23).
+            (Register::EqBaseLo, tokens as u32),
+            (Register::EqBaseHi, (tokens >> 32) as u32),
+            (Register::EqSize, 16 * below(&mut self.random, 2)),
         ] {
             write(register, value)?;
         }
@@ -1478,6 +1482,8 @@ fn r23_a_ring_runs_as_long_as_its_function(tenancy: &mut Tenancy<'_>) -> Result<
     let tail = driver.read(Register::CqTail)?;
     driver.write(Register::SqSize, 3)?;
     driver.write(Register::Control, Control::ENABLE.bits())?;
+    let state = State::from_bits_retain(driver.read(Register::State)?);
+    ensure!(!state.contains(State::ACTIVE), "ENABLE with an SQ_SIZE of 3");
     house.advance(1)?;
     house.rigs[first].settle()?;
     let events = read(&mut house.rigs[first])?;

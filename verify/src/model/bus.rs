@@ -1,6 +1,7 @@
 //! The model's way to memory, which can be told to answer with errors.
 
 use std::cell::{Cell, RefCell};
+use std::ops::RangeInclusive;
 
 use doorbell_host::memory::{BusFault, SharedMemory};
 
@@ -60,6 +61,8 @@ pub(super) struct Bus {
     memory: SharedMemory,
     faults: Option<BusFaults>,
     injected: RefCell<Vec<Injected>>,
+    /// Addresses, first and last, of which no access is answered.
+    withheld: Vec<RangeInclusive<u64>>,
 }
 
 /// Accesses of one token for each of a beat.
@@ -67,11 +70,27 @@ const TOKENS_OF_A_BEAT: u32 = 16;
 
 impl Bus {
     pub fn new(memory: SharedMemory) -> Self {
-        Self { memory, faults: None, injected: RefCell::default() }
+        Self { memory, faults: None, injected: RefCell::default(), withheld: Vec::new() }
     }
 
     pub fn set_faults(&mut self, faults: Option<BusFaults>) {
         self.faults = faults;
+    }
+
+    pub fn withhold(&mut self, ranges: Vec<RangeInclusive<u64>>) {
+        self.withheld = ranges;
+    }
+
+    /// Whether some access is not answered.
+    #[inline]
+    pub fn withholds_some(&self) -> bool {
+        !self.withheld.is_empty()
+    }
+
+    /// Whether an access at one of these addresses is not.
+    #[cold]
+    pub fn withholds(&self, addresses: &[u64]) -> bool {
+        addresses.iter().any(|address| self.withheld.iter().any(|range| range.contains(address)))
     }
 
     pub fn take_injected(&mut self) -> Vec<Injected> {

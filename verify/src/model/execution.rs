@@ -29,8 +29,18 @@ pub(super) struct Lane {
     pub(super) running: Option<Decode>,
     /// What of a group `desc` belongs to.
     pub(super) part: Option<Part>,
+    /// An access that is not answered.
+    pub(super) awaited: Option<Awaited>,
     /// When `desc`, a DECODE, began, where its function has LIFE events (R23).
     pub(super) life: Option<Life>,
+}
+
+/// An access that is not answered, and for how long.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Awaited {
+    /// Where the queue pair has its rings and its tokens.
+    pub(super) places: [u64; 3],
+    pub(super) age: u32,
 }
 
 /// What queue pairs look at of each other's.
@@ -63,7 +73,12 @@ impl Execution<'_> {
         let mut stop_waits = self.stop_waits();
         for _ in 0..want {
             let Some(session) = &self.registers.queue(self.queue).session else { return };
-            if self.lane.running.is_none() && session.sq.fill() == 0 || budget == 0 {
+            let nothing = self.lane.running.is_none() && session.sq.fill() == 0;
+            if nothing
+                || budget == 0
+                || self.lane.awaited.is_some()
+                || self.registers.queue(self.queue).is_dead()
+            {
                 return;
             }
             // R4: without a free slot for its completion no descriptor is even fetched.

@@ -1,4 +1,4 @@
-//! The golden model: a device in plain Rust, and the executable specification of rules R1 to R21 and R23.
+//! The golden model: a device in plain Rust, and the executable specification of rules R1 to R21, R23 and R24.
 //!
 //! It executes from the same shared memory as any other device, of each queue pair in SQ order, one descriptor at a time (so
 //! R5 and R7 hold by construction), and only when given time by `advance`. It has no clock: CYCLES counts one per descriptor
@@ -22,6 +22,7 @@ mod turns;
 pub use mutation::{BadMutation, Mutation, PolicyFault};
 
 use std::collections::HashMap;
+use std::ops::RangeInclusive;
 
 use bus::Bus;
 pub use bus::{BusFaults, FaultyRange, Injected};
@@ -32,7 +33,7 @@ use doorbell_host::memory::{SIMULATED_BUS_ADDRESS, SharedMemory};
 use doorbell_host::platform::Platform;
 use doorbell_host::ports::Pages;
 use doorbell_host::registers::{Built, Registers};
-use execution::{Execution, Lane, Tables, send, tell_faults};
+use execution::{Awaited, Execution, Lane, Tables, send, tell_faults};
 use groups::{GROUPS, Groups};
 use mutation::Mutator;
 use turns::{Turn, Turns};
@@ -52,6 +53,7 @@ const BUILT: Built = Built {
         .union(Capability::POLICY)
         .union(Capability::ABORT)
         .union(Capability::EVENTS)
+        .union(Capability::WATCHDOG)
         .union(Capability::ISOLATED),
     // It executes in SQ order, one descriptor of a queue pair at a time.
     workers: 1,
@@ -153,6 +155,10 @@ impl ModelPlatform {
                 (None, _) => {
                     (lane.running, lane.life) = (None, None);
                     self.tables.groups[usize::from(queue)].clear();
+                    if lane.awaited.is_some() {
+                        // What the bus was promised it may still move.
+                        self.registers.queue_mut(queue).wait_for_the_end();
+                    }
                 }
                 (Some(session), Some(decode)) => {
                     self.tables.users[usize::from(session.function)][decode.slot] += 1
@@ -179,6 +185,7 @@ impl ModelPlatform {
     fn run(&mut self, want: usize, queue: Option<u8>, budget: u32) {
         let Self { bus: Some(bus), registers, lanes, tables, turn, mutator } = self else { return };
         let before = registers.ticks();
+        await_answers(bus, registers, lanes);
         match &mut lanes[..] {
             [lane] => Execution { bus, registers, queue: 0, lane, tables, mutator }.run(want.max(1), budget),
             lanes => Turns { bus, registers, lanes, tables, turn, mutator }.run(want.max(1), queue, budget),
@@ -191,6 +198,10 @@ impl ModelPlatform {
     fn send_all(&mut self) {
         let Self { bus: Some(bus), registers, lanes, .. } = self else { return };
         for queue in 0..lanes.len() as u8 {
+            // A message is an access like any other.
+            if lanes[usize::from(queue)].awaited.is_some() {
+                continue;
+            }
             send(bus, registers, queue);
         }
     }
@@ -208,6 +219,15 @@ impl ModelPlatform {
         }
     }
 
+    /// Its memory answers no access of queue pairs whose rings or tokens begin at these addresses, from here on until this is called
+    /// again; no range is a memory that answers all of them (R24).
+    pub fn withhold(&mut self, ranges: Vec<RangeInclusive<u64>>) {
+        if let Some(bus) = &mut self.bus {
+            bus.withhold(ranges);
+            await_answers(bus, &mut self.registers, &mut self.lanes);
+        }
+    }
+
     /// The accesses that its memory has answered with an error since this was asked last.
     pub fn take_injected(&mut self) -> Vec<Injected> {
         self.bus.as_mut().map(Bus::take_injected).unwrap_or_default()
@@ -219,6 +239,38 @@ impl ModelPlatform {
         let bus = self.bus.take();
         let mutator = self.mutator.take();
         *self = Self { bus, mutator, ..Self::built(built) };
+    }
+}
+
+/// Who has something to do, and whose memory does not answer, waits; an advance is a cycle of that. Behind BUS_TIMEOUT of them the queue
+/// pair is dead (R24).
+fn await_answers(bus: &Bus, registers: &mut Registers, lanes: &mut [Lane]) {
+    if !bus.withholds_some() && lanes.iter().all(|lane| lane.awaited.is_none()) {
+        return;
+    }
+    for (queue, lane) in (0..).zip(lanes) {
+        let own = registers.queue_mut(queue);
+        if let Some(awaited) = &lane.awaited
+            && !bus.withholds(&awaited.places)
+        {
+            lane.awaited = None;
+            if own.is_ending() {
+                own.answered();
+            }
+        }
+        let Some(session) = &own.session else { continue };
+        let places = [session.sq.base, session.cq.base, session.token_base];
+        let works = lane.running.is_some() || session.sq.fill() > 0 && !session.cq.is_full();
+        if lane.awaited.is_none() && (!works || own.is_dead() || !bus.withholds(&places)) {
+            continue;
+        }
+        let timeout = session.bus_timeout;
+        let awaited = lane.awaited.get_or_insert(Awaited { places, age: 0 });
+        awaited.age = awaited.age.saturating_add(1);
+        if timeout != 0 && awaited.age >= timeout && !own.is_dead() {
+            own.die();
+            tell_faults(bus, registers, queue);
+        }
     }
 }
 

@@ -1,11 +1,15 @@
 //! What only the model can show: DMA faults, the reach of a STOP, the latch of the counters, its faults on purpose.
 
+use std::sync::{Arc, Mutex, MutexGuard};
+
 use rstest::rstest;
 
 use super::*;
 use doorbell_contract::{
-    CompletionFlags, Control, DescFlags, DeviceFault, ErrorCode, HwCompletion, HwDesc, QueueCounter, State,
+    CompletionFlags, Control, DescFlags, DeviceFault, ErrorCode, FunctionControl, HwCompletion, HwDesc,
+    QueueCounter, State,
 };
+use doorbell_host::ports::{Division, Ports, QueuePort};
 use doorbell_host::registers::Registers;
 use doorbell_host::{Device, Driver, QueueConfig};
 
@@ -162,4 +166,134 @@ fn a_bad_mutation_says_what_was_expected(#[case] text: &str) {
          event:full, with FIELD one of user_data, rollout_id,"
     );
     assert!(error.starts_with(&expected), "{error}");
+}
+
+/// A model that the test keeps in hand beside its ports.
+#[derive(Clone)]
+struct Held(Arc<Mutex<ModelPlatform>>);
+
+impl Held {
+    fn model(&self) -> MutexGuard<'_, ModelPlatform> {
+        self.0.lock().unwrap()
+    }
+}
+
+impl Platform for Held {
+    fn name(&self) -> &str {
+        "model"
+    }
+
+    fn map(&mut self, bytes: usize) -> Result<SharedMemory, DeviceError> {
+        self.model().map(bytes)
+    }
+
+    fn write_register(&mut self, register: Register, value: u32) -> Result<(), DeviceError> {
+        self.model().write_register(register, value)
+    }
+
+    fn read_register(&mut self, register: Register) -> Result<u32, DeviceError> {
+        self.model().read_register(register)
+    }
+
+    fn advance(&mut self, want: usize) -> Result<(), DeviceError> {
+        self.model().advance(want)
+    }
+}
+
+impl Pages for Held {
+    fn write_at(&mut self, place: Place, register: Register, value: u32) -> Result<(), DeviceError> {
+        self.model().write_at(place, register, value)
+    }
+
+    fn read_at(&mut self, place: Place, register: Register) -> Result<u32, DeviceError> {
+        self.model().read_at(place, register)
+    }
+}
+
+/// A driver of each of two queue pairs, in functions of their own; and the first one's memory.
+fn with_a_watchdog(timeout: u32) -> (Held, [Driver<QueuePort<Held>>; 2], RangeInclusive<u64>) {
+    let config = QueueConfig { token_bytes: 1 << 14, sq_depth: 8, patience: 20, ..QueueConfig::default() };
+    let bytes = config.shared_bytes().unwrap();
+    let held = Held(Arc::new(Mutex::new(ModelPlatform::with_queues(2, 2).unwrap())));
+    held.clone().write_register(Register::BusTimeout, timeout).unwrap();
+    let division = Division { queues: 2, functions: 2, bytes, ..Division::default() };
+    let ports = Ports::divide(held.clone(), &division).unwrap().take_all().unwrap();
+    let drivers = ports.into_iter().map(|port| Driver::new(port, config.clone()).unwrap());
+    let drivers: [_; 2] = drivers.collect::<Vec<_>>().try_into().ok().unwrap();
+    let base = drivers[0].memory().bus_address();
+    (held, drivers, base..=base + bytes as u64 - 1)
+}
+
+fn state<P: Platform>(driver: &mut Driver<P>) -> State {
+    State::from_bits_retain(driver.read(Register::State).unwrap())
+}
+
+/// R24: behind BUS_TIMEOUT the queue pair is dead, and its neighbour is not; an answer that comes late wakes nobody; a disable ends with that
+/// answer, and the next life is as good as new.
+#[test]
+fn r24_what_is_not_answered_in_time_is_dead_until_it_is_disabled() {
+    let (held, [mut dead, mut other], memory) = with_a_watchdog(5);
+    held.model().withhold(vec![memory.clone()]);
+    let decode = HwDesc::decode(1, 5, 6).with_user_data(7);
+    dead.submit(&[decode, decode]).unwrap();
+    let mut out = [HwCompletion::default(); 4];
+    for _ in 0..4 {
+        assert_eq!(dead.poll(&mut out).unwrap(), 0);
+        assert!(!state(&mut dead).contains(State::DEAD), "before BUS_TIMEOUT");
+    }
+    // Its neighbour runs all the while, and longer.
+    for _ in 0..10 {
+        other.submit(&[decode]).unwrap();
+        while other.poll(&mut out).unwrap() == 0 {}
+    }
+    assert_eq!(other.read(Register::Error).unwrap(), 0);
+    assert!(state(&mut dead).contains(State::DEAD | State::FAULT | State::ACTIVE));
+    assert_eq!(dead.read(Register::Error).unwrap(), DeviceFault::BUS_TIMEOUT.bits());
+    assert!(matches!(dead.ring(), Err(DeviceError::WriteRefused { .. })), "a doorbell of a dead queue pair");
+
+    // Until the answer comes the memory is the device's, and no ENABLE is taken.
+    let timeout = dead.disable().unwrap_err().to_string();
+    assert!(timeout.contains("DEAD") && timeout.contains("BUS_TIMEOUT"), "{timeout}");
+    assert!(dead.enable().is_err(), "R12: ENABLE while the bus owes an answer");
+    held.model().withhold(Vec::new());
+    dead.disable().unwrap();
+    assert!(!state(&mut dead).intersects(State::DEAD | State::ACTIVE));
+    dead.enable().unwrap();
+    assert_eq!(dead.read(Register::Error).unwrap(), 0);
+    dead.submit(&[decode]).unwrap();
+    while dead.poll(&mut out).unwrap() == 0 {}
+    assert_eq!((out[0].user_data, out[0].status), (7, Status::Done as u8));
+}
+
+#[rstest]
+#[case::late(5, true)]
+#[case::never(0, false)]
+fn r24_an_answer_that_comes_late_revives_nobody(#[case] timeout: u32, #[case] dies: bool) {
+    let (held, [mut driver, _other], memory) = with_a_watchdog(timeout);
+    held.model().withhold(vec![memory]);
+    driver.submit(&[HwDesc::nop()]).unwrap();
+    let mut out = [HwCompletion::default(); 4];
+    for _ in 0..10 {
+        assert_eq!(driver.poll(&mut out).unwrap(), 0);
+    }
+    held.model().withhold(Vec::new());
+    let taken: usize = (0..3).map(|_| driver.poll(&mut out).unwrap()).sum();
+    assert_eq!((taken, state(&mut driver).contains(State::DEAD)), (usize::from(!dies), dies));
+    // R12: the function's reset ends it as a disable does.
+    driver.write(Register::FnControl, FunctionControl::RESET.bits()).unwrap();
+    assert!(!state(&mut driver).intersects(State::ACTIVE | State::DEAD));
+}
+
+/// R24: where no answer comes at all, the reset of the device with the bus is the way back.
+#[test]
+fn r24_a_reset_of_the_device_ends_every_death() {
+    let (held, [mut driver, _other], memory) = with_a_watchdog(1);
+    held.model().withhold(vec![memory]);
+    driver.submit(&[HwDesc::nop()]).unwrap();
+    driver.poll(&mut [HwCompletion::default(); 4]).unwrap();
+    assert!(state(&mut driver).contains(State::DEAD));
+    driver.write(Register::Control, 0).unwrap();
+    assert!(state(&mut driver).contains(State::DEAD | State::ACTIVE));
+    held.model().reset();
+    assert!(!state(&mut driver).intersects(State::DEAD | State::ACTIVE));
 }

@@ -71,11 +71,15 @@ impl Turns<'_> {
         Some(queue)
     }
 
-    /// The weight of a queue pair that can use a step: a descriptor runs, its slot reserved (R4), or one is published and a
+    /// The weight of a queue pair that can use a step: it awaits no answer, and a descriptor runs, its slot reserved (R4), or one is published and a
     /// slot is free.
     fn weight(&self, queue: u8) -> Option<u32> {
-        let session = self.registers.queue(queue).session.as_ref()?;
-        let runs = self.lanes[usize::from(queue)].running.is_some();
+        let registers = self.registers.queue(queue);
+        let (session, lane) = (registers.session.as_ref()?, &self.lanes[usize::from(queue)]);
+        if lane.awaited.is_some() || registers.is_dead() {
+            return None;
+        }
+        let runs = lane.running.is_some();
         (runs || session.sq.fill() > 0 && !session.cq.is_full()).then_some(session.weight)
     }
 }

@@ -177,6 +177,10 @@ pub struct Args {
     /// Record no events: no latencies in the report
     #[arg(long, conflicts_with = "perfetto")]
     no_events: bool,
+    /// Ask the device when each descriptor was fetched, begun, had its first token, ended and was visible, by its own clock: the
+    /// report and --perfetto show it (a device with CAPABILITY.EVENTS)
+    #[arg(long, conflicts_with = "no_events")]
+    device_times: bool,
     /// Serve /metrics (Prometheus) and /status.json, as 127.0.0.1:9464, for `doorbell top` and others
     #[arg(long, value_name = "ADDR")]
     listen: Option<String>,

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use doorbell_engine::NO_RANGES;
 use doorbell_host::QueueConfig;
-use doorbell_runtime::events::{Clock, Collector, Perfetto};
+use doorbell_runtime::events::{Clock, Collector, Perfetto, TickRate};
 use doorbell_runtime::kv::{PrefixConfig, Prefixes, Sharing};
 use doorbell_runtime::metrics::{CollectorThread, Metrics};
 use doorbell_runtime::pipeline::{
@@ -29,6 +29,8 @@ use crate::failure::Failure;
 use crate::output::Output;
 use doorbell_devices::{Gpus, Kind, Memory, Opened, Settings};
 
+/// Slots of a function's event ring, of which three quarters are for what the device tells of descriptors.
+const LIVES: u32 = 8192;
 /// Blocks that the KV arena has at most if nobody says how many: no request has less than it needs.
 const BLOCKS: u64 = 1 << 16;
 /// Tokens of a KV block.
@@ -123,8 +125,16 @@ pub fn build(args: &Args, kind: Kind, trace: &Trace) -> Result<Built, Failure> {
     let (recorder, collector) = if args.no_events {
         (None, None)
     } else {
-        let (collector, recorder) = Collector::new(clock, slots, EVENTS);
+        let rate = args.device_times.then(|| TickRate(device.features().tick_hz));
+        let (collector, recorder) = match rate {
+            Some(rate) => Collector::with_device(clock, slots, EVENTS, rate),
+            None => Collector::new(clock, slots, EVENTS),
+        };
         let perfetto = args.perfetto.as_deref().map(|path| perfetto(path, &collector, slots)).transpose()?;
+        let perfetto = perfetto.map(|trace| match rate {
+            Some(rate) => trace.with_device(rate),
+            None => trace,
+        });
         let thread = CollectorThread::start(collector, metrics.clone(), perfetto);
         let thread = thread
             .map_err(|error| Failure::failed(format!("the collector could not be started: {error}")))?;
@@ -219,6 +229,8 @@ fn settings(args: &Args, kind: Kind, options: &Options) -> Settings {
             workers: args.workers,
             coalesce_count,
             coalesce_time,
+            event_slots: if args.device_times { LIVES } else { 0 },
+            life_events: args.device_times,
             ..QueueConfig::default()
         },
         patience: None,

@@ -1,0 +1,49 @@
+//! A model as one file: what `doorbell model import` writes, and what a device is given. Its layout is in docs/engine.md.
+
+mod layout;
+mod read;
+mod write;
+
+use std::path::Path;
+
+use crate::about::About;
+use crate::file_error::{self, FileError};
+use crate::weights::Model;
+
+pub use layout::{Entry, Kind};
+pub use read::{Header, entries, header};
+
+/// A model with what surrounds it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Image {
+    /// The weights.
+    pub model: Model,
+    /// Name, tokeniser, prompts.
+    pub about: About,
+}
+
+impl Image {
+    /// The bytes of the file: the same for the same model.
+    pub fn to_bytes(&self) -> Vec<u8> {
+        write::write(self)
+    }
+
+    /// The model of a file's bytes.
+    ///
+    /// # Errors
+    /// If they are no image, are damaged, or could make a sum overflow: where, what, and what to do.
+    pub fn from_bytes(bytes: &[u8]) -> Result<Self, FileError> {
+        read::read(bytes)
+    }
+
+    /// Reads a file.
+    ///
+    /// # Errors
+    /// As [`Image::from_bytes`].
+    pub fn read(path: &Path) -> Result<Self, FileError> {
+        Self::from_bytes(&file_error::read(path)?).map_err(|error| error.within(path))
+    }
+}
+
+#[cfg(test)]
+mod tests;

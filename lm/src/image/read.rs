@@ -1,0 +1,240 @@
+//! From the bytes of an image to a model. Nothing of them is believed: the layout follows from the shape, and what could make a sum
+//! overflow is refused.
+
+use super::Image;
+use super::layout::{ENTRY, Entry, Form, HEADER, Kind, MAGIC, VERSION, layout, length};
+use crate::about::About;
+use crate::file_error::FileError;
+use crate::ops::LARGEST_SUM;
+use crate::shape::Shape;
+use crate::tables::Rope;
+use crate::weights::{Gain, Layer, Matrix, Model};
+
+const AGAIN: &str = "import the model again";
+
+fn wrong(place: &str, problem: String) -> FileError {
+    FileError::new(place, problem, AGAIN)
+}
+
+/// What a file says of itself ahead of its directory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Header {
+    /// What it is made of.
+    pub shape: Shape,
+    /// Added to the mean square of what is normalised, with 20 fraction bits.
+    pub epsilon: u32,
+    /// CRC-32C of all that stands behind it.
+    pub check: u32,
+    /// Bytes of the file.
+    pub length: u64,
+    entries: u32,
+}
+
+fn word(bytes: &[u8], at: usize) -> u32 {
+    u32::from_le_bytes(bytes[at..at + 4].try_into().expect("four bytes"))
+}
+
+fn long(bytes: &[u8], at: usize) -> u64 {
+    u64::from_le_bytes(bytes[at..at + 8].try_into().expect("eight bytes"))
+}
+
+/// The header, from the first 64 bytes at least.
+///
+/// # Errors
+/// If it is none, of another version, or of a shape that no device runs.
+pub fn header(bytes: &[u8]) -> Result<Header, FileError> {
+    if bytes.len() < HEADER {
+        return Err(wrong("", format!("it has {} bytes, and an image at least {HEADER}", bytes.len())));
+    }
+    if bytes[..8] != MAGIC {
+        let problem = "it is no image of a model: it begins with other bytes".to_owned();
+        return Err(FileError::new("", problem, "make one with `doorbell model import`"));
+    }
+    let version = word(bytes, 8);
+    if version != VERSION {
+        let problem = format!("it is of version {version}, this program reads version {VERSION}");
+        return Err(wrong("", problem));
+    }
+    let at = |index: usize| word(bytes, 24 + 4 * index) as usize;
+    let shape = Shape {
+        width: at(0),
+        layers: at(1),
+        heads: at(2),
+        kv_heads: at(3),
+        head_width: at(4),
+        hidden: at(5),
+        vocabulary: at(6),
+        context: at(7),
+    };
+    if let Some(problem) = shape.refusal() {
+        return Err(wrong("header", problem));
+    }
+    let header = Header {
+        shape,
+        epsilon: at(8) as u32,
+        check: word(bytes, 12),
+        length: long(bytes, 16),
+        entries: at(9) as u32,
+    };
+    if header.epsilon >= 1 << 20 {
+        return Err(wrong("header", format!("epsilon is {}, expected less than 1048576", header.epsilon)));
+    }
+    Ok(header)
+}
+
+/// The directory, of a whole file: where a device finds what.
+///
+/// # Errors
+/// As [`Image::from_bytes`], but for what the weights themselves could do.
+pub fn entries(bytes: &[u8]) -> Result<Vec<Entry>, FileError> {
+    let header = header(bytes)?;
+    if header.length != bytes.len() as u64 {
+        let problem = format!("it has {} bytes, and says that it has {}", bytes.len(), header.length);
+        return Err(wrong("", problem));
+    }
+    let check = crc32c::crc32c(&bytes[16..]);
+    if check != header.check {
+        let problem = format!("its check is {check:08x}, and it says {:08x}: it is damaged", header.check);
+        return Err(wrong("", problem));
+    }
+    // The lengths of the texts are all that the layout takes from the directory: those are its first two entries.
+    if bytes.len() < HEADER + 2 * ENTRY {
+        return Err(wrong("directory", "the file ends in it".into()));
+    }
+    let texts = [0, 1].map(|index| word(bytes, HEADER + ENTRY * index + 12));
+    let mut expected = layout(&header.shape, texts[0], texts[1]);
+    if expected.len() != header.entries as usize || length(&expected) != header.length {
+        let problem = format!("its shape takes {} entries and {} bytes", expected.len(), length(&expected));
+        return Err(wrong("directory", problem));
+    }
+    for (index, entry) in expected.iter_mut().enumerate() {
+        let held = &bytes[HEADER + ENTRY * index..][..ENTRY];
+        entry.exponent = word(held, 4) as i32;
+        let same = held[..2] == (entry.kind as u16).to_le_bytes()
+            && held[2..4] == entry.layer.to_le_bytes()
+            && [word(held, 8), word(held, 12)] == [entry.rows, entry.columns]
+            && [long(held, 16), long(held, 24)] == [entry.offset, entry.bytes];
+        if !same || !(-100..=100).contains(&entry.exponent) {
+            return Err(wrong("directory", format!("entry {index} is not the one that its shape takes")));
+        }
+    }
+    Ok(expected)
+}
+
+/// The whole model.
+pub(super) fn read(bytes: &[u8]) -> Result<Image, FileError> {
+    let header = header(bytes)?;
+    let entries = entries(bytes)?;
+    let reader = Reader { bytes, entries: &entries };
+    let mut about = about(reader.text(Kind::About)?)?;
+    about.tokenizer = reader.text(Kind::Tokenizer)?.to_owned();
+    let layer = |number: usize| {
+        Ok(Layer {
+            attention_gain: reader.gain(Kind::AttentionGain, number),
+            query: reader.matrix(Kind::Query, number)?,
+            key: reader.matrix(Kind::Key, number)?,
+            value: reader.matrix(Kind::Value, number)?,
+            output: reader.matrix(Kind::Output, number)?,
+            hidden_gain: reader.gain(Kind::HiddenGain, number),
+            gate: reader.matrix(Kind::Gate, number)?,
+            up: reader.matrix(Kind::Up, number)?,
+            down: reader.matrix(Kind::Down, number)?,
+        })
+    };
+    let model = Model {
+        shape: header.shape,
+        epsilon: header.epsilon,
+        tokens: reader.matrix(Kind::Tokens, 0)?,
+        layers: (0..header.shape.layers).map(layer).collect::<Result<_, FileError>>()?,
+        last_gain: reader.gain(Kind::LastGain, 0),
+        rope: reader.rope()?,
+    };
+    Ok(Image { model, about })
+}
+
+struct Reader<'b> {
+    bytes: &'b [u8],
+    entries: &'b [Entry],
+}
+
+impl<'b> Reader<'b> {
+    fn entry(&self, kind: Kind, layer: usize) -> (&Entry, &'b [u8]) {
+        let found = self.entries.iter().find(|entry| entry.kind == kind && usize::from(entry.layer) == layer);
+        let entry = found.expect("the layout has every part of every layer");
+        (entry, &self.bytes[entry.offset as usize..][..entry.bytes as usize])
+    }
+
+    fn text(&self, kind: Kind) -> Result<&'b str, FileError> {
+        let (_, bytes) = self.entry(kind, 0);
+        std::str::from_utf8(bytes)
+            .map_err(|error| wrong(&format!("{kind:?}"), format!("not a text: {error}")))
+    }
+
+    fn words(bytes: &[u8]) -> impl Iterator<Item = u16> {
+        bytes.chunks_exact(2).map(|pair| u16::from_le_bytes([pair[0], pair[1]]))
+    }
+
+    fn gain(&self, kind: Kind, layer: usize) -> Gain {
+        let (entry, bytes) = self.entry(kind, layer);
+        debug_assert_eq!(kind.form(), Form::Gain);
+        Gain { factors: Self::words(bytes).map(|word| word as i16).collect(), exponent: entry.exponent }
+    }
+
+    fn matrix(&self, kind: Kind, layer: usize) -> Result<Matrix, FileError> {
+        let (entry, bytes) = self.entry(kind, layer);
+        let (columns, stride) = (entry.columns as usize, entry.stride() as usize);
+        let (rows, scales) = bytes.split_at(entry.rows as usize * stride);
+        let mut weights = Vec::with_capacity(entry.rows as usize * columns);
+        let refused = |row: usize, problem: String| {
+            let place = match kind {
+                Kind::Tokens => format!("{kind:?}, row {row}"),
+                kind => format!("layer {layer}, {kind:?}, row {row}"),
+            };
+            Err(wrong(&place, problem))
+        };
+        for (number, row) in rows.chunks_exact(stride).enumerate() {
+            let (row, padding) = row.split_at(columns);
+            let sum: u64 = row.iter().map(|&weight| u64::from((weight as i8).unsigned_abs())).sum();
+            if sum > LARGEST_SUM {
+                let problem = format!(
+                    "its weights add up to {sum} without their signs, at most {LARGEST_SUM} can be had"
+                );
+                return refused(number, problem);
+            }
+            if row.contains(&0x80) || padding.iter().any(|&byte| byte != 0) {
+                return refused(number, "a weight is -128, or what fills the row up is not 0".into());
+            }
+            weights.extend(row.iter().map(|&weight| weight as i8));
+        }
+        let rows: Vec<u16> = Self::words(scales).collect();
+        match rows.iter().position(|&scale| scale == 0) {
+            Some(row) => refused(row, "its scale is 0".into()),
+            None => Ok(Matrix { columns, weights, rows, exponent: entry.exponent }),
+        }
+    }
+
+    fn rope(&self) -> Result<Rope, FileError> {
+        let (entry, bytes) = self.entry(Kind::Rope, 0);
+        let words: Vec<i16> = Self::words(bytes).map(|word| word as i16).collect();
+        if words.iter().any(|part| !(-16_384..=16_384).contains(part)) {
+            return Err(wrong("Rope", "a cosine or a sine is beyond 1".into()));
+        }
+        let turns = words.chunks_exact(2).map(|pair| [pair[0], pair[1]]).collect();
+        Ok(Rope::new(entry.columns as usize, turns))
+    }
+}
+
+fn about(text: &str) -> Result<About, FileError> {
+    let value: serde_json::Value =
+        serde_json::from_str(text).map_err(|error| wrong("About", format!("not JSON: {error}")))?;
+    let text = |key: &str| value[key].as_str().unwrap_or_default().to_owned();
+    let token = |value: &serde_json::Value| value.as_u64().and_then(|token| u32::try_from(token).ok());
+    Ok(About {
+        name: text("name"),
+        licence: text("licence"),
+        tokenizer: String::new(),
+        chat: text("chat"),
+        ends: value["ends"].as_array().into_iter().flatten().filter_map(token).collect(),
+        begin: token(&value["begin"]),
+    })
+}

@@ -1,0 +1,123 @@
+use proptest::prelude::*;
+use rstest::rstest;
+
+use super::*;
+use crate::micro;
+
+fn check(bytes: &mut [u8]) {
+    let check = crc32c::crc32c(&bytes[16..]);
+    bytes[12..16].copy_from_slice(&check.to_le_bytes());
+}
+
+fn offset(bytes: &[u8], kind: Kind, layer: u16) -> usize {
+    let entries = entries(bytes).unwrap();
+    entries.iter().find(|entry| (entry.kind, entry.layer) == (kind, layer)).unwrap().offset as usize
+}
+
+/// A device may find it by these alone: another check is another model, or another layout, and then another version.
+#[test]
+fn micro_is_the_same_everywhere() {
+    let image = micro();
+    let bytes = image.to_bytes();
+    assert_eq!(Image::from_bytes(&bytes).unwrap(), image);
+    let header = header(&bytes).unwrap();
+    assert_eq!((header.length, header.check), (bytes.len() as u64, 0xED39_B788));
+}
+
+#[test]
+fn what_a_device_reads_is_aligned() {
+    let bytes = micro().to_bytes();
+    let entries = entries(&bytes).unwrap();
+    assert_eq!(entries.len(), 5 + 4 * 9);
+    for entry in &entries {
+        assert_eq!((entry.offset % 64, entry.stride() % 64), (0, 0), "{entry:?}");
+        assert!(entry.offset + entry.bytes <= bytes.len() as u64);
+    }
+    let query = entries.iter().find(|entry| (entry.kind, entry.layer) == (Kind::Query, 2)).unwrap();
+    let model = micro().model;
+    let at = (query.offset + 5 * query.stride()) as usize;
+    assert_eq!(
+        bytes[at..at + 32].iter().map(|&byte| byte as i8).collect::<Vec<_>>(),
+        model.layers[2].query.row(5)
+    );
+    assert!(bytes[at + 32..at + 64].iter().all(|&byte| byte == 0));
+    let at = (query.offset + u64::from(query.rows) * query.stride()) as usize + 2 * 5;
+    assert_eq!(u16::from_le_bytes([bytes[at], bytes[at + 1]]), model.layers[2].query.rows[5]);
+}
+
+#[rstest]
+#[case::empty(|bytes: &mut Vec<u8>| bytes.clear(), "it has 0 bytes, and an image at least 64; import the model again")]
+#[case::text(|bytes: &mut Vec<u8>| bytes[0] = b'G', "it is no image of a model: it begins with other bytes; make one with `doorbell model import`")]
+#[case::version(|bytes: &mut Vec<u8>| bytes[8] = 2, "it is of version 2, this program reads version 1; import the model again")]
+#[case::cut(|bytes: &mut Vec<u8>| bytes.truncate(1000), "it has 1000 bytes, and says that it has ")]
+#[case::bit(|bytes: &mut Vec<u8>| bytes[5000] ^= 4, "it is damaged; import the model again")]
+#[case::width(|bytes: &mut Vec<u8>| { bytes[24] = 33; check(bytes) }, "header: width is 33, expected a multiple of 32")]
+#[case::layers(|bytes: &mut Vec<u8>| { bytes[28] = 5; check(bytes) }, "directory: its shape takes 50 entries")]
+#[case::large(|bytes: &mut Vec<u8>| { bytes[26..28].fill(0xFF); check(bytes) }, "header: width is 4294901792, expected 1 to 4096")]
+#[case::moved(|bytes: &mut Vec<u8>| { bytes[64 + 32 * 3 + 16] ^= 64; check(bytes) }, "directory: entry 3 is not the one that its shape takes")]
+#[case::exponent(|bytes: &mut Vec<u8>| { bytes[64 + 32 * 4 + 6] = 9; check(bytes) }, "directory: entry 4 is not")]
+#[case::weight(|bytes: &mut Vec<u8>| { let at = offset(bytes, Kind::Gate, 3) + 64; bytes[at] = 0x80; check(bytes) },
+               "layer 3, Gate, row 1: a weight is -128")]
+#[case::padding(|bytes: &mut Vec<u8>| { let at = offset(bytes, Kind::Gate, 3) + 32; bytes[at] = 1; check(bytes) },
+                "layer 3, Gate, row 0: a weight is -128, or what fills")]
+#[case::scale(|bytes: &mut Vec<u8>| { let at = offset(bytes, Kind::Tokens, 0) + 64 * 64 + 14; bytes[at..at + 2].fill(0); check(bytes) },
+              "Tokens, row 7: its scale is 0")]
+#[case::rope(|bytes: &mut Vec<u8>| { let at = offset(bytes, Kind::Rope, 0); bytes[at + 1] = 0x7F; check(bytes) },
+             "Rope: a cosine or a sine is beyond 1")]
+#[case::text(|bytes: &mut Vec<u8>| { let at = offset(bytes, Kind::Tokenizer, 0); bytes[at] = 0xFF; check(bytes) }, "Tokenizer: not a text")]
+#[case::json(|bytes: &mut Vec<u8>| { let at = offset(bytes, Kind::About, 0); bytes[at] = b'['; check(bytes) }, "About: not JSON")]
+fn what_is_wrong_is_told(#[case] change: fn(&mut Vec<u8>), #[case] expected: &str) {
+    let mut bytes = micro().to_bytes();
+    change(&mut bytes);
+    let told = Image::from_bytes(&bytes).unwrap_err().to_string();
+    assert!(told.contains(expected), "{told}");
+}
+
+/// A row that could overflow is refused in an image too, whoever made it.
+#[test]
+fn a_row_that_could_overflow_is_refused() {
+    let mut image = micro();
+    let shape = &mut image.model.shape;
+    (shape.width, shape.layers, shape.vocabulary) = (1024, 0, 2);
+    shape.layers = 1;
+    let wide = |rows: usize, columns: usize, weight: i8| crate::Matrix {
+        columns,
+        weights: vec![weight; rows * columns],
+        rows: vec![1; rows],
+        exponent: 0,
+    };
+    let gain = crate::Gain { factors: vec![1; 1024], exponent: 0 };
+    let layer = crate::Layer {
+        attention_gain: gain.clone(),
+        query: wide(64, 1024, 1),
+        key: wide(32, 1024, 1),
+        value: wide(32, 1024, 1),
+        output: wide(1024, 64, 1),
+        hidden_gain: gain.clone(),
+        gate: wide(32, 1024, 64),
+        up: wide(32, 1024, 65),
+        down: wide(1024, 32, 127),
+    };
+    (image.model.layers, image.model.last_gain, image.model.tokens) = (vec![layer], gain, wide(2, 1024, 1));
+    let told = Image::from_bytes(&image.to_bytes()).unwrap_err().to_string();
+    assert!(told.starts_with("layer 0, Up, row 0: its weights add up to 66560"), "{told}");
+    image.model.layers[0].up = wide(32, 1024, -64);
+    assert_eq!(Image::from_bytes(&image.to_bytes()).unwrap(), image);
+}
+
+proptest! {
+    #[test]
+    fn no_bytes_make_it_panic(flips in prop::collection::vec((0..4096usize, any::<u8>()), 1..4), cut in 0..200_000usize, mend in any::<bool>()) {
+        let mut bytes = micro().to_bytes();
+        for (at, byte) in flips {
+            bytes[at] = byte;
+        }
+        bytes.truncate(cut.max(64));
+        if mend {
+            let length = bytes.len() as u64;
+            bytes[16..24].copy_from_slice(&length.to_le_bytes());
+            check(&mut bytes);
+        }
+        let _ = Image::from_bytes(&bytes);
+    }
+}

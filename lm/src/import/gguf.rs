@@ -1,0 +1,295 @@
+//! GGUF files.
+
+use std::io::Cursor;
+
+use gguf_rs_lib::format::types::GGUFTensorType;
+use gguf_rs_lib::format::{Metadata, MetadataValue};
+use gguf_rs_lib::reader::GGUFFileReader;
+use serde_json::{Map, Value, json};
+
+use super::Imported;
+use super::blocks::Packing;
+use super::llama::{self, Names, Plan, Source};
+use crate::about::About;
+use crate::file_error::FileError;
+use crate::shape::Shape;
+
+const NAMES: Names = Names {
+    tokens: "token_embd.weight",
+    last_gain: "output_norm.weight",
+    head: "output.weight",
+    layers: "blk.",
+    layer: [
+        ".attn_norm.weight",
+        ".attn_q.weight",
+        ".attn_k.weight",
+        ".attn_v.weight",
+        ".attn_output.weight",
+        ".ffn_norm.weight",
+        ".ffn_gate.weight",
+        ".ffn_up.weight",
+        ".ffn_down.weight",
+    ],
+    halves: false,
+};
+
+/// What to do where a file is damaged.
+const FETCH: &str = "fetch the file again";
+
+struct File<'b> {
+    bytes: &'b [u8],
+    reader: GGUFFileReader<Cursor<&'b [u8]>>,
+}
+
+impl Source for File<'_> {
+    fn names(&self) -> Vec<String> {
+        self.reader.tensor_infos().iter().map(|tensor| tensor.name().to_owned()).collect()
+    }
+
+    fn take(&self, name: &str, rows: usize, columns: usize) -> Result<Vec<f32>, FileError> {
+        let wrong = |problem: String, remedy: &str| FileError::new(name, problem, remedy);
+        let tensor = self
+            .reader
+            .get_tensor_info(name)
+            .ok_or_else(|| wrong("there is no such tensor".into(), "give a whole model of Llama's shape"))?;
+        // The first dimension is that of neighbours.
+        let held = tensor.shape().dims();
+        let fits = match *held {
+            [c] => rows == 1 && c == columns as u64,
+            [c, r] => r == rows as u64 && c == columns as u64,
+            _ => false,
+        };
+        if !fits {
+            let problem =
+                format!("its dimensions are {held:?}, expected {columns} by {rows} by the configuration");
+            return Err(wrong(problem, FETCH));
+        }
+        let packing = match tensor.tensor_type() {
+            GGUFTensorType::F32 => Packing::F32,
+            GGUFTensorType::F16 => Packing::F16,
+            GGUFTensorType::BF16 => Packing::Bf16,
+            GGUFTensorType::Q4_0 => Packing::Q4_0,
+            GGUFTensorType::Q4_1 => Packing::Q4_1,
+            GGUFTensorType::Q8_0 => Packing::Q8_0,
+            GGUFTensorType::Q6_K => Packing::Q6K,
+            other => {
+                let problem = format!("it is packed as {}", other.name());
+                return Err(wrong(
+                    problem,
+                    "give a file with F32, F16, BF16, Q4_0, Q4_1, Q8_0 and Q6_K alone",
+                ));
+            }
+        };
+        let from = self.reader.tensor_data_offset().checked_add(tensor.data_offset());
+        let length = rows.checked_mul(columns).and_then(|values| packing.bytes(values));
+        let bytes = from.and_then(|from| usize::try_from(from).ok()).zip(length);
+        let bytes = bytes.and_then(|(from, length)| self.bytes.get(from..from.checked_add(length)?));
+        match bytes {
+            Some(bytes) => Ok(packing.unpack(bytes)),
+            None => {
+                Err(wrong(format!("it ends behind the end of the file, {} bytes", self.bytes.len()), FETCH))
+            }
+        }
+    }
+}
+
+/// Reads a whole file.
+pub(super) fn import(bytes: &[u8], name: &str) -> Result<Imported, FileError> {
+    let reader = GGUFFileReader::new(Cursor::new(bytes))
+        .map_err(|error| FileError::new("", format!("not a GGUF file that can be read: {error}"), FETCH))?;
+    let file = File { bytes, reader };
+    let metadata = file.reader.metadata();
+    let keys = Keys(metadata);
+    let architecture = keys.text("general.architecture")?;
+    if architecture != "llama" {
+        let problem = format!("it is {architecture:?}");
+        return Err(FileError::new(
+            "general.architecture",
+            problem,
+            "give a model of architecture \"llama\"",
+        ));
+    }
+    let model = llama::read(&file, &NAMES, plan(&keys, &file)?)?;
+    let about = about(&keys, name, model.shape.vocabulary)?;
+    Ok(Imported { model, about })
+}
+
+fn plan(keys: &Keys<'_>, file: &File<'_>) -> Result<Plan, FileError> {
+    let (width, heads) = (keys.count("llama.embedding_length")?, keys.count("llama.attention.head_count")?);
+    let optional = |key: &str, otherwise: usize| {
+        if keys.0.contains_key(key) { keys.count(key) } else { Ok(otherwise) }
+    };
+    let head_width = optional("llama.attention.key_length", width.checked_div(heads).unwrap_or(0))?;
+    let turned = optional("llama.rope.dimension_count", head_width)?;
+    let values = optional("llama.attention.value_length", head_width)?;
+    if turned != head_width || values != head_width {
+        let problem =
+            format!("heads of {head_width} keys have {values} values, and {turned} channels are rotated");
+        return Err(FileError::new(
+            "llama.rope.dimension_count",
+            problem,
+            "give a model where they are as many",
+        ));
+    }
+    if keys.0.get_string("llama.rope.scaling.type").is_some_and(|kind| kind != "none") {
+        let problem = "the rotations are scaled";
+        return Err(FileError::new("llama.rope.scaling.type", problem, "give a model without that"));
+    }
+    // By the matrix itself: the key is newer than the format.
+    let rows =
+        file.reader.get_tensor_info(NAMES.tokens).and_then(|tensor| tensor.shape().dims().get(1).copied());
+    let shape = Shape {
+        width,
+        layers: keys.count("llama.block_count")?,
+        heads,
+        kv_heads: optional("llama.attention.head_count_kv", heads)?,
+        head_width,
+        hidden: keys.count("llama.feed_forward_length")?,
+        vocabulary: usize::try_from(rows.unwrap_or(0)).unwrap_or(usize::MAX),
+        context: keys.count("llama.context_length")?,
+    };
+    Ok(Plan {
+        shape,
+        epsilon: keys.number("llama.attention.layer_norm_rms_epsilon")?,
+        rope_base: if keys.0.contains_key("llama.rope.freq_base") {
+            keys.number("llama.rope.freq_base")?
+        } else {
+            10_000.0
+        },
+    })
+}
+
+/// The metadata, as it is asked for.
+struct Keys<'m>(&'m Metadata);
+
+impl Keys<'_> {
+    fn wrong<T>(&self, key: &str, expected: &str) -> Result<T, FileError> {
+        let problem = match self.0.get(key) {
+            Some(MetadataValue::Array(array)) => {
+                format!("it is an array of {}, expected {expected}", array.length)
+            }
+            Some(value) => format!("it is {}, expected {expected}", value.to_string_representation()),
+            None => format!("there is no such key, expected {expected}"),
+        };
+        Err(FileError::new(key, problem, "give a whole model"))
+    }
+
+    fn text(&self, key: &str) -> Result<&str, FileError> {
+        self.0.get_string(key).map_or_else(|| self.wrong(key, "a text"), Ok)
+    }
+
+    fn count(&self, key: &str) -> Result<usize, FileError> {
+        // The largest that anything here may be; the shape's own bounds are closer.
+        let small = |value: &u64| *value <= 1 << 20;
+        match self.0.get_u64(key).filter(small) {
+            Some(value) => Ok(value as usize),
+            None => self.wrong(key, "a number up to 1048576"),
+        }
+    }
+
+    fn number(&self, key: &str) -> Result<f64, FileError> {
+        match self.0.get_f64(key) {
+            Some(value) => Ok(value),
+            None => self.wrong(key, "a number"),
+        }
+    }
+
+    fn texts(&self, key: &str) -> Result<Vec<&str>, FileError> {
+        let Some(MetadataValue::Array(array)) = self.0.get(key) else {
+            return self.wrong(key, "an array of texts");
+        };
+        let texts: Option<Vec<&str>> = array.iter().map(MetadataValue::as_str).collect();
+        texts.map_or_else(|| self.wrong(key, "an array of texts"), Ok)
+    }
+
+    fn token(&self, key: &str) -> Option<u32> {
+        self.0.get_u64(key).and_then(|token| u32::try_from(token).ok())
+    }
+}
+
+fn about(keys: &Keys<'_>, name: &str, vocabulary: usize) -> Result<About, FileError> {
+    let of = |key: &str| keys.0.get_string(key).unwrap_or_default().to_owned();
+    let ends = ["tokenizer.ggml.eos_token_id", "tokenizer.ggml.eot_token_id"].into_iter();
+    let mut ends: Vec<u32> = ends.filter_map(|key| keys.token(key)).collect();
+    ends.dedup();
+    let begins = keys.0.get_bool("tokenizer.ggml.add_bos_token").unwrap_or(false);
+    let name = match keys.0.get_string("general.name") {
+        Some(own) if !own.trim().is_empty() => own.trim().to_owned(),
+        _ => name.to_owned(),
+    };
+    Ok(About {
+        name,
+        licence: of("general.license"),
+        tokenizer: tokenizer(keys, vocabulary)?,
+        chat: of("tokenizer.chat_template"),
+        ends,
+        begin: keys.token("tokenizer.ggml.bos_token_id").filter(|_| begins),
+    })
+}
+
+/// The tokeniser as a tokenizer.json.
+fn tokenizer(keys: &Keys<'_>, vocabulary: usize) -> Result<String, FileError> {
+    let directory = "give a directory with tokenizer.json instead";
+    let kind = keys.text("tokenizer.ggml.model")?;
+    if kind != "gpt2" {
+        let problem = format!("it is {kind:?}, expected \"gpt2\"");
+        return Err(FileError::new("tokenizer.ggml.model", problem, directory));
+    }
+    let bytes =
+        json!({"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": true});
+    let digits = json!({"type": "Digits", "individual_digits": true});
+    let before = match keys.0.get_string("tokenizer.ggml.pre").unwrap_or("gpt-2") {
+        "smollm" => json!({"type": "Sequence", "pretokenizers": [digits, bytes]}),
+        "gpt-2" | "default" => bytes.clone(),
+        other => {
+            let problem = format!("texts are cut as {other:?}, expected \"smollm\" or \"gpt-2\"");
+            return Err(FileError::new("tokenizer.ggml.pre", problem, directory));
+        }
+    };
+    let tokens = keys.texts("tokenizer.ggml.tokens")?;
+    if tokens.len() != vocabulary {
+        let problem =
+            format!("there are {}, expected {vocabulary}, as the matrix of the tokens has", tokens.len());
+        return Err(FileError::new("tokenizer.ggml.tokens", problem, FETCH));
+    }
+    let mut merges = vec![];
+    for merge in keys.texts("tokenizer.ggml.merges")? {
+        let Some((left, right)) = merge.split_once(' ') else {
+            let problem = format!("{merge:?} is no pair of tokens with a space between");
+            return Err(FileError::new("tokenizer.ggml.merges", problem, FETCH));
+        };
+        merges.push(json!([left, right]));
+    }
+    // 3: a token that no text becomes.
+    let special = |token: usize| match keys.0.get("tokenizer.ggml.token_type") {
+        Some(MetadataValue::Array(kinds)) => kinds.get(token).and_then(MetadataValue::as_i64) == Some(3),
+        _ => false,
+    };
+    let added: Vec<Value> = tokens
+        .iter()
+        .enumerate()
+        .filter(|(id, _)| special(*id))
+        .map(|(id, token)| {
+            json!({"id": id, "content": token, "single_word": false, "lstrip": false, "rstrip": false,
+                   "normalized": false, "special": true})
+        })
+        .collect();
+    let vocabulary: Map<String, Value> =
+        tokens.iter().enumerate().map(|(id, token)| (token.to_string(), id.into())).collect();
+    Ok(json!({
+        "version": "1.0",
+        "truncation": null,
+        "padding": null,
+        "added_tokens": added,
+        "normalizer": null,
+        "pre_tokenizer": before,
+        "post_processor": null,
+        "decoder": bytes,
+        "model": {
+            "type": "BPE", "dropout": null, "unk_token": null, "continuing_subword_prefix": null,
+            "end_of_word_suffix": null, "fuse_unk": false, "byte_fallback": false, "ignore_merges": false,
+            "vocab": vocabulary, "merges": merges,
+        },
+    })
+    .to_string())
+}

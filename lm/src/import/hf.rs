@@ -1,0 +1,186 @@
+//! Directories of Hugging Face: config.json, safetensors, tokenizer.json.
+
+use std::fs;
+use std::path::Path;
+
+use safetensors::{Dtype, SafeTensors};
+use serde_json::Value;
+
+use super::Imported;
+use super::blocks::Packing;
+use super::llama::{self, Names, Plan, Source};
+use super::stem;
+use crate::about::About;
+use crate::file_error::{FileError, read};
+use crate::shape::Shape;
+
+const NAMES: Names = Names {
+    tokens: "model.embed_tokens.weight",
+    last_gain: "model.norm.weight",
+    head: "lm_head.weight",
+    layers: "model.layers.",
+    layer: [
+        ".input_layernorm.weight",
+        ".self_attn.q_proj.weight",
+        ".self_attn.k_proj.weight",
+        ".self_attn.v_proj.weight",
+        ".self_attn.o_proj.weight",
+        ".post_attention_layernorm.weight",
+        ".mlp.gate_proj.weight",
+        ".mlp.up_proj.weight",
+        ".mlp.down_proj.weight",
+    ],
+    halves: true,
+};
+
+struct Files<'b>(Vec<SafeTensors<'b>>);
+
+impl Source for Files<'_> {
+    fn names(&self) -> Vec<String> {
+        self.0.iter().flat_map(SafeTensors::names).map(str::to_owned).collect()
+    }
+
+    fn take(&self, name: &str, rows: usize, columns: usize) -> Result<Vec<f32>, FileError> {
+        let wrong = |problem: String, remedy: &str| Err(FileError::new(name, problem, remedy));
+        let Some(tensor) = self.0.iter().find_map(|file| file.tensor(name).ok()) else {
+            return wrong("there is no such tensor".into(), "give a whole model of Llama's shape");
+        };
+        let fits = match *tensor.shape() {
+            [c] => rows == 1 && c == columns,
+            [r, c] => r == rows && c == columns,
+            _ => false,
+        };
+        if !fits {
+            let problem =
+                format!("its shape is {:?}, expected {rows} by {columns} by config.json", tensor.shape());
+            return wrong(problem, "fetch the directory again");
+        }
+        let packing = match tensor.dtype() {
+            Dtype::F32 => Packing::F32,
+            Dtype::F16 => Packing::F16,
+            Dtype::BF16 => Packing::Bf16,
+            other => return wrong(format!("its values are {other:?}"), "give a model with F32, F16 or BF16"),
+        };
+        Ok(packing.unpack(tensor.data()))
+    }
+}
+
+/// Reads a whole directory.
+pub(super) fn import(directory: &Path) -> Result<Imported, FileError> {
+    let path = directory.join("config.json");
+    let config = json(&path)?;
+    let plan = plan(&config).map_err(|error| error.within(&path))?;
+    let files = weights(directory)?;
+    let mut tensors = vec![];
+    for (path, bytes) in &files {
+        let file = SafeTensors::deserialize(bytes).map_err(|error| {
+            let problem = format!("not a safetensors file that can be read: {error}");
+            FileError::new(path.display(), problem, "fetch the file again")
+        })?;
+        tensors.push(file);
+    }
+    let model = llama::read(&Files(tensors), &NAMES, plan).map_err(|error| error.within(directory))?;
+    Ok(Imported { model, about: about(directory, &config)? })
+}
+
+fn json(path: &Path) -> Result<Value, FileError> {
+    serde_json::from_slice(&read(path)?)
+        .map_err(|error| FileError::new(path.display(), format!("not JSON: {error}"), "fetch the file again"))
+}
+
+/// model.safetensors, or the parts model-…-of-….safetensors.
+fn weights(directory: &Path) -> Result<Vec<(std::path::PathBuf, Vec<u8>)>, FileError> {
+    let failed = |problem: String| {
+        FileError::new(directory.display(), problem, "give a directory with model.safetensors")
+    };
+    let entries = fs::read_dir(directory).map_err(|error| failed(format!("cannot be listed: {error}")))?;
+    let mut paths: Vec<_> = entries
+        .filter_map(|entry| Some(entry.ok()?.path()))
+        .filter(|path| {
+            let name = path.file_name().unwrap_or_default().to_string_lossy();
+            name == "model.safetensors" || (name.starts_with("model-") && name.ends_with(".safetensors"))
+        })
+        .collect();
+    paths.sort();
+    if paths.is_empty() {
+        return Err(failed("there are no weights in it".into()));
+    }
+    paths.into_iter().map(|path| read(&path).map(|bytes| (path, bytes))).collect()
+}
+
+fn plan(config: &Value) -> Result<Plan, FileError> {
+    let wrong = |key: &str, expected: &str| {
+        let found = match &config[key] {
+            Value::Null => "it is missing".to_owned(),
+            value => format!("it is {value}"),
+        };
+        FileError::new(key, format!("{found}, expected {expected}"), "give a model of type \"llama\"")
+    };
+    let expect =
+        |key: &str, fits: bool, expected: &str| if fits { Ok(()) } else { Err(wrong(key, expected)) };
+    let no = |key: &str| matches!(config[key], Value::Null | Value::Bool(false));
+    expect("model_type", config["model_type"] == "llama", "\"llama\"")?;
+    expect("tie_word_embeddings", config["tie_word_embeddings"] == true, "true")?;
+    expect("attention_bias", no("attention_bias"), "false")?;
+    expect("mlp_bias", no("mlp_bias"), "false")?;
+    expect("rope_scaling", no("rope_scaling"), "null")?;
+    let silu = matches!(config["hidden_act"].as_str(), None | Some("silu"));
+    expect("hidden_act", silu, "\"silu\"")?;
+    let rope = &config["rope_parameters"];
+    let plain = matches!(rope["rope_type"].as_str(), None | Some("default"));
+    expect("rope_parameters", plain, "rotations of type \"default\"")?;
+    let count = |key: &str| match config[key].as_u64() {
+        Some(value) if value <= 1 << 20 => Ok(value as usize),
+        _ => Err(wrong(key, "a number up to 1048576")),
+    };
+    let optional =
+        |key: &str, otherwise: usize| if config[key].is_null() { Ok(otherwise) } else { count(key) };
+    let number = |value: &Value, key: &str| value.as_f64().ok_or_else(|| wrong(key, "a number"));
+    let (width, heads) = (count("hidden_size")?, count("num_attention_heads")?);
+    let base = [&config["rope_theta"], &rope["rope_theta"]].into_iter().find(|base| !base.is_null());
+    Ok(Plan {
+        shape: Shape {
+            width,
+            layers: count("num_hidden_layers")?,
+            heads,
+            kv_heads: optional("num_key_value_heads", heads)?,
+            head_width: optional("head_dim", width.checked_div(heads).unwrap_or(0))?,
+            hidden: count("intermediate_size")?,
+            vocabulary: count("vocab_size")?,
+            context: count("max_position_embeddings")?,
+        },
+        epsilon: number(&config["rms_norm_eps"], "rms_norm_eps")?,
+        rope_base: base.map_or(Ok(10_000.0), |base| number(base, "rope_theta"))?,
+    })
+}
+
+fn about(directory: &Path, config: &Value) -> Result<About, FileError> {
+    let path = directory.join("tokenizer.json");
+    let tokenizer = String::from_utf8(read(&path)?).map_err(|error| {
+        FileError::new(path.display(), format!("not a text: {error}"), "fetch the file again")
+    })?;
+    let tokens = |value: &Value| -> Vec<u32> {
+        let one = |value: &Value| value.as_u64().and_then(|token| u32::try_from(token).ok());
+        match value {
+            Value::Array(list) => list.iter().filter_map(one).collect(),
+            value => one(value).into_iter().collect(),
+        }
+    };
+    let path = directory.join("tokenizer_config.json");
+    let other = if path.exists() { json(&path)? } else { Value::Null };
+    let jinja = directory.join("chat_template.jinja");
+    let chat = match other["chat_template"].as_str() {
+        Some(chat) => chat.to_owned(),
+        None if jinja.exists() => String::from_utf8_lossy(&read(&jinja)?).into_owned(),
+        None => String::new(),
+    };
+    let begin = tokens(&config["bos_token_id"]).first().copied();
+    Ok(About {
+        name: stem(directory),
+        licence: String::new(),
+        tokenizer,
+        chat,
+        ends: tokens(&config["eos_token_id"]),
+        begin: begin.filter(|_| other["add_bos_token"] == true),
+    })
+}

@@ -1,0 +1,124 @@
+//! A model of Llama's shape, from tensors by name.
+
+use crate::file_error::FileError;
+use crate::float::{Layer, Model};
+use crate::shape::Shape;
+
+/// What a configuration says.
+pub(super) struct Plan {
+    pub shape: Shape,
+    pub epsilon: f64,
+    pub rope_base: f64,
+}
+
+/// The names that a format gives to tensors; those of a layer stand behind its number.
+pub(super) struct Names {
+    pub tokens: &'static str,
+    pub last_gain: &'static str,
+    /// A matrix of its own behind the last layer, which no device has.
+    pub head: &'static str,
+    pub layers: &'static str,
+    pub layer: [&'static str; 9],
+    /// Whether the channels that are rotated together lie half a head apart, instead of beside each other.
+    pub halves: bool,
+}
+
+/// Where tensors come from.
+pub(super) trait Source {
+    /// Every name that there is.
+    fn names(&self) -> Vec<String>;
+
+    /// Values of a tensor that has to have these rows and columns.
+    fn take(&self, name: &str, rows: usize, columns: usize) -> Result<Vec<f32>, FileError>;
+}
+
+/// Reads the model.
+pub(super) fn read(source: &dyn Source, names: &Names, plan: Plan) -> Result<Model, FileError> {
+    let Plan { shape, epsilon, rope_base } = plan;
+    let refused = |what: &str| FileError::new("the configuration", what, "give a model whose shape fits");
+    if let Some(problem) = shape.refusal() {
+        return Err(refused(&problem));
+    }
+    if !(rope_base.is_finite() && rope_base >= 1.0) {
+        return Err(refused(&format!("the base of the rotations is {rope_base}, expected at least 1")));
+    }
+    if !(0.0..1.0).contains(&epsilon) {
+        return Err(refused(&format!("epsilon is {epsilon}, expected 0 or more and below 1")));
+    }
+    let name = |layer: usize, part: usize| format!("{}{layer}{}", names.layers, names.layer[part]);
+    let mut wanted: Vec<String> = (0..shape.layers)
+        .flat_map(|layer| (0..9).map(move |part| (layer, part)))
+        .map(|(l, p)| name(l, p))
+        .collect();
+    wanted.extend([names.tokens, names.last_gain].map(str::to_owned));
+    wanted.sort_unstable();
+    let there = source.names();
+    if there.iter().any(|there| there == names.head) {
+        return Err(FileError::new(
+            names.head,
+            "the last matrix is another one than that of the tokens, which the devices do not have",
+            "give a model with tied embeddings",
+        ));
+    }
+    if let Some(odd) = there.iter().find(|there| wanted.binary_search(there).is_err()) {
+        return Err(FileError::new(
+            odd,
+            "a model of Llama's shape has no such tensor",
+            "give a model without biases, adapters and scaled rotations",
+        ));
+    }
+    let Shape { width, hidden, head_width, .. } = shape;
+    let (queries, keys) = (shape.heads * head_width, shape.kv_heads * head_width);
+    let mut layers = Vec::new();
+    for layer in 0..shape.layers {
+        let take = |part: usize, rows: usize, columns: usize| source.take(&name(layer, part), rows, columns);
+        let turned = |part: usize, rows: usize| {
+            let rows = take(part, rows, width)?;
+            Ok(if names.halves { neighbours(&rows, head_width, width) } else { rows })
+        };
+        layers.push(Layer {
+            attention_gain: take(0, 1, width)?,
+            query: turned(1, queries)?,
+            key: turned(2, keys)?,
+            value: take(3, keys, width)?,
+            output: take(4, width, queries)?,
+            hidden_gain: take(5, 1, width)?,
+            gate: take(6, hidden, width)?,
+            up: take(7, hidden, width)?,
+            down: take(8, width, hidden)?,
+        });
+    }
+    Ok(Model {
+        shape,
+        epsilon,
+        rope_base,
+        tokens: source.take(names.tokens, shape.vocabulary, width)?,
+        layers,
+        last_gain: source.take(names.last_gain, 1, width)?,
+    })
+}
+
+/// Rows of heads whose pairs lie half a head apart, in the order in which they are neighbours.
+fn neighbours(rows: &[f32], head_width: usize, columns: usize) -> Vec<f32> {
+    let mut turned = Vec::with_capacity(rows.len());
+    for head in rows.chunks_exact(head_width * columns) {
+        let (first, second) = head.split_at(head.len() / 2);
+        for (a, b) in first.chunks_exact(columns).zip(second.chunks_exact(columns)) {
+            turned.extend_from_slice(a);
+            turned.extend_from_slice(b);
+        }
+    }
+    turned
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pairs_become_neighbours() {
+        let rows: Vec<f32> = (0..8).flat_map(|row| [row as f32; 2]).collect();
+        let order: Vec<f32> = neighbours(&rows, 4, 2).chunks(2).map(|row| row[0]).collect();
+        assert_eq!(order, [0.0, 2.0, 1.0, 3.0, 4.0, 6.0, 5.0, 7.0]);
+    }
+}

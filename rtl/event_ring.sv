@@ -1,0 +1,709 @@
+// The event rings (R23): a ring of each function in its own memory, into which goes when each of its descriptors came through the
+// device (LIFE), and what faults its queue pairs had (FAULT).
+//
+// A descriptor's moments are noted where they happen and lie where it is: when its slot was read, in a queue beside that of its
+// queue pair, then by worker; when a worker began with it, had its first token and its end, by worker; all of it, once its end
+// is delivered, by its place in completion_ring; from there, once its completion has its index, by queue pair and index, until
+// that is visible and an event has told of it. What is visible and not told yet is a number of each queue pair: so one write response
+// may make two completions visible, and none of them waits for an event.
+//
+// Events hold nothing back. One goes to the write port while that has nothing else to do, or once it has waited for Patience
+// cycles; who finds no room, in the ring, on the bus, or because too many wait, is dropped and counted. A fault waits in a latch
+// of its queue pair.
+//
+// Nothing of this moves while no ring runs, and nothing of LIFE while no function wants it, but for what counts the
+// descriptors of each worker.
+module event_ring
+  import desc_pkg::*;
+  import core_pkg::*;
+#(
+  parameter int Queues     = 1,
+  parameter int Functions  = 1,
+  parameter int Workers    = 4,
+  parameter int FetchDepth = 128,         // descriptors between the read of their slot and a worker
+  parameter int Depth      = 128          // places of completion_ring
+) (
+  /* verilator lint_off UNUSEDSIGNAL */  // numbers of queue pairs and functions have 4 bits, whatever was built
+  input  logic        clk_i,
+  input  logic        rst_ni,             // low until the bus owes nothing any more
+  input  logic        start_i,            // a queue pair starts, with this configuration
+  input  logic [3:0]  start_queue_i,
+  input  queue_config_t start_config_i,
+  input  logic [Queues-1:0] on_i,         // R12: events of the others are dropped
+  input  logic [Queues-1:0] active_i,
+  input  logic [Queues-1:0][3:0] owner_i, // the function of each queue pair
+
+  // Registers of a function. EQ_HEAD is refused (ok low, same cycle) when it releases what was not written or runs backwards.
+  input  logic        release_i,
+  input  logic [3:0]  release_owner_i,
+  input  logic [31:0] release_head_i,
+  output logic        release_ok_o,
+  input  logic [3:0]  read_owner_i,
+  output logic [31:0] head_o,
+  output logic [31:0] tail_o,
+  output logic [31:0] dropped_o,
+
+  // A descriptor on its way.
+  input  logic        slot_i,             // its slot arrives
+  input  logic [3:0]  slot_queue_i,
+  input  logic        taken_i,            // the oldest of a queue pair goes to a worker
+  input  logic [3:0]  taken_queue_i,
+  input  logic [3:0]  taken_worker_i,
+  input  logic [Workers-1:0] begun_i,     // workers begin with their next …
+  input  logic [Workers-1:0] token_i,     // … produce a token of it …
+  input  logic [Workers-1:0] done_i,      // … end it
+  input  logic        delivered_i,        // the oldest end of a worker goes to completion_ring, …
+  input  logic [3:0]  delivered_worker_i,
+  input  logic [3:0]  delivered_queue_i,
+  input  logic        delivered_reads_i,  // … which has it read memory before its end is known, …
+  input  logic [$clog2(Depth)-1:0] delivered_place_i,   // … into this place
+  input  logic        posted_i,           // what is in a place gets an index
+  input  logic [3:0]  posted_queue_i,
+  input  logic [$clog2(Depth)-1:0] posted_place_i,
+  input  logic [31:0] posted_index_i,
+  input  logic [1:0]  answered_i,         // completions whose write was answered in this cycle, of one queue pair, …
+  input  logic [3:0]  answered_queue_i,
+  input  logic [31:0] answered_to_i,      // … the index behind them, …
+  input  logic [1:0]  visible_i,          // … and those that are visible
+
+  // Bits of ERROR that are set in this cycle and were not: of each queue pair, bit 0 of ERROR first.
+  input  logic [5*Queues-1:0] raised_i,
+
+  // To the write port.
+  output logic        event_valid_o,
+  output logic        event_urgent_o,     // goes before lines and completions
+  output logic [3:0]  event_owner_o,
+  output logic [63:0] event_addr_o,       // a multiple of 32
+  output logic [255:0] event_data_o,
+  input  logic        event_ready_i,      // early
+  input  logic        ack_i,
+  input  logic [5:0]  ack_id_i,
+  input  logic        ack_error_i,
+
+  output logic [Queues-1:0] waits_o,      // something of it is not told: a drain waits for it
+  output logic [Queues-1:0] busy_o        // likewise, or an event of it was promised to the bus
+  /* verilator lint_on UNUSEDSIGNAL */
+);
+  if (Queues < 1 || Queues > MAX_QUEUES) begin : gen_bad_queues
+    localparam bit QueuesMustBe1To16 = {-1{1'b1}};   // ends the elaboration
+  end
+
+  if (Functions < 1 || Functions > MAX_FUNCTIONS) begin : gen_bad_functions
+    localparam bit FunctionsMustBe1To16 = {-1{1'b1}};   // ends the elaboration
+  end
+
+  if (Workers < 1 || Workers > MAX_WORKERS) begin : gen_bad_workers
+    localparam bit WorkersMustBe1To16 = {-1{1'b1}};   // ends the elaboration
+  end
+
+  localparam int QueueBits     = (Queues == 1) ? 1 : $clog2(Queues);
+  localparam int Slots         = 1 << QueueBits;
+  localparam int FunctionBits  = (Functions == 1) ? 1 : $clog2(Functions);
+  localparam int FunctionSlots = 1 << FunctionBits;
+  localparam int WorkerBits    = (Workers == 1) ? 1 : $clog2(Workers);
+  localparam int PlaceBits     = $clog2(Depth);
+  localparam int FetchPlaces   = (Queues == 1) ? FetchDepth : FetchDepth / Slots;   // of each queue pair
+  localparam int FetchBits     = $clog2(FetchPlaces);
+  localparam int TimeBits      = 63;
+  localparam int DeltaBits     = 31;
+  // Completions of one queue pair that are not answered: less than 200, as MAX_WRITES beats of two are in flight at most, and
+  // of them half are others' own. So many more may be visible and not told.
+  localparam int Moments       = (Queues == 1) ? 512 : 256;
+  localparam int MomentBits    = $clog2(Moments);
+  localparam int Late          = Moments - 208;
+  localparam int RecordBits    = 1 + 4 + TimeBits + 3 * DeltaBits;
+  // Events of a function on the bus, at most: of all no more than 256.
+  localparam int Credits       = (FunctionSlots <= 4) ? 64 : 256 / FunctionSlots;
+  localparam int CreditBits    = $clog2(Credits);
+  localparam logic [4:0] Patience = 5'd31;
+
+  logic [QueueBits-1:0]    start_pair, slot_pair, taken_pair, delivered_pair, posted_pair, answered_pair;
+  logic [FunctionBits-1:0] start_function, release_function, read_function, ack_function;
+  assign start_pair       = (Queues == 1) ? '0 : start_queue_i[QueueBits-1:0];
+  assign slot_pair        = (Queues == 1) ? '0 : slot_queue_i[QueueBits-1:0];
+  assign taken_pair       = (Queues == 1) ? '0 : taken_queue_i[QueueBits-1:0];
+  assign delivered_pair   = (Queues == 1) ? '0 : delivered_queue_i[QueueBits-1:0];
+  assign posted_pair      = (Queues == 1) ? '0 : posted_queue_i[QueueBits-1:0];
+  assign answered_pair    = (Queues == 1) ? '0 : answered_queue_i[QueueBits-1:0];
+  assign start_function   = (Functions == 1) ? '0 : start_config_i.owner[FunctionBits-1:0];
+  assign release_function = (Functions == 1) ? '0 : release_owner_i[FunctionBits-1:0];
+  assign read_function    = (Functions == 1) ? '0 : read_owner_i[FunctionBits-1:0];
+  assign ack_function     = (Functions == 1) ? '0 : ack_id_i[FunctionBits-1:0];
+
+  // ---------------------------------------------------------------- the rings
+  logic [FunctionSlots-1:0][63:0] base_q;
+  logic [FunctionSlots-1:0][16:0] size_q;
+  logic [FunctionSlots-1:0][31:0] head_q, given_q, answered_q, dropped_q;
+  logic [FunctionSlots-1:0]       rings_q;   // that run
+  logic [Slots-1:0]               tells_q;   // queue pairs whose completions have events
+  logic [FunctionSlots-1:0]       some_active;
+  logic                           any, lives, starts, event_ack;
+  logic [TimeBits-1:0]            now_q;
+
+  assign any       = rings_q != '0;
+  assign lives     = tells_q != '0;
+  assign starts    = start_i && start_config_i.eq_starts;
+  assign event_ack = ack_i && ack_id_i >= EVENT_AXI_ID && rst_ni;   // what drains behind a reset counts nothing
+
+  always_comb begin
+    some_active = '0;
+    if (any) begin
+      for (int q = 0; q < Queues; q++) if (active_i[q]) some_active[(Functions == 1) ? FunctionBits'(0) : FunctionBits'(owner_i[q])] = 1'b1;
+    end
+  end
+
+  always_ff @(posedge clk_i) begin
+    if (!rst_ni) begin
+      rings_q <= '0;
+      tells_q <= '0;
+      now_q   <= '0;
+    end else if (any || start_i) begin
+      now_q   <= now_q + 1'b1;
+      rings_q <= rings_q & some_active;
+      tells_q <= tells_q & Slots'(active_i);
+      if (starts)  rings_q[start_function] <= start_config_i.eq_size != '0;
+      if (start_i) tells_q[start_pair]     <= start_config_i.eq_size != '0 && start_config_i.eq_life;
+    end
+  end
+
+  always_ff @(posedge clk_i) begin
+    if (starts) begin
+      base_q[start_function] <= start_config_i.eq_base;
+      size_q[start_function] <= start_config_i.eq_size;
+    end
+  end
+
+  // ---------------------------------------------------------------- a slot arrives, a worker takes it
+  // Both in the order of the queue pair.
+  logic [TimeBits-1:0]  fetched_mem [0:FetchPlaces*Slots-1];
+  logic [TimeBits-1:0]  held_mem    [0:8*MAX_WORKERS-1];     // by worker: five at most
+  logic [Queues-1:0][FetchBits-1:0] fetch_new_q, fetch_old_q;
+  logic [MAX_WORKERS-1:0][2:0] held_new_q, held_old_q;
+  logic                 arrives, takes, takes_q;
+  logic [6:0]           held_place_q;
+  logic [TimeBits-1:0]  fetched_q;
+
+  assign arrives = lives && slot_i && tells_q[slot_pair];
+  assign takes   = lives && taken_i && tells_q[taken_pair];
+
+  always_ff @(posedge clk_i) begin
+    if (arrives) begin
+      fetched_mem[(FetchBits + QueueBits)'({slot_pair, fetch_new_q[slot_pair]})] <= now_q;
+      fetch_new_q[slot_pair] <= fetch_new_q[slot_pair] + 1'b1;
+    end
+    if (takes) begin
+      fetched_q    <= fetched_mem[(FetchBits + QueueBits)'({taken_pair, fetch_old_q[taken_pair]})];
+      held_place_q <= {taken_worker_i, held_new_q[taken_worker_i]};
+      fetch_old_q[taken_pair] <= fetch_old_q[taken_pair] + 1'b1;
+    end
+    if (start_i) begin
+      fetch_new_q[start_pair] <= '0;
+      fetch_old_q[start_pair] <= '0;
+    end
+    if (takes_q) held_mem[held_place_q] <= fetched_q;
+  end
+
+  always_ff @(posedge clk_i) begin
+    if (!rst_ni) begin
+      held_new_q <= '0;
+      held_old_q <= '0;
+      takes_q    <= 1'b0;
+    end else begin
+      if (taken_i)          held_new_q[taken_worker_i]     <= held_new_q[taken_worker_i] + 1'b1;
+      if (delivered_i)      held_old_q[delivered_worker_i] <= held_old_q[delivered_worker_i] + 1'b1;
+      if (takes || takes_q) takes_q <= takes;
+    end
+  end
+
+  // ---------------------------------------------------------------- a worker runs it
+  // Of what runs, and of two ends that are not delivered. The low bits of a moment: see 'delta'.
+  logic [Workers*32-1:0] start_q, first_q;
+  logic [Workers*32-1:0] start_0_q, start_1_q, first_0_q, first_1_q, ended_0_q, ended_1_q;
+  logic [Workers-1:0]    had_q, end_q, fresh;               // has had a token, or its end; which place is next
+
+  assign fresh = lives ? (token_i | done_i) & ~had_q : '0;
+
+  always_ff @(posedge clk_i) begin
+    if (!rst_ni)             end_q <= '0;
+    else if (done_i != '0)   end_q <= end_q ^ done_i;
+  end
+
+  always_ff @(posedge clk_i) begin
+    if (lives) begin
+      if (done_i != '0) begin
+        for (int w = 0; w < Workers; w++) begin
+          if (done_i[w] && end_q[w]) begin
+            start_1_q[w*32 +: 32] <= start_q[w*32 +: 32];
+            first_1_q[w*32 +: 32] <= had_q[w] ? first_q[w*32 +: 32] : now_q[31:0];
+            ended_1_q[w*32 +: 32] <= now_q[31:0];
+          end else if (done_i[w]) begin
+            start_0_q[w*32 +: 32] <= start_q[w*32 +: 32];
+            first_0_q[w*32 +: 32] <= had_q[w] ? first_q[w*32 +: 32] : now_q[31:0];
+            ended_0_q[w*32 +: 32] <= now_q[31:0];
+          end
+        end
+      end
+      if (fresh != '0) begin
+        for (int w = 0; w < Workers; w++) if (fresh[w]) first_q[w*32 +: 32] <= now_q[31:0];
+      end
+      if (begun_i != '0) begin
+        for (int w = 0; w < Workers; w++) if (begun_i[w]) start_q[w*32 +: 32] <= now_q[31:0];
+      end
+      if ((fresh | begun_i) != '0) had_q <= (had_q | fresh) & ~begun_i;
+    end
+  end
+
+  // ---------------------------------------------------------------- its end is delivered, then it is posted
+  // A difference of low bits is right as long as its sign says so and nothing took longer; else all say the most.
+  logic                 delivers, delivers_q, posts, posts_q, notes_q, reads_q;
+  logic [3:0]           worker_q;
+  logic [WorkerBits-1:0] delivered_worker;
+  logic [PlaceBits-1:0] place_q, posted_place_q;
+  logic [TimeBits-1:0]  held_q;
+  logic [31:0]          begun_q, token_q, ended_q, moment_q, noted_q;
+  logic [RecordBits-1:0] record_mem [0:Depth-1];
+  logic [RecordBits-1:0] record, posted_q, posted;
+  logic [QueueBits+MomentBits-1:0] posted_at_q, noted_at_q;
+  /* verilator lint_off UNUSEDSIGNAL */  // whether it is long
+  logic [TimeBits-1:0]  held_since, posted_since;
+  logic [31:0]          begun_after, token_after, ended_after, noted_after;
+  /* verilator lint_on UNUSEDSIGNAL */
+  logic [2:0]           held_old;
+  logic                 out_1;            // an end lies in the place that the parity of the worker's descriptors names
+  logic [RecordBits-1:0] moments_mem [0:Slots*Moments-1];
+
+  assign delivers         = lives && delivered_i && tells_q[delivered_pair];
+  assign posts            = lives && posted_i && tells_q[posted_pair];
+  assign delivered_worker = (Workers == 1) ? '0 : delivered_worker_i[WorkerBits-1:0];
+  assign held_since       = delivers_q ? now_q - held_q : '0;
+  assign posted_since     = notes_q ? now_q - posted_q[3*DeltaBits +: TimeBits] : '0;
+
+  assign held_old         = held_old_q[delivered_worker_i];
+  assign out_1            = held_old[0];
+
+  always_comb begin
+    begun_after = '0;
+    token_after = '0;
+    ended_after = '0;
+    record      = '0;
+    if (delivers_q) begin
+      begun_after = begun_q - held_q[31:0];
+      token_after = token_q - held_q[31:0];
+      ended_after = ended_q - held_q[31:0];
+      record      = {reads_q, worker_q, held_q, begun_after[DeltaBits-1:0], token_after[DeltaBits-1:0], ended_after[DeltaBits-1:0]};
+      if (held_since[TimeBits-1:DeltaBits] != '0) record[3*DeltaBits-1:0] = '1;
+    end
+  end
+
+  // What read memory ends when it is posted.
+  always_comb begin
+    noted_after = '0;
+    posted      = '0;
+    if (notes_q) begin
+      noted_after = noted_q - posted_q[3*DeltaBits +: 32];
+      posted      = posted_q;
+      if (posted_q[RecordBits-1])
+        posted[2*DeltaBits-1:0] = (posted_since[TimeBits-1:DeltaBits] != '0) ? '1 : {2{noted_after[DeltaBits-1:0]}};
+    end
+  end
+
+  always_ff @(posedge clk_i) begin
+    if (delivers) begin
+      held_q   <= held_mem[{delivered_worker_i, held_old}];
+      begun_q  <= out_1 ? start_1_q[delivered_worker*32 +: 32] : start_0_q[delivered_worker*32 +: 32];
+      token_q  <= out_1 ? first_1_q[delivered_worker*32 +: 32] : first_0_q[delivered_worker*32 +: 32];
+      ended_q  <= out_1 ? ended_1_q[delivered_worker*32 +: 32] : ended_0_q[delivered_worker*32 +: 32];
+      worker_q <= delivered_worker_i;
+      reads_q  <= delivered_reads_i;
+      place_q  <= delivered_place_i;
+    end
+    if (delivers_q) record_mem[place_q] <= record;
+    if (posts) begin
+      posted_place_q <= posted_place_i;
+      posted_at_q    <= {posted_pair, posted_index_i[MomentBits-1:0]};
+      moment_q       <= now_q[31:0];
+    end
+    if (posts_q) begin
+      posted_q   <= record_mem[posted_place_q];
+      noted_at_q <= posted_at_q;
+      noted_q    <= moment_q;
+    end
+    if (notes_q) moments_mem[noted_at_q] <= posted;
+  end
+
+  always_ff @(posedge clk_i) begin
+    if (!rst_ni) begin
+      delivers_q <= 1'b0;
+      posts_q    <= 1'b0;
+      notes_q    <= 1'b0;
+    end else if (lives || delivers_q || posts_q || notes_q) begin
+      delivers_q <= delivers;
+      posts_q    <= posts;
+      notes_q    <= posts_q;
+    end
+  end
+
+  // ---------------------------------------------------------------- its completion is visible
+  // By the parity of its index: whether it is lost, and when.
+  logic [32:0] even_mem [0:Slots*Moments/2-1];
+  logic [32:0] odd_mem  [0:Slots*Moments/2-1];
+  logic [Queues-1:0][31:0] visible_q;                        // the first completion that is not answered
+  logic [Queues-1:0][MomentBits-1:0] backlog_q;              // before it: answered, and not told
+  logic [Slots-1:0]        untold_q, late_q;                 // there is one; there are too many
+  logic                    shows, shows_even, shows_odd;
+  /* verilator lint_off UNUSEDSIGNAL */  // its place alone
+  logic [31:0]             shown;
+  /* verilator lint_on UNUSEDSIGNAL */
+  logic [MomentBits-2:0]   shown_line;
+  logic [32:0]             seen;
+
+  assign shows      = lives && answered_i != '0 && tells_q[answered_pair];
+  assign shown      = shows ? answered_to_i - 32'(answered_i) : '0;
+  assign shows_even = shows && (answered_i == 2'd2 || !shown[0]);
+  assign shows_odd  = shows && (answered_i == 2'd2 || shown[0]);
+  // Two of one beat share a line: the even one is the first.
+  assign shown_line = shown[MomentBits-1:1];
+  assign seen       = {visible_i == '0, now_q[31:0]};
+
+  always_ff @(posedge clk_i) begin
+    if (shows_even) even_mem[{answered_pair, shown_line}] <= seen;
+    if (shows_odd)  odd_mem[{answered_pair, shown_line}]   <= seen;
+  end
+
+  always_ff @(posedge clk_i) begin
+    if (!rst_ni) visible_q <= '0;
+    else begin
+      if (answered_i != '0) visible_q[answered_pair] <= answered_to_i;
+      if (start_i)          visible_q[start_pair]    <= start_config_i.cq_start;
+    end
+  end
+
+  logic                  picks, picks_life, picks_fault;
+  logic [QueueBits-1:0]  pick_pair;
+  logic [MomentBits-1:0] shown_backlog, told_backlog;
+
+  assign shown_backlog = shows ? backlog_q[answered_pair] + MomentBits'(answered_i) - MomentBits'(picks_life && pick_pair == answered_pair) : '0;
+  assign told_backlog  = picks_life ? backlog_q[pick_pair] - 1'b1 : '0;
+
+  always_ff @(posedge clk_i) begin
+    if (!rst_ni) begin
+      untold_q <= '0;
+      late_q   <= '0;
+    end else begin
+      if (picks_life) begin
+        backlog_q[pick_pair] <= told_backlog;
+        untold_q[pick_pair]  <= told_backlog != '0;
+        late_q[pick_pair]    <= told_backlog >= MomentBits'(Late);
+      end
+      if (shows) begin
+        backlog_q[answered_pair] <= shown_backlog;
+        untold_q[answered_pair]  <= shown_backlog != '0;
+        late_q[answered_pair]    <= shown_backlog >= MomentBits'(Late);
+      end
+      if (start_i) backlog_q[start_pair] <= '0;
+    end
+  end
+
+  // ---------------------------------------------------------------- faults
+  // Bits that are not told lie as raised_i has them.
+  logic [5*Queues-1:0]             fault_q;
+  logic [Queues-1:0][31:0]         fault_index_q;
+  logic [Queues-1:0][TimeBits-1:0] fault_stamp_q;
+  logic [5*Queues-1:0]             twice;
+  logic [Queues-1:0]               faulty_q, running, raised, again, mine, stays;
+
+  // By queue pair, and each bit with one value in a cycle: what it comes from depends on what is written.
+  for (genvar q = 0; q < Queues; q++) begin : gen_fault
+    assign running[q] = any && raised_i != '0 && rings_q[(Functions == 1) ? FunctionBits'(0) : FunctionBits'(owner_i[q])];
+    assign mine[q]    = starts && (Functions == 1 || owner_i[q] == start_config_i.owner);
+  end
+
+  // A bit that is set once more before the first time is told: that event is lost.
+  assign stays  = (faulty_q != '0) ? faulty_q & ~(picks_fault ? Queues'(16'd1 << pick_pair) : '0) : '0;
+  assign raised = running & (raised_i[0 +: Queues] | raised_i[Queues +: Queues] | raised_i[2*Queues +: Queues]
+                           | raised_i[3*Queues +: Queues] | raised_i[4*Queues +: Queues]);
+  assign twice  = (stays & raised) != '0 ? raised_i & fault_q : '0;
+  assign again  = stays & raised & (twice[0 +: Queues] | twice[Queues +: Queues] | twice[2*Queues +: Queues]
+                                  | twice[3*Queues +: Queues] | twice[4*Queues +: Queues]);
+
+  always_ff @(posedge clk_i) begin
+    if (!rst_ni) faulty_q <= '0;
+    else if (raised != '0 || faulty_q != '0) faulty_q <= (stays | raised) & ~mine;
+    if (raised != '0) begin
+      fault_q <= (fault_q & {5{stays}}) | (raised_i & {5{raised}});
+      for (int q = 0; q < Queues; q++) begin
+        if (raised[q] && !stays[q]) begin
+          fault_index_q[q] <= visible_q[q];
+          fault_stamp_q[q] <= now_q;
+        end
+      end
+    end
+  end
+
+  // ---------------------------------------------------------------- what is told next
+  // Its moments are read in one cycle, and it is put into its slot in the next.
+  logic                 told_q, told_fault_q, frees;
+  logic [QueueBits-1:0] told_pair_q, told_for_q;             // for: the queue pair that waits for its response
+  logic [31:0]          told_index_q;
+  logic [RecordBits-1:0] told_record_q;
+  logic [32:0]          told_even_q, told_odd_q;
+  logic [TimeBits-1:0]  told_stamp_q;
+  logic [4:0]           told_bits_q;
+  logic [Queues-1:0]    request, grant_unused, peers;
+  logic [31:0]          pick_index;
+  /* verilator lint_off UNUSEDSIGNAL */  // as wide as for the most queue pairs
+  logic [3:0]           pick_number;
+  /* verilator lint_on UNUSEDSIGNAL */
+
+  assign request     = (faulty_q != '0) ? faulty_q : (late_q != '0) ? late_q[Queues-1:0] : untold_q[Queues-1:0];
+  assign picks       = request != '0 && (!told_q || frees);
+  assign picks_fault = picks && faulty_q != '0;
+  assign picks_life  = picks && faulty_q == '0;
+  assign pick_pair   = pick_number[QueueBits-1:0];
+  assign pick_index  = picks_life ? visible_q[pick_pair] - 32'(backlog_q[pick_pair]) : '0;
+
+  round_robin #(.N(Queues)) u_round_robin (
+    .clk_i, .rst_ni,
+    .request_i (request),
+    .grant_o   (grant_unused),
+    .number_o  (pick_number),
+    .accept_i  (picks)
+  );
+
+  /* verilator lint_off UNUSEDSIGNAL */  // its bits alone
+  logic [5*Queues-1:0] pick_faults;
+  /* verilator lint_on UNUSEDSIGNAL */
+  assign pick_faults = picks_fault ? fault_q >> pick_pair : '0;
+
+  // A queue pair that ENABLE refused is inactive: one that runs waits for its event.
+  always_comb begin
+    peers = '0;
+    if (picks_fault && !active_i[pick_pair])
+      for (int q = 0; q < Queues; q++) peers[q] = on_i[q] && owner_i[q] == owner_i[pick_pair];
+  end
+  logic [15:0] peer;
+  assign peer = 16'(peers) & (~16'(peers) + 16'd1);
+
+  always_ff @(posedge clk_i) begin
+    if (!rst_ni) told_q <= 1'b0;
+    else if (told_q || picks) told_q <= picks || !frees;
+    if (picks) begin
+      told_fault_q  <= picks_fault;
+      told_pair_q   <= pick_pair;
+      told_for_q    <= (peer == '0) ? pick_pair : QueueBits'({(peer & 16'hFF00) != '0, (peer & 16'hF0F0) != '0,
+                                                              (peer & 16'hCCCC) != '0, (peer & 16'hAAAA) != '0});
+      told_index_q  <= pick_index;
+    end
+    if (picks_life) begin
+      told_record_q <= moments_mem[{pick_pair, pick_index[MomentBits-1:0]}];
+      told_even_q   <= even_mem[{pick_pair, pick_index[MomentBits-1:1]}];
+      told_odd_q    <= odd_mem[{pick_pair, pick_index[MomentBits-1:1]}];
+    end
+    if (picks_fault) begin
+      told_index_q  <= fault_index_q[pick_pair];
+      told_stamp_q  <= fault_stamp_q[pick_pair];
+      told_bits_q   <= {pick_faults[4*Queues], pick_faults[3*Queues], pick_faults[2*Queues], pick_faults[Queues], pick_faults[0]};
+    end
+  end
+
+  logic [FunctionBits-1:0] told_function;
+  logic [32:0]  told_seen;
+  logic [31:0]  used, limit, given;
+  logic [16:0]  size;
+  logic         lost, room, drops, writes, phase;
+  /* verilator lint_off UNUSEDSIGNAL */  // whether it is long; what reads memory is one only here
+  logic [TimeBits-1:0]   told_since;
+  logic [31:0]           told_after;
+  logic [RecordBits-1:0] told;
+  /* verilator lint_on UNUSEDSIGNAL */
+  hw_event_t    told_event;
+  logic         offer_q;
+
+  assign told_function = (Functions == 1 || !told_q) ? '0 : FunctionBits'(owner_i[told_pair_q]);
+
+  always_comb begin
+    told_seen  = '0;
+    told_since = '0;
+    told_after = '0;
+    told       = '0;
+    used       = '0;
+    limit      = '0;
+    given      = '0;
+    size       = '0;
+    lost       = 1'b0;
+    room       = 1'b0;
+    drops      = 1'b0;
+    writes     = 1'b0;
+    phase      = 1'b0;
+    told_event = '0;
+    if (told_q) begin
+      told      = told_record_q;
+      told_seen = told_index_q[0] ? told_odd_q : told_even_q;
+      given     = given_q[told_function];
+      size      = size_q[told_function];
+      used      = given - head_q[told_function];
+      // LIFE leaves the last quarter, at least a slot.
+      limit     = 32'(size) - (told_fault_q ? 32'd0 : (size == 17'd2) ? 32'd1 : 32'(size[16:2]));
+      lost      = !told_fault_q && told_seen[32];
+      room      = rings_q[told_function] && on_i[told_for_q] && used < limit
+               && given - answered_q[told_function] < 32'(Credits);
+      drops     = !lost && (!room || (offer_q && !event_ready_i && late_q != '0));
+      writes    = !lost && room && (!offer_q || event_ready_i);
+      phase     = (given & 32'(size)) == '0;
+      told_event.queue_id = 8'(told_pair_q);
+      told_event.index    = told_index_q;
+      if (told_fault_q) begin
+        told_event.kind   = EVENT_FAULT;
+        told_event.stamp  = {phase, told_stamp_q};
+        told_event.start  = 32'(told_bits_q);
+        told_event.visible = {phase, 31'd0};
+      end else begin
+        told_since             = now_q - told[3*DeltaBits +: TimeBits];
+        told_after             = told_seen[31:0] - told[3*DeltaBits +: 32];
+        told_event.kind        = EVENT_LIFE;
+        told_event.worker_id   = 16'(told[3*DeltaBits+TimeBits +: 4]);
+        told_event.stamp       = {phase, told[3*DeltaBits +: TimeBits]};
+        told_event.start       = 32'(told[2*DeltaBits +: DeltaBits]);
+        told_event.first_token = 32'(told[DeltaBits +: DeltaBits]);
+        told_event.ended       = 32'(told[0 +: DeltaBits]);
+        told_event.visible     = {phase, (told_since[TimeBits-1:DeltaBits] != '0) ? '1 : told_after[DeltaBits-1:0]};
+      end
+    end
+  end
+  assign frees = lost || drops || writes;
+
+  // ---------------------------------------------------------------- the write port
+  logic [3:0]   offer_owner_q;
+  logic [63:0]  offer_addr_q;
+  logic [255:0] offer_data_q;
+  logic [4:0]   waited_q;
+
+  always_ff @(posedge clk_i) begin
+    if (!rst_ni) begin
+      offer_q  <= 1'b0;
+      waited_q <= '0;
+    end else if (offer_q || writes) begin
+      offer_q  <= writes || !event_ready_i;
+      waited_q <= (writes || event_ready_i) ? '0 : (waited_q == Patience) ? Patience : waited_q + 1'b1;
+    end
+    if (writes) begin
+      offer_owner_q <= 4'(told_function);
+      offer_addr_q  <= base_q[told_function] + 64'({given[15:0] & (size[15:0] - 16'd1), 5'd0});
+      offer_data_q  <= told_event;
+    end
+  end
+
+  assign event_valid_o  = offer_q;
+  assign event_urgent_o = waited_q == Patience;
+  assign event_owner_o  = offer_owner_q;
+  assign event_addr_o   = offer_addr_q;
+  assign event_data_o   = offer_data_q;
+
+  // Responses of a function come in the order of its slots: whose each was.
+  logic [QueueBits-1:0] whose_mem [0:FunctionSlots*Credits-1];
+  logic [Queues-1:0][8:0] flight_q;
+  logic [Queues-1:0]    flying_q;                            // not 0
+  logic [QueueBits-1:0] ack_pair;
+  logic [31:0]          acked;
+  logic [8:0]           more, fewer;
+
+  assign acked    = event_ack ? answered_q[ack_function] : '0;
+  assign ack_pair = event_ack ? whose_mem[{ack_function, acked[CreditBits-1:0]}] : '0;
+  assign more     = writes ? flight_q[told_for_q] + 9'd1 - 9'(event_ack && ack_pair == told_for_q) : '0;
+  assign fewer    = event_ack ? flight_q[ack_pair] - 9'd1 : '0;
+
+  always_ff @(posedge clk_i) begin
+    if (writes) whose_mem[{told_function, given[CreditBits-1:0]}] <= told_for_q;
+    if (!rst_ni) begin
+      flight_q <= '0;
+      flying_q <= '0;
+    end else if (writes || event_ack) begin
+      if (event_ack) begin
+        flight_q[ack_pair] <= fewer;
+        flying_q[ack_pair] <= fewer != '0;
+      end
+      if (writes) begin
+        flight_q[told_for_q] <= more;
+        flying_q[told_for_q] <= more != '0;
+      end
+    end
+  end
+
+  // ---------------------------------------------------------------- indices, and what is lost
+  logic        loses;
+  logic [16*FunctionSlots-1:0]    losers;
+  logic [FunctionSlots-1:0][4:0]  losses;
+
+  always_comb begin
+    loses  = 1'b0;
+    losers = '0;
+    losses = '0;
+    if (drops || (event_ack && ack_error_i) || again != '0) begin
+      loses = 1'b1;
+      for (int f = 0; f < Functions; f++) begin
+        for (int q = 0; q < Queues; q++) losers[16*f + q] = again[q] && (Functions == 1 || owner_i[q] == 4'(f));
+        losses[f] = 5'(drops && int'(told_function) == f) + 5'(event_ack && ack_error_i && int'(ack_function) == f) + count_ones(losers[16*f +: 16]);
+      end
+    end
+  end
+
+  logic [31:0] held;
+  assign held         = release_i ? given_q[release_function] - head_q[release_function] : '0;
+  assign release_ok_o = release_i && rings_q[release_function] && given_q[release_function] - release_head_i <= held;
+
+  always_ff @(posedge clk_i) begin
+    if (!rst_ni) begin
+      head_q     <= '0;
+      given_q    <= '0;
+      answered_q <= '0;
+      dropped_q  <= '0;
+    end else if (any || starts || loses) begin
+      if (release_ok_o) head_q[release_function] <= release_head_i;
+      if (writes)    given_q[told_function]   <= given + 32'd1;
+      if (event_ack) answered_q[ack_function] <= acked + 32'd1;
+      if (loses) begin
+        for (int f = 0; f < Functions; f++)
+          dropped_q[f] <= (dropped_q[f] > 32'hFFFF_FFFF - 32'(losses[f])) ? '1 : dropped_q[f] + 32'(losses[f]);
+      end
+      if (starts) begin
+        head_q[start_function]     <= '0;
+        given_q[start_function]    <= '0;
+        answered_q[start_function] <= '0;
+        dropped_q[start_function]  <= '0;
+      end
+    end
+  end
+
+  assign head_o    = head_q[read_function];
+  assign tail_o    = answered_q[read_function];
+  assign dropped_o = dropped_q[read_function];
+
+  logic [Queues-1:0] telling;
+  assign telling = told_q ? Queues'(16'd1 << told_for_q) & active_i : '0;
+  assign waits_o = any ? untold_q[Queues-1:0] | (faulty_q & active_i) | telling : '0;
+  assign busy_o  = waits_o | flying_q;
+
+`ifndef SYNTHESIS
+  logic [31:0] posted_ahead;
+  assign posted_ahead = posts ? posted_index_i - visible_q[posted_pair] + 32'(backlog_q[posted_pair]) : '0;
+  always_ff @(posedge clk_i) begin
+    if (rst_ni && (any || start_i || event_ack)) begin
+      if (posted_ahead >= 32'(Moments))
+        $fatal(1, "R23 event_ring: completion %0d of queue pair %0d takes the place of one that is not told", posted_index_i, posted_pair);
+      if (writes && given - head_q[told_function] >= 32'(size))
+        $fatal(1, "R23 event_ring: one more event in a ring of function %0d that is full", told_function);
+      if (writes && used >= 32'(size) - 32'(size[16:2]) && !told_fault_q)
+        $fatal(1, "R23 event_ring: a LIFE event in the last quarter of the ring of function %0d", told_function);
+      if (event_ack && (6'(ack_id_i - EVENT_AXI_ID) >= 6'(Functions) || given_q[ack_function] == acked))
+        $fatal(1, "R23 event_ring: write response for an event that was not sent, ID %0d", ack_id_i);
+      if (writes && !told_fault_q
+          && (told_event.start > told_event.first_token || told_event.first_token > told_event.ended || told_event.ended > 32'(told_event.visible[30:0])))
+        $fatal(1, "R23 event_ring: moments of completion %0d of queue pair %0d are out of order", told_index_q, told_pair_q);
+      if (start_i && (untold_q[start_pair] || flying_q[start_pair]))
+        $fatal(1, "R12 event_ring: queue pair %0d starts with events of its last life", start_pair);
+      if (starts && (given_q[start_function] != answered_q[start_function] || (rings_q[start_function] && some_active[start_function])))
+        $fatal(1, "R23 event_ring: the ring of function %0d starts while it runs", start_function);
+    end
+  end
+`endif
+endmodule
