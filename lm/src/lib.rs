@@ -29,3 +29,4 @@ pub use quantise::{Unfit, UnfitModel, gain, matrix, quantise};
 pub use shape::Shape;
 pub use tables::Rope;
 pub use weights::{Gain, Layer, Matrix, Model};
+pub use tables::weight_of;

@@ -117,6 +117,14 @@ pub enum Fault {
         /// Rows of the matrix.
         rows: u32,
     },
+    /// A position that is no row of the table.
+    #[error("position {position} is beyond the {rows} of the table")]
+    BadPosition {
+        /// The position.
+        position: u32,
+        /// Rows of the table.
+        rows: u32,
+    },
     /// `layers` in a loop, or of no layers.
     #[error("a loop cannot begin here")]
     BadLoop,

@@ -228,14 +228,14 @@ pub const FORMS: &[Form] = &[
         COPY,
         copy(1, 0, 2),
         &[number("dest", 57, 41), number("desc", 12, 7), number("shape", 6, 1), flag("async", 0)],
-        "M·N·K words of the position's row of a table",
+        "K words of the position's row of a table of M·N rows",
     ),
     form(
         "memcpy.embed",
         COPY,
         copy(1, 0, 3),
         &[number("dest", 57, 41), number("desc", 12, 7), number("shape", 6, 1), flag("async", 0)],
-        "the token's row of an N × K matrix, as int32",
+        "the token's row of an M·N × K matrix, as int32",
     ),
     form(
         "memcpy.kv",

@@ -12,9 +12,9 @@ pub use context::{Arena, Context, Sample};
 pub use execute::{Space, Write};
 pub use machine::{Machine, Outcome, Settings, Stop};
 pub use observe::{Divergence, Dump, Observer, Place, Record, Trace, mix};
-pub use scoreboard::{Hazards, Latency, Scoreboard};
+pub use scoreboard::{Hazards, Latency, Scoreboard, Timing};
 pub use sequence::{Issue, Next, Sequencer};
-pub use work::{Engine, MatrixAt, Range, Work};
+pub use work::{Engine, Function, KvAt, MatrixAt, Range, Work};
 
 #[cfg(test)]
 mod tests;

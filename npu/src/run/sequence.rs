@@ -309,9 +309,14 @@ impl<'m> Sequencer<'m> {
             }
             "memcpy.row" => {
                 let dst = aligned(get("dest"))?;
-                let lines = self.words(get("shape"))?;
+                let shape = self.shape(FMAP, get("shape"))?;
+                let rows = dimension(shape.m * shape.n, 1, 1 << 20)?;
+                let lines = dimension(shape.k, 4, 1 << 17)? / layout::LINE_WORDS;
                 let descriptor = self.descriptor(get("desc"))?;
-                Ok(Work::Row { dst, from: descriptor.byte(), stride: descriptor.stride()?, lines })
+                let (from, stride) = (descriptor.byte(), descriptor.stride()?);
+                let last = u64::from(rows - 1) * stride;
+                in_memory(from, last + u64::from(lines) * LINE as u64, memory)?;
+                Ok(Work::Row { dst, from, stride, rows, lines })
             }
             "memcpy.embed" => {
                 let dst = aligned(get("dest"))?;

@@ -74,7 +74,7 @@ pub enum Function {
 pub enum Work {
     Copy { dst: u32, from: u64, lines: u32 },
     Gain { dst: u32, from: u64, exponent: i16, lines: u32 },
-    Row { dst: u32, from: u64, stride: u64, lines: u32 },
+    Row { dst: u32, from: u64, stride: u64, rows: u32, lines: u32 },
     Embed { dst: u32, matrix: MatrixAt },
     Append { src: u32, kv: KvAt },
     Out { src: u32, to: u64, lines: u32 },

@@ -1,0 +1,81 @@
+//! How many cycles each word is expected to take in hardware: docs/isa.md has the same as formulas.
+
+use crate::layout;
+use crate::run::{Function, Work};
+
+/// What the hardware is built with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Costs {
+    /// Cycles from a read's address to its first beat of 64 bytes, and from a write to its answer.
+    pub memory: u64,
+    /// Numbers of 32 bits that the SFU takes in a cycle.
+    pub lanes: u64,
+    /// Channels of values that the KV engine takes in a cycle.
+    pub value_lanes: u64,
+    /// From the last number that goes into an engine to the last that comes out.
+    pub pipeline: u64,
+}
+
+impl Default for Costs {
+    fn default() -> Self {
+        Self { memory: 64, lanes: 16, value_lanes: 16, pipeline: 8 }
+    }
+}
+
+/// Steps of dividers and of the root, a bit each: a mean square, its root, the inverse of that.
+const MEAN: u64 = 64;
+const ROOT: u64 = 31;
+const INVERSE: u64 = 17;
+/// A mantissa of a stored head, and its scale.
+const MANTISSA: u64 = 8;
+const SCALE: u64 = 24;
+/// A mean of values, up to where it saturates.
+const VALUE: u64 = 48;
+/// Between a block's last score and its first weight.
+const WEIGHT: u64 = 16;
+
+impl Costs {
+    /// Cycles of a word for contexts at these positions.
+    pub fn of(&self, work: &Work, positions: &[u32]) -> u64 {
+        let each = positions.len() as u64;
+        match *work {
+            Work::Copy { lines, .. } | Work::Gain { lines, .. } => self.memory + each * u64::from(lines),
+            Work::Row { lines, .. } | Work::Out { lines, .. } => self.memory + each * u64::from(lines),
+            Work::Embed { matrix, .. } => {
+                self.memory + each * layout::integers(matrix.columns.into()) + self.pipeline
+            }
+            Work::Append { kv, .. } => {
+                self.memory + each * 2 * u64::from(kv.heads) * (1 + u64::from(kv.width).div_ceil(64))
+            }
+            Work::Multiply { src: _, matrix, .. } | Work::Head { matrix, .. } => {
+                // A beat for each line of a row, one for the scales of 32 rows; the preamble hides the memory's latency.
+                let rows = u64::from(matrix.rows);
+                let beats = rows * layout::row(matrix.columns.into()) / 64 + rows.div_ceil(32);
+                let preamble = each * layout::activation(matrix.columns.into());
+                preamble.max(self.memory) + beats + self.pipeline
+            }
+            Work::Vector { function, heads, width, .. } => {
+                let (heads, width) = (u64::from(heads), u64::from(width));
+                let pass = heads * width / self.lanes;
+                let cycles = match function {
+                    Function::Add | Function::Multiply | Function::Rotate => pass,
+                    Function::Activate | Function::Swiglu => 2 * pass,
+                    Function::Normalise(_) => 2 * pass + MEAN + ROOT + INVERSE,
+                    Function::Store => pass + heads * SCALE + pass * MANTISSA,
+                };
+                each * (cycles + self.pipeline)
+            }
+            Work::Attend { heads, kv, .. } => {
+                let (heads, width) = (u64::from(heads), u64::from(kv.width));
+                let one = |&position: &u32| {
+                    let blocks = (u64::from(position) + 1).div_ceil(32);
+                    // Keys of the next block come while values of this one are added.
+                    let block = 32 * (width.div_ceil(64)).max(width / self.value_lanes) + WEIGHT;
+                    let first = 32 * width.div_ceil(64);
+                    heads * (first + blocks * block + width / self.lanes * VALUE)
+                };
+                self.memory + positions.iter().map(one).sum::<u64>()
+            }
+        }
+    }
+}

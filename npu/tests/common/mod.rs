@@ -1,0 +1,125 @@
+//! A model in a machine, beside the oracle.
+#![allow(dead_code, reason = "each test takes what it needs")]
+
+use doorbell_lm::image::{entries, header};
+use doorbell_lm::{Cache, Image, Oracle};
+use doorbell_npu::arithmetic::Speed;
+use doorbell_npu::layout::Block;
+use doorbell_npu::run::{Arena, Machine, Observer, Place, Settings, Space, Write};
+use doorbell_npu::{Program, compile};
+
+/// Numbers from a seed.
+pub struct Draws(pub u64);
+
+impl Draws {
+    pub fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let z = (self.0 ^ self.0 >> 30).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        let z = (z ^ z >> 27).wrapping_mul(0x94D0_49BB_1331_11EB);
+        z ^ z >> 31
+    }
+
+    pub fn below(&mut self, end: u64) -> u64 {
+        self.next() % end
+    }
+}
+
+pub fn program(image: &Image) -> (Program, Vec<u8>) {
+    let bytes = image.to_bytes();
+    let header = header(&bytes).unwrap();
+    let entries = entries(&bytes).unwrap();
+    let program = compile(&header.shape, header.epsilon, &entries, bytes.len() as u64).unwrap();
+    let memory = program.memory(bytes);
+    (program, memory)
+}
+
+/// A machine with so many contexts, each in an arena of its own with its blocks in an order of their own.
+pub fn machine(
+    program: &Program,
+    memory: Vec<u8>,
+    contexts: usize,
+    blocks: u32,
+    speed: Speed,
+    seed: u64,
+) -> Machine {
+    let arena = program.block * u64::from(blocks);
+    let settings = Settings { lines: program.lines(), speed };
+    let mut machine = Machine::new(settings, memory, arena as usize * contexts);
+    let mut draws = Draws(seed);
+    for context in 0..contexts {
+        let mut order: Vec<u32> = (0..blocks).collect();
+        for last in (1..order.len()).rev() {
+            order.swap(last, draws.below(last as u64 + 1) as usize);
+        }
+        machine.admit(Arena { base: context as u64 * arena, bytes: arena }, order);
+    }
+    // What nobody wrote is nonsense, and may not matter.
+    machine.kv.iter_mut().for_each(|byte| *byte = draws.next() as u8);
+    for context in &mut machine.contexts {
+        context.chip_mut().iter_mut().for_each(|byte| *byte = draws.next() as u8);
+    }
+    machine
+}
+
+/// Keeps the logits of each context.
+#[derive(Default)]
+pub struct Logits(pub Vec<Vec<i32>>);
+
+impl Observer for Logits {
+    fn executed(&mut self, place: &Place, writes: &[Write]) {
+        for write in writes.iter().filter(|write| write.space == Space::Logits) {
+            let values = write.bytes.chunks_exact(4).map(|four| i32::from_le_bytes(four.try_into().unwrap()));
+            self.0.resize(self.0.len().max(place.context + 1), vec![]);
+            self.0[place.context] = values.collect();
+        }
+    }
+}
+
+/// Holds the keys and values of a context to those of the oracle, byte by byte.
+pub fn assert_same_kv(machine: &Machine, image: &Image, program: &Program, number: usize, cache: &Cache) {
+    let (shape, context) = (image.model.shape, &machine.contexts[number]);
+    let place = Block { width: shape.head_width as u64 };
+    for layer in 0..shape.layers {
+        for head in 0..shape.kv_heads {
+            for position in 0..cache.len() {
+                let stored = cache.stored(layer, head, position);
+                let block = u64::from(context.blocks[position / 32]) * program.block;
+                let of_head = (layer * shape.kv_heads + head) as u64 * place.bytes();
+                let start = context.arena.base + block + of_head;
+                for (part, stored) in stored.into_iter().enumerate() {
+                    let token = position as u64 % 32;
+                    let at = (start + place.scale(part as u64, token)) as usize;
+                    assert_eq!(machine.kv[at..][..2], (stored.scale as u16).to_le_bytes(), "{layer} {head} {position}");
+                    let at = (start + place.mantissas(part as u64, token)) as usize;
+                    let found: Vec<i8> =
+                        machine.kv[at..][..shape.head_width].iter().map(|&byte| byte as i8).collect();
+                    assert_eq!(found, stored.mantissas, "{layer} {head} {position} {part}");
+                }
+            }
+        }
+    }
+}
+
+/// The oracle beside a context.
+pub struct Beside<'m> {
+    pub oracle: Oracle<'m>,
+    pub cache: Cache,
+}
+
+impl<'m> Beside<'m> {
+    pub fn new(image: &'m Image) -> Self {
+        Self { oracle: Oracle::new(&image.model), cache: Cache::new(&image.model) }
+    }
+
+    /// The logits behind a token.
+    pub fn step(&mut self, token: u32) -> Vec<i32> {
+        let x = self.oracle.step(&mut self.cache, token);
+        self.oracle.logits(&x)
+    }
+}
+
+/// The token of these logits at T = 0: ties go to the lower.
+pub fn best(logits: &[i32]) -> u32 {
+    let largest = logits.iter().max().unwrap();
+    logits.iter().position(|logit| logit == largest).unwrap() as u32
+}
