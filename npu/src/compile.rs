@@ -157,7 +157,8 @@ impl Words {
     }
 
     fn gemv(&mut self, dst: Part, src: Part, matrix: u64, shape: u64, flags: &[&str]) {
-        let fields = [("dest", words(dst)), ("src", words(src)), ("desc", matrix), ("shape", shape), ("scale", 1)];
+        let fields =
+            [("dest", words(dst)), ("src", words(src)), ("desc", matrix), ("shape", shape), ("scale", 1)];
         let flags = flags.iter().map(|&flag| (flag, 1));
         self.add("gemv", &fields.into_iter().chain(flags).collect::<Vec<_>>());
     }
@@ -204,7 +205,7 @@ fn fits(what: &'static str, value: u64, most: u64) -> Result<u64, CompileError> 
 /// M and N of so many rows.
 fn factors(what: &'static str, rows: usize) -> Result<[u64; 2], CompileError> {
     let rows = rows as u64;
-    let m = (1..=u64::from(u16::MAX)).find(|m| rows % m == 0 && rows / m <= u16::MAX.into());
+    let m = (1..=u64::from(u16::MAX)).find(|&m| rows.is_multiple_of(m) && rows / m <= u16::MAX.into());
     m.map(|m| [m, rows / m]).ok_or(CompileError::Rows { what, value: rows })
 }
 
@@ -212,18 +213,15 @@ fn factors(what: &'static str, rows: usize) -> Result<[u64; 2], CompileError> {
 ///
 /// # Errors
 /// If no device runs the shape, the parts are not those of it, or a number is beyond what words hold.
-pub fn compile(
-    shape: &Shape,
-    epsilon: u32,
-    entries: &[Entry],
-    image: u64,
-) -> Result<Program, CompileError> {
+pub fn compile(shape: &Shape, epsilon: u32, entries: &[Entry], image: u64) -> Result<Program, CompileError> {
     if let Some(refusal) = shape.refusal() {
         return Err(CompileError::Shape(refusal));
     }
     let &Shape { width, heads, kv_heads, head_width, hidden, .. } = shape;
     let (queries, keys) = (heads * head_width, kv_heads * head_width);
-    for (what, value) in [("width", width), ("queries", queries), ("keys and values", 2 * keys), ("hidden", hidden)] {
+    for (what, value) in
+        [("width", width), ("queries", queries), ("keys and values", 2 * keys), ("hidden", hidden)]
+    {
         fits(what, value as u64, 65_504)?;
     }
     let parts = Parts(entries);
@@ -295,7 +293,8 @@ fn layer(words: &mut Words, map: &Map) {
     words.gemv(map.queries, map.input, at::QUERY, weight::QUERY, &[]);
     words.vector("vec.rope", map.keys, map.keys, Some(map.turns), fmap::KEYS);
     words.vector("vec.store", map.stored, map.keys, None, fmap::KEYS_VALUES);
-    let append = [("src", self::words(map.stored)), ("desc", at::KV), ("shape", fmap::KEYS_VALUES), ("async", 1)];
+    let append =
+        [("src", self::words(map.stored)), ("desc", at::KV), ("shape", fmap::KEYS_VALUES), ("async", 1)];
     words.add("memcpy.kv", &append);
     words.vector("vec.rope", map.queries, map.queries, Some(map.turns), fmap::QUERIES);
     words.vector("vec.store", map.stored_queries, map.queries, None, fmap::QUERIES);
@@ -357,7 +356,8 @@ struct Map {
 impl Map {
     fn new(shape: &Shape) -> Result<Self, CompileError> {
         let [width, heads, kv_heads, head_width, hidden] =
-            [shape.width, shape.heads, shape.kv_heads, shape.head_width, shape.hidden].map(|count| count as u64);
+            [shape.width, shape.heads, shape.kv_heads, shape.head_width, shape.hidden]
+                .map(|count| count as u64);
         let (queries, keys) = (heads * head_width, kv_heads * head_width);
         let mut start = 0u64;
         let mut part = |name, lines: u64| {

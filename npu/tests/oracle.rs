@@ -36,3 +36,69 @@ fn micro_gives_the_logits_and_the_keys_and_values_of_the_oracle(#[case] speed: S
         assert_same_kv(&machine, &image, &program, number, &oracle.cache);
     }
 }
+
+/// A prompt as a gang of consecutive tokens of one context's sequence, and tokens behind it.
+#[test]
+fn a_prompt_goes_many_tokens_at_a_time() {
+    let image = micro();
+    let (program, memory) = program(&image);
+    let mut machine = machine(&program, memory, 9, 2, Speed::Fast, 3);
+    // Eight contexts of the first one's sequence; the ninth has one of its own.
+    let (arena, blocks) = (machine.contexts[0].arena, machine.contexts[0].blocks.clone());
+    for context in &mut machine.contexts[..8] {
+        (context.arena, context.blocks) = (arena, blocks.clone());
+    }
+    let mut draws = Draws(4);
+    let prompt: Vec<u32> = (0..43).map(|_| draws.below(64) as u32).collect();
+    let mut oracle = Beside::new(&image);
+    let expected: Vec<Vec<i32>> = prompt.iter().map(|&token| oracle.step(token)).collect();
+    for (eight, tokens) in prompt.chunks(8).enumerate() {
+        for (place, &token) in tokens.iter().enumerate() {
+            let context = &mut machine.contexts[place];
+            (context.token, context.position) = (token, (8 * eight + place) as u32);
+            context.silent = context.position as usize + 1 < prompt.len();
+        }
+        let gang: Vec<usize> = (0..tokens.len()).collect();
+        let mut logits = Logits::default();
+        for (place, outcome) in machine.step(&program.words, &gang, &mut logits).into_iter().enumerate() {
+            let wanted = !machine.contexts[place].silent;
+            assert_eq!(outcome.unwrap().sample.is_some(), wanted);
+            if wanted {
+                assert_eq!(logits.0[place], expected[42]);
+            }
+        }
+    }
+    assert_same_kv(&machine, &image, &program, 0, &oracle.cache);
+}
+
+/// Random weights of SmolLM2's shape: a prompt of two, and a token.
+#[test]
+fn smollm2s_shape_gives_what_the_oracle_says() {
+    let image = common::smollm2(64);
+    let (program, memory) = program(&image);
+    let mut machine = machine(&program, memory, 2, 1, Speed::Fast, 5);
+    let mut oracles = [Beside::new(&image), Beside::new(&image)];
+    let mut draws = Draws(6);
+    for position in 0..3 {
+        for context in &mut machine.contexts {
+            context.token = draws.below(49_152) as u32;
+            (context.position, context.silent) = (position, position < 1);
+        }
+        let mut logits = Logits::default();
+        let outcomes = machine.step(&program.words, &[0, 1], &mut logits);
+        for (context, (oracle, outcome)) in oracles.iter_mut().zip(outcomes).enumerate() {
+            let token = machine.contexts[context].token;
+            if position < 1 {
+                oracle.oracle.step(&mut oracle.cache, token);
+                assert_eq!(outcome.unwrap().sample, None);
+            } else {
+                let expected = oracle.step(token);
+                assert_eq!(logits.0[context], expected);
+                assert_eq!(outcome.unwrap().sample.unwrap().token, best(&expected));
+            }
+        }
+    }
+    for (number, oracle) in oracles.iter().enumerate() {
+        assert_same_kv(&machine, &image, &program, number, &oracle.cache);
+    }
+}

@@ -44,11 +44,7 @@ impl Prepared {
 }
 
 /// The sums of a row of weights with each activation.
-pub fn sums<'a>(
-    row: &'a [u8],
-    activations: &'a [Prepared],
-    speed: Speed,
-) -> impl Iterator<Item = i32> + 'a {
+pub fn sums<'a>(row: &'a [u8], activations: &'a [Prepared], speed: Speed) -> impl Iterator<Item = i32> + 'a {
     activations.iter().map(move |activation| match (&activation.shifted, speed) {
         (Some(shifted), Speed::Fast) => dot(row, shifted),
         _ => activation.plain(row),

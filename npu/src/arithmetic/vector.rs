@@ -42,8 +42,7 @@ pub fn swiglu(gate: &[i32], up: &[i32]) -> Vec<u8> {
 /// The sum of squares and the largest product come from the same first pass.
 pub fn normalise(x: &[i32], gain: &[u8], epsilon: u32) -> Vec<u8> {
     let count = x.len() as u64;
-    let squares =
-        x.iter().fold(0u64, |sum, &value| sum.wrapping_add(u64::from(value.unsigned_abs()).pow(2)));
+    let squares = x.iter().fold(0u64, |sum, &value| sum.wrapping_add(u64::from(value.unsigned_abs()).pow(2)));
     let mean = (squares.wrapping_add(count / 2) / count).wrapping_add(epsilon.into()).max(1);
     let up = 62u32.saturating_sub(bits(mean)) / 2 * 2;
     let root = isqrt(mean << up);

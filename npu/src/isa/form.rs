@@ -178,7 +178,8 @@ const MATRIX: &[Field] = &[
     number("shape", 13, 8),
     number("lanes", 7, 3),
 ];
-const SHAPE: &[Field] = &[number("index", 57, 52), number("m", 51, 36), number("n", 35, 20), number("k", 19, 4)];
+const SHAPE: &[Field] =
+    &[number("index", 57, 52), number("m", 51, 36), number("n", 35, 20), number("k", 19, 4)];
 const VALUE: &[Field] = &[number("value", 51, 20)];
 const CVO: &[Field] = &[
     number("src", 55, 39),
@@ -213,7 +214,13 @@ pub const FORMS: &[Form] = &[
         "memcpy.in",
         COPY,
         copy(1, 0, 0),
-        &[number("dest", 57, 41), number("src", 40, 24), number("desc", 12, 7), number("shape", 6, 1), flag("async", 0)],
+        &[
+            number("dest", 57, 41),
+            number("src", 40, 24),
+            number("desc", 12, 7),
+            number("shape", 6, 1),
+            flag("async", 0),
+        ],
         "M·N·K words of memory, from line src of the descriptor on",
     ),
     form(
@@ -261,7 +268,13 @@ pub const FORMS: &[Form] = &[
         "where something lies in memory: base in lines, aux its exponent or stride",
     ),
     form("memset.epsilon", REGISTER, 3 << 60 | 3 << 58, VALUE, "ε of vec.norm, 20 fraction bits"),
-    form("memset.factor", REGISTER, 3 << 60 | 3 << 58 | 1 << 52, VALUE, "log2(e) / √width of attn, 16 fraction bits"),
+    form(
+        "memset.factor",
+        REGISTER,
+        3 << 60 | 3 << 58 | 1 << 52,
+        VALUE,
+        "log2(e) / √width of attn, 16 fraction bits",
+    ),
     cvo("cvo.exp", 0),
     cvo("cvo.sqrt", 1),
     cvo("cvo.gelu", 2),
@@ -288,7 +301,13 @@ pub const FORMS: &[Form] = &[
         "head",
         OPCODE,
         7 << 60,
-        &[line("src", 59, 47), number("desc", 46, 41), number("shape", 40, 35), flag("first", 34), flag("last", 33)],
+        &[
+            line("src", 59, 47),
+            number("desc", 46, 41),
+            number("shape", 40, 35),
+            flag("first", 34),
+            flag("last", 33),
+        ],
         "logits of M·N rows into the sampler; first begins, last gives the token",
     ),
     form("end", FUNCTION4, 8 << 60, &[], "the step is over"),

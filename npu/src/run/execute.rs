@@ -98,7 +98,10 @@ impl Memories<'_> {
                 if end > context.output.len() as u64 {
                     return Err(Fault::OutputOutOfRange { start: to, end });
                 }
-                Ok(Effect { writes: vec![Write { space: Space::Output, at: to, bytes }], ..Effect::default() })
+                Ok(Effect {
+                    writes: vec![Write { space: Space::Output, at: to, bytes }],
+                    ..Effect::default()
+                })
             }
             Work::Vector { function, dst, a, b, heads, width } => {
                 Ok(Effect::chip(dst, vector(function, a, b, heads, width, context)))
@@ -198,7 +201,11 @@ fn finish(work: &Work, rows: Vec<i32>, context: &Context) -> Result<Effect, Faul
                 }
                 sampler.rows += 1;
             }
-            let write = Write { space: Space::Logits, at, bytes: rows.into_iter().flat_map(i32::to_le_bytes).collect() };
+            let write = Write {
+                space: Space::Logits,
+                at,
+                bytes: rows.into_iter().flat_map(i32::to_le_bytes).collect(),
+            };
             Ok(Effect {
                 writes: vec![write],
                 sampler: Some((!last).then_some(sampler)),
@@ -240,7 +247,8 @@ fn append(src: u32, kv: KvAt, context: &Context) -> Result<Effect, Fault> {
 
 fn vector(function: Function, a: u32, b: u32, heads: u32, width: u32, context: &Context) -> Vec<u8> {
     let count = u64::from(heads) * u64::from(width);
-    let integers = |line| -> Vec<i32> { read_integers(context.lines(line, layout::integers(count))).collect() };
+    let integers =
+        |line| -> Vec<i32> { read_integers(context.lines(line, layout::integers(count))).collect() };
     let each = |operator: fn(i32, i32) -> i32| {
         write_integers(integers(a).into_iter().zip(integers(b)).map(|(a, b)| operator(a, b)))
     };

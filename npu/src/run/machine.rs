@@ -131,7 +131,10 @@ impl Machine {
     fn check(&self, context: usize) {
         let Arena { base, bytes } = self.contexts[context].arena;
         let end = base.checked_add(bytes);
-        assert!(end.is_some_and(|end| end <= self.kv.len() as u64), "the arena of context {context} ends at {end:?}");
+        assert!(
+            end.is_some_and(|end| end <= self.kv.len() as u64),
+            "the arena of context {context} ends at {end:?}"
+        );
     }
 
     /// Executes a program for a gang of contexts, each at its own token and position: one step of each, or what stopped it. A word

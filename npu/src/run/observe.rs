@@ -33,11 +33,13 @@ impl Observer for () {
 /// which an engine writes does not show.
 ///
 /// ```systemverilog
-/// z = {space, address[45:0], data} * 64'h9E3779B97F4A7C15; z = (z ^ (z >> 32)) * 64'hD6E8FEB86659FD93; mix = z ^ (z >> 32);
+/// z = ({space, address[45:0], data} ^ 64'hD6E8FEB86659FD93) * 64'h9E3779B97F4A7C15;
+/// z = (z ^ (z >> 32)) * 64'hD6E8FEB86659FD93;
+/// mix = z ^ (z >> 32);
 /// ```
 pub fn mix(space: Space, address: u64, data: u16) -> u64 {
     let z = (space as u64) << 62 | (address & ((1 << 46) - 1)) << 16 | u64::from(data);
-    let z = z.wrapping_mul(0x9E37_79B9_7F4A_7C15);
+    let z = (z ^ 0xD6E8_FEB8_6659_FD93).wrapping_mul(0x9E37_79B9_7F4A_7C15);
     let z = (z ^ z >> 32).wrapping_mul(0xD6E8_FEB8_6659_FD93);
     z ^ z >> 32
 }

@@ -35,10 +35,14 @@ impl Hazards {
     pub fn between(&self, before: &Issue, issue: &Issue) -> bool {
         let (earlier, later) = (before.writes(), issue.writes());
         let meets = |written: Option<Range>, others: &[Range]| {
-            written.into_iter().any(|written| others.iter().any(|&other| self.looks(written) && written.meets(other)))
+            written
+                .into_iter()
+                .any(|written| others.iter().any(|&other| self.looks(written) && written.meets(other)))
         };
         // A range of keys and values is looked for as such alone.
-        let lines = |range: Option<Range>, wanted: bool| range.filter(|range| wanted || matches!(range, Range::Kv(_)));
+        let lines = |range: Option<Range>, wanted: bool| {
+            range.filter(|range| wanted || matches!(range, Range::Kv(_)))
+        };
         meets(lines(earlier, self.raw), &issue.reads())
             || meets(lines(later, self.war), &before.reads())
             || lines(earlier, self.waw).is_some_and(|earlier| meets(later, &[earlier]))
@@ -190,7 +194,9 @@ impl Run<'_, '_> {
         let room = self.queues[own].len() < self.board.depth;
         // An engine runs its words one behind the other, so its own are no hazard.
         let others = self.queues.iter().enumerate().filter(|&(engine, _)| engine != own);
-        let held = others.flat_map(|(_, queue)| queue).any(|flight| self.board.hazards.between(&flight.issue, issue));
+        let held = others
+            .flat_map(|(_, queue)| queue)
+            .any(|flight| self.board.hazards.between(&flight.issue, issue));
         let waits = self.queues.iter().flatten().any(|flight| flight.issue.waited_for());
         room && !held && !waits
     }
@@ -245,7 +251,9 @@ impl Run<'_, '_> {
         self.now = self.now.max(now);
         for engine in Engine::ALL {
             let queue = &mut self.queues[engine as usize];
-            let Some(flight) = queue.front_mut().filter(|flight| next(flight).is_some_and(|time| time <= now)) else {
+            let Some(flight) =
+                queue.front_mut().filter(|flight| next(flight).is_some_and(|time| time <= now))
+            else {
                 continue;
             };
             match flight.effects {
@@ -259,7 +267,8 @@ impl Run<'_, '_> {
                     let (read, done) = flight.times.expect("it was due");
                     self.timing.busy[engine as usize] += done - read;
                     let running = self.gang.running();
-                    for (place, effect) in flight.places.into_iter().zip(flight.effects.into_iter().flatten()) {
+                    for (place, effect) in flight.places.into_iter().zip(flight.effects.into_iter().flatten())
+                    {
                         if running.contains(&place) {
                             self.machine.take(&mut self.gang, place, &flight.issue, effect, observer);
                         }

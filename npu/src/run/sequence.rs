@@ -386,7 +386,7 @@ enum Done {
 
 /// A dimension: a multiple of `unit`, not 0, at most `most`.
 fn dimension(value: u64, unit: u64, most: u64) -> Result<u32, Fault> {
-    if value == 0 || value % unit != 0 || value > most {
+    if value == 0 || !value.is_multiple_of(unit) || value > most {
         return Err(Fault::BadLength { value });
     }
     Ok(value as u32)

@@ -209,7 +209,7 @@ fn lines(start: u32, count: u64) -> Range {
 /// A word address of a whole line, in lines.
 pub(super) fn aligned(address: u64) -> Result<u32, Fault> {
     let address = address as u32;
-    if address % LINE_WORDS == 0 { Ok(address / LINE_WORDS) } else { Err(Fault::Misaligned { address }) }
+    if address.is_multiple_of(LINE_WORDS) { Ok(address / LINE_WORDS) } else { Err(Fault::Misaligned { address }) }
 }
 
 /// Bytes of the model's memory.
@@ -237,4 +237,3 @@ impl MatrixAt {
         layout::u16_at(memory, self.scales as usize + 2 * row)
     }
 }
-

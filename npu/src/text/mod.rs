@@ -15,10 +15,12 @@ const LINE_WORDS: u64 = 4;
 /// A word as text; one that is none as `.word`, with the reason as a comment.
 pub fn disassemble(word: u64) -> String {
     match Form::of(word) {
-        Ok(form) => form.fields.iter().fold(form.mnemonic.to_owned(), |text, field| match written(field, word) {
-            Some(part) => text + " " + &part,
-            None => text,
-        }),
+        Ok(form) => {
+            form.fields.iter().fold(form.mnemonic.to_owned(), |text, field| match written(field, word) {
+                Some(part) => text + " " + &part,
+                None => text,
+            })
+        }
         Err(fault) => format!(".word {word:#018x} ; {fault}"),
     }
 }

@@ -89,7 +89,11 @@ pub fn assert_same_kv(machine: &Machine, image: &Image, program: &Program, numbe
                 for (part, stored) in stored.into_iter().enumerate() {
                     let token = position as u64 % 32;
                     let at = (start + place.scale(part as u64, token)) as usize;
-                    assert_eq!(machine.kv[at..][..2], (stored.scale as u16).to_le_bytes(), "{layer} {head} {position}");
+                    assert_eq!(
+                        machine.kv[at..][..2],
+                        (stored.scale as u16).to_le_bytes(),
+                        "{layer} {head} {position}"
+                    );
                     let at = (start + place.mantissas(part as u64, token)) as usize;
                     let found: Vec<i8> =
                         machine.kv[at..][..shape.head_width].iter().map(|&byte| byte as i8).collect();
@@ -122,4 +126,49 @@ impl<'m> Beside<'m> {
 pub fn best(logits: &[i32]) -> u32 {
     let largest = logits.iter().max().unwrap();
     logits.iter().position(|logit| logit == largest).unwrap() as u32
+}
+
+/// A model of SmolLM2-135M's shape, with weights by chance.
+pub fn smollm2(context: usize) -> Image {
+    use doorbell_lm::{About, Gain, Layer, Matrix, Model, Rope, Shape};
+    let shape = Shape {
+        width: 576,
+        layers: 30,
+        heads: 9,
+        kv_heads: 3,
+        head_width: 64,
+        hidden: 1536,
+        vocabulary: 49_152,
+        context,
+    };
+    let mut draws = Draws(2);
+    let mut matrix = |rows: usize, columns: usize, exponent| {
+        // At most 63, so that no row of 1536 can overflow.
+        let weights =
+            (0..rows * columns / 8).flat_map(|_| draws.next().to_le_bytes()).map(|byte| byte as i8 / 2);
+        let weights = weights.collect();
+        let rows = (0..rows).map(|_| 0x8000 | draws.next() as u16 & 0x7FFF).collect();
+        Matrix { columns, weights, rows, exponent }
+    };
+    let mut more = Draws(3);
+    let mut gain = || {
+        let factors = (0..576).map(|_| 0x1000 + (more.next() & 0x1FFF) as i16).collect();
+        Gain { factors, exponent: -13 }
+    };
+    let layers = (0..30).map(|_| Layer {
+        attention_gain: gain(),
+        query: matrix(576, 576, -25),
+        key: matrix(192, 576, -25),
+        value: matrix(192, 576, -25),
+        output: matrix(576, 576, -26),
+        hidden_gain: gain(),
+        gate: matrix(1536, 576, -25),
+        up: matrix(1536, 576, -25),
+        down: matrix(576, 1536, -27),
+    });
+    let layers = layers.collect();
+    let tokens = matrix(49_152, 576, -22);
+    let rope = Rope::of(100_000.0, 64, context);
+    let model = Model { shape, epsilon: 10, tokens, layers, last_gain: gain(), rope };
+    Image { model, about: About::default() }
 }
