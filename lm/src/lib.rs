@@ -4,6 +4,7 @@
 //! log-probability and byte of its KV cache is the one that the [oracle](Oracle) says.
 
 mod about;
+pub mod fast;
 mod file_error;
 pub mod float;
 pub mod image;
@@ -14,6 +15,7 @@ pub mod number;
 pub mod ops;
 mod oracle;
 mod quantise;
+pub mod sample;
 mod shape;
 mod tables;
 mod weights;

@@ -124,6 +124,12 @@ pub fn store(head: &[i32]) -> Stored {
 pub fn score(query: &Stored, key: &Stored, factor: u32) -> i64 {
     let dot: i64 =
         query.mantissas.iter().zip(&key.mantissas).map(|(&q, &k)| i64::from(q) * i64::from(k)).sum();
+    score_of(dot, query, key, factor)
+}
+
+/// The score, of the sum of the products of the mantissas.
+#[inline]
+pub(crate) fn score_of(dot: i64, query: &Stored, key: &Stored, factor: u32) -> i64 {
     // 8 fraction bits of the scales, 20 of what they scale; 4 go before the factor, so that 64 bits hold it.
     let product = round_shift(dot * i64::from(query.scale) * i64::from(key.scale), 4);
     round_shift(product * i64::from(factor), 20 + 8 + 16 - 4 - 8)
@@ -147,9 +153,9 @@ pub struct Attended {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Bin {
-    weight: i64,
-    values: Vec<i64>,
+pub(crate) struct Bin {
+    pub(crate) weight: i64,
+    pub(crate) values: Vec<i64>,
 }
 
 impl Bin {
@@ -168,7 +174,20 @@ impl Attended {
     pub fn add(&mut self, scores: &[i64], values: &[&Stored]) {
         let Some(&largest) = scores.iter().max() else { return };
         let ceiling = (largest + 255) >> 8;
-        let bin = ceiling >> 4;
+        let Some(bin) = self.bin(ceiling >> 4) else { return };
+        let up = ceiling & 15;
+        for (&score, value) in scores.iter().zip(values) {
+            let weight = weight_of((ceiling << 8) - score);
+            bin.weight += weight << up;
+            let scaled = weight * i64::from(value.scale);
+            for (sum, &mantissa) in bin.values.iter_mut().zip(&value.mantissas) {
+                *sum += (scaled * i64::from(mantissa)) << up;
+            }
+        }
+    }
+
+    /// Where blocks of this bin are added up; nowhere if they count no more.
+    pub(crate) fn bin(&mut self, bin: i64) -> Option<&mut Bin> {
         if bin > self.highest {
             let width = self.bins[0].values.len();
             // What was highest is one below now, or counts no more.
@@ -181,16 +200,7 @@ impl Attended {
             self.bins[1] = below;
             self.highest = bin;
         }
-        let Some(bin) = self.bins.get_mut((self.highest - bin) as usize) else { return };
-        let up = ceiling & 15;
-        for (&score, value) in scores.iter().zip(values) {
-            let weight = weight_of((ceiling << 8) - score);
-            bin.weight += weight << up;
-            let scaled = weight * i64::from(value.scale);
-            for (sum, &mantissa) in bin.values.iter_mut().zip(&value.mantissas) {
-                *sum += (scaled * i64::from(mantissa)) << up;
-            }
-        }
+        self.bins.get_mut((self.highest - bin) as usize)
     }
 
     /// The mean of the values, with 10 fraction bits.

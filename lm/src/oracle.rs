@@ -11,8 +11,8 @@ use crate::weights::{Layer, Model};
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Cache {
     /// By layer, by head of keys and values, by position.
-    layers: Vec<Vec<[Vec<Stored>; 2]>>,
-    tokens: usize,
+    pub(crate) layers: Vec<Vec<[Vec<Stored>; 2]>>,
+    pub(crate) tokens: usize,
 }
 
 impl Cache {

@@ -71,6 +71,115 @@ const fn sigmoid() -> [u16; 65] {
     table
 }
 
+/// Fraction bits of a logarithm.
+pub(crate) const LOG_FRACTION: u32 = 24;
+
+/// log2(1 + k / 256) with 24 fraction bits.
+const LOG2: [u32; 257] = {
+    let mut table = [0; 257];
+    let mut k = 0;
+    while k < 256 {
+        table[k] = log2_of((256 + k as u128) << 54) as u32;
+        k += 1;
+    }
+    table[256] = 1 << LOG_FRACTION;
+    table
+};
+
+/// log2(-log2(1 - k / 512) / (k / 512)) with 24 fraction bits: how an exponential draw differs from the uniform one that it is made of.
+const RATIO: [u32; 257] = {
+    let mut table = [0; 257];
+    // log2(log2(e)), where k is 0.
+    table[0] = 8_871_228;
+    let mut k = 1;
+    while k <= 256 {
+        // The number whose logarithm is taken is below 1: twice it is not.
+        let surprise = (1 << 62) - logarithm(((512 - k as u128) << 62) / 256);
+        table[k] = log2_of(surprise * 512 / k as u128) as u32;
+        k += 1;
+    }
+    table
+};
+
+/// log2 of a number from 1 to 2 with 62 fraction bits, with 24.
+const fn log2_of(x: u128) -> u64 {
+    ((logarithm(x) + (1 << 37)) >> 38) as u64
+}
+
+/// log2 of a number from 1 to 2, both with 62 fraction bits: a bit for each squaring.
+const fn logarithm(mut x: u128) -> u128 {
+    if x >= 2 << 62 {
+        return 1 << 62;
+    }
+    let mut log = 0;
+    let mut bit = 61;
+    while bit >= 12 {
+        x = (x * x) >> 62;
+        if x >= 2 << 62 {
+            x >>= 1;
+            log |= 1 << bit;
+        }
+        bit -= 1;
+    }
+    log
+}
+
+/// Straight lines between the entries of a table: at `index` and `part` / 2^24 beyond.
+#[inline]
+fn between(table: &[u32; 257], index: usize, part: u64) -> i64 {
+    let (low, high) = (i64::from(table[index]), i64::from(table[index + 1]));
+    low + (((high - low) * part as i64 + (1 << 23)) >> 24)
+}
+
+/// log2 of a whole number that is not 0, with 24 fraction bits.
+#[inline]
+pub(crate) fn log2(x: u64) -> i64 {
+    let whole = x.ilog2();
+    let mantissa = x << (63 - whole);
+    i64::from(whole << LOG_FRACTION)
+        + between(&LOG2, (mantissa >> 55 & 255) as usize, mantissa >> 31 & 0xFF_FFFF)
+}
+
+/// log2(-log2(1 - w) / w) of w below 1/2, which has 33 fraction bits; the result has 24.
+#[inline]
+pub(crate) fn ratio_log2(w: u64) -> i64 {
+    between(&RATIO, (w >> 24) as usize, w & 0xFF_FFFF)
+}
+
+/// 2^20 · 2^(-k / 1024), rounded.
+const POWERS: [u32; 1024] = {
+    let mut table = [0; 1024];
+    let mut roots = [0u128; 10];
+    let mut j = 0;
+    let mut square = 1u128 << 61;
+    while j < 10 {
+        roots[j] = (square << 62).isqrt();
+        square = roots[j];
+        j += 1;
+    }
+    let mut k = 0;
+    while k < 1024 {
+        let mut value = 1u128 << 62;
+        let mut j = 0;
+        while j < 10 {
+            if k >> (9 - j) & 1 == 1 {
+                value = (value * roots[j]) >> 62;
+            }
+            j += 1;
+        }
+        table[k] = ((value + (1 << 41)) >> 42) as u32;
+        k += 1;
+    }
+    table
+};
+
+/// 2^20 · 2^(-below / 1024), rounded.
+#[inline]
+pub(crate) fn power_of_logit(below: i64) -> i64 {
+    let (whole, part) = (below >> 10, (below & 1023) as usize);
+    if whole > 21 { 0 } else { (i64::from(POWERS[part]) + (1 << whole >> 1)) >> whole }
+}
+
 /// The rotations of positions: cosine and sine of position · base^(-2i / head width), with 14 fraction bits.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rope {
@@ -128,6 +237,29 @@ mod tests {
         for below in 0..3000 {
             let exact = 255.0 * 2f64.powf(-below as f64 / 256.0);
             assert!((weight_of(below) as f64 - exact).abs() <= 0.51, "{below}");
+        }
+    }
+
+    #[test]
+    fn logarithms_are_near() {
+        for (k, &entry) in LOG2.iter().enumerate() {
+            let exact = (1.0 + k as f64 / 256.0).log2() * f64::from(1 << 24);
+            assert!((f64::from(entry) - exact).abs() <= 0.51, "{k}: {entry} for {exact}");
+        }
+        for (k, &entry) in RATIO.iter().enumerate().skip(1) {
+            let w = k as f64 / 512.0;
+            let exact = (-(-w).ln_1p() * std::f64::consts::LOG2_E / w).log2() * f64::from(1 << 24);
+            assert!((f64::from(entry) - exact).abs() <= 0.51, "{k}: {entry} for {exact}");
+        }
+        let exact = std::f64::consts::LOG2_E.log2() * f64::from(1 << 24);
+        assert!((f64::from(RATIO[0]) - exact).abs() <= 0.5, "{} for {exact}", RATIO[0]);
+        for x in (1..100_000u64).chain((20..64).map(|bit| 0xB504_F333_F9DE_6484 >> bit)) {
+            let exact = (x as f64).log2() * f64::from(1 << 24);
+            assert!((log2(x) as f64 - exact).abs() <= 48.0, "{x}: {} for {exact}", log2(x));
+        }
+        for below in (0..25_000).step_by(7) {
+            let exact = 1_048_576.0 * 2f64.powf(-below as f64 / 1024.0);
+            assert!((power_of_logit(below) as f64 - exact).abs() <= 1.01, "{below}");
         }
     }
 

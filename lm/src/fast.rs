@@ -1,0 +1,210 @@
+//! The same bytes as the [`Oracle`](crate::Oracle)'s, sooner: many tokens in one pass over the weights, on all threads of the pool that it is called
+//! in, with the processor's own instructions.
+//!
+//! A sequence is known when its tokens are (teacher forcing), so its positions go through a layer together; only their attention
+//! looks back, each at the keys before it.
+
+mod attend;
+mod dot;
+
+use rayon::prelude::*;
+
+use crate::number::{FRACTION, round_shift};
+use crate::ops::{
+    Activation, BLOCK, RESIDUAL, Stored, activate_plain, normalise, product, requantise, rotate, store, swish,
+};
+use crate::oracle::Cache;
+use crate::weights::{Layer, Matrix, Model};
+
+pub use dot::Instructions;
+
+/// A model that is run with many tokens at once.
+#[derive(Clone, Copy, Debug)]
+pub struct Runner<'m> {
+    model: &'m Model,
+    instructions: Instructions,
+}
+
+/// An activation with the blocks' shifts applied, as 16-bit multipliers take it: what it is a product with comes to the same.
+struct Wide {
+    values: Vec<i16>,
+    activation: Activation,
+}
+
+impl Wide {
+    fn new(activation: Activation) -> Self {
+        let blocks = activation.mantissas.chunks(BLOCK).zip(&activation.shifts);
+        // 127 · 2^8 fits.
+        let values = blocks.flat_map(|(block, &shift)| block.iter().map(move |&m| i16::from(m) << shift));
+        Self { values: values.collect(), activation }
+    }
+}
+
+/// Rows of results, each with a number for every token.
+struct Results {
+    values: Vec<i32>,
+    tokens: usize,
+}
+
+impl Results {
+    /// What belongs to a token.
+    fn of(&self, token: usize) -> impl Iterator<Item = i32> {
+        self.values.iter().skip(token).step_by(self.tokens).copied()
+    }
+}
+
+impl<'m> Runner<'m> {
+    /// With the best instructions that this processor has.
+    pub fn new(model: &'m Model) -> Self {
+        Self::with(model, Instructions::best())
+    }
+
+    /// With these instructions.
+    pub fn with(model: &'m Model, instructions: Instructions) -> Self {
+        Self { model, instructions }
+    }
+
+    /// Runs tokens behind those in `cache`; the residual stream behind the last layer, for each.
+    ///
+    /// # Panics
+    /// If the vocabulary has no such token, or the context no room for it.
+    pub fn extend(&self, cache: &mut Cache, tokens: &[u32]) -> Vec<Vec<i32>> {
+        let mut streams: Vec<Vec<i32>> = tokens.iter().map(|&token| embed(self.model, token)).collect();
+        for (number, layer) in self.model.layers.iter().enumerate() {
+            self.attend(layer, &mut cache.layers[number], cache.tokens, &mut streams);
+            self.feed_forward(layer, &mut streams);
+        }
+        cache.tokens += tokens.len();
+        streams
+    }
+
+    /// The logits of each one's successors, with 10 fraction bits.
+    pub fn logits(&self, streams: &[Vec<i32>]) -> Vec<Vec<i32>> {
+        let model = self.model;
+        let inputs = self.inputs(streams, |x| normalise(x, &model.last_gain, model.epsilon));
+        let results = self.multiply(&model.tokens, &inputs);
+        (0..streams.len()).map(|token| results.of(token).collect()).collect()
+    }
+
+    fn inputs<T: Sync>(&self, tokens: &[T], activate: impl Fn(&T) -> Activation + Sync) -> Vec<Wide> {
+        tokens.par_iter().with_min_len(8).map(|token| Wide::new(activate(token))).collect()
+    }
+
+    fn multiply(&self, matrix: &Matrix, inputs: &[Wide]) -> Results {
+        let tokens = inputs.len();
+        let mut values = vec![0; matrix.rows.len() * tokens];
+        // Two parts for each thread even out what one is held up by.
+        let part = matrix.rows.len().div_ceil(2 * rayon::current_num_threads());
+        values.par_chunks_mut(part * tokens).enumerate().for_each(|(number, results)| {
+            for (row, results) in (part * number..).zip(results.chunks_mut(tokens)) {
+                let weights = matrix.row(row);
+                for (inputs, results) in inputs.chunks(4).zip(results.chunks_mut(4)) {
+                    let sums = match inputs {
+                        [a, b, c, d] => dot::four(
+                            self.instructions,
+                            weights,
+                            [&a.values, &b.values, &c.values, &d.values],
+                        ),
+                        few => {
+                            let mut sums = [0; 4];
+                            for (sum, input) in sums.iter_mut().zip(few) {
+                                *sum = dot::one(self.instructions, weights, &input.values);
+                            }
+                            sums
+                        }
+                    };
+                    for ((result, sum), input) in results.iter_mut().zip(sums).zip(inputs) {
+                        *result = requantise(matrix, row, sum, &input.activation);
+                    }
+                }
+            }
+        });
+        Results { values, tokens }
+    }
+
+    fn attend(
+        &self,
+        layer: &Layer,
+        cache: &mut [[Vec<Stored>; 2]],
+        position: usize,
+        streams: &mut [Vec<i32>],
+    ) {
+        let model = self.model;
+        let width = model.shape.head_width;
+        let inputs = self.inputs(streams, |x| normalise(x, &layer.attention_gain, model.epsilon));
+        let products = [&layer.query, &layer.key, &layer.value].map(|matrix| self.multiply(matrix, &inputs));
+        let heads = |part: usize, token: usize| -> Vec<Stored> {
+            let values: Vec<i32> = products[part].of(token).collect();
+            let heads = values.chunks(width).map(|head| {
+                let mut head = head.to_vec();
+                if part < 2 {
+                    rotate(&mut head, model.rope.at(position + token));
+                }
+                store(&head)
+            });
+            heads.collect()
+        };
+        let stored: Vec<[Vec<Stored>; 3]> = (0..streams.len())
+            .into_par_iter()
+            .with_min_len(8)
+            .map(|token| [0, 1, 2].map(|part| heads(part, token)))
+            .collect();
+        let mut queries = Vec::with_capacity(stored.len());
+        for [query, keys, values] in stored {
+            queries.push(query);
+            for (held, pair) in cache.iter_mut().zip(keys.into_iter().zip(values)) {
+                held[0].push(pair.0);
+                held[1].push(pair.1);
+            }
+        }
+        let (cache, sharing) = (&*cache, model.shape.sharing());
+        let means = |token: usize| -> Vec<i64> {
+            let seen = position + token + 1;
+            let heads = queries[token].par_iter().enumerate().with_min_len(if seen < 256 { 64 } else { 1 });
+            let means: Vec<Vec<i32>> = heads
+                .map(|(head, query)| {
+                    let [keys, values] = &cache[head / sharing];
+                    attend::attend(self.instructions, query, &keys[..seen], &values[..seen])
+                })
+                .collect();
+            means.into_iter().flatten().map(i64::from).collect()
+        };
+        let means: Vec<Vec<i64>> = (0..streams.len()).into_par_iter().map(means).collect();
+        let inputs = self.inputs(&means, |means| activate_plain(means));
+        add(streams, &self.multiply(&layer.output, &inputs));
+    }
+
+    fn feed_forward(&self, layer: &Layer, streams: &mut [Vec<i32>]) {
+        let model = self.model;
+        let inputs = self.inputs(streams, |x| normalise(x, &layer.hidden_gain, model.epsilon));
+        let [gate, up] = [&layer.gate, &layer.up].map(|matrix| self.multiply(matrix, &inputs));
+        let tokens: Vec<usize> = (0..streams.len()).collect();
+        let inputs = self.inputs(&tokens, |&token| {
+            let hidden: Vec<i64> =
+                gate.of(token).zip(up.of(token)).map(|(gate, up)| product(swish(gate), up)).collect();
+            activate_plain(&hidden)
+        });
+        add(streams, &self.multiply(&layer.down, &inputs));
+    }
+}
+
+fn embed(model: &Model, token: u32) -> Vec<i32> {
+    let (tokens, row) = (&model.tokens, token as usize);
+    let scale = i64::from(tokens.rows[row]);
+    let most = i64::from(RESIDUAL);
+    let value = |&weight: &i8| {
+        round_shift(i64::from(weight) * scale, -(tokens.exponent + FRACTION)).clamp(-most, most) as i32
+    };
+    tokens.row(row).iter().map(value).collect()
+}
+
+fn add(streams: &mut [Vec<i32>], addend: &Results) {
+    for (token, x) in streams.iter_mut().enumerate() {
+        for (sum, addend) in x.iter_mut().zip(addend.of(token)) {
+            *sum = sum.saturating_add(addend).clamp(-RESIDUAL, RESIDUAL);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;
