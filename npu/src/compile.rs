@@ -1,6 +1,6 @@
 //! From the shape of a model, and where its image has what, to a program and a memory map.
 //!
-//! A program is a step of one token. It is a loop over the layers, not each layer written out: 52 words do for any number of layers, and a
+//! A program is a step of one token. It is a loop over the layers, not each layer written out: 49 words do for any number of layers, and a
 //! person reads them. What differs between layers, where their weights lie and the exponents of those, stands in a table behind
 //! the image, 16 MEMSETs for each layer, which `layers` and `next` execute.
 

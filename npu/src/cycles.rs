@@ -10,15 +10,17 @@ pub struct Costs {
     pub memory: u64,
     /// Numbers of 32 bits that the SFU takes in a cycle.
     pub lanes: u64,
-    /// Channels of values that the KV engine takes in a cycle.
-    pub value_lanes: u64,
+    /// Channels of a key, and of a value, that the KV engine takes in a cycle: a beat of them.
+    pub channels: u64,
+    /// Heads of queries that one pass over a block serves, as far as they share its head.
+    pub queries: u64,
     /// From the last number that goes into an engine to the last that comes out.
     pub pipeline: u64,
 }
 
 impl Default for Costs {
     fn default() -> Self {
-        Self { memory: 64, lanes: 16, value_lanes: 16, pipeline: 8 }
+        Self { memory: 64, lanes: 16, channels: 64, queries: 1, pipeline: 8 }
     }
 }
 
@@ -67,13 +69,12 @@ impl Costs {
             }
             Work::Attend { heads, kv, .. } => {
                 let (heads, width) = (u64::from(heads), u64::from(kv.width));
-                let one = |&position: &u32| {
-                    let blocks = (u64::from(position) + 1).div_ceil(32);
-                    // Keys of the next block come while values of this one are added.
-                    let block = 32 * (width.div_ceil(64)).max(width / self.value_lanes) + WEIGHT;
-                    let first = 32 * width.div_ceil(64);
-                    heads * (first + blocks * block + width / self.lanes * VALUE)
-                };
+                let sharing = heads / u64::from(kv.heads);
+                let passes = u64::from(kv.heads) * sharing.div_ceil(self.queries);
+                // Keys, then values, each behind a line of scales: a beat a cycle.
+                let block = 2 * (1 + 32 * width.div_ceil(self.channels)) + WEIGHT;
+                let means = heads * width / self.lanes * VALUE;
+                let one = |&position: &u32| passes * (u64::from(position) + 1).div_ceil(32) * block + means;
                 self.memory + positions.iter().map(one).sum::<u64>()
             }
         }

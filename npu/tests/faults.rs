@@ -141,6 +141,7 @@ fn ends(lines: &str, change: impl Fn(&mut Machine)) -> Result<(), (usize, u64, F
 #[case::kv_layer("layers count=1 words=0 desc=12\nattn dst=0 src=64 shape=7 desc=5", Fault::BlockTooSmall { needed: 2 * 34 * 64 })]
 #[case::kv_stride("layers count=1 words=0 desc=12\nmemcpy.kv src=0 desc=7 shape=1", Fault::BlockTooSmall { needed: 34 * 64 })]
 #[case::no_first("head src=0 desc=0 shape=0 last", Fault::NoFirst)]
+#[case::odd_head("head src=0 desc=0 shape=1 first", Fault::BadLength { value: 33 })]
 #[case::spent("head src=0 desc=0 shape=0 first last\nhead src=0 desc=0 shape=0", Fault::NoFirst)]
 fn a_word_is_refused_by_name(#[case] lines: &str, #[case] fault: Fault) {
     let last = lines.lines().count();
@@ -165,6 +166,7 @@ fn a_word_is_refused_by_name(#[case] lines: &str, #[case] fault: Fault) {
 #[case("memcpy.row dest=0 desc=8 shape=3")]
 #[case("memcpy.out dest=1 src=112 shape=2")]
 #[case("head src=116 desc=0 shape=0 first\nhead src=0 desc=0 shape=0 last")]
+#[case("head src=116 desc=0 shape=1 first last")]
 #[case(
     "layers count=2 words=8 desc=13\nmemcpy.kv src=0 desc=5 shape=1\nattn dst=0 src=64 shape=1 desc=5\nnext"
 )]

@@ -71,7 +71,11 @@ fn the_order_of_words_and_writes_does_not_show() {
     };
     let [a, b] = [write(0, &[1, 2, 3, 4]), write(64, &[5, 6])];
     assert_eq!(sum(&[a.clone(), b.clone()]), sum(&[b.clone(), a.clone()]));
-    assert_eq!(sum(&[write(0, &[1, 2]), write(2, &[3, 4])]), sum(std::slice::from_ref(&a)), "however it is cut");
+    assert_eq!(
+        sum(&[write(0, &[1, 2]), write(2, &[3, 4])]),
+        sum(std::slice::from_ref(&a)),
+        "however it is cut"
+    );
     assert_ne!(sum(&[a.clone(), b]), sum(&[a, write(66, &[5, 6])]));
     assert_ne!(sum(&[write(0, &[1, 2, 3, 4])]), sum(&[write(0, &[3, 4, 1, 2])]));
 }

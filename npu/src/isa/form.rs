@@ -321,3 +321,43 @@ pub const FORMS: &[Form] = &[
     form("next", FUNCTION4, 8 << 60 | 2 << 56, &[], "the layer is over"),
     form("end.silent", FUNCTION4, 8 << 60 | 3 << 56, &[], "the step is over where no token is wanted"),
 ];
+
+/// The table of docs/isa.md: a row for each form.
+pub fn table() -> String {
+    let rows = FORMS.iter().map(|form| {
+        let fields = form.fields.iter().map(|field| {
+            let unit = match field.unit {
+                Unit::Number | Unit::Flag => "",
+                Unit::Line => " (lines)",
+                Unit::Signed => " (signed)",
+            };
+            format!("{}[{}]{unit}", field.name, span(field.high, field.low))
+        });
+        let fields: Vec<String> = fields.collect();
+        let (known, fields) = (known_by(form), fields.join(" "));
+        format!("| `{}` | {known} | {fields} | {} |\n", form.mnemonic, form.meaning)
+    });
+    "| word | known by | fields | what it does |\n|---|---|---|---|\n".to_owned() + &rows.collect::<String>()
+}
+
+fn span(high: u8, low: u8) -> String {
+    if high == low { high.to_string() } else { format!("{high}:{low}") }
+}
+
+/// Each run of bits that select a form, with its value.
+fn known_by(form: &Form) -> String {
+    let opcode = format!("[63:60]={:X}", form.value >> 60);
+    let mut runs = vec![opcode];
+    let mut high = 60u8;
+    while high > 0 {
+        high -= 1;
+        if form.select >> high & 1 == 0 {
+            continue;
+        }
+        let low = (0..=high).rev().take_while(|&bit| form.select >> bit & 1 == 1).last().unwrap_or(high);
+        let value = form.value >> low & u64::MAX >> (63 - (high - low));
+        runs.push(format!("[{}]={value}", span(high, low)));
+        high = low;
+    }
+    runs.join(" ")
+}

@@ -4,7 +4,7 @@ mod fault;
 mod form;
 
 pub use fault::Fault;
-pub use form::{FORMS, Field, Form, Unit};
+pub use form::{FORMS, Field, Form, Unit, table};
 
 #[cfg(test)]
 mod tests;

@@ -85,3 +85,9 @@ fn opcodes_routes_and_registers_end() {
         assert_eq!(found, if register < 2 { Ok(()) } else { Err(Fault::UnknownRegister) }, "{register}");
     }
 }
+
+#[test]
+fn the_page_has_this_table() {
+    let page = include_str!("../../../docs/isa.md");
+    assert!(page.contains(&table()), "docs/isa.md should have:\n{}", table());
+}

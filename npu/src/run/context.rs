@@ -1,5 +1,7 @@
 //! What belongs to one token sequence: its on-chip memory, its registers, where its keys and values are.
 
+use doorbell_lm::sample::{Draw, Sharpness, sample};
+
 use crate::layout::LINE;
 
 /// Bytes of the memory of keys and values in which a context's blocks lie.
@@ -16,17 +18,26 @@ pub struct Arena {
 pub struct Sample {
     /// Which one.
     pub token: u32,
-    /// Its logit, 10 fraction bits.
-    pub logit: i32,
+    /// 16 fraction bits, never above 0.
+    pub log_probability: i32,
 }
 
-/// The sampler between one `head` and the next.
+/// How a context draws tokens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Sampling {
+    /// log2(e) / temperature.
+    pub sharpness: Sharpness,
+    /// Of the run.
+    pub seed: u32,
+    /// Of the sequence.
+    pub rollout: u32,
+}
+
+/// The sampler between one `head` and the next. Hardware keeps the best key, its token and power, and the two bins alone.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Sampler {
-    /// Rows that it has seen.
-    pub rows: u32,
-    /// The best so far.
-    pub best: Option<Sample>,
+    /// Logits that it has seen.
+    pub logits: Vec<i32>,
 }
 
 /// One of those that execute a program together.
@@ -38,6 +49,8 @@ pub struct Context {
     pub position: u32,
     /// Register: whether no token is wanted, as in a prefill.
     pub silent: bool,
+    /// Registers: how its tokens are drawn.
+    pub sampling: Sampling,
     /// Where its blocks lie.
     pub arena: Arena,
     /// Number of the block of each 32 positions.
@@ -56,6 +69,7 @@ impl Context {
             token: 0,
             position: 0,
             silent: false,
+            sampling: Sampling { sharpness: Sharpness::GREEDY, seed: 0, rollout: 0 },
             arena,
             blocks,
             output: vec![],
@@ -72,6 +86,18 @@ impl Context {
     /// On-chip memory, to begin with something in it.
     pub fn chip_mut(&mut self) -> &mut [u8] {
         &mut self.chip
+    }
+
+    /// The token behind `position`, from all logits; `None` of none.
+    pub(super) fn choose(&self, sampler: &Sampler) -> Option<Sample> {
+        let Sampling { sharpness, seed, rollout } = self.sampling;
+        if sampler.logits.is_empty() {
+            return None;
+        }
+        // Drawn at the position of the token that is chosen.
+        let draw = Draw::new(seed, rollout, self.position.wrapping_add(1));
+        let chosen = sample(&sampler.logits, sharpness, draw);
+        Some(Sample { token: chosen.token, log_probability: chosen.log_probability })
     }
 
     /// Bytes from a line on.

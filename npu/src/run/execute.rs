@@ -190,26 +190,15 @@ fn finish(work: &Work, rows: Vec<i32>, context: &Context) -> Result<Effect, Faul
         }
         Work::Multiply { dst, .. } => Ok(Effect::chip(dst, write_integers(rows))),
         Work::Head { first, last, .. } => {
-            let begun = if first { Some(Sampler { rows: 0, best: None }) } else { context.sampler };
+            let begun = if first { Some(Sampler::default()) } else { context.sampler.clone() };
             let mut sampler = begun.ok_or(Fault::NoFirst)?;
-            let at = u64::from(sampler.rows) * 4;
-            for &logit in &rows {
-                let sample = Sample { token: sampler.rows, logit };
-                // Ties go to the lower token.
-                if sampler.best.is_none_or(|best| logit > best.logit) {
-                    sampler.best = Some(sample);
-                }
-                sampler.rows += 1;
-            }
-            let write = Write {
-                space: Space::Logits,
-                at,
-                bytes: rows.into_iter().flat_map(i32::to_le_bytes).collect(),
-            };
+            let at = sampler.logits.len() as u64 * 4;
+            sampler.logits.extend(&rows);
+            let bytes = rows.into_iter().flat_map(i32::to_le_bytes).collect();
             Ok(Effect {
-                writes: vec![write],
+                writes: vec![Write { space: Space::Logits, at, bytes }],
+                sample: if last { context.choose(&sampler) } else { None },
                 sampler: Some((!last).then_some(sampler)),
-                sample: if last { sampler.best } else { None },
             })
         }
         _ => unreachable!("nothing else has rows"),

@@ -8,7 +8,7 @@ mod scoreboard;
 mod sequence;
 mod work;
 
-pub use context::{Arena, Context, Sample};
+pub use context::{Arena, Context, Sample, Sampling};
 pub use execute::{Space, Write};
 pub use machine::{Machine, Outcome, Settings, Stop};
 pub use observe::{Divergence, Dump, Observer, Place, Record, Trace, mix};

@@ -348,6 +348,10 @@ impl<'m> Sequencer<'m> {
             "head" => {
                 let matrix = self.matrix(get("desc"), get("shape"))?;
                 let (first, last) = (get("first") == 1, get("last") == 1);
+                if !last {
+                    // Blocks of 32 logits do not go over a word's end.
+                    dimension(matrix.rows.into(), 32, 1 << 20)?;
+                }
                 Ok(Work::Head { src: get("src") as u32, matrix, first, last })
             }
             _ if word >> 60 == 5 => self.vector(form, word),

@@ -209,7 +209,11 @@ fn lines(start: u32, count: u64) -> Range {
 /// A word address of a whole line, in lines.
 pub(super) fn aligned(address: u64) -> Result<u32, Fault> {
     let address = address as u32;
-    if address.is_multiple_of(LINE_WORDS) { Ok(address / LINE_WORDS) } else { Err(Fault::Misaligned { address }) }
+    if address.is_multiple_of(LINE_WORDS) {
+        Ok(address / LINE_WORDS)
+    } else {
+        Err(Fault::Misaligned { address })
+    }
 }
 
 /// Bytes of the model's memory.

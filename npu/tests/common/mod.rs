@@ -2,10 +2,11 @@
 #![allow(dead_code, reason = "each test takes what it needs")]
 
 use doorbell_lm::image::{entries, header};
+use doorbell_lm::sample::{Draw, Sharpness, sample};
 use doorbell_lm::{Cache, Image, Oracle};
 use doorbell_npu::arithmetic::Speed;
 use doorbell_npu::layout::Block;
-use doorbell_npu::run::{Arena, Machine, Observer, Place, Settings, Space, Write};
+use doorbell_npu::run::{Arena, Context, Machine, Observer, Place, Sample, Sampling, Settings, Space, Write};
 use doorbell_npu::{Program, compile};
 
 /// Numbers from a seed.
@@ -55,7 +56,10 @@ pub fn machine(
     }
     // What nobody wrote is nonsense, and may not matter.
     machine.kv.iter_mut().for_each(|byte| *byte = draws.next() as u8);
-    for context in &mut machine.contexts {
+    for (number, context) in (0..).zip(&mut machine.contexts) {
+        // The first one takes the most likely token.
+        let sharpness = Sharpness::of(f64::from(number) / 2.0).unwrap();
+        context.sampling = Sampling { sharpness, seed: draws.next() as u32, rollout: number };
         context.chip_mut().iter_mut().for_each(|byte| *byte = draws.next() as u8);
     }
     machine
@@ -122,10 +126,11 @@ impl<'m> Beside<'m> {
     }
 }
 
-/// The token of these logits at T = 0: ties go to the lower.
-pub fn best(logits: &[i32]) -> u32 {
-    let largest = logits.iter().max().unwrap();
-    logits.iter().position(|logit| logit == largest).unwrap() as u32
+/// The token of these logits, and its log-probability.
+pub fn chosen(logits: &[i32], context: &Context) -> Sample {
+    let Sampling { sharpness, seed, rollout } = context.sampling;
+    let sampled = sample(logits, sharpness, Draw::new(seed, rollout, context.position + 1));
+    Sample { token: sampled.token, log_probability: sampled.log_probability }
 }
 
 /// A model of SmolLM2-135M's shape, with weights by chance.
