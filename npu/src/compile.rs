@@ -64,8 +64,10 @@ pub struct Program {
     pub words: Vec<u64>,
     /// Words of each layer, MEMSETs alone.
     pub layers: Vec<Vec<u64>>,
-    /// Byte of the model's memory at which the layers' words are expected.
+    /// Byte of the model's memory at which the layers' words are expected, a record of whole lines for each.
     pub table: u64,
+    /// Byte of the model's memory at which the program itself stands.
+    pub start: u64,
     /// On-chip memory.
     pub map: Vec<Part>,
     /// Bytes of a block: keys and values of 32 tokens in all layers.
@@ -78,14 +80,14 @@ impl Program {
         self.map.last().map_or(0, |part| part.start + part.lines)
     }
 
-    /// The model's memory: the image, and the layers' words behind it.
+    /// The model's memory: the image, the layers' words behind it, and the program behind those.
     ///
     /// # Panics
     /// If the image is not as long as the one that was compiled.
     pub fn memory(&self, mut image: Vec<u8>) -> Vec<u8> {
         image.resize(image.len().next_multiple_of(LINE), 0);
         assert_eq!(image.len() as u64, self.table, "the program is not of this image");
-        for words in &self.layers {
+        for words in self.layers.iter().chain([&self.words]) {
             image.extend(layout::whole(words.iter().flat_map(|word| word.to_le_bytes()).collect()));
         }
         image
@@ -279,7 +281,8 @@ pub fn compile(shape: &Shape, epsilon: u32, entries: &[Entry], image: u64) -> Re
     let head = [("src", map.input.start.into()), ("desc", at::TOKENS), ("shape", weight::TOKENS)];
     words.add("head", &[&head[..], &[("first", 1), ("last", 1)]].concat());
     words.add("end", &[]);
-    Ok(Program { words: words.0, layers, table, map: map.all(), block })
+    let start = table + (layers.len() * record as usize * LINE) as u64;
+    Ok(Program { words: words.0, layers, table, start, map: map.all(), block })
 }
 
 /// Keys and values first, and queries behind them: while their rows stream, the SFU turns and stores keys, and they are on their way to memory.

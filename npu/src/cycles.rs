@@ -59,10 +59,14 @@ impl Costs {
             Work::Vector { function, heads, width, .. } => {
                 let (heads, width) = (u64::from(heads), u64::from(width));
                 let pass = heads * width / self.lanes;
+                // A context's memory gives a line a cycle, so what counts is lines read: a second operand costs as much again,
+                // and a gain, of half as many bits, half of that.
                 let cycles = match function {
-                    Function::Add | Function::Multiply | Function::Rotate => pass,
-                    Function::Activate | Function::Swiglu => 2 * pass,
-                    Function::Normalise(_) => 2 * pass + MEAN + ROOT + INVERSE,
+                    Function::Add | Function::Multiply => 2 * pass,
+                    Function::Activate => 2 * pass,
+                    Function::Swiglu => 4 * pass,
+                    Function::Normalise(_) => 2 * (pass + pass.div_ceil(2)) + MEAN + ROOT + INVERSE,
+                    Function::Rotate => pass + heads * layout::turns(width),
                     Function::Store => pass + heads * SCALE + pass * MANTISSA,
                 };
                 each * (cycles + self.pipeline)
