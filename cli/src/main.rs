@@ -5,6 +5,8 @@
 
 mod commands;
 mod failure;
+#[cfg(feature = "lm")]
+mod models;
 mod output;
 mod report;
 #[cfg(feature = "rtl")]
@@ -48,6 +50,13 @@ enum Command {
     /// Run the named cases of the co-simulation
     #[cfg(feature = "cosim")]
     Cosim(commands::cosim::Args),
+    /// Answer a prompt with a language model, token by token
+    #[cfg(feature = "lm")]
+    Generate(commands::generate::Args),
+    /// List, show, import and judge language models
+    #[cfg(feature = "lm")]
+    #[command(subcommand)]
+    Model(commands::model::Command),
     /// Measure throughput, each figure beside its limit
     #[cfg(feature = "bench")]
     Bench(commands::bench::Args),
@@ -73,6 +82,10 @@ fn main() -> ExitCode {
         Command::Trajectories(command) => commands::trajectories::run(command),
         #[cfg(feature = "cosim")]
         Command::Cosim(args) => commands::cosim::run(args),
+        #[cfg(feature = "lm")]
+        Command::Generate(args) => commands::generate::run(args),
+        #[cfg(feature = "lm")]
+        Command::Model(command) => commands::model::run(command),
         #[cfg(feature = "bench")]
         Command::Bench(args) => commands::bench::run(args),
         #[cfg(feature = "cosim")]

@@ -1,5 +1,7 @@
 //! The published equations in 64-bit floating point, to say how good the integers are. Nothing on the path of a token uses it.
 
+mod batch;
+
 use crate::shape::Shape;
 
 /// One layer's weights, row by row.
@@ -69,6 +71,23 @@ impl Model {
         }
     }
 
+    /// The mean of the values that a head of queries wants.
+    fn attend(&self, head: usize, query: &[f64], keys: &[Vec<f64>], values: &[Vec<f64>]) -> Vec<f64> {
+        let width = self.shape.head_width;
+        let at = head / self.shape.sharing() * width;
+        let dot = |key: &Vec<f64>| query.iter().zip(&key[at..]).map(|(q, k)| q * k).sum::<f64>();
+        let scores: Vec<f64> = keys.iter().map(|key| dot(key) / (width as f64).sqrt()).collect();
+        let most = scores.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+        let weights: Vec<f64> = scores.iter().map(|score| (score - most).exp()).collect();
+        let all: f64 = weights.iter().sum();
+        let mut mean = vec![0.0; width];
+        for (weight, value) in weights.iter().zip(values) {
+            mean.iter_mut().zip(&value[at..]).for_each(|(mean, value)| *mean += weight * value);
+        }
+        mean.iter_mut().for_each(|mean| *mean /= all);
+        mean
+    }
+
     /// The logits of the successors of one more token.
     ///
     /// # Panics
@@ -85,32 +104,21 @@ impl Model {
             self.rotate(&mut key, position);
             keys.push(key);
             values.push(multiply(&layer.value, &input));
-            let mut means = Vec::with_capacity(query.len());
-            for (head, query) in query.chunks_exact(head_width).enumerate() {
-                let at = head / self.shape.sharing() * head_width;
-                let dot = |key: &Vec<f64>| query.iter().zip(&key[at..]).map(|(q, k)| q * k).sum::<f64>();
-                let scores: Vec<f64> = keys.iter().map(|key| dot(key) / (head_width as f64).sqrt()).collect();
-                let most = scores.iter().copied().fold(f64::NEG_INFINITY, f64::max);
-                let weights: Vec<f64> = scores.iter().map(|score| (score - most).exp()).collect();
-                let all: f64 = weights.iter().sum();
-                means.extend((0..head_width).map(|channel| {
-                    weights
-                        .iter()
-                        .zip(values.iter())
-                        .map(|(weight, value)| weight * value[at + channel])
-                        .sum::<f64>()
-                        / all
-                }));
-            }
+            let heads = query.chunks_exact(head_width).enumerate();
+            let means: Vec<f64> =
+                heads.flat_map(|(head, query)| self.attend(head, query, keys, values)).collect();
             add(&mut x, &multiply(&layer.output, &means));
             let input = self.normalise(&x, &layer.hidden_gain);
             let (gate, up) = (multiply(&layer.gate, &input), multiply(&layer.up, &input));
-            let hidden: Vec<f64> =
-                gate.iter().zip(&up).map(|(gate, up)| gate / (1.0 + (-gate).exp()) * up).collect();
+            let hidden = hidden(&gate, &up);
             add(&mut x, &multiply(&layer.down, &hidden));
         }
         multiply(&self.tokens, &self.normalise(&x, &self.last_gain))
     }
+}
+
+fn hidden(gate: &[f64], up: &[f64]) -> Vec<f64> {
+    gate.iter().zip(up).map(|(gate, up)| gate / (1.0 + (-gate).exp()) * up).collect()
 }
 
 fn add(x: &mut [f64], addend: &[f64]) {

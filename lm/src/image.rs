@@ -11,7 +11,7 @@ use crate::file_error::{self, FileError};
 use crate::weights::Model;
 
 pub use layout::{Entry, Kind};
-pub use read::{Header, entries, header};
+pub use read::{Header, entries, header, is_image};
 
 /// A model with what surrounds it.
 #[derive(Clone, Debug, PartialEq, Eq)]

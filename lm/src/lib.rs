@@ -10,6 +10,7 @@ pub mod float;
 pub mod image;
 #[cfg(feature = "import")]
 mod import;
+pub mod judge;
 mod micro;
 pub mod number;
 pub mod ops;
@@ -18,6 +19,8 @@ mod quantise;
 pub mod sample;
 mod shape;
 mod tables;
+#[cfg(feature = "text")]
+pub mod text;
 mod weights;
 
 pub use about::About;
@@ -25,7 +28,7 @@ pub use file_error::FileError;
 pub use image::Image;
 #[cfg(feature = "import")]
 pub use import::{Imported, import, import_gguf};
-pub use micro::micro;
+pub use micro::{MICRO_ROPE_BASE, micro};
 pub use oracle::{Cache, Oracle};
 pub use quantise::{Unfit, UnfitModel, gain, matrix, quantise};
 pub use shape::Shape;

@@ -21,6 +21,9 @@ const SHAPE: Shape = Shape {
     context: 1024,
 };
 
+/// Base of its rotations.
+pub const MICRO_ROPE_BASE: f64 = 10_000.0;
+
 /// Its tokens: an end, what is no letter of it, and 62 letters.
 const LETTERS: &str = " \nabcdefghijklmnopqrstuvwxyz0123456789.,:;!?'\"()-+*/=<>@#$%&_|";
 
@@ -33,7 +36,7 @@ pub fn micro() -> Image {
     };
     let Shape { width, hidden, head_width, .. } = SHAPE;
     let (queries, keys) = (SHAPE.heads * head_width, SHAPE.kv_heads * head_width);
-    let tokens = matrix(tensor(), SHAPE.vocabulary, width, -23);
+    let tokens = matrix(tensor(), SHAPE.vocabulary, width, -24);
     let layers = (0..SHAPE.layers).map(|_| Layer {
         attention_gain: gain(tensor(), width),
         query: matrix(tensor(), queries, width, -24),
@@ -47,7 +50,7 @@ pub fn micro() -> Image {
     });
     let layers = layers.collect();
     let last_gain = gain(tensor(), width);
-    let rope = Rope::of(10_000.0, head_width, SHAPE.context);
+    let rope = Rope::of(MICRO_ROPE_BASE, head_width, SHAPE.context);
     let model = Model { shape: SHAPE, epsilon: 10, tokens, layers, last_gain, rope };
     Image { model, about: about() }
 }

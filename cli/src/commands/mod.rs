@@ -8,6 +8,10 @@ pub mod compare;
 pub mod cosim;
 pub mod devices;
 pub mod doctor;
+#[cfg(feature = "lm")]
+pub mod generate;
+#[cfg(feature = "lm")]
+pub mod model;
 #[cfg(feature = "runtime")]
 pub mod run;
 #[cfg(feature = "runtime")]

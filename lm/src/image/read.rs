@@ -30,6 +30,11 @@ pub struct Header {
     entries: u32,
 }
 
+/// Whether a file that begins so is meant to be an image.
+pub fn is_image(bytes: &[u8]) -> bool {
+    bytes.starts_with(&MAGIC)
+}
+
 fn word(bytes: &[u8], at: usize) -> u32 {
     u32::from_le_bytes(bytes[at..at + 4].try_into().expect("four bytes"))
 }
@@ -46,7 +51,7 @@ pub fn header(bytes: &[u8]) -> Result<Header, FileError> {
     if bytes.len() < HEADER {
         return Err(wrong("", format!("it has {} bytes, and an image at least {HEADER}", bytes.len())));
     }
-    if bytes[..8] != MAGIC {
+    if !is_image(bytes) {
         let problem = "it is no image of a model: it begins with other bytes".to_owned();
         return Err(FileError::new("", problem, "make one with `doorbell model import`"));
     }

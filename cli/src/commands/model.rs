@@ -1,0 +1,70 @@
+//! `doorbell model …`.
+
+mod info;
+mod judge;
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use crate::failure::Failure;
+use crate::models;
+use crate::output::{self, Output};
+
+/// Language models: what engine 1 computes, in integers. A MODEL is a name (`doorbell model list`), an image, a GGUF file, or a
+/// directory of Hugging Face with config.json, model.safetensors and tokenizer.json.
+#[derive(clap::Subcommand)]
+pub enum Command {
+    /// List the models that have a name
+    List,
+    /// Show what a model is made of
+    Info {
+        /// The model
+        model: String,
+        /// Print JSON instead of text
+        #[arg(long)]
+        json: bool,
+    },
+    /// Turn a published model into an image: integers, in the layout that devices read
+    Import {
+        /// A GGUF file, or a directory of Hugging Face
+        source: PathBuf,
+        /// The image to write
+        #[arg(short, long, value_name = "FILE")]
+        output: PathBuf,
+    },
+    /// Say how near a model's integers come to its published equations in 64-bit floating point
+    Judge(judge::Args),
+}
+
+/// Runs the subcommand.
+pub fn run(command: Command) -> Result<ExitCode, Failure> {
+    match command {
+        Command::List => list(),
+        Command::Info { model, json } => info::run(&model, json),
+        Command::Import { source, output } => import(&source, &output),
+        Command::Judge(args) => return judge::run(args),
+    }?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn list() -> Result<(), Failure> {
+    let mut table = output::table(["model", "from", "state"], 3);
+    for models::Known { name, origin, missing } in models::known() {
+        table.add_row([name.to_owned(), origin, missing.unwrap_or_else(|| "here".into())]);
+    }
+    output::print(&format!("{table}\n"))
+}
+
+fn import(source: &Path, output: &Path) -> Result<(), Failure> {
+    let file = Output::open("image", output)?;
+    if !source.exists() {
+        return Err(Failure::input(format!(
+            "there is no {}: give a GGUF file or a directory",
+            source.display()
+        )));
+    }
+    let image = models::published(&source.to_string_lossy())?.1;
+    let bytes = image.to_bytes();
+    file.write(&bytes)?;
+    output::print(&format!("{}: {} bytes of {}\n", output.display(), bytes.len(), image.about.name))
+}

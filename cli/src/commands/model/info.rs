@@ -1,0 +1,51 @@
+//! `doorbell model info`.
+
+use doorbell_lm::{Image, image};
+use serde_json::json;
+
+use crate::failure::Failure;
+use crate::models;
+use crate::output;
+
+/// Prints what a model is made of.
+pub fn run(model: &str, as_json: bool) -> Result<(), Failure> {
+    let image = models::image(model)?;
+    let bytes = image.to_bytes();
+    let header = image::header(&bytes).map_err(Failure::input)?;
+    let Image { model, about } = &image;
+    let shape = model.shape;
+    let (macs, last) = shape.weight_macs();
+    if as_json {
+        let value = json!({
+            "name": about.name, "licence": about.licence, "bytes": bytes.len(), "check": format!("{:08x}", header.check),
+            "width": shape.width, "layers": shape.layers, "heads": shape.heads, "kv_heads": shape.kv_heads,
+            "head_width": shape.head_width, "hidden": shape.hidden, "vocabulary": shape.vocabulary,
+            "context": shape.context, "macs_per_token": macs, "macs_of_the_last_matrix": last,
+            "chat": !about.chat.is_empty(), "ends": about.ends,
+        });
+        return output::print(&format!("{value:#}\n"));
+    }
+    let licence = if about.licence.is_empty() { "not told" } else { &about.licence };
+    let million = |macs: u64| macs as f64 / 1e6;
+    output::print(&format!(
+        "name        {}\nlicence     {licence}\nimage       {} bytes, check {:08x}\n\
+         shape       width {}, {} layers, {} heads over {} of keys and values, {} wide, hidden {}\n\
+         vocabulary  {} tokens\ncontext     {} tokens\n\
+         a token     {:.3} M multiplications by weights, {:.3} M of them for its logits\n\
+         chat        {}\n",
+        about.name,
+        bytes.len(),
+        header.check,
+        shape.width,
+        shape.layers,
+        shape.heads,
+        shape.kv_heads,
+        shape.head_width,
+        shape.hidden,
+        shape.vocabulary,
+        shape.context,
+        million(macs),
+        million(last),
+        if about.chat.is_empty() { "no template" } else { "with a template" },
+    ))
+}

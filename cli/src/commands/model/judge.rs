@@ -1,0 +1,120 @@
+//! `doorbell model judge`.
+
+use std::fs;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Instant;
+
+use doorbell_lm::judge::{Judgement, judge};
+use doorbell_lm::text::Text;
+use indicatif::ProgressBar;
+use serde_json::json;
+
+use crate::failure::{DIFFERENT, Failure};
+use crate::models;
+use crate::output;
+
+/// Runs both over text, and compares their distributions at every position. Ends with code 1 beyond a bar.
+#[derive(clap::Args)]
+pub struct Args {
+    /// The model as it was published: a name, a GGUF file or a directory
+    model: String,
+    /// Tokens in all
+    #[arg(long, value_name = "N", default_value_t = 10_000)]
+    tokens: usize,
+    /// Texts, one behind the other; by default the contract, the architecture and the licence in this program
+    #[arg(value_name = "TEXT")]
+    texts: Vec<PathBuf>,
+    /// Tokens that a position sees at most: the text is cut into sequences of so many
+    #[arg(long, value_name = "N", default_value_t = 512)]
+    window: usize,
+    /// Largest mean divergence, in nats
+    #[arg(long, value_name = "NATS", default_value_t = 0.02)]
+    max_divergence: f64,
+    /// Largest change of the perplexity
+    #[arg(long, value_name = "SHARE", default_value_t = 0.02, value_parser = crate::commands::fraction)]
+    max_change: f64,
+    /// Print JSON instead of text
+    #[arg(long)]
+    json: bool,
+}
+
+/// Text of our own, so that no file is needed.
+const TEXTS: [&str; 3] = [
+    include_str!("../../../../docs/contract.md"),
+    include_str!("../../../../docs/architecture.md"),
+    include_str!("../../../../LICENSE"),
+];
+
+/// Prints how near the integers come.
+pub fn run(args: Args) -> Result<ExitCode, Failure> {
+    let texts: Vec<String> = if args.texts.is_empty() {
+        TEXTS.map(str::to_owned).into()
+    } else {
+        let read = |path: &PathBuf| {
+            fs::read_to_string(path).map_err(|error| {
+                Failure::input(format!("cannot read {}: {error}; give a text", path.display()))
+            })
+        };
+        args.texts.iter().map(read).collect::<Result<_, _>>()?
+    };
+    let (exact, image) = models::published(&args.model)?;
+    let shape = image.model.shape;
+    if !(2..=shape.context).contains(&args.window) {
+        return Err(Failure::input(format!(
+            "--window is {}; it must be 2 to {}",
+            args.window, shape.context
+        )));
+    }
+    let text = Text::new(&image.about, shape.vocabulary).map_err(Failure::input)?;
+    let mut sequences: Vec<Vec<u32>> = vec![];
+    let mut rest = args.tokens;
+    for part in &texts {
+        let tokens = text.encode(part).map_err(Failure::input)?;
+        let tokens = &tokens[..tokens.len().min(rest)];
+        rest -= tokens.len();
+        sequences.extend(tokens.chunks(args.window).map(<[u32]>::to_vec));
+    }
+    if sequences.is_empty() {
+        return Err(Failure::input("there is nothing to judge: give a text, and --tokens above 0"));
+    }
+    let began = Instant::now();
+    let bar =
+        if output::shows_progress() { ProgressBar::new(args.tokens as u64) } else { ProgressBar::hidden() };
+    let mut all = Judgement::default();
+    for sequence in &sequences {
+        all.add(&judge(&exact, &image.model, sequence));
+        bar.inc(sequence.len() as u64);
+    }
+    bar.finish_and_clear();
+    let [published, held] = all.perplexities();
+    let change = held / published - 1.0;
+    let good = all.mean_divergence() <= args.max_divergence && change.abs() <= args.max_change;
+    if args.json {
+        let value = json!({
+            "model": image.about.name, "positions": all.positions, "window": args.window,
+            "mean_divergence": all.mean_divergence(), "largest_divergence": all.largest,
+            "perplexity": { "exact": published, "held": held, "change": change },
+            "agreement": all.agreement(), "seconds": began.elapsed().as_secs_f64(), "good": good,
+        });
+        output::print(&format!("{value:#}\n"))?;
+    } else {
+        output::print(&format!(
+            "{}: {} positions, {} tokens to a sequence, {:.1} s\n\
+             divergence  {:.4} nats in the mean (bar {}), {:.3} at most\n\
+             perplexity  {held:.3} for {published:.3} ({:+.2} %, bar {:.2} %)\n\
+             most likely token the same at {:.1} % of positions\n",
+            image.about.name,
+            all.positions,
+            args.window,
+            began.elapsed().as_secs_f64(),
+            all.mean_divergence(),
+            args.max_divergence,
+            all.largest,
+            100.0 * change,
+            100.0 * args.max_change,
+            100.0 * all.agreement(),
+        ))?;
+    }
+    Ok(ExitCode::from(if good { 0 } else { DIFFERENT }))
+}

@@ -1,0 +1,128 @@
+//! Where models are: built in, in the cache, or a path.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use doorbell_lm::{FileError, Image, MICRO_ROPE_BASE, float, image, import, judge, micro, quantise};
+use doorbell_setup::model::{SOURCES, Source, directory};
+
+use crate::failure::Failure;
+
+/// The model that needs no file.
+pub const MICRO: &str = "micro";
+
+/// A model that `--model` can name.
+pub struct Known {
+    pub name: &'static str,
+    /// Where it comes from.
+    pub origin: String,
+    /// Why it cannot be had yet, and what to do.
+    pub missing: Option<String>,
+}
+
+/// All of them.
+pub fn known() -> Vec<Known> {
+    let micro = Known { name: MICRO, origin: "built in".into(), missing: None };
+    let fetched = SOURCES.map(|source| {
+        let file = directory().map(|directory| source.file(&directory));
+        let there = file.as_ref().is_some_and(|file| file.is_file());
+        Known {
+            name: source.name,
+            origin: file.map_or_else(|| "PyPI".into(), |file| file.display().to_string()),
+            missing: (!there).then(|| fetch(&source)),
+        }
+    });
+    std::iter::once(micro).chain(fetched).collect()
+}
+
+fn fetch(source: &Source) -> String {
+    format!("`cargo xtask setup --model {}` fetches it", source.name)
+}
+
+fn file_failed(error: FileError) -> Failure {
+    Failure::input(error)
+}
+
+/// Where a model lies that is not built in: a path, or a name of those that are fetched.
+fn locate(model: &str) -> Result<(PathBuf, Option<PathBuf>), Failure> {
+    let path = Path::new(model);
+    if path.exists() {
+        return Ok((path.into(), None));
+    }
+    let names = || known().iter().map(|known| known.name).collect::<Vec<_>>().join(", ");
+    let unknown = || format!("there is no model {model}: give a path, or one of {}", names());
+    let source = Source::named(model).map_err(|_| Failure::input(unknown()))?;
+    let place = directory().ok_or_else(|| {
+        Failure::input("there is no place where models are kept: set HOME or XDG_CACHE_HOME")
+    })?;
+    let file = source.file(&place);
+    if !file.is_file() {
+        return Err(Failure::input(format!("the model {model} is not here: {}", fetch(&source))));
+    }
+    let kept = file.with_file_name(format!("{model}.image"));
+    Ok((file, Some(kept)))
+}
+
+/// The image of a model: built in, read, or imported from what was published and kept beside it.
+pub fn image(model: &str) -> Result<Image, Failure> {
+    if model == MICRO {
+        return Ok(micro());
+    }
+    let (path, kept) = locate(model)?;
+    if let Some(kept) = kept.as_ref().filter(|kept| newer(kept, &path)) {
+        // One of another version, or damaged, is made anew.
+        if let Ok(image) = Image::read(kept) {
+            return Ok(image);
+        }
+    }
+    if path.is_file() && begins_as_image(&path) {
+        return Image::read(&path).map_err(file_failed);
+    }
+    let image = imported(&path)?.1;
+    if let Some(kept) = kept {
+        // Best effort: without it the next start takes a few seconds longer.
+        let _ = keep(&kept, &image);
+    }
+    Ok(image)
+}
+
+/// A model as it was published, and the integers that it becomes.
+pub fn published(model: &str) -> Result<(float::Model, Image), Failure> {
+    if model == MICRO {
+        let image = micro();
+        return Ok((judge::published(&image.model, MICRO_ROPE_BASE), image));
+    }
+    let (path, _) = locate(model)?;
+    if path.is_file() && begins_as_image(&path) {
+        let problem = "it is an image, which holds no weights as they were published";
+        return Err(Failure::input(format!("{}: {problem}; give what it was imported from", path.display())));
+    }
+    imported(&path)
+}
+
+fn imported(path: &Path) -> Result<(float::Model, Image), Failure> {
+    let imported = import(path).map_err(file_failed)?;
+    let model = quantise(&imported.model)
+        .map_err(|error| Failure::input(format!("{}: {error}; give another model", path.display())))?;
+    Ok((imported.model, Image { model, about: imported.about }))
+}
+
+fn newer(file: &Path, than: &Path) -> bool {
+    let modified = |path: &Path| fs::metadata(path).and_then(|metadata| metadata.modified()).ok();
+    modified(file).zip(modified(than)).is_some_and(|(file, than)| file > than)
+}
+
+fn begins_as_image(path: &Path) -> bool {
+    use std::io::Read;
+    let mut first = vec![];
+    let read = fs::File::open(path).and_then(|file| file.take(64).read_to_end(&mut first));
+    read.is_ok() && image::is_image(&first)
+}
+
+/// Whole, or not at all.
+fn keep(path: &Path, image: &Image) -> std::io::Result<()> {
+    let work = path.with_extension(format!("{}", std::process::id()));
+    fs::write(&work, image.to_bytes()).and_then(|()| fs::rename(&work, path)).inspect_err(|_| {
+        let _ = fs::remove_file(&work);
+    })
+}

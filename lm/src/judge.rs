@@ -1,0 +1,137 @@
+//! How good the integers are, against the published equations in 64-bit floating point.
+
+use rayon::prelude::*;
+
+use crate::fast::Runner;
+use crate::float::{self, divergence, log_softmax};
+use crate::number::FRACTION;
+use crate::oracle::Cache;
+use crate::weights::{Gain, Matrix, Model};
+
+/// Positions whose logits are there at once.
+const AT_ONCE: usize = 32;
+
+/// What was found, over all positions so far.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Judgement {
+    /// Positions.
+    pub positions: u64,
+    /// Those whose successor is known.
+    pub followed: u64,
+    /// Sum of the divergences of the integers' distribution from the exact one, in nats.
+    pub divergence: f64,
+    /// The largest of them.
+    pub largest: f64,
+    /// Sum of the successors' log-probabilities, exactly and by the integers.
+    pub logs: [f64; 2],
+    /// Positions at which both find the same token most likely.
+    pub agreed: u64,
+}
+
+impl Judgement {
+    /// Mean divergence, in nats.
+    pub fn mean_divergence(&self) -> f64 {
+        self.divergence / self.positions.max(1) as f64
+    }
+
+    /// Perplexities, exactly and by the integers.
+    pub fn perplexities(&self) -> [f64; 2] {
+        self.logs.map(|log| (-log / self.followed.max(1) as f64).exp())
+    }
+
+    /// Share of the positions at which both find the same token most likely.
+    pub fn agreement(&self) -> f64 {
+        self.agreed as f64 / self.positions.max(1) as f64
+    }
+
+    /// Counts what was found elsewhere too.
+    pub fn add(&mut self, other: &Self) {
+        self.positions += other.positions;
+        self.followed += other.followed;
+        self.divergence += other.divergence;
+        self.largest = self.largest.max(other.largest);
+        (self.logs[0], self.logs[1]) = (self.logs[0] + other.logs[0], self.logs[1] + other.logs[1]);
+        self.agreed += other.agreed;
+    }
+}
+
+/// Judges one sequence: each of its positions sees those before it.
+///
+/// # Panics
+/// If the vocabulary has no such token, or the context no room for them.
+pub fn judge(exact: &float::Model, held: &Model, tokens: &[u32]) -> Judgement {
+    let runner = Runner::new(held);
+    let exact_streams = exact.streams(tokens);
+    let held_streams = runner.extend(&mut Cache::new(held), tokens);
+    let mut judgement = Judgement::default();
+    let parts = exact_streams.chunks(AT_ONCE).zip(held_streams.chunks(AT_ONCE));
+    for (part, (exact_part, held_part)) in parts.enumerate() {
+        let logits = exact.logits(exact_part).into_par_iter().zip(runner.logits(held_part));
+        let judged: Vec<Judgement> = logits
+            .enumerate()
+            .map(|(index, (exact, held))| {
+                position(&exact, &held, tokens.get(part * AT_ONCE + index + 1).copied())
+            })
+            .collect();
+        // In order, so that the sums are the same each time.
+        judged.iter().for_each(|other| judgement.add(other));
+    }
+    judgement
+}
+
+fn position(exact: &[f64], held: &[i32], next: Option<u32>) -> Judgement {
+    let held: Vec<f64> = held.iter().map(|&logit| f64::from(logit) / f64::from(1 << FRACTION)).collect();
+    let logs = [log_softmax(exact), log_softmax(&held)];
+    let divergence = divergence(&logs[0], &logs[1]);
+    Judgement {
+        positions: 1,
+        followed: u64::from(next.is_some()),
+        divergence,
+        largest: divergence,
+        logs: [0, 1].map(|which| next.map_or(0.0, |next| logs[which][next as usize])),
+        agreed: u64::from(most_likely(&logs[0]) == most_likely(&logs[1])),
+    }
+}
+
+fn most_likely(logs: &[f64]) -> usize {
+    logs.iter()
+        .enumerate()
+        .fold((0, f64::NEG_INFINITY), |best, (at, &log)| if log > best.1 { (at, log) } else { best })
+        .0
+}
+
+/// The numbers that the integers of an image stand for, as a model for 64-bit floating point: for one that was never published. An image
+/// has its rotations as a table, so their base is to be told.
+pub fn published(model: &Model, rope_base: f64) -> float::Model {
+    let matrix = |matrix: &Matrix| -> Vec<f32> {
+        let rows = matrix.weights.chunks_exact(matrix.columns).zip(&matrix.rows);
+        let unit = |&scale: &u16| f64::from(scale) * 2f64.powi(matrix.exponent);
+        rows.flat_map(|(row, scale)| row.iter().map(move |&weight| (f64::from(weight) * unit(scale)) as f32))
+            .collect()
+    };
+    let gain = |gain: &Gain| -> Vec<f32> {
+        gain.factors.iter().map(|&factor| (f64::from(factor) * 2f64.powi(gain.exponent)) as f32).collect()
+    };
+    let layers = model.layers.iter().map(|layer| float::Layer {
+        attention_gain: gain(&layer.attention_gain),
+        query: matrix(&layer.query),
+        key: matrix(&layer.key),
+        value: matrix(&layer.value),
+        output: matrix(&layer.output),
+        hidden_gain: gain(&layer.hidden_gain),
+        gate: matrix(&layer.gate),
+        up: matrix(&layer.up),
+        down: matrix(&layer.down),
+    });
+    float::Model {
+        shape: model.shape,
+        epsilon: f64::from(model.epsilon) / f64::from(1 << 20),
+        rope_base,
+        tokens: matrix(&model.tokens),
+        layers: layers.collect(),
+        last_gain: gain(&model.last_gain),
+    }
+}
+
+#[cfg(test)]
+mod tests;

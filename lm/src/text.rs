@@ -1,0 +1,154 @@
+//! Text to tokens and back, and the prompt of a chat.
+
+use std::collections::VecDeque;
+
+use minijinja::{Environment, ErrorKind, context};
+use thiserror::Error;
+use tokenizers::Tokenizer;
+
+use crate::about::About;
+
+/// Why text cannot be had.
+#[derive(Clone, Debug, Error, PartialEq)]
+pub enum TextError {
+    /// The tokeniser cannot be used.
+    #[error("the model's tokeniser cannot be used: {0}; import the model again")]
+    Tokenizer(String),
+    /// The template of a chat cannot be used.
+    #[error("the model's template of a chat cannot be used: {0}; give the prompt as it stands, with --raw")]
+    Chat(String),
+    /// The tokeniser knows tokens that the model has not.
+    #[error(
+        "the model's tokeniser gives token {token}, and the model has {vocabulary}; import the model again"
+    )]
+    Beyond {
+        /// Which token.
+        token: u32,
+        /// How many there are.
+        vocabulary: usize,
+    },
+}
+
+/// A model's tokeniser.
+#[derive(Debug)]
+pub struct Text {
+    tokenizer: Tokenizer,
+    about: About,
+    vocabulary: usize,
+}
+
+impl Text {
+    /// The tokeniser of a model with so many tokens.
+    ///
+    /// # Errors
+    /// If the file's is none.
+    pub fn new(about: &About, vocabulary: usize) -> Result<Self, TextError> {
+        let tokenizer = Tokenizer::from_bytes(&about.tokenizer)
+            .map_err(|error| TextError::Tokenizer(error.to_string()))?;
+        Ok(Self { tokenizer, about: About { tokenizer: String::new(), ..about.clone() }, vocabulary })
+    }
+
+    /// The tokens of a text.
+    ///
+    /// # Errors
+    /// If the tokeniser fails, or gives tokens that the model has not.
+    pub fn encode(&self, text: &str) -> Result<Vec<u32>, TextError> {
+        let encoding = self
+            .tokenizer
+            .encode_fast(text, false)
+            .map_err(|error| TextError::Tokenizer(error.to_string()))?;
+        let tokens: Vec<u32> =
+            self.about.begin.into_iter().chain(encoding.get_ids().iter().copied()).collect();
+        match tokens.iter().find(|&&token| token as usize >= self.vocabulary) {
+            Some(&token) => Err(TextError::Beyond { token, vocabulary: self.vocabulary }),
+            None => Ok(tokens),
+        }
+    }
+
+    /// Whether the model has a template of a chat.
+    pub fn chats(&self) -> bool {
+        !self.about.chat.is_empty()
+    }
+
+    /// What a user says as the prompt of a chat, up to where the answer begins.
+    ///
+    /// # Errors
+    /// If the template fails.
+    pub fn chat(&self, says: &str) -> Result<String, TextError> {
+        let failed = |error: minijinja::Error| TextError::Chat(error.to_string());
+        let mut environment = Environment::new();
+        environment.add_function("raise_exception", |text: String| -> Result<String, minijinja::Error> {
+            Err(minijinja::Error::new(ErrorKind::InvalidOperation, text))
+        });
+        environment.add_template("chat", &self.about.chat).map_err(failed)?;
+        let token = |id: Option<u32>| id.and_then(|id| self.tokenizer.id_to_token(id)).unwrap_or_default();
+        let (begin, end) = (token(self.about.begin), token(self.about.ends.first().copied()));
+        let messages = [context! { role => "user", content => says }];
+        let template = environment.get_template("chat").map_err(failed)?;
+        let values = context! {
+            messages, add_generation_prompt => true, bos_token => begin, eos_token => end,
+        };
+        template.render(values).map_err(failed)
+    }
+
+    /// Whether nothing follows this token.
+    pub fn ends(&self, token: u32) -> bool {
+        self.about.ends.contains(&token)
+    }
+
+    /// Turns tokens into text as they come.
+    pub fn stream(&self) -> Stream<'_> {
+        Stream { text: self, tokens: VecDeque::new(), shown: String::new() }
+    }
+
+    fn decode(&self, tokens: &VecDeque<u32>) -> Result<String, TextError> {
+        let tokens: Vec<u32> = tokens.iter().copied().collect();
+        self.tokenizer.decode(&tokens, true).map_err(|error| TextError::Tokenizer(error.to_string()))
+    }
+}
+
+/// Text of tokens that come one by one.
+#[derive(Debug)]
+pub struct Stream<'t> {
+    text: &'t Text,
+    /// Those whose text is not known to be whole, behind a few before them: what a token says may depend on those.
+    tokens: VecDeque<u32>,
+    /// What was said of `tokens`.
+    shown: String,
+}
+
+impl Stream<'_> {
+    /// Tokens that stay, so that a decoder that looks back sees what it saw.
+    const KEPT: usize = 8;
+
+    /// What one more token adds; nothing as long as a letter is not whole.
+    ///
+    /// # Errors
+    /// If the tokeniser fails.
+    pub fn next(&mut self, token: u32) -> Result<String, TextError> {
+        self.tokens.push_back(token);
+        let text = self.text.decode(&self.tokens)?;
+        if text.ends_with('\u{FFFD}') || !text.starts_with(&self.shown) {
+            return Ok(String::new());
+        }
+        let new = text[self.shown.len()..].to_owned();
+        self.shown = text;
+        if self.tokens.len() > 2 * Self::KEPT {
+            self.tokens.drain(..Self::KEPT);
+            self.shown = self.text.decode(&self.tokens)?;
+        }
+        Ok(new)
+    }
+
+    /// What is left: a letter that never became whole.
+    ///
+    /// # Errors
+    /// If the tokeniser fails.
+    pub fn end(self) -> Result<String, TextError> {
+        let text = self.text.decode(&self.tokens)?;
+        Ok(text.strip_prefix(&self.shown).unwrap_or_default().to_owned())
+    }
+}
+
+#[cfg(test)]
+mod tests;
