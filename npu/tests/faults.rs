@@ -148,6 +148,9 @@ fn a_word_is_refused_by_name(#[case] lines: &str, #[case] fault: Fault) {
     let at = if fault == Fault::NoEnd { last } else { last - 1 };
     let found = ends(lines, |_| ());
     assert_eq!(found.map_err(|(line, _, fault)| (line, fault)), Err((at, fault)));
+    let said = format!("{fault:?}");
+    let name = said.split(' ').next().unwrap();
+    assert!(include_str!("../../docs/isa.md").contains(name), "docs/isa.md does not know {name}");
 }
 
 /// One more of anything would be too much.
