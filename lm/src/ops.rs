@@ -186,6 +186,19 @@ impl Attended {
         }
     }
 
+    /// Adds what was found of other blocks: attention may be split among any number of places.
+    pub fn join(&mut self, other: &Self) {
+        if other.highest == i64::MIN {
+            return;
+        }
+        for (below, added) in (0..).zip(&other.bins) {
+            if let Some(bin) = self.bin(other.highest - below) {
+                bin.weight += added.weight;
+                bin.values.iter_mut().zip(&added.values).for_each(|(sum, added)| *sum += added);
+            }
+        }
+    }
+
     /// Where blocks of this bin are added up; nowhere if they count no more.
     pub(crate) fn bin(&mut self, bin: i64) -> Option<&mut Bin> {
         if bin > self.highest {

@@ -45,6 +45,37 @@ fn no_row_that_is_taken_overflows() {
     assert!((LARGEST_SUM + 1) * 127 * 256 > i32::MAX as u64, "no smaller bound would do");
 }
 
+/// What docs/engine.md promises of the largest shape that is taken: no sum leaves 64 bits.
+#[test]
+fn nothing_leaves_64_bits() {
+    let largest = store(&[i32::MAX; 32]);
+    assert_eq!((largest.scale, largest.mantissas[0]), (65_535, 127));
+    assert_eq!(store(&[i32::MIN; 32]).mantissas[0], -127);
+    // As many tokens as a context has, each with the largest weight, in the block whose sum is shifted furthest.
+    let mut attended = Attended::new(32);
+    let (scores, values) = ([15 << 8; BLOCK], vec![&largest; BLOCK]);
+    for _ in 0..65_536 / BLOCK {
+        attended.add(&scores, &values);
+    }
+    assert_eq!(attended.mean(), [STORED; 32]);
+    let sum = (255i128 << 15) * 65_536 * 65_535 * 127;
+    assert!(2 * sum + (16 * 255i128 << 31) < 1 << 63 && 4 * sum > 1 << 63, "no larger context would do");
+    // Scores of the widest heads.
+    for (width, sign) in [(32, 1), (256, 1), (256, -1)] {
+        let [query, key] = [store(&vec![i32::MAX; width]), store(&vec![sign * i32::MAX; width])];
+        let exact = i128::from(sign) * 127 * 127 * width as i128 * 65_535 * 65_535;
+        let exact = ((exact + 8) >> 4) * i128::from(score_factor(width));
+        let exact = (exact + (1 << 31)) >> 32;
+        assert_eq!(i128::from(score(&query, &key, score_factor(width))), exact);
+        assert!(exact.abs() < 1 << 31);
+    }
+    // Squares of the widest stream.
+    let gain = quantise::gain(&[1.0; 4096]).unwrap();
+    let held = values_of(&normalise(&[RESIDUAL; 4096], &gain, (1 << 20) - 1));
+    assert!(held.iter().all(|x| (x - 1.0).abs() < 0.01), "{held:?}");
+    assert!(u64::try_from(4096 * i128::from(RESIDUAL).pow(2) + 2048).is_ok());
+}
+
 proptest! {
     #![proptest_config(Config::with_cases(200))]
 
@@ -152,6 +183,19 @@ proptest! {
         };
         let forwards = mean(&mut blocks.iter());
         prop_assert_eq!(&forwards, &mean(&mut blocks.iter().rev()));
+        // Split in three, each from the middle outwards, and joined in any order.
+        let parts = [0, 1, 2].map(|part| {
+            let mut attended = Attended::new(32);
+            let mine: Vec<_> = blocks.iter().skip(part).step_by(3).collect();
+            let (front, back) = mine.split_at(mine.len() / 2);
+            front.iter().rev().chain(back).for_each(|(scores, values)| attended.add(scores, values));
+            attended
+        });
+        for order in [[0, 1, 2], [2, 0, 1], [1, 2, 0]] {
+            let mut all = Attended::new(32);
+            order.iter().for_each(|&part| all.join(&parts[part]));
+            prop_assert_eq!(&forwards, &all.mean());
+        }
         let weights: Vec<f64> = scores.iter().map(|&s| 2f64.powf(s as f64 / 256.0)).collect();
         let all: f64 = weights.iter().sum();
         let exact: Vec<f64> = (0..32)

@@ -1,0 +1,473 @@
+//! Files as others write them: both formats give the same model, and what is malformed is told, without a panic and without a giant allocation.
+#![cfg(all(feature = "import", feature = "text"))]
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::fs;
+use std::path::Path;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use doorbell_lm::judge::published;
+use doorbell_lm::text::Text;
+use doorbell_lm::{Imported, MICRO_ROPE_BASE, float, import, import_gguf, micro, quantise};
+use proptest::prelude::*;
+use rstest::rstest;
+use safetensors::Dtype;
+use safetensors::tensor::{TensorView, serialize};
+use serde_json::{Value, json};
+
+/// Remembers the largest allocation.
+struct Watched;
+
+static LARGEST: AtomicUsize = AtomicUsize::new(0);
+
+// SAFETY: all of it is the system's allocator.
+unsafe impl GlobalAlloc for Watched {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        LARGEST.fetch_max(layout.size(), Ordering::Relaxed);
+        // SAFETY: as the caller promises.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
+        // SAFETY: as the caller promises.
+        unsafe { System.dealloc(at, layout) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Watched = Watched;
+
+/// What no file of this size has a reason for.
+const GIANT: usize = 16 << 20;
+
+fn model() -> float::Model {
+    published(&micro().model, MICRO_ROPE_BASE)
+}
+
+/// A value of GGUF.
+#[derive(Clone, Copy)]
+enum Held<'t> {
+    Count(u32),
+    Number(f32),
+    Text(&'t str),
+    Texts(&'t [&'t str]),
+    Counts(&'t [i32]),
+}
+
+fn text(bytes: &mut Vec<u8>, text: &str) {
+    bytes.extend((text.len() as u64).to_le_bytes());
+    bytes.extend(text.as_bytes());
+}
+
+/// A tensor: name, dimensions with that of neighbours first, type, bytes.
+type Tensor = (String, Vec<u64>, u32, Vec<u8>);
+
+fn gguf(keys: &[(&str, Held<'_>)], tensors: &[Tensor]) -> Vec<u8> {
+    let mut bytes = b"GGUF".to_vec();
+    bytes.extend(3u32.to_le_bytes());
+    bytes.extend((tensors.len() as u64).to_le_bytes());
+    bytes.extend((keys.len() as u64).to_le_bytes());
+    for (key, held) in keys {
+        text(&mut bytes, key);
+        let mut array = |kind: u32, count: usize| {
+            bytes.extend(9u32.to_le_bytes());
+            bytes.extend(kind.to_le_bytes());
+            bytes.extend((count as u64).to_le_bytes());
+        };
+        match held {
+            Held::Count(count) => bytes.extend([4u32, *count].iter().flat_map(|word| word.to_le_bytes())),
+            Held::Number(number) => {
+                bytes.extend([6u32, number.to_bits()].iter().flat_map(|word| word.to_le_bytes()))
+            }
+            Held::Text(held) => {
+                bytes.extend(8u32.to_le_bytes());
+                text(&mut bytes, held);
+            }
+            Held::Texts(texts) => {
+                array(8, texts.len());
+                texts.iter().for_each(|held| text(&mut bytes, held));
+            }
+            Held::Counts(counts) => {
+                array(5, counts.len());
+                bytes.extend(counts.iter().flat_map(|count| count.to_le_bytes()));
+            }
+        }
+    }
+    let mut offset = 0u64;
+    for (name, dimensions, kind, content) in tensors {
+        text(&mut bytes, name);
+        bytes.extend((dimensions.len() as u32).to_le_bytes());
+        bytes.extend(dimensions.iter().flat_map(|dimension| dimension.to_le_bytes()));
+        bytes.extend(kind.to_le_bytes());
+        bytes.extend(offset.to_le_bytes());
+        offset += (content.len() as u64).next_multiple_of(32);
+    }
+    for (.., content) in tensors {
+        bytes.resize(bytes.len().next_multiple_of(32), 0);
+        bytes.extend(content);
+    }
+    bytes
+}
+
+const TOKENS: [&str; 64] = {
+    let mut tokens = ["Ġz"; 64];
+    let letters = [
+        "<|end|>", "a", "b", "c", "d", "e", "f", "g", "h", "i", "j", "k", "l", "m", "n", "o", "p", "q", "r",
+        "s", "t", "u", "v", "w", "x", "y", "z", "Ġ", "0", "1", "2", "Ġa", "an",
+    ];
+    let mut k = 0;
+    while k < letters.len() {
+        tokens[k] = letters[k];
+        k += 1;
+    }
+    // Names of their own, as a vocabulary has.
+    let rest = [
+        "A", "B", "C", "D", "E", "F", "G", "H", "I", "J", "K", "L", "M", "N", "O", "P", "Q", "R", "S", "T",
+        "U", "V", "W", "X", "Y", "Z", "3", "4", "5", "6", "7",
+    ];
+    let mut k = 0;
+    while k < rest.len() {
+        tokens[letters.len() + k] = rest[k];
+        k += 1;
+    }
+    tokens
+};
+
+const KINDS: [i32; 64] = {
+    let mut kinds = [1; 64];
+    kinds[0] = 3;
+    kinds
+};
+
+const KEYS: [(&str, Held<'static>); 18] = [
+    ("general.architecture", Held::Text("llama")),
+    ("general.name", Held::Text("Micro")),
+    ("general.license", Held::Text("mit")),
+    ("llama.block_count", Held::Count(4)),
+    ("llama.context_length", Held::Count(1024)),
+    ("llama.embedding_length", Held::Count(32)),
+    ("llama.feed_forward_length", Held::Count(32)),
+    ("llama.attention.head_count", Held::Count(2)),
+    ("llama.attention.head_count_kv", Held::Count(1)),
+    ("llama.attention.key_length", Held::Count(32)),
+    ("llama.attention.layer_norm_rms_epsilon", Held::Number(1e-5)),
+    ("llama.rope.freq_base", Held::Number(10_000.0)),
+    ("tokenizer.ggml.model", Held::Text("gpt2")),
+    ("tokenizer.ggml.pre", Held::Text("smollm")),
+    ("tokenizer.ggml.tokens", Held::Texts(&TOKENS)),
+    ("tokenizer.ggml.token_type", Held::Counts(&KINDS)),
+    ("tokenizer.ggml.merges", Held::Texts(&["Ġ a", "a n"])),
+    ("tokenizer.ggml.eos_token_id", Held::Count(0)),
+];
+
+/// The parts of a layer in the order of the formats' names, with their columns.
+fn parts(layer: &float::Layer) -> [(&[f32], usize); 9] {
+    [
+        (&layer.attention_gain, 32),
+        (&layer.query, 32),
+        (&layer.key, 32),
+        (&layer.value, 32),
+        (&layer.output, 64),
+        (&layer.hidden_gain, 32),
+        (&layer.gate, 32),
+        (&layer.up, 32),
+        (&layer.down, 32),
+    ]
+}
+
+fn bytes_of(values: &[f32]) -> Vec<u8> {
+    values.iter().flat_map(|value| value.to_le_bytes()).collect()
+}
+
+fn tensors(model: &float::Model) -> Vec<Tensor> {
+    const NAMES: [&str; 9] = [
+        "attn_norm",
+        "attn_q",
+        "attn_k",
+        "attn_v",
+        "attn_output",
+        "ffn_norm",
+        "ffn_gate",
+        "ffn_up",
+        "ffn_down",
+    ];
+    let tensor = |name: String, values: &[f32], columns: usize| {
+        let mut dimensions = vec![columns as u64];
+        if values.len() != columns {
+            dimensions.push((values.len() / columns) as u64);
+        }
+        (name, dimensions, 0, bytes_of(values))
+    };
+    let mut tensors = vec![
+        tensor("token_embd.weight".into(), &model.tokens, 32),
+        tensor("output_norm.weight".into(), &model.last_gain, 32),
+    ];
+    for (number, layer) in model.layers.iter().enumerate() {
+        for ((values, columns), name) in parts(layer).into_iter().zip(NAMES) {
+            tensors.push(tensor(format!("blk.{number}.{name}.weight"), values, columns));
+        }
+    }
+    tensors
+}
+
+fn file() -> Vec<u8> {
+    gguf(&KEYS, &tensors(&model()))
+}
+
+/// Rows in the order of Hugging Face: those that are rotated together lie half a head apart.
+fn halves(rows: &[f32], columns: usize) -> Vec<f32> {
+    let of = |half: usize, head: &[f32]| -> Vec<f32> {
+        head.chunks(columns).skip(half).step_by(2).flatten().copied().collect()
+    };
+    rows.chunks(32 * columns).flat_map(|head| [of(0, head), of(1, head)].concat()).collect()
+}
+
+fn config() -> Value {
+    json!({
+        "model_type": "llama", "tie_word_embeddings": true, "hidden_size": 32, "num_hidden_layers": 4,
+        "num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 32, "intermediate_size": 32,
+        "vocab_size": 64, "max_position_embeddings": 1024, "rms_norm_eps": 1e-5, "rope_theta": 10000.0,
+        "hidden_act": "silu", "eos_token_id": [0, 2],
+    })
+}
+
+fn write_directory(directory: &Path, config: &Value) {
+    const NAMES: [&str; 9] = [
+        "input_layernorm",
+        "self_attn.q_proj",
+        "self_attn.k_proj",
+        "self_attn.v_proj",
+        "self_attn.o_proj",
+        "post_attention_layernorm",
+        "mlp.gate_proj",
+        "mlp.up_proj",
+        "mlp.down_proj",
+    ];
+    let model = model();
+    let mut tensors = vec![
+        ("model.embed_tokens.weight".to_owned(), vec![64, 32], bytes_of(&model.tokens)),
+        ("model.norm.weight".to_owned(), vec![32], bytes_of(&model.last_gain)),
+    ];
+    for (number, layer) in model.layers.iter().enumerate() {
+        for ((values, columns), name) in parts(layer).into_iter().zip(NAMES) {
+            let values = if name.ends_with("q_proj") || name.ends_with("k_proj") {
+                halves(values, columns)
+            } else {
+                values.to_vec()
+            };
+            let shape =
+                if values.len() == columns { vec![columns] } else { vec![values.len() / columns, columns] };
+            tensors.push((format!("model.layers.{number}.{name}.weight"), shape, bytes_of(&values)));
+        }
+    }
+    let views = tensors.iter().map(|(name, shape, bytes)| {
+        (name.clone(), TensorView::new(Dtype::F32, shape.clone(), bytes).unwrap())
+    });
+    fs::write(directory.join("model.safetensors"), serialize(views, None).unwrap()).unwrap();
+    fs::write(directory.join("config.json"), config.to_string()).unwrap();
+    fs::write(directory.join("tokenizer.json"), &micro().about.tokenizer).unwrap();
+    fs::write(directory.join("tokenizer_config.json"), r#"{"chat_template": "{{ messages }}"}"#).unwrap();
+}
+
+fn same(a: &float::Model, b: &float::Model) {
+    assert_eq!((a.shape, a.rope_base), (b.shape, b.rope_base));
+    assert!((a.epsilon - b.epsilon).abs() < 1e-6);
+    assert_eq!((&a.tokens, &a.last_gain), (&b.tokens, &b.last_gain));
+    for (a, b) in a.layers.iter().zip(&b.layers) {
+        assert_eq!(parts(a), parts(b));
+    }
+}
+
+#[test]
+fn both_formats_give_the_same_model() {
+    let exact = model();
+    let Imported { model, about } = import_gguf(&file(), "file").unwrap();
+    same(&exact, &model);
+    assert_eq!(
+        (about.name.as_str(), about.licence.as_str(), &about.ends[..], about.begin),
+        ("Micro", "mit", &[0][..], None)
+    );
+    let text = Text::new(&about, 64).unwrap();
+    assert_eq!(text.encode("an a12<|end|>").unwrap(), [32, 31, 29, 30, 0]);
+    let directory = tempfile::tempdir().unwrap();
+    write_directory(directory.path(), &config());
+    let other = import(directory.path()).unwrap();
+    same(&exact, &other.model);
+    assert_eq!((other.about.ends, other.about.chat.as_str()), (vec![0, 2], "{{ messages }}"));
+    // The integers of an image, read as numbers, become the same integers again.
+    let again = quantise(&model).unwrap();
+    for (again, layer) in again.layers.iter().zip(&micro().model.layers) {
+        assert_eq!(again.attention_gain.factors.len(), layer.attention_gain.factors.len());
+        let signs = |weights: &[i8]| weights.iter().map(|weight| weight.signum()).collect::<Vec<_>>();
+        assert_eq!(signs(&again.gate.weights), signs(&layer.gate.weights));
+    }
+}
+
+/// Changes one key.
+fn with(key: &str, held: Held<'static>) -> Vec<u8> {
+    let mut keys = KEYS.to_vec();
+    match keys.iter_mut().find(|(name, _)| *name == key) {
+        Some(place) => place.1 = held,
+        None => keys.push((Box::leak(key.to_owned().into_boxed_str()), held)),
+    }
+    gguf(&keys, &tensors(&model()))
+}
+
+/// Changes the tensors.
+fn but(change: impl Fn(&mut Vec<Tensor>)) -> Vec<u8> {
+    let mut tensors = tensors(&model());
+    change(&mut tensors);
+    gguf(&KEYS, &tensors)
+}
+
+#[rstest]
+#[case::empty(vec![], "not a GGUF file that can be read: ")]
+#[case::other(b"PK\x03\x04 something else entirely".to_vec(), "not a GGUF file that can be read: ")]
+#[case::cut(file()[..5000].to_vec(), "not a GGUF file that can be read: ")]
+#[case::kind(
+    with("general.architecture", Held::Text("gemma")),
+    "general.architecture: it is \"gemma\"; give a model of architecture \"llama\""
+)]
+#[case::no_count(
+    with("llama.block_count", Held::Text("4")),
+    "llama.block_count: it is 4, expected a number up to 1048576; give a whole model"
+)]
+#[case::large(
+    with("llama.block_count", Held::Count(u32::MAX)),
+    "llama.block_count: it is 4294967295, expected a number up to 1048576"
+)]
+#[case::layers(with("llama.block_count", Held::Count(5)), "blk.4.attn_norm.weight: there is no such tensor")]
+#[case::fewer(
+    with("llama.block_count", Held::Count(3)),
+    "blk.3.attn_norm.weight: a model of Llama's shape has no such tensor"
+)]
+#[case::odd(
+    with("llama.feed_forward_length", Held::Count(33)),
+    "the configuration: hidden is 33, expected a multiple of 32"
+)]
+#[case::hidden(
+    with("llama.feed_forward_length", Held::Count(64)),
+    "blk.0.ffn_gate.weight: its dimensions are [32, 32], expected 32 by 64"
+)]
+#[case::context(with("llama.context_length", Held::Count(1 << 17)), "context is 131072, expected 1 to 65536")]
+#[case::no_heads(with("llama.attention.head_count", Held::Count(0)), "heads is 0, expected 1 to 4096")]
+#[case::epsilon(
+    with("llama.attention.layer_norm_rms_epsilon", Held::Number(f32::NAN)),
+    "epsilon is NaN, expected 0 or more and below 1"
+)]
+#[case::base(
+    with("llama.rope.freq_base", Held::Number(0.0)),
+    "the base of the rotations is 0, expected at least 1"
+)]
+#[case::scaled(
+    with("llama.rope.scaling.type", Held::Text("linear")),
+    "llama.rope.scaling.type: the rotations are scaled"
+)]
+#[case::tokenizer(
+    with("tokenizer.ggml.model", Held::Text("llama")),
+    "tokenizer.ggml.model: it is \"llama\", expected \"gpt2\"; give a directory with tokenizer.json instead"
+)]
+#[case::cuts(
+    with("tokenizer.ggml.pre", Held::Text("qwen2")),
+    "tokenizer.ggml.pre: texts are cut as \"qwen2\""
+)]
+#[case::tokens(with("tokenizer.ggml.tokens", Held::Texts(&["a"])), "tokenizer.ggml.tokens: there are 1, expected 64")]
+#[case::merges(with("tokenizer.ggml.merges", Held::Texts(&["an"])), "tokenizer.ggml.merges: \"an\" is no pair of tokens")]
+#[case::packed(but(|tensors| (tensors[2].2, tensors[2].3) = (6, vec![0; 22])), "blk.0.attn_norm.weight: it is packed as Q5_0; give a file with F32")]
+#[case::head(but(|tensors| tensors.push(("output.weight".into(), vec![1], 0, vec![0; 4]))), "output.weight: the last matrix is another one")]
+#[case::bias(but(|tensors| tensors.push(("blk.0.attn_q.bias".into(), vec![1], 0, vec![0; 4]))), "blk.0.attn_q.bias: a model of Llama's shape has no such tensor")]
+#[case::missing(but(|tensors| { tensors.remove(5); }), "blk.0.attn_v.weight: there is no such tensor")]
+fn what_is_wrong_with_a_gguf_file_is_told(#[case] bytes: Vec<u8>, #[case] expected: &str) {
+    let told = import_gguf(&bytes, "file").unwrap_err().to_string();
+    assert!(told.contains(expected) && told.contains("; "), "{told}");
+}
+
+/// Q8_0, Q4_0 and F16 are unpacked where they stand.
+#[test]
+fn packed_weights_are_those_that_they_stand_for() {
+    let block = |kind: u32| -> Vec<u8> {
+        let one = [0x00, 0x3C];
+        match kind {
+            // One row of 32: 1 each.
+            2 => one.into_iter().chain([0x99; 16]).collect(),
+            3 => one.into_iter().chain([0, 0]).chain([0x11; 16]).collect(),
+            8 => one.into_iter().chain([1; 32]).collect(),
+            _ => one.repeat(32),
+        }
+    };
+    for kind in [1, 2, 3, 8] {
+        let bytes = but(|tensors| (tensors[5].2, tensors[5].3) = (kind, block(kind).repeat(32)));
+        let model = import_gguf(&bytes, "file").unwrap().model;
+        assert_eq!(model.layers[0].value, vec![1.0; 1024], "{kind}");
+    }
+}
+
+#[rstest]
+#[case::kind("model_type", json!("mistral"), "model_type: it is \"mistral\", expected \"llama\"; give a model of type \"llama\"")]
+#[case::head("tie_word_embeddings", json!(false), "tie_word_embeddings: it is false, expected true")]
+#[case::scaled("rope_scaling", json!({"factor": 32}), "rope_scaling: it is {\"factor\":32}, expected null")]
+#[case::negative("num_hidden_layers", json!(-1), "num_hidden_layers: it is -1, expected a number up to 1048576")]
+#[case::shape("hidden_size", json!(64), "model.layers.0.input_layernorm.weight: its shape is [32], expected 1 by 64")]
+fn what_is_wrong_with_a_directory_is_told(#[case] key: &str, #[case] value: Value, #[case] expected: &str) {
+    let directory = tempfile::tempdir().unwrap();
+    let mut config = config();
+    config[key] = value;
+    write_directory(directory.path(), &config);
+    let told = import(directory.path()).unwrap_err().to_string();
+    assert!(told.contains(expected), "{told}");
+    assert!(told.starts_with(&directory.path().display().to_string()), "{told}");
+}
+
+#[test]
+fn what_a_directory_lacks_is_told() {
+    let directory = tempfile::tempdir().unwrap();
+    write_directory(directory.path(), &config());
+    for (name, expected) in [
+        ("tokenizer.json", "tokenizer.json: cannot be read"),
+        ("model.safetensors", "there are no weights in it; give a directory with model.safetensors"),
+        ("config.json", "config.json: cannot be read"),
+    ] {
+        fs::remove_file(directory.path().join(name)).unwrap();
+        let told = import(directory.path()).unwrap_err().to_string();
+        assert!(told.contains(expected), "{told}");
+    }
+    let told = import(&directory.path().join("none")).unwrap_err().to_string();
+    assert!(
+        told.contains("none: cannot be read") && told.contains("; give a file that can be read"),
+        "{told}"
+    );
+}
+
+fn small(told: &str) {
+    let largest = LARGEST.load(Ordering::Relaxed);
+    assert!(largest < GIANT, "{largest} bytes at once, then: {told}");
+}
+
+proptest! {
+    /// Bytes of the head are changed, where lengths and counts are, and the file is cut.
+    #[test]
+    fn no_gguf_file_makes_it_panic(flips in prop::collection::vec((0..6000usize, any::<u8>()), 0..4), cut in 0..400_000usize) {
+        let mut bytes = file();
+        for (at, byte) in flips {
+            bytes[at] = byte;
+        }
+        bytes.truncate(cut);
+        let told = import_gguf(&bytes, "file").map(|imported| quantise(&imported.model).map(drop));
+        small(&format!("{told:?}"));
+    }
+
+    #[test]
+    fn no_safetensors_make_it_panic(flips in prop::collection::vec((0..5000usize, any::<u8>()), 0..4), cut in 0..400_000usize) {
+        let directory = tempfile::tempdir().unwrap();
+        write_directory(directory.path(), &config());
+        let path = directory.path().join("model.safetensors");
+        let mut bytes = fs::read(&path).unwrap();
+        for (at, byte) in flips {
+            bytes[at] = byte;
+        }
+        bytes.truncate(cut);
+        fs::write(&path, bytes).unwrap();
+        let told = import(directory.path()).map(|imported| quantise(&imported.model).map(drop));
+        small(&format!("{told:?}"));
+    }
+}
