@@ -6,7 +6,7 @@ mod sum;
 mod vector;
 
 pub use attend::{Joined, Query};
-pub use sum::{Factor, Prepared, sums};
+pub use sum::{Factor, Multipliers, Prepared};
 pub use vector::{activate, embed, normalise, plain, rotate, store, swiglu};
 
 use doorbell_lm::number::{FRACTION, clamp, round_shift};

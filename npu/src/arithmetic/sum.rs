@@ -1,5 +1,6 @@
 //! What the GEMV engine does: a row of 8-bit weights times an activation, 64 products a beat.
 
+use doorbell_lm::fast::dot::{self, Instructions};
 use doorbell_lm::number::{FRACTION, clamp, round_shift};
 use doorbell_lm::ops::BLOCK;
 
@@ -43,37 +44,44 @@ impl Prepared {
     }
 }
 
-/// The sums of a row of weights with each activation.
-pub fn sums<'a>(row: &'a [u8], activations: &'a [Prepared], speed: Speed) -> impl Iterator<Item = i32> + 'a {
-    activations.iter().map(move |activation| match (&activation.shifted, speed) {
-        (Some(shifted), Speed::Fast) => dot(row, shifted),
-        _ => activation.plain(row),
-    })
+/// The multipliers with the activations of a gang in their registers.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Multipliers {
+    /// Of each context.
+    pub activations: Vec<Prepared>,
+    instructions: Option<Instructions>,
 }
 
-/// Wraps, so that the order of additions does not show.
-#[inline(always)]
-fn dot_in_any_order(row: &[u8], shifted: &[i16]) -> i32 {
-    let products = row.iter().zip(shifted).map(|(&w, &m)| i32::from(i16::from(w as i8)) * i32::from(m));
-    products.fold(0i32, i32::wrapping_add)
-}
-
-#[cfg(target_arch = "x86_64")]
-fn dot(row: &[u8], shifted: &[i16]) -> i32 {
-    #[target_feature(enable = "avx2")]
-    fn wide(row: &[u8], shifted: &[i16]) -> i32 {
-        dot_in_any_order(row, shifted)
+impl Multipliers {
+    /// With these activations.
+    pub fn new(activations: Vec<Prepared>, speed: Speed) -> Self {
+        // Products of what does not fit 16 bits go one by one.
+        let fit = activations.iter().all(|activation| activation.shifted.is_some());
+        let instructions = (speed == Speed::Fast && fit).then(Instructions::best);
+        Self { activations, instructions }
     }
-    if std::arch::is_x86_feature_detected!("avx2") {
-        // SAFETY: the processor has what the function was compiled for.
-        return unsafe { wide(row, shifted) };
+
+    /// The sums of a row of weights with each activation, in place of what `sums` holds.
+    pub fn row(&self, row: &[u8], sums: &mut Vec<i32>) {
+        sums.clear();
+        let Some(instructions) = self.instructions else {
+            sums.extend(self.activations.iter().map(|activation| activation.plain(row)));
+            return;
+        };
+        let (weights, wide) =
+            (signed(row), |at: usize| self.activations[at].shifted.as_deref().unwrap_or(&[]));
+        let fours = self.activations.len() / 4 * 4;
+        for at in (0..fours).step_by(4) {
+            let four = std::array::from_fn(|place| wide(at + place));
+            sums.extend(dot::four(instructions, weights, four));
+        }
+        sums.extend((fours..self.activations.len()).map(|at| dot::one(instructions, weights, wide(at))));
     }
-    dot_in_any_order(row, shifted)
 }
 
-#[cfg(not(target_arch = "x86_64"))]
-fn dot(row: &[u8], shifted: &[i16]) -> i32 {
-    dot_in_any_order(row, shifted)
+fn signed(row: &[u8]) -> &[i8] {
+    // SAFETY: elements of both are one byte, of which any is one of each.
+    unsafe { std::slice::from_raw_parts(row.as_ptr().cast(), row.len()) }
 }
 
 /// What a row's sum is multiplied by: 24 bits, and how far the product is shifted.

@@ -2,7 +2,7 @@
 
 use super::context::{Context, Sample, Sampler};
 use super::work::{Function, KvAt, MatrixAt, Work};
-use crate::arithmetic::{self, Factor, Joined, Prepared, Query, Speed, sums};
+use crate::arithmetic::{self, Factor, Joined, Multipliers, Prepared, Query, Speed};
 use crate::isa::Fault;
 use crate::layout::{self, LINE, read_integers, u16_at, whole, write_integers};
 
@@ -132,13 +132,15 @@ impl Memories<'_> {
             .collect();
         let factors: Vec<Factor> =
             prepared.iter().map(|activation| Factor::new(matrix.exponent, activation)).collect();
+        let multipliers = Multipliers::new(prepared, self.speed);
         let scaled = !matches!(work, Work::Multiply { scaled: false, .. });
         let mut rows = vec![Vec::with_capacity(matrix.rows as usize); contexts.len()];
+        let mut sums = vec![];
         for row in 0..matrix.rows as usize {
             let scale = matrix.scale(self.model, row);
-            let sums = sums(matrix.row(self.model, row), &prepared, self.speed);
-            for (context, sum) in sums.enumerate() {
-                let activation = &prepared[context];
+            multipliers.row(matrix.row(self.model, row), &mut sums);
+            for (context, &sum) in sums.iter().enumerate() {
+                let activation = &multipliers.activations[context];
                 let value = if scaled { factors[context].requantise(sum, scale, activation) } else { sum };
                 rows[context].push(value);
             }
