@@ -241,3 +241,24 @@ impl MatrixAt {
         layout::u16_at(memory, self.scales as usize + 2 * row)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::Range;
+
+    #[test]
+    fn ranges_meet_where_they_share_a_line() {
+        let ranges = || (0..6).flat_map(|start| (start..6).map(move |end| (start, end)));
+        for (first, second) in ranges().flat_map(|first| ranges().map(move |second| (first, second))) {
+            let shared =
+                (0..6).any(|line| [first, second].iter().all(|range| (range.0..range.1).contains(&line)));
+            let [a, b] = [first, second].map(|(start, end)| Range::Lines(start, end));
+            // An empty range is none of any word's.
+            if first.0 < first.1 && second.0 < second.1 {
+                assert_eq!(a.meets(b), shared, "{a:?} {b:?}");
+            }
+            assert!(!a.meets(Range::Kv(first.0.into())));
+        }
+        assert!(Range::Kv(64).meets(Range::Kv(64)) && !Range::Kv(64).meets(Range::Kv(0)));
+    }
+}
