@@ -128,7 +128,7 @@ impl Machine {
         self.contexts.len() - 1
     }
 
-    fn check(&self, context: usize) {
+    pub(super) fn check(&self, context: usize) {
         let Arena { base, bytes } = self.contexts[context].arena;
         let end = base.checked_add(bytes);
         assert!(
