@@ -4,6 +4,7 @@ mod cow;
 #[cfg(feature = "gpu")]
 mod gpu;
 mod handoff;
+mod lm;
 mod pipeline;
 mod queue;
 #[cfg(feature = "rtl")]
@@ -46,6 +47,8 @@ pub enum What {
     Cow,
     /// Trajectories stored per second, beside a plain write and sync of the same bytes
     Trajectories,
+    /// A language model in integers: tokens per second, beside reading its weights
+    Lm,
     /// The RTL: cycles per descriptor, tokens per cycle, a trace, and the speed of the simulation
     Rtl,
     /// Waiting: a host that looks, and one that sleeps until it is interrupted
@@ -139,6 +142,7 @@ const BENCHES: &[Bench] = &[
     bench(What::Cow, &["cow_savings"], |load| one(cow::savings(&cow::part(load.trace, load.quick)))),
     bench(What::Cow, &["arena"], |load| one(cow::arena(load.quick))),
     bench(What::Trajectories, &["trajectories"], |load| one(trajectories::stored(load.quick))),
+    bench(What::Lm, &["lm"], |load| one(lm::tokens(load.quick))),
     #[cfg(feature = "rtl")]
     bench(What::Rtl, &["descriptors"], |_| one(rtl::descriptors())),
     #[cfg(feature = "rtl")]

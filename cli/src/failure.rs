@@ -23,7 +23,7 @@ impl Failure {
     }
 
     /// What was run failed, or is not what it must be.
-    #[cfg(feature = "runtime")]
+    #[cfg(any(feature = "lm", feature = "runtime"))]
     pub fn failed(message: impl fmt::Display) -> Failure {
         Failure { code: DIFFERENT, message: message.to_string() }
     }

@@ -9,9 +9,9 @@ pub mod dot;
 
 use rayon::prelude::*;
 
-use crate::number::{FRACTION, round_shift};
 use crate::ops::{
-    Activation, BLOCK, RESIDUAL, Stored, activate_plain, normalise, product, requantise, rotate, store, swish,
+    Activation, BLOCK, Stored, activate_plain, add, embed, normalise, product, requantise, rotate, store,
+    swish,
 };
 use crate::oracle::Cache;
 use crate::weights::{Layer, Matrix, Model};
@@ -69,7 +69,8 @@ impl<'m> Runner<'m> {
     /// # Panics
     /// If the vocabulary has no such token, or the context no room for it.
     pub fn extend(&self, cache: &mut Cache, tokens: &[u32]) -> Vec<Vec<i32>> {
-        let mut streams: Vec<Vec<i32>> = tokens.iter().map(|&token| embed(self.model, token)).collect();
+        let mut streams: Vec<Vec<i32>> =
+            tokens.iter().map(|&token| embed(&self.model.tokens, token)).collect();
         for (number, layer) in self.model.layers.iter().enumerate() {
             self.attend(layer, &mut cache.layers[number], cache.tokens, &mut streams);
             self.feed_forward(layer, &mut streams);
@@ -171,7 +172,7 @@ impl<'m> Runner<'m> {
         };
         let means: Vec<Vec<i64>> = (0..streams.len()).into_par_iter().map(means).collect();
         let inputs = self.inputs(&means, |means| activate_plain(means));
-        add(streams, &self.multiply(&layer.output, &inputs));
+        add_all(streams, &self.multiply(&layer.output, &inputs));
     }
 
     fn feed_forward(&self, layer: &Layer, streams: &mut [Vec<i32>]) {
@@ -184,26 +185,12 @@ impl<'m> Runner<'m> {
                 gate.of(token).zip(up.of(token)).map(|(gate, up)| product(swish(gate), up)).collect();
             activate_plain(&hidden)
         });
-        add(streams, &self.multiply(&layer.down, &inputs));
+        add_all(streams, &self.multiply(&layer.down, &inputs));
     }
 }
 
-fn embed(model: &Model, token: u32) -> Vec<i32> {
-    let (tokens, row) = (&model.tokens, token as usize);
-    let scale = i64::from(tokens.rows[row]);
-    let most = i64::from(RESIDUAL);
-    let value = |&weight: &i8| {
-        round_shift(i64::from(weight) * scale, -(tokens.exponent + FRACTION)).clamp(-most, most) as i32
-    };
-    tokens.row(row).iter().map(value).collect()
-}
-
-fn add(streams: &mut [Vec<i32>], addend: &Results) {
-    for (token, x) in streams.iter_mut().enumerate() {
-        for (sum, addend) in x.iter_mut().zip(addend.of(token)) {
-            *sum = sum.saturating_add(addend).clamp(-RESIDUAL, RESIDUAL);
-        }
-    }
+fn add_all(streams: &mut [Vec<i32>], addends: &Results) {
+    streams.iter_mut().enumerate().for_each(|(token, x)| add(x, addends.of(token)));
 }
 
 #[cfg(test)]

@@ -5,7 +5,7 @@ use rayon::prelude::*;
 use crate::fast::Runner;
 use crate::float::{self, divergence, log_softmax};
 use crate::number::FRACTION;
-use crate::oracle::Cache;
+use crate::oracle::{Cache, Oracle};
 use crate::weights::{Gain, Matrix, Model};
 
 /// Positions whose logits are there at once.
@@ -26,6 +26,8 @@ pub struct Judgement {
     pub logs: [f64; 2],
     /// Positions at which both find the same token most likely.
     pub agreed: u64,
+    /// Largest scale of a stored key or value; at 65,535 one may have been cut.
+    pub largest_scale: u32,
 }
 
 impl Judgement {
@@ -52,6 +54,7 @@ impl Judgement {
         self.largest = self.largest.max(other.largest);
         (self.logs[0], self.logs[1]) = (self.logs[0] + other.logs[0], self.logs[1] + other.logs[1]);
         self.agreed += other.agreed;
+        self.largest_scale = self.largest_scale.max(other.largest_scale);
     }
 }
 
@@ -62,8 +65,11 @@ impl Judgement {
 pub fn judge(exact: &float::Model, held: &Model, tokens: &[u32]) -> Judgement {
     let runner = Runner::new(held);
     let exact_streams = exact.streams(tokens);
-    let held_streams = runner.extend(&mut Cache::new(held), tokens);
-    let mut judgement = Judgement::default();
+    let mut cache = Cache::new(held);
+    let held_streams = runner.extend(&mut cache, tokens);
+    let stored = cache.layers.iter().flatten().flatten().flatten();
+    let largest_scale = stored.map(|stored| stored.scale).max().unwrap_or(0);
+    let mut judgement = Judgement { largest_scale, ..Judgement::default() };
     let parts = exact_streams.chunks(AT_ONCE).zip(held_streams.chunks(AT_ONCE));
     for (part, (exact_part, held_part)) in parts.enumerate() {
         let logits = exact.logits(exact_part).into_par_iter().zip(runner.logits(held_part));
@@ -79,6 +85,19 @@ pub fn judge(exact: &float::Model, held: &Model, tokens: &[u32]) -> Judgement {
     judgement
 }
 
+/// Whether one pass over all tokens gives what the plain oracle gives for each: every logit, key and value.
+///
+/// # Panics
+/// As [`judge`].
+pub fn vouches(model: &Model, tokens: &[u32]) -> bool {
+    let (oracle, mut plain) = (Oracle::new(model), Cache::new(model));
+    let runner = Runner::new(model);
+    let mut cache = Cache::new(model);
+    let logits = runner.logits(&runner.extend(&mut cache, tokens));
+    let each = tokens.iter().map(|&token| oracle.logits(&oracle.step(&mut plain, token)));
+    each.eq(logits) && cache == plain
+}
+
 fn position(exact: &[f64], held: &[i32], next: Option<u32>) -> Judgement {
     let held: Vec<f64> = held.iter().map(|&logit| f64::from(logit) / f64::from(1 << FRACTION)).collect();
     let logs = [log_softmax(exact), log_softmax(&held)];
@@ -90,6 +109,7 @@ fn position(exact: &[f64], held: &[i32], next: Option<u32>) -> Judgement {
         largest: divergence,
         logs: [0, 1].map(|which| next.map_or(0.0, |next| logs[which][next as usize])),
         agreed: u64::from(most_likely(&logs[0]) == most_likely(&logs[1])),
+        largest_scale: 0,
     }
 }
 

@@ -28,7 +28,7 @@ pub use file_error::FileError;
 pub use image::Image;
 #[cfg(feature = "import")]
 pub use import::{Imported, import, import_gguf};
-pub use micro::{MICRO_ROPE_BASE, micro};
+pub use micro::{MICRO_ROPE_BASE, hashed, micro};
 pub use oracle::{Cache, Oracle};
 pub use quantise::{Unfit, UnfitModel, gain, matrix, quantise};
 pub use shape::Shape;

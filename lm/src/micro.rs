@@ -29,30 +29,39 @@ const LETTERS: &str = " \nabcdefghijklmnopqrstuvwxyz0123456789.,:;!?'\"()-+*/=<>
 
 /// The model, its tokeniser, and no chat.
 pub fn micro() -> Image {
+    Image { model: hashed(SHAPE), about: about() }
+}
+
+/// A model of this shape, of which every weight is drawn by where it stands: what it says means nothing, and what it costs is what one
+/// with these dimensions costs.
+///
+/// # Panics
+/// For a shape that no device runs.
+pub fn hashed(shape: Shape) -> Model {
+    assert_eq!(shape.refusal(), None);
     let mut tensors = 0u32;
     let mut tensor = || {
         tensors += 1;
         Draws { base: mix(tensors ^ GOLDEN), drawn: 0 }
     };
-    let Shape { width, hidden, head_width, .. } = SHAPE;
-    let (queries, keys) = (SHAPE.heads * head_width, SHAPE.kv_heads * head_width);
-    let tokens = matrix(tensor(), SHAPE.vocabulary, width, -24);
-    let layers = (0..SHAPE.layers).map(|_| Layer {
+    let Shape { width, hidden, head_width, .. } = shape;
+    let (queries, keys) = (shape.heads * head_width, shape.kv_heads * head_width);
+    let tokens = matrix(tensor(), shape.vocabulary, width, 0);
+    let layers = (0..shape.layers).map(|_| Layer {
         attention_gain: gain(tensor(), width),
-        query: matrix(tensor(), queries, width, -24),
-        key: matrix(tensor(), keys, width, -24),
-        value: matrix(tensor(), keys, width, -24),
-        output: matrix(tensor(), width, queries, -25),
+        query: matrix(tensor(), queries, width, 0),
+        key: matrix(tensor(), keys, width, 0),
+        value: matrix(tensor(), keys, width, 0),
+        output: matrix(tensor(), width, queries, 0),
         hidden_gain: gain(tensor(), width),
-        gate: matrix(tensor(), hidden, width, -24),
-        up: matrix(tensor(), hidden, width, -24),
-        down: matrix(tensor(), width, hidden, -25),
+        gate: matrix(tensor(), hidden, width, 0),
+        up: matrix(tensor(), hidden, width, 0),
+        down: matrix(tensor(), width, hidden, 1),
     });
     let layers = layers.collect();
     let last_gain = gain(tensor(), width);
-    let rope = Rope::of(MICRO_ROPE_BASE, head_width, SHAPE.context);
-    let model = Model { shape: SHAPE, epsilon: 10, tokens, layers, last_gain, rope };
-    Image { model, about: about() }
+    let rope = Rope::of(MICRO_ROPE_BASE, head_width, shape.context);
+    Model { shape, epsilon: 10, tokens, layers, last_gain, rope }
 }
 
 /// The numbers of one tensor.
@@ -68,10 +77,15 @@ impl Draws {
     }
 }
 
-/// Weights from -127 to 127, and scales of which the largest is twice the smallest.
-fn matrix(mut draws: Draws, rows: usize, columns: usize, exponent: i32) -> Matrix {
-    let weights = (0..rows * columns).map(|_| ((draws.next() % 255) as i32 - 127) as i8).collect();
+/// Weights up to 127, or as large as the sum of a row may be, and scales of which the largest is twice the smallest. What a matrix gives is about as large as
+/// what it is given, by `down` powers of 2 smaller.
+fn matrix(mut draws: Draws, rows: usize, columns: usize, down: i32) -> Matrix {
+    let most = 127.min(110_000 / columns as u32);
+    let weights =
+        (0..rows * columns).map(|_| ((draws.next() % (2 * most + 1)) as i32 - most as i32) as i8).collect();
     let rows = (0..rows).map(|_| 0x8000 | (draws.next() & 0x7FFF) as u16).collect();
+    // 18 of the bits are the weights' and their scales', half of one for each doubling of the columns.
+    let exponent = -24 - (columns.ilog2() as i32 - 4) / 2 - down;
     Matrix { columns, weights, rows, exponent }
 }
 

@@ -76,6 +76,26 @@ pub fn multiply(matrix: &Matrix, activation: &Activation) -> Vec<i32> {
     rows.map(|(row, weights)| requantise(matrix, row, dot(weights, activation), activation)).collect()
 }
 
+/// What a token begins with: its row of the matrix.
+///
+/// # Panics
+/// If there is no such row.
+pub fn embed(tokens: &Matrix, token: u32) -> Vec<i32> {
+    let row = token as usize;
+    let (scale, most) = (i64::from(tokens.rows[row]), i64::from(RESIDUAL));
+    let value = |&weight: &i8| {
+        round_shift(i64::from(weight) * scale, -(tokens.exponent + FRACTION)).clamp(-most, most) as i32
+    };
+    tokens.row(row).iter().map(value).collect()
+}
+
+/// Adds to the residual stream.
+pub fn add(x: &mut [i32], addend: impl IntoIterator<Item = i32>) {
+    for (sum, addend) in x.iter_mut().zip(addend) {
+        *sum = sum.saturating_add(addend).clamp(-RESIDUAL, RESIDUAL);
+    }
+}
+
 /// RMSNorm: x · gain / √(mean x² + ε), ε with 20 fraction bits.
 pub fn normalise(x: &[i32], gain: &Gain, epsilon: u32) -> Activation {
     let count = x.len() as u64;

@@ -1,8 +1,7 @@
 //! The oracle: what every token's logits are, in plain loops.
 
-use crate::number::{FRACTION, round_shift};
 use crate::ops::{
-    Attended, BLOCK, RESIDUAL, Stored, activate_plain, multiply, normalise, product, rotate, score,
+    Attended, BLOCK, Stored, activate_plain, add, embed, multiply, normalise, product, rotate, score,
     score_factor, store, swish,
 };
 use crate::weights::{Layer, Model};
@@ -59,7 +58,7 @@ impl<'m> Oracle<'m> {
     /// # Panics
     /// If the vocabulary has no such token, or the context no room for it.
     pub fn step(&self, cache: &mut Cache, token: u32) -> Vec<i32> {
-        let mut x = self.embed(token);
+        let mut x = embed(&self.model.tokens, token);
         for (number, layer) in self.model.layers.iter().enumerate() {
             self.attend(layer, &mut cache.layers[number], cache.tokens, &mut x);
             self.feed_forward(layer, &mut x);
@@ -72,16 +71,6 @@ impl<'m> Oracle<'m> {
     pub fn logits(&self, x: &[i32]) -> Vec<i32> {
         let model = self.model;
         multiply(&model.tokens, &normalise(x, &model.last_gain, model.epsilon))
-    }
-
-    fn embed(&self, token: u32) -> Vec<i32> {
-        let (tokens, row) = (&self.model.tokens, token as usize);
-        let scale = i64::from(tokens.rows[row]);
-        let value = |&weight: &i8| {
-            round_shift(i64::from(weight) * scale, -(tokens.exponent + FRACTION))
-                .clamp(-i64::from(RESIDUAL), RESIDUAL.into()) as i32
-        };
-        tokens.row(row).iter().map(value).collect()
     }
 
     fn attend(&self, layer: &Layer, cache: &mut [[Vec<Stored>; 2]], position: usize, x: &mut [i32]) {
@@ -124,11 +113,5 @@ impl<'m> Oracle<'m> {
         let (gate, up) = (multiply(&layer.gate, &input), multiply(&layer.up, &input));
         let hidden: Vec<i64> = gate.iter().zip(&up).map(|(&gate, &up)| product(swish(gate), up)).collect();
         add(x, multiply(&layer.down, &activate_plain(&hidden)));
-    }
-}
-
-fn add(x: &mut [i32], addend: Vec<i32>) {
-    for (sum, addend) in x.iter_mut().zip(addend) {
-        *sum = sum.saturating_add(addend).clamp(-RESIDUAL, RESIDUAL);
     }
 }

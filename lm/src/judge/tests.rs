@@ -11,6 +11,7 @@ fn micro_is_near_what_its_integers_stand_for() {
     let judged = judge(&exact, &model, &tokens);
     println!("{judged:?}");
     assert_eq!((judged.positions, judged.followed), (400, 399));
+    assert!(vouches(&model, &tokens[..50]));
     assert!(judged.mean_divergence() < 0.012, "{judged:?}");
     assert!(judged.agreement() > 0.88, "{judged:?}");
     let [exact, held] = judged.perplexities();

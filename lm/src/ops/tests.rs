@@ -170,7 +170,9 @@ proptest! {
             state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
             (state >> 33) as i64
         };
-        let scores: Vec<i64> = (0..tokens).map(|_| draw() % (2 * spread) - spread).collect();
+        // Blocks lie up to 40 powers of 2 apart, so that all that may become of their bins does.
+        let apart: Vec<i64> = (0..tokens.div_ceil(BLOCK)).map(|_| draw() % 10_240 - 5120).collect();
+        let scores: Vec<i64> = (0..tokens).map(|at| apart[at / BLOCK] + draw() % (2 * spread) - spread).collect();
         let values: Vec<Stored> = (0..tokens).map(|_| store(&[0; 32].map(|_| (draw() % 40_000) as i32 - 20_000))).collect();
         let blocks: Vec<(&[i64], Vec<&Stored>)> =
             scores.chunks(BLOCK).zip(values.chunks(BLOCK)).map(|(s, v)| (s, v.iter().collect())).collect();

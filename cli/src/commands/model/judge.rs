@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Instant;
 
-use doorbell_lm::judge::{Judgement, judge};
+use doorbell_lm::judge::{Judgement, judge, vouches};
 use doorbell_lm::text::Text;
 use indicatif::ProgressBar;
 use serde_json::json;
@@ -14,7 +14,8 @@ use crate::failure::{DIFFERENT, Failure};
 use crate::models;
 use crate::output;
 
-/// Runs both over text, and compares their distributions at every position. Ends with code 1 beyond a bar.
+/// Runs both over text, and compares their distributions at every position; the first few tokens by the plain loops of the specification,
+/// too. Ends with code 1 beyond a bar, or if those give other bytes.
 #[derive(clap::Args)]
 pub struct Args {
     /// The model as it was published: a name, a GGUF file or a directory
@@ -38,6 +39,9 @@ pub struct Args {
     #[arg(long)]
     json: bool,
 }
+
+/// Tokens that the plain loops run.
+const PLAIN: usize = 8;
 
 /// Text of our own, so that no file is needed.
 const TEXTS: [&str; 3] = [
@@ -79,6 +83,12 @@ pub fn run(args: Args) -> Result<ExitCode, Failure> {
         return Err(Failure::input("there is nothing to judge: give a text, and --tokens above 0"));
     }
     let began = Instant::now();
+    let first = &sequences[0][..sequences[0].len().min(PLAIN)];
+    if !vouches(&image.model, first) {
+        return Err(Failure::failed(
+            "a pass with many tokens gives other bytes than the plain loops: report this",
+        ));
+    }
     let bar =
         if output::shows_progress() { ProgressBar::new(args.tokens as u64) } else { ProgressBar::hidden() };
     let mut all = Judgement::default();
@@ -89,13 +99,15 @@ pub fn run(args: Args) -> Result<ExitCode, Failure> {
     bar.finish_and_clear();
     let [published, held] = all.perplexities();
     let change = held / published - 1.0;
+    // 10 fraction bits, and 4 of the scale.
+    let largest = f64::from(all.largest_scale) * 127.0 / 16_384.0;
     let good = all.mean_divergence() <= args.max_divergence && change.abs() <= args.max_change;
     if args.json {
         let value = json!({
             "model": image.about.name, "positions": all.positions, "window": args.window,
             "mean_divergence": all.mean_divergence(), "largest_divergence": all.largest,
             "perplexity": { "exact": published, "held": held, "change": change },
-            "agreement": all.agreement(), "seconds": began.elapsed().as_secs_f64(), "good": good,
+            "agreement": all.agreement(), "largest_stored": largest, "seconds": began.elapsed().as_secs_f64(), "good": good,
         });
         output::print(&format!("{value:#}\n"))?;
     } else {
@@ -103,7 +115,8 @@ pub fn run(args: Args) -> Result<ExitCode, Failure> {
             "{}: {} positions, {} tokens to a sequence, {:.1} s\n\
              divergence  {:.4} nats in the mean (bar {}), {:.3} at most\n\
              perplexity  {held:.3} for {published:.3} ({:+.2} %, bar {:.2} %)\n\
-             most likely token the same at {:.1} % of positions\n",
+             most likely token the same at {:.1} % of positions\n\
+             keys and values up to {:.1} (cut at 508.0)\n",
             image.about.name,
             all.positions,
             args.window,
@@ -114,6 +127,7 @@ pub fn run(args: Args) -> Result<ExitCode, Failure> {
             100.0 * change,
             100.0 * args.max_change,
             100.0 * all.agreement(),
+            largest,
         ))?;
     }
     Ok(ExitCode::from(if good { 0 } else { DIFFERENT }))

@@ -1,0 +1,132 @@
+//! `doorbell generate` and `doorbell model`, on the model that needs no file.
+#![cfg(feature = "lm")]
+
+mod common;
+
+use std::fs;
+
+use common::doorbell;
+use rstest::rstest;
+use tempfile::tempdir;
+
+#[test]
+fn micro_is_listed_and_shown() {
+    let directory = tempdir().unwrap();
+    let list = doorbell(directory.path(), "model list");
+    assert_eq!(list.code, 0, "{}", list.stderr);
+    assert!(list.stdout.contains("| micro   | built in"), "{}", list.stdout);
+    let info = doorbell(directory.path(), "model info micro");
+    assert_eq!((info.code, info.stderr.as_str()), (0, ""));
+    insta::assert_snapshot!(info.stdout);
+    let json = doorbell(directory.path(), "model info micro --json");
+    assert!(json.stdout.contains("\"macs_per_token\": 38912"), "{}", json.stdout);
+}
+
+/// The same text whatever the threads: a golden answer of the whole engine.
+#[test]
+fn the_same_seed_gives_the_same_text() {
+    let directory = tempdir().unwrap();
+    let of = |arguments: &str| {
+        let run = doorbell(directory.path(), &format!("generate --model micro {arguments} hello"));
+        assert_eq!(run.code, 0, "{}", run.stderr);
+        assert!(run.stderr.starts_with("prompt: 5 tokens, "), "{}", run.stderr);
+        run.stdout
+    };
+    let first = of("--tokens 40 --seed 1 --threads 1");
+    insta::assert_snapshot!(first);
+    assert_eq!(first, of("--tokens 40 --seed 1 --threads 2"));
+    assert_ne!(first, of("--tokens 40 --seed 2"));
+    assert_eq!(of("--tokens 40 --temperature 0 --seed 1"), of("--tokens 40 --temperature 0 --seed 2"));
+    insta::assert_snapshot!("log_probabilities", of("--tokens 6 --logprobs --temperature 0"));
+    assert_eq!(of("--tokens 0"), "\n");
+}
+
+#[test]
+fn an_image_is_read_back_and_damage_is_told() {
+    let directory = tempdir().unwrap();
+    let path = directory.path().join("micro.image");
+    let bytes = doorbell_lm::micro().to_bytes();
+    fs::write(&path, &bytes).unwrap();
+    let own = |model: &str| {
+        doorbell(directory.path(), &format!("generate --model {model} --tokens 20 hello")).stdout
+    };
+    assert_eq!(own("micro.image"), own("micro"));
+    let mut damaged = bytes;
+    damaged[9000] ^= 1;
+    fs::write(&path, damaged).unwrap();
+    let run = doorbell(directory.path(), "model info micro.image");
+    assert_eq!(run.code, 2);
+    assert!(run.stderr.starts_with("error: micro.image: its check is "), "{}", run.stderr);
+    assert!(run.stderr.ends_with("it is damaged; import the model again\n"), "{}", run.stderr);
+}
+
+#[test]
+fn micro_is_judged_against_what_its_integers_stand_for() {
+    let directory = tempdir().unwrap();
+    fs::write(directory.path().join("text"), "the quick brown fox jumps over the lazy dog. ".repeat(12))
+        .unwrap();
+    let judged = doorbell(directory.path(), "model judge micro text --tokens 300 --window 100");
+    assert_eq!(judged.code, 0, "{}{}", judged.stdout, judged.stderr);
+    assert!(
+        judged.stdout.starts_with("micro: 300 positions, 100 tokens to a sequence, "),
+        "{}",
+        judged.stdout
+    );
+    let strict = doorbell(directory.path(), "model judge micro text --tokens 300 --max-divergence 0.000001");
+    assert_eq!(strict.code, 1, "{}", strict.stdout);
+}
+
+#[rstest]
+#[case::device(
+    "generate --model micro --device rtl hello",
+    "error: --device rtl runs no language model yet: give --device model"
+)]
+#[case::unknown(
+    "generate --model llama hello",
+    "error: there is no model llama: give a path, or one of micro, smollm2"
+)]
+#[case::temperature(
+    "generate --model micro --temperature=-1 hello",
+    "error: --temperature is -1; it must be 0, or 0.006 to 1000000"
+)]
+#[case::cold(
+    "generate --model micro --temperature 0.001 hello",
+    "error: --temperature is 0.001; it must be 0, or 0.006 to 1000000"
+)]
+#[case::threads("generate --model micro --threads 0 hello", "error: --threads is 0; it must be at least 1")]
+#[case::no_model("model info bad", "error: bad: not a GGUF file that can be read: ")]
+#[case::no_source(
+    "model import nothing -o out",
+    "error: there is no nothing: give a GGUF file or a directory"
+)]
+#[case::window("model judge micro --window 1", "error: --window is 1; it must be 2 to 1024")]
+#[case::text("model judge micro nothing", "error: cannot read nothing: ")]
+#[case::image(
+    "model judge image",
+    "error: image: it is an image, which holds no weights as they were published; give what it was imported from"
+)]
+fn bad_input_is_told_with_code_2(#[case] arguments: &str, #[case] problem: &str) {
+    let directory = tempdir().unwrap();
+    fs::write(directory.path().join("bad"), "no model at all").unwrap();
+    fs::write(directory.path().join("image"), doorbell_lm::micro().to_bytes()).unwrap();
+    let run = doorbell(directory.path(), arguments);
+    assert_eq!((run.code, run.stdout.as_str()), (2, ""), "{}", run.stderr);
+    assert!(run.stderr.starts_with(problem), "{}", run.stderr);
+    assert!(!directory.path().join("out").exists());
+}
+
+#[test]
+fn a_prompt_that_is_too_long_or_empty_is_told() {
+    let directory = tempdir().unwrap();
+    let run = |text: &str| {
+        let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_doorbell"));
+        command.args(["generate", "--model", "micro", text]).current_dir(directory.path()).output().unwrap()
+    };
+    let long = run(&"a".repeat(1024));
+    assert_eq!(long.status.code(), Some(2));
+    let told = "error: the prompt has 1024 tokens, and the model a context of 1024: give a shorter one\n";
+    assert_eq!(String::from_utf8(long.stderr).unwrap(), told);
+    assert_eq!(run("").stderr, b"error: the prompt is empty: give at least a letter\n");
+    // It ends where the context does.
+    assert_eq!(run(&"a".repeat(1023)).status.code(), Some(0));
+}
