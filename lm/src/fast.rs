@@ -5,7 +5,7 @@
 //! looks back, each at the keys before it.
 
 mod attend;
-mod dot;
+pub mod dot;
 
 use rayon::prelude::*;
 

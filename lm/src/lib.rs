@@ -32,5 +32,5 @@ pub use micro::{MICRO_ROPE_BASE, hashed, micro};
 pub use oracle::{Cache, Oracle};
 pub use quantise::{Unfit, UnfitModel, gain, matrix, quantise};
 pub use shape::Shape;
-pub use tables::Rope;
+pub use tables::{Rope, weight_of};
 pub use weights::{Gain, Layer, Matrix, Model};

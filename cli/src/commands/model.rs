@@ -2,6 +2,7 @@
 
 mod info;
 mod judge;
+mod program;
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -32,6 +33,14 @@ pub enum Command {
         #[arg(short, long, value_name = "FILE")]
         output: PathBuf,
     },
+    /// Print the words that the NPU executes for each token of a model, and what its memory holds: docs/isa.md
+    Program {
+        /// The model
+        model: String,
+        /// Print JSON instead of text
+        #[arg(long)]
+        json: bool,
+    },
     /// Say how near a model's integers come to its published equations in 64-bit floating point
     Judge(judge::Args),
 }
@@ -42,6 +51,7 @@ pub fn run(command: Command) -> Result<ExitCode, Failure> {
         Command::List => list(),
         Command::Info { model, json } => info::run(&model, json),
         Command::Import { source, output } => import(&source, &output),
+        Command::Program { model, json } => program::run(&model, json),
         Command::Judge(args) => return judge::run(args),
     }?;
     Ok(ExitCode::SUCCESS)

@@ -35,15 +35,21 @@ impl Instructions {
 }
 
 /// Σ w · x of a row of weights and an input.
+///
+/// # Panics
+/// If they differ in length, or have no whole blocks of 32; where integers are checked, if a sum leaves 32 bits.
 #[inline]
-pub(super) fn one(instructions: Instructions, weights: &[i8], input: &[i16]) -> i32 {
+pub fn one(instructions: Instructions, weights: &[i8], input: &[i16]) -> i32 {
     let [sum] = many(instructions, weights, [input]);
     sum
 }
 
 /// The same of four inputs, which share the row.
+///
+/// # Panics
+/// As [`one`].
 #[inline]
-pub(super) fn four(instructions: Instructions, weights: &[i8], inputs: [&[i16]; 4]) -> [i32; 4] {
+pub fn four(instructions: Instructions, weights: &[i8], inputs: [&[i16]; 4]) -> [i32; 4] {
     many(instructions, weights, inputs)
 }
 

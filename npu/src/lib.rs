@@ -1,0 +1,11 @@
+//! The NPU behind engine 1: docs/isa.md is its specification.
+
+pub mod arithmetic;
+mod compile;
+pub mod cycles;
+pub mod isa;
+pub mod layout;
+pub mod run;
+pub mod text;
+
+pub use compile::{CompileError, Part, Program, compile};

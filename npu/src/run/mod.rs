@@ -1,0 +1,20 @@
+//! Executors of programs: what the words do, to the bit.
+
+mod context;
+mod execute;
+mod machine;
+mod observe;
+mod scoreboard;
+mod sequence;
+mod work;
+
+pub use context::{Arena, Context, Sample, Sampling};
+pub use execute::{Space, Write};
+pub use machine::{Machine, Outcome, Settings, Stop};
+pub use observe::{Divergence, Dump, Observer, Place, Record, Trace, mix};
+pub use scoreboard::{Hazards, Latency, Scoreboard, Timing};
+pub use sequence::{Issue, Next, Sequencer};
+pub use work::{Engine, Function, KvAt, MatrixAt, Range, Work};
+
+#[cfg(test)]
+mod tests;

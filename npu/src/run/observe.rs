@@ -1,0 +1,174 @@
+//! Lockstep: what two executors wrote, compared word by word.
+
+use super::execute::{Space, Write};
+use crate::text::disassemble;
+
+/// Which word of which step.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Place {
+    /// Whose step.
+    pub context: usize,
+    /// Of its token: the step.
+    pub position: u32,
+    /// In a loop.
+    pub layer: Option<u16>,
+    /// Of the word in its program.
+    pub pc: u32,
+    /// The word.
+    pub word: u64,
+}
+
+/// Sees what every word writes, context by context.
+pub trait Observer {
+    /// A word was executed for a context, and wrote this.
+    fn executed(&mut self, place: &Place, writes: &[Write]);
+}
+
+/// Sees nothing.
+impl Observer for () {
+    fn executed(&mut self, _: &Place, _: &[Write]) {}
+}
+
+/// What 16 bits of data, written at an address of 16-bit units, add to the sum of a word. Sums are modulo 2^64, so the order in
+/// which an engine writes does not show.
+///
+/// ```systemverilog
+/// z = ({space, address[45:0], data} ^ 64'hD6E8FEB86659FD93) * 64'h9E3779B97F4A7C15;
+/// z = (z ^ (z >> 32)) * 64'hD6E8FEB86659FD93;
+/// mix = z ^ (z >> 32);
+/// ```
+pub fn mix(space: Space, address: u64, data: u16) -> u64 {
+    let z = (space as u64) << 62 | (address & ((1 << 46) - 1)) << 16 | u64::from(data);
+    let z = (z ^ 0xD6E8_FEB8_6659_FD93).wrapping_mul(0x9E37_79B9_7F4A_7C15);
+    let z = (z ^ z >> 32).wrapping_mul(0xD6E8_FEB8_6659_FD93);
+    z ^ z >> 32
+}
+
+fn units(writes: &[Write]) -> impl Iterator<Item = (Space, u64, u16)> + '_ {
+    writes.iter().flat_map(|write| {
+        let units = write.bytes.chunks_exact(2).map(|two| u16::from_le_bytes([two[0], two[1]]));
+        (write.at / 2..).zip(units).map(|(address, data)| (write.space, address, data))
+    })
+}
+
+/// What a word wrote for a context, added up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Record {
+    /// Which word.
+    pub place: Place,
+    /// Sum of [`mix`] over all that it wrote.
+    pub sum: u64,
+}
+
+/// The records of a run.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Trace {
+    records: Vec<Record>,
+}
+
+impl Observer for Trace {
+    fn executed(&mut self, place: &Place, writes: &[Write]) {
+        let sum = units(writes)
+            .fold(0u64, |sum, (space, address, data)| sum.wrapping_add(mix(space, address, data)));
+        self.records.push(Record { place: *place, sum });
+    }
+}
+
+impl Trace {
+    /// A trace that another executor recorded, in any order.
+    pub fn of(records: Vec<Record>) -> Self {
+        Self { records }
+    }
+
+    /// As they were executed.
+    pub fn records(&self) -> &[Record] {
+        &self.records
+    }
+
+    /// By context, then step, then in the order of the program: the order in which words completed does not matter.
+    fn in_order(&self) -> Vec<Record> {
+        let mut records = self.records.clone();
+        // Outside of the loop a word comes ahead of all layers or behind them, by its place.
+        let looped = records.iter().filter(|record| record.place.layer.is_some());
+        let first = looped.map(|record| record.place.pc).min().unwrap_or(u32::MAX);
+        records.sort_by_cached_key(|record| {
+            let place = record.place;
+            let turn = match place.layer {
+                Some(layer) => 1 + u32::from(layer),
+                None if place.pc < first => 0,
+                None => u32::MAX,
+            };
+            (place.context, place.position, turn, place.pc)
+        });
+        records
+    }
+
+    /// The first word, in program order, that did not do the same in both.
+    pub fn divergence(&self, found: &Self) -> Option<Divergence> {
+        let (expected, found) = (self.in_order(), found.in_order());
+        let longest = expected.len().max(found.len());
+        let pair = |index: usize| (expected.get(index).copied(), found.get(index).copied());
+        (0..longest).map(pair).find(|(expected, found)| expected != found).map(|(expected, found)| {
+            let place = |record: Option<Record>| record.map(|record| record.place);
+            Divergence { expected: place(expected), found: place(found) }
+        })
+    }
+}
+
+/// Where two runs part: the same word with other writes, or other words.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Divergence {
+    /// Where the first run was; `None` behind its end.
+    pub expected: Option<Place>,
+    /// Where the second was.
+    pub found: Option<Place>,
+}
+
+/// Keeps what one word wrote, when a run is repeated to explain a [`Divergence`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Dump {
+    place: Place,
+    writes: Vec<Write>,
+}
+
+impl Observer for Dump {
+    fn executed(&mut self, place: &Place, writes: &[Write]) {
+        if *place == self.place {
+            self.writes = writes.to_vec();
+        }
+    }
+}
+
+impl Dump {
+    /// Of a word.
+    pub fn of(place: Place) -> Self {
+        Self { place, writes: vec![] }
+    }
+
+    /// The first element that another executor wrote otherwise: layer, instruction with its operands, address, expected and found.
+    pub fn explain(&self, found: &Self) -> Option<String> {
+        let sorted = |dump: &Self| {
+            let mut all: Vec<(u64, u64, u16)> =
+                units(&dump.writes).map(|(space, address, data)| (space as u64, address, data)).collect();
+            all.sort_unstable();
+            all
+        };
+        let (expected, found) = (sorted(self), sorted(found));
+        let at = (0..expected.len().max(found.len())).find(|&at| expected.get(at) != found.get(at))?;
+        let say = |element: Option<&(u64, u64, u16)>| match element {
+            Some((space, address, data)) => {
+                let space = ["chip", "kv", "output", "logits"][*space as usize];
+                format!("{data:#06x} at {space} byte {:#x}", address * 2)
+            }
+            None => "nothing more".to_owned(),
+        };
+        let Place { context, position, layer, pc, word } = self.place;
+        let layer = layer.map_or(String::new(), |layer| format!(", layer {layer}"));
+        Some(format!(
+            "context {context}, position {position}{layer}, word {pc} ({}): expected {}, found {}",
+            disassemble(word),
+            say(expected.get(at)),
+            say(found.get(at))
+        ))
+    }
+}
