@@ -24,7 +24,9 @@ fn tuned(statement: &str) -> String {
 #[rstest]
 #[case::written_anew("vlSelf->open = (vlSelf->valid_i & vlSelf->on_q);")]
 #[case::handed_to_a_function("VL_ASSIGN_W(64, vlSelf->wide, vlSelf->on_q);")]
-#[case::behind_a_test("if (vlSelf->on_q) {\n        vlSelf->open = 1U;\n        vlSelf->wide[1U] = 0U;\n    }")]
+#[case::behind_a_test(
+    "if (vlSelf->on_q) {\n        vlSelf->open = 1U;\n        vlSelf->wide[1U] = 0U;\n    }"
+)]
 fn what_the_inputs_decide_anew_is_left_to_them(#[case] statement: &str) {
     let text = tuned(statement);
     assert!(!text.contains(statement), "{text}");
@@ -33,7 +35,9 @@ fn what_the_inputs_decide_anew_is_left_to_them(#[case] statement: &str) {
 
 #[rstest]
 #[case::state("vlSelf->count_q = vlSelf->open;")]
-#[case::state_beside_it("if (vlSelf->open) {\n        vlSelf->open = 0U;\n        vlSelf->count_q = 0U;\n    }")]
+#[case::state_beside_it(
+    "if (vlSelf->open) {\n        vlSelf->open = 0U;\n        vlSelf->count_q = 0U;\n    }"
+)]
 #[case::a_comparison("if ((vlSelf->open == 1U)) {\n        vlSelf->count_q = 2U;\n    }")]
 #[case::a_message("if (vlSelf->open) {\n        VL_WRITEF(\"R3: =\");\n        vlSelf->open = 0U;\n    }")]
 #[case::an_end("if (vlSelf->open) {\n        VL_STOP_MT(\"a\", 1, \"\");\n        vlSelf->open = 0U;\n    }")]

@@ -24,6 +24,18 @@ pub struct Shape {
 }
 
 impl Shape {
+    /// SmolLM2-135M's, as its authors publish them.
+    pub const SMOLLM2: Self = Self {
+        width: 576,
+        layers: 30,
+        heads: 9,
+        kv_heads: 3,
+        head_width: 64,
+        hidden: 1536,
+        vocabulary: 49_152,
+        context: 8192,
+    };
+
     /// Heads of queries to one of keys and values.
     pub fn sharing(&self) -> usize {
         self.heads / self.kv_heads
@@ -66,24 +78,13 @@ impl Shape {
 mod tests {
     use super::*;
 
-    pub(crate) const SMOLLM2: Shape = Shape {
-        width: 576,
-        layers: 30,
-        heads: 9,
-        kv_heads: 3,
-        head_width: 64,
-        hidden: 1536,
-        vocabulary: 49_152,
-        context: 8192,
-    };
-
     #[test]
     fn smollm2_takes_134_million_multiplications_for_a_token() {
-        assert_eq!(SMOLLM2.weight_macs(), (134_479_872, 28_311_552));
-        assert_eq!(SMOLLM2.refusal(), None);
-        let odd = Shape { hidden: 1500, ..SMOLLM2 };
+        assert_eq!(Shape::SMOLLM2.weight_macs(), (134_479_872, 28_311_552));
+        assert_eq!(Shape::SMOLLM2.refusal(), None);
+        let odd = Shape { hidden: 1500, ..Shape::SMOLLM2 };
         assert_eq!(odd.refusal().unwrap(), "hidden is 1500, expected a multiple of 32");
-        assert!(Shape { kv_heads: 2, ..SMOLLM2 }.refusal().unwrap().contains("cannot share"));
-        assert!(Shape { layers: 0, ..SMOLLM2 }.refusal().is_some());
+        assert!(Shape { kv_heads: 2, ..Shape::SMOLLM2 }.refusal().unwrap().contains("cannot share"));
+        assert!(Shape { layers: 0, ..Shape::SMOLLM2 }.refusal().is_some());
     }
 }

@@ -12,16 +12,7 @@ use doorbell_npu::text::listing;
 
 /// A model of SmolLM2-135M's shape. Cycles do not depend on weights, so they are all 0.
 fn smollm2() -> Image {
-    let shape = Shape {
-        width: 576,
-        layers: 30,
-        heads: 9,
-        kv_heads: 3,
-        head_width: 64,
-        hidden: 1536,
-        vocabulary: 49_152,
-        context: 1024,
-    };
+    let shape = Shape { context: 1024, ..Shape::SMOLLM2 };
     let matrix = |rows: usize, columns: usize| Matrix {
         columns,
         weights: vec![0; rows * columns],

@@ -136,16 +136,7 @@ pub fn chosen(logits: &[i32], context: &Context) -> Sample {
 /// A model of SmolLM2-135M's shape, with weights by chance.
 pub fn smollm2(context: usize) -> Image {
     use doorbell_lm::{About, Gain, Layer, Matrix, Model, Rope, Shape};
-    let shape = Shape {
-        width: 576,
-        layers: 30,
-        heads: 9,
-        kv_heads: 3,
-        head_width: 64,
-        hidden: 1536,
-        vocabulary: 49_152,
-        context,
-    };
+    let shape = Shape { context, ..Shape::SMOLLM2 };
     let mut draws = Draws(2);
     let mut matrix = |rows: usize, columns: usize, exponent| {
         // At most 63, so that no row of 1536 can overflow.
