@@ -22,12 +22,11 @@ module axil_slave (
   output logic        s_axil_rvalid,
   input  logic        s_axil_rready,
 
-  // One cycle each; the answer comes combinationally in the same cycle. A write stays as long as it is to wait.
+  // One cycle each; the answer comes combinationally in the same cycle.
   output logic        write_o,
   output logic [17:0] write_addr_o,
   output logic [31:0] write_data_o,
   output logic        write_partial_o,  // not all four bytes
-  input  logic        write_wait_i,
   input  logic        write_error_i,
   output logic        read_o,
   output logic [17:0] read_addr_o,
@@ -73,7 +72,7 @@ module axil_slave (
         w_strb_q <= s_axil_wstrb;
       end
       if (s_axil_bvalid && s_axil_bready) s_axil_bvalid <= 1'b0;
-      if (write_o && !write_wait_i) begin
+      if (write_o) begin
         aw_held_q     <= 1'b0;
         w_held_q      <= 1'b0;
         s_axil_bvalid <= 1'b1;

@@ -685,10 +685,7 @@ module completion_ring
         head_q[release_pair] <= release_head_i;
         slot_q[release_pair] <= 1'b1;
       end
-      // Of each queue pair, while it is found out whose completion is written.
-      if (write) begin
-        for (int q = 0; q < Queues; q++) if (Queues == 1 || take_pair == QueueBits'(q)) tail_q[q] <= tail_q[q] + 32'd1;
-      end
+      if (write) tail_q[take_pair] <= tail + 32'd1;
       // R12: what is flushed was not written.
       if (flushed_o != '0) tail_q[beat_pair] <= tail_q[beat_pair] - {30'd0, flushed_o};
       if (beat_ack) visible_q[ack_pair] <= visible;

@@ -77,8 +77,7 @@ package core_pkg;
     logic [31:0] prefix_id;
   } work_t;
 
-  // … and the rest of it, which waits for the worker's results. Where the check word is known to be right, or not, it stands
-  // beside it; work_queue, which keeps both, puts ERROR, and nothing else of the slot, in place of what cannot be believed.
+  // … and the rest of it, which waits for the worker's results.
   typedef struct packed {
     logic [3:0]  pair;             // number of its queue pair
     logic        irq;              // asks for an interrupt

@@ -3,8 +3,7 @@
 //
 // The check word is a sum of nine products of 64 bits. Each is four multiplications of 16 bits, one multiplier each, and what
 // they give is added up carry-save: three numbers become two of the same sum, bit by bit, over the stages that there are.
-// One carry chain ends it. Whether the sum is right is known behind the last stage, where little time is left: it decides over
-// the error, the result and what ranks descriptors, and leaves beside the rest of the echo, for work_queue.
+// One carry chain ends it. Whether the sum is right is known behind the last stage and decides over what leaves it.
 module desc_check
   import desc_pkg::*;
   import core_pkg::*;
@@ -32,10 +31,7 @@ module desc_check
 
   output logic         work_valid_o,
   output work_t        work_o,
-  output echo_t        echo_o,         // of one that is intact, but for error and result: see work_queue
-  output logic         intact_o,       // it is
-  output logic [7:0]   error_o,
-  output logic [31:0]  result_o,
+  output echo_t        echo_o,
   output logic         fence_o,
   output logic         prefill_o,      // a PREFILL without error
   output logic         stop_o,         // a STOP without error or FENCE: it has its effect before its turn (R8)
@@ -252,7 +248,8 @@ module desc_check
   logic        logp, cow_prefix, whole2, opens2, seeks2;
   logic [32:0] end_len, end_len2_q;
   logic [64:0] end_offset, end_offset2_q;
-  logic        sound3;                    // neither its form nor its read is wrong
+  logic [7:0]  form4_q;
+  logic        sound3, sound4_q;          // neither its form nor its read is wrong
   logic        leaves4_q, stays4_q;       // a version was found for it; which it names, if it is good
 
   always_comb begin
@@ -375,66 +372,61 @@ module desc_check
     end
     if (valid_q[3]) begin
       index4_q   <= index3_q;
-      stays4_q   <= sound3 && echo3_q.names;
-      // Of one whose check word is right. R14: a host that sleeps must learn of an error, whatever the descriptor asked for.
-      work4_q             <= work3_q;
-      work4_q.adds_tokens <= sound3 && work3_q.adds_tokens;
-      work4_q.seeks       <= sound3 && work3_q.seeks;
-      work4_q.rollout_id  <= trusted3 ? echo3_q.rollout_id : '0;
-      echo4_q <= {echo3_q.pair, !sound3 || echo3_q.irq, sound3 && echo3_q.adds_tokens, sound3 ? echo3_q.status : STATUS_ERROR, form3,
-                  sound3 ? echo3_q.result : 32'd0, trusted3 ? echo3_q.reward_model_id : 16'd0, trusted3 ? echo3_q.seq_len : 32'd0,
-                  trusted3 ? echo3_q.rollout_id : 32'd0, trusted3 ? echo3_q.user_data : 64'd0,
-                  trusted3 ? echo3_q.token_addr : 64'd0, sound3 && echo3_q.names, trusted3 && echo3_q.slot, sound3 && echo3_q.reads,
-                  sound3 && echo3_q.publishes};
-      fence4_q   <= sound3 && fence3_q;
-      prefill4_q <= sound3 && prefill3_q;
-      stop4_q    <= sound3 && stop3_q && !fence3_q;
-    end
-  end
-
-  logic       trusted3;
-  logic [7:0] form3;
-  assign trusted3 = !fault3_q;
-  assign sound3   = wrong3_q == '0 && trusted3;
-  assign form3    = !valid_q[3]       ? ERR_NONE
-                  : fault3_q          ? ERR_DMA_FAULT
-                  : wrong3_q.opcode   ? ERR_BAD_OPCODE
+      form4_q    <= wrong3_q.opcode   ? ERR_BAD_OPCODE
                   : wrong3_q.reserved ? ERR_RESERVED_SET
                   : wrong3_q.model    ? ERR_BAD_MODEL
                   : wrong3_q.length   ? ERR_BAD_LENGTH
                   : wrong3_q.region   ? ERR_BAD_REGION
                   : wrong3_q.prefix   ? ERR_BAD_PREFIX
                   : wrong3_q.version  ? ERR_BAD_VERSION : ERR_NONE;
+      sound4_q   <= sound3;
+      stays4_q   <= sound3 && echo3_q.names;
+      work4_q    <= work3_q;
+      echo4_q    <= echo3_q;
+      fence4_q   <= fence3_q;
+      prefill4_q <= prefill3_q;
+      stop4_q    <= stop3_q && !fence3_q;
+    end
+  end
+
+  assign sound3 = wrong3_q == '0 && !fault3_q;
   always_ff @(posedge clk_i) begin
     if (valid_q[3] || valid_q[4]) leaves4_q <= valid_q[3] && found3_q;
     if (!rst_ni)                  leaves4_q <= 1'b0;
   end
 
-  // ---------------------------------------------------------------- behind the last stage: what cannot wait for the check word
-  // Of a slot that cannot be trusted only the index is known.
-  logic       out, good;
+  // ---------------------------------------------------------------- behind the last stage: the error decides over the rest
+  logic       out, trusted, good;
   logic [7:0] error;
-  assign out      = valid_q[4];
-  assign good     = out && intact;
-  assign error    = out ? ((intact || fault4_q) ? echo4_q.error : ERR_BAD_CHECK) : ERR_NONE;
+  assign out     = valid_q[4];
+  assign trusted = intact && !fault4_q;
+  assign good    = intact && sound4_q;
+  assign error   = !out ? ERR_NONE : fault4_q ? ERR_DMA_FAULT : !intact ? ERR_BAD_CHECK : form4_q;
 
-  assign echo_o   = echo4_q;
-  assign intact_o = out && (intact || fault4_q);
-  assign error_o  = error;
-  assign result_o = out ? ((intact && !fault4_q) ? echo4_q.result : index4_q) : '0;
-
-  // Not a process: Icarus 11 would run it for ever.
-  assign work_o = out ? {work4_q.pair, intact && work4_q.adds_tokens, work4_q.eos_stops, work4_q.resident, work4_q.logp,
-                         work4_q.start_word, intact ? work4_q.rollout_id : 32'd0, work4_q.max_tokens, work4_q.checkpoint,
-                         work4_q.slot, intact && work4_q.seeks, work4_q.opens, work4_q.is_stop, work4_q.all, work4_q.member,
-                         work4_q.cow_prefix, work4_q.prefix_id} : '0;
+  // Of a slot that cannot be trusted only the index is known. R14: a host that sleeps must learn of an error, whatever the
+  // descriptor asked for. One assignment to each, in the order of its fields: no value in between wakes who reads it.
+  always_comb begin
+    if (out) begin
+      echo_o = {echo4_q.pair, !good || echo4_q.irq, good && echo4_q.adds_tokens, good ? echo4_q.status : STATUS_ERROR, error,
+                good ? echo4_q.result : trusted ? 32'd0 : index4_q, trusted ? echo4_q.reward_model_id : 16'd0,
+                trusted ? echo4_q.seq_len : 32'd0, trusted ? echo4_q.rollout_id : 32'd0, trusted ? echo4_q.user_data : 64'd0,
+                trusted ? echo4_q.token_addr : 64'd0, good && echo4_q.names, trusted && echo4_q.slot, good && echo4_q.reads,
+                good && echo4_q.publishes};
+      work_o = {work4_q.pair, good && work4_q.adds_tokens, work4_q.eos_stops, work4_q.resident, work4_q.logp, work4_q.start_word,
+                trusted ? echo4_q.rollout_id : 32'd0, work4_q.max_tokens, work4_q.checkpoint, work4_q.slot, good && work4_q.seeks,
+                work4_q.opens, work4_q.is_stop, work4_q.all, work4_q.member, work4_q.cow_prefix, work4_q.prefix_id};
+    end else begin
+      echo_o = '0;
+      work_o = '0;
+    end
+  end
 
   assign work_valid_o = out && on[queue4_q];
-  assign fence_o      = good && fence4_q;
-  assign prefill_o    = good && prefill4_q;
-  assign stop_o       = good && stop4_q;
+  assign fence_o      = out && good && fence4_q;
+  assign prefill_o    = out && good && prefill4_q;
+  assign stop_o       = out && good && stop4_q;
 
   assign leave_o       = leaves4_q && !(stays4_q && intact && on[queue4_q]);
   assign leave_queue_o = 4'(queue4_q);
-  assign leave_slot_o  = work4_q.slot;
+  assign leave_slot_o  = echo4_q.slot;
 endmodule

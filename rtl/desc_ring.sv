@@ -5,13 +5,14 @@
 //   head   slots below it have been read: the host may reuse them
 //   next   slots below it have been requested
 //   tail   slots below it have been published by the host (rule R1)
-// so freed <= head <= next <= tail <= head + size, and next <= freed + places, in modular order.
+// so freed <= head <= next <= tail <= head + size, and next <= freed + places, in modular order. What follows from them is kept
+// up to date beside them: distances, so that nothing is subtracted before a burst is planned.
 //
-// A burst takes two steps. A queue pair in which something has changed is *settled*, in a cycle in which it is not planned: how
-// many slots its next burst has, where it begins, and whether it asks for its turn stand in registers behind it. One burst is
-// planned per cycle, round robin among the queue pairs that ask, of what stands there. What has changed meanwhile (a doorbell, a
-// place that is free again) only ever adds to that. A doorbell of a queue pair that has asked for all that is published settles it
-// by itself: its distance from the tail is what waits then. The places are divided evenly, so that no queue pair takes another's.
+// One burst is planned per cycle, round robin among the queue pairs that have something to request. The places are
+// divided evenly, so that no queue pair takes another's.
+//
+// Everything is worked out for each queue pair by itself, while it is found out whose turn it is; and what a burst leaves is
+// worked out for each of the three that may bound it (what is published, the line, the room) before it is known which does.
 module desc_ring
   import core_pkg::*;
 #(
@@ -98,23 +99,15 @@ module desc_ring
   logic [Queues-1:0][31:0] limit_q;     // head + size: no tail lies above
   logic [Queues-1:0][16:0] behind_q;    // head + 1
   logic [Queues-1:0][16:0] next_q;
-  logic [Queues-1:0][RoomBits-1:0] room_q;   // freed + places - next: so many more may be requested
+  logic [Queues-1:0][16:0] waiting_q;   // tail - next: slots that are published and not requested
+  logic [Queues-1:0][RoomBits-1:0] room_q;   // next + room = freed + places: so many more may be requested
   // No burst goes beyond the next 4-KiB boundary or the end of the ring, whichever comes first: the end of its line.
-  logic [Queues-1:0][6:0]  line_q;      // slots from next to there, at most 64; 0: what follows is not looked up
+  logic [Queues-1:0][6:0]  line_q;      // slots from next to there, 1 to 64
   logic [Queues-1:0][16:0] rest_q;      // from there to the end of the ring
   logic [Queues-1:0][6:0]  first_q;     // the same for slot 0
   logic [Queues-1:0][16:0] lap_q;
-  // What the settling has found.
-  logic [Queues-1:0]       unsettled_q; // something has changed since, or is not looked up yet
-  logic [Queues-1:0]       idle_q;      // all that is published is requested
-  logic [Queues-1:0]       ask_q;       // what it has found holds
-  logic [Queues-1:0]       all_q;       // a burst is of all that waits …
-  logic [Queues-1:0][4:0]  waiting_q;   // … so many, at most 16
-  logic [Queues-1:0][4:0]  bound_q;     // what else bounds it, at most 16: line or room
-  logic [Queues-1:0][16:0] reach_q;     // next and that: one burst goes so far
-  logic [Queues-1:0]       cut_q;       // a burst may be as short as that
-  logic [Queues-1:0][57:0] addr_q;      // where it begins
   /* verilator lint_off UNUSEDSIGNAL */  // as many as an index can name
+  logic [Slots-1:0]  ask_q;
   logic [Slots-1:0]  published_q;       // tail and head differ
   /* verilator lint_on UNUSEDSIGNAL */
   logic [Slots-1:0]  on;
@@ -123,25 +116,17 @@ module desc_ring
   // ---------------------------------------------------------------- doorbell
   // A tail is good that is not below the present one and not above the limit. Both differences are below 2^31 then, and
   // only then: their sum is at most the size.
-  logic [Queues-1:0] accepts, quick, short, brings;
-  logic [Queues-1:0][4:0] distance;
+  logic [Queues-1:0] accepts;
   logic              accept;
   for (genvar q = 0; q < Queues; q++) begin : gen_doorbell
-    /* verilator lint_off UNUSEDSIGNAL */  // signs, and the burst
+    /* verilator lint_off UNUSEDSIGNAL */  // their signs alone
     logic [31:0] above, below;
-    logic [16:0] spare;
     /* verilator lint_on UNUSEDSIGNAL */
     logic        its;
-    assign its         = doorbell_i && doorbell_pair == QueueBits'(q);
-    assign above       = its ? doorbell_tail_i - tail_q[q] : '0;
-    assign below       = its ? limit_q[q] - doorbell_tail_i : '0;
-    assign accepts[q]  = its && on_i[q] && !above[31] && !below[31];
-    // What it makes of a queue pair that has asked for all: a burst of all that waits then, if any does.
-    assign quick[q]    = its && idle_q[q] && !unsettled_q[q];
-    assign distance[q] = above[4:0];
-    assign spare       = its ? reach_q[q] - 17'(doorbell_tail_i) : '0;     // of a tail that is taken at most 16, at least -2^16
-    assign short[q]    = its && !spare[16];
-    assign brings[q]   = its && 17'(doorbell_tail_i) != 17'(tail_q[q]);
+    assign its        = doorbell_i && doorbell_pair == QueueBits'(q);
+    assign above      = its ? doorbell_tail_i - tail_q[q] : '0;
+    assign below      = its ? limit_q[q] - doorbell_tail_i : '0;
+    assign accepts[q] = its && on_i[q] && !above[31] && !below[31];
   end
   assign accept        = accepts != '0;
   assign doorbell_ok_o = accept;
@@ -152,11 +137,9 @@ module desc_ring
   logic [3:0]        number;
   /* verilator lint_on UNUSEDSIGNAL */
   logic [Queues-1:0] asks, grant;
-  logic              some, free, planned;
-  assign asks      = ask_q & (all_q | cut_q) & ~idle_q & on_i;
-  assign some      = asks != '0;
-  assign free      = !request_o || request_ready_i;
-  assign planned   = some && free;
+  logic              some, looked;
+  assign asks = ask_q[Queues-1:0] & on_i;
+  assign some = asks != '0;
   assign plan_pair = (Queues == 1) ? '0 : number[QueueBits-1:0];
 
   round_robin #(.N(Queues)) u_round_robin (
@@ -164,21 +147,62 @@ module desc_ring
     .request_i (asks),
     .grant_o   (grant),
     .number_o  (number),
-    .accept_i  (planned)
+    .accept_i  (looked)
   );
 
-  logic [Queues-1:0] plans;
-  assign plans = planned ? grant : '0;
+  // Of each queue pair that asks: what bounds its burst, what comes of that, and where it begins. Of that whose turn it is: so.
+  logic [Queues-1:0]       due, by_waiting, by_line, goes, plans, fruitless;
+  logic [Queues-1:0][4:0]  line_5, room_5;      // at most 16 of each
+  logic [57:0]             slot_addr, its_addr;
+  logic [4:0]              slots, its_slots;
+  logic [3:0]              owner;
+  logic [16:0]             its_waiting;
+  logic                    many, free;
 
-  // No process of its own: what works out defaults in one wakes others for ever (Icarus 11).
-  function automatic logic [4:0] at_most_16(input logic [16:0] value);
-    at_most_16 = (value > 17'd16) ? 5'd16 : value[4:0];
-  endfunction
+  always_comb begin
+    due         = '0;
+    by_waiting  = '0;
+    by_line     = '0;
+    line_5      = '0;
+    room_5      = '0;
+    slot_addr   = '0;
+    slots       = '0;
+    owner       = '0;
+    its_addr    = '0;
+    its_slots   = '0;
+    its_waiting = '0;
+    many        = 1'b0;
+    if (some) begin
+      for (int q = 0; q < Queues; q++) begin
+        its_addr  = '0;
+        its_slots = '0;
+        if (asks[q]) begin
+          its_waiting   = waiting_q[q];
+          many          = its_waiting > 17'd16;
+          line_5[q]     = (line_q[q] > 7'd16) ? 5'd16 : 5'(line_q[q]);
+          room_5[q]     = (17'(room_q[q]) > 17'd16) ? 5'd16 : 5'(room_q[q]);
+          by_waiting[q] = !many && its_waiting[4:0] <= line_5[q] && its_waiting[4:0] <= room_5[q];
+          by_line[q]    = !by_waiting[q] && line_5[q] <= room_5[q];
+          due[q]        = by_waiting[q] ? its_waiting[4:0] != '0 : by_line[q] || {12'd0, room_5[q]} >= MinCut;
+          its_slots     = by_waiting[q] ? its_waiting[4:0] : by_line[q] ? line_5[q] : room_5[q];
+          its_addr      = base_q[q] + {42'd0, 16'(next_q[q]) & mask_q[q]};
+        end
+        if (grant[q]) begin
+          slot_addr = slot_addr | its_addr;
+          slots     = slots | its_slots;
+          owner     = owner | owner_q[q];
+        end
+      end
+    end
+  end
 
-  logic [57:0] slot_addr;
-  logic [4:0]  slots;
-  logic [3:0]  owner;
-  /* verilator lint_off BLKSEQ */  // names for what is planned
+  // Apart from the rest: it alone looks at the bus.
+  assign free      = !request_o || request_ready_i;
+  assign goes      = grant & due;
+  assign plans     = free ? goes : '0;
+  assign fruitless = some ? grant & ~due : '0;
+  assign looked    = some && (free || goes == '0);
+
   always_ff @(posedge clk_i) begin
     if (!bus_rst_ni) begin
       request_o       <= 1'b0;
@@ -189,18 +213,8 @@ module desc_ring
     end else begin
       // A request that has been shown on the bus must stay (AXI), even through a disable or a reset of the device.
       if (request_ready_i) request_o <= 1'b0;
-      if (planned) begin
-        slot_addr = '0;
-        slots     = '0;
-        owner     = '0;
-        for (int q = 0; q < Queues; q++) begin
-          if (grant[q]) begin
-            slot_addr = slot_addr | addr_q[q];
-            slots     = slots | (all_q[q] ? waiting_q[q] : bound_q[q]);
-            owner     = owner | owner_q[q];
-          end
-        end
-        request_o       <= 1'b1;
+      if (free && some) begin
+        request_o       <= goes != '0;
         request_addr_o  <= {slot_addr, 6'd0};
         request_slots_o <= slots;
         request_pair_q       <= plan_pair;
@@ -208,13 +222,13 @@ module desc_ring
       end
     end
   end
-  /* verilator lint_on BLKSEQ */
   assign request_queue_o = (Queues == 1) ? '0 : 4'(request_pair_q);
 
   // ---------------------------------------------------------------- indices
-  logic [Queues-1:0] arrives, takes;
+  logic [Queues-1:0] moves, arrives, takes;
   assign takes   = taken_i ? Queues'(16'd1 << taken_pair) : '0;
   assign arrives = received_i ? Queues'(16'd1 << received_pair) : '0;
+  assign moves   = plans | accepts;
 
   // Where the first slot lies is worked out in the two cycles behind a start: no burst is planned by then.
   logic [1:0]           fresh_q;
@@ -227,14 +241,10 @@ module desc_ring
   assign past_page  = fresh_q[1] ? {1'b0, to_wrap_q} - {11'd0, to_page_q} : '0;
   assign past_first = fresh_q[1] ? {1'b0, ring_size_q} - {11'd0, from_base_q} : '0;
 
-  // What waits, what else bounds a burst, and what comes of both, side by side.
-  logic [Queues-1:0] settles;
-  assign settles = unsettled_q & on_i;
-
-  logic [16:0] unasked;
-  logic [4:0]  line_5, room_5, burst;      // at most 16 of each
-  logic        by_line;
-  logic [16:0] rest;
+  logic [31:0] tail;
+  logic [16:0] unasked, next, rest;
+  logic [6:0]  line;
+  logic        ends;
   /* verilator lint_off BLKSEQ */  // names for what belongs to one queue pair
   always_ff @(posedge clk_i) begin
     if (!rst_ni) begin
@@ -242,73 +252,43 @@ module desc_ring
         head_q[q] <= '0;
         tail_q[q] <= '0;
       end
-      unsettled_q <= '0;
-      idle_q      <= '0;
       ask_q       <= '0;
       published_q <= '0;
       fresh_q     <= '0;
     end else begin
-      if (settles != '0) begin
+      if (some) ask_q[Queues-1:0] <= ask_q[Queues-1:0] & ~fruitless;
+      if (moves != '0) begin
         for (int q = 0; q < Queues; q++) begin
-          rest = rest_q[q];
-          if (settles[q]) begin
-            if (line_q[q] != '0) begin
-              unasked        = 17'(tail_q[q]) - next_q[q];
-              line_5         = at_most_16(17'(line_q[q]));
-              room_5         = at_most_16(17'(room_q[q]));
-              by_line        = line_5 <= room_5;
-              waiting_q[q]   <= unasked[4:0];
-              bound_q[q]     <= by_line ? line_5 : room_5;
-              reach_q[q]     <= by_line ? next_q[q] + {12'd0, line_5} : next_q[q] + {12'd0, room_5};
-              all_q[q]       <= unasked[16:5] == '0 && unasked[4:0] <= line_5 && unasked[4:0] <= room_5;
-              cut_q[q]       <= by_line || {12'd0, room_5} >= MinCut;
-              addr_q[q]      <= base_q[q] + {42'd0, 16'(next_q[q]) & mask_q[q]};
-              idle_q[q]      <= 17'(tail_q[q]) == next_q[q];
-              ask_q[q]       <= 1'b1;
-              unsettled_q[q] <= 1'b0;
-            end else begin
-              line_q[q] <= (rest == '0) ? first_q[q] : (rest[16:6] != '0) ? 7'd64 : rest[6:0];
-              rest_q[q] <= (rest == '0) ? lap_q[q] : (rest[16:6] != '0) ? rest - 17'd64 : '0;
-            end
-          end
-        end
-      end
-      if (doorbell_i) begin
-        for (int q = 0; q < Queues; q++) begin
-          if (quick[q]) begin
-            waiting_q[q] <= distance[q];
-            all_q[q]     <= short[q];
+          tail    = tail_q[q];
+          unasked = waiting_q[q];
+          next    = next_q[q];
+          line    = line_q[q];
+          rest    = rest_q[q];
+          if (plans[q]) begin
+            ask_q[q]     <= !by_waiting[q];
+            waiting_q[q] <= by_waiting[q] ? '0 : by_line[q] ? unasked - {12'd0, line_5[q]} : unasked - {12'd0, room_5[q]};
+            next_q[q]    <= by_waiting[q] ? tail[16:0] : by_line[q] ? next + {12'd0, line_5[q]} : next + {12'd0, room_5[q]};
+            room_q[q]    <= by_waiting[q] ? room_q[q] - RoomBits'(unasked[4:0]) : by_line[q] ? room_q[q] - RoomBits'(line_5[q]) : '0;
+            // Room never is what ends a line.
+            ends          = by_waiting[q] ? {2'b00, unasked[4:0]} == line : by_line[q] && line <= 7'd16;
+            line_q[q]    <= !ends ? (by_waiting[q] ? line - {2'b00, unasked[4:0]} : by_line[q] ? line - 7'd16 : line - {2'b00, room_5[q]})
+                          : (rest == '0) ? first_q[q] : (rest[16:6] != '0) ? 7'd64 : rest[6:0];
+            if (ends) rest_q[q] <= (rest == '0) ? lap_q[q] : (rest[16:6] != '0) ? rest - 17'd64 : '0;
           end
           if (accepts[q]) begin
-            tail_q[q] <= doorbell_tail_i;
-            if (quick[q]) idle_q[q]      <= !brings[q];
-            else          unsettled_q[q] <= 1'b1;
+            ask_q[q]     <= (plans[q] ? !by_waiting[q] : unasked != '0) || doorbell_tail_i != tail;
+            waiting_q[q] <= !plans[q] ? 17'(doorbell_tail_i) - next
+                          : by_waiting[q] ? 17'(doorbell_tail_i) - tail[16:0]
+                          : by_line[q] ? 17'(doorbell_tail_i) - next - {12'd0, line_5[q]} : 17'(doorbell_tail_i) - next - {12'd0, room_5[q]};
+            tail_q[q]    <= doorbell_tail_i;
           end
-        end
-      end
-      // Behind the settling: a burst of what it found before makes that old.
-      if (planned) begin
-        for (int q = 0; q < Queues; q++) begin
-          if (plans[q]) begin
-            burst          = all_q[q] ? waiting_q[q] : bound_q[q];
-            ask_q[q]       <= 1'b0;
-            unsettled_q[q] <= 1'b1;
-            next_q[q]      <= next_q[q] + {12'd0, burst};
-            line_q[q]      <= line_q[q] - {2'b00, burst};
-          end
-        end
-      end
-      if (planned || taken_i) begin
-        for (int q = 0; q < Queues; q++) begin
-          burst = !plans[q] ? '0 : all_q[q] ? waiting_q[q] : bound_q[q];
-          if (plans[q] || takes[q]) room_q[q] <= room_q[q] - RoomBits'(burst) + RoomBits'(takes[q]);
-          if (takes[q]) unsettled_q[q] <= 1'b1;
         end
       end
       if (received_i) begin
         for (int q = 0; q < Queues; q++) begin
+          tail = tail_q[q];
           if (arrives[q]) begin
-            published_q[q] <= 17'(tail_q[q]) != behind_q[q];
+            published_q[q] <= tail[16:0] != behind_q[q];
             head_q[q]      <= head_q[q] + 32'd1;
             behind_q[q]    <= behind_q[q] + 17'd1;
             limit_q[q]     <= limit_q[q] + 32'd1;
@@ -320,6 +300,18 @@ module desc_ring
           if (accepts[q]) published_q[q] <= 17'(doorbell_tail_i) != (arrives[q] ? behind_q[q] : 17'(head_q[q]));
         end
       end
+      if (taken_i) begin
+        for (int q = 0; q < Queues; q++) begin
+          unasked = waiting_q[q];
+          if (takes[q]) begin
+            room_q[q] <= !plans[q] ? room_q[q] + 1'b1
+                       : by_waiting[q] ? room_q[q] - RoomBits'(unasked[4:0]) + 1'b1
+                       : by_line[q] ? room_q[q] - RoomBits'(line_5[q]) + 1'b1 : RoomBits'(1);
+            if (!accepts[q]) ask_q[q] <= plans[q] ? !by_waiting[q] : unasked != '0;
+          end
+        end
+      end
+
       fresh_q <= {fresh_q[0], start_i};
       if (fresh_q[0]) begin
         settled_pair_q <= fresh_pair_q;
@@ -333,8 +325,6 @@ module desc_ring
         rest_q[settled_pair_q]  <= past_page[17] ? '0 : past_page[16:0];
         first_q[settled_pair_q] <= past_first[17] ? ring_size_q[6:0] : from_base_q;
         lap_q[settled_pair_q]   <= past_first[17] ? '0 : past_first[16:0];
-        unsettled_q[settled_pair_q] <= 1'b1;
-        ask_q[settled_pair_q]       <= 1'b0;
       end
       if (start_i) begin
         base_q[start_pair]      <= start_config_i.sq_base[63:6];
@@ -345,10 +335,9 @@ module desc_ring
         limit_q[start_pair]     <= start_config_i.sq_start + {15'd0, start_config_i.sq_size};
         behind_q[start_pair]    <= 17'(start_config_i.sq_start) + 17'd1;
         next_q[start_pair]      <= 17'(start_config_i.sq_start);
+        waiting_q[start_pair]   <= '0;
         room_q[start_pair]      <= RoomBits'(Places);
         ask_q[start_pair]       <= 1'b0;
-        idle_q[start_pair]      <= 1'b0;
-        unsettled_q[start_pair] <= 1'b0;
         published_q[start_pair] <= 1'b0;
         fresh_pair_q            <= start_pair;
         fresh_size_q            <= start_config_i.sq_size;
@@ -366,18 +355,16 @@ module desc_ring
 
 `ifndef SYNTHESIS
   logic [16:0] waiting;
-  logic [4:0]  planned_slots;
-  assign planned_slots = some ? (all_q[plan_pair] ? waiting_q[plan_pair] : bound_q[plan_pair]) : '0;
-  assign waiting = some ? 17'(tail_q[plan_pair]) - next_q[plan_pair] : '0;
+  assign waiting = some ? waiting_q[plan_pair] : '0;
   always_ff @(posedge clk_i) begin
     if (rst_ni && received_i) begin
-      if (17'(head_q[received_pair]) == next_q[received_pair])
+      if (tail_q[received_pair] - head_q[received_pair] == {15'd0, waiting_q[received_pair]})
         $fatal(1, "R3 desc_ring: a slot of queue pair %0d arrived that nobody asked for", received_pair);
     end
     if (rst_ni && plans != '0) begin
-      if (!on[plan_pair] || {12'd0, planned_slots} > waiting || {15'd0, waiting} > tail_q[plan_pair] - head_q[plan_pair])
-        $fatal(1, "R1 desc_ring: %0d slots of queue pair %0d are requested and only %0d are published", planned_slots, plan_pair, waiting);
-      if ({12'd0, planned_slots} > 17'(room_q[plan_pair]) || 17'(room_q[plan_pair]) > 17'(Places))
+      if (!on[plan_pair] || {12'd0, slots} > waiting || {15'd0, waiting} > tail_q[plan_pair] - head_q[plan_pair])
+        $fatal(1, "R1 desc_ring: %0d slots of queue pair %0d are requested and only %0d are published", slots, plan_pair, waiting);
+      if ({12'd0, slots} > 17'(room_q[plan_pair]) || 17'(room_q[plan_pair]) > 17'(Places))
         $fatal(1, "R4 desc_ring: slots of queue pair %0d are requested with no place for them", plan_pair);
     end
     if (rst_ni && accept) begin

@@ -122,8 +122,8 @@ module dispatcher
   // ---------------------------------------------------------------- whose turn it is
   logic [Queues-1:0][7:0]        weight_q;
   logic [Queues-1:0][7:0]        left_q;   // of its turn, less one
-  logic [Queues-1:0]             last_q;   // that is 0
   logic [3:0]        pick;
+  logic              turn_ends;
 
   if (Queues == 1) begin : gen_one
     assign chosen = candidates;
@@ -131,8 +131,6 @@ module dispatcher
     assign pick_pair = '0;
   end else begin : gen_many
     logic [Queues-1:0] first;
-    logic              turn_ends;
-    assign turn_ends = (chosen & last_q) != '0;
     logic [Queues-1:0][Queues-1:0] ahead_q;   // those that stand before it in the line
     always_comb begin
       first = '0;
@@ -154,21 +152,13 @@ module dispatcher
       end
     end
   end
+  assign turn_ends = left_q[pick_pair] == '0;
 
   always_ff @(posedge clk_i) begin
-    // Of each queue pair, while it is found out which one goes.
-    if (go) begin
-      for (int q = 0; q < Queues; q++) begin
-        if (went[q]) begin
-          left_q[q] <= last_q[q] ? weight_q[q] : left_q[q] - 8'd1;
-          last_q[q] <= last_q[q] ? weight_q[q] == '0 : left_q[q] == 8'd1;
-        end
-      end
-    end
+    if (go) left_q[pick_pair] <= turn_ends ? weight_q[pick_pair] : left_q[pick_pair] - 8'd1;
     if (start_i) begin
       weight_q[start_pair] <= start_config_i.weight - 8'd1;
       left_q[start_pair]   <= start_config_i.weight - 8'd1;
-      last_q[start_pair]   <= start_config_i.weight == 8'd1;
       mask_q[start_pair]   <= start_config_i.workers[Workers-1:0];
     end
   end
@@ -186,15 +176,11 @@ module dispatcher
   assign probe_o         = ripe && (chosen & looked_q & ~held_q) == '0;
   assign probe_rollout_o = rollout_i;
   assign held            = holds_i != '0;
+  assign wants           = ripe ? wants_i & mask_q[pick_pair] : '0;
 
-  logic [Workers-1:0] mask;
   always_comb begin
     workers = '0;
-    wants   = '0;
-    mask    = '0;
     if (ripe) begin
-      for (int q = 0; q < Queues; q++) if (chosen[q]) mask = mask | mask_q[q];
-      wants   = wants_i & mask;
       workers = held ? (holds_i & (joins_i | wants_i))
               : ((wants & free_i) != '0) ? (wants & free_i) : wants;
     end

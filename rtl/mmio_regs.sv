@@ -1,10 +1,8 @@
 // The registers (docs/contract.md, Registers): configuration, doorbells, state of all queue pairs. Counters lie in
 // perf_counters, ARM and the table of messages in interrupts. An access that they do not allow answers an error and changes nothing.
 //
-// What is configured lies in words of 32 bits, by the place of their register in its block: of each queue pair, and of each
-// function. One queue pair's words, and its function's, are looked at at a time: by a read, or by a write that sets ENABLE,
-// which waits meanwhile and gives way to a read. Such a write waits for the windows too: they are compared with the regions one
-// after another. The blocks get what a queue pair is configured with all at once, when it starts.
+// What is configured lies in two memories, a word for each queue pair and one for each function: a write reads the word,
+// puts its register into it and writes it back. The blocks get it all at once, when a queue pair starts.
 module mmio_regs
   import desc_pkg::*;
   import core_pkg::*;
@@ -17,12 +15,11 @@ module mmio_regs
   input  logic        clk_i,
   input  logic        rst_ni,
 
-  // Register accesses of one cycle; the answers are combinational. A write waits, as it is, while write_wait_o is high.
+  // Register accesses of one cycle; the answers are combinational.
   input  logic        write_i,
   input  logic [17:0] write_addr_i,
   input  logic [31:0] write_data_i,
   input  logic        write_partial_i,
-  output logic        write_wait_o,
   output logic        write_error_o,
   input  logic        read_i,
   input  logic [17:0] read_addr_i,
@@ -104,47 +101,40 @@ module mmio_regs
   localparam int          FunctionSlots = 1 << FunctionBits;
 
   // ---------------------------------------------------------------- storage
-  // What is configured, in words; the first one is the highest.
   typedef struct packed {
-    logic [31:0] coalesce_time;
-    logic [63:0] logp_size;
-    logic [63:0] logp_base;
-    logic [31:0] coalesce_count;
-    logic [31:0] sq_key;
-    logic [31:0] cq_start;
-    logic [31:0] sq_start;
-    logic [63:0] kv_size;            // engine 0 does not access the KV region
-    logic [63:0] kv_base;
-    logic [63:0] token_size;
-    logic [63:0] token_base;
-    logic [31:0] cq_size;
-    logic [31:0] sq_size;
-    logic [63:0] cq_base;
     logic [63:0] sq_base;
-    logic [31:0] weight;
-    logic [31:0] control_unused;
+    logic [63:0] cq_base;
+    logic [31:0] sq_size;
+    logic [31:0] cq_size;
+    logic [63:0] token_base;
+    logic [63:0] token_size;
+    logic [63:0] kv_base;            // engine 0 does not access the KV region
+    logic [63:0] kv_size;
+    logic [63:0] logp_base;
+    logic [63:0] logp_size;
+    logic [31:0] sq_start;
+    logic [31:0] cq_start;
+    logic [31:0] sq_key;
+    logic [15:0] coalesce_count;
+    logic [31:0] coalesce_time;
+    logic [7:0]  weight;
   } queue_regs_t;
 
   typedef struct packed {
-    logic [31:0]              eq_control;
-    logic [31:0]              eq_size;
-    logic [63:0]              eq_base;
-    logic [31:0]              reward_threshold;
-    logic [31:0]              eos_threshold;
-    logic [31:0]              length_limit;
+    logic [Workers-1:0]       workers;
+    logic [64*Windows-1:0]    window_base;
+    logic [64*Windows-1:0]    window_size;
     logic [31:0]              checkpoint_default;
-    logic [128*Windows-1:0]   window;        // size, base of each
-    logic [95:0]              unused;
-    logic [31:0]              workers;
+    logic [31:0]              length_limit;
+    logic [15:0]              eos_threshold;
+    logic [31:0]              reward_threshold;
+    logic [63:0]              eq_base;
+    logic [31:0]              eq_size;
+    logic                     eq_life;
   } function_regs_t;
 
-  // Places of words: of a queue pair's that of CONTROL comes first; of a function's those of its page of the device, then 4
-  // words from CHECKPOINT_DEFAULT and 4 from EQ_BASE_LO on. Room for 32 of each, so that a place is bits side by side.
-  localparam int QueueWords    = 25;
-  localparam int FunctionWords = 24;
-  localparam int Row           = 1024;
-  logic [Row*QueueSlots-1:0]    queue_q;
-  logic [Row*FunctionSlots-1:0] function_q;
+  logic [$bits(queue_regs_t)-1:0]    queue_mem    [0:QueueSlots-1];
+  logic [$bits(function_regs_t)-1:0] function_mem [0:FunctionSlots-1];
   logic [31:0]          range_lo_q [0:16*FunctionSlots-1];   // function, range
   logic [31:0]          range_hi_q [0:16*FunctionSlots-1];
   logic [Queues-1:0][3:0]           owner_q;    // function that owns the queue pair
@@ -180,8 +170,12 @@ module mmio_regs
                            range_lo_q[(FunctionBits+4)'({range_owner_i, range_number_i})]};
 
   // What a write finds there.
+  queue_regs_t    wr_queue_regs;
+  function_regs_t wr_function_regs;
   logic           wr_on, wr_draining, wr_active, wr_function_active;
   logic [Queues-1:0] wr_one, wr_function_queues;
+  assign wr_queue_regs    = write_i ? queue_mem[wr_queue] : '0;
+  assign wr_function_regs = write_i ? function_mem[wr_owner] : '0;
   assign wr_one           = write_i ? Queues'(16'd1 << wr_queue) : '0;
   assign {wr_on, wr_draining, wr_active} = write_i
     ? {(on_i & wr_one) != '0, (draining_i & wr_one) != '0, (active_i & wr_one) != '0} : '0;
@@ -287,67 +281,89 @@ module mmio_regs
     end
   end
 
-  assign fire          = write_i && !refuse && !write_wait_o;
+  assign fire          = write_i && !refuse;
   assign write_error_o = refuse;
 
   // ---------------------------------------------------------------- configuration
-  // One queue pair's, and one function's: a read goes first.
-  logic                    attempts;       // a write sets ENABLE, and may
-  logic                    looks;
-  logic [QueueBits-1:0]    its_queue;
-  logic [FunctionBits-1:0] its_owner;
-  /* verilator lint_off UNUSEDSIGNAL */    // some words have less than 32 bits
-  queue_regs_t             queue_regs;
-  function_regs_t          function_regs;
-  /* verilator lint_on UNUSEDSIGNAL */
-  assign attempts  = write_i && whole && wr.offset == REG_CONTROL && write_data_i[CONTROL_ENABLE_BIT] && !wr_on && !wr_active;
-  assign looks     = read_i || attempts;
-  assign its_queue = read_i ? rd_queue : wr_queue;
-  assign its_owner = read_i ? rd_owner : wr_owner;
-  assign queue_regs    = looks ? queue_q[{its_queue, 10'd0} +: 32*QueueWords] : '0;
-  assign function_regs = looks ? function_q[{its_owner, 10'd0} +: 32*FunctionWords] : '0;
+  queue_regs_t    new_queue_regs;
+  function_regs_t new_function_regs;
 
-  // What of a word is kept.
-  logic [4:0]  wr_queue_word, wr_function_word;
-  logic [31:0] wr_word;
-  assign wr_queue_word    = wr.offset[6:2];
-  assign wr_function_word = wr.offset[16] ? {2'b10, wr.offset[6], wr.offset[3:2]} : {1'b0, wr.offset[5:2]};
   always_comb begin
-    wr_word = '0;
+    new_queue_regs    = '0;
+    new_function_regs = '0;
     if (write_i) begin
+      new_queue_regs    = wr_queue_regs;
+      new_function_regs = wr_function_regs;
       case (wr.offset)
-        REG_WEIGHT:                            wr_word = {24'd0, write_data_i[7:0]};
-        REG_COALESCE_COUNT, REG_EOS_THRESHOLD: wr_word = {16'd0, write_data_i[15:0]};
-        REG_FN_WORKERS:                        wr_word = 32'(write_data_i[Workers-1:0]);
-        REG_EVENT_CONTROL:                     wr_word = 32'(write_data_i[EVENT_CONTROL_LIFE_BIT]) << EVENT_CONTROL_LIFE_BIT;
-        default:                               wr_word = write_data_i;
+        REG_WEIGHT:        new_queue_regs.weight            = write_data_i[7:0];
+        REG_SQ_BASE_LO:    new_queue_regs.sq_base[31:0]     = write_data_i;
+        REG_SQ_BASE_HI:    new_queue_regs.sq_base[63:32]    = write_data_i;
+        REG_CQ_BASE_LO:    new_queue_regs.cq_base[31:0]     = write_data_i;
+        REG_CQ_BASE_HI:    new_queue_regs.cq_base[63:32]    = write_data_i;
+        REG_SQ_SIZE:       new_queue_regs.sq_size           = write_data_i;
+        REG_CQ_SIZE:       new_queue_regs.cq_size           = write_data_i;
+        REG_TOKEN_BASE_LO: new_queue_regs.token_base[31:0]  = write_data_i;
+        REG_TOKEN_BASE_HI: new_queue_regs.token_base[63:32] = write_data_i;
+        REG_TOKEN_SIZE_LO: new_queue_regs.token_size[31:0]  = write_data_i;
+        REG_TOKEN_SIZE_HI: new_queue_regs.token_size[63:32] = write_data_i;
+        REG_KV_BASE_LO:    new_queue_regs.kv_base[31:0]     = write_data_i;
+        REG_KV_BASE_HI:    new_queue_regs.kv_base[63:32]    = write_data_i;
+        REG_KV_SIZE_LO:    new_queue_regs.kv_size[31:0]     = write_data_i;
+        REG_KV_SIZE_HI:    new_queue_regs.kv_size[63:32]    = write_data_i;
+        REG_SQ_START:      new_queue_regs.sq_start          = write_data_i;
+        REG_CQ_START:      new_queue_regs.cq_start          = write_data_i;
+        REG_SQ_KEY:        new_queue_regs.sq_key            = write_data_i;
+        REG_COALESCE_COUNT: new_queue_regs.coalesce_count   = write_data_i[15:0];
+        REG_COALESCE_TIME: new_queue_regs.coalesce_time     = write_data_i;
+        REG_LOGP_BASE_LO:  new_queue_regs.logp_base[31:0]   = write_data_i;
+        REG_LOGP_BASE_HI:  new_queue_regs.logp_base[63:32]  = write_data_i;
+        REG_LOGP_SIZE_LO:  new_queue_regs.logp_size[31:0]   = write_data_i;
+        REG_LOGP_SIZE_HI:  new_queue_regs.logp_size[63:32]  = write_data_i;
+        REG_FN_WORKERS:         new_function_regs.workers            = write_data_i[Workers-1:0];
+        REG_CHECKPOINT_DEFAULT: new_function_regs.checkpoint_default = write_data_i;
+        REG_LENGTH_LIMIT:       new_function_regs.length_limit       = write_data_i;
+        REG_EOS_THRESHOLD:      new_function_regs.eos_threshold      = write_data_i[15:0];
+        REG_EQ_BASE_LO:         new_function_regs.eq_base[31:0]      = write_data_i;
+        REG_EQ_BASE_HI:         new_function_regs.eq_base[63:32]     = write_data_i;
+        REG_EQ_SIZE:            new_function_regs.eq_size            = write_data_i;
+        REG_EVENT_CONTROL:      new_function_regs.eq_life            = write_data_i[EVENT_CONTROL_LIFE_BIT];
+        REG_REWARD_THRESHOLD:   new_function_regs.reward_threshold   = write_data_i;
+        REG_WINDOW_0_BASE_LO:   new_function_regs.window_base[31:0] = write_data_i;
+        REG_WINDOW_0_BASE_HI:   new_function_regs.window_base[63:32] = write_data_i;
+        REG_WINDOW_0_SIZE_LO:   new_function_regs.window_size[31:0] = write_data_i;
+        REG_WINDOW_0_SIZE_HI:   new_function_regs.window_size[63:32] = write_data_i;
+        REG_WINDOW_1_BASE_LO:   new_function_regs.window_base[95:64] = write_data_i;
+        REG_WINDOW_1_BASE_HI:   new_function_regs.window_base[127:96] = write_data_i;
+        REG_WINDOW_1_SIZE_LO:   new_function_regs.window_size[95:64] = write_data_i;
+        REG_WINDOW_1_SIZE_HI:   new_function_regs.window_size[127:96] = write_data_i;
+        REG_WINDOW_2_BASE_LO:   new_function_regs.window_base[159:128] = write_data_i;
+        REG_WINDOW_2_BASE_HI:   new_function_regs.window_base[191:160] = write_data_i;
+        REG_WINDOW_2_SIZE_LO:   new_function_regs.window_size[159:128] = write_data_i;
+        REG_WINDOW_2_SIZE_HI:   new_function_regs.window_size[191:160] = write_data_i;
+        default: ;
       endcase
     end
   end
 
-  function automatic logic [Row-1:0] queue_reset();
-    queue_regs_t regs;
-    regs        = '0;
-    regs.weight = RESET_WEIGHT;
-    queue_reset = Row'(regs);
+  function automatic queue_regs_t queue_reset();
+    queue_reset        = '0;
+    queue_reset.weight = RESET_WEIGHT[7:0];
   endfunction
 
   // Function 0 may reach all addresses until somebody takes them from it.
-  function automatic logic [Row-1:0] function_reset(input logic first);
-    function_regs_t regs;
-    regs                    = '0;
-    regs.workers            = 32'({Workers{1'b1}});
-    regs.checkpoint_default = RESET_CHECKPOINT_DEFAULT;
-    regs.length_limit       = RESET_LENGTH_LIMIT;
-    regs.window             = (128*Windows)'({{64{first}}, 64'd0});
-    function_reset          = Row'(regs);
+  function automatic function_regs_t function_reset(input logic first);
+    function_reset                    = '0;
+    function_reset.workers            = '1;
+    function_reset.checkpoint_default = RESET_CHECKPOINT_DEFAULT;
+    function_reset.length_limit       = RESET_LENGTH_LIMIT;
+    function_reset.window_size        = (64*Windows)'({64{first}});
   endfunction
 
   always_ff @(posedge clk_i) begin
     if (!rst_ni) begin
-      for (int q = 0; q < QueueSlots; q++) queue_q[Row*q +: Row] <= queue_reset();
+      for (int q = 0; q < QueueSlots; q++) queue_mem[q] <= queue_reset();
       owner_q <= '0;
-      for (int f = 0; f < FunctionSlots; f++) function_q[Row*f +: Row] <= function_reset(f == 0);
+      for (int f = 0; f < FunctionSlots; f++) function_mem[f] <= function_reset(f == 0);
       // Two loops: Verilator unrolls none of more than 64 rounds.
       for (int f = 0; f < FunctionSlots; f++) begin
         for (int k = 0; k < 16; k++) begin
@@ -359,22 +375,9 @@ module mmio_regs
     end else if (fire) begin
       if (wr_range && !wr.offset[2]) range_lo_q[wr_range_place] <= write_data_i;
       if (wr_range && wr.offset[2])  range_hi_q[wr_range_place] <= write_data_i;
-      // Each word by itself: its bits have an enable, and nothing that is kept is selected.
-      if (is_queue_cfg && wr.offset != REG_QUEUE_FUNCTION) begin
-        for (int q = 0; q < QueueSlots; q++) begin
-          if (wr_queue == QueueBits'(q)) begin
-            for (int w = 1; w < QueueWords; w++) if (wr_queue_word == 5'(w)) queue_q[Row*q + 32*w +: 32] <= wr_word;
-          end
-        end
-      end
-      if (is_function_cfg && !wr_range) begin
-        for (int f = 0; f < FunctionSlots; f++) begin
-          if (wr_owner == FunctionBits'(f)) begin
-            for (int w = 0; w < FunctionWords; w++) if (wr_function_word == 5'(w)) function_q[Row*f + 32*w +: 32] <= wr_word;
-          end
-        end
-      end
-      if (is_device_cfg) wait_states_o <= write_data_i[15:0];
+      if (is_queue_cfg)    queue_mem[wr_queue]    <= new_queue_regs;
+      if (is_function_cfg) function_mem[wr_owner] <= new_function_regs;
+      if (is_device_cfg)   wait_states_o          <= write_data_i[15:0];
       if (wr.offset == REG_QUEUE_FUNCTION) owner_q[wr_queue] <= write_data_i[3:0];
     end
   end
@@ -388,90 +391,44 @@ module mmio_regs
     ring_ok = size >= 32'd2 && size <= (32'd1 << RING_MAX_LOG2) && (size & (size - 32'd1)) == '0;
   endfunction
 
-  // R11: a region lies, whole, in one window; an empty one lies everywhere. Nothing wraps: ends have a bit more. The regions one
-  // after another, each with each window: what is compared, its ends, whether it lies inside.
+  // The regions, and which of them each window holds. R11: a region lies, whole, in one window; an empty one lies
+  // everywhere. Nothing wraps.
   localparam int Regions = 6;
-  localparam logic [2:0] LastRegion = 3'(Regions - 1);
-  localparam logic [1:0] LastWindow = 2'(Windows - 1);
-  logic [2:0]  region_q;
-  logic [1:0]  window_q;
-  logic        checks_q, over_q, checked_q;      // it goes on; all are loaded; all is known
-  logic        loaded_q, summed_q, loaded_last_q, summed_last_q;   // last: with the last window
-  logic [63:0] base, size, window_base, window_size, region_base_q, region_size_q, window_base_q, window_size_q;
-  logic [64:0] end_q, window_end_q;
-  logic        begins_q, empty_q, lies, lay_q, outside_q;
-  logic [4:0]  sound_q;
+  logic [64*Regions-1:0]      base, size;
+  logic [64*Windows-1:0]      window_base, window_size;
+  logic [Windows*Regions-1:0] holds;
+  assign base        = enabling ? {wr_queue_regs.sq_base, wr_queue_regs.cq_base, wr_queue_regs.token_base,
+                                   wr_queue_regs.kv_base, wr_queue_regs.logp_base, wr_function_regs.eq_base} : '0;
+  assign size        = enabling ? {26'd0, wr_queue_regs.sq_size, 6'd0, 27'd0, wr_queue_regs.cq_size, 5'd0,
+                                   wr_queue_regs.token_size, wr_queue_regs.kv_size, wr_queue_regs.logp_size,
+                                   27'd0, wr_function_regs.eq_size, 5'd0} : '0;
+  assign window_base = enabling ? wr_function_regs.window_base : '0;
+  assign window_size = enabling ? wr_function_regs.window_size : '0;
 
   always_comb begin
-    base = '0;
-    size = '0;
-    if (attempts) begin
-      case (region_q)
-        3'd0:    {base, size} = {queue_regs.sq_base, 26'd0, queue_regs.sq_size, 6'd0};
-        3'd1:    {base, size} = {queue_regs.cq_base, 27'd0, queue_regs.cq_size, 5'd0};
-        3'd2:    {base, size} = {queue_regs.token_base, queue_regs.token_size};
-        3'd3:    {base, size} = {queue_regs.kv_base, queue_regs.kv_size};
-        3'd4:    {base, size} = {queue_regs.logp_base, queue_regs.logp_size};
-        default: {base, size} = {function_regs.eq_base, 27'd0, function_regs.eq_size, 5'd0};
-      endcase
+    holds = '0;
+    if (enabling) begin
+      for (int k = 0; k < Windows; k++) begin
+        for (int r = 0; r < Regions; r++)
+          holds[Regions*k + r] = size[64*r +: 64] == '0
+            || (base[64*r +: 64] >= window_base[64*k +: 64]
+                && base[64*r +: 64] - window_base[64*k +: 64] <= window_size[64*k +: 64]
+                && size[64*r +: 64] <= window_size[64*k +: 64] - (base[64*r +: 64] - window_base[64*k +: 64]));
+      end
     end
   end
 
-  assign {window_size, window_base} = attempts ? 128'(function_regs.window >> {window_q, 7'd0}) : '0;
-
-  // A pair of a region and a window is loaded, its ends are summed, and compared: a step each, one pair behind the other.
-  assign lies         = empty_q || (begins_q && end_q <= window_end_q);
-  assign write_wait_o = attempts && (!checked_q || read_i);
-
-  always_ff @(posedge clk_i) begin
-    if (!rst_ni) begin
-      checks_q  <= 1'b0;
-      loaded_q  <= 1'b0;
-      summed_q  <= 1'b0;
-      checked_q <= 1'b0;
-    end else if (attempts) begin
-      checks_q <= !(checked_q && !read_i);
-      if (!checks_q) begin
-        region_q  <= '0;
-        window_q  <= '0;
-        over_q    <= 1'b0;
-        outside_q <= 1'b0;
-        lay_q  <= 1'b0;
-        checked_q <= 1'b0;
-      end
-      loaded_q <= checks_q && !read_i && !over_q;
-      if (checks_q && !read_i && !over_q) begin
-        {region_base_q, region_size_q} <= {base, size};
-        window_base_q <= window_base;
-        window_size_q <= window_size;
-        loaded_last_q <= window_q == LastWindow;
-        window_q      <= (window_q == LastWindow) ? '0 : window_q + 2'd1;
-        if (window_q == LastWindow) begin
-          region_q <= region_q + 3'd1;
-          over_q   <= region_q == LastRegion;
-        end
-        sound_q <= {ring_ok(queue_regs.sq_size), ring_ok(queue_regs.cq_size),
-                    {queue_regs.sq_base[5:0], queue_regs.cq_base[5:0], queue_regs.token_base[5:0], queue_regs.kv_base[5:0],
-                     queue_regs.logp_base[5:0]} == '0,
-                    function_regs.eq_size == '0 || ring_ok(function_regs.eq_size),
-                    function_regs.eq_size == '0 || function_regs.eq_base[5:0] == '0};
-      end
-      summed_q <= loaded_q;
-      if (loaded_q) begin
-        end_q         <= {1'b0, region_base_q} + {1'b0, region_size_q};
-        window_end_q  <= {1'b0, window_base_q} + {1'b0, window_size_q};
-        begins_q      <= region_base_q >= window_base_q;
-        empty_q       <= region_size_q == '0;
-        summed_last_q <= loaded_last_q;
-      end
-      if (summed_q) begin
-        lay_q <= (lay_q || lies) && !summed_last_q;
-        if (summed_last_q && !lay_q && !lies) outside_q <= 1'b1;
-      end
-      if (checks_q && over_q && !loaded_q && !summed_q) checked_q <= !(checked_q && !read_i);
-    end
-  end
-  assign config_ok = sound_q == '1 && !outside_q;
+  // What has to hold, a bit each: a conditional of one bit would be looked at in every cycle.
+  logic [Regions-1:0] fitting;
+  logic [4:0]         sound;
+  assign fitting = holds[0 +: Regions] | holds[Regions +: Regions] | holds[2*Regions +: Regions];
+  assign sound  = enabling
+    ? {ring_ok(wr_queue_regs.sq_size), ring_ok(wr_queue_regs.cq_size), fitting == '1,
+       {wr_queue_regs.sq_base[5:0], wr_queue_regs.cq_base[5:0], wr_queue_regs.token_base[5:0],
+        wr_queue_regs.kv_base[5:0], wr_queue_regs.logp_base[5:0]} == '0,
+       wr_function_regs.eq_size == '0 || (ring_ok(wr_function_regs.eq_size) && wr_function_regs.eq_base[5:0] == '0)}
+    : '0;
+  assign config_ok = sound == '1;
 
   assign start_o       = enabling && config_ok;
   assign start_queue_o = 4'(wr_queue);
@@ -479,31 +436,31 @@ module mmio_regs
   always_comb begin
     start_config_o = '0;
     if (enabling) begin
-      start_config_o.sq_base            = queue_regs.sq_base;
-      start_config_o.sq_size            = queue_regs.sq_size[16:0];
-      start_config_o.sq_start           = queue_regs.sq_start;
-      start_config_o.sq_key             = queue_regs.sq_key;
-      start_config_o.cq_base            = queue_regs.cq_base;
-      start_config_o.cq_size            = queue_regs.cq_size[16:0];
-      start_config_o.cq_start           = queue_regs.cq_start;
-      start_config_o.coalesce_count     = queue_regs.coalesce_count[15:0];
-      start_config_o.coalesce_time      = queue_regs.coalesce_time;
-      start_config_o.token_base         = queue_regs.token_base;
-      start_config_o.token_size         = queue_regs.token_size;
-      start_config_o.kv_size            = queue_regs.kv_size;
-      start_config_o.logp_base          = queue_regs.logp_base;
-      start_config_o.logp_size          = queue_regs.logp_size;
-      start_config_o.weight             = queue_regs.weight[7:0];
+      start_config_o.sq_base            = wr_queue_regs.sq_base;
+      start_config_o.sq_size            = wr_queue_regs.sq_size[16:0];
+      start_config_o.sq_start           = wr_queue_regs.sq_start;
+      start_config_o.sq_key             = wr_queue_regs.sq_key;
+      start_config_o.cq_base            = wr_queue_regs.cq_base;
+      start_config_o.cq_size            = wr_queue_regs.cq_size[16:0];
+      start_config_o.cq_start           = wr_queue_regs.cq_start;
+      start_config_o.coalesce_count     = wr_queue_regs.coalesce_count;
+      start_config_o.coalesce_time      = wr_queue_regs.coalesce_time;
+      start_config_o.token_base         = wr_queue_regs.token_base;
+      start_config_o.token_size         = wr_queue_regs.token_size;
+      start_config_o.kv_size            = wr_queue_regs.kv_size;
+      start_config_o.logp_base          = wr_queue_regs.logp_base;
+      start_config_o.logp_size          = wr_queue_regs.logp_size;
+      start_config_o.weight             = wr_queue_regs.weight;
       start_config_o.owner              = 4'(wr_owner);
-      start_config_o.workers            = MAX_WORKERS'(function_regs.workers[Workers-1:0]);
-      start_config_o.length_limit       = function_regs.length_limit;
-      start_config_o.checkpoint_default = function_regs.checkpoint_default;
-      start_config_o.reward_threshold   = function_regs.reward_threshold;
-      start_config_o.eos_threshold      = function_regs.eos_threshold[15:0];
+      start_config_o.workers            = MAX_WORKERS'(wr_function_regs.workers);
+      start_config_o.length_limit       = wr_function_regs.length_limit;
+      start_config_o.checkpoint_default = wr_function_regs.checkpoint_default;
+      start_config_o.reward_threshold   = wr_function_regs.reward_threshold;
+      start_config_o.eos_threshold      = wr_function_regs.eos_threshold;
       start_config_o.eq_starts          = !wr_function_active;
-      start_config_o.eq_base            = function_regs.eq_base;
-      start_config_o.eq_size            = function_regs.eq_size[16:0];
-      start_config_o.eq_life            = function_regs.eq_control[EVENT_CONTROL_LIFE_BIT];
+      start_config_o.eq_base            = wr_function_regs.eq_base;
+      start_config_o.eq_size            = wr_function_regs.eq_size[16:0];
+      start_config_o.eq_life            = wr_function_regs.eq_life;
     end
   end
 
@@ -577,12 +534,16 @@ module mmio_regs
     saturate = (value > 32'd255) ? 8'hFF : value[7:0];
   endfunction
 
+  queue_regs_t       rd_queue_regs;
+  function_regs_t    rd_function_regs;
   logic [Queues-1:0] rd_one;
   logic              rd_on, rd_draining, rd_active, rd_idle, rd_aborting, rd_fault, rd_armed, rd_masked, rd_reset;
   logic [4:0]        rd_faults;
   logic [4:0]        busy;
   logic [31:0]       rd_status;
 
+  assign rd_queue_regs    = read_i ? queue_mem[rd_queue] : '0;
+  assign rd_function_regs = read_i ? function_mem[rd_owner] : '0;
   assign rd_one      = read_i ? Queues'(16'd1 << rd_queue) : '0;
   assign {rd_on, rd_draining, rd_active, rd_armed, rd_masked, rd_reset} = read_i
     ? {(on_i & rd_one) != '0, (draining_i & rd_one) != '0, (active_i & rd_one) != '0, (armed_i & rd_one) != '0,
@@ -597,14 +558,6 @@ module mmio_regs
                                  refused_q[rd_queue]} : '0;
   assign state_queue_o = 4'(rd_queue);
   assign slots_owner_o = 4'(rd_owner);
-
-  // The word of a read; beyond the last one nothing is asked for.
-  logic [31:0] queue_word, function_word;
-  logic [9:0]  queue_place, function_place;
-  assign queue_place    = {rd.offset[6:2], 5'd0};
-  assign function_place = {rd.offset[16] ? {2'b10, rd.offset[6], rd.offset[3:2]} : {1'b0, rd.offset[5:2]}, 5'd0};
-  assign queue_word     = read_i ? 32'(queue_regs >> queue_place) : '0;
-  assign function_word  = read_i ? 32'(function_regs >> function_place) : '0;
 
   always_comb begin
     read_data_o  = '0;
@@ -631,24 +584,59 @@ module mmio_regs
         REG_MESSAGE_ADDRESS_HI: read_data_o = state_i.message[63:32];
         REG_MESSAGE_DATA:       read_data_o = state_i.message[95:64];
         REG_MESSAGE_CONTROL:    read_data_o = {31'd0, rd_masked};
-        REG_FN_WORKERS,
-        REG_WINDOW_0_BASE_LO, REG_WINDOW_0_BASE_HI, REG_WINDOW_0_SIZE_LO, REG_WINDOW_0_SIZE_HI,
-        REG_WINDOW_1_BASE_LO, REG_WINDOW_1_BASE_HI, REG_WINDOW_1_SIZE_LO, REG_WINDOW_1_SIZE_HI,
-        REG_WINDOW_2_BASE_LO, REG_WINDOW_2_BASE_HI, REG_WINDOW_2_SIZE_LO, REG_WINDOW_2_SIZE_HI,
-        REG_CHECKPOINT_DEFAULT, REG_LENGTH_LIMIT, REG_EOS_THRESHOLD, REG_REWARD_THRESHOLD,
-        REG_EQ_BASE_LO, REG_EQ_BASE_HI, REG_EQ_SIZE, REG_EVENT_CONTROL: read_data_o = function_word;
+        REG_FN_WORKERS:         read_data_o = 32'(rd_function_regs.workers);
+        REG_WINDOW_0_BASE_LO:   read_data_o = rd_function_regs.window_base[31:0];
+        REG_WINDOW_0_BASE_HI:   read_data_o = rd_function_regs.window_base[63:32];
+        REG_WINDOW_0_SIZE_LO:   read_data_o = rd_function_regs.window_size[31:0];
+        REG_WINDOW_0_SIZE_HI:   read_data_o = rd_function_regs.window_size[63:32];
+        REG_WINDOW_1_BASE_LO:   read_data_o = rd_function_regs.window_base[95:64];
+        REG_WINDOW_1_BASE_HI:   read_data_o = rd_function_regs.window_base[127:96];
+        REG_WINDOW_1_SIZE_LO:   read_data_o = rd_function_regs.window_size[95:64];
+        REG_WINDOW_1_SIZE_HI:   read_data_o = rd_function_regs.window_size[127:96];
+        REG_WINDOW_2_BASE_LO:   read_data_o = rd_function_regs.window_base[159:128];
+        REG_WINDOW_2_BASE_HI:   read_data_o = rd_function_regs.window_base[191:160];
+        REG_WINDOW_2_SIZE_LO:   read_data_o = rd_function_regs.window_size[159:128];
+        REG_WINDOW_2_SIZE_HI:   read_data_o = rd_function_regs.window_size[191:160];
         REG_QUEUE_FUNCTION:     read_data_o = {28'd0, owner_q[rd_queue]};
         REG_FN_CONTROL:         read_data_o = {31'd0, rd_reset};
+        REG_CHECKPOINT_DEFAULT: read_data_o = rd_function_regs.checkpoint_default;
+        REG_LENGTH_LIMIT:       read_data_o = rd_function_regs.length_limit;
+        REG_EOS_THRESHOLD:      read_data_o = {16'd0, rd_function_regs.eos_threshold};
+        REG_REWARD_THRESHOLD:   read_data_o = rd_function_regs.reward_threshold;
+        REG_EQ_BASE_LO:         read_data_o = rd_function_regs.eq_base[31:0];
+        REG_EQ_BASE_HI:         read_data_o = rd_function_regs.eq_base[63:32];
+        REG_EQ_SIZE:            read_data_o = rd_function_regs.eq_size;
+        REG_EVENT_CONTROL:      read_data_o = {31'd0, rd_function_regs.eq_life};
         REG_EQ_HEAD:            read_data_o = events_i[31:0];
         REG_EQ_TAIL:            read_data_o = events_i[63:32];
         REG_EVENTS_DROPPED:     read_data_o = events_i[95:64];
         REG_POLICY_SLOT_0:      read_data_o = slots_i[31:0];
         REG_POLICY_SLOT_1:      read_data_o = slots_i[63:32];
         REG_CONTROL:            read_data_o = {30'd0, rd_draining, rd_on};
-        REG_WEIGHT, REG_SQ_BASE_LO, REG_SQ_BASE_HI, REG_CQ_BASE_LO, REG_CQ_BASE_HI, REG_SQ_SIZE, REG_CQ_SIZE,
-        REG_TOKEN_BASE_LO, REG_TOKEN_BASE_HI, REG_TOKEN_SIZE_LO, REG_TOKEN_SIZE_HI, REG_KV_BASE_LO, REG_KV_BASE_HI,
-        REG_KV_SIZE_LO, REG_KV_SIZE_HI, REG_SQ_START, REG_CQ_START, REG_SQ_KEY, REG_COALESCE_COUNT, REG_COALESCE_TIME,
-        REG_LOGP_BASE_LO, REG_LOGP_BASE_HI, REG_LOGP_SIZE_LO, REG_LOGP_SIZE_HI: read_data_o = queue_word;
+        REG_WEIGHT:             read_data_o = {24'd0, rd_queue_regs.weight};
+        REG_SQ_BASE_LO:         read_data_o = rd_queue_regs.sq_base[31:0];
+        REG_SQ_BASE_HI:         read_data_o = rd_queue_regs.sq_base[63:32];
+        REG_CQ_BASE_LO:         read_data_o = rd_queue_regs.cq_base[31:0];
+        REG_CQ_BASE_HI:         read_data_o = rd_queue_regs.cq_base[63:32];
+        REG_SQ_SIZE:            read_data_o = rd_queue_regs.sq_size;
+        REG_CQ_SIZE:            read_data_o = rd_queue_regs.cq_size;
+        REG_TOKEN_BASE_LO:      read_data_o = rd_queue_regs.token_base[31:0];
+        REG_TOKEN_BASE_HI:      read_data_o = rd_queue_regs.token_base[63:32];
+        REG_TOKEN_SIZE_LO:      read_data_o = rd_queue_regs.token_size[31:0];
+        REG_TOKEN_SIZE_HI:      read_data_o = rd_queue_regs.token_size[63:32];
+        REG_KV_BASE_LO:         read_data_o = rd_queue_regs.kv_base[31:0];
+        REG_KV_BASE_HI:         read_data_o = rd_queue_regs.kv_base[63:32];
+        REG_KV_SIZE_LO:         read_data_o = rd_queue_regs.kv_size[31:0];
+        REG_KV_SIZE_HI:         read_data_o = rd_queue_regs.kv_size[63:32];
+        REG_SQ_START:           read_data_o = rd_queue_regs.sq_start;
+        REG_CQ_START:           read_data_o = rd_queue_regs.cq_start;
+        REG_SQ_KEY:             read_data_o = rd_queue_regs.sq_key;
+        REG_COALESCE_COUNT:     read_data_o = {16'd0, rd_queue_regs.coalesce_count};
+        REG_COALESCE_TIME:      read_data_o = rd_queue_regs.coalesce_time;
+        REG_LOGP_BASE_LO:       read_data_o = rd_queue_regs.logp_base[31:0];
+        REG_LOGP_BASE_HI:       read_data_o = rd_queue_regs.logp_base[63:32];
+        REG_LOGP_SIZE_LO:       read_data_o = rd_queue_regs.logp_size[31:0];
+        REG_LOGP_SIZE_HI:       read_data_o = rd_queue_regs.logp_size[63:32];
         REG_DOORBELL:           read_data_o = state_i.sq_tail;
         REG_CQ_HEAD:            read_data_o = state_i.cq_head;
         REG_ARM:                read_data_o = state_i.arm;

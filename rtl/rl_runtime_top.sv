@@ -90,7 +90,7 @@ module rl_runtime_top
   end
 
   // Register accesses.
-  logic        reg_write, reg_write_partial, reg_write_wait, reg_write_error, reg_read, reg_read_error, counter_hit;
+  logic        reg_write, reg_write_partial, reg_write_error, reg_read, reg_read_error, counter_hit;
   logic [17:0] reg_write_addr, reg_read_addr;
   logic [31:0] reg_write_data, reg_read_data, counter_data;
   logic [3:0]  state_queue, slots_owner;
@@ -114,9 +114,7 @@ module rl_runtime_top
   logic        read_beat, slot_valid, slot_fault;
   logic [511:0] slot_data;
   logic [Queues-1:0] published, fetching, checking, waits;
-  logic        checked_valid, checked_fence, checked_prefill, checked_stop, checked_intact;
-  logic [7:0]  checked_error;
-  logic [31:0] checked_result;
+  logic        checked_valid, checked_fence, checked_prefill, checked_stop;
   work_t       checked_work, work;
   echo_t       checked_echo, echo;
   logic        look, known, taken, fence, prefill, stopped, stop, stop_group;
@@ -232,7 +230,6 @@ module rl_runtime_top
     .write_addr_o    (reg_write_addr),
     .write_data_o    (reg_write_data),
     .write_partial_o (reg_write_partial),
-    .write_wait_i    (reg_write_wait),
     .write_error_i   (reg_write_error),
     .read_o          (reg_read),
     .read_addr_o     (reg_read_addr),
@@ -246,7 +243,6 @@ module rl_runtime_top
     .write_addr_i       (reg_write_addr),
     .write_data_i       (reg_write_data),
     .write_partial_i    (reg_write_partial),
-    .write_wait_o       (reg_write_wait),
     .write_error_o      (reg_write_error),
     .read_i             (reg_read),
     .read_addr_i        (reg_read_addr),
@@ -414,9 +410,6 @@ module rl_runtime_top
     .work_valid_o   (checked_valid),
     .work_o         (checked_work),
     .echo_o         (checked_echo),
-    .intact_o       (checked_intact),
-    .error_o        (checked_error),
-    .result_o       (checked_result),
     .fence_o        (checked_fence),
     .prefill_o      (checked_prefill),
     .stop_o         (checked_stop),
@@ -479,9 +472,6 @@ module rl_runtime_top
     .push_i         (checked_valid),
     .work_i         (checked_work),
     .echo_i         (checked_echo),
-    .intact_i       (checked_intact),
-    .error_i        (checked_error),
-    .result_i       (checked_result),
     .prepared_i     (checked_prepared),
     .fence_i        (checked_fence),
     .prefill_i      (checked_prefill),

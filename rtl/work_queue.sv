@@ -31,10 +31,7 @@ module work_queue
 
   input  logic        push_i,         // there is always room: desc_ring requests no more than fits
   input  work_t       work_i,
-  input  echo_t       echo_i,         // but for error and result; where intact_i is low nothing of it but the queue pair holds
-  input  logic        intact_i,
-  input  logic [7:0]  error_i,
-  input  logic [31:0] result_i,
+  input  echo_t       echo_i,
   input  logic [ENGINE_BITS-1:0] prepared_i,   // by the engine
   input  logic        fence_i,
   input  logic        prefill_i,
@@ -85,12 +82,12 @@ module work_queue
   logic [$bits(work_t)-1:0] work_mem     [0:Depth-1];
   logic [$bits(echo_t)-1:0] echo_mem     [0:Depth-1];
   logic [ENGINE_BITS-1:0]   prepared_mem [0:Depth-1];
-  logic [3:0]               flag_mem     [0:Depth-1];
+  logic [2:0]               flag_mem     [0:Depth-1];
   // One bit wider than the address, as in sync_fifo.
   logic [Queues-1:0][PtrBits:0]         head_q;
   logic [Queues-1:0][PtrBits:0]         tail_q;
   logic [Slots-1:0]         some_q;
-  logic                     stop, intact;
+  logic                     stop;
   logic [PtrBits:0]         head, tail, behind;
   logic [AddrBits-1:0]      read_place, push_place;
 
@@ -102,24 +99,16 @@ module work_queue
   assign some_o     = some_q[Queues-1:0];
 
   assign work_o     = read_i ? work_mem[read_place] : '0;
-  assign {intact, fence_o, prefill_o, stop} = read_i ? flag_mem[read_place] : '0;
-  /* verilator lint_off UNUSEDSIGNAL */  // what cannot be believed is not looked at
-  echo_t echo;
-  /* verilator lint_on UNUSEDSIGNAL */
-  assign echo       = take_i ? echo_mem[read_place] : '0;
-  // What the check word does not vouch for is an error of which the host learns (R14), and whose result names the slot.
-  assign echo_o     = (take_i && !intact) ? {echo.pair, 1'b1, 1'b0, STATUS_ERROR, echo.error, echo.result, 16'd0, 32'd0, 32'd0, 64'd0,
-                                             64'd0, 4'b0000} : echo;
+  assign {fence_o, prefill_o, stop} = read_i ? flag_mem[read_place] : '0;
+  assign echo_o     = take_i ? echo_mem[read_place] : '0;
   assign prepared_o = take_i ? prepared_mem[read_place] : '0;
 
   always_ff @(posedge clk_i) begin
     if (push_i) begin
       work_mem[push_place]     <= work_i;
-      echo_mem[push_place]     <= {echo_i.pair, echo_i.irq, echo_i.adds_tokens, echo_i.status, error_i, result_i, echo_i.reward_model_id,
-                                   echo_i.seq_len, echo_i.rollout_id, echo_i.user_data, echo_i.token_addr, echo_i.names, echo_i.slot,
-                                   echo_i.reads, echo_i.publishes};
+      echo_mem[push_place]     <= echo_i;
       prepared_mem[push_place] <= prepared_i;
-      flag_mem[push_place]     <= {intact_i, fence_i, prefill_i, stop_i};
+      flag_mem[push_place]     <= {fence_i, prefill_i, stop_i};
     end
     if (!rst_ni) some_q <= '0;
     else begin

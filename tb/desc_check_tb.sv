@@ -37,10 +37,7 @@ module desc_check_tb;
   logic [511:0] slot_data = '0;
   logic [31:0]  slot_index = '0;
   work_t        work;
-  echo_t        echo, raw;
-  logic         intact;
-  logic [7:0]   error;
-  logic [31:0]  result;
+  echo_t        echo;
   logic         fence, prefill, stop, leave, leave_slot;
   logic [3:0]   leave_queue;
   logic [2:0]   version = '0;           // found, resident, slot: of a DECODE or PREFILL, as the device looks up no other
@@ -50,8 +47,7 @@ module desc_check_tb;
   desc_check #(.Queues(Queues)) u_check (
     .clk_i(clk), .rst_ni(rst_n), .start_i(start), .start_queue_i(start_queue), .start_config_i(start_config), .on_i(on),
     .slot_valid_i(slot_valid), .slot_data_i(slot_data), .slot_fault_i(slot_fault), .slot_index_i(slot_index),
-    .slot_queue_i(slot_queue), .work_valid_o(work_valid), .work_o(work), .echo_o(raw), .intact_o(intact), .error_o(error),
-    .result_o(result), .fence_o(fence),
+    .slot_queue_i(slot_queue), .work_valid_o(work_valid), .work_o(work), .echo_o(echo), .fence_o(fence),
     .prefill_o(prefill), .stop_o(stop), .leave_o(leave), .leave_queue_o(leave_queue), .leave_slot_o(leave_slot), .busy_o(busy),
     .version_found_i(version[2]), .version_resident_i(version[1]), .version_slot_i(version[0])
   );
@@ -110,16 +106,6 @@ module desc_check_tb;
     logic        good;
     look_at(queue);
     desc = data;
-    // As work_queue hands it on.
-    echo = raw;
-    if (!intact) begin
-      echo        = '0;
-      echo.pair   = raw.pair;
-      echo.irq    = 1'b1;
-      echo.status = STATUS_ERROR;
-    end
-    echo.error  = error;
-    echo.result = result;
     code = fault ? ERR_DMA_FAULT : ref_error(desc, sq_key, index, TokenSize, queue == 1 ? 64'd0 : LogpSize, kv_size, length_limit);
     if (!fault) code = ref_version(code, desc, version[2], version[1]);
     good = code == 0;

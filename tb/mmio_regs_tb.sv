@@ -33,7 +33,7 @@ module mmio_regs_run #(
   localparam int Workers = 4;
 
   logic        over = 1'b0;
-  logic        write_now = 1'b0, partial = 1'b0, write_wait, write_error, read_now = 1'b0, read_error, counter_hit;
+  logic        write_now = 1'b0, partial = 1'b0, write_error, read_now = 1'b0, read_error, counter_hit;
   logic [17:0] write_addr = '0, read_addr = '0;
   logic [31:0] write_data = '0, read_data;
   logic        enable, doorbell, doorbell_ok = 1'b0, release_cq, release_ok = 1'b0, active = 1'b0, start, inner_unused,
@@ -69,7 +69,7 @@ module mmio_regs_run #(
 
   mmio_regs #(.Queues(Queues), .Functions(Functions), .Workers(Workers), .TickHz(123_456_789)) u_regs (
     .clk_i(clk), .rst_ni(rst_n), .write_i(write_now), .write_addr_i(write_addr), .write_data_i(write_data),
-    .write_partial_i(partial), .write_wait_o(write_wait), .write_error_o(write_error), .read_i(read_now), .read_addr_i(read_addr),
+    .write_partial_i(partial), .write_error_o(write_error), .read_i(read_now), .read_addr_i(read_addr),
     .read_data_o(read_data), .read_error_o(read_error), .counter_hit_i(counter_hit), .counter_data_i({14'h3A5C, read_addr}),
     .wait_states_o(wait_states), .start_o(start), .start_queue_o(start_queue), .start_config_o(start_config), .stop_o(stops),
     .drain_o(drains), .on_i(on), .draining_i(draining), .active_i(actives), .idle_i(idle),
@@ -251,11 +251,6 @@ module mmio_regs_run #(
   endtask
 
   // ---------------------------------------------------------------- accesses
-  int          waited, beside = 0;
-  logic [17:0] beside_addr = '0;        // what was read while a write waited
-  logic [31:0] beside_data, again;
-  logic        beside_ok;
-
   task automatic write(input logic [17:0] addr, input logic [31:0] data, input logic part, output logic ok);
     write_addr <= at_place(addr, Pair, Owner);
     write_data <= data;
@@ -263,18 +258,6 @@ module mmio_regs_run #(
     write_now  <= 1'b1;
     @(posedge clk);
     #1;                                 // the answer is combinational
-    // ENABLE alone waits, for the windows: every region with each of them.
-    waited = 0;
-    while (write_wait || (waited != 0 && chance(30))) begin
-      if (addr != REG_CONTROL || !data[CONTROL_ENABLE_BIT] || (write_wait && start) || waited > 6 * 3 + 8) fail("a write waits for nothing");
-      if (!write_wait || chance(10)) begin   // a read goes first, whatever is being compared
-        write_gives_way;
-      end else begin
-        waited = waited + 1;
-        @(posedge clk);
-        #1;
-      end
-    end
     ok = !write_error;
     if (doorbell !== (addr == REG_DOORBELL && !part && !draining[Pair])) fail("doorbell_o is wrong");
     if ((doorbell || release_cq || abort) && bell_queue !== Pair) fail("bell_queue_o is wrong");
@@ -287,29 +270,6 @@ module mmio_regs_run #(
     @(posedge clk);
     write_now <= 1'b0;
     @(posedge clk);
-    if (beside_addr != '0) begin
-      get_raw(beside_addr, again, beside_ok);
-      expect_eq("a read beside a write that waits", beside_data, again);
-      beside_addr = '0;
-      beside = beside + 1;
-    end
-  endtask
-
-  // A read of any register of the queue pair's configuration, in the midst of a write that waits.
-  task automatic write_gives_way;
-    int k;
-    k = below(Count);
-    while (addr_of[k][17:11] != REG_SQ_BASE_LO[17:11] || access[addr_of[k] / 4] != Cfg) k = below(Count);
-    read_addr <= at_place(addr_of[k], Pair, Owner);
-    read_now  <= 1'b1;
-    #1;
-    if (!write_wait) fail("a write does not give way to a read");
-    if (read_error) fail("a read beside a write that waits is refused");
-    beside_addr = read_addr;
-    beside_data = read_data;
-    @(posedge clk);
-    read_now <= 1'b0;
-    #1;
   endtask
 
   // At any address, as it is.
@@ -320,7 +280,6 @@ module mmio_regs_run #(
     write_now  <= 1'b1;
     @(posedge clk);
     #1;
-    if (write_wait) fail("a write waits for nothing");
     ok = !write_error;
     write_now <= 1'b0;
     @(posedge clk);
@@ -945,7 +904,6 @@ module mmio_regs_run #(
     case_interrupt;
     case_owner;
     expect_others;
-    if (beside < 20) fail("too few reads beside a write that waits");
     over = 1'b1;
   end
 endmodule

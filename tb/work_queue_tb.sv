@@ -41,23 +41,19 @@ module work_queue_run #(
   logic [Queues-1:0] on = '0, some;
   logic              read, known, fence, prefill, stop, stopped_out, take;
   work_t             work_in, work, expected_work;
-  echo_t             echo_in, echo, expected_echo, entered;
+  echo_t             echo_in, echo, expected_echo;
   logic              stop_group, abort = 1'b0;
   logic [3:0]        abort_queue = '0;
   logic [Queues-1:0] aborting;
   logic [31:0]       stop_rollout, abort_rollout = '0, abort_tail = '0;
   queue_config_t     start_config = '0;
   logic [ENGINE_BITS-1:0] prepared_in, prepared;
-  logic              intact_in;
-  logic [7:0]        error_in;
-  logic [31:0]       result_in;
 
   assign read = some[read_queue];
   assign take = read && known && want;
 
   work_queue #(.Queues(Queues), .Depth(Depth)) u_queue (
     .clk_i, .rst_ni, .start_i(start), .start_queue_i(start_queue), .start_config_i(start_config), .on_i(on), .push_i(push), .work_i(work_in), .echo_i(echo_in),
-    .intact_i(intact_in), .error_i(error_in), .result_i(result_in),
     .prepared_i(prepared_in), .fence_i(fence_in), .prefill_i(prefill_in), .stop_i(stop_in), .some_o(some), .read_i(read),
     .read_queue_i(read_queue), .work_o(work), .fence_o(fence), .known_o(known), .stopped_o(stopped_out), .take_i(take),
     .echo_o(echo), .prepared_o(prepared), .prefill_o(prefill), .stop_o(stop), .stop_queue_o(stop_queue),
@@ -106,9 +102,6 @@ module work_queue_run #(
     work_in.pair        <= q;
     echo_in             <= {rnd(), rnd(), rnd(), rnd(), rnd(), rnd(), rnd(), rnd(), rnd()};
     prepared_in         <= {rnd(), rnd(), rnd()};
-    intact_in           <= chance(70);
-    error_in            <= rnd();
-    result_in           <= rnd();
     is_stop = chance(stops);
     stop_in             <= is_stop;
     work_in.adds_tokens <= !is_stop && chance(70);
@@ -171,16 +164,7 @@ module work_queue_run #(
     if (push) begin
       q = int'(work_in.pair);
       in_work[at(q, last[q])]     = work_in;
-      // Of what the check word does not vouch for only that it is an error, which one, and the number of its slot.
-      entered         = intact_in ? echo_in : '0;
-      entered.pair    = echo_in.pair;
-      entered.error   = error_in;
-      entered.result  = result_in;
-      if (!intact_in) begin
-        entered.irq    = 1'b1;
-        entered.status = STATUS_ERROR;
-      end
-      in_echo[at(q, last[q])]     = entered;
+      in_echo[at(q, last[q])]     = echo_in;
       in_prepared[at(q, last[q])] = prepared_in;
       in_flags[at(q, last[q])]    = {fence_in, prefill_in, stop_in};
       in_aborted[at(q, last[q])]  = coming[q] != 0 && work_in.rollout_id == aborted_rollout[q];
