@@ -34,7 +34,7 @@ typedef unsigned long long uint64_t;
 #error "the contract is little-endian, and so must the host be"
 #endif
 
-#define DOORBELL_CONTRACT_VERSION 0x00020000u    // [31:16] major, [15:0] minor
+#define DOORBELL_CONTRACT_VERSION 0x00020001u    // [31:16] major, [15:0] minor
 #define DOORBELL_DEVICE_ID 0x4C454244u           // value of the ID register: 'DBEL' in memory order
 #define DOORBELL_PREFIX_NONE 0xFFFFFFFFu         // prefix_id of a rollout without a shared prefix
 // member of a rollout that is in no group; with STOP, the whole group
@@ -55,6 +55,10 @@ typedef unsigned long long uint64_t;
 // largest value of LENGTH_LIMIT; a length leaves bit 31 to the phase
 #define DOORBELL_LENGTH_LIMIT_MAX 0x7FFFFFFFu
 #define DOORBELL_RANGES 0x00000010u              // ranges of reward model 1
+#define DOORBELL_ARENAS 0x00000004u              // arenas of KV blocks of a function
+#define DOORBELL_BLOCK_TOKENS 0x00000020u        // positions of a KV block
+#define DOORBELL_TOKEN_NONE 0xFFFFFFFFu          // no token: an end of an image that it does not have
+#define DOORBELL_SHARPNESS_MAX 0x0FFFFFFFu       // largest sharpness of a sequence
 #define DOORBELL_EVENT_DELTA_MAX 0x7FFFFFFFu     // largest delta of an event: what took longer says this
 #define DOORBELL_RING_MAX_LOG2 0x00000010u       // log2 of the largest ring, in slots; the smallest has 2
 
@@ -62,13 +66,16 @@ typedef unsigned long long uint64_t;
 struct doorbell_hw_desc {
   DOORBELL_ALIGNAS(64) uint8_t opcode; // what to do, see the opcodes
   uint8_t flags;                       // descriptor flags; bits 7:6 must be 0
-  uint16_t model_id;                   // decode engine; 0 is the hash policy
+  // decode engine; 0 is the hash policy, 1 a language model (on devices with CAP_ENGINES > 1)
+  uint16_t model_id;
   uint32_t rollout_id;                 // rollout that this descriptor belongs to
-  uint16_t kv_arena_id;                // KV arena; carried, not interpreted by engine 0
+  // engine 1: the arena of its KV blocks (rule R26); carried, not interpreted by engine 0
+  uint16_t kv_arena_id;
   // member of the group of prefix_id (rule R17); 0xFFFF is none, and with STOP the whole group
   uint16_t member;
   uint32_t prefix_id;                  // shared prefix; 0xFFFF_FFFF is 'none', 0 is a prefix like any other
-  uint64_t kv_offset;                  // bytes into the KV region
+  // bytes into the KV region; engine 1: where its sequence lies (rule R26), a multiple of 64
+  uint64_t kv_offset;
   // bytes into the token region: where the tokens (u32 each) go, or with REWARD are; a multiple of 4;
   // POLICY: where its block lies, a multiple of 64
   uint64_t delta_offset;
@@ -144,7 +151,8 @@ struct doorbell_hw_policy {
   DOORBELL_ALIGNAS(16) uint16_t version; // version; that of the descriptor, else BAD_POLICY
   uint16_t model_id;                   // engine that it is for; that of the descriptor, else BAD_POLICY
   uint32_t salt;                       // drawn at random for each version; engine 0 mixes it into its tokens
-  // bytes of weights behind the header; engine 0 has none: 0, else BAD_POLICY
+  // bytes that belong to it, from 64 bytes behind its first byte on: of engine 0 none, 0; of engine 1 an
+  // HwImage, 64; else BAD_POLICY
   uint32_t length;
   // mix(mix(mix(w0 ^ 0x9E3779B9) ^ w1) ^ w2) of the three words before it; else BAD_POLICY
   uint32_t check;
@@ -156,6 +164,78 @@ DOORBELL_ASSERT(DOORBELL_OFFSETOF(struct doorbell_hw_policy, model_id) == 2, "of
 DOORBELL_ASSERT(DOORBELL_OFFSETOF(struct doorbell_hw_policy, salt) == 4, "offset of salt");
 DOORBELL_ASSERT(DOORBELL_OFFSETOF(struct doorbell_hw_policy, length) == 8, "offset of length");
 DOORBELL_ASSERT(DOORBELL_OFFSETOF(struct doorbell_hw_policy, check) == 12, "offset of check");
+
+// What a POLICY of engine 1 loads (rule R25): where a model lies in the MODEL region, and what of it descriptors are checked by.
+struct doorbell_hw_image {
+  // bytes into the MODEL region at which the model begins, with its image; a multiple of 64
+  DOORBELL_ALIGNAS(64) uint64_t offset;
+  // bytes of the model: the image, the layers' words behind it, the program behind those; a multiple of 64
+  uint64_t length;
+  uint64_t program_at;                 // bytes from the model's first to the program's; a multiple of 64
+  uint32_t words;                      // words of the program, 8 bytes each, at least 1
+  uint32_t image_check;                // check of the image, as its header has it
+  uint32_t vocabulary;                 // tokens that there are, as the image's header has it
+  uint32_t positions;                  // longest sequence, as the image's header has it
+  // lines of 64 bytes of a block of keys and values, 32 tokens in all layers
+  uint32_t block_lines;
+  // a token that ends a sequence; 0xFFFF_FFFF is none, as in the next three
+  uint32_t end_0;
+  uint32_t end_1;                      // another
+  uint32_t end_2;                      // another
+  uint32_t end_3;                      // another
+  uint32_t check;                      // fold of the 15 words before it ('Records of engine 1')
+};
+DOORBELL_ASSERT(sizeof(struct doorbell_hw_image) == 64, "size of doorbell_hw_image");
+DOORBELL_ASSERT(DOORBELL_ALIGNOF(struct doorbell_hw_image) == 64, "alignment of doorbell_hw_image");
+DOORBELL_ASSERT(DOORBELL_OFFSETOF(struct doorbell_hw_image, offset) == 0, "offset of offset");
+DOORBELL_ASSERT(DOORBELL_OFFSETOF(struct doorbell_hw_image, length) == 8, "offset of length");
+DOORBELL_ASSERT(DOORBELL_OFFSETOF(struct doorbell_hw_image, program_at) == 16, "offset of program_at");
+DOORBELL_ASSERT(DOORBELL_OFFSETOF(struct doorbell_hw_image, words) == 24, "offset of words");
+DOORBELL_ASSERT(DOORBELL_OFFSETOF(struct doorbell_hw_image, image_check) == 28, "offset of image_check");
+DOORBELL_ASSERT(DOORBELL_OFFSETOF(struct doorbell_hw_image, vocabulary) == 32, "offset of vocabulary");
+DOORBELL_ASSERT(DOORBELL_OFFSETOF(struct doorbell_hw_image, positions) == 36, "offset of positions");
+DOORBELL_ASSERT(DOORBELL_OFFSETOF(struct doorbell_hw_image, block_lines) == 40, "offset of block_lines");
+DOORBELL_ASSERT(DOORBELL_OFFSETOF(struct doorbell_hw_image, end_0) == 44, "offset of end_0");
+DOORBELL_ASSERT(DOORBELL_OFFSETOF(struct doorbell_hw_image, end_1) == 48, "offset of end_1");
+DOORBELL_ASSERT(DOORBELL_OFFSETOF(struct doorbell_hw_image, end_2) == 52, "offset of end_2");
+DOORBELL_ASSERT(DOORBELL_OFFSETOF(struct doorbell_hw_image, end_3) == 56, "offset of end_3");
+DOORBELL_ASSERT(DOORBELL_OFFSETOF(struct doorbell_hw_image, check) == 60, "offset of check");
+
+// A sequence of engine 1 in the KV region (rule R26); its block table, a u32 for each 32 positions, follows it.
+struct doorbell_hw_sequence {
+  // log2(e) / temperature with 20 fraction bits, at most 28 bits; 0 takes the most likely token
+  DOORBELL_ALIGNAS(64) uint32_t sharpness;
+  uint32_t entries;                    // entries of the block table
+  // PREFILL: bytes into the token region at which the token of position 0 is, and the others behind it; a
+  // multiple of 4
+  uint64_t prompt;
+  // PREFILL: the first position whose keys and values it makes; those below it are there
+  uint32_t start;
+  // tokens of a shared prefix, whose last block may be partial: a descriptor that begins at this position
+  // first copies what that block holds; 0: none
+  uint32_t shared;
+  uint32_t source;                     // number of the block that it copies from
+  uint32_t reserved_0;                 // 0
+  uint64_t reserved_1;                 // 0
+  uint64_t reserved_2;                 // 0
+  uint64_t reserved_3;                 // 0
+  uint32_t reserved_4;                 // 0
+  uint32_t check;                      // fold of the 15 words before it ('Records of engine 1')
+};
+DOORBELL_ASSERT(sizeof(struct doorbell_hw_sequence) == 64, "size of doorbell_hw_sequence");
+DOORBELL_ASSERT(DOORBELL_ALIGNOF(struct doorbell_hw_sequence) == 64, "alignment of doorbell_hw_sequence");
+DOORBELL_ASSERT(DOORBELL_OFFSETOF(struct doorbell_hw_sequence, sharpness) == 0, "offset of sharpness");
+DOORBELL_ASSERT(DOORBELL_OFFSETOF(struct doorbell_hw_sequence, entries) == 4, "offset of entries");
+DOORBELL_ASSERT(DOORBELL_OFFSETOF(struct doorbell_hw_sequence, prompt) == 8, "offset of prompt");
+DOORBELL_ASSERT(DOORBELL_OFFSETOF(struct doorbell_hw_sequence, start) == 16, "offset of start");
+DOORBELL_ASSERT(DOORBELL_OFFSETOF(struct doorbell_hw_sequence, shared) == 20, "offset of shared");
+DOORBELL_ASSERT(DOORBELL_OFFSETOF(struct doorbell_hw_sequence, source) == 24, "offset of source");
+DOORBELL_ASSERT(DOORBELL_OFFSETOF(struct doorbell_hw_sequence, reserved_0) == 28, "offset of reserved_0");
+DOORBELL_ASSERT(DOORBELL_OFFSETOF(struct doorbell_hw_sequence, reserved_1) == 32, "offset of reserved_1");
+DOORBELL_ASSERT(DOORBELL_OFFSETOF(struct doorbell_hw_sequence, reserved_2) == 40, "offset of reserved_2");
+DOORBELL_ASSERT(DOORBELL_OFFSETOF(struct doorbell_hw_sequence, reserved_3) == 48, "offset of reserved_3");
+DOORBELL_ASSERT(DOORBELL_OFFSETOF(struct doorbell_hw_sequence, reserved_4) == 56, "offset of reserved_4");
+DOORBELL_ASSERT(DOORBELL_OFFSETOF(struct doorbell_hw_sequence, check) == 60, "offset of check");
 
 // Event: one slot of a function's event ring (rule R23).
 struct doorbell_hw_event {
@@ -222,10 +302,12 @@ enum doorbell_err {
   // a flag bit that is reserved, or that the device does not have, is not 0
   DOORBELL_ERR_RESERVED_SET = 0x02,
   DOORBELL_ERR_BAD_CHECK = 0x03,                 // the check word does not match slot and index (rule R2)
-  // max_tokens is 0 or too many, or seq_len + max_tokens exceeds LENGTH_LIMIT
+  // max_tokens is 0 or too many, or seq_len + max_tokens exceeds LENGTH_LIMIT; engine 1: seq_len is 0, or
+  // they exceed the context of its image
   DOORBELL_ERR_BAD_LENGTH = 0x04,
   DOORBELL_ERR_BAD_REGION = 0x05,                // an offset is misaligned or outside its region (rule R11)
-  // the model_id, or with RESIDENT or REWARD the reward_model_id, is unknown
+  // the model_id, or with RESIDENT or REWARD the reward_model_id, is unknown, or the version is of another
+  // engine
   DOORBELL_ERR_BAD_MODEL = 0x06,
   // the memory answered a read or write of this descriptor with an error
   DOORBELL_ERR_DMA_FAULT = 0x07,
@@ -240,8 +322,10 @@ enum doorbell_err {
   // POLICY: the slot that it would load has descriptors that are not complete (rule R19)
   DOORBELL_ERR_POLICY_BUSY = 0x0D,
   // POLICY: the mode is none, the version is resident, or the block in memory does not belong to it (rule
-  // R19)
+  // R19), or its image does not (rule R25)
   DOORBELL_ERR_BAD_POLICY = 0x0E,
+  // engine 1: the sequence in memory, its block table or a token that it starts from is malformed (rule R26)
+  DOORBELL_ERR_BAD_SEQUENCE = 0x0F,
 };
 
 // What becomes of the version before: the checkpoint field of a POLICY.
@@ -312,12 +396,14 @@ enum doorbell_event {
 #define DOORBELL_STATE_DEAD 0x00000100u
 
 // Bits of the ERROR register: faults of a queue pair, sticky until 1 is written to them; setting wins.
-// ENABLE was refused: a ring size is no power of two in 2..65536, a base is misaligned, or a region lies in
-// no window of its function
+// ENABLE was refused: a ring size is no power of two in 2..65536, a base is misaligned, or a region (of the
+// queue pair, or of its function) lies in no window of its function
 #define DOORBELL_FAULT_BAD_CONFIG 0x00000001u
-// the read of a descriptor, of tokens to be scored or of a policy was answered with an error
+// the read of a descriptor, of tokens, of a policy, or of a sequence and its keys and values was answered
+// with an error
 #define DOORBELL_FAULT_DMA_READ 0x00000002u
-#define DOORBELL_FAULT_DMA_WRITE 0x00000004u     // a token write was answered with an error
+// the write of a token, or of keys and values, was answered with an error
+#define DOORBELL_FAULT_DMA_WRITE 0x00000004u
 // a completion write was answered with an error: the completions of that line, up to two, may be lost
 #define DOORBELL_FAULT_COMPLETION_WRITE 0x00000008u
 // an interrupt's message was answered with an error, and is lost
@@ -458,6 +544,32 @@ enum doorbell_reg {
   DOORBELL_REG_EQ_TAIL = 0x10054,
   // events of the ring that were dropped or lost; saturates at 0xFFFF_FFFF
   DOORBELL_REG_EVENTS_DROPPED = 0x10058,
+  // bus address of the MODEL region, of which the device reads models alone (rule R25), a multiple of 64;
+  // low half. Without an engine 1 (CAP_ENGINES) this and those up to ARENA_3_SIZE_HI: SLVERR
+  DOORBELL_REG_MODEL_BASE_LO = 0x10060,
+  DOORBELL_REG_MODEL_BASE_HI = 0x10064,          // high half
+  DOORBELL_REG_MODEL_SIZE_LO = 0x10068,          // bytes of the MODEL region; low half
+  DOORBELL_REG_MODEL_SIZE_HI = 0x1006C,          // high half
+  // bus address of KV arena 0 (rule R26), a multiple of 64; low half
+  DOORBELL_REG_ARENA_0_BASE_LO = 0x10080,
+  DOORBELL_REG_ARENA_0_BASE_HI = 0x10084,        // high half
+  DOORBELL_REG_ARENA_0_SIZE_LO = 0x10088,        // its bytes; low half
+  DOORBELL_REG_ARENA_0_SIZE_HI = 0x1008C,        // high half
+  // bus address of KV arena 1 (rule R26), a multiple of 64; low half
+  DOORBELL_REG_ARENA_1_BASE_LO = 0x10090,
+  DOORBELL_REG_ARENA_1_BASE_HI = 0x10094,        // high half
+  DOORBELL_REG_ARENA_1_SIZE_LO = 0x10098,        // its bytes; low half
+  DOORBELL_REG_ARENA_1_SIZE_HI = 0x1009C,        // high half
+  // bus address of KV arena 2 (rule R26), a multiple of 64; low half
+  DOORBELL_REG_ARENA_2_BASE_LO = 0x100A0,
+  DOORBELL_REG_ARENA_2_BASE_HI = 0x100A4,        // high half
+  DOORBELL_REG_ARENA_2_SIZE_LO = 0x100A8,        // its bytes; low half
+  DOORBELL_REG_ARENA_2_SIZE_HI = 0x100AC,        // high half
+  // bus address of KV arena 3 (rule R26), a multiple of 64; low half
+  DOORBELL_REG_ARENA_3_BASE_LO = 0x100B0,
+  DOORBELL_REG_ARENA_3_BASE_HI = 0x100B4,        // high half
+  DOORBELL_REG_ARENA_3_SIZE_LO = 0x100B8,        // its bytes; low half
+  DOORBELL_REG_ARENA_3_SIZE_HI = 0x100BC,        // high half
   DOORBELL_REG_RANGE_0_LO = 0x10100,             // reward model 1, range 0: its first token
   DOORBELL_REG_RANGE_0_HI = 0x10104,             // and its last; below the first, the range is empty
   DOORBELL_REG_RANGE_1_LO = 0x10108,             // reward model 1, range 1: its first token
@@ -556,7 +668,7 @@ enum doorbell_reg {
 
 // Registers that do not reset to 0.
 #define DOORBELL_RESET_ID 0x4C454244u
-#define DOORBELL_RESET_VERSION 0x00020000u
+#define DOORBELL_RESET_VERSION 0x00020001u
 #define DOORBELL_RESET_MESSAGE_CONTROL 0x00000001u
 #define DOORBELL_RESET_CHECKPOINT_DEFAULT 0xFFFFFFFFu
 #define DOORBELL_RESET_LENGTH_LIMIT 0x00100000u

@@ -4,7 +4,7 @@ package desc_pkg;
 
   // No module uses every number of the contract.
   /* verilator lint_off UNUSEDPARAM */
-  localparam logic [31:0] CONTRACT_VERSION = 32'h0002_0000;  // [31:16] major, [15:0] minor
+  localparam logic [31:0] CONTRACT_VERSION = 32'h0002_0001;  // [31:16] major, [15:0] minor
   // value of the ID register: 'DBEL' in memory order
   localparam logic [31:0] DEVICE_ID = 32'h4C45_4244;
   localparam logic [31:0] PREFIX_NONE = 32'hFFFF_FFFF;       // prefix_id of a rollout without a shared prefix
@@ -27,6 +27,11 @@ package desc_pkg;
   // largest value of LENGTH_LIMIT; a length leaves bit 31 to the phase
   localparam logic [31:0] LENGTH_LIMIT_MAX = 32'h7FFF_FFFF;
   localparam logic [31:0] RANGES = 32'h0000_0010;            // ranges of reward model 1
+  localparam logic [31:0] ARENAS = 32'h0000_0004;            // arenas of KV blocks of a function
+  localparam logic [31:0] BLOCK_TOKENS = 32'h0000_0020;      // positions of a KV block
+  // no token: an end of an image that it does not have
+  localparam logic [31:0] TOKEN_NONE = 32'hFFFF_FFFF;
+  localparam logic [31:0] SHARPNESS_MAX = 32'h0FFF_FFFF;     // largest sharpness of a sequence
   // largest delta of an event: what took longer says this
   localparam logic [31:0] EVENT_DELTA_MAX = 32'h7FFF_FFFF;
   // log2 of the largest ring, in slots; the smallest has 2
@@ -50,13 +55,16 @@ package desc_pkg;
     // bytes into the token region: where the tokens (u32 each) go, or with REWARD are; a multiple of 4;
     // POLICY: where its block lies, a multiple of 64
     logic [63:0] delta_offset;
-    logic [63:0] kv_offset;          // bytes into the KV region
+    // bytes into the KV region; engine 1: where its sequence lies (rule R26), a multiple of 64
+    logic [63:0] kv_offset;
     logic [31:0] prefix_id;          // shared prefix; 0xFFFF_FFFF is 'none', 0 is a prefix like any other
     // member of the group of prefix_id (rule R17); 0xFFFF is none, and with STOP the whole group
     logic [15:0] member;
-    logic [15:0] kv_arena_id;        // KV arena; carried, not interpreted by engine 0
+    // engine 1: the arena of its KV blocks (rule R26); carried, not interpreted by engine 0
+    logic [15:0] kv_arena_id;
     logic [31:0] rollout_id;         // rollout that this descriptor belongs to
-    logic [15:0] model_id;           // decode engine; 0 is the hash policy
+    // decode engine; 0 is the hash policy, 1 a language model (on devices with CAP_ENGINES > 1)
+    logic [15:0] model_id;
     logic [7:0]  flags;              // descriptor flags; bits 7:6 must be 0
     logic [7:0]  opcode;             // what to do, see the opcodes
   } hw_desc_t;
@@ -117,7 +125,8 @@ package desc_pkg;
   typedef struct packed {
     // mix(mix(mix(w0 ^ 0x9E3779B9) ^ w1) ^ w2) of the three words before it; else BAD_POLICY
     logic [31:0] check;
-    // bytes of weights behind the header; engine 0 has none: 0, else BAD_POLICY
+    // bytes that belong to it, from 64 bytes behind its first byte on: of engine 0 none, 0; of engine 1 an
+    // HwImage, 64; else BAD_POLICY
     logic [31:0] length;
     logic [31:0] salt;               // drawn at random for each version; engine 0 mixes it into its tokens
     logic [15:0] model_id;           // engine that it is for; that of the descriptor, else BAD_POLICY
@@ -130,6 +139,78 @@ package desc_pkg;
   localparam int          HW_POLICY_SALT_LSB = 32;
   localparam int          HW_POLICY_LENGTH_LSB = 64;
   localparam int          HW_POLICY_CHECK_LSB = 96;
+
+  // What a POLICY of engine 1 loads (rule R25): where a model lies in the MODEL region, and what of it descriptors are checked by. Byte 0 of memory is bits [7:0].
+  typedef struct packed {
+    logic [31:0] check;              // fold of the 15 words before it ('Records of engine 1')
+    logic [31:0] end_3;              // another
+    logic [31:0] end_2;              // another
+    logic [31:0] end_1;              // another
+    // a token that ends a sequence; 0xFFFF_FFFF is none, as in the next three
+    logic [31:0] end_0;
+    // lines of 64 bytes of a block of keys and values, 32 tokens in all layers
+    logic [31:0] block_lines;
+    logic [31:0] positions;          // longest sequence, as the image's header has it
+    logic [31:0] vocabulary;         // tokens that there are, as the image's header has it
+    logic [31:0] image_check;        // check of the image, as its header has it
+    logic [31:0] words;              // words of the program, 8 bytes each, at least 1
+    logic [63:0] program_at;         // bytes from the model's first to the program's; a multiple of 64
+    // bytes of the model: the image, the layers' words behind it, the program behind those; a multiple of 64
+    logic [63:0] length;
+    // bytes into the MODEL region at which the model begins, with its image; a multiple of 64
+    logic [63:0] offset;
+  } hw_image_t;
+
+  localparam int          HW_IMAGE_BITS = 512;
+  localparam int          HW_IMAGE_OFFSET_LSB = 0;
+  localparam int          HW_IMAGE_LENGTH_LSB = 64;
+  localparam int          HW_IMAGE_PROGRAM_AT_LSB = 128;
+  localparam int          HW_IMAGE_WORDS_LSB = 192;
+  localparam int          HW_IMAGE_IMAGE_CHECK_LSB = 224;
+  localparam int          HW_IMAGE_VOCABULARY_LSB = 256;
+  localparam int          HW_IMAGE_POSITIONS_LSB = 288;
+  localparam int          HW_IMAGE_BLOCK_LINES_LSB = 320;
+  localparam int          HW_IMAGE_END_0_LSB = 352;
+  localparam int          HW_IMAGE_END_1_LSB = 384;
+  localparam int          HW_IMAGE_END_2_LSB = 416;
+  localparam int          HW_IMAGE_END_3_LSB = 448;
+  localparam int          HW_IMAGE_CHECK_LSB = 480;
+
+  // A sequence of engine 1 in the KV region (rule R26); its block table, a u32 for each 32 positions, follows it. Byte 0 of memory is bits [7:0].
+  typedef struct packed {
+    logic [31:0] check;              // fold of the 15 words before it ('Records of engine 1')
+    logic [31:0] reserved_4;         // 0
+    logic [63:0] reserved_3;         // 0
+    logic [63:0] reserved_2;         // 0
+    logic [63:0] reserved_1;         // 0
+    logic [31:0] reserved_0;         // 0
+    logic [31:0] source;             // number of the block that it copies from
+    // tokens of a shared prefix, whose last block may be partial: a descriptor that begins at this position
+    // first copies what that block holds; 0: none
+    logic [31:0] shared;
+    // PREFILL: the first position whose keys and values it makes; those below it are there
+    logic [31:0] start;
+    // PREFILL: bytes into the token region at which the token of position 0 is, and the others behind it; a
+    // multiple of 4
+    logic [63:0] prompt;
+    logic [31:0] entries;            // entries of the block table
+    // log2(e) / temperature with 20 fraction bits, at most 28 bits; 0 takes the most likely token
+    logic [31:0] sharpness;
+  } hw_sequence_t;
+
+  localparam int          HW_SEQUENCE_BITS = 512;
+  localparam int          HW_SEQUENCE_SHARPNESS_LSB = 0;
+  localparam int          HW_SEQUENCE_ENTRIES_LSB = 32;
+  localparam int          HW_SEQUENCE_PROMPT_LSB = 64;
+  localparam int          HW_SEQUENCE_START_LSB = 128;
+  localparam int          HW_SEQUENCE_SHARED_LSB = 160;
+  localparam int          HW_SEQUENCE_SOURCE_LSB = 192;
+  localparam int          HW_SEQUENCE_RESERVED_0_LSB = 224;
+  localparam int          HW_SEQUENCE_RESERVED_1_LSB = 256;
+  localparam int          HW_SEQUENCE_RESERVED_2_LSB = 320;
+  localparam int          HW_SEQUENCE_RESERVED_3_LSB = 384;
+  localparam int          HW_SEQUENCE_RESERVED_4_LSB = 448;
+  localparam int          HW_SEQUENCE_CHECK_LSB = 480;
 
   // Event: one slot of a function's event ring (rule R23). Byte 0 of memory is bits [7:0].
   typedef struct packed {
@@ -193,11 +274,13 @@ package desc_pkg;
   localparam logic [7:0]  ERR_RESERVED_SET = 8'h02;
   // the check word does not match slot and index (rule R2)
   localparam logic [7:0]  ERR_BAD_CHECK = 8'h03;
-  // max_tokens is 0 or too many, or seq_len + max_tokens exceeds LENGTH_LIMIT
+  // max_tokens is 0 or too many, or seq_len + max_tokens exceeds LENGTH_LIMIT; engine 1: seq_len is 0, or
+  // they exceed the context of its image
   localparam logic [7:0]  ERR_BAD_LENGTH = 8'h04;
   // an offset is misaligned or outside its region (rule R11)
   localparam logic [7:0]  ERR_BAD_REGION = 8'h05;
-  // the model_id, or with RESIDENT or REWARD the reward_model_id, is unknown
+  // the model_id, or with RESIDENT or REWARD the reward_model_id, is unknown, or the version is of another
+  // engine
   localparam logic [7:0]  ERR_BAD_MODEL = 8'h06;
   // the memory answered a read or write of this descriptor with an error
   localparam logic [7:0]  ERR_DMA_FAULT = 8'h07;
@@ -213,8 +296,10 @@ package desc_pkg;
   // POLICY: the slot that it would load has descriptors that are not complete (rule R19)
   localparam logic [7:0]  ERR_POLICY_BUSY = 8'h0D;
   // POLICY: the mode is none, the version is resident, or the block in memory does not belong to it (rule
-  // R19)
+  // R19), or its image does not (rule R25)
   localparam logic [7:0]  ERR_BAD_POLICY = 8'h0E;
+  // engine 1: the sequence in memory, its block table or a token that it starts from is malformed (rule R26)
+  localparam logic [7:0]  ERR_BAD_SEQUENCE = 8'h0F;
 
   // What becomes of the version before: the checkpoint field of a POLICY.
   localparam logic [7:0]  POLICY_WAIT = 8'h00;               // it stays resident, and its descriptors run on
@@ -301,14 +386,16 @@ package desc_pkg;
   localparam logic [31:0] STATE_DEAD = 32'h0000_0100;
 
   // Bits of the ERROR register: faults of a queue pair, sticky until 1 is written to them; setting wins. Number and mask of each bit.
-  // ENABLE was refused: a ring size is no power of two in 2..65536, a base is misaligned, or a region lies
-  // in no window of its function
+  // ENABLE was refused: a ring size is no power of two in 2..65536, a base is misaligned, or a region (of
+  // the queue pair, or of its function) lies in no window of its function
   localparam int          FAULT_BAD_CONFIG_BIT = 0;
   localparam logic [31:0] FAULT_BAD_CONFIG = 32'h0000_0001;
-  // the read of a descriptor, of tokens to be scored or of a policy was answered with an error
+  // the read of a descriptor, of tokens, of a policy, or of a sequence and its keys and values was answered
+  // with an error
   localparam int          FAULT_DMA_READ_BIT = 1;
   localparam logic [31:0] FAULT_DMA_READ = 32'h0000_0002;
-  localparam int          FAULT_DMA_WRITE_BIT = 2;           // a token write was answered with an error
+  // the write of a token, or of keys and values, was answered with an error
+  localparam int          FAULT_DMA_WRITE_BIT = 2;
   localparam logic [31:0] FAULT_DMA_WRITE = 32'h0000_0004;
   // a completion write was answered with an error: the completions of that line, up to two, may be lost
   localparam int          FAULT_COMPLETION_WRITE_BIT = 3;
@@ -472,6 +559,32 @@ package desc_pkg;
   localparam logic [17:0] REG_EQ_TAIL = 18'h1_0054;
   // events of the ring that were dropped or lost; saturates at 0xFFFF_FFFF
   localparam logic [17:0] REG_EVENTS_DROPPED = 18'h1_0058;
+  // bus address of the MODEL region, of which the device reads models alone (rule R25), a multiple of 64;
+  // low half. Without an engine 1 (CAP_ENGINES) this and those up to ARENA_3_SIZE_HI: SLVERR
+  localparam logic [17:0] REG_MODEL_BASE_LO = 18'h1_0060;
+  localparam logic [17:0] REG_MODEL_BASE_HI = 18'h1_0064;    // high half
+  localparam logic [17:0] REG_MODEL_SIZE_LO = 18'h1_0068;    // bytes of the MODEL region; low half
+  localparam logic [17:0] REG_MODEL_SIZE_HI = 18'h1_006C;    // high half
+  // bus address of KV arena 0 (rule R26), a multiple of 64; low half
+  localparam logic [17:0] REG_ARENA_0_BASE_LO = 18'h1_0080;
+  localparam logic [17:0] REG_ARENA_0_BASE_HI = 18'h1_0084;  // high half
+  localparam logic [17:0] REG_ARENA_0_SIZE_LO = 18'h1_0088;  // its bytes; low half
+  localparam logic [17:0] REG_ARENA_0_SIZE_HI = 18'h1_008C;  // high half
+  // bus address of KV arena 1 (rule R26), a multiple of 64; low half
+  localparam logic [17:0] REG_ARENA_1_BASE_LO = 18'h1_0090;
+  localparam logic [17:0] REG_ARENA_1_BASE_HI = 18'h1_0094;  // high half
+  localparam logic [17:0] REG_ARENA_1_SIZE_LO = 18'h1_0098;  // its bytes; low half
+  localparam logic [17:0] REG_ARENA_1_SIZE_HI = 18'h1_009C;  // high half
+  // bus address of KV arena 2 (rule R26), a multiple of 64; low half
+  localparam logic [17:0] REG_ARENA_2_BASE_LO = 18'h1_00A0;
+  localparam logic [17:0] REG_ARENA_2_BASE_HI = 18'h1_00A4;  // high half
+  localparam logic [17:0] REG_ARENA_2_SIZE_LO = 18'h1_00A8;  // its bytes; low half
+  localparam logic [17:0] REG_ARENA_2_SIZE_HI = 18'h1_00AC;  // high half
+  // bus address of KV arena 3 (rule R26), a multiple of 64; low half
+  localparam logic [17:0] REG_ARENA_3_BASE_LO = 18'h1_00B0;
+  localparam logic [17:0] REG_ARENA_3_BASE_HI = 18'h1_00B4;  // high half
+  localparam logic [17:0] REG_ARENA_3_SIZE_LO = 18'h1_00B8;  // its bytes; low half
+  localparam logic [17:0] REG_ARENA_3_SIZE_HI = 18'h1_00BC;  // high half
   localparam logic [17:0] REG_RANGE_0_LO = 18'h1_0100;       // reward model 1, range 0: its first token
   // and its last; below the first, the range is empty
   localparam logic [17:0] REG_RANGE_0_HI = 18'h1_0104;
@@ -588,7 +701,7 @@ package desc_pkg;
 
   // Registers that do not reset to 0.
   localparam logic [31:0] RESET_ID = 32'h4C45_4244;
-  localparam logic [31:0] RESET_VERSION = 32'h0002_0000;
+  localparam logic [31:0] RESET_VERSION = 32'h0002_0001;
   localparam logic [31:0] RESET_MESSAGE_CONTROL = 32'h0000_0001;
   localparam logic [31:0] RESET_CHECKPOINT_DEFAULT = 32'hFFFF_FFFF;
   localparam logic [31:0] RESET_LENGTH_LIMIT = 32'h0010_0000;

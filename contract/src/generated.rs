@@ -4,7 +4,7 @@
 use crate::define::{code_points, record, registers};
 
 /// Version of the contract, `[31:16]` major, `[15:0]` minor.
-pub const CONTRACT_VERSION: u32 = 0x0002_0000;
+pub const CONTRACT_VERSION: u32 = 0x0002_0001;
 /// value of the ID register: 'DBEL' in memory order
 pub const DEVICE_ID: u32 = 0x4C45_4244;
 /// prefix_id of a rollout without a shared prefix
@@ -35,6 +35,14 @@ pub const DIGEST_PRIME: u32 = 0x0100_0193;
 pub const LENGTH_LIMIT_MAX: u32 = 0x7FFF_FFFF;
 /// ranges of reward model 1
 pub const RANGES: u32 = 16;
+/// arenas of KV blocks of a function
+pub const ARENAS: u32 = 4;
+/// positions of a KV block
+pub const BLOCK_TOKENS: u32 = 32;
+/// no token: an end of an image that it does not have
+pub const TOKEN_NONE: u32 = 0xFFFF_FFFF;
+/// largest sharpness of a sequence
+pub const SHARPNESS_MAX: u32 = 0x0FFF_FFFF;
 /// largest delta of an event: what took longer says this
 pub const EVENT_DELTA_MAX: u32 = 0x7FFF_FFFF;
 /// log2 of the largest ring, in slots; the smallest has 2
@@ -47,17 +55,17 @@ record! {
         0 opcode: u8,
         /// Byte 1: descriptor flags; bits 7:6 must be 0
         1 flags: u8,
-        /// Bytes 2 to 3: decode engine; 0 is the hash policy
+        /// Bytes 2 to 3: decode engine; 0 is the hash policy, 1 a language model (on devices with CAP_ENGINES > 1)
         2 model_id: u16,
         /// Bytes 4 to 7: rollout that this descriptor belongs to
         4 rollout_id: u32,
-        /// Bytes 8 to 9: KV arena; carried, not interpreted by engine 0
+        /// Bytes 8 to 9: engine 1: the arena of its KV blocks (rule R26); carried, not interpreted by engine 0
         8 kv_arena_id: u16,
         /// Bytes 10 to 11: member of the group of prefix_id (rule R17); 0xFFFF is none, and with STOP the whole group
         10 member: u16,
         /// Bytes 12 to 15: shared prefix; 0xFFFF_FFFF is 'none', 0 is a prefix like any other
         12 prefix_id: u32,
-        /// Bytes 16 to 23: bytes into the KV region
+        /// Bytes 16 to 23: bytes into the KV region; engine 1: where its sequence lies (rule R26), a multiple of 64
         16 kv_offset: u64,
         /// Bytes 24 to 31: bytes into the token region: where the tokens (u32 each) go, or with REWARD are; a multiple of 4; POLICY: where its block lies, a multiple of 64
         24 delta_offset: u64,
@@ -118,10 +126,72 @@ record! {
         2 model_id: u16,
         /// Bytes 4 to 7: drawn at random for each version; engine 0 mixes it into its tokens
         4 salt: u32,
-        /// Bytes 8 to 11: bytes of weights behind the header; engine 0 has none: 0, else BAD_POLICY
+        /// Bytes 8 to 11: bytes that belong to it, from 64 bytes behind its first byte on: of engine 0 none, 0; of engine 1 an HwImage, 64; else BAD_POLICY
         8 length: u32,
         /// Bytes 12 to 15: mix(mix(mix(w0 ^ 0x9E3779B9) ^ w1) ^ w2) of the three words before it; else BAD_POLICY
         12 check: u32,
+    }
+}
+
+record! {
+    /// What a POLICY of engine 1 loads (rule R25): where a model lies in the MODEL region, and what of it descriptors are checked by.
+    HwImage, 64 {
+        /// Bytes 0 to 7: bytes into the MODEL region at which the model begins, with its image; a multiple of 64
+        0 offset: u64,
+        /// Bytes 8 to 15: bytes of the model: the image, the layers' words behind it, the program behind those; a multiple of 64
+        8 length: u64,
+        /// Bytes 16 to 23: bytes from the model's first to the program's; a multiple of 64
+        16 program_at: u64,
+        /// Bytes 24 to 27: words of the program, 8 bytes each, at least 1
+        24 words: u32,
+        /// Bytes 28 to 31: check of the image, as its header has it
+        28 image_check: u32,
+        /// Bytes 32 to 35: tokens that there are, as the image's header has it
+        32 vocabulary: u32,
+        /// Bytes 36 to 39: longest sequence, as the image's header has it
+        36 positions: u32,
+        /// Bytes 40 to 43: lines of 64 bytes of a block of keys and values, 32 tokens in all layers
+        40 block_lines: u32,
+        /// Bytes 44 to 47: a token that ends a sequence; 0xFFFF_FFFF is none, as in the next three
+        44 end_0: u32,
+        /// Bytes 48 to 51: another
+        48 end_1: u32,
+        /// Bytes 52 to 55: another
+        52 end_2: u32,
+        /// Bytes 56 to 59: another
+        56 end_3: u32,
+        /// Bytes 60 to 63: fold of the 15 words before it ('Records of engine 1')
+        60 check: u32,
+    }
+}
+
+record! {
+    /// A sequence of engine 1 in the KV region (rule R26); its block table, a u32 for each 32 positions, follows it.
+    HwSequence, 64 {
+        /// Bytes 0 to 3: log2(e) / temperature with 20 fraction bits, at most 28 bits; 0 takes the most likely token
+        0 sharpness: u32,
+        /// Bytes 4 to 7: entries of the block table
+        4 entries: u32,
+        /// Bytes 8 to 15: PREFILL: bytes into the token region at which the token of position 0 is, and the others behind it; a multiple of 4
+        8 prompt: u64,
+        /// Bytes 16 to 19: PREFILL: the first position whose keys and values it makes; those below it are there
+        16 start: u32,
+        /// Bytes 20 to 23: tokens of a shared prefix, whose last block may be partial: a descriptor that begins at this position first copies what that block holds; 0: none
+        20 shared: u32,
+        /// Bytes 24 to 27: number of the block that it copies from
+        24 source: u32,
+        /// Bytes 28 to 31: 0
+        28 reserved_0: u32,
+        /// Bytes 32 to 39: 0
+        32 reserved_1: u64,
+        /// Bytes 40 to 47: 0
+        40 reserved_2: u64,
+        /// Bytes 48 to 55: 0
+        48 reserved_3: u64,
+        /// Bytes 56 to 59: 0
+        56 reserved_4: u32,
+        /// Bytes 60 to 63: fold of the 15 words before it ('Records of engine 1')
+        60 check: u32,
     }
 }
 
@@ -196,11 +266,11 @@ code_points! {
         ReservedSet = 2, "RESERVED_SET";
         /// BAD_CHECK: the check word does not match slot and index (rule R2)
         BadCheck = 3, "BAD_CHECK";
-        /// BAD_LENGTH: max_tokens is 0 or too many, or seq_len + max_tokens exceeds LENGTH_LIMIT
+        /// BAD_LENGTH: max_tokens is 0 or too many, or seq_len + max_tokens exceeds LENGTH_LIMIT; engine 1: seq_len is 0, or they exceed the context of its image
         BadLength = 4, "BAD_LENGTH";
         /// BAD_REGION: an offset is misaligned or outside its region (rule R11)
         BadRegion = 5, "BAD_REGION";
-        /// BAD_MODEL: the model_id, or with RESIDENT or REWARD the reward_model_id, is unknown
+        /// BAD_MODEL: the model_id, or with RESIDENT or REWARD the reward_model_id, is unknown, or the version is of another engine
         BadModel = 6, "BAD_MODEL";
         /// DMA_FAULT: the memory answered a read or write of this descriptor with an error
         DmaFault = 7, "DMA_FAULT";
@@ -216,8 +286,10 @@ code_points! {
         BadVersion = 12, "BAD_VERSION";
         /// POLICY_BUSY: POLICY: the slot that it would load has descriptors that are not complete (rule R19)
         PolicyBusy = 13, "POLICY_BUSY";
-        /// BAD_POLICY: POLICY: the mode is none, the version is resident, or the block in memory does not belong to it (rule R19)
+        /// BAD_POLICY: POLICY: the mode is none, the version is resident, or the block in memory does not belong to it (rule R19), or its image does not (rule R25)
         BadPolicy = 14, "BAD_POLICY";
+        /// BAD_SEQUENCE: engine 1: the sequence in memory, its block table or a token that it starts from is malformed (rule R26)
+        BadSequence = 15, "BAD_SEQUENCE";
     }
 }
 
@@ -334,11 +406,11 @@ bitflags::bitflags! {
     /// Bits of the ERROR register: faults of a queue pair, sticky until 1 is written to them; setting wins.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
     pub struct DeviceFault: u32 {
-        /// Bit 0: ENABLE was refused: a ring size is no power of two in 2..65536, a base is misaligned, or a region lies in no window of its function
+        /// Bit 0: ENABLE was refused: a ring size is no power of two in 2..65536, a base is misaligned, or a region (of the queue pair, or of its function) lies in no window of its function
         const BAD_CONFIG = 1 << 0;
-        /// Bit 1: the read of a descriptor, of tokens to be scored or of a policy was answered with an error
+        /// Bit 1: the read of a descriptor, of tokens, of a policy, or of a sequence and its keys and values was answered with an error
         const DMA_READ = 1 << 1;
-        /// Bit 2: a token write was answered with an error
+        /// Bit 2: the write of a token, or of keys and values, was answered with an error
         const DMA_WRITE = 1 << 2;
         /// Bit 3: a completion write was answered with an error: the completions of that line, up to two, may be lost
         const COMPLETION_WRITE = 1 << 3;
@@ -417,7 +489,7 @@ registers! {
         /// ID (ro): DEVICE_ID
         Id = 0x0_0000, Device, "ID", ReadOnly, Some(0x4C45_4244);
         /// VERSION (ro): contract version, \[31:16\] major, \[15:0\] minor
-        Version = 0x0_0004, Device, "VERSION", ReadOnly, Some(0x0002_0000);
+        Version = 0x0_0004, Device, "VERSION", ReadOnly, Some(0x0002_0001);
         /// CAPABILITY (ro): what the device can do, a bit each
         Capability = 0x0_0008, Device, "CAPABILITY", ReadOnly, None;
         /// WORKER_STATE (ro): \[7:3\] workers busy, saturating; \[2\] a worker is held back by the write port, \[1\] one is in wait states, \[0\] one is busy
@@ -512,6 +584,46 @@ registers! {
         EqTail = 0x1_0054, Function, "EQ_TAIL", ReadOnly, Some(0);
         /// EVENTS_DROPPED (ro): events of the ring that were dropped or lost; saturates at 0xFFFF_FFFF
         EventsDropped = 0x1_0058, Function, "EVENTS_DROPPED", ReadOnly, Some(0);
+        /// MODEL_BASE_LO (cfg): bus address of the MODEL region, of which the device reads models alone (rule R25), a multiple of 64; low half. Without an engine 1 (CAP_ENGINES) this and those up to ARENA_3_SIZE_HI: SLVERR
+        ModelBaseLo = 0x1_0060, Function, "MODEL_BASE_LO", Config, Some(0);
+        /// MODEL_BASE_HI (cfg): high half
+        ModelBaseHi = 0x1_0064, Function, "MODEL_BASE_HI", Config, Some(0);
+        /// MODEL_SIZE_LO (cfg): bytes of the MODEL region; low half
+        ModelSizeLo = 0x1_0068, Function, "MODEL_SIZE_LO", Config, Some(0);
+        /// MODEL_SIZE_HI (cfg): high half
+        ModelSizeHi = 0x1_006C, Function, "MODEL_SIZE_HI", Config, Some(0);
+        /// ARENA_0_BASE_LO (cfg): bus address of KV arena 0 (rule R26), a multiple of 64; low half
+        Arena0BaseLo = 0x1_0080, Function, "ARENA_0_BASE_LO", Config, Some(0);
+        /// ARENA_0_BASE_HI (cfg): high half
+        Arena0BaseHi = 0x1_0084, Function, "ARENA_0_BASE_HI", Config, Some(0);
+        /// ARENA_0_SIZE_LO (cfg): its bytes; low half
+        Arena0SizeLo = 0x1_0088, Function, "ARENA_0_SIZE_LO", Config, Some(0);
+        /// ARENA_0_SIZE_HI (cfg): high half
+        Arena0SizeHi = 0x1_008C, Function, "ARENA_0_SIZE_HI", Config, Some(0);
+        /// ARENA_1_BASE_LO (cfg): bus address of KV arena 1 (rule R26), a multiple of 64; low half
+        Arena1BaseLo = 0x1_0090, Function, "ARENA_1_BASE_LO", Config, Some(0);
+        /// ARENA_1_BASE_HI (cfg): high half
+        Arena1BaseHi = 0x1_0094, Function, "ARENA_1_BASE_HI", Config, Some(0);
+        /// ARENA_1_SIZE_LO (cfg): its bytes; low half
+        Arena1SizeLo = 0x1_0098, Function, "ARENA_1_SIZE_LO", Config, Some(0);
+        /// ARENA_1_SIZE_HI (cfg): high half
+        Arena1SizeHi = 0x1_009C, Function, "ARENA_1_SIZE_HI", Config, Some(0);
+        /// ARENA_2_BASE_LO (cfg): bus address of KV arena 2 (rule R26), a multiple of 64; low half
+        Arena2BaseLo = 0x1_00A0, Function, "ARENA_2_BASE_LO", Config, Some(0);
+        /// ARENA_2_BASE_HI (cfg): high half
+        Arena2BaseHi = 0x1_00A4, Function, "ARENA_2_BASE_HI", Config, Some(0);
+        /// ARENA_2_SIZE_LO (cfg): its bytes; low half
+        Arena2SizeLo = 0x1_00A8, Function, "ARENA_2_SIZE_LO", Config, Some(0);
+        /// ARENA_2_SIZE_HI (cfg): high half
+        Arena2SizeHi = 0x1_00AC, Function, "ARENA_2_SIZE_HI", Config, Some(0);
+        /// ARENA_3_BASE_LO (cfg): bus address of KV arena 3 (rule R26), a multiple of 64; low half
+        Arena3BaseLo = 0x1_00B0, Function, "ARENA_3_BASE_LO", Config, Some(0);
+        /// ARENA_3_BASE_HI (cfg): high half
+        Arena3BaseHi = 0x1_00B4, Function, "ARENA_3_BASE_HI", Config, Some(0);
+        /// ARENA_3_SIZE_LO (cfg): its bytes; low half
+        Arena3SizeLo = 0x1_00B8, Function, "ARENA_3_SIZE_LO", Config, Some(0);
+        /// ARENA_3_SIZE_HI (cfg): high half
+        Arena3SizeHi = 0x1_00BC, Function, "ARENA_3_SIZE_HI", Config, Some(0);
         /// RANGE_0_LO (cfg): reward model 1, range 0: its first token
         Range0Lo = 0x1_0100, Function, "RANGE_0_LO", Config, Some(0xFFFF_FFFF);
         /// RANGE_0_HI (cfg): and its last; below the first, the range is empty

@@ -233,8 +233,68 @@ impl HwPolicy {
     }
 
     fn check_word(&self) -> u32 {
-        let [first, salt, length, _]: [u32; 4] = cast(*self);
-        mix(mix(mix(first ^ GOLDEN) ^ salt) ^ length)
+        let [words @ .., _]: [u32; 4] = cast(*self);
+        fold(&words)
+    }
+}
+
+/// The check word of what lies in memory for a descriptor to read: of the words before it.
+fn fold(words: &[u32]) -> u32 {
+    words.iter().fold(GOLDEN, |sum, word| mix(sum ^ word))
+}
+
+impl HwImage {
+    /// This image with its check word.
+    #[must_use]
+    pub fn seal(self) -> Self {
+        Self { check: self.check_word(), ..self }
+    }
+
+    /// Whether the check word fits. That of cleared memory does not.
+    pub fn verify(&self) -> bool {
+        self.check == self.check_word()
+    }
+
+    fn check_word(&self) -> u32 {
+        let [words @ .., _]: [u32; 16] = cast(*self);
+        fold(&words)
+    }
+
+    /// The tokens that end a sequence; [`TOKEN_NONE`] is none.
+    pub const fn ends(&self) -> [u32; 4] {
+        [self.end_0, self.end_1, self.end_2, self.end_3]
+    }
+
+    /// Bytes of a block of keys and values.
+    pub fn block_bytes(&self) -> u64 {
+        64 * u64::from(self.block_lines)
+    }
+}
+
+impl HwSequence {
+    /// This sequence with its check word.
+    #[must_use]
+    pub fn seal(self) -> Self {
+        Self { check: self.check_word(), ..self }
+    }
+
+    /// Whether the check word fits. That of cleared memory does not.
+    pub fn verify(&self) -> bool {
+        self.check == self.check_word()
+    }
+
+    fn check_word(&self) -> u32 {
+        let [words @ .., _]: [u32; 16] = cast(*self);
+        fold(&words)
+    }
+
+    /// Whether all that is reserved is 0.
+    pub const fn is_plain(&self) -> bool {
+        self.reserved_0 == 0
+            && self.reserved_1 == 0
+            && self.reserved_2 == 0
+            && self.reserved_3 == 0
+            && self.reserved_4 == 0
     }
 }
 
@@ -424,6 +484,25 @@ mod tests {
             let mut bytes: [u8; 16] = cast(header);
             bytes[bit / 8] ^= 1 << (bit % 8);
             assert!(!cast::<_, HwPolicy>(bytes).verify(), "bit {bit}");
+        }
+    }
+
+    /// Computed by an independent program from docs/contract.md, "Records of engine 1".
+    #[test]
+    fn r25_r26_records_verify_as_they_were_sealed() {
+        let words: [u32; 16] = core::array::from_fn(|k| 0x0101_0101 * k as u32);
+        let (image, sequence): (HwImage, HwSequence) = (cast(words), cast(words));
+        assert_eq!([image.seal().check, sequence.seal().check], [0x5C6C_9E6B; 2]);
+        assert!(!HwImage::default().verify() && !HwSequence::default().verify());
+        assert!(HwSequence { sharpness: 7, entries: 3, ..HwSequence::default() }.is_plain());
+        for bit in 0..512 {
+            let mut bytes: [u8; 64] = cast(sequence.seal());
+            bytes[bit / 8] ^= 1 << (bit % 8);
+            assert!(!cast::<_, HwSequence>(bytes).verify() && !cast::<_, HwImage>(bytes).verify(), "bit {bit}");
+            let one: HwSequence = cast(core::array::from_fn::<u8, 64, _>(|byte| {
+                if byte == bit / 8 { 1 << (bit % 8) } else { 0 }
+            }));
+            assert_eq!(one.is_plain(), !(28..60).contains(&(bit / 8)), "bit {bit}");
         }
     }
 

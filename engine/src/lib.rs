@@ -1,9 +1,9 @@
 //! What runs behind DECODE, and what scores it: the seam between a device and its engines.
 //!
 //! A device checks descriptors, writes tokens, counts, and decides what ends a DECODE; of the tokens it knows only what
-//! is here. An [`Engine`] is found by `model_id`. It says what it needs of the KV region ([`Engine::kv`]), and
-//! [begins](Engine::begin) a rollout at the length at which its descriptor stands; the [`Decoder`] that this gives makes
-//! one token a [step](Decoder::step). Nothing of a decoder outlives a *checkpoint*: a descriptor that continues the
+//! is here. An [`Engine`] is found by `model_id`. One whose tokens follow from the descriptor [begins](Engine::begin) a rollout at the
+//! length at which its descriptor stands; the [`Decoder`] that this gives makes
+//! one token a [step](Decoder::step). The language model's follow from memory too: its steps are crate `doorbell-lm`'s, and whoever has memory makes a [`Step`] of each. Nothing of a decoder outlives a *checkpoint*: a descriptor that continues the
 //! rollout begins anew, from what descriptor and memory hold (R9). A [`RewardModel`] is found by `reward_model_id`, and
 //! scores tokens; number 0 their [`Digest`] alone.
 //!
@@ -13,7 +13,7 @@
 //!
 //! let desc = HwDesc::decode(7, 100, 3).with_seed(1);
 //! let engine = Engine::of(desc.model_id).expect("engine 0 is the hash policy");
-//! let mut decoder = engine.begin(&desc, 0, 0);
+//! let mut decoder = engine.begin(&desc, 0, 0).expect("it needs the descriptor alone");
 //! let mut digest = Digest::EMPTY;
 //! for _ in 0..desc.max_tokens {
 //!     digest.push(decoder.step().token);
@@ -37,46 +37,34 @@ use doorbell_contract::{DIGEST_INIT, DIGEST_PRIME, HwDesc, RANGES};
 pub enum Engine {
     /// 0: the hash policy, whose tokens depend on (salt, seed, rollout, position) alone.
     Hash,
-}
-
-/// What an engine needs of the KV region.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct KvNeeds {
-    /// Bytes for each token of a sequence.
-    pub bytes_per_token: u64,
-    /// Tokens in a block, the unit in which prefixes are shared; 0 for an engine that has none.
-    pub block_tokens: u32,
+    /// 1: a language model, whose weights and sequences lie in memory (R25 to R27).
+    Language,
 }
 
 impl Engine {
     /// Every engine; its place is its `model_id`.
-    pub const ALL: [Self; 1] = [Self::Hash];
+    pub const ALL: [Self; 2] = [Self::Hash, Self::Language];
 
     /// The engine with this `model_id`; any other is BAD_MODEL.
     #[inline]
     pub const fn of(model_id: u16) -> Option<Self> {
         match model_id {
             0 => Some(Self::Hash),
+            1 => Some(Self::Language),
             _ => None,
         }
     }
 
-    /// What it needs of the KV region.
-    pub const fn kv(self) -> KvNeeds {
-        match self {
-            Self::Hash => KvNeeds { bytes_per_token: 0, block_tokens: 0 },
-        }
-    }
-
     /// The rollout of `desc`, a DECODE, at its `seq_len`, under the version with this `salt` (R18); a token ends the sequence with
-    /// probability `eos_threshold` / 32768.
+    /// probability `eos_threshold` / 32768. `None` of an engine whose tokens do not follow from that.
     #[inline]
-    pub const fn begin(self, desc: &HwDesc, salt: u32, eos_threshold: u32) -> Decoder {
+    pub const fn begin(self, desc: &HwDesc, salt: u32, eos_threshold: u32) -> Option<Decoder> {
         match self {
             Self::Hash => {
                 let stream = hash::Stream::new(desc.seed, desc.rollout_id, salt);
-                Decoder::Hash(hash::Decoder::new(stream, desc.seq_len, eos_threshold))
+                Some(Decoder::Hash(hash::Decoder::new(stream, desc.seq_len, eos_threshold)))
             }
+            Self::Language => None,
         }
     }
 }
@@ -254,7 +242,7 @@ mod tests {
     fn r09_a_rollout_that_begins_anew_at_a_checkpoint_goes_on(#[values(0, 1, 7, 31, 32)] cut: u32) {
         let whole = HwDesc::decode(7, u32::MAX - 5, 32).with_seed(3);
         let steps = |desc: &HwDesc| -> Vec<Step> {
-            let mut decoder = Engine::Hash.begin(desc, 9, 600);
+            let mut decoder = Engine::Hash.begin(desc, 9, 600).unwrap();
             (0..desc.max_tokens).map(|_| decoder.step()).collect()
         };
         let head = HwDesc { max_tokens: cut, ..whole };

@@ -3,7 +3,7 @@
 use crate::error::DeviceError;
 use crate::memory::PAGE;
 use crate::queue::Depth;
-use doorbell_contract::{CHECKPOINT_NEVER, EventControl, LENGTH_LIMIT_MAX, RANGES, Register};
+use doorbell_contract::{ARENAS, CHECKPOINT_NEVER, EventControl, LENGTH_LIMIT_MAX, RANGES, Register};
 
 /// How a [`Driver`](crate::driver::Driver) sets up its queue pair and device.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -24,6 +24,11 @@ pub struct QueueConfig {
     pub kv_bytes: u64,
     /// Bytes of the log-probability region; 0 where no descriptor has LOGP.
     pub logp_bytes: u64,
+    /// Bytes of the function's MODEL region, in this queue pair's memory; 0: none of this queue pair's making. Of the queue pairs of a function the one
+    /// that has MODEL region and arenas is to be enabled first, and the others have none (R25).
+    pub model_bytes: u64,
+    /// Bytes of each of the function's arenas (R26), likewise.
+    pub arena_bytes: [u64; ARENAS as usize],
     /// Ranges of reward model 1: the first and the last token of each; one whose last is below its first is empty.
     pub ranges: [(u32, u32); RANGES as usize],
     /// Checkpoint of descriptors that give 0; 0 and [`CHECKPOINT_NEVER`] are never.
@@ -67,6 +72,8 @@ impl Default for QueueConfig {
             token_bytes: 1 << 20,
             kv_bytes: 0,
             logp_bytes: 0,
+            model_bytes: 0,
+            arena_bytes: [0; ARENAS as usize],
             ranges: [(u32::MAX, 0); RANGES as usize],
             checkpoint_default: CHECKPOINT_NEVER,
             wait_states: 0,
@@ -99,6 +106,10 @@ pub struct Layout {
     pub kv: usize,
     /// Log-probability region.
     pub logp: usize,
+    /// MODEL region.
+    pub model: usize,
+    /// Arenas.
+    pub arenas: [usize; ARENAS as usize],
     /// The page whose first word the interrupt's message is written to.
     pub message: usize,
     /// Length of the whole.
@@ -173,8 +184,13 @@ impl QueueConfig {
         let tokens = place("token_bytes", self.token_bytes)?;
         let kv = place("kv_bytes", self.kv_bytes)?;
         let logp = place("logp_bytes", self.logp_bytes)?;
+        let model = place("model_bytes", self.model_bytes)?;
+        let mut arenas = [0; ARENAS as usize];
+        for (arena, bytes) in arenas.iter_mut().zip(self.arena_bytes) {
+            *arena = place("arena_bytes", bytes)?;
+        }
         let message = place("message", PAGE as u64)?;
-        Ok(Layout { sq, cq, events, tokens, kv, logp, message, bytes: end })
+        Ok(Layout { sq, cq, events, tokens, kv, logp, model, arenas, message, bytes: end })
     }
 
     /// The registers that this configuration sets, for a token region at `tokens` and other regions at `layout` in memory at
@@ -218,6 +234,20 @@ impl QueueConfig {
             (R::LogpSizeLo, self.logp_bytes as u32),
             (R::LogpSizeHi, (self.logp_bytes >> 32) as u32),
         ]
+    }
+
+    /// The registers of MODEL region and arenas, which a device without engine 1 does not have. What has no bytes lies nowhere.
+    pub(crate) fn language_registers(&self, layout: &Layout, bus_address: u64) -> Vec<(Register, u32)> {
+        let parts = [(layout.model, self.model_bytes)];
+        let arenas = layout.arenas.into_iter().zip(self.arena_bytes);
+        let first = [Register::ModelBaseLo, Register::Arena0BaseLo, Register::Arena1BaseLo];
+        let first = first.into_iter().chain([Register::Arena2BaseLo, Register::Arena3BaseLo]);
+        let halves = parts.into_iter().chain(arenas).zip(first).flat_map(|((offset, bytes), first)| {
+            let base = if bytes > 0 { bus_address + offset as u64 } else { 0 };
+            let words = [base as u32, (base >> 32) as u32, bytes as u32, (bytes >> 32) as u32];
+            (first as u32..).step_by(4).zip(words)
+        });
+        halves.filter_map(|(address, value)| Some((Register::at(address)?.0, value))).collect()
     }
 
     /// The registers of the event ring, which a device without events does not have.
@@ -290,6 +320,8 @@ mod tests {
             token_bytes: 1,
             kv_bytes: 5000,
             logp_bytes: 3,
+            model_bytes: 1,
+            arena_bytes: [0, 64, 0, 0],
             ..Default::default()
         };
         let layout = config.check().unwrap().layout;
@@ -302,8 +334,10 @@ mod tests {
                 tokens: 16_384,
                 kv: 20_480,
                 logp: 28_672,
-                message: 32_768,
-                bytes: 36_864
+                model: 32_768,
+                arenas: [36_864, 36_864, 40_960, 40_960],
+                message: 40_960,
+                bytes: 45_056
             }
         );
     }

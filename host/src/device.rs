@@ -3,6 +3,7 @@
 use std::time::Instant;
 
 use crate::error::DeviceError;
+use crate::language::LanguageRegions;
 use crate::memory::SharedMemory;
 use crate::platform::Platform;
 use crate::ports::SharedDevice;
@@ -93,6 +94,11 @@ pub trait Device: Send {
 
     /// Beside each token region that of the log-probabilities of its tokens, at the same offsets (R11); none where there are none.
     fn logp_regions(&self) -> Vec<TokenRegion> {
+        vec![]
+    }
+
+    /// Beside each token region where models, sequences and keys and values of engine 1 lie (R25, R26); none where a queue pair has none of its own.
+    fn language_regions(&self) -> Vec<LanguageRegions> {
         vec![]
     }
 
@@ -201,6 +207,8 @@ pub struct Features {
     pub groups: u32,
     /// Versions of the policy that its function may have resident (R18); 0: version 0 alone.
     pub policy_slots: u32,
+    /// Decode engines: `model_id` below it is known.
+    pub engines: u32,
     /// Reward models: `reward_model_id` below it is known.
     pub reward_models: u32,
     /// Ticks of the device's clock in a second; 0: they are of no fixed length.
@@ -221,6 +229,7 @@ impl Features {
             capability: Capability::from_bits_retain(read(Register::Capability)?),
             groups: read(Register::CapGroups)?,
             policy_slots: read(Register::CapPolicySlots)?,
+            engines: read(Register::CapEngines)?,
             reward_models: read(Register::CapRewardModels)?,
             tick_hz: read(Register::CapTickHz)?,
         })
@@ -233,6 +242,7 @@ impl Features {
             capability: self.capability & other.capability,
             groups: self.groups.min(other.groups),
             policy_slots: self.policy_slots.min(other.policy_slots),
+            engines: self.engines.min(other.engines),
             reward_models: self.reward_models.min(other.reward_models),
             // Of two clocks neither is that of both.
             tick_hz: if self.tick_hz == other.tick_hz { self.tick_hz } else { 0 },

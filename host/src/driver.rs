@@ -10,6 +10,7 @@ use bytemuck::cast_slice_mut;
 use crate::config::{Checked, Layout, QueueConfig};
 use crate::device::{Counters, Device, Features, QueueCounters, TokenRegion};
 use crate::error::{DeviceError, Timeout};
+use crate::language::{LanguageRegions, WordRegion};
 use crate::ledger::{Broken, Ledger};
 use crate::memory::SharedMemory;
 use crate::platform::{Awaited, Platform};
@@ -345,12 +346,39 @@ impl<P: Platform> Driver<P> {
             let field = if register == Register::CoalesceCount { "coalesce_count" } else { "coalesce_time" };
             return Err(self.lacks(field, value.into(), "coalesced interrupts (CAPABILITY.INTERRUPT)"));
         }
+        self.configure_language()?;
         if features.reward_models > 1 {
             for (register, value) in ranges {
                 self.configure(register, value)?;
             }
         } else if let Some(&(lo, _)) = self.parts.config.ranges.iter().find(|(lo, hi)| lo <= hi) {
             return Err(self.lacks("ranges", lo.into(), "reward model 1 (CAP_REWARD_MODELS)"));
+        }
+        Ok(())
+    }
+
+    /// Sets MODEL region and arenas. Those that another queue pair of the function, which is active, has set stay as they are for one that has none.
+    fn configure_language(&mut self) -> Result<(), DeviceError> {
+        let Parts { config, layout, memory, features, .. } = &self.parts;
+        let arenas = config.arena_bytes.iter().sum::<u64>();
+        let (model_bytes, registers) =
+            (config.model_bytes, config.language_registers(layout, memory.bus_address()));
+        let asked = [("model_bytes", model_bytes), ("arena_bytes", arenas)];
+        let asked = asked.into_iter().find(|&(_, bytes)| bytes > 0);
+        if features.engines < 2 {
+            return asked.map_or(Ok(()), |(field, bytes)| {
+                Err(self.lacks(field, bytes, "engine 1 (CAP_ENGINES)"))
+            });
+        }
+        for (register, value) in registers {
+            match (self.configure(register, value), asked) {
+                (Err(DeviceError::WriteRefused { .. }), None) => return Ok(()),
+                (Err(DeviceError::WriteRefused { .. }), Some((field, bytes))) => {
+                    let expected = "that of the first queue pair of its function that is enabled".into();
+                    return Err(DeviceError::Config { field, value: bytes, expected });
+                }
+                (written, _) => written?,
+            }
         }
         Ok(())
     }
@@ -420,6 +448,22 @@ impl<P: Platform> Driver<P> {
     fn logp_region(&self) -> Result<TokenRegion, DeviceError> {
         let Parts { config, layout, memory, .. } = &self.parts;
         TokenRegion::new(memory.clone(), layout.logp, config.logp_bytes)
+    }
+
+    /// Where engine 1 has its memory, if this queue pair has laid it out.
+    fn language(&self) -> Result<Option<LanguageRegions>, DeviceError> {
+        let Parts { config, layout, memory, .. } = &self.parts;
+        if config.model_bytes == 0 {
+            return Ok(None);
+        }
+        let region = |name, start, bytes| WordRegion::new(memory.clone(), name, start, bytes);
+        let [a, b, c, d] =
+            std::array::from_fn(|k| region("arena", layout.arenas[k], config.arena_bytes[k]));
+        Ok(Some(LanguageRegions {
+            model: region("MODEL region", layout.model, config.model_bytes)?,
+            sequences: region("KV region", layout.kv, config.kv_bytes)?,
+            arenas: [a?, b?, c?, d?],
+        }))
     }
 
     /// Copies the log-probabilities, Q16.16, of the tokens from `delta_offset` on.
@@ -736,6 +780,10 @@ impl<P: Platform> Device for Driver<P> {
             return vec![];
         }
         self.logp_region().into_iter().collect()
+    }
+
+    fn language_regions(&self) -> Vec<LanguageRegions> {
+        self.language().ok().flatten().into_iter().collect()
     }
 
     #[inline]

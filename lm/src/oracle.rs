@@ -31,6 +31,18 @@ impl Cache {
         self.tokens == 0
     }
 
+    /// Adds a token whose keys and values were kept elsewhere, by layer and head.
+    pub fn push(&mut self, mut stored: impl FnMut(usize, usize) -> [Stored; 2]) {
+        for (layer, heads) in self.layers.iter_mut().enumerate() {
+            for (head, held) in heads.iter_mut().enumerate() {
+                let [key, value] = stored(layer, head);
+                held[0].push(key);
+                held[1].push(value);
+            }
+        }
+        self.tokens += 1;
+    }
+
     /// The key and the value of a token.
     ///
     /// # Panics

@@ -17,10 +17,10 @@
 //! ```
 
 use doorbell_contract::{
-    CHECKPOINT_NEVER, Capability, CompletionFlags, DescFlags, ErrorCode, HwCompletion, HwDesc,
+    ARENAS, CHECKPOINT_NEVER, Capability, CompletionFlags, DescFlags, ErrorCode, HwCompletion, HwDesc,
     LENGTH_LIMIT_MAX, MEMBERS_MAX, Opcode, PREFIX_NONE, Status,
 };
-use doorbell_engine::{Digest, Engine, RewardModel};
+use doorbell_engine::{Digest, Engine, RewardModel, Step};
 use doorbell_host::config::QueueConfig;
 use doorbell_host::device::Features;
 
@@ -40,6 +40,7 @@ const EVERYTHING: Features = Features {
     capability: Capability::all(),
     groups: 64,
     policy_slots: 2,
+    engines: Engine::ALL.len() as u32,
     reward_models: RewardModel::ALL.len() as u32,
     tick_hz: 0,
 };
@@ -50,14 +51,25 @@ const EVERYTHING: Features = Features {
 pub struct Oracle {
     config: QueueConfig,
     features: Features,
-    /// The salt of each version that is resident (R18).
-    salts: Vec<(u16, u32)>,
+    /// Those that are resident (R18).
+    versions: Vec<Version>,
+}
+
+/// A version of the policy.
+#[derive(Clone, Copy, Debug)]
+struct Version {
+    number: u16,
+    /// The engine that it is of (R25).
+    engine: u16,
+    salt: u32,
+    /// Of engine 1: its longest sequence.
+    positions: u32,
 }
 
 impl Oracle {
     /// The oracle for devices that have everything and run under `config`, with version 0 alone.
     pub fn new(config: &QueueConfig) -> Self {
-        Self { config: config.clone(), features: EVERYTHING, salts: vec![(0, 0)] }
+        Self { config: config.clone(), features: EVERYTHING, versions: vec![Version { number: 0, engine: 0, salt: 0, positions: 0 }] }
     }
 
     /// The same for devices that have no more than these.
@@ -68,24 +80,34 @@ impl Oracle {
 
     /// With another version resident.
     #[must_use]
-    pub fn with_version(mut self, version: u16, salt: u32) -> Self {
-        self.salts.retain(|&(other, _)| other != version);
-        self.salts.push((version, salt));
+    pub fn with_version(self, version: u16, salt: u32) -> Self {
+        self.with(Version { number: version, engine: 0, salt, positions: 0 })
+    }
+
+    /// With another version of engine 1 resident, whose sequences have so many positions at most.
+    #[must_use]
+    pub fn with_language(self, version: u16, positions: u32) -> Self {
+        self.with(Version { number: version, engine: 1, salt: 0, positions })
+    }
+
+    fn with(mut self, version: Version) -> Self {
+        self.versions.retain(|other| other.number != version.number);
+        self.versions.push(version);
         self
     }
 
     /// With no version resident, version 0 included.
     #[must_use]
     pub fn without_versions(self) -> Self {
-        Self { salts: Vec::new(), ..self }
+        Self { versions: Vec::new(), ..self }
     }
 
-    fn salt(&self, version: u16) -> Option<u32> {
-        self.salts.iter().find(|&&(other, _)| other == version).map(|&(_, salt)| salt)
+    fn version(&self, number: u16) -> Option<&Version> {
+        self.versions.iter().find(|version| version.number == number)
     }
 
     /// The answer to `desc`, sealed for its slot, when no STOP comes and its version stays. Of a REWARD, that of one whose tokens
-    /// are 0; [`scored`](Self::scored) knows them.
+    /// are 0; [`scored`](Self::scored) knows them. Of a DECODE of engine 1 that of one without tokens; [`stepped`](Self::stepped) knows them.
     pub fn answer(&self, desc: &HwDesc) -> Answer {
         self.answer_to(desc, None)
     }
@@ -108,12 +130,27 @@ impl Oracle {
         }
     }
 
+    /// The answer to `desc`, a DECODE of engine 1, sealed for its slot, whose full answer is made in these steps; `cut` as
+    /// [`cut`](Self::cut) has it.
+    pub fn stepped(&self, desc: &HwDesc, steps: &[Step], cut: Option<(u32, Status)>) -> Answer {
+        match self.error(desc) {
+            Some(code) => plain(desc, Status::Error, code),
+            None => self.decode(desc, steps, cut.map(|(length, status)| (length as usize, status))),
+        }
+    }
+
     fn answer_to(&self, desc: &HwDesc, cut: Option<(usize, Status)>) -> Answer {
         if let Some(code) = self.error(desc) {
             return plain(desc, Status::Error, code);
         }
         match (Opcode::try_from(desc.opcode), Engine::of(desc.model_id)) {
-            (Ok(Opcode::Decode), Some(engine)) => self.decode(desc, engine, cut),
+            (Ok(Opcode::Decode), Some(engine)) => {
+                let salt = self.version(desc.policy_version).map_or(0, |version| version.salt);
+                let steps = engine.begin(desc, salt, self.config.eos_threshold).map_or(vec![], |mut decoder| {
+                    (0..desc.max_tokens).map(|_| decoder.step()).collect()
+                });
+                self.decode(desc, &steps, cut)
+            }
             (Ok(Opcode::Stop), _) => plain(desc, Status::Stopped, ErrorCode::None),
             (Ok(Opcode::Reward), _) => {
                 let zeros = std::iter::repeat_n(0, desc.max_tokens as usize);
@@ -135,6 +172,9 @@ impl Oracle {
         let (reward, policy) = (is(Opcode::Reward), is(Opcode::Policy));
         let absent = reward && !has(Capability::REWARD) || policy && !has(Capability::POLICY);
         let flag = |flag: DescFlags| desc.flags & flag.bits() != 0;
+        let engine = Engine::of(desc.model_id).filter(|_| u32::from(desc.model_id) < self.features.engines);
+        let language = engine == Some(Engine::Language) && (decode || prefill);
+        let version = self.version(desc.policy_version).filter(|_| decode || prefill);
 
         let resident = decode && flag(DescFlags::RESIDENT);
         let limit = u128::from(self.config.length_limit);
@@ -145,13 +185,14 @@ impl Oracle {
             (ErrorCode::ReservedSet, desc.flags >= 0x40),
             (ErrorCode::ReservedSet, flag(DescFlags::RESIDENT) && !has(Capability::RESIDENT)),
             (ErrorCode::ReservedSet, flag(DescFlags::LOGP) && !has(Capability::LOGP)),
-            (ErrorCode::BadModel, (decode || prefill || policy) && Engine::of(desc.model_id).is_none()),
+            (ErrorCode::BadModel, (decode || prefill || policy) && engine.is_none()),
             (ErrorCode::BadModel, resident && desc.reward_model_id != 0),
             (ErrorCode::BadModel, reward && u32::from(desc.reward_model_id) >= self.features.reward_models),
             (ErrorCode::BadLength, (decode || reward) && desc.max_tokens == 0),
             (ErrorCode::BadLength, (decode || prefill) && end > limit),
             (ErrorCode::BadLength, reward && u128::from(desc.max_tokens) > limit),
             (ErrorCode::BadLength, prefill && desc.max_tokens > MEMBERS_MAX),
+            (ErrorCode::BadLength, language && desc.seq_len == 0),
             (ErrorCode::BadRegion, (decode || reward) && !desc.delta_offset.is_multiple_of(4)),
             (ErrorCode::BadRegion, (decode || reward) && delta_end > u128::from(self.config.token_bytes)),
             (
@@ -161,27 +202,38 @@ impl Oracle {
             (ErrorCode::BadRegion, policy && !desc.delta_offset.is_multiple_of(64)),
             (
                 ErrorCode::BadRegion,
-                policy && u128::from(desc.delta_offset) + 64 > u128::from(self.config.token_bytes),
+                policy
+                    && u128::from(desc.delta_offset) + if desc.model_id == 1 { 128 } else { 64 }
+                        > u128::from(self.config.token_bytes),
             ),
             (
                 ErrorCode::BadRegion,
                 (decode || prefill) && desc.kv_offset != 0 && desc.kv_offset >= self.config.kv_bytes,
             ),
+            (ErrorCode::BadRegion, language && !desc.kv_offset.is_multiple_of(64)),
+            (
+                ErrorCode::BadRegion,
+                language && u128::from(desc.kv_offset) + 64 > u128::from(self.config.kv_bytes),
+            ),
+            (ErrorCode::BadRegion, language && u32::from(desc.kv_arena_id) >= ARENAS),
+            (ErrorCode::BadRegion, language && decode && desc.delta_offset == 0),
             (
                 ErrorCode::BadPrefix,
                 (prefill || (decode || stop) && flag(DescFlags::COW_PREFIX)) && desc.prefix_id == PREFIX_NONE,
             ),
-            (ErrorCode::BadVersion, (decode || prefill) && self.salt(desc.policy_version).is_none()),
+            (ErrorCode::BadVersion, (decode || prefill) && version.is_none()),
+            (ErrorCode::BadModel, version.is_some_and(|version| version.engine != desc.model_id)),
+            (
+                ErrorCode::BadLength,
+                language && version.is_some_and(|version| end > u128::from(version.positions)),
+            ),
             (ErrorCode::GroupFull, prefill && desc.max_tokens > 0 && self.features.groups == 0),
         ];
         violations.into_iter().find(|&(_, violated)| violated).map(|(code, _)| code)
     }
 
-    fn decode(&self, desc: &HwDesc, engine: Engine, cut: Option<(usize, Status)>) -> Answer {
+    fn decode(&self, desc: &HwDesc, steps: &[Step], cut: Option<(usize, Status)>) -> Answer {
         let flag = |flag: DescFlags| desc.flags & flag.bits() != 0;
-        let salt = self.salt(desc.policy_version).unwrap_or_default();
-        let mut decoder = engine.begin(desc, salt, self.config.eos_threshold);
-        let steps: Vec<_> = (0..desc.max_tokens).map(|_| decoder.step()).collect();
         let is_eos = |k: usize| steps[k].eos;
         // The digest of each length.
         let mut digests = vec![Digest::EMPTY];

@@ -10,14 +10,14 @@ use std::collections::HashMap;
 
 use crate::queue::Depth;
 use doorbell_contract::{
-    Access, Block, CONTRACT_VERSION, Capability, Control, Counter, DEVICE_ID, DeviceFault, EventControl,
+    ARENAS, Access, Block, CONTRACT_VERSION, Capability, Control, Counter, DEVICE_ID, DeviceFault, EventControl,
     FunctionControl, HwEvent, LENGTH_LIMIT_MAX, MessageControl, Place, QueueCounter, RANGES, Register, SqKey,
 };
 use events::{EventRing, Events};
 pub use events::{EventWrite, Life};
 pub use interrupt::Coalescing;
 pub use policy::{PolicySlot, PolicySlots};
-pub use queue::{Abort, QueueRegisters, Ring, Session};
+pub use queue::{Abort, QueueRegisters, Region, Ring, Session};
 
 /// The device answers SLVERR and changes nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -59,6 +59,8 @@ impl Built {
             self.features.contains(Capability::POLICY)
         } else if within(Register::Range0Lo, Register::Range15Hi) {
             self.reward_models > 1
+        } else if within(Register::ModelBaseLo, Register::Arena3SizeHi) {
+            self.engines > 1
         } else if within(Register::LogpBaseLo, Register::LogpSizeHi) {
             self.features.contains(Capability::LOGP)
         } else if within(Register::EqBaseLo, Register::EventsDropped) {
@@ -80,6 +82,15 @@ const WINDOWS: [[Register; 2]; 3] = [
     [Register::Window0BaseLo, Register::Window0SizeLo],
     [Register::Window1BaseLo, Register::Window1SizeLo],
     [Register::Window2BaseLo, Register::Window2SizeLo],
+];
+
+/// Base and size of the MODEL region and of each arena, likewise.
+const MODEL: [Register; 2] = [Register::ModelBaseLo, Register::ModelSizeLo];
+const ARENA_REGISTERS: [[Register; 2]; ARENAS as usize] = [
+    [Register::Arena0BaseLo, Register::Arena0SizeLo],
+    [Register::Arena1BaseLo, Register::Arena1SizeLo],
+    [Register::Arena2BaseLo, Register::Arena2SizeLo],
+    [Register::Arena3BaseLo, Register::Arena3SizeLo],
 ];
 
 /// All registers of a device.
@@ -472,13 +483,25 @@ impl Registers {
         // Of a device that has no log-probabilities these registers hold nothing of meaning.
         let (logp_base, logp_size) =
             if self.built.has(R::LogpBaseLo) { (logp_base?, logp_size) } else { (0, 0) };
-        let regions = [
+        let region = |[low, size]: [Register; 2]| {
+            let region = Region { base: self.wide(low, place), size: self.wide(size, place) };
+            region.base.is_multiple_of(64).then_some(region)
+        };
+        let (model, arenas) = if self.built.has(R::ModelBaseLo) {
+            let [first, second, third, fourth] = ARENA_REGISTERS.map(region);
+            (region(MODEL)?, [first?, second?, third?, fourth?])
+        } else {
+            (Region::default(), [Region::default(); ARENAS as usize])
+        };
+        let own = [
             (sq.base, 64 * u64::from(sq.depth.slots())),
             (cq.base, 32 * u64::from(cq.depth.slots())),
             (token_base, token_size),
             (kv_base, kv_size),
             (logp_base, logp_size),
         ];
+        let of_function = [model].into_iter().chain(arenas).map(|region| (region.base, region.size));
+        let mut regions = own.into_iter().chain(of_function);
         let range = |k: usize| {
             let at = R::Range0Lo.address(place) + 8 * k as u32;
             let half =
@@ -490,7 +513,7 @@ impl Registers {
         } else {
             [(u32::MAX, 0); RANGES as usize]
         };
-        if self.built.windows && !regions.iter().all(|&(base, bytes)| self.has_window(place, base, bytes)) {
+        if self.built.windows && !regions.all(|(base, bytes)| self.has_window(place, base, bytes)) {
             return None;
         }
         Some(Session {
@@ -499,7 +522,10 @@ impl Registers {
             sq_key: SqKey::new(get(R::SqKey)),
             token_base,
             token_size,
+            kv_base,
             kv_size,
+            model,
+            arenas,
             checkpoint_default: get(R::CheckpointDefault),
             wait_states: get(R::WaitStates),
             bus_timeout: if self.built.has(R::BusTimeout) { get(R::BusTimeout) } else { 0 },
@@ -517,15 +543,17 @@ impl Registers {
         })
     }
 
+    /// What a register and the one 4 above hold, its low half and its high one.
+    fn wide(&self, low: Register, place: Place) -> u64 {
+        let at = low.address(place);
+        let half =
+            |address: u32| Register::at(address).map_or(0, |(register, place)| self.config(register, place));
+        u64::from(half(at + 4)) << 32 | u64::from(half(at))
+    }
+
     /// R11: whether a region lies, whole, in one window of the function; an empty one lies everywhere. Nothing wraps.
     fn has_window(&self, place: Place, base: u64, bytes: u64) -> bool {
-        let get = |low: Register| {
-            let at = low.address(place);
-            let half = |address: u32| {
-                Register::at(address).map_or(0, |(register, place)| self.config(register, place))
-            };
-            u64::from(half(at + 4)) << 32 | u64::from(half(at))
-        };
+        let get = |low: Register| self.wide(low, place);
         bytes == 0
             || WINDOWS.iter().any(|&[start, size]| {
                 let above = base.checked_sub(get(start));

@@ -7,6 +7,8 @@ use doorbell_contract::{PolicyMode, SlotState};
 pub struct PolicySlot {
     /// The version that it holds.
     pub version: u16,
+    /// The engine that it is of (R25).
+    pub engine: u16,
     /// Its salt.
     pub salt: u32,
     /// What has become of it.
@@ -30,7 +32,7 @@ impl Default for PolicySlots {
 impl PolicySlots {
     /// After a reset: version 0 with salt 0.
     pub const fn new() -> Self {
-        let initial = PolicySlot { version: 0, salt: 0, state: SlotState::Resident };
+        let initial = PolicySlot { version: 0, engine: 0, salt: 0, state: SlotState::Resident };
         Self { slots: [initial, PolicySlot { state: SlotState::Empty, ..initial }], newest: 0 }
     }
 
@@ -42,7 +44,7 @@ impl PolicySlots {
         }
         for (number, word) in words.into_iter().enumerate() {
             let Ok(state) = SlotState::try_from((word >> 16) as u8) else { return };
-            self.slots[number] = PolicySlot { version: word as u16, salt: 0, state };
+            self.slots[number] = PolicySlot { version: word as u16, engine: 0, salt: 0, state };
             if word >> 24 & 1 == 1 {
                 self.newest = number;
             }
@@ -74,15 +76,15 @@ impl PolicySlots {
         1 - self.newest
     }
 
-    /// Makes a version resident in the [target](Self::target), and retires the one before as `mode` says (R20).
-    pub fn publish(&mut self, version: u16, salt: u32, mode: PolicyMode) {
+    /// Makes a version of an engine resident in the [target](Self::target), and retires the one before as `mode` says (R20).
+    pub fn publish(&mut self, version: u16, engine: u16, salt: u32, mode: PolicyMode) {
         let (old, new) = (self.newest, self.target());
         self.slots[old].state = match mode {
             PolicyMode::Wait => SlotState::Resident,
             PolicyMode::Keep => SlotState::Kept,
             PolicyMode::Abort => SlotState::Aborted,
         };
-        self.slots[new] = PolicySlot { version, salt, state: SlotState::Resident };
+        self.slots[new] = PolicySlot { version, engine, salt, state: SlotState::Resident };
         self.newest = new;
     }
 
@@ -104,15 +106,15 @@ mod tests {
     fn r19_versions_take_turns_in_the_slots() {
         let mut slots = PolicySlots::new();
         assert_eq!([slots.word(0), slots.word(1)], [0x0101_0000, 0]);
-        slots.publish(7, 0xABCD, PolicyMode::Wait);
+        slots.publish(7, 0, 0xABCD, PolicyMode::Wait);
         assert_eq!([slots.word(0), slots.word(1)], [0x0001_0000, 0x0101_0007]);
         assert_eq!((slots.find(0), slots.find(7), slots.find(8)), (Some(0), Some(1), None));
-        slots.publish(8, 1, PolicyMode::Keep);
+        slots.publish(8, 0, 1, PolicyMode::Keep);
         assert_eq!([slots.word(0), slots.word(1)], [0x0101_0008, 0x0002_0007]);
         assert!(slots.is_resident(8) && !slots.is_resident(7) && slots.find(0).is_none());
-        slots.publish(9, 2, PolicyMode::Abort);
+        slots.publish(9, 1, 2, PolicyMode::Abort);
         assert_eq!([slots.word(0), slots.word(1)], [0x0003_0008, 0x0101_0009]);
-        assert_eq!(slots.slot(1).salt, 2);
+        assert_eq!((slots.slot(1).engine, slots.slot(1).salt), (1, 2));
         let mut shown = PolicySlots::new();
         shown.show([slots.word(0), slots.word(1)]);
         assert_eq!([shown.word(0), shown.word(1)], [0x0003_0008, 0x0101_0009]);

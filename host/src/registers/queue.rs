@@ -4,7 +4,7 @@ use super::Refused;
 use super::events::Untold;
 use super::interrupt::{Coalescing, Interrupt, Visible};
 use crate::queue::{Depth, between};
-use doorbell_contract::{Control, DeviceFault, QueueCounter, RANGES, SqKey, State};
+use doorbell_contract::{ARENAS, Control, DeviceFault, QueueCounter, RANGES, SqKey, State};
 
 /// One ring as the device sees it; indices are free-running (R13).
 #[derive(Clone, Copy, Debug)]
@@ -39,6 +39,15 @@ impl Ring {
     }
 }
 
+/// Memory of a function, of which the device knows base and size.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Region {
+    /// Bus address of its first byte, a multiple of 64.
+    pub base: u64,
+    /// Its bytes.
+    pub size: u64,
+}
+
 /// What is fixed while a queue pair is active, and its rings.
 #[derive(Clone, Debug)]
 pub struct Session {
@@ -52,8 +61,14 @@ pub struct Session {
     pub token_base: u64,
     /// Bytes of the token region.
     pub token_size: u64,
+    /// Bus address of the KV region.
+    pub kv_base: u64,
     /// Bytes of the KV region.
     pub kv_size: u64,
+    /// Of the function: where models lie (R25).
+    pub model: Region,
+    /// Of the function: where blocks of keys and values lie (R26).
+    pub arenas: [Region; ARENAS as usize],
     /// Checkpoint of descriptors that give 0; 0 and `CHECKPOINT_NEVER` are never.
     pub checkpoint_default: u32,
     /// Cycles before each token.

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use crate::device::{Counters, Device, Features, QueueCounters, TokenRegion};
 use crate::error::DeviceError;
+use crate::language::LanguageRegions;
 use doorbell_contract::{
     CompletionFlags, DescFlags, GOLDEN, HwCompletion, HwDesc, HwEvent, MEMBER_NONE, Opcode, PREFIX_NONE,
 };
@@ -342,6 +343,10 @@ impl Device for Sharded {
 
     fn token_regions(&self) -> Vec<TokenRegion> {
         self.shards.iter().flat_map(|shard| shard.token_regions()).collect()
+    }
+
+    fn language_regions(&self) -> Vec<LanguageRegions> {
+        self.shards.iter().flat_map(|shard| shard.language_regions()).collect()
     }
 
     fn logp_regions(&self) -> Vec<TokenRegion> {

@@ -54,7 +54,8 @@ fn plain(query: &Stored, keys: &[Stored], values: &[Stored]) -> Vec<i32> {
             all += *weight;
         }
         let weighted = || weights.iter().zip(values).filter(|(weight, _)| **weight != 0);
-        if all * 127 <= i64::from(i32::MAX) {
+        // A mantissa that is read from memory may be -128.
+        if all * 128 <= i64::from(i32::MAX) {
             sums.fill(0);
             for (&weight, value) in weighted() {
                 for (sum, &mantissa) in sums.iter_mut().zip(&value.mantissas) {

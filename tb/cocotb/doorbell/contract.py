@@ -38,7 +38,7 @@ class Register(NamedTuple):
         return self.address + function * self.per_function + queue * self.per_queue
 
 
-CONTRACT_VERSION = 0x0002_0000
+CONTRACT_VERSION = 0x0002_0001
 """[31:16] major, [15:0] minor"""
 DEVICE_ID = 0x4C45_4244
 """value of the ID register: 'DBEL' in memory order"""
@@ -70,6 +70,14 @@ LENGTH_LIMIT_MAX = 0x7FFF_FFFF
 """largest value of LENGTH_LIMIT; a length leaves bit 31 to the phase"""
 RANGES = 16
 """ranges of reward model 1"""
+ARENAS = 4
+"""arenas of KV blocks of a function"""
+BLOCK_TOKENS = 32
+"""positions of a KV block"""
+TOKEN_NONE = 0xFFFF_FFFF
+"""no token: an end of an image that it does not have"""
+SHARPNESS_MAX = 0x0FFF_FFFF
+"""largest sharpness of a sequence"""
 EVENT_DELTA_MAX = 0x7FFF_FFFF
 """largest delta of an event: what took longer says this"""
 RING_MAX_LOG2 = 16
@@ -87,17 +95,17 @@ class HwDesc(Record):
     flags: int = 0
     """descriptor flags; bits 7:6 must be 0"""
     model_id: int = 0
-    """decode engine; 0 is the hash policy"""
+    """decode engine; 0 is the hash policy, 1 a language model (on devices with CAP_ENGINES > 1)"""
     rollout_id: int = 0
     """rollout that this descriptor belongs to"""
     kv_arena_id: int = 0
-    """KV arena; carried, not interpreted by engine 0"""
+    """engine 1: the arena of its KV blocks (rule R26); carried, not interpreted by engine 0"""
     member: int = 0
     """member of the group of prefix_id (rule R17); 0xFFFF is none, and with STOP the whole group"""
     prefix_id: int = 0
     """shared prefix; 0xFFFF_FFFF is 'none', 0 is a prefix like any other"""
     kv_offset: int = 0
-    """bytes into the KV region"""
+    """bytes into the KV region; engine 1: where its sequence lies (rule R26), a multiple of 64"""
     delta_offset: int = 0
     """bytes into the token region: where the tokens (u32 each) go, or with REWARD are; a multiple of 4; POLICY: where its block lies, a multiple of 64"""
     seq_len: int = 0
@@ -177,12 +185,84 @@ class HwPolicy(Record):
     salt: int = 0
     """drawn at random for each version; engine 0 mixes it into its tokens"""
     length: int = 0
-    """bytes of weights behind the header; engine 0 has none: 0, else BAD_POLICY"""
+    """bytes that belong to it, from 64 bytes behind its first byte on: of engine 0 none, 0; of engine 1 an HwImage, 64; else BAD_POLICY"""
     check: int = 0
     """mix(mix(mix(w0 ^ 0x9E3779B9) ^ w1) ^ w2) of the three words before it; else BAD_POLICY"""
 
 
 assert HwPolicy.LAYOUT.size == 16
+
+
+@dataclass
+class HwImage(Record):
+    """What a POLICY of engine 1 loads (rule R25): where a model lies in the MODEL region, and what of it descriptors are checked by."""
+
+    LAYOUT = Struct("<QQQIIIIIIIIII")
+
+    offset: int = 0
+    """bytes into the MODEL region at which the model begins, with its image; a multiple of 64"""
+    length: int = 0
+    """bytes of the model: the image, the layers' words behind it, the program behind those; a multiple of 64"""
+    program_at: int = 0
+    """bytes from the model's first to the program's; a multiple of 64"""
+    words: int = 0
+    """words of the program, 8 bytes each, at least 1"""
+    image_check: int = 0
+    """check of the image, as its header has it"""
+    vocabulary: int = 0
+    """tokens that there are, as the image's header has it"""
+    positions: int = 0
+    """longest sequence, as the image's header has it"""
+    block_lines: int = 0
+    """lines of 64 bytes of a block of keys and values, 32 tokens in all layers"""
+    end_0: int = 0
+    """a token that ends a sequence; 0xFFFF_FFFF is none, as in the next three"""
+    end_1: int = 0
+    """another"""
+    end_2: int = 0
+    """another"""
+    end_3: int = 0
+    """another"""
+    check: int = 0
+    """fold of the 15 words before it ('Records of engine 1')"""
+
+
+assert HwImage.LAYOUT.size == 64
+
+
+@dataclass
+class HwSequence(Record):
+    """A sequence of engine 1 in the KV region (rule R26); its block table, a u32 for each 32 positions, follows it."""
+
+    LAYOUT = Struct("<IIQIIIIQQQII")
+
+    sharpness: int = 0
+    """log2(e) / temperature with 20 fraction bits, at most 28 bits; 0 takes the most likely token"""
+    entries: int = 0
+    """entries of the block table"""
+    prompt: int = 0
+    """PREFILL: bytes into the token region at which the token of position 0 is, and the others behind it; a multiple of 4"""
+    start: int = 0
+    """PREFILL: the first position whose keys and values it makes; those below it are there"""
+    shared: int = 0
+    """tokens of a shared prefix, whose last block may be partial: a descriptor that begins at this position first copies what that block holds; 0: none"""
+    source: int = 0
+    """number of the block that it copies from"""
+    reserved_0: int = 0
+    """0"""
+    reserved_1: int = 0
+    """0"""
+    reserved_2: int = 0
+    """0"""
+    reserved_3: int = 0
+    """0"""
+    reserved_4: int = 0
+    """0"""
+    check: int = 0
+    """fold of the 15 words before it ('Records of engine 1')"""
+
+
+assert HwSequence.LAYOUT.size == 64
 
 
 @dataclass
@@ -260,11 +340,11 @@ class ErrorCode(IntEnum):
     BAD_CHECK = 0x03
     """the check word does not match slot and index (rule R2)"""
     BAD_LENGTH = 0x04
-    """max_tokens is 0 or too many, or seq_len + max_tokens exceeds LENGTH_LIMIT"""
+    """max_tokens is 0 or too many, or seq_len + max_tokens exceeds LENGTH_LIMIT; engine 1: seq_len is 0, or they exceed the context of its image"""
     BAD_REGION = 0x05
     """an offset is misaligned or outside its region (rule R11)"""
     BAD_MODEL = 0x06
-    """the model_id, or with RESIDENT or REWARD the reward_model_id, is unknown"""
+    """the model_id, or with RESIDENT or REWARD the reward_model_id, is unknown, or the version is of another engine"""
     DMA_FAULT = 0x07
     """the memory answered a read or write of this descriptor with an error"""
     BAD_PREFIX = 0x08
@@ -280,7 +360,9 @@ class ErrorCode(IntEnum):
     POLICY_BUSY = 0x0D
     """POLICY: the slot that it would load has descriptors that are not complete (rule R19)"""
     BAD_POLICY = 0x0E
-    """POLICY: the mode is none, the version is resident, or the block in memory does not belong to it (rule R19)"""
+    """POLICY: the mode is none, the version is resident, or the block in memory does not belong to it (rule R19), or its image does not (rule R25)"""
+    BAD_SEQUENCE = 0x0F
+    """engine 1: the sequence in memory, its block table or a token that it starts from is malformed (rule R26)"""
 
 
 class PolicyMode(IntEnum):
@@ -383,11 +465,11 @@ class DeviceFault(IntFlag):
     """Bits of the ERROR register: faults of a queue pair, sticky until 1 is written to them; setting wins."""
 
     BAD_CONFIG = 1 << 0
-    """ENABLE was refused: a ring size is no power of two in 2..65536, a base is misaligned, or a region lies in no window of its function"""
+    """ENABLE was refused: a ring size is no power of two in 2..65536, a base is misaligned, or a region (of the queue pair, or of its function) lies in no window of its function"""
     DMA_READ = 1 << 1
-    """the read of a descriptor, of tokens to be scored or of a policy was answered with an error"""
+    """the read of a descriptor, of tokens, of a policy, or of a sequence and its keys and values was answered with an error"""
     DMA_WRITE = 1 << 2
-    """a token write was answered with an error"""
+    """the write of a token, or of keys and values, was answered with an error"""
     COMPLETION_WRITE = 1 << 3
     """a completion write was answered with an error: the completions of that line, up to two, may be lost"""
     MESSAGE_WRITE = 1 << 4
@@ -538,6 +620,46 @@ class Reg:
     """ro: tail of the event ring, a running index: the writes of the events below it were answered; final once no queue pair of the function is active"""
     EVENTS_DROPPED = Register("EVENTS_DROPPED", 0x1_0058, 0x1000, 0x0000)
     """ro: events of the ring that were dropped or lost; saturates at 0xFFFF_FFFF"""
+    MODEL_BASE_LO = Register("MODEL_BASE_LO", 0x1_0060, 0x1000, 0x0000)
+    """cfg: bus address of the MODEL region, of which the device reads models alone (rule R25), a multiple of 64; low half. Without an engine 1 (CAP_ENGINES) this and those up to ARENA_3_SIZE_HI: SLVERR"""
+    MODEL_BASE_HI = Register("MODEL_BASE_HI", 0x1_0064, 0x1000, 0x0000)
+    """cfg: high half"""
+    MODEL_SIZE_LO = Register("MODEL_SIZE_LO", 0x1_0068, 0x1000, 0x0000)
+    """cfg: bytes of the MODEL region; low half"""
+    MODEL_SIZE_HI = Register("MODEL_SIZE_HI", 0x1_006C, 0x1000, 0x0000)
+    """cfg: high half"""
+    ARENA_0_BASE_LO = Register("ARENA_0_BASE_LO", 0x1_0080, 0x1000, 0x0000)
+    """cfg: bus address of KV arena 0 (rule R26), a multiple of 64; low half"""
+    ARENA_0_BASE_HI = Register("ARENA_0_BASE_HI", 0x1_0084, 0x1000, 0x0000)
+    """cfg: high half"""
+    ARENA_0_SIZE_LO = Register("ARENA_0_SIZE_LO", 0x1_0088, 0x1000, 0x0000)
+    """cfg: its bytes; low half"""
+    ARENA_0_SIZE_HI = Register("ARENA_0_SIZE_HI", 0x1_008C, 0x1000, 0x0000)
+    """cfg: high half"""
+    ARENA_1_BASE_LO = Register("ARENA_1_BASE_LO", 0x1_0090, 0x1000, 0x0000)
+    """cfg: bus address of KV arena 1 (rule R26), a multiple of 64; low half"""
+    ARENA_1_BASE_HI = Register("ARENA_1_BASE_HI", 0x1_0094, 0x1000, 0x0000)
+    """cfg: high half"""
+    ARENA_1_SIZE_LO = Register("ARENA_1_SIZE_LO", 0x1_0098, 0x1000, 0x0000)
+    """cfg: its bytes; low half"""
+    ARENA_1_SIZE_HI = Register("ARENA_1_SIZE_HI", 0x1_009C, 0x1000, 0x0000)
+    """cfg: high half"""
+    ARENA_2_BASE_LO = Register("ARENA_2_BASE_LO", 0x1_00A0, 0x1000, 0x0000)
+    """cfg: bus address of KV arena 2 (rule R26), a multiple of 64; low half"""
+    ARENA_2_BASE_HI = Register("ARENA_2_BASE_HI", 0x1_00A4, 0x1000, 0x0000)
+    """cfg: high half"""
+    ARENA_2_SIZE_LO = Register("ARENA_2_SIZE_LO", 0x1_00A8, 0x1000, 0x0000)
+    """cfg: its bytes; low half"""
+    ARENA_2_SIZE_HI = Register("ARENA_2_SIZE_HI", 0x1_00AC, 0x1000, 0x0000)
+    """cfg: high half"""
+    ARENA_3_BASE_LO = Register("ARENA_3_BASE_LO", 0x1_00B0, 0x1000, 0x0000)
+    """cfg: bus address of KV arena 3 (rule R26), a multiple of 64; low half"""
+    ARENA_3_BASE_HI = Register("ARENA_3_BASE_HI", 0x1_00B4, 0x1000, 0x0000)
+    """cfg: high half"""
+    ARENA_3_SIZE_LO = Register("ARENA_3_SIZE_LO", 0x1_00B8, 0x1000, 0x0000)
+    """cfg: its bytes; low half"""
+    ARENA_3_SIZE_HI = Register("ARENA_3_SIZE_HI", 0x1_00BC, 0x1000, 0x0000)
+    """cfg: high half"""
     RANGE_0_LO = Register("RANGE_0_LO", 0x1_0100, 0x1000, 0x0000)
     """cfg: reward model 1, range 0: its first token"""
     RANGE_0_HI = Register("RANGE_0_HI", 0x1_0104, 0x1000, 0x0000)

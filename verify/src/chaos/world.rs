@@ -93,6 +93,7 @@ impl World {
             capability: Capability::from_bits_retain(built(Register::Capability)?),
             groups: built(Register::CapGroups)?,
             policy_slots: built(Register::CapPolicySlots)?,
+            engines: built(Register::CapEngines)?,
             reward_models: built(Register::CapRewardModels)?,
             tick_hz: built(Register::CapTickHz)?,
         };

@@ -248,6 +248,7 @@ fn present(platform: &mut dyn Platform) -> Result<Vec<Register>, Failure> {
         (!windows, Register::Window0BaseLo..=Register::Window2SizeHi),
         (!has(Capability::POLICY), Register::PolicySlot0..=Register::PolicySlot1),
         (features.reward_models < 2, Register::Range0Lo..=Register::Range15Hi),
+        (features.engines < 2, Register::ModelBaseLo..=Register::Arena3SizeHi),
         (!has(Capability::LOGP), Register::LogpBaseLo..=Register::LogpSizeHi),
         (!has(Capability::EVENTS), Register::EqBaseLo..=Register::EventsDropped),
         (!has(Capability::ABORT), Register::Abort..=Register::Abort),

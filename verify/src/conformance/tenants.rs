@@ -584,6 +584,10 @@ fn snapshot(house: &House, counts: impl Fn(u8) -> bool) -> Result<Vec<(Register,
     Ok(found)
 }
 
+fn is_language(register: Register) -> bool {
+    (Register::ModelBaseLo..=Register::Arena3SizeHi).contains(&register)
+}
+
 /// The owner of the last function, who tries whatever its pages take.
 struct Hostile {
     random: ChaCha8Rng,
@@ -678,7 +682,11 @@ impl Hostile {
             (Register::EqBaseLo, tokens as u32),
             (Register::EqBaseHi, (tokens >> 32) as u32),
             (Register::EqSize, 16 * below(&mut self.random, 2)),
-        ] {
+        ]
+        .into_iter()
+        // No model, and no arenas: a device without engine 1 refuses.
+        .chain(Register::ALL.into_iter().filter(|register| is_language(*register)).map(|register| (register, 0)))
+        {
             write(register, value)?;
         }
         let registers = Register::ALL.into_iter().filter(|r| r.block() == Block::FunctionQueue);
@@ -1094,7 +1102,7 @@ fn r18_a_version_is_of_its_function_alone(tenancy: &mut Tenancy<'_>) -> Result<(
         let mode = [PolicyMode::Wait, PolicyMode::Keep, PolicyMode::Abort][round % 3];
         let error = publish(&mut house.rigs[queue], version, salt, mode)?;
         ensure_eq!(error, ErrorCode::None, "R19: a POLICY of queue pair {queue} while nothing runs");
-        slots[function].publish(version, salt, mode);
+        slots[function].publish(version, 0, salt, mode);
         // Behind its completion the version is there for all queue pairs of the function, and for no others.
         ensure_versions(&mut house, &slots)?;
     }

@@ -67,6 +67,8 @@ pub(super) struct Bus {
 
 /// Accesses of one token for each of a beat.
 const TOKENS_OF_A_BEAT: u32 = 16;
+/// The same of 64 bits.
+const WORDS_OF_A_BEAT: u32 = 8;
 
 impl Bus {
     pub fn new(memory: SharedMemory) -> Self {
@@ -138,6 +140,22 @@ impl Bus {
     pub fn write<const N: usize>(&self, address: u64, words: [u64; N]) -> Result<(), BusFault> {
         self.answer(address, 8 * N as u32, 1, true)?;
         self.memory.bus_write(address, words)
+    }
+
+    /// Reads 64 bits, an eighth of a beat.
+    pub fn read_word(&self, address: u64) -> Result<u64, BusFault> {
+        self.answer(address, 8, WORDS_OF_A_BEAT, false)?;
+        let mut word = [0];
+        self.memory.bus_read(address, &mut word)?;
+        Ok(word[0])
+    }
+
+    /// Writes the bits of `mask` of 64 bits, as a bus does with its strobes.
+    pub fn write_word(&self, address: u64, value: u64, mask: u64) -> Result<(), BusFault> {
+        self.answer(address, 8, WORDS_OF_A_BEAT, true)?;
+        let mut word = [0];
+        self.memory.bus_read(address, &mut word)?;
+        self.memory.bus_write(address, [word[0] & !mask | value & mask])
     }
 
     /// Reads one 32-bit word.

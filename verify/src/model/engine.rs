@@ -1,12 +1,15 @@
 //! What a descriptor means: the checks (R2, R10), and how a DECODE goes and ends (R8, R9) whichever engine runs it.
 
 use doorbell_contract::{
-    CHECKPOINT_NEVER, CompletionFlags, DESC_FLAGS_MASK, DescFlags, ErrorCode, HwCompletion, HwDesc, HwPolicy,
-    LENGTH_LIMIT_MAX, MEMBERS_MAX, Opcode, PREFIX_NONE, Status,
+    ARENAS, CHECKPOINT_NEVER, CompletionFlags, DESC_FLAGS_MASK, DescFlags, DeviceFault, ErrorCode, HwCompletion,
+    HwDesc, HwImage, HwPolicy, LENGTH_LIMIT_MAX, MEMBERS_MAX, Opcode, PREFIX_NONE, Status,
 };
 use doorbell_engine::{Decoder, Digest, Engine, RewardModel, Step};
 use doorbell_host::memory::BusFault;
 use doorbell_host::registers::Session;
+
+use super::bus::Bus;
+use super::language::{Sequence, Trouble};
 
 /// Checks the descriptor found in the slot of `index` in the order of docs/contract.md, "Which error"; the first
 /// violation decides. (Number 1 there, DMA_FAULT, is for slots that could not be read; those from 9 on need to know more than the
@@ -31,26 +34,40 @@ pub(super) fn check(desc: &HwDesc, index: u32, session: &Session) -> Result<Opco
         desc.delta_offset.is_multiple_of(align) && end.is_some_and(|end| end <= size)
     };
     let tokens = u64::from(desc.max_tokens);
+    let engine = Engine::of(desc.model_id);
+    let language = engine == Some(Engine::Language);
+    // Of engine 1 it holds a sequence, of engine 0 nothing (7).
+    let kv = || {
+        let end = desc.kv_offset.checked_add(64);
+        let lies = desc.kv_offset.is_multiple_of(64) && end.is_some_and(|end| end <= session.kv_size);
+        let holds = if language {
+            lies && u32::from(desc.kv_arena_id) < ARENAS
+        } else {
+            desc.kv_offset == 0 || desc.kv_offset < session.kv_size
+        };
+        require(holds, ErrorCode::BadRegion)
+    };
     match opcode {
         Opcode::Decode => {
             let unscored = flags.contains(DescFlags::RESIDENT)
                 && !RewardModel::of(desc.reward_model_id).is_some_and(RewardModel::is_resident);
-            require(Engine::of(desc.model_id).is_some() && !unscored, ErrorCode::BadModel)?;
+            require(engine.is_some() && !unscored, ErrorCode::BadModel)?;
             // In 64 bits the sum does not wrap.
             let fits = u64::from(desc.seq_len) + tokens <= u64::from(session.length_limit);
-            require(fits && tokens > 0, ErrorCode::BadLength)?;
+            require(fits && tokens > 0 && !(language && desc.seq_len == 0), ErrorCode::BadLength)?;
             let mut size = session.token_size;
             if flags.contains(DescFlags::LOGP) {
                 size = size.min(session.logp_size);
             }
-            require(lies(4 * tokens, 4, size), ErrorCode::BadRegion)?;
-            require(desc.kv_offset == 0 || desc.kv_offset < session.kv_size, ErrorCode::BadRegion)?;
+            let before = !language || desc.delta_offset >= 4;
+            require(lies(4 * tokens, 4, size) && before, ErrorCode::BadRegion)?;
+            kv()?;
         }
         Opcode::Prefill => {
-            require(Engine::of(desc.model_id).is_some(), ErrorCode::BadModel)?;
+            require(engine.is_some(), ErrorCode::BadModel)?;
             let fits = desc.seq_len <= session.length_limit && desc.max_tokens <= MEMBERS_MAX;
-            require(fits, ErrorCode::BadLength)?;
-            require(desc.kv_offset == 0 || desc.kv_offset < session.kv_size, ErrorCode::BadRegion)?;
+            require(fits && !(language && desc.seq_len == 0), ErrorCode::BadLength)?;
+            kv()?;
         }
         Opcode::Reward => {
             require(RewardModel::of(desc.reward_model_id).is_some(), ErrorCode::BadModel)?;
@@ -59,8 +76,9 @@ pub(super) fn check(desc: &HwDesc, index: u32, session: &Session) -> Result<Opco
             require(lies(4 * tokens, 4, session.token_size), ErrorCode::BadRegion)?;
         }
         Opcode::Policy => {
-            require(Engine::of(desc.model_id).is_some(), ErrorCode::BadModel)?;
-            require(lies(64, 64, session.token_size), ErrorCode::BadRegion)?;
+            require(engine.is_some(), ErrorCode::BadModel)?;
+            let block = if language { 128 } else { 64 };
+            require(lies(block, 64, session.token_size), ErrorCode::BadRegion)?;
         }
         Opcode::Nop | Opcode::Stop => {}
     }
@@ -75,10 +93,11 @@ pub(super) fn check(desc: &HwDesc, index: u32, session: &Session) -> Result<Opco
 /// Whether a header in memory is that of the version which `desc`, a POLICY, publishes (R19).
 pub(super) fn fits(header: &HwPolicy, desc: &HwDesc) -> bool {
     // Engine 0 has no weights.
+    let length = if desc.model_id == 0 { 0 } else { size_of::<HwImage>() as u32 };
     header.verify()
         && header.version == desc.policy_version
         && header.model_id == desc.model_id
-        && header.length == 0
+        && header.length == length
 }
 
 /// How a descriptor ended; with the descriptor this makes its completion.
@@ -101,6 +120,11 @@ impl Outcome {
     /// The end of a DECODE that adds nothing, as it was stopped or superseded before it began (R8, R20).
     pub const fn unstarted(status: Status) -> Self {
         Self { result: Digest::EMPTY.value(), ..Self::plain(status) }
+    }
+
+    /// The end of a DECODE of engine 1 that has come to run, and to no token ("Which error", 13).
+    pub const fn stranded(error: ErrorCode) -> Self {
+        Self { error, ..Self::unstarted(Status::Error) }
     }
 
     /// The end of a descriptor that was not executed (R10).
@@ -132,10 +156,20 @@ impl Outcome {
     }
 }
 
+/// What a DECODE takes its tokens from.
+#[derive(Debug)]
+pub(super) enum Source {
+    Hash(Decoder),
+    Language(Box<Sequence>),
+}
+
 /// State of a DECODE that runs.
 #[derive(Debug)]
 pub(super) struct Decode {
-    decoder: Decoder,
+    /// Absent while it runs.
+    source: Option<Source>,
+    /// What ERROR is to tell of, if it ended as an error.
+    pub fault: DeviceFault,
     /// The policy slot of its version.
     pub slot: usize,
     /// Tokens so far.
@@ -152,16 +186,16 @@ pub(super) struct Decode {
 
 impl Decode {
     #[inline]
-    pub fn new(engine: Engine, desc: &HwDesc, session: &Session, slot: usize, salt: u32) -> Self {
+    pub fn new(source: Source, desc: &HwDesc, session: &Session, slot: usize) -> Self {
         let period = match (desc.checkpoint, session.checkpoint_default) {
             (0, 0) => CHECKPOINT_NEVER,
             (0, default) => default,
             (own, _) => own,
         };
-        let decoder = engine.begin(desc, salt, session.eos_threshold);
         let digest = Digest::EMPTY;
         Self {
-            decoder,
+            source: Some(source),
+            fault: DeviceFault::empty(),
             slot,
             produced: 0,
             digest,
@@ -169,6 +203,14 @@ impl Decode {
             seen_eos: false,
             period,
             checkpoint: period,
+        }
+    }
+
+    /// The sequence, of engine 1.
+    pub fn sequence(&mut self) -> Option<&mut Sequence> {
+        match &mut self.source {
+            Some(Source::Language(sequence)) => Some(sequence),
+            _ => None,
         }
     }
 
@@ -182,16 +224,49 @@ impl Decode {
         budget: u32,
         cut: Option<Status>,
         session: &Session,
+        bus: &Bus,
+        write: impl FnMut(u64, u32, i32) -> Result<(), BusFault>,
+    ) -> Option<Outcome> {
+        match self.source.take()? {
+            Source::Hash(mut decoder) => {
+                let outcome = self.produce(desc, budget, cut, session, || Ok(decoder.step()), write);
+                self.source = Some(Source::Hash(decoder));
+                outcome
+            }
+            Source::Language(mut sequence) => {
+                let outcome = self.produce(desc, budget, cut, session, || sequence.step(bus), write);
+                self.source = Some(Source::Language(sequence));
+                outcome
+            }
+        }
+    }
+
+    /// The same with the engine's `step`.
+    #[inline(always)]
+    fn produce(
+        &mut self,
+        desc: &HwDesc,
+        budget: u32,
+        cut: Option<Status>,
+        session: &Session,
+        mut step: impl FnMut() -> Result<Step, Trouble>,
         mut write: impl FnMut(u64, u32, i32) -> Result<(), BusFault>,
     ) -> Option<Outcome> {
         let flags = DescFlags::from_bits_retain(desc.flags);
         let resident = flags.contains(DescFlags::RESIDENT);
         let superseded = cut == Some(Status::Superseded);
         for _ in 0..budget {
-            let Step { token, eos, logp } = self.decoder.step();
-            if write(desc.delta_offset + 4 * u64::from(self.produced), token, logp).is_err() {
-                return Some(Outcome { error: ErrorCode::DmaFault, ..self.end(Status::Error) });
-            }
+            let at = desc.delta_offset + 4 * u64::from(self.produced);
+            let written = step().and_then(|step| {
+                write(at, step.token, step.logp).map_err(|BusFault| Trouble::Write).map(|()| step)
+            });
+            let Step { token, eos, .. } = match written {
+                Ok(step) => step,
+                Err(trouble) => {
+                    self.fault = trouble.fault();
+                    return Some(Outcome { error: trouble.code(), ..self.end(Status::Error) });
+                }
+            };
             self.digest.push(token);
             if resident {
                 self.since.push(token);

@@ -1,13 +1,15 @@
 //! What one queue pair does with the descriptors that are published to it, in SQ order.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 
 use bytemuck::{cast, cast_mut};
 
 use super::bus::Bus;
-use super::engine::{Decode, Outcome, check, fits};
+use super::engine::{Decode, Outcome, Source, check, fits};
 use super::groups::{Groups, Part};
-use super::mutation::{Mutator, PolicyFault};
+use super::language::{Sequence, Trouble, Weights};
+use super::mutation::{LanguageFault, Mutator, PolicyFault};
 use doorbell_contract::{
     CompletionFlags, Counter, DescFlags, DeviceFault, ErrorCode, HwCompletion, HwDesc, HwEvent, HwPolicy,
     MEMBER_NONE, Opcode, PolicyMode, QueueCounter, SlotState, Status,
@@ -25,14 +27,32 @@ const STOP_LOOKAHEAD: u32 = 16;
 pub(super) struct Lane {
     /// The descriptor fetched last.
     pub(super) desc: HwDesc,
-    /// Present while `desc` is a DECODE that has not ended.
-    pub(super) running: Option<Decode>,
+    /// Present while `desc` is a DECODE, or a PREFILL of engine 1, that has not ended.
+    pub(super) running: Option<Running>,
     /// What of a group `desc` belongs to.
     pub(super) part: Option<Part>,
     /// An access that is not answered.
     pub(super) awaited: Option<Awaited>,
     /// When `desc`, a DECODE, began, where its function has LIFE events (R23).
     pub(super) life: Option<Life>,
+}
+
+/// What runs in more than one step.
+#[derive(Debug)]
+pub(super) enum Running {
+    Decode(Decode),
+    /// A PREFILL of engine 1, and the policy slot of its version.
+    Prefill(Box<Sequence>, usize),
+}
+
+impl Running {
+    /// The policy slot of its version.
+    pub(super) fn slot(&self) -> usize {
+        match self {
+            Self::Decode(decode) => decode.slot,
+            Self::Prefill(_, slot) => *slot,
+        }
+    }
 }
 
 /// An access that is not answered, and for how long.
@@ -50,6 +70,8 @@ pub(super) struct Tables {
     pub(super) groups: Vec<Groups>,
     /// DECODEs that run under the version in each policy slot, by function.
     pub(super) users: Vec<[u32; 2]>,
+    /// What each policy slot holds of engine 1, by function.
+    pub(super) weights: Vec<[Option<Arc<Weights>>; 2]>,
     /// Beats of 64 bytes that REWARD and POLICY have read.
     pub(super) read_beats: u64,
     /// Where DECODEs, by their `user_data`, are to end early, and as what.
@@ -101,7 +123,8 @@ impl Execution<'_> {
     #[inline(always)]
     pub(super) fn step(&mut self, budget: &mut u32, stop_waits: bool) -> Option<Outcome> {
         match self.lane.running.take() {
-            Some(decode) => self.decode(decode, budget, stop_waits),
+            Some(Running::Decode(decode)) => self.decode(decode, budget, stop_waits),
+            Some(Running::Prefill(sequence, slot)) => self.fill(sequence, slot, budget),
             None => self.next(budget),
         }
     }
@@ -130,7 +153,7 @@ impl Execution<'_> {
                 Ok(decode) => return self.decode(decode, budget, false),
                 Err(outcome) => outcome,
             },
-            Ok(Opcode::Prefill) => self.prefill(),
+            Ok(Opcode::Prefill) => return self.prefill(budget),
             // R8: whatever this STOP could have stopped has completed before it, or was stopped by `stop_waits`.
             Ok(Opcode::Stop) => {
                 let groups = &self.tables.groups[usize::from(self.queue)];
@@ -148,11 +171,11 @@ impl Execution<'_> {
     fn begin(&mut self, index: u32) -> Result<Decode, Outcome> {
         let desc = &self.lane.desc;
         let rejected = Outcome::rejected;
-        let engine = Engine::of(desc.model_id).ok_or(rejected(ErrorCode::BadModel))?;
         let session = self.registers.queue(self.queue).session.as_ref().ok_or(rejected(ErrorCode::None))?;
         let policies = self.registers.policies(session.function);
         let number = policies.find(desc.policy_version).ok_or(rejected(ErrorCode::BadVersion))?;
         let slot = policies.slot(number);
+        let weights = self.weights(session.function, number)?;
         let groups = &self.tables.groups[usize::from(self.queue)];
         self.lane.part = groups.part(desc, Opcode::Decode);
         let has = |fault| self.mutator.as_ref().is_some_and(|mutator| mutator.has(fault));
@@ -173,36 +196,110 @@ impl Execution<'_> {
         if let Some(mutator) = self.mutator {
             salt = mutator.salt(slot.version, salt, policies.slot(1 - number).salt);
         }
-        let decode = Decode::new(engine, desc, session, number, salt);
-        let function = session.function;
+        let engine = Engine::of(desc.model_id).ok_or(rejected(ErrorCode::BadModel))?;
+        let source = engine.begin(desc, salt, session.eos_threshold).map(Source::Hash);
+        let (function, rollout) = (session.function, desc.rollout_id);
         if let Some(abort) = self.registers.queue(self.queue).abort() {
-            if abort.ends(desc.rollout_id, index) {
+            if abort.ends(rollout, index) {
                 return Err(Outcome::unstarted(Status::Stopped));
             }
             self.registers.queue_mut(self.queue).come_to(index);
         }
+        let source = match (source, weights) {
+            (Some(source), _) => source,
+            (None, Some(weights)) => {
+                let sequence = self.sequence(weights);
+                Source::Language(sequence.map_err(|trouble| Outcome::stranded(trouble.code()))?)
+            }
+            (None, None) => return Err(rejected(ErrorCode::BadModel)),
+        };
+        let session = self.registers.queue(self.queue).session.as_ref().ok_or(rejected(ErrorCode::None))?;
         self.tables.users[usize::from(function)][number] += 1;
-        Ok(decode)
+        Ok(Decode::new(source, &self.lane.desc, session, number))
     }
 
-    fn prefill(&mut self) -> Outcome {
+    /// Of a descriptor of engine 1 what the version in slot `number` holds, if it is of that engine and long enough for it
+    /// (R25, and "Which error", 9); of engine 0 nothing.
+    #[inline(always)]
+    fn weights(&self, function: u8, number: usize) -> Result<Option<Arc<Weights>>, Outcome> {
         let desc = &self.lane.desc;
-        let Some(session) = &self.registers.queue(self.queue).session else {
-            return Outcome::plain(Status::Done);
-        };
-        let policies = self.registers.policies(session.function);
-        let slot = policies.find(desc.policy_version);
-        let opened = match slot.filter(|_| policies.is_resident(desc.policy_version)) {
-            Some(slot) => self.tables.groups[usize::from(self.queue)].open(desc, slot),
-            None => Err(ErrorCode::BadVersion),
-        };
-        match opened {
-            Ok(()) => {
-                self.registers.count(Counter::Prefixes, 1);
-                Outcome::plain(Status::Done)
-            }
-            Err(code) => Outcome::rejected(code),
+        if self.registers.policies(function).slot(number).engine != desc.model_id {
+            return Err(Outcome::rejected(ErrorCode::BadModel));
         }
+        if desc.model_id == 0 {
+            return Ok(None);
+        }
+        let weights = &self.tables.weights[usize::from(function)][number];
+        let added = if desc.opcode == Opcode::Decode as u8 { desc.max_tokens } else { 0 };
+        let end = u64::from(desc.seq_len) + u64::from(added);
+        match weights {
+            Some(weights) if end > weights.image.positions.into() => {
+                Err(Outcome::rejected(ErrorCode::BadLength))
+            }
+            weights => Ok(weights.clone()),
+        }
+    }
+
+    /// Comes to the sequence of the descriptor, of engine 1.
+    #[cold]
+    fn sequence(&mut self, weights: Arc<Weights>) -> Result<Box<Sequence>, Trouble> {
+        let fault = self.mutator.as_ref().and_then(Mutator::language);
+        let Some(session) = &self.registers.queue(self.queue).session else { return Err(Trouble::Read) };
+        let begun = Sequence::begin(self.bus, session, &self.lane.desc, weights, fault);
+        begun.map(Box::new).inspect_err(|trouble| self.fault(trouble.fault()))
+    }
+
+    fn prefill(&mut self, budget: &mut u32) -> Option<Outcome> {
+        let desc = &self.lane.desc;
+        let session = self.registers.queue(self.queue).session.as_ref()?;
+        let (function, policies) = (session.function, self.registers.policies(session.function));
+        let slot = policies.find(desc.policy_version);
+        let Some(slot) = slot.filter(|_| policies.is_resident(desc.policy_version)) else {
+            return Some(Outcome::rejected(ErrorCode::BadVersion));
+        };
+        let weights = match self.weights(function, slot) {
+            Ok(weights) => weights,
+            Err(outcome) => return Some(outcome),
+        };
+        if let Err(code) = self.tables.groups[usize::from(self.queue)].open(desc, slot) {
+            return Some(Outcome::rejected(code));
+        }
+        let prefix_id = desc.prefix_id;
+        self.registers.count(Counter::Prefixes, 1);
+        let skips = self.mutator.as_mut().is_some_and(|mutator| mutator.skips(prefix_id));
+        let Some(weights) = weights.filter(|_| !skips) else { return Some(Outcome::plain(Status::Done)) };
+        match self.sequence(weights) {
+            Ok(sequence) => {
+                self.tables.users[usize::from(function)][slot] += 1;
+                self.fill(sequence, slot, budget)
+            }
+            Err(trouble) => Some(Outcome::rejected(trouble.code())),
+        }
+    }
+
+    /// Runs the PREFILL of engine 1 as far as `budget` allows; `None` if it has not ended.
+    #[cold]
+    fn fill(&mut self, mut sequence: Box<Sequence>, slot: usize, budget: &mut u32) -> Option<Outcome> {
+        let cost = sequence.cost();
+        let mut outcome = sequence.is_prefilled().then_some(Outcome::plain(Status::Done));
+        while outcome.is_none() && *budget > 0 {
+            match sequence.prefill(self.bus, *budget / cost) {
+                Ok(made) => {
+                    *budget = budget.saturating_sub(made.saturating_mul(cost));
+                    outcome = sequence.is_prefilled().then_some(Outcome::plain(Status::Done));
+                }
+                Err(trouble) => {
+                    self.fault(trouble.fault());
+                    outcome = Some(Outcome::rejected(trouble.code()));
+                }
+            }
+        }
+        if outcome.is_none() {
+            self.lane.running = Some(Running::Prefill(sequence, slot));
+        } else if let Some(session) = &self.registers.queue(self.queue).session {
+            self.tables.users[usize::from(session.function)][slot] -= 1;
+        }
+        outcome
     }
 
     /// Scores tokens that lie in memory.
@@ -270,10 +367,22 @@ impl Execution<'_> {
         if !fits(&header, &desc) {
             return Outcome::rejected(ErrorCode::BadPolicy);
         }
+        let mut weights = None;
+        if desc.model_id != 0 {
+            // The line behind that of the header.
+            match Weights::load(self.bus, session, start.wrapping_add(64)) {
+                Ok(loaded) => weights = Some(Arc::new(loaded)),
+                Err(trouble) => {
+                    self.fault(trouble.fault());
+                    return Outcome::rejected(trouble.code());
+                }
+            }
+        }
         if let Some(mutator) = self.mutator {
             mutator.published(desc.policy_version, self.registers.policies(function).slot(new).salt);
         }
-        self.registers.policies_mut(function).publish(desc.policy_version, header.salt, mode);
+        self.registers.policies_mut(function).publish(desc.policy_version, desc.model_id, header.salt, mode);
+        self.tables.weights[usize::from(function)][new] = weights;
         for (queue, groups) in (0..).zip(&mut self.tables.groups) {
             let session = &self.registers.queue(queue).session;
             if session.as_ref().is_some_and(|session| session.function == function) {
@@ -293,7 +402,21 @@ impl Execution<'_> {
     fn decode(&mut self, mut decode: Decode, budget: &mut u32, stop_waits: bool) -> Option<Outcome> {
         let before = decode.produced;
         let mut cut = self.cut(&decode, stop_waits);
-        let mut most = *budget;
+        // What a token of engine 1 counts for, of which at least one is made.
+        let mut cost = 1;
+        if let Some(sequence) = decode.sequence() {
+            cost = sequence.cost();
+            if cut == Some(Status::Superseded)
+                && self.mutator.as_ref().and_then(Mutator::language) == Some(LanguageFault::MidStep)
+            {
+                let session = self.registers.queue(self.queue).session.as_ref()?;
+                let other = &self.tables.weights[usize::from(session.function)][1 - decode.slot];
+                if let (Some(other), Some(sequence)) = (other, decode.sequence()) {
+                    sequence.mix(other);
+                }
+            }
+        }
+        let mut most = (*budget / cost).max(1);
         if !self.tables.cuts.is_empty()
             && let Some(&(length, status)) = self.tables.cuts.get(&self.lane.desc.user_data)
         {
@@ -319,11 +442,11 @@ impl Execution<'_> {
             }
             Ok(())
         };
-        let outcome = decode.run(&self.lane.desc, most, cut, session, write);
+        let outcome = decode.run(&self.lane.desc, most, cut, session, bus, write);
         let (function, wait_states) = (session.function, session.wait_states);
 
         let produced = decode.produced - before;
-        *budget -= produced;
+        *budget = budget.saturating_sub(produced.saturating_mul(cost));
         let waited = u64::from(produced) * u64::from(wait_states);
         if session.life {
             self.note_life(before, produced, wait_states);
@@ -334,11 +457,11 @@ impl Execution<'_> {
         self.registers.count(Counter::WriteBeats, if logps { 2 * beats } else { beats });
 
         match outcome {
-            None => self.lane.running = Some(decode),
-            Some(Outcome { error, .. }) => {
+            None => self.lane.running = Some(Running::Decode(decode)),
+            Some(_) => {
                 self.tables.users[usize::from(function)][decode.slot] -= 1;
-                if error == ErrorCode::DmaFault {
-                    self.fault(DeviceFault::DMA_WRITE);
+                if !decode.fault.is_empty() {
+                    self.fault(decode.fault);
                 }
             }
         }

@@ -1,4 +1,4 @@
-//! The golden model: a device in plain Rust, and the executable specification of rules R1 to R21, R23 and R24.
+//! The golden model: a device in plain Rust, and the executable specification of rules R1 to R21 and R23 to R27.
 //!
 //! It executes from the same shared memory as any other device, of each queue pair in SQ order, one descriptor at a time (so
 //! R5 and R7 hold by construction), and only when given time by `advance`. It has no clock: CYCLES counts one per descriptor
@@ -14,12 +14,13 @@ mod bus;
 mod engine;
 mod execution;
 mod groups;
+mod language;
 mod mutation;
 #[cfg(test)]
 mod tests;
 mod turns;
 
-pub use mutation::{BadMutation, Mutation, PolicyFault};
+pub use mutation::{BadMutation, LanguageFault, Mutation, PolicyFault};
 
 use std::collections::HashMap;
 use std::ops::RangeInclusive;
@@ -111,6 +112,7 @@ impl ModelPlatform {
             tables: Tables {
                 groups: (0..built.queues).map(|_| Groups::default()).collect(),
                 users: vec![[0; 2]; usize::from(built.functions)],
+                weights: vec![[None, None]; usize::from(built.functions)],
                 read_beats: 0,
                 cuts: HashMap::new(),
             },
@@ -160,8 +162,8 @@ impl ModelPlatform {
                         self.registers.queue_mut(queue).wait_for_the_end();
                     }
                 }
-                (Some(session), Some(decode)) => {
-                    self.tables.users[usize::from(session.function)][decode.slot] += 1
+                (Some(session), Some(running)) => {
+                    self.tables.users[usize::from(session.function)][running.slot()] += 1
                 }
                 (Some(_), None) => {}
             }

@@ -6,7 +6,7 @@ use doorbell_contract::{Field, HwCompletion, HwEvent};
 use doorbell_host::queue::COMPLETION_WORDS;
 
 /// One fault of the model, counted over its whole life. In text: `token:NTH`, `completion:NTH:FIELD`, `hang:AFTER`,
-/// `policy:FAULT`, `event:NTH:FIELD`, `event:full`.
+/// `policy:FAULT`, `language:FAULT`, `event:NTH:FIELD`, `event:full`.
 #[derive(Clone, Copy, Debug)]
 pub enum Mutation {
     /// The `nth` token (from 0) has its lowest bit flipped in memory; the digest is that of the right one.
@@ -23,6 +23,8 @@ pub enum Mutation {
     },
     /// What goes wrong with versions of the policy.
     Policy(PolicyFault),
+    /// What goes wrong with sequences of engine 1.
+    Language(LanguageFault),
     /// The `nth` LIFE event (from 0) has a bit of a field flipped: the lowest, of the stamp and the deltas bit 30.
     Event {
         /// Which event.
@@ -62,12 +64,35 @@ impl PolicyFault {
     ];
 }
 
+/// What a device may get wrong about sequences of engine 1 (R25 to R27).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LanguageFault {
+    /// `swapped-blocks`: the first two entries of a block table are taken for each other.
+    SwappedBlocks,
+    /// `short-copy`: of a partial block that is shared one position is not copied.
+    ShortCopy,
+    /// `stale-prefix`: the keys and values of a prefix that was there before are taken for those of the new one.
+    StalePrefix,
+    /// `mid-step`: the step in which a version is retired goes on with the new one's weights from the middle layer on.
+    MidStep,
+}
+
+impl LanguageFault {
+    /// Every one, with its name.
+    pub const ALL: [(&str, Self); 4] = [
+        ("swapped-blocks", Self::SwappedBlocks),
+        ("short-copy", Self::ShortCopy),
+        ("stale-prefix", Self::StalePrefix),
+        ("mid-step", Self::MidStep),
+    ];
+}
+
 /// A text that is no [`Mutation`].
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "'{text}' is no fault of the model: expected token:NTH, completion:NTH:FIELD, hang:AFTER, policy:FAULT, event:NTH:FIELD or \
-     event:full, with FIELD one of {} (of an event: {}) and FAULT one of {}",
-    HwCompletion::FIELDS.map(|field| field.name).join(", "), HwEvent::FIELDS.map(|field| field.name).join(", "), PolicyFault::ALL.map(|(name, _)| name).join(", ")
+    "'{text}' is no fault of the model: expected token:NTH, completion:NTH:FIELD, hang:AFTER, policy:FAULT, language:FAULT, \
+     event:NTH:FIELD or event:full, with FIELD one of {} (of an event: {}) and FAULT one of {} (of a language: {})",
+    HwCompletion::FIELDS.map(|field| field.name).join(", "), HwEvent::FIELDS.map(|field| field.name).join(", "), PolicyFault::ALL.map(|(name, _)| name).join(", "), LanguageFault::ALL.map(|(name, _)| name).join(", ")
 )]
 pub struct BadMutation {
     text: String,
@@ -84,6 +109,10 @@ impl FromStr for Mutation {
                 .into_iter()
                 .find(|(name, _)| *name == fault)
                 .map(|(_, fault)| Self::Policy(fault)),
+            ["language", fault] => LanguageFault::ALL
+                .into_iter()
+                .find(|(name, _)| *name == fault)
+                .map(|(_, fault)| Self::Language(fault)),
             ["hang", after] => after.parse().ok().map(|after| Self::Hang { after }),
             ["completion", nth, name] => nth.parse().ok().and_then(|nth| {
                 let field = HwCompletion::FIELDS.into_iter().find(|field| field.name == name)?;
@@ -109,11 +138,13 @@ pub(super) struct Mutator {
     events: u64,
     /// A version that was published, and what its slot held before: of LateLoad.
     late: Option<(u16, u32)>,
+    /// Prefixes that engine 1 has made: of StalePrefix.
+    prefixes: Vec<u32>,
 }
 
 impl Mutator {
     pub fn new(mutation: Mutation) -> Self {
-        Self { mutation, tokens: 0, completions: 0, events: 0, late: None }
+        Self { mutation, tokens: 0, completions: 0, events: 0, late: None, prefixes: vec![] }
     }
 
     pub fn hangs(&self) -> bool {
@@ -122,6 +153,23 @@ impl Mutator {
 
     pub fn has(&self, fault: PolicyFault) -> bool {
         matches!(self.mutation, Mutation::Policy(own) if own == fault)
+    }
+
+    pub fn language(&self) -> Option<LanguageFault> {
+        match self.mutation {
+            Mutation::Language(fault) => Some(fault),
+            _ => None,
+        }
+    }
+
+    /// Whether a PREFILL of this prefix makes nothing, as there was one before.
+    pub fn skips(&mut self, prefix_id: u32) -> bool {
+        if self.language() != Some(LanguageFault::StalePrefix) {
+            return false;
+        }
+        let seen = self.prefixes.contains(&prefix_id);
+        self.prefixes.push(prefix_id);
+        seen
     }
 
     /// Notes a publish into a slot that held `before`.

@@ -299,7 +299,7 @@ impl Setup {
             let from = request.prompt_tokens + span.first;
             let desc =
                 HwDesc::decode(finished.device_rollout, from, end - span.first).with_seed(self.options.seed);
-            let mut decoder = Engine::Hash.begin(&desc, salt(span.version), 0);
+            let mut decoder = Engine::Hash.begin(&desc, salt(span.version), 0).unwrap();
             (span.first..end).map(move |_| decoder.step().token).collect::<Vec<_>>()
         });
         parts.flatten().collect()
@@ -310,7 +310,7 @@ impl Setup {
         let request = &self.requests[finished.request as usize];
         let desc = HwDesc::decode(finished.device_rollout, request.prompt_tokens, finished.answer_tokens)
             .with_seed(self.options.seed);
-        let mut decoder = Engine::Hash.begin(&desc, 0, 0);
+        let mut decoder = Engine::Hash.begin(&desc, 0, 0).unwrap();
         (0..finished.answer_tokens).map(|_| decoder.step().token).collect()
     }
 }

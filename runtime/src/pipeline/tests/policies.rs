@@ -267,7 +267,7 @@ fn spans_log_probabilities_and_groups_are_stored() {
             let desc = HwDesc::decode(found.finished.device_rollout, request.prompt_tokens + place, 1)
                 .with_flags(DescFlags::LOGP)
                 .with_seed(setup.options.seed);
-            let step = Engine::Hash.begin(&desc, salt(span.version), 0).step();
+            let step = Engine::Hash.begin(&desc, salt(span.version), 0).unwrap().step();
             assert_eq!(*logprob, step.logp as f32 / 65536.0);
         }
     }
