@@ -137,7 +137,8 @@ module event_ring
   logic [FunctionSlots-1:0]       rings_q;   // that run
   logic [Slots-1:0]               tells_q;   // queue pairs whose completions have events
   logic [FunctionSlots-1:0]       some_active;
-  logic                           any, lives, starts, event_ack;
+  logic                           any, lives, starts, ends, event_ack;
+  logic [Queues-1:0]              active_q;  // as it was when it last was another
   logic                           awake_q;   // a ring runs, or what one left is on its way
   logic                           told_q, offer_q;
   logic [Slots-1:0]               untold_q;
@@ -147,11 +148,12 @@ module event_ring
   assign any       = rings_q != '0;
   assign lives     = tells_q != '0;
   assign starts    = start_i && start_config_i.eq_starts;
+  assign ends      = active_i != active_q;
   assign event_ack = ack_i ? ack_id_i >= EVENT_AXI_ID && rst_ni : 1'b0;   // what drains behind a reset counts nothing
 
   always_comb begin
     some_active = '0;
-    if (awake_q) begin
+    if (awake_q && ends) begin
       for (int q = 0; q < Queues; q++) if (active_i[q]) some_active[(Functions == 1) ? FunctionBits'(0) : FunctionBits'(owner_i[q])] = 1'b1;
     end
   end
@@ -161,13 +163,17 @@ module event_ring
       rings_q <= '0;
       tells_q <= '0;
       now_q   <= '0;
+      active_q <= '0;
       awake_q <= 1'b0;
     end else if (awake_q || start_i) begin
       // What is on its way comes out of what was: nothing begins but by a start.
-      awake_q <= any || starts || told_q || offer_q || untold_q != '0 || faulty_q != '0 || flying_q != '0;
+      if (!any) awake_q <= starts || told_q || offer_q || untold_q != '0 || faulty_q != '0 || flying_q != '0;
       if (any || start_i) now_q <= now_q + 1'b1;
-      rings_q <= rings_q & some_active;
-      tells_q <= tells_q & Slots'(active_i);
+      if (ends) begin
+        active_q <= active_i;
+        rings_q <= rings_q & some_active;
+        tells_q <= tells_q & Slots'(active_i);
+      end
       if (start_i) tells_q[start_pair] <= start_config_i.eq_size != '0 && start_config_i.eq_life;
       if (starts) begin
         rings_q[start_function] <= start_config_i.eq_size != '0;
@@ -241,7 +247,7 @@ module event_ring
       delivers_q <= 1'b0;
       posts_q    <= 1'b0;
       notes_q    <= 1'b0;
-    end else if (awake_q) begin
+    end else if (lives || takes_q || delivers_q || posts_q || notes_q) begin
       // A slot arrives, a worker takes it.
       takes_q <= taken_i && tells_q[taken_pair];
       if (slot_i && tells_q[slot_pair]) begin
@@ -575,7 +581,6 @@ module event_ring
   logic [31:0]          acked;
   logic [8:0]           more, fewer;
 
-  // No process reads this memory: Icarus 11 would have it wait for each of its words, and then wake others for ever.
   assign acked    = event_ack ? answered_q[ack_function] : '0;
   assign ack_pair = event_ack ? whose_mem[{ack_function, acked[CreditBits-1:0]}] : '0;
   assign fewer    = event_ack ? flight_q[ack_pair] - 9'd1 : '0;
@@ -623,7 +628,7 @@ module event_ring
       given_q    <= '0;
       answered_q <= '0;
       dropped_q  <= '0;
-    end else if (awake_q || starts || loses) begin
+    end else if (release_ok_o || writes || event_ack || loses || starts) begin
       if (release_ok_o) head_q[release_function] <= release_head_i;
       if (writes)    given_q[told_function]   <= given + 32'd1;
       if (event_ack) answered_q[ack_function] <= acked + 32'd1;
@@ -651,9 +656,12 @@ module event_ring
   assign busy_o = waits_o | flying_q;
 
 `ifndef SYNTHESIS
+  logic posted_live;
+  assign posted_live = posted_i && tells_q[posted_pair];
+
   always_ff @(posedge clk_i) begin
-    if (rst_ni && (awake_q || start_i || event_ack)) begin
-      if (posted_i && tells_q[posted_pair] && posted_index_i - visible_q[posted_pair] + 32'(backlog_q[posted_pair]) >= 32'(Moments))
+    if (rst_ni && (posted_live || writes || offer_q || event_ack || start_i)) begin
+      if (posted_live && posted_index_i - visible_q[posted_pair] + 32'(backlog_q[posted_pair]) >= 32'(Moments))
         $fatal(1, "R23 event_ring: completion %0d of queue pair %0d takes the place of one that is not told", posted_index_i, posted_pair);
       if (writes && given - head_q[told_function] >= 32'(size))
         $fatal(1, "R23 event_ring: one more event in a ring of function %0d that is full", told_function);
@@ -666,8 +674,13 @@ module event_ring
         $fatal(1, "R23 event_ring: moments of completion %0d of queue pair %0d are out of order", offer_event_q.index, offer_event_q.queue_id);
       if (start_i && (untold_q[start_pair] || flying_q[start_pair]))
         $fatal(1, "R12 event_ring: queue pair %0d starts with events of its last life", start_pair);
-      if (starts && (given_q[start_function] != answered_q[start_function] || (rings_q[start_function] && some_active[start_function])))
-        $fatal(1, "R23 event_ring: the ring of function %0d starts while it runs", start_function);
+      if (starts && given_q[start_function] != answered_q[start_function])
+        $fatal(1, "R23 event_ring: the ring of function %0d starts with events on the bus", start_function);
+      if (starts && rings_q[start_function]) begin
+        for (int q = 0; q < Queues; q++)
+          if (active_i[q] && (Functions == 1 || owner_i[q] == start_config_i.owner))
+            $fatal(1, "R23 event_ring: the ring of function %0d starts while it runs", start_function);
+      end
     end
   end
 `endif
