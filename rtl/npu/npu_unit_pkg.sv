@@ -1,6 +1,7 @@
 // What travels between the blocks of the NPU. The words and their fields are npu_pkg's; here are words made ready: shapes and
 // descriptors read, operands checked (docs/isa.md, "Errors"), addresses in lines of 64 bytes.
 package npu_unit_pkg;
+  /* verilator lint_off UNUSEDPARAM */
   localparam int LINE_BITS    = 512;
   localparam int CHIP_BITS    = 15;   // an address of a line of on-chip memory
   localparam int MEMORY_BITS  = 34;   // an address of a line of model memory, or of an arena, from its first one
@@ -71,4 +72,5 @@ package npu_unit_pkg;
     UNIT_NO_FIRST    = 4'd6,   // NoFirst
     UNIT_MEMORY      = 4'd7    // a read or write was answered with an error
   } npu_end_t;
+  /* verilator lint_on UNUSEDPARAM */
 endpackage
