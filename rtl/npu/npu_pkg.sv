@@ -5,6 +5,185 @@ package npu_pkg;
   localparam int RESIDUAL = 67108863;   // bound of the residual stream
   localparam int STORED = 520184;   // bound of what is stored of a head
 
+  // Kinds of words, and errors by the code that is logged.
+  localparam int FORMS = 34;
+  localparam logic [5:0] FORM_GEMV = 6'd0;
+  localparam logic [5:0] FORM_GEMM = 6'd1;
+  localparam logic [5:0] FORM_MEMCPY_IN = 6'd2;
+  localparam logic [5:0] FORM_MEMCPY_GAIN = 6'd3;
+  localparam logic [5:0] FORM_MEMCPY_ROW = 6'd4;
+  localparam logic [5:0] FORM_MEMCPY_EMBED = 6'd5;
+  localparam logic [5:0] FORM_MEMCPY_KV = 6'd6;
+  localparam logic [5:0] FORM_MEMCPY_OUT = 6'd7;
+  localparam logic [5:0] FORM_MEMSET_FMAP = 6'd8;
+  localparam logic [5:0] FORM_MEMSET_WEIGHT = 6'd9;
+  localparam logic [5:0] FORM_MEMSET_DESC = 6'd10;
+  localparam logic [5:0] FORM_MEMSET_EPSILON = 6'd11;
+  localparam logic [5:0] FORM_MEMSET_FACTOR = 6'd12;
+  localparam logic [5:0] FORM_CVO_EXP = 6'd13;
+  localparam logic [5:0] FORM_CVO_SQRT = 6'd14;
+  localparam logic [5:0] FORM_CVO_GELU = 6'd15;
+  localparam logic [5:0] FORM_CVO_SIN = 6'd16;
+  localparam logic [5:0] FORM_CVO_COS = 6'd17;
+  localparam logic [5:0] FORM_CVO_REDUCE_SUM = 6'd18;
+  localparam logic [5:0] FORM_CVO_SCALE = 6'd19;
+  localparam logic [5:0] FORM_CVO_RECIP = 6'd20;
+  localparam logic [5:0] FORM_VEC_ADD = 6'd21;
+  localparam logic [5:0] FORM_VEC_MUL = 6'd22;
+  localparam logic [5:0] FORM_VEC_ACT = 6'd23;
+  localparam logic [5:0] FORM_VEC_SWIGLU = 6'd24;
+  localparam logic [5:0] FORM_VEC_NORM = 6'd25;
+  localparam logic [5:0] FORM_VEC_ROPE = 6'd26;
+  localparam logic [5:0] FORM_VEC_STORE = 6'd27;
+  localparam logic [5:0] FORM_ATTN = 6'd28;
+  localparam logic [5:0] FORM_HEAD = 6'd29;
+  localparam logic [5:0] FORM_END = 6'd30;
+  localparam logic [5:0] FORM_LAYERS = 6'd31;
+  localparam logic [5:0] FORM_NEXT = 6'd32;
+  localparam logic [5:0] FORM_END_SILENT = 6'd33;
+  localparam logic [4:0] FAULT_NONE = 5'd0;
+  localparam logic [4:0] FAULT_UNKNOWN_OPCODE = 5'd1;
+  localparam logic [4:0] FAULT_UNKNOWN_FUNCTION = 5'd2;
+  localparam logic [4:0] FAULT_UNKNOWN_REGISTER = 5'd3;
+  localparam logic [4:0] FAULT_BAD_ROUTE = 5'd4;
+  localparam logic [4:0] FAULT_RESERVED_BITS = 5'd5;
+  localparam logic [4:0] FAULT_NOT_BUILT = 5'd6;
+  localparam logic [4:0] FAULT_MISALIGNED = 5'd7;
+  localparam logic [4:0] FAULT_OUT_OF_RANGE = 5'd8;
+  localparam logic [4:0] FAULT_OVERLAP = 5'd9;
+  localparam logic [4:0] FAULT_SHAPE_UNSET = 5'd10;
+  localparam logic [4:0] FAULT_DESCRIPTOR_UNSET = 5'd11;
+  localparam logic [4:0] FAULT_REGISTER_UNSET = 5'd12;
+  localparam logic [4:0] FAULT_BAD_LENGTH = 5'd13;
+  localparam logic [4:0] FAULT_BAD_AUX = 5'd14;
+  localparam logic [4:0] FAULT_MEMORY_OUT_OF_RANGE = 5'd15;
+  localparam logic [4:0] FAULT_OUTPUT_OUT_OF_RANGE = 5'd16;
+  localparam logic [4:0] FAULT_BLOCK_MISSING = 5'd17;
+  localparam logic [4:0] FAULT_BLOCK_OUT_OF_RANGE = 5'd18;
+  localparam logic [4:0] FAULT_BLOCK_TOO_SMALL = 5'd19;
+  localparam logic [4:0] FAULT_BAD_TOKEN = 5'd20;
+  localparam logic [4:0] FAULT_BAD_POSITION = 5'd21;
+  localparam logic [4:0] FAULT_BAD_LOOP = 5'd22;
+  localparam logic [4:0] FAULT_NO_LOOP = 5'd23;
+  localparam logic [4:0] FAULT_BAD_LAYER_WORD = 5'd24;
+  localparam logic [4:0] FAULT_NO_FIRST = 5'd25;
+  localparam logic [4:0] FAULT_NO_END = 5'd26;
+  localparam logic [4:0] FAULT_MEMORY = 5'd31;   // of the bus alone: memory answered with an error
+
+  // Bits that a kind is known by, 64 for each, …
+  localparam logic [2175:0] FORM_SELECT = {
+    64'hFF00000000000000,
+    64'hFF00000000000000,
+    64'hFF00000000000000,
+    64'hFF00000000000000,
+    64'hF000000000000000,
+    64'hF000000000000000,
+    64'hFFC0000000000000,
+    64'hFFC0000000000000,
+    64'hFFC0000000000000,
+    64'hFFC0000000000000,
+    64'hFFC0000000000000,
+    64'hFFC0000000000000,
+    64'hFFC0000000000000,
+    64'hFF00000000000000,
+    64'hFF00000000000000,
+    64'hFF00000000000000,
+    64'hFF00000000000000,
+    64'hFF00000000000000,
+    64'hFF00000000000000,
+    64'hFF00000000000000,
+    64'hFF00000000000000,
+    64'hFFF0000000000000,
+    64'hFFF0000000000000,
+    64'hFC00000000000000,
+    64'hFC00000000000000,
+    64'hFC00000000000000,
+    64'hFC0000000001E000,
+    64'hFC0000000001E000,
+    64'hFC0000000001E000,
+    64'hFC0000000001E000,
+    64'hFC0000000001E000,
+    64'hFC0000000001E000,
+    64'hF000000000000000,
+    64'hF000000000000000
+  };
+
+  // … what they are …
+  localparam logic [2175:0] FORM_VALUE = {
+    64'h8300000000000000,
+    64'h8200000000000000,
+    64'h8100000000000000,
+    64'h8000000000000000,
+    64'h7000000000000000,
+    64'h6000000000000000,
+    64'h5180000000000000,
+    64'h5140000000000000,
+    64'h5100000000000000,
+    64'h50C0000000000000,
+    64'h5080000000000000,
+    64'h5040000000000000,
+    64'h5000000000000000,
+    64'h4700000000000000,
+    64'h4600000000000000,
+    64'h4500000000000000,
+    64'h4400000000000000,
+    64'h4300000000000000,
+    64'h4200000000000000,
+    64'h4100000000000000,
+    64'h4000000000000000,
+    64'h3C10000000000000,
+    64'h3C00000000000000,
+    64'h3800000000000000,
+    64'h3400000000000000,
+    64'h3000000000000000,
+    64'h2400000000000000,
+    64'h2400000000008000,
+    64'h2800000000006000,
+    64'h2800000000004000,
+    64'h2800000000002000,
+    64'h2800000000000000,
+    64'h1000000000000000,
+    64'h0000000000000000
+  };
+
+  // … and those that are 0.
+  localparam logic [2175:0] FORM_RESERVED = {
+    64'h00FFFFFFFFFFFFFF,
+    64'h00FFFFFFFFFFFFFF,
+    64'h000000000FFFFFFF,
+    64'h00FFFFFFFFFFFFFF,
+    64'h00000001FFFFFFFF,
+    64'h00000000003FFFFF,
+    64'h000000000FFF81FF,
+    64'h00000000000001FF,
+    64'h00000000000001FF,
+    64'h00000000000001FF,
+    64'h000000000FFF81FF,
+    64'h00000000000001FF,
+    64'h00000000000001FF,
+    64'h0000000000000006,
+    64'h0000000000000006,
+    64'h0000000000000006,
+    64'h0000000000000006,
+    64'h0000000000000006,
+    64'h0000000000000006,
+    64'h0000000000000006,
+    64'h0000000000000006,
+    64'h00000000000FFFFF,
+    64'h00000000000FFFFF,
+    64'h000000000000000F,
+    64'h000000000000000F,
+    64'h000000000000000F,
+    64'h0000000000FE1F80,
+    64'h03FFFE0000FE0000,
+    64'h000001FFFFFE0000,
+    64'h000001FFFFFE0000,
+    64'h000001FFFFFE0000,
+    64'h0000000000FE0000,
+    64'h0000000000700007,
+    64'h0000000000700007
+  };
+
   // 65,280 · 2^(-k / 256), 256 entries
   localparam logic [4095:0] EXP2 = {
     16'd32728, 16'd32817, 16'd32906, 16'd32995, 16'd33085, 16'd33175, 16'd33265, 16'd33355,
