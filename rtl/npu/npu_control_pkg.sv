@@ -19,7 +19,7 @@ package npu_control_pkg;
     logic [4:0]           fault;
     logic                 memset;     // MEMSET
     logic                 unit;     // a word for a unit: kind says what it does
-    logic [3:0]           kind;     // an npu_kind_t
+    npu_kind_t            kind;
     logic [1:0]           where;    // which unit
     logic                 odd;      // an operand is no whole line
     logic [CHIP_BITS-1:0] dst;

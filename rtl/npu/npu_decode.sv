@@ -20,28 +20,6 @@ module npu_decode
     endcase
   endfunction
 
-  function automatic logic [4:0] kind_of(input logic [5:0] form);   // and, above it, whether a unit executes it
-    case (form)
-      FORM_GEMV:         kind_of = {1'b1, OP_MULTIPLY};
-      FORM_MEMCPY_IN:    kind_of = {1'b1, OP_COPY};
-      FORM_MEMCPY_GAIN:  kind_of = {1'b1, OP_GAIN};
-      FORM_MEMCPY_ROW:   kind_of = {1'b1, OP_ROW};
-      FORM_MEMCPY_EMBED: kind_of = {1'b1, OP_EMBED};
-      FORM_MEMCPY_KV:    kind_of = {1'b1, OP_APPEND};
-      FORM_MEMCPY_OUT:   kind_of = {1'b1, OP_OUT};
-      FORM_VEC_ADD:      kind_of = {1'b1, OP_ADD};
-      FORM_VEC_MUL:      kind_of = {1'b1, OP_MUL};
-      FORM_VEC_ACT:      kind_of = {1'b1, OP_ACT};
-      FORM_VEC_SWIGLU:   kind_of = {1'b1, OP_SWIGLU};
-      FORM_VEC_NORM:     kind_of = {1'b1, OP_NORM};
-      FORM_VEC_ROPE:     kind_of = {1'b1, OP_ROPE};
-      FORM_VEC_STORE:    kind_of = {1'b1, OP_STORE};
-      FORM_ATTN:         kind_of = {1'b1, OP_ATTEND};
-      FORM_HEAD:         kind_of = {1'b1, OP_HEAD};
-      default:           kind_of = 5'd0;
-    endcase
-  endfunction
-
   function automatic npu_word_t decoded(input logic [63:0] word);
     npu_word_t d;
     d       = '0;
@@ -52,8 +30,27 @@ module npu_decode
         d.fault = ((word & FORM_RESERVED[64*k +: 64]) != '0) ? FAULT_RESERVED_BITS : FAULT_NONE;
       end
     end
-    d.memset         = word[63:60] == 4'd3;
-    {d.unit, d.kind} = kind_of(d.form);
+    d.memset = word[63:60] == 4'd3;
+    d.unit   = 1'b1;
+    case (d.form)
+      FORM_GEMV:         d.kind = OP_MULTIPLY;
+      FORM_MEMCPY_IN:    d.kind = OP_COPY;
+      FORM_MEMCPY_GAIN:  d.kind = OP_GAIN;
+      FORM_MEMCPY_ROW:   d.kind = OP_ROW;
+      FORM_MEMCPY_EMBED: d.kind = OP_EMBED;
+      FORM_MEMCPY_KV:    d.kind = OP_APPEND;
+      FORM_MEMCPY_OUT:   d.kind = OP_OUT;
+      FORM_VEC_ADD:      d.kind = OP_ADD;
+      FORM_VEC_MUL:      d.kind = OP_MUL;
+      FORM_VEC_ACT:      d.kind = OP_ACT;
+      FORM_VEC_SWIGLU:   d.kind = OP_SWIGLU;
+      FORM_VEC_NORM:     d.kind = OP_NORM;
+      FORM_VEC_ROPE:     d.kind = OP_ROPE;
+      FORM_VEC_STORE:    d.kind = OP_STORE;
+      FORM_ATTN:         d.kind = OP_ATTEND;
+      FORM_HEAD:         d.kind = OP_HEAD;
+      default:           d.unit = 1'b0;
+    endcase
     case (word[63:60])
       4'd0: begin
         d.where      = UNIT_GEMV;
