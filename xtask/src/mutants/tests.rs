@@ -55,6 +55,7 @@ impl Fixture {
             out: &self.root().join("out"),
             seeds,
             limit: self.limit,
+            vectors: None,
             plusargs: [GIVE_UP.to_owned()],
         })
     }
