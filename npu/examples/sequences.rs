@@ -317,7 +317,7 @@ fn say(case: &Case) {
     }
     let mut sequencer = Sequencer::new(&known, &seen, LINES);
     loop {
-        match sequencer.next_word() {
+        match sequencer.next() {
             Ok(Next::Issue(next)) => println!("I {}", issue(&next)),
             Ok(Next::Silent) if !silent => {}
             Ok(_) => break println!("E {}", log(0, 0, None, 0)),
@@ -389,7 +389,7 @@ fn main() {
         for _ in 0..200 {
             let mut sequencer = Sequencer::new(&words, &memory, LINES);
             let refused = loop {
-                match sequencer.next_word() {
+                match sequencer.next() {
                     Ok(Next::End) => break None,
                     Ok(_) => {}
                     Err(refused) => break Some(refused),

@@ -158,7 +158,7 @@ impl Machine {
             if running.is_empty() {
                 break;
             }
-            match sequencer.next_word() {
+            match sequencer.next() {
                 Ok(Next::Issue(issue)) => {
                     let effects = self.effects(&memory, &issue, gang, &running);
                     for (place, effect) in running.into_iter().zip(effects) {

@@ -15,6 +15,3 @@ pub use observe::{Divergence, Dump, Observer, Place, Record, Trace, mix};
 pub use scoreboard::{Hazards, Latency, Scoreboard, Timing};
 pub use sequence::{Issue, Next, Refused, Sequencer};
 pub use work::{Engine, Function, KvAt, MatrixAt, Range, Work};
-
-#[cfg(test)]
-mod tests;

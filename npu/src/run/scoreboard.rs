@@ -152,7 +152,7 @@ impl Run<'_, '_> {
         loop {
             if waiting.is_none() {
                 let before = sequencer.own;
-                waiting = Some(sequencer.next_word());
+                waiting = Some(sequencer.next());
                 // A cycle for each word, its own among them.
                 fetched = self.now.max(fetched) + 1 + sequencer.own - before;
                 self.timing.words += 1 + sequencer.own - before;

@@ -98,7 +98,7 @@ pub struct Refused {
     pub pc: u32,
     /// The layer, in a loop.
     pub layer: Option<u16>,
-    /// As it stands in the program, 0 behind the last one.
+    /// The word, 0 behind the last one.
     pub word: u64,
     /// What is wrong with it.
     pub fault: Fault,
@@ -145,8 +145,9 @@ impl<'m> Sequencer<'m> {
     /// The next word that is not its own.
     ///
     /// # Errors
-    /// A word that no context could execute.
-    pub fn next_word(&mut self) -> Result<Next, Refused> {
+    /// A word that nothing could execute. Nothing comes behind it.
+    #[expect(clippy::should_implement_trait, reason = "it does not end with `None`")]
+    pub fn next(&mut self) -> Result<Next, Refused> {
         loop {
             let pc = self.pc;
             let layer = self.around.map(|_| self.layer);
