@@ -70,5 +70,27 @@ package npu_control_pkg;
     npu_place_t place;
     logic [4:0] fault;      // of npu_pkg; FAULT_NONE: it came to its end
   } npu_log_t;
+  // Where a context has what, in lines; what memory answers with is addressed from its line 0 on.
+  localparam int ADDRESS_BITS = 58;
+  typedef struct packed {
+    logic [ADDRESS_BITS-1:0] model;           // the model's memory, read alone
+    logic [MEMORY_BITS-1:0]  model_lines;
+    logic [MEMORY_BITS-1:0]  program_line;    // of the model's memory
+    logic [PC_BITS-1:0]      program_words;
+    logic [ADDRESS_BITS-1:0] arena;           // keys and values
+    logic [MEMORY_BITS-1:0]  arena_lines;
+    logic [ADDRESS_BITS-1:0] table_line;      // the block table, 32 bits an entry
+    logic [11:0]             table_entries;   // at most 2,048
+    logic [ADDRESS_BITS-1:0] region;          // the output region
+    logic [15:0]             region_lines;
+  } npu_context_t;
+
+  // What a step gives.
+  typedef struct packed {
+    logic        sampled;     // there is a token
+    logic [31:0] token;
+    logic [31:0] logp;        // 16 fraction bits, with a sign
+    npu_log_t    log;
+  } npu_result_t;
   /* verilator lint_on UNUSEDPARAM */
 endpackage
