@@ -116,7 +116,7 @@ module npu_gemv
   endfunction
 
   // ---------------------------------------------------------------- the word
-  logic        busy_q, done_q, faulty_q;
+  logic        busy_q, done_q;
   npu_end_t    end_q;
   logic        head_q, last_q, accumulate_q, scaled_q, half_q;
   logic [10:0] row_lines_q;                   // lines of a row: 1 to 1,024
@@ -302,7 +302,7 @@ module npu_gemv
 
         taken_q <= 1'b0;
         if (beat_valid_i && filled_q) begin
-          if (beat_fault_i) faulty_q <= 1'b1;
+          if (beat_fault_i) end_q <= UNIT_MEMORY;
           if (wants_scales_q) begin
             scales_q       <= beat_data_i;
             wants_scales_q <= 1'b0;
@@ -418,7 +418,6 @@ module npu_gemv
       if (rows_left_q == '0 && (head_q ? !logit_valid_q && sampler_idle_i : !write_valid_q || write_ready_i)) begin
         busy_q   <= 1'b0;
         done_q   <= 1'b1;
-        end_q    <= faulty_q ? UNIT_MEMORY : UNIT_FINE;
         filled_q <= 1'b0;
       end
     end else begin
@@ -427,9 +426,8 @@ module npu_gemv
     begin_q <= 1'b0;
 
     if (start_i) begin
-      busy_q           <= !refused;
-      done_q           <= refused;
-      end_q            <= UNIT_NO_FIRST;
+      busy_q           <= 1'b1;
+      end_q            <= refused ? UNIT_NO_FIRST : UNIT_FINE;
       begin_q          <= !multiplies && op_i.first;
       head_q           <= !multiplies;
       last_q           <= op_i.last;
@@ -459,7 +457,7 @@ module npu_gemv
       scales_line_q    <= op_i.scales + 32'd1;
       rows_unasked_q   <= op_i.rows;
       rows_untaken_q   <= op_i.rows;
-      rows_left_q      <= op_i.rows;
+      rows_left_q      <= refused ? '0 : op_i.rows;
       wants_scales_q   <= 1'b1;
       row_q            <= '0;
       column_q         <= '0;
@@ -467,7 +465,6 @@ module npu_gemv
       slot_q           <= '0;
       line_here_q      <= !(multiplies && op_i.accumulate);
       write_line_q     <= op_i.dst - CHIP_BITS'(1);
-      faulty_q         <= 1'b0;
     end
 
     if (!rst_ni) begin
