@@ -34,7 +34,8 @@ module npu_rms (
   endfunction
 
   /* verilator lint_off BLKSEQ */  // names for what is between two stages
-  logic [36:0] offered, taken, kept;
+  logic [36:0] offered, taken;
+  logic [34:0] kept;
   logic        fits;
   logic [63:0] mean;
   logic [4:0]  half;
@@ -67,8 +68,8 @@ module npu_rms (
             default: begin offered = {1'b0, rest_q, 1'b0};            taken = {5'd0, root_q};            end
           endcase
           fits   = offered >= taken;
-          kept   = fits ? offered - taken : offered;
-          rest_q <= kept[34:0];
+          kept   = fits ? offered[34:0] - taken[34:0] : offered[34:0];
+          rest_q <= kept;
           left_q <= left_q - 1'b1;
           case (phase_q)
             MEAN: begin
