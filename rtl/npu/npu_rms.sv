@@ -35,17 +35,12 @@ module npu_rms (
 
   /* verilator lint_off BLKSEQ */  // names for what is between two stages
   logic [36:0] offered, taken;
-  logic [34:0] kept;
-  logic        fits;
+  logic        fits, ends;
   logic [63:0] mean;
   logic [4:0]  half;
   always_ff @(posedge clk_i) begin
-    if (start_i) begin
-      phase_q  <= MEAN;
-      left_q   <= 6'd63;
-      number_q <= squares_i + {48'd0, count_i[16:1]};
-      rest_q   <= '0;
-    end else if (phase_q != READY) begin
+    if (phase_q != READY) begin
+      ends = left_q == '0;
       case (phase_q)
         EPSILON: begin
           mean     = number_q + {32'd0, epsilon_i};
@@ -63,23 +58,22 @@ module npu_rms (
         end
         default: begin
           case (phase_q)
-            MEAN:    begin offered = {1'b0, rest_q, number_q[63]};    taken = {20'd0, count_i};          end
-            ROOT:    begin offered = {rest_q, number_q[63:62]};       taken = {3'd0, root_q, 2'b01};     end
-            default: begin offered = {1'b0, rest_q, 1'b0};            taken = {5'd0, root_q};            end
+            MEAN:    begin offered = {1'b0, rest_q, number_q[63]};   taken = {20'd0, count_i};          end
+            ROOT:    begin offered = {rest_q, number_q[63:62]};      taken = {3'd0, root_q, 2'b01};     end
+            default: begin offered = {1'b0, rest_q, 1'b0};           taken = {5'd0, root_q};            end
           endcase
           fits   = offered >= taken;
-          kept   = fits ? offered[34:0] - taken[34:0] : offered[34:0];
-          rest_q <= kept;
+          rest_q <= fits ? offered[34:0] - taken[34:0] : offered[34:0];
           left_q <= left_q - 1'b1;
           case (phase_q)
             MEAN: begin
               number_q <= {number_q[62:0], fits};
-              if (left_q == '0) phase_q <= EPSILON;
+              if (ends) phase_q <= EPSILON;
             end
             ROOT: begin
               number_q <= {number_q[61:0], 2'b00};
               root_q   <= {root_q[30:0], fits};
-              if (left_q == '0) begin
+              if (ends) begin
                 // 2^46 without its last 17 bits is less than any root, which has 31 or 32.
                 rest_q    <= 35'd1 << 29;
                 inverse_q <= '0;
@@ -89,11 +83,16 @@ module npu_rms (
             end
             default: begin
               inverse_q <= {inverse_q[15:0], fits};
-              if (left_q == '0) phase_q <= READY;
+              if (ends) phase_q <= READY;
             end
           endcase
         end
       endcase
+    end else if (start_i) begin
+      phase_q  <= MEAN;
+      left_q   <= 6'd63;
+      number_q <= squares_i + {48'd0, count_i[16:1]};
+      rest_q   <= '0;
     end
     if (!rst_ni) phase_q <= READY;
   end

@@ -139,7 +139,7 @@ module npu_sfu
   assign write_data_o  = write_data_q;
 
   /* verilator lint_off BLKSEQ */  // names for what is between two stages
-  logic                 push, pop, give, take, go, closes, put, put_last, note, note_last, a_comes;
+  logic                 push, pop, give, take, go, closes, put, put_last, note, note_last, a_comes, freed;
   logic [CHIP_BITS:0]   push_line;
   logic [511:0]         push_data, next_line, next_side, lanes, lanes2, lanes3;
   logic [1023:0]        wide;
@@ -231,8 +231,6 @@ module npu_sfu
         note      = 1'b1;
         note_last = best_whole_q;
         noted     = scale_of(best_q);
-        scale_q   <= noted;
-        scaled_q  <= 1'b1;
       end
       if (put) begin
         next_line = (line_part_q == '0) ? '0 : line_q;
@@ -242,21 +240,22 @@ module npu_sfu
           2'd2:    next_line[383:256] = bytes;
           default: next_line[511:384] = bytes;
         endcase
-        line_q      <= next_line;
-        line_part_q <= put_last ? '0 : line_part_q + 1'b1;
+        line_q <= next_line;
         if (line_part_q == '1 || put_last) line_full_q <= 1'b1;
         if (put_last) ended_q <= 1'b1;
+        line_part_q <= put_last ? '0 : line_part_q + 1'b1;
       end
       if (note) begin
         next_side = (side_part_q == '0) ? '0 : side_q;
         if (store_q) next_side[{side_part_q[4:0], 4'd0} +: 16] = noted;
         else         next_side[{side_part_q, 3'd0} +: 8]       = noted[7:0];
-        side_q      <= next_side;
-        side_part_q <= (store_q && side_part_q[4:0] == '1) ? '0 : side_part_q + 1'b1;
+        side_q <= next_side;
         if ((store_q ? side_part_q[4:0] == '1 : side_part_q == '1) || note_last) side_full_q <= 1'b1;
+        side_part_q <= (store_q && side_part_q[4:0] == '1) ? '0 : side_part_q + 1'b1;
       end
 
       // -------------------------------------------------------------- STORE: largest magnitude, dividers
+      freed     = 1'b0;
       divided_q <= steps_q == 3'd1;
       if (steps_q != '0) begin
         for (int k = 0; k < 16; k++) begin
@@ -282,8 +281,12 @@ module npu_sfu
         divided_last_q <= stored_last_q && stored_whole_q;
         steps_q        <= 3'd7;
         stored_waits_q <= 1'b0;
-        head_out_q     <= 1'b0;
+        freed          = 1'b1;
         if (stored_last_q) scaled_q <= 1'b0;
+      end
+      if (best_valid_q) begin
+        scale_q  <= noted;
+        scaled_q <= 1'b1;
       end
       best_valid_q <= top_valid_q && top_last_q;
       if (top_valid_q) begin
@@ -319,12 +322,7 @@ module npu_sfu
         block_or_q   <= sizes;
         block_last_q <= half_tag_q.last;
       end
-      if (sized_q) begin
-        shift_q     <= shift_of(magnitude_q);
-        head_owed_q <= 1'b1;
-      end
       half_valid_q <= value_valid_q && value_tag_q.second;
-      sized_q      <= value_valid_q && value_tag_q.last && !value_tag_q.second;
       if (value_valid_q) begin
         if (value_tag_q.second) begin
           for (int k = 0; k < 16; k++) halves[16*k +: 16] = half_of(value_q[64*k +: 64], shift_q);
@@ -338,9 +336,14 @@ module npu_sfu
             p    = (p < 64'sd0) ? -p : p;
             bits = bits | p[52:0];
           end
-          magnitude_q <= bits;
         end
       end
+      if (sized_q) begin
+        shift_q     <= shift_of(magnitude_q);
+        head_owed_q <= 1'b1;
+      end
+      if (value_valid_q && !value_tag_q.second) magnitude_q <= bits;
+      sized_q <= value_valid_q && value_tag_q.last && !value_tag_q.second;
       squares_last_q <= squares4_valid_q && squares4_last_q;
       if (squares4_valid_q)
         squares_q <= squares_q + ((squares4_q[63:0] + squares4_q[127:64]) + (squares4_q[191:128] + squares4_q[255:192]));
@@ -407,6 +410,16 @@ module npu_sfu
           if (number_tag_q.second) stored_waits_q <= 1'b1;
         end
       end
+
+      // -------------------------------------------------------------- SWIGLU: swish, the logistic function, its table
+      a_comes = read_answer_i && !answer_tag_q.b && !answer_tag_q.gain;
+      number_valid_q <= swiglu_q ? swish_valid_q : a_comes;
+      if (swish_valid_q) begin
+        for (int k = 0; k < 16; k++) lanes[32*k +: 32] = bound32(round15(first_product_q[64*k +: 64]));
+        other_q      <= lanes;
+        third_q      <= up_late_q;
+        number_tag_q <= swish_tag_q;
+      end
       swish_valid_q <= swiglu_q && factor_valid_q;
       if (factor_valid_q) begin
         for (int k = 0; k < 16; k++) begin
@@ -417,17 +430,7 @@ module npu_sfu
         first_product_q <= wide;
         swish_tag_q     <= factor_tag_q;
       end
-
-      // -------------------------------------------------------------- SWIGLU: swish, the logistic function, its table
-      a_comes = read_answer_i && !answer_tag_q.b && !answer_tag_q.gain;
-      number_valid_q <= swiglu_q ? swish_valid_q : a_comes;
       factor_valid_q <= swiglu_q ? logistic_valid_q : a_comes && factors_q;
-      if (swish_valid_q) begin
-        for (int k = 0; k < 16; k++) lanes[32*k +: 32] = bound32(round15(first_product_q[64*k +: 64]));
-        other_q      <= lanes;
-        third_q      <= up_late_q;
-        number_tag_q <= swish_tag_q;
-      end
       if (logistic_valid_q) begin
         for (int k = 0; k < 16; k++)
           lanes[32*k +: 32] = {16'd0, low_q[16*k +: 16]} + ((32'(rise_q[16*k +: 16]) * 32'(part_q[16*k +: 9]) + 32'd256) >> 9);
@@ -437,7 +440,6 @@ module npu_sfu
         factor_tag_q <= logistic_tag_q;
       end
       logistic_valid_q <= table_valid_q;
-      table_valid_q    <= swiglu_q && a_comes;
       if (table_valid_q) begin
         for (int k = 0; k < 16; k++) begin
           at   = logistic_at(gate_q[32*k +: 32]);
@@ -451,18 +453,15 @@ module npu_sfu
         part_q         <= parts;
         logistic_tag_q <= table_tag_q;
       end
+      table_valid_q <= swiglu_q && a_comes;
 
       // -------------------------------------------------------------- answers
       if (read_answer_i) begin
-        if (answer_tag_q.gain) begin
-          exponent_q <= read_data_i[15:0];
-        end else if (answer_tag_q.b) begin
-          held_q <= read_data_i;
-        end else if (swiglu_q) begin
+        if (a_comes && swiglu_q) begin
           gate_q      <= read_data_i;
           up_q        <= held_q;
           table_tag_q <= answer_tag_q;
-        end else begin
+        end else if (a_comes) begin
           number_tag_q <= answer_tag_q;
           factor_tag_q <= answer_tag_q;
           lanes2       = read_data_i;
@@ -487,10 +486,11 @@ module npu_sfu
           other_q <= lanes2;
           third_q <= lanes3;
         end
+        if (answer_tag_q.gain)   exponent_q <= read_data_i[15:0];
+        else if (answer_tag_q.b) held_q     <= read_data_i;
       end
 
       // -------------------------------------------------------------- reads
-      if (read_ready_i) pause_q <= 1'b0;      // a cycle without one, not one that waits
       closes  = sums_q || (second_q && (quarter_q == '1 || (left_q == 13'd1 && heads_q == 13'd1)));
       go      = reading_q && !pause_q && (!read_valid_q || read_ready_i) && (b_next_q || ((!closes || room_q != '0) && !head_out_q));
       take    = go && !b_next_q && closes;
@@ -499,35 +499,39 @@ module npu_sfu
         answer_tag_q <= read_tag_q;
         read_valid_q <= 1'b0;
       end
+      if (read_ready_i) pause_q    <= 1'b0;   // a cycle without one, not one that waits
+      if (freed)        head_out_q <= 1'b0;
       if (go) begin
         read_valid_q <= 1'b1;
         read_line_q  <= b_next_q ? b_q : a_q;
         read_tag_q   <= {gain_q, b_next_q, odd_q, second_q, left_q == 13'd1, heads_q == 13'd1};
         if (b_next_q) begin
           b_q      <= b_q + 1'b1;
-          gain_q   <= 1'b0;
           b_next_q <= gain_q;
+          gain_q   <= 1'b0;
         end else begin
-          a_q      <= a_q + 1'b1;
-          odd_q    <= !odd_q;
           b_next_q <= own_q || (shared_q && odd_q);
-          left_q   <= left_q - 1'b1;
+          odd_q    <= !odd_q;
           if (second_q) quarter_q <= quarter_q + 1'b1;
           head_out_q <= store_q && second_q;
-          if (left_q == 13'd1) begin
+          if (left_q != 13'd1) begin
+            left_q <= left_q - 1'b1;
+            a_q    <= a_q + 1'b1;
+          end else begin
             left_q <= op_i.width[16:4];
             if (!sums_q && !second_q) begin
               // Once more. An activation's first value finds its shift, behind a cycle without a read.
               second_q <= 1'b1;
-              a_q      <= begin_q;
               b_q      <= norm_q ? op_i.b + 1'b1 : op_i.b;
               pause_q  <= 1'b1;
+              a_q      <= begin_q;
             end else begin
               reading_q <= heads_q != 13'd1;
               heads_q   <= heads_q - 1'b1;
               second_q  <= 1'b0;
               begin_q   <= a_q + 1'b1;
               b_q       <= op_i.b;
+              a_q       <= a_q + 1'b1;
             end
           end
         end
@@ -601,41 +605,41 @@ module npu_sfu
       squares_last_q <= 1'b0;
     end
   end
-  /* verilator lint_on BLKSEQ */
 
 `ifndef SYNTHESIS
   // N1, N2: what the word reads and writes, in lines.
-  logic [31:0] elements, makes, written;
-  logic [31:0] b_lines;
-  assign elements = 32'(op_i.heads) * 32'(op_i.width);
+  logic [31:0] elements, makes_q, written_q, a_lines_q, b_lines_q;
   always_ff @(posedge clk_i) begin
+    if (write_valid_q) begin
+      if (rst_ni && 32'(CHIP_BITS'(write_line_q - op_i.dst)) >= makes_q)
+        $fatal(1, "N2 npu_sfu: line %0d is written, of %0d from %0d on", write_line_q, makes_q, op_i.dst);
+      if (write_ready_i) written_q <= written_q + 1;
+    end
+    if (read_valid_q) begin
+      if (rst_ni && 32'(CHIP_BITS'(read_line_q - op_i.a)) >= a_lines_q && 32'(CHIP_BITS'(read_line_q - op_i.b)) >= b_lines_q)
+        $fatal(1, "N2 npu_sfu: line %0d is read, which is of no operand", read_line_q);
+    end
+    if (busy_q) begin
+      if (rst_ni && queue_count_q > 4'(QueueLines)) $fatal(1, "N2 npu_sfu: a line with no place for it");
+    end
+    if (done_q) begin
+      if (rst_ni && written_q != makes_q) $fatal(1, "N2 npu_sfu: %0d lines written, not %0d", written_q, makes_q);
+    end
     if (start_i) begin
       if (rst_ni && busy_q) $fatal(1, "N1 npu_sfu: started while it is busy");
       if (rst_ni && (op_i.kind < OP_ADD || op_i.kind > OP_STORE)) $fatal(1, "N1 npu_sfu: started with a word of kind %0d", op_i.kind);
       if (rst_ni && (op_i.heads == '0 || op_i.width == '0 || op_i.width[4:0] != '0 || (op_i.kind < OP_ROPE && op_i.heads != 13'd1)))
         $fatal(1, "N1 npu_sfu: started with %0d heads of %0d", op_i.heads, op_i.width);
-      written <= '0;
-      makes   <= (op_i.kind == OP_ADD || op_i.kind == OP_MUL || op_i.kind == OP_ROPE) ? elements / 16
-               : (op_i.kind == OP_STORE) ? (32'(op_i.heads) + 31) / 32 + (elements + 63) / 64
-               : 1 + (elements + 2047) / 2048 + (elements + 63) / 64;
-      b_lines <= (op_i.kind == OP_ROPE) ? 32'(op_i.width) / 32 : (op_i.kind == OP_NORM) ? 1 + elements / 32
-               : (op_i.kind == OP_ACT || op_i.kind == OP_STORE) ? 0 : elements / 16;
-    end
-    if (write_valid_q && write_ready_i) begin
-      written <= written + 1;
-      if (rst_ni && 32'(CHIP_BITS'(write_line_q - op_i.dst)) >= makes) $fatal(1, "N2 npu_sfu: line %0d is written, of %0d from %0d on", write_line_q, makes, op_i.dst);
-    end
-    if (read_valid_q && read_ready_i) begin
-      if (rst_ni && 32'(CHIP_BITS'(read_line_q - op_i.a)) >= elements / 16 && 32'(CHIP_BITS'(read_line_q - op_i.b)) >= b_lines)
-        $fatal(1, "N2 npu_sfu: line %0d is read, which is of no operand", read_line_q);
-    end
-    if (done_q) begin
-      if (rst_ni && written != makes) $fatal(1, "N2 npu_sfu: %0d lines written, not %0d", written, makes);
-    end
-    if (busy_q && queue_count_q == 4'(QueueLines)) begin
-      if (rst_ni && (line_full_q || side_full_q || (head_owed_q && rms_ready)) && !(queue_count_q != '0 && (!write_valid_q || write_ready_i)))
-        $fatal(1, "N2 npu_sfu: a line with no place for it");
+      elements  = 32'(op_i.heads) * 32'(op_i.width);
+      written_q <= '0;
+      makes_q   <= (op_i.kind == OP_ADD || op_i.kind == OP_MUL || op_i.kind == OP_ROPE) ? elements / 16
+                 : (op_i.kind == OP_STORE) ? (32'(op_i.heads) + 31) / 32 + (elements + 63) / 64
+                 : 1 + (elements + 2047) / 2048 + (elements + 63) / 64;
+      a_lines_q <= elements / 16;
+      b_lines_q <= (op_i.kind == OP_ROPE) ? 32'(op_i.width) / 32 : (op_i.kind == OP_NORM) ? 1 + elements / 32
+                 : (op_i.kind == OP_ACT || op_i.kind == OP_STORE) ? 0 : elements / 16;
     end
   end
+  /* verilator lint_on BLKSEQ */
 `endif
 endmodule
