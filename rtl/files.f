@@ -30,3 +30,6 @@ rtl/axi_writer.sv
 rtl/rl_runtime_top.sv
 rtl/npu/npu_pkg.sv
 rtl/npu/npu_unit_pkg.sv
+rtl/npu/npu_sfu_pkg.sv
+rtl/npu/npu_rms.sv
+rtl/npu/npu_sfu.sv
