@@ -28,3 +28,5 @@ rtl/event_ring.sv
 rtl/readback.sv
 rtl/axi_writer.sv
 rtl/rl_runtime_top.sv
+rtl/npu/npu_pkg.sv
+rtl/npu/npu_unit_pkg.sv
