@@ -23,7 +23,7 @@ module npu_mem
   // Of the step.
   input  logic [31:0]                 token_i,
   input  logic [31:0]                 position_i,
-  input  logic [MEMORY_BITS-1:0]      output_lines_i, // of the output region
+  input  logic [15:0]                 output_lines_i, // of the output region
 
   // On-chip memory.
   output logic                        read_valid_o,
@@ -162,7 +162,7 @@ module npu_mem
   assign block_ask_o    = state_q == Look;
   assign block_entry_o  = position_i[15:5];
 
-  localparam logic signed [63:0] Bound = {32'd0, RESIDUAL};
+  localparam logic signed [63:0] Bound = 64'(RESIDUAL);
 
   // [product >> shift], within the residual stream's bounds. A shift of 24 or more leaves nothing of 24 bits, one of 26 or
   // more to the left nothing within the bounds.
@@ -173,7 +173,8 @@ module npu_mem
     up       = {{40{product[23]}}, product};
     up       = up <<< by;
     half_up  = (by > 5'd24) ? product[23] : product[by - 5'd1];
-    down     = (product >>> by) + {23'd0, half_up};
+    down     = product >>> by;
+    down     = down + {23'd0, half_up};
     embedded = !left ? {{8{down[23]}}, down} : (up > Bound) ? Bound[31:0] : (up < -Bound) ? -Bound[31:0] : up[31:0];
   endfunction
 
@@ -227,7 +228,7 @@ module npu_mem
           if (op_i.kind == OP_ROW && position_i >= 32'(op_i.rows)) end_q <= UNIT_POSITION;
           if (embeds && token_i >= 32'(op_i.rows)) end_q <= UNIT_TOKEN;
           if (appends && position_i[31:16] != '0) end_q <= UNIT_MISSING;
-          if (outputs && {1'b0, op_i.from} + 35'(op_i.lines) > {1'b0, output_lines_i}) end_q <= UNIT_OUTPUT;
+          if (outputs && {1'b0, op_i.from} + 35'(op_i.lines) > 35'(output_lines_i)) end_q <= UNIT_OUTPUT;
         end
         Address: begin
           fetch_line_q  <= embeds ? MEMORY_BITS'(op_i.scales) + MEMORY_BITS'(token_i[20:5])
