@@ -32,3 +32,4 @@ rtl/npu/npu_pkg.sv
 rtl/npu/npu_unit_pkg.sv
 rtl/npu/npu_blocks.sv
 rtl/npu/npu_mem.sv
+rtl/npu/npu_attend.sv
