@@ -31,5 +31,17 @@ rtl/rl_runtime_top.sv
 rtl/npu/npu_pkg.sv
 rtl/npu/npu_unit_pkg.sv
 rtl/npu/npu_sfu_pkg.sv
+rtl/npu/npu_control_pkg.sv
 rtl/npu/npu_rms.sv
 rtl/npu/npu_sfu.sv
+rtl/npu/npu_blocks.sv
+rtl/npu/npu_mem.sv
+rtl/npu/npu_attend.sv
+rtl/npu/npu_sampler.sv
+rtl/npu/npu_gemv.sv
+rtl/npu/npu_decode.sv
+rtl/npu/npu_sequencer.sv
+rtl/npu/npu_scoreboard.sv
+rtl/npu/npu_chip.sv
+rtl/npu/npu_reader.sv
+rtl/npu/npu_top.sv
