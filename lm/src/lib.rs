@@ -18,7 +18,7 @@ mod oracle;
 mod quantise;
 pub mod sample;
 mod shape;
-mod tables;
+pub mod tables;
 #[cfg(feature = "text")]
 pub mod text;
 mod weights;

@@ -14,7 +14,7 @@ pub fn weight_of(below: i64) -> i64 {
 
 /// 65,280 · 2^(-k / 256), rounded.
 #[rustfmt::skip]
-pub(crate) const EXP2: [u16; 256] = exp2();
+pub const EXP2: [u16; 256] = exp2();
 
 /// Integers alone: each entry by repeated square roots of 2 in 62 bits, at compile time.
 const fn exp2() -> [u16; 256] {
@@ -45,8 +45,8 @@ const fn exp2() -> [u16; 256] {
     table
 }
 
-/// 1 / (1 + 2^(-x)) would do; it is the logistic function, at -16, -15.5, ... 16, with 15 fraction bits.
-pub(crate) const SIGMOID: [u16; 65] = sigmoid();
+/// It is the logistic function, at -16, -15.5, ... 16, with 15 fraction bits.
+pub const SIGMOID: [u16; 65] = sigmoid();
 
 const fn sigmoid() -> [u16; 65] {
     // e^(-1/2) with 62 fraction bits, and its powers.
@@ -75,7 +75,7 @@ const fn sigmoid() -> [u16; 65] {
 pub(crate) const LOG_FRACTION: u32 = 24;
 
 /// log2(1 + k / 256) with 24 fraction bits.
-const LOG2: [u32; 257] = {
+pub const LOG2: [u32; 257] = {
     let mut table = [0; 257];
     let mut k = 0;
     while k < 256 {
@@ -87,7 +87,7 @@ const LOG2: [u32; 257] = {
 };
 
 /// log2(-log2(1 - k / 512) / (k / 512)) with 24 fraction bits: how an exponential draw differs from the uniform one that it is made of.
-const RATIO: [u32; 257] = {
+pub const RATIO: [u32; 257] = {
     let mut table = [0; 257];
     // log2(log2(e)), where k is 0.
     table[0] = 8_871_228;
@@ -147,7 +147,7 @@ pub(crate) fn ratio_log2(w: u64) -> i64 {
 }
 
 /// 2^20 · 2^(-k / 1024), rounded.
-const POWERS: [u32; 1024] = {
+pub const POWERS: [u32; 1024] = {
     let mut table = [0; 1024];
     let mut roots = [0u128; 10];
     let mut j = 0;

@@ -5,14 +5,14 @@
 
 use std::collections::BTreeSet;
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use serde::Deserialize;
 
-use crate::rtl_test::{Job, Simulator, benches, fresh_seed, in_parallel, scratch, shared_sources};
+use crate::rtl_test::{Job, Simulator, benches, fresh_seed, in_parallel, scratch, script, shared_sources};
 use doorbell_setup::shell;
 
 /// The mistakes, relative to the repository.
@@ -116,6 +116,7 @@ pub fn run(root: &Path, options: &Options) -> Result<()> {
         seeds: &seeds,
         limit: Duration::from_secs(options.timeout),
         plusargs: [GIVE_UP.to_owned()],
+        vectors: script::generator(root, &mutants.iter().map(Mutant::bench).collect::<Vec<_>>())?,
     };
     let wrong = Mutex::new(Vec::new());
     let note = |what: String| {
@@ -158,7 +159,7 @@ fn table(root: &Path) -> Result<Vec<Mutant>> {
     let mut wrong = Vec::new();
     for mutant in &mutants {
         let check = || {
-            ensure!(benches.contains(&mutant.bench()), "there is no tb/{}.sv", mutant.bench());
+            ensure!(benches.contains(&mutant.bench()), "there is no bench {}", mutant.bench());
             let path = root.join("rtl").join(&mutant.file);
             let source =
                 fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))?;
@@ -183,6 +184,7 @@ struct Trial<'a> {
     seeds: &'a [u32],
     limit: Duration,
     plusargs: [String; 1],
+    vectors: Option<PathBuf>,
 }
 
 impl Trial<'_> {
@@ -226,17 +228,21 @@ impl Trial<'_> {
             out,
             plusargs: &self.plusargs,
             limit: self.limit,
+            vectors: self.vectors.clone(),
         })
     }
 }
 
-/// Copies the files of a directory.
+/// Copies a directory.
 fn copy(from: &Path, to: &Path) -> Result<()> {
     fs::create_dir_all(to)?;
     for entry in fs::read_dir(from).with_context(|| format!("cannot list {}", from.display()))? {
         let path = entry?.path();
-        if path.is_file() {
-            fs::copy(&path, to.join(path.file_name().expect("a listed file has a name")))?;
+        let to = to.join(path.file_name().expect("a listed file has a name"));
+        if path.is_dir() {
+            copy(&path, &to)?;
+        } else {
+            fs::copy(&path, to)?;
         }
     }
     Ok(())

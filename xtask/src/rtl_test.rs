@@ -20,6 +20,7 @@ use tempfile::TempDir;
 use doorbell_setup::{self as setup, shell};
 
 mod parameters;
+pub mod script;
 
 /// Sources of the device, relative to the repository.
 const RTL: &str = "rtl/files.f";
@@ -77,6 +78,7 @@ pub fn run(root: &Path, options: &Options) -> Result<()> {
         out: &out.path().canonicalize()?,
         plusargs: &options.plusargs,
         limit: Duration::from_secs(options.timeout),
+        vectors: script::generator(root, &names)?,
     };
     if options.benches.is_empty() {
         parameters::check(root, &simulator)?;
@@ -208,6 +210,8 @@ pub struct Job<'a> {
     pub plusargs: &'a [String],
     /// How long one run may take.
     pub limit: Duration,
+    /// What writes the scripts of the benches that want one.
+    pub vectors: Option<PathBuf>,
 }
 
 impl Job<'_> {
@@ -224,14 +228,18 @@ impl Job<'_> {
 
     /// Runs a bench to its end: the outer error is that it did not come to one.
     pub fn judge(&self, name: &str, seed: u32) -> Result<Result<()>> {
-        let (status, log) = self.bounded(self.simulate(name, seed), &run_name(name, seed), "the bench")?;
+        let mut command = self.simulate(name, seed);
+        if let Some(script) = self.script(name, seed)? {
+            command.arg(format!("+script={}", script.display()));
+        }
+        let (status, log) = self.bounded(command, &run_name(name, seed), "the bench")?;
         Ok(verdict(name, status, &log))
     }
 
     fn compile(&self, name: &str) -> Command {
         let mut command = Command::new(&self.simulator.iverilog);
         command.args(["-g2012", "-Wall", "-s", name, "-o"]).arg(self.out.join(format!("{name}.vvp")));
-        command.args(["-f", RTL]).args(&self.shared).arg(format!("tb/{name}.sv"));
+        command.args(["-f", RTL]).args(&self.shared).arg(bench_file(self.root, name));
         command.current_dir(self.root);
         command
     }
@@ -309,9 +317,21 @@ fn verdict(name: &str, status: ExitStatus, log: &str) -> Result<()> {
     Ok(())
 }
 
-/// Names of the benches in `tb/`, sorted.
+/// Folders of benches.
+const ROOMS: [&str; 2] = ["tb", "tb/npu"];
+
+/// The source of a bench, relative to the repository.
+fn bench_file(root: &Path, name: &str) -> PathBuf {
+    let files = ROOMS.map(|room| Path::new(room).join(format!("{name}.sv")));
+    files.iter().find(|file| root.join(file).exists()).unwrap_or(&files[0]).clone()
+}
+
+/// Names of the benches, sorted.
 pub fn benches(root: &Path) -> Result<Vec<String>> {
-    let mut names: Vec<String> = sources(&root.join("tb"))?
+    let rooms = ROOMS.iter().enumerate().filter(|(number, room)| *number == 0 || root.join(room).exists());
+    let files = rooms.map(|(_, room)| sources(&root.join(room))).collect::<Result<Vec<_>>>()?;
+    let mut names: Vec<String> = files
+        .concat()
         .iter()
         .filter_map(|file| file.file_stem()?.to_str())
         .filter(|stem| stem.ends_with("_tb"))

@@ -144,3 +144,67 @@ pub enum Fault {
     #[error("the program has no end")]
     NoEnd,
 }
+
+impl Fault {
+    /// Names of all, in the order of their codes, which begin at 1.
+    pub const NAMES: [&'static str; 26] = [
+        "UnknownOpcode",
+        "UnknownFunction",
+        "UnknownRegister",
+        "BadRoute",
+        "ReservedBits",
+        "NotBuilt",
+        "Misaligned",
+        "OutOfRange",
+        "Overlap",
+        "ShapeUnset",
+        "DescriptorUnset",
+        "RegisterUnset",
+        "BadLength",
+        "BadAux",
+        "MemoryOutOfRange",
+        "OutputOutOfRange",
+        "BlockMissing",
+        "BlockOutOfRange",
+        "BlockTooSmall",
+        "BadToken",
+        "BadPosition",
+        "BadLoop",
+        "NoLoop",
+        "BadLayerWord",
+        "NoFirst",
+        "NoEnd",
+    ];
+
+    /// Its number in the registers of a device; 0 is none.
+    pub const fn code(&self) -> u8 {
+        match self {
+            Self::UnknownOpcode => 1,
+            Self::UnknownFunction => 2,
+            Self::UnknownRegister => 3,
+            Self::BadRoute => 4,
+            Self::ReservedBits { .. } => 5,
+            Self::NotBuilt => 6,
+            Self::Misaligned { .. } => 7,
+            Self::OutOfRange { .. } => 8,
+            Self::Overlap => 9,
+            Self::ShapeUnset { .. } => 10,
+            Self::DescriptorUnset { .. } => 11,
+            Self::RegisterUnset => 12,
+            Self::BadLength { .. } => 13,
+            Self::BadAux { .. } => 14,
+            Self::MemoryOutOfRange { .. } => 15,
+            Self::OutputOutOfRange { .. } => 16,
+            Self::BlockMissing { .. } => 17,
+            Self::BlockOutOfRange { .. } => 18,
+            Self::BlockTooSmall { .. } => 19,
+            Self::BadToken { .. } => 20,
+            Self::BadPosition { .. } => 21,
+            Self::BadLoop => 22,
+            Self::NoLoop => 23,
+            Self::BadLayerWord { .. } => 24,
+            Self::NoFirst => 25,
+            Self::NoEnd => 26,
+        }
+    }
+}

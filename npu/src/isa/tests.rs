@@ -91,3 +91,23 @@ fn the_page_has_this_table() {
     let page = include_str!("../../../docs/isa.md");
     assert!(page.contains(&table()), "docs/isa.md should have:\n{}", table());
 }
+
+/// A code is a name's place, and no two errors share one.
+#[test]
+fn codes_are_places_of_names() {
+    let some = [
+        Fault::UnknownOpcode,
+        Fault::ReservedBits { bits: 1 },
+        Fault::Misaligned { address: 1 },
+        Fault::DescriptorUnset { index: 1 },
+        Fault::BadAux { value: 1 },
+        Fault::BlockOutOfRange { entry: 1, block: 1 },
+        Fault::BadLoop,
+        Fault::NoEnd,
+    ];
+    for fault in some {
+        let name = Fault::NAMES[fault.code() as usize - 1];
+        assert!(format!("{fault:?}").starts_with(name), "{fault:?} is {name}");
+    }
+    assert_eq!(Fault::NoEnd.code() as usize, Fault::NAMES.len());
+}

@@ -93,10 +93,14 @@ pub enum Next {
 
 /// Where a word was, and what is wrong with it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Refused {
+pub struct Refused {
+    /// Its place in the program.
     pub pc: u32,
+    /// The layer, in a loop.
     pub layer: Option<u16>,
+    /// The word, 0 behind the last one.
     pub word: u64,
+    /// What is wrong with it.
     pub fault: Fault,
 }
 
@@ -139,7 +143,11 @@ impl<'m> Sequencer<'m> {
     }
 
     /// The next word that is not its own.
-    pub(super) fn next(&mut self) -> Result<Next, Refused> {
+    ///
+    /// # Errors
+    /// A word that nothing could execute. Nothing comes behind it.
+    #[expect(clippy::should_implement_trait, reason = "it does not end with `None`")]
+    pub fn next(&mut self) -> Result<Next, Refused> {
         loop {
             let pc = self.pc;
             let layer = self.around.map(|_| self.layer);

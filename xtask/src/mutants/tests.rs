@@ -55,6 +55,7 @@ impl Fixture {
             out: &self.root().join("out"),
             seeds,
             limit: self.limit,
+            vectors: None,
             plusargs: [GIVE_UP.to_owned()],
         })
     }
@@ -138,7 +139,7 @@ fn a_bench_that_fails_without_a_mutant_proves_nothing() {
 )]
 #[case::twice("count ==", "x", "fifo", "its text 'count ==' occurs 2 times in rtl/fifo.sv")]
 #[case::same("count == 0", "count == 0", "fifo", "changes nothing")]
-#[case::bench("count == 0", "x", "fifu", "there is no tb/fifu_tb.sv")]
+#[case::bench("count == 0", "x", "fifu", "there is no bench fifu_tb")]
 fn an_entry_that_cannot_be_made_is_an_error(
     #[case] find: &str,
     #[case] replace: &str,

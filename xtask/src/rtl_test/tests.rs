@@ -46,6 +46,7 @@ impl Fixture {
             out: &self.root().join("out"),
             plusargs: &["+wave".into()],
             limit: self.limit,
+            vectors: None,
         };
         let warnings = job.build("fifo_tb")?;
         job.run("fifo_tb", 7)?;
@@ -127,6 +128,7 @@ fn a_failed_bench_shows_the_end_of_its_log() {
         out: &out,
         plusargs: &[],
         limit: fixture.limit,
+        vectors: None,
     };
     let tail = job.tail("fifo_tb-7");
     assert!(tail.starts_with("    line 80\n") && tail.ends_with("    line 99\n"), "{tail}");

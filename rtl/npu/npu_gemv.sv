@@ -1,0 +1,504 @@
+// GEMV and HEAD: a matrix of model memory times the activation at op.a, 64 products a beat. Of OP_MULTIPLY the rows go to op.dst, 16 a
+// line; of OP_HEAD they are logits, and go to the sampler.
+//
+//   activation  head, then in turn a line of shifts and the 32 lines of mantissas that it is for; each line of mantissas is kept with
+//               its two shifts
+//   memory      a line of 32 rows' scales, then these rows in one burst, and so on: asked for ahead, as far as memory takes it, so a beat
+//               can be taken in every cycle. Rows that do not fill a line of scales are asked for one by one, which spares a multiplier
+//   beat        weights beside mantissas → sums of four products → sums of two blocks → both shifted and added → the row's sum
+//   row         sum · factor → shifted → within 32 bits → its place in the line, or the sampler
+//
+// The factor of a row, its scale times that of the activation, is worked out beside the beats. Whatever may have to wait, for a line of dst,
+// the write port or the sampler, is the last step, and with it the whole pipeline stands still.
+module npu_gemv
+  import npu_unit_pkg::*;
+#(
+  parameter int Lines = 1024                  // of 64 mantissas: as many as an activation may have, 2 to 1,024
+) (
+  input  logic                   clk_i,
+  input  logic                   rst_ni,
+
+  input  logic                   start_i,
+  /* verilator lint_off UNUSEDSIGNAL */       // what other kinds of words need
+  input  npu_op_t                op_i,
+  /* verilator lint_on UNUSEDSIGNAL */
+  output logic                   idle_o,
+  output logic                   done_o,
+  output npu_end_t               end_o,
+
+  // On-chip memory.
+  output logic                   read_valid_o,
+  output logic [CHIP_BITS-1:0]   read_line_o,
+  input  logic                   read_ready_i,
+  input  logic                   read_answer_i,
+  input  logic [511:0]           read_data_i,
+  output logic                   write_valid_o,
+  output logic [CHIP_BITS-1:0]   write_line_o,
+  output logic [511:0]           write_data_o,
+  input  logic                   write_ready_i,
+
+  // Model memory.
+  output logic                   fetch_valid_o,
+  output logic [MEMORY_BITS-1:0] fetch_line_o,
+  output logic [15:0]            fetch_lines_o,
+  input  logic                   fetch_ready_i,
+  input  logic                   beat_valid_i,
+  input  logic [511:0]           beat_data_i,
+  input  logic                   beat_fault_i,
+  output logic                   beat_ready_o,
+
+  // The sampler.
+  output logic                   sampler_begin_o,   // forgets all logits
+  input  logic                   sampler_begun_i,   // a head may continue
+  input  logic                   sampler_idle_i,    // nothing that it was given is left to be done
+  output logic                   logit_valid_o,
+  output logic [31:0]            logit_o,
+  output logic                   logit_last_o,      // a token is wanted behind this one
+  input  logic                   logit_ready_i
+);
+  if (Lines < 2 || Lines > 1024) begin : gen_bad_lines
+    localparam bit LinesMustBe2To1024 = {-1{1'b1}};   // ends the elaboration
+  end
+
+  localparam int ColumnBits = $clog2(Lines);
+
+  // Lower four bits of each byte: shifts count no more.
+  function automatic logic [255:0] nibbles(input logic [511:0] bytes);
+    nibbles = '0;
+    for (int k = 0; k < 64; k++) nibbles[4*k +: 4] = bytes[8*k +: 4];
+  endfunction
+
+  function automatic logic signed [31:0] products(input logic [31:0] w, input logic [31:0] a);
+    products = $signed(w[7:0])   * $signed(a[7:0])   + $signed(w[15:8])  * $signed(a[15:8]) +
+               $signed(w[23:16]) * $signed(a[23:16]) + $signed(w[31:24]) * $signed(a[31:24]);
+  endfunction
+
+  // A block's sum, of its eight sums of four: 32 · 2^14 at most.
+  function automatic logic signed [20:0] block(input logic [255:0] parts);
+    logic signed [31:0] sum;
+    sum = '0;
+    for (int k = 0; k < 8; k++) sum = sum + $signed(parts[32*k +: 32]);
+    block = sum[20:0];
+  endfunction
+
+  function automatic logic [31:0] joined(input logic signed [20:0] low, input logic signed [20:0] high,
+                                         input logic [7:0] shifts);
+    logic signed [31:0] wide_low, wide_high;
+    wide_low  = {{11{low[20]}}, low};
+    wide_high = {{11{high[20]}}, high};
+    joined = (wide_low << shifts[3:0]) + (wide_high << shifts[7:4]);
+  endfunction
+
+  function automatic logic [23:0] factor(input logic [15:0] row, input logic [15:0] scale);
+    /* verilator lint_off UNUSEDSIGNAL */
+    logic [31:0] product;
+    /* verilator lint_on UNUSEDSIGNAL */
+    product = row * scale;
+    factor = product[31:8];
+  endfunction
+
+  // value / 2^amount, halves up.
+  function automatic logic [63:0] rounded(input logic signed [63:0] value, input logic [5:0] amount);
+    logic signed [63:0] shifted;
+    shifted = value >>> amount;
+    rounded = shifted + {63'd0, amount != '0 && value[amount - 6'd1]};
+  endfunction
+
+  function automatic logic [31:0] clamped(input logic [63:0] value);
+    clamped = (value[63:31] == '0 || value[63:31] == '1) ? value[31:0] : {value[63], {31{!value[63]}}};
+  endfunction
+
+  // Sums of the residual stream stay within ±(2^26 - 1).
+  function automatic logic [31:0] residual(input logic signed [31:0] a, input logic signed [31:0] b);
+    logic signed [32:0] sum;
+    sum = a + b;
+    residual = (sum > 33'sd67108863) ? 32'd67108863 : (sum < -33'sd67108863) ? -32'd67108863 : sum[31:0];
+  endfunction
+
+  // ---------------------------------------------------------------- the word
+  logic        busy_q, done_q;
+  npu_end_t    end_q;
+  logic        head_q, last_q, accumulate_q, scaled_q, half_q;
+  logic [10:0] row_lines_q;                   // lines of a row: 1 to 1,024
+  logic [9:0]  last_column_q;                 // and one less
+  logic [9:0]  last_column;
+  logic        multiplies, refused;           // refused: a head that continues none
+
+  assign multiplies  = op_i.kind == OP_MULTIPLY;
+  assign refused     = !multiplies && !op_i.first && !sampler_begun_i;
+  assign last_column = op_i.columns[15:6] - (op_i.columns[5] ? 10'd0 : 10'd1);
+
+  assign idle_o = !busy_q && !done_q;
+  assign done_o = done_q;
+  assign end_o  = end_q;
+
+  // ---------------------------------------------------------------- reads of on-chip memory
+  localparam logic [1:0] Head     = 2'd0;
+  localparam logic [1:0] Shifts   = 2'd1;
+  localparam logic [1:0] Mantissas = 2'd2;
+  localparam logic [1:0] Before   = 2'd3;     // a line of dst
+
+  logic                 read_valid_q;
+  logic [1:0]           read_what_q, came_what_q;
+  logic [CHIP_BITS-1:0] read_line_q, shifts_line_q, mantissas_line_q, before_line_q;
+  logic [9:0]           ask_column_q, came_column_q;
+  logic                 filled_q;             // all of the activation is here
+  logic [11:0]          before_left_q;        // lines of dst that are still to be asked for
+  logic                 before_open_q;        // one is on its way, or here,
+  logic                 before_here_q;        // and it is here
+  logic [511:0]         before_q;
+
+  logic [15:0]          scale_q;              // of the activation
+  logic signed [15:0]   exponent_q;
+  logic [255:0]         shifts_q;
+  logic [519:0]         activation [0:Lines-1];   // two shifts, 64 mantissas
+
+  assign read_valid_o = read_valid_q;
+  assign read_line_o  = read_line_q;
+
+  // ---------------------------------------------------------------- model memory
+  logic                   fetch_valid_q, fetch_scales_q, fetch_single_q;
+  logic [MEMORY_BITS-1:0] fetch_line_q, rows_line_q;
+  logic [31:0]            scales_line_q;
+  logic [15:0]            fetch_lines_q;
+  logic [20:0]            rows_unasked_q, rows_untaken_q, rows_left_q;   // left: to be put into their place
+  logic                   wants_scales_q;     // the next beat is one of scales
+  logic [511:0]           scales_q;
+  logic [4:0]             row_q;              // in the line of scales
+  logic [9:0]             column_q;
+
+  assign fetch_valid_o = fetch_valid_q;
+  assign fetch_line_o  = fetch_line_q;
+  assign fetch_lines_o = fetch_lines_q;
+
+  // ---------------------------------------------------------------- the pipeline
+  logic               taken_q, parts_valid_q, blocks_valid_q, joined_valid_q;       // of a beat
+  logic               taken_last_q, parts_last_q, blocks_last_q, joined_last_q;     // a row's last
+  logic [511:0]       weights_q, parts_q;
+  logic [519:0]       mantissas_q;
+  logic [15:0]        row_scale_q;
+  logic [7:0]         shifts1_q, shifts2_q;
+  logic signed [20:0] low_q, high_q;
+  logic [31:0]        joined_q, sum_q;
+  logic [23:0]        factor1_q, factor2_q, factor3_q, factor4_q;
+  logic               row_valid_q, product_valid_q, shifted_valid_q, value_valid_q; // of a row
+  logic signed [31:0] row_sum_q;
+  logic signed [55:0] product_q;
+  logic [63:0]        shifted_q;
+  logic               over_q, below_q;        // beyond 32 bits, and on which side
+  logic [31:0]        value_q;
+
+  // By how much products are shifted: right, or left by 31 - amount.
+  logic signed [17:0] shift;
+  logic               left_q, far_q, none_q;  // far: so far left that nothing but 0 stays; none: so far right that nothing does
+  logic [5:0]         amount_q;
+
+  assign shift = -(18'sd18 + {{10{op_i.exponent[7]}}, op_i.exponent} + {{2{exponent_q[15]}}, exponent_q});
+
+  // ---------------------------------------------------------------- the last step
+  logic                 places, stands;
+  logic                 line_here_q;          // what is added to is here
+  logic [3:0]           slot_q;
+  logic [511:0]         line_q, full_q;       // the next value's place is lowest, and moves up as they come
+  logic                 write_valid_q;
+  logic [CHIP_BITS-1:0] write_line_q;
+  logic                 logit_valid_q, logit_last_q, begin_q;
+  logic [31:0]          logit_q, placed;
+
+  assign write_valid_o   = write_valid_q;
+  assign write_line_o    = write_line_q;
+  assign write_data_o    = full_q;
+  assign logit_valid_o   = logit_valid_q;
+  assign logit_o         = logit_q;
+  assign logit_last_o    = logit_last_q;
+  assign sampler_begin_o = begin_q;
+
+  assign stands       = value_valid_q && (head_q ? logit_valid_q : !line_here_q || (write_valid_q && slot_q == 4'd15));
+  assign places       = value_valid_q && !stands;
+  assign placed       = accumulate_q ? residual(line_q[31:0], value_q) : value_q;
+  assign beat_ready_o = filled_q && !stands;
+
+  always_ff @(posedge clk_i) begin
+    if (busy_q) begin
+      // ------------------------------------------------------------ a value's place
+      if (write_ready_i) write_valid_q <= 1'b0;
+      if (logit_ready_i) logit_valid_q <= 1'b0;
+      if (!line_here_q && before_here_q) begin
+        line_q        <= before_q;
+        line_here_q   <= 1'b1;
+        before_here_q <= 1'b0;
+        before_open_q <= 1'b0;
+      end
+      if (places) begin
+        rows_left_q <= rows_left_q - 21'd1;
+        if (head_q) begin
+          logit_valid_q <= 1'b1;
+          logit_q       <= value_q;
+          logit_last_q  <= last_q && rows_left_q == 21'd1;
+        end else begin
+          slot_q <= slot_q + 4'd1;
+          line_q <= {placed, line_q[511:32]};
+          if (slot_q == 4'd15) begin
+            full_q        <= {placed, line_q[511:32]};
+            write_valid_q <= 1'b1;
+            write_line_q  <= write_line_q + CHIP_BITS'(1);
+            if (accumulate_q) begin
+              line_here_q   <= before_here_q;
+              line_q        <= before_q;
+              before_here_q <= 1'b0;
+              if (before_here_q) before_open_q <= 1'b0;
+            end
+          end
+        end
+      end
+
+      // ------------------------------------------------------------ rows and beats, the later ones first
+      if (!stands) begin
+        value_valid_q <= shifted_valid_q;
+        if (shifted_valid_q) value_q <= over_q ? {below_q, {31{!below_q}}} : clamped(shifted_q);
+
+        shifted_valid_q <= product_valid_q;
+        if (product_valid_q) begin
+          shifted_q <= none_q ? 64'd0 :
+                       rounded(left_q ? {product_q[31], product_q[31:0], 31'd0} : {{8{product_q[55]}}, product_q}, amount_q);
+          over_q    <= far_q ? product_q != '0 : left_q && product_q[55:31] != '0 && product_q[55:31] != '1;
+          below_q   <= product_q[55];
+        end
+
+        product_valid_q <= row_valid_q;
+        if (row_valid_q) product_q <= row_sum_q * $signed({1'b0, factor4_q});
+
+        row_valid_q <= joined_valid_q && joined_last_q;
+        if (joined_valid_q) begin
+          sum_q     <= joined_last_q ? '0 : sum_q + joined_q;
+          row_sum_q <= sum_q + joined_q;
+          factor4_q <= factor3_q;
+        end
+
+        joined_valid_q <= blocks_valid_q;
+        if (blocks_valid_q) begin
+          joined_q      <= joined(low_q, high_q, shifts2_q);
+          joined_last_q <= blocks_last_q;
+          factor3_q     <= factor2_q;
+        end
+
+        blocks_valid_q <= parts_valid_q;
+        if (parts_valid_q) begin
+          low_q         <= block(parts_q[255:0]);
+          high_q        <= block(parts_q[511:256]);
+          shifts2_q     <= shifts1_q;
+          blocks_last_q <= parts_last_q;
+          factor2_q     <= factor1_q;
+        end
+
+        parts_valid_q <= taken_q;
+        if (taken_q) begin
+          for (int g = 0; g < 16; g++)
+            parts_q[32*g +: 32] <= products(weights_q[32*g +: 32], mantissas_q[32*g +: 32]);
+          shifts1_q    <= mantissas_q[519:512];
+          parts_last_q <= taken_last_q;
+          factor1_q    <= scaled_q ? factor(row_scale_q, scale_q) : 24'd1;
+        end
+
+        taken_q <= 1'b0;
+        if (beat_valid_i && filled_q) begin
+          if (beat_fault_i) end_q <= UNIT_MEMORY;
+          if (wants_scales_q) begin
+            scales_q       <= beat_data_i;
+            wants_scales_q <= 1'b0;
+          end else begin
+            taken_q      <= 1'b1;
+            weights_q    <= beat_data_i;
+            mantissas_q  <= activation[column_q[ColumnBits-1:0]];
+            column_q     <= column_q + 10'd1;
+            taken_last_q <= 1'b0;
+            if (column_q == last_column_q) begin
+              column_q       <= '0;
+              taken_last_q   <= 1'b1;
+              row_scale_q    <= scales_q[{row_q, 4'd0} +: 16];
+              row_q          <= row_q + 5'd1;
+              wants_scales_q <= row_q == 5'd31;
+              rows_untaken_q <= rows_untaken_q - 21'd1;
+            end
+          end
+        end
+      end
+
+      // ------------------------------------------------------------ asks memory
+      if (fetch_valid_q && fetch_ready_i) begin
+        if (fetch_scales_q || (fetch_single_q && rows_unasked_q != '0)) begin
+          // Rows: 32 of them, or one.
+          fetch_scales_q <= 1'b0;
+          fetch_line_q   <= rows_line_q;
+          if (rows_unasked_q >= 21'd32) begin
+            fetch_lines_q  <= {row_lines_q, 5'd0};
+            rows_line_q    <= rows_line_q + {18'd0, row_lines_q, 5'd0};
+            rows_unasked_q <= rows_unasked_q - 21'd32;
+          end else begin
+            fetch_single_q <= 1'b1;
+            fetch_lines_q  <= {5'd0, row_lines_q};
+            rows_line_q    <= rows_line_q + {23'd0, row_lines_q};
+            rows_unasked_q <= rows_unasked_q - 21'd1;
+          end
+        end else begin
+          fetch_valid_q  <= rows_unasked_q != '0;
+          fetch_scales_q <= 1'b1;
+          fetch_line_q   <= {2'd0, scales_line_q};
+          fetch_lines_q  <= 16'd1;
+          scales_line_q  <= scales_line_q + 32'd1;
+        end
+      end
+
+      // ------------------------------------------------------------ asks on-chip memory
+      if (read_valid_q && read_ready_i) begin
+        came_what_q <= read_what_q;
+        read_what_q <= Mantissas;
+        case (read_what_q)
+          Head: begin
+            read_what_q   <= Shifts;
+            read_line_q   <= shifts_line_q;
+            shifts_line_q <= shifts_line_q + CHIP_BITS'(1);
+          end
+          Mantissas: begin
+            ask_column_q <= ask_column_q + 10'd1;
+            if (ask_column_q == last_column_q) begin
+              read_valid_q <= 1'b0;
+              read_what_q  <= Before;
+            end else if (ask_column_q[4:0] == 5'd31) begin
+              read_what_q   <= Shifts;
+              read_line_q   <= shifts_line_q;
+              shifts_line_q <= shifts_line_q + CHIP_BITS'(1);
+            end else begin
+              read_line_q      <= mantissas_line_q;
+              mantissas_line_q <= mantissas_line_q + CHIP_BITS'(1);
+            end
+          end
+          Shifts: begin
+            read_line_q      <= mantissas_line_q;
+            mantissas_line_q <= mantissas_line_q + CHIP_BITS'(1);
+          end
+          default: begin
+            read_valid_q <= 1'b0;
+            read_what_q  <= Before;
+          end
+        endcase
+      end else if (!read_valid_q && !before_open_q && before_left_q != '0) begin
+        // The activation was asked for: read_what_q is Before.
+        read_valid_q  <= 1'b1;
+        read_line_q   <= before_line_q;
+        before_line_q <= before_line_q + CHIP_BITS'(1);
+        before_left_q <= before_left_q - 12'd1;
+        before_open_q <= 1'b1;
+      end
+      if (read_answer_i) begin
+        case (came_what_q)
+          Head:      {exponent_q, scale_q} <= read_data_i[31:0];
+          Shifts:    shifts_q <= nibbles(read_data_i);
+          Mantissas: begin
+            came_column_q <= came_column_q + 10'd1;
+            activation[came_column_q[ColumnBits-1:0]] <=
+              {shifts_q[7:0], (half_q && came_column_q == last_column_q) ? 256'd0 : read_data_i[511:256], read_data_i[255:0]};
+            shifts_q <= {8'd0, shifts_q[255:8]};
+            if (came_column_q == last_column_q) begin
+              filled_q <= 1'b1;
+              left_q   <= scaled_q && shift < 0;
+              far_q    <= scaled_q && shift < -18'sd31;
+              none_q   <= scaled_q && shift > 18'sd63;
+              amount_q <= !scaled_q ? '0 : (shift < 0) ? 6'd31 + shift[5:0] : shift[5:0];
+            end
+          end
+          default: begin
+            before_q      <= read_data_i;
+            before_here_q <= 1'b1;
+          end
+        endcase
+      end
+
+      // ------------------------------------------------------------ the end
+      if (rows_left_q == '0 && (head_q ? !logit_valid_q && sampler_idle_i : !write_valid_q || write_ready_i)) begin
+        busy_q   <= 1'b0;
+        done_q   <= 1'b1;
+        filled_q <= 1'b0;
+      end
+    end else begin
+      done_q <= 1'b0;
+    end
+    begin_q <= 1'b0;
+
+    if (start_i) begin
+      busy_q           <= 1'b1;
+      end_q            <= refused ? UNIT_NO_FIRST : UNIT_FINE;
+      begin_q          <= !multiplies && op_i.first;
+      head_q           <= !multiplies;
+      last_q           <= op_i.last;
+      accumulate_q     <= multiplies && op_i.accumulate;
+      scaled_q         <= !multiplies || op_i.scaled;
+      half_q           <= op_i.columns[5];
+      row_lines_q      <= {1'b0, last_column} + 11'd1;
+      last_column_q    <= last_column;
+      read_valid_q     <= !refused;
+      read_what_q      <= Head;
+      read_line_q      <= op_i.a;
+      shifts_line_q    <= op_i.a + CHIP_BITS'(1);
+      // A line of shifts is for 2,048 channels.
+      mantissas_line_q <= op_i.a + CHIP_BITS'(2) + {10'd0, last_column[9:5]};
+      before_line_q    <= op_i.dst;
+      before_left_q    <= (multiplies && op_i.accumulate) ? op_i.rows[15:4] : '0;
+      before_open_q    <= 1'b0;
+      before_here_q    <= 1'b0;
+      ask_column_q     <= '0;
+      came_column_q    <= '0;
+      fetch_valid_q    <= !refused;
+      fetch_scales_q   <= 1'b1;
+      fetch_single_q   <= 1'b0;
+      fetch_line_q     <= {2'd0, op_i.scales};
+      fetch_lines_q    <= 16'd1;
+      rows_line_q      <= op_i.from;
+      scales_line_q    <= op_i.scales + 32'd1;
+      rows_unasked_q   <= op_i.rows;
+      rows_untaken_q   <= op_i.rows;
+      rows_left_q      <= refused ? '0 : op_i.rows;
+      wants_scales_q   <= 1'b1;
+      row_q            <= '0;
+      column_q         <= '0;
+      sum_q            <= '0;
+      slot_q           <= '0;
+      line_here_q      <= !(multiplies && op_i.accumulate);
+      write_line_q     <= op_i.dst - CHIP_BITS'(1);
+    end
+
+    if (!rst_ni) begin
+      busy_q          <= 1'b0;
+      done_q          <= 1'b0;
+      begin_q         <= 1'b0;
+      filled_q        <= 1'b0;
+      read_valid_q    <= 1'b0;
+      write_valid_q   <= 1'b0;
+      fetch_valid_q   <= 1'b0;
+      logit_valid_q   <= 1'b0;
+      taken_q         <= 1'b0;
+      parts_valid_q   <= 1'b0;
+      blocks_valid_q  <= 1'b0;
+      joined_valid_q  <= 1'b0;
+      row_valid_q     <= 1'b0;
+      product_valid_q <= 1'b0;
+      shifted_valid_q <= 1'b0;
+      value_valid_q   <= 1'b0;
+    end
+  end
+
+`ifndef SYNTHESIS
+  always_ff @(posedge clk_i) begin
+    if (rst_ni && start_i) begin
+      if (!idle_o) $fatal(1, "N1 npu_gemv: started while it is busy");
+      if (op_i.kind != OP_MULTIPLY && op_i.kind != OP_HEAD) $fatal(1, "N1 npu_gemv: started with kind %0d", op_i.kind);
+      if (int'(last_column) >= Lines) $fatal(1, "N2 npu_gemv: %0d columns are more than it was built for", op_i.columns);
+    end
+    if (rst_ni && busy_q) begin
+      if (beat_valid_i && beat_ready_o && rows_untaken_q == '0) $fatal(1, "N5 npu_gemv: a beat that was not asked for");
+      if (write_valid_q && {6'd0, write_line_q - op_i.dst} >= {4'd0, op_i.rows[20:4]})
+        $fatal(1, "N2 npu_gemv: line %0d is none of its destination", write_line_q);
+    end
+  end
+`endif
+endmodule

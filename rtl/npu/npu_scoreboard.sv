@@ -1,0 +1,169 @@
+// Issues words to four units, in the order of the program. A word is held back while one on another unit, issued before it and not
+// done, meets it: RAW, WAR, WAW by lines of on-chip memory, KV by layer. Words behind a MEMCPY that is not asynchronous wait until it is done.
+//
+// There is no queue in front of a unit: a word waits for its unit where it is made ready. Queues of four would spare one cycle of a step
+// of SmolLM2's shape, of 2.2 million (docs/npu.md). So at most four words are in flight, and the one that waits is compared with
+// one of them in a cycle, while they run.
+module npu_scoreboard
+  import npu_pkg::*;
+  import npu_unit_pkg::*;
+  import npu_control_pkg::*;
+(
+  input  logic              clk_i,
+  input  logic              rst_ni,
+  input  logic              start_i,          // a step begins; nothing is in flight
+
+  input  logic              issue_valid_i,
+  input  npu_issue_t        issue_i,          // stays until it is taken
+  output logic              issue_taken_o,
+
+  output logic [UNITS-1:0]  start_o,
+  output logic [UNITS-1:0][$bits(npu_op_t)-1:0] op_o,   // an npu_op_t: of the word that the unit has
+  input  logic [UNITS-1:0]  idle_i,
+  input  logic [UNITS-1:0]  done_i,
+  input  logic [UNITS-1:0][3:0] end_i,        // an npu_end_t
+
+  output logic              quiet_o,          // no unit has a word
+  output logic              failed_o,         // one could not finish its word: none is issued any more
+  output npu_log_t          log_o             // which: of several, the first of the program
+);
+  // What a word in flight reads and writes.
+  typedef struct packed {
+    npu_range_t  a;
+    npu_range_t  b;
+    npu_range_t  w;
+    logic        kv_read;
+    logic        kv_write;
+    logic [30:0] layer;
+  } flight_t;
+
+  function automatic logic meets(input npu_range_t x, input npu_range_t y);
+    meets = x.used && y.used && {1'b0, x.start} < y.stop && {1'b0, y.start} < x.stop;
+  endfunction
+
+  function automatic logic between(input flight_t earlier, input flight_t word);
+    logic raw, war, waw, kv;
+    raw = meets(earlier.w, word.a) || meets(earlier.w, word.b);
+    war = meets(earlier.a, word.w) || meets(earlier.b, word.w);
+    waw = meets(earlier.w, word.w);
+    kv  = earlier.layer == word.layer
+        && ((earlier.kv_write && (word.kv_read || word.kv_write)) || (earlier.kv_read && word.kv_write));
+    between = raw || war || waw || kv;
+  endfunction
+
+  function automatic logic [4:0] fault_of(input npu_end_t why);
+    case (why)
+      UNIT_TOKEN:    fault_of = FAULT_BAD_TOKEN;
+      UNIT_POSITION: fault_of = FAULT_BAD_POSITION;
+      UNIT_MISSING:  fault_of = FAULT_BLOCK_MISSING;
+      UNIT_BLOCK:    fault_of = FAULT_BLOCK_OUT_OF_RANGE;
+      UNIT_OUTPUT:   fault_of = FAULT_OUTPUT_OUT_OF_RANGE;
+      UNIT_NO_FIRST: fault_of = FAULT_NO_FIRST;
+      default:       fault_of = FAULT_MEMORY;
+    endcase
+  endfunction
+
+  logic [UNITS-1:0]            busy_q, start_q;
+  logic [UNITS-1:0][$bits(npu_op_t)-1:0] op_q;
+  logic [$bits(flight_t)-1:0]  flight_q [0:UNITS-1];
+  logic [$bits(npu_place_t)-1:0] place_q [0:UNITS-1];
+  logic                        sync_q;         // a word is in flight for which all others wait
+  logic [UNITS-1:0]            held_q;         // units that the word waits for
+  logic [1:0]                  at_q;           // the one it is compared with
+  logic                        known_q;        // it was compared with all
+  // Units whose word is of an earlier place in the program than this one's.
+  logic [UNITS-1:0]            older_q [0:UNITS-1];
+  logic [UNITS-1:0]            failed_q;       // that could not finish
+  npu_log_t                    log_q;
+
+  assign start_o  = start_q;
+  assign op_o     = op_q;
+  assign quiet_o  = busy_q == '0;
+  assign failed_o = failed_q != '0;
+  assign log_o    = log_q;
+
+  logic [UNITS-1:0] fails;
+  for (genvar u = 0; u < UNITS; u++) begin : gen_fails
+    assign fails[u] = done_i[u] && end_i[u] != UNIT_FINE;
+  end
+
+  assign issue_taken_o = issue_valid_i && known_q && held_q == '0 && !sync_q && !busy_q[issue_i.where]
+                      && idle_i[issue_i.where] && (failed_q | fails) == '0;
+
+  flight_t waiting;
+  assign waiting.a        = issue_i.a;
+  assign waiting.b        = issue_i.b;
+  assign waiting.w        = issue_i.w;
+  assign waiting.kv_read  = issue_i.kv_read;
+  assign waiting.kv_write = issue_i.kv_write;
+  assign waiting.layer    = issue_i.op.layer;
+
+  always_ff @(posedge clk_i) begin
+    if (start_i) begin
+      failed_q <= '0;
+      log_q    <= '0;
+      known_q  <= 1'b0;
+      at_q     <= '0;
+      held_q   <= '0;
+    end
+    start_q <= '0;
+    if (issue_valid_i || busy_q != '0) begin
+      if (issue_valid_i && !known_q) begin
+        // A unit runs its words one behind the other, so its own are no hazard.
+        held_q[at_q] <= busy_q[at_q] && at_q != issue_i.where && between(flight_q[at_q], waiting);
+        at_q         <= at_q + 2'd1;
+        known_q      <= at_q == 2'd3;
+      end
+      if (issue_taken_o) begin
+        start_q[issue_i.where]  <= 1'b1;
+        op_q[issue_i.where]     <= issue_i.op;
+        flight_q[issue_i.where] <= waiting;
+        place_q[issue_i.where]  <= issue_i.place;
+        busy_q[issue_i.where]   <= 1'b1;
+        sync_q                  <= issue_i.sync;
+        known_q                 <= 1'b0;
+        for (int u = 0; u < UNITS; u++) older_q[u] <= older_q[u] & ~(UNITS'(1) << issue_i.where);
+        older_q[issue_i.where]  <= busy_q;
+      end
+      if (done_i != '0) begin
+        busy_q <= busy_q & ~done_i;
+        if (issue_taken_o) busy_q[issue_i.where] <= 1'b1;
+        for (int u = 0; u < UNITS; u++) begin
+          if (done_i[u]) held_q[u] <= 1'b0;
+        end
+        if (done_i[UNIT_MEM]) sync_q <= 1'b0;
+        failed_q <= failed_q | fails;
+        for (int u = 0; u < UNITS; u++) begin
+          if (fails[u] && (older_q[u] & (failed_q | fails)) == '0) begin
+            log_q.place <= place_q[u];
+            log_q.fault <= fault_of(end_i[u]);
+          end
+        end
+      end
+    end
+    if (!rst_ni) begin
+      busy_q   <= '0;
+      start_q  <= '0;
+      sync_q   <= 1'b0;
+      known_q  <= 1'b0;
+      at_q     <= '0;
+      held_q   <= '0;
+      failed_q <= '0;
+    end
+  end
+
+`ifndef SYNTHESIS
+  always_ff @(posedge clk_i) begin
+    if (start_i) begin
+      if (rst_ni && busy_q != '0) $fatal(1, "N6 npu_scoreboard: a step begins with words in flight");
+    end
+    if (done_i != '0) begin
+      if (rst_ni && (done_i & ~busy_q) != '0) $fatal(1, "N1 npu_scoreboard: units %b are done without a word", done_i & ~busy_q);
+      if (rst_ni && (done_i & start_q) != '0) $fatal(1, "N1 npu_scoreboard: units %b are done before they begin", done_i & start_q);
+    end
+    if (start_q != '0) begin
+      if (rst_ni && (start_q & ~idle_i) != '0) $fatal(1, "N1 npu_scoreboard: units %b begin in the middle of a word", start_q & ~idle_i);
+    end
+  end
+`endif
+endmodule
