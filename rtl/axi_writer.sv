@@ -6,7 +6,8 @@ module axi_writer
   import core_pkg::*;
 #(
   parameter int Queues  = 1,
-  parameter int Workers = 4
+  parameter int Workers = 4,
+  parameter int Engines = 1            // 2: there is an engine that writes
 ) (
   /* verilator lint_off UNUSEDSIGNAL */  // numbers of queue pairs have 4 bits, whatever was built
   input  logic         clk_i,
@@ -48,6 +49,14 @@ module axi_writer
   input  logic [255:0] event_data_i,
   output logic         event_ready_o,    // early
 
+  input  logic         store_valid_i,    // a line of an engine
+  input  logic         store_urgent_i,   // goes before lines, completions and events
+  input  logic [3:0]   store_owner_i,
+  input  logic [63:0]  store_addr_i,
+  input  logic [511:0] store_data_i,
+  input  logic [63:0]  store_strobe_i,   // bytes
+  output logic         store_ready_o,
+
   output logic         ack_o,            // one write response per cycle
   output logic [5:0]   ack_id_o,
   output logic         ack_error_o,
@@ -84,7 +93,7 @@ module axi_writer
   localparam int SourceBits = $clog2(Workers + Queues);
   localparam int QueueBits  = (Queues == 1) ? 1 : $clog2(Queues);
 
-  logic                 room, use_completion, use_message, use_event, event_first, push;
+  logic                 room, use_completion, use_message, use_event, event_first, use_store, store_first, push;
   logic                 aw_full, w_full;
   logic [CountBits-1:0] in_flight_q;
   logic [5:0]           id;
@@ -135,19 +144,23 @@ module axi_writer
   assign message_ready_o    = room;
   assign use_message        = message_valid_i && room;
   // An event takes the port where nobody else wants it, or once it has waited long enough.
-  assign event_first        = event_valid_i && event_urgent_i;
-  assign event_ready_o      = room && !message_valid_i && (event_urgent_i || !(line_waits_i || completion_valid_i));
+  assign store_first        = (Engines > 1) && store_valid_i && store_urgent_i;
+  // A line of an engine goes where nobody else wants the port, or likewise.
+  assign store_ready_o      = (Engines > 1) && room && !message_valid_i && (store_urgent_i || !(line_waits_i || completion_valid_i || event_valid_i));
+  assign use_store          = store_valid_i && store_ready_o;
+  assign event_first        = (event_valid_i && event_urgent_i) || store_first;
+  assign event_ready_o      = room && !message_valid_i && !store_first && (event_urgent_i || !(line_waits_i || completion_valid_i));
   assign use_event          = event_valid_i && event_ready_o;
   assign line_ready_o       = (room && !message_valid_i && !event_first && !(completion_valid_i && completion_urgent_i && may_complete))
                             ? may_write[Workers-1:0] : '0;
   assign completion_ready_o = room && !message_valid_i && !event_first && may_complete && (completion_urgent_i || !line_waits_i);
   assign use_completion     = completion_valid_i && completion_ready_o;
   assign sent_o             = use_completion || line_valid_i;
-  assign push               = sent_o || use_message || use_event;
-  assign id                 = use_event ? EVENT_AXI_ID + 6'(event_owner_i) : use_message ? MESSAGE_AXI_ID + 6'(message_pair) : use_completion ? COMPLETION_AXI_ID + 6'(completion_pair) : {2'b00, line_worker_i};
+  assign push               = sent_o || use_message || use_event || use_store;
+  assign id                 = use_store ? STORE_AXI_ID : use_event ? EVENT_AXI_ID + 6'(event_owner_i) : use_message ? MESSAGE_AXI_ID + 6'(message_pair) : use_completion ? COMPLETION_AXI_ID + 6'(completion_pair) : {2'b00, line_worker_i};
   assign push_pair          = use_message ? message_pair : use_completion ? completion_pair : line_pair;
-  assign owner              = use_event ? event_owner_i : push ? owner_q[push_pair] : '0;
-  assign addr               = use_event ? {event_addr_i[63:6], 6'd0} : use_message ? {message_addr_i[63:6], 6'd0} : use_completion ? completion_addr_i : line_addr_i;
+  assign owner              = use_store ? store_owner_i : use_event ? event_owner_i : push ? owner_q[push_pair] : '0;
+  assign addr               = use_store ? store_addr_i : use_event ? {event_addr_i[63:6], 6'd0} : use_message ? {message_addr_i[63:6], 6'd0} : use_completion ? completion_addr_i : line_addr_i;
   assign first              = use_event ? {event_addr_i[5], 3'd0} : use_message ? message_addr_i[5:2] : use_completion ? completion_first_i : line_first_i;
   assign last               = use_event ? {event_addr_i[5], 3'd7} : use_message ? message_addr_i[5:2] : use_completion ? completion_last_i : line_last_i;
 
@@ -155,8 +168,10 @@ module axi_writer
   always_comb begin
     data = '0;
     if (push) begin
-      data = use_event ? {2{event_data_i}} : use_message ? {16{message_data_i}} : use_completion ? completion_data_i : line_data_i;
-      if (strobe != '1) begin
+      data = use_store ? store_data_i : use_event ? {2{event_data_i}} : use_message ? {16{message_data_i}} : use_completion ? completion_data_i : line_data_i;
+      if (use_store) begin
+        for (int k = 0; k < 64; k++) if (!strobe[k]) data[8*k +: 8] = '0;
+      end else if (strobe != '1) begin
         for (int k = 0; k < 16; k++) begin
           if (!strobe[4*k]) data[32*k +: 32] = '0;
         end
@@ -166,7 +181,8 @@ module axi_writer
 
   always_comb begin
     strobe = '0;
-    if (push) strobe = (64'hFFFF_FFFF_FFFF_FFFF << {first, 2'b00}) & (64'hFFFF_FFFF_FFFF_FFFF >> {4'd15 - last, 2'b00});
+    if (use_store) strobe = store_strobe_i;
+    else if (push) strobe = (64'hFFFF_FFFF_FFFF_FFFF << {first, 2'b00}) & (64'hFFFF_FFFF_FFFF_FFFF >> {4'd15 - last, 2'b00});
   end
 
   // Quiet: what is not valid is 0, so nothing of a rollout stays on the bus either.
@@ -218,7 +234,7 @@ module axi_writer
     end
     if (push) begin
       // That there is room for it is held by the FIFOs and the quota.
-      if (rst_ni && line_valid_i && (use_completion || use_message || use_event)) $fatal(1, "R3 axi_writer: a token line with no place for it");
+      if (rst_ni && line_valid_i && (use_completion || use_message || use_event || use_store)) $fatal(1, "R3 axi_writer: a token line with no place for it");
       if (rst_ni && use_message && message_addr_i[1:0] != '0) $fatal(1, "R14 axi_writer: message at %h is misaligned", message_addr_i);
       if (rst_ni && use_event && event_addr_i[4:0] != '0) $fatal(1, "R23 axi_writer: event at %h is misaligned", event_addr_i);
       if (rst_ni && addr[5:0] != '0) $fatal(1, "R11 axi_writer: beat at %h is misaligned", addr);

@@ -45,3 +45,5 @@ rtl/npu/npu_scoreboard.sv
 rtl/npu/npu_chip.sv
 rtl/npu/npu_reader.sv
 rtl/npu/npu_top.sv
+rtl/npu/npu_port.sv
+rtl/npu/engine_npu.sv

@@ -12,6 +12,19 @@ package policy_pkg;
     mix = x ^ (x >> 16);
   endfunction
 
+  // The same in steps of one multiplication each: mix(x) is mix_last(mix_second(mix_first(x))).
+  function automatic logic [31:0] mix_first(input logic [31:0] value);
+    mix_first = (value ^ (value >> 16)) * MIX_MUL_1;
+  endfunction
+
+  function automatic logic [31:0] mix_second(input logic [31:0] value);
+    mix_second = (value ^ (value >> 15)) * MIX_MUL_2;
+  endfunction
+
+  function automatic logic [31:0] mix_last(input logic [31:0] value);
+    mix_last = value ^ (value >> 16);
+  endfunction
+
   function automatic logic [31:0] digest_step(input logic [31:0] digest, input logic [31:0] token);
     digest_step = (digest ^ token) * DIGEST_PRIME;
   endfunction

@@ -1,10 +1,11 @@
-// Who uses the read port: descriptor fetch, and behind it readback, whose reads are single beats with an ID of their own.
-// A read of readback that has been shown on the bus stays there until it is taken (AXI); what was promised to the bus
-// outlives a reset of the device. Data of the two may come in any order.
+// Who uses the read port: descriptor fetch, behind it readback, whose reads are single beats with an ID of their own, and behind both
+// an engine's bursts, with a third. What has been shown on the bus stays there until it is taken (AXI); what was promised to the bus
+// outlives a reset of the device. Data of the three may come in any order.
 module read_arbiter
   import core_pkg::*;
 #(
-  parameter int Ahead = 4              // reads of readback that may be in flight
+  parameter int Ahead   = 4,           // reads of readback that may be in flight
+  parameter int Engines = 1            // 2: there is an engine that reads
 ) (
   input  logic         clk_i,
   input  logic         bus_rst_ni,
@@ -22,6 +23,13 @@ module read_arbiter
   output logic         beat_o,          // its data is there
   output logic         idle_o,          // nothing of it is promised to the bus, or in flight
 
+  input  logic         burst_valid_i,   // of an engine; the address stays until it is taken
+  input  logic [63:0]  burst_addr_i,
+  input  logic [7:0]   burst_len_i,
+  input  logic [3:0]   burst_owner_i,
+  output logic         burst_ready_o,
+  output logic         burst_beat_o,
+
   output logic [5:0]   m_axi_arid,
   output logic [63:0]  m_axi_araddr,
   output logic [7:0]   m_axi_arlen,
@@ -38,14 +46,25 @@ module read_arbiter
   logic [3:0]           owner_q;
   logic [CountBits-1:0] count_q;                  // reads that were taken in, and their data has not come
 
-  assign mine          = shown_q && (held_q || !fetch_valid_i);
-  assign fetch_ready_o = m_axi_arready && !mine;
+  // An engine's burst goes where neither of them wants the port, or once it is on the bus.
+  logic                 burst, burst_held_q;
+  assign burst         = (Engines > 1) && burst_valid_i && (burst_held_q || (!fetch_valid_i && !shown_q));
+  assign burst_ready_o = burst && m_axi_arready;
+  assign burst_beat_o  = (Engines > 1) && m_axi_rvalid && m_axi_rid == NPU_READ_AXI_ID;
+  if (Engines > 1) begin : gen_burst
+    always_ff @(posedge clk_i) burst_held_q <= bus_rst_ni && burst && !m_axi_arready;
+  end else begin : gen_none
+    assign burst_held_q = 1'b0;
+  end
+
+  assign mine          = shown_q && (held_q || !fetch_valid_i) && !burst;
+  assign fetch_ready_o = m_axi_arready && !mine && !burst;
   assign read_ready_o  = !shown_q;
-  assign m_axi_arvalid = fetch_valid_i || shown_q;
-  assign m_axi_arid    = mine ? READBACK_AXI_ID : '0;
-  assign m_axi_araddr  = mine ? addr_q : fetch_addr_i;
-  assign m_axi_arlen   = mine ? 8'd0 : fetch_len_i;
-  assign m_axi_aruser  = mine ? owner_q : fetch_owner_i;
+  assign m_axi_arvalid = fetch_valid_i || shown_q || burst;
+  assign m_axi_arid    = burst ? NPU_READ_AXI_ID : mine ? READBACK_AXI_ID : '0;
+  assign m_axi_araddr  = burst ? burst_addr_i : mine ? addr_q : fetch_addr_i;
+  assign m_axi_arlen   = burst ? burst_len_i : mine ? 8'd0 : fetch_len_i;
+  assign m_axi_aruser  = burst ? burst_owner_i : mine ? owner_q : fetch_owner_i;
   assign beat_o        = m_axi_rvalid && m_axi_rid == READBACK_AXI_ID && count_q != '0;
   assign idle_o        = count_q == '0;
 
@@ -71,7 +90,7 @@ module read_arbiter
 `ifndef SYNTHESIS
   always_ff @(posedge clk_i) begin
     if (bus_rst_ni && m_axi_rvalid) begin
-      if (m_axi_rid > READBACK_AXI_ID) $fatal(1, "R3 read_arbiter: R beat with unknown ID %0d", m_axi_rid);
+      if (m_axi_rid > ((Engines > 1) ? NPU_READ_AXI_ID : READBACK_AXI_ID)) $fatal(1, "R3 read_arbiter: R beat with unknown ID %0d", m_axi_rid);
       if (m_axi_rid == READBACK_AXI_ID && !beat_o) $fatal(1, "R3 read_arbiter: R beat without a read in flight");
     end
     if (bus_rst_ni && read_valid_i && read_ready_o) begin

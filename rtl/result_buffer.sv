@@ -14,6 +14,7 @@ module result_buffer
   // From the workers, one lane each. A lane sends only while its ready bit, from a register, is high.
   output logic [Workers-1:0]    ready_o,
   input  logic [Workers-1:0]    token_i,
+  input  logic [Workers-1:0]    line_i,         // with finish_i: the item has tokens, of this cycle or before
   input  logic [Workers*32-1:0] token_data_i,
   input  logic [Workers-1:0]    logp_i,         // with a token: it has a log-probability; the same for all of a descriptor
   input  logic [Workers*32-1:0] logp_data_i,
@@ -82,10 +83,10 @@ module result_buffer
 
   always_ff @(posedge clk_i) begin
     if (finish_i != '0) begin
-      line_0_q <= (to_0 & token_i) | (~to_0 & line_0_q);
-      line_1_q <= (to_1 & token_i) | (~to_1 & line_1_q);
-      logp_0_q <= (to_0 & token_i & logp_i) | (~to_0 & logp_0_q);
-      logp_1_q <= (to_1 & token_i & logp_i) | (~to_1 & logp_1_q);
+      line_0_q <= (to_0 & line_i) | (~to_0 & line_0_q);
+      line_1_q <= (to_1 & line_i) | (~to_1 & line_1_q);
+      logp_0_q <= (to_0 & line_i & logp_i) | (~to_0 & logp_0_q);
+      logp_1_q <= (to_1 & line_i & logp_i) | (~to_1 & logp_1_q);
       done_0_q <= (to_0 & done_i)  | (~to_0 & done_0_q);
       done_1_q <= (to_1 & done_i)  | (~to_1 & done_1_q);
     end

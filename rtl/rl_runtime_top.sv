@@ -89,6 +89,8 @@ module rl_runtime_top
     localparam bit CompletionDepthMustBeAPowerOfTwoFrom2PerWorkerTo4096 = {-1{1'b1}};   // ends the elaboration
   end
 
+  localparam int PreparedBits = (Engines == 1) ? ENGINE_BITS : ENGINE_BITS + NPU_BITS;
+
   // Register accesses.
   logic        reg_write, reg_write_partial, reg_write_error, reg_read, reg_read_error, counter_hit;
   logic [17:0] reg_write_addr, reg_read_addr;
@@ -120,7 +122,7 @@ module rl_runtime_top
   logic        look, known, taken, fence, prefill, stopped, stop, stop_group;
   logic [3:0]  look_queue, stop_queue;
   logic [31:0] stop_rollout;
-  logic [ENGINE_BITS-1:0] checked_prepared, prepared;
+  logic [PreparedBits-1:0] checked_prepared, prepared;
 
   // Versions of the policy.
   logic        slot_names, version_found, version_resident, version_slot, leave, leave_slot, finish, finish_slot;
@@ -165,11 +167,19 @@ module rl_runtime_top
   logic [Workers*32-1:0] token_data, logp_data, position, digest;
   logic [Workers*4-1:0]  how;
 
-  // Engine.
+  // Engines: what the workers ask, and what those answer; engine 0's part of it, and engine 1.
   logic                  load;
   logic [4:0]            load_place;
   logic [Workers-1:0]    engine_begin, engine_place, engine_ready, step, step_ready, token_ready, eos, token_take;
-  logic [Workers*32-1:0] engine_token;
+  logic [Workers-1:0]    hash_begin, hash_step, hash_ready, hash_eos, hash_take, item_line;
+  logic [Workers-1:0]    npu_begins, npu_runs, npu_fault, npu_fault_memory;
+  logic [Workers*32-1:0] engine_token, hash_token, hash_logp;
+  logic                  burst_valid, burst_ready, burst_beat, bursts_idle, npu_read_fault, npu_write_fault;
+  logic                  store_valid, store_urgent, store_ready;
+  logic [3:0]            burst_owner, store_owner, npu_fault_queue;
+  logic [63:0]           burst_addr, store_addr, store_strobe;
+  logic [7:0]            burst_len;
+  logic [511:0]          store_data;
 
   // Completion side.
   logic [Workers-1:0] item_valid, item_has_line, item_has_done, item_take, delivered;
@@ -188,7 +198,7 @@ module rl_runtime_top
   logic [5:0]  ack_id;
   logic [1:0]  answered, visible, flushed;
   logic [3:0]  posted_queue, answered_queue, dropped_queue, flushed_queue;
-  logic [Queues-1:0] line_fault, completion_fault, read_faults;
+  logic [Queues-1:0] line_fault, completion_fault, read_faults, write_faults;
 
   // Interrupts.
   logic        arm, table_write, asks, message_valid, message_ready;
@@ -212,9 +222,11 @@ module rl_runtime_top
   logic [5*Queues-1:0] raised;
 
   assign starts      = start ? Queues'(16'd1 << start_queue) : '0;
-  assign read_faults = (read_fault ? Queues'(16'd1 << slot_queue) : '0) | (back_fault ? Queues'(16'd1 << back_fault_queue) : '0);
-  assign read_beat   = fetch_beat || back_beat;
-  assign reads_idle  = fetch_idle && back_idle;
+  assign read_faults = (read_fault ? Queues'(16'd1 << slot_queue) : '0) | (back_fault ? Queues'(16'd1 << back_fault_queue) : '0)
+                     | (npu_read_fault ? Queues'(16'd1 << npu_fault_queue) : '0);
+  assign write_faults = line_fault | (npu_write_fault ? Queues'(16'd1 << npu_fault_queue) : '0);
+  assign read_beat   = fetch_beat || back_beat || burst_beat;
+  assign reads_idle  = fetch_idle && back_idle && bursts_idle;
   assign slot_names  = slot_valid && (slot_data[HW_DESC_OPCODE_LSB +: 8] == OP_DECODE || slot_data[HW_DESC_OPCODE_LSB +: 8] == OP_PREFILL);
   assign called_off  = stopped || (retired_abort && work.adds_tokens);
   assign superseded  = retired_keep && work.adds_tokens;
@@ -289,7 +301,7 @@ module rl_runtime_top
     .run_i              (running),
     .ready_i            (result_ready),
     .read_fault_i       (read_faults),
-    .line_fault_i       (line_fault),
+    .line_fault_i       (write_faults),
     .completion_fault_i (completion_fault),
     .message_fault_i    (message_fault),
     .armed_i            (armed),
@@ -374,7 +386,7 @@ module rl_runtime_top
     .idle_o          (fetch_idle)
   );
 
-  read_arbiter u_read_arbiter (
+  read_arbiter #(.Engines(Engines)) u_read_arbiter (
     .clk_i,
     .bus_rst_ni    (m_axi_rst_ni),
     .fetch_valid_i (fetch_valid),
@@ -388,6 +400,12 @@ module rl_runtime_top
     .read_ready_o  (back_ready),
     .beat_o        (back_beat),
     .idle_o        (back_idle),
+    .burst_valid_i (burst_valid),
+    .burst_addr_i  (burst_addr),
+    .burst_len_i   (burst_len),
+    .burst_owner_i (burst_owner),
+    .burst_ready_o (burst_ready),
+    .burst_beat_o  (burst_beat),
     .m_axi_arid, .m_axi_araddr, .m_axi_arlen, .m_axi_aruser, .m_axi_arvalid, .m_axi_arready,
     .m_axi_rid, .m_axi_rvalid
   );
@@ -462,7 +480,7 @@ module rl_runtime_top
     .read_o         (slots)
   );
 
-  work_queue #(.Queues(Queues), .Depth(FetchDepth)) u_work_queue (
+  work_queue #(.Queues(Queues), .Depth(FetchDepth), .PreparedBits(PreparedBits)) u_work_queue (
     .clk_i,
     .rst_ni         (inner_rst_n),
     .start_i        (start),
@@ -585,24 +603,109 @@ module rl_runtime_top
     .seed_i          (slot_data[HW_DESC_SEED_LSB +: 32]),
     .seq_len_i       (slot_data[HW_DESC_SEQ_LEN_LSB +: 32]),
     .salt_i          (version_salt),
-    .prepared_o      (checked_prepared),
+    .prepared_o      (checked_prepared[ENGINE_BITS-1:0]),
     .load_i          (load),
     .load_place_i    (load_place),
-    .load_prepared_i (prepared),
-    .begin_i         (engine_begin),
+    .load_prepared_i (prepared[ENGINE_BITS-1:0]),
+    .begin_i         (hash_begin),
     .begin_place_i   (engine_place),
     .begin_ready_o   (engine_ready),
-    .step_i          (step),
+    .step_i          (hash_step),
     .step_ready_o    (step_ready),
-    .token_valid_o   (token_ready),
-    .token_o         (engine_token),
-    .eos_o           (eos),
+    .token_valid_o   (hash_ready),
+    .token_o         (hash_token),
+    .eos_o           (hash_eos),
     .logp_i          (logp),
-    .logp_o          (logp_data),
-    .token_take_i    (token_take)
+    .logp_o          (hash_logp),
+    .token_take_i    (hash_take)
   );
 
-  rollout_worker_fsm #(.Queues(Queues), .Workers(Workers)) u_rollout_worker_fsm (
+  if (Engines == 1) begin : gen_one_engine
+    assign hash_begin   = engine_begin;
+    assign hash_step    = step;
+    assign hash_take    = token_take;
+    assign token_ready  = hash_ready;
+    assign engine_token = hash_token;
+    assign eos          = hash_eos;
+    assign logp_data    = hash_logp;
+    assign {npu_begins, npu_runs, npu_fault, npu_fault_memory} = '0;
+    assign {burst_valid, burst_addr, burst_len, burst_owner} = '0;
+    assign {store_valid, store_urgent, store_addr, store_data, store_strobe, store_owner} = '0;
+    assign {npu_read_fault, npu_write_fault, npu_fault_queue} = '0;
+    assign bursts_idle  = 1'b1;
+    assign {image_owner, image_slot} = '0;
+  end else begin : gen_npu
+    logic [Workers-1:0]    npu_ready, npu_eos;
+    logic [Workers*32-1:0] npu_token, npu_logp;
+
+    assign hash_begin   = engine_begin & ~npu_begins;
+    assign hash_step    = step & ~npu_runs;
+    assign hash_take    = token_take & ~npu_runs;
+    assign token_ready  = (npu_runs & npu_ready) | (~npu_runs & hash_ready);
+    assign eos          = (npu_runs & npu_eos) | (~npu_runs & hash_eos);
+    for (genvar w = 0; w < Workers; w++) begin : gen_worker
+      assign engine_token[w*32 +: 32] = npu_runs[w] ? npu_token[w*32 +: 32] : hash_token[w*32 +: 32];
+      assign logp_data[w*32 +: 32]    = npu_runs[w] ? npu_logp[w*32 +: 32] : hash_logp[w*32 +: 32];
+    end
+
+    engine_npu #(.Queues(Queues), .Workers(Workers)) u_engine_npu (
+      .clk_i,
+      .rst_ni          (inner_rst_n),
+      .bus_rst_ni      (m_axi_rst_ni),
+      .start_i         (start),
+      .start_queue_i   (start_queue),
+      .start_config_i  (start_config),
+      .start_models_i  (start_models),
+      .prepare_i       (slot_valid),
+      .seed_i          (slot_data[HW_DESC_SEED_LSB +: 32]),
+      .kv_offset_i     (slot_data[HW_DESC_KV_OFFSET_LSB +: 64]),
+      .arena_i         (slot_data[HW_DESC_KV_ARENA_ID_LSB +: 16]),
+      .prepared_o      (checked_prepared[ENGINE_BITS +: NPU_BITS]),
+      .load_i          (load),
+      .load_place_i    (load_place),
+      .load_work_i     (work),
+      .load_echo_i     (echo),
+      .load_prepared_i (prepared[ENGINE_BITS +: NPU_BITS]),
+      .begin_i         (engine_begin),
+      .begin_place_i   (engine_place),
+      .step_i          (step),
+      .begins_o        (npu_begins),
+      .mine_o          (npu_runs),
+      .token_valid_o   (npu_ready),
+      .token_o         (npu_token),
+      .eos_o           (npu_eos),
+      .logp_o          (npu_logp),
+      .fault_o         (npu_fault),
+      .fault_memory_o  (npu_fault_memory),
+      .token_take_i    (token_take),
+      .image_owner_o   (image_owner),
+      .image_slot_o    (image_slot),
+      .image_i         (image),
+      .burst_valid_o   (burst_valid),
+      .burst_addr_o    (burst_addr),
+      .burst_len_o     (burst_len),
+      .burst_owner_o   (burst_owner),
+      .burst_ready_i   (burst_ready),
+      .beat_i          (burst_beat),
+      .data_i          (m_axi_rdata),
+      .fault_i         (m_axi_rresp != '0),
+      .reads_idle_o    (bursts_idle),
+      .store_valid_o   (store_valid),
+      .store_urgent_o  (store_urgent),
+      .store_owner_o   (store_owner),
+      .store_addr_o    (store_addr),
+      .store_data_o    (store_data),
+      .store_strobe_o  (store_strobe),
+      .store_ready_i   (store_ready),
+      .ack_i           (ack && ack_id == STORE_AXI_ID),
+      .ack_fault_i     (ack_error),
+      .read_fault_o    (npu_read_fault),
+      .write_fault_o   (npu_write_fault),
+      .fault_queue_o   (npu_fault_queue)
+    );
+  end
+
+  rollout_worker_fsm #(.Queues(Queues), .Workers(Workers), .Engines(Engines)) u_rollout_worker_fsm (
     .clk_i,
     .rst_ni             (inner_rst_n),
     .start_i            (start),
@@ -642,9 +745,13 @@ module rl_runtime_top
     .token_valid_i      (token_ready),
     .engine_token_i     (engine_token),
     .eos_i              (eos),
+    .slow_i             (npu_runs),
+    .fault_i            (npu_fault),
+    .fault_memory_i     (npu_fault_memory),
     .token_take_o       (token_take),
     .ready_i            (result_ready),
     .token_o            (token),
+    .line_o             (item_line),
     .token_data_o       (token_data),
     .logp_o             (logp),
     .position_o         (position),
@@ -659,7 +766,7 @@ module rl_runtime_top
 
   // The completion side stands against its flow: Icarus 11 runs, with a process always_comb, every one that stands before
   // it. Two that give defaults to later ones would wake each other for ever.
-  axi_writer #(.Queues(Queues), .Workers(Workers)) u_axi_writer (
+  axi_writer #(.Queues(Queues), .Workers(Workers), .Engines(Engines)) u_axi_writer (
     .clk_i,
     .rst_ni              (m_axi_rst_ni),
     .start_i             (start),
@@ -693,6 +800,13 @@ module rl_runtime_top
     .event_addr_i        (event_addr),
     .event_data_i        (event_data),
     .event_ready_o       (event_ready),
+    .store_valid_i       (store_valid),
+    .store_urgent_i      (store_urgent),
+    .store_owner_i       (store_owner),
+    .store_addr_i        (store_addr),
+    .store_data_i        (store_data),
+    .store_strobe_i      (store_strobe),
+    .store_ready_o       (store_ready),
     .ack_o               (ack),
     .ack_id_o            (ack_id),
     .ack_error_o         (ack_error),
@@ -905,14 +1019,14 @@ module rl_runtime_top
     .event_addr_o       (event_addr),
     .event_data_o       (event_data),
     .event_ready_i      (event_ready),
-    .ack_i              (ack),
+    .ack_i              ((Engines == 1) ? ack : ack && ack_id != STORE_AXI_ID),
     .ack_id_i           (ack_id),
     .ack_error_i        (ack_error),
     .waits_o            (events_wait),
     .busy_o             (events_busy)
   );
 
-  work_context #(.Queues(Queues)) u_work_context (
+  work_context #(.Queues(Queues), .Engines(Engines)) u_work_context (
     .clk_i,
     .rst_ni          (inner_rst_n),
     .start_i         (start),
@@ -944,6 +1058,7 @@ module rl_runtime_top
     .rst_ni        (inner_rst_n),
     .ready_o       (result_ready),
     .token_i       (token),
+    .line_i        (item_line),
     .token_data_i  (token_data),
     .logp_i        (logp),
     .logp_data_i   (logp_data),

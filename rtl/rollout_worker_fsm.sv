@@ -10,7 +10,8 @@ module rollout_worker_fsm
   import policy_pkg::*;
 #(
   parameter int Queues  = 1,
-  parameter int Workers = 4
+  parameter int Workers = 4,
+  parameter int Engines = 1           // 2: a step may take long, and fail, and a PREFILL may be one
 ) (
   /* verilator lint_off UNUSEDSIGNAL */  // numbers of queue pairs have 4 bits, whatever was built
   input  logic                  clk_i,
@@ -57,11 +58,15 @@ module rollout_worker_fsm
   input  logic [Workers-1:0]    token_valid_i,       // early
   input  logic [Workers*32-1:0] engine_token_i,
   input  logic [Workers-1:0]    eos_i,
+  input  logic [Workers-1:0]    slow_i,              // what runs is of an engine whose steps take long
+  input  logic [Workers-1:0]    fault_i,             // with token_valid_i: there is none, the descriptor ends in an error …
+  input  logic [Workers-1:0]    fault_memory_i,      // … DMA_FAULT, else BAD_SEQUENCE
   output logic [Workers-1:0]    token_take_o,
 
   // To the result buffer.
   input  logic [Workers-1:0]    ready_i,             // early: there is room for a token and an end
   output logic [Workers-1:0]    token_o,
+  output logic [Workers-1:0]    line_o,              // with finish_o: the item has tokens
   output logic [Workers*32-1:0] token_data_o,
   output logic [Workers-1:0]    logp_o,              // its log-probability goes with it, from the engine
   output logic [Workers*32-1:0] position_o,          // in words, from the start of the descriptor's first line
@@ -116,9 +121,11 @@ module rollout_worker_fsm
   logic [Workers-1:0] brief_0_q, brief_1_q;       // the descriptor in this place will not take long
   logic [Workers-1:0] head_brief, youngest_brief_q;
   logic [Workers-1:0] adds_0_q, adds_1_q, head_adds;
+  // A PREFILL of an engine: the engine is asked, once, and there is no token.
+  logic [Workers-1:0] silent_0_q, silent_1_q, head_silent, silent_q, asks, failed, filled_q;
   logic [4:0]         place;
   logic [31:0]        new_last, new_event, near_by;
-  logic               new_brief, new_adds, new_here;
+  logic               new_brief, new_adds, new_silent, new_here;
 
   assign other  = ~head_q;
   assign tail   = head_q ^ some_q;
@@ -126,6 +133,10 @@ module rollout_worker_fsm
   assign head_brief = (head_q & brief_1_q) | (~head_q & brief_0_q);
   assign head_adds  = ((head_q & adds_1_q) | (~head_q & adds_0_q)) & ~head_void;
   assign new_adds   = work_i.adds_tokens && !stopped_i && !refused_i;
+  assign new_silent = (Engines == 1) ? 1'b0 : work_i.engine && !work_i.adds_tokens && !refused_i;
+  assign head_silent = (Engines == 1) ? '0 : (head_q & silent_1_q) | (~head_q & silent_0_q);
+  assign asks       = (Engines == 1) ? adds_tokens_q : adds_tokens_q | silent_q;
+  assign failed     = (Engines == 1) ? '0 : fire & asks & fault_i;
   assign near_by    = near_tokens(wait_states_i);
 
   always_comb begin
@@ -146,6 +157,7 @@ module rollout_worker_fsm
         new_brief = work_i.max_tokens <= near_by || (work_i.checkpoint <= near_by && !work_i.resident);
         new_here  = new_event - {28'd0, work_i.start_word} <= Here;
       end
+      if (Engines > 1 && work_i.engine) new_brief = 1'b0;
     end
   end
 
@@ -180,6 +192,10 @@ module rollout_worker_fsm
       youngest_brief_q <= (youngest_brief_q & ~assign_i) | (assign_i & {Workers{new_brief}});
       adds_0_q         <= (adds_0_q & ~(assign_i & ~tail)) | (assign_i & ~tail & {Workers{new_adds}});
       adds_1_q         <= (adds_1_q & ~(assign_i & tail))  | (assign_i & tail & {Workers{new_adds}});
+      if (Engines > 1) begin
+        silent_0_q     <= (silent_0_q & ~(assign_i & ~tail)) | (assign_i & ~tail & {Workers{new_silent}});
+        silent_1_q     <= (silent_1_q & ~(assign_i & tail))  | (assign_i & tail & {Workers{new_silent}});
+      end
       brief_0_q        <= (brief_0_q & ~(assign_i & ~tail)) | (assign_i & ~tail & {Workers{new_brief}});
       brief_1_q        <= (brief_1_q & ~(assign_i & tail))  | (assign_i & tail & {Workers{new_brief}});
     end
@@ -195,13 +211,15 @@ module rollout_worker_fsm
   logic [Workers-1:0]    low_0_q, low_1_q, low_2_q, low_3_q;   // the lowest four bits of position_q, once more
   logic [Workers-1:0]    here_q, ends;   // the next event is no further than Here; a line is full
 
-  assign fire         = run_q & ready_i & (token_valid_i | ~adds_tokens_q);
-  assign ask          = stop_now | void_q | (kept_now & ~resident_q) | (eos & eos_stops_q);
+  assign fire         = run_q & ready_i & (token_valid_i | ~asks);
+  assign ask          = stop_now | void_q | (kept_now & ~resident_q) | (eos & eos_stops_q) | failed;
   assign token_data_o = engine_token_i;
   assign eos          = eos_i & adds_tokens_q;
 
   for (genvar w = 0; w < Workers; w++) begin : gen_worker
-    assign digest_o[w*32 +: 32] = digest_step(digest_q[w*32 +: 32], token_data_o[w*32 +: 32]);
+    assign digest_o[w*32 +: 32] = (Engines > 1 && failed[w]) ? digest_q[w*32 +: 32] : digest_step(digest_q[w*32 +: 32], token_data_o[w*32 +: 32]);
+    // Without a token the last word of the item is the one before.
+    assign position_o[w*32 +: 32] = (Engines > 1 && failed[w]) ? position_q[w*32 +: 32] - 32'd1 : position_q[w*32 +: 32];
   end
 
   // A token needs a closer look when the next event is close, or somebody asks. Whether the event falls into the next
@@ -304,12 +322,15 @@ module rollout_worker_fsm
     if (look != '0) begin
       for (int w = 0; w < Workers; w++) begin
         if (look[w]) begin
-          near[w] = event_q[w*32 +: 32] - position_q[w*32 +: 32] <= near_by
+          near[w] = event_q[w*32 +: 32] - position_q[w*32 +: 32] <= ((Engines > 1 && slow_i[w]) ? 32'd0 : near_by)
                  && (!resident_q[w] || event_q[w*32 +: 32] == last_q[w*32 +: 32]);
           // What ends the descriptor: the contract's order.
           if (position_q[w*32 +: 32] == event_q[w*32 +: 32] || ask[w]) begin
             how_o[w*4 + 2] = eos[w] || eos_seen_q[w];
-            if (void_q[w]) begin
+            if (Engines > 1 && failed[w]) begin
+              done[w] = 1'b1;
+              how_o[w*4 +: 4] = {1'b1, fault_memory_i[w], END_FAILED};
+            end else if (void_q[w] && !(Engines > 1 && silent_q[w])) begin
               done[w] = 1'b1;
               how_o[w*4 +: 4] = {2'b10, stop_q[w] ? END_STOPPED : END_SUPERSEDED};
             end else if (position_q[w*32 +: 32] == last_q[w*32 +: 32] || (eos[w] && eos_stops_q[w])) begin
@@ -345,7 +366,7 @@ module rollout_worker_fsm
   logic [Workers-1:0] owes_q, waited, last_wait;      // last_wait: near the end of the last token's wait states
   logic [Workers*16-1:0] delay_q;
 
-  assign start  = some_q & (done | ~(run_q | wait_q)) & (begin_ready_i | ~head_adds);
+  assign start  = some_q & (done | ~(run_q | wait_q)) & (begin_ready_i | ~(head_adds | head_silent));
   assign pause  = (wait_states_i == '0) ? '0 : (fire & ~done) | (start & head_adds);
   assign resume = wait_q & waited;
 
@@ -417,6 +438,7 @@ module rollout_worker_fsm
     if (eos != '0) eos_seen_q <= eos_seen_q | (fire & eos);
     if (start != '0) begin
       adds_tokens_q <= (start & head_adds) | (~start & adds_tokens_q);
+      if (Engines > 1) silent_q <= (start & head_silent) | (~start & silent_q);
       for (int w = 0; w < Workers; w++) begin
         if (start[w]) begin
           eos_seen_q[w]            <= 1'b0;
@@ -499,12 +521,12 @@ module rollout_worker_fsm
 
   // ---------------------------------------------------------------- the engine
   // A step that the engine did not take at once is owed.
-  assign load_o        = assign_i != '0 && new_adds;
+  assign load_o        = assign_i != '0 && (new_adds || new_silent);
   assign load_place_o  = place;
-  assign begin_o       = start & head_adds;
+  assign begin_o       = start & (head_adds | head_silent);
   assign begin_place_o = head_q;
   assign step_o        = owes_q | (fire & adds_tokens_q & ~done);
-  assign token_take_o  = fire & adds_tokens_q;
+  assign token_take_o  = fire & asks;
 
   always_ff @(posedge clk_i) begin
     if (!rst_ni) owes_q <= '0;
@@ -512,11 +534,20 @@ module rollout_worker_fsm
   end
 
   // ---------------------------------------------------------------- results
-  assign token_o    = token_take_o;
+  assign token_o    = (Engines == 1) ? token_take_o : fire & adds_tokens_q & ~failed;
   assign logp_o     = logp_q;
-  assign position_o = position_q;
   assign done_o     = done;
   assign finish_o   = done | ends;
+  assign line_o     = (Engines == 1) ? token_o : token_o | (failed & filled_q);
+
+  // Of an item that ends without a token: whether it has any.
+  if (Engines > 1) begin : gen_filled
+    always_ff @(posedge clk_i) begin
+      if ((start | fire) != '0) filled_q <= ((filled_q & ~finish_o) | (token_o & ~finish_o)) & ~start;
+    end
+  end else begin : gen_full
+    assign filled_q = '0;
+  end
 
   // R5: rollouts whose end is still in the result buffer, newest first.
   logic [Workers*KeyBits-1:0] ended_0_q, ended_1_q;

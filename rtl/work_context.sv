@@ -5,7 +5,8 @@ module work_context
   import desc_pkg::*;
   import core_pkg::*;
 #(
-  parameter int Queues = 1
+  parameter int Queues  = 1,
+  parameter int Engines = 1
 ) (
   /* verilator lint_off UNUSEDSIGNAL */  // numbers of queue pairs have 4 bits, whatever was built
   input  logic               clk_i,
@@ -51,7 +52,7 @@ module work_context
   logic [MAX_WORKERS-1:0] first_q;                      // … if there are any
   logic [27:0]          line;
   echo_t                echo;
-  logic                 stopped, superseded, called_off, ends;
+  logic                 stopped, superseded, called_off, failed, ends;
   verdict_t             verdict;
 
   // Both regions begin with a line: the log-probabilities of a token line lie so many lines behind it, modulo 2^58.
@@ -67,7 +68,8 @@ module work_context
   end
 
   // Called off before its first token: by a STOP or an ABORT, or by a KEEP.
-  assign called_off = stopped || superseded || (how_i[3] && how_i[1:0] != END_DONE);
+  assign failed     = Engines > 1 && how_i[3] && how_i[1:0] == END_FAILED && !stopped && !superseded;
+  assign called_off = stopped || superseded || (how_i[3] && how_i[1:0] != END_DONE && !failed);
 
   always_comb begin
     done_o = '0;
@@ -92,6 +94,15 @@ module work_context
         done_o.irq           = 1'b1;                 // R14: as any error
         done_o.status        = STATUS_ERROR;
         done_o.error         = verdict.error;
+      end else if (failed) begin
+        done_o.irq           = 1'b1;
+        done_o.status        = STATUS_ERROR;
+        done_o.error         = how_i[2] ? ERR_DMA_FAULT : ERR_BAD_SEQUENCE;
+        if (echo.adds_tokens) begin
+          // Its last line may be one that it has not begun.
+          done_o.result        = digest_i;
+          done_o.final_seq_len = 31'(echo.seq_len + {line, last_i} - {28'd0, echo.token_addr[5:2]} + ((last_i == 4'd15) ? -32'd15 : 32'd1));
+        end
       end else if (echo.adds_tokens && called_off) begin
         done_o.status        = (stopped || (!superseded && how_i[1:0] == END_STOPPED)) ? STATUS_STOPPED : STATUS_SUPERSEDED;
         done_o.result        = DIGEST_INIT;

@@ -18,7 +18,8 @@ module work_queue
   import core_pkg::*;
 #(
   parameter int Queues = 1,
-  parameter int Depth  = 128          // of all queue pairs together; a power of two, at least 2
+  parameter int Depth  = 128,         // of all queue pairs together; a power of two, at least 2
+  parameter int PreparedBits = ENGINE_BITS   // of what the engines prepare for a descriptor
 ) (
   /* verilator lint_off UNUSEDSIGNAL */  // numbers of queue pairs have 4 bits, whatever was built
   input  logic        clk_i,
@@ -32,7 +33,7 @@ module work_queue
   input  logic        push_i,         // there is always room: desc_ring requests no more than fits
   input  work_t       work_i,
   input  echo_t       echo_i,
-  input  logic [ENGINE_BITS-1:0] prepared_i,   // by the engine
+  input  logic [PreparedBits-1:0] prepared_i,  // by the engines
   input  logic        fence_i,
   input  logic        prefill_i,
   input  logic        stop_i,         // a STOP whose effect runs ahead of it
@@ -47,7 +48,7 @@ module work_queue
   output logic        stopped_o,      // a DECODE that ends here, as STOPPED without a token
   input  logic        take_i,         // … and the rest of it, as it is taken
   output echo_t       echo_o,
-  output logic [ENGINE_BITS-1:0] prepared_o,
+  output logic [PreparedBits-1:0] prepared_o,
   output logic        prefill_o,
 
   output logic        stop_o,         // a STOP arrives: it ends what the workers have of this rollout …
@@ -81,7 +82,7 @@ module work_queue
   // A memory for each part, so that one which is looked at seldom costs nothing in simulation while it is not.
   logic [$bits(work_t)-1:0] work_mem     [0:Depth-1];
   logic [$bits(echo_t)-1:0] echo_mem     [0:Depth-1];
-  logic [ENGINE_BITS-1:0]   prepared_mem [0:Depth-1];
+  logic [PreparedBits-1:0]  prepared_mem [0:Depth-1];
   logic [2:0]               flag_mem     [0:Depth-1];
   // One bit wider than the address, as in sync_fifo.
   logic [Queues-1:0][PtrBits:0]         head_q;

@@ -1,0 +1,543 @@
+// Engine 1: language models, on one NPU that the workers share step by step. It has the seam that every engine has (see engine_hash), and two
+// things more: a step may fail, and a PREFILL is one begin, answered when all of its positions are made.
+//
+// Of a descriptor it keeps, by worker and place, what the sequence in memory does not say; when one begins, its HwSequence is read, and held by
+// worker. Then the workers that want a step take turns; what a step needs is read for it: the token, the block table (by the NPU), the program. The
+// NPU keeps nothing between steps.
+module engine_npu
+  import desc_pkg::*;
+  import core_pkg::*;
+  import policy_pkg::*;
+  import npu_pkg::*;
+  import npu_unit_pkg::*;
+  import npu_control_pkg::*;
+#(
+  parameter int Queues  = 1,
+  parameter int Workers = 4,
+  parameter int Lines   = 1024            // of on-chip memory of the NPU
+) (
+  /* verilator lint_off UNUSEDSIGNAL */  // numbers of queue pairs have 4 bits, whatever was built
+  input  logic                    clk_i,
+  input  logic                    rst_ni,            // low until the bus owes nothing any more
+  input  logic                    bus_rst_ni,
+
+  input  logic                    start_i,           // a queue pair starts, with this configuration
+  input  logic [3:0]              start_queue_i,
+  input  queue_config_t           start_config_i,
+  input  model_config_t           start_models_i,
+
+  input  logic                    prepare_i,
+  input  logic [31:0]             seed_i,
+  input  logic [63:0]             kv_offset_i,       // a multiple of 64
+  input  logic [15:0]             arena_i,
+  output logic [NPU_BITS-1:0]     prepared_o,        // four cycles later, as desc_check
+
+  input  logic                    load_i,            // a descriptor of any engine
+  input  logic [4:0]              load_place_i,      // worker, place
+  input  work_t                   load_work_i,
+  input  echo_t                   load_echo_i,
+  input  logic [NPU_BITS-1:0]     load_prepared_i,
+
+  input  logic [Workers-1:0]      begin_i,
+  input  logic [Workers-1:0]      begin_place_i,
+  input  logic [Workers-1:0]      step_i,
+  output logic [Workers-1:0]      begins_o,          // of those that begin, what is of this engine …
+  output logic [Workers-1:0]      mine_o,            // … and of those that run
+  output logic [Workers-1:0]      token_valid_o,
+  output logic [Workers*32-1:0]   token_o,
+  output logic [Workers-1:0]      eos_o,
+  output logic [Workers*32-1:0]   logp_o,
+  output logic [Workers-1:0]      fault_o,           // there is no token: the descriptor ends as …
+  output logic [Workers-1:0]      fault_memory_o,    // … DMA_FAULT; else as BAD_SEQUENCE
+  input  logic [Workers-1:0]      token_take_i,     // of either engine
+
+  // Of the version that a descriptor names.
+  output logic [3:0]              image_owner_o,
+  output logic                    image_slot_o,
+  input  image_t                  image_i,
+
+  // The device's ports, see npu_port.
+  output logic                    burst_valid_o,
+  output logic [63:0]             burst_addr_o,
+  output logic [7:0]              burst_len_o,
+  output logic [3:0]              burst_owner_o,
+  input  logic                    burst_ready_i,
+  input  logic                    beat_i,
+  input  logic [511:0]            data_i,
+  input  logic                    fault_i,
+  output logic                    reads_idle_o,
+  output logic                    store_valid_o,
+  output logic                    store_urgent_o,
+  output logic [3:0]              store_owner_o,
+  output logic [63:0]             store_addr_o,
+  output logic [511:0]            store_data_o,
+  output logic [63:0]             store_strobe_o,
+  input  logic                    store_ready_i,
+  input  logic                    ack_i,
+  input  logic                    ack_fault_i,
+
+  output logic                    read_fault_o,      // ERROR, of this queue pair
+  output logic                    write_fault_o,
+  output logic [3:0]              fault_queue_o
+  /* verilator lint_on UNUSEDSIGNAL */
+);
+  localparam int QueueBits  = (Queues == 1) ? 1 : $clog2(Queues);
+  localparam int Slots      = 1 << QueueBits;
+  localparam int WorkerBits = (Workers == 1) ? 1 : $clog2(Workers);
+
+  // ------------------------------------------------------------------ what a queue pair runs with
+  typedef struct packed {
+    logic [3:0]   owner;
+    logic [63:0]  token_base;
+    logic [63:0]  token_size;
+    logic [57:0]  kv_line;
+    logic [63:0]  kv_size;
+    logic [57:0]  model_line;
+    logic [255:0] arena_bases;
+    logic [255:0] arena_sizes;
+  } pair_t;
+  logic [$bits(pair_t)-1:0] pair_mem [0:Slots-1];
+  logic [QueueBits-1:0]     start_pair, task_pair;
+  assign start_pair = (Queues == 1) ? '0 : start_queue_i[QueueBits-1:0];
+
+  always_ff @(posedge clk_i) begin
+    if (start_i) pair_mem[start_pair] <= {start_config_i.owner, start_config_i.token_base, start_config_i.token_size, start_models_i.kv_base[63:6],
+                                          start_models_i.kv_size, start_models_i.model_base[63:6], start_models_i.arena_base, start_models_i.arena_size};
+  end
+
+  // ------------------------------------------------------------------ prepare, load
+  logic [NPU_BITS-1:0] prepared1_q, prepared2_q, prepared3_q, prepared4_q;
+  logic                prepare1_q, prepare2_q, prepare3_q;
+  assign prepared_o = prepared4_q;
+
+  always_ff @(posedge clk_i) begin
+    // From its end, so that none is written before it is read.
+    if (prepare3_q) prepared4_q <= prepared3_q;
+    if (prepare2_q) prepared3_q <= prepared2_q;
+    if (prepare1_q) prepared2_q <= prepared1_q;
+    if (prepare_i)  prepared1_q <= {seed_i, kv_offset_i[63:6], arena_i[1:0]};
+    if (!rst_ni) begin
+      prepare3_q <= 1'b0;
+      prepare2_q <= 1'b0;
+      prepare1_q <= 1'b0;
+    end else begin
+      prepare3_q <= prepare2_q;
+      prepare2_q <= prepare1_q;
+      prepare1_q <= prepare_i;
+    end
+  end
+
+  // A descriptor at its worker.
+  typedef struct packed {
+    logic [3:0]  pair;
+    logic        slot;
+    logic        silent;            // a PREFILL
+    logic [31:0] rollout;
+    logic [31:0] seq_len;
+    logic [63:0] token_addr;
+    logic [31:0] seed;
+    logic [57:0] kv_line;           // of its HwSequence, in the KV region
+    logic [1:0]  arena;
+  } task_t;
+  localparam int TaskBits = $bits(task_t);
+  logic [TaskBits-1:0]  task_mem [0:MAX_WORKERS*2-1];
+  logic [Workers-1:0]   mine_0_q, mine_1_q;       // in this place
+
+  always_ff @(posedge clk_i) begin
+    if (load_i) begin
+      for (int w = 0; w < Workers; w++) begin
+        if (int'(load_place_i[4:1]) == w && !load_place_i[0]) mine_0_q[w] <= load_work_i.engine;
+        if (int'(load_place_i[4:1]) == w && load_place_i[0])  mine_1_q[w] <= load_work_i.engine;
+      end
+      if (load_work_i.engine)
+        task_mem[load_place_i] <= {load_work_i.pair, load_work_i.slot, !load_work_i.adds_tokens, load_work_i.rollout_id,
+                                   load_echo_i.seq_len, load_echo_i.token_addr, load_prepared_i};
+    end
+  end
+
+  // ------------------------------------------------------------------ workers
+  logic [Workers-1:0] mine_q, place_q, fresh_q, want_q, valid_q, eos_q, fault_q, fault_memory_q;
+  logic [Workers-1:0] begins, steps;
+  logic [31:0]        token_mem [0:(1 << WorkerBits)-1];
+  logic [31:0]        logp_mem  [0:(1 << WorkerBits)-1];
+
+  assign begins         = begin_i & ((begin_place_i & mine_1_q) | (~begin_place_i & mine_0_q));
+  assign steps          = step_i & mine_q & ~begin_i;
+  assign mine_o         = mine_q;
+  assign begins_o       = begins;
+  assign token_valid_o  = valid_q;
+  assign eos_o          = eos_q & valid_q;
+  assign fault_o        = fault_q & valid_q;
+  assign fault_memory_o = fault_memory_q;
+
+  for (genvar w = 0; w < Workers; w++) begin : gen_worker
+    assign token_o[w*32 +: 32] = valid_q[w] ? token_mem[w] : '0;
+    assign logp_o[w*32 +: 32]  = valid_q[w] ? logp_mem[w] : '0;
+  end
+
+  // ------------------------------------------------------------------ one worker's turn
+  localparam logic [3:0] Idle   = 4'd0;
+  localparam logic [3:0] Look   = 4'd1;    // what is kept of the worker and its queue pair is read
+  localparam logic [3:0] Header = 4'd2;    // the line of its HwSequence is on its way
+  localparam logic [3:0] Fold   = 4'd3;    // … and is held to its check, a word in three cycles
+  localparam logic [3:0] Judge  = 4'd4;    // … and to its bounds
+  localparam logic [3:0] Token  = 4'd5;    // the line of the step's token is on its way
+  localparam logic [3:0] Entry  = 4'd6;    // that of the table's entry of its block, for a copy
+  localparam logic [3:0] Bound  = 4'd7;    // both blocks are held to the arena
+  localparam logic [3:0] Copy   = 4'd8;    // lines come and go
+  localparam logic [3:0] Step   = 4'd9;
+  localparam logic [3:0] Run    = 4'd10;
+  localparam logic [3:0] Answer = 4'd11;
+
+  logic [3:0]            state_q;
+  logic [WorkerBits-1:0] worker_q;
+  task_t                 task_q;
+  pair_t                 pair_q;
+  image_t                image_q;
+  logic [31:0]           position_mem [0:(1 << WorkerBits)-1];
+  // Of its HwSequence.
+  typedef struct packed {
+    logic [27:0] sharpness;
+    logic [11:0] entries;           // no more than the NPU has
+    logic [63:0] prompt;
+  } held_t;
+  logic [$bits(held_t)-1:0] held_mem [0:(1 << WorkerBits)-1];
+  held_t                 held_q;
+  logic [31:0]           position_q, token_q, logp_q, fold_q, mixed_q, block_q, source_q;
+  logic [511:0]          line_q;
+  logic [3:0]            word_q;
+  logic [1:0]            phase_q;
+  logic                  copies_q;                  // the descriptor's first position is that of a copy
+  logic                  failed_q, memory_q, over_q, read_bad_q, write_bad_q;
+  logic [31:0]           asked_lines_q, copied_q;   // lines of the copy: asked for, taken
+  logic [5:0]            unanswered_q;              // writes of the copy
+
+  logic [Workers-1:0]    grant_unused;
+  /* verilator lint_off UNUSEDSIGNAL */  // as wide as for the most workers
+  logic [3:0]            next;
+  /* verilator lint_on UNUSEDSIGNAL */
+  logic [WorkerBits-1:0] next_worker;
+  logic                  picks;
+
+  assign picks       = state_q == Idle && want_q != '0;
+  assign next_worker = (Workers == 1) ? '0 : next[WorkerBits-1:0];
+
+  round_robin #(.N(Workers)) u_turn (
+    .clk_i, .rst_ni, .request_i(want_q), .grant_o(grant_unused), .number_o(next), .accept_i(picks)
+  );
+
+  // ------------------------------------------------------------------ the NPU, and reads of one's own between its steps
+  logic                    npu_ready, result_valid, result_ready;
+  npu_step_t               step;
+  npu_context_t            context_now;
+  npu_result_t             result;
+  logic                    read_valid, read_ready, beat_valid, beat_fault, beat_ready, write_valid, write_ready, written, write_fault;
+  logic                    npu_read, npu_beat_ready, npu_write;
+  logic [ADDRESS_BITS-1:0] read_line, npu_read_line, write_line, npu_write_line, own_line;
+  logic [4:0]              read_lines, npu_read_lines;
+  logic [LINE_BITS-1:0]    beat_data, write_data, npu_write_data;
+  logic [63:0]             write_strobe, npu_write_strobe;
+  logic                    asked_q, own, reads_one, copying, takes_line;
+  logic [63:0]             arena_base, arena_size, token_addr;
+  logic [ADDRESS_BITS-1:0] table_line;
+  logic [63:0]             product_q;
+  logic [57:0]             to_q, from_q;
+  logic [4:0]              piece;
+  logic [31:0]             left;
+
+  assign own           = state_q != Run;
+  assign arena_base    = pair_q.arena_bases[{task_q.arena, 6'd0} +: 64];
+  assign arena_size    = pair_q.arena_sizes[{task_q.arena, 6'd0} +: 64];
+  // The table stands behind the HwSequence.
+  assign table_line    = pair_q.kv_line + task_q.kv_line + 58'd1;
+  assign image_owner_o = pair_q.owner;
+  assign image_slot_o  = task_q.slot;
+
+  assign step        = {token_q, position_q, task_q.silent, held_q.sharpness, task_q.seed, task_q.rollout};
+  assign context_now = {pair_q.model_line + image_q.offset[63:6], MEMORY_BITS'(image_q.length[63:6]),     // the model
+                        MEMORY_BITS'(image_q.program_at[63:6]), PC_BITS'(image_q.words),
+                        arena_base[63:6], MEMORY_BITS'(arena_size[63:6]),
+                        table_line, held_q.entries, {ADDRESS_BITS{1'b0}}, 16'd0};                          // no output region
+  assign result_ready = state_q == Run;
+
+  npu_top #(.Lines(Lines)) u_npu (
+    .clk_i, .rst_ni,
+    .step_valid_i   (state_q == Step),
+    .step_ready_o   (npu_ready),
+    .step_i         (step),
+    .context_i      (context_now),
+    .result_valid_o (result_valid),
+    .result_ready_i (result_ready),
+    .result_o       (result),
+    .read_valid_o   (npu_read),
+    .read_line_o    (npu_read_line),
+    .read_lines_o   (npu_read_lines),
+    .read_ready_i   (read_ready),
+    .beat_valid_i   (beat_valid && !own),
+    .beat_data_i    (beat_data),
+    .beat_fault_i   (beat_fault),
+    .beat_ready_o   (npu_beat_ready),
+    .write_valid_o  (npu_write),
+    .write_line_o   (npu_write_line),
+    .write_data_o   (npu_write_data),
+    .write_strobe_o (npu_write_strobe),
+    .write_ready_i  (write_ready && !own),
+    .written_i      (written && !own),
+    .write_fault_i  (write_fault)
+  );
+
+  // The word of the step's token: a PREFILL's in its prompt, a DECODE's first before its first answer.
+  assign token_addr = task_q.silent ? pair_q.token_base + held_q.prompt + {30'd0, position_q, 2'b00} : task_q.token_addr - 64'd4;
+
+  // A copy goes in bursts, as the NPU's reads do.
+  assign left  = image_q.block_lines - asked_lines_q;
+  assign piece = (left < 32'd16 - 32'(own_line[3:0])) ? left[4:0] : 5'd16 - {1'b0, own_line[3:0]};
+
+  always_comb begin
+    own_line = '0;
+    if (own) begin
+      case (state_q)
+        Header:  own_line = pair_q.kv_line + task_q.kv_line;
+        Token:   own_line = token_addr[63:6];
+        Entry:   own_line = table_line + 58'(position_q[31:9]);
+        default: own_line = arena_base[63:6] + from_q + 58'(asked_lines_q);
+      endcase
+    end
+  end
+
+  assign reads_one    = state_q == Header || state_q == Token || state_q == Entry;
+  assign copying      = state_q == Copy;
+  assign read_valid   = !own ? npu_read : reads_one ? !asked_q : copying && !failed_q && left != '0;
+  assign read_line    = own ? own_line : npu_read_line;
+  assign read_lines   = !own ? npu_read_lines : reads_one ? 5'd1 : piece;
+  // What is not written, as its read or one before it failed, is taken all the same.
+  assign write_valid  = !own ? npu_write : copying && beat_valid && !beat_fault && !failed_q && !unanswered_q[5];
+  assign takes_line   = copying && beat_valid && (beat_fault || failed_q || (write_ready && !unanswered_q[5]));
+  assign beat_ready   = !own ? npu_beat_ready : copying ? takes_line : 1'b1;
+  assign write_line   = own ? arena_base[63:6] + to_q + 58'(copied_q) : npu_write_line;
+  assign write_data   = own ? beat_data : npu_write_data;
+  assign write_strobe = own ? '1 : npu_write_strobe;
+
+  npu_port u_port (
+    .clk_i, .rst_ni, .bus_rst_ni,
+    .read_valid_i   (read_valid),
+    .read_line_i    (read_line),
+    .read_lines_i   (read_lines),
+    .read_ready_o   (read_ready),
+    .beat_valid_o   (beat_valid),
+    .beat_data_o    (beat_data),
+    .beat_fault_o   (beat_fault),
+    .beat_ready_i   (beat_ready),
+    .write_valid_i  (write_valid),
+    .write_line_i   (write_line),
+    .write_data_i   (write_data),
+    .write_strobe_i (write_strobe),
+    .write_ready_o  (write_ready),
+    .written_o      (written),
+    .write_fault_o  (write_fault),
+    .burst_valid_o, .burst_addr_o, .burst_len_o, .burst_ready_i, .beat_i, .data_i, .fault_i,
+    .idle_o         (reads_idle_o),
+    .store_valid_o, .store_urgent_o, .store_addr_o, .store_data_o, .store_strobe_o, .store_ready_i, .ack_i, .ack_fault_i
+  );
+  assign burst_owner_o = pair_q.owner;
+  assign store_owner_o = pair_q.owner;
+
+  assign task_pair     = (Queues == 1) ? '0 : task_q.pair[QueueBits-1:0];
+
+  // ------------------------------------------------------------------ what a HwSequence must be
+  logic [31:0] seq_sharpness, seq_entries, seq_start, first;
+  logic [63:0] seq_prompt;
+  logic [64:0] table_end, prompt_end;
+  logic        seq_sound;
+  assign seq_sharpness = line_q[HW_SEQUENCE_SHARPNESS_LSB +: 32];
+  assign seq_entries   = line_q[HW_SEQUENCE_ENTRIES_LSB +: 32];
+  assign seq_prompt    = line_q[HW_SEQUENCE_PROMPT_LSB +: 64];
+  assign seq_start     = line_q[HW_SEQUENCE_START_LSB +: 32];
+  assign first         = task_q.silent ? seq_start : task_q.seq_len - 32'd1;
+  assign table_end     = {1'b0, task_q.kv_line, 6'd0} + 65'd64 + {31'd0, seq_entries, 2'b00};
+  assign prompt_end    = {1'b0, seq_prompt} + {31'd0, task_q.seq_len - 32'd1, 2'b00};
+  assign seq_sound     = fold_q == line_q[HW_SEQUENCE_CHECK_LSB +: 32] && seq_sharpness <= SHARPNESS_MAX
+                      && line_q[HW_SEQUENCE_CHECK_LSB-1:HW_SEQUENCE_RESERVED_0_LSB] == '0
+                      && table_end <= {1'b0, pair_q.kv_size}
+                      && (!task_q.silent || (seq_prompt[1:0] == '0 && prompt_end <= {1'b0, pair_q.token_size}
+                                             && seq_start <= task_q.seq_len - 32'd1));
+
+  function automatic logic bad_sequence(input logic [4:0] fault);
+    bad_sequence = fault == FAULT_BAD_TOKEN || fault == FAULT_BLOCK_MISSING || fault == FAULT_BLOCK_OUT_OF_RANGE;
+  endfunction
+
+  // ------------------------------------------------------------------ state
+  logic              answers, finishes, goes_on, sends;
+  logic [Workers-1:0] answered;
+  assign answers  = state_q == Answer;
+  // A PREFILL is answered once, behind its last position.
+  assign goes_on  = task_q.silent && !failed_q && !over_q && position_q + 32'd2 != task_q.seq_len;
+  assign finishes = answers && !goes_on;
+  assign answered = finishes ? Workers'(16'd1 << worker_q) : '0;
+  assign sends    = copying && write_valid && write_ready;
+
+  assign read_fault_o  = answers && read_bad_q;
+  assign write_fault_o = answers && write_bad_q;
+  assign fault_queue_o = task_q.pair;
+
+  always_ff @(posedge clk_i) begin
+    if (!rst_ni) begin
+      mine_q  <= '0;
+      want_q  <= '0;
+      valid_q <= '0;
+    end else if ((begin_i | steps | token_take_i) != '0 || finishes) begin
+      mine_q  <= (mine_q & ~begin_i) | begins;
+      want_q  <= (want_q & ~answered) | begins | steps;
+      valid_q <= (valid_q & ~token_take_i) | answered;
+    end
+    if ((begins | answered) != '0) begin
+      place_q <= (place_q & ~begins) | (begin_place_i & begins);
+      fresh_q <= fresh_q | begins;
+    end
+    if (answers) begin
+      // Icarus 11 takes no selected bit of what is written whole in the same process.
+      fresh_q        <= (fresh_q & ~Workers'(16'd1 << worker_q)) | begins;
+      fault_q        <= (fault_q & ~answered) | (answered & {Workers{failed_q}});
+      fault_memory_q <= (fault_memory_q & ~answered) | (answered & {Workers{memory_q}});
+      eos_q          <= (eos_q & ~answered) | (answered & {Workers{!failed_q && !task_q.silent
+                         && (token_q == image_q.end_0 || token_q == image_q.end_1 || token_q == image_q.end_2 || token_q == image_q.end_3)}});
+      position_mem[worker_q] <= position_q + 32'd1;
+      token_mem[worker_q]    <= token_q;
+      logp_mem[worker_q]     <= logp_q;
+    end
+  end
+
+  always_ff @(posedge clk_i) begin
+    if (!rst_ni) begin
+      state_q      <= Idle;
+      unanswered_q <= '0;
+    end else if (state_q != Idle || picks) begin
+      if (beat_valid && beat_ready && beat_fault) read_bad_q <= 1'b1;
+      if (written && write_fault) write_bad_q <= 1'b1;
+      if (copying) unanswered_q <= unanswered_q + 6'(sends) - 6'(written);
+      if (reads_one && read_ready) asked_q <= 1'b1;
+      case (state_q)
+        Idle: begin
+          worker_q    <= next_worker;
+          phase_q     <= '0;
+          failed_q    <= 1'b0;
+          memory_q    <= 1'b0;
+          over_q      <= 1'b0;
+          copies_q    <= 1'b0;
+          read_bad_q  <= 1'b0;
+          write_bad_q <= 1'b0;
+          asked_q     <= 1'b0;
+          state_q     <= Look;
+        end
+        Look: begin
+          phase_q <= phase_q + 2'd1;
+          if (phase_q == 2'd0) begin
+            task_q     <= task_mem[{4'(worker_q), place_q[worker_q]}];
+            held_q     <= held_mem[worker_q];
+            position_q <= position_mem[worker_q];
+            token_q    <= token_mem[worker_q];
+          end
+          if (phase_q == 2'd1) pair_q <= pair_mem[task_pair];
+          if (phase_q == 2'd2) begin
+            image_q <= image_i;
+            phase_q <= '0;
+            state_q <= fresh_q[worker_q] ? Header : task_q.silent ? Token : Step;
+          end
+        end
+        Header: if (asked_q && beat_valid) begin
+          line_q   <= beat_data;
+          word_q   <= '0;
+          fold_q   <= GOLDEN;
+          asked_q  <= 1'b0;
+          failed_q <= beat_fault;
+          memory_q <= beat_fault;
+          state_q  <= beat_fault ? Answer : Fold;
+        end
+        Fold: begin
+          // mix, of policy_pkg, with a register behind each multiplication.
+          phase_q <= (phase_q == 2'd2) ? 2'd0 : phase_q + 2'd1;
+          if (phase_q == 2'd0) mixed_q <= mix_first(fold_q ^ line_q[{word_q, 5'd0} +: 32]);
+          if (phase_q == 2'd1) fold_q  <= mix_second(mixed_q);
+          if (phase_q == 2'd2) begin
+            fold_q <= mix_last(fold_q);
+            word_q <= word_q + 4'd1;
+            if (word_q == 4'd14) state_q <= Judge;
+          end
+        end
+        Judge: begin
+          held_q               <= {seq_sharpness[27:0], (seq_entries > 32'd2048) ? 12'd2048 : seq_entries[11:0], seq_prompt};
+          held_mem[worker_q]   <= {seq_sharpness[27:0], (seq_entries > 32'd2048) ? 12'd2048 : seq_entries[11:0], seq_prompt};
+          position_q <= first;
+          source_q   <= line_q[HW_SEQUENCE_SOURCE_LSB +: 32];
+          copies_q   <= line_q[HW_SEQUENCE_SHARED_LSB +: 32] == first && first[4:0] != '0;
+          failed_q   <= !seq_sound;
+          over_q     <= task_q.silent && first == task_q.seq_len - 32'd1;
+          state_q    <= (!seq_sound || (task_q.silent && first == task_q.seq_len - 32'd1)) ? Answer : Token;
+        end
+        Token: if (asked_q && beat_valid) begin
+          token_q  <= beat_data[{token_addr[5:2], 5'd0} +: 32];
+          asked_q  <= 1'b0;
+          failed_q <= beat_fault;
+          memory_q <= beat_fault;
+          // A sequence without an entry for the position fails in its step, too.
+          state_q  <= beat_fault ? Answer : copies_q ? Entry : Step;
+          if (copies_q && !beat_fault && position_q[31:5] >= 27'(held_q.entries)) begin
+            failed_q <= 1'b1;
+            state_q  <= Answer;
+          end
+        end
+        Entry: if (asked_q && beat_valid) begin
+          block_q  <= beat_data[{position_q[8:5], 5'd0} +: 32];
+          asked_q  <= 1'b0;
+          failed_q <= beat_fault;
+          memory_q <= beat_fault;
+          state_q  <= beat_fault ? Answer : Bound;
+        end
+        Bound: begin
+          phase_q   <= phase_q + 2'd1;
+          product_q <= {32'd0, block_q} * {32'd0, image_q.block_lines};
+          block_q   <= source_q;
+          if (phase_q != 2'd0 && product_q + 64'(image_q.block_lines) > 64'(arena_size[63:6])) begin
+            failed_q <= 1'b1;
+            state_q  <= Answer;
+          end else if (phase_q == 2'd1) to_q <= product_q[57:0];
+          else if (phase_q == 2'd2) begin
+            from_q  <= product_q[57:0];
+            phase_q <= '0;
+            state_q <= Copy;
+          end
+          asked_lines_q <= '0;
+          copied_q      <= '0;
+        end
+        Copy: begin
+          if (read_valid && read_ready) asked_lines_q <= asked_lines_q + 32'(piece);
+          if (takes_line) copied_q <= copied_q + 32'd1;
+          if ((takes_line && beat_fault) || (written && write_fault)) begin
+            failed_q <= 1'b1;
+            memory_q <= 1'b1;
+          end
+          if (copied_q == asked_lines_q && (failed_q || left == '0) && unanswered_q == '0) state_q <= failed_q ? Answer : Step;
+        end
+        Step: if (npu_ready) state_q <= Run;
+        Run: if (result_valid) begin
+          if (!task_q.silent) token_q <= result.token;
+          logp_q   <= result.logp;
+          failed_q <= result.log.fault != FAULT_NONE;
+          memory_q <= result.log.fault != FAULT_NONE && !bad_sequence(result.log.fault);
+          state_q  <= Answer;
+        end
+        default: state_q <= Idle;
+      endcase
+    end
+  end
+
+`ifndef SYNTHESIS
+  always_ff @(posedge clk_i) begin
+    if (rst_ni && (begins | steps | token_take_i) != '0) begin
+      if ((token_take_i & mine_q & ~valid_q) != '0) $fatal(1, "R3 engine_npu: workers %b take an answer that is not there", token_take_i & mine_q & ~valid_q);
+      if (((begins | steps) & want_q) != '0) $fatal(1, "R3 engine_npu: workers %b ask twice", (begins | steps) & want_q);
+    end
+    if (rst_ni && picks && (beat_valid || !reads_idle_o)) $fatal(1, "N5 engine_npu: a turn begins with lines on their way");
+  end
+`endif
+endmodule

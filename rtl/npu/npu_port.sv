@@ -1,0 +1,137 @@
+// The NPU's way to the bus: reads as bursts, whose data waits in a FIFO, so that the read channel is never held up; writes as single beats,
+// of which no more than Writes are in flight. What was promised to the bus outlives a reset of the device, which lasts until nothing is
+// on its way: its data is dropped.
+module npu_port
+  import npu_unit_pkg::*;
+  import npu_control_pkg::*;
+#(
+  parameter int Depth  = 128,         // lines that may be on their way or wait; a power of two
+  parameter int Writes = 32           // in flight; a power of two
+) (
+  input  logic                    clk_i,
+  input  logic                    rst_ni,          // low until the bus owes nothing any more
+  input  logic                    bus_rst_ni,
+
+  // The NPU's side, in lines.
+  input  logic                    read_valid_i,
+  input  logic [ADDRESS_BITS-1:0] read_line_i,
+  input  logic [4:0]              read_lines_i,   // 1 to 16, none over a multiple of 16
+  output logic                    read_ready_o,
+  output logic                    beat_valid_o,
+  output logic [LINE_BITS-1:0]    beat_data_o,
+  output logic                    beat_fault_o,
+  input  logic                    beat_ready_i,
+  input  logic                    write_valid_i,
+  input  logic [ADDRESS_BITS-1:0] write_line_i,
+  input  logic [LINE_BITS-1:0]    write_data_i,
+  input  logic [63:0]             write_strobe_i,
+  output logic                    write_ready_o,
+  output logic                    written_o,
+  output logic                    write_fault_o,
+
+  // Of the device's read port; the address stays until it is taken.
+  output logic                    burst_valid_o,
+  output logic [63:0]             burst_addr_o,
+  output logic [7:0]              burst_len_o,
+  input  logic                    burst_ready_i,
+  input  logic                    beat_i,
+  input  logic [LINE_BITS-1:0]    data_i,
+  input  logic                    fault_i,
+  output logic                    idle_o,          // nothing is on its way
+
+  // Of its write port.
+  output logic                    store_valid_o,
+  output logic                    store_urgent_o,  // has waited for long
+  output logic [63:0]             store_addr_o,
+  output logic [LINE_BITS-1:0]    store_data_o,
+  output logic [63:0]             store_strobe_o,
+  input  logic                    store_ready_i,
+  input  logic                    ack_i,
+  input  logic                    ack_fault_i
+);
+  if (Depth < 16 || (Depth & (Depth - 1)) != 0) begin : gen_bad_depth
+    localparam bit DepthMustBeAPowerOfTwoFrom16 = {-1{1'b1}};   // ends the elaboration
+  end
+
+  localparam int PtrBits   = $clog2(Depth);
+  localparam int WriteBits = $clog2(Writes);
+  localparam logic [4:0] Patience = 5'd31;
+
+  // ------------------------------------------------------------------ reads
+  logic [PtrBits:0]     head_q, tail_q, held_q;        // held: lines that were asked for and not given on
+  logic [PtrBits:0]     coming_q;                      // … that the bus still owes
+  logic                 burst_q;
+  logic [63:0]          burst_addr_q;
+  logic [7:0]           burst_len_q;
+  logic [LINE_BITS:0]   fifo_mem [0:Depth-1];
+  logic                 gives, asks, goes;
+
+  assign burst_valid_o = burst_q;
+  assign burst_addr_o  = burst_addr_q;
+  assign burst_len_o   = burst_len_q;
+  assign beat_valid_o  = head_q != tail_q;
+  assign {beat_fault_o, beat_data_o} = beat_valid_o ? fifo_mem[head_q[PtrBits-1:0]] : '0;
+  assign gives         = beat_valid_o && beat_ready_i;
+  assign read_ready_o  = !burst_q && held_q <= (PtrBits+1)'(Depth - 16);
+  assign asks          = rst_ni && read_valid_i && read_ready_o;
+  assign goes          = burst_q && burst_ready_i;
+  assign idle_o        = coming_q == '0 && !burst_q;
+
+  always_ff @(posedge clk_i) begin
+    if (!bus_rst_ni) begin
+      burst_q  <= 1'b0;
+      coming_q <= '0;
+    end else begin
+      if (asks) begin
+        burst_q      <= 1'b1;
+        burst_addr_q <= {read_line_i, 6'd0};
+        burst_len_q  <= {3'd0, read_lines_i} - 8'd1;
+      end else if (goes) burst_q <= 1'b0;
+      if (asks || beat_i) coming_q <= coming_q + (asks ? (PtrBits+1)'(read_lines_i) : '0) - (PtrBits+1)'(beat_i);
+    end
+    if (!rst_ni) begin
+      head_q <= '0;
+      tail_q <= '0;
+      held_q <= '0;
+    end else begin
+      if (beat_i) begin
+        fifo_mem[tail_q[PtrBits-1:0]] <= {fault_i, data_i};
+        tail_q <= tail_q + 1'b1;
+      end
+      if (gives) head_q <= head_q + 1'b1;
+      if (asks || gives) held_q <= held_q + (asks ? (PtrBits+1)'(read_lines_i) : '0) - (PtrBits+1)'(gives);
+    end
+  end
+
+  // ------------------------------------------------------------------ writes
+  logic [WriteBits:0] flight_q;
+  logic [4:0]         waited_q;
+  logic               sends;
+
+  assign store_valid_o  = rst_ni && write_valid_i && !flight_q[WriteBits];
+  assign store_urgent_o = waited_q == Patience;
+  assign store_addr_o   = {write_line_i, 6'd0};
+  assign store_data_o   = write_data_i;
+  assign store_strobe_o = write_strobe_i;
+  assign sends          = store_valid_o && store_ready_i;
+  assign write_ready_o  = store_ready_i && !flight_q[WriteBits];
+  assign written_o      = ack_i;
+  assign write_fault_o  = ack_i && ack_fault_i;
+
+  always_ff @(posedge clk_i) begin
+    if (!bus_rst_ni)         flight_q <= '0;
+    else if (sends || ack_i) flight_q <= flight_q + (WriteBits+1)'(sends) - (WriteBits+1)'(ack_i);
+    if (!rst_ni) waited_q <= '0;
+    else if (store_valid_o || waited_q != '0) waited_q <= (sends || !store_valid_o) ? '0 : (waited_q == Patience) ? Patience : waited_q + 1'b1;
+  end
+
+`ifndef SYNTHESIS
+  always_ff @(posedge clk_i) begin
+    if (bus_rst_ni) begin
+      if (beat_i && coming_q == '0) $fatal(1, "N5 npu_port: a line that nobody asked for");
+      if (ack_i && flight_q == '0) $fatal(1, "N5 npu_port: a write response without a write in flight");
+      if (asks && ({1'b0, read_line_i[3:0]} + read_lines_i > 5'd16 || read_lines_i == '0)) $fatal(1, "N5 npu_port: %0d lines from line %0d", read_lines_i, read_line_i);
+    end
+  end
+`endif
+endmodule
