@@ -1,5 +1,7 @@
 // Records that travel between the blocks of the device. Nothing here is visible on the wire.
 package core_pkg;
+  import desc_pkg::ARENAS;
+
   localparam int MAX_WORKERS   = 16;
   localparam int MAX_QUEUES    = 16;
   localparam int MAX_FUNCTIONS = 16;
@@ -36,6 +38,32 @@ package core_pkg;
     logic        eq_life;          // completions have events
   } queue_config_t;
 
+  // What else it runs with where there is an engine 1 (R25, R26): its KV region, and its function's MODEL region and arenas.
+  // A record of its own, so that a device without it does not carry it along.
+  typedef struct packed {
+    logic [63:0] kv_base;
+    logic [63:0] kv_size;
+    logic [63:0] model_base;
+    logic [63:0] model_size;
+    logic [ARENAS-1:0][63:0] arena_base;
+    logic [ARENAS-1:0][63:0] arena_size;
+  } model_config_t;
+
+  // A model, as the HwImage of its POLICY says it.
+  typedef struct packed {
+    logic [63:0] offset;           // bytes into the MODEL region
+    logic [63:0] length;
+    logic [63:0] program_at;
+    logic [31:0] words;
+    logic [31:0] vocabulary;
+    logic [31:0] positions;
+    logic [31:0] block_lines;
+    logic [31:0] end_0;
+    logic [31:0] end_1;
+    logic [31:0] end_2;
+    logic [31:0] end_3;
+  } image_t;
+
   // What the register page shows of a queue pair's rings and interrupt.
   typedef struct packed {
     logic [31:0] sq_head;
@@ -67,6 +95,7 @@ package core_pkg;
     logic [31:0] max_tokens;
     logic [31:0] checkpoint;       // CHECKPOINT_NEVER or at least 1
     logic        slot;             // policy slot of its version
+    logic        engine;           // a DECODE or PREFILL without error that engine 1 runs
     // Groups (R17):
     logic        seeks;            // group_table is asked about it
     logic        opens;            // a PREFILL with members
@@ -110,9 +139,11 @@ package core_pkg;
     logic [5:0]            member;     // … or as this member
   } verdict_t;
 
-  // Which engine serves a model_id: so far number 0, the hash policy, serves one, and none serves the others.
-  function automatic logic has_engine(input logic [15:0] model_id);
-    has_engine = model_id == '0;
+  // Which engine serves a model_id: number 0, the hash policy, the first, number 1, a language model, the second where it was
+  // built, and none serves the others.
+  localparam int MAX_ENGINES = 2;
+  function automatic logic has_engine(input logic [15:0] model_id, input int engines);
+    has_engine = {16'd0, model_id} < 32'(engines);
   endfunction
 
   // Reward models: reward_model_id below it is known.
