@@ -143,7 +143,7 @@ package core_pkg;
   // built, and none serves the others.
   localparam int MAX_ENGINES = 2;
   function automatic logic has_engine(input logic [15:0] model_id, input int engines);
-    has_engine = model_id < 16'(engines);
+    has_engine = {16'd0, model_id} < 32'(engines);
   endfunction
 
   // Reward models: reward_model_id below it is known.

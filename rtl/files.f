@@ -12,6 +12,7 @@ rtl/device_ctrl.sv
 rtl/desc_ring.sv
 rtl/desc_fetch.sv
 rtl/read_arbiter.sv
+rtl/image_slots.sv
 rtl/policy_slots.sv
 rtl/desc_check.sv
 rtl/work_queue.sv
@@ -25,6 +26,7 @@ rtl/completion_arbiter.sv
 rtl/completion_ring.sv
 rtl/interrupts.sv
 rtl/event_ring.sv
+rtl/image_check.sv
 rtl/readback.sv
 rtl/axi_writer.sv
 rtl/rl_runtime_top.sv

@@ -10,6 +10,7 @@ module mmio_regs
   parameter int Queues    = 1,
   parameter int Functions = 1,
   parameter int Workers   = 4,
+  parameter int Engines   = 1,
   parameter int TickHz    = 100_000_000
 ) (
   input  logic        clk_i,
@@ -34,6 +35,7 @@ module mmio_regs
   output logic        start_o,               // ENABLE is being set, and accepted: the queue pair, and what it starts with
   output logic [3:0]  start_queue_o,
   output queue_config_t start_config_o,
+  output model_config_t start_models_o,      // '0 without an engine 1
   output logic [Queues-1:0] stop_o,          // it is being cleared
   output logic [Queues-1:0] drain_o,         // DRAIN is being set
   input  logic [Queues-1:0] on_i,            // ENABLE
@@ -92,6 +94,10 @@ module mmio_regs
     localparam bit WorkersMustBe1To16 = {-1{1'b1}};   // ends the elaboration
   end
 
+  if (Engines < 1 || Engines > MAX_ENGINES) begin : gen_bad_engines
+    localparam bit EnginesMustBe1To2 = {-1{1'b1}};   // ends the elaboration
+  end
+
   localparam logic [31:0] Capability   = CAP_PREFILL | CAP_REWARD | CAP_RESIDENT | CAP_INTERRUPT | CAP_LOGP | CAP_POLICY
                                        | CAP_ABORT | CAP_ISOLATED | CAP_EVENTS;
   localparam int          Windows      = 3;
@@ -108,7 +114,7 @@ module mmio_regs
     logic [31:0] cq_size;
     logic [63:0] token_base;
     logic [63:0] token_size;
-    logic [63:0] kv_base;            // engine 0 does not access the KV region
+    logic [63:0] kv_base;            // only engine 1 accesses the KV region
     logic [63:0] kv_size;
     logic [63:0] logp_base;
     logic [63:0] logp_size;
@@ -168,6 +174,11 @@ module mmio_regs
   assign rd_range_place = {rd_owner, rd.offset[6:3]};
   assign range_o        = {range_hi_q[(FunctionBits+4)'({range_owner_i, range_number_i})],
                            range_lo_q[(FunctionBits+4)'({range_owner_i, range_number_i})]};
+
+  // The MODEL region and the arenas, with an engine 1: five regions, each a base and a size.
+  localparam int Models = (Engines > 1) ? 1 + int'(ARENAS) : 0;
+  logic          wr_model, rd_model;
+  logic [31:0]   model_data;               // of a read
 
   // What a write finds there.
   queue_regs_t    wr_queue_regs;
@@ -265,7 +276,7 @@ module mmio_regs
           value_ok = table_write_o;
         end
         REG_FN_CONTROL, REG_DOORBELL, REG_CQ_HEAD, REG_ERROR: is_rw = 1'b1;
-        default: is_function_cfg = wr_range;
+        default: is_function_cfg = wr_range || wr_model;
       endcase
     end
   end
@@ -393,15 +404,16 @@ module mmio_regs
 
   // The regions, and which of them each window holds. R11: a region lies, whole, in one window; an empty one lies
   // everywhere. Nothing wraps.
-  localparam int Regions = 6;
+  localparam int Own     = 6;
+  localparam int Regions = Own + Models;
   logic [64*Regions-1:0]      base, size;
   logic [64*Windows-1:0]      window_base, window_size;
   logic [Windows*Regions-1:0] holds;
-  assign base        = enabling ? {wr_queue_regs.sq_base, wr_queue_regs.cq_base, wr_queue_regs.token_base,
-                                   wr_queue_regs.kv_base, wr_queue_regs.logp_base, wr_function_regs.eq_base} : '0;
-  assign size        = enabling ? {26'd0, wr_queue_regs.sq_size, 6'd0, 27'd0, wr_queue_regs.cq_size, 5'd0,
-                                   wr_queue_regs.token_size, wr_queue_regs.kv_size, wr_queue_regs.logp_size,
-                                   27'd0, wr_function_regs.eq_size, 5'd0} : '0;
+  assign base[64*Own-1:0] = enabling ? {wr_queue_regs.sq_base, wr_queue_regs.cq_base, wr_queue_regs.token_base,
+                                        wr_queue_regs.kv_base, wr_queue_regs.logp_base, wr_function_regs.eq_base} : '0;
+  assign size[64*Own-1:0] = enabling ? {26'd0, wr_queue_regs.sq_size, 6'd0, 27'd0, wr_queue_regs.cq_size, 5'd0,
+                                        wr_queue_regs.token_size, wr_queue_regs.kv_size, wr_queue_regs.logp_size,
+                                        27'd0, wr_function_regs.eq_size, 5'd0} : '0;
   assign window_base = enabling ? wr_function_regs.window_base : '0;
   assign window_size = enabling ? wr_function_regs.window_size : '0;
 
@@ -421,11 +433,12 @@ module mmio_regs
   // What has to hold, a bit each: a conditional of one bit would be looked at in every cycle.
   logic [Regions-1:0] fitting;
   logic [4:0]         sound;
+  logic               models_astray;       // a base of theirs is misaligned
   assign fitting = holds[0 +: Regions] | holds[Regions +: Regions] | holds[2*Regions +: Regions];
   assign sound  = enabling
     ? {ring_ok(wr_queue_regs.sq_size), ring_ok(wr_queue_regs.cq_size), fitting == '1,
        {wr_queue_regs.sq_base[5:0], wr_queue_regs.cq_base[5:0], wr_queue_regs.token_base[5:0],
-        wr_queue_regs.kv_base[5:0], wr_queue_regs.logp_base[5:0]} == '0,
+        wr_queue_regs.kv_base[5:0], wr_queue_regs.logp_base[5:0]} == '0 && !models_astray,
        wr_function_regs.eq_size == '0 || (ring_ok(wr_function_regs.eq_size) && wr_function_regs.eq_base[5:0] == '0)}
     : '0;
   assign config_ok = sound == '1;
@@ -462,6 +475,51 @@ module mmio_regs
       start_config_o.eq_size            = wr_function_regs.eq_size[16:0];
       start_config_o.eq_life            = wr_function_regs.eq_life;
     end
+  end
+
+  // ---------------------------------------------------------------- engine 1: MODEL region and arenas of each function
+  if (Engines > 1) begin : gen_models
+    // Base and size of each, the MODEL region first.
+    logic [128*Models-1:0] model_mem [0:FunctionSlots-1];
+    logic [128*Models-1:0] wr_models, rd_models, new_models;
+    logic [4:0]            wr_word, rd_word;               // region, word of it
+    logic [Models-1:0]     astray;
+
+    assign wr_model   = write_i && (wr.offset[17:4] == REG_MODEL_BASE_LO[17:4] || wr.offset[17:6] == REG_ARENA_0_BASE_LO[17:6])
+                     && wr.offset[1:0] == '0;
+    assign rd_model   = read_i && (rd.offset[17:4] == REG_MODEL_BASE_LO[17:4] || rd.offset[17:6] == REG_ARENA_0_BASE_LO[17:6])
+                     && rd.offset[1:0] == '0;
+    assign wr_word    = wr.offset[7] ? {1'b0, wr.offset[5:2]} + 5'd4 : {3'd0, wr.offset[3:2]};
+    assign rd_word    = rd.offset[7] ? {1'b0, rd.offset[5:2]} + 5'd4 : {3'd0, rd.offset[3:2]};
+    assign wr_models  = write_i ? model_mem[wr_owner] : '0;
+    assign rd_models  = rd_model ? model_mem[rd_owner] : '0;
+    assign model_data = rd_model ? rd_models[{rd_word, 5'd0} +: 32] : '0;
+
+    always_comb begin
+      new_models = wr_models;
+      if (wr_model) new_models[{wr_word, 5'd0} +: 32] = write_data_i;
+    end
+    always_ff @(posedge clk_i) begin
+      if (!rst_ni) for (int f = 0; f < FunctionSlots; f++) model_mem[f] <= '0;
+      else if (fire && wr_model) model_mem[wr_owner] <= new_models;
+    end
+
+    for (genvar r = 0; r < Models; r++) begin : gen_region
+      assign base[64*(Own + r) +: 64] = enabling ? wr_models[128*r +: 64] : '0;
+      assign size[64*(Own + r) +: 64] = enabling ? wr_models[128*r + 64 +: 64] : '0;
+      assign astray[r] = enabling && wr_models[128*r +: 6] != '0;
+    end
+    assign models_astray = astray != '0;
+
+    logic [64*Models-1:0] bases, sizes;
+    assign bases          = base[64*Regions-1 : 64*Own];
+    assign sizes          = size[64*Regions-1 : 64*Own];
+    assign start_models_o = enabling ? {wr_queue_regs.kv_base, wr_queue_regs.kv_size, bases[63:0], sizes[63:0],
+                                        bases[64*Models-1 : 64], sizes[64*Models-1 : 64]} : '0;
+  end else begin : gen_no_models
+    assign {wr_model, rd_model, models_astray} = '0;
+    assign model_data     = '0;
+    assign start_models_o = '0;
   end
 
   // ---------------------------------------------------------------- disable, faults, refused doorbells
@@ -574,7 +632,7 @@ module mmio_regs
         REG_CAP_FUNCTIONS:      read_data_o = 32'(Functions);
         REG_CAP_PAGE_BYTES:     read_data_o = 32'd4096;
         REG_CAP_WINDOWS:        read_data_o = 32'(Windows);
-        REG_CAP_ENGINES:        read_data_o = 32'd1;
+        REG_CAP_ENGINES:        read_data_o = 32'(Engines);
         REG_CAP_REWARD_MODELS:  read_data_o = {16'd0, REWARD_MODELS};
         REG_CAP_GROUPS:         read_data_o = 32'(GROUPS);
         REG_CAP_POLICY_SLOTS:   read_data_o = 32'd2;
@@ -647,9 +705,9 @@ module mmio_regs
         REG_CQ_TAIL:            read_data_o = state_i.cq_tail;
         REG_ABORT:              read_data_o = aborted_q[rd_queue];
         default: begin
-          read_data_o  = counter_hit_i ? counter_data_i : !rd_range ? '0
+          read_data_o  = counter_hit_i ? counter_data_i : rd_model ? model_data : !rd_range ? '0
                        : rd.offset[2] ? range_hi_q[rd_range_place] : range_lo_q[rd_range_place];
-          read_error_o = !counter_hit_i && !rd_range;
+          read_error_o = !counter_hit_i && !rd_model && !rd_range;
         end
       endcase
       if (!rd_known) begin

@@ -12,7 +12,8 @@ module policy_slots
   import core_pkg::*;
 #(
   parameter int Queues    = 1,
-  parameter int Functions = 1
+  parameter int Functions = 1,
+  parameter int Engines   = 1
 ) (
   /* verilator lint_off UNUSEDSIGNAL */  // numbers of queue pairs and functions have 4 bits, whatever was built
   input  logic         clk_i,
@@ -31,6 +32,8 @@ module policy_slots
   output logic         resident_o,
   output logic         slot_o,
   output logic [31:0]  salt_o,
+  output logic         engine_o,        // it is of engine 1, …
+  output logic [31:0]  positions_o,     // … whose sequences have so many
 
   // Users that are none any more: by the check, and complete.
   input  logic         leave_i,
@@ -56,6 +59,13 @@ module policy_slots
   input  logic         load_i,          // with ask_i
   input  logic [31:0]  load_salt_i,
   input  logic [1:0]   load_mode_i,
+  input  logic         load_engine_i,   // of engine 1, with this image
+  input  image_t       load_image_i,
+
+  // The image of a slot that has a user, combinational.
+  input  logic [3:0]   image_owner_i,
+  input  logic         image_slot_i,
+  output image_t       image_o,
 
   // A version was loaded in the cycle before.
   output logic         switch_o,
@@ -225,6 +235,33 @@ module policy_slots
       end
     end
     if (start_i) owner_q[start_pair] <= start_owner;
+  end
+
+  // ---------------------------------------------------------------- what engine 1 has of a version
+  if (Engines > 1) begin : gen_images
+    image_slots #(.Functions(Functions)) u_image_slots (
+      .clk_i,
+      .rst_ni,
+      .begin_i       (begins),
+      .begin_owner_i (4'(start_owner)),
+      .load_i        (loads),
+      .load_owner_i  (4'(ask_owner)),
+      .load_slot_i   (target),
+      .load_engine_i (load_engine_i),
+      .load_image_i  (load_image_i),
+      .look_i        (found_o),
+      .look_owner_i  (4'(look_owner)),
+      .look_slot_i   (slot_o),
+      .engine_o      (engine_o),
+      .positions_o   (positions_o),
+      .image_owner_i (image_owner_i),
+      .image_slot_i  (image_slot_i),
+      .image_o       (image_o)
+    );
+  end else begin : gen_no_images
+    assign engine_o    = 1'b0;
+    assign positions_o = '0;
+    assign image_o     = '0;
   end
 
   // ---------------------------------------------------------------- who is told

@@ -5,13 +5,17 @@
 //
 // What belongs to a queue pair that is disabled is abandoned: nothing more is read for it, and what is in flight is awaited.
 //
+// A POLICY of engine 1 has two lines more, each asked for once the one before it is sound: the HwImage behind its header, and the
+// header of the image in the MODEL region (rule R25), which image_check judges.
+//
 // A line takes 16 cycles: by model 0 a word of it in each, by model 1 a range, which is compared with all of its words.
 module readback
   import desc_pkg::*;
   import core_pkg::*;
   import policy_pkg::*;
 #(
-  parameter int Queues = 1
+  parameter int Queues  = 1,
+  parameter int Engines = 1
 ) (
   /* verilator lint_off UNUSEDSIGNAL */  // numbers of queue pairs have 4 bits, whatever was built
   input  logic         clk_i,
@@ -20,6 +24,7 @@ module readback
   input  logic         start_i,         // a queue pair starts, with this configuration
   input  logic [3:0]   start_queue_i,
   input  queue_config_t start_config_i,
+  input  model_config_t start_models_i,
   input  logic [Queues-1:0] on_i,
 
   // The descriptor whose turn it is.
@@ -28,7 +33,7 @@ module readback
   input  logic [3:0]   queue_i,
   input  logic         publishes_i,     // a POLICY; else a REWARD
   input  logic         model_i,         // the reward model
-  input  logic [31:0]  what_i,          // how many tokens; of a POLICY: mode (3: none), version
+  input  logic [31:0]  what_i,          // how many tokens; of a POLICY: engine, mode (3: none), version
   input  logic [63:0]  addr_i,          // where they, or its header, lie
   // What became of it; stays until it is taken.
   output logic         done_o,
@@ -59,8 +64,10 @@ module readback
   input  logic         ask_resident_i,
   input  logic         ask_occupied_i,
   output logic         load_o,
-  output logic [31:0]  load_salt_o,
-  output logic [1:0]   load_mode_o
+  output logic [31:0]  load_salt_o,     // of engine 1 it counts for nothing
+  output logic [1:0]   load_mode_o,
+  output logic         load_engine_o,   // of engine 1, with this image
+  output image_t       load_image_o
   /* verilator lint_on UNUSEDSIGNAL */
 );
   localparam int Ahead     = 4;
@@ -81,6 +88,7 @@ module readback
   localparam logic [2:0] Load  = 3'd4;    // POLICY: loads the version, if nothing speaks against it by now
   localparam logic [2:0] End   = 3'd5;    // awaits what is still in flight
   localparam logic [2:0] Done  = 3'd6;    // the result waits to be taken
+  localparam logic [2:0] Image = 3'd7;    // POLICY of engine 1: the HwImage, then the header of the image, come and are judged
 
   logic [2:0]  state_q;
   logic        busy_q;                    // the state is not Free: nothing of all this is looked at else
@@ -124,7 +132,7 @@ module readback
     .full_o  (fifo_full_unused),
     .valid_o (line_valid),
     .data_o  (line),
-    .pop_i   (line_done),
+    .pop_i   (line_done || follows),
     .count_o (count_unused)
   );
 
@@ -144,10 +152,16 @@ module readback
   hw_policy_t  header;
   /* verilator lint_on UNUSEDSIGNAL */
   logic        fits;
+  logic        language_q;                  // what is in hand is a POLICY of engine 1
+  logic        follows;                   // its header fits: a line behind it is asked for; …
+  logic        judged, sound;             // … the line that was there is judged, and was sound
+  logic        model_line_q;              // the line is the image's header
+  logic [57:0] model_line;                // where that lies
   assign header        = line[HW_POLICY_BITS-1:0];
   assign ask_version_o = what_q[15:0];
-  assign load_salt_o   = header.salt;
+  assign load_salt_o   = language_q ? '0 : header.salt;
   assign load_mode_o   = what_q[17:16];
+  assign load_engine_o = language_q;
 
   // ---------------------------------------------------------------- a cycle of it
   always_comb begin
@@ -166,7 +180,7 @@ module readback
     load_o    = 1'b0;
     if (busy_q) begin
       on        = (on_i & Queues'(16'd1 << queue_q)) != '0;
-      reading   = state_q == Read;
+      reading   = state_q == Read || (Engines > 1 && state_q == Image);
       ending    = state_q == End;
       quits     = !on || faulty_q;
       wanted    = reading && !quits && unread_q != '0 && ahead_q != CountBits'(Ahead);
@@ -175,8 +189,8 @@ module readback
       last      = last_line ? last_q : 4'd15;
       line_done = scores && step_q == 4'd15;
       if (scores) word = line[{step_q, 5'd0} +: 32];
-      fits      = header.version == what_q[15:0] && header.model_id == '0 && header.length == '0
-               && header.check == mixed_q;
+      fits      = header.version == what_q[15:0] && header.model_id == {15'd0, language_q}
+               && header.length == {25'd0, language_q, 6'd0} && header.check == mixed_q;
       ask_o     = state_q == Ask || state_q == Load;
       load_o    = state_q == Load && on;
     end
@@ -191,6 +205,41 @@ module readback
         hits[w] = hits_q[w] || (line[32*w +: 32] >= range_i[31:0] && line[32*w +: 32] <= range_i[63:32]);
       tokens = {1'b0, tokens_q} + 17'($countones({16'd0, hits & (16'hFFFF << first_q) & (16'hFFFF >> (4'd15 - last))}));
     end
+  end
+
+  // ---------------------------------------------------------------- a POLICY of engine 1
+  if (Engines > 1) begin : gen_language
+    // The MODEL region of each queue pair's function.
+    logic [57:0] model_base_q [0:(1 << QueueBits)-1];
+    logic [63:0] model_size_q [0:(1 << QueueBits)-1];
+    logic [QueueBits-1:0] start_pair, pair;
+    assign start_pair = (Queues == 1) ? '0 : start_queue_i[QueueBits-1:0];
+    assign pair       = (Queues == 1) ? '0 : queue_q[QueueBits-1:0];
+    always_ff @(posedge clk_i) begin
+      if (start_i) begin
+        model_base_q[start_pair] <= start_models_i.model_base[63:6];
+        model_size_q[start_pair] <= start_models_i.model_size;
+      end
+    end
+
+    image_check u_image_check (
+      .clk_i,
+      .run_i        (state_q == Image && line_valid),
+      .header_i     (model_line_q),
+      .line_i       (line),
+      .model_size_i (model_size_q[pair]),
+      .done_o       (judged),
+      .sound_o      (sound),
+      .image_o      (load_image_o)
+    );
+    always_ff @(posedge clk_i) if (valid_i) language_q <= publishes_i && what_i[18];
+    assign model_line = model_base_q[pair] + line[HW_IMAGE_OFFSET_LSB + 6 +: 58];
+    assign follows    = language_q && !quits && ((state_q == Check && hash_q == 2'd3 && fits)
+                                            || (state_q == Image && sound && !model_line_q));
+  end else begin : gen_no_language
+    assign {language_q, judged, sound, follows} = '0;
+    assign model_line   = '0;
+    assign load_image_o = '0;
   end
 
   // ---------------------------------------------------------------- state
@@ -225,10 +274,21 @@ module readback
           mixed_q <= (hash_q == 2'd0) ? mix(line[31:0] ^ GOLDEN) : (hash_q == 2'd1) ? mix(mixed_q ^ line[63:32])
                    : (hash_q == 2'd2) ? mix(mixed_q ^ line[95:64]) : mixed_q;
           if (hash_q == 2'd3) begin
-            state_q <= fits ? Load : End;
+            state_q <= !fits ? End : language_q ? Image : Load;
             if (!fits) error_q <= ERR_BAD_POLICY;
           end
           hash_q <= hash_q + 2'd1;
+        end
+        Image: begin
+          if (quits) begin
+            state_q <= End;
+            if (faulty_q) error_q <= ERR_DMA_FAULT;
+          end else if (judged && !sound) begin
+            state_q <= End;
+            error_q <= ERR_BAD_POLICY;
+          end else if (judged && model_line_q) begin
+            state_q <= Load;
+          end
         end
         Load: begin
           state_q <= End;
@@ -266,7 +326,12 @@ module readback
         line_q   <= line_q + 58'd1;
         unread_q <= unread_q - 28'd1;
       end
-      ahead_q  <= ahead_q + CountBits'(asks) - CountBits'(line_done);
+      if (follows) begin
+        unread_q     <= 28'd1;
+        ahead_q      <= '0;
+        model_line_q <= judged;
+        if (judged) line_q <= model_line;
+      end else ahead_q <= ahead_q + CountBits'(asks) - CountBits'(line_done);
       flying_q <= flying_q + CountBits'(asks) - CountBits'(beat_i);
       if (fault_o) faulty_q <= 1'b1;
     end

@@ -9,6 +9,7 @@ module rl_runtime_top
   parameter int FetchDepth      = 128,   // descriptors buffered or being read, divided evenly among the queue pairs; a
                                          // power of two, 2 (with several queue pairs 8 for each) to 4096
   parameter int CompletionDepth = 128,   // completions that wait for their tokens; a power of two, 2 per worker to 4096
+  parameter int Engines         = 1,     // 2: with engine 1, a language model; 1: the hash policy alone
   parameter int TickHz          = 100_000_000   // of clk_i, for CAP_TICK_HZ; 0: it is of no fixed frequency
 ) (
   input  logic         clk_i,
@@ -89,6 +90,10 @@ module rl_runtime_top
     localparam bit CompletionDepthMustBeAPowerOfTwoFrom2PerWorkerTo4096 = {-1{1'b1}};   // ends the elaboration
   end
 
+  if (Engines < 1 || Engines > MAX_ENGINES) begin : gen_bad_engines
+    localparam bit EnginesMustBe1To2 = {-1{1'b1}};   // ends the elaboration
+  end
+
   localparam int PreparedBits = (Engines == 1) ? ENGINE_BITS : ENGINE_BITS + NPU_BITS;
 
   // Register accesses.
@@ -103,6 +108,7 @@ module rl_runtime_top
   logic          start, inner_rst_n;
   logic [3:0]    start_queue;
   queue_config_t start_config;
+  model_config_t start_models;
   logic [Queues-1:0] starts, stops, drains, on, ending, draining, active, upstream, idle;
   logic [15:0]   wait_states;
 
@@ -134,6 +140,16 @@ module rl_runtime_top
   logic [15:0] ask_version;
   logic [31:0] load_salt;
   logic [1:0]  load_mode;
+
+  // Engine 1.
+  logic        version_engine, load_engine, image_slot;
+  logic [3:0]  image_owner;
+  logic [31:0] version_positions;
+  /* verilator lint_off UNUSEDSIGNAL */
+  image_t      load_image, image;
+  /* verilator lint_on UNUSEDSIGNAL */
+  assign image_owner = '0;
+  assign image_slot  = 1'b0;
 
   // What reads the token region.
   logic        readback_ready, readback_valid, readback_publishes, readback_model, answer, answer_taken;
@@ -249,7 +265,7 @@ module rl_runtime_top
     .read_error_i    (reg_read_error)
   );
 
-  mmio_regs #(.Queues(Queues), .Functions(Functions), .Workers(Workers), .TickHz(TickHz)) u_mmio_regs (
+  mmio_regs #(.Queues(Queues), .Functions(Functions), .Workers(Workers), .Engines(Engines), .TickHz(TickHz)) u_mmio_regs (
     .clk_i, .rst_ni,
     .write_i            (reg_write),
     .write_addr_i       (reg_write_addr),
@@ -266,6 +282,7 @@ module rl_runtime_top
     .start_o            (start),
     .start_queue_o      (start_queue),
     .start_config_o     (start_config),
+    .start_models_o     (start_models),
     .stop_o             (stops),
     .drain_o            (drains),
     .on_i               (on),
@@ -410,7 +427,7 @@ module rl_runtime_top
     .m_axi_rid, .m_axi_rvalid
   );
 
-  desc_check #(.Queues(Queues)) u_desc_check (
+  desc_check #(.Queues(Queues), .Engines(Engines)) u_desc_check (
     .clk_i,
     .rst_ni         (inner_rst_n),
     .start_i        (start),
@@ -425,6 +442,8 @@ module rl_runtime_top
     .version_found_i    (version_found),
     .version_resident_i (version_resident),
     .version_slot_i     (version_slot),
+    .version_engine_i   (version_engine),
+    .version_positions_i (version_positions),
     .work_valid_o   (checked_valid),
     .work_o         (checked_work),
     .echo_o         (checked_echo),
@@ -437,7 +456,7 @@ module rl_runtime_top
     .busy_o         (checking)
   );
 
-  policy_slots #(.Queues(Queues), .Functions(Functions)) u_policy_slots (
+  policy_slots #(.Queues(Queues), .Functions(Functions), .Engines(Engines)) u_policy_slots (
     .clk_i,
     .rst_ni         (inner_rst_n),
     .start_i        (start),
@@ -451,6 +470,8 @@ module rl_runtime_top
     .resident_o     (version_resident),
     .slot_o         (version_slot),
     .salt_o         (version_salt),
+    .engine_o       (version_engine),
+    .positions_o    (version_positions),
     .leave_i        (leave),
     .leave_queue_i  (leave_queue),
     .leave_slot_i   (leave_slot),
@@ -470,6 +491,11 @@ module rl_runtime_top
     .load_i         (load_version),
     .load_salt_i    (load_salt),
     .load_mode_i    (load_mode),
+    .load_engine_i  (load_engine),
+    .load_image_i   (load_image),
+    .image_owner_i  (image_owner),
+    .image_slot_i   (image_slot),
+    .image_o        (image),
     .switch_o       (switched),
     .switch_pairs_o (switch_pairs),
     .switch_slot_o  (switch_slot),
@@ -818,12 +844,13 @@ module rl_runtime_top
     .idle_o              (writes_idle)
   );
 
-  readback #(.Queues(Queues)) u_readback (
+  readback #(.Queues(Queues), .Engines(Engines)) u_readback (
     .clk_i,
     .rst_ni         (inner_rst_n),
     .start_i        (start),
     .start_queue_i  (start_queue),
     .start_config_i (start_config),
+    .start_models_i (start_models),
     .on_i           (on),
     .ready_o        (readback_ready),
     .valid_i        (readback_valid),
@@ -855,7 +882,9 @@ module rl_runtime_top
     .ask_occupied_i (ask_occupied),
     .load_o         (load_version),
     .load_salt_o    (load_salt),
-    .load_mode_o    (load_mode)
+    .load_mode_o    (load_mode),
+    .load_engine_o  (load_engine),
+    .load_image_o   (load_image)
   );
 
   completion_ring #(.Queues(Queues), .Workers(Workers), .Depth(CompletionDepth)) u_completion_ring (
