@@ -5,7 +5,9 @@ mod compile;
 pub mod cycles;
 pub mod isa;
 pub mod layout;
+mod publish;
 pub mod run;
 pub mod text;
 
 pub use compile::{CompileError, Part, Program, compile};
+pub use publish::{PublishError, Published};

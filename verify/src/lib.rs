@@ -30,6 +30,7 @@ pub mod compare;
 #[cfg(feature = "conformance")]
 pub mod conformance;
 pub mod groups;
+pub mod language;
 pub mod model;
 pub mod oracle;
 pub mod replay;

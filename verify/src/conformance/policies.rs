@@ -116,7 +116,7 @@ pub(super) fn r19_what_a_publish_refuses(bench: &mut Bench<'_>) -> Result<(), Fa
         (HwPolicy::new(9, 0, 5, 0), desc, ErrorCode::BadPolicy),
         (HwPolicy::new(8, 1, 5, 0), desc, ErrorCode::BadPolicy),
         (HwPolicy::new(8, 0, 5, 64), desc, ErrorCode::BadPolicy),
-        (good, HwDesc { model_id: 1, ..desc }, ErrorCode::BadModel),
+        (good, HwDesc { model_id: 2, ..desc }, ErrorCode::BadModel),
         (good, HwDesc { delta_offset: HEADER - 32, ..desc }, ErrorCode::BadRegion),
         (good, HwDesc { delta_offset: HEADER + 64, ..desc }, ErrorCode::BadRegion),
         (good, HwDesc { delta_offset: u64::MAX - 63, ..desc }, ErrorCode::BadRegion),

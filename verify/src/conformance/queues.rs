@@ -164,6 +164,10 @@ pub(super) fn r03_every_descriptor_has_one_completion(bench: &mut Bench<'_>) -> 
                     desc.max_tokens = 0;
                 }
             }
+            // What it says depends on what was published.
+            if desc.opcode == Opcode::Policy as u8 {
+                desc.model_id |= 2;
+            }
             HwDesc { user_data: position, ..desc }
         };
         let descs: Vec<HwDesc> = (0..300).map(garbage).collect();

@@ -157,13 +157,14 @@ fn r14_the_interrupt_survives_the_wrap_of_the_completion_index() {
 #[case("")]
 #[case("policy")]
 #[case("policy:late")]
+#[case("language:policy")]
 #[case("event:3")]
 #[case("event:3:user_data")]
 fn a_bad_mutation_says_what_was_expected(#[case] text: &str) {
     let error = text.parse::<Mutation>().unwrap_err().to_string();
     let expected = format!(
-        "'{text}' is no fault of the model: expected token:NTH, completion:NTH:FIELD, hang:AFTER, policy:FAULT, event:NTH:FIELD or \
-         event:full, with FIELD one of user_data, rollout_id,"
+        "'{text}' is no fault of the model: expected token:NTH, completion:NTH:FIELD, hang:AFTER, policy:FAULT, language:FAULT, \
+         event:NTH:FIELD or event:full, with FIELD one of user_data, rollout_id,"
     );
     assert!(error.starts_with(&expected), "{error}");
 }

@@ -1,0 +1,143 @@
+//! What engine 1 must do: a sequence as the plain oracle of crate `lm` has it, beside the one in a device's memory. Its versions are an
+//! input: each token goes through the model that its step names (R6, R27).
+
+use doorbell_engine::Step;
+use doorbell_lm::fast::Runner;
+use doorbell_lm::ops::BLOCK;
+use doorbell_lm::sample::{Draw, Sampled, Sharpness, sample};
+use doorbell_lm::{Cache, Model, Oracle};
+use doorbell_npu::layout::Block;
+
+/// How the tokens of a rollout are drawn.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Sampling {
+    /// Of its sequence.
+    pub sharpness: Sharpness,
+    /// Of its descriptors.
+    pub seed: u32,
+    /// Likewise.
+    pub rollout: u32,
+}
+
+/// A version of engine 1.
+#[derive(Clone, Debug)]
+pub struct Version {
+    /// Its weights.
+    pub model: Model,
+    /// The tokens that end a sequence.
+    pub ends: Vec<u32>,
+}
+
+/// A sequence: its tokens, and the keys and values of all but the last.
+#[derive(Clone, Debug)]
+pub struct Reference {
+    /// From position 0 on.
+    pub tokens: Vec<u32>,
+    cache: Cache,
+}
+
+/// Where a device's keys and values differ.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct KvDifference {
+    /// The position.
+    pub position: usize,
+    /// Its layer.
+    pub layer: usize,
+    /// The head of keys and values.
+    pub head: usize,
+    /// Whether it is the value, else the key.
+    pub is_value: bool,
+}
+
+impl Reference {
+    /// A sequence of a prompt, none of whose keys and values is made, of models of `version`'s shape.
+    pub fn new(version: &Version, prompt: &[u32]) -> Self {
+        Self { tokens: prompt.to_vec(), cache: Cache::new(&version.model) }
+    }
+
+    /// Positions that have keys and values.
+    pub fn made(&self) -> usize {
+        self.cache.len()
+    }
+
+    /// Makes keys and values of the positions below `end`, as a PREFILL does, token by token.
+    pub fn prefill(&mut self, version: &Version, end: usize) {
+        let oracle = Oracle::new(&version.model);
+        for position in self.cache.len()..end {
+            oracle.step(&mut self.cache, self.tokens[position]);
+        }
+    }
+
+    /// A step of a DECODE: adds a token.
+    ///
+    /// # Panics
+    /// If positions before the last have no keys and values.
+    pub fn step(&mut self, version: &Version, sampling: Sampling) -> Step {
+        assert_eq!(self.cache.len() + 1, self.tokens.len(), "a PREFILL comes before");
+        let oracle = Oracle::new(&version.model);
+        let x = oracle.step(&mut self.cache, self.tokens[self.tokens.len() - 1]);
+        let draw = Draw::new(sampling.seed, sampling.rollout, self.tokens.len() as u32);
+        let Sampled { token, log_probability } = sample(&oracle.logits(&x), sampling.sharpness, draw);
+        self.tokens.push(token);
+        Step { token, eos: version.ends.contains(&token), logp: log_probability }
+    }
+
+    /// The steps that must have given the last tokens of a sequence, from position `from` on, when it is made under these versions, each up to
+    /// (not including) a position of the token that it adds. All positions go through the weights together; of tokens that a device
+    /// has given, the first wrong one shows as another token here.
+    ///
+    /// # Panics
+    /// If the spans end before the sequence, or a token is beyond the vocabulary.
+    pub fn teach(&mut self, spans: &[(usize, &Version)], sampling: Sampling, from: usize) -> Vec<Step> {
+        let mut steps = vec![];
+        for &(end, version) in spans {
+            let first = self.cache.len();
+            // The step that adds the token of position p makes keys and values of p - 1.
+            let last = end.min(self.tokens.len()) - 1;
+            if last <= first {
+                continue;
+            }
+            let runner = Runner::new(&version.model);
+            let streams = runner.extend(&mut self.cache, &self.tokens[first..last]);
+            let wanted = from.saturating_sub(first + 1).min(streams.len());
+            for (logits, position) in runner.logits(&streams[wanted..]).iter().zip(first + 1 + wanted..) {
+                let draw = Draw::new(sampling.seed, sampling.rollout, position as u32);
+                let Sampled { token, log_probability: logp } = sample(logits, sampling.sharpness, draw);
+                steps.push(Step { token, eos: version.ends.contains(&token), logp });
+            }
+        }
+        assert_eq!(self.cache.len() + 1, self.tokens.len(), "the spans hold every token");
+        steps
+    }
+
+    /// The first difference of keys and values of the positions from `from` up to, not including, `end`; `blocks` has the bytes of each block
+    /// of the sequence as a device has them.
+    pub fn kv_difference(
+        &self,
+        version: &Version,
+        blocks: &[Vec<u8>],
+        from: usize,
+        end: usize,
+    ) -> Option<KvDifference> {
+        let shape = &version.model.shape;
+        let place = Block { width: shape.head_width as u64 };
+        let heads =
+            (0..shape.layers).flat_map(|layer| (0..shape.kv_heads).map(move |head| (layer, head)));
+        let differs = |position: usize, layer: usize, head: usize, part: usize| {
+            let stored = self.cache.stored(layer, head, position)[part];
+            let start = (layer * shape.kv_heads + head) as u64 * place.bytes();
+            let (token, part) = ((position % BLOCK) as u64, part as u64);
+            let bytes = &blocks[position / BLOCK];
+            let scale = (start + place.scale(part, token)) as usize;
+            let mantissas = (start + place.mantissas(part, token)) as usize;
+            bytes[scale..][..2] != (stored.scale as u16).to_le_bytes()
+                || !bytes[mantissas..].iter().zip(&stored.mantissas).all(|(&a, &b)| a as i8 == b)
+        };
+        (from..end).find_map(|position| {
+            heads.clone().find_map(|(layer, head)| {
+                let part = (0..2).find(|&part| differs(position, layer, head, part))?;
+                Some(KvDifference { position, layer, head, is_value: part == 1 })
+            })
+        })
+    }
+}
