@@ -63,6 +63,7 @@ fn build() -> Result<(), String> {
                 format!("-GWorkers={}", variant.workers),
                 format!("-GQueues={}", variant.queues),
                 format!("-GFunctions={}", variant.functions),
+                format!("-GEngines={}", variant.engines),
             ],
             sources: sources.clone(),
         })
@@ -103,6 +104,7 @@ fn manifest_dir() -> PathBuf {
 /// A device: so many of each.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct Variant {
+    engines: u32,
     queues: u32,
     functions: u32,
     workers: u32,
@@ -111,16 +113,21 @@ struct Variant {
 impl Variant {
     /// Its name in files and C++.
     fn name(&self) -> String {
-        match self {
-            Self { queues: 1, functions: 1, workers } => format!("w{workers}"),
-            Self { queues, functions, workers } => format!("w{workers}_q{queues}_f{functions}"),
+        let Self { engines, queues, functions, workers } = self;
+        let npu = if *engines > 1 { "_npu" } else { "" };
+        match (queues, functions) {
+            (1, 1) => format!("w{workers}{npu}"),
+            _ => format!("w{workers}_q{queues}_f{functions}{npu}"),
         }
     }
 }
 
-/// The devices of several queue pairs.
-const SHARED: [Variant; 2] =
-    [Variant { queues: 4, functions: 4, workers: 4 }, Variant { queues: 16, functions: 4, workers: 16 }];
+/// The devices of several queue pairs, and those with a language model's engine.
+const SHARED: [Variant; 3] = [
+    Variant { engines: 1, queues: 4, functions: 4, workers: 4 },
+    Variant { engines: 1, queues: 16, functions: 4, workers: 16 },
+    Variant { engines: 2, queues: 1, functions: 1, workers: 4 },
+];
 
 fn variants() -> Result<Vec<Variant>, String> {
     // The largest stands in for all smaller ones, by the register WORKERS.
@@ -136,7 +143,7 @@ fn variants() -> Result<Vec<Variant>, String> {
             )
         })?;
     let mut variants: Vec<Variant> =
-        workers.into_iter().map(|workers| Variant { queues: 1, functions: 1, workers }).collect();
+        workers.into_iter().map(|workers| Variant { engines: 1, queues: 1, functions: 1, workers }).collect();
     if env::var_os("CARGO_FEATURE_VARIANTS").is_some() && env::var_os("DOORBELL_RTL_WORKERS").is_none() {
         variants.extend(SHARED);
     }
@@ -249,7 +256,7 @@ fn generate_variants(variants: &[Variant], out: &Path) -> Result<Vec<PathBuf>, S
         Ok(())
     };
     for variant in variants {
-        let Variant { queues, functions, workers } = variant;
+        let Variant { queues, functions, workers, engines } = variant;
         let n = variant.name();
         write(
             format!("variant_{n}.cpp"),
@@ -264,7 +271,7 @@ fn generate_variants(variants: &[Variant], out: &Path) -> Result<Vec<PathBuf>, S
                  #endif\n\
                  namespace doorbell {{\n\
                  extern const Variant variant_{n};\n\
-                 const Variant variant_{n}{{{workers}, {queues}, {functions}, &make_model<Vtop_{n}, {queues}> BARE_LOOP(Vtop_{n})}};\n\
+                 const Variant variant_{n}{{{workers}, {queues}, {functions}, {engines}, &make_model<Vtop_{n}, {queues}, {engines}> BARE_LOOP(Vtop_{n})}};\n\
                  }}\n"
             ),
         )?;

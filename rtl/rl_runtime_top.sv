@@ -148,8 +148,6 @@ module rl_runtime_top
   /* verilator lint_off UNUSEDSIGNAL */
   image_t      load_image, image;
   /* verilator lint_on UNUSEDSIGNAL */
-  assign image_owner = '0;
-  assign image_slot  = 1'b0;
 
   // What reads the token region.
   logic        readback_ready, readback_valid, readback_publishes, readback_model, answer, answer_taken;
@@ -188,14 +186,16 @@ module rl_runtime_top
   logic [4:0]            load_place;
   logic [Workers-1:0]    engine_begin, engine_place, engine_ready, step, step_ready, token_ready, eos, token_take;
   logic [Workers-1:0]    hash_begin, hash_step, hash_ready, hash_eos, hash_take, item_line;
+  /* verilator lint_off UNUSEDSIGNAL */  // of engine 1, where there is one
   logic [Workers-1:0]    npu_begins, npu_runs, npu_fault, npu_fault_memory;
   logic [Workers*32-1:0] engine_token, hash_token, hash_logp;
   logic                  burst_valid, burst_ready, burst_beat, bursts_idle, npu_read_fault, npu_write_fault;
-  logic                  store_valid, store_urgent, store_ready;
+  logic                  store_valid, store_urgent, store_ready, store_ack;
   logic [3:0]            burst_owner, store_owner, npu_fault_queue;
   logic [63:0]           burst_addr, store_addr, store_strobe;
   logic [7:0]            burst_len;
   logic [511:0]          store_data;
+  /* verilator lint_on UNUSEDSIGNAL */
 
   // Completion side.
   logic [Workers-1:0] item_valid, item_has_line, item_has_done, item_take, delivered;
@@ -241,6 +241,7 @@ module rl_runtime_top
   assign read_faults = (read_fault ? Queues'(16'd1 << slot_queue) : '0) | (back_fault ? Queues'(16'd1 << back_fault_queue) : '0)
                      | (npu_read_fault ? Queues'(16'd1 << npu_fault_queue) : '0);
   assign write_faults = line_fault | (npu_write_fault ? Queues'(16'd1 << npu_fault_queue) : '0);
+  assign store_ack   = Engines > 1 && ack && ack_id == STORE_AXI_ID;
   assign read_beat   = fetch_beat || back_beat || burst_beat;
   assign reads_idle  = fetch_idle && back_idle && bursts_idle;
   assign slot_names  = slot_valid && (slot_data[HW_DESC_OPCODE_LSB +: 8] == OP_DECODE || slot_data[HW_DESC_OPCODE_LSB +: 8] == OP_PREFILL);
@@ -723,7 +724,7 @@ module rl_runtime_top
       .store_data_o    (store_data),
       .store_strobe_o  (store_strobe),
       .store_ready_i   (store_ready),
-      .ack_i           (ack && ack_id == STORE_AXI_ID),
+      .ack_i           (store_ack),
       .ack_fault_i     (ack_error),
       .read_fault_o    (npu_read_fault),
       .write_fault_o   (npu_write_fault),
@@ -1048,7 +1049,7 @@ module rl_runtime_top
     .event_addr_o       (event_addr),
     .event_data_o       (event_data),
     .event_ready_i      (event_ready),
-    .ack_i              ((Engines == 1) ? ack : ack && ack_id != STORE_AXI_ID),
+    .ack_i              (ack && !store_ack),
     .ack_id_i           (ack_id),
     .ack_error_i        (ack_error),
     .waits_o            (events_wait),

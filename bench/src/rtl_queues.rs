@@ -33,7 +33,7 @@ struct Pairs {
 
 impl Pairs {
     fn open(built: Built, workers: u32, config: &QueueConfig) -> Result<Self, BenchError> {
-        let Built { workers: most, queues, functions } = built;
+        let Built { workers: most, queues, functions, .. } = built;
         let config = QueueConfig { workers: None, ..config.clone() };
         let rtl = RtlConfig { workers: most, queues, functions, ..RtlConfig::default() };
         let platform = RtlPlatform::new(&rtl).map_err(DeviceError::from)?;

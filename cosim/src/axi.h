@@ -13,6 +13,8 @@ constexpr uint32_t kMessageId = 32;     // AWID of the messages of interrupts, p
 constexpr uint32_t kEventId = 48;       // AWID of events, plus their function
 constexpr uint32_t kFunctions = 16;     // at most
 constexpr uint32_t kReadbackId = 1;    // ARID of what REWARD and POLICY read; descriptors have 0
+constexpr uint32_t kNpuId = 2;         // ARID of engine 1
+constexpr uint32_t kStoreId = 63;      // AWID of engine 1's keys and values: a device with it has no function 15
 constexpr uint32_t kIds = kEventId + kFunctions;
 constexpr uint32_t kOkay = 0, kSlverr = 2, kDecerr = 3;
 constexpr uint32_t kIncr = 1, kSize64 = 6;  // AxBURST and AxSIZE: the only ones that the device may use

@@ -52,8 +52,9 @@ auto make_responses([[maybe_unused]] const SimulatorConfig& config) {
 }  // namespace
 
 template <bool Chaos>
-AxiMemory<Chaos>::AxiMemory(const SimulatorConfig& config, uint32_t queues)
+AxiMemory<Chaos>::AxiMemory(const SimulatorConfig& config, uint32_t queues, uint32_t engines)
     : latency_min_{config.latency_min},
+      engines_{engines},
       responses_{make_responses<Chaos>(config)},
       monitor_{queues, config.hostile},
       latency_max_{config.latency_max},
@@ -161,12 +162,12 @@ void AxiMemory<Chaos>::accept_read(uint64_t address, uint32_t id, uint32_t lengt
     check_burst("AR", address, length, size, burst);
     if (fault(FaultKind::OtherFunction, transferred_.read_bursts) != nullptr) user ^= 1;
     monitor_.burst("AR", address, length + 1, user);
-    if (id > kReadbackId || (id == kReadbackId && length != 0)) {
+    if (id > (engines_ > 1 ? kNpuId : kReadbackId) || (id == kReadbackId && length != 0)) {
         fail_memory("AXI", at_address("AR: an ARID that is none, or a burst of what is read back", address));
     }
     if (id == kReadbackId) {
         monitor_.token_read(address, user);
-    } else {
+    } else if (id == 0) {
         monitor_.read_burst(address, length + 1, user);
     }
     Read& read = reads_.push();
@@ -183,7 +184,7 @@ void AxiMemory<Chaos>::accept_read(uint64_t address, uint32_t id, uint32_t lengt
 template <bool Chaos>
 void AxiMemory<Chaos>::accept_address(uint64_t address, uint32_t id, uint32_t length, uint32_t size, uint32_t burst,
                                       uint32_t user) {
-    if (id >= kMessageId && !(id >= kEventId && lies(address))) {
+    if (id >= kMessageId && !is_store(id) && !(id >= kEventId && lies(address))) {
         check_form(address, length, size, burst);
         if (id >= kEventId) monitor_.burst("AW", address, length + 1, user);
     } else {
@@ -208,11 +209,14 @@ void AxiMemory<Chaos>::accept_beat(const uint32_t* data, uint64_t strobe, bool l
         fail_memory("AXI", at_address(last ? "W: WLAST before the last beat" : "W: no WLAST on the last beat", address));
     }
     uint32_t completions = 0;
-    const bool is_message = AxiMemory::is_message(burst.id), is_event = burst.id >= kEventId;
+    const bool is_message = AxiMemory::is_message(burst.id), is_store = AxiMemory::is_store(burst.id);
+    const bool is_event = burst.id >= kEventId && !is_store;
     const bool is_completion = burst.id >= kCompletionId && burst.id < kMessageId;
     // A message, or an event, may be sent to where there is no memory.
-    const bool is_there = burst.id < kMessageId || lies(address);
-    if (is_event) {
+    const bool is_there = burst.id < kMessageId || is_store || lies(address);
+    if (is_store) {
+        monitor_.store(address, burst.user);
+    } else if (is_event) {
         monitor_.event(burst.id - kEventId, address, strobe, data, burst.user);
     } else if (is_message) {
         monitor_.message(burst.id - kMessageId, address, strobe, data, burst.user);
@@ -235,7 +239,7 @@ void AxiMemory<Chaos>::accept_beat(const uint32_t* data, uint64_t strobe, bool l
                 if (corrupt != nullptr) flip(beat.data, half, corrupt->bit);
                 if (fault(FaultKind::CompletionWriteError, index) != nullptr) burst.code = kSlverr;
             }
-        } else if (strobe != 0 && !is_message && !is_event) {
+        } else if (strobe != 0 && !is_message && !is_event && !is_store) {
             const Fault* const corrupt = fault(FaultKind::CorruptToken, transferred_.token_beats);
             if (corrupt != nullptr) flip(beat.data, strobe, corrupt->bit);
             if (fault(FaultKind::TokenWriteError, transferred_.token_beats) != nullptr) burst.code = kSlverr;
@@ -248,7 +252,7 @@ void AxiMemory<Chaos>::accept_beat(const uint32_t* data, uint64_t strobe, bool l
         if (is_message) message_came(burst.id);
     }
     transferred_.completions += completions;
-    transferred_.token_beats += is_completion || is_message || is_event ? 0 : 1;
+    transferred_.token_beats += is_completion || is_message || is_event || is_store ? 0 : 1;
 
     // Only completions of the last beat are counted for the burst: the device writes them in single beats.
     if (last) finish_burst(completions, is_there ? burst.code : kDecerr);
@@ -258,7 +262,7 @@ template <bool Chaos>
 void AxiMemory<Chaos>::accept_single(uint64_t address, uint32_t id, uint32_t size, uint32_t burst, uint32_t user,
                                      const uint32_t* data, uint64_t strobe) {
     if (is_message(id)) [[unlikely]] return accept_message(address, id, size, burst, user, data, strobe);
-    if (id >= kEventId && !lies(address)) [[unlikely]] {
+    if (id >= kEventId && !is_store(id) && !lies(address)) [[unlikely]] {
         check_form(address, 0, size, burst);
         monitor_.burst("AW", address, 1, user);
         monitor_.event(id - kEventId, address, strobe, data, user);
@@ -269,7 +273,9 @@ void AxiMemory<Chaos>::accept_single(uint64_t address, uint32_t id, uint32_t siz
     monitor_.burst("AW", address, 1, user);
     check_id(id, address);
     uint32_t completions = 0;
-    if (id >= kEventId) [[unlikely]] {
+    if (is_store(id)) [[unlikely]] {
+        monitor_.store(address, user);
+    } else if (id >= kEventId) [[unlikely]] {
         monitor_.event(id - kEventId, address, strobe, data, user);
     } else if (id >= kCompletionId) {
         completions = monitor_.completion_beat(id - kCompletionId, address, strobe, data, user);

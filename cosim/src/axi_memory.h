@@ -34,7 +34,7 @@ struct Transferred {
 template <bool Chaos>
 class AxiMemory {
 public:
-    AxiMemory(const SimulatorConfig& config, uint32_t queues);
+    AxiMemory(const SimulatorConfig& config, uint32_t queues, uint32_t engines);
 
     // The block: `bytes` at host address `host`, seen by the device at bus address `bus`.
     void attach(uint8_t* host, uint64_t bytes, uint64_t bus) { host_ = host, bytes_ = bytes, bus_ = bus; }
@@ -81,6 +81,7 @@ private:
                        uint64_t strobe);
     void check_id(uint32_t id, uint64_t address) const;
     static bool is_message(uint32_t id) { return id >= kMessageId && id < kEventId; }
+    bool is_store(uint32_t id) const { return id == kStoreId && engines_ > 1; }
     // A message of an interrupt may lie anywhere; where there is no memory it is answered DECERR.
     bool lies(uint64_t address) const { return address - bus_ < bytes_ && kBeatBytes <= bytes_ - (address - bus_); }
     void check_form(uint64_t address, uint32_t length, uint32_t size, uint32_t burst) const;
@@ -113,6 +114,7 @@ private:
     uint64_t latency_min_;
     uint64_t visible_ = 0, messages_ = 0;
     uint64_t messages_of_[kQueues] = {};
+    uint32_t engines_;
 
     Fifo<Read, kOutstanding> reads_;
     Fifo<Burst, kOutstanding> bursts_;  // write addresses whose data is not complete

@@ -30,7 +30,7 @@ pub struct BareRun {
 /// # Errors
 /// `NotBuilt`, `Config` for too many descriptors, `Simulator` if the model does not take or finish them.
 pub fn bare_loop(workers: u32, config: &QueueConfig, descs: &[HwDesc]) -> Result<BareRun, CosimError> {
-    let workers = variant_for(workers, 1, 1)?.workers;
+    let workers = variant_for(&RtlConfig { workers, ..RtlConfig::default() })?.workers;
     if descs.is_empty() || descs.len() > 1 << 16 {
         let value = descs.len().to_string();
         return Err(CosimError::Config {

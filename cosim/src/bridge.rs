@@ -142,6 +142,8 @@ pub(crate) mod ffi {
         queues: u32,
         /// Functions.
         functions: u32,
+        /// Engines: 2 with a language model's.
+        engines: u32,
     }
 
     struct RegisterAnswer {

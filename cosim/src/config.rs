@@ -32,6 +32,8 @@ pub struct RtlConfig {
     pub queues: u32,
     /// Functions that the RTL must have at least.
     pub functions: u32,
+    /// Engines that the RTL must have: 2 for a language model's; with 1 the RTL is one without that.
+    pub engines: u32,
     /// Cycles from an address, or the last beat of a write, to the first cycle of its answer, beyond the one that it
     /// takes at least; drawn anew for each transfer.
     pub latency: RangeInclusive<u32>,
@@ -63,6 +65,7 @@ impl Default for RtlConfig {
             workers: 4,
             queues: 1,
             functions: 1,
+            engines: 1,
             latency: 0..=0,
             stall_percent: [0; 5],
             reorder: false,

@@ -41,7 +41,7 @@ pub enum CosimError {
     },
     /// No RTL with so many queue pairs or functions was built.
     #[error(
-        "no RTL with {workers} workers, {queues} queue pairs and {functions} functions was built: the feature `variants` of \
+        "no RTL with {workers} workers, {queues} queue pairs, {functions} functions and {engines} engines was built: the feature `variants` of \
          doorbell-cosim, a default of the program `doorbell`, builds some"
     )]
     NoSuchDevice {
@@ -51,6 +51,8 @@ pub enum CosimError {
         queues: u32,
         /// Functions asked for.
         functions: u32,
+        /// Engines asked for.
+        engines: u32,
     },
     /// A configuration value outside its range.
     #[error("{field} is {value}: it must be {expected}")]

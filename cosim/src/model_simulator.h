@@ -21,11 +21,11 @@ namespace doorbell {
 // model's construction must not see another's seed.
 inline std::mutex construction_mutex;
 
-template <class Top, uint32_t Queues, bool Chaos>
+template <class Top, uint32_t Queues, uint32_t Engines, bool Chaos>
 class ModelSimulator final : public Simulator {
 public:
     explicit ModelSimulator(const SimulatorConfig& config)
-        : memory_{config, Queues}, random_{~config.seed}, wave_from_{config.wave_from}, wave_to_{config.wave_to} {
+        : memory_{config, Queues, Engines}, random_{~config.seed}, wave_from_{config.wave_from}, wave_to_{config.wave_to} {
         const Bound bound{*this};
         context_->traceEverOn(!config.wave_path.empty());
         {
@@ -315,10 +315,10 @@ inline bool needs_chaos(const SimulatorConfig& config) {
     return stalls || config.reorder || config.changes || config.latency_min != config.latency_max || !config.faults.empty();
 }
 
-template <class Top, uint32_t Queues>
+template <class Top, uint32_t Queues, uint32_t Engines>
 std::unique_ptr<Simulator> make_model(const SimulatorConfig& config) {
-    if (needs_chaos(config)) return std::make_unique<ModelSimulator<Top, Queues, true>>(config);
-    return std::make_unique<ModelSimulator<Top, Queues, false>>(config);
+    if (needs_chaos(config)) return std::make_unique<ModelSimulator<Top, Queues, Engines, true>>(config);
+    return std::make_unique<ModelSimulator<Top, Queues, Engines, false>>(config);
 }
 
 }  // namespace doorbell

@@ -62,7 +62,7 @@ impl RtlPlatform {
     /// an assertion fails in reset.
     pub fn new(config: &RtlConfig) -> Result<Self, CosimError> {
         let bridged = config.simulator()?;
-        let built = variant_for(config.workers, config.queues, config.functions)?;
+        let built = variant_for(config)?;
         let simulator = ffi::make_simulator(&built, &bridged)
             .map_err(|error| CosimError::Simulator { message: error.what().to_owned() })?;
         let watch = config.hostile.map(|_| Arc::default());
@@ -245,8 +245,10 @@ impl RtlPlatform {
 }
 
 /// The smallest variant with at least so many of each.
-pub(crate) fn variant_for(workers: u32, queues: u32, functions: u32) -> Result<ffi::Built, CosimError> {
-    for (field, value) in [("workers", workers), ("queues", queues), ("functions", functions)] {
+pub(crate) fn variant_for(config: &RtlConfig) -> Result<ffi::Built, CosimError> {
+    let RtlConfig { workers, queues, functions, engines, .. } = *config;
+    let wanted = [("workers", workers), ("queues", queues), ("functions", functions), ("engines", engines)];
+    for (field, value) in wanted {
         if value == 0 {
             return Err(CosimError::Config { field, value: "0".to_owned(), expected: "at least 1" });
         }
@@ -255,12 +257,17 @@ pub(crate) fn variant_for(workers: u32, queues: u32, functions: u32) -> Result<f
     variants
         .iter()
         .copied()
-        .find(|built| built.workers >= workers && built.queues >= queues && built.functions >= functions)
+        .find(|built| {
+            built.workers >= workers
+                && built.queues >= queues
+                && built.functions >= functions
+                && built.engines == engines
+        })
         .ok_or_else(|| {
-            if queues == 1 && functions == 1 {
+            if queues == 1 && functions == 1 && engines == 1 {
                 CosimError::NotBuilt { wanted: workers, built: crate::built_workers() }
             } else {
-                CosimError::NoSuchDevice { workers, queues, functions }
+                CosimError::NoSuchDevice { workers, queues, functions, engines }
             }
         })
 }

@@ -226,6 +226,7 @@ void QueueMonitors::write_ends(bool okay) {
         if (okay && at.address == DOORBELL_REG_QUEUE_FUNCTION) monitors_[at.queue].set_owner(value_);
     }
     if (at.of_function) events_[at.function].write_ends(at.address, value_, okay);
+    if (at.of_function && okay) models_[at.function].written(at.address, value_);
     if (okay && at.of_function && at.address == DOORBELL_REG_FN_CONTROL && (value_ & DOORBELL_FN_CONTROL_RESET) != 0) {
         for (QueueMonitor& monitor : monitors_) {
             if (monitor.owner() == at.function) monitor.function_reset();

@@ -8,6 +8,7 @@
 #include "axi.h"
 #include "doorbell_contract.h"
 #include "event_monitor.h"
+#include "model_watch.h"
 #include "window_watch.h"
 
 namespace doorbell {
@@ -131,6 +132,7 @@ public:
     void reset() {
         monitors_ = {};
         events_ = {};
+        models_ = {};
         windows_.reset();
     }
     // The reset pin of the device alone: what it promised to the bus still comes, from where it was.
@@ -150,6 +152,7 @@ public:
         monitor.read_burst(address, beats);
     }
     void token_read(uint64_t address, uint32_t user) {
+        if (models_[user % kFunctions].in_model(address)) return;
         if (user == hostile_) [[unlikely]] return;
         QueueMonitor& monitor = queues_ == 1 ? monitors_[0] : with_token(address, user);
         if (user != monitor.owner()) [[unlikely]] bad_user("AR", address, user);
@@ -180,6 +183,10 @@ public:
         if (!is_active(function)) bad_event(address, function);
         events_[function].event(address, strobe, data);
     }
+    // A line of keys and values of engine 1.
+    void store(uint64_t address, uint32_t user) {
+        if (user != hostile_) models_[user % kFunctions].store(address);
+    }
     uint32_t queues() const { return queues_; }
 
 private:
@@ -197,6 +204,7 @@ private:
     WindowWatch windows_;
     std::array<QueueMonitor, kQueues> monitors_;
     std::array<EventMonitor, kFunctions> events_;
+    std::array<ModelWatch, kFunctions> models_;
     uint32_t queues_, hostile_;
     uint32_t address_ = 0, value_ = 0;  // of the register write that is under way
 };

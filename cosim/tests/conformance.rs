@@ -23,7 +23,7 @@ fn number(variable: &str, default: u64) -> u64 {
 const UNTRUSTED: &str = "r11_hostile_accesses_change_nothing_of_others";
 
 fn config(built: Built, seed: u64, memory: Option<u64>) -> RtlConfig {
-    let Built { workers, queues, functions } = built;
+    let Built { workers, queues, functions, .. } = built;
     let plain = RtlConfig { workers, queues, functions, seed, ..RtlConfig::default() };
     memory.map_or(plain.clone(), |memory| plain.with_random_memory(memory))
 }
@@ -81,7 +81,7 @@ fn main() {
     let mut trials = vec![];
     for built in built() {
         let skipped = skipped(&config(built, seed, None), seed);
-        let Built { workers, queues, functions } = built;
+        let Built { workers, queues, functions, .. } = built;
         let device = match queues {
             1 => format!("{workers} workers"),
             _ => format!("{workers} workers, {queues} queue pairs, {functions} functions"),

@@ -198,7 +198,7 @@ fn wait_states_stretch_every_token() {
 /// A queue pair of another function beside the first one: its own registers, rings and interrupt.
 #[test]
 fn queue_pairs_have_registers_rings_and_interrupts_of_their_own() {
-    for Built { workers, queues, functions } in built().into_iter().filter(|built| built.queues > 1) {
+    for Built { workers, queues, functions, .. } in built().into_iter().filter(|built| built.queues > 1) {
         let plain = RtlConfig { workers, queues, functions, ..Default::default() };
         for config in [plain.clone(), plain.with_random_memory(3)] {
             let mut rtl = RtlPlatform::new(&config).unwrap();

@@ -228,7 +228,7 @@ fn the_same_seed_is_the_same_run(#[values(None, Some(5))] memory: Option<u64>) {
 #[test]
 fn a_burst_in_another_functions_name_is_seen() {
     let Some(built) = built().into_iter().find(|built| built.functions > 1) else { return };
-    let Built { workers, queues, functions } = built;
+    let Built { workers, queues, functions, .. } = built;
     let open = |hostile| {
         let faults = vec![FaultKind::OtherFunction.at(0)];
         let config = RtlConfig { workers, queues, functions, faults, hostile, ..Default::default() };

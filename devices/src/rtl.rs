@@ -46,6 +46,8 @@ fn make(
         workers,
         queues: queues.into(),
         functions: settings.functions.into(),
+        // Whoever has a region for models wants an engine for them.
+        engines: if settings.queue.model_bytes > 0 { 2 } else { 1 },
         latency,
         stall_percent: [stalls; 5],
         reorder,

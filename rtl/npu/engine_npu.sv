@@ -193,7 +193,9 @@ module engine_npu
   logic [WorkerBits-1:0] worker_q;
   task_t                 task_q;
   pair_t                 pair_q;
+  /* verilator lint_off UNUSEDSIGNAL */  // all of it but how many tokens and positions there are
   image_t                image_q;
+  /* verilator lint_on UNUSEDSIGNAL */
   logic [31:0]           position_mem [0:(1 << WorkerBits)-1];
   // Of its HwSequence.
   typedef struct packed {
@@ -230,6 +232,7 @@ module engine_npu
   logic                    npu_ready, result_valid, result_ready;
   npu_step_t               step;
   npu_context_t            context_now;
+  /* verilator lint_off UNUSEDSIGNAL */  // whether there is a token is known; addresses are of lines, of words
   npu_result_t             result;
   logic                    read_valid, read_ready, beat_valid, beat_fault, beat_ready, write_valid, write_ready, written, write_fault;
   logic                    npu_read, npu_beat_ready, npu_write;
@@ -239,6 +242,7 @@ module engine_npu
   logic [63:0]             write_strobe, npu_write_strobe;
   logic                    asked_q, own, reads_one, copying, takes_line;
   logic [63:0]             arena_base, arena_size, token_addr;
+  /* verilator lint_on UNUSEDSIGNAL */
   logic [ADDRESS_BITS-1:0] table_line;
   logic [63:0]             product_q;
   logic [57:0]             to_q, from_q;
@@ -246,8 +250,8 @@ module engine_npu
   logic [31:0]             left;
 
   assign own           = state_q != Run;
-  assign arena_base    = pair_q.arena_bases[{task_q.arena, 6'd0} +: 64];
-  assign arena_size    = pair_q.arena_sizes[{task_q.arena, 6'd0} +: 64];
+  assign arena_base    = 64'(pair_q.arena_bases >> {task_q.arena, 6'd0});
+  assign arena_size    = 64'(pair_q.arena_sizes >> {task_q.arena, 6'd0});
   // The table stands behind the HwSequence.
   assign table_line    = pair_q.kv_line + task_q.kv_line + 58'd1;
   assign image_owner_o = pair_q.owner;
@@ -293,17 +297,11 @@ module engine_npu
   assign left  = image_q.block_lines - asked_lines_q;
   assign piece = (left < 32'd16 - 32'(own_line[3:0])) ? left[4:0] : 5'd16 - {1'b0, own_line[3:0]};
 
-  always_comb begin
-    own_line = '0;
-    if (own) begin
-      case (state_q)
-        Header:  own_line = pair_q.kv_line + task_q.kv_line;
-        Token:   own_line = token_addr[63:6];
-        Entry:   own_line = table_line + 58'(position_q[31:9]);
-        default: own_line = arena_base[63:6] + from_q + 58'(asked_lines_q);
-      endcase
-    end
-  end
+  assign own_line = !own ? '0
+                  : (state_q == Header) ? pair_q.kv_line + task_q.kv_line
+                  : (state_q == Token)  ? token_addr[63:6]
+                  : (state_q == Entry)  ? table_line + 58'(position_q[31:9])
+                  : arena_base[63:6] + from_q + 58'(asked_lines_q);
 
   assign reads_one    = state_q == Header || state_q == Token || state_q == Entry;
   assign copying      = state_q == Copy;
