@@ -133,17 +133,21 @@ fn variants() -> Result<Vec<Variant>, String> {
     // The largest stands in for all smaller ones, by the register WORKERS.
     let default = if env::var_os("CARGO_FEATURE_VARIANTS").is_some() { "1,4,16" } else { "16" };
     let list = env::var("DOORBELL_RTL_WORKERS").unwrap_or_else(|_| default.to_owned());
-    let workers = list
+    let one = |text: &str| {
+        let (number, engines) = text.strip_suffix("npu").map_or((text, 1), |number| (number, 2));
+        let workers = number.parse().ok().filter(|workers| (1..=16).contains(workers))?;
+        Some(Variant { engines, queues: 1, functions: 1, workers })
+    };
+    let mut variants = list
         .split(',')
-        .map(|number| number.trim().parse().ok().filter(|workers| (1..=16).contains(workers)))
-        .collect::<Option<Vec<u32>>>()
+        .map(|text| one(text.trim()))
+        .collect::<Option<Vec<Variant>>>()
         .ok_or_else(|| {
             format!(
-                "DOORBELL_RTL_WORKERS is {list:?}: it lists numbers of workers from 1 to 16, as in 1,4,16"
+                "DOORBELL_RTL_WORKERS is {list:?}: it lists numbers of workers from 1 to 16, with `npu` behind one \
+                 that is to have a language model's engine, as in 1,4,16,4npu"
             )
         })?;
-    let mut variants: Vec<Variant> =
-        workers.into_iter().map(|workers| Variant { engines: 1, queues: 1, functions: 1, workers }).collect();
     if env::var_os("CARGO_FEATURE_VARIANTS").is_some() && env::var_os("DOORBELL_RTL_WORKERS").is_none() {
         variants.extend(SHARED);
     }

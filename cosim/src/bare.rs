@@ -6,6 +6,7 @@ use doorbell_contract::{HwDesc, Place, Register, SqKey};
 use doorbell_host::QueueConfig;
 
 use crate::bridge::ffi;
+use crate::config::RtlConfig;
 use crate::error::CosimError;
 use crate::platform::variant_for;
 

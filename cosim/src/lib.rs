@@ -25,7 +25,11 @@ pub use platform::{RtlPlatform, Watch};
 
 /// The numbers of workers for which RTL of one queue pair was built, in rising order.
 pub fn built_workers() -> Vec<u32> {
-    built().into_iter().filter(|built| built.queues == 1 && built.engines == 1).map(|built| built.workers).collect()
+    built()
+        .into_iter()
+        .filter(|built| built.queues == 1 && built.engines == 1)
+        .map(|built| built.workers)
+        .collect()
 }
 
 /// All devices that were built, by engines, queue pairs, functions and workers in rising order.

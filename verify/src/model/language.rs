@@ -5,7 +5,8 @@ use std::sync::Arc;
 
 use bytemuck::{cast, cast_slice};
 use doorbell_contract::{
-    ARENAS, BLOCK_TOKENS, DeviceFault, ErrorCode, HwDesc, HwImage, HwSequence, Opcode, SHARPNESS_MAX, TOKEN_NONE,
+    ARENAS, BLOCK_TOKENS, DeviceFault, ErrorCode, HwDesc, HwImage, HwSequence, Opcode, SHARPNESS_MAX,
+    TOKEN_NONE,
 };
 use doorbell_engine::Step;
 use doorbell_host::memory::BusFault;
@@ -169,10 +170,8 @@ impl Sequence {
         reads(bus.read(session.kv_base.wrapping_add(desc.kv_offset), &mut words))?;
         let held: HwSequence = cast(words);
         let end = desc.kv_offset + RECORD + 4 * u64::from(held.entries);
-        let sound = held.verify()
-            && held.is_plain()
-            && held.sharpness <= SHARPNESS_MAX
-            && end <= session.kv_size;
+        let sound =
+            held.verify() && held.is_plain() && held.sharpness <= SHARPNESS_MAX && end <= session.kv_size;
         require(sound, BAD_SEQUENCE)?;
         let is_prefill = desc.opcode == Opcode::Prefill as u8;
         let mut sequence = Self {
