@@ -4,17 +4,25 @@ use std::io::{self, Read, Write};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-use doorbell_lm::fast::Runner;
-use doorbell_lm::sample::{Draw, Sharpness, sample};
+use doorbell_contract::{
+    BLOCK_TOKENS, DescFlags, ErrorCode, HwCompletion, HwDesc, HwImage, HwSequence, PolicyMode, Status, TOKEN_NONE,
+};
+use doorbell_devices::{Kind, OpenError, Settings};
+use doorbell_host::language::{language_policy, sequence_bytes};
+use doorbell_host::{Device, DeviceError, LanguageRegions, QueueConfig, TokenRegion};
+use doorbell_lm::sample::Sharpness;
 use doorbell_lm::text::Text;
-use doorbell_lm::{Cache, Model};
+use doorbell_npu::Published;
 use rayon::ThreadPoolBuilder;
 
 use crate::failure::Failure;
 use crate::models;
 
-/// Prompt tokens in one pass over the weights.
-const AT_ONCE: usize = 128;
+/// The version that is published.
+const VERSION: u16 = 1;
+/// Where its POLICY lies in the token region, and the prompt with the answer behind it.
+const POLICY: u64 = 0;
+const TOKENS: u64 = 128;
 
 /// Answers a prompt with a language model, token by token, and says on standard error how fast. The same model, prompt, seed
 /// and temperature give the same text on every machine.
@@ -25,7 +33,7 @@ pub struct Args {
     /// A name (`doorbell model list`), an image, a GGUF file or a directory of Hugging Face
     #[arg(long, default_value = "smollm2")]
     model: String,
-    /// Device to run on; so far only the model of the devices, in Rust
+    /// Device to run on; of those that there are the model has an engine for it
     #[arg(long, default_value = "model")]
     device: String,
     /// Most tokens of the answer
@@ -50,12 +58,7 @@ pub struct Args {
 
 /// Generates.
 pub fn run(args: Args) -> Result<ExitCode, Failure> {
-    if args.device != "model" {
-        return Err(Failure::input(format!(
-            "--device {} runs no language model yet: give --device model",
-            args.device
-        )));
-    }
+    let kind = Kind::parse(&args.device)?;
     let sharpness = Sharpness::of(args.temperature).ok_or_else(|| {
         Failure::input(format!("--temperature is {}; it must be 0, or 0.006 to 1000000", args.temperature))
     })?;
@@ -86,68 +89,186 @@ pub fn run(args: Args) -> Result<ExitCode, Failure> {
         )));
     }
     let most = args.tokens.min(shape.context - prompt.len());
+    let model = Published::new(image.to_bytes(), &image.about.ends).map_err(Failure::input)?;
+    drop(image);
     let pool = ThreadPoolBuilder::new().num_threads(args.threads.unwrap_or(0)).build();
     let pool = pool.map_err(|error| Failure::input(format!("cannot start threads: {error}")))?;
-    let answer =
-        Answer { model: &image.model, text: &text, sharpness, seed: args.seed, logprobs: args.logprobs };
-    pool.install(|| answer.give(&prompt, most))?;
+    let ask = Ask { text: &text, prompt: &prompt, most, sharpness, seed: args.seed, logprobs: args.logprobs };
+    // The model computes on the threads of whoever gives it its time.
+    pool.install(|| Session::open(kind, &model, &ask)?.answer(&ask))?;
     Ok(ExitCode::SUCCESS)
 }
 
-struct Answer<'a> {
-    model: &'a Model,
+/// What is asked.
+struct Ask<'a> {
     text: &'a Text,
+    prompt: &'a [u32],
+    most: usize,
     sharpness: Sharpness,
     seed: u32,
     logprobs: bool,
 }
 
-impl Answer<'_> {
-    fn give(&self, prompt: &[u32], most: usize) -> Result<(), Failure> {
-        let runner = Runner::new(self.model);
-        let mut cache = Cache::new(self.model);
+/// A device with one sequence.
+struct Session {
+    device: Box<dyn Device>,
+    tokens: TokenRegion,
+    regions: LanguageRegions,
+}
+
+impl Session {
+    /// Opens the device with memory for the model and as many tokens as may come, and publishes the model.
+    fn open(kind: Kind, model: &Published, ask: &Ask<'_>) -> Result<Self, Failure> {
+        let record = model.at(0);
+        let positions = (ask.prompt.len() + ask.most) as u64;
+        let blocks = positions.div_ceil(BLOCK_TOKENS.into());
+        let tokens = TOKENS + 4 * positions;
+        let queue = QueueConfig {
+            sq_depth: 4,
+            cq_depth: 4,
+            token_bytes: tokens,
+            logp_bytes: if ask.logprobs { tokens } else { 0 },
+            kv_bytes: sequence_bytes(blocks),
+            model_bytes: model.memory.len() as u64,
+            arena_bytes: [blocks * record.block_bytes(), 0, 0, 0],
+            ..QueueConfig::default()
+        };
+        let device = kind.open(&Settings { queue, ..Settings::default() }).map_err(|error| match error {
+            OpenError::Device(DeviceError::Config { field: "model_bytes", .. }) => {
+                Failure::input(format!("--device {kind} runs no language model yet: give --device model"))
+            }
+            other => other.into(),
+        })?;
+        let lacks = || Failure::failed(format!("{kind} has no regions of a language model"));
+        let tokens = device.token_regions().into_iter().next().ok_or_else(lacks)?;
+        let regions = device.language_regions().into_iter().next().ok_or_else(lacks)?;
+        let mut session = Self { device, tokens, regions };
+        session.publish(model, &record)?;
+        Ok(session)
+    }
+
+    fn publish(&mut self, model: &Published, record: &HwImage) -> Result<(), Failure> {
+        self.regions.model.write(record.offset, &model.memory)?;
+        self.tokens.write(POLICY, &language_policy(VERSION, record))?;
+        let desc = HwDesc { model_id: 1, ..HwDesc::policy(VERSION, PolicyMode::Wait) }.with_delta_offset(POLICY);
+        self.submit(&desc)?;
+        self.wait(|_| Ok(())).map(|_| ())
+    }
+
+    fn submit(&mut self, desc: &HwDesc) -> Result<(), Failure> {
+        // The queue is empty: one descriptor after the other.
+        self.device.submit(std::slice::from_ref(desc)).map(|_| ()).map_err(Failure::from)
+    }
+
+    /// Gives the device time until its descriptor has ended, looking at memory in between.
+    fn wait(
+        &mut self,
+        mut look: impl FnMut(&TokenRegion) -> Result<(), Failure>,
+    ) -> Result<HwCompletion, Failure> {
+        let mut out = [HwCompletion::default()];
+        while self.device.poll(&mut out)? == 0 {
+            look(&self.tokens)?;
+        }
+        look(&self.tokens)?;
+        if out[0].status == Status::Done as u8 {
+            return Ok(out[0]);
+        }
+        let error = ErrorCode::try_from(out[0].error).map_or_else(|_| "an unknown error".into(), |code| format!("{code:?}"));
+        Err(Failure::failed(format!(
+            "{} ended a descriptor with status {:#04x}, {error}; docs/contract.md says why",
+            self.device.name(),
+            out[0].status
+        )))
+    }
+
+    fn answer(mut self, ask: &Ask<'_>) -> Result<(), Failure> {
+        let length = ask.prompt.len() as u32;
         let began = Instant::now();
-        let mut stream = self.text.stream();
-        let mut last = vec![];
-        for part in prompt.chunks(AT_ONCE) {
-            last = runner.extend(&mut cache, part).pop().into_iter().collect();
+        self.tokens.write(TOKENS, ask.prompt)?;
+        let answer = TOKENS + 4 * u64::from(length);
+        // A token is never torn, so one that is there is one that was made.
+        self.tokens.write(answer, &vec![TOKEN_NONE; ask.most])?;
+        let blocks = (length + ask.most as u32).div_ceil(BLOCK_TOKENS);
+        let sequence = HwSequence { sharpness: ask.sharpness.0, prompt: TOKENS, ..HwSequence::default() };
+        self.regions.place_sequence(0, sequence, &(0..blocks).collect::<Vec<_>>())?;
+        let of_model = |desc: HwDesc| HwDesc { model_id: 1, ..desc }.with_version(VERSION).with_seed(ask.seed);
+        if length > 1 {
+            self.submit(&of_model(HwDesc::prefill(0, length)))?;
+            self.wait(|_| Ok(()))?;
         }
         let prefilled = began.elapsed();
-        let mut given = 0;
-        while given < most {
-            let logits = runner.logits(&last);
-            // A token's position is where it will stand.
-            let position = (prompt.len() + given) as u32;
-            let sampled = sample(&logits[0], self.sharpness, Draw::new(self.seed, 0, position));
-            given += 1;
-            let token = sampled.token;
-            if self.logprobs {
-                say(&format!("{token} {:.4}\n", f64::from(sampled.log_probability) / 65_536.0))?;
-            } else if !self.text.ends(token) {
-                say(&stream.next(token).map_err(Failure::input)?)?;
-            }
-            if self.text.ends(token) {
+        let mut given = Given { text: ask.text, stream: ask.text.stream(), tokens: vec![], most: ask.most, at: answer };
+        if ask.most > 0 {
+            let flags = DescFlags::EOS_STOPS | if ask.logprobs { DescFlags::LOGP } else { DescFlags::empty() };
+            let desc = of_model(HwDesc::decode(0, length, ask.most as u32)).with_delta_offset(answer);
+            self.submit(&desc.with_flags(flags))?;
+            self.wait(|tokens| if ask.logprobs { Ok(()) } else { given.say_new(tokens) })?;
+        }
+        if ask.logprobs {
+            given.say_likely(&self)?;
+        } else {
+            say(&(given.stream.end().map_err(Failure::input)? + "\n"))?;
+        }
+        report(ask.prompt.len(), prefilled, given.tokens.len(), began.elapsed() - prefilled);
+        Ok(())
+    }
+}
+
+/// What of an answer was said.
+struct Given<'a> {
+    text: &'a Text,
+    stream: doorbell_lm::text::Stream<'a>,
+    tokens: Vec<u32>,
+    most: usize,
+    at: u64,
+}
+
+impl Given<'_> {
+    /// Reads the tokens that have come since the last look.
+    fn read(&mut self, region: &TokenRegion) -> Result<usize, Failure> {
+        let before = self.tokens.len();
+        while self.tokens.len() < self.most {
+            let mut next = [0];
+            region.read(self.at + 4 * self.tokens.len() as u64, &mut next)?;
+            if next[0] == TOKEN_NONE {
                 break;
             }
-            if given < most {
-                last = runner.extend(&mut cache, &[token]);
+            self.tokens.push(next[0]);
+        }
+        Ok(before)
+    }
+
+    fn say_new(&mut self, region: &TokenRegion) -> Result<(), Failure> {
+        for k in self.read(region)?..self.tokens.len() {
+            let token = self.tokens[k];
+            if !self.text.ends(token) {
+                say(&self.stream.next(token).map_err(Failure::input)?)?;
             }
         }
-        if !self.logprobs {
-            say(&(stream.end().map_err(Failure::input)? + "\n"))?;
-        }
-        self.report(prompt.len(), prefilled, given, began.elapsed() - prefilled);
         Ok(())
     }
 
-    fn report(&self, prompt: usize, prefilled: Duration, given: usize, decoded: Duration) {
-        let rate = |tokens: usize, time: Duration| tokens as f64 / time.as_secs_f64().max(1e-9);
-        eprintln!(
-            "prompt: {prompt} tokens, {:.1} a second; answer: {given} tokens, {:.1} a second",
-            rate(prompt, prefilled),
-            rate(given, decoded)
-        );
+    /// Tokens and their log-probabilities, of an answer that is over.
+    fn say_likely(&mut self, session: &Session) -> Result<(), Failure> {
+        self.read(&session.tokens)?;
+        let mut logps = vec![0; self.tokens.len()];
+        if let Some(region) = session.device.logp_regions().first() {
+            region.read(self.at, &mut logps)?;
+        }
+        for (token, logp) in self.tokens.iter().zip(logps) {
+            say(&format!("{token} {:.4}\n", f64::from(logp as i32) / 65_536.0))?;
+        }
+        Ok(())
     }
+}
+
+fn report(prompt: usize, prefilled: Duration, given: usize, decoded: Duration) {
+    let rate = |tokens: usize, time: Duration| tokens as f64 / time.as_secs_f64().max(1e-9);
+    eprintln!(
+        "prompt: {prompt} tokens, {:.1} a second; answer: {given} tokens, {:.1} a second",
+        rate(prompt, prefilled),
+        rate(given, decoded)
+    );
 }
 
 /// A reader that went away ends the answer.
