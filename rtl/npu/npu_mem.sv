@@ -423,7 +423,7 @@ module npu_mem
         $fatal(1, "N1 npu_mem: a word of another unit, kind %0d", op_i.kind);
       if (read_answer_i && !(appends || outputs)) $fatal(1, "N5 npu_mem: a line comes that was not asked for");
       if (stored_i && (!busy_q || owed_q == '0)) $fatal(1, "N5 npu_mem: an answer to a store that was not made");
-      if (queued_q > 3'(Room) || free_q > 3'(Room)) $fatal(1, "N4 npu_mem: %0d lines in a queue of %0d", queued_q, Room);
+      if (busy_q && (queued_q > 3'(Room) || free_q > 3'(Room))) $fatal(1, "N4 npu_mem: %0d lines in a queue of %0d", queued_q, Room);
     end
   end
 `endif
