@@ -411,7 +411,7 @@ module npu_attend
       joined_full_q <= joins;
 
       // ------------------------------------------------------------ values
-      if (phase_q == Values && !open_q && !products_a_q && !products_b_q) begin
+      if (phase_q == Values && !open_q) begin
         join_q <= '0;
         phase  = Join;
         if (skips_q) taken_all = 1'b1;
