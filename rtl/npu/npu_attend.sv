@@ -69,7 +69,7 @@ module npu_attend
   localparam logic [3:0] Last    = 4'd9;   // the last line is still to be written
   localparam logic [3:0] Drain   = 4'd10;  // it failed: what was asked for is taken
 
-  localparam int SumBits = 32 * 40;        // 32 channels: 32 low bits of each, then 8 high ones of each
+  localparam int SumBits = 16 * 40;        // 16 channels: 32 low bits of each, then 8 high ones of each
   localparam int Steps   = 20;
 
   logic [3:0]             phase_q;
@@ -163,13 +163,13 @@ module npu_attend
   logic                   products_a_q, products_b_q;   // there are some, of each half
   logic [2:0]             products_a_piece_q, products_b_piece_q;
   logic [2047:0]          products_q;
-  logic [SumBits-1:0]     sums_a_q [0:7], sums_b_q [0:7];
+  logic [SumBits-1:0]     sums_a_q [0:7][0:1], sums_b_q [0:7][0:1];
   logic [7:0]             holds_a_q, holds_b_q;
   logic                   joined_full_q;
   logic [4:0]             join_q;          // of 16 channels
   logic [3:0]             joined_group_q;
-  logic [SumBits/2-1:0]   joined_q;        // 16 channels
-  logic [1023:0]          bins_q [0:31];   // 16 channels each
+  logic [SumBits-1:0]     joined_q;
+  logic [511:0]           bins_q [0:31][0:1];   // of 16 channels, in eights
 
   // ---------------------------------------------------------------- means
   logic [39:0]            divisor_q;
@@ -230,8 +230,8 @@ module npu_attend
   logic [39:0]            low_total;
   logic                   joins, weighs, weighs_a, weighs_b, use_a, use_b, rises, next_below;
   logic [7:0]             holds_a, holds_b;
-  logic [SumBits-1:0]     sum_a, sum_b;
-  logic [39:0]            lane, lane_b;
+  logic [SumBits-1:0]     sum, sum_b;
+  logic [39:0]            lane;
   logic [23:0]            weight_a, weight_b;
   /* verilator lint_off UNUSEDSIGNAL */
   logic [16:0]            weight;
@@ -332,8 +332,8 @@ module npu_attend
             end
           end
         end else if (step_q == 5'd0) begin
-          sums     = bins_q[{high_q, group_q}];
-          sums_low = bins_q[{!high_q, group_q}];
+          sums     = {bins_q[{high_q, group_q}][1], bins_q[{high_q, group_q}][0]};
+          sums_low = {bins_q[{!high_q, group_q}][1], bins_q[{!high_q, group_q}][0]};
           for (int k = 0; k < 16; k++) begin
             value = sums_low[64*k +: 64];
             value = value >>> 16;
@@ -376,13 +376,14 @@ module npu_attend
 
       // ------------------------------------------------------------ the block's sums into their bin
       if (joined_full_q) begin
-        sums = bins_q[{into_q, joined_group_q}];
+        sums = {bins_q[{into_q, joined_group_q}][1], bins_q[{into_q, joined_group_q}][0]};
         for (int k = 0; k < 16; k++) begin
           value = {{24{joined_q[512 + 8*k + 7]}}, joined_q[512 + 8*k +: 8], joined_q[32*k +: 32]};
           value = value <<< ceiling_q[3:0];
           sums[64*k +: 64] = holds_q[into_q] ? sums[64*k +: 64] + value : value;
         end
-        bins_q[{into_q, joined_group_q}] <= sums;
+        bins_q[{into_q, joined_group_q}][0] <= sums[511:0];
+        bins_q[{into_q, joined_group_q}][1] <= sums[1023:512];
         if (joined_group_q + 4'd1 == {pieces[2:0], 1'b0}) begin
           holds_q[into_q] <= 1'b1;
           total_q[into_q] <= (holds_q[into_q] ? total_q[into_q] : '0) + (40'(block_total_q) << ceiling_q[3:0]);
@@ -391,13 +392,11 @@ module npu_attend
       end
       joins = phase_q == Join && join_q != {pieces, 1'b0};
       if (joins) begin
-        sum_a = sums_a_q[join_q[3:1]];
-        sum_b = sums_b_q[join_q[3:1]];
+        sum   = sums_a_q[join_q[3:1]][join_q[0]];
+        sum_b = sums_b_q[join_q[3:1]][join_q[0]];
         for (int k = 0; k < 16; k++) begin
-          lane = join_q[0] ? {sum_a[1152 + 8*k +: 8], sum_a[512 + 32*k +: 32]} : {sum_a[1024 + 8*k +: 8], sum_a[32*k +: 32]};
-          if (!holds_a_q[join_q[3:1]]) lane = '0;
-          lane_b = join_q[0] ? {sum_b[1152 + 8*k +: 8], sum_b[512 + 32*k +: 32]} : {sum_b[1024 + 8*k +: 8], sum_b[32*k +: 32]};
-          if (holds_b_q[join_q[3:1]]) lane = lane + lane_b;
+          lane = holds_a_q[join_q[3:1]] ? {sum[512 + 8*k +: 8], sum[32*k +: 32]} : '0;
+          if (holds_b_q[join_q[3:1]]) lane = lane + {sum_b[512 + 8*k +: 8], sum_b[32*k +: 32]};
           joined_q[32*k +: 32]     <= lane[31:0];
           joined_q[512 + 8*k +: 8] <= lane[39:32];
         end
@@ -417,25 +416,29 @@ module npu_attend
         if (skips_q) taken_all = 1'b1;
       end
       if (products_a_q) begin
-        sum_a = sums_a_q[products_a_piece_q];
-        for (int k = 0; k < 32; k++) begin
-          lane = holds_a_q[products_a_piece_q] ? {sum_a[1024 + 8*k +: 8], sum_a[32*k +: 32]} : '0;
-          lane = lane + {{8{products_q[32*k + 31]}}, products_q[32*k +: 32]};
-          sum_a[32*k +: 32]      = lane[31:0];
-          sum_a[1024 + 8*k +: 8] = lane[39:32];
+        for (int g = 0; g < 2; g++) begin
+          sum = sums_a_q[products_a_piece_q][g];
+          for (int k = 0; k < 16; k++) begin
+            lane = holds_a_q[products_a_piece_q] ? {sum[512 + 8*k +: 8], sum[32*k +: 32]} : '0;
+            lane = lane + {{8{products_q[512*g + 32*k + 31]}}, products_q[512*g + 32*k +: 32]};
+            sum[32*k +: 32]     = lane[31:0];
+            sum[512 + 8*k +: 8] = lane[39:32];
+          end
+          sums_a_q[products_a_piece_q][g] <= sum;
         end
-        sums_a_q[products_a_piece_q] <= sum_a;
         holds_a[products_a_piece_q] = 1'b1;
       end
       if (products_b_q) begin
-        sum_b = sums_b_q[products_b_piece_q];
-        for (int k = 0; k < 32; k++) begin
-          lane = holds_b_q[products_b_piece_q] ? {sum_b[1024 + 8*k +: 8], sum_b[32*k +: 32]} : '0;
-          lane = lane + {{8{products_q[1024 + 32*k + 31]}}, products_q[1024 + 32*k +: 32]};
-          sum_b[32*k +: 32]      = lane[31:0];
-          sum_b[1024 + 8*k +: 8] = lane[39:32];
+        for (int g = 0; g < 2; g++) begin
+          sum = sums_b_q[products_b_piece_q][g];
+          for (int k = 0; k < 16; k++) begin
+            lane = holds_b_q[products_b_piece_q] ? {sum[512 + 8*k +: 8], sum[32*k +: 32]} : '0;
+            lane = lane + {{8{products_q[1024 + 512*g + 32*k + 31]}}, products_q[1024 + 512*g + 32*k +: 32]};
+            sum[32*k +: 32]     = lane[31:0];
+            sum[512 + 8*k +: 8] = lane[39:32];
+          end
+          sums_b_q[products_b_piece_q][g] <= sum;
         end
-        sums_b_q[products_b_piece_q] <= sum_b;
         holds_b[products_b_piece_q] = 1'b1;
       end
       use_a    = token_q < count;
