@@ -196,7 +196,7 @@ module npu_gemv
   assign shift = -(18'sd18 + {{10{op_i.exponent[7]}}, op_i.exponent} + {{2{exponent_q[15]}}, exponent_q});
 
   // ---------------------------------------------------------------- the last step
-  logic                 places, stands;
+  logic                 places, puts, stands, takes;
   logic                 line_here_q;          // what is added to is here
   logic [3:0]           slot_q;
   logic [511:0]         line_q, full_q;       // the next value's place is lowest, and moves up as they come
@@ -215,8 +215,34 @@ module npu_gemv
 
   assign stands       = value_valid_q && (head_q ? logit_valid_q : !line_here_q || (write_valid_q && slot_q == 4'd15));
   assign places       = value_valid_q && !stands;
-  assign placed       = accumulate_q ? residual(line_q[31:0], value_q) : value_q;
+  assign puts         = places && !head_q;
   assign beat_ready_o = filled_q && !stands;
+  assign takes        = beat_valid_i && beat_ready_o;
+
+  always_comb begin
+    placed = value_q;
+    if (puts && accumulate_q) placed = residual(line_q[31:0], value_q);
+  end
+
+  // Each wide register that is not of the pipeline has a process of its own: in one that goes on reading it a simulation copies it in
+  // every cycle.
+  always_ff @(posedge clk_i) begin
+    if (puts && slot_q == 4'd15) full_q <= {placed, line_q[511:32]};
+  end
+
+  always_ff @(posedge clk_i) begin
+    if (puts && !(accumulate_q && slot_q == 4'd15)) line_q <= {placed, line_q[511:32]};
+    else if (before_here_q && (puts || !line_here_q)) line_q <= before_q;
+  end
+
+  always_ff @(posedge clk_i) begin
+    if (takes && wants_scales_q) scales_q <= beat_data_i;
+  end
+
+  always_ff @(posedge clk_i) begin
+    if (read_answer_i && came_what_q == Shifts)    shifts_q <= nibbles(read_data_i);
+    if (read_answer_i && came_what_q == Mantissas) shifts_q <= {8'd0, shifts_q[255:8]};
+  end
 
   always_ff @(posedge clk_i) begin
     if (busy_q) begin
@@ -224,7 +250,6 @@ module npu_gemv
       if (write_ready_i) write_valid_q <= 1'b0;
       if (logit_ready_i) logit_valid_q <= 1'b0;
       if (!line_here_q && before_here_q) begin
-        line_q        <= before_q;
         line_here_q   <= 1'b1;
         before_here_q <= 1'b0;
         before_open_q <= 1'b0;
@@ -237,14 +262,11 @@ module npu_gemv
           logit_last_q  <= last_q && rows_left_q == 21'd1;
         end else begin
           slot_q <= slot_q + 4'd1;
-          line_q <= {placed, line_q[511:32]};
           if (slot_q == 4'd15) begin
-            full_q        <= {placed, line_q[511:32]};
             write_valid_q <= 1'b1;
             write_line_q  <= write_line_q + CHIP_BITS'(1);
             if (accumulate_q) begin
               line_here_q   <= before_here_q;
-              line_q        <= before_q;
               before_here_q <= 1'b0;
               if (before_here_q) before_open_q <= 1'b0;
             end
@@ -301,10 +323,9 @@ module npu_gemv
         end
 
         taken_q <= 1'b0;
-        if (beat_valid_i && filled_q) begin
+        if (takes) begin
           if (beat_fault_i) end_q <= UNIT_MEMORY;
           if (wants_scales_q) begin
-            scales_q       <= beat_data_i;
             wants_scales_q <= 1'b0;
           end else begin
             taken_q      <= 1'b1;
@@ -393,12 +414,11 @@ module npu_gemv
       if (read_answer_i) begin
         case (came_what_q)
           Head:      {exponent_q, scale_q} <= read_data_i[31:0];
-          Shifts:    shifts_q <= nibbles(read_data_i);
+          Shifts: ;
           Mantissas: begin
             came_column_q <= came_column_q + 10'd1;
             activation[came_column_q[ColumnBits-1:0]] <=
               {shifts_q[7:0], (half_q && came_column_q == last_column_q) ? 256'd0 : read_data_i[511:256], read_data_i[255:0]};
-            shifts_q <= {8'd0, shifts_q[255:8]};
             if (came_column_q == last_column_q) begin
               filled_q <= 1'b1;
               left_q   <= scaled_q && shift < 0;

@@ -120,7 +120,11 @@ module npu_sampler
   // The chosen token's.
   assign position = step_i.position + 32'd1;
   assign which    = !draws_q ? {1'b0, at_q[1] || at_q[3]} : (draw_q == '0) ? Plain : draw_q[0] ? First : Second;
-  assign turn     = busy_q ? turned(hash_q, which) : '0;
+
+  always_comb begin
+    turn = '0;
+    if (busy_q) turn = turned(hash_q, which);
+  end
 
   // ---------------------------------------------------------------- straight lines
   logic [4:0]  line_q;                  // an argument is at this stage
