@@ -30,3 +30,5 @@ rtl/axi_writer.sv
 rtl/rl_runtime_top.sv
 rtl/npu/npu_pkg.sv
 rtl/npu/npu_unit_pkg.sv
+rtl/npu/npu_gemv.sv
+rtl/npu/npu_sampler.sv

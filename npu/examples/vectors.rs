@@ -469,6 +469,10 @@ impl Script {
                 words.push(word("head", &[&fields[..], &[("last", last.into())]].concat()));
             }
             words.push(word("end", &[]));
+            if !begins {
+                // What continues nothing reads nothing.
+                self.mend();
+            }
             self.run(&words);
             self.mend();
             return;

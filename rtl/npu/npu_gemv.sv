@@ -215,14 +215,10 @@ module npu_gemv
 
   assign stands       = value_valid_q && (head_q ? logit_valid_q : !line_here_q || (write_valid_q && slot_q == 4'd15));
   assign places       = value_valid_q && !stands;
+  assign placed       = (puts && accumulate_q) ? residual(line_q[31:0], value_q) : value_q;
   assign puts         = places && !head_q;
   assign beat_ready_o = filled_q && !stands;
   assign takes        = beat_valid_i && beat_ready_o;
-
-  always_comb begin
-    placed = value_q;
-    if (puts && accumulate_q) placed = residual(line_q[31:0], value_q);
-  end
 
   // Each wide register that is not of the pipeline has a process of its own: in one that goes on reading it a simulation copies it in
   // every cycle.
