@@ -6,7 +6,7 @@ module npu_gemv_tb;
 
   logic clk, rst_n;
   int   cycle_unused;
-  clock_reset #(.Limit(4000000)) u_clock (.clk_o(clk), .rst_no(rst_n), .cycle_o(cycle_unused));
+  clock_reset #(.Limit(1000000)) u_clock (.clk_o(clk), .rst_no(rst_n), .cycle_o(cycle_unused));
 
   logic                   over, start, idle, done, sample_valid;
   npu_op_t                op;
