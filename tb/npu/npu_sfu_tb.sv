@@ -1,13 +1,13 @@
 // npu_sfu against the interpreter: vectors, heads, gains and turns of any bytes, on-chip memory that stalls, and now and then takes
 // no line for so long that all of the unit must wait.
-// vectors: sfu 120
+// vectors: sfu 250
 module npu_sfu_tb;
   import bench_pkg::*;
   import npu_unit_pkg::*;
 
   logic clk, rst_n, over, start, idle, done;
   int   cycle;
-  clock_reset #(.Limit(4000000)) u_clock (.clk_o(clk), .rst_no(rst_n), .cycle_o(cycle));
+  clock_reset #(.Limit(150000)) u_clock (.clk_o(clk), .rst_no(rst_n), .cycle_o(cycle));
 
   npu_op_t              op;
   npu_end_t             ended;
