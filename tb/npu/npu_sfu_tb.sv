@@ -41,5 +41,5 @@ module npu_sfu_tb;
     .write_valid_o(write_valid), .write_line_o(write_line), .write_data_o(write_data), .write_ready_i(write_ready)
   );
 
-  always @(posedge clk) if (rst_n && over) finish_bench("npu_sfu");
+  always @(posedge clk) if (rst_n && over) finish_bench("npu_sfu_tb");
 endmodule
