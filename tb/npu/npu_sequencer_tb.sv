@@ -1,7 +1,7 @@
 // npu_sequencer against the interpreter's: programs by chance and those of its tests give the same words, made ready alike, and end in
 // the same place for the same reason. Memory answers late and by chance, units take words when they like; now and then one of
 // them fails, and the step ends with nothing more issued.
-//   +vectors=FILE   what `cargo run -p doorbell-npu --example sequences` printed
+// vectors: sequence 300
 module npu_sequencer_tb;
   import bench_pkg::*;
   import npu_pkg::*;
@@ -92,7 +92,7 @@ module npu_sequencer_tb;
 
   initial begin
     for (at = 0; at < 4096; at = at + 1) begin memory[at] = {16{rnd()}}; faulty[at] = 1'b0; end
-    if (!$value$plusargs("vectors=%s", name)) $fatal(1, "+vectors=FILE is missing");
+    if (!$value$plusargs("script=%s", name)) $fatal(1, "+script=FILE is missing; `cargo run -p doorbell-npu --example vectors` makes one");
     file = $fopen(name, "r");
     if (file == 0) $fatal(1, "%0s cannot be read", name);
     @(posedge rst_n);
