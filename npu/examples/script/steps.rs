@@ -3,7 +3,7 @@
 //!
 //! A line is a letter and numbers in hexadecimal:
 //!
-//!     C line data     on-chip memory; M: model memory; A: the arena; B: the block table      what the step finds
+//!     C line data     on-chip memory; M: model memory; A: the arena; B: the block table; D: the output region      what the step finds
 //!     F line          a line of model memory that is answered with an error; G: of the arena; V 1: all that is written
 //!     S token position silent sharpness seed rollout
 //!     X model_lines program_line words arena_lines entries region_lines
@@ -80,7 +80,7 @@ impl Case {
     }
 
     fn region(&self) {
-        say('U', 0, &self.machine.contexts[0].output);
+        say('D', 0, &self.machine.contexts[0].output);
     }
 
     fn step(&mut self, draws: &mut Draws, token: u32, position: u32, silent: bool) -> Option<u32> {
