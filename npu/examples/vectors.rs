@@ -437,8 +437,9 @@ impl Script {
         for _ in 0..rows {
             let of_row = self.draws.bytes(columns).into_iter().map(|byte| (byte as i8 >> narrow) as u8);
             weights.extend(of_row);
-            // What fills a row up is 0 in an image; a multiplier must not need that of the scales' line.
-            weights.resize(weights.len().next_multiple_of(LINE), 0);
+            // What fills a row up is 0 in an image, and nothing must need that.
+            let rest = weights.len().next_multiple_of(LINE) - weights.len();
+            weights.extend(self.draws.bytes(rest as u64));
         }
         self.memory(places[0], weights);
         let small = self.draws.below(12);
@@ -487,6 +488,10 @@ impl Script {
                 words.push(word("head", &[&fields[..], &[("last", last.into())]].concat()));
             }
             words.push(word("end", &[]));
+            if !begins {
+                // What continues nothing reads nothing.
+                self.mend();
+            }
             self.run(&words);
             self.mend();
             return;

@@ -141,7 +141,8 @@ module npu_gemv
   logic                 read_valid_q;
   logic [1:0]           read_what_q, came_what_q;
   logic [CHIP_BITS-1:0] read_line_q, shifts_line_q, mantissas_line_q, before_line_q;
-  logic [9:0]           ask_column_q, came_column_q;
+  logic [10:0]          ask_column_q;         // lines of mantissas that were asked for
+  logic [9:0]           came_column_q;
   logic                 filled_q;             // all of the activation is here
   logic [11:0]          before_left_q;        // lines of dst that are still to be asked for
   logic                 before_open_q;        // one is on its way, or here,
@@ -196,7 +197,7 @@ module npu_gemv
   assign shift = -(18'sd18 + {{10{op_i.exponent[7]}}, op_i.exponent} + {{2{exponent_q[15]}}, exponent_q});
 
   // ---------------------------------------------------------------- the last step
-  logic                 places, stands;
+  logic                 places, puts, fills, loads, stands, takes;
   logic                 line_here_q;          // what is added to is here
   logic [3:0]           slot_q;
   logic [511:0]         line_q, full_q;       // the next value's place is lowest, and moves up as they come
@@ -215,41 +216,130 @@ module npu_gemv
 
   assign stands       = value_valid_q && (head_q ? logit_valid_q : !line_here_q || (write_valid_q && slot_q == 4'd15));
   assign places       = value_valid_q && !stands;
-  assign placed       = accumulate_q ? residual(line_q[31:0], value_q) : value_q;
+  assign placed       = (puts && accumulate_q) ? residual(line_q[31:0], value_q) : value_q;
+  assign puts         = places && !head_q;
+  assign fills        = puts && slot_q == 4'd15;
+  assign loads        = before_here_q && (fills || !line_here_q);
   assign beat_ready_o = filled_q && !stands;
+  assign takes        = beat_valid_i && beat_ready_o;
+
+  // Each wide register that is not of the pipeline has a process of its own: in one that goes on reading it a simulation copies it in
+  // every cycle.
+  always_ff @(posedge clk_i) begin
+    if (fills) full_q <= {placed, line_q[511:32]};
+  end
 
   always_ff @(posedge clk_i) begin
+    if (loads) line_q <= before_q;
+    else if (puts) line_q <= {placed, line_q[511:32]};
+  end
+
+  always_ff @(posedge clk_i) begin
+    if (takes && wants_scales_q) scales_q <= beat_data_i;
+  end
+
+  always_ff @(posedge clk_i) begin
+    if (read_answer_i && came_what_q == Shifts)    shifts_q <= nibbles(read_data_i);
+    if (read_answer_i && came_what_q == Mantissas) shifts_q <= {8'd0, shifts_q[255:8]};
+  end
+
+  // What reads a register stands before what writes it, for the same reason.
+  always_ff @(posedge clk_i) begin
     if (busy_q) begin
+      // ------------------------------------------------------------ the end
+      if (rows_left_q == '0 && (head_q ? !logit_valid_q && sampler_idle_i : !write_valid_q || write_ready_i)) begin
+        busy_q   <= 1'b0;
+        done_q   <= 1'b1;
+        filled_q <= 1'b0;
+      end
+
+      // ------------------------------------------------------------ reads of on-chip memory
+      if (!read_valid_q && !before_open_q && before_left_q != '0) begin
+        // The activation was asked for: read_what_q is Before.
+        read_valid_q  <= 1'b1;
+        read_line_q   <= before_line_q;
+        before_line_q <= before_line_q + CHIP_BITS'(1);
+        before_left_q <= before_left_q - 12'd1;
+        before_open_q <= 1'b1;
+      end
+      if (loads) begin
+        before_open_q <= 1'b0;
+        before_here_q <= 1'b0;
+        line_here_q   <= 1'b1;
+      end else if (fills && accumulate_q) begin
+        line_here_q   <= 1'b0;
+      end
+      if (read_answer_i) begin
+        if (came_what_q == Before) begin
+          before_q      <= read_data_i;
+          before_here_q <= 1'b1;
+        end
+        if (came_what_q == Head) {exponent_q, scale_q} <= read_data_i[31:0];
+        if (came_what_q == Mantissas) begin
+          activation[came_column_q[ColumnBits-1:0]] <=
+            {shifts_q[7:0], (half_q && came_column_q == last_column_q) ? 256'd0 : read_data_i[511:256], read_data_i[255:0]};
+          if (came_column_q == last_column_q) begin
+            filled_q <= 1'b1;
+            left_q   <= scaled_q && shift < 0;
+            far_q    <= scaled_q && shift < -18'sd31;
+            none_q   <= scaled_q && shift > 18'sd63;
+            amount_q <= !scaled_q ? '0 : (shift < 0) ? 6'd31 + shift[5:0] : shift[5:0];
+          end
+          came_column_q <= came_column_q + 10'd1;
+        end
+      end
+      if (read_valid_q && read_ready_i) begin
+        came_what_q <= read_what_q;
+        if (read_what_q == Before || (read_what_q == Mantissas && ask_column_q == row_lines_q)) begin
+          read_valid_q <= 1'b0;
+          read_what_q  <= Before;
+        end else if (read_what_q == Head || (read_what_q == Mantissas && ask_column_q[4:0] == '0)) begin
+          read_what_q   <= Shifts;
+          read_line_q   <= shifts_line_q;
+          shifts_line_q <= shifts_line_q + CHIP_BITS'(1);
+        end else begin
+          read_what_q      <= Mantissas;
+          read_line_q      <= mantissas_line_q;
+          mantissas_line_q <= mantissas_line_q + CHIP_BITS'(1);
+          ask_column_q     <= ask_column_q + 11'd1;
+        end
+      end
+
+      // ------------------------------------------------------------ asks memory
+      if (fetch_valid_q && fetch_ready_i) begin
+        if (!fetch_scales_q && !(fetch_single_q && rows_unasked_q != '0)) begin
+          fetch_valid_q  <= rows_unasked_q != '0;
+          fetch_scales_q <= 1'b1;
+          fetch_line_q   <= {2'd0, scales_line_q};
+          fetch_lines_q  <= 16'd1;
+          scales_line_q  <= scales_line_q + 32'd1;
+        end else begin
+          // Rows: 32 of them, or one.
+          fetch_scales_q <= 1'b0;
+          fetch_single_q <= rows_unasked_q < 21'd32;
+          fetch_line_q   <= rows_line_q;
+          fetch_lines_q  <= (rows_unasked_q < 21'd32) ? {5'd0, row_lines_q} : {row_lines_q, 5'd0};
+          rows_line_q    <= rows_line_q + ((rows_unasked_q < 21'd32) ? {23'd0, row_lines_q} : {18'd0, row_lines_q, 5'd0});
+          rows_unasked_q <= rows_unasked_q - ((rows_unasked_q < 21'd32) ? 21'd1 : 21'd32);
+        end
+      end
+
       // ------------------------------------------------------------ a value's place
       if (write_ready_i) write_valid_q <= 1'b0;
       if (logit_ready_i) logit_valid_q <= 1'b0;
-      if (!line_here_q && before_here_q) begin
-        line_q        <= before_q;
-        line_here_q   <= 1'b1;
-        before_here_q <= 1'b0;
-        before_open_q <= 1'b0;
-      end
       if (places) begin
-        rows_left_q <= rows_left_q - 21'd1;
         if (head_q) begin
           logit_valid_q <= 1'b1;
           logit_q       <= value_q;
           logit_last_q  <= last_q && rows_left_q == 21'd1;
         end else begin
           slot_q <= slot_q + 4'd1;
-          line_q <= {placed, line_q[511:32]};
-          if (slot_q == 4'd15) begin
-            full_q        <= {placed, line_q[511:32]};
-            write_valid_q <= 1'b1;
-            write_line_q  <= write_line_q + CHIP_BITS'(1);
-            if (accumulate_q) begin
-              line_here_q   <= before_here_q;
-              line_q        <= before_q;
-              before_here_q <= 1'b0;
-              if (before_here_q) before_open_q <= 1'b0;
-            end
-          end
         end
+        rows_left_q <= rows_left_q - 21'd1;
+      end
+      if (fills) begin
+        write_valid_q <= 1'b1;
+        write_line_q  <= write_line_q + CHIP_BITS'(1);
       end
 
       // ------------------------------------------------------------ rows and beats, the later ones first
@@ -270,9 +360,9 @@ module npu_gemv
 
         row_valid_q <= joined_valid_q && joined_last_q;
         if (joined_valid_q) begin
-          sum_q     <= joined_last_q ? '0 : sum_q + joined_q;
           row_sum_q <= sum_q + joined_q;
           factor4_q <= factor3_q;
+          sum_q     <= joined_last_q ? '0 : sum_q + joined_q;
         end
 
         joined_valid_q <= blocks_valid_q;
@@ -301,124 +391,24 @@ module npu_gemv
         end
 
         taken_q <= 1'b0;
-        if (beat_valid_i && filled_q) begin
+        if (takes) begin
           if (beat_fault_i) end_q <= UNIT_MEMORY;
           if (wants_scales_q) begin
-            scales_q       <= beat_data_i;
             wants_scales_q <= 1'b0;
           end else begin
             taken_q      <= 1'b1;
             weights_q    <= beat_data_i;
             mantissas_q  <= activation[column_q[ColumnBits-1:0]];
-            column_q     <= column_q + 10'd1;
-            taken_last_q <= 1'b0;
+            taken_last_q <= column_q == last_column_q;
             if (column_q == last_column_q) begin
-              column_q       <= '0;
-              taken_last_q   <= 1'b1;
               row_scale_q    <= scales_q[{row_q, 4'd0} +: 16];
-              row_q          <= row_q + 5'd1;
               wants_scales_q <= row_q == 5'd31;
               rows_untaken_q <= rows_untaken_q - 21'd1;
+              row_q          <= row_q + 5'd1;
             end
+            column_q <= (column_q == last_column_q) ? '0 : column_q + 10'd1;
           end
         end
-      end
-
-      // ------------------------------------------------------------ asks memory
-      if (fetch_valid_q && fetch_ready_i) begin
-        if (fetch_scales_q || (fetch_single_q && rows_unasked_q != '0)) begin
-          // Rows: 32 of them, or one.
-          fetch_scales_q <= 1'b0;
-          fetch_line_q   <= rows_line_q;
-          if (rows_unasked_q >= 21'd32) begin
-            fetch_lines_q  <= {row_lines_q, 5'd0};
-            rows_line_q    <= rows_line_q + {18'd0, row_lines_q, 5'd0};
-            rows_unasked_q <= rows_unasked_q - 21'd32;
-          end else begin
-            fetch_single_q <= 1'b1;
-            fetch_lines_q  <= {5'd0, row_lines_q};
-            rows_line_q    <= rows_line_q + {23'd0, row_lines_q};
-            rows_unasked_q <= rows_unasked_q - 21'd1;
-          end
-        end else begin
-          fetch_valid_q  <= rows_unasked_q != '0;
-          fetch_scales_q <= 1'b1;
-          fetch_line_q   <= {2'd0, scales_line_q};
-          fetch_lines_q  <= 16'd1;
-          scales_line_q  <= scales_line_q + 32'd1;
-        end
-      end
-
-      // ------------------------------------------------------------ asks on-chip memory
-      if (read_valid_q && read_ready_i) begin
-        came_what_q <= read_what_q;
-        read_what_q <= Mantissas;
-        case (read_what_q)
-          Head: begin
-            read_what_q   <= Shifts;
-            read_line_q   <= shifts_line_q;
-            shifts_line_q <= shifts_line_q + CHIP_BITS'(1);
-          end
-          Mantissas: begin
-            ask_column_q <= ask_column_q + 10'd1;
-            if (ask_column_q == last_column_q) begin
-              read_valid_q <= 1'b0;
-              read_what_q  <= Before;
-            end else if (ask_column_q[4:0] == 5'd31) begin
-              read_what_q   <= Shifts;
-              read_line_q   <= shifts_line_q;
-              shifts_line_q <= shifts_line_q + CHIP_BITS'(1);
-            end else begin
-              read_line_q      <= mantissas_line_q;
-              mantissas_line_q <= mantissas_line_q + CHIP_BITS'(1);
-            end
-          end
-          Shifts: begin
-            read_line_q      <= mantissas_line_q;
-            mantissas_line_q <= mantissas_line_q + CHIP_BITS'(1);
-          end
-          default: begin
-            read_valid_q <= 1'b0;
-            read_what_q  <= Before;
-          end
-        endcase
-      end else if (!read_valid_q && !before_open_q && before_left_q != '0) begin
-        // The activation was asked for: read_what_q is Before.
-        read_valid_q  <= 1'b1;
-        read_line_q   <= before_line_q;
-        before_line_q <= before_line_q + CHIP_BITS'(1);
-        before_left_q <= before_left_q - 12'd1;
-        before_open_q <= 1'b1;
-      end
-      if (read_answer_i) begin
-        case (came_what_q)
-          Head:      {exponent_q, scale_q} <= read_data_i[31:0];
-          Shifts:    shifts_q <= nibbles(read_data_i);
-          Mantissas: begin
-            came_column_q <= came_column_q + 10'd1;
-            activation[came_column_q[ColumnBits-1:0]] <=
-              {shifts_q[7:0], (half_q && came_column_q == last_column_q) ? 256'd0 : read_data_i[511:256], read_data_i[255:0]};
-            shifts_q <= {8'd0, shifts_q[255:8]};
-            if (came_column_q == last_column_q) begin
-              filled_q <= 1'b1;
-              left_q   <= scaled_q && shift < 0;
-              far_q    <= scaled_q && shift < -18'sd31;
-              none_q   <= scaled_q && shift > 18'sd63;
-              amount_q <= !scaled_q ? '0 : (shift < 0) ? 6'd31 + shift[5:0] : shift[5:0];
-            end
-          end
-          default: begin
-            before_q      <= read_data_i;
-            before_here_q <= 1'b1;
-          end
-        endcase
-      end
-
-      // ------------------------------------------------------------ the end
-      if (rows_left_q == '0 && (head_q ? !logit_valid_q && sampler_idle_i : !write_valid_q || write_ready_i)) begin
-        busy_q   <= 1'b0;
-        done_q   <= 1'b1;
-        filled_q <= 1'b0;
       end
     end else begin
       done_q <= 1'b0;

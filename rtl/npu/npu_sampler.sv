@@ -69,6 +69,55 @@ module npu_sampler
       end
   endfunction
 
+  // What is below the highest one, which so many zeros are above.
+  function automatic logic [31:0] normal(input logic [63:0] value, input logic [5:0] by);
+    /* verilator lint_off UNUSEDSIGNAL */
+    logic [63:0] shifted;
+    /* verilator lint_on UNUSEDSIGNAL */
+    shifted = value << by;
+    normal = shifted[62:31];
+  endfunction
+
+  // -log2(1 - w), of the logarithm of 2^33 - W.
+  function automatic logic [29:0] surprise(input logic [30:0] logarithm);
+    /* verilator lint_off UNUSEDSIGNAL */
+    logic [30:0] rest;
+    /* verilator lint_on UNUSEDSIGNAL */
+    rest = 31'd553648128 - logarithm;
+    surprise = rest[29:0];
+  endfunction
+
+  function automatic logic signed [59:0] times(input logic signed [31:0] a, input logic [27:0] b);
+    logic signed [59:0] wide;
+    wide = {{28{a[31]}}, a};
+    times = wide * $signed({1'b0, b});
+  endfunction
+
+  // A power of 2 of 10 fraction bits, rounded up to a whole number.
+  function automatic logic signed [30:0] ceiling(input logic signed [40:0] power);
+    /* verilator lint_off UNUSEDSIGNAL */
+    logic signed [40:0] up;
+    /* verilator lint_on UNUSEDSIGNAL */
+    up = power + 41'sd1023;
+    ceiling = up[40:10];
+  endfunction
+
+  // How far a power is below a whole number: too far, whole, part.
+  function automatic logic [15:0] below(input logic signed [30:0] whole, input logic signed [40:0] power);
+    logic [41:0] distance;
+    distance = {whole[30], whole, 10'd0} - {power[40], power};
+    below = {distance[41:10] > 32'd21, distance[14:0]};
+  endfunction
+
+  // 48 fraction bits to 16, halves up, and never above 0.
+  /* verilator lint_off UNUSEDSIGNAL */
+  function automatic logic [31:0] nats(input logic signed [59:0] product);
+    /* verilator lint_on UNUSEDSIGNAL */
+    logic signed [28:0] rounded;
+    rounded = {product[59], product[59:32]} + {28'd0, product[31]};
+    nats = (rounded > 0) ? '0 : {{3{rounded[28]}}, rounded};
+  endfunction
+
   // A table's entry, and by how much the next one is higher.
   function automatic logic [41:0] straight(input logic [24:0] low, input logic [24:0] high);
     /* verilator lint_off UNUSEDSIGNAL */
@@ -120,7 +169,11 @@ module npu_sampler
   // The chosen token's.
   assign position = step_i.position + 32'd1;
   assign which    = !draws_q ? {1'b0, at_q[1] || at_q[3]} : (draw_q == '0) ? Plain : draw_q[0] ? First : Second;
-  assign turn     = busy_q ? turned(hash_q, which) : '0;
+
+  always_comb begin
+    turn = '0;
+    if (busy_q) turn = turned(hash_q, which);
+  end
 
   // ---------------------------------------------------------------- straight lines
   logic [4:0]  line_q;                  // an argument is at this stage
@@ -134,34 +187,25 @@ module npu_sampler
   logic [30:0] logarithm_q;             // 24 fraction bits, as all of noise
   /* verilator lint_off UNUSEDSIGNAL */
   logic [40:0] between_q;
-  logic [63:0] normal;
   /* verilator lint_on UNUSEDSIGNAL */
-
-  assign normal = line_q[1] ? x1_q << zeros_q : '0;
 
   // ---------------------------------------------------------------- logits on their way
   logic signed [31:0] logit0_q, logit1_q, logit2_q, logit3_q;
   logic               last0_q, last1_q, last2_q, last3_q, last4_q;
   logic [30:0]        drawn1_q, drawn2_q;     // w of 33 bits, without its lowest, which is 1, and the highest,
   logic               tail1_q, tail2_q;       // which is here: w is one half or more
-  logic [29:0]        surprise, noise1_q, noise2_q;
+  logic [29:0]        noise1_q, noise2_q;
   logic signed [31:0] noise_q;
-  logic signed [59:0] multiplied, product_q;
+  logic signed [59:0] product_q;
   logic signed [61:0] key_q, best_q;
   logic signed [40:0] power_q;
   logic               none_q;                 // no logit yet
   logic [31:0]        token_q, chosen_q;      // of the logit that comes to the last stage next; the best one's
   logic [17:0]        chosen_power_q;         // the log-probability has no more bits
 
-  assign multiplied = {{28{end_q[7] ? nats_q[31] : logit3_q[31]}}, end_q[7] ? nats_q : logit3_q};
-  assign surprise   = 30'(33 << 24) - logarithm_q[29:0];
-
   // ---------------------------------------------------------------- blocks
   logic [40:0]        held [0:31];
   logic signed [40:0] top_q, held_q;
-  /* verilator lint_off UNUSEDSIGNAL */
-  logic signed [40:0] above;
-  /* verilator lint_on UNUSEDSIGNAL */
   logic               closes_q, closes_last_q;  // a block is complete
   logic [4:0]         size_q;                   // less one
   logic               walks_q, walk_last_q, reads_q;
@@ -169,7 +213,6 @@ module npu_sampler
   logic [3:0]         walk_at_q;                // a power is at this stage of the walk
   logic [5:0]         walk_end_q;               // the last of the block is, and at 4 and 5 the block's sum
   logic signed [30:0] ceiling_q;
-  logic [41:0]        below;
   logic [9:0]         part1_q;
   logic [4:0]         down1_q, down2_q;
   logic               far1_q, far2_q;
@@ -181,17 +224,13 @@ module npu_sampler
   logic [40:0]        raised_q;
   logic [63:0]        high_q, low_q;            // sums of the highest bin, and of the one below
 
-  assign above = top_q + 41'sd1023;
-  assign below = {ceiling_q[30], ceiling_q, 10'd0} - {held_q[40], held_q};
-  assign bin   = ceiling_q[30:4];
+  assign bin = ceiling_q[30:4];
 
   // ---------------------------------------------------------------- the end
   logic [8:0]         end_q;                    // at this stage of it
   logic signed [31:0] nats_q;
   logic [31:0]        logp_q;
-  logic signed [28:0] rounded;
 
-  assign rounded        = {product_q[59], product_q[59:32]} + {28'd0, product_q[31]};
   assign sample_token_o = chosen_q;
   assign sample_logp_o  = logp_q;
 
@@ -206,7 +245,7 @@ module npu_sampler
       end_q <= {end_q[7:0], walk_end_q[5] && walk_last_q};
       if (end_q != '0) begin
         if (end_q[8]) begin
-          logp_q  <= (rounded > 0) ? '0 : {{3{rounded[28]}}, rounded};
+          logp_q  <= nats(product_q);
           have_q  <= 1'b1;
           begun_q <= 1'b0;
         end
@@ -241,9 +280,7 @@ module npu_sampler
           far2_q  <= far1_q;
         end
         if (walk_at_q[0]) begin
-          part1_q <= below[9:0];
-          down1_q <= below[14:10];
-          far1_q  <= below[41:10] > 32'd21;
+          {far1_q, down1_q, part1_q} <= below(ceiling_q, held_q);
         end
         if (reads_q) begin
           held_q  <= held[walk_q];
@@ -256,7 +293,7 @@ module npu_sampler
         walk_q      <= '0;
         walk_size_q <= size_q;
         walk_last_q <= closes_last_q;
-        ceiling_q   <= above[40:10];
+        ceiling_q   <= ceiling(top_q);
         block_q     <= '0;
         closes_q    <= 1'b0;
       end
@@ -283,7 +320,7 @@ module npu_sampler
         power_q <= {product_q[59], product_q[59:20]} + {40'd0, product_q[19]};
       end
       if (at_q[15] || end_q[7])
-        product_q <= multiplied * $signed({1'b0, end_q[7] ? LnTwo : sharpness_q});
+        product_q <= times(end_q[7] ? nats_q : logit3_q, end_q[7] ? LnTwo : sharpness_q);
       if (at_q[15]) begin
         noise_q <= greedy_q ? '0 : $signed({2'd0, noise2_q}) - $signed({1'b0, logarithm_q});
         last4_q <= last3_q;
@@ -293,7 +330,7 @@ module npu_sampler
         logit3_q <= logit2_q;
         last3_q  <= last2_q;
       end
-      if (at_q[9]) noise1_q <= tail2_q ? 30'(24 << 24) : surprise;
+      if (at_q[9]) noise1_q <= tail2_q ? 30'd402653184 : surprise(logarithm_q);
       if (at_q[7]) begin
         logit2_q <= logit1_q;
         last2_q  <= last1_q;
@@ -321,7 +358,7 @@ module npu_sampler
         whole3_q         <= whole2_q;
       end
       if (line_q[1]) begin
-        mantissa_q <= normal[62:31];
+        mantissa_q <= normal(x1_q, zeros_q);
         whole2_q   <= ratio1_q ? '0 : ~zeros_q;
         ratio2_q   <= ratio1_q;
       end
@@ -337,7 +374,7 @@ module npu_sampler
         ratio0_q <= 1'b0;
       end
       if (at_q[9]) begin
-        x0_q     <= tail2_q ? {34'd0, surprise} : {32'd0, drawn2_q, 1'b1};
+        x0_q     <= tail2_q ? {34'd0, surprise(logarithm_q)} : {32'd0, drawn2_q, 1'b1};
         ratio0_q <= !tail2_q;
       end
       if (end_q[0]) begin

@@ -171,7 +171,7 @@ module npu_scoreboard_tb;
   initial begin
     for (int k = 0; k < 4; k++) holds[k] = 0;
     @(posedge rst_n);
-    for (steps = 0; steps < 60; steps = steps + 1) begin
+    for (steps = 0; steps < 160; steps = steps + 1) begin
       waits_for = $sformatf("step %0d", steps);
       for (int k = 0; k < Words; k++) begin
         unit_of[k] = below(4);
@@ -179,7 +179,7 @@ module npu_scoreboard_tb;
       end
       for (int u = 0; u < UNITS; u++) begin at[u] = -1; left[u] = 0; end
       number = 0; begun = 0; held_for = 0; first_failed = -1; show_next = 1'b1;
-      fail_chance = chance(40) ? 8 : 0;
+      fail_chance = chance(60) ? 8 : 0;
       start <= 1'b1;
       @(posedge clk);
       start <= 1'b0;

@@ -10,7 +10,7 @@ module npu_sequencer_tb;
 
   logic clk, rst_n;
   int   cycle;
-  clock_reset #(.Limit(20000000)) u_clock (.clk_o(clk), .rst_no(rst_n), .cycle_o(cycle));
+  clock_reset #(.Limit(600000)) u_clock (.clk_o(clk), .rst_no(rst_n), .cycle_o(cycle));
 
   logic                   start = 1'b0, idle, over, silent = 1'b0, failed = 1'b0, quiet, taken = 1'b0, issued;
   logic [MEMORY_BITS-1:0] program_line = '0, memory_lines = '0, fetch_line;

@@ -205,8 +205,8 @@ pub fn print(seed: u64, count: u64) {
         for eight in memory[(MEMORY as usize - 16) * LINE..].chunks_exact_mut(8) {
             eight.copy_from_slice(&draws.one(&sets).to_le_bytes());
         }
-        if draws.chance(10) {
-            let at = (MEMORY as usize - 1 - draws.below(16) as usize) * LINE;
+        if draws.chance(20) {
+            let at = (MEMORY as usize - 16 + draws.below(6) as usize) * LINE;
             memory[at..at + 8].copy_from_slice(&draws.next().to_le_bytes());
         }
         let lost = draws.below(400) as usize;
