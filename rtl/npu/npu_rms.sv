@@ -12,7 +12,7 @@ module npu_rms (
   output logic [15:0] inverse_o,
   output logic [4:0]  half_o            // k / 2
 );
-  localparam logic [2:0] READY = 3'd0, MEAN = 3'd1, EPSILON = 3'd2, SCALE = 3'd3, ROOT = 3'd4, INVERSE = 3'd5;
+  localparam logic [2:0] READY = 3'd0, MEAN = 3'd1, EPSILON = 3'd2, HALF = 3'd3, SCALE = 3'd4, ROOT = 3'd5, INVERSE = 3'd6;
 
   logic [2:0]  phase_q;
   logic [5:0]  left_q;                  // steps behind this one
@@ -37,7 +37,6 @@ module npu_rms (
   logic [36:0] offered, taken;
   logic        fits, ends;
   logic [63:0] mean;
-  logic [4:0]  half;
   always_ff @(posedge clk_i) begin
     if (phase_q != READY) begin
       ends = left_q == '0;
@@ -45,12 +44,14 @@ module npu_rms (
         EPSILON: begin
           mean     = number_q + {32'd0, epsilon_i};
           number_q <= (mean == '0) ? 64'd1 : mean;
-          phase_q  <= SCALE;
+          phase_q  <= HALF;
+        end
+        HALF: begin
+          half_q  <= half_shift(number_q);
+          phase_q <= SCALE;
         end
         SCALE: begin
-          half     = half_shift(number_q);
-          half_q   <= half;
-          number_q <= number_q << {half, 1'b0};
+          number_q <= number_q << {half_q, 1'b0};
           rest_q   <= '0;
           root_q   <= '0;
           left_q   <= 6'd31;

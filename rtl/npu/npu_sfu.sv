@@ -290,7 +290,7 @@ module npu_sfu
       end
       best_valid_q <= top_valid_q && top_last_q;
       if (top_valid_q) begin
-        best = (top_fresh_q) ? '0 : best_q;
+        best = top_fresh_q ? '0 : best_q;
         for (int k = 0; k < 4; k++) if (top_q[19*k +: 19] > best) best = top_q[19*k +: 19];
         best_q       <= best;
         best_whole_q <= top_whole_q;

@@ -1,13 +1,13 @@
 // npu_sfu against the interpreter: vectors, heads, gains and turns of any bytes, on-chip memory that stalls, and now and then takes
 // no line for so long that all of the unit must wait.
-// vectors: sfu 120
+// vectors: sfu 250
 module npu_sfu_tb;
   import bench_pkg::*;
   import npu_unit_pkg::*;
 
   logic clk, rst_n, over, start, idle, done;
   int   cycle;
-  clock_reset #(.Limit(4000000)) u_clock (.clk_o(clk), .rst_no(rst_n), .cycle_o(cycle));
+  clock_reset #(.Limit(150000)) u_clock (.clk_o(clk), .rst_no(rst_n), .cycle_o(cycle));
 
   npu_op_t              op;
   npu_end_t             ended;
@@ -41,5 +41,5 @@ module npu_sfu_tb;
     .write_valid_o(write_valid), .write_line_o(write_line), .write_data_o(write_data), .write_ready_i(write_ready)
   );
 
-  always @(posedge clk) if (rst_n && over) finish_bench("npu_sfu");
+  always @(posedge clk) if (rst_n && over) finish_bench("npu_sfu_tb");
 endmodule
