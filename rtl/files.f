@@ -30,7 +30,6 @@ rtl/axi_writer.sv
 rtl/rl_runtime_top.sv
 rtl/npu/npu_pkg.sv
 rtl/npu/npu_unit_pkg.sv
-<<<<<<< HEAD
 rtl/npu/npu_sfu_pkg.sv
 rtl/npu/npu_control_pkg.sv
 rtl/npu/npu_rms.sv
@@ -46,7 +45,3 @@ rtl/npu/npu_scoreboard.sv
 rtl/npu/npu_chip.sv
 rtl/npu/npu_reader.sv
 rtl/npu/npu_top.sv
-=======
-rtl/npu/npu_gemv.sv
-rtl/npu/npu_sampler.sv
->>>>>>> npu-gemv

@@ -178,158 +178,85 @@ module npu_mem
     embedded = !left ? {{8{down[23]}}, down} : (up > Bound) ? Bound[31:0] : (up < -Bound) ? -Bound[31:0] : up[31:0];
   endfunction
 
-  /* verilator lint_off BLKSEQ */  // names for what belongs to one cycle
-  logic                    push, pop, given;
+  /* verilator lint_off BLKSEQ */  // names for what belongs to one cycle; registers are read before they are written
+  logic [2:0]              state;
+  logic                    fetch, beats, full, walks, reading, writing, storing, push, pop, given, multiplies, stores;
   logic [LINE_BITS-1:0]    push_data;
-  logic [MEMORY_BITS-1:0]  push_to;
+  logic [MEMORY_BITS-1:0]  push_to, to;
   logic [1:0]              push_what;
   logic signed [8:0]       shift;
   logic [4:0]              by;
   logic                    left;
   logic [LINE_BITS+MEMORY_BITS+1:0] oldest;
-  logic [16:0]             end_line;       // of the piece, where it goes
+  logic [16:0]             to_piece;       // from the first token's first one on
+  logic [3:0]              next_piece;
   logic [CHIP_BITS-1:0]    scale_lines;
-  logic                    moved;
 
   always_ff @(posedge clk_i) begin
-    done_q <= 1'b0;
-    if (start_i) begin
-      state_q         <= Prepare;
-      busy_q          <= 1'b1;
-      end_q           <= UNIT_FINE;
-      beats_q         <= 1'b0;
-      behind_q        <= 1'b0;
-      scaled_q        <= 1'b0;
-      line_full_q     <= 1'b0;
-      line_last_q     <= 1'b0;
-      quarter_q       <= 2'd0;
-      products_full_q <= 1'b0;
-      walks_q         <= 1'b0;
-      head_q          <= '0;
-      head_scale_q    <= 1'b1;
-      piece_q         <= '0;
-      from_piece_q    <= '0;
-      queue_in_q      <= 2'd0;
-      queue_out_q     <= 2'd0;
-      queued_q        <= 3'd0;
-      free_q          <= 3'(Room);
-      owed_q          <= '0;
-    end
+    if (done_q) done_q <= 1'b0;
     if (busy_q) begin
+      state   = state_q;
+      fetch   = fetch_q && !fetch_ready_i;
+      beats   = beats_q;
+      full    = line_full_q;
+      walks   = walks_q;
+      to      = to_q;
+      reading = read_q && !read_ready_i;
+      writing = write_q && !write_ready_i;
+      storing = store_q && !store_ready_i;
+      stores  = appends || outputs;
       push      = 1'b0;
       push_what = Whole;
       push_to   = to_q;
-      case (state_q)
-        Prepare: begin
-          product_q  <= MEMORY_BITS'(row) * (embeds ? MEMORY_BITS'(row_lines) : op_i.kind == OP_ROW ? MEMORY_BITS'(op_i.stride) : '0);
-          to_first_q <= 8'(position_i[4:0]) * 8'(pieces);
-          to_q       <= outputs ? op_i.from : MEMORY_BITS'(op_i.dst);
-          state_q    <= Address;
-          if (op_i.kind == OP_ROW && position_i >= 32'(op_i.rows)) end_q <= UNIT_POSITION;
-          if (embeds && token_i >= 32'(op_i.rows)) end_q <= UNIT_TOKEN;
-          if (appends && position_i[31:16] != '0) end_q <= UNIT_MISSING;
-          if (outputs && {1'b0, op_i.from} + 35'(op_i.lines) > 35'(output_lines_i)) end_q <= UNIT_OUTPUT;
-        end
-        Address: begin
-          fetch_line_q  <= embeds ? MEMORY_BITS'(op_i.scales) + MEMORY_BITS'(token_i[20:5])
-                                  : op_i.from + product_q;
-          fetch_lines_q <= embeds ? 16'd1 : (op_i.kind == OP_GAIN) ? op_i.lines - 16'd1 : op_i.lines;
-          beats_left_q  <= embeds ? 16'(row_lines) - 16'd1 : (op_i.kind == OP_GAIN) ? op_i.lines - 16'd2 : op_i.lines - 16'd1;
-          walk_left_q   <= op_i.lines - 16'd1;
-          behind_q      <= embeds;
-          state_q       <= Move;
-          if (end_q == UNIT_FINE) begin
-            if (copies || embeds) begin
-              fetch_q <= 1'b1;
-              beats_q <= 1'b1;
-            end
-            if (outputs) walks_q <= 1'b1;
-            if (appends) state_q <= Look;
-            if (op_i.kind == OP_GAIN) begin
-              push      = 1'b1;
-              push_data = LINE_BITS'({{8{op_i.exponent[7]}}, op_i.exponent});
-            end
-          end
-        end
-        Look: begin
-          first_q   <= block_line_i + MEMORY_BITS'(op_i.layer);
-          to_base_q <= block_line_i + MEMORY_BITS'(op_i.layer);
-          if (block_answer_i) begin
-            end_q   <= block_end_i;
-            walks_q <= block_end_i == UNIT_FINE;
-            state_q <= Move;
-          end
-        end
-        default: ;
-      endcase
-
-      if (fetch_q && fetch_ready_i) begin
-        fetch_q <= behind_q;
-        if (behind_q) begin
-          fetch_line_q  <= op_i.from + product_q;
-          fetch_lines_q <= 16'(row_lines);
-          behind_q      <= 1'b0;
-        end
+      if (state_q == Move && !fetch_q && !beats_q && !line_full_q && !products_full_q && !walks_q
+          && queued_q == 3'd0 && !write_q && !store_q && free_q == 3'(Room) && owed_q == '0) begin
+        state  = Idle;
+        busy_q <= 1'b0;
+        done_q <= 1'b1;
       end
 
-      // The beats, and what is made of weights.
-      if (products_full_q) begin
-        shift = -($signed({op_i.exponent[7], op_i.exponent}) + 9'sd10);
-        left  = shift <= 9'sd0;
-        shift = left ? -shift : shift;
-        by    = (shift > 9'sd26) ? 5'd26 : shift[4:0];
-        push  = 1'b1;
-        for (int lane = 0; lane < 16; lane++)
-          push_data[32*lane +: 32] = embedded(products_q[32*lane +: 24], left, by);
-        products_full_q <= 1'b0;
+      // What the queue gives.
+      pop = queued_q != 3'd0 && !writing && !storing;
+      if (pop) begin
+        oldest      = queue_q[queue_out_q];
+        queue_out_q <= queue_out_q + 2'd1;
+        out_data_q  <= oldest[LINE_BITS-1:0];
+        out_line_q  <= oldest[LINE_BITS +: MEMORY_BITS];
+        writing     = !stores;
+        storing     = stores;
+        case (oldest[LINE_BITS+MEMORY_BITS +: 2])
+          Whole:   out_strobe_q <= '1;
+          Low:     out_strobe_q <= {32'd0, 32'hFFFF_FFFF};
+          High:    out_strobe_q <= {32'hFFFF_FFFF, 32'd0};
+          default: out_strobe_q <= 64'd3 << {position_i[4:0], 1'b0};
+        endcase
       end
-      if (line_full_q && queued_q < 3'(Room - 1)) begin
-        // One is multiplied, and one shifted: both have a place.
-        for (int lane = 0; lane < 16; lane++)
-          products_q[32*lane +: 32] <= {{24{line_q[8*lane + 7]}}, line_q[8*lane +: 8]} * {16'd0, scale_q};
-        products_full_q <= 1'b1;
-        line_q          <= {128'd0, line_q[LINE_BITS-1:128]};
-        quarter_q       <= quarter_q + 2'd1;
-        if (quarter_q == ((line_last_q && op_i.columns[5]) ? 2'd1 : 2'd3)) line_full_q <= 1'b0;
-      end
-      if (beat_valid_i && beat_ready_o) begin
-        if (beat_fault_i) end_q <= UNIT_MEMORY;
-        if (embeds && !scaled_q) begin
-          scaled_q <= 1'b1;
-          scale_q  <= beat_data_i[{token_i[4:0], 4'd0} +: 16];
-        end else begin
-          beats_left_q <= beats_left_q - 16'd1;
-          if (beats_left_q == 16'd0) beats_q <= 1'b0;
-          if (embeds) begin
-            line_full_q <= 1'b1;
-            line_last_q <= beats_left_q == 16'd0;
-            line_q      <= beat_data_i;
-            quarter_q   <= 2'd0;
-          end else begin
-            push      = 1'b1;
-            push_data = beat_data_i;
-          end
-        end
-      end
+      owed_q <= owed_q + 17'(pop && stores) - 17'(stored_i);
 
-      // What is read of on-chip memory.
-      given = 1'b0;
+      // What comes of on-chip memory, and is asked for.
+      if (read_answer_i) begin
+        push      = 1'b1;
+        push_what = come_what_q;
+        push_to   = come_to_q;
+        push_data = (come_what_q == Whole) ? read_data_i
+                  : (come_what_q == Scale) ? {32{read_data_i[{come_at_q, 4'd0} +: 16]}}
+                  : come_at_q[0] ? {2{read_data_i[511:256]}} : {2{read_data_i[255:0]}};
+      end
       if (read_q && read_ready_i) begin
-        read_q      <= 1'b0;
         come_to_q   <= ask_to_q;
         come_what_q <= ask_what_q;
         come_at_q   <= ask_at_q;
       end
-      if (walks_q && (!read_q || read_ready_i) && free_q != 3'd0) begin
-        given  = 1'b1;
-        read_q <= 1'b1;
+      given = walks_q && !reading && free_q != 3'd0;
+      if (given) begin
+        reading = 1'b1;
         if (outputs) begin
           read_line_q <= op_i.a + CHIP_BITS'(op_i.lines - 16'd1 - walk_left_q);
           ask_to_q    <= to_q;
           ask_what_q  <= Whole;
-          to_q        <= to_q + 1'b1;
+          to          = to_q + 1'b1;
           walk_left_q <= walk_left_q - 16'd1;
-          if (walk_left_q == 16'd0) walks_q <= 1'b0;
+          if (walk_left_q == 16'd0) walks = 1'b0;
         end else if (head_scale_q) begin
           read_line_q  <= op_i.a + CHIP_BITS'(head_q[12:5]);
           ask_to_q     <= to_base_q;
@@ -339,77 +266,158 @@ module npu_mem
           piece_q      <= '0;
         end else begin
           scale_lines  = CHIP_BITS'(op_i.kv_heads[12:4]) + CHIP_BITS'(op_i.kv_heads[3:0] != '0);
-          end_line     = 17'(to_first_q) + 17'(piece_q);
+          to_piece     = 17'(to_first_q) + 17'(piece_q);
+          next_piece   = piece_q + (pieces[0] ? 4'd1 : 4'd2);
           read_line_q  <= op_i.a + scale_lines + CHIP_BITS'(from_piece_q[CHIP_BITS+1:1]);
-          ask_to_q     <= to_base_q + MEMORY_BITS'(end_line[16:1]) + 1'b1;
-          ask_what_q   <= !pieces[0] ? Whole : end_line[0] ? High : Low;
+          ask_to_q     <= to_base_q + MEMORY_BITS'(to_piece[16:1]) + 1'b1;
+          ask_what_q   <= !pieces[0] ? Whole : to_piece[0] ? High : Low;
           ask_at_q     <= {4'd0, from_piece_q[0]};
           from_piece_q <= from_piece_q + (pieces[0] ? (CHIP_BITS+2)'(1) : (CHIP_BITS+2)'(2));
-          piece_q      <= piece_q + (pieces[0] ? 4'd1 : 4'd2);
-          if (piece_q + (pieces[0] ? 4'd1 : 4'd2) == pieces) begin
-            head_scale_q <= 1'b1;
-            head_q       <= head_q + 1'b1;
-            to_base_q    <= to_base_q + MEMORY_BITS'(half) + MEMORY_BITS'(half);
+          piece_q      <= next_piece;
+          if (next_piece == pieces) begin
             // Values of the first head lie behind its keys.
-            if (head_q + 1'b1 == op_i.kv_heads) to_base_q <= first_q + MEMORY_BITS'(half);
-            if ({1'b0, head_q} + 14'd1 == {op_i.kv_heads, 1'b0}) walks_q <= 1'b0;
+            to_base_q    <= (head_q + 1'b1 == op_i.kv_heads) ? first_q + MEMORY_BITS'(half)
+                                                             : to_base_q + MEMORY_BITS'(half) + MEMORY_BITS'(half);
+            if ({1'b0, head_q} + 14'd1 == {op_i.kv_heads, 1'b0}) walks = 1'b0;
+            head_q       <= head_q + 1'b1;
+            head_scale_q <= 1'b1;
           end
         end
       end
-      if (read_answer_i) begin
-        push      = 1'b1;
-        push_what = come_what_q;
-        push_to   = come_to_q;
-        push_data = (come_what_q == Whole) ? read_data_i
-                  : (come_what_q == Scale) ? {32{read_data_i[{come_at_q, 4'd0} +: 16]}}
-                  : come_at_q[0] ? {2{read_data_i[511:256]}} : {2{read_data_i[255:0]}};
+      free_q <= free_q - 3'(given) + 3'(pop && stores);
+
+      // What is made of weights.
+      if (products_full_q) begin
+        shift = -($signed({op_i.exponent[7], op_i.exponent}) + 9'sd10);
+        left  = shift <= 9'sd0;
+        shift = left ? -shift : shift;
+        by    = (shift > 9'sd26) ? 5'd26 : shift[4:0];
+        push  = 1'b1;
+        for (int lane = 0; lane < 16; lane++)
+          push_data[32*lane +: 32] = embedded(products_q[32*lane +: 24], left, by);
+      end
+      // One is shifted and one multiplied: both have a place.
+      multiplies = line_full_q && queued_q < 3'(Room - 1);
+      if (multiplies) begin
+        for (int lane = 0; lane < 16; lane++)
+          products_q[32*lane +: 32] <= {{24{line_q[128*quarter_q + 8*lane + 7]}}, line_q[128*quarter_q + 8*lane +: 8]} * {16'd0, scale_q};
+        if (quarter_q == ((line_last_q && op_i.columns[5]) ? 2'd1 : 2'd3)) full = 1'b0;
+        quarter_q <= quarter_q + 2'd1;
+      end
+      products_full_q <= multiplies;
+
+      // What comes of memory, and is asked for.
+      if (beat_valid_i && beat_ready_o) begin
+        if (beat_fault_i) end_q <= UNIT_MEMORY;
+        if (embeds && !scaled_q) begin
+          scaled_q <= 1'b1;
+          scale_q  <= beat_data_i[{token_i[4:0], 4'd0} +: 16];
+        end else begin
+          if (embeds) begin
+            full        = 1'b1;
+            line_last_q <= beats_left_q == 16'd0;
+            line_q      <= beat_data_i;
+            quarter_q   <= 2'd0;
+          end else begin
+            push      = 1'b1;
+            push_data = beat_data_i;
+          end
+          if (beats_left_q == 16'd0) beats = 1'b0;
+          beats_left_q <= beats_left_q - 16'd1;
+        end
+      end
+      if (fetch_q && fetch_ready_i && behind_q) begin
+        fetch         = 1'b1;
+        fetch_line_q  <= op_i.from + product_q;
+        fetch_lines_q <= 16'(row_lines);
+        behind_q      <= 1'b0;
       end
 
-      // The queue, and what it goes to.
+      case (state_q)
+        Look: begin
+          first_q   <= block_line_i + MEMORY_BITS'(op_i.layer);
+          to_base_q <= block_line_i + MEMORY_BITS'(op_i.layer);
+          if (block_answer_i) begin
+            end_q <= block_end_i;
+            walks = block_end_i == UNIT_FINE;
+            state = Move;
+          end
+        end
+        Address: begin
+          fetch_line_q  <= embeds ? MEMORY_BITS'(op_i.scales) + MEMORY_BITS'(token_i[20:5]) : op_i.from + product_q;
+          fetch_lines_q <= embeds ? 16'd1 : (op_i.kind == OP_GAIN) ? op_i.lines - 16'd1 : op_i.lines;
+          beats_left_q  <= embeds ? 16'(row_lines) - 16'd1 : (op_i.kind == OP_GAIN) ? op_i.lines - 16'd2 : op_i.lines - 16'd1;
+          walk_left_q   <= op_i.lines - 16'd1;
+          behind_q      <= embeds;
+          state         = Move;
+          if (end_q == UNIT_FINE) begin
+            fetch = copies || embeds;
+            beats = copies || embeds;
+            walks = outputs;
+            if (appends) state = Look;
+            if (op_i.kind == OP_GAIN) begin
+              push      = 1'b1;
+              push_data = LINE_BITS'({{8{op_i.exponent[7]}}, op_i.exponent});
+            end
+          end
+        end
+        Prepare: begin
+          product_q  <= MEMORY_BITS'(row) * (embeds ? MEMORY_BITS'(row_lines) : op_i.kind == OP_ROW ? MEMORY_BITS'(op_i.stride) : '0);
+          to_first_q <= 8'(position_i[4:0]) * 8'(pieces);
+          to         = outputs ? op_i.from : MEMORY_BITS'(op_i.dst);
+          state      = Address;
+          if (op_i.kind == OP_ROW && position_i >= 32'(op_i.rows)) end_q <= UNIT_POSITION;
+          if (embeds && token_i >= 32'(op_i.rows)) end_q <= UNIT_TOKEN;
+          if (appends && position_i[31:16] != '0) end_q <= UNIT_MISSING;
+          if (outputs && {1'b0, op_i.from} + 35'(op_i.lines) > 35'(output_lines_i)) end_q <= UNIT_OUTPUT;
+        end
+        default: ;
+      endcase
+      if (stored_i && store_fault_i) end_q <= UNIT_MEMORY;
+
       if (push) begin
         queue_q[queue_in_q] <= {push_what, push_to, push_data};
         queue_in_q          <= queue_in_q + 2'd1;
-        if (!outputs) to_q  <= to_q + 1'b1;
+        if (!stores) to     = to_q + 1'b1;
       end
-      pop = queued_q != 3'd0 && (!(write_q || store_q) || (write_q ? write_ready_i : store_ready_i));
-      if (write_q && write_ready_i) write_q <= 1'b0;
-      if (store_q && store_ready_i) store_q <= 1'b0;
-      if (pop) begin
-        oldest      = queue_q[queue_out_q];
-        queue_out_q <= queue_out_q + 2'd1;
-        out_data_q  <= oldest[LINE_BITS-1:0];
-        out_line_q  <= oldest[LINE_BITS +: MEMORY_BITS];
-        write_q     <= !(appends || outputs);
-        store_q     <= appends || outputs;
-        case (oldest[LINE_BITS+MEMORY_BITS +: 2])
-          Whole:   out_strobe_q <= '1;
-          Low:     out_strobe_q <= {32'd0, 32'hFFFF_FFFF};
-          High:    out_strobe_q <= {32'hFFFF_FFFF, 32'd0};
-          default: out_strobe_q <= 64'd3 << {position_i[4:0], 1'b0};
-        endcase
-      end
-      queued_q <= queued_q + 3'(push) - 3'(pop);
-      free_q   <= free_q - 3'(given) + 3'(pop && (appends || outputs));
-      if (stored_i && store_fault_i) end_q <= UNIT_MEMORY;
-      owed_q <= owed_q + 17'(pop && (appends || outputs)) - 17'(stored_i);
-
-      moved = state_q == Move && !fetch_q && !beats_q && !line_full_q && !products_full_q && !walks_q
-           && queued_q == 3'd0 && !write_q && !store_q && free_q == 3'(Room) && owed_q == '0;
-      if (moved) begin
-        state_q <= Idle;
-        busy_q  <= 1'b0;
-        done_q  <= 1'b1;
-      end
+      queued_q    <= queued_q + 3'(push) - 3'(pop);
+      to_q        <= to;
+      read_q      <= reading;
+      write_q     <= writing;
+      store_q     <= storing;
+      fetch_q     <= fetch;
+      beats_q     <= beats;
+      walks_q     <= walks;
+      line_full_q <= full;
+      state_q     <= state;
+    end
+    if (start_i) begin
+      state_q      <= Prepare;
+      busy_q       <= 1'b1;
+      end_q        <= UNIT_FINE;
+      behind_q     <= 1'b0;
+      scaled_q     <= 1'b0;
+      head_q       <= '0;
+      head_scale_q <= 1'b1;
+      from_piece_q <= '0;
+      free_q       <= 3'(Room);
     end
     if (!rst_ni) begin
-      state_q <= Idle;
-      busy_q  <= 1'b0;
-      done_q  <= 1'b0;
-      fetch_q <= 1'b0;
-      beats_q <= 1'b0;
-      read_q  <= 1'b0;
-      write_q <= 1'b0;
-      store_q <= 1'b0;
+      state_q         <= Idle;
+      busy_q          <= 1'b0;
+      done_q          <= 1'b0;
+      fetch_q         <= 1'b0;
+      beats_q         <= 1'b0;
+      walks_q         <= 1'b0;
+      line_full_q     <= 1'b0;
+      products_full_q <= 1'b0;
+      queue_in_q      <= 2'd0;
+      queue_out_q     <= 2'd0;
+      queued_q        <= 3'd0;
+      read_q          <= 1'b0;
+      write_q         <= 1'b0;
+      store_q         <= 1'b0;
+      owed_q          <= '0;
     end
   end
   /* verilator lint_on BLKSEQ */
