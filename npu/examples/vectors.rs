@@ -1,8 +1,11 @@
 //! What a unit of the NPU in RTL is to do, as the interpreter does it: a script for `tb/npu/npu_unit_harness.sv`.
 //!
-//!     cargo run --release -p doorbell-npu --example vectors -- UNIT SEED CASES     # mem, gemv, sfu, attend
+//!     cargo run --release -p doorbell-npu --example vectors -- UNIT SEED CASES     # mem, gemv, sfu, attend, or:
+//!     … decode SEED CASES     # words, for the bench of the decoder (script/words.rs)
+//!     … sequence SEED CASES   # programs, for that of the sequencer (script/sequences.rs)
+//!     … step SEED CASES       # steps, for that of all of it (script/steps.rs)
 //!
-//! A line of the script is a letter and numbers in hexadecimal:
+//! A line of the script of a unit is a letter and numbers in hexadecimal:
 //!
 //!     C line data     on-chip memory; M: model memory; A: the arena        what the unit finds
 //!     F line          a line of model memory that is answered with an error; G: of the arena
@@ -12,6 +15,13 @@
 //!     W line data     on-chip memory behind it; K: the arena; U: the output region
 //!     Q token logp    what the sampler gives
 //!     E end           why it ended; and the word runs
+
+#[path = "script/sequences.rs"]
+mod sequences;
+#[path = "script/steps.rs"]
+mod steps;
+#[path = "script/words.rs"]
+mod words;
 
 use std::fmt::Write as _;
 
@@ -53,6 +63,10 @@ impl Draws {
 
     fn chance(&mut self, percent: u64) -> bool {
         self.below(100) < percent
+    }
+
+    fn one<'a, T>(&mut self, of: &'a [T]) -> &'a T {
+        &of[self.below(of.len() as u64) as usize]
     }
 
     /// From 1 to `few`, but in some cases to `many`.
@@ -197,6 +211,11 @@ impl Op {
 
     fn hex(self) -> String {
         let mut bits = Bits::default();
+        self.put(&mut bits);
+        bits.hex()
+    }
+
+    fn put(self, bits: &mut Bits) {
         bits.put(self.kind, 4);
         for flag in [self.accumulate, self.scaled, self.first, self.last] {
             bits.put(flag.into(), 1);
@@ -208,7 +227,6 @@ impl Op {
         bits.put(self.heads.into(), 13).put(self.kv_heads.into(), 13).put(self.width.into(), 17);
         bits.put(u64::from(self.exponent as u8), 8).put(self.from, 34).put(self.scales, 32);
         bits.put(self.stride, 15).put(self.block, 32).put(self.layer, 31).put(self.value.into(), 32);
-        bits.hex()
     }
 }
 
@@ -778,17 +796,20 @@ fn end(fault: Fault) -> u32 {
 
 fn main() {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
-    let usage = "vectors mem|gemv|sfu|attend SEED CASES";
+    let usage = "vectors mem|gemv|sfu|attend|decode|sequence|step SEED CASES";
     let [unit, seed, cases] = arguments.as_slice() else { panic!("usage: {usage}") };
-    let mut script = Script::new(seed.parse().expect(usage));
-    for _ in 0..cases.parse::<u32>().expect(usage) {
-        match unit.as_str() {
-            "gemv" => script.gemv(),
-            "sfu" => script.sfu(),
-            "mem" => script.mem(),
-            "attend" => script.attend(),
-            _ => panic!("usage: {usage}"),
-        }
-    }
+    let (seed, cases) = (seed.parse().expect(usage), cases.parse().expect(usage));
+    let of: fn(&mut Script) = match unit.as_str() {
+        "gemv" => Script::gemv,
+        "sfu" => Script::sfu,
+        "mem" => Script::mem,
+        "attend" => Script::attend,
+        "decode" => return words::print(seed, cases),
+        "sequence" => return sequences::print(seed, cases),
+        "step" => return steps::print(seed, cases),
+        _ => panic!("usage: {usage}"),
+    };
+    let mut script = Script::new(seed);
+    (0..cases).for_each(|_| of(&mut script));
     print!("{}", script.text);
 }

@@ -287,7 +287,7 @@ module npu_sequencer
         if (owed_layer_q) begin
           line_q      <= beat_data_i;
           line_bad_q  <= beat_fault_i;
-          line_full_q <= !draining;
+          line_full_q <= 1'b1;
           line_word_q <= '0;
         end else begin
           store[fill_q[2:0]]  <= beat_data_i;

@@ -382,7 +382,7 @@ module npu_top
   npu_blocks u_blocks (
     .clk_i, .rst_ni,
     .forget_i      (start),
-    .table_i       ('0),
+    .table_i       (MEMORY_BITS'(0)),
     .entries_i     (context_q.table_entries),
     .arena_lines_i (context_q.arena_lines),
     .ask_i         (block_ask),

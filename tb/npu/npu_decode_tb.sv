@@ -1,6 +1,6 @@
 // npu_decode against the interpreter's table: every opcode, function, kind and register, every bit that must be 0, and words by
 // chance. Fields are held to the words by the bench of npu_sequencer.
-//   +vectors=FILE   what `cargo run -p doorbell-npu --example words` printed
+// vectors: decode 1000
 module npu_decode_tb;
   import bench_pkg::*;
   import npu_pkg::*;
@@ -23,7 +23,7 @@ module npu_decode_tb;
   logic [FORMS-1:0] formed = '0;
 
   initial begin
-    if (!$value$plusargs("vectors=%s", name)) $fatal(1, "+vectors=FILE is missing");
+    if (!$value$plusargs("script=%s", name)) $fatal(1, "+script=FILE is missing; `cargo run -p doorbell-npu --example vectors` makes one");
     file = $fopen(name, "r");
     if (file == 0) $fatal(1, "%0s cannot be read", name);
     @(posedge rst_n);

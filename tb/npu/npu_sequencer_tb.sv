@@ -1,7 +1,7 @@
 // npu_sequencer against the interpreter's: programs by chance and those of its tests give the same words, made ready alike, and end in
 // the same place for the same reason. Memory answers late and by chance, units take words when they like; now and then one of
 // them fails, and the step ends with nothing more issued.
-//   +vectors=FILE   what `cargo run -p doorbell-npu --example sequences` printed
+// vectors: sequence 300
 module npu_sequencer_tb;
   import bench_pkg::*;
   import npu_pkg::*;
@@ -10,7 +10,7 @@ module npu_sequencer_tb;
 
   logic clk, rst_n;
   int   cycle;
-  clock_reset #(.Limit(20000000)) u_clock (.clk_o(clk), .rst_no(rst_n), .cycle_o(cycle));
+  clock_reset #(.Limit(600000)) u_clock (.clk_o(clk), .rst_no(rst_n), .cycle_o(cycle));
 
   logic                   start = 1'b0, idle, over, silent = 1'b0, failed = 1'b0, quiet, taken = 1'b0, issued;
   logic [MEMORY_BITS-1:0] program_line = '0, memory_lines = '0, fetch_line;
@@ -92,7 +92,7 @@ module npu_sequencer_tb;
 
   initial begin
     for (at = 0; at < 4096; at = at + 1) begin memory[at] = {16{rnd()}}; faulty[at] = 1'b0; end
-    if (!$value$plusargs("vectors=%s", name)) $fatal(1, "+vectors=FILE is missing");
+    if (!$value$plusargs("script=%s", name)) $fatal(1, "+script=FILE is missing; `cargo run -p doorbell-npu --example vectors` makes one");
     file = $fopen(name, "r");
     if (file == 0) $fatal(1, "%0s cannot be read", name);
     @(posedge rst_n);

@@ -1,16 +1,8 @@
 //! Words for the bench of the decoder, each with what the decoder makes of it: lines of three numbers, the word, its form's number, its
 //! error's code (`npu_pkg`).
-//!
-//!     cargo run --release -p doorbell-npu --example words -- SEED COUNT > FILE
 
+use super::Draws;
 use doorbell_npu::isa::{FORMS, Form};
-
-fn next(state: &mut u64) -> u64 {
-    *state = state.wrapping_add(0x9E37_79B9_7F4A_7C15);
-    let z = (*state ^ *state >> 30).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-    let z = (z ^ z >> 27).wrapping_mul(0x94D0_49BB_1331_11EB);
-    z ^ z >> 31
-}
 
 fn say(word: u64) {
     let (form, code) = match Form::of(word) {
@@ -20,9 +12,9 @@ fn say(word: u64) {
     println!("{word:016x} {form:02x} {code:02x}");
 }
 
-fn main() {
-    let mut arguments = std::env::args().skip(1).map(|text| text.parse::<u64>().expect("SEED COUNT"));
-    let (mut state, count) = (arguments.next().unwrap_or(1), arguments.next().unwrap_or(1000));
+/// All that there is of words once, and some by chance.
+pub fn print(seed: u64, count: u64) {
+    let mut draws = Draws(seed);
     // Every opcode with every function, kind and register …
     for opcode in 0..16u64 {
         for function in 0..64 {
@@ -34,16 +26,16 @@ fn main() {
     for form in FORMS {
         let free = !form.reserved() & !form.select;
         for _ in 0..8 {
-            say(form.value | next(&mut state) & free);
+            say(form.value | draws.next() & free);
         }
         // … every bit that is 0 in a word of its kind, and every bit that says which kind it is, the other way.
         for bit in (0..64).filter(|bit| free >> bit & 1 == 0) {
-            say((form.value | next(&mut state) & free) ^ 1 << bit);
+            say((form.value | draws.next() & free) ^ 1 << bit);
         }
     }
     for _ in 0..count {
-        let word = next(&mut state);
+        let word = draws.next();
         say(word);
-        say(word & next(&mut state) & next(&mut state) | (next(&mut state) % 9) << 60);
+        say(word & draws.next() & draws.next() | (draws.next() % 9) << 60);
     }
 }

@@ -1,0 +1,208 @@
+//! Steps for the bench of the whole NPU: tokens of `micro`, and programs by chance over a few lines, so that most words depend on each other, and
+//! some fail at what a context brings along. Each with all that it leaves behind.
+//!
+//! A line is a letter and numbers in hexadecimal:
+//!
+//!     C line data     on-chip memory; M: model memory; A: the arena; B: the block table; D: the output region      what the step finds
+//!     F line          a line of model memory that is answered with an error; G: of the arena; V 1: all that is written
+//!     S token position silent sharpness seed rollout
+//!     X model_lines program_line words arena_lines entries region_lines
+//!     W line data     on-chip memory behind it; K: the arena; U: the output region
+//!     R sampled token logp log        what it gives (an npu_log_t); and the step runs
+//!
+//! Where something is answered with an error, the step may end so as well.
+
+use doorbell_lm::image::{entries, header};
+use doorbell_lm::micro;
+use doorbell_lm::sample::Sharpness;
+use doorbell_npu::arithmetic::Speed;
+use doorbell_npu::compile;
+use doorbell_npu::layout::LINE;
+use doorbell_npu::run::{Arena, Machine, Sampling, Settings};
+use doorbell_npu::text::assemble;
+
+use super::sequences::log;
+use super::{Draws, line_hex};
+
+/// Of on-chip memory, as the bench has it.
+const LINES: u32 = 64;
+/// Of the output region.
+const REGION: usize = 8;
+
+fn say(letter: char, first: usize, bytes: &[u8]) {
+    for (line, bytes) in (first..).zip(bytes.chunks_exact(LINE)) {
+        println!("{letter} {line:x} {}", line_hex(bytes));
+    }
+}
+
+/// Lines that differ.
+fn changed(letter: char, before: &[u8], after: &[u8]) {
+    let pairs = before.chunks_exact(LINE).zip(after.chunks_exact(LINE));
+    for (line, (_, after)) in pairs.enumerate().filter(|(_, (before, after))| before != after) {
+        say(letter, line, after);
+    }
+}
+
+/// A machine, and where its program stands.
+struct Case {
+    machine: Machine,
+    words: Vec<u64>,
+    program: usize,
+}
+
+impl Case {
+    fn new(
+        draws: &mut Draws,
+        mut memory: Vec<u8>,
+        words: Vec<u64>,
+        program: usize,
+        arena: u64,
+        table: Vec<u32>,
+    ) -> Self {
+        let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
+        memory.resize(memory.len().max(program * LINE + bytes.len().next_multiple_of(LINE)), 0);
+        memory[program * LINE..][..bytes.len()].copy_from_slice(&bytes);
+        say('M', 0, &memory);
+        let entries: Vec<u8> = table.iter().flat_map(|block| block.to_le_bytes()).collect();
+        let mut lines = entries;
+        lines.resize(lines.len().next_multiple_of(LINE), 0xA5);
+        say('B', 0, &lines);
+        let mut machine = Machine::new(Settings { lines: LINES, speed: Speed::Fast }, memory, arena as usize);
+        machine.admit(Arena { base: 0, bytes: arena }, table);
+        machine.kv = draws.bytes(arena);
+        machine.contexts[0].output = draws.bytes((REGION * LINE) as u64);
+        machine.contexts[0].chip_mut().copy_from_slice(&draws.bytes(u64::from(LINES) * LINE as u64));
+        let case = Self { machine, words, program };
+        say('C', 0, case.machine.contexts[0].chip());
+        say('A', 0, &case.machine.kv);
+        case.region();
+        case
+    }
+
+    fn region(&self) {
+        say('D', 0, &self.machine.contexts[0].output);
+    }
+
+    fn step(&mut self, draws: &mut Draws, token: u32, position: u32, silent: bool) -> Option<u32> {
+        let sharpness = if draws.chance(50) { Sharpness::GREEDY } else { Sharpness::ONE };
+        let sampling = Sampling { sharpness, seed: draws.next() as u32, rollout: draws.next() as u32 };
+        let context = &mut self.machine.contexts[0];
+        (context.token, context.position, context.silent, context.sampling) =
+            (token, position, silent, sampling);
+        let Sampling { sharpness, seed, rollout } = sampling;
+        println!("S {token:x} {position:x} {:x} {:x} {seed:x} {rollout:x}", u8::from(silent), sharpness.0);
+        let (table, region) = (context.blocks.len(), context.output.len() / LINE);
+        let [model, arena] = [self.machine.memory.len(), self.machine.kv.len()].map(|bytes| bytes / LINE);
+        println!("X {model:x} {:x} {:x} {arena:x} {table:x} {region:x}", self.program, self.words.len());
+        let before = self.machine.clone();
+        let outcome = self.machine.step(&self.words, &[0], &mut ()).remove(0);
+        let (old, new) = (&before.contexts[0], &self.machine.contexts[0]);
+        changed('W', old.chip(), new.chip());
+        changed('K', &before.kv, &self.machine.kv);
+        changed('U', &old.output, &new.output);
+        let (sample, log) = match outcome {
+            Ok(outcome) => (outcome.sample, log(0, 0, None, 0)),
+            Err(stop) => (None, log(stop.fault.code(), stop.pc, stop.layer, stop.word)),
+        };
+        let (token, logp) = sample.map_or((0, 0), |sample| (sample.token, sample.log_probability as u32));
+        println!("R {:x} {token:x} {logp:x} {log}", u8::from(sample.is_some()));
+        sample.map(|sample| sample.token)
+    }
+}
+
+/// Some tokens: the first ones of a sequence, and some at the edges of blocks.
+fn tokens(draws: &mut Draws) {
+    let image = micro();
+    let bytes = image.to_bytes();
+    let (header, all) = (header(&bytes).expect("an image"), entries(&bytes).expect("an image"));
+    let program =
+        compile(&header.shape, header.epsilon, &all, bytes.len() as u64).expect("a shape that fits");
+    assert!(program.lines() <= LINES);
+    let memory = program.memory(bytes);
+    let blocks = 4;
+    let mut table: Vec<u32> = (0..blocks).collect();
+    for last in (1..table.len()).rev() {
+        table.swap(last, draws.below(last as u64 + 1) as usize);
+    }
+    let line = program.start as usize / LINE;
+    let mut case = Case::new(draws, memory, program.words, line, program.block * u64::from(blocks), table);
+    let mut token = draws.below(64) as u32;
+    for (position, silent) in [(0, false), (1, true), (2, false), (31, false), (32, false), (95, false)] {
+        token = case.step(draws, token, position, silent).unwrap_or(draws.below(64) as u32);
+    }
+}
+
+/// A program of words by chance over a few lines, of all units.
+fn drawn(draws: &mut Draws) {
+    let mut text = String::from(
+        "memset.fmap index=0 m=1 n=1 k=64\nmemset.fmap index=1 m=2 n=1 k=32\nmemset.fmap index=2 m=1 n=1 k=32\n\
+         memset.fmap index=3 m=1 n=4 k=4\nmemset.weight index=0 m=1 n=64 k=64\nmemset.desc index=0 base=1 aux=-20\n\
+         memset.fmap index=4 m=1 n=40 k=16\nmemset.desc index=5 base=3 aux=3\n\
+         memset.desc index=1 base=65 aux=0\nmemset.desc index=2 base=3 aux=5\nmemset.desc index=3 base=140 aux=70\n\
+         memset.desc index=4 base=0 aux=0\nmemset.epsilon value=10\nmemset.factor value=16715\nlayers count=2 words=0 desc=4\n",
+    );
+    // One of these fails: copies of them stand among others.
+    let fails = draws.chance(25);
+    for _ in 0..if draws.chance(10) { 80 } else { 20 } {
+        let mut line = || draws.below(4) * 16;
+        let (x, y) = (line(), line());
+        let z = 64 + line();
+        let sync = if draws.chance(80) { "async" } else { "" };
+        let row = match draws.below(17) {
+            0 | 1 => format!("gemv dest={x} src={z} desc=0 shape=0 lanes=0 scale"),
+            2 | 3 => {
+                format!("gemv dest={x} src={z} desc=0 shape=0 lanes=0 acc {}", draws.one(&["scale", ""]))
+            }
+            4 => {
+                format!("memcpy.in dest={} src={} desc=2 shape=3 {sync}", draws.one(&[x, z]), draws.below(40))
+            }
+            5 => format!("memcpy.gain dest={z} desc=2 shape=0 {sync}"),
+            6 => format!("memcpy.row dest={x} desc=5 shape=4 {sync}"),
+            7 => format!("memcpy.embed dest={x} desc=0 shape=0 {sync}"),
+            8 => format!("vec.act dst={z} a={x} shape=0"),
+            9 => format!("{} dst={x} a={x} b={y} shape=0", draws.one(&["vec.add", "vec.mul"])),
+            10 => format!("vec.store dst={z} a={x} shape=1"),
+            11 => format!("vec.rope dst={x} a={x} b={z} shape=1"),
+            12 => format!(
+                "{} dst={z} a={x} b={} shape=0",
+                draws.one(&["vec.swiglu", "vec.norm"]),
+                if x == y { x } else { y }
+            ),
+            13 => {
+                format!("memcpy.out dest={} src={x} shape=3 {sync}", draws.below(if fails { 7 } else { 5 }))
+            }
+            14 => format!("memcpy.kv src={z} desc=3 shape=1 {sync}"),
+            15 => format!("attn dst={x} src={z} shape=1 desc=3"),
+            _ => format!(
+                "head src={z} desc=0 shape=0 {} last",
+                if fails && draws.chance(30) { "" } else { "first" }
+            ),
+        };
+        text += &(row + "\n");
+    }
+    text += "next\nend\n";
+    let words = assemble(&text).expect("words");
+    let memory = draws.bytes(200 * LINE as u64);
+    let table = if fails && draws.chance(30) { vec![1, 0, 3] } else { vec![1, 0, 2] };
+    let program = 200 + draws.below(20) as usize;
+    let mut case = Case::new(draws, memory, words, program, 3 * 140 * LINE as u64, table);
+    let position = if draws.chance(10) { draws.below(96) } else { draws.below(34) } as u32;
+    let position = if fails && draws.chance(40) { 30 + draws.below(80) as u32 } else { position };
+    let token = draws.below(if fails { 70 } else { 64 }) as u32;
+    match draws.below(20) {
+        0 => println!("F {:x}", 1 + draws.below(70)),
+        1 => println!("G {:x}", draws.below(420)),
+        2 => println!("V 1"),
+        _ => {}
+    }
+    case.step(draws, token, position.min(if fails { u32::MAX } else { 39 }), false);
+}
+
+/// `micro` first, then programs by chance.
+pub fn print(seed: u64, count: u64) {
+    let mut draws = Draws(seed);
+    tokens(&mut draws);
+    for _ in 0..count {
+        drawn(&mut draws);
+    }
+}

@@ -1,0 +1,250 @@
+// The whole NPU against the interpreter: tokens of `micro`, and programs by chance whose words depend on each other and now and then fail.
+// Memory answers late, in its order, and stalls by chance. Behind each step everything is compared: token, log-probability, the word
+// that stopped it, on-chip memory, keys and values, output region.
+//   +calm     memory answers after 64 cycles, without stalls
+//   +cycles   prints how long each step took
+// vectors: step 25
+module npu_top_tb;
+  import bench_pkg::*;
+  import npu_pkg::*;
+  import npu_unit_pkg::*;
+  import npu_control_pkg::*;
+
+  logic clk, rst_n;
+  int   cycle;
+  clock_reset #(.Limit(3000000)) u_clock (.clk_o(clk), .rst_no(rst_n), .cycle_o(cycle));
+
+  localparam int Lines  = 64;
+  localparam int Model  = 4096;
+  localparam int Arena  = 1024;
+  localparam int Table  = 8;
+  localparam int Region = 8;
+
+  logic                    step_valid = 1'b0, step_ready, result_valid, result_ready = 1'b0;
+  npu_step_t               step;
+  npu_context_t            where;
+  npu_result_t             result;
+  logic                    read_valid, read_ready = 1'b0, beat_valid = 1'b0, beat_fault = 1'b0, beat_ready;
+  logic [ADDRESS_BITS-1:0] read_line, write_line;
+  logic [4:0]              read_lines;
+  logic [LINE_BITS-1:0]    beat_data = '0, write_data;
+  logic                    write_valid, write_ready = 1'b0, written = 1'b0, write_fault = 1'b0;
+  logic [63:0]             write_strobe;
+
+  npu_top #(.Lines(Lines)) dut (
+    .clk_i(clk), .rst_ni(rst_n), .step_valid_i(step_valid), .step_ready_o(step_ready), .step_i(step), .context_i(where),
+    .result_valid_o(result_valid), .result_ready_i(result_ready), .result_o(result), .read_valid_o(read_valid),
+    .read_line_o(read_line), .read_lines_o(read_lines), .read_ready_i(read_ready), .beat_valid_i(beat_valid),
+    .beat_data_i(beat_data), .beat_fault_i(beat_fault), .beat_ready_o(beat_ready), .write_valid_o(write_valid),
+    .write_line_o(write_line), .write_data_o(write_data), .write_strobe_o(write_strobe), .write_ready_i(write_ready),
+    .written_i(written), .write_fault_i(write_fault)
+  );
+
+  // ------------------------------------------------------------------ memory
+  // One array of all that a context has, each part somewhere in a space of its own.
+  localparam int ArenaAt = Model, TableAt = Model + Arena, RegionAt = TableAt + Table, All = RegionAt + Region;
+  logic [LINE_BITS-1:0] memory [0:All-1];
+  logic                 faulty [0:All-1];
+  logic [LINE_BITS-1:0] expected_arena [0:Arena-1], expected_region [0:Region-1], expected_chip [0:Lines-1];
+  logic                 write_faults = 1'b0;
+  bit                   calm, cycles;
+
+  // The place in the array, or -1.
+  function automatic int place(input logic [ADDRESS_BITS-1:0] line, input logic writes);
+    place = -1;
+    if (!writes && line >= where.model && line - where.model < ADDRESS_BITS'(where.model_lines)) place = int'(line - where.model);
+    if (line >= where.arena && line - where.arena < ADDRESS_BITS'(where.arena_lines)) place = ArenaAt + int'(line - where.arena);
+    if (!writes && line >= where.table_line && line - where.table_line < Table) place = TableAt + int'(line - where.table_line);
+    if (writes && line >= where.region && line - where.region < ADDRESS_BITS'(where.region_lines)) place = RegionAt + int'(line - where.region);
+  endfunction
+
+  localparam int Deep = 512;
+  int   asked [0:Deep-1], asked_in = 0, asked_out = 0, due [0:Deep-1], at, k, writes_due = 0, latency = 64;
+  logic busy = 1'b0;
+
+  always @(posedge clk) begin
+    // Reads.
+    if (beat_valid && beat_ready) begin
+      beat_valid <= 1'b0;
+      asked_out = asked_out + 1;
+    end
+    if (read_valid && read_ready) begin
+      if (read_lines == 0 || {1'b0, read_line[3:0]} + read_lines > 16) fail($sformatf("N5: %0d lines from %h on are asked for at once", read_lines, read_line));
+      if (asked_in - asked_out + int'(read_lines) > Deep) fail("N5: more is asked for than may be in flight");
+      for (k = 0; k < int'(read_lines); k = k + 1) begin
+        at = place(read_line + ADDRESS_BITS'(k), 1'b0);
+        if (at < 0) fail($sformatf("N5: line %h is not the context's", read_line + ADDRESS_BITS'(k)));
+        asked[asked_in % Deep] = (at < 0) ? 0 : at;
+        due[asked_in % Deep]   = cycle + latency;
+        asked_in = asked_in + 1;
+      end
+      if (!calm) latency = chance(80) ? below(8) : below(90);
+    end
+    read_ready <= calm || chance(80);
+    if (asked_in != asked_out && (!beat_valid || beat_ready) && due[asked_out % Deep] <= cycle && (calm || chance(85))) begin
+      beat_valid <= 1'b1;
+      beat_data  <= memory[asked[asked_out % Deep]];
+      beat_fault <= faulty[asked[asked_out % Deep]];
+    end
+    // Writes: there before they are answered.
+    written     <= 1'b0;
+    write_fault <= write_faults && chance(30);
+    if (write_valid && write_ready) begin
+      at = place(write_line, 1'b1);
+      if (at < 0) fail($sformatf("N2: line %h is written, which is not the context's to write", write_line));
+      else for (k = 0; k < 64; k = k + 1) if (write_strobe[k]) memory[at][8*k +: 8] = write_data[8*k +: 8];
+      writes_due = writes_due + 1;
+    end
+    write_ready <= calm || chance(70);
+    if (writes_due > 0 && chance(20)) begin
+      written    <= 1'b1;
+      writes_due = writes_due - 1;
+    end
+    if (!busy && (read_valid || write_valid || beat_valid || writes_due != 0 || asked_in != asked_out)) fail("N7: memory is asked without a step");
+  end
+
+  // A step goes once, and so does its result.
+  always @(posedge clk) begin
+    if (step_valid && step_ready)     step_valid   <= 1'b0;
+    if (result_valid && result_ready) result_ready <= 1'b0;
+  end
+
+  // ------------------------------------------------------------------ the script
+  string        path;
+  int           file, steps = 0, faults = 0, from, some_faulty = 0;
+  logic [7:0]   letter;
+  logic [31:0]  line, sampled, token, logp, numbers [0:5];
+  logic [511:0] data;
+  logic [$bits(npu_log_t)-1:0] log;
+  npu_log_t     expected_log;
+  logic         was_faulty = 1'b0, by_memory;
+
+  task automatic compare(input string what, input int index, input logic [511:0] found, input logic [511:0] expected);
+    if (found !== expected) fail($sformatf("step %0d: %0s line %0d is %h, expected %h", steps, what, index, found, expected));
+  endtask
+
+  task automatic run;
+    waits_for = $sformatf("step %0d waits for its end", steps);
+    busy = 1'b1;
+    step_valid <= 1'b1;
+    from = cycle;
+    @(posedge clk);
+    while (!result_valid) @(posedge clk);
+    if (cycles) $display("step %0d: %0d cycles", steps, cycle - from);
+    repeat (below(3)) @(posedge clk);
+    busy = 1'b0;
+    expected_log = log;
+    // What memory answered with an error a word may not have read.
+    by_memory = was_faulty && result.log.fault == FAULT_MEMORY;
+    if (!by_memory) begin
+      if (result.log !== log && !(result.log.fault == FAULT_NONE && expected_log.fault == FAULT_NONE))
+        fail($sformatf("step %0d ended with error %0d at pc %0d, layer %0d, word %h, expected %0d at pc %0d, layer %0d, word %h", steps, result.log.fault, result.log.place.pc,
+          result.log.place.layer, result.log.place.word, expected_log.fault, expected_log.place.pc, expected_log.place.layer, expected_log.place.word));
+      if (expected_log.fault == FAULT_NONE) begin
+        expect_eq("sampled", result.sampled, sampled[0]);
+        if (sampled[0]) begin
+          expect_eq("the token", result.token, token);
+          expect_eq("its log-probability", result.logp, logp);
+        end
+      end
+    end else some_faulty = some_faulty + 1;
+    if (result.log.fault != FAULT_NONE) faults = faults + 1;
+    for (int k = 0; k < Lines; k++) begin
+      // What a step that was stopped leaves behind is not said.
+      if (result.log.fault == FAULT_NONE) compare("chip", k, dut.u_chip.mem[k], expected_chip[k]);
+      dut.u_chip.mem[k] = expected_chip[k];
+    end
+    for (int k = 0; k < Arena; k++) begin
+      if (result.log.fault == FAULT_NONE && k < int'(where.arena_lines)) compare("arena", k, memory[ArenaAt + k], expected_arena[k]);
+      memory[ArenaAt + k] = expected_arena[k];
+    end
+    for (int k = 0; k < Region; k++) begin
+      if (result.log.fault == FAULT_NONE) compare("region", k, memory[RegionAt + k], expected_region[k]);
+      memory[RegionAt + k] = expected_region[k];
+    end
+    result_ready <= 1'b1;
+    @(posedge clk);
+    while (result_valid) @(posedge clk);
+    for (int k = 0; k < All; k++) faulty[k] = 1'b0;
+    write_faults = 1'b0;
+    was_faulty   = 1'b0;
+    steps        = steps + 1;
+    repeat (below(3)) @(posedge clk);
+  endtask
+
+  initial begin
+    calm   = $test$plusargs("calm");
+    cycles = $test$plusargs("cycles");
+    for (int k = 0; k < All; k++) begin memory[k] = '0; faulty[k] = 1'b0; end
+    for (int k = 0; k < Arena; k++) expected_arena[k] = '0;
+    for (int k = 0; k < Region; k++) expected_region[k] = '0;
+    where   = '0;
+    step    = '0;
+    if (!$value$plusargs("script=%s", path)) $fatal(1, "+script=FILE is missing; `cargo run -p doorbell-npu --example vectors` makes one");
+    file = $fopen(path, "r");
+    if (file == 0) $fatal(1, "%0s cannot be read", path);
+    @(posedge rst_n);
+    while ($fscanf(file, " %c", letter) == 1) begin
+      case (letter)
+        "C", "M", "A", "B", "D", "W", "K", "U": begin
+          if ($fscanf(file, " %h %h", line, data) != 2) $fatal(1, "a line is cut off");
+          case (letter)
+            "C": begin dut.u_chip.mem[line] = data; expected_chip[line] = data; end
+            "M": memory[line] = data;
+            "A": begin memory[ArenaAt + line] = data; expected_arena[line] = data; end
+            "B": memory[TableAt + line] = data;
+            "D": begin memory[RegionAt + line] = data; expected_region[line] = data; end
+            "W": expected_chip[line] = data;
+            "K": expected_arena[line] = data;
+            default: expected_region[line] = data;
+          endcase
+        end
+        "F": begin
+          if ($fscanf(file, " %h", line) != 1) $fatal(1, "a line is cut off");
+          faulty[line] = 1'b1;
+          was_faulty   = 1'b1;
+        end
+        "G": begin
+          if ($fscanf(file, " %h", line) != 1) $fatal(1, "a line is cut off");
+          faulty[ArenaAt + line] = 1'b1;
+          was_faulty             = 1'b1;
+        end
+        "V": begin
+          if ($fscanf(file, " %h", line) != 1) $fatal(1, "a line is cut off");
+          write_faults = 1'b1;
+          was_faulty   = 1'b1;
+        end
+        "S": begin
+          for (int k = 0; k < 6; k++) if ($fscanf(file, " %h", numbers[k]) != 1) $fatal(1, "a step is cut off");
+          step.token     = numbers[0];
+          step.position  = numbers[1];
+          step.silent    = numbers[2][0];
+          step.sharpness = numbers[3][27:0];
+          step.seed      = numbers[4];
+          step.rollout   = numbers[5];
+        end
+        "X": begin
+          for (int k = 0; k < 6; k++) if ($fscanf(file, " %h", numbers[k]) != 1) $fatal(1, "a context is cut off");
+          where.model         = {10'h001, rnd(), 16'd0};
+          where.model_lines   = MEMORY_BITS'(numbers[0]);
+          where.program_line  = MEMORY_BITS'(numbers[1]);
+          where.program_words = numbers[2][15:0];
+          where.arena         = {10'h002, rnd(), 16'd0} + ADDRESS_BITS'(below(1000));
+          where.arena_lines   = MEMORY_BITS'(numbers[3]);
+          where.table_line    = {10'h3F0, rnd(), 16'd0};
+          where.table_entries = numbers[4][11:0];
+          where.region        = {10'h200, rnd(), 16'd7};
+          where.region_lines  = numbers[5][15:0];
+        end
+        "R": begin
+          if ($fscanf(file, " %h %h %h %h", sampled, token, logp, log) != 4) $fatal(1, "a result is cut off");
+          run;
+        end
+        default: $fatal(1, "%c is no letter of a script", letter);
+      endcase
+    end
+    if (steps < 6) fail($sformatf("%0d steps are too few", steps));
+    $display("%0d steps, %0d stopped, of them %0d by memory, %0d cycles", steps, faults, some_faulty, cycle);
+    finish_bench("npu_top_tb");
+  end
+endmodule
