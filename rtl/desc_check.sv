@@ -449,9 +449,9 @@ module desc_check
                 trusted ? echo4_q.seq_len : 32'd0, trusted ? echo4_q.rollout_id : 32'd0, trusted ? echo4_q.user_data : 64'd0,
                 trusted ? echo4_q.token_addr : 64'd0, good && echo4_q.names, trusted && echo4_q.slot, good && echo4_q.reads,
                 good && echo4_q.publishes};
-      work_o = {work4_q.pair, good && work4_q.adds_tokens, work4_q.eos_stops, work4_q.resident, work4_q.logp, work4_q.start_word,
-                trusted ? echo4_q.rollout_id : 32'd0, work4_q.max_tokens, work4_q.checkpoint, work4_q.slot, good && work4_q.engine,
-                good && work4_q.seeks, work4_q.opens, work4_q.is_stop, work4_q.all, work4_q.member, work4_q.cow_prefix, work4_q.prefix_id};
+      work_o = {good && work4_q.engine, work4_q.pair, good && work4_q.adds_tokens, work4_q.eos_stops, work4_q.resident, work4_q.logp, work4_q.start_word,
+                trusted ? echo4_q.rollout_id : 32'd0, work4_q.max_tokens, work4_q.checkpoint, work4_q.slot, good && work4_q.seeks,
+                work4_q.opens, work4_q.is_stop, work4_q.all, work4_q.member, work4_q.cow_prefix, work4_q.prefix_id};
     end else begin
       echo_o = '0;
       work_o = '0;

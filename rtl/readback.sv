@@ -279,7 +279,7 @@ module readback
           end
           hash_q <= hash_q + 2'd1;
         end
-        Image: begin
+        Image: if (Engines > 1) begin
           if (quits) begin
             state_q <= End;
             if (faulty_q) error_q <= ERR_DMA_FAULT;
