@@ -85,6 +85,7 @@ package core_pkg;
 
   // A checked descriptor as a worker needs it …
   typedef struct packed {
+    logic        engine;           // a DECODE or PREFILL without error that engine 1 runs; first, so that the rest lies as without
     logic [3:0]  pair;             // number of its queue pair
     logic        adds_tokens;      // a DECODE without error; anything else ends at once
     logic        eos_stops;
@@ -95,7 +96,6 @@ package core_pkg;
     logic [31:0] max_tokens;
     logic [31:0] checkpoint;       // CHECKPOINT_NEVER or at least 1
     logic        slot;             // policy slot of its version
-    logic        engine;           // a DECODE or PREFILL without error that engine 1 runs
     // Groups (R17):
     logic        seeks;            // group_table is asked about it
     logic        opens;            // a PREFILL with members

@@ -231,8 +231,6 @@ module desc_check
     logic region;
     logic prefix;
     logic version;
-    logic engine;        // the version is another engine's, …
-    logic positions;     // … or its sequences are shorter
   } wrong_t;
   // Where its end must not lie behind: compared in the third stage.
   typedef struct packed {
@@ -251,7 +249,8 @@ module desc_check
   logic        fence2, fence2_q, fence3_q, fence4_q, prefill2_q, prefill3_q, prefill4_q, stop2_q, stop3_q, stop4_q;
   logic        found1_q, found2_q, found3_q, resident1_q, place1_q;
   logic        logp, cow_prefix, whole2, opens2, seeks2;
-  logic        language, engine1_q, late2; // a DECODE, PREFILL or POLICY of engine 1; its version is, and has too short sequences
+  // With an engine 1: it is of engine 1; names another engine's version; would be longer than the version's sequences.
+  logic        language, foreign3_q, late3_q, engine4_q;
   logic [32:0] end_len, end_len2_q;
   logic [64:0] end_offset, end_offset2_q;
   logic [7:0]  form4_q;
@@ -260,7 +259,6 @@ module desc_check
 
   always_comb begin
     logp       = 1'b0;
-    language   = 1'b0;
     cow_prefix = 1'b0;
     whole2     = 1'b0;
     opens2     = 1'b0;
@@ -275,7 +273,6 @@ module desc_check
     if (valid_q[1]) begin
       fence2     = desc1.flags[FLAG_FENCE_BIT];
       logp       = decode1_q && desc1.flags[FLAG_LOGP_BIT];
-      language   = Engines > 1 && desc1.model_id == 16'd1 && (decode1_q || prefill1_q || policy1_q);
       cow_prefix = desc1.flags[FLAG_COW_PREFIX_BIT];
       end_len    = (reward1_q ? 33'd0 : {1'b0, desc1.seq_len}) + ((decode1_q || reward1_q) ? {1'b0, desc1.max_tokens} : 33'd0);
       end_offset = {1'b0, desc1.delta_offset} + (policy1_q ? (language ? 65'd128 : 65'd64) : {31'd0, desc1.max_tokens, 2'b00});
@@ -294,7 +291,6 @@ module desc_check
                              || desc1.kv_arena_id >= ARENAS[15:0] || (decode1_q && desc1.delta_offset == '0)));
       wrong2.prefix   = (prefill1_q || ((decode1_q || stop1_q) && cow_prefix)) && desc1.prefix_id == PREFIX_NONE;
       wrong2.version  = (decode1_q || prefill1_q) && (!found1_q || (prefill1_q && !resident1_q));
-      wrong2.engine   = Engines > 1 && (decode1_q || prefill1_q) && engine1_q != language;
       bounded2.length = decode1_q || prefill1_q || reward1_q;
       bounded2.tokens = decode1_q || reward1_q || policy1_q;
       bounded2.logp   = logp;
@@ -331,7 +327,6 @@ module desc_check
       work2.max_tokens  = desc1.max_tokens;
       work2.checkpoint  = (desc1.checkpoint != '0) ? desc1.checkpoint : checkpoint_default1_q;
       work2.slot        = place1_q;
-      work2.engine      = language && !policy1_q;
       work2.seeks       = seeks2;
       work2.opens       = opens2;
       work2.is_stop     = stop1_q;
@@ -377,7 +372,6 @@ module desc_check
       found3_q   <= found2_q;
       wrong3_q   <= wrong2_q;
       if (bounded2_q.length && end_len2_q > {1'b0, length_limit2_q})                      wrong3_q.length <= 1'b1;
-      if (late2)                                                                       wrong3_q.positions <= 1'b1;
       if ((bounded2_q.tokens && end_offset2_q > {1'b0, token_size2_q})
        || (bounded2_q.logp && end_offset2_q > {1'b0, logp_size2_q}))                      wrong3_q.region <= 1'b1;
       work3_q    <= work2_q;
@@ -395,8 +389,8 @@ module desc_check
                   : wrong3_q.region   ? ERR_BAD_REGION
                   : wrong3_q.prefix   ? ERR_BAD_PREFIX
                   : wrong3_q.version  ? ERR_BAD_VERSION
-                  : (Engines > 1 && wrong3_q.engine)    ? ERR_BAD_MODEL
-                  : (Engines > 1 && wrong3_q.positions) ? ERR_BAD_LENGTH : ERR_NONE;
+                  : foreign3_q        ? ERR_BAD_MODEL
+                  : late3_q           ? ERR_BAD_LENGTH : ERR_NONE;
       sound4_q   <= sound3;
       stays4_q   <= sound3 && echo3_q.names;
       work4_q    <= work3_q;
@@ -407,10 +401,11 @@ module desc_check
     end
   end
 
-  // Of its version: the engine, and in the third stage whether its sequences are as long.
+  // Beside the others, so that nothing of it is there without an engine 1.
   if (Engines > 1) begin : gen_language
     logic [31:0] positions1_q, positions2_q;
-    logic        language2_q;
+    logic        engine1_q, foreign2_q, engine2_q, engine3_q;
+    assign language = valid_q[1] && desc1.model_id == 16'd1 && (decode1_q || prefill1_q || policy1_q);
     always_ff @(posedge clk_i) begin
       if (slot_valid_i) begin
         engine1_q    <= version_engine_i;
@@ -418,15 +413,21 @@ module desc_check
       end
       if (valid_q[1]) begin
         positions2_q <= positions1_q;
-        language2_q  <= language && !policy1_q;
+        foreign2_q   <= (decode1_q || prefill1_q) && engine1_q != language;
+        engine2_q    <= language && !policy1_q;
       end
+      if (valid_q[2]) begin
+        foreign3_q <= foreign2_q;
+        late3_q    <= engine2_q && end_len2_q > {1'b0, positions2_q};
+        engine3_q  <= engine2_q;
+      end
+      if (valid_q[3]) engine4_q <= engine3_q;
     end
-    assign late2 = language2_q && end_len2_q > {1'b0, positions2_q};
   end else begin : gen_no_language
-    assign {engine1_q, late2} = '0;
+    assign {language, foreign3_q, late3_q, engine4_q} = '0;
   end
 
-  assign sound3 = wrong3_q == '0 && !fault3_q;
+  assign sound3 = wrong3_q == '0 && !foreign3_q && !late3_q && !fault3_q;
   always_ff @(posedge clk_i) begin
     if (valid_q[3] || valid_q[4]) leaves4_q <= valid_q[3] && found3_q;
     if (!rst_ni)                  leaves4_q <= 1'b0;
@@ -449,9 +450,10 @@ module desc_check
                 trusted ? echo4_q.seq_len : 32'd0, trusted ? echo4_q.rollout_id : 32'd0, trusted ? echo4_q.user_data : 64'd0,
                 trusted ? echo4_q.token_addr : 64'd0, good && echo4_q.names, trusted && echo4_q.slot, good && echo4_q.reads,
                 good && echo4_q.publishes};
-      work_o = {work4_q.pair, good && work4_q.adds_tokens, work4_q.eos_stops, work4_q.resident, work4_q.logp, work4_q.start_word,
-                trusted ? echo4_q.rollout_id : 32'd0, work4_q.max_tokens, work4_q.checkpoint, work4_q.slot, good && work4_q.engine,
-                good && work4_q.seeks, work4_q.opens, work4_q.is_stop, work4_q.all, work4_q.member, work4_q.cow_prefix, work4_q.prefix_id};
+      work_o = {good && engine4_q, work4_q.pair, good && work4_q.adds_tokens, work4_q.eos_stops, work4_q.resident, work4_q.logp,
+                work4_q.start_word, trusted ? echo4_q.rollout_id : 32'd0, work4_q.max_tokens, work4_q.checkpoint, work4_q.slot,
+                good && work4_q.seeks, work4_q.opens, work4_q.is_stop, work4_q.all, work4_q.member, work4_q.cow_prefix,
+                work4_q.prefix_id};
     end else begin
       echo_o = '0;
       work_o = '0;

@@ -49,7 +49,7 @@ module image_check
   logic [33:0] acc_q;                   // the hash; the product so far: lines of a block take up to 33 bits
   logic [12:0] rest_q;                  // of the heads, divided by those of keys and values
   logic [33:0] factor, other, product;
-  logic [31:0] word, folded;
+  logic [31:0] word, folded, heads;
   logic [12:0] rest;
   logic        bit_now;
 
@@ -65,7 +65,8 @@ module image_check
   assign product = factor * other;
 
   // A block has, for each layer and head of keys and values, 2 · (64 + 32 · head_width) bytes: 2 + head_width lines.
-  assign bit_now = header.heads[5'd12 - step_q[4:0]];
+  assign heads   = header.heads;
+  assign bit_now = heads[5'd12 - step_q[4:0]];
   assign rest    = {rest_q[11:0], bit_now};
 
   always_ff @(posedge clk_i) begin

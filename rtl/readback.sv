@@ -118,6 +118,7 @@ module readback
   logic         line_valid, line_done, wanted, asks, quits, ending, reading, fifo_full_unused;
   logic [511:0] line;
   logic [CountBits-1:0] count_unused;
+  logic         follows;                  // a POLICY of engine 1 has done with its line, and asks for another one
 
   assign read_valid_o = wanted;
   assign read_addr_o  = {line_q, 6'd0};
@@ -153,8 +154,7 @@ module readback
   /* verilator lint_on UNUSEDSIGNAL */
   logic        fits;
   logic        language_q;                  // what is in hand is a POLICY of engine 1
-  logic        follows;                   // its header fits: a line behind it is asked for; …
-  logic        judged, sound;             // … the line that was there is judged, and was sound
+  logic        judged, sound;             // the line that is there is judged, and was sound
   logic        model_line_q;              // the line is the image's header
   logic [57:0] model_line;                // where that lies
   assign header        = line[HW_POLICY_BITS-1:0];
@@ -279,7 +279,7 @@ module readback
           end
           hash_q <= hash_q + 2'd1;
         end
-        Image: begin
+        Image: if (Engines > 1) begin
           if (quits) begin
             state_q <= End;
             if (faulty_q) error_q <= ERR_DMA_FAULT;

@@ -1,15 +1,36 @@
 // desc_check against the reference: the error code, what is echoed, and what a worker needs, of random good and
 // malformed descriptors of four queue pairs, each against what its queue pair was started with; in order, none lost, with
-// and without gaps; of a queue pair that is off nothing comes out.
+// and without gaps; of a queue pair that is off nothing comes out. Once without an engine 1, and once with it.
 module desc_check_tb;
+  import bench_pkg::*;
+
+  logic clk, rst_n;
+  int   cycle;
+  clock_reset #(.Limit(60000)) u_clock (.clk_o(clk), .rst_no(rst_n), .cycle_o(cycle));
+
+  desc_check_run #(.Engines(1)) u_one (.clk(clk), .rst_n(rst_n), .cycle(cycle));
+  desc_check_run #(.Engines(2)) u_two (.clk(clk), .rst_n(rst_n), .cycle(cycle));
+
+  initial begin
+    @(posedge rst_n);
+    while (!(u_one.over && u_two.over)) @(posedge clk);
+    finish_bench("desc_check_tb");
+  end
+endmodule
+
+module desc_check_run #(
+  parameter int Engines = 1
+) (
+  input logic clk,
+  input logic rst_n,
+  input int   cycle
+);
   import bench_pkg::*;
   import bench_reference_pkg::*;
   import desc_pkg::*;
   import core_pkg::*;
 
-  logic clk, rst_n;
-  int   cycle;
-  clock_reset #(.Limit(60000)) u_clock (.clk_o(clk), .rst_no(rst_n), .cycle_o(cycle));
+  logic over = 1'b0;
 
   localparam logic [63:0] TokenBase = 64'h7_8000_0FC0;
   localparam logic [63:0] TokenSize = 64'd4000;
@@ -41,15 +62,20 @@ module desc_check_tb;
   logic         fence, prefill, stop, leave, leave_slot;
   logic [3:0]   leave_queue;
   logic [2:0]   version = '0;           // found, resident, slot: of a DECODE or PREFILL, as the device looks up no other
+  logic         version_engine = 1'b0;  // and of engine 1, with so many positions
+  logic [31:0]  version_positions = '0;
   logic [2:0]   in_version [0:7];
+  logic [32:0]  in_engine [0:7];
+  int           languages = 0, foreign = 0, too_long = 0;
   int           thrown = 0, read_backs = 0;
 
-  desc_check #(.Queues(Queues)) u_check (
+  desc_check #(.Queues(Queues), .Engines(Engines)) u_check (
     .clk_i(clk), .rst_ni(rst_n), .start_i(start), .start_queue_i(start_queue), .start_config_i(start_config), .on_i(on),
     .slot_valid_i(slot_valid), .slot_data_i(slot_data), .slot_fault_i(slot_fault), .slot_index_i(slot_index),
     .slot_queue_i(slot_queue), .work_valid_o(work_valid), .work_o(work), .echo_o(echo), .fence_o(fence),
     .prefill_o(prefill), .stop_o(stop), .leave_o(leave), .leave_queue_o(leave_queue), .leave_slot_o(leave_slot), .busy_o(busy),
-    .version_found_i(version[2]), .version_resident_i(version[1]), .version_slot_i(version[0])
+    .version_found_i(version[2]), .version_resident_i(version[1]), .version_slot_i(version[0]),
+    .version_engine_i(version_engine), .version_positions_i(version_positions)
   );
 
   int stall_in, seen = 0;
@@ -76,7 +102,7 @@ module desc_check_tb;
     endcase
     desc.flags           = desc.flags & (chance(90) ? 8'h3F : 8'hFF);
     desc.policy_version  = chance(92) ? 16'd0 : 16'd1 << below(16);
-    desc.model_id        = chance(92) ? 16'd0 : 16'd1 << below(16);
+    desc.model_id        = chance(92) ? (Engines > 1 && chance(60)) : 16'd1 << below(16);
     desc.reward_model_id = chance(80) ? below(3) : rnd();
     if (desc.opcode == OP_DECODE && chance(80)) desc.reward_model_id = 16'd0;
     desc.member          = chance(70) ? below(70) : chance(50) ? MEMBER_NONE : rnd();
@@ -85,8 +111,13 @@ module desc_check_tb;
     desc.delta_offset    = chance(85) ? 4 * below(1000) : chance(50) ? 4 * ((chance(50) ? 1000 : 750) - desc.max_tokens) + 4 * below(2)
                          : chance(50) ? -64'(4 * below(100)) : {rnd(), rnd()};
     if (chance(5)) desc.delta_offset = desc.delta_offset + between(1, 3);
-    if (desc.opcode == OP_POLICY && chance(85)) desc.delta_offset = chance(30) ? (64'd3904 & ~64'd63) + 64 * below(2) : 64 * below(62);
+    if (chance(5)) desc.delta_offset = '0;
+    if (chance(5)) desc.seq_len = 32'd0;
+    if (desc.opcode == OP_POLICY && chance(85)) desc.delta_offset = chance(30) ? (64'd3904 & ~64'd63) + 64 * (below(3) - 1) : 64 * below(62);
     desc.kv_offset       = chance(60) ? 64'd0 : chance(80) ? {32'd0, rnd()} & 64'hFFF : kv_size - below(2);
+    if (Engines > 1 && chance(80)) desc.kv_offset = chance(70) ? 64 * below(64) : chance(70) ? (kv_size & ~64'd63) - 64 * below(3)
+                                                  : chance(50) ? kv_size - 64 : 64'd1 << between(6, 63);
+    if (chance(85)) desc.kv_arena_id = chance(90) ? below(4) : 16'd1 << below(16);
     desc.prefix_id       = chance(80) ? rnd() : chance(50) ? 32'd0 : PREFIX_NONE;
     desc.checkpoint      = chance(40) ? 32'd0 : chance(50) ? CHECKPOINT_NEVER : between(1, 20);
     if (desc.opcode == OP_POLICY && chance(80)) desc.checkpoint = below(4);
@@ -97,8 +128,12 @@ module desc_check_tb;
     if (chance(2)) random_slot = '0;
   endfunction
 
+  function automatic logic names_engine(input hw_desc_t desc);
+    names_engine = desc.opcode == OP_DECODE || desc.opcode == OP_PREFILL;
+  endfunction
+
   task automatic check_one(input int queue, input logic [511:0] data, input logic [31:0] index, input logic fault,
-                           input logic [2:0] version);
+                           input logic [2:0] version, input logic [32:0] engine);
     hw_desc_t    desc;
     echo_t       want;
     logic [7:0]  code;
@@ -106,8 +141,13 @@ module desc_check_tb;
     logic        good;
     look_at(queue);
     desc = data;
-    code = fault ? ERR_DMA_FAULT : ref_error(desc, sq_key, index, TokenSize, queue == 1 ? 64'd0 : LogpSize, kv_size, length_limit);
-    if (!fault) code = ref_version(code, desc, version[2], version[1]);
+    code = fault ? ERR_DMA_FAULT : ref_error(desc, sq_key, index, TokenSize, queue == 1 ? 64'd0 : LogpSize, kv_size,
+                                              length_limit, Engines);
+    if (!fault && code == ERR_NONE && names_engine(desc) && version[2]) begin
+      if (desc.model_id != engine[32]) foreign = foreign + 1;
+      else if (ref_version(code, desc, version[2], version[1], engine[32], engine[31:0]) == ERR_BAD_LENGTH) too_long = too_long + 1;
+    end
+    if (!fault) code = ref_version(code, desc, version[2], version[1], engine[32], engine[31:0]);
     good = code == 0;
     codes[code] = codes[code] + 1;
     want             = '0;
@@ -121,7 +161,7 @@ module desc_check_tb;
     want.reads       = good && (desc.opcode == OP_REWARD || desc.opcode == OP_POLICY);
     want.publishes   = good && desc.opcode == OP_POLICY;
     if (good && desc.opcode == OP_REWARD) want.result = desc.max_tokens;
-    if (want.publishes) want.result = {14'd0, desc.checkpoint > 2 ? 2'd3 : desc.checkpoint[1:0], desc.policy_version};
+    if (want.publishes) want.result = {13'd0, desc.model_id == 1, desc.checkpoint > 2 ? 2'd3 : desc.checkpoint[1:0], desc.policy_version};
     if (want.reads) read_backs = read_backs + 1;
     if (code == ERR_DMA_FAULT || code == ERR_BAD_CHECK) want.result = index;
     else begin
@@ -140,6 +180,8 @@ module desc_check_tb;
     expect_eq("stop", stop, good && desc.opcode == OP_STOP && !desc.flags[FLAG_FENCE_BIT]);
     expect_eq("rollout", work.rollout_id, want.rollout_id);
     expect_eq("queue pair", work.pair, queue);
+    expect_eq("R25: engine", work.engine, want.names && desc.model_id == 1);
+    if (work.engine) languages = languages + 1;
     expect_eq("R17: seeks", work.seeks, good && (desc.opcode == OP_PREFILL || ref_names_member(desc, 64) || ref_stops_group(desc)));
     if (work.seeks) begin
       seekers = seekers + 1;
@@ -181,7 +223,7 @@ module desc_check_tb;
       if (work_valid) begin
         if (entered == left) fail("work from nowhere");
         else check_one(in_queue[left % 8], in_data[left % 8], in_index[left % 8], in_fault[left % 8],
-                       in_version[left % 8]);
+                       in_version[left % 8], in_engine[left % 8]);
         seen = seen + 1;
       end
       // R18: what comes out has a user, or says that it has none; of a queue pair that is off nothing comes out.
@@ -196,6 +238,7 @@ module desc_check_tb;
         in_index[entered % 8] = slot_index;
         in_fault[entered % 8] = slot_fault;
         in_version[entered % 8] = version;
+        in_engine[entered % 8]  = {version_engine, version_positions};
         in_cycle[entered % 8] = cycle;
         in_queue[entered % 8] = int'(slot_queue);
         entered = entered + 1;
@@ -210,6 +253,10 @@ module desc_check_tb;
       slot_data <= drawn;
       version   <= (drawn[7:0] != OP_DECODE && drawn[7:0] != OP_PREFILL) || chance(6) ? 3'd0
                  : chance(10) ? {2'b10, 1'(rnd())} : {2'b11, 1'(rnd())};
+      version_engine    <= Engines > 1 && (chance(90) ? drawn[HW_DESC_MODEL_ID_LSB +: 16] == 16'd1 : chance(50));
+      version_positions <= Engines < 2 ? 32'd0 : chance(60) ? between(300, 2000) : chance(30) ? rnd()
+                         : drawn[HW_DESC_SEQ_LEN_LSB +: 32] - below(2)
+                           + (drawn[7:0] == OP_DECODE ? drawn[HW_DESC_MAX_TOKENS_LSB +: 32] : 32'd0);
     end
   end
   int   pair;
@@ -224,7 +271,7 @@ module desc_check_tb;
       clear <= 1'b1;
       repeat (6) @(posedge clk);
       for (int q = 0; q < Queues; q++) begin
-        kv_size_of[q]            = (q + k) % 2 ? 64'd4096 << q : 64'd0;
+        kv_size_of[q]            = (q + k) % 2 ? 64'd4096 << q : (Engines > 1 && k < 6) ? 64'd4000 + 64'(below(200)) : 64'd0;
         length_limit_of[q]       = (q + k / 2) % 2 ? 32'd600 + 100 * q : LENGTH_LIMIT_MAX;
         sq_key_of[q]             = chance(80) ? rnd() : 32'd0;
         checkpoint_default_of[q] = chance(30) ? CHECKPOINT_NEVER : below(12);
@@ -252,6 +299,9 @@ module desc_check_tb;
     if (codes[ERR_BAD_VERSION] < 20) fail("too few of BAD_VERSION");
     for (int k = 0; k <= int'(ERR_BAD_PREFIX); k++) if (codes[k] == 0) fail($sformatf("error code %0d never came up", k));
     if (codes[ERR_BAD_VERSION] == 0 || seekers < 100) fail($sformatf("%0d descriptors of groups", seekers));
-    finish_bench("desc_check_tb");
+    if (Engines == 1 && languages + foreign + too_long != 0) fail("R25: a descriptor of an engine that was not built");
+    if (Engines > 1 && (languages < 150 || foreign < 20 || too_long < 20))
+      fail($sformatf("only %0d descriptors of engine 1, %0d of another engine's version, %0d longer than their model's", languages, foreign, too_long));
+    over = 1'b1;
   end
 endmodule

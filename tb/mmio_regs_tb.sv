@@ -1,6 +1,7 @@
 // mmio_regs, with interrupts beside it: every register's reset value, access, bits and lock; every other address; doorbells,
 // enable, faults, STATUS, STATE, ARM and the table of messages (docs/contract.md, Registers). Once with one queue pair and one function, and once for a
-// queue pair among three and a function among two: nothing that is done there shows at another place.
+// queue pair among three and a function among two: nothing that is done there shows at another place. That one has an engine 1; the
+// first has not, and its registers are unknown there.
 module mmio_regs_tb;
   import bench_pkg::*;
 
@@ -9,7 +10,7 @@ module mmio_regs_tb;
   clock_reset #(.Limit(300000)) u_clock (.clk_o(clk), .rst_no(rst_n), .cycle_o(cycle));
 
   mmio_regs_run #(.Queues(1), .Functions(1), .Pair(0), .Owner(0)) u_one  (.clk(clk), .rst_n(rst_n));
-  mmio_regs_run #(.Queues(3), .Functions(2), .Pair(2), .Owner(1)) u_many (.clk(clk), .rst_n(rst_n));
+  mmio_regs_run #(.Queues(3), .Functions(2), .Pair(2), .Owner(1), .Engines(2)) u_many (.clk(clk), .rst_n(rst_n));
 
   initial begin
     @(posedge rst_n);
@@ -22,7 +23,8 @@ module mmio_regs_run #(
   parameter int Queues    = 1,
   parameter int Functions = 1,
   parameter int Pair      = 0,
-  parameter int Owner     = 0
+  parameter int Owner     = 0,
+  parameter int Engines   = 1
 ) (
   input logic clk,
   input logic rst_n
@@ -41,6 +43,7 @@ module mmio_regs_run #(
   logic [3:0]  start_queue, bell_queue, state_queue, slots_owner, range_number = '0;
   logic [63:0] range_of;
   queue_config_t start_config, started;
+  model_config_t start_models, started_models;
   queue_state_t  state;
   logic [Queues-1:0] stops, drains, on, ending, draining, actives, busy, idle;
   logic [31:0] index;
@@ -67,11 +70,11 @@ module mmio_regs_run #(
   assign idle    = Queues'(sq_head == sq_tail && check_idle && dispatch_idle) << Pair;
   assign state   = {(state_queue == Pair) ? {sq_head, sq_tail, cq_head, cq_tail} : {4{32'hDEAD_0000 + state_queue}}, arm_read, entry_read};
 
-  mmio_regs #(.Queues(Queues), .Functions(Functions), .Workers(Workers), .TickHz(123_456_789)) u_regs (
+  mmio_regs #(.Queues(Queues), .Functions(Functions), .Workers(Workers), .Engines(Engines), .TickHz(123_456_789)) u_regs (
     .clk_i(clk), .rst_ni(rst_n), .write_i(write_now), .write_addr_i(write_addr), .write_data_i(write_data),
     .write_partial_i(partial), .write_error_o(write_error), .read_i(read_now), .read_addr_i(read_addr),
     .read_data_o(read_data), .read_error_o(read_error), .counter_hit_i(counter_hit), .counter_data_i({14'h3A5C, read_addr}),
-    .wait_states_o(wait_states), .start_o(start), .start_queue_o(start_queue), .start_config_o(start_config), .stop_o(stops),
+    .wait_states_o(wait_states), .start_o(start), .start_queue_o(start_queue), .start_config_o(start_config), .start_models_o(start_models), .stop_o(stops),
     .drain_o(drains), .on_i(on), .draining_i(draining), .active_i(actives), .idle_i(idle),
     .doorbell_o(doorbell), .doorbell_ok_i(doorbell_ok), .release_o(release_cq), .release_ok_i(release_ok),
     .abort_o(abort), .aborting_i(Queues'(aborting) << Pair), .arm_o(arm), .table_write_o(table_write), .table_word_o(table_word), .bell_queue_o(bell_queue), .index_o(index), .state_queue_o(state_queue), .state_i(state),
@@ -108,7 +111,8 @@ module mmio_regs_run #(
   );
 
   always @(posedge clk) if (rst_n && start) begin
-    started = start_config;
+    started        = start_config;
+    started_models = start_models;
     if (start_queue != Pair) fail($sformatf("queue pair %0d is started", start_queue));
   end
 
@@ -137,13 +141,18 @@ module mmio_regs_run #(
   endtask
 
   // ---------------------------------------------------------------- the table of the contract
-  localparam int Count = 114;
+  localparam int Count = (Engines > 1) ? 134 : 114;
   localparam int Words = 'h20100 / 4;     // up to the last register of the queue pair's page, and some more
   logic [17:0] addr_of [0:Count-1];
   int          defined = 0;
   logic [2:0]  access [0:Words-1];      // by word address
   logic [31:0] reset_value [0:Words-1], mask [0:Words-1], value [0:Words-1];
   localparam logic [2:0] None = 3'd0, Ro = 3'd1, Rw = 3'd2, Cfg = 3'd3;
+
+  // The first register of the MODEL region, and of each arena.
+  function automatic logic [17:0] model_register(input int k);
+    model_register = (k == 0) ? REG_MODEL_BASE_LO : REG_ARENA_0_BASE_LO + 16 * (k - 1);
+  endfunction
 
   task automatic define(input logic [17:0] addr, input logic [2:0] kind, input logic [31:0] reset_to, input logic [31:0] bits);
     addr_of[defined]      = addr;
@@ -170,7 +179,7 @@ module mmio_regs_run #(
     define(REG_CAP_FUNCTIONS, Ro, Functions, 0);
     define(REG_CAP_PAGE_BYTES, Ro, 4096, 0);
     define(REG_CAP_WINDOWS, Ro, 3, 0);
-    define(REG_CAP_ENGINES, Ro, 1, 0);
+    define(REG_CAP_ENGINES, Ro, Engines, 0);
     define(REG_CAP_REWARD_MODELS, Ro, 2, 0);
     define(REG_CAP_POLICY_SLOTS, Ro, 2, 0);
     for (int k = 0; k < 16; k++) begin
@@ -247,6 +256,7 @@ module mmio_regs_run #(
     define(REG_SQ_HEAD, Ro, 0, 0);
     define(REG_CQ_TAIL, Ro, 0, 0);
     define(REG_ABORT, Rw, 0, 0);
+    if (Engines > 1) for (int k = 0; k < 20; k++) define(model_register(k / 4) + 4 * (k % 4), Cfg, 0, 32'hFFFF_FFFF);
     expect_eq("registers in the table", defined, Count);
   endtask
 
@@ -382,9 +392,24 @@ module mmio_regs_run #(
     expect_eq("eos_threshold", started.eos_threshold, now_value[REG_EOS_THRESHOLD/4]);
     expect_eq("reward_threshold", started.reward_threshold, now_value[REG_REWARD_THRESHOLD/4]);
     expect_eq("workers", started.workers, now_value[REG_FN_WORKERS/4]);
+    if (Engines == 1) begin
+      if (started_models !== '0) fail("a model without an engine 1");
+    end else begin
+      expect_eq("kv_base", started_models.kv_base, {now_value[REG_KV_BASE_HI/4], now_value[REG_KV_BASE_LO/4]});
+      expect_eq("kv_size, of engine 1", started_models.kv_size, started.kv_size);
+      expect_eq("model_base", started_models.model_base, {now_value[REG_MODEL_BASE_HI/4], now_value[REG_MODEL_BASE_LO/4]});
+      expect_eq("model_size", started_models.model_size, {now_value[REG_MODEL_SIZE_HI/4], now_value[REG_MODEL_SIZE_LO/4]});
+      for (int k = 0; k < 4; k++) begin
+        arenas = started_models.arena_base;
+        expect_eq($sformatf("base of arena %0d", k), arenas[64*k +: 64], {now_value[model_register(k + 1)/4 + 1], now_value[model_register(k + 1)/4]});
+        arenas = started_models.arena_size;
+        expect_eq($sformatf("size of arena %0d", k), arenas[64*k +: 64], {now_value[model_register(k + 1)/4 + 3], now_value[model_register(k + 1)/4 + 2]});
+      end
+    end
   endtask
   logic [31:0] now_value [0:Words-1];
   logic        now_ok;
+  logic [255:0] arenas;
 
   // Every byte of the blocks that are there, and some of each kind elsewhere: another function's and another queue
   // pair's of each block, and pages that nobody has.
@@ -408,12 +433,12 @@ module mmio_regs_run #(
 
   task automatic case_other_addresses;
     for (int addr = 0; addr < 'h190; addr++) expect_unknown(18'(addr));
+    for (int addr = 0; addr < 'hC8; addr++) expect_unknown(BLOCK_FUNCTION + 18'(addr));
     for (int addr = 0; addr < 'h60; addr++) begin
       expect_unknown(BLOCK_DEVICE_FUNCTION + 18'(addr));
       expect_unknown(BLOCK_DEVICE_QUEUE + 18'(addr));
       expect_unknown(BLOCK_DEVICE_MESSAGE + 18'(addr));
       expect_unknown(BLOCK_DEVICE_MESSAGE + 18'h100 + 18'(addr));
-      expect_unknown(BLOCK_FUNCTION + 18'(addr));
       expect_unknown(BLOCK_FUNCTION_QUEUE + 18'(addr));
       expect_unknown(BLOCK_QUEUE + 18'(addr));
     end
@@ -546,8 +571,16 @@ module mmio_regs_run #(
     for (logic [17:0] addr = REG_SQ_BASE_LO; addr <= REG_KV_SIZE_HI; addr = addr + 4) put(addr, 32'd64);
     for (logic [17:0] addr = REG_LOGP_BASE_LO; addr <= REG_LOGP_SIZE_HI; addr = addr + 4) put(addr, 32'd64);
     for (logic [17:0] addr = REG_EQ_BASE_LO; addr <= REG_EVENT_CONTROL; addr = addr + 4) put(addr, 32'd0);
+    if (Engines > 1) for (int k = 0; k < 20; k++) put(model_register(k / 4) + 4 * (k % 4), 32'd64);
     for (int k = 0; k < 3; k++) set_window(k, 64'd0, k == 1 ? '1 : '0);
   endtask
+
+  // The first register of each region; of the queues, whose sizes are in slots, the base alone.
+  localparam int Regions = (Engines > 1) ? 10 : 5;
+  function automatic logic [17:0] region_register(input int region);
+    region_register = (region < 2) ? REG_SQ_BASE_LO + 8 * region : (region < 4) ? REG_TOKEN_BASE_LO + 16 * (region - 2)
+                    : (region == 4) ? REG_LOGP_BASE_LO : model_register(region - 5);
+  endfunction
 
   // R23: a ring of 0 slots is none, wherever it lies; any other is one, aligned, in one window. EQ_HEAD is event_ring's to judge.
   task automatic case_events;
@@ -615,20 +648,16 @@ module mmio_regs_run #(
     good_config;
     put(REG_SQ_SIZE, 4);
     put(REG_CQ_SIZE, 8);
-    for (int region = 0; region < 5; region++) begin
+    for (int region = 0; region < Regions; region++) begin
       at   = 64'hFFFF_FFFE_0000_0000 + 64'(region) * 64'h1000;
       size = (region == 0 || region == 1) ? 64'd256 : 64'h1_0000_0040;
-      for (int other = 0; other < 5; other++) begin     // the others lie in a window of their own
-        base = (other < 2) ? REG_SQ_BASE_LO + 8 * other : (other < 4) ? REG_TOKEN_BASE_LO + 16 * (other - 2) : REG_LOGP_BASE_LO;
+      for (int other = 0; other < Regions; other++) begin     // the others lie in a window of their own
+        base = region_register(other);
         put(base + 4, (other == region) ? at[63:32] : 32'd1);
         put(base, (other == region) ? at[31:0] : 32'd64 * other);
+        if (other >= 2) put(base + 12, (other == region) ? size[63:32] : 0);
+        if (other >= 2) put(base + 8, (other == region) ? size[31:0] : 64);
       end
-      put(REG_TOKEN_SIZE_HI, region == 2 ? size[63:32] : 0);
-      put(REG_TOKEN_SIZE_LO, region == 2 ? size[31:0] : 64);
-      put(REG_KV_SIZE_HI, region == 3 ? size[63:32] : 0);
-      put(REG_KV_SIZE_LO, region == 3 ? size[31:0] : 64);
-      put(REG_LOGP_SIZE_HI, region == 4 ? size[63:32] : 0);
-      put(REG_LOGP_SIZE_LO, region == 4 ? size[31:0] : 64);
       for (int k = 0; k < 3; k++) begin
         set_window((k + 1) % 3, 64'h1_0000_0000, 64'h1_0000_0000);
         set_window((k + 2) % 3, at, size - 1);           // and a third one that is too short
@@ -654,8 +683,8 @@ module mmio_regs_run #(
         expect_start("no window", 1'b0);
       end
     end
-    put(REG_LOGP_SIZE_HI, 0);
-    put(REG_LOGP_SIZE_LO, 0);
+    put(region_register(Regions - 1) + 12, 0);
+    put(region_register(Regions - 1) + 8, 0);
     expect_start("an empty region in no window", 1'b1);
     good_config;
   endtask
@@ -729,6 +758,7 @@ module mmio_regs_run #(
       expect_bad(REG_TOKEN_BASE_LO, 64 + (1 << bit_no));
       expect_bad(REG_KV_BASE_LO, 64 + (1 << bit_no));
       expect_bad(REG_LOGP_BASE_LO, 64 + (1 << bit_no));
+      for (int k = 0; k < Regions - 5; k++) expect_bad(model_register(k), 64 + (1 << bit_no));
     end
     expect_bad(REG_SQ_SIZE, 0);
     expect_bad(REG_SQ_SIZE, 1);

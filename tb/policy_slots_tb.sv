@@ -1,6 +1,7 @@
 // policy_slots against a model of R18 to R20: what a version is found in, which slot a new one goes into, which objections
 // there are, what is retired and who is told; users of a slot, by queue pair, through disables; a function begins anew when
-// a queue pair of it starts while no other is active, and keeps what it has when one is. Four queue pairs, three functions.
+// a queue pair of it starts while no other is active, and keeps what it has when one is. Of versions of engine 1 their images, for
+// the lookup and for the engine (R25). Four queue pairs, three functions.
 module policy_slots_tb;
   import bench_pkg::*;
   import desc_pkg::*;
@@ -26,8 +27,14 @@ module policy_slots_tb;
   logic              found, resident, slot, kept, aborted, ask_resident, ask_occupied;
   logic              switched, switch_slot, switch_keep, switch_abort;
   logic [63:0]       read;
+  logic              load_engine = 1'b0, engine, image_slot = 1'b0;
+  logic [3:0]        image_owner = '0;
+  logic [31:0]       positions;
+  image_t            load_image = '0, image;
 
-  policy_slots #(.Queues(Queues), .Functions(Functions)) u_slots (
+  policy_slots #(.Queues(Queues), .Functions(Functions), .Engines(2)) u_slots (
+    .engine_o(engine), .positions_o(positions), .load_engine_i(load_engine), .load_image_i(load_image), .image_owner_i(image_owner),
+    .image_slot_i(image_slot), .image_o(image),
     .clk_i(clk), .rst_ni(rst_n), .start_i(start), .start_queue_i(start_queue), .start_config_i(start_config), .active_i(active),
     .look_i(look), .look_queue_i(look_queue), .look_version_i(look_version), .found_o(found), .resident_o(resident),
     .slot_o(slot), .salt_o(salt), .leave_i(leave), .leave_queue_i(leave_queue), .leave_slot_i(leave_slot),
@@ -45,11 +52,15 @@ module policy_slots_tb;
   logic [15:0] version [0:2*Functions-1];            // function, slot
   logic [31:0] salts [0:2*Functions-1];
   logic [7:0]  what [0:2*Functions-1];               // slot state
+  logic        engines [0:2*Functions-1];            // of engine 1, …
+  logic [$bits(image_t)-1:0] images [0:2*Functions-1];   // … with this image
+  int          languages = 0, looked = 0;
   int          loaded [0:2*Functions-1];             // when: the greater, the later
   int          clock = 1;
   int          loads = 0, objections = 0, busy = 0, kept_seen = 0, aborted_seen = 0, lost = 0, anew = 0, later = 0, replaced = 0;
 
   task automatic begin_anew(input int f);
+    engines[2*f] = 1'b0; engines[2*f+1] = 1'b0;
     version[2*f] = 0; salts[2*f] = 0; what[2*f] = SLOT_RESIDENT; loaded[2*f] = 1;
     version[2*f+1] = 0; salts[2*f+1] = 0; what[2*f+1] = SLOT_EMPTY; loaded[2*f+1] = 0;
   endtask
@@ -66,6 +77,7 @@ module policy_slots_tb;
   endfunction
 
   int   f, s, target, q;
+  image_t looked_image;
   logic want_resident, want_occupied, want_switch = 1'b0, others;
   logic [Queues-1:0] want_pairs;
   logic [Queues-1:0] on = '0;             // in the next cycle
@@ -92,8 +104,16 @@ module policy_slots_tb;
         expect_eq("slot", slot, s);
         expect_eq("salt", salt, salts[2*f+s]);
         expect_eq("resident", resident, what[2*f+s] == SLOT_RESIDENT);
+        expect_eq("R25: engine", engine, engines[2*f+s]);
+        looked_image = images[2*f+s];
+        if (engine) begin
+          looked = looked + 1;
+          expect_eq("R25: positions", positions, looked_image.positions);
+        end
       end
-    end else expect_eq("found", found, 1'b0);
+    end else expect_eq("found", {found, engine}, 2'b00);
+    if (engines[2*image_owner + image_slot] && image !== images[2*image_owner + image_slot])
+      fail($sformatf("R25: image %h, expected %h", image, images[2*image_owner + image_slot]));
 
     f = owner[hand_queue];
     expect_eq("retired with KEEP", kept, hand && what[2*f + hand_slot] == SLOT_KEPT);
@@ -125,6 +145,9 @@ module policy_slots_tb;
       if (what[2*f+target] == SLOT_RESIDENT) replaced = replaced + 1;
       version[2*f+target] = ask_version;
       salts[2*f+target]   = load_salt;
+      engines[2*f+target] = load_engine;
+      images[2*f+target]  = load_image;
+      if (load_engine) languages = languages + 1;
       what[2*f+target]    = SLOT_RESIDENT;
       clock = clock + 1;
       loaded[2*f+target]  = clock;
@@ -191,6 +214,10 @@ module policy_slots_tb;
     ask_version <= below(Versions);
     load_salt   <= rnd();
     load_mode   <= below(3);
+    load_engine <= chance(50);
+    load_image  <= {rnd(), rnd(), rnd(), rnd(), rnd(), rnd(), rnd(), rnd(), rnd(), rnd(), rnd(), rnd(), rnd(), rnd()};
+    image_owner <= below(Functions);
+    image_slot  <= rnd();
   end
   int crowd = 20, drain = 0;
 
@@ -204,6 +231,7 @@ module policy_slots_tb;
       drain = 1;
       repeat (200) @(posedge clk);
     end
+    if (languages < 80 || looked < 200) fail($sformatf("R25: only %0d versions of engine 1 are loaded, and %0d found", languages, looked));
     if (loads < 200 || replaced < 20 || objections < 50 || busy < 100 || kept_seen < 100 || aborted_seen < 100 || lost < 20
         || anew < 10 || later < 10)
       fail($sformatf("only %0d loads (%0d of resident slots), %0d and %0d objections, %0d and %0d retired, %0d lost users, %0d new starts, %0d late",

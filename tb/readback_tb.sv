@@ -2,7 +2,8 @@
 // anywhere in a line (one, as many as LENGTH_LIMIT allows, across its edges), ranges of one token, of none and of anything,
 // a score of model 1 that saturates; headers of policies, good and with each of their words wrong; what policy_slots says
 // against them, before the header is read and behind it; errors of either kind on each beat; a queue pair that is turned off
-// at any moment. Descriptor fetch goes first on the bus, and the data of the two comes in any order.
+// at any moment. Versions of engine 1: each of their three lines read where it lies, and no more than the first that speaks against
+// them. Descriptor fetch goes first on the bus, and the data of the two comes in any order.
 module readback_tb;
   import bench_pkg::*;
   import bench_reference_pkg::*;
@@ -40,7 +41,12 @@ module readback_tb;
   logic [511:0]  rdata = '0;
   logic [1:0]    rresp = '0;
 
-  readback #(.Queues(Queues)) u_readback (
+  model_config_t start_models = '0;
+  logic          load_engine;
+  image_t        load_image;
+
+  readback #(.Queues(Queues), .Engines(2)) u_readback (
+    .start_models_i(start_models), .load_engine_o(load_engine), .load_image_o(load_image),
     .clk_i(clk), .rst_ni(rst_n), .start_i(start), .start_queue_i(start_queue), .start_config_i(start_config), .on_i(on),
     .ready_o(ready), .valid_i(valid), .queue_i(queue), .publishes_i(publishes), .model_i(model), .what_i(what), .addr_i(addr),
     .done_o(done), .error_o(error), .result_o(result), .done_taken_i(done_taken), .read_valid_o(read_valid),
@@ -64,6 +70,7 @@ module readback_tb;
   assign range_now = ranges[{range_owner[0], range_number}];
 
   // ---------------------------------------------------------------- the bus
+  logic [63:0] read_at [0:7];           // the first reads of a descriptor
   int   stall = 0, latency = 0, fail_beat = -1, reads = 0, fetches = 0, fetch_beats = 0, faults = 0;
   logic [1:0]  fail_resp;
   logic [63:0] waiting [0:15];
@@ -81,6 +88,7 @@ module readback_tb;
         reads = reads + 1;
         if (aruser !== (queue == 1 ? 4'd3 : 4'd2)) fail($sformatf("ARUSER is %0d", aruser));
         if (arlen != 0) fail("a read of more than one beat");
+        if (reads <= 8) read_at[reads - 1] = araddr;
         waiting[tail % 16] = araddr;
         due[tail % 16]     = cycle + latency;
         tail = tail + 1;
@@ -127,7 +135,8 @@ module readback_tb;
   // ---------------------------------------------------------------- policy_slots
   logic        loaded = 1'b0;
   int          asks = 0;
-  logic [49:0] load_seen;
+  logic [50:0] load_seen;
+  image_t      image_seen;
   always @(posedge clk) if (rst_n) begin
     if (ask) begin
       asks = asks + 1;
@@ -136,7 +145,8 @@ module readback_tb;
     if (load) begin
       if (loaded) fail("R19: a version is loaded twice");
       loaded    = 1'b1;
-      load_seen = {load_mode, ask_version, load_salt};
+      load_seen = {load_engine, load_mode, ask_version, load_salt};
+      image_seen = load_image;
     end
   end
 
@@ -259,11 +269,95 @@ module readback_tb;
       expect_eq($sformatf("error of a POLICY, wrong %0d", wrong), error, want);
       expect_eq("reads of a POLICY", reads, mode != 3 && !is_resident && !busy_before ? 1 : 0);
       if (want == ERR_NONE || (want == ERR_POLICY_BUSY && !busy_before)) begin
-        if (!loaded || load_seen !== {mode, version, salt}) fail("R19: another version is loaded than was published");
+        if (!loaded || load_seen !== {1'b0, mode, version, salt}) fail("R19: another version is loaded than was published");
       end else if (loaded) fail("R19: a version is loaded that has an error");
       if (want == ERR_NONE) published = published + 1;
       else refused = refused + 1;
     end else if (loaded && (wrong != 0 || fail_beat == 0 || mode == 3)) fail("R19: a version is loaded that has an error");
+    end_one;
+    on <= '1;
+  endtask
+
+  // The MODEL region of each queue pair's function: its first line is word 2048 of the memory, and so is each 16 KiB further.
+  localparam logic [63:0] ModelBase = (Base & ~64'd63) + 64'h9_0000_2000;
+  function automatic logic [63:0] model_size(input int pair);
+    model_size = (pair == 0) ? 64'h1_0000_0000 : 64'h2_0000_0000;
+  endfunction
+
+  int languages = 0, kinds [0:15];
+  task automatic language(input logic [15:0] version, input logic [1:0] mode, input int wrong, input logic is_resident,
+                          input logic busy_before, input logic busy_after, input int off_after);
+    logic [511:0] header, record;
+    hw_image_t    image;
+    logic [127:0] policy_header;
+    logic [7:0]   want;
+    logic [63:0]  at;
+    int           word, pair, lines;
+    pair   = below(Queues);
+    word   = 16 * below(64);
+    at     = 64 * below(100) + 64'd16384 * below(1000);
+    header = ref_random_model();
+    record = ref_record_of(header, at);
+    policy_header = ref_header(version, 16'd1, rnd(), 32'd64);
+    case (wrong)
+      1: policy_header = ref_header(version, 16'd1, rnd(), chance(50) ? 32'd0 : 32'd64 ^ (32'd1 << below(32)));
+      2: policy_header = chance(50) ? ref_policy(version, rnd()) : ref_header(version, 16'd1 ^ (16'd1 << below(16)), rnd(), 32'd64);
+      3: policy_header = policy_header ^ (128'd1 << below(128));
+      4: record = record ^ (512'd1 << below(512));
+      5: header = header ^ (512'd1 << below(480));
+      6: begin
+        record[HW_IMAGE_IMAGE_CHECK_LSB +: 32] = header[127:96] + 1;
+        record = ref_fold_seal(record);
+      end
+      7: begin
+        // It ends where the larger of the two regions ends.
+        record[63:0] = 64'h2_0000_0000 - record[HW_IMAGE_LENGTH_LSB +: 64];
+        record = ref_fold_seal(record);
+        at     = record[63:0];
+      end
+      default: ;
+    endcase
+    for (int k = 0; k < 16; k++) words[(ModelBase - (Base & ~64'd63) + at) / 4 % Words + k] = header[32*k +: 32];
+    for (int k = 0; k < 16; k++) words[word + 16 + k] = record[32*k +: 32];
+    for (int k = 0; k < 4; k++) words[word + k] = policy_header[32*k +: 32];
+    ask_resident = is_resident;
+    ask_occupied = busy_before;
+    begin_one(pair, 1'b1, 1'b0, {13'd0, 1'b1, mode, version}, word);
+    ask_occupied <= busy_before || busy_after;
+    if (off_after >= 0) begin
+      repeat (off_after) @(posedge clk);
+      on[pair] <= 1'b0;
+    end
+    waits_for = "the bench waits for the answer to a POLICY of engine 1";
+    while (!done) @(posedge clk);
+    want  = ERR_NONE;
+    lines = 0;
+    if (mode == 3 || is_resident)                              want = ERR_BAD_POLICY;
+    else if (busy_before)                                      want = ERR_POLICY_BUSY;
+    for (int k = 0; k < 3; k++) if (want == ERR_NONE) begin
+      lines = lines + 1;
+      if (fail_beat == k)                                      want = ERR_DMA_FAULT;
+      else if (k == 0 && wrong >= 1 && wrong <= 3)             want = ERR_BAD_POLICY;
+      else if (k == 1 && !ref_image_sound(record, model_size(pair))) want = ERR_BAD_POLICY;
+      else if (k == 2 && !ref_model_sound(header, record))     want = ERR_BAD_POLICY;
+    end
+    if (want == ERR_NONE && busy_after)                        want = ERR_POLICY_BUSY;
+    expect_eq("result of a POLICY", result, 0);
+    if (off_after < 0) begin
+      expect_eq($sformatf("error of a POLICY of engine 1, wrong %0d", wrong), error, want);
+      expect_eq("reads of a POLICY of engine 1", reads, lines);
+      for (int k = 0; k < lines; k++)
+        expect_eq($sformatf("R11: read %0d of a POLICY of engine 1", k), read_at[k], k < 2 ? addr + 64 * k : ModelBase + record[63:0]);
+      if (want == ERR_NONE || (lines == 3 && want == ERR_POLICY_BUSY)) begin
+        image = record;
+        if (!loaded || load_seen !== {1'b1, mode, version, 32'd0}) fail("R25: another version is loaded than was published");
+        if (image_seen !== {image.offset, image.length, image.program_at, image.words, image.vocabulary, image.positions,
+                            image.block_lines, image.end_0, image.end_1, image.end_2, image.end_3})
+          fail("R25: another image is loaded than was published");
+      end else if (loaded) fail("R25: a version is loaded that has an error");
+      if (want == ERR_NONE) languages = languages + 1;
+      kinds[4 * lines + (want == ERR_DMA_FAULT ? 1 : want == ERR_BAD_POLICY ? 2 : want == ERR_POLICY_BUSY ? 3 : 0)]++;
+    end else if (loaded && (wrong != 0 || fail_beat >= 0 || mode == 3) && wrong != 7) fail("R25: a version is loaded that has an error");
     end_one;
     on <= '1;
   endtask
@@ -294,6 +388,8 @@ module readback_tb;
       start              <= 1'b1;
       start_queue        <= q;
       start_config.owner <= 4'd2 + q;    // of which the lowest bit says whose ranges
+      start_models.model_base <= ModelBase;
+      start_models.model_size <= model_size(q);
       @(posedge clk);
     end
     start <= 1'b0;
@@ -357,6 +453,24 @@ module readback_tb;
         reward(k % 2, k[2], between(1, 60), below(200), -1);
       end
     end
+    // R25, with an engine 0's before and behind them.
+    for (int k = 0; k < 16; k++) kinds[k] = 0;
+    for (int k = 0; k < 700; k++) begin
+      weather(k);
+      fail_beat = k % 5 == 0 ? below(3) : -1;
+      fail_resp = k[0] ? 2'b10 : 2'b11;
+      language(rnd(), (k % 23 == 0) ? 2'd3 : 2'(below(3)), chance(50) ? 0 : below(8), k % 29 == 0, k % 13 == 0, k % 7 == 0,
+               k % 11 == 0 ? below(90) : -1);
+      fail_beat = -1;
+      if (k % 6 == 0) policy(rnd(), 2'(below(3)), 0, 1'b0, 1'b0, 1'b0, -1);
+      if (k % 17 == 0) begin
+        ask_occupied = 1'b0;
+        reward(k % 2, k[2], between(1, 60), below(200), -1);
+      end
+    end
+    for (int k = 0; k < 16; k++) if (kinds[k] < 5 && k != 0 && k != 1 && (k < 4 || k % 4 == 1 || k % 4 == 2 || k > 13))
+      fail($sformatf("only %0d POLICYs of engine 1 with %0d reads and end %0d", kinds[k], k / 4, k % 4));
+    if (languages < 100) fail($sformatf("only %0d versions of engine 1", languages));
     if (failed < 30 || abandoned < 30 || published < 30 || refused < 100 || scored < 300 || fetches < 200)
       fail($sformatf("only %0d failed, %0d abandoned, %0d published, %0d refused, %0d scored, %0d fetches", failed, abandoned,
                      published, refused, scored, fetches));

@@ -80,7 +80,8 @@ module queue_host #(
   endtask
 
   // ---------------------------------------------------------------- configuration
-  logic [63:0] sq_base, cq_base, token_base, token_size, kv_size, logp_base, logp_size;
+  logic [63:0] sq_base, cq_base, token_base, token_size, kv_base, kv_size, logp_base, logp_size;
+  logic [63:0] model_base, model_size;  // with an engine 1
   logic [31:0] sq_key, sq_size, cq_size, sq_start, cq_start, length_limit, checkpoint_default, reward_threshold;
   logic [63:0] range_of [0:15];         // of reward model 1: last, first
   logic [15:0] eos_threshold, wait_states, coalesce_count;
@@ -99,7 +100,10 @@ module queue_host #(
     cq_base            = Base + 64 * 301;
     token_base         = Base + 64 * 601;
     token_size         = 64'd65536;
+    kv_base            = Base + 64 * 1641;
     kv_size            = 64'd4096;
+    model_base         = Base + 64 * 1721;
+    model_size         = 64'd16384;
     logp_base          = Base + 64 * (Lines - 1025);
     logp_size          = 64'd65536;
     sq_size            = 64;
@@ -134,6 +138,11 @@ module queue_host #(
       write(REG_QUEUE_FUNCTION, owner);
       write(REG_FN_WORKERS, in_use());
       if (alone) write(REG_WAIT_STATES, {16'd0, wait_states});
+    end
+    if (bench.Engines > 1) begin
+      write64(REG_KV_BASE_LO, kv_base);
+      if (own_function) write64(REG_MODEL_BASE_LO, model_base);
+      if (own_function) write64(REG_MODEL_SIZE_LO, model_size);
     end
     if (own_function) begin
       write(REG_CHECKPOINT_DEFAULT, checkpoint_default);
@@ -209,6 +218,7 @@ module queue_host #(
     u_score.cq_base = cq_base;       u_score.cq_size = cq_size;
     u_score.token_base = token_base; u_score.token_size = token_size;
     u_score.logp_base = logp_base;   u_score.logp_size = logp_size;
+    u_score.model_base = model_base; u_score.model_size = (bench.Engines > 1) ? model_size : 64'd0;
     u_score.kv_size = kv_size;       u_score.length_limit = length_limit;
     u_score.checkpoint_default = checkpoint_default;
     u_score.eos_threshold = eos_threshold;

@@ -45,7 +45,7 @@ module scoreboard #(
   localparam int         Patience      = 5000;    // cycles that a busy bus may hold up a message
 
   // ---------------------------------------------------------------- configuration, set by the bench
-  logic [63:0] sq_base, cq_base, token_base, token_size, kv_size, logp_base, logp_size;
+  logic [63:0] sq_base, cq_base, token_base, token_size, kv_size, logp_base, logp_size, model_base, model_size;
   logic [31:0] sq_key, sq_size, cq_size, length_limit, checkpoint_default, reward_threshold;
   logic [15:0] eos_threshold;
   logic [63:0] range_of [0:15];                   // of reward model 1: last, first
@@ -152,13 +152,17 @@ module scoreboard #(
   function automatic logic [7:0] classify(input logic [511:0] data, input logic [31:0] index);
     hw_desc_t desc;
     desc     = data;
-    classify = ref_version(ref_error(data, sq_key, index, token_size, logp_size, kv_size, length_limit), desc,
-                           slot_with(desc.policy_version) >= 0, resident(desc.policy_version));
+    classify = ref_version(ref_error(data, sq_key, index, token_size, logp_size, kv_size, length_limit, bench.Engines),
+                           desc, slot_with(desc.policy_version) >= 0, resident(desc.policy_version),
+                           slot_with(desc.policy_version) >= 0 && slot_engine[slot_with(desc.policy_version)],
+                           slot_with(desc.policy_version) >= 0 ? slot_positions[slot_with(desc.policy_version)] : 32'd0);
   endfunction
 
   // ---------------------------------------------------------------- versions, as the host knows them (R18)
   logic [15:0] slot_version [0:1];
   logic [7:0]  slot_state   [0:1];
+  logic        slot_engine  [0:1];                // of engine 1, …
+  logic [31:0] slot_positions [0:1];              // … whose sequences have so many
   int          slot_last;                         // the slot that was loaded last
   logic [31:0] salt_key;                          // of the run
 
@@ -180,6 +184,8 @@ module scoreboard #(
   task automatic reset_versions;
     slot_version[0] = 0; slot_state[0] = SLOT_RESIDENT;
     slot_version[1] = 0; slot_state[1] = SLOT_EMPTY;
+    slot_engine[0] = 1'b0;
+    slot_engine[1] = 1'b0;
     slot_last = 0;
     salt_key  = rnd();
   endtask
@@ -218,6 +224,8 @@ module scoreboard #(
     if (code[e] == 0 && desc.opcode == OP_POLICY) begin
       policy_code[e]  = next_policy_code;
       policy_reads[e] = next_policy_reads;
+      policy_image[e] = (desc.model_id == 16'd1) ? next_policy_image : 64'd0;
+      policy_positions[e] = next_policy_positions;
       policy_may_be_busy[e] = next_may_be_busy;
       policy_pending  = 1'b1;
       retire_pending  = next_policy_code == ERR_NONE && desc.checkpoint != POLICY_WAIT;
@@ -443,8 +451,9 @@ module scoreboard #(
   logic        back_bad  [0:Backs-1];
   int          back_asked = 0, back_came = 0;
   always @(posedge clk_i) if (rst_ni && on && arvalid_i && arready_i && arid_i != 0 && mine(araddr_i)) begin
-    if (araddr_i < token_base || araddr_i + 64 > ((token_base + token_size + 63) & ~64'd63))
-      fail($sformatf("R11: read of %h, outside the token region", araddr_i));
+    if ((araddr_i < token_base || araddr_i + 64 > ((token_base + token_size + 63) & ~64'd63))
+        && (araddr_i < model_base || araddr_i + 64 > model_base + model_size))
+      fail($sformatf("R11: read of %h, outside the token and the MODEL region", araddr_i));
     back_addr[back_asked % Backs] = araddr_i;
     back_asked = back_asked + 1;
   end
@@ -465,9 +474,11 @@ module scoreboard #(
     ops = ops + 1;
   end
 
-  // The reads of the next descriptor: lines from this address on, in order, no more than 'lines'.
-  task automatic take_reads(input logic [63:0] addr, input int lines, output logic bad, output int taken);
-    int first, upto;
+  // The reads of the next descriptor: lines from this address on, in order, no more than 'lines'; of a POLICY of engine 1 the
+  // third is that of the image.
+  task automatic take_reads(input logic [63:0] addr, input int lines, input logic [63:0] model_addr, output logic bad, output int taken);
+    int          first, upto;
+    logic [63:0] want_addr;
     bad   = 1'b0;
     first = op_first[ops_taken % 256];
     upto  = (ops_taken + 1 < ops) ? op_first[(ops_taken + 1) % 256] : back_asked;
@@ -475,8 +486,8 @@ module scoreboard #(
     if (ops_taken >= ops) fail("R3: a completion of something that was never read for");
     if (taken > lines || upto > back_came) fail($sformatf("R11: %0d reads, %0d of them answered, for %0d lines", taken, back_came - first, lines));
     for (int k = first; k < upto; k++) begin
-      if (back_addr[k % Backs] != (addr & ~64'd63) + 64 * (k - first))
-        fail($sformatf("R11: read of %h, expected %h", back_addr[k % Backs], (addr & ~64'd63) + 64 * (k - first)));
+      want_addr = (model_addr != 0 && k == first + 2) ? model_addr : (addr & ~64'd63) + 64 * (k - first);
+      if (back_addr[k % Backs] != want_addr) fail($sformatf("R11: read of %h, expected %h", back_addr[k % Backs], want_addr));
       if (back_bad[k % Backs]) bad = 1'b1;
     end
     ops_taken = ops_taken + 1;
@@ -492,7 +503,7 @@ module scoreboard #(
   task automatic pin_of(input int e, input int by);
     hw_desc_t desc;
     desc = slot[e];
-    if (reads[e]) pin(int'(desc.delta_offset / 4), desc.opcode == OP_POLICY ? 16 : int'(desc.max_tokens), by);
+    if (reads[e]) pin(int'(desc.delta_offset / 4), desc.opcode == OP_POLICY ? (desc.model_id == 16'd1 ? 32 : 16) : int'(desc.max_tokens), by);
   endtask
 
   function automatic logic [31:0] score_of(input hw_desc_t desc);
@@ -518,7 +529,7 @@ module scoreboard #(
     desc  = slot[which];
     addr  = token_base + desc.delta_offset;
     lines = int'((addr % 64 + 4 * 64'(desc.max_tokens) + 63) / 64);
-    take_reads(addr, lines, bad, taken);
+    take_reads(addr, lines, 64'd0, bad, taken);
     want.status = STATUS_SCORED;
     if (bad) begin
       want.status = STATUS_ERROR;
@@ -536,17 +547,19 @@ module scoreboard #(
     int       taken, target;
     desc = slot[which];
     want.status = STATUS_DONE;
-    take_reads(token_base + desc.delta_offset, policy_reads[which] ? 1 : 0, bad, taken);
+    take_reads(token_base + desc.delta_offset, policy_reads[which], policy_image[which], bad, taken);
     if (bad) want.error = ERR_DMA_FAULT;
     else     want.error = policy_code[which];
     if (done.error == ERR_POLICY_BUSY && policy_may_be_busy[which]) want.error = ERR_POLICY_BUSY;
-    else if (!bad && taken != int'(policy_reads[which])) fail($sformatf("R19: POLICY %0d reads %0d headers", number[which], taken));
+    else if (!bad && taken != policy_reads[which]) fail($sformatf("R19: POLICY %0d has read %0d lines", number[which], taken));
     if (want.error == ERR_POLICY_BUSY) busy_seen = busy_seen + 1;
     if (want.error != 0) want.status = STATUS_ERROR;
     else begin
       target = 1 - slot_last;
       slot_version[target] = desc.policy_version;
       slot_state[target]   = SLOT_RESIDENT;
+      slot_engine[target]    = desc.model_id == 16'd1;
+      slot_positions[target] = policy_positions[which];
       if (desc.checkpoint == POLICY_KEEP)  slot_state[slot_last] = SLOT_KEPT;
       if (desc.checkpoint == POLICY_ABORT) slot_state[slot_last] = SLOT_ABORTED;
       slot_last = target;
@@ -555,9 +568,13 @@ module scoreboard #(
     policy_pending = 1'b0;
   endtask
   logic [7:0]  next_policy_code = ERR_NONE;       // what the host expects of the POLICY that it submits next, …
-  logic        next_policy_reads = 1'b1;          // … and whether its header is read
+  int          next_policy_reads = 1;             // … how many lines are read for it, …
+  logic [63:0] next_policy_image = '0;            // … and of engine 1 where its image lies …
+  logic [31:0] next_policy_positions = '0;        // … and how long its sequences are
   logic [7:0]  policy_code  [0:Entries-1];
-  logic        policy_reads [0:Entries-1];
+  int          policy_reads [0:Entries-1];
+  logic [63:0] policy_image [0:Entries-1];
+  logic [31:0] policy_positions [0:Entries-1];
   logic        next_may_be_busy = 1'b0;
   logic        policy_may_be_busy [0:Entries-1];
   int          busy_seen = 0;

@@ -4,6 +4,7 @@ module top_bench #(
   parameter int Queues          = 1,
   parameter int Functions       = 1,
   parameter int Workers         = 4,
+  parameter int Engines         = 1,
   parameter int FetchDepth      = 128,
   parameter int CompletionDepth = 128,
   parameter int Limit           = 400000,        // cycles before the bench hangs
@@ -47,7 +48,8 @@ module top_bench #(
   logic bus_lives = 1'b0, m_axi_rst_ni;
   assign m_axi_rst_ni = rst_n || bus_lives;
 
-  rl_runtime_top #(.Queues(Queues), .Functions(Functions), .Workers(Workers), .FetchDepth(FetchDepth), .CompletionDepth(CompletionDepth)) u_device (
+  rl_runtime_top #(.Queues(Queues), .Functions(Functions), .Workers(Workers), .FetchDepth(FetchDepth), .CompletionDepth(CompletionDepth),
+                   .Engines(Engines)) u_device (
     .clk_i(clk), .rst_ni(rst_n), .*
   );
 
