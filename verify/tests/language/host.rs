@@ -12,7 +12,6 @@ use doorbell_host::{Device, Driver, QueueConfig};
 use doorbell_lm::sample::Sharpness;
 use doorbell_lm::{Image, micro};
 use doorbell_npu::Published;
-use doorbell_verify::ModelPlatform;
 use doorbell_verify::language::{Reference, Sampling, Version};
 use doorbell_verify::oracle::Oracle;
 
@@ -82,7 +81,7 @@ pub fn config() -> QueueConfig {
     }
 }
 
-pub struct Host<P: Platform = ModelPlatform> {
+pub struct Host<P: Platform = crate::Device> {
     pub driver: Driver<P>,
     pub regions: LanguageRegions,
     /// What was published.
@@ -95,7 +94,7 @@ pub struct Host<P: Platform = ModelPlatform> {
 impl Host {
     /// With version 1, which is `micro`.
     pub fn new() -> Self {
-        Self::over(ModelPlatform::new())
+        Self::over(crate::device(1, 1))
     }
 }
 

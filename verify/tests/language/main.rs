@@ -5,3 +5,13 @@ mod host;
 mod refusals;
 mod rollouts;
 mod versions;
+
+use doorbell_verify::ModelPlatform;
+
+/// What is tested.
+type Device = ModelPlatform;
+
+/// It, with so many queue pairs and functions.
+fn device(queues: u8, functions: u8) -> Device {
+    ModelPlatform::with_queues(queues, functions).unwrap()
+}

@@ -6,7 +6,6 @@ use doorbell_contract::{
 };
 use doorbell_host::language::language_policy;
 use doorbell_host::{Device, Driver};
-use doorbell_verify::ModelPlatform;
 use doorbell_verify::model::{BusFaults, FaultyRange};
 use rstest::rstest;
 
@@ -427,7 +426,7 @@ fn the_first_queue_pair_of_a_function_lays_its_memory_out() {
     use doorbell_host::{DeviceError, Division, Ports, QueueConfig};
     let bytes = config().shared_bytes().unwrap();
     let division = Division { queues: 2, functions: 1, bytes, ..Division::default() };
-    let ports = Ports::divide(ModelPlatform::with_queues(2, 1).unwrap(), &division).unwrap();
+    let ports = Ports::divide(crate::device(2, 1), &division).unwrap();
     let first = Driver::new(ports.take(0).unwrap(), config()).unwrap();
     let plain = Driver::new(ports.take(1).unwrap(), QueueConfig::default()).unwrap();
     assert!(plain.language_regions().is_empty() && first.language_regions().len() == 1);

@@ -6,7 +6,6 @@ use doorbell_lm::sample::Sharpness;
 use doorbell_npu::arithmetic::Speed;
 use doorbell_npu::layout::{Block, LINE};
 use doorbell_npu::run::{Arena, Machine, Sampling, Settings};
-use doorbell_verify::ModelPlatform;
 use rstest::rstest;
 
 use crate::host::*;
@@ -69,7 +68,7 @@ fn r09_a_resident_rollout_goes_on_or_ends_by_its_score() {
     for threshold in [-1, i32::MAX] {
         let mut host = Host::new();
         let config = doorbell_host::QueueConfig { reward_threshold: threshold, ..config() };
-        host.driver = Driver::new(ModelPlatform::new(), config).unwrap();
+        host.driver = Driver::new(crate::device(1, 1), config).unwrap();
         host.regions = host.driver.language_regions().remove(0);
         host.publish(1, &model(0), doorbell_contract::PolicyMode::Wait);
         let mut sequence = host.sequence(&[5, 6, 7], 64, 1.0);
@@ -278,7 +277,7 @@ fn r16_a_long_prefill_takes_turns() {
     use doorbell_host::{Division, Driver, Ports, QueueConfig};
     let bytes = config().shared_bytes().unwrap();
     let division = Division { queues: 2, functions: 1, bytes, ..Division::default() };
-    let ports = Ports::divide(ModelPlatform::with_queues(2, 1).unwrap(), &division).unwrap();
+    let ports = Ports::divide(crate::device(2, 1), &division).unwrap();
     let mut host = Host::over(ports.take(0).unwrap());
     let mut other = Driver::new(ports.take(1).unwrap(), QueueConfig::default()).unwrap();
     let prompt = Draws(33).prompt(900);

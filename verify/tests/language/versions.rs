@@ -2,7 +2,6 @@
 
 use doorbell_contract::{DescFlags, ErrorCode, HwDesc, HwPolicy, PolicyMode, Status};
 use doorbell_host::{Device, Division, Driver, Ports};
-use doorbell_verify::ModelPlatform;
 use rstest::rstest;
 
 use crate::host::*;
@@ -70,7 +69,7 @@ fn r20_a_rollout_goes_on_under_a_new_version(#[values(1, 3, 9)] tokens: u32) {
 fn r20_a_version_that_is_retired_ends_what_runs(#[case] mode: PolicyMode, #[case] status: Status) {
     let bytes = config().shared_bytes().unwrap();
     let division = Division { queues: 2, functions: 1, bytes, ..Division::default() };
-    let ports = Ports::divide(ModelPlatform::with_queues(2, 1).unwrap(), &division).unwrap();
+    let ports = Ports::divide(crate::device(2, 1), &division).unwrap();
     let mut host = Host::over(ports.take(0).unwrap());
     let tokens = host.driver.token_regions().remove(0);
     let plain = doorbell_host::QueueConfig::default();
@@ -104,7 +103,7 @@ fn r20_a_version_that_is_retired_ends_what_runs(#[case] mode: PolicyMode, #[case
 fn r19_a_slot_in_use_is_not_loaded() {
     let bytes = config().shared_bytes().unwrap();
     let division = Division { queues: 2, functions: 1, bytes, ..Division::default() };
-    let ports = Ports::divide(ModelPlatform::with_queues(2, 1).unwrap(), &division).unwrap();
+    let ports = Ports::divide(crate::device(2, 1), &division).unwrap();
     let mut host = Host::over(ports.take(0).unwrap());
     host.publish(2, &model(2), PolicyMode::Wait);
     let tokens = host.driver.token_regions().remove(0);
@@ -154,7 +153,7 @@ fn r21_prefixes_belong_to_their_version(#[case] mode: PolicyMode, #[case] code: 
 fn r18_functions_have_models_of_their_own() {
     let bytes = config().shared_bytes().unwrap();
     let division = Division { queues: 2, functions: 2, bytes, ..Division::default() };
-    let ports = Ports::divide(ModelPlatform::with_queues(2, 2).unwrap(), &division).unwrap();
+    let ports = Ports::divide(crate::device(2, 2), &division).unwrap();
     let mut hosts: Vec<_> = (0..2).map(|queue| Host::empty(ports.take(queue).unwrap())).collect();
     let mut told = vec![];
     for (number, host) in (0..).zip(&mut hosts) {
