@@ -1,26 +1,45 @@
-//! Engine 1 in RTL: what the golden model is held to, on the verilated device (R25 to R27).
+//! Engine 1 in RTL: the tests of the golden model, on the verilated device (R25 to R27).
 
 #[path = "../../verify/tests/language/host.rs"]
-#[allow(dead_code, reason = "each takes what it needs")]
+#[allow(dead_code, reason = "what plants faults is not here")]
 mod host;
+#[path = "../../verify/tests/language/refusals.rs"]
+mod refusals;
+#[path = "../../verify/tests/language/rollouts.rs"]
+mod rollouts;
+#[path = "../../verify/tests/language/versions.rs"]
+mod versions;
 
-use doorbell_contract::{DescFlags, Status};
-use doorbell_cosim::{RtlConfig, RtlPlatform, built};
-use host::{Draws, Host, ended};
+use std::ops::RangeInclusive;
 
-fn device() -> Option<RtlPlatform> {
-    let built = built().into_iter().find(|built| built.engines > 1)?;
-    let config = RtlConfig { workers: built.workers, engines: 2, ..RtlConfig::default() };
-    Some(RtlPlatform::new(&config).unwrap())
+use doorbell_cosim::{FaultyRange, RtlConfig, RtlPlatform, Weather};
+
+/// What is tested.
+type Device = RtlPlatform;
+
+/// It, with so many queue pairs and functions, in a memory whose delays and order are drawn.
+fn device(queues: u8, functions: u8) -> Device {
+    let config =
+        RtlConfig { queues: queues.into(), functions: functions.into(), engines: 2, changes: true, ..RtlConfig::default() };
+    let seed = std::env::var("DOORBELL_SEED").map_or(1, |seed| seed.parse().expect("a number"));
+    RtlPlatform::new(&config.with_random_memory(seed)).expect("DOORBELL_RTL_WORKERS or the feature `variants` has it built")
 }
 
-#[test]
-fn r06_a_rollout_is_the_oracles() {
-    let Some(device) = device() else { return };
-    let mut host = Host::over(device);
-    let prompt = Draws(1).prompt(5);
-    let mut sequence = host.sequence(&prompt, 64, 1.0);
-    host.prefill(&mut sequence);
-    let end = host.decode(&mut sequence, 12, DescFlags::LOGP);
-    assert_eq!((ended(&end), end.final_seq_len), (Status::Done, 17));
+/// Whether it holds all of an image to its check, beyond its header.
+const FOLDS_IMAGES: bool = false;
+
+/// Whether a step of one descriptor keeps all others waiting.
+const ONE_AT_A_TIME: bool = false;
+
+/// Lets time pass, in which it makes about one token of `micro` for each ten ticks.
+fn pass(device: &mut Device, ticks: u32) {
+    device.run(1000 * u64::from(ticks)).expect("the device goes on");
+}
+
+/// Has the memory answer accesses to this range with an error.
+fn set_fault(device: &mut Device, range: Option<RangeInclusive<u64>>, _: u64) {
+    // Reads are of whole lines.
+    let faults = range.map(|range| FaultyRange { first: range.start() & !63, last: *range.end(), one_in: 1 });
+    let weather = Weather { latency: [0, 20], faults: faults.into_iter().collect(), ..Weather::default() };
+    device.set_weather(&weather).expect("its memory changes");
 }

@@ -77,6 +77,7 @@ pub fn config() -> QueueConfig {
         arena_bytes: ARENA_BLOCKS.map(|blocks| blocks * BLOCK),
         sq_depth: 64,
         cq_depth: 64,
+        patience: 100_000,
         ..QueueConfig::default()
     }
 }

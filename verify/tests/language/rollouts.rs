@@ -238,7 +238,7 @@ fn r08_a_stop_ends_a_rollout_that_runs() {
     host.prefill(&mut sequence);
     let desc = sequence.decode(600);
     host.driver.submit(&[desc]).unwrap();
-    host.driver.platform_mut().pass(200);
+    crate::pass(host.driver.platform_mut(), 200);
     host.driver.submit(&[sequence.stop()]).unwrap();
     let ends = host.reap(2);
     let end = of(&ends, sequence.rollout.into());
@@ -258,17 +258,17 @@ fn r08_an_abort_ends_what_runs_and_what_waits() {
     let desc = sequence.decode(600);
     let later = HwDesc { user_data: 7, ..desc };
     host.driver.submit(&[desc, later]).unwrap();
-    host.driver.platform_mut().pass(300);
+    crate::pass(host.driver.platform_mut(), 300);
     host.driver.write(Register::Abort, sequence.rollout).unwrap();
     let ends = host.reap(2);
     let end = of(&ends, sequence.rollout.into());
     assert_eq!(ended(&end), Status::Stopped);
     host.check(&mut sequence, &desc, &end);
     let unstarted = of(&ends, 7);
-    assert_eq!(
-        (ended(&unstarted), unstarted.final_seq_len, unstarted.result),
-        (Status::Stopped, 10, 0x811C_9DC5)
-    );
+    // It adds no more than the device's bound.
+    assert_eq!(ended(&unstarted), Status::Stopped);
+    assert!((10..=11).contains(&unstarted.final_seq_len), "{}", unstarted.final_seq_len);
+    assert_eq!(unstarted.final_seq_len == 10, unstarted.result == DIGEST_INIT);
 }
 
 /// A slice of time is over before a long PREFILL is; another queue pair's descriptors come in between.
@@ -287,12 +287,13 @@ fn r16_a_long_prefill_takes_turns() {
     let mut out = [HwCompletion::default(); 32];
     let (mut first, mut second) = (0, 0);
     while host.driver.in_flight() > 0 {
-        ports.device().pass(700);
+        crate::pass(&mut ports.device(), 700);
         second += other.collect(&mut out).unwrap();
         first += host.driver.collect(&mut out).unwrap();
     }
     assert_eq!(first, 1);
-    assert!((3..20).contains(&second), "{second} of the other queue pair's descriptors came in between");
+    let between = if crate::ONE_AT_A_TIME { 3..20 } else { 3..21 };
+    assert!(between.contains(&second), "{second} of the other queue pair's descriptors came in between");
     let mut made = sequence.clone();
     host.catch_up(&mut made);
     assert_eq!(host.driver.queue_counter(QueueCounter::Tokens).unwrap(), 0);

@@ -46,7 +46,7 @@ fn r20_a_rollout_goes_on_under_a_new_version(#[values(1, 3, 9)] tokens: u32) {
         let policy = HwDesc { rollout_id: 7, user_data: 1, ..policy };
         // Other descriptors of one queue pair wait for it; so the DECODE is the second one to run.
         host.driver.submit(&[desc]).unwrap();
-        host.driver.platform_mut().pass(10 * tokens);
+        crate::pass(host.driver.platform_mut(), 10 * tokens);
         host.driver.submit(&[policy]).unwrap();
         // It comes to the POLICY behind the DECODE; so a new DECODE of the old version is superseded before it starts.
         let ends = host.reap(2);
@@ -77,11 +77,11 @@ fn r20_a_version_that_is_retired_ends_what_runs(#[case] mode: PolicyMode, #[case
     let prompt = Draws(2).prompt(20);
     let mut sequence = host.sequence(&prompt, 700, 1.0);
     host.prefill(&mut sequence);
-    let mut waiting = host.sequence(&prompt, 60, 1.0);
-    host.prefill(&mut waiting);
-    let (desc, late) = (sequence.decode(600), waiting.decode(8));
+    let desc = sequence.decode(600);
+    // Of the same rollout: it waits.
+    let late = HwDesc { user_data: 7, ..sequence.decode(8) };
     host.driver.submit(&[desc, late]).unwrap();
-    ports.device().pass(300);
+    crate::pass(&mut ports.device(), 300);
     let (policy, _) = host.place(2, &model(3), mode);
     other.submit(&[policy]).unwrap();
     let ends = host.reap(2);
@@ -90,7 +90,7 @@ fn r20_a_version_that_is_retired_ends_what_runs(#[case] mode: PolicyMode, #[case
     assert_eq!(ended(&end), status);
     assert!((21..300).contains(&end.final_seq_len), "{}", end.final_seq_len);
     host.check(&mut sequence, &desc, &end);
-    let unstarted = of(&ends, waiting.rollout.into());
+    let unstarted = of(&ends, 7);
     assert_eq!((ended(&unstarted), unstarted.final_seq_len), (status, 20));
     if mode == PolicyMode::Keep {
         sequence.version = 2;
@@ -116,7 +116,7 @@ fn r19_a_slot_in_use_is_not_loaded() {
     host.place_policy(3, &record);
     let policy = HwDesc { model_id: 1, ..HwDesc::policy(3, PolicyMode::Wait) }.with_delta_offset(POLICY);
     host.driver.submit(&[sequence.prefill(None)]).unwrap();
-    ports.device().pass(400);
+    crate::pass(&mut ports.device(), 400);
     other.submit(&[policy]).unwrap();
     let mut out = [doorbell_contract::HwCompletion::default()];
     while other.poll(&mut out).unwrap() == 0 {}
@@ -184,7 +184,7 @@ fn r12_a_rollout_goes_on_behind_a_disable() {
     host.prefill(&mut sequence);
     host.decode(&mut sequence, 10, DescFlags::empty());
     host.driver.submit(&[sequence.decode(200)]).unwrap();
-    host.driver.platform_mut().pass(300);
+    crate::pass(host.driver.platform_mut(), 300);
     host.driver.disable().unwrap();
     host.driver.enable().unwrap();
     // R18: the first queue pair of its function begins with version 0.
