@@ -239,8 +239,7 @@ module npu_gemv
   end
 
   always_ff @(posedge clk_i) begin
-    if (read_answer_i && came_what_q == Shifts)    shifts_q <= nibbles(read_data_i);
-    if (read_answer_i && came_what_q == Mantissas) shifts_q <= {8'd0, shifts_q[255:8]};
+    if (read_answer_i) shifts_q <= (came_what_q == Shifts) ? nibbles(read_data_i) : {8'd0, shifts_q[255:8]};
   end
 
   // What reads a register stands before what writes it, for the same reason.

@@ -153,7 +153,7 @@ module npu_mem
   assign fetch_valid_o  = fetch_q;
   assign fetch_line_o   = fetch_line_q;
   assign fetch_lines_o  = fetch_lines_q;
-  assign beat_ready_o   = busy_q && beats_q && (embeds ? !scaled_q || !line_full_q : queued_q != 3'(Room));
+  assign beat_ready_o   = busy_q && beats_q && (embeds ? !scaled_q || !line_full_q || line_ends : queued_q != 3'(Room));
   assign store_valid_o  = store_q;
   assign store_output_o = outputs;
   assign store_line_o   = out_line_q;
@@ -163,6 +163,11 @@ module npu_mem
   assign block_entry_o  = position_i[15:5];
 
   localparam logic signed [63:0] Bound = 64'(RESIDUAL);
+
+  // One is shifted and one multiplied: both have a place.
+  logic multiplies, line_ends;
+  assign multiplies = line_full_q && queued_q < 3'(Room - 1);
+  assign line_ends  = multiplies && quarter_q == ((line_last_q && op_i.columns[5]) ? 2'd1 : 2'd3);
 
   // [product >> shift], within the residual stream's bounds. A shift of 24 or more leaves nothing of 24 bits, one of 26 or
   // more to the left nothing within the bounds.
@@ -180,7 +185,7 @@ module npu_mem
 
   /* verilator lint_off BLKSEQ */  // names for what belongs to one cycle; registers are read before they are written
   logic [2:0]              state;
-  logic                    fetch, beats, full, walks, reading, writing, storing, push, pop, given, multiplies, stores;
+  logic                    fetch, beats, full, walks, reading, writing, storing, push, pop, given, stores;
   logic [LINE_BITS-1:0]    push_data;
   logic [MEMORY_BITS-1:0]  push_to, to;
   logic [1:0]              push_what;
@@ -296,12 +301,10 @@ module npu_mem
         for (int lane = 0; lane < 16; lane++)
           push_data[32*lane +: 32] = embedded(products_q[32*lane +: 24], left, by);
       end
-      // One is shifted and one multiplied: both have a place.
-      multiplies = line_full_q && queued_q < 3'(Room - 1);
       if (multiplies) begin
         for (int lane = 0; lane < 16; lane++)
           products_q[32*lane +: 32] <= {{24{line_q[128*quarter_q + 8*lane + 7]}}, line_q[128*quarter_q + 8*lane +: 8]} * {16'd0, scale_q};
-        if (quarter_q == ((line_last_q && op_i.columns[5]) ? 2'd1 : 2'd3)) full = 1'b0;
+        if (line_ends) full = 1'b0;
         quarter_q <= quarter_q + 2'd1;
       end
       products_full_q <= multiplies;

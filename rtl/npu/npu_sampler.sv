@@ -236,71 +236,33 @@ module npu_sampler
 
   assign quiet = at_q == '0 && !draws_q && !closes_q && !walks_q && end_q == '0;
 
+  // What reads a register stands before what writes it: a simulation then needs no copy of it.
   always_ff @(posedge clk_i) begin
     if (busy_q || takes) begin
-      busy_q  <= takes || !quiet;
-      phase_q <= (takes || !quiet) ? phase_q + 2'd1 : '0;
-
-      // ------------------------------------------------------------ the end
-      end_q <= {end_q[7:0], walk_end_q[5] && walk_last_q};
-      if (end_q != '0) begin
-        if (end_q[8]) begin
-          logp_q  <= nats(product_q);
-          have_q  <= 1'b1;
-          begun_q <= 1'b0;
-        end
-        if (end_q[6]) nats_q <= {chosen_power_q, 14'd0} - {1'b0, logarithm_q} - {{highest_q[3:0], 4'd0} - 8'd20, 24'd0};
+      // ------------------------------------------------------------ the log-probability
+      if (end_q[8]) begin
+        logp_q  <= nats(product_q);
+        have_q  <= 1'b1;
+        begun_q <= 1'b0;
       end
 
-      // ------------------------------------------------------------ blocks
-      if (walks_q) begin
-        walk_end_q <= {walk_end_q[4:0], reads_q && walk_q == walk_size_q};
-        walk_at_q  <= {walk_at_q[2:0], reads_q};
-        if (walk_end_q[5]) begin
-          if (into_high_q) high_q <= high_q + {23'd0, raised_q};
-          if (into_low_q)  low_q  <= low_q + {23'd0, raised_q};
-          walks_q <= 1'b0;
-        end
-        if (walk_end_q[4]) begin
-          raised_q    <= {15'd0, block_q} << ceiling_q[3:0];
-          into_high_q <= empty_q || bin >= highest_q;
-          into_low_q  <= !empty_q && bin == highest_q - 27'sd1;
-          if (empty_q || bin > highest_q) begin
-            low_q     <= (!empty_q && bin - 27'sd1 == highest_q) ? high_q : '0;
-            high_q    <= '0;
-            highest_q <= bin;
-            empty_q   <= 1'b0;
-          end
-        end
-        if (walk_at_q[3]) block_q <= block_q + {5'd0, term_q};
-        if (walk_at_q[2]) term_q  <= far2_q ? '0 : lowered(entry_q, down2_q);
-        if (walk_at_q[1]) begin
-          entry_q <= powers[part1_q];
-          down2_q <= down1_q;
-          far2_q  <= far1_q;
-        end
-        if (walk_at_q[0]) begin
-          {far1_q, down1_q, part1_q} <= below(ceiling_q, held_q);
-        end
-        if (reads_q) begin
-          held_q  <= held[walk_q];
-          walk_q  <= walk_q + 5'd1;
-          reads_q <= walk_q != walk_size_q;
-        end
-      end else if (closes_q) begin
-        walks_q     <= 1'b1;
-        reads_q     <= 1'b1;
-        walk_q      <= '0;
-        walk_size_q <= size_q;
-        walk_last_q <= closes_last_q;
-        ceiling_q   <= ceiling(top_q);
-        block_q     <= '0;
-        closes_q    <= 1'b0;
+      // ------------------------------------------------------------ arguments of straight lines
+      if (at_q[3]) begin
+        // 2^33 - w is w with all of its bits but the lowest turned.
+        x0_q     <= {31'd0, turn ^ {32{turn[31]}}, 1'b1};
+        ratio0_q <= 1'b0;
+      end
+      if (at_q[9]) begin
+        x0_q     <= tail2_q ? {34'd0, surprise(logarithm_q)} : {32'd0, drawn2_q, 1'b1};
+        ratio0_q <= !tail2_q;
+      end
+      if (end_q[0]) begin
+        x0_q     <= high_q + (low_q >> 16);
+        ratio0_q <= 1'b0;
       end
 
       // ------------------------------------------------------------ logits, the later ones first
       if (at_q[17]) begin
-        token_q <= token_q + 32'd1;
         none_q  <= 1'b0;
         if (none_q || key_q > best_q) begin
           best_q         <= key_q;
@@ -314,6 +276,7 @@ module npu_sampler
           closes_last_q <= last4_q;
           size_q        <= token_q[4:0];
         end
+        token_q <= token_q + 32'd1;
       end
       if (at_q[16]) begin
         key_q   <= {{2{product_q[59]}}, product_q} + {{24{noise_q[31]}}, noise_q, 6'd0};
@@ -343,9 +306,9 @@ module npu_sampler
         drawn1_q <= turn[30:0];
         tail1_q  <= turn[31];
       end
-      at_q <= {at_q[16:0], takes};
 
       // ------------------------------------------------------------ straight lines
+      if (end_q[6]) nats_q <= {chosen_power_q, 14'd0} - {1'b0, logarithm_q} - {{highest_q[3:0], 4'd0} - 8'd20, 24'd0};
       if (line_q[4]) logarithm_q <= {1'b0, whole4_q, 24'd0} + {6'd0, low4_q} + {14'd0, between_q[40:24]} + {30'd0, between_q[23]};
       if (line_q[3]) begin
         between_q <= rise_q * part_q;
@@ -367,20 +330,6 @@ module npu_sampler
         x1_q     <= x0_q;
         ratio1_q <= ratio0_q;
       end
-      line_q <= {line_q[3:0], at_q[3] || at_q[9] || end_q[0]};
-      if (at_q[3]) begin
-        // 2^33 - w is w with all of its bits but the lowest turned.
-        x0_q     <= {31'd0, turn ^ {32{turn[31]}}, 1'b1};
-        ratio0_q <= 1'b0;
-      end
-      if (at_q[9]) begin
-        x0_q     <= tail2_q ? {34'd0, surprise(logarithm_q)} : {32'd0, drawn2_q, 1'b1};
-        ratio0_q <= !tail2_q;
-      end
-      if (end_q[0]) begin
-        x0_q     <= high_q + (low_q >> 16);
-        ratio0_q <= 1'b0;
-      end
 
       // ------------------------------------------------------------ hashes
       if (at_q[0] || at_q[2]) hash_q <= turn;
@@ -393,7 +342,6 @@ module npu_sampler
         if (logit_last_i) ready_q <= 1'b0;
       end
       if (draws_q) begin
-        draw_q <= draw_q + 4'd1;
         case (draw_q)
           4'd0: begin
             offset_q <= turn;
@@ -414,7 +362,59 @@ module npu_sampler
           end
           default: hash_q <= turn;
         endcase
+        draw_q <= draw_q + 4'd1;
       end
+
+      // ------------------------------------------------------------ blocks
+      if (walks_q) begin
+        if (walk_end_q[5]) begin
+          if (into_high_q) high_q <= high_q + {23'd0, raised_q};
+          if (into_low_q)  low_q  <= low_q + {23'd0, raised_q};
+          walks_q <= 1'b0;
+        end
+        if (walk_end_q[4]) begin
+          raised_q    <= {15'd0, block_q} << ceiling_q[3:0];
+          into_high_q <= empty_q || bin >= highest_q;
+          into_low_q  <= !empty_q && bin == highest_q - 27'sd1;
+          if (empty_q || bin > highest_q) begin
+            low_q     <= (!empty_q && bin - 27'sd1 == highest_q) ? high_q : '0;
+            high_q    <= '0;
+            highest_q <= bin;
+            empty_q   <= 1'b0;
+          end
+        end
+        if (walk_at_q[3]) block_q <= block_q + {5'd0, term_q};
+        if (walk_at_q[2]) term_q  <= far2_q ? '0 : lowered(entry_q, down2_q);
+        if (walk_at_q[1]) begin
+          entry_q <= powers[part1_q];
+          down2_q <= down1_q;
+          far2_q  <= far1_q;
+        end
+        if (walk_at_q[0]) {far1_q, down1_q, part1_q} <= below(ceiling_q, held_q);
+        walk_end_q <= {walk_end_q[4:0], reads_q && walk_q == walk_size_q};
+        walk_at_q  <= {walk_at_q[2:0], reads_q};
+        if (reads_q) begin
+          held_q  <= held[walk_q];
+          reads_q <= walk_q != walk_size_q;
+          walk_q  <= walk_q + 5'd1;
+        end
+      end else if (closes_q) begin
+        walks_q     <= 1'b1;
+        reads_q     <= 1'b1;
+        walk_q      <= '0;
+        walk_size_q <= size_q;
+        walk_last_q <= closes_last_q;
+        ceiling_q   <= ceiling(top_q);
+        block_q     <= '0;
+        closes_q    <= 1'b0;
+      end
+
+      // ------------------------------------------------------------ what goes on
+      busy_q  <= takes || !quiet;
+      phase_q <= (takes || !quiet) ? phase_q + 2'd1 : '0;
+      end_q   <= {end_q[7:0], walk_end_q[5] && walk_last_q};
+      line_q  <= {line_q[3:0], at_q[3] || at_q[9] || end_q[0]};
+      at_q    <= {at_q[16:0], takes};
     end
 
     if (begin_i) begin
