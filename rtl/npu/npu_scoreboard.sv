@@ -2,8 +2,8 @@
 // done, meets it: RAW, WAR, WAW by lines of on-chip memory, KV by layer. Words behind a MEMCPY that is not asynchronous wait until it is done.
 //
 // There is no queue in front of a unit: a word waits for its unit where it is made ready. Queues of four would spare one cycle of a step
-// of SmolLM2's shape, of 2.2 million (docs/npu.md). So at most four words are in flight, and the one that waits is compared with
-// one of them in a cycle, while they run.
+// of SmolLM2's shape, of 2.2 million, by the interpreter's scoreboard. So at most four words are in flight, and the one that waits is
+// compared with one of them in a cycle, while they run.
 module npu_scoreboard
   import npu_pkg::*;
   import npu_unit_pkg::*;
@@ -39,6 +39,17 @@ module npu_scoreboard
 
   function automatic logic meets(input npu_range_t x, input npu_range_t y);
     meets = x.used && y.used && {1'b0, x.start} < y.stop && {1'b0, y.start} < x.stop;
+  endfunction
+
+  /* verilator lint_off UNUSEDSIGNAL */
+  function automatic flight_t flight_of(input npu_issue_t issue);
+  /* verilator lint_on UNUSEDSIGNAL */
+    flight_of.a        = issue.a;
+    flight_of.b        = issue.b;
+    flight_of.w        = issue.w;
+    flight_of.kv_read  = issue.kv_read;
+    flight_of.kv_write = issue.kv_write;
+    flight_of.layer    = issue.op.layer;
   endfunction
 
   function automatic logic between(input flight_t earlier, input flight_t word);
@@ -90,14 +101,6 @@ module npu_scoreboard
   assign issue_taken_o = issue_valid_i && known_q && held_q == '0 && !sync_q && !busy_q[issue_i.where]
                       && idle_i[issue_i.where] && (failed_q | fails) == '0;
 
-  flight_t waiting;
-  assign waiting.a        = issue_i.a;
-  assign waiting.b        = issue_i.b;
-  assign waiting.w        = issue_i.w;
-  assign waiting.kv_read  = issue_i.kv_read;
-  assign waiting.kv_write = issue_i.kv_write;
-  assign waiting.layer    = issue_i.op.layer;
-
   always_ff @(posedge clk_i) begin
     if (start_i) begin
       failed_q <= '0;
@@ -110,14 +113,14 @@ module npu_scoreboard
     if (issue_valid_i || busy_q != '0) begin
       if (issue_valid_i && !known_q) begin
         // A unit runs its words one behind the other, so its own are no hazard.
-        held_q[at_q] <= busy_q[at_q] && at_q != issue_i.where && between(flight_q[at_q], waiting);
+        held_q[at_q] <= busy_q[at_q] && at_q != issue_i.where && between(flight_q[at_q], flight_of(issue_i));
         at_q         <= at_q + 2'd1;
         known_q      <= at_q == 2'd3;
       end
       if (issue_taken_o) begin
         start_q[issue_i.where]  <= 1'b1;
         op_q[issue_i.where]     <= issue_i.op;
-        flight_q[issue_i.where] <= waiting;
+        flight_q[issue_i.where] <= flight_of(issue_i);
         place_q[issue_i.where]  <= issue_i.place;
         busy_q[issue_i.where]   <= 1'b1;
         sync_q                  <= issue_i.sync;

@@ -261,42 +261,12 @@ module npu_sequencer
   logic [PC_BITS-3:0] lines_left;
   assign lines_left = (PC_BITS-2)'((PC_BITS+1)'(words_i) + (PC_BITS+1)'(7) >> 3) - (PC_BITS-2)'(pc_q[PC_BITS-1:3]);
 
+  // Registers that lie in memories, or are wide, are written behind all that reads them, which spares a simulation a copy.
   always_ff @(posedge clk_i) begin
     over_o <= 1'b0;
-    if (start_i) begin
-      at_q             <= AT_WORD;
-      held_q           <= '0;
-      pc_q             <= '0;
-      layering_q       <= 1'b0;
-      line_full_q      <= 1'b0;
-      word_valid_q     <= 1'b0;
-      decoded_valid_q  <= 1'b0;
-      shape_set_q      <= '0;
-      descriptor_set_q <= '0;
-      epsilon_set_q    <= 1'b0;
-      factor_set_q     <= 1'b0;
-      around_q         <= 1'b0;
-      layer_q          <= '0;
-      log_q            <= '0;
-    end
     if (at_q != AT_IDLE) begin
       // ---------------------------------------------------------------- memory
       if (ask_q && fetch_ready_i) ask_q <= 1'b0;
-      if (beat_valid_i && beat_ready_o) begin
-        owed_q <= owed_q - 4'd1;
-        if (owed_layer_q) begin
-          line_q      <= beat_data_i;
-          line_bad_q  <= beat_fault_i;
-          line_full_q <= 1'b1;
-          line_word_q <= '0;
-        end else begin
-          store[fill_q[2:0]]  <= beat_data_i;
-          tag_q[fill_q[2:0]]  <= fill_q[PC_BITS-4:3];
-          held_q[fill_q[2:0]] <= 1'b1;
-          bad_q[fill_q[2:0]]  <= beat_fault_i;
-          fill_q              <= fill_q + 1'b1;
-        end
-      end
       if (running && !layering_q && !next_here && !ask_q && owed_q == '0) begin
         ask_q        <= 1'b1;
         ask_line_q   <= program_i + MEMORY_BITS'(pc_q[PC_BITS-1:3]);
@@ -337,13 +307,13 @@ module npu_sequencer
       end
 
       // ---------------------------------------------------------------- execution
+      if (word_here && !is_set) begin
+        shape_q            <= shapes[{d.weight, d.shape}];
+        shape_known_q      <= shape_set_q[{d.weight, d.shape}];
+        descriptor_q       <= descriptors[d.desc];
+        descriptor_known_q <= descriptor_set_q[d.desc];
+      end
       if (word_here) begin
-        if (!layering_q) begin
-          place_q.pc     <= decoded_pc_q;
-          place_q.around <= around_q;
-          place_q.layer  <= around_q ? layer_q : '0;
-          place_q.word   <= decoded_word_q;
-        end
         step_q  <= 5'd1;
         wrong_q <= '0;
         if (refuse) begin
@@ -369,10 +339,6 @@ module npu_sequencer
             end
           endcase
         end else begin
-          shape_q            <= shapes[{d.weight, d.shape}];
-          shape_known_q      <= shape_set_q[{d.weight, d.shape}];
-          descriptor_q       <= descriptors[d.desc];
-          descriptor_known_q <= descriptor_set_q[d.desc];
           case (d.form)
             FORM_END:        at_q <= AT_END;
             FORM_END_SILENT: at_q <= AT_SILENT;
@@ -644,6 +610,29 @@ module npu_sequencer
       if (issue_taken_i) issue_valid_q <= 1'b0;
       if (at_q == AT_READY && step_q == last_step && wrong_q == '0 && room) issue_valid_q <= 1'b1;
 
+      // ---------------------------------------------------------------- what others read above
+      if (word_here && !layering_q) begin
+        place_q.pc     <= decoded_pc_q;
+        place_q.around <= around_q;
+        place_q.layer  <= around_q ? layer_q : '0;
+        place_q.word   <= decoded_word_q;
+      end
+      if (beat_valid_i && beat_ready_o) begin
+        owed_q <= owed_q - 4'd1;
+        if (owed_layer_q) begin
+          line_q      <= beat_data_i;
+          line_bad_q  <= beat_fault_i;
+          line_full_q <= 1'b1;
+          line_word_q <= '0;
+        end else begin
+          store[fill_q[2:0]]  <= beat_data_i;
+          tag_q[fill_q[2:0]]  <= fill_q[PC_BITS-4:3];
+          held_q[fill_q[2:0]] <= 1'b1;
+          bad_q[fill_q[2:0]]  <= beat_fault_i;
+          fill_q              <= fill_q + 1'b1;
+        end
+      end
+
       // ---------------------------------------------------------------- the end
       if (at_q == AT_SILENT && !issue_valid_q && quiet_i) begin
         at_q            <= silent_i ? AT_DRAIN : AT_WORD;
@@ -663,6 +652,22 @@ module npu_sequencer
         at_q   <= AT_IDLE;
         over_o <= 1'b1;
       end
+    end
+    if (start_i) begin
+      at_q             <= AT_WORD;
+      held_q           <= '0;
+      pc_q             <= '0;
+      layering_q       <= 1'b0;
+      line_full_q      <= 1'b0;
+      word_valid_q     <= 1'b0;
+      decoded_valid_q  <= 1'b0;
+      shape_set_q      <= '0;
+      descriptor_set_q <= '0;
+      epsilon_set_q    <= 1'b0;
+      factor_set_q     <= 1'b0;
+      around_q         <= 1'b0;
+      layer_q          <= '0;
+      log_q            <= '0;
     end
     if (!rst_ni) begin
       at_q          <= AT_IDLE;

@@ -46,7 +46,9 @@ module npu_top
 
   logic [1:0]   state_q;
   npu_step_t    step_q;
+  /* verilator lint_off UNUSEDSIGNAL */  // what reads begin with stands in fetch_base_q
   npu_context_t context_q;
+  /* verilator lint_on UNUSEDSIGNAL */
   npu_result_t  result_q;
 
   logic         start, over, quiet, failed, sequencer_idle;
@@ -58,32 +60,6 @@ module npu_top
   assign step_ready_o   = state_q == Idle;
   assign result_valid_o = state_q == Result;
   assign result_o       = result_q;
-
-  always_ff @(posedge clk_i) begin
-    case (state_q)
-      Idle: if (step_valid_i) begin
-        state_q   <= Begin;
-        step_q    <= step_i;
-        context_q <= context_i;
-        result_q  <= '0;
-      end
-      Begin: state_q <= Run;
-      Run: begin
-        if (sample_valid) begin
-          result_q.sampled <= 1'b1;
-          result_q.token   <= sample_token;
-          result_q.logp    <= sample_logp;
-        end
-        if (over) begin
-          state_q      <= Result;
-          // A unit's word stands before what the sequencer was at.
-          result_q.log <= failed ? scoreboard_log : sequencer_log;
-        end
-      end
-      default: if (result_ready_i) state_q <= Idle;
-    endcase
-    if (!rst_ni) state_q <= Idle;
-  end
 
   // ------------------------------------------------------------------ words
   logic                                  issue_valid, issue_taken;
@@ -102,15 +78,9 @@ module npu_top
   logic [CLIENTS-1:0]                    fetch_valid, fetch_ready, beat_valid, beat_ready;
   logic [CLIENTS-1:0][MEMORY_BITS-1:0]   fetch_line;
   logic [CLIENTS-1:0][15:0]              fetch_lines;
-  logic [CLIENTS-1:0][ADDRESS_BITS-1:0]  fetch_base;
+  logic [CLIENTS-1:0][ADDRESS_BITS-1:0]  fetch_base_q;   // where their lines are
   logic [LINE_BITS-1:0]                  beat_data;
   logic                                  beat_fault;
-
-  assign fetch_base[PROGRAM] = context_q.model;
-  assign fetch_base[COPIES]  = context_q.model;
-  assign fetch_base[WEIGHTS] = context_q.model;
-  assign fetch_base[VALUES]  = context_q.arena;
-  assign fetch_base[BLOCKS]  = context_q.table_line;
 
   npu_sequencer #(.Lines(Lines)) u_sequencer (
     .clk_i, .rst_ni,
@@ -159,25 +129,12 @@ module npu_top
   logic [UNITS-1:0][LINE_BITS-1:0] write_data;
   logic [LINE_BITS-1:0]            read_data;
 
-  npu_chip #(.Lines(Lines)) u_chip (
-    .clk_i, .rst_ni,
-    .read_valid_i  (read_valid),
-    .read_line_i   (read_line),
-    .read_ready_o  (read_ready),
-    .read_answer_o (read_answer),
-    .read_data_o   (read_data),
-    .write_valid_i (write_valid),
-    .write_line_i  (write_line),
-    .write_data_i  (write_data),
-    .write_ready_o (write_ready)
-  );
-
   npu_reader #(.Clients(CLIENTS)) u_reader (
     .clk_i, .rst_ni,
     .fetch_valid_i (fetch_valid),
     .fetch_line_i  (fetch_line),
     .fetch_lines_i (fetch_lines),
-    .base_i        (fetch_base),
+    .base_i        (fetch_base_q),
     .fetch_ready_o (fetch_ready),
     .beat_valid_o  (beat_valid),
     .beat_data_o   (beat_data),
@@ -400,6 +357,51 @@ module npu_top
     .beat_fault_i  (beat_fault),
     .beat_ready_o  (beat_ready[BLOCKS])
   );
+
+  npu_chip #(.Lines(Lines)) u_chip (
+    .clk_i, .rst_ni,
+    .read_valid_i  (read_valid),
+    .read_line_i   (read_line),
+    .read_ready_o  (read_ready),
+    .read_answer_o (read_answer),
+    .read_data_o   (read_data),
+    .write_valid_i (write_valid),
+    .write_line_i  (write_line),
+    .write_data_i  (write_data),
+    .write_ready_o (write_ready)
+  );
+
+  // What others read is written behind them, which spares a simulation a copy in each cycle.
+  always_ff @(posedge clk_i) begin
+    case (state_q)
+      Idle: if (step_valid_i) begin
+        state_q   <= Begin;
+        step_q    <= step_i;
+        context_q <= context_i;
+        result_q  <= '0;
+        fetch_base_q[PROGRAM] <= context_i.model;
+        fetch_base_q[COPIES]  <= context_i.model;
+        fetch_base_q[WEIGHTS] <= context_i.model;
+        fetch_base_q[VALUES]  <= context_i.arena;
+        fetch_base_q[BLOCKS]  <= context_i.table_line;
+      end
+      Begin: state_q <= Run;
+      Run: begin
+        if (sample_valid) begin
+          result_q.sampled <= 1'b1;
+          result_q.token   <= sample_token;
+          result_q.logp    <= sample_logp;
+        end
+        if (over) begin
+          state_q      <= Result;
+          // A unit's word stands before what the sequencer was at.
+          result_q.log <= failed ? scoreboard_log : sequencer_log;
+        end
+      end
+      default: if (result_ready_i) state_q <= Idle;
+    endcase
+    if (!rst_ni) state_q <= Idle;
+  end
 
 `ifndef SYNTHESIS
   always_ff @(posedge clk_i) begin
