@@ -279,7 +279,9 @@ module readback_tb;
   endtask
 
   // The MODEL region of each queue pair's function: its first line is word 2048 of the memory, and so is each 16 KiB further.
-  localparam logic [63:0] ModelBase = (Base & ~64'd63) + 64'h9_0000_2000;
+  function automatic logic [63:0] model_base(input int pair);
+    model_base = (Base & ~64'd63) + 64'h9_0000_2000 + 64'h10_0000_0000 * pair;
+  endfunction
   function automatic logic [63:0] model_size(input int pair);
     model_size = (pair == 0) ? 64'h1_0000_0000 : 64'h2_0000_0000;
   endfunction
@@ -317,7 +319,7 @@ module readback_tb;
       end
       default: ;
     endcase
-    for (int k = 0; k < 16; k++) words[(ModelBase - (Base & ~64'd63) + at) / 4 % Words + k] = header[32*k +: 32];
+    for (int k = 0; k < 16; k++) words[(model_base(pair) - (Base & ~64'd63) + at) / 4 % Words + k] = header[32*k +: 32];
     for (int k = 0; k < 16; k++) words[word + 16 + k] = record[32*k +: 32];
     for (int k = 0; k < 4; k++) words[word + k] = policy_header[32*k +: 32];
     ask_resident = is_resident;
@@ -347,7 +349,7 @@ module readback_tb;
       expect_eq($sformatf("error of a POLICY of engine 1, wrong %0d", wrong), error, want);
       expect_eq("reads of a POLICY of engine 1", reads, lines);
       for (int k = 0; k < lines; k++)
-        expect_eq($sformatf("R11: read %0d of a POLICY of engine 1", k), read_at[k], k < 2 ? addr + 64 * k : ModelBase + record[63:0]);
+        expect_eq($sformatf("R11: read %0d of a POLICY of engine 1", k), read_at[k], k < 2 ? addr + 64 * k : model_base(pair) + record[63:0]);
       if (want == ERR_NONE || (lines == 3 && want == ERR_POLICY_BUSY)) begin
         image = record;
         if (!loaded || load_seen !== {1'b1, mode, version, 32'd0}) fail("R25: another version is loaded than was published");
@@ -388,7 +390,7 @@ module readback_tb;
       start              <= 1'b1;
       start_queue        <= q;
       start_config.owner <= 4'd2 + q;    // of which the lowest bit says whose ranges
-      start_models.model_base <= ModelBase;
+      start_models.model_base <= model_base(q);
       start_models.model_size <= model_size(q);
       @(posedge clk);
     end

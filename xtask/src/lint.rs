@@ -14,8 +14,18 @@ const TOP: &str = "rl_runtime_top";
 const RTL: &str = "rtl/files.f";
 /// The contract, and the C interface, which includes it.
 const HEADERS: [&str; 2] = ["contract/doorbell_contract.h", "capi/include/doorbell.h"];
-/// Workers, queue pairs and functions with which the device is linted: the ends of the ranges and some between.
-const BUILDS: [[u32; 3]; 6] = [[1, 1, 1], [4, 1, 1], [16, 1, 1], [4, 4, 2], [1, 3, 3], [16, 16, 16]];
+/// Workers, queue pairs, functions and engines with which the device is linted: the ends of the ranges and some between.
+const BUILDS: [[u32; 4]; 9] = [
+    [1, 1, 1, 1],
+    [4, 1, 1, 1],
+    [16, 1, 1, 1],
+    [4, 4, 2, 1],
+    [1, 3, 3, 1],
+    [16, 16, 16, 1],
+    [4, 1, 1, 2],
+    [4, 4, 2, 2],
+    [16, 16, 16, 2],
+];
 
 /// Runs all lints.
 ///
@@ -42,9 +52,11 @@ pub fn run(root: &Path) -> Result<()> {
         component(root, "rustfmt")?;
         shell::run(&mut shell::cargo(root, &["fmt", "--all", "--check"]))
     });
-    for [workers, queues, functions] in BUILDS {
+    for [workers, queues, functions, engines] in BUILDS {
         steps.run(
-            format!("verilator, {workers} workers, {queues} queue pairs, {functions} functions"),
+            format!(
+                "verilator, {workers} workers, {queues} queue pairs, {functions} functions, {engines} engines"
+            ),
             || {
                 let mut command = verilator();
                 command.args([
@@ -55,6 +67,7 @@ pub fn run(root: &Path) -> Result<()> {
                     &format!("-GWorkers={workers}"),
                     &format!("-GQueues={queues}"),
                     &format!("-GFunctions={functions}"),
+                    &format!("-GEngines={engines}"),
                     "-f",
                     RTL,
                 ]);

@@ -11,12 +11,13 @@ use super::{RTL, Simulator};
 const REFUSED: &str = "repeat may not be negative";
 
 /// Module, parameter, values that are taken, values that are not.
-const PARAMETERS: [(&str, &str, &[i32], &[i32]); 13] = [
+const PARAMETERS: [(&str, &str, &[i32], &[i32]); 14] = [
     ("rl_runtime_top", "Queues", &[1, 3, 16], &[-1, 0, 17]),
     ("rl_runtime_top", "Functions", &[1, 5, 16], &[-1, 0, 17]),
     ("rl_runtime_top", "Workers", &[1, 3, 16], &[-1, 0, 17]),
     ("rl_runtime_top", "FetchDepth", &[2, 4096], &[0, 1, 3, 100, 8192]),
     ("rl_runtime_top", "CompletionDepth", &[8, 4096], &[0, 4, 12, 100, 8192]),
+    ("rl_runtime_top", "Engines", &[1, 2], &[0, 3]),
     ("desc_ring", "FetchDepth", &[2], &[1, 100]),
     ("dispatcher", "Queues", &[1, 16], &[0, 17]),
     ("desc_fetch", "FetchDepth", &[2], &[1, 100]),
