@@ -116,7 +116,7 @@ fn bad_input_is_told_with_code_2(#[case] arguments: &str, #[case] problem: &str)
 fn rollouts_of_a_language_model_are_compared() {
     let directory = tempdir().unwrap();
     let lines: String = (1..9)
-        .map(|k| format!("{{\"prompt_tokens\": {}, \"output_tokens\": {}}}\n", 9 * k, 5 * k))
+        .map(|k| format!("{{\"timestamp\":0,\"input_length\":{},\"output_length\":{},\"hash_ids\":[]}}\n", 9 * k, 5 * k))
         .collect();
     fs::write(directory.path().join("trace.jsonl"), lines).unwrap();
     let compare = |more: &str| {
