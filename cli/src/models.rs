@@ -2,9 +2,14 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use doorbell_lm::{FileError, Image, MICRO_ROPE_BASE, float, image, import, judge, micro, quantise};
+use doorbell_lm::sample::Sharpness;
+use doorbell_npu::Published;
 use doorbell_setup::model::{SOURCES, Source, directory};
+use doorbell_verify::language::Version;
+use doorbell_verify::replay::Language;
 
 use crate::failure::Failure;
 
@@ -98,6 +103,14 @@ pub fn published(model: &str) -> Result<(float::Model, Image), Failure> {
         return Err(Failure::input(format!("{}: {problem}; give what it was imported from", path.display())));
     }
     imported(&path)
+}
+
+/// A model as rollouts run it, at temperature 1, and as the oracle does.
+pub fn language(model: &str) -> Result<Arc<Language>, Failure> {
+    let image = image(model)?;
+    let published = Published::new(image.to_bytes(), &image.about.ends).map_err(Failure::input)?;
+    let version = Version { model: image.model, ends: image.about.ends };
+    Ok(Arc::new(Language { published, version, sharpness: Sharpness::ONE }))
 }
 
 fn imported(path: &Path) -> Result<(float::Model, Image), Failure> {

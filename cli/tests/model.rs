@@ -77,10 +77,6 @@ fn micro_is_judged_against_what_its_integers_stand_for() {
 }
 
 #[rstest]
-#[case::device(
-    "generate --model micro --device rtl hello",
-    "error: --device rtl runs no language model yet: give --device model"
-)]
 #[case::unknown(
     "generate --model llama hello",
     "error: there is no model llama: give a path, or one of micro, smollm2"
@@ -113,6 +109,39 @@ fn bad_input_is_told_with_code_2(#[case] arguments: &str, #[case] problem: &str)
     assert_eq!((run.code, run.stdout.as_str()), (2, ""), "{}", run.stderr);
     assert!(run.stderr.starts_with(problem), "{}", run.stderr);
     assert!(!directory.path().join("out").exists());
+}
+
+/// Rollouts of a language model on devices, held to the oracle; what is planted is told.
+#[test]
+fn rollouts_of_a_language_model_are_compared() {
+    let directory = tempdir().unwrap();
+    let lines: String = (1..9)
+        .map(|k| format!("{{\"timestamp\":0,\"input_length\":{},\"output_length\":{},\"hash_ids\":[]}}\n", 9 * k, 5 * k))
+        .collect();
+    fs::write(directory.path().join("trace.jsonl"), lines).unwrap();
+    let compare = |more: &str| {
+        let arguments = format!("compare --model micro --trace trace.jsonl --group 3 --checkpoint 16 {more}");
+        doorbell(directory.path(), &arguments)
+    };
+    let run = compare("");
+    assert_eq!(run.code, 0, "{}{}", run.stdout, run.stderr);
+    assert!(run.stdout.contains("540 tokens on model"), "{}", run.stdout);
+    let two = compare("--devices model,model:sq_depth=8");
+    assert_eq!(two.code, 0, "{}{}", two.stdout, two.stderr);
+    let found = compare("--inject language:swapped-blocks");
+    assert_eq!(found.code, 1, "{}{}", found.stdout, found.stderr);
+    assert!(found.stdout.contains("R27: the key of position 0, layer 0, head 0 is another"), "{}", found.stdout);
+    let long = compare("--publish-every 3");
+    assert_eq!(long.code, 2, "{}{}", long.stdout, long.stderr);
+}
+
+#[cfg(feature = "rtl")]
+#[test]
+fn a_device_without_the_engine_is_told() {
+    let directory = tempdir().unwrap();
+    let run = doorbell(directory.path(), "generate --model micro --device rtl hello");
+    let told = "error: --device rtl runs no language model yet: give --device model\n";
+    assert_eq!((run.code, run.stdout.as_str(), run.stderr.as_str()), (2, "", told));
 }
 
 #[test]

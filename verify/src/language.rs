@@ -100,6 +100,9 @@ impl Reference {
             let runner = Runner::new(&version.model);
             let streams = runner.extend(&mut self.cache, &self.tokens[first..last]);
             let wanted = from.saturating_sub(first + 1).min(streams.len());
+            if wanted == streams.len() {
+                continue;
+            }
             for (logits, position) in runner.logits(&streams[wanted..]).iter().zip(first + 1 + wanted..) {
                 let draw = Draw::new(sampling.seed, sampling.rollout, position as u32);
                 let Sampled { token, log_probability: logp } = sample(logits, sampling.sharpness, draw);

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use doorbell_contract::PolicyMode;
 use doorbell_devices::{Gpus, Kind, Memory, OpenError, Settings, Shape, cycles};
 use doorbell_host::{Device, QueueConfig};
+use doorbell_trace::Trace;
 use doorbell_verify::compare::{Outcome, compare};
 use doorbell_verify::replay::{Progress, ReplayOptions, ReplayPlan};
 use indicatif::{MultiProgress, ProgressBar, ProgressDrawTarget, ProgressStyle};
@@ -58,6 +59,11 @@ pub struct Args {
     /// What becomes of the version before
     #[arg(long, value_name = "MODE", default_value = "keep", value_parser = publish_mode)]
     publish_mode: PolicyMode,
+    /// Language model that the rollouts run (engine 1), as `doorbell model list` has it: prompts are drawn by the seed, tokens at temperature 1, and each device is
+    /// held to the oracle, log-probabilities, keys and values included; one device is enough
+    #[cfg(feature = "lm")]
+    #[arg(long, conflicts_with_all = ["publish_every", "chaos"])]
+    model: Option<String>,
     /// Requests to take from the start of the trace
     #[arg(long, value_name = "REQUESTS")]
     limit: Option<usize>,
@@ -157,9 +163,9 @@ pub fn run(args: Args) -> Result<ExitCode, Failure> {
     if let Some(seed) = args.chaos {
         return run_chaos(&args, seed);
     }
-    let chosen = select(&args.devices)?;
+    let chosen = select(&args)?;
     let (trace, format) = trace::read(args.trace.as_deref())?;
-    let plan = ReplayPlan::new(&trace, replay_options(&args)).map_err(Failure::input)?;
+    let plan = plan(&args, &trace)?;
     let json = args.json.as_deref().map(|path| Sink::open("JSON", path)).transpose()?;
     let wave = args.wave.as_deref().map(|path| Output::open("waveform", path)).transpose()?;
     let Opened { kinds, settings, mut devices, skipped } = open(&args, &plan, &chosen)?;
@@ -230,8 +236,33 @@ fn run_chaos(args: &Args, seed: u64) -> Result<ExitCode, Failure> {
     chaos::run(&kinds, &chaos, args.wave.as_deref())
 }
 
-/// The devices asked for, or all.
-fn select(names: &[String]) -> Result<Vec<Chosen>, Failure> {
+/// What is replayed.
+fn plan(args: &Args, trace: &Trace) -> Result<ReplayPlan, Failure> {
+    let options = replay_options(args);
+    #[cfg(feature = "lm")]
+    if let Some(model) = &args.model {
+        let language = crate::models::language(model)?;
+        return ReplayPlan::with_language(trace, options, language).map_err(Failure::input);
+    }
+    ReplayPlan::new(trace, options).map_err(Failure::input)
+}
+
+impl Args {
+    /// Whether each device is held to the oracle.
+    fn has_language(&self) -> bool {
+        #[cfg(feature = "lm")]
+        return self.model.is_some();
+        #[cfg(not(feature = "lm"))]
+        false
+    }
+}
+
+/// The devices asked for, or all; of those that have no language model none without being asked.
+fn select(args: &Args) -> Result<Vec<Chosen>, Failure> {
+    let names = &args.devices;
+    if names.is_empty() && args.has_language() {
+        return Ok(vec![Chosen { kind: Kind::Model, own: String::new() }]);
+    }
     if names.is_empty() {
         return Ok(Kind::ALL.map(|kind| Chosen { kind, own: String::new() }).into());
     }
@@ -240,7 +271,7 @@ fn select(names: &[String]) -> Result<Vec<Chosen>, Failure> {
         Ok(Chosen { kind: Kind::parse(name.trim())?, own: own.replace(':', " ") })
     };
     let chosen = names.iter().map(choose).collect::<Result<Vec<Chosen>, OpenError>>()?;
-    if chosen.len() < 2 {
+    if chosen.len() < 2 && !args.has_language() {
         let name = chosen[0].kind.name();
         return Err(Failure::input(format!(
             "a comparison takes two devices or more; '{name}' is one (--devices model,{name})"
@@ -282,7 +313,9 @@ fn open(args: &Args, plan: &ReplayPlan, chosen: &[Chosen]) -> Result<Opened, Fai
             },
         }
     }
-    if let [device] = &opened.devices[..] {
+    if let [device] = &opened.devices[..]
+        && !args.has_language()
+    {
         let reasons: Vec<String> = opened
             .skipped
             .iter()

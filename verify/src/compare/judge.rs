@@ -3,25 +3,33 @@
 use super::divergence::{Divergence, FieldDifference, TokenDifference};
 use super::record::{Answer, Record, read_tokens};
 use crate::groups::GroupJudge;
+use crate::language::Reference;
 use crate::oracle::{self, Oracle};
 use crate::replay::ReplayPlan;
 use doorbell_contract::{HwCompletion, HwDesc, Opcode, PolicyMode, Status};
+use doorbell_engine::Step;
 use doorbell_host::device::Device;
 
 /// The first divergence of `device` in the order in which it posted completions, and how many rollout ids differ. For
 /// the reference itself, what it does against a STOP's rule.
 pub(super) fn judge(plan: &ReplayPlan, reference: Side<'_>, device: Side<'_>) -> (Option<Divergence>, u32) {
     let same = std::ptr::eq(reference.record, device.record);
+    let language = plan.language();
     let versions = 1..=device.record.published().saturating_add(1);
     let oracle = versions.fold(Oracle::new(&plan.queue_config()), |oracle, version| {
-        oracle.with_version(version, plan.salt(version))
+        match language {
+            Some(language) => oracle.with_language(version, language.version.model.shape.context as u32),
+            None => oracle.with_version(version, plan.salt(version)),
+        }
     });
     let mut judge = Judge { plan, oracle, reference, device, expected: Vec::new(), found: Vec::new() };
     let mut first: Option<Divergence> = None;
     let mut differing = 0;
     for id in 0..plan.ids() {
         // Where versions switch is every device's own, so each is held to the contract alone.
-        let divergence = if plan.publishes() {
+        let divergence = if language.is_some() {
+            judge.sequence(id)
+        } else if plan.publishes() {
             judge.alone(id)
         } else if same && plan.stop_after(id).is_none() {
             None
@@ -152,6 +160,79 @@ impl Judge<'_> {
         let (completion, token) = self.first_token(id, &answers, self.found.len(), produced(&answers))?;
         let answer = answers.get(completion)?;
         Some(Divergence { expected: Some(answer.completion), token: Some(token), ..at(completion, answer) })
+    }
+
+    /// What the device did with a rollout of engine 1, held to the oracle: each token to those before it as the device has them, log-probabilities,
+    /// and keys and values (R27).
+    fn sequence(&mut self, id: u32) -> Option<Divergence> {
+        let language = self.plan.language().filter(|_| !self.plan.is_prefill(id));
+        let Some(language) = language else { return self.alone(id) };
+        let answers: Vec<Answer> = self.device.record.answers(id).collect();
+        read_tokens(self.plan, self.device.device, id, &mut self.found).ok()?;
+        let first = self.plan.first(id);
+        let made = answers.iter().filter(|answer| answer.desc.opcode == Opcode::Decode as u8);
+        let made = made.map(|answer| answer.tokens()).sum::<u32>() as usize;
+        let vocabulary = language.version.model.shape.vocabulary as u32;
+        // Behind a token that is none the device could not go on either.
+        let known = self.found[..made].iter().position(|&token| token >= vocabulary).unwrap_or(made);
+        let mut reference = Reference::new(&language.version, &self.plan.prompt(self.plan.request_of(id)));
+        let prompt = reference.tokens.len();
+        reference.tokens.extend(&self.found[..known]);
+        let sampling = language.sampling(first.seed, id);
+        let spans = [(usize::MAX, &language.version)];
+        let mut steps = reference.teach(&spans, sampling, prompt);
+        steps.resize((first.seq_len + first.max_tokens) as usize, Step { token: 0, eos: false, logp: 0 });
+
+        self.expected.clear();
+        self.expected.resize(self.found.len(), 0);
+        let region = self.device.device.token_shard(self.plan.area(id)?.start);
+        let logps = self.device.device.logp_regions();
+        for (k, answer) in answers.iter().enumerate() {
+            let start = self.area_word(id, &answer.desc);
+            let own = steps.get(start..start + answer.desc.max_tokens as usize).unwrap_or_default();
+            let cut = (answer.completion.status == Status::Stopped as u8 && self.plan.may_be_stopped(&answer.desc))
+                .then_some((answer.tokens(), Status::Stopped));
+            let expected = match answer.desc.opcode {
+                opcode if opcode == Opcode::Decode as u8 => self.oracle.stepped(&answer.desc, own, cut),
+                _ => self.oracle.answer(&answer.desc),
+            };
+            let end = start + expected.tokens.len();
+            if end > self.expected.len() {
+                break;
+            }
+            self.expected[start..end].copy_from_slice(&expected.tokens);
+            let fields = FieldDifference::between(&expected.completion, &answer.completion);
+            let mut found = vec![0; expected.logps.len().min(answer.tokens() as usize)];
+            logps.get(region)?.read(answer.desc.delta_offset, &mut found).ok()?;
+            let unlikely = found.iter().zip(&expected.logps).position(|(&found, &logp)| found as i32 != logp);
+            let at = at_answer(id, k, answer);
+            if !fields.is_empty() {
+                let token = self.first_token(id, &answers, start + found.len(), made);
+                let token = token.filter(|(owner, _)| *owner == k).map(|(_, token)| token);
+                return Some(Divergence { expected: Some(expected.completion), fields, token, ..at });
+            }
+            if let Some(index) = unlikely {
+                let (found, expected) = (found[index] as i32, expected.logps[index]);
+                let what = format!("R6: the log-probability of token {index} is {found}, expected {expected}");
+                return Some(Divergence { broken: Some(what), expected: Some(answer.completion), ..at });
+            }
+        }
+        let last = answers.last()?;
+        let at = at_answer(id, answers.len() - 1, last);
+        if let Some((completion, token)) = self.first_token(id, &answers, self.found.len(), made) {
+            let answer = answers.get(completion)?;
+            let at = at_answer(id, completion, answer);
+            return Some(Divergence { expected: Some(answer.completion), token: Some(token), ..at });
+        }
+        let regions = self.device.device.language_regions();
+        let blocks = self.plan.blocks(id, regions.get(region)?).ok()?;
+        let different = reference.kv_difference(&language.version, &blocks, 0, reference.made())?;
+        let what = if different.is_value { "value" } else { "key" };
+        let what = format!(
+            "R27: the {what} of position {}, layer {}, head {} is another",
+            different.position, different.layer, different.head
+        );
+        Some(Divergence { broken: Some(what), expected: Some(last.completion), ..at })
     }
 
     /// The first completion of a group that breaks R17.

@@ -144,4 +144,6 @@ fn unique_names(devices: &[Box<dyn Device>]) -> Vec<String> {
 }
 
 #[cfg(test)]
+mod language_tests;
+#[cfg(test)]
 mod tests;

@@ -1,6 +1,7 @@
 //! What a replay submits: every descriptor, as a pure function of trace and options.
 
 use std::ops::Range;
+use std::sync::Arc;
 
 use doorbell_contract::{
     CHECKPOINT_NEVER, DescFlags, HwCompletion, HwDesc, HwPolicy, MEMBER_NONE, MEMBERS_MAX, Opcode,
@@ -8,6 +9,8 @@ use doorbell_contract::{
 };
 use doorbell_host::config::QueueConfig;
 use doorbell_trace::{Request, Trace};
+
+use super::language::{Extent, LEAD, Language, Places};
 
 /// How a trace becomes descriptors. The default is one uncut rollout per request.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -101,6 +104,18 @@ pub enum PlanError {
         "with groups, versions are published with the mode keep alone: their prefixes turn stale with another (R21)"
     )]
     StalePrefixes,
+    /// Versions of engine 1 are not published while a plan runs.
+    #[error("a language model is published once, before the plan; give no interval of publishes with it")]
+    PublishedLanguage,
+    /// A rollout of engine 1 goes on from a token.
+    #[error("request {index} has no prompt, and a language model goes on from one; give it a token at least")]
+    NoPrompt {
+        /// Position in the trace, from 0.
+        index: usize,
+    },
+    /// Blocks of all rollouts lie apart.
+    #[error("the rollouts need more blocks of keys and values than there are numbers (2^32); lower the limit")]
+    TooManyBlocks,
     /// RESIDENT does nothing without checkpoints.
     #[error("resident scoring happens at checkpoints, and there are none; give a checkpoint interval")]
     ResidentWithoutCheckpoint,
@@ -124,6 +139,8 @@ pub struct ReplayPlan {
     token_budget: u64,
     /// Whether the PREFILLs open groups (R17).
     opens_groups: bool,
+    /// Of engine 1, and where its sequences lie.
+    language: Option<(Arc<Language>, Places)>,
 }
 
 /// One request, and where the tokens of its first rollout go; those of the others follow.
@@ -132,12 +149,24 @@ struct Area {
     offset: u64,
     prompt_tokens: u32,
     max_tokens: u32,
+    /// Bytes ahead of each rollout's tokens.
+    lead: u64,
 }
 
 impl Area {
-    /// Bytes of one rollout's area.
-    fn stride(self) -> u64 {
+    /// Bytes of one rollout's tokens, padding included.
+    fn tokens(self) -> u64 {
         (4 * u64::from(self.max_tokens)).next_multiple_of(AREA_ALIGN)
+    }
+
+    /// Bytes from one rollout's to the next one's.
+    fn stride(self) -> u64 {
+        self.lead + self.tokens()
+    }
+
+    /// Bytes of the prompt, where it lies in memory.
+    fn prompt(self) -> u64 {
+        if self.lead > 0 { (4 * u64::from(self.prompt_tokens)).next_multiple_of(AREA_ALIGN) } else { 0 }
     }
 }
 
@@ -147,6 +176,32 @@ impl ReplayPlan {
     /// # Errors
     /// There is nothing to replay, or it does not fit the contract's limits.
     pub fn new(trace: &Trace, options: ReplayOptions) -> Result<ReplayPlan, PlanError> {
+        Self::lay(trace, options, None)
+    }
+
+    /// The same with rollouts of a language model (engine 1), each request with a PREFILL. `seed` decides the prompts too; a token that ends
+    /// a sequence does so where `eos_threshold` is above 0.
+    ///
+    /// # Errors
+    /// As [`new`](Self::new), and where a language model cannot do what the options want.
+    pub fn with_language(
+        trace: &Trace,
+        options: ReplayOptions,
+        language: Arc<Language>,
+    ) -> Result<ReplayPlan, PlanError> {
+        if options.publish_every > 0 {
+            return Err(PlanError::PublishedLanguage);
+        }
+        let context = language.version.model.shape.context as u32;
+        let options = ReplayOptions { length_limit: options.length_limit.min(context), ..options };
+        Self::lay(trace, options, Some(language))
+    }
+
+    fn lay(
+        trace: &Trace,
+        options: ReplayOptions,
+        language: Option<Arc<Language>>,
+    ) -> Result<ReplayPlan, PlanError> {
         if options.group == 0 {
             return Err(PlanError::EmptyGroup);
         }
@@ -164,7 +219,8 @@ impl ReplayPlan {
         if requests.is_empty() {
             return Err(PlanError::Empty);
         }
-        let ids_each = u128::from(options.group) + u128::from(options.group > 1);
+        let lead = if language.is_some() { LEAD } else { 0 };
+        let ids_each = u128::from(options.group) + u128::from(options.group > 1 || language.is_some());
         if requests.len() as u128 * ids_each > u128::from(u32::MAX) {
             return Err(PlanError::TooManyRollouts { requests: requests.len(), group: options.group });
         }
@@ -177,12 +233,26 @@ impl ReplayPlan {
             if prompt_tokens.checked_add(output_tokens).is_none_or(|length| length > limit) {
                 return Err(PlanError::TooLong { index, prompt_tokens, output_tokens, limit });
             }
-            let area = Area { offset: token_bytes, prompt_tokens, max_tokens: output_tokens };
-            token_bytes += area.stride() * u64::from(options.group);
+            if language.is_some() && prompt_tokens == 0 {
+                return Err(PlanError::NoPrompt { index });
+            }
+            let area = Area { offset: token_bytes, prompt_tokens, max_tokens: output_tokens, lead };
+            token_bytes += area.prompt() + area.stride() * u64::from(options.group);
             token_budget += u64::from(output_tokens) * u64::from(options.group);
             areas.push(area);
         }
-        Ok(ReplayPlan { options, requests: areas, token_bytes, token_budget, opens_groups })
+        let language = match language {
+            Some(language) => {
+                let extents = areas.iter().map(|area| Extent {
+                    prompt: area.prompt_tokens,
+                    most: area.max_tokens,
+                    rollouts: options.group,
+                });
+                Some((language, Places::new(extents).ok_or(PlanError::TooManyBlocks)?))
+            }
+            None => None,
+        };
+        Ok(ReplayPlan { options, requests: areas, token_bytes, token_budget, opens_groups, language })
     }
 
     /// The same plan for devices that have no groups.
@@ -239,18 +309,58 @@ impl ReplayPlan {
     /// A configuration of a queue pair in which the plan runs; depths and the like can be changed.
     pub fn queue_config(&self) -> QueueConfig {
         let ReplayOptions { length_limit, eos_threshold, reward_threshold, .. } = self.options;
+        let mut config = QueueConfig::default();
+        if let Some((language, places)) = &self.language {
+            config.logp_bytes = self.token_bytes();
+            config.kv_bytes = places.sequence_bytes(self.ids());
+            config.model_bytes = language.published.memory.len() as u64;
+            config.arena_bytes[0] = u64::from(places.blocks()) * language.published.at(0).block_bytes();
+        }
         QueueConfig {
             token_bytes: self.token_bytes(),
             length_limit,
             eos_threshold: eos_threshold.into(),
             reward_threshold,
-            ..QueueConfig::default()
+            ..config
         }
+    }
+
+    /// The language model that the rollouts run, if they are of engine 1.
+    pub fn language(&self) -> Option<&Language> {
+        self.language.as_ref().map(|(language, _)| &**language)
+    }
+
+    pub(super) fn places(&self) -> Option<&Places> {
+        self.language.as_ref().map(|(_, places)| places)
+    }
+
+    /// Where the policy of a language model lies: behind all tokens.
+    pub(super) fn policy_offset(&self) -> u64 {
+        self.token_bytes
+    }
+
+    /// What of a request decides where its blocks lie.
+    pub(super) fn extent(&self, request: u32) -> Extent {
+        let area = self.requests[request as usize];
+        Extent { prompt: area.prompt_tokens, most: area.max_tokens, rollouts: self.options.group }
+    }
+
+    /// The prompt of a request, of engine 1.
+    pub fn prompt(&self, request: u32) -> Vec<u32> {
+        let length = self.requests[request as usize].prompt_tokens;
+        self.language().map_or(vec![], |language| language.prompt(self.options.seed, request, length))
+    }
+
+    /// Where the prompt of a request lies in the token region, and how many bytes it has.
+    pub(super) fn prompt_area(&self, request: u32) -> (u64, u64) {
+        let area = self.requests[request as usize];
+        (area.offset, area.prompt())
     }
 
     /// Bytes of token region that the plan needs.
     pub fn token_bytes(&self) -> u64 {
-        self.token_bytes + if self.publishes() { AREA_ALIGN } else { 0 }
+        let policies = if self.language.is_some() { 2 * AREA_ALIGN } else { AREA_ALIGN };
+        self.token_bytes + if self.publishes() || self.language.is_some() { policies } else { 0 }
     }
 
     /// Whether versions of the policy are published.
@@ -286,7 +396,7 @@ impl ReplayPlan {
 
     /// Whether each request begins with a PREFILL.
     pub fn has_prefills(&self) -> bool {
-        self.options.group > 1
+        self.options.group > 1 || self.language.is_some()
     }
 
     /// Whether `id` is that of a PREFILL.
@@ -304,9 +414,17 @@ impl ReplayPlan {
             let prompt_tokens = self.requests[request as usize].prompt_tokens;
             let members = if self.opens_groups { self.options.group } else { 0 };
             let prefill = HwDesc::open_group(request, prompt_tokens, members);
-            return HwDesc { rollout_id: id, ..prefill }.with_user_data(u64::from(id) << 32);
+            return self.of_engine(HwDesc { rollout_id: id, ..prefill }).with_user_data(u64::from(id) << 32);
         }
         self.decode(id, 0, self.place(id).0.prompt_tokens)
+    }
+
+    /// The same descriptor of a rollout, for the engine that the plan is of.
+    fn of_engine(&self, desc: HwDesc) -> HwDesc {
+        match self.places() {
+            Some(places) => HwDesc { model_id: 1, kv_offset: places.sequence(desc.rollout_id), ..desc },
+            None => desc,
+        }
     }
 
     /// The DECODE that is segment `segment` of rollout `id`, which stands at `seq_len`.
@@ -321,7 +439,9 @@ impl ReplayPlan {
         flags.set(DescFlags::EOS_STOPS, options.eos_threshold > 0);
         flags.set(DescFlags::RESIDENT, options.resident);
         flags.set(DescFlags::COW_PREFIX, self.has_prefills());
-        let desc = HwDesc::decode(id, seq_len, area.max_tokens - produced)
+        flags.set(DescFlags::LOGP, self.language.is_some());
+        let desc = self
+            .of_engine(HwDesc::decode(id, seq_len, area.max_tokens - produced))
             .with_user_data(u64::from(id) << 32 | u64::from(segment))
             .with_flags(flags)
             .with_delta_offset(offset + 4 * u64::from(produced))
@@ -395,7 +515,7 @@ impl ReplayPlan {
     pub fn area(&self, id: u32) -> Option<Range<u64>> {
         (!self.is_prefill(id)).then(|| {
             let (area, offset) = self.place(id);
-            offset..offset + area.stride()
+            offset..offset + area.tokens()
         })
     }
 
@@ -404,6 +524,6 @@ impl ReplayPlan {
         let ids = self.ids_per_request();
         let area = self.requests[(id / ids) as usize];
         let member = id % ids - u32::from(self.has_prefills());
-        (area, area.offset + u64::from(member) * area.stride())
+        (area, area.offset + area.prompt() + u64::from(member) * area.stride() + area.lead)
     }
 }

@@ -233,6 +233,12 @@ impl<'a> Run<'a> {
                 .collect();
             self.open_groups = vec![0; self.homes.iter().max().map_or(0, |last| last + 1)];
         }
+        if let Some(language) = self.plan.language() {
+            self.plan.lay_out(device).map_err(failed)?;
+            let policy = language.policy(self.plan.policy_offset());
+            self.version = super::language::VERSION;
+            self.publish_language(device, &policy)?;
+        }
         let mut batch: Vec<HwDesc> = Vec::with_capacity(BATCH);
         let mut out = vec![HwCompletion::zeroed(); BATCH];
         loop {
@@ -311,6 +317,26 @@ impl<'a> Run<'a> {
             }
             self.submitted += 1;
             self.unsent.pop();
+        }
+        Ok(())
+    }
+
+    /// Publishes the language model to each function, before anything else.
+    fn publish_language(&mut self, device: &mut dyn Device, policy: &HwDesc) -> Result<(), ReplayFailure> {
+        let failed = |error| ReplayFailure::Device { error, waiting: Some(Box::new(*policy)) };
+        let mut out = [HwCompletion::zeroed()];
+        for queue in device.functions() {
+            // Nothing else is under way.
+            device.submit_to(queue, policy).map_err(failed)?;
+            while device.poll(&mut out).map_err(failed)? == 0 {}
+            if out[0].status != Status::Done as u8 {
+                let code = ErrorCode::try_from(out[0].error).map_or("an unknown error", ErrorCode::name);
+                return Err(failed(DeviceError::Protocol {
+                    device: device.name().to_owned(),
+                    rule: "R25",
+                    what: format!("the POLICY of the language model ended with {code}"),
+                }));
+            }
         }
         Ok(())
     }
