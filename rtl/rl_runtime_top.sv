@@ -90,6 +90,10 @@ module rl_runtime_top
     localparam bit CompletionDepthMustBeAPowerOfTwoFrom2PerWorkerTo4096 = {-1{1'b1}};   // ends the elaboration
   end
 
+  if (Engines > 1 && Functions == MAX_FUNCTIONS) begin : gen_no_id
+    localparam bit WithEngine1FunctionsMustBe1To15 = {-1{1'b1}};   // ends the elaboration: the last one's events have its ID
+  end
+
   if (Engines < 1 || Engines > MAX_ENGINES) begin : gen_bad_engines
     localparam bit EnginesMustBe1To2 = {-1{1'b1}};   // ends the elaboration
   end

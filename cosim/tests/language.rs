@@ -19,10 +19,16 @@ type Device = RtlPlatform;
 
 /// It, with so many queue pairs and functions, in a memory whose delays and order are drawn.
 fn device(queues: u8, functions: u8) -> Device {
-    let config =
-        RtlConfig { queues: queues.into(), functions: functions.into(), engines: 2, changes: true, ..RtlConfig::default() };
+    let config = RtlConfig {
+        queues: queues.into(),
+        functions: functions.into(),
+        engines: 2,
+        changes: true,
+        ..RtlConfig::default()
+    };
     let seed = std::env::var("DOORBELL_SEED").map_or(1, |seed| seed.parse().expect("a number"));
-    RtlPlatform::new(&config.with_random_memory(seed)).expect("DOORBELL_RTL_WORKERS or the feature `variants` has it built")
+    RtlPlatform::new(&config.with_random_memory(seed))
+        .expect("DOORBELL_RTL_WORKERS or the feature `variants` has it built")
 }
 
 /// Whether it holds all of an image to its check, beyond its header.

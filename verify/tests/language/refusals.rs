@@ -273,7 +273,11 @@ fn r25_an_image_that_is_damaged(#[case] byte: u64) {
     host.regions.model.write(byte & !7, &word).unwrap();
     // A shorter file is as sound as this one, for who does not fold it.
     let shows = crate::FOLDS_IMAGES || ![16, 30_000].contains(&byte);
-    let expected = if shows { (Status::Error, ErrorCode::BadPolicy, 0, 0) } else { (Status::Done, ErrorCode::None, 0, 0) };
+    let expected = if shows {
+        (Status::Error, ErrorCode::BadPolicy, 0, 0)
+    } else {
+        (Status::Done, ErrorCode::None, 0, 0)
+    };
     assert_eq!(between(&mut host, desc), expected);
 }
 

@@ -1,6 +1,8 @@
 //! Rollouts: whole, in pieces, in groups, wherever their blocks lie.
 
-use doorbell_contract::{CompletionFlags, DIGEST_INIT, DescFlags, HwCompletion, HwDesc, HwSequence, QueueCounter, Status};
+use doorbell_contract::{
+    CompletionFlags, DIGEST_INIT, DescFlags, HwCompletion, HwDesc, HwSequence, QueueCounter, Status,
+};
 use doorbell_host::Device;
 use doorbell_lm::sample::Sharpness;
 use doorbell_npu::arithmetic::Speed;
