@@ -75,7 +75,10 @@ fn patience(config: &RtlConfig, queue: &QueueConfig) -> u32 {
     let stall = config.stall_percent.into_iter().max().unwrap_or(0);
     let stretch = 100 / (100 - u64::from(stall)).max(1);
     let token = u64::from(queue.wait_states) + 16 * u64::from(*config.latency.end()) * stretch;
-    u32::try_from((50 * SLICE + 4 * token) / config.slice).unwrap_or(u32::MAX)
+    // A step of a language model reads all of it, and a PREFILL has a step for each token that there is room for.
+    let step = (queue.model_bytes / 64 + 10_000) * (2 + u64::from(*config.latency.end()) / 16) * stretch;
+    let prefill = if queue.model_bytes > 0 { (queue.token_bytes / 4).saturating_mul(step) } else { 0 };
+    u32::try_from((50 * SLICE + 4 * token).saturating_add(prefill) / config.slice).unwrap_or(u32::MAX)
 }
 
 /// Reads a fault of the memory.
