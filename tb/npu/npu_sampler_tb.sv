@@ -192,6 +192,7 @@ module npu_sampler_tb;
       end
     end
     // A step that begins forgets what was begun.
+    ended = UNIT_FINE;
     #1 begins = 1'b1;
     @(posedge clk);
     #1 begins = 1'b0;
