@@ -261,199 +261,103 @@ module npu_sequencer
   logic [PC_BITS-3:0] lines_left;
   assign lines_left = (PC_BITS-2)'((PC_BITS+1)'(words_i) + (PC_BITS+1)'(7) >> 3) - (PC_BITS-2)'(pc_q[PC_BITS-1:3]);
 
-  // Registers that lie in memories, or are wide, are written behind all that reads them, which spares a simulation a copy.
+  // From the last step of a word to the first, so that registers are read before they are written, which spares a simulation a
+  // copy of each in every cycle.
   always_ff @(posedge clk_i) begin
     over_o <= 1'b0;
     if (at_q != AT_IDLE) begin
-      // ---------------------------------------------------------------- memory
-      if (ask_q && fetch_ready_i) ask_q <= 1'b0;
-      if (running && !layering_q && !next_here && !ask_q && owed_q == '0) begin
-        ask_q        <= 1'b1;
-        ask_line_q   <= program_i + MEMORY_BITS'(pc_q[PC_BITS-1:3]);
-        ask_lines_q  <= (lines_left > 14'd8) ? 4'd8 : lines_left[3:0];
-        owed_q       <= (lines_left > 14'd8) ? 4'd8 : lines_left[3:0];
-        owed_layer_q <= 1'b0;
-        fill_q       <= pc_q[PC_BITS-1:3];
-      end
-
-      // ---------------------------------------------------------------- words
-      if (take_word) begin
-        decoded_valid_q <= word_valid_q;
-        decoded_none_q  <= word_none_q;
-        decoded_bad_q   <= word_bad_q;
-        decoded_word_q  <= word_q;
-        decoded_pc_q    <= word_pc_q;
-        word_valid_q    <= 1'b0;
-      end
-      if (running && (take_word || !word_valid_q) && next_here && !(layering_q && left_q == '0)) begin
-        word_valid_q <= 1'b1;
-        word_none_q  <= next_none;
-        word_bad_q   <= next_bad;
-        word_pc_q    <= pc_q;
-        if (layering_q) begin
-          word_q      <= line_q[{line_word_q, 6'd0} +: 64];
-          line_word_q <= line_word_q + 3'd1;
-          left_q      <= left_q - 6'd1;
-          if (line_word_q == 3'd7 || left_q == 6'd1) line_full_q <= 1'b0;
-        end else begin
-          word_q <= (next_none || next_bad) ? '0 : store[slot][{pc_q[2:0], 6'd0} +: 64];
-          pc_q   <= pc_q + {{(PC_BITS-1){1'b0}}, !next_none};
-        end
-      end
-      // The layer's words are all executed: on with the loop's.
-      if (running && layering_q && left_q == '0 && !word_valid_q && (!decoded_valid_q || done_word)) begin
-        layering_q <= 1'b0;
-        pc_q       <= loop_pc_q;
-      end
-
       // ---------------------------------------------------------------- execution
-      if (word_here && !is_set) begin
-        shape_q            <= shapes[{d.weight, d.shape}];
-        shape_known_q      <= shape_set_q[{d.weight, d.shape}];
-        descriptor_q       <= descriptors[d.desc];
-        descriptor_known_q <= descriptor_set_q[d.desc];
-      end
-      if (word_here) begin
-        step_q  <= 5'd1;
-        wrong_q <= '0;
-        if (refuse) begin
-          at_q        <= AT_END;
-          log_q.fault <= refused;
-        end else if (is_set) begin
-          case (d.form)
-            FORM_MEMSET_FMAP, FORM_MEMSET_WEIGHT: begin
-              shapes[{d.form == FORM_MEMSET_WEIGHT, decoded_word_q[57:52]}]      <= decoded_word_q[51:4];
-              shape_set_q[{d.form == FORM_MEMSET_WEIGHT, decoded_word_q[57:52]}] <= 1'b1;
-            end
-            FORM_MEMSET_DESC: begin
-              descriptors[decoded_word_q[57:52]]      <= decoded_word_q[51:4];
-              descriptor_set_q[decoded_word_q[57:52]] <= 1'b1;
-            end
-            FORM_MEMSET_EPSILON: begin
-              epsilon_q     <= decoded_word_q[51:20];
-              epsilon_set_q <= 1'b1;
-            end
-            default: begin
-              factor_q     <= decoded_word_q[51:20];
-              factor_set_q <= 1'b1;
-            end
-          endcase
-        end else begin
-          case (d.form)
-            FORM_END:        at_q <= AT_END;
-            FORM_END_SILENT: at_q <= AT_SILENT;
-            FORM_LAYERS: begin
-              at_q         <= AT_TABLE;
-              count_q      <= decoded_word_q[55:40];
-              loop_words_q <= decoded_word_q[39:34];
-              loop_pc_q    <= decoded_pc_q + 1'b1;
-              layer_q      <= '0;
-              around_q     <= 1'b1;
-            end
-            FORM_NEXT: begin
-              if (loop_ends) around_q <= 1'b0;
-              else begin
-                at_q    <= AT_TABLE;
-                step_q  <= 5'd2;
-                layer_q <= layer_q + 1'b1;
-              end
-            end
-            default: at_q <= AT_READY;
-          endcase
-        end
-      end
-
-      // Where a layer's words lie, and whether memory has them.
-      if (at_q == AT_TABLE) begin
-        step_q       <= step_q + 5'd1;
-        word_valid_q <= 1'b0;                    // what was fetched behind the word
-        decoded_valid_q <= 1'b0;
-        product_q    <= factor_a_q * factor_b_q;
-        case (step_q)
-          5'd1: begin
-            table_q  <= descriptor_q[47:16];
-            stride_q <= descriptor_q[15:0];
-            wrong_q[WRONG_DESC] <= !descriptor_known_q;
-          end
-          5'd2: begin
-            wrong_q[WRONG_AUX] <= stride_q[15];
-            factor_a_q <= {5'd0, layer_q};
-            factor_b_q <= stride_q;
-          end
-          5'd4: sum_q <= {6'd0, table_q} + {1'b0, product_q};
-          5'd5: begin
-            from_q <= sum_q[MEMORY_BITS-1:0];
-            sum_q  <= sum_q + {34'd0, loop_lines};
-          end
-          5'd6: wrong_q[WRONG_MEMORY] <= sum_q > {4'd0, memory_lines_i};
-          5'd7: if (wrong_q != '0) begin
-            at_q        <= AT_END;
-            log_q.fault <= fault_of(wrong_q);
-          end else if (ask_q || owed_q != '0) step_q <= step_q;     // lines of the program are on their way
-          else begin
-            at_q         <= AT_WORD;
-            layering_q   <= 1'b1;
-            left_q       <= loop_words_q;
-            ask_q        <= loop_words_q != '0;
-            ask_line_q   <= from_q;
-            ask_lines_q  <= loop_lines;
-            owed_q       <= loop_lines;
-            owed_layer_q <= 1'b1;
-            line_full_q  <= 1'b0;
-          end
-          default: ;
-        endcase
-      end
-
       // A word for a unit.
       if (at_q == AT_READY) begin
-        if (step_q != last_step) step_q <= step_q + 5'd1;
-        product_q <= factor_a_q * factor_b_q;
-        // Heads modulo those that share, a bit a cycle.
-        if (step_q == 5'd1) begin
-          rest_q     <= '0;
-          dividend_q <= m[12:0];
-        end else begin
-          dividend_q <= {dividend_q[11:0], 1'b0};
-          rest_q     <= ({1'b0, rest_q, dividend_q[12]} >= {2'b00, n[12:0]})
-                      ? {rest_q[11:0], dividend_q[12]} - n[12:0] : {rest_q[11:0], dividend_q[12]};
+        if (step_q == last_step) begin
+          if (wrong_q != '0) begin
+            at_q        <= AT_END;
+            log_q.fault <= fault_of(wrong_q);
+          end else if (room) begin
+            at_q            <= AT_WORD;
+            decoded_valid_q <= 1'b0;
+            issue_q.place   <= place_q;
+            issue_q.where   <= d.where;
+            issue_q.sync    <= d.sync;
+            issue_q.a       <= a_q.used ? a_q : '0;
+            issue_q.b       <= b_q.used ? b_q : '0;
+            issue_q.w       <= w_q.used ? w_q : '0;
+            issue_q.kv_read  <= d.kind == OP_ATTEND;
+            issue_q.kv_write <= d.kind == OP_APPEND;
+            issue_q.op            <= '0;
+            issue_q.op.kind       <= d.kind;
+            issue_q.op.accumulate <= d.accumulate;
+            issue_q.op.scaled     <= d.scaled;
+            issue_q.op.first      <= d.first;
+            issue_q.op.last       <= d.last;
+            issue_q.op.dst        <= d.dst;
+            issue_q.op.a          <= d.a;
+            issue_q.op.b          <= d.b;
+            issue_q.op.lines      <= lines_q;
+            if (is_matrix || d.kind == OP_ROW) issue_q.op.rows <= first_q[20:0];
+            if (is_matrix) begin
+              issue_q.op.columns <= k;
+              issue_q.op.scales  <= descriptor_q[47:16];
+            end
+            if (is_by_head)               issue_q.op.heads <= first_q[12:0];
+            else if (is_vector)           issue_q.op.heads <= 13'd1;
+            else if (d.kind == OP_ATTEND) issue_q.op.heads <= m[12:0];
+            if (is_kv) begin
+              issue_q.op.kv_heads <= n[12:0];
+              issue_q.op.block    <= base_q;
+              issue_q.op.layer    <= second_q[30:0];
+            end
+            if (is_kv || is_by_head)      issue_q.op.width <= {1'b0, k};
+            else if (is_vector)           issue_q.op.width <= third_q[16:0];
+            if (is_matrix || d.kind == OP_GAIN) issue_q.op.exponent <= aux_q[7:0];
+            if (is_matrix || d.kind == OP_COPY || d.kind == OP_GAIN || d.kind == OP_ROW) issue_q.op.from <= from_q;
+            else if (d.kind == OP_OUT)    issue_q.op.from <= MEMORY_BITS'(d.outer);
+            if (d.kind == OP_ROW)         issue_q.op.stride <= aux_q[14:0];
+            if (d.kind == OP_NORM)        issue_q.op.value <= epsilon_q;
+            else if (d.kind == OP_ATTEND) issue_q.op.value <= factor_q;
+          end
         end
+        if (step_q == 5'd15) wrong_q[WRONG_ROWS] <= rest_q != '0;      // of `attn` alone
         case (step_q)
-          5'd1: begin
-            wrong_q[WRONG_ODD]     <= d.odd;
-            wrong_q[WRONG_SHAPE]   <= !shape_known_q;
-            wrong_q[WRONG_EPSILON] <= d.kind == OP_NORM && !epsilon_set_q;
-            wrong_q[WRONG_MATRIX]  <= is_matrix && (!descriptor_known_q || d.desc == 6'd63);
-            wrong_q[WRONG_DESC]    <= !is_matrix && !is_vector && d.kind != OP_OUT && !descriptor_known_q;
-            wrong_q[WRONG_OUTSIDE] <= is_kv && !around_q;
-            wrong_q[WRONG_FACTOR]  <= d.kind == OP_ATTEND && !factor_set_q;
-            base_q <= descriptor_q[47:16];
-            aux_q  <= descriptor_q[15:0];
-            // The scales of a matrix.
-            descriptor_q       <= descriptors[d.desc + 6'd1];
-            descriptor_known_q <= descriptor_set_q[d.desc + 6'd1];
-            factor_a_q <= is_kv ? {5'd0, n} : {5'd0, m};
-            factor_b_q <= is_kv ? k : n;
+          5'd8: begin
+            if (is_kv) begin
+              if (sum_q > {6'd0, base_q}) wrong_q[WRONG_BLOCK] <= 1'b1;
+            end else if (d.where != UNIT_SFU && d.kind != OP_OUT) begin
+              if (sum_q > {4'd0, memory_lines_i}) wrong_q[WRONG_MEMORY] <= 1'b1;
+            end
+            wrong_q[WRONG_RANGE]   <= (a_q.used && a_over_q) || (b_q.used && b_over_q) || (w_q.used && w_over_q);
+            wrong_q[WRONG_OVERLAP] <= clash(a_q, w_q, in_place) || clash(b_q, w_q, in_place);
           end
-          5'd2: begin
-            if (is_matrix && !descriptor_known_q) wrong_q[WRONG_MATRIX] <= 1'b1;
+          5'd7: begin
+            // … and where it ends; of a matrix that is both, and its scales come next.
+            from_q <= is_matrix || d.kind == OP_ROW ? MEMORY_BITS'(base_q) : sum_q[MEMORY_BITS-1:0];
             case (d.kind)
-              OP_MULTIPLY, OP_HEAD, OP_EMBED, OP_GAIN: wrong_q[WRONG_AUX] <= aux_q[15:7] != '0 && aux_q[15:7] != '1;
-              OP_ROW, OP_APPEND, OP_ATTEND:            wrong_q[WRONG_AUX] <= aux_q[15];
-              default: ;
+              OP_COPY, OP_ROW:      sum_q <= sum_q + {22'd0, lines_q};
+              OP_GAIN:              sum_q <= sum_q + {22'd0, lines_q} - 38'd1;
+              OP_APPEND, OP_ATTEND: begin
+                if (sum_q > {22'd0, aux_q}) wrong_q[WRONG_BLOCK] <= 1'b1;
+                sum_q <= sum_q + {1'b0, second_q};
+              end
+              default: begin
+                if (is_matrix) begin
+                  if (sum_q > {4'd0, memory_lines_i}) wrong_q[WRONG_MEMORY] <= 1'b1;
+                  sum_q <= {6'd0, descriptor_q[47:16]} + (({16'd0, first_q[21:0]} + 38'd31) >> 5);
+                end
+              end
             endcase
-            factor_a_q <= {5'd0, layer_q};
-            factor_b_q <= aux_q;
+            a_q.used  <= d.where != UNIT_MEM || d.kind == OP_APPEND || d.kind == OP_OUT;
+            a_q.start <= d.a;
+            a_q.stop  <= {1'b0, d.a} + a_lines_q[CHIP_BITS:0];
+            a_over_q  <= {4'd0, d.a} + {1'b0, a_lines_q} > 19'(Lines);
+            b_q.used  <= d.accumulate || d.kind == OP_ADD || d.kind == OP_MUL || d.kind == OP_SWIGLU || d.kind == OP_NORM || d.kind == OP_ROPE;
+            b_q.start <= b_start;
+            b_q.stop  <= {1'b0, b_start} + b_lines_q[CHIP_BITS:0];
+            b_over_q  <= {4'd0, b_start} + {1'b0, b_lines_q} > 19'(Lines);
+            w_q.used  <= d.kind != OP_APPEND && d.kind != OP_OUT && d.kind != OP_HEAD;
+            w_q.start <= d.dst;
+            w_q.stop  <= {1'b0, d.dst} + w_lines_q[CHIP_BITS:0];
+            w_over_q  <= {4'd0, d.dst} + {1'b0, w_lines_q} > 19'(Lines);
           end
-          5'd3: begin
-            first_q    <= product_q;
-            large_q    <= product_q > 37'd1048576;
-            // The last word of a product that is too large is not looked at.
-            factor_a_q <= (d.kind == OP_ATTEND) ? {5'd0, m} : (d.kind == OP_ROW) ? product_q[20:0] - 21'd1 : product_q[20:0];
-            factor_b_q <= is_matrix ? 16'((17'(k) + 17'd63) >> 6) : (d.kind == OP_ROW) ? aux_q : k;
-          end
-          5'd4: second_q <= product_q;
-          5'd5: third_q  <= product_q;
           5'd6: begin
             case (d.kind)
               OP_MULTIPLY, OP_HEAD, OP_EMBED:
@@ -515,102 +419,198 @@ module npu_sequencer
               default:                   w_lines_q <= {1'b0, third_q[20:4]};
             endcase
           end
-          5'd7: begin
-            // … and where it ends; of a matrix that is both, and its scales come next.
-            from_q <= is_matrix || d.kind == OP_ROW ? MEMORY_BITS'(base_q) : sum_q[MEMORY_BITS-1:0];
-            case (d.kind)
-              OP_COPY, OP_ROW:      sum_q <= sum_q + {22'd0, lines_q};
-              OP_GAIN:              sum_q <= sum_q + {22'd0, lines_q} - 38'd1;
-              OP_APPEND, OP_ATTEND: begin
-                if (sum_q > {22'd0, aux_q}) wrong_q[WRONG_BLOCK] <= 1'b1;
-                sum_q <= sum_q + {1'b0, second_q};
-              end
-              default: begin
-                if (is_matrix) begin
-                  if (sum_q > {4'd0, memory_lines_i}) wrong_q[WRONG_MEMORY] <= 1'b1;
-                  sum_q <= {6'd0, descriptor_q[47:16]} + (({16'd0, first_q[21:0]} + 38'd31) >> 5);
-                end
-              end
-            endcase
-            a_q.used  <= d.where != UNIT_MEM || d.kind == OP_APPEND || d.kind == OP_OUT;
-            a_q.start <= d.a;
-            a_q.stop  <= {1'b0, d.a} + a_lines_q[CHIP_BITS:0];
-            a_over_q  <= {4'd0, d.a} + {1'b0, a_lines_q} > 19'(Lines);
-            b_q.used  <= d.accumulate || d.kind == OP_ADD || d.kind == OP_MUL || d.kind == OP_SWIGLU || d.kind == OP_NORM || d.kind == OP_ROPE;
-            b_q.start <= b_start;
-            b_q.stop  <= {1'b0, b_start} + b_lines_q[CHIP_BITS:0];
-            b_over_q  <= {4'd0, b_start} + {1'b0, b_lines_q} > 19'(Lines);
-            w_q.used  <= d.kind != OP_APPEND && d.kind != OP_OUT && d.kind != OP_HEAD;
-            w_q.start <= d.dst;
-            w_q.stop  <= {1'b0, d.dst} + w_lines_q[CHIP_BITS:0];
-            w_over_q  <= {4'd0, d.dst} + {1'b0, w_lines_q} > 19'(Lines);
+          5'd5: third_q  <= product_q;
+          5'd4: second_q <= product_q;
+          5'd3: begin
+            first_q    <= product_q;
+            large_q    <= product_q > 37'd1048576;
+            // The last word of a product that is too large is not looked at.
+            factor_a_q <= (d.kind == OP_ATTEND) ? {5'd0, m} : (d.kind == OP_ROW) ? product_q[20:0] - 21'd1 : product_q[20:0];
+            factor_b_q <= is_matrix ? 16'((17'(k) + 17'd63) >> 6) : (d.kind == OP_ROW) ? aux_q : k;
           end
-          5'd8: begin
-            if (is_kv) begin
-              if (sum_q > {6'd0, base_q}) wrong_q[WRONG_BLOCK] <= 1'b1;
-            end else if (d.where != UNIT_SFU && d.kind != OP_OUT) begin
-              if (sum_q > {4'd0, memory_lines_i}) wrong_q[WRONG_MEMORY] <= 1'b1;
-            end
-            wrong_q[WRONG_RANGE]   <= (a_q.used && a_over_q) || (b_q.used && b_over_q) || (w_q.used && w_over_q);
-            wrong_q[WRONG_OVERLAP] <= clash(a_q, w_q, in_place) || clash(b_q, w_q, in_place);
+          5'd2: begin
+            if (is_matrix && !descriptor_known_q) wrong_q[WRONG_MATRIX] <= 1'b1;
+            case (d.kind)
+              OP_MULTIPLY, OP_HEAD, OP_EMBED, OP_GAIN: wrong_q[WRONG_AUX] <= aux_q[15:7] != '0 && aux_q[15:7] != '1;
+              OP_ROW, OP_APPEND, OP_ATTEND:            wrong_q[WRONG_AUX] <= aux_q[15];
+              default: ;
+            endcase
+            factor_a_q <= {5'd0, layer_q};
+            factor_b_q <= aux_q;
+          end
+          5'd1: begin
+            wrong_q[WRONG_ODD]     <= d.odd;
+            wrong_q[WRONG_SHAPE]   <= !shape_known_q;
+            wrong_q[WRONG_EPSILON] <= d.kind == OP_NORM && !epsilon_set_q;
+            wrong_q[WRONG_MATRIX]  <= is_matrix && (!descriptor_known_q || d.desc == 6'd63);
+            wrong_q[WRONG_DESC]    <= !is_matrix && !is_vector && d.kind != OP_OUT && !descriptor_known_q;
+            wrong_q[WRONG_OUTSIDE] <= is_kv && !around_q;
+            wrong_q[WRONG_FACTOR]  <= d.kind == OP_ATTEND && !factor_set_q;
+            base_q <= descriptor_q[47:16];
+            aux_q  <= descriptor_q[15:0];
+            // The scales of a matrix.
+            descriptor_q       <= descriptors[d.desc + 6'd1];
+            descriptor_known_q <= descriptor_set_q[d.desc + 6'd1];
+            factor_a_q <= is_kv ? {5'd0, n} : {5'd0, m};
+            factor_b_q <= is_kv ? k : n;
           end
           default: ;
         endcase
-        if (step_q == 5'd15) wrong_q[WRONG_ROWS] <= rest_q != '0;      // of `attn` alone
-        if (step_q == last_step) begin
-          if (wrong_q != '0) begin
-            at_q        <= AT_END;
-            log_q.fault <= fault_of(wrong_q);
-          end else if (room) begin
-            at_q            <= AT_WORD;
-            decoded_valid_q <= 1'b0;
-            issue_q.place   <= place_q;
-            issue_q.where   <= d.where;
-            issue_q.sync    <= d.sync;
-            issue_q.a       <= a_q.used ? a_q : '0;
-            issue_q.b       <= b_q.used ? b_q : '0;
-            issue_q.w       <= w_q.used ? w_q : '0;
-            issue_q.kv_read  <= d.kind == OP_ATTEND;
-            issue_q.kv_write <= d.kind == OP_APPEND;
-            issue_q.op            <= '0;
-            issue_q.op.kind       <= d.kind;
-            issue_q.op.accumulate <= d.accumulate;
-            issue_q.op.scaled     <= d.scaled;
-            issue_q.op.first      <= d.first;
-            issue_q.op.last       <= d.last;
-            issue_q.op.dst        <= d.dst;
-            issue_q.op.a          <= d.a;
-            issue_q.op.b          <= d.b;
-            issue_q.op.lines      <= lines_q;
-            if (is_matrix || d.kind == OP_ROW) issue_q.op.rows <= first_q[20:0];
-            if (is_matrix) begin
-              issue_q.op.columns <= k;
-              issue_q.op.scales  <= descriptor_q[47:16];
-            end
-            if (is_by_head)               issue_q.op.heads <= first_q[12:0];
-            else if (is_vector)           issue_q.op.heads <= 13'd1;
-            else if (d.kind == OP_ATTEND) issue_q.op.heads <= m[12:0];
-            if (is_kv) begin
-              issue_q.op.kv_heads <= n[12:0];
-              issue_q.op.block    <= base_q;
-              issue_q.op.layer    <= second_q[30:0];
-            end
-            if (is_kv || is_by_head)      issue_q.op.width <= {1'b0, k};
-            else if (is_vector)           issue_q.op.width <= third_q[16:0];
-            if (is_matrix || d.kind == OP_GAIN) issue_q.op.exponent <= aux_q[7:0];
-            if (is_matrix || d.kind == OP_COPY || d.kind == OP_GAIN || d.kind == OP_ROW) issue_q.op.from <= from_q;
-            else if (d.kind == OP_OUT)    issue_q.op.from <= MEMORY_BITS'(d.outer);
-            if (d.kind == OP_ROW)         issue_q.op.stride <= aux_q[14:0];
-            if (d.kind == OP_NORM)        issue_q.op.value <= epsilon_q;
-            else if (d.kind == OP_ATTEND) issue_q.op.value <= factor_q;
-          end
+        if (step_q != last_step) step_q <= step_q + 5'd1;
+        product_q <= factor_a_q * factor_b_q;
+        // Heads modulo those that share, a bit a cycle.
+        if (step_q == 5'd1) begin
+          rest_q     <= '0;
+          dividend_q <= m[12:0];
+        end else begin
+          dividend_q <= {dividend_q[11:0], 1'b0};
+          rest_q     <= ({1'b0, rest_q, dividend_q[12]} >= {2'b00, n[12:0]})
+                      ? {rest_q[11:0], dividend_q[12]} - n[12:0] : {rest_q[11:0], dividend_q[12]};
         end
       end
 
       if (issue_taken_i) issue_valid_q <= 1'b0;
       if (at_q == AT_READY && step_q == last_step && wrong_q == '0 && room) issue_valid_q <= 1'b1;
 
-      // ---------------------------------------------------------------- what others read above
+      // Where a layer's words lie, and whether memory has them.
+      if (at_q == AT_TABLE) begin
+        step_q       <= step_q + 5'd1;
+        case (step_q)
+          5'd7: if (wrong_q != '0) begin
+            at_q        <= AT_END;
+            log_q.fault <= fault_of(wrong_q);
+          end else if (ask_q || owed_q != '0) step_q <= step_q;     // lines of the program are on their way
+          else begin
+            at_q         <= AT_WORD;
+            layering_q   <= 1'b1;
+            left_q       <= loop_words_q;
+            ask_q        <= loop_words_q != '0;
+            ask_line_q   <= from_q;
+            ask_lines_q  <= loop_lines;
+            owed_q       <= loop_lines;
+            owed_layer_q <= 1'b1;
+            line_full_q  <= 1'b0;
+          end
+          5'd6: wrong_q[WRONG_MEMORY] <= sum_q > {4'd0, memory_lines_i};
+          5'd5: begin
+            from_q <= sum_q[MEMORY_BITS-1:0];
+            sum_q  <= sum_q + {34'd0, loop_lines};
+          end
+          5'd4: sum_q <= {6'd0, table_q} + {1'b0, product_q};
+          5'd2: begin
+            wrong_q[WRONG_AUX] <= stride_q[15];
+            factor_a_q <= {5'd0, layer_q};
+            factor_b_q <= stride_q;
+          end
+          5'd1: begin
+            table_q  <= descriptor_q[47:16];
+            stride_q <= descriptor_q[15:0];
+            wrong_q[WRONG_DESC] <= !descriptor_known_q;
+          end
+          default: ;
+        endcase
+        word_valid_q <= 1'b0;                    // what was fetched behind the word
+        decoded_valid_q <= 1'b0;
+        product_q    <= factor_a_q * factor_b_q;
+      end
+
+      if (word_here && !is_set) begin
+        shape_q            <= shapes[{d.weight, d.shape}];
+        shape_known_q      <= shape_set_q[{d.weight, d.shape}];
+        descriptor_q       <= descriptors[d.desc];
+        descriptor_known_q <= descriptor_set_q[d.desc];
+      end
+      if (word_here) begin
+        step_q  <= 5'd1;
+        wrong_q <= '0;
+        if (refuse) begin
+          at_q        <= AT_END;
+          log_q.fault <= refused;
+        end else if (is_set) begin
+          case (d.form)
+            FORM_MEMSET_FMAP, FORM_MEMSET_WEIGHT: begin
+              shapes[{d.form == FORM_MEMSET_WEIGHT, decoded_word_q[57:52]}]      <= decoded_word_q[51:4];
+              shape_set_q[{d.form == FORM_MEMSET_WEIGHT, decoded_word_q[57:52]}] <= 1'b1;
+            end
+            FORM_MEMSET_DESC: begin
+              descriptors[decoded_word_q[57:52]]      <= decoded_word_q[51:4];
+              descriptor_set_q[decoded_word_q[57:52]] <= 1'b1;
+            end
+            FORM_MEMSET_EPSILON: begin
+              epsilon_q     <= decoded_word_q[51:20];
+              epsilon_set_q <= 1'b1;
+            end
+            default: begin
+              factor_q     <= decoded_word_q[51:20];
+              factor_set_q <= 1'b1;
+            end
+          endcase
+        end else begin
+          case (d.form)
+            FORM_END:        at_q <= AT_END;
+            FORM_END_SILENT: at_q <= AT_SILENT;
+            FORM_LAYERS: begin
+              at_q         <= AT_TABLE;
+              count_q      <= decoded_word_q[55:40];
+              loop_words_q <= decoded_word_q[39:34];
+              loop_pc_q    <= decoded_pc_q + 1'b1;
+              layer_q      <= '0;
+              around_q     <= 1'b1;
+            end
+            FORM_NEXT: begin
+              if (loop_ends) around_q <= 1'b0;
+              else begin
+                at_q    <= AT_TABLE;
+                step_q  <= 5'd2;
+                layer_q <= layer_q + 1'b1;
+              end
+            end
+            default: at_q <= AT_READY;
+          endcase
+        end
+      end
+
+      // ---------------------------------------------------------------- words
+      if (take_word) begin
+        decoded_valid_q <= word_valid_q;
+        decoded_none_q  <= word_none_q;
+        decoded_bad_q   <= word_bad_q;
+        decoded_word_q  <= word_q;
+        decoded_pc_q    <= word_pc_q;
+        word_valid_q    <= 1'b0;
+      end
+      if (running && (take_word || !word_valid_q) && next_here && !(layering_q && left_q == '0)) begin
+        word_valid_q <= 1'b1;
+        word_none_q  <= next_none;
+        word_bad_q   <= next_bad;
+        word_pc_q    <= pc_q;
+        if (layering_q) begin
+          word_q      <= line_q[{line_word_q, 6'd0} +: 64];
+          line_word_q <= line_word_q + 3'd1;
+          left_q      <= left_q - 6'd1;
+          if (line_word_q == 3'd7 || left_q == 6'd1) line_full_q <= 1'b0;
+        end else begin
+          word_q <= (next_none || next_bad) ? '0 : store[slot][{pc_q[2:0], 6'd0} +: 64];
+          pc_q   <= pc_q + {{(PC_BITS-1){1'b0}}, !next_none};
+        end
+      end
+      // The layer's words are all executed: on with the loop's.
+      if (running && layering_q && left_q == '0 && !word_valid_q && (!decoded_valid_q || done_word)) begin
+        layering_q <= 1'b0;
+        pc_q       <= loop_pc_q;
+      end
+
+      // ---------------------------------------------------------------- memory
+      if (ask_q && fetch_ready_i) ask_q <= 1'b0;
+      if (running && !layering_q && !next_here && !ask_q && owed_q == '0) begin
+        ask_q        <= 1'b1;
+        ask_line_q   <= program_i + MEMORY_BITS'(pc_q[PC_BITS-1:3]);
+        ask_lines_q  <= (lines_left > 14'd8) ? 4'd8 : lines_left[3:0];
+        owed_q       <= (lines_left > 14'd8) ? 4'd8 : lines_left[3:0];
+        owed_layer_q <= 1'b0;
+        fill_q       <= pc_q[PC_BITS-1:3];
+      end
+
       if (word_here && !layering_q) begin
         place_q.pc     <= decoded_pc_q;
         place_q.around <= around_q;

@@ -55,13 +55,15 @@ module npu_sampler_tb;
     else noise = (64'sd33 << 24) - log2(w) - line({39'd0, RATIO[25*index +: 25]}, {39'd0, RATIO[25*index + 25 +: 25]}, {40'd0, w[23:0]});
   endfunction
 
+  logic [31:0] a, b;                      // what hashes begin with
   int     logits [0:Most-1];
   longint powers [0:Most-1];
+  longint blocks [0:Most/32];             // their sums
   int     expected_token;
   longint expected_logp;
 
   task automatic sample(input int count);
-    logic [31:0] a, b, position;
+    logic [31:0] position;
     longint      sharpness, key, best, ceiling, bin, highest, sum, block, below, entry, low;
     logic        first;
     position = step.position + 1;
@@ -100,6 +102,7 @@ module npu_sampler_tb;
         entry = {43'd0, POWER[21*int'(below[9:0]) +: 21]};
         if (below >>> 10 <= 21) block = block + ((entry + ((64'sd1 << (below >>> 10)) >>> 1)) >>> (below >>> 10));
       end
+      blocks[from / 32] = block;
       if (bin == highest) sum = sum + (block << ceiling[3:0]);
       else if (bin == highest - 1) low = low + (block << ceiling[3:0]);
     end
@@ -107,6 +110,18 @@ module npu_sampler_tb;
     expected_logp = (expected_logp * 64'sd11629080 + 64'sd2147483648) >>> 32;
     if (expected_logp > 0) expected_logp = 0;
   endtask
+
+  // Inside, too: a token and a log-probability show little of their last bits.
+  int walked = 0;
+  always @(posedge clk) if (rst_n) begin
+    if (u_sampler.at_q[16] && step.sharpness != 0)
+      expect_eq("noise", {32'd0, u_sampler.noise_q}, noise(mix(mix(a + u_sampler.token_q * 32'h9E3779B9) ^ b)) & 64'hFFFF_FFFF);
+    if (begins) walked <= 0;
+    else if (u_sampler.walk_end_q[4]) begin
+      expect_eq("a block's sum", {38'd0, u_sampler.block_q}, blocks[walked]);
+      walked <= walked + 1;
+    end
+  end
 
   // ---------------------------------------------------------------- the runs
   int count, words, given, spread, base, sort, stop;
@@ -177,6 +192,7 @@ module npu_sampler_tb;
       end
     end
     // A step that begins forgets what was begun.
+    ended = UNIT_FINE;
     #1 begins = 1'b1;
     @(posedge clk);
     #1 begins = 1'b0;

@@ -32,7 +32,7 @@ module npu_scoreboard_tb;
   logic             waited [0:Words-1];
   int               unit_of [0:Words-1];
 
-  int   number, at [0:UNITS-1], left [0:UNITS-1], begun, held_for, first_failed, fail_chance, steps = 0, words = 0, failures = 0, together = 0;
+  int   number, seen, at [0:UNITS-1], left [0:UNITS-1], begun, held_for, first_failed, fail_chance, steps = 0, words = 0, failures = 0, together = 0;
   int   holds [0:3];                    // RAW, WAR, WAW, KV
   logic running = 1'b0, hold, raw, war, waw, kv, some_wait;
   logic [UNITS-1:0] busy = '0;
@@ -97,7 +97,8 @@ module npu_scoreboard_tb;
       at[u] = -1;
     end
     // Why the word may not begin, by what was in flight before this cycle.
-    if (issue_valid) begin
+    if (issue_valid && seen != number) begin
+      seen              = number;
       reads[number]     = bits(issue.a) | bits(issue.b);
       writes[number]    = bits(issue.w);
       kv_reads[number]  = issue.kv_read  ? 4'd1 << issue.op.layer[1:0] : 4'd0;
@@ -178,7 +179,7 @@ module npu_scoreboard_tb;
         waited[k]  = unit_of[k] == 0 && chance(20);
       end
       for (int u = 0; u < UNITS; u++) begin at[u] = -1; left[u] = 0; end
-      number = 0; begun = 0; held_for = 0; first_failed = -1; show_next = 1'b1;
+      number = 0; seen = -1; begun = 0; held_for = 0; first_failed = -1; show_next = 1'b1;
       fail_chance = chance(60) ? 8 : 0;
       start <= 1'b1;
       @(posedge clk);
