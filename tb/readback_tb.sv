@@ -294,7 +294,7 @@ module readback_tb;
     logic [127:0] policy_header;
     logic [7:0]   want;
     logic [63:0]  at;
-    int           word, pair, lines;
+    int           word, pair, lines, place;
     pair   = below(Queues);
     word   = 16 * below(64);
     at     = 64 * below(100) + 64'd16384 * below(1000);
@@ -319,7 +319,9 @@ module readback_tb;
       end
       default: ;
     endcase
-    for (int k = 0; k < 16; k++) words[(model_base(pair) - (Base & ~64'd63) + at) / 4 % Words + k] = header[32*k +: 32];
+    place = int'((model_base(pair) - (Base & ~64'd63) + at) / 4 % Words);
+    while (place + 16 > word && place < word + 32) word = 16 * below(64);
+    for (int k = 0; k < 16; k++) words[place + k] = header[32*k +: 32];
     for (int k = 0; k < 16; k++) words[word + 16 + k] = record[32*k +: 32];
     for (int k = 0; k < 4; k++) words[word + k] = policy_header[32*k +: 32];
     ask_resident = is_resident;

@@ -157,7 +157,7 @@ package bench_reference_pkg;
     kv_heads = chance(20) ? 32'd1 << below(13) : between(1, 40);
     sharing  = chance(30) ? 4096 / kv_heads : between(1, 4096 / kv_heads);
     ref_random_model[223:192] = chance(20) ? 4096 : 32 * between(1, 128);
-    ref_random_model[255:224] = chance(20) ? 4096 : between(1, 64);
+    ref_random_model[255:224] = (chance(20) && kv_heads < 4096) ? 4096 : between(1, 64);   // lines of a block have 32 bits
     ref_random_model[287:256] = kv_heads * sharing;
     ref_random_model[319:288] = kv_heads;
     ref_random_model[351:320] = 32 * between(1, 8);
