@@ -4,8 +4,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use doorbell_lm::{FileError, Image, MICRO_ROPE_BASE, float, image, import, judge, micro, quantise};
 use doorbell_lm::sample::Sharpness;
+use doorbell_lm::{FileError, Image, MICRO_ROPE_BASE, float, image, import, judge, micro, quantise};
 use doorbell_npu::Published;
 use doorbell_setup::model::{SOURCES, Source, directory};
 use doorbell_verify::language::Version;

@@ -116,7 +116,13 @@ fn bad_input_is_told_with_code_2(#[case] arguments: &str, #[case] problem: &str)
 fn rollouts_of_a_language_model_are_compared() {
     let directory = tempdir().unwrap();
     let lines: String = (1..9)
-        .map(|k| format!("{{\"timestamp\":0,\"input_length\":{},\"output_length\":{},\"hash_ids\":[]}}\n", 9 * k, 5 * k))
+        .map(|k| {
+            format!(
+                "{{\"timestamp\":0,\"input_length\":{},\"output_length\":{},\"hash_ids\":[]}}\n",
+                9 * k,
+                5 * k
+            )
+        })
         .collect();
     fs::write(directory.path().join("trace.jsonl"), lines).unwrap();
     let compare = |more: &str| {
@@ -130,7 +136,11 @@ fn rollouts_of_a_language_model_are_compared() {
     assert_eq!(two.code, 0, "{}{}", two.stdout, two.stderr);
     let found = compare("--inject language:swapped-blocks");
     assert_eq!(found.code, 1, "{}{}", found.stdout, found.stderr);
-    assert!(found.stdout.contains("R27: the key of position 0, layer 0, head 0 is another"), "{}", found.stdout);
+    assert!(
+        found.stdout.contains("R27: the key of position 0, layer 0, head 0 is another"),
+        "{}",
+        found.stdout
+    );
     let long = compare("--publish-every 3");
     assert_eq!(long.code, 2, "{}{}", long.stdout, long.stderr);
 }

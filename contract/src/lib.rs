@@ -498,10 +498,16 @@ mod tests {
         for bit in 0..512 {
             let mut bytes: [u8; 64] = cast(sequence.seal());
             bytes[bit / 8] ^= 1 << (bit % 8);
-            assert!(!cast::<_, HwSequence>(bytes).verify() && !cast::<_, HwImage>(bytes).verify(), "bit {bit}");
-            let one: HwSequence = cast(core::array::from_fn::<u8, 64, _>(|byte| {
-                if byte == bit / 8 { 1 << (bit % 8) } else { 0 }
-            }));
+            assert!(
+                !cast::<_, HwSequence>(bytes).verify() && !cast::<_, HwImage>(bytes).verify(),
+                "bit {bit}"
+            );
+            let one: HwSequence =
+                cast(core::array::from_fn::<u8, 64, _>(
+                    |byte| {
+                        if byte == bit / 8 { 1 << (bit % 8) } else { 0 }
+                    },
+                ));
             assert_eq!(one.is_plain(), !(28..60).contains(&(bit / 8)), "bit {bit}");
         }
     }

@@ -366,9 +366,8 @@ impl<P: Platform> Driver<P> {
         let asked = [("model_bytes", model_bytes), ("arena_bytes", arenas)];
         let asked = asked.into_iter().find(|&(_, bytes)| bytes > 0);
         if features.engines < 2 {
-            return asked.map_or(Ok(()), |(field, bytes)| {
-                Err(self.lacks(field, bytes, "engine 1 (CAP_ENGINES)"))
-            });
+            return asked
+                .map_or(Ok(()), |(field, bytes)| Err(self.lacks(field, bytes, "engine 1 (CAP_ENGINES)")));
         }
         for (register, value) in registers {
             match (self.configure(register, value), asked) {
@@ -457,8 +456,7 @@ impl<P: Platform> Driver<P> {
             return Ok(None);
         }
         let region = |name, start, bytes| WordRegion::new(memory.clone(), name, start, bytes);
-        let [a, b, c, d] =
-            std::array::from_fn(|k| region("arena", layout.arenas[k], config.arena_bytes[k]));
+        let [a, b, c, d] = std::array::from_fn(|k| region("arena", layout.arenas[k], config.arena_bytes[k]));
         Ok(Some(LanguageRegions {
             model: region("MODEL region", layout.model, config.model_bytes)?,
             sequences: region("KV region", layout.kv, config.kv_bytes)?,

@@ -151,10 +151,16 @@ mod tests {
 
     #[test]
     fn r25_r26_records_lie_where_the_contract_has_them() {
-        assert_eq!([sequence_bytes(0), sequence_bytes(1), sequence_bytes(16), sequence_bytes(17)], [64, 128, 128, 192]);
+        assert_eq!(
+            [sequence_bytes(0), sequence_bytes(1), sequence_bytes(16), sequence_bytes(17)],
+            [64, 128, 128, 192]
+        );
         let image = HwImage { offset: 64, end_0: TOKEN_NONE, ..HwImage::default() }.seal();
         let words = language_policy(7, &image);
-        assert_eq!((words[0], words[2], words[4], words[16], words[27]), (0x0001_0007, 64, 0, 64, TOKEN_NONE));
+        assert_eq!(
+            (words[0], words[2], words[4], words[16], words[27]),
+            (0x0001_0007, 64, 0, 64, TOKEN_NONE)
+        );
         assert!(cast::<[u32; 4], HwPolicy>(words[..4].try_into().unwrap()).verify());
 
         let memory = SharedMemory::allocate(PAGE, 0).unwrap();
@@ -164,7 +170,9 @@ mod tests {
             sequences: region("sequences"),
             arenas: [(); 4].map(|()| region("arena")),
         };
-        regions.place_sequence(128, HwSequence { sharpness: 3, ..HwSequence::default() }, &[5, 6, 7]).unwrap();
+        regions
+            .place_sequence(128, HwSequence { sharpness: 3, ..HwSequence::default() }, &[5, 6, 7])
+            .unwrap();
         let mut bytes = [0; 80];
         regions.sequences.read(128, &mut bytes).unwrap();
         let sequence: HwSequence = bytemuck::pod_read_unaligned(&bytes[..64]);

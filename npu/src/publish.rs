@@ -41,7 +41,8 @@ impl Published {
     pub fn new(image: Vec<u8>, ends: &[u32]) -> Result<Self, PublishError> {
         let Header { shape, epsilon, check, .. } = header(&image)?;
         let program = compile(&shape, epsilon, &entries(&image)?, image.len() as u64)?;
-        let block_lines = u32::try_from(program.block / 64).map_err(|_| PublishError::Block(program.block))?;
+        let block_lines =
+            u32::try_from(program.block / 64).map_err(|_| PublishError::Block(program.block))?;
         if ends.len() > 4 {
             return Err(PublishError::Ends(ends.len()));
         }
@@ -89,7 +90,9 @@ mod tests {
         assert_eq!(image.block_bytes(), 4 * 2 * (64 + 32 * 32));
         assert_eq!(published.memory[..bytes.len()], bytes);
         let end = image.program_at + 8 * u64::from(image.words);
-        assert!(end <= image.length && image.length - end < 64 && image.length == published.memory.len() as u64);
+        assert!(
+            end <= image.length && image.length - end < 64 && image.length == published.memory.len() as u64
+        );
         assert!(matches!(Published::new(bytes[..100].to_vec(), &[]), Err(PublishError::Image(_))));
         assert!(matches!(Published::new(bytes, &[0, 1, 2, 3, 4]), Err(PublishError::Ends(5))));
     }

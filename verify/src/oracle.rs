@@ -69,7 +69,11 @@ struct Version {
 impl Oracle {
     /// The oracle for devices that have everything and run under `config`, with version 0 alone.
     pub fn new(config: &QueueConfig) -> Self {
-        Self { config: config.clone(), features: EVERYTHING, versions: vec![Version { number: 0, engine: 0, salt: 0, positions: 0 }] }
+        Self {
+            config: config.clone(),
+            features: EVERYTHING,
+            versions: vec![Version { number: 0, engine: 0, salt: 0, positions: 0 }],
+        }
     }
 
     /// The same for devices that have no more than these.
@@ -146,9 +150,9 @@ impl Oracle {
         match (Opcode::try_from(desc.opcode), Engine::of(desc.model_id)) {
             (Ok(Opcode::Decode), Some(engine)) => {
                 let salt = self.version(desc.policy_version).map_or(0, |version| version.salt);
-                let steps = engine.begin(desc, salt, self.config.eos_threshold).map_or(vec![], |mut decoder| {
-                    (0..desc.max_tokens).map(|_| decoder.step()).collect()
-                });
+                let steps = engine
+                    .begin(desc, salt, self.config.eos_threshold)
+                    .map_or(vec![], |mut decoder| (0..desc.max_tokens).map(|_| decoder.step()).collect());
                 self.decode(desc, &steps, cut)
             }
             (Ok(Opcode::Stop), _) => plain(desc, Status::Stopped, ErrorCode::None),

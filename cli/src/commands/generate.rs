@@ -5,7 +5,8 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use doorbell_contract::{
-    BLOCK_TOKENS, DescFlags, ErrorCode, HwCompletion, HwDesc, HwImage, HwSequence, PolicyMode, Status, TOKEN_NONE,
+    BLOCK_TOKENS, DescFlags, ErrorCode, HwCompletion, HwDesc, HwImage, HwSequence, PolicyMode, Status,
+    TOKEN_NONE,
 };
 use doorbell_devices::{Kind, OpenError, Settings};
 use doorbell_host::language::{language_policy, sequence_bytes};
@@ -150,7 +151,8 @@ impl Session {
     fn publish(&mut self, model: &Published, record: &HwImage) -> Result<(), Failure> {
         self.regions.model.write(record.offset, &model.memory)?;
         self.tokens.write(POLICY, &language_policy(VERSION, record))?;
-        let desc = HwDesc { model_id: 1, ..HwDesc::policy(VERSION, PolicyMode::Wait) }.with_delta_offset(POLICY);
+        let desc =
+            HwDesc { model_id: 1, ..HwDesc::policy(VERSION, PolicyMode::Wait) }.with_delta_offset(POLICY);
         self.submit(&desc)?;
         self.wait(|_| Ok(())).map(|_| ())
     }
@@ -173,7 +175,8 @@ impl Session {
         if out[0].status == Status::Done as u8 {
             return Ok(out[0]);
         }
-        let error = ErrorCode::try_from(out[0].error).map_or_else(|_| "an unknown error".into(), |code| format!("{code:?}"));
+        let error = ErrorCode::try_from(out[0].error)
+            .map_or_else(|_| "an unknown error".into(), |code| format!("{code:?}"));
         Err(Failure::failed(format!(
             "{} ended a descriptor with status {:#04x}, {error}; docs/contract.md says why",
             self.device.name(),
@@ -191,15 +194,18 @@ impl Session {
         let blocks = (length + ask.most as u32).div_ceil(BLOCK_TOKENS);
         let sequence = HwSequence { sharpness: ask.sharpness.0, prompt: TOKENS, ..HwSequence::default() };
         self.regions.place_sequence(0, sequence, &(0..blocks).collect::<Vec<_>>())?;
-        let of_model = |desc: HwDesc| HwDesc { model_id: 1, ..desc }.with_version(VERSION).with_seed(ask.seed);
+        let of_model =
+            |desc: HwDesc| HwDesc { model_id: 1, ..desc }.with_version(VERSION).with_seed(ask.seed);
         if length > 1 {
             self.submit(&of_model(HwDesc::prefill(0, length)))?;
             self.wait(|_| Ok(()))?;
         }
         let prefilled = began.elapsed();
-        let mut given = Given { text: ask.text, stream: ask.text.stream(), tokens: vec![], most: ask.most, at: answer };
+        let mut given =
+            Given { text: ask.text, stream: ask.text.stream(), tokens: vec![], most: ask.most, at: answer };
         if ask.most > 0 {
-            let flags = DescFlags::EOS_STOPS | if ask.logprobs { DescFlags::LOGP } else { DescFlags::empty() };
+            let flags =
+                DescFlags::EOS_STOPS | if ask.logprobs { DescFlags::LOGP } else { DescFlags::empty() };
             let desc = of_model(HwDesc::decode(0, length, ask.most as u32)).with_delta_offset(answer);
             self.submit(&desc.with_flags(flags))?;
             self.wait(|tokens| if ask.logprobs { Ok(()) } else { given.say_new(tokens) })?;

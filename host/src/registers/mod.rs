@@ -10,8 +10,9 @@ use std::collections::HashMap;
 
 use crate::queue::Depth;
 use doorbell_contract::{
-    ARENAS, Access, Block, CONTRACT_VERSION, Capability, Control, Counter, DEVICE_ID, DeviceFault, EventControl,
-    FunctionControl, HwEvent, LENGTH_LIMIT_MAX, MessageControl, Place, QueueCounter, RANGES, Register, SqKey,
+    ARENAS, Access, Block, CONTRACT_VERSION, Capability, Control, Counter, DEVICE_ID, DeviceFault,
+    EventControl, FunctionControl, HwEvent, LENGTH_LIMIT_MAX, MessageControl, Place, QueueCounter, RANGES,
+    Register, SqKey,
 };
 use events::{EventRing, Events};
 pub use events::{EventWrite, Life};

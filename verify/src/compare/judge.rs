@@ -16,11 +16,9 @@ pub(super) fn judge(plan: &ReplayPlan, reference: Side<'_>, device: Side<'_>) ->
     let same = std::ptr::eq(reference.record, device.record);
     let language = plan.language();
     let versions = 1..=device.record.published().saturating_add(1);
-    let oracle = versions.fold(Oracle::new(&plan.queue_config()), |oracle, version| {
-        match language {
-            Some(language) => oracle.with_language(version, language.version.model.shape.context as u32),
-            None => oracle.with_version(version, plan.salt(version)),
-        }
+    let oracle = versions.fold(Oracle::new(&plan.queue_config()), |oracle, version| match language {
+        Some(language) => oracle.with_language(version, language.version.model.shape.context as u32),
+        None => oracle.with_version(version, plan.salt(version)),
     });
     let mut judge = Judge { plan, oracle, reference, device, expected: Vec::new(), found: Vec::new() };
     let mut first: Option<Divergence> = None;
@@ -190,8 +188,9 @@ impl Judge<'_> {
         for (k, answer) in answers.iter().enumerate() {
             let start = self.area_word(id, &answer.desc);
             let own = steps.get(start..start + answer.desc.max_tokens as usize).unwrap_or_default();
-            let cut = (answer.completion.status == Status::Stopped as u8 && self.plan.may_be_stopped(&answer.desc))
-                .then_some((answer.tokens(), Status::Stopped));
+            let cut = (answer.completion.status == Status::Stopped as u8
+                && self.plan.may_be_stopped(&answer.desc))
+            .then_some((answer.tokens(), Status::Stopped));
             let expected = match answer.desc.opcode {
                 opcode if opcode == Opcode::Decode as u8 => self.oracle.stepped(&answer.desc, own, cut),
                 _ => self.oracle.answer(&answer.desc),
@@ -213,7 +212,8 @@ impl Judge<'_> {
             }
             if let Some(index) = unlikely {
                 let (found, expected) = (found[index] as i32, expected.logps[index]);
-                let what = format!("R6: the log-probability of token {index} is {found}, expected {expected}");
+                let what =
+                    format!("R6: the log-probability of token {index} is {found}, expected {expected}");
                 return Some(Divergence { broken: Some(what), expected: Some(answer.completion), ..at });
             }
         }

@@ -26,8 +26,12 @@ fn language() -> Arc<Language> {
 }
 
 fn trace(requests: u32) -> Trace {
-    let request =
-        |k| Request { arrival_ms: 0, prompt_tokens: 1 + 17 * k % 101, output_tokens: 1 + 23 * k % 61, prefix: vec![] };
+    let request = |k| Request {
+        arrival_ms: 0,
+        prompt_tokens: 1 + 17 * k % 101,
+        output_tokens: 1 + 23 * k % 61,
+        prefix: vec![],
+    };
     Trace { source: "test".into(), requests: (0..requests).map(request).collect() }
 }
 

@@ -52,8 +52,13 @@ pub(super) fn r11_no_half_of_an_offset_is_ignored(bench: &mut Bench<'_>) -> Resu
 
 pub(super) fn r06_a_draw_at_eos_threshold_is_no_end(bench: &mut Bench<'_>) -> Result<(), Failure> {
     // Probability n / 32768: a draw ends its sequence below the threshold, not at it.
-    let ends =
-        |position, threshold| Engine::Hash.begin(&HwDesc::decode(5, position, 1), 0, threshold).expect("of the descriptor alone").step().eos;
+    let ends = |position, threshold| {
+        Engine::Hash
+            .begin(&HwDesc::decode(5, position, 1), 0, threshold)
+            .expect("of the descriptor alone")
+            .step()
+            .eos
+    };
     let drawn = |position| (1..0x8000).find(|&threshold| ends(position, threshold)).map(|t| t - 1);
     for position in [0, 7, 20] {
         let drawn = drawn(position).ok_or_else(|| Failure("a draw is below 32768".into()))?;
@@ -75,7 +80,8 @@ pub(super) fn r06_a_draw_at_eos_threshold_is_no_end(bench: &mut Bench<'_>) -> Re
 
 pub(super) fn r09_a_score_at_reward_threshold_goes_on(bench: &mut Bench<'_>) -> Result<(), Failure> {
     for rollout in 0..4 {
-        let mut decoder = Engine::Hash.begin(&HwDesc::decode(rollout, 0, 5), 0, 0).expect("of the descriptor alone");
+        let mut decoder =
+            Engine::Hash.begin(&HwDesc::decode(rollout, 0, 5), 0, 0).expect("of the descriptor alone");
         let tokens: Vec<u32> = (0..5).map(|_| decoder.step().token).collect();
         let score = Digest::of(&tokens).score();
         for (reward_threshold, length, flags) in

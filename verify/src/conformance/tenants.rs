@@ -685,8 +685,9 @@ impl Hostile {
         ]
         .into_iter()
         // No model, and no arenas: a device without engine 1 refuses.
-        .chain(Register::ALL.into_iter().filter(|register| is_language(*register)).map(|register| (register, 0)))
-        {
+        .chain(
+            Register::ALL.into_iter().filter(|register| is_language(*register)).map(|register| (register, 0)),
+        ) {
             write(register, value)?;
         }
         let registers = Register::ALL.into_iter().filter(|r| r.block() == Block::FunctionQueue);

@@ -1,8 +1,8 @@
 //! What a descriptor means: the checks (R2, R10), and how a DECODE goes and ends (R8, R9) whichever engine runs it.
 
 use doorbell_contract::{
-    ARENAS, CHECKPOINT_NEVER, CompletionFlags, DESC_FLAGS_MASK, DescFlags, DeviceFault, ErrorCode, HwCompletion,
-    HwDesc, HwImage, HwPolicy, LENGTH_LIMIT_MAX, MEMBERS_MAX, Opcode, PREFIX_NONE, Status,
+    ARENAS, CHECKPOINT_NEVER, CompletionFlags, DESC_FLAGS_MASK, DescFlags, DeviceFault, ErrorCode,
+    HwCompletion, HwDesc, HwImage, HwPolicy, LENGTH_LIMIT_MAX, MEMBERS_MAX, Opcode, PREFIX_NONE, Status,
 };
 use doorbell_engine::{Decoder, Digest, Engine, RewardModel, Step};
 use doorbell_host::memory::BusFault;

@@ -114,7 +114,9 @@ pub enum PlanError {
         index: usize,
     },
     /// Blocks of all rollouts lie apart.
-    #[error("the rollouts need more blocks of keys and values than there are numbers (2^32); lower the limit")]
+    #[error(
+        "the rollouts need more blocks of keys and values than there are numbers (2^32); lower the limit"
+    )]
     TooManyBlocks,
     /// RESIDENT does nothing without checkpoints.
     #[error("resident scoring happens at checkpoints, and there are none; give a checkpoint interval")]

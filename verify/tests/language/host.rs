@@ -97,7 +97,6 @@ impl Host {
     pub fn new() -> Self {
         Self::over(ModelPlatform::new())
     }
-
 }
 
 impl<P: Platform> Host<P> {
@@ -230,7 +229,8 @@ impl<P: Platform> Host<P> {
         assert_eq!(sequence.done, desc.seq_len as usize, "the test goes on where it was");
         let cut = [Status::Stopped as u8, Status::Superseded as u8].contains(&end.status);
         let found = (end.final_seq_len - desc.seq_len) as usize;
-        let (number, version) = self.versions.iter().find(|(other, _)| *other == desc.policy_version).unwrap();
+        let (number, version) =
+            self.versions.iter().find(|(other, _)| *other == desc.policy_version).unwrap();
         let mut full = sequence.reference.clone();
         let sampling = sequence.sampling();
         let steps: Vec<Step> = (0..desc.max_tokens).map(|_| full.step(version, sampling)).collect();
@@ -338,4 +338,3 @@ pub fn of(ends: &[HwCompletion], user_data: u64) -> HwCompletion {
 pub fn ended(end: &HwCompletion) -> Status {
     Status::try_from(end.status).unwrap()
 }
-

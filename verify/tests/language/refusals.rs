@@ -1,8 +1,8 @@
 //! What is malformed is refused by name, and others go on (R10, "Which error").
 
 use doorbell_contract::{
-    DescFlags, ErrorCode, HwDesc, HwImage, HwPolicy, HwSequence, PREFIX_NONE, PolicyMode, Register, SHARPNESS_MAX,
-    Status, TOKEN_NONE,
+    DescFlags, ErrorCode, HwDesc, HwImage, HwPolicy, HwSequence, PREFIX_NONE, PolicyMode, Register,
+    SHARPNESS_MAX, Status, TOKEN_NONE,
 };
 use doorbell_host::language::language_policy;
 use doorbell_host::{Device, Driver};
@@ -25,7 +25,12 @@ fn between(host: &mut Host, bad: HwDesc) -> (Status, ErrorCode, u32, u32) {
     host.check(&mut good, &second, &later);
     let end = of(&ends, 5);
     assert_eq!(end.rollout_id, bad.rollout_id, "an ERROR echoes");
-    (ended(&end), ErrorCode::try_from(end.error).unwrap(), end.final_seq_len.wrapping_sub(bad.seq_len), end.result)
+    (
+        ended(&end),
+        ErrorCode::try_from(end.error).unwrap(),
+        end.final_seq_len.wrapping_sub(bad.seq_len),
+        end.result,
+    )
 }
 
 trait Continued {
@@ -147,7 +152,9 @@ fn r26_a_sequence_that_is_malformed(#[case] both: bool, #[case] spoil: Spoil) {
 
 /// R26: a block is held against the arena at its use, at the step of a position that it holds.
 #[rstest]
-fn r26_a_block_outside_of_its_arena_ends_the_step_that_uses_it(#[values(96, 0x8000_0000, u32::MAX)] number: u32) {
+fn r26_a_block_outside_of_its_arena_ends_the_step_that_uses_it(
+    #[values(96, 0x8000_0000, u32::MAX)] number: u32,
+) {
     let mut host = Host::new();
     let mut sequence = host.sequence(&Draws(1).prompt(50), 140, 1.0);
     host.prefill(&mut sequence);
@@ -390,7 +397,8 @@ fn r11_regions_of_a_function_are_checked(#[case] register: Register) {
     host.driver.disable().unwrap();
     let bus = host.driver.memory().bus_address();
     let end = bus + host.driver.memory().len() as u64;
-    let window = [Register::Window0BaseLo, Register::Window0BaseHi, Register::Window0SizeLo, Register::Window0SizeHi];
+    let window =
+        [Register::Window0BaseLo, Register::Window0BaseHi, Register::Window0SizeLo, Register::Window0SizeHi];
     let words = [bus as u32, (bus >> 32) as u32, (end - bus) as u32, 0];
     for (register, value) in window.into_iter().zip(words) {
         host.driver.write(register, value).unwrap();

@@ -1,8 +1,6 @@
 //! Rollouts: whole, in pieces, in groups, wherever their blocks lie.
 
-use doorbell_contract::{
-    CompletionFlags, DescFlags, HwCompletion, HwDesc, HwSequence, QueueCounter, Status,
-};
+use doorbell_contract::{CompletionFlags, DescFlags, HwCompletion, HwDesc, HwSequence, QueueCounter, Status};
 use doorbell_host::Device;
 use doorbell_lm::sample::Sharpness;
 use doorbell_npu::arithmetic::Speed;
@@ -150,7 +148,8 @@ fn r26_blocks_lie_in_any_order(#[values(1, 2, 3)] seed: u64, #[values(0, 1)] are
     host.decode(&mut sequence, 40, DescFlags::empty());
     // Nothing else was written.
     let clean = Host::new();
-    for number in (0..ARENA_BLOCKS[usize::from(arena)] as u32).filter(|block| !sequence.table.contains(block)) {
+    for number in (0..ARENA_BLOCKS[usize::from(arena)] as u32).filter(|block| !sequence.table.contains(block))
+    {
         assert!(host.block(arena, number) == clean.block(arena, number), "R11: block {number}");
     }
 }
@@ -182,7 +181,9 @@ fn r27_members_share_a_prefix(#[values(2, 17, 32, 33, 45, 64, 65)] length: usize
     // R11: behind the prefix its last block is as it was.
     let (after, place) = (host.block(0, last), Block { width: 32 });
     let first = if shared.div_ceil(32) < prefix.table.len() { 0 } else { (shared as u64 - 1) % 32 + 1 };
-    for (token, head, part) in (first..32).flat_map(|t| (0..8).map(move |k| (t, k / 2 * place.bytes(), k % 2))) {
+    for (token, head, part) in
+        (first..32).flat_map(|t| (0..8).map(move |k| (t, k / 2 * place.bytes(), k % 2)))
+    {
         for (at, bytes) in [(place.scale(part, token), 2), (place.mantissas(part, token), 32)] {
             let range = (head + at) as usize..(head + at + bytes) as usize;
             assert_eq!(before[range.clone()], after[range], "R11: position {token} of the last block");
@@ -191,7 +192,12 @@ fn r27_members_share_a_prefix(#[values(2, 17, 32, 33, 45, 64, 65)] length: usize
 }
 
 /// A member of a prefix: it has the prefix's whole blocks, and one of its own for the rest.
-pub fn member<P: doorbell_host::Platform>(host: &mut Host<P>, prefix: &Sequence, prompt: &[u32], number: u32) -> Sequence {
+pub fn member<P: doorbell_host::Platform>(
+    host: &mut Host<P>,
+    prefix: &Sequence,
+    prompt: &[u32],
+    number: u32,
+) -> Sequence {
     let shared = prompt.len() - 1;
     let mut member = host.sequence(prompt, prompt.len() + 30, 1.0);
     member.seed = 77 + number;
@@ -260,7 +266,10 @@ fn r08_an_abort_ends_what_runs_and_what_waits() {
     assert_eq!(ended(&end), Status::Stopped);
     host.check(&mut sequence, &desc, &end);
     let unstarted = of(&ends, 7);
-    assert_eq!((ended(&unstarted), unstarted.final_seq_len, unstarted.result), (Status::Stopped, 10, 0x811C_9DC5));
+    assert_eq!(
+        (ended(&unstarted), unstarted.final_seq_len, unstarted.result),
+        (Status::Stopped, 10, 0x811C_9DC5)
+    );
 }
 
 /// A slice of time is over before a long PREFILL is; another queue pair's descriptors come in between.
@@ -327,14 +336,18 @@ fn r25_the_program_in_memory_says_the_same() {
     let arena = Arena { base: 0, bytes: 3 * BLOCK };
     let mut machine = Machine::new(settings, memory, arena.bytes as usize);
     let context = machine.admit(arena, vec![2, 0, 1]);
-    machine.contexts[context].sampling =
-        Sampling { sharpness: Sharpness(sequence.record.sharpness), seed: sequence.seed, rollout: sequence.rollout };
+    machine.contexts[context].sampling = Sampling {
+        sharpness: Sharpness(sequence.record.sharpness),
+        seed: sequence.seed,
+        rollout: sequence.rollout,
+    };
     let tokens = &sequence.reference.tokens;
     let mut logps = vec![0; 30];
     host.driver.logps(sequence.record.prompt + 4 * 40, &mut logps).unwrap();
     for position in 0..tokens.len() - 1 {
         let context = &mut machine.contexts[context];
-        (context.token, context.position, context.silent) = (tokens[position], position as u32, position < 39);
+        (context.token, context.position, context.silent) =
+            (tokens[position], position as u32, position < 39);
         let outcome = machine.step(&words, &[0], &mut ())[0].unwrap();
         if let Some(sample) = outcome.sample {
             assert_eq!((sample.token, sample.log_probability), (tokens[position + 1], logps[position - 39]));

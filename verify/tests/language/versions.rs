@@ -108,7 +108,8 @@ fn r19_a_slot_in_use_is_not_loaded() {
     let mut host = Host::over(ports.take(0).unwrap());
     host.publish(2, &model(2), PolicyMode::Wait);
     let tokens = host.driver.token_regions().remove(0);
-    let mut other = Driver::over(ports.take(1).unwrap(), doorbell_host::QueueConfig::default(), tokens).unwrap();
+    let mut other =
+        Driver::over(ports.take(1).unwrap(), doorbell_host::QueueConfig::default(), tokens).unwrap();
     let prompt = Draws(2).prompt(900);
     let mut sequence = host.sequence(&prompt, 900, 1.0);
     // Version 3 would take the slot of version 1.

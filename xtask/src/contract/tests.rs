@@ -266,7 +266,9 @@ fn prose_between_the_blocks_survives() {
     let spec = Spec::parse(CONTRACT).unwrap();
     let block = |name: &str| format!("<!-- generated:{name} -->\nold\n<!-- /generated -->");
     let page =
-        ["HwDesc", "HwCompletion", "HwPolicy", "HwImage", "HwSequence", "HwEvent", "codes", "registers"].map(block).join("\nprose\n")
+        ["HwDesc", "HwCompletion", "HwPolicy", "HwImage", "HwSequence", "HwEvent", "codes", "registers"]
+            .map(block)
+            .join("\nprose\n")
             + "\nend\n";
     let out = renewed(&spec, &page).unwrap();
     assert_eq!((out.matches("\nprose\n").count(), out.matches("\nold\n").count()), (7, 0));
