@@ -164,8 +164,8 @@ pub fn run(args: Args) -> Result<ExitCode, Failure> {
         return run_chaos(&args, seed);
     }
     let chosen = select(&args)?;
-    let (trace, format) = trace::read(args.trace.as_deref())?;
-    let plan = plan(&args, &trace)?;
+    let (mut trace, format) = trace::read(args.trace.as_deref())?;
+    let plan = plan(&args, &mut trace)?;
     let json = args.json.as_deref().map(|path| Sink::open("JSON", path)).transpose()?;
     let wave = args.wave.as_deref().map(|path| Output::open("waveform", path)).transpose()?;
     let Opened { kinds, settings, mut devices, skipped } = open(&args, &plan, &chosen)?;
@@ -236,12 +236,23 @@ fn run_chaos(args: &Args, seed: u64) -> Result<ExitCode, Failure> {
     chaos::run(&kinds, &chaos, args.wave.as_deref())
 }
 
-/// What is replayed.
-fn plan(args: &Args, trace: &Trace) -> Result<ReplayPlan, Failure> {
+/// What is replayed. The built-in trace is of requests longer than small models take: they get shorter ones.
+#[cfg_attr(
+    not(feature = "lm"),
+    expect(clippy::needless_pass_by_ref_mut, reason = "a language model cuts it")
+)]
+fn plan(args: &Args, trace: &mut Trace) -> Result<ReplayPlan, Failure> {
     let options = replay_options(args);
     #[cfg(feature = "lm")]
     if let Some(model) = &args.model {
         let language = crate::models::language(model)?;
+        if args.trace.is_none() {
+            let most = (language.version.model.shape.context as u32 / 8).max(1);
+            for request in &mut trace.requests {
+                request.prompt_tokens = 1 + request.prompt_tokens % most;
+                request.output_tokens = request.output_tokens.min(most);
+            }
+        }
         return ReplayPlan::with_language(trace, options, language).map_err(Failure::input);
     }
     ReplayPlan::new(trace, options).map_err(Failure::input)

@@ -256,17 +256,13 @@ impl Decode {
         let resident = flags.contains(DescFlags::RESIDENT);
         let superseded = cut == Some(Status::Superseded);
         for _ in 0..budget {
-            let at = desc.delta_offset + 4 * u64::from(self.produced);
-            let written = step().and_then(|step| {
-                write(at, step.token, step.logp).map_err(|BusFault| Trouble::Write).map(|()| step)
-            });
-            let Step { token, eos, .. } = match written {
+            let Step { token, eos, logp } = match step() {
                 Ok(step) => step,
-                Err(trouble) => {
-                    self.fault = trouble.fault();
-                    return Some(Outcome { error: trouble.code(), ..self.end(Status::Error) });
-                }
+                Err(trouble) => return Some(self.fail(trouble)),
             };
+            if write(desc.delta_offset + 4 * u64::from(self.produced), token, logp).is_err() {
+                return Some(self.fail(Trouble::Write));
+            }
             self.digest.push(token);
             if resident {
                 self.since.push(token);
@@ -297,6 +293,13 @@ impl Decode {
             }
         }
         None
+    }
+
+    /// What keeps it from going on ends it, with what it has.
+    #[cold]
+    fn fail(&mut self, trouble: Trouble) -> Outcome {
+        self.fault = trouble.fault();
+        Outcome { error: trouble.code(), ..self.end(Status::Error) }
     }
 
     #[inline(always)]

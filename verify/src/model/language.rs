@@ -15,7 +15,7 @@ use doorbell_lm::fast::Runner;
 use doorbell_lm::image::{Header, header};
 use doorbell_lm::ops::Stored;
 use doorbell_lm::sample::{Draw, Sharpness, sample};
-use doorbell_lm::{Cache, Image, Model, Shape};
+use doorbell_lm::{Cache, Image, Model, Oracle, Shape};
 use doorbell_npu::layout::Block;
 
 use super::bus::Bus;
@@ -23,6 +23,9 @@ use super::mutation::LanguageFault;
 
 /// Multiplications that count as one token of engine 0, in a slice of time and in a step.
 const MACS_OF_A_STEP: u64 = 4096;
+
+/// Models of fewer of these go token by token through the plain oracle, which costs less than handing their parts to threads.
+const PLAIN_STEPS: u32 = 64;
 
 /// Bytes of a record: of an HwImage, of the header of an image, of a HwSequence.
 const RECORD: u64 = 64;
@@ -113,6 +116,22 @@ impl Weights {
     pub fn cost(&self) -> u32 {
         let (all, _) = self.model.shape.weight_macs();
         all.div_ceil(MACS_OF_A_STEP).min(u32::MAX.into()) as u32
+    }
+
+    /// Runs tokens behind those in `cache`; the residual stream behind the last layer, for each.
+    fn extend(&self, cache: &mut Cache, tokens: &[u32]) -> Vec<Vec<i32>> {
+        if self.cost() < PLAIN_STEPS {
+            let oracle = Oracle::new(&self.model);
+            return tokens.iter().map(|&token| oracle.step(cache, token)).collect();
+        }
+        Runner::new(&self.model).extend(cache, tokens)
+    }
+
+    fn logits(&self, stream: Vec<i32>) -> Vec<i32> {
+        if self.cost() < PLAIN_STEPS {
+            return Oracle::new(&self.model).logits(&stream);
+        }
+        Runner::new(&self.model).logits(&[stream]).remove(0)
     }
 
     /// These weights up to the layer in the middle, and another version's behind it.
@@ -312,11 +331,7 @@ impl Sequence {
                 }
             }
         }
-        let streams = if sound > 0 {
-            Runner::new(&self.weights.model).extend(&mut self.cache, &tokens[..sound])
-        } else {
-            vec![]
-        };
+        let streams = if sound > 0 { self.weights.extend(&mut self.cache, &tokens[..sound]) } else { vec![] };
         for position in first..self.position() {
             self.store(bus, position)?;
         }
@@ -337,10 +352,10 @@ impl Sequence {
 
     /// One step of a DECODE: the next token.
     pub fn step(&mut self, bus: &Bus) -> Result<Step, Trouble> {
-        let streams = self.extend(bus, &[self.token])?;
-        let logits = &Runner::new(&self.weights.model).logits(&streams)[0];
+        let stream = self.extend(bus, &[self.token])?.remove(0);
+        let logits = self.weights.logits(stream);
         // Drawn at the position of the token that is added.
-        let sampled = sample(logits, self.sharpness, Draw::new(self.seed, self.rollout, self.position()));
+        let sampled = sample(&logits, self.sharpness, Draw::new(self.seed, self.rollout, self.position()));
         self.token = sampled.token;
         let eos = self.weights.image.ends().contains(&sampled.token);
         Ok(Step { token: sampled.token, eos, logp: sampled.log_probability })
