@@ -1,12 +1,8 @@
 //! Rollouts: whole, in pieces, in groups, wherever their blocks lie.
 
-<<<<<<< HEAD
 use doorbell_contract::{
     CompletionFlags, DIGEST_INIT, DescFlags, HwCompletion, HwDesc, HwSequence, QueueCounter, Status,
 };
-=======
-use doorbell_contract::{CompletionFlags, DescFlags, HwCompletion, HwDesc, HwSequence, QueueCounter, Status};
->>>>>>> refs/heads/wire
 use doorbell_host::Device;
 use doorbell_lm::sample::Sharpness;
 use doorbell_npu::arithmetic::Speed;
@@ -271,17 +267,10 @@ fn r08_an_abort_ends_what_runs_and_what_waits() {
     assert_eq!(ended(&end), Status::Stopped);
     host.check(&mut sequence, &desc, &end);
     let unstarted = of(&ends, 7);
-<<<<<<< HEAD
     // It adds no more than the device's bound.
     assert_eq!(ended(&unstarted), Status::Stopped);
     assert!((10..=11).contains(&unstarted.final_seq_len), "{}", unstarted.final_seq_len);
     assert_eq!(unstarted.final_seq_len == 10, unstarted.result == DIGEST_INIT);
-=======
-    assert_eq!(
-        (ended(&unstarted), unstarted.final_seq_len, unstarted.result),
-        (Status::Stopped, 10, 0x811C_9DC5)
-    );
->>>>>>> refs/heads/wire
 }
 
 /// A slice of time is over before a long PREFILL is; another queue pair's descriptors come in between.
