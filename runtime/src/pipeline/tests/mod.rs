@@ -96,6 +96,7 @@ impl Setup {
                 policy_slots: 2,
                 reward_models: 2,
                 tick_hz: 0,
+                engines: 1,
             },
             publish: None,
             spans: 1,
