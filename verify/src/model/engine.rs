@@ -233,12 +233,27 @@ impl Decode {
                 self.source = Some(Source::Hash(decoder));
                 outcome
             }
-            Source::Language(mut sequence) => {
-                let outcome = self.produce(desc, budget, cut, session, || sequence.step(bus), write);
-                self.source = Some(Source::Language(sequence));
-                outcome
-            }
+            Source::Language(sequence) => self.run_language(sequence, desc, budget, cut, session, bus, write),
         }
+    }
+
+    /// The same of engine 1, apart from the loop over engine 0's tokens.
+    #[cold]
+    #[inline(never)]
+    #[expect(clippy::too_many_arguments, reason = "those of `run`, and the sequence")]
+    fn run_language(
+        &mut self,
+        mut sequence: Box<Sequence>,
+        desc: &HwDesc,
+        budget: u32,
+        cut: Option<Status>,
+        session: &Session,
+        bus: &Bus,
+        write: impl FnMut(u64, u32, i32) -> Result<(), BusFault>,
+    ) -> Option<Outcome> {
+        let outcome = self.produce(desc, budget, cut, session, || sequence.step(bus), write);
+        self.source = Some(Source::Language(sequence));
+        outcome
     }
 
     /// The same with the engine's `step`.
