@@ -255,3 +255,17 @@ fn others_go_on() {
         assert_eq!(logits.0[1], oracle.step(position * 11 % 64));
     }
 }
+
+/// Nothing of one step reaches the next: a `head` begins in its own.
+#[test]
+fn a_sampler_does_not_outlive_its_step() {
+    let program = |head: &str| assemble(&format!("{SET}{head}\nend")).unwrap();
+    let (begins, ends) =
+        (program("head src=0 desc=0 shape=0 first"), program("head src=0 desc=0 shape=0 last"));
+    let mut plain = small(1);
+    assert!(plain.step(&begins, &[0], &mut ())[0].is_ok());
+    assert_eq!(plain.step(&ends, &[0], &mut ())[0].unwrap_err().fault, Fault::NoFirst);
+    let (mut scored, board) = (small(1), Scoreboard::new(Latency::Random(1)));
+    assert!(board.step(&mut scored, &begins, &[0], &mut ()).0[0].is_ok());
+    assert_eq!(board.step(&mut scored, &ends, &[0], &mut ()).0[0].unwrap_err().fault, Fault::NoFirst);
+}

@@ -128,7 +128,13 @@ impl Machine {
         self.contexts.len() - 1
     }
 
-    pub(super) fn check(&self, context: usize) {
+    /// A step of this context begins: no sampler of an earlier one goes on.
+    pub(super) fn begin(&mut self, context: usize) {
+        self.check(context);
+        self.contexts[context].sampler = None;
+    }
+
+    fn check(&self, context: usize) {
         let Arena { base, bytes } = self.contexts[context].arena;
         let end = base.checked_add(bytes);
         assert!(
@@ -148,7 +154,7 @@ impl Machine {
         gang: &[usize],
         observer: &mut dyn Observer,
     ) -> Vec<Result<Outcome, Stop>> {
-        gang.iter().for_each(|&context| self.check(context));
+        gang.iter().for_each(|&context| self.begin(context));
         let mut all = Gang::new(gang);
         // The sequencer reads the model while contexts change.
         let memory = std::mem::take(&mut self.memory);

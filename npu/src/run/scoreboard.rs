@@ -126,7 +126,7 @@ impl Scoreboard {
         gang: &[usize],
         observer: &mut dyn Observer,
     ) -> (Vec<Result<Outcome, Stop>>, Timing) {
-        gang.iter().for_each(|&context| machine.check(context));
+        gang.iter().for_each(|&context| machine.begin(context));
         let memory = std::mem::take(&mut machine.memory);
         let lines = machine.settings.lines;
         let draws = match self.latency {
