@@ -123,10 +123,9 @@ impl Variant {
 }
 
 /// The devices of several queue pairs, and those with a language model's engine.
-const SHARED: [Variant; 4] = [
+const SHARED: [Variant; 3] = [
     Variant { engines: 1, queues: 4, functions: 4, workers: 4 },
     Variant { engines: 1, queues: 16, functions: 4, workers: 16 },
-    Variant { engines: 2, queues: 1, functions: 1, workers: 1 },
     Variant { engines: 2, queues: 2, functions: 2, workers: 4 },
 ];
 
@@ -137,7 +136,8 @@ fn variants() -> Result<Vec<Variant>, String> {
     let one = |text: &str| {
         let (number, engines) = text.strip_suffix("npu").map_or((text, 1), |number| (number, 2));
         let workers = number.parse().ok().filter(|workers| (1..=16).contains(workers))?;
-        Some(Variant { engines, queues: 1, functions: 1, workers })
+        let many = if engines > 1 { 2 } else { 1 };
+        Some(Variant { engines, queues: many, functions: many, workers })
     };
     let mut variants = list
         .split(',')

@@ -246,13 +246,12 @@ module engine_npu
   logic [ADDRESS_BITS-1:0] table_line;
   logic [63:0]             product_q;
   logic [57:0]             to_q, from_q;
-  logic [63:0]             arena_base_q, arena_size_q;
   logic [4:0]              piece;
   logic [31:0]             left;
 
   assign own           = state_q != Run;
-  assign arena_base    = arena_base_q;
-  assign arena_size    = arena_size_q;
+  assign arena_base    = 64'(pair_q.arena_bases >> {task_q.arena, 6'd0});
+  assign arena_size    = 64'(pair_q.arena_sizes >> {task_q.arena, 6'd0});
   // The table stands behind the HwSequence.
   assign table_line    = pair_q.kv_line + task_q.kv_line + 58'd1;
   assign image_owner_o = pair_q.owner;
@@ -292,11 +291,11 @@ module engine_npu
   );
 
   // The word of the step's token: a PREFILL's in its prompt, a DECODE's first before its first answer.
-  assign token_addr = (state_q != Token) ? '0 : task_q.silent ? pair_q.token_base + held_q.prompt + {30'd0, position_q, 2'b00} : task_q.token_addr - 64'd4;
+  assign token_addr = task_q.silent ? pair_q.token_base + held_q.prompt + {30'd0, position_q, 2'b00} : task_q.token_addr - 64'd4;
 
   // A copy goes in bursts, as the NPU's reads do.
-  assign left  = copying ? image_q.block_lines - asked_lines_q : '0;
-  assign piece = !copying ? '0 : (left < 32'd16 - 32'(own_line[3:0])) ? left[4:0] : 5'd16 - {1'b0, own_line[3:0]};
+  assign left  = image_q.block_lines - asked_lines_q;
+  assign piece = (left < 32'd16 - 32'(own_line[3:0])) ? left[4:0] : 5'd16 - {1'b0, own_line[3:0]};
 
   assign own_line = !own ? '0
                   : (state_q == Header) ? pair_q.kv_line + task_q.kv_line
@@ -313,8 +312,8 @@ module engine_npu
   assign write_valid  = !own ? npu_write : copying && beat_valid && !beat_fault && !failed_q && !unanswered_q[5];
   assign takes_line   = copying && beat_valid && (beat_fault || failed_q || (write_ready && !unanswered_q[5]));
   assign beat_ready   = !own ? npu_beat_ready : copying ? takes_line : 1'b1;
-  assign write_line   = !write_valid ? '0 : own ? arena_base[63:6] + to_q + 58'(copied_q) : npu_write_line;
-  assign write_data   = !write_valid ? '0 : own ? beat_data : npu_write_data;
+  assign write_line   = own ? arena_base[63:6] + to_q + 58'(copied_q) : npu_write_line;
+  assign write_data   = own ? beat_data : npu_write_data;
   assign write_strobe = own ? '1 : npu_write_strobe;
 
   npu_port u_port (
@@ -350,13 +349,12 @@ module engine_npu
   logic        seq_sound;
   assign seq_sharpness = line_q[HW_SEQUENCE_SHARPNESS_LSB +: 32];
   assign seq_entries   = line_q[HW_SEQUENCE_ENTRIES_LSB +: 32];
-  assign seq_prompt    = (state_q != Judge) ? '0 : line_q[HW_SEQUENCE_PROMPT_LSB +: 64];
+  assign seq_prompt    = line_q[HW_SEQUENCE_PROMPT_LSB +: 64];
   assign seq_start     = line_q[HW_SEQUENCE_START_LSB +: 32];
-  // Looked at only where they count.
-  assign first         = (state_q != Judge) ? '0 : task_q.silent ? seq_start : task_q.seq_len - 32'd1;
-  assign table_end     = (state_q != Judge) ? '0 : {1'b0, task_q.kv_line, 6'd0} + 65'd64 + {31'd0, seq_entries, 2'b00};
-  assign prompt_end    = (state_q != Judge) ? '0 : {1'b0, seq_prompt} + {31'd0, task_q.seq_len - 32'd1, 2'b00};
-  assign seq_sound     = state_q == Judge && fold_q == line_q[HW_SEQUENCE_CHECK_LSB +: 32] && seq_sharpness <= SHARPNESS_MAX
+  assign first         = task_q.silent ? seq_start : task_q.seq_len - 32'd1;
+  assign table_end     = {1'b0, task_q.kv_line, 6'd0} + 65'd64 + {31'd0, seq_entries, 2'b00};
+  assign prompt_end    = {1'b0, seq_prompt} + {31'd0, task_q.seq_len - 32'd1, 2'b00};
+  assign seq_sound     = fold_q == line_q[HW_SEQUENCE_CHECK_LSB +: 32] && seq_sharpness <= SHARPNESS_MAX
                       && line_q[HW_SEQUENCE_CHECK_LSB-1:HW_SEQUENCE_RESERVED_0_LSB] == '0
                       && table_end <= {1'b0, pair_q.kv_size}
                       && (!task_q.silent || (seq_prompt[1:0] == '0 && prompt_end <= {1'b0, pair_q.token_size}
@@ -440,8 +438,6 @@ module engine_npu
           if (phase_q == 2'd1) pair_q <= pair_mem[task_pair];
           if (phase_q == 2'd2) begin
             image_q <= image_i;
-            arena_base_q <= 64'(pair_q.arena_bases >> {task_q.arena, 6'd0});
-            arena_size_q <= 64'(pair_q.arena_sizes >> {task_q.arena, 6'd0});
             phase_q <= '0;
             state_q <= fresh_q[worker_q] ? Header : task_q.silent ? Token : Step;
           end
