@@ -40,14 +40,16 @@ fn make(
     wave: Option<Wave>,
 ) -> Result<(RtlPlatform, QueueConfig), OpenError> {
     let Memory { latency, stalls, reorder, random, seed } = settings.memory.clone();
-    let workers = settings.queue.workers.or_else(|| built_workers().last().copied()).unwrap_or(1);
+    // Whoever has a region for models wants an engine for them, which all workers share.
+    let engines = if settings.queue.model_bytes > 0 { 2 } else { 1 };
+    let most = if engines == 1 { built_workers().last().copied() } else { None };
+    let workers = settings.queue.workers.or(most).unwrap_or(1);
     let faults = settings.fault.as_deref().map(parse_fault).transpose()?;
     let config = RtlConfig {
         workers,
         queues: queues.into(),
         functions: settings.functions.into(),
-        // Whoever has a region for models wants an engine for them.
-        engines: if settings.queue.model_bytes > 0 { 2 } else { 1 },
+        engines,
         latency,
         stall_percent: [stalls; 5],
         reorder,
