@@ -43,9 +43,10 @@ fn pass(device: &mut Device, ticks: u32) {
 }
 
 /// Has the memory answer accesses to this range with an error.
-fn set_fault(device: &mut Device, range: Option<RangeInclusive<u64>>, _: u64) {
+fn set_fault(device: &mut Device, range: Option<RangeInclusive<u64>>, is_write: bool, _: u64) {
     // Reads are of whole lines.
-    let faults = range.map(|range| FaultyRange { first: range.start() & !63, last: *range.end(), one_in: 1 });
+    let first = |range: &RangeInclusive<u64>| if is_write { *range.start() } else { range.start() & !63 };
+    let faults = range.map(|range| FaultyRange { first: first(&range), last: *range.end(), one_in: 1 });
     let weather = Weather { latency: [0, 20], faults: faults.into_iter().collect(), ..Weather::default() };
     device.set_weather(&weather).expect("its memory changes");
 }

@@ -31,7 +31,7 @@ fn pass(device: &mut Device, ticks: u32) {
 }
 
 /// Has the memory answer accesses to this range with an error.
-fn set_fault(device: &mut Device, range: Option<RangeInclusive<u64>>, seed: u64) {
+fn set_fault(device: &mut Device, range: Option<RangeInclusive<u64>>, _is_write: bool, seed: u64) {
     let ranges = |range: RangeInclusive<u64>| {
         vec![FaultyRange { first: *range.start(), last: *range.end(), one_in: 1 }]
     };

@@ -325,7 +325,7 @@ fn r10_memory_that_answers_with_an_error(
         "token" => (tokens + 4 * 39, 4, false),
         "keys" => (block(0) + 64, 8, false),
         "next keys" => (block(1) + 64 + 32 * 9, 8, true),
-        _ => (tokens + 4 * 42, 4, true),
+        _ => (tokens + 4 * 40, 4, true),
     };
     let desc = sequence.decode(6);
     // Scaled accesses are hit one in so many: again until one is.
@@ -333,21 +333,21 @@ fn r10_memory_that_answers_with_an_error(
     for seed in 0..200 {
         let first = host.driver.memory().bus_address() + offset as u64;
         let range = first..=first + bytes - 1;
-        crate::set_fault(host.driver.platform_mut(), Some(range), seed);
+        crate::set_fault(host.driver.platform_mut(), Some(range), is_write, seed);
         let found = host.run(&[desc])[0];
         if ended(&found) == Status::Error {
             end = Some(found);
             break;
         }
     }
-    crate::set_fault(host.driver.platform_mut(), None, 0);
+    crate::set_fault(host.driver.platform_mut(), None, false, 0);
     let end = end.expect("one of 200 was hit");
     assert_eq!(end.error, ErrorCode::DmaFault as u8);
     let added = end.final_seq_len - 40;
     match what {
         "next keys" => assert_eq!(added, 2),
         // A device may learn of it behind the tokens that follow.
-        "next token" => assert!((2..=6).contains(&added), "{added}"),
+        "next token" => assert!(added <= 6, "{added}"),
         _ => assert_eq!(added, 0),
     }
     use doorbell_contract::DeviceFault;
@@ -371,7 +371,7 @@ fn r10_a_policy_whose_memory_answers_with_an_error(#[values("header", "image", "
         };
         let first = host.driver.memory().bus_address() + offset as u64;
         let range = first..=first + bytes - 1;
-        crate::set_fault(host.driver.platform_mut(), Some(range), seed);
+        crate::set_fault(host.driver.platform_mut(), Some(range), false, seed);
         let found = host.run(&[desc])[0];
         if ended(&found) == Status::Error {
             end = Some(found);
