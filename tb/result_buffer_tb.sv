@@ -22,7 +22,7 @@ module result_buffer_tb;
   logic [3:0]            item_last, item_how;
 
   result_buffer #(.Workers(Workers)) u_buffer (
-    .clk_i(clk), .rst_ni(rst_n && !clear), .ready_o(ready), .token_i(token), .token_data_i(token_data), .logp_i(with_logp), .logp_data_i(logp_data),
+    .clk_i(clk), .rst_ni(rst_n && !clear), .ready_o(ready), .token_i(token), .line_i(token), .token_data_i(token_data), .logp_i(with_logp), .logp_data_i(logp_data),
     .position_i(position), .finish_i(finish), .done_i(done), .digest_i(digest), .how_i(how), .valid_o(valid),
     .has_line_o(has_line), .has_done_o(has_done), .take_i(take), .read_worker_i(read_worker),
     .line_data_o(line_data), .last_o(item_last), .logp_o(item_logp), .again_o(again), .digest_o(item_digest), .how_o(item_how)

@@ -93,7 +93,7 @@ impl Pairs {
 
 /// One device of each number of queue pairs that was built, that with the most workers.
 fn devices() -> Vec<Built> {
-    let mut devices: Vec<Built> = built();
+    let mut devices: Vec<Built> = built().into_iter().filter(|built| built.engines == 1).collect();
     devices.sort_by_key(|built| (built.queues, built.workers));
     devices.dedup_by(|next, kept| {
         let same = next.queues == kept.queues;

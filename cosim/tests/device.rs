@@ -198,7 +198,9 @@ fn wait_states_stretch_every_token() {
 /// A queue pair of another function beside the first one: its own registers, rings and interrupt.
 #[test]
 fn queue_pairs_have_registers_rings_and_interrupts_of_their_own() {
-    for Built { workers, queues, functions, .. } in built().into_iter().filter(|built| built.queues > 1) {
+    for Built { workers, queues, functions, .. } in
+        built().into_iter().filter(|built| built.queues > 1 && built.engines == 1)
+    {
         let plain = RtlConfig { workers, queues, functions, ..Default::default() };
         for config in [plain.clone(), plain.with_random_memory(3)] {
             let mut rtl = RtlPlatform::new(&config).unwrap();
@@ -339,7 +341,7 @@ fn cycles_of_function_0(built: Built, neighbours: Neighbours) -> Vec<u64> {
 /// Those of a function with workers of its own share the fetch and the write port with the others, and nothing else.
 #[test]
 fn r16_what_others_ask_for_costs_workers_of_ones_own_nothing_but_the_port() {
-    for built in built().into_iter().filter(|built| built.functions > 1) {
+    for built in built().into_iter().filter(|built| built.functions > 1 && built.engines == 1) {
         let alone = cycles_of_function_0(built, Neighbours::Idle);
         let late = |neighbours| {
             let beside = cycles_of_function_0(built, neighbours);
@@ -365,7 +367,7 @@ fn r16_what_others_ask_for_costs_workers_of_ones_own_nothing_but_the_port() {
 #[test]
 fn r16_what_others_ask_for_costs_a_shared_worker_their_turns() {
     const LONGEST: u64 = 1 << 20;
-    for built in built().into_iter().filter(|built| built.functions > 1) {
+    for built in built().into_iter().filter(|built| built.functions > 1 && built.engines == 1) {
         let (ports, mut drivers) = tenants(built, 1, Neighbours::Longest);
         let others = u64::from(built.queues - built.queues / built.functions);
         ports.device().run(1000).unwrap();
