@@ -57,7 +57,7 @@ module axi_writer_tb;
     .message_valid_i(message_valid), .message_queue_i(message_queue), .message_addr_i(message_addr), .message_data_i(message_data),
     .message_ready_o(message_ready), .event_valid_i(event_valid), .event_urgent_i(event_urgent), .event_owner_i(event_owner),
     .event_addr_i(event_addr), .event_data_i(event_data), .event_ready_o(event_ready),
-    .store_valid_i(1'b0), .store_urgent_i(1'b0), .store_owner_i('0), .store_addr_i('0), .store_data_i('0), .store_strobe_i('0), .ack_o(ack), .ack_id_o(ack_id),
+    .store_valid_i(1'b0), .store_urgent_i(1'b0), .store_owner_i(4'd0), .store_addr_i(64'd0), .store_data_i(512'd0), .store_strobe_i(64'd0), .ack_o(ack), .ack_id_o(ack_id),
     .ack_error_o(ack_error), .m_axi_awid(awid), .m_axi_awaddr(awaddr), .m_axi_awlen(awlen), .m_axi_awsize(awsize),
     .m_axi_awburst(awburst), .m_axi_awvalid(awvalid), .m_axi_awready(awready), .m_axi_wdata(wdata),
     .m_axi_wstrb(wstrb), .m_axi_wlast(wlast), .m_axi_wvalid(wvalid), .m_axi_wready(wready), .m_axi_bid(bid),

@@ -62,7 +62,7 @@ module readback_tb;
     .read_owner_i(read_owner), .read_ready_o(read_ready), .beat_o(beat), .idle_o(bus_idle), .m_axi_arid(arid),
     .m_axi_araddr(araddr), .m_axi_arlen(arlen), .m_axi_aruser(aruser), .m_axi_arvalid(arvalid), .m_axi_arready(arready),
     .m_axi_rid(rid), .m_axi_rvalid(rvalid),
-    .burst_valid_i(1'b0), .burst_addr_i('0), .burst_len_i('0), .burst_owner_i('0)
+    .burst_valid_i(1'b0), .burst_addr_i(64'd0), .burst_len_i(8'd0), .burst_owner_i(4'd0)
   );
 
   // ---------------------------------------------------------------- ranges of two functions, tokens

@@ -91,7 +91,7 @@ module rollout_worker_fsm_tb;
     .refused_i(refused), .stop_i(stop), .stop_queue_i(stop_queue), .stop_group_i(stop_group), .stop_rollout_i(stop_rollout),
     .retire_i(retire), .retire_pairs_i(retire_pairs), .retire_slot_i(retire_slot), .retire_abort_i(retire_abort), .probe_i(probe), .probe_queue_i(probe_queue),
     .probe_rollout_i(probe_rollout), .holds_o(holds_all), .joins_o(joins_all), .wants_o(wants_all), .free_o(free_all),
-    .moved_o(moved_all), .slow_i('0), .fault_i('0), .fault_memory_i('0),
+    .moved_o(moved_all), .slow_i(3'd0), .fault_i(3'd0), .fault_memory_i(3'd0),
     .ready_i({1'b1, ready, 1'b1}), .token_o(token_all), .token_data_o(token_data_all), .logp_o(with_logp_all), .position_o(position_all),
     .finish_o(finish_all), .done_o(done_all), .digest_o(digest_all), .how_o(how_all),
     .delivered_i({1'b0, delivered, 1'b0}), .run_o(run_all), .wait_o(wait_all),
