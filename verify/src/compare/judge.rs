@@ -1,7 +1,7 @@
 //! Holds one device's record to the reference's.
 
 use super::divergence::{Divergence, FieldDifference, TokenDifference};
-use super::record::{Answer, Record, read_tokens};
+use super::record::{Answer, Record, read_logps, read_tokens};
 use crate::groups::GroupJudge;
 use crate::language::Reference;
 use crate::oracle::{self, Oracle};
@@ -129,6 +129,15 @@ impl Judge<'_> {
         })
     }
 
+    /// The descriptor that a rollout should have had next, and has not.
+    fn missing(&self, id: u32, answers: &[Answer]) -> Option<Divergence> {
+        let desc = match answers.last() {
+            Some(last) => self.plan.next(&last.desc, &last.completion)?,
+            None => self.plan.first(id),
+        };
+        Some(Divergence { completion: answers.len(), rollout_id: id, ..Divergence::at(desc) })
+    }
+
     /// What the device did with a rollout, held to the contract, at the lengths at which the device says that it was cut (R20).
     fn alone(&mut self, id: u32) -> Option<Divergence> {
         let answers: Vec<Answer> = self.device.record.answers(id).collect();
@@ -150,10 +159,8 @@ impl Judge<'_> {
         if !self.device.record.is_complete() {
             return None;
         }
-        let last = answers.last().and_then(|last| self.plan.next(&last.desc, &last.completion));
-        let missing = if answers.is_empty() { Some(self.plan.first(id)) } else { last };
-        if let Some(desc) = missing {
-            return Some(Divergence { completion: answers.len(), rollout_id: id, ..Divergence::at(desc) });
+        if let Some(missing) = self.missing(id, &answers) {
+            return Some(missing);
         }
         let (completion, token) = self.first_token(id, &answers, self.found.len(), produced(&answers))?;
         let answer = answers.get(completion)?;
@@ -202,7 +209,11 @@ impl Judge<'_> {
             self.expected[start..end].copy_from_slice(&expected.tokens);
             let fields = FieldDifference::between(&expected.completion, &answer.completion);
             let mut found = vec![0; expected.logps.len().min(answer.tokens() as usize)];
-            logps.get(region)?.read(answer.desc.delta_offset, &mut found).ok()?;
+            if !found.is_empty()
+                && let Err(what) = read_logps(logps.get(region), answer.desc.delta_offset, &mut found)
+            {
+                return Some(Divergence { broken: Some(what), ..at_answer(id, k, answer) });
+            }
             let unlikely = found.iter().zip(&expected.logps).position(|(&found, &logp)| found as i32 != logp);
             let at = at_answer(id, k, answer);
             if !fields.is_empty() {
@@ -217,6 +228,11 @@ impl Judge<'_> {
                 return Some(Divergence { broken: Some(what), expected: Some(answer.completion), ..at });
             }
         }
+        if self.device.record.is_complete()
+            && let Some(missing) = self.missing(id, &answers)
+        {
+            return Some(missing);
+        }
         let last = answers.last()?;
         let at = at_answer(id, answers.len() - 1, last);
         if let Some((completion, token)) = self.first_token(id, &answers, self.found.len(), made) {
@@ -225,7 +241,13 @@ impl Judge<'_> {
             return Some(Divergence { expected: Some(answer.completion), token: Some(token), ..at });
         }
         let regions = self.device.device.language_regions();
-        let blocks = self.plan.blocks(id, regions.get(region)?).ok()?;
+        let blocks = regions.get(region).ok_or("the device has no regions of a language model".to_owned());
+        let blocks =
+            blocks.and_then(|regions| self.plan.blocks(id, regions).map_err(|error| error.to_string()));
+        let blocks = match blocks {
+            Ok(blocks) => blocks,
+            Err(what) => return Some(Divergence { broken: Some(format!("R27: {what}")), ..at }),
+        };
         let different = reference.kv_difference(&language.version, &blocks, 0, reference.made())?;
         let what = if different.is_value { "value" } else { "key" };
         let what = format!(

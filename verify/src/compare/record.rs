@@ -4,6 +4,7 @@ use bytemuck::cast;
 
 use crate::replay::{Replay, ReplayFailure, ReplayPlan};
 use doorbell_contract::{CompletionFlags, HwCompletion, HwDesc, Opcode};
+use doorbell_host::TokenRegion;
 use doorbell_host::device::Device;
 use doorbell_host::error::DeviceError;
 
@@ -115,6 +116,12 @@ pub(super) fn read_tokens(
     let area = plan.area(id).unwrap_or(0..0);
     out.resize(((area.end - area.start) / 4) as usize, 0);
     device.tokens(area.start, out)
+}
+
+/// The log-probabilities from `offset` on; what kept them from being read.
+pub(super) fn read_logps(region: Option<&TokenRegion>, offset: u64, out: &mut [u32]) -> Result<(), String> {
+    let region = region.ok_or("the device has no log-probabilities")?;
+    region.read(offset, out).map_err(|error| error.to_string())
 }
 
 /// GROUP_DONE depends on timing, and is judged by itself (R17).
