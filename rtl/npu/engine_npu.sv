@@ -242,6 +242,7 @@ module engine_npu
   logic [63:0]             write_strobe, npu_write_strobe;
   logic                    asked_q, own, reads_one, copying, takes_line;
   logic [63:0]             arena_base, arena_size, token_addr;
+  logic [MEMORY_BITS-1:0]  arena_lines, model_lines;   // as far as the NPU reaches: 1 TiB less a line
   /* verilator lint_on UNUSEDSIGNAL */
   logic [ADDRESS_BITS-1:0] table_line;
   logic [63:0]             product_q;
@@ -258,10 +259,12 @@ module engine_npu
   assign image_slot_o  = task_q.slot;
 
   assign step        = {token_q, position_q, task_q.silent, held_q.sharpness, task_q.seed, task_q.rollout};
-  assign context_now = {pair_q.model_line + image_q.offset[63:6], MEMORY_BITS'(image_q.length[63:6]),     // the model
+  assign context_now = {pair_q.model_line + image_q.offset[63:6], model_lines,     // the model
                         MEMORY_BITS'(image_q.program_at[63:6]), PC_BITS'(image_q.words),
-                        arena_base[63:6], MEMORY_BITS'(arena_size[63:6]),
+                        arena_base[63:6], arena_lines,
                         table_line, held_q.entries, {ADDRESS_BITS{1'b0}}, 16'd0};                          // no output region
+  assign arena_lines  = (arena_size[63:MEMORY_BITS+6] != '0) ? '1 : arena_size[6 +: MEMORY_BITS];
+  assign model_lines  = (image_q.length[63:MEMORY_BITS+6] != '0) ? '1 : image_q.length[6 +: MEMORY_BITS];
   assign result_ready = state_q == Run;
 
   npu_top #(.Lines(Lines)) u_npu (
