@@ -553,8 +553,19 @@ impl Script {
         };
         let places = self.draws.apart(LINES, &[layout::integers(count), b_lines, written]);
         let [a, mut b, mut dst] = [places[0], places[1], places[2]];
-        let values = integers(&self.draws.integers(count));
-        self.chip(a, values);
+        let mut values = self.draws.integers(count);
+        if function == 6 && self.draws.chance(50) {
+            // Numbers that lie in the middle between two mantissas: odd multiples of a 32nd of the scale.
+            for head in values.chunks_exact_mut(width as usize) {
+                let part = self.draws.from(1, 2000) as i32;
+                for value in &mut *head {
+                    let odd = part * (2 * self.draws.below(127) as i32 + 1);
+                    *value = if self.draws.chance(50) { -odd } else { odd };
+                }
+                head[0] = 254 * part;
+            }
+        }
+        self.chip(a, integers(&values));
         match function {
             0 | 1 | 3 if self.draws.chance(10) => b = a,
             0 | 1 | 3 => {
