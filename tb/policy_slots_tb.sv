@@ -223,7 +223,7 @@ module policy_slots_tb;
 
   initial begin
     @(posedge rst_n);
-    for (int k = 0; k < 60; k++) begin
+    for (int k = 0; k < 100; k++) begin
       crowd = k % 3 == 0 ? 40 : 10;
       drain = 0;
       repeat (200) @(posedge clk);
