@@ -57,7 +57,7 @@ const FAULTS: &[(&str, &str)] = &[
     ("ScoutsOutOfTurn", "r05_completions_of_a_rollout_keep_its_order"),
     ("ScoutsBlindly", "r06_settings_change_no_answer"),
     ("LeavesBadSlots", "r02_a_stale_slot_is_never_executed"),
-    ("ReadsTailEarly", "r03_every_descriptor_has_one_completion"),
+    ("ReadsTailEarly", "r13_every_rule_holds_across_the_wrap"),
     ("ScoresAll", "r09_resident_rollouts_go_on_or_end_by_their_score"),
     ("ClosesEarly", "r17_random_groups_close_once"),
     ("OvertakesGroup", "r08_a_stop_ends_a_group_that_runs"),
