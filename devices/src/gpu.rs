@@ -1,6 +1,6 @@
 //! The persistent CUDA kernel, on one or several GPUs.
 
-use doorbell_gpu::GpuOptions;
+use doorbell_gpu::{GpuOptions, LanguageMemory};
 use doorbell_host::{DeviceError, Platform, QueueConfig};
 
 use crate::{Gpus, Opened, Settings};
@@ -11,6 +11,8 @@ const PATIENCE: u32 = 10_000;
 /// Queue pairs are given time in turn, so each gets a part of that patience; this much at least, as the last that has
 /// work is waited for alone.
 const LEAST_PATIENCE: u32 = 2_500;
+/// Keys and values of a sequence, at most, in bytes: each multiprocessor has so many. SmolLM2's longest has 97 MB.
+const LARGEST_CACHE: u64 = 256 << 20;
 
 /// See [`Kind::missing`](crate::Kind::missing).
 pub(crate) fn missing() -> Option<String> {
@@ -24,7 +26,7 @@ pub(crate) fn missing() -> Option<String> {
 /// The first GPU with so many queue pairs, each with room for a chaos' memory.
 pub(crate) fn open_bare(queues: u8) -> Result<doorbell_gpu::GpuDevice, DeviceError> {
     let bytes = doorbell_verify::chaos::BYTES_OF_A_QUEUE_PAIR;
-    doorbell_gpu::open(GpuOptions { gpu: 0, queues: queues.into(), bytes, sms: None })
+    doorbell_gpu::open(GpuOptions { queues: queues.into(), bytes, ..GpuOptions::default() })
 }
 
 /// Starts a kernel on each GPU and opens its queue pairs, divided among the functions: GPU by GPU, where shards are counted.
@@ -34,8 +36,9 @@ pub(crate) fn open(settings: &Settings, rewards: bool) -> Result<Opened, DeviceE
     let patience = settings.patience.unwrap_or_else(|| patience(gpus.len() * queues));
     let config = QueueConfig { patience, ..settings.queue.clone() };
     let bytes = config.shared_bytes()?;
+    let language = language(&config);
     let options: Vec<GpuOptions> =
-        gpus.iter().map(|&gpu| GpuOptions { gpu, queues, bytes, sms: None }).collect();
+        gpus.iter().map(|&gpu| GpuOptions { gpu, queues, bytes, sms: None, language }).collect();
     let devices = doorbell_gpu::open_all(&options)?;
     let first = devices.first().map_or("gpu", |device| device.name()).to_owned();
     let name = name(&first, gpus.len(), each, settings.functions.into());
@@ -49,6 +52,12 @@ pub(crate) fn open(settings: &Settings, rewards: bool) -> Result<Opened, DeviceE
         divided.1 = config;
     }
     crate::paired(name, divided.0, &divided.1, rewards)
+}
+
+/// Whoever has a region for models wants an engine for them: with room for what that holds, and for a sequence of all blocks of an arena.
+fn language(config: &QueueConfig) -> Option<LanguageMemory> {
+    let cache_bytes = config.arena_bytes.into_iter().max().unwrap_or(0).min(LARGEST_CACHE);
+    (config.model_bytes > 0).then_some(LanguageMemory { model_bytes: config.model_bytes, cache_bytes })
 }
 
 /// See [`QueueConfig::patience`].
@@ -72,6 +81,15 @@ mod tests {
     use rstest::rstest;
 
     use super::*;
+
+    #[test]
+    fn a_region_for_models_asks_for_engine_1() {
+        assert_eq!(language(&QueueConfig::default()), None);
+        let config = QueueConfig { model_bytes: 640, arena_bytes: [1, 64, 0, 7], ..QueueConfig::default() };
+        assert_eq!(language(&config), Some(LanguageMemory { model_bytes: 640, cache_bytes: 64 }));
+        let config = QueueConfig { arena_bytes: [1 << 40; 4], ..config };
+        assert_eq!(language(&config).unwrap().cache_bytes, LARGEST_CACHE);
+    }
 
     #[rstest]
     #[case(1, 4, 1, "gpu1 (4 queues)")]

@@ -21,6 +21,7 @@ struct Descriptor {
   __device__ __forceinline__ uint32_t max_tokens() const { return quarter[2].y; }
   __device__ __forceinline__ uint32_t checkpoint() const { return quarter[2].z; }
   __device__ __forceinline__ uint32_t reward_model_id() const { return quarter[2].w & 0xFFFF; }
+  __device__ __forceinline__ uint32_t arena() const { return quarter[0].z & 0xFFFF; }
   __device__ __forceinline__ uint32_t member() const { return quarter[0].z >> 16; }
   __device__ __forceinline__ uint32_t policy_version() const { return quarter[2].w >> 16; }
   __device__ __forceinline__ uint64_t user_data() const { return wide(quarter[3].x, quarter[3].y); }
@@ -41,6 +42,7 @@ DOORBELL_ASSERT(DOORBELL_OFFSETOF(doorbell_hw_desc, seq_len) == 32, "Descriptor:
 DOORBELL_ASSERT(DOORBELL_OFFSETOF(doorbell_hw_desc, max_tokens) == 36, "Descriptor::max_tokens");
 DOORBELL_ASSERT(DOORBELL_OFFSETOF(doorbell_hw_desc, checkpoint) == 40, "Descriptor::checkpoint");
 DOORBELL_ASSERT(DOORBELL_OFFSETOF(doorbell_hw_desc, reward_model_id) == 44, "Descriptor::reward_model_id");
+DOORBELL_ASSERT(DOORBELL_OFFSETOF(doorbell_hw_desc, kv_arena_id) == 8, "Descriptor::arena");
 DOORBELL_ASSERT(DOORBELL_OFFSETOF(doorbell_hw_desc, member) == 10, "Descriptor::member");
 DOORBELL_ASSERT(DOORBELL_OFFSETOF(doorbell_hw_desc, policy_version) == 46, "Descriptor::policy_version");
 DOORBELL_ASSERT(DOORBELL_OFFSETOF(doorbell_hw_desc, user_data) == 48, "Descriptor::user_data");
@@ -74,11 +76,12 @@ __device__ __forceinline__ bool verifies(const Descriptor& desc, const uint4 (&k
   return check_word(shares, index) == desc.check();
 }
 
-// What a function's policy slots hold (R18): of each a word as its register shows it, and the salt. A front end's copy has a
+// What a function's policy slots hold (R18): of each a word as its register shows it, with its engine, and the salt, or of
+// engine 1, where that counts for nothing, how many positions a sequence may have. A front end's copy has a
 // tag above each word, another one for each version that is published. While the two differ the copy is not to be used:
 // somebody is about to publish, or has not yet written both halves.
 struct Versions {
-  static constexpr uint32_t kTag = 24, kHeld = 1u << 31;
+  static constexpr uint32_t kTag = 24, kHeld = 1u << 31, kEngine = 23;
   uint4 slots;
 
   __device__ __forceinline__ bool settled() const { return (slots.x ^ slots.z) >> kTag == 0; }
@@ -88,10 +91,11 @@ struct Versions {
     return make_uint4((slots.x & words) | tag, slots.y, (slots.z & words) | tag, slots.w);
   }
 
-  static __device__ __forceinline__ uint32_t word(uint32_t version, uint32_t slot_state) {
-    return slot_state << 16 | version;
+  static __device__ __forceinline__ uint32_t word(uint32_t version, uint32_t engine, uint32_t slot_state) {
+    return engine << kEngine | slot_state << 16 | version;
   }
-  static __device__ __forceinline__ uint32_t state_of(uint32_t word) { return word >> 16 & 0xFF; }
+  static __device__ __forceinline__ uint32_t state_of(uint32_t word) { return word >> 16 & 0x7F; }
+  static __device__ __forceinline__ uint32_t engine_of(uint32_t word) { return word >> kEngine & 1; }
 
   // The slot that holds this version, resident or retired. No two do.
   __device__ __forceinline__ bool is_in(uint32_t slot, uint32_t version) const {
@@ -102,25 +106,29 @@ struct Versions {
 
 // A version that a descriptor names.
 struct Version {
-  uint32_t salt;
+  uint32_t salt;   // or positions
   uint32_t slot;
   uint32_t state;  // of its slot; EMPTY: it is in none
+  uint32_t engine;
 
   __device__ __forceinline__ Version(const Versions& versions, uint32_t version) {
     const bool second = versions.is_in(1, version), found = second || versions.is_in(0, version);
     slot = second ? 1 : 0;
     salt = second ? versions.slots.w : versions.slots.y;
-    state = found ? Versions::state_of(second ? versions.slots.z : versions.slots.x) : DOORBELL_SLOT_EMPTY;
+    const uint32_t word = second ? versions.slots.z : versions.slots.x;
+    state = found ? Versions::state_of(word) : DOORBELL_SLOT_EMPTY;
+    engine = Versions::engine_of(word);
   }
 };
 
 // The first error of a REWARD or POLICY, but for RESERVED_SET.
 __device__ __forceinline__ uint32_t error_of_reader(uint32_t opcode, uint32_t model_id, uint32_t reward_model_id,
                                                  uint32_t count, uint64_t offset, uint64_t token_size,
-                                                 uint32_t length_limit) {
+                                                 uint32_t length_limit, uint32_t engines) {
   if (opcode == DOORBELL_OP_POLICY) {
-    if (!engine::Engines::has(model_id)) return DOORBELL_ERR_BAD_MODEL;
-    const bool within = offset % 64 == 0 && offset <= token_size && 64 <= token_size - offset;
+    if (model_id >= engines) return DOORBELL_ERR_BAD_MODEL;
+    const uint32_t bytes = model_id == engine::kLanguageModel ? 128 : 64;
+    const bool within = offset % 64 == 0 && offset <= token_size && bytes <= token_size - offset;
     return within ? DOORBELL_ERR_NONE : DOORBELL_ERR_BAD_REGION;
   }
   if (!engine::RewardModels::has(reward_model_id)) return DOORBELL_ERR_BAD_MODEL;
@@ -133,7 +141,7 @@ __device__ __forceinline__ uint32_t error_of_reader(uint32_t opcode, uint32_t mo
 // DOORBELL_ERR_NONE if none. The last that is tested here wins, so they are tested from the last to the first: lanes of a
 // warp differ, and a chain of selections costs all of them less than branches.
 __device__ __forceinline__ uint32_t error_of(const Descriptor& desc, const Version& version,
-                                             const doorbell_session& config) {
+                                             const doorbell_session& config, uint32_t engines) {
   const uint32_t opcode = desc.opcode();
   const bool decode = opcode == DOORBELL_OP_DECODE, prefill = opcode == DOORBELL_OP_PREFILL;
   const bool stop = opcode == DOORBELL_OP_STOP, plain = opcode == DOORBELL_OP_NOP || stop;
@@ -142,6 +150,9 @@ __device__ __forceinline__ uint32_t error_of(const Descriptor& desc, const Versi
   const bool unprefixed =
       (prefill || desc.has(DOORBELL_FLAG_COW_PREFIX)) && desc.prefix_id() == DOORBELL_PREFIX_NONE;
   uint32_t error = DOORBELL_ERR_NONE;
+  const bool language = desc.model_id() == engine::kLanguageModel;
+  if (language && (decode || prefill) && desc.seq_len() + added > version.salt) error = DOORBELL_ERR_BAD_LENGTH;
+  if ((decode || prefill) && version.engine != desc.model_id()) error = DOORBELL_ERR_BAD_MODEL;
   // A retired version ends a DECODE (R20), and is an error to a PREFILL.
   if (version.state != DOORBELL_SLOT_RESIDENT && (prefill || version.state == DOORBELL_SLOT_EMPTY))
     error = DOORBELL_ERR_BAD_VERSION;
@@ -152,16 +163,20 @@ __device__ __forceinline__ uint32_t error_of(const Descriptor& desc, const Versi
     error = DOORBELL_ERR_BAD_REGION;
   if (decode && desc.has(DOORBELL_FLAG_LOGP) && (offset > config.logp_size || 4 * added > config.logp_size - offset))
     error = DOORBELL_ERR_BAD_REGION;
+  if (language && (decode || prefill)) {
+    const bool lies = desc.kv_offset() % 64 == 0 && 64 <= config.kv_size && desc.kv_offset() <= config.kv_size - 64;
+    if (!lies || desc.arena() >= DOORBELL_ARENAS || (decode && offset == 0)) error = DOORBELL_ERR_BAD_REGION;
+  }
   if ((decode && added == 0) || (prefill && desc.max_tokens() > DOORBELL_MEMBERS_MAX) ||
-      desc.seq_len() + added > config.length_limit)
+      desc.seq_len() + added > config.length_limit || (language && (decode || prefill) && desc.seq_len() == 0))
     error = DOORBELL_ERR_BAD_LENGTH;
-  if (!engine::Engines::has(desc.model_id()) ||
+  if (desc.model_id() >= engines ||
       (decode && desc.has(DOORBELL_FLAG_RESIDENT) && !engine::DigestModels::has(desc.reward_model_id())))
     error = DOORBELL_ERR_BAD_MODEL;
   if (plain) error = stop && unprefixed ? DOORBELL_ERR_BAD_PREFIX : DOORBELL_ERR_NONE;
   if (reader)
     error = error_of_reader(opcode, desc.model_id(), desc.reward_model_id(), desc.max_tokens(), offset,
-                            config.token_size, config.length_limit);
+                            config.token_size, config.length_limit, engines);
   if ((desc.flags() & ~DOORBELL_DESC_FLAGS_MASK) != 0) error = DOORBELL_ERR_RESERVED_SET;
   if (!decode && !prefill && !plain && !reader) error = DOORBELL_ERR_BAD_OPCODE;
   return error;

@@ -48,11 +48,11 @@ static_assert(kFirstPlace % kPlaces == 0, "the place that is never given out is 
 // Rollouts that one queue pair of weight 1 may have in the work queue, which is first come, first served, so that those of
 // another wait behind so many at most of each, and all that have more to come get workers as their weights are to each other.
 constexpr uint32_t kShare = DOORBELL_SHARE;
-// Slots of the work queue, by ticket. No ticket comes round to a slot to which no worker has come.
+// Slots of a work queue, by ticket. No ticket comes round to a slot to which no worker has come.
 constexpr uint32_t kWorkSlots = DOORBELL_WORK_SLOTS;
 static_assert(kMaxQueues * kPlaces <= kWorkSlots && (kWorkSlots & (kWorkSlots - 1)) == 0,
               "all that waits for workers has a slot, and tickets wrap with the slots (R13)");
-// What a slot of the work queue says; with the lap of its ticket above it is an entry.
+// What a slot of a work queue says; with the lap of its ticket above it is an entry.
 constexpr uint32_t kVacant = 0;
 constexpr uint32_t kAwaited = 1;  // the worker with the ticket waits for what comes
 // What follows is for the worker to take. A rollout is queue << 16 | place, with what has become of it above.
@@ -97,6 +97,13 @@ struct Place {
 };
 static_assert(sizeof(Place) == 128, "a place is a line");
 
+// What a descriptor of engine 1 has besides.
+struct SequencePlace {
+  uint64_t kv_offset;
+  uint32_t arena;
+  uint32_t slot;  // of its version
+};
+
 // Counters of what workers do, by queue.
 struct alignas(64) WorkerCounters {
   uint64_t tokens;
@@ -135,10 +142,26 @@ struct Function {
   alignas(128) uint32_t asked;      // the request
 };
 
+// Rollouts for workers of a kind, first come, first served.
+struct WorkQueue {
+  alignas(128) uint32_t tail;  // tickets filled
+  alignas(128) uint32_t head;  // tickets taken
+  alignas(128) uint64_t slots[kWorkSlots];  // by ticket, as `work_entry` has it
+};
+
+// The kinds: warps, which run engine 0 and score, and blocks, which run engine 1.
+constexpr uint32_t kForWarps = 0, kForBlocks = 1, kWorkQueues = 2;
+
+// A version of engine 1 whose image is in device memory: what descriptors need of its HwImage (R25).
+struct LoadedModel {
+  alignas(32) uint64_t block_bytes;  // of keys and values of 32 positions
+  uint32_t vocabulary;
+  uint32_t ends[4];
+};
+
 // Zeroed before the kernel starts.
 struct DeviceState {
-  alignas(128) uint32_t work_tail;     // tickets filled
-  alignas(128) uint32_t work_head;     // tickets taken
+  WorkQueue work[kWorkQueues];
   alignas(128) uint32_t exited;        // front ends that have ended
   alignas(128) uint32_t abandon[kMaxQueues * 32];    // one line each: the session whose rollouts are to be dropped
   alignas(128) uint32_t done_tail[kMaxQueues * 32];  // one line each
@@ -147,17 +170,34 @@ struct DeviceState {
   Function functions[kMaxQueues];
   WorkerCounters counters[kMaxQueues];
   engine::Range ranges[kMaxQueues][DOORBELL_RANGES];  // of reward model 1, while a session runs
-  // By ticket, as `work_entry` has it.
-  uint64_t work[kWorkSlots];
   // Entry of ticket t: (t + 1) << 32 | place.
   uint64_t done[kMaxQueues][kPlaces];
   Place places[kMaxQueues][kPlaces];
+  // Of engine 1.
+  SequencePlace sequences[kMaxQueues][kPlaces];
+  doorbell_session sessions[kMaxQueues];  // as the front ends have read them, for the blocks
+  LoadedModel models[kMaxQueues][2];      // by function and policy slot
+};
+
+// What engine 1 has of the device's memory: nothing, and no block, where there is none.
+struct LanguageMemory {
+  char* models;          // two of each function, one behind the other
+  uint64_t model_bytes;  // of each, a multiple of 64
+  char* caches;          // keys and values, one of each block
+  uint64_t cache_bytes;  // of each, a multiple of 64
+  uint32_t blocks;       // the last of the grid
+
+  __device__ __forceinline__ uint32_t engines() const { return blocks == 0 ? 1 : 2; }
+  __device__ __forceinline__ char* model(uint32_t function, uint32_t slot) const {
+    return models + model_bytes * (2 * function + slot);
+  }
 };
 
 struct Launch {
   DeviceState* state;
   doorbell_mailbox* mailboxes;  // host memory
   uint32_t queues;              // front ends: the first blocks of the grid
+  LanguageMemory language;
 };
 
 // The wait for a change by somebody else in the same device: short first, then yielding.
@@ -174,8 +214,8 @@ __device__ __forceinline__ uint64_t work_entry(uint32_t ticket, uint32_t what) {
 
 // Gives a ticket's worker what it is to do: a rollout, or kExit. Who waits already need not ask again whether it may take
 // it; so what costs time is done while there is nothing to do.
-__device__ __forceinline__ void hand_out(DeviceState& state, uint32_t ticket, uint32_t what) {
-  uint64_t* const slot = &state.work[ticket % kWorkSlots];
+__device__ __forceinline__ void hand_out(WorkQueue& work, uint32_t ticket, uint32_t what) {
+  uint64_t* const slot = &work.slots[ticket % kWorkSlots];
   const uint64_t vacant = work_entry(ticket, kVacant), awaited = work_entry(ticket, kAwaited);
   uint64_t expected = awaited;
   for (uint32_t spins = 0;;) {

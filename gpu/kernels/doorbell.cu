@@ -1,25 +1,37 @@
-// The persistent kernel: the first blocks of the grid are front ends, one per queue pair, and the warps of the others
-// are workers, which take rollouts of every queue.
+// The persistent kernel: the first blocks of the grid are front ends, one per queue pair, the last ones run rollouts of engine 1,
+// a block each, and the warps of the others are workers, which take rollouts of engine 0 of every queue.
 #include "front_end.cuh"
+#include "language_worker.cuh"
 #include "probes.cuh"
 #include "worker.cuh"
 
 extern "C" __global__ void __launch_bounds__(kBlockThreads, 1)
-doorbell_persistent(DeviceState* state, doorbell_mailbox* mailboxes, uint32_t queues) {
+doorbell_persistent(DeviceState* state, doorbell_mailbox* mailboxes, uint32_t queues, char* models, uint64_t model_bytes,
+                    char* caches, uint64_t cache_bytes, uint32_t language_blocks) {
   extern __shared__ FrontEnd front_end_memory[];
-  const Launch launch{state, mailboxes, queues};
+  __shared__ language::Job job;
+  const LanguageMemory language{models, model_bytes, caches, cache_bytes, language_blocks};
+  const Launch launch{state, mailboxes, queues, language};
+  const uint32_t workers = gridDim.x - queues - language.blocks;
   if (blockIdx.x < queues) {
-    if (front_end::block(front_end_memory[0], launch, blockIdx.x))
-      worker::dismiss(*state, (gridDim.x - queues) * kBlockWarps);
-  } else {
+    if (front_end::block(front_end_memory[0], launch, blockIdx.x)) {
+      worker::dismiss(state->work[kForWarps], workers * kBlockWarps);
+      worker::dismiss(state->work[kForBlocks], language.blocks);
+    }
+  } else if (blockIdx.x < queues + workers) {
     const uint32_t worker_id = (blockIdx.x - queues) * kBlockWarps + threadIdx.x / kWarp;
     worker::role(*state, worker_id, threadIdx.x % kWarp);
+  } else {
+    const uint32_t number = blockIdx.x - queues - workers;
+    language::Worker(job, launch, number, workers * kBlockWarps + number).role();
   }
 }
 
-// What the host has to provide: bytes of DeviceState and of a front end's shared memory, and threads of a block.
+// What the host has to provide: bytes of DeviceState and of the shared memory of a front end and of a block of engine 1, and
+// threads of a block.
 extern "C" __global__ void doorbell_sizes(uint32_t* to) {
   to[0] = sizeof(DeviceState);
   to[1] = sizeof(FrontEnd);
-  to[2] = kBlockThreads;
+  to[2] = language::kMostShared;
+  to[3] = kBlockThreads;
 }

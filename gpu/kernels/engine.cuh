@@ -140,8 +140,9 @@ struct Table {
 
 namespace engine {
 
-// By `model_id` and `reward_model_id`: what is not in them is BAD_MODEL.
-using Engines = Table<Hash>;
+// By `model_id`, the engines of which a warp runs a rollout. Engine 1 (language_worker.cuh) takes a block for each.
+using WarpEngines = Table<Hash>;
+// By `reward_model_id`: what is not in them is BAD_MODEL.
 using RewardModels = Table<DigestScore, RangeScore>;
 // Those that score by a digest, which a RESIDENT descriptor may name.
 using DigestModels = Table<DigestScore>;
@@ -152,10 +153,9 @@ using DigestModels = Table<DigestScore>;
 using Brief = Hash;
 constexpr uint32_t kBriefModel = 0;
 
-// Whether `model_id`, which the table has, is that engine.
-__device__ __forceinline__ constexpr bool is_brief(uint32_t model_id) {
-  return Engines::kCount == 1 || model_id == kBriefModel;
-}
+// Whether `model_id` is that engine.
+__device__ __forceinline__ constexpr bool is_brief(uint32_t model_id) { return model_id == kBriefModel; }
+constexpr uint32_t kLanguageModel = 1;
 
 // The score of the tokens with this digest, Q16.16 with a sign. The table has `reward_model_id`.
 __device__ __forceinline__ int32_t score(uint32_t reward_model_id, Digest digest) {

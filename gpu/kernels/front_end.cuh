@@ -6,6 +6,7 @@
 #include "descriptor.cuh"
 #include "device_state.cuh"
 #include "group_table.cuh"
+#include "language_image.cuh"
 #include "running_table.cuh"
 
 // In shared memory. A field has one writer, or is changed by atomic operations only.
@@ -23,7 +24,7 @@ struct FrontEnd {
   uint32_t free_places[kPlaces];
   uint32_t places_taken;
   uint32_t places_given;  // back
-  uint32_t tickets[kPlaces];  // of the work queue, by place
+  uint32_t tickets[kPlaces];  // of its work queue, by place
   // What is at a place (binding), 0 for nothing; its prefix_id, of what is shared; its SQ index << 32 | rollout_id.
   uint32_t bound[kPlaces];
   uint32_t prefix[kPlaces];
@@ -31,6 +32,8 @@ struct FrontEnd {
   uint32_t epoch;   // rises with each version that is published
   uint32_t loaded;  // the slot of the newest
   uint64_t* shown;  // where the host looks at the slots
+  LanguageMemory language;
+  uint32_t opening;  // PREFILLs at workers that have opened groups
   uint32_t gate;    // 1: something is being admitted under the versions as they are, or they are being changed
   uint32_t heard;   // the last request of the function that was there when the session started
   // The ABORT that has not come to all that was published before it (R8), by the control warp.
@@ -229,10 +232,10 @@ __device__ __forceinline__ void run_brief(Order& o, const doorbell_session& conf
 
 // Decides how a lane's descriptor, whose check word has been verified or not, is to be executed.
 __device__ __forceinline__ void classify(Order& o, bool verified, uint32_t index, const Versions& versions,
-                                         const doorbell_session& config) {
+                                         const doorbell_session& config, uint32_t engines) {
   // Without branches, as the lanes of a warp differ.
   const Version version(versions, o.desc.policy_version());
-  const uint32_t error = verified ? error_of(o.desc, version, config) : DOORBELL_ERR_BAD_CHECK;
+  const uint32_t error = verified ? error_of(o.desc, version, config, engines) : DOORBELL_ERR_BAD_CHECK;
   const uint32_t opcode = o.desc.opcode();
   const bool good = o.live && error == DOORBELL_ERR_NONE;
   const bool decode = good && opcode == DOORBELL_OP_DECODE;
@@ -243,7 +246,8 @@ __device__ __forceinline__ void classify(Order& o, bool verified, uint32_t index
   o.slot = version.slot;
   o.is_brief = runs && engine::is_brief(o.desc.model_id()) && o.desc.max_tokens() <= kBrief &&
                config.wait_states == 0;
-  o.is_long = (runs && !o.is_brief) || (good && opcode == DOORBELL_OP_REWARD);
+  o.is_long = (runs && !o.is_brief) || (good && opcode == DOORBELL_OP_REWARD) ||
+              (good && opcode == DOORBELL_OP_PREFILL && !engine::is_brief(o.desc.model_id()));
   o.is_stop = good && opcode == DOORBELL_OP_STOP;
   o.is_fence = good && o.desc.has(DOORBELL_FLAG_FENCE);
   // While somebody is about to publish, nothing is.
@@ -270,7 +274,7 @@ __device__ __forceinline__ void prepare(Order& o, uint32_t index, const FrontEnd
   const doorbell_session& config = f.config;
   // Behind the slots: what the host wrote when it had seen a version finds it here.
   const Versions versions{order::load_halves_block(&f.versions.slots)};
-  classify(o, verifies(o.desc, f.key, index), index, versions, config);
+  classify(o, verifies(o.desc, f.key, index), index, versions, config, f.language.engines());
   if (__any_sync(kEveryLane, o.is_brief)) {
     const engine::Brief::Decoder decoder = begin_brief(o);
     run_brief(o, config, decoder, [&](uint32_t k) { return decoder.step(k); });
@@ -384,13 +388,17 @@ __device__ __forceinline__ uint32_t admit(FrontEnd& f, Place* places, Order& o, 
   bool entered = false;
   if (UNLIKELY(longs != 0)) {
     uint32_t bound = binding::kAtWorker | o.bound;
-    if (o.desc.opcode() == DOORBELL_OP_DECODE) {
+    const bool prefill = o.desc.opcode() == DOORBELL_OP_PREFILL, opens = prefill && o.desc.max_tokens() != 0;
+    if (o.desc.opcode() != DOORBELL_OP_REWARD) {
       bound |= binding::kVersioned | (o.slot == 0 ? 0 : binding::kSecond);
-      if (o.desc.has(DOORBELL_FLAG_COW_PREFIX)) bound |= binding::kShared;
+      if (!engine::is_brief(o.desc.model_id())) bound |= binding::kSequence;
+      if (opens) bound |= binding::kOpens;
+      if (!prefill && o.desc.has(DOORBELL_FLAG_COW_PREFIX)) bound |= binding::kShared;
     }
     o.place = enter(f, places, o.desc.rollout_id(), index, bound, o.desc.prefix_id(), longs, lane);
     if (o.place == RunningTable::kNone) return DOORBELL_WAIT_WORKER;
     entered = longs >> lane & 1;
+    if (entered && opens) order::add_acq_rel_block(&f.opening, 1);
   }
   // What ends members does so in the order of its completions.
   const uint32_t grouped = __ballot_sync(kEveryLane, (instants >> lane & 1) != 0 && o.bound != 0);
@@ -416,6 +424,7 @@ __device__ __forceinline__ uint32_t admit(FrontEnd& f, Place* places, Order& o, 
   }
   if (reserved) return DOORBELL_WAIT_NOTHING;
   if (entered) {
+    if ((order::load_relaxed_block(&f.bound[o.place]) & binding::kOpens) != 0) order::add_acq_rel_block(&f.opening, 0u - 1);
     order::store_relaxed_block(&f.bound[o.place], 0);
     f.running.leave(o.desc.rollout_id());
   }
@@ -523,6 +532,17 @@ __device__ __noinline__ uint32_t bind(FrontEnd& f, uint32_t lanes, uint32_t pref
   return bound | error << 16;
 }
 
+// R17: whether a PREFILL at a worker has opened the group of this prefix.
+__device__ __noinline__ bool is_opening(const FrontEnd& f, uint32_t prefix_id) {
+  bool found = false;
+#pragma unroll 1
+  for (uint32_t k = 0; k < kPlaces; k++) {
+    const bool opens = (order::load_relaxed_block(&f.bound[k]) & binding::kOpens) != 0;
+    found = found || (opens && order::load_relaxed_block(&f.prefix[k]) == prefix_id);
+  }
+  return found;
+}
+
 // R8: tells the DECODEs at workers that share this prefix to end. Whether there are any.
 __device__ __noinline__ bool end_shared(FrontEnd& f, Place* places, uint32_t prefix_id, uint32_t lane) {
   bool some = false;
@@ -553,7 +573,9 @@ __device__ __forceinline__ void store_function(Function& function, const uint4& 
 
 // The policy slots as their registers show them, of which `newest` was loaded last.
 __device__ __forceinline__ uint64_t shown(const uint4& slots, uint32_t newest) {
-  const uint32_t low = slots.x | (newest == 0 ? 1u << 24 : 0), high = slots.z | (newest == 1 ? 1u << 24 : 0);
+  const uint32_t words = ~(1u << Versions::kEngine);
+  const uint32_t low = (slots.x & words) | (newest == 0 ? 1u << 24 : 0);
+  const uint32_t high = (slots.z & words) | (newest == 1 ? 1u << 24 : 0);
   return static_cast<uint64_t>(high) << 32 | low;
 }
 
@@ -581,7 +603,7 @@ __device__ __forceinline__ void resign(Function& function, uint32_t lane) {
   if (lane == 0) order::store_release_gpu(&function.publisher, 0);
 }
 
-// R19: whether a DECODE at a worker names the version in slot `target`.
+// R19: whether what is at a worker names the version in slot `target`.
 __device__ __noinline__ bool is_in_use(const FrontEnd& f, uint32_t target, uint32_t lane) {
   bool busy = false;
 #pragma unroll 1
@@ -683,7 +705,7 @@ __device__ __noinline__ void join(FrontEnd& f, DeviceState& state, uint32_t queu
     if (order::load_relaxed_gpu(&function.life) != f.config.life) {
       // R18: version 0 with salt 0, and nothing.
       order::store_relaxed_gpu(&function.life, f.config.life);
-      store_function(function, make_uint4(Versions::word(0, DOORBELL_SLOT_RESIDENT), 0, 0, 0));
+      store_function(function, make_uint4(Versions::word(0, 0, DOORBELL_SLOT_RESIDENT), 0, 0, 0));
       order::store_relaxed_gpu(&function.loaded, 0);
     }
     f.versions.slots = Versions::tagged(load_function(function), 0);
@@ -722,8 +744,11 @@ __device__ __noinline__ uint32_t publish_policy(FrontEnd& f, DeviceState& state,
   // One lane's, as each may have read at another time.
   const uint32_t w0 = __shfl_sync(kEveryLane, mine.x, 0), salt = __shfl_sync(kEveryLane, mine.y, 0);
   const uint32_t length = __shfl_sync(kEveryLane, mine.z, 0), check = __shfl_sync(kEveryLane, mine.w, 0);
-  const bool fits = mix(mix(mix(w0 ^ DOORBELL_GOLDEN) ^ salt) ^ length) == check &&
-                    w0 == (model_id << 16 | version) && length == 0;
+  const bool of_language = model_id == engine::kLanguageModel;
+  const bool agrees = mix(mix(mix(w0 ^ DOORBELL_GOLDEN) ^ salt) ^ length) == check &&
+                      w0 == (model_id << 16 | version) && length == (of_language ? sizeof(doorbell_hw_image) : 0);
+  language::Publication publication{};
+  const bool fits = agrees && (!of_language || publication.read(header + 64, f.config, f.language, lane));
   // Who joins waits for the publisher, so nobody comes after this.
   const uint32_t members = __shfl_sync(kEveryLane, order::load_relaxed_gpu(&function.members), 0);
   const bool alone = (members & ~(1u << queue)) == 0 || DOORBELL_FAULT(PublishesAlone);
@@ -743,15 +768,19 @@ __device__ __noinline__ uint32_t publish_policy(FrontEnd& f, DeviceState& state,
     if (!alone) ask(state, function, queue, request::kResume, lane);
     return DOORBELL_ERR_BAD_POLICY;
   }
-  const uint32_t resident = Versions::word(version, DOORBELL_SLOT_RESIDENT);
+  // Nobody uses the slot, and nobody starts to.
+  if (of_language)
+    publication.load(f.language.model(f.config.function, target), state.models[f.config.function][target], lane);
+  const uint32_t resident = Versions::word(version, model_id, DOORBELL_SLOT_RESIDENT);
+  const uint32_t of_slot = of_language ? publication.shape.context : salt;
   const uint32_t kept = mode == DOORBELL_POLICY_KEEP ? DOORBELL_SLOT_KEPT : DOORBELL_SLOT_ABORTED;
   uint4 slots = Versions::tagged(versions.slots, 0);
   uint32_t& old = newest == 0 ? slots.x : slots.z;
-  if (mode != DOORBELL_POLICY_WAIT) old = Versions::word(old & 0xFFFF, kept);
+  if (mode != DOORBELL_POLICY_WAIT) old = Versions::word(old & 0xFFFF, Versions::engine_of(old), kept);
   if (target == 0) {
-    slots.x = resident, slots.y = salt;
+    slots.x = resident, slots.y = of_slot;
   } else {
-    slots.z = resident, slots.w = salt;
+    slots.z = resident, slots.w = of_slot;
   }
   if (lane == 0) {
     store_function(function, slots);
@@ -776,15 +805,19 @@ __device__ __forceinline__ void finish(FrontEnd& f, DeviceState& state, uint32_t
   const uint32_t below = (1u << lane) - 1;
   if (UNLIKELY(longs != 0)) {
     // The places are filled while the tickets are on their way.
+    const bool is_sequence = o.desc.opcode() != DOORBELL_OP_REWARD && !engine::is_brief(o.desc.model_id());
+    const uint32_t sequences = __ballot_sync(kEveryLane, is_sequence) & longs, rollouts = longs & ~sequences;
     uint32_t ticket = 0;
-    if (lane == 0) ticket = order::take_tickets_gpu(&state.work_tail, __popc(longs));
+    if (lane == kForWarps && rollouts != 0) ticket = order::take_tickets_gpu(&state.work[kForWarps].tail, __popc(rollouts));
+    if (lane == kForBlocks && sequences != 0)
+      ticket = order::take_tickets_gpu(&state.work[kForBlocks].tail, __popc(sequences));
     if (longs >> lane & 1) {
       Place& place = state.places[queue][o.place];
       place.rollout_id = o.desc.rollout_id();
       place.seed = o.desc.seed();
       place.seq_len = o.desc.seq_len();
       place.max_tokens = o.desc.max_tokens();
-      if constexpr (engine::Engines::kCount > 1) place.model_id = o.desc.model_id();
+      place.model_id = o.desc.model_id();
       place.period = period_of(o.desc.checkpoint(), f.config.checkpoint_default);
       place.flags = o.desc.flags();
       place.reward_model_id = o.desc.reward_model_id();
@@ -798,11 +831,14 @@ __device__ __forceinline__ void finish(FrontEnd& f, DeviceState& state, uint32_t
       place.wait_states = f.config.wait_states;
       place.reward_threshold = f.config.reward_threshold;
       place.session = session;
+      if (is_sequence)
+        state.sequences[queue][o.place] = SequencePlace{o.desc.kv_offset(), o.desc.arena(), o.slot};
     }
-    ticket = __shfl_sync(kEveryLane, ticket, 0) + __popc(longs & below);
+    const uint32_t kind = is_sequence ? kForBlocks : kForWarps;
+    ticket = __shfl_sync(kEveryLane, ticket, kind) + __popc((is_sequence ? sequences : rollouts) & below);
     if (longs >> lane & 1) {
       order::store_relaxed_block(&f.tickets[o.place], ticket);
-      hand_out(state, ticket, queue << 16 | o.place);
+      hand_out(state.work[kind], ticket, queue << 16 | o.place);
     }
   }
   if (instants == 0) return;
@@ -1064,7 +1100,14 @@ struct Fetcher {
       uint32_t mask = by_itself ? 1u << k : left & (first_alone - 1);
       const bool fence = __shfl_sync(kEveryLane, o.is_fence, k);
       uint32_t missing = DOORBELL_WAIT_NOTHING;
-      if (by_itself) {
+      // R17, R27: what belongs to a group starts behind its PREFILL. Before anything is asked of those that run.
+      if (UNLIKELY(__any_sync(kEveryLane, order::load_acquire_block(&f.opening) != 0))) {
+        const bool joins = (mask & unbound) >> lane & 1 && o.desc.opcode() != DOORBELL_OP_PREFILL;
+        const uint32_t early = __ballot_sync(kEveryLane, joins && is_opening(f, o.desc.prefix_id()));
+        if (early != 0) mask &= (early & (0u - early)) - 1;
+        if (mask == 0) missing = DOORBELL_WAIT_ROLLOUT;
+      }
+      if (by_itself && missing == DOORBELL_WAIT_NOTHING) {
         const bool of_group = o.is_stop && o.desc.has(DOORBELL_FLAG_COW_PREFIX) && o.desc.member() == DOORBELL_MEMBER_NONE;
         missing = held_by(first + k, __shfl_sync(kEveryLane, o.desc.rollout_id(), k),
                           __shfl_sync(kEveryLane, o.desc.prefix_id(), k), fence, __shfl_sync(kEveryLane, o.is_stop, k),
@@ -1273,7 +1316,7 @@ struct Fetcher {
       uint32_t claimed_from = ~index;
       if (lane == 0) claimed_from = order::compare_swap_relaxed_block(&f.claimed, index, index + 1);
       __syncwarp();
-      classify(o, verified, index, versions, config);
+      classify(o, verified, index, versions, config, f.language.engines());
       const bool at_once = quiet && o.is_plain;
       if (!__any_sync(kEveryLane, claimed_from == index || DOORBELL_FAULT(ScoutsBlindly))) continue;
       if (UNLIKELY(!__shfl_sync(kEveryLane, at_once, 0))) {
@@ -1368,7 +1411,8 @@ __device__ __noinline__ void cancel(FrontEnd& f, DeviceState& state, uint32_t qu
   for (uint32_t k = lane; k < kPlaces; k += kWarp) {
     // An old ticket's slot has another entry by now.
     const uint32_t ticket = order::load_relaxed_block(&f.tickets[k]), rollout = queue << 16 | k;
-    uint64_t* const slot = &state.work[ticket % kWorkSlots];
+    const bool is_sequence = (order::load_relaxed_block(&f.bound[k]) & binding::kSequence) != 0;
+    uint64_t* const slot = &state.work[is_sequence ? kForBlocks : kForWarps].slots[ticket % kWorkSlots];
     const uint64_t queued = work_entry(ticket, kQueued | rollout), cancelled = work_entry(ticket, kCancelled | rollout);
     count += order::load_relaxed_gpu(slot) == queued &&
              order::compare_swap_relaxed_gpu(slot, queued, cancelled) == queued;
@@ -1466,7 +1510,8 @@ __device__ __noinline__ void completion_role(FrontEnd& f, const Launch& launch, 
     const uint32_t rollout = mine ? place.rollout_id : 0;
     // It has its slot, and before the host sees it nobody waits for it as one at a worker (R17, R19).
     if (mine) order::store_release_block(&f.bound[place_index], 0);
-    uint32_t asking = 0;
+    if (mine && UNLIKELY((bound & binding::kOpens) != 0)) order::add_acq_rel_block(&f.opening, 0u - 1);
+    uint32_t asking = 0, failed = 0, prefills = 0;
     if (!ending) {
       ulonglong2* const halves = reinterpret_cast<ulonglong2*>(stage);
       if (mine) {
@@ -1476,7 +1521,10 @@ __device__ __noinline__ void completion_role(FrontEnd& f, const Launch& launch, 
         halves[2 * lane] = pair[0];
         halves[2 * lane + 1] = pair[1];
       }
-      asking = closing | __ballot_sync(kEveryLane, mine && (place.flags & DOORBELL_FLAG_INTERRUPT) != 0);
+      const uint32_t status = mine ? static_cast<uint32_t>(place.result[1].y >> 48) & 0xFF : 0;
+      failed = __ballot_sync(kEveryLane, mine && status == DOORBELL_STATUS_ERROR);
+      prefills = __ballot_sync(kEveryLane, mine && place.opcode == DOORBELL_OP_PREFILL);
+      asking = closing | failed | __ballot_sync(kEveryLane, mine && (place.flags & DOORBELL_FLAG_INTERRUPT) != 0);
       __syncwarp();
       // The workers' tokens, seen through their release and this warp's acquire, before the completions.
       order::fence_sys();
@@ -1493,6 +1541,10 @@ __device__ __noinline__ void completion_role(FrontEnd& f, const Launch& launch, 
     if (lane == 0) {
       tally_completions(f, kCompletionWarp, ending ? 0 : count);
       tally(f, kCompletionWarp, kWriteBeats, ending ? 0 : count);
+      if (UNLIKELY((failed | prefills) != 0)) {
+        tally(f, kCompletionWarp, kErrors, __popc(failed));
+        tally(f, kCompletionWarp, kPrefixes, __popc(prefills));
+      }
       if (asking != 0) note_ask(f, reservation.first + 31 - __clz(asking));
       order::store_release_block(&f.places_given, order::load_relaxed_block(&f.places_given) + count);
     }
@@ -1674,6 +1726,7 @@ __device__ bool block(FrontEnd& f, const Launch& launch, uint32_t queue) {
         for (uint32_t k = lane; k < 2 * DOORBELL_RANGES; k += kWarp)
           ranges[k] = order::load_relaxed_sys(&mailbox.ranges[k]);
         __syncwarp();
+        if (lane == 0) launch.state->sessions[queue] = f.config;
         join(f, *launch.state, queue, lane);
         __syncwarp();
       }
@@ -1690,7 +1743,8 @@ __device__ bool block(FrontEnd& f, const Launch& launch, uint32_t queue) {
       if (threadIdx.x < 16) reinterpret_cast<uint32_t*>(f.key)[threadIdx.x] = key_word(f.config.sq_key, threadIdx.x);
       if (threadIdx.x < 16 * kBlockWarps) f.counters[threadIdx.x / 16][threadIdx.x % 16] = 0;
       if (threadIdx.x == 0) {
-        f.running.entries = f.waits_for = f.asks = 0;
+        f.running.entries = f.waits_for = f.asks = f.opening = 0;
+        f.language = launch.language;
         f.aborting = f.aborted = 0;
         f.places_taken = kFirstPlace;
         f.places_given = kFirstPlace + kGivenPlaces;

@@ -9,11 +9,13 @@
 namespace binding {
 
 constexpr uint32_t kAtWorker = 1u << 31;   // it has a place
-constexpr uint32_t kVersioned = 1u << 30;  // a DECODE, and so the user of a policy slot
+constexpr uint32_t kVersioned = 1u << 30;  // a DECODE, or a PREFILL of engine 1, and so the user of a policy slot
 constexpr uint32_t kSecond = 1u << 29;     // of slot 1
 constexpr uint32_t kShared = 1u << 28;     // a DECODE with COW_PREFIX
 constexpr uint32_t kGrouped = 1u << 27;    // belongs to a group
 constexpr uint32_t kWhole = 1u << 26;      // a STOP of it all
+constexpr uint32_t kSequence = 1u << 25;   // of engine 1: it is a block's
+constexpr uint32_t kOpens = 1u << 24;      // a PREFILL that has opened a group, whose members wait for it
 constexpr uint32_t kMemberBits = 6, kMember = (1u << kMemberBits) - 1;
 static_assert(DOORBELL_MEMBERS_MAX == 1u << kMemberBits, "a member is an index into a word of 64 bits");
 

@@ -36,6 +36,10 @@ struct doorbell_session {
   uint32_t function;                   // that owns the queue pair
   // of the function: rises when a queue pair starts while none of the function is active
   uint32_t life;
+  uint64_t kv_base;                    // bus address
+  uint64_t model_base;                 // bus address
+  uint64_t model_size;                 // bytes
+  uint64_t arenas[8];                  // bus address and bytes of each
 };
 
 struct doorbell_mailbox {
@@ -48,7 +52,7 @@ struct doorbell_mailbox {
   uint64_t abort_of;
   uint8_t unused1[40];
   struct doorbell_session session;
-  uint8_t unused2[16];
+  uint8_t unused2[56];
   // By the host: the ranges of reward model 1, fixed while a session runs.
   uint32_t ranges[32];                 // first and last token of each
   // By the kernel; `reached` behind the others, with release order.
@@ -66,7 +70,7 @@ struct doorbell_mailbox {
   uint64_t counters[16];               // by place in the page
   // Of the function with the page's number: by the host while none of its queue pairs is active, else by the kernel.
   uint64_t policy_slots;               // slots 0 and, above, 1, as their registers show them
-  uint8_t unused[3576];
+  uint8_t unused[3448];
 };
 
 DOORBELL_ASSERT(sizeof(struct doorbell_mailbox) == 4096, "size of doorbell_mailbox");
@@ -96,18 +100,22 @@ DOORBELL_ASSERT(DOORBELL_OFFSETOF(struct doorbell_mailbox, session.sq_key) == 16
 DOORBELL_ASSERT(DOORBELL_OFFSETOF(struct doorbell_mailbox, session.weight) == 164, "offset of session.weight");
 DOORBELL_ASSERT(DOORBELL_OFFSETOF(struct doorbell_mailbox, session.function) == 168, "offset of session.function");
 DOORBELL_ASSERT(DOORBELL_OFFSETOF(struct doorbell_mailbox, session.life) == 172, "offset of session.life");
-DOORBELL_ASSERT(DOORBELL_OFFSETOF(struct doorbell_mailbox, ranges) == 192, "offset of ranges");
-DOORBELL_ASSERT(DOORBELL_OFFSETOF(struct doorbell_mailbox, reached) == 320, "offset of reached");
-DOORBELL_ASSERT(DOORBELL_OFFSETOF(struct doorbell_mailbox, sq_head) == 324, "offset of sq_head");
-DOORBELL_ASSERT(DOORBELL_OFFSETOF(struct doorbell_mailbox, cq_tail) == 328, "offset of cq_tail");
-DOORBELL_ASSERT(DOORBELL_OFFSETOF(struct doorbell_mailbox, outstanding) == 332, "offset of outstanding");
-DOORBELL_ASSERT(DOORBELL_OFFSETOF(struct doorbell_mailbox, asks) == 336, "offset of asks");
-DOORBELL_ASSERT(DOORBELL_OFFSETOF(struct doorbell_mailbox, asked) == 340, "offset of asked");
-DOORBELL_ASSERT(DOORBELL_OFFSETOF(struct doorbell_mailbox, waits_for) == 344, "offset of waits_for");
-DOORBELL_ASSERT(DOORBELL_OFFSETOF(struct doorbell_mailbox, heartbeat) == 348, "offset of heartbeat");
-DOORBELL_ASSERT(DOORBELL_OFFSETOF(struct doorbell_mailbox, aborted) == 352, "offset of aborted");
-DOORBELL_ASSERT(DOORBELL_OFFSETOF(struct doorbell_mailbox, counters) == 384, "offset of counters");
-DOORBELL_ASSERT(DOORBELL_OFFSETOF(struct doorbell_mailbox, policy_slots) == 512, "offset of policy_slots");
+DOORBELL_ASSERT(DOORBELL_OFFSETOF(struct doorbell_mailbox, session.kv_base) == 176, "offset of session.kv_base");
+DOORBELL_ASSERT(DOORBELL_OFFSETOF(struct doorbell_mailbox, session.model_base) == 184, "offset of session.model_base");
+DOORBELL_ASSERT(DOORBELL_OFFSETOF(struct doorbell_mailbox, session.model_size) == 192, "offset of session.model_size");
+DOORBELL_ASSERT(DOORBELL_OFFSETOF(struct doorbell_mailbox, session.arenas) == 200, "offset of session.arenas");
+DOORBELL_ASSERT(DOORBELL_OFFSETOF(struct doorbell_mailbox, ranges) == 320, "offset of ranges");
+DOORBELL_ASSERT(DOORBELL_OFFSETOF(struct doorbell_mailbox, reached) == 448, "offset of reached");
+DOORBELL_ASSERT(DOORBELL_OFFSETOF(struct doorbell_mailbox, sq_head) == 452, "offset of sq_head");
+DOORBELL_ASSERT(DOORBELL_OFFSETOF(struct doorbell_mailbox, cq_tail) == 456, "offset of cq_tail");
+DOORBELL_ASSERT(DOORBELL_OFFSETOF(struct doorbell_mailbox, outstanding) == 460, "offset of outstanding");
+DOORBELL_ASSERT(DOORBELL_OFFSETOF(struct doorbell_mailbox, asks) == 464, "offset of asks");
+DOORBELL_ASSERT(DOORBELL_OFFSETOF(struct doorbell_mailbox, asked) == 468, "offset of asked");
+DOORBELL_ASSERT(DOORBELL_OFFSETOF(struct doorbell_mailbox, waits_for) == 472, "offset of waits_for");
+DOORBELL_ASSERT(DOORBELL_OFFSETOF(struct doorbell_mailbox, heartbeat) == 476, "offset of heartbeat");
+DOORBELL_ASSERT(DOORBELL_OFFSETOF(struct doorbell_mailbox, aborted) == 480, "offset of aborted");
+DOORBELL_ASSERT(DOORBELL_OFFSETOF(struct doorbell_mailbox, counters) == 512, "offset of counters");
+DOORBELL_ASSERT(DOORBELL_OFFSETOF(struct doorbell_mailbox, policy_slots) == 640, "offset of policy_slots");
 
 // What the oldest descriptor that has not started waits for (R15): `waits_for`.
 enum doorbell_wait {

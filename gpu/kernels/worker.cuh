@@ -1,4 +1,4 @@
-// Role: worker. A warp that runs one rollout at a time, from whichever queue: 32 tokens per step, one per lane.
+// Role: worker. A warp that runs one rollout of engine 0 at a time, from whichever queue: 32 tokens per step, one per lane.
 #ifndef DOORBELL_WORKER_CUH
 #define DOORBELL_WORKER_CUH
 
@@ -13,6 +13,47 @@ __device__ __forceinline__ void wait_cycles(uint32_t cycles, Stopped stopped) {
   const long long start = clock64();
   while (clock64() - start < cycles && !stopped()) DOORBELL_YIELD();
 }
+
+// How far a DECODE has come.
+struct Course {
+  uint32_t max_tokens;
+  uint32_t period;  // between checkpoints
+  bool resident;
+  uint32_t produced = 0, checkpoint = period;
+  uint32_t ended_as = 0;  // a status; 0 while it has not ended
+  uint32_t flags = 0;     // of its completion
+  engine::Digest digest, since;  // of all tokens, and with RESIDENT of those since the last checkpoint (R9)
+
+  // Tokens to the next length at which it may end on its own.
+  __device__ __forceinline__ uint32_t left() const { return min(max_tokens, checkpoint) - produced; }
+
+  __device__ __forceinline__ void push(uint32_t token) {
+    digest.push(token);
+    if (resident) since.push(token);
+  }
+
+  // What ends it behind the tokens that it has by now, in the contract's order; `told` is what the front end said.
+  __device__ __forceinline__ void decide(const Place& place, bool eos_stops, uint32_t told) {
+    if (eos_stops || produced == max_tokens) {
+      ended_as = DOORBELL_STATUS_DONE;
+    } else if (told == kStop || (told == kKeep && !resident)) {
+      ended_as = told == kStop ? DOORBELL_STATUS_STOPPED : DOORBELL_STATUS_SUPERSEDED;
+    } else if (produced == checkpoint) {
+      if (!resident) {
+        ended_as = DOORBELL_STATUS_REWARD_NEEDED;
+      } else if (engine::score(place.reward_model_id, DOORBELL_FAULT(ScoresAll) ? digest : since) <
+                 static_cast<int32_t>(place.reward_threshold)) {
+        ended_as = DOORBELL_STATUS_DONE;
+        flags |= DOORBELL_CFLAG_REJECTED;
+      } else if (told == kKeep) {
+        ended_as = DOORBELL_STATUS_SUPERSEDED;
+      } else {
+        since = engine::Digest{};
+        checkpoint = checkpoint > 0xFFFFFFFFu - period ? 0xFFFFFFFFu : checkpoint + period;
+      }
+    }
+  }
+};
 
 // What the front end has told the DECODE with this index: to end as kStop or kKeep says, or 0. All lanes call it, and get the
 // same.
@@ -81,34 +122,33 @@ __device__ __forceinline__ void run(DeviceState& state, uint32_t queue, uint32_t
                                     uint32_t lane) {
   Place& place = state.places[queue][place_index];
   const long long start_clock = clock64();
-  const uint32_t max_tokens = place.max_tokens, seq_len = place.seq_len, flags = place.flags, period = place.period;
+  const uint32_t seq_len = place.seq_len, flags = place.flags;
   const uint32_t eos_threshold = place.eos_threshold, wait_states = place.wait_states;
   auto decoder = Engine::begin(engine::Rollout{place.seed, place.rollout_id, seq_len, place.salt});
   uint32_t* const tokens = reinterpret_cast<uint32_t*>(place.tokens);
   uint32_t* const logps = reinterpret_cast<uint32_t*>(place.logps);
   const uint32_t index = place.index;
-  const bool resident = (flags & DOORBELL_FLAG_RESIDENT) != 0;
   const uint32_t* const abandon = &state.abandon[queue * 32];
   const uint32_t session = place.session;
 
-  uint32_t produced = 0, checkpoint = period, ended_as = 0, completion_flags = 0;
-  engine::Digest digest, since;  // of all tokens, and with RESIDENT of those since the last checkpoint (R9)
+  Course course{place.max_tokens, place.period, (flags & DOORBELL_FLAG_RESIDENT) != 0};
   bool abandoned = false;
   // What has been told to end before it started adds no token.
   const uint32_t early = told(order::load_relaxed_gpu(&place.stop), order::load_relaxed_gpu(&place.abort), index);
   if (UNLIKELY(early != 0) && !DOORBELL_FAULT(StartsRetired))
-    ended_as = early == kStop ? DOORBELL_STATUS_STOPPED : DOORBELL_STATUS_SUPERSEDED;
-  while (ended_as == 0) {
+    course.ended_as = early == kStop ? DOORBELL_STATUS_STOPPED : DOORBELL_STATUS_SUPERSEDED;
+  while (course.ended_as == 0) {
     DOORBELL_YIELD();
     // All three are looked at behind the step's arithmetic, which hides their latency.
     const uint32_t stop = order::load_relaxed_gpu(&place.stop);
     const uint32_t abort = order::load_relaxed_gpu(&place.abort);
     const uint32_t dropped = order::load_relaxed_gpu(abandon);
+    const uint32_t produced = course.produced;
     const engine::Step step = decoder.step(produced + lane);
     const uint32_t token = decoder.token(step);
 
     // How many of the 32 count: up to the budget, the next checkpoint, an end of sequence that stops.
-    uint32_t count = min(min(kWarp, max_tokens - produced), checkpoint - produced);
+    uint32_t count = min(kWarp, course.left());
     if (wait_states != 0) count = 1;
     const uint32_t all_ends = __ballot_sync(kEveryLane, decoder.eos(step, eos_threshold));
     uint32_t ends = all_ends & (count == kWarp ? kEveryLane : (1u << count) - 1);
@@ -122,41 +162,16 @@ __device__ __forceinline__ void run(DeviceState& state, uint32_t queue, uint32_t
     if (lane < count) order::store_relaxed_sys(tokens + produced + lane, token);
     if (logps != nullptr && lane < count) order::store_relaxed_sys(logps + produced + lane, decoder.logp(step));
 
-    if (resident) {
-      for (uint32_t k = 0; k < count; k++) {
-        const uint32_t one = __shfl_sync(kEveryLane, token, k);
-        digest.push(one);
-        since.push(one);
-      }
-    } else if (count == kWarp) {
+    if (count == kWarp && !course.resident) {
 #pragma unroll
-      for (uint32_t k = 0; k < kWarp; k++) digest.push(__shfl_sync(kEveryLane, token, k));
+      for (uint32_t k = 0; k < kWarp; k++) course.digest.push(__shfl_sync(kEveryLane, token, k));
     } else {
-      for (uint32_t k = 0; k < count; k++) digest.push(__shfl_sync(kEveryLane, token, k));
+      for (uint32_t k = 0; k < count; k++) course.push(__shfl_sync(kEveryLane, token, k));
     }
-    produced += count;
-    if (ends != 0) completion_flags |= DOORBELL_CFLAG_EOS;
+    course.produced += count;
+    if (ends != 0) course.flags |= DOORBELL_CFLAG_EOS;
     if (lane == 0) order::count_gpu(&state.counters[queue].tokens, count);
-
-    // What ends a DECODE: the contract's order.
-    if (eos_stops || produced == max_tokens) {
-      ended_as = DOORBELL_STATUS_DONE;
-    } else if (const uint32_t ends = told(stop, abort, index); ends == kStop || (ends == kKeep && !resident)) {
-      ended_as = ends == kStop ? DOORBELL_STATUS_STOPPED : DOORBELL_STATUS_SUPERSEDED;
-    } else if (produced == checkpoint) {
-      if (!resident) {
-        ended_as = DOORBELL_STATUS_REWARD_NEEDED;
-      } else if (engine::score(place.reward_model_id, DOORBELL_FAULT(ScoresAll) ? digest : since) <
-                 static_cast<int32_t>(place.reward_threshold)) {
-        ended_as = DOORBELL_STATUS_DONE;
-        completion_flags |= DOORBELL_CFLAG_REJECTED;
-      } else if (ends == kKeep) {
-        ended_as = DOORBELL_STATUS_SUPERSEDED;
-      } else {
-        since = engine::Digest{};
-        checkpoint = checkpoint > 0xFFFFFFFFu - period ? 0xFFFFFFFFu : checkpoint + period;
-      }
-    }
+    course.decide(place, eos_stops, told(stop, abort, index));
     abandoned = __any_sync(kEveryLane, dropped == session);
     if (abandoned) break;
   }
@@ -166,37 +181,51 @@ __device__ __forceinline__ void run(DeviceState& state, uint32_t queue, uint32_t
   if (lane == 0) {
     WorkerCounters& counters = state.counters[queue];
     if (!abandoned) {
-      leave_result(place, worker_id, Outcome{ended_as, DOORBELL_ERR_NONE, completion_flags, produced, digest.value});
-      if (produced != 0) {
-        const uint32_t lines = lines_of(place.tokens, produced);
+      leave_result(place, worker_id,
+                   Outcome{course.ended_as, DOORBELL_ERR_NONE, course.flags, course.produced, course.digest.value});
+      if (course.produced != 0) {
+        const uint32_t lines = lines_of(place.tokens, course.produced);
         order::count_gpu(&counters.lines, logps != nullptr ? 2 * lines : lines);
       }
     }
     order::count_gpu(&counters.busy, clock64() - start_clock);
-    order::count_gpu(&counters.wait, static_cast<uint64_t>(wait_states) * produced);
+    order::count_gpu(&counters.wait, static_cast<uint64_t>(wait_states) * course.produced);
     give_back(state, queue, place_index);
   }
 }
 
-// Tells as many workers to end, once every front end has.
-__device__ void dismiss(DeviceState& state, uint32_t workers) {
+// Tells as many workers of a queue to end, once every front end has.
+__device__ void dismiss(WorkQueue& work, uint32_t workers) {
   for (uint32_t k = threadIdx.x; k < workers; k += blockDim.x) {
-    const uint32_t ticket = order::take_tickets_gpu(&state.work_tail, 1);
-    hand_out(state, ticket, kExit);
+    const uint32_t ticket = order::take_tickets_gpu(&work.tail, 1);
+    hand_out(work, ticket, kExit);
   }
 }
 
-// Takes tickets of the work queue, each in turn of its arrival, until one tells it to end. A worker looks at the slot
+// What a worker that has taken `entry` out of the slot of its ticket is to do: nothing, if the end of the session was faster
+// to cancel it. The slot is vacant for its next ticket. One lane calls it.
+__device__ __forceinline__ bool take_over(DeviceState& state, uint64_t* slot, uint32_t ticket, uint64_t entry) {
+  const uint32_t what = static_cast<uint32_t>(entry), queue = what >> 16 & 0xFF;
+  const uint64_t vacated = work_entry(ticket + kWorkSlots, kVacant);
+  bool mine = (what & kCancelled) == 0;
+  if ((what & kQueued) != 0) mine = order::compare_swap_relaxed_gpu(slot, entry, vacated) == entry;
+  if ((what & kQueued) == 0 || !mine) order::store_relaxed_gpu(slot, vacated);
+  if (what != kExit) order::count_gpu(&state.fetched[queue * 16], 1);
+  return mine;
+}
+
+// Takes tickets of the warps' work queue, each in turn of its arrival, until one tells it to end. A worker looks at the slot
 // of its own ticket alone, not at a word that two thousand look at; and it says there that it waits, so that what is
 // handed to it is its own without a further exchange.
 __device__ void role(DeviceState& state, uint32_t worker_id, uint32_t lane) {
+  WorkQueue& work = state.work[kForWarps];
   for (;;) {
     uint32_t ticket = 0;
-    if (lane == 0) ticket = order::take_tickets_gpu(&state.work_head, 1);
+    if (lane == 0) ticket = order::take_tickets_gpu(&work.head, 1);
     ticket = __shfl_sync(kEveryLane, ticket, 0);
-    uint64_t* const slot = &state.work[ticket % kWorkSlots];
+    uint64_t* const slot = &work.slots[ticket % kWorkSlots];
     if (DOORBELL_FAULT(StallsWorker) && worker_id == 0 && ticket < kPlaces) {
-      while (order::load_relaxed_gpu(&state.work_tail) - ticket <= kWorkSlots) DOORBELL_YIELD();
+      while (order::load_relaxed_gpu(&work.tail) - ticket <= kWorkSlots) DOORBELL_YIELD();
       DOORBELL_WINDOW(StallsWorker);
     }
     uint64_t entry = 0;
@@ -210,21 +239,15 @@ __device__ void role(DeviceState& state, uint32_t worker_id, uint32_t lane) {
     }
     const uint32_t what = __shfl_sync(kEveryLane, static_cast<uint32_t>(entry), 0);
     const uint32_t queue = what >> 16 & 0xFF, place = what & 0xFFFF;
-    // The slot is vacant for its next ticket; and the end of its session may have been faster to cancel the rollout.
-    bool mine = (what & kCancelled) == 0;
-    if (lane == 0) {
-      const uint64_t vacated = work_entry(ticket + kWorkSlots, kVacant);
-      if ((what & kQueued) != 0) mine = order::compare_swap_relaxed_gpu(slot, entry, vacated) == entry;
-      if ((what & kQueued) == 0 || !mine) order::store_relaxed_gpu(slot, vacated);
-      if (what != kExit) order::count_gpu(&state.fetched[queue * 16], 1);
-    }
+    bool mine = false;
+    if (lane == 0) mine = take_over(state, slot, ticket, entry);
     if (what == kExit) return;
     if (!__shfl_sync(kEveryLane, mine, 0)) continue;
     if (UNLIKELY(state.places[queue][place].opcode == DOORBELL_OP_REWARD)) {
       score(state, queue, place, worker_id, lane);
       continue;
     }
-    engine::Engines::with(state.places[queue][place].model_id, [&](auto chosen) {
+    engine::WarpEngines::with(state.places[queue][place].model_id, [&](auto chosen) {
       run<typename decltype(chosen)::Type>(state, queue, place, worker_id, lane);
     });
   }

@@ -73,23 +73,63 @@ pub struct GpuOptions {
     /// Multiprocessors to take, one block on each: at least one more than queue pairs. `None` is all; with fewer, the
     /// others are left to whoever else computes on the GPU.
     pub sms: Option<u32>,
+    /// With engine 1, and device memory for it.
+    pub language: Option<LanguageMemory>,
+}
+
+/// What engine 1 gets of a GPU's memory.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LanguageMemory {
+    /// Bytes of the largest image that a version may have: there are two versions of each function.
+    pub model_bytes: u64,
+    /// Bytes of keys and values of the longest sequence, which each block that runs rollouts has; fewer where all of them would take more than
+    /// half of the memory that is free.
+    pub cache_bytes: u64,
+}
+
+impl LanguageMemory {
+    /// Both in whole lines, for so many blocks, where so many bytes are free.
+    fn within(self, free: u64, blocks: u32) -> Self {
+        let lines = |bytes: u64| bytes.next_multiple_of(64);
+        let most = free / 2 / u64::from(blocks.max(1)) / 64 * 64;
+        Self { model_bytes: lines(self.model_bytes), cache_bytes: lines(self.cache_bytes).min(most) }
+    }
+}
+
+impl GpuOptions {
+    /// Decode engines.
+    fn engines(&self) -> u32 {
+        1 + u32::from(self.language.is_some())
+    }
 }
 
 impl Default for GpuOptions {
     fn default() -> Self {
-        Self { gpu: 0, queues: 1, bytes: 0, sms: None }
+        Self { gpu: 0, queues: 1, bytes: 0, sms: None, language: None }
     }
+}
+
+/// Of so many blocks besides the front ends, those that run engine 1, a rollout each: all but one of sixteen, and at least one of
+/// each kind.
+fn language_blocks(blocks: u32) -> u32 {
+    blocks - blocks.div_ceil(16)
 }
 
 /// How many blocks are started: one per multiprocessor of `processors`, or of the `sms` of them that are wanted, each of
 /// which holds `per_processor` at a time. All of them are to run at the same time: one per queue pair is a front end, and
 /// without one more nobody would work.
-fn blocks(processors: u32, per_processor: u32, queues: usize, sms: Option<u32>) -> Result<u32, DeviceError> {
-    let needed = queues as u32 + 1;
+fn blocks(
+    processors: u32,
+    per_processor: u32,
+    queues: usize,
+    sms: Option<u32>,
+    engines: u32,
+) -> Result<u32, DeviceError> {
+    let needed = queues as u32 + engines;
     if let Some(sms) = sms.filter(|sms| !(needed..=processors).contains(sms)) {
         let expected = format!(
-            "{needed} to {processors}: one multiprocessor per queue pair, at least one for workers, and no more than the \
-             GPU has"
+            "{needed} to {processors}: one multiprocessor per queue pair, at least one for the workers of each engine, and \
+             no more than the GPU has"
         );
         return Err(DeviceError::Config { field: "sms", value: sms.into(), expected });
     }
@@ -97,8 +137,8 @@ fn blocks(processors: u32, per_processor: u32, queues: usize, sms: Option<u32>) 
     if blocks > room {
         let expected = format!(
             "at most {}: {room} blocks of the kernel fit this GPU at a time ({per_processor} on each of {processors} \
-             multiprocessors), one is needed per queue pair and one for workers",
-            room.saturating_sub(1)
+             multiprocessors), one is needed per queue pair and one for the workers of each engine",
+            room.saturating_sub(engines)
         );
         return Err(DeviceError::Config { field: "queues", value: queues as u64, expected });
     }
@@ -180,6 +220,10 @@ impl Engine for Member {
         self.gpu().options.queues
     }
 
+    fn engines(&self) -> u32 {
+        self.gpu().options.engines()
+    }
+
     fn memory(&self) -> Result<SharedMemory, DeviceError> {
         Ok(self.gpu().memory.clone())
     }
@@ -197,10 +241,14 @@ struct Gpu {
     mailboxes: SharedMemory,
     memory: SharedMemory,
     stream: Arc<CudaStream>,
-    /// Device memory of the kernel; 0 if it has to stay.
-    state: u64,
+    /// The kernel's state, and of engine 1 the models, and the keys and values of each block.
+    device_memory: [DeviceMemory; 3],
+    /// Blocks that run engine 1.
+    language_blocks: u32,
     function: CudaFunction,
-    sizes: Sizes,
+    /// Of a block: threads, and bytes of shared memory.
+    threads: u32,
+    shared: u32,
     blocks: u32,
     /// Whether the kernel was started, and is not known to have ended.
     started: AtomicBool,
@@ -210,7 +258,7 @@ struct Gpu {
 impl Gpu {
     /// Does everything but start the kernel.
     fn ready(options: GpuOptions) -> Result<Self, DeviceError> {
-        let GpuOptions { gpu, queues, bytes, sms } = options;
+        let GpuOptions { gpu, queues, bytes, sms, language } = options;
         if !(1..=MAX_QUEUES).contains(&queues) {
             let expected = format!("1 to {MAX_QUEUES}");
             return Err(DeviceError::Config { field: "queues", value: queues as u64, expected });
@@ -250,24 +298,45 @@ impl Gpu {
         let function =
             kernels.module.load_function("doorbell_persistent").map_err(driver("finding the kernel"))?;
         // Loads its code, too: later a running kernel would be waited for.
-        let shared = sizes.front_end as i32;
+        let shared = if language.is_some() { sizes.front_end.max(sizes.language) } else { sizes.front_end };
         function
-            .set_attribute(CUfunction_attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, shared)
+            .set_attribute(CUfunction_attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, shared as i32)
             .map_err(driver("giving the kernel its shared memory"))?;
         let per_processor = function
-            .occupancy_max_active_blocks_per_multiprocessor(sizes.threads, sizes.front_end as usize, None)
+            .occupancy_max_active_blocks_per_multiprocessor(sizes.threads, shared as usize, None)
             .map_err(driver("asking how many blocks fit"))?;
-        let blocks = blocks(about.processors, per_processor, queues, sms)?;
-        // Last, so that nothing above has to give it back. SAFETY: a plain allocation, zeroed before anybody reads it, and
-        // freed in `drop`.
-        let state = unsafe {
-            let state = result::malloc_sync(sizes.state).map_err(driver("allocating device memory"))?;
-            result::memset_d8_sync(state, 0, sizes.state).map_err(driver("clearing device memory"))?;
-            state
+        let blocks = blocks(about.processors, per_processor, queues, sms, options.engines())?;
+        let others = blocks - queues as u32;
+        let language_blocks = if language.is_some() { language_blocks(others) } else { 0 };
+        let (free, _) = result::mem_get_info().map_err(driver("asking for free memory"))?;
+        let language = language.map(|language| language.within(free as u64, language_blocks));
+        let models = language.map_or(0, |language| 2 * queues as u64 * language.model_bytes);
+        let caches = language.map_or(0, |language| u64::from(language_blocks) * language.cache_bytes);
+        let allocate = |bytes: usize| {
+            DeviceMemory::zeroed(&context, &name, bytes).map_err(|error| DeviceError::Memory {
+                bytes,
+                reason: format!("device memory of {name}: {error:?}"),
+            })
         };
-        let options = GpuOptions { bytes, ..options };
+        let device_memory =
+            [allocate(sizes.state)?, allocate(models as usize)?, allocate(caches as usize)?];
+        let options = GpuOptions { bytes, language, ..options };
         let (started, taken) = (AtomicBool::new(false), Some(taken));
-        Ok(Self { name, options, mailboxes, memory, stream, state, function, sizes, blocks, started, taken })
+        Ok(Self {
+            name,
+            options,
+            mailboxes,
+            memory,
+            stream,
+            device_memory,
+            language_blocks,
+            function,
+            threads: sizes.threads,
+            shared,
+            blocks,
+            started,
+            taken,
+        })
     }
 
     /// Starts the front ends, and workers on all other blocks. The launch is a cooperative one: CUDA refuses it if the
@@ -276,17 +345,20 @@ impl Gpu {
         let queues = self.options.queues as u32;
         let config = LaunchConfig {
             grid_dim: (self.blocks, 1, 1),
-            block_dim: (self.sizes.threads, 1, 1),
-            shared_mem_bytes: self.sizes.front_end,
+            block_dim: (self.threads, 1, 1),
+            shared_mem_bytes: self.shared,
         };
         let mailboxes = self.mailboxes.bus_address();
+        let [state, models, caches] = self.device_memory.each_ref().map(|memory| memory.address);
+        let LanguageMemory { model_bytes, cache_bytes } = self.options.language.unwrap_or_default();
         let mut launch = self.stream.launch_builder(&self.function);
-        launch.arg(&self.state).arg(&mailboxes).arg(&queues);
+        launch.arg(&state).arg(&mailboxes).arg(&queues);
+        launch.arg(&models).arg(&model_bytes).arg(&caches).arg(&cache_bytes).arg(&self.language_blocks);
         count_launch();
         GRAVEYARD.kernel_starts();
         self.started.store(true, Ordering::Relaxed);
-        // SAFETY: the arguments are those of `doorbell_persistent`: device memory of the size that it asked for, and one
-        // mailbox per queue, both of which outlive it (see `drop`).
+        // SAFETY: the arguments are those of `doorbell_persistent`: device memory of the sizes that it asked for and is told, and
+        // one mailbox per queue, all of which outlive it (see `wait_for_the_end`).
         unsafe { launch.launch_cooperative(config) }.map(|_| ())
     }
 
@@ -348,7 +420,7 @@ impl Gpu {
                 // To unload its code would be to wait for it again, without end.
                 let code = (self.function.clone(), self.stream.clone());
                 std::mem::forget((self.mailboxes.clone(), self.memory.clone(), code, self.taken.take()));
-                self.state = 0;
+                self.device_memory.iter_mut().for_each(|memory| memory.address = 0);
                 return;
             }
             std::thread::yield_now();
@@ -358,15 +430,41 @@ impl Gpu {
     }
 }
 
-impl Drop for Gpu {
+/// Device memory of a kernel.
+#[derive(Debug)]
+struct DeviceMemory {
+    context: Arc<CudaContext>,
+    /// Of the GPU.
+    name: String,
+    /// 0 if there is none, or it has to stay.
+    address: u64,
+}
+
+impl DeviceMemory {
+    /// So many bytes, all 0; none is no memory.
+    fn zeroed(context: &Arc<CudaContext>, name: &str, bytes: usize) -> Result<Self, DriverError> {
+        let mut memory = Self { context: context.clone(), name: name.to_owned(), address: 0 };
+        if bytes > 0 {
+            context.bind_to_thread()?;
+            // SAFETY: a plain allocation, zeroed before anybody reads it, and freed in `drop`.
+            unsafe {
+                memory.address = result::malloc_sync(bytes)?;
+                result::memset_d8_sync(memory.address, 0, bytes)?;
+            }
+        }
+        Ok(memory)
+    }
+}
+
+impl Drop for DeviceMemory {
     fn drop(&mut self) {
-        if self.state == 0 {
+        if self.address == 0 {
             return;
         }
-        let (context, state, name) = (self.stream.context().clone(), self.state, self.name.clone());
+        let (context, address, name) = (self.context.clone(), self.address, self.name.clone());
         GRAVEYARD.free(move || {
-            // SAFETY: allocated by `ready`, and the kernel, if it was started at all, has ended.
-            let freed = context.bind_to_thread().and_then(|()| unsafe { result::free_sync(state) });
+            // SAFETY: allocated by `zeroed`, and the kernel, if it was started at all, has ended.
+            let freed = context.bind_to_thread().and_then(|()| unsafe { result::free_sync(address) });
             if let Err(error) = freed {
                 eprintln!("warning: {name}: freeing device memory: {error:?}");
             }
@@ -381,6 +479,8 @@ struct Sizes {
     state: usize,
     /// Bytes of shared memory of a front end.
     front_end: u32,
+    /// Bytes of shared memory of a block of engine 1, at most.
+    language: u32,
     /// Threads of a block.
     threads: u32,
 }
@@ -394,13 +494,13 @@ impl Sizes {
         launch.arg(&to);
         let config = LaunchConfig { grid_dim: (1, 1, 1), block_dim: (1, 1, 1), shared_mem_bytes: 0 };
         count_launch();
-        // SAFETY: `doorbell_sizes` writes three words to where `page`, which is larger, lies.
+        // SAFETY: `doorbell_sizes` writes four words to where `page`, which is larger, lies.
         unsafe { launch.launch(config) }?;
         stream.synchronize()?;
-        let mut sizes = [0; 3];
-        page.load_u32s(0, &mut sizes).expect("a page holds three words");
-        let [state, front_end, threads] = sizes;
-        Ok(Self { state: state as usize, front_end, threads })
+        let mut sizes = [0; 4];
+        page.load_u32s(0, &mut sizes).expect("a page holds four words");
+        let [state, front_end, language, threads] = sizes;
+        Ok(Self { state: state as usize, front_end, language, threads })
     }
 }
 
@@ -455,35 +555,53 @@ mod tests {
     use super::*;
 
     #[rstest]
-    #[case::a_whole_gpu(132, 1, 16, None, 132)]
-    #[case::more_queues_than_processors(4, 2, 5, None, 6)]
-    #[case::just_enough(17, 1, 16, None, 17)]
-    #[case::some_for_others(132, 1, 3, Some(4), 4)]
-    #[case::all(132, 1, 3, Some(132), 132)]
+    #[case::a_whole_gpu(132, 1, 16, None, 1, 132)]
+    #[case::more_queues_than_processors(4, 2, 5, None, 1, 6)]
+    #[case::just_enough(17, 1, 16, None, 1, 17)]
+    #[case::just_enough_for_two_engines(17, 1, 15, None, 2, 17)]
+    #[case::more_of_two_engines(4, 2, 5, None, 2, 7)]
+    #[case::some_for_others(132, 1, 3, Some(4), 1, 4)]
+    #[case::all(132, 1, 3, Some(132), 2, 132)]
     fn every_block_has_its_place(
         #[case] processors: u32,
         #[case] per_processor: u32,
         #[case] queues: usize,
         #[case] sms: Option<u32>,
+        #[case] engines: u32,
         #[case] expected: u32,
     ) {
-        assert_eq!(blocks(processors, per_processor, queues, sms).unwrap(), expected);
+        assert_eq!(blocks(processors, per_processor, queues, sms, engines).unwrap(), expected);
+    }
+
+    #[test]
+    fn caches_take_half_of_what_is_free() {
+        let memory = LanguageMemory { model_bytes: 65, cache_bytes: 1 << 20 };
+        assert_eq!(memory.within(1 << 30, 100), LanguageMemory { model_bytes: 128, cache_bytes: 1 << 20 });
+        assert_eq!(memory.within(1 << 20, 3), LanguageMemory { model_bytes: 128, cache_bytes: 174_720 });
+    }
+
+    #[test]
+    fn both_engines_have_blocks() {
+        assert_eq!([2, 3, 15, 16, 17, 131].map(language_blocks), [1, 2, 14, 15, 15, 122]);
     }
 
     #[rstest]
-    #[case::a_slice_with_no_worker(16, 1, 16, None, "queues is 16: it must be at most 15")]
-    #[case::a_kernel_that_does_not_fit(16, 0, 1, None, "queues is 1: it must be at most 0")]
-    #[case::too_few_wanted(132, 1, 3, Some(3), "sms is 3: it must be 4 to 132")]
-    #[case::more_wanted_than_there_are(132, 2, 3, Some(133), "sms is 133: it must be 4 to 132")]
-    #[case::none_wanted(132, 1, 1, Some(0), "sms is 0: it must be 2 to 132")]
+    #[case::a_slice_with_no_worker(16, 1, 16, None, 1, "queues is 16: it must be at most 15")]
+    #[case::a_slice_with_one_worker(16, 1, 15, None, 2, "queues is 15: it must be at most 14")]
+    #[case::a_kernel_that_does_not_fit(16, 0, 1, None, 1, "queues is 1: it must be at most 0")]
+    #[case::too_few_wanted(132, 1, 3, Some(3), 1, "sms is 3: it must be 4 to 132")]
+    #[case::too_few_wanted_for_two_engines(132, 1, 3, Some(4), 2, "sms is 4: it must be 5 to 132")]
+    #[case::more_wanted_than_there_are(132, 2, 3, Some(133), 1, "sms is 133: it must be 4 to 132")]
+    #[case::none_wanted(132, 1, 1, Some(0), 1, "sms is 0: it must be 2 to 132")]
     fn blocks_that_could_not_all_run_are_refused(
         #[case] processors: u32,
         #[case] per_processor: u32,
         #[case] queues: usize,
         #[case] sms: Option<u32>,
+        #[case] engines: u32,
         #[case] message: &str,
     ) {
-        let error = blocks(processors, per_processor, queues, sms).unwrap_err().to_string();
+        let error = blocks(processors, per_processor, queues, sms, engines).unwrap_err().to_string();
         assert!(error.starts_with(message), "{error}");
     }
 

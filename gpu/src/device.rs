@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use doorbell_contract::{Block, Capability, Counter, DeviceFault, Place, QueueCounter, Register};
 use doorbell_host::memory::PAGE;
 use doorbell_host::queue::between;
-use doorbell_host::registers::{Built, Registers, Session};
+use doorbell_host::registers::{Built, Region, Registers, Session};
 use doorbell_host::{Awaited, DeviceError, Line, Pages, Platform, SharedMemory};
 
 use crate::engine::Engine;
@@ -66,8 +66,8 @@ impl GpuDevice {
             functions: queues as u8,
             // Checked when a queue pair is enabled, and then trusted: hence no ISOLATED.
             windows: true,
-            // As the kernel's tables in engine.cuh.
-            engines: 1,
+            engines: engine.engines(),
+            // As the kernel's table in engine.cuh.
             reward_models: 2,
             groups: layout::GROUPS,
             tick_hz: 0,
@@ -211,15 +211,13 @@ impl GpuDevice {
     /// ENABLE was written and the configuration is good: starts a session, if the kernel can reach all of it. `first` says
     /// that no queue pair of its function is active.
     fn start(&mut self, queue: u8, session: &Session, first: bool) {
-        let within = |base: u64, bytes: u64| {
-            let offset = base.wrapping_sub(self.memory.bus_address());
-            offset.checked_add(bytes).is_some_and(|end| end <= self.memory.len() as u64)
-        };
+        let within = |base: u64, bytes: u64| self.is_mapped(base, bytes);
         let (sq, cq) = (session.sq, session.cq);
         if !(within(sq.base, 64 * u64::from(sq.depth.slots()))
             && within(cq.base, 32 * u64::from(cq.depth.slots()))
             && within(session.token_base, session.token_size)
-            && (session.logp_size == 0 || within(session.logp_base, session.logp_size)))
+            && (session.logp_size == 0 || within(session.logp_base, session.logp_size))
+            && (self.engine.engines() == 1 || self.reaches_language(session)))
         {
             // R11: nothing but what was mapped.
             let queue = self.registers.queue_mut(queue);
@@ -238,6 +236,19 @@ impl GpuDevice {
         line.mailbox.start(session, workers, self.lives[function]);
         line.open(session);
         // The kernel counts from 0 in each session.
+    }
+
+    /// Whether the kernel can reach the regions of engine 1.
+    fn reaches_language(&self, session: &Session) -> bool {
+        let kv = Region { base: session.kv_base, size: session.kv_size };
+        let mut regions = session.arenas.iter().chain([&session.model, &kv]);
+        regions.all(|region| region.size == 0 || self.is_mapped(region.base, region.size))
+    }
+
+    /// Whether all of it lies in the memory that the kernel has.
+    fn is_mapped(&self, base: u64, bytes: u64) -> bool {
+        let offset = base.wrapping_sub(self.memory.bus_address());
+        offset.checked_add(bytes).is_some_and(|end| end <= self.memory.len() as u64)
     }
 
     /// A write that may start, drain or end sessions.
@@ -487,6 +498,10 @@ mod tests {
         }
 
         fn queues(&self) -> usize {
+            1
+        }
+
+        fn engines(&self) -> u32 {
             1
         }
 

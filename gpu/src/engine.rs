@@ -10,6 +10,9 @@ pub trait Engine: Send + Sync {
     /// Queue pairs, 1 to 16.
     fn queues(&self) -> usize;
 
+    /// Decode engines: 1, or 2 with engine 1.
+    fn engines(&self) -> u32;
+
     /// The page of queue pair `queue`, which this engine serves.
     ///
     /// # Errors

@@ -73,35 +73,43 @@ pub(crate) const WEIGHT: usize = 164;
 pub(crate) const FUNCTION: usize = 168;
 /// of the function: rises when a queue pair starts while none of the function is active
 pub(crate) const LIFE: usize = 172;
+/// bus address
+pub(crate) const KV_BASE: usize = 176;
+/// bus address
+pub(crate) const MODEL_BASE: usize = 184;
+/// bytes
+pub(crate) const MODEL_SIZE: usize = 192;
+/// bus address and bytes of each
+pub(crate) const ARENAS: usize = 200;
 
 // By the host: the ranges of reward model 1, fixed while a session runs.
 /// first and last token of each
-pub(crate) const RANGES: usize = 192;
+pub(crate) const RANGES: usize = 320;
 
 // By the kernel; `reached` behind the others, with release order.
 /// the `wanted` that the kernel has come to
-pub(crate) const REACHED: usize = 320;
+pub(crate) const REACHED: usize = 448;
 /// slots consumed up to
-pub(crate) const SQ_HEAD: usize = 324;
+pub(crate) const SQ_HEAD: usize = 452;
 /// completions reserved up to
-pub(crate) const CQ_TAIL: usize = 328;
+pub(crate) const CQ_TAIL: usize = 456;
 /// descriptors consumed and not completed
-pub(crate) const OUTSTANDING: usize = 332;
+pub(crate) const OUTSTANDING: usize = 460;
 /// completions that asked for an interrupt
-pub(crate) const ASKS: usize = 336;
+pub(crate) const ASKS: usize = 464;
 /// index of the newest of them
-pub(crate) const ASKED: usize = 340;
+pub(crate) const ASKED: usize = 468;
 /// what the oldest descriptor that has not started waits for
-pub(crate) const WAITS_FOR: usize = 344;
+pub(crate) const WAITS_FOR: usize = 472;
 /// rises as long as the front end lives
-pub(crate) const HEARTBEAT: usize = 348;
+pub(crate) const HEARTBEAT: usize = 476;
 /// the `abort` that the kernel has come through with
-pub(crate) const ABORTED: usize = 352;
+pub(crate) const ABORTED: usize = 480;
 
 // By the kernel: the counters of the register page, in their order.
 /// by place in the page
-pub(crate) const COUNTERS: usize = 384;
+pub(crate) const COUNTERS: usize = 512;
 
 // Of the function with the page's number: by the host while none of its queue pairs is active, else by the kernel.
 /// slots 0 and, above, 1, as their registers show them
-pub(crate) const POLICY_SLOTS: usize = 512;
+pub(crate) const POLICY_SLOTS: usize = 640;

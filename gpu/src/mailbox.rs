@@ -69,8 +69,15 @@ impl Mailbox {
             (layout::KV_SIZE, session.kv_size),
             (layout::LOGP_BASE, session.logp_base),
             (layout::LOGP_SIZE, session.logp_size),
+            (layout::KV_BASE, session.kv_base),
+            (layout::MODEL_BASE, session.model.base),
+            (layout::MODEL_SIZE, session.model.size),
         ] {
             self.wide(offset).store(value, Ordering::Relaxed);
+        }
+        for (arena, offset) in session.arenas.iter().zip((layout::ARENAS..).step_by(16)) {
+            self.wide(offset).store(arena.base, Ordering::Relaxed);
+            self.wide(offset + 8).store(arena.size, Ordering::Relaxed);
         }
         for (offset, value) in [
             (layout::SQ_SIZE, session.sq.depth.slots()),

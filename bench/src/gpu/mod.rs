@@ -87,7 +87,7 @@ pub fn sections(quick: bool, functions: u8) -> Result<Vec<Section>, BenchError> 
 /// A device with one queue pair, which its driver has alone.
 fn open_alone() -> Result<Driver<GpuDevice>, DeviceError> {
     let bytes = queue_config().shared_bytes()?;
-    let device = doorbell_gpu::open(GpuOptions { gpu: GPU, queues: 1, bytes, sms: None })?;
+    let device = doorbell_gpu::open(GpuOptions { gpu: GPU, queues: 1, bytes, sms: None, language: None })?;
     Driver::new(device, queue_config())
 }
 
@@ -100,7 +100,7 @@ struct Opened {
 /// A device of which so many functions, or as many as there are queue pairs, share the queue pairs.
 fn open(queues: usize, functions: u8) -> Result<Opened, DeviceError> {
     let bytes = queue_config().shared_bytes()?;
-    let device = doorbell_gpu::open(GpuOptions { gpu: GPU, queues, bytes, sms: None })?;
+    let device = doorbell_gpu::open(GpuOptions { gpu: GPU, queues, bytes, sms: None, language: None })?;
     let queues = queues as u8;
     let division = Division { queues, functions: functions.min(queues), bytes, ..Division::default() };
     let ports = Ports::divide(device, &division)?;

@@ -15,7 +15,7 @@
 // Shared memory of the block, which is one thread.
 thread_local FrontEnd front_end_memory[1];
 
-// With one engine and one reward model the kernel does not choose. Here is what it will do with more.
+// With one engine for warps the kernel does not choose. Here is what it will do with more.
 namespace several {
 
 template <uint32_t kId>
@@ -38,8 +38,10 @@ Sizes kernel_sizes() { return Sizes{sizeof(DeviceState), kBlockThreads}; }
 // A GPU gives a block whatever its shared memory held.
 void kernel_prepare_block() { std::memset(static_cast<void*>(front_end_memory), 0xA5, sizeof front_end_memory); }
 
-void kernel_lane(void* state, void* mailboxes, uint32_t queues) {
-  doorbell_persistent(static_cast<DeviceState*>(state), static_cast<doorbell_mailbox*>(mailboxes), queues);
+void kernel_lane(void* state, void* models, void* caches, const doorbell_cpu_options& options) {
+  doorbell_persistent(static_cast<DeviceState*>(state), static_cast<doorbell_mailbox*>(options.mailboxes), options.queues,
+                      static_cast<char*>(models), options.model_bytes, static_cast<char*>(caches), options.cache_bytes,
+                      options.language_blocks);
 }
 
 void kernel_exit(void* mailboxes, uint32_t queues) {

@@ -106,12 +106,15 @@ class Context {
 
 struct Block;
 
+using Memory = std::unique_ptr<void, void (*)(void*)>;
+
 struct Device {
   explicit Device(const doorbell_cpu_options& from) : options(from) {}
 
   doorbell_cpu_options options;
   Fault fault = Fault::kNone;
-  std::unique_ptr<void, void (*)(void*)> state{nullptr, std::free};
+  // The kernel's own, and of engine 1 the models, and the keys and values of each block.
+  Memory state{nullptr, std::free}, models{nullptr, std::free}, caches{nullptr, std::free};
   std::vector<std::unique_ptr<Block>> blocks;
   std::vector<std::thread> threads;
   std::atomic<bool> dead{false};
@@ -424,7 +427,7 @@ void hand_on(std::vector<Late>& from, std::vector<Late>& to) {
 
 void lane_entry() {
   Device& device = block->device;
-  kernel_lane(device.state.get(), device.options.mailboxes, device.options.queues);
+  kernel_lane(device.state.get(), device.models.get(), device.caches.get(), device.options);
   releases(Scope::kMachine);
   Lane& self = lane();
   tsan_release(&block->main);
@@ -660,11 +663,16 @@ extern "C" Device* doorbell_cpu_start(const doorbell_cpu_options* options) {
     if (std::strcmp(options->fault, doorbell_cpu_fault(k)) == 0) device->fault = static_cast<cpu::Fault>(k + 1);
   }
   const cpu::Sizes sizes = cpu::kernel_sizes();
-  const size_t bytes = (sizes.state + 127) / 128 * 128;
-  device->state.reset(std::aligned_alloc(128, bytes));
-  if (device->state == nullptr) return nullptr;
-  std::memset(device->state.get(), 0, bytes);
-  const uint32_t grid = options->queues + options->worker_blocks;
+  const auto allocate = [](cpu::Memory& memory, uint64_t bytes) {
+    const size_t whole = (bytes + 127) / 128 * 128;
+    memory.reset(std::aligned_alloc(128, whole));
+    if (memory != nullptr) std::memset(memory.get(), 0, whole);
+    return memory != nullptr;
+  };
+  if (!allocate(device->state, sizes.state) || !allocate(device->models, 2 * options->queues * options->model_bytes + 1) ||
+      !allocate(device->caches, options->language_blocks * options->cache_bytes + 1))
+    return nullptr;
+  const uint32_t grid = options->queues + options->worker_blocks + options->language_blocks;
   for (uint32_t k = 0; k < grid; k++)
     device->blocks.push_back(std::make_unique<cpu::Block>(*device, k, grid, sizes.block_threads));
   for (auto& block : device->blocks) device->threads.emplace_back([&block] { cpu::run_block(*block); });

@@ -15,6 +15,7 @@
 struct doorbell_cpu_options {
   uint32_t queues;
   uint32_t worker_blocks;
+  uint32_t language_blocks;
   uint64_t seed;
   uint32_t stress;      // steps are delayed at random
   uint32_t weak;        // relaxed accesses take effect late
@@ -23,6 +24,8 @@ struct doorbell_cpu_options {
   void* mailboxes;
   void* memory;
   size_t memory_bytes;  // of all queues
+  // Of engine 1: of each model, and of the keys and values of each block.
+  uint64_t model_bytes, cache_bytes;
 };
 
 namespace cpu {
@@ -80,7 +83,7 @@ struct Sizes {
 };
 Sizes kernel_sizes();
 void kernel_prepare_block();
-void kernel_lane(void* state, void* mailboxes, uint32_t queues);
+void kernel_lane(void* state, void* models, void* caches, const doorbell_cpu_options& options);
 void kernel_exit(void* mailboxes, uint32_t queues);
 
 }  // namespace cpu

@@ -9,7 +9,7 @@ use std::ffi::{CStr, c_char, c_void};
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-use doorbell_gpu::{Engine, MAX_QUEUES};
+use doorbell_gpu::{Engine, LanguageMemory, MAX_QUEUES};
 use doorbell_host::memory::PAGE;
 use doorbell_host::{DeviceError, SharedMemory};
 
@@ -27,6 +27,7 @@ const TEXT: usize = 1024;
 struct RawOptions {
     queues: u32,
     worker_blocks: u32,
+    language_blocks: u32,
     seed: u64,
     stress: u32,
     weak: u32,
@@ -35,6 +36,8 @@ struct RawOptions {
     mailboxes: *mut c_void,
     memory: *mut c_void,
     memory_bytes: usize,
+    model_bytes: u64,
+    cache_bytes: u64,
 }
 
 /// A device of `kernel/runtime.cpp`.
@@ -57,6 +60,8 @@ pub struct Options {
     pub queues: usize,
     /// Blocks of workers, five warps each.
     pub worker_blocks: usize,
+    /// With engine 1, in a block, and memory for it.
+    pub language: Option<LanguageMemory>,
     /// Bytes of shared memory of each queue pair.
     pub bytes: usize,
     /// Seed of what is left to chance: delays, and when relaxed accesses take effect.
@@ -77,6 +82,7 @@ impl Default for Options {
         Self {
             queues: 1,
             worker_blocks: 1,
+            language: None,
             bytes: 32 << 20,
             seed: 0,
             stress: false,
@@ -103,6 +109,7 @@ pub struct CpuKernel {
     mailboxes: SharedMemory,
     memory: SharedMemory,
     queues: usize,
+    engines: u32,
 }
 
 // SAFETY: the device may be asked from any thread, and by several at a time: what they share is atomic or locked.
@@ -151,6 +158,7 @@ impl CpuKernel {
         let raw = RawOptions {
             queues: options.queues as u32,
             worker_blocks: options.worker_blocks as u32,
+            language_blocks: options.language.is_some().into(),
             seed: options.seed,
             stress: options.stress.into(),
             weak: options.weak.into(),
@@ -159,12 +167,15 @@ impl CpuKernel {
             mailboxes: mailboxes.host_pointer().as_ptr().cast(),
             memory: memory.host_pointer().as_ptr().cast(),
             memory_bytes: memory.len(),
+            model_bytes: options.language.map_or(0, |language| language.model_bytes.next_multiple_of(64)),
+            cache_bytes: options.language.map_or(0, |language| language.cache_bytes.next_multiple_of(64)),
         };
         // SAFETY: the options are read during the call alone; the memory that they name outlives the device (see `drop`).
         let device = unsafe { doorbell_cpu_start(&raw) };
         let device = NonNull::new(device)
             .ok_or_else(|| DeviceError::Memory { bytes: 0, reason: "the kernel's own memory".to_owned() })?;
-        Ok(Self { device, mailboxes, memory, queues: options.queues })
+        let engines = 1 + u32::from(options.language.is_some());
+        Ok(Self { device, mailboxes, memory, queues: options.queues, engines })
     }
 }
 
@@ -179,6 +190,10 @@ impl Engine for CpuKernel {
 
     fn queues(&self) -> usize {
         self.queues
+    }
+
+    fn engines(&self) -> u32 {
+        self.engines
     }
 
     fn memory(&self) -> Result<SharedMemory, DeviceError> {

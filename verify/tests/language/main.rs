@@ -2,6 +2,7 @@
 
 mod faults;
 mod host;
+mod memory;
 mod refusals;
 mod rollouts;
 mod versions;
@@ -19,8 +20,8 @@ fn device(queues: u8, functions: u8) -> Device {
     ModelPlatform::with_queues(queues, functions).unwrap()
 }
 
-/// Whether it holds all of an image to its check, beyond its header.
-const FOLDS_IMAGES: bool = true;
+/// Bytes of an image whose damage it does not notice.
+const UNSEEN: &[u64] = &[];
 
 /// Whether a step of one descriptor keeps all others waiting.
 const ONE_AT_A_TIME: bool = true;

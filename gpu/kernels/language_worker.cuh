@@ -1,0 +1,346 @@
+// Role: worker of engine 1. A block that runs one rollout at a time, from whichever queue: docs/gpu.md, "Engine 1".
+#ifndef DOORBELL_LANGUAGE_WORKER_CUH
+#define DOORBELL_LANGUAGE_WORKER_CUH
+
+#include "language.cuh"
+#include "language_image.cuh"
+#include "worker.cuh"
+
+namespace language {
+
+DOORBELL_ASSERT(DOORBELL_OFFSETOF(struct doorbell_hw_sequence, entries) == 4, "Sequence::begin");
+DOORBELL_ASSERT(DOORBELL_OFFSETOF(struct doorbell_hw_sequence, prompt) == 8, "Sequence::begin");
+DOORBELL_ASSERT(DOORBELL_OFFSETOF(struct doorbell_hw_sequence, start) == 16, "Sequence::begin");
+DOORBELL_ASSERT(DOORBELL_OFFSETOF(struct doorbell_hw_sequence, shared) == 20, "Sequence::begin");
+DOORBELL_ASSERT(DOORBELL_OFFSETOF(struct doorbell_hw_sequence, source) == 24, "Sequence::begin");
+DOORBELL_ASSERT(DOORBELL_OFFSETOF(struct doorbell_hw_sequence, reserved_0) == 28, "Sequence::begin");
+
+// What is wrong with a sequence shows as a block that lies nowhere.
+constexpr uint64_t kNowhere = 0;
+
+// A sequence while a descriptor of it runs (R26). One thread works on it, and all see it behind the next barrier.
+struct Sequence {
+  uint32_t sharpness;
+  uint32_t entries;    // of its block table
+  uint32_t source;     // block from which it copies
+  uint32_t first;      // its first position
+  uint32_t end;        // behind the last position of a PREFILL
+  bool is_prefill;
+  bool copies;
+  bool is_sound;
+  uint64_t table;      // bus address
+  uint64_t tokens;     // of a PREFILL: bus address of that of position 0
+  uint64_t arena_base;
+  uint64_t arena_size;
+  uint64_t block_bytes;
+
+  // Comes to the sequence of what is at a place, as far as its first step ("Which error", 13).
+  __device__ void begin(const Place& place, const SequencePlace& at, const doorbell_session& session,
+                        const LoadedModel& model, uint64_t cache_bytes) {
+    const uint64_t address = session.kv_base + at.kv_offset;
+    uint32_t words[16];
+#pragma unroll
+    for (uint32_t k = 0; k < 16; k++) words[k] = order::load_relaxed_sys(reinterpret_cast<const uint32_t*>(address) + k);
+    uint32_t sum = DOORBELL_GOLDEN, reserved = 0;
+#pragma unroll
+    for (uint32_t k = 0; k < 15; k++) sum = mix(sum ^ words[k]);
+#pragma unroll
+    for (uint32_t k = 7; k < 15; k++) reserved |= words[k];
+    sharpness = words[0];
+    entries = words[1];
+    const uint64_t prompt = Descriptor::wide(words[2], words[3]);
+    const uint32_t start = words[4], shared = words[5];
+    source = words[6];
+    is_prefill = place.opcode == DOORBELL_OP_PREFILL;
+    end = place.seq_len - 1;
+    first = is_prefill ? start : end;
+    table = address + 64;
+    arena_base = session.arenas[2 * at.arena];
+    arena_size = session.arenas[2 * at.arena + 1];
+    block_bytes = model.block_bytes;
+    is_sound = sum == words[15] && reserved == 0 && sharpness <= DOORBELL_SHARPNESS_MAX &&
+               at.kv_offset + 64 + 4ull * entries <= session.kv_size;
+    if (is_prefill) {
+      tokens = session.token_base + prompt;
+      const bool lies = prompt % 4 == 0 && prompt <= session.token_size && 4ull * end <= session.token_size - prompt;
+      is_sound = is_sound && lies && start <= end;
+    }
+    // What the cache does not hold this device does not run.
+    const uint64_t most = cache_bytes / block_bytes;
+    if (entries > most) entries = static_cast<uint32_t>(most);
+    // What has nothing to do looks at nothing else.
+    copies = shared == first && first % DOORBELL_BLOCK_TOKENS != 0 && !is_idle();
+  }
+
+  // A PREFILL of no position.
+  __device__ __forceinline__ bool is_idle() const { return is_prefill && first == end; }
+
+  // Bus address of a block that is used now, or kNowhere.
+  __device__ __forceinline__ uint64_t block(uint32_t number) const {
+    const uint64_t start = number * block_bytes;
+    return start + block_bytes <= arena_size ? arena_base + start : kNowhere;
+  }
+
+  // The same of the block of a position.
+  __device__ __forceinline__ uint64_t block_of(uint32_t position) const {
+    const uint32_t entry = position / DOORBELL_BLOCK_TOKENS;
+    if (entry >= entries) return kNowhere;
+    return block(order::load_relaxed_sys(reinterpret_cast<const uint32_t*>(table) + entry));
+  }
+};
+
+// What the threads of a block have in common beside what a step needs.
+struct Job {
+  uint32_t what;  // of the slot of its ticket
+  bool mine;
+  // What one thread has decided, each read behind its own barrier.
+  bool begins, is_whole, steps, goes_on;
+  uint32_t token;
+  uint32_t position;
+  uint64_t block;  // bus address of that of the position
+  uint64_t blocks[kWarp];
+  Sequence sequence;
+};
+
+// A block, and the queue from which it takes what it runs.
+class Worker {
+ public:
+  __device__ Worker(Job& job, const Launch& launch, uint32_t number, uint32_t worker_id)
+      : job(job), state(*launch.state), language(launch.language), worker_id(worker_id),
+        cache{launch.language.caches + launch.language.cache_bytes * number} {}
+
+  // Takes tickets, each in turn of its arrival, until one tells it to end.
+  __device__ void role() {
+    for (;;) {
+      if (threadIdx.x == 0) take();
+      __syncthreads();
+      const uint32_t what = job.what;
+      const bool mine = job.mine;
+      __syncthreads();
+      if (what == kExit) return;
+      if (mine) run(what >> 16 & 0xFF, what & 0xFFFF);
+    }
+  }
+
+ private:
+  Job& job;
+  DeviceState& state;
+  const LanguageMemory& language;
+  const uint32_t worker_id;
+  const Cache cache;
+
+  // Waits for what comes with the next ticket. One thread calls it.
+  __device__ void take() {
+    WorkQueue& work = state.work[kForBlocks];
+    const uint32_t ticket = order::take_tickets_gpu(&work.head, 1);
+    uint64_t* const slot = &work.slots[ticket % kWorkSlots];
+    for (uint32_t spins = 0;;) {
+      const uint64_t entry = order::load_acquire_gpu(slot);
+      if (entry >> 32 == work_entry(ticket, 0) >> 32 && static_cast<uint32_t>(entry) > kAwaited) {
+        job.what = static_cast<uint32_t>(entry);
+        job.mine = worker::take_over(state, slot, ticket, entry);
+        return;
+      }
+      if (entry == work_entry(ticket, kVacant)) order::compare_swap_relaxed_gpu(slot, entry, work_entry(ticket, kAwaited));
+      relax(spins);
+    }
+  }
+
+  // What the front end has told the DECODE at a place: to end as kStop or kKeep says, or 0. A PREFILL is told nothing.
+  static __device__ __forceinline__ uint32_t told(const Place& place) {
+    if (place.opcode == DOORBELL_OP_PREFILL) return 0;
+    const uint32_t stop = order::load_relaxed_gpu(&place.stop);
+    if ((stop & kStop) != 0 || order::load_relaxed_gpu(&place.abort) == place.index) return kStop;
+    return stop;
+  }
+
+  __device__ void run(uint32_t queue, uint32_t place_index) {
+    Place& place = state.places[queue][place_index];
+    const doorbell_session& session = state.sessions[queue];
+    const SequencePlace& at = state.sequences[queue][place_index];
+    const LoadedModel& loaded = state.models[session.function][at.slot];
+    const bool is_prefill = place.opcode == DOORBELL_OP_PREFILL;
+    const long long start_clock = clock64();
+    // One thread's.
+    worker::Course course{place.max_tokens, place.period, (place.flags & DOORBELL_FLAG_RESIDENT) != 0};
+    uint32_t error = DOORBELL_ERR_NONE, made = 0;
+    bool abandoned = false;
+    if (threadIdx.x == 0) {
+      const uint32_t early = told(place);
+      // What has been told to end before it started looks at no sequence, and adds no token.
+      if (early != 0 && !DOORBELL_FAULT(StartsRetired)) {
+        course.ended_as = early == kStop ? DOORBELL_STATUS_STOPPED : DOORBELL_STATUS_SUPERSEDED;
+      } else {
+        job.sequence.begin(place, at, session, loaded, language.cache_bytes);
+        if (!job.sequence.is_sound) error = DOORBELL_ERR_BAD_SEQUENCE;
+      }
+      job.begins = course.ended_as == 0 && error == DOORBELL_ERR_NONE && !job.sequence.is_idle();
+    }
+    __syncthreads();
+    bool goes_on = job.begins;
+    const char* const image = language.model(session.function, at.slot);
+    const Shape shape = Shape::read(image);
+    if (goes_on) {
+      goes_on = gather(shape);
+      if (!goes_on) error = DOORBELL_ERR_BAD_SEQUENCE;
+    }
+    if (goes_on) Block::begin(image);
+    while (goes_on) {
+      uint32_t ends = 0;
+      if (threadIdx.x == 0) {
+        DOORBELL_YIELD();
+        // Looked at behind the step, which hides its latency.
+        ends = told(place);
+        abandoned = order::load_relaxed_gpu(&state.abandon[queue * 32]) == place.session;
+        prepare(place, made);
+        if (job.block == kNowhere || job.token >= loaded.vocabulary) error = DOORBELL_ERR_BAD_SEQUENCE;
+        job.steps = error == DOORBELL_ERR_NONE && !abandoned;
+      }
+      __syncthreads();
+      if (!job.steps) break;
+      const Sampled sampled =
+          Block::step(cache, reinterpret_cast<char*>(job.block), job.token, job.position, !is_prefill,
+                      Sampling{job.sequence.sharpness, place.seed, place.rollout_id});
+      made++;
+      if (threadIdx.x == 0) {
+        if (is_prefill) {
+          job.goes_on = job.position + 1 != job.sequence.end;
+        } else {
+          add(place, queue, course, sampled, ends, loaded);
+          job.goes_on = course.ended_as == 0;
+        }
+      }
+      __syncthreads();
+      goes_on = job.goes_on;
+    }
+    // What every thread has written comes before the news of the end.
+    __syncthreads();
+    if (threadIdx.x != 0) return;
+    WorkerCounters& counters = state.counters[queue];
+    if (!abandoned) {
+      const uint32_t good = is_prefill ? DOORBELL_STATUS_DONE : course.ended_as;
+      const uint32_t status = error != DOORBELL_ERR_NONE ? DOORBELL_STATUS_ERROR : good;
+      const uint32_t result = is_prefill ? 0 : course.digest.value;
+      worker::leave_result(place, worker_id, Outcome{status, error, course.flags, course.produced, result});
+    }
+    count(place, counters, course.produced, made, shape);
+    order::count_gpu(&counters.busy, clock64() - start_clock);
+    order::count_gpu(&counters.wait, static_cast<uint64_t>(place.wait_states) * course.produced);
+    worker::give_back(state, queue, place_index);
+  }
+
+  // The position that is next, its token and its block. One thread calls it.
+  __device__ void prepare(const Place& place, uint32_t made) {
+    const Sequence& sequence = job.sequence;
+    job.position = sequence.first + made;
+    if (sequence.is_prefill) {
+      job.token = order::load_relaxed_sys(reinterpret_cast<const uint32_t*>(sequence.tokens) + job.position);
+    } else if (made == 0) {
+      job.token = order::load_relaxed_sys(reinterpret_cast<const uint32_t*>(place.tokens) - 1);
+    }
+    if (made == 0 || job.position % DOORBELL_BLOCK_TOKENS == 0) job.block = sequence.block_of(job.position);
+  }
+
+  // Adds a token, and decides whether the DECODE ends with it. One thread calls it.
+  __device__ void add(const Place& place, uint32_t queue, worker::Course& course, const Sampled& sampled, uint32_t ends,
+                      const LoadedModel& loaded) {
+    const uint32_t wait_states = place.wait_states, k = course.produced;
+    if (wait_states != 0)
+      worker::wait_cycles(wait_states, [&] { return order::load_relaxed_gpu(&state.abandon[queue * 32]) == place.session; });
+    order::store_relaxed_sys(reinterpret_cast<uint32_t*>(place.tokens) + k, sampled.token);
+    if (place.logps != 0) order::store_relaxed_sys(reinterpret_cast<uint32_t*>(place.logps) + k, sampled.logp);
+    course.push(sampled.token);
+    course.produced++;
+    order::count_gpu(&state.counters[queue].tokens, 1);
+    bool is_end = false;
+#pragma unroll
+    for (uint32_t each = 0; each < 4; each++) is_end = is_end || loaded.ends[each] == sampled.token;
+    if (is_end) course.flags |= DOORBELL_CFLAG_EOS;
+    course.decide(place, is_end && (place.flags & DOORBELL_FLAG_EOS_STOPS) != 0, ends);
+    job.token = sampled.token;
+  }
+
+  // Brings the keys and values below the first position into the cache, and copies those of a shared prefix's last block to the
+  // sequence's own (R27). False if the table does not have them all. All threads call it.
+  __device__ bool gather(const Shape& shape) {
+    const Sequence& sequence = job.sequence;
+    const uint32_t whole = sequence.first / DOORBELL_BLOCK_TOKENS, left = sequence.first % DOORBELL_BLOCK_TOKENS;
+    const uint32_t all = whole + (left != 0 ? 1 : 0);
+    // First that which is copied, as what is wrong with it comes first.
+    if (threadIdx.x == 0) {
+      job.blocks[0] = sequence.copies ? sequence.block_of(sequence.first) : kNowhere + 1;
+      job.blocks[1] = sequence.copies ? sequence.block(sequence.source) : kNowhere + 1;
+      job.is_whole = job.blocks[0] != kNowhere && job.blocks[1] != kNowhere;
+    }
+    __syncthreads();
+    const uint64_t own = job.blocks[0], source = job.blocks[1];
+    bool good = job.is_whole;
+    __syncthreads();
+    if (!good) return false;
+    // All entries before anything else is written.
+    for (uint32_t base = 0; base < all && good; base += kWarp) {
+      const uint32_t entry = base + threadIdx.x;
+      if (threadIdx.x < kWarp && entry < all) job.blocks[threadIdx.x] = sequence.block_of(entry * DOORBELL_BLOCK_TOKENS);
+      __syncthreads();
+      const uint32_t here = min(kWarp, all - base);
+      for (uint32_t k = 0; k < here; k++) good = good && job.blocks[k] != kNowhere;
+      for (uint32_t k = 0; k < here && good; k++) {
+        const bool is_partial = left != 0 && base + k + 1 == all;
+        bring(cache.local + (base + k) * sequence.block_bytes, is_partial && sequence.copies ? source : job.blocks[k],
+              sequence.block_bytes);
+      }
+      __syncthreads();
+    }
+    if (good && sequence.copies && own != source) write_back(own, left, shape);
+    return good;
+  }
+
+  // Reads a block of the host's memory. All threads call it.
+  static __device__ void bring(char* to, uint64_t from, uint64_t bytes) {
+    constexpr uint32_t kParts = 8;
+    const uint4* const source = reinterpret_cast<const uint4*>(from);
+    uint4* const target = reinterpret_cast<uint4*>(to);
+    const uint64_t all = bytes / sizeof(uint4);
+#pragma unroll 1
+    for (uint64_t first = threadIdx.x; first < all; first += kParts * kBlockThreads) {
+      uint4 part[kParts];
+#pragma unroll
+      for (uint32_t k = 0; k < kParts; k++)
+        if (first + k * kBlockThreads < all) part[k] = order::load_relaxed_sys(source + first + k * kBlockThreads);
+#pragma unroll
+      for (uint32_t k = 0; k < kParts; k++)
+        if (first + k * kBlockThreads < all) target[first + k * kBlockThreads] = part[k];
+    }
+  }
+
+  // Writes the first `count` positions of the cache's last block to the block at `to`. All threads call it.
+  __device__ void write_back(uint64_t to, uint32_t count, const Shape& shape) const {
+    const char* const from = cache.local + job.sequence.first / DOORBELL_BLOCK_TOKENS * job.sequence.block_bytes;
+    const uint32_t parts = 2 * shape.layers * shape.kv_heads, width = shape.head_width;
+    const uint32_t part_bytes = 64 + DOORBELL_BLOCK_TOKENS * width, words = count * width / 8;
+    for (uint32_t k = threadIdx.x; k < parts * words; k += kBlockThreads) {
+      const uint64_t at = static_cast<uint64_t>(k / words) * part_bytes + 64 + 8 * (k % words);
+      order::store_relaxed_sys(reinterpret_cast<uint64_t*>(to + at), *reinterpret_cast<const uint64_t*>(from + at));
+    }
+    for (uint32_t k = threadIdx.x; k < parts * count; k += kBlockThreads) {
+      const uint64_t at = static_cast<uint64_t>(k / count) * part_bytes + 2 * (k % count);
+      order::store_relaxed_sys(reinterpret_cast<uint16_t*>(to + at), *reinterpret_cast<const uint16_t*>(from + at));
+    }
+  }
+
+  // Counts the lines that it has read and written. One thread calls it.
+  __device__ void count(const Place& place, WorkerCounters& counters, uint32_t produced, uint32_t made,
+                        const Shape& shape) const {
+    const uint64_t of_tokens = produced == 0 ? 0 : lines_of(place.tokens, produced) * (place.logps != 0 ? 2ull : 1ull);
+    const uint64_t of_a_position = 2ull * shape.layers * shape.kv_heads * (1 + (shape.head_width + 63) / 64);
+    order::count_gpu(&counters.lines, of_tokens + made * of_a_position);
+    if (made != 0) {
+      const uint64_t blocks = (job.sequence.first + DOORBELL_BLOCK_TOKENS - 1) / DOORBELL_BLOCK_TOKENS;
+      order::count_gpu(&counters.read, 1 + blocks * shape.kv_block() / 64);
+    }
+  }
+};
+
+}  // namespace language
+
+#endif
