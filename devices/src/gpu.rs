@@ -33,7 +33,7 @@ pub(crate) fn open_bare(queues: u8) -> Result<doorbell_gpu::GpuDevice, DeviceErr
 pub(crate) fn open(settings: &Settings, rewards: bool) -> Result<Opened, DeviceError> {
     let (Gpus { gpus }, each) = (&settings.gpus, usize::from(settings.queues));
     let queues = each * usize::from(crate::row(rewards));
-    let patience = settings.patience.unwrap_or_else(|| patience(gpus.len() * queues));
+    let patience = settings.patience.unwrap_or_else(|| patience(gpus.len() * queues, &settings.queue));
     let config = QueueConfig { patience, ..settings.queue.clone() };
     let bytes = config.shared_bytes()?;
     let language = language(&config);
@@ -61,8 +61,16 @@ fn language(config: &QueueConfig) -> Option<LanguageMemory> {
 }
 
 /// See [`QueueConfig::patience`].
-fn patience(queue_pairs: usize) -> u32 {
-    (PATIENCE / queue_pairs as u32).max(LEAST_PATIENCE)
+fn patience(queue_pairs: usize, queue: &QueueConfig) -> u32 {
+    let plain = (PATIENCE / queue_pairs as u32).max(LEAST_PATIENCE);
+    // A step of a language model reads all of it, at 10 GB/s or more however many do, and a descriptor has a step for each token that there
+    // is room for.
+    let steps = if queue.model_bytes > 0 {
+        (queue.token_bytes / 4).saturating_mul(queue.model_bytes / (1 << 20) + 1)
+    } else {
+        0
+    };
+    u32::try_from(steps).unwrap_or(u32::MAX).saturating_add(plain)
 }
 
 /// What reports call several queue pairs, the first of which is `first`'s.
@@ -81,6 +89,16 @@ mod tests {
     use rstest::rstest;
 
     use super::*;
+
+    #[test]
+    fn a_language_model_takes_its_time() {
+        let queue = QueueConfig { token_bytes: 4000, ..QueueConfig::default() };
+        assert_eq!([1, 2, 64].map(|pairs| patience(pairs, &queue)), [10_000, 5_000, 2_500]);
+        let queue = QueueConfig { model_bytes: 3 << 20, ..queue };
+        assert_eq!(patience(1, &queue), 10_000 + 1_000 * 4);
+        let queue = QueueConfig { model_bytes: 1 << 40, token_bytes: 1 << 40, ..queue };
+        assert_eq!(patience(1, &queue), u32::MAX);
+    }
 
     #[test]
     fn a_region_for_models_asks_for_engine_1() {

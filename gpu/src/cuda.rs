@@ -300,7 +300,10 @@ impl Gpu {
         // Loads its code, too: later a running kernel would be waited for.
         let shared = if language.is_some() { sizes.front_end.max(sizes.language) } else { sizes.front_end };
         function
-            .set_attribute(CUfunction_attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, shared as i32)
+            .set_attribute(
+                CUfunction_attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES,
+                shared as i32,
+            )
             .map_err(driver("giving the kernel its shared memory"))?;
         let per_processor = function
             .occupancy_max_active_blocks_per_multiprocessor(sizes.threads, shared as usize, None)
@@ -318,8 +321,7 @@ impl Gpu {
                 reason: format!("device memory of {name}: {error:?}"),
             })
         };
-        let device_memory =
-            [allocate(sizes.state)?, allocate(models as usize)?, allocate(caches as usize)?];
+        let device_memory = [allocate(sizes.state)?, allocate(models as usize)?, allocate(caches as usize)?];
         let options = GpuOptions { bytes, language, ..options };
         let (started, taken) = (AtomicBool::new(false), Some(taken));
         Ok(Self {

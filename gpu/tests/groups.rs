@@ -241,7 +241,13 @@ fn on_the_cpu(options: Options, groups: u64) -> Result<(), Failed> {
 
 fn on_a_gpu(seed: u64, groups: u64) -> Result<(), Failed> {
     let queues = number("DOORBELL_QUEUES", 16) as usize;
-    let options = GpuOptions { gpu: number("DOORBELL_GPU", 0) as usize, queues, bytes: 8 << 20, sms: None, language: None };
+    let options = GpuOptions {
+        gpu: number("DOORBELL_GPU", 0) as usize,
+        queues,
+        bytes: 8 << 20,
+        sms: None,
+        language: None,
+    };
     run_all(doorbell_gpu::open(options)?, queues, seed, groups)
 }
 
