@@ -1,6 +1,7 @@
 // The persistent kernel: the first blocks of the grid are front ends, one per queue pair, and the warps of the others
 // are workers, which take rollouts of every queue.
 #include "front_end.cuh"
+#include "language_probes.cuh"
 #include "probes.cuh"
 #include "worker.cuh"
 

@@ -110,6 +110,10 @@ inline void store_relaxed_sys(uint32_t* to, uint32_t value) {
   store_relaxed(to, value);
 }
 
+inline void store_relaxed_sys(uint16_t* to, uint16_t value) {
+  if (shared(to)) store_relaxed(to, value);
+}
+
 inline void store_relaxed_sys(uint64_t* to, uint64_t value) {
   if (shared(to)) store_relaxed(to, value);
 }
