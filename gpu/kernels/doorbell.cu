@@ -1,6 +1,7 @@
 // The persistent kernel: the first blocks of the grid are front ends, one per queue pair, the last ones run rollouts of engine 1,
 // a block each, and the warps of the others are workers, which take rollouts of engine 0 of every queue.
 #include "front_end.cuh"
+#include "language_probes.cuh"
 #include "language_worker.cuh"
 #include "probes.cuh"
 #include "worker.cuh"

@@ -38,14 +38,13 @@ __device__ __forceinline__ uint64_t load_relaxed_sys(const uint64_t* from) {
   return value;
 }
 
-// A token, a counter: ordered by a fence or a release behind it.
-__device__ __forceinline__ void store_relaxed_sys(uint32_t* to, uint32_t value) {
-  asm volatile("st.relaxed.sys.global.u32 [%0], %1;" :: "l"(to), "r"(value) : "memory");
-}
-
-// The scale of a key or a value.
+// A token, a counter, a scale: ordered by a fence or a release behind it.
 __device__ __forceinline__ void store_relaxed_sys(uint16_t* to, uint16_t value) {
   asm volatile("st.relaxed.sys.global.u16 [%0], %1;" :: "l"(to), "h"(value) : "memory");
+}
+
+__device__ __forceinline__ void store_relaxed_sys(uint32_t* to, uint32_t value) {
+  asm volatile("st.relaxed.sys.global.u32 [%0], %1;" :: "l"(to), "r"(value) : "memory");
 }
 
 __device__ __forceinline__ void store_relaxed_sys(uint64_t* to, uint64_t value) {

@@ -1,5 +1,7 @@
 //! The floors and rivals that `doorbell bench gpu` sets beside the device. All times are wall time, seen by the host.
 
+mod language;
+
 use std::hint;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -16,6 +18,8 @@ use doorbell_host::{DeviceError, SharedMemory};
 pub use crate::cuda::launches;
 use crate::cuda::{count_launch, pinned};
 use crate::image::{self, Kernels};
+
+pub use language::{LanguageArguments, LanguageRun, LanguageTask, does_it_fit, sampled_of};
 
 /// A wait of a probe that takes longer has failed (R15).
 pub const PATIENCE: Duration = Duration::from_secs(5);

@@ -3,11 +3,13 @@
 #define DOORBELL_CPU_CUDA_H
 
 #include <algorithm>
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 
 #include "runtime.h"
 
+using std::max;
 using std::min;
 
 #define __device__
@@ -35,6 +37,8 @@ inline ulonglong2 make_ulonglong2(uint64_t x, uint64_t y) { return ulonglong2{x,
 inline uint32_t __popc(uint32_t x) { return __builtin_popcount(x); }
 inline uint32_t __ffs(uint32_t x) { return __builtin_ffs(static_cast<int>(x)); }
 inline uint32_t __clz(uint32_t x) { return x == 0 ? 32 : __builtin_clz(x); }
+inline uint32_t __clzll(uint64_t x) { return x == 0 ? 64 : __builtin_clzll(x); }
+inline double __dsqrt_rn(double x) { return std::sqrt(x); }
 inline uint32_t __funnelshift_l(uint32_t low, uint32_t high, uint32_t by) {
   by %= 32;
   return by == 0 ? high : high << by | low >> (32 - by);
@@ -57,6 +61,11 @@ inline uint32_t __match_any_sync(uint32_t mask, uint32_t value) {
   return cpu::meet(cpu::Meeting::kMatch, mask, value, 0);
 }
 inline uint32_t __reduce_max_sync(uint32_t mask, uint32_t value) { return cpu::meet(cpu::Meeting::kMax, mask, value, 0); }
+inline int32_t __reduce_max_sync(uint32_t mask, int32_t value) {
+  constexpr uint32_t kSign = 1u << 31;
+  return static_cast<int32_t>(__reduce_max_sync(mask, static_cast<uint32_t>(value) ^ kSign) ^ kSign);
+}
+inline uint32_t __reduce_or_sync(uint32_t mask, uint32_t value) { return cpu::meet(cpu::Meeting::kOr, mask, value, 0); }
 inline uint32_t __reduce_add_sync(uint32_t mask, uint32_t value) { return cpu::meet(cpu::Meeting::kAdd, mask, value, 0); }
 inline void __syncthreads() { cpu::meet_block(); }
 

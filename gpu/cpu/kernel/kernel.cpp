@@ -1,4 +1,5 @@
-// The kernel's text, whole, for the CPU. Its memory orders come first, so that its own are left out.
+// The kernel's text, whole, for the CPU. Its memory orders come first, so that its own are left out; and how it reads weights.
+#include "language_memory.h"
 #include "memory_order.h"
 
 #include <cstring>
@@ -14,6 +15,9 @@
 
 // Shared memory of the block, which is one thread.
 thread_local FrontEnd front_end_memory[1];
+namespace language {
+thread_local uint4 language_memory[kMostShared / sizeof(uint4)];
+}
 
 // With one engine for warps the kernel does not choose. Here is what it will do with more.
 namespace several {
@@ -36,13 +40,18 @@ namespace cpu {
 Sizes kernel_sizes() { return Sizes{sizeof(DeviceState), kBlockThreads}; }
 
 // A GPU gives a block whatever its shared memory held.
-void kernel_prepare_block() { std::memset(static_cast<void*>(front_end_memory), 0xA5, sizeof front_end_memory); }
+void kernel_prepare_block() {
+  std::memset(static_cast<void*>(front_end_memory), 0xA5, sizeof front_end_memory);
+  std::memset(static_cast<void*>(language::language_memory), 0xA5, sizeof language::language_memory);
+}
 
 void kernel_lane(void* state, void* models, void* caches, const doorbell_cpu_options& options) {
   doorbell_persistent(static_cast<DeviceState*>(state), static_cast<doorbell_mailbox*>(options.mailboxes), options.queues,
                       static_cast<char*>(models), options.model_bytes, static_cast<char*>(caches), options.cache_bytes,
                       options.language_blocks);
 }
+
+void kernel_probe(void* arguments) { probe_language(static_cast<LanguageProbe*>(arguments)); }
 
 void kernel_exit(void* mailboxes, uint32_t queues) {
   for (uint32_t queue = 0; queue < queues; queue++)

@@ -110,11 +110,8 @@ inline void store_relaxed_sys(uint32_t* to, uint32_t value) {
   store_relaxed(to, value);
 }
 
-// At once: what is late is late by whole words.
 inline void store_relaxed_sys(uint16_t* to, uint16_t value) {
-  if (!shared(to)) return;
-  cpu::step();
-  __atomic_store_n(to, value, __ATOMIC_RELAXED);
+  if (shared(to)) store_relaxed(to, value);
 }
 
 inline void store_relaxed_sys(uint64_t* to, uint64_t value) {

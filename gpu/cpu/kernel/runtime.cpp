@@ -115,6 +115,7 @@ struct Device {
   Fault fault = Fault::kNone;
   // The kernel's own, and of engine 1 the models, and the keys and values of each block.
   Memory state{nullptr, std::free}, models{nullptr, std::free}, caches{nullptr, std::free};
+  void* probe = nullptr;  // what its lanes run instead of the kernel, if it is not null
   std::vector<std::unique_ptr<Block>> blocks;
   std::vector<std::thread> threads;
   std::atomic<bool> dead{false};
@@ -233,7 +234,7 @@ Warp& warp() { return block->warps[block->current / kLanes]; }
 
 const char* name(Meeting meeting) {
   const char* const names[] = {"__syncwarp", "__shfl_sync", "__shfl_xor_sync", "__ballot_sync", "__any_sync", "__all_sync",
-                               "__match_any_sync", "__reduce_max_sync", "__reduce_add_sync"};
+                               "__match_any_sync", "__reduce_max_sync", "__reduce_add_sync", "__reduce_or_sync"};
   return names[static_cast<uint32_t>(meeting)];
 }
 
@@ -322,6 +323,9 @@ void conclude(uint32_t first, Meeting meeting, uint32_t mask) {
     case Meeting::kAdd:
       each([&](uint32_t k) { all = static_cast<uint32_t>(all + lanes[k].value); });
       break;
+    case Meeting::kOr:
+      each([&](uint32_t k) { all |= lanes[k].value; });
+      break;
   }
   each([&](uint32_t k) { lanes[k].result = all; });
 }
@@ -365,6 +369,10 @@ uint64_t read(const void* from, uint32_t width) {
 }
 
 void write(const Late& store) {
+  if (store.width == 2) {
+    __atomic_store_n(static_cast<uint16_t*>(store.word), static_cast<uint16_t>(store.value), __ATOMIC_RELAXED);
+    return;
+  }
   if (store.width == 4) {
     __atomic_store_n(static_cast<uint32_t*>(store.word), static_cast<uint32_t>(store.value), __ATOMIC_RELAXED);
     return;
@@ -427,7 +435,11 @@ void hand_on(std::vector<Late>& from, std::vector<Late>& to) {
 
 void lane_entry() {
   Device& device = block->device;
-  kernel_lane(device.state.get(), device.models.get(), device.caches.get(), device.options);
+  if (device.probe != nullptr) {
+    kernel_probe(device.probe);
+  } else {
+    kernel_lane(device.state.get(), device.models.get(), device.caches.get(), device.options);
+  }
   releases(Scope::kMachine);
   Lane& self = lane();
   tsan_release(&block->main);
@@ -677,6 +689,18 @@ extern "C" Device* doorbell_cpu_start(const doorbell_cpu_options* options) {
     device->blocks.push_back(std::make_unique<cpu::Block>(*device, k, grid, sizes.block_threads));
   for (auto& block : device->blocks) device->threads.emplace_back([&block] { cpu::run_block(*block); });
   return device.release();
+}
+
+// Runs `options->worker_blocks` blocks of a probe to their end. False, with what has gone wrong in `text`, if something has.
+extern "C" bool doorbell_cpu_probe(const doorbell_cpu_options* options, void* arguments, char* text, size_t bytes) {
+  Device device(*options);
+  device.probe = arguments;
+  for (uint32_t k = 0; k < options->worker_blocks; k++)
+    device.blocks.push_back(std::make_unique<cpu::Block>(device, k, options->worker_blocks, cpu::kernel_sizes().block_threads));
+  for (auto& block : device.blocks) device.threads.emplace_back([&block] { cpu::run_block(*block); });
+  for (std::thread& thread : device.threads) thread.join();
+  std::snprintf(text, bytes, "%s", device.complaint.c_str());
+  return device.complaint.empty();
 }
 
 // Lets every block look at what the others have done. False, with what has gone wrong in `text`, if something has.

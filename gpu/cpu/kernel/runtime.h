@@ -33,7 +33,7 @@ namespace cpu {
 constexpr uint32_t kLanes = 32;
 
 // What lanes of a warp meet for.
-enum class Meeting : uint32_t { kSync, kShuffle, kShuffleXor, kBallot, kAny, kAll, kMatch, kMax, kAdd };
+enum class Meeting : uint32_t { kSync, kShuffle, kShuffleXor, kBallot, kAny, kAll, kMatch, kMax, kAdd, kOr };
 
 struct Index {
   uint32_t x;
@@ -63,7 +63,7 @@ bool is_shared(const void* address, size_t bytes);
 // Weak memory, where it is asked for: a relaxed load may give what the word held when the lane last synchronised, and a
 // relaxed store may become visible behind later ones. Where scopes count, what a lane stored before a __syncwarp its warp
 // knows behind it, the block once a lane of the warp releases to that, and everybody once one of the block releases to all.
-// `width` is 4 or 8; 16 is stored as a whole, `value` first.
+// `width` is 4 or 8, of stores 2 too; 16 is stored as a whole, `value` first.
 bool is_weak();
 uint64_t load_late(const void* from, uint32_t width);
 void store_late(void* to, uint32_t width, uint64_t value, uint64_t last = 0);
@@ -84,6 +84,8 @@ struct Sizes {
 Sizes kernel_sizes();
 void kernel_prepare_block();
 void kernel_lane(void* state, void* models, void* caches, const doorbell_cpu_options& options);
+// One lane of a probe, which knows what `arguments` are.
+void kernel_probe(void* arguments);
 void kernel_exit(void* mailboxes, uint32_t queues);
 
 }  // namespace cpu

@@ -8,7 +8,9 @@
 use std::ffi::{CStr, c_char, c_void};
 use std::ptr::NonNull;
 use std::sync::Arc;
+use std::time::Instant;
 
+use doorbell_gpu::probes::{LanguageArguments, LanguageRun, LanguageTask, does_it_fit, sampled_of};
 use doorbell_gpu::{Engine, LanguageMemory, MAX_QUEUES};
 use doorbell_host::memory::PAGE;
 use doorbell_host::{DeviceError, SharedMemory};
@@ -49,6 +51,12 @@ struct RawDevice {
 unsafe extern "C" {
     fn doorbell_cpu_fault(index: u32) -> *const c_char;
     fn doorbell_cpu_start(options: *const RawOptions) -> *mut RawDevice;
+    fn doorbell_cpu_probe(
+        options: *const RawOptions,
+        arguments: *mut c_void,
+        text: *mut c_char,
+        bytes: usize,
+    ) -> bool;
     fn doorbell_cpu_check(device: *mut RawDevice, text: *mut c_char, bytes: usize) -> bool;
     fn doorbell_cpu_stop(device: *mut RawDevice) -> bool;
 }
@@ -220,4 +228,74 @@ impl Drop for CpuKernel {
             eprintln!("warning: the {NAME} did not end, and was cut off");
         }
     }
+}
+
+/// Bytes in memory of their own, at the beginning of a page.
+fn placed(bytes: &[u8]) -> Result<SharedMemory, DeviceError> {
+    let memory = shared(bytes.len().max(1).next_multiple_of(PAGE))?;
+    let mut padded = bytes.to_vec();
+    padded.resize(memory.len(), 0);
+    let words: Vec<u32> =
+        padded.chunks_exact(4).map(|four| u32::from_le_bytes(four.try_into().expect("four bytes"))).collect();
+    memory.store_u32s(0, &words)?;
+    Ok(memory)
+}
+
+/// The first bytes of memory.
+fn read(memory: &SharedMemory, bytes: usize) -> Result<Vec<u8>, DeviceError> {
+    let mut words = vec![0; bytes.div_ceil(4)];
+    memory.load_u32s(0, &mut words)?;
+    let mut read: Vec<u8> = words.into_iter().flat_map(u32::to_le_bytes).collect();
+    read.truncate(bytes);
+    Ok(read)
+}
+
+/// Runs `probe_language` on the CPU, as `Probes::language` does on a GPU; what chance decides is `options`' seed, stress and weakness.
+///
+/// # Errors
+/// `Failed` with what went wrong, `Memory`, or `Config` for a model that does not fit the kernel.
+pub fn language(task: &LanguageTask<'_>, options: &Options) -> Result<LanguageRun, DeviceError> {
+    let image = placed(task.image)?;
+    let caches = placed(&vec![0; task.caches()])?;
+    let stored = placed(&vec![0; task.caches()])?;
+    let prompt: Vec<u8> = task.prompt.iter().flat_map(|token| token.to_le_bytes()).collect();
+    let prompt = placed(&prompt)?;
+    let sampled = placed(&vec![0; task.tokens() * 8])?;
+    let mut arguments = task.arguments();
+    arguments.image = image.bus_address();
+    arguments.caches = caches.bus_address();
+    arguments.stored = if task.stored { stored.bus_address() } else { 0 };
+    arguments.prompt = prompt.bus_address();
+    arguments.sampled = sampled.bus_address();
+    let probe = placed(&arguments.to_bytes())?;
+    let raw = RawOptions {
+        queues: 0,
+        worker_blocks: task.blocks,
+        language_blocks: 0,
+        model_bytes: 0,
+        cache_bytes: 0,
+        seed: options.seed,
+        stress: options.stress.into(),
+        weak: options.weak.into(),
+        scoped: (options.weak && options.scoped).into(),
+        fault: std::ptr::null(),
+        mailboxes: std::ptr::null_mut(),
+        memory: stored.host_pointer().as_ptr().cast(),
+        memory_bytes: stored.len(),
+    };
+    let mut text = [0; TEXT];
+    let start = Instant::now();
+    // SAFETY: the arguments are those of the probe, and name memory that outlives the call, behind which no thread of it runs.
+    let ended =
+        unsafe { doorbell_cpu_probe(&raw, probe.host_pointer().as_ptr().cast(), text.as_mut_ptr(), TEXT) };
+    let elapsed = start.elapsed();
+    if !ended {
+        // SAFETY: what went wrong ends with a zero.
+        let what = unsafe { CStr::from_ptr(text.as_ptr()) }.to_string_lossy().into_owned();
+        return Err(DeviceError::Failed { device: NAME.to_owned(), what });
+    }
+    does_it_fit(&read(&probe, size_of::<LanguageArguments>())?)?;
+    let sampled = sampled_of(&read(&sampled, task.tokens() * 8)?);
+    let stored = if task.stored { read(&stored, task.caches())? } else { vec![] };
+    Ok(LanguageRun { sampled, caches: read(&caches, task.caches())?, stored, elapsed })
 }

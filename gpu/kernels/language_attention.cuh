@@ -1,0 +1,219 @@
+// Attention of engine 1: stored vectors, scores, and sums in two bins that any parts of a sequence join to.
+#ifndef DOORBELL_LANGUAGE_ATTENTION_CUH
+#define DOORBELL_LANGUAGE_ATTENTION_CUH
+
+#include "language_model.cuh"
+
+namespace language {
+
+// Lowest bin: nothing was added. Bins of scores are far above it.
+constexpr int32_t kNoBin = -(1 << 30);
+
+// Whether a block's sums count, and in which of two bins: moves the bins up if it is above them.
+template <typename Move>
+__device__ __forceinline__ bool enters(int32_t& highest, int32_t bin, uint32_t& which, Move move) {
+  if (bin > highest) {
+    move(bin - 1 == highest);
+    highest = bin;
+  }
+  which = static_cast<uint32_t>(highest) - static_cast<uint32_t>(bin);
+  return which < 2;
+}
+
+// 255 * 2^(-below / 256), rounded; `table` is a copy of kExp2.
+__device__ __forceinline__ uint32_t weight_of(const uint16_t* table, uint32_t below) {
+  const uint32_t whole = below >> 8;
+  return whole > 8 ? 0 : (table[below & 255] + (1u << (7 + whole))) >> (8 + whole);
+}
+
+// A score, of the sum of the products of the mantissas.
+__device__ __forceinline__ int32_t score_of(int32_t dot, uint32_t query_scale, uint32_t key_scale, uint32_t factor) {
+  const int64 product = round_shift(static_cast<int64>(dot) * query_scale * key_scale, 4);
+  return static_cast<int32_t>(round_shift(product * factor, 32));
+}
+
+// A head of `width` channels as it is kept: rotated by `turns`, or as it is where they are null. A warp calls it; `bytes` is its own scratch, of a
+// head's mantissas, which are there for all lanes when it returns. Returns the scale.
+__device__ __forceinline__ uint32_t store(const int32_t* head, uint32_t width, const uint32_t* turns, unsigned char* bytes, uint32_t lane) {
+  constexpr uint32_t kPairs = 4;  // of a lane
+  int32_t values[kPairs][2];
+  uint32_t most = 0;
+#pragma unroll
+  for (uint32_t k = 0; k < kPairs; k++) {
+    const uint32_t pair = kWarp * k + lane;
+    if (2 * pair >= width) continue;
+    int32_t low = head[2 * pair], high = head[2 * pair + 1];
+    if (turns != nullptr) {
+      const uint32_t turn = turns[pair];
+      const int64 cosine = static_cast<short>(turn & 0xFFFF), sine = static_cast<short>(turn >> 16);
+      const int64 a = low, b = high;
+      low = clamp(round_shift(a * cosine - b * sine, 14));
+      high = clamp(round_shift(a * sine + b * cosine, 14));
+    }
+    values[k][0] = static_cast<int32_t>(clamp(low, -kStored, kStored));
+    values[k][1] = static_cast<int32_t>(clamp(high, -kStored, kStored));
+    most = max(most, max(magnitude(values[k][0]), magnitude(values[k][1])));
+  }
+  most = __reduce_max_sync(kEveryLane, most);
+  const uint32_t scale = max((most * 16 + 126) / 127, 1u);
+  __syncwarp();
+#pragma unroll
+  for (uint32_t k = 0; k < kPairs; k++) {
+    const uint32_t pair = kWarp * k + lane;
+    if (2 * pair >= width) continue;
+#pragma unroll
+    for (uint32_t j = 0; j < 2; j++) {
+      // To the nearest, halves up: 128 is added, so that what is divided has no sign.
+      const uint32_t shifted = static_cast<uint32_t>(values[k][j] * 32 + static_cast<int32_t>(scale)) + 256 * scale;
+      bytes[2 * pair + j] = static_cast<unsigned char>(shifted / (2 * scale) - 128);
+    }
+  }
+  __syncwarp();
+  return scale;
+}
+
+// Puts a stored head into its place in a block of keys and values: `half` begins with the scales of 32 positions.
+__device__ __forceinline__ void keep(char* half, uint32_t width, uint32_t slot, const unsigned char* bytes, uint32_t scale, uint32_t lane) {
+  char* const to = half + kLine + slot * width;
+  for (uint32_t at = 16 * lane; at < width; at += 16 * kWarp)
+    *reinterpret_cast<uint4*>(to + at) = *reinterpret_cast<const uint4*>(bytes + at);
+  if (lane == 0) reinterpret_cast<uint16_t*>(half)[slot] = static_cast<uint16_t>(scale);
+}
+
+// The same in host memory.
+__device__ __forceinline__ void keep_sys(char* half, uint32_t width, uint32_t slot, const unsigned char* bytes, uint32_t scale, uint32_t lane) {
+  char* const to = half + kLine + slot * width;
+  for (uint32_t at = 16 * lane; at < width; at += 16 * kWarp)
+    order::store_relaxed_sys(reinterpret_cast<ulonglong2*>(to + at), *reinterpret_cast<const ulonglong2*>(bytes + at));
+  if (lane == 0) order::store_relaxed_sys(reinterpret_cast<uint16_t*>(half) + slot, static_cast<uint16_t>(scale));
+}
+
+// What a warp attends with.
+struct Head {
+  const char* keys;    // of this head and layer, in the first block
+  uint64_t kv_block;   // bytes from block to block
+  uint32_t width, kv_half;
+  const char* query;   // its mantissas, in shared memory
+  uint32_t query_scale, factor;
+  const uint16_t* exp2;
+};
+
+// The blocks `first`, `first + step`, ... of a head, up to `position`, into `to`; there is one at least. A warp calls it; `scratch` is its own, of 32
+// words. kChunks times 128 channels are enough.
+template <uint32_t kChunks>
+__device__ __forceinline__ void attend(const Head& head, uint32_t first, uint32_t step, uint32_t position, Attended* to,
+                                       uint32_t* scratch, uint32_t lane) {
+  // Four channels a lane: lanes for a token's channels, and tokens that a warp reads at a time.
+  const uint32_t lanes = min(head.width / 4, kWarp), slots = kWarp % lanes == 0 ? kWarp / lanes : 1;
+  const uint32_t slot = lane / lanes, channel = lane % lanes * 4;
+  int64 weights[2] = {}, values[2][kChunks][4] = {};
+  int32_t highest = kNoBin;
+  for (uint32_t block = first; block <= position / kBlock; block += step) {
+    const char* const keys = head.keys + head.kv_block * block;
+    const uint32_t count = min(position - block * kBlock + 1, kBlock);
+    int32_t score = kLowest32;
+    if (lane < count) {
+      int32_t dot = 0;
+      const char* const key = keys + kLine + lane * head.width;
+#pragma unroll 4
+      for (uint32_t at = 0; at < head.width; at += 16) {
+        const uint4 k = *reinterpret_cast<const uint4*>(key + at);
+        const uint4 q = *reinterpret_cast<const uint4*>(head.query + at);
+        dot = stream::dot(k.x, q.x, stream::dot(k.y, q.y, stream::dot(k.z, q.z, stream::dot(k.w, q.w, dot))));
+      }
+      score = score_of(dot, head.query_scale, reinterpret_cast<const uint16_t*>(keys)[lane], head.factor);
+    }
+    const int32_t ceiling = (__reduce_max_sync(kEveryLane, score) + 255) >> 8;
+    uint32_t which = 0;
+    const bool counts = enters(highest, ceiling >> 4, which, [&](bool below) {
+      weights[1] = below ? weights[0] : 0;
+      weights[0] = 0;
+#pragma unroll
+      for (uint32_t k = 0; k < kChunks; k++) {
+#pragma unroll
+        for (uint32_t j = 0; j < 4; j++) {
+          values[1][k][j] = below ? values[0][k][j] : 0;
+          values[0][k][j] = 0;
+        }
+      }
+    });
+    if (!counts) continue;
+    const char* const block_values = keys + head.kv_half;
+    uint32_t weight = 0, scaled = 0;
+    if (lane < count) {
+      weight = weight_of(head.exp2, (static_cast<uint32_t>(ceiling) << 8) - static_cast<uint32_t>(score));
+      scaled = weight * reinterpret_cast<const uint16_t*>(block_values)[lane];
+    }
+    const uint32_t up = static_cast<uint32_t>(ceiling) & 15;
+    const int64 total = static_cast<int64>(__reduce_add_sync(kEveryLane, weight)) << up;
+    weights[0] += which == 0 ? total : 0;
+    weights[1] += which == 0 ? 0 : total;
+    __syncwarp();
+    scratch[lane] = scaled;
+    __syncwarp();
+#pragma unroll
+    for (uint32_t k = 0; k < kChunks; k++) {
+      if (slot >= slots || channel + 128 * k >= head.width) continue;
+      int64 sums[4] = {};
+#pragma unroll 8
+      for (uint32_t token = slot; token < count; token += slots) {
+        const uint32_t v = *reinterpret_cast<const uint32_t*>(block_values + kLine + token * head.width + channel + 128 * k);
+        const int64 w = scratch[token];
+#pragma unroll
+        for (uint32_t j = 0; j < 4; j++) sums[j] += w * static_cast<signed char>(v >> 8 * j & 0xFF);
+      }
+#pragma unroll
+      for (uint32_t j = 0; j < 4; j++) {
+        const int64 sum = static_cast<int64>(static_cast<uint64_t>(sums[j]) << up);
+        values[0][k][j] += which == 0 ? sum : 0;
+        values[1][k][j] += which == 0 ? 0 : sum;
+      }
+    }
+  }
+  int64* const kept = reinterpret_cast<int64*>(to + 1);
+#pragma unroll
+  for (uint32_t b = 0; b < 2; b++) {
+#pragma unroll
+    for (uint32_t k = 0; k < kChunks; k++) {
+#pragma unroll
+      for (uint32_t j = 0; j < 4; j++) {
+        int64 sum = values[b][k][j];
+        for (uint32_t by = lanes; by < kWarp && slots > 1; by *= 2) sum += __shfl_xor_sync(kEveryLane, sum, by);
+        if (slot == 0 && channel + 128 * k < head.width) kept[b * head.width + channel + 128 * k + j] = sum;
+      }
+    }
+  }
+  if (lane == 0) {
+    to->weights[0] = weights[0];
+    to->weights[1] = weights[1];
+    to->highest = highest;
+  }
+}
+
+// The mean of one channel of a head, with 10 fraction bits, over its parts, `bytes` each.
+__device__ __forceinline__ int32_t mean_of(const char* parts, uint32_t count, uint32_t bytes, uint32_t width, uint32_t channel) {
+  int32_t highest = kNoBin;
+  for (uint32_t k = 0; k < count; k++) {
+    const int32_t bin = reinterpret_cast<const Attended*>(parts + bytes * k)->highest;
+    highest = bin > highest ? bin : highest;
+  }
+  int64 weights[2] = {}, values[2] = {};
+  for (uint32_t k = 0; k < count; k++) {
+    const Attended* const part = reinterpret_cast<const Attended*>(parts + bytes * k);
+    const int64* const kept = reinterpret_cast<const int64*>(part + 1) + channel;
+    if (part->highest == highest) {
+      weights[0] += part->weights[0];
+      weights[1] += part->weights[1];
+      values[0] += kept[0];
+      values[1] += kept[width];
+    } else if (part->highest == highest - 1) {
+      weights[1] += part->weights[0];
+      values[1] += kept[0];
+    }
+  }
+  return clamp(round_divide(values[0] + (values[1] >> 16), (weights[0] + (weights[1] >> 16)) << 4));
+}
+
+}  // namespace language
+
+#endif

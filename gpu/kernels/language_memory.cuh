@@ -1,0 +1,37 @@
+// How engine 1 reads what it streams: weights of the image, which nobody writes while they are read, and copies of the little that a
+// layer needs of it into shared memory. The build for the CPU has these names of its own (gpu/cpu/kernel/language_memory.h).
+#ifndef DOORBELL_LANGUAGE_MEMORY_CUH
+#define DOORBELL_LANGUAGE_MEMORY_CUH
+
+#include "doorbell_contract.h"
+
+namespace stream {
+
+// 16 bytes that are used once: they take no place in the first cache.
+__device__ __forceinline__ uint4 load(const char* from) {
+  uint4 value;
+  asm volatile("ld.global.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(value.x), "=r"(value.y), "=r"(value.z), "=r"(value.w) : "l"(from));
+  return value;
+}
+
+// Brings what lies there nearer.
+__device__ __forceinline__ void prefetch(const char* from) { asm volatile("prefetch.global.L2 [%0];" :: "l"(from)); }
+
+// 16 bytes into shared memory, without waiting for them; both addresses are multiples of 16.
+__device__ __forceinline__ void copy(void* to, const char* from) {
+  const uint32_t address = static_cast<uint32_t>(__cvta_generic_to_shared(to));
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" :: "r"(address), "l"(from) : "memory");
+}
+
+// Waits for this thread's copies; a __syncthreads behind it makes them known to the block.
+__device__ __forceinline__ void wait_for_copies() { asm volatile("cp.async.wait_all;" ::: "memory"); }
+
+// Sum of the products of four bytes with a sign each, and `sum`.
+__device__ __forceinline__ int32_t dot(uint32_t a, uint32_t b, int32_t sum) {
+  return __dp4a(static_cast<int32_t>(a), static_cast<int32_t>(b), sum);
+}
+
+}  // namespace stream
+
+#endif

@@ -1,0 +1,141 @@
+// From logits to a token and its log-probability: docs/engine.md, Sampling; lm/src/sample.rs has the same in plain loops.
+#ifndef DOORBELL_LANGUAGE_SAMPLE_CUH
+#define DOORBELL_LANGUAGE_SAMPLE_CUH
+
+#include "language_attention.cuh"
+#include "mix.cuh"
+
+namespace language {
+
+// log2(e) / temperature with 20 fraction bits: of temperature 1.
+constexpr uint32_t kSharpnessOne = 1512775;
+
+// A token, and its log-probability with 16 fraction bits and a sign.
+struct Sampled {
+  uint32_t token;
+  uint32_t logp;
+};
+
+// What is drawn at one position of one rollout.
+struct Draw {
+  uint32_t first, second;
+
+  static __device__ __forceinline__ Draw of(uint32_t seed, uint32_t rollout, uint32_t position) {
+    return Draw{mix(mix(seed ^ mix(rollout + DOORBELL_GOLDEN)) + position * DOORBELL_GOLDEN),
+                mix(mix(position ^ mix(seed + DOORBELL_GOLDEN)) + rollout)};
+  }
+  __device__ __forceinline__ uint32_t bits(uint32_t token) const { return mix(mix(first + token * DOORBELL_GOLDEN) ^ second); }
+};
+
+// The noise that uniform bits stand for, with 24 fraction bits.
+__device__ __forceinline__ int64 gumbel(const Shared& shared, uint32_t bits) {
+  // With 33 fraction bits, and odd: neither 0 nor 1.
+  const uint64_t w = 2ull * bits + 1;
+  const bool below = bits >> 31 == 0;
+  const int64 log = (33ll << 24) - log2_of(shared.log2, below ? w : (1ull << 33) - w);
+  if (below) return log - between(shared.ratio, static_cast<uint32_t>(w >> 24), static_cast<uint32_t>(w) & 0xFFFFFF);
+  return (24ll << 24) - log2_of(shared.log2, static_cast<uint64_t>(log));
+}
+
+// A logit as a power of 2 with 10 fraction bits.
+__device__ __forceinline__ int64 power_of(int32_t logit, uint32_t sharpness) {
+  return round_shift(static_cast<int64>(logit) * sharpness, 20);
+}
+
+// 2^20 * 2^(-below / 1024), rounded; `table` is a copy of kPowers.
+__device__ __forceinline__ uint32_t power_of_logit(const uint32_t* table, int64 below) {
+  const int64 whole = below >> 10;
+  return whole > 21 ? 0 : (table[below & 1023] + (1u << whole >> 1)) >> whole;
+}
+
+// Whether a token comes before the one that is the best so far.
+__device__ __forceinline__ bool better(int64 key, uint32_t token, int64 than_key, uint32_t than) {
+  return key > than_key || (key == than_key && token < than);
+}
+
+// What a warp finds as it takes blocks of 32 tokens of the vocabulary, a lane each.
+class Sampler {
+ public:
+  __device__ __forceinline__ Sampler(const Shared& shared, uint32_t sharpness, Draw draw)
+      : shared_(shared), sharpness_(sharpness), scaled_by_(sharpness == 0 ? kSharpnessOne : sharpness), draw_(draw) {}
+
+  // All lanes call it; `is` tells which of them have a token, of which there is one.
+  __device__ __forceinline__ void add(bool is, uint32_t token, int32_t logit) {
+    if (is) {
+      int64 key = logit;
+      if (sharpness_ != 0) key = key * sharpness_ + gumbel(shared_, draw_.bits(token)) * 64;
+      if (better(key, token, key_, token_)) {
+        key_ = key;
+        token_ = token;
+        logit_ = logit;
+      }
+    }
+    const int64 most = power_of(__reduce_max_sync(kEveryLane, is ? logit : kLowest32), scaled_by_);
+    const int64 ceiling = (most + 1023) >> 10;
+    const uint32_t own = is ? power_of_logit(shared_.powers, ceiling * 1024 - power_of(logit, scaled_by_)) : 0;
+    const int64 sum = static_cast<int64>(__reduce_add_sync(kEveryLane, own)) << (ceiling & 15);
+    enter(static_cast<int32_t>(ceiling >> 4), sum, 0);
+  }
+
+  // The best of all lanes, and the sums; the same on every lane.
+  __device__ __forceinline__ Candidate candidate() {
+    for (uint32_t by = 1; by < kWarp; by *= 2) {
+      const int64 key = __shfl_xor_sync(kEveryLane, key_, by);
+      const uint32_t token = __shfl_xor_sync(kEveryLane, token_, by);
+      const int32_t logit = __shfl_xor_sync(kEveryLane, logit_, by);
+      if (better(key, token, key_, token_)) {
+        key_ = key;
+        token_ = token;
+        logit_ = logit;
+      }
+    }
+    return Candidate{key_, {sums_[0], sums_[1]}, highest_, token_, logit_};
+  }
+
+  // What another warp found.
+  __device__ __forceinline__ void join(const Candidate& other) {
+    if (better(other.key, other.token, key_, token_)) {
+      key_ = other.key;
+      token_ = other.token;
+      logit_ = other.logit;
+    }
+    if (other.highest != kNoBin) enter(other.highest, other.sums[0], other.sums[1]);
+  }
+
+  // The token, once all of the vocabulary has been taken.
+  __device__ __forceinline__ Sampled sampled() const {
+    const int64 sum = sums_[0] + (sums_[1] >> 16);
+    const int64 log = log2_of(shared_.log2, static_cast<uint64_t>(sum)) + (static_cast<int64>(highest_) * 16 - 20) * (1 << 24);
+    const int64 below = power_of(logit_, scaled_by_) * (1 << 14) - log;
+    // ln(2) with 24 fraction bits, of which 32 of 48 go, halves up: the lower 32 bits are multiplied apart, as 64 would not hold it.
+    constexpr int64 kLn2 = 11629080;
+    const int64 nats = (below >> 32) * kLn2 + (((below & 0xFFFFFFFFll) * kLn2 + (1ll << 31)) >> 32);
+    return Sampled{token_, static_cast<uint32_t>(static_cast<int32_t>(clamp(nats, kLowest32, 0)))};
+  }
+
+ private:
+  // Adds sums to a bin and to the one below.
+  __device__ __forceinline__ void enter(int32_t bin, int64 sum, int64 below) {
+    uint32_t which = 0;
+    if (!enters(highest_, bin, which, [&](bool next) {
+          sums_[1] = next ? sums_[0] : 0;
+          sums_[0] = 0;
+        }))
+      return;
+    sums_[0] += which == 0 ? sum : 0;
+    sums_[1] += which == 0 ? below : sum;
+  }
+
+  const Shared& shared_;
+  const uint32_t sharpness_, scaled_by_;
+  const Draw draw_;
+  int64 key_ = kLowest64;
+  int64 sums_[2] = {};
+  int32_t highest_ = kNoBin;
+  uint32_t token_ = 0xFFFFFFFFu;
+  int32_t logit_ = 0;
+};
+
+}  // namespace language
+
+#endif
