@@ -346,6 +346,9 @@ fn r11_regions_of_a_function_are_checked(#[case] register: Register) {
         let fault = host.driver.read(Register::Error).unwrap();
         assert_eq!(fault == DeviceFault::BAD_CONFIG.bits(), !active);
         host.driver.write(Register::Control, 0).unwrap();
+        while host.driver.read(Register::State).unwrap() & State::ACTIVE.bits() != 0 {
+            host.driver.platform_mut().advance(1).unwrap();
+        }
         host.driver.write(Register::Error, u32::MAX).unwrap();
         active
     };
