@@ -10,16 +10,6 @@
 
 namespace language {
 
-// Keys and values of a sequence in device memory: its blocks of 32 positions in order, each laid out as docs/isa.md says, a multiple of 64.
-struct Cache {
-  char* local;
-};
-
-// How the tokens of a rollout are drawn. A sharpness of 0 is temperature 0.
-struct Sampling {
-  uint32_t sharpness, seed, rollout;
-};
-
 class Block {
  public:
   // The image of a model whose shape `fits`, at a multiple of 64 in memory that this block may read without further order. The block's dynamic
@@ -32,28 +22,38 @@ class Block {
   // context. There is a __syncthreads behind everything, and the next step may begin at once.
   static __device__ __forceinline__ Sampled step(Cache cache, char* stored_to, uint32_t token, uint32_t position, bool samples,
                                                  Sampling sampling) {
+    if (threadIdx.x == 0) Block().shared_.step = Step{cache, stored_to, position, sampling};
     embed(token, position);
-    const uint32_t layers = Block().shared_.shape.layers;
-    for (uint32_t layer = 0; layer < layers; layer++) {
+#pragma unroll 1
+    for (uint32_t layer = 0; layer < Block().shared_.shape.layers; layer++) {
       project(layer);
-      attend(layer, cache, stored_to, position);
+      attend(layer);
       feed_forward(layer);
     }
-    return samples ? sample(position + 1, sampling) : Sampled{0, 0};
+    return samples ? sample() : Sampled{0, 0};
   }
 
  private:
   char* const memory_;
   Shared& shared_;
-  const uint32_t lane_, warp_;
+  const uint32_t thread_, lane_, warp_;
 
   static __device__ __forceinline__ char* memory() {
     extern __shared__ uint4 language_memory[];
     return reinterpret_cast<char*>(language_memory);
   }
 
-  __device__ __forceinline__ Block()
-      : memory_(memory()), shared_(*reinterpret_cast<Shared*>(memory())), lane_(threadIdx.x % kWarp), warp_(threadIdx.x / kWarp) {}
+  // The thread's number, which the compiler is not to know for the same in the next phase: what one works out of it, no other is to hold in
+  // registers meanwhile.
+  static __device__ __forceinline__ uint32_t thread() {
+    uint32_t index = threadIdx.x;
+    asm volatile("" : "+r"(index));
+    return index;
+  }
+
+  __device__ __forceinline__ explicit Block(uint32_t index)
+      : memory_(memory()), shared_(*reinterpret_cast<Shared*>(memory())), thread_(index), lane_(index % kWarp), warp_(index / kWarp) {}
+  __device__ __forceinline__ Block() : Block(thread()) {}
 
   template <typename T>
   __device__ __forceinline__ T* at(uint32_t offset) const {
@@ -61,13 +61,13 @@ class Block {
   }
 
   template <typename T>
-  static __device__ __forceinline__ void fill(T* to, const T* from, uint32_t count) {
-    for (uint32_t k = threadIdx.x; k < count; k += kThreads) to[k] = from[k];
+  __device__ __forceinline__ void fill(T* to, const T* from, uint32_t count) {
+    for (uint32_t k = thread_; k < count; k += kThreads) to[k] = from[k];
   }
 
   // Starts to copy; `bytes` is a multiple of 16.
-  static __device__ __forceinline__ void copy(void* to, const char* from, uint32_t bytes) {
-    for (uint32_t k = 16 * threadIdx.x; k < bytes; k += 16 * kThreads) stream::copy(static_cast<char*>(to) + k, from + k);
+  __device__ __forceinline__ void copy(void* to, const char* from, uint32_t bytes) {
+    for (uint32_t k = 16 * thread_; k < bytes; k += 16 * kThreads) stream::copy(static_cast<char*>(to) + k, from + k);
   }
 
   __device__ __forceinline__ void prepare(const char* image) {
@@ -79,7 +79,7 @@ class Block {
     fill(shared_.sigmoid, kSigmoid, 65);
     const Shape shape = Shape::read(image);
     const uint32_t behind = kFirstLayerEntry + kParts * shape.layers;
-    if (threadIdx.x == 0) {
+    if (thread_ == 0) {
       shared_.shape = shape;
       shared_.image = image;
       shared_.gain_offset = reinterpret_cast<const Entry*>(entry_at(image, kFirstLayerEntry + kAttentionGain))->offset;
@@ -144,7 +144,7 @@ class Block {
     const int32_t* const x = at<int32_t>(shared_.layout.x);
     const short* const gain = at<short>(shared_.layout.gain);
     uint64_t squares = 0, magnitudes = 0;
-    for (uint32_t channel = threadIdx.x; channel < shape.width; channel += kThreads) {
+    for (uint32_t channel = thread_; channel < shape.width; channel += kThreads) {
       const uint64_t size = magnitude(x[channel]);
       squares += size * size;
       magnitudes |= magnitude(static_cast<int64>(x[channel]) * gain[channel]);
@@ -193,11 +193,9 @@ class Block {
   // The phases of a step. Each ends with a __syncthreads. They are functions of their own, so that no register of one is held in another.
   static __device__ __noinline__ void embed(uint32_t token, uint32_t position) { Block().do_embed(token, position); }
   static __device__ __noinline__ void project(uint32_t layer) { Block().do_project(layer); }
-  static __device__ __noinline__ void attend(uint32_t layer, Cache cache, char* stored_to, uint32_t position) {
-    Block().do_attend(layer, cache, stored_to, position);
-  }
+  static __device__ __noinline__ void attend(uint32_t layer) { Block().do_attend(layer); }
   static __device__ __noinline__ void feed_forward(uint32_t layer) { Block().do_feed_forward(layer); }
-  static __device__ __noinline__ Sampled sample(uint32_t position, Sampling sampling) { return Block().do_sample(position, sampling); }
+  static __device__ __noinline__ Sampled sample() { return Block().do_sample(); }
 
   // The residual stream of a token, and what else the first layer needs.
   __device__ __forceinline__ void do_embed(uint32_t token, uint32_t position) {
@@ -210,7 +208,7 @@ class Block {
     const Matrix tokens = matrix(shared_.tokens);
     const char* const row = tokens.row(token);
     const int64 scale = tokens.scale(token);
-    for (uint32_t channel = threadIdx.x; channel < shape.width; channel += kThreads) {
+    for (uint32_t channel = thread_; channel < shape.width; channel += kThreads) {
       const int64 value = static_cast<signed char>(row[channel]) * scale;
       x[channel] = static_cast<int32_t>(clamp(round_shift(value, -(tokens.exponent + kFraction)), -kResidual, kResidual));
     }
@@ -242,7 +240,10 @@ class Block {
   }
 
   // x += W_o * attention.
-  __device__ __forceinline__ void do_attend(uint32_t layer, Cache cache, char* stored_to, uint32_t position) {
+  __device__ __forceinline__ void do_attend(uint32_t layer) {
+    char* const local = shared_.step.cache.local;
+    char* const stored_to = shared_.step.stored_to;
+    const uint32_t position = shared_.step.position;
     const Shape& shape = shared_.shape;
     const Layout& layout = shared_.layout;
     int32_t* const heads = at<int32_t>(layout.heads);
@@ -251,6 +252,7 @@ class Block {
     const uint32_t slot = position % kBlock, width = shape.head_width, half_bytes = shape.kv_half();
     const uint64_t layer_offset = 2ull * shape.kv_heads * half_bytes * layer;
     unsigned char* const scratch = reinterpret_cast<unsigned char*>(shared_.scratch[warp_]);
+#pragma unroll 1
     for (uint32_t head = warp_; head < shape.heads + 2 * shape.kv_heads; head += kWarps) {
       const bool turned = head < shape.heads + shape.kv_heads;
       const uint32_t scale = store(heads + head * width, width, turned ? shared_.turns : nullptr, scratch, lane_);
@@ -262,7 +264,7 @@ class Block {
       } else {
         const uint32_t which = head - shape.heads, value = which >= shape.kv_heads ? 1 : 0;
         const uint64_t half = layer_offset + static_cast<uint64_t>(half_bytes) * (2 * (which - value * shape.kv_heads) + value);
-        keep(cache.local + shape.kv_block() * (position / kBlock) + half, width, slot, scratch, scale, lane_);
+        keep(local + shape.kv_block() * (position / kBlock) + half, width, slot, scratch, scale, lane_);
         if (stored_to != nullptr) keep_sys(stored_to + half, width, slot, scratch, scale, lane_);
       }
     }
@@ -272,10 +274,12 @@ class Block {
     const uint32_t part_bytes = Layout::part_bytes(shape);
     const uint32_t parts = min(shared_.parts / shape.heads, position / kBlock + 1);
     char* const kept = at<char>(layout.parts);
-    for (uint32_t item = warp_; item < parts * shape.heads; item += kWarps) {
-      const uint32_t head = item % shape.heads, part = item / shape.heads;
+    const uint32_t chunks = (width + kChunk - 1) / kChunk;
+#pragma unroll 1
+    for (uint32_t item = warp_; item < parts * chunks * shape.heads; item += kWarps) {
+      const uint32_t head = item % shape.heads, part = item / shape.heads % parts, chunk = item / shape.heads / parts * kChunk;
       const uint32_t kv_head = head / (shape.heads / shape.kv_heads);
-      const Head with{cache.local + layer_offset + 2ull * half_bytes * kv_head,
+      const Head with{local + layer_offset + 2ull * half_bytes * kv_head,
                       shape.kv_block(),
                       width,
                       half_bytes,
@@ -284,17 +288,14 @@ class Block {
                       shared_.factor,
                       shared_.exp2};
       Attended* const to = reinterpret_cast<Attended*>(kept + part_bytes * (parts * head + part));
-      if (width <= 128) {
-        language::attend<1>(with, part, parts, position, to, shared_.scratch[warp_], lane_);
-      } else {
-        language::attend<2>(with, part, parts, position, to, shared_.scratch[warp_], lane_);
-      }
+      language::attend(with, chunk, part, parts, position, to, shared_.scratch[warp_], lane_);
     }
     __syncthreads();
 
     // A thread for each channel of the means, which take the place of the queries.
     uint64_t magnitudes = 0;
-    for (uint32_t channel = threadIdx.x; channel < shape.queries(); channel += kThreads) {
+#pragma unroll 1
+    for (uint32_t channel = thread_; channel < shape.queries(); channel += kThreads) {
       const int32_t mean = mean_of(kept + part_bytes * parts * (channel / width), parts, part_bytes, width, channel % width);
       heads[channel] = mean;
       magnitudes |= magnitude(mean);
@@ -320,6 +321,7 @@ class Block {
       const bool gates = lane_ % 2 == 0;
       const int32_t shift = shift_of(gates ? gate.exponent : up.exponent, activation.exponent);
       uint64_t magnitudes = 0;
+#pragma unroll 1
       for (uint32_t first = kGroups * warp_; first < gate.rows; first += kGroups * kWarps) {
         prefetch(gate.row(first), kGroups * gate.stride(), last, lane_);
         prefetch(up.row(first), kGroups * up.stride(), last, lane_);
@@ -349,14 +351,16 @@ class Block {
     __syncthreads();
   }
 
-  // Logits, and of them the token at `position`. A warp takes 32 rows at a time, so that each of its lanes ends with one.
-  __device__ __forceinline__ Sampled do_sample(uint32_t position, const Sampling& sampling) {
+  // Logits, and of them the next token. A warp takes 32 rows at a time, so that each of its lanes ends with one.
+  __device__ __forceinline__ Sampled do_sample() {
+    const Sampling sampling = shared_.step.sampling;
     const Activation activation = normalise(shared_.shape, shared_.last_gain.exponent);
     __syncthreads();
     const Matrix tokens = matrix(shared_.tokens);
     const char* const last = end();
-    Sampler sampler(shared_, sampling.sharpness, Draw::of(sampling.seed, sampling.rollout, position));
+    Sampler sampler(shared_, sampling.sharpness, Draw::of(sampling.seed, sampling.rollout, shared_.step.position + 1));
     const int32_t shift = shift_of(tokens.exponent, activation.exponent);
+#pragma unroll 1
     for (uint32_t first = kBlock * warp_; first < tokens.rows; first += kBlock * kWarps) {
       prefetch(tokens.row(first), kBlock * tokens.stride(), last, lane_);
       const char* rows[kQuarters];

@@ -98,16 +98,20 @@ struct Head {
   const uint16_t* exp2;
 };
 
-// The blocks `first`, `first + step`, ... of a head, up to `position`, into `to`; there is one at least. A warp calls it; `scratch` is its own, of 32
-// words. kChunks times 128 channels are enough.
-template <uint32_t kChunks>
-__device__ __forceinline__ void attend(const Head& head, uint32_t first, uint32_t step, uint32_t position, Attended* to,
+// Channels that a warp attends to at a time.
+constexpr uint32_t kChunk = 128;
+
+// The blocks `first`, `first + step`, ... of a head, up to `position`, into `to`; there is one at least. Of the values it takes kChunk channels from
+// `chunk` on. A warp calls it; `scratch` is its own, of 32 words.
+__device__ __forceinline__ void attend(const Head& head, uint32_t chunk, uint32_t first, uint32_t step, uint32_t position, Attended* to,
                                        uint32_t* scratch, uint32_t lane) {
   // Four channels a lane: lanes for a token's channels, and tokens that a warp reads at a time.
   const uint32_t lanes = min(head.width / 4, kWarp), slots = kWarp % lanes == 0 ? kWarp / lanes : 1;
-  const uint32_t slot = lane / lanes, channel = lane % lanes * 4;
-  int64 weights[2] = {}, values[2][kChunks][4] = {};
+  const uint32_t slot = lane / lanes, channel = chunk + lane % lanes * 4;
+  const bool has_channels = slot < slots && channel < head.width;
+  int64 weights[2] = {}, values[2][4] = {};
   int32_t highest = kNoBin;
+#pragma unroll 1
   for (uint32_t block = first; block <= position / kBlock; block += step) {
     const char* const keys = head.keys + head.kv_block * block;
     const uint32_t count = min(position - block * kBlock + 1, kBlock);
@@ -129,12 +133,9 @@ __device__ __forceinline__ void attend(const Head& head, uint32_t first, uint32_
       weights[1] = below ? weights[0] : 0;
       weights[0] = 0;
 #pragma unroll
-      for (uint32_t k = 0; k < kChunks; k++) {
-#pragma unroll
-        for (uint32_t j = 0; j < 4; j++) {
-          values[1][k][j] = below ? values[0][k][j] : 0;
-          values[0][k][j] = 0;
-        }
+      for (uint32_t j = 0; j < 4; j++) {
+        values[1][j] = below ? values[0][j] : 0;
+        values[0][j] = 0;
       }
     });
     if (!counts) continue;
@@ -151,39 +152,33 @@ __device__ __forceinline__ void attend(const Head& head, uint32_t first, uint32_
     __syncwarp();
     scratch[lane] = scaled;
     __syncwarp();
-#pragma unroll
-    for (uint32_t k = 0; k < kChunks; k++) {
-      if (slot >= slots || channel + 128 * k >= head.width) continue;
-      int64 sums[4] = {};
+    if (!has_channels) continue;
+    int64 sums[4] = {};
 #pragma unroll 8
-      for (uint32_t token = slot; token < count; token += slots) {
-        const uint32_t v = *reinterpret_cast<const uint32_t*>(block_values + kLine + token * head.width + channel + 128 * k);
-        const int64 w = scratch[token];
+    for (uint32_t token = slot; token < count; token += slots) {
+      const uint32_t v = *reinterpret_cast<const uint32_t*>(block_values + kLine + token * head.width + channel);
+      const int64 w = scratch[token];
 #pragma unroll
-        for (uint32_t j = 0; j < 4; j++) sums[j] += w * static_cast<signed char>(v >> 8 * j & 0xFF);
-      }
+      for (uint32_t j = 0; j < 4; j++) sums[j] += w * static_cast<signed char>(v >> 8 * j & 0xFF);
+    }
 #pragma unroll
-      for (uint32_t j = 0; j < 4; j++) {
-        const int64 sum = static_cast<int64>(static_cast<uint64_t>(sums[j]) << up);
-        values[0][k][j] += which == 0 ? sum : 0;
-        values[1][k][j] += which == 0 ? 0 : sum;
-      }
+    for (uint32_t j = 0; j < 4; j++) {
+      const int64 sum = static_cast<int64>(static_cast<uint64_t>(sums[j]) << up);
+      values[0][j] += which == 0 ? sum : 0;
+      values[1][j] += which == 0 ? 0 : sum;
     }
   }
   int64* const kept = reinterpret_cast<int64*>(to + 1);
 #pragma unroll
   for (uint32_t b = 0; b < 2; b++) {
 #pragma unroll
-    for (uint32_t k = 0; k < kChunks; k++) {
-#pragma unroll
-      for (uint32_t j = 0; j < 4; j++) {
-        int64 sum = values[b][k][j];
-        for (uint32_t by = lanes; by < kWarp && slots > 1; by *= 2) sum += __shfl_xor_sync(kEveryLane, sum, by);
-        if (slot == 0 && channel + 128 * k < head.width) kept[b * head.width + channel + 128 * k + j] = sum;
-      }
+    for (uint32_t j = 0; j < 4; j++) {
+      int64 sum = values[b][j];
+      for (uint32_t by = lanes; by < kWarp && slots > 1; by *= 2) sum += __shfl_xor_sync(kEveryLane, sum, by);
+      if (slot == 0 && has_channels) kept[b * head.width + channel + j] = sum;
     }
   }
-  if (lane == 0) {
+  if (lane == 0 && chunk == 0) {
     to->weights[0] = weights[0];
     to->weights[1] = weights[1];
     to->highest = highest;

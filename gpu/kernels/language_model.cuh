@@ -71,6 +71,24 @@ struct Matrix {
   }
 };
 
+// Keys and values of a sequence in device memory: its blocks of 32 positions in order, each laid out as docs/isa.md says, a multiple of 64.
+struct Cache {
+  char* local;
+};
+
+// How the tokens of a rollout are drawn. A sharpness of 0 is temperature 0.
+struct Sampling {
+  uint32_t sharpness, seed, rollout;
+};
+
+// What a step is told.
+struct Step {
+  Cache cache;
+  char* stored_to;
+  uint32_t position;
+  Sampling sampling;
+};
+
 // What of an activation belongs to all its channels.
 struct Activation {
   uint32_t scale;
@@ -152,6 +170,7 @@ struct Shared {
   alignas(16) uint32_t scratch[kWarps][64];
   Shape shape;
   Layout layout;
+  Step step;  // that is under way
   const char* image;
   uint64_t gain_offset;  // of the first layer's
   uint64_t rope_offset;

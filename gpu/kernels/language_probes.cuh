@@ -19,26 +19,26 @@ struct LanguageProbe {
 
 // A rollout of `steps` tokens behind a prompt of `length` for each block.
 extern "C" __global__ void __launch_bounds__(kBlockThreads, 1) probe_language(LanguageProbe* probe) {
-  const LanguageProbe with = *probe;
-  const language::Shape shape = language::Shape::read(with.image);
-  if (!language::fits(shape)) {
+  if (!language::fits(language::Shape::read(probe->image))) {
     if (threadIdx.x == 0) probe->fits = 0;
     return;
   }
-  const language::Cache cache{with.caches + with.cache_bytes * blockIdx.x};
-  const language::Sampling sampling{with.sharpness, with.seed, with.rollout + blockIdx.x};
-  language::Block::begin(with.image);
-  uint32_t token = with.prompt[0];
-  for (uint32_t position = 0; position + 1 < with.length + with.steps; position++) {
-    char* const stored =
-        with.stored == nullptr ? nullptr : with.stored + with.cache_bytes * blockIdx.x + shape.kv_block() * (position / language::kBlock);
-    const bool samples = position + 1 >= with.length;
-    const language::Sampled next = language::Block::step(cache, stored, token, position, samples, sampling);
-    if (samples) {
+  language::Block::begin(probe->image);
+  uint32_t token = probe->prompt[0];
+#pragma unroll 1
+  for (uint32_t position = 0; position + 1 < probe->length + probe->steps; position++) {
+    const uint64_t cache = probe->cache_bytes * blockIdx.x;
+    char* stored = nullptr;
+    if (probe->stored != nullptr)
+      stored = probe->stored + cache + language::Shape::read(probe->image).kv_block() * (position / language::kBlock);
+    const language::Sampled next =
+        language::Block::step(language::Cache{probe->caches + cache}, stored, token, position, position + 1 >= probe->length,
+                              language::Sampling{probe->sharpness, probe->seed, probe->rollout + blockIdx.x});
+    if (position + 1 >= probe->length) {
       token = next.token;
-      if (threadIdx.x == 0) with.sampled[static_cast<uint64_t>(with.steps) * blockIdx.x + position + 1 - with.length] = next;
+      if (threadIdx.x == 0) probe->sampled[static_cast<uint64_t>(probe->steps) * blockIdx.x + position + 1 - probe->length] = next;
     } else {
-      token = with.prompt[position + 1];
+      token = probe->prompt[position + 1];
     }
   }
 }

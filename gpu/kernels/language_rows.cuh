@@ -36,6 +36,7 @@ __device__ __forceinline__ void dots(int32_t (&sums)[kRows], const char* const (
   const unsigned char* const shifts = vector.shifts + (quarter >= 2 ? vector.half : 0);
 #pragma unroll
   for (uint32_t r = 0; r < kRows; r++) sums[r] = 0;
+#pragma unroll 1
   for (uint32_t first = 0; first < lines; first += kLines) {
     uint4 weights[kLines][kRows];
 #pragma unroll
@@ -76,6 +77,7 @@ __device__ __forceinline__ int32_t own(const int32_t (&sums)[kRows], uint32_t la
 
 // Fills the second cache with what lies `kAhead` behind the `bytes` at `from`, up to `end`.
 __device__ __forceinline__ void prefetch(const char* from, uint32_t bytes, const char* end, uint32_t lane) {
+#pragma unroll 1
   for (uint32_t at = lane * 128; at < bytes; at += kWarp * 128)
     if (from + kAhead + at < end) stream::prefetch(from + kAhead + at);
 }
@@ -87,6 +89,7 @@ __device__ __forceinline__ void multiply(const Matrix& matrix, const Vector& vec
                                          uint32_t warp, uint32_t lane, Sink sink) {
   constexpr uint32_t kTask = kRows * kGroups;
   const int32_t shift = shift_of(matrix.exponent, activation.exponent);
+#pragma unroll 1
   for (uint32_t first = warp * kTask; first < matrix.rows; first += kWarps * kTask) {
     prefetch(matrix.row(first), kTask * matrix.stride(), end, lane);
     const char* rows[kRows];
