@@ -108,7 +108,11 @@ impl<P: Platform> Host<P> {
 
     /// Without any version of engine 1, and with nonsense wherever blocks lie.
     pub fn empty(platform: P) -> Self {
-        let driver = Driver::new(platform, config()).unwrap();
+        Self::configured(platform, config())
+    }
+
+    pub fn configured(platform: P, config: QueueConfig) -> Self {
+        let driver = Driver::new(platform, config).unwrap();
         let regions = driver.language_regions().remove(0);
         let mut draws = Draws(99);
         for arena in &regions.arenas {

@@ -5,7 +5,7 @@ use doorbell_contract::{
     SHARPNESS_MAX, Status, TOKEN_NONE,
 };
 use doorbell_host::language::language_policy;
-use doorbell_host::{Device, Driver};
+use doorbell_host::{Device, Driver, Platform};
 use rstest::rstest;
 
 use crate::host::*;
