@@ -139,7 +139,9 @@ __device__ __forceinline__ uint32_t error_of_reader(uint32_t opcode, uint32_t mo
 
 // The first error in the order of docs/contract.md, "Which error", but for BAD_CHECK and those of its admission;
 // DOORBELL_ERR_NONE if none. The last that is tested here wins, so they are tested from the last to the first: lanes of a
-// warp differ, and a chain of selections costs all of them less than branches.
+// warp differ, and a chain of selections costs all of them less than branches. Without `kAnyEngine` as on a device that has engine 0
+// alone: what names another is then not for who asks.
+template <bool kAnyEngine>
 __device__ __forceinline__ uint32_t error_of(const Descriptor& desc, const Version& version,
                                              const doorbell_session& config, uint32_t engines) {
   const uint32_t opcode = desc.opcode();
@@ -150,9 +152,9 @@ __device__ __forceinline__ uint32_t error_of(const Descriptor& desc, const Versi
   const bool unprefixed =
       (prefill || desc.has(DOORBELL_FLAG_COW_PREFIX)) && desc.prefix_id() == DOORBELL_PREFIX_NONE;
   uint32_t error = DOORBELL_ERR_NONE;
-  const bool language = desc.model_id() == engine::kLanguageModel;
-  if (language && (decode || prefill) && desc.seq_len() + added > version.salt) error = DOORBELL_ERR_BAD_LENGTH;
-  if ((decode || prefill) && version.engine != desc.model_id()) error = DOORBELL_ERR_BAD_MODEL;
+  const bool sequence = kAnyEngine && desc.model_id() == engine::kLanguageModel && (decode || prefill);
+  if (sequence && desc.seq_len() + added > version.salt) error = DOORBELL_ERR_BAD_LENGTH;
+  if (kAnyEngine && (decode || prefill) && version.engine != desc.model_id()) error = DOORBELL_ERR_BAD_MODEL;
   // A retired version ends a DECODE (R20), and is an error to a PREFILL.
   if (version.state != DOORBELL_SLOT_RESIDENT && (prefill || version.state == DOORBELL_SLOT_EMPTY))
     error = DOORBELL_ERR_BAD_VERSION;
@@ -163,20 +165,20 @@ __device__ __forceinline__ uint32_t error_of(const Descriptor& desc, const Versi
     error = DOORBELL_ERR_BAD_REGION;
   if (decode && desc.has(DOORBELL_FLAG_LOGP) && (offset > config.logp_size || 4 * added > config.logp_size - offset))
     error = DOORBELL_ERR_BAD_REGION;
-  if (language && (decode || prefill)) {
+  if (sequence) {
     const bool lies = desc.kv_offset() % 64 == 0 && 64 <= config.kv_size && desc.kv_offset() <= config.kv_size - 64;
     if (!lies || desc.arena() >= DOORBELL_ARENAS || (decode && offset == 0)) error = DOORBELL_ERR_BAD_REGION;
   }
   if ((decode && added == 0) || (prefill && desc.max_tokens() > DOORBELL_MEMBERS_MAX) ||
-      desc.seq_len() + added > config.length_limit || (language && (decode || prefill) && desc.seq_len() == 0))
+      desc.seq_len() + added > config.length_limit || (sequence && desc.seq_len() == 0))
     error = DOORBELL_ERR_BAD_LENGTH;
-  if (desc.model_id() >= engines ||
+  if (desc.model_id() >= (kAnyEngine ? engines : 1) ||
       (decode && desc.has(DOORBELL_FLAG_RESIDENT) && !engine::DigestModels::has(desc.reward_model_id())))
     error = DOORBELL_ERR_BAD_MODEL;
   if (plain) error = stop && unprefixed ? DOORBELL_ERR_BAD_PREFIX : DOORBELL_ERR_NONE;
   if (reader)
     error = error_of_reader(opcode, desc.model_id(), desc.reward_model_id(), desc.max_tokens(), offset,
-                            config.token_size, config.length_limit, engines);
+                            config.token_size, config.length_limit, kAnyEngine ? engines : 1);
   if ((desc.flags() & ~DOORBELL_DESC_FLAGS_MASK) != 0) error = DOORBELL_ERR_RESERVED_SET;
   if (!decode && !prefill && !plain && !reader) error = DOORBELL_ERR_BAD_OPCODE;
   return error;

@@ -24,7 +24,7 @@ doorbell_persistent(DeviceState* state, doorbell_mailbox* mailboxes, uint32_t qu
     worker::role(*state, worker_id, threadIdx.x % kWarp);
   } else {
     const uint32_t number = blockIdx.x - queues - workers;
-    language::Worker(job, launch, number, workers * kBlockWarps + number).role();
+    language::work(job, launch, number, workers * kBlockWarps + number);
   }
 }
 

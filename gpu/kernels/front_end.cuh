@@ -33,6 +33,7 @@ struct FrontEnd {
   uint32_t loaded;  // the slot of the newest
   uint64_t* shown;  // where the host looks at the slots
   LanguageMemory language;
+  language::Publication publication;  // by whoever publishes a version of engine 1
   uint32_t opening;  // PREFILLs at workers that have opened groups
   uint32_t gate;    // 1: something is being admitted under the versions as they are, or they are being changed
   uint32_t heard;   // the last request of the function that was there when the session started
@@ -230,12 +231,14 @@ __device__ __forceinline__ void run_brief(Order& o, const doorbell_session& conf
   }
 }
 
-// Decides how a lane's descriptor, whose check word has been verified or not, is to be executed.
+// Decides how a lane's descriptor, whose check word has been verified or not, is to be executed. Without `kAnyEngine` of one that
+// is plain alone.
+template <bool kAnyEngine>
 __device__ __forceinline__ void classify(Order& o, bool verified, uint32_t index, const Versions& versions,
                                          const doorbell_session& config, uint32_t engines) {
   // Without branches, as the lanes of a warp differ.
   const Version version(versions, o.desc.policy_version());
-  const uint32_t error = verified ? error_of(o.desc, version, config, engines) : DOORBELL_ERR_BAD_CHECK;
+  const uint32_t error = verified ? error_of<kAnyEngine>(o.desc, version, config, engines) : DOORBELL_ERR_BAD_CHECK;
   const uint32_t opcode = o.desc.opcode();
   const bool good = o.live && error == DOORBELL_ERR_NONE;
   const bool decode = good && opcode == DOORBELL_OP_DECODE;
@@ -247,11 +250,12 @@ __device__ __forceinline__ void classify(Order& o, bool verified, uint32_t index
   o.is_brief = runs && engine::is_brief(o.desc.model_id()) && o.desc.max_tokens() <= kBrief &&
                config.wait_states == 0;
   o.is_long = (runs && !o.is_brief) || (good && opcode == DOORBELL_OP_REWARD) ||
-              (good && opcode == DOORBELL_OP_PREFILL && !engine::is_brief(o.desc.model_id()));
+              (kAnyEngine && good && opcode == DOORBELL_OP_PREFILL && !engine::is_brief(o.desc.model_id()));
   o.is_stop = good && opcode == DOORBELL_OP_STOP;
   o.is_fence = good && o.desc.has(DOORBELL_FLAG_FENCE);
-  // While somebody is about to publish, nothing is.
-  o.is_plain = versions.settled() &&
+  // While somebody is about to publish, nothing is; nor what names another engine, or its version, on a device that has one.
+  const bool ours = engines == 1 || (o.desc.model_id() | version.engine) == 0;
+  o.is_plain = versions.settled() && ours &&
                (!good || (!o.is_long && !o.is_stop && opcode != DOORBELL_OP_POLICY &&
                           !o.desc.has(DOORBELL_FLAG_FENCE | DOORBELL_FLAG_COW_PREFIX | DOORBELL_FLAG_LOGP) &&
                           (opcode != DOORBELL_OP_PREFILL || o.desc.max_tokens() == 0)));
@@ -270,11 +274,12 @@ __device__ __forceinline__ void classify(Order& o, bool verified, uint32_t index
 }
 
 // Does all for a lane's descriptor that needs no order.
+template <bool kAnyEngine>
 __device__ __forceinline__ void prepare(Order& o, uint32_t index, const FrontEnd& f) {
   const doorbell_session& config = f.config;
   // Behind the slots: what the host wrote when it had seen a version finds it here.
   const Versions versions{order::load_halves_block(&f.versions.slots)};
-  classify(o, verifies(o.desc, f.key, index), index, versions, config, f.language.engines());
+  classify<kAnyEngine>(o, verifies(o.desc, f.key, index), index, versions, config, f.language.engines());
   if (__any_sync(kEveryLane, o.is_brief)) {
     const engine::Brief::Decoder decoder = begin_brief(o);
     run_brief(o, config, decoder, [&](uint32_t k) { return decoder.step(k); });
@@ -747,7 +752,7 @@ __device__ __noinline__ uint32_t publish_policy(FrontEnd& f, DeviceState& state,
   const bool of_language = model_id == engine::kLanguageModel;
   const bool agrees = mix(mix(mix(w0 ^ DOORBELL_GOLDEN) ^ salt) ^ length) == check &&
                       w0 == (model_id << 16 | version) && length == (of_language ? sizeof(doorbell_hw_image) : 0);
-  language::Publication publication{};
+  language::Publication& publication = f.publication;
   const bool fits = agrees && (!of_language || publication.read(header + 64, f.config, f.language, lane));
   // Who joins waits for the publisher, so nobody comes after this.
   const uint32_t members = __shfl_sync(kEveryLane, order::load_relaxed_gpu(&function.members), 0);
@@ -991,7 +996,7 @@ struct Fetcher {
     // One lane's, before any lane reads the versions: while it stays so do they (R18).
     const uint32_t epoch = order::load_acquire_block(&f.epoch);
     take(o, count);
-    prepare(o, first + lane, f);
+    prepare<false>(o, first + lane, f);
     DOORBELL_WINDOW(KeepsVersions);
     const uint32_t briefs = __ballot_sync(kEveryLane, o.is_brief);
     uint32_t rounds = 0;
@@ -1073,7 +1078,7 @@ struct Fetcher {
         const bool keeps = was_bound && (o.desc.opcode() != DOORBELL_OP_DECODE || o.outcome.status == DOORBELL_STATUS_ERROR);
         const uint32_t belongs_to = o.bound;
         const Outcome outcome = o.outcome;
-        prepare(o, index, f);
+        prepare<true>(o, index, f);
         if (was_bound) o.bound = belongs_to;
         if (keeps) {
           o.outcome = outcome;
@@ -1316,7 +1321,7 @@ struct Fetcher {
       uint32_t claimed_from = ~index;
       if (lane == 0) claimed_from = order::compare_swap_relaxed_block(&f.claimed, index, index + 1);
       __syncwarp();
-      classify(o, verified, index, versions, config, f.language.engines());
+      classify<false>(o, verified, index, versions, config, f.language.engines());
       const bool at_once = quiet && o.is_plain;
       if (!__any_sync(kEveryLane, claimed_from == index || DOORBELL_FAULT(ScoutsBlindly))) continue;
       if (UNLIKELY(!__shfl_sync(kEveryLane, at_once, 0))) {
@@ -1721,12 +1726,13 @@ __device__ bool block(FrontEnd& f, const Launch& launch, uint32_t queue) {
         // The host wrote the session's registers before it wanted it.
         const uint32_t* const from = reinterpret_cast<const uint32_t*>(&mailbox.session);
         uint32_t* const to = reinterpret_cast<uint32_t*>(&f.config);
-        for (uint32_t k = lane; k < sizeof(doorbell_session) / 4; k += kWarp) to[k] = order::load_relaxed_sys(from + k);
+        uint32_t* const copy = reinterpret_cast<uint32_t*>(&launch.state->sessions[queue]);
+        for (uint32_t k = lane; k < sizeof(doorbell_session) / 4; k += kWarp)
+          copy[k] = to[k] = order::load_relaxed_sys(from + k);
         uint32_t* const ranges = reinterpret_cast<uint32_t*>(launch.state->ranges[queue]);
         for (uint32_t k = lane; k < 2 * DOORBELL_RANGES; k += kWarp)
           ranges[k] = order::load_relaxed_sys(&mailbox.ranges[k]);
         __syncwarp();
-        if (lane == 0) launch.state->sessions[queue] = f.config;
         join(f, *launch.state, queue, lane);
         __syncwarp();
       }

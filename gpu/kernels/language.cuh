@@ -230,10 +230,10 @@ class Block {
 #pragma unroll 1
     for (uint32_t part = kQuery; part <= kValue; part++) {
       const Matrix rows = matrix(entries(layer)[part]);
-      multiply<2, 4>(rows, vector(), activation, end(), (warp_ + tasks) % kWarps, lane_, [&](uint32_t row, int32_t value) { to[row] = value; });
+      multiply<4, kBroad>(rows, vector(), activation, end(), (warp_ + tasks) % kWarps, lane_, [&](uint32_t row, int32_t value) { to[row] = value; });
       to += rows.rows;
       // The next matrix begins with the warp that has least to do.
-      tasks += kWarps - rows.rows / (2 * kGroups) % kWarps;
+      tasks += kWarps - rows.rows / (4 * kGroups) % kWarps;
     }
     stream::wait_for_copies();
     __syncthreads();
@@ -315,26 +315,25 @@ class Block {
     {
       const Activation activation = normalise(shape, entries(layer)[kHiddenGain].exponent);
       __syncthreads();
-      // Four lanes have a row of the gate, and the same row of what it gates.
+      // Four lanes have two rows of the gate, and the same rows of what it gates: a lane each.
       const Matrix gate = matrix(entries(layer)[kGate]), up = matrix(entries(layer)[kUp]);
       const char* const last = end();
-      const bool gates = lane_ % 2 == 0;
+      const bool gates = lane_ % kQuarters < 2;
       const int32_t shift = shift_of(gates ? gate.exponent : up.exponent, activation.exponent);
       uint64_t magnitudes = 0;
-#pragma unroll 1
-      for (uint32_t first = kGroups * warp_; first < gate.rows; first += kGroups * kWarps) {
-        prefetch(gate.row(first), kGroups * gate.stride(), last, lane_);
-        prefetch(up.row(first), kGroups * up.stride(), last, lane_);
-        const uint32_t row = first + lane_ / kQuarters;
-        const char* const rows[2] = {gate.row(row), up.row(row)};
-        const uint32_t scale = gates ? gate.scale(row) : up.scale(row);
-        int32_t sums[2];
-        dots<2, 4>(sums, rows, vector(), gate.lines, lane_);
-        const int32_t value = requantise(gates ? sums[0] : sums[1], scale, activation.scale, shift);
-        const int32_t other = __shfl_xor_sync(kEveryLane, value, 1);
-        if (lane_ % kQuarters == 0) {
+      for (uint32_t first = 2 * kGroups * warp_; first < gate.rows; first += 2 * kGroups * kWarps) {
+        prefetch(gate.row(first), 2 * kGroups * gate.stride(), last, lane_);
+        prefetch(up.row(first), 2 * kGroups * up.stride(), last, lane_);
+        const uint32_t row = first + lane_ / kQuarters, own_row = row + kGroups * (lane_ % 2);
+        const char* const rows[kQuarters] = {gate.row(row), gate.row(row + kGroups), up.row(row), up.row(row + kGroups)};
+        const uint32_t scale = gates ? gate.scale(own_row) : up.scale(own_row);
+        int32_t sums[kQuarters];
+        dots<kQuarters, kBroad>(sums, rows, vector(), gate.lines, lane_);
+        const int32_t value = requantise(own(sums, lane_), scale, activation.scale, shift);
+        const int32_t other = __shfl_xor_sync(kEveryLane, value, 2);
+        if (gates) {
           const int64 product = round_shift(static_cast<int64>(swish(value)) * other, kFraction);
-          products[row] = product;
+          products[own_row] = product;
           magnitudes |= magnitude(product);
         }
       }
@@ -370,7 +369,7 @@ class Block {
       const bool is = row < tokens.rows;
       const uint32_t scale = is ? tokens.scale(row) : 0;
       int32_t sums[kQuarters];
-      dots<kQuarters, 3>(sums, rows, vector(), tokens.lines, lane_);
+      dots<kQuarters, kBroad>(sums, rows, vector(), tokens.lines, lane_);
       sampler.add(is, row, requantise(own(sums, lane_), scale, activation.scale, shift));
     }
     const Candidate candidate = sampler.candidate();
@@ -384,7 +383,7 @@ class Block {
   // Adds a matrix times the activation to the residual stream.
   __device__ __forceinline__ void add_product(const Entry& entry, Activation activation) {
     int32_t* const x = at<int32_t>(shared_.layout.x);
-    multiply<1, 8>(matrix(entry), vector(), activation, end(), warp_, lane_, [&](uint32_t row, int32_t value) {
+    multiply<1, kDeep>(matrix(entry), vector(), activation, end(), warp_, lane_, [&](uint32_t row, int32_t value) {
       x[row] = static_cast<int32_t>(clamp(static_cast<int64>(x[row]) + value, -kResidual, kResidual));
     });
   }

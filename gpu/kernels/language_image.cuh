@@ -43,7 +43,8 @@ __device__ __forceinline__ uint64_t matrix_bytes(uint64_t rows, uint64_t columns
   return aligned(rows * aligned(columns) + 2 * rows);
 }
 
-// What a POLICY may load. All lanes of a warp hold it, and call its functions.
+// What a POLICY may load. It lies in the shared memory of its front end, as whoever publishes has no registers to spare; all lanes of a warp
+// call its functions.
 struct Publication {
   LoadedModel model;
   Shape shape;
@@ -57,28 +58,34 @@ struct Publication {
                                     uint32_t lane) {
     const Record image(record, lane);
     const uint64_t offset = image.wide(0), bytes = image.wide(2), program_at = image.wide(4);
-    const uint32_t words = image.at(6), check = image.at(7), vocabulary = image.at(8), block_lines = image.at(10);
-    const uint32_t positions = image.at(9);
+    const uint32_t words = image.at(6), vocabulary = image.at(8);
     bool good = image.verifies() && (offset | bytes | program_at) % 64 == 0;
     good = good && offset <= config.model_size && bytes <= config.model_size - offset;
     good = good && words != 0 && program_at <= bytes && 8ull * words <= bytes - program_at;
 #pragma unroll
     for (uint32_t k = 0; k < 4; k++) {
-      model.ends[k] = image.at(11 + k);
-      good = good && (model.ends[k] == DOORBELL_TOKEN_NONE || model.ends[k] < vocabulary);
+      const uint32_t end = image.at(11 + k);
+      good = good && (end == DOORBELL_TOKEN_NONE || end < vocabulary);
+      if (lane == 0) model.ends[k] = end;
     }
     if (!good) return false;
-    from = config.model_base + offset;
-    const Record header(from, lane);
-    length = header.wide(4);
-    shape = Shape{header.at(6),  header.at(7),  header.at(8),  header.at(9), header.at(10),
-                  header.at(11), header.at(12), header.at(13), header.at(14)};
+    const uint64_t address = config.model_base + offset;
+    const Record header(address, lane);
+    const uint64_t size = header.wide(4);
+    if (lane >= 6 && lane < 6 + sizeof(Shape) / 4) reinterpret_cast<uint32_t*>(&shape)[lane - 6] = header.word;
+    if (lane == 0) {
+      from = address;
+      length = size;
+    }
+    __syncwarp();
     good = header.wide(0) == 0x004D4C62'726F6F44u && header.at(2) == 1 && is_sound(shape) && fits(shape);
-    good = good && length <= program_at && header.at(3) == check && shape.vocabulary == vocabulary;
-    good = good && shape.context == positions && header.at(15) == 5 + 9 * shape.layers;
-    model.block_bytes = shape.kv_block();
-    model.vocabulary = vocabulary;
-    good = good && model.block_bytes == 64ull * block_lines && length <= memory.model_bytes;
+    good = good && size <= program_at && header.at(3) == image.at(7) && shape.vocabulary == vocabulary;
+    good = good && shape.context == image.at(9) && header.at(15) == 5 + 9 * shape.layers;
+    good = good && shape.kv_block() == 64ull * image.at(10) && size <= memory.model_bytes;
+    if (lane == 0) {
+      model.block_bytes = shape.kv_block();
+      model.vocabulary = vocabulary;
+    }
     return good && lies(lane);
   }
 
@@ -177,9 +184,11 @@ struct Publication {
     if (length < directory + 2 * entry) return false;
     const Record texts(from + directory, lane);
     const uint64_t about = texts.at(3), tokenizer = texts.at(11);
-    rope_at = aligned(aligned(aligned(directory + entry * entries) + about) + tokenizer);
+    const uint64_t turns_at = aligned(aligned(aligned(directory + entry * entries) + about) + tokenizer);
+    if (lane == 0) rope_at = turns_at;
+    __syncwarp();
     const uint64_t last = aligned(2ull * shape.width) + matrix_bytes(shape.vocabulary, shape.width);
-    return rope_at + rope_bytes(shape) + shape.layers * layer_bytes(shape) + last == length;
+    return turns_at + rope_bytes(shape) + shape.layers * layer_bytes(shape) + last == length;
   }
 };
 

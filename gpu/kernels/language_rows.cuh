@@ -27,37 +27,56 @@ __device__ __forceinline__ int32_t shift_of(int32_t matrix_exponent, int32_t exp
   return -(matrix_exponent + exponent + 8 + kFraction);
 }
 
-// The sums of kRows rows, each on all four lanes of its group. kLines lines of each row are on their way at a time.
-template <uint32_t kRows, uint32_t kLines>
-__device__ __forceinline__ void dots(int32_t (&sums)[kRows], const char* const (&rows)[kRows], const Vector& vector, uint32_t lines,
-                                     uint32_t lane) {
-  const uint32_t quarter = lane % kQuarters;
-  const char* const mantissas = vector.mantissas + 16 * quarter;
-  const unsigned char* const shifts = vector.shifts + (quarter >= 2 ? vector.half : 0);
+// Adds kLines lines of each of kRows rows, all of which are on their way at a time; without `kWhole` those from `left` on are behind a row's
+// end. Then there is nothing in their place: that costs less than a way out of the loop would, behind which they would not all have
+// registers.
+template <uint32_t kRows, uint32_t kLines, bool kWhole>
+__device__ __forceinline__ void add_lines(int32_t (&sums)[kRows], const char* const (&rows)[kRows], const char* mantissas,
+                                          const unsigned char* shifts, uint32_t left) {
+  uint4 weights[kLines][kRows];
 #pragma unroll
-  for (uint32_t r = 0; r < kRows; r++) sums[r] = 0;
-#pragma unroll 1
-  for (uint32_t first = 0; first < lines; first += kLines) {
-    uint4 weights[kLines][kRows];
+  for (uint32_t k = 0; k < kLines; k++) {
 #pragma unroll
-    for (uint32_t k = 0; k < kLines; k++) {
-      if (first + k >= lines) break;
+    for (uint32_t r = 0; r < kRows; r++)
+      weights[k][r] = kWhole || k < left ? stream::load(rows[r] + kLine * k) : make_uint4(0, 0, 0, 0);
+  }
 #pragma unroll
-      for (uint32_t r = 0; r < kRows; r++) weights[k][r] = stream::load(rows[r] + kLine * (first + k) + 16 * quarter);
-    }
+  for (uint32_t k = 0; k < kLines; k++) {
+    const uint32_t line = kWhole || k < left ? k : 0;
+    const uint4 m = *reinterpret_cast<const uint4*>(mantissas + kLine * line);
+    const int32_t unit = 1 << shifts[line];
 #pragma unroll
-    for (uint32_t k = 0; k < kLines; k++) {
-      if (first + k >= lines) break;
-      const uint4 m = *reinterpret_cast<const uint4*>(mantissas + kLine * (first + k));
-      const uint32_t shift = shifts[first + k];
-#pragma unroll
-      for (uint32_t r = 0; r < kRows; r++) {
-        const uint4 w = weights[k][r];
-        const int32_t part = stream::dot(w.x, m.x, stream::dot(w.y, m.y, stream::dot(w.z, m.z, stream::dot(w.w, m.w, 0))));
-        sums[r] += static_cast<int32_t>(static_cast<uint32_t>(part) << shift);
-      }
+    for (uint32_t r = 0; r < kRows; r++) {
+      const uint4 w = weights[k][r];
+      const int32_t part = stream::dot(w.x, m.x, stream::dot(w.y, m.y, stream::dot(w.z, m.z, stream::dot(w.w, m.w, 0))));
+      sums[r] += part * unit;
     }
   }
+}
+
+// The sums of kRows rows, each on all four lanes of its group.
+template <uint32_t kRows, uint32_t kLines>
+__device__ __forceinline__ void dots(int32_t (&sums)[kRows], const char* const (&from)[kRows], const Vector& vector, uint32_t lines,
+                                     uint32_t lane) {
+  const uint32_t quarter = lane % kQuarters;
+  const char* mantissas = vector.mantissas + 16 * quarter;
+  const unsigned char* shifts = vector.shifts + (quarter >= 2 ? vector.half : 0);
+  const char* rows[kRows];
+#pragma unroll
+  for (uint32_t r = 0; r < kRows; r++) {
+    sums[r] = 0;
+    rows[r] = from[r] + 16 * quarter;
+  }
+  uint32_t left = lines;
+#pragma unroll 1
+  for (; left >= kLines; left -= kLines) {
+    add_lines<kRows, kLines, true>(sums, rows, mantissas, shifts, left);
+#pragma unroll
+    for (uint32_t r = 0; r < kRows; r++) rows[r] += kLine * kLines;
+    mantissas += kLine * kLines;
+    shifts += kLines;
+  }
+  if (left != 0) add_lines<kRows, kLines, false>(sums, rows, mantissas, shifts, left);
 #pragma unroll
   for (uint32_t r = 0; r < kRows; r++) {
     sums[r] += __shfl_xor_sync(kEveryLane, sums[r], 1);
@@ -81,6 +100,9 @@ __device__ __forceinline__ void prefetch(const char* from, uint32_t bytes, const
   for (uint32_t at = lane * 128; at < bytes; at += kWarp * 128)
     if (from + kAhead + at < end) stream::prefetch(from + kAhead + at);
 }
+
+// Lines that are on their way at a time, of one row and of four.
+constexpr uint32_t kDeep = 12, kBroad = 3;
 
 // All rows of a matrix, by all warps: sink(row, value) is called by one lane for each, of warp `task % kWarps` for the kRows * 8 rows of a
 // task, from task `warp` on. Behind the last row of a matrix is what comes next, up to `end`.

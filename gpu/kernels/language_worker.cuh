@@ -154,7 +154,7 @@ class Worker {
     return stop;
   }
 
-  __device__ void run(uint32_t queue, uint32_t place_index) {
+  __device__ __noinline__ void run(uint32_t queue, uint32_t place_index) {
     Place& place = state.places[queue][place_index];
     const doorbell_session& session = state.sessions[queue];
     const SequencePlace& at = state.sequences[queue][place_index];
@@ -340,6 +340,11 @@ class Worker {
     }
   }
 };
+
+// A block's part, kept apart from what the other roles hold in registers.
+__device__ __noinline__ void work(Job& job, const Launch& launch, uint32_t number, uint32_t worker_id) {
+  Worker(job, launch, number, worker_id).role();
+}
 
 }  // namespace language
 
