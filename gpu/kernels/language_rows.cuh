@@ -9,7 +9,7 @@ namespace language {
 // Lanes that share a row, and rows that a warp reads at a time.
 constexpr uint32_t kQuarters = 4, kGroups = kWarp / kQuarters;
 // How far ahead of a warp's rows the second cache is filled: more than the block reads in the time that memory takes to answer.
-constexpr uint32_t kAhead = 128 << 10;
+constexpr uint32_t kAhead = 1 << 20;
 
 // An activation in shared memory.
 struct Vector {
@@ -96,9 +96,7 @@ __device__ __forceinline__ int32_t own(const int32_t (&sums)[kRows], uint32_t la
 
 // Fills the second cache with what lies `kAhead` behind the `bytes` at `from`, up to `end`.
 __device__ __forceinline__ void prefetch(const char* from, uint32_t bytes, const char* end, uint32_t lane) {
-#pragma unroll 1
-  for (uint32_t at = lane * 128; at < bytes; at += kWarp * 128)
-    if (from + kAhead + at < end) stream::prefetch(from + kAhead + at);
+  if (lane == 0 && from + kAhead + bytes <= end) stream::prefetch(from + kAhead, bytes);
 }
 
 // Lines that are on their way at a time, of one row and of four.

@@ -14,7 +14,7 @@ inline uint4 load(const char* from) {
   return value;
 }
 
-inline void prefetch(const char*) {}
+inline void prefetch(const char*, uint32_t) {}
 
 // At once: whoever reads `to` before the wait and the barrier finds what no GPU promises.
 inline void copy(void* to, const char* from) { std::memcpy(to, from, 16); }

@@ -158,7 +158,11 @@ impl Probes {
         let prompt: Vec<u8> = task.prompt.iter().flat_map(|token| token.to_le_bytes()).collect();
         let prompt = DeviceMemory::holding(&prompt).map_err(&failed)?;
         let sampled = DeviceMemory::new(task.tokens() * 8).map_err(&failed)?;
-        let stored = if task.stored { Some(pinned(&self.context, task.caches().next_multiple_of(PAGE))?) } else { None };
+        let stored = if task.stored {
+            Some(pinned(&self.context, task.caches().next_multiple_of(PAGE))?)
+        } else {
+            None
+        };
         let arguments = LanguageArguments {
             image: image.0,
             caches: caches.0,
