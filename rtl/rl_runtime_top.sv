@@ -221,7 +221,7 @@ module rl_runtime_top
   logic [Queues-1:0] line_fault, completion_fault, read_faults, write_faults;
 
   // What rests while engine 1 computes.
-  logic        clk_front, front_moves, completing, interrupts_move, events_move;
+  logic        clk_front, completing, interrupts_move, events_move;
 
   // Interrupts.
   logic        arm, table_write, asks, message_valid, message_ready;
@@ -257,23 +257,28 @@ module rl_runtime_top
   assign upstream      = fetching | checking | waits;                       // before the dispatcher
   assign idle        = ~published & ~checking & ~waits & dispatch_idle;
 
-  // The front is all but the register port, the arbiters of the bus, the counters and engine 1. With engine 1 alone at work, which takes up to a
-  // second for a token, it rests: its workers wait for tokens, and nothing is on its way to them or from them.
+  // The front is all but the read port's arbiter, the counters and engine 1. While that alone is at work, which takes up to a second for a
+  // token when it is simulated, the front rests: its workers wait for tokens, and nothing is on its way to them or from them.
   if (Engines == 1) begin : gen_no_rest
-    assign front_moves = 1'b1;
-    assign clk_front   = clk_i;
+    /* verilator lint_off UNUSEDSIGNAL */
+    logic unused;
+    assign unused    = completing || interrupts_move || events_move;
+    /* verilator lint_on UNUSEDSIGNAL */
+    assign clk_front = clk_i;
   end else begin : gen_rest
-    logic front_busy;
-    assign front_busy  = !inner_rst_n || (fetching | checking | aborting | draining | (active ^ on)) != '0
-                       || fetch_valid || !fetch_idle || back_valid || !readback_ready
-                       || waiting != '0 || (running & ~npu_runs) != '0 || item_valid != '0 || completing || interrupts_move || events_move;
-    assign front_moves = front_busy || !rst_ni || !m_axi_rst_ni || reg_write || reg_read || start
-                       || (m_axi_rvalid && !burst_beat) || (ack && !store_ack) || token_ready != '0 || npu_read_fault || npu_write_fault;
-    rest_clock u_rest_clock (.clk_i, .moves_i(front_moves), .clk_o(clk_front));
+    logic busy, comes, moves;
+    assign busy  = !inner_rst_n || (fetching | checking | aborting | draining | (active ^ on)) != '0
+                || fetch_valid || !fetch_idle || back_valid || !readback_ready || waiting != '0 || (running & ~npu_runs) != '0
+                || item_valid != '0 || completing || !writes_idle || interrupts_move || events_move
+                || !s_axil_awready || !s_axil_wready || !s_axil_arready || s_axil_bvalid || s_axil_rvalid;
+    assign comes = !rst_ni || !m_axi_rst_ni || s_axil_awvalid || s_axil_wvalid || s_axil_arvalid || (m_axi_rvalid && !burst_beat) || m_axi_bvalid
+                || token_ready != '0 || store_valid || npu_read_fault || npu_write_fault;
+    assign moves = busy || comes;
+    rest_clock u_rest_clock (.clk_i, .moves_i(moves), .clk_o(clk_front));
   end
 
   axil_slave u_axil_slave (
-    .clk_i, .rst_ni,
+    .clk_i (clk_front), .rst_ni,
     .s_axil_awaddr, .s_axil_awvalid, .s_axil_awready, .s_axil_wdata, .s_axil_wstrb, .s_axil_wvalid, .s_axil_wready,
     .s_axil_bresp, .s_axil_bvalid, .s_axil_bready, .s_axil_araddr, .s_axil_arvalid, .s_axil_arready,
     .s_axil_rdata, .s_axil_rresp, .s_axil_rvalid, .s_axil_rready,
@@ -816,7 +821,7 @@ module rl_runtime_top
   // The completion side stands against its flow: Icarus 11 runs, with a process always_comb, every one that stands before
   // it. Two that give defaults to later ones would wake each other for ever.
   axi_writer #(.Queues(Queues), .Workers(Workers), .Engines(Engines)) u_axi_writer (
-    .clk_i,
+    .clk_i (clk_front),
     .rst_ni              (m_axi_rst_ni),
     .start_i             (start),
     .start_queue_i       (start_queue),
