@@ -1,23 +1,23 @@
-// The clock of a part that rests for long: it stands once nothing has moved for 2^Bits cycles, and goes on with the edge of the first cycle
-// in which something does. A cycle that it leaves out is one in which no register of the part would have changed, so it is the same
-// device with it and without: the part's owner says with moves_i what may change one, and counts on what is under way to end, or to show
-// there, within 2^Bits cycles.
+// The clock of a part that rests for long: it stands once nothing has moved for 64 cycles, and goes on with the edge of the first cycle in
+// which something does. A cycle that it leaves out is one in which no register of the part would have changed, so the device is the same
+// with it and without: its owner says with moves_i what may change one, and answers for it that whatever is under way without being told
+// there has ended within 64 cycles.
 //
-// It spares a simulation the part's code in those cycles. In hardware (SYNTHESIS) the clock goes through: a second one would cost its own
-// skew and constraints. Who wants to spare power puts the library's clock gate here, or, in an FPGA, a buffer with an enable.
-module rest_clock #(
-  parameter int Bits = 6
-) (
+// It spares a simulation the part's code. In hardware (SYNTHESIS) the clock goes through, and what works moves_i out falls away: there a
+// second clock would cost its own skew and constraints. Who wants to spare power puts the library's clock gate here or, in an FPGA, a
+// clock buffer with an enable; both open as this does.
+module rest_clock (
   input  logic clk_i,
   /* verilator lint_off UNUSEDSIGNAL */  // in hardware
-  input  logic moves_i,               // combinational, early in the cycle
+  input  logic moves_i,               // may come late in the cycle
   /* verilator lint_on UNUSEDSIGNAL */
   output logic clk_o
 );
 `ifdef SYNTHESIS
   assign clk_o = clk_i;
 `else
-  logic [Bits:0] still_q;             // cycles without a move
+  localparam int Bits = 6;
+  logic [Bits:0] still_q;             // cycles without a move; it may begin with any
   logic          open;
 
   always_ff @(posedge clk_i) begin
