@@ -443,16 +443,13 @@ fn tune(files: &[PathBuf], directory: &Path, prefix: &str) -> Result<(), String>
     let write = |file: &Path, text| fs::write(file, text).map_err(|error| failed(file, error));
     let mut texts = files.iter().map(|file| read(file)).collect::<Result<Vec<_>, _>>()?;
     let top = directory.join(format!("{prefix}.cpp"));
-    let one_edge = texts.iter().any(|text| {
-        let text: String = text.split_whitespace().collect();
-        text.contains(
-            "__VactTriggered.at(0U)=((IData)(vlSelf->clk_i)&(~(IData)(vlSelf->__Vtrigrprev__TOP__clk_i)));",
-        )
+    let squeezed: Vec<String> = texts.iter().map(|text| text.split_whitespace().collect()).collect();
+    let gates = gated_clocks(&squeezed);
+    let evaluation = gates.as_ref().and_then(|gates| {
+        texts.iter().enumerate().find_map(|(at, text)| Some((at, shorten_evaluation(text, prefix, gates)?)))
     });
-    let evaluation =
-        texts.iter().enumerate().find_map(|(at, text)| Some((at, shorten_evaluation(text, prefix)?)));
     let step = shorten_step(&read(&top)?, prefix);
-    if let (true, Some((at, text)), Some(step)) = (one_edge, evaluation, step) {
+    if let (Some((at, text)), Some(step)) = (evaluation, step) {
         texts[at] = text;
         write(&top, step)?;
         inputs::leave_to_inputs(&mut texts);
@@ -484,17 +481,44 @@ fn shorten_step(text: &str, prefix: &str) -> Option<String> {
     ))
 }
 
+/// The clocks that are `clk_i` behind a gate: each with what opens it, by the numbers of their edges from 1 on. None where state follows
+/// from anything else but rising edges of these and of `clk_i`, whose number is 0. `texts` are without spaces.
+fn gated_clocks(texts: &[String]) -> Option<Vec<(String, String)>> {
+    const EDGE: &str = "vlSelf->__VactTriggered.at(";
+    let edges = texts.iter().find(|text| text.contains(EDGE))?;
+    let mut gates = vec![];
+    for (number, edge) in edges.split(EDGE).skip(1).filter(|text| text.contains("U)=")).enumerate() {
+        let (place, edge) = edge.split_once("U)=((IData)(vlSelf->")?;
+        let (clock, rest) = edge.split_once(')')?;
+        if place != number.to_string()
+            || !rest.starts_with(&format!("&(~(IData)(vlSelf->__Vtrigrprev__TOP__{clock})));"))
+        {
+            return None;
+        }
+        if number == 0 {
+            if clock != "clk_i" {
+                return None;
+            }
+            continue;
+        }
+        let gate = format!("vlSelf->{clock}=((IData)(vlSelf->clk_i)&(IData)(vlSelf->");
+        let open = texts.iter().find_map(|text| text.split_once(&gate)?.1.split_once("));"))?.0;
+        gates.push((clock.to_owned(), open.to_owned()));
+    }
+    Some(gates)
+}
+
 /// An evaluation looks for what has changed, and looks again behind each step until nothing has. Here inputs change while
 /// the clock is low, and nothing but its rising edge changes state: so with the clock low an evaluation is what follows
-/// from the inputs, and at the edge it is one step of the state.
-fn shorten_evaluation(text: &str, prefix: &str) -> Option<String> {
+/// from the inputs, whether gates of clocks are open included, and at the edge it is one step of the state.
+fn shorten_evaluation(text: &str, prefix: &str, gates: &[(String, String)]) -> Option<String> {
     let root = format!("{prefix}___024root");
     let head = format!("void {root}___eval({root}* vlSelf) {{\n");
     let start = text.find(&head)? + head.len();
     let end = start + text[start..].find("\n}\n")?;
     let body = &text[start..end];
     let expected = [
-        "VlTriggerVec<1> __VpreTriggered;",
+        "__VpreTriggered;",
         "___eval_triggers__ico(vlSelf);",
         "___eval_ico(vlSelf);",
         "___eval_nba(vlSelf);",
@@ -502,6 +526,15 @@ fn shorten_evaluation(text: &str, prefix: &str) -> Option<String> {
     if !expected.iter().all(|part| body.contains(part)) {
         return None;
     }
+    let gated: String = (1..)
+        .zip(gates)
+        .map(|(number, (clock, open))| {
+            format!(
+                "vlSelf->{clock} = vlSelf->{open};\n\
+                 vlSelf->__VnbaTriggered.at({number}U) = vlSelf->{open};\n"
+            )
+        })
+        .collect();
     let body = format!(
         "    if (!vlSelf->clk_i) {{\n\
          vlSelf->__Vtrigrprev__TOP__clk_i = 0U;\n\
@@ -510,6 +543,7 @@ fn shorten_evaluation(text: &str, prefix: &str) -> Option<String> {
          }} else if (!vlSelf->__Vtrigrprev__TOP__clk_i) {{\n\
          vlSelf->__Vtrigrprev__TOP__clk_i = 1U;\n\
          vlSelf->__VnbaTriggered.at(0U) = 1U;\n\
+         {gated}\
          {root}___eval_nba(vlSelf);\n\
          }}"
     );

@@ -115,6 +115,7 @@ module completion_ring
   output logic [3:0]  finish_queue_o,
   output logic        finish_slot_o,
   output logic        error_done_o,    // one cycle per completion with status ERROR
+  output logic        busy_o,          // a completion is here that was not sent
   output logic [Queues-1:0] line_fault_o,
   output logic [Queues-1:0] write_fault_o
   /* verilator lint_on UNUSEDSIGNAL */
@@ -566,6 +567,7 @@ module completion_ring
     end
   end
   assign error_done_o = write && status == STATUS_ERROR;
+  assign busy_o       = some_q != '0 || low_valid_q || high_valid_q;
 
   // One test for all of it; behind the process that it feeds (Icarus 11).
   always_comb begin

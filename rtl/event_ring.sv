@@ -81,7 +81,8 @@ module event_ring
   input  logic        ack_error_i,
 
   output logic [Queues-1:0] waits_o,      // something of it is not told: a drain waits for it
-  output logic [Queues-1:0] busy_o        // likewise, or an event of it was promised to the bus
+  output logic [Queues-1:0] busy_o,       // likewise, or an event of it was promised to the bus
+  output logic              moves_o       // a ring runs, or what one left is on its way
   /* verilator lint_on UNUSEDSIGNAL */
 );
   if (Queues < 1 || Queues > MAX_QUEUES) begin : gen_bad_queues
@@ -654,6 +655,7 @@ module event_ring
   // What is behind a ring that stopped is told to nobody.
   assign waits_o = any ? untold_q[Queues-1:0] | ((faulty_q | (told_q ? Queues'(16'd1 << told_for_q) : '0)) & active_i) : '0;
   assign busy_o = waits_o | flying_q;
+  assign moves_o = awake_q;
 
 `ifndef SYNTHESIS
   logic posted_live;

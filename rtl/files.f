@@ -5,6 +5,7 @@ rtl/sync_fifo.sv
 rtl/round_robin.sv
 rtl/place_quota.sv
 rtl/axil_slave.sv
+rtl/rest_clock.sv
 rtl/register_place.sv
 rtl/mmio_regs.sv
 rtl/perf_counters.sv

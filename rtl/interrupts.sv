@@ -58,6 +58,7 @@ module interrupts
 
   output logic [Queues-1:0] waits_o,      // pending, not masked: a drain waits for it
   output logic [Queues-1:0] busy_o,       // a message was promised to the bus
+  output logic              moves_o,      // time runs, or something is pending or promised
   output logic [Queues-1:0] fault_o       // a message was answered with an error
   /* verilator lint_on UNUSEDSIGNAL */
 );
@@ -336,6 +337,7 @@ module interrupts
   assign pending_o = pending_q[Queues-1:0] & on_i;
   assign waits_o   = pending_q[Queues-1:0] & ~mask_q[Queues-1:0];
   assign busy_o    = sent_q[Queues-1:0];
+  assign moves_o   = (running_q | pending_q | sent_q) != '0 || offer_q;
 
 `ifndef SYNTHESIS
   always_ff @(posedge clk_i) begin

@@ -220,6 +220,9 @@ module rl_runtime_top
   logic [3:0]  posted_queue, answered_queue, dropped_queue, flushed_queue;
   logic [Queues-1:0] line_fault, completion_fault, read_faults, write_faults;
 
+  // What rests while engine 1 computes.
+  logic        clk_front, completing, interrupts_move, events_move;
+
   // Interrupts.
   logic        arm, table_write, asks, message_valid, message_ready;
   logic [1:0]  table_word;
@@ -254,8 +257,28 @@ module rl_runtime_top
   assign upstream      = fetching | checking | waits;                       // before the dispatcher
   assign idle        = ~published & ~checking & ~waits & dispatch_idle;
 
+  // The front is all but the read port's arbiter, the counters and engine 1. While that alone is at work, which takes up to a second for a
+  // token when it is simulated, the front rests: its workers wait for tokens, and nothing is on its way to them or from them.
+  if (Engines == 1) begin : gen_no_rest
+    /* verilator lint_off UNUSEDSIGNAL */
+    logic unused;
+    assign unused    = completing || interrupts_move || events_move;
+    /* verilator lint_on UNUSEDSIGNAL */
+    assign clk_front = clk_i;
+  end else begin : gen_rest
+    logic busy, comes, moves;
+    assign busy  = !inner_rst_n || (fetching | checking | aborting | draining | (active ^ on)) != '0
+                || fetch_valid || !fetch_idle || back_valid || !readback_ready || waiting != '0 || (running & ~npu_runs) != '0
+                || item_valid != '0 || completing || !writes_idle || interrupts_move || events_move
+                || !s_axil_awready || !s_axil_wready || !s_axil_arready || s_axil_bvalid || s_axil_rvalid;
+    assign comes = !rst_ni || !m_axi_rst_ni || s_axil_awvalid || s_axil_wvalid || s_axil_arvalid || (m_axi_rvalid && !burst_beat) || m_axi_bvalid
+                || token_ready != '0 || store_valid || npu_read_fault || npu_write_fault;
+    assign moves = busy || comes;
+    rest_clock u_rest_clock (.clk_i, .moves_i(moves), .clk_o(clk_front));
+  end
+
   axil_slave u_axil_slave (
-    .clk_i, .rst_ni,
+    .clk_i (clk_front), .rst_ni,
     .s_axil_awaddr, .s_axil_awvalid, .s_axil_awready, .s_axil_wdata, .s_axil_wstrb, .s_axil_wvalid, .s_axil_wready,
     .s_axil_bresp, .s_axil_bvalid, .s_axil_bready, .s_axil_araddr, .s_axil_arvalid, .s_axil_arready,
     .s_axil_rdata, .s_axil_rresp, .s_axil_rvalid, .s_axil_rready,
@@ -271,7 +294,7 @@ module rl_runtime_top
   );
 
   mmio_regs #(.Queues(Queues), .Functions(Functions), .Workers(Workers), .Engines(Engines), .TickHz(TickHz)) u_mmio_regs (
-    .clk_i, .rst_ni,
+    .clk_i (clk_front), .rst_ni,
     .write_i            (reg_write),
     .write_addr_i       (reg_write_addr),
     .write_data_i       (reg_write_data),
@@ -332,7 +355,7 @@ module rl_runtime_top
   );
 
   device_ctrl #(.Queues(Queues)) u_device_ctrl (
-    .clk_i, .rst_ni,
+    .clk_i (clk_front), .rst_ni,
     .start_i      (starts),
     .stop_i       (stops),
     .drain_i      (drains),
@@ -347,7 +370,7 @@ module rl_runtime_top
   );
 
   desc_ring #(.Queues(Queues), .FetchDepth(FetchDepth)) u_desc_ring (
-    .clk_i,
+    .clk_i (clk_front),
     .rst_ni           (inner_rst_n),
     .bus_rst_ni       (m_axi_rst_ni),
     .start_i          (start),
@@ -381,7 +404,7 @@ module rl_runtime_top
   );
 
   desc_fetch #(.Queues(Queues), .FetchDepth(FetchDepth)) u_desc_fetch (
-    .clk_i,
+    .clk_i (clk_front),
     .bus_rst_ni      (m_axi_rst_ni),
     .on_i            (on),
     .request_i       (request),
@@ -433,7 +456,7 @@ module rl_runtime_top
   );
 
   desc_check #(.Queues(Queues), .Engines(Engines)) u_desc_check (
-    .clk_i,
+    .clk_i (clk_front),
     .rst_ni         (inner_rst_n),
     .start_i        (start),
     .start_queue_i  (start_queue),
@@ -462,7 +485,7 @@ module rl_runtime_top
   );
 
   policy_slots #(.Queues(Queues), .Functions(Functions), .Engines(Engines)) u_policy_slots (
-    .clk_i,
+    .clk_i (clk_front),
     .rst_ni         (inner_rst_n),
     .start_i        (start),
     .start_queue_i  (start_queue),
@@ -512,7 +535,7 @@ module rl_runtime_top
   );
 
   work_queue #(.Queues(Queues), .Depth(FetchDepth), .PreparedBits(PreparedBits)) u_work_queue (
-    .clk_i,
+    .clk_i (clk_front),
     .rst_ni         (inner_rst_n),
     .start_i        (start),
     .start_queue_i  (start_queue),
@@ -548,7 +571,7 @@ module rl_runtime_top
   );
 
   group_table #(.Queues(Queues)) u_group_table (
-    .clk_i,
+    .clk_i (clk_front),
     .rst_ni          (inner_rst_n),
     .start_i         (start),
     .start_queue_i   (start_queue),
@@ -582,7 +605,7 @@ module rl_runtime_top
   );
 
   dispatcher #(.Queues(Queues), .Workers(Workers)) u_dispatcher (
-    .clk_i,
+    .clk_i (clk_front),
     .rst_ni           (inner_rst_n),
     .start_i          (start),
     .start_queue_i    (start_queue),
@@ -623,7 +646,7 @@ module rl_runtime_top
   );
 
   engine_hash #(.Queues(Queues), .Workers(Workers)) u_engine (
-    .clk_i,
+    .clk_i (clk_front),
     .rst_ni          (inner_rst_n),
     .start_i         (start),
     .start_queue_i   (start_queue),
@@ -737,7 +760,7 @@ module rl_runtime_top
   end
 
   rollout_worker_fsm #(.Queues(Queues), .Workers(Workers), .Engines(Engines)) u_rollout_worker_fsm (
-    .clk_i,
+    .clk_i (clk_front),
     .rst_ni             (inner_rst_n),
     .start_i            (start),
     .start_queue_i      (start_queue),
@@ -798,7 +821,7 @@ module rl_runtime_top
   // The completion side stands against its flow: Icarus 11 runs, with a process always_comb, every one that stands before
   // it. Two that give defaults to later ones would wake each other for ever.
   axi_writer #(.Queues(Queues), .Workers(Workers), .Engines(Engines)) u_axi_writer (
-    .clk_i,
+    .clk_i (clk_front),
     .rst_ni              (m_axi_rst_ni),
     .start_i             (start),
     .start_queue_i       (start_queue),
@@ -850,7 +873,7 @@ module rl_runtime_top
   );
 
   readback #(.Queues(Queues), .Engines(Engines)) u_readback (
-    .clk_i,
+    .clk_i (clk_front),
     .rst_ni         (inner_rst_n),
     .start_i        (start),
     .start_queue_i  (start_queue),
@@ -893,7 +916,7 @@ module rl_runtime_top
   );
 
   completion_ring #(.Queues(Queues), .Workers(Workers), .Depth(CompletionDepth)) u_completion_ring (
-    .clk_i,
+    .clk_i (clk_front),
     .rst_ni           (inner_rst_n),
     .bus_rst_ni       (m_axi_rst_ni),
     .start_i          (start),
@@ -966,12 +989,13 @@ module rl_runtime_top
     .finish_queue_o   (finish_queue),
     .finish_slot_o    (finish_slot),
     .error_done_o     (error_done),
+    .busy_o           (completing),
     .line_fault_o     (line_fault),
     .write_fault_o    (completion_fault)
   );
 
   interrupts #(.Queues(Queues)) u_interrupts (
-    .clk_i, .rst_ni,
+    .clk_i (clk_front), .rst_ni,
     .inner_rst_ni     (inner_rst_n),
     .start_i          (start),
     .start_queue_i    (start_queue),
@@ -1004,12 +1028,13 @@ module rl_runtime_top
     .ack_id_i         (ack_id),
     .ack_error_i      (ack_error),
     .waits_o          (messages_wait),
+    .moves_o          (interrupts_move),
     .busy_o           (messages_busy),
     .fault_o          (message_fault)
   );
 
   event_ring #(.Queues(Queues), .Functions(Functions), .Workers(Workers), .FetchDepth(FetchDepth), .Depth(CompletionDepth)) u_event_ring (
-    .clk_i,
+    .clk_i (clk_front),
     .rst_ni             (inner_rst_n),
     .start_i            (start),
     .start_queue_i      (start_queue),
@@ -1057,11 +1082,12 @@ module rl_runtime_top
     .ack_id_i           (ack_id),
     .ack_error_i        (ack_error),
     .waits_o            (events_wait),
+    .moves_o            (events_move),
     .busy_o             (events_busy)
   );
 
   work_context #(.Queues(Queues), .Engines(Engines)) u_work_context (
-    .clk_i,
+    .clk_i (clk_front),
     .rst_ni          (inner_rst_n),
     .start_i         (start),
     .start_queue_i   (start_queue),
@@ -1088,7 +1114,7 @@ module rl_runtime_top
   );
 
   result_buffer #(.Workers(Workers)) u_result_buffer (
-    .clk_i,
+    .clk_i (clk_front),
     .rst_ni        (inner_rst_n),
     .ready_o       (result_ready),
     .token_i       (token),
@@ -1115,7 +1141,7 @@ module rl_runtime_top
   );
 
   completion_arbiter #(.Workers(Workers)) u_completion_arbiter (
-    .clk_i,
+    .clk_i (clk_front),
     .rst_ni       (inner_rst_n),
     .valid_i      (item_valid),
     .has_line_i   (item_has_line),
