@@ -190,7 +190,9 @@ fn the_first_instruction_that_differs_is_named() {
     let (cycle, began) = (&difference["cycle"], &difference["instruction"]["began"]);
     assert!(began.as_u64() < cycle.as_u64() && began.is_u64(), "{json}");
     let window = &json["waveform"];
-    assert!(window["first_cycle"].as_u64() < began.as_u64() && cycle.as_u64() < window["last_cycle"].as_u64());
+    assert!(
+        window["first_cycle"].as_u64() < began.as_u64() && cycle.as_u64() < window["last_cycle"].as_u64()
+    );
     for (more, problem) in [
         ("--devices model --lockstep", "error: --lockstep holds the RTL's NPU: name it with --devices rtl\n"),
         ("--devices rtl --queues 2 --functions 2 --lockstep", "error: queues is 2: an NPU is held to "),
