@@ -114,3 +114,16 @@ fn require(programs: &[&str], path: &OsStr) -> Result<()> {
     );
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::{Span, span};
+
+    #[test]
+    fn a_span_goes_forward() {
+        assert!(matches!(span("2500..4000"), Ok(Span(2500, 4000))));
+        for text in ["", "5", "5..5", "6..5", "a..9", "-1..5"] {
+            assert_eq!(span(text).unwrap_err(), "expected FROM..TO in ns, as 2500..4000", "{text}");
+        }
+    }
+}
