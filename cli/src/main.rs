@@ -5,6 +5,8 @@
 
 mod commands;
 mod failure;
+#[cfg(all(feature = "lm", feature = "rtl"))]
+mod lockstep;
 #[cfg(feature = "lm")]
 mod models;
 mod output;

@@ -10,6 +10,7 @@ use doorbell_contract::{HwCompletion, HwDesc};
 use doorbell_devices::Kind;
 use doorbell_trace::{Format, Trace};
 use doorbell_verify::compare::{Divergence, Outcome};
+use doorbell_verify::lockstep::Held;
 use doorbell_verify::replay::ReplayPlan;
 use serde_json::{Map, Value, json};
 
@@ -88,6 +89,14 @@ impl Report<'_> {
                     names.join(", ")
                 )
             };
+        }
+        for Outcome { name, lockstep, .. } in self.outcomes {
+            if let Some(Held { steps, words, difference: None }) = lockstep {
+                let _ = writeln!(
+                    text,
+                    "lockstep: {words} instructions of {steps} steps of {name} did what the interpreter's did"
+                );
+            }
         }
         for outcome in self.outcomes.iter().filter(|outcome| !outcome.agrees()) {
             text += &self.difference(outcome);
@@ -174,7 +183,13 @@ impl Report<'_> {
         let reference = &self.outcomes[0].name;
         let name = &outcome.name;
         let mut text = String::new();
-        if let Some(failure) = &outcome.failure {
+        let in_step = outcome.lockstep.as_ref().and_then(|held| held.difference.as_ref());
+        if let Some(difference) = in_step {
+            let _ = writeln!(
+                text,
+                "different: the NPU of {name} differs from the interpreter; the first instruction that did:\n{difference}"
+            );
+        } else if let Some(failure) = &outcome.failure {
             let _ = writeln!(text, "failed: {name} did not finish: {failure}");
         }
         if let Some(divergence) = &outcome.divergence {
@@ -254,6 +269,7 @@ fn device(outcome: &Outcome) -> Value {
         "published": outcome.published,
         "superseded": outcome.superseded,
         "rerun": outcome.rerun,
+        "lockstep": outcome.lockstep,
         "digest": digest(outcome),
         "cycles": outcome.cycles,
         "wall_seconds": outcome.wall.as_secs_f64(),

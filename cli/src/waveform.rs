@@ -9,6 +9,7 @@ use doorbell_devices::Settings;
 use doorbell_devices::rtl::open;
 use doorbell_host::{DeviceError, Driver};
 use doorbell_verify::compare::Outcome;
+use doorbell_verify::lockstep::Difference;
 use doorbell_verify::replay::{Progress, ReplayFailure, ReplayPlan, replay};
 
 use crate::failure::Failure;
@@ -34,13 +35,21 @@ pub fn record_wave(
             settings.queues
         )));
     }
-    // Once to find the cycles, once to record them.
-    let (from, to) = cycles_around(plan, open(settings, None)?, outcome);
+    // Once to find the cycles, where they are not known, and once to record them.
+    let in_step = outcome.lockstep.as_ref().and_then(|held| held.difference.as_ref());
+    let (from, to) = match in_step {
+        Some(Difference { cycle, instruction, .. }) => {
+            let began = instruction.as_ref().and_then(|instruction| instruction.began).unwrap_or(*cycle);
+            (began.max(cycle.saturating_sub(LONGEST - 2 * MARGIN)), *cycle)
+        }
+        None => cycles_around(plan, open(settings, None)?, outcome),
+    };
     let from = from.saturating_sub(MARGIN);
     let window = from..(to + MARGIN).min(from + LONGEST);
     let wave = Wave { path: path.to_owned(), window: Some(window.clone()) };
-    // Just enough patience to reach the end of the window.
-    let patience = Some(2 + (LONGEST / SLICE) as u32);
+    // Just enough patience to reach the end of the window: a token of a language model may take long.
+    let silent = if in_step.is_some() { window.end } else { LONGEST };
+    let patience = Some(u32::try_from(2 + silent / SLICE).unwrap_or(u32::MAX));
     let mut driver = open(&Settings { patience, ..settings.clone() }, Some(wave))?;
     let clock = driver.platform().clock();
     replay(plan, &mut driver, &mut |_| stop_if(clock.load(Ordering::Relaxed) > window.end));

@@ -160,6 +160,49 @@ fn the_rtl_answers_as_the_model_does() {
     assert!(!model.is_empty());
 }
 
+/// The RTL's NPU in lockstep with the interpreter; a bit that is flipped on its way to it is named by the instruction that took it.
+#[cfg(feature = "rtl")]
+#[test]
+fn the_first_instruction_that_differs_is_named() {
+    let directory = tempdir().unwrap();
+    let compare = |more: &str| {
+        let arguments = format!("compare --model micro --limit 2 --group 2 --checkpoint 9 {more}");
+        doorbell(directory.path(), &arguments)
+    };
+    let agrees = compare("--devices model,rtl --lockstep");
+    assert_eq!(agrees.code, 0, "{}{}", agrees.stdout, agrees.stderr);
+    assert!(agrees.stdout.contains(" steps of rtl did what the interpreter's did"), "{}", agrees.stdout);
+    let found = compare("--devices rtl --lockstep --inject read:3000:77 --json out.json");
+    assert_eq!(found.code, 1, "{}{}", found.stdout, found.stderr);
+    for part in [
+        "different: the NPU of rtl differs from the interpreter; the first instruction that did:\nrollout 0, position ",
+        "of the program, layer ",
+        "    reads lines ",
+        "  expected 0x",
+        "  begun in cycle ",
+        "waveform: divergence.fst (cycles ",
+    ] {
+        assert!(found.stdout.contains(part), "{part}: {}", found.stdout);
+    }
+    let json = fs::read_to_string(directory.path().join("out.json")).unwrap();
+    let json: serde_json::Value = serde_json::from_str(&json).unwrap();
+    let difference = &json["devices"][0]["lockstep"]["difference"];
+    let (cycle, began) = (&difference["cycle"], &difference["instruction"]["began"]);
+    assert!(began.as_u64() < cycle.as_u64() && began.is_u64(), "{json}");
+    let window = &json["waveform"];
+    assert!(
+        window["first_cycle"].as_u64() < began.as_u64() && cycle.as_u64() < window["last_cycle"].as_u64()
+    );
+    for (more, problem) in [
+        ("--devices model --lockstep", "error: --lockstep holds the RTL's NPU: name it with --devices rtl\n"),
+        ("--devices rtl --queues 2 --functions 2 --lockstep", "error: queues is 2: an NPU is held to "),
+    ] {
+        let refused = compare(more);
+        assert_eq!(refused.code, 2, "{}{}", refused.stdout, refused.stderr);
+        assert!(refused.stderr.starts_with(problem), "{}", refused.stderr);
+    }
+}
+
 #[test]
 fn a_prompt_that_is_too_long_or_empty_is_told() {
     let directory = tempdir().unwrap();

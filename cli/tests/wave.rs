@@ -18,15 +18,27 @@ fn repository() -> PathBuf {
 }
 
 fn save_file() -> String {
-    fs::read_to_string(repository().join("tb/wave/descriptor.gtkw")).unwrap()
+    read_save_file("descriptor")
 }
 
+fn read_save_file(name: &str) -> String {
+    fs::read_to_string(repository().join(format!("tb/wave/{name}.gtkw"))).unwrap()
+}
+
+type Signals = HashMap<String, (SignalRef, u32)>;
+
 /// The waveform of 'basic decode', and every signal in it by its name in GTKWave.
-fn recorded() -> (TempDir, Waveform, HashMap<String, (SignalRef, u32)>) {
+fn recorded() -> (TempDir, Waveform, Signals) {
+    let (directory, told, waveform, signals) = record("");
+    assert!(told.starts_with("case.fst: ") && told.ends_with(" cycles of case 'basic decode'\n"));
+    (directory, waveform, signals)
+}
+
+/// What is recorded and told with these arguments.
+fn record(arguments: &str) -> (TempDir, String, Waveform, Signals) {
     let directory = tempdir().unwrap();
-    let run = doorbell(directory.path(), "wave --out case.fst");
+    let run = doorbell(directory.path(), &format!("wave {arguments} --out case.fst"));
     assert_eq!((run.code, run.stderr.as_str()), (0, ""));
-    assert!(run.stdout.starts_with("case.fst: ") && run.stdout.ends_with(" cycles of case 'basic decode'\n"));
     let waveform = read(directory.path().join("case.fst")).unwrap();
     let hierarchy = waveform.hierarchy();
     let signals = hierarchy.iter_vars().map(|var| {
@@ -37,7 +49,7 @@ fn recorded() -> (TempDir, Waveform, HashMap<String, (SignalRef, u32)>) {
         (name, (var.signal_ref(), var.length().unwrap_or(0)))
     });
     let signals = signals.collect();
-    (directory, waveform, signals)
+    (directory, run.stdout, waveform, signals)
 }
 
 /// The number that a signal holds at each of its changes, by the time in ns.
@@ -55,8 +67,13 @@ fn changes(waveform: &mut Waveform, signal: SignalRef) -> Vec<(u64, u64)> {
 #[test]
 fn every_signal_of_the_save_file_is_in_the_waveform() {
     let (_directory, _, signals) = recorded();
+    assert!(all_are_there(&save_file(), &signals) > 60);
+}
+
+/// How many signals a save file names, all of which are there.
+fn all_are_there(save_file: &str, signals: &Signals) -> usize {
     let mut count = 0;
-    for line in save_file().lines().filter(|line| !line.starts_with(['[', '*', '@', '-', '^'])) {
+    for line in save_file.lines().filter(|line| !line.starts_with(['[', '*', '@', '-', '^'])) {
         // `+{alias} signal`, or `#{alias} (bit)signal (bit)signal …`
         let words = line.split_once("} ").map_or(line, |(_, words)| words);
         for word in words.split(' ') {
@@ -69,7 +86,42 @@ fn every_signal_of_the_save_file_is_in_the_waveform() {
             count += 1;
         }
     }
-    assert!(count > 60, "the save file names {count} signals");
+    count
+}
+
+/// A token of `micro`: the save file fits what is recorded, which shows what is told.
+#[cfg(feature = "lm")]
+#[test]
+fn a_token_is_recorded_and_listed() {
+    let (_directory, told, mut waveform, signals) = record("--model micro");
+    assert!(all_are_there(&read_save_file("token"), &signals) > 30);
+    assert!(told.starts_with("case.fst: cycles "), "{told}");
+    let rows: Vec<Vec<&str>> =
+        told.lines().skip(4).map(|row| row.split('|').map(str::trim).collect()).collect();
+    // Two words ahead of the layers, 19 in each of four, three behind them.
+    assert_eq!(rows.len(), 2 + 4 * 19 + 3, "{told}");
+    assert!(rows.last().unwrap()[6].starts_with("head "), "{told}");
+    // Each unit is busy for as many cycles as its words take; ahead of the step with those of the one before.
+    let begun = told.split("begun in cycle ").nth(1).and_then(|rest| rest.split(',').next()).unwrap();
+    let begun = 10 * begun.parse::<u64>().unwrap();
+    let busy = signals["top.rl_runtime_top.gen_npu.u_engine_npu.u_npu.u_scoreboard.busy_q[3:0]"].0;
+    let busy = changes(&mut waveform, busy);
+    let busy: Vec<(u64, u64)> = busy.into_iter().filter(|&(time, _)| time >= begun).collect();
+    let cycles = |unit: u32| -> u64 {
+        let pairs = busy.iter().zip(busy.iter().skip(1));
+        pairs.map(|((from, units), (to, _))| if units >> unit & 1 == 1 { (to - from) / 10 } else { 0 }).sum()
+    };
+    let listed: u64 = rows.iter().map(|row| row[3].parse::<u64>().unwrap() + 1).sum();
+    assert_eq!((0..4).map(cycles).sum::<u64>(), listed, "{told}");
+    let directory = tempdir().unwrap();
+    for (arguments, problem) in [
+        ("--model nonsense", "error: there is no model nonsense: give a path"),
+        ("basic_decode --model micro", "error: the argument '[CASE]' cannot be used with"),
+    ] {
+        let run = doorbell(directory.path(), &format!("wave {arguments} --out x.fst"));
+        assert_eq!(run.code, 2, "{}", run.stderr);
+        assert!(run.stderr.starts_with(problem), "{}", run.stderr);
+    }
 }
 
 #[test]
@@ -89,10 +141,10 @@ fn the_save_file_opens_at_the_first_doorbell() {
 
 #[test]
 fn filters_are_there_and_worker_states_have_their_names() {
-    let save_file = save_file();
-    let filters = save_file.lines().filter(|line| line.starts_with('^'));
+    let save_files = save_file() + &read_save_file("token");
+    let filters = save_files.lines().filter(|line| line.starts_with('^'));
     let filters: Vec<&str> = filters.map(|line| line.split_once(' ').unwrap().1).collect();
-    assert!(filters.len() >= 6);
+    assert!(filters.len() >= 12);
     for filter in filters {
         assert!(repository().join(filter).is_file(), "{filter} is missing");
     }

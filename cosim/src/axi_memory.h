@@ -176,6 +176,9 @@ inline void AxiMemory<Chaos>::drive(Top& top) {
             std::memset(&top.m_axi_rdata[0], 0xFF, kBeatBytes);
         } else {
             load(&top.m_axi_rdata[0], read.address);
+            if (const Fault* const corrupt = fault(FaultKind::CorruptRead, transferred_.read_beats)) {
+                top.m_axi_rdata[corrupt->bit / 32 % kBeatWords] ^= 1U << corrupt->bit % 32;
+            }
         }
         top.m_axi_rid = read.id;
         top.m_axi_rresp = code;

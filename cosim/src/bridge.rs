@@ -1,6 +1,8 @@
 //! The cxx bridge to the C++ simulator. Everything here is plain data or one simulator object; errors come back as
 //! exceptions, with their details in `Simulator::failure`.
 
+use crate::npu::NpuObserver;
+
 #[cxx::bridge(namespace = "doorbell")]
 pub(crate) mod ffi {
     /// What broke.
@@ -47,6 +49,8 @@ pub(crate) mod ffi {
         /// One write response comes that nothing asked for, from this clock cycle on as soon as no completion is being
         /// written; the device's own assertions must see it.
         SpuriousResponse,
+        /// A bit of this 64-byte beat is flipped on its way to the device.
+        CorruptRead,
         /// The memory sees this read burst in the name of the function beside: AxUSER with its lowest bit flipped.
         OtherFunction,
     }
@@ -146,6 +150,51 @@ pub(crate) mod ffi {
         engines: u32,
     }
 
+    /// What the NPU did.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    enum NpuEventKind {
+        /// A step begins; registers: its context above its step.
+        StepBegins,
+        /// A word is done; registers: its place.
+        WordDone,
+        /// A step is over; registers: its result.
+        StepOver,
+    }
+
+    /// A line that a word wrote.
+    #[derive(Clone, Debug)]
+    struct NpuLine {
+        /// Its number.
+        line: u64,
+        /// A bit for each byte that was written.
+        strobe: u64,
+        words: [u32; 16],
+    }
+
+    /// Something that the NPU did.
+    #[derive(Clone, Debug)]
+    struct NpuEvent {
+        kind: NpuEventKind,
+        /// Clock cycle.
+        cycle: u64,
+        /// Of a word: the clock cycle in which its unit began.
+        began: u64,
+        /// Of a word: why it could not be finished; 0: it was.
+        end: u32,
+        /// As the packed records of `npu_control_pkg` have their bits, the lowest first.
+        registers: Vec<u32>,
+        /// Lines of on-chip memory.
+        chip: Vec<NpuLine>,
+        /// Lines of memory.
+        stores: Vec<NpuLine>,
+        logits: Vec<u32>,
+    }
+
+    extern "Rust" {
+        type NpuObserver;
+        fn happened(self: &mut NpuObserver, event: &NpuEvent) -> Result<()>;
+    }
+
     struct RegisterAnswer {
         value: u32,
         okay: bool,
@@ -198,6 +247,8 @@ pub(crate) mod ffi {
         fn strays(self: &Simulator) -> u64;
         fn failure(self: &Simulator) -> Failure;
         fn flush_wave(self: Pin<&mut Simulator>) -> Result<()>;
+        /// From here on `observer` hears what the NPU does, and ends the run with an error of its own. Whether there is an NPU.
+        fn observe_npu(self: Pin<&mut Simulator>, observer: Box<NpuObserver>) -> bool;
 
         #[cfg(feature = "bare")]
         fn bare_loop(

@@ -3,13 +3,14 @@
 //!
 //! The C++ beside this file: `model_simulator.h` is the clock loop, `axi_memory` the memory on the device's AXI port,
 //! `queue_monitor` and `window_watch` what that memory checks, `failure` how a failing assertion becomes an error, `bare_loop.h` the
-//! rival that the clock loop is measured against. `bridge.rs` is the seam.
+//! rival that the clock loop is measured against, `npu_watch.h` what is seen of the NPU. `bridge.rs` is the seam.
 
 #[cfg(feature = "bare")]
 mod bare;
 mod bridge;
 mod config;
 mod error;
+mod npu;
 mod platform;
 pub mod probe;
 

@@ -11,6 +11,7 @@
 #include "axi_memory.h"
 #include "doorbell_contract.h"
 #include "failure.h"
+#include "npu_watch.h"
 #include "simulator.h"
 #include "verilated.h"
 #include "verilated_fst_c.h"
@@ -78,10 +79,18 @@ public:
     uint64_t run(uint64_t max_cycles, uint64_t want) override {
         return guarded([&] {
             const uint64_t start = memory_.completions_visible();
-            if (wave_) {
-                run_cycles<true>(max_cycles, want);
+            const auto cycles = [&](auto&& edge) {
+                if (wave_) {
+                    run_cycles<true>(max_cycles, want, edge);
+                } else {
+                    run_cycles<false>(max_cycles, want, edge);
+                }
+            };
+            // Loops of their own, so that nobody else pays for it.
+            if (npu_.observed()) {
+                cycles([&] { look(); });
             } else {
-                run_cycles<false>(max_cycles, want);
+                cycles([] {});
             }
             return memory_.completions_visible() - start;
         });
@@ -92,6 +101,11 @@ public:
     uint64_t hostile_bursts() const override { return memory_.monitor().windows().bursts(); }
     uint64_t strays() const override { return memory_.monitor().windows().strays(); }
     Failure failure() const override { return failure_; }
+
+    bool observe_npu(rust::Box<NpuObserver> observer) override {
+        npu_.observe(std::move(observer));
+        return npu_.kIsThere;
+    }
 
     void flush_wave() override {
         const Bound bound{*this};
@@ -176,24 +190,32 @@ private:
 
     template <class Edge>
     void clock(Edge&& edge) {
+        const auto seen = [&] {
+            edge();
+            look();
+        };
         if (wave_) {
-            clock<true>(edge);
+            clock<true>(seen);
         } else {
-            clock<false>(edge);
+            clock<false>(seen);
         }
     }
 
-    template <bool Waves>
-    void run_cycles(uint64_t cycles, uint64_t want) {
+    void look() {
+        if (npu_.observed()) npu_.look(*top_, cycle_);
+    }
+
+    template <bool Waves, class Edge>
+    void run_cycles(uint64_t cycles, uint64_t want, Edge&& edge) {
         const uint64_t start = memory_.completions_visible(), end = cycle_ + cycles;
         if (want == UINT64_MAX) {
-            while (cycle_ < end) clock<Waves>([] {});
+            while (cycle_ < end) clock<Waves>(edge);
             return;
         }
         // Whoever sleeps on a message is to be woken.
         const uint64_t messages = memory_.messages();
         while (cycle_ < end && memory_.completions_visible() - start < want && memory_.messages() == messages) {
-            clock<Waves>([] {});
+            clock<Waves>(edge);
         }
     }
 
@@ -302,6 +324,7 @@ private:
     std::unique_ptr<Top> top_;
     std::unique_ptr<VerilatedFstC> wave_;
     AxiMemory<Chaos> memory_;
+    NpuWatch<Top, (Engines > 1)> npu_;
     Random random_;  // of the register port
     uint64_t cycle_ = 0;
     uint64_t wave_from_, wave_to_;

@@ -7,11 +7,13 @@ use cxx::UniquePtr;
 use doorbell_contract::{Place, Register};
 use doorbell_host::memory::SIMULATED_BUS_ADDRESS;
 use doorbell_host::{DeviceError, Pages, Platform, SharedMemory};
+use doorbell_npu::run::Event;
 
 use crate::bridge::ffi;
 use crate::built;
 use crate::config::{Injected, MAX_LATENCY, Moment, RtlConfig, Weather};
 use crate::error::CosimError;
+use crate::npu::NpuObserver;
 
 pub(crate) const NAME: &str = "rtl";
 
@@ -214,6 +216,22 @@ impl RtlPlatform {
             (value, true) => Ok(value),
             (_, false) => Err(DeviceError::ReadRefused { device: NAME.to_owned(), register }),
         }
+    }
+
+    /// From here on `listener` is told what the NPU of a device with engine 1 does, in the cycle in which it does it. What it answers
+    /// ends the device, as an assertion of RTL would.
+    ///
+    /// # Errors
+    /// `Config` for a device without an NPU.
+    pub fn observe_npu(
+        &mut self,
+        listener: impl FnMut(&Event) -> Result<(), String> + Send + 'static,
+    ) -> Result<(), CosimError> {
+        if self.simulator.0.pin_mut().observe_npu(Box::new(NpuObserver::new(Box::new(listener)))) {
+            return Ok(());
+        }
+        let value = self.built.engines.to_string();
+        Err(CosimError::Config { field: "engines", value, expected: "2, where an NPU is to be observed" })
     }
 
     /// Writes the waveform recorded so far to its file.

@@ -14,6 +14,7 @@ struct Built;
 struct Failure;
 struct Injected;
 struct Moment;
+struct NpuObserver;
 struct RegisterAnswer;
 struct RegisterWrite;
 struct SimulatorConfig;
@@ -42,6 +43,8 @@ public:
     virtual uint64_t strays() const = 0;
     virtual Failure failure() const = 0;
     virtual void flush_wave() = 0;
+    // Whether there is an NPU, which `observer` hears of from now on.
+    virtual bool observe_npu(rust::Box<NpuObserver> observer) = 0;
 };
 
 // One verilated top, as build.rs made it.

@@ -100,6 +100,7 @@ fn parse_fault(text: &str) -> Result<Fault, OpenError> {
             ("token-error", None) => FaultKind::TokenWriteError.at(at),
             ("completion-error", None) => FaultKind::CompletionWriteError.at(at),
             ("response", None) => FaultKind::SpuriousResponse.at(at),
+            ("read", Some(bit)) => Fault { bit: bit.parse().ok()?, ..FaultKind::CorruptRead.at(at) },
             ("token", Some(bit)) => Fault { bit: bit.parse().ok()?, ..FaultKind::CorruptToken.at(at) },
             ("completion", Some(name)) => {
                 let field = HwCompletion::FIELDS.into_iter().find(|field| field.name == name)?;
@@ -111,7 +112,7 @@ fn parse_fault(text: &str) -> Result<Fault, OpenError> {
     fault.ok_or_else(|| {
         OpenError::Setting(format!(
             "'{text}' is no fault of the RTL's memory: expected token:BEAT:BIT, completion:NTH:FIELD, hang:BURST, \
-             read-error:BEAT, token-error:BEAT, completion-error:NTH or response:CYCLE, with FIELD one of {}",
+             read:BEAT:BIT, read-error:BEAT, token-error:BEAT, completion-error:NTH or response:CYCLE, with FIELD one of {}",
             HwCompletion::FIELDS.map(|field| field.name).join(", ")
         ))
     })

@@ -8,13 +8,13 @@ use wellen::simple::Waveform;
 
 use crate::save::{Row, Save, Trace};
 
-/// Pixels of a nanosecond: a cycle of 10 ns has room for seven digits.
+/// Pixels of a nanosecond, where it is said where to begin: a cycle of 10 ns has room for seven digits.
 const SCALE: usize = 6;
 const ROW: usize = 20;
 const HEADER: usize = 24;
 const GLYPH: usize = 8;
-/// Time between two lines of the grid.
-const GRID: u64 = 50;
+/// Pixels between two lines of the grid, at least.
+const GRID: u64 = 200;
 
 type Color = [u8; 3];
 const BACKGROUND: Color = [255, 255, 255];
@@ -62,15 +62,34 @@ impl Picture {
     }
 }
 
-/// Draws what `save` asks for.
+/// Draws what `save` asks for; with `span` from the first of these times to the second.
 ///
 /// # Errors
 /// A signal that the waveform does not have.
-pub fn draw(waveform: &mut Waveform, save: &Save) -> Result<Picture, String> {
+pub fn draw(waveform: &mut Waveform, save: &Save, span: Option<(u64, u64)>) -> Result<Picture, String> {
     let mut picture = Picture::new(save.width, HEADER + ROW * save.rows.len());
     let (left, right) = (save.names, save.width);
-    let end = save.start + ((right - left) / SCALE) as u64;
-    let x = |time: u64| left + (time.clamp(save.start, end) - save.start) as usize * SCALE;
+    let room = right.saturating_sub(left).max(1) as u64;
+    let fixed = save.start.filter(|_| span.is_none());
+    let (start, end) = match (span, fixed) {
+        (Some(span), _) => span,
+        (None, Some(start)) => (start, start + room / SCALE as u64),
+        (None, None) => {
+            let times = waveform.time_table();
+            let first = times.first().copied().unwrap_or(0);
+            (first, times.last().copied().unwrap_or(0).max(first + 1))
+        }
+    };
+    let whole = end - start;
+    // Of a picture of few cycles each has the same pixels.
+    let scaled = |time: u64| if fixed.is_some() { time * SCALE as u64 } else { time * room / whole };
+    let x = |time: u64| left + scaled(time.clamp(start, end) - start) as usize;
+    // A round time that has room for its label.
+    let least = (GRID * whole / room).max(1);
+    let grid = (0..)
+        .map(|power| 10u64.pow(power))
+        .find_map(|ten| [1, 2, 5].map(|digit| digit * ten).into_iter().find(|&grid| grid >= least));
+    let grid = grid.unwrap_or(least);
     let bottom = picture.height;
 
     for (place, row) in save.rows.iter().enumerate() {
@@ -80,7 +99,7 @@ pub fn draw(waveform: &mut Waveform, save: &Save) -> Result<Picture, String> {
             picture.write(heading, 4, right, top + 2, TEXT);
         }
     }
-    for time in (save.start.next_multiple_of(GRID)..end).step_by(GRID as usize) {
+    for time in (start.next_multiple_of(grid)..end).step_by(grid as usize) {
         picture.fill([x(time), x(time) + 1], [HEADER - 4, bottom], FAINT);
         picture.write(&format!("{time} ns"), x(time) + 3, right, 4, TEXT);
     }
@@ -96,7 +115,7 @@ pub fn draw(waveform: &mut Waveform, save: &Save) -> Result<Picture, String> {
         let changes = changes(waveform, &signals, trace)?;
         let (high, low) = (top + 3, top + ROW - 3);
         // What holds at the left edge began before it.
-        let first = changes.iter().rposition(|(time, _)| *time <= save.start).unwrap_or(0);
+        let first = changes.iter().rposition(|(time, _)| *time <= start).unwrap_or(0);
         for (nth, (time, bits)) in
             changes.iter().enumerate().skip(first).take_while(|(_, (time, _))| *time < end)
         {
@@ -116,7 +135,7 @@ pub fn draw(waveform: &mut Waveform, save: &Save) -> Result<Picture, String> {
             }
         }
     }
-    if (save.start..end).contains(&save.marker) {
+    if (start..end).contains(&save.marker) {
         picture.fill([x(save.marker), x(save.marker) + 1], [HEADER - 4, bottom], MARKER);
     }
     Ok(picture)
@@ -197,7 +216,7 @@ mod tests {
 
     fn drawn(traces: &str) -> Result<Picture, String> {
         let save = format!("[timestart] 0\n[size] 400 0\n[signals_width] 100\n*0 500\n{traces}");
-        draw(&mut waveform(), &Save::parse(&save, Path::new(".")).unwrap())
+        draw(&mut waveform(), &Save::parse(&save, Path::new(".")).unwrap(), None)
     }
 
     fn color(picture: &Picture, x: usize, y: usize) -> &[u8] {
@@ -234,6 +253,19 @@ mod tests {
             },
         );
         assert_eq!(values.unwrap(), [(0, "00".to_owned()), (20, "10".into()), (30, "11".into())]);
+    }
+
+    #[test]
+    fn all_of_a_waveform_or_a_span_of_it_fills_the_picture() {
+        let save = Save::parse("[size] 400 0\n[signals_width] 100\n@28\ntop.a\n", Path::new(".")).unwrap();
+        // 30 ns, and 10 ns, in 300 pixels.
+        for (span, edges) in [(None, [200, 300]), (Some((5, 25)), [175, 325])] {
+            let picture = draw(&mut waveform(), &save, span).unwrap();
+            for (edge, high) in edges.into_iter().zip([true, false]) {
+                let is_high = |x: usize| color(&picture, x, HEADER + 3) == LINE;
+                assert_eq!([is_high(edge - 5), is_high(edge + 5)], [!high, high], "{span:?}, {edge}");
+            }
+        }
     }
 
     #[test]

@@ -6,8 +6,8 @@ use std::path::Path;
 /// What is shown.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Save {
-    /// Time at the left edge.
-    pub start: u64,
+    /// Time at the left edge; without it all of the waveform is shown.
+    pub start: Option<u64>,
     /// Time of the marker.
     pub marker: u64,
     /// Width of the picture in pixels.
@@ -77,7 +77,7 @@ impl Save {
             };
             match line.as_bytes().first() {
                 None => {}
-                Some(b'[') if line.starts_with("[timestart]") => save.start = word(1)?,
+                Some(b'[') if line.starts_with("[timestart]") => save.start = Some(word(1)?),
                 Some(b'[') if line.starts_with("[size]") => save.width = word(1)? as usize,
                 Some(b'[') if line.starts_with("[signals_width]") => save.names = word(1)? as usize,
                 Some(b'[') => accent |= line.starts_with("[color]"),
@@ -180,7 +180,7 @@ mod tests {
              +{alias} top.a.b[7:0]\n@28\n(3)top.done[3:0]\n@1000200\n-1 registers\n",
         )
         .unwrap();
-        assert_eq!((save.start, save.marker, save.width, save.names), (962, 985, 800, 300));
+        assert_eq!((save.start, save.marker, save.width, save.names), (Some(962), 985, 800, 300));
         assert_eq!(save.rows.len(), 5);
         assert_eq!(save.rows[1], Row::Heading("1 registers".into()));
         let trace = |row: usize| match &save.rows[row] {

@@ -10,23 +10,39 @@ use anyhow::{Context, Result, bail, ensure};
 use crate::doorbell;
 use doorbell_setup::shell;
 
-/// What is shown and how; its names of files are relative to the repository.
-const SAVE_FILE: &str = "tb/wave/descriptor.gtkw";
+/// What is shown and how, of a case and of a token; their names of files are relative to the repository.
+const SAVE_FILES: [&str; 2] = ["tb/wave/descriptor.gtkw", "tb/wave/token.gtkw"];
 
 #[derive(clap::Args)]
 pub struct Options {
     /// The case
     #[arg(default_value = "basic decode")]
     case: String,
+    /// A token of this language model in place of a case, as `doorbell model list` has it
+    #[arg(long, conflicts_with_all = ["case", "workers"])]
+    model: Option<String>,
     /// Where the waveform goes; by default into target/wave
     #[arg(long, value_name = "FILE.fst")]
     out: Option<PathBuf>,
     /// Draw a picture instead of opening a window; needs no display
     #[arg(long, value_name = "FILE.png")]
     png: Option<PathBuf>,
+    /// Of the picture: from one time to another, as 2500..4000, without the rest of what is recorded
+    #[arg(long, value_name = "NS..NS", requires = "png", value_parser = span)]
+    span: Option<Span>,
     /// Workers of the RTL, 4 without it
     #[arg(long)]
     workers: Option<u32>,
+}
+
+/// Times in ns, the first before the second.
+#[derive(Clone, Debug)]
+struct Span(u64, u64);
+
+fn span(text: &str) -> Result<Span, String> {
+    let parts = text.split_once("..").and_then(|(from, to)| Some((from.parse().ok()?, to.parse().ok()?)));
+    let in_order = parts.filter(|(from, to)| from < to);
+    in_order.map(|(from, to)| Span(from, to)).ok_or_else(|| "expected FROM..TO in ns, as 2500..4000".into())
 }
 
 /// Records the case and shows it; the exit code is that of `doorbell wave`.
@@ -48,11 +64,16 @@ pub fn run(root: &Path, options: &Options) -> Result<ExitCode> {
         None => {
             let room = root.join("target/wave");
             std::fs::create_dir_all(&room).with_context(|| format!("cannot create {}", room.display()))?;
-            room.join(options.case.replace(|c: char| !c.is_ascii_alphanumeric(), "-")).with_extension("fst")
+            let name = options.model.as_ref().unwrap_or(&options.case);
+            room.join(name.replace(|c: char| !c.is_ascii_alphanumeric(), "-")).with_extension("fst")
         }
     };
     let Some(out_text) = out.to_str() else { bail!("{} is no path in UTF-8", out.display()) };
-    let mut args = vec![options.case.clone(), "--out".to_owned(), out_text.to_owned()];
+    let what = match &options.model {
+        Some(model) => vec!["--model".to_owned(), model.clone()],
+        None => vec![options.case.clone()],
+    };
+    let mut args = [what, vec!["--out".to_owned(), out_text.to_owned()]].concat();
     args.extend(options.workers.iter().flat_map(|workers| ["--workers".to_owned(), workers.to_string()]));
     let code = doorbell::forward(root, "wave", &args)?;
     // A case that fails (exit code 1) is recorded, and worth a look more than any other.
@@ -61,23 +82,25 @@ pub fn run(root: &Path, options: &Options) -> Result<ExitCode> {
     }
 
     let out = absolute(&out).with_context(|| format!("cannot find {}", out.display()))?;
+    let save_file = SAVE_FILES[usize::from(options.model.is_some())];
     match &options.png {
         Some(png) => {
             let png = absolute(png).with_context(|| format!("cannot find {}", png.display()))?;
             let mut draw =
                 shell::cargo(root, &["run", "--release", "--quiet", "--package", "doorbell-wave", "--"]);
-            shell::run(draw.arg(SAVE_FILE).arg(&out).arg(&png))?;
+            let span = options.span.iter().flat_map(|Span(from, to)| [from.to_string(), to.to_string()]);
+            shell::run(draw.arg(save_file).arg(&out).arg(&png).args(span))?;
             println!("wrote {}", png.display());
         }
-        None => shell::run(&mut gtkwave(root, &out))?,
+        None => shell::run(&mut gtkwave(root, &out, save_file))?,
     }
     Ok(code)
 }
 
 /// GTKWave with the waveform and the save file.
-fn gtkwave(root: &Path, waveform: &Path) -> Command {
+fn gtkwave(root: &Path, waveform: &Path, save_file: &str) -> Command {
     let mut command = Command::new("gtkwave");
-    command.current_dir(root).arg("--dump").arg(waveform).args(["--save", SAVE_FILE]);
+    command.current_dir(root).arg("--dump").arg(waveform).args(["--save", save_file]);
     command
 }
 
@@ -90,4 +113,17 @@ fn require(programs: &[&str], path: &OsStr) -> Result<()> {
         missing.join(", ")
     );
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Span, span};
+
+    #[test]
+    fn a_span_goes_forward() {
+        assert!(matches!(span("2500..4000"), Ok(Span(2500, 4000))));
+        for text in ["", "5", "5..5", "6..5", "a..9", "-1..5"] {
+            assert_eq!(span(text).unwrap_err(), "expected FROM..TO in ns, as 2500..4000", "{text}");
+        }
+    }
 }

@@ -11,6 +11,7 @@ use doorbell_devices::{Gpus, Kind, Memory, OpenError, Settings, Shape, cycles};
 use doorbell_host::{Device, QueueConfig};
 use doorbell_trace::Trace;
 use doorbell_verify::compare::{Outcome, compare};
+use doorbell_verify::lockstep::Held;
 use doorbell_verify::replay::{Progress, ReplayOptions, ReplayPlan};
 use indicatif::{MultiProgress, ProgressBar, ProgressDrawTarget, ProgressStyle};
 
@@ -64,6 +65,10 @@ pub struct Args {
     #[cfg(feature = "lm")]
     #[arg(long, conflicts_with_all = ["publish_every", "chaos"])]
     model: Option<String>,
+    /// Hold each instruction of the RTL's NPU to the interpreter as it is done, and name the first that differs
+    #[cfg(all(feature = "lm", feature = "rtl"))]
+    #[arg(long, requires = "model", conflicts_with = "chaos")]
+    lockstep: bool,
     /// Requests to take from the start of the trace
     #[arg(long, value_name = "REQUESTS")]
     limit: Option<usize>,
@@ -168,7 +173,7 @@ pub fn run(args: Args) -> Result<ExitCode, Failure> {
     let plan = plan(&args, &mut trace)?;
     let json = args.json.as_deref().map(|path| Sink::open("JSON", path)).transpose()?;
     let wave = args.wave.as_deref().map(|path| Output::open("waveform", path)).transpose()?;
-    let Opened { kinds, settings, mut devices, skipped } = open(&args, &plan, &chosen)?;
+    let Opened { kinds, settings, mut devices, skipped, held } = open(&args, &plan, &chosen)?;
 
     let bars = Bars::new(&devices, &plan);
     let mut outcomes = compare(&plan, &mut devices, &|place, progress| bars.show(place, progress));
@@ -177,6 +182,9 @@ pub fn run(args: Args) -> Result<ExitCode, Failure> {
     // The clock of a GPU runs on while the host is busy: what it did is measured in time alone.
     for (outcome, _) in outcomes.iter_mut().zip(&kinds).filter(|(_, kind)| **kind == Kind::Gpu) {
         outcome.cycles = None;
+    }
+    for (outcome, held) in outcomes.iter_mut().zip(held) {
+        outcome.lockstep = held.map(|held| held());
     }
 
     let agree = outcomes.iter().all(Outcome::agrees);
@@ -259,6 +267,14 @@ fn plan(args: &Args, trace: &mut Trace) -> Result<ReplayPlan, Failure> {
 }
 
 impl Args {
+    /// Whether the RTL's NPU is held to the interpreter.
+    fn in_lockstep(&self) -> bool {
+        #[cfg(all(feature = "lm", feature = "rtl"))]
+        return self.lockstep;
+        #[cfg(not(all(feature = "lm", feature = "rtl")))]
+        false
+    }
+
     /// Whether each device is held to the oracle.
     fn has_language(&self) -> bool {
         #[cfg(feature = "lm")]
@@ -298,7 +314,11 @@ struct Opened {
     settings: Vec<Settings>,
     devices: Vec<Box<dyn Device>>,
     skipped: Vec<Skipped>,
+    /// Of each device what was held of it in lockstep, to be asked behind its run; `None` of those that are not.
+    held: Vec<Option<Tells>>,
 }
+
+type Tells = Box<dyn FnOnce() -> Held>;
 
 /// Opens the devices. One that nobody named may be missing.
 fn open(args: &Args, plan: &ReplayPlan, chosen: &[Chosen]) -> Result<Opened, Failure> {
@@ -309,8 +329,9 @@ fn open(args: &Args, plan: &ReplayPlan, chosen: &[Chosen]) -> Result<Opened, Fai
         let settings =
             Settings { fault: fault.clone().filter(|_| kind.takes_faults()), ..settings(args, plan) };
         let settings = settings.and(own)?;
-        match kind.open(&settings) {
-            Ok(device) => {
+        match open_one(args, plan, kind, &settings) {
+            Ok((device, held)) => {
+                opened.held.insert(0, held);
                 fault = fault.filter(|_| settings.fault.is_none());
                 opened.kinds.insert(0, kind);
                 opened.settings.insert(0, settings);
@@ -338,10 +359,39 @@ fn open(args: &Args, plan: &ReplayPlan, chosen: &[Chosen]) -> Result<Opened, Fai
             reasons.join("; ")
         )));
     }
+    if args.in_lockstep() && opened.held.iter().all(Option::is_none) {
+        return Err(Failure::input("--lockstep holds the RTL's NPU: name it with --devices rtl"));
+    }
     if fault.is_some() {
         return Err(Failure::input("none of these devices takes a fault: model and rtl do"));
     }
     Ok(opened)
+}
+
+#[cfg(all(feature = "lm", feature = "rtl"))]
+fn open_one(
+    args: &Args,
+    plan: &ReplayPlan,
+    kind: Kind,
+    settings: &Settings,
+) -> Result<(Box<dyn Device>, Option<Tells>), OpenError> {
+    match plan.language() {
+        Some(language) if args.in_lockstep() && kind == Kind::Rtl => {
+            let (device, held) = crate::lockstep::open(settings, language)?;
+            Ok((device, Some(Box::new(held))))
+        }
+        _ => Ok((kind.open(settings)?, None)),
+    }
+}
+
+#[cfg(not(all(feature = "lm", feature = "rtl")))]
+fn open_one(
+    _: &Args,
+    _: &ReplayPlan,
+    kind: Kind,
+    settings: &Settings,
+) -> Result<(Box<dyn Device>, Option<Tells>), OpenError> {
+    Ok((kind.open(settings)?, None))
 }
 
 /// A mode by its name.

@@ -6,13 +6,18 @@ use std::process::ExitCode;
 use crate::failure::Failure;
 
 /// Records a case of the conformance suite on the RTL, every signal in every cycle, for GTKWave or Surfer. Of a case that
-/// makes several devices, the last.
+/// makes several devices, the last. With --model a token of a language model instead, and lists what its NPU did.
 #[derive(Debug, clap::Args)]
 #[cfg_attr(not(feature = "cosim"), allow(dead_code, reason = "no simulated device is built"))]
 pub struct Args {
     /// The case
     #[arg(default_value = "basic decode")]
     case: String,
+    /// Record a token of this language model (engine 1), as `doorbell model list` has it: a DECODE behind a prompt of four tokens, from before the
+    /// step begins to behind its completion
+    #[cfg(feature = "lm")]
+    #[arg(long, conflicts_with_all = ["case", "workers"])]
+    model: Option<String>,
     /// File to write, in FST format
     #[arg(long, value_name = "FILE.fst")]
     out: PathBuf,
@@ -30,7 +35,11 @@ pub fn run(args: Args) -> Result<ExitCode, Failure> {
     use crate::failure::DIFFERENT;
     use crate::output::{self, Output};
 
-    let Args { case, out, workers } = args;
+    #[cfg(feature = "lm")]
+    if let Some(model) = &args.model {
+        return token::run(model, &args.out);
+    }
+    let Args { case, out, workers, .. } = args;
     let case = named(&case)?;
     let file = Output::open("waveform", &out)?;
     let Run { outcome, cycles } =
@@ -46,6 +55,134 @@ pub fn run(args: Args) -> Result<ExitCode, Failure> {
             eprintln!("error: case '{name}' failed: {error}\n{out} shows it up to the failure");
             Ok(ExitCode::from(DIFFERENT))
         }
+    }
+}
+
+/// A token of a language model.
+#[cfg(all(feature = "cosim", feature = "lm"))]
+mod token {
+    use std::fmt::Write;
+    use std::ops::ControlFlow;
+    use std::path::Path;
+    use std::process::ExitCode;
+    use std::sync::{Arc, Mutex, PoisonError};
+
+    use doorbell_cosim::Wave;
+    use doorbell_devices::{Settings, rtl};
+    use doorbell_host::DeviceError;
+    use doorbell_npu::run::{Begun, Ended, Event, Retired};
+    use doorbell_npu::text::disassemble;
+    use doorbell_trace::{Request, Trace};
+    use doorbell_verify::replay::{ReplayOptions, ReplayPlan, replay};
+
+    use crate::failure::Failure;
+    use crate::output::{self, Output};
+
+    /// Cycles ahead of the step, in which its sequence is read and held to its check, and behind it, in which its token and its
+    /// completion are written.
+    const AHEAD: u64 = 350;
+    const BEHIND: u64 = 250;
+
+    /// The last step of a run.
+    #[derive(Default)]
+    struct Step {
+        begun: Option<Begun>,
+        words: Vec<Retired>,
+        ended: Option<Ended>,
+    }
+
+    /// Runs it once to find its cycles, and once to record them.
+    pub fn run(model: &str, out: &Path) -> Result<ExitCode, Failure> {
+        let language = crate::models::language(model)?;
+        let request = Request { arrival_ms: 0, prompt_tokens: 4, output_tokens: 1, prefix: vec![] };
+        let trace = Trace { source: "a token".into(), requests: vec![request] };
+        let plan = ReplayPlan::with_language(&trace, ReplayOptions::default(), language);
+        let plan = plan.map_err(Failure::input)?;
+        let settings = Settings { queue: plan.queue_config(), ..Settings::default() };
+        let file = Output::open("waveform", out)?;
+
+        let mut driver = rtl::open(&settings, None)?;
+        let step = Arc::new(Mutex::new(Step::default()));
+        let seen = Arc::clone(&step);
+        let listen = move |event: &Event| {
+            let mut seen = seen.lock().unwrap_or_else(PoisonError::into_inner);
+            match event {
+                Event::Begun(begun) => *seen = Step { begun: Some(*begun), ..Step::default() },
+                Event::Retired(retired) => seen.words.push(retired.clone()),
+                Event::Ended(ended) => seen.ended = Some(*ended),
+            }
+            Ok(())
+        };
+        driver.platform_mut().observe_npu(listen).map_err(DeviceError::from)?;
+        if let Some(failure) = replay(&plan, &mut driver, &mut |_| ControlFlow::Continue(())).failure {
+            return Err(Failure::failed(failure));
+        }
+        drop(driver);
+        let step = step.lock().unwrap_or_else(PoisonError::into_inner);
+        let (Some(begun), Some(ended)) = (step.begun, step.ended) else {
+            return Err(Failure::failed("the NPU ran no step to its end"));
+        };
+
+        let window = begun.cycle.saturating_sub(AHEAD)..ended.cycle + BEHIND;
+        let wave = Wave { path: out.to_owned(), window: Some(window.clone()) };
+        let mut driver = rtl::open(&settings, Some(wave))?;
+        if let Some(failure) = replay(&plan, &mut driver, &mut |_| ControlFlow::Continue(())).failure {
+            return Err(Failure::failed(failure));
+        }
+        driver.platform_mut().flush_wave().map_err(DeviceError::from)?;
+        // The last register access lies before the window's end.
+        let behind = window.end.saturating_sub(driver.platform().cycles());
+        driver.platform_mut().run(behind).map_err(DeviceError::from)?;
+        drop(driver);
+        file.keep();
+        output::print(&told(model, out, &window, &begun, &step.words, &ended))?;
+        Ok(ExitCode::SUCCESS)
+    }
+
+    fn told(
+        model: &str,
+        out: &Path,
+        window: &std::ops::Range<u64>,
+        begun: &Begun,
+        words: &[Retired],
+        ended: &Ended,
+    ) -> String {
+        let mut text =
+            format!("{}: cycles {} to {} of a token of {model}\n", out.display(), window.start, window.end);
+        let Begun { cycle, token, position, .. } = begun;
+        let _ = write!(
+            text,
+            "step: token {token} at position {position}, begun in cycle {cycle}, {} cycles",
+            ended.cycle - cycle
+        );
+        let _ = match ended.sample {
+            Some(sample) => writeln!(
+                text,
+                ": token {} follows, log-probability {:.4}",
+                sample.token,
+                f64::from(sample.log_probability) / 65_536.0
+            ),
+            None => writeln!(text),
+        };
+        let mut table = output::table(["begun", "done", "cycles", "layer", "word", "instruction"], 0);
+        // As they were begun, which is the program's order.
+        let mut words: Vec<&Retired> = words.iter().collect();
+        words.sort_by_key(|word| word.began);
+        for Retired { cycle: done, began, place, .. } in words {
+            table.add_row([
+                (began - cycle).to_string(),
+                (done - cycle).to_string(),
+                (done - began).to_string(),
+                place.layer.map_or("-".to_owned(), |layer| layer.to_string()),
+                place.pc.to_string(),
+                disassemble(place.word),
+            ]);
+        }
+        if let Some(instruction) = table.column_mut(5) {
+            instruction.set_cell_alignment(comfy_table::CellAlignment::Left);
+        }
+        let _ = writeln!(text, "{table}");
+        text
     }
 }
 

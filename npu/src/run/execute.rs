@@ -7,7 +7,7 @@ use crate::isa::Fault;
 use crate::layout::{self, LINE, read_integers, u16_at, whole, write_integers};
 
 /// Where something is written.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Space {
     /// On-chip memory of the context.
     Chip,

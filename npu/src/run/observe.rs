@@ -1,5 +1,7 @@
 //! Lockstep: what two executors wrote, compared word by word.
 
+use std::fmt;
+
 use super::execute::{Space, Write};
 use crate::text::disassemble;
 
@@ -124,7 +126,7 @@ pub struct Divergence {
     pub found: Option<Place>,
 }
 
-/// Keeps what one word wrote, when a run is repeated to explain a [`Divergence`].
+/// What one word wrote: kept of the word at a place when a run is repeated to explain a [`Divergence`], or of every word of a step.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Dump {
     place: Place,
@@ -139,36 +141,81 @@ impl Observer for Dump {
     }
 }
 
+/// Keeps what every word wrote.
+impl Observer for Vec<Dump> {
+    fn executed(&mut self, place: &Place, writes: &[Write]) {
+        self.push(Dump { place: *place, writes: writes.to_vec() });
+    }
+}
+
+/// Sixteen bits that a word wrote.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Element {
+    /// Where.
+    pub space: Space,
+    /// First byte, a multiple of 2.
+    pub at: u64,
+    /// What.
+    pub data: u16,
+}
+
+impl fmt::Display for Element {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let space = ["chip", "kv", "output", "logits"][self.space as usize];
+        write!(f, "{:#06x} at {space} byte {:#x}", self.data, self.at)
+    }
+}
+
 impl Dump {
     /// Of a word.
     pub fn of(place: Place) -> Self {
         Self { place, writes: vec![] }
     }
 
+    /// The word.
+    pub fn place(&self) -> &Place {
+        &self.place
+    }
+
+    /// What it wrote.
+    pub fn writes(&self) -> &[Write] {
+        &self.writes
+    }
+
+    /// Elements in the order of their addresses.
+    fn elements(&self) -> Vec<Element> {
+        let element = |(space, address, data)| Element { space, at: 2 * address, data };
+        let mut all: Vec<Element> = units(&self.writes).map(element).collect();
+        all.sort_unstable();
+        all
+    }
+
+    /// The first element, by its address, in which two executors differ: what this one wrote and what the other, `None` where one wrote
+    /// nothing more; and how many differ.
+    pub fn difference(&self, found: &Self) -> Option<(Option<Element>, Option<Element>, usize)> {
+        let (expected, found) = (self.elements(), found.elements());
+        let pairs = (0..expected.len().max(found.len()))
+            .map(|at| (expected.get(at).copied(), found.get(at).copied()));
+        let mut differ = pairs.filter(|(expected, found)| expected != found);
+        let (expected, found) = differ.next()?;
+        Some((expected, found, 1 + differ.count()))
+    }
+
     /// The first element that another executor wrote otherwise: layer, instruction with its operands, address, expected and found.
     pub fn explain(&self, found: &Self) -> Option<String> {
-        let sorted = |dump: &Self| {
-            let mut all: Vec<(u64, u64, u16)> =
-                units(&dump.writes).map(|(space, address, data)| (space as u64, address, data)).collect();
-            all.sort_unstable();
-            all
-        };
-        let (expected, found) = (sorted(self), sorted(found));
-        let at = (0..expected.len().max(found.len())).find(|&at| expected.get(at) != found.get(at))?;
-        let say = |element: Option<&(u64, u64, u16)>| match element {
-            Some((space, address, data)) => {
-                let space = ["chip", "kv", "output", "logits"][*space as usize];
-                format!("{data:#06x} at {space} byte {:#x}", address * 2)
-            }
-            None => "nothing more".to_owned(),
-        };
+        let (expected, found, _) = self.difference(found)?;
         let Place { context, position, layer, pc, word } = self.place;
         let layer = layer.map_or(String::new(), |layer| format!(", layer {layer}"));
         Some(format!(
             "context {context}, position {position}{layer}, word {pc} ({}): expected {}, found {}",
             disassemble(word),
-            say(expected.get(at)),
-            say(found.get(at))
+            say(expected),
+            say(found)
         ))
     }
+}
+
+/// An element, or that there is none.
+pub fn say(element: Option<Element>) -> String {
+    element.map_or_else(|| "nothing more".to_owned(), |element| element.to_string())
 }

@@ -14,6 +14,7 @@ use std::time::Duration;
 
 pub use divergence::{Divergence, FieldDifference, TokenDifference};
 
+use crate::lockstep::Held;
 use crate::replay::{Progress, ReplayFailure, ReplayPlan, replay};
 use doorbell_contract::{Counter, Status};
 use doorbell_host::device::Device;
@@ -43,6 +44,8 @@ pub struct Outcome {
     pub superseded: u64,
     /// What differs when the model runs the same descriptors again, each cut where this device cut it; with publishes alone.
     pub rerun: Option<String>,
+    /// What was held of its NPU in lockstep, by whoever had the device observed.
+    pub lockstep: Option<Held>,
     /// Wall time of the replay.
     pub wall: Duration,
     /// Why the replay ended early, if it did.
@@ -57,7 +60,8 @@ pub struct Outcome {
 impl Outcome {
     /// Whether the device finished and agrees with the reference.
     pub fn agrees(&self) -> bool {
-        self.failure.is_none() && self.divergence.is_none() && self.rerun.is_none()
+        let in_step = self.lockstep.as_ref().is_none_or(|held| held.difference.is_none());
+        self.failure.is_none() && self.divergence.is_none() && self.rerun.is_none() && in_step
     }
 }
 
@@ -122,6 +126,7 @@ pub fn compare(
                 published: replay.published,
                 superseded: superseded as u64,
                 rerun,
+                lockstep: None,
                 digest,
                 cycles,
                 wall: replay.wall,

@@ -1,0 +1,140 @@
+// What the NPU does, seen from outside: the verilated model's own registers, read by their names just before each rising edge. Nothing
+// of the RTL is there for it, so a device that is watched takes the same cycles, and one that is not costs no more than before.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <iterator>
+#include <optional>
+#include <utility>
+
+#include "failure.h"
+
+namespace doorbell {
+
+// Of a device without an NPU there is nothing to see.
+template <class Top, bool Npu>
+class NpuWatch {
+public:
+    static constexpr bool kIsThere = false;
+    void observe(rust::Box<NpuObserver>) {}
+    static constexpr bool observed() { return false; }
+    void look(const Top&, uint64_t) {}
+};
+
+template <class Top>
+class NpuWatch<Top, true> {
+public:
+    static constexpr bool kIsThere = true;
+    void observe(rust::Box<NpuObserver> observer) { observer_.emplace(std::move(observer)); }
+    bool observed() const { return observer_.has_value(); }
+
+    // Registers of rtl/npu/npu_top.sv and what lies below it.
+#define NPU(name) rl_runtime_top__DOT__gen_npu__DOT__u_engine_npu__DOT__u_npu__DOT__##name
+
+    void look(const Top& top, uint64_t cycle) {
+        const auto& rtl = *top.rootp;
+        const uint32_t state = rtl.NPU(state_q), before = std::exchange(state_, state);
+        if (state == kBegin) {
+            words_ = {};
+            std::array<uint32_t, kStepWords + kContextWords> registers;
+            put(registers, 0, rtl.NPU(step_q), kStepWords);
+            put(registers, kStepWords, rtl.NPU(context_q), kContextWords);
+            tell(event(NpuEventKind::StepBegins, cycle, registers));
+        } else if (state == kRun) {
+            look_at_words(rtl, cycle);
+        } else if (state == kResult && before != kResult) {
+            std::array<uint32_t, kResultWords> registers;
+            put(registers, 0, rtl.NPU(result_q), kResultWords);
+            tell(event(NpuEventKind::StepOver, cycle, registers));
+        }
+    }
+
+private:
+    // Of npu_top.
+    static constexpr uint32_t kBegin = 1, kRun = 2, kResult = 3;
+    // Of npu_control_pkg: units, and words of 32 bits of npu_step_t, npu_context_t, npu_result_t and npu_place_t.
+    static constexpr uint32_t kUnits = 4, kMem = 0, kGemv = 1;
+    static constexpr uint32_t kStepWords = 5, kContextWords = 12, kResultWords = 6, kPlaceWords = 4;
+    static constexpr uint32_t kLineWords = 16, kChipBits = 15, kEndBits = 4;
+
+    struct Word {
+        uint64_t began = 0;
+        rust::Vec<NpuLine> chip, stores;
+        rust::Vec<uint32_t> logits;
+    };
+
+    template <class Rtl>
+    void look_at_words(const Rtl& rtl, uint64_t cycle) {
+        const uint32_t starts = rtl.NPU(u_scoreboard__DOT__start_q), done = rtl.NPU(unit_done);
+        const uint32_t writes = rtl.NPU(write_valid) & rtl.NPU(write_ready);
+        for (uint32_t unit = 0; unit < kUnits; ++unit) {
+            if (starts >> unit & 1) {
+                words_[unit] = {};
+                words_[unit].began = cycle;
+            }
+            if (writes >> unit & 1) {
+                const uint64_t line = rtl.NPU(write_line) >> (unit * kChipBits) & ((1u << kChipBits) - 1);
+                words_[unit].chip.push_back(line_of(line, ~uint64_t{0}, rtl.NPU(write_data), unit * kLineWords));
+            }
+        }
+        // A line of MEMCPY waits in a register for the port, which is empty for a cycle between two.
+        const bool store = rtl.NPU(write_q), waits = std::exchange(store_, store);
+        if (store && !waits) {
+            words_[kMem].stores.push_back(line_of(rtl.NPU(write_line_q), rtl.NPU(write_strobe_q), rtl.NPU(write_data_q), 0));
+        }
+        if (rtl.NPU(u_gemv__DOT__logit_valid_q) && rtl.NPU(logit_ready)) {
+            words_[kGemv].logits.push_back(rtl.NPU(u_gemv__DOT__logit_q));
+        }
+        for (uint32_t unit = 0; unit < kUnits; ++unit) {
+            if (!(done >> unit & 1)) continue;
+            std::array<uint32_t, kPlaceWords> registers;
+            put(registers, 0, rtl.NPU(u_scoreboard__DOT__place_q)[unit], kPlaceWords);
+            NpuEvent told = event(NpuEventKind::WordDone, cycle, registers);
+            told.end = rtl.NPU(unit_end) >> (unit * kEndBits) & ((1u << kEndBits) - 1);
+            told.began = words_[unit].began;
+            told.chip = std::move(words_[unit].chip);
+            told.stores = std::move(words_[unit].stores);
+            told.logits = std::move(words_[unit].logits);
+            words_[unit] = {};
+            tell(told);
+        }
+    }
+#undef NPU
+
+    template <class Registers, class Wide>
+    static void put(Registers& registers, uint32_t at, const Wide& wide, uint32_t words) {
+        for (uint32_t word = 0; word < words; ++word) registers[at + word] = wide[word];
+    }
+
+    template <class Wide>
+    static NpuLine line_of(uint64_t line, uint64_t strobe, const Wide& wide, uint32_t from) {
+        NpuLine told{line, strobe, {}};
+        for (uint32_t word = 0; word < kLineWords; ++word) told.words[word] = wide[from + word];
+        return told;
+    }
+
+    template <class Registers>
+    static NpuEvent event(NpuEventKind kind, uint64_t cycle, const Registers& registers) {
+        NpuEvent told{};
+        told.kind = kind;
+        told.cycle = cycle;
+        std::copy(registers.begin(), registers.end(), std::back_inserter(told.registers));
+        return told;
+    }
+
+    void tell(const NpuEvent& told) {
+        try {
+            (*observer_)->happened(told);
+        } catch (const rust::Error& error) {
+            throw SimulationError{FailureKind::Assertion, "R6", error.what()};
+        }
+    }
+
+    std::optional<rust::Box<NpuObserver>> observer_;
+    std::array<Word, kUnits> words_;
+    uint32_t state_ = 0;
+    bool store_ = false;
+};
+
+}  // namespace doorbell
