@@ -64,6 +64,10 @@ const FAULTS: &[(&str, &str)] = &[
     ("TakesStale", "r21_prefixes_belong_to_their_version"),
     ("SwapsSlots", "r18_tokens_come_from_the_version_they_name"),
     ("LoadsBusySlot", "r19_a_slot_in_use_is_not_loaded"),
+    ("TellsEarly", "r23_events_and_drops_are_all_completions"),
+    ("LosesDrops", "r23_a_full_ring_drops_and_holds_nobody_back"),
+    ("KeepsEventPhase", "r13_r23_phases_alternate"),
+    ("TakesLastQuarter", "r23_a_full_ring_drops_and_holds_nobody_back"),
 ];
 
 /// Accesses of a hostile owner.
@@ -71,6 +75,7 @@ const ACCESSES: u32 = 4_000;
 
 /// A fault, and a case of several queue pairs that has to notice it.
 const TENANT_FAULTS: &[(&str, &str)] = &[
+    ("ClaimsApart", "r23_a_ring_is_of_its_function_alone"),
     ("PublishesAlone", "r18_a_version_is_of_its_function_alone"),
     ("OverlooksOthers", "r19_a_slot_in_use_by_another_queue_pair_is_not_loaded"),
 ];
@@ -160,7 +165,7 @@ fn run_weakened(name: &str) -> Result<(), Failed> {
 }
 
 /// Faults that no case notices: `tests/rows.rs` does, or ThreadSanitizer.
-const ELSEWHERE: [&str; 10] = [
+const ELSEWHERE: [&str; 11] = [
     "HoldsNobody",
     "AbortsLate",
     "SharesNothing",
@@ -169,6 +174,7 @@ const ELSEWHERE: [&str; 10] = [
     "KeepsVersions",
     "StartsRetired",
     "RelaxesReleases",
+    "TellsUnfenced",
     "HoldsScout",
     "StallsWorker",
 ];
