@@ -37,6 +37,8 @@ struct EventRing {
   uint32_t faults_told;
   uint32_t faults_shown;
   uint64_t shown;
+  uint64_t written;        // events, and above them the end of the last slots that were claimed
+  uint64_t written_shown;
   ulonglong2 stage[2 * kWarp];  // events on their way to their slots, as neighbours
 
   // A session starts: a thread calls it, behind whose barrier the others come.
@@ -46,6 +48,7 @@ struct EventRing {
     faults = faults_told = faults_shown = dropped = 0;
     told = cq_start;
     shown = cq_start;
+    written = written_shown = 0;
   }
 
   __device__ __forceinline__ bool has_life() const { return order::load_relaxed_block(&life) != 0; }
@@ -156,6 +159,11 @@ __device__ __forceinline__ Claim claim(EventRing& ring, const Launch& launch, ui
     if (seen == tail) break;
     tail = seen;
   }
+  if (count != 0) {
+    const uint64_t written = static_cast<uint32_t>(order::load_relaxed_block(&ring.written)) + count;
+    const uint32_t end = static_cast<uint32_t>(tail) + count;
+    order::store_relaxed_block(&ring.written, static_cast<uint64_t>(end) << 32 | static_cast<uint32_t>(written));
+  }
   if (count < wanted && !DOORBELL_FAULT(LosesDrops)) {
     const uint32_t dropped = order::load_relaxed_block(&ring.dropped), more = wanted - count;
     order::store_relaxed_block(&ring.dropped, dropped > ~more ? ~0u : dropped + more);
@@ -193,9 +201,13 @@ __device__ __forceinline__ void write(EventRing& ring, ulonglong2 (&halves)[2], 
 }
 
 // Tells the host how far it is, for what a fence has been passed since.
-__device__ __forceinline__ void show(EventRing& ring, doorbell_mailbox& mailbox, uint64_t told, uint32_t faults,
-                                     uint32_t lane) {
+__device__ __forceinline__ void show(EventRing& ring, doorbell_mailbox& mailbox, uint64_t told, uint64_t written,
+                                     uint32_t faults, uint32_t lane) {
   if (lane != 0) return;
+  if (written != order::load_relaxed_block(&ring.written_shown)) {
+    order::store_relaxed_block(&ring.written_shown, written);
+    order::store_relaxed_sys(&mailbox.written, written);
+  }
   if (told != order::load_relaxed_block(&ring.shown)) {
     order::store_relaxed_block(&ring.shown, told);
     order::store_relaxed_sys(&mailbox.told, told);
@@ -234,21 +246,22 @@ __device__ __noinline__ bool tell(EventRing& ring, const Launch& launch, uint32_
     cursor += __shfl_sync(kEveryLane, count, k);
     taken |= 1u << k;
   }
-  const uint64_t told = told_of(ring);
+  const uint64_t told = told_of(ring), written = order::load_relaxed_block(&ring.written);
   __syncwarp();
   if (taken == 0 && faults == faults_told) {
     const bool news = told != order::load_relaxed_block(&ring.shown) ||
+                      written != order::load_relaxed_block(&ring.written_shown) ||
                       faults != order::load_relaxed_block(&ring.faults_shown);
     if (__any_sync(kEveryLane, lane == 0 && news)) {
       order::fence_sys();
-      show(ring, launch.mailboxes[queue], told, faults_told, lane);
+      show(ring, launch.mailboxes[queue], told, written, faults_told, lane);
       __syncwarp();
     }
     return false;
   }
   // The completions, seen through their warps' releases and this one's acquires, before their events.
   if (!DOORBELL_FAULT(TellsUnfenced)) order::fence_sys();
-  show(ring, launch.mailboxes[queue], told, faults_told, lane);
+  show(ring, launch.mailboxes[queue], told, written, faults_told, lane);
   const uint64_t now = __shfl_sync(kEveryLane, ticks(), 0);
   if (taken != 0) {
     const Claim claimed = claim(ring, launch, queue, cursor - next, false, lane);

@@ -79,8 +79,10 @@ struct doorbell_mailbox {
   // By the kernel, behind the events that it tells of.
   // completions up to which each has its event, or is counted, and above it events dropped in this session
   uint64_t told;
+  // events written in this session, and above it the end of the last slots of the ring that it was given
+  uint64_t written;
   uint32_t faults_told;                // the `faults` that the kernel has come through with
-  uint8_t unused[2996];
+  uint8_t unused[2988];
 };
 
 DOORBELL_ASSERT(sizeof(struct doorbell_mailbox) == 4096, "size of doorbell_mailbox");
@@ -129,7 +131,8 @@ DOORBELL_ASSERT(DOORBELL_OFFSETOF(struct doorbell_mailbox, eq_base) == 1024, "of
 DOORBELL_ASSERT(DOORBELL_OFFSETOF(struct doorbell_mailbox, eq_size) == 1032, "offset of eq_size");
 DOORBELL_ASSERT(DOORBELL_OFFSETOF(struct doorbell_mailbox, eq_life) == 1036, "offset of eq_life");
 DOORBELL_ASSERT(DOORBELL_OFFSETOF(struct doorbell_mailbox, told) == 1088, "offset of told");
-DOORBELL_ASSERT(DOORBELL_OFFSETOF(struct doorbell_mailbox, faults_told) == 1096, "offset of faults_told");
+DOORBELL_ASSERT(DOORBELL_OFFSETOF(struct doorbell_mailbox, written) == 1096, "offset of written");
+DOORBELL_ASSERT(DOORBELL_OFFSETOF(struct doorbell_mailbox, faults_told) == 1104, "offset of faults_told");
 
 // What the oldest descriptor that has not started waits for (R15): `waits_for`.
 enum doorbell_wait {

@@ -46,6 +46,8 @@ pub struct GpuDevice {
     lives: Vec<u32>,
     /// Events of each function that were dropped by the sessions that are over, since its ring started, and by the host.
     lost: Vec<u32>,
+    /// Events that these sessions have written, and the end of the last slots that they were given.
+    written: Vec<(u32, u32)>,
     watch: Watch,
     /// Of queue pair 0, whose driver has the device alone.
     message: Message,
@@ -87,6 +89,7 @@ impl GpuDevice {
             counted: vec![[0; _]; queues],
             lives: vec![0; queues],
             lost: vec![0; queues],
+            written: vec![(0, 0); queues],
             watch: Watch::new(lines.clone(), SLICE),
             message: Message::default(),
             lines,
@@ -188,17 +191,25 @@ impl GpuDevice {
         }
     }
 
-    /// Brings EQ_TAIL and EVENTS_DROPPED of a function that runs up to what its front ends have written. What is written is what
-    /// lies in memory: they share the ring, so none of them knows how far the others are.
+    /// Brings EQ_TAIL and EVENTS_DROPPED of a function that runs up to what its front ends have written. They share the ring,
+    /// and none of them knows how far the others are; so what is written is what lies in memory. Somebody may have laid memory
+    /// out anew over that: where as many are written as there are slots up to the last that was given, all are.
     fn sync_events(&mut self, function: u8) {
         let Some(ring) = self.registers.event_ring(function) else { return };
         if !self.registers.is_function_active(function) {
             return;
         }
+        let at = usize::from(function);
         let dropped = self.members(function).map(|line| line.mailbox.told().1);
-        let dropped = dropped.fold(self.lost[usize::from(function)], u32::saturating_add);
+        let dropped = dropped.fold(self.lost[at], u32::saturating_add);
         let [head, tail, _] = self.registers.event_words(function);
-        let tail = self.lines[0].events_up_to(&ring, head, tail);
+        let (written, end) = self
+            .members(function)
+            .fold(self.written[at], |before, line| together(before, line.mailbox.written(), tail));
+        let found = self.lines[0].events_up_to(&ring, head, tail);
+        let all = written == end && end.wrapping_sub(tail) <= ring.depth.slots();
+        let tail =
+            if all && between(found, end, head.wrapping_add(ring.depth.slots())) { end } else { found };
         self.registers.show_events(function, tail, dropped);
     }
 
@@ -219,6 +230,10 @@ impl GpuDevice {
         let lost = &mut self.lost[usize::from(function)];
         *lost = lost.saturating_add(dropped);
         if self.registers.event_ring(function).is_some() {
+            let [_, tail, _] = self.registers.event_words(function);
+            let at = usize::from(function);
+            self.written[at] = together(self.written[at], self.line_of(queue).mailbox.written(), tail);
+            let lost = &mut self.lost[usize::from(function)];
             let lost = *lost;
             let others = self.members(function).filter(|&line| !std::ptr::eq(line, self.line_of(queue)));
             let all = others.map(|line| line.mailbox.told().1).fold(lost, u32::saturating_add);
@@ -332,6 +347,7 @@ impl GpuDevice {
             let slots = self.registers.policies(session.function);
             self.lines[function].mailbox.show_policy_slots([slots.word(0), slots.word(1)]);
             self.lost[function] = 0;
+            self.written[function] = (0, 0);
         }
         let workers = if session.workers == u32::MAX { 0 } else { session.workers.count_ones() };
         let line = self.line_of(queue);
@@ -447,6 +463,16 @@ impl GpuDevice {
             self.registers.set_counter(counter, all);
         }
     }
+}
+
+/// What two have written together, and the end of the last slots of the ring that either was given; `tail` is no further than a ring
+/// before it.
+fn together(one: (u32, u32), other: (u32, u32), tail: u32) -> (u32, u32) {
+    // One that has written none was given none.
+    let ahead =
+        |(written, end): (u32, u32)| if written == 0 { i32::MIN } else { end.wrapping_sub(tail) as i32 };
+    let end = if ahead(one) >= ahead(other) { one.1 } else { other.1 };
+    (one.0.wrapping_add(other.0), end)
 }
 
 impl Platform for GpuDevice {

@@ -123,5 +123,7 @@ pub(crate) const EQ_LIFE: usize = 1036;
 // By the kernel, behind the events that it tells of.
 /// completions up to which each has its event, or is counted, and above it events dropped in this session
 pub(crate) const TOLD: usize = 1088;
+/// events written in this session, and above it the end of the last slots of the ring that it was given
+pub(crate) const WRITTEN: usize = 1096;
 /// the `faults` that the kernel has come through with
-pub(crate) const FAULTS_TOLD: usize = 1096;
+pub(crate) const FAULTS_TOLD: usize = 1104;

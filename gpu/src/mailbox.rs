@@ -74,6 +74,7 @@ impl Mailbox {
             (layout::LOGP_SIZE, session.logp_size),
             (layout::EQ_BASE, eq_base),
             (layout::TOLD, session.cq.head.into()),
+            (layout::WRITTEN, 0),
         ] {
             self.wide(offset).store(value, Ordering::Relaxed);
         }
@@ -158,6 +159,12 @@ impl Mailbox {
     pub fn told(&self) -> (u32, u32) {
         let told = self.wide(layout::TOLD).load(Ordering::Acquire);
         (told as u32, (told >> 32) as u32)
+    }
+
+    /// Events written in the session, and the end of the last slots of the ring that it was given.
+    pub fn written(&self) -> (u32, u32) {
+        let written = self.wide(layout::WRITTEN).load(Ordering::Acquire);
+        (written as u32, (written >> 32) as u32)
     }
 
     /// The policy slots of the function with the page's number, as their registers show them.
