@@ -260,7 +260,7 @@ __device__ __noinline__ bool tell(EventRing& ring, const Launch& launch, uint32_
     return false;
   }
   // The completions, seen through their warps' releases and this one's acquires, before their events.
-  if (!DOORBELL_FAULT(TellsUnfenced)) order::fence_sys();
+  order::fence_sys();
   show(ring, launch.mailboxes[queue], told, written, faults_told, lane);
   const uint64_t now = __shfl_sync(kEveryLane, ticks(), 0);
   if (taken != 0) {
