@@ -1,6 +1,7 @@
 //! Doorbell's benches: each figure beside the limit or rival that was measured or computed in the same run.
 
 mod cow;
+mod events;
 #[cfg(feature = "gpu")]
 mod gpu;
 mod handoff;
@@ -53,6 +54,8 @@ pub enum What {
     Rtl,
     /// Waiting: a host that looks, and one that sleeps until it is interrupted
     Wait,
+    /// An event ring: descriptors per second without one, with one, and with the life of each descriptor told
+    Events,
     /// The GPU: round trips, descriptors per second, and what a token costs in control
     Gpu,
     /// Everything that is there
@@ -156,6 +159,7 @@ const BENCHES: &[Bench] = &[
     #[cfg(feature = "rtl")]
     bench(What::Rtl, &["speed"], |load| one(speed::speed(load.trace, load.quick))),
     bench(What::Wait, &["wait"], |load| one(wait::waiting(load.quick))),
+    bench(What::Events, &["events"], |load| one(events::cost(load.quick))),
     #[cfg(feature = "gpu")]
     bench(What::Gpu, &["gpu_round_trip", "gpu_rate", "gpu_idle", "gpu_token"], |load| {
         gpu::sections(load.quick, load.functions)

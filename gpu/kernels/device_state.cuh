@@ -104,6 +104,16 @@ struct SequencePlace {
   uint32_t slot;  // of its version
 };
 
+// Of a rollout at a place, in ticks, where completions have events (R23). The front end writes the first, the worker the others.
+struct Moments {
+  uint64_t fetched;
+  uint64_t started;
+  uint64_t first_token;
+  uint64_t ended;
+};
+// In `flags` of a place: its moments are asked for. The descriptor's own are bits 7:0.
+constexpr uint32_t kTimed = 1u << 31;
+
 // Counters of what workers do, by queue.
 struct alignas(64) WorkerCounters {
   uint64_t tokens;
@@ -140,6 +150,7 @@ struct Function {
   alignas(128) uint32_t publisher;  // 1: somebody publishes, or joins
   alignas(128) uint32_t members;    // front ends that have a session, a bit each
   alignas(128) uint32_t asked;      // the request
+  alignas(128) uint64_t events;     // tail of the event ring, a running index: claimed by exchanges
 };
 
 // Rollouts for workers of a kind, first come, first served.
@@ -173,6 +184,7 @@ struct DeviceState {
   // Entry of ticket t: (t + 1) << 32 | place.
   uint64_t done[kMaxQueues][kPlaces];
   Place places[kMaxQueues][kPlaces];
+  Moments moments[kMaxQueues][kPlaces];
   // Of engine 1.
   SequencePlace sequences[kMaxQueues][kPlaces];
   doorbell_session sessions[kMaxQueues];  // as the front ends have read them, for the blocks
@@ -205,6 +217,9 @@ __device__ __forceinline__ void relax(uint32_t& spins) {
   DOORBELL_YIELD();
   if (++spins > 16) __nanosleep(spins > 1024 ? 500 : 20);
 }
+
+// The device's time, which all its multiprocessors share (R23): nanoseconds, as CAP_TICK_HZ says.
+__device__ __forceinline__ uint64_t ticks() { return order::load_clock(); }
 
 // What the slot of a ticket holds. All laps differ, so that everybody finds the slot as it must be for the own ticket, or
 // waits: a worker that is held up for as long as others go all round delays who comes behind it, and loses nothing.

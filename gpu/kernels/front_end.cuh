@@ -5,6 +5,7 @@
 
 #include "descriptor.cuh"
 #include "device_state.cuh"
+#include "event_ring.cuh"
 #include "group_table.cuh"
 #include "language_image.cuh"
 #include "running_table.cuh"
@@ -16,6 +17,7 @@ struct FrontEnd {
   uint4 completion_stage[2 * kWarp];
   RunningTable running;
   GroupTable groups;
+  EventRing events;
   uint4 key[4];             // of the session's check words (R2)
   Versions versions;        // of the policy: changed in the turn, or at another's publish, `epoch` behind it
   doorbell_session config;  // as read when the session started
@@ -711,6 +713,7 @@ __device__ __noinline__ void join(FrontEnd& f, DeviceState& state, uint32_t queu
       // R18: version 0 with salt 0, and nothing.
       order::store_relaxed_gpu(&function.life, f.config.life);
       store_function(function, make_uint4(Versions::word(0, 0, DOORBELL_SLOT_RESIDENT), 0, 0, 0));
+      order::store_relaxed_gpu(&function.events, uint64_t{0});
       order::store_relaxed_gpu(&function.loaded, 0);
     }
     f.versions.slots = Versions::tagged(load_function(function), 0);
@@ -825,6 +828,11 @@ __device__ __forceinline__ void finish(FrontEnd& f, DeviceState& state, uint32_t
       place.model_id = o.desc.model_id();
       place.period = period_of(o.desc.checkpoint(), f.config.checkpoint_default);
       place.flags = o.desc.flags();
+      if (UNLIKELY(f.events.has_life())) {
+        place.flags |= kTimed;
+        order::store_relaxed_gpu(&state.moments[queue][o.place].fetched,
+                                 order::load_relaxed_block(&f.events.fetched[warp]));
+      }
       place.reward_model_id = o.desc.reward_model_id();
       place.user_data = o.desc.user_data();
       place.tokens = f.config.token_base + o.desc.delta_offset();
@@ -851,6 +859,12 @@ __device__ __forceinline__ void finish(FrontEnd& f, DeviceState& state, uint32_t
   const bool mine = instants >> lane & 1;
   const uint32_t rank = __popc(instants & below);
   const uint32_t briefs = __ballot_sync(kEveryLane, mine && o.is_brief);
+  // With the turn: before it an ABORT or a POLICY may have come.
+  if (UNLIKELY(f.events.has_life())) f.events.note_ended();
+  if (DOORBELL_FAULT(TellsEarly) && f.events.has_life()) {
+    f.events.post(first_completion, instants, briefs);
+    DOORBELL_WINDOW(TellsEarly);
+  }
   // The tokens of every lane before the completions of any. Without tokens there is nothing to order: each half of a
   // completion carries its phase (R4).
   ulonglong2 pair[2];
@@ -883,6 +897,9 @@ __device__ __forceinline__ void finish(FrontEnd& f, DeviceState& state, uint32_t
 
   account(f, o, instants, briefs, first_completion, warp, lane);
   __syncwarp();
+  // Asked again: there is no register for the answer.
+  if (UNLIKELY(f.events.has_life()) && !DOORBELL_FAULT(TellsEarly))
+    f.events.post(first_completion, instants, briefs);
 }
 
 // ---------------------------------------------------------------- fetch
@@ -992,6 +1009,7 @@ struct Fetcher {
   __device__ __forceinline__ bool execute(Run& run) {
     const uint32_t first = run.first, count = run.count;
     run.count = 0;
+    if (UNLIKELY(f.events.has_life())) f.events.note_fetched();
     Order o;
     // One lane's, before any lane reads the versions: while it stays so do they (R18).
     const uint32_t epoch = order::load_acquire_block(&f.epoch);
@@ -1317,6 +1335,7 @@ struct Fetcher {
       // What the doorbell had told of was there to be read: if it does not verify now, it never will (R2).
       if (!verified && (known != 1 || DOORBELL_FAULT(LeavesBadSlots))) continue;
       DOORBELL_WINDOW(ScoutsBlindly);
+      if (UNLIKELY(f.events.has_life())) f.events.note_fetched();
       // A fetch warp may be faster. Whether it was is asked below, as the answer takes its time.
       uint32_t claimed_from = ~index;
       if (lane == 0) claimed_from = order::compare_swap_relaxed_block(&f.claimed, index, index + 1);
@@ -1343,6 +1362,7 @@ struct Fetcher {
         __syncwarp();
         order::fence_sys();
       }
+      if (UNLIKELY(f.events.has_life())) f.events.note_ended();
       ulonglong2 pair[2];
       write_completion(pair, o.desc.user_data(), o.desc.rollout_id(), o.desc.seq_len(), o.desc.reward_model_id(), 0,
                        o.outcome);
@@ -1361,6 +1381,7 @@ struct Fetcher {
       if (lane == 0) order::store_release_block(&f.admitted, consumed_to);
       account(f, o, 1, briefs, turn.cq_tail, warp, lane);
       if (lane == 0) tally(f, warp, kDescriptors, 1);
+      if (UNLIKELY(f.events.has_life())) f.events.post(turn.cq_tail, 1, briefs);
       while (clock64() - completed_at < kAnswerCycles) {
       }
     }
@@ -1437,6 +1458,23 @@ __device__ __forceinline__ uint32_t close(FrontEnd& f, const Place& place, uint3
   return f.groups.complete(grouped, bound, ends, lane);
 }
 
+// Stages the LIFE events of what was at places, a lane each (none at kPlaces), whose completions are posted from index `first`
+// on: but for when they were visible.
+__device__ __noinline__ void stage_lives(const Launch& launch, uint32_t queue, ulonglong2* stage,
+                                         uint32_t place_index, uint32_t first, uint32_t lane) {
+  if (place_index < kPlaces) {
+    const Moments& from = launch.state->moments[queue][place_index];
+    const Moments moments{order::load_relaxed_gpu(&from.fetched), order::load_relaxed_gpu(&from.started),
+                          order::load_relaxed_gpu(&from.first_token), order::load_relaxed_gpu(&from.ended)};
+    const uint32_t worker_id = static_cast<uint32_t>(launch.state->places[queue][place_index].result[1].y) >> 16;
+    ulonglong2 life[2];
+    events::write_life(life, queue, worker_id, first + lane, moments);
+    stage[2 * lane] = life[0];
+    stage[2 * lane + 1] = life[1];
+  }
+  __syncwarp();
+}
+
 // Posts what the workers have finished, in the order in which they did, until the session has ended and every worker has
 // let go of it.
 __device__ __noinline__ void completion_role(FrontEnd& f, const Launch& launch, uint32_t queue, uint4* stage,
@@ -1444,6 +1482,7 @@ __device__ __noinline__ void completion_role(FrontEnd& f, const Launch& launch, 
   uint32_t spins = 0, next = f.next_done;
   bool stalled = false, cancelled = false;
   for (;;) {
+    if (UNLIKELY(f.events.runs_here()) && events::tell(f.events, launch, queue, lane)) spins = 0;
     const uint64_t entry = order::load_acquire_gpu(&launch.state->done[queue][(next + lane) % kPlaces]);
     const uint32_t fresh = __ballot_sync(kEveryLane, static_cast<uint32_t>(entry >> 32) == next + lane + 1);
     uint32_t count = fresh == kEveryLane ? kWarp : __ffs(~fresh) - 1;
@@ -1459,6 +1498,10 @@ __device__ __noinline__ void completion_role(FrontEnd& f, const Launch& launch, 
                                           order::load_relaxed_block(&f.places_given);
       if (__all_sync(kEveryLane, ended)) {
         __syncwarp();
+        if (UNLIKELY(f.events.runs_here())) {
+          const uint32_t posted = static_cast<uint32_t>(order::load_relaxed_block(&f.posted));
+          events::tell_the_rest(f.events, launch, queue, __shfl_sync(kEveryLane, posted, 0), lane);
+        }
         if (lane == 0) f.next_done = next;
         return;
       }
@@ -1535,6 +1578,9 @@ __device__ __noinline__ void completion_role(FrontEnd& f, const Launch& launch, 
       order::fence_sys();
       write_completions(f, halves, count, reservation.first, lane);
       __syncwarp();
+      // Before the place is somebody else's.
+      if (UNLIKELY(f.events.has_life()))
+        stage_lives(launch, queue, halves, mine ? place_index : kPlaces, reservation.first, lane);
     }
     // R5: from here on another descriptor of the rollout may start.
     if (mine) {
@@ -1554,6 +1600,8 @@ __device__ __noinline__ void completion_role(FrontEnd& f, const Launch& launch, 
       order::store_release_block(&f.places_given, order::load_relaxed_block(&f.places_given) + count);
     }
     __syncwarp();
+    if (UNLIKELY(f.events.has_life()) && !ending)
+      events::tell_own(f.events, launch, queue, reinterpret_cast<const ulonglong2*>(stage), reservation.first, count, lane);
     next += count;
   }
 }
@@ -1629,6 +1677,16 @@ __device__ __noinline__ void abort_rollout(FrontEnd& f, Place* places, uint32_t 
   __syncwarp();
 }
 
+// What the host tells the event ring, in the second part of the mailbox that the odd lanes have read.
+__device__ __noinline__ void hear_of_events(FrontEnd& f, const doorbell_mailbox& mailbox, const uint4& host, uint32_t lane) {
+  if (lane != 1) return;
+  order::store_release_block(&f.events.head, host.z);
+  // The one before has been come through with: the host asks for one at a time.
+  if (host.w == order::load_relaxed_block(&f.events.faults)) return;
+  order::store_relaxed_block(&f.events.fault_of, order::load_relaxed_sys(&mailbox.fault_of));
+  order::store_release_block(&f.events.faults, host.w);
+}
+
 // Listens to the host until it wants another session, or none.
 __device__ __noinline__ void control_role(FrontEnd& f, const Launch& launch, uint32_t queue, uint32_t session,
                                           uint32_t lane) {
@@ -1640,7 +1698,8 @@ __device__ __noinline__ void control_role(FrontEnd& f, const Launch& launch, uin
     DOORBELL_YIELD();
     // On its way together with the host's.
     const uint32_t publisher_asks = order::load_relaxed_gpu(asks);
-    const uint4 host = order::load_acquire_sys(reinterpret_cast<const uint4*>(&mailbox));
+    // Half a line, and so one access: its second part to the odd lanes.
+    const uint4 host = order::load_acquire_sys(reinterpret_cast<const uint4*>(&mailbox) + (lane & 1));
     const uint32_t wanted = __shfl_sync(kEveryLane, host.x, 0);
     if (wanted != session) {
       if (DOORBELL_FAULT(AcknowledgesEarly)) {
@@ -1654,6 +1713,7 @@ __device__ __noinline__ void control_role(FrontEnd& f, const Launch& launch, uin
       order::store_release_block(&f.sq_tail, host.y);
       order::store_release_block(&f.cq_head, host.z);
     }
+    if (UNLIKELY(f.events.runs_here())) hear_of_events(f, mailbox, host, lane);
     __syncwarp();
     const uint32_t asked = __shfl_sync(kEveryLane, host.w, 0);
     if (UNLIKELY(asked != abort)) {
@@ -1732,6 +1792,12 @@ __device__ bool block(FrontEnd& f, const Launch& launch, uint32_t queue) {
         uint32_t* const ranges = reinterpret_cast<uint32_t*>(launch.state->ranges[queue]);
         for (uint32_t k = lane; k < 2 * DOORBELL_RANGES; k += kWarp)
           ranges[k] = order::load_relaxed_sys(&mailbox.ranges[k]);
+        if (lane == 0) {
+          f.events.base = order::load_relaxed_sys(&mailbox.eq_base);
+          f.events.slots = order::load_relaxed_sys(&mailbox.eq_size);
+          f.events.life = order::load_relaxed_sys(&mailbox.eq_life);
+          f.events.head = order::load_relaxed_sys(&mailbox.eq_head);
+        }
         __syncwarp();
         join(f, *launch.state, queue, lane);
         __syncwarp();
@@ -1761,6 +1827,7 @@ __device__ bool block(FrontEnd& f, const Launch& launch, uint32_t queue) {
         f.was_cut = 0;
         f.cq_head = f.config.cq_start;
         f.posted = static_cast<uint64_t>(f.config.sq_start) << 32 | f.config.cq_start;
+        f.events.clear(f.config.cq_start, f.config.function);
         f.shown = &launch.mailboxes[f.config.function].policy_slots;
         launch.state->counters[queue] = WorkerCounters{0, 0, 0, 0, 0};
       }

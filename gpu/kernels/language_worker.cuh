@@ -165,6 +165,7 @@ class Worker {
     worker::Course course{place.max_tokens, place.period, (place.flags & DOORBELL_FLAG_RESIDENT) != 0};
     uint32_t error = DOORBELL_ERR_NONE, made = 0;
     bool abandoned = false;
+    worker::note(state, queue, place_index, place.flags, &Moments::started, threadIdx.x);
     if (threadIdx.x == 0) {
       const uint32_t early = told(place);
       // What has been told to end before it started looks at no sequence, and adds no token.
@@ -207,6 +208,7 @@ class Worker {
           job.goes_on = job.position + 1 != job.sequence.end;
         } else {
           add(place, queue, course, sampled, ends, loaded);
+          if (course.produced == 1) worker::note(state, queue, place_index, place.flags, &Moments::first_token, 0);
           job.goes_on = course.ended_as == 0;
         }
       }
@@ -216,6 +218,7 @@ class Worker {
     // What every thread has written comes before the news of the end.
     __syncthreads();
     if (threadIdx.x != 0) return;
+    worker::note_end(state, queue, place_index, place.flags, course.produced, 0);
     WorkerCounters& counters = state.counters[queue];
     if (!abandoned) {
       const uint32_t good = is_prefill ? DOORBELL_STATUS_DONE : course.ended_as;

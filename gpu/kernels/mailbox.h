@@ -50,7 +50,11 @@ struct doorbell_mailbox {
   uint32_t abort;                      // how often ABORT was written in this session
   // the rollout that it was written with last, and above it the descriptors published up to then
   uint64_t abort_of;
-  uint8_t unused1[40];
+  uint32_t eq_head;                    // events of its function released up to
+  uint32_t faults;                     // how many FAULT events it was asked for in this session
+  // the last of them: bits of ERROR in 15:0, the queue pair in 31:16, above them the index
+  uint64_t fault_of;
+  uint8_t unused1[24];
   struct doorbell_session session;
   uint8_t unused2[56];
   // By the host: the ranges of reward model 1, fixed while a session runs.
@@ -70,7 +74,19 @@ struct doorbell_mailbox {
   uint64_t counters[16];               // by place in the page
   // Of the function with the page's number: by the host while none of its queue pairs is active, else by the kernel.
   uint64_t policy_slots;               // slots 0 and, above, 1, as their registers show them
-  uint8_t unused[3448];
+  uint8_t unused6[376];
+  // By the host: the event ring of the function, fixed while a session runs (R23).
+  uint64_t eq_base;                    // bus address
+  uint32_t eq_size;                    // slots; 0: no ring
+  uint32_t eq_life;                    // 1: completions have events
+  uint8_t unused7[48];
+  // By the kernel, behind the events that it tells of.
+  // completions up to which each has its event, or is counted, and above it events dropped in this session
+  uint64_t told;
+  // events written in this session, and above it the end of the last slots of the ring that it was given
+  uint64_t written;
+  uint32_t faults_told;                // the `faults` that the kernel has come through with
+  uint8_t unused[2988];
 };
 
 DOORBELL_ASSERT(sizeof(struct doorbell_mailbox) == 4096, "size of doorbell_mailbox");
@@ -79,6 +95,9 @@ DOORBELL_ASSERT(DOORBELL_OFFSETOF(struct doorbell_mailbox, sq_tail) == 4, "offse
 DOORBELL_ASSERT(DOORBELL_OFFSETOF(struct doorbell_mailbox, cq_head) == 8, "offset of cq_head");
 DOORBELL_ASSERT(DOORBELL_OFFSETOF(struct doorbell_mailbox, abort) == 12, "offset of abort");
 DOORBELL_ASSERT(DOORBELL_OFFSETOF(struct doorbell_mailbox, abort_of) == 16, "offset of abort_of");
+DOORBELL_ASSERT(DOORBELL_OFFSETOF(struct doorbell_mailbox, eq_head) == 24, "offset of eq_head");
+DOORBELL_ASSERT(DOORBELL_OFFSETOF(struct doorbell_mailbox, faults) == 28, "offset of faults");
+DOORBELL_ASSERT(DOORBELL_OFFSETOF(struct doorbell_mailbox, fault_of) == 32, "offset of fault_of");
 DOORBELL_ASSERT(DOORBELL_OFFSETOF(struct doorbell_mailbox, session.sq_base) == 64, "offset of session.sq_base");
 DOORBELL_ASSERT(DOORBELL_OFFSETOF(struct doorbell_mailbox, session.cq_base) == 72, "offset of session.cq_base");
 DOORBELL_ASSERT(DOORBELL_OFFSETOF(struct doorbell_mailbox, session.token_base) == 80, "offset of session.token_base");
@@ -116,6 +135,12 @@ DOORBELL_ASSERT(DOORBELL_OFFSETOF(struct doorbell_mailbox, heartbeat) == 476, "o
 DOORBELL_ASSERT(DOORBELL_OFFSETOF(struct doorbell_mailbox, aborted) == 480, "offset of aborted");
 DOORBELL_ASSERT(DOORBELL_OFFSETOF(struct doorbell_mailbox, counters) == 512, "offset of counters");
 DOORBELL_ASSERT(DOORBELL_OFFSETOF(struct doorbell_mailbox, policy_slots) == 640, "offset of policy_slots");
+DOORBELL_ASSERT(DOORBELL_OFFSETOF(struct doorbell_mailbox, eq_base) == 1024, "offset of eq_base");
+DOORBELL_ASSERT(DOORBELL_OFFSETOF(struct doorbell_mailbox, eq_size) == 1032, "offset of eq_size");
+DOORBELL_ASSERT(DOORBELL_OFFSETOF(struct doorbell_mailbox, eq_life) == 1036, "offset of eq_life");
+DOORBELL_ASSERT(DOORBELL_OFFSETOF(struct doorbell_mailbox, told) == 1088, "offset of told");
+DOORBELL_ASSERT(DOORBELL_OFFSETOF(struct doorbell_mailbox, written) == 1096, "offset of written");
+DOORBELL_ASSERT(DOORBELL_OFFSETOF(struct doorbell_mailbox, faults_told) == 1104, "offset of faults_told");
 
 // What the oldest descriptor that has not started waits for (R15): `waits_for`.
 enum doorbell_wait {

@@ -69,6 +69,13 @@ __device__ __forceinline__ void fence_sys() {
 #endif
 }
 
+// The clock of the whole GPU, in nanoseconds. Where it stands in the text it is read: behind a look at what came before.
+__device__ __forceinline__ uint64_t load_clock() {
+  uint64_t value;
+  asm volatile("mov.u64 %0, %globaltimer;" : "=l"(value) :: "memory");
+  return value;
+}
+
 // ---------------------------------------------------------------- device memory, GPU scope
 
 __device__ __forceinline__ uint64_t load_acquire_gpu(const uint64_t* from) {

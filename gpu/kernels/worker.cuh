@@ -77,6 +77,21 @@ __device__ __forceinline__ void give_back(DeviceState& state, uint32_t queue, ui
   order::store_release_gpu(&state.done[queue][ticket % kPlaces], static_cast<uint64_t>(ticket + 1) << 32 | place_index);
 }
 
+// Notes one of the moments of what is at a place, if they are asked for (R23). All lanes may call it.
+__device__ __forceinline__ void note(DeviceState& state, uint32_t queue, uint32_t place_index, uint32_t flags,
+                                     uint64_t Moments::*moment, uint32_t lane) {
+  if (UNLIKELY((flags & kTimed) != 0) && lane == 0)
+    order::store_relaxed_gpu(&(state.moments[queue][place_index].*moment), ticks());
+}
+
+// What was at a place has ended, with `tokens` that it added.
+__device__ __forceinline__ void note_end(DeviceState& state, uint32_t queue, uint32_t place_index, uint32_t flags,
+                                         uint32_t tokens, uint32_t lane) {
+  note(state, queue, place_index, flags, &Moments::ended, lane);
+  // As its end, where it has none.
+  if (tokens == 0) note(state, queue, place_index, flags, &Moments::first_token, lane);
+}
+
 // Scores the tokens that the REWARD at a place names. Nothing ends it but the end of its session.
 __device__ __noinline__ void score(DeviceState& state, uint32_t queue, uint32_t place_index, uint32_t worker_id,
                                    uint32_t lane) {
@@ -85,8 +100,9 @@ __device__ __noinline__ void score(DeviceState& state, uint32_t queue, uint32_t 
   const uint32_t all = place.max_tokens;
   const uint32_t* const from = reinterpret_cast<const uint32_t*>(place.tokens);
   const uint32_t* const abandon = &state.abandon[queue * 32];
-  const uint32_t session = place.session;
+  const uint32_t session = place.session, flags = place.flags;
   uint32_t result = 0;
+  note(state, queue, place_index, flags, &Moments::started, lane);
   bool abandoned = false;
   engine::RewardModels::with(place.reward_model_id, [&](auto chosen) {
     typename decltype(chosen)::Type model(state.ranges[queue]);
@@ -104,6 +120,7 @@ __device__ __noinline__ void score(DeviceState& state, uint32_t queue, uint32_t 
     }
     result = model.score();
   });
+  note_end(state, queue, place_index, flags, 0, lane);
   __syncwarp();
   if (lane == 0) {
     WorkerCounters& counters = state.counters[queue];
@@ -133,6 +150,7 @@ __device__ __forceinline__ void run(DeviceState& state, uint32_t queue, uint32_t
 
   Course course{place.max_tokens, place.period, (flags & DOORBELL_FLAG_RESIDENT) != 0};
   bool abandoned = false;
+  note(state, queue, place_index, flags, &Moments::started, lane);
   // What has been told to end before it started adds no token.
   const uint32_t early = told(order::load_relaxed_gpu(&place.stop), order::load_relaxed_gpu(&place.abort), index);
   if (UNLIKELY(early != 0) && !DOORBELL_FAULT(StartsRetired))
@@ -168,6 +186,7 @@ __device__ __forceinline__ void run(DeviceState& state, uint32_t queue, uint32_t
     } else {
       for (uint32_t k = 0; k < count; k++) course.push(__shfl_sync(kEveryLane, token, k));
     }
+    if (produced == 0) note(state, queue, place_index, flags, &Moments::first_token, lane);
     course.produced += count;
     if (ends != 0) course.flags |= DOORBELL_CFLAG_EOS;
     if (lane == 0) order::count_gpu(&state.counters[queue].tokens, count);
@@ -176,6 +195,7 @@ __device__ __forceinline__ void run(DeviceState& state, uint32_t queue, uint32_t
     if (abandoned) break;
   }
 
+  note_end(state, queue, place_index, flags, produced, lane);
   // The tokens of every lane come before the news of the end.
   __syncwarp();
   if (lane == 0) {

@@ -5,7 +5,7 @@ use std::hint;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use doorbell_contract::{Block, Capability, Counter, DeviceFault, Place, QueueCounter, Register};
+use doorbell_contract::{Block, Capability, Counter, DeviceFault, HwEvent, Place, QueueCounter, Register};
 use doorbell_host::memory::PAGE;
 use doorbell_host::queue::between;
 use doorbell_host::registers::{Built, Region, Registers, Session};
@@ -24,6 +24,12 @@ const WORKERS: u32 = 1023;
 /// How long one `advance` waits at most, if not told otherwise.
 const SLICE: Duration = Duration::from_micros(100);
 
+/// The kernel's clock counts nanoseconds (R23).
+const TICK_HZ: u32 = 1_000_000_000;
+
+/// Looks at the kernel while the events of completions that are visible are on their way: it takes microseconds.
+const EVENT_LOOKS: u32 = 32;
+
 /// What a queue pair counts, by place in the register page.
 type Counts = [u64; Counter::ALL.len()];
 
@@ -38,6 +44,10 @@ pub struct GpuDevice {
     counted: Vec<Counts>,
     /// How often each function has begun anew (R18).
     lives: Vec<u32>,
+    /// Events of each function that were dropped by the sessions that are over, since its ring started, and by the host.
+    lost: Vec<u32>,
+    /// Events that these sessions have written, and the end of the last slots that they were given.
+    written: Vec<(u32, u32)>,
     watch: Watch,
     /// Of queue pair 0, whose driver has the device alone.
     message: Message,
@@ -58,7 +68,8 @@ impl GpuDevice {
             | Capability::SLOT_POLLING
             | Capability::LOGP
             | Capability::POLICY
-            | Capability::ABORT;
+            | Capability::ABORT
+            | Capability::EVENTS;
         let built = Built {
             features,
             workers: WORKERS,
@@ -70,13 +81,15 @@ impl GpuDevice {
             // As the kernel's table in engine.cuh.
             reward_models: 2,
             groups: layout::GROUPS,
-            tick_hz: 0,
+            tick_hz: TICK_HZ,
         };
         Ok(Self {
             registers: Registers::new(built),
             memory: engine.memory()?,
             counted: vec![[0; _]; queues],
             lives: vec![0; queues],
+            lost: vec![0; queues],
+            written: vec![(0, 0); queues],
             watch: Watch::new(lines.clone(), SLICE),
             message: Message::default(),
             lines,
@@ -127,6 +140,8 @@ impl GpuDevice {
         if registers.queue(queue).is_ending() {
             if is_reached {
                 let status = mailbox.status();
+                self.end_events(queue);
+                let (mailbox, registers) = (&self.lines[at].mailbox, &mut self.registers);
                 registers.queue_mut(queue).ended(status.sq_head, status.cq_tail);
                 for counter in Counter::ALL {
                     let total = &mut self.counted[at][counter as usize];
@@ -176,6 +191,101 @@ impl GpuDevice {
         }
     }
 
+    /// Brings EQ_TAIL and EVENTS_DROPPED of a function that runs up to what its front ends have written. They share the ring,
+    /// and none of them knows how far the others are; so what is written is what lies in memory. Somebody may have laid memory
+    /// out anew over that: where as many are written as there are slots up to the last that was given, all are.
+    fn sync_events(&mut self, function: u8) {
+        let Some(ring) = self.registers.event_ring(function) else { return };
+        if !self.registers.is_function_active(function) {
+            return;
+        }
+        let at = usize::from(function);
+        let dropped = self.members(function).map(|line| line.mailbox.told().1);
+        let dropped = dropped.fold(self.lost[at], u32::saturating_add);
+        let [head, tail, _] = self.registers.event_words(function);
+        let (written, end) = self
+            .members(function)
+            .fold(self.written[at], |before, line| together(before, line.mailbox.written(), tail));
+        let found = self.lines[0].events_up_to(&ring, head, tail);
+        let all = written == end && end.wrapping_sub(tail) <= ring.depth.slots();
+        let tail =
+            if all && between(found, end, head.wrapping_add(ring.depth.slots())) { end } else { found };
+        self.registers.show_events(function, tail, dropped);
+    }
+
+    /// The lines of the queue pairs of a function that have a session, or had one that is not over.
+    fn members(&self, function: u8) -> impl Iterator<Item = &SharedLine> {
+        let of = move |queue: &u8| {
+            self.registers.owner(*queue) == u32::from(function) && self.registers.queue(*queue).is_active()
+        };
+        self.queues().filter(of).map(|queue| self.line_of(queue))
+    }
+
+    /// The session of a queue pair is over: what it dropped stays counted, and so is a FAULT to which it has not come.
+    fn end_events(&mut self, queue: u8) {
+        let function = self.registers.owner(queue) as u8;
+        self.sync_events(function);
+        let mailbox = &self.line_of(queue).mailbox;
+        let dropped = mailbox.told().1.saturating_add(u32::from(!mailbox.is_fault_told()));
+        let lost = &mut self.lost[usize::from(function)];
+        *lost = lost.saturating_add(dropped);
+        if self.registers.event_ring(function).is_some() {
+            let [_, tail, _] = self.registers.event_words(function);
+            let at = usize::from(function);
+            self.written[at] = together(self.written[at], self.line_of(queue).mailbox.written(), tail);
+            let lost = &mut self.lost[usize::from(function)];
+            let lost = *lost;
+            let others = self.members(function).filter(|&line| !std::ptr::eq(line, self.line_of(queue)));
+            let all = others.map(|line| line.mailbox.told().1).fold(lost, u32::saturating_add);
+            let [_, tail, _] = self.registers.event_words(function);
+            self.registers.show_events(function, tail, all);
+        }
+    }
+
+    /// Waits until the events of the completions that the host of `function` can see are there, or are counted: for some
+    /// microseconds, but not for a kernel that does not come to it.
+    fn wait_for_events(&mut self, function: u8) -> Result<(), DeviceError> {
+        let Some(ring) = self.registers.event_ring(function) else { return Ok(()) };
+        for _ in 0..EVENT_LOOKS {
+            let start = Instant::now();
+            while self.members(function).any(|line| line.is_untold(ring.life)) {
+                if start.elapsed() >= self.watch.slice / EVENT_LOOKS {
+                    break;
+                }
+                hint::spin_loop();
+            }
+            if !self.members(function).any(|line| line.is_untold(ring.life)) {
+                break;
+            }
+            self.engine.check()?;
+        }
+        Ok(())
+    }
+
+    /// Has the faults that no event has told of told by a front end of their function (R23).
+    fn tell_faults(&mut self) {
+        for queue in self.queues() {
+            let Some(event) = self.registers.take_fault_event(queue) else { continue };
+            let function = self.registers.owner(queue) as u8;
+            if self.registers.event_ring(function).is_none() {
+                continue;
+            }
+            let runs = |queue: &u8| {
+                self.registers.owner(*queue) == u32::from(function)
+                    && self.registers.queue(*queue).session.is_some()
+                    && self.line_of(*queue).mailbox.is_fault_told()
+            };
+            match self.queues().find(runs) {
+                Some(teller) => self.line_of(teller).mailbox.tell_fault(&event),
+                // No room on its way.
+                None => {
+                    let lost = &mut self.lost[usize::from(function)];
+                    *lost = lost.saturating_add(1);
+                }
+            }
+        }
+    }
+
     /// Whether a published descriptor is without its completion. A completion's `sq_head` does not tell: it is ahead of
     /// descriptors that the kernel has read and that wait for their turn.
     fn is_busy(&self, queue: u8) -> bool {
@@ -213,11 +323,15 @@ impl GpuDevice {
     fn start(&mut self, queue: u8, session: &Session, first: bool) {
         let within = |base: u64, bytes: u64| self.is_mapped(base, bytes);
         let (sq, cq) = (session.sq, session.cq);
+        let ring = self.registers.event_ring(session.function);
         if !(within(sq.base, 64 * u64::from(sq.depth.slots()))
             && within(cq.base, 32 * u64::from(cq.depth.slots()))
             && within(session.token_base, session.token_size)
             && (session.logp_size == 0 || within(session.logp_base, session.logp_size))
-            && (self.engine.engines() == 1 || self.reaches_language(session)))
+            && (self.engine.engines() == 1 || self.reaches_language(session))
+            && ring.is_none_or(|ring| {
+                within(ring.base, size_of::<HwEvent>() as u64 * u64::from(ring.depth.slots()))
+            }))
         {
             // R11: nothing but what was mapped.
             let queue = self.registers.queue_mut(queue);
@@ -230,10 +344,13 @@ impl GpuDevice {
             self.lives[function] = self.lives[function].wrapping_add(1);
             let slots = self.registers.policies(session.function);
             self.lines[function].mailbox.show_policy_slots([slots.word(0), slots.word(1)]);
+            self.lost[function] = 0;
+            self.written[function] = (0, 0);
         }
         let workers = if session.workers == u32::MAX { 0 } else { session.workers.count_ones() };
         let line = self.line_of(queue);
-        line.mailbox.start(session, workers, self.lives[function]);
+        let [head, ..] = self.registers.event_words(session.function);
+        line.mailbox.start(session, workers, self.lives[function], ring.map(|ring| (ring, head)));
         line.open(session);
         // The kernel counts from 0 in each session.
     }
@@ -271,6 +388,20 @@ impl GpuDevice {
                 (true, Some(_)) if registers.is_draining() => self.line_of(queue).drain(),
                 _ => {}
             }
+        }
+        self.tell_faults();
+        Ok(())
+    }
+
+    /// EQ_HEAD = `head`, if so many events are written.
+    fn release_events(&mut self, place: Place, head: u32) -> Result<(), DeviceError> {
+        self.sync_all();
+        if place.function < self.lines.len() as u8 {
+            self.sync_events(place.function);
+        }
+        self.write_registers(Register::EqHead, place, head)?;
+        for line in self.members(place.function) {
+            line.mailbox.release_events(head);
         }
         Ok(())
     }
@@ -345,6 +476,16 @@ impl GpuDevice {
     }
 }
 
+/// What two have written together, and the end of the last slots of the ring that either was given; `tail` is no further than a ring
+/// before it.
+fn together(one: (u32, u32), other: (u32, u32), tail: u32) -> (u32, u32) {
+    // One that has written none was given none.
+    let ahead =
+        |(written, end): (u32, u32)| if written == 0 { i32::MIN } else { end.wrapping_sub(tail) as i32 };
+    let end = if ahead(one) >= ahead(other) { one.1 } else { other.1 };
+    (one.0.wrapping_add(other.0), end)
+}
+
 impl Platform for GpuDevice {
     fn name(&self) -> &str {
         self.engine.name()
@@ -415,6 +556,7 @@ impl Pages for GpuDevice {
             Register::Doorbell | Register::CqHead => self.write_index(register, place, value),
             Register::Control | Register::FnControl => self.write_control(register, place, value),
             Register::Abort => self.abort(place, value),
+            Register::EqHead => self.release_events(place, value),
             _ => {
                 self.sync_all();
                 self.write_registers(register, place, value)
@@ -427,6 +569,13 @@ impl Pages for GpuDevice {
             self.sync(place.queue);
         } else {
             self.sync_all();
+            let of_events = matches!(register, Register::EqHead | Register::EqTail | Register::EventsDropped);
+            if of_events && place.function < self.lines.len() as u8 {
+                if register != Register::EqHead {
+                    self.wait_for_events(place.function)?;
+                }
+                self.sync_events(place.function);
+            }
             if Counter::ALL.into_iter().any(|counter| [counter.lo(), counter.hi()].contains(&register)) {
                 self.sum();
             }

@@ -29,6 +29,12 @@ pub(crate) const CQ_HEAD: usize = 8;
 pub(crate) const ABORT: usize = 12;
 /// the rollout that it was written with last, and above it the descriptors published up to then
 pub(crate) const ABORT_OF: usize = 16;
+/// events of its function released up to
+pub(crate) const EQ_HEAD: usize = 24;
+/// how many FAULT events it was asked for in this session
+pub(crate) const FAULTS: usize = 28;
+/// the last of them: bits of ERROR in 15:0, the queue pair in 31:16, above them the index
+pub(crate) const FAULT_OF: usize = 32;
 
 // By the host: the registers that are fixed while a session runs.
 /// bus address
@@ -113,3 +119,19 @@ pub(crate) const COUNTERS: usize = 512;
 // Of the function with the page's number: by the host while none of its queue pairs is active, else by the kernel.
 /// slots 0 and, above, 1, as their registers show them
 pub(crate) const POLICY_SLOTS: usize = 640;
+
+// By the host: the event ring of the function, fixed while a session runs (R23).
+/// bus address
+pub(crate) const EQ_BASE: usize = 1024;
+/// slots; 0: no ring
+pub(crate) const EQ_SIZE: usize = 1032;
+/// 1: completions have events
+pub(crate) const EQ_LIFE: usize = 1036;
+
+// By the kernel, behind the events that it tells of.
+/// completions up to which each has its event, or is counted, and above it events dropped in this session
+pub(crate) const TOLD: usize = 1088;
+/// events written in this session, and above it the end of the last slots of the ring that it was given
+pub(crate) const WRITTEN: usize = 1096;
+/// the `faults` that the kernel has come through with
+pub(crate) const FAULTS_TOLD: usize = 1104;

@@ -11,7 +11,7 @@ use doorbell_contract::HwCompletion;
 use doorbell_host::memory::Slots;
 use doorbell_host::platform::MESSAGE;
 use doorbell_host::queue::{self, COMPLETION_WORDS, Depth, between};
-use doorbell_host::registers::Session;
+use doorbell_host::registers::{EventRing, Session};
 use doorbell_host::{Awaited, DeviceError, SharedMemory};
 
 use crate::engine::Engine;
@@ -176,6 +176,34 @@ impl SharedLine {
         let depth = Depth::new("cq_size", self.cq_slots.load(Ordering::Relaxed)).ok()?;
         let offset = self.cq_base.load(Ordering::Relaxed).wrapping_sub(self.memory.bus_address());
         Some((self.memory.slots(offset as usize, depth.slots()).ok()?, depth))
+    }
+
+    /// The first event of `ring` that is not there, from `tail` on, of those below `head` plus its size: events from `head` on are not
+    /// released. Whatever lies there, it is no further.
+    pub fn events_up_to(&self, ring: &EventRing, head: u32, mut tail: u32) -> u32 {
+        let slots = ring.depth.slots();
+        let offset = ring.base.wrapping_sub(self.memory.bus_address());
+        let Ok(events) = self.memory.slots::<COMPLETION_WORDS>(offset as usize, slots) else { return tail };
+        while tail.wrapping_sub(head) < slots && queue::is_fresh(&events, ring.depth, tail) {
+            tail = tail.wrapping_add(1);
+        }
+        tail
+    }
+
+    /// Whether a completion that the host can see has no event yet, and is not counted either, or a FAULT that was asked for.
+    pub fn is_untold(&self, life: bool) -> bool {
+        if !self.mailbox.is_reached() {
+            return false;
+        }
+        let (told, _) = self.mailbox.told();
+        let behind = self.cq_head.load(Ordering::Relaxed).wrapping_sub(told) as i32;
+        life && (behind > 0 || self.is_ahead(told)) || !self.mailbox.is_fault_told()
+    }
+
+    /// Whether the completion with this index, above the head, is there.
+    fn is_ahead(&self, index: u32) -> bool {
+        let above = index.wrapping_sub(self.cq_head.load(Ordering::Relaxed));
+        above < self.cq_slots.load(Ordering::Relaxed) && self.is_fresh(index)
     }
 
     /// Whether the completion with this index is there.

@@ -2,9 +2,9 @@
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-use doorbell_contract::Counter;
+use doorbell_contract::{Counter, HwEvent};
 use doorbell_host::memory::PAGE;
-use doorbell_host::registers::{Abort, Session};
+use doorbell_host::registers::{Abort, EventRing, Session};
 use doorbell_host::{DeviceError, SharedMemory};
 
 use crate::layout;
@@ -59,8 +59,11 @@ impl Mailbox {
         self.word(layout::CQ_HEAD).store(head, Ordering::Release);
     }
 
-    /// Asks for a session with these registers; the last one has ended. `workers` is 0 for all, and `life` that of the function.
-    pub fn start(&self, session: &Session, workers: u32, life: u32) {
+    /// Asks for a session with these registers; the last one has ended. `workers` is 0 for all, and `life` that of the function,
+    /// whose event ring, if it has one, is released up to the index beside it.
+    pub fn start(&self, session: &Session, workers: u32, life: u32, events: Option<(EventRing, u32)>) {
+        let (eq_base, eq_size, eq_life, eq_head) = events
+            .map_or((0, 0, 0, 0), |(ring, head)| (ring.base, ring.depth.slots(), u32::from(ring.life), head));
         for (offset, value) in [
             (layout::SQ_BASE, session.sq.base),
             (layout::CQ_BASE, session.cq.base),
@@ -72,6 +75,9 @@ impl Mailbox {
             (layout::KV_BASE, session.kv_base),
             (layout::MODEL_BASE, session.model.base),
             (layout::MODEL_SIZE, session.model.size),
+            (layout::EQ_BASE, eq_base),
+            (layout::TOLD, session.cq.head.into()),
+            (layout::WRITTEN, 0),
         ] {
             self.wide(offset).store(value, Ordering::Relaxed);
         }
@@ -105,6 +111,11 @@ impl Mailbox {
             (layout::ASKED, session.cq.head.wrapping_sub(1)),
             (layout::WAITS_FOR, 0),
             (layout::ABORTED, 0),
+            (layout::EQ_SIZE, eq_size),
+            (layout::EQ_LIFE, eq_life),
+            (layout::EQ_HEAD, eq_head),
+            (layout::FAULTS, 0),
+            (layout::FAULTS_TOLD, 0),
         ] {
             self.word(offset).store(value, Ordering::Relaxed);
         }
@@ -129,6 +140,38 @@ impl Mailbox {
     /// Whether the last abort has come to all that it ends.
     pub fn is_abort_over(&self) -> bool {
         self.word(layout::ABORTED).load(Ordering::Acquire) == self.word(layout::ABORT).load(Ordering::Relaxed)
+    }
+
+    /// Releases the events of the function below `head`.
+    pub fn release_events(&self, head: u32) {
+        self.word(layout::EQ_HEAD).store(head, Ordering::Release);
+    }
+
+    /// Asks for a FAULT event with the bits, queue pair and index of this one. The last that was asked for is
+    /// [told](Self::is_fault_told).
+    pub fn tell_fault(&self, event: &HwEvent) {
+        let of = u64::from(event.index) << 32 | u64::from(event.queue_id) << 16 | u64::from(event.start);
+        self.wide(layout::FAULT_OF).store(of, Ordering::Relaxed);
+        let number = self.word(layout::FAULTS).load(Ordering::Relaxed).wrapping_add(1);
+        self.word(layout::FAULTS).store(number, Ordering::Release);
+    }
+
+    /// Whether the last FAULT event that was asked for is written, or counted as dropped.
+    pub fn is_fault_told(&self) -> bool {
+        self.word(layout::FAULTS_TOLD).load(Ordering::Acquire)
+            == self.word(layout::FAULTS).load(Ordering::Relaxed)
+    }
+
+    /// Completions of the session up to which each has its event, or is counted, and events dropped.
+    pub fn told(&self) -> (u32, u32) {
+        let told = self.wide(layout::TOLD).load(Ordering::Acquire);
+        (told as u32, (told >> 32) as u32)
+    }
+
+    /// Events written in the session, and the end of the last slots of the ring that it was given.
+    pub fn written(&self) -> (u32, u32) {
+        let written = self.wide(layout::WRITTEN).load(Ordering::Acquire);
+        (written as u32, (written >> 32) as u32)
     }
 
     /// The policy slots of the function with the page's number, as their registers show them.

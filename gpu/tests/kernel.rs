@@ -64,6 +64,10 @@ const FAULTS: &[(&str, &str)] = &[
     ("TakesStale", "r21_prefixes_belong_to_their_version"),
     ("SwapsSlots", "r18_tokens_come_from_the_version_they_name"),
     ("LoadsBusySlot", "r19_a_slot_in_use_is_not_loaded"),
+    ("TellsEarly", "r23_events_and_drops_are_all_completions"),
+    ("LosesDrops", "r23_a_full_ring_drops_and_holds_nobody_back"),
+    ("KeepsEventPhase", "r13_r23_phases_alternate"),
+    ("TakesLastQuarter", "r23_a_full_ring_drops_and_holds_nobody_back"),
 ];
 
 /// Accesses of a hostile owner.
@@ -148,10 +152,9 @@ fn is_noticed(fault: &'static str, name: &str) -> Result<(), Failed> {
 
 fn is_noticed_by_tenants(fault: &'static str, name: &str) -> Result<(), Failed> {
     let case = TENANT_CASES.iter().find(|case| case.name == name).ok_or("no such case")?;
-    match run_tenants(case, Options { fault: Some(fault), ..Pace::Calm.options(4, seed()) }) {
-        Ok(()) => Err(Failed::from("the case passed")),
-        Err(_) => Ok(()),
-    }
+    let passes =
+        |seed| run_tenants(case, Options { fault: Some(fault), ..Pace::Calm.options(4, seed) }).is_ok();
+    if (0..TRIES).all(|k| passes(seed() + k)) { Err(Failed::from("the case passed")) } else { Ok(()) }
 }
 
 fn run_weakened(name: &str) -> Result<(), Failed> {
@@ -159,8 +162,8 @@ fn run_weakened(name: &str) -> Result<(), Failed> {
     run(case, Options { fault: Some("RelaxesReleases"), ..Pace::Calm.options(1, seed()) })
 }
 
-/// Faults that no case notices: `tests/rows.rs` does, or ThreadSanitizer.
-const ELSEWHERE: [&str; 10] = [
+/// Faults that no case notices, or not for sure: `tests/rows.rs` or `tests/events.rs` does, or ThreadSanitizer.
+const ELSEWHERE: [&str; 11] = [
     "HoldsNobody",
     "AbortsLate",
     "SharesNothing",
@@ -169,6 +172,7 @@ const ELSEWHERE: [&str; 10] = [
     "KeepsVersions",
     "StartsRetired",
     "RelaxesReleases",
+    "ClaimsApart",
     "HoldsScout",
     "StallsWorker",
 ];

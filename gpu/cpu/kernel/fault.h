@@ -25,6 +25,10 @@
   fault(TakesStale)        /* a DECODE runs on a prefix of another version */                                  \
   fault(SwapsSlots)        /* a version is loaded in the place of the newest */                                \
   fault(LoadsBusySlot)     /* a slot is loaded while a DECODE of its version runs */                           \
+  fault(TellsEarly)        /* an event is told before its completion is posted */                              \
+  fault(LosesDrops)        /* what finds no room in the event ring is not counted */                           \
+  fault(KeepsEventPhase)   /* events carry the same phase on each pass */                                      \
+  fault(TakesLastQuarter)  /* LIFE events take what is left for faults */                                      \
   fault(PublishesAlone)    /* a publish is told to nobody */                                                   \
   fault(OverlooksOthers)   /* a publish asks its own queue pair alone whether the slot is in use */            \
   fault(HoldsNobody)       /* what is admitted while somebody publishes is admitted under the old versions */  \
@@ -35,6 +39,7 @@
   fault(KeepsVersions)     /* the versions of the policy are as before the turn */                             \
   fault(StartsRetired)     /* what has been told to end before it starts adds tokens */                        \
   fault(RelaxesReleases)   /* no release orders anything */                                                    \
+  fault(ClaimsApart)       /* queue pairs claim slots of their event ring without knowing of each other */     \
   fault(HoldsScout)        /* no mistake: the scout's lane that decides is told last */                        \
   fault(StallsWorker)      /* no mistake: one worker looks at its ticket only when the next comes to its slot */
 

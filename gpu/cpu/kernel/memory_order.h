@@ -150,6 +150,8 @@ inline void fence_sys() {
   cpu::acquires();
 }
 
+inline uint64_t load_clock() { return static_cast<uint64_t>(cpu::cycles()); }
+
 // ---------------------------------------------------------------- device memory, GPU scope
 
 inline uint64_t load_acquire_gpu(const uint64_t* from) { return load_acquire(from); }

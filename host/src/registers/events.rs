@@ -8,9 +8,10 @@ use doorbell_contract::{DeviceFault, EVENT_DELTA_MAX, EventKind, HwEvent};
 
 /// Where the ring of a function lies, and what goes into it: fixed while a queue pair of the function is active.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct EventRing {
+pub struct EventRing {
     /// Bus address of slot 0.
     pub base: u64,
+    /// Its slots.
     pub depth: Depth,
     /// Whether completions have events.
     pub life: bool,
@@ -92,6 +93,16 @@ impl Events {
     /// The first queue pair of the function is enabled, and EQ_SIZE is not 0 with `Some`.
     pub fn start(&mut self, ring: Option<EventRing>) {
         *self = Self { ring, ..Self::default() };
+    }
+
+    /// The ring, if there is one.
+    pub fn ring(&self) -> Option<EventRing> {
+        self.ring
+    }
+
+    /// What a device that writes the events elsewhere tells: events written up to, and those that were dropped.
+    pub fn show(&mut self, tail: u32, dropped: u32) {
+        (self.tail, self.dropped) = (tail, dropped);
     }
 
     /// Whether completions have events.

@@ -14,8 +14,8 @@ use doorbell_contract::{
     EventControl, FunctionControl, HwEvent, LENGTH_LIMIT_MAX, MessageControl, Place, QueueCounter, RANGES,
     Register, SqKey,
 };
-use events::{EventRing, Events};
-pub use events::{EventWrite, Life};
+use events::Events;
+pub use events::{EventRing, EventWrite, Life};
 pub use interrupt::Coalescing;
 pub use policy::{PolicySlot, PolicySlots};
 pub use queue::{Abort, QueueRegisters, Region, Ring, Session};
@@ -271,6 +271,30 @@ impl Registers {
         self.events_of(queue).lose();
     }
 
+    /// The event ring of `function`, if it has one that runs, or ran last.
+    ///
+    /// # Panics
+    /// If the device has no such function.
+    pub fn event_ring(&self, function: u8) -> Option<EventRing> {
+        self.events[usize::from(function)].ring()
+    }
+
+    /// EQ_HEAD, EQ_TAIL and EVENTS_DROPPED of `function`.
+    ///
+    /// # Panics
+    /// If the device has no such function.
+    pub fn event_words(&self, function: u8) -> [u32; 3] {
+        self.events[usize::from(function)].words()
+    }
+
+    /// Sets EQ_TAIL and EVENTS_DROPPED of `function`, of a device that writes events elsewhere.
+    ///
+    /// # Panics
+    /// If the device has no such function.
+    pub fn show_events(&mut self, function: u8, tail: u32, dropped: u32) {
+        self.events[usize::from(function)].show(tail, dropped);
+    }
+
     fn events_of(&mut self, queue: u8) -> &mut Events {
         let session = self.queue(queue).session.as_ref();
         // One that was refused has none.
@@ -306,7 +330,7 @@ impl Registers {
     }
 
     /// The function that owns a queue pair.
-    fn owner(&self, queue: u8) -> u32 {
+    pub fn owner(&self, queue: u8) -> u32 {
         self.config(Register::QueueFunction, Place { queue, ..Place::FIRST })
     }
 

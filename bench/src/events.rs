@@ -1,0 +1,123 @@
+//! What an event ring (R23) costs: descriptors per second without one, with one into which no lives go, and with all lives.
+
+use std::time::Instant;
+
+use doorbell_contract::{HwCompletion, HwDesc, HwEvent};
+use doorbell_devices::{Kind, Settings};
+use doorbell_host::{Device, QueueConfig};
+use serde_json::{Value, json};
+
+use crate::{BenchError, Section, median, table, verdict};
+
+/// Slots of the rings, and of the event ring.
+const DEPTH: u32 = 4096;
+const SLOTS: u32 = 1 << 16;
+/// Descriptors per submit.
+const BATCH: usize = 256;
+/// Batches between two looks at the event ring.
+const LOOK: u32 = 32;
+
+/// What of a ring there is.
+const RINGS: [(&str, u32, bool); 3] =
+    [("none", 0, false), ("without LIFE", SLOTS, false), ("with LIFE", SLOTS, true)];
+
+/// Share of the rate without a ring that is left without LIFE, and with it.
+fn bars(kind: Kind) -> [Option<f64>; 2] {
+    match kind {
+        Kind::Gpu => [Some(0.99), Some(0.97)],
+        // Its rate is that of the simulation: 'Events' of docs/measurements.md has it in instructions.
+        _ => [None, None],
+    }
+}
+
+/// Descriptors per second, DECODEs of one token, and events told of each.
+fn rate(device: &mut dyn Device, count: u64) -> Result<(f64, f64), BenchError> {
+    let pool: Vec<HwDesc> =
+        (0..DEPTH).map(|k| HwDesc::decode(k, 0, 1).with_delta_offset(4 * u64::from(k))).collect();
+    let mut out = vec![HwCompletion::default(); BATCH];
+    let mut events = vec![HwEvent::default(); LOOK as usize * BATCH];
+    let (mut submitted, mut completed, mut told, mut turn) = (0u64, 0u64, 0u64, 0u32);
+    let start = Instant::now();
+    while completed < count {
+        let from = (submitted % u64::from(DEPTH)) as usize;
+        let size = BATCH.min((count - submitted) as usize).min(pool.len() - from);
+        let moved = if size > 0 { device.submit(&pool[from..from + size])? } else { 0 };
+        submitted += moved as u64;
+        let mut taken = device.collect(&mut out)?;
+        if moved + taken == 0 {
+            taken = device.poll(&mut out)?;
+        }
+        completed += taken as u64;
+        turn += 1;
+        if turn.is_multiple_of(LOOK) {
+            told += device.events(&mut events)? as u64;
+        }
+    }
+    let rate = count as f64 / start.elapsed().as_secs_f64();
+    while let taken @ 1.. = device.events(&mut events)? {
+        told += taken as u64;
+    }
+    Ok((rate, told as f64 / count as f64))
+}
+
+/// The table, of the devices that have events.
+pub fn cost(quick: bool) -> Result<Section, BenchError> {
+    let turns = if quick { 3 } else { 9 };
+    let mut table = table(["device", "event ring", "descriptors/s", "of none", "bar", "bar is", "told"], 2);
+    let (mut rows, mut notes): (Vec<Value>, Vec<String>) = (vec![], vec![]);
+    for kind in Kind::ALL {
+        if let Some(reason) = kind.missing() {
+            notes.push(format!("{}: left out, {reason}", kind.name()));
+            continue;
+        }
+        let count = match kind {
+            Kind::Gpu => 20_000_000,
+            Kind::Model => 500_000,
+            _ => 20_000,
+        };
+        // In turns, so that all see the same machine.
+        let mut found: [(Vec<f64>, f64); 3] = Default::default();
+        for _ in 0..turns {
+            for ((_, slots, life), found) in RINGS.into_iter().zip(&mut found) {
+                let queue = QueueConfig {
+                    sq_depth: DEPTH,
+                    cq_depth: DEPTH,
+                    token_bytes: 1 << 20,
+                    event_slots: slots,
+                    life_events: life,
+                    ..QueueConfig::default()
+                };
+                let settings = Settings { queue, ..Settings::default() };
+                let mut device = kind.open(&settings).map_err(BenchError::failed)?;
+                // A first run brings all of it into its caches.
+                rate(&mut *device, count / 20)?;
+                let (per_second, told) = rate(&mut *device, count)?;
+                found.0.push(per_second);
+                found.1 = told;
+            }
+        }
+        let none = median(found[0].0.iter().copied());
+        let bars = [None].into_iter().chain(bars(kind));
+        for (((ring, ..), (rates, told)), bar) in RINGS.into_iter().zip(&found).zip(bars) {
+            let per_second = median(rates.iter().copied());
+            let share = per_second / none;
+            table.add_row([
+                kind.name().to_owned(),
+                ring.to_owned(),
+                format!("{:.3} M", per_second / 1e6),
+                format!("{share:.3}"),
+                bar.map_or(String::new(), |bar| format!("{bar:.2}")),
+                bar.map_or("", |bar| verdict(share >= bar)).to_owned(),
+                format!("{told:.2}"),
+            ]);
+            rows.push(json!({
+                "device": kind.name(), "ring": ring, "per_second": per_second, "of_none": share, "bar": bar, "told": told,
+            }));
+        }
+    }
+    notes.push(format!(
+        "one queue pair, one thread, which also reads the ring, every {LOOK} batches of {BATCH}; medians of {turns} turns; \
+         told: events read for each completion, the others found no room"
+    ));
+    Ok(Section { heading: "Events: what a ring costs".to_owned(), table, notes, json: json!(rows) })
+}
