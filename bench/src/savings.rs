@@ -108,6 +108,7 @@ pub fn count(trace: &Trace, mode: Mode, members: u32, block_tokens: u32) -> Resu
             let prefix = tables.admit(&Group {
                 prefix: &request.prefix,
                 prompt_tokens: request.prompt_tokens,
+                domain: 0,
                 members: group,
                 answer_tokens: request.output_tokens,
             })?;

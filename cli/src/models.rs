@@ -8,6 +8,7 @@ use doorbell_lm::sample::Sharpness;
 use doorbell_lm::{FileError, Image, MICRO_ROPE_BASE, float, image, import, judge, micro, quantise};
 use doorbell_npu::Published;
 use doorbell_setup::model::{SOURCES, Source, directory};
+use doorbell_trace::Trace;
 use doorbell_verify::language::Version;
 use doorbell_verify::replay::Language;
 
@@ -107,10 +108,23 @@ pub fn published(model: &str) -> Result<(float::Model, Image), Failure> {
 
 /// A model as rollouts run it, at temperature 1, and as the oracle does.
 pub fn language(model: &str) -> Result<Arc<Language>, Failure> {
-    let image = image(model)?;
+    language_of(image(model)?).map(Arc::new)
+}
+
+/// The same of an image.
+pub fn language_of(image: Image) -> Result<Language, Failure> {
     let published = Published::new(image.to_bytes(), &image.about.ends).map_err(Failure::input)?;
     let version = Version { model: image.model, ends: image.about.ends };
-    Ok(Arc::new(Language { published, version, sharpness: Sharpness::ONE }))
+    Ok(Language { published, version, sharpness: Sharpness::ONE })
+}
+
+/// Shortens the built-in trace, whose requests are longer than small models take.
+pub fn fit(trace: &mut Trace, context: u32) {
+    let most = (context / 8).max(1);
+    for request in &mut trace.requests {
+        request.prompt_tokens = 1 + request.prompt_tokens % most;
+        request.output_tokens = request.output_tokens.min(most);
+    }
 }
 
 fn imported(path: &Path) -> Result<(float::Model, Image), Failure> {

@@ -137,6 +137,48 @@ fn host_and_device_score_alike(#[case] args: &str, #[case] groups: bool) {
     }
 }
 
+/// Engine 1: each trajectory is held to the oracle, however its prompt is cut, its blocks are shared, moved and found too few, and whichever weights come.
+#[rstest]
+#[case::plain("", 256)]
+#[case::groups("--group 4 --checkpoint 16 --prefill-tokens 40 --limit 60", 240)]
+#[case::few_blocks("--group 2 --checkpoint 8 --kv-blocks 24 --swap-blocks 200 --slots 32 --judges 2", 512)]
+#[case::functions("--group 2 --queues 3 --functions 3 --reward device --checkpoint 20 --eos 1", 512)]
+#[case::versions("--group 2 --checkpoint 16 --publish-every 60 --slots 64 --prefill-tokens 50", 512)]
+fn trajectories_of_a_language_model_are_the_oracles(#[case] args: &str, #[case] rollouts: u64) {
+    let directory = tempfile::tempdir().unwrap();
+    let (code, json, errors) = run(directory.path(), &format!("--model micro --check --store log {args}"));
+    assert_eq!(code, 0, "{errors}");
+    assert_eq!(json["oracle"], serde_json::json!({ "checked": rollouts, "different": 0, "first": null }));
+    assert_eq!(json["counters"]["rollouts_completed"], rollouts);
+    assert_eq!(json["kv"]["preempted"].as_u64() > Some(0), args.contains("--swap-blocks"), "{errors}");
+    assert!(errors.contains(&format!("held to the oracle: {rollouts} trajectories")), "{errors}");
+    let exported = doorbell(directory.path(), "trajectories export log --parquet log.parquet");
+    assert_eq!(exported.code, 0, "{}", exported.stderr);
+}
+
+/// What a language model cannot do is told before anything runs.
+#[rstest]
+#[case::queues("--queues 2", "give --functions 2")]
+#[case::rewards("--reward device --reward-queue", "cannot be used with")]
+#[case::unknown("--model none", "there is no model none")]
+#[case::few("--kv-blocks 1", "give at least")]
+fn what_a_language_model_cannot_do_is_told(#[case] args: &str, #[case] what: &str) {
+    let directory = tempfile::tempdir().unwrap();
+    let model = if args.contains("--model") { "" } else { "--model micro" };
+    let (code, _, errors) = run(directory.path(), &format!("{model} {args}"));
+    assert_eq!(code, 2, "{errors}");
+    assert!(errors.contains(what), "{errors}");
+}
+
+/// The same tokens on every machine.
+#[test]
+fn a_language_models_trajectories_are_shown() {
+    let directory = tempfile::tempdir().unwrap();
+    let (code, _, errors) = run(directory.path(), "--model micro --limit 3 --group 2 --store log");
+    assert_eq!(code, 0, "{errors}");
+    insta::assert_snapshot!(trajectories(directory.path(), "log").join("\n"));
+}
+
 /// Versions come while rollouts run, in each mode: none is refused, and what each mode says becomes of the rollouts does.
 #[rstest]
 fn versions_are_published_while_rollouts_run(#[values("wait", "keep", "abort")] mode: &str) {

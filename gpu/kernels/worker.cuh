@@ -195,7 +195,7 @@ __device__ __forceinline__ void run(DeviceState& state, uint32_t queue, uint32_t
     if (abandoned) break;
   }
 
-  note_end(state, queue, place_index, flags, produced, lane);
+  note_end(state, queue, place_index, flags, course.produced, lane);
   // The tokens of every lane come before the news of the end.
   __syncwarp();
   if (lane == 0) {

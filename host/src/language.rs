@@ -4,7 +4,7 @@
 
 use std::sync::atomic::Ordering;
 
-use bytemuck::cast;
+use bytemuck::{cast, cast_slice, cast_slice_mut};
 
 use crate::error::DeviceError;
 use crate::memory::SharedMemory;
@@ -95,6 +95,22 @@ pub struct LanguageRegions {
 }
 
 impl LanguageRegions {
+    /// Reads the block table of the sequence at `kv_offset`.
+    ///
+    /// # Errors
+    /// `OutOfBounds` if it does not lie in the KV region.
+    pub fn table(&self, kv_offset: u64) -> Result<Vec<u32>, DeviceError> {
+        let mut record = [0; size_of::<HwSequence>()];
+        self.sequences.read(kv_offset, &mut record)?;
+        let entries = cast::<_, HwSequence>(record).entries as usize;
+        // Beyond the region it is refused before memory is taken for it.
+        self.sequences.at(kv_offset + 64, (4 * entries as u64).next_multiple_of(8))?;
+        let mut table = vec![0; entries.next_multiple_of(2)];
+        self.sequences.read(kv_offset + 64, cast_slice_mut(&mut table))?;
+        table.truncate(entries);
+        Ok(table)
+    }
+
     /// Writes a sequence and its block table to `kv_offset`, for a descriptor that is published later to read (R26). What
     /// `entries` and `check` say is set.
     ///
@@ -107,8 +123,8 @@ impl LanguageRegions {
         table: &[u32],
     ) -> Result<(), DeviceError> {
         let sequence = HwSequence { entries: table.len() as u32, ..sequence }.seal();
-        let table: Vec<u8> = table.iter().flat_map(|block| block.to_le_bytes()).collect();
-        self.sequences.write(kv_offset, &[&cast::<_, [u8; 64]>(sequence)[..], &table].concat())
+        self.sequences.write(kv_offset.saturating_add(64), cast_slice(table))?;
+        self.sequences.write(kv_offset, &cast::<_, [u8; 64]>(sequence))
     }
 }
 
@@ -177,6 +193,8 @@ mod tests {
         regions.sequences.read(128, &mut bytes).unwrap();
         let sequence: HwSequence = bytemuck::pod_read_unaligned(&bytes[..64]);
         assert!(sequence.verify() && (sequence.sharpness, sequence.entries) == (3, 3));
+        assert_eq!(regions.table(128).unwrap(), [5, 6, 7]);
+        assert!(regions.table(PAGE as u64).is_err());
         assert_eq!(bytes[64..], [5, 0, 0, 0, 6, 0, 0, 0, 7, 0, 0, 0, 0, 0, 0, 0]);
         assert!(regions.place_sequence(PAGE as u64 - 64, sequence, &[1]).is_err());
     }

@@ -103,6 +103,7 @@ fn after_the_warm_up_the_hot_thread_allocates_nothing() {
             prompts,
             trajectories: Box::new(Discard::new(SLOTS)),
             spans: Spans::new(SLOTS, 1),
+            language: None,
             recorder: Some(recorder),
             metrics: Arc::new(Metrics::new("test", clock, None)),
             device,

@@ -1,6 +1,8 @@
 //! What engine 1 must do: a sequence as the plain oracle of crate `lm` has it, beside the one in a device's memory. Its versions are an
 //! input: each token goes through the model that its step names (R6, R27).
 
+use std::fmt;
+
 use doorbell_engine::Step;
 use doorbell_lm::fast::Runner;
 use doorbell_lm::ops::BLOCK;
@@ -36,6 +38,64 @@ pub struct Reference {
     cache: Cache,
 }
 
+/// What a device has given of a rollout that has ended.
+#[derive(Clone, Copy, Debug)]
+pub struct Given<'a> {
+    /// What it began with, at least a token.
+    pub prompt: &'a [u32],
+    /// What the device has added.
+    pub tokens: &'a [u32],
+    /// The log-probability of each of these, 16 fraction bits, if they were asked for.
+    pub logps: Option<&'a [i32]>,
+    /// The bytes of each block of the sequence, if the device has them still.
+    pub blocks: Option<&'a [Vec<u8>]>,
+}
+
+impl Given<'_> {
+    /// Holds all of it to the oracle: tokens, log-probabilities, keys and values. `spans` as [`Reference::teach`] has them.
+    ///
+    /// # Errors
+    /// The first thing that is another, in words.
+    ///
+    /// # Panics
+    /// If there is no prompt, no version, or the spans end before the sequence.
+    pub fn check(&self, spans: &[(usize, &Version)], sampling: Sampling) -> Result<(), String> {
+        let Given { prompt, tokens, logps, blocks } = *self;
+        let (_, version) = spans[0];
+        let vocabulary = version.model.shape.vocabulary as u32;
+        if let Some(place) = prompt.iter().chain(tokens).position(|&token| token >= vocabulary) {
+            return Err(format!(
+                "R26: the token of position {place} is beyond the vocabulary of {vocabulary}"
+            ));
+        }
+        let mut reference = Reference::new(version, prompt);
+        reference.tokens.extend(tokens);
+        let steps = reference.teach(spans, sampling, prompt.len());
+        for (place, (step, &token)) in steps.iter().zip(tokens).enumerate() {
+            if step.token != token {
+                return Err(format!("R6: token {place} is {token}, expected {}", step.token));
+            }
+            if let Some(&logp) = logps.and_then(|logps| logps.get(place))
+                && step.logp != logp
+            {
+                let expected = step.logp;
+                return Err(format!(
+                    "R6: the log-probability of token {place} is {logp}, expected {expected}"
+                ));
+            }
+        }
+        let made = reference.made();
+        let missing = blocks.is_some_and(|blocks| blocks.len() < made.div_ceil(BLOCK));
+        if missing || logps.is_some_and(|logps| logps.len() < tokens.len()) {
+            return Err("blocks or log-probabilities are missing".into());
+        }
+        match blocks.and_then(|blocks| reference.kv_difference(version, blocks, 0, made)) {
+            None => Ok(()),
+            Some(difference) => Err(difference.to_string()),
+        }
+    }
+}
+
 /// Where a device's keys and values differ.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KvDifference {
@@ -47,6 +107,14 @@ pub struct KvDifference {
     pub head: usize,
     /// Whether it is the value, else the key.
     pub is_value: bool,
+}
+
+impl fmt::Display for KvDifference {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let &Self { position, layer, head, is_value } = self;
+        let what = if is_value { "value" } else { "key" };
+        write!(f, "R27: the {what} of position {position}, layer {layer}, head {head} is another")
+    }
 }
 
 impl Reference {

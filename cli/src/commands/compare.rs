@@ -244,7 +244,7 @@ fn run_chaos(args: &Args, seed: u64) -> Result<ExitCode, Failure> {
     chaos::run(&kinds, &chaos, args.wave.as_deref())
 }
 
-/// What is replayed. The built-in trace is of requests longer than small models take: they get shorter ones.
+/// What is replayed.
 #[cfg_attr(
     not(feature = "lm"),
     expect(clippy::needless_pass_by_ref_mut, reason = "a language model cuts it")
@@ -255,11 +255,7 @@ fn plan(args: &Args, trace: &mut Trace) -> Result<ReplayPlan, Failure> {
     if let Some(model) = &args.model {
         let language = crate::models::language(model)?;
         if args.trace.is_none() {
-            let most = (language.version.model.shape.context as u32 / 8).max(1);
-            for request in &mut trace.requests {
-                request.prompt_tokens = 1 + request.prompt_tokens % most;
-                request.output_tokens = request.output_tokens.min(most);
-            }
+            crate::models::fit(trace, language.version.model.shape.context as u32);
         }
         return ReplayPlan::with_language(trace, options, language).map_err(Failure::input);
     }

@@ -23,6 +23,8 @@ pub struct Branch {
     blocks: u32,
     /// Blocks that it may still take.
     promise: u32,
+    /// The block that it holds until its copy is made, or [`NONE`].
+    source: u32,
 }
 
 impl Default for Branch {
@@ -35,6 +37,7 @@ impl Default for Branch {
             answer_tokens: 0,
             blocks: 0,
             promise: 0,
+            source: NONE,
         }
     }
 }
@@ -48,6 +51,11 @@ impl Branch {
     /// Tokens of the answer so far.
     pub const fn answer_tokens(&self) -> u32 {
         self.answer_tokens
+    }
+
+    /// The block that is to be copied to its first own one, while it is [held](Prefixes::hold_source).
+    pub fn source(&self) -> Option<u32> {
+        (self.source != NONE).then_some(self.source)
     }
 
     /// Blocks that it may still take of what was promised at admission.
@@ -90,6 +98,7 @@ impl Prefixes {
             answer_tokens: 0,
             blocks: tail.is_some().into(),
             promise,
+            source: NONE,
         })
     }
 
@@ -133,6 +142,45 @@ impl Prefixes {
         Ok(copied)
     }
 
+    /// Holds the block that `append` has told to copy from, for a copy that is made later: until [`drop_source`](Self::drop_source), or the
+    /// branch's end, nobody writes to it.
+    ///
+    /// # Errors
+    /// `Branch`; `Free` if nobody holds the block any more.
+    pub fn hold_source(&mut self, branch: &mut Branch, copied: Copied) -> Result<(), KvError> {
+        self.check(branch)?;
+        self.drop_source(branch)?;
+        self.arena.retain(copied.from)?;
+        branch.source = copied.from;
+        Ok(())
+    }
+
+    /// The copy is made: the block that it was made from is held no longer, if one was.
+    ///
+    /// # Errors
+    /// `Branch`.
+    pub fn drop_source(&mut self, branch: &mut Branch) -> Result<(), KvError> {
+        self.check(branch)?;
+        if let Some(source) = branch.source() {
+            branch.source = NONE;
+            self.committed -= u32::from(self.arena.release(source)?);
+        }
+        Ok(())
+    }
+
+    /// The blocks of all positions of prompt and answer, in their order, into `out`.
+    ///
+    /// # Errors
+    /// `Branch`.
+    pub fn table(&self, branch: &Branch, out: &mut Vec<u32>) -> Result<(), KvError> {
+        self.check(branch)?;
+        let (whole, _) = self.split(branch.prompt_tokens);
+        out.clear();
+        out.extend_from_slice(&self.prompt(branch.prefix)[..whole as usize]);
+        out.extend_from_slice(&self.answer(branch.row)[..branch.blocks as usize]);
+        Ok(())
+    }
+
     /// The block that holds a position of prompt and answer.
     ///
     /// # Errors
@@ -155,7 +203,7 @@ impl Prefixes {
     /// # Errors
     /// `Branch`: it was released before, and nothing happens.
     pub fn release(&mut self, branch: &mut Branch) -> Result<(), KvError> {
-        self.check(branch)?;
+        self.drop_source(branch)?;
         let Branch { prefix, row, blocks, promise, .. } = std::mem::take(branch);
         let mut freed = promise;
         for k in 0..blocks as usize {
@@ -195,7 +243,7 @@ impl Prefixes {
     }
 
     /// An open prefix.
-    fn slot(&mut self, prefix: PrefixId) -> Result<&mut Slot, KvError> {
+    pub(super) fn slot(&mut self, prefix: PrefixId) -> Result<&mut Slot, KvError> {
         let stale = KvError::Prefix { slot: prefix.slot() };
         if prefix.tables() != self.number {
             return Err(stale);

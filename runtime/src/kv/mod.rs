@@ -3,6 +3,7 @@
 mod arena;
 mod branch;
 mod error;
+mod fill;
 mod prefix;
 mod tree;
 

@@ -86,6 +86,9 @@ pub struct Group<'a> {
     pub prefix: &'a [u32],
     /// Tokens of the prompt.
     pub prompt_tokens: u32,
+    /// Among whose pieces its own are looked for: those of another domain are never shared, even where ids are equal. For prompts whose blocks hold
+    /// something that ids do not tell of, as keys and values of another version's weights.
+    pub domain: u64,
     /// How many branches will be made.
     pub members: u32,
     /// The longest answer of a member, in tokens.
@@ -154,7 +157,7 @@ pub(super) struct Slot {
     /// The partial last block, if answers go on in it.
     pub(super) tail: Option<u32>,
     /// Deepest node, or [`NONE`].
-    leaf: u32,
+    pub(super) leaf: u32,
 }
 
 /// Prefix tables: admits groups, and makes, grows and ends their members.
@@ -174,7 +177,7 @@ pub struct Prefixes {
     pub(super) committed: u32,
     /// Rows of branches in use or promised.
     pub(super) committed_rows: u32,
-    tree: Tree,
+    pub(super) tree: Tree,
     free_slots: Vec<u32>,
     limits: PrefixConfig,
     evicted: u64,
@@ -267,6 +270,11 @@ impl Prefixes {
         &self.arena
     }
 
+    /// What they were made to be.
+    pub fn config(&self) -> &PrefixConfig {
+        &self.limits
+    }
+
     /// Tokens of a block.
     pub fn block_tokens(&self) -> u32 {
         self.limits.block_tokens
@@ -320,7 +328,7 @@ impl Prefixes {
         let mut filled = found;
         let ids = self.ids(group);
         for (piece, &id) in ids.iter().enumerate().skip(pieces) {
-            let key = self.key(leaf, piece, id, group.prompt_tokens);
+            let key = self.key(leaf, piece, id, group);
             let count = self.piece_blocks(key.tokens);
             if count == 0 {
                 break;
@@ -409,9 +417,9 @@ impl Prefixes {
         }
     }
 
-    fn key(&self, parent: u32, piece: usize, id: u32, prompt_tokens: u32) -> Key {
-        let tokens = (prompt_tokens - piece as u32 * PREFIX_BLOCK_TOKENS).min(PREFIX_BLOCK_TOKENS);
-        Key { parent, id, tokens }
+    fn key(&self, parent: u32, piece: usize, id: u32, group: &Group<'_>) -> Key {
+        let tokens = (group.prompt_tokens - piece as u32 * PREFIX_BLOCK_TOKENS).min(PREFIX_BLOCK_TOKENS);
+        Key { parent, domain: group.domain, id, tokens }
     }
 
     /// Blocks of a piece that are shared.
@@ -434,7 +442,7 @@ impl Prefixes {
         let ids = self.ids(group);
         let mut wanted = ids.len();
         for (piece, &id) in ids.iter().enumerate() {
-            let key = self.key(leaf, piece, id, group.prompt_tokens);
+            let key = self.key(leaf, piece, id, group);
             let count = self.piece_blocks(key.tokens);
             if count == 0 {
                 wanted = piece;

@@ -16,6 +16,8 @@ use super::arena::NONE;
 pub(super) struct Key {
     /// Parent node, or [`NONE`].
     pub(super) parent: u32,
+    /// Among whose pieces it is.
+    pub(super) domain: u64,
     /// Id of the piece in the trace.
     pub(super) id: u32,
     /// Tokens of the piece.
@@ -27,9 +29,19 @@ struct Node {
     users: u32,
     /// Blocks in use of its row.
     blocks: u32,
+    /// With what they were filled, or [`NONE`], and the prefix that fills them, or [`NONE`].
+    filled: u32,
+    filler: u32,
     /// Neighbours among the cold ones.
     colder: u32,
     warmer: u32,
+}
+
+impl Node {
+    /// Without blocks.
+    fn new(key: Key, users: u32) -> Self {
+        Self { key, users, blocks: 0, filled: NONE, filler: NONE, colder: NONE, warmer: NONE }
+    }
 }
 
 /// Nodes of fixed number, each with a row of blocks.
@@ -49,8 +61,8 @@ pub(super) struct Tree {
 impl Tree {
     /// `nodes` nodes of up to `row_len` blocks.
     pub(super) fn new(nodes: u32, row_len: usize) -> Self {
-        let none = Key { parent: NONE, id: NONE, tokens: NONE };
-        let node = |_| Node { key: none, users: 0, blocks: 0, colder: NONE, warmer: NONE };
+        let none = Key { parent: NONE, domain: u64::MAX, id: NONE, tokens: NONE };
+        let node = |_| Node::new(none, 0);
         Self {
             nodes: (0..nodes).map(node).collect(),
             rows: vec![NONE; nodes as usize * row_len].into(),
@@ -86,6 +98,24 @@ impl Tree {
         self.nodes[node as usize].key.parent
     }
 
+    /// With what the node's blocks were filled, or [`NONE`].
+    pub(super) fn filled(&self, node: u32) -> u32 {
+        self.nodes[node as usize].filled
+    }
+
+    pub(super) fn fill(&mut self, node: u32, with: u32) {
+        self.nodes[node as usize].filled = with;
+    }
+
+    /// The prefix that fills the node's blocks, or [`NONE`].
+    pub(super) fn filler(&self, node: u32) -> u32 {
+        self.nodes[node as usize].filler
+    }
+
+    pub(super) fn set_filler(&mut self, node: u32, prefix: u32) {
+        self.nodes[node as usize].filler = prefix;
+    }
+
     pub(super) fn blocks(&self, node: u32) -> &[u32] {
         let first = node as usize * self.row_len;
         &self.rows[first..first + self.nodes[node as usize].blocks as usize]
@@ -101,7 +131,7 @@ impl Tree {
     pub(super) fn extend(&mut self, key: Key) -> Option<u32> {
         let node = self.free.pop()?;
         self.index.insert(key, node);
-        self.nodes[node as usize] = Node { key, users: 1, blocks: 0, colder: NONE, warmer: NONE };
+        self.nodes[node as usize] = Node::new(key, 1);
         Some(node)
     }
 

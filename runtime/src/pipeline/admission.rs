@@ -29,6 +29,8 @@ pub enum Held {
     Blocks,
     /// The queue pair that it would go to has as many groups as it may (R17).
     Groups,
+    /// No version of the language model is published yet.
+    Version,
 }
 
 impl fmt::Display for Held {
@@ -38,6 +40,7 @@ impl fmt::Display for Held {
             Held::Stage(stage) => write!(f, "credits of {stage}"),
             Held::Blocks => f.write_str("KV blocks"),
             Held::Groups => f.write_str("groups of the device"),
+            Held::Version => f.write_str("a version of the language model"),
         }
     }
 }
@@ -83,6 +86,9 @@ impl Pipeline {
             return Ok(Some(held));
         }
         self.check(number, request)?;
+        if self.language.is_some() && !self.versions.has_language() {
+            return Ok(Some(Held::Version));
+        }
         if self.free_groups.is_empty() {
             return Ok(Some(Held::Groups));
         }
@@ -98,18 +104,33 @@ impl Pipeline {
         if self.device_groups && queue.is_none() {
             return Ok(Some(Held::Groups));
         }
-        let prefix = match self.kv.admit(&kv::Group {
+        // Keys and values of one version, in the arena of one function.
+        let region = self.language.as_ref().map(|_| self.queue_for(wire_id));
+        let domain = region.map_or(0, |region| self.versions.number() << 8 | region as u64);
+        // Those that gave their blocks back come first.
+        if self.has_returning() {
+            return Ok(Some(Held::Blocks));
+        }
+        let group = kv::Group {
             prefix: &request.prefix,
-            prompt_tokens: request.prompt_tokens,
+            prompt_tokens: self.kv_prompt(request.prompt_tokens),
+            domain,
             members,
             answer_tokens: request.output_tokens,
-        }) {
-            Ok(prefix) => prefix,
-            Err(KvError::Full { .. }) => return Ok(Some(Held::Blocks)),
-            Err(error @ KvError::TooLarge { .. }) => {
-                return Err(RuntimeError::Request { request: number, reason: error.to_string() });
+        };
+        let mut from = 0;
+        let prefix = loop {
+            match self.kv.admit(&group) {
+                Ok(prefix) => break prefix,
+                Err(KvError::Full { .. }) => match self.preempt(from)? {
+                    Some(next) => from = next,
+                    None => return Ok(Some(Held::Blocks)),
+                },
+                Err(error @ KvError::TooLarge { .. }) => {
+                    return Err(RuntimeError::Request { request: number, reason: error.to_string() });
+                }
+                Err(error) => return Err(error.into()),
             }
-            Err(error) => return Err(error.into()),
         };
         let Some(index) = self.free_groups.pop() else { return Ok(Some(Held::Slots)) };
         self.next_wire_id = None;
@@ -128,6 +149,8 @@ impl Pipeline {
             output_tokens: request.output_tokens,
             prefix_hash: hash(&request.prefix),
             prefill: if has_prefill { Prefill::Due } else { Prefill::Done },
+            prefix: Some(prefix),
+            region: region.unwrap_or(0),
             device: OnDevice { queue, ..OnDevice::default() },
             left: members,
             open: members,
@@ -143,8 +166,15 @@ impl Pipeline {
             self.link(id)?;
             self.queues.prefill.push(id)?;
         }
-        // The branches hold the prompt from here on.
-        self.kv.release_prefix(prefix)?;
+        if !has_prefill {
+            self.end_prefill(index)?;
+        }
+        if let Some(sequences) = &mut self.language {
+            let offset = self.options.prompt_offset(index);
+            sequences.write_prompt(&self.regions[region.unwrap_or(0)], offset, number, request)?;
+            // What it shares is of this version.
+            self.bind(index);
+        }
         self.metrics.counters.hot.rollouts_admitted.add(members.into());
         Ok(None)
     }
@@ -190,6 +220,26 @@ impl Pipeline {
                  raise the limit"
             ));
         }
+        if let Some(language) = &self.options.language {
+            let (positions, longest) = (language.positions, language.max_prompt_tokens);
+            if prompt_tokens == 0 {
+                return refused(
+                    "it has no prompt, and a language model goes on from one; give it a token at least"
+                        .into(),
+                );
+            }
+            if prompt_tokens + output_tokens > positions {
+                return refused(format!(
+                    "{prompt_tokens} + {output_tokens} tokens are more than the model's {positions} positions; shorten it. There is no \
+                     window that slides: positions are absolute, and each token attends to all before it (R26, R27)"
+                ));
+            }
+            if prompt_tokens > longest {
+                return refused(format!(
+                    "its prompt has {prompt_tokens} tokens, and there is room for {longest}; raise max_prompt_tokens"
+                ));
+            }
+        }
         let (ids, room) = (request.prefix.len(), self.prompts.longest());
         if ids > room {
             return refused(format!(
@@ -201,25 +251,28 @@ impl Pipeline {
 
     /// Takes rollouts whose prefix is registered on to the decode queue, and makes the PREFILLs that are due.
     pub(super) fn take_prefills(&mut self) -> Result<bool, RuntimeError> {
-        let mut moved = false;
+        let mut moved = self.take_parts()?;
         while self.batch.len() < self.batch_limit() {
             let Some(id) = self.queues.prefill.front() else { break };
             let index = self.lives.get(id)?.group;
             let due = self.groups[index as usize].prefill == Prefill::Due;
-            if due && self.versions.holds_prefills() {
+            if due && (self.versions.holds_prefills() || !self.may_prefill(index)?) {
                 break;
             }
             self.queues.prefill.pop();
             moved = true;
             if due {
-                self.post_prefill(index);
+                self.post_prefill(index)?;
             }
-            match self.groups[index as usize].prefill {
+            let group = &self.groups[index as usize];
+            match group.prefill {
                 // The device holds DECODEs of a group until its PREFILL is through (R17).
-                Prefill::Due | Prefill::Running if !self.device_groups => {
+                Prefill::Due | Prefill::Running | Prefill::Parted if !group.device.opened => {
                     self.lives.get_mut(id)?.waits = true;
                 }
-                Prefill::Due | Prefill::Running | Prefill::Done => self.queues.decode.push(id)?,
+                Prefill::Due | Prefill::Running | Prefill::Parted | Prefill::Done => {
+                    self.queues.decode.push(id)?;
+                }
                 Prefill::Failed => self.fail_unstarted(id)?,
                 Prefill::Never => self.end_waiting(id)?,
             }

@@ -165,6 +165,10 @@ impl Pipeline {
         counters.tokens_generated.add(added.into());
         self.journal.record(EventKind::CompletionPolled, id, number, added);
         self.note_span(id, added)?;
+        if added > 0 && self.language.is_some() {
+            // The first step has made the copy of the prompt's last block.
+            self.kv.drop_source(&mut self.lives.get_mut(id)?.branch)?;
+        }
         self.named(version, false);
         if self.device_groups {
             let ends = matches!(status, Ok(Status::Done | Status::Stopped));
@@ -248,26 +252,42 @@ impl Pipeline {
         let registered = completion.status == Status::Done as u8;
         group.prefill = if registered { Prefill::Done } else { Prefill::Failed };
         group.error = completion.error;
-        let (mut next, version) = (group.first, group.version.unwrap_or_default());
-        self.metrics.counters.hot.prefills.add(1);
+        let (opened, version) = (group.device.opened, group.version.unwrap_or_default());
         self.named(version, true);
+        if registered && self.part_made(index)? {
+            return Ok(());
+        }
+        self.metrics.counters.hot.prefills.add(1);
+        self.end_prefill(index)?;
         if !registered {
             self.first_error.get_or_insert(*completion);
         }
-        if self.device_groups {
+        if opened {
             if !registered {
-                // There is no group: what follows belongs to none, and is ended by its prefix.
+                // There is no group, unless it was opened all the same (R17): what follows belongs to none, and is ended by its prefix.
                 self.stop_group(index);
-                self.groups[index as usize].device.opened = false;
+                let open = completion.error == ErrorCode::BadSequence as u8;
+                self.groups[index as usize].device.opened = open;
             }
             return self.belongs(index, 0, completion);
         }
+        self.wake(index)
+    }
+
+    /// Lets the members of a group that wait for its PREFILL go on, or end.
+    pub(super) fn wake(&mut self, index: u32) -> Result<(), RuntimeError> {
+        let group = &self.groups[index as usize];
+        let (mut next, prefill) = (group.first, group.prefill);
         while let Some(slot) = next {
             let id = self.lives.current(slot);
             let life = self.lives.get_mut(id)?;
             next = life.next;
             if std::mem::take(&mut life.waits) {
-                if registered { self.queues.decode.push(id)? } else { self.fail_unstarted(id)? }
+                match prefill {
+                    Prefill::Failed => self.fail_unstarted(id)?,
+                    Prefill::Never => self.end_waiting(id)?,
+                    _ => self.queues.decode.push(id)?,
+                }
             }
         }
         Ok(())
@@ -303,7 +323,7 @@ impl Pipeline {
 
     /// The answer of a rollout, for a judge, with a ticket of its own.
     pub(super) fn request(&mut self, id: RolloutId) -> Result<Request, RuntimeError> {
-        let offset = u64::from(id.slot()) * self.area_bytes;
+        let offset = self.options.answer_offset(id.slot());
         let life = self.lives.get_mut(id)?;
         let group = &self.groups[life.group as usize];
         Ok(Request {
@@ -361,7 +381,7 @@ impl Pipeline {
         self.journal.record(EventKind::RewardScored, id, life.descriptor, verdict.score as u32);
         if life.outcome.is_none() && verdict.proceed {
             self.advance(id, State::RewardPending, State::Decoding)?;
-            return self.queues.decode.push(id);
+            return self.go_on(id);
         }
         life.outcome.get_or_insert(Outcome::Rejected);
         self.makes_no_more(id)?;
@@ -423,7 +443,7 @@ impl Pipeline {
     fn finished(&self, id: RolloutId) -> Result<Finished, RuntimeError> {
         let life = self.lives.get(id)?;
         let group = &self.groups[life.group as usize];
-        let offset = u64::from(id.slot()) * self.area_bytes;
+        let offset = self.options.answer_offset(id.slot());
         Ok(Finished {
             rollout: id,
             request: group.request,

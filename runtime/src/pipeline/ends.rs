@@ -47,7 +47,7 @@ impl Pipeline {
     pub(super) fn abort_open_members(&mut self, index: u32) -> Result<u32, RuntimeError> {
         self.stop_group(index);
         let group = &mut self.groups[index as usize];
-        if group.prefill == Prefill::Due {
+        if matches!(group.prefill, Prefill::Due | Prefill::Parted) {
             group.prefill = Prefill::Never;
         }
         let mut aborted = 0;
@@ -174,10 +174,11 @@ impl Pipeline {
                 (None, None) => None,
             };
             let member = life.member;
-            self.kv.release(&mut life.branch)?;
+            self.release_blocks(id)?;
             self.unlink(id)?;
             let group = &mut self.groups[index as usize];
             let tokens = u64::from(group.prompt_tokens) + u64::from(produced);
+            let tokens = tokens - u64::from(self.language.is_some());
             self.blocks_alone += tokens.div_ceil(self.kv.block_tokens().into());
             group.left -= 1;
             if ended_itself {
@@ -185,7 +186,7 @@ impl Pipeline {
                 group.finished_tokens += u64::from(produced);
             }
             let request = group.request;
-            self.free_group(index);
+            self.free_group(index)?;
             if let Some(why) = why {
                 self.trajectories.lost(Lost { rollout: id, request, member, why });
             }

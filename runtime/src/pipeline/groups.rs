@@ -28,8 +28,14 @@ impl Pipeline {
     /// The queue pair to which the next group would go, and whether that has an entry for it. The host counts an entry until
     /// the completions of all that belongs to the group were seen, so that no PREFILL is ever refused for want of one.
     pub(super) fn entry_for(&self, wire_id: u32) -> Option<usize> {
-        let queue = self.device.queue_of(&HwDesc::prefill(wire_id, 0));
+        let queue = self.queue_for(wire_id);
         (self.entries[queue] < self.features.groups).then_some(queue)
+    }
+
+    /// The queue pair to which all goes that names the group with this first id. No other rollout is asked where it is, whatever is in
+    /// flight.
+    pub(super) fn queue_for(&self, wire_id: u32) -> usize {
+        self.device.queue_of(&HwDesc { rollout_id: wire_id, ..HwDesc::prefill(wire_id, 0) })
     }
 
     /// A completion of something that belongs to group `index`, and ends these members of it.
@@ -62,12 +68,12 @@ impl Pipeline {
             device.closed = true;
             self.metrics.counters.hot.groups_done.add(1);
         }
-        self.landed(index);
+        self.landed(index)?;
         if last { self.group_may_be_judged(index) } else { Ok(()) }
     }
 
     /// One thing less that belongs to group `index` is on its way. With the last, its entry is free.
-    pub(super) fn landed(&mut self, index: u32) {
+    pub(super) fn landed(&mut self, index: u32) -> Result<(), RuntimeError> {
         let group = &mut self.groups[index as usize];
         group.device.flying -= 1;
         if group.device.flying == 0
@@ -76,7 +82,7 @@ impl Pipeline {
         {
             self.give_entry_back(queue);
         }
-        self.free_group(index);
+        self.free_group(index)
     }
 
     pub(super) fn give_entry_back(&mut self, queue: usize) {
@@ -86,17 +92,19 @@ impl Pipeline {
     }
 
     /// Gives the place of a group back if nothing of it lives, on the host or on the device.
-    pub(super) fn free_group(&mut self, index: u32) {
+    pub(super) fn free_group(&mut self, index: u32) -> Result<(), RuntimeError> {
         let group = &mut self.groups[index as usize];
         if group.lives() || group.wire_id.is_none() {
-            return;
+            return Ok(());
         }
         group.wire_id = None;
         // That of a group whose PREFILL was never made.
         if let Some(queue) = group.device.queue.take() {
             self.give_entry_back(queue);
         }
+        self.end_prefill(index)?;
         self.free_groups.push(index);
+        Ok(())
     }
 
     #[cold]
@@ -150,7 +158,7 @@ impl Pipeline {
         };
         let group = &self.groups[index as usize];
         if group.device.closed && group.device.opened || group.device.ended & ends == ends {
-            self.landed(index);
+            self.landed(index)?;
             return Ok(None);
         }
         let prefix = group.wire_id.unwrap_or_default();

@@ -14,6 +14,7 @@ mod groups;
 mod ids;
 mod inline;
 mod journal;
+mod language;
 mod occupancy;
 mod options;
 mod ports;
@@ -38,6 +39,7 @@ pub use admission::Held;
 pub use error::RuntimeError;
 pub use failure::{FailureReason, Lost, Unstored};
 pub use inline::Inline;
+pub use language::{Language, LanguageParts, PromptSource, PromptSpans, Sequence, SequenceMemory, Weights};
 pub use occupancy::Occupancy;
 pub use options::{Credits, Options, Scoring};
 pub use ports::{Discard, RewardStage, TrajectoryStage};
@@ -56,6 +58,7 @@ use admission::Admission;
 use groups::Stop;
 use ids::WireIds;
 use journal::Journal;
+use language::Sequences;
 use queues::Queues;
 use rollout::{Group, Life};
 use submission::decode_flags;
@@ -91,6 +94,8 @@ pub struct Parts {
     /// Where it reads which versions of the policy tokens come from, with room for as many rollouts as there are slots, and
     /// in each for as many versions as a rollout may see; one that would see more is dropped as stale.
     pub spans: Spans,
+    /// What a language model needs, where rollouts run one ([`Options::language`]).
+    pub language: Option<LanguageParts>,
     /// Records events, if they are wanted.
     pub recorder: Option<Recorder>,
     /// What is counted and measured, for other threads to read.
@@ -110,7 +115,6 @@ pub struct Ends {
 /// Rollouts, and all that moves them. Belongs to one thread, the hot one.
 pub struct Pipeline {
     options: Options,
-    area_bytes: u64,
     device: Box<dyn Device>,
     policy: Box<dyn Policy>,
     kv: Prefixes,
@@ -127,6 +131,8 @@ pub struct Pipeline {
     regions: Vec<TokenRegion>,
     spans: Spans,
     versions: Versions,
+    /// Of engine 1.
+    language: Option<Sequences>,
     /// Those who may publish versions.
     publishers: Vec<Publishes>,
     /// Groups that take an entry of a queue pair, by queue pair, and all together.
@@ -199,8 +205,8 @@ impl Pipeline {
             && features.capability.contains(Capability::LOGP)
             && !parts.device.logp_regions().is_empty();
         let group = options.group as usize;
+        let language = Sequences::new(&options, parts.language, &*parts.device, &parts.kv)?;
         Ok(Pipeline {
-            area_bytes: options.area_bytes(),
             journal: Journal::new(parts.recorder, parts.sq_start, capacity),
             device_groups: features.groups > 0 && options.fits_device_groups(),
             decode_flags: decode_flags(&options, has_logprobs),
@@ -210,6 +216,7 @@ impl Pipeline {
             regions,
             spans: parts.spans,
             versions: Versions::new(parts.device.functions()),
+            language,
             publishers: vec![],
             device: parts.device,
             policy: parts.policy,
@@ -283,7 +290,7 @@ impl Pipeline {
                 self.sleep()?;
             }
             // Without rollouts there is nothing that could move.
-            self.note_idle(moved || self.is_idle())?;
+            self.note_idle(moved || self.is_idle() && self.held != Some(Held::Version))?;
         }
     }
 
@@ -424,7 +431,7 @@ impl Pipeline {
         let stage = match held {
             Held::Stage(stage) => stage,
             // What is lacking is what ended rollouts give back.
-            Held::Slots | Held::Blocks | Held::Groups => State::Free,
+            Held::Slots | Held::Blocks | Held::Groups | Held::Version => State::Free,
         };
         self.metrics.counters.hot.credit_stalls[stage as usize].add(1);
     }

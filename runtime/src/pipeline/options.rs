@@ -2,9 +2,11 @@
 
 use std::time::Duration;
 
-use doorbell_contract::{HwPolicy, MEMBERS_MAX, VOCAB_BITS};
+use doorbell_contract::{BLOCK_TOKENS, HwImage, HwPolicy, MEMBERS_MAX, VOCAB_BITS};
+use doorbell_host::language::sequence_bytes;
 
 use super::RuntimeError;
+use super::language::Language;
 use crate::rollout::State;
 
 const _: () = assert!(VOCAB_BITS <= 32, "a token is one u32 in the token region");
@@ -15,6 +17,10 @@ const AREA_ALIGN: u64 = 64;
 const POLICY_BYTES: u64 = 64;
 const _: () =
     assert!(size_of::<HwPolicy>() as u64 <= POLICY_BYTES && AREA_ALIGN.is_multiple_of(POLICY_BYTES));
+/// Behind it, of engine 1, the record of an image.
+const IMAGE_BYTES: u64 = size_of::<HwImage>() as u64;
+/// With engine 1 an area begins with a line whose last word is the prompt's last token (R27).
+const LEAD_BYTES: u64 = AREA_ALIGN;
 
 /// Who scores answers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -95,6 +101,8 @@ pub struct Options {
     pub max_failures: Option<u64>,
     /// How long judges and the writer may be waited for without anything moving (R15).
     pub patience: Duration,
+    /// The language model that rollouts run; `None` is engine 0.
+    pub language: Option<Language>,
 }
 
 impl Default for Options {
@@ -119,6 +127,7 @@ impl Default for Options {
             judge_retries: 1,
             max_failures: None,
             patience: Duration::from_secs(60),
+            language: None,
         }
     }
 }
@@ -126,12 +135,48 @@ impl Default for Options {
 impl Options {
     /// Bytes of one slot's area of the token region.
     pub fn area_bytes(&self) -> u64 {
-        (4 * u64::from(self.max_output_tokens)).next_multiple_of(AREA_ALIGN)
+        self.lead_bytes() + (4 * u64::from(self.max_output_tokens)).next_multiple_of(AREA_ALIGN)
     }
 
-    /// Bytes of token region that the device needs: an area for each slot, and behind them the header of a policy.
+    fn lead_bytes(&self) -> u64 {
+        if self.language.is_some() { LEAD_BYTES } else { 0 }
+    }
+
+    /// Where in the token region the answer of the rollout in `slot` begins.
+    pub fn answer_offset(&self, slot: u32) -> u64 {
+        u64::from(slot) * self.area_bytes() + self.lead_bytes()
+    }
+
+    /// Bytes of token region that the device needs: an area for each slot, behind them the header of a policy, and of engine 1 the
+    /// prompts.
     pub fn token_bytes(&self) -> u64 {
-        self.policy_offset() + POLICY_BYTES
+        match self.language {
+            None => self.policy_offset() + POLICY_BYTES,
+            Some(_) => self.prompt_offset(self.slots),
+        }
+    }
+
+    /// Bytes of KV region that the device needs: of engine 1 a record and a block table for each rollout and each group.
+    pub fn kv_bytes(&self) -> u64 {
+        if self.language.is_some() { self.sequence_offset(2 * self.slots) } else { 0 }
+    }
+
+    /// Where in the KV region the sequence of the rollout in `slot` lies (R26).
+    pub fn sequence_offset(&self, slot: u32) -> u64 {
+        u64::from(slot) * sequence_bytes(self.longest_table())
+    }
+
+    /// Blocks of the longest sequence.
+    pub(super) fn longest_table(&self) -> u64 {
+        let prompt = self.language.map_or(0, |language| language.max_prompt_tokens);
+        (u64::from(prompt) + u64::from(self.max_output_tokens)).div_ceil(BLOCK_TOKENS.into())
+    }
+
+    /// Where in the token region the prompt of a group lies.
+    pub(super) fn prompt_offset(&self, group: u32) -> u64 {
+        let longest = self.language.map_or(0, |language| language.max_prompt_tokens);
+        let each = (4 * u64::from(longest)).next_multiple_of(AREA_ALIGN);
+        self.policy_offset() + POLICY_BYTES + IMAGE_BYTES + u64::from(group) * each
     }
 
     /// Bytes of log-probability region that the device needs; 0 if none are asked for.
@@ -156,7 +201,7 @@ impl Options {
 
     /// Whether each request begins with a PREFILL.
     pub(super) fn has_prefills(&self) -> bool {
-        self.group > 1
+        self.group > 1 || self.language.is_some()
     }
 
     /// Checks every value.

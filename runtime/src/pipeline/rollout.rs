@@ -3,7 +3,7 @@
 use doorbell_contract::MEMBERS_MAX;
 
 use super::failure::FailureReason;
-use crate::kv::Branch;
+use crate::kv::{Branch, PrefixId};
 use crate::reward::{JudgeFailure, Scorer};
 use crate::trajectory::{GroupScore, Outcome};
 
@@ -37,6 +37,8 @@ pub(super) struct Life {
     /// Its KV blocks, and the tokens that they are for.
     pub branch: Branch,
     pub appended: u32,
+    /// Of one that has given its blocks back, those that host memory keeps for it; it has no branch then.
+    pub kept: u32,
     /// Digest of its last segment.
     pub digest: u32,
     /// Last score, Q16.16, and who gave it.
@@ -96,6 +98,7 @@ impl Life {
             asked: 0,
             branch: Branch::default(),
             appended: 0,
+            kept: 0,
             digest: 0,
             score: 0,
             scorer: None,
@@ -132,6 +135,8 @@ pub(super) enum Prefill {
     Due,
     /// On the device.
     Running,
+    /// A part of the prompt is made (engine 1), and the next is to be submitted.
+    Parted,
     /// Registered.
     Done,
     /// Refused by the device: nothing can be decoded behind it.
@@ -186,6 +191,15 @@ pub(super) struct Group {
     pub prompt_ids: u32,
     pub output_tokens: u32,
     pub prefill: Prefill,
+    /// The prompt's blocks, until the PREFILL has come to its end.
+    pub prefix: Option<PrefixId>,
+    /// Of engine 1, the queue pair in whose memory prompt, sequences and blocks lie.
+    pub region: usize,
+    /// Positions of the prompt whose keys and values are made, once the group is the one that makes them; those that are once the PREFILL
+    /// in flight is DONE; and the version that it names.
+    pub made: Option<u32>,
+    pub part_end: u32,
+    pub part_version: Option<u16>,
     pub device: OnDevice,
     /// The version of the policy that its rollouts decode under, once the first descriptor has named it.
     pub version: Option<u16>,
@@ -220,6 +234,11 @@ impl Group {
             prompt_ids: 0,
             output_tokens: 0,
             prefill: Prefill::Due,
+            prefix: None,
+            region: 0,
+            made: None,
+            part_end: 0,
+            part_version: None,
             device: OnDevice::default(),
             version: None,
             open: 0,

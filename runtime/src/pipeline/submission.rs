@@ -119,6 +119,7 @@ impl Pipeline {
         let mut moved = self.take_stops()?;
         moved |= self.take_rewards();
         moved |= self.take_prefills()?;
+        moved |= self.take_returning()?;
         while let Some(id) = self.queues.decode.pop() {
             moved = true;
             let candidate = self.candidate(id)?;
@@ -218,9 +219,17 @@ impl Pipeline {
         // The device may write these blocks from now on. Of one that was superseded some are there already.
         let grows = (life.produced + life.asked).saturating_sub(life.appended);
         life.appended += grows;
-        self.kv.append(&mut life.branch, grows)?;
-        let area = u64::from(id.slot()) * self.area_bytes;
+        let copied = self.kv.append(&mut life.branch, grows)?;
+        if let Some(copied) = copied
+            && self.language.is_some()
+        {
+            // The device makes the copy with its first step, whenever that is.
+            self.kv.hold_source(&mut life.branch, copied)?;
+        }
+        let area = self.options.answer_offset(id.slot());
         let desc = describe(&self.options, self.decode_flags, self.device_groups, group, life, area);
+        let desc = self.lay_sequence(id, desc)?;
+        let life = self.lives.get(id)?;
         let abort = is_nth(life.device_rollout, self.options.abort_every);
         self.post(desc, Tag::Decode(id), number);
         if abort {
@@ -251,21 +260,27 @@ impl Pipeline {
         Ok(())
     }
 
-    /// Makes the PREFILL of a group; where the device has groups, it opens one, and DECODEs may follow at once.
-    pub(super) fn post_prefill(&mut self, index: u32) {
+    /// Makes the PREFILL of a group, or the next part of it; where the device has groups, it opens one, and DECODEs may follow at once.
+    pub(super) fn post_prefill(&mut self, index: u32) -> Result<(), RuntimeError> {
         let version = self.bind(index);
         self.names(version, true);
+        let part = self.language_prefill(index, version)?;
         let group = &mut self.groups[index as usize];
         group.prefill = Prefill::Running;
         let wire_id = group.wire_id.unwrap_or_default();
-        let desc = if self.device_groups {
-            group.device.opened = true;
-            group.device.flying += 1;
-            HwDesc::open_group(wire_id, group.prompt_tokens, self.options.group)
-        } else {
-            HwDesc::prefill(wire_id, group.prompt_tokens)
+        let desc = match part {
+            Some(part) => part,
+            None if self.device_groups => {
+                group.device.opened = true;
+                group.device.flying += 1;
+                HwDesc::open_group(wire_id, group.prompt_tokens, self.options.group)
+            }
+            None => HwDesc::prefill(wire_id, group.prompt_tokens),
         };
+        let opened = group.device.opened;
         self.post(HwDesc { rollout_id: wire_id, ..desc }.with_version(version), Tag::Prefill(index), 0);
+        // The device holds the DECODEs of a group that it has opened.
+        if opened && self.language.is_some() { self.wake(index) } else { Ok(()) }
     }
 
     /// Puts a descriptor into the batch.

@@ -4,8 +4,9 @@
 //! a POLICY only once nothing in flight names the version that is replaced, and no descriptor that it knows to be refused.
 
 use doorbell_contract::{
-    ErrorCode, HwCompletion, HwDesc, HwPolicy, PREFIX_NONE, PolicyMode, SlotState, Status,
+    ErrorCode, HwCompletion, HwDesc, HwImage, HwPolicy, PREFIX_NONE, PolicyMode, SlotState, Status,
 };
+use doorbell_host::language::language_policy;
 use rtrb::{Consumer, Producer, RingBuffer};
 
 use super::aborts::Busy;
@@ -40,6 +41,12 @@ pub enum PublishRefusal {
         /// The newest one.
         current: u16,
     },
+    /// It is of the other engine than the rollouts.
+    #[error("the rollouts run {}, and the version is of the other engine", if *.language { "a language model" } else { "the hash policy" })]
+    Engine {
+        /// Whether the rollouts run engine 1.
+        language: bool,
+    },
     /// Every function refuses it.
     #[error("the device refuses it with error {code:#04x} (R19)")]
     Device {
@@ -52,8 +59,17 @@ pub enum PublishRefusal {
 #[derive(Clone, Copy, Debug)]
 struct Ask {
     version: u16,
-    salt: u32,
+    what: What,
     mode: PolicyMode,
+}
+
+/// What a version consists of.
+#[derive(Clone, Copy, Debug)]
+enum What {
+    /// Of engine 0, a salt.
+    Salt(u32),
+    /// Of engine 1, weights in the MODEL region.
+    Weights(HwImage),
 }
 
 /// Publishes versions of the policy, from any thread, and hears what became of them. A thread that wants a handle of its own
@@ -74,10 +90,23 @@ impl Publisher {
     /// # Errors
     /// `Busy` if too many wait.
     pub fn publish(&mut self, version: u16, salt: u32, mode: PolicyMode) -> Result<(), Busy> {
+        self.ask(Ask { version, what: What::Salt(salt), mode })
+    }
+
+    /// The same of a language model, whose weights lie in the MODEL region of every function where `image` says (R25; see
+    /// [`Weights`](super::Weights)).
+    ///
+    /// # Errors
+    /// `Busy` if too many wait.
+    pub fn publish_weights(&mut self, version: u16, image: HwImage, mode: PolicyMode) -> Result<(), Busy> {
+        self.ask(Ask { version, what: What::Weights(image), mode })
+    }
+
+    fn ask(&mut self, ask: Ask) -> Result<(), Busy> {
         if self.awaited == ASKS {
             return Err(Busy);
         }
-        self.asks.push(Ask { version, salt, mode }).map_err(|_| Busy)?;
+        self.asks.push(ask).map_err(|_| Busy)?;
         self.awaited += 1;
         Ok(())
     }
@@ -112,6 +141,8 @@ pub(super) struct Publishes {
 struct Slot {
     version: u16,
     state: SlotState,
+    /// Whether it is of engine 1.
+    language: bool,
     /// Number of the publish that brought it.
     number: u64,
     /// DECODEs and PREFILLs in flight, or made, that name it.
@@ -150,7 +181,15 @@ pub(super) struct Versions {
 impl Versions {
     /// After a reset: version 0.
     pub fn new(functions: Vec<usize>) -> Versions {
-        let slot = |state| Slot { version: 0, state, number: 0, in_flight: 0, prefills: 0, bound: 0 };
+        let slot = |state| Slot {
+            version: 0,
+            state,
+            language: false,
+            number: 0,
+            in_flight: 0,
+            prefills: 0,
+            bound: 0,
+        };
         Versions {
             slots: [slot(SlotState::Resident), slot(SlotState::Empty)],
             newest: 0,
@@ -161,6 +200,18 @@ impl Versions {
 
     fn newest(&self) -> &Slot {
         &self.slots[self.newest]
+    }
+
+    /// Whether the newest version is of engine 1.
+    #[inline]
+    pub fn has_language(&self) -> bool {
+        self.newest().language
+    }
+
+    /// Number of the publish that brought the newest version.
+    #[inline]
+    pub fn number(&self) -> u64 {
+        self.newest().number
     }
 
     /// The slot that holds `version`.
@@ -248,7 +299,10 @@ impl Pipeline {
             {
                 moved = true;
                 let current = self.version();
-                let refusal = if self.features.policy_slots < 2 {
+                let language = self.language.is_some();
+                let refusal = if matches!(ask.what, What::Weights(_)) != language {
+                    Some(PublishRefusal::Engine { language })
+                } else if self.features.policy_slots < 2 {
                     Some(PublishRefusal::Unsupported)
                 } else if !(1..1 << 15).contains(&ask.version.wrapping_sub(current)) {
                     Some(PublishRefusal::NotNewer { current })
@@ -284,18 +338,24 @@ impl Pipeline {
         let mut moved = false;
         while self.versions.is_due() {
             let Some(mut publishing) = self.versions.publishing else { break };
-            let Ask { version, salt, mode } = publishing.ask;
+            let Ask { version, what, mode } = publishing.ask;
             let offset = self.options.policy_offset();
             if !publishing.sending {
-                let header = HwPolicy::new(version, 0, salt, 0);
                 for &queue in &self.versions.functions {
-                    self.regions[queue].place_policy(offset, &header)?;
+                    let region = &self.regions[queue];
+                    match what {
+                        What::Salt(salt) => {
+                            region.place_policy(offset, &HwPolicy::new(version, 0, salt, 0))?
+                        }
+                        What::Weights(image) => region.write(offset, &language_policy(version, &image))?,
+                    }
                 }
                 publishing.sending = true;
             }
             let tag = Tag::Policy(publishing.sent as u32);
             // An id that no rollout has: it waits for none.
             let desc = HwDesc { rollout_id: PREFIX_NONE, ..HwDesc::policy(version, mode) };
+            let desc = HwDesc { model_id: matches!(what, What::Weights(_)).into(), ..desc };
             let desc = desc.with_delta_offset(offset).with_user_data(tag.to_bits());
             let sent = self.device.submit_to(self.versions.functions[publishing.sent], &desc)?;
             if sent {
@@ -355,11 +415,19 @@ impl Pipeline {
 
     /// A version has become resident everywhere. A look at all groups: publishes are few.
     fn enter(&mut self, version: u16, mode: PolicyMode) -> Result<(), RuntimeError> {
+        let language = self.language.is_some();
         let Versions { slots, newest, .. } = &mut self.versions;
         let (old, new) = (*newest, 1 - *newest);
         let number = slots[old].number + u64::from(version.wrapping_sub(slots[old].version));
-        slots[new] =
-            Slot { version, state: SlotState::Resident, number, in_flight: 0, prefills: 0, bound: 0 };
+        slots[new] = Slot {
+            version,
+            state: SlotState::Resident,
+            language,
+            number,
+            in_flight: 0,
+            prefills: 0,
+            bound: 0,
+        };
         *newest = new;
         slots[old].state = match mode {
             PolicyMode::Wait => SlotState::Resident,

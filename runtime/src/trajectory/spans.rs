@@ -37,8 +37,8 @@ impl Spans {
         }
     }
 
-    /// The first `count` spans of the rollout in `slot`; `None` if there is no room for as many.
-    pub(crate) fn read(&self, slot: u32, count: usize) -> Option<impl Iterator<Item = Span> + '_> {
+    /// The first `count` spans of the rollout in `slot`, as its [`Finished`](super::Finished) says; `None` if there is no room for as many.
+    pub fn read(&self, slot: u32, count: usize) -> Option<impl Iterator<Item = Span> + '_> {
         let words = self.of(slot).get(..count)?;
         Some(words.iter().map(|word| {
             let word = word.load(Ordering::Relaxed);

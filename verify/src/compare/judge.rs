@@ -249,12 +249,7 @@ impl Judge<'_> {
             Err(what) => return Some(Divergence { broken: Some(format!("R27: {what}")), ..at }),
         };
         let different = reference.kv_difference(&language.version, &blocks, 0, reference.made())?;
-        let what = if different.is_value { "value" } else { "key" };
-        let what = format!(
-            "R27: the {what} of position {}, layer {}, head {} is another",
-            different.position, different.layer, different.head
-        );
-        Some(Divergence { broken: Some(what), expected: Some(last.completion), ..at })
+        Some(Divergence { broken: Some(different.to_string()), expected: Some(last.completion), ..at })
     }
 
     /// The first completion of a group that breaks R17.

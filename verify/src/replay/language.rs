@@ -8,6 +8,7 @@ use doorbell_host::error::DeviceError;
 use doorbell_host::language::{LanguageRegions, language_policy, sequence_bytes};
 use doorbell_lm::sample::Sharpness;
 use doorbell_npu::Published;
+use doorbell_trace::PREFIX_BLOCK_TOKENS;
 
 use crate::language::{Sampling, Version};
 
@@ -101,8 +102,19 @@ impl Places {
 impl Language {
     /// The prompt of a request.
     pub fn prompt(&self, seed: u32, request: u32, length: u32) -> Vec<u32> {
+        let mut prompt = vec![0; length as usize];
+        self.draw_prompt(seed, request, &[], &mut prompt);
+        prompt
+    }
+
+    /// Draws the prompt of a request. Where it has an id in the trace for a piece of 512 tokens, that decides in the place of the request: so
+    /// prompts begin alike as far as their ids do.
+    pub fn draw_prompt(&self, seed: u32, request: u32, ids: &[u32], out: &mut [u32]) {
         let vocabulary = self.version.model.shape.vocabulary as u32;
-        (0..length).map(|position| mix(mix(seed ^ mix(request)) ^ position) % vocabulary).collect()
+        for (position, token) in (0..).zip(out) {
+            let id = ids.get((position / PREFIX_BLOCK_TOKENS) as usize).copied().unwrap_or(request);
+            *token = mix(mix(seed ^ mix(id)) ^ position) % vocabulary;
+        }
     }
 
     /// How a rollout's tokens are drawn.

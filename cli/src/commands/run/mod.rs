@@ -1,6 +1,7 @@
 //! `doorbell run`: drives every rollout of a trace through its whole life.
 
 mod inject;
+mod language;
 mod publish;
 mod report;
 mod reward;
@@ -9,8 +10,8 @@ mod strict;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -26,6 +27,7 @@ use super::trace;
 use crate::failure::{DIFFERENT, Failure};
 use crate::output::{self, Sink};
 use doorbell_devices::Kind;
+use language::{Publishing, Verdict};
 use report::Report;
 use setup::Built;
 
@@ -53,6 +55,21 @@ pub struct Args {
     /// Which waiting rollout decodes next: fifo, shortest-remaining, prefix-sharing or longest-expected
     #[arg(long, default_value_t = PolicyKind::Fifo)]
     policy: PolicyKind,
+    /// Language model that the rollouts run (engine 1), as `doorbell model list` has it, at temperature 1: prompts are drawn by the seed, equal ones where the trace has
+    /// equal ids, and the KV blocks lie on the device; needs a function for each queue pair
+    #[arg(long, conflicts_with = "reward_queue")]
+    model: Option<String>,
+    /// Positions of a prompt that one PREFILL makes at most; 0 makes all in one
+    #[arg(long, value_name = "TOKENS", default_value_t = 0, requires = "model")]
+    prefill_tokens: u32,
+    /// Blocks of host memory: a rollout that waits at a checkpoint gives its KV blocks back, to there, for a request that finds too few, and goes on in others later;
+    /// 0: none does
+    #[arg(long, value_name = "N", default_value_t = 0, requires = "model")]
+    swap_blocks: u32,
+    /// Hold each trajectory to the oracle before it is stored: tokens, log-probabilities, keys and values (asks for log-probabilities); one that differs is
+    /// exit code 1
+    #[arg(long, requires = "model", conflicts_with = "strict")]
+    check: bool,
     /// Run the trace this many times over
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=1 << 32))]
     repeat: u64,
@@ -115,7 +132,7 @@ pub struct Args {
     /// Let every judge take this much longer for an answer, in microseconds
     #[arg(long, value_name = "US", default_value_t = 0)]
     judge_delay: u64,
-    /// Probability of an end of sequence per token, 0 to 1; it ends the rollout
+    /// Probability of an end of sequence per token, 0 to 1; it ends the rollout. With --model any above 0 lets the model's own ends do so
     #[arg(long, value_name = "P", default_value_t = 0.0, value_parser = super::fraction)]
     eos: f64,
     /// Abort every Nth rollout as soon as it decodes; 0 is none
@@ -136,7 +153,8 @@ pub struct Args {
     /// Descriptors that are worth a doorbell while the device has enough to do
     #[arg(long, value_name = "N", default_value_t = 16)]
     window: usize,
-    /// Blocks of the KV arena, of 32 tokens each; by default what the trace can have in use at a time, within 65,536
+    /// Blocks of the KV arena, of 32 tokens each; by default what the trace can have in use at a time, within 65,536, and with --model within
+    /// 1 GiB
     #[arg(long, value_name = "N")]
     kv_blocks: Option<u32>,
     /// Share equal prompts within a group only, not across requests
@@ -239,8 +257,10 @@ pub fn run(args: Args) -> Result<ExitCode, Failure> {
             "the trace has no requests to run; use one with requests and a limit of at least 1",
         ));
     }
+    let models = language::Models::read(&args, &mut trace)?;
     let json = args.json.as_deref().map(|path| Sink::open("JSON", path)).transpose()?;
-    let Built { mut pipeline, metrics, collector, device, capacity } = setup::build(&args, kind, &trace)?;
+    let Built { mut pipeline, metrics, collector, device, capacity, publishing, verdict } =
+        setup::build(&args, kind, &trace, models)?;
     let server = args.listen.as_deref().map(|address| Server::start(address, metrics.clone())).transpose();
     let server = server.map_err(Failure::input)?;
     if let Some(server) = &server {
@@ -249,7 +269,7 @@ pub fn run(args: Args) -> Result<ExitCode, Failure> {
 
     let rollouts = trace.requests.len() as f64 * args.repeat as f64 * f64::from(args.group);
     let warm_up = args.strict.then_some((rollouts * args.warm_up).ceil() as u64);
-    let publisher = (args.publish_every > 0).then(|| pipeline.publisher());
+    let publisher = (args.publish_every > 0 || publishing.is_some()).then(|| pipeline.publisher());
     let over = AtomicBool::new(false);
     let ran = thread::scope(|scope| {
         let feed = Feed::repeated(&trace.requests, args.repeat);
@@ -257,7 +277,8 @@ pub fn run(args: Args) -> Result<ExitCode, Failure> {
             thread::Builder::new().name("hot".into()).spawn_scoped(scope, || hot(pipeline, feed, warm_up));
         let hot =
             hot.map_err(|error| Failure::failed(format!("the hot thread could not be started: {error}")))?;
-        let publisher = publisher.map(|publisher| start_publisher(scope, publisher, &args, &metrics, &over));
+        let publisher =
+            publisher.map(|publisher| start_publisher(scope, publisher, publishing, &args, &metrics, &over));
         show_progress(&trace, &args, &metrics, || hot.is_finished());
         let ran = hot.join().map_err(|_| Failure::failed("the hot thread panicked"));
         over.store(true, Ordering::Release);
@@ -266,7 +287,7 @@ pub fn run(args: Args) -> Result<ExitCode, Failure> {
     })?;
 
     let Ran { mut pipeline, mut result, facts, wall, refused } = ran;
-    let kv = pipeline.kv_counts();
+    let (kv, preempted) = (pipeline.kv_counts(), pipeline.preempted());
     let (alone, first_error) = (pipeline.blocks_alone(), pipeline.first_error().copied());
     let failures = pipeline.failures().to_vec();
     let mut ends = pipeline.into_ends();
@@ -284,6 +305,12 @@ pub fn run(args: Args) -> Result<ExitCode, Failure> {
         reasons.push(error.to_string());
     }
     let stored = stored.map_err(|error| reasons.push(error.to_string())).ok();
+    let verdict = verdict.map(|verdict| verdict.lock().unwrap_or_else(PoisonError::into_inner).clone());
+    if let Some(Verdict { checked, different, first: Some(first) }) = &verdict {
+        reasons.push(format!(
+            "{different} of {checked} trajectories are not the oracle's; the first is {first}"
+        ));
+    }
     let values = metrics.counters.values();
     if result.is_ok() && values.rollouts_failed > 0 && values.rollouts_completed == 0 {
         reasons.push("no rollout has ended with a trajectory, and some have failed".to_owned());
@@ -305,9 +332,11 @@ pub fn run(args: Args) -> Result<ExitCode, Failure> {
         events: events.map(|(report, _)| report),
         kv,
         alone,
+        preempted,
         stored,
         first_error,
         facts: facts.as_ref(),
+        verdict,
         reasons: &reasons,
     };
     let to_stderr = matches!(json, Some(Sink::Standard));
@@ -336,11 +365,12 @@ fn hot(mut pipeline: Pipeline, mut feed: Feed<'_>, warm_up: Option<u64>) -> Ran 
 fn start_publisher<'scope>(
     scope: &'scope thread::Scope<'scope, '_>,
     publisher: Publisher,
+    publishing: Option<Publishing>,
     args: &'scope Args,
     metrics: &'scope Metrics,
     over: &'scope AtomicBool,
 ) -> Result<thread::ScopedJoinHandle<'scope, Option<String>>, Failure> {
-    let publish = move || publish::run(publisher, args, metrics, over);
+    let publish = move || publish::run(publisher, publishing, args, metrics, over);
     let thread = thread::Builder::new().name("publisher".into()).spawn_scoped(scope, publish);
     thread.map_err(|error| Failure::failed(format!("the publisher's thread could not be started: {error}")))
 }

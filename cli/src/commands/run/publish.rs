@@ -9,6 +9,7 @@ use doorbell_contract::{GOLDEN, PolicyMode, mix};
 use doorbell_runtime::metrics::Metrics;
 use doorbell_runtime::pipeline::{PublishAnswer, Publisher};
 
+use super::language::Publishing;
 use super::{Args, report};
 
 /// How often the publisher looks how many rollouts have ended.
@@ -36,13 +37,26 @@ impl From<Mode> for PolicyMode {
 }
 
 /// Publishes a version each time that enough rollouts have ended, one after the other, until the run is over. Says why one was
-/// refused: then no other is published.
-pub fn run(mut publisher: Publisher, args: &Args, metrics: &Metrics, over: &AtomicBool) -> Option<String> {
+/// refused: then no other is published. With a language model the first is due at once, as nothing runs without it.
+pub fn run(
+    mut publisher: Publisher,
+    mut publishing: Option<Publishing>,
+    args: &Args,
+    metrics: &Metrics,
+    over: &AtomicBool,
+) -> Option<String> {
     let mut version = 0u16;
-    let mut due = args.publish_every;
+    let mut due = if publishing.is_some() { 0 } else { args.publish_every };
     while !over.load(Ordering::Acquire) {
-        if let Some((version, PublishAnswer::Refused(refusal))) = publisher.answer() {
-            return Some(format!("version {version} was not published: {refusal}"));
+        match publisher.answer() {
+            Some((version, PublishAnswer::Refused(refusal))) => {
+                return Some(format!("version {version} was not published: {refusal}"));
+            }
+            Some((_, PublishAnswer::Resident)) => publishing.iter_mut().for_each(Publishing::published),
+            None => {}
+        }
+        if due > 0 && args.publish_every == 0 && publisher.awaited() == 0 {
+            return None;
         }
         if publisher.awaited() > 0 || report::ended(&metrics.counters.values()) < due {
             thread::sleep(LOOK);
@@ -50,11 +64,18 @@ pub fn run(mut publisher: Publisher, args: &Args, metrics: &Metrics, over: &Atom
         }
         version = version.wrapping_add(1);
         let salt = mix(args.seed ^ u32::from(version).wrapping_mul(GOLDEN));
+        let mode = if due == 0 { PolicyMode::Wait } else { args.publish_mode.into() };
         // Nothing else waits, so that there is room.
-        if publisher.publish(version, salt, args.publish_mode.into()).is_err() {
-            return None;
+        let asked = match &publishing {
+            None => publisher.publish(version, salt, mode).map_err(|_| String::new()),
+            Some(publishing) => {
+                publishing.publish(&mut publisher, version, mode).map_err(|failure| failure.to_string())
+            }
+        };
+        if let Err(what) = asked {
+            return Some(format!("version {version} was not published: {what}"));
         }
-        due += args.publish_every;
+        due += args.publish_every.max(1);
     }
     // What was answered since.
     match publisher.answer() {

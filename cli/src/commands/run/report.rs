@@ -17,6 +17,7 @@ use doorbell_trace::{Format, Trace};
 use serde_json::json;
 
 use super::Args;
+use super::language::Verdict;
 use super::reward::{Model, Who};
 use crate::output::table;
 
@@ -43,10 +44,14 @@ pub struct Report<'a> {
     pub kv: PrefixCounts,
     /// Blocks without any sharing.
     pub alone: u64,
+    /// How often a rollout gave its blocks back at a checkpoint.
+    pub preempted: u64,
     pub stored: Option<Stored>,
     pub first_error: Option<HwCompletion>,
     /// What the guard saw, if it was asked for.
     pub facts: Option<&'a Result<Facts, String>>,
+    /// What the oracle says, if it was asked.
+    pub verdict: Option<Verdict>,
     /// Why the run ended early, if it did.
     pub reasons: &'a [String],
 }
@@ -92,6 +97,10 @@ impl Report<'_> {
             let _ = writeln!(text, "\n{}", events.to_string().trim_end());
         }
         let _ = writeln!(text, "\n{}", self.blocks());
+        if self.preempted > 0 {
+            let _ =
+                writeln!(text, "gave their KV blocks back at a checkpoint, for others: {}", self.preempted);
+        }
         let stalls: Vec<String> = STAGES
             .iter()
             .zip(values.credit_stalls)
@@ -105,6 +114,12 @@ impl Report<'_> {
         let stalls = if stalls.is_empty() { "never".to_owned() } else { stalls.join(", ") };
         let _ = writeln!(text, "admission held back: {stalls}");
         let _ = writeln!(text, "{}", self.trajectories());
+        if let Some(Verdict { checked, different, .. }) = &self.verdict {
+            let _ = writeln!(
+                text,
+                "held to the oracle: {checked} trajectories, with log-probabilities, keys and values; {different} differ"
+            );
+        }
         if let Some(completion) = &self.first_error {
             let code = ErrorCode::try_from(completion.error).map_or("an unknown code", ErrorCode::name);
             let _ = writeln!(
@@ -161,6 +176,7 @@ impl Report<'_> {
     fn heading(&self) -> String {
         let format = self.format.map(|format| format!(", {format}")).unwrap_or_default();
         let Args { group, checkpoint, policy, reward, reward_model, reward_queue, .. } = self.args;
+        let model = self.args.model.as_ref().map(|model| format!(" of {model}")).unwrap_or_default();
         let groups = if *group > 1 { format!(" in groups of {group}") } else { String::new() };
         let judged = match (reward, reward_model) {
             (Who::Host, Model::Digest) => "judged",
@@ -179,7 +195,7 @@ impl Report<'_> {
             scored += ", on queue pairs of its own";
         }
         format!(
-            "{}{format}: {} requests{groups} on {}, {policy}, {scored}",
+            "{}{format}: {} requests{model}{groups} on {}, {policy}, {scored}",
             self.trace.source,
             self.trace.requests.len(),
             self.device
@@ -307,7 +323,7 @@ impl Report<'_> {
             .map(|lost| json!({ "request": lost.request, "member": lost.member, "reason": lost.to_string() }))
             .collect();
         let faults: Vec<_> = self.judges.faults.iter().map(ToString::to_string).collect();
-        let value = json!({
+        let mut value = json!({
             "source": self.trace.source,
             "requests": self.trace.requests.len(),
             "repeat": self.args.repeat,
@@ -350,6 +366,14 @@ impl Report<'_> {
             })),
             "strict": facts,
         });
+        if let Some(model) = &self.args.model {
+            value["model"] = json!(model);
+            value["prefill_tokens"] = json!(self.args.prefill_tokens);
+            value["kv"]["preempted"] = json!(self.preempted);
+            value["oracle"] = json!(self.verdict.as_ref().map(|Verdict { checked, different, first }| {
+                json!({ "checked": checked, "different": different, "first": first })
+            }));
+        }
         serde_json::to_string_pretty(&value).unwrap_or_default() + "\n"
     }
 }

@@ -3,16 +3,17 @@
 use std::fs::File;
 use std::io::BufWriter;
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use doorbell_engine::NO_RANGES;
 use doorbell_host::QueueConfig;
 use doorbell_runtime::events::{Clock, Collector, Perfetto, TickRate};
-use doorbell_runtime::kv::{PrefixConfig, Prefixes, Sharing};
+use doorbell_runtime::kv::{AnswerStart, PrefixConfig, Prefixes, Sharing};
 use doorbell_runtime::metrics::{CollectorThread, Metrics};
 use doorbell_runtime::pipeline::{
-    Credits, Discard, Inline, Options, Parts, Pipeline, RewardStage, TrajectoryStage,
+    Credits, Discard, Inline, LanguageParts, Options, Parts, Pipeline, PromptSpans, RewardStage,
+    SequenceMemory, TrajectoryStage,
 };
 use doorbell_runtime::reward::{
     AnswerMemory, DigestJudge, Judge, Pool, PoolOptions, Prompts, RangeJudge, RuleJudge, Rules, SlowJudge,
@@ -23,6 +24,7 @@ use doorbell_trace::{PREFIX_BLOCK_TOKENS, Request, Trace};
 
 use super::super::GpuList;
 use super::inject::Faulty;
+use super::language::{self, Checked, Models, Publishing, Verdict};
 use super::reward::{self, Who};
 use super::{Args, Wait};
 use crate::failure::Failure;
@@ -50,15 +52,29 @@ pub struct Built {
     pub device: String,
     /// Slots of its submission queue.
     pub capacity: usize,
+    /// What publishes the weights of a language model.
+    pub publishing: Option<Publishing>,
+    /// What the oracle says of the trajectories, if it is asked.
+    pub verdict: Option<Arc<Mutex<Verdict>>>,
 }
 
 /// Opens and allocates everything.
-pub fn build(args: &Args, kind: Kind, trace: &Trace) -> Result<Built, Failure> {
+pub fn build(args: &Args, kind: Kind, trace: &Trace, models: Option<Models>) -> Result<Built, Failure> {
     reward::check(args, kind)?;
-    let options = options(args, trace)?;
+    if models.is_some() && args.queues != args.functions {
+        return Err(Failure::input(format!(
+            "--model needs a function for each queue pair, with a MODEL region and an arena of its own; give --functions {}",
+            args.queues
+        )));
+    }
+    let language = models.as_ref().map(|models| models.language(args));
+    let options = Options { language, ..options(args, trace)? };
     let slots = options.slots;
-    let kv = blocks(args, trace, options.max_output_tokens)?;
-    let settings = settings(args, kind, &options);
+    let kv = blocks(args, trace, options.max_output_tokens, models.as_ref())?;
+    let mut settings = settings(args, kind, &options);
+    if let Some(models) = &models {
+        settings.queue = models.regions(&options, kv.blocks, settings.queue);
+    }
     let Opened { device, rewards: beside } = match args.reward_queue {
         true => kind.open_with_rewards(&settings)?,
         false => kind.open(&settings)?.into(),
@@ -119,6 +135,17 @@ pub fn build(args: &Args, kind: Kind, trace: &Trace) -> Result<Built, Failure> {
         }
     };
 
+    let publishing = models.as_ref().map(|models| models.weights(&*device));
+    let (mut trajectories, mut language, mut verdict) = (trajectories, None, None);
+    if let Some(models) = models {
+        let made = PromptSpans::new(&options);
+        language = Some(LanguageParts { prompts: models.prompts(), made: made.clone() });
+        if args.check {
+            let memory = SequenceMemory::new(options.clone(), &*device, spans.clone(), made);
+            let (checked, told) = Checked::start(trajectories, models, memory, slots)?;
+            (trajectories, verdict) = (Box::new(checked), Some(told));
+        }
+    }
     let (name, capacity) = (device.name().to_owned(), device.capacity());
     let clock = Clock::new();
     let metrics = Arc::new(Metrics::new(&format!("{} on {name}", trace.source), clock.clone(), loads));
@@ -150,11 +177,12 @@ pub fn build(args: &Args, kind: Kind, trace: &Trace) -> Result<Built, Failure> {
         prompts,
         trajectories,
         spans,
+        language,
         recorder,
         metrics: metrics.clone(),
     };
     let pipeline = Pipeline::new(options, parts).map_err(Failure::input)?;
-    Ok(Built { pipeline, metrics, collector, device: name, capacity })
+    Ok(Built { pipeline, metrics, collector, device: name, capacity, publishing, verdict })
 }
 
 /// Versions that one rollout may see: each gives it a token at least.
@@ -195,7 +223,7 @@ fn options(args: &Args, trace: &Trace) -> Result<Options, Failure> {
         window: args.window,
         abort_every: args.abort_every,
         judge_group: args.judge_group,
-        logprobs: args.logprobs,
+        logprobs: args.logprobs || args.check,
         max_staleness: args.max_staleness,
         sleeps: args.wait == Wait::Sleep,
         max_failures: args.max_failures,
@@ -271,19 +299,27 @@ fn judge(args: &Args) -> Result<impl FnMut(usize) -> Box<dyn Judge> + Send + use
 }
 
 /// The tables of KV blocks; refuses to have fewer blocks than some request needs.
-fn blocks(args: &Args, trace: &Trace, longest: u32) -> Result<PrefixConfig, Failure> {
+fn blocks(
+    args: &Args,
+    trace: &Trace,
+    longest: u32,
+    models: Option<&Models>,
+) -> Result<PrefixConfig, Failure> {
     let longest_prompt = trace.requests.iter().map(|request| request.prompt_tokens).max().unwrap_or(0);
     let slots = args.slots.max(args.group);
     // What a group takes at most: each member writes on in the prompt's last block, if that is not full.
     let need = |request: &Request| {
-        let partial = u64::from(request.prompt_tokens % BLOCK_TOKENS);
+        // The keys and values of the last token are the first step's.
+        let prompt = request.prompt_tokens.saturating_sub(models.is_some().into());
+        let partial = u64::from(prompt % BLOCK_TOKENS);
         let answer = (partial + u64::from(request.output_tokens)).div_ceil(BLOCK_TOKENS.into());
-        u64::from(request.prompt_tokens.div_ceil(BLOCK_TOKENS)) + u64::from(args.group) * answer
+        u64::from(prompt.div_ceil(BLOCK_TOKENS)) + u64::from(args.group) * answer
     };
     let (least, number) = trace.requests.iter().map(need).zip(0u64..).max().unwrap_or_default();
     // What all slots take at a time, and no more than the whole trace does.
     let all = u64::from((slots / args.group).max(1)).saturating_mul(least);
     let whole = trace.requests.iter().map(need).fold(0, u64::saturating_add).saturating_mul(args.repeat);
+    let most = models.map_or(BLOCKS, |models| BLOCKS.min(language::ARENA / models.block_bytes()));
     let blocks = match args.kv_blocks {
         // The tables say what is wrong with none at all.
         Some(blocks) if blocks > 0 && u64::from(blocks) < least => {
@@ -293,7 +329,7 @@ fn blocks(args: &Args, trace: &Trace, longest: u32) -> Result<PrefixConfig, Fail
             )));
         }
         Some(blocks) => blocks,
-        None => u32::try_from(all.min(whole).min(BLOCKS).max(least)).map_err(|_| {
+        None => u32::try_from(all.min(whole).min(most).max(least)).map_err(|_| {
             Failure::input(format!(
                 "request {number} needs {least} KV blocks in groups of {}, more than there can be (2^32); give smaller \
                  groups",
@@ -301,18 +337,22 @@ fn blocks(args: &Args, trace: &Trace, longest: u32) -> Result<PrefixConfig, Fail
             ))
         })?,
     };
+    let swaps = args.swap_blocks > 0;
     let pieces: usize = trace.requests.iter().map(|request| request.prefix.len()).sum();
     Ok(PrefixConfig {
         blocks,
         block_tokens: BLOCK_TOKENS,
+        answer_start: if models.is_some() { AnswerStart::SamePage } else { AnswerStart::NewBlock },
         sharing: if args.share_groups_only { Sharing::Group } else { Sharing::Requests },
         prefixes: slots,
         branches: slots,
-        prompt_tokens: longest_prompt.max(1),
-        answer_tokens: longest,
+        // Who gave its blocks back comes back with a prompt of all that it has.
+        prompt_tokens: longest_prompt.max(1) + if swaps { longest } else { 0 },
+        answer_tokens: longest + if swaps { BLOCK_TOKENS } else { 0 },
         // Each has at least one block while it is remembered; the longest prompt must fit.
-        nodes: (pieces.min(blocks as usize) as u32).max(longest_prompt.div_ceil(PREFIX_BLOCK_TOKENS)).max(1),
-        ..PrefixConfig::default()
+        nodes: (pieces.min(blocks as usize) as u32)
+            .max((longest_prompt + if swaps { longest } else { 0 }).div_ceil(PREFIX_BLOCK_TOKENS))
+            .max(1),
     })
 }
 

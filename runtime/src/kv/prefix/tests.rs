@@ -23,7 +23,7 @@ fn config(sharing: Sharing, answer_start: AnswerStart, blocks: u32) -> PrefixCon
 }
 
 fn group(prefix: &[u32], prompt_tokens: u32, members: u32, answer_tokens: u32) -> Group<'_> {
-    Group { prefix, prompt_tokens, members, answer_tokens }
+    Group { prefix, prompt_tokens, domain: 0, members, answer_tokens }
 }
 
 #[test]

@@ -1,10 +1,11 @@
 //! Stages that take their time, as a seed decides.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use doorbell_contract::{CompletionFlags, DescFlags, HwDesc, HwEvent};
+use doorbell_contract::{CompletionFlags, DescFlags, HwDesc, HwEvent, Opcode};
+use doorbell_host::language::LanguageRegions;
 use doorbell_host::{Counters as DeviceCounters, DeviceError, Features, TokenRegion};
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
@@ -167,6 +168,10 @@ impl<T: Trick> Device for Tricky<T> {
         self.inner.logp_regions()
     }
 
+    fn language_regions(&self) -> Vec<LanguageRegions> {
+        self.inner.language_regions()
+    }
+
     fn counters(&mut self) -> Result<DeviceCounters, DeviceError> {
         self.inner.counters()
     }
@@ -186,8 +191,9 @@ pub struct Shuffle {
     /// Completions of each rollout, in order, each with its number among all and its group's prefix.
     held: Vec<VecDeque<Held>>,
     places: HashMap<u32, usize>,
-    /// The group of each descriptor that was submitted, by `user_data`.
+    /// The group of each descriptor that was submitted, by `user_data`, and those that open one.
     prefixes: HashMap<u64, u32>,
+    openers: HashSet<u64>,
     count: usize,
     number: u64,
 }
@@ -205,6 +211,7 @@ impl Shuffle {
             held: vec![],
             places: HashMap::new(),
             prefixes: HashMap::new(),
+            openers: HashSet::new(),
             count: 0,
             number: 0,
         }
@@ -221,11 +228,14 @@ impl Shuffle {
         self.count += 1;
     }
 
-    /// GROUP_DONE comes behind all that its group had before it, and before all that comes behind it there (R17): a host sees the
-    /// completions of a queue pair in one order.
+    /// GROUP_DONE comes behind all that its group had before it, and before all that comes behind it there, and what opens a group before all
+    /// of it (R17): a host sees the completions of a queue pair in one order.
     fn may_come(&self, place: usize) -> bool {
         let Some(held) = self.held[place].front() else { return false };
-        let done = |held: &Held| held.completion.has(CompletionFlags::GROUP_DONE);
+        let done = |held: &Held| {
+            held.completion.has(CompletionFlags::GROUP_DONE)
+                || self.openers.contains(&held.completion.user_data)
+        };
         let before = |other: &&Held| {
             other.prefix.is_some() && other.prefix == held.prefix && other.number < held.number
         };
@@ -238,8 +248,18 @@ impl Trick for Shuffle {
     fn submit(&mut self, inner: &mut dyn Device, batch: &[HwDesc]) -> Result<usize, DeviceError> {
         let some = if self.random.next_u32().is_multiple_of(8) { batch.len() / 2 } else { batch.len() };
         let taken = inner.submit(&batch[..some])?;
-        for desc in batch[..taken].iter().filter(|desc| desc.flags & DescFlags::COW_PREFIX.bits() != 0) {
-            self.prefixes.insert(desc.user_data, desc.prefix_id);
+        let opens = |desc: &HwDesc| desc.opcode == Opcode::Prefill as u8 && desc.max_tokens > 0;
+        for desc in &batch[..taken] {
+            if opens(desc) {
+                self.openers.insert(desc.user_data);
+            } else {
+                // A part of the prompt of another group that had this name.
+                self.openers.remove(&desc.user_data);
+                self.prefixes.remove(&desc.user_data);
+            }
+            if opens(desc) || desc.flags & DescFlags::COW_PREFIX.bits() != 0 {
+                self.prefixes.insert(desc.user_data, desc.prefix_id);
+            }
         }
         Ok(taken)
     }
@@ -533,6 +553,9 @@ impl Trick for Unreadable {
     }
 }
 
+/// Looks at what is stored.
+pub type Check = Box<dyn Fn(&Finished) + Send>;
+
 /// A writer that notes what it gets, when it feels like it.
 pub struct Store {
     regions: Vec<TokenRegion>,
@@ -540,11 +563,13 @@ pub struct Store {
     notes: Notes,
     random: ChaCha8Rng,
     held: Vec<Finished>,
+    /// Holds what is stored to the oracle of engine 1.
+    pub check: Option<Check>,
 }
 
 impl Store {
     pub fn new(regions: Vec<TokenRegion>, spans: Spans, notes: Notes, seed: u64) -> Self {
-        Self { regions, spans, notes, random: random(seed, 3), held: vec![] }
+        Self { regions, spans, notes, random: random(seed, 3), held: vec![], check: None }
     }
 }
 
@@ -566,6 +591,9 @@ impl TrajectoryStage for Store {
             let mut tokens = vec![0; finished.answer_tokens as usize];
             self.regions[finished.shard as usize].read(finished.offset, &mut tokens).unwrap();
             *out = finished.rollout;
+            if let Some(check) = &self.check {
+                check(&finished);
+            }
             let spans = self.spans.read(finished.rollout.slot(), finished.spans as usize).unwrap().collect();
             let mut all = self.notes.2.lock().unwrap_or_else(PoisonError::into_inner);
             all.insert((finished.request, finished.member), spans);

@@ -2,6 +2,7 @@
 
 mod doubles;
 mod groups;
+mod language;
 mod lives;
 mod policies;
 mod rewards;
@@ -19,7 +20,7 @@ use rstest::rstest;
 
 use super::*;
 use crate::events::Clock;
-use crate::kv::{PrefixConfig, Sharing};
+use crate::kv::{AnswerStart, PrefixConfig, Sharing};
 use crate::policy::PolicyKind;
 use crate::reward::{
     Answer, AnswerMemory, DeviceRewards, DigestJudge, Judge, JudgeError, JudgeFailure, Pool, PoolOptions,
@@ -56,6 +57,8 @@ struct Setup {
     ranges: Ranges,
     /// Whether the device tells the lives of its descriptors.
     lives: bool,
+    /// The models that rollouts of engine 1 run, and bytes of each.
+    models: Option<language::Models>,
     seed: u64,
 }
 
@@ -96,7 +99,7 @@ impl Setup {
                 policy_slots: 2,
                 reward_models: 2,
                 tick_hz: 0,
-                engines: 1,
+                engines: 2,
             },
             publish: None,
             spans: 1,
@@ -104,19 +107,26 @@ impl Setup {
             model: RewardModel::Digest,
             ranges: NO_RANGES,
             lives: false,
+            models: None,
             seed: 1,
         }
     }
 
     fn kv(&self) -> Prefixes {
+        // Whoever gave its blocks back comes back with a prompt of all that it has.
+        let longest = self.options.language.map_or(0, |_| self.options.max_output_tokens + 32);
         let config = PrefixConfig {
             blocks: self.blocks,
             sharing: Sharing::Requests,
             prefixes: self.options.slots,
             branches: self.options.slots,
-            prompt_tokens: self.requests.iter().map(|request| request.prompt_tokens).max().unwrap(),
-            answer_tokens: self.options.max_output_tokens,
+            prompt_tokens: longest + self.requests.iter().map(|request| request.prompt_tokens).max().unwrap(),
+            answer_tokens: self.options.max_output_tokens.max(longest),
             nodes: 4096,
+            answer_start: match self.models {
+                Some(_) => AnswerStart::SamePage,
+                None => AnswerStart::NewBlock,
+            },
             ..PrefixConfig::default()
         };
         Prefixes::new(config).unwrap()
@@ -189,7 +199,7 @@ impl Setup {
             ranges: self.ranges,
             event_slots: if self.lives { 4096 } else { 0 },
             life_events: self.lives,
-            ..QueueConfig::default()
+            ..language::regions(self)
         }
     }
 
@@ -231,6 +241,8 @@ impl Setup {
                 Box::new(Moody::new(QueueRewards::new(queues, slots, scale).unwrap(), self.seed))
             }
         };
+        let mut store = doubles::Store::new(regions, spans.clone(), notes.clone(), self.seed);
+        let language = self.models.as_ref().map(|models| models.parts(self, &device, &mut store, &spans));
         let parts = Parts {
             device: Box::new(Tricky { inner: Box::new(device), trick: Shuffle::new(self.seed) }),
             sq_start: None,
@@ -238,8 +250,9 @@ impl Setup {
             kv: self.kv(),
             rewards,
             prompts,
-            trajectories: Box::new(doubles::Store::new(regions, spans.clone(), notes.clone(), self.seed)),
+            trajectories: Box::new(store),
             spans,
+            language,
             recorder: None,
             metrics: Arc::new(Metrics::new("test", Clock::simulated(), None)),
         };
@@ -260,19 +273,30 @@ impl Setup {
         let (mut pipeline, notes) = self.pipeline();
         let mut publisher = pipeline.publisher();
         let (mut turns, mut version) = (0, 0u16);
+        let mut weights = language::lay(&self.models, &pipeline);
+        if let Some(weights) = &mut weights {
+            version = 1;
+            publisher.publish_weights(version, weights.lay(version), PolicyMode::Wait).unwrap();
+        }
         pipeline
             .run(feed, |pipeline| {
                 turns += 1;
                 assert!(turns < TURNS, "seed {}: stalled with {}", self.seed, pipeline.occupancy());
                 if let Some((version, answer)) = publisher.answer() {
                     assert_eq!(answer, PublishAnswer::Resident, "seed {}: version {version}", self.seed);
+                    weights.iter_mut().for_each(language::Laid::published);
                 }
                 if let Some((every, mode)) = self.publish
                     && turns % every == 0
                     && publisher.awaited() == 0
                 {
                     version += 1;
-                    publisher.publish(version, salt(version), mode).unwrap();
+                    match &weights {
+                        None => publisher.publish(version, salt(version), mode).unwrap(),
+                        Some(weights) => {
+                            publisher.publish_weights(version, weights.lay(version), mode).unwrap();
+                        }
+                    }
                 }
                 false
             })
