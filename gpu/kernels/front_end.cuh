@@ -729,6 +729,7 @@ __device__ __noinline__ void join(FrontEnd& f, DeviceState& state, uint32_t queu
 // The warp has the turn: nothing is admitted meanwhile. And it is the publisher of its function: in the other front ends
 // nothing is admitted either, from the time when they are asked whether the slot is in use until they have the new versions.
 // So there is one moment in which these become resident for all (R20).
+template <bool kLanguage>
 __device__ __noinline__ uint32_t publish_policy(FrontEnd& f, DeviceState& state, uint32_t queue, const uint4* stage,
                                                 uint32_t k) {
   const uint32_t warp = threadIdx.x / kWarp, lane = threadIdx.x % kWarp;
@@ -752,7 +753,7 @@ __device__ __noinline__ uint32_t publish_policy(FrontEnd& f, DeviceState& state,
   // One lane's, as each may have read at another time.
   const uint32_t w0 = __shfl_sync(kEveryLane, mine.x, 0), salt = __shfl_sync(kEveryLane, mine.y, 0);
   const uint32_t length = __shfl_sync(kEveryLane, mine.z, 0), check = __shfl_sync(kEveryLane, mine.w, 0);
-  const bool of_language = model_id == engine::kLanguageModel;
+  const bool of_language = kLanguage && model_id == engine::kLanguageModel;
   const bool agrees = mix(mix(mix(w0 ^ DOORBELL_GOLDEN) ^ salt) ^ length) == check &&
                       w0 == (model_id << 16 | version) && length == (of_language ? sizeof(doorbell_hw_image) : 0);
   language::Publication& publication = f.publication;
@@ -911,6 +912,7 @@ struct Run {
 };
 
 // A fetch warp's, or the scout's, part of a session.
+template <bool kLanguage>
 struct Fetcher {
   FrontEnd& f;
   DeviceState& state;
@@ -1096,7 +1098,7 @@ struct Fetcher {
         const bool keeps = was_bound && (o.desc.opcode() != DOORBELL_OP_DECODE || o.outcome.status == DOORBELL_STATUS_ERROR);
         const uint32_t belongs_to = o.bound;
         const Outcome outcome = o.outcome;
-        prepare<true>(o, index, f);
+        prepare<kLanguage>(o, index, f);
         if (was_bound) o.bound = belongs_to;
         if (keeps) {
           o.outcome = outcome;
@@ -1124,7 +1126,7 @@ struct Fetcher {
       const bool fence = __shfl_sync(kEveryLane, o.is_fence, k);
       uint32_t missing = DOORBELL_WAIT_NOTHING;
       // R17, R27: what belongs to a group starts behind its PREFILL. Before anything is asked of those that run.
-      if (UNLIKELY(__any_sync(kEveryLane, order::load_acquire_block(&f.opening) != 0))) {
+      if (kLanguage && UNLIKELY(__any_sync(kEveryLane, order::load_acquire_block(&f.opening) != 0))) {
         const bool joins = (mask & unbound) >> lane & 1 && o.desc.opcode() != DOORBELL_OP_PREFILL;
         const uint32_t early = __ballot_sync(kEveryLane, joins && is_opening(f, o.desc.prefix_id()));
         if (early != 0) mask &= (early & (0u - early)) - 1;
@@ -1230,7 +1232,7 @@ struct Fetcher {
         // Out of the registers meanwhile, of which too few are left.
         put_back(o);
         __syncwarp();
-        const uint32_t error = publish_policy(f, state, queue, stage, k);
+        const uint32_t error = publish_policy<kLanguage>(f, state, queue, stage, k);
         resign(function, lane);
 #pragma unroll
         for (uint32_t part = 0; part < 4; part++) o.desc.quarter[part] = stage[staged(lane, part)];
@@ -1755,7 +1757,9 @@ __device__ __noinline__ void control_role(FrontEnd& f, const Launch& launch, uin
 // ---------------------------------------------------------------- the block
 
 // Sessions, one after the other, until the host wants no more. True for the last front end to end.
+template <bool kLanguage>
 __device__ bool block(FrontEnd& f, const Launch& launch, uint32_t queue) {
+  using Role = Fetcher<kLanguage>;
   const uint32_t warp = threadIdx.x / kWarp, lane = threadIdx.x % kWarp;
   doorbell_mailbox& mailbox = launch.mailboxes[queue];
   uint32_t session = 0;
@@ -1842,9 +1846,9 @@ __device__ bool block(FrontEnd& f, const Launch& launch, uint32_t queue) {
       } else if (warp == kCompletionWarp) {
         completion_role(f, launch, queue, f.completion_stage, lane);
       } else if (warp == kScoutWarp) {
-        Fetcher{f, *launch.state, queue, session, warp, Fetcher::again(lane), f.stage[warp]}.scout_role();
+        Role{f, *launch.state, queue, session, warp, Role::again(lane), f.stage[warp]}.scout_role();
       } else {
-        Fetcher{f, *launch.state, queue, session, warp, lane, f.stage[warp]}.role();
+        Role{f, *launch.state, queue, session, warp, lane, f.stage[warp]}.role();
       }
       // R12: behind this barrier, and the fence of the acknowledgement, nothing of the session writes memory.
       __syncthreads();

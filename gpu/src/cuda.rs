@@ -295,8 +295,8 @@ impl Gpu {
         let sizes =
             Sizes::ask(&kernels, &stream, &mailboxes).map_err(driver("asking the kernel for its sizes"))?;
         mailboxes.clear();
-        let function =
-            kernels.module.load_function("doorbell_persistent").map_err(driver("finding the kernel"))?;
+        let kernel = if language.is_some() { "doorbell_language" } else { "doorbell_persistent" };
+        let function = kernels.module.load_function(kernel).map_err(driver("finding the kernel"))?;
         // Loads its code, too: later a running kernel would be waited for.
         let shared = if language.is_some() { sizes.front_end.max(sizes.language) } else { sizes.front_end };
         function
@@ -355,11 +355,13 @@ impl Gpu {
         let LanguageMemory { model_bytes, cache_bytes } = self.options.language.unwrap_or_default();
         let mut launch = self.stream.launch_builder(&self.function);
         launch.arg(&state).arg(&mailboxes).arg(&queues);
-        launch.arg(&models).arg(&model_bytes).arg(&caches).arg(&cache_bytes).arg(&self.language_blocks);
+        if self.options.language.is_some() {
+            launch.arg(&models).arg(&model_bytes).arg(&caches).arg(&cache_bytes).arg(&self.language_blocks);
+        }
         count_launch();
         GRAVEYARD.kernel_starts();
         self.started.store(true, Ordering::Relaxed);
-        // SAFETY: the arguments are those of `doorbell_persistent`: device memory of the sizes that it asked for and is told, and
+        // SAFETY: the arguments are those of the kernel: device memory of the sizes that it asked for and is told, and
         // one mailbox per queue, all of which outlive it (see `wait_for_the_end`).
         unsafe { launch.launch_cooperative(config) }.map(|_| ())
     }

@@ -1,6 +1,7 @@
 //! `cargo xtask gpu-check`: compiles the GPU's kernels for every architecture, without a GPU.
 //!
-//! A register that ptxas spills goes to memory in every turn of a loop that never ends: none may be.
+//! A register that ptxas spills goes to memory in every turn of a loop that never ends: none may be, of what engine 0 runs. What runs with
+//! engine 1 alone is a kernel of its own, of many functions that call each other a few times for each token, and saves registers there.
 
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
@@ -108,7 +109,9 @@ fn check(root: &Path, nvcc: &Nvcc) -> Result<()> {
     }
     let spilled: Vec<String> = rows
         .iter()
-        .filter(|(_, function)| function.spill_stores + function.spill_loads > 0)
+        .filter(|(_, function)| {
+            function.spill_stores + function.spill_loads > 0 && !is_of_engine_1(&function.name)
+        })
         .map(|(architecture, function)| format!("{} for sm_{architecture}", function.name))
         .collect();
     ensure!(
@@ -117,6 +120,12 @@ fn check(root: &Path, nvcc: &Nvcc) -> Result<()> {
         spilled.join(", ")
     );
     Ok(())
+}
+
+/// Whether a function, by its name as the compiler has it, runs with engine 1 alone: its kernel and probe, what is in its namespace, and what of
+/// a front end is compiled for it.
+fn is_of_engine_1(name: &str) -> bool {
+    name.contains("language") || name.contains("ILb1E")
 }
 
 /// Where the toolkit's NVRTC lies, in a toolkit, a wheel or a distribution's package.
@@ -181,6 +190,14 @@ fn amount(line: &str, label: &str) -> Option<u32> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn engine_1_is_known_by_its_names() {
+        let role = |engine| format!("_ZN9front_end7FetcherILb{engine}EE18execute_in_generalER8FrontEnd");
+        assert!(["doorbell_language", "_ZN8language5Block6attendEj"].into_iter().all(is_of_engine_1));
+        assert!(is_of_engine_1(&role(1)) && !is_of_engine_1(&role(0)));
+        assert!(!is_of_engine_1("doorbell_persistent"));
+    }
 
     /// nvcc 13.5, with a helper that is not inlined and a limit on registers.
     const REPORT: &str = "\

@@ -46,9 +46,11 @@ void kernel_prepare_block() {
 }
 
 void kernel_lane(void* state, void* models, void* caches, const doorbell_cpu_options& options) {
-  doorbell_persistent(static_cast<DeviceState*>(state), static_cast<doorbell_mailbox*>(options.mailboxes), options.queues,
-                      static_cast<char*>(models), options.model_bytes, static_cast<char*>(caches), options.cache_bytes,
-                      options.language_blocks);
+  DeviceState* const of_device = static_cast<DeviceState*>(state);
+  doorbell_mailbox* const mailboxes = static_cast<doorbell_mailbox*>(options.mailboxes);
+  if (options.language_blocks == 0) return doorbell_persistent(of_device, mailboxes, options.queues);
+  doorbell_language(of_device, mailboxes, options.queues, static_cast<char*>(models), options.model_bytes,
+                    static_cast<char*>(caches), options.cache_bytes, options.language_blocks);
 }
 
 void kernel_probe(void* arguments) { probe_language(static_cast<LanguageProbe*>(arguments)); }
