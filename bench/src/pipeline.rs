@@ -157,6 +157,7 @@ impl Workload {
             spans: Spans::new(SLOTS, 1),
             recorder,
             metrics: metrics.clone(),
+            language: None,
         };
         let mut pipeline = Pipeline::new(options, parts).map_err(BenchError::input)?;
         let (result, elapsed) = timed(|| pipeline.run(&mut Feed::new(&self.requests), |_| false));
