@@ -107,7 +107,6 @@ fn after_the_warm_up_the_hot_thread_allocates_nothing() {
             recorder: Some(recorder),
             metrics: Arc::new(Metrics::new("test", clock, None)),
             device,
-            language: None,
         };
         let mut pipeline = Pipeline::new(options, parts).unwrap();
         let mut feed = Feed::new(&requests);
