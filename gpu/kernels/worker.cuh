@@ -236,9 +236,8 @@ __device__ __forceinline__ bool take_over(DeviceState& state, uint64_t* slot, ui
 
 // Takes tickets of the warps' work queue, each in turn of its arrival, until one tells it to end. A worker looks at the slot
 // of its own ticket alone, not at a word that two thousand look at; and it says there that it waits, so that what is
-// handed to it is its own without a further exchange. (A function of its own, as on Blackwell the front end's fetch
-// warps would spill a register otherwise.)
-__device__ __noinline__ void role(DeviceState& state, uint32_t worker_id, uint32_t lane) {
+// handed to it is its own without a further exchange.
+__device__ void role(DeviceState& state, uint32_t worker_id, uint32_t lane) {
   WorkQueue& work = state.work[kForWarps];
   for (;;) {
     uint32_t ticket = 0;
