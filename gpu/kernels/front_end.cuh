@@ -1848,7 +1848,8 @@ __device__ bool block(FrontEnd& f, const Launch& launch, uint32_t queue) {
       } else if (warp == kScoutWarp) {
         Role{f, *launch.state, queue, session, warp, Role::again(lane), f.stage[warp]}.scout_role();
       } else {
-        Role{f, *launch.state, queue, session, warp, lane, f.stage[warp]}.role();
+        // Computed anew on Blackwell, which else spills a register of the fetch warps.
+        Role{f, *launch.state, Role::again(queue), Role::again(session), Role::again(warp), lane, f.stage[warp]}.role();
       }
       // R12: behind this barrier, and the fence of the acknowledgement, nothing of the session writes memory.
       __syncthreads();
