@@ -178,22 +178,22 @@ fn workspace() -> TempDir {
     "HwDesc, field policy_version: only the mailbox has arrays"
 )]
 #[case::mailbox_lines(
-    "offset = 192\n",
-    "offset = 128\n",
-    "part at 128 begins no line of its own: the one before ends at 176"
+    "offset = 320\n",
+    "offset = 256\n",
+    "part at 256 begins no line of its own: the one before ends at 264"
 )]
 #[case::mailbox_hole(
-    "\"heartbeat\",   type = \"u32\", offset = 348",
-    "\"heartbeat\",   type = \"u32\", offset = 352",
-    "field heartbeat: bytes 348 to 351"
+    "\"heartbeat\",   type = \"u32\", offset = 476",
+    "\"heartbeat\",   type = \"u32\", offset = 480",
+    "field heartbeat: bytes 476 to 479"
 )]
 #[case::mailbox_padding(
-    "  { name = \"life\",               type = \"u32\", offset = 172,  doc = \"of the function: rises when a queue pair starts while none of the function is active\" },\n",
-    "",
-    "mailbox, part at 64: a structure that ends at byte 172 is padded behind it"
+    "{ name = \"arenas\",             type = \"u64\", offset = 200,  count = 8,",
+    "{ name = \"arenas\",             type = \"u32\", offset = 200,  count = 15,",
+    "mailbox, part at 64: a structure that ends at byte 260 is padded behind it"
 )]
 #[case::mailbox_name("name = \"cq_tail\"", "name = \"cq_head\"", "mailbox: two fields are called cq_head")]
-#[case::mailbox_size("size = 4096", "size = 256", "mailbox: its fields end at byte 520, its size is 256")]
+#[case::mailbox_size("size = 4096", "size = 256", "mailbox: its fields end at byte 1108, its size is 256")]
 fn an_unsound_contract_is_refused_by_name(#[case] from: &str, #[case] to: &str, #[case] expected: &str) {
     let error = format!("{:#}", Spec::parse(&edited(from, to)).unwrap_err());
     assert!(error.contains(expected), "{error}");
