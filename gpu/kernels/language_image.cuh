@@ -43,6 +43,26 @@ __device__ __forceinline__ uint64_t matrix_bytes(uint64_t rows, uint64_t columns
   return aligned(rows * aligned(columns) + 2 * rows);
 }
 
+// Brings whole lines of the host's memory into the device's: each of so many threads calls it, with its number, and has eight reads of 16
+// bytes on their way at a time.
+template <uint32_t kThreads>
+__device__ __forceinline__ void bring(char* to, uint64_t from, uint64_t bytes, uint32_t thread) {
+  constexpr uint32_t kParts = 8;
+  const uint4* const source = reinterpret_cast<const uint4*>(from);
+  uint4* const target = reinterpret_cast<uint4*>(to);
+  const uint64_t all = bytes / sizeof(uint4);
+#pragma unroll 1
+  for (uint64_t first = thread; first < all; first += kParts * kThreads) {
+    uint4 part[kParts];
+#pragma unroll
+    for (uint32_t k = 0; k < kParts; k++)
+      if (first + k * kThreads < all) part[k] = order::load_relaxed_sys(source + first + k * kThreads);
+#pragma unroll
+    for (uint32_t k = 0; k < kParts; k++)
+      if (first + k * kThreads < all) target[first + k * kThreads] = part[k];
+  }
+}
+
 // What a POLICY may load. It lies in the shared memory of its front end, as whoever publishes has no registers to spare; all lanes of a warp
 // call its functions.
 struct Publication {
@@ -91,20 +111,7 @@ struct Publication {
 
   // Takes the image into device memory, for blocks that come to it behind a release of this warp's.
   __device__ __noinline__ void load(char* to, LoadedModel& loaded, uint32_t lane) const {
-    constexpr uint32_t kParts = 8;
-    const uint4* const source = reinterpret_cast<const uint4*>(from);
-    uint4* const target = reinterpret_cast<uint4*>(to);
-    const uint64_t all = length / sizeof(uint4);
-#pragma unroll 1
-    for (uint64_t first = lane; first < all; first += kParts * kWarp) {
-      uint4 part[kParts];
-#pragma unroll
-      for (uint32_t k = 0; k < kParts; k++)
-        if (first + k * kWarp < all) part[k] = order::load_relaxed_sys(source + first + k * kWarp);
-#pragma unroll
-      for (uint32_t k = 0; k < kParts; k++)
-        if (first + k * kWarp < all) target[first + k * kWarp] = part[k];
-    }
+    bring<kWarp>(to, from, length, lane);
     __syncwarp();
     settle(to, lane);
     if (lane == 0) loaded = model;

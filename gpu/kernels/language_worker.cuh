@@ -289,31 +289,13 @@ class Worker {
       for (uint32_t k = 0; k < here; k++) good = good && job.blocks[k] != kNowhere;
       for (uint32_t k = 0; k < here && good; k++) {
         const bool is_partial = left != 0 && base + k + 1 == all;
-        bring(cache.local + (base + k) * sequence.block_bytes, is_partial && sequence.copies ? source : job.blocks[k],
-              sequence.block_bytes);
+        bring<kThreads>(cache.local + (base + k) * sequence.block_bytes,
+                        is_partial && sequence.copies ? source : job.blocks[k], sequence.block_bytes, threadIdx.x);
       }
       __syncthreads();
     }
     if (good && sequence.copies && own != source) write_back(own, left, shape);
     return good;
-  }
-
-  // Reads a block of the host's memory. All threads call it.
-  static __device__ void bring(char* to, uint64_t from, uint64_t bytes) {
-    constexpr uint32_t kParts = 8;
-    const uint4* const source = reinterpret_cast<const uint4*>(from);
-    uint4* const target = reinterpret_cast<uint4*>(to);
-    const uint64_t all = bytes / sizeof(uint4);
-#pragma unroll 1
-    for (uint64_t first = threadIdx.x; first < all; first += kParts * kBlockThreads) {
-      uint4 part[kParts];
-#pragma unroll
-      for (uint32_t k = 0; k < kParts; k++)
-        if (first + k * kBlockThreads < all) part[k] = order::load_relaxed_sys(source + first + k * kBlockThreads);
-#pragma unroll
-      for (uint32_t k = 0; k < kParts; k++)
-        if (first + k * kBlockThreads < all) target[first + k * kBlockThreads] = part[k];
-    }
   }
 
   // Writes the first `count` positions of the cache's last block to the block at `to`. All threads call it.
