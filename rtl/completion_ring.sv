@@ -44,9 +44,12 @@ module completion_ring
   input  logic        reserve_i,
   input  logic [3:0]  reserve_queue_i,
 
+  // A line goes to the write port, or a descriptor ends, or both: then the line is its last.
+  input  logic                       line_i,
+  input  logic [3:0]                 line_worker_i,
   input  logic                       done_valid_i,
   input  done_t                      done_i,
-  input  logic [LINE_COUNT_BITS-1:0] done_after_i,
+  input  logic [LINE_COUNT_BITS-1:0] done_after_i,   // lines of this worker that have gone, with that of this cycle
   input  logic [63:0]                done_addr_i,    // what it reads in memory lies there
   output logic [Workers-1:0]         done_ready_o,   // early: there is a place for a completion of this worker
 
@@ -385,50 +388,43 @@ module completion_ring
   end
 
   // ---------------------------------------------------------------- faulty lines
-  // All completions from the one with the first faulty line to the one with the last are marked. So a
-  // fault is never lost, at the price of suspecting a good descriptor between two faulty ones of one worker.
-  logic                       line_fault;
-  logic [Workers-1:0]         faulty_q;
-  logic [LINE_COUNT_BITS-1:0] fault_first_q [0:Workers-1];
-  logic [LINE_COUNT_BITS-1:0] fault_last_q  [0:Workers-1];
-  // Of each worker: its first record lies not before the first of them, and not before the last.
-  logic [Workers-1:0]         suspects, lasts;
-  logic                       suspect;
-  /* verilator lint_off UNUSEDSIGNAL */  // their signs alone
-  logic [LINE_COUNT_BITS-1:0] past_first, past_last;
-  /* verilator lint_on UNUSEDSIGNAL */
-  always_comb begin
-    suspects   = '0;
-    lasts      = '0;
-    past_first = '0;
-    past_last  = '0;
-    if (faulty_q != '0) begin
-      for (int w = 0; w < Workers; w++) begin
-        past_first  = after_q[w] - fault_first_q[w];
-        past_last   = after_q[w] - fault_last_q[w];
-        suspects[w] = faulty_q[w] && !past_first[LINE_COUNT_BITS-1];
-        lasts[w]    = !past_last[LINE_COUNT_BITS-1];
-      end
-    end
-  end
-  // What reads memory writes no line, and its answer is known.
-  logic blamed;
-  assign blamed     = suspect && !answered;
-  assign suspect    = take && suspects[take_worker];
+  // A completion is blamed for a faulty line of its own descriptor, and for no other. A worker's lines go, and are
+  // acknowledged, in order; so of those in flight it is enough to know which one is the first of its descriptor. Descriptors
+  // with lines are counted three times per worker, as their lines go, are acknowledged, and as their records leave: at most
+  // Depth of them have their record here, and one more is being run.
+  localparam int MarkBits = PlaceBits + 1;
+  localparam int SentBits = $clog2(MAX_WRITES);
+  logic                   opens_mem [0:(MAX_WRITES << WorkerBits)-1];   // of a line in flight: the first of its descriptor
+  logic                   fault_mem [0:(1 << (WorkerBits + MarkBits))-1];   // of a descriptor: one of its lines was faulty
+  logic [Workers-1:0]     lined_q;                                      // of what a worker runs a line has gone
+  logic [Depth-1:0]       wrote_q;                                      // of a record: its descriptor has lines
+  logic [MarkBits-1:0]    marked_q [0:(1 << WorkerBits)-1];             // descriptors of which a line was acknowledged
+  logic [MarkBits-1:0]    left_q   [0:(1 << WorkerBits)-1];             // records with lines that have left
+  logic [WorkerBits-1:0]  line_worker;
+  logic                   opens, line_fault, wrote, blamed;
+  logic [MarkBits-1:0]    mark;
+  assign line_worker = line_worker_i[WorkerBits-1:0];
+  assign opens       = line_ack && opens_mem[{ack_worker, next_ack_q[ack_worker][SentBits-1:0]}];
+  assign mark        = marked_q[ack_worker] - MarkBits'(!opens);
+  assign line_fault  = line_ack && ack_error_i;
+  assign wrote       = take && wrote_q[take_place];
+  assign blamed      = wrote && fault_mem[{take_worker, left_q[take_worker]}];
 
   always_ff @(posedge clk_i) begin
+    if (line_i) opens_mem[{line_worker, done_after_i[SentBits-1:0]}] <= !lined_q[line_worker];
+    if (push)   wrote_q[place] <= lined_q[push_worker] || line_i;
+    if (opens || line_fault) fault_mem[{ack_worker, mark}] <= line_fault;
     if (!rst_ni) begin
-      faulty_q <= '0;
+      lined_q <= '0;
+      for (int w = 0; w < Workers; w++) begin
+        marked_q[w] <= '0;
+        left_q[w]   <= '0;
+      end
     end else begin
-      if (suspect && lasts[take_worker]) faulty_q[take_worker] <= 1'b0;
-      if (line_fault) faulty_q[ack_worker] <= 1'b1;
-    end
-  end
-
-  always_ff @(posedge clk_i) begin
-    if (line_fault) begin
-      if (!faulty_q[ack_worker]) fault_first_q[ack_worker] <= next_ack_q[ack_worker];
-      fault_last_q[ack_worker] <= next_ack_q[ack_worker];
+      if (line_i) lined_q[line_worker] <= 1'b1;
+      if (push)   lined_q[push_worker] <= 1'b0;
+      if (opens)  marked_q[ack_worker] <= marked_q[ack_worker] + 1'b1;
+      if (wrote)  left_q[take_worker]  <= left_q[take_worker] + 1'b1;
     end
   end
 
@@ -544,7 +540,7 @@ module completion_ring
   assign group_o        = record.belongs;
   assign group_entry_o  = record.entry;
   assign group_fills_o  = record.fills;
-  assign group_ends_o   = record.ends && (record.ends_anyway || !suspect);
+  assign group_ends_o   = record.ends && !blamed;
   assign group_all_o    = record.all;
   assign group_member_o = record.member;
 
@@ -623,7 +619,6 @@ module completion_ring
   // ---------------------------------------------------------------- what has become visible
   // Responses of one queue pair's beats come in order: a FIFO for each. Kept through a disable and a reset of the
   // device: the responses of beats that were sent still come.
-  localparam int SentBits = $clog2(MAX_WRITES);
   logic                beat_ack, sent_low, sent_high, sent_low_asked, sent_high_asked;
   logic [3:0]          sent_mem   [0:Slots*MAX_WRITES-1];
   logic [Queues-1:0][SentBits-1:0] sent_new_q;
@@ -650,7 +645,6 @@ module completion_ring
   end
 
   // The cycles of a reset, and those in which the bus drains behind one, count nothing.
-  assign line_fault       = line_ack && ack_error_i;
   assign line_fault_o     = blamed ? Queues'(16'd1 << take_pair) : '0;
   assign write_fault_o    = (beat_ack && ack_error_i && rst_ni) ? Queues'(16'd1 << ack_pair) : '0;
   assign answered_o       = (beat_ack && rst_ni) ? 2'(sent_low) + 2'(sent_high) : 2'd0;

@@ -183,13 +183,12 @@ package core_pkg;
     logic        belongs;
     logic [ENTRY_BITS-1:0] entry;
     logic        fills;            // a PREFILL: members may start
-    logic        ends;             // its member ends, …
-    logic        ends_anyway;      // … whatever its lines say (a STOP)
+    logic        ends;             // its member ends, unless a line of it was faulty
     logic        all;              // every member does
     logic [5:0]  member;
   } done_t;
   // Widths of records that lie in memories; the modules that hold them check them.
-  localparam int DONE_BITS = 238;
+  localparam int DONE_BITS = 237;
 
   // AXI IDs of reads: descriptors have 0, readback the first of these, engine 1 the second.
   localparam logic [5:0] READBACK_AXI_ID = 6'd1;

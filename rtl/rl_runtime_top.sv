@@ -932,6 +932,8 @@ module rl_runtime_top
     .slot_o           (slot_free),
     .reserve_i        (taken),
     .reserve_queue_i  (look_queue),
+    .line_i           (line_valid),
+    .line_worker_i    (item_worker),
     .done_valid_i     (done_valid),
     .done_i           (done),
     .done_after_i     (done_after),

@@ -119,7 +119,6 @@ module work_context
         done_o.entry         = verdict.entry;
         done_o.fills         = verdict.fills;
         done_o.ends          = ends;
-        done_o.ends_anyway   = verdict.is_stop;
         done_o.all           = verdict.all;
         done_o.member        = verdict.member;
       end

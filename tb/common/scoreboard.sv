@@ -85,7 +85,6 @@ module scoreboard #(
   // Running indices.
   logic [31:0] oldest, tail, published, requested, received;   // of the SQ
   logic [31:0] cq_next, cq_visible, cq_seen, cq_released, last_sq_head;
-  int          bad_lines [0:15];                  // token lines of each worker answered with an error
   int          bad_beats;                         // beats of any kind
 
   // What the counters must say.
@@ -101,7 +100,6 @@ module scoreboard #(
     cq_next = cq_start; cq_visible = cq_start; cq_seen = cq_start;
     cq_released = cq_start; cq_answered = cq_start; cq_first = cq_start;
     messages = fires;                   // R12: none is on its way
-    for (int w = 0; w < 16; w++) bad_lines[w] = 0;
     bad_beats = 0;
     tokens = 0; errors_seen = 0; prefixes = 0; read_beats = 0; write_beats = 0;
     reset_versions;
@@ -724,7 +722,6 @@ module scoreboard #(
     if (effect_error_i) bad_beats = bad_beats + 1;
     if (effect_id_i != CompletionId) begin
       if (effect_error_i) begin
-        bad_lines[effect_id_i[3:0]] = bad_lines[effect_id_i[3:0]] + 1;
         for (int k = 0; k < 16; k++) if (effect_strb_i[4*k] && owner_of_word[word_of(effect_addr_i + 4*k)] != 0)
           bad_line[owner_of_word[word_of(effect_addr_i + 4*k)] - 1] = 1'b1;
       end
@@ -882,7 +879,7 @@ module scoreboard #(
 
   // Compares a completion with the reference. Returns the descriptor's index and entry.
   task automatic check(input hw_completion_t done, output logic [31:0] index, output hw_desc_t desc);
-    logic           ok, stopped, superseded, suspected, refused, closes, stale;
+    logic           ok, stopped, superseded, refused, closes, stale;
     int             which;
     hw_completion_t want;
     find(done, index, ok);
@@ -895,9 +892,6 @@ module scoreboard #(
       if (code[which] != 0) want.status = STATUS_ERROR;
       else if (desc.opcode == OP_STOP) want.status = STATUS_STOPPED;
       else want.status = STATUS_DONE;
-      // A good one between two faulty ones of its worker may be suspected too.
-      suspected = code[which] == 0 && !reads[which] && done.status == STATUS_ERROR && done.error == ERR_DMA_FAULT
-               && bad_lines[done.worker_id[3:0]] >= 2;
       // R21: only once versions were published can a group be of another one than its member names.
       stale = code[which] == 0 && desc.opcode == OP_DECODE && done.status == STATUS_ERROR && done.error == ERR_STALE_PREFIX
            && desc.flags[FLAG_COW_PREFIX_BIT] && groups_on && (published_versions != 0 || policy_pending) && !wrote[which];
@@ -909,9 +903,9 @@ module scoreboard #(
       end else if (code[which] == 0 && desc.opcode == OP_DECODE) begin
         // A fault hides whether it was stopped: then the length may be any, unless its score ended it.
         stopped = (may_stop(index) || may_retire(which, POLICY_ABORT)) && (done.status == STATUS_STOPPED
-               || ((bad_line[which] || suspected) && (done.flags & CFLAG_REJECTED) == 0));
+               || (bad_line[which] && (done.flags & CFLAG_REJECTED) == 0));
         superseded = !stopped && may_retire(which, POLICY_KEEP) && (done.status == STATUS_SUPERSEDED
-               || ((bad_line[which] || suspected) && (done.flags & CFLAG_REJECTED) == 0));
+               || (bad_line[which] && (done.flags & CFLAG_REJECTED) == 0));
         if (done.status == STATUS_SUPERSEDED) superseded_seen = superseded_seen + 1;
         decode(which, int'(done.final_seq_len - desc.seq_len), stopped, superseded, want);
       end else begin
@@ -925,10 +919,6 @@ module scoreboard #(
           want.result = index;
           want.flags  = CFLAG_NO_ECHO;
         end else want.final_seq_len = {1'b0, desc.seq_len[30:0]};
-      end
-      if (suspected) begin
-        want.status = STATUS_ERROR;
-        want.error  = ERR_DMA_FAULT;
       end
       refused = 1'b0;
       closes  = 1'b0;

@@ -96,10 +96,13 @@ impl GroupJudge {
                 // PREFIX_BUSY.
                 return Ok(false);
             }
-            // One that was read and is blamed for a line that it did not write was taken, and its group is open.
-            let blamed =
-                completion.error == ErrorCode::DmaFault as u8 && !completion.has(CompletionFlags::NO_ECHO);
-            if status == Ok(Status::Done) || blamed {
+            // One that fails as it runs was admitted, and its group is open.
+            let ran = match ErrorCode::try_from(completion.error) {
+                Ok(ErrorCode::DmaFault) => !completion.has(CompletionFlags::NO_ECHO),
+                Ok(ErrorCode::BadSequence) => true,
+                _ => status == Ok(Status::Done),
+            };
+            if ran {
                 if let Some(rollout) = group.early {
                     return Err(format!(
                         "R17: a descriptor of rollout {rollout}, of group {:#x}, has completed before its PREFILL",
@@ -243,12 +246,12 @@ mod tests {
         assert_eq!((judge.closed(), judge.open()), (1, 0));
     }
 
-    /// A worker's fault may be told of all that it ran between two faulty lines: a PREFILL among that has opened its group.
     #[rstest]
-    #[case::blamed(ErrorCode::DmaFault, CompletionFlags::empty(), true)]
+    #[case::failed(ErrorCode::DmaFault, CompletionFlags::empty(), true)]
+    #[case::stuck(ErrorCode::BadSequence, CompletionFlags::empty(), true)]
     #[case::unreadable(ErrorCode::DmaFault, CompletionFlags::NO_ECHO, false)]
     #[case::rejected(ErrorCode::BadVersion, CompletionFlags::empty(), false)]
-    fn r17_a_prefill_that_is_blamed_has_opened_its_group(
+    fn r17_a_prefill_that_fails_as_it_runs_has_opened_its_group(
         #[case] error: ErrorCode,
         #[case] flags: CompletionFlags,
         #[case] opens: bool,

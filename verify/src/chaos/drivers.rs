@@ -2,7 +2,7 @@
 //! reset behind their drivers' backs. Each error must have a cause that was drawn, each completion must be right, and the way back that
 //! `docs/driver.md` tells (disable, enable, submit anew what has no completion) must lead back.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -201,6 +201,8 @@ struct Host {
     /// To be submitted anew, behind an end.
     again: Vec<Open>,
     areas: Vec<u32>,
+    /// Areas a write to which was answered with an error.
+    spoilt: HashSet<usize>,
     next: u64,
     /// Taken and not judged; of a slot that could not be read with the `user_data` of what stands in it.
     taken: Vec<(HwCompletion, Option<u64>)>,
@@ -219,8 +221,6 @@ struct Sky {
     /// Steps for which answers are still withheld, unless somebody gives up before.
     holds: u32,
     withholds: bool,
-    /// Functions one of whose token writes was answered with an error: it may be told of others of their workers.
-    blamed: Vec<bool>,
 }
 
 impl World {
@@ -233,7 +233,7 @@ impl World {
         let mut hosts = (0..self.places().len())
             .map(|at| self.host_with_driver(at, shared))
             .collect::<Result<Vec<Host>, Violation>>()?;
-        let mut sky = Sky { holds: 0, withholds: false, blamed: vec![false; hosts.len()] };
+        let mut sky = Sky { holds: 0, withholds: false };
         for _ in 0..20 * descriptors + 1000 {
             if self.tally.descriptors >= descriptors {
                 break;
@@ -297,7 +297,7 @@ impl World {
         let oracle = Oracle::new(driver.config()).with_features(features);
         self.lives += 1;
         self.tally.lives += 1;
-        let host = Host {
+        let mut host = Host {
             place,
             disturbed,
             memory,
@@ -308,6 +308,7 @@ impl World {
             sent: Vec::new(),
             again: Vec::new(),
             areas: (0..AREAS).collect(),
+            spoilt: HashSet::new(),
             next: 0,
             taken: Vec::new(),
             is_broken: false,
@@ -352,7 +353,7 @@ impl World {
     }
 
     fn step(&mut self, hosts: &mut [Host], at: usize, sky: &mut Sky, submits: bool) -> Result<(), Violation> {
-        self.note_injected(hosts, sky)?;
+        self.note_injected(hosts)?;
         let host = &mut hosts[at];
         host.was_withheld |= sky.withholds;
         let result = if host.is_broken {
@@ -370,16 +371,16 @@ impl World {
         let failed = match result {
             Ok(()) => {
                 // What a completion says of a fault is judged behind what is known of faults.
-                self.note_injected(hosts, sky)?;
+                self.note_injected(hosts)?;
                 return hosts[at]
-                    .judge_all(sky, &mut self.tally)
+                    .judge_all(&mut self.tally)
                     .map_err(|violation| hosts[at].named(violation));
             }
             Err(error) => error,
         };
-        self.note_injected(hosts, sky)?;
+        self.note_injected(hosts)?;
         let host = &mut hosts[at];
-        host.judge_all(sky, &mut self.tally).map_err(|violation| host.named(violation))?;
+        host.judge_all(&mut self.tally).map_err(|violation| host.named(violation))?;
         host.excuse(failed, &mut self.tally).map_err(|violation| host.named(violation))?;
         if sky.withholds {
             // Somebody has given up: the owner looks after the memory.
@@ -395,7 +396,7 @@ impl World {
         Ok(State::from_bits_retain(state).contains(State::DEAD))
     }
 
-    fn note_injected(&mut self, hosts: &mut [Host], sky: &mut Sky) -> Result<(), Violation> {
+    fn note_injected(&mut self, hosts: &mut [Host]) -> Result<(), Violation> {
         for access in self.device.take_injected() {
             self.tally.disturbed(if access.is_decerr { "DECERR" } else { "SLVERR" });
             let within = |host: &Host| access.address.wrapping_sub(host.memory.bus_address()) < BYTES as u64;
@@ -408,7 +409,9 @@ impl World {
                 (false, _) => DeviceFault::DMA_READ,
                 (true, offset) if offset == layout.message => DeviceFault::MESSAGE_WRITE,
                 (true, offset) if offset >= layout.tokens => {
-                    sky.blamed[usize::from(host.place.function)] = true;
+                    let stride = 4 * AREA_WORDS as usize;
+                    let within = offset - layout.tokens..offset - layout.tokens + access.bytes as usize;
+                    host.spoilt.extend(within.start / stride..within.end.div_ceil(stride));
                     DeviceFault::DMA_WRITE
                 }
                 _ => DeviceFault::COMPLETION_WRITE,
@@ -543,15 +546,15 @@ impl Host {
         }
         // What was to be submitted anew already came behind in the order of the rollouts.
         self.again.sort_by_key(|open| open.desc.user_data);
-        for area in self.again.iter().filter_map(|open| open.area) {
-            self.poison(area)?;
-        }
+        let areas: Vec<u32> = self.again.iter().filter_map(|open| open.area).collect();
+        areas.into_iter().try_for_each(|area| self.poison(area))?;
         tally.lives += 1;
         tally.disturbed("a driver that has come back");
         Ok(())
     }
 
-    fn poison(&self, area: u32) -> Result<(), DeviceError> {
+    fn poison(&mut self, area: u32) -> Result<(), DeviceError> {
+        self.spoilt.remove(&(area as usize));
         let at = PAGE + self.driver.layout().tokens + (4 * AREA_WORDS * area) as usize;
         self.memory.store_u32s(at, &[POISON; AREA_WORDS as usize])
     }
@@ -575,16 +578,16 @@ impl Host {
         Ok(())
     }
 
-    fn judge_all(&mut self, sky: &Sky, tally: &mut Tally) -> Result<(), Violation> {
+    fn judge_all(&mut self, tally: &mut Tally) -> Result<(), Violation> {
         for (completion, unread) in std::mem::take(&mut self.taken) {
-            self.judge(&completion, unread, sky)
+            self.judge(&completion, unread)
                 .map_err(|violation| violation.at(format!("{completion:x?}")))?;
             tally.completed(&completion);
         }
         Ok(())
     }
 
-    fn judge(&mut self, completion: &HwCompletion, unread: Option<u64>, sky: &Sky) -> Result<(), Violation> {
+    fn judge(&mut self, completion: &HwCompletion, unread: Option<u64>) -> Result<(), Violation> {
         let no_echo = completion.has(CompletionFlags::NO_ECHO);
         let index = completion.result.wrapping_sub(self.driver.config().sq_start);
         let number = match no_echo {
@@ -622,7 +625,8 @@ impl Host {
                 }
                 _ => self.oracle.answer(&desc),
             };
-            if fault && !malformed && sky.blamed[usize::from(self.place.function)] {
+            let is_spoilt = area.is_some_and(|area| self.spoilt.contains(&(area as usize)));
+            if fault && is_spoilt && !malformed {
                 // Its length and its tokens are what they are.
             } else if found != answer.completion {
                 let what = format!("{desc:x?}: expected {:x?}", answer.completion);

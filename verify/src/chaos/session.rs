@@ -34,8 +34,6 @@ pub(super) struct Tenant {
     pub changes: u64,
     /// Whether a POLICY is under way.
     pub publishing: bool,
-    /// Whether a write of tokens was answered with an error (DMA_FAULT may blame others of the same workers).
-    pub token_writes_failed: bool,
     pub seed: u64,
     pub function: u8,
 }
@@ -125,8 +123,6 @@ pub(super) struct Session {
     /// Faults that were injected.
     pub faults: DeviceFault,
     readbacks_failed: bool,
-    /// A DECODE was told of a fault, which may be another queue pair's.
-    is_blamed: bool,
     /// What the function's versions were at when it began, where nothing was under way.
     changes: Option<u64>,
     pub refused: u32,
@@ -166,7 +162,6 @@ impl Session {
             groups: Some(GroupJudge::default()),
             faults: DeviceFault::empty(),
             readbacks_failed: false,
-            is_blamed: false,
             changes: (!tenant.publishing).then_some(tenant.changes),
             refused: 0,
             errors_seen: 0,
@@ -187,7 +182,7 @@ impl Session {
 
     /// Whether somebody's tokens are not known from its completion.
     pub fn tokens_uncertain(&self) -> bool {
-        self.faults.contains(DeviceFault::DMA_WRITE) || self.is_blamed
+        self.faults.contains(DeviceFault::DMA_WRITE)
     }
 
     /// The rollout of something that has not completed.
@@ -338,7 +333,7 @@ impl Session {
 
     /// An access of this queue pair's memory, at `offset` in it, was answered with an error. False if it is none of what the
     /// device may access.
-    pub fn injected(&mut self, offset: usize, access: &Injected, tenant: &mut Tenant) -> bool {
+    pub fn injected(&mut self, offset: usize, access: &Injected) -> bool {
         // What follows from a lost completion, or a member that nobody knows, is not told from here.
         self.groups = None;
         let bytes = access.bytes as usize;
@@ -365,7 +360,6 @@ impl Session {
             }
         } else if access.is_write && (tokens.contains(&offset) || logps.contains(&offset)) {
             self.faults |= DeviceFault::DMA_WRITE;
-            tenant.token_writes_failed = true;
             let start = if tokens.contains(&offset) { TOKENS } else { LOGPS };
             let Some(first) = (offset - start).checked_sub(layout::FIRST_AREA as usize) else { return false };
             let stride = 4 * AREA_WORDS as usize;
@@ -496,7 +490,6 @@ impl Session {
         }
         if completion.status == Status::Error as u8 {
             self.errors_seen += 1;
-            self.is_blamed |= completion.error == ErrorCode::DmaFault as u8;
         } else if entry.desc.opcode == Opcode::Decode as u8 {
             self.tokens_seen += u64::from(completion.final_seq_len - entry.desc.seq_len);
         }
@@ -607,7 +600,7 @@ impl Session {
             let allowed = match error {
                 Ok(ErrorCode::DmaFault) => {
                     let read = self.readbacks_failed && (is(Opcode::Reward) || is(Opcode::Policy));
-                    tenant.token_writes_failed || read
+                    entry.spoilt || read
                 }
                 Ok(ErrorCode::BadVersion) => !settled && (is(Opcode::Decode) || is(Opcode::Prefill)),
                 Ok(ErrorCode::StalePrefix) => {
@@ -779,10 +772,7 @@ impl Session {
         let cancelled = missing - self.lost().min(missing);
         tally.cancelled += u64::from(cancelled);
         // The end may come before the device has heard of the last errors.
-        // A device may blame what else a worker ran, whichever queue pair of its function it is of.
-        let found = DeviceFault::from_bits_retain(error);
-        let blamed = if tenant.token_writes_failed { DeviceFault::DMA_WRITE } else { DeviceFault::empty() };
-        let (expected, found) = (self.faults, found - (blamed - self.faults));
+        let (expected, found) = (self.faults, DeviceFault::from_bits_retain(error));
         let missing = if ended == Ended::Whole { expected - found } else { DeviceFault::empty() };
         if ended != Ended::Reset && (!expected.contains(found) || !missing.is_empty()) {
             let what = format!("ERROR is {found:?}, and the faults were {expected:?}");

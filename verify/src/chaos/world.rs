@@ -131,7 +131,6 @@ impl World {
                 next: 1,
                 changes: 0,
                 publishing: false,
-                token_writes_failed: false,
                 seed,
                 function,
             })
@@ -305,9 +304,8 @@ impl World {
                 return Err(violated("R11", format!("an access outside of all memory: {access:x?}")));
             };
             let pair = &mut self.pairs[at];
-            let tenant = &mut self.tenants[usize::from(pair.place.function)];
             let known = match &mut pair.session {
-                Some(session) => session.injected(offset % BYTES, &access, tenant),
+                Some(session) => session.injected(offset % BYTES, &access),
                 None => false,
             };
             if !known {
