@@ -372,9 +372,7 @@ impl World {
             Ok(()) => {
                 // What a completion says of a fault is judged behind what is known of faults.
                 self.note_injected(hosts)?;
-                return hosts[at]
-                    .judge_all(&mut self.tally)
-                    .map_err(|violation| hosts[at].named(violation));
+                return hosts[at].judge_all(&mut self.tally).map_err(|violation| hosts[at].named(violation));
             }
             Err(error) => error,
         };
@@ -580,8 +578,7 @@ impl Host {
 
     fn judge_all(&mut self, tally: &mut Tally) -> Result<(), Violation> {
         for (completion, unread) in std::mem::take(&mut self.taken) {
-            self.judge(&completion, unread)
-                .map_err(|violation| violation.at(format!("{completion:x?}")))?;
+            self.judge(&completion, unread).map_err(|violation| violation.at(format!("{completion:x?}")))?;
             tally.completed(&completion);
         }
         Ok(())
