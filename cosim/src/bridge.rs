@@ -249,6 +249,9 @@ pub(crate) mod ffi {
         fn flush_wave(self: Pin<&mut Simulator>) -> Result<()>;
         /// From here on `observer` hears what the NPU does, and ends the run with an error of its own. Whether there is an NPU.
         fn observe_npu(self: Pin<&mut Simulator>, observer: Box<NpuObserver>) -> bool;
+        /// From here on cycles in which a part of the device rests are counted; `awake`: none does.
+        fn watch_rests(self: Pin<&mut Simulator>, awake: bool);
+        fn rested(self: &Simulator) -> u64;
 
         #[cfg(feature = "bare")]
         fn bare_loop(

@@ -12,6 +12,7 @@
 #include "doorbell_contract.h"
 #include "failure.h"
 #include "npu_watch.h"
+#include "rest_watch.h"
 #include "simulator.h"
 #include "verilated.h"
 #include "verilated_fst_c.h"
@@ -87,7 +88,7 @@ public:
                 }
             };
             // Loops of their own, so that nobody else pays for it.
-            if (npu_.observed()) {
+            if (npu_.observed() || rest_.watched()) {
                 cycles([&] { look(); });
             } else {
                 cycles([] {});
@@ -106,6 +107,9 @@ public:
         npu_.observe(std::move(observer));
         return npu_.kIsThere;
     }
+
+    void watch_rests(bool awake) override { rest_.watch(awake); }
+    uint64_t rested() const override { return rest_.rested(); }
 
     void flush_wave() override {
         const Bound bound{*this};
@@ -203,6 +207,7 @@ private:
 
     void look() {
         if (npu_.observed()) npu_.look(*top_, cycle_);
+        rest_.look(*top_);
     }
 
     template <bool Waves, class Edge>
@@ -325,6 +330,7 @@ private:
     std::unique_ptr<VerilatedFstC> wave_;
     AxiMemory<Chaos> memory_;
     NpuWatch<Top, (Engines > 1)> npu_;
+    RestWatch<Top, (Engines > 1)> rest_;
     Random random_;  // of the register port
     uint64_t cycle_ = 0;
     uint64_t wave_from_, wave_to_;

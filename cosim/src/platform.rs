@@ -234,6 +234,17 @@ impl RtlPlatform {
         Err(CosimError::Config { field: "engines", value, expected: "2, where an NPU is to be observed" })
     }
 
+    /// From here on counts the [cycles](Self::rested) in which all but engine 1 rests; with `awake` the clock of what rests
+    /// goes on in each of them. A device of one engine never rests.
+    pub fn watch_rests(&mut self, awake: bool) {
+        self.simulator.0.pin_mut().watch_rests(awake);
+    }
+
+    /// Cycles in which all but engine 1 has rested since that [was asked for](Self::watch_rests).
+    pub fn rested(&self) -> u64 {
+        self.simulator.0.rested()
+    }
+
     /// Writes the waveform recorded so far to its file.
     ///
     /// # Errors

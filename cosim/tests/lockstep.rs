@@ -1,36 +1,18 @@
 //! The RTL's NPU in lockstep with the interpreter: it agrees in any memory, at no cycle's cost, and what a device's memory has alone is named.
 
+mod common;
+
 use std::ops::ControlFlow;
 use std::sync::{Arc, Mutex};
 
 use doorbell_contract::Counter;
 use doorbell_cosim::{RtlConfig, RtlPlatform};
 use doorbell_host::{Device, Driver};
-use doorbell_lm::micro;
-use doorbell_lm::sample::Sharpness;
-use doorbell_npu::Published;
 use doorbell_npu::run::{Event, Next, Sequencer, Work};
-use doorbell_trace::{Request, Trace};
-use doorbell_verify::language::Version;
 use doorbell_verify::lockstep::{Held, Lockstep};
-use doorbell_verify::replay::{Language, Replay, ReplayOptions, ReplayPlan, replay};
+use doorbell_verify::replay::{Replay, replay};
 
-/// Groups of rollouts behind shared prefixes with partial blocks, cut at checkpoints.
-fn plan() -> ReplayPlan {
-    let image = micro();
-    let published = Published::new(image.to_bytes(), &image.about.ends).unwrap();
-    let version = Version { model: image.model, ends: image.about.ends };
-    let language = Arc::new(Language { published, version, sharpness: Sharpness::ONE });
-    let request = |k: u32| Request {
-        arrival_ms: 0,
-        prompt_tokens: 1 + 17 * k % 41,
-        output_tokens: 1 + 11 * k % 13,
-        prefix: vec![],
-    };
-    let trace = Trace { source: "test".into(), requests: (0..4).map(request).collect() };
-    let options = ReplayOptions { group: 3, checkpoint: 5, seed: 3, ..Default::default() };
-    ReplayPlan::with_language(&trace, options, language).unwrap()
-}
+use common::plan;
 
 /// What became of the plan on a device whose memory `touch` may change when it begins its first step: with `held` in lockstep.
 fn run(config: RtlConfig, held: bool, touch: Option<(u64, u8)>) -> (Replay, u64, Held) {
