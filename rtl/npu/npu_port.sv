@@ -53,6 +53,10 @@ module npu_port
     localparam bit DepthMustBeAPowerOfTwoFrom16 = {-1{1'b1}};   // ends the elaboration
   end
 
+  if (Writes < 2 || (Writes & (Writes - 1)) != 0) begin : gen_bad_writes
+    localparam bit WritesMustBeAPowerOfTwoFrom2 = {-1{1'b1}};   // ends the elaboration
+  end
+
   localparam int PtrBits   = $clog2(Depth);
   localparam int WriteBits = $clog2(Writes);
   localparam logic [4:0] Patience = 5'd31;
