@@ -52,7 +52,8 @@ pub struct Given<'a> {
 }
 
 impl Given<'_> {
-    /// Holds all of it to the oracle: tokens, log-probabilities, keys and values. `spans` as [`Reference::teach`] has them.
+    /// Holds all of it to the oracle: tokens, log-probabilities, keys and values; of one without tokens only [whole](Reference::whole) blocks.
+    /// `spans` as [`Reference::teach`] has them.
     ///
     /// # Errors
     /// The first thing that is another, in words.
@@ -89,7 +90,8 @@ impl Given<'_> {
         if missing || logps.is_some_and(|logps| logps.len() < tokens.len()) {
             return Err("blocks or log-probabilities are missing".into());
         }
-        match blocks.and_then(|blocks| reference.kv_difference(version, blocks, 0, made)) {
+        let held = if tokens.is_empty() { reference.whole() } else { made };
+        match blocks.and_then(|blocks| reference.kv_difference(version, blocks, 0, held)) {
             None => Ok(()),
             Some(difference) => Err(difference.to_string()),
         }
@@ -126,6 +128,12 @@ impl Reference {
     /// Positions that have keys and values.
     pub fn made(&self) -> usize {
         self.cache.len()
+    }
+
+    /// Of these, those that lie in whole blocks: where a rollout has added no token, what a device has of the others may be a copy that
+    /// it has not come to (R27).
+    pub fn whole(&self) -> usize {
+        self.made() / BLOCK * BLOCK
     }
 
     /// Makes keys and values of the positions below `end`, as a PREFILL does, token by token.

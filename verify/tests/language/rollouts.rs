@@ -227,6 +227,30 @@ fn r27_a_prefix_goes_on_behind_another() {
     host.decode(&mut second, 9, DescFlags::empty());
 }
 
+/// One that is stopped before it begins, or at any time later, goes on under another descriptor, which copies what the first has not.
+#[test]
+fn r27_what_was_stopped_before_it_began_copies_when_it_goes_on() {
+    let mut host = Host::new();
+    let prompt = Draws(41).prompt(45);
+    let mut prefix = host.sequence(&prompt, 45, 1.0);
+    host.prefill(&mut prefix);
+    let mut unbegun = 0;
+    for number in 0..6 {
+        let mut sequence = member(&mut host, &prefix, &prompt, number);
+        host.catch_up(&mut sequence);
+        let desc = sequence.decode(20).with_flags(DescFlags::LOGP);
+        host.driver.submit(&[desc]).unwrap();
+        crate::pass(host.driver.platform_mut(), number);
+        host.driver.submit(&[sequence.stop()]).unwrap();
+        let ends = host.reap(2);
+        let end = of(&ends, sequence.rollout.into());
+        host.check(&mut sequence, &desc, &end);
+        unbegun += u32::from(end.final_seq_len == desc.seq_len);
+        host.decode(&mut sequence, 9, DescFlags::LOGP);
+    }
+    println!("{unbegun} of 6 had added no token");
+}
+
 /// A STOP ends it at some length, from which it can go on.
 #[test]
 fn r08_a_stop_ends_a_rollout_that_runs() {
