@@ -160,6 +160,20 @@ fn the_rtl_answers_as_the_model_does() {
     assert!(!model.is_empty());
 }
 
+/// Groups that are stopped at any moment, some before their members have begun.
+#[cfg(feature = "rtl")]
+#[test]
+fn a_stop_cuts_rollouts_of_a_language_model_to_right_prefixes() {
+    let directory = tempdir().unwrap();
+    let stops =
+        "compare --model micro --devices model,rtl --limit 4 --group 3 --checkpoint 7 --seed 13 --stop";
+    for more in ["-groups 2", "-every 2"] {
+        let run = doorbell(directory.path(), &format!("{stops}{more}"));
+        assert_eq!(run.code, 0, "{more}: {}{}", run.stdout, run.stderr);
+        assert!(run.stdout.contains("where a STOP cut a rollout, each to a right prefix"), "{}", run.stdout);
+    }
+}
+
 /// The RTL's NPU in lockstep with the interpreter; a bit that is flipped on its way to it is named by the instruction that took it.
 #[cfg(feature = "rtl")]
 #[test]

@@ -248,8 +248,7 @@ impl Judge<'_> {
             Ok(blocks) => blocks,
             Err(what) => return Some(Divergence { broken: Some(format!("R27: {what}")), ..at }),
         };
-        let decodes = answers.iter().any(|answer| answer.desc.opcode == Opcode::Decode as u8);
-        let held = if decodes && self.found.is_empty() { reference.whole() } else { reference.made() };
+        let held = if made == 0 { reference.whole() } else { reference.made() };
         let different = reference.kv_difference(&language.version, &blocks, 0, held)?;
         Some(Divergence { broken: Some(different.to_string()), expected: Some(last.completion), ..at })
     }
