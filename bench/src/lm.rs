@@ -116,6 +116,9 @@ pub fn tokens(quick: bool, language: Option<Language<'_>>) -> Result<Section, Be
 }
 
 impl Runs {
+    /// Of one sequence, and of a prompt.
+    const KINDS: [fn(&Self) -> &[Rates]; 2] = [|runs| &runs.decoded, |runs| &runs.prefilled];
+
     fn add(&mut self, prompt: &[u32], answer: Answer) {
         self.prefilled.push(answer.prompt.rates(prompt.len() as u64));
         self.decoded.push(answer.decode.rates(answer.tokens.len() as u64));
@@ -157,9 +160,8 @@ impl Row {
 fn lines(threads: usize, prompt: usize, floor: f64, ours: &Runs, theirs: &[(&str, &Runs)]) -> Vec<Row> {
     let bar = (threads == 2).then_some(BAR);
     let prompt = format!("a prompt, {prompt} at once");
-    let kinds: [(&str, Option<f64>, fn(&Runs) -> &[Rates]); 2] =
-        [("one sequence", bar, |runs| &runs.decoded), (&prompt, None, |runs| &runs.prefilled)];
-    let lines = kinds.into_iter().flat_map(|(what, bar, of)| {
+    let kinds = [("one sequence", bar), (&prompt, None)];
+    let lines = kinds.into_iter().zip(Runs::KINDS).flat_map(|((what, bar), of)| {
         let rates = Rates::median(of(ours));
         let first = Row { what: what.to_owned(), threads, rates, floor: Some(floor), ratio: None, bar };
         let others = theirs.iter().map(move |(name, runs)| {
