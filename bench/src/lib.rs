@@ -123,8 +123,6 @@ pub const PROMPT: &str = "A queue pair is a ring of work orders and a ring of co
 /// A language model as it was published.
 #[derive(Clone, Copy, Debug)]
 pub struct Language<'a> {
-    /// What it is called.
-    pub name: &'a str,
     /// In integers.
     pub model: &'a Model,
     /// The GGUF file that it comes from.

@@ -57,11 +57,13 @@ pub fn tokens(quick: bool, language: Option<Language<'_>>) -> Result<Section, Be
     let (count, repeats) = if quick { (16, 2) } else { (64, 5) };
     let by_hash;
     let (name, model, prompt) = match language {
-        Some(Language { name, model, prompt, .. }) => (name, model, prompt.to_vec()),
+        Some(Language { model, file, prompt }) => {
+            (file.file_stem().unwrap_or_default().to_string_lossy(), model, prompt.to_vec())
+        }
         None => {
             by_hash = hashed(SHAPE);
             let prompt = (0..AT_ONCE as u32).map(|k| k * 97 % SHAPE.vocabulary as u32).collect();
-            ("A language model of SmolLM2-135M's shape", &by_hash, prompt)
+            ("A language model of SmolLM2-135M's shape".into(), &by_hash, prompt)
         }
     };
     let prompt = &prompt[..prompt.len().min(AT_ONCE)];
@@ -234,7 +236,7 @@ fn rivals(_: usize, _: Option<Language<'_>>) -> Result<Vec<(String, Answerer<'st
 /// How to have what is not there.
 fn missing(language: bool) -> impl Iterator<Item = String> {
     let model = "SmolLM2 itself is not here: `cargo xtask setup --model smollm2` fetches it.";
-    let candle = "Candle is not in this build: `cargo run --release --features candle -- bench lm` measures it beside.";
+    let candle = "Candle is not in this build: `cargo run --release --no-default-features --features candle -- bench lm` measures it too.";
     let missing = [(language, model), (cfg!(feature = "candle"), candle)];
     missing.into_iter().filter(|(there, _)| !there).map(|(_, how)| how.to_owned())
 }
@@ -295,7 +297,7 @@ mod tests {
     #[test]
     fn what_is_not_there_is_told_with_how_to_have_it() {
         let told = |language| missing(language).collect::<Vec<_>>().join("\n");
-        assert_eq!(told(true).contains("--features candle"), !cfg!(feature = "candle"));
+        assert_eq!(told(true).contains("--features candle -- bench lm"), !cfg!(feature = "candle"));
         assert!(told(false).contains("setup --model smollm2") && !told(true).contains("smollm2"));
     }
 

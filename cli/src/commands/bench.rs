@@ -71,7 +71,7 @@ impl Held {
 
     fn language(&self) -> Language<'_> {
         let Self { image, file, prompt } = self;
-        Language { name: &image.about.name, model: &image.model, file, prompt }
+        Language { model: &image.model, file, prompt }
     }
 }
 
