@@ -1,5 +1,7 @@
 //! Doorbell's benches: each figure beside the limit or rival that was measured or computed in the same run.
 
+#[cfg(feature = "candle")]
+pub mod candle;
 mod cow;
 mod events;
 #[cfg(feature = "gpu")]
@@ -22,11 +24,13 @@ mod trajectories;
 mod wait;
 
 use std::fmt;
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use comfy_table::{CellAlignment, Table, presets};
 use doorbell_devices::Kind;
 use doorbell_host::DeviceError;
+use doorbell_lm::Model;
 use doorbell_trace::Trace;
 use rustix::time::{ClockId, clock_gettime};
 use serde_json::Value;
@@ -48,7 +52,7 @@ pub enum What {
     Cow,
     /// Trajectories stored per second, beside a plain write and sync of the same bytes
     Trajectories,
-    /// A language model in integers: tokens per second, beside reading its weights
+    /// A language model in integers: tokens per second, beside reading its weights and, where it is built in, candle
     Lm,
     /// The RTL: cycles per descriptor, tokens per cycle, a trace, and the speed of the simulation
     Rtl,
@@ -109,6 +113,24 @@ impl BenchError {
     }
 }
 
+/// What the bench of language models lets one continue.
+pub const PROMPT: &str = "A queue pair is a ring of work orders and a ring of completions in memory that a host and a device share. The host \
+    writes an order into the next free slot, makes it visible, and rings a doorbell: one store to a register. The device reads the order, \
+    does the work, writes a completion, and, if it was asked to, raises an interrupt. Neither waits for the other. The host may have many \
+    orders on their way, and the device may end them in any order, as long as each completion names the order that it belongs to. What \
+    makes such a pair fast is what it leaves out: no lock, no system call, no copy. What makes it hard is";
+
+/// A language model as it was published.
+#[derive(Clone, Copy, Debug)]
+pub struct Language<'a> {
+    /// In integers.
+    pub model: &'a Model,
+    /// The GGUF file that it comes from.
+    pub file: &'a Path,
+    /// [`PROMPT`] in its tokens.
+    pub prompt: &'a [u32],
+}
+
 /// What benches are given.
 #[derive(Clone, Copy, Debug)]
 pub struct Load<'a> {
@@ -120,6 +142,8 @@ pub struct Load<'a> {
     pub queues: u8,
     /// Functions that they are spread over, and, of each row with as many, the queue pairs of a GPU.
     pub functions: u8,
+    /// The language model to measure; without one it is one by hash.
+    pub language: Option<Language<'a>>,
 }
 
 type Run = fn(&Load<'_>) -> Result<Vec<Section>, BenchError>;
@@ -145,7 +169,7 @@ const BENCHES: &[Bench] = &[
     bench(What::Cow, &["cow_savings"], |load| one(cow::savings(&cow::part(load.trace, load.quick)))),
     bench(What::Cow, &["arena"], |load| one(cow::arena(load.quick))),
     bench(What::Trajectories, &["trajectories"], |load| one(trajectories::stored(load.quick))),
-    bench(What::Lm, &["lm"], |load| one(lm::tokens(load.quick))),
+    bench(What::Lm, &["lm"], |load| one(lm::tokens(load.quick, load.language))),
     #[cfg(feature = "rtl")]
     bench(What::Rtl, &["descriptors"], |_| one(rtl::descriptors())),
     #[cfg(feature = "rtl")]

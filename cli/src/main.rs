@@ -62,6 +62,14 @@ enum Command {
     /// Measure throughput, each figure beside its limit
     #[cfg(feature = "bench")]
     Bench(commands::bench::Args),
+    /// Run candle for `bench lm`, which starts it
+    #[cfg(feature = "candle")]
+    #[command(name = doorbell_bench::candle::COMMAND, hide = true)]
+    Candle {
+        file: std::path::PathBuf,
+        #[arg(long)]
+        repack: bool,
+    },
     /// Record a case of the co-simulation as a waveform
     #[cfg(feature = "cosim")]
     Wave(commands::wave::Args),
@@ -90,6 +98,10 @@ fn main() -> ExitCode {
         Command::Model(command) => commands::model::run(command),
         #[cfg(feature = "bench")]
         Command::Bench(args) => commands::bench::run(args),
+        #[cfg(feature = "candle")]
+        Command::Candle { file, repack } => doorbell_bench::candle::serve(&file, repack)
+            .map(|()| ExitCode::SUCCESS)
+            .map_err(failure::Failure::from),
         #[cfg(feature = "cosim")]
         Command::Wave(args) => commands::wave::run(args),
         #[cfg(feature = "runtime")]

@@ -49,6 +49,13 @@ fn file_failed(error: FileError) -> Failure {
     Failure::input(error)
 }
 
+/// The file of a model that was fetched.
+#[cfg(feature = "bench")]
+pub fn fetched(name: &str) -> Option<PathBuf> {
+    let source = Source::named(name).ok()?;
+    directory().map(|directory| source.file(&directory)).filter(|file| file.is_file())
+}
+
 /// Where a model lies that is not built in: a path, or a name of those that are fetched.
 fn locate(model: &str) -> Result<(PathBuf, Option<PathBuf>), Failure> {
     let path = Path::new(model);

@@ -3,12 +3,15 @@
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use doorbell_bench::{BenchError, Load, MACHINE, What};
+use doorbell_bench::{BenchError, Language, Load, MACHINE, PROMPT, What};
 use doorbell_devices::machine::Machine;
+use doorbell_lm::Image;
+use doorbell_lm::text::Text;
 use serde_json::{Map, Value};
 
 use super::trace;
 use crate::failure::Failure;
+use crate::models;
 use crate::output::{self, Sink};
 
 /// Measures throughput. Figures of time are shown and judged, and never end in another exit code; a descriptor that
@@ -47,6 +50,31 @@ impl From<BenchError> for Failure {
     }
 }
 
+/// The model that the bench of language models measures.
+struct Held {
+    image: Image,
+    file: PathBuf,
+    prompt: Vec<u32>,
+}
+
+impl Held {
+    /// SmolLM2, if it was fetched.
+    fn new() -> Result<Option<Self>, Failure> {
+        let Some(file) = models::fetched("smollm2") else {
+            return Ok(None);
+        };
+        let image = models::image("smollm2")?;
+        let text = Text::new(&image.about, image.model.shape.vocabulary).map_err(Failure::input)?;
+        let prompt = text.encode(PROMPT).map_err(Failure::input)?;
+        Ok(Some(Self { image, file, prompt }))
+    }
+
+    fn language(&self) -> Language<'_> {
+        let Self { image, file, prompt } = self;
+        Language { model: &image.model, file, prompt }
+    }
+}
+
 /// Runs the benches.
 pub fn run(args: Args) -> Result<ExitCode, Failure> {
     // Read in any case, so that a bad one is told.
@@ -65,7 +93,12 @@ pub fn run(args: Args) -> Result<ExitCode, Failure> {
     let mut figures = Map::from_iter([(MACHINE.to_owned(), Value::Object(Map::from_iter(facts)))]);
     print(&format!("machine: {machine}\n\n"))?;
     let Args { quick, queues, functions, .. } = args;
-    let load = Load { trace: &trace, quick, queues, functions };
+    let held = match args.what {
+        What::Lm | What::All => Held::new()?,
+        _ => None,
+    };
+    let language = held.as_ref().map(Held::language);
+    let load = Load { trace: &trace, quick, queues, functions, language };
     // Shown as they come: the whole takes a while.
     let skipped = doorbell_bench::run(args.what, &load, |key, section| {
         let text = section.to_string();
