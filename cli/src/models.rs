@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use doorbell_lm::sample::Sharpness;
+use doorbell_lm::text::Text;
 use doorbell_lm::{FileError, Image, MICRO_ROPE_BASE, float, image, import, judge, micro, quantise};
 use doorbell_npu::Published;
 use doorbell_setup::model::{SOURCES, Source, directory};
@@ -123,6 +124,22 @@ pub fn language_of(image: Image) -> Result<Language, Failure> {
     let published = Published::new(image.to_bytes(), &image.about.ends).map_err(Failure::input)?;
     let version = Version { model: image.model, ends: image.about.ends };
     Ok(Language { published, version, sharpness: Sharpness::ONE })
+}
+
+/// The tokens of a prompt, for a model with this context: those of a chat, if it has a template and the text is not to be taken `raw`.
+pub fn prompt(text: &Text, context: usize, prompt: &str, raw: bool) -> Result<Vec<u32>, Failure> {
+    let tokens = match raw || !text.chats() {
+        true => text.encode(prompt),
+        false => text.chat(prompt).and_then(|chat| text.encode(&chat)),
+    };
+    let tokens = tokens.map_err(Failure::input)?;
+    match tokens.len() {
+        0 => Err(Failure::input("the prompt is empty: give at least a letter")),
+        many if many >= context => Err(Failure::input(format!(
+            "the prompt has {many} tokens, and the model a context of {context}: give a shorter one"
+        ))),
+        _ => Ok(tokens),
+    }
 }
 
 /// Shortens the built-in trace, whose requests are longer than small models take.

@@ -179,6 +179,112 @@ fn a_language_models_trajectories_are_shown() {
     insta::assert_snapshot!(trajectories(directory.path(), "log").join("\n"));
 }
 
+/// Four prompts for micro, and rules that it can satisfy now and then.
+fn arithmetic(directory: &Path) {
+    let prompts = r#"{"prompt":"2 + 2 =","answer":"4","max_tokens":9}
+{"prompt":"3 - 8 =","answer":"-5"}
+{"prompt":"a half is","answer":"0.50"}
+{"prompt":"7?","answer":"7","max_tokens":2000}
+"#;
+    let rules = r#"
+        rule = [
+            { name = "right", weight = 2, check = "equals-answer" },
+            { name = "a digit", check = "matches", pattern = "[0-9]" },
+            { name = "an end", check = "end-of-sequence" },
+        ]
+    "#;
+    std::fs::write(directory.join("prompts.jsonl"), prompts).unwrap();
+    std::fs::write(directory.join("rules.toml"), rules).unwrap();
+}
+
+/// A whole step: groups of answers to prompts of a file, judged by their text as one, with log-probabilities, spans and advantages.
+#[test]
+fn answers_to_prompts_are_judged_by_their_text() {
+    let directory = tempfile::tempdir().unwrap();
+    arithmetic(directory.path());
+    let step =
+        "--model micro --prompts prompts.jsonl --max-tokens 24 --group 8 --judge-group --rules rules.toml";
+    let (code, json, errors) = run(directory.path(), &format!("{step} --check --store log"));
+    assert_eq!(code, 0, "{errors}");
+    assert_eq!(json["oracle"], serde_json::json!({ "checked": 32, "different": 0, "first": null }));
+    assert_eq!(json["counters"]["scored_host"], 32);
+    let info = doorbell(directory.path(), "trajectories info log --json").stdout;
+    let info: Value = serde_json::from_str(&info).unwrap();
+    assert_eq!((&info["with_logprobs"], &info["with_advantages"]), (&32.into(), &32.into()), "{info}");
+    assert_eq!((&info["requests"], &info["versions"]), (&4.into(), &1.into()), "{info}");
+    let shown = doorbell(directory.path(), "trajectories show --model micro --tokens 40 --limit 99 log");
+    assert_eq!(shown.code, 0, "{}", shown.stderr);
+    let mut rows: Vec<String> = shown
+        .stdout
+        .lines()
+        .filter(|line| line.starts_with('|'))
+        .map(|line| {
+            // Without number and slot, which depend on timing; the text may hold a '|'.
+            line.splitn(13, '|').skip(3).map(str::trim).collect::<Vec<_>>().join("|")
+        })
+        .collect();
+    rows.sort();
+    insta::assert_snapshot!(rows.join("\n"));
+    // Twice over, and some of them: the same prompts and the same references.
+    let (code, json, errors) = run(directory.path(), &format!("{step} --check --limit 3 --repeat 2"));
+    assert_eq!(code, 0, "{errors}");
+    assert_eq!(
+        (&json["oracle"]["different"], &json["counters"]["rollouts_completed"]),
+        (&0.into(), &48.into())
+    );
+}
+
+/// The prompts and rules that the book runs fit each other, for a model that has no template of a chat too.
+#[test]
+fn the_example_runs() {
+    let example = Path::new(env!("CARGO_MANIFEST_DIR")).join("../runtime/examples/arithmetic");
+    let step =
+        "--model micro --prompts prompts.jsonl --rules rules.toml --max-tokens 4 --group 8 --judge-group";
+    let (code, json, errors) = run(&example, step);
+    assert_eq!(code, 0, "{errors}");
+    assert_eq!((&json["requests"], &json["counters"]["scored_host"]), (&16.into(), &128.into()));
+}
+
+/// What is wrong with prompts, or with rules for them, is told before anything runs.
+#[test]
+fn bad_prompts_are_told() {
+    let directory = tempfile::tempdir().unwrap();
+    arithmetic(directory.path());
+    let long = format!(r#"{{"prompt":"{}"}}"#, "a".repeat(1024));
+    for (name, text) in [
+        ("none", "\n"),
+        ("malformed", "{\"prompt\":\"a\"}\n{\"prompt\":\"b\",\"answer\":4}"),
+        ("long", long.as_str()),
+        ("blank", "{\"prompt\":\"a\"}\n{\"prompt\":\"\"}"),
+        ("unanswered", "{\"prompt\":\"a\",\"answer\":\"4\"}\n{\"prompt\":\"b\"}"),
+        ("wordy", "{\"prompt\":\"a\",\"answer\":\"four\"}"),
+    ] {
+        std::fs::write(directory.path().join(name), text).unwrap();
+    }
+    let arguments = [
+        "--prompts prompts.jsonl",
+        "--model micro --prompts prompts.jsonl --trace trace.jsonl",
+        "--model micro --max-tokens 9",
+        "--model micro --prompts nowhere",
+        "--model micro --prompts none",
+        "--model micro --prompts malformed",
+        "--model micro --prompts long",
+        "--model micro --prompts blank",
+        "--model micro --prompts unanswered --rules rules.toml",
+        "--model micro --prompts wordy --rules rules.toml",
+        "--model micro --prompts prompts.jsonl --limit 0",
+        "--model micro --prompts prompts.jsonl --max-tokens 0",
+        "--model micro --prompts prompts.jsonl --group 8 --kv-blocks 4",
+        "--model micro --rules rules.toml",
+        "--rules rules.toml",
+    ];
+    let told = arguments.map(|arguments| {
+        let (code, _, errors) = run(directory.path(), arguments);
+        format!("$ {arguments}\n{errors}exit {code}\n")
+    });
+    insta::assert_snapshot!(told.join("\n"));
+}
+
 /// Versions come while rollouts run, in each mode: none is refused, and what each mode says becomes of the rollouts does.
 #[rstest]
 fn versions_are_published_while_rollouts_run(#[values("wait", "keep", "abort")] mode: &str) {

@@ -65,7 +65,7 @@ fn generated_traces_are_reproducible_and_can_be_cut() {
 }
 
 #[rstest]
-#[case::missing("trace info nothing-there", "error: cannot read trace nothing-there: ")]
+#[case::missing("trace info nothing-there", "error: cannot read nothing-there: ")]
 #[case::zero("trace generate --requests 0", "error: --requests is 0; it must be 1 to 10000000")]
 #[case::median(
     "trace generate --requests 1 --output-median 9 --output-max 8",

@@ -101,9 +101,12 @@ impl Text {
         Stream { text: self, tokens: VecDeque::new(), shown: String::new() }
     }
 
-    fn decode(&self, tokens: &VecDeque<u32>) -> Result<String, TextError> {
-        let tokens: Vec<u32> = tokens.iter().copied().collect();
-        self.tokenizer.decode(&tokens, true).map_err(|error| TextError::Tokenizer(error.to_string()))
+    /// The text of tokens, without those that only steer, as an end; bytes that are no letter read as U+FFFD.
+    ///
+    /// # Errors
+    /// If the tokeniser fails.
+    pub fn decode(&self, tokens: &[u32]) -> Result<String, TextError> {
+        self.tokenizer.decode(tokens, true).map_err(|error| TextError::Tokenizer(error.to_string()))
     }
 }
 
@@ -127,7 +130,7 @@ impl Stream<'_> {
     /// If the tokeniser fails.
     pub fn next(&mut self, token: u32) -> Result<String, TextError> {
         self.tokens.push_back(token);
-        let text = self.text.decode(&self.tokens)?;
+        let text = self.text.decode(self.tokens.make_contiguous())?;
         if text.ends_with('\u{FFFD}') || !text.starts_with(&self.shown) {
             return Ok(String::new());
         }
@@ -135,7 +138,7 @@ impl Stream<'_> {
         self.shown = text;
         if self.tokens.len() > 2 * Self::KEPT {
             self.tokens.drain(..Self::KEPT);
-            self.shown = self.text.decode(&self.tokens)?;
+            self.shown = self.text.decode(self.tokens.make_contiguous())?;
         }
         Ok(new)
     }
@@ -144,8 +147,8 @@ impl Stream<'_> {
     ///
     /// # Errors
     /// If the tokeniser fails.
-    pub fn end(self) -> Result<String, TextError> {
-        let text = self.text.decode(&self.tokens)?;
+    pub fn end(mut self) -> Result<String, TextError> {
+        let text = self.text.decode(self.tokens.make_contiguous())?;
         Ok(text.strip_prefix(&self.shown).unwrap_or_default().to_owned())
     }
 }

@@ -1,14 +1,14 @@
-//! What can be wrong with a trace file.
+//! What can be wrong with a file of a trace, or of prompts.
 
 use std::io;
 
 use super::Format;
 
-/// Why a trace could not be read.
+/// Why a trace, or a file of prompts, could not be read.
 #[derive(Debug, thiserror::Error)]
 pub enum TraceError {
     /// The file itself could not be read.
-    #[error("cannot read trace {file}: {source}")]
+    #[error("cannot read {file}: {source}")]
     Read {
         /// Name of the file.
         file: String,

@@ -3,6 +3,8 @@
 //! A trace comes from a file in one of three formats, recognised by content ([`Format`]), or from the
 //! seeded [`Generator`]. Doorbell's own format is JSON lines: a header
 //! `{"doorbell_trace":1,"source":"…"}`, then one [`Request`] per line.
+//!
+//! Where the text is there, prompts come from a file of their own ([`Prompt`]).
 
 mod azure;
 mod error;
@@ -10,6 +12,7 @@ mod generate;
 mod lines;
 mod mooncake;
 mod native;
+mod prompts;
 mod summary;
 
 use std::fmt;
@@ -22,6 +25,7 @@ use serde::{Deserialize, Serialize};
 pub use error::TraceError;
 pub use generate::{Generator, GeneratorError};
 pub use native::VERSION;
+pub use prompts::Prompt;
 pub use summary::{Lengths, TraceSummary};
 
 use lines::Lines;

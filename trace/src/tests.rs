@@ -165,7 +165,7 @@ fn unknown_file_names_the_known_formats(#[case] text: &str, #[case] problem: &st
 #[test]
 fn missing_file_is_named() {
     let error = Trace::read(Path::new("no/such.trace")).unwrap_err().to_string();
-    assert!(error.starts_with("cannot read trace no/such.trace: "), "{error}");
+    assert!(error.starts_with("cannot read no/such.trace: "), "{error}");
 }
 
 fn expect_malformed(text: &str, line: usize, column: usize, problem: &str) {

@@ -76,19 +76,7 @@ pub fn run(args: Args) -> Result<ExitCode, Failure> {
     let image = models::image(&args.model)?;
     let shape = image.model.shape;
     let text = Text::new(&image.about, shape.vocabulary).map_err(Failure::input)?;
-    let prompt =
-        if args.raw || !text.chats() { prompt } else { text.chat(&prompt).map_err(Failure::input)? };
-    let prompt = text.encode(&prompt).map_err(Failure::input)?;
-    if prompt.is_empty() {
-        return Err(Failure::input("the prompt is empty: give at least a letter"));
-    }
-    if prompt.len() >= shape.context {
-        return Err(Failure::input(format!(
-            "the prompt has {} tokens, and the model a context of {}: give a shorter one",
-            prompt.len(),
-            shape.context
-        )));
-    }
+    let prompt = models::prompt(&text, shape.context, &prompt, args.raw)?;
     let most = args.tokens.min(shape.context - prompt.len());
     let model = Published::new(image.to_bytes(), &image.about.ends).map_err(Failure::input)?;
     drop(image);

@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
+use doorbell_lm::text::Text;
 use doorbell_runtime::reward::Scorer;
 use doorbell_runtime::trajectory::log::{LogError, Reader, Verified};
 use doorbell_runtime::trajectory::parquet::{ExportError, ExportOptions, export};
@@ -10,6 +11,7 @@ use doorbell_runtime::trajectory::{Outcome, Trajectory};
 use serde_json::json;
 
 use crate::failure::{DIFFERENT, Failure};
+use crate::models;
 use crate::output;
 use crate::output::table;
 
@@ -47,6 +49,9 @@ pub enum Command {
         /// How many tokens of each
         #[arg(long, default_value_t = 6)]
         tokens: usize,
+        /// Show them as text, as this language model has it (`doorbell model list`)
+        #[arg(long)]
+        model: Option<String>,
     },
 }
 
@@ -80,7 +85,9 @@ pub fn run(command: Command) -> Result<ExitCode, Failure> {
             ))?;
             verified
         }
-        Command::Show { directory, limit, tokens } => show(&directory, limit, tokens)?,
+        Command::Show { directory, limit, tokens, model } => {
+            show(&directory, limit, tokens, model.as_deref())?
+        }
     };
     tell(&verified);
     Ok(if verified.damage.is_empty() { ExitCode::SUCCESS } else { ExitCode::from(DIFFERENT) })
@@ -218,14 +225,38 @@ fn info(directory: &Path, json: bool) -> Result<Verified, Failure> {
     Ok(verified)
 }
 
+/// With what would begin another line, or steer the terminal, as an escape.
+fn on_one_line(text: &str) -> String {
+    let shown = |letter: char| match letter.is_control() {
+        true => letter.escape_default().to_string(),
+        false => letter.to_string(),
+    };
+    text.chars().map(shown).collect()
+}
+
 /// Reads no further than it shows; so it tells of damage up to there.
-fn show(directory: &Path, limit: usize, tokens: usize) -> Result<Verified, Failure> {
+fn show(directory: &Path, limit: usize, tokens: usize, model: Option<&str>) -> Result<Verified, Failure> {
     use doorbell_runtime::trajectory::log::Piece;
 
+    let text = model.map(|model| {
+        let image = models::image(model)?;
+        Text::new(&image.about, image.model.shape.vocabulary).map_err(Failure::input)
+    });
+    let text = text.transpose()?;
     let mut table = table(
         [
-            "number", "rollout", "request", "member", "prompt", "answer", "segments", "outcome", "score",
-            "by", "seed", "tokens",
+            "number",
+            "rollout",
+            "request",
+            "member",
+            "prompt",
+            "answer",
+            "segments",
+            "outcome",
+            "score",
+            "by",
+            "seed",
+            if text.is_some() { "text" } else { "tokens" },
         ],
         0,
     );
@@ -241,10 +272,13 @@ fn show(directory: &Path, limit: usize, tokens: usize) -> Result<Verified, Failu
             Piece::Record(trajectory) => {
                 verified.records += 1;
                 let finished = &trajectory.finished;
-                let mut head: Vec<String> =
-                    trajectory.tokens.iter().take(tokens).map(u32::to_string).collect();
+                let head = &trajectory.tokens[..tokens.min(trajectory.tokens.len())];
+                let mut head = match &text {
+                    None => head.iter().map(u32::to_string).collect::<Vec<_>>().join(" "),
+                    Some(text) => on_one_line(&text.decode(head).map_err(Failure::input)?),
+                };
                 if trajectory.tokens.len() > tokens {
-                    head.push("…".to_owned());
+                    head += " …";
                 }
                 table.add_row([
                     trajectory.number.to_string(),
@@ -258,7 +292,7 @@ fn show(directory: &Path, limit: usize, tokens: usize) -> Result<Verified, Failu
                     format!("{:.4}", trajectory.score()),
                     finished.scorer.map_or("", Scorer::name).to_owned(),
                     finished.seed.to_string(),
-                    head.join(" "),
+                    head,
                 ]);
             }
             Piece::Damage(damage) => verified.damage.push(damage),

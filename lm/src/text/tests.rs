@@ -17,6 +17,8 @@ fn letters_are_tokens_and_back() {
     let mut stream = text.stream();
     let said: String = tokens.iter().map(|&token| stream.next(token).unwrap()).collect();
     assert_eq!(said + &stream.end().unwrap(), "once upon a time, x=7?");
+    assert_eq!(text.decode(&tokens).unwrap(), "once upon a time, x=7?");
+    assert_eq!(text.decode(&[18, 0, 17]).unwrap(), "on", "an end is no text");
     assert_eq!(text.encode("é").unwrap(), [1]);
     assert!(text.ends(0) && !text.ends(1) && !text.chats());
 }

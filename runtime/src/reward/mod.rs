@@ -8,10 +8,12 @@ mod desk;
 mod device;
 mod digest;
 mod keeper;
+mod number;
 mod pool;
 mod prompts;
 mod rules;
 mod slow;
+mod text;
 mod tickets;
 
 use std::fmt::Display;
@@ -31,6 +33,7 @@ pub use pool::{GroupPostError, Load, Loads, Pool, PoolError, PoolOptions, PostEr
 pub use prompts::{AnswerMemory, Prompts};
 pub use rules::{RuleJudge, Rules, RulesError};
 pub use slow::SlowJudge;
+pub use text::Texts;
 pub use tickets::{Ticket, Tickets};
 
 /// 1.0 as a score, Q16.16.

@@ -1,12 +1,14 @@
-//! A judge that checks rules, as verifiers of format and length do.
+//! A judge that checks rules, as verifiers of format, length and arithmetic do.
 
 use std::collections::HashSet;
 use std::path::Path;
 
+use regex::Regex;
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
-use super::{Answer, Judge, JudgeError, Moment, ONE, Verdict};
+use super::number::Number;
+use super::{Answer, Judge, JudgeError, Moment, ONE, Texts, Verdict};
 
 /// What an answer is judged by: the score is the weight of the satisfied rules over the weight of all.
 ///
@@ -30,7 +32,7 @@ struct Rule {
 }
 
 /// What a rule asks for, as it stands in a file; [`Check::is_possible`] says whether it can be.
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(tag = "check", rename_all = "kebab-case", deny_unknown_fields)]
 enum Check {
     /// The answer has at least `min` tokens and at most `max`.
@@ -52,6 +54,39 @@ enum Check {
     },
     /// The answer ends with an end of sequence, and not because its budget is used up.
     EndOfSequence {},
+    /// The regular expression matches somewhere in the text.
+    Matches { pattern: Pattern },
+    /// The last number of the text is the prompt's answer.
+    EqualsAnswer {},
+}
+
+/// A regular expression, as the crate `regex` has them.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(try_from = "String")]
+struct Pattern(Regex);
+
+impl TryFrom<String> for Pattern {
+    type Error = regex::Error;
+
+    fn try_from(pattern: String) -> Result<Self, regex::Error> {
+        Regex::new(&pattern).map(Pattern)
+    }
+}
+
+impl PartialEq for Pattern {
+    fn eq(&self, other: &Self) -> bool {
+        self.0.as_str() == other.0.as_str()
+    }
+}
+
+/// An answer, as rules see it.
+struct Seen<'a> {
+    tokens: &'a [u32],
+    moment: Moment,
+    /// Empty where no rule reads it.
+    text: &'a str,
+    /// The answer that the prompt comes with.
+    reference: Option<&'a str>,
 }
 
 fn no_limit() -> u32 {
@@ -171,10 +206,15 @@ impl Rules {
         Ok(Self { threshold, rules })
     }
 
+    /// Whether one of them reads text.
+    pub fn reads_text(&self) -> bool {
+        self.rules.iter().any(|rule| rule.check.reads_text())
+    }
+
     /// The score of an answer, Q16.16 from 0 to 65536.
-    pub fn score(&self, tokens: &[u32], moment: Moment) -> i32 {
+    fn score(&self, seen: &Seen<'_>) -> i32 {
         let total: f64 = self.rules.iter().map(|rule| rule.weight).sum();
-        let satisfied = self.rules.iter().filter(|rule| rule.check.is_satisfied(tokens, moment));
+        let satisfied = self.rules.iter().filter(|rule| rule.check.is_satisfied(seen));
         let satisfied: f64 = satisfied.map(|rule| rule.weight).sum();
         fixed(satisfied / total)
     }
@@ -224,12 +264,48 @@ impl Check {
             Check::Repeat { length: 0, .. } | Check::Repeat { max: 0, .. } => {
                 Err("`length` and `max` must be at least 1".to_owned())
             }
+            Check::Matches { pattern } if pattern.0.as_str().is_empty() => {
+                Err("`pattern` is empty, and matches every text".to_owned())
+            }
             _ => Ok(()),
         }
     }
 
+    fn reads_text(&self) -> bool {
+        matches!(self, Check::Matches { .. } | Check::EqualsAnswer {})
+    }
+
+    /// Whether all is there that it reads beside tokens.
+    ///
+    /// # Errors
+    /// What is not, in words.
+    fn has_texts(&self, texts: Option<&Texts>) -> Result<(), String> {
+        if !self.reads_text() {
+            return Ok(());
+        }
+        let texts = texts.ok_or("it reads text, and these answers have none; give a language model")?;
+        if *self != (Check::EqualsAnswer {}) {
+            return Ok(());
+        }
+        if texts.references().is_empty() {
+            return Err(
+                "it reads the prompts' answers, and these prompts have none; give prompts with answers"
+                    .into(),
+            );
+        }
+        let missing =
+            (1..).zip(texts.references()).find_map(|(prompt, reference)| match reference.as_deref() {
+                None => Some(format!("prompt {prompt} has no answer; give it a number")),
+                Some(text) if Number::parse(text).is_none() => Some(format!(
+                    "the answer of prompt {prompt}, `{text}`, is no number; give one, as -1234.5"
+                )),
+                Some(_) => None,
+            });
+        missing.map_or(Ok(()), Err)
+    }
+
     /// Whether the answer satisfies it, or at a checkpoint still can.
-    fn is_satisfied(&self, tokens: &[u32], moment: Moment) -> bool {
+    fn is_satisfied(&self, &Seen { tokens, moment, text, reference }: &Seen<'_>) -> bool {
         let open = moment == Moment::Checkpoint;
         match self {
             Check::Length { min, max } => {
@@ -239,6 +315,11 @@ impl Check {
             Check::Forbid { tokens: unwanted } => !holds(tokens, unwanted),
             Check::Repeat { length, max } => repeats(tokens, *length as usize) <= *max as usize,
             Check::EndOfSequence {} => open || moment == Moment::End { eos: true },
+            Check::Matches { pattern } => open || pattern.0.is_match(text),
+            Check::EqualsAnswer {} => {
+                let wanted = reference.and_then(Number::parse);
+                open || (wanted.is_some() && Number::last(text) == wanted)
+            }
         }
     }
 }
@@ -259,22 +340,37 @@ fn repeats(tokens: &[u32], length: usize) -> usize {
 }
 
 /// Judges by [`Rules`].
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug)]
 pub struct RuleJudge {
     rules: Rules,
     threshold: i32,
+    /// If a rule reads them.
+    texts: Option<Texts>,
 }
 
 impl RuleJudge {
-    /// A judge by these rules.
-    pub fn new(rules: Rules) -> Self {
-        Self { threshold: fixed(rules.threshold), rules }
+    /// A judge by these rules. Those over text read `texts`.
+    ///
+    /// # Errors
+    /// `Rule` for one that reads what is not there: text, or the answers that prompts come with.
+    pub fn new(rules: Rules, texts: Option<Texts>) -> Result<Self, RulesError> {
+        for (rule, number) in rules.rules.iter().zip(1..) {
+            let told = |problem| RulesError::Rule { number, name: rule.name.clone(), problem };
+            rule.check.has_texts(texts.as_ref()).map_err(told)?;
+        }
+        let texts = texts.filter(|_| rules.reads_text());
+        Ok(Self { threshold: fixed(rules.threshold), rules, texts })
     }
 }
 
 impl Judge for RuleJudge {
     fn score(&mut self, answer: &Answer<'_>) -> Result<Verdict, JudgeError> {
-        let score = self.rules.score(answer.tokens, answer.moment);
+        let &Answer { tokens, moment, .. } = answer;
+        // At a checkpoint any text may still come.
+        let texts = self.texts.as_ref().filter(|_| moment != Moment::Checkpoint);
+        let text = texts.map(|texts| texts.decode(tokens)).transpose()?.unwrap_or_default();
+        let reference = texts.and_then(|texts| texts.reference(answer.request));
+        let score = self.rules.score(&Seen { tokens, moment, text: &text, reference });
         Ok(Verdict { score, proceed: score >= self.threshold })
     }
 }
@@ -314,8 +410,146 @@ mod tests {
         #[case] moment: Moment,
         #[case] satisfied: bool,
     ) {
+        assert_eq!(judged(rule, None, tokens, moment), Ok(if satisfied { ONE } else { 0 }));
+    }
+
+    /// What one rule says of an answer to request 5.
+    fn judged(rule: &str, texts: Option<Texts>, tokens: &[u32], moment: Moment) -> Result<i32, JudgeError> {
         let rules = Rules::from_toml(&format!("rule = [{{ name = 'it', {rule} }}]")).unwrap();
-        assert_eq!(rules.score(tokens, moment), if satisfied { ONE } else { 0 });
+        RuleJudge::new(rules, texts).unwrap().score(&answer(tokens, moment)).map(|verdict| verdict.score)
+    }
+
+    fn answer(tokens: &[u32], moment: Moment) -> Answer<'_> {
+        Answer {
+            rollout: RolloutId::new(0, 0),
+            request: 5,
+            member: 0,
+            prompt_tokens: 0,
+            prompt: &[],
+            tokens,
+            segment: 0..tokens.len(),
+            moment,
+            digest: 0,
+        }
+    }
+
+    /// Tokens are bytes, as far as they are; the others steer, but for one that no tokenizer has.
+    fn texts(references: &[Option<&str>]) -> Texts {
+        let decode = |tokens: &[u32]| match tokens.contains(&u32::MAX) {
+            true => Err(JudgeError::new("there is no such token")),
+            false => {
+                let bytes: Vec<u8> = tokens.iter().filter_map(|&token| token.try_into().ok()).collect();
+                Ok(String::from_utf8_lossy(&bytes).into_owned())
+            }
+        };
+        Texts::new(decode, references.iter().map(|text| text.map(str::to_owned)).collect())
+    }
+
+    #[rstest]
+    #[case::somewhere("the answer is 4", "answer is [0-9]+", END, true)]
+    #[case::nowhere("the answer is four", "answer is [0-9]+", END, false)]
+    #[case::all_of_it("42", "^[0-9]+$", END, true)]
+    #[case::more_than_it("42.", "^[0-9]+$", END, false)]
+    #[case::cut("42", "^[0-9]+$", CUT, true)]
+    #[case::may_come("no", "^[0-9]+$", Moment::Checkpoint, true)]
+    #[case::nothing("", "[0-9]", END, false)]
+    #[case::nothing_is_wanted("", "^$", END, true)]
+    #[case::lines("a\n4\nb", "(?m)^4$", END, true)]
+    #[case::letters("größer", r"^\\w{6}$", END, true)]
+    fn texts_match(
+        #[case] text: &str,
+        #[case] pattern: &str,
+        #[case] moment: Moment,
+        #[case] satisfied: bool,
+    ) {
+        let tokens: Vec<u32> = text.bytes().map(u32::from).collect();
+        let rule = format!(r#"check = "matches", pattern = "{pattern}""#);
+        assert_eq!(judged(&rule, Some(texts(&[])), &tokens, moment), Ok(if satisfied { ONE } else { 0 }));
+    }
+
+    #[rstest]
+    #[case::right("2 + 2 = 4", "4", END, true)]
+    #[case::wrong("2 + 2 = 5", "4", END, false)]
+    #[case::the_last_counts("4, or 5", "4", END, false)]
+    #[case::no_number("four", "4", END, false)]
+    #[case::nothing("", "0", END, false)]
+    #[case::negative("that is -3", "-3", END, true)]
+    #[case::not_negative("that is -3", "3", END, false)]
+    #[case::taken_away("7-3", "3", END, true)]
+    #[case::decimal("about 2.50.", "2.5", END, true)]
+    #[case::not_a_part("12.5", "5", END, false)]
+    #[case::thousands("1,250", "1250.0", CUT, true)]
+    #[case::may_come("five", "4", Moment::Checkpoint, true)]
+    fn numbers_equal_the_answer(
+        #[case] text: &str,
+        #[case] reference: &str,
+        #[case] moment: Moment,
+        #[case] satisfied: bool,
+    ) {
+        let tokens: Vec<u32> = text.bytes().map(u32::from).collect();
+        // Request 5 has the last of three prompts.
+        let texts = texts(&[Some("0.125"), Some("0.25"), Some(reference)]);
+        let score = judged(r#"check = "equals-answer""#, Some(texts), &tokens, moment);
+        assert_eq!(score, Ok(if satisfied { ONE } else { 0 }));
+    }
+
+    /// Half a letter, at the end or before something else, is some other letter: it spoils no number beside it.
+    #[rstest]
+    #[case::whole(&[0xC3, 0xB6, 0x37], "ö7")]
+    #[case::torn(&[0xC3, 0x37], "\u{FFFD}7")]
+    #[case::within(&[0x37, 0xE2, 0x88], "7\u{FFFD}")]
+    #[case::steering(&[0x37, 1000], "7")]
+    fn bytes_that_are_no_letter_are_text(#[case] tokens: &[u32], #[case] text: &str) {
+        let matches = format!("check = 'matches', pattern = '^{text}$'");
+        assert_eq!(judged(&matches, Some(texts(&[])), tokens, END), Ok(ONE));
+        let seven = judged("check = 'equals-answer'", Some(texts(&[Some("7")])), tokens, END);
+        assert_eq!(seven, Ok(ONE));
+    }
+
+    #[test]
+    fn a_tokenizer_that_fails_gives_no_verdict() {
+        let rule = "check = 'matches', pattern = '4'";
+        let told = judged(rule, Some(texts(&[])), &[u32::MAX], END);
+        assert_eq!(told, Err(JudgeError::new("there is no such token")));
+        let open = judged(rule, Some(texts(&[])), &[u32::MAX], Moment::Checkpoint);
+        assert_eq!(open, Ok(ONE), "it is not asked");
+        let other = judged("check = 'length', min = 1", Some(texts(&[])), &[u32::MAX], END);
+        assert_eq!(other, Ok(ONE), "nor where no rule reads text");
+    }
+
+    #[rstest]
+    #[case::no_text(
+        "check = 'matches', pattern = 'a'",
+        None,
+        "rule 1 (`it`): it reads text, and these answers have none; give a language model"
+    )]
+    #[case::no_text_for_numbers(
+        "check = 'equals-answer'",
+        None,
+        "rule 1 (`it`): it reads text, and these answers have none; give a language model"
+    )]
+    #[case::no_prompts(
+        "check = 'equals-answer'",
+        Some(texts(&[])),
+        "rule 1 (`it`): it reads the prompts' answers, and these prompts have none; give prompts with answers"
+    )]
+    #[case::no_answer(
+        "check = 'equals-answer'",
+        Some(texts(&[Some("1"), None])),
+        "rule 1 (`it`): prompt 2 has no answer; give it a number"
+    )]
+    #[case::no_number(
+        "check = 'equals-answer'",
+        Some(texts(&[Some("1"), Some("4 apples")])),
+        "rule 1 (`it`): the answer of prompt 2, `4 apples`, is no number; give one, as -1234.5"
+    )]
+    fn what_rules_cannot_read_is_told(
+        #[case] rule: &str,
+        #[case] texts: Option<Texts>,
+        #[case] message: &str,
+    ) {
+        let rules = Rules::from_toml(&format!("rule = [{{ name = 'it', {rule} }}]")).unwrap();
+        assert_eq!(RuleJudge::new(rules, texts).unwrap_err().to_string(), message);
     }
 
     const RULES: &str = r#"
@@ -333,14 +567,9 @@ mod tests {
 
     #[test]
     fn the_score_is_the_weight_of_what_is_satisfied_and_the_threshold_decides() {
-        let mut judge = RuleJudge::new(Rules::from_toml(RULES).unwrap());
+        let mut judge = RuleJudge::new(Rules::from_toml(RULES).unwrap(), None).unwrap();
         let mut score = |tokens: &[u32], moment| {
-            let rollout = RolloutId::new(0, 0);
-            let (request, member, prompt_tokens, prompt, digest) = (0, 0, 0, &[][..], 0);
-            let segment = 0..tokens.len();
-            let answer =
-                Answer { rollout, request, member, prompt_tokens, prompt, tokens, segment, moment, digest };
-            let verdict = judge.score(&answer).unwrap();
+            let verdict = judge.score(&answer(tokens, moment)).unwrap();
             (verdict.score, verdict.proceed)
         };
         assert_eq!(score(&[7], END), (ONE, true));
@@ -378,7 +607,7 @@ mod tests {
     #[case::checkless("rule = [{ name = 'a' }]", "rule 1 (`a`): missing field `check`")]
     #[case::unknown(
         "rule = [{ name = 'a', check = 'mood' }]",
-        "rule 1 (`a`): unknown variant `mood`, expected one of `length`, `require`, `forbid`, `repeat`, `end-of-sequence`"
+        "rule 1 (`a`): unknown variant `mood`, expected one of `length`, `require`, `forbid`, `repeat`, `end-of-sequence`, `matches`, `equals-answer`"
     )]
     #[case::stray(
         "rule = [{ name = 'a', check = 'end-of-sequence', min = 3 }]",
@@ -409,6 +638,18 @@ mod tests {
     #[case::nothing_wanted(
         "rule = [{ name = 'a', check = 'require', tokens = [] }]",
         "rule 1 (`a`): `tokens` must name at least one token"
+    )]
+    #[case::pattern(
+        "rule = [{ name = 'a', check = 'matches', pattern = '(' }]",
+        "rule 1 (`a`): regex parse error:\n    (\n    ^\nerror: unclosed group"
+    )]
+    #[case::patternless(
+        "rule = [{ name = 'a', check = 'matches' }]",
+        "rule 1 (`a`): missing field `pattern`"
+    )]
+    #[case::matches_all(
+        "rule = [{ name = 'a', check = 'matches', pattern = '' }]",
+        "rule 1 (`a`): `pattern` is empty, and matches every text"
     )]
     #[case::never(
         "rule = [{ name = 'a', check = 'repeat', max = 0 }]",

@@ -6,9 +6,12 @@ use std::thread::{self, JoinHandle};
 
 use doorbell_contract::{HwImage, PolicyMode};
 use doorbell_host::{Device, DeviceError, QueueConfig};
+use doorbell_lm::text::Text;
+use doorbell_lm::{About, Image};
 use doorbell_runtime::pipeline::{
     Busy, Language, Lost, Options, PromptSource, Publisher, SequenceMemory, TrajectoryStage, Weights,
 };
+use doorbell_runtime::reward::{JudgeError, Texts};
 use doorbell_runtime::rollout::RolloutId;
 use doorbell_runtime::trajectory::{Finished, PostError, Stored, WriterError};
 use doorbell_trace::{Request, Trace};
@@ -16,6 +19,7 @@ use doorbell_verify::language::Given;
 use doorbell_verify::replay;
 
 use super::Args;
+use super::prompts::Prompts;
 use crate::failure::Failure;
 use crate::models;
 
@@ -32,14 +36,20 @@ pub struct Models {
     seed: u32,
     /// Requests of the trace.
     requests: Arc<Vec<Request>>,
+    /// Their prompts; without any the seed draws them.
+    prompts: Option<Arc<Prompts>>,
+    about: Arc<About>,
 }
 
 impl Models {
-    /// Reads the model that was asked for. Without a trainer the weights of the versions that follow are its own, with the layers in another order.
-    pub fn read(args: &Args, trace: &mut Trace) -> Result<Option<Models>, Failure> {
-        let Some(name) = &args.model else { return Ok(None) };
-        let image = models::image(name)?;
-        if args.trace.is_none() {
+    /// The model that was asked for. Without a trainer the weights of the versions that follow are its own, with the layers in another order.
+    pub fn new(
+        args: &Args,
+        image: Image,
+        prompts: Option<Prompts>,
+        trace: &mut Trace,
+    ) -> Result<Models, Failure> {
+        if args.trace.is_none() && prompts.is_none() {
             models::fit(trace, image.model.shape.context as u32);
         }
         let turns = if args.publish_every > 0 { TURNS.min(image.model.layers.len()) } else { 1 };
@@ -49,11 +59,26 @@ impl Models {
             models::language_of(image)
         };
         let turns = (0..turns).map(turn).collect::<Result<_, _>>()?;
-        Ok(Some(Models {
+        Ok(Models {
             turns: Arc::new(turns),
             seed: args.seed,
             requests: Arc::new(trace.requests.clone()),
-        }))
+            prompts: prompts.map(Arc::new),
+            about: Arc::new(image.about),
+        })
+    }
+
+    /// The text of answers, and the prompts' reference answers, for judges.
+    pub fn texts(&self) -> Result<Texts, Failure> {
+        let (text, mut references) = match &self.prompts {
+            Some(prompts) => (prompts.text.clone(), prompts.references.clone()),
+            None => {
+                let vocabulary = self.turns[0].version.model.shape.vocabulary;
+                (Arc::new(Text::new(&self.about, vocabulary).map_err(Failure::input)?), vec![])
+            }
+        };
+        references.truncate(self.requests.len());
+        Ok(Texts::new(move |tokens| text.decode(tokens).map_err(JudgeError::new), references))
     }
 
     fn record(&self) -> HwImage {
@@ -92,11 +117,17 @@ impl Models {
         }
     }
 
-    /// The prompts of the trace, which the seed draws.
+    /// Place in the trace of a request with this number: the trace may run some times over.
+    fn place(&self, number: u64) -> usize {
+        (number % self.requests.len() as u64) as usize
+    }
+
+    /// The prompts of the requests.
     pub fn prompts(&self) -> Box<dyn PromptSource> {
         let models = self.clone();
-        Box::new(move |number: u64, request: &Request, out: &mut [u32]| {
-            models.turns[0].draw_prompt(models.seed, number as u32, &request.prefix, out);
+        Box::new(move |number: u64, request: &Request, out: &mut [u32]| match &models.prompts {
+            Some(prompts) => out.copy_from_slice(&prompts.tokens[models.place(number)]),
+            None => models.turns[0].draw_prompt(models.seed, number as u32, &request.prefix, out),
         })
     }
 
@@ -113,7 +144,7 @@ impl Models {
     fn check(&self, memory: &SequenceMemory, finished: &Finished) -> Result<(), String> {
         let failed = |error: DeviceError| error.to_string();
         let sequence = memory.read(finished).map_err(failed)?;
-        let request = &self.requests[(finished.request % self.requests.len() as u64) as usize];
+        let request = &self.requests[self.place(finished.request)];
         let mut prompt = vec![0; request.prompt_tokens as usize];
         self.prompts().prompt(finished.request, request, &mut prompt);
         let spans: Vec<_> =

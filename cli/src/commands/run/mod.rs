@@ -2,12 +2,14 @@
 
 mod inject;
 mod language;
+mod prompts;
 mod publish;
 mod report;
 mod reward;
 mod setup;
 mod strict;
 
+use std::num::NonZeroU32;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -25,9 +27,11 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
 use super::trace;
 use crate::failure::{DIFFERENT, Failure};
+use crate::models;
 use crate::output::{self, Sink};
 use doorbell_devices::Kind;
-use language::{Publishing, Verdict};
+use language::{Models, Publishing, Verdict};
+use prompts::Prompts;
 use report::Report;
 use setup::Built;
 
@@ -59,6 +63,16 @@ pub struct Args {
     /// equal ids, and the KV blocks lie on the device; needs a function for each queue pair
     #[arg(long, conflicts_with = "reward_queue")]
     model: Option<String>,
+    /// Prompts, as JSON lines {"prompt":"…","answer":"…","max_tokens":N}, in place of a trace: each is a request, numbered from 0, and the model's own ends end its answers. The
+    /// answer, which rules compare with, and the most tokens may be left out
+    #[arg(long, value_name = "FILE", requires = "model", conflicts_with = "trace")]
+    prompts: Option<PathBuf>,
+    /// Most tokens of an answer, where the line of its prompt says nothing
+    #[arg(long, value_name = "N", default_value = "256", requires = "prompts")]
+    max_tokens: NonZeroU32,
+    /// Take the prompts as they stand, not as chats
+    #[arg(long, requires = "prompts")]
+    raw: bool,
     /// Positions of a prompt that one PREFILL makes at most; 0 makes all in one
     #[arg(long, value_name = "TOKENS", default_value_t = 0, requires = "model")]
     prefill_tokens: u32,
@@ -250,14 +264,24 @@ pub fn run(args: Args) -> Result<ExitCode, Failure> {
     if args.coalesce.is_some() && (args.wait != Wait::Sleep || kind == Kind::Gpu) {
         return Err(Failure::input("--coalesce is for --wait sleep on model or rtl, which interrupt"));
     }
-    let (mut trace, format) = trace::read(args.trace.as_deref())?;
+    let image = args.model.as_deref().map(models::image).transpose()?;
+    let (mut trace, format, prompts) = match (&args.prompts, &image) {
+        (Some(path), Some(image)) => {
+            let (prompts, trace) = Prompts::read(path, &args, image)?;
+            (trace, None, Some(prompts))
+        }
+        _ => {
+            let (trace, format) = trace::read(args.trace.as_deref())?;
+            (trace, format, None)
+        }
+    };
     trace.requests.truncate(args.limit.unwrap_or(usize::MAX));
     if trace.requests.is_empty() {
         return Err(Failure::input(
             "the trace has no requests to run; use one with requests and a limit of at least 1",
         ));
     }
-    let models = language::Models::read(&args, &mut trace)?;
+    let models = image.map(|image| Models::new(&args, image, prompts, &mut trace)).transpose()?;
     let json = args.json.as_deref().map(|path| Sink::open("JSON", path)).transpose()?;
     let Built { mut pipeline, metrics, collector, device, capacity, publishing, verdict } =
         setup::build(&args, kind, &trace, models)?;

@@ -368,6 +368,7 @@ impl Report<'_> {
         });
         if let Some(model) = &self.args.model {
             value["model"] = json!(model);
+            value["prompts"] = json!(self.args.prompts);
             value["prefill_tokens"] = json!(self.args.prefill_tokens);
             value["kv"]["preempted"] = json!(self.preempted);
             value["oracle"] = json!(self.verdict.as_ref().map(|Verdict { checked, different, first }| {

@@ -91,7 +91,7 @@ pub fn build(args: &Args, kind: Kind, trace: &Trace, models: Option<Models>) -> 
     let rewards: Box<dyn RewardStage> = if args.reward == Who::Device {
         reward::stage(args, &*device, beside, slots, threshold(args))?
     } else if args.judges == 0 {
-        Box::new(Inline::new(memory, slots, longest, judge(args)?))
+        Box::new(Inline::new(memory, slots, longest, judge(args, models.as_ref())?))
     } else {
         let options = PoolOptions {
             judges: args.judges,
@@ -100,7 +100,7 @@ pub fn build(args: &Args, kind: Kind, trace: &Trace, models: Option<Models>) -> 
             deadline: deadline(args),
             ..PoolOptions::default()
         };
-        let pool = Pool::start(options, &memory, judge(args)?).map_err(Failure::input)?;
+        let pool = Pool::start(options, &memory, judge(args, models.as_ref())?).map_err(Failure::input)?;
         loads = Some(pool.loads());
         Box::new(pool)
     };
@@ -215,7 +215,7 @@ fn options(args: &Args, trace: &Trace) -> Result<Options, Failure> {
         group: args.group,
         checkpoint: args.checkpoint,
         scoring: args.reward.scoring(),
-        eos_stops: args.eos > 0.0,
+        eos_stops: args.eos > 0.0 || args.prompts.is_some(),
         seed: args.seed,
         max_output_tokens: outputs.max().unwrap_or(1),
         credits: Credits::new(args.credits.unwrap_or(args.slots.max(args.group))),
@@ -277,18 +277,23 @@ fn threshold(args: &Args) -> i32 {
 }
 
 /// Makes judges, given their numbers.
-fn judge(args: &Args) -> Result<impl FnMut(usize) -> Box<dyn Judge> + Send + use<>, Failure> {
-    let rules = match &args.rules {
-        None => None,
-        Some(path) => Some(Rules::read(path).map_err(Failure::input)?),
-    };
+fn judge(
+    args: &Args,
+    models: Option<&Models>,
+) -> Result<impl FnMut(usize) -> Box<dyn Judge> + Send + use<>, Failure> {
+    let rules = args.rules.as_ref().map(|path| {
+        let rules = Rules::read(path).map_err(Failure::input)?;
+        let texts = models.filter(|_| rules.reads_text()).map(Models::texts).transpose()?;
+        RuleJudge::new(rules, texts).map_err(Failure::input)
+    });
+    let rules = rules.transpose()?;
     let threshold = threshold(args);
     let ranges = args.reward_ranges.as_deref().copied();
     let delay = Duration::from_micros(args.judge_delay);
     let (faults, seed) = (args.inject_judge.clone(), args.seed);
     Ok(move |number| {
         let judge: Box<dyn Judge> = match (&rules, ranges) {
-            (Some(rules), _) => Box::new(RuleJudge::new(rules.clone())),
+            (Some(rules), _) => Box::new(rules.clone()),
             (None, Some(ranges)) => Box::new(RangeJudge { ranges, threshold }),
             (None, None) => Box::new(DigestJudge { threshold }),
         };
