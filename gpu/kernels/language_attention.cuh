@@ -98,8 +98,8 @@ struct Head {
   const uint16_t* exp2;
 };
 
-// Channels that a warp attends to at a time.
-constexpr uint32_t kChunk = 128;
+// Channels that a warp attends to at a time, and values of a channel that are on their way to a lane.
+constexpr uint32_t kChunk = 128, kAtATime = 16;
 
 // The blocks `first`, `first + step`, ... of a head, up to `position`, into `to`; there is one at least. Of the values it takes kChunk channels from
 // `chunk` on. A warp calls it; `scratch` is its own, of 32 words.
@@ -114,7 +114,18 @@ __device__ __forceinline__ void attend(const Head& head, uint32_t chunk, uint32_
 #pragma unroll 1
   for (uint32_t block = first; block <= position / kBlock; block += step) {
     const char* const keys = head.keys + head.kv_block * block;
+    const char* const block_values = keys + head.kv_half;
     const uint32_t count = min(position - block * kBlock + 1, kBlock);
+    // The first values come while the scores are worked out. Those behind the last position are whatever is there, and count 0 times.
+    uint32_t ahead[kAtATime] = {};
+    const auto fetch = [&](uint32_t first) {
+#pragma unroll
+      for (uint32_t k = 0; k < kAtATime; k++) {
+        const uint32_t token = slots * (first + k) + slot;
+        if (has_channels && token < kBlock) ahead[k] = *reinterpret_cast<const uint32_t*>(block_values + kLine + token * head.width + channel);
+      }
+    };
+    fetch(0);
     int32_t score = kLowest32;
     if (lane < count) {
       int32_t dot = 0;
@@ -139,7 +150,6 @@ __device__ __forceinline__ void attend(const Head& head, uint32_t chunk, uint32_
       }
     });
     if (!counts) continue;
-    const char* const block_values = keys + head.kv_half;
     uint32_t weight = 0, scaled = 0;
     if (lane < count) {
       weight = weight_of(head.exp2, (static_cast<uint32_t>(ceiling) << 8) - static_cast<uint32_t>(score));
@@ -154,12 +164,16 @@ __device__ __forceinline__ void attend(const Head& head, uint32_t chunk, uint32_
     __syncwarp();
     if (!has_channels) continue;
     int64 sums[4] = {};
-#pragma unroll 8
-    for (uint32_t token = slot; token < count; token += slots) {
-      const uint32_t v = *reinterpret_cast<const uint32_t*>(block_values + kLine + token * head.width + channel);
-      const int64 w = scratch[token];
+#pragma unroll 1
+    for (uint32_t first = 0; slots * first < count; first += kAtATime) {
+      if (first != 0) fetch(first);
 #pragma unroll
-      for (uint32_t j = 0; j < 4; j++) sums[j] += w * static_cast<signed char>(v >> 8 * j & 0xFF);
+      for (uint32_t k = 0; k < kAtATime; k++) {
+        const uint32_t token = slots * (first + k) + slot;
+        const int64 w = token < kBlock ? scratch[token] : 0;
+#pragma unroll
+        for (uint32_t j = 0; j < 4; j++) sums[j] += w * static_cast<signed char>(ahead[k] >> 8 * j & 0xFF);
+      }
     }
 #pragma unroll
     for (uint32_t j = 0; j < 4; j++) {
