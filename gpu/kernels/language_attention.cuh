@@ -136,7 +136,8 @@ __device__ __forceinline__ void attend(const Head& head, uint32_t chunk, uint32_
         const uint4 q = *reinterpret_cast<const uint4*>(head.query + at);
         dot = stream::dot(k.x, q.x, stream::dot(k.y, q.y, stream::dot(k.z, q.z, stream::dot(k.w, q.w, dot))));
       }
-      score = score_of(dot, head.query_scale, reinterpret_cast<const uint16_t*>(keys)[lane], head.factor);
+      const uint32_t of = DOORBELL_FAULT(ScalesAhead) ? min(lane + 1, kBlock - 1) : lane;
+      score = score_of(dot, head.query_scale, reinterpret_cast<const uint16_t*>(keys)[of], head.factor);
     }
     const int32_t ceiling = (__reduce_max_sync(kEveryLane, score) + 255) >> 8;
     uint32_t which = 0;
@@ -220,6 +221,7 @@ __device__ __forceinline__ int32_t mean_of(const char* parts, uint32_t count, ui
       values[1] += kept[0];
     }
   }
+  if (DOORBELL_FAULT(DropsBin)) weights[1] = values[1] = 0;
   return clamp(round_divide(values[0] + (values[1] >> 16), (weights[0] + (weights[1] >> 16)) << 4));
 }
 

@@ -89,8 +89,9 @@ struct Sequence {
 
   // The same of the block of a position.
   __device__ __forceinline__ uint64_t block_of(uint32_t position) const {
-    const uint32_t entry = position / DOORBELL_BLOCK_TOKENS;
+    uint32_t entry = position / DOORBELL_BLOCK_TOKENS;
     if (entry >= entries) return kNowhere;
+    if (DOORBELL_FAULT(SwapsBlocks) && (entry ^ 1) < entries) entry ^= 1;
     return block(order::load_relaxed_sys(reinterpret_cast<const uint32_t*>(table) + entry));
   }
 };
@@ -117,6 +118,7 @@ class Worker {
 
   // Takes tickets, each in turn of its arrival, until one tells it to end.
   __device__ void role() {
+    Block::open();
     for (;;) {
       if (threadIdx.x == 0) take();
       __syncthreads();
@@ -173,7 +175,7 @@ class Worker {
     WorkQueue& work = state.work[kForBlocks];
     Paused& paused = state.paused[queue][place_index];
     const uint32_t ticket = order::take_tickets_gpu(&work.tail, 1);
-    paused.position = job.position + 1;
+    paused.position = job.position + (DOORBELL_FAULT(RepeatsStep) ? 0 : 1);
     paused.token = job.token;
     paused.produced = course.produced;
     paused.checkpoint = course.checkpoint;
@@ -192,7 +194,7 @@ class Worker {
     course.produced = paused.produced;
     course.checkpoint = paused.checkpoint;
     course.flags = paused.flags;
-    course.digest.value = paused.digest;
+    if (!DOORBELL_FAULT(ForgetsDigest)) course.digest.value = paused.digest;
     course.since.value = paused.since;
   }
 
@@ -251,6 +253,7 @@ class Worker {
           Block::step(cache, reinterpret_cast<char*>(job.block), job.token, job.position, !is_prefill,
                       Sampling{job.sequence.sharpness, place.seed, place.rollout_id});
       made++;
+      if (DOORBELL_FAULT(SwitchesInStep) && made == 1) Block::begin(language.model(session.function, at.slot ^ 1));
       if (threadIdx.x == 0) {
         if (is_prefill) {
           job.goes_on = job.position + 1 != job.sequence.end;
@@ -344,11 +347,11 @@ class Worker {
       for (uint32_t k = 0; k < here && good; k++) {
         const bool is_partial = left != 0 && base + k + 1 == all;
         bring<kThreads>(cache.local + (base + k) * sequence.block_bytes,
-                        is_partial && sequence.copies ? source : job.blocks[k], sequence.block_bytes, threadIdx.x);
+                        is_partial && sequence.copies && !DOORBELL_FAULT(TakesOldPrefix) ? source : job.blocks[k], sequence.block_bytes, threadIdx.x);
       }
       __syncthreads();
     }
-    if (good && sequence.copies && own != source) write_back(own, left, shape);
+    if (good && sequence.copies && own != source) write_back(own, left - (DOORBELL_FAULT(CopiesShort) ? 1 : 0), shape);
     return good;
   }
 
