@@ -201,9 +201,9 @@ struct DeviceState {
   Moments moments[kMaxQueues][kPlaces];
   // Of engine 1.
   SequencePlace sequences[kMaxQueues][kPlaces];
-  Paused paused[kMaxQueues][kPlaces];
   doorbell_session sessions[kMaxQueues];  // as the front ends have read them, for the blocks
   LoadedModel models[kMaxQueues][2];      // by function and policy slot
+  Paused paused[kMaxQueues][kPlaces];
 };
 
 // What engine 1 has of the device's memory: nothing, and no block, where there is none.

@@ -133,13 +133,15 @@ fn rollouts_that_wait_for_blocks_take_turns() {
 #[test]
 fn what_waits_for_its_turn_is_stopped() {
     let mut host = host::Host::new();
+    // As many as may wait for workers on the CPU: with more the queue would not come to the STOPs.
     let mut made = twelve(&mut host, 160);
+    made.truncate(8);
     let descs: Vec<_> = made.iter().map(|(_, desc)| *desc).collect();
     host.driver.submit(&descs).unwrap();
     pass(host.driver.platform_mut(), 12 * 20 * 6);
     let stops: Vec<_> = made.iter().map(|(sequence, _)| sequence.stop()).collect();
     host.driver.submit(&stops).unwrap();
-    let ends = host.reap(24);
+    let ends = host.reap(16);
     for (sequence, desc) in &mut made {
         let end = host::of(&ends, sequence.rollout.into());
         // A GPU has blocks for all, and may have come to the end.
