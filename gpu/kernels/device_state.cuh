@@ -24,6 +24,7 @@
 #define DOORBELL_FIRST_PLACE 0
 #define DOORBELL_WORK_SLOTS 32768
 #define DOORBELL_SHARE 64
+#define DOORBELL_TURN 32
 #endif
 
 constexpr uint32_t kWarp = 32;
@@ -48,6 +49,8 @@ static_assert(kFirstPlace % kPlaces == 0, "the place that is never given out is 
 // Rollouts that one queue pair of weight 1 may have in the work queue, which is first come, first served, so that those of
 // another wait behind so many at most of each, and all that have more to come get workers as their weights are to each other.
 constexpr uint32_t kShare = DOORBELL_SHARE;
+// Steps of a rollout of engine 1 behind which it gives its block up, if others wait for one.
+constexpr uint32_t kTurn = DOORBELL_TURN;
 // Slots of a work queue, by ticket. No ticket comes round to a slot to which no worker has come.
 constexpr uint32_t kWorkSlots = DOORBELL_WORK_SLOTS;
 static_assert(kMaxQueues * kPlaces <= kWorkSlots && (kWorkSlots & (kWorkSlots - 1)) == 0,
@@ -56,6 +59,7 @@ static_assert(kMaxQueues * kPlaces <= kWorkSlots && (kWorkSlots & (kWorkSlots - 
 constexpr uint32_t kVacant = 0;
 constexpr uint32_t kAwaited = 1;  // the worker with the ticket waits for what comes
 // What follows is for the worker to take. A rollout is queue << 16 | place, with what has become of it above.
+constexpr uint32_t kPaused = 1u << 27;  // it goes on with what it has given up
 constexpr uint32_t kExit = 1u << 28;  // it is to end
 constexpr uint32_t kHanded = 1u << 29;
 constexpr uint32_t kCancelled = 1u << 30;
@@ -102,6 +106,16 @@ struct SequencePlace {
   uint64_t kv_offset;
   uint32_t arena;
   uint32_t slot;  // of its version
+};
+
+// How far a rollout of engine 1 has come that has given its block up to another: docs/gpu.md, "Taking turns". It is worked on by who has
+// the ticket alone.
+struct Paused {
+  alignas(32) uint32_t ticket;  // read by the end of a session, too
+  uint32_t position;  // its next
+  uint32_t token;     // at that
+  // As its Course has them.
+  uint32_t produced, checkpoint, flags, digest, since;
 };
 
 // Of a rollout at a place, in ticks, where completions have events (R23). The front end writes the first, the worker the others.
@@ -189,6 +203,7 @@ struct DeviceState {
   SequencePlace sequences[kMaxQueues][kPlaces];
   doorbell_session sessions[kMaxQueues];  // as the front ends have read them, for the blocks
   LoadedModel models[kMaxQueues][2];      // by function and policy slot
+  Paused paused[kMaxQueues][kPlaces];
 };
 
 // What engine 1 has of the device's memory: nothing, and no block, where there is none.

@@ -353,7 +353,9 @@ __device__ __noinline__ uint32_t admissible(FrontEnd& f, const DeviceState& stat
       order::store_relaxed_block(&f.fetched, fetched);
       waiting = handed_out - fetched;
     }
-    count = min(min(free, DOORBELL_FAULT(SharesNothing) ? free : share - waiting), wanted);
+    // Rollouts that have given their blocks up may be more than the share.
+    const uint32_t room = waiting < share ? share - waiting : 0;
+    count = min(min(free, DOORBELL_FAULT(SharesNothing) ? free : room), wanted);
   }
   __syncwarp();
   return __shfl_sync(kEveryLane, count, 0);
@@ -1432,6 +1434,13 @@ struct Fetcher {
 
 // ---------------------------------------------------------------- completion role
 
+// Takes a rollout back to whose ticket no worker has come; whether it did.
+__device__ __forceinline__ bool cancel(WorkQueue& work, uint32_t ticket, uint32_t rollout) {
+  uint64_t* const slot = &work.slots[ticket % kWorkSlots];
+  const uint64_t queued = work_entry(ticket, kQueued | rollout), cancelled = work_entry(ticket, kCancelled | rollout);
+  return order::load_relaxed_gpu(slot) == queued && order::compare_swap_relaxed_gpu(slot, queued, cancelled) == queued;
+}
+
 // Takes back the rollouts to which no worker has come: the end of a session waits for none that is busy with others
 // (R12). Their tickets stay in the work queue, and lead to nothing.
 __device__ __noinline__ void cancel(FrontEnd& f, DeviceState& state, uint32_t queue, uint32_t lane) {
@@ -1440,10 +1449,9 @@ __device__ __noinline__ void cancel(FrontEnd& f, DeviceState& state, uint32_t qu
     // An old ticket's slot has another entry by now.
     const uint32_t ticket = order::load_relaxed_block(&f.tickets[k]), rollout = queue << 16 | k;
     const bool is_sequence = (order::load_relaxed_block(&f.bound[k]) & binding::kSequence) != 0;
-    uint64_t* const slot = &state.work[is_sequence ? kForBlocks : kForWarps].slots[ticket % kWorkSlots];
-    const uint64_t queued = work_entry(ticket, kQueued | rollout), cancelled = work_entry(ticket, kCancelled | rollout);
-    count += order::load_relaxed_gpu(slot) == queued &&
-             order::compare_swap_relaxed_gpu(slot, queued, cancelled) == queued;
+    count += cancel(state.work[is_sequence ? kForBlocks : kForWarps], ticket, rollout);
+    if (is_sequence)
+      count += cancel(state.work[kForBlocks], order::load_relaxed_gpu(&state.paused[queue][k].ticket), kPaused | rollout);
   }
   count = __reduce_add_sync(kEveryLane, count);
   // Which they are does not matter: the next session counts all of them anew.
@@ -1492,7 +1500,8 @@ __device__ __noinline__ void completion_role(FrontEnd& f, const Launch& launch, 
     if (count == 0) {
       // Once the fetch warps have ended nothing more is taken, and each place taken comes back.
       const bool taken = ending && order::load_acquire_block(&f.fetchers) == 0;
-      if (__all_sync(kEveryLane, taken) && !cancelled) {
+      // Again and again where a block may give a rollout up meanwhile.
+      if (__all_sync(kEveryLane, taken) && (!cancelled || f.language.blocks != 0)) {
         cancelled = true;
         cancel(f, *launch.state, queue, lane);
       }

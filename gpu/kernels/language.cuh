@@ -12,8 +12,19 @@ namespace language {
 
 class Block {
  public:
-  // The image of a model whose shape `fits`, at a multiple of 64 in memory that this block may read without further order. The block's dynamic
-  // shared memory is taken from its beginning on, as much as `shared_bytes` says, until the last step is over; what stands there is lost.
+  // Before all else, once: the block's dynamic shared memory is this class's from here on.
+  static __device__ __forceinline__ void open() {
+    const Block block;
+    if (block.lane_ == 0) {
+      stream::begin_arrivals(&block.shared_.arrivals[block.warp_][0]);
+      stream::begin_arrivals(&block.shared_.arrivals[block.warp_][1]);
+      block.shared_.arrived[block.warp_] = 0;
+    }
+    __syncthreads();
+  }
+
+  // The image of a model whose shape `fits`, at a multiple of 64 in memory that this block may read without further order. Of the block's
+  // dynamic shared memory as much is taken as `shared_bytes` says.
   static __device__ __noinline__ void begin(const char* image) { Block().prepare(image); }
 
   // Takes the token at `position`: its keys and values go into the cache, which holds those of all positions below, and, if `stored_to` is not
@@ -76,6 +87,7 @@ class Block {
     fill(shared_.ratio, kRatio, 257);
     fill(shared_.powers, kPowers, 1024);
     fill(shared_.exp2, kExp2, 256);
+    if (DOORBELL_FAULT(ChangesTable) && thread_ == 37) shared_.exp2[37] -= 256;
     fill(shared_.sigmoid, kSigmoid, 65);
     const Shape shape = Shape::read(image);
     const uint32_t behind = kFirstLayerEntry + kParts * shape.layers;
@@ -182,6 +194,10 @@ class Block {
     const Layout& layout = shared_.layout;
     return Vector{at<char>(layout.mantissas), at<unsigned char>(layout.shifts), layout.shifts_half};
   }
+  __device__ __forceinline__ Stretches stretches() const {
+    const Layout& layout = shared_.layout;
+    return Stretches{at<char>(layout.stretches) + 2 * layout.stretch * warp_, layout.stretch, shared_.arrivals[warp_], &shared_.arrived[warp_]};
+  }
   __device__ __forceinline__ const Entry* entries(uint32_t layer) const { return shared_.entries[layer % 2]; }
   __device__ __forceinline__ Matrix matrix(const Entry& entry) const { return Matrix::of(shared_.image, entry); }
   // Behind the last row of the last matrix.
@@ -230,10 +246,10 @@ class Block {
 #pragma unroll 1
     for (uint32_t part = kQuery; part <= kValue; part++) {
       const Matrix rows = matrix(entries(layer)[part]);
-      multiply<4, kBroad>(rows, vector(), activation, end(), (warp_ + tasks) % kWarps, lane_, [&](uint32_t row, int32_t value) { to[row] = value; });
+      multiply<4, kBroad>(stretches(), rows, vector(), activation, end(), (warp_ + tasks) % kWarps, lane_, [&](uint32_t row, int32_t value) { to[row] = value; });
       to += rows.rows;
       // The next matrix begins with the warp that has least to do.
-      tasks += kWarps - rows.rows / (4 * kGroups) % kWarps;
+      tasks += kWarps - (stretches().takes(rows.lines) ? (rows.rows + kGroups - 1) / kGroups : rows.rows / (4 * kGroups)) % kWarps;
     }
     stream::wait_for_copies();
     __syncthreads();
@@ -321,7 +337,33 @@ class Block {
       const bool gates = lane_ % kQuarters < 2;
       const int32_t shift = shift_of(gates ? gate.exponent : up.exponent, activation.exponent);
       uint64_t magnitudes = 0;
-      for (uint32_t first = 2 * kGroups * warp_; first < gate.rows; first += 2 * kGroups * kWarps) {
+      const auto keep = [&](uint32_t row, int32_t value, int32_t other) {
+        const int64 product = round_shift(static_cast<int64>(swish(value)) * other, kFraction);
+        products[row] = product;
+        magnitudes |= magnitude(product);
+      };
+      const Stretches stretches = this->stretches();
+      const bool takes = stretches.takes(gate.lines);
+      if (takes) {
+        // Rows of the gate, then the same of what it gates.
+        const int32_t up_shift = shift_of(up.exponent, activation.exponent), gate_shift = shift_of(gate.exponent, activation.exponent);
+        dots<kQuarters, 2>(
+            stretches, vector(), gate.lines, warp_, gate.rows / kGroups, lane_,
+            [&](uint32_t task, uint32_t part, uint32_t& bytes) {
+              bytes = kGroups * gate.stride();
+              return (part == 0 ? gate : up).row(kGroups * task);
+            },
+            [&](uint32_t task) {
+              const uint32_t row = kGroups * task + lane_ / kQuarters;
+              return gate.scale(row) | up.scale(row) << 16;
+            },
+            [&](uint32_t task, const int32_t(&sums)[2], uint32_t scales) {
+              const int32_t value = requantise(sums[0], scales & 0xFFFF, activation.scale, gate_shift);
+              const int32_t other = requantise(sums[1], scales >> 16, activation.scale, up_shift);
+              if (lane_ % kQuarters == 0) keep(kGroups * task + lane_ / kQuarters, value, other);
+            });
+      }
+      for (uint32_t first = takes ? gate.rows : 2 * kGroups * warp_; first < gate.rows; first += 2 * kGroups * kWarps) {
         prefetch(gate.row(first), 2 * kGroups * gate.stride(), last, lane_);
         prefetch(up.row(first), 2 * kGroups * up.stride(), last, lane_);
         const uint32_t row = first + lane_ / kQuarters, own_row = row + kGroups * (lane_ % 2);
@@ -331,11 +373,7 @@ class Block {
         dots<kQuarters, kBroad>(sums, rows, vector(), gate.lines, lane_);
         const int32_t value = requantise(own(sums, lane_), scale, activation.scale, shift);
         const int32_t other = __shfl_xor_sync(kEveryLane, value, 2);
-        if (gates) {
-          const int64 product = round_shift(static_cast<int64>(swish(value)) * other, kFraction);
-          products[own_row] = product;
-          magnitudes |= magnitude(product);
-        }
+        if (gates) keep(own_row, value, other);
       }
       see(0, magnitudes);
       __syncthreads();
@@ -359,8 +397,25 @@ class Block {
     const char* const last = end();
     Sampler sampler(shared_, sampling.sharpness, Draw::of(sampling.seed, sampling.rollout, shared_.step.position + 1));
     const int32_t shift = shift_of(tokens.exponent, activation.exponent);
+    const Stretches stretches = this->stretches();
+    const bool takes = stretches.takes(tokens.lines);
+    if (takes) {
+      const auto own_row = [&](uint32_t task) { return kBlock * task + kGroups * (lane_ % kQuarters) + lane_ / kQuarters; };
+      dots<kQuarters, kQuarters>(
+          stretches, vector(), tokens.lines, warp_, (tokens.rows + kBlock - 1) / kBlock, lane_,
+          [&](uint32_t task, uint32_t part, uint32_t& bytes) {
+            const uint32_t row = kBlock * task + kGroups * part;
+            bytes = row < tokens.rows ? min(kGroups, tokens.rows - row) * tokens.stride() : 0;
+            return tokens.row(row);
+          },
+          [&](uint32_t task) { return own_row(task) < tokens.rows ? tokens.scale(own_row(task)) : 0; },
+          [&](uint32_t task, const int32_t(&sums)[kQuarters], uint32_t scale) {
+            const uint32_t row = own_row(task);
+            sampler.add(row < tokens.rows, row, requantise(own(sums, lane_), scale, activation.scale, shift));
+          });
+    }
 #pragma unroll 1
-    for (uint32_t first = kBlock * warp_; first < tokens.rows; first += kBlock * kWarps) {
+    for (uint32_t first = takes ? tokens.rows : kBlock * warp_; first < tokens.rows; first += kBlock * kWarps) {
       prefetch(tokens.row(first), kBlock * tokens.stride(), last, lane_);
       const char* rows[kQuarters];
 #pragma unroll
@@ -383,7 +438,7 @@ class Block {
   // Adds a matrix times the activation to the residual stream.
   __device__ __forceinline__ void add_product(const Entry& entry, Activation activation) {
     int32_t* const x = at<int32_t>(shared_.layout.x);
-    multiply<1, kDeep>(matrix(entry), vector(), activation, end(), warp_, lane_, [&](uint32_t row, int32_t value) {
+    multiply<1, kDeep>(stretches(), matrix(entry), vector(), activation, end(), warp_, lane_, [&](uint32_t row, int32_t value) {
       x[row] = static_cast<int32_t>(clamp(static_cast<int64>(x[row]) + value, -kResidual, kResidual));
     });
   }

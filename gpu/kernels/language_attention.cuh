@@ -98,8 +98,8 @@ struct Head {
   const uint16_t* exp2;
 };
 
-// Channels that a warp attends to at a time.
-constexpr uint32_t kChunk = 128;
+// Channels that a warp attends to at a time, and values of a channel that are on their way to a lane.
+constexpr uint32_t kChunk = 128, kAtATime = 16;
 
 // The blocks `first`, `first + step`, ... of a head, up to `position`, into `to`; there is one at least. Of the values it takes kChunk channels from
 // `chunk` on. A warp calls it; `scratch` is its own, of 32 words.
@@ -114,7 +114,18 @@ __device__ __forceinline__ void attend(const Head& head, uint32_t chunk, uint32_
 #pragma unroll 1
   for (uint32_t block = first; block <= position / kBlock; block += step) {
     const char* const keys = head.keys + head.kv_block * block;
+    const char* const block_values = keys + head.kv_half;
     const uint32_t count = min(position - block * kBlock + 1, kBlock);
+    // The first values come while the scores are worked out. Those behind the last position are whatever is there, and count 0 times.
+    uint32_t ahead[kAtATime] = {};
+    const auto fetch = [&](uint32_t first) {
+#pragma unroll
+      for (uint32_t k = 0; k < kAtATime; k++) {
+        const uint32_t token = slots * (first + k) + slot;
+        if (has_channels && token < kBlock) ahead[k] = *reinterpret_cast<const uint32_t*>(block_values + kLine + token * head.width + channel);
+      }
+    };
+    fetch(0);
     int32_t score = kLowest32;
     if (lane < count) {
       int32_t dot = 0;
@@ -125,7 +136,8 @@ __device__ __forceinline__ void attend(const Head& head, uint32_t chunk, uint32_
         const uint4 q = *reinterpret_cast<const uint4*>(head.query + at);
         dot = stream::dot(k.x, q.x, stream::dot(k.y, q.y, stream::dot(k.z, q.z, stream::dot(k.w, q.w, dot))));
       }
-      score = score_of(dot, head.query_scale, reinterpret_cast<const uint16_t*>(keys)[lane], head.factor);
+      const uint32_t of = DOORBELL_FAULT(ScalesAhead) ? min(lane + 1, kBlock - 1) : lane;
+      score = score_of(dot, head.query_scale, reinterpret_cast<const uint16_t*>(keys)[of], head.factor);
     }
     const int32_t ceiling = (__reduce_max_sync(kEveryLane, score) + 255) >> 8;
     uint32_t which = 0;
@@ -139,7 +151,6 @@ __device__ __forceinline__ void attend(const Head& head, uint32_t chunk, uint32_
       }
     });
     if (!counts) continue;
-    const char* const block_values = keys + head.kv_half;
     uint32_t weight = 0, scaled = 0;
     if (lane < count) {
       weight = weight_of(head.exp2, (static_cast<uint32_t>(ceiling) << 8) - static_cast<uint32_t>(score));
@@ -154,12 +165,16 @@ __device__ __forceinline__ void attend(const Head& head, uint32_t chunk, uint32_
     __syncwarp();
     if (!has_channels) continue;
     int64 sums[4] = {};
-#pragma unroll 8
-    for (uint32_t token = slot; token < count; token += slots) {
-      const uint32_t v = *reinterpret_cast<const uint32_t*>(block_values + kLine + token * head.width + channel);
-      const int64 w = scratch[token];
+#pragma unroll 1
+    for (uint32_t first = 0; slots * first < count; first += kAtATime) {
+      if (first != 0) fetch(first);
 #pragma unroll
-      for (uint32_t j = 0; j < 4; j++) sums[j] += w * static_cast<signed char>(v >> 8 * j & 0xFF);
+      for (uint32_t k = 0; k < kAtATime; k++) {
+        const uint32_t token = slots * (first + k) + slot;
+        const int64 w = token < kBlock ? scratch[token] : 0;
+#pragma unroll
+        for (uint32_t j = 0; j < 4; j++) sums[j] += w * static_cast<signed char>(ahead[k] >> 8 * j & 0xFF);
+      }
     }
 #pragma unroll
     for (uint32_t j = 0; j < 4; j++) {
@@ -206,6 +221,7 @@ __device__ __forceinline__ int32_t mean_of(const char* parts, uint32_t count, ui
       values[1] += kept[0];
     }
   }
+  if (DOORBELL_FAULT(DropsBin)) weights[1] = values[1] = 0;
   return clamp(round_divide(values[0] + (values[1] >> 16), (weights[0] + (weights[1] >> 16)) << 4));
 }
 

@@ -24,6 +24,52 @@ __device__ __forceinline__ void copy(void* to, const char* from) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" :: "r"(address), "l"(from) : "memory");
 }
 
+// Whether the GPU copies whole stretches of memory at one instruction.
+#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
+constexpr bool kCopiesStretches = true;
+#else
+constexpr bool kCopiesStretches = false;
+#endif
+
+// Makes a word of shared memory one at which stretches arrive, one at a time. Whoever else waits there does so behind a barrier.
+__device__ __forceinline__ void begin_arrivals([[maybe_unused]] uint64_t* at) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+  const uint32_t address = static_cast<uint32_t>(__cvta_generic_to_shared(at));
+  asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" :: "r"(address) : "memory");
+  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+#endif
+}
+
+// What threads have written to shared memory, seen behind a barrier, comes before stretches that this thread copies there.
+__device__ __forceinline__ void order_stretches() {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+#endif
+}
+
+// Copies a stretch into shared memory, without waiting for it; addresses and bytes are multiples of 16. One lane calls it.
+__device__ __forceinline__ void copy_stretch([[maybe_unused]] void* to, [[maybe_unused]] const char* from, [[maybe_unused]] uint32_t bytes,
+                                             [[maybe_unused]] uint64_t* at) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+  const uint32_t address = static_cast<uint32_t>(__cvta_generic_to_shared(to)), arrival = static_cast<uint32_t>(__cvta_generic_to_shared(at));
+  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" :: "r"(arrival), "r"(bytes) : "memory");
+  if (bytes != 0)
+    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];"
+                 :: "r"(address), "l"(from), "r"(bytes), "r"(arrival) : "memory");
+#endif
+}
+
+// Waits until the stretch has arrived whose number at `at`, from 0 on, has this parity. All lanes call it.
+__device__ __forceinline__ void wait_for_stretch([[maybe_unused]] uint64_t* at, [[maybe_unused]] uint32_t parity) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+  const uint32_t arrival = static_cast<uint32_t>(__cvta_generic_to_shared(at));
+  uint32_t is = 0;
+  while (is == 0)
+    asm volatile("{\n\t.reg .pred is;\n\tmbarrier.try_wait.parity.shared::cta.b64 is, [%1], %2;\n\tselp.u32 %0, 1, 0, is;\n\t}"
+                 : "=r"(is) : "r"(arrival), "r"(parity) : "memory");
+#endif
+}
+
 // Waits for this thread's copies; a __syncthreads behind it makes them known to the block.
 __device__ __forceinline__ void wait_for_copies() { asm volatile("cp.async.wait_all;" ::: "memory"); }
 

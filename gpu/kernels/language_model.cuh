@@ -117,7 +117,8 @@ struct alignas(16) Attended {
 
 // Where in shared memory what depends on the shape lies, in bytes.
 struct Layout {
-  uint32_t x, gain, mantissas, shifts, query_scales, queries, heads, parts, products, end;
+  uint32_t x, gain, mantissas, shifts, query_scales, queries, heads, parts, products, stretches, end;
+  uint32_t stretch;      // bytes of a stretch of weights, of which each warp has two; 0 where there is no room
   uint32_t shifts_half;  // bytes of one of the two rows of shifts
 
   // Bytes of a part of an attention.
@@ -152,8 +153,14 @@ struct Layout {
     at.products = at.end;
     at.heads = take(4 * (shape.queries() + 2 * shape.keys()));
     at.parts = take(most_parts(shape) * part_bytes(shape));
+    // Parts of attentions are over, too, when weights come.
     const uint32_t end = at.products + 8 * shape.hidden;
+    at.stretches = at.parts < end ? (end + kLine - 1) / kLine * kLine : (at.parts + kLine - 1) / kLine * kLine;
+    const uint32_t columns = shape.width < shape.queries() ? shape.queries() : shape.width;
+    at.stretch = 8 * ((columns + kLine - 1) / kLine * kLine);
+    if (!stream::kCopiesStretches || at.stretches + 2 * kWarps * at.stretch > kMostShared) at.stretch = 0;
     if (at.end < end) at.end = end;
+    if (at.end < at.stretches + 2 * kWarps * at.stretch) at.end = at.stretches + 2 * kWarps * at.stretch;
     return at;
   }
 };
@@ -165,6 +172,8 @@ struct Shared {
   uint32_t log2[260], ratio[260], powers[1024];
   uint16_t exp2[256], sigmoid[72];
   uint32_t turns[128];  // cosine and sine of each pair at this position
+  uint64_t arrivals[kWarps][2];
+  uint32_t arrived[kWarps];
   Seen seen[kWarps];
   Candidate candidates[kWarps];
   alignas(16) uint32_t scratch[kWarps][64];

@@ -23,6 +23,7 @@ extern "C" __global__ void __launch_bounds__(kBlockThreads, 1) probe_language(La
     if (threadIdx.x == 0) probe->fits = 0;
     return;
   }
+  language::Block::open();
   language::Block::begin(probe->image);
   uint32_t token = probe->prompt[0];
 #pragma unroll 1

@@ -8,6 +8,8 @@ namespace language {
 
 // Lanes that share a row, and rows that a warp reads at a time.
 constexpr uint32_t kQuarters = 4, kGroups = kWarp / kQuarters;
+// The same of long rows.
+constexpr uint32_t kLongLanes = 8, kLongGroups = kWarp / kLongLanes;
 // How far ahead of a warp's rows the second cache is filled: more than the block reads in the time that memory takes to answer.
 constexpr uint32_t kAhead = 1 << 20;
 
@@ -94,9 +96,90 @@ __device__ __forceinline__ int32_t own(const int32_t (&sums)[kRows], uint32_t la
   return sum;
 }
 
+// A number, as a value.
+template <uint32_t kNumber>
+struct Lanes {
+  static constexpr uint32_t kLanes = kNumber;
+};
+
 // Fills the second cache with what lies `kAhead` behind the `bytes` at `from`, up to `end`.
 __device__ __forceinline__ void prefetch(const char* from, uint32_t bytes, const char* end, uint32_t lane) {
   if (lane == 0 && from + kAhead + bytes <= end) stream::prefetch(from + kAhead, bytes);
+}
+
+// Where a warp's stretches of weights arrive in shared memory: two at a time, of 8 rows each, or of 3 or 4 where rows are long. They take
+// neither registers nor, on their way, the unit through which all else goes that reads memory.
+struct Stretches {
+  char* first;         // and `bytes` on the second
+  uint32_t bytes;      // 0 where shared memory has no room for them
+  uint64_t* arrivals;  // of both
+  uint32_t* count;     // of all so far
+
+  // Whether it takes 8 rows of so many lines, and how many it takes that twice as many lanes share.
+  __device__ __forceinline__ bool takes(uint32_t lines) const { return kGroups * kLine * lines <= bytes; }
+  __device__ __forceinline__ uint32_t takes_long(uint32_t lines) const { return min(kLongGroups, bytes / (kLine * lines)); }
+};
+
+// The sums of kParts times kWarp / kLanes rows of each of a warp's tasks, `first`, `first + kWarps`, ... below `tasks`, each on all kLanes
+// lanes of its group: from(task, part, bytes) tells where these rows begin, and how many bytes of them there are; begin(task) gives what
+// end(task, sums, that) wants besides, so that it is on its way meanwhile.
+template <uint32_t kLanes, uint32_t kParts, typename From, typename Begin, typename End>
+__device__ __forceinline__ void dots(const Stretches& stretches, const Vector& vector, uint32_t lines, uint32_t first, uint32_t tasks,
+                                     uint32_t lane, From from, Begin begin, End end) {
+  // Lines that a group reads at a time, and which of them is the lane's.
+  constexpr uint32_t kLines = kLanes / kQuarters;
+  const uint32_t piece = lane % kLanes, own_line = piece / kQuarters;
+  const char* const mantissas = vector.mantissas + 16 * piece;
+  const unsigned char* const shifts = vector.shifts + (piece % kQuarters >= 2 ? vector.half : 0) + own_line;
+  const uint32_t own = kLine * lines * (lane / kLanes) + 16 * piece;
+  uint32_t number = *stretches.count, coming = first, coming_part = 0, ahead = number;
+  __syncwarp();
+  // One lane's: the next stretch is on its way.
+  const auto bring = [&] {
+    if (coming >= tasks) return;
+    uint32_t bytes = 0;
+    const char* const source = from(coming, coming_part, bytes);
+    stream::copy_stretch(stretches.first + stretches.bytes * (ahead % 2), source, bytes, stretches.arrivals + ahead % 2);
+    ahead++;
+    coming_part++;
+    if (coming_part == kParts) {
+      coming_part = 0;
+      coming += kWarps;
+    }
+  };
+  if (lane == 0) {
+    stream::order_stretches();
+    bring();
+    bring();
+  }
+#pragma unroll 1
+  for (uint32_t task = first; task < tasks; task += kWarps) {
+    const auto more = begin(task);
+    int32_t sums[kParts];
+#pragma unroll
+    for (uint32_t part = 0; part < kParts; part++) {
+      const char* const rows = stretches.first + stretches.bytes * (number % 2) + own;
+      stream::wait_for_stretch(stretches.arrivals + number % 2, number / 2 % 2);
+      number++;
+      int32_t sum = 0;
+#pragma unroll 3
+      for (uint32_t line = 0; line < lines; line += kLines) {
+        if (kLines > 1 && line + own_line >= lines) continue;
+        const uint4 m = *reinterpret_cast<const uint4*>(mantissas + kLine * line);
+        const uint4 w = *reinterpret_cast<const uint4*>(rows + kLine * line);
+        sum += stream::dot(w.x, m.x, stream::dot(w.y, m.y, stream::dot(w.z, m.z, stream::dot(w.w, m.w, 0)))) << shifts[line];
+      }
+      // Who reads has read before the next comes to its place.
+      __syncwarp();
+      if (lane == 0) bring();
+#pragma unroll
+      for (uint32_t by = 1; by < kLanes; by *= 2) sum += __shfl_xor_sync(kEveryLane, sum, by);
+      sums[part] = sum;
+    }
+    end(task, sums, more);
+  }
+  if (lane == 0) *stretches.count = number;
+  __syncwarp();
 }
 
 // Lines that are on their way at a time, of one row and of four.
@@ -105,10 +188,30 @@ constexpr uint32_t kDeep = 12, kBroad = 3;
 // All rows of a matrix, by all warps: sink(row, value) is called by one lane for each, of warp `task % kWarps` for the kRows * 8 rows of a
 // task, from task `warp` on. Behind the last row of a matrix is what comes next, up to `end`.
 template <uint32_t kRows, uint32_t kLines, typename Sink>
-__device__ __forceinline__ void multiply(const Matrix& matrix, const Vector& vector, Activation activation, const char* end,
-                                         uint32_t warp, uint32_t lane, Sink sink) {
+__device__ __forceinline__ void multiply(const Stretches& stretches, const Matrix& matrix, const Vector& vector, Activation activation,
+                                         const char* end, uint32_t warp, uint32_t lane, Sink sink) {
   constexpr uint32_t kTask = kRows * kGroups;
   const int32_t shift = shift_of(matrix.exponent, activation.exponent);
+  // Of so many rows at a time, with so many lanes for each.
+  const auto by_stretches = [&](auto lanes, uint32_t at_a_time) {
+    constexpr uint32_t kLanes = decltype(lanes)::kLanes;
+    const uint32_t group = lane / kLanes;
+    const auto is = [&](uint32_t task) { return group < at_a_time && at_a_time * task + group < matrix.rows; };
+    dots<kLanes, 1>(
+        stretches, vector, matrix.lines, warp, (matrix.rows + at_a_time - 1) / at_a_time, lane,
+        [&](uint32_t task, uint32_t, uint32_t& bytes) {
+          bytes = min(at_a_time, matrix.rows - at_a_time * task) * matrix.stride();
+          if (DOORBELL_FAULT(LosesRow)) bytes -= matrix.stride();
+          return matrix.row(at_a_time * task);
+        },
+        [&](uint32_t task) { return is(task) ? matrix.scale(at_a_time * task + group) : 0; },
+        [&](uint32_t task, const int32_t(&sums)[1], uint32_t scale) {
+          if (lane % kLanes == 0 && is(task)) sink(at_a_time * task + group, requantise(sums[0], scale, activation.scale, shift));
+        });
+  };
+  if (stretches.takes(matrix.lines)) return by_stretches(Lanes<kQuarters>{}, kGroups);
+  const uint32_t at_a_time = stretches.takes_long(matrix.lines);
+  if (at_a_time > kLongGroups / 2) return by_stretches(Lanes<kLongLanes>{}, at_a_time);
 #pragma unroll 1
   for (uint32_t first = warp * kTask; first < matrix.rows; first += kWarps * kTask) {
     prefetch(matrix.row(first), kTask * matrix.stride(), end, lane);

@@ -72,6 +72,12 @@ struct Sequence {
     copies = shared == first && first % DOORBELL_BLOCK_TOKENS != 0 && !is_idle();
   }
 
+  // Goes on where it was given up: the keys and values below are in its own blocks by now.
+  __device__ void resume(uint32_t position) {
+    first = position;
+    copies = false;
+  }
+
   // A PREFILL of no position.
   __device__ __forceinline__ bool is_idle() const { return is_prefill && first == end; }
 
@@ -83,8 +89,9 @@ struct Sequence {
 
   // The same of the block of a position.
   __device__ __forceinline__ uint64_t block_of(uint32_t position) const {
-    const uint32_t entry = position / DOORBELL_BLOCK_TOKENS;
+    uint32_t entry = position / DOORBELL_BLOCK_TOKENS;
     if (entry >= entries) return kNowhere;
+    if (DOORBELL_FAULT(SwapsBlocks) && (entry ^ 1) < entries) entry ^= 1;
     return block(order::load_relaxed_sys(reinterpret_cast<const uint32_t*>(table) + entry));
   }
 };
@@ -94,7 +101,7 @@ struct Job {
   uint32_t what;  // of the slot of its ticket
   bool mine;
   // What one thread has decided, each read behind its own barrier.
-  bool begins, is_whole, steps, goes_on;
+  bool begins, is_whole, steps, goes_on, gives_up;
   uint32_t token;
   uint32_t position;
   uint64_t block;  // bus address of that of the position
@@ -111,6 +118,7 @@ class Worker {
 
   // Takes tickets, each in turn of its arrival, until one tells it to end.
   __device__ void role() {
+    Block::open();
     for (;;) {
       if (threadIdx.x == 0) take();
       __syncthreads();
@@ -118,7 +126,7 @@ class Worker {
       const bool mine = job.mine;
       __syncthreads();
       if (what == kExit) return;
-      if (mine) run(what >> 16 & 0xFF, what & 0xFFFF);
+      if (mine) run(what >> 16 & 0xFF, what & 0xFFFF, (what & kPaused) != 0);
     }
   }
 
@@ -154,7 +162,43 @@ class Worker {
     return stop;
   }
 
-  __device__ __noinline__ void run(uint32_t queue, uint32_t place_index) {
+  // Whether others wait for a block, and a rollout that has made so many steps in its turn gives its own up to them. A turn is as long as a
+  // quarter of what has to be brought to where the next one is. One thread calls it.
+  __device__ __forceinline__ bool gives_up(uint32_t made) const {
+    const WorkQueue& work = state.work[kForBlocks];
+    if (made < kTurn || made < job.sequence.first / 4) return false;
+    return static_cast<int32_t>(order::load_relaxed_gpu(&work.tail) - order::load_relaxed_gpu(&work.head)) > 0;
+  }
+
+  // Puts the rollout at a place behind those that wait. One thread calls it, for what all threads have written before a barrier.
+  __device__ void give_up(uint32_t queue, uint32_t place_index, const worker::Course& course) {
+    WorkQueue& work = state.work[kForBlocks];
+    Paused& paused = state.paused[queue][place_index];
+    const uint32_t ticket = order::take_tickets_gpu(&work.tail, 1);
+    paused.position = job.position + (DOORBELL_FAULT(RepeatsStep) ? 0 : 1);
+    paused.token = job.token;
+    paused.produced = course.produced;
+    paused.checkpoint = course.checkpoint;
+    paused.flags = course.flags;
+    paused.digest = course.digest.value;
+    paused.since = course.since.value;
+    order::store_relaxed_gpu(&paused.ticket, ticket);
+    // As one to which no worker has come yet it counts for its queue pair's share.
+    order::count_gpu(&state.fetched[queue * 16], ~0ull);
+    hand_out(work, ticket, kPaused | queue << 16 | place_index);
+  }
+
+  // Goes on with `course` where it was given up.
+  __device__ void take_up(const Paused& paused, worker::Course& course) {
+    job.token = paused.token;
+    course.produced = paused.produced;
+    course.checkpoint = paused.checkpoint;
+    course.flags = paused.flags;
+    if (!DOORBELL_FAULT(ForgetsDigest)) course.digest.value = paused.digest;
+    course.since.value = paused.since;
+  }
+
+  __device__ __noinline__ void run(uint32_t queue, uint32_t place_index, bool is_paused) {
     Place& place = state.places[queue][place_index];
     const doorbell_session& session = state.sessions[queue];
     const SequencePlace& at = state.sequences[queue][place_index];
@@ -163,16 +207,22 @@ class Worker {
     const long long start_clock = clock64();
     // One thread's.
     worker::Course course{place.max_tokens, place.period, (place.flags & DOORBELL_FLAG_RESIDENT) != 0};
-    uint32_t error = DOORBELL_ERR_NONE, made = 0;
+    uint32_t error = DOORBELL_ERR_NONE, made = 0, before = 0;
     bool abandoned = false;
-    worker::note(state, queue, place_index, place.flags, &Moments::started, threadIdx.x);
+    if (!is_paused) worker::note(state, queue, place_index, place.flags, &Moments::started, threadIdx.x);
     if (threadIdx.x == 0) {
-      const uint32_t early = told(place);
-      // What has been told to end before it started looks at no sequence, and adds no token.
+      job.gives_up = false;
+      if (is_paused) take_up(state.paused[queue][place_index], course);
+      before = course.produced;
+      // With RESIDENT what has begun goes on to its checkpoint (R20).
+      uint32_t early = told(place);
+      if (early == kKeep && is_paused && course.resident) early = 0;
+      // What has been told to end before it starts, or goes on, looks at no sequence, and adds no token.
       if (early != 0 && !DOORBELL_FAULT(StartsRetired)) {
         course.ended_as = early == kStop ? DOORBELL_STATUS_STOPPED : DOORBELL_STATUS_SUPERSEDED;
       } else {
         job.sequence.begin(place, at, session, loaded, language.cache_bytes);
+        if (is_paused) job.sequence.resume(state.paused[queue][place_index].position);
         if (!job.sequence.is_sound) error = DOORBELL_ERR_BAD_SEQUENCE;
       }
       job.begins = course.ended_as == 0 && error == DOORBELL_ERR_NONE && !job.sequence.is_idle();
@@ -193,7 +243,7 @@ class Worker {
         // Looked at behind the step, which hides its latency.
         ends = told(place);
         abandoned = order::load_relaxed_gpu(&state.abandon[queue * 32]) == place.session;
-        prepare(place, made);
+        prepare(place, made, is_paused);
         if (job.block == kNowhere || job.token >= loaded.vocabulary) error = DOORBELL_ERR_BAD_SEQUENCE;
         job.steps = error == DOORBELL_ERR_NONE && !abandoned;
       }
@@ -203,6 +253,7 @@ class Worker {
           Block::step(cache, reinterpret_cast<char*>(job.block), job.token, job.position, !is_prefill,
                       Sampling{job.sequence.sharpness, place.seed, place.rollout_id});
       made++;
+      if (DOORBELL_FAULT(SwitchesInStep) && made == 1) Block::begin(language.model(session.function, at.slot ^ 1));
       if (threadIdx.x == 0) {
         if (is_prefill) {
           job.goes_on = job.position + 1 != job.sequence.end;
@@ -211,15 +262,23 @@ class Worker {
           if (course.produced == 1) worker::note(state, queue, place_index, place.flags, &Moments::first_token, 0);
           job.goes_on = course.ended_as == 0;
         }
+        job.gives_up = job.goes_on && gives_up(made);
       }
       __syncthreads();
-      goes_on = job.goes_on;
+      goes_on = job.goes_on && !job.gives_up;
     }
     // What every thread has written comes before the news of the end.
     __syncthreads();
     if (threadIdx.x != 0) return;
-    worker::note_end(state, queue, place_index, place.flags, course.produced, 0);
     WorkerCounters& counters = state.counters[queue];
+    order::count_gpu(&counters.busy, clock64() - start_clock);
+    order::count_gpu(&counters.wait, static_cast<uint64_t>(place.wait_states) * (course.produced - before));
+    if (job.gives_up) {
+      count(place, counters, 0, made, shape);
+      give_up(queue, place_index, course);
+      return;
+    }
+    worker::note_end(state, queue, place_index, place.flags, course.produced, 0);
     if (!abandoned) {
       const uint32_t good = is_prefill ? DOORBELL_STATUS_DONE : course.ended_as;
       const uint32_t status = error != DOORBELL_ERR_NONE ? DOORBELL_STATUS_ERROR : good;
@@ -227,18 +286,16 @@ class Worker {
       worker::leave_result(place, worker_id, Outcome{status, error, course.flags, course.produced, result});
     }
     count(place, counters, course.produced, made, shape);
-    order::count_gpu(&counters.busy, clock64() - start_clock);
-    order::count_gpu(&counters.wait, static_cast<uint64_t>(place.wait_states) * course.produced);
     worker::give_back(state, queue, place_index);
   }
 
   // The position that is next, its token and its block. One thread calls it.
-  __device__ void prepare(const Place& place, uint32_t made) {
+  __device__ void prepare(const Place& place, uint32_t made, bool is_paused) {
     const Sequence& sequence = job.sequence;
     job.position = sequence.first + made;
     if (sequence.is_prefill) {
       job.token = order::load_relaxed_sys(reinterpret_cast<const uint32_t*>(sequence.tokens) + job.position);
-    } else if (made == 0) {
+    } else if (made == 0 && !is_paused) {
       job.token = order::load_relaxed_sys(reinterpret_cast<const uint32_t*>(place.tokens) - 1);
     }
     if (made == 0 || job.position % DOORBELL_BLOCK_TOKENS == 0) job.block = sequence.block_of(job.position);
@@ -290,11 +347,11 @@ class Worker {
       for (uint32_t k = 0; k < here && good; k++) {
         const bool is_partial = left != 0 && base + k + 1 == all;
         bring<kThreads>(cache.local + (base + k) * sequence.block_bytes,
-                        is_partial && sequence.copies ? source : job.blocks[k], sequence.block_bytes, threadIdx.x);
+                        is_partial && sequence.copies && !DOORBELL_FAULT(TakesOldPrefix) ? source : job.blocks[k], sequence.block_bytes, threadIdx.x);
       }
       __syncthreads();
     }
-    if (good && sequence.copies && own != source) write_back(own, left, shape);
+    if (good && sequence.copies && own != source) write_back(own, left - (DOORBELL_FAULT(CopiesShort) ? 1 : 0), shape);
     return good;
   }
 

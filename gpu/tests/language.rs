@@ -14,10 +14,10 @@ mod versions;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use doorbell_contract::Counter;
+use doorbell_contract::{Counter, DescFlags, Status};
 use doorbell_gpu::{GpuDevice, GpuOptions, LanguageMemory};
 use doorbell_gpu_cpu::{CpuKernel, Options};
-use doorbell_host::Platform;
+use doorbell_host::{Device as _, Platform};
 
 /// What is tested.
 type Device = GpuDevice;
@@ -33,8 +33,44 @@ fn device(queues: u8, _functions: u8) -> Device {
         return doorbell_gpu::open(options).expect("DOORBELL_LANGUAGE asks for a GPU");
     }
     let seed = std::env::var("DOORBELL_SEED").map_or(1, |seed| seed.parse().expect("a number"));
-    let options = Options { queues, bytes, seed, language: Some(MEMORY), ..Options::default() };
+    let options =
+        Options { queues, bytes, seed, language: Some(MEMORY), fault: fault(), ..Options::default() };
     GpuDevice::new(Arc::new(CpuKernel::start(options).unwrap())).unwrap()
+}
+
+/// The mistake that `DOORBELL_FAULT` names.
+fn fault() -> Option<&'static str> {
+    let name = std::env::var("DOORBELL_FAULT").ok()?;
+    let fault = doorbell_gpu_cpu::faults().find(|fault| fault.to_str() == Ok(&name));
+    Some(fault.unwrap_or_else(|| panic!("no fault {name}")).to_str().unwrap())
+}
+
+/// Mistakes planted in engine 1, and a test that has to notice each.
+const FAULTS: [(&str, &str); 10] = [
+    ("ChangesTable", "rollouts::r06_"),
+    ("DropsBin", "rollouts::r06_"),
+    ("ScalesAhead", "rollouts::r06_"),
+    ("LosesRow", "rollouts::r06_"),
+    ("SwapsBlocks", "rollouts::r26_blocks_lie_in_any_order"),
+    ("CopiesShort", "rollouts::r27_members_share_a_prefix"),
+    ("TakesOldPrefix", "rollouts::r27_members_share_a_prefix"),
+    ("SwitchesInStep", "versions::"),
+    ("ForgetsDigest", "rollouts_that_wait_for_blocks_take_turns"),
+    ("RepeatsStep", "rollouts_that_wait_for_blocks_take_turns"),
+];
+
+/// Each in a process of its own, as what it breaks may not end.
+#[test]
+fn what_is_planted_is_noticed() {
+    if is_gpu() || fault().is_some() {
+        return;
+    }
+    let program = std::env::current_exe().unwrap();
+    for (fault, test) in FAULTS {
+        let mut command = std::process::Command::new(&program);
+        let run = command.arg(test).env("DOORBELL_FAULT", fault).output().unwrap();
+        assert!(!run.status.success(), "{fault} is not noticed by {test}");
+    }
 }
 
 fn is_gpu() -> bool {
@@ -56,4 +92,73 @@ fn pass(device: &mut Device, ticks: u32) {
     while tokens() < goal && start.elapsed() < tick * ticks {
         std::thread::sleep(Duration::from_micros(20));
     }
+}
+
+/// Twelve sequences at once, more than there are blocks on the CPU: each waits for its turn, many times.
+fn twelve(host: &mut host::Host<Device>, tokens: u32) -> Vec<(host::Sequence, doorbell_contract::HwDesc)> {
+    let sequences: Vec<_> = (0..12)
+        .map(|k| {
+            let prompt = host::Draws(k).prompt(3 + 5 * k as usize);
+            host.sequence(&prompt, prompt.len() + tokens as usize, 1.0)
+        })
+        .collect();
+    let prefills: Vec<_> = sequences.iter().map(|sequence| sequence.prefill(None)).collect();
+    for end in host.run(&prefills) {
+        assert_eq!(host::ended(&end), Status::Done);
+    }
+    let mut made = Vec::new();
+    for mut sequence in sequences {
+        host.catch_up(&mut sequence);
+        let desc = sequence.decode(tokens).with_flags(DescFlags::LOGP);
+        made.push((sequence, desc));
+    }
+    made
+}
+
+/// What a rollout makes does not depend on how often it gave its block up (R6).
+#[test]
+fn rollouts_that_wait_for_blocks_take_turns() {
+    let mut host = host::Host::new();
+    let mut made = twelve(&mut host, 40);
+    let descs: Vec<_> = made.iter().map(|(_, desc)| *desc).collect();
+    let ends = host.run(&descs);
+    for (sequence, desc) in &mut made {
+        let end = host::of(&ends, sequence.rollout.into());
+        assert_eq!(host::ended(&end), Status::Done);
+        host.check(sequence, desc, &end);
+    }
+}
+
+/// R8: a STOP ends what waits for its turn, with what it has made.
+#[test]
+fn what_waits_for_its_turn_is_stopped() {
+    let mut host = host::Host::new();
+    // As many as may wait for workers on the CPU: with more the queue would not come to the STOPs.
+    let mut made = twelve(&mut host, 160);
+    made.truncate(8);
+    let descs: Vec<_> = made.iter().map(|(_, desc)| *desc).collect();
+    host.driver.submit(&descs).unwrap();
+    pass(host.driver.platform_mut(), 12 * 20 * 6);
+    let stops: Vec<_> = made.iter().map(|(sequence, _)| sequence.stop()).collect();
+    host.driver.submit(&stops).unwrap();
+    let ends = host.reap(16);
+    for (sequence, desc) in &mut made {
+        let end = host::of(&ends, sequence.rollout.into());
+        // A GPU has blocks for all, and may have come to the end.
+        assert!(is_gpu() || host::ended(&end) == Status::Stopped);
+        host.check(sequence, desc, &end);
+    }
+}
+
+/// R12: the end of a session takes back what waits for its turn.
+#[test]
+fn a_session_ends_while_rollouts_wait_for_their_turns() {
+    let mut host = host::Host::new();
+    let made = twelve(&mut host, 160);
+    let descs: Vec<_> = made.iter().map(|(_, desc)| *desc).collect();
+    host.driver.submit(&descs).unwrap();
+    pass(host.driver.platform_mut(), 12 * 20 * 6);
+    let start = Instant::now();
+    drop(host);
+    assert!(start.elapsed() < Duration::from_secs(5), "{:?}", start.elapsed());
 }

@@ -41,7 +41,17 @@
   fault(RelaxesReleases)   /* no release orders anything */                                                    \
   fault(ClaimsApart)       /* queue pairs claim slots of their event ring without knowing of each other */     \
   fault(HoldsScout)        /* no mistake: the scout's lane that decides is told last */                        \
-  fault(StallsWorker)      /* no mistake: one worker looks at its ticket only when the next comes to its slot */
+  fault(StallsWorker)      /* no mistake: one worker looks at its ticket only when the next comes to its slot */  \
+  fault(ChangesTable)      /* engine 1: one entry of a table is another */                                     \
+  fault(DropsBin)          /* engine 1: of an attention the lower bin is left out */                           \
+  fault(ScalesAhead)       /* engine 1: a score is taken by the scale of the position behind its own */        \
+  fault(LosesRow)          /* engine 1: the last row of a stretch of weights is the one before */              \
+  fault(SwapsBlocks)       /* engine 1: two entries of a block table are swapped */                            \
+  fault(CopiesShort)       /* engine 1: the copy of a partial block lacks its last position */                 \
+  fault(TakesOldPrefix)    /* engine 1: a partial block is what the own one held, not its source */            \
+  fault(SwitchesInStep)    /* engine 1: weights are the other version's from the second step on */             \
+  fault(ForgetsDigest)     /* engine 1: a rollout that goes on begins its digest anew */                       \
+  fault(RepeatsStep)       /* engine 1: a rollout that goes on repeats its last position */
 
 namespace cpu {
 

@@ -10,6 +10,7 @@
 #define DOORBELL_FIRST_PLACE (0u - 32)
 #define DOORBELL_WORK_SLOTS 2048
 #define DOORBELL_SHARE 8
+#define DOORBELL_TURN 3
 
 #include "doorbell.cu"
 

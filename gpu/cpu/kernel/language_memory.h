@@ -19,6 +19,17 @@ inline void prefetch(const char*, uint32_t) {}
 // At once: whoever reads `to` before the wait and the barrier finds what no GPU promises.
 inline void copy(void* to, const char* from) { std::memcpy(to, from, 16); }
 
+constexpr bool kCopiesStretches = true;
+
+inline void begin_arrivals(uint64_t*) {}
+
+inline void order_stretches() {}
+
+inline void copy_stretch(void* to, const char* from, uint32_t bytes, uint64_t*) { std::memcpy(to, from, bytes); }
+
+// The lane that copies has done so: the others come behind it.
+inline void wait_for_stretch(uint64_t*, uint32_t) { __syncwarp(); }
+
 inline void wait_for_copies() {}
 
 inline int32_t dot(uint32_t a, uint32_t b, int32_t sum) {
