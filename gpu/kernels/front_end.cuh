@@ -1441,6 +1441,13 @@ __device__ __forceinline__ bool cancel(WorkQueue& work, uint32_t ticket, uint32_
   return order::load_relaxed_gpu(slot) == queued && order::compare_swap_relaxed_gpu(slot, queued, cancelled) == queued;
 }
 
+__device__ __noinline__ uint32_t cancel_paused(DeviceState& state, uint32_t queue, uint32_t lane) {
+  uint32_t count = 0;
+  for (uint32_t k = lane; k < kPlaces; k += kWarp)
+    count += cancel(state.work[kForBlocks], order::load_relaxed_gpu(&state.paused[queue][k].ticket), kPaused | queue << 16 | k);
+  return count;
+}
+
 // Takes back the rollouts to which no worker has come: the end of a session waits for none that is busy with others
 // (R12). Their tickets stay in the work queue, and lead to nothing.
 __device__ __noinline__ void cancel(FrontEnd& f, DeviceState& state, uint32_t queue, uint32_t lane) {
@@ -1450,9 +1457,9 @@ __device__ __noinline__ void cancel(FrontEnd& f, DeviceState& state, uint32_t qu
     const uint32_t ticket = order::load_relaxed_block(&f.tickets[k]), rollout = queue << 16 | k;
     const bool is_sequence = (order::load_relaxed_block(&f.bound[k]) & binding::kSequence) != 0;
     count += cancel(state.work[is_sequence ? kForBlocks : kForWarps], ticket, rollout);
-    if (is_sequence)
-      count += cancel(state.work[kForBlocks], order::load_relaxed_gpu(&state.paused[queue][k].ticket), kPaused | rollout);
   }
+  // Those that have given their blocks up have other tickets.
+  if (f.language.blocks != 0) count += cancel_paused(state, queue, lane);
   count = __reduce_add_sync(kEveryLane, count);
   // Which they are does not matter: the next session counts all of them anew.
   if (lane == 0) order::store_release_block(&f.places_given, order::load_relaxed_block(&f.places_given) + count);
