@@ -271,7 +271,7 @@ module rl_runtime_top_fault_tb;
   // R14. The scoreboard checks 'at least one', 'at most one' and 'not before' throughout; here how many, and when.
   int messages_before;
   task automatic expect_messages(input string what, input int n, input logic armed);
-    repeat (bench.u_memory.stall_aw != 0 || bench.u_memory.stall_w != 0 || bench.u_memory.write_latency != 0 ? 600 : 12) @(posedge bench.clk);
+    repeat (bench.u_memory.stall_aw != 0 || bench.u_memory.stall_w != 0 || bench.u_memory.write_latency != 0 || bench.u_memory.write_jitter != 0 ? 600 : 12) @(posedge bench.clk);
     if (bench.host.u_score.messages - messages_before != n)
       fail($sformatf("R14: %0s: %0d messages, expected %0d", what, bench.host.u_score.messages - messages_before, n));
     messages_before = bench.host.u_score.messages;
