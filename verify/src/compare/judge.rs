@@ -1,5 +1,7 @@
 //! Holds one device's record to the reference's.
 
+use std::ops::Range;
+
 use super::divergence::{Divergence, FieldDifference, TokenDifference};
 use super::record::{Answer, Record, read_logps, read_tokens};
 use crate::groups::GroupJudge;
@@ -9,6 +11,10 @@ use crate::replay::ReplayPlan;
 use doorbell_contract::{HwCompletion, HwDesc, Opcode, PolicyMode, Status};
 use doorbell_engine::Step;
 use doorbell_host::device::Device;
+use rayon::prelude::*;
+
+/// Rollouts that are held to the oracle at a time, each on whatever processor is free.
+const AT_A_TIME: u32 = 64;
 
 /// The first divergence of `device` in the order in which it posted completions, and how many rollout ids differ. For
 /// the reference itself, what it does against a STOP's rule.
@@ -23,11 +29,15 @@ pub(super) fn judge(plan: &ReplayPlan, reference: Side<'_>, device: Side<'_>) ->
     let mut judge = Judge { plan, oracle, reference, device, expected: Vec::new(), found: Vec::new() };
     let mut first: Option<Divergence> = None;
     let mut differing = 0;
+    let mut taught = vec![].into_iter();
     for id in 0..plan.ids() {
+        if language.is_some() && taught.len() == 0 {
+            taught = judge.teach(id..plan.ids().min(id.saturating_add(AT_A_TIME))).into_iter();
+        }
         // Where versions switch is every device's own, so each is held to the contract alone.
-        let divergence = if language.is_some() {
-            judge.sequence(id)
-        } else if plan.publishes() {
+        let divergence = if language.is_some() && !plan.is_prefill(id) {
+            taught.next().flatten().and_then(|taught| judge.sequence(id, taught))
+        } else if plan.publishes() || language.is_some() {
             judge.alone(id)
         } else if same && plan.stop_after(id).is_none() {
             None
@@ -60,6 +70,15 @@ pub(super) fn judge(plan: &ReplayPlan, reference: Side<'_>, device: Side<'_>) ->
 pub(super) struct Side<'a> {
     pub record: &'a Record<'a>,
     pub device: &'a dyn Device,
+}
+
+/// A rollout of engine 1 as the device has it, and what the oracle says to each token, with those before it as the device has them.
+struct Taught {
+    /// The words of its token area; the first `made` are the device's.
+    found: Vec<u32>,
+    made: usize,
+    reference: Reference,
+    steps: Vec<Step>,
 }
 
 struct Judge<'a> {
@@ -167,27 +186,42 @@ impl Judge<'_> {
         Some(Divergence { expected: Some(answer.completion), token: Some(token), ..at(completion, answer) })
     }
 
+    /// Reads these rollouts, and asks the oracle: each on whatever processor is free. `None` where there is nothing to ask.
+    fn teach(&self, ids: Range<u32>) -> Vec<Option<Taught>> {
+        let (plan, device) = (self.plan, self.device);
+        let Some(language) = plan.language() else { return vec![] };
+        let read = |id: u32| {
+            let mut found = vec![];
+            read_tokens(plan, device.device, id, &mut found).ok()?;
+            let answers = device.record.answers(id);
+            let decodes = answers.filter(|answer| answer.desc.opcode == Opcode::Decode as u8);
+            let made = decodes.map(|answer| answer.tokens()).sum::<u32>() as usize;
+            Some((id, found, made))
+        };
+        let read: Vec<_> = ids.filter(|&id| !plan.is_prefill(id)).map(read).collect();
+        let vocabulary = language.version.model.shape.vocabulary as u32;
+        let taught = |(id, found, made): (u32, Vec<u32>, usize)| {
+            // Behind a token that is none the device could not go on either.
+            let known = found[..made].iter().position(|&token| token >= vocabulary).unwrap_or(made);
+            let mut reference = Reference::new(&language.version, &plan.prompt(plan.request_of(id)));
+            let prompt = reference.tokens.len();
+            reference.tokens.extend(&found[..known]);
+            let first = plan.first(id);
+            let spans = [(usize::MAX, &language.version)];
+            let mut steps = reference.teach(&spans, language.sampling(first.seed, id), prompt);
+            steps.resize((first.seq_len + first.max_tokens) as usize, Step { token: 0, eos: false, logp: 0 });
+            Taught { found, made, reference, steps }
+        };
+        read.into_par_iter().map(|read| read.map(taught)).collect()
+    }
+
     /// What the device did with a rollout of engine 1, held to the oracle: each token to those before it as the device has them, log-probabilities,
     /// and keys and values (R27).
-    fn sequence(&mut self, id: u32) -> Option<Divergence> {
-        let language = self.plan.language().filter(|_| !self.plan.is_prefill(id));
-        let Some(language) = language else { return self.alone(id) };
+    fn sequence(&mut self, id: u32, taught: Taught) -> Option<Divergence> {
+        let language = self.plan.language()?;
+        let Taught { found, made, reference, steps } = taught;
+        self.found = found;
         let answers: Vec<Answer> = self.device.record.answers(id).collect();
-        read_tokens(self.plan, self.device.device, id, &mut self.found).ok()?;
-        let first = self.plan.first(id);
-        let made = answers.iter().filter(|answer| answer.desc.opcode == Opcode::Decode as u8);
-        let made = made.map(|answer| answer.tokens()).sum::<u32>() as usize;
-        let vocabulary = language.version.model.shape.vocabulary as u32;
-        // Behind a token that is none the device could not go on either.
-        let known = self.found[..made].iter().position(|&token| token >= vocabulary).unwrap_or(made);
-        let mut reference = Reference::new(&language.version, &self.plan.prompt(self.plan.request_of(id)));
-        let prompt = reference.tokens.len();
-        reference.tokens.extend(&self.found[..known]);
-        let sampling = language.sampling(first.seed, id);
-        let spans = [(usize::MAX, &language.version)];
-        let mut steps = reference.teach(&spans, sampling, prompt);
-        steps.resize((first.seq_len + first.max_tokens) as usize, Step { token: 0, eos: false, logp: 0 });
-
         self.expected.clear();
         self.expected.resize(self.found.len(), 0);
         let region = self.device.device.token_shard(self.plan.area(id)?.start);
