@@ -252,7 +252,8 @@ fn read(model: &Model) -> u64 {
         matrix.weights.par_chunks(part).map(words).reduce(|| 0, |a, b| a ^ b)
     };
     let layers = model.layers.iter().flat_map(|layer| {
-        [&layer.query, &layer.key, &layer.value, &layer.output, &layer.gate, &layer.up, &layer.down]
+        let own = layer.key_value.iter().flat_map(|own| [&own.key, &own.value]);
+        own.chain([&layer.query, &layer.output, &layer.gate, &layer.up, &layer.down])
     });
     black_box(layers.chain([&model.tokens]).map(of).fold(0, |a, b| a ^ b))
 }

@@ -98,7 +98,7 @@ struct Publication {
       length = size;
     }
     __syncwarp();
-    good = header.wide(0) == 0x004D4C62'726F6F44u && header.at(2) == 1 && is_sound(shape) && fits(shape);
+    good = header.wide(0) == 0x004D4C62'726F6F44u && header.at(2) == 2 && header.at(16) == 0 && is_sound(shape) && fits(shape);
     good = good && size <= program_at && header.at(3) == image.at(7) && shape.vocabulary == vocabulary;
     good = good && shape.context == image.at(9) && header.at(15) == 5 + 9 * shape.layers;
     good = good && shape.kv_block() == 64ull * image.at(10) && size <= memory.model_bytes;
@@ -161,7 +161,7 @@ struct Publication {
   // Writes an entry of the directory; where the next begins.
   static __device__ __forceinline__ uint64_t place(char* to, uint32_t entry, uint32_t rows, uint32_t columns, uint64_t at,
                                                    uint64_t bytes) {
-    uint32_t* const words = reinterpret_cast<uint32_t*>(to + 64 + 32ull * entry);
+    uint32_t* const words = reinterpret_cast<uint32_t*>(to + kHeader + 32ull * entry);
     const int32_t exponent = static_cast<int32_t>(words[1]);
     words[1] = static_cast<uint32_t>(exponent < -100 ? -100 : exponent > 100 ? 100 : exponent);
     words[2] = rows;
@@ -187,7 +187,7 @@ struct Publication {
 
   // Whether the layout that follows from the shape and the lengths of the two texts is as long as the image.
   __device__ __forceinline__ bool lies(uint32_t lane) {
-    const uint64_t directory = 64, entry = 32, entries = 5 + 9ull * shape.layers;
+    const uint64_t directory = kHeader, entry = 32, entries = 5 + 9ull * shape.layers;
     if (length < directory + 2 * entry) return false;
     const Record texts(from + directory, lane);
     const uint64_t about = texts.at(3), tokenizer = texts.at(11);

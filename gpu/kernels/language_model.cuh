@@ -15,6 +15,7 @@ constexpr uint32_t kBlock = 32;
 static_assert(kBlock == kWarp, "a lane for each");
 // Bytes of a line: rows of weights begin at multiples of it.
 constexpr uint32_t kLine = 64;
+constexpr uint32_t kHeader = 128;  // bytes of an image ahead of its directory
 // Dynamic shared memory that a block takes at most: what every GPU of compute capability 9.0 or later has, and some to spare.
 constexpr uint32_t kMostShared = 200 << 10;
 // Parts of attentions, of a head and some blocks each, that are kept at a time if they are to have no more than this.
@@ -51,7 +52,7 @@ enum Part : uint32_t { kAttentionGain, kQuery, kKey, kValue, kOutput, kHiddenGai
 constexpr uint32_t kRopeEntry = 2, kFirstLayerEntry = 3;
 
 __device__ __forceinline__ const char* entry_at(const char* image, uint32_t index) {
-  return image + kLine + static_cast<uint64_t>(sizeof(Entry)) * index;
+  return image + kHeader + static_cast<uint64_t>(sizeof(Entry)) * index;
 }
 
 // A matrix of the image.

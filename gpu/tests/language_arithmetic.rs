@@ -12,7 +12,7 @@ use doorbell_gpu_cpu::Options;
 use doorbell_lm::ops::{BLOCK, LARGEST_SUM, Stored};
 use doorbell_lm::sample::{Draw, Sharpness, sample};
 use doorbell_lm::{
-    About, Cache, Gain, Image, Layer, MICRO_ROPE_BASE, Matrix, Model, Oracle, Rope, Shape, micro,
+    About, Cache, Gain, Image, KeyValue, Layer, MICRO_ROPE_BASE, Matrix, Model, Oracle, Rope, Shape, micro,
 };
 
 /// splitmix64 of S. Vigna (public domain).
@@ -95,20 +95,24 @@ fn model(random: &mut Random, weights: Weights, shape: Shape) -> Model {
     let layers = (0..shape.layers).map(|_| Layer {
         attention_gain: gain(random, usual, width),
         query: matrix(random, usual, queries, width, of(width)),
-        key: matrix(random, usual, keys, width, of(width)),
-        value: matrix(random, usual, keys, width, of(width)),
+        key_value: Some(KeyValue {
+            key: matrix(random, usual, keys, width, of(width)),
+            value: matrix(random, usual, keys, width, of(width)),
+            gains: None,
+        }),
         output: matrix(random, usual, width, queries, of(queries)),
         hidden_gain: gain(random, usual, width),
         gate: matrix(random, usual, hidden, width, of(width)),
         up: matrix(random, usual, hidden, width, of(width)),
         down: matrix(random, usual, width, hidden, of(hidden) - 1),
+        gemma: None,
     });
     let layers = layers.collect();
     let epsilon = random.below(1 << 20) as u32;
     let last_gain = gain(random, usual, width);
     let tokens = matrix(random, weights, shape.vocabulary, width, of(width));
     let rope = Rope::of(MICRO_ROPE_BASE, head_width, shape.context);
-    Model { shape, epsilon, tokens, layers, last_gain, rope }
+    Model { shape, epsilon, tokens, layers, last_gain, rope, gemma: None }
 }
 
 fn image(model: Model) -> Image {
@@ -283,6 +287,7 @@ const SHAPES: [Shape; 8] = [
         hidden: 32,
         vocabulary: 1,
         context: 256,
+        gemma: None,
     },
     Shape {
         width: 64,
@@ -293,6 +298,7 @@ const SHAPES: [Shape; 8] = [
         hidden: 96,
         vocabulary: 50,
         context: 256,
+        gemma: None,
     },
     Shape {
         width: 96,
@@ -303,6 +309,7 @@ const SHAPES: [Shape; 8] = [
         hidden: 160,
         vocabulary: 33,
         context: 256,
+        gemma: None,
     },
     Shape {
         width: 160,
@@ -313,6 +320,7 @@ const SHAPES: [Shape; 8] = [
         hidden: 224,
         vocabulary: 200,
         context: 256,
+        gemma: None,
     },
     Shape {
         width: 128,
@@ -323,6 +331,7 @@ const SHAPES: [Shape; 8] = [
         hidden: 352,
         vocabulary: 1000,
         context: 256,
+        gemma: None,
     },
     Shape {
         width: 96,
@@ -333,6 +342,7 @@ const SHAPES: [Shape; 8] = [
         hidden: 64,
         vocabulary: 64,
         context: 256,
+        gemma: None,
     },
     Shape {
         width: 64,
@@ -343,6 +353,7 @@ const SHAPES: [Shape; 8] = [
         hidden: 32,
         vocabulary: 31,
         context: 256,
+        gemma: None,
     },
     Shape {
         width: 576,
@@ -353,6 +364,7 @@ const SHAPES: [Shape; 8] = [
         hidden: 1536,
         vocabulary: 777,
         context: 256,
+        gemma: None,
     },
 ];
 

@@ -13,8 +13,8 @@ use crate::ops::{
     Activation, BLOCK, Stored, activate_plain, add, embed, normalise, product, requantise, rotate, store,
     swish,
 };
-use crate::oracle::Cache;
-use crate::weights::{Layer, Matrix, Model};
+use crate::oracle::{Cache, Oracle};
+use crate::weights::{KeyValue, Layer, Matrix, Model};
 
 pub use dot::Instructions;
 
@@ -69,6 +69,10 @@ impl<'m> Runner<'m> {
     /// # Panics
     /// If the vocabulary has no such token, or the context no room for it.
     pub fn extend(&self, cache: &mut Cache, tokens: &[u32]) -> Vec<Vec<i32>> {
+        if self.model.gemma.is_some() {
+            let oracle = Oracle::new(self.model);
+            return tokens.iter().map(|&token| oracle.step(cache, token)).collect();
+        }
         let mut streams: Vec<Vec<i32>> =
             tokens.iter().map(|&token| embed(&self.model.tokens, token)).collect();
         for (number, layer) in self.model.layers.iter().enumerate() {
@@ -82,6 +86,9 @@ impl<'m> Runner<'m> {
     /// The logits of each one's successors, with 10 fraction bits.
     pub fn logits(&self, streams: &[Vec<i32>]) -> Vec<Vec<i32>> {
         let model = self.model;
+        if model.gemma.is_some() {
+            return streams.iter().map(|x| Oracle::new(model).logits(x)).collect();
+        }
         let inputs = self.inputs(streams, |x| normalise(x, &model.last_gain, model.epsilon));
         let results = self.multiply(&model.tokens, &inputs);
         (0..streams.len()).map(|token| results.of(token).collect()).collect()
@@ -133,7 +140,9 @@ impl<'m> Runner<'m> {
         let model = self.model;
         let width = model.shape.head_width;
         let inputs = self.inputs(streams, |x| normalise(x, &layer.attention_gain, model.epsilon));
-        let products = [&layer.query, &layer.key, &layer.value].map(|matrix| self.multiply(matrix, &inputs));
+        let KeyValue { key, value, .. } =
+            layer.key_value.as_ref().expect("each layer of Llama's shape has them");
+        let products = [&layer.query, key, value].map(|matrix| self.multiply(matrix, &inputs));
         let heads = |part: usize, token: usize| -> Vec<Stored> {
             let values: Vec<i32> = products[part].of(token).collect();
             let heads = values.chunks(width).map(|head| {

@@ -6,7 +6,7 @@ use crate::fast::Runner;
 use crate::float::{self, divergence, log_softmax};
 use crate::number::FRACTION;
 use crate::oracle::{Cache, Oracle};
-use crate::weights::{Gain, Matrix, Model};
+use crate::weights::{Gain, KeyValue, Layer, Matrix, Model};
 
 /// Positions whose logits are there at once.
 const AT_ONCE: usize = 32;
@@ -132,11 +132,14 @@ pub fn published(model: &Model, rope_base: f64) -> float::Model {
     let gain = |gain: &Gain| -> Vec<f32> {
         gain.factors.iter().map(|&factor| (f64::from(factor) * 2f64.powi(gain.exponent)) as f32).collect()
     };
+    let of = |part: fn(&KeyValue) -> &Matrix, layer: &Layer| {
+        layer.key_value.as_ref().map_or(vec![], |own| matrix(part(own)))
+    };
     let layers = model.layers.iter().map(|layer| float::Layer {
         attention_gain: gain(&layer.attention_gain),
         query: matrix(&layer.query),
-        key: matrix(&layer.key),
-        value: matrix(&layer.value),
+        key: of(|own| &own.key, layer),
+        value: of(|own| &own.value, layer),
         output: matrix(&layer.output),
         hidden_gain: gain(&layer.hidden_gain),
         gate: matrix(&layer.gate),

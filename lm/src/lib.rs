@@ -28,9 +28,9 @@ pub use file_error::FileError;
 pub use image::Image;
 #[cfg(feature = "import")]
 pub use import::{Imported, import, import_gguf};
-pub use micro::{MICRO_ROPE_BASE, hashed, micro};
-pub use oracle::{Cache, Oracle};
+pub use micro::{MICRO_GLOBAL_ROPE_BASE, MICRO_ROPE_BASE, hashed, micro, micro_gemma};
+pub use oracle::{CUT, Cache, Oracle, SUMMED};
 pub use quantise::{Unfit, UnfitModel, gain, matrix, quantise};
-pub use shape::Shape;
+pub use shape::{Gemma, STREAMS, Shape};
 pub use tables::{Rope, weight_of};
-pub use weights::{Gain, Layer, Matrix, Model};
+pub use weights::{Gain, GemmaLayer, GemmaParts, KeyValue, Layer, Matrix, Model};

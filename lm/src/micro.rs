@@ -5,9 +5,10 @@ use doorbell_contract::{GOLDEN, mix};
 
 use crate::about::About;
 use crate::image::Image;
-use crate::shape::Shape;
+use crate::ops::BLOCK;
+use crate::shape::{Gemma, STREAMS, Shape};
 use crate::tables::Rope;
-use crate::weights::{Gain, Layer, Matrix, Model};
+use crate::weights::{Gain, GemmaLayer, GemmaParts, KeyValue, Layer, Matrix, Model};
 
 /// Two heads share one of keys and values, and the heads are wider than the residual stream.
 const SHAPE: Shape = Shape {
@@ -19,10 +20,22 @@ const SHAPE: Shape = Shape {
     hidden: 32,
     vocabulary: 64,
     context: 1024,
+    gemma: None,
+};
+
+/// Gemma 3N's, as small: two layers of five read another one's keys and values, one of them a global one's; the window ends within blocks, and two
+/// layers cut their gate.
+const GEMMA: Shape = Shape {
+    layers: 5,
+    gemma: Some(Gemma { embedding: 32, laurel: 32, window: 41, global: 2, own: 3, cut: 2 }),
+    ..SHAPE
 };
 
 /// Base of its rotations.
 pub const MICRO_ROPE_BASE: f64 = 10_000.0;
+
+/// Base of the rotations of global layers.
+pub const MICRO_GLOBAL_ROPE_BASE: f64 = 1_000_000.0;
 
 /// Its tokens: an end, what is no letter of it, and 62 letters.
 const LETTERS: &str = " \nabcdefghijklmnopqrstuvwxyz0123456789.,:;!?'\"()-+*/=<>@#$%&_|";
@@ -30,6 +43,11 @@ const LETTERS: &str = " \nabcdefghijklmnopqrstuvwxyz0123456789.,:;!?'\"()-+*/=<>
 /// The model, its tokeniser, and no chat.
 pub fn micro() -> Image {
     Image { model: hashed(SHAPE), about: about() }
+}
+
+/// The same of Gemma 3N's shape.
+pub fn micro_gemma() -> Image {
+    Image { model: hashed(GEMMA), about: About { name: "micro-gemma".into(), ..about() } }
 }
 
 /// A model of this shape, of which every weight is drawn by where it stands: what it says means nothing, and what it costs is what one
@@ -47,21 +65,63 @@ pub fn hashed(shape: Shape) -> Model {
     let Shape { width, hidden, head_width, .. } = shape;
     let (queries, keys) = (shape.heads * head_width, shape.kv_heads * head_width);
     let tokens = matrix(tensor(), shape.vocabulary, width, 0);
-    let layers = (0..shape.layers).map(|_| Layer {
+    let split = shape.gemma.map(|_| [(); STREAMS - 1].map(|()| matrix(tensor(), width, width, 0)));
+    let layers = (0..shape.layers).map(|number| Layer {
         attention_gain: gain(tensor(), width),
         query: matrix(tensor(), queries, width, 0),
-        key: matrix(tensor(), keys, width, 0),
-        value: matrix(tensor(), keys, width, 0),
+        key_value: (number < shape.kv_layers()).then(|| KeyValue {
+            key: matrix(tensor(), keys, width, 0),
+            value: matrix(tensor(), keys, width, 0),
+            gains: shape.gemma.map(|_| [(); 2].map(|()| gain(tensor(), head_width))),
+        }),
         output: matrix(tensor(), width, queries, 0),
         hidden_gain: gain(tensor(), width),
         gate: matrix(tensor(), hidden, width, 0),
         up: matrix(tensor(), hidden, width, 0),
         down: matrix(tensor(), width, hidden, 1),
+        gemma: shape.gemma.map(|gemma| Box::new(gemma_layer(&mut tensor, &shape, gemma))),
     });
     let layers = layers.collect();
+    let merge = shape.gemma.map(|_| [(); STREAMS - 1].map(|()| matrix(tensor(), width, width, 0)));
     let last_gain = gain(tensor(), width);
     let rope = Rope::of(MICRO_ROPE_BASE, head_width, shape.context);
-    Model { shape, epsilon: 10, tokens, layers, last_gain, rope }
+    let gemma = split.zip(merge).map(|(split, merge)| {
+        let global_rope = Rope::of(MICRO_GLOBAL_ROPE_BASE, head_width, shape.context);
+        Box::new(GemmaParts { global_rope, split, merge })
+    });
+    Model { shape, epsilon: 10, tokens, layers, last_gain, rope, gemma }
+}
+
+fn gemma_layer(tensor: &mut impl FnMut() -> Draws, shape: &Shape, gemma: Gemma) -> GemmaLayer {
+    let Shape { width, head_width, vocabulary, .. } = *shape;
+    let Gemma { embedding, laurel, .. } = gemma;
+    // Coefficients are small beside the 1 that is added to them, and only the first columns are of streams.
+    let mut coefficients = |rows: usize| {
+        let mut coefficients = matrix(tensor(), rows, BLOCK, 2);
+        for row in coefficients.weights.chunks_exact_mut(BLOCK) {
+            row[STREAMS..].fill(0);
+        }
+        coefficients
+    };
+    let (predict, correct) = (coefficients(STREAMS * STREAMS), coefficients(STREAMS));
+    GemmaLayer {
+        router_gain: gain(tensor(), width),
+        router: matrix(tensor(), STREAMS, width, 0),
+        predict,
+        correct,
+        query_gain: gain(tensor(), head_width),
+        output_gain: gain(tensor(), width),
+        left: matrix(tensor(), laurel, width, 0),
+        right: matrix(tensor(), width, laurel, 0),
+        laurel_gain: gain(tensor(), width),
+        down_gain: gain(tensor(), width),
+        embedding: matrix(tensor(), vocabulary, embedding, 0),
+        projection: matrix(tensor(), embedding, width, 0),
+        projection_gain: gain(tensor(), embedding),
+        embedding_gate: matrix(tensor(), embedding, width, 0),
+        embedding_output: matrix(tensor(), width, embedding, 0),
+        embedding_gain: gain(tensor(), width),
+    }
 }
 
 /// The numbers of one tensor.
@@ -140,6 +200,7 @@ mod tests {
     fn micro_is_small_and_of_a_shape_that_is_taken() {
         assert_eq!(SHAPE.refusal(), None);
         assert_eq!(SHAPE.weight_macs(), (38_912, 2048));
+        assert_eq!(GEMMA.refusal(), None);
         assert_eq!(LETTERS.chars().count(), 62);
     }
 }

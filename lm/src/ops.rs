@@ -1,7 +1,7 @@
 //! The operators, one function each, in plain loops: docs/engine.md has them as equations.
 
 use crate::number::{FRACTION, bits, clamp, isqrt, round_divide, round_shift};
-use crate::tables::{SIGMOID, weight_of};
+use crate::tables::{GELU, SIGMOID, TANH, weight_of};
 use crate::weights::{Gain, Matrix};
 
 /// Channels that share a shift, and tokens that share a maximum.
@@ -96,19 +96,100 @@ pub fn add(x: &mut [i32], addend: impl IntoIterator<Item = i32>) {
     }
 }
 
-/// RMSNorm: x · gain / √(mean x² + ε), ε with 20 fraction bits.
-pub fn normalise(x: &[i32], gain: &Gain, epsilon: u32) -> Activation {
+/// A number within the bounds of the residual stream.
+pub fn within(value: i64) -> i32 {
+    value.clamp((-RESIDUAL).into(), RESIDUAL.into()) as i32
+}
+
+/// The root of a mean of squares, with 31 bits, and how far it is shifted: √(mean x² + ε) = `root` · 2^-(10 + `up` / 2), ε with 20
+/// fraction bits. What is beyond the residual stream's bounds counts as if it were there.
+fn root_mean_square(x: &[i32], epsilon: u32) -> (u64, i32) {
     let count = x.len() as u64;
-    let squares: u64 = x.iter().map(|&value| u64::from(value.unsigned_abs()).pow(2)).sum();
+    let squares: u64 = x.iter().map(|&value| u64::from(within(value.into()).unsigned_abs()).pow(2)).sum();
     // With 20 fraction bits, and at least 1.
     let mean = ((squares + count / 2) / count + u64::from(epsilon)).max(1);
     // Shifted by an even number to 61 or 62 bits: its root has 31.
     let up = (62 - bits(mean)) / 2 * 2;
-    let root = isqrt(mean << up);
-    let inverse = ((1u64 << 46) / root).min(65_535) as u16;
-    let products: Vec<i64> =
-        x.iter().zip(&gain.factors).map(|(&value, &factor)| i64::from(value) * i64::from(factor)).collect();
-    activate(&products, inverse, gain.exponent - FRACTION - 36 + up as i32 / 2)
+    (isqrt(mean << up), up as i32)
+}
+
+/// 2^46 / `root`, with 16 bits.
+fn inverse(root: u64) -> u16 {
+    ((1u64 << 46) / root).min(65_535) as u16
+}
+
+/// x · gain, of x within the residual stream's bounds.
+fn gained(x: &[i32], gain: &Gain) -> impl Iterator<Item = i64> {
+    x.iter().zip(&gain.factors).map(|(&x, &factor)| i64::from(within(x.into())) * i64::from(factor))
+}
+
+/// RMSNorm: x · gain / √(mean x² + ε), ε with 20 fraction bits.
+pub fn normalise(x: &[i32], gain: &Gain, epsilon: u32) -> Activation {
+    let (root, up) = root_mean_square(x, epsilon);
+    let products: Vec<i64> = gained(x, gain).collect();
+    activate(&products, inverse(root), gain.exponent - FRACTION - 36 + up / 2)
+}
+
+/// The same as numbers with 10 fraction bits, within the residual stream's bounds.
+pub fn level(x: &[i32], gain: &Gain, epsilon: u32) -> Vec<i32> {
+    let (root, up) = root_mean_square(x, epsilon);
+    let inverse = i64::from(inverse(root));
+    // 26, 15 and 16 bits.
+    let shift = 36 - gain.exponent - up / 2;
+    gained(x, gain).map(|product| within(round_shift(product * inverse, shift))).collect()
+}
+
+/// x with the root mean square of `like`: x · √((mean like² + ε) / (mean x² + ε)).
+pub fn rescale(x: &[i32], like: &[i32], epsilon: u32) -> Vec<i32> {
+    let (root, up) = root_mean_square(x, epsilon);
+    let (wanted, wanted_up) = root_mean_square(like, epsilon);
+    // 16 bits each.
+    let factor = i64::from(inverse(root)) * (wanted >> 15) as i64;
+    let shift = 31 - (up - wanted_up) / 2;
+    x.iter().map(|&x| within(round_shift(i64::from(within(x.into())) * factor, shift))).collect()
+}
+
+/// What the gate of a sparse layer keeps: how far x is above its mean and `cut` deviations, `cut` with 16 fraction bits, and 0 below; x within ±(2^24 - 1).
+pub fn cut(x: &[i32], cut: u32) -> Vec<i32> {
+    const MOST: i32 = (1 << 24) - 1;
+    let x: Vec<i64> = x.iter().map(|&x| x.clamp(-MOST, MOST).into()).collect();
+    let count = x.len() as u64;
+    let sum: i64 = x.iter().sum();
+    let mean = ((sum.unsigned_abs() + count / 2) / count) as i64 * sum.signum();
+    let squares: u64 = x.iter().map(|x| (x - mean).unsigned_abs().pow(2)).sum();
+    // With 20 fraction bits; the root has 15.
+    let variance = (squares + count / 2) / count;
+    let deviation = isqrt(variance << 10) as i64;
+    let bound = mean + round_shift(deviation * i64::from(cut), 21);
+    x.into_iter().map(|x| clamp((x - bound).max(0))).collect()
+}
+
+/// √½ of the sum of two parts of the residual stream.
+pub fn blend(a: i32, b: i32) -> i32 {
+    within(round_shift((i64::from(a) + i64::from(b)) * 46_341, 16))
+}
+
+/// AltUp's prediction: each stream, and all of them by its row of coefficients.
+pub fn predict(streams: &[Vec<i32>], coefficients: &[i32]) -> Vec<Vec<i32>> {
+    let rows = coefficients.chunks_exact(streams.len());
+    let stream = |(stream, row): (&Vec<i32>, &[i32])| -> Vec<i32> {
+        let sum = |channel: usize| -> i64 {
+            row.iter().zip(streams).map(|(&c, other)| i64::from(c) * i64::from(other[channel])).sum()
+        };
+        let values = stream.iter().enumerate();
+        values.map(|(channel, &x)| within(i64::from(x) + round_shift(sum(channel), FRACTION))).collect()
+    };
+    streams.iter().zip(rows).map(stream).collect()
+}
+
+/// AltUp's correction: to each stream, what the layer found beyond the first one's prediction, once and by the stream's coefficient.
+pub fn correct(streams: &mut [Vec<i32>], found: &[i32], coefficients: &[i32]) {
+    let news: Vec<i64> = found.iter().zip(&streams[0]).map(|(&a, &b)| i64::from(a) - i64::from(b)).collect();
+    for (stream, &coefficient) in streams.iter_mut().zip(coefficients) {
+        for (x, &news) in stream.iter_mut().zip(&news) {
+            *x = within(i64::from(*x) + news + round_shift(news * i64::from(coefficient), FRACTION));
+        }
+    }
 }
 
 /// A head's rotation: its pairs are neighbours.
@@ -255,6 +336,42 @@ pub fn swish(x: i32) -> i32 {
     let (low, high) = (i64::from(SIGMOID[step]), i64::from(SIGMOID[step + 1]));
     let logistic = low + (((high - low) * part + 256) >> 9);
     clamp(round_shift(i64::from(x) * logistic, 15))
+}
+
+/// tanh of a magnitude that has 14 fraction bits; the result has 15.
+fn tanh_of(magnitude: i64) -> i64 {
+    let at = magnitude.min((4 << 14) - 1);
+    let (step, part) = ((at >> 8) as usize, at & 255);
+    let (low, high) = (i64::from(TANH[step]), i64::from(TANH[step + 1]));
+    low + (((high - low) * part + 128) >> 8)
+}
+
+/// tanh of a number with 10 fraction bits; the result has 15.
+pub fn tanh(x: i32) -> i64 {
+    tanh_of(i64::from(x.unsigned_abs()) << 4) * i64::from(x.signum())
+}
+
+/// The activation of a vector with 15 fraction bits.
+pub fn activate_tanh(values: &[i32]) -> Activation {
+    let values: Vec<i64> = values.iter().map(|&x| tanh(x)).collect();
+    activate(&values, 1 << 15, -15 - 15)
+}
+
+/// 30 · tanh(x / 30), of numbers with 10 fraction bits.
+pub fn softcap(x: i32) -> i32 {
+    // 1 / 30 with 20 fraction bits.
+    let part = round_shift(i64::from(x.unsigned_abs()) * 34_953, 16);
+    // 30 · 2^10 / 2^15 is 15 / 16.
+    round_shift(tanh_of(part) * 15, 4) as i32 * x.signum()
+}
+
+/// GELU, of numbers with 10 fraction bits: x times a table over ±4.
+pub fn gelu(x: i32) -> i32 {
+    let at = (i64::from(x) + (4 << FRACTION)).clamp(0, (8 << FRACTION) - 1);
+    let (step, part) = ((at >> 7) as usize, at & 127);
+    let (low, high) = (i64::from(GELU[step]), i64::from(GELU[step + 1]));
+    let factor = low + (((high - low) * part + 64) >> 7);
+    clamp(round_shift(i64::from(x) * factor, 15))
 }
 
 /// The product of two numbers with 10 fraction bits.

@@ -1,15 +1,19 @@
 //! The oracle: what every token's logits are, in plain loops.
 
+mod gemma;
+
+pub use gemma::{CUT, SUMMED};
+
 use crate::ops::{
-    Attended, BLOCK, Stored, activate_plain, add, embed, multiply, normalise, product, rotate, score,
-    score_factor, store, swish,
+    Activation, Attended, BLOCK, Stored, activate_plain, add, embed, level, multiply, normalise, product,
+    rotate, score, score_factor, softcap, store, swish,
 };
-use crate::weights::{Layer, Model};
+use crate::weights::{Gain, KeyValue, Layer, Matrix, Model};
 
 /// Keys and values of one sequence.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Cache {
-    /// By layer, by head of keys and values, by position.
+    /// By layer that has keys and values of its own, by head of keys and values, by position.
     pub(crate) layers: Vec<Vec<[Vec<Stored>; 2]>>,
     pub(crate) tokens: usize,
 }
@@ -18,7 +22,7 @@ impl Cache {
     /// The cache of an empty sequence.
     pub fn new(model: &Model) -> Self {
         let heads = vec![[vec![], vec![]]; model.shape.kv_heads];
-        Self { layers: vec![heads; model.shape.layers], tokens: 0 }
+        Self { layers: vec![heads; model.shape.kv_layers()], tokens: 0 }
     }
 
     /// Tokens that it holds.
@@ -71,9 +75,15 @@ impl<'m> Oracle<'m> {
     /// If the vocabulary has no such token, or the context no room for it.
     pub fn step(&self, cache: &mut Cache, token: u32) -> Vec<i32> {
         let mut x = embed(&self.model.tokens, token);
-        for (number, layer) in self.model.layers.iter().enumerate() {
-            self.attend(layer, &mut cache.layers[number], cache.tokens, &mut x);
-            self.feed_forward(layer, &mut x);
+        match &self.model.gemma {
+            Some(parts) => x = gemma::step(self, parts, cache, token, x),
+            None => {
+                for (number, layer) in self.model.layers.iter().enumerate() {
+                    let input = normalise(&x, &layer.attention_gain, self.model.epsilon);
+                    add(&mut x, self.attend(number, cache, &input));
+                    self.feed_forward(layer, &mut x);
+                }
+            }
         }
         cache.tokens += 1;
         x
@@ -82,16 +92,27 @@ impl<'m> Oracle<'m> {
     /// The logits of a token's successors, with 10 fraction bits.
     pub fn logits(&self, x: &[i32]) -> Vec<i32> {
         let model = self.model;
-        multiply(&model.tokens, &normalise(x, &model.last_gain, model.epsilon))
+        // Of Gemma 3N's shape x is the sum of the streams, not their mean.
+        let epsilon = if model.gemma.is_some() { model.epsilon * gemma::SUMMED } else { model.epsilon };
+        let mut logits = multiply(&model.tokens, &normalise(x, &model.last_gain, epsilon));
+        if model.gemma.is_some() {
+            logits.iter_mut().for_each(|logit| *logit = softcap(*logit));
+        }
+        logits
     }
 
-    fn attend(&self, layer: &Layer, cache: &mut [[Vec<Stored>; 2]], position: usize, x: &mut [i32]) {
-        let shape = &self.model.shape;
-        let input = normalise(x, &layer.attention_gain, self.model.epsilon);
-        let turns = self.model.rope.at(position);
-        let heads = |values: Vec<i32>, turned: bool| -> Vec<Stored> {
+    /// The output of a layer's attention; keys and values, where the layer has its own, go into the cache.
+    fn attend(&self, number: usize, cache: &mut Cache, input: &Activation) -> Vec<i32> {
+        let (shape, layer) = (&self.model.shape, &self.model.layers[number]);
+        let position = cache.tokens;
+        let turns = self.model.rope_of(number).at(position);
+        let heads = |matrix: &Matrix, gain: Option<&Gain>, turned: bool| -> Vec<Stored> {
+            let values = multiply(matrix, input);
             let heads = values.chunks(shape.head_width).map(|head| {
-                let mut head = head.to_vec();
+                let mut head = match gain {
+                    Some(gain) => level(head, gain, self.model.epsilon),
+                    None => head.to_vec(),
+                };
                 if turned {
                     rotate(&mut head, turns);
                 }
@@ -99,25 +120,33 @@ impl<'m> Oracle<'m> {
             });
             heads.collect()
         };
-        let queries = heads(multiply(&layer.query, &input), true);
-        let keys = heads(multiply(&layer.key, &input), true);
-        let values = heads(multiply(&layer.value, &input), false);
-        for (stored, pair) in cache.iter_mut().zip(keys.into_iter().zip(values)) {
-            stored[0].push(pair.0);
-            stored[1].push(pair.1);
+        let query_gain = layer.gemma.as_ref().map(|gemma| &gemma.query_gain);
+        let queries = heads(&layer.query, query_gain, true);
+        if let Some(KeyValue { key, value, gains }) = &layer.key_value {
+            let gain = |part: usize| gains.as_ref().map(|gains| &gains[part]);
+            let (keys, values) = (heads(key, gain(0), true), heads(value, gain(1), false));
+            for (stored, pair) in cache.layers[number].iter_mut().zip(keys.into_iter().zip(values)) {
+                stored[0].push(pair.0);
+                stored[1].push(pair.1);
+            }
         }
+        let cache = &cache.layers[shape.kv_source(number)];
         let factor = score_factor(shape.head_width);
+        let first = shape.first_seen(number, position);
         let mut means = Vec::with_capacity(shape.heads * shape.head_width);
         for (head, query) in queries.iter().enumerate() {
             let [keys, values] = &cache[head / shape.sharing()];
             let mut attended = Attended::new(shape.head_width);
-            for (keys, values) in keys.chunks(BLOCK).zip(values.chunks(BLOCK)) {
-                let scores: Vec<i64> = keys.iter().map(|key| score(query, key, factor)).collect();
-                attended.add(&scores, &values.iter().collect::<Vec<_>>());
+            // Blocks of absolute positions, of which the first may be seen in part.
+            for block in first / BLOCK..=position / BLOCK {
+                let seen = first.max(block * BLOCK)..(position + 1).min((block + 1) * BLOCK);
+                let scores: Vec<i64> =
+                    keys[seen.clone()].iter().map(|key| score(query, key, factor)).collect();
+                attended.add(&scores, &values[seen].iter().collect::<Vec<_>>());
             }
             means.extend(attended.mean().into_iter().map(i64::from));
         }
-        add(x, multiply(&layer.output, &activate_plain(&means)));
+        multiply(&layer.output, &activate_plain(&means))
     }
 
     fn feed_forward(&self, layer: &Layer, x: &mut [i32]) {

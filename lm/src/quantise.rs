@@ -6,7 +6,7 @@ use crate::float;
 use crate::ops::{BLOCK, LARGEST_SUM};
 use crate::shape::Shape;
 use crate::tables::Rope;
-use crate::weights::{Gain, Layer, Matrix, Model};
+use crate::weights::{Gain, KeyValue, Layer, Matrix, Model};
 
 /// Why weights cannot be had as integers.
 #[derive(Clone, Debug, Error, PartialEq)]
@@ -66,13 +66,17 @@ pub fn quantise(model: &float::Model) -> Result<Model, UnfitModel> {
         layers.push(Layer {
             attention_gain: gain("attention_gain", &layer.attention_gain)?,
             query: matrix("query", &layer.query, width)?,
-            key: matrix("key", &layer.key, width)?,
-            value: matrix("value", &layer.value, width)?,
+            key_value: Some(KeyValue {
+                key: matrix("key", &layer.key, width)?,
+                value: matrix("value", &layer.value, width)?,
+                gains: None,
+            }),
             output: matrix("output", &layer.output, queries)?,
             hidden_gain: gain("hidden_gain", &layer.hidden_gain)?,
             gate: matrix("gate", &layer.gate, width)?,
             up: matrix("up", &layer.up, width)?,
             down: matrix("down", &layer.down, hidden)?,
+            gemma: None,
         });
     }
     let named = |tensor: &str| {
@@ -86,6 +90,7 @@ pub fn quantise(model: &float::Model) -> Result<Model, UnfitModel> {
         layers,
         last_gain: gain(&model.last_gain).map_err(named("last_gain"))?,
         rope: Rope::of(model.rope_base, head_width, model.shape.context),
+        gemma: None,
     })
 }
 

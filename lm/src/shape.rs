@@ -2,7 +2,10 @@
 
 use crate::ops::BLOCK;
 
-/// Dimensions of a model of Llama's shape.
+/// Residual streams of Gemma 3N's shape.
+pub const STREAMS: usize = 4;
+
+/// Dimensions of a model of Llama's shape, or of Gemma 3N's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Shape {
     /// Channels of the residual stream.
@@ -21,6 +24,25 @@ pub struct Shape {
     pub vocabulary: usize,
     /// Longest sequence.
     pub context: usize,
+    /// What Gemma 3N's shape has besides.
+    pub gemma: Option<Gemma>,
+}
+
+/// What Gemma 3N's shape has besides Llama's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Gemma {
+    /// Channels of the embedding that each layer has of its own.
+    pub embedding: usize,
+    /// Channels between the two matrices of a LAuReL.
+    pub laurel: usize,
+    /// Tokens that a local layer sees, the one that asks included.
+    pub window: usize,
+    /// Every so many layers the last is global: layer i is where i mod this is this - 1.
+    pub global: usize,
+    /// Layers that have keys and values of their own, the first ones; each other reads those of the last of them that is local or global as it is.
+    pub own: usize,
+    /// Layers that cut their gate, the first ones.
+    pub cut: usize,
 }
 
 impl Shape {
@@ -34,7 +56,51 @@ impl Shape {
         hidden: 1536,
         vocabulary: 49_152,
         context: 8192,
+        gemma: None,
     };
+
+    /// Gemma 3N E4B's language model, as its configuration has it. Its embeddings by layer have 262,144 rows, of the 262,400 here.
+    pub const GEMMA_3N_E4B: Self = Self {
+        width: 2048,
+        layers: 35,
+        heads: 8,
+        kv_heads: 2,
+        head_width: 256,
+        hidden: 16_384,
+        vocabulary: 262_400,
+        context: 32_768,
+        gemma: Some(Gemma { embedding: 256, laurel: 64, window: 512, global: 5, own: 20, cut: 10 }),
+    };
+
+    /// Whether a layer sees all tokens before it; else those of its window.
+    pub fn is_global(&self, layer: usize) -> bool {
+        self.gemma.is_none_or(|gemma| layer % gemma.global == gemma.global - 1)
+    }
+
+    /// Layers that have keys and values of their own: the first ones.
+    pub fn kv_layers(&self) -> usize {
+        self.gemma.map_or(self.layers, |gemma| gemma.own)
+    }
+
+    /// The layer whose keys and values a layer reads.
+    ///
+    /// # Panics
+    /// For a shape that [`Shape::refusal`] does not take.
+    pub fn kv_source(&self, layer: usize) -> usize {
+        if layer < self.kv_layers() {
+            return layer;
+        }
+        let own = (0..self.kv_layers()).rev().find(|&own| self.is_global(own) == self.is_global(layer));
+        own.expect("refusal sees to a layer of each kind")
+    }
+
+    /// First position that a layer's token at `position` sees.
+    pub fn first_seen(&self, layer: usize, position: usize) -> usize {
+        match self.gemma {
+            Some(gemma) if !self.is_global(layer) => (position + 1).saturating_sub(gemma.window),
+            _ => 0,
+        }
+    }
 
     /// Heads of queries to one of keys and values.
     pub fn sharing(&self) -> usize {
@@ -45,14 +111,23 @@ impl Shape {
     /// does not need.
     pub fn weight_macs(&self) -> (u64, u64) {
         let (d, h, kv) = (self.width, self.heads * self.head_width, self.kv_heads * self.head_width);
-        let layer = d * (h + 2 * kv) + h * d + 3 * d * self.hidden;
+        let layer = 2 * d * h + 3 * d * self.hidden;
         let head = d * self.vocabulary;
-        ((self.layers * layer + head) as u64, head as u64)
+        let mut all = self.layers * layer + self.kv_layers() * 2 * d * kv + head;
+        if let Some(Gemma { embedding, laurel, .. }) = self.gemma {
+            let streams = 2 * STREAMS * d + (STREAMS + 1) * STREAMS * BLOCK;
+            all += self.layers * (2 * d * laurel + 3 * d * embedding + streams) + 2 * (STREAMS - 1) * d * d;
+        }
+        (all as u64, head as u64)
     }
 
     /// What keeps the devices from running it.
     pub fn refusal(&self) -> Option<String> {
-        let blocks = [("width", self.width), ("head_width", self.head_width), ("hidden", self.hidden)];
+        let mut blocks =
+            vec![("width", self.width), ("head_width", self.head_width), ("hidden", self.hidden)];
+        blocks.extend(
+            self.gemma.iter().flat_map(|gemma| [("embedding", gemma.embedding), ("laurel", gemma.laurel)]),
+        );
         if let Some((name, value)) = blocks.into_iter().find(|(_, value)| value % BLOCK != 0 || *value == 0) {
             return Some(format!("{name} is {value}, expected a multiple of {BLOCK}"));
         }
@@ -60,7 +135,7 @@ impl Shape {
             return Some(format!("{} heads cannot share {} of keys and values", self.heads, self.kv_heads));
         }
         // What lies beyond could leave the 64 bits of a sum: docs/engine.md, Numbers.
-        let bounds = [
+        let mut bounds = vec![
             ("width", self.width, 4096),
             ("head_width", self.head_width, 256),
             ("heads", self.heads, 4096),
@@ -69,6 +144,25 @@ impl Shape {
             ("vocabulary", self.vocabulary, 1 << 20),
             ("context", self.context, 1 << 16),
         ];
+        if let Some(Gemma { embedding, laurel, window, global, own, cut }) = self.gemma {
+            bounds.extend([
+                ("embedding", embedding, 4096),
+                ("laurel", laurel, 4096),
+                ("window", window, 1 << 16),
+                ("global", global, self.layers),
+                ("own", own, self.layers),
+            ]);
+            if cut > self.layers {
+                return Some(format!("{cut} layers cut their gate, and there are {}", self.layers));
+            }
+            // The first global layer is global - 1; with one layer in each round all are global.
+            if own < global || (own < self.layers && own == 0) {
+                return Some(format!(
+                    "{own} layers have keys and values of their own, and the first global one is {}",
+                    global.saturating_sub(1)
+                ));
+            }
+        }
         let (name, value, most) = bounds.into_iter().find(|(_, value, most)| !(1..=*most).contains(value))?;
         Some(format!("{name} is {value}, expected 1 to {most}"))
     }
@@ -77,6 +171,24 @@ impl Shape {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn gemma_3n_e4b_is_what_its_configuration_says() {
+        let shape = Shape::GEMMA_3N_E4B;
+        assert_eq!(shape.refusal(), None);
+        let globals: Vec<usize> = (0..35).filter(|&layer| shape.is_global(layer)).collect();
+        assert_eq!(globals, [4, 9, 14, 19, 24, 29, 34]);
+        assert_eq!([18, 19, 20, 24, 34].map(|layer| shape.kv_source(layer)), [18, 19, 18, 19, 19]);
+        assert_eq!(
+            (shape.first_seen(0, 511), shape.first_seen(0, 512), shape.first_seen(4, 9999)),
+            (0, 1, 0)
+        );
+        let gemma = shape.gemma.unwrap();
+        let no_global = Shape { gemma: Some(Gemma { own: 4, ..gemma }), ..shape };
+        assert!(no_global.refusal().unwrap().contains("first global one is 4"));
+        assert!(Shape { gemma: Some(Gemma { cut: 36, ..gemma }), ..shape }.refusal().is_some());
+        assert!(Shape { gemma: Some(Gemma { laurel: 65, ..gemma }), ..shape }.refusal().is_some());
+    }
 
     #[test]
     fn smollm2_takes_134_million_multiplications_for_a_token() {

@@ -1,6 +1,6 @@
 //! A model's weights, as an image has them.
 
-use crate::shape::Shape;
+use crate::shape::{STREAMS, Shape};
 use crate::tables::Rope;
 
 /// A matrix of 8-bit weights: row r, column c is `weights[r * columns + c]` · `rows[r]` · 2^`exponent`.
@@ -41,13 +41,60 @@ pub struct Gain {
 pub struct Layer {
     pub attention_gain: Gain,
     pub query: Matrix,
-    pub key: Matrix,
-    pub value: Matrix,
+    /// None where the layer reads those of another.
+    pub key_value: Option<KeyValue>,
     pub output: Matrix,
     pub hidden_gain: Gain,
     pub gate: Matrix,
     pub up: Matrix,
     pub down: Matrix,
+    /// Of Gemma 3N's shape alone.
+    pub gemma: Option<Box<GemmaLayer>>,
+}
+
+/// What makes a layer's keys and values.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[expect(missing_docs, reason = "the names are those of the equations in docs/engine.md")]
+pub struct KeyValue {
+    pub key: Matrix,
+    pub value: Matrix,
+    /// Of a head of keys, and of one of values; of Gemma 3N's shape alone.
+    pub gains: Option<[Gain; 2]>,
+}
+
+/// What a layer of Gemma 3N's shape has besides.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[expect(missing_docs, reason = "the names are those of the equations in docs/engine.md")]
+pub struct GemmaLayer {
+    pub router_gain: Gain,
+    pub router: Matrix,
+    pub predict: Matrix,
+    pub correct: Matrix,
+    /// Of a head of queries.
+    pub query_gain: Gain,
+    pub output_gain: Gain,
+    pub left: Matrix,
+    pub right: Matrix,
+    pub laurel_gain: Gain,
+    pub down_gain: Gain,
+    /// A row for each token.
+    pub embedding: Matrix,
+    pub projection: Matrix,
+    pub projection_gain: Gain,
+    pub embedding_gate: Matrix,
+    pub embedding_output: Matrix,
+    pub embedding_gain: Gain,
+}
+
+/// What Gemma 3N's shape has outside of the layers.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct GemmaParts {
+    /// The rotations of global layers; the model's other ones are those of local layers.
+    pub global_rope: Rope,
+    /// From the first stream to each of the others, ahead of the first layer.
+    pub split: [Matrix; STREAMS - 1],
+    /// Of each of the others, behind the last layer.
+    pub merge: [Matrix; STREAMS - 1],
 }
 
 /// A whole model.
@@ -65,4 +112,16 @@ pub struct Model {
     pub last_gain: Gain,
     /// The rotations of positions.
     pub rope: Rope,
+    /// Of Gemma 3N's shape alone.
+    pub gemma: Option<Box<GemmaParts>>,
+}
+
+impl Model {
+    /// The rotations that a layer takes.
+    pub fn rope_of(&self, layer: usize) -> &Rope {
+        match &self.gemma {
+            Some(gemma) if self.shape.is_global(layer) => &gemma.global_rope,
+            _ => &self.rope,
+        }
+    }
 }

@@ -3,7 +3,7 @@
 //!     cargo run --release -p doorbell-npu --example cycles [-- --listing]
 
 use doorbell_lm::image::{entries, header};
-use doorbell_lm::{About, Gain, Image, Layer, Matrix, Model, Rope, Shape, micro};
+use doorbell_lm::{About, Gain, Image, KeyValue, Layer, Matrix, Model, Rope, Shape, micro};
 use doorbell_npu::arithmetic::Speed;
 use doorbell_npu::compile;
 use doorbell_npu::cycles::Costs;
@@ -23,13 +23,13 @@ fn smollm2() -> Image {
     let layer = || Layer {
         attention_gain: gain(),
         query: matrix(576, 576),
-        key: matrix(192, 576),
-        value: matrix(192, 576),
+        key_value: Some(KeyValue { key: matrix(192, 576), value: matrix(192, 576), gains: None }),
         output: matrix(576, 576),
         hidden_gain: gain(),
         gate: matrix(1536, 576),
         up: matrix(1536, 576),
         down: matrix(576, 1536),
+        gemma: None,
     };
     let model = Model {
         shape,
@@ -38,6 +38,7 @@ fn smollm2() -> Image {
         layers: (0..30).map(|_| layer()).collect(),
         last_gain: gain(),
         rope: Rope::of(100_000.0, 64, shape.context),
+        gemma: None,
     };
     Image { model, about: About::default() }
 }

@@ -1,13 +1,14 @@
 //! Where everything lies. All of it follows from the shape and the lengths of the texts, so a reader has nothing to trust.
 
-use crate::shape::Shape;
+use crate::ops::BLOCK;
+use crate::shape::{Gemma, STREAMS, Shape};
 
 /// What a file begins with.
 pub(super) const MAGIC: [u8; 8] = *b"DoorbLM\0";
 /// Of the layout.
-pub(super) const VERSION: u32 = 1;
+pub(super) const VERSION: u32 = 2;
 /// Bytes of the header, and of an entry of the directory behind it.
-pub(super) const HEADER: usize = 64;
+pub(super) const HEADER: usize = 128;
 pub(super) const ENTRY: usize = 32;
 /// Everything begins at a multiple of this, rows of weights too.
 pub(super) const ALIGNMENT: usize = 64;
@@ -25,6 +26,12 @@ pub enum Kind {
     About = 4,
     /// tokenizer.json.
     Tokenizer = 5,
+    /// That of global layers.
+    GlobalRope = 6,
+    /// By stream, from 1.
+    Split = 7,
+    /// By stream, from 1.
+    Merge = 8,
     AttentionGain = 16,
     Query = 17,
     Key = 18,
@@ -34,14 +41,43 @@ pub enum Kind {
     Gate = 22,
     Up = 23,
     Down = 24,
+    RouterGain = 25,
+    Router = 26,
+    Predict = 27,
+    Correct = 28,
+    QueryGain = 29,
+    KeyGain = 30,
+    ValueGain = 31,
+    OutputGain = 32,
+    Left = 33,
+    Right = 34,
+    LaurelGain = 35,
+    DownGain = 36,
+    Embedding = 37,
+    Projection = 38,
+    ProjectionGain = 39,
+    EmbeddingGate = 40,
+    EmbeddingOutput = 41,
+    EmbeddingGain = 42,
 }
 
 impl Kind {
     /// How its values lie: bytes of an element, and of what stands behind the rows for each of them.
     pub(super) fn form(self) -> Form {
         match self {
-            Self::LastGain | Self::AttentionGain | Self::HiddenGain => Form::Gain,
-            Self::Rope => Form::Rope,
+            Self::LastGain
+            | Self::AttentionGain
+            | Self::HiddenGain
+            | Self::RouterGain
+            | Self::QueryGain
+            | Self::KeyGain
+            | Self::ValueGain
+            | Self::OutputGain
+            | Self::LaurelGain
+            | Self::DownGain
+            | Self::ProjectionGain
+            | Self::EmbeddingGain => Form::Gain,
+            Self::Rope | Self::GlobalRope => Form::Rope,
             Self::About | Self::Tokenizer => Form::Text,
             _ => Form::Matrix,
         }
@@ -66,7 +102,7 @@ pub(super) enum Form {
 pub struct Entry {
     /// What it is.
     pub kind: Kind,
-    /// Of which layer; 0 for what belongs to none.
+    /// Of which layer, or of which stream; 0 for what belongs to none.
     pub layer: u16,
     /// Of a matrix and of a gain.
     pub exponent: i32,
@@ -102,18 +138,49 @@ pub(super) fn layout(shape: &Shape, about: u32, tokenizer: u32) -> Vec<Entry> {
         (Kind::Tokenizer, 0, 1, tokenizer as usize),
         (Kind::Rope, 0, shape.context, head_width / 2),
     ];
+    if shape.gemma.is_some() {
+        parts.push((Kind::GlobalRope, 0, shape.context, head_width / 2));
+        parts.extend((1..STREAMS).map(|stream| (Kind::Split, stream, width, width)));
+    }
     for layer in 0..shape.layers {
+        parts.extend([(Kind::AttentionGain, layer, 1, width), (Kind::Query, layer, queries, width)]);
+        if layer < shape.kv_layers() {
+            parts.extend([(Kind::Key, layer, keys, width), (Kind::Value, layer, keys, width)]);
+        }
         parts.extend([
-            (Kind::AttentionGain, layer, 1, width),
-            (Kind::Query, layer, queries, width),
-            (Kind::Key, layer, keys, width),
-            (Kind::Value, layer, keys, width),
             (Kind::Output, layer, width, queries),
             (Kind::HiddenGain, layer, 1, width),
             (Kind::Gate, layer, hidden, width),
             (Kind::Up, layer, hidden, width),
             (Kind::Down, layer, width, hidden),
         ]);
+        let Some(Gemma { embedding, laurel, .. }) = shape.gemma else { continue };
+        parts.extend([
+            (Kind::RouterGain, layer, 1, width),
+            (Kind::Router, layer, STREAMS, width),
+            (Kind::Predict, layer, STREAMS * STREAMS, BLOCK),
+            (Kind::Correct, layer, STREAMS, BLOCK),
+            (Kind::QueryGain, layer, 1, head_width),
+        ]);
+        if layer < shape.kv_layers() {
+            parts.extend([(Kind::KeyGain, layer, 1, head_width), (Kind::ValueGain, layer, 1, head_width)]);
+        }
+        parts.extend([
+            (Kind::OutputGain, layer, 1, width),
+            (Kind::Left, layer, laurel, width),
+            (Kind::Right, layer, width, laurel),
+            (Kind::LaurelGain, layer, 1, width),
+            (Kind::DownGain, layer, 1, width),
+            (Kind::Embedding, layer, shape.vocabulary, embedding),
+            (Kind::Projection, layer, embedding, width),
+            (Kind::ProjectionGain, layer, 1, embedding),
+            (Kind::EmbeddingGate, layer, embedding, width),
+            (Kind::EmbeddingOutput, layer, width, embedding),
+            (Kind::EmbeddingGain, layer, 1, width),
+        ]);
+    }
+    if shape.gemma.is_some() {
+        parts.extend((1..STREAMS).map(|stream| (Kind::Merge, stream, width, width)));
     }
     parts.extend([(Kind::LastGain, 0, 1, width), (Kind::Tokens, 0, shape.vocabulary, width)]);
     let mut offset = (HEADER + ENTRY * parts.len()) as u64;

@@ -6,9 +6,9 @@ use super::layout::{ENTRY, Entry, Form, HEADER, Kind, MAGIC, VERSION, layout, le
 use crate::about::About;
 use crate::file_error::FileError;
 use crate::ops::LARGEST_SUM;
-use crate::shape::Shape;
+use crate::shape::{Gemma, STREAMS, Shape};
 use crate::tables::Rope;
-use crate::weights::{Gain, Layer, Matrix, Model};
+use crate::weights::{Gain, GemmaLayer, GemmaParts, KeyValue, Layer, Matrix, Model};
 
 const AGAIN: &str = "import the model again";
 
@@ -43,7 +43,15 @@ fn long(bytes: &[u8], at: usize) -> u64 {
     u64::from_le_bytes(bytes[at..at + 8].try_into().expect("eight bytes"))
 }
 
-/// The header, from the first 64 bytes at least.
+/// What Gemma 3N's shape has besides, which the other's has as zeros.
+fn gemma(bytes: &[u8]) -> Option<Gemma> {
+    let at = |index: usize| word(bytes, 64 + 4 * index) as usize;
+    let gemma =
+        Gemma { embedding: at(0), laurel: at(1), window: at(2), global: at(3), own: at(4), cut: at(5) };
+    (gemma.embedding != 0).then_some(gemma)
+}
+
+/// The header, from the first 128 bytes at least.
 ///
 /// # Errors
 /// If it is none, of another version, or of a shape that no device runs.
@@ -70,6 +78,7 @@ pub fn header(bytes: &[u8]) -> Result<Header, FileError> {
         hidden: at(5),
         vocabulary: at(6),
         context: at(7),
+        gemma: gemma(bytes),
     };
     if let Some(problem) = shape.refusal() {
         return Err(wrong("header", problem));
@@ -134,17 +143,57 @@ pub(super) fn read(bytes: &[u8]) -> Result<Image, FileError> {
     let mut about = about(reader.text(Kind::About)?)?;
     about.tokenizer = reader.text(Kind::Tokenizer)?.to_owned();
     let layer = |number: usize| {
+        let is_gemma = header.shape.gemma.is_some();
+        let key_value = |_| {
+            Ok::<_, FileError>(KeyValue {
+                key: reader.matrix(Kind::Key, number)?,
+                value: reader.matrix(Kind::Value, number)?,
+                gains: is_gemma
+                    .then(|| [Kind::KeyGain, Kind::ValueGain].map(|kind| reader.gain(kind, number))),
+            })
+        };
+        let gemma = |_| {
+            Ok::<_, FileError>(Box::new(GemmaLayer {
+                router_gain: reader.gain(Kind::RouterGain, number),
+                router: reader.matrix(Kind::Router, number)?,
+                predict: reader.matrix(Kind::Predict, number)?,
+                correct: reader.matrix(Kind::Correct, number)?,
+                query_gain: reader.gain(Kind::QueryGain, number),
+                output_gain: reader.gain(Kind::OutputGain, number),
+                left: reader.matrix(Kind::Left, number)?,
+                right: reader.matrix(Kind::Right, number)?,
+                laurel_gain: reader.gain(Kind::LaurelGain, number),
+                down_gain: reader.gain(Kind::DownGain, number),
+                embedding: reader.matrix(Kind::Embedding, number)?,
+                projection: reader.matrix(Kind::Projection, number)?,
+                projection_gain: reader.gain(Kind::ProjectionGain, number),
+                embedding_gate: reader.matrix(Kind::EmbeddingGate, number)?,
+                embedding_output: reader.matrix(Kind::EmbeddingOutput, number)?,
+                embedding_gain: reader.gain(Kind::EmbeddingGain, number),
+            }))
+        };
         Ok(Layer {
             attention_gain: reader.gain(Kind::AttentionGain, number),
             query: reader.matrix(Kind::Query, number)?,
-            key: reader.matrix(Kind::Key, number)?,
-            value: reader.matrix(Kind::Value, number)?,
+            key_value: (number < header.shape.kv_layers()).then_some(()).map(key_value).transpose()?,
             output: reader.matrix(Kind::Output, number)?,
             hidden_gain: reader.gain(Kind::HiddenGain, number),
             gate: reader.matrix(Kind::Gate, number)?,
             up: reader.matrix(Kind::Up, number)?,
             down: reader.matrix(Kind::Down, number)?,
+            gemma: is_gemma.then_some(()).map(gemma).transpose()?,
         })
+    };
+    let streams = |kind: Kind| -> Result<[Matrix; STREAMS - 1], FileError> {
+        let [a, b, c] = [1, 2, 3].map(|stream| reader.matrix(kind, stream));
+        Ok([a?, b?, c?])
+    };
+    let gemma = |_| {
+        Ok::<_, FileError>(Box::new(GemmaParts {
+            global_rope: reader.rope(Kind::GlobalRope)?,
+            split: streams(Kind::Split)?,
+            merge: streams(Kind::Merge)?,
+        }))
     };
     let model = Model {
         shape: header.shape,
@@ -152,7 +201,8 @@ pub(super) fn read(bytes: &[u8]) -> Result<Image, FileError> {
         tokens: reader.matrix(Kind::Tokens, 0)?,
         layers: (0..header.shape.layers).map(layer).collect::<Result<_, FileError>>()?,
         last_gain: reader.gain(Kind::LastGain, 0),
-        rope: reader.rope()?,
+        rope: reader.rope(Kind::Rope)?,
+        gemma: header.shape.gemma.map(gemma).transpose()?,
     };
     Ok(Image { model, about })
 }
@@ -193,6 +243,7 @@ impl<'b> Reader<'b> {
         let refused = |row: usize, problem: String| {
             let place = match kind {
                 Kind::Tokens => format!("{kind:?}, row {row}"),
+                Kind::Split | Kind::Merge => format!("{kind:?} of stream {layer}, row {row}"),
                 kind => format!("layer {layer}, {kind:?}, row {row}"),
             };
             Err(wrong(&place, problem))
@@ -218,11 +269,11 @@ impl<'b> Reader<'b> {
         }
     }
 
-    fn rope(&self) -> Result<Rope, FileError> {
-        let (entry, bytes) = self.entry(Kind::Rope, 0);
+    fn rope(&self, kind: Kind) -> Result<Rope, FileError> {
+        let (entry, bytes) = self.entry(kind, 0);
         let words: Vec<i16> = Self::words(bytes).map(|word| word as i16).collect();
         if words.iter().any(|part| !(-16_384..=16_384).contains(part)) {
-            return Err(wrong("Rope", "a cosine or a sine is beyond 1".into()));
+            return Err(wrong(&format!("{kind:?}"), "a cosine or a sine is beyond 1".into()));
         }
         let turns = words.chunks_exact(2).map(|pair| [pair[0], pair[1]]).collect();
         Ok(Rope::new(entry.columns as usize, turns))

@@ -1,8 +1,9 @@
 use proptest::prelude::*;
 use rstest::rstest;
 
+use super::layout::HEADER;
 use super::*;
-use crate::micro;
+use crate::{micro, micro_gemma};
 
 fn check(bytes: &mut [u8]) {
     let check = crc32c::crc32c(&bytes[16..]);
@@ -15,13 +16,14 @@ fn offset(bytes: &[u8], kind: Kind, layer: u16) -> usize {
 }
 
 /// A device may find it by these alone: another check is another model, or another layout, and then another version.
-#[test]
-fn micro_is_the_same_everywhere() {
-    let image = micro();
+#[rstest]
+#[case(micro(), 0x996A_CFDC)]
+#[case(micro_gemma(), 0x019D_436A)]
+fn built_in_models_are_the_same_everywhere(#[case] image: Image, #[case] check: u32) {
     let bytes = image.to_bytes();
     assert_eq!(Image::from_bytes(&bytes).unwrap(), image);
     let header = header(&bytes).unwrap();
-    assert_eq!((header.length, header.check), (bytes.len() as u64, 0xF1F3_1A29));
+    assert_eq!((header.length, header.check), (bytes.len() as u64, check));
 }
 
 #[test]
@@ -46,16 +48,16 @@ fn what_a_device_reads_is_aligned() {
 }
 
 #[rstest]
-#[case::empty(|bytes: &mut Vec<u8>| bytes.clear(), "it has 0 bytes, and an image at least 64; import the model again")]
+#[case::empty(|bytes: &mut Vec<u8>| bytes.clear(), "it has 0 bytes, and an image at least 128; import the model again")]
 #[case::text(|bytes: &mut Vec<u8>| bytes[0] = b'G', "it is no image of a model: it begins with other bytes; make one with `doorbell model import`")]
-#[case::version(|bytes: &mut Vec<u8>| bytes[8] = 2, "it is of version 2, this program reads version 1; import the model again")]
+#[case::version(|bytes: &mut Vec<u8>| bytes[8] = 1, "it is of version 1, this program reads version 2; import the model again")]
 #[case::cut(|bytes: &mut Vec<u8>| bytes.truncate(1000), "it has 1000 bytes, and says that it has ")]
 #[case::bit(|bytes: &mut Vec<u8>| bytes[5000] ^= 4, "it is damaged; import the model again")]
 #[case::width(|bytes: &mut Vec<u8>| { bytes[24] = 33; check(bytes) }, "header: width is 33, expected a multiple of 32")]
 #[case::layers(|bytes: &mut Vec<u8>| { bytes[28] = 5; check(bytes) }, "directory: its shape takes 50 entries")]
 #[case::large(|bytes: &mut Vec<u8>| { bytes[26..28].fill(0xFF); check(bytes) }, "header: width is 4294901792, expected 1 to 4096")]
-#[case::moved(|bytes: &mut Vec<u8>| { bytes[64 + 32 * 3 + 16] ^= 64; check(bytes) }, "directory: entry 3 is not the one that its shape takes")]
-#[case::exponent(|bytes: &mut Vec<u8>| { bytes[64 + 32 * 4 + 6] = 9; check(bytes) }, "directory: entry 4 is not")]
+#[case::moved(|bytes: &mut Vec<u8>| { bytes[HEADER + 32 * 3 + 16] ^= 64; check(bytes) }, "directory: entry 3 is not the one that its shape takes")]
+#[case::exponent(|bytes: &mut Vec<u8>| { bytes[HEADER + 32 * 4 + 6] = 9; check(bytes) }, "directory: entry 4 is not")]
 #[case::weight(|bytes: &mut Vec<u8>| { let at = offset(bytes, Kind::Gate, 3) + 64; bytes[at] = 0x80; check(bytes) },
                "layer 3, Gate, row 1: a weight is -128")]
 #[case::padding(|bytes: &mut Vec<u8>| { let at = offset(bytes, Kind::Gate, 3) + 32; bytes[at] = 1; check(bytes) },
@@ -90,13 +92,13 @@ fn a_row_that_could_overflow_is_refused() {
     let layer = crate::Layer {
         attention_gain: gain.clone(),
         query: wide(64, 1024, 1),
-        key: wide(32, 1024, 1),
-        value: wide(32, 1024, 1),
+        key_value: Some(crate::KeyValue { key: wide(32, 1024, 1), value: wide(32, 1024, 1), gains: None }),
         output: wide(1024, 64, 1),
         hidden_gain: gain.clone(),
         gate: wide(32, 1024, 64),
         up: wide(32, 1024, 65),
         down: wide(1024, 32, 127),
+        gemma: None,
     };
     (image.model.layers, image.model.last_gain, image.model.tokens) = (vec![layer], gain, wide(2, 1024, 1));
     let told = Image::from_bytes(&image.to_bytes()).unwrap_err().to_string();
@@ -107,12 +109,12 @@ fn a_row_that_could_overflow_is_refused() {
 
 proptest! {
     #[test]
-    fn no_bytes_make_it_panic(flips in prop::collection::vec((0..4096usize, any::<u8>()), 1..4), cut in 0..200_000usize, mend in any::<bool>()) {
-        let mut bytes = micro().to_bytes();
+    fn no_bytes_make_it_panic(flips in prop::collection::vec((0..4096usize, any::<u8>()), 1..4), cut in 0..200_000usize, mend in any::<bool>(), gemma in any::<bool>()) {
+        let mut bytes = if gemma { micro_gemma() } else { micro() }.to_bytes();
         for (at, byte) in flips {
             bytes[at] = byte;
         }
-        bytes.truncate(cut.max(64));
+        bytes.truncate(cut.max(HEADER));
         if mend {
             let length = bytes.len() as u64;
             bytes[16..24].copy_from_slice(&length.to_le_bytes());

@@ -3,7 +3,8 @@
 use super::Image;
 use super::layout::{ENTRY, Entry, HEADER, Kind, MAGIC, VERSION, layout, length};
 use crate::about::About;
-use crate::weights::{Gain, Layer, Matrix};
+use crate::tables::Rope;
+use crate::weights::{Gain, Matrix, Model};
 
 /// The whole file.
 pub(super) fn write(image: &Image) -> Vec<u8> {
@@ -12,19 +13,19 @@ pub(super) fn write(image: &Image) -> Vec<u8> {
     let mut entries = layout(&model.shape, text.len() as u32, about.tokenizer.len() as u32);
     let mut bytes = vec![0; length(&entries) as usize];
     for entry in &mut entries {
-        let layer = || &model.layers[usize::from(entry.layer)];
         match entry.kind {
             Kind::About => put(&mut bytes, entry, text.as_bytes()),
             Kind::Tokenizer => put(&mut bytes, entry, about.tokenizer.as_bytes()),
-            Kind::Rope => {
-                let turns = (0..model.shape.context).flat_map(|position| model.rope.at(position)).flatten();
-                put_words(&mut bytes, entry, turns.map(|&part| part as u16));
+            Kind::Rope => put_rope(&mut bytes, entry, &model.rope, model.shape.context),
+            Kind::GlobalRope => {
+                let rope = &model.gemma.as_ref().expect("the shape has global layers").global_rope;
+                put_rope(&mut bytes, entry, rope, model.shape.context);
             }
             Kind::LastGain => put_gain(&mut bytes, entry, &model.last_gain),
-            Kind::Tokens => put_matrix(&mut bytes, entry, &model.tokens),
-            Kind::AttentionGain => put_gain(&mut bytes, entry, &layer().attention_gain),
-            Kind::HiddenGain => put_gain(&mut bytes, entry, &layer().hidden_gain),
-            kind => put_matrix(&mut bytes, entry, matrix(layer(), kind)),
+            _ => match part(model, entry) {
+                Part::Matrix(matrix) => put_matrix(&mut bytes, entry, matrix),
+                Part::Gain(gain) => put_gain(&mut bytes, entry, gain),
+            },
         }
     }
     let shape = &model.shape;
@@ -47,6 +48,12 @@ pub(super) fn write(image: &Image) -> Vec<u8> {
     for (word, at) in words.into_iter().zip((24..).step_by(4)) {
         bytes[at..at + 4].copy_from_slice(&(word as u32).to_le_bytes());
     }
+    if let Some(gemma) = shape.gemma {
+        let words = [gemma.embedding, gemma.laurel, gemma.window, gemma.global, gemma.own, gemma.cut];
+        for (word, at) in words.into_iter().zip((64..).step_by(4)) {
+            bytes[at..at + 4].copy_from_slice(&(word as u32).to_le_bytes());
+        }
+    }
     for (entry, at) in entries.iter().zip((HEADER..).step_by(ENTRY)) {
         bytes[at..at + ENTRY].copy_from_slice(&encode(entry));
     }
@@ -55,21 +62,61 @@ pub(super) fn write(image: &Image) -> Vec<u8> {
     bytes
 }
 
-/// A matrix of a layer.
-///
-/// # Panics
-/// If the layer has no such matrix.
-pub(super) fn matrix(layer: &Layer, kind: Kind) -> &Matrix {
-    match kind {
-        Kind::Query => &layer.query,
-        Kind::Key => &layer.key,
-        Kind::Value => &layer.value,
-        Kind::Output => &layer.output,
-        Kind::Gate => &layer.gate,
-        Kind::Up => &layer.up,
-        Kind::Down => &layer.down,
-        kind => panic!("{kind:?} is no matrix of a layer"),
+enum Part<'m> {
+    Matrix(&'m Matrix),
+    Gain(&'m Gain),
+}
+
+/// The matrix or the gain of an entry.
+fn part<'m>(model: &'m Model, entry: &Entry) -> Part<'m> {
+    use Part::{Gain, Matrix};
+    let number = usize::from(entry.layer);
+    let parts = || model.gemma.as_ref().expect("the shape has streams");
+    match entry.kind {
+        Kind::Tokens => return Matrix(&model.tokens),
+        Kind::Split => return Matrix(&parts().split[number - 1]),
+        Kind::Merge => return Matrix(&parts().merge[number - 1]),
+        _ => {}
     }
+    let layer = &model.layers[number];
+    let own = || layer.key_value.as_ref().expect("the layer has keys and values of its own");
+    let head = |part: usize| &own().gains.as_ref().expect("the shape has gains of heads")[part];
+    let gemma = || layer.gemma.as_ref().expect("the shape has them in each layer");
+    match entry.kind {
+        Kind::AttentionGain => Gain(&layer.attention_gain),
+        Kind::Query => Matrix(&layer.query),
+        Kind::Key => Matrix(&own().key),
+        Kind::Value => Matrix(&own().value),
+        Kind::Output => Matrix(&layer.output),
+        Kind::HiddenGain => Gain(&layer.hidden_gain),
+        Kind::Gate => Matrix(&layer.gate),
+        Kind::Up => Matrix(&layer.up),
+        Kind::Down => Matrix(&layer.down),
+        Kind::RouterGain => Gain(&gemma().router_gain),
+        Kind::Router => Matrix(&gemma().router),
+        Kind::Predict => Matrix(&gemma().predict),
+        Kind::Correct => Matrix(&gemma().correct),
+        Kind::QueryGain => Gain(&gemma().query_gain),
+        Kind::KeyGain => Gain(head(0)),
+        Kind::ValueGain => Gain(head(1)),
+        Kind::OutputGain => Gain(&gemma().output_gain),
+        Kind::Left => Matrix(&gemma().left),
+        Kind::Right => Matrix(&gemma().right),
+        Kind::LaurelGain => Gain(&gemma().laurel_gain),
+        Kind::DownGain => Gain(&gemma().down_gain),
+        Kind::Embedding => Matrix(&gemma().embedding),
+        Kind::Projection => Matrix(&gemma().projection),
+        Kind::ProjectionGain => Gain(&gemma().projection_gain),
+        Kind::EmbeddingGate => Matrix(&gemma().embedding_gate),
+        Kind::EmbeddingOutput => Matrix(&gemma().embedding_output),
+        Kind::EmbeddingGain => Gain(&gemma().embedding_gain),
+        kind => unreachable!("{kind:?} is neither a matrix nor a gain of a layer"),
+    }
+}
+
+fn put_rope(bytes: &mut [u8], entry: &Entry, rope: &Rope, positions: usize) {
+    let turns = (0..positions).flat_map(|position| rope.at(position)).flatten();
+    put_words(bytes, entry, turns.map(|&part| part as u16));
 }
 
 fn put(bytes: &mut [u8], entry: &Entry, content: &[u8]) {

@@ -147,6 +147,7 @@ fn plan(keys: &Keys<'_>, file: &File<'_>) -> Result<Plan, FileError> {
         hidden: keys.count("llama.feed_forward_length")?,
         vocabulary: usize::try_from(rows.unwrap_or(0)).unwrap_or(usize::MAX),
         context: keys.count("llama.context_length")?,
+        gemma: None,
     };
     Ok(Plan {
         shape,

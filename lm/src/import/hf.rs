@@ -148,6 +148,7 @@ fn plan(config: &Value) -> Result<Plan, FileError> {
             hidden: count("intermediate_size")?,
             vocabulary: count("vocab_size")?,
             context: count("max_position_embeddings")?,
+            gemma: None,
         },
         epsilon: number(&config["rms_norm_eps"], "rms_norm_eps")?,
         rope_base: base.map_or(Ok(10_000.0), |base| number(base, "rope_theta"))?,

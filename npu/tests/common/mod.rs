@@ -135,7 +135,7 @@ pub fn chosen(logits: &[i32], context: &Context) -> Sample {
 
 /// A model of SmolLM2-135M's shape, with weights by chance.
 pub fn smollm2(context: usize) -> Image {
-    use doorbell_lm::{About, Gain, Layer, Matrix, Model, Rope, Shape};
+    use doorbell_lm::{About, Gain, KeyValue, Layer, Matrix, Model, Rope, Shape};
     let shape = Shape { context, ..Shape::SMOLLM2 };
     let mut draws = Draws(2);
     let mut matrix = |rows: usize, columns: usize, exponent| {
@@ -154,17 +154,17 @@ pub fn smollm2(context: usize) -> Image {
     let layers = (0..30).map(|_| Layer {
         attention_gain: gain(),
         query: matrix(576, 576, -25),
-        key: matrix(192, 576, -25),
-        value: matrix(192, 576, -25),
+        key_value: Some(KeyValue { key: matrix(192, 576, -25), value: matrix(192, 576, -25), gains: None }),
         output: matrix(576, 576, -26),
         hidden_gain: gain(),
         gate: matrix(1536, 576, -25),
         up: matrix(1536, 576, -25),
         down: matrix(576, 1536, -27),
+        gemma: None,
     });
     let layers = layers.collect();
     let tokens = matrix(49_152, 576, -22);
     let rope = Rope::of(100_000.0, 64, context);
-    let model = Model { shape, epsilon: 10, tokens, layers, last_gain: gain(), rope };
+    let model = Model { shape, epsilon: 10, tokens, layers, last_gain: gain(), rope, gemma: None };
     Image { model, about: About::default() }
 }
