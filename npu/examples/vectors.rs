@@ -143,6 +143,7 @@ struct Op {
     scaled: bool,
     first: bool,
     last: bool,
+    cap: bool,
     dst: u32,
     a: u32,
     b: u32,
@@ -159,6 +160,8 @@ struct Op {
     block: u64,
     layer: u64,
     value: u32,
+    /// Of ATTN; 0 sees all.
+    window: u32,
 }
 
 impl Op {
@@ -190,7 +193,9 @@ impl Op {
             Work::Multiply { dst, src, matrix, accumulate, scaled } => {
                 Self { dst, a: src, accumulate, scaled, ..kind(6) }.matrix(matrix)
             }
-            Work::Head { src, matrix, first, last } => Self { a: src, first, last, ..kind(7) }.matrix(matrix),
+            Work::Head { src, matrix, first, last, cap } => {
+                Self { a: src, first, last, cap, ..kind(7) }.matrix(matrix)
+            }
             Work::Vector { function, dst, a, b, heads, width } => {
                 let (number, value) = match function {
                     Function::Add => (8, 0),
@@ -200,11 +205,20 @@ impl Op {
                     Function::Normalise(epsilon) => (12, epsilon),
                     Function::Rotate => (13, 0),
                     Function::Store => (14, 0),
+                    Function::Level(epsilon) => (16, epsilon),
+                    Function::Tanh => (17, 0),
+                    Function::Geglu => (18, 0),
+                    Function::Blend => (19, 0),
+                    Function::Cut(deviations) => (20, deviations),
+                    Function::Rescale(epsilon) => (21, epsilon),
+                    Function::Predict => (22, 0),
+                    Function::Correct => (23, 0),
                 };
                 Self { dst, a, b, heads, width, value, ..kind(number) }
             }
-            Work::Attend { dst, src, heads, kv, factor } => {
-                Self { dst, a: src, heads, value: factor, ..kind(15) }.kv(kv)
+            Work::Attend { dst, src, heads, kv, factor, window } => {
+                let window = window.unwrap_or(0);
+                Self { dst, a: src, heads, value: factor, window, ..kind(15) }.kv(kv)
             }
         }
     }
@@ -216,8 +230,8 @@ impl Op {
     }
 
     fn put(self, bits: &mut Bits) {
-        bits.put(self.kind, 4);
-        for flag in [self.accumulate, self.scaled, self.first, self.last] {
+        bits.put(self.kind, 5);
+        for flag in [self.accumulate, self.scaled, self.first, self.last, self.cap] {
             bits.put(flag.into(), 1);
         }
         for line in [self.dst, self.a, self.b] {
@@ -227,6 +241,7 @@ impl Op {
         bits.put(self.heads.into(), 13).put(self.kv_heads.into(), 13).put(self.width.into(), 17);
         bits.put(u64::from(self.exponent as u8), 8).put(self.from, 34).put(self.scales, 32);
         bits.put(self.stride, 15).put(self.block, 32).put(self.layer, 31).put(self.value.into(), 32);
+        bits.put(self.window.into(), 17);
     }
 }
 

@@ -3,23 +3,28 @@
 mod common;
 
 use common::{Beside, Draws, Logits, assert_same_kv, chosen, machine, program};
-use doorbell_lm::micro;
+use doorbell_lm::{Image, micro, micro_gemma};
 use doorbell_npu::arithmetic::Speed;
 use doorbell_npu::isa::Form;
 use doorbell_npu::text::{assemble, disassemble, listing};
 use rstest::rstest;
 
-/// Two blocks and some: bins, tables and a last block that is not full.
+/// Two blocks and some: bins, tables and a last block that is not full. Of Gemma 3N's shape four, and windows that begin within blocks.
 #[rstest]
-#[case(Speed::Plain)]
-#[case(Speed::Fast)]
-fn micro_gives_the_logits_and_the_keys_and_values_of_the_oracle(#[case] speed: Speed) {
-    let image = micro();
+#[case(micro(), 75, Speed::Plain)]
+#[case(micro(), 75, Speed::Fast)]
+#[case(micro_gemma(), 110, Speed::Plain)]
+#[case(micro_gemma(), 110, Speed::Fast)]
+fn a_program_gives_the_logits_and_the_keys_and_values_of_the_oracle(
+    #[case] image: Image,
+    #[case] positions: u32,
+    #[case] speed: Speed,
+) {
     let (program, memory) = program(&image);
     let mut machine = machine(&program, memory, 3, 4, speed, 7);
     let mut oracles: Vec<Beside> = (0..3).map(|_| Beside::new(&image)).collect();
     let mut draws = Draws(1);
-    for position in 0..75 {
+    for position in 0..positions {
         // The contexts are not at the same position.
         let gang: Vec<usize> = if position < 10 { vec![0, 2] } else { vec![2, 0, 1] };
         for &context in &gang {
@@ -40,18 +45,19 @@ fn micro_gives_the_logits_and_the_keys_and_values_of_the_oracle(#[case] speed: S
 }
 
 /// A prompt as a gang of consecutive tokens of one context's sequence, and tokens behind it.
-#[test]
-fn a_prompt_goes_many_tokens_at_a_time() {
-    let image = micro();
+#[rstest]
+#[case(micro())]
+#[case(micro_gemma())]
+fn a_prompt_goes_many_tokens_at_a_time(#[case] image: Image) {
     let (program, memory) = program(&image);
-    let mut machine = machine(&program, memory, 9, 2, Speed::Fast, 3);
+    let mut machine = machine(&program, memory, 9, 4, Speed::Fast, 3);
     // Eight contexts of the first one's sequence; the ninth has one of its own.
     let (arena, blocks) = (machine.contexts[0].arena, machine.contexts[0].blocks.clone());
     for context in &mut machine.contexts[..8] {
         (context.arena, context.blocks) = (arena, blocks.clone());
     }
     let mut draws = Draws(4);
-    let prompt: Vec<u32> = (0..43).map(|_| draws.below(64) as u32).collect();
+    let prompt: Vec<u32> = (0..107).map(|_| draws.below(64) as u32).collect();
     let mut oracle = Beside::new(&image);
     let expected: Vec<Vec<i32>> = prompt.iter().map(|&token| oracle.step(token)).collect();
     for (eight, tokens) in prompt.chunks(8).enumerate() {
@@ -66,7 +72,7 @@ fn a_prompt_goes_many_tokens_at_a_time() {
             let wanted = !machine.contexts[place].silent;
             assert_eq!(outcome.unwrap().sample.is_some(), wanted);
             if wanted {
-                assert_eq!(logits.0[place], expected[42]);
+                assert_eq!(logits.0[place], expected[106]);
             }
         }
     }

@@ -155,8 +155,8 @@ proptest! {
                     }
                 }
             }
-            joined[0].add(&registers, &block, tokens.len(), Speed::Plain);
-            joined[1].add(&registers, &block, tokens.len(), Speed::Fast);
+            joined[0].add(&registers, &block, 0..tokens.len() as u64, Speed::Plain);
+            joined[1].add(&registers, &block, 0..tokens.len() as u64, Speed::Fast);
         }
         prop_assert_eq!(joined[0].mean().collect::<Vec<_>>(), expected.mean());
         prop_assert_eq!(joined[1].mean().collect::<Vec<_>>(), expected.mean());
