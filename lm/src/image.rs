@@ -10,7 +10,7 @@ use crate::about::About;
 use crate::file_error::{self, FileError};
 use crate::weights::Model;
 
-pub use layout::{Entry, Kind};
+pub use layout::{Entry, HEADER, Kind};
 pub use read::{Header, entries, header, is_image};
 
 /// A model with what surrounds it.
