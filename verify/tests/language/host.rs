@@ -62,15 +62,14 @@ impl Draws {
 /// `micro-gemma`, or, of other numbers, models of its shape with the layers that have keys and values of their own in another order.
 pub fn gemma(number: u32) -> Image {
     let mut image = micro_gemma();
-    let own = image.model.shape.kv_layers();
-    image.model.layers[..own].rotate_left(number as usize % own);
+    image.model = image.model.turned(number as usize);
     image
 }
 
 /// `micro`, or, of other numbers, models of its shape with the same weights in other layers.
 pub fn model(number: u32) -> Image {
     let mut image = micro();
-    image.model.layers.rotate_left(number as usize % 4);
+    image.model = image.model.turned(number as usize);
     if number >= 4 {
         image.model.layers.reverse();
     }
