@@ -104,7 +104,7 @@ pub fn image(model: &str) -> Result<Image, Failure> {
 pub fn published(model: &str) -> Result<(float::Model, Image), Failure> {
     if model == MICRO {
         let image = micro();
-        return Ok((judge::published(&image.model, MICRO_ROPE_BASE), image));
+        return Ok((judge::published(&image.model, MICRO_ROPE_BASE, None), image));
     }
     let (path, _) = locate(model)?;
     if path.is_file() && begins_as_image(&path) {

@@ -41,7 +41,7 @@ static ALLOCATOR: Watched = Watched;
 const GIANT: usize = 16 << 20;
 
 fn model() -> float::Model {
-    published(&micro().model, MICRO_ROPE_BASE)
+    published(&micro().model, MICRO_ROPE_BASE, None)
 }
 
 /// A value of GGUF.

@@ -1,11 +1,11 @@
 use super::*;
-use crate::{MICRO_ROPE_BASE, micro};
+use crate::{MICRO_GLOBAL_ROPE_BASE, MICRO_ROPE_BASE, micro, micro_gemma};
 
 /// The definitions of docs/engine.md come close to the published equations; a wrong sign, table or exponent does not.
 #[test]
 fn micro_is_near_what_its_integers_stand_for() {
     let model = micro().model;
-    let exact = published(&model, MICRO_ROPE_BASE);
+    let exact = published(&model, MICRO_ROPE_BASE, None);
     let tokens: Vec<u32> =
         (0..400u32).map(|k| doorbell_contract::mix(k) % model.shape.vocabulary as u32).collect();
     let judged = judge(&exact, &model, &tokens);
@@ -16,6 +16,21 @@ fn micro_is_near_what_its_integers_stand_for() {
     assert!(judged.agreement() > 0.88, "{judged:?}");
     let [exact, held] = judged.perplexities();
     assert!((held / exact - 1.0).abs() < 0.02, "{judged:?}");
+}
+
+/// The same of Gemma 3N's shape.
+#[test]
+fn micro_gemma_is_near_what_its_integers_stand_for() {
+    let model = micro_gemma().model;
+    let exact = published(&model, MICRO_ROPE_BASE, Some(MICRO_GLOBAL_ROPE_BASE));
+    let tokens: Vec<u32> =
+        (0..400u32).map(|k| doorbell_contract::mix(k) % model.shape.vocabulary as u32).collect();
+    let judged = judge(&exact, &model, &tokens);
+    println!("{judged:?}");
+    assert_eq!((judged.positions, judged.followed), (400, 399));
+    assert!(vouches(&model, &tokens[..50]));
+    let [exact, held] = judged.perplexities();
+    println!("{exact} {held} {}", judged.mean_divergence());
 }
 
 #[test]
