@@ -6,7 +6,7 @@ mod gemma;
 use crate::shape::{STREAMS, Shape};
 
 /// One layer's weights, row by row.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq)]
 #[expect(missing_docs, reason = "the names are those of the equations in docs/engine.md")]
 pub struct Layer {
     pub attention_gain: Vec<f32>,
