@@ -45,10 +45,9 @@ fn long(bytes: &[u8], at: usize) -> u64 {
 
 /// What Gemma 3N's shape has besides, which the other's has as zeros.
 fn gemma(bytes: &[u8]) -> Option<Gemma> {
-    let at = |index: usize| word(bytes, 64 + 4 * index) as usize;
-    let gemma =
-        Gemma { embedding: at(0), laurel: at(1), window: at(2), global: at(3), own: at(4), cut: at(5) };
-    (gemma.embedding != 0).then_some(gemma)
+    let words = [0, 1, 2, 3, 4, 5].map(|index| word(bytes, 64 + 4 * index) as usize);
+    let [embedding, laurel, window, global, own, cut] = words;
+    (words != [0; 6]).then_some(Gemma { embedding, laurel, window, global, own, cut })
 }
 
 /// The header, from the first 128 bytes at least.
