@@ -7,7 +7,8 @@ use std::sync::Arc;
 use doorbell_lm::sample::Sharpness;
 use doorbell_lm::text::Text;
 use doorbell_lm::{
-    FileError, Image, MICRO_ROPE_BASE, float, image, import, judge, micro, micro_gemma, quantise,
+    FileError, Image, MICRO_GLOBAL_ROPE_BASE, MICRO_ROPE_BASE, float, image, import, judge, micro,
+    micro_gemma, quantise,
 };
 use doorbell_npu::Published;
 use doorbell_setup::model::{SOURCES, Source, directory};
@@ -110,7 +111,8 @@ pub fn image(model: &str) -> Result<Image, Failure> {
 /// A model as it was published, and the integers that it becomes.
 pub fn published(model: &str) -> Result<(float::Model, Image), Failure> {
     if let Some(image) = built_in(model) {
-        return Ok((judge::published(&image.model, MICRO_ROPE_BASE), image));
+        let global = image.model.gemma.as_ref().map(|_| MICRO_GLOBAL_ROPE_BASE);
+        return Ok((judge::published(&image.model, MICRO_ROPE_BASE, global), image));
     }
     let (path, _) = locate(model)?;
     if path.is_file() && begins_as_image(&path) {
