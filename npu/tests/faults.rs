@@ -177,6 +177,10 @@ fn ends(lines: &str, change: impl Fn(&mut Machine)) -> Result<(), (usize, u64, F
 #[case::predicted_over("vec.predict dst=0 a=0 b=12 shape=1", Fault::Overlap)]
 #[case::corrected_over("vec.correct dst=0 a=32 b=12 shape=1", Fault::Overlap)]
 #[case::corrected_by_itself("vec.correct dst=0 a=0 b=32 shape=1", Fault::Overlap)]
+#[case::one_corrected_by_itself(
+    "memset.fmap index=9 m=1 n=1 k=32\nvec.correct dst=0 a=0 b=64 shape=9",
+    Fault::Overlap
+)]
 #[case::corrected_by_another("vec.correct dst=0 a=8 b=32 shape=1", Fault::Overlap)]
 #[case::stream_range("vec.correct dst=116 a=0 b=16 shape=1", Fault::OutOfRange { start: 29, end: 33, lines: LINES })]
 #[case::coefficients("vec.predict dst=0 a=0 b=128 shape=1", Fault::OutOfRange { start: 32, end: 33, lines: LINES })]
@@ -245,6 +249,18 @@ fn a_later_layer_is_refused_too(#[case] lines: &str, #[case] at: usize, #[case] 
     let lines = lines.replace("desc=13", "desc=16");
     let lines = format!("memset.desc index=16 base=198 aux=1\n{lines}");
     assert_eq!(ends(&lines, |_| ()).map_err(|(line, _, fault)| (line, fault)), Err((at + 1, fault)));
+}
+
+/// Rows that are no multiple of 32 are filled up with zeros, whatever stood there.
+#[test]
+fn behind_the_last_row_stand_zeros() {
+    let words = assemble(&format!("{SET}gemv dest=0 src=64 desc=0 shape=1 lanes=0\nend")).unwrap();
+    let mut machine = small(1);
+    machine.contexts[0].chip_mut().fill(0xA5);
+    machine.step(&words, &[0], &mut ())[0].unwrap();
+    let chip = machine.contexts[0].chip();
+    assert!(chip[33 * 4..64 * 4].iter().all(|&byte| byte == 0), "31 of them");
+    assert!(chip[..33 * 4].iter().any(|&byte| byte != 0) && chip[64 * 4..].iter().all(|&byte| byte == 0xA5));
 }
 
 /// Each register is one of its own, and none is set by itself.
