@@ -442,7 +442,7 @@ module npu_sfu
         hold_q       <= 1'b0;
         left_shift_q <= raw_q < 0;
         far_q        <= raw_q < -18'sd26;
-        shift_q      <= (raw_q < 0) ? 6'd26 + raw_q[5:0] : (raw_q > 18'sd63) ? 6'd63 : raw_q[5:0];
+        shift_q      <= (raw_q < -18'sd26) ? '0 : (raw_q < 0) ? 6'd26 + raw_q[5:0] : (raw_q > 18'sd63) ? 6'd63 : raw_q[5:0];
       end
       bound1_q <= found && cut_q && measured_q;
       bound2_q <= bound1_q;
