@@ -27,7 +27,8 @@ memset.desc index=2 base=137 aux=0\nmemset.desc index=3 base=199 aux=0\nmemset.d
 memset.desc index=5 base=68 aux=34\nmemset.desc index=6 base=67 aux=34\nmemset.desc index=7 base=68 aux=33
 memset.desc index=8 base=195 aux=1\nmemset.desc index=9 base=196 aux=1\nmemset.desc index=10 base=0 aux=-1
 memset.desc index=11 base=4294967295 aux=0\nmemset.desc index=12 base=0 aux=0\nmemset.desc index=13 base=198 aux=0
-memset.desc index=14 base=200 aux=0\nmemset.desc index=17 base=136 aux=68\nmemset.epsilon value=10\nmemset.factor value=16715\n";
+memset.desc index=14 base=200 aux=0\nmemset.desc index=17 base=136 aux=68\nmemset.epsilon value=10\nmemset.factor value=16715
+memset.window value=40\nmemset.source value=1\nmemset.cut value=107797\n";
 
 fn small(contexts: usize) -> Machine {
     let mut draws = Draws(1);
