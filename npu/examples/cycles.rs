@@ -1,4 +1,4 @@
-//! Words of the programs of `micro` and of SmolLM2-135M's shape, and the cycles that a step is expected to take.
+//! Words of the programs of `micro`, of `micro-gemma` and of SmolLM2-135M's shape, and the cycles that a step is expected to take.
 //!
 //!     cargo run --release -p doorbell-npu --example cycles [-- --listing]
 

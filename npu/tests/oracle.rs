@@ -3,11 +3,24 @@
 mod common;
 
 use common::{Beside, Draws, Logits, assert_same_kv, chosen, machine, program};
-use doorbell_lm::{Image, micro, micro_gemma};
+use doorbell_lm::{About, Gemma, Image, Shape, hashed, micro, micro_gemma};
 use doorbell_npu::arithmetic::Speed;
 use doorbell_npu::isa::Form;
 use doorbell_npu::text::{assemble, disassemble, listing};
 use rstest::rstest;
+
+const GEMMA: Gemma = Gemma { embedding: 32, laurel: 32, window: 11, global: 2, own: 2, cut: 2 };
+const SMALL: Shape = Shape {
+    width: 32,
+    layers: 5,
+    heads: 2,
+    kv_heads: 1,
+    head_width: 32,
+    hidden: 64,
+    vocabulary: 64,
+    context: 64,
+    gemma: None,
+};
 
 /// Two blocks and some: bins, tables and a last block that is not full. Of Gemma 3N's shape four, and windows that begin within blocks.
 #[rstest]
@@ -77,6 +90,38 @@ fn a_prompt_goes_many_tokens_at_a_time(#[case] image: Image) {
         }
     }
     assert_same_kv(&machine, &image, &program, 0, &oracle.cache);
+}
+
+/// Other shapes of Gemma 3N's kind: all layers with keys and values of their own, all of them global, heads that share none or many, numbers of
+/// channels that no two vectors share.
+#[rstest]
+#[case::own(SMALL, Gemma { own: 5, window: 3, ..GEMMA })]
+#[case::global(SMALL, Gemma { global: 1, own: 1, cut: 5, ..GEMMA })]
+#[case::heads(Shape { heads: 6, kv_heads: 3, ..SMALL }, Gemma { window: 1, own: 4, cut: 0, ..GEMMA })]
+#[case::odd(Shape { width: 96, hidden: 160, head_width: 64, vocabulary: 70, ..SMALL }, Gemma { embedding: 64, laurel: 128, global: 3, own: 3, window: 32, ..GEMMA })]
+#[case::wide(Shape { width: 160, hidden: 2080, layers: 4, ..SMALL }, Gemma { embedding: 96, laurel: 64, window: 33, ..GEMMA })]
+fn other_shapes_give_what_the_oracle_says(#[case] shape: Shape, #[case] gemma: Gemma) {
+    let shape = Shape { gemma: Some(gemma), ..shape };
+    let image = Image { model: hashed(shape), about: About::default() };
+    let (program, memory) = program(&image);
+    let mut machine = machine(&program, memory, 2, 2, Speed::Fast, 15);
+    let mut oracles = [Beside::new(&image), Beside::new(&image)];
+    let mut draws = Draws(16);
+    for position in 0..40 {
+        for context in &mut machine.contexts {
+            (context.token, context.position) = (draws.below(64) as u32, position);
+        }
+        let mut logits = Logits::default();
+        let outcomes = machine.step(&program.words, &[0, 1], &mut logits);
+        for (context, (oracle, outcome)) in oracles.iter_mut().zip(outcomes).enumerate() {
+            let expected = oracle.step(machine.contexts[context].token);
+            assert_eq!(logits.0[context], expected, "context {context} at {position}");
+            assert_eq!(outcome.unwrap().sample, Some(chosen(&expected, &machine.contexts[context])));
+        }
+    }
+    for (number, oracle) in oracles.iter().enumerate() {
+        assert_same_kv(&machine, &image, &program, number, &oracle.cache);
+    }
 }
 
 /// Random weights of SmolLM2's shape: a prompt of two, and a token.

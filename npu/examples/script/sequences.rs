@@ -71,8 +71,10 @@ fn named() -> (String, Vec<String>) {
         from[start..].split('"').next().expect("a string").to_owned()
     };
     let set = quoted(text.split("const SET").nth(1).expect("MEMSETs"));
-    let cases =
-        text.split("#[case").skip(1).filter(|part| part.trim_start_matches([':', '(', ')']).contains('"'));
+    // What stands in the attributes themselves: behind those of parameters, which have nothing in them, are functions.
+    let attributes = text.split("#[case").skip(1).filter(|part| !part.starts_with(']'));
+    let attributes = attributes.filter_map(|part| part.split(")]").next());
+    let cases = attributes.filter(|part| part.contains('"'));
     let known =
         |line: &str| line.starts_with('.') || FORMS.iter().any(|form| line.starts_with(form.mnemonic));
     (set, cases.map(quoted).filter(|lines| known(lines)).collect())
