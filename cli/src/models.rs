@@ -6,7 +6,9 @@ use std::sync::Arc;
 
 use doorbell_lm::sample::Sharpness;
 use doorbell_lm::text::Text;
-use doorbell_lm::{FileError, Image, MICRO_ROPE_BASE, float, image, import, judge, micro, quantise};
+use doorbell_lm::{
+    FileError, Image, MICRO_ROPE_BASE, float, image, import, judge, micro, micro_gemma, quantise,
+};
 use doorbell_npu::Published;
 use doorbell_setup::model::{SOURCES, Source, directory};
 use doorbell_trace::Trace;
@@ -15,8 +17,13 @@ use doorbell_verify::replay::Language;
 
 use crate::failure::Failure;
 
-/// The model that needs no file.
-pub const MICRO: &str = "micro";
+/// The models that need no file.
+const BUILT_IN: [(&str, fn() -> Image); 2] = [("micro", micro), ("micro-gemma", micro_gemma)];
+
+/// A model that needs no file.
+fn built_in(name: &str) -> Option<Image> {
+    BUILT_IN.iter().find(|(built_in, _)| *built_in == name).map(|(_, image)| image())
+}
 
 /// A model that `--model` can name.
 pub struct Known {
@@ -29,7 +36,7 @@ pub struct Known {
 
 /// All of them.
 pub fn known() -> Vec<Known> {
-    let micro = Known { name: MICRO, origin: "built in".into(), missing: None };
+    let built_in = BUILT_IN.map(|(name, _)| Known { name, origin: "built in".into(), missing: None });
     let fetched = SOURCES.map(|source| {
         let file = directory().map(|directory| source.file(&directory));
         let there = file.as_ref().is_some_and(|file| file.is_file());
@@ -39,7 +46,7 @@ pub fn known() -> Vec<Known> {
             missing: (!there).then(|| fetch(&source)),
         }
     });
-    std::iter::once(micro).chain(fetched).collect()
+    built_in.into_iter().chain(fetched).collect()
 }
 
 fn fetch(source: &Source) -> String {
@@ -79,8 +86,8 @@ fn locate(model: &str) -> Result<(PathBuf, Option<PathBuf>), Failure> {
 
 /// The image of a model: built in, read, or imported from what was published and kept beside it.
 pub fn image(model: &str) -> Result<Image, Failure> {
-    if model == MICRO {
-        return Ok(micro());
+    if let Some(image) = built_in(model) {
+        return Ok(image);
     }
     let (path, kept) = locate(model)?;
     if let Some(kept) = kept.as_ref().filter(|kept| newer(kept, &path)) {
@@ -102,8 +109,7 @@ pub fn image(model: &str) -> Result<Image, Failure> {
 
 /// A model as it was published, and the integers that it becomes.
 pub fn published(model: &str) -> Result<(float::Model, Image), Failure> {
-    if model == MICRO {
-        let image = micro();
+    if let Some(image) = built_in(model) {
         return Ok((judge::published(&image.model, MICRO_ROPE_BASE), image));
     }
     let (path, _) = locate(model)?;

@@ -98,7 +98,7 @@ struct Publication {
       length = size;
     }
     __syncwarp();
-    good = header.wide(0) == 0x004D4C62'726F6F44u && header.at(2) == 2 && header.at(16) == 0 && is_sound(shape) && fits(shape);
+    good = header.wide(0) == 0x004D4C62'726F6F44u && header.at(2) == 2 && header.at(7) >> 16 == 0 && is_sound(shape) && fits(shape);
     good = good && size <= program_at && header.at(3) == image.at(7) && shape.vocabulary == vocabulary;
     good = good && shape.context == image.at(9) && header.at(15) == 5 + 9 * shape.layers;
     good = good && shape.kv_block() == 64ull * image.at(10) && size <= memory.model_bytes;

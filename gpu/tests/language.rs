@@ -1,6 +1,8 @@
 //! Engine 1 on the kernel: the tests of the golden model (R25 to R27), on the kernel's own text, compiled for the CPU; with
 //! `DOORBELL_LANGUAGE=gpu` on a GPU, one after the other (`--test-threads 1`).
 
+#[path = "../../verify/tests/language/gemma.rs"]
+mod gemma;
 #[path = "../../verify/tests/language/host.rs"]
 #[allow(dead_code, reason = "what plants faults is not here")]
 mod host;
@@ -22,8 +24,8 @@ use doorbell_host::{Device as _, Platform};
 /// What is tested.
 type Device = GpuDevice;
 
-/// Room for `micro`.
-const MEMORY: LanguageMemory = LanguageMemory { model_bytes: 1 << 18, cache_bytes: 32 * host::BLOCK };
+/// Room for `micro` and `micro-gemma`.
+const MEMORY: LanguageMemory = LanguageMemory { model_bytes: 1 << 19, cache_bytes: 32 * host::BLOCK };
 
 /// It, with so many queue pairs; a function has at least one.
 fn device(queues: u8, _functions: u8) -> Device {

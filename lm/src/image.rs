@@ -11,7 +11,7 @@ use crate::file_error::{self, FileError};
 use crate::shape::Shape;
 use crate::weights::Model;
 
-pub use layout::{Entry, Kind};
+pub use layout::{Entry, HEADER, Kind};
 pub use read::{Header, entries, header, is_image};
 
 /// Where an image of this shape has what, and how many bytes it has, before there are weights: exponents are 0. Its texts have `about` and
