@@ -119,6 +119,12 @@ pub fn language(model: &str) -> Result<Arc<Language>, Failure> {
     language_of(image(model)?).map(Arc::new)
 }
 
+/// What `--temperature` asks for.
+pub fn sharpness(temperature: f64) -> Result<Sharpness, Failure> {
+    Sharpness::of(temperature)
+        .ok_or_else(|| Failure::input(format!("--temperature is {temperature}; it must be 0, or 0.006 to 1000000")))
+}
+
 /// The same of an image.
 pub fn language_of(image: Image) -> Result<Language, Failure> {
     let published = Published::new(image.to_bytes(), &image.about.ends).map_err(Failure::input)?;
