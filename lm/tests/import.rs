@@ -268,6 +268,7 @@ fn write_directory(directory: &Path, config: &Value) {
     fs::write(directory.join("config.json"), config.to_string()).unwrap();
     fs::write(directory.join("tokenizer.json"), &micro().about.tokenizer).unwrap();
     fs::write(directory.join("tokenizer_config.json"), r#"{"chat_template": "{{ messages }}"}"#).unwrap();
+    fs::write(directory.join("README.md"), "---\ntags: [one]\nlicense: mit\n---\nlicense: other\n").unwrap();
 }
 
 fn same(a: &float::Model, b: &float::Model) {
@@ -295,6 +296,7 @@ fn both_formats_give_the_same_model() {
     let other = import(directory.path()).unwrap();
     same(&exact, &other.model);
     assert_eq!((other.about.ends, other.about.chat.as_str()), (vec![0, 2], "{{ messages }}"));
+    assert_eq!(other.about.licence, "mit");
     // The integers of an image, read as numbers, become the same integers again.
     let again = quantise(&model).unwrap();
     for (again, layer) in again.layers.iter().zip(&micro().model.layers) {

@@ -6,6 +6,7 @@ use std::path::Path;
 
 use doorbell_lm::judge::{judge, published};
 use doorbell_lm::{MICRO_GLOBAL_ROPE_BASE, MICRO_ROPE_BASE, float, import, micro_gemma, quantise};
+use proptest::prelude::*;
 use rstest::rstest;
 use safetensors::Dtype;
 use safetensors::tensor::{TensorView, serialize};
@@ -309,4 +310,28 @@ fn what_is_wrong_with_the_tensors_is_told(#[case] change: fn(&mut Vec<Tensor>), 
     change(&mut tensors);
     let told = imported(&config(), &tensors).unwrap_err();
     assert!(told.contains(expected), "{told}");
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    #[test]
+    fn no_directory_makes_it_panic(flips in prop::collection::vec((0..12_000usize, any::<u8>()), 0..4), told in prop::collection::vec((0..1100usize, b' '..b'~'), 0..4), cut in 0..600_000usize) {
+        let directory = tempfile::tempdir().unwrap();
+        write_directory(directory.path(), &config(), &tensors(&model()));
+        let changed = |name: &str, flips: &[(usize, u8)], cut: usize| {
+            let path = directory.path().join(name);
+            let mut bytes = fs::read(&path).unwrap();
+            for &(at, byte) in flips {
+                if let Some(place) = bytes.get_mut(at) {
+                    *place = byte;
+                }
+            }
+            bytes.truncate(cut);
+            fs::write(&path, bytes).unwrap();
+        };
+        changed("model.safetensors", &flips, cut);
+        changed("config.json", &told, usize::MAX);
+        let _ = import(directory.path()).map(|imported| quantise(&imported.model).map(drop));
+    }
 }

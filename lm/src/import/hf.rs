@@ -137,10 +137,21 @@ fn about(directory: &Path, config: &Value) -> Result<About, FileError> {
     let begin = tokens(&config["bos_token_id"]).first().copied();
     Ok(About {
         name: stem(directory),
-        licence: String::new(),
+        licence: licence(directory),
         tokenizer,
         chat,
         ends: tokens(&config["eos_token_id"]),
         begin: begin.filter(|_| other["add_bos_token"] == true),
     })
+}
+
+/// The licence that the card of a model names: `license: …` between the lines of dashes that README.md begins with.
+fn licence(directory: &Path) -> String {
+    let card = fs::read_to_string(directory.join("README.md")).unwrap_or_default();
+    let mut lines = card.lines();
+    if lines.next() != Some("---") {
+        return String::new();
+    }
+    let named = lines.take_while(|&line| line != "---").find_map(|line| line.strip_prefix("license:"));
+    named.map_or_else(String::new, |name| name.trim().to_owned())
 }
