@@ -18,11 +18,14 @@ use doorbell_verify::replay::Language;
 
 use crate::failure::Failure;
 
+/// The model of who names none.
+pub const DEFAULT: &str = "tiny";
+
 /// A model that needs no file, under its name.
 type BuiltIn = (&'static str, fn() -> Image);
 
 /// The models that need no file.
-const BUILT_IN: [BuiltIn; 3] = [("tiny", tiny), ("micro", micro), ("micro-gemma", micro_gemma)];
+const BUILT_IN: [BuiltIn; 3] = [(DEFAULT, tiny), ("micro", micro), ("micro-gemma", micro_gemma)];
 
 /// A model that needs no file.
 fn built_in(name: &str) -> Option<Image> {

@@ -32,7 +32,7 @@ pub struct Args {
     /// What is asked; '-' is standard input
     prompt: String,
     /// A name (`doorbell model list`), an image, a GGUF file or a directory of Hugging Face
-    #[arg(long, default_value = "smollm2")]
+    #[arg(long, default_value = models::DEFAULT)]
     model: String,
     /// Device to run on; of those that there are the model has an engine for it
     #[arg(long, default_value = "model")]

@@ -1,7 +1,7 @@
 """Trains `tiny`, with the devices' quantisation in the loop or, as a twin, without; goes on from its checkpoint.
 
-    python3 train.py --tokens tokens.bin --steps 12000 --out tiny.pt            # --float for the twin
-    python3 train.py --tokens tokens.bin --seconds 240 --out tiny.pt            # measures a step, then takes as many as fit
+    python3 train.py --tokens tokens.bin --steps 1000 --decay 0.1 --out tiny.pt    # --float for the twin
+    python3 train.py --tokens tokens.bin --seconds 240 --out tiny.pt                # measures a step, then takes as many as fit
 
 Twins take the same steps over the same data from the same weights: both follow from --seed alone.
 """

@@ -1,7 +1,7 @@
 """Draws the prompts from which the stories of `tiny` were written: chats that ask to retell a short story, whose answer has begun.
 
-    python3 prompts.py --count 20000 --seed 1 > prompts.jsonl
-    doorbell run --model smollm2 --device gpu --prompts prompts.jsonl --raw --temperature 0.5 --group 4 --store log
+    python3 prompts.py --count 3414 --seed 1 > prompts.jsonl
+    doorbell run --model smollm2 --device gpu --prompts prompts.jsonl --raw --temperature 0.6 --max-tokens 150 --group 8 --store log
 
 Each line is a request of `doorbell run --prompts`: `prompt` is the text that the model goes on with (`--raw`), and ends with the
 opening of the story, which `corpus.py` puts back before each answer. The same seed gives the same file on every machine.
