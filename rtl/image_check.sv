@@ -15,7 +15,7 @@ module image_check
   output image_t       image_o          // the last HwImage that was sound
 );
   localparam logic [63:0] Magic     = 64'h004D_4C62_726F_6F44;    // "DoorbLM" and a 0, in memory order
-  localparam logic [31:0] Layout    = 32'd1;
+  localparam logic [31:0] Layout    = 32'd2;
   localparam logic [5:0]  HashSteps = 6'd30;    // two for each of the 15 words
   localparam logic [5:0]  HeadSteps = 6'd13;    // a bit of the number of heads each
 
@@ -29,7 +29,8 @@ module image_check
     logic [31:0] head_width;
     logic [31:0] kv_heads;
     logic [31:0] heads;
-    logic [31:0] layers;
+    logic [15:0] own;        // layers with keys and values of their own; 0: all
+    logic [15:0] layers;
     logic [31:0] width;
     logic [63:0] length;
     logic [31:0] check;
@@ -51,6 +52,7 @@ module image_check
   logic [33:0] factor, other, product;
   logic [31:0] word, folded, heads;
   logic [12:0] rest;
+  logic [15:0] kv_layers;
   logic        bit_now;
 
   assign done_o = run_i && step_q == (header_i ? HeadSteps : HashSteps);
@@ -58,13 +60,15 @@ module image_check
   // mix, in two steps: see policy_pkg.
   assign word    = run_i ? line_i[{step_q[4:1], 5'd0} +: 32] : '0;
   assign folded  = ((step_q == '0) ? GOLDEN : acc_q[31:0]) ^ word;
-  assign factor  = header_i ? ((step_q == '0) ? {2'd0, header.layers} : acc_q)
+  assign factor  = header_i ? ((step_q == '0) ? {18'd0, kv_layers} : acc_q)
                             : {2'd0, step_q[0] ? acc_q[31:0] : folded ^ (folded >> 16)};
   assign other   = header_i ? ((step_q == '0) ? {2'd0, header.kv_heads} : {2'd0, header.head_width} + 34'd2)
                             : {2'd0, step_q[0] ? MIX_MUL_2 : MIX_MUL_1};
   assign product = factor * other;
 
-  // A block has, for each layer and head of keys and values, 2 · (64 + 32 · head_width) bytes: 2 + head_width lines.
+  assign kv_layers = (header.own == '0) ? header.layers : header.own;
+
+  // A block has, for each such layer and head of keys and values, 2 · (64 + 32 · head_width) bytes: 2 + head_width lines.
   assign heads   = header.heads;
   assign bit_now = heads[5'd12 - step_q[4:0]];
   assign rest    = {rest_q[11:0], bit_now};
@@ -106,7 +110,7 @@ module image_check
   logic sound_shape, sound_header;
   assign sound_shape = {header.width[4:0], header.head_width[4:0], header.hidden[4:0]} == '0
     && in_range(header.width, 32'd4096) && in_range(header.head_width, 32'd256) && in_range(header.hidden, 32'd65536)
-    && in_range(header.layers, 32'd4096) && in_range(header.heads, 32'd4096) && in_range(header.kv_heads, 32'd4096)
+    && in_range({16'd0, header.layers}, 32'd4096) && header.own <= header.layers && in_range(header.heads, 32'd4096) && in_range(header.kv_heads, 32'd4096)
     && in_range(header.vocabulary, 32'h10_0000) && in_range(header.positions, 32'd65536) && rest_q == '0;
   assign sound_header = header.magic == Magic && header.version == Layout && header.epsilon[31:20] == '0 && sound_shape
     && header.length <= image_q.program_at && header.check == check_q && header.vocabulary == image_q.vocabulary

@@ -146,7 +146,7 @@ module image_check_tb;
     judge(1'b1, header ^ (512'd1 << below(480)), "a bit of it");
     judge(1'b1, header ^ (512'd1 << between(480, 511)), "a bit that nobody looks at");
     for (int k = 0; k < 8; k++) judge(1'b1, header ^ (512'd1 << (8 * k + below(8))), "another beginning");
-    judge(1'b1, {header[511:96], 32'd2, header[63:0]}, "another layout");
+    judge(1'b1, {header[511:96], 32'd1, header[63:0]}, "another layout");
     judge(1'b1, {header[511:480], 32'h10_0000, header[447:0]}, "an epsilon of 1");
     judge(1'b1, {header[511:480], 32'hF_FFFF, header[447:0]}, "the largest epsilon");
     judge(1'b1, {header[511:192], kept[HW_IMAGE_PROGRAM_AT_LSB +: 64], header[127:0]}, "a file up to the program");
@@ -190,6 +190,11 @@ module image_check_tb;
         case_shape(header, k, 0);
         case_shape(header, k, edge_of(chance(50) ? most(k) : header[192 + 32*k +: 32]));
       end
+      // Layers with keys and values of their own: one, all of them, one more than there are.
+      case_shape(header, 1, {16'd1, header[224 +: 16]});
+      case_shape(header, 1, {2{header[224 +: 16]}});
+      case_shape(header, 1, {header[224 +: 16] + 16'd1, header[224 +: 16]});
+      case_shape(header, 1, {16'd1, 16'd0});
     end
     // As many lines of a block as there can be leave 32 bits: no record can say it.
     header = ref_random_model();

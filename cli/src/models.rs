@@ -6,7 +6,10 @@ use std::sync::Arc;
 
 use doorbell_lm::sample::Sharpness;
 use doorbell_lm::text::Text;
-use doorbell_lm::{FileError, Image, MICRO_ROPE_BASE, float, image, import, judge, micro, quantise};
+use doorbell_lm::{
+    FileError, Image, MICRO_GLOBAL_ROPE_BASE, MICRO_ROPE_BASE, float, image, import, judge, micro,
+    micro_gemma, quantise, tiny,
+};
 use doorbell_npu::Published;
 use doorbell_setup::model::{SOURCES, Source, directory};
 use doorbell_trace::Trace;
@@ -15,8 +18,19 @@ use doorbell_verify::replay::Language;
 
 use crate::failure::Failure;
 
-/// The model that needs no file.
-pub const MICRO: &str = "micro";
+/// The model of who names none.
+pub const DEFAULT: &str = "tiny";
+
+/// A model that needs no file, under its name.
+type BuiltIn = (&'static str, fn() -> Image);
+
+/// The models that need no file.
+const BUILT_IN: [BuiltIn; 3] = [(DEFAULT, tiny), ("micro", micro), ("micro-gemma", micro_gemma)];
+
+/// A model that needs no file.
+fn built_in(name: &str) -> Option<Image> {
+    BUILT_IN.iter().find(|(built_in, _)| *built_in == name).map(|(_, image)| image())
+}
 
 /// A model that `--model` can name.
 pub struct Known {
@@ -29,7 +43,7 @@ pub struct Known {
 
 /// All of them.
 pub fn known() -> Vec<Known> {
-    let micro = Known { name: MICRO, origin: "built in".into(), missing: None };
+    let built_in = BUILT_IN.map(|(name, _)| Known { name, origin: "built in".into(), missing: None });
     let fetched = SOURCES.map(|source| {
         let file = directory().map(|directory| source.file(&directory));
         let there = file.as_ref().is_some_and(|file| file.is_file());
@@ -39,7 +53,7 @@ pub fn known() -> Vec<Known> {
             missing: (!there).then(|| fetch(&source)),
         }
     });
-    std::iter::once(micro).chain(fetched).collect()
+    built_in.into_iter().chain(fetched).collect()
 }
 
 fn fetch(source: &Source) -> String {
@@ -79,8 +93,8 @@ fn locate(model: &str) -> Result<(PathBuf, Option<PathBuf>), Failure> {
 
 /// The image of a model: built in, read, or imported from what was published and kept beside it.
 pub fn image(model: &str) -> Result<Image, Failure> {
-    if model == MICRO {
-        return Ok(micro());
+    if let Some(image) = built_in(model) {
+        return Ok(image);
     }
     let (path, kept) = locate(model)?;
     if let Some(kept) = kept.as_ref().filter(|kept| newer(kept, &path)) {
@@ -102,9 +116,9 @@ pub fn image(model: &str) -> Result<Image, Failure> {
 
 /// A model as it was published, and the integers that it becomes.
 pub fn published(model: &str) -> Result<(float::Model, Image), Failure> {
-    if model == MICRO {
-        let image = micro();
-        return Ok((judge::published(&image.model, MICRO_ROPE_BASE), image));
+    if let Some(image) = built_in(model) {
+        let global = image.model.gemma.as_ref().map(|_| MICRO_GLOBAL_ROPE_BASE);
+        return Ok((judge::published(&image.model, MICRO_ROPE_BASE, global), image));
     }
     let (path, _) = locate(model)?;
     if path.is_file() && begins_as_image(&path) {
@@ -117,6 +131,13 @@ pub fn published(model: &str) -> Result<(float::Model, Image), Failure> {
 /// A model as rollouts run it, at temperature 1, and as the oracle does.
 pub fn language(model: &str) -> Result<Arc<Language>, Failure> {
     language_of(image(model)?).map(Arc::new)
+}
+
+/// What `--temperature` asks for.
+pub fn sharpness(temperature: f64) -> Result<Sharpness, Failure> {
+    Sharpness::of(temperature).ok_or_else(|| {
+        Failure::input(format!("--temperature is {temperature}; it must be 0, or 0.006 to 1000000"))
+    })
 }
 
 /// The same of an image.

@@ -14,7 +14,9 @@ fn micro_is_listed_and_shown() {
     let directory = tempdir().unwrap();
     let list = doorbell(directory.path(), "model list");
     assert_eq!(list.code, 0, "{}", list.stderr);
-    assert!(list.stdout.contains("| micro   | built in"), "{}", list.stdout);
+    for built_in in ["| tiny        | built in", "| micro       | built in", "| micro-gemma | built in"] {
+        assert!(list.stdout.contains(built_in), "{}", list.stdout);
+    }
     let info = doorbell(directory.path(), "model info micro");
     assert_eq!((info.code, info.stderr.as_str()), (0, ""));
     insta::assert_snapshot!(info.stdout);
@@ -39,6 +41,26 @@ fn the_same_seed_gives_the_same_text() {
     assert_eq!(of("--tokens 40 --temperature 0 --seed 1"), of("--tokens 40 --temperature 0 --seed 2"));
     insta::assert_snapshot!("log_probabilities", of("--tokens 6 --logprobs --temperature 0"));
     assert_eq!(of("--tokens 0"), "\n");
+}
+
+/// What `generate` runs where no model is named: a golden answer of Gemma 3N's operators, and of a model that was trained.
+#[test]
+fn tiny_tells_a_story() {
+    let directory = tempdir().unwrap();
+    let run = |more: &[&str]| {
+        let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_doorbell"));
+        command.args(["generate", "Once upon a time", "--tokens", "64"]).args(more);
+        let run = command.current_dir(directory.path()).output().unwrap();
+        let told = String::from_utf8(run.stderr).unwrap();
+        assert!(run.status.success() && told.starts_with("prompt: 4 tokens, "), "{told}");
+        String::from_utf8(run.stdout).unwrap()
+    };
+    let story = run(&[]);
+    insta::assert_snapshot!(story);
+    assert_eq!(run(&["--threads", "1", "--raw"]), story);
+    if cfg!(feature = "rtl") {
+        assert_eq!(run(&["--device", "rtl"]), story);
+    }
 }
 
 #[test]
@@ -79,7 +101,7 @@ fn micro_is_judged_against_what_its_integers_stand_for() {
 #[rstest]
 #[case::unknown(
     "generate --model llama hello",
-    "error: there is no model llama: give a path, or one of micro, smollm2"
+    "error: there is no model llama: give a path, or one of tiny, micro, micro-gemma, smollm2"
 )]
 #[case::temperature(
     "generate --model micro --temperature=-1 hello",
@@ -132,6 +154,10 @@ fn rollouts_of_a_language_model_are_compared() {
     let run = compare("");
     assert_eq!(run.code, 0, "{}{}", run.stdout, run.stderr);
     assert!(run.stdout.contains("540 tokens on model"), "{}", run.stdout);
+    // Without a name it is tiny.
+    let tiny = doorbell(directory.path(), "compare --trace trace.jsonl --group 3 --model --devices model");
+    assert_eq!(tiny.code, 0, "{}{}", tiny.stdout, tiny.stderr);
+    assert!(tiny.stdout.contains(" tokens on model"), "{}", tiny.stdout);
     let two = compare("--devices model,model:sq_depth=8");
     assert_eq!(two.code, 0, "{}{}", two.stdout, two.stderr);
     let found = compare("--inject language:swapped-blocks");

@@ -1,5 +1,7 @@
 //! Engine 1 in RTL: the tests of the golden model, on the verilated device (R25 to R27).
 
+#[path = "../../verify/tests/language/gemma.rs"]
+mod gemma;
 #[path = "../../verify/tests/language/host.rs"]
 #[allow(dead_code, reason = "what plants faults is not here")]
 mod host;

@@ -93,12 +93,13 @@ struct Publication {
     const Record header(address, lane, kHeader / 4);
     const uint64_t size = header.wide(4);
     constexpr uint32_t kCommonWord = Shape::kCommonAt / 4, kGemmaWord = Shape::kGemmaAt / 4;
-    const bool is_gemma = header.at(kGemmaWord) != 0;
     uint32_t* const words_of_shape = reinterpret_cast<uint32_t*>(&shape);
-    if (lane >= kCommonWord && lane < kCommonWord + Shape::kCommon) words_of_shape[lane - kCommonWord] = header.word;
-    if (lane >= kGemmaWord && lane < kGemmaWord + Shape::kGemma)
-      words_of_shape[Shape::kCommon + lane - kGemmaWord] = is_gemma ? header.word : 0;
+    if (lane >= kCommonWord && lane < kCommonWord + Shape::kCommon)
+      words_of_shape[lane - kCommonWord] = lane == kCommonWord + Shape::kLayers ? header.word & 0xFFFF : header.word;
+    if (lane >= kGemmaWord && lane < kGemmaWord + Shape::kGemma) words_of_shape[Shape::kCommon + lane - kGemmaWord] = header.word;
+    const uint32_t own = header.at(kCommonWord + Shape::kLayers) >> 16;
     if (lane == 0) {
+      shape.own = own;
       from = address;
       length = size;
     }
@@ -130,7 +131,11 @@ struct Publication {
     const bool shares = shape.kv_heads != 0 && shape.heads % shape.kv_heads == 0;
     return blocks && shares && within(shape.width, 4096) && within(shape.head_width, 256) && within(shape.heads, 4096) &&
            within(shape.hidden, 1 << 16) && within(shape.layers, 1 << 12) && within(shape.vocabulary, 1 << 20) &&
-           within(shape.context, 1 << 16) && shape.epsilon < 1u << 20 && (!shape.is_gemma() || is_sound_gemma(shape));
+           within(shape.context, 1 << 16) && shape.epsilon < 1u << 20 && (shape.is_gemma() ? is_sound_gemma(shape) : is_without(shape));
+  }
+  // Of Llama's shape: it has nothing of what Gemma 3N's has.
+  static __device__ __forceinline__ bool is_without(const Shape& shape) {
+    return (shape.laurel | shape.window | shape.global | shape.cut | shape.own) == 0;
   }
   // Behind what both shapes have. The first global layer is `global` - 1, and has keys and values of its own.
   static __device__ __forceinline__ bool is_sound_gemma(const Shape& shape) {
@@ -204,7 +209,8 @@ struct Publication {
   // exponent is left.
   __device__ __noinline__ void settle(char* to, uint32_t lane) const {
     const uint32_t* const words = reinterpret_cast<const uint32_t*>(&shape);
-    if (lane < Shape::kCommon) reinterpret_cast<uint32_t*>(to + Shape::kCommonAt)[lane] = words[lane];
+    if (lane < Shape::kCommon)
+      reinterpret_cast<uint32_t*>(to + Shape::kCommonAt)[lane] = lane == Shape::kLayers ? shape.layers | shape.own << 16 : words[lane];
     if (lane < Shape::kGemma) reinterpret_cast<uint32_t*>(to + Shape::kGemmaAt)[lane] = words[Shape::kCommon + lane];
     const uint64_t own_bytes = layer_bytes(true), other_bytes = layer_bytes(false), first = rope_at + bytes_before();
     const uint64_t square = matrix_bytes(shape.width, shape.width);

@@ -40,16 +40,16 @@ constexpr uint32_t kStreams = 4;
 // Of Llama's shape, or of Gemma 3N's: the second has `embedding`, and the first has 0 there and in all behind it.
 struct Shape {
   uint32_t width, layers, heads, kv_heads, head_width, hidden, vocabulary, context, epsilon;
-  uint32_t embedding, laurel, window, global, own, cut;
+  uint32_t embedding, laurel, window, global, cut, own;
 
-  // Words of both parts, and where in an image they begin.
-  static constexpr uint32_t kCommon = 9, kGemma = 6, kCommonAt = 24, kGemmaAt = 64;
+  // Words of both parts, and where in an image they begin. `own` is the upper half of the word of the layers there.
+  static constexpr uint32_t kCommon = 9, kGemma = 5, kCommonAt = 24, kGemmaAt = 64, kLayers = 1;
 
   static __device__ __forceinline__ Shape read(const char* image) {
     const uint32_t* const words = reinterpret_cast<const uint32_t*>(image + kCommonAt);
     const uint32_t* const more = reinterpret_cast<const uint32_t*>(image + kGemmaAt);
-    return Shape{words[0], words[1], words[2], words[3], words[4], words[5], words[6], words[7],
-                 words[8], more[0],  more[1],  more[2],  more[3],  more[4],  more[5]};
+    return Shape{words[0], words[kLayers] & 0xFFFF, words[2], words[3], words[4], words[5], words[6], words[7],
+                 words[8], more[0], more[1], more[2], more[3], more[4], words[kLayers] >> 16};
   }
 
   __device__ __forceinline__ uint32_t queries() const { return heads * head_width; }
@@ -76,7 +76,7 @@ struct Shape {
     return is_global(layer) || position < seen ? 0 : position + 1 - seen;
   }
 };
-static_assert(sizeof(Shape) == 4 * (Shape::kCommon + Shape::kGemma), "words");
+static_assert(sizeof(Shape) == 4 * (Shape::kCommon + Shape::kGemma + 1), "words");
 
 // An entry of the directory.
 struct alignas(16) Entry {

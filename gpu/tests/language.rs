@@ -22,8 +22,8 @@ use doorbell_host::{Device as _, Platform};
 /// What is tested.
 type Device = GpuDevice;
 
-/// Room for `micro`.
-const MEMORY: LanguageMemory = LanguageMemory { model_bytes: 1 << 18, cache_bytes: 32 * host::BLOCK };
+/// Room for `micro` and `micro-gemma`.
+const MEMORY: LanguageMemory = LanguageMemory { model_bytes: 1 << 19, cache_bytes: 32 * host::BLOCK };
 
 /// It, with so many queue pairs; a function has at least one.
 fn device(queues: u8, _functions: u8) -> Device {

@@ -8,10 +8,23 @@ use std::path::Path;
 
 use crate::about::About;
 use crate::file_error::{self, FileError};
+use crate::shape::Shape;
 use crate::weights::Model;
 
-pub use layout::{Entry, Kind};
+pub use layout::{Entry, HEADER, Kind};
 pub use read::{Header, entries, header, is_image};
+
+/// Where an image of this shape has what, and how many bytes it has, before there are weights: exponents are 0. Its texts have `about` and
+/// `tokenizer` bytes.
+///
+/// # Panics
+/// For a shape that [`Shape::refusal`] does not take.
+pub fn directory(shape: &Shape, about: u32, tokenizer: u32) -> (Vec<Entry>, u64) {
+    assert_eq!(shape.refusal(), None);
+    let entries = layout::layout(shape, about, tokenizer);
+    let length = layout::length(&entries);
+    (entries, length)
+}
 
 /// A model with what surrounds it.
 #[derive(Clone, Debug, PartialEq, Eq)]

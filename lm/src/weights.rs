@@ -117,6 +117,16 @@ pub struct Model {
 }
 
 impl Model {
+    /// Another model of this shape, of the same weights: its layers by `turn` places further on, those with keys and values of their own
+    /// among themselves and the others likewise.
+    pub fn turned(mut self, turn: usize) -> Self {
+        let (own, others) = self.layers.split_at_mut(self.shape.kv_layers());
+        for layers in [own, others].into_iter().filter(|layers| !layers.is_empty()) {
+            layers.rotate_left(turn % layers.len());
+        }
+        self
+    }
+
     /// The rotations that a layer takes.
     pub fn rope_of(&self, layer: usize) -> &Rope {
         match &self.gemma {

@@ -1,9 +1,9 @@
-//! Words of the programs of `micro` and of SmolLM2-135M's shape, and the cycles that a step is expected to take.
+//! Words of the programs of `micro`, of `micro-gemma` and of SmolLM2-135M's shape, and the cycles that a step is expected to take.
 //!
 //!     cargo run --release -p doorbell-npu --example cycles [-- --listing]
 
 use doorbell_lm::image::{entries, header};
-use doorbell_lm::{About, Gain, Image, KeyValue, Layer, Matrix, Model, Rope, Shape, micro};
+use doorbell_lm::{About, Gain, Image, KeyValue, Layer, Matrix, Model, Rope, Shape, micro, micro_gemma};
 use doorbell_npu::arithmetic::Speed;
 use doorbell_npu::compile;
 use doorbell_npu::cycles::Costs;
@@ -45,7 +45,7 @@ fn smollm2() -> Image {
 
 fn main() {
     let with_listing = std::env::args().any(|argument| argument == "--listing");
-    for (name, image) in [("micro", micro()), ("smollm2", smollm2())] {
+    for (name, image) in [("micro", micro()), ("micro-gemma", micro_gemma()), ("smollm2", smollm2())] {
         let (bytes, shape) = (image.to_bytes(), image.model.shape);
         let (header, entries) = (header(&bytes).expect("an image"), entries(&bytes).expect("an image"));
         let program =

@@ -2,8 +2,9 @@
 //!
 //!     cargo run -p doorbell-npu --example package > rtl/npu/npu_pkg.sv
 
+use doorbell_lm::CUT;
 use doorbell_lm::ops::{RESIDUAL, STORED};
-use doorbell_lm::tables::{EXP2, LOG2, POWERS, RATIO, SIGMOID};
+use doorbell_lm::tables::{EXP2, GELU, LOG2, POWERS, RATIO, SIGMOID, TANH};
 use doorbell_npu::isa::{FORMS, Fault, Form};
 
 /// Numbers of `width` bits as one constant, the first lowest.
@@ -61,7 +62,17 @@ pub fn text() -> String {
         package npu_pkg;\n  /* verilator lint_off UNUSEDPARAM */\n"
         .to_owned();
     text += &format!("  localparam int RESIDUAL = {RESIDUAL};   // bound of the residual stream\n");
-    text += &format!("  localparam int STORED = {STORED};   // bound of what is stored of a head\n\n");
+    text += &format!("  localparam int STORED = {STORED};   // bound of what is stored of a head\n");
+    let constants = [
+        ("GATE", (1 << 24) - 1, "bound of what vec.cut takes"),
+        ("HALF_ROOT", 46_341, "√½ with 16 fraction bits: vec.blend"),
+        ("THIRTIETH", 34_953, "1 / 30 with 20 fraction bits: softcap of head cap"),
+        ("CUT", CUT, "deviations of a sparse gate, 16 fraction bits: what a program sets"),
+    ];
+    for (name, value, about) in constants {
+        text += &format!("  localparam int {name} = {value};   // {about}\n");
+    }
+    text.push('\n');
     let wide = |table: &[u16]| table.iter().map(|&value| u32::from(value)).collect::<Vec<_>>().into_iter();
     text += &words();
     text += &table("EXP2", "65,280 · 2^(-k / 256), 256 entries", 16, wide(&EXP2));
@@ -71,6 +82,9 @@ pub fn text() -> String {
         16,
         wide(&SIGMOID),
     );
+    text += &table("TANH", "tanh(k / 64), 15 fraction bits, 257 entries", 15, wide(&TANH));
+    text +=
+        &table("GELU", "what GELU multiplies by at k / 8 - 4, 15 fraction bits, 65 entries", 16, wide(&GELU));
     text += &table("LOG2", "log2(1 + k / 256), 24 fraction bits, 257 entries", 25, LOG2.into_iter());
     text += &table(
         "RATIO",

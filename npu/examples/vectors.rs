@@ -143,6 +143,7 @@ struct Op {
     scaled: bool,
     first: bool,
     last: bool,
+    cap: bool,
     dst: u32,
     a: u32,
     b: u32,
@@ -159,6 +160,8 @@ struct Op {
     block: u64,
     layer: u64,
     value: u32,
+    /// Of ATTN; 0 sees all.
+    window: u32,
 }
 
 impl Op {
@@ -190,7 +193,9 @@ impl Op {
             Work::Multiply { dst, src, matrix, accumulate, scaled } => {
                 Self { dst, a: src, accumulate, scaled, ..kind(6) }.matrix(matrix)
             }
-            Work::Head { src, matrix, first, last } => Self { a: src, first, last, ..kind(7) }.matrix(matrix),
+            Work::Head { src, matrix, first, last, cap } => {
+                Self { a: src, first, last, cap, ..kind(7) }.matrix(matrix)
+            }
             Work::Vector { function, dst, a, b, heads, width } => {
                 let (number, value) = match function {
                     Function::Add => (8, 0),
@@ -200,11 +205,20 @@ impl Op {
                     Function::Normalise(epsilon) => (12, epsilon),
                     Function::Rotate => (13, 0),
                     Function::Store => (14, 0),
+                    Function::Level(epsilon) => (16, epsilon),
+                    Function::Tanh => (17, 0),
+                    Function::Geglu => (18, 0),
+                    Function::Blend => (19, 0),
+                    Function::Cut(deviations) => (20, deviations),
+                    Function::Rescale(epsilon) => (21, epsilon),
+                    Function::Predict => (22, 0),
+                    Function::Correct => (23, 0),
                 };
                 Self { dst, a, b, heads, width, value, ..kind(number) }
             }
-            Work::Attend { dst, src, heads, kv, factor } => {
-                Self { dst, a: src, heads, value: factor, ..kind(15) }.kv(kv)
+            Work::Attend { dst, src, heads, kv, factor, window } => {
+                let window = window.unwrap_or(0);
+                Self { dst, a: src, heads, value: factor, window, ..kind(15) }.kv(kv)
             }
         }
     }
@@ -216,8 +230,8 @@ impl Op {
     }
 
     fn put(self, bits: &mut Bits) {
-        bits.put(self.kind, 4);
-        for flag in [self.accumulate, self.scaled, self.first, self.last] {
+        bits.put(self.kind, 5);
+        for flag in [self.accumulate, self.scaled, self.first, self.last, self.cap] {
             bits.put(flag.into(), 1);
         }
         for line in [self.dst, self.a, self.b] {
@@ -227,6 +241,7 @@ impl Op {
         bits.put(self.heads.into(), 13).put(self.kv_heads.into(), 13).put(self.width.into(), 17);
         bits.put(u64::from(self.exponent as u8), 8).put(self.from, 34).put(self.scales, 32);
         bits.put(self.stride, 15).put(self.block, 32).put(self.layer, 31).put(self.value.into(), 32);
+        bits.put(self.window.into(), 17);
     }
 }
 
@@ -484,7 +499,9 @@ impl Script {
                 let aux = self.exponent(exponent);
                 words.extend(self.matrix(2 * piece, rows, columns, aux));
                 let first = u64::from(piece == 0 && begins);
-                let fields = [("src", src), ("desc", 2 * piece), ("shape", 2 * piece), ("first", first)];
+                let cap = u64::from(self.draws.chance(40));
+                let fields =
+                    [("src", src), ("desc", 2 * piece), ("shape", 2 * piece), ("first", first), ("cap", cap)];
                 words.push(word("head", &[&fields[..], &[("last", last.into())]].concat()));
             }
             words.push(word("end", &[]));
@@ -496,12 +513,17 @@ impl Script {
             self.mend();
             return;
         }
-        let rows = 32 * self.draws.from(1, most / 32);
-        let sizes = [layout::activation(columns), layout::integers(rows)];
+        let acc = self.draws.chance(50);
+        // What is not added may have any number of rows, which zeros fill up to 32.
+        let rows = if acc || self.draws.chance(30) {
+            32 * self.draws.from(1, most / 32)
+        } else {
+            self.draws.from(1, most)
+        };
+        let sizes = [layout::activation(columns), layout::products(rows)];
         let places = self.draws.apart(LINES, &sizes);
         let exponent = self.activation(places[0], columns);
         let aux = self.exponent(exponent);
-        let acc = self.draws.chance(50);
         if acc {
             let before = integers(&self.draws.integers(rows));
             self.chip(places[1], before);
@@ -529,32 +551,54 @@ impl Script {
     fn sfu(&mut self) {
         let position = self.draws.below(1 << 17) as u32;
         self.step(position);
-        let function = self.draws.below(7);
-        let names = ["vec.add", "vec.mul", "vec.act", "vec.swiglu", "vec.norm", "vec.rope", "vec.store"];
-        let name = names[function as usize];
-        let by_head = function >= 5;
-        let (heads, width) = if by_head {
-            let width = 32 * self.draws.mostly(70, 3, 8);
+        let name = *self.draws.one(&[
+            "vec.add",
+            "vec.mul",
+            "vec.act",
+            "vec.swiglu",
+            "vec.norm",
+            "vec.rope",
+            "vec.store",
+            "vec.level",
+            "vec.tanh",
+            "vec.geglu",
+            "vec.blend",
+            "vec.cut",
+            "vec.rescale",
+            "vec.predict",
+            "vec.correct",
+        ]);
+        let is = |names: &[&str]| names.contains(&name);
+        let streams = is(&["vec.predict", "vec.correct"]);
+        let (heads, width) = if is(&["vec.rope", "vec.store", "vec.level"]) {
+            let most = if name == "vec.level" { 64 } else { 8 };
+            let width = 32 * self.draws.mostly(70, 3, most);
             (self.draws.mostly(80, 9, 40).min(3072 / width), width)
+        } else if streams {
+            (if self.draws.chance(70) { 4 } else { self.draws.from(1, 3) }, 32 * self.draws.mostly(85, 6, 40))
         } else {
             (1, 32 * self.draws.mostly(85, 20, 110))
         };
         let count = heads * width;
-        let b_lines = match function {
-            0 | 1 | 3 => layout::integers(count),
-            4 => layout::gain(count),
-            5 => layout::turns(width),
+        let two = is(&["vec.add", "vec.mul", "vec.swiglu", "vec.geglu", "vec.blend", "vec.rescale"]);
+        let b_lines = match name {
+            _ if two => layout::integers(count),
+            "vec.norm" => layout::gain(count),
+            "vec.level" => layout::gain(width),
+            "vec.rope" => layout::turns(width),
+            _ if streams => 1,
             _ => 0,
         };
-        let written = match function {
-            0 | 1 | 5 => layout::integers(count),
-            6 => layout::stored(heads, width),
-            _ => layout::activation(count),
+        let written = match name {
+            "vec.act" | "vec.swiglu" | "vec.norm" | "vec.tanh" | "vec.geglu" => layout::activation(count),
+            "vec.store" => layout::stored(heads, width),
+            _ => layout::integers(count),
         };
-        let places = self.draws.apart(LINES, &[layout::integers(count), b_lines, written]);
+        let of_a = if name == "vec.correct" { width } else { count };
+        let places = self.draws.apart(LINES, &[layout::integers(of_a), b_lines, written]);
         let [a, mut b, mut dst] = [places[0], places[1], places[2]];
-        let mut values = self.draws.integers(count);
-        if function == 6 && self.draws.chance(50) {
+        let mut values = self.draws.integers(of_a);
+        if name == "vec.store" && self.draws.chance(50) {
             // Numbers that lie in the middle between two mantissas: odd multiples of a 32nd of the scale.
             for head in values.chunks_exact_mut(width as usize) {
                 let part = self.draws.from(1, 2000) as i32;
@@ -566,29 +610,47 @@ impl Script {
             }
         }
         self.chip(a, integers(&values));
-        match function {
-            0 | 1 | 3 if self.draws.chance(10) => b = a,
-            0 | 1 | 3 => {
-                let values = integers(&self.draws.integers(count));
-                self.chip(b, values);
-            }
-            4 | 5 => {
-                let small = self.draws.below(14);
-                let mut numbers = vec![];
-                let factors = self.draws.bytes(2 * if function == 4 { count } else { width });
-                let factors =
-                    factors.chunks_exact(2).map(|two| i16::from_le_bytes([two[0], two[1]]) >> small);
-                numbers.extend(factors.flat_map(i16::to_le_bytes));
-                let first = if function == 4 { b + 1 } else { b };
-                self.chip(first, numbers);
-            }
-            _ => {}
+        if name == "vec.correct" {
+            let values = integers(&self.draws.integers(count));
+            self.chip(dst, values);
         }
-        if matches!(function, 0 | 1 | 5) && self.draws.chance(40) {
-            dst = if function != 5 && self.draws.chance(50) { b } else { a };
+        if two && name != "vec.rescale" && self.draws.chance(10) {
+            b = a;
+        } else if two {
+            let values = integers(&self.draws.integers(count));
+            self.chip(b, values);
+        } else if streams {
+            // Some tens at most, or anything; nonsense behind them.
+            let few = if self.draws.chance(85) { 31 - self.draws.from(8, 16) } else { 0 };
+            let coefficients: Vec<i32> = (0..16).map(|_| self.draws.next() as i32 >> few).collect();
+            self.chip(b, integers(&coefficients));
+        } else if b_lines > 0 {
+            let small = self.draws.below(14);
+            let mut numbers = vec![];
+            let is_gain = name != "vec.rope";
+            let factors = self.draws.bytes(2 * if name == "vec.norm" { count } else { width });
+            let factors = factors.chunks_exact(2).map(|two| i16::from_le_bytes([two[0], two[1]]) >> small);
+            numbers.extend(factors.flat_map(i16::to_le_bytes));
+            if is_gain && self.draws.chance(90) {
+                let mut head = self.draws.bytes(LINE as u64);
+                let exponent = self.draws.from(0, 40) as i16 - 30;
+                head[..2].copy_from_slice(&exponent.to_le_bytes());
+                self.chip(b, head);
+            }
+            self.chip(b + u64::from(is_gain), numbers);
+        }
+        let onto_a = is(&["vec.rope", "vec.level", "vec.cut", "vec.rescale", "vec.predict"]);
+        let onto_either = is(&["vec.add", "vec.mul", "vec.blend"]);
+        if (onto_a || onto_either) && self.draws.chance(40) {
+            dst = if onto_either && self.draws.chance(50) { b } else { a };
         }
         let epsilon = self.draws.next() as u32 >> self.draws.below(32);
-        let (m, n, k) = if by_head { (heads, 1, width) } else { (1, 1, count) };
+        let cut = match self.draws.below(4) {
+            0 => 0,
+            1 => self.draws.next() >> (32 + self.draws.below(32)),
+            _ => 107_797,
+        };
+        let (m, n, k) = if count == width { (1, 1, width) } else { (heads, 1, width) };
         let mut fields = vec![("dst", dst), ("a", a)];
         if b_lines > 0 {
             fields.push(("b", b));
@@ -596,6 +658,7 @@ impl Script {
         let words = [
             word("memset.fmap", &[("m", m), ("n", n), ("k", k)]),
             word("memset.epsilon", &[("value", epsilon.into())]),
+            word("memset.cut", &[("value", cut)]),
             word(name, &fields),
             word("end", &[]),
         ];
@@ -751,6 +814,13 @@ impl Script {
         let layers = words[2] >> 40 & 0xFFFF;
         let plain = self.draws.chance(70);
         let spread = self.draws.from(1, 15);
+        let window = self.draws.chance(50).then(|| match self.draws.below(4) {
+            0 => 65_536,
+            1 => self.draws.from(1, u64::from(position) + 2),
+            _ => self.draws.from(1, 80),
+        });
+        let source = self.draws.chance(30).then(|| self.draws.below(layers));
+        let seen = window.map_or(0, |window| (u64::from(position) + 1).saturating_sub(window)) / 32;
         for (entry, &number) in table.iter().enumerate() {
             if entry as u32 > position / 32 || (u64::from(number) + 1) * block > ARENA {
                 continue;
@@ -767,8 +837,8 @@ impl Script {
                     }
                 }
                 self.arena(line, bytes);
-                if sound && at == (0, 0) && entry == 0 {
-                    // A line that is read whatever the position.
+                if sound && at == (source.unwrap_or(0), 0) && entry as u64 == seen {
+                    // A line that is read: scales of keys, in the first block that is seen.
                     self.break_line(true, line, 1);
                 }
             }
@@ -785,7 +855,12 @@ impl Script {
         let factor = if plain { self.draws.from(1000, 20_000) } else { self.draws.next() >> 32 };
         words.insert(0, word("memset.factor", &[("value", factor)]));
         words.insert(0, word("memset.fmap", &[("m", heads), ("n", kv_heads), ("k", width)]));
-        words.push(word("attn", &[("dst", places[1]), ("src", places[0])]));
+        let fields = [("dst", places[1]), ("src", places[0])];
+        let flags = [("window", window.is_some().into()), ("source", source.is_some().into())];
+        words.push(word("attn", &[&fields[..], &flags].concat()));
+        for (register, value) in [("memset.window", window), ("memset.source", source)] {
+            words.splice(..0, value.map(|value| word(register, &[("value", value)])));
+        }
         words.extend([word("next", &[]), word("end", &[])]);
         self.run(&words);
         self.mend();

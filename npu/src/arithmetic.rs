@@ -2,12 +2,19 @@
 //! wrap; for what an importer accepts, none of them does.
 
 mod attend;
+mod norm;
+mod streams;
 mod sum;
 mod vector;
 
 pub use attend::{Joined, Query};
+/// √½ of a + b within the bounds of the residual stream, and what a logit is capped by: numbers of 32 bits to numbers of 32 bits, as they stand
+/// in crate `lm`.
+pub use doorbell_lm::ops::{blend, softcap};
+pub use norm::{cut, level, normalise, rescale};
+pub use streams::{correct, predict};
 pub use sum::{Factor, Multipliers, Prepared};
-pub use vector::{activate, embed, normalise, plain, rotate, store, swiglu};
+pub use vector::{activate, embed, geglu, plain, rotate, store, swiglu, tanh};
 
 use doorbell_lm::number::{FRACTION, clamp, round_shift};
 use doorbell_lm::ops::RESIDUAL;

@@ -1,12 +1,14 @@
 //! From the shape of a model, and where its image has what, to a program and a memory map.
 //!
-//! A program is a step of one token. It is a loop over the layers, not each layer written out: 49 words do for any number of layers, and a
+//! A program is a step of one token. It is a loop over the layers, not each layer written out: some fifty words do for any number of layers, and a
 //! person reads them. What differs between layers, where their weights lie and the exponents of those, stands in a table behind
-//! the image, 16 MEMSETs for each layer, which `layers` and `next` execute.
+//! the image, some MEMSETs for each layer, which `layers` and `next` execute.
+
+mod gemma;
+mod llama;
 
 use doorbell_lm::Shape;
 use doorbell_lm::image::{Entry, Kind};
-use doorbell_lm::ops::score_factor;
 use thiserror::Error;
 
 use crate::isa::Form;
@@ -70,7 +72,7 @@ pub struct Program {
     pub start: u64,
     /// On-chip memory.
     pub map: Vec<Part>,
-    /// Bytes of a block: keys and values of 32 tokens in all layers.
+    /// Bytes of a block: keys and values of 32 tokens in all layers that have their own.
     pub block: u64,
 }
 
@@ -94,45 +96,6 @@ impl Program {
     }
 }
 
-/// Descriptors. A matrix has two: of its rows, and of their scales.
-mod at {
-    pub const TOKENS: u64 = 0;
-    pub const LAST_GAIN: u64 = 2;
-    pub const ROPE: u64 = 3;
-    pub const LAYERS: u64 = 4;
-    pub const KV: u64 = 5;
-    pub const ATTENTION_GAIN: u64 = 32;
-    pub const HIDDEN_GAIN: u64 = 33;
-    pub const QUERY: u64 = 34;
-    pub const KEY: u64 = 36;
-    pub const VALUE: u64 = 38;
-    pub const OUTPUT: u64 = 40;
-    pub const GATE: u64 = 42;
-    pub const UP: u64 = 44;
-    pub const DOWN: u64 = 46;
-}
-
-/// Shapes of vectors.
-mod fmap {
-    pub const RESIDUAL: u64 = 0;
-    pub const TURNS: u64 = 1;
-    pub const KEYS: u64 = 2;
-    pub const KEYS_VALUES: u64 = 3;
-    pub const QUERIES: u64 = 4;
-    pub const ATTENTION: u64 = 5;
-    pub const HIDDEN: u64 = 6;
-}
-
-/// Shapes of matrices.
-mod weight {
-    pub const TOKENS: u64 = 0;
-    pub const QUERY: u64 = 1;
-    pub const KEY: u64 = 2;
-    pub const OUTPUT: u64 = 3;
-    pub const UP: u64 = 4;
-    pub const DOWN: u64 = 5;
-}
-
 /// The words, one by one.
 #[derive(Debug, Default)]
 struct Words(Vec<u64>);
@@ -152,6 +115,16 @@ impl Words {
         self.add("memset.desc", &[("index", index), ("base", base), ("aux", aux as u16 as u64)]);
     }
 
+    /// A gain's.
+    fn gain(&mut self, index: u64, entry: &Entry) {
+        self.descriptor(index, entry.offset, entry.exponent as i16);
+    }
+
+    /// A table's of rotations, which have as many lines each.
+    fn rope(&mut self, index: u64, entry: &Entry, lines: u64) {
+        self.descriptor(index, entry.offset, lines as i16);
+    }
+
     /// A matrix's: its scales lie behind its rows.
     fn matrix(&mut self, index: u64, entry: &Entry) {
         self.descriptor(index, entry.offset, entry.exponent as i16);
@@ -169,6 +142,36 @@ impl Words {
         let b = b.map(|part| ("b", part.start.into()));
         let fields = [("dst", dst.start.into()), ("a", a.start.into()), ("shape", shape)];
         self.add(mnemonic, &fields.into_iter().chain(b).collect::<Vec<_>>());
+    }
+
+    fn set(&mut self, register: &str, value: u64) {
+        self.add(register, &[("value", value)]);
+    }
+
+    /// The same ahead of each layer: as many words as each of `layers` has, through a descriptor.
+    fn layers(&mut self, layers: &[Vec<u64>], descriptor: u64) {
+        let words = layers.first().map_or(0, Vec::len) as u64;
+        self.add("layers", &[("count", layers.len() as u64), ("words", words), ("desc", descriptor)]);
+    }
+
+    /// Stored keys and values to their place.
+    fn append(&mut self, stored: Part, descriptor: u64, shape: u64) {
+        let fields = [("src", words(stored)), ("desc", descriptor), ("shape", shape), ("async", 1)];
+        self.add("memcpy.kv", &fields);
+    }
+
+    fn attend(&mut self, dst: Part, src: Part, shape: u64, descriptor: u64, flags: &[&str]) {
+        let [dst, src] = [dst, src].map(|part| u64::from(part.start));
+        let fields = [("dst", dst), ("src", src), ("shape", shape), ("desc", descriptor)];
+        let flags = flags.iter().map(|&flag| (flag, 1));
+        self.add("attn", &fields.into_iter().chain(flags).collect::<Vec<_>>());
+    }
+
+    /// All rows at once.
+    fn head(&mut self, src: Part, descriptor: u64, shape: u64, flags: &[&str]) {
+        let fields = [("src", src.start.into()), ("desc", descriptor), ("shape", shape)];
+        let flags = ["first", "last"].iter().chain(flags).map(|&flag| (flag, 1));
+        self.add("head", &fields.into_iter().chain(flags).collect::<Vec<_>>());
     }
 
     /// Nothing waits for a copy: the scoreboard holds back what needs it.
@@ -211,6 +214,50 @@ fn factors(what: &'static str, rows: usize) -> Result<[u64; 2], CompileError> {
     m.map(|m| [m, rows / m]).ok_or(CompileError::Rows { what, value: rows })
 }
 
+/// Lays parts of on-chip memory one behind the other.
+#[derive(Debug, Default)]
+struct Layout(Vec<Part>);
+
+impl Layout {
+    fn part(&mut self, name: &'static str, lines: u64) -> Part {
+        let start = self.0.last().map_or(0, |part| part.start + part.lines);
+        let part = Part { name, start, lines: lines as u32 };
+        self.0.push(part);
+        part
+    }
+
+    /// All of them, where operands of VEC, ATTN and HEAD can name them.
+    fn map(self) -> Result<Vec<Part>, CompileError> {
+        let lines = self.0.last().map_or(0, |part| part.start + part.lines);
+        fits("on-chip memory in lines", lines.into(), 1 << 13)?;
+        Ok(self.0)
+    }
+}
+
+/// Numbers in 32s.
+fn vector(count: usize) -> [u64; 3] {
+    [1, count as u64 / 32, 32]
+}
+
+/// Rows and columns.
+fn matrix(rows: usize, columns: usize) -> [u64; 3] {
+    [1, rows as u64, columns as u64]
+}
+
+/// What the shape says of a block: bytes of a layer in it, and of all that have keys and values of their own.
+fn block(shape: &Shape) -> Result<[u64; 2], CompileError> {
+    let layer = shape.kv_heads as u64 * Block { width: shape.head_width as u64 }.bytes();
+    fits("keys and values of a layer, in lines", layer / LINE as u64, i16::MAX as u64)?;
+    let block = layer * shape.kv_layers() as u64;
+    fits("a block of keys and values, in lines", block / LINE as u64, u32::MAX.into())?;
+    Ok([layer, block])
+}
+
+/// Bytes of a layer's words.
+fn record(layers: &[Vec<u64>]) -> u64 {
+    layers.first().map_or(0, |words| layout::row(8 * words.len() as u64))
+}
+
 /// The program of a model of this shape whose image has these parts, and `image` bytes.
 ///
 /// # Errors
@@ -219,193 +266,30 @@ pub fn compile(shape: &Shape, epsilon: u32, entries: &[Entry], image: u64) -> Re
     if let Some(refusal) = shape.refusal() {
         return Err(CompileError::Shape(refusal));
     }
-    let &Shape { width, heads, kv_heads, head_width, hidden, .. } = shape;
+    let &Shape { heads, kv_heads, head_width, .. } = shape;
     let (queries, keys) = (heads * head_width, kv_heads * head_width);
-    for (what, value) in
-        [("width", width), ("queries", queries), ("keys and values", 2 * keys), ("hidden", hidden)]
-    {
+    for (what, value) in [
+        ("width", shape.width),
+        ("queries", queries),
+        ("keys and values", 2 * keys),
+        ("hidden", shape.hidden),
+    ] {
         fits(what, value as u64, 65_504)?;
     }
-    let parts = Parts(entries);
     let table = image.next_multiple_of(LINE as u64);
-    let layers = (0..shape.layers as u16).map(|layer| layer_words(&parts, shape, layer));
-    let layers: Vec<Vec<u64>> = layers.collect::<Result<_, _>>()?;
-    let record = (layers[0].len() * 8).div_ceil(LINE) as i16;
     fits("table in lines", table / LINE as u64, u32::MAX.into())?;
-
-    let kv_layer = kv_heads as u64 * Block { width: head_width as u64 }.bytes();
-    let block = kv_layer * shape.layers as u64;
-    fits("keys and values of a layer, in lines", kv_layer / LINE as u64, i16::MAX as u64)?;
-
-    let map = Map::new(shape)?;
-    let mut words = Words::default();
-    let part = |kind, rows, columns| parts.get(kind, 0, rows, columns);
-    let last_gain = part(Kind::LastGain, 1, width)?;
-    words.matrix(at::TOKENS, part(Kind::Tokens, shape.vocabulary, width)?);
-    words.descriptor(at::LAST_GAIN, last_gain.offset, last_gain.exponent as i16);
-    let turns = layout::turns(head_width as u64);
-    words.descriptor(at::ROPE, part(Kind::Rope, shape.context, head_width / 2)?.offset, turns as i16);
-    words.descriptor(at::LAYERS, table, record);
-    words.descriptor(at::KV, block, (kv_layer / LINE as u64) as i16);
-
-    let vector = |count: usize| [1, count as u64 / 32, 32];
-    let heads_of = |m: usize, n: usize| [m as u64, n as u64, head_width as u64];
-    let [m, n] = factors("context", shape.context)?;
-    words.shape("memset.fmap", fmap::RESIDUAL, vector(width));
-    words.shape("memset.fmap", fmap::TURNS, [m, n, turns * u64::from(layout::LINE_WORDS)]);
-    words.shape("memset.fmap", fmap::KEYS, heads_of(1, kv_heads));
-    words.shape("memset.fmap", fmap::KEYS_VALUES, heads_of(2, kv_heads));
-    words.shape("memset.fmap", fmap::QUERIES, heads_of(1, heads));
-    words.shape("memset.fmap", fmap::ATTENTION, heads_of(heads, kv_heads));
-    words.shape("memset.fmap", fmap::HIDDEN, vector(hidden));
-    let matrix = |rows: usize, columns: usize| [1, rows as u64, columns as u64];
-    let [m, n] = factors("vocabulary", shape.vocabulary)?;
-    words.shape("memset.weight", weight::TOKENS, [m, n, width as u64]);
-    words.shape("memset.weight", weight::QUERY, matrix(queries, width));
-    words.shape("memset.weight", weight::KEY, matrix(keys, width));
-    words.shape("memset.weight", weight::OUTPUT, matrix(width, queries));
-    words.shape("memset.weight", weight::UP, matrix(hidden, width));
-    words.shape("memset.weight", weight::DOWN, matrix(width, hidden));
-    words.add("memset.epsilon", &[("value", epsilon.into())]);
-    words.add("memset.factor", &[("value", score_factor(head_width).into())]);
-
-    words.copy("memcpy.embed", map.residual, at::TOKENS, weight::TOKENS);
-    words.copy("memcpy.row", map.turns, at::ROPE, fmap::TURNS);
-    let count = fits("layers", shape.layers as u64, u16::MAX.into())?;
-    words.add("layers", &[("count", count), ("words", layers[0].len() as u64), ("desc", at::LAYERS)]);
-    layer(&mut words, &map);
-    words.add("next", &[]);
-    words.add("end.silent", &[]);
-    words.copy("memcpy.gain", map.attention_gain, at::LAST_GAIN, fmap::RESIDUAL);
-    words.vector("vec.norm", map.input, map.residual, Some(map.attention_gain), fmap::RESIDUAL);
-    let head = [("src", map.input.start.into()), ("desc", at::TOKENS), ("shape", weight::TOKENS)];
-    words.add("head", &[&head[..], &[("first", 1), ("last", 1)]].concat());
-    words.add("end", &[]);
-    let start = table + (layers.len() * record as usize * LINE) as u64;
-    Ok(Program { words: words.0, layers, table, start, map: map.all(), block })
+    let model = Model { shape, epsilon, parts: Parts(entries), table };
+    match shape.gemma {
+        Some(gemma) => gemma::compile(&model, &gemma),
+        None => llama::compile(&model),
+    }
 }
 
-/// Keys and values first, and queries behind them: while their rows stream, the SFU turns and stores keys, and they are on their way to memory.
-/// Both gains are fetched ahead.
-fn layer(words: &mut Words, map: &Map) {
-    words.copy("memcpy.gain", map.attention_gain, at::ATTENTION_GAIN, fmap::RESIDUAL);
-    words.copy("memcpy.gain", map.hidden_gain, at::HIDDEN_GAIN, fmap::RESIDUAL);
-    words.vector("vec.norm", map.input, map.residual, Some(map.attention_gain), fmap::RESIDUAL);
-    words.gemv(map.keys, map.input, at::KEY, weight::KEY, &[]);
-    words.gemv(map.values, map.input, at::VALUE, weight::KEY, &[]);
-    words.gemv(map.queries, map.input, at::QUERY, weight::QUERY, &[]);
-    words.vector("vec.rope", map.keys, map.keys, Some(map.turns), fmap::KEYS);
-    words.vector("vec.store", map.stored, map.keys, None, fmap::KEYS_VALUES);
-    let append =
-        [("src", self::words(map.stored)), ("desc", at::KV), ("shape", fmap::KEYS_VALUES), ("async", 1)];
-    words.add("memcpy.kv", &append);
-    words.vector("vec.rope", map.queries, map.queries, Some(map.turns), fmap::QUERIES);
-    words.vector("vec.store", map.stored_queries, map.queries, None, fmap::QUERIES);
-    let [dst, src] = [map.means, map.stored_queries].map(|part| u64::from(part.start));
-    words.add("attn", &[("dst", dst), ("src", src), ("shape", fmap::ATTENTION), ("desc", at::KV)]);
-    words.vector("vec.act", map.attended, map.means, None, fmap::QUERIES);
-    words.gemv(map.residual, map.attended, at::OUTPUT, weight::OUTPUT, &["acc"]);
-    words.vector("vec.norm", map.input, map.residual, Some(map.hidden_gain), fmap::RESIDUAL);
-    words.gemv(map.gate, map.input, at::GATE, weight::UP, &[]);
-    words.gemv(map.up, map.input, at::UP, weight::UP, &[]);
-    words.vector("vec.swiglu", map.hidden, map.gate, Some(map.up), fmap::HIDDEN);
-    words.gemv(map.residual, map.hidden, at::DOWN, weight::DOWN, &["acc"]);
-}
-
-/// Where a layer's weights lie, and their exponents.
-fn layer_words(parts: &Parts<'_>, shape: &Shape, layer: u16) -> Result<Vec<u64>, CompileError> {
-    let &Shape { width, heads, kv_heads, head_width, hidden, .. } = shape;
-    let (queries, keys) = (heads * head_width, kv_heads * head_width);
-    let mut words = Words::default();
-    for (index, kind) in [(at::ATTENTION_GAIN, Kind::AttentionGain), (at::HIDDEN_GAIN, Kind::HiddenGain)] {
-        let entry = parts.get(kind, layer, 1, width)?;
-        words.descriptor(index, entry.offset, entry.exponent as i16);
-    }
-    let matrices = [
-        (at::QUERY, Kind::Query, queries, width),
-        (at::KEY, Kind::Key, keys, width),
-        (at::VALUE, Kind::Value, keys, width),
-        (at::OUTPUT, Kind::Output, width, queries),
-        (at::GATE, Kind::Gate, hidden, width),
-        (at::UP, Kind::Up, hidden, width),
-        (at::DOWN, Kind::Down, width, hidden),
-    ];
-    for (index, kind, rows, columns) in matrices {
-        words.matrix(index, parts.get(kind, layer, rows, columns)?);
-    }
-    Ok(words.0)
-}
-
-/// What lies where in a context.
-struct Map {
-    residual: Part,
-    turns: Part,
-    attention_gain: Part,
-    hidden_gain: Part,
-    input: Part,
-    /// Values stand behind keys, so that both are stored by one word.
-    keys: Part,
-    values: Part,
-    queries: Part,
-    stored: Part,
-    stored_queries: Part,
-    means: Part,
-    attended: Part,
-    gate: Part,
-    up: Part,
-    hidden: Part,
-}
-
-impl Map {
-    fn new(shape: &Shape) -> Result<Self, CompileError> {
-        let [width, heads, kv_heads, head_width, hidden] =
-            [shape.width, shape.heads, shape.kv_heads, shape.head_width, shape.hidden]
-                .map(|count| count as u64);
-        let (queries, keys) = (heads * head_width, kv_heads * head_width);
-        let mut start = 0u64;
-        let mut part = |name, lines: u64| {
-            let part = Part { name, start: start as u32, lines: lines as u32 };
-            start += lines;
-            part
-        };
-        let map = Self {
-            residual: part("residual", layout::integers(width)),
-            turns: part("turns", layout::turns(head_width)),
-            attention_gain: part("attention gain", layout::gain(width)),
-            hidden_gain: part("hidden gain", layout::gain(width)),
-            input: part("input", layout::activation(width)),
-            keys: part("keys", layout::integers(keys)),
-            values: part("values", layout::integers(keys)),
-            queries: part("queries", layout::integers(queries)),
-            stored: part("stored keys and values", layout::stored(2 * kv_heads, head_width)),
-            stored_queries: part("stored queries", layout::stored(heads, head_width)),
-            means: part("means", layout::integers(queries)),
-            attended: part("attended", layout::activation(queries)),
-            gate: part("gate", layout::integers(hidden)),
-            up: part("up", layout::integers(hidden)),
-            hidden: part("hidden", layout::activation(hidden)),
-        };
-        fits("on-chip memory in lines", start, 1 << 13)?;
-        Ok(map)
-    }
-
-    fn all(&self) -> Vec<Part> {
-        vec![
-            self.residual,
-            self.turns,
-            self.attention_gain,
-            self.hidden_gain,
-            self.input,
-            self.keys,
-            self.values,
-            self.queries,
-            self.stored,
-            self.stored_queries,
-            self.means,
-            self.attended,
-            self.gate,
-            self.up,
-            self.hidden,
-        ]
-    }
+/// What is compiled.
+struct Model<'e> {
+    shape: &'e Shape,
+    epsilon: u32,
+    parts: Parts<'e>,
+    /// Byte behind the image.
+    table: u64,
 }

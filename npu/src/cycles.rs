@@ -68,17 +68,33 @@ impl Costs {
                     Function::Normalise(_) => 2 * (pass + pass.div_ceil(2)) + MEAN + ROOT + INVERSE,
                     Function::Rotate => pass + heads * layout::turns(width),
                     Function::Store => pass + heads * SCALE + pass * MANTISSA,
+                    Function::Level(_) => 2 * (pass + pass.div_ceil(2)) + heads * (MEAN + ROOT + INVERSE),
+                    Function::Tanh => 2 * pass,
+                    Function::Geglu => 4 * pass,
+                    Function::Blend => 2 * pass,
+                    // Sum, squares, what is kept: a mean behind each of the first two.
+                    Function::Cut(_) => 3 * pass + 2 * MEAN + ROOT,
+                    // Squares of both, then the product.
+                    Function::Rescale(_) => 3 * pass + 2 * (MEAN + ROOT) + INVERSE,
+                    // A group of 16 channels of all streams at a time: a line of each is read, a product and a line that is written follow.
+                    Function::Predict => pass + pass * heads + pass,
+                    Function::Correct => pass / heads + 3 * pass,
                 };
                 each * (cycles + self.pipeline)
             }
-            Work::Attend { heads, kv, .. } => {
+            Work::Attend { heads, kv, window, .. } => {
                 let (heads, width) = (u64::from(heads), u64::from(kv.width));
                 let sharing = heads / u64::from(kv.heads);
                 let passes = u64::from(kv.heads) * sharing.div_ceil(self.queries);
                 // Keys, then values, each behind a line of scales: a beat a cycle.
                 let block = 2 * (1 + 32 * width.div_ceil(self.channels)) + WEIGHT;
                 let means = heads * width / self.lanes * VALUE;
-                let one = |&position: &u32| passes * (u64::from(position) + 1).div_ceil(32) * block + means;
+                let blocks = |&position: &u32| {
+                    let tokens = u64::from(position) + 1;
+                    let first = window.map_or(0, |window| tokens.saturating_sub(window.into()));
+                    tokens.div_ceil(32) - first / 32
+                };
+                let one = |position: &u32| passes * blocks(position) * block + means;
                 self.memory + positions.iter().map(one).sum::<u64>()
             }
         }

@@ -17,6 +17,11 @@ pub const fn integers(count: u64) -> u64 {
     count.div_ceil(16)
 }
 
+/// Lines of the products of a matrix of `rows`, filled up to 32 numbers with 0.
+pub const fn products(rows: u64) -> u64 {
+    integers(rows.next_multiple_of(BLOCK as u64))
+}
+
 /// Lines of an activation of `count` channels: its head (scale of 16 bits, exponent of 16 with a sign), a byte of shift for each 32
 /// channels, a byte of mantissa for each.
 pub const fn activation(count: u64) -> u64 {
@@ -114,6 +119,7 @@ mod tests {
     #[test]
     fn sizes_are_those_of_the_page() {
         assert_eq!((integers(32), integers(576)), (2, 36));
+        assert_eq!((products(1), products(32), products(33)), (2, 2, 4));
         assert_eq!((activation(32), activation(576), activation(1536), activation(4096)), (3, 11, 26, 67));
         assert_eq!((gain(32), gain(576)), (2, 19));
         assert_eq!((turns(32), turns(64)), (1, 2));

@@ -3,8 +3,8 @@
 mod common;
 
 use common::{Beside, Logits, machine, program};
-use doorbell_lm::image::{Entry, Kind, entries};
-use doorbell_lm::{Image, Rope, Shape, micro};
+use doorbell_lm::image::{Entry, Kind, directory, entries};
+use doorbell_lm::{Image, Rope, Shape, micro, micro_gemma};
 use doorbell_npu::arithmetic::Speed;
 use doorbell_npu::layout::Block;
 use doorbell_npu::run::Place;
@@ -47,10 +47,77 @@ fn a_program_is_small_and_text() {
     assert_eq!((program.lines(), end), (36, 36));
 }
 
-/// Every line of the map is written by a step, but for what fills up a line.
+/// Two loops, each with a table of its own.
 #[test]
-fn a_step_writes_all_of_its_memory() {
-    let image = micro();
+fn gemma_has_two_loops() {
+    let image = micro_gemma();
+    let (program, memory) = program(&image);
+    assert_eq!(assemble(&listing(&program.words)).unwrap(), program.words);
+    let text: Vec<String> = program.words.iter().map(|&word| disassemble(word)).collect();
+    let loops: Vec<&str> =
+        text.iter().filter(|line| line.starts_with("layers ")).map(String::as_str).collect();
+    assert_eq!(loops, ["layers count=3 words=46 desc=3", "layers count=2 words=41 desc=4"]);
+    let attends: Vec<&String> = text.iter().filter(|line| line.starts_with("attn ")).collect();
+    assert!(attends[0].ends_with(" window") && attends[1].ends_with(" window source"), "{attends:?}");
+    assert_eq!(text.iter().filter(|line| line.starts_with("memcpy.kv ")).count(), 1);
+    assert_eq!(
+        (program.words.len(), program.lines(), program.block),
+        (200, 95, 3 * Block { width: 32 }.bytes())
+    );
+    // What a layer's words say: who is global, who cuts, whose keys and values it reads; and where they lie.
+    let register = |layer: usize, name: &str| {
+        let line = program.layers[layer].iter().map(|&word| disassemble(word));
+        let mut found = line.filter(|line| line.starts_with(name));
+        found.next().map(|line| line.split('=').nth(1).unwrap().trim().parse::<u64>().unwrap())
+    };
+    let all = |name| [0, 1, 2, 3, 4].map(|layer| register(layer, name));
+    assert_eq!(all("memset.window"), [41, 65_536, 41, 65_536, 41].map(Some));
+    assert_eq!(all("memset.cut"), [107_797, 107_797, 0, 0, 0].map(Some));
+    assert_eq!(all("memset.source"), [None, None, None, Some(1), Some(2)]);
+    for (layer, words) in program.layers.iter().enumerate() {
+        assert!(words.iter().all(|&word| disassemble(word).starts_with("memset.")));
+        let at = program.table as usize + layer * 6 * 64;
+        let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
+        assert_eq!(memory[at..][..bytes.len()], bytes, "layer {layer}");
+    }
+    let base = |text: &str| text.split("base=").nth(1).unwrap().split(' ').next().unwrap().parse::<u64>();
+    let tables = [3, 4].map(|index| {
+        let found = text.iter().find(|line| line.starts_with(&format!("memset.desc index={index} ")));
+        base(found.unwrap()).unwrap() * 64
+    });
+    assert_eq!(tables, [program.table, program.table + 3 * 6 * 64]);
+    assert_eq!(program.start, program.table + 5 * 6 * 64);
+}
+
+/// Gemma 3N E4B's language model has a program: descriptors, on-chip memory and a block are all in their bounds.
+#[test]
+fn gemma_3n_e4b_fits() {
+    let shape = Shape::GEMMA_3N_E4B;
+    let (entries, bytes) = directory(&shape, 1000, 1000);
+    let program = compile(&shape, 1, &entries, bytes).unwrap();
+    assert_eq!((program.words.len(), program.layers.len()), (200, 35));
+    assert_eq!(
+        program.layers.iter().map(Vec::len).collect::<Vec<_>>(),
+        [[46; 20].as_slice(), &[41; 15]].concat()
+    );
+    assert_eq!((program.lines(), program.block), (4410, 20 * 2 * Block { width: 256 }.bytes()));
+    let image = bytes / 64;
+    assert!((100_000_000..u64::from(u32::MAX)).contains(&image), "{image} lines");
+    // Twice as wide a gate does not.
+    let wide = Shape { hidden: 65_504, ..shape };
+    let (entries, bytes) = directory(&wide, 1000, 1000);
+    let error = compile(&wide, 1, &entries, bytes).unwrap_err();
+    assert!(
+        matches!(error, CompileError::TooLarge { what: "on-chip memory in lines", most: 8192, .. }),
+        "{error}"
+    );
+}
+
+/// Every line of the map is written by a step, but for what fills up a line.
+#[rstest]
+#[case(micro())]
+#[case(micro_gemma())]
+fn a_step_writes_all_of_its_memory(#[case] image: Image) {
     let (program, memory) = program(&image);
     let mut machine = machine(&program, memory, 1, 1, Speed::Fast, 1);
     struct Written(Vec<bool>);
@@ -97,6 +164,19 @@ fn a_vocabulary_may_be_large() {
 #[case::queries(|shape: &mut Shape| shape.heads = 4096, "queries is 131072, and words hold 65504 at most")]
 fn what_does_not_fit_is_refused(#[case] change: fn(&mut Shape), #[case] reason: &str) {
     let (mut shape, entries, bytes) = of(&micro());
+    change(&mut shape);
+    let error = compile(&shape, 10, &entries, bytes).unwrap_err();
+    assert!(error.to_string().contains(reason), "{error}");
+}
+
+#[rstest]
+#[case::missing(|shape: &mut Shape| shape.layers = 6, "RouterGain of layer 5 is not in the image")]
+#[case::own(|shape: &mut Shape| shape.gemma.as_mut().unwrap().own = 4, "KeyGain of layer 3 is not in the image")]
+#[case::embedding(|shape: &mut Shape| shape.gemma.as_mut().unwrap().embedding = 64, "ProjectionGain of layer 0 is not in the image")]
+#[case::laurel(|shape: &mut Shape| shape.gemma.as_mut().unwrap().laurel = 64, "Left of layer 0 is not in the image")]
+#[case::window(|shape: &mut Shape| shape.gemma.as_mut().unwrap().window = 0, "window is 0")]
+fn what_does_not_fit_gemma_is_refused(#[case] change: fn(&mut Shape), #[case] reason: &str) {
+    let (mut shape, entries, bytes) = of(&micro_gemma());
     change(&mut shape);
     let error = compile(&shape, 10, &entries, bytes).unwrap_err();
     assert!(error.to_string().contains(reason), "{error}");

@@ -27,7 +27,8 @@ memset.desc index=2 base=137 aux=0\nmemset.desc index=3 base=199 aux=0\nmemset.d
 memset.desc index=5 base=68 aux=34\nmemset.desc index=6 base=67 aux=34\nmemset.desc index=7 base=68 aux=33
 memset.desc index=8 base=195 aux=1\nmemset.desc index=9 base=196 aux=1\nmemset.desc index=10 base=0 aux=-1
 memset.desc index=11 base=4294967295 aux=0\nmemset.desc index=12 base=0 aux=0\nmemset.desc index=13 base=198 aux=0
-memset.desc index=14 base=200 aux=0\nmemset.desc index=17 base=136 aux=68\nmemset.epsilon value=10\nmemset.factor value=16715\n";
+memset.desc index=14 base=200 aux=0\nmemset.desc index=17 base=136 aux=68\nmemset.epsilon value=10\nmemset.factor value=16715
+memset.window value=40\nmemset.source value=1\nmemset.cut value=107797\n";
 
 fn small(contexts: usize) -> Machine {
     let mut draws = Draws(1);
@@ -71,12 +72,12 @@ fn ends(lines: &str, change: impl Fn(&mut Machine)) -> Result<(), (usize, u64, F
 // Words.
 #[case::opcode(".word 0x9000000000000000", Fault::UnknownOpcode)]
 #[case::last_opcode(".word 0xffffffffffffffff", Fault::UnknownOpcode)]
-#[case::vec_function(".word 0x51c0000000000000", Fault::UnknownFunction)]
+#[case::vec_function(".word 0x53c0000000000000", Fault::UnknownFunction)]
 #[case::cvo_function(".word 0x4800000000000000", Fault::UnknownFunction)]
 #[case::control_function(".word 0x8400000000000000", Fault::UnknownFunction)]
 #[case::copy_kind(".word 0x280000000000a000", Fault::UnknownFunction)]
 #[case::copy_route(".word 0x2400000000002000", Fault::BadRoute)]
-#[case::register(".word 0x3c20000000000000", Fault::UnknownRegister)]
+#[case::register(".word 0x3c50000000000000", Fault::UnknownRegister)]
 #[case::reserved_gemv(".word 0x0000000000000004", Fault::ReservedBits { bits: 4 })]
 #[case::reserved_control(".word 0x8000000000000001", Fault::ReservedBits { bits: 1 })]
 #[case::unary_with_b(".word 0x5080000000008000", Fault::ReservedBits { bits: 0x8000 })]
@@ -112,7 +113,7 @@ fn ends(lines: &str, change: impl Fn(&mut Machine)) -> Result<(), (usize, u64, F
 #[case::no_length("vec.act dst=16 a=0 shape=5", Fault::BadLength { value: 0 })]
 #[case::wide_head("vec.store dst=16 a=0 shape=6", Fault::BadLength { value: 288 })]
 #[case::long("vec.act dst=16 a=0 shape=8", Fault::BadLength { value: 65_535 * 65_535 })]
-#[case::odd_rows("gemv dest=0 src=64 desc=0 shape=1 lanes=0", Fault::BadLength { value: 33 })]
+#[case::odd_rows("gemv dest=0 src=64 desc=0 shape=1 lanes=0 acc", Fault::BadLength { value: 33 })]
 #[case::odd_columns("gemv dest=0 src=64 desc=0 shape=2 lanes=0", Fault::BadLength { value: 48 })]
 #[case::no_rows("gemv dest=0 src=64 desc=0 shape=3 lanes=0", Fault::BadLength { value: 0 })]
 #[case::odd_words("memcpy.in dest=0 src=0 desc=12 shape=4", Fault::BadLength { value: 33 })]
@@ -142,6 +143,49 @@ fn ends(lines: &str, change: impl Fn(&mut Machine)) -> Result<(), (usize, u64, F
 #[case::kv_stride("layers count=1 words=0 desc=12\nmemcpy.kv src=0 desc=7 shape=1", Fault::BlockTooSmall { needed: 34 * 64 })]
 #[case::no_first("head src=0 desc=0 shape=0 last", Fault::NoFirst)]
 #[case::odd_head("head src=0 desc=0 shape=1 first", Fault::BadLength { value: 33 })]
+// Gemma 3N's words: dimensions, registers, places.
+#[case::filled_up("gemv dest=116 src=64 desc=0 shape=1 lanes=0", Fault::OutOfRange { start: 29, end: 33, lines: LINES })]
+#[case::no_heads("vec.level dst=0 a=0 b=64 shape=5", Fault::BadLength { value: 0 })]
+#[case::many_heads("memset.fmap index=9 m=17 n=241 k=32\nvec.level dst=0 a=0 b=64 shape=9", Fault::BadLength { value: 4097 })]
+#[case::wide_level("memset.fmap index=9 m=1 n=1 k=4128\nvec.level dst=0 a=0 b=64 shape=9", Fault::BadLength { value: 4128 })]
+#[case::odd_level("vec.level dst=0 a=0 b=64 shape=4", Fault::BadLength { value: 33 })]
+#[case::long_tanh("vec.tanh dst=64 a=0 shape=8", Fault::BadLength { value: 65_535 * 65_535 })]
+#[case::long_rescale("memset.fmap index=9 m=1 n=129 k=32\nvec.rescale dst=0 a=0 b=64 shape=9", Fault::BadLength { value: 4128 })]
+#[case::long_cut("memset.fmap index=9 m=2 n=1025 k=32\nvec.cut dst=0 a=0 shape=9", Fault::BadLength { value: 65_600 })]
+#[case::streams("memset.fmap index=9 m=5 n=1 k=32\nvec.predict dst=0 a=0 b=64 shape=9", Fault::BadLength { value: 5 })]
+#[case::corrected("memset.fmap index=9 m=1 n=5 k=32\nvec.correct dst=0 a=40 b=64 shape=9", Fault::BadLength { value: 5 })]
+#[case::wide_streams("memset.fmap index=9 m=1 n=1 k=4128\nvec.predict dst=0 a=0 b=64 shape=9", Fault::BadLength { value: 4128 })]
+#[case::no_window("memset.window value=0\nlayers count=1 words=0 desc=12\nattn dst=0 src=64 shape=1 desc=17 window", Fault::BadLength { value: 0 })]
+#[case::window("memset.window value=65537\nlayers count=1 words=0 desc=12\nattn dst=0 src=64 shape=1 desc=17 window", Fault::BadLength { value: 65_537 })]
+#[case::source("memset.source value=65536\nlayers count=1 words=0 desc=12\nattn dst=0 src=64 shape=1 desc=17 source", Fault::BadLength { value: 65_536 })]
+#[case::source_beyond("memset.source value=2\nlayers count=1 words=0 desc=12\nattn dst=0 src=64 shape=1 desc=5 source", Fault::BlockTooSmall { needed: 3 * 34 * 64 })]
+#[case::last_source("memset.source value=65535\nlayers count=1 words=0 desc=12\nattn dst=0 src=64 shape=1 desc=5 source", Fault::BlockTooSmall { needed: 65_536 * 34 * 64 })]
+#[case::source_out_of_loop("attn dst=0 src=64 shape=1 desc=5 source", Fault::NoLoop)]
+#[case::behind_a_loop(
+    "layers count=1 words=0 desc=12\nnext\nattn dst=0 src=64 shape=1 desc=5 source",
+    Fault::NoLoop
+)]
+#[case::level_overlaps("vec.level dst=4 a=0 b=64 shape=1", Fault::Overlap)]
+#[case::gain_overlaps("memset.fmap index=9 m=1 n=1 k=32\nvec.level dst=64 a=0 b=64 shape=9", Fault::Overlap)]
+#[case::tanh_in_place("vec.tanh dst=0 a=0 shape=0", Fault::Overlap)]
+#[case::geglu_in_place("vec.geglu dst=16 a=0 b=16 shape=0", Fault::Overlap)]
+#[case::blend_overlaps("vec.blend dst=4 a=32 b=0 shape=0", Fault::Overlap)]
+#[case::cut_overlaps("vec.cut dst=4 a=0 shape=0", Fault::Overlap)]
+#[case::rescaled_by_itself("vec.rescale dst=0 a=0 b=0 shape=0", Fault::Overlap)]
+#[case::rescaled_over_b("vec.rescale dst=16 a=0 b=16 shape=0", Fault::Overlap)]
+#[case::predicted_beside("vec.predict dst=8 a=0 b=64 shape=1", Fault::Overlap)]
+#[case::predicted_over("vec.predict dst=0 a=0 b=12 shape=1", Fault::Overlap)]
+#[case::corrected_over("vec.correct dst=0 a=32 b=12 shape=1", Fault::Overlap)]
+#[case::corrected_by_itself("vec.correct dst=0 a=0 b=32 shape=1", Fault::Overlap)]
+#[case::one_corrected_by_itself(
+    "memset.fmap index=9 m=1 n=1 k=32\nvec.correct dst=0 a=0 b=64 shape=9",
+    Fault::Overlap
+)]
+#[case::corrected_by_another("vec.correct dst=0 a=8 b=32 shape=1", Fault::Overlap)]
+#[case::stream_range("vec.correct dst=116 a=0 b=16 shape=1", Fault::OutOfRange { start: 29, end: 33, lines: LINES })]
+#[case::coefficients("vec.predict dst=0 a=0 b=128 shape=1", Fault::OutOfRange { start: 32, end: 33, lines: LINES })]
+#[case::found_range("vec.correct dst=0 a=124 b=16 shape=1", Fault::OutOfRange { start: 31, end: 33, lines: LINES })]
+#[case::level_gain("vec.level dst=0 a=0 b=124 shape=1", Fault::OutOfRange { start: 31, end: 33, lines: LINES })]
 #[case::spent("head src=0 desc=0 shape=0 first last\nhead src=0 desc=0 shape=0", Fault::NoFirst)]
 fn a_word_is_refused_by_name(#[case] lines: &str, #[case] fault: Fault) {
     let last = lines.lines().count();
@@ -174,6 +218,23 @@ fn a_word_is_refused_by_name(#[case] lines: &str, #[case] fault: Fault) {
     "layers count=2 words=8 desc=13\nmemcpy.kv src=0 desc=5 shape=1\nattn dst=0 src=64 shape=1 desc=5\nnext"
 )]
 #[case("layers count=65535 words=0 desc=12\nnext")]
+#[case("gemv dest=112 src=0 desc=0 shape=1 lanes=0\ngemv dest=0 src=116 desc=0 shape=1 lanes=0 scale")]
+#[case("vec.level dst=0 a=0 b=120 shape=1\nvec.level dst=112 a=0 b=96 shape=1")]
+#[case("vec.tanh dst=116 a=0 shape=0\nvec.geglu dst=16 a=0 b=0 shape=0")]
+#[case(
+    "vec.blend dst=0 a=0 b=112 shape=0\nvec.blend dst=112 a=0 b=112 shape=0\nvec.blend dst=0 a=0 b=0 shape=0"
+)]
+#[case("vec.cut dst=0 a=0 shape=0\nvec.rescale dst=0 a=0 b=112 shape=0\nvec.rescale dst=0 a=16 b=16 shape=0")]
+#[case(
+    "vec.predict dst=0 a=0 b=124 shape=1\nvec.correct dst=112 a=104 b=108 shape=1\nvec.correct dst=0 a=16 b=16 shape=1"
+)]
+#[case(
+    "memset.window value=65536\nlayers count=1 words=0 desc=12\nattn dst=0 src=64 shape=1 desc=5 window\nnext"
+)]
+#[case(
+    "memset.window value=1\nlayers count=2 words=0 desc=12\nattn dst=0 src=64 shape=1 desc=5 window source\nnext\nlayers count=5 words=0 desc=12\nattn dst=0 src=64 shape=1 desc=5 source\nnext"
+)]
+#[case("head src=0 desc=0 shape=0 first cap\nhead src=0 desc=0 shape=1 last cap")]
 fn what_lies_on_the_edge_runs(#[case] lines: &str) {
     assert_eq!(ends(&format!("{lines}\nend"), |_| ()), Ok(()));
 }
@@ -188,6 +249,60 @@ fn a_later_layer_is_refused_too(#[case] lines: &str, #[case] at: usize, #[case] 
     let lines = lines.replace("desc=13", "desc=16");
     let lines = format!("memset.desc index=16 base=198 aux=1\n{lines}");
     assert_eq!(ends(&lines, |_| ()).map_err(|(line, _, fault)| (line, fault)), Err((at + 1, fault)));
+}
+
+/// Rows that are no multiple of 32 are filled up with zeros, whatever stood there.
+#[test]
+fn behind_the_last_row_stand_zeros() {
+    let words = assemble(&format!("{SET}gemv dest=0 src=64 desc=0 shape=1 lanes=0\nend")).unwrap();
+    let mut machine = small(1);
+    machine.contexts[0].chip_mut().fill(0xA5);
+    machine.step(&words, &[0], &mut ())[0].unwrap();
+    let chip = machine.contexts[0].chip();
+    assert!(chip[33 * 4..64 * 4].iter().all(|&byte| byte == 0), "31 of them");
+    assert!(chip[..33 * 4].iter().any(|&byte| byte != 0) && chip[64 * 4..].iter().all(|&byte| byte == 0xA5));
+}
+
+/// Each register is one of its own, and none is set by itself.
+#[rstest]
+#[case("epsilon", "vec.norm dst=64 a=0 b=16 shape=0")]
+#[case("epsilon", "vec.level dst=64 a=0 b=16 shape=0")]
+#[case("epsilon", "vec.rescale dst=64 a=0 b=16 shape=0")]
+#[case("cut", "vec.cut dst=64 a=0 shape=0")]
+#[case("factor", "layers count=1 words=0 desc=12\nattn dst=0 src=64 shape=1 desc=5")]
+#[case("window", "layers count=1 words=0 desc=12\nattn dst=0 src=64 shape=1 desc=5 window")]
+#[case("source", "layers count=1 words=0 desc=12\nattn dst=0 src=64 shape=1 desc=5 source")]
+fn a_register_has_to_be_set(#[case] register: &str, #[case] lines: &str) {
+    let mut words = assemble(&format!("{SET}{lines}")).unwrap();
+    let set = assemble(&format!("memset.{register} value=0")).unwrap()[0] >> 52;
+    words.retain(|word| word >> 52 != set);
+    let stop = small(1).step(&words, &[0], &mut ())[0].unwrap_err();
+    assert_eq!((stop.pc as usize, stop.fault), (words.len() - 1, Fault::RegisterUnset));
+    // With all of the others unset, nothing is missed but the end.
+    let of = |name: &str| assemble(&format!("memset.{name} value=1")).unwrap()[0] >> 52;
+    let others = ["epsilon", "factor", "window", "source", "cut"].map(of);
+    let needed = if lines.contains("attn") { of("factor") } else { set };
+    let mut words = assemble(&format!("{SET}{lines}")).unwrap();
+    words.retain(|word| !others.contains(&(word >> 52)) || [set, needed].contains(&(word >> 52)));
+    assert_eq!(small(1).step(&words, &[0], &mut ())[0].unwrap_err().fault, Fault::NoEnd);
+}
+
+/// Of what a window does not reach no block is looked up.
+#[rstest]
+#[case(1, None)]
+#[case(9, None)]
+#[case(10, Some(Fault::BlockOutOfRange { entry: 0, block: 7 }))]
+#[case(65_536, Some(Fault::BlockOutOfRange { entry: 0, block: 7 }))]
+fn blocks_ahead_of_a_window_may_be_missing(#[case] window: u32, #[case] fault: Option<Fault>) {
+    let lines = format!(
+        "memset.window value={window}\nlayers count=1 words=0 desc=12\nattn dst=0 src=64 shape=1 desc=5 window\nnext\nend"
+    );
+    // Position 40 with a window of 9 sees 32 and more.
+    let found = ends(&lines, |machine| {
+        machine.contexts[0].position = 40;
+        machine.contexts[0].blocks = vec![7, 1];
+    });
+    assert_eq!(found.map_err(|(.., fault)| fault), fault.map_or(Ok(()), Err));
 }
 
 /// What a context brings along.

@@ -3,7 +3,7 @@
 mod common;
 
 use common::{machine, program};
-use doorbell_lm::micro;
+use doorbell_lm::{micro, micro_gemma};
 use doorbell_npu::arithmetic::Speed;
 use doorbell_npu::run::{
     Dump, Latency, Machine, Observer, Place, Record, Scoreboard, Space, Trace, Write, mix,
@@ -114,6 +114,33 @@ fn the_first_word_that_differs_is_named() {
     assert!(text.contains("(vec.swiglu dst="), "{text}");
     assert!(text.contains("at chip byte 0x"), "{text}");
     assert_eq!(expected.explain(&expected), None);
+}
+
+/// Layers count from 0 in each loop: the first one's last comes ahead of the second one's first.
+#[test]
+fn loops_come_one_behind_the_other() {
+    let image = micro_gemma();
+    let (program, memory) = program(&image);
+    let run = |observer: &mut dyn Observer| {
+        let mut machine = machine(&program, memory.clone(), 1, 1, Speed::Fast, 12);
+        machine.step(&program.words, &[0], observer);
+    };
+    let mut expected = Trace::default();
+    run(&mut expected);
+    let named =
+        |record: &&Record| doorbell_npu::text::disassemble(record.place.word).starts_with("vec.predict");
+    let predicted: Vec<Place> = expected.records().iter().filter(named).map(|record| record.place).collect();
+    let layers: Vec<Option<u16>> = predicted.iter().map(|place| place.layer).collect();
+    assert_eq!(layers, [0, 1, 2, 0, 1].map(Some));
+    // From each on, all that comes behind it is wrong, and told in another order.
+    for first in predicted {
+        let at = expected.records().iter().position(|record| record.place == first).unwrap();
+        let bend = |(number, &record): (usize, &Record)| {
+            if number < at { record } else { Record { sum: record.sum ^ 1, ..record } }
+        };
+        let found = Trace::of(expected.records().iter().enumerate().map(bend).rev().collect());
+        assert_eq!(expected.divergence(&found).unwrap().expected, Some(first));
+    }
 }
 
 #[test]

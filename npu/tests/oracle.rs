@@ -3,23 +3,41 @@
 mod common;
 
 use common::{Beside, Draws, Logits, assert_same_kv, chosen, machine, program};
-use doorbell_lm::micro;
+use doorbell_lm::{About, Gemma, Image, Shape, hashed, micro, micro_gemma};
 use doorbell_npu::arithmetic::Speed;
 use doorbell_npu::isa::Form;
 use doorbell_npu::text::{assemble, disassemble, listing};
 use rstest::rstest;
 
-/// Two blocks and some: bins, tables and a last block that is not full.
+const GEMMA: Gemma = Gemma { embedding: 32, laurel: 32, window: 11, global: 2, own: 2, cut: 2 };
+const SMALL: Shape = Shape {
+    width: 32,
+    layers: 5,
+    heads: 2,
+    kv_heads: 1,
+    head_width: 32,
+    hidden: 64,
+    vocabulary: 64,
+    context: 64,
+    gemma: None,
+};
+
+/// Two blocks and some: bins, tables and a last block that is not full. Of Gemma 3N's shape four, and windows that begin within blocks.
 #[rstest]
-#[case(Speed::Plain)]
-#[case(Speed::Fast)]
-fn micro_gives_the_logits_and_the_keys_and_values_of_the_oracle(#[case] speed: Speed) {
-    let image = micro();
+#[case(micro(), 75, Speed::Plain)]
+#[case(micro(), 75, Speed::Fast)]
+#[case(micro_gemma(), 110, Speed::Plain)]
+#[case(micro_gemma(), 110, Speed::Fast)]
+fn a_program_gives_the_logits_and_the_keys_and_values_of_the_oracle(
+    #[case] image: Image,
+    #[case] positions: u32,
+    #[case] speed: Speed,
+) {
     let (program, memory) = program(&image);
     let mut machine = machine(&program, memory, 3, 4, speed, 7);
     let mut oracles: Vec<Beside> = (0..3).map(|_| Beside::new(&image)).collect();
     let mut draws = Draws(1);
-    for position in 0..75 {
+    for position in 0..positions {
         // The contexts are not at the same position.
         let gang: Vec<usize> = if position < 10 { vec![0, 2] } else { vec![2, 0, 1] };
         for &context in &gang {
@@ -40,18 +58,19 @@ fn micro_gives_the_logits_and_the_keys_and_values_of_the_oracle(#[case] speed: S
 }
 
 /// A prompt as a gang of consecutive tokens of one context's sequence, and tokens behind it.
-#[test]
-fn a_prompt_goes_many_tokens_at_a_time() {
-    let image = micro();
+#[rstest]
+#[case(micro())]
+#[case(micro_gemma())]
+fn a_prompt_goes_many_tokens_at_a_time(#[case] image: Image) {
     let (program, memory) = program(&image);
-    let mut machine = machine(&program, memory, 9, 2, Speed::Fast, 3);
+    let mut machine = machine(&program, memory, 9, 4, Speed::Fast, 3);
     // Eight contexts of the first one's sequence; the ninth has one of its own.
     let (arena, blocks) = (machine.contexts[0].arena, machine.contexts[0].blocks.clone());
     for context in &mut machine.contexts[..8] {
         (context.arena, context.blocks) = (arena, blocks.clone());
     }
     let mut draws = Draws(4);
-    let prompt: Vec<u32> = (0..43).map(|_| draws.below(64) as u32).collect();
+    let prompt: Vec<u32> = (0..107).map(|_| draws.below(64) as u32).collect();
     let mut oracle = Beside::new(&image);
     let expected: Vec<Vec<i32>> = prompt.iter().map(|&token| oracle.step(token)).collect();
     for (eight, tokens) in prompt.chunks(8).enumerate() {
@@ -66,11 +85,43 @@ fn a_prompt_goes_many_tokens_at_a_time() {
             let wanted = !machine.contexts[place].silent;
             assert_eq!(outcome.unwrap().sample.is_some(), wanted);
             if wanted {
-                assert_eq!(logits.0[place], expected[42]);
+                assert_eq!(logits.0[place], expected[106]);
             }
         }
     }
     assert_same_kv(&machine, &image, &program, 0, &oracle.cache);
+}
+
+/// Other shapes of Gemma 3N's kind: all layers with keys and values of their own, all of them global, heads that share none or many, numbers of
+/// channels that no two vectors share.
+#[rstest]
+#[case::own(SMALL, Gemma { own: 5, window: 3, ..GEMMA })]
+#[case::global(SMALL, Gemma { global: 1, own: 1, cut: 5, ..GEMMA })]
+#[case::heads(Shape { heads: 6, kv_heads: 3, ..SMALL }, Gemma { window: 1, own: 4, cut: 0, ..GEMMA })]
+#[case::odd(Shape { width: 96, hidden: 160, head_width: 64, vocabulary: 70, ..SMALL }, Gemma { embedding: 64, laurel: 128, global: 3, own: 3, window: 32, ..GEMMA })]
+#[case::wide(Shape { width: 160, hidden: 2080, layers: 4, ..SMALL }, Gemma { embedding: 96, laurel: 64, window: 33, ..GEMMA })]
+fn other_shapes_give_what_the_oracle_says(#[case] shape: Shape, #[case] gemma: Gemma) {
+    let shape = Shape { gemma: Some(gemma), ..shape };
+    let image = Image { model: hashed(shape), about: About::default() };
+    let (program, memory) = program(&image);
+    let mut machine = machine(&program, memory, 2, 2, Speed::Fast, 15);
+    let mut oracles = [Beside::new(&image), Beside::new(&image)];
+    let mut draws = Draws(16);
+    for position in 0..40 {
+        for context in &mut machine.contexts {
+            (context.token, context.position) = (draws.below(64) as u32, position);
+        }
+        let mut logits = Logits::default();
+        let outcomes = machine.step(&program.words, &[0, 1], &mut logits);
+        for (context, (oracle, outcome)) in oracles.iter_mut().zip(outcomes).enumerate() {
+            let expected = oracle.step(machine.contexts[context].token);
+            assert_eq!(logits.0[context], expected, "context {context} at {position}");
+            assert_eq!(outcome.unwrap().sample, Some(chosen(&expected, &machine.contexts[context])));
+        }
+    }
+    for (number, oracle) in oracles.iter().enumerate() {
+        assert_same_kv(&machine, &image, &program, number, &oracle.cache);
+    }
 }
 
 /// Random weights of SmolLM2's shape: a prompt of two, and a token.

@@ -10,6 +10,8 @@
 //   join     sums of both halves → up to 15 bits to the left → the bin, 16 channels a cycle
 //   mean     both bins → over the weights of both: 16 dividers of 20 steps
 //
+// With a window blocks ahead of it are not asked for; the first one's tokens ahead of it are multiplied, but have no score and no weight.
+//
 // Of a block that is below both bins nothing is computed, of tokens behind the position neither. An operand of a quotient:
 // each block has a token whose weight is at least 128, so that the highest bin's sum of weights is, and no sum of values is
 // above 2^23 times that of weights; the value's 4 fraction bits taken off, 20 bits and a sign are left.
@@ -101,13 +103,17 @@ module npu_attend
   // ---------------------------------------------------------------- where it is
   logic [12:0]            head_q;
   logic [26:0]            entry_q;
+  logic [31:0]            seen, seen_q;    // the first position that counts
   logic                   last_entry;
+  logic [4:0]             skip;            // tokens of the block ahead of it
   logic [5:0]             count;           // tokens of the block that count
   logic [8:0]             line_q;          // of the block, or of its values
   logic                   open_q;          // lines of this phase are to come
   // The token and the piece with which the next line begins.
   logic [5:0]             token_q;
   logic [2:0]             piece_q;
+  assign seen       = (op_i.window == '0 || position_i < 32'(op_i.window)) ? '0 : position_i + 32'd1 - 32'(op_i.window);
+  assign skip       = (entry_q == seen_q[31:5]) ? seen_q[4:0] : '0;
   assign last_entry = entry_q == position_i[31:5];
   assign count      = last_entry ? {1'b0, position_i[4:0]} + 6'd1 : 6'd32;
 
@@ -208,6 +214,11 @@ module npu_attend
   assign beat_ready_o = (open_q && (phase_q == Keys || (phase_q == Values && (skips_q || weighed_q > token_b || weighed_q == count))))
                      || (phase_q == Drain && owed_q != '0);
 
+  // An entry of the block table, or the one behind the largest table's last.
+  function automatic logic [11:0] first_entry(input logic [26:0] entry);
+    first_entry = {entry[26:11] != '0, entry[10:0]};
+  endfunction
+
   function automatic logic signed [31:0] byte_product(input logic [7:0] a, input logic [7:0] b);
     byte_product = $signed({{24{a[7]}}, a}) * $signed({{24{b[7]}}, b});
   endfunction
@@ -276,9 +287,11 @@ module npu_attend
           phase   = Keys;
           open    = 1'b1;
           line    = '0;
-          entry_q <= '0;
+          entry_q <= seen_q[31:5];
           some_q  <= 1'b0;
-          {finished_q, scoring_q} <= '0;
+          finished_q <= '0;
+          scoring_q  <= {1'b0, seen_q[4:0]};
+          scored_q   <= {1'b0, seen_q[4:0]};
         end
         if (read_answer_i && come_scale_q) begin
           query_scale_q <= read_data_i[{head_q[4:0], 4'd0} +: 16];
@@ -448,8 +461,8 @@ module npu_attend
       if (take && phase_q == Values) begin
         weight_a = weights_q[token_q[4:0]];
         weight_b = weights_q[token_b[4:0]];
-        weighs_a = use_a && !skips_q && weight_a != '0;
-        weighs_b = use_b && !skips_q && weight_b != '0;
+        weighs_a = use_a && token_q >= {1'b0, skip} && !skips_q && weight_a != '0;
+        weighs_b = use_b && token_b >= {1'b0, skip} && !skips_q && weight_b != '0;
         if (weighs_a || weighs_b) begin
           for (int k = 0; k < 32; k++) begin
             products_q[32*k +: 32]        <= {{24{beat_data_i[8*k + 7]}}, beat_data_i[8*k +: 8]} * {8'd0, weight_a};
@@ -507,8 +520,8 @@ module npu_attend
           high_q    <= !high_q;
           some_q    <= 1'b1;
         end
-        weighing_q    <= '0;
-        weighed_q     <= '0;
+        weighing_q    <= {1'b0, skip};
+        weighed_q     <= {1'b0, skip};
         block_total_q <= '0;
       end
       if (phase_q == Ceiling) begin
@@ -523,7 +536,7 @@ module npu_attend
           score = {thrice_q[63], thrice_q[63:32]};
           score = score + {32'd0, thrice_q[31]};
           scores_q[scored_q[4:0]] <= score;
-          if (scored_q == '0 || score > largest_q) largest_q <= score;
+          if (scored_q == {1'b0, skip} || score > largest_q) largest_q <= score;
           scored_q <= scored_q + 6'd1;
         end
         if (twice_full_q) begin
@@ -534,8 +547,8 @@ module npu_attend
         thrice_full_q <= twice_full_q;
         if (once_full_q) twice_q <= {{16{once_q[39]}}, once_q} * {40'd0, once_scale_q};
         twice_full_q <= once_full_q;
-        once_full_q  <= scoring_q != finished_q;
-        if (scoring_q != finished_q) begin
+        once_full_q  <= scoring_q < finished_q;
+        if (scoring_q < finished_q) begin
           // With an even number of pieces all tokens end in a second half, with an odd one every second token.
           token_dot    = (pieces[0] && !scoring_q[0]) ? dots_a_q[scoring_q[4:0]] : dots_b_q[scoring_q[4:0]];
           once_q       <= {{16{token_dot[23]}}, token_dot} * {24'd0, query_scale_q};
@@ -610,7 +623,7 @@ module npu_attend
             owed        = owed + 11'(whole);
             ask_entry_q <= ask_entry_q + 1'b1;
             if (27'(ask_entry_q) == position_i[31:5]) begin
-              ask_entry_q <= '0;
+              ask_entry_q <= first_entry(seen_q[31:5]);
               share       = ask_share_q + 14'(op_i.kv_heads);
               if (share >= 14'(op_i.heads)) begin
                 share        = share - 14'(op_i.heads);
@@ -655,9 +668,9 @@ module npu_attend
         open    = 1'b1;
         line    = '0;
         entry_q <= entry_q + 1'b1;
-        {finished_q, scoring_q} <= '0;
+        // Behind the last block the next head's first one begins with what Query says.
+        {finished_q, scoring_q, scored_q} <= '0;
       end
-      if (phase_q == Query || taken_all) scored_q <= '0;
       if (failed_q && (phase_q == Keys || phase_q == Values)) phase = Drain;
 
       ahead_q   <= ahead;
@@ -678,7 +691,8 @@ module npu_attend
       end_q        <= UNIT_FINE;
       more_q       <= 1'b1;
       ask_head_q   <= '0;
-      ask_entry_q  <= '0;
+      ask_entry_q  <= first_entry(seen[31:5]);
+      seen_q       <= seen;
       ask_share_q  <= '0;
       ask_offset_q <= '0;
       ahead_q      <= 2'd0;

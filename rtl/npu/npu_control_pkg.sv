@@ -34,6 +34,9 @@ package npu_control_pkg;
     logic                 scaled;
     logic                 first;
     logic                 last;
+    logic                 cap;
+    logic                 windowed;
+    logic                 sourced;
     logic                 sync;     // the words behind it wait until it is done
   } npu_word_t;
 

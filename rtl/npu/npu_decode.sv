@@ -47,6 +47,14 @@ module npu_decode
       FORM_VEC_NORM:     d.kind = OP_NORM;
       FORM_VEC_ROPE:     d.kind = OP_ROPE;
       FORM_VEC_STORE:    d.kind = OP_STORE;
+      FORM_VEC_LEVEL:    d.kind = OP_LEVEL;
+      FORM_VEC_TANH:     d.kind = OP_TANH;
+      FORM_VEC_GEGLU:    d.kind = OP_GEGLU;
+      FORM_VEC_BLEND:    d.kind = OP_BLEND;
+      FORM_VEC_CUT:      d.kind = OP_CUT;
+      FORM_VEC_RESCALE:  d.kind = OP_RESCALE;
+      FORM_VEC_PREDICT:  d.kind = OP_PREDICT;
+      FORM_VEC_CORRECT:  d.kind = OP_CORRECT;
       FORM_ATTN:         d.kind = OP_ATTEND;
       FORM_HEAD:         d.kind = OP_HEAD;
       default:           d.unit = 1'b0;
@@ -83,11 +91,13 @@ module npu_decode
         d.shape = word[14:9];
       end
       4'd6: begin
-        d.where = UNIT_KV;
-        d.dst   = {2'b00, word[59:47]};
-        d.a     = {2'b00, word[46:34]};
-        d.shape = word[33:28];
-        d.desc  = word[27:22];
+        d.where    = UNIT_KV;
+        d.dst      = {2'b00, word[59:47]};
+        d.a        = {2'b00, word[46:34]};
+        d.shape    = word[33:28];
+        d.desc     = word[27:22];
+        d.windowed = word[21];
+        d.sourced  = word[20];
       end
       4'd7: begin
         d.where  = UNIT_GEMV;
@@ -96,6 +106,7 @@ module npu_decode
         d.shape  = word[40:35];
         d.first  = word[34];
         d.last   = word[33];
+        d.cap    = word[32];
         d.weight = 1'b1;
       end
       4'd8:    d.desc = word[33:28];

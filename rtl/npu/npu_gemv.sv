@@ -6,11 +6,14 @@
 //   memory      a line of 32 rows' scales, then these rows in one burst, and so on: asked for ahead, as far as memory takes it, so a beat
 //               can be taken in every cycle. Rows that do not fill a line of scales are asked for one by one, which spares a multiplier
 //   beat        weights beside mantissas → sums of four products → sums of two blocks → both shifted and added → the row's sum
-//   row         sum · factor → shifted → within 32 bits → its place in the line, or the sampler
+//   row         sum · factor → shifted → within 32 bits → its place in the line, or [softcap in four cycles, as long as the sampler takes] the sampler
+//
+// Behind the last row of OP_MULTIPLY zeros fill up 32.
 //
 // The factor of a row, its scale times that of the activation, is worked out beside the beats. Whatever may have to wait, for a line of dst,
 // the write port or the sampler, is the last step, and with it the whole pipeline stands still.
 module npu_gemv
+  import npu_pkg::*;
   import npu_unit_pkg::*;
 #(
   parameter int Lines = 1024                  // of 64 mantissas: as many as an activation may have, 2 to 1,024
@@ -115,10 +118,41 @@ module npu_gemv
     residual = (sum > 33'sd67108863) ? 32'd67108863 : (sum < -33'sd67108863) ? -32'd67108863 : sum[31:0];
   endfunction
 
+  function automatic logic [31:0] magnitude(input logic [31:0] value);
+    magnitude = value[31] ? -value : value;
+  endfunction
+
+  // softcap: |logit| / 30 with 14 fraction bits, at most 65,535.
+  function automatic logic [15:0] thirtieth(input logic [48:0] product);
+    /* verilator lint_off UNUSEDSIGNAL */
+    logic [48:0] sum;
+    /* verilator lint_on UNUSEDSIGNAL */
+    sum = product + 49'd32768;
+    thirtieth = (sum[48:32] != '0) ? 16'hFFFF : sum[31:16];
+  endfunction
+
+  // … between two entries of the table,
+  function automatic logic [14:0] between(input logic [14:0] low, input logic [14:0] rise, input logic [7:0] part);
+    /* verilator lint_off UNUSEDSIGNAL */
+    logic [22:0] sum;
+    /* verilator lint_on UNUSEDSIGNAL */
+    sum = 23'(rise) * 23'(part) + 23'd128;
+    between = low + sum[22:8];
+  endfunction
+
+  // … and 30 times that, of 15 fraction bits 10 left.
+  function automatic logic [31:0] thirty(input logic [14:0] tanh, input logic minus);
+    /* verilator lint_off UNUSEDSIGNAL */
+    logic [18:0] product;
+    /* verilator lint_on UNUSEDSIGNAL */
+    product = {tanh, 4'd8} - {4'd0, tanh};
+    thirty = minus ? -{17'd0, product[18:4]} : {17'd0, product[18:4]};
+  endfunction
+
   // ---------------------------------------------------------------- the word
   logic        busy_q, done_q;
   npu_end_t    end_q;
-  logic        head_q, last_q, accumulate_q, scaled_q, half_q;
+  logic        head_q, last_q, cap_q, accumulate_q, scaled_q, half_q;
   logic [10:0] row_lines_q;                   // lines of a row: 1 to 1,024
   logic [9:0]  last_column_q;                 // and one less
   logic [9:0]  last_column;
@@ -197,7 +231,7 @@ module npu_gemv
   assign shift = -(18'sd18 + {{10{op_i.exponent[7]}}, op_i.exponent} + {{2{exponent_q[15]}}, exponent_q});
 
   // ---------------------------------------------------------------- the last step
-  logic                 places, puts, fills, loads, stands, takes;
+  logic                 soft_goes, soft_free, pads, places, puts, fills, loads, stands, takes;
   logic                 line_here_q;          // what is added to is here
   logic [3:0]           slot_q;
   logic [511:0]         line_q, full_q;       // the next value's place is lowest, and moves up as they come
@@ -205,6 +239,13 @@ module npu_gemv
   logic [CHIP_BITS-1:0] write_line_q;
   logic                 logit_valid_q, logit_last_q, begin_q;
   logic [31:0]          logit_q, placed;
+  logic [4:0]           pads_q;               // zeros behind the last row
+  logic [3:0]           soft_q;               // a logit is at this stage of softcap
+  logic                 soft_minus_q, soft_last_q;
+  logic [48:0]          soft_product_q;
+  logic [15:0]          soft_at_q;
+  logic [14:0]          soft_low_q, soft_rise_q, tanh_q;
+  logic [7:0]           soft_part_q;
 
   assign write_valid_o   = write_valid_q;
   assign write_line_o    = write_line_q;
@@ -214,9 +255,12 @@ module npu_gemv
   assign logit_last_o    = logit_last_q;
   assign sampler_begin_o = begin_q;
 
-  assign stands       = value_valid_q && (head_q ? logit_valid_q : !line_here_q || (write_valid_q && slot_q == 4'd15));
-  assign places       = value_valid_q && !stands;
-  assign placed       = (puts && accumulate_q) ? residual(line_q[31:0], value_q) : value_q;
+  assign stands       = value_valid_q && (cap_q ? !soft_free : head_q ? logit_valid_q : !line_here_q || (write_valid_q && slot_q == 4'd15));
+  assign soft_goes    = !(soft_q[3] && logit_valid_q && !logit_ready_i);
+  assign soft_free    = soft_q[2:0] == '0 && soft_goes;
+  assign pads         = busy_q && !head_q && rows_left_q != '0 && rows_left_q <= {16'd0, pads_q} && !(write_valid_q && slot_q == 4'd15);
+  assign places       = (value_valid_q && !stands) || pads;
+  assign placed       = pads ? '0 : accumulate_q ? residual(line_q[31:0], value_q) : value_q;
   assign puts         = places && !head_q;
   assign fills        = puts && slot_q == 4'd15;
   assign loads        = before_here_q && (fills || !line_here_q);
@@ -246,7 +290,7 @@ module npu_gemv
   always_ff @(posedge clk_i) begin
     if (busy_q) begin
       // ------------------------------------------------------------ the end
-      if (rows_left_q == '0 && (head_q ? !logit_valid_q && sampler_idle_i : !write_valid_q || write_ready_i)) begin
+      if (rows_left_q == '0 && (head_q ? soft_q == '0 && !logit_valid_q && sampler_idle_i : !write_valid_q || write_ready_i)) begin
         busy_q   <= 1'b0;
         done_q   <= 1'b1;
         filled_q <= 1'b0;
@@ -326,8 +370,25 @@ module npu_gemv
       // ------------------------------------------------------------ a value's place
       if (write_ready_i) write_valid_q <= 1'b0;
       if (logit_ready_i) logit_valid_q <= 1'b0;
+      if (soft_goes) soft_q <= {soft_q[2:0], places && cap_q};
+      if (soft_q[3] && soft_goes) begin
+        logit_valid_q <= 1'b1;
+        logit_q       <= thirty(tanh_q, soft_minus_q);
+        logit_last_q  <= soft_last_q;
+      end
+      if (soft_q[2]) tanh_q <= between(soft_low_q, soft_rise_q, soft_part_q);
+      if (soft_q[1]) begin
+        soft_low_q  <= TANH[15 * 32'(soft_at_q[15:8]) +: 15];
+        soft_rise_q <= TANH[15 * 32'(soft_at_q[15:8]) + 15 +: 15] - TANH[15 * 32'(soft_at_q[15:8]) +: 15];
+        soft_part_q <= soft_at_q[7:0];
+      end
+      if (soft_q[0]) soft_at_q <= thirtieth(soft_product_q);
       if (places) begin
-        if (head_q) begin
+        if (cap_q) begin
+          soft_product_q <= {17'd0, magnitude(value_q)} * 49'(THIRTIETH);
+          soft_minus_q   <= value_q[31];
+          soft_last_q    <= last_q && rows_left_q == 21'd1;
+        end else if (head_q) begin
           logit_valid_q <= 1'b1;
           logit_q       <= value_q;
           logit_last_q  <= last_q && rows_left_q == 21'd1;
@@ -420,6 +481,7 @@ module npu_gemv
       begin_q          <= !multiplies && op_i.first;
       head_q           <= !multiplies;
       last_q           <= op_i.last;
+      cap_q            <= !multiplies && op_i.cap;
       accumulate_q     <= multiplies && op_i.accumulate;
       scaled_q         <= !multiplies || op_i.scaled;
       half_q           <= op_i.columns[5];
@@ -446,7 +508,8 @@ module npu_gemv
       scales_line_q    <= op_i.scales + 32'd1;
       rows_unasked_q   <= op_i.rows;
       rows_untaken_q   <= op_i.rows;
-      rows_left_q      <= refused ? '0 : op_i.rows;
+      rows_left_q      <= refused ? '0 : multiplies ? {op_i.rows[20:5] + {15'd0, op_i.rows[4:0] != '0}, 5'd0} : op_i.rows;
+      pads_q           <= multiplies ? -op_i.rows[4:0] : '0;
       wants_scales_q   <= 1'b1;
       row_q            <= '0;
       column_q         <= '0;
@@ -465,6 +528,7 @@ module npu_gemv
       write_valid_q   <= 1'b0;
       fetch_valid_q   <= 1'b0;
       logit_valid_q   <= 1'b0;
+      soft_q          <= '0;
       taken_q         <= 1'b0;
       parts_valid_q   <= 1'b0;
       blocks_valid_q  <= 1'b0;
@@ -485,7 +549,7 @@ module npu_gemv
     end
     if (rst_ni && busy_q) begin
       if (beat_valid_i && beat_ready_o && rows_untaken_q == '0) $fatal(1, "N5 npu_gemv: a beat that was not asked for");
-      if (write_valid_q && {6'd0, write_line_q - op_i.dst} >= {4'd0, op_i.rows[20:4]})
+      if (write_valid_q && {6'd0, write_line_q - op_i.dst} >= {4'd0, op_i.rows[20:5] + {15'd0, op_i.rows[4:0] != '0}, 1'b0})
         $fatal(1, "N2 npu_gemv: line %0d is none of its destination", write_line_q);
     end
   end

@@ -4,9 +4,13 @@ package npu_pkg;
   /* verilator lint_off UNUSEDPARAM */
   localparam int RESIDUAL = 67108863;   // bound of the residual stream
   localparam int STORED = 520184;   // bound of what is stored of a head
+  localparam int GATE = 16777215;   // bound of what vec.cut takes
+  localparam int HALF_ROOT = 46341;   // √½ with 16 fraction bits: vec.blend
+  localparam int THIRTIETH = 34953;   // 1 / 30 with 20 fraction bits: softcap of head cap
+  localparam int CUT = 107797;   // deviations of a sparse gate, 16 fraction bits: what a program sets
 
   // Kinds of words, and errors by the code that is logged.
-  localparam int FORMS = 34;
+  localparam int FORMS = 45;
   localparam logic [5:0] FORM_GEMV = 6'd0;
   localparam logic [5:0] FORM_GEMM = 6'd1;
   localparam logic [5:0] FORM_MEMCPY_IN = 6'd2;
@@ -20,27 +24,38 @@ package npu_pkg;
   localparam logic [5:0] FORM_MEMSET_DESC = 6'd10;
   localparam logic [5:0] FORM_MEMSET_EPSILON = 6'd11;
   localparam logic [5:0] FORM_MEMSET_FACTOR = 6'd12;
-  localparam logic [5:0] FORM_CVO_EXP = 6'd13;
-  localparam logic [5:0] FORM_CVO_SQRT = 6'd14;
-  localparam logic [5:0] FORM_CVO_GELU = 6'd15;
-  localparam logic [5:0] FORM_CVO_SIN = 6'd16;
-  localparam logic [5:0] FORM_CVO_COS = 6'd17;
-  localparam logic [5:0] FORM_CVO_REDUCE_SUM = 6'd18;
-  localparam logic [5:0] FORM_CVO_SCALE = 6'd19;
-  localparam logic [5:0] FORM_CVO_RECIP = 6'd20;
-  localparam logic [5:0] FORM_VEC_ADD = 6'd21;
-  localparam logic [5:0] FORM_VEC_MUL = 6'd22;
-  localparam logic [5:0] FORM_VEC_ACT = 6'd23;
-  localparam logic [5:0] FORM_VEC_SWIGLU = 6'd24;
-  localparam logic [5:0] FORM_VEC_NORM = 6'd25;
-  localparam logic [5:0] FORM_VEC_ROPE = 6'd26;
-  localparam logic [5:0] FORM_VEC_STORE = 6'd27;
-  localparam logic [5:0] FORM_ATTN = 6'd28;
-  localparam logic [5:0] FORM_HEAD = 6'd29;
-  localparam logic [5:0] FORM_END = 6'd30;
-  localparam logic [5:0] FORM_LAYERS = 6'd31;
-  localparam logic [5:0] FORM_NEXT = 6'd32;
-  localparam logic [5:0] FORM_END_SILENT = 6'd33;
+  localparam logic [5:0] FORM_MEMSET_WINDOW = 6'd13;
+  localparam logic [5:0] FORM_MEMSET_SOURCE = 6'd14;
+  localparam logic [5:0] FORM_MEMSET_CUT = 6'd15;
+  localparam logic [5:0] FORM_CVO_EXP = 6'd16;
+  localparam logic [5:0] FORM_CVO_SQRT = 6'd17;
+  localparam logic [5:0] FORM_CVO_GELU = 6'd18;
+  localparam logic [5:0] FORM_CVO_SIN = 6'd19;
+  localparam logic [5:0] FORM_CVO_COS = 6'd20;
+  localparam logic [5:0] FORM_CVO_REDUCE_SUM = 6'd21;
+  localparam logic [5:0] FORM_CVO_SCALE = 6'd22;
+  localparam logic [5:0] FORM_CVO_RECIP = 6'd23;
+  localparam logic [5:0] FORM_VEC_ADD = 6'd24;
+  localparam logic [5:0] FORM_VEC_MUL = 6'd25;
+  localparam logic [5:0] FORM_VEC_ACT = 6'd26;
+  localparam logic [5:0] FORM_VEC_SWIGLU = 6'd27;
+  localparam logic [5:0] FORM_VEC_NORM = 6'd28;
+  localparam logic [5:0] FORM_VEC_ROPE = 6'd29;
+  localparam logic [5:0] FORM_VEC_STORE = 6'd30;
+  localparam logic [5:0] FORM_VEC_LEVEL = 6'd31;
+  localparam logic [5:0] FORM_VEC_TANH = 6'd32;
+  localparam logic [5:0] FORM_VEC_GEGLU = 6'd33;
+  localparam logic [5:0] FORM_VEC_BLEND = 6'd34;
+  localparam logic [5:0] FORM_VEC_CUT = 6'd35;
+  localparam logic [5:0] FORM_VEC_RESCALE = 6'd36;
+  localparam logic [5:0] FORM_VEC_PREDICT = 6'd37;
+  localparam logic [5:0] FORM_VEC_CORRECT = 6'd38;
+  localparam logic [5:0] FORM_ATTN = 6'd39;
+  localparam logic [5:0] FORM_HEAD = 6'd40;
+  localparam logic [5:0] FORM_END = 6'd41;
+  localparam logic [5:0] FORM_LAYERS = 6'd42;
+  localparam logic [5:0] FORM_NEXT = 6'd43;
+  localparam logic [5:0] FORM_END_SILENT = 6'd44;
   localparam logic [4:0] FAULT_NONE = 5'd0;
   localparam logic [4:0] FAULT_UNKNOWN_OPCODE = 5'd1;
   localparam logic [4:0] FAULT_UNKNOWN_FUNCTION = 5'd2;
@@ -71,7 +86,7 @@ package npu_pkg;
   localparam logic [4:0] FAULT_MEMORY = 5'd31;   // of the bus alone: memory answered with an error
 
   // Bits that a kind is known by, 64 for each, …
-  localparam logic [2175:0] FORM_SELECT = {
+  localparam logic [2879:0] FORM_SELECT = {
     64'hFF00000000000000,
     64'hFF00000000000000,
     64'hFF00000000000000,
@@ -85,6 +100,14 @@ package npu_pkg;
     64'hFFC0000000000000,
     64'hFFC0000000000000,
     64'hFFC0000000000000,
+    64'hFFC0000000000000,
+    64'hFFC0000000000000,
+    64'hFFC0000000000000,
+    64'hFFC0000000000000,
+    64'hFFC0000000000000,
+    64'hFFC0000000000000,
+    64'hFFC0000000000000,
+    64'hFFC0000000000000,
     64'hFF00000000000000,
     64'hFF00000000000000,
     64'hFF00000000000000,
@@ -93,6 +116,9 @@ package npu_pkg;
     64'hFF00000000000000,
     64'hFF00000000000000,
     64'hFF00000000000000,
+    64'hFFF0000000000000,
+    64'hFFF0000000000000,
+    64'hFFF0000000000000,
     64'hFFF0000000000000,
     64'hFFF0000000000000,
     64'hFC00000000000000,
@@ -109,13 +135,21 @@ package npu_pkg;
   };
 
   // … what they are …
-  localparam logic [2175:0] FORM_VALUE = {
+  localparam logic [2879:0] FORM_VALUE = {
     64'h8300000000000000,
     64'h8200000000000000,
     64'h8100000000000000,
     64'h8000000000000000,
     64'h7000000000000000,
     64'h6000000000000000,
+    64'h5380000000000000,
+    64'h5340000000000000,
+    64'h5300000000000000,
+    64'h52C0000000000000,
+    64'h5280000000000000,
+    64'h5240000000000000,
+    64'h5200000000000000,
+    64'h51C0000000000000,
     64'h5180000000000000,
     64'h5140000000000000,
     64'h5100000000000000,
@@ -131,6 +165,9 @@ package npu_pkg;
     64'h4200000000000000,
     64'h4100000000000000,
     64'h4000000000000000,
+    64'h3C40000000000000,
+    64'h3C30000000000000,
+    64'h3C20000000000000,
     64'h3C10000000000000,
     64'h3C00000000000000,
     64'h3800000000000000,
@@ -147,13 +184,21 @@ package npu_pkg;
   };
 
   // … and those that are 0.
-  localparam logic [2175:0] FORM_RESERVED = {
+  localparam logic [2879:0] FORM_RESERVED = {
     64'h00FFFFFFFFFFFFFF,
     64'h00FFFFFFFFFFFFFF,
     64'h000000000FFFFFFF,
     64'h00FFFFFFFFFFFFFF,
-    64'h00000001FFFFFFFF,
-    64'h00000000003FFFFF,
+    64'h00000000FFFFFFFF,
+    64'h00000000000FFFFF,
+    64'h00000000000001FF,
+    64'h00000000000001FF,
+    64'h00000000000001FF,
+    64'h000000000FFF81FF,
+    64'h00000000000001FF,
+    64'h00000000000001FF,
+    64'h000000000FFF81FF,
+    64'h00000000000001FF,
     64'h000000000FFF81FF,
     64'h00000000000001FF,
     64'h00000000000001FF,
@@ -169,6 +214,9 @@ package npu_pkg;
     64'h0000000000000006,
     64'h0000000000000006,
     64'h0000000000000006,
+    64'h00000000000FFFFF,
+    64'h00000000000FFFFF,
+    64'h00000000000FFFFF,
     64'h00000000000FFFFF,
     64'h00000000000FFFFF,
     64'h000000000000000F,
@@ -230,6 +278,56 @@ package npu_pkg;
     16'd589, 16'd360, 16'd219, 16'd133, 16'd81, 16'd49, 16'd30, 16'd18,
     16'd11, 16'd7, 16'd4, 16'd2, 16'd1, 16'd1, 16'd1, 16'd0,
     16'd0, 16'd0, 16'd0, 16'd0, 16'd0, 16'd0, 16'd0, 16'd0,
+    16'd0
+  };
+
+  // tanh(k / 64), 15 fraction bits, 257 entries
+  localparam logic [3854:0] TANH = {
+    15'd32746, 15'd32745, 15'd32745, 15'd32744, 15'd32743, 15'd32742, 15'd32741, 15'd32741,
+    15'd32740, 15'd32739, 15'd32738, 15'd32737, 15'd32736, 15'd32735, 15'd32734, 15'd32733,
+    15'd32732, 15'd32731, 15'd32729, 15'd32728, 15'd32727, 15'd32726, 15'd32724, 15'd32723,
+    15'd32721, 15'd32720, 15'd32718, 15'd32717, 15'd32715, 15'd32714, 15'd32712, 15'd32710,
+    15'd32708, 15'd32706, 15'd32704, 15'd32702, 15'd32700, 15'd32698, 15'd32696, 15'd32694,
+    15'd32691, 15'd32689, 15'd32686, 15'd32684, 15'd32681, 15'd32678, 15'd32676, 15'd32673,
+    15'd32670, 15'd32667, 15'd32663, 15'd32660, 15'd32657, 15'd32653, 15'd32649, 15'd32646,
+    15'd32642, 15'd32638, 15'd32634, 15'd32629, 15'd32625, 15'd32620, 15'd32616, 15'd32611,
+    15'd32606, 15'd32601, 15'd32596, 15'd32590, 15'd32584, 15'd32579, 15'd32573, 15'd32566,
+    15'd32560, 15'd32553, 15'd32547, 15'd32540, 15'd32532, 15'd32525, 15'd32517, 15'd32509,
+    15'd32501, 15'd32493, 15'd32484, 15'd32475, 15'd32466, 15'd32456, 15'd32447, 15'd32436,
+    15'd32426, 15'd32415, 15'd32404, 15'd32392, 15'd32381, 15'd32368, 15'd32356, 15'd32343,
+    15'd32329, 15'd32316, 15'd32301, 15'd32287, 15'd32271, 15'd32256, 15'd32240, 15'd32223,
+    15'd32206, 15'd32188, 15'd32170, 15'd32151, 15'd32132, 15'd32112, 15'd32091, 15'd32070,
+    15'd32048, 15'd32025, 15'd32002, 15'd31978, 15'd31953, 15'd31928, 15'd31901, 15'd31874,
+    15'd31846, 15'd31817, 15'd31788, 15'd31757, 15'd31726, 15'd31693, 15'd31659, 15'd31625,
+    15'd31589, 15'd31553, 15'd31515, 15'd31476, 15'd31435, 15'd31394, 15'd31351, 15'd31307,
+    15'd31262, 15'd31215, 15'd31167, 15'd31118, 15'd31067, 15'd31014, 15'd30960, 15'd30904,
+    15'd30847, 15'd30788, 15'd30727, 15'd30664, 15'd30600, 15'd30533, 15'd30465, 15'd30394,
+    15'd30322, 15'd30247, 15'd30170, 15'd30091, 15'd30010, 15'd29926, 15'd29840, 15'd29751,
+    15'd29660, 15'd29566, 15'd29470, 15'd29370, 15'd29268, 15'd29163, 15'd29055, 15'd28944,
+    15'd28830, 15'd28713, 15'd28592, 15'd28469, 15'd28341, 15'd28211, 15'd28076, 15'd27938,
+    15'd27797, 15'd27651, 15'd27502, 15'd27348, 15'd27191, 15'd27029, 15'd26864, 15'd26694,
+    15'd26519, 15'd26340, 15'd26157, 15'd25969, 15'd25776, 15'd25578, 15'd25376, 15'd25168,
+    15'd24956, 15'd24738, 15'd24516, 15'd24287, 15'd24054, 15'd23815, 15'd23571, 15'd23321,
+    15'd23066, 15'd22804, 15'd22538, 15'd22265, 15'd21986, 15'd21702, 15'd21411, 15'd21115,
+    15'd20813, 15'd20504, 15'd20189, 15'd19869, 15'd19542, 15'd19209, 15'd18870, 15'd18525,
+    15'd18173, 15'd17816, 15'd17452, 15'd17082, 15'd16706, 15'd16324, 15'd15936, 15'd15542,
+    15'd15143, 15'd14737, 15'd14326, 15'd13909, 15'd13486, 15'd13058, 15'd12625, 15'd12186,
+    15'd11743, 15'd11294, 15'd10840, 15'd10382, 15'd9919, 15'd9452, 15'd8980, 15'd8505,
+    15'd8025, 15'd7542, 15'd7056, 15'd6566, 15'd6073, 15'd5577, 15'd5079, 15'd4578,
+    15'd4075, 15'd3570, 15'd3063, 15'd2555, 15'd2045, 15'd1535, 15'd1024, 15'd512,
+    15'd0
+  };
+
+  // what GELU multiplies by at k / 8 - 4, 15 fraction bits, 65 entries
+  localparam logic [1039:0] GELU = {
+    16'd32768, 16'd32767, 16'd32766, 16'd32765, 16'd32762, 16'd32758, 16'd32752, 16'd32743,
+    16'd32728, 16'd32707, 16'd32676, 16'd32632, 16'd32570, 16'd32486, 16'd32372, 16'd32221,
+    16'd32024, 16'd31772, 16'd31453, 16'd31058, 16'd30574, 16'd29991, 16'd29300, 16'd28493,
+    16'd27564, 16'd26512, 16'd25339, 16'd24050, 16'd22657, 16'd21173, 16'd19618, 16'd18014,
+    16'd16384, 16'd14754, 16'd13150, 16'd11595, 16'd10111, 16'd8718, 16'd7429, 16'd6256,
+    16'd5204, 16'd4275, 16'd3468, 16'd2777, 16'd2194, 16'd1710, 16'd1315, 16'd996,
+    16'd744, 16'd547, 16'd396, 16'd282, 16'd198, 16'd136, 16'd92, 16'd61,
+    16'd40, 16'd25, 16'd16, 16'd10, 16'd6, 16'd3, 16'd2, 16'd1,
     16'd0
   };
 

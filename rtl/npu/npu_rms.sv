@@ -1,5 +1,6 @@
 // What vec.norm divides by: 2^46 / √((squares / count + ε) · 2^k), with k so that the root has 31 bits. A division of 64 steps, a
 // root of 32 (the last bit is nonsense's: squares that wrapped), an inverse of 17: a bit a step, all by one subtractor.
+// Of vec.cut the mean alone, then √(2^10 · squares / count).
 module npu_rms (
   input  logic        clk_i,
   input  logic        rst_ni,
@@ -8,7 +9,11 @@ module npu_rms (
   input  logic [63:0] squares_i,
   input  logic [16:0] count_i,          // stays until ready_o
   input  logic [31:0] epsilon_i,        // likewise
+  input  logic        mean_i,           // likewise: the mean alone
+  input  logic        plain_i,          // likewise: the root of 2^10 times the mean, without ε and without an inverse
   output logic        ready_o,          // what follows is of the last start
+  output logic [24:0] mean_o,           // of mean_i alone
+  output logic [31:0] root_o,
   output logic [15:0] inverse_o,
   output logic [4:0]  half_o            // k / 2
 );
@@ -23,6 +28,8 @@ module npu_rms (
   logic [4:0]  half_q;
 
   assign ready_o   = phase_q == READY;
+  assign mean_o    = number_q[24:0];
+  assign root_o    = root_q;
   assign inverse_o = inverse_q[16] ? 16'hFFFF : inverse_q[15:0];
   assign half_o    = half_q;
 
@@ -69,7 +76,8 @@ module npu_rms (
           case (phase_q)
             MEAN: begin
               number_q <= {number_q[62:0], fits};
-              if (ends) phase_q <= EPSILON;
+              if (plain_i) half_q <= 5'd5;
+              if (ends) phase_q <= mean_i ? READY : plain_i ? SCALE : EPSILON;
             end
             ROOT: begin
               number_q <= {number_q[61:0], 2'b00};
@@ -79,7 +87,7 @@ module npu_rms (
                 rest_q    <= 35'd1 << 29;
                 inverse_q <= '0;
                 left_q    <= 6'd16;
-                phase_q   <= INVERSE;
+                phase_q   <= plain_i ? READY : INVERSE;
               end
             end
             default: begin

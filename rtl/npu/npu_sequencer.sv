@@ -53,7 +53,7 @@ module npu_sequencer
   // What is wrong with a word, in the order of the interpreter's checks; the first one is what is said.
   localparam int WRONG_ODD      = 0;
   localparam int WRONG_SHAPE    = 1;
-  localparam int WRONG_EPSILON  = 2;
+  localparam int WRONG_EPSILON  = 2;    // it is not set, or the deviations
   localparam int WRONG_MATRIX   = 3;    // a descriptor of a matrix is not set
   localparam int WRONG_LENGTH   = 4;
   localparam int WRONG_DESC     = 5;
@@ -61,20 +61,26 @@ module npu_sequencer
   localparam int WRONG_HEAD     = 7;    // heads of keys and values, their width
   localparam int WRONG_AUX      = 8;
   localparam int WRONG_MEMORY   = 9;
-  localparam int WRONG_BLOCK    = 10;
-  localparam int WRONG_ROWS     = 11;   // no multiple of 32, or heads that cannot share
-  localparam int WRONG_FACTOR   = 12;
-  localparam int WRONG_RANGE    = 13;
-  localparam int WRONG_OVERLAP  = 14;
-  localparam int WRONGS         = 15;
+  localparam int WRONG_SOURCE   = 10;   // not set
+  localparam int WRONG_NUMBER   = 11;   // it is no layer's
+  localparam int WRONG_BLOCK    = 12;
+  localparam int WRONG_ROWS     = 13;   // no multiple of 32, or heads that cannot share
+  localparam int WRONG_FACTOR   = 14;   // it is not set, or the window
+  localparam int WRONG_WINDOW   = 15;
+  localparam int WRONG_RANGE    = 16;
+  localparam int WRONG_OVERLAP  = 17;
+  localparam int WRONGS         = 18;
 
   function automatic logic [4:0] fault_of(input logic [WRONGS-1:0] wrong);
     fault_of = FAULT_NONE;
     if (wrong[WRONG_OVERLAP]) fault_of = FAULT_OVERLAP;
     if (wrong[WRONG_RANGE])   fault_of = FAULT_OUT_OF_RANGE;
+    if (wrong[WRONG_WINDOW])  fault_of = FAULT_BAD_LENGTH;
     if (wrong[WRONG_FACTOR])  fault_of = FAULT_REGISTER_UNSET;
     if (wrong[WRONG_ROWS])    fault_of = FAULT_BAD_LENGTH;
     if (wrong[WRONG_BLOCK])   fault_of = FAULT_BLOCK_TOO_SMALL;
+    if (wrong[WRONG_NUMBER])  fault_of = FAULT_BAD_LENGTH;
+    if (wrong[WRONG_SOURCE])  fault_of = FAULT_REGISTER_UNSET;
     if (wrong[WRONG_MEMORY])  fault_of = FAULT_MEMORY_OUT_OF_RANGE;
     if (wrong[WRONG_AUX])     fault_of = FAULT_BAD_AUX;
     if (wrong[WRONG_HEAD])    fault_of = FAULT_BAD_LENGTH;
@@ -104,6 +110,18 @@ module npu_sequencer
 
   function automatic logic [17:0] stored(input logic [13:0] heads, input logic [20:0] count);
     stored = (({4'd0, heads} + 18'd31) >> 5) + {2'b00, 16'(({1'b0, count} + 22'd63) >> 6)};
+  endfunction
+
+  // Of all integers that there may be: so many that no memory has them are all alike.
+  /* verilator lint_off UNUSEDSIGNAL */  // a multiple of 16
+  function automatic logic [17:0] integers(input logic [36:0] count);
+  /* verilator lint_on UNUSEDSIGNAL */
+    integers = (count[36:21] != '0) ? '1 : {1'b0, count[20:4]};
+  endfunction
+
+  // Of rows, filled up to 32.
+  function automatic logic [17:0] products(input logic [21:0] rows);
+    products = {rows[21:5] + {16'd0, rows[4:0] != '0}, 1'b0};
   endfunction
 
   function automatic logic meets(input npu_range_t x, input npu_range_t y);
@@ -153,8 +171,8 @@ module npu_sequencer
   logic [47:0]          descriptors [0:63];
   logic [127:0]         shape_set_q;
   logic [63:0]          descriptor_set_q;
-  logic [31:0]          epsilon_q, factor_q;
-  logic                 epsilon_set_q, factor_set_q;
+  logic [31:0]          epsilon_q, factor_q, window_q, source_q, cut_q;
+  logic                 epsilon_set_q, factor_set_q, window_set_q, source_set_q, cut_set_q;
 
   // The loop.
   logic                 around_q;
@@ -199,7 +217,7 @@ module npu_sequencer
   // ------------------------------------------------------------------ what goes on
   // Small conditions, from registers but for failed_i and issue_taken_i.
   logic running, draining, take_word, take_next, done_word, refuse, room;
-  logic is_matrix, is_kv, is_vector, is_by_head, in_place;
+  logic is_matrix, is_kv, is_vector, is_by_head, is_streams, takes_epsilon, a_in_place, b_in_place;
   logic [15:0] m, n, k;
   logic [CHIP_BITS-1:0] b_start;
   logic [4:0]  last_step;
@@ -214,8 +232,12 @@ module npu_sequencer
   assign b_start    = (d.kind == OP_MULTIPLY) ? d.dst : d.b;
   assign is_matrix  = d.kind == OP_MULTIPLY || d.kind == OP_HEAD || d.kind == OP_EMBED;
   assign is_kv      = d.kind == OP_APPEND || d.kind == OP_ATTEND;
-  assign is_by_head = d.kind == OP_ROPE || d.kind == OP_STORE;
-  assign in_place   = d.accumulate || d.kind == OP_ADD || d.kind == OP_MUL || d.kind == OP_ROPE;
+  assign is_streams = d.kind == OP_PREDICT || d.kind == OP_CORRECT;
+  assign is_by_head = d.kind == OP_ROPE || d.kind == OP_STORE || d.kind == OP_LEVEL || is_streams;
+  assign takes_epsilon = d.kind == OP_NORM || d.kind == OP_LEVEL || d.kind == OP_RESCALE;
+  // Each line is read, for the last time, before it is written.
+  assign b_in_place = d.accumulate || d.kind == OP_ADD || d.kind == OP_MUL || d.kind == OP_ROPE || d.kind == OP_BLEND;
+  assign a_in_place = b_in_place || d.kind == OP_LEVEL || d.kind == OP_CUT || d.kind == OP_RESCALE || d.kind == OP_PREDICT;
   assign is_vector  = d.where == UNIT_SFU;
   assign last_step  = (d.kind == OP_ATTEND) ? 5'd16 : 5'd10;
   assign room       = !issue_valid_q || issue_taken_i;
@@ -290,6 +312,7 @@ module npu_sequencer
             issue_q.op.scaled     <= d.scaled;
             issue_q.op.first      <= d.first;
             issue_q.op.last       <= d.last;
+            issue_q.op.cap        <= d.cap;
             issue_q.op.dst        <= d.dst;
             issue_q.op.a          <= d.a;
             issue_q.op.b          <= d.b;
@@ -313,8 +336,10 @@ module npu_sequencer
             if (is_matrix || d.kind == OP_COPY || d.kind == OP_GAIN || d.kind == OP_ROW) issue_q.op.from <= from_q;
             else if (d.kind == OP_OUT)    issue_q.op.from <= MEMORY_BITS'(d.outer);
             if (d.kind == OP_ROW)         issue_q.op.stride <= aux_q[14:0];
-            if (d.kind == OP_NORM)        issue_q.op.value <= epsilon_q;
+            if (takes_epsilon)            issue_q.op.value <= epsilon_q;
+            else if (d.kind == OP_CUT)    issue_q.op.value <= cut_q;
             else if (d.kind == OP_ATTEND) issue_q.op.value <= factor_q;
+            if (d.windowed)               issue_q.op.window <= window_q[16:0];
           end
         end
         if (step_q == 5'd15) wrong_q[WRONG_ROWS] <= rest_q != '0;      // of `attn` alone
@@ -326,7 +351,7 @@ module npu_sequencer
               if (sum_q > {4'd0, memory_lines_i}) wrong_q[WRONG_MEMORY] <= 1'b1;
             end
             wrong_q[WRONG_RANGE]   <= (a_q.used && a_over_q) || (b_q.used && b_over_q) || (w_q.used && w_over_q);
-            wrong_q[WRONG_OVERLAP] <= clash(a_q, w_q, in_place) || clash(b_q, w_q, in_place);
+            wrong_q[WRONG_OVERLAP] <= clash(a_q, w_q, a_in_place) || clash(b_q, w_q, b_in_place);
           end
           5'd7: begin
             // … and where it ends; of a matrix that is both, and its scales come next.
@@ -349,7 +374,7 @@ module npu_sequencer
             a_q.start <= d.a;
             a_q.stop  <= {1'b0, d.a} + a_lines_q[CHIP_BITS:0];
             a_over_q  <= {4'd0, d.a} + {1'b0, a_lines_q} > 19'(Lines);
-            b_q.used  <= d.accumulate || d.kind == OP_ADD || d.kind == OP_MUL || d.kind == OP_SWIGLU || d.kind == OP_NORM || d.kind == OP_ROPE;
+            b_q.used  <= d.accumulate || (is_vector && d.kind != OP_ACT && d.kind != OP_STORE && d.kind != OP_TANH && d.kind != OP_CUT);
             b_q.start <= b_start;
             b_q.stop  <= {1'b0, b_start} + b_lines_q[CHIP_BITS:0];
             b_over_q  <= {4'd0, b_start} + {1'b0, b_lines_q} > 19'(Lines);
@@ -374,11 +399,16 @@ module npu_sequencer
                 wrong_q[WRONG_LENGTH] <= bad_heads(37'(m));
               OP_ROPE, OP_STORE:
                 wrong_q[WRONG_LENGTH] <= bad_heads(first_q) || bad_width(k);
+              OP_LEVEL:
+                wrong_q[WRONG_LENGTH] <= bad_heads(first_q) || k == '0 || k > 16'd4096 || k[4:0] != '0;
+              OP_PREDICT, OP_CORRECT:
+                wrong_q[WRONG_LENGTH] <= first_q == '0 || first_q > 37'd4 || k == '0 || k > 16'd4096 || k[4:0] != '0;
               default:
-                wrong_q[WRONG_LENGTH] <= large_q || third_q == '0 || third_q > 37'd65536 || third_q[4:0] != '0;
+                wrong_q[WRONG_LENGTH] <= large_q || third_q == '0 || third_q[4:0] != '0
+                                      || third_q > ((d.kind == OP_RESCALE) ? 37'd4096 : 37'd65536);
             endcase
             wrong_q[WRONG_HEAD] <= is_kv && (bad_heads(37'(n)) || bad_width(k));
-            wrong_q[WRONG_ROWS] <= (d.kind == OP_MULTIPLY && (first_q[4:0] != '0 || first_q > 37'd65504))
+            wrong_q[WRONG_ROWS] <= (d.kind == OP_MULTIPLY && ((d.accumulate && first_q[4:0] != '0) || first_q > 37'd65504))
                                 || (d.kind == OP_HEAD && !d.last && first_q[4:0] != '0);
             // Memory: where it begins …
             case (d.kind)
@@ -400,23 +430,26 @@ module npu_sequencer
               OP_OUT:               a_lines_q <= third_q[19:2];
               OP_APPEND:            a_lines_q <= stored({n[12:0], 1'b0}, {first_q[19:0], 1'b0});
               OP_ATTEND:            a_lines_q <= stored({1'b0, m[12:0]}, third_q[20:0]);
-              default:              a_lines_q <= {1'b0, third_q[20:4]};
+              OP_CORRECT:           a_lines_q <= {6'd0, k[15:4]};
+              default:              a_lines_q <= integers(third_q);
             endcase
             case (d.kind)
-              OP_MULTIPLY: b_lines_q <= first_q[21:4];
+              OP_MULTIPLY: b_lines_q <= products(first_q[21:0]);
               OP_NORM:     b_lines_q <= 18'd1 + {2'b00, third_q[20:5]};
+              OP_LEVEL:    b_lines_q <= 18'd1 + {7'd0, k[15:5]};
               OP_ROPE:     b_lines_q <= {7'd0, k[15:5]};
-              default:     b_lines_q <= {1'b0, third_q[20:4]};
+              OP_PREDICT, OP_CORRECT: b_lines_q <= 18'd1;
+              default:     b_lines_q <= integers(third_q);
             endcase
             case (d.kind)
-              OP_MULTIPLY:               w_lines_q <= first_q[21:4];
+              OP_MULTIPLY:               w_lines_q <= products(first_q[21:0]);
               OP_EMBED:                  w_lines_q <= {6'd0, k[15:4]};
               OP_COPY:                   w_lines_q <= third_q[19:2];
               OP_GAIN:                   w_lines_q <= 18'd1 + {2'b00, third_q[20:5]};
               OP_ROW:                    w_lines_q <= {4'd0, k[15:2]};
-              OP_ACT, OP_SWIGLU, OP_NORM: w_lines_q <= activation(third_q[17:0]);
+              OP_ACT, OP_SWIGLU, OP_NORM, OP_TANH, OP_GEGLU: w_lines_q <= activation(third_q[17:0]);
               OP_STORE:                  w_lines_q <= stored({1'b0, first_q[12:0]}, third_q[20:0]);
-              default:                   w_lines_q <= {1'b0, third_q[20:4]};
+              default:                   w_lines_q <= integers(third_q);
             endcase
           end
           5'd5: third_q  <= product_q;
@@ -435,17 +468,20 @@ module npu_sequencer
               OP_ROW, OP_APPEND, OP_ATTEND:            wrong_q[WRONG_AUX] <= aux_q[15];
               default: ;
             endcase
-            factor_a_q <= {5'd0, layer_q};
+            factor_a_q <= {5'd0, d.sourced ? source_q[15:0] : layer_q};
             factor_b_q <= aux_q;
           end
           5'd1: begin
             wrong_q[WRONG_ODD]     <= d.odd;
             wrong_q[WRONG_SHAPE]   <= !shape_known_q;
-            wrong_q[WRONG_EPSILON] <= d.kind == OP_NORM && !epsilon_set_q;
+            wrong_q[WRONG_EPSILON] <= (takes_epsilon && !epsilon_set_q) || (d.kind == OP_CUT && !cut_set_q);
             wrong_q[WRONG_MATRIX]  <= is_matrix && (!descriptor_known_q || d.desc == 6'd63);
             wrong_q[WRONG_DESC]    <= !is_matrix && !is_vector && d.kind != OP_OUT && !descriptor_known_q;
             wrong_q[WRONG_OUTSIDE] <= is_kv && !around_q;
-            wrong_q[WRONG_FACTOR]  <= d.kind == OP_ATTEND && !factor_set_q;
+            wrong_q[WRONG_SOURCE]  <= d.sourced && !source_set_q;
+            wrong_q[WRONG_NUMBER]  <= d.sourced && source_q[31:16] != '0;
+            wrong_q[WRONG_FACTOR]  <= d.kind == OP_ATTEND && (!factor_set_q || (d.windowed && !window_set_q));
+            wrong_q[WRONG_WINDOW]  <= d.windowed && (window_q == '0 || window_q > 32'd65536);
             base_q <= descriptor_q[47:16];
             aux_q  <= descriptor_q[15:0];
             // The scales of a matrix.
@@ -539,6 +575,18 @@ module npu_sequencer
             FORM_MEMSET_EPSILON: begin
               epsilon_q     <= decoded_word_q[51:20];
               epsilon_set_q <= 1'b1;
+            end
+            FORM_MEMSET_WINDOW: begin
+              window_q     <= decoded_word_q[51:20];
+              window_set_q <= 1'b1;
+            end
+            FORM_MEMSET_SOURCE: begin
+              source_q     <= decoded_word_q[51:20];
+              source_set_q <= 1'b1;
+            end
+            FORM_MEMSET_CUT: begin
+              cut_q     <= decoded_word_q[51:20];
+              cut_set_q <= 1'b1;
             end
             default: begin
               factor_q     <= decoded_word_q[51:20];
@@ -665,6 +713,9 @@ module npu_sequencer
       descriptor_set_q <= '0;
       epsilon_set_q    <= 1'b0;
       factor_set_q     <= 1'b0;
+      window_set_q     <= 1'b0;
+      source_set_q     <= 1'b0;
+      cut_set_q        <= 1'b0;
       around_q         <= 1'b0;
       layer_q          <= '0;
       log_q            <= '0;

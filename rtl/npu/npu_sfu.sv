@@ -10,6 +10,16 @@
 // second pass does not wait for the division: its line of scale and exponent is the last to be written.
 // Nothing stalls behind a read: one that completes a line is asked for when the queue has room for it.
 //
+// Words of Gemma 3N take the stages of SWIGLU (a's line, an entry of a table or a factor that holds for all, a product) and of ADD:
+//
+//   TANH, GEGLU     table → between two entries → ±1 or a gate → as SWIGLU
+//   BLEND           both products of ROPE, by √½
+//   LEVEL           squares → npu_rms → for each factor of the gain: its product with the inverse → with a → shifted → line
+//   RESCALE         squares of a, of b → npu_rms twice → both factors' product instead of the gain's
+//   CUT             sum → mean → squares of what is beside it → root → times the deviations, by lane 0 → line
+//   PREDICT         lines of all streams → a coefficient and a line in a cycle → their sum → line
+//   CORRECT         what was found less the first stream → by a coefficient → beside the stream → line
+//
 // Stages are written from the last to the first, so that each reads the registers before they change.
 module npu_sfu
   import npu_pkg::*;
@@ -50,21 +60,37 @@ module npu_sfu
     logic second;       // read for the second time
     logic last;         // of its pass
     logic whole;        // of its pass, of the last head
+    logic middle;       // of the second pass of three
+    logic mine;         // of the stream that the sum is added to
+    logic opens;        // the first of a sum …
+    logic closes;       // … and the last
+    logic [1:0] stream;
   } tag_t;
 
   logic busy_q, done_q;
   // What the word is, known from its start.
-  logic sums_q;         // ADD, MUL, ROPE: a line of integers for each line of a
-  logic own_q;          // ADD, MUL, SWIGLU: a line of b for each line of a
-  logic shared_q;       // NORM, ROPE: one for two
-  logic factors_q, swiglu_q, norm_q, store_q;
+  logic sums_q;         // ADD, MUL, ROPE, BLEND: a line of integers for each line of a
+  logic own_q;          // ADD, MUL, SWIGLU, GEGLU, BLEND: a line of b for each line of a
+  logic shared_q;       // NORM, ROPE, LEVEL: one for two
+  logic factors_q;      // NORM, ROPE, ACT, BLEND: two products at once
+  logic gated_q;        // SWIGLU, GEGLU
+  logic measures_q;     // LEVEL, RESCALE, CUT: numbers are made when what holds for all of them is known
+  logic streams_q;      // PREDICT, CORRECT
+  logic norm_q, store_q, tanh_q, level_q, rescale_q, cut_q, copy_q, predict_q, correct_q;
+
+  // As many lines as a has, or as all streams have.
+  function automatic logic makes_integers(input npu_kind_t kind);
+    makes_integers = kind == OP_ADD || kind == OP_MUL || kind == OP_ROPE || kind == OP_LEVEL || kind == OP_BLEND || kind == OP_CUT
+                  || kind == OP_RESCALE || kind == OP_PREDICT || kind == OP_CORRECT;
+  endfunction
 
   assign idle_o = !busy_q;
   assign done_o = done_q;
   assign end_o  = UNIT_FINE;
 
   // ---------------------------------------------------------------- what is asked for
-  logic                 reading_q, pause_q, gain_q, b_next_q, odd_q, second_q, head_out_q;
+  logic                 reading_q, pause_q, hold_q, gain_q, b_next_q, odd_q, middle_q, second_q, head_out_q;
+  logic [1:0]           stream_q;
   logic [CHIP_BITS-1:0] a_q, b_q, begin_q;
   logic [12:0]          left_q, heads_q;
   logic [1:0]           quarter_q;
@@ -78,17 +104,31 @@ module npu_sfu
   // ---------------------------------------------------------------- stages
   logic [511:0]  held_q;                                  // the line of b
   logic [15:0]   exponent_q;
-  logic          table_valid_q, logistic_valid_q, swish_valid_q, factor_valid_q, number_valid_q, product_valid_q, value_valid_q, half_valid_q;
+  logic          table_valid_q, logistic_valid_q, swish_valid_q, sum_valid_q, factor_valid_q, number_valid_q, product_valid_q, value_valid_q, half_valid_q;
   /* verilator lint_off UNUSEDSIGNAL */  // not all of a tag goes all the way
-  tag_t          table_tag_q, logistic_tag_q, factor_tag_q, swish_tag_q, number_tag_q, product_tag_q, value_tag_q, half_tag_q;
+  tag_t          table_tag_q, logistic_tag_q, factor_tag_q, swish_tag_q, number_tag_q, product_tag_q, value_tag_q, half_tag_q, sum_tag_q;
   /* verilator lint_on UNUSEDSIGNAL */
-  logic [511:0]  gate_q, up_q, up_late_q;
+  logic [511:0]  gate_q, up_q, gate_late_q, up_wait_q, up_late_q, up_last_q;
   logic [255:0]  low_q, rise_q, part_q;
-  logic [511:0]  factor_q, number_q, other_q, third_q;    // number · factor (17 bits of each 32); other · third
+  logic [511:0]  factor_q, number_q, other_q;             // number · factor (17 bits of each 32); other · third
+  logic [527:0]  third_q, news_q;                         // 33 bits of each number
   logic [1023:0] first_product_q, second_product_q, value_q;
   logic [255:0]  squares4_q;
   logic          squares4_valid_q, squares4_last_q, squares_last_q;
   logic [63:0]   squares_q;
+  // What holds for all numbers of a word, or of a head.
+  logic          absolute_q, below_zero_q, waits_q, measured_q, fix_q, bound1_q, bound2_q, left_shift_q, far_q;
+  logic [15:0]   inverse_q, wanted_q;                     // RESCALE: the root of b, 16 bits
+  logic [4:0]    first_half_q;
+  logic signed [17:0] raw_q;
+  logic signed [25:0] mean_q;
+  logic signed [63:0] bound_q;
+  // PREDICT: a line of each stream, and where it is with them.
+  logic [511:0]  stream_lines_q [0:3];
+  logic          mixes_q, mix_last_q;
+  logic [1:0]    mix_into_q, mix_q;
+  logic [3:0]    mix_at_q;                                // coefficient
+  logic [1023:0] sum_q;
   logic [52:0]   magnitude_q;
   logic          sized_q;
   logic [5:0]    shift_q;
@@ -116,15 +156,22 @@ module npu_sfu
   logic [1:0]           line_part_q;
   logic [5:0]           side_part_q;
   logic                 line_full_q, side_full_q, head_owed_q, ended_q;
-  logic [CHIP_BITS-1:0] line_at_q, side_at_q;
+  logic [CHIP_BITS-1:0] line_at_q, line_begin_q, side_at_q;
+  logic [1:0]           line_stream_q;
 
-  logic                 rms_ready;
+  logic                 rms_ready, found;
+  logic [24:0]          mean;
+  /* verilator lint_off UNUSEDSIGNAL */  // of a root of b 16 bits
+  logic [31:0]          root;
+  /* verilator lint_on UNUSEDSIGNAL */
   logic [15:0]          inverse;
   logic [4:0]           half_up;
   npu_rms u_rms (
     .clk_i, .rst_ni, .start_i(squares_last_q), .squares_i(squares_q), .count_i(op_i.width), .epsilon_i(op_i.value),
-    .ready_o(rms_ready), .inverse_o(inverse), .half_o(half_up)
+    .mean_i(cut_q && !measured_q), .plain_i(cut_q),
+    .ready_o(rms_ready), .mean_o(mean), .root_o(root), .inverse_o(inverse), .half_o(half_up)
   );
+  assign found = waits_q && rms_ready;
 
   // ---------------------------------------------------------------- the queue of lines to be written
   logic [511:0]         queue_data [0:QueueLines-1];
@@ -139,23 +186,28 @@ module npu_sfu
   assign write_data_o  = write_data_q;
 
   /* verilator lint_off BLKSEQ */  // names for what is between two stages
-  logic                 push, pop, give, take, go, closes, put, put_last, note, note_last, a_comes, freed;
+  logic                 push, pop, give, go, closes, room, put, put_last, note, note_last, a_comes, a_detours, freed, last_stream;
+  logic [2:0]           take;
   logic [CHIP_BITS:0]   push_line;
-  logic [511:0]         push_data, next_line, next_side, lanes, lanes2, lanes3;
+  logic [511:0]         push_data, next_line, next_side, lanes, lanes2, near;
+  logic [527:0]         lanes3;
   logic [1023:0]        wide;
   logic [255:0]         halves, lows, rises, parts, fours;
   logic [127:0]         bytes;
   logic [15:0]          noted, h, signs;
   logic [75:0]          tops;
-  logic [14:0]          sizes, at;
+  logic [14:0]          sizes;
+  logic [15:0]          at;
   logic [52:0]          bits;
   logic [3:0]           down;
   logic [18:0]          best;
   logic [24:0]          dividend;
   logic [17:0]          rest;
   logic [31:0]          pair;
-  logic signed [31:0]   x, y;
+  logic signed [31:0]   x;
+  logic signed [32:0]   y;
   logic signed [16:0]   f;
+  tag_t                 tag;
   logic signed [63:0]   p;
 
   always_ff @(posedge clk_i) begin
@@ -173,8 +225,15 @@ module npu_sfu
         push        = 1'b1;
         push_line   = {1'b1, line_at_q};
         push_data   = line_q;
-        line_at_q   <= line_at_q + 1'b1;
         line_full_q <= 1'b0;
+        if (!streams_q) line_at_q <= line_at_q + 1'b1;
+        else begin
+          // A line of each stream, then the next one of each.
+          last_stream   = {1'b0, line_stream_q} + 3'd1 == op_i.heads[2:0];
+          line_stream_q <= last_stream ? '0 : line_stream_q + 1'b1;
+          line_at_q     <= last_stream ? line_begin_q + 1'b1 : line_at_q + CHIP_BITS'(op_i.width[16:4]);
+          if (last_stream) line_begin_q <= line_begin_q + 1'b1;
+        end
       end else if (side_full_q) begin
         push        = 1'b1;
         push_line   = {1'b0, side_at_q};
@@ -184,7 +243,7 @@ module npu_sfu
       end else if (head_owed_q && rms_ready) begin
         push        = 1'b1;
         push_line   = {1'b0, op_i.dst};
-        push_data   = {480'd0, (norm_q ? exponent_q + {11'd0, half_up} - 16'd46 : -16'd25) + {10'd0, shift_q}, norm_q ? inverse : 16'h8000};
+        push_data   = {480'd0, (norm_q ? exponent_q + {11'd0, half_up} - 16'd46 : tanh_q ? -16'd30 : -16'd25) + {10'd0, shift_q}, norm_q ? inverse : 16'h8000};
         head_owed_q <= 1'b0;
       end
       if (pop) begin
@@ -322,12 +381,23 @@ module npu_sfu
         block_or_q   <= sizes;
         block_last_q <= half_tag_q.last;
       end
-      half_valid_q <= value_valid_q && value_tag_q.second;
+      half_valid_q <= value_valid_q && value_tag_q.second && !measures_q;
       if (value_valid_q) begin
         if (value_tag_q.second) begin
-          for (int k = 0; k < 16; k++) halves[16*k +: 16] = half_of(value_q[64*k +: 64], shift_q);
-          half_q     <= halves;
-          half_tag_q <= value_tag_q;
+          for (int k = 0; k < 16; k++) begin
+            p = shifted_of(value_q[64*k +: 64], shift_q);
+            halves[16*k +: 16] = half_of(p);
+            lanes[32*k +: 32]  = bound_residual(p);
+          end
+          if (measures_q) begin
+            line_q      <= lanes;
+            line_full_q <= 1'b1;
+            if (value_tag_q.last) hold_q <= 1'b0;
+            if (value_tag_q.last && value_tag_q.whole) ended_q <= 1'b1;
+          end else begin
+            half_q     <= halves;
+            half_tag_q <= value_tag_q;
+          end
         end else begin
           // As many bits as the largest has.
           bits = magnitude_q;
@@ -344,20 +414,75 @@ module npu_sfu
       end
       if (value_valid_q && !value_tag_q.second) magnitude_q <= bits;
       sized_q <= value_valid_q && value_tag_q.last && !value_tag_q.second;
-      squares_last_q <= squares4_valid_q && squares4_last_q;
-      if (squares4_valid_q)
+      // A sum that may be below 0 is divided without its sign.
+      absolute_q     <= squares4_valid_q && squares4_last_q && cut_q && !measured_q;
+      squares_last_q <= (squares4_valid_q && squares4_last_q && !(cut_q && !measured_q)) || absolute_q;
+      if (absolute_q) begin
+        below_zero_q <= squares_q[63];
+        squares_q    <= squares_q[63] ? -squares_q : squares_q;
+      end else if (squares_last_q) squares_q <= '0;
+      else if (squares4_valid_q)
         squares_q <= squares_q + ((squares4_q[63:0] + squares4_q[127:64]) + (squares4_q[191:128] + squares4_q[255:192]));
 
+      // -------------------------------------------------------------- what holds for all numbers
+      if (squares_last_q) waits_q <= measures_q;
+      if (found) begin
+        waits_q      <= 1'b0;
+        measured_q   <= !level_q;
+        inverse_q    <= (rescale_q && measured_q) ? inverse_q : inverse;
+        first_half_q <= half_up;
+        wanted_q     <= root[30:15];
+        raw_q        <= level_q ? 18'sd36 - {{2{exponent_q[15]}}, exponent_q} - {13'd0, half_up} : 18'sd31 - {13'd0, first_half_q} + {13'd0, half_up};
+        if (!measured_q) mean_q <= below_zero_q ? -{1'b0, mean} : {1'b0, mean};
+        if (!level_q && !measured_q) hold_q <= 1'b0;
+        else if (!cut_q) fix_q <= 1'b1;
+      end
+      if (fix_q) begin
+        fix_q        <= 1'b0;
+        hold_q       <= 1'b0;
+        left_shift_q <= raw_q < 0;
+        far_q        <= raw_q < -18'sd26;
+        shift_q      <= (raw_q < -18'sd26) ? '0 : (raw_q < 0) ? 6'd26 + raw_q[5:0] : (raw_q > 18'sd63) ? 6'd63 : raw_q[5:0];
+      end
+      bound1_q <= found && cut_q && measured_q;
+      bound2_q <= bound1_q;
+      if (bound2_q) begin
+        p       = second_product_q[63:0];
+        bound_q <= 64'(mean_q) + (p >>> 21) + $signed({63'd0, p[20]});
+        hold_q  <= 1'b0;
+      end
+
+      // -------------------------------------------------------------- PREDICT, CORRECT: sums of products beside their stream
+      sum_valid_q <= product_valid_q && streams_q && product_tag_q.closes;
+      if (sum_valid_q) begin
+        for (int k = 0; k < 16; k++) begin
+          p = value_q[64*k +: 64];
+          lanes[32*k +: 32] = bound_residual(p + round10_any(sum_q[64*k +: 64]));
+        end
+        line_q      <= lanes;
+        line_full_q <= 1'b1;
+        if (sum_tag_q.last) ended_q <= 1'b1;
+      end
+      if (product_valid_q && streams_q) begin
+        for (int k = 0; k < 16; k++)
+          wide[64*k +: 64] = (product_tag_q.opens ? 64'd0 : sum_q[64*k +: 64]) + second_product_q[64*k +: 64];
+        sum_q     <= wide;
+        sum_tag_q <= product_tag_q;
+        if (product_tag_q.closes) value_q <= first_product_q;
+      end
+
       // -------------------------------------------------------------- what the products become
-      value_valid_q    <= product_valid_q && !sums_q;
-      squares4_valid_q <= product_valid_q && norm_q && !product_tag_q.second;
-      if (product_valid_q) begin
-        if (sums_q) begin
+      value_valid_q    <= product_valid_q && !sums_q && !streams_q && !cut_q && (!measures_q || product_tag_q.second);
+      squares4_valid_q <= product_valid_q && (norm_q || measures_q) && !product_tag_q.second;
+      if (product_valid_q && !streams_q) begin
+        if (sums_q || (cut_q && product_tag_q.second)) begin
           for (int k = 0; k < 16; k++) begin
             p = second_product_q[64*k +: 64];
             case (op_i.kind)
               OP_ADD:  lanes[32*k +: 32] = bound_residual(p);
               OP_MUL:  lanes[32*k +: 32] = bound32(round10(p));
+              OP_BLEND: lanes[32*k +: 32] = bound_residual(round16(first_product_q[64*k +: 64] + p));
+              OP_CUT:  lanes[32*k +: 32] = (p[63] && !copy_q) ? '0 : p[31:0];
               default: lanes[32*k +: 32] = bound32(round14((k % 2 == 0) ? first_product_q[64*k +: 64] - p : first_product_q[64*k +: 64] + p));
             endcase
           end
@@ -366,10 +491,12 @@ module npu_sfu
           if (product_tag_q.last && product_tag_q.whole) ended_q <= 1'b1;
         end else begin
           wide = first_product_q;
-          if (swiglu_q) for (int k = 0; k < 16; k++) wide[64*k +: 64] = round10(second_product_q[64*k +: 64]);
+          if (gated_q) for (int k = 0; k < 16; k++) wide[64*k +: 64] = round10(second_product_q[64*k +: 64]);
+          if (tanh_q || (measures_q && !left_shift_q)) wide = second_product_q;
+          else if (measures_q) for (int k = 0; k < 16; k++) wide[64*k +: 64] = raised(second_product_q[64*k +: 64], far_q);
           value_q     <= wide;
           value_tag_q <= product_tag_q;
-          if (norm_q && !product_tag_q.second) begin
+          if ((norm_q || measures_q) && !product_tag_q.second) begin
             for (int k = 0; k < 4; k++)
               fours[64*k +: 64] = (second_product_q[256*k +: 64] + second_product_q[256*k + 64 +: 64])
                                 + (second_product_q[256*k + 128 +: 64] + second_product_q[256*k + 192 +: 64]);
@@ -382,22 +509,30 @@ module npu_sfu
       // -------------------------------------------------------------- products
       product_valid_q <= number_valid_q && !store_q;
       stored_valid_q  <= number_valid_q && store_q && !number_tag_q.second;
-      if (number_valid_q) begin
-        product_tag_q <= number_tag_q;
-        if (op_i.kind == OP_ADD) begin
+      if (number_valid_q || bound1_q) begin
+        if (number_valid_q) product_tag_q <= number_tag_q;
+        if (op_i.kind == OP_ADD || (cut_q && number_tag_q.second && !bound1_q)) begin
           for (int k = 0; k < 16; k++) begin
             x = other_q[32*k +: 32];
-            y = third_q[32*k +: 32];
-            wide[64*k +: 64] = 64'(x) + 64'(y);
+            y = third_q[33*k +: 33];
+            wide[64*k +: 64] = 64'(x) + (cut_q ? -bound_q : 64'(y));
           end
           second_product_q <= wide;
-        end else if (sums_q || swiglu_q || (norm_q && !number_tag_q.second)) begin
+        end else if (sums_q || gated_q || tanh_q || measures_q || streams_q || (norm_q && !number_tag_q.second)) begin
           for (int k = 0; k < 16; k++) begin
             x = other_q[32*k +: 32];
-            y = third_q[32*k +: 32];
+            y = third_q[33*k +: 33];
             wide[64*k +: 64] = 64'(x) * 64'(y);
           end
           second_product_q <= wide;
+        end
+        if (correct_q || (predict_q && number_tag_q.mine)) begin
+          for (int k = 0; k < 16; k++) begin
+            x = predict_q ? other_q[32*k +: 32] : number_q[32*k +: 32];
+            y = third_q[33*k +: 33];
+            wide[64*k +: 64] = 64'(x) + (predict_q ? 64'sd0 : 64'(y));
+          end
+          first_product_q <= wide;
         end
         if (store_q) begin
           for (int k = 0; k < 16; k++) begin
@@ -411,16 +546,22 @@ module npu_sfu
         end
       end
 
-      // -------------------------------------------------------------- SWIGLU: swish, the logistic function, its table
-      a_comes = read_answer_i && !answer_tag_q.b && !answer_tag_q.gain;
-      number_valid_q <= swiglu_q ? swish_valid_q : a_comes;
+      // -------------------------------------------------------------- what takes a table, or a factor that holds for all
+      a_comes   = read_answer_i && !answer_tag_q.b && !answer_tag_q.gain && !predict_q;
+      a_detours = a_comes && (gated_q || tanh_q || correct_q || (measures_q && (cut_q ? answer_tag_q.middle : answer_tag_q.second)));
+      number_valid_q <= swish_valid_q || (correct_q && logistic_valid_q) || (a_comes && !a_detours) || mixes_q;
       if (swish_valid_q) begin
-        for (int k = 0; k < 16; k++) lanes[32*k +: 32] = bound32(round15(first_product_q[64*k +: 64]));
+        for (int k = 0; k < 16; k++) begin
+          p = first_product_q[64*k +: 64];
+          x = up_last_q[32*k +: 32];
+          lanes[32*k +: 32]  = gated_q ? bound32(round15(p)) : (level_q || rescale_q) ? x : p[31:0];
+          lanes3[33*k +: 33] = gated_q ? 33'(x) : tanh_q ? 33'd1 : p[32:0];
+        end
         other_q      <= lanes;
-        third_q      <= up_late_q;
+        third_q      <= lanes3;
         number_tag_q <= swish_tag_q;
       end
-      swish_valid_q <= swiglu_q && factor_valid_q;
+      swish_valid_q <= factor_valid_q && !factors_q;
       if (factor_valid_q) begin
         for (int k = 0; k < 16; k++) begin
           x = number_q[32*k +: 32];
@@ -429,21 +570,47 @@ module npu_sfu
         end
         first_product_q <= wide;
         swish_tag_q     <= factor_tag_q;
+        up_last_q       <= up_late_q;
       end
-      factor_valid_q <= swiglu_q ? logistic_valid_q : a_comes && factors_q;
+      factor_valid_q <= (logistic_valid_q && !correct_q) || (a_comes && factors_q);
       if (logistic_valid_q) begin
-        for (int k = 0; k < 16; k++)
-          lanes[32*k +: 32] = {16'd0, low_q[16*k +: 16]} + ((32'(rise_q[16*k +: 16]) * 32'(part_q[16*k +: 9]) + 32'd256) >> 9);
+        for (int k = 0; k < 16; k++) begin
+          x = gate_late_q[32*k +: 32];
+          lanes[32*k +: 32]  = cut_q ? 32'd1 : measures_q ? {16'd0, inverse_q}
+                             : {16'd0, low_q[16*k +: 16]} + ((32'(rise_q[16*k +: 16]) * 32'(part_q[16*k +: 9]) + 32'd256) >> 9);
+          lanes2[32*k +: 32] = cut_q ? x - 32'(mean_q) : tanh_q ? (x[31] ? -32'd1 : 32'd1) : x;
+          lanes3[33*k +: 33] = {held_q[{2'd0, logistic_tag_q.stream, 5'd31}], held_q[{2'd0, logistic_tag_q.stream, 5'd0} +: 32]};
+        end
         factor_q     <= lanes;
-        number_q     <= gate_q;
-        up_late_q    <= up_q;
+        number_q     <= lanes2;
+        up_late_q    <= up_wait_q;
         factor_tag_q <= logistic_tag_q;
+        if (correct_q) begin
+          // Its coefficient is the one that is 32 bits wide.
+          for (int k = 0; k < 16; k++) lanes[32*k +: 32] = lanes3[31:0];
+          other_q      <= lanes;
+          third_q      <= news_q;
+          number_tag_q <= logistic_tag_q;
+        end
       end
       logistic_valid_q <= table_valid_q;
       if (table_valid_q) begin
         for (int k = 0; k < 16; k++) begin
-          at   = logistic_at(gate_q[32*k +: 32]);
-          pair = SIGMOID[{1'b0, at[14:9], 4'd0} +: 32];
+          case (op_i.kind)
+            OP_TANH: begin
+              at   = tanh_at(gate_q[32*k +: 32]);
+              pair = {1'b0, TANH[15 * 32'(at[15:8]) + 15 +: 15], 1'b0, TANH[15 * 32'(at[15:8]) +: 15]};
+              at   = {7'd0, at[7:0], 1'b0};
+            end
+            OP_GEGLU: begin
+              at   = {1'b0, gelu_at(gate_q[32*k +: 32])};
+              pair = GELU[{1'b0, at[14:9], 4'd0} +: 32];
+            end
+            default: begin
+              at   = {1'b0, logistic_at(gate_q[32*k +: 32])};
+              pair = SIGMOID[{1'b0, at[14:9], 4'd0} +: 32];
+            end
+          endcase
           lows[16*k +: 16]  = pair[15:0];
           rises[16*k +: 16] = pair[31:16] - pair[15:0];
           parts[16*k +: 16] = {7'd0, at[8:0]};
@@ -451,23 +618,80 @@ module npu_sfu
         low_q          <= lows;
         rise_q         <= rises;
         part_q         <= parts;
+        gate_late_q    <= gate_q;
+        up_wait_q      <= up_q;
         logistic_tag_q <= table_tag_q;
+        if (correct_q && table_tag_q.mine) begin
+          for (int k = 0; k < 16; k++) begin
+            x = up_q[32*k +: 32];
+            y = {gate_q[32*k + 31], gate_q[32*k +: 32]};
+            lanes3[33*k +: 33] = 33'(x) - y;
+          end
+          news_q <= lanes3;
+        end
       end
-      table_valid_q <= swiglu_q && a_comes;
+      table_valid_q <= a_detours;
+
+      // -------------------------------------------------------------- PREDICT: a coefficient and a stream in a cycle
+      if (mixes_q) begin
+        for (int k = 0; k < 16; k++)
+          lanes3[33*k +: 33] = {held_q[{mix_at_q, 5'd31}], held_q[{mix_at_q, 5'd0} +: 32]};
+        other_q     <= stream_lines_q[mix_q];
+        third_q     <= lanes3;
+        last_stream = {1'b0, mix_q} + 3'd1 == op_i.heads[2:0];
+        tag         = '0;
+        tag.mine    = mix_q == mix_into_q;
+        tag.opens   = mix_q == '0;
+        tag.closes  = last_stream;
+        tag.last    = mix_last_q && last_stream && {1'b0, mix_into_q} + 3'd1 == op_i.heads[2:0];
+        number_tag_q <= tag;
+        mix_at_q     <= mix_at_q + 1'b1;
+        mix_q        <= last_stream ? '0 : mix_q + 1'b1;
+        if (last_stream) begin
+          mix_into_q <= mix_into_q + 1'b1;
+          if ({1'b0, mix_into_q} + 3'd1 == op_i.heads[2:0]) begin
+            mixes_q <= 1'b0;
+            hold_q  <= 1'b0;
+          end
+        end
+      end
+      if (read_answer_i && predict_q && !answer_tag_q.gain) begin
+        stream_lines_q[answer_tag_q.stream] <= read_data_i;
+        if (answer_tag_q.closes) begin
+          mixes_q    <= 1'b1;
+          mix_last_q <= answer_tag_q.last;
+          mix_q      <= '0;
+          mix_into_q <= '0;
+          mix_at_q   <= '0;
+        end
+      end
 
       // -------------------------------------------------------------- answers
+      if (found && cut_q && measured_q) begin
+        // Of CUT in lane 0: the root times the deviations.
+        other_q <= {480'd0, root};
+        third_q <= {495'd0, 1'b0, op_i.value};
+      end
       if (read_answer_i) begin
-        if (a_comes && swiglu_q) begin
-          gate_q      <= read_data_i;
-          up_q        <= held_q;
+        // Within what may be squared.
+        near = read_data_i;
+        if (norm_q || level_q || rescale_q) for (int k = 0; k < 16; k++) near[32*k +: 32] = within26(read_data_i[32*k +: 32]);
+        else if (cut_q && !copy_q)          for (int k = 0; k < 16; k++) near[32*k +: 32] = within24(read_data_i[32*k +: 32]);
+        halves = answer_tag_q.odd ? held_q[511:256] : held_q[255:0];
+        if (a_detours) begin
+          lanes = near;
+          if (level_q)        for (int k = 0; k < 16; k++) lanes[32*k +: 32] = {{16{halves[16*k + 15]}}, halves[16*k +: 16]};
+          else if (rescale_q) for (int k = 0; k < 16; k++) lanes[32*k +: 32] = {16'd0, wanted_q};
+          gate_q      <= lanes;
           table_tag_q <= answer_tag_q;
+          if (!correct_q) up_q <= measures_q ? near : held_q;
         end else if (a_comes) begin
           number_tag_q <= answer_tag_q;
           factor_tag_q <= answer_tag_q;
-          lanes2       = read_data_i;
-          lanes3       = norm_q ? read_data_i : held_q;
+          lanes2       = near;
+          for (int k = 0; k < 16; k++) lanes3[33*k +: 33] = (norm_q || measures_q) ? {near[32*k + 31], near[32*k +: 32]} : {held_q[32*k + 31], held_q[32*k +: 32]};
+          if (cut_q) for (int k = 0; k < 16; k++) lanes3[33*k +: 33] = 33'd1;
           if (factors_q) begin
-            halves = answer_tag_q.odd ? held_q[511:256] : held_q[255:0];
             case (op_i.kind)
               OP_NORM: for (int k = 0; k < 16; k++) lanes[32*k +: 32] = {{16{halves[16*k + 15]}}, halves[16*k +: 16]};
               OP_ROPE:
@@ -475,26 +699,37 @@ module npu_sfu
                   // Cosine and sine of its pair; the sine goes with the neighbour.
                   pair = halves[32*(k/2) +: 32];
                   lanes[32*k +: 32]  = {{16{pair[15]}}, pair[15:0]};
-                  lanes3[32*k +: 32] = {{16{pair[31]}}, pair[31:16]};
+                  lanes3[33*k +: 33] = {{17{pair[31]}}, pair[31:16]};
                   lanes2[32*k +: 32] = read_data_i[32*((k % 2 == 0) ? k + 1 : k - 1) +: 32];
+                end
+              OP_BLEND:
+                for (int k = 0; k < 16; k++) begin
+                  // √½.
+                  lanes[32*k +: 32]  = 32'(HALF_ROOT);
+                  lanes2[32*k +: 32] = held_q[32*k +: 32];
+                  lanes3[33*k +: 33] = 33'(HALF_ROOT);
                 end
               default: for (int k = 0; k < 16; k++) lanes[32*k +: 32] = 32'd1;
             endcase
-            number_q <= read_data_i;
+            number_q <= near;
             factor_q <= lanes;
           end
           other_q <= lanes2;
           third_q <= lanes3;
         end
-        if (answer_tag_q.gain)   exponent_q <= read_data_i[15:0];
-        else if (answer_tag_q.b) held_q     <= read_data_i;
+        if (answer_tag_q.gain && !streams_q) exponent_q <= read_data_i[15:0];
+        else if (answer_tag_q.b && correct_q && !answer_tag_q.gain) up_q <= read_data_i;
+        else if (answer_tag_q.b)             held_q <= read_data_i;
       end
 
       // -------------------------------------------------------------- reads
-      closes  = sums_q || (second_q && (quarter_q == '1 || (left_q == 13'd1 && heads_q == 13'd1)));
-      go      = reading_q && !pause_q && (!read_valid_q || read_ready_i) && (b_next_q || ((!closes || room_q != '0) && !head_out_q));
-      take    = go && !b_next_q && closes;
-      room_q  <= room_q + {2'd0, give} - {2'd0, take};
+      closes      = sums_q || correct_q || (second_q && (measures_q || quarter_q == '1 || (left_q == 13'd1 && heads_q == 13'd1)));
+      last_stream = {1'b0, stream_q} + 3'd1 == op_i.heads[2:0];
+      // Lines of all streams come of a line of each.
+      take        = b_next_q ? '0 : predict_q ? ((stream_q == '0) ? op_i.heads[2:0] : '0) : {2'd0, closes};
+      room        = room_q >= take;
+      go          = reading_q && !pause_q && !hold_q && (!read_valid_q || read_ready_i) && (b_next_q || (room && !head_out_q));
+      room_q      <= room_q + {2'd0, give} - (go ? take : '0);
       if (read_valid_q && read_ready_i) begin
         answer_tag_q <= read_tag_q;
         read_valid_q <= 1'b0;
@@ -504,13 +739,36 @@ module npu_sfu
       if (go) begin
         read_valid_q <= 1'b1;
         read_line_q  <= b_next_q ? b_q : a_q;
-        read_tag_q   <= {gain_q, b_next_q, odd_q, second_q, left_q == 13'd1, heads_q == 13'd1};
+        tag          = '0;
+        tag.gain     = gain_q;
+        tag.b        = b_next_q;
+        tag.odd      = odd_q;
+        tag.middle   = middle_q;
+        tag.second   = second_q;
+        tag.last     = left_q == 13'd1 && (!streams_q || last_stream);
+        tag.whole    = heads_q == 13'd1;
+        tag.mine     = stream_q == '0;
+        tag.opens    = 1'b1;
+        tag.closes   = last_stream || correct_q;
+        tag.stream   = stream_q;
+        read_tag_q   <= tag;
         if (b_next_q) begin
-          b_q      <= b_q + 1'b1;
-          b_next_q <= gain_q;
+          b_q      <= (gain_q && correct_q) ? op_i.a : b_q + 1'b1;
+          b_next_q <= gain_q && !level_q && !predict_q;
           gain_q   <= 1'b0;
+        end else if (streams_q) begin
+          // A line of each stream.
+          stream_q <= last_stream ? '0 : stream_q + 1'b1;
+          a_q      <= last_stream ? begin_q + 1'b1 : a_q + CHIP_BITS'(op_i.width[16:4]);
+          if (last_stream) begin
+            begin_q   <= begin_q + 1'b1;
+            left_q    <= left_q - 1'b1;
+            reading_q <= left_q != 13'd1;
+            b_next_q  <= correct_q;
+            hold_q    <= predict_q;
+          end
         end else begin
-          b_next_q <= own_q || (shared_q && odd_q);
+          b_next_q <= own_q || (shared_q && odd_q && (!level_q || second_q));
           odd_q    <= !odd_q;
           if (second_q) quarter_q <= quarter_q + 1'b1;
           head_out_q <= store_q && second_q;
@@ -519,7 +777,15 @@ module npu_sfu
             a_q    <= a_q + 1'b1;
           end else begin
             left_q <= op_i.width[16:4];
-            if (!sums_q && !second_q) begin
+            if (measures_q && !second_q) begin
+              // Behind what holds for all numbers.
+              hold_q   <= 1'b1;
+              middle_q <= !level_q && !middle_q;
+              second_q <= level_q || middle_q;
+              a_q      <= (rescale_q && !middle_q) ? op_i.b : begin_q;
+              b_q      <= op_i.b + 1'b1;
+              b_next_q <= level_q;
+            end else if (!sums_q && !second_q) begin
               // Once more. An activation's first value finds its shift, behind a cycle without a read.
               second_q <= 1'b1;
               b_q      <= norm_q ? op_i.b + 1'b1 : op_i.b;
@@ -532,31 +798,49 @@ module npu_sfu
               begin_q   <= a_q + 1'b1;
               b_q       <= op_i.b;
               a_q       <= a_q + 1'b1;
+              if (level_q) begin
+                // The next head's squares take the shorter way: not before this one's numbers are through.
+                b_next_q <= 1'b0;
+                hold_q   <= 1'b1;
+              end
             end
           end
         end
       end
     end else if (start_i) begin
       busy_q           <= 1'b1;
-      sums_q           <= op_i.kind == OP_ADD || op_i.kind == OP_MUL || op_i.kind == OP_ROPE;
-      own_q            <= op_i.kind == OP_ADD || op_i.kind == OP_MUL || op_i.kind == OP_SWIGLU;
-      shared_q         <= op_i.kind == OP_NORM || op_i.kind == OP_ROPE;
-      factors_q        <= op_i.kind == OP_NORM || op_i.kind == OP_ROPE || op_i.kind == OP_ACT;
-      swiglu_q         <= op_i.kind == OP_SWIGLU;
+      sums_q           <= op_i.kind == OP_ADD || op_i.kind == OP_MUL || op_i.kind == OP_ROPE || op_i.kind == OP_BLEND;
+      own_q            <= op_i.kind == OP_ADD || op_i.kind == OP_MUL || op_i.kind == OP_SWIGLU || op_i.kind == OP_GEGLU || op_i.kind == OP_BLEND;
+      shared_q         <= op_i.kind == OP_NORM || op_i.kind == OP_ROPE || op_i.kind == OP_LEVEL;
+      factors_q        <= op_i.kind == OP_NORM || op_i.kind == OP_ROPE || op_i.kind == OP_ACT || op_i.kind == OP_BLEND;
+      gated_q          <= op_i.kind == OP_SWIGLU || op_i.kind == OP_GEGLU;
+      measures_q       <= op_i.kind == OP_LEVEL || op_i.kind == OP_RESCALE || op_i.kind == OP_CUT;
+      streams_q        <= op_i.kind == OP_PREDICT || op_i.kind == OP_CORRECT;
       norm_q           <= op_i.kind == OP_NORM;
+      tanh_q           <= op_i.kind == OP_TANH;
+      level_q          <= op_i.kind == OP_LEVEL;
+      rescale_q        <= op_i.kind == OP_RESCALE;
+      cut_q            <= op_i.kind == OP_CUT;
+      copy_q           <= op_i.kind == OP_CUT && op_i.value == '0;
+      predict_q        <= op_i.kind == OP_PREDICT;
+      correct_q        <= op_i.kind == OP_CORRECT;
       store_q          <= op_i.kind == OP_STORE;
       reading_q        <= 1'b1;
       pause_q          <= 1'b0;
-      gain_q           <= op_i.kind == OP_NORM;
-      b_next_q         <= op_i.kind != OP_ACT && op_i.kind != OP_STORE;
+      hold_q           <= 1'b0;
+      // Of a gain the line with its exponent, of streams that of coefficients.
+      gain_q           <= op_i.kind == OP_NORM || op_i.kind == OP_LEVEL || op_i.kind == OP_PREDICT || op_i.kind == OP_CORRECT;
+      b_next_q         <= op_i.kind != OP_ACT && op_i.kind != OP_STORE && op_i.kind != OP_TANH && op_i.kind != OP_CUT && op_i.kind != OP_RESCALE;
       odd_q            <= 1'b0;
-      second_q         <= 1'b0;
+      middle_q         <= 1'b0;
+      second_q         <= op_i.kind == OP_CUT && op_i.value == '0;
+      stream_q         <= '0;
       head_out_q       <= 1'b0;
-      a_q              <= op_i.a;
-      begin_q          <= op_i.a;
+      a_q              <= (op_i.kind == OP_CORRECT) ? op_i.dst : op_i.a;
+      begin_q          <= (op_i.kind == OP_CORRECT) ? op_i.dst : op_i.a;
       b_q              <= op_i.b;
       left_q           <= op_i.width[16:4];
-      heads_q          <= op_i.heads;
+      heads_q          <= (op_i.kind == OP_PREDICT || op_i.kind == OP_CORRECT) ? 13'd1 : op_i.heads;
       quarter_q        <= '0;
       room_q           <= 3'(Rooms);
       table_valid_q    <= 1'b0;
@@ -572,6 +856,15 @@ module npu_sfu
       squares4_valid_q <= 1'b0;
       squares_last_q   <= 1'b0;
       squares_q        <= '0;
+      absolute_q       <= 1'b0;
+      waits_q          <= 1'b0;
+      measured_q       <= 1'b0;
+      fix_q            <= 1'b0;
+      bound1_q         <= 1'b0;
+      bound2_q         <= 1'b0;
+      bound_q          <= '0;
+      mixes_q          <= 1'b0;
+      sum_valid_q      <= 1'b0;
       magnitude_q      <= '0;
       sized_q          <= 1'b0;
       stored_valid_q   <= 1'b0;
@@ -593,7 +886,9 @@ module npu_sfu
       queue_count_q    <= '0;
       // Shifts lie behind the first line, scales on it; mantissas behind those.
       side_at_q        <= (op_i.kind == OP_STORE) ? op_i.dst : op_i.dst + 1'b1;
-      line_at_q        <= (op_i.kind == OP_ADD || op_i.kind == OP_MUL || op_i.kind == OP_ROPE) ? op_i.dst
+      line_begin_q     <= op_i.dst;
+      line_stream_q    <= '0;
+      line_at_q        <= makes_integers(op_i.kind) ? op_i.dst
                         : (op_i.kind == OP_STORE) ? op_i.dst + ((CHIP_BITS'(op_i.heads) + 15'd31) >> 5)
                         : op_i.dst + CHIP_BITS'((op_i.width + 17'd4095) >> 11);
     end
@@ -616,28 +911,30 @@ module npu_sfu
       if (write_ready_i) written_q <= written_q + 1;
     end
     if (read_valid_q) begin
-      if (rst_ni && 32'(CHIP_BITS'(read_line_q - op_i.a)) >= a_lines_q && 32'(CHIP_BITS'(read_line_q - op_i.b)) >= b_lines_q)
+      if (rst_ni && 32'(CHIP_BITS'(read_line_q - op_i.a)) >= a_lines_q && 32'(CHIP_BITS'(read_line_q - op_i.b)) >= b_lines_q
+          && !(correct_q && 32'(CHIP_BITS'(read_line_q - op_i.dst)) < makes_q))
         $fatal(1, "N2 npu_sfu: line %0d is read, which is of no operand", read_line_q);
     end
     if (busy_q) begin
       if (rst_ni && queue_count_q > 4'(QueueLines)) $fatal(1, "N2 npu_sfu: a line with no place for it");
     end
     if (done_q) begin
-      if (rst_ni && written_q != makes_q) $fatal(1, "N2 npu_sfu: %0d lines written, not %0d", written_q, makes_q);
+      if (rst_ni && written_q != makes_q) $fatal(1, "N2 npu_sfu: %0d lines written, not %0d, of kind %0d", written_q, makes_q, op_i.kind);
     end
     if (start_i) begin
       if (rst_ni && busy_q) $fatal(1, "N1 npu_sfu: started while it is busy");
-      if (rst_ni && (op_i.kind < OP_ADD || op_i.kind > OP_STORE)) $fatal(1, "N1 npu_sfu: started with a word of kind %0d", op_i.kind);
+      if (rst_ni && (op_i.kind < OP_ADD || op_i.kind == OP_ATTEND || op_i.kind > OP_CORRECT)) $fatal(1, "N1 npu_sfu: started with a word of kind %0d", op_i.kind);
       if (rst_ni && (op_i.heads == '0 || op_i.width == '0 || op_i.width[4:0] != '0 || (op_i.kind < OP_ROPE && op_i.heads != 13'd1)))
         $fatal(1, "N1 npu_sfu: started with %0d heads of %0d", op_i.heads, op_i.width);
       elements  = 32'(op_i.heads) * 32'(op_i.width);
       written_q <= '0;
-      makes_q   <= (op_i.kind == OP_ADD || op_i.kind == OP_MUL || op_i.kind == OP_ROPE) ? elements / 16
+      makes_q   <= makes_integers(op_i.kind) ? elements / 16
                  : (op_i.kind == OP_STORE) ? (32'(op_i.heads) + 31) / 32 + (elements + 63) / 64
                  : 1 + (elements + 2047) / 2048 + (elements + 63) / 64;
-      a_lines_q <= elements / 16;
-      b_lines_q <= (op_i.kind == OP_ROPE) ? 32'(op_i.width) / 32 : (op_i.kind == OP_NORM) ? 1 + elements / 32
-                 : (op_i.kind == OP_ACT || op_i.kind == OP_STORE) ? 0 : elements / 16;
+      a_lines_q <= ((op_i.kind == OP_CORRECT) ? 32'(op_i.width) : elements) / 16;
+      b_lines_q <= (op_i.kind == OP_ROPE) ? 32'(op_i.width) / 32 : (op_i.kind == OP_NORM || op_i.kind == OP_LEVEL) ? 1 + 32'(op_i.width) / 32
+                 : (op_i.kind == OP_PREDICT || op_i.kind == OP_CORRECT) ? 1
+                 : (op_i.kind == OP_ACT || op_i.kind == OP_STORE || op_i.kind == OP_TANH || op_i.kind == OP_CUT) ? 0 : elements / 16;
     end
   end
   /* verilator lint_on BLKSEQ */

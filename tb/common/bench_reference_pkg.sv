@@ -127,7 +127,8 @@ package bench_reference_pkg;
 
   // Lines of a block of keys and values: 32 tokens of all layers, of each head a line of scales and 32 of its width, twice.
   function automatic logic [63:0] ref_block_lines(input logic [511:0] header);
-    ref_block_lines = 64'(ref_shape(header, 1)) * 64'(ref_shape(header, 3)) * 64'(2 * (64 + 32 * ref_shape(header, 4))) / 64;
+    // Of the layers' word the upper half counts those with keys and values of their own; 0: all of them.
+    ref_block_lines = 64'((header[240 +: 16] == 0) ? header[224 +: 16] : header[240 +: 16]) * 64'(ref_shape(header, 3)) * 64'(2 * (64 + 32 * ref_shape(header, 4))) / 64;
   endfunction
 
   function automatic logic ref_runs(input logic [511:0] header);
@@ -135,13 +136,13 @@ package bench_reference_pkg;
     for (int k = 0; k < 8; k++) if (ref_shape(header, k) == 0) ref_runs = 1'b0;
     if (ref_shape(header, 0) % 32 != 0 || ref_shape(header, 4) % 32 != 0 || ref_shape(header, 5) % 32 != 0) ref_runs = 1'b0;
     if (ref_runs && ref_shape(header, 2) % ref_shape(header, 3) != 0) ref_runs = 1'b0;
-    if (ref_shape(header, 0) > 4096 || ref_shape(header, 1) > 4096 || ref_shape(header, 2) > 4096 || ref_shape(header, 4) > 256
+    if (ref_shape(header, 0) > 4096 || header[224 +: 16] == 0 || header[224 +: 16] > 4096 || header[240 +: 16] > header[224 +: 16] || ref_shape(header, 2) > 4096 || ref_shape(header, 4) > 256
         || ref_shape(header, 5) > 65536 || ref_shape(header, 6) > 1048576 || ref_shape(header, 7) > 65536) ref_runs = 1'b0;
   endfunction
 
   // And the header of the image that a sound HwImage names.
   function automatic logic ref_model_sound(input logic [511:0] header, input logic [511:0] record);
-    ref_model_sound = header[95:0] == {32'd1, 8'd0, "M", "L", "b", "r", "o", "o", "D"} && header[479:448] < 1048576 && ref_runs(header)
+    ref_model_sound = header[95:0] == {32'd2, 8'd0, "M", "L", "b", "r", "o", "o", "D"} && header[479:448] < 1048576 && ref_runs(header)
                    && header[191:128] <= record[191:128] && header[127:96] == record[255:224]
                    && ref_shape(header, 6) == record[287:256] && ref_shape(header, 7) == record[319:288]
                    && ref_block_lines(header) == 64'(record[351:320]);
@@ -151,13 +152,14 @@ package bench_reference_pkg;
   function automatic logic [511:0] ref_random_model();
     logic [31:0] kv_heads, sharing;
     ref_random_model         = '0;
-    ref_random_model[95:0]   = {32'd1, 8'd0, "M", "L", "b", "r", "o", "o", "D"};
+    ref_random_model[95:0]   = {32'd2, 8'd0, "M", "L", "b", "r", "o", "o", "D"};
     ref_random_model[127:96] = rnd();
     ref_random_model[191:128] = {32'd0, rnd() >> (4 + below(20))};
     kv_heads = chance(20) ? 32'd1 << below(13) : between(1, 40);
     sharing  = chance(30) ? 4096 / kv_heads : between(1, 4096 / kv_heads);
     ref_random_model[223:192] = chance(20) ? 4096 : 32 * between(1, 128);
     ref_random_model[255:224] = (chance(20) && kv_heads < 4096) ? 4096 : between(1, 64);   // lines of a block have 32 bits
+    if (chance(40)) ref_random_model[255:240] = 16'(between(1, int'(ref_random_model[239:224])));
     ref_random_model[287:256] = kv_heads * sharing;
     ref_random_model[319:288] = kv_heads;
     ref_random_model[351:320] = 32 * between(1, 8);

@@ -1,4 +1,4 @@
-// The whole NPU against the interpreter: tokens of `micro`, and programs by chance whose words depend on each other and now and then fail.
+// The whole NPU against the interpreter: tokens of `micro` and `micro-gemma`, and programs by chance whose words depend on each other and now and then fail.
 // Memory answers late, in its order, and stalls by chance. Behind each step everything is compared: token, log-probability, the word
 // that stopped it, on-chip memory, keys and values, output region.
 //   +calm     memory answers after 64 cycles, without stalls
@@ -14,8 +14,8 @@ module npu_top_tb;
   int   cycle;
   clock_reset #(.Limit(3000000)) u_clock (.clk_o(clk), .rst_no(rst_n), .cycle_o(cycle));
 
-  localparam int Lines  = 64;
-  localparam int Model  = 4096;
+  localparam int Lines  = 128;
+  localparam int Model  = 8192;
   localparam int Arena  = 1024;
   localparam int Table  = 8;
   localparam int Region = 8;

@@ -200,7 +200,8 @@ impl Reference {
     ) -> Option<KvDifference> {
         let shape = &version.model.shape;
         let place = Block { width: shape.head_width as u64 };
-        let heads = (0..shape.layers).flat_map(|layer| (0..shape.kv_heads).map(move |head| (layer, head)));
+        let heads =
+            (0..shape.kv_layers()).flat_map(|layer| (0..shape.kv_heads).map(move |head| (layer, head)));
         let differs = |position: usize, layer: usize, head: usize, part: usize| {
             let stored = self.cache.stored(layer, head, position)[part];
             let start = (layer * shape.kv_heads + head) as u64 * place.bytes();

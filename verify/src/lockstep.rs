@@ -105,7 +105,7 @@ struct Step {
 pub struct Lockstep {
     machine: Machine,
     program: Vec<u64>,
-    /// Of the model: layers, heads of keys and values, bytes of a block.
+    /// Of the model: layers with keys and values of their own, heads of keys and values, bytes of a block.
     layers: u64,
     heads: u64,
     place: Block,
@@ -128,7 +128,7 @@ impl Lockstep {
         Self {
             program: words.map(word).collect(),
             machine: Machine::new(Settings::default(), memory, 0),
-            layers: shape.layers as u64,
+            layers: shape.kv_layers() as u64,
             heads: shape.kv_heads as u64,
             place: Block { width: shape.head_width as u64 },
             block: image.block_bytes(),

@@ -61,9 +61,9 @@ pub struct Args {
     #[arg(long, value_name = "MODE", default_value = "keep", value_parser = publish_mode)]
     publish_mode: PolicyMode,
     /// Language model that the rollouts run (engine 1), as `doorbell model list` has it: prompts are drawn by the seed, tokens at temperature 1, and each device is
-    /// held to the oracle, log-probabilities, keys and values included; one device is enough
+    /// held to the oracle, log-probabilities, keys and values included; one device is enough. Without a name it is tiny
     #[cfg(feature = "lm")]
-    #[arg(long, conflicts_with_all = ["publish_every", "chaos"])]
+    #[arg(long, num_args = 0..=1, default_missing_value = crate::models::DEFAULT, conflicts_with_all = ["publish_every", "chaos"])]
     model: Option<String>,
     /// Hold each instruction of the RTL's NPU to the interpreter as it is done, and name the first that differs
     #[cfg(all(feature = "lm", feature = "rtl"))]

@@ -32,7 +32,7 @@ pub struct Args {
     /// What is asked; '-' is standard input
     prompt: String,
     /// A name (`doorbell model list`), an image, a GGUF file or a directory of Hugging Face
-    #[arg(long, default_value = "smollm2")]
+    #[arg(long, default_value = models::DEFAULT)]
     model: String,
     /// Device to run on; of those that there are the model has an engine for it
     #[arg(long, default_value = "model")]
@@ -60,9 +60,7 @@ pub struct Args {
 /// Generates.
 pub fn run(args: Args) -> Result<ExitCode, Failure> {
     let kind = Kind::parse(&args.device)?;
-    let sharpness = Sharpness::of(args.temperature).ok_or_else(|| {
-        Failure::input(format!("--temperature is {}; it must be 0, or 0.006 to 1000000", args.temperature))
-    })?;
+    let sharpness = models::sharpness(args.temperature)?;
     if args.threads == Some(0) {
         return Err(Failure::input("--threads is 0; it must be at least 1"));
     }

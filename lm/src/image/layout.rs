@@ -8,7 +8,7 @@ pub(super) const MAGIC: [u8; 8] = *b"DoorbLM\0";
 /// Of the layout.
 pub(super) const VERSION: u32 = 2;
 /// Bytes of the header, and of an entry of the directory behind it.
-pub(super) const HEADER: usize = 128;
+pub const HEADER: usize = 128;
 pub(super) const ENTRY: usize = 32;
 /// Everything begins at a multiple of this, rows of weights too.
 pub(super) const ALIGNMENT: usize = 64;

@@ -43,12 +43,11 @@ fn long(bytes: &[u8], at: usize) -> u64 {
     u64::from_le_bytes(bytes[at..at + 8].try_into().expect("eight bytes"))
 }
 
-/// What Gemma 3N's shape has besides, which the other's has as zeros.
-fn gemma(bytes: &[u8]) -> Option<Gemma> {
-    let at = |index: usize| word(bytes, 64 + 4 * index) as usize;
-    let gemma =
-        Gemma { embedding: at(0), laurel: at(1), window: at(2), global: at(3), own: at(4), cut: at(5) };
-    (gemma.embedding != 0).then_some(gemma)
+/// What Gemma 3N's shape has besides, which the other's has as zeros; `own` are the layers with keys and values of their own.
+fn gemma(bytes: &[u8], own: usize) -> Option<Gemma> {
+    let words = [0, 1, 2, 3, 4].map(|index| word(bytes, 64 + 4 * index) as usize);
+    let [embedding, laurel, window, global, cut] = words;
+    (own != 0 || words != [0; 5]).then_some(Gemma { embedding, laurel, window, global, own, cut })
 }
 
 /// The header, from the first 128 bytes at least.
@@ -71,14 +70,14 @@ pub fn header(bytes: &[u8]) -> Result<Header, FileError> {
     let at = |index: usize| word(bytes, 24 + 4 * index) as usize;
     let shape = Shape {
         width: at(0),
-        layers: at(1),
+        layers: at(1) & 0xFFFF,
         heads: at(2),
         kv_heads: at(3),
         head_width: at(4),
         hidden: at(5),
         vocabulary: at(6),
         context: at(7),
-        gemma: gemma(bytes),
+        gemma: gemma(bytes, at(1) >> 16),
     };
     if let Some(problem) = shape.refusal() {
         return Err(wrong("header", problem));

@@ -31,7 +31,8 @@ pub(super) fn write(image: &Image) -> Vec<u8> {
     let shape = &model.shape;
     let words = [
         shape.width,
-        shape.layers,
+        // Both halves have 16 bits: refusal sees to that.
+        shape.layers | shape.gemma.map_or(0, |gemma| gemma.own) << 16,
         shape.heads,
         shape.kv_heads,
         shape.head_width,
@@ -49,7 +50,7 @@ pub(super) fn write(image: &Image) -> Vec<u8> {
         bytes[at..at + 4].copy_from_slice(&(word as u32).to_le_bytes());
     }
     if let Some(gemma) = shape.gemma {
-        let words = [gemma.embedding, gemma.laurel, gemma.window, gemma.global, gemma.own, gemma.cut];
+        let words = [gemma.embedding, gemma.laurel, gemma.window, gemma.global, gemma.cut];
         for (word, at) in words.into_iter().zip((64..).step_by(4)) {
             bytes[at..at + 4].copy_from_slice(&(word as u32).to_le_bytes());
         }

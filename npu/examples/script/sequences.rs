@@ -71,8 +71,10 @@ fn named() -> (String, Vec<String>) {
         from[start..].split('"').next().expect("a string").to_owned()
     };
     let set = quoted(text.split("const SET").nth(1).expect("MEMSETs"));
-    let cases =
-        text.split("#[case").skip(1).filter(|part| part.trim_start_matches([':', '(', ')']).contains('"'));
+    // What stands in the attributes themselves: behind those of parameters, which have nothing in them, are functions.
+    let attributes = text.split("#[case").skip(1).filter(|part| !part.starts_with(']'));
+    let attributes = attributes.filter_map(|part| part.split(")]").next());
+    let cases = attributes.filter(|part| part.contains('"'));
     let known =
         |line: &str| line.starts_with('.') || FORMS.iter().any(|form| line.starts_with(form.mnemonic));
     (set, cases.map(quoted).filter(|lines| known(lines)).collect())
@@ -88,18 +90,20 @@ fn word(draws: &mut Draws) -> String {
     let (weights, matrix, table) = (pick(&[0]), pick(&[0]), pick(&[8]));
     let flag = |draws: &mut Draws, name| if draws.chance(50) { name } else { "" };
     let sync = flag(draws, "async");
-    match draws.below(18) {
+    match draws.below(24) {
         0 | 1 => format!(
-            "gemv dest={x} src={y} desc={weights} shape={matrix} lanes={} {} {}",
+            "gemv dest={x} src={y} desc={weights} shape={} lanes={} {} {}",
+            draws.one(&[matrix, matrix, 1]),
             draws.below(32),
             flag(draws, "acc"),
             flag(draws, "scale")
         ),
         2 => format!(
-            "head src={y} desc={weights} shape={} {} {}",
+            "head src={y} desc={weights} shape={} {} {} {}",
             draws.one(&[0, 0, 0, 1]),
             flag(draws, "first"),
-            flag(draws, "last")
+            flag(draws, "last"),
+            flag(draws, "cap")
         ),
         3 => format!(
             "memcpy.in dest={x} src={} desc={} shape={words} {sync}",
@@ -119,7 +123,26 @@ fn word(draws: &mut Draws) -> String {
         12 => format!("vec.act dst={x} a={y} shape={vector}"),
         13 => format!("vec.rope dst={x} a={} b={z} shape={head}", draws.one(&[x, y])),
         14 => format!("vec.store dst={x} a={y} shape={head}"),
-        15 | 16 => format!("attn dst={x} src={y} shape={head} desc={kv}"),
+        15 | 16 => format!(
+            "attn dst={x} src={y} shape={head} desc={kv} {} {}",
+            flag(draws, "window"),
+            flag(draws, "source")
+        ),
+        17 => format!("vec.level dst={x} a={} b={z} shape={head}", draws.one(&[x, y])),
+        18 => format!("vec.{} dst={x} a={} shape={vector}", draws.one(&["tanh", "cut"]), draws.one(&[x, y])),
+        19 => format!(
+            "vec.{} dst={x} a={} b={} shape={vector}",
+            draws.one(&["blend", "rescale", "geglu"]),
+            draws.one(&[x, y]),
+            draws.one(&[x, z])
+        ),
+        20 => format!("vec.predict dst={x} a={} b={z} shape={head}", draws.one(&[x, y])),
+        21 => format!("vec.correct dst={x} a={y} b={z} shape={head}"),
+        22 => format!(
+            "memset.{} value={}",
+            draws.one(&["window", "source", "cut"]),
+            draws.one(&[0u32, 1, 2, 3, 65_535, 65_536, 65_537, u32::MAX])
+        ),
         _ => format!(
             "memset.desc index={} base={} aux={}",
             draws.below(64),

@@ -1,4 +1,4 @@
-//! Steps for the bench of the whole NPU: tokens of `micro`, and programs by chance over a few lines, so that most words depend on each other, and
+//! Steps for the bench of the whole NPU: tokens of `micro` and of `micro-gemma`, and programs by chance over a few lines, so that most words depend on each other, and
 //! some fail at what a context brings along. Each with all that it leaves behind.
 //!
 //! A line is a letter and numbers in hexadecimal:
@@ -13,8 +13,8 @@
 //! Where something is answered with an error, the step may end so as well.
 
 use doorbell_lm::image::{entries, header};
-use doorbell_lm::micro;
 use doorbell_lm::sample::Sharpness;
+use doorbell_lm::{Image, micro, micro_gemma};
 use doorbell_npu::arithmetic::Speed;
 use doorbell_npu::compile;
 use doorbell_npu::layout::LINE;
@@ -25,7 +25,7 @@ use super::sequences::log;
 use super::{Draws, line_hex};
 
 /// Of on-chip memory, as the bench has it.
-const LINES: u32 = 64;
+const LINES: u32 = 128;
 /// Of the output region.
 const REGION: usize = 8;
 
@@ -110,9 +110,8 @@ impl Case {
     }
 }
 
-/// Some tokens: the first ones of a sequence, and some at the edges of blocks.
-fn tokens(draws: &mut Draws) {
-    let image = micro();
+/// Some tokens: the first ones of a sequence, and some at the edges of blocks and of windows.
+fn tokens(draws: &mut Draws, image: &Image, positions: &[(u32, bool)]) {
     let bytes = image.to_bytes();
     let (header, all) = (header(&bytes).expect("an image"), entries(&bytes).expect("an image"));
     let program =
@@ -127,7 +126,7 @@ fn tokens(draws: &mut Draws) {
     let line = program.start as usize / LINE;
     let mut case = Case::new(draws, memory, program.words, line, program.block * u64::from(blocks), table);
     let mut token = draws.below(64) as u32;
-    for (position, silent) in [(0, false), (1, true), (2, false), (31, false), (32, false), (95, false)] {
+    for &(position, silent) in positions {
         token = case.step(draws, token, position, silent).unwrap_or(draws.below(64) as u32);
     }
 }
@@ -139,7 +138,13 @@ fn drawn(draws: &mut Draws) {
          memset.fmap index=3 m=1 n=4 k=4\nmemset.weight index=0 m=1 n=64 k=64\nmemset.desc index=0 base=1 aux=-20\n\
          memset.fmap index=4 m=1 n=40 k=16\nmemset.desc index=5 base=3 aux=3\n\
          memset.desc index=1 base=65 aux=0\nmemset.desc index=2 base=3 aux=5\nmemset.desc index=3 base=140 aux=70\n\
-         memset.desc index=4 base=0 aux=0\nmemset.epsilon value=10\nmemset.factor value=16715\nlayers count=2 words=0 desc=4\n",
+         memset.weight index=1 m=1 n=37 k=64\nmemset.desc index=4 base=0 aux=0\nmemset.epsilon value=10\nmemset.factor value=16715\n",
+    );
+    text += &format!(
+        "memset.window value={}\nmemset.source value={}\nmemset.cut value={}\nlayers count=2 words=0 desc=4\n",
+        draws.from(1, 40),
+        draws.below(2),
+        draws.one(&[0, 107_797])
     );
     // One of these fails: copies of them stand among others.
     let fails = draws.chance(25);
@@ -148,7 +153,7 @@ fn drawn(draws: &mut Draws) {
         let (x, y) = (line(), line());
         let z = 64 + line();
         let sync = if draws.chance(80) { "async" } else { "" };
-        let row = match draws.below(17) {
+        let row = match draws.below(25) {
             0 | 1 => format!("gemv dest={x} src={z} desc=0 shape=0 lanes=0 scale"),
             2 | 3 => {
                 format!("gemv dest={x} src={z} desc=0 shape=0 lanes=0 acc {}", draws.one(&["scale", ""]))
@@ -172,10 +177,22 @@ fn drawn(draws: &mut Draws) {
                 format!("memcpy.out dest={} src={x} shape=3 {sync}", draws.below(if fails { 7 } else { 5 }))
             }
             14 => format!("memcpy.kv src={z} desc=3 shape=1 {sync}"),
-            15 => format!("attn dst={x} src={z} shape=1 desc=3"),
+            15 | 16 => format!(
+                "attn dst={x} src={z} shape=1 desc=3 {}",
+                draws.one(&["", "window", "source", "window source"])
+            ),
+            17 => format!("gemv dest={x} src={z} desc=0 shape=1 lanes=0 scale"),
+            18 => format!("vec.level dst={x} a={} b={z} shape=1", draws.one(&[x, y])),
+            19 => format!("vec.tanh dst={z} a={x} shape=0"),
+            20 => format!("vec.geglu dst={z} a={x} b={y} shape=0"),
+            21 => format!("vec.{} dst={x} a={x} b={z} shape=0", draws.one(&["blend", "rescale"])),
+            22 => format!("vec.cut dst={x} a={} shape=0", draws.one(&[x, y])),
+            23 => format!("vec.predict dst={x} a={} b={z} shape=1", draws.one(&[x, y])),
+            24 => format!("vec.correct dst={x} a={} b={z} shape=1", if x == y { z } else { y }),
             _ => format!(
-                "head src={z} desc=0 shape=0 {} last",
-                if fails && draws.chance(30) { "" } else { "first" }
+                "head src={z} desc=0 shape=0 {} last {}",
+                if fails && draws.chance(30) { "" } else { "first" },
+                draws.one(&["", "cap"])
             ),
         };
         text += &(row + "\n");
@@ -198,10 +215,13 @@ fn drawn(draws: &mut Draws) {
     case.step(draws, token, position.min(if fails { u32::MAX } else { 39 }), false);
 }
 
-/// `micro` first, then programs by chance.
+/// `micro` and `micro-gemma` first, then programs by chance.
 pub fn print(seed: u64, count: u64) {
     let mut draws = Draws(seed);
-    tokens(&mut draws);
+    let micros = [(0, false), (1, true), (2, false), (31, false), (32, false), (95, false)];
+    tokens(&mut draws, &micro(), &micros);
+    let gemmas = [(0, false), (1, true), (2, false), (40, false), (41, false), (72, false), (127, false)];
+    tokens(&mut draws, &micro_gemma(), &gemmas);
     for _ in 0..count {
         drawn(&mut draws);
     }

@@ -1,5 +1,7 @@
 //! What the KV engine does: a stored query against blocks of 32 stored tokens, joined by two bins.
 
+use std::ops::Range;
+
 use doorbell_lm::number::{clamp, round_divide, round_shift};
 use doorbell_lm::weight_of;
 
@@ -41,13 +43,12 @@ impl Joined {
         Self { bins: [(0, vec![0; width]), (0, vec![0; width])], highest: None }
     }
 
-    /// Adds the first `tokens` of a block of what is kept of one head.
-    pub fn add(&mut self, query: &Query<'_>, block: &[u8], tokens: usize, speed: Speed) {
+    /// Adds some tokens of a block of what is kept of one head: 0 to 32 of it, those that are seen.
+    pub fn add(&mut self, query: &Query<'_>, block: &[u8], tokens: Range<u64>, speed: Speed) {
         let width = self.bins[0].1.len();
         let place = Block { width: width as u64 };
         let scale = |part, token| u16_at(block, place.scale(part, token) as usize);
         let mantissas = |part, token| &block[place.mantissas(part, token) as usize..][..width];
-        let tokens = 0..tokens as u64;
         let scores: Vec<i64> =
             tokens.clone().map(|token| query.score(mantissas(0, token), scale(0, token))).collect();
         let Some(&largest) = scores.iter().max() else { return };

@@ -1,9 +1,9 @@
 //! What the SFU does: 16 lanes, a line of 32-bit numbers a cycle, in one or two passes.
 
-use doorbell_lm::number::{FRACTION, bits, clamp, isqrt, round_divide, round_shift};
-use doorbell_lm::ops::{BLOCK, MANTISSA, RESIDUAL, STORED, swish};
+use doorbell_lm::number::{FRACTION, bits, clamp, round_divide, round_shift};
+use doorbell_lm::ops::{self, BLOCK, MANTISSA, RESIDUAL, STORED, gelu, swish};
 
-use crate::layout::{LINE, i16_at, whole};
+use crate::layout::{i16_at, whole};
 
 /// The activation of `count` values times `scale` · 2^`exponent`, as lines.
 ///
@@ -37,19 +37,15 @@ pub fn swiglu(gate: &[i32], up: &[i32]) -> Vec<u8> {
     activate(gate.len(), product, 1 << 15, -15 - FRACTION)
 }
 
-/// The activation of x · gain / √(mean x² + ε); `gain` as its lines, ε with 20 fraction bits.
-///
-/// The sum of squares and the largest product come from the same first pass.
-pub fn normalise(x: &[i32], gain: &[u8], epsilon: u32) -> Vec<u8> {
-    let count = x.len() as u64;
-    let squares = x.iter().fold(0u64, |sum, &value| sum.wrapping_add(u64::from(value.unsigned_abs()).pow(2)));
-    let mean = (squares.wrapping_add(count / 2) / count).wrapping_add(epsilon.into()).max(1);
-    let up = 62u32.saturating_sub(bits(mean)) / 2 * 2;
-    let root = isqrt(mean << up);
-    let inverse = ((1u64 << 46) / root).min(65_535) as u16;
-    let exponent = i32::from(i16_at(gain, 0)) - FRACTION - 36 + up as i32 / 2;
-    let factor = |k: usize| i64::from(i16_at(gain, LINE + 2 * k));
-    activate(x.len(), |k| i64::from(x[k]) * factor(k), inverse, exponent)
+/// The activation of [gelu(gate) · up >> 10].
+pub fn geglu(gate: &[i32], up: &[i32]) -> Vec<u8> {
+    let product = |k: usize| round_shift(i64::from(gelu(gate[k])) * i64::from(up[k]), FRACTION);
+    activate(gate.len(), product, 1 << 15, -15 - FRACTION)
+}
+
+/// The activation of tanh, which has 15 fraction bits.
+pub fn tanh(values: &[i32]) -> Vec<u8> {
+    activate(values.len(), |k| ops::tanh(values[k]), 1 << 15, -15 - 15)
 }
 
 /// A head's rotation: its pairs are neighbours; `turns` as its line.

@@ -1,5 +1,7 @@
 //! What a word's engine reads, and what it writes.
 
+use doorbell_lm::ops::BLOCK;
+
 use super::context::{Context, Sample, Sampler};
 use super::work::{Function, KvAt, MatrixAt, Work};
 use crate::arithmetic::{self, Factor, Joined, Multipliers, Prepared, Query, Speed};
@@ -104,11 +106,15 @@ impl Memories<'_> {
                 })
             }
             Work::Vector { function, dst, a, b, heads, width } => {
-                Ok(Effect::chip(dst, vector(function, a, b, heads, width, context)))
+                let bytes = match function {
+                    Function::Predict | Function::Correct => {
+                        streams(function, [dst, a, b], heads, width, context)
+                    }
+                    _ => vector(function, a, b, heads, width, context),
+                };
+                Ok(Effect::chip(dst, bytes))
             }
-            Work::Attend { dst, src, heads, kv, factor } => {
-                Ok(Effect::chip(dst, self.attend(src, heads, kv, factor, context)?))
-            }
+            Work::Attend { dst, .. } => Ok(Effect::chip(dst, self.attend(work, context)?)),
             Work::Multiply { .. } | Work::Head { .. } => unreachable!("they go by rows"),
         }
     }
@@ -148,19 +154,18 @@ impl Memories<'_> {
         rows.into_iter().zip(contexts).map(|(rows, context)| finish(work, rows, context)).collect()
     }
 
-    fn attend(
-        &self,
-        src: u32,
-        heads: u32,
-        kv: KvAt,
-        factor: u32,
-        context: &Context,
-    ) -> Result<Vec<u8>, Fault> {
+    fn attend(&self, work: &Work, context: &Context) -> Result<Vec<u8>, Fault> {
+        let Work::Attend { src, heads, kv, factor, window, .. } = *work else {
+            unreachable!("nothing else attends")
+        };
         let (stored, width) = (context.lines(src, layout::stored(heads.into(), kv.width.into())), kv.width);
         let first = layout::stored_scales(heads.into()) as usize * LINE;
         let tokens = u64::from(context.position) + 1;
-        let blocks = (0..tokens.div_ceil(32)).map(|entry| block(context, kv, entry as u32));
-        let blocks: Vec<u64> = blocks.collect::<Result<_, _>>()?;
+        // Blocks of which nothing is seen are not even looked up.
+        let seen = window.map_or(0, |window| tokens.saturating_sub(window.into()));
+        let blocks =
+            (seen / 32..tokens.div_ceil(32)).map(|entry| Ok((entry, block(context, kv, entry as u32)?)));
+        let blocks: Vec<(u64, u64)> = blocks.collect::<Result<_, _>>()?;
         let mut means = Vec::with_capacity((heads * width) as usize);
         for head in 0..heads as usize {
             let query = Query {
@@ -171,10 +176,10 @@ impl Memories<'_> {
             let shared = head / (heads / kv.heads) as usize;
             let bytes = kv.head().bytes();
             let mut joined = Joined::new(width as usize);
-            for (number, &start) in blocks.iter().enumerate() {
+            for &(entry, start) in &blocks {
                 let at = context.arena.base + start + kv.layer + shared as u64 * bytes;
-                let here = (tokens - 32 * number as u64).min(32);
-                joined.add(&query, &self.kv[at as usize..][..bytes as usize], here as usize, self.speed);
+                let here = seen.saturating_sub(32 * entry)..(tokens - 32 * entry).min(32);
+                joined.add(&query, &self.kv[at as usize..][..bytes as usize], here, self.speed);
             }
             means.extend(joined.mean());
         }
@@ -183,7 +188,10 @@ impl Memories<'_> {
 }
 
 /// What becomes of the rows of a product.
-fn finish(work: &Work, rows: Vec<i32>, context: &Context) -> Result<Effect, Fault> {
+fn finish(work: &Work, mut rows: Vec<i32>, context: &Context) -> Result<Effect, Fault> {
+    if matches!(work, Work::Multiply { .. }) {
+        rows.resize(rows.len().next_multiple_of(BLOCK), 0);
+    }
     match *work {
         Work::Multiply { dst, accumulate: true, .. } => {
             let before = context.lines(dst, layout::integers(rows.len() as u64));
@@ -191,7 +199,10 @@ fn finish(work: &Work, rows: Vec<i32>, context: &Context) -> Result<Effect, Faul
             Ok(Effect::chip(dst, write_integers(sums)))
         }
         Work::Multiply { dst, .. } => Ok(Effect::chip(dst, write_integers(rows))),
-        Work::Head { first, last, .. } => {
+        Work::Head { first, last, cap, .. } => {
+            if cap {
+                rows.iter_mut().for_each(|logit| *logit = arithmetic::softcap(*logit));
+            }
             let begun = if first { Some(Sampler::default()) } else { context.sampler.clone() };
             let mut sampler = begun.ok_or(Fault::NoFirst)?;
             let at = sampler.logits.len() as u64 * 4;
@@ -249,6 +260,18 @@ fn vector(function: Function, a: u32, b: u32, heads: u32, width: u32, context: &
         Function::Multiply => each(arithmetic::multiply),
         Function::Activate => arithmetic::plain(&integers(a)),
         Function::Swiglu => arithmetic::swiglu(&integers(a), &integers(b)),
+        Function::Tanh => arithmetic::tanh(&integers(a)),
+        Function::Geglu => arithmetic::geglu(&integers(a), &integers(b)),
+        Function::Blend => each(arithmetic::blend),
+        Function::Cut(deviations) => write_integers(arithmetic::cut(&integers(a), deviations)),
+        Function::Rescale(epsilon) => {
+            write_integers(arithmetic::rescale(&integers(a), &integers(b), epsilon))
+        }
+        Function::Level(epsilon) => {
+            let gain = context.lines(b, layout::gain(width as u64));
+            let heads = integers(a);
+            write_integers(heads.chunks(width).flat_map(|head| arithmetic::level(head, gain, epsilon)))
+        }
         Function::Normalise(epsilon) => {
             arithmetic::normalise(&integers(a), context.lines(b, layout::gain(count)), epsilon)
         }
@@ -263,5 +286,19 @@ fn vector(function: Function, a: u32, b: u32, heads: u32, width: u32, context: &
             let scales = whole(scales.into_iter().flat_map(u16::to_le_bytes).collect());
             [scales, whole(mantissas.concat())].concat()
         }
+        Function::Predict | Function::Correct => unreachable!("they are of streams"),
     }
+}
+
+fn streams(function: Function, [dst, a, b]: [u32; 3], count: u32, width: u32, context: &Context) -> Vec<u8> {
+    let integers = |line, count: u32| -> Vec<i32> {
+        let lines = context.lines(line, layout::integers(count.into()));
+        read_integers(lines).take(count as usize).collect()
+    };
+    write_integers(match function {
+        Function::Predict => {
+            arithmetic::predict(&integers(a, count * width), &integers(b, count * count), count as usize)
+        }
+        _ => arithmetic::correct(&integers(dst, count * width), &integers(a, width), &integers(b, count)),
+    })
 }

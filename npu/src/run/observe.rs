@@ -87,18 +87,19 @@ impl Trace {
         &self.records
     }
 
-    /// By context, then step, then in the order of the program: the order in which words completed does not matter.
-    fn in_order(&self) -> Vec<Record> {
+    /// By context, then step, then in the order of the program: the order in which words completed does not matter. `loops` are places of first
+    /// words.
+    fn in_order(&self, loops: &[u32]) -> Vec<Record> {
         let mut records = self.records.clone();
-        // Outside of the loop a word comes ahead of all layers or behind them, by its place.
-        let looped = records.iter().filter(|record| record.place.layer.is_some());
-        let first = looped.map(|record| record.place.pc).min().unwrap_or(u32::MAX);
         records.sort_by_cached_key(|record| {
             let place = record.place;
             let turn = match place.layer {
-                Some(layer) => 1 + u32::from(layer),
-                None if place.pc < first => 0,
-                None => u32::MAX,
+                Some(layer) => {
+                    let of = loops.iter().rev().find(|&&first| first <= place.pc);
+                    (of.copied().unwrap_or_default(), layer)
+                }
+                // Outside of a loop a word comes ahead of all layers or behind them, by its place.
+                None => (place.pc, 0),
             };
             (place.context, place.position, turn, place.pc)
         });
@@ -107,7 +108,8 @@ impl Trace {
 
     /// The first word, in program order, that did not do the same in both.
     pub fn divergence(&self, found: &Self) -> Option<Divergence> {
-        let (expected, found) = (self.in_order(), found.in_order());
+        let loops = loops(self.records.iter().chain(&found.records));
+        let (expected, found) = (self.in_order(&loops), found.in_order(&loops));
         let longest = expected.len().max(found.len());
         let pair = |index: usize| (expected.get(index).copied(), found.get(index).copied());
         (0..longest).map(pair).find(|(expected, found)| expected != found).map(|(expected, found)| {
@@ -115,6 +117,17 @@ impl Trace {
             Divergence { expected: place(expected), found: place(found) }
         })
     }
+}
+
+/// Places of the first words of loops. Between two of them stand `next` and `layers`, of which there are no records; where a loop sets something
+/// of its own, in two words or more at once, it counts as two.
+fn loops<'r>(records: impl Iterator<Item = &'r Record>) -> Vec<u32> {
+    let mut places: Vec<u32> =
+        records.filter(|record| record.place.layer.is_some()).map(|record| record.place.pc).collect();
+    places.sort_unstable();
+    places.dedup();
+    let begins = |(at, &place): (usize, &u32)| at == 0 || place - places[at - 1] > 2;
+    places.iter().enumerate().filter(|&pair| begins(pair)).map(|(_, &place)| place).collect()
 }
 
 /// Where two runs part: the same word with other writes, or other words.

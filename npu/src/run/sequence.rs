@@ -1,5 +1,7 @@
 //! The sequencer: fetches words, executes MEMSET and CTRL itself, and makes all others ready for their engines, in order.
 
+use doorbell_lm::STREAMS;
+
 use super::work::{Engine, Function, KvAt, MatrixAt, Range, Work, aligned, in_memory};
 use crate::isa::{Fault, Form};
 use crate::layout::{self, LINE};
@@ -115,15 +117,19 @@ pub struct Sequencer<'m> {
     around: Option<Loop>,
     shapes: [[Option<Shape>; 64]; 2],
     descriptors: [Option<Descriptor>; 64],
-    registers: [Option<u32>; 2],
+    registers: [Option<u32>; 5],
     /// Words that it executed itself.
     pub(super) own: u64,
 }
 
 const FMAP: usize = 0;
 const WEIGHT: usize = 1;
+/// Registers, by their numbers in MEMSET.
 const EPSILON: usize = 0;
 const FACTOR: usize = 1;
+const WINDOW: usize = 2;
+const SOURCE: usize = 3;
+const CUT: usize = 4;
 
 impl<'m> Sequencer<'m> {
     /// At the first word, with nothing set; contexts have `lines` lines.
@@ -137,7 +143,7 @@ impl<'m> Sequencer<'m> {
             around: None,
             shapes: [[None; 64]; 2],
             descriptors: [None; 64],
-            registers: [None; 2],
+            registers: [None; 5],
             own: 0,
         }
     }
@@ -198,8 +204,7 @@ impl<'m> Sequencer<'m> {
                 let descriptor = Descriptor { base: get("base") as u32, aux: get("aux") as i16 };
                 self.descriptors[get("index") as usize] = Some(descriptor);
             }
-            "memset.epsilon" => self.registers[EPSILON] = Some(get("value") as u32),
-            _ => self.registers[FACTOR] = Some(get("value") as u32),
+            _ => self.registers[(word >> 52 & 63) as usize] = Some(get("value") as u32),
         }
     }
 
@@ -264,8 +269,12 @@ impl<'m> Sequencer<'m> {
         Ok(matrix)
     }
 
-    /// The layer's keys and values.
-    fn kv(&self, index: u64, heads: u64, width: u64) -> Result<KvAt, Fault> {
+    fn register(&self, number: usize) -> Result<u32, Fault> {
+        self.registers[number].ok_or(Fault::RegisterUnset)
+    }
+
+    /// Keys and values of this layer, or of the one that register `source` names.
+    fn kv(&self, index: u64, heads: u64, width: u64, of_source: bool) -> Result<KvAt, Fault> {
         let descriptor = self.descriptor(index)?;
         if self.around.is_none() {
             return Err(Fault::NoLoop);
@@ -273,7 +282,12 @@ impl<'m> Sequencer<'m> {
         let (heads, width) = (dimension(heads, 1, 4096)?, dimension(width, 32, 256)?);
         let (block, stride) = (descriptor.byte(), descriptor.stride()?);
         let needed = u64::from(heads) * layout::Block { width: width.into() }.bytes();
-        let layer = u64::from(self.layer) * stride;
+        // A layer has 16 bits, as in a loop.
+        let number = match of_source {
+            true => dimension_from(self.register(SOURCE)?.into(), 0, u16::MAX.into())?,
+            false => self.layer.into(),
+        };
+        let layer = u64::from(number) * stride;
         if needed > stride || layer + needed > block {
             return Err(Fault::BlockTooSmall { needed: layer + needed });
         }
@@ -294,8 +308,9 @@ impl<'m> Sequencer<'m> {
             "gemv" if get("max") == 0 => {
                 let [dst, src] = [aligned(get("dest"))?, aligned(get("src"))?];
                 let matrix = self.matrix(get("desc"), get("shape"))?;
-                dimension(matrix.rows.into(), 32, 65_504)?;
                 let (accumulate, scaled) = (get("acc") == 1, get("scale") == 1);
+                // Rows are filled up to a multiple of 32 with zeros, which is nothing to add to what is there.
+                dimension(matrix.rows.into(), if accumulate { 32 } else { 1 }, 65_504)?;
                 Ok(Work::Multiply { dst, src, matrix, accumulate, scaled })
             }
             "memcpy.in" => {
@@ -336,7 +351,7 @@ impl<'m> Sequencer<'m> {
                 if shape.m != 2 {
                     return Err(Fault::BadLength { value: shape.m });
                 }
-                Ok(Work::Append { src, kv: self.kv(get("desc"), shape.n, shape.k)? })
+                Ok(Work::Append { src, kv: self.kv(get("desc"), shape.n, shape.k, false)? })
             }
             "memcpy.out" => {
                 let src = aligned(get("src"))?;
@@ -346,21 +361,26 @@ impl<'m> Sequencer<'m> {
             "attn" => {
                 let shape = self.shape(FMAP, get("shape"))?;
                 let heads = dimension(shape.m, 1, 4096)?;
-                let kv = self.kv(get("desc"), shape.n, shape.k)?;
+                let kv = self.kv(get("desc"), shape.n, shape.k, get("source") == 1)?;
                 if heads % kv.heads != 0 {
                     return Err(Fault::BadLength { value: shape.n });
                 }
-                let factor = self.registers[FACTOR].ok_or(Fault::RegisterUnset)?;
-                Ok(Work::Attend { dst: get("dst") as u32, src: get("src") as u32, heads, kv, factor })
+                let factor = self.register(FACTOR)?;
+                let window = match get("window") {
+                    0 => None,
+                    _ => Some(dimension_from(self.register(WINDOW)?.into(), 1, 65_536)?),
+                };
+                let [dst, src] = ["dst", "src"].map(|name| get(name) as u32);
+                Ok(Work::Attend { dst, src, heads, kv, factor, window })
             }
             "head" => {
                 let matrix = self.matrix(get("desc"), get("shape"))?;
-                let (first, last) = (get("first") == 1, get("last") == 1);
+                let [first, last, cap] = ["first", "last", "cap"].map(|name| get(name) == 1);
                 if !last {
                     // Blocks of 32 logits do not go over a word's end.
                     dimension(matrix.rows.into(), 32, 1 << 20)?;
                 }
-                Ok(Work::Head { src: get("src") as u32, matrix, first, last })
+                Ok(Work::Head { src: get("src") as u32, matrix, first, last, cap })
             }
             _ if word >> 60 == 5 => self.vector(form, word),
             _ => Err(Fault::NotBuilt),
@@ -370,24 +390,42 @@ impl<'m> Sequencer<'m> {
     fn vector(&self, form: &Form, word: u64) -> Result<Work, Fault> {
         let get = |name| form.get(word, name) as u32;
         let shape = self.shape(FMAP, get("shape").into())?;
-        let epsilon = || self.registers[EPSILON].ok_or(Fault::RegisterUnset);
-        let (function, by_head) = match form.mnemonic {
-            "vec.add" => (Function::Add, false),
-            "vec.mul" => (Function::Multiply, false),
-            "vec.act" => (Function::Activate, false),
-            "vec.swiglu" => (Function::Swiglu, false),
-            "vec.norm" => (Function::Normalise(epsilon()?), false),
-            "vec.rope" => (Function::Rotate, true),
-            _ => (Function::Store, true),
+        // What a register holds is looked at ahead of lengths.
+        let (function, of) = match form.mnemonic {
+            "vec.add" => (Function::Add, Of::Numbers(65_536)),
+            "vec.mul" => (Function::Multiply, Of::Numbers(65_536)),
+            "vec.act" => (Function::Activate, Of::Numbers(65_536)),
+            "vec.swiglu" => (Function::Swiglu, Of::Numbers(65_536)),
+            "vec.norm" => (Function::Normalise(self.register(EPSILON)?), Of::Numbers(65_536)),
+            "vec.rope" => (Function::Rotate, Of::Heads(4096, 256)),
+            "vec.store" => (Function::Store, Of::Heads(4096, 256)),
+            "vec.level" => (Function::Level(self.register(EPSILON)?), Of::Heads(4096, 4096)),
+            "vec.tanh" => (Function::Tanh, Of::Numbers(65_536)),
+            "vec.geglu" => (Function::Geglu, Of::Numbers(65_536)),
+            "vec.blend" => (Function::Blend, Of::Numbers(65_536)),
+            "vec.cut" => (Function::Cut(self.register(CUT)?), Of::Numbers(65_536)),
+            "vec.rescale" => (Function::Rescale(self.register(EPSILON)?), Of::Numbers(4096)),
+            "vec.predict" => (Function::Predict, Of::Heads(STREAMS as u64, 4096)),
+            "vec.correct" => (Function::Correct, Of::Heads(STREAMS as u64, 4096)),
+            name => unreachable!("{name} is no VEC"),
         };
-        let (heads, width) = if by_head {
-            (dimension(shape.m * shape.n, 1, 4096)?, dimension(shape.k, 32, 256)?)
-        } else {
-            (1, dimension(shape.m * shape.n * shape.k, 32, 65_536)?)
+        let (heads, width) = match of {
+            Of::Heads(heads, width) => {
+                (dimension(shape.m * shape.n, 1, heads)?, dimension(shape.k, 32, width)?)
+            }
+            Of::Numbers(most) => (1, dimension(shape.m * shape.n * shape.k, 32, most)?),
         };
         let b = if form.field("b").is_some() { get("b") } else { 0 };
         Ok(Work::Vector { function, dst: get("dst"), a: get("a"), b, heads, width })
     }
+}
+
+/// What a shape counts for a word, and how much of it there may be.
+enum Of {
+    /// Numbers, all of them.
+    Numbers(u64),
+    /// Heads or streams, and channels of each.
+    Heads(u64, u64),
 }
 
 enum Done {
@@ -399,6 +437,14 @@ enum Done {
 /// A dimension: a multiple of `unit`, not 0, at most `most`.
 fn dimension(value: u64, unit: u64, most: u64) -> Result<u32, Fault> {
     if value == 0 || !value.is_multiple_of(unit) || value > most {
+        return Err(Fault::BadLength { value });
+    }
+    Ok(value as u32)
+}
+
+/// What a register holds, from `least` to `most`.
+fn dimension_from(value: u64, least: u64, most: u64) -> Result<u32, Fault> {
+    if !(least..=most).contains(&value) {
         return Err(Fault::BadLength { value });
     }
     Ok(value as u32)

@@ -66,22 +66,90 @@ pub enum Function {
     Rotate,
     /// Heads of a, stored.
     Store,
+    /// Heads of a, normalised each, times the gain b, as integers; ε.
+    Level(u32),
+    /// Activation of tanh of a.
+    Tanh,
+    /// Activation of gelu(a) · b.
+    Geglu,
+    /// √½ (a + b).
+    Blend,
+    /// What a is above its mean and so many deviations.
+    Cut(u32),
+    /// a with the root mean square of b; ε.
+    Rescale(u32),
+    /// Streams a by coefficients b.
+    Predict,
+    /// Streams at the destination by what was found, a, and coefficients b.
+    Correct,
 }
 
 /// What a word does; addresses of on-chip operands in lines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[expect(missing_docs, reason = "fields are those of the words, with shapes and descriptors put in")]
 pub enum Work {
-    Copy { dst: u32, from: u64, lines: u32 },
-    Gain { dst: u32, from: u64, exponent: i16, lines: u32 },
-    Row { dst: u32, from: u64, stride: u64, rows: u32, lines: u32 },
-    Embed { dst: u32, matrix: MatrixAt },
-    Append { src: u32, kv: KvAt },
-    Out { src: u32, to: u64, lines: u32 },
-    Multiply { dst: u32, src: u32, matrix: MatrixAt, accumulate: bool, scaled: bool },
-    Vector { function: Function, dst: u32, a: u32, b: u32, heads: u32, width: u32 },
-    Attend { dst: u32, src: u32, heads: u32, kv: KvAt, factor: u32 },
-    Head { src: u32, matrix: MatrixAt, first: bool, last: bool },
+    Copy {
+        dst: u32,
+        from: u64,
+        lines: u32,
+    },
+    Gain {
+        dst: u32,
+        from: u64,
+        exponent: i16,
+        lines: u32,
+    },
+    Row {
+        dst: u32,
+        from: u64,
+        stride: u64,
+        rows: u32,
+        lines: u32,
+    },
+    Embed {
+        dst: u32,
+        matrix: MatrixAt,
+    },
+    Append {
+        src: u32,
+        kv: KvAt,
+    },
+    Out {
+        src: u32,
+        to: u64,
+        lines: u32,
+    },
+    Multiply {
+        dst: u32,
+        src: u32,
+        matrix: MatrixAt,
+        accumulate: bool,
+        scaled: bool,
+    },
+    Vector {
+        function: Function,
+        dst: u32,
+        a: u32,
+        b: u32,
+        heads: u32,
+        width: u32,
+    },
+    /// `window` is how many of the last positions are seen; without one all are.
+    Attend {
+        dst: u32,
+        src: u32,
+        heads: u32,
+        kv: KvAt,
+        factor: u32,
+        window: Option<u32>,
+    },
+    Head {
+        src: u32,
+        matrix: MatrixAt,
+        first: bool,
+        last: bool,
+        cap: bool,
+    },
 }
 
 /// Lines of a context, or a layer's keys and values.
@@ -132,19 +200,31 @@ impl Work {
             Self::Out { src, lines: count, .. } => vec![lines(src, count.into())],
             Self::Multiply { dst, src, matrix, accumulate, .. } => {
                 let mut reads = vec![lines(src, layout::activation(matrix.columns.into()))];
-                reads.extend(accumulate.then(|| lines(dst, layout::integers(matrix.rows.into()))));
+                reads.extend(accumulate.then(|| lines(dst, layout::products(matrix.rows.into()))));
                 reads
             }
-            Self::Vector { function, a, b, heads, width, .. } => {
-                let count = u64::from(heads) * u64::from(width);
+            Self::Vector { function, dst, a, b, heads, width } => {
+                let [streams, channels] = [heads, width].map(u64::from);
+                let count = streams * channels;
                 let other = match function {
-                    Function::Add | Function::Multiply | Function::Swiglu => Some(layout::integers(count)),
+                    Function::Add
+                    | Function::Multiply
+                    | Function::Swiglu
+                    | Function::Geglu
+                    | Function::Blend
+                    | Function::Rescale(_) => Some(layout::integers(count)),
                     Function::Normalise(_) => Some(layout::gain(count)),
-                    Function::Rotate => Some(layout::turns(width.into())),
-                    Function::Activate | Function::Store => None,
+                    Function::Level(_) => Some(layout::gain(channels)),
+                    Function::Rotate => Some(layout::turns(channels)),
+                    Function::Predict => Some(layout::integers(streams * streams)),
+                    Function::Correct => Some(layout::integers(streams)),
+                    Function::Activate | Function::Store | Function::Tanh | Function::Cut(_) => None,
                 };
-                let first = lines(a, layout::integers(count));
-                [Some(first), other.map(|count| lines(b, count))].into_iter().flatten().collect()
+                let is_correct = function == Function::Correct;
+                let first = lines(a, layout::integers(if is_correct { channels } else { count }));
+                // What is written is read too, behind the others.
+                let last = is_correct.then(|| lines(dst, layout::integers(count)));
+                [Some(first), other.map(|count| lines(b, count)), last].into_iter().flatten().collect()
             }
             Self::Attend { src, heads, kv, .. } => {
                 vec![lines(src, layout::stored(heads.into(), kv.width.into())), Range::Kv(kv.layer)]
@@ -162,14 +242,24 @@ impl Work {
             Self::Embed { dst, matrix } => Some(lines(dst, layout::integers(matrix.columns.into()))),
             Self::Append { kv, .. } => Some(Range::Kv(kv.layer)),
             Self::Out { .. } | Self::Head { .. } => None,
-            Self::Multiply { dst, matrix, .. } => Some(lines(dst, layout::integers(matrix.rows.into()))),
+            Self::Multiply { dst, matrix, .. } => Some(lines(dst, layout::products(matrix.rows.into()))),
             Self::Vector { function, dst, heads, width, .. } => {
                 let count = u64::from(heads) * u64::from(width);
                 let written = match function {
-                    Function::Add | Function::Multiply | Function::Rotate => layout::integers(count),
-                    Function::Activate | Function::Swiglu | Function::Normalise(_) => {
-                        layout::activation(count)
-                    }
+                    Function::Add
+                    | Function::Multiply
+                    | Function::Rotate
+                    | Function::Level(_)
+                    | Function::Blend
+                    | Function::Cut(_)
+                    | Function::Rescale(_)
+                    | Function::Predict
+                    | Function::Correct => layout::integers(count),
+                    Function::Activate
+                    | Function::Swiglu
+                    | Function::Normalise(_)
+                    | Function::Tanh
+                    | Function::Geglu => layout::activation(count),
                     Function::Store => layout::stored(heads.into(), width.into()),
                 };
                 Some(lines(dst, written))
@@ -190,14 +280,25 @@ impl Work {
             }
         }
         let Some(written) = self.writes() else { return Ok(()) };
-        // What is read and written line by line may be the same lines.
-        let in_place = match *self {
-            Self::Vector { function: Function::Add | Function::Multiply | Function::Rotate, .. } => true,
+        let clash = |(place, read): (usize, &Range)| {
+            read.meets(written) && !(self.in_place(place) && *read == written)
+        };
+        if self.reads().iter().enumerate().any(clash) { Err(Fault::Overlap) } else { Ok(()) }
+    }
+
+    /// Whether one of [`Work::reads`], by its place, may be the lines that are written: each line of it is read, for the last time, before it is
+    /// written.
+    fn in_place(&self, read: usize) -> bool {
+        match *self {
+            Self::Vector { function, .. } => match function {
+                Function::Add | Function::Multiply | Function::Rotate | Function::Blend => true,
+                Function::Level(_) | Function::Cut(_) | Function::Rescale(_) | Function::Predict => read == 0,
+                Function::Correct => read == 2,
+                _ => false,
+            },
             Self::Multiply { accumulate, .. } => accumulate,
             _ => false,
-        };
-        let clash = |read: &Range| read.meets(written) && !(in_place && *read == written);
-        if self.reads().iter().any(clash) { Err(Fault::Overlap) } else { Ok(()) }
+        }
     }
 }
 

@@ -83,7 +83,7 @@ impl Observer for Logits {
 pub fn assert_same_kv(machine: &Machine, image: &Image, program: &Program, number: usize, cache: &Cache) {
     let (shape, context) = (image.model.shape, &machine.contexts[number]);
     let place = Block { width: shape.head_width as u64 };
-    for layer in 0..shape.layers {
+    for layer in 0..shape.kv_layers() {
         for head in 0..shape.kv_heads {
             for position in 0..cache.len() {
                 let stored = cache.stored(layer, head, position);

@@ -165,7 +165,7 @@ impl Pipeline {
         while let Some(id) = self.queues.done.pop() {
             moved = true;
             let life = self.lives.get_mut(id)?;
-            let (index, produced) = (life.group, life.produced);
+            let (index, produced, appended) = (life.group, life.produced, life.appended);
             let ended_itself = life.outcome.is_some() && !life.aborted;
             let why = match (life.failure, life.stale) {
                 _ if life.aborted => Some(Unstored::Aborted),
@@ -177,7 +177,8 @@ impl Pipeline {
             self.release_blocks(id)?;
             self.unlink(id)?;
             let group = &mut self.groups[index as usize];
-            let tokens = u64::from(group.prompt_tokens) + u64::from(produced);
+            // Blocks were taken for what was asked for, however soon it ended.
+            let tokens = u64::from(group.prompt_tokens) + u64::from(appended);
             let tokens = tokens - u64::from(self.language.is_some());
             self.blocks_alone += tokens.div_ceil(self.kv.block_tokens().into());
             group.left -= 1;

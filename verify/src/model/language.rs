@@ -12,7 +12,7 @@ use doorbell_engine::Step;
 use doorbell_host::memory::BusFault;
 use doorbell_host::registers::{Region, Session};
 use doorbell_lm::fast::Runner;
-use doorbell_lm::image::{Header, header};
+use doorbell_lm::image::{HEADER, Header, header};
 use doorbell_lm::ops::Stored;
 use doorbell_lm::sample::{Draw, Sharpness, sample};
 use doorbell_lm::{Cache, Image, Model, Oracle, Shape};
@@ -98,7 +98,7 @@ impl Weights {
 
         let start = base.wrapping_add(image.offset);
         let Header { shape, check, length, .. } =
-            header(&bytes(bus, start, RECORD)?).map_err(|_| BAD_POLICY)?;
+            header(&bytes(bus, start, HEADER as u64)?).map_err(|_| BAD_POLICY)?;
         let agrees = length <= image.program_at
             && check == image.image_check
             && shape.vocabulary == image.vocabulary as usize
@@ -145,9 +145,9 @@ impl Weights {
     }
 }
 
-/// Bytes of a block: keys and values of 32 tokens in all layers.
+/// Bytes of a block: keys and values of 32 tokens in all layers that have their own.
 fn block_bytes(shape: &Shape) -> u64 {
-    (shape.layers * shape.kv_heads) as u64 * Block { width: shape.head_width as u64 }.bytes()
+    (shape.kv_layers() * shape.kv_heads) as u64 * Block { width: shape.head_width as u64 }.bytes()
 }
 
 /// So many bytes of memory, whole words.
@@ -258,10 +258,10 @@ impl Sequence {
 
     /// Where keys (part 0) and values (1) of a token lie in a block, by layer and head: byte of the scale, and of the mantissas.
     fn places(&self, token: u32) -> impl Iterator<Item = [u64; 2]> + use<> {
-        let Shape { layers, kv_heads, head_width, .. } = self.weights.model.shape;
-        let block = Block { width: head_width as u64 };
+        let shape = &self.weights.model.shape;
+        let (heads, block) = (shape.kv_layers() * shape.kv_heads, Block { width: shape.head_width as u64 });
         let token = u64::from(token);
-        (0..(layers * kv_heads) as u64).flat_map(move |head| {
+        (0..heads as u64).flat_map(move |head| {
             let start = head * block.bytes();
             [0, 1].map(|part| [start + block.scale(part, token), start + block.mantissas(part, token)])
         })
@@ -289,7 +289,7 @@ impl Sequence {
         let heads = self.weights.model.shape.kv_heads;
         for position in 0..end {
             let block = self.block_of(position)?;
-            let mut stored = Vec::with_capacity(2 * heads * self.weights.model.shape.layers);
+            let mut stored = Vec::with_capacity(2 * heads * self.weights.model.shape.kv_layers());
             for place in self.places(position % BLOCK_TOKENS) {
                 stored.push(Held::read(bus, block, place, self.width())?.stored());
             }

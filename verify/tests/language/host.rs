@@ -10,8 +10,9 @@ use doorbell_host::language::{LanguageRegions, language_policy};
 use doorbell_host::platform::Platform;
 use doorbell_host::{Device, Driver, QueueConfig};
 use doorbell_lm::sample::Sharpness;
-use doorbell_lm::{Image, micro};
+use doorbell_lm::{Image, micro, micro_gemma};
 use doorbell_npu::Published;
+use doorbell_npu::layout::Block;
 use doorbell_verify::language::{Reference, Sampling, Version};
 use doorbell_verify::oracle::Oracle;
 
@@ -27,7 +28,7 @@ const AREA: u64 = 4096;
 /// What lies between two sequences in the KV region.
 const SLOT: u64 = 256;
 /// Bytes of the MODEL region for a version of each parity.
-pub const HALF: u64 = 1 << 18;
+pub const HALF: u64 = 1 << 19;
 
 /// Numbers from a seed.
 #[derive(Clone, Debug)]
@@ -58,10 +59,17 @@ impl Draws {
     }
 }
 
+/// `micro-gemma`, or, of other numbers, models of its shape with the layers that have keys and values of their own in another order.
+pub fn gemma(number: u32) -> Image {
+    let mut image = micro_gemma();
+    image.model = image.model.turned(number as usize);
+    image
+}
+
 /// `micro`, or, of other numbers, models of its shape with the same weights in other layers.
 pub fn model(number: u32) -> Image {
     let mut image = micro();
-    image.model.layers.rotate_left(number as usize % 4);
+    image.model = image.model.turned(number as usize);
     if number >= 4 {
         image.model.layers.reverse();
     }
@@ -101,8 +109,13 @@ impl Host {
 
 impl<P: Platform> Host<P> {
     pub fn over(platform: P) -> Self {
+        Self::of(platform, &micro())
+    }
+
+    /// With version 1, which is this model.
+    pub fn of(platform: P, image: &Image) -> Self {
         let mut host = Self::empty(platform);
-        assert_eq!(host.publish(1, &micro(), PolicyMode::Wait).status, Status::Done as u8);
+        assert_eq!(host.publish(1, image, PolicyMode::Wait).status, Status::Done as u8);
         host
     }
 
@@ -279,8 +292,11 @@ impl<P: Platform> Host<P> {
     }
 
     pub fn block(&self, arena: u16, number: u32) -> Vec<u8> {
-        let mut bytes = vec![0; BLOCK as usize];
-        self.regions.arenas[usize::from(arena)].read(u64::from(number) * BLOCK, &mut bytes).unwrap();
+        let shape = &self.version(1).model.shape;
+        let heads = (shape.kv_layers() * shape.kv_heads) as u64;
+        let block = heads * Block { width: shape.head_width as u64 }.bytes();
+        let mut bytes = vec![0; block as usize];
+        self.regions.arenas[usize::from(arena)].read(u64::from(number) * block, &mut bytes).unwrap();
         bytes
     }
 }

@@ -1,6 +1,6 @@
 //! `doorbell model info`.
 
-use doorbell_lm::{Image, image};
+use doorbell_lm::{Gemma, Image, STREAMS, image};
 use serde_json::json;
 
 use crate::failure::Failure;
@@ -16,12 +16,18 @@ pub fn run(model: &str, as_json: bool) -> Result<(), Failure> {
     let shape = model.shape;
     let (macs, last) = shape.weight_macs();
     if as_json {
+        let gemma = shape.gemma.map(|gemma| {
+            json!({
+                "embedding": gemma.embedding, "laurel": gemma.laurel, "window": gemma.window, "global": gemma.global,
+                "own": gemma.own, "cut": gemma.cut,
+            })
+        });
         let value = json!({
             "name": about.name, "licence": about.licence, "bytes": bytes.len(), "check": format!("{:08x}", header.check),
             "width": shape.width, "layers": shape.layers, "heads": shape.heads, "kv_heads": shape.kv_heads,
             "head_width": shape.head_width, "hidden": shape.hidden, "vocabulary": shape.vocabulary,
             "context": shape.context, "macs_per_token": macs, "macs_of_the_last_matrix": last,
-            "chat": !about.chat.is_empty(), "ends": about.ends,
+            "gemma": gemma, "chat": !about.chat.is_empty(), "ends": about.ends,
         });
         return output::print(&format!("{value:#}\n"));
     }
@@ -30,7 +36,7 @@ pub fn run(model: &str, as_json: bool) -> Result<(), Failure> {
     output::print(&format!(
         "name        {}\nlicence     {licence}\nimage       {} bytes, check {:08x}\n\
          shape       width {}, {} layers, {} heads over {} of keys and values, {} wide, hidden {}\n\
-         vocabulary  {} tokens\ncontext     {} tokens\n\
+         {}vocabulary  {} tokens\ncontext     {} tokens\n\
          a token     {:.3} M multiplications by weights, {:.3} M of them for its logits\n\
          chat        {}\n",
         about.name,
@@ -42,10 +48,20 @@ pub fn run(model: &str, as_json: bool) -> Result<(), Failure> {
         shape.kv_heads,
         shape.head_width,
         shape.hidden,
+        shape.gemma.as_ref().map(gemma).unwrap_or_default(),
         shape.vocabulary,
         shape.context,
         million(macs),
         million(last),
         if about.chat.is_empty() { "no template" } else { "with a template" },
     ))
+}
+
+fn gemma(gemma: &Gemma) -> String {
+    let Gemma { embedding, laurel, window, global, own, cut } = gemma;
+    format!(
+        "Gemma 3N    {STREAMS} streams, {own} layers with keys and values of their own, windows of {window} but in every {global}. layer,\n\
+         {:12}embeddings by layer of {embedding}, LAuReLs of {laurel}, gates cut in {cut} layers\n",
+        ""
+    )
 }

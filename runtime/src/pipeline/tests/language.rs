@@ -27,7 +27,7 @@ impl Models {
     fn new() -> Models {
         let model = |turn| {
             let mut image = micro();
-            image.model.layers.rotate_left(turn);
+            image.model = image.model.turned(turn);
             let published = Published::new(image.to_bytes(), &image.about.ends).unwrap();
             let version = Version { model: image.model, ends: image.about.ends };
             replay::Language { published, version, sharpness: Sharpness::ONE }
