@@ -13,15 +13,15 @@ class Block : Frame<Team> {
  public:
   // Before all else, once, by all threads of the block: its dynamic shared memory is this class's from here on.
   static __device__ __forceinline__ void open() {
-    Tables& tables = Block::tables();
-    fill(tables.log2, kLog2, 257);
-    fill(tables.ratio, kRatio, 257);
-    fill(tables.powers, kPowers, 1024);
-    fill(tables.exp2, kExp2, 256);
-    fill(tables.sigmoid, kSigmoid, 65);
-    fill(tables.tanh, kTanh, 257);
-    fill(tables.gelu, kGelu, 65);
-    if (DOORBELL_FAULT(ChangesTable) && threadIdx.x == 37) tables.exp2[37] -= 256;
+    Tables& own = Base::tables();
+    fill(own.log2, kLog2, 257);
+    fill(own.ratio, kRatio, 257);
+    fill(own.powers, kPowers, 1024);
+    fill(own.exp2, kExp2, 256);
+    fill(own.sigmoid, kSigmoid, 65);
+    fill(own.tanh, kTanh, 257);
+    fill(own.gelu, kGelu, 65);
+    if (DOORBELL_FAULT(ChangesTable) && threadIdx.x == 37) own.exp2[37] -= 256;
     const Block team;
     if (team.lane_ == 0) {
       stream::begin_arrivals(&team.shared_.arrivals[team.warp_][0]);

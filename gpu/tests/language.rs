@@ -1,6 +1,8 @@
 //! Engine 1 on the kernel: the tests of the golden model (R25 to R27), on the kernel's own text, compiled for the CPU; with
 //! `DOORBELL_LANGUAGE=gpu` on a GPU, one after the other (`--test-threads 1`).
 
+#[path = "../../verify/tests/language/gemma.rs"]
+mod gemma;
 #[path = "../../verify/tests/language/host.rs"]
 #[allow(dead_code, reason = "what plants faults is not here")]
 mod host;
@@ -46,7 +48,7 @@ fn fault() -> Option<&'static str> {
 }
 
 /// Mistakes planted in engine 1, and a test that has to notice each.
-const FAULTS: [(&str, &str); 10] = [
+const FAULTS: [(&str, &str); 16] = [
     ("ChangesTable", "rollouts::r06_"),
     ("DropsBin", "rollouts::r06_"),
     ("ScalesAhead", "rollouts::r06_"),
@@ -57,6 +59,12 @@ const FAULTS: [(&str, &str); 10] = [
     ("SwitchesInStep", "versions::"),
     ("ForgetsDigest", "rollouts_that_wait_for_blocks_take_turns"),
     ("RepeatsStep", "rollouts_that_wait_for_blocks_take_turns"),
+    ("SharesLast", "gemma::r06_"),
+    ("SeesBefore", "gemma::r06_"),
+    ("CutsMore", "gemma::r06_"),
+    ("SwapsStreams", "gemma::r06_"),
+    ("AddsToFirst", "gemma::r06_"),
+    ("SwitchesInStep", "gemma::r25_"),
 ];
 
 /// Each in a process of its own, as what it breaks may not end.
