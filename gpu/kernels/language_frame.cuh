@@ -8,6 +8,9 @@
 
 namespace language {
 
+// The block's: tables, then each team's.
+extern __shared__ uint4 language_memory[];
+
 // The root of a mean of squares, with 31 bits, times 2^(up / 2); and 2^46 by it, with 16 bits.
 struct Root {
   uint64_t root;
@@ -38,10 +41,7 @@ class Frame {
   Shared<Team>& shared_;
   const uint32_t thread_, lane_, warp_;
 
-  static __device__ __forceinline__ char* block_memory() {
-    extern __shared__ uint4 language_memory[];
-    return reinterpret_cast<char*>(language_memory);
-  }
+  static __device__ __forceinline__ char* block_memory() { return reinterpret_cast<char*>(language_memory); }
   static __device__ __forceinline__ char* memory() { return block_memory() + sizeof(Tables) + kTeamBytes<Team> * Team::number(); }
   static __device__ __forceinline__ Tables& tables() { return *reinterpret_cast<Tables*>(block_memory()); }
 
