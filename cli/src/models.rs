@@ -7,7 +7,8 @@ use std::sync::Arc;
 use doorbell_lm::sample::Sharpness;
 use doorbell_lm::text::Text;
 use doorbell_lm::{
-    FileError, Image, MICRO_ROPE_BASE, float, image, import, judge, micro, micro_gemma, quantise,
+    FileError, Image, MICRO_GLOBAL_ROPE_BASE, MICRO_ROPE_BASE, float, image, import, judge, micro,
+    micro_gemma, quantise, tiny,
 };
 use doorbell_npu::Published;
 use doorbell_setup::model::{SOURCES, Source, directory};
@@ -17,8 +18,11 @@ use doorbell_verify::replay::Language;
 
 use crate::failure::Failure;
 
+/// A model that needs no file, under its name.
+type BuiltIn = (&'static str, fn() -> Image);
+
 /// The models that need no file.
-const BUILT_IN: [(&str, fn() -> Image); 2] = [("micro", micro), ("micro-gemma", micro_gemma)];
+const BUILT_IN: [BuiltIn; 3] = [("tiny", tiny), ("micro", micro), ("micro-gemma", micro_gemma)];
 
 /// A model that needs no file.
 fn built_in(name: &str) -> Option<Image> {
@@ -110,7 +114,8 @@ pub fn image(model: &str) -> Result<Image, Failure> {
 /// A model as it was published, and the integers that it becomes.
 pub fn published(model: &str) -> Result<(float::Model, Image), Failure> {
     if let Some(image) = built_in(model) {
-        return Ok((judge::published(&image.model, MICRO_ROPE_BASE), image));
+        let global = image.model.gemma.as_ref().map(|_| MICRO_GLOBAL_ROPE_BASE);
+        return Ok((judge::published(&image.model, MICRO_ROPE_BASE, global), image));
     }
     let (path, _) = locate(model)?;
     if path.is_file() && begins_as_image(&path) {
@@ -123,6 +128,13 @@ pub fn published(model: &str) -> Result<(float::Model, Image), Failure> {
 /// A model as rollouts run it, at temperature 1, and as the oracle does.
 pub fn language(model: &str) -> Result<Arc<Language>, Failure> {
     language_of(image(model)?).map(Arc::new)
+}
+
+/// What `--temperature` asks for.
+pub fn sharpness(temperature: f64) -> Result<Sharpness, Failure> {
+    Sharpness::of(temperature).ok_or_else(|| {
+        Failure::input(format!("--temperature is {temperature}; it must be 0, or 0.006 to 1000000"))
+    })
 }
 
 /// The same of an image.

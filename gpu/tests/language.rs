@@ -1,8 +1,6 @@
 //! Engine 1 on the kernel: the tests of the golden model (R25 to R27), on the kernel's own text, compiled for the CPU; with
 //! `DOORBELL_LANGUAGE=gpu` on a GPU, one after the other (`--test-threads 1`).
 
-#[path = "../../verify/tests/language/gemma.rs"]
-mod gemma;
 #[path = "../../verify/tests/language/host.rs"]
 #[allow(dead_code, reason = "what plants faults is not here")]
 mod host;

@@ -6,15 +6,16 @@
 
 mod attend;
 pub mod dot;
+mod gemma;
 
 use rayon::prelude::*;
 
 use crate::ops::{
-    Activation, BLOCK, Stored, activate_plain, add, embed, normalise, product, requantise, rotate, store,
-    swish,
+    Activation, BLOCK, Stored, activate_plain, add, embed, level, normalise, product, requantise, rotate,
+    softcap, store, swish,
 };
-use crate::oracle::{Cache, Oracle};
-use crate::weights::{KeyValue, Layer, Matrix, Model};
+use crate::oracle::{Cache, SUMMED};
+use crate::weights::{Gain, KeyValue, Layer, Matrix, Model};
 
 pub use dot::Instructions;
 
@@ -69,15 +70,21 @@ impl<'m> Runner<'m> {
     /// # Panics
     /// If the vocabulary has no such token, or the context no room for it.
     pub fn extend(&self, cache: &mut Cache, tokens: &[u32]) -> Vec<Vec<i32>> {
-        if self.model.gemma.is_some() {
-            let oracle = Oracle::new(self.model);
-            return tokens.iter().map(|&token| oracle.step(cache, token)).collect();
+        if tokens.is_empty() {
+            return vec![];
         }
         let mut streams: Vec<Vec<i32>> =
             tokens.iter().map(|&token| embed(&self.model.tokens, token)).collect();
-        for (number, layer) in self.model.layers.iter().enumerate() {
-            self.attend(layer, &mut cache.layers[number], cache.tokens, &mut streams);
-            self.feed_forward(layer, &mut streams);
+        match &self.model.gemma {
+            Some(parts) => streams = self.extend_gemma(parts, cache, tokens, streams),
+            None => {
+                for (number, layer) in self.model.layers.iter().enumerate() {
+                    let epsilon = self.model.epsilon;
+                    let inputs = self.inputs(&streams, |x| normalise(x, &layer.attention_gain, epsilon));
+                    add_all(&mut streams, &self.attend(number, cache, &inputs));
+                    self.feed_forward(layer, &mut streams);
+                }
+            }
         }
         cache.tokens += tokens.len();
         streams
@@ -86,11 +93,17 @@ impl<'m> Runner<'m> {
     /// The logits of each one's successors, with 10 fraction bits.
     pub fn logits(&self, streams: &[Vec<i32>]) -> Vec<Vec<i32>> {
         let model = self.model;
-        if model.gemma.is_some() {
-            return streams.iter().map(|x| Oracle::new(model).logits(x)).collect();
+        if streams.is_empty() {
+            return vec![];
         }
-        let inputs = self.inputs(streams, |x| normalise(x, &model.last_gain, model.epsilon));
-        let results = self.multiply(&model.tokens, &inputs);
+        // Of Gemma 3N's shape x is the sum of the streams, not their mean.
+        let capped = model.gemma.is_some();
+        let epsilon = if capped { model.epsilon * SUMMED } else { model.epsilon };
+        let inputs = self.inputs(streams, |x| normalise(x, &model.last_gain, epsilon));
+        let mut results = self.multiply(&model.tokens, &inputs);
+        if capped {
+            results.values.par_iter_mut().with_min_len(1024).for_each(|logit| *logit = softcap(*logit));
+        }
         (0..streams.len()).map(|token| results.of(token).collect()).collect()
     }
 
@@ -130,58 +143,57 @@ impl<'m> Runner<'m> {
         Results { values, tokens }
     }
 
-    fn attend(
-        &self,
-        layer: &Layer,
-        cache: &mut [[Vec<Stored>; 2]],
-        position: usize,
-        streams: &mut [Vec<i32>],
-    ) {
-        let model = self.model;
-        let width = model.shape.head_width;
-        let inputs = self.inputs(streams, |x| normalise(x, &layer.attention_gain, model.epsilon));
-        let KeyValue { key, value, .. } =
-            layer.key_value.as_ref().expect("each layer of Llama's shape has them");
-        let products = [&layer.query, key, value].map(|matrix| self.multiply(matrix, &inputs));
-        let heads = |part: usize, token: usize| -> Vec<Stored> {
-            let values: Vec<i32> = products[part].of(token).collect();
-            let heads = values.chunks(width).map(|head| {
-                let mut head = head.to_vec();
-                if part < 2 {
-                    rotate(&mut head, model.rope.at(position + token));
-                }
-                store(&head)
-            });
-            heads.collect()
+    /// The output of a layer's attention; keys and values, where the layer has its own, go into the cache.
+    fn attend(&self, number: usize, cache: &mut Cache, inputs: &[Wide]) -> Results {
+        let (model, layer) = (self.model, &self.model.layers[number]);
+        let (shape, position) = (&model.shape, cache.tokens);
+        let rope = model.rope_of(number);
+        let stored = |matrix: &Matrix, gain: Option<&Gain>, turned: bool| -> Vec<Vec<Stored>> {
+            let products = self.multiply(matrix, inputs);
+            let heads = |token: usize| -> Vec<Stored> {
+                let values: Vec<i32> = products.of(token).collect();
+                let heads = values.chunks(shape.head_width).map(|head| {
+                    let mut head = match gain {
+                        Some(gain) => level(head, gain, model.epsilon),
+                        None => head.to_vec(),
+                    };
+                    if turned {
+                        rotate(&mut head, rope.at(position + token));
+                    }
+                    store(&head)
+                });
+                heads.collect()
+            };
+            (0..inputs.len()).into_par_iter().with_min_len(8).map(heads).collect()
         };
-        let stored: Vec<[Vec<Stored>; 3]> = (0..streams.len())
-            .into_par_iter()
-            .with_min_len(8)
-            .map(|token| [0, 1, 2].map(|part| heads(part, token)))
-            .collect();
-        let mut queries = Vec::with_capacity(stored.len());
-        for [query, keys, values] in stored {
-            queries.push(query);
-            for (held, pair) in cache.iter_mut().zip(keys.into_iter().zip(values)) {
-                held[0].push(pair.0);
-                held[1].push(pair.1);
+        let queries = stored(&layer.query, layer.gemma.as_ref().map(|gemma| &gemma.query_gain), true);
+        if let Some(KeyValue { key, value, gains }) = &layer.key_value {
+            let gain = |part: usize| gains.as_ref().map(|gains| &gains[part]);
+            let (keys, values) = (stored(key, gain(0), true), stored(value, gain(1), false));
+            for (keys, values) in keys.into_iter().zip(values) {
+                for (held, pair) in cache.layers[number].iter_mut().zip(keys.into_iter().zip(values)) {
+                    held[0].push(pair.0);
+                    held[1].push(pair.1);
+                }
             }
         }
-        let (cache, sharing) = (&*cache, model.shape.sharing());
+        let (cache, sharing) = (&cache.layers[shape.kv_source(number)], shape.sharing());
         let means = |token: usize| -> Vec<i64> {
             let seen = position + token + 1;
-            let heads = queries[token].par_iter().enumerate().with_min_len(if seen < 256 { 64 } else { 1 });
+            let first = shape.first_seen(number, seen - 1);
+            let heads =
+                queries[token].par_iter().enumerate().with_min_len(if seen - first < 256 { 64 } else { 1 });
             let means: Vec<Vec<i32>> = heads
                 .map(|(head, query)| {
                     let [keys, values] = &cache[head / sharing];
-                    attend::attend(self.instructions, query, &keys[..seen], &values[..seen])
+                    attend::attend(self.instructions, query, &keys[..seen], &values[..seen], first)
                 })
                 .collect();
             means.into_iter().flatten().map(i64::from).collect()
         };
-        let means: Vec<Vec<i64>> = (0..streams.len()).into_par_iter().map(means).collect();
+        let means: Vec<Vec<i64>> = (0..inputs.len()).into_par_iter().map(means).collect();
         let inputs = self.inputs(&means, |means| activate_plain(means));
-        add_all(streams, &self.multiply(&layer.output, &inputs));
+        self.multiply(&layer.output, &inputs)
     }
 
     fn feed_forward(&self, layer: &Layer, streams: &mut [Vec<i32>]) {

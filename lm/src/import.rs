@@ -1,6 +1,7 @@
 //! Models as others publish them: GGUF files, and directories of Hugging Face with safetensors.
 
 mod blocks;
+mod gemma;
 mod gguf;
 mod hf;
 mod llama;

@@ -1,12 +1,16 @@
 //! How good the integers are, against the published equations in 64-bit floating point.
 
+use std::f64::consts::SQRT_2;
+
 use rayon::prelude::*;
 
 use crate::fast::Runner;
 use crate::float::{self, divergence, log_softmax};
 use crate::number::FRACTION;
+use crate::ops::BLOCK;
 use crate::oracle::{Cache, Oracle};
-use crate::weights::{Gain, KeyValue, Layer, Matrix, Model};
+use crate::shape::{STREAMS, Shape};
+use crate::weights::{Gain, GemmaLayer, Matrix, Model};
 
 /// Positions whose logits are there at once.
 const AT_ONCE: usize = 32;
@@ -121,39 +125,85 @@ fn most_likely(logs: &[f64]) -> usize {
 }
 
 /// The numbers that the integers of an image stand for, as a model for 64-bit floating point: for one that was never published. An image
-/// has its rotations as a table, so their base is to be told.
-pub fn published(model: &Model, rope_base: f64) -> float::Model {
-    let matrix = |matrix: &Matrix| -> Vec<f32> {
-        let rows = matrix.weights.chunks_exact(matrix.columns).zip(&matrix.rows);
-        let unit = |&scale: &u16| f64::from(scale) * 2f64.powi(matrix.exponent);
-        rows.flat_map(|(row, scale)| row.iter().map(move |&weight| (f64::from(weight) * unit(scale)) as f32))
-            .collect()
-    };
-    let gain = |gain: &Gain| -> Vec<f32> {
-        gain.factors.iter().map(|&factor| (f64::from(factor) * 2f64.powi(gain.exponent)) as f32).collect()
-    };
-    let of = |part: fn(&KeyValue) -> &Matrix, layer: &Layer| {
-        layer.key_value.as_ref().map_or(vec![], |own| matrix(part(own)))
-    };
+/// has its rotations as tables, so their bases are to be told: of all layers, or of the local ones and the global ones.
+///
+/// # Panics
+/// If a model of Gemma 3N's shape is given no base for its global layers.
+pub fn published(model: &Model, rope_base: f64, global_rope_base: Option<f64>) -> float::Model {
+    let shape = &model.shape;
+    // What an importer put into other things is taken out of them again, but for the scale of corrected outputs, which is 1 here.
+    let root = if model.gemma.is_some() { (shape.width as f64).sqrt() } else { 1.0 };
     let layers = model.layers.iter().map(|layer| float::Layer {
-        attention_gain: gain(&layer.attention_gain),
-        query: matrix(&layer.query),
-        key: of(|own| &own.key, layer),
-        value: of(|own| &own.value, layer),
-        output: matrix(&layer.output),
-        hidden_gain: gain(&layer.hidden_gain),
-        gate: matrix(&layer.gate),
-        up: matrix(&layer.up),
-        down: matrix(&layer.down),
+        attention_gain: factors(&layer.attention_gain, 1.0),
+        query: numbers(&layer.query, 1.0),
+        key_value: layer.key_value.as_ref().map(|own| float::KeyValue {
+            key: numbers(&own.key, 1.0),
+            value: numbers(&own.value, 1.0),
+            gains: own.gains.as_ref().map(|gains| gains.each_ref().map(|gain| factors(gain, 1.0))),
+        }),
+        output: numbers(&layer.output, 1.0),
+        hidden_gain: factors(&layer.hidden_gain, 1.0),
+        gate: numbers(&layer.gate, 1.0),
+        up: numbers(&layer.up, 1.0),
+        down: numbers(&layer.down, 1.0),
+        gemma: layer.gemma.as_ref().map(|gemma| Box::new(published_layer(gemma, shape))),
     });
+    let all = |matrices: &[Matrix; STREAMS - 1]| matrices.each_ref().map(|matrix| numbers(matrix, 1.0));
     float::Model {
-        shape: model.shape,
+        shape: *shape,
         epsilon: f64::from(model.epsilon) / f64::from(1 << 20),
         rope_base,
-        tokens: matrix(&model.tokens),
+        tokens: numbers(&model.tokens, 1.0 / root),
         layers: layers.collect(),
-        last_gain: gain(&model.last_gain),
+        last_gain: factors(&model.last_gain, root),
+        gemma: model.gemma.as_ref().map(|parts| {
+            Box::new(float::GemmaParts {
+                global_rope_base: global_rope_base.expect("a model with global layers has a base for them"),
+                split: all(&parts.split),
+                merge: all(&parts.merge),
+            })
+        }),
     }
+}
+
+fn published_layer(layer: &GemmaLayer, shape: &Shape) -> float::GemmaLayer {
+    let root = |channels: usize| (channels as f64).sqrt();
+    let coefficients = |matrix: &Matrix| -> Vec<f32> {
+        numbers(matrix, 1.0).chunks(BLOCK).flat_map(|row| row[..STREAMS].to_vec()).collect()
+    };
+    float::GemmaLayer {
+        router_gain: factors(&layer.router_gain, shape.width as f64),
+        router: numbers(&layer.router, 1.0),
+        predict: coefficients(&layer.predict),
+        correct: coefficients(&layer.correct),
+        query_gain: factors(&layer.query_gain, 1.0 / root(shape.head_width)),
+        output_gain: factors(&layer.output_gain, 1.0),
+        left: numbers(&layer.left, 1.0),
+        right: numbers(&layer.right, 1.0),
+        laurel_gain: factors(&layer.laurel_gain, 1.0),
+        down_gain: factors(&layer.down_gain, 1.0),
+        embedding: numbers(&layer.embedding, SQRT_2 / root(layer.embedding.columns)),
+        projection: numbers(&layer.projection, root(shape.width)),
+        projection_gain: factors(&layer.projection_gain, SQRT_2),
+        corrected_scale: vec![1.0; shape.width],
+        embedding_gate: numbers(&layer.embedding_gate, 1.0),
+        embedding_output: numbers(&layer.embedding_output, 1.0),
+        embedding_gain: factors(&layer.embedding_gain, 1.0),
+    }
+}
+
+/// What a matrix stands for, times a factor.
+fn numbers(matrix: &Matrix, factor: f64) -> Vec<f32> {
+    let rows = matrix.weights.chunks_exact(matrix.columns).zip(&matrix.rows);
+    let unit = |&scale: &u16| f64::from(scale) * 2f64.powi(matrix.exponent) * factor;
+    rows.flat_map(|(row, scale)| row.iter().map(move |&weight| (f64::from(weight) * unit(scale)) as f32))
+        .collect()
+}
+
+/// What a gain stands for, times a factor.
+fn factors(gain: &Gain, factor: f64) -> Vec<f32> {
+    let unit = 2f64.powi(gain.exponent) * factor;
+    gain.factors.iter().map(|&value| (f64::from(value) * unit) as f32).collect()
 }
 
 #[cfg(test)]

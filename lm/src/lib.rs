@@ -21,6 +21,7 @@ mod shape;
 pub mod tables;
 #[cfg(feature = "text")]
 pub mod text;
+mod tiny;
 mod weights;
 
 pub use about::About;
@@ -33,4 +34,5 @@ pub use oracle::{CUT, Cache, Oracle, SUMMED};
 pub use quantise::{Unfit, UnfitModel, gain, matrix, quantise};
 pub use shape::{Gemma, STREAMS, Shape};
 pub use tables::{Rope, weight_of};
+pub use tiny::tiny;
 pub use weights::{Gain, GemmaLayer, GemmaParts, KeyValue, Layer, Matrix, Model};

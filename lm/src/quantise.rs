@@ -1,12 +1,14 @@
 //! From floating-point weights to those of an image, and the proof that no order of additions can overflow.
 
+use std::f64::consts::FRAC_1_SQRT_2;
+
 use thiserror::Error;
 
 use crate::float;
 use crate::ops::{BLOCK, LARGEST_SUM};
-use crate::shape::Shape;
+use crate::shape::{Gemma, STREAMS, Shape};
 use crate::tables::Rope;
-use crate::weights::{Gain, KeyValue, Layer, Matrix, Model};
+use crate::weights::{Gain, GemmaLayer, GemmaParts, KeyValue, Layer, Matrix, Model};
 
 /// Why weights cannot be had as integers.
 #[derive(Clone, Debug, Error, PartialEq)]
@@ -55,43 +57,127 @@ pub struct UnfitModel {
 /// # Errors
 /// The tensor that cannot be had as integers, and why.
 pub fn quantise(model: &float::Model) -> Result<Model, UnfitModel> {
-    let Shape { width, head_width, hidden, .. } = model.shape;
+    let Shape { width, head_width, hidden, context, .. } = model.shape;
     let queries = model.shape.heads * head_width;
+    // Of Gemma 3N's shape, what tokens begin with is multiplied by this, and what logits are computed with is not.
+    let root = if model.gemma.is_some() { (width as f64).sqrt() } else { 1.0 };
     let mut layers = vec![];
     for (number, layer) in model.layers.iter().enumerate() {
-        let named = |part: &str, unfit| UnfitModel { tensor: format!("layer {number}, {part}"), unfit };
-        let matrix =
-            |part: &str, values: &[f32], columns| matrix(values, columns).map_err(|unfit| named(part, unfit));
-        let gain = |part: &str, values: &[f32]| gain(values).map_err(|unfit| named(part, unfit));
+        let named = Named(format!("layer {number}, "));
+        let key_value = layer.key_value.as_ref().map(|own| {
+            let gains = own.gains.as_ref().map(|[key, value]| {
+                Ok([named.gain("key_gain", key, 1.0)?, named.gain("value_gain", value, 1.0)?])
+            });
+            Ok(KeyValue {
+                key: named.matrix("key", &own.key, width)?,
+                value: named.matrix("value", &own.value, width)?,
+                gains: gains.transpose()?,
+            })
+        });
+        let gemma = layer.gemma.as_ref().zip(model.shape.gemma);
+        let gemma = gemma.map(|(gemma, parts)| gemma_layer(&named, gemma, &model.shape, parts).map(Box::new));
         layers.push(Layer {
-            attention_gain: gain("attention_gain", &layer.attention_gain)?,
-            query: matrix("query", &layer.query, width)?,
-            key_value: Some(KeyValue {
-                key: matrix("key", &layer.key, width)?,
-                value: matrix("value", &layer.value, width)?,
-                gains: None,
-            }),
-            output: matrix("output", &layer.output, queries)?,
-            hidden_gain: gain("hidden_gain", &layer.hidden_gain)?,
-            gate: matrix("gate", &layer.gate, width)?,
-            up: matrix("up", &layer.up, width)?,
-            down: matrix("down", &layer.down, hidden)?,
-            gemma: None,
+            attention_gain: named.gain("attention_gain", &layer.attention_gain, 1.0)?,
+            query: named.matrix("query", &layer.query, width)?,
+            key_value: key_value.transpose()?,
+            output: named.matrix("output", &layer.output, queries)?,
+            hidden_gain: named.gain("hidden_gain", &layer.hidden_gain, 1.0)?,
+            gate: named.matrix("gate", &layer.gate, width)?,
+            up: named.matrix("up", &layer.up, width)?,
+            down: named.matrix("down", &layer.down, hidden)?,
+            gemma: gemma.transpose()?,
         });
     }
-    let named = |tensor: &str| {
-        let tensor = tensor.to_owned();
-        |unfit| UnfitModel { tensor, unfit }
-    };
+    let named = Named(String::new());
+    let gemma = model.gemma.as_ref().map(|parts| {
+        let all = |name: &str, [a, b, c]: &[Vec<f32>; STREAMS - 1]| {
+            let one = |stream: usize, values: &[f32]| {
+                named.matrix(&format!("{name} of stream {stream}"), values, width)
+            };
+            Ok::<_, UnfitModel>([one(1, a)?, one(2, b)?, one(3, c)?])
+        };
+        let global_rope = Rope::of(parts.global_rope_base, head_width, context);
+        Ok(Box::new(GemmaParts {
+            global_rope,
+            split: all("split", &parts.split)?,
+            merge: all("merge", &parts.merge)?,
+        }))
+    });
     Ok(Model {
         shape: model.shape,
         epsilon: (model.epsilon * f64::from(1 << 20)).round() as u32,
-        tokens: matrix(&model.tokens, width).map_err(named("tokens"))?,
+        tokens: named.matrix("tokens", &scaled(&model.tokens, root), width)?,
         layers,
-        last_gain: gain(&model.last_gain).map_err(named("last_gain"))?,
-        rope: Rope::of(model.rope_base, head_width, model.shape.context),
-        gemma: None,
+        last_gain: named.gain("last_gain", &model.last_gain, 1.0 / root)?,
+        rope: Rope::of(model.rope_base, head_width, context),
+        gemma: gemma.transpose()?,
     })
+}
+
+/// What is put into the parts of a layer of Gemma 3N's shape: docs/engine.md, Gemma 3N.
+fn gemma_layer(
+    named: &Named,
+    layer: &float::GemmaLayer,
+    shape: &Shape,
+    parts: Gemma,
+) -> Result<GemmaLayer, UnfitModel> {
+    let (width, embedding) = (shape.width, parts.embedding);
+    let root = |channels: usize| (channels as f64).sqrt();
+    let gain = |part: &str, values: &[f32]| named.gain(part, values, 1.0);
+    let corrected = layer.embedding_gate.chunks(width.max(1)).flat_map(|row| {
+        row.iter().zip(&layer.corrected_scale).map(|(&a, &b)| (f64::from(a) * f64::from(b)) as f32)
+    });
+    let corrected: Vec<f32> = corrected.collect();
+    Ok(GemmaLayer {
+        router_gain: named.gain("router_gain", &layer.router_gain, 1.0 / width as f64)?,
+        router: named.matrix("router", &layer.router, width)?,
+        predict: named.matrix("predict", &filled(&layer.predict), BLOCK)?,
+        correct: named.matrix("correct", &filled(&layer.correct), BLOCK)?,
+        query_gain: named.gain("query_gain", &layer.query_gain, root(shape.head_width))?,
+        output_gain: gain("output_gain", &layer.output_gain)?,
+        left: named.matrix("left", &layer.left, width)?,
+        right: named.matrix("right", &layer.right, parts.laurel)?,
+        laurel_gain: gain("laurel_gain", &layer.laurel_gain)?,
+        down_gain: gain("down_gain", &layer.down_gain)?,
+        embedding: named.matrix(
+            "embedding",
+            &scaled(&layer.embedding, root(embedding) * FRAC_1_SQRT_2),
+            embedding,
+        )?,
+        projection: named.matrix("projection", &scaled(&layer.projection, 1.0 / root(width)), width)?,
+        projection_gain: named.gain("projection_gain", &layer.projection_gain, FRAC_1_SQRT_2)?,
+        embedding_gate: named.matrix("embedding_gate", &corrected, width)?,
+        embedding_output: named.matrix("embedding_output", &layer.embedding_output, embedding)?,
+        embedding_gain: gain("embedding_gain", &layer.embedding_gain)?,
+    })
+}
+
+/// Where tensors stand.
+struct Named(String);
+
+impl Named {
+    fn unfit(&self, part: &str) -> impl Fn(Unfit) -> UnfitModel {
+        let tensor = format!("{}{part}", self.0);
+        move |unfit| UnfitModel { tensor: tensor.clone(), unfit }
+    }
+
+    fn matrix(&self, part: &str, values: &[f32], columns: usize) -> Result<Matrix, UnfitModel> {
+        matrix(values, columns).map_err(self.unfit(part))
+    }
+
+    fn gain(&self, part: &str, values: &[f32], factor: f64) -> Result<Gain, UnfitModel> {
+        gain(&scaled(values, factor)).map_err(self.unfit(part))
+    }
+}
+
+fn scaled(values: &[f32], factor: f64) -> Vec<f32> {
+    values.iter().map(|&value| (f64::from(value) * factor) as f32).collect()
+}
+
+/// Rows of a number for each stream, filled up to a block with 0.
+fn filled(coefficients: &[f32]) -> Vec<f32> {
+    let row = |row: &[f32]| std::array::from_fn::<f32, BLOCK, _>(|at| row.get(at).copied().unwrap_or(0.0));
+    coefficients.chunks(STREAMS).flat_map(row).collect()
 }
 
 fn finite(values: &[f32]) -> Result<(), Unfit> {

@@ -41,7 +41,7 @@ static ALLOCATOR: Watched = Watched;
 const GIANT: usize = 16 << 20;
 
 fn model() -> float::Model {
-    published(&micro().model, MICRO_ROPE_BASE)
+    published(&micro().model, MICRO_ROPE_BASE, None)
 }
 
 /// A value of GGUF.
@@ -162,11 +162,12 @@ const KEYS: [(&str, Held<'static>); 18] = [
 
 /// The parts of a layer in the order of the formats' names, with their columns.
 fn parts(layer: &float::Layer) -> [(&[f32], usize); 9] {
+    let own = layer.key_value.as_ref().unwrap();
     [
         (&layer.attention_gain, 32),
         (&layer.query, 32),
-        (&layer.key, 32),
-        (&layer.value, 32),
+        (&own.key, 32),
+        (&own.value, 32),
         (&layer.output, 64),
         (&layer.hidden_gain, 32),
         (&layer.gate, 32),
@@ -267,6 +268,7 @@ fn write_directory(directory: &Path, config: &Value) {
     fs::write(directory.join("config.json"), config.to_string()).unwrap();
     fs::write(directory.join("tokenizer.json"), &micro().about.tokenizer).unwrap();
     fs::write(directory.join("tokenizer_config.json"), r#"{"chat_template": "{{ messages }}"}"#).unwrap();
+    fs::write(directory.join("README.md"), "---\ntags: [one]\nlicense: mit\n---\nlicense: other\n").unwrap();
 }
 
 fn same(a: &float::Model, b: &float::Model) {
@@ -294,6 +296,7 @@ fn both_formats_give_the_same_model() {
     let other = import(directory.path()).unwrap();
     same(&exact, &other.model);
     assert_eq!((other.about.ends, other.about.chat.as_str()), (vec![0, 2], "{{ messages }}"));
+    assert_eq!(other.about.licence, "mit");
     // The integers of an image, read as numbers, become the same integers again.
     let again = quantise(&model).unwrap();
     for (again, layer) in again.layers.iter().zip(&micro().model.layers) {
@@ -398,12 +401,12 @@ fn packed_weights_are_those_that_they_stand_for() {
     for kind in [1, 2, 3, 8] {
         let bytes = but(|tensors| (tensors[5].2, tensors[5].3) = (kind, block(kind).repeat(32)));
         let model = import_gguf(&bytes, "file").unwrap().model;
-        assert_eq!(model.layers[0].value, vec![1.0; 1024], "{kind}");
+        assert_eq!(model.layers[0].key_value.as_ref().unwrap().value, vec![1.0; 1024], "{kind}");
     }
 }
 
 #[rstest]
-#[case::kind("model_type", json!("mistral"), "model_type: it is \"mistral\", expected \"llama\"; give a model of type \"llama\"")]
+#[case::kind("model_type", json!("mistral"), "model_type: it is \"mistral\", expected \"llama\" or \"gemma3n_text\"; give a model of one of these types")]
 #[case::head("tie_word_embeddings", json!(false), "tie_word_embeddings: it is false, expected true")]
 #[case::scaled("rope_scaling", json!({"factor": 32}), "rope_scaling: it is {\"factor\":32}, expected null")]
 #[case::negative("num_hidden_layers", json!(-1), "num_hidden_layers: it is -1, expected a number up to 1048576")]

@@ -60,9 +60,7 @@ pub struct Args {
 /// Generates.
 pub fn run(args: Args) -> Result<ExitCode, Failure> {
     let kind = Kind::parse(&args.device)?;
-    let sharpness = Sharpness::of(args.temperature).ok_or_else(|| {
-        Failure::input(format!("--temperature is {}; it must be 0, or 0.006 to 1000000", args.temperature))
-    })?;
+    let sharpness = models::sharpness(args.temperature)?;
     if args.threads == Some(0) {
         return Err(Failure::input("--threads is 0; it must be at least 1"));
     }

@@ -4,18 +4,19 @@ use super::Instructions;
 use crate::ops::{Attended, BLOCK, Stored, score_factor, score_of};
 use crate::tables::weight_of;
 
-/// The mean of the values, by the scores of their keys.
+/// The mean of the values from the first that is seen on, by the scores of their keys; both are given from position 0 on.
 pub(super) fn attend(
     instructions: Instructions,
     query: &Stored,
     keys: &[Stored],
     values: &[Stored],
+    first: usize,
 ) -> Vec<i32> {
     match instructions {
         #[cfg(target_arch = "x86_64")]
         // SAFETY: it is named only where the processor has it.
-        Instructions::Avx2 | Instructions::Avx512 => unsafe { avx2(query, keys, values) },
-        _ => plain(query, keys, values),
+        Instructions::Avx2 | Instructions::Avx512 => unsafe { avx2(query, keys, values, first) },
+        _ => plain(query, keys, values, first),
     }
 }
 
@@ -23,18 +24,22 @@ pub(super) fn attend(
 /// The processor has AVX2.
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx2")]
-unsafe fn avx2(query: &Stored, keys: &[Stored], values: &[Stored]) -> Vec<i32> {
-    plain(query, keys, values)
+unsafe fn avx2(query: &Stored, keys: &[Stored], values: &[Stored], first: usize) -> Vec<i32> {
+    plain(query, keys, values, first)
 }
 
 #[inline(always)]
-fn plain(query: &Stored, keys: &[Stored], values: &[Stored]) -> Vec<i32> {
+fn plain(query: &Stored, keys: &[Stored], values: &[Stored], first: usize) -> Vec<i32> {
     let width = query.mantissas.len();
     let factor = score_factor(width);
     let wide: Vec<i16> = query.mantissas.iter().map(|&m| m.into()).collect();
     let mut attended = Attended::new(width);
     let mut sums = vec![0i32; width];
-    for (keys, values) in keys.chunks(BLOCK).zip(values.chunks(BLOCK)) {
+    // Blocks of absolute positions, of which the first may be seen in part.
+    let (from, mut skipped) = (first / BLOCK * BLOCK, first % BLOCK);
+    for (keys, values) in keys[from..].chunks(BLOCK).zip(values[from..].chunks(BLOCK)) {
+        let (keys, values) = (&keys[skipped..], &values[skipped..]);
+        skipped = 0;
         let mut scores = [0i64; BLOCK];
         for (score, key) in scores.iter_mut().zip(keys) {
             let dot: i32 = wide.iter().zip(&key.mantissas).map(|(&q, &k)| i32::from(q) * i32::from(k)).sum();
@@ -84,7 +89,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn every_way_of_attending_comes_to_the_same(seed in any::<u64>(), tokens in 1..150usize, large in 1..26u32) {
+        fn every_way_of_attending_comes_to_the_same(seed in any::<u64>(), tokens in 1..150usize, large in 1..26u32, first in 0..150usize) {
             let mut state = seed;
             let mut head = |large: u32| {
                 let values: Vec<i32> = (0..64)
@@ -98,13 +103,15 @@ mod tests {
             let query = head(13);
             let keys: Vec<Stored> = (0..tokens).map(|_| head(13)).collect();
             let values: Vec<Stored> = (0..tokens).map(|_| head(large)).collect();
+            let first = first % tokens;
             let mut expected = Attended::new(64);
-            for (keys, values) in keys.chunks(BLOCK).zip(values.chunks(BLOCK)) {
-                let scores: Vec<i64> = keys.iter().map(|key| score(&query, key, score_factor(64))).collect();
-                expected.add(&scores, &values.iter().collect::<Vec<_>>());
+            for block in 0..tokens.div_ceil(BLOCK) {
+                let seen = || (block * BLOCK..tokens.min((block + 1) * BLOCK)).filter(|&at| at >= first);
+                let scores: Vec<i64> = seen().map(|at| score(&query, &keys[at], score_factor(64))).collect();
+                expected.add(&scores, &seen().map(|at| &values[at]).collect::<Vec<_>>());
             }
             for instructions in Instructions::available() {
-                prop_assert_eq!(attend(instructions, &query, &keys, &values), expected.mean());
+                prop_assert_eq!(attend(instructions, &query, &keys, &values, first), expected.mean());
             }
         }
     }

@@ -1,15 +1,15 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::{Oracle, micro};
+use crate::{Oracle, micro, micro_gemma};
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(32))]
 
     /// However a sequence is cut, and whatever multiplies: logits and caches are the oracle's.
     #[test]
-    fn a_pass_with_many_tokens_is_the_oracle(tokens in prop::collection::vec(0..64u32, 1..80), cuts in prop::collection::vec(1..40usize, 1..5)) {
-        let model = micro().model;
+    fn a_pass_with_many_tokens_is_the_oracle(tokens in prop::collection::vec(0..64u32, 1..120), cuts in prop::collection::vec(1..40usize, 1..5), gemma in any::<bool>()) {
+        let model = if gemma { micro_gemma() } else { micro() }.model;
         let oracle = Oracle::new(&model);
         let mut plain = Cache::new(&model);
         let expected: Vec<Vec<i32>> = tokens.iter().map(|&token| oracle.logits(&oracle.step(&mut plain, token))).collect();
@@ -29,8 +29,8 @@ proptest! {
 
     /// Nothing of a token depends on those behind it: no logit, no key, no value, no scale.
     #[test]
-    fn what_comes_later_changes_nothing(tokens in prop::collection::vec(0..64u32, 2..60), other in prop::collection::vec(0..64u32, 60), from in 1..59usize) {
-        let model = micro().model;
+    fn what_comes_later_changes_nothing(tokens in prop::collection::vec(0..64u32, 2..60), other in prop::collection::vec(0..64u32, 60), from in 1..59usize, gemma in any::<bool>()) {
+        let model = if gemma { micro_gemma() } else { micro() }.model;
         let from = from.min(tokens.len() - 1);
         let changed: Vec<u32> = tokens[..from].iter().chain(&other[from..tokens.len()]).copied().collect();
         let run = |tokens: &[u32]| {
@@ -40,7 +40,7 @@ proptest! {
         };
         let ((logits, cache), (others, changed)) = (run(&tokens), run(&changed));
         prop_assert_eq!(&logits[..from], &others[..from]);
-        for layer in 0..model.shape.layers {
+        for layer in 0..model.shape.kv_layers() {
             for position in 0..from {
                 prop_assert_eq!(cache.stored(layer, 0, position), changed.stored(layer, 0, position));
             }

@@ -3,14 +3,13 @@
 
 use rayon::prelude::*;
 
-use super::{Model, add};
-use crate::shape::Shape;
+use super::{KeyValue, Model, add, gemma};
 
 /// Tokens side by side.
 const TILE: usize = 16;
 
 /// Rows by token: `rows[token][row]`.
-type Rows = Vec<Vec<f64>>;
+pub(super) type Rows = Vec<Vec<f64>>;
 
 impl Model {
     /// The residual streams of a sequence's tokens, behind the last layer.
@@ -18,18 +17,19 @@ impl Model {
     /// # Panics
     /// If the vocabulary has no such token.
     pub fn streams(&self, tokens: &[u32]) -> Rows {
-        let Shape { width, head_width, .. } = self.shape;
-        let mut streams: Rows = tokens
-            .iter()
-            .map(|&token| self.tokens[token as usize * width..][..width].iter().map(|&x| x.into()).collect())
-            .collect();
+        if let Some(parts) = &self.gemma {
+            return gemma::extend(self, parts, &mut self.cache(), tokens);
+        }
+        let head_width = self.shape.head_width;
+        let mut streams: Rows = tokens.iter().map(|&token| self.embed(token)).collect();
         for layer in &self.layers {
             let inputs = self.inputs(&streams, &layer.attention_gain);
+            let KeyValue { key, value, .. } = layer.own();
             let [mut queries, mut keys, values] =
-                [&layer.query, &layer.key, &layer.value].map(|matrix| multiply(matrix, &inputs));
+                [&layer.query, key, value].map(|matrix| multiply(matrix, &inputs));
             for (position, (query, key)) in queries.iter_mut().zip(&mut keys).enumerate() {
-                self.rotate(query, position);
-                self.rotate(key, position);
+                self.rotate(self.rope_base, query, position);
+                self.rotate(self.rope_base, key, position);
             }
             let mean = |position: usize| -> Vec<f64> {
                 let heads = queries[position].chunks_exact(head_width).enumerate();
@@ -49,10 +49,14 @@ impl Model {
 
     /// The logits of their successors.
     pub fn logits(&self, streams: &[Vec<f64>]) -> Rows {
-        multiply(&self.tokens, &self.inputs(streams, &self.last_gain))
+        let mut logits = multiply(&self.tokens, &self.inputs(streams, &self.last_gain));
+        if self.gemma.is_some() {
+            logits.iter_mut().flatten().for_each(|logit| *logit = gemma::softcap(*logit));
+        }
+        logits
     }
 
-    fn inputs(&self, streams: &[Vec<f64>], gain: &[f32]) -> Rows {
+    pub(super) fn inputs(&self, streams: &[Vec<f64>], gain: &[f32]) -> Rows {
         streams.par_iter().map(|x| self.normalise(x, gain)).collect()
     }
 }
@@ -61,7 +65,7 @@ fn add_all(streams: &mut [Vec<f64>], addends: &[Vec<f64>]) {
     streams.iter_mut().zip(addends).for_each(|(x, addend)| add(x, addend));
 }
 
-fn multiply(weights: &[f32], inputs: &[Vec<f64>]) -> Rows {
+pub(super) fn multiply(weights: &[f32], inputs: &[Vec<f64>]) -> Rows {
     let columns = inputs[0].len();
     let rows = weights.len() / columns;
     // Channel by channel, the tokens of a tile beside each other.
@@ -129,7 +133,7 @@ mod tests {
 
     #[test]
     fn a_pass_with_many_tokens_is_that_of_each() {
-        let model = published(&micro().model, MICRO_ROPE_BASE);
+        let model = published(&micro().model, MICRO_ROPE_BASE, None);
         let tokens: Vec<u32> = (0..37).map(|k| k * k % 64).collect();
         let mut cache = model.cache();
         let each: Rows = tokens.iter().map(|&token| model.step(&mut cache, token)).collect();

@@ -43,11 +43,11 @@ fn long(bytes: &[u8], at: usize) -> u64 {
     u64::from_le_bytes(bytes[at..at + 8].try_into().expect("eight bytes"))
 }
 
-/// What Gemma 3N's shape has besides, where layers have keys and values of their own are told.
+/// What Gemma 3N's shape has besides, which the other's has as zeros; `own` are the layers with keys and values of their own.
 fn gemma(bytes: &[u8], own: usize) -> Option<Gemma> {
-    let at = |index: usize| word(bytes, 64 + 4 * index) as usize;
-    let gemma = Gemma { embedding: at(0), laurel: at(1), window: at(2), global: at(3), own, cut: at(4) };
-    (own != 0).then_some(gemma)
+    let words = [0, 1, 2, 3, 4].map(|index| word(bytes, 64 + 4 * index) as usize);
+    let [embedding, laurel, window, global, cut] = words;
+    (own != 0 || words != [0; 5]).then_some(Gemma { embedding, laurel, window, global, own, cut })
 }
 
 /// The header, from the first 128 bytes at least.

@@ -75,6 +75,99 @@ fn what_is_wrong_is_told(#[case] change: fn(&mut Vec<u8>), #[case] expected: &st
     assert!(told.contains(expected), "{told}");
 }
 
+/// Of Gemma 3N's shape: the parts that only it has, and those that only some layers have.
+#[test]
+fn the_directory_follows_from_the_shape() {
+    let bytes = micro_gemma().to_bytes();
+    let entries = entries(&bytes).unwrap();
+    // Ahead of the layers, three layers with keys and values of their own, two without, behind them.
+    assert_eq!(entries.len(), 7 + 3 * 27 + 2 * 23 + 5);
+    for entry in &entries {
+        assert_eq!((entry.offset % 64, entry.stride() % 64), (0, 0), "{entry:?}");
+        assert!(entry.offset + entry.bytes <= bytes.len() as u64);
+    }
+    let layers_of = |kind: Kind| -> Vec<u16> {
+        entries.iter().filter(|entry| entry.kind == kind).map(|entry| entry.layer).collect()
+    };
+    for kind in [Kind::Key, Kind::Value, Kind::KeyGain, Kind::ValueGain] {
+        assert_eq!(layers_of(kind), [0, 1, 2], "{kind:?}");
+    }
+    for kind in [Kind::Query, Kind::QueryGain, Kind::Router, Kind::Embedding] {
+        assert_eq!(layers_of(kind), [0, 1, 2, 3, 4], "{kind:?}");
+    }
+    for kind in [Kind::Split, Kind::Merge] {
+        assert_eq!(layers_of(kind), [1, 2, 3], "{kind:?}");
+    }
+    let sizes = |kind: Kind| {
+        let entry = entries.iter().find(|entry| entry.kind == kind).unwrap();
+        (entry.rows, entry.columns)
+    };
+    assert_eq!(
+        (sizes(Kind::Predict), sizes(Kind::Correct), sizes(Kind::Router)),
+        ((16, 32), (4, 32), (4, 32))
+    );
+    assert_eq!((sizes(Kind::Embedding), sizes(Kind::GlobalRope)), ((64, 32), (1024, 16)));
+}
+
+#[rstest]
+#[case::embedding(64, 33, "header: embedding is 33, expected a multiple of 32")]
+#[case::no_embedding(64, 0, "header: embedding is 0, expected a multiple of 32")]
+#[case::large_embedding(64, 8192, "header: embedding is 8192, expected 1 to 4096")]
+#[case::other_embedding(64, 64, "directory: its shape takes 139 entries")]
+#[case::laurel(68, 0, "header: laurel is 0, expected a multiple of 32")]
+#[case::odd_laurel(68, 48, "header: laurel is 48, expected a multiple of 32")]
+#[case::large_laurel(68, 8192, "header: laurel is 8192, expected 1 to 4096")]
+#[case::window(72, 0, "header: window is 0, expected 1 to 65536")]
+#[case::large_window(72, 65_537, "header: window is 65537, expected 1 to 65536")]
+#[case::no_global(76, 0, "header: global is 0, expected 1 to 5")]
+#[case::few_global(
+    76,
+    4,
+    "header: 3 layers have keys and values of their own, and the first global one is 3"
+)]
+#[case::own(28, 5 | 1 << 16, "header: 1 layers have keys and values of their own, and the first global one is 1")]
+#[case::no_own(28, 5, "header: 0 layers have keys and values of their own")]
+#[case::more_own(28, 5 | 4 << 16, "directory: its shape takes 143 entries")]
+#[case::many_own(28, 5 | 6 << 16, "header: own is 6, expected 1 to 5")]
+#[case::cut(80, 6, "header: 6 layers cut their gate, and there are 5")]
+fn what_gemma_cannot_be_is_told(#[case] at: usize, #[case] value: u32, #[case] expected: &str) {
+    let mut bytes = micro_gemma().to_bytes();
+    bytes[at..at + 4].copy_from_slice(&value.to_le_bytes());
+    check(&mut bytes);
+    let told = Image::from_bytes(&bytes).unwrap_err().to_string();
+    assert!(told.starts_with(expected) && told.ends_with("; import the model again"), "{told}");
+}
+
+#[rstest]
+#[case::split(Kind::Split, 2, 64, 0x80, "Split of stream 2, row 1: a weight is -128")]
+#[case::merge(Kind::Merge, 3, 40, 1, "Merge of stream 3, row 0: a weight is -128, or what fills")]
+#[case::router(Kind::Router, 1, 4 * 64 + 2, 0, "layer 1, Router, row 1: its scale is 0")]
+#[case::rope(Kind::GlobalRope, 0, 1, 0x7F, "GlobalRope: a cosine or a sine is beyond 1")]
+fn what_is_wrong_with_its_parts_is_told(
+    #[case] kind: Kind,
+    #[case] layer: u16,
+    #[case] at: usize,
+    #[case] value: u8,
+    #[case] expected: &str,
+) {
+    let mut bytes = micro_gemma().to_bytes();
+    let at = offset(&bytes, kind, layer) + at;
+    bytes[at..at + 1 + usize::from(value == 0)].fill(value);
+    check(&mut bytes);
+    let told = Image::from_bytes(&bytes).unwrap_err().to_string();
+    assert!(told.starts_with(expected), "{told}");
+}
+
+/// Of Llama's shape there is nothing of it.
+#[test]
+fn half_of_gemma_is_told() {
+    let mut bytes = micro().to_bytes();
+    bytes[72] = 41;
+    check(&mut bytes);
+    let told = Image::from_bytes(&bytes).unwrap_err().to_string();
+    assert!(told.starts_with("header: embedding is 0, expected a multiple of 32"), "{told}");
+}
+
 /// A row that could overflow is refused in an image too, whoever made it.
 #[test]
 fn a_row_that_could_overflow_is_refused() {

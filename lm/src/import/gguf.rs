@@ -51,7 +51,7 @@ impl Source for File<'_> {
         let tensor = self
             .reader
             .get_tensor_info(name)
-            .ok_or_else(|| wrong("there is no such tensor".into(), "give a whole model of Llama's shape"))?;
+            .ok_or_else(|| wrong("there is no such tensor".into(), "give a whole model"))?;
         // The first dimension is that of neighbours.
         let held = tensor.shape().dims();
         let fits = match *held {

@@ -1,5 +1,7 @@
 //! Directories of Hugging Face: config.json, safetensors, tokenizer.json.
 
+mod config;
+
 use std::fs;
 use std::path::Path;
 
@@ -8,11 +10,10 @@ use serde_json::Value;
 
 use super::Imported;
 use super::blocks::Packing;
-use super::llama::{self, Names, Plan, Source};
-use super::stem;
+use super::llama::{self, Names, Source};
+use super::{gemma, stem};
 use crate::about::About;
 use crate::file_error::{FileError, read};
-use crate::shape::Shape;
 
 const NAMES: Names = Names {
     tokens: "model.embed_tokens.weight",
@@ -43,7 +44,7 @@ impl Source for Files<'_> {
     fn take(&self, name: &str, rows: usize, columns: usize) -> Result<Vec<f32>, FileError> {
         let wrong = |problem: String, remedy: &str| Err(FileError::new(name, problem, remedy));
         let Some(tensor) = self.0.iter().find_map(|file| file.tensor(name).ok()) else {
-            return wrong("there is no such tensor".into(), "give a whole model of Llama's shape");
+            return wrong("there is no such tensor".into(), "give a whole model");
         };
         let fits = match *tensor.shape() {
             [c] => rows == 1 && c == columns,
@@ -69,7 +70,7 @@ impl Source for Files<'_> {
 pub(super) fn import(directory: &Path) -> Result<Imported, FileError> {
     let path = directory.join("config.json");
     let config = json(&path)?;
-    let plan = plan(&config).map_err(|error| error.within(&path))?;
+    let plan = config::plan(&config).map_err(|error| error.within(&path))?;
     let files = weights(directory)?;
     let mut tensors = vec![];
     for (path, bytes) in &files {
@@ -79,7 +80,12 @@ pub(super) fn import(directory: &Path) -> Result<Imported, FileError> {
         })?;
         tensors.push(file);
     }
-    let model = llama::read(&Files(tensors), &NAMES, plan).map_err(|error| error.within(directory))?;
+    let files = Files(tensors);
+    let model = match plan {
+        config::Plan::Llama(plan) => llama::read(&files, &NAMES, plan),
+        config::Plan::Gemma(plan) => gemma::read(&files, plan),
+    };
+    let model = model.map_err(|error| error.within(directory))?;
     Ok(Imported { model, about: about(directory, &config)? })
 }
 
@@ -108,53 +114,6 @@ fn weights(directory: &Path) -> Result<Vec<(std::path::PathBuf, Vec<u8>)>, FileE
     paths.into_iter().map(|path| read(&path).map(|bytes| (path, bytes))).collect()
 }
 
-fn plan(config: &Value) -> Result<Plan, FileError> {
-    let wrong = |key: &str, expected: &str| {
-        let found = match &config[key] {
-            Value::Null => "it is missing".to_owned(),
-            value => format!("it is {value}"),
-        };
-        FileError::new(key, format!("{found}, expected {expected}"), "give a model of type \"llama\"")
-    };
-    let expect =
-        |key: &str, fits: bool, expected: &str| if fits { Ok(()) } else { Err(wrong(key, expected)) };
-    let no = |key: &str| matches!(config[key], Value::Null | Value::Bool(false));
-    expect("model_type", config["model_type"] == "llama", "\"llama\"")?;
-    expect("tie_word_embeddings", config["tie_word_embeddings"] == true, "true")?;
-    expect("attention_bias", no("attention_bias"), "false")?;
-    expect("mlp_bias", no("mlp_bias"), "false")?;
-    expect("rope_scaling", no("rope_scaling"), "null")?;
-    let silu = matches!(config["hidden_act"].as_str(), None | Some("silu"));
-    expect("hidden_act", silu, "\"silu\"")?;
-    let rope = &config["rope_parameters"];
-    let plain = matches!(rope["rope_type"].as_str(), None | Some("default"));
-    expect("rope_parameters", plain, "rotations of type \"default\"")?;
-    let count = |key: &str| match config[key].as_u64() {
-        Some(value) if value <= 1 << 20 => Ok(value as usize),
-        _ => Err(wrong(key, "a number up to 1048576")),
-    };
-    let optional =
-        |key: &str, otherwise: usize| if config[key].is_null() { Ok(otherwise) } else { count(key) };
-    let number = |value: &Value, key: &str| value.as_f64().ok_or_else(|| wrong(key, "a number"));
-    let (width, heads) = (count("hidden_size")?, count("num_attention_heads")?);
-    let base = [&config["rope_theta"], &rope["rope_theta"]].into_iter().find(|base| !base.is_null());
-    Ok(Plan {
-        shape: Shape {
-            width,
-            layers: count("num_hidden_layers")?,
-            heads,
-            kv_heads: optional("num_key_value_heads", heads)?,
-            head_width: optional("head_dim", width.checked_div(heads).unwrap_or(0))?,
-            hidden: count("intermediate_size")?,
-            vocabulary: count("vocab_size")?,
-            context: count("max_position_embeddings")?,
-            gemma: None,
-        },
-        epsilon: number(&config["rms_norm_eps"], "rms_norm_eps")?,
-        rope_base: base.map_or(Ok(10_000.0), |base| number(base, "rope_theta"))?,
-    })
-}
-
 fn about(directory: &Path, config: &Value) -> Result<About, FileError> {
     let path = directory.join("tokenizer.json");
     let tokenizer = String::from_utf8(read(&path)?).map_err(|error| {
@@ -178,10 +137,21 @@ fn about(directory: &Path, config: &Value) -> Result<About, FileError> {
     let begin = tokens(&config["bos_token_id"]).first().copied();
     Ok(About {
         name: stem(directory),
-        licence: String::new(),
+        licence: licence(directory),
         tokenizer,
         chat,
         ends: tokens(&config["eos_token_id"]),
         begin: begin.filter(|_| other["add_bos_token"] == true),
     })
+}
+
+/// The licence that the card of a model names: `license: …` between the lines of dashes that README.md begins with.
+fn licence(directory: &Path) -> String {
+    let card = fs::read_to_string(directory.join("README.md")).unwrap_or_default();
+    let mut lines = card.lines();
+    if lines.next() != Some("---") {
+        return String::new();
+    }
+    let named = lines.take_while(|&line| line != "---").find_map(|line| line.strip_prefix("license:"));
+    named.map_or_else(String::new, |name| name.trim().to_owned())
 }

@@ -1,7 +1,7 @@
 //! A model of Llama's shape, from tensors by name.
 
 use crate::file_error::FileError;
-use crate::float::{Layer, Model};
+use crate::float::{KeyValue, Layer, Model};
 use crate::shape::Shape;
 
 /// What a configuration says.
@@ -9,6 +9,24 @@ pub(super) struct Plan {
     pub shape: Shape,
     pub epsilon: f64,
     pub rope_base: f64,
+}
+
+impl Plan {
+    /// What no device runs is refused, before any weight is looked at.
+    pub fn check(&self, rope_bases: &[f64]) -> Result<(), FileError> {
+        let refused =
+            |what: &str| Err(FileError::new("the configuration", what, "give a model whose shape fits"));
+        if let Some(problem) = self.shape.refusal() {
+            return refused(&problem);
+        }
+        if let Some(base) = rope_bases.iter().find(|base| !(base.is_finite() && **base >= 1.0)) {
+            return refused(&format!("the base of the rotations is {base}, expected at least 1"));
+        }
+        if !(0.0..1.0).contains(&self.epsilon) {
+            return refused(&format!("epsilon is {}, expected 0 or more and below 1", self.epsilon));
+        }
+        Ok(())
+    }
 }
 
 /// The names that a format gives to tensors; those of a layer stand behind its number.
@@ -35,16 +53,7 @@ pub(super) trait Source {
 /// Reads the model.
 pub(super) fn read(source: &dyn Source, names: &Names, plan: Plan) -> Result<Model, FileError> {
     let Plan { shape, epsilon, rope_base } = plan;
-    let refused = |what: &str| FileError::new("the configuration", what, "give a model whose shape fits");
-    if let Some(problem) = shape.refusal() {
-        return Err(refused(&problem));
-    }
-    if !(rope_base.is_finite() && rope_base >= 1.0) {
-        return Err(refused(&format!("the base of the rotations is {rope_base}, expected at least 1")));
-    }
-    if !(0.0..1.0).contains(&epsilon) {
-        return Err(refused(&format!("epsilon is {epsilon}, expected 0 or more and below 1")));
-    }
+    plan.check(&[rope_base])?;
     let name = |layer: usize, part: usize| format!("{}{layer}{}", names.layers, names.layer[part]);
     let mut wanted: Vec<String> = (0..shape.layers)
         .flat_map(|layer| (0..9).map(move |part| (layer, part)))
@@ -53,13 +62,7 @@ pub(super) fn read(source: &dyn Source, names: &Names, plan: Plan) -> Result<Mod
     wanted.extend([names.tokens, names.last_gain].map(str::to_owned));
     wanted.sort_unstable();
     let there = source.names();
-    if there.iter().any(|there| there == names.head) {
-        return Err(FileError::new(
-            names.head,
-            "the last matrix is another one than that of the tokens, which the devices do not have",
-            "give a model with tied embeddings",
-        ));
-    }
+    refuse_head(&there, names.head)?;
     if let Some(odd) = there.iter().find(|there| wanted.binary_search(there).is_err()) {
         return Err(FileError::new(
             odd,
@@ -79,13 +82,13 @@ pub(super) fn read(source: &dyn Source, names: &Names, plan: Plan) -> Result<Mod
         layers.push(Layer {
             attention_gain: take(0, 1, width)?,
             query: turned(1, queries)?,
-            key: turned(2, keys)?,
-            value: take(3, keys, width)?,
+            key_value: Some(KeyValue { key: turned(2, keys)?, value: take(3, keys, width)?, gains: None }),
             output: take(4, width, queries)?,
             hidden_gain: take(5, 1, width)?,
             gate: take(6, hidden, width)?,
             up: take(7, hidden, width)?,
             down: take(8, width, hidden)?,
+            gemma: None,
         });
     }
     Ok(Model {
@@ -95,11 +98,24 @@ pub(super) fn read(source: &dyn Source, names: &Names, plan: Plan) -> Result<Mod
         tokens: source.take(names.tokens, shape.vocabulary, width)?,
         layers,
         last_gain: source.take(names.last_gain, 1, width)?,
+        gemma: None,
     })
 }
 
+/// A last matrix of its own is what no device has.
+pub(super) fn refuse_head(there: &[String], head: &str) -> Result<(), FileError> {
+    if !there.iter().any(|there| there == head) {
+        return Ok(());
+    }
+    Err(FileError::new(
+        head,
+        "the last matrix is another one than that of the tokens, which the devices do not have",
+        "give a model with tied embeddings",
+    ))
+}
+
 /// Rows of heads whose pairs lie half a head apart, in the order in which they are neighbours.
-fn neighbours(rows: &[f32], head_width: usize, columns: usize) -> Vec<f32> {
+pub(super) fn neighbours(rows: &[f32], head_width: usize, columns: usize) -> Vec<f32> {
     let mut turned = Vec::with_capacity(rows.len());
     for head in rows.chunks_exact(head_width * columns) {
         let (first, second) = head.split_at(head.len() / 2);

@@ -52,11 +52,12 @@ impl Models {
         if args.trace.is_none() && prompts.is_none() {
             models::fit(trace, image.model.shape.context as u32);
         }
+        let sharpness = models::sharpness(args.temperature)?;
         let turns = if args.publish_every > 0 { TURNS.min(image.model.shape.kv_layers()) } else { 1 };
         let turn = |turn| {
             let mut image = image.clone();
             image.model = image.model.turned(turn);
-            models::language_of(image)
+            models::language_of(image).map(|language| replay::Language { sharpness, ..language })
         };
         let turns = (0..turns).map(turn).collect::<Result<_, _>>()?;
         Ok(Models {

@@ -59,7 +59,7 @@ pub struct Args {
     /// Which waiting rollout decodes next: fifo, shortest-remaining, prefix-sharing or longest-expected
     #[arg(long, default_value_t = PolicyKind::Fifo)]
     policy: PolicyKind,
-    /// Language model that the rollouts run (engine 1), as `doorbell model list` has it, at temperature 1: prompts are drawn by the seed, equal ones where the trace has
+    /// Language model that the rollouts run (engine 1), as `doorbell model list` has it: prompts are drawn by the seed, equal ones where the trace has
     /// equal ids, and the KV blocks lie on the device; needs a function for each queue pair
     #[arg(long, conflicts_with = "reward_queue")]
     model: Option<String>,
@@ -73,6 +73,9 @@ pub struct Args {
     /// Take the prompts as they stand, not as chats
     #[arg(long, requires = "prompts")]
     raw: bool,
+    /// How freely the language model's tokens are drawn; 0 takes the most likely one each time
+    #[arg(long, value_name = "T", default_value_t = 1.0, requires = "model")]
+    temperature: f64,
     /// Positions of a prompt that one PREFILL makes at most; 0 makes all in one
     #[arg(long, value_name = "TOKENS", default_value_t = 0, requires = "model")]
     prefill_tokens: u32,
