@@ -4,6 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use doorbell_devices::Kind;
 use doorbell_lm::sample::Sharpness;
 use doorbell_lm::text::Text;
 use doorbell_lm::{
@@ -11,6 +12,7 @@ use doorbell_lm::{
     micro_gemma, quantise, tiny,
 };
 use doorbell_npu::Published;
+use doorbell_npu::layout::CHIP_LINES;
 use doorbell_setup::model::{SOURCES, Source, directory};
 use doorbell_trace::Trace;
 use doorbell_verify::language::Version;
@@ -133,6 +135,18 @@ pub fn language(model: &str) -> Result<Arc<Language>, Failure> {
     language_of(image(model)?).map(Arc::new)
 }
 
+/// Refuses a device whose on-chip memory the model's program does not fit: the NPU itself would stop at the first word beyond, as DMA_FAULT.
+pub fn fits(model: &Published, kind: Kind) -> Result<(), Failure> {
+    if kind != Kind::Rtl || model.lines <= CHIP_LINES {
+        return Ok(());
+    }
+    let problem = format!(
+        "the model takes {} lines of on-chip memory, and the NPU of {kind} has {CHIP_LINES}",
+        model.lines
+    );
+    Err(Failure::input(format!("{problem}; give a smaller one, or another device")))
+}
+
 /// What `--temperature` asks for.
 pub fn sharpness(temperature: f64) -> Result<Sharpness, Failure> {
     Sharpness::of(temperature).ok_or_else(|| {
@@ -197,4 +211,24 @@ fn keep(path: &Path, image: &Image) -> std::io::Result<()> {
     fs::write(&work, image.to_bytes()).and_then(|()| fs::rename(&work, path)).inspect_err(|_| {
         let _ = fs::remove_file(&work);
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_program_beyond_the_rtls_lines_is_refused() {
+        for (name, image) in BUILT_IN {
+            let model = language_of(image()).unwrap().published;
+            assert!(fits(&model, Kind::Rtl).is_ok(), "{name} takes {} lines", model.lines);
+        }
+        let mut model = language_of(micro_gemma()).unwrap().published;
+        model.lines = CHIP_LINES;
+        assert!(fits(&model, Kind::Rtl).is_ok());
+        model.lines += 1;
+        let refused = fits(&model, Kind::Rtl).unwrap_err().to_string();
+        assert!(refused.contains("1025 lines of on-chip memory, and the NPU of rtl has 1024"), "{refused}");
+        assert!(fits(&model, Kind::Model).is_ok() && fits(&model, Kind::Gpu).is_ok());
+    }
 }

@@ -19,6 +19,12 @@ use crate::weights::{Gain, KeyValue, Layer, Matrix, Model};
 
 pub use dot::Instructions;
 
+/// Tokens up to which what is done to each by itself is not shared among threads.
+const FEW: usize = 8;
+
+/// Multiplications that are a thread's at least: some microseconds, as long as it takes to wake one.
+const PART: usize = 1 << 16;
+
 /// A model that is run with many tokens at once.
 #[derive(Clone, Copy, Debug)]
 pub struct Runner<'m> {
@@ -102,21 +108,23 @@ impl<'m> Runner<'m> {
         let inputs = self.inputs(streams, |x| normalise(x, &model.last_gain, epsilon));
         let mut results = self.multiply(&model.tokens, &inputs);
         if capped {
-            results.values.par_iter_mut().with_min_len(1024).for_each(|logit| *logit = softcap(*logit));
+            results.values.iter_mut().for_each(|logit| *logit = softcap(*logit));
         }
         (0..streams.len()).map(|token| results.of(token).collect()).collect()
     }
 
     fn inputs<T: Sync>(&self, tokens: &[T], activate: impl Fn(&T) -> Activation + Sync) -> Vec<Wide> {
-        tokens.par_iter().with_min_len(8).map(|token| Wide::new(activate(token))).collect()
+        each(tokens.len(), |token| Wide::new(activate(&tokens[token])))
     }
 
     fn multiply(&self, matrix: &Matrix, inputs: &[Wide]) -> Results {
         let tokens = inputs.len();
         let mut values = vec![0; matrix.rows.len() * tokens];
         // Two parts for each thread even out what one is held up by.
-        let part = matrix.rows.len().div_ceil(2 * rayon::current_num_threads());
-        values.par_chunks_mut(part * tokens).enumerate().for_each(|(number, results)| {
+        let rows = matrix.rows.len();
+        let least = PART.div_ceil(tokens * matrix.row(0).len());
+        let part = rows.div_ceil(2 * rayon::current_num_threads()).max(least);
+        let multiply = |(number, results): (usize, &mut [i32])| {
             for (row, results) in (part * number..).zip(results.chunks_mut(tokens)) {
                 let weights = matrix.row(row);
                 for (inputs, results) in inputs.chunks(4).zip(results.chunks_mut(4)) {
@@ -139,7 +147,12 @@ impl<'m> Runner<'m> {
                     }
                 }
             }
-        });
+        };
+        if part >= rows {
+            multiply((0, &mut values));
+        } else {
+            values.par_chunks_mut(part * tokens).enumerate().for_each(multiply);
+        }
         Results { values, tokens }
     }
 
@@ -164,7 +177,7 @@ impl<'m> Runner<'m> {
                 });
                 heads.collect()
             };
-            (0..inputs.len()).into_par_iter().with_min_len(8).map(heads).collect()
+            each(inputs.len(), heads)
         };
         let queries = stored(&layer.query, layer.gemma.as_ref().map(|gemma| &gemma.query_gain), true);
         if let Some(KeyValue { key, value, gains }) = &layer.key_value {
@@ -181,17 +194,23 @@ impl<'m> Runner<'m> {
         let means = |token: usize| -> Vec<i64> {
             let seen = position + token + 1;
             let first = shape.first_seen(number, seen - 1);
-            let heads =
-                queries[token].par_iter().enumerate().with_min_len(if seen - first < 256 { 64 } else { 1 });
-            let means: Vec<Vec<i32>> = heads
-                .map(|(head, query)| {
-                    let [keys, values] = &cache[head / sharing];
-                    attend::attend(self.instructions, query, &keys[..seen], &values[..seen], first)
-                })
-                .collect();
+            let queries = &queries[token];
+            let mean = |head: usize| {
+                let [keys, values] = &cache[head / sharing];
+                attend::attend(self.instructions, &queries[head], &keys[..seen], &values[..seen], first)
+            };
+            let means: Vec<Vec<i32>> = if seen - first < 256 {
+                (0..queries.len()).map(mean).collect()
+            } else {
+                (0..queries.len()).into_par_iter().map(mean).collect()
+            };
             means.into_iter().flatten().map(i64::from).collect()
         };
-        let means: Vec<Vec<i64>> = (0..inputs.len()).into_par_iter().map(means).collect();
+        let means: Vec<Vec<i64>> = if inputs.len() == 1 {
+            vec![means(0)]
+        } else {
+            (0..inputs.len()).into_par_iter().map(means).collect()
+        };
         let inputs = self.inputs(&means, |means| activate_plain(means));
         self.multiply(&layer.output, &inputs)
     }
@@ -207,6 +226,25 @@ impl<'m> Runner<'m> {
             activate_plain(&hidden)
         });
         add_all(streams, &self.multiply(&layer.down, &inputs));
+    }
+}
+
+/// What each token has.
+fn each<T: Send>(tokens: usize, of: impl Fn(usize) -> T + Sync + Send) -> Vec<T> {
+    if tokens <= FEW {
+        (0..tokens).map(of).collect()
+    } else {
+        (0..tokens).into_par_iter().with_min_len(FEW).map(of).collect()
+    }
+}
+
+/// Changes what each token has.
+fn each_mut<T: Send>(held: &mut [T], change: impl Fn(usize, &mut T) + Sync + Send) {
+    if held.len() <= FEW {
+        held.iter_mut().enumerate().for_each(|(token, held)| change(token, held));
+    } else {
+        let held = held.par_iter_mut().with_min_len(FEW).enumerate();
+        held.for_each(|(token, held)| change(token, held));
     }
 }
 

@@ -1,14 +1,17 @@
-//! Words of the programs of `micro`, of `micro-gemma` and of SmolLM2-135M's shape, and the cycles that a step is expected to take.
+//! Words of the programs of the built-in models and of SmolLM2-135M's shape, and the cycles that a step is expected to take; what gangs
+//! would bring, and what units wait for.
 //!
-//!     cargo run --release -p doorbell-npu --example cycles [-- --listing]
+//!     cargo run --release -p doorbell-npu --example cycles [-- --listing | --gangs]
 
 use doorbell_lm::image::{entries, header};
-use doorbell_lm::{About, Gain, Image, KeyValue, Layer, Matrix, Model, Rope, Shape, micro, micro_gemma};
+use doorbell_lm::{
+    About, Gain, Image, KeyValue, Layer, Matrix, Model, Rope, Shape, micro, micro_gemma, tiny,
+};
 use doorbell_npu::arithmetic::Speed;
-use doorbell_npu::compile;
 use doorbell_npu::cycles::Costs;
-use doorbell_npu::run::{Arena, Engine, Latency, Machine, Scoreboard, Settings};
+use doorbell_npu::run::{Arena, Engine, Idle, Latency, Machine, Scoreboard, Settings, Timing};
 use doorbell_npu::text::listing;
+use doorbell_npu::{Program, compile};
 
 /// A model of SmolLM2-135M's shape. Cycles do not depend on weights, so they are all 0.
 fn smollm2() -> Image {
@@ -43,9 +46,123 @@ fn smollm2() -> Image {
     Image { model, about: About::default() }
 }
 
+/// Cycles a second of the machine of which tokens per second are told.
+const CLOCK: u64 = 100_000_000;
+/// Blocks of keys and values of a context.
+const BLOCKS: u32 = 8;
+
+/// A program with its memory, and contexts for it.
+struct Bench {
+    words: Vec<u64>,
+    machine: Machine,
+    arena: u64,
+}
+
+impl Bench {
+    fn new(program: &Program, image: Vec<u8>) -> Self {
+        let settings = Settings { lines: program.lines(), speed: Speed::Fast };
+        let arena = program.block * u64::from(BLOCKS);
+        let machine = Machine::new(settings, program.memory(image), arena as usize);
+        Self { words: program.words.clone(), machine, arena }
+    }
+
+    /// A step of so many gangs of so many contexts.
+    fn step(&mut self, board: &Scoreboard, [gangs, each]: [usize; 2], position: u32, silent: bool) -> Timing {
+        while self.machine.contexts.len() < gangs * each {
+            self.machine.admit(Arena { base: 0, bytes: self.arena }, (0..BLOCKS).collect());
+        }
+        for context in &mut self.machine.contexts {
+            (context.position, context.silent) = (position, silent);
+        }
+        let all: Vec<usize> = (0..gangs * each).collect();
+        let all: Vec<&[usize]> = all.chunks(each).collect();
+        let (outcomes, timing) = board.steps(&mut self.machine, &self.words, &all, &mut ());
+        assert!(outcomes.concat().iter().all(Result::is_ok), "{outcomes:?}");
+        timing
+    }
+}
+
+fn share(part: u64, timing: &Timing) -> String {
+    format!("{:.1} %", part as f64 * 100.0 / timing.cycles as f64)
+}
+
+fn shares(timing: &Timing) -> String {
+    timing.busy.map(|busy| share(busy, timing)).join(" | ")
+}
+
+/// A board where memory answers after so many cycles.
+fn board(memory: u64, overlap: bool) -> Scoreboard {
+    let costs = Costs { memory, ..Costs::default() };
+    Scoreboard { overlap, ..Scoreboard::new(Latency::Expected(costs)) }
+}
+
+/// What a step takes with one gang.
+fn steps(bench: &mut Bench) {
+    println!("| gang | position | token | words | cycles | a token | MEM | GEMV | SFU | KV |");
+    println!("|--:|--:|---|--:|--:|--:|--:|--:|--:|--:|");
+    for (gang, position, silent) in [
+        (1, 0, false),
+        (1, 0, true),
+        (1, 255, false),
+        (1, 255, true),
+        (4, 255, false),
+        (8, 255, false),
+        (8, 255, true),
+    ] {
+        let timing = bench.step(&board(64, true), [1, gang], position, silent);
+        println!(
+            "| {gang} | {position} | {} | {} | {} | {} | {} |",
+            if silent { "no" } else { "yes" },
+            timing.words,
+            timing.cycles,
+            timing.cycles / gang as u64,
+            shares(&timing)
+        );
+    }
+}
+
+/// What gangs, the scoreboard and reading ahead bring.
+fn gangs(bench: &mut Bench) {
+    println!(
+        "| gangs | contexts of each | words at a time | memory | cycles a token | tokens/s | MEM | GEMV | SFU | KV |"
+    );
+    println!("|--:|--:|---|--:|--:|--:|--:|--:|--:|--:|");
+    for (gangs, each) in [(1, 1), (1, 2), (1, 4), (1, 8), (2, 1), (2, 4), (2, 8), (4, 2), (4, 8)] {
+        for (overlap, memory) in [(false, 64), (true, 64), (true, 0)] {
+            let timing = bench.step(&board(memory, overlap), [gangs, each], 255, false);
+            let token = timing.cycles / (gangs * each) as u64;
+            println!(
+                "| {gangs} | {each} | {} | {memory} | {token} | {} | {} |",
+                if overlap { "several" } else { "one" },
+                CLOCK / token,
+                shares(&timing)
+            );
+        }
+    }
+}
+
+/// What each unit does in each cycle.
+fn causes(bench: &mut Bench) {
+    println!(
+        "| gangs | contexts of each | unit | busy | {} |",
+        Idle::ALL.map(|idle| idle.to_string()).join(" | ")
+    );
+    println!("|--:|--:|---|--:|--:|--:|--:|--:|--:|");
+    for (gangs, each) in [(1, 1), (1, 8), (2, 8)] {
+        let timing = bench.step(&board(64, true), [gangs, each], 255, false);
+        for engine in Engine::ALL {
+            let busy = timing.busy[engine as usize];
+            let causes = timing.idle[engine as usize].map(|idle| share(idle, &timing)).join(" | ");
+            println!("| {gangs} | {each} | {engine:?} | {} | {causes} |", share(busy, &timing));
+        }
+    }
+}
+
 fn main() {
-    let with_listing = std::env::args().any(|argument| argument == "--listing");
-    for (name, image) in [("micro", micro()), ("micro-gemma", micro_gemma()), ("smollm2", smollm2())] {
+    let asked = |name: &str| std::env::args().any(|argument| argument == name);
+    let models =
+        [("micro", micro()), ("micro-gemma", micro_gemma()), ("tiny", tiny()), ("smollm2", smollm2())];
+    for (name, image) in models {
         let (bytes, shape) = (image.to_bytes(), image.model.shape);
         let (header, entries) = (header(&bytes).expect("an image"), entries(&bytes).expect("an image"));
         let program =
@@ -57,45 +174,15 @@ fn main() {
             program.lines() * 4,
             program.block
         );
-        if with_listing {
+        if asked("--listing") {
             println!("{}; of layer 0\n{}", listing(&program.words), listing(&program.layers[0]));
         }
-        let blocks = 8u32;
-        let settings = Settings { lines: program.lines(), speed: Speed::Fast };
-        let arena = program.block * u64::from(blocks);
-        let mut machine = Machine::new(settings, program.memory(bytes), arena as usize);
-        println!("| gang | position | token | words | cycles | a token | MEM | GEMV | SFU | KV |");
-        println!("|--:|--:|---|--:|--:|--:|--:|--:|--:|--:|");
-        for (gang, position, silent) in [
-            (1, 0, false),
-            (1, 0, true),
-            (1, 255, false),
-            (1, 255, true),
-            (4, 255, false),
-            (8, 255, false),
-            (8, 255, true),
-        ] {
-            while machine.contexts.len() < gang {
-                machine.admit(Arena { base: 0, bytes: arena }, (0..blocks).collect());
-            }
-            for context in &mut machine.contexts {
-                (context.position, context.silent) = (position, silent);
-            }
-            let all: Vec<usize> = (0..gang).collect();
-            let scoreboard = Scoreboard::new(Latency::Expected(Costs::default()));
-            let (outcomes, timing) = scoreboard.step(&mut machine, &program.words, &all, &mut ());
-            assert!(outcomes.iter().all(Result::is_ok), "{outcomes:?}");
-            let share = |engine: Engine| {
-                format!("{:.1} %", timing.busy[engine as usize] as f64 * 100.0 / timing.cycles as f64)
-            };
-            println!(
-                "| {gang} | {position} | {} | {} | {} | {} | {} |",
-                if silent { "no" } else { "yes" },
-                timing.words,
-                timing.cycles,
-                timing.cycles / gang as u64,
-                Engine::ALL.map(share).join(" | ")
-            );
+        let mut bench = Bench::new(&program, bytes);
+        if asked("--gangs") {
+            gangs(&mut bench);
+            causes(&mut bench);
+        } else {
+            steps(&mut bench);
         }
     }
 }

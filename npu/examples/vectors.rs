@@ -633,7 +633,9 @@ impl Script {
             numbers.extend(factors.flat_map(i16::to_le_bytes));
             if is_gain && self.draws.chance(90) {
                 let mut head = self.draws.bytes(LINE as u64);
-                let exponent = self.draws.from(0, 40) as i16 - 30;
+                // Where a head is shifted right or left, and where to the left nothing but 0 stays within the bounds.
+                let least = if name == "vec.level" && self.draws.chance(40) { 20 } else { -30 };
+                let exponent = self.draws.from(0, 40) as i16 + least;
                 head[..2].copy_from_slice(&exponent.to_le_bytes());
                 self.chip(b, head);
             }

@@ -12,6 +12,9 @@ pub const WORD: usize = 16;
 /// Words of a line.
 pub const LINE_WORDS: u32 = (LINE / WORD) as u32;
 
+/// Lines of on-chip memory that a context of the RTL has: `Lines` of `rtl/npu/engine_npu.sv`.
+pub const CHIP_LINES: u32 = 1024;
+
 /// Lines of `count` numbers of 32 bits with a sign.
 pub const fn integers(count: u64) -> u64 {
     count.div_ceil(16)

@@ -1,6 +1,7 @@
 //! The NPU behind engine 1: docs/isa.md is its specification.
 
 pub mod arithmetic;
+pub mod audit;
 mod compile;
 pub mod cycles;
 pub mod isa;

@@ -30,6 +30,8 @@ pub enum PublishError {
 pub struct Published {
     /// What lies there: the image, the layers' words, the program.
     pub memory: Vec<u8>,
+    /// Lines of on-chip memory that the program takes of a context.
+    pub lines: u32,
     image: HwImage,
 }
 
@@ -47,6 +49,7 @@ impl Published {
             return Err(PublishError::Ends(ends.len()));
         }
         let end = |k: usize| ends.get(k).copied().unwrap_or(TOKEN_NONE);
+        let lines = program.lines();
         let (program_at, words) = (program.start, program.words.len() as u32);
         let memory = program.memory(image);
         let image = HwImage {
@@ -64,7 +67,7 @@ impl Published {
             end_3: end(3),
             check: 0,
         };
-        Ok(Self { memory, image })
+        Ok(Self { memory, lines, image })
     }
 
     /// The record of the model where it lies `offset` bytes into the MODEL region, a multiple of 64.
@@ -89,6 +92,7 @@ mod tests {
         // Four layers of one head, 32 wide.
         assert_eq!(image.block_bytes(), 4 * 2 * (64 + 32 * 32));
         assert_eq!(published.memory[..bytes.len()], bytes);
+        assert_eq!(published.lines, 36);
         let end = image.program_at + 8 * u64::from(image.words);
         assert!(
             end <= image.length && image.length - end < 64 && image.length == published.memory.len() as u64

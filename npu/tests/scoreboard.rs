@@ -5,7 +5,8 @@ mod common;
 use common::{Draws, machine, program};
 use doorbell_lm::{Image, micro, micro_gemma};
 use doorbell_npu::arithmetic::Speed;
-use doorbell_npu::run::{Arena, Hazards, Latency, Machine, Scoreboard, Settings, Trace};
+use doorbell_npu::cycles::Costs;
+use doorbell_npu::run::{Arena, Engine, Hazards, Idle, Latency, Machine, Scoreboard, Settings, Trace};
 use doorbell_npu::text::{assemble, listing};
 use proptest::prelude::*;
 use rstest::rstest;
@@ -88,6 +89,59 @@ proptest! {
         prop_assert!(state(&plain) == state(&board), "{}", listing(&words));
         prop_assert_eq!(expected.divergence(&found), None);
     }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(300) })]
+
+    /// Gangs that share the engines know nothing of each other, at any pace; and every cycle of every engine is accounted for.
+    #[test]
+    fn gangs_that_share_engines_are_as_alone(seed in any::<u64>(), latency in any::<u64>(), depth in 1..6usize, expected in any::<bool>(), overlap in any::<bool>()) {
+        let words = any_program(seed);
+        let [mut plain, mut board] = [any_machine(seed), any_machine(seed)];
+        for context in 0..2 {
+            plain.step(&words, &[context], &mut ());
+        }
+        let latency = if expected { Latency::Expected(Costs::default()) } else { Latency::Random(latency) };
+        let scoreboard = Scoreboard { depth, overlap, ..Scoreboard::new(latency) };
+        let (outcomes, timing) = scoreboard.steps(&mut board, &words, &[&[0], &[1]], &mut ());
+        prop_assert!(outcomes.concat().iter().all(Result::is_ok), "{:?}", outcomes);
+        prop_assert!(state(&plain) == state(&board), "{}", listing(&words));
+        for (busy, idle) in timing.busy.iter().zip(&timing.idle) {
+            prop_assert_eq!(busy + idle.iter().sum::<u64>(), timing.cycles);
+        }
+        // One at a time, engines of a gang are never busy together.
+        if !overlap {
+            let (_, timing) = scoreboard.step(&mut any_machine(seed), &words, &[0, 1], &mut ());
+            prop_assert!(timing.busy.iter().sum::<u64>() <= timing.cycles);
+        }
+    }
+}
+
+/// What one engine waits for: a word's operand on another, the order of the program, a token, words, and nothing any more.
+#[test]
+fn why_an_engine_has_no_word_is_told() {
+    let words = assemble(
+        "memset.fmap index=0 m=1 n=1 k=64\nmemset.fmap index=1 m=1 n=1 k=16\nmemset.desc index=2 base=3 aux=5\n\
+         memcpy.in dest=0 src=0 desc=2 shape=1 async\nvec.act dst=64 a=0 shape=0\n\
+         memcpy.in dest=96 src=0 desc=2 shape=1 async\nend",
+    )
+    .unwrap();
+    let board = Scoreboard::new(Latency::Expected(Costs::default()));
+    let (outcomes, timing) = board.step(&mut any_machine(1), &words, &[0], &mut ());
+    assert!(outcomes.iter().all(Result::is_ok), "{outcomes:?}");
+    // Four words to begin with; 64 cycles to memory and a beat for each of 4 lines, twice; a pass of 16 cycles between, which only the word behind
+    // it does not wait for.
+    let [copy, act] = [64 + 4, 16];
+    assert_eq!(timing.busy, [2 * copy, 0, act, 0]);
+    let [mem, _, sfu, _] = timing.idle;
+    assert_eq!(timing.cycles, 4 + copy + 1 + copy);
+    assert_eq!(mem, [0, 0, 0, 4 + 1, 0]);
+    assert_eq!(sfu, [copy - 1, 0, 0, 4 + 1, copy + 1 - act]);
+    let alone = Scoreboard { overlap: false, ..board };
+    let (_, timing) = alone.step(&mut any_machine(1), &words, &[0], &mut ());
+    assert_eq!(timing.cycles, 4 + copy + act + copy);
+    assert_eq!(timing.idle[Engine::Mem as usize][Idle::Order as usize], act - 1);
 }
 
 /// Of programs by chance, how many a machine that overlooks a hazard gets wrong.

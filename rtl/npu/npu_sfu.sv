@@ -117,7 +117,7 @@ module npu_sfu
   logic          squares4_valid_q, squares4_last_q, squares_last_q;
   logic [63:0]   squares_q;
   // What holds for all numbers of a word, or of a head.
-  logic          absolute_q, below_zero_q, waits_q, measured_q, fix_q, bound1_q, bound2_q, left_shift_q, far_q;
+  logic          absolute_q, below_zero_q, waits_q, measured_q, fix_q, bound1_q, bound2_q, left_shift_q;
   logic [15:0]   inverse_q, wanted_q;                     // RESCALE: the root of b, 16 bits
   logic [4:0]    first_half_q;
   logic signed [17:0] raw_q;
@@ -441,7 +441,7 @@ module npu_sfu
         fix_q        <= 1'b0;
         hold_q       <= 1'b0;
         left_shift_q <= raw_q < 0;
-        far_q        <= raw_q < -18'sd26;
+        // Of more than 26 to the left nothing but 0 stays within the bounds.
         shift_q      <= (raw_q < -18'sd26) ? '0 : (raw_q < 0) ? 6'd26 + raw_q[5:0] : (raw_q > 18'sd63) ? 6'd63 : raw_q[5:0];
       end
       bound1_q <= found && cut_q && measured_q;
@@ -493,7 +493,7 @@ module npu_sfu
           wide = first_product_q;
           if (gated_q) for (int k = 0; k < 16; k++) wide[64*k +: 64] = round10(second_product_q[64*k +: 64]);
           if (tanh_q || (measures_q && !left_shift_q)) wide = second_product_q;
-          else if (measures_q) for (int k = 0; k < 16; k++) wide[64*k +: 64] = raised(second_product_q[64*k +: 64], far_q);
+          else if (measures_q) for (int k = 0; k < 16; k++) wide[64*k +: 64] = raised(second_product_q[64*k +: 64]);
           value_q     <= wide;
           value_tag_q <= product_tag_q;
           if ((norm_q || measures_q) && !product_tag_q.second) begin

@@ -65,8 +65,8 @@ package npu_sfu_pkg;
 
   // What is shifted left, at the top of what a shift to the right by 26 less as many brings to its place; what leaves the residual
   // stream's bounds on the way stays beyond them.
-  function automatic logic signed [63:0] raised(input logic signed [63:0] value, input logic far);
-    if (far ? value != '0 : value[63:26] != '0 && value[63:26] != '1) raised = value[63] ? 64'shC000_0000_0000_0000 : 64'sh3FFF_FFFF_FFFF_FFFF;
+  function automatic logic signed [63:0] raised(input logic signed [63:0] value);
+    if (value[63:26] != '0 && value[63:26] != '1) raised = value[63] ? 64'shC000_0000_0000_0000 : 64'sh3FFF_FFFF_FFFF_FFFF;
     else raised = {{11{value[26]}}, value[26:0], 26'd0};
   endfunction
 

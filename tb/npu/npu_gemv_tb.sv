@@ -22,12 +22,14 @@ module npu_gemv_tb;
   logic                   sampler_begin, sampler_begun, sampler_idle, logit_valid, logit_last, logit_ready;
   logic [31:0]            logit;
 
-  // Other units have the ports of on-chip memory for longer than the harness shuts them, now and then.
-  logic read_granted, write_granted, read_open = 1'b1, write_open = 1'b1;
-  int   read_shut = 0, write_shut = 0;
+  // Other units have the ports of on-chip memory for longer than the harness shuts them, now and then; and the sampler takes nothing for
+  // longer than its four cycles.
+  logic read_granted, write_granted, sampler_ready, read_open = 1'b1, write_open = 1'b1, logit_open = 1'b1;
+  int   read_shut = 0, write_shut = 0, logit_shut = 0;
   bit   calm;
   assign read_ready  = read_granted && read_open;
   assign write_ready = write_granted && write_open;
+  assign logit_ready = sampler_ready && logit_open;
   initial calm = $test$plusargs("calm");
 
   always @(posedge clk) begin
@@ -35,6 +37,8 @@ module npu_gemv_tb;
     write_shut <= (write_shut != 0) ? write_shut - 1 : (!calm && chance(2)) ? below(60) : 0;
     read_open  <= read_shut == 0;
     write_open <= write_shut == 0;
+    logit_shut <= (logit_shut != 0) ? logit_shut - 1 : (!calm && chance(2)) ? below(60) : 0;
+    logit_open <= logit_shut == 0;
   end
 
   npu_unit_harness u_harness (
@@ -65,7 +69,7 @@ module npu_gemv_tb;
   npu_sampler u_sampler (
     .clk_i(clk), .rst_ni(rst_n), .step_i(step), .forget_i(1'b0),
     .begin_i(sampler_begin), .begun_o(sampler_begun), .idle_o(sampler_idle),
-    .logit_valid_i(logit_valid), .logit_i(logit), .logit_last_i(logit_last), .logit_ready_o(logit_ready),
+    .logit_valid_i(logit_valid && logit_open), .logit_i(logit), .logit_last_i(logit_last), .logit_ready_o(sampler_ready),
     .done_i(done), .end_i(ended),
     .sample_valid_o(sample_valid), .sample_token_o(sample_token), .sample_logp_o(sample_logp)
   );

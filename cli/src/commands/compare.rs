@@ -171,6 +171,10 @@ pub fn run(args: Args) -> Result<ExitCode, Failure> {
     let chosen = select(&args)?;
     let (mut trace, format) = trace::read(args.trace.as_deref())?;
     let plan = plan(&args, &mut trace)?;
+    #[cfg(feature = "lm")]
+    if let Some(language) = plan.language() {
+        chosen.iter().try_for_each(|chosen| crate::models::fits(&language.published, chosen.kind))?;
+    }
     let json = args.json.as_deref().map(|path| Sink::open("JSON", path)).transpose()?;
     let wave = args.wave.as_deref().map(|path| Output::open("waveform", path)).transpose()?;
     let Opened { kinds, settings, mut devices, skipped, held } = open(&args, &plan, &chosen)?;

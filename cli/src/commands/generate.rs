@@ -77,6 +77,7 @@ pub fn run(args: Args) -> Result<ExitCode, Failure> {
     let prompt = models::prompt(&text, shape.context, &prompt, args.raw)?;
     let most = args.tokens.min(shape.context - prompt.len());
     let model = Published::new(image.to_bytes(), &image.about.ends).map_err(Failure::input)?;
+    models::fits(&model, kind)?;
     drop(image);
     let pool = ThreadPoolBuilder::new().num_threads(args.threads.unwrap_or(0)).build();
     let pool = pool.map_err(|error| Failure::input(format!("cannot start threads: {error}")))?;

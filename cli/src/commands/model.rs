@@ -1,5 +1,6 @@
 //! `doorbell model …`.
 
+mod audit;
 mod info;
 mod judge;
 mod program;
@@ -41,6 +42,8 @@ pub enum Command {
         #[arg(long)]
         json: bool,
     },
+    /// Hold a machine's claims to their arithmetic, and say how many tokens a second it could make at most: docs/npu.md
+    Audit(audit::Args),
     /// Say how near a model's integers come to its published equations in 64-bit floating point
     Judge(judge::Args),
 }
@@ -52,6 +55,7 @@ pub fn run(command: Command) -> Result<ExitCode, Failure> {
         Command::Info { model, json } => info::run(&model, json),
         Command::Import { source, output } => import(&source, &output),
         Command::Program { model, json } => program::run(&model, json),
+        Command::Audit(args) => return audit::run(&args),
         Command::Judge(args) => return judge::run(args),
     }?;
     Ok(ExitCode::SUCCESS)

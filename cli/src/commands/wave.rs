@@ -68,7 +68,7 @@ mod token {
     use std::sync::{Arc, Mutex, PoisonError};
 
     use doorbell_cosim::Wave;
-    use doorbell_devices::{Settings, rtl};
+    use doorbell_devices::{Kind, Settings, rtl};
     use doorbell_host::DeviceError;
     use doorbell_npu::run::{Begun, Ended, Event, Retired};
     use doorbell_npu::text::disassemble;
@@ -94,6 +94,7 @@ mod token {
     /// Runs it once to find its cycles, and once to record them.
     pub fn run(model: &str, out: &Path) -> Result<ExitCode, Failure> {
         let language = crate::models::language(model)?;
+        crate::models::fits(&language.published, Kind::Rtl)?;
         let request = Request { arrival_ms: 0, prompt_tokens: 4, output_tokens: 1, prefix: vec![] };
         let trace = Trace { source: "a token".into(), requests: vec![request] };
         let plan = ReplayPlan::with_language(&trace, ReplayOptions::default(), language);

@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use doorbell_lm::micro;
 use doorbell_lm::sample::Sharpness;
+use doorbell_lm::{Image, micro};
 use doorbell_npu::Published;
 use doorbell_trace::{Request, Trace};
 use doorbell_verify::language::Version;
@@ -11,7 +11,11 @@ use doorbell_verify::replay::{Language, ReplayOptions, ReplayPlan};
 
 /// Groups of rollouts behind shared prefixes with partial blocks, cut at checkpoints.
 pub fn plan() -> ReplayPlan {
-    let image = micro();
+    plan_of(micro())
+}
+
+/// The same with another model.
+pub fn plan_of(image: Image) -> ReplayPlan {
     let published = Published::new(image.to_bytes(), &image.about.ends).unwrap();
     let version = Version { model: image.model, ends: image.about.ends };
     let language = Arc::new(Language { published, version, sharpness: Sharpness::ONE });

@@ -1,8 +1,6 @@
 //! Many tokens of a model of Gemma 3N's shape in one pass: docs/engine.md, Gemma 3N.
 
-use rayon::prelude::*;
-
-use super::{Results, Runner, Wide, add_all};
+use super::{Results, Runner, Wide, add_all, each, each_mut};
 use crate::ops::{
     Activation, activate_plain, activate_tanh, add, blend, correct, cut, embed, gelu, level, normalise,
     predict, product, rescale,
@@ -12,11 +10,6 @@ use crate::weights::{Gain, GemmaLayer, GemmaParts, Layer, Matrix};
 
 /// A vector for each token.
 type Rows = Vec<Vec<i32>>;
-
-/// What each token has, side by side with its number.
-fn each<T: Send>(tokens: usize, of: impl Fn(usize) -> T + Sync + Send) -> Vec<T> {
-    (0..tokens).into_par_iter().with_min_len(8).map(of).collect()
-}
 
 impl Runner<'_> {
     /// The sums of the residual streams behind the last layer, of tokens that begin with `first`.
@@ -50,15 +43,15 @@ impl Runner<'_> {
             streams = each(count, |token| predict(&streams[token], &row(&routes, token)));
             let found = self.found(number, cache, &streams);
             let routes = self.route(&gemma.correct, gemma, &found);
-            let held = streams.par_iter_mut().with_min_len(8).enumerate();
-            held.for_each(|(token, streams)| correct(streams, &found[token], &row(&routes, token)));
+            each_mut(&mut streams, |token, streams| {
+                correct(streams, &found[token], &row(&routes, token));
+            });
 
             let active = self.inputs(&streams, |streams| plain(&streams[0]));
             let gates = self.multiply(&gemma.embedding_gate, &active);
             let addends = self.gated(count, |token| (row(&gates, token), embeddings[token].clone()));
             let addends = self.multiply(&gemma.embedding_output, &addends);
-            let held = streams.par_iter_mut().with_min_len(8).enumerate();
-            held.for_each(|(token, streams)| {
+            each_mut(&mut streams, |token, streams| {
                 let addend = level(&row(&addends, token), &gemma.embedding_gain, epsilon);
                 streams[1..].iter_mut().for_each(|stream| add(stream, addend.iter().copied()));
             });
@@ -66,8 +59,7 @@ impl Runner<'_> {
         let mut sums: Rows = streams.iter().map(|streams| streams[0].clone()).collect();
         for (other, matrix) in (1..).zip(&parts.merge) {
             let merged = self.multiply(matrix, &self.inputs(&streams, |streams| plain(&streams[other])));
-            let sums = sums.par_iter_mut().with_min_len(8).enumerate();
-            sums.for_each(|(token, sum)| {
+            each_mut(&mut sums, |token, sum| {
                 add(sum, rescale(&row(&merged, token), &streams[token][0], epsilon));
             });
         }

@@ -221,6 +221,21 @@ pub fn print(seed: u64, count: u64) {
             say(&Case { words, memory: memory.clone(), silent: false, poisoned: None });
         }
     }
+    // What a word takes is unset at the first word of a step, though the programs ahead of it have set it.
+    let loops = "layers count=1 words=0 desc=12\n";
+    for (register, word) in [
+        ("epsilon", "vec.norm dst=0 a=16 b=64 shape=0".to_owned()),
+        ("cut", "vec.cut dst=0 a=0 shape=0".to_owned()),
+        ("factor", format!("{loops}attn dst=0 src=64 shape=1 desc=5")),
+        ("window", format!("{loops}attn dst=0 src=64 shape=1 desc=5 window")),
+        ("source", format!("{loops}attn dst=0 src=64 shape=1 desc=5 source")),
+    ] {
+        let unset = format!("memset.{register} ");
+        let lines: Vec<&str> = set.lines().filter(|line| !line.starts_with(&unset)).collect();
+        assert_eq!(lines.len() + 1, set.lines().count(), "{register} is set once");
+        let words = assemble(&format!("{}\n{word}\nend", lines.join("\n"))).expect("words");
+        say(&Case { words, memory: memory.clone(), silent: false, poisoned: None });
+    }
     for _ in 0..count {
         // Records of eleven words, two lines each, for eight layers: the context's shapes, set anew.
         let mut memory = memory.clone();

@@ -8,6 +8,7 @@ use super::observe::{Observer, Place};
 use super::sequence::{Issue, Next, Refused, Sequencer};
 use crate::arithmetic::Speed;
 use crate::isa::Fault;
+use crate::layout::CHIP_LINES;
 use crate::text::disassemble;
 
 /// What a machine is built with.
@@ -21,7 +22,7 @@ pub struct Settings {
 
 impl Default for Settings {
     fn default() -> Self {
-        Self { lines: 1024, speed: Speed::Fast }
+        Self { lines: CHIP_LINES, speed: Speed::Fast }
     }
 }
 

@@ -14,6 +14,6 @@ pub use device::{Begun, Ended, Event, Retired};
 pub use execute::{Space, Write};
 pub use machine::{Machine, Outcome, Settings, Stop};
 pub use observe::{Divergence, Dump, Element, Observer, Place, Record, Trace, mix, say};
-pub use scoreboard::{Hazards, Latency, Scoreboard, Timing};
+pub use scoreboard::{Hazards, Idle, Latency, Scoreboard, Timing};
 pub use sequence::{Issue, Next, Refused, Sequencer};
 pub use work::{Engine, Function, KvAt, MatrixAt, Range, Work};

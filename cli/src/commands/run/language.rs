@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 
 use doorbell_contract::{HwImage, PolicyMode};
+use doorbell_devices::Kind;
 use doorbell_host::{Device, DeviceError, QueueConfig};
 use doorbell_lm::text::Text;
 use doorbell_lm::{About, Image};
@@ -53,11 +54,14 @@ impl Models {
             models::fit(trace, image.model.shape.context as u32);
         }
         let sharpness = models::sharpness(args.temperature)?;
+        let kind = Kind::parse(&args.device)?;
         let turns = if args.publish_every > 0 { TURNS.min(image.model.shape.kv_layers()) } else { 1 };
         let turn = |turn| {
             let mut image = image.clone();
             image.model = image.model.turned(turn);
-            models::language_of(image).map(|language| replay::Language { sharpness, ..language })
+            let language = models::language_of(image)?;
+            models::fits(&language.published, kind)?;
+            Ok::<_, Failure>(replay::Language { sharpness, ..language })
         };
         let turns = (0..turns).map(turn).collect::<Result<_, _>>()?;
         Ok(Models {
