@@ -83,7 +83,8 @@ fn what_is_planted_is_noticed() {
     for (fault, test) in FAULTS {
         // Rows that are lost are those of blocks, whose weights pass through shared memory.
         let team = if fault == "LosesRow" { "block" } else { "warp" };
-        let run = others(test).env("DOORBELL_FAULT", fault).env("DOORBELL_LANGUAGE_TEAM", team).output().unwrap();
+        let run =
+            others(test).env("DOORBELL_FAULT", fault).env("DOORBELL_LANGUAGE_TEAM", team).output().unwrap();
         assert!(!run.status.success(), "{fault} is not noticed by {test}");
     }
 }

@@ -3,8 +3,8 @@
 //!     cargo run -p doorbell-lm --example cuda_tables > gpu/kernels/language_tables.cuh
 
 use doorbell_lm::ops::{RESIDUAL, STORED, score_factor};
-use doorbell_lm::{CUT, SUMMED};
 use doorbell_lm::tables::{EXP2, GELU, LOG2, POWERS, RATIO, SIGMOID, TANH};
+use doorbell_lm::{CUT, SUMMED};
 
 fn table(name: &str, about: &str, element: &str, values: &[u32]) -> String {
     let entries: Vec<String> = values.iter().map(u32::to_string).collect();

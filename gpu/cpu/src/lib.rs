@@ -119,11 +119,8 @@ pub fn faults() -> impl Iterator<Item = &'static CStr> {
 fn named(name: Option<&str>) -> Result<Option<&'static CStr>, DeviceError> {
     let Some(name) = name else { return Ok(None) };
     let found = faults().find(|fault| fault.to_bytes() == name.as_bytes());
-    let unknown = || DeviceError::Config {
-        field: "fault",
-        value: 0,
-        expected: format!("a known fault, not {name}"),
-    };
+    let unknown =
+        || DeviceError::Config { field: "fault", value: 0, expected: format!("a known fault, not {name}") };
     found.map(Some).ok_or_else(unknown)
 }
 
