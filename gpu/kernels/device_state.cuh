@@ -210,9 +210,10 @@ struct DeviceState {
 struct LanguageMemory {
   char* models;          // two of each function, one behind the other
   uint64_t model_bytes;  // of each, a multiple of 64
-  char* caches;          // keys and values, one of each block
+  char* caches;          // keys and values, one of each team
   uint64_t cache_bytes;  // of each, a multiple of 64
   uint32_t blocks;       // the last of the grid
+  uint32_t teams;        // of each block: 1, or one of each warp; each has a cache
 
   __device__ __forceinline__ uint32_t engines() const { return blocks == 0 ? 1 : 2; }
   __device__ __forceinline__ char* model(uint32_t function, uint32_t slot) const {

@@ -1,5 +1,5 @@
 // The persistent kernel: the first blocks of the grid are front ends, one per queue pair, and the warps of the others
-// are workers, which take rollouts of engine 0 of every queue; with engine 1 the last blocks run rollouts of it, a block each.
+// are workers, which take rollouts of engine 0 of every queue; with engine 1 the last blocks run rollouts of it.
 #include "front_end.cuh"
 #include "language_probes.cuh"
 #include "language_worker.cuh"
@@ -19,34 +19,52 @@ doorbell_persistent(DeviceState* state, doorbell_mailbox* mailboxes, uint32_t qu
   }
 }
 
-// With engine 1. A kernel of its own: what that needs of registers is not taken from the first.
-extern "C" __global__ void __launch_bounds__(kBlockThreads, 1)
-doorbell_language(DeviceState* state, doorbell_mailbox* mailboxes, uint32_t queues, char* models, uint64_t model_bytes,
-                  char* caches, uint64_t cache_bytes, uint32_t language_blocks) {
-  extern __shared__ FrontEnd front_end_memory[];
-  __shared__ language::Job job;
-  const Launch launch{state, mailboxes, queues,
-                      LanguageMemory{models, model_bytes, caches, cache_bytes, language_blocks}};
+// With engine 1, of which a team runs a rollout.
+template <typename Team>
+__device__ __forceinline__ void run_with_language(const Launch& launch, FrontEnd& front_end) {
+  __shared__ language::Job jobs[Team::kTeams];
+  const uint32_t queues = launch.queues, language_blocks = launch.language.blocks;
+  DeviceState* const state = launch.state;
   const uint32_t workers = gridDim.x - queues - language_blocks;
   if (blockIdx.x < queues) {
-    if (front_end::block<true>(front_end_memory[0], launch, blockIdx.x)) {
+    if (front_end::block<true>(front_end, launch, blockIdx.x)) {
       worker::dismiss(state->work[kForWarps], workers * kBlockWarps);
-      worker::dismiss(state->work[kForBlocks], language_blocks);
+      worker::dismiss(state->work[kForBlocks], language_blocks * Team::kTeams);
     }
   } else if (blockIdx.x < queues + workers) {
     const uint32_t worker_id = (blockIdx.x - queues) * kBlockWarps + threadIdx.x / kWarp;
     worker::role(*state, worker_id, threadIdx.x % kWarp);
   } else {
-    const uint32_t number = blockIdx.x - queues - workers;
-    language::work(job, launch, number, workers * kBlockWarps + number);
+    language::work<Team>(jobs, launch, blockIdx.x - queues - workers, workers * kBlockWarps);
   }
 }
 
-// What the host has to provide: bytes of DeviceState and of the shared memory of a front end and of a block of engine 1, and
-// threads of a block.
+// Kernels of their own: what they need of registers is not taken from the first. In one a block runs a rollout, in the other, for small models, a
+// warp.
+extern "C" __global__ void __launch_bounds__(kBlockThreads, 1)
+doorbell_language(DeviceState* state, doorbell_mailbox* mailboxes, uint32_t queues, char* models, uint64_t model_bytes,
+                  char* caches, uint64_t cache_bytes, uint32_t language_blocks) {
+  extern __shared__ FrontEnd front_end_memory[];
+  const Launch launch{state, mailboxes, queues,
+                      LanguageMemory{models, model_bytes, caches, cache_bytes, language_blocks, language::Whole::kTeams}};
+  run_with_language<language::Whole>(launch, front_end_memory[0]);
+}
+
+extern "C" __global__ void __launch_bounds__(kBlockThreads, 1)
+doorbell_language_small(DeviceState* state, doorbell_mailbox* mailboxes, uint32_t queues, char* models, uint64_t model_bytes,
+                        char* caches, uint64_t cache_bytes, uint32_t language_blocks) {
+  extern __shared__ FrontEnd front_end_memory[];
+  const Launch launch{state, mailboxes, queues,
+                      LanguageMemory{models, model_bytes, caches, cache_bytes, language_blocks, language::Single::kTeams}};
+  run_with_language<language::Single>(launch, front_end_memory[0]);
+}
+
+// What the host has to provide: bytes of DeviceState and of the shared memory of a front end and of a block of engine 1,
+// threads of a block, and how many of them run a small model's rollout.
 extern "C" __global__ void doorbell_sizes(uint32_t* to) {
   to[0] = sizeof(DeviceState);
   to[1] = sizeof(FrontEnd);
   to[2] = language::kMostShared;
   to[3] = kBlockThreads;
+  to[4] = language::Single::kThreads;
 }

@@ -1,39 +1,50 @@
-// Engine 1 on one block: a language model in integers, token by token, with no launch between. docs/engine.md says what every number is,
-// docs/gpu.md (Engine 1: a rollout per block) which thread has what. All functions of `Block` are called by all threads of the block, with the
-// same arguments.
+// Engine 1 on one team, a block or a warp alone: a language model in integers, token by token, with no launch between. docs/engine.md says what
+// every number is, docs/gpu.md (Engine 1: a rollout per block) which thread has what. All functions of `Block` are called by all threads of the
+// team, with the same arguments. Here is Llama's shape; language_gemma.cuh has Gemma 3N's.
 #ifndef DOORBELL_LANGUAGE_CUH
 #define DOORBELL_LANGUAGE_CUH
 
-#include "language_attention.cuh"
-#include "language_rows.cuh"
-#include "language_sample.cuh"
+#include "language_gemma.cuh"
 
 namespace language {
 
-class Block {
+template <typename Team>
+class Block : Frame<Team> {
  public:
-  // Before all else, once: the block's dynamic shared memory is this class's from here on.
+  // Before all else, once, by all threads of the block: its dynamic shared memory is this class's from here on.
   static __device__ __forceinline__ void open() {
-    const Block block;
-    if (block.lane_ == 0) {
-      stream::begin_arrivals(&block.shared_.arrivals[block.warp_][0]);
-      stream::begin_arrivals(&block.shared_.arrivals[block.warp_][1]);
-      block.shared_.arrived[block.warp_] = 0;
+    Tables& own = Base::tables();
+    fill(own.log2, kLog2, 257);
+    fill(own.ratio, kRatio, 257);
+    fill(own.powers, kPowers, 1024);
+    fill(own.exp2, kExp2, 256);
+    fill(own.sigmoid, kSigmoid, 65);
+    fill(own.tanh, kTanh, 257);
+    fill(own.gelu, kGelu, 65);
+    if (DOORBELL_FAULT(ChangesTable) && threadIdx.x == 37) own.exp2[37] -= 256;
+    const Block team;
+    if (team.lane_ == 0) {
+      stream::begin_arrivals(&team.shared_.arrivals[team.warp_][0]);
+      stream::begin_arrivals(&team.shared_.arrivals[team.warp_][1]);
+      team.shared_.arrived[team.warp_] = 0;
     }
     __syncthreads();
   }
 
-  // The image of a model whose shape `fits`, at a multiple of 64 in memory that this block may read without further order. Of the block's
-  // dynamic shared memory as much is taken as `shared_bytes` says.
+  // The image of a model whose shape `fits`, at a multiple of 64 in memory that this team may read without further order.
   static __device__ __noinline__ void begin(const char* image) { Block().prepare(image); }
 
   // Takes the token at `position`: its keys and values go into the cache, which holds those of all positions below, and, if `stored_to` is not
   // null, to the same place of that block in host memory, relaxed: whoever tells the host of them puts a release behind a barrier. With `samples`,
   // returns the token of the next position on every thread. Neither token nor position is looked at: they are below the shape's vocabulary and
-  // context. There is a __syncthreads behind everything, and the next step may begin at once.
+  // context. There is a barrier of the team behind everything, and the next step may begin at once.
   static __device__ __forceinline__ Sampled step(Cache cache, char* stored_to, uint32_t token, uint32_t position, bool samples,
                                                  Sampling sampling) {
-    if (threadIdx.x == 0) Block().shared_.step = Step{cache, stored_to, position, sampling};
+    if (Team::thread() == 0) Block().shared_.step = Step{cache, stored_to, token, position, sampling};
+    if (Block().shared_.shape.is_gemma()) {
+      Gemma<Team>::step(token, position);
+      return samples ? sample_gemma() : Sampled{0, 0};
+    }
     embed(token, position);
 #pragma unroll 1
     for (uint32_t layer = 0; layer < Block().shared_.shape.layers; layer++) {
@@ -45,110 +56,44 @@ class Block {
   }
 
  private:
-  char* const memory_;
-  Shared& shared_;
-  const uint32_t thread_, lane_, warp_;
-
-  static __device__ __forceinline__ char* memory() {
-    extern __shared__ uint4 language_memory[];
-    return reinterpret_cast<char*>(language_memory);
-  }
-
-  // The thread's number, which the compiler is not to know for the same in the next phase: what one works out of it, no other is to hold in
-  // registers meanwhile.
-  static __device__ __forceinline__ uint32_t thread() {
-    uint32_t index = threadIdx.x;
-    asm volatile("" : "+r"(index));
-    return index;
-  }
-
-  __device__ __forceinline__ explicit Block(uint32_t index)
-      : memory_(memory()), shared_(*reinterpret_cast<Shared*>(memory())), thread_(index), lane_(index % kWarp), warp_(index / kWarp) {}
-  __device__ __forceinline__ Block() : Block(thread()) {}
+  using Base = Frame<Team>;
+  using Base::all_seen, Base::activate, Base::activate_plain, Base::copy, Base::end, Base::entries, Base::kThreads, Base::kWarps,
+      Base::lane_, Base::matrix, Base::put, Base::see, Base::shared_, Base::stretches, Base::tables, Base::thread_, Base::vector, Base::warp_;
 
   template <typename T>
   __device__ __forceinline__ T* at(uint32_t offset) const {
-    return reinterpret_cast<T*>(memory_ + offset);
+    return Base::template at<T>(offset);
   }
 
   template <typename T>
-  __device__ __forceinline__ void fill(T* to, const T* from, uint32_t count) {
-    for (uint32_t k = thread_; k < count; k += kThreads) to[k] = from[k];
-  }
-
-  // Starts to copy; `bytes` is a multiple of 16.
-  __device__ __forceinline__ void copy(void* to, const char* from, uint32_t bytes) {
-    for (uint32_t k = 16 * thread_; k < bytes; k += 16 * kThreads) stream::copy(static_cast<char*>(to) + k, from + k);
+  static __device__ __forceinline__ void fill(T* to, const T* from, uint32_t count) {
+    for (uint32_t k = threadIdx.x; k < count; k += kBlockThreads) to[k] = from[k];
   }
 
   __device__ __forceinline__ void prepare(const char* image) {
-    __syncthreads();
-    fill(shared_.log2, kLog2, 257);
-    fill(shared_.ratio, kRatio, 257);
-    fill(shared_.powers, kPowers, 1024);
-    fill(shared_.exp2, kExp2, 256);
-    if (DOORBELL_FAULT(ChangesTable) && thread_ == 37) shared_.exp2[37] -= 256;
-    fill(shared_.sigmoid, kSigmoid, 65);
+    Team::sync();
     const Shape shape = Shape::read(image);
-    const uint32_t behind = kFirstLayerEntry + kParts * shape.layers;
+    const uint32_t behind = first_entry(shape, shape.layers);
+    const auto entry = [&](uint32_t index) { return *reinterpret_cast<const Entry*>(entry_at(image, index)); };
     if (thread_ == 0) {
       shared_.shape = shape;
       shared_.image = image;
-      shared_.gain_offset = reinterpret_cast<const Entry*>(entry_at(image, kFirstLayerEntry + kAttentionGain))->offset;
-      shared_.rope_offset = reinterpret_cast<const Entry*>(entry_at(image, kRopeEntry))->offset;
-      shared_.last_gain = *reinterpret_cast<const Entry*>(entry_at(image, behind));
-      shared_.tokens = *reinterpret_cast<const Entry*>(entry_at(image, behind + 1));
+      shared_.gain_offset = entry(first_entry(shape, 0) + kAttentionGain).offset;
+      shared_.rope_offset = entry(kRopeEntry).offset;
+      uint32_t last = behind;
+      if (shape.is_gemma()) {
+        shared_.global_rope_offset = entry(kRopeEntry + 1).offset;
+        for (uint32_t k = 0; k < kStreams - 1; k++) {
+          shared_.streams[0][k] = entry(kSplitEntry + k);
+          shared_.streams[1][k] = entry(last++);
+        }
+      }
+      shared_.last_gain = entry(last);
+      shared_.tokens = entry(last + 1);
       shared_.factor = kScoreFactor[shape.head_width / 32 - 1];
-      shared_.parts = Layout::most_parts(shape);
-      shared_.layout = Layout::of(shape, static_cast<uint32_t>(sizeof(Shared)));
+      shared_.layout = Layout::of<Team>(shape, static_cast<uint32_t>(sizeof(Shared<Team>)), kTeamBytes<Team>);
     }
-    __syncthreads();
-  }
-
-  // Σ x² and the bits of all magnitudes of the block, once every warp has left its own.
-  __device__ __forceinline__ Seen all_seen() const {
-    Seen all{0, 0};
-    for (uint32_t k = 0; k < kWarps; k++) {
-      all.squares += shared_.seen[k].squares;
-      all.magnitudes |= shared_.seen[k].magnitudes;
-    }
-    return all;
-  }
-
-  // Leaves what this warp has seen.
-  __device__ __forceinline__ void see(uint64_t squares, uint64_t magnitudes) {
-    // In pieces whose sums over 32 lanes have 32 bits.
-    constexpr uint32_t kPiece = (1u << 27) - 1;
-    const uint64_t low = __reduce_add_sync(kEveryLane, static_cast<uint32_t>(squares) & kPiece);
-    const uint64_t middle = __reduce_add_sync(kEveryLane, static_cast<uint32_t>(squares >> 27) & kPiece);
-    const uint64_t high = __reduce_add_sync(kEveryLane, static_cast<uint32_t>(squares >> 54));
-    const uint64_t lower = __reduce_or_sync(kEveryLane, static_cast<uint32_t>(magnitudes));
-    const uint64_t upper = __reduce_or_sync(kEveryLane, static_cast<uint32_t>(magnitudes >> 32));
-    if (lane_ == 0) shared_.seen[warp_] = Seen{low + (middle << 27) + (high << 54), upper << 32 | lower};
-  }
-
-  // Mantissas and shifts of the vector that value(channel) gives, of so many channels, a multiple of 32; returns by how much its exponent grows.
-  template <typename Value>
-  __device__ __forceinline__ int32_t activate(uint32_t channels, uint64_t magnitudes, Value value) {
-    const Layout& layout = shared_.layout;
-    const int32_t over = bits(magnitudes) - 15, shift = over > 0 ? over : 0;
-    char* const mantissas = at<char>(layout.mantissas);
-    unsigned char* const shifts = at<unsigned char>(layout.shifts);
-    const uint32_t blocks = channels / kBlock;
-    for (uint32_t block = warp_; block < blocks; block += kWarps) {
-      const uint32_t channel = kBlock * block + lane_;
-      const int32_t half = static_cast<int32_t>(clamp(round_shift(value(channel), shift), -32767, 32767));
-      const int32_t above = bits(__reduce_or_sync(kEveryLane, magnitude(half))) - 7, down = above > 0 ? above : 0;
-      const int32_t rounded = down == 0 ? half : (half >> down) + (half >> (down - 1) & 1);
-      mantissas[channel] = static_cast<char>(rounded < -kMantissa ? -kMantissa : rounded > kMantissa ? kMantissa : rounded);
-      if (lane_ == 0) shifts[block % 2 * layout.shifts_half + block / 2] = static_cast<unsigned char>(down);
-    }
-    // Behind the last channel weights are 0; a shift there must be one.
-    if (blocks % 2 != 0 && warp_ == 0) {
-      mantissas[channels + lane_] = 0;
-      if (lane_ == 0) shifts[layout.shifts_half + blocks / 2] = 0;
-    }
-    return shift;
+    Team::sync();
   }
 
   // The residual stream, normalised with the gain in shared memory: RMSNorm.
@@ -162,65 +107,37 @@ class Block {
       magnitudes |= magnitude(static_cast<int64>(x[channel]) * gain[channel]);
     }
     see(squares, magnitudes);
-    __syncthreads();
+    Team::sync();
     const Seen seen = all_seen();
-    // With 20 fraction bits, and at least 1.
-    uint64_t mean = (seen.squares + shape.width / 2) / shape.width + shape.epsilon;
-    if (mean == 0) mean = 1;
-    // Shifted by an even number to 61 or 62 bits: its root has 31.
-    const int32_t up = (62 - bits(mean)) / 2 * 2;
-    const uint64_t inverse = (1ull << 46) / root_of(mean << up);
+    const Root root = Root::of(seen.squares, shape.width, shape.epsilon);
     const int32_t shift =
         activate(shape.width, seen.magnitudes, [&](uint32_t channel) { return static_cast<int64>(x[channel]) * gain[channel]; });
-    return Activation{inverse > 65535 ? 65535u : static_cast<uint32_t>(inverse), gain_exponent - kFraction - 36 + up / 2 + shift};
-  }
-
-  // The activation of a vector with 10 fraction bits, of which every warp has left what it has seen.
-  template <typename Value>
-  __device__ __forceinline__ Activation activate_plain(uint32_t channels, Value value) {
-    const int32_t shift = activate(channels, all_seen().magnitudes, value);
-    return Activation{1u << 15, -15 - kFraction + shift};
+    return Activation{root.inverse, gain_exponent - kFraction - 36 + root.up / 2 + shift};
   }
 
   __device__ __forceinline__ int32_t swish(int32_t value) const {
     const int64 moved = clamp(static_cast<int64>(value) + (16 << kFraction), 0, (32 << kFraction) - 1);
     const uint32_t place = static_cast<uint32_t>(moved) >> 9;
-    const int32_t part = static_cast<int32_t>(moved) & 511, low = shared_.sigmoid[place], high = shared_.sigmoid[place + 1];
+    const int32_t part = static_cast<int32_t>(moved) & 511, low = tables().sigmoid[place], high = tables().sigmoid[place + 1];
     return clamp(round_shift(static_cast<int64>(value) * (low + (((high - low) * part + 256) >> 9)), 15));
   }
 
-  // What each half of a layer begins with.
-  __device__ __forceinline__ Vector vector() const {
-    const Layout& layout = shared_.layout;
-    return Vector{at<char>(layout.mantissas), at<unsigned char>(layout.shifts), layout.shifts_half};
-  }
-  __device__ __forceinline__ Stretches stretches() const {
-    const Layout& layout = shared_.layout;
-    return Stretches{at<char>(layout.stretches) + 2 * layout.stretch * warp_, layout.stretch, shared_.arrivals[warp_], &shared_.arrived[warp_]};
-  }
-  __device__ __forceinline__ const Entry* entries(uint32_t layer) const { return shared_.entries[layer % 2]; }
-  __device__ __forceinline__ Matrix matrix(const Entry& entry) const { return Matrix::of(shared_.image, entry); }
-  // Behind the last row of the last matrix.
-  __device__ __forceinline__ const char* end() const {
-    const Matrix tokens = matrix(shared_.tokens);
-    return tokens.row(tokens.rows);
-  }
-
-  // The phases of a step. Each ends with a __syncthreads. They are functions of their own, so that no register of one is held in another.
+  // The phases of a step. Each ends with a barrier of the team. They are functions of their own, so that no register of one is held in another.
   static __device__ __noinline__ void embed(uint32_t token, uint32_t position) { Block().do_embed(token, position); }
   static __device__ __noinline__ void project(uint32_t layer) { Block().do_project(layer); }
   static __device__ __noinline__ void attend(uint32_t layer) { Block().do_attend(layer); }
   static __device__ __noinline__ void feed_forward(uint32_t layer) { Block().do_feed_forward(layer); }
-  static __device__ __noinline__ Sampled sample() { return Block().do_sample(); }
+  static __device__ __noinline__ Sampled sample() { return Block().template do_sample<false>(); }
+  static __device__ __noinline__ Sampled sample_gemma() { return Block().template do_sample<true>(); }
 
   // The residual stream of a token, and what else the first layer needs.
   __device__ __forceinline__ void do_embed(uint32_t token, uint32_t position) {
     const Shape& shape = shared_.shape;
     const char* const image = shared_.image;
     int32_t* const x = at<int32_t>(shared_.layout.x);
-    copy(shared_.entries[0], entry_at(image, kFirstLayerEntry), sizeof shared_.entries[0]);
+    copy(shared_.entries[0], entry_at(image, kFirstLayerEntry), kParts * sizeof(Entry));
     copy(at<char>(shared_.layout.gain), image + shared_.gain_offset, 2 * shape.width);
-    copy(shared_.turns, image + shared_.rope_offset + 2ull * shape.head_width * position, 2 * shape.head_width);
+    copy(shared_.turns[0], image + shared_.rope_offset + 2ull * shape.head_width * position, 2 * shape.head_width);
     const Matrix tokens = matrix(shared_.tokens);
     const char* const row = tokens.row(token);
     const int64 scale = tokens.scale(token);
@@ -229,66 +146,55 @@ class Block {
       x[channel] = static_cast<int32_t>(clamp(round_shift(value, -(tokens.exponent + kFraction)), -kResidual, kResidual));
     }
     stream::wait_for_copies();
-    __syncthreads();
+    Team::sync();
   }
 
   // Queries, keys and values, one behind the other, as their matrices lie.
   __device__ __forceinline__ void do_project(uint32_t layer) {
     const Shape& shape = shared_.shape;
     const Activation activation = normalise(shape, entries(layer)[kAttentionGain].exponent);
-    __syncthreads();
+    Team::sync();
     // Meanwhile what the next layer needs of the directory comes, and this one's second gain, in the place of the first.
     copy(at<char>(shared_.layout.gain), shared_.image + entries(layer)[kHiddenGain].offset, 2 * shape.width);
     if (layer + 1 < shape.layers)
-      copy(shared_.entries[(layer + 1) % 2], entry_at(shared_.image, kFirstLayerEntry + kParts * (layer + 1)), sizeof shared_.entries[0]);
+      copy(shared_.entries[(layer + 1) % 2], entry_at(shared_.image, kFirstLayerEntry + kParts * (layer + 1)), kParts * sizeof(Entry));
     uint32_t tasks = 0;
     int32_t* to = at<int32_t>(shared_.layout.heads);
 #pragma unroll 1
     for (uint32_t part = kQuery; part <= kValue; part++) {
       const Matrix rows = matrix(entries(layer)[part]);
-      multiply<4, kBroad>(stretches(), rows, vector(), activation, end(), (warp_ + tasks) % kWarps, lane_, [&](uint32_t row, int32_t value) { to[row] = value; });
+      multiply<Team, 4, kBroad>(stretches(), rows, vector(), activation, end(), (warp_ + tasks) % kWarps, lane_, [&](uint32_t row, int32_t value) { to[row] = value; });
       to += rows.rows;
       // The next matrix begins with the warp that has least to do.
       tasks += kWarps - (stretches().takes(rows.lines) ? (rows.rows + kGroups - 1) / kGroups : rows.rows / (4 * kGroups)) % kWarps;
     }
     stream::wait_for_copies();
-    __syncthreads();
+    Team::sync();
   }
 
   // x += W_o * attention.
   __device__ __forceinline__ void do_attend(uint32_t layer) {
     char* const local = shared_.step.cache.local;
-    char* const stored_to = shared_.step.stored_to;
     const uint32_t position = shared_.step.position;
     const Shape& shape = shared_.shape;
     const Layout& layout = shared_.layout;
     int32_t* const heads = at<int32_t>(layout.heads);
 
     // A warp for each head of queries, keys and values.
-    const uint32_t slot = position % kBlock, width = shape.head_width, half_bytes = shape.kv_half();
+    const uint32_t width = shape.head_width, half_bytes = shape.kv_half();
     const uint64_t layer_offset = 2ull * shape.kv_heads * half_bytes * layer;
     unsigned char* const scratch = reinterpret_cast<unsigned char*>(shared_.scratch[warp_]);
 #pragma unroll 1
     for (uint32_t head = warp_; head < shape.heads + 2 * shape.kv_heads; head += kWarps) {
       const bool turned = head < shape.heads + shape.kv_heads;
-      const uint32_t scale = store(heads + head * width, width, turned ? shared_.turns : nullptr, scratch, lane_);
-      if (head < shape.heads) {
-        char* const to = at<char>(layout.queries) + head * width;
-        for (uint32_t byte = 4 * lane_; byte < width; byte += 4 * kWarp)
-          *reinterpret_cast<uint32_t*>(to + byte) = *reinterpret_cast<const uint32_t*>(scratch + byte);
-        if (lane_ == 0) at<uint32_t>(layout.query_scales)[head] = scale;
-      } else {
-        const uint32_t which = head - shape.heads, value = which >= shape.kv_heads ? 1 : 0;
-        const uint64_t half = layer_offset + static_cast<uint64_t>(half_bytes) * (2 * (which - value * shape.kv_heads) + value);
-        keep(local + shape.kv_block() * (position / kBlock) + half, width, slot, scratch, scale, lane_);
-        if (stored_to != nullptr) keep_sys(stored_to + half, width, slot, scratch, scale, lane_);
-      }
+      const uint32_t scale = store(heads + head * width, width, turned ? shared_.turns[0] : nullptr, scratch, lane_);
+      put(shape, head, scale, scratch, layer_offset);
     }
-    __syncthreads();
+    Team::sync();
 
     // A warp for each head and every n-th block of positions.
     const uint32_t part_bytes = Layout::part_bytes(shape);
-    const uint32_t parts = min(shared_.parts / shape.heads, position / kBlock + 1);
+    const uint32_t parts = min(layout.parts_kept / shape.heads, position / kBlock + 1);
     char* const kept = at<char>(layout.parts);
     const uint32_t chunks = (width + kChunk - 1) / kChunk;
 #pragma unroll 1
@@ -302,11 +208,11 @@ class Block {
                       at<char>(layout.queries) + head * width,
                       at<uint32_t>(layout.query_scales)[head],
                       shared_.factor,
-                      shared_.exp2};
+                      tables().exp2};
       Attended* const to = reinterpret_cast<Attended*>(kept + part_bytes * (parts * head + part));
-      language::attend(with, chunk, part, parts, position, to, shared_.scratch[warp_], lane_);
+      language::attend<false>(with, 0, chunk, part, parts, position, to, shared_.scratch[warp_], lane_);
     }
-    __syncthreads();
+    Team::sync();
 
     // A thread for each channel of the means, which take the place of the queries.
     uint64_t magnitudes = 0;
@@ -317,11 +223,11 @@ class Block {
       magnitudes |= magnitude(mean);
     }
     see(0, magnitudes);
-    __syncthreads();
+    Team::sync();
     const Activation activation = activate_plain(shape.queries(), [&](uint32_t channel) { return static_cast<int64>(heads[channel]); });
-    __syncthreads();
+    Team::sync();
     add_product(entries(layer)[kOutput], activation);
-    __syncthreads();
+    Team::sync();
   }
 
   // x += W_down * (swish(W_gate * b) * (W_up * b)), b = normalise(x).
@@ -330,7 +236,7 @@ class Block {
     int64* const products = at<int64>(shared_.layout.products);
     {
       const Activation activation = normalise(shape, entries(layer)[kHiddenGain].exponent);
-      __syncthreads();
+      Team::sync();
       // Four lanes have two rows of the gate, and the same rows of what it gates: a lane each.
       const Matrix gate = matrix(entries(layer)[kGate]), up = matrix(entries(layer)[kUp]);
       const char* const last = end();
@@ -347,7 +253,7 @@ class Block {
       if (takes) {
         // Rows of the gate, then the same of what it gates.
         const int32_t up_shift = shift_of(up.exponent, activation.exponent), gate_shift = shift_of(gate.exponent, activation.exponent);
-        dots<kQuarters, 2>(
+        dots<Team, kQuarters, 2>(
             stretches, vector(), gate.lines, warp_, gate.rows / kGroups, lane_,
             [&](uint32_t task, uint32_t part, uint32_t& bytes) {
               bytes = kGroups * gate.stride();
@@ -376,32 +282,39 @@ class Block {
         if (gates) keep(own_row, value, other);
       }
       see(0, magnitudes);
-      __syncthreads();
+      Team::sync();
     }
     const Activation activation = activate_plain(shape.hidden, [&](uint32_t channel) { return products[channel]; });
-    __syncthreads();
+    Team::sync();
     // Meanwhile the next gain comes.
     const Entry& gain = layer + 1 < shape.layers ? entries(layer + 1)[kAttentionGain] : shared_.last_gain;
     copy(at<char>(shared_.layout.gain), shared_.image + gain.offset, 2 * shape.width);
     add_product(entries(layer)[kDown], activation);
     stream::wait_for_copies();
-    __syncthreads();
+    Team::sync();
   }
 
   // Logits, and of them the next token. A warp takes 32 rows at a time, so that each of its lanes ends with one.
+  template <bool kGemma>
   __device__ __forceinline__ Sampled do_sample() {
     const Sampling sampling = shared_.step.sampling;
-    const Activation activation = normalise(shared_.shape, shared_.last_gain.exponent);
-    __syncthreads();
+    Activation activation;
+    if constexpr (kGemma) {
+      activation = Gemma<Team>::normalise_sum();
+    } else {
+      activation = normalise(shared_.shape, shared_.last_gain.exponent);
+      Team::sync();
+    }
+    const auto logit = [&](int32_t value) { return kGemma ? Gemma<Team>::softcap(value) : value; };
     const Matrix tokens = matrix(shared_.tokens);
     const char* const last = end();
-    Sampler sampler(shared_, sampling.sharpness, Draw::of(sampling.seed, sampling.rollout, shared_.step.position + 1));
+    Sampler sampler(tables(), sampling.sharpness, Draw::of(sampling.seed, sampling.rollout, shared_.step.position + 1));
     const int32_t shift = shift_of(tokens.exponent, activation.exponent);
     const Stretches stretches = this->stretches();
     const bool takes = stretches.takes(tokens.lines);
     if (takes) {
       const auto own_row = [&](uint32_t task) { return kBlock * task + kGroups * (lane_ % kQuarters) + lane_ / kQuarters; };
-      dots<kQuarters, kQuarters>(
+      dots<Team, kQuarters, kQuarters>(
           stretches, vector(), tokens.lines, warp_, (tokens.rows + kBlock - 1) / kBlock, lane_,
           [&](uint32_t task, uint32_t part, uint32_t& bytes) {
             const uint32_t row = kBlock * task + kGroups * part;
@@ -411,7 +324,7 @@ class Block {
           [&](uint32_t task) { return own_row(task) < tokens.rows ? tokens.scale(own_row(task)) : 0; },
           [&](uint32_t task, const int32_t(&sums)[kQuarters], uint32_t scale) {
             const uint32_t row = own_row(task);
-            sampler.add(row < tokens.rows, row, requantise(own(sums, lane_), scale, activation.scale, shift));
+            sampler.add(row < tokens.rows, row, logit(requantise(own(sums, lane_), scale, activation.scale, shift)));
           });
     }
 #pragma unroll 1
@@ -425,11 +338,11 @@ class Block {
       const uint32_t scale = is ? tokens.scale(row) : 0;
       int32_t sums[kQuarters];
       dots<kQuarters, kBroad>(sums, rows, vector(), tokens.lines, lane_);
-      sampler.add(is, row, requantise(own(sums, lane_), scale, activation.scale, shift));
+      sampler.add(is, row, logit(requantise(own(sums, lane_), scale, activation.scale, shift)));
     }
     const Candidate candidate = sampler.candidate();
     if (lane_ == 0) shared_.candidates[warp_] = candidate;
-    __syncthreads();
+    Team::sync();
     for (uint32_t k = 0; k < kWarps; k++)
       if (k != warp_) sampler.join(shared_.candidates[k]);
     return sampler.sampled();
@@ -438,7 +351,7 @@ class Block {
   // Adds a matrix times the activation to the residual stream.
   __device__ __forceinline__ void add_product(const Entry& entry, Activation activation) {
     int32_t* const x = at<int32_t>(shared_.layout.x);
-    multiply<1, kDeep>(stretches(), matrix(entry), vector(), activation, end(), warp_, lane_, [&](uint32_t row, int32_t value) {
+    multiply<Team, 1, kDeep>(stretches(), matrix(entry), vector(), activation, end(), warp_, lane_, [&](uint32_t row, int32_t value) {
       x[row] = static_cast<int32_t>(clamp(static_cast<int64>(x[row]) + value, -kResidual, kResidual));
     });
   }

@@ -101,9 +101,10 @@ struct Head {
 // Channels that a warp attends to at a time, and values of a channel that are on their way to a lane.
 constexpr uint32_t kChunk = 128, kAtATime = 16;
 
-// The blocks `first`, `first + step`, ... of a head, up to `position`, into `to`; there is one at least. Of the values it takes kChunk channels from
-// `chunk` on. A warp calls it; `scratch` is its own, of 32 words.
-__device__ __forceinline__ void attend(const Head& head, uint32_t chunk, uint32_t first, uint32_t step, uint32_t position, Attended* to,
+// The blocks `first`, `first + step`, ... of a head, up to `position`, into `to`; there is one at least. With `kWindow`, what lies before `seen_from`
+// counts for nothing. Of the values it takes kChunk channels from `chunk` on. A warp calls it; `scratch` is its own, of 32 words.
+template <bool kWindow>
+__device__ __forceinline__ void attend(const Head& head, uint32_t seen_from, uint32_t chunk, uint32_t first, uint32_t step, uint32_t position, Attended* to,
                                        uint32_t* scratch, uint32_t lane) {
   // Four channels a lane: lanes for a token's channels, and tokens that a warp reads at a time.
   const uint32_t lanes = min(head.width / 4, kWarp), slots = kWarp % lanes == 0 ? kWarp / lanes : 1;
@@ -127,7 +128,8 @@ __device__ __forceinline__ void attend(const Head& head, uint32_t chunk, uint32_
     };
     fetch(0);
     int32_t score = kLowest32;
-    if (lane < count) {
+    const bool is_seen = lane < count && (!kWindow || kBlock * block + lane >= seen_from);
+    if (is_seen) {
       int32_t dot = 0;
       const char* const key = keys + kLine + lane * head.width;
 #pragma unroll 4
@@ -152,7 +154,7 @@ __device__ __forceinline__ void attend(const Head& head, uint32_t chunk, uint32_
     });
     if (!counts) continue;
     uint32_t weight = 0, scaled = 0;
-    if (lane < count) {
+    if (is_seen) {
       weight = weight_of(head.exp2, (static_cast<uint32_t>(ceiling) << 8) - static_cast<uint32_t>(score));
       scaled = weight * reinterpret_cast<const uint16_t*>(block_values)[lane];
     }

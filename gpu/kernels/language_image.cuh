@@ -9,12 +9,12 @@
 
 namespace language {
 
-// A record of 64 bytes as two lanes' worth of words: lane k has word k.
+// A record of 64 bytes, or twice that, as a warp has it: lane k has word k.
 struct Record {
   uint32_t word;
 
-  __device__ __forceinline__ Record(uint64_t address, uint32_t lane)
-      : word(lane < 16 ? order::load_relaxed_sys(reinterpret_cast<const uint32_t*>(address) + lane) : 0) {}
+  __device__ __forceinline__ Record(uint64_t address, uint32_t lane, uint32_t words = 16)
+      : word(lane < words ? order::load_relaxed_sys(reinterpret_cast<const uint32_t*>(address) + lane) : 0) {}
 
   __device__ __forceinline__ uint32_t at(uint32_t k) const { return __shfl_sync(kEveryLane, word, k); }
   __device__ __forceinline__ uint64_t wide(uint32_t k) const { return static_cast<uint64_t>(at(k + 1)) << 32 | at(k); }
@@ -88,19 +88,25 @@ struct Publication {
       good = good && (end == DOORBELL_TOKEN_NONE || end < vocabulary);
       if (lane == 0) model.ends[k] = end;
     }
-    if (!good) return false;
+    if (!good || bytes < kHeader) return false;
     const uint64_t address = config.model_base + offset;
-    const Record header(address, lane);
+    const Record header(address, lane, kHeader / 4);
     const uint64_t size = header.wide(4);
-    if (lane >= 6 && lane < 6 + sizeof(Shape) / 4) reinterpret_cast<uint32_t*>(&shape)[lane - 6] = header.word;
+    constexpr uint32_t kCommonWord = Shape::kCommonAt / 4, kGemmaWord = Shape::kGemmaAt / 4;
+    uint32_t* const words_of_shape = reinterpret_cast<uint32_t*>(&shape);
+    if (lane >= kCommonWord && lane < kCommonWord + Shape::kCommon)
+      words_of_shape[lane - kCommonWord] = lane == kCommonWord + Shape::kLayers ? header.word & 0xFFFF : header.word;
+    if (lane >= kGemmaWord && lane < kGemmaWord + Shape::kGemma) words_of_shape[Shape::kCommon + lane - kGemmaWord] = header.word;
+    const uint32_t own = header.at(kCommonWord + Shape::kLayers) >> 16;
     if (lane == 0) {
+      shape.own = own;
       from = address;
       length = size;
     }
     __syncwarp();
-    good = header.wide(0) == 0x004D4C62'726F6F44u && header.at(2) == 2 && header.at(7) >> 16 == 0 && is_sound(shape) && fits(shape);
+    good = header.wide(0) == 0x004D4C62'726F6F44u && header.at(2) == 2 && is_sound(shape) && (memory.teams == 1 ? fits<Whole>(shape) : fits<Single>(shape));
     good = good && size <= program_at && header.at(3) == image.at(7) && shape.vocabulary == vocabulary;
-    good = good && shape.context == image.at(9) && header.at(15) == 5 + 9 * shape.layers;
+    good = good && shape.context == image.at(9) && header.at(15) == entries();
     good = good && shape.kv_block() == 64ull * image.at(10) && size <= memory.model_bytes;
     if (lane == 0) {
       model.block_bytes = shape.kv_block();
@@ -125,32 +131,109 @@ struct Publication {
     const bool shares = shape.kv_heads != 0 && shape.heads % shape.kv_heads == 0;
     return blocks && shares && within(shape.width, 4096) && within(shape.head_width, 256) && within(shape.heads, 4096) &&
            within(shape.hidden, 1 << 16) && within(shape.layers, 1 << 12) && within(shape.vocabulary, 1 << 20) &&
-           within(shape.context, 1 << 16) && shape.epsilon < 1u << 20;
+           within(shape.context, 1 << 16) && shape.epsilon < 1u << 20 && (shape.is_gemma() ? is_sound_gemma(shape) : is_without(shape));
+  }
+  // Of Llama's shape: it has nothing of what Gemma 3N's has.
+  static __device__ __forceinline__ bool is_without(const Shape& shape) {
+    return (shape.laurel | shape.window | shape.global | shape.cut | shape.own) == 0;
+  }
+  // Behind what both shapes have. The first global layer is `global` - 1, and has keys and values of its own.
+  static __device__ __forceinline__ bool is_sound_gemma(const Shape& shape) {
+    return shape.embedding % 32 == 0 && within(shape.embedding, 4096) && shape.laurel % 32 == 0 && within(shape.laurel, 4096) &&
+           within(shape.window, 1 << 16) && within(shape.global, shape.layers) && within(shape.own, shape.layers) && shape.own >= shape.global &&
+           shape.cut <= shape.layers;
   }
   static __device__ __forceinline__ bool within(uint32_t value, uint32_t most) { return value - 1 < most; }
+
+  // Entries of the directory.
+  __device__ __forceinline__ uint32_t entries() const {
+    return first_entry(shape, shape.layers) + (shape.is_gemma() ? kStreams - 1 : 0) + 2;
+  }
+
+  // Rows and columns of a part of a layer; of a gain one row.
+  __device__ __forceinline__ uint2 dimensions(uint32_t part) const {
+    const uint32_t width = shape.width;
+    switch (part) {
+      case kQuery: return make_uint2(shape.queries(), width);
+      case kKey:
+      case kValue: return make_uint2(shape.keys(), width);
+      case kOutput: return make_uint2(width, shape.queries());
+      case kGate:
+      case kUp: return make_uint2(shape.hidden, width);
+      case kDown: return make_uint2(width, shape.hidden);
+      case kRouter: return make_uint2(kStreams, width);
+      case kPredict: return make_uint2(kStreams * kStreams, kBlock);
+      case kCorrect: return make_uint2(kStreams, kBlock);
+      case kQueryGain:
+      case kKeyGain:
+      case kValueGain: return make_uint2(1, shape.head_width);
+      case kLeft: return make_uint2(shape.laurel, width);
+      case kRight: return make_uint2(width, shape.laurel);
+      case kEmbedding: return make_uint2(shape.vocabulary, shape.embedding);
+      case kProjection:
+      case kEmbeddingGate: return make_uint2(shape.embedding, width);
+      case kProjectionGain: return make_uint2(1, shape.embedding);
+      case kEmbeddingOutput: return make_uint2(width, shape.embedding);
+      default: return make_uint2(1, width);
+    }
+  }
+
+  // Calls each(part, dimensions, bytes) for each part of a layer, in their order, which has keys and values of its own or not.
+  template <typename Each>
+  __device__ __forceinline__ void parts(bool own, Each each) const {
+    const uint32_t all = shape.is_gemma() ? kGemmaParts : kParts;
+#pragma unroll 1
+    for (uint32_t part = 0; part < all; part++) {
+      if (!own && (kOfKeys >> part & 1) != 0) continue;
+      const uint2 is = dimensions(part);
+      each(is, size(is.x, is.y, (kGains >> part & 1) != 0));
+    }
+  }
+  __device__ __noinline__ uint64_t layer_bytes(bool own) const {
+    uint64_t bytes = 0;
+    parts(own, [&](uint2, uint64_t of_part) { bytes += of_part; });
+    return bytes;
+  }
+
+  // Of what stands before the layers, from the tables of turns on, and of what stands behind them.
+  __device__ __forceinline__ uint64_t bytes_before() const {
+    return shape.is_gemma() ? 2 * rope_bytes() + (kStreams - 1) * matrix_bytes(shape.width, shape.width) : rope_bytes();
+  }
+  __device__ __forceinline__ uint64_t bytes_behind() const {
+    const uint64_t merge = shape.is_gemma() ? (kStreams - 1) * matrix_bytes(shape.width, shape.width) : 0;
+    return merge + size(1, shape.width, true) + size(shape.vocabulary, shape.width, false);
+  }
 
   // Of what stands behind the header nothing was checked, and the host could have changed the header meanwhile: in device memory
   // shape and directory are those of the layout, so that all that blocks read lies within the image. Of a directory's entry its
   // exponent is left.
   __device__ __noinline__ void settle(char* to, uint32_t lane) const {
-    if (lane == 0) *reinterpret_cast<Shape*>(to + 24) = shape;
-    const uint32_t queries = shape.heads * shape.head_width, keys = shape.kv_heads * shape.head_width;
-    const uint32_t rows[9] = {1, queries, keys, keys, shape.width, 1, shape.hidden, shape.hidden, shape.width};
-    const uint32_t columns[9] = {shape.width, shape.width, shape.width, shape.width, queries,
-                                 shape.width, shape.width, shape.width, shape.hidden};
-    const uint64_t first = rope_at + rope_bytes(shape), of_a_layer = layer_bytes(shape);
+    const uint32_t* const words = reinterpret_cast<const uint32_t*>(&shape);
+    if (lane < Shape::kCommon)
+      reinterpret_cast<uint32_t*>(to + Shape::kCommonAt)[lane] = lane == Shape::kLayers ? shape.layers | shape.own << 16 : words[lane];
+    if (lane < Shape::kGemma) reinterpret_cast<uint32_t*>(to + Shape::kGemmaAt)[lane] = words[Shape::kCommon + lane];
+    const uint64_t own_bytes = layer_bytes(true), other_bytes = layer_bytes(false), first = rope_at + bytes_before();
+    const uint64_t square = matrix_bytes(shape.width, shape.width);
+    const uint32_t own = shape.kv_layers();
 #pragma unroll 1
     for (uint32_t layer = lane; layer <= shape.layers; layer += kWarp) {
-      uint64_t at = first + of_a_layer * layer;
-      uint32_t entry = 3 + 9 * layer;
+      const uint32_t with_keys = min(layer, own);
+      uint64_t at = first + own_bytes * with_keys + other_bytes * (layer - with_keys);
+      uint32_t entry = first_entry(shape, layer);
+      if (layer < shape.layers) {
+        parts(layer < own, [&](uint2 is, uint64_t bytes) { at = place(to, entry++, is.x, is.y, at, bytes); });
+        continue;
+      }
 #pragma unroll 1
-      for (uint32_t part = 0; layer < shape.layers && part < 9; part++)
-        at = place(to, entry++, rows[part], columns[part], at, size(rows[part], columns[part], part % 5 == 0));
-      if (layer < shape.layers) continue;
+      for (uint32_t k = 1; shape.is_gemma() && k < kStreams; k++) at = place(to, entry++, shape.width, shape.width, at, square);
       at = place(to, entry++, 1, shape.width, at, size(1, shape.width, true));
       place(to, entry, shape.vocabulary, shape.width, at, size(shape.vocabulary, shape.width, false));
     }
-    if (lane == 0) place(to, 2, shape.context, shape.head_width / 2, rope_at, rope_bytes(shape));
+    if (lane != 0) return;
+    uint64_t at = place(to, kRopeEntry, shape.context, shape.head_width / 2, rope_at, rope_bytes());
+    if (!shape.is_gemma()) return;
+    at = place(to, kRopeEntry + 1, shape.context, shape.head_width / 2, at, rope_bytes());
+    for (uint32_t k = 1; k < kStreams; k++) at = place(to, kSplitEntry + k - 1, shape.width, shape.width, at, square);
   }
 
   // Of a gain or a matrix.
@@ -173,29 +256,20 @@ struct Publication {
     return at + bytes;
   }
 
-  static __device__ __forceinline__ uint64_t rope_bytes(const Shape& shape) {
-    return aligned(2ull * shape.context * shape.head_width);
-  }
-  static __device__ __forceinline__ uint64_t layer_bytes(const Shape& shape) {
-    const uint64_t queries = static_cast<uint64_t>(shape.heads) * shape.head_width;
-    const uint64_t keys = static_cast<uint64_t>(shape.kv_heads) * shape.head_width;
-    const uint64_t attention = matrix_bytes(queries, shape.width) + 2 * matrix_bytes(keys, shape.width) +
-                               matrix_bytes(shape.width, queries);
-    const uint64_t feed_forward = 2 * matrix_bytes(shape.hidden, shape.width) + matrix_bytes(shape.width, shape.hidden);
-    return 2 * aligned(2ull * shape.width) + attention + feed_forward;
-  }
+  __device__ __forceinline__ uint64_t rope_bytes() const { return aligned(2ull * shape.context * shape.head_width); }
 
   // Whether the layout that follows from the shape and the lengths of the two texts is as long as the image.
   __device__ __forceinline__ bool lies(uint32_t lane) {
-    const uint64_t directory = kHeader, entry = 32, entries = 5 + 9ull * shape.layers;
+    const uint64_t directory = kHeader, entry = 32;
     if (length < directory + 2 * entry) return false;
     const Record texts(from + directory, lane);
     const uint64_t about = texts.at(3), tokenizer = texts.at(11);
-    const uint64_t turns_at = aligned(aligned(aligned(directory + entry * entries) + about) + tokenizer);
+    const uint64_t turns_at = aligned(aligned(aligned(directory + entry * entries()) + about) + tokenizer);
     if (lane == 0) rope_at = turns_at;
     __syncwarp();
-    const uint64_t last = aligned(2ull * shape.width) + matrix_bytes(shape.vocabulary, shape.width);
-    return turns_at + rope_bytes(shape) + shape.layers * layer_bytes(shape) + last == length;
+    const uint32_t own = shape.kv_layers();
+    const uint64_t layers = own * layer_bytes(true) + (shape.layers - own) * layer_bytes(false);
+    return turns_at + bytes_before() + layers + bytes_behind() == length;
   }
 };
 

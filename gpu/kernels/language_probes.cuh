@@ -1,4 +1,4 @@
-// Engine 1 without queues: blocks that each take a prompt and go on alone, and the floor beneath them.
+// Engine 1 without queues: teams that each take a prompt and go on alone, and the floor beneath them.
 #ifndef DOORBELL_LANGUAGE_PROBES_CUH
 #define DOORBELL_LANGUAGE_PROBES_CUH
 
@@ -7,41 +7,56 @@
 // What `probe_language` is told, in memory that the device reads.
 struct LanguageProbe {
   const char* image;
-  char* caches;           // `cache_bytes` for each block
+  char* caches;           // `cache_bytes` for each rollout
   char* stored;           // likewise, in host memory; or null
-  const uint32_t* prompt; // the same for each block
-  language::Sampled* sampled;  // `steps` for each block
+  const uint32_t* prompt; // the same for each rollout
+  language::Sampled* sampled;  // `steps` for each rollout
   uint64_t cache_bytes;
   uint32_t length, steps;
-  uint32_t sharpness, seed, rollout;  // of the first block; the others' count on
+  uint32_t sharpness, seed, rollout;  // of the first; the others' count on
+  uint32_t rollouts;      // a team each
+  uint32_t teams;         // of a block, as LanguageMemory has them
   uint32_t fits;          // out: 0 if the shape does not
 };
 
-// A rollout of `steps` tokens behind a prompt of `length` for each block.
-extern "C" __global__ void __launch_bounds__(kBlockThreads, 1) probe_language(LanguageProbe* probe) {
-  if (!language::fits(language::Shape::read(probe->image))) {
+namespace language {
+
+// A rollout of `steps` tokens behind a prompt of `length` for each team.
+template <typename Team>
+__device__ __forceinline__ void run_probe(LanguageProbe* probe) {
+  if (!fits<Team>(Shape::read(probe->image))) {
     if (threadIdx.x == 0) probe->fits = 0;
     return;
   }
-  language::Block::open();
-  language::Block::begin(probe->image);
+  Block<Team>::open();
+  const uint32_t number = Team::kTeams * blockIdx.x + Team::number();
+  if (number >= probe->rollouts) return;
+  Block<Team>::begin(probe->image);
   uint32_t token = probe->prompt[0];
 #pragma unroll 1
   for (uint32_t position = 0; position + 1 < probe->length + probe->steps; position++) {
-    const uint64_t cache = probe->cache_bytes * blockIdx.x;
+    const uint64_t cache = probe->cache_bytes * number;
     char* stored = nullptr;
-    if (probe->stored != nullptr)
-      stored = probe->stored + cache + language::Shape::read(probe->image).kv_block() * (position / language::kBlock);
-    const language::Sampled next =
-        language::Block::step(language::Cache{probe->caches + cache}, stored, token, position, position + 1 >= probe->length,
-                              language::Sampling{probe->sharpness, probe->seed, probe->rollout + blockIdx.x});
+    if (probe->stored != nullptr) stored = probe->stored + cache + Shape::read(probe->image).kv_block() * (position / kBlock);
+    const Sampled next = Block<Team>::step(Cache{probe->caches + cache}, stored, token, position, position + 1 >= probe->length,
+                                           Sampling{probe->sharpness, probe->seed, probe->rollout + number});
     if (position + 1 >= probe->length) {
       token = next.token;
-      if (threadIdx.x == 0) probe->sampled[static_cast<uint64_t>(probe->steps) * blockIdx.x + position + 1 - probe->length] = next;
+      if (Team::thread() == 0) probe->sampled[static_cast<uint64_t>(probe->steps) * number + position + 1 - probe->length] = next;
     } else {
       token = probe->prompt[position + 1];
     }
   }
+}
+
+}  // namespace language
+
+extern "C" __global__ void __launch_bounds__(kBlockThreads, 1) probe_language(LanguageProbe* probe) {
+  language::run_probe<language::Whole>(probe);
+}
+
+extern "C" __global__ void __launch_bounds__(kBlockThreads, 1) probe_language_small(LanguageProbe* probe) {
+  language::run_probe<language::Single>(probe);
 }
 
 // Reads what lies between two addresses, `times` over, as the steps read weights, and does nothing else with it: 64 bytes a thread at a time.

@@ -120,10 +120,10 @@ struct Stretches {
   __device__ __forceinline__ uint32_t takes_long(uint32_t lines) const { return min(kLongGroups, bytes / (kLine * lines)); }
 };
 
-// The sums of kParts times kWarp / kLanes rows of each of a warp's tasks, `first`, `first + kWarps`, ... below `tasks`, each on all kLanes
+// The sums of kParts times kWarp / kLanes rows of each of a warp's tasks, `first`, `first` + the team's warps, ... below `tasks`, each on all kLanes
 // lanes of its group: from(task, part, bytes) tells where these rows begin, and how many bytes of them there are; begin(task) gives what
 // end(task, sums, that) wants besides, so that it is on its way meanwhile.
-template <uint32_t kLanes, uint32_t kParts, typename From, typename Begin, typename End>
+template <typename Team, uint32_t kLanes, uint32_t kParts, typename From, typename Begin, typename End>
 __device__ __forceinline__ void dots(const Stretches& stretches, const Vector& vector, uint32_t lines, uint32_t first, uint32_t tasks,
                                      uint32_t lane, From from, Begin begin, End end) {
   // Lines that a group reads at a time, and which of them is the lane's.
@@ -144,7 +144,7 @@ __device__ __forceinline__ void dots(const Stretches& stretches, const Vector& v
     coming_part++;
     if (coming_part == kParts) {
       coming_part = 0;
-      coming += kWarps;
+      coming += Team::kWarps;
     }
   };
   if (lane == 0) {
@@ -153,7 +153,7 @@ __device__ __forceinline__ void dots(const Stretches& stretches, const Vector& v
     bring();
   }
 #pragma unroll 1
-  for (uint32_t task = first; task < tasks; task += kWarps) {
+  for (uint32_t task = first; task < tasks; task += Team::kWarps) {
     const auto more = begin(task);
     int32_t sums[kParts];
 #pragma unroll
@@ -185,9 +185,24 @@ __device__ __forceinline__ void dots(const Stretches& stretches, const Vector& v
 // Lines that are on their way at a time, of one row and of four.
 constexpr uint32_t kDeep = 12, kBroad = 3;
 
-// All rows of a matrix, by all warps: sink(row, value) is called by one lane for each, of warp `task % kWarps` for the kRows * 8 rows of a
-// task, from task `warp` on. Behind the last row of a matrix is what comes next, up to `end`.
+// kRows * 8 rows of a matrix from `first` on, as many of them as there are, by a warp: sink(row, value) is called by one lane for each.
 template <uint32_t kRows, uint32_t kLines, typename Sink>
+__device__ __forceinline__ void take_rows(const Matrix& matrix, const Vector& vector, Activation activation, int32_t shift, uint32_t first, uint32_t lane,
+                                          Sink sink) {
+  const char* rows[kRows];
+#pragma unroll
+  for (uint32_t r = 0; r < kRows; r++) rows[r] = matrix.row(min(first + kGroups * r + lane / kQuarters, matrix.rows - 1));
+  const uint32_t row = first + kGroups * (lane % kQuarters) + lane / kQuarters;
+  const bool mine = lane % kQuarters < kRows && row < matrix.rows;
+  const uint32_t scale = mine ? matrix.scale(row) : 0;
+  int32_t sums[kRows];
+  dots<kRows, kLines>(sums, rows, vector, matrix.lines, lane);
+  if (mine) sink(row, requantise(own(sums, lane), scale, activation.scale, shift));
+}
+
+// All rows of a matrix, by all warps of a team: sink(row, value) is called by one lane for each, of warp `task` modulo their number for the
+// kRows * 8 rows of a task, from task `warp` on. Behind the last row of a matrix is what comes next, up to `end`.
+template <typename Team, uint32_t kRows, uint32_t kLines, typename Sink>
 __device__ __forceinline__ void multiply(const Stretches& stretches, const Matrix& matrix, const Vector& vector, Activation activation,
                                          const char* end, uint32_t warp, uint32_t lane, Sink sink) {
   constexpr uint32_t kTask = kRows * kGroups;
@@ -197,7 +212,7 @@ __device__ __forceinline__ void multiply(const Stretches& stretches, const Matri
     constexpr uint32_t kLanes = decltype(lanes)::kLanes;
     const uint32_t group = lane / kLanes;
     const auto is = [&](uint32_t task) { return group < at_a_time && at_a_time * task + group < matrix.rows; };
-    dots<kLanes, 1>(
+    dots<Team, kLanes, 1>(
         stretches, vector, matrix.lines, warp, (matrix.rows + at_a_time - 1) / at_a_time, lane,
         [&](uint32_t task, uint32_t, uint32_t& bytes) {
           bytes = min(at_a_time, matrix.rows - at_a_time * task) * matrix.stride();
@@ -213,17 +228,9 @@ __device__ __forceinline__ void multiply(const Stretches& stretches, const Matri
   const uint32_t at_a_time = stretches.takes_long(matrix.lines);
   if (at_a_time > kLongGroups / 2) return by_stretches(Lanes<kLongLanes>{}, at_a_time);
 #pragma unroll 1
-  for (uint32_t first = warp * kTask; first < matrix.rows; first += kWarps * kTask) {
+  for (uint32_t first = warp * kTask; first < matrix.rows; first += Team::kWarps * kTask) {
     prefetch(matrix.row(first), kTask * matrix.stride(), end, lane);
-    const char* rows[kRows];
-#pragma unroll
-    for (uint32_t r = 0; r < kRows; r++) rows[r] = matrix.row(min(first + kGroups * r + lane / kQuarters, matrix.rows - 1));
-    const uint32_t row = first + kGroups * (lane % kQuarters) + lane / kQuarters;
-    const bool mine = lane % kQuarters < kRows && row < matrix.rows;
-    const uint32_t scale = mine ? matrix.scale(row) : 0;
-    int32_t sums[kRows];
-    dots<kRows, kLines>(sums, rows, vector, matrix.lines, lane);
-    if (mine) sink(row, requantise(own(sums, lane), scale, activation.scale, shift));
+    take_rows<kRows, kLines>(matrix, vector, activation, shift, first, lane, sink);
   }
 }
 

@@ -28,13 +28,13 @@ struct Draw {
 };
 
 // The noise that uniform bits stand for, with 24 fraction bits.
-__device__ __forceinline__ int64 gumbel(const Shared& shared, uint32_t bits) {
+__device__ __forceinline__ int64 gumbel(const Tables& tables, uint32_t bits) {
   // With 33 fraction bits, and odd: neither 0 nor 1.
   const uint64_t w = 2ull * bits + 1;
   const bool below = bits >> 31 == 0;
-  const int64 log = (33ll << 24) - log2_of(shared.log2, below ? w : (1ull << 33) - w);
-  if (below) return log - between(shared.ratio, static_cast<uint32_t>(w >> 24), static_cast<uint32_t>(w) & 0xFFFFFF);
-  return (24ll << 24) - log2_of(shared.log2, static_cast<uint64_t>(log));
+  const int64 log = (33ll << 24) - log2_of(tables.log2, below ? w : (1ull << 33) - w);
+  if (below) return log - between(tables.ratio, static_cast<uint32_t>(w >> 24), static_cast<uint32_t>(w) & 0xFFFFFF);
+  return (24ll << 24) - log2_of(tables.log2, static_cast<uint64_t>(log));
 }
 
 // A logit as a power of 2 with 10 fraction bits.
@@ -56,14 +56,14 @@ __device__ __forceinline__ bool better(int64 key, uint32_t token, int64 than_key
 // What a warp finds as it takes blocks of 32 tokens of the vocabulary, a lane each.
 class Sampler {
  public:
-  __device__ __forceinline__ Sampler(const Shared& shared, uint32_t sharpness, Draw draw)
-      : shared_(shared), sharpness_(sharpness), scaled_by_(sharpness == 0 ? kSharpnessOne : sharpness), draw_(draw) {}
+  __device__ __forceinline__ Sampler(const Tables& tables, uint32_t sharpness, Draw draw)
+      : tables_(tables), sharpness_(sharpness), scaled_by_(sharpness == 0 ? kSharpnessOne : sharpness), draw_(draw) {}
 
   // All lanes call it; `is` tells which of them have a token, of which there is one.
   __device__ __forceinline__ void add(bool is, uint32_t token, int32_t logit) {
     if (is) {
       int64 key = logit;
-      if (sharpness_ != 0) key = key * sharpness_ + gumbel(shared_, draw_.bits(token)) * 64;
+      if (sharpness_ != 0) key = key * sharpness_ + gumbel(tables_, draw_.bits(token)) * 64;
       if (better(key, token, key_, token_)) {
         key_ = key;
         token_ = token;
@@ -72,7 +72,7 @@ class Sampler {
     }
     const int64 most = power_of(__reduce_max_sync(kEveryLane, is ? logit : kLowest32), scaled_by_);
     const int64 ceiling = (most + 1023) >> 10;
-    const uint32_t own = is ? power_of_logit(shared_.powers, ceiling * 1024 - power_of(logit, scaled_by_)) : 0;
+    const uint32_t own = is ? power_of_logit(tables_.powers, ceiling * 1024 - power_of(logit, scaled_by_)) : 0;
     const int64 sum = static_cast<int64>(__reduce_add_sync(kEveryLane, own)) << (ceiling & 15);
     enter(static_cast<int32_t>(ceiling >> 4), sum, 0);
   }
@@ -105,7 +105,7 @@ class Sampler {
   // The token, once all of the vocabulary has been taken.
   __device__ __forceinline__ Sampled sampled() const {
     const int64 sum = sums_[0] + (sums_[1] >> 16);
-    const int64 log = log2_of(shared_.log2, static_cast<uint64_t>(sum)) + (static_cast<int64>(highest_) * 16 - 20) * (1 << 24);
+    const int64 log = log2_of(tables_.log2, static_cast<uint64_t>(sum)) + (static_cast<int64>(highest_) * 16 - 20) * (1 << 24);
     const int64 below = power_of(logit_, scaled_by_) * (1 << 14) - log;
     // ln(2) with 24 fraction bits, of which 32 of 48 go, halves up: the lower 32 bits are multiplied apart, as 64 would not hold it.
     constexpr int64 kLn2 = 11629080;
@@ -126,7 +126,7 @@ class Sampler {
     sums_[1] += which == 0 ? below : sum;
   }
 
-  const Shared& shared_;
+  const Tables& tables_;
   const uint32_t sharpness_, scaled_by_;
   const Draw draw_;
   int64 key_ = kLowest64;

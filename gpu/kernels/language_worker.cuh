@@ -1,4 +1,4 @@
-// Role: worker of engine 1. A block that runs one rollout at a time, from whichever queue: docs/gpu.md, "Engine 1".
+// Role: worker of engine 1. A team, a block or a warp alone, that runs one rollout at a time, from whichever queue: docs/gpu.md, "Engine 1".
 #ifndef DOORBELL_LANGUAGE_WORKER_CUH
 #define DOORBELL_LANGUAGE_WORKER_CUH
 
@@ -96,7 +96,7 @@ struct Sequence {
   }
 };
 
-// What the threads of a block have in common beside what a step needs.
+// What the threads of a team have in common beside what a step needs.
 struct Job {
   uint32_t what;  // of the slot of its ticket
   bool mine;
@@ -109,7 +109,8 @@ struct Job {
   Sequence sequence;
 };
 
-// A block, and the queue from which it takes what it runs.
+// A team, and the queue from which it takes what it runs.
+template <typename Team>
 class Worker {
  public:
   __device__ Worker(Job& job, const Launch& launch, uint32_t number, uint32_t worker_id)
@@ -118,13 +119,13 @@ class Worker {
 
   // Takes tickets, each in turn of its arrival, until one tells it to end.
   __device__ void role() {
-    Block::open();
+    Block<Team>::open();
     for (;;) {
-      if (threadIdx.x == 0) take();
-      __syncthreads();
+      if (Team::thread() == 0) take();
+      Team::sync();
       const uint32_t what = job.what;
       const bool mine = job.mine;
-      __syncthreads();
+      Team::sync();
       if (what == kExit) return;
       if (mine) run(what >> 16 & 0xFF, what & 0xFFFF, (what & kPaused) != 0);
     }
@@ -209,8 +210,8 @@ class Worker {
     worker::Course course{place.max_tokens, place.period, (place.flags & DOORBELL_FLAG_RESIDENT) != 0};
     uint32_t error = DOORBELL_ERR_NONE, made = 0, before = 0;
     bool abandoned = false;
-    if (!is_paused) worker::note(state, queue, place_index, place.flags, &Moments::started, threadIdx.x);
-    if (threadIdx.x == 0) {
+    if (!is_paused) worker::note(state, queue, place_index, place.flags, &Moments::started, Team::thread());
+    if (Team::thread() == 0) {
       job.gives_up = false;
       if (is_paused) take_up(state.paused[queue][place_index], course);
       before = course.produced;
@@ -227,7 +228,7 @@ class Worker {
       }
       job.begins = course.ended_as == 0 && error == DOORBELL_ERR_NONE && !job.sequence.is_idle();
     }
-    __syncthreads();
+    Team::sync();
     bool goes_on = job.begins;
     const char* const image = language.model(session.function, at.slot);
     const Shape shape = Shape::read(image);
@@ -235,10 +236,10 @@ class Worker {
       goes_on = gather(shape);
       if (!goes_on) error = DOORBELL_ERR_BAD_SEQUENCE;
     }
-    if (goes_on) Block::begin(image);
+    if (goes_on) Block<Team>::begin(image);
     while (goes_on) {
       uint32_t ends = 0;
-      if (threadIdx.x == 0) {
+      if (Team::thread() == 0) {
         DOORBELL_YIELD();
         // Looked at behind the step, which hides its latency.
         ends = told(place);
@@ -247,14 +248,14 @@ class Worker {
         if (job.block == kNowhere || job.token >= loaded.vocabulary) error = DOORBELL_ERR_BAD_SEQUENCE;
         job.steps = error == DOORBELL_ERR_NONE && !abandoned;
       }
-      __syncthreads();
+      Team::sync();
       if (!job.steps) break;
       const Sampled sampled =
-          Block::step(cache, reinterpret_cast<char*>(job.block), job.token, job.position, !is_prefill,
+          Block<Team>::step(cache, reinterpret_cast<char*>(job.block), job.token, job.position, !is_prefill,
                       Sampling{job.sequence.sharpness, place.seed, place.rollout_id});
       made++;
-      if (DOORBELL_FAULT(SwitchesInStep) && made == 1) Block::begin(language.model(session.function, at.slot ^ 1));
-      if (threadIdx.x == 0) {
+      if (DOORBELL_FAULT(SwitchesInStep) && made == 1) Block<Team>::begin(language.model(session.function, at.slot ^ 1));
+      if (Team::thread() == 0) {
         if (is_prefill) {
           job.goes_on = job.position + 1 != job.sequence.end;
         } else {
@@ -264,12 +265,12 @@ class Worker {
         }
         job.gives_up = job.goes_on && gives_up(made);
       }
-      __syncthreads();
+      Team::sync();
       goes_on = job.goes_on && !job.gives_up;
     }
     // What every thread has written comes before the news of the end.
-    __syncthreads();
-    if (threadIdx.x != 0) return;
+    Team::sync();
+    if (Team::thread() != 0) return;
     WorkerCounters& counters = state.counters[queue];
     order::count_gpu(&counters.busy, clock64() - start_clock);
     order::count_gpu(&counters.wait, static_cast<uint64_t>(place.wait_states) * (course.produced - before));
@@ -327,29 +328,29 @@ class Worker {
     const uint32_t whole = sequence.first / DOORBELL_BLOCK_TOKENS, left = sequence.first % DOORBELL_BLOCK_TOKENS;
     const uint32_t all = whole + (left != 0 ? 1 : 0);
     // First that which is copied, as what is wrong with it comes first.
-    if (threadIdx.x == 0) {
+    if (Team::thread() == 0) {
       job.blocks[0] = sequence.copies ? sequence.block_of(sequence.first) : kNowhere + 1;
       job.blocks[1] = sequence.copies ? sequence.block(sequence.source) : kNowhere + 1;
       job.is_whole = job.blocks[0] != kNowhere && job.blocks[1] != kNowhere;
     }
-    __syncthreads();
+    Team::sync();
     const uint64_t own = job.blocks[0], source = job.blocks[1];
     bool good = job.is_whole;
-    __syncthreads();
+    Team::sync();
     if (!good) return false;
     // All entries before anything else is written.
     for (uint32_t base = 0; base < all && good; base += kWarp) {
-      const uint32_t entry = base + threadIdx.x;
-      if (threadIdx.x < kWarp && entry < all) job.blocks[threadIdx.x] = sequence.block_of(entry * DOORBELL_BLOCK_TOKENS);
-      __syncthreads();
+      const uint32_t entry = base + Team::thread();
+      if (Team::thread() < kWarp && entry < all) job.blocks[Team::thread()] = sequence.block_of(entry * DOORBELL_BLOCK_TOKENS);
+      Team::sync();
       const uint32_t here = min(kWarp, all - base);
       for (uint32_t k = 0; k < here; k++) good = good && job.blocks[k] != kNowhere;
       for (uint32_t k = 0; k < here && good; k++) {
         const bool is_partial = left != 0 && base + k + 1 == all;
-        bring<kThreads>(cache.local + (base + k) * sequence.block_bytes,
-                        is_partial && sequence.copies && !DOORBELL_FAULT(TakesOldPrefix) ? source : job.blocks[k], sequence.block_bytes, threadIdx.x);
+        bring<Team::kThreads>(cache.local + (base + k) * sequence.block_bytes,
+                        is_partial && sequence.copies && !DOORBELL_FAULT(TakesOldPrefix) ? source : job.blocks[k], sequence.block_bytes, Team::thread());
       }
-      __syncthreads();
+      Team::sync();
     }
     if (good && sequence.copies && own != source) write_back(own, left - (DOORBELL_FAULT(CopiesShort) ? 1 : 0), shape);
     return good;
@@ -358,13 +359,13 @@ class Worker {
   // Writes the first `count` positions of the cache's last block to the block at `to`. All threads call it.
   __device__ void write_back(uint64_t to, uint32_t count, const Shape& shape) const {
     const char* const from = cache.local + job.sequence.first / DOORBELL_BLOCK_TOKENS * job.sequence.block_bytes;
-    const uint32_t parts = 2 * shape.layers * shape.kv_heads, width = shape.head_width;
+    const uint32_t parts = 2 * shape.kv_layers() * shape.kv_heads, width = shape.head_width;
     const uint32_t part_bytes = 64 + DOORBELL_BLOCK_TOKENS * width, words = count * width / 8;
-    for (uint32_t k = threadIdx.x; k < parts * words; k += kBlockThreads) {
+    for (uint32_t k = Team::thread(); k < parts * words; k += Team::kThreads) {
       const uint64_t at = static_cast<uint64_t>(k / words) * part_bytes + 64 + 8 * (k % words);
       order::store_relaxed_sys(reinterpret_cast<uint64_t*>(to + at), *reinterpret_cast<const uint64_t*>(from + at));
     }
-    for (uint32_t k = threadIdx.x; k < parts * count; k += kBlockThreads) {
+    for (uint32_t k = Team::thread(); k < parts * count; k += Team::kThreads) {
       const uint64_t at = static_cast<uint64_t>(k / count) * part_bytes + 2 * (k % count);
       order::store_relaxed_sys(reinterpret_cast<uint16_t*>(to + at), *reinterpret_cast<const uint16_t*>(from + at));
     }
@@ -374,7 +375,7 @@ class Worker {
   __device__ void count(const Place& place, WorkerCounters& counters, uint32_t produced, uint32_t made,
                         const Shape& shape) const {
     const uint64_t of_tokens = produced == 0 ? 0 : lines_of(place.tokens, produced) * (place.logps != 0 ? 2ull : 1ull);
-    const uint64_t of_a_position = 2ull * shape.layers * shape.kv_heads * (1 + (shape.head_width + 63) / 64);
+    const uint64_t of_a_position = 2ull * shape.kv_layers() * shape.kv_heads * (1 + (shape.head_width + 63) / 64);
     order::count_gpu(&counters.lines, of_tokens + made * of_a_position);
     if (made != 0) {
       const uint64_t blocks = (job.sequence.first + DOORBELL_BLOCK_TOKENS - 1) / DOORBELL_BLOCK_TOKENS;
@@ -383,9 +384,12 @@ class Worker {
   }
 };
 
-// A block's part, kept apart from what the other roles hold in registers.
-__device__ __noinline__ void work(Job& job, const Launch& launch, uint32_t number, uint32_t worker_id) {
-  Worker(job, launch, number, worker_id).role();
+// The part of a block, the `number`-th of those of engine 1, kept apart from what the other roles hold in registers. Each of its teams is a worker; they count
+// from `first_id` on.
+template <typename Team>
+__device__ __noinline__ void work(Job* jobs, const Launch& launch, uint32_t number, uint32_t first_id) {
+  const uint32_t team = Team::kTeams * number + Team::number();
+  Worker<Team>(jobs[Team::number()], launch, team, first_id + team).role();
 }
 
 }  // namespace language

@@ -82,16 +82,24 @@ pub struct GpuOptions {
 pub struct LanguageMemory {
     /// Bytes of the largest image that a version may have: there are two versions of each function.
     pub model_bytes: u64,
-    /// Bytes of keys and values of the longest sequence, which each block that runs rollouts has; fewer where all of them would take more than
+    /// Bytes of keys and values of the longest sequence, which each block or warp that runs rollouts has; fewer where all of them would take more than
     /// half of the memory that is free.
     pub cache_bytes: u64,
 }
 
 impl LanguageMemory {
-    /// Both in whole lines, for so many blocks, where so many bytes are free.
-    fn within(self, free: u64, blocks: u32) -> Self {
+    /// Room for models up to which a warp runs a rollout, and not a block.
+    pub const SMALL: u64 = 8 << 20;
+
+    /// Whether models are small: then each warp runs a rollout of its own, and a shape has to fit its part of the shared memory.
+    pub const fn is_small(self) -> bool {
+        self.model_bytes <= Self::SMALL
+    }
+
+    /// Both in whole lines, for so many rollouts at a time, where so many bytes are free.
+    fn within(self, free: u64, rollouts: u32) -> Self {
         let lines = |bytes: u64| bytes.next_multiple_of(64);
-        let most = free / 2 / u64::from(blocks.max(1)) / 64 * 64;
+        let most = free / 2 / u64::from(rollouts.max(1)) / 64 * 64;
         Self { model_bytes: lines(self.model_bytes), cache_bytes: lines(self.cache_bytes).min(most) }
     }
 }
@@ -109,7 +117,7 @@ impl Default for GpuOptions {
     }
 }
 
-/// Of so many blocks besides the front ends, those that run engine 1, a rollout each: all but one of sixteen, and at least one of
+/// Of so many blocks besides the front ends, those that run engine 1: all but one of sixteen, and at least one of
 /// each kind.
 fn language_blocks(blocks: u32) -> u32 {
     blocks - blocks.div_ceil(16)
@@ -241,7 +249,7 @@ struct Gpu {
     mailboxes: SharedMemory,
     memory: SharedMemory,
     stream: Arc<CudaStream>,
-    /// The kernel's state, and of engine 1 the models, and the keys and values of each block.
+    /// The kernel's state, and of engine 1 the models, and the keys and values of each rollout at a time.
     device_memory: [DeviceMemory; 3],
     /// Blocks that run engine 1.
     language_blocks: u32,
@@ -295,7 +303,12 @@ impl Gpu {
         let sizes =
             Sizes::ask(&kernels, &stream, &mailboxes).map_err(driver("asking the kernel for its sizes"))?;
         mailboxes.clear();
-        let kernel = if language.is_some() { "doorbell_language" } else { "doorbell_persistent" };
+        let small = language.is_some_and(LanguageMemory::is_small);
+        let kernel = match language {
+            Some(_) if small => "doorbell_language_small",
+            Some(_) => "doorbell_language",
+            None => "doorbell_persistent",
+        };
         let function = kernels.module.load_function(kernel).map_err(driver("finding the kernel"))?;
         // Loads its code, too: later a running kernel would be waited for.
         let shared = if language.is_some() { sizes.front_end.max(sizes.language) } else { sizes.front_end };
@@ -312,9 +325,10 @@ impl Gpu {
         let others = blocks - queues as u32;
         let language_blocks = if language.is_some() { language_blocks(others) } else { 0 };
         let (free, _) = result::mem_get_info().map_err(driver("asking for free memory"))?;
-        let language = language.map(|language| language.within(free as u64, language_blocks));
+        let rollouts = language_blocks * if small { sizes.threads / sizes.team_threads } else { 1 };
+        let language = language.map(|language| language.within(free as u64, rollouts));
         let models = language.map_or(0, |language| 2 * queues as u64 * language.model_bytes);
-        let caches = language.map_or(0, |language| u64::from(language_blocks) * language.cache_bytes);
+        let caches = language.map_or(0, |language| u64::from(rollouts) * language.cache_bytes);
         let allocate = |bytes: usize| {
             DeviceMemory::zeroed(&context, &name, bytes).map_err(|error| DeviceError::Memory {
                 bytes,
@@ -487,6 +501,8 @@ struct Sizes {
     language: u32,
     /// Threads of a block.
     threads: u32,
+    /// Those of them that run a small model's rollout.
+    team_threads: u32,
 }
 
 impl Sizes {
@@ -498,13 +514,13 @@ impl Sizes {
         launch.arg(&to);
         let config = LaunchConfig { grid_dim: (1, 1, 1), block_dim: (1, 1, 1), shared_mem_bytes: 0 };
         count_launch();
-        // SAFETY: `doorbell_sizes` writes four words to where `page`, which is larger, lies.
+        // SAFETY: `doorbell_sizes` writes five words to where `page`, which is larger, lies.
         unsafe { launch.launch(config) }?;
         stream.synchronize()?;
-        let mut sizes = [0; 4];
-        page.load_u32s(0, &mut sizes).expect("a page holds four words");
-        let [state, front_end, language, threads] = sizes;
-        Ok(Self { state: state as usize, front_end, language, threads })
+        let mut sizes = [0; 5];
+        page.load_u32s(0, &mut sizes).expect("a page holds five words");
+        let [state, front_end, language, threads, team_threads] = sizes;
+        Ok(Self { state: state as usize, front_end, language, threads, team_threads })
     }
 }
 

@@ -1,6 +1,8 @@
 //! Engine 1 on the kernel: the tests of the golden model (R25 to R27), on the kernel's own text, compiled for the CPU; with
 //! `DOORBELL_LANGUAGE=gpu` on a GPU, one after the other (`--test-threads 1`).
 
+#[path = "../../verify/tests/language/gemma.rs"]
+mod gemma;
 #[path = "../../verify/tests/language/host.rs"]
 #[allow(dead_code, reason = "what plants faults is not here")]
 mod host;
@@ -22,19 +24,26 @@ use doorbell_host::{Device as _, Platform};
 /// What is tested.
 type Device = GpuDevice;
 
-/// Room for `micro` and `micro-gemma`.
-const MEMORY: LanguageMemory = LanguageMemory { model_bytes: 1 << 19, cache_bytes: 32 * host::BLOCK };
+/// Room for `micro` and `micro-gemma`; with `DOORBELL_LANGUAGE_TEAM=block` more of it, so that blocks run rollouts, and not warps.
+fn memory() -> LanguageMemory {
+    let model_bytes = if by_blocks() { LanguageMemory::SMALL + 64 } else { 1 << 19 };
+    LanguageMemory { model_bytes, cache_bytes: 32 * host::BLOCK }
+}
+
+fn by_blocks() -> bool {
+    std::env::var("DOORBELL_LANGUAGE_TEAM").is_ok_and(|team| team == "block")
+}
 
 /// It, with so many queue pairs; a function has at least one.
 fn device(queues: u8, _functions: u8) -> Device {
     let (queues, bytes) = (queues.into(), host::config().shared_bytes().unwrap());
     if is_gpu() {
-        let options = GpuOptions { queues, bytes, language: Some(MEMORY), ..GpuOptions::default() };
+        let options = GpuOptions { queues, bytes, language: Some(memory()), ..GpuOptions::default() };
         return doorbell_gpu::open(options).expect("DOORBELL_LANGUAGE asks for a GPU");
     }
     let seed = std::env::var("DOORBELL_SEED").map_or(1, |seed| seed.parse().expect("a number"));
     let options =
-        Options { queues, bytes, seed, language: Some(MEMORY), fault: fault(), ..Options::default() };
+        Options { queues, bytes, seed, language: Some(memory()), fault: fault(), ..Options::default() };
     GpuDevice::new(Arc::new(CpuKernel::start(options).unwrap())).unwrap()
 }
 
@@ -46,7 +55,7 @@ fn fault() -> Option<&'static str> {
 }
 
 /// Mistakes planted in engine 1, and a test that has to notice each.
-const FAULTS: [(&str, &str); 10] = [
+const FAULTS: [(&str, &str); 16] = [
     ("ChangesTable", "rollouts::r06_"),
     ("DropsBin", "rollouts::r06_"),
     ("ScalesAhead", "rollouts::r06_"),
@@ -57,20 +66,46 @@ const FAULTS: [(&str, &str); 10] = [
     ("SwitchesInStep", "versions::"),
     ("ForgetsDigest", "rollouts_that_wait_for_blocks_take_turns"),
     ("RepeatsStep", "rollouts_that_wait_for_blocks_take_turns"),
+    ("SharesLast", "gemma::r06_"),
+    ("SeesBefore", "gemma::r06_"),
+    ("CutsMore", "gemma::r06_"),
+    ("SwapsStreams", "gemma::r06_"),
+    ("AddsToFirst", "gemma::r06_"),
+    ("SwitchesInStep", "gemma::r25_"),
 ];
 
 /// Each in a process of its own, as what it breaks may not end.
 #[test]
 fn what_is_planted_is_noticed() {
-    if is_gpu() || fault().is_some() {
+    if is_gpu() || fault().is_some() || by_blocks() {
         return;
     }
-    let program = std::env::current_exe().unwrap();
     for (fault, test) in FAULTS {
-        let mut command = std::process::Command::new(&program);
-        let run = command.arg(test).env("DOORBELL_FAULT", fault).output().unwrap();
+        // Rows that are lost are those of blocks, whose weights pass through shared memory.
+        let team = if fault == "LosesRow" { "block" } else { "warp" };
+        let run =
+            others(test).env("DOORBELL_FAULT", fault).env("DOORBELL_LANGUAGE_TEAM", team).output().unwrap();
         assert!(!run.status.success(), "{fault} is not noticed by {test}");
     }
+}
+
+/// Other tests of this program, in a process of its own.
+fn others(tests: &str) -> std::process::Command {
+    let mut command = std::process::Command::new(std::env::current_exe().unwrap());
+    command.arg(tests);
+    command
+}
+
+/// What warps make of small models, blocks make too: they run those that are larger.
+#[rstest::rstest]
+fn r06_blocks_run_rollouts_as_warps_do(
+    #[values("gemma::", "rollouts::r06_", "rollouts::r27_", "rollouts_that_wait", "versions::")] tests: &str,
+) {
+    if fault().is_some() || by_blocks() {
+        return;
+    }
+    let run = others(tests).env("DOORBELL_LANGUAGE_TEAM", "block").output().unwrap();
+    assert!(run.status.success(), "{}", String::from_utf8_lossy(&run.stdout));
 }
 
 fn is_gpu() -> bool {

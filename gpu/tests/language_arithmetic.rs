@@ -153,7 +153,7 @@ fn put(
     part: usize,
     stored: &Stored,
 ) {
-    let block = 2 * shape.layers * shape.kv_heads * half(shape);
+    let block = 2 * shape.kv_layers() * shape.kv_heads * half(shape);
     let at = position / BLOCK * block + (2 * (layer * shape.kv_heads + head) + part) * half(shape);
     let slot = position % BLOCK;
     bytes[at + 2 * slot..][..2].copy_from_slice(&(stored.scale as u16).to_le_bytes());
@@ -180,7 +180,7 @@ fn expected(model: &Model, case: &Case, cache_bytes: usize) -> LanguageRun {
         }
         let mut bytes = vec![0; cache_bytes];
         for position in 0..cache.len() {
-            for layer in 0..model.shape.layers {
+            for layer in 0..model.shape.kv_layers() {
                 for head in 0..model.shape.kv_heads {
                     for (part, stored) in cache.stored(layer, head, position).into_iter().enumerate() {
                         put(&mut bytes, &model.shape, position, layer, head, part, stored);
@@ -227,7 +227,7 @@ impl Device {
 }
 
 fn cache_bytes(shape: &Shape, positions: usize) -> usize {
-    positions.div_ceil(BLOCK) * 2 * shape.layers * shape.kv_heads * half(shape)
+    positions.div_ceil(BLOCK) * 2 * shape.kv_layers() * shape.kv_heads * half(shape)
 }
 
 fn check(device: &Device, bytes: &[u8], model: &Model, case: &Case) {
@@ -237,6 +237,7 @@ fn check(device: &Device, bytes: &[u8], model: &Model, case: &Case) {
         prompt: &case.prompt,
         steps: case.steps,
         blocks: case.blocks,
+        small: false,
         cache_bytes,
         sharpness: case.sharpness,
         seed: case.seed,
@@ -471,6 +472,7 @@ fn tokens_a_second_of_a_gpu() {
             prompt: &[1, 2, 3, 4],
             steps,
             blocks,
+            small: false,
             cache_bytes: cache_bytes(shape, 4 + steps as usize),
             sharpness: Sharpness::ONE.0,
             seed: 1,

@@ -3,7 +3,8 @@
 //!     cargo run -p doorbell-lm --example cuda_tables > gpu/kernels/language_tables.cuh
 
 use doorbell_lm::ops::{RESIDUAL, STORED, score_factor};
-use doorbell_lm::tables::{EXP2, LOG2, POWERS, RATIO, SIGMOID};
+use doorbell_lm::tables::{EXP2, GELU, LOG2, POWERS, RATIO, SIGMOID, TANH};
+use doorbell_lm::{CUT, SUMMED};
 
 fn table(name: &str, about: &str, element: &str, values: &[u32]) -> String {
     let entries: Vec<String> = values.iter().map(u32::to_string).collect();
@@ -23,7 +24,9 @@ pub fn text() -> String {
          #include \"doorbell_contract.h\"\n\nnamespace language {\n\n"
             .to_owned(),
         format!("constexpr int32_t kResidual = {RESIDUAL};  // bound of the residual stream\n"),
-        format!("constexpr int32_t kStored = {STORED};  // bound of what is stored of a head\n\n"),
+        format!("constexpr int32_t kStored = {STORED};  // bound of what is stored of a head\n"),
+        format!("constexpr uint32_t kCut = {CUT};  // deviations above its mean that a gate that is cut has to be, 16 fraction bits\n"),
+        format!("constexpr uint32_t kSummed = {SUMMED};  // times epsilon, of a sum of four streams\n\n"),
         table("kExp2", "65,280 * 2^(-k / 256)", "uint16_t", &wide(&EXP2)),
         table(
             "kSigmoid",
@@ -31,6 +34,8 @@ pub fn text() -> String {
             "uint16_t",
             &wide(&SIGMOID),
         ),
+        table("kTanh", "tanh(k / 64), 15 fraction bits", "uint16_t", &wide(&TANH)),
+        table("kGelu", "what GELU multiplies by, at k / 8 - 4, 15 fraction bits", "uint16_t", &wide(&GELU)),
         table("kLog2", "log2(1 + k / 256), 24 fraction bits", "uint32_t", &LOG2),
         table("kRatio", "log2(-log2(1 - w) / w) at w = k / 512, 24 fraction bits", "uint32_t", &RATIO),
         table("kPowers", "2^20 * 2^(-k / 1024)", "uint32_t", &POWERS),

@@ -24,6 +24,10 @@ using std::min;
 #define blockDim cpu::block_size
 #define gridDim cpu::grid_size
 
+struct alignas(8) uint2 {
+  uint32_t x, y;
+};
+inline uint2 make_uint2(uint32_t x, uint32_t y) { return uint2{x, y}; }
 struct alignas(16) uint4 {
   uint32_t x, y, z, w;
 };

@@ -51,7 +51,12 @@
   fault(TakesOldPrefix)    /* engine 1: a partial block is what the own one held, not its source */            \
   fault(SwitchesInStep)    /* engine 1: weights are the other version's from the second step on */             \
   fault(ForgetsDigest)     /* engine 1: a rollout that goes on begins its digest anew */                       \
-  fault(RepeatsStep)       /* engine 1: a rollout that goes on repeats its last position */
+  fault(RepeatsStep)       /* engine 1: a rollout that goes on repeats its last position */                    \
+  fault(SharesLast)        /* engine 1: layers without keys and values read those of the last that has them */ \
+  fault(SeesBefore)        /* engine 1: a window begins one position early */                                  \
+  fault(CutsMore)          /* engine 1: a gate that is cut is shut one unit above its bound */                 \
+  fault(SwapsStreams)      /* engine 1: the coefficients of the streams are taken by columns, not by rows */   \
+  fault(AddsToFirst)       /* engine 1: the embedding by layer is added to the first stream too */
 
 namespace cpu {
 

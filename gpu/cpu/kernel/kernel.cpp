@@ -38,7 +38,7 @@ static_assert(Engines::has(2) && !Engines::has(3) && !Engines::has(0xFFFF), "and
 
 namespace cpu {
 
-Sizes kernel_sizes() { return Sizes{sizeof(DeviceState), kBlockThreads}; }
+Sizes kernel_sizes() { return Sizes{sizeof(DeviceState), kBlockThreads, language::Single::kTeams}; }
 
 // A GPU gives a block whatever its shared memory held.
 void kernel_prepare_block() {
@@ -50,11 +50,15 @@ void kernel_lane(void* state, void* models, void* caches, const doorbell_cpu_opt
   DeviceState* const of_device = static_cast<DeviceState*>(state);
   doorbell_mailbox* const mailboxes = static_cast<doorbell_mailbox*>(options.mailboxes);
   if (options.language_blocks == 0) return doorbell_persistent(of_device, mailboxes, options.queues);
-  doorbell_language(of_device, mailboxes, options.queues, static_cast<char*>(models), options.model_bytes,
-                    static_cast<char*>(caches), options.cache_bytes, options.language_blocks);
+  const auto kernel = options.language_small != 0 ? doorbell_language_small : doorbell_language;
+  kernel(of_device, mailboxes, options.queues, static_cast<char*>(models), options.model_bytes, static_cast<char*>(caches),
+         options.cache_bytes, options.language_blocks);
 }
 
-void kernel_probe(void* arguments) { probe_language(static_cast<LanguageProbe*>(arguments)); }
+void kernel_probe(void* arguments) {
+  LanguageProbe* const probe = static_cast<LanguageProbe*>(arguments);
+  (probe->teams == 1 ? probe_language : probe_language_small)(probe);
+}
 
 void kernel_exit(void* mailboxes, uint32_t queues) {
   for (uint32_t queue = 0; queue < queues; queue++)

@@ -669,12 +669,22 @@ extern "C" const char* doorbell_cpu_fault(uint32_t index) {
   return index < sizeof names / sizeof names[0] ? names[index] : nullptr;
 }
 
+namespace cpu {
+
+// Plants the fault of this name, if there is one.
+static void plant(Device& device, const char* fault) {
+  for (uint32_t k = 0; fault != nullptr && doorbell_cpu_fault(k) != nullptr; k++) {
+    if (std::strcmp(fault, doorbell_cpu_fault(k)) == 0) device.fault = static_cast<Fault>(k + 1);
+  }
+}
+
+}  // namespace cpu
+
 extern "C" Device* doorbell_cpu_start(const doorbell_cpu_options* options) {
   auto device = std::make_unique<Device>(*options);
-  for (uint32_t k = 0; options->fault != nullptr && doorbell_cpu_fault(k) != nullptr; k++) {
-    if (std::strcmp(options->fault, doorbell_cpu_fault(k)) == 0) device->fault = static_cast<cpu::Fault>(k + 1);
-  }
+  cpu::plant(*device, options->fault);
   const cpu::Sizes sizes = cpu::kernel_sizes();
+  const uint64_t teams = options->language_small != 0 ? sizes.teams : 1;
   const auto allocate = [](cpu::Memory& memory, uint64_t bytes) {
     const size_t whole = (bytes + 127) / 128 * 128;
     memory.reset(std::aligned_alloc(128, whole));
@@ -682,7 +692,7 @@ extern "C" Device* doorbell_cpu_start(const doorbell_cpu_options* options) {
     return memory != nullptr;
   };
   if (!allocate(device->state, sizes.state) || !allocate(device->models, 2 * options->queues * options->model_bytes + 1) ||
-      !allocate(device->caches, options->language_blocks * options->cache_bytes + 1))
+      !allocate(device->caches, options->language_blocks * teams * options->cache_bytes + 1))
     return nullptr;
   const uint32_t grid = options->queues + options->worker_blocks + options->language_blocks;
   for (uint32_t k = 0; k < grid; k++)
@@ -695,6 +705,7 @@ extern "C" Device* doorbell_cpu_start(const doorbell_cpu_options* options) {
 extern "C" bool doorbell_cpu_probe(const doorbell_cpu_options* options, void* arguments, char* text, size_t bytes) {
   Device device(*options);
   device.probe = arguments;
+  cpu::plant(device, options->fault);
   for (uint32_t k = 0; k < options->worker_blocks; k++)
     device.blocks.push_back(std::make_unique<cpu::Block>(device, k, options->worker_blocks, cpu::kernel_sizes().block_threads));
   for (auto& block : device.blocks) device.threads.emplace_back([&block] { cpu::run_block(*block); });

@@ -16,6 +16,7 @@ struct doorbell_cpu_options {
   uint32_t queues;
   uint32_t worker_blocks;
   uint32_t language_blocks;
+  uint32_t language_small;  // whether each warp of them runs a rollout
   uint64_t seed;
   uint32_t stress;      // steps are delayed at random
   uint32_t weak;        // relaxed accesses take effect late
@@ -80,6 +81,7 @@ void releases(Scope scope);
 struct Sizes {
   size_t state;
   uint32_t block_threads;
+  uint32_t teams;  // of a block, where each warp is one
 };
 Sizes kernel_sizes();
 void kernel_prepare_block();

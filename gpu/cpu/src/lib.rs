@@ -21,6 +21,9 @@ const NAME: &str = "kernel on the CPU";
 /// The most blocks of workers: more only wait for the processor.
 const MAX_BLOCKS: usize = 16;
 
+/// Warps of a block.
+const WARPS: u32 = 5;
+
 /// Bytes of what went wrong, at most.
 const TEXT: usize = 1024;
 
@@ -30,6 +33,7 @@ struct RawOptions {
     queues: u32,
     worker_blocks: u32,
     language_blocks: u32,
+    language_small: u32,
     seed: u64,
     stress: u32,
     weak: u32,
@@ -111,6 +115,15 @@ pub fn faults() -> impl Iterator<Item = &'static CStr> {
     })
 }
 
+/// The fault of this name.
+fn named(name: Option<&str>) -> Result<Option<&'static CStr>, DeviceError> {
+    let Some(name) = name else { return Ok(None) };
+    let found = faults().find(|fault| fault.to_bytes() == name.as_bytes());
+    let unknown =
+        || DeviceError::Config { field: "fault", value: 0, expected: format!("a known fault, not {name}") };
+    found.map(Some).ok_or_else(unknown)
+}
+
 /// The kernel, running. Dropped, it ends.
 pub struct CpuKernel {
     device: NonNull<RawDevice>,
@@ -148,18 +161,7 @@ impl CpuKernel {
         };
         within("queues", options.queues, MAX_QUEUES)?;
         within("worker_blocks", options.worker_blocks, MAX_BLOCKS)?;
-        let fault = match options.fault {
-            None => None,
-            Some(name) => {
-                Some(faults().find(|fault| fault.to_bytes() == name.as_bytes()).ok_or_else(|| {
-                    DeviceError::Config {
-                        field: "fault",
-                        value: 0,
-                        expected: format!("a known fault, not {name}"),
-                    }
-                })?)
-            }
-        };
+        let fault = named(options.fault)?;
         let bytes = options.bytes.max(1).next_multiple_of(PAGE);
         let mailboxes = shared(options.queues * PAGE)?;
         let memory = shared(options.queues * bytes)?;
@@ -167,6 +169,7 @@ impl CpuKernel {
             queues: options.queues as u32,
             worker_blocks: options.worker_blocks as u32,
             language_blocks: options.language.is_some().into(),
+            language_small: options.language.is_some_and(|language| language.is_small()).into(),
             seed: options.seed,
             stress: options.stress.into(),
             weak: options.weak.into(),
@@ -250,11 +253,13 @@ fn read(memory: &SharedMemory, bytes: usize) -> Result<Vec<u8>, DeviceError> {
     Ok(read)
 }
 
-/// Runs `probe_language` on the CPU, as `Probes::language` does on a GPU; what chance decides is `options`' seed, stress and weakness.
+/// Runs `probe_language` on the CPU, as `Probes::language` does on a GPU; what chance decides is `options`' seed, stress and weakness, and it does what their
+/// fault says.
 ///
 /// # Errors
-/// `Failed` with what went wrong, `Memory`, or `Config` for a model that does not fit the kernel.
+/// `Failed` with what went wrong, `Memory`, or `Config` for a model that does not fit the kernel, or an unknown fault.
 pub fn language(task: &LanguageTask<'_>, options: &Options) -> Result<LanguageRun, DeviceError> {
+    let fault = named(options.fault)?;
     let image = placed(task.image)?;
     let caches = placed(&vec![0; task.caches()])?;
     let stored = placed(&vec![0; task.caches()])?;
@@ -270,15 +275,16 @@ pub fn language(task: &LanguageTask<'_>, options: &Options) -> Result<LanguageRu
     let probe = placed(&arguments.to_bytes())?;
     let raw = RawOptions {
         queues: 0,
-        worker_blocks: task.blocks,
+        worker_blocks: if task.small { task.blocks.div_ceil(WARPS) } else { task.blocks },
         language_blocks: 0,
+        language_small: 0,
         model_bytes: 0,
         cache_bytes: 0,
         seed: options.seed,
         stress: options.stress.into(),
         weak: options.weak.into(),
         scoped: (options.weak && options.scoped).into(),
-        fault: std::ptr::null(),
+        fault: fault.map_or(std::ptr::null(), CStr::as_ptr),
         mailboxes: std::ptr::null_mut(),
         memory: stored.host_pointer().as_ptr().cast(),
         memory_bytes: stored.len(),

@@ -1,4 +1,4 @@
-//! Engine 1 without queues: blocks that each take a prompt and go on alone, and the floor beneath them.
+//! Engine 1 without queues: rollouts that each take a prompt and go on alone, and the floor beneath them.
 
 use std::time::{Duration, Instant};
 
@@ -12,10 +12,12 @@ use crate::cuda::{count_launch, pinned};
 
 /// Threads of a block of the kernels (`kBlockThreads`).
 const THREADS: u32 = 512;
+/// Of a warp.
+const WARP: u32 = 32;
 /// Dynamic shared memory of a block (`kMostShared`).
 const SHARED: u32 = 200 << 10;
 
-/// What every block does: takes the prompt, and goes on for `steps` tokens.
+/// What every rollout does: takes the prompt, and goes on for `steps` tokens.
 #[derive(Clone, Copy, Debug)]
 pub struct LanguageTask<'t> {
     /// The image of the model.
@@ -24,15 +26,17 @@ pub struct LanguageTask<'t> {
     pub prompt: &'t [u32],
     /// Tokens behind it; prompt and these fit the context.
     pub steps: u32,
-    /// Blocks, each a rollout of its own.
+    /// Rollouts.
     pub blocks: u32,
+    /// Whether each is a warp's, as small models have it, and not a block's.
+    pub small: bool,
     /// Bytes of the keys and values of a sequence: whole blocks of 32 positions.
     pub cache_bytes: usize,
     /// log2(e) / temperature with 20 fraction bits.
     pub sharpness: u32,
     /// Of the draws.
     pub seed: u32,
-    /// Of the first block; the others' count on.
+    /// Of the first; the others' count on.
     pub rollout: u32,
     /// Whether keys and values are written into host memory as well.
     pub stored: bool,
@@ -41,9 +45,9 @@ pub struct LanguageTask<'t> {
 /// What came of it.
 #[derive(Clone, Debug)]
 pub struct LanguageRun {
-    /// Of each block in turn, `steps` tokens and their log-probabilities with 16 fraction bits.
+    /// Of each in turn, `steps` tokens and their log-probabilities with 16 fraction bits.
     pub sampled: Vec<(u32, i32)>,
-    /// The keys and values of each block in turn.
+    /// The keys and values of each in turn.
     pub caches: Vec<u8>,
     /// The same as host memory has them; empty where none were wanted.
     pub stored: Vec<u8>,
@@ -71,6 +75,8 @@ pub struct LanguageArguments {
     sharpness: u32,
     seed: u32,
     rollout: u32,
+    rollouts: u32,
+    teams: u32,
     /// Out: 0 if the shape does not fit the kernel.
     pub fits: u32,
 }
@@ -85,17 +91,19 @@ impl LanguageTask<'_> {
             sharpness: self.sharpness,
             seed: self.seed,
             rollout: self.rollout,
+            rollouts: self.blocks,
+            teams: if self.small { THREADS / WARP } else { 1 },
             fits: 1,
             ..Default::default()
         }
     }
 
-    /// Bytes of the caches of all blocks.
+    /// Bytes of the caches of all rollouts.
     pub fn caches(&self) -> usize {
         self.cache_bytes * self.blocks as usize
     }
 
-    /// Tokens of all blocks.
+    /// Tokens of all rollouts.
     pub fn tokens(&self) -> usize {
         self.steps as usize * self.blocks as usize
     }
@@ -105,7 +113,16 @@ impl LanguageArguments {
     /// Its bytes, as the kernel reads them.
     pub fn to_bytes(self) -> Vec<u8> {
         let longs = [self.image, self.caches, self.stored, self.prompt, self.sampled, self.cache_bytes];
-        let words = [self.length, self.steps, self.sharpness, self.seed, self.rollout, self.fits];
+        let words = [
+            self.length,
+            self.steps,
+            self.sharpness,
+            self.seed,
+            self.rollout,
+            self.rollouts,
+            self.teams,
+            self.fits,
+        ];
         longs
             .into_iter()
             .flat_map(u64::to_le_bytes)
@@ -172,7 +189,7 @@ impl Probes {
             ..task.arguments()
         };
         let probe = DeviceMemory::holding(&arguments.to_bytes()).map_err(&failed)?;
-        let function = self.function("probe_language")?;
+        let function = self.function(if task.small { "probe_language_small" } else { "probe_language" })?;
         function
             .set_attribute(
                 CUfunction_attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES,
@@ -182,7 +199,7 @@ impl Probes {
         let mut launch = self.stream.launch_builder(&function);
         launch.arg(&probe.0);
         let config = LaunchConfig {
-            grid_dim: (task.blocks, 1, 1),
+            grid_dim: (task.blocks.div_ceil(arguments.teams), 1, 1),
             block_dim: (THREADS, 1, 1),
             shared_mem_bytes: SHARED,
         };
@@ -246,7 +263,7 @@ pub fn does_it_fit(ran: &[u8]) -> Result<(), DeviceError> {
     if ran[size_of::<LanguageArguments>() - 4..] != [0; 4] {
         return Ok(());
     }
-    let expected = "a model whose vectors fit 200 KB of shared memory".to_owned();
+    let expected = "a model whose vectors fit 200 KB of shared memory, or a warp's part of it".to_owned();
     Err(DeviceError::Config { field: "image", value: 0, expected })
 }
 

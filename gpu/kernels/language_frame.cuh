@@ -1,0 +1,174 @@
+// What both shapes' steps are made of: a team's shared memory, its sums over all of it, activations.
+#ifndef DOORBELL_LANGUAGE_FRAME_CUH
+#define DOORBELL_LANGUAGE_FRAME_CUH
+
+#include "language_attention.cuh"
+#include "language_rows.cuh"
+#include "language_sample.cuh"
+
+namespace language {
+
+// The block's: tables, then each team's.
+extern __shared__ uint4 language_memory[];
+
+// The root of a mean of squares, with 31 bits, times 2^(up / 2); and 2^46 by it, with 16 bits.
+struct Root {
+  uint64_t root;
+  int32_t up;
+  uint32_t inverse;
+
+  // Of so many channels; epsilon has 20 fraction bits.
+  static __device__ __forceinline__ Root of(uint64_t squares, uint32_t channels, uint32_t epsilon) {
+    // With 20 fraction bits, and at least 1.
+    uint64_t mean = (squares + channels / 2) / channels + epsilon;
+    if (mean == 0) mean = 1;
+    // Shifted by an even number to 61 or 62 bits: its root has 31.
+    const int32_t up = (62 - bits(mean)) / 2 * 2;
+    const uint64_t root = root_of(mean << up), inverse = (1ull << 46) / root;
+    return Root{root, up, inverse > 65535 ? 65535u : static_cast<uint32_t>(inverse)};
+  }
+};
+
+// Within the bounds of the residual stream.
+__device__ __forceinline__ int32_t within(int64 value) { return static_cast<int32_t>(clamp(value, -kResidual, kResidual)); }
+
+template <typename Team>
+class Frame {
+ protected:
+  static constexpr uint32_t kWarps = Team::kWarps, kThreads = Team::kThreads;
+
+  char* const memory_;  // the team's
+  Shared<Team>& shared_;
+  const uint32_t thread_, lane_, warp_;
+
+  static __device__ __forceinline__ char* block_memory() { return reinterpret_cast<char*>(language_memory); }
+  static __device__ __forceinline__ char* memory() { return block_memory() + sizeof(Tables) + kTeamBytes<Team> * Team::number(); }
+  static __device__ __forceinline__ Tables& tables() { return *reinterpret_cast<Tables*>(block_memory()); }
+
+  // The thread's number, which the compiler is not to know for the same in the next phase: what one works out of it, no other is to hold in
+  // registers meanwhile.
+  static __device__ __forceinline__ uint32_t thread() {
+    uint32_t index = Team::thread();
+    asm volatile("" : "+r"(index));
+    return index;
+  }
+
+  __device__ __forceinline__ explicit Frame(uint32_t index)
+      : memory_(memory()), shared_(*reinterpret_cast<Shared<Team>*>(memory())), thread_(index), lane_(index % kWarp), warp_(index / kWarp) {}
+  __device__ __forceinline__ Frame() : Frame(thread()) {}
+
+  template <typename T>
+  __device__ __forceinline__ T* at(uint32_t offset) const {
+    return reinterpret_cast<T*>(memory_ + offset);
+  }
+
+  // Starts to copy; `bytes` is a multiple of 16.
+  __device__ __forceinline__ void copy(void* to, const char* from, uint32_t bytes) {
+    for (uint32_t k = 16 * thread_; k < bytes; k += 16 * kThreads) stream::copy(static_cast<char*>(to) + k, from + k);
+  }
+
+  // Σ x² and the bits of all magnitudes of the team, once every warp has left its own. There are two places for them, so that one is read while the next is written.
+  __device__ __forceinline__ Seen all_seen(uint32_t place = 0) const {
+    Seen all{0, 0};
+    for (uint32_t k = 0; k < kWarps; k++) {
+      all.squares += shared_.seen[place][k].squares;
+      all.magnitudes |= shared_.seen[place][k].magnitudes;
+    }
+    return all;
+  }
+
+  // The sum of all lanes' numbers: in pieces whose sums over 32 lanes have 32 bits.
+  static __device__ __forceinline__ uint64_t sum_of_warp(uint64_t value) {
+    constexpr uint32_t kPiece = (1u << 27) - 1;
+    const uint64_t low = __reduce_add_sync(kEveryLane, static_cast<uint32_t>(value) & kPiece);
+    const uint64_t middle = __reduce_add_sync(kEveryLane, static_cast<uint32_t>(value >> 27) & kPiece);
+    const uint64_t high = __reduce_add_sync(kEveryLane, static_cast<uint32_t>(value >> 54));
+    return low + (middle << 27) + (high << 54);
+  }
+
+  // Leaves what this warp has seen.
+  __device__ __forceinline__ void see(uint64_t squares, uint64_t magnitudes, uint32_t place = 0) {
+    const uint64_t sum = sum_of_warp(squares);
+    const uint64_t lower = __reduce_or_sync(kEveryLane, static_cast<uint32_t>(magnitudes));
+    const uint64_t upper = __reduce_or_sync(kEveryLane, static_cast<uint32_t>(magnitudes >> 32));
+    if (lane_ == 0) shared_.seen[place][warp_] = Seen{sum, upper << 32 | lower};
+  }
+
+  // Mantissas and shifts of the vector that value(channel) gives, of so many channels, a multiple of 32; returns by how much its exponent grows.
+  template <typename Value>
+  __device__ __forceinline__ int32_t activate(uint32_t channels, uint64_t magnitudes, Value value) {
+    return activate(channels, magnitudes, shared_.layout.mantissas, shared_.layout.shifts, value);
+  }
+  // The same into another place.
+  template <typename Value>
+  __device__ __forceinline__ int32_t activate(uint32_t channels, uint64_t magnitudes, uint32_t mantissas_at, uint32_t shifts_at, Value value) {
+    const Layout& layout = shared_.layout;
+    const int32_t over = bits(magnitudes) - 15, shift = over > 0 ? over : 0;
+    char* const mantissas = at<char>(mantissas_at);
+    unsigned char* const shifts = at<unsigned char>(shifts_at);
+    const uint32_t blocks = channels / kBlock;
+    for (uint32_t block = warp_; block < blocks; block += kWarps) {
+      const uint32_t channel = kBlock * block + lane_;
+      const int32_t half = static_cast<int32_t>(clamp(round_shift(value(channel), shift), -32767, 32767));
+      const int32_t above = bits(__reduce_or_sync(kEveryLane, magnitude(half))) - 7, down = above > 0 ? above : 0;
+      const int32_t rounded = down == 0 ? half : (half >> down) + (half >> (down - 1) & 1);
+      mantissas[channel] = static_cast<char>(rounded < -kMantissa ? -kMantissa : rounded > kMantissa ? kMantissa : rounded);
+      if (lane_ == 0) shifts[block % 2 * layout.shifts_half + block / 2] = static_cast<unsigned char>(down);
+    }
+    // Behind the last channel weights are 0; a shift there must be one.
+    if (blocks % 2 != 0 && warp_ == 0) {
+      mantissas[channels + lane_] = 0;
+      if (lane_ == 0) shifts[layout.shifts_half + blocks / 2] = 0;
+    }
+    return shift;
+  }
+
+  // The activation of a vector with 10 fraction bits, of which every warp has left what it has seen.
+  template <typename Value>
+  __device__ __forceinline__ Activation activate_plain(uint32_t channels, Value value) {
+    const int32_t shift = activate(channels, all_seen().magnitudes, value);
+    return Activation{1u << 15, -15 - kFraction + shift};
+  }
+
+  // Puts a head that `store` has left in the warp's scratch where it belongs: a query into shared memory, a key or a value into the cache and, where it is
+  // wanted, into host memory. `layer_offset` is where the layer's keys and values begin in a block.
+  __device__ __forceinline__ void put(const Shape& shape, uint32_t head, uint32_t scale, const unsigned char* scratch, uint64_t layer_offset) {
+    char* const stored_to = shared_.step.stored_to;
+    const uint32_t position = shared_.step.position, width = shape.head_width, half_bytes = shape.kv_half();
+    if (head < shape.heads) {
+      char* const to = at<char>(shared_.layout.queries) + head * width;
+      for (uint32_t byte = 4 * lane_; byte < width; byte += 4 * kWarp)
+        *reinterpret_cast<uint32_t*>(to + byte) = *reinterpret_cast<const uint32_t*>(scratch + byte);
+      if (lane_ == 0) at<uint32_t>(shared_.layout.query_scales)[head] = scale;
+    } else {
+      const uint32_t which = head - shape.heads, value = which >= shape.kv_heads ? 1 : 0;
+      const uint64_t half = layer_offset + static_cast<uint64_t>(half_bytes) * (2 * (which - value * shape.kv_heads) + value);
+      const uint32_t slot = position % kBlock;
+      keep(shared_.step.cache.local + shape.kv_block() * (position / kBlock) + half, width, slot, scratch, scale, lane_);
+      if (stored_to != nullptr) keep_sys(stored_to + half, width, slot, scratch, scale, lane_);
+    }
+  }
+
+  // What matrices are multiplied with.
+  __device__ __forceinline__ Vector vector() const {
+    const Layout& layout = shared_.layout;
+    return Vector{at<char>(layout.mantissas), at<unsigned char>(layout.shifts), layout.shifts_half};
+  }
+  __device__ __forceinline__ Stretches stretches() const {
+    const Layout& layout = shared_.layout;
+    // None of a warp alone, as the compiler is to know.
+    const uint32_t bytes = kWarps == 1 ? 0 : layout.stretch;
+    return Stretches{at<char>(layout.stretches) + 2 * bytes * warp_, bytes, shared_.arrivals[warp_], &shared_.arrived[warp_]};
+  }
+  __device__ __forceinline__ const Entry* entries(uint32_t layer) const { return shared_.entries[layer % 2]; }
+  __device__ __forceinline__ Matrix matrix(const Entry& entry) const { return Matrix::of(shared_.image, entry); }
+  // Behind the last row of the last matrix.
+  __device__ __forceinline__ const char* end() const {
+    const Matrix tokens = matrix(shared_.tokens);
+    return tokens.row(tokens.rows);
+  }
+};
+
+}  // namespace language
+
+#endif
