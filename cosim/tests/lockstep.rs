@@ -132,7 +132,7 @@ fn what_is_planted_in_gemma_3ns_words_is_named(#[values("window", "source", "str
         }
         "source" => {
             let (at, source) = register(memory, bytes, "memset.source", |_| true);
-            ((at, (source ^ (source + 1) % own) << 20), "attn ")
+            ((at, (source ^ ((source + 1) % own)) << 20), "attn ")
         }
         _ => {
             let mut sequencer = Sequencer::new(&words, memory, published.lines);
