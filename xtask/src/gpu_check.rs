@@ -1,7 +1,7 @@
 //! `cargo xtask gpu-check`: compiles the GPU's kernels for every architecture, without a GPU.
 //!
-//! A register that ptxas spills goes to memory in every turn of a loop that never ends: none may be, of what engine 0 runs. What runs with
-//! engine 1 alone is a kernel of its own, of many functions that call each other a few times for each token, and saves registers there.
+//! A register that ptxas spills goes to memory in every turn of a loop that never ends: none may be, of the kernel of engine 0. Engine 1 has
+//! kernels of its own, of many functions that call each other a few times for each token: what is compiled for them may save registers there.
 
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
@@ -99,20 +99,22 @@ fn check(root: &Path, nvcc: &Nvcc) -> Result<()> {
         rows.extend(functions?.into_iter().map(|function| (architecture, function)));
     }
     rows.sort_by(|(_, a), (_, b)| a.name.cmp(&b.name));
-    println!("   arch  registers  shared  stack  spill stores  spill loads  kernel");
-    for (arch, Function { name, registers, shared, stack, spill_stores, spill_loads }) in &rows {
+    println!("   arch  registers  shared  stack  spill stores  spill loads  function");
+    for (arch, function) in &rows {
+        let Function { registers, shared, stack, spill_stores, spill_loads, .. } = function;
         let registers = registers.map_or("-".to_owned(), |registers| registers.to_string());
         println!(
-            "{:>7}  {registers:>9}  {shared:>6}  {stack:>5}  {spill_stores:>12}  {spill_loads:>11}  {name}",
-            format!("sm_{arch}")
+            "{:>7}  {registers:>9}  {shared:>6}  {stack:>5}  {spill_stores:>12}  {spill_loads:>11}  {}",
+            format!("sm_{arch}"),
+            function.place()
         );
     }
     let spilled: Vec<String> = rows
         .iter()
         .filter(|(_, function)| {
-            function.spill_stores + function.spill_loads > 0 && !is_of_engine_1(&function.name)
+            function.spill_stores + function.spill_loads > 0 && !is_of_engine_1(&function.kernel)
         })
-        .map(|(architecture, function)| format!("{} for sm_{architecture}", function.name))
+        .map(|(architecture, function)| format!("{} for sm_{architecture}", function.place()))
         .collect();
     ensure!(
         spilled.is_empty(),
@@ -122,10 +124,9 @@ fn check(root: &Path, nvcc: &Nvcc) -> Result<()> {
     Ok(())
 }
 
-/// Whether a function, by its name as the compiler has it, runs with engine 1 alone: its kernel and probe, what is in its namespace, and what of
-/// a front end is compiled for it.
-fn is_of_engine_1(name: &str) -> bool {
-    name.contains("language") || name.contains("ILb1E")
+/// Whether a kernel, by its name, is engine 1's: what is compiled for it may spill.
+fn is_of_engine_1(kernel: &str) -> bool {
+    kernel.contains("language")
 }
 
 /// Where the toolkit's NVRTC lies, in a toolkit, a wheel or a distribution's package.
@@ -143,6 +144,8 @@ fn library(nvcc: &Nvcc) -> Option<PathBuf> {
 #[derive(Debug, PartialEq, Eq)]
 struct Function {
     name: String,
+    /// The kernel that it is compiled for: ptxas compiles a function once for each kernel that calls it.
+    kernel: String,
     /// Of a kernel; functions that it calls have none of their own.
     registers: Option<u32>,
     shared: u32,
@@ -151,12 +154,22 @@ struct Function {
     spill_loads: u32,
 }
 
+impl Function {
+    /// Its name, and the kernel's where it is not the kernel itself.
+    fn place(&self) -> String {
+        if self.name == self.kernel { self.name.clone() } else { format!("{} of {}", self.name, self.kernel) }
+    }
+}
+
 /// Reads the report of `ptxas -v`.
 fn parse(report: &str) -> Result<Vec<Function>> {
     let mut functions: Vec<Function> = vec![];
+    let mut kernel = "";
     let mut lines = report.lines();
     while let Some(line) = lines.next() {
-        if let Some((_, name)) = line.split_once("Function properties for ") {
+        if let Some((_, entry)) = line.split_once("Compiling entry function '") {
+            kernel = entry.split('\'').next().unwrap_or_default();
+        } else if let Some((_, name)) = line.split_once("Function properties for ") {
             let properties = lines.next().unwrap_or_default();
             let amount = |label| {
                 amount(properties, label)
@@ -164,6 +177,7 @@ fn parse(report: &str) -> Result<Vec<Function>> {
             };
             functions.push(Function {
                 name: name.trim().to_owned(),
+                kernel: kernel.to_owned(),
                 registers: None,
                 shared: 0,
                 stack: amount(" bytes stack frame")?,
@@ -192,11 +206,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn engine_1_is_known_by_its_names() {
-        let role = |engine| format!("_ZN9front_end7FetcherILb{engine}EE18execute_in_generalER8FrontEnd");
-        assert!(["doorbell_language", "_ZN8language5Block6attendEj"].into_iter().all(is_of_engine_1));
-        assert!(is_of_engine_1(&role(1)) && !is_of_engine_1(&role(0)));
-        assert!(!is_of_engine_1("doorbell_persistent"));
+    fn kernels_of_engine_1_are_known_by_their_names() {
+        assert!(
+            ["doorbell_language", "doorbell_language_small", "probe_language"]
+                .into_iter()
+                .all(is_of_engine_1)
+        );
+        assert!(!is_of_engine_1("doorbell_persistent") && !is_of_engine_1(""));
     }
 
     /// nvcc 13.5, with a helper that is not inlined and a limit on registers.
@@ -217,9 +233,10 @@ ptxas info    : Function properties for _Z6helperPii
     0 bytes stack frame, 872 bytes spill stores, 1024 bytes spill loads
 ";
 
-    fn function(name: &str, registers: Option<u32>, numbers: [u32; 4]) -> Function {
+    fn function(name: &str, kernel: &str, registers: Option<u32>, numbers: [u32; 4]) -> Function {
         let [shared, stack, spill_stores, spill_loads] = numbers;
-        Function { name: name.to_owned(), registers, shared, stack, spill_stores, spill_loads }
+        let (name, kernel) = (name.to_owned(), kernel.to_owned());
+        Function { name, kernel, registers, shared, stack, spill_stores, spill_loads }
     }
 
     #[test]
@@ -227,9 +244,9 @@ ptxas info    : Function properties for _Z6helperPii
         assert_eq!(
             parse(REPORT).unwrap(),
             [
-                function("plain", Some(8), [1024, 0, 0, 0]),
-                function("_Z5spillILi64EEvPKiPi", Some(24), [0, 928, 192, 204]),
-                function("_Z6helperPii", None, [0, 0, 872, 1024]),
+                function("plain", "plain", Some(8), [1024, 0, 0, 0]),
+                function("_Z5spillILi64EEvPKiPi", "_Z5spillILi64EEvPKiPi", Some(24), [0, 928, 192, 204]),
+                function("_Z6helperPii", "_Z5spillILi64EEvPKiPi", None, [0, 0, 872, 1024]),
             ]
         );
     }

@@ -152,11 +152,13 @@ const CLEAN: &str = "0 bytes stack frame, 0 bytes spill stores, 0 bytes spill lo
 const SPILLING: &str = "8 bytes stack frame, 8 bytes spill stores, 4 bytes spill loads";
 
 #[rstest]
-#[case::clean(CLEAN, 0, 0, "")]
-#[case::spilling(SPILLING, 0, 1, "registers are spilled to memory in worker for sm_80")]
-#[case::not_compiling(CLEAN, 2, 1, "steps failed: nvcc 13.0")]
-#[case::another_language("all is well", 0, 1, "ptxas gives no bytes stack frame of worker")]
+#[case::clean("entry", CLEAN, 0, 0, "")]
+#[case::spilling("entry", SPILLING, 0, 1, "registers are spilled to memory in worker of entry for sm_80")]
+#[case::spilling_for_engine_1("language", SPILLING, 0, 0, "worker of language")]
+#[case::not_compiling("entry", CLEAN, 2, 1, "steps failed: nvcc 13.0")]
+#[case::another_language("entry", "all is well", 0, 1, "ptxas gives no bytes stack frame of worker")]
 fn gpu_check_judges_what_ptxas_reports(
+    #[case] kernel: &str,
     #[case] properties: &str,
     #[case] status: i32,
     #[case] code: i32,
@@ -165,7 +167,8 @@ fn gpu_check_judges_what_ptxas_reports(
     let dir = tempfile::tempdir().unwrap();
     let nvcc = format!(
         "case \"$*\" in --version) echo 'release 13.0, V13.0.1';; --list-gpu-arch) echo compute_80;;\n\
-         *) echo 'Function properties for worker'; echo '  {properties}'; echo 'Used 32 registers'; exit {status};; esac"
+         *) echo \"Compiling entry function '{kernel}' for 'sm_80'\"; echo 'Function properties for worker'\n\
+         echo '  {properties}'; echo 'Used 32 registers'; exit {status};; esac"
     );
     fake(dir.path(), "nvcc", &nvcc);
     let output = xtask(dir.path(), &["gpu-check"]);
@@ -182,7 +185,7 @@ fn gpu_check_judges_every_architecture() {
         "case \"$*\" in --version) echo 'release 13.0, V13.0.1'; exit;;\n\
          --list-gpu-arch) echo compute_80; echo compute_90; echo compute_100; exit;;\n\
          *sm_80*) /bin/sleep 0.5;; esac\n\
-         echo 'Function properties for worker'\n\
+         echo \"Compiling entry function 'worker' for 'sm_??'\"; echo 'Function properties for worker'\n\
          case \"$*\" in *sm_90a*) echo '  {SPILLING}';; *) echo '  {CLEAN}';; esac\n\
          echo 'Used 32 registers'"
     );
