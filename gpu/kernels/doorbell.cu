@@ -22,7 +22,7 @@ doorbell_persistent(DeviceState* state, doorbell_mailbox* mailboxes, uint32_t qu
 // With engine 1, of which a team runs a rollout.
 template <typename Team>
 __device__ __forceinline__ void run_with_language(const Launch& launch, FrontEnd& front_end) {
-  __shared__ language::Job jobs[Team::kTeams];
+  __shared__ language::Jobs<Team> jobs;
   const uint32_t queues = launch.queues, language_blocks = launch.language.blocks;
   DeviceState* const state = launch.state;
   const uint32_t workers = gridDim.x - queues - language_blocks;

@@ -210,7 +210,7 @@ class Block : Frame<Team> {
                       shared_.factor,
                       tables().exp2};
       Attended* const to = reinterpret_cast<Attended*>(kept + part_bytes * (parts * head + part));
-      language::attend<false>(with, 0, chunk, part, parts, position, to, shared_.scratch[warp_], lane_);
+      language::attend<false, Team::kAtATime>(with, 0, chunk, part, parts, position, to, shared_.scratch[warp_], lane_);
     }
     Team::sync();
 
@@ -275,9 +275,7 @@ class Block : Frame<Team> {
         const uint32_t row = first + lane_ / kQuarters, own_row = row + kGroups * (lane_ % 2);
         const char* const rows[kQuarters] = {gate.row(row), gate.row(row + kGroups), up.row(row), up.row(row + kGroups)};
         const uint32_t scale = gates ? gate.scale(own_row) : up.scale(own_row);
-        int32_t sums[kQuarters];
-        dots<kQuarters, kBroad>(sums, rows, vector(), gate.lines, lane_);
-        const int32_t value = requantise(own(sums, lane_), scale, activation.scale, shift);
+        const int32_t value = requantise(dots<kQuarters, kBroad>(rows, vector(), gate.lines, lane_), scale, activation.scale, shift);
         const int32_t other = __shfl_xor_sync(kEveryLane, value, 2);
         if (gates) keep(own_row, value, other);
       }
@@ -311,8 +309,10 @@ class Block : Frame<Team> {
     Sampler sampler(tables(), sampling.sharpness, Draw::of(sampling.seed, sampling.rollout, shared_.step.position + 1));
     const int32_t shift = shift_of(tokens.exponent, activation.exponent);
     const Stretches stretches = this->stretches();
-    const bool takes = stretches.takes(tokens.lines);
-    if (takes) {
+    const bool takes = stretches.takes(tokens.lines), is_narrow = kWarps == 1 && tokens.lines == 1;
+    if (is_narrow) {
+      take_lines(tokens, vector(), activation, lane_, [&](bool is, uint32_t row, int32_t value) { sampler.add(is, row, logit(value)); });
+    } else if (takes) {
       const auto own_row = [&](uint32_t task) { return kBlock * task + kGroups * (lane_ % kQuarters) + lane_ / kQuarters; };
       dots<Team, kQuarters, kQuarters>(
           stretches, vector(), tokens.lines, warp_, (tokens.rows + kBlock - 1) / kBlock, lane_,
@@ -328,7 +328,7 @@ class Block : Frame<Team> {
           });
     }
 #pragma unroll 1
-    for (uint32_t first = takes ? tokens.rows : kBlock * warp_; first < tokens.rows; first += kBlock * kWarps) {
+    for (uint32_t first = takes || is_narrow ? tokens.rows : kBlock * warp_; first < tokens.rows; first += kBlock * kWarps) {
       prefetch(tokens.row(first), kBlock * tokens.stride(), last, lane_);
       const char* rows[kQuarters];
 #pragma unroll
@@ -336,9 +336,7 @@ class Block : Frame<Team> {
       const uint32_t row = first + kGroups * (lane_ % kQuarters) + lane_ / kQuarters;
       const bool is = row < tokens.rows;
       const uint32_t scale = is ? tokens.scale(row) : 0;
-      int32_t sums[kQuarters];
-      dots<kQuarters, kBroad>(sums, rows, vector(), tokens.lines, lane_);
-      sampler.add(is, row, logit(requantise(own(sums, lane_), scale, activation.scale, shift)));
+      sampler.add(is, row, logit(requantise(dots<kQuarters, kBroad>(rows, vector(), tokens.lines, lane_), scale, activation.scale, shift)));
     }
     const Candidate candidate = sampler.candidate();
     if (lane_ == 0) shared_.candidates[warp_] = candidate;

@@ -98,12 +98,13 @@ struct Head {
   const uint16_t* exp2;
 };
 
-// Channels that a warp attends to at a time, and values of a channel that are on their way to a lane.
-constexpr uint32_t kChunk = 128, kAtATime = 16;
+// Channels that a warp attends to at a time.
+constexpr uint32_t kChunk = 128;
 
 // The blocks `first`, `first + step`, ... of a head, up to `position`, into `to`; there is one at least. With `kWindow`, what lies before `seen_from`
-// counts for nothing. Of the values it takes kChunk channels from `chunk` on. A warp calls it; `scratch` is its own, of 32 words.
-template <bool kWindow>
+// counts for nothing. Of the values it takes kChunk channels from `chunk` on, and kAtATime of a channel are on their way to a lane. A warp calls it;
+// `scratch` is its own, of 32 words.
+template <bool kWindow, uint32_t kAtATime>
 __device__ __forceinline__ void attend(const Head& head, uint32_t seen_from, uint32_t chunk, uint32_t first, uint32_t step, uint32_t position, Attended* to,
                                        uint32_t* scratch, uint32_t lane) {
   // Four channels a lane: lanes for a token's channels, and tokens that a warp reads at a time.
@@ -129,7 +130,9 @@ __device__ __forceinline__ void attend(const Head& head, uint32_t seen_from, uin
     fetch(0);
     int32_t score = kLowest32;
     const bool is_seen = lane < count && (!kWindow || kBlock * block + lane >= seen_from);
+    uint32_t value_scale = 0;
     if (is_seen) {
+      value_scale = reinterpret_cast<const uint16_t*>(block_values)[lane];
       int32_t dot = 0;
       const char* const key = keys + kLine + lane * head.width;
 #pragma unroll 4
@@ -156,7 +159,7 @@ __device__ __forceinline__ void attend(const Head& head, uint32_t seen_from, uin
     uint32_t weight = 0, scaled = 0;
     if (is_seen) {
       weight = weight_of(head.exp2, (static_cast<uint32_t>(ceiling) << 8) - static_cast<uint32_t>(score));
-      scaled = weight * reinterpret_cast<const uint16_t*>(block_values)[lane];
+      scaled = weight * value_scale;
     }
     const uint32_t up = static_cast<uint32_t>(ceiling) & 15;
     const int64 total = static_cast<int64>(__reduce_add_sync(kEveryLane, weight)) << up;
@@ -173,9 +176,10 @@ __device__ __forceinline__ void attend(const Head& head, uint32_t seen_from, uin
 #pragma unroll
       for (uint32_t k = 0; k < kAtATime; k++) {
         const uint32_t token = slots * (first + k) + slot;
-        const int64 w = token < kBlock ? scratch[token] : 0;
+        // Of 24 bits.
+        const int32_t w = token < kBlock ? static_cast<int32_t>(scratch[token]) : 0;
 #pragma unroll
-        for (uint32_t j = 0; j < 4; j++) sums[j] += w * static_cast<signed char>(ahead[k] >> 8 * j & 0xFF);
+        for (uint32_t j = 0; j < 4; j++) sums[j] += static_cast<int64>(w) * static_cast<signed char>(ahead[k] >> 8 * j & 0xFF);
       }
     }
 #pragma unroll

@@ -20,11 +20,15 @@ struct Root {
   // Of so many channels; epsilon has 20 fraction bits.
   static __device__ __forceinline__ Root of(uint64_t squares, uint32_t channels, uint32_t epsilon) {
     // With 20 fraction bits, and at least 1.
-    uint64_t mean = (squares + channels / 2) / channels + epsilon;
+    uint64_t mean = divide(squares + channels / 2, channels) + epsilon;
     if (mean == 0) mean = 1;
     // Shifted by an even number to 61 or 62 bits: its root has 31.
     const int32_t up = (62 - bits(mean)) / 2 * 2;
-    const uint64_t root = root_of(mean << up), inverse = (1ull << 46) / root;
+    const uint64_t root = root_of(mean << up);
+    // In floating point it is one off at most.
+    uint64_t inverse = static_cast<uint64_t>(static_cast<float>(1ull << 46) / static_cast<float>(root));
+    if (inverse * root > 1ull << 46) inverse--;
+    if ((inverse + 1) * root <= 1ull << 46) inverse++;
     return Root{root, up, inverse > 65535 ? 65535u : static_cast<uint32_t>(inverse)};
   }
 };
@@ -86,12 +90,17 @@ class Frame {
     return low + (middle << 27) + (high << 54);
   }
 
+  // The bits of all lanes' numbers.
+  static __device__ __forceinline__ uint64_t bits_of_warp(uint64_t value) {
+    const uint64_t lower = __reduce_or_sync(kEveryLane, static_cast<uint32_t>(value));
+    const uint64_t upper = __reduce_or_sync(kEveryLane, static_cast<uint32_t>(value >> 32));
+    return upper << 32 | lower;
+  }
+
   // Leaves what this warp has seen.
   __device__ __forceinline__ void see(uint64_t squares, uint64_t magnitudes, uint32_t place = 0) {
-    const uint64_t sum = sum_of_warp(squares);
-    const uint64_t lower = __reduce_or_sync(kEveryLane, static_cast<uint32_t>(magnitudes));
-    const uint64_t upper = __reduce_or_sync(kEveryLane, static_cast<uint32_t>(magnitudes >> 32));
-    if (lane_ == 0) shared_.seen[place][warp_] = Seen{sum, upper << 32 | lower};
+    const Seen seen{sum_of_warp(squares), bits_of_warp(magnitudes)};
+    if (lane_ == 0) shared_.seen[place][warp_] = seen;
   }
 
   // Mantissas and shifts of the vector that value(channel) gives, of so many channels, a multiple of 32; returns by how much its exponent grows.

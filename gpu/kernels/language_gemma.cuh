@@ -39,13 +39,16 @@ class Gemma : Frame<Team> {
 
  private:
   using Base = Frame<Team>;
-  using Base::all_seen, Base::activate, Base::copy, Base::end, Base::entries, Base::kThreads, Base::kWarps, Base::lane_, Base::matrix,
+  using Base::all_seen, Base::activate, Base::bits_of_warp, Base::copy, Base::end, Base::entries, Base::kThreads, Base::kWarps, Base::lane_, Base::matrix,
       Base::put, Base::see, Base::shared_, Base::stretches, Base::sum_of_warp, Base::tables, Base::thread_, Base::vector, Base::warp_;
 
   template <typename T>
   __device__ __forceinline__ T* at(uint32_t offset) const {
     return Base::template at<T>(offset);
   }
+
+  // What `over` sees: squares, or any sums, and magnitudes of 64 or of 32 bits.
+  static constexpr uint32_t kSquares = 1, kWide = 2, kNarrow = 4;
 
   uint32_t place_ = 0;  // where what is seen next is left
 
@@ -71,11 +74,21 @@ class Gemma : Frame<Team> {
   __device__ __forceinline__ int32_t* stream_of(uint32_t k) const { return at<int32_t>(shared_.layout.x) + shared_.shape.width * k; }
   __device__ __forceinline__ const short* gain(const Entry& entry) const { return reinterpret_cast<const short*>(shared_.image + entry.offset); }
 
-  // What of all channels is seen: each(channel, squares, magnitudes) adds what the thread sees of one. There is a barrier in it.
-  template <typename Each>
+  // What of all channels is seen: each(channel, squares, magnitudes) adds what the thread sees of one, of which kSees counts. There is a barrier in
+  // it.
+  template <uint32_t kSees, typename Each>
   __device__ __forceinline__ Seen over(uint32_t channels, Each each) {
     uint64_t squares = 0, magnitudes = 0;
     for (uint32_t channel = thread_; channel < channels; channel += kThreads) each(channel, squares, magnitudes);
+    if constexpr (kWarps == 1) {
+      // Nobody else is to be told.
+      Seen seen{0, 0};
+      if (kSees & kSquares) seen.squares = sum_of_warp(squares);
+      if (kSees & kWide) seen.magnitudes = bits_of_warp(magnitudes);
+      if (kSees & kNarrow) seen.magnitudes = __reduce_or_sync(kEveryLane, static_cast<uint32_t>(magnitudes));
+      Team::sync();
+      return seen;
+    }
     const uint32_t place = place_;
     place_ ^= 1;
     see(squares, magnitudes, place);
@@ -88,7 +101,7 @@ class Gemma : Frame<Team> {
     return size * size;
   }
   __device__ __forceinline__ Root root_of_mean(const int32_t* x, uint32_t channels) {
-    const Seen seen = over(channels, [&](uint32_t channel, uint64_t& squares, uint64_t&) { squares += square(x[channel]); });
+    const Seen seen = over<kSquares>(channels, [&](uint32_t channel, uint64_t& squares, uint64_t&) { squares += square(x[channel]); });
     return Root::of(seen.squares, channels, shared_.shape.epsilon);
   }
 
@@ -142,7 +155,7 @@ class Gemma : Frame<Team> {
   }
   __device__ __forceinline__ Activation normalise(const int32_t* x, const Entry& entry, uint32_t epsilon) {
     const short* const factors = gain(entry);
-    const Seen seen = over(shared_.shape.width, [&](uint32_t channel, uint64_t& squares, uint64_t& magnitudes) {
+    const Seen seen = over<kSquares | kWide>(shared_.shape.width, [&](uint32_t channel, uint64_t& squares, uint64_t& magnitudes) {
       squares += square(x[channel]);
       magnitudes |= magnitude(static_cast<int64>(x[channel]) * factors[channel]);
     });
@@ -157,7 +170,9 @@ class Gemma : Frame<Team> {
     const uint32_t warp = (warp_ + turn) % kWarps;
     const auto sink = [&](uint32_t row, int32_t value) { to[stride * row] = value; };
     if (kWarps == 1 && rows.lines == 1) {
-      multiply<Team, 4, 1>(stretches(), rows, from, activation, end(), warp, lane_, sink);
+      take_lines(rows, from, activation, lane_, [&](bool is, uint32_t row, int32_t value) {
+        if (is) sink(row, value);
+      });
     } else {
       multiply<Team, 4, kBroad>(stretches(), rows, from, activation, end(), warp, lane_, sink);
     }
@@ -228,7 +243,7 @@ class Gemma : Frame<Team> {
     const Matrix tokens = matrix(shared_.tokens);
     const char* const row = tokens.row(token);
     const int64 scale = tokens.scale(token);
-    const Seen seen = over(width, [&](uint32_t channel, uint64_t& squares, uint64_t& magnitudes) {
+    const Seen seen = over<kSquares | kNarrow>(width, [&](uint32_t channel, uint64_t& squares, uint64_t& magnitudes) {
       const int32_t value = within(round_shift(static_cast<signed char>(row[channel]) * scale, -(tokens.exponent + kFraction)));
       x[channel] = value;
       squares += square(value);
@@ -260,7 +275,7 @@ class Gemma : Frame<Team> {
     route(layer, kPredict, normalise(stream_of(0), entries(layer)[kRouterGain], shape.epsilon));
     int32_t* const x = stream_of(0);
     int32_t* const levelled = at<int32_t>(shared_.layout.levelled);
-    const Seen seen = over(width, [&](uint32_t channel, uint64_t& squares, uint64_t&) {
+    const Seen seen = over<kSquares>(width, [&](uint32_t channel, uint64_t& squares, uint64_t&) {
       int32_t values[kStreams];
 #pragma unroll
       for (uint32_t k = 0; k < kStreams; k++) values[k] = x[width * k + channel];
@@ -281,7 +296,7 @@ class Gemma : Frame<Team> {
     const Entry& entry = entries(layer)[kAttentionGain];
     const short* const factors = gain(entry);
     const int32_t shift = level_shift(entry.exponent, root);
-    const Seen level_seen = over(width, [&](uint32_t channel, uint64_t&, uint64_t& magnitudes) {
+    const Seen level_seen = over<kNarrow>(width, [&](uint32_t channel, uint64_t&, uint64_t& magnitudes) {
       const int32_t value = level(x[channel], factors[channel], root, shift);
       levelled[channel] = value;
       magnitudes |= magnitude(value);
@@ -375,7 +390,7 @@ class Gemma : Frame<Team> {
                         shared_.factor,
                         tables().exp2};
         Attended* const to = reinterpret_cast<Attended*>(kept + part_bytes * (parts * head + part));
-        language::attend<true>(with, seen_from, chunk, first_block + part, parts, position, to, shared_.scratch[warp_], lane_);
+        language::attend<true, Team::kAtATime>(with, seen_from, chunk, first_block + part, parts, position, to, shared_.scratch[warp_], lane_);
       }
     }
     {
@@ -397,7 +412,7 @@ class Gemma : Frame<Team> {
 
     // A thread for each channel of the means, which take the place of the queries.
     place_ = 1;
-    const Seen means = over(shape.queries(), [&](uint32_t channel, uint64_t&, uint64_t& seen) {
+    const Seen means = over<kNarrow>(shape.queries(), [&](uint32_t channel, uint64_t&, uint64_t& seen) {
       const int32_t mean = mean_of(kept + part_bytes * parts * (channel / head_width), parts, part_bytes, head_width, channel % head_width);
       heads[channel] = mean;
       seen |= magnitude(mean);
@@ -414,7 +429,7 @@ class Gemma : Frame<Team> {
     const Entry &of_output = entries(layer)[kOutputGain], &of_laurel = entries(layer)[kLaurelGain], &of_hidden = entries(layer)[kHiddenGain];
     const short *const output_factors = gain(of_output), *const laurel_factors = gain(of_laurel), *const hidden_factors = gain(of_hidden);
     const int32_t shift = level_shift(of_output.exponent, root), laurel_shift = level_shift(of_laurel.exponent, laurel_root);
-    const Seen all = over(width, [&](uint32_t channel, uint64_t& squares, uint64_t& magnitudes) {
+    const Seen all = over<kSquares | kWide>(width, [&](uint32_t channel, uint64_t& squares, uint64_t& magnitudes) {
       const int64 attended = within(static_cast<int64>(level(raw[channel], output_factors[channel], root, shift)) + x[channel]);
       const int64 around = within(static_cast<int64>(level(laurel[channel], laurel_factors[channel], laurel_root, laurel_shift)) + levelled[channel]);
       const int32_t value = within(round_shift((attended + around) * 46341, 16));
@@ -429,10 +444,10 @@ class Gemma : Frame<Team> {
   __device__ __forceinline__ int64 cut_of(const int32_t* gate, uint32_t channels) {
     constexpr int32_t kMost = (1 << 24) - 1;
     const auto value = [&](uint32_t channel) { return clamp(gate[2 * channel], -kMost, kMost); };
-    const Seen sums = over(channels, [&](uint32_t channel, uint64_t& sum, uint64_t&) { sum += static_cast<uint64_t>(value(channel)); });
+    const Seen sums = over<kSquares>(channels, [&](uint32_t channel, uint64_t& sum, uint64_t&) { sum += static_cast<uint64_t>(value(channel)); });
     const int64 sum = static_cast<int64>(sums.squares), size = static_cast<int64>((magnitude(sum) + channels / 2) / channels);
     const int64 mean = sum < 0 ? -size : size;
-    const Seen seen = over(channels, [&](uint32_t channel, uint64_t& squares, uint64_t&) {
+    const Seen seen = over<kSquares>(channels, [&](uint32_t channel, uint64_t& squares, uint64_t&) {
       const uint64_t distance = magnitude(value(channel) - mean);
       squares += distance * distance;
     });
@@ -454,7 +469,7 @@ class Gemma : Frame<Team> {
     Team::sync();
     const bool cuts = layer < shape.cut;
     const int64 bound = cuts ? cut_of(gates, shape.hidden) : 0;
-    const Seen seen = over(shape.hidden, [&](uint32_t channel, uint64_t&, uint64_t& magnitudes) {
+    const Seen seen = over<kWide>(shape.hidden, [&](uint32_t channel, uint64_t&, uint64_t& magnitudes) {
       constexpr int64 kMost = (1 << 24) - 1;
       int32_t gate = gates[2 * channel];
       const int32_t value = gates[2 * channel + 1];
@@ -504,11 +519,11 @@ class Gemma : Frame<Team> {
     int32_t* const raw = at<int32_t>(layout.raw);
     const int32_t* const embedding = at<int32_t>(layout.embedding);
     int64* const products = at<int64>(layout.products);
-    const Seen first = over(width, [&](uint32_t channel, uint64_t&, uint64_t& magnitudes) { magnitudes |= magnitude(x[channel]); });
+    const Seen first = over<kNarrow>(width, [&](uint32_t channel, uint64_t&, uint64_t& magnitudes) { magnitudes |= magnitude(x[channel]); });
     const Activation input = plain(width, first.magnitudes, [&](uint32_t channel) { return static_cast<int64>(x[channel]); });
     product(entries(layer)[kEmbeddingGate], false, input, raw, 1, 0);
     Team::sync();
-    const Seen seen = over(shape.embedding, [&](uint32_t channel, uint64_t&, uint64_t& magnitudes) {
+    const Seen seen = over<kWide>(shape.embedding, [&](uint32_t channel, uint64_t&, uint64_t& magnitudes) {
       const int64 product = gated(raw[channel], embedding[channel]);
       products[channel] = product;
       magnitudes |= magnitude(product);
@@ -537,7 +552,7 @@ class Gemma : Frame<Team> {
 #pragma unroll 1
     for (uint32_t k = 1; k < kStreams; k++) {
       const int32_t* const other = stream_of(k);
-      const Seen seen = over(width, [&](uint32_t channel, uint64_t&, uint64_t& magnitudes) { magnitudes |= magnitude(other[channel]); });
+      const Seen seen = over<kNarrow>(width, [&](uint32_t channel, uint64_t&, uint64_t& magnitudes) { magnitudes |= magnitude(other[channel]); });
       const Activation activation = plain(width, seen.magnitudes, [&](uint32_t channel) { return static_cast<int64>(other[channel]); });
       product(shared_.streams[1][k - 1], false, activation, raw, 1, 0);
       Team::sync();

@@ -10,15 +10,16 @@
 namespace language {
 
 // Who runs a rollout: all warps of a block, or, where a model is small, a warp alone, of which each of a block's has a rollout of its own. `thread`
-// is a thread's number in its team; all of a team come to `sync`, which orders their memory.
+// is a thread's number in its team; all of a team come to `sync`, which orders their memory. Of an attention's values, kAtATime of a channel are on their
+// way to a lane at a time.
 struct Whole {
-  static constexpr uint32_t kTeams = 1, kWarps = kBlockWarps, kThreads = kBlockThreads;
+  static constexpr uint32_t kTeams = 1, kWarps = kBlockWarps, kThreads = kBlockThreads, kAtATime = 16;
   static __device__ __forceinline__ uint32_t number() { return 0; }
   static __device__ __forceinline__ uint32_t thread() { return threadIdx.x; }
   static __device__ __forceinline__ void sync() { __syncthreads(); }
 };
 struct Single {
-  static constexpr uint32_t kTeams = kBlockWarps, kWarps = 1, kThreads = kWarp;
+  static constexpr uint32_t kTeams = kBlockWarps, kWarps = 1, kThreads = kWarp, kAtATime = 8;
   static __device__ __forceinline__ uint32_t number() { return threadIdx.x / kWarp; }
   static __device__ __forceinline__ uint32_t thread() { return threadIdx.x % kWarp; }
   static __device__ __forceinline__ void sync() { __syncwarp(); }

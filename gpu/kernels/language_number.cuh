@@ -50,6 +50,11 @@ __device__ __forceinline__ uint64_t root_of(uint64_t value) {
   return root;
 }
 
+// A quotient that is mostly one by a power of two, which costs a hundredth of another.
+__device__ __forceinline__ uint64_t divide(uint64_t value, uint32_t by) {
+  return (by & (by - 1)) == 0 ? value >> (bits(by) - 1) : value / by;
+}
+
 // numerator / denominator, halves rounded up; the denominator is positive.
 __device__ __forceinline__ int64 round_divide(int64 numerator, int64 denominator) {
   const int64 twice = 2 * numerator + denominator, by = 2 * denominator;

@@ -29,7 +29,8 @@ __device__ __forceinline__ void run_probe(LanguageProbe* probe) {
     return;
   }
   Block<Team>::open();
-  const uint32_t number = Team::kTeams * blockIdx.x + Team::number();
+  // Spread over all blocks.
+  const uint32_t number = Team::number() * gridDim.x + blockIdx.x;
   if (number >= probe->rollouts) return;
   Block<Team>::begin(probe->image);
   uint32_t token = probe->prompt[0];

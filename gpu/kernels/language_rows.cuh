@@ -56,14 +56,33 @@ __device__ __forceinline__ void add_lines(int32_t (&sums)[kRows], const char* co
   }
 }
 
-// The sums of kRows rows, each on all four lanes of its group.
+// The sum of one of kRows sums of a group's lanes: on lane k of the group that of the k-th.
+template <uint32_t kRows>
+__device__ __forceinline__ int32_t join(const int32_t (&sums)[kRows], uint32_t lane) {
+  static_assert(kRows == 1 || kRows == 2 || kRows == kQuarters, "a lane for each");
+  const bool odd = lane % 2 != 0, upper = lane % kQuarters >= 2;
+  int32_t own = sums[0];
+  if constexpr (kRows == 1) {
+    own += __shfl_xor_sync(kEveryLane, own, 1);
+  } else {
+    // Each of two lanes keeps one of two rows, and gives the other away.
+    own = (odd ? sums[1] : sums[0]) + __shfl_xor_sync(kEveryLane, odd ? sums[0] : sums[1], 1);
+  }
+  if constexpr (kRows == kQuarters) {
+    const int32_t other = (odd ? sums[3] : sums[2]) + __shfl_xor_sync(kEveryLane, odd ? sums[2] : sums[3], 1);
+    return (upper ? other : own) + __shfl_xor_sync(kEveryLane, upper ? own : other, 2);
+  }
+  return own + __shfl_xor_sync(kEveryLane, own, 2);
+}
+
+// The sums of kRows rows, of which each lane has its own, as `join` has it.
 template <uint32_t kRows, uint32_t kLines>
-__device__ __forceinline__ void dots(int32_t (&sums)[kRows], const char* const (&from)[kRows], const Vector& vector, uint32_t lines,
-                                     uint32_t lane) {
+__device__ __forceinline__ int32_t dots(const char* const (&from)[kRows], const Vector& vector, uint32_t lines, uint32_t lane) {
   const uint32_t quarter = lane % kQuarters;
   const char* mantissas = vector.mantissas + 16 * quarter;
   const unsigned char* shifts = vector.shifts + (quarter >= 2 ? vector.half : 0);
   const char* rows[kRows];
+  int32_t sums[kRows];
 #pragma unroll
   for (uint32_t r = 0; r < kRows; r++) {
     sums[r] = 0;
@@ -79,11 +98,7 @@ __device__ __forceinline__ void dots(int32_t (&sums)[kRows], const char* const (
     shifts += kLines;
   }
   if (left != 0) add_lines<kRows, kLines, false>(sums, rows, mantissas, shifts, left);
-#pragma unroll
-  for (uint32_t r = 0; r < kRows; r++) {
-    sums[r] += __shfl_xor_sync(kEveryLane, sums[r], 1);
-    sums[r] += __shfl_xor_sync(kEveryLane, sums[r], 2);
-  }
+  return join<kRows>(sums, lane);
 }
 
 // That of the group's sums which is its lane's: of lane k of the group the k-th.
@@ -195,9 +210,40 @@ __device__ __forceinline__ void take_rows(const Matrix& matrix, const Vector& ve
   const uint32_t row = first + kGroups * (lane % kQuarters) + lane / kQuarters;
   const bool mine = lane % kQuarters < kRows && row < matrix.rows;
   const uint32_t scale = mine ? matrix.scale(row) : 0;
-  int32_t sums[kRows];
-  dots<kRows, kLines>(sums, rows, vector, matrix.lines, lane);
-  if (mine) sink(row, requantise(own(sums, lane), scale, activation.scale, shift));
+  const int32_t sum = dots<kRows, kLines>(rows, vector, matrix.lines, lane);
+  if (mine) sink(row, requantise(sum, scale, activation.scale, shift));
+}
+
+// All rows of a matrix whose rows are a line each, by a warp alone: the next rows are on their way while these are added. All lanes call
+// sink(is, row, value), of which `is` tells whether there is such a row.
+template <typename Sink>
+__device__ __forceinline__ void take_lines(const Matrix& matrix, const Vector& vector, Activation activation, uint32_t lane, Sink sink) {
+  const int32_t shift = shift_of(matrix.exponent, activation.exponent);
+  const uint32_t quarter = lane % kQuarters, group = lane / kQuarters, own_row = kGroups * quarter + group;
+  const uint4 m = *reinterpret_cast<const uint4*>(vector.mantissas + 16 * quarter);
+  const int32_t unit = 1 << vector.shifts[quarter >= 2 ? vector.half : 0];
+  const char* const from = matrix.weights + 16 * quarter;
+  uint4 weights[kQuarters];
+  uint32_t scale = 0;
+  const auto bring = [&](uint32_t first) {
+    scale = matrix.scale(min(first + own_row, matrix.rows - 1));
+#pragma unroll
+    for (uint32_t r = 0; r < kQuarters; r++) weights[r] = stream::load(from + kLine * min(first + kGroups * r + group, matrix.rows - 1));
+  };
+  bring(0);
+#pragma unroll 1
+  for (uint32_t first = 0; first < matrix.rows; first += kWarp) {
+    const uint32_t own_scale = scale;
+    int32_t sums[kQuarters];
+#pragma unroll
+    for (uint32_t r = 0; r < kQuarters; r++) {
+      const uint4 w = weights[r];
+      sums[r] = stream::dot(w.x, m.x, stream::dot(w.y, m.y, stream::dot(w.z, m.z, stream::dot(w.w, m.w, 0)))) * unit;
+    }
+    if (first + kWarp < matrix.rows) bring(first + kWarp);
+    const int32_t sum = join<kQuarters>(sums, lane);
+    sink(first + own_row < matrix.rows, first + own_row, requantise(sum, own_scale, activation.scale, shift));
+  }
 }
 
 // All rows of a matrix, by all warps of a team: sink(row, value) is called by one lane for each, of warp `task` modulo their number for the

@@ -109,16 +109,24 @@ struct Job {
   Sequence sequence;
 };
 
+// What the teams of a block have in shared memory.
+template <typename Team>
+struct Jobs {
+  uint32_t waits;  // whether one of them waits for a ticket's rollout
+  Job of[Team::kTeams];
+};
+
 // A team, and the queue from which it takes what it runs.
 template <typename Team>
 class Worker {
  public:
-  __device__ Worker(Job& job, const Launch& launch, uint32_t number, uint32_t worker_id)
-      : job(job), state(*launch.state), language(launch.language), worker_id(worker_id),
+  __device__ Worker(Jobs<Team>& jobs, const Launch& launch, uint32_t number, uint32_t worker_id)
+      : job(jobs.of[Team::number()]), waits(jobs.waits), state(*launch.state), language(launch.language), worker_id(worker_id),
         cache{launch.language.caches + launch.language.cache_bytes * number} {}
 
   // Takes tickets, each in turn of its arrival, until one tells it to end.
   __device__ void role() {
+    if (threadIdx.x == 0) waits = 0;
     Block<Team>::open();
     for (;;) {
       if (Team::thread() == 0) take();
@@ -133,19 +141,31 @@ class Worker {
 
  private:
   Job& job;
+  uint32_t& waits;
   DeviceState& state;
   const LanguageMemory& language;
   const uint32_t worker_id;
   const Cache cache;
 
-  // Waits for what comes with the next ticket. One thread calls it.
+  // Waits for what comes with the next ticket. One thread calls it. Of a block's teams one waits at a time, so that rollouts spread over all
+  // blocks: one of two in a block has half of its time at worst, and the others look at nothing that lies outside.
   __device__ void take() {
+    if constexpr (Team::kTeams != 1) {
+      for (uint32_t spins = 0; order::compare_swap_block(&waits, 0, 1) != 0;) relax(spins);
+    }
+    take_ticket();
+    if constexpr (Team::kTeams != 1) order::store_release_block(&waits, 0);
+  }
+
+  __device__ void take_ticket() {
     WorkQueue& work = state.work[kForBlocks];
     const uint32_t ticket = order::take_tickets_gpu(&work.head, 1);
     uint64_t* const slot = &work.slots[ticket % kWorkSlots];
     for (uint32_t spins = 0;;) {
-      const uint64_t entry = order::load_acquire_gpu(slot);
+      // An acquire would empty the first cache at every look, for all teams of the multiprocessor: it comes behind the look that found something.
+      uint64_t entry = order::load_relaxed_gpu(slot);
       if (entry >> 32 == work_entry(ticket, 0) >> 32 && static_cast<uint32_t>(entry) > kAwaited) {
+        entry = order::load_acquire_gpu(slot);
         job.what = static_cast<uint32_t>(entry);
         job.mine = worker::take_over(state, slot, ticket, entry);
         return;
@@ -387,9 +407,9 @@ class Worker {
 // The part of a block, the `number`-th of those of engine 1, kept apart from what the other roles hold in registers. Each of its teams is a worker; they count
 // from `first_id` on.
 template <typename Team>
-__device__ __noinline__ void work(Job* jobs, const Launch& launch, uint32_t number, uint32_t first_id) {
+__device__ __noinline__ void work(Jobs<Team>& jobs, const Launch& launch, uint32_t number, uint32_t first_id) {
   const uint32_t team = Team::kTeams * number + Team::number();
-  Worker<Team>(jobs[Team::number()], launch, team, first_id + team).role();
+  Worker<Team>(jobs, launch, team, first_id + team).role();
 }
 
 }  // namespace language

@@ -36,14 +36,12 @@ impl Occupancy {
     }
 
     /// How many descriptors to submit with the next doorbell. A device that runs dry gets whatever waits; one with
-    /// enough to do is rung for a window of at least `window`, so that a doorbell is shared.
-    ///
-    /// While anything is in flight its completion will ask again, and with nothing in flight whatever waits goes: so
-    /// waiting for a fuller window never waits for ever.
+    /// enough to do is rung for a window of at least `window`, so that a doorbell is shared, unless the hot thread was
+    /// `idle`: then nothing that would fill the window is on its way, and workers might be free.
     #[inline]
-    pub fn suggested_window(&self, window: usize) -> usize {
+    pub fn suggested_window(&self, window: usize, idle: bool) -> usize {
         let fits = self.ready.min(self.room);
-        if self.in_flight < window || fits >= window { fits } else { 0 }
+        if idle || self.in_flight < window || fits >= window { fits } else { 0 }
     }
 }
 
@@ -64,21 +62,24 @@ mod tests {
     use super::*;
 
     #[rstest]
-    #[case::dry(3, 0, 100, 3)]
-    #[case::nearly_dry(3, 15, 100, 3)]
-    #[case::busy_and_few(3, 16, 100, 0)]
-    #[case::busy_and_enough(40, 500, 100, 40)]
-    #[case::little_room(40, 500, 17, 17)]
-    #[case::too_little_room(40, 500, 3, 0)]
-    #[case::no_room(40, 8, 0, 0)]
-    #[case::nothing_waits(0, 0, 100, 0)]
-    fn a_window_is_full_or_the_device_is_dry(
+    #[case::dry(3, 0, 100, false, 3)]
+    #[case::nearly_dry(3, 15, 100, false, 3)]
+    #[case::busy_and_few(3, 16, 100, false, 0)]
+    #[case::busy_and_few_but_idle(3, 16, 100, true, 3)]
+    #[case::busy_and_enough(40, 500, 100, false, 40)]
+    #[case::little_room(40, 500, 17, false, 17)]
+    #[case::too_little_room(40, 500, 3, false, 0)]
+    #[case::no_room(40, 8, 0, false, 0)]
+    #[case::no_room_and_idle(40, 500, 0, true, 0)]
+    #[case::nothing_waits(0, 0, 100, true, 0)]
+    fn a_window_is_full_or_the_device_is_dry_or_nothing_comes(
         #[case] ready: usize,
         #[case] in_flight: usize,
         #[case] room: usize,
+        #[case] idle: bool,
         #[case] expected: usize,
     ) {
         let occupancy = Occupancy { ready, in_flight, room, ..Occupancy::default() };
-        assert_eq!(occupancy.suggested_window(16), expected);
+        assert_eq!(occupancy.suggested_window(16, idle), expected);
     }
 }

@@ -164,7 +164,7 @@ impl Pipeline {
         if self.versions.holds_decodes() {
             return Ok(false);
         }
-        let window = self.occupancy().suggested_window(self.options.window);
+        let window = self.occupancy().suggested_window(self.options.window, self.idle_turns > 0);
         let mut made = 0;
         let mut moved = false;
         while made < window {
