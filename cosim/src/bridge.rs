@@ -175,6 +175,8 @@ pub(crate) mod ffi {
     #[derive(Clone, Debug)]
     struct NpuEvent {
         kind: NpuEventKind,
+        /// Whose step it is of.
+        gang: u32,
         /// Clock cycle.
         cycle: u64,
         /// Of a word: the clock cycle in which its unit began.

@@ -34,19 +34,26 @@ public:
 
     void look(const Top& top, uint64_t cycle) {
         const auto& rtl = *top.rootp;
-        const uint32_t state = rtl.NPU(state_q), before = std::exchange(state_, state);
-        if (state == kBegin) {
-            words_ = {};
-            std::array<uint32_t, kStepWords + kContextWords> registers;
-            put(registers, 0, rtl.NPU(step_q), kStepWords);
-            put(registers, kStepWords, rtl.NPU(context_q), kContextWords);
-            tell(event(NpuEventKind::StepBegins, cycle, registers));
-        } else if (state == kRun) {
-            look_at_words(rtl, cycle);
-        } else if (state == kResult && before != kResult) {
-            std::array<uint32_t, kResultWords> registers;
-            put(registers, 0, rtl.NPU(result_q), kResultWords);
-            tell(event(NpuEventKind::StepOver, cycle, registers));
+        constexpr uint32_t gangs = gangs_of<std::decay_t<decltype(rtl)>>();
+        static_assert(gangs <= kMostGangs);
+        bool runs = false;
+        for (uint32_t gang = 0; gang < gangs; ++gang) {
+            if (rtl.NPU(state_q)[gang] == kBegin) {
+                std::array<uint32_t, kStepWords + kContextWords> registers;
+                put(registers, 0, rtl.NPU(step_q)[gang], kStepWords);
+                put(registers, kStepWords, rtl.NPU(context_q)[gang], kContextWords);
+                tell(event(NpuEventKind::StepBegins, gang, cycle, registers));
+            }
+            runs |= rtl.NPU(state_q)[gang] == kRun;
+        }
+        if (runs) look_at_words(rtl, cycle);
+        for (uint32_t gang = 0; gang < gangs; ++gang) {
+            const uint32_t state = rtl.NPU(state_q)[gang], before = std::exchange(states_[gang], state);
+            if (state == kResult && before != kResult) {
+                std::array<uint32_t, kResultWords> registers;
+                put(registers, 0, rtl.NPU(result_q)[gang], kResultWords);
+                tell(event(NpuEventKind::StepOver, gang, cycle, registers));
+            }
         }
     }
 
@@ -56,6 +63,7 @@ private:
     // Of npu_control_pkg: units, and words of 32 bits of npu_step_t, npu_context_t, npu_result_t and npu_place_t.
     static constexpr uint32_t kUnits = 4, kMem = 0, kGemv = 1;
     static constexpr uint32_t kStepWords = 5, kContextWords = 12, kResultWords = 6, kPlaceWords = 4;
+    static constexpr uint32_t kMostGangs = 4;
     static constexpr uint32_t kLineWords = 16, kChipBits = 15, kEndBits = 4;
 
     struct Word {
@@ -64,9 +72,33 @@ private:
         rust::Vec<uint32_t> logits;
     };
 
+    // As many as it was built with: a byte of state each.
+    template <class Rtl>
+    static constexpr uint32_t gangs_of() {
+        return sizeof(std::declval<Rtl>().NPU(state_q));
+    }
+
+    // Of the word that a unit has of this gang.
+    template <class Rtl>
+    static const auto& place_of(const Rtl& rtl, uint32_t gang, uint32_t unit) {
+#define PLACE(number) rtl.NPU(gen_gang__BRA__##number##__KET____DOT__u_scoreboard__DOT__place_q)[unit]
+        constexpr uint32_t gangs = gangs_of<Rtl>();
+        if constexpr (gangs > 3) {
+            if (gang == 3) return PLACE(3);
+        }
+        if constexpr (gangs > 2) {
+            if (gang == 2) return PLACE(2);
+        }
+        if constexpr (gangs > 1) {
+            if (gang == 1) return PLACE(1);
+        }
+        return PLACE(0);
+#undef PLACE
+    }
+
     template <class Rtl>
     void look_at_words(const Rtl& rtl, uint64_t cycle) {
-        const uint32_t starts = rtl.NPU(u_scoreboard__DOT__start_q), done = rtl.NPU(unit_done);
+        const uint32_t starts = rtl.NPU(unit_start), done = rtl.NPU(unit_done);
         const uint32_t writes = rtl.NPU(write_valid) & rtl.NPU(write_ready);
         for (uint32_t unit = 0; unit < kUnits; ++unit) {
             if (starts >> unit & 1) {
@@ -74,6 +106,7 @@ private:
                 words_[unit].began = cycle;
             }
             if (writes >> unit & 1) {
+                // Of its gang's lines.
                 const uint64_t line = rtl.NPU(write_line) >> (unit * kChipBits) & ((1u << kChipBits) - 1);
                 words_[unit].chip.push_back(line_of(line, ~uint64_t{0}, rtl.NPU(write_data), unit * kLineWords));
             }
@@ -89,8 +122,9 @@ private:
         for (uint32_t unit = 0; unit < kUnits; ++unit) {
             if (!(done >> unit & 1)) continue;
             std::array<uint32_t, kPlaceWords> registers;
-            put(registers, 0, rtl.NPU(u_scoreboard__DOT__place_q)[unit], kPlaceWords);
-            NpuEvent told = event(NpuEventKind::WordDone, cycle, registers);
+            const uint32_t gang = rtl.NPU(unit_gang_q)[unit];
+            put(registers, 0, place_of(rtl, gang, unit), kPlaceWords);
+            NpuEvent told = event(NpuEventKind::WordDone, gang, cycle, registers);
             told.end = rtl.NPU(unit_end) >> (unit * kEndBits) & ((1u << kEndBits) - 1);
             told.began = words_[unit].began;
             told.chip = std::move(words_[unit].chip);
@@ -115,9 +149,10 @@ private:
     }
 
     template <class Registers>
-    static NpuEvent event(NpuEventKind kind, uint64_t cycle, const Registers& registers) {
+    static NpuEvent event(NpuEventKind kind, uint32_t gang, uint64_t cycle, const Registers& registers) {
         NpuEvent told{};
         told.kind = kind;
+        told.gang = gang;
         told.cycle = cycle;
         std::copy(registers.begin(), registers.end(), std::back_inserter(told.registers));
         return told;
@@ -133,7 +168,7 @@ private:
 
     std::optional<rust::Box<NpuObserver>> observer_;
     std::array<Word, kUnits> words_;
-    uint32_t state_ = 0;
+    std::array<uint32_t, kMostGangs> states_{};
     bool store_ = false;
 };
 

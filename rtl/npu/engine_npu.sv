@@ -2,8 +2,9 @@
 // things more: a step may fail, and a PREFILL is one begin, answered when all of its positions are made.
 //
 // Of a descriptor it keeps, by worker and place, what the sequence in memory does not say; when one begins, its HwSequence is read, and held by
-// worker. Then the workers that want a step take turns; what a step needs is read for it: the token, the block table (by the NPU), the program. The
-// NPU keeps nothing between steps.
+// worker. Then the workers that want a step take turns; what a step needs is read for it: the token, the block table (by the NPU), the program. A
+// turn ends when a gang of the NPU has the step, and another one begins with what comes of it, so as many steps run as there are gangs. The NPU
+// keeps nothing between steps.
 module engine_npu
   import desc_pkg::*;
   import core_pkg::*;
@@ -14,7 +15,8 @@ module engine_npu
 #(
   parameter int Queues  = 1,
   parameter int Workers = 4,
-  parameter int Lines   = 1024            // of on-chip memory of the NPU
+  parameter int Gangs   = 2,              // of the NPU, 1 to 4
+  parameter int Lines   = 1024            // of on-chip memory of each
 ) (
   /* verilator lint_off UNUSEDSIGNAL */  // numbers of queue pairs have 4 bits, whatever was built
   input  logic                    clk_i,
@@ -185,9 +187,8 @@ module engine_npu
   localparam logic [3:0] Entry  = 4'd6;    // that of the table's entry of its block, for a copy
   localparam logic [3:0] Bound  = 4'd7;    // both blocks are held to the arena
   localparam logic [3:0] Copy   = 4'd8;    // lines come and go
-  localparam logic [3:0] Step   = 4'd9;
-  localparam logic [3:0] Run    = 4'd10;
-  localparam logic [3:0] Answer = 4'd11;
+  localparam logic [3:0] Step   = 4'd9;    // it waits for the NPU to take its step
+  localparam logic [3:0] Answer = 4'd10;
 
   logic [3:0]            state_q;
   logic [WorkerBits-1:0] worker_q;
@@ -214,43 +215,59 @@ module engine_npu
   logic [31:0]           asked_lines_q, copied_q;   // lines of the copy: asked for, taken
   logic [5:0]            unanswered_q;              // writes of the copy
 
+  localparam int GangBits = (Gangs == 1) ? 1 : $clog2(Gangs);
+  logic [WorkerBits-1:0] gang_worker [0:(1 << GangBits)-1];   // whose step a gang has
+  logic [Workers-1:0]    runs_q;                    // the NPU has its step
+  logic                  returns_q;                 // the turn is that of a result
+  /* verilator lint_off UNUSEDSIGNAL */  // whether there is a token is known
+  npu_result_t           result_q;
+  /* verilator lint_on UNUSEDSIGNAL */
+
   logic [Workers-1:0]    grant_unused;
   /* verilator lint_off UNUSEDSIGNAL */  // as wide as for the most workers
   logic [3:0]            next;
   /* verilator lint_on UNUSEDSIGNAL */
   logic [WorkerBits-1:0] next_worker;
-  logic                  picks;
+  logic                  picks, gives_back;
+  logic [Workers-1:0]    waiting;
 
-  assign picks       = state_q == Idle && want_q != '0;
+  // Results first: they set gangs free.
+  assign waiting     = want_q & ~runs_q;
+  assign gives_back  = state_q == Idle && result_valid;
+  assign picks       = state_q == Idle && !result_valid && waiting != '0 && npu_ready;
   assign next_worker = (Workers == 1) ? '0 : next[WorkerBits-1:0];
 
   round_robin #(.N(Workers)) u_turn (
-    .clk_i, .rst_ni, .request_i(want_q), .grant_o(grant_unused), .number_o(next), .accept_i(picks)
+    .clk_i, .rst_ni, .request_i(waiting), .grant_o(grant_unused), .number_o(next), .accept_i(picks)
   );
 
-  // ------------------------------------------------------------------ the NPU, and reads of one's own between its steps
-  logic                    npu_ready, result_valid, result_ready;
+  // ------------------------------------------------------------------ the NPU, and reads and writes of one's own beside its
+  logic                    npu_ready, result_valid;
+  /* verilator lint_off UNUSEDSIGNAL */  // as many bits as for four gangs
+  logic [1:0]              step_gang, result_gang;
+  /* verilator lint_on UNUSEDSIGNAL */
   npu_step_t               step;
   npu_context_t            context_now;
-  /* verilator lint_off UNUSEDSIGNAL */  // whether there is a token is known; addresses are of lines, of words
+  /* verilator lint_off UNUSEDSIGNAL */  // addresses are of lines, of words
   npu_result_t             result;
   logic                    read_valid, read_ready, beat_valid, beat_fault, beat_ready, write_valid, write_ready, written, write_fault;
-  logic                    npu_read, npu_beat_ready, npu_write;
-  logic [ADDRESS_BITS-1:0] read_line, npu_read_line, write_line, npu_write_line, own_line;
-  logic [4:0]              read_lines, npu_read_lines;
+  logic                    npu_write;
+  logic [ADDRESS_BITS-1:0] read_line, write_line, npu_write_line, own_line;
+  logic [4:0]              read_lines;
+  logic [3:0]              read_owner, npu_write_owner;
   logic [LINE_BITS-1:0]    beat_data, write_data, npu_write_data;
   logic [63:0]             write_strobe, npu_write_strobe;
-  logic                    asked_q, own, reads_one, copying, takes_line;
+  logic                    asked_q, own_valid, own_ready, own_beat, own_beat_ready, reads_one, copying, takes_line, seats;
+  logic [15:0]             own_lines;
   logic [63:0]             arena_base, arena_size, token_addr;
   logic [MEMORY_BITS-1:0]  arena_lines, model_lines;   // as far as the NPU reaches: 1 TiB less a line
   /* verilator lint_on UNUSEDSIGNAL */
   logic [ADDRESS_BITS-1:0] table_line;
   logic [63:0]             product_q;
   logic [57:0]             to_q, from_q;
-  logic [4:0]              piece;
   logic [31:0]             left;
+  logic [5:0]              npu_unanswered_q;           // writes of the NPU
 
-  assign own           = state_q != Run;
   assign arena_base    = 64'(pair_q.arena_bases >> {task_q.arena, 6'd0});
   assign arena_size    = 64'(pair_q.arena_sizes >> {task_q.arena, 6'd0});
   // The table stands behind the HwSequence.
@@ -262,68 +279,77 @@ module engine_npu
   assign context_now = {pair_q.model_line + image_q.offset[63:6], model_lines,     // the model
                         MEMORY_BITS'(image_q.program_at[63:6]), PC_BITS'(image_q.words),
                         arena_base[63:6], arena_lines,
-                        table_line, held_q.entries, {ADDRESS_BITS{1'b0}}, 16'd0};                          // no output region
+                        table_line, held_q.entries, {ADDRESS_BITS{1'b0}}, 16'd0,                           // no output region
+                        pair_q.owner};
   assign arena_lines  = (arena_size[63:MEMORY_BITS+6] != '0) ? '1 : arena_size[6 +: MEMORY_BITS];
   assign model_lines  = (image_q.length[63:MEMORY_BITS+6] != '0) ? '1 : image_q.length[6 +: MEMORY_BITS];
-  assign result_ready = state_q == Run;
+  assign seats        = state_q == Step && npu_ready;
 
-  npu_top #(.Lines(Lines)) u_npu (
+  npu_top #(.Gangs(Gangs), .Lines(Lines)) u_npu (
     .clk_i, .rst_ni,
-    .step_valid_i   (state_q == Step),
-    .step_ready_o   (npu_ready),
-    .step_i         (step),
-    .context_i      (context_now),
-    .result_valid_o (result_valid),
-    .result_ready_i (result_ready),
-    .result_o       (result),
-    .read_valid_o   (npu_read),
-    .read_line_o    (npu_read_line),
-    .read_lines_o   (npu_read_lines),
-    .read_ready_i   (read_ready),
-    .beat_valid_i   (beat_valid && !own),
-    .beat_data_i    (beat_data),
-    .beat_fault_i   (beat_fault),
-    .beat_ready_o   (npu_beat_ready),
-    .write_valid_o  (npu_write),
-    .write_line_o   (npu_write_line),
-    .write_data_o   (npu_write_data),
-    .write_strobe_o (npu_write_strobe),
-    .write_ready_i  (write_ready && !own),
-    .written_i      (written && !own),
-    .write_fault_i  (write_fault)
+    .step_valid_i       (state_q == Step),
+    .step_ready_o       (npu_ready),
+    .step_gang_o        (step_gang),
+    .step_i             (step),
+    .context_i          (context_now),
+    .result_valid_o     (result_valid),
+    .result_ready_i     (gives_back),
+    .result_gang_o      (result_gang),
+    .result_o           (result),
+    .other_valid_i      (own_valid),
+    .other_line_i       (own_line),
+    .other_lines_i      (own_lines),
+    .other_owner_i      (pair_q.owner),
+    .other_ready_o      (own_ready),
+    .other_beat_valid_o (own_beat),
+    .other_beat_ready_i (own_beat_ready),
+    .read_valid_o       (read_valid),
+    .read_line_o        (read_line),
+    .read_lines_o       (read_lines),
+    .read_owner_o       (read_owner),
+    .read_ready_i       (read_ready),
+    .beat_valid_i       (beat_valid),
+    .beat_data_i        (beat_data),
+    .beat_fault_i       (beat_fault),
+    .beat_ready_o       (beat_ready),
+    .write_valid_o      (npu_write),
+    .write_line_o       (npu_write_line),
+    .write_data_o       (npu_write_data),
+    .write_strobe_o     (npu_write_strobe),
+    .write_owner_o      (npu_write_owner),
+    .write_ready_i      (write_ready && !copying),
+    .written_i          (written && !copying),
+    .write_fault_i      (write_fault)
   );
 
   // The word of the step's token: a PREFILL's in its prompt, a DECODE's first before its first answer.
   assign token_addr = task_q.silent ? pair_q.token_base + held_q.prompt + {30'd0, position_q, 2'b00} : task_q.token_addr - 64'd4;
 
-  // A copy goes in bursts, as the NPU's reads do.
-  assign left  = image_q.block_lines - asked_lines_q;
-  assign piece = (left < 32'd16 - 32'(own_line[3:0])) ? left[4:0] : 5'd16 - {1'b0, own_line[3:0]};
+  assign left      = image_q.block_lines - asked_lines_q;
+  assign own_lines = reads_one ? 16'd1 : (left[31:16] != '0) ? 16'hFFFF : left[15:0];
+  assign own_line  = (state_q == Header) ? pair_q.kv_line + task_q.kv_line
+                   : (state_q == Token)  ? token_addr[63:6]
+                   : (state_q == Entry)  ? table_line + 58'(position_q[31:9])
+                   : copying             ? arena_base[63:6] + from_q + 58'(asked_lines_q) : '0;
 
-  assign own_line = !own ? '0
-                  : (state_q == Header) ? pair_q.kv_line + task_q.kv_line
-                  : (state_q == Token)  ? token_addr[63:6]
-                  : (state_q == Entry)  ? table_line + 58'(position_q[31:9])
-                  : arena_base[63:6] + from_q + 58'(asked_lines_q);
-
-  assign reads_one    = state_q == Header || state_q == Token || state_q == Entry;
-  assign copying      = state_q == Copy;
-  assign read_valid   = !own ? npu_read : reads_one ? !asked_q : copying && !failed_q && left != '0;
-  assign read_line    = own ? own_line : npu_read_line;
-  assign read_lines   = !own ? npu_read_lines : reads_one ? 5'd1 : piece;
+  assign reads_one = state_q == Header || state_q == Token || state_q == Entry;
+  assign copying   = state_q == Copy;
+  assign own_valid = reads_one ? !asked_q : copying && !failed_q && left != '0;
+  // The write port is the copy's alone meanwhile: it began when no write of the NPU was there or in flight, and so knows the answers for its own.
   // What is not written, as its read or one before it failed, is taken all the same.
-  assign write_valid  = !own ? npu_write : copying && beat_valid && !beat_fault && !failed_q && !unanswered_q[5];
-  assign takes_line   = copying && beat_valid && (beat_fault || failed_q || (write_ready && !unanswered_q[5]));
-  assign beat_ready   = !own ? npu_beat_ready : copying ? takes_line : 1'b1;
-  assign write_line   = own ? arena_base[63:6] + to_q + 58'(copied_q) : npu_write_line;
-  assign write_data   = own ? beat_data : npu_write_data;
-  assign write_strobe = own ? '1 : npu_write_strobe;
+  assign write_valid    = copying ? own_beat && !beat_fault && !failed_q && !unanswered_q[5] : npu_write;
+  assign takes_line     = copying && own_beat && (beat_fault || failed_q || (write_ready && !unanswered_q[5]));
+  assign own_beat_ready = copying ? takes_line : 1'b1;
+  assign write_line     = copying ? arena_base[63:6] + to_q + 58'(copied_q) : npu_write_line;
+  assign write_data     = copying ? beat_data : npu_write_data;
+  assign write_strobe   = copying ? '1 : npu_write_strobe;
 
   npu_port u_port (
     .clk_i, .rst_ni, .bus_rst_ni,
     .read_valid_i   (read_valid),
     .read_line_i    (read_line),
     .read_lines_i   (read_lines),
+    .read_owner_i   (read_owner),
     .read_ready_o   (read_ready),
     .beat_valid_o   (beat_valid),
     .beat_data_o    (beat_data),
@@ -336,12 +362,11 @@ module engine_npu
     .write_ready_o  (write_ready),
     .written_o      (written),
     .write_fault_o  (write_fault),
-    .burst_valid_o, .burst_addr_o, .burst_len_o, .burst_ready_i, .beat_i, .data_i, .fault_i,
+    .burst_valid_o, .burst_addr_o, .burst_len_o, .burst_owner_o, .burst_ready_i, .beat_i, .data_i, .fault_i,
     .idle_o         (reads_idle_o),
     .store_valid_o, .store_urgent_o, .store_addr_o, .store_data_o, .store_strobe_o, .store_ready_i, .ack_i, .ack_fault_i
   );
-  assign burst_owner_o = pair_q.owner;
-  assign store_owner_o = pair_q.owner;
+  assign store_owner_o = copying ? pair_q.owner : npu_write_owner;
 
   assign task_pair     = (Queues == 1) ? '0 : task_q.pair[QueueBits-1:0];
 
@@ -386,10 +411,13 @@ module engine_npu
       mine_q  <= '0;
       want_q  <= '0;
       valid_q <= '0;
-    end else if ((begin_i | steps | token_take_i) != '0 || finishes) begin
+      runs_q  <= '0;
+    end else if ((begin_i | steps | token_take_i) != '0 || answers || seats) begin
       mine_q  <= (mine_q & ~begin_i) | begins;
       want_q  <= (want_q & ~answered) | begins | steps;
       valid_q <= (valid_q & ~token_take_i) | answered;
+      if (answers) runs_q <= runs_q & ~Workers'(16'd1 << worker_q);
+      if (seats)   runs_q <= runs_q | Workers'(16'd1 << worker_q);
     end
     if ((begins | answered) != '0) begin
       place_q <= (place_q & ~begins) | (begin_place_i & begins);
@@ -405,21 +433,24 @@ module engine_npu
       position_mem[worker_q] <= position_q + 32'd1;
       token_mem[worker_q]    <= token_q;
       logp_mem[worker_q]     <= logp_q;
-    end
+    end else if (seats) position_mem[worker_q] <= position_q;
+    if (seats) gang_worker[step_gang[GangBits-1:0]] <= worker_q;
   end
 
   always_ff @(posedge clk_i) begin
     if (!rst_ni) begin
       state_q      <= Idle;
       unanswered_q <= '0;
-    end else if (state_q != Idle || picks) begin
-      if (beat_valid && beat_ready && beat_fault) read_bad_q <= 1'b1;
-      if (written && write_fault) write_bad_q <= 1'b1;
+    end else if (state_q != Idle || picks || gives_back) begin
+      if (own_beat && own_beat_ready && beat_fault) read_bad_q <= 1'b1;
+      if (copying && written && write_fault) write_bad_q <= 1'b1;
       if (copying) unanswered_q <= unanswered_q + 6'(sends) - 6'(written);
-      if (reads_one && read_ready) asked_q <= 1'b1;
+      if (reads_one && own_ready) asked_q <= 1'b1;
       case (state_q)
         Idle: begin
-          worker_q    <= next_worker;
+          worker_q    <= gives_back ? gang_worker[result_gang[GangBits-1:0]] : next_worker;
+          returns_q   <= gives_back;
+          result_q    <= result;
           phase_q     <= '0;
           failed_q    <= 1'b0;
           memory_q    <= 1'b0;
@@ -442,10 +473,18 @@ module engine_npu
           if (phase_q == 2'd2) begin
             image_q <= image_i;
             phase_q <= '0;
-            state_q <= fresh_q[worker_q] ? Header : task_q.silent ? Token : Step;
+            state_q <= returns_q ? Answer : fresh_q[worker_q] ? Header : task_q.silent ? Token : Step;
+            if (returns_q) begin
+              if (!task_q.silent) token_q <= result_q.token;
+              logp_q      <= result_q.logp;
+              failed_q    <= result_q.log.fault != FAULT_NONE;
+              memory_q    <= result_q.log.fault != FAULT_NONE && !bad_sequence(result_q.log.fault);
+              read_bad_q  <= result_q.read_fault;
+              write_bad_q <= result_q.write_fault;
+            end
           end
         end
-        Header: if (asked_q && beat_valid) begin
+        Header: if (asked_q && own_beat) begin
           line_q   <= beat_data;
           word_q   <= '0;
           fold_q   <= GOLDEN;
@@ -475,7 +514,7 @@ module engine_npu
           over_q     <= task_q.silent && first == task_q.seq_len - 32'd1;
           state_q    <= (!seq_sound || (task_q.silent && first == task_q.seq_len - 32'd1)) ? Answer : Token;
         end
-        Token: if (asked_q && beat_valid) begin
+        Token: if (asked_q && own_beat) begin
           token_q  <= beat_data[{token_addr[5:2], 5'd0} +: 32];
           asked_q  <= 1'b0;
           failed_q <= beat_fault;
@@ -487,7 +526,7 @@ module engine_npu
             state_q  <= Answer;
           end
         end
-        Entry: if (asked_q && beat_valid) begin
+        Entry: if (asked_q && own_beat) begin
           block_q  <= beat_data[{position_q[8:5], 5'd0} +: 32];
           asked_q  <= 1'b0;
           failed_q <= beat_fault;
@@ -495,23 +534,25 @@ module engine_npu
           state_q  <= beat_fault ? Answer : Bound;
         end
         Bound: begin
-          phase_q   <= phase_q + 2'd1;
+          phase_q   <= (phase_q == 2'd3) ? phase_q : phase_q + 2'd1;
           product_q <= {32'd0, block_q} * {32'd0, image_q.block_lines};
           block_q   <= source_q;
           if (phase_q != 2'd0 && product_q + 64'(image_q.block_lines) > 64'(arena_size[63:6])) begin
             failed_q <= 1'b1;
             state_q  <= Answer;
           end else if (phase_q == 2'd1) to_q <= product_q[57:0];
-          else if (phase_q == 2'd2) begin
-            from_q  <= product_q[57:0];
-            phase_q <= '0;
-            state_q <= Copy;
+          else if (phase_q != 2'd0) begin
+            from_q <= product_q[57:0];
+            if (!npu_write && npu_unanswered_q == '0) begin
+              phase_q <= '0;
+              state_q <= Copy;
+            end
           end
           asked_lines_q <= '0;
           copied_q      <= '0;
         end
         Copy: begin
-          if (read_valid && read_ready) asked_lines_q <= asked_lines_q + 32'(piece);
+          if (own_valid && own_ready) asked_lines_q <= asked_lines_q + 32'(own_lines);
           if (takes_line) copied_q <= copied_q + 32'd1;
           if ((takes_line && beat_fault) || (written && write_fault)) begin
             failed_q <= 1'b1;
@@ -519,17 +560,15 @@ module engine_npu
           end
           if (copied_q == asked_lines_q && (failed_q || left == '0) && unanswered_q == '0) state_q <= failed_q ? Answer : Step;
         end
-        Step: if (npu_ready) state_q <= Run;
-        Run: if (result_valid) begin
-          if (!task_q.silent) token_q <= result.token;
-          logp_q   <= result.logp;
-          failed_q <= result.log.fault != FAULT_NONE;
-          memory_q <= result.log.fault != FAULT_NONE && !bad_sequence(result.log.fault);
-          state_q  <= Answer;
-        end
+        Step: if (npu_ready) state_q <= Idle;
         default: state_q <= Idle;
       endcase
     end
+  end
+
+  always_ff @(posedge clk_i) begin
+    if (!rst_ni) npu_unanswered_q <= '0;
+    else if (!copying && ((npu_write && write_ready) || written)) npu_unanswered_q <= npu_unanswered_q + 6'(npu_write && write_ready) - 6'(written);
   end
 
 `ifndef SYNTHESIS
@@ -538,7 +577,8 @@ module engine_npu
       if ((token_take_i & mine_q & ~valid_q) != '0) $fatal(1, "R3 engine_npu: workers %b take an answer that is not there", token_take_i & mine_q & ~valid_q);
       if (((begins | steps) & want_q) != '0) $fatal(1, "R3 engine_npu: workers %b ask twice", (begins | steps) & want_q);
     end
-    if (rst_ni && picks && (beat_valid || !reads_idle_o)) $fatal(1, "N5 engine_npu: a turn begins with lines on their way");
+    if (rst_ni && picks && own_beat) $fatal(1, "N5 engine_npu: a turn begins with lines of the last one on their way");
+    if (rst_ni && own_beat && !asked_q && !copying) $fatal(1, "N5 engine_npu: a line that was not asked for");
   end
 `endif
 endmodule

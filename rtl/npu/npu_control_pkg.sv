@@ -86,6 +86,7 @@ package npu_control_pkg;
     logic [11:0]             table_entries;   // at most 2,048
     logic [ADDRESS_BITS-1:0] region;          // the output region
     logic [15:0]             region_lines;
+    logic [3:0]              owner;           // the function whose memory all of it is
   } npu_context_t;
 
   // What a step gives.
@@ -94,6 +95,8 @@ package npu_control_pkg;
     logic [31:0] token;
     logic [31:0] logp;        // 16 fraction bits, with a sign
     npu_log_t    log;
+    logic        read_fault;  // memory answered a read with an error …
+    logic        write_fault; // … a write
   } npu_result_t;
   /* verilator lint_on UNUSEDPARAM */
 endpackage

@@ -16,6 +16,7 @@ module npu_port
   input  logic                    read_valid_i,
   input  logic [ADDRESS_BITS-1:0] read_line_i,
   input  logic [4:0]              read_lines_i,   // 1 to 16, none over a multiple of 16
+  input  logic [3:0]              read_owner_i,   // the function whose memory they are
   output logic                    read_ready_o,
   output logic                    beat_valid_o,
   output logic [LINE_BITS-1:0]    beat_data_o,
@@ -33,6 +34,7 @@ module npu_port
   output logic                    burst_valid_o,
   output logic [63:0]             burst_addr_o,
   output logic [7:0]              burst_len_o,
+  output logic [3:0]              burst_owner_o,
   input  logic                    burst_ready_i,
   input  logic                    beat_i,
   input  logic [LINE_BITS-1:0]    data_i,
@@ -67,12 +69,14 @@ module npu_port
   logic                 burst_q;
   logic [63:0]          burst_addr_q;
   logic [7:0]           burst_len_q;
+  logic [3:0]           burst_owner_q;
   logic [LINE_BITS:0]   fifo_mem [0:Depth-1];
   logic                 gives, asks, goes;
 
   assign burst_valid_o = burst_q;
   assign burst_addr_o  = burst_addr_q;
   assign burst_len_o   = burst_len_q;
+  assign burst_owner_o = burst_owner_q;
   assign beat_valid_o  = head_q != tail_q;
   assign {beat_fault_o, beat_data_o} = beat_valid_o ? fifo_mem[head_q[PtrBits-1:0]] : '0;
   assign gives         = beat_valid_o && beat_ready_i;
@@ -90,6 +94,7 @@ module npu_port
         burst_q      <= 1'b1;
         burst_addr_q <= {read_line_i, 6'd0};
         burst_len_q  <= {3'd0, read_lines_i} - 8'd1;
+        burst_owner_q <= read_owner_i;
       end else if (goes) burst_q <= 1'b0;
       if (asks || beat_i) coming_q <= coming_q + (asks ? (PtrBits+1)'(read_lines_i) : '0) - (PtrBits+1)'(beat_i);
     end

@@ -15,6 +15,7 @@ module npu_reader
   input  logic [Clients-1:0][MEMORY_BITS-1:0]   fetch_line_i,
   input  logic [Clients-1:0][15:0]              fetch_lines_i,
   input  logic [Clients-1:0][ADDRESS_BITS-1:0]  base_i,          // where a client's line 0 is
+  input  logic [Clients-1:0][3:0]               owner_i,         // whose memory it reads
   output logic [Clients-1:0]                    fetch_ready_o,
   output logic [Clients-1:0]                    beat_valid_o,
   output logic [LINE_BITS-1:0]                  beat_data_o,
@@ -24,6 +25,7 @@ module npu_reader
   output logic                                  read_valid_o,
   output logic [ADDRESS_BITS-1:0]               read_line_o,
   output logic [4:0]                            read_lines_o,    // 1 to 16
+  output logic [3:0]                            read_owner_o,
   input  logic                                  read_ready_i,
   input  logic                                  beat_valid_i,
   input  logic [LINE_BITS-1:0]                  beat_data_i,
@@ -36,6 +38,7 @@ module npu_reader
   logic [Clients-1:0]      some_q;
   logic [ADDRESS_BITS-1:0] line_q [0:Clients-1];
   logic [15:0]             left_q [0:Clients-1];
+  logic [3:0]              owner_q [0:Clients-1];
 
   logic [Clients-1:0]      grant_unused;
   /* verilator lint_off UNUSEDSIGNAL */  // as wide as for 16
@@ -48,12 +51,14 @@ module npu_reader
   logic                    read_q;
   logic [ADDRESS_BITS-1:0] read_line_q;
   logic [4:0]              read_lines_q;
+  logic [3:0]              read_owner_q;
   logic [$clog2(Pieces):0] count_unused;
 
   assign fetch_ready_o = ~some_q;
   assign read_valid_o  = read_q;
   assign read_line_o   = read_line_q;
   assign read_lines_o  = read_lines_q;
+  assign read_owner_o  = read_owner_q;
 
   round_robin #(.N(Clients)) u_turn (
     .clk_i, .rst_ni, .request_i(some_q), .grant_o(grant_unused), .number_o(number), .accept_i(send)
@@ -90,12 +95,14 @@ module npu_reader
           some_q[k] <= 1'b1;
           line_q[k] <= base_i[k] + ADDRESS_BITS'(fetch_line_i[k]);
           left_q[k] <= fetch_lines_i[k];
+          owner_q[k] <= owner_i[k];
         end
       end
       if (send) begin
         read_q         <= 1'b1;
         read_line_q    <= line_q[client];
         read_lines_q   <= piece;
+        read_owner_q   <= owner_q[client];
         line_q[client] <= line_q[client] + ADDRESS_BITS'(piece);
         left_q[client] <= left - {11'd0, piece};
         if (left == {11'd0, piece}) some_q[client] <= 1'b0;

@@ -1,4 +1,4 @@
-// Issues words to four units, in the order of the program. A word is held back while one on another unit, issued before it and not
+// Issues the words of a gang to four units, in the order of the program; which gang's word a unit takes, the units' arbiter says. A word is held back while one on another unit, issued before it and not
 // done, meets it: RAW, WAR, WAW by lines of on-chip memory, KV by layer. Words behind a MEMCPY that is not asynchronous wait until it is done.
 //
 // There is no queue in front of a unit: a word waits for its unit where it is made ready. Queues of four would spare one cycle of a step
@@ -16,6 +16,9 @@ module npu_scoreboard
   input  logic              issue_valid_i,
   input  npu_issue_t        issue_i,          // stays until it is taken
   output logic              issue_taken_o,
+
+  output logic              asks_o,           // the word may go to its unit …
+  input  logic              granted_i,        // … which is free, and this gang's turn
 
   output logic [UNITS-1:0]  start_o,
   output logic [UNITS-1:0][$bits(npu_op_t)-1:0] op_o,   // an npu_op_t: of the word that the unit has
@@ -98,8 +101,8 @@ module npu_scoreboard
     assign fails[u] = done_i[u] && end_i[u] != UNIT_FINE;
   end
 
-  assign issue_taken_o = issue_valid_i && known_q && held_q == '0 && !sync_q && !busy_q[issue_i.where]
-                      && idle_i[issue_i.where] && (failed_q | fails) == '0;
+  assign asks_o        = issue_valid_i && known_q && held_q == '0 && !sync_q && !busy_q[issue_i.where] && (failed_q | fails) == '0;
+  assign issue_taken_o = asks_o && granted_i;
 
   always_ff @(posedge clk_i) begin
     if (start_i) begin

@@ -92,7 +92,7 @@ pub struct Held {
     pub difference: Option<Difference>,
 }
 
-/// The step that a device is in.
+/// A step that a device is in.
 struct Step {
     begun: Begun,
     outcome: Result<Outcome, Stop>,
@@ -113,7 +113,8 @@ pub struct Lockstep {
     regions: LanguageRegions,
     /// Keys and values of each arena, as the interpreter made them.
     kv: [Vec<u8>; 4],
-    step: Option<Step>,
+    /// By the device's context.
+    steps: HashMap<usize, Step>,
     held: Held,
 }
 
@@ -134,7 +135,7 @@ impl Lockstep {
             block: image.block_bytes(),
             kv: [0, 1, 2, 3].map(|arena: usize| vec![0; regions.arenas[arena].bytes() as usize]),
             regions,
-            step: None,
+            steps: HashMap::new(),
             held: Held::default(),
         }
     }
@@ -194,7 +195,7 @@ impl Lockstep {
         self.kv[arena] = std::mem::take(&mut self.machine.kv);
         let key = |dump: &Dump| (dump.place().layer, dump.place().pc);
         let waiting = expected.iter().enumerate().map(|(at, dump)| (key(dump), at)).collect();
-        self.step = Some(Step { begun: *begun, outcome, expected, waiting });
+        self.steps.insert(begun.context, Step { begun: *begun, outcome, expected, waiting });
         None
     }
 
@@ -259,7 +260,9 @@ impl Lockstep {
 
     fn retired(&mut self, retired: &Retired) -> Option<Difference> {
         let Retired { cycle, began, place, is_fine, writes } = retired;
-        let step = self.step.as_mut()?;
+        // Of one context, as the interpreter has it.
+        let step = self.steps.get_mut(&place.context)?;
+        let place = &Place { context: 0, ..*place };
         let begun = step.begun;
         let Some(at) = step.waiting.remove(&(place.layer, place.pc)) else {
             // Words behind one that fails may have been begun before it did.
@@ -291,7 +294,7 @@ impl Lockstep {
     }
 
     fn ended(&mut self, ended: &Ended) -> Option<Difference> {
-        let step = self.step.take()?;
+        let step = self.steps.remove(&ended.context)?;
         let (begun, cycle) = (step.begun, ended.cycle);
         self.held.steps += 1;
         match (step.outcome, ended.stop) {

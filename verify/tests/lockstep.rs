@@ -108,6 +108,7 @@ impl Npu {
         let sampling = Sampling { sharpness: Sharpness::ONE, seed: 7, rollout };
         let arena = &self.regions.arenas[0];
         let begun = Begun {
+            context: 0,
             cycle: self.cycle,
             token,
             position,
@@ -127,7 +128,7 @@ impl Npu {
         let (outcomes, _) = self.board.step(&mut self.machine, &self.words, &[0], &mut teller);
         teller.told?;
         let outcome = outcomes[0].unwrap();
-        let mut ended = Ended { cycle: self.cycle, sample: outcome.sample, stop: None };
+        let mut ended = Ended { context: 0, cycle: self.cycle, sample: outcome.sample, stop: None };
         (self.bend)(&mut ended);
         self.lockstep.happened(&Event::Ended(ended))
     }

@@ -107,6 +107,7 @@ mod token {
         let seen = Arc::clone(&step);
         let listen = move |event: &Event| {
             let mut seen = seen.lock().unwrap_or_else(PoisonError::into_inner);
+            // One rollout: one step at a time, so one context.
             match event {
                 Event::Begun(begun) => *seen = Step { begun: Some(*begun), ..Step::default() },
                 Event::Retired(retired) => seen.words.push(retired.clone()),

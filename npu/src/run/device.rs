@@ -18,6 +18,8 @@ pub enum Event {
 /// A step begins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Begun {
+    /// Which context has it: one step of each runs at a time.
+    pub context: usize,
     /// Clock cycle.
     pub cycle: u64,
     /// The token whose successor is wanted.
@@ -43,7 +45,7 @@ pub struct Retired {
     pub cycle: u64,
     /// Clock cycle in which its unit began.
     pub began: u64,
-    /// Which word; of context 0.
+    /// Which word, and of which context's step.
     pub place: Place,
     /// Whether it could be finished; else the step ends.
     pub is_fine: bool,
@@ -54,6 +56,8 @@ pub struct Retired {
 /// A step is over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ended {
+    /// Whose step.
+    pub context: usize,
     /// Clock cycle.
     pub cycle: u64,
     /// The token, where one was wanted.
