@@ -8,6 +8,8 @@ mod events;
 mod gpu;
 mod handoff;
 mod lm;
+#[cfg(feature = "rtl")]
+mod npu;
 mod pipeline;
 mod queue;
 #[cfg(feature = "rtl")]
@@ -56,6 +58,8 @@ pub enum What {
     Lm,
     /// The RTL: cycles per descriptor, tokens per cycle, a trace, and the speed of the simulation
     Rtl,
+    /// The RTL's NPU: share of cycles in which each unit is busy, by rollouts, and what it waits for else
+    Npu,
     /// Waiting: a host that looks, and one that sleeps until it is interrupted
     Wait,
     /// An event ring: descriptors per second without one, with one, and with the life of each descriptor told
@@ -182,6 +186,8 @@ const BENCHES: &[Bench] = &[
     bench(What::Rtl, &["interrupts"], |_| one(rtl_interrupts::interrupts())),
     #[cfg(feature = "rtl")]
     bench(What::Rtl, &["speed"], |load| one(speed::speed(load.trace, load.quick))),
+    #[cfg(feature = "rtl")]
+    bench(What::Npu, &["npu", "npu_causes"], |load| npu::sections(load)),
     bench(What::Wait, &["wait"], |load| one(wait::waiting(load.quick))),
     bench(What::Events, &["events"], |load| one(events::cost(load.quick))),
     #[cfg(feature = "gpu")]
@@ -205,7 +211,7 @@ pub fn run<E: From<BenchError>>(
     mut show: impl FnMut(&'static str, Section) -> Result<(), E>,
 ) -> Result<Vec<String>, E> {
     let mut skipped = vec![];
-    for (needed, kind) in [(What::Rtl, Kind::Rtl), (What::Gpu, Kind::Gpu)] {
+    for (needed, kind) in [(What::Rtl, Kind::Rtl), (What::Npu, Kind::Rtl), (What::Gpu, Kind::Gpu)] {
         if what != needed && what != What::All {
             continue;
         }

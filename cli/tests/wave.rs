@@ -104,7 +104,7 @@ fn a_token_is_recorded_and_listed() {
     // Each unit is busy for as many cycles as its words take; ahead of the step with those of the one before.
     let begun = told.split("begun in cycle ").nth(1).and_then(|rest| rest.split(',').next()).unwrap();
     let begun = 10 * begun.parse::<u64>().unwrap();
-    let busy = signals["top.rl_runtime_top.gen_npu.u_engine_npu.u_npu.u_scoreboard.busy_q[3:0]"].0;
+    let busy = signals["top.rl_runtime_top.gen_npu.u_engine_npu.u_npu.unit_busy_q[3:0]"].0;
     let busy = changes(&mut waveform, busy);
     let busy: Vec<(u64, u64)> = busy.into_iter().filter(|&(time, _)| time >= begun).collect();
     let cycles = |unit: u32| -> u64 {

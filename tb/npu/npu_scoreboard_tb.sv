@@ -12,7 +12,7 @@ module npu_scoreboard_tb;
 
   localparam int Lines = 24;
 
-  logic             start = 1'b0, issue_valid = 1'b0, taken, quiet, failed;
+  logic             start = 1'b0, issue_valid = 1'b0, taken, asks, quiet, failed;
   npu_issue_t       issue = '0;
   logic [UNITS-1:0] unit_start, idle, done = '0;
   logic [UNITS-1:0][$bits(npu_op_t)-1:0] ops;
@@ -22,6 +22,7 @@ module npu_scoreboard_tb;
 
   npu_scoreboard u_scoreboard (
     .clk_i(clk), .rst_ni(rst_n), .start_i(start), .issue_valid_i(issue_valid), .issue_i(issue), .issue_taken_o(taken),
+    .asks_o(asks), .granted_i(idle[issue.where]),
     .start_o(unit_start), .op_o(ops), .idle_i(idle), .done_i(done), .end_i(ends), .quiet_o(quiet), .failed_o(failed), .log_o(log)
   );
 

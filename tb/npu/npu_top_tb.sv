@@ -1,8 +1,10 @@
 // The whole NPU against the interpreter: tokens of `micro` and `micro-gemma`, and programs by chance whose words depend on each other and now and then fail.
+// Each step is run by every gang, one a little behind the other, with an arena and an output region of its own.
 // Memory answers late, in its order, and stalls by chance. Behind each step everything is compared: token, log-probability, the word
 // that stopped it, on-chip memory, keys and values, output region.
 //   +calm     memory answers after 64 cycles, without stalls
-//   +cycles   prints how long each step took
+//   +cycles   prints how long each step took, from the first gang's beginning to the last one's end
+//   +alone    one gang has each step
 // vectors: step 25
 module npu_top_tb;
   import bench_pkg::*;
@@ -14,6 +16,7 @@ module npu_top_tb;
   int   cycle;
   clock_reset #(.Limit(3000000)) u_clock (.clk_o(clk), .rst_no(rst_n), .cycle_o(cycle));
 
+  localparam int Gangs  = 2;
   localparam int Lines  = 128;
   localparam int Model  = 8192;
   localparam int Arena  = 1024;
@@ -23,7 +26,11 @@ module npu_top_tb;
   logic                    step_valid = 1'b0, step_ready, result_valid, result_ready = 1'b0;
   npu_step_t               step;
   npu_context_t            where;
+  logic [ADDRESS_BITS-1:0] arena_at [0:Gangs-1], region_at [0:Gangs-1];   // of each gang
   npu_result_t             result;
+  logic [1:0]              step_gang, result_gang;
+  logic [3:0]              read_owner, write_owner;
+  logic                    other_ready, other_beat;
   logic                    read_valid, read_ready = 1'b0, beat_valid = 1'b0, beat_fault = 1'b0, beat_ready;
   logic [ADDRESS_BITS-1:0] read_line, write_line;
   logic [4:0]              read_lines;
@@ -31,9 +38,11 @@ module npu_top_tb;
   logic                    write_valid, write_ready = 1'b0, written = 1'b0, write_fault = 1'b0;
   logic [63:0]             write_strobe;
 
-  npu_top #(.Lines(Lines)) dut (
-    .clk_i(clk), .rst_ni(rst_n), .step_valid_i(step_valid), .step_ready_o(step_ready), .step_i(step), .context_i(where),
-    .result_valid_o(result_valid), .result_ready_i(result_ready), .result_o(result), .read_valid_o(read_valid),
+  npu_top #(.Gangs(Gangs), .Lines(Lines)) dut (
+    .clk_i(clk), .rst_ni(rst_n), .step_valid_i(step_valid), .step_ready_o(step_ready), .step_gang_o(step_gang), .step_i(step), .context_i(where),
+    .result_valid_o(result_valid), .result_ready_i(result_ready), .result_gang_o(result_gang), .result_o(result),
+    .other_valid_i(1'b0), .other_line_i('0), .other_lines_i('0), .other_owner_i('0), .other_ready_o(other_ready), .other_beat_valid_o(other_beat),
+    .other_beat_ready_i(1'b0), .read_owner_o(read_owner), .write_owner_o(write_owner), .read_valid_o(read_valid),
     .read_line_o(read_line), .read_lines_o(read_lines), .read_ready_i(read_ready), .beat_valid_i(beat_valid),
     .beat_data_i(beat_data), .beat_fault_i(beat_fault), .beat_ready_o(beat_ready), .write_valid_o(write_valid),
     .write_line_o(write_line), .write_data_o(write_data), .write_strobe_o(write_strobe), .write_ready_i(write_ready),
@@ -42,20 +51,22 @@ module npu_top_tb;
 
   // ------------------------------------------------------------------ memory
   // One array of all that a context has, each part somewhere in a space of its own.
-  localparam int ArenaAt = Model, TableAt = Model + Arena, RegionAt = TableAt + Table, All = RegionAt + Region;
+  localparam int ArenaAt = Model, TableAt = Model + Gangs * Arena, RegionAt = TableAt + Table, All = RegionAt + Gangs * Region;
   logic [LINE_BITS-1:0] memory [0:All-1];
   logic                 faulty [0:All-1];
   logic [LINE_BITS-1:0] expected_arena [0:Arena-1], expected_region [0:Region-1], expected_chip [0:Lines-1];
   logic                 write_faults = 1'b0;
-  bit                   calm, cycles;
+  bit                   calm, cycles, alone;
 
   // The place in the array, or -1.
   function automatic int place(input logic [ADDRESS_BITS-1:0] line, input logic writes);
     place = -1;
     if (!writes && line >= where.model && line - where.model < ADDRESS_BITS'(where.model_lines)) place = int'(line - where.model);
-    if (line >= where.arena && line - where.arena < ADDRESS_BITS'(where.arena_lines)) place = ArenaAt + int'(line - where.arena);
+    for (int g = 0; g < Gangs; g++)
+      if (line >= arena_at[g] && line - arena_at[g] < ADDRESS_BITS'(where.arena_lines)) place = ArenaAt + g * Arena + int'(line - arena_at[g]);
     if (!writes && line >= where.table_line && line - where.table_line < Table) place = TableAt + int'(line - where.table_line);
-    if (writes && line >= where.region && line - where.region < ADDRESS_BITS'(where.region_lines)) place = RegionAt + int'(line - where.region);
+    for (int g = 0; g < Gangs; g++)
+      if (writes && line >= region_at[g] && line - region_at[g] < ADDRESS_BITS'(where.region_lines)) place = RegionAt + g * Region + int'(line - region_at[g]);
   endfunction
 
   localparam int Deep = 512;
@@ -75,6 +86,7 @@ module npu_top_tb;
         at = place(read_line + ADDRESS_BITS'(k), 1'b0);
         if (at < 0) fail($sformatf("N5: line %h is not the context's", read_line + ADDRESS_BITS'(k)));
         asked[asked_in % Deep] = (at < 0) ? 0 : at;
+        if (at >= ArenaAt && at < TableAt && int'(read_owner) != 3 + (at - ArenaAt) / Arena) fail($sformatf("R11: a gang's arena is read as function %0d", read_owner));
         due[asked_in % Deep]   = cycle + latency;
         asked_in = asked_in + 1;
       end
@@ -93,6 +105,7 @@ module npu_top_tb;
       at = place(write_line, 1'b1);
       if (at < 0) fail($sformatf("N2: line %h is written, which is not the context's to write", write_line));
       else for (k = 0; k < 64; k = k + 1) if (write_strobe[k]) memory[at][8*k +: 8] = write_data[8*k +: 8];
+      if (at >= ArenaAt && at < TableAt && int'(write_owner) != 3 + (at - ArenaAt) / Arena) fail($sformatf("R11: a gang's arena is written as function %0d", write_owner));
       writes_due = writes_due + 1;
     end
     write_ready <= calm || chance(70);
@@ -123,23 +136,14 @@ module npu_top_tb;
     if (found !== expected) fail($sformatf("step %0d: %0s line %0d is %h, expected %h", steps, what, index, found, expected));
   endtask
 
-  task automatic run;
-    waits_for = $sformatf("step %0d waits for its end", steps);
-    busy = 1'b1;
-    step_valid <= 1'b1;
-    from = cycle;
-    @(posedge clk);
-    while (!result_valid) @(posedge clk);
-    if (cycles) $display("step %0d: %0d cycles", steps, cycle - from);
-    repeat (below(3)) @(posedge clk);
-    busy = 1'b0;
-    expected_log = log;
+  // A gang's result, and what it left behind.
+  task automatic judge(input int gang);
     // What memory answered with an error a word may not have read.
     by_memory = was_faulty && result.log.fault == FAULT_MEMORY;
     if (!by_memory) begin
       if (result.log !== log && !(result.log.fault == FAULT_NONE && expected_log.fault == FAULT_NONE))
-        fail($sformatf("step %0d ended with error %0d at pc %0d, layer %0d, word %h, expected %0d at pc %0d, layer %0d, word %h", steps, result.log.fault, result.log.place.pc,
-          result.log.place.layer, result.log.place.word, expected_log.fault, expected_log.place.pc, expected_log.place.layer, expected_log.place.word));
+        fail($sformatf("step %0d of gang %0d ended with error %0d at pc %0d, layer %0d, word %h, expected %0d at pc %0d, layer %0d, word %h", steps, gang, result.log.fault,
+          result.log.place.pc, result.log.place.layer, result.log.place.word, expected_log.fault, expected_log.place.pc, expected_log.place.layer, expected_log.place.word));
       if (expected_log.fault == FAULT_NONE) begin
         expect_eq("sampled", result.sampled, sampled[0]);
         if (sampled[0]) begin
@@ -148,23 +152,47 @@ module npu_top_tb;
         end
       end
     end else some_faulty = some_faulty + 1;
+    if (by_memory && !result.read_fault && !result.write_fault) fail("memory failed, and it is not told");
+    if (!was_faulty && (result.read_fault || result.write_fault)) fail("memory did not fail, and it is told");
     if (result.log.fault != FAULT_NONE) faults = faults + 1;
-    for (int k = 0; k < Lines; k++) begin
-      // What a step that was stopped leaves behind is not said.
-      if (result.log.fault == FAULT_NONE) compare("chip", k, dut.u_chip.mem[k], expected_chip[k]);
-      dut.u_chip.mem[k] = expected_chip[k];
+    // What a step that was stopped leaves behind is not said.
+    if (result.log.fault == FAULT_NONE) begin
+      for (int k = 0; k < Lines; k++) compare("chip", k, dut.u_chip.mem[gang * Lines + k], expected_chip[k]);
+      for (int k = 0; k < Arena; k++) if (k < int'(where.arena_lines)) compare("arena", k, memory[ArenaAt + gang * Arena + k], expected_arena[k]);
+      for (int k = 0; k < Region; k++) compare("region", k, memory[RegionAt + gang * Region + k], expected_region[k]);
     end
-    for (int k = 0; k < Arena; k++) begin
-      if (result.log.fault == FAULT_NONE && k < int'(where.arena_lines)) compare("arena", k, memory[ArenaAt + k], expected_arena[k]);
-      memory[ArenaAt + k] = expected_arena[k];
+  endtask
+
+  task automatic run;
+    waits_for = $sformatf("step %0d waits for its end", steps);
+    busy = 1'b1;
+    from = cycle;
+    expected_log = log;
+    // No result is taken before all have begun, so each gang has one.
+    for (int g = 0; g < (alone ? 1 : Gangs); g++) begin
+      if (g > 0 && !calm) repeat (below(300)) @(posedge clk);
+      where.owner  = 4'(g + 3);
+      where.arena  = arena_at[g];
+      where.region = region_at[g];
+      step_valid <= 1'b1;
+      @(posedge clk);
+      while (step_valid) @(posedge clk);
     end
-    for (int k = 0; k < Region; k++) begin
-      if (result.log.fault == FAULT_NONE) compare("region", k, memory[RegionAt + k], expected_region[k]);
-      memory[RegionAt + k] = expected_region[k];
+    for (int g = 0; g < (alone ? 1 : Gangs); g++) begin
+      while (!result_valid) @(posedge clk);
+      if (cycles && g == (alone ? 0 : Gangs - 1)) $display("step %0d: %0d cycles", steps, cycle - from);
+      repeat (below(3)) @(posedge clk);
+      judge(int'(result_gang));
+      result_ready <= 1'b1;
+      @(posedge clk);
+      while (result_ready) @(posedge clk);
     end
-    result_ready <= 1'b1;
-    @(posedge clk);
-    while (result_valid) @(posedge clk);
+    busy = 1'b0;
+    for (int g = 0; g < Gangs; g++) begin
+      for (int k = 0; k < Lines; k++) dut.u_chip.mem[g * Lines + k] = expected_chip[k];
+      for (int k = 0; k < Arena; k++) memory[ArenaAt + g * Arena + k] = expected_arena[k];
+      for (int k = 0; k < Region; k++) memory[RegionAt + g * Region + k] = expected_region[k];
+    end
     for (int k = 0; k < All; k++) faulty[k] = 1'b0;
     write_faults = 1'b0;
     was_faulty   = 1'b0;
@@ -174,6 +202,7 @@ module npu_top_tb;
 
   initial begin
     calm   = $test$plusargs("calm");
+    alone  = $test$plusargs("alone");
     cycles = $test$plusargs("cycles");
     for (int k = 0; k < All; k++) begin memory[k] = '0; faulty[k] = 1'b0; end
     for (int k = 0; k < Arena; k++) expected_arena[k] = '0;
@@ -189,11 +218,11 @@ module npu_top_tb;
         "C", "M", "A", "B", "D", "W", "K", "U": begin
           if ($fscanf(file, " %h %h", line, data) != 2) $fatal(1, "a line is cut off");
           case (letter)
-            "C": begin dut.u_chip.mem[line] = data; expected_chip[line] = data; end
+            "C": begin for (int g = 0; g < Gangs; g++) dut.u_chip.mem[g * Lines + line] = data; expected_chip[line] = data; end
             "M": memory[line] = data;
-            "A": begin memory[ArenaAt + line] = data; expected_arena[line] = data; end
+            "A": begin for (int g = 0; g < Gangs; g++) memory[ArenaAt + g * Arena + line] = data; expected_arena[line] = data; end
             "B": memory[TableAt + line] = data;
-            "D": begin memory[RegionAt + line] = data; expected_region[line] = data; end
+            "D": begin for (int g = 0; g < Gangs; g++) memory[RegionAt + g * Region + line] = data; expected_region[line] = data; end
             "W": expected_chip[line] = data;
             "K": expected_arena[line] = data;
             default: expected_region[line] = data;
@@ -206,7 +235,7 @@ module npu_top_tb;
         end
         "G": begin
           if ($fscanf(file, " %h", line) != 1) $fatal(1, "a line is cut off");
-          faulty[ArenaAt + line] = 1'b1;
+          for (int g = 0; g < Gangs; g++) faulty[ArenaAt + g * Arena + line] = 1'b1;
           was_faulty             = 1'b1;
         end
         "V": begin
@@ -235,6 +264,10 @@ module npu_top_tb;
           where.table_entries = numbers[4][11:0];
           where.region        = {10'h200, rnd(), 16'd7};
           where.region_lines  = numbers[5][15:0];
+          for (int g = 0; g < Gangs; g++) begin
+            arena_at[g]  = {10'h002, 4'(g), 28'(rnd()), 16'd0} + ADDRESS_BITS'(below(1000));
+            region_at[g] = {10'h200, 4'(g), 28'(rnd()), 16'd7};
+          end
         end
         "R": begin
           if ($fscanf(file, " %h %h %h %h", sampled, token, logp, log) != 4) $fatal(1, "a result is cut off");

@@ -94,7 +94,7 @@ pub fn run(args: Args) -> Result<ExitCode, Failure> {
     print(&format!("machine: {machine}\n\n"))?;
     let Args { quick, queues, functions, .. } = args;
     let held = match args.what {
-        What::Lm | What::All => Held::new()?,
+        What::Lm | What::Npu | What::All => Held::new()?,
         _ => None,
     };
     let language = held.as_ref().map(Held::language);

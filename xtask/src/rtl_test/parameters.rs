@@ -11,7 +11,7 @@ use super::{RTL, Simulator};
 const REFUSED: &str = "repeat may not be negative";
 
 /// Module, parameter, values that are taken, values that are not.
-const PARAMETERS: [(&str, &str, &[i32], &[i32]); 20] = [
+const PARAMETERS: [(&str, &str, &[i32], &[i32]); 21] = [
     ("rl_runtime_top", "Queues", &[1, 3, 16], &[-1, 0, 17]),
     ("rl_runtime_top", "Functions", &[1, 5, 16], &[-1, 0, 17]),
     ("rl_runtime_top", "Workers", &[1, 3, 16], &[-1, 0, 17]),
@@ -26,6 +26,7 @@ const PARAMETERS: [(&str, &str, &[i32], &[i32]); 20] = [
     ("sync_fifo", "Width", &[1], &[0]),
     ("round_robin", "N", &[1], &[0]),
     ("place_quota", "Places", &[8, 9], &[7]),
+    ("npu_top", "Gangs", &[1, 4], &[0, 5]),
     ("npu_chip", "Lines", &[1, 32768], &[0, 32769]),
     ("npu_gemv", "Lines", &[2, 1000], &[1, 1025]),
     ("npu_sequencer", "Lines", &[1, 32768], &[0, 32769]),
