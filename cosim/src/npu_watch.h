@@ -122,7 +122,8 @@ private:
         for (uint32_t unit = 0; unit < kUnits; ++unit) {
             if (!(done >> unit & 1)) continue;
             std::array<uint32_t, kPlaceWords> registers;
-            const uint32_t gang = rtl.NPU(unit_gang_q)[unit];
+            constexpr uint32_t bits = gangs_of<Rtl>() > 2 ? 2 : 1;
+            const uint32_t gang = rtl.NPU(unit_gang_q) >> (unit * bits) & ((1u << bits) - 1);
             put(registers, 0, place_of(rtl, gang, unit), kPlaceWords);
             NpuEvent told = event(NpuEventKind::WordDone, gang, cycle, registers);
             told.end = rtl.NPU(unit_end) >> (unit * kEndBits) & ((1u << kEndBits) - 1);

@@ -74,7 +74,7 @@ module npu_top
   logic [$bits(npu_result_t)-1:0]   result_q  [0:Gangs-1];
 
   logic [Gangs-1:0]    free, ended, start, over, quiet, failed, sequencer_idle, asks, granted;
-  logic [1:0]          where [0:Gangs-1];
+  logic [Gangs-1:0][1:0] where;
   logic [Gangs-1:0]    heads;                          // its word is a HEAD
   logic [GangBits-1:0] taker, giver;
   logic                sample_valid;
@@ -96,13 +96,13 @@ module npu_top
   assign step_gang_o    = 2'(taker);
   assign result_valid_o = ended != '0;
   assign result_gang_o  = 2'(giver);
-  assign result_o       = result_q[giver];
+  always_comb result_o  = result_q[giver];
 
   // ------------------------------------------------------------------ words
   logic [UNITS-1:0]                      unit_start, unit_idle, unit_done, unit_busy_q;
   logic [UNITS-1:0][$bits(npu_op_t)-1:0] unit_op;
   logic [UNITS-1:0][3:0]                 unit_end;
-  logic [GangBits-1:0]                   unit_gang_q [0:UNITS-1];   // whose word it has, or had last
+  logic [UNITS-1:0][GangBits-1:0]        unit_gang_q;               // whose word it has, or had last
   logic [Gangs-1:0]                      unit_grant [0:UNITS-1];
   logic [UNITS-1:0]                      gang_start [0:Gangs-1];
   logic [UNITS-1:0][$bits(npu_op_t)-1:0] gang_op [0:Gangs-1];
@@ -122,10 +122,9 @@ module npu_top
   logic [LINE_BITS-1:0]                  beat_data;
   logic                                  beat_fault;
 
-  logic [1:0]                            gang_block_ask    [0:Gangs-1];
-  logic [1:0]                            gang_block_answer [0:Gangs-1];
-  logic [MEMORY_BITS-1:0]                gang_block_line   [0:Gangs-1];
-  logic [3:0]                            gang_block_end    [0:Gangs-1];
+  logic [Gangs-1:0][1:0]                 gang_block_ask, gang_block_answer;
+  logic [Gangs-1:0][MEMORY_BITS-1:0]     gang_block_line;
+  logic [Gangs-1:0][3:0]                 gang_block_end;
   logic [1:0]                            block_ask, block_answer;
   logic [1:0][10:0]                      block_entry;
   logic [1:0][31:0]                      block_stride;
@@ -241,23 +240,29 @@ module npu_top
 
     // What others read is written behind them, which spares a simulation a copy in each cycle.
     npu_result_t result;
-    assign result = result_q[g];
+    assign result_q[g] = result;
     always_ff @(posedge clk_i) begin
       case (state_q[g])
         Idle: if (step_valid_i && taker == GangBits'(g)) begin
           state_q[g]   <= Begin;
           step_q[g]    <= step_i;
           context_q[g] <= context_i;
-          result_q[g]  <= '0;
+          result       <= '0;
         end
         Begin: state_q[g] <= Run;
-        Run: if (over[g] || read_fails || write_fails || (sample_valid && head_q == GangBits'(g))) begin
-          // A unit's word stands before what the sequencer was at.
-          result_q[g] <= {result.sampled || (sample_valid && head_q == GangBits'(g)),
-                          (sample_valid && head_q == GangBits'(g)) ? {sample_token, sample_logp} : {result.token, result.logp},
-                          !over[g] ? result.log : failed[g] ? scoreboard_log : sequencer_log,
-                          result.read_fault || read_fails, result.write_fault || write_fails};
-          if (over[g]) state_q[g] <= Result;
+        Run: begin
+          if (read_fails)  result.read_fault  <= 1'b1;
+          if (write_fails) result.write_fault <= 1'b1;
+          if (sample_valid && head_q == GangBits'(g)) begin
+            result.sampled <= 1'b1;
+            result.token   <= sample_token;
+            result.logp    <= sample_logp;
+          end
+          if (over[g]) begin
+            state_q[g] <= Result;
+            // A unit's word stands before what the sequencer was at.
+            result.log <= failed[g] ? scoreboard_log : sequencer_log;
+          end
         end
         default: if (result_ready_i && giver == GangBits'(g)) state_q[g] <= Idle;
       endcase
@@ -307,7 +312,8 @@ module npu_top
         unit_gang_q[u] <= '0;
       end
     end
-    assign unit_op[u] = gang_op[unit_gang_q[u]][u];
+    // Icarus 11 misses changes of an array's word in a continuous assignment that chooses it.
+    always_comb unit_op[u] = gang_op[unit_gang_q[u]][u];
   end
   always_comb begin
     granted    = '0;
@@ -349,12 +355,14 @@ module npu_top
   npu_context_t mem_place, gemv_place, kv_place;
   npu_step_t    mem_step, kv_step, head_step;
   /* verilator lint_on UNUSEDSIGNAL */
-  assign mem_place  = context_q[unit_gang_q[UNIT_MEM]];
-  assign gemv_place = context_q[unit_gang_q[UNIT_GEMV]];
-  assign kv_place   = context_q[unit_gang_q[UNIT_KV]];
-  assign mem_step   = step_q[unit_gang_q[UNIT_MEM]];
-  assign kv_step    = step_q[unit_gang_q[UNIT_KV]];
-  assign head_step  = step_q[head];
+  always_comb begin
+    mem_place  = context_q[unit_gang_q[UNIT_MEM]];
+    gemv_place = context_q[unit_gang_q[UNIT_GEMV]];
+    kv_place   = context_q[unit_gang_q[UNIT_KV]];
+    mem_step   = step_q[unit_gang_q[UNIT_MEM]];
+    kv_step    = step_q[unit_gang_q[UNIT_KV]];
+    head_step  = step_q[head];
+  end
 
   assign fetch_base[COPIES]   = mem_place.model;
   assign fetch_owner[COPIES]  = mem_place.owner;
@@ -410,7 +418,11 @@ module npu_top
   assign kv_op   = unit_op[UNIT_KV];
 
   assign block_stride = {kv_op.block, mem_op.block};
-  assign block_answer = {gang_block_answer[unit_gang_q[UNIT_KV]][1], gang_block_answer[unit_gang_q[UNIT_MEM]][0]};
+  // A gang is answered what its own unit has asked.
+  always_comb begin
+    block_answer = '0;
+    for (int g = 0; g < Gangs; g++) block_answer |= gang_block_answer[g];
+  end
 
   npu_mem u_mem (
     .clk_i, .rst_ni,
@@ -490,9 +502,10 @@ module npu_top
     .logit_ready_i   (logit_ready)
   );
 
-  // The chain is of the gang that began it, until its step is over at the latest.
+  // A chain is of the gang that began it, until its step is over at the latest. One that has its last logit is nobody's: the step that it was of
+  // may be over when another gang's begins.
   assign head   = sampler_begin ? unit_gang_q[UNIT_GEMV] : head_q;
-  assign forget = over[head_q];
+  assign forget = over[head_q] && sampler_begun;
   always_ff @(posedge clk_i) begin
     if (sampler_begin) head_q <= unit_gang_q[UNIT_GEMV];
     if (!rst_ni)       head_q <= '0;

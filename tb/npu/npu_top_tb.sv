@@ -41,7 +41,7 @@ module npu_top_tb;
   npu_top #(.Gangs(Gangs), .Lines(Lines)) dut (
     .clk_i(clk), .rst_ni(rst_n), .step_valid_i(step_valid), .step_ready_o(step_ready), .step_gang_o(step_gang), .step_i(step), .context_i(where),
     .result_valid_o(result_valid), .result_ready_i(result_ready), .result_gang_o(result_gang), .result_o(result),
-    .other_valid_i(1'b0), .other_line_i('0), .other_lines_i('0), .other_owner_i('0), .other_ready_o(other_ready), .other_beat_valid_o(other_beat),
+    .other_valid_i(1'b0), .other_line_i(58'd0), .other_lines_i(16'd0), .other_owner_i(4'd0), .other_ready_o(other_ready), .other_beat_valid_o(other_beat),
     .other_beat_ready_i(1'b0), .read_owner_o(read_owner), .write_owner_o(write_owner), .read_valid_o(read_valid),
     .read_line_o(read_line), .read_lines_o(read_lines), .read_ready_i(read_ready), .beat_valid_i(beat_valid),
     .beat_data_i(beat_data), .beat_fault_i(beat_fault), .beat_ready_o(beat_ready), .write_valid_o(write_valid),
