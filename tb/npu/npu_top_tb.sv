@@ -1,10 +1,14 @@
 // The whole NPU against the interpreter: tokens of `micro` and `micro-gemma`, and programs by chance whose words depend on each other and now and then fail.
 // Memory answers late, in its order, and stalls by chance. Behind each step everything is compared: token, log-probability, the word
 // that stopped it, on-chip memory, keys and values, output region.
-//   +calm     memory answers after 64 cycles, without stalls
+//   +calm     memory answers after 64 cycles, or +latency=N, without stalls, and writes at once
 //   +cycles   prints how long each step took
+//   +words    prints in which cycle of its step each word begins and is done, by unit
 // vectors: step 25
-module npu_top_tb;
+module npu_top_tb #(
+  parameter int Lines = 128,
+  parameter int Model = 8192
+);
   import bench_pkg::*;
   import npu_pkg::*;
   import npu_unit_pkg::*;
@@ -14,8 +18,6 @@ module npu_top_tb;
   int   cycle;
   clock_reset #(.Limit(3000000)) u_clock (.clk_o(clk), .rst_no(rst_n), .cycle_o(cycle));
 
-  localparam int Lines  = 128;
-  localparam int Model  = 8192;
   localparam int Arena  = 1024;
   localparam int Table  = 8;
   localparam int Region = 8;
@@ -47,7 +49,7 @@ module npu_top_tb;
   logic                 faulty [0:All-1];
   logic [LINE_BITS-1:0] expected_arena [0:Arena-1], expected_region [0:Region-1], expected_chip [0:Lines-1];
   logic                 write_faults = 1'b0;
-  bit                   calm, cycles;
+  bit                   calm, cycles, words;
 
   // The place in the array, or -1.
   function automatic int place(input logic [ADDRESS_BITS-1:0] line, input logic writes);
@@ -96,11 +98,27 @@ module npu_top_tb;
       writes_due = writes_due + 1;
     end
     write_ready <= calm || chance(70);
-    if (writes_due > 0 && chance(20)) begin
+    if (writes_due > 0 && (calm || chance(20))) begin
       written    <= 1'b1;
       writes_due = writes_due - 1;
     end
     if (!busy && (read_valid || write_valid || beat_valid || writes_due != 0 || asked_in != asked_out)) fail("N7: memory is asked without a step");
+  end
+
+  // Cycles count from the one in which the step begins.
+  int began = 0;
+  always @(posedge clk) begin
+    if (dut.start) began = cycle;
+    if (words) begin
+      if (dut.start) $display("step %0d %0d %0d %0d", step.position, step.token, step.silent, where.arena[3:0]);
+      for (int u = 0; u < UNITS; u++) begin
+        if (dut.unit_done[u]) $display("done %0d %0d", u, cycle - began);
+      end
+      for (int u = 0; u < UNITS; u++) begin
+        if (dut.unit_start[u]) $display("word %0d %0d %0d", u, dut.u_scoreboard.place_q[u][$bits(npu_place_t)-1 -: PC_BITS], cycle - began);
+      end
+      if (dut.over) $display("over %0d", cycle - began);
+    end
   end
 
   // A step goes once, and so does its result.
@@ -175,6 +193,8 @@ module npu_top_tb;
   initial begin
     calm   = $test$plusargs("calm");
     cycles = $test$plusargs("cycles");
+    words  = $test$plusargs("words");
+    if (!$value$plusargs("latency=%d", latency)) latency = 64;
     for (int k = 0; k < All; k++) begin memory[k] = '0; faulty[k] = 1'b0; end
     for (int k = 0; k < Arena; k++) expected_arena[k] = '0;
     for (int k = 0; k < Region; k++) expected_region[k] = '0;
