@@ -38,7 +38,15 @@ fn make() {
     for model in MODELS {
         let script = scratch.join(model);
         let mut vectors = Command::new("cargo");
-        vectors.current_dir(root).args(["run", "-q", "--release", "-p", "doorbell-npu", "--example", "vectors"]);
+        vectors.current_dir(root).args([
+            "run",
+            "-q",
+            "--release",
+            "-p",
+            "doorbell-npu",
+            "--example",
+            "vectors",
+        ]);
         let text = run(vectors.args(["--", model, &SEED.to_string(), "0"]));
         fs::write(&script, text).expect("a script");
         for latency in LATENCIES {
@@ -64,15 +72,18 @@ fn main() {
     println!("| model | memory | position | words | RTL | model | first that differs |");
     println!("|---|--:|--:|--:|--:|--:|---|");
     for model in MODELS {
-        let bench = Bench::new(model);
         for latency in LATENCIES {
+            let mut bench = Bench::new(model);
             for traced in traces(model, latency) {
                 let timed = bench.step(&traced, latency);
                 let differs = traced.differs(&timed);
                 let first = differs.map_or("none".into(), |differs| differs.to_string());
                 let (position, words) = (traced.position, traced.words.len());
                 let cycles = [traced.cycles, timed.cycles];
-                println!("| {model} | {latency} | {position} | {words} | {} | {} | {first} |", cycles[0], cycles[1]);
+                println!(
+                    "| {model} | {latency} | {position} | {words} | {} | {} | {first} |",
+                    cycles[0], cycles[1]
+                );
                 if let Some(differs) = differs
                     && let Some(span) = timed.words.get(differs.at)
                 {
@@ -81,7 +92,10 @@ fn main() {
                 if asked("--words") {
                     for (rtl, span) in traced.words.iter().zip(&timed.words) {
                         let word = disassemble(span.issue.word);
-                        println!("{} {} | {} {} | {:?} {word}", rtl.start, rtl.done, span.start, span.done, rtl.engine);
+                        println!(
+                            "{} {} | {} {} | {:?} {word}",
+                            rtl.start, rtl.done, span.start, span.done, rtl.engine
+                        );
                     }
                 }
             }

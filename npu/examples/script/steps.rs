@@ -68,7 +68,8 @@ impl Case {
         let mut lines = entries;
         lines.resize(lines.len().next_multiple_of(LINE), 0xA5);
         say('B', 0, &lines);
-        let mut machine = Machine::new(Settings { lines: on_chip, speed: Speed::Fast }, memory, arena as usize);
+        let mut machine =
+            Machine::new(Settings { lines: on_chip, speed: Speed::Fast }, memory, arena as usize);
         machine.admit(Arena { base: 0, bytes: arena }, table);
         machine.kv = draws.bytes(arena);
         machine.contexts[0].output = draws.bytes((REGION * LINE) as u64);
@@ -125,7 +126,8 @@ fn tokens(draws: &mut Draws, image: &Image, positions: &[(u32, bool)]) {
         table.swap(last, draws.below(last as u64 + 1) as usize);
     }
     let line = program.start as usize / LINE;
-    let mut case = Case::new(draws, memory, program.words, line, program.block * u64::from(blocks), table, on_chip);
+    let mut case =
+        Case::new(draws, memory, program.words, line, program.block * u64::from(blocks), table, on_chip);
     let mut token = draws.below(64) as u32;
     for &(position, silent) in positions {
         token = case.step(draws, token, position, silent).unwrap_or(draws.below(64) as u32);

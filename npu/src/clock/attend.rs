@@ -1,4 +1,4 @@
-//! ATTN (rtl/npu/npu_attend.sv). Blocks that are below both bins, of which nothing is computed, depend on numbers: none is taken for such.
+//! ATTN (rtl/npu/npu_attend.sv): per head its query, then blocks of 32 tokens, keys and values of each, then the means.
 
 use super::ports::Lines;
 use crate::layout::LINE;
@@ -95,6 +95,10 @@ pub(super) struct Attend {
     group: u32,
     step: u32,
     pub write: bool,
+    /// Head by head, blocks of which no values are computed, and how many were asked about.
+    skipped: Vec<bool>,
+    binned: usize,
+    skips: bool,
 }
 
 impl Attend {
@@ -138,6 +142,9 @@ impl Attend {
             group: 0,
             step: 0,
             write: false,
+            skipped: vec![],
+            binned: 0,
+            skips: false,
         }
     }
 
@@ -171,15 +178,21 @@ impl Attend {
 
     pub fn takes(&self) -> bool {
         let Some(of) = self.of else { return false };
-        let weighed = || self.weighed > self.second(of.pieces).0 || self.weighed == self.count();
+        let weighed =
+            || self.skips || self.weighed > self.second(of.pieces).0 || self.weighed == self.count();
         self.open && (self.phase == Phase::Keys || (self.phase == Phase::Values && weighed()))
     }
 
-    pub fn start(&mut self, work: Work) {
+    pub fn start(&mut self, work: Work, skipped: &[bool]) {
         let Work::Attend { heads, kv, window, .. } = work else { unreachable!("{work:?} is no word of KV") };
         let seen = window.map_or(0, |window| (self.position + 1).saturating_sub(window));
         let of = Of { heads: heads.into(), kv, pieces: kv.width / 32, half: 1 + kv.width / 2, seen };
-        *self = Self { of: Some(of), ask_entry: seen / 32, ..Self::new(self.position) };
+        *self = Self {
+            of: Some(of),
+            ask_entry: seen / 32,
+            skipped: skipped.to_vec(),
+            ..Self::new(self.position)
+        };
     }
 
     pub fn clock(&mut self, i: &In) {
@@ -262,8 +275,9 @@ impl Attend {
         if was == Phase::Values && !open {
             self.join = 0;
             self.phase = Phase::Join;
+            taken_all |= self.skips;
         }
-        let weighs = was == Phase::Values && self.weighing != count;
+        let weighs = was == Phase::Values && !self.skips && self.weighing != count;
         self.weighed += u32::from(self.weights[2]);
         self.weights = [weighs, self.weights[0], self.weights[1]];
         self.weighing += u32::from(weighs);
@@ -273,6 +287,8 @@ impl Attend {
             self.phase = Phase::Values;
             self.open = true;
             (self.weighing, self.weighed) = (skip, skip);
+            self.skips = self.skipped.get(self.binned).is_some_and(|&skips| skips);
+            self.binned += 1;
         }
         if was == Phase::Ceiling {
             self.phase = Phase::Bin;

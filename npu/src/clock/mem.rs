@@ -215,7 +215,8 @@ impl Mem {
                         let lines = u64::from(matrix.columns).div_ceil(LINE as u64);
                         let token = u64::from(self.token);
                         self.fetch = Some(Lines { first: line(matrix.scales) + token / 32, count: 1 });
-                        self.behind = Some(Lines { first: line(matrix.weights) + token * lines, count: lines });
+                        self.behind =
+                            Some(Lines { first: line(matrix.weights) + token * lines, count: lines });
                         self.beats = lines;
                     }
                     Work::Out { lines, .. } => self.walks = lines.into(),

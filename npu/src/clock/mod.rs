@@ -1,8 +1,8 @@
 //! A step of one rollout, cycle by cycle, as the RTL's NPU takes it: what each unit asks for and when, without the numbers.
 //!
 //! Units share on-chip memory's two ports and one reader of memory, and how long a word takes depends on what others ask for meanwhile. So
-//! each block is here as the registers that say what it does in the next cycle; rtl/npu has the same names. Where time depends on numbers
-//! there is one case alone: `attn` does nothing of a block that is below both of its bins, for which none is taken here.
+//! each block is here as the registers that say what it does in the next cycle; rtl/npu has the same names. Time depends on
+//! numbers in one place alone: of a block that is below both of its bins `attn` computes no values, and which those are the interpreter says.
 
 mod attend;
 mod gemv;
@@ -54,6 +54,8 @@ pub struct Step<'m> {
     pub silent: bool,
     /// Number of the block of each 32 positions.
     pub blocks: &'m [u32],
+    /// Of each `attn` of the step what [`Observer::skipped`](crate::run::Observer::skipped) says; behind its end nothing is skipped.
+    pub skipped: &'m [Vec<bool>],
 }
 
 /// A word of a step, with its cycles: they count from the one in which the step begins.
@@ -139,6 +141,7 @@ pub fn step(step: &Step<'_>, latency: u64) -> Result<Timed, Refused> {
     let mut attend = Attend::new(step.position);
     let (mut answers, mut store, mut stored) = ([false; 4], false, false);
     let mut timed = Timed::default();
+    let mut skipped = step.skipped.iter();
     // In the first cycle the sequencer is told to begin.
     let mut now = 1;
     while !sequencer.over() {
@@ -181,12 +184,8 @@ pub fn step(step: &Step<'_>, latency: u64) -> Result<Timed, Refused> {
         if let Some(issue) = start {
             timed.words.push(Span { issue, start: now, done: 0 });
         }
-        let seen = sequencer::In {
-            fetch_ready: fetch_ready[PROGRAM],
-            beat: beat == Some(PROGRAM),
-            taken,
-            quiet,
-        };
+        let seen =
+            sequencer::In { fetch_ready: fetch_ready[PROGRAM], beat: beat == Some(PROGRAM), taken, quiet };
         sequencer.clock(&seen)?;
         board.clock(issue, taken, done);
         store = mem.store && !write;
@@ -211,11 +210,7 @@ pub fn step(step: &Step<'_>, latency: u64) -> Result<Timed, Refused> {
             logit_ready,
         });
         sampler.clock(begin, logit);
-        sfu.clock(&sfu::In {
-            read_ready: asks[SFU],
-            read_answer: read[SFU],
-            write_ready: gives[SFU],
-        });
+        sfu.clock(&sfu::In { read_ready: asks[SFU], read_answer: read[SFU], write_ready: gives[SFU] });
         attend.clock(&attend::In {
             read_ready: asks[KV],
             read_answer: read[KV],
@@ -234,7 +229,9 @@ pub fn step(step: &Step<'_>, latency: u64) -> Result<Timed, Refused> {
                 Engine::Mem => mem.start(issue.work),
                 Engine::Gemv => gemv.start(issue.work),
                 Engine::Sfu => sfu.start(issue.work),
-                Engine::Kv => attend.start(issue.work),
+                Engine::Kv => {
+                    attend.start(issue.work, skipped.next().map(Vec::as_slice).unwrap_or_default());
+                }
             }
         }
         now += 1;

@@ -51,7 +51,6 @@ pub(super) struct Sfu {
     store: bool,
     tanh: bool,
     level: bool,
-    rescale: bool,
     cut: bool,
     predict: bool,
     correct: bool,
@@ -168,7 +167,6 @@ impl Sfu {
             store,
             tanh,
             level,
-            rescale,
             cut,
             predict,
             correct,
@@ -289,7 +287,6 @@ impl Sfu {
         if self.fix {
             (self.fix, self.hold) = (false, false);
         }
-        let bounds = found && self.cut && self.measured;
         if found {
             self.waits = false;
             if !self.level && !self.measured {
@@ -302,7 +299,6 @@ impl Sfu {
         if bound_ends {
             self.hold = false;
         }
-        debug_assert_eq!(bounds, self.bound[0], "a bound is worked out once");
 
         // Sums, and what the products become.
         if let Some(tag) = self.sum {
@@ -311,12 +307,9 @@ impl Sfu {
         }
         let product = self.product;
         self.sum = product.filter(|tag| self.streams && tag.closes);
-        self.value = product.filter(|tag| {
-            !self.sums && !self.streams && !self.cut && (!self.measures || tag.second)
-        });
-        self.squares4 = product
-            .filter(|tag| (self.norm || self.measures) && !tag.second)
-            .map(|tag| tag.last);
+        self.value =
+            product.filter(|tag| !self.sums && !self.streams && !self.cut && (!self.measures || tag.second));
+        self.squares4 = product.filter(|tag| (self.norm || self.measures) && !tag.second).map(|tag| tag.last);
         if let Some(tag) = product.filter(|tag| !self.streams && (self.sums || (self.cut && tag.second))) {
             self.line_full = true;
             self.ended |= tag.last && tag.whole;

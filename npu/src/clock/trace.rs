@@ -75,7 +75,8 @@ pub fn read(trace: &str) -> Vec<Traced> {
         };
         // A bench tells of itself with a colon behind the number.
         if letter == "step" && !line.contains(':') {
-            let (position, token, silent, arena) = (number() as u32, number() as u32, number() == 1, number());
+            let (position, token, silent, arena) =
+                (number() as u32, number() as u32, number() == 1, number());
             steps.push(Traced { position, token, silent, arena, ..Traced::default() });
         }
         let Some(step) = steps.last_mut() else { continue };

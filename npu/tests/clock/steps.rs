@@ -2,8 +2,10 @@
 
 use doorbell_lm::image::{entries, header};
 use doorbell_lm::{Image, micro, micro_gemma, tiny};
+use doorbell_npu::arithmetic::Speed;
 use doorbell_npu::clock::trace::{Traced, read};
 use doorbell_npu::clock::{Bases, Step, Timed, step};
+use doorbell_npu::run::{Arena, Machine, Observer, Place, Settings, Write};
 use doorbell_npu::{Program, compile};
 
 /// Models of which there are traces.
@@ -19,8 +21,18 @@ pub const SEED: u64 = 1;
 /// A model that is ready for steps.
 pub struct Bench {
     program: Program,
-    memory: Vec<u8>,
-    blocks: Vec<u32>,
+    machine: Machine,
+}
+
+#[derive(Default)]
+struct Skipped(Vec<Vec<bool>>);
+
+impl Observer for Skipped {
+    fn executed(&mut self, _: &Place, _: &[Write]) {}
+
+    fn skipped(&mut self, _: &Place, blocks: &[bool]) {
+        self.0.push(blocks.to_vec());
+    }
 }
 
 impl Bench {
@@ -35,31 +47,43 @@ impl Bench {
         let program =
             compile(&image.model.shape, header.epsilon, &entries, bytes.len() as u64).expect("it fits");
         let mut state = SEED;
-        let mut draw = |end: usize| {
+        let mut draw = || {
             state = state.wrapping_add(0x9E37_79B9_7F4A_7C15);
             let z = (state ^ state >> 30).wrapping_mul(0xBF58_476D_1CE4_E5B9);
             let z = (z ^ z >> 27).wrapping_mul(0x94D0_49BB_1331_11EB);
-            (z ^ z >> 31) as usize % end
+            z ^ z >> 31
         };
         let mut blocks: Vec<u32> = (0..BLOCKS as u32).collect();
         for last in (1..BLOCKS).rev() {
-            blocks.swap(last, draw(last + 1));
+            blocks.swap(last, draw() as usize % (last + 1));
         }
-        Self { memory: program.memory(bytes), program, blocks }
+        let arena = program.block * BLOCKS as u64;
+        let settings = Settings { lines: program.lines(), speed: Speed::Fast };
+        let mut machine = Machine::new(settings, program.memory(bytes), arena as usize);
+        machine.admit(Arena { base: 0, bytes: arena }, blocks);
+        // What the first step finds is nonsense.
+        machine.kv = (0..arena).map(|_| draw() as u8).collect();
+        Self { program, machine }
     }
 
-    /// The step that the RTL took.
-    pub fn step(&self, traced: &Traced, latency: u64) -> Timed {
+    /// The step that the RTL took, behind those before it.
+    pub fn step(&mut self, traced: &Traced, latency: u64) -> Timed {
+        let context = &mut self.machine.contexts[0];
+        (context.token, context.position, context.silent) = (traced.token, traced.position, traced.silent);
+        let mut skipped = Skipped::default();
+        let outcomes = self.machine.step(&self.program.words, &[0], &mut skipped);
+        assert!(outcomes[0].is_ok(), "{outcomes:?}");
         let of = Step {
             words: &self.program.words,
-            memory: &self.memory,
+            memory: &self.machine.memory,
             program: self.program.start / 64,
             lines: self.program.lines(),
             bases: Bases { arena: traced.arena, ..Bases::default() },
             token: traced.token,
             position: traced.position,
             silent: traced.silent,
-            blocks: &self.blocks,
+            blocks: &self.machine.contexts[0].blocks,
+            skipped: &skipped.0,
         };
         step(&of, latency).expect("words that can be executed")
     }

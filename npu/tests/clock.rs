@@ -1,0 +1,27 @@
+//! The cycle model takes what the RTL takes: of each word the cycle in which its unit is started and the one in which it is done, with one rollout.
+//! `npu/tests/clock` keeps what the RTL says; `cargo run --release -p doorbell-npu --example clock -- --rtl` makes it anew.
+
+#[path = "clock/steps.rs"]
+mod steps;
+
+use rstest::rstest;
+use steps::{Bench, traces};
+
+#[rstest]
+fn each_word_takes_the_cycles_of_the_rtl(
+    #[values("micro", "micro-gemma", "tiny")] model: &str,
+    #[values(0, 16, 64)] latency: u64,
+) {
+    let mut bench = Bench::new(model);
+    let steps = traces(model, latency);
+    assert_eq!(steps.len(), 6, "{model}, memory at {latency}");
+    for traced in steps {
+        assert!(traced.words.len() > 70 && traced.cycles > 0, "a whole step");
+        let timed = bench.step(&traced, latency);
+        if let Some(differs) = traced.differs(&timed) {
+            let word =
+                timed.words.get(differs.at).map(|span| doorbell_npu::text::disassemble(span.issue.word));
+            panic!("{model}, memory at {latency}, position {}: {differs}; {word:?}", traced.position);
+        }
+    }
+}
