@@ -5,7 +5,7 @@
 mod steps;
 
 use rstest::rstest;
-use steps::{Bench, traces};
+use steps::{Bench, read_trace, traces};
 
 #[rstest]
 fn each_word_takes_the_cycles_of_the_rtl(
@@ -23,5 +23,18 @@ fn each_word_takes_the_cycles_of_the_rtl(
                 timed.words.get(differs.at).map(|span| doorbell_npu::text::disassemble(span.issue.word));
             panic!("{model}, memory at {latency}, position {}: {differs}; {word:?}", traced.position);
         }
+    }
+}
+
+#[rstest]
+fn memory_as_it_comes_takes_no_step_below_that_which_answers_at_once(
+    #[values("micro", "micro-gemma", "tiny")] model: &str,
+) {
+    let mut bench = Bench::new(model);
+    let random = read_trace(model, "random");
+    assert_eq!(random.len(), 6);
+    for traced in random {
+        let least = bench.step(&traced, 0).cycles;
+        assert!(traced.cycles >= least, "{model}, position {}: {} < {least}", traced.position, traced.cycles);
     }
 }

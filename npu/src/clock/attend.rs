@@ -214,7 +214,7 @@ impl Attend {
             self.phase = Phase::Ceiling;
         }
         // Pieces that a read brings: both halves of a line, but where the head begins or ends in the middle of it.
-        let two = |from: u64, piece: u32| (from + u64::from(piece)) % 2 == 0 && piece + 1 != pieces;
+        let two = |from: u64, piece: u32| (from + u64::from(piece)).is_multiple_of(2) && piece + 1 != pieces;
         let (mut fresh, mut write, mut read) = (None, writing, reading);
 
         // The query.

@@ -195,7 +195,7 @@ impl Gemv {
             if what == What::Before || whole {
                 self.read = false;
                 self.read_what = What::Before;
-            } else if what == What::Head || (what == What::Mantissas && self.asked % 32 == 0) {
+            } else if what == What::Head || (what == What::Mantissas && self.asked.is_multiple_of(32)) {
                 // A line of shifts is for 32 lines of mantissas.
                 self.read_what = What::Shifts;
             } else {
@@ -206,7 +206,9 @@ impl Gemv {
 
         // Asks memory.
         if self.fetch && i.fetch_ready {
-            if !self.fetch_scales && !(self.fetch_single && self.rows_unasked != 0) {
+            // Rows that do not fill a line of scales are asked for one by one, behind the same scales.
+            let more_rows = self.fetch_single && self.rows_unasked != 0;
+            if !self.fetch_scales && !more_rows {
                 self.fetch = self.rows_unasked != 0;
                 self.fetch_scales = true;
                 self.fetch_lines = Lines { first: self.scales_line, count: 1 };

@@ -8,10 +8,6 @@ use doorbell_npu::clock::{Bases, Step, Timed, step};
 use doorbell_npu::run::{Arena, Machine, Observer, Place, Settings, Write};
 use doorbell_npu::{Program, compile};
 
-/// Models of which there are traces.
-pub const MODELS: [&str; 3] = ["micro", "micro-gemma", "tiny"];
-/// Cycles until memory answers.
-pub const LATENCIES: [u64; 3] = [0, 16, 64];
 /// Where traces lie.
 pub const TRACES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/clock");
 /// Blocks of the context, in the order that this seed gives.
@@ -24,8 +20,9 @@ pub struct Bench {
     machine: Machine,
 }
 
+/// What the interpreter says of `attn`.
 #[derive(Default)]
-struct Skipped(Vec<Vec<bool>>);
+pub struct Skipped(pub Vec<Vec<bool>>);
 
 impl Observer for Skipped {
     fn executed(&mut self, _: &Place, _: &[Write]) {}
@@ -91,6 +88,11 @@ impl Bench {
 
 /// What the RTL said.
 pub fn traces(model: &str, latency: u64) -> Vec<Traced> {
-    let path = format!("{TRACES}/{model}-{latency}.txt");
+    read_trace(model, &latency.to_string())
+}
+
+/// The same, of memory that answers at its latency, or as it comes: `random`.
+pub fn read_trace(model: &str, memory: &str) -> Vec<Traced> {
+    let path = format!("{TRACES}/{model}-{memory}.txt");
     read(&std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{path}: {error}")))
 }
