@@ -22,8 +22,8 @@ use doorbell_npu::run::{Arena, Machine, Settings};
 use doorbell_npu::text::disassemble;
 use steps::{Bench, SEED, Skipped, TRACES, traces};
 
-/// Models of which there are traces.
-const MODELS: [&str; 3] = ["micro", "micro-gemma", "tiny"];
+/// Models of which there are traces, and a program of every kind of word.
+const MODELS: [&str; 4] = ["words", "micro", "micro-gemma", "tiny"];
 /// Cycles until memory answers.
 const LATENCIES: [u64; 3] = [0, 16, 64];
 

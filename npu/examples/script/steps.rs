@@ -224,6 +224,17 @@ pub fn of(image: &Image, seed: u64) {
     tokens(&mut Draws(seed), image, &positions);
 }
 
+/// A program of every kind of word, twice; what it finds is nonsense.
+pub fn words(seed: u64) {
+    let draws = &mut Draws(seed);
+    let words = assemble(include_str!("../../tests/clock/words.txt")).expect("words");
+    let arena = 3 * 140 * LINE as u64;
+    let mut case = Case::new(draws, vec![0; 200 * LINE], words, 203, arena, vec![1, 0, 2], LINES);
+    for position in [0, 31, 32, 36, 38, 39] {
+        case.step(draws, 37, position, false);
+    }
+}
+
 /// `micro` and `micro-gemma` first, then programs by chance.
 pub fn print(seed: u64, count: u64) {
     let mut draws = Draws(seed);

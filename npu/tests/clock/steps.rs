@@ -5,8 +5,10 @@ use doorbell_lm::{Image, micro, micro_gemma, tiny};
 use doorbell_npu::arithmetic::Speed;
 use doorbell_npu::clock::trace::{Traced, read};
 use doorbell_npu::clock::{Bases, Step, Timed, step};
+use doorbell_npu::compile;
+use doorbell_npu::layout::LINE;
 use doorbell_npu::run::{Arena, Machine, Observer, Place, Settings, Write};
-use doorbell_npu::{Program, compile};
+use doorbell_npu::text::assemble;
 
 /// Where traces lie.
 pub const TRACES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/clock");
@@ -14,9 +16,29 @@ pub const TRACES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/clock");
 const BLOCKS: usize = 4;
 pub const SEED: u64 = 1;
 
+/// Lines of the output region.
+const REGION: usize = 8;
+
+/// Numbers from a seed, as `vectors` draws them.
+struct Draws(u64);
+
+impl Draws {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let z = (self.0 ^ self.0 >> 30).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        let z = (z ^ z >> 27).wrapping_mul(0x94D0_49BB_1331_11EB);
+        z ^ z >> 31
+    }
+
+    fn bytes(&mut self, count: usize) -> Vec<u8> {
+        (0..count).map(|_| self.next() as u8).collect()
+    }
+}
+
 /// A model that is ready for steps.
 pub struct Bench {
-    program: Program,
+    words: Vec<u64>,
+    program: u64,
     machine: Machine,
 }
 
@@ -34,6 +56,19 @@ impl Observer for Skipped {
 
 impl Bench {
     pub fn new(model: &str) -> Self {
+        let mut draws = Draws(SEED);
+        if model == "words" {
+            let words = assemble(include_str!("words.txt")).expect("words");
+            return Self::of(
+                &mut draws,
+                words,
+                vec![0; (203 + 20) * LINE],
+                203,
+                3 * 140 * LINE as u64,
+                vec![1, 0, 2],
+                128,
+            );
+        }
         let image: Image = match model {
             "micro" => micro(),
             "micro-gemma" => micro_gemma(),
@@ -43,24 +78,32 @@ impl Bench {
         let (header, entries) = (header(&bytes).expect("an image"), entries(&bytes).expect("an image"));
         let program =
             compile(&image.model.shape, header.epsilon, &entries, bytes.len() as u64).expect("it fits");
-        let mut state = SEED;
-        let mut draw = || {
-            state = state.wrapping_add(0x9E37_79B9_7F4A_7C15);
-            let z = (state ^ state >> 30).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-            let z = (z ^ z >> 27).wrapping_mul(0x94D0_49BB_1331_11EB);
-            z ^ z >> 31
-        };
         let mut blocks: Vec<u32> = (0..BLOCKS as u32).collect();
         for last in (1..BLOCKS).rev() {
-            blocks.swap(last, draw() as usize % (last + 1));
+            blocks.swap(last, draws.next() as usize % (last + 1));
         }
-        let arena = program.block * BLOCKS as u64;
-        let settings = Settings { lines: program.lines(), speed: Speed::Fast };
-        let mut machine = Machine::new(settings, program.memory(bytes), arena as usize);
+        let (arena, lines) = (program.block * BLOCKS as u64, program.lines());
+        let memory = program.memory(bytes);
+        Self::of(&mut draws, program.words, memory, program.start / LINE as u64, arena, blocks, lines)
+    }
+
+    /// What the first step finds is nonsense: keys and values, an output region, on-chip memory.
+    fn of(
+        draws: &mut Draws,
+        words: Vec<u64>,
+        memory: Vec<u8>,
+        program: u64,
+        arena: u64,
+        blocks: Vec<u32>,
+        lines: u32,
+    ) -> Self {
+        let mut machine = Machine::new(Settings { lines, speed: Speed::Fast }, memory, arena as usize);
         machine.admit(Arena { base: 0, bytes: arena }, blocks);
-        // What the first step finds is nonsense.
-        machine.kv = (0..arena).map(|_| draw() as u8).collect();
-        Self { program, machine }
+        machine.kv = draws.bytes(arena as usize);
+        machine.contexts[0].output = draws.bytes(REGION * LINE);
+        let chip = machine.contexts[0].chip_mut();
+        chip.copy_from_slice(&draws.bytes(chip.len()));
+        Self { words, program, machine }
     }
 
     /// The step that the RTL took, behind those before it.
@@ -68,13 +111,13 @@ impl Bench {
         let context = &mut self.machine.contexts[0];
         (context.token, context.position, context.silent) = (traced.token, traced.position, traced.silent);
         let mut skipped = Skipped::default();
-        let outcomes = self.machine.step(&self.program.words, &[0], &mut skipped);
+        let outcomes = self.machine.step(&self.words, &[0], &mut skipped);
         assert!(outcomes[0].is_ok(), "{outcomes:?}");
         let of = Step {
-            words: &self.program.words,
+            words: &self.words,
             memory: &self.machine.memory,
-            program: self.program.start / 64,
-            lines: self.program.lines(),
+            program: self.program,
+            lines: self.machine.settings.lines,
             bases: Bases { arena: traced.arena, ..Bases::default() },
             token: traced.token,
             position: traced.position,
