@@ -1,14 +1,18 @@
 //! Words of the programs of the built-in models and of SmolLM2-135M's shape, and the cycles that a step is expected to take; what gangs
 //! would bring, and what units wait for.
 //!
-//!     cargo run --release -p doorbell-npu --example cycles [-- --listing | --gangs]
+//!     cargo run --release -p doorbell-npu --example cycles [-- --listing | --gangs | --exact]
+//!
+//! Of words as formulas, but `--exact`: one rollout, cycle by cycle as in the RTL.
 
 use doorbell_lm::image::{entries, header};
 use doorbell_lm::{
     About, Gain, Image, KeyValue, Layer, Matrix, Model, Rope, Shape, micro, micro_gemma, tiny,
 };
 use doorbell_npu::arithmetic::Speed;
+use doorbell_npu::clock::{self, Bases, Step};
 use doorbell_npu::cycles::Costs;
+use doorbell_npu::layout::LINE;
 use doorbell_npu::run::{Arena, Engine, Idle, Latency, Machine, Scoreboard, Settings, Timing};
 use doorbell_npu::text::listing;
 use doorbell_npu::{Program, compile};
@@ -56,6 +60,8 @@ struct Bench {
     words: Vec<u64>,
     machine: Machine,
     arena: u64,
+    /// The program's first line in memory.
+    first: u64,
 }
 
 impl Bench {
@@ -63,7 +69,8 @@ impl Bench {
         let settings = Settings { lines: program.lines(), speed: Speed::Fast };
         let arena = program.block * u64::from(BLOCKS);
         let machine = Machine::new(settings, program.memory(image), arena as usize);
-        Self { words: program.words.clone(), machine, arena }
+        let first = program.start / LINE as u64;
+        Self { words: program.words.clone(), machine, arena, first }
     }
 
     /// A step of so many gangs of so many contexts.
@@ -79,6 +86,14 @@ impl Bench {
         let (outcomes, timing) = board.steps(&mut self.machine, &self.words, &all, &mut ());
         assert!(outcomes.concat().iter().all(Result::is_ok), "{outcomes:?}");
         timing
+    }
+}
+
+impl Bench {
+    /// Cycles of a step of one rollout by formulas of words, on a machine of its own.
+    fn formulas(&self, position: u32, memory: u64) -> u64 {
+        let mut alone = Self { words: self.words.clone(), machine: self.machine.clone(), ..*self };
+        alone.step(&board(memory, true), [1, 1], position, false).cycles
     }
 }
 
@@ -158,6 +173,41 @@ fn causes(bench: &mut Bench) {
     }
 }
 
+/// What each unit is busy with one rollout, cycle by cycle; keys and values are 0, so no block is below the others.
+fn exact(bench: &Bench) {
+    println!("| position | memory | cycles | by formulas | MEM | GEMV | SFU | KV |");
+    println!("|--:|--:|--:|--:|--:|--:|--:|--:|");
+    let blocks: Vec<u32> = (0..BLOCKS).collect();
+    for position in [0, 3, 127, 200] {
+        for memory in [0, 16, 64] {
+            let of = Step {
+                words: &bench.words,
+                memory: &bench.machine.memory,
+                program: bench.first,
+                lines: bench.machine.settings.lines,
+                bases: Bases::default(),
+                token: 0,
+                position,
+                silent: false,
+                blocks: &blocks,
+                skipped: &[],
+            };
+            let timed = clock::step(&of, memory).expect("words that can be executed");
+            let mut busy = [0; 4];
+            for span in &timed.words {
+                busy[span.issue.engine() as usize] += span.done - span.start;
+            }
+            let share = |busy: u64| format!("{:.1} %", busy as f64 * 100.0 / timed.cycles as f64);
+            let formulas = bench.formulas(position, memory);
+            println!(
+                "| {position} | {memory} | {} | {formulas} | {} |",
+                timed.cycles,
+                busy.map(share).join(" | ")
+            );
+        }
+    }
+}
+
 fn main() {
     let asked = |name: &str| std::env::args().any(|argument| argument == name);
     let models =
@@ -178,7 +228,9 @@ fn main() {
             println!("{}; of layer 0\n{}", listing(&program.words), listing(&program.layers[0]));
         }
         let mut bench = Bench::new(&program, bytes);
-        if asked("--gangs") {
+        if asked("--exact") {
+            exact(&bench);
+        } else if asked("--gangs") {
             gangs(&mut bench);
             causes(&mut bench);
         } else {

@@ -4,6 +4,7 @@
 //!     … decode SEED CASES     # words, for the bench of the decoder (script/words.rs)
 //!     … sequence SEED CASES   # programs, for that of the sequencer (script/sequences.rs)
 //!     … step SEED CASES       # steps, for that of all of it (script/steps.rs)
+//!     … micro SEED 0          # … of this model alone; or micro-gemma, tiny, or words: npu/tests/clock/words.txt
 //!
 //! A line of the script of a unit is a letter and numbers in hexadecimal:
 //!
@@ -895,6 +896,10 @@ fn main() {
         "decode" => return words::print(seed, cases),
         "sequence" => return sequences::print(seed, cases),
         "step" => return steps::print(seed, cases),
+        "words" => return steps::words(seed),
+        "micro" => return steps::of(&doorbell_lm::micro(), seed),
+        "micro-gemma" => return steps::of(&doorbell_lm::micro_gemma(), seed),
+        "tiny" => return steps::of(&doorbell_lm::tiny(), seed),
         _ => panic!("usage: {usage}"),
     };
     let mut script = Script::new(seed);

@@ -2,6 +2,7 @@
 
 pub mod arithmetic;
 pub mod audit;
+pub mod clock;
 mod compile;
 pub mod cycles;
 pub mod isa;

@@ -2,11 +2,15 @@
 // Each step is run by every gang, one a little behind the other, with an arena and an output region of its own.
 // Memory answers late, in its order, and stalls by chance. Behind each step everything is compared: token, log-probability, the word
 // that stopped it, on-chip memory, keys and values, output region.
-//   +calm     memory answers after 64 cycles, without stalls
+//   +calm     memory answers after 64 cycles, or +latency=N, without stalls, and writes at once
 //   +cycles   prints how long each step took, from the first gang's beginning to the last one's end
+//   +words    prints in which cycle of its step each word begins and is done, by unit; one gang has each step
 //   +alone    one gang has each step
 // vectors: step 25
-module npu_top_tb;
+module npu_top_tb #(
+  parameter int Lines = 128,
+  parameter int Model = 8192
+);
   import bench_pkg::*;
   import npu_pkg::*;
   import npu_unit_pkg::*;
@@ -17,8 +21,6 @@ module npu_top_tb;
   clock_reset #(.Limit(3000000)) u_clock (.clk_o(clk), .rst_no(rst_n), .cycle_o(cycle));
 
   localparam int Gangs  = 2;
-  localparam int Lines  = 128;
-  localparam int Model  = 8192;
   localparam int Arena  = 1024;
   localparam int Table  = 8;
   localparam int Region = 8;
@@ -56,7 +58,7 @@ module npu_top_tb;
   logic                 faulty [0:All-1];
   logic [LINE_BITS-1:0] expected_arena [0:Arena-1], expected_region [0:Region-1], expected_chip [0:Lines-1];
   logic                 write_faults = 1'b0;
-  bit                   calm, cycles, alone;
+  bit                   calm, cycles, words, alone;
 
   // The place in the array, or -1.
   function automatic int place(input logic [ADDRESS_BITS-1:0] line, input logic writes);
@@ -109,11 +111,27 @@ module npu_top_tb;
       writes_due = writes_due + 1;
     end
     write_ready <= calm || chance(70);
-    if (writes_due > 0 && chance(20)) begin
+    if (writes_due > 0 && (calm || chance(20))) begin
       written    <= 1'b1;
       writes_due = writes_due - 1;
     end
     if (!busy && (read_valid || write_valid || beat_valid || writes_due != 0 || asked_in != asked_out)) fail("N7: memory is asked without a step");
+  end
+
+  // Cycles count from the one in which the step begins.
+  int began = 0;
+  always @(posedge clk) begin
+    if (dut.start[0]) began = cycle;
+    if (words) begin
+      if (dut.start[0]) $display("step %0d %0d %0d %0d", step.position, step.token, step.silent, where.arena[3:0]);
+      for (int u = 0; u < UNITS; u++) begin
+        if (dut.unit_done[u]) $display("done %0d %0d", u, cycle - began);
+      end
+      for (int u = 0; u < UNITS; u++) begin
+        if (dut.unit_start[u]) $display("word %0d %0d %0d", u, dut.gen_gang[0].u_scoreboard.place_q[u][$bits(npu_place_t)-1 -: PC_BITS], cycle - began);
+      end
+      if (dut.over[0]) $display("over %0d", cycle - began);
+    end
   end
 
   // A step goes once, and so does its result.
@@ -204,6 +222,9 @@ module npu_top_tb;
     calm   = $test$plusargs("calm");
     alone  = $test$plusargs("alone");
     cycles = $test$plusargs("cycles");
+    words  = $test$plusargs("words");
+    if (words) alone = 1'b1;
+    if (!$value$plusargs("latency=%d", latency)) latency = 64;
     for (int k = 0; k < All; k++) begin memory[k] = '0; faulty[k] = 1'b0; end
     for (int k = 0; k < Arena; k++) expected_arena[k] = '0;
     for (int k = 0; k < Region; k++) expected_region[k] = '0;

@@ -58,6 +58,7 @@ impl Case {
         program: usize,
         arena: u64,
         table: Vec<u32>,
+        on_chip: u32,
     ) -> Self {
         let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
         memory.resize(memory.len().max(program * LINE + bytes.len().next_multiple_of(LINE)), 0);
@@ -67,11 +68,12 @@ impl Case {
         let mut lines = entries;
         lines.resize(lines.len().next_multiple_of(LINE), 0xA5);
         say('B', 0, &lines);
-        let mut machine = Machine::new(Settings { lines: LINES, speed: Speed::Fast }, memory, arena as usize);
+        let mut machine =
+            Machine::new(Settings { lines: on_chip, speed: Speed::Fast }, memory, arena as usize);
         machine.admit(Arena { base: 0, bytes: arena }, table);
         machine.kv = draws.bytes(arena);
         machine.contexts[0].output = draws.bytes((REGION * LINE) as u64);
-        machine.contexts[0].chip_mut().copy_from_slice(&draws.bytes(u64::from(LINES) * LINE as u64));
+        machine.contexts[0].chip_mut().copy_from_slice(&draws.bytes(u64::from(on_chip) * LINE as u64));
         let case = Self { machine, words, program };
         say('C', 0, case.machine.contexts[0].chip());
         say('A', 0, &case.machine.kv);
@@ -116,7 +118,7 @@ fn tokens(draws: &mut Draws, image: &Image, positions: &[(u32, bool)]) {
     let (header, all) = (header(&bytes).expect("an image"), entries(&bytes).expect("an image"));
     let program =
         compile(&header.shape, header.epsilon, &all, bytes.len() as u64).expect("a shape that fits");
-    assert!(program.lines() <= LINES);
+    let on_chip = program.lines().max(LINES);
     let memory = program.memory(bytes);
     let blocks = 4;
     let mut table: Vec<u32> = (0..blocks).collect();
@@ -124,7 +126,8 @@ fn tokens(draws: &mut Draws, image: &Image, positions: &[(u32, bool)]) {
         table.swap(last, draws.below(last as u64 + 1) as usize);
     }
     let line = program.start as usize / LINE;
-    let mut case = Case::new(draws, memory, program.words, line, program.block * u64::from(blocks), table);
+    let mut case =
+        Case::new(draws, memory, program.words, line, program.block * u64::from(blocks), table, on_chip);
     let mut token = draws.below(64) as u32;
     for &(position, silent) in positions {
         token = case.step(draws, token, position, silent).unwrap_or(draws.below(64) as u32);
@@ -202,7 +205,7 @@ fn drawn(draws: &mut Draws) {
     let memory = draws.bytes(200 * LINE as u64);
     let table = if fails && draws.chance(30) { vec![1, 0, 3] } else { vec![1, 0, 2] };
     let program = 200 + draws.below(20) as usize;
-    let mut case = Case::new(draws, memory, words, program, 3 * 140 * LINE as u64, table);
+    let mut case = Case::new(draws, memory, words, program, 3 * 140 * LINE as u64, table, LINES);
     let position = if draws.chance(10) { draws.below(96) } else { draws.below(34) } as u32;
     let position = if fails && draws.chance(40) { 30 + draws.below(80) as u32 } else { position };
     let token = draws.below(if fails { 70 } else { 64 }) as u32;
@@ -213,6 +216,23 @@ fn drawn(draws: &mut Draws) {
         _ => {}
     }
     case.step(draws, token, position.min(if fails { u32::MAX } else { 39 }), false);
+}
+
+/// Some tokens of one model: what its words take.
+pub fn of(image: &Image, seed: u64) {
+    let positions = [(0, false), (1, true), (3, false), (31, false), (32, false), (94, false)];
+    tokens(&mut Draws(seed), image, &positions);
+}
+
+/// A program of every kind of word, twice; what it finds is nonsense.
+pub fn words(seed: u64) {
+    let draws = &mut Draws(seed);
+    let words = assemble(include_str!("../../tests/clock/words.txt")).expect("words");
+    let arena = 3 * 140 * LINE as u64;
+    let mut case = Case::new(draws, vec![0; 200 * LINE], words, 203, arena, vec![1, 0, 2], LINES);
+    for position in [0, 31, 32, 36, 38, 39] {
+        case.step(draws, 37, position, false);
+    }
 }
 
 /// `micro` and `micro-gemma` first, then programs by chance.

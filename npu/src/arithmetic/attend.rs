@@ -43,17 +43,18 @@ impl Joined {
         Self { bins: [(0, vec![0; width]), (0, vec![0; width])], highest: None }
     }
 
-    /// Adds some tokens of a block of what is kept of one head: 0 to 32 of it, those that are seen.
-    pub fn add(&mut self, query: &Query<'_>, block: &[u8], tokens: Range<u64>, speed: Speed) {
+    /// Adds some tokens of a block of what is kept of one head: 0 to 32 of it, those that are seen. Whether they count yet: not where they are
+    /// below both bins.
+    pub fn add(&mut self, query: &Query<'_>, block: &[u8], tokens: Range<u64>, speed: Speed) -> bool {
         let width = self.bins[0].1.len();
         let place = Block { width: width as u64 };
         let scale = |part, token| u16_at(block, place.scale(part, token) as usize);
         let mantissas = |part, token| &block[place.mantissas(part, token) as usize..][..width];
         let scores: Vec<i64> =
             tokens.clone().map(|token| query.score(mantissas(0, token), scale(0, token))).collect();
-        let Some(&largest) = scores.iter().max() else { return };
+        let Some(&largest) = scores.iter().max() else { return true };
         let ceiling = (largest + 255) >> 8;
-        let Some((weight, values)) = self.bin(ceiling >> 4) else { return };
+        let Some((weight, values)) = self.bin(ceiling >> 4) else { return false };
         let up = ceiling & 15;
         for (token, &score) in tokens.zip(&scores) {
             let p = weight_of((ceiling << 8) - score);
@@ -65,6 +66,7 @@ impl Joined {
                 _ => accumulate(values, mantissas(1, token), scaled),
             }
         }
+        true
     }
 
     /// The bin of this number, if it counts yet.

@@ -39,6 +39,8 @@ pub(super) struct Effect {
     /// The sampler behind it, if it has one.
     pub sampler: Option<Option<Sampler>>,
     pub sample: Option<Sample>,
+    /// Of `attn`, head by head: which blocks were below both bins.
+    pub skipped: Vec<bool>,
 }
 
 impl Effect {
@@ -114,7 +116,10 @@ impl Memories<'_> {
                 };
                 Ok(Effect::chip(dst, bytes))
             }
-            Work::Attend { dst, .. } => Ok(Effect::chip(dst, self.attend(work, context)?)),
+            Work::Attend { dst, .. } => {
+                let (means, skipped) = self.attend(work, context)?;
+                Ok(Effect { skipped, ..Effect::chip(dst, means) })
+            }
             Work::Multiply { .. } | Work::Head { .. } => unreachable!("they go by rows"),
         }
     }
@@ -154,7 +159,7 @@ impl Memories<'_> {
         rows.into_iter().zip(contexts).map(|(rows, context)| finish(work, rows, context)).collect()
     }
 
-    fn attend(&self, work: &Work, context: &Context) -> Result<Vec<u8>, Fault> {
+    fn attend(&self, work: &Work, context: &Context) -> Result<(Vec<u8>, Vec<bool>), Fault> {
         let Work::Attend { src, heads, kv, factor, window, .. } = *work else {
             unreachable!("nothing else attends")
         };
@@ -167,6 +172,7 @@ impl Memories<'_> {
             (seen / 32..tokens.div_ceil(32)).map(|entry| Ok((entry, block(context, kv, entry as u32)?)));
         let blocks: Vec<(u64, u64)> = blocks.collect::<Result<_, _>>()?;
         let mut means = Vec::with_capacity((heads * width) as usize);
+        let mut skipped = vec![];
         for head in 0..heads as usize {
             let query = Query {
                 mantissas: &stored[first + head * width as usize..][..width as usize],
@@ -179,11 +185,12 @@ impl Memories<'_> {
             for &(entry, start) in &blocks {
                 let at = context.arena.base + start + kv.layer + shared as u64 * bytes;
                 let here = seen.saturating_sub(32 * entry)..(tokens - 32 * entry).min(32);
-                joined.add(&query, &self.kv[at as usize..][..bytes as usize], here, self.speed);
+                let counts = joined.add(&query, &self.kv[at as usize..][..bytes as usize], here, self.speed);
+                skipped.push(!counts);
             }
             means.extend(joined.mean());
         }
-        Ok(write_integers(means))
+        Ok((write_integers(means), skipped))
     }
 }
 
@@ -212,6 +219,7 @@ fn finish(work: &Work, mut rows: Vec<i32>, context: &Context) -> Result<Effect, 
                 writes: vec![Write { space: Space::Logits, at, bytes }],
                 sample: if last { context.choose(&sampler) } else { None },
                 sampler: Some((!last).then_some(sampler)),
+                ..Effect::default()
             })
         }
         _ => unreachable!("nothing else has rows"),

@@ -211,6 +211,9 @@ impl Machine {
                 let context = &mut self.contexts[number];
                 let at = Place { context: number, position: context.position, layer, pc, word };
                 observer.executed(&at, &effect.writes);
+                if !effect.skipped.is_empty() {
+                    observer.skipped(&at, &effect.skipped);
+                }
                 for write in &effect.writes {
                     let memory = match write.space {
                         Space::Chip => &mut context.chip,

@@ -24,6 +24,9 @@ pub struct Place {
 pub trait Observer {
     /// A word was executed for a context, and wrote this.
     fn executed(&mut self, place: &Place, writes: &[Write]);
+
+    /// An `attn` was executed for a context: head by head, which of the blocks that it sees were below both bins.
+    fn skipped(&mut self, _place: &Place, _blocks: &[bool]) {}
 }
 
 /// Sees nothing.
