@@ -258,3 +258,51 @@ fn a_prompt_that_is_too_long_or_empty_is_told() {
     // It ends where the context does.
     assert_eq!(run(&"a".repeat(1023)).status.code(), Some(0));
 }
+
+/// Claims of a machine, held to their own arithmetic: exit code 1 where one does not hold, 0 where nothing is claimed.
+#[test]
+fn a_machine_is_audited() {
+    let directory = tempdir().unwrap();
+    let audit = doorbell(directory.path(), "model audit");
+    assert_eq!((audit.code, audit.stderr.as_str()), (1, ""));
+    insta::assert_snapshot!(audit.stdout);
+    let own = doorbell(directory.path(), "model audit tiny --machine doorbell");
+    assert_eq!((own.code, own.stderr.as_str()), (0, ""));
+    insta::assert_snapshot!("a_machine_without_claims", own.stdout);
+    let json = doorbell(directory.path(), "model audit tiny --machine doorbell --context 1 --json");
+    let value: serde_json::Value = serde_json::from_str(&json.stdout).unwrap();
+    assert_eq!(
+        (json.code, value["context"].as_u64(), value["checks"].as_array().unwrap().len()),
+        (0, Some(1), 0)
+    );
+    assert_eq!(value["floors"].as_array().unwrap().len(), 4);
+}
+
+/// What is wrong with a machine, or with what is asked of it, is said.
+#[rstest]
+#[case::no_machine("--machine nowhere", "error: cannot read machine nowhere: ")]
+#[case::no_toml("--machine text.toml", "error: text.toml: TOML parse error")]
+#[case::no_lanes("--machine lanes.toml", "error: lanes.toml: lanes is 0; it must be 1 to 1048576")]
+#[case::unknown_field("--machine field.toml", "error: field.toml: TOML parse error")]
+#[case::no_position(
+    "--machine doorbell --context 0",
+    "error: --context is 0; it must be 1 to 512, the model's"
+)]
+#[case::too_many(
+    "--machine doorbell --context 513",
+    "error: --context is 513; it must be 1 to 512, the model's"
+)]
+fn what_cannot_be_audited_is_told(#[case] arguments: &str, #[case] problem: &str) {
+    let directory = tempdir().unwrap();
+    let machine = include_str!("../machines/doorbell.toml");
+    let zero: String = machine
+        .lines()
+        .map(|line| if line.starts_with("lanes") { "lanes = 0\n".into() } else { format!("{line}\n") })
+        .collect();
+    fs::write(directory.path().join("text.toml"), "not = = toml").unwrap();
+    fs::write(directory.path().join("lanes.toml"), zero).unwrap();
+    fs::write(directory.path().join("field.toml"), format!("unknown = 1\n{machine}")).unwrap();
+    let run = doorbell(directory.path(), &format!("model audit tiny {arguments}"));
+    assert_eq!(run.code, 2, "{}", run.stdout);
+    assert!(run.stderr.starts_with(problem), "{}", run.stderr);
+}

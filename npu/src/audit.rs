@@ -331,7 +331,7 @@ pub fn checks(shape: &Shape, machine: &Machine, claims: &Claims) -> [Check; 8] {
                 claims.tokens_per_second, claims.accepted
             ),
             arithmetic: format!(
-                "{} / {} = {passes:.2} are needed, {} besides keys and values that every layer reads for each",
+                "{} / {} = {passes:.2} are needed, {} beside the keys and values that every layer reads",
                 gigabytes(rate),
                 gigabytes(ports),
                 if left == 0 {
