@@ -187,7 +187,7 @@ const BENCHES: &[Bench] = &[
     #[cfg(feature = "rtl")]
     bench(What::Rtl, &["speed"], |load| one(speed::speed(load.trace, load.quick))),
     #[cfg(feature = "rtl")]
-    bench(What::Npu, &["npu", "npu_causes"], |load| npu::sections(load)),
+    bench(What::Npu, &["npu", "npu_causes"], npu::sections),
     bench(What::Wait, &["wait"], |load| one(wait::waiting(load.quick))),
     bench(What::Events, &["events"], |load| one(events::cost(load.quick))),
     #[cfg(feature = "gpu")]

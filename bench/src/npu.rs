@@ -228,8 +228,11 @@ fn cause(
     }
 }
 
-/// The models: tiny, and the one that was fetched.
-fn models(load: &Load<'_>) -> Result<Vec<(&'static str, Arc<Language>, u32)>, BenchError> {
+/// A model's name, the model, and the tokens of a rollout.
+type Measured = (&'static str, Arc<Language>, u32);
+
+/// tiny, and the one that was fetched.
+fn models(load: &Load<'_>) -> Result<Vec<Measured>, BenchError> {
     let built = |image: Image| -> Result<Arc<Language>, BenchError> {
         let published = Published::new(image.to_bytes(), &image.about.ends).map_err(BenchError::input)?;
         let version = Version { model: image.model, ends: image.about.ends };
@@ -282,13 +285,13 @@ pub fn sections(load: &Load<'_>) -> Result<Vec<Section>, BenchError> {
             rows.push(json!({
                 "model": name, "rollouts": rollouts, "cycles_per_token": cycles, "busy": usage.busy.map(|busy| usage.share(busy)),
             }));
-            for unit in 0..4 {
-                let mut cells = vec![name.to_owned(), rollouts.to_string(), UNITS[unit].to_owned()];
+            for (unit, unit_name) in UNITS.into_iter().enumerate() {
+                let mut cells = vec![name.to_owned(), rollouts.to_string(), unit_name.to_owned()];
                 cells.push(percent(usage.share(usage.busy[unit])));
                 cells.extend(usage.idle[unit].map(|idle| percent(usage.share(idle))));
                 causes.add_row(cells);
                 cause_rows.push(json!({
-                    "model": name, "rollouts": rollouts, "unit": UNITS[unit],
+                    "model": name, "rollouts": rollouts, "unit": unit_name,
                     "busy": usage.busy[unit], "idle": usage.idle[unit], "cycles": usage.cycles,
                 }));
             }
