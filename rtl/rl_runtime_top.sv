@@ -10,7 +10,8 @@ module rl_runtime_top
                                          // power of two, 2 (with several queue pairs 8 for each) to 4096
   parameter int CompletionDepth = 128,   // completions that wait for their tokens; a power of two, 2 per worker to 4096
   parameter int Engines         = 1,     // 2: with engine 1, a language model; 1: the hash policy alone
-  parameter int Gangs           = 4,     // of engine 1: steps that run at a time, 1 to 4
+  parameter int Gangs           = 2,     // of engine 1: programs that run at a time, 1 to 4 …
+  parameter int Contexts        = 8,     // … each for up to so many rollouts, or positions of a prompt, 1 to 8
   parameter int TickHz          = 100_000_000   // of clk_i, for CAP_TICK_HZ; 0: it is of no fixed frequency
 ) (
   input  logic         clk_i,
@@ -703,7 +704,7 @@ module rl_runtime_top
       assign logp_data[w*32 +: 32]    = npu_runs[w] ? npu_logp[w*32 +: 32] : hash_logp[w*32 +: 32];
     end
 
-    engine_npu #(.Queues(Queues), .Workers(Workers), .Gangs(Gangs)) u_engine_npu (
+    engine_npu #(.Queues(Queues), .Workers(Workers), .Gangs(Gangs), .Contexts(Contexts)) u_engine_npu (
       .clk_i,
       .rst_ni          (inner_rst_n),
       .bus_rst_ni      (m_axi_rst_ni),

@@ -175,7 +175,9 @@ pub(crate) mod ffi {
     #[derive(Clone, Debug)]
     struct NpuEvent {
         kind: NpuEventKind,
-        /// Whose step it is of.
+        /// Whose step it is of: contexts of a gang lie behind each other.
+        context: u32,
+        /// The gang that this context is of.
         gang: u32,
         /// Clock cycle.
         cycle: u64,

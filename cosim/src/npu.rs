@@ -14,8 +14,8 @@ type Listener = dyn FnMut(&Event) -> Result<(), String> + Send;
 /// Who hears what the NPU does.
 pub(crate) struct NpuObserver {
     listener: Box<Listener>,
-    /// Of the steps that run, by gang: where the arena begins, and the position.
-    steps: [(u64, u32); 4],
+    /// Of the steps that run, by context: where the arena begins, and the position.
+    steps: [(u64, u32); 32],
 }
 
 /// Why a run is to end.
@@ -30,7 +30,7 @@ impl fmt::Display for Ends {
 
 impl NpuObserver {
     pub fn new(listener: Box<Listener>) -> Self {
-        Self { listener, steps: [(0, 0); 4] }
+        Self { listener, steps: [(0, 0); 32] }
     }
 
     pub fn happened(&mut self, event: &ffi::NpuEvent) -> Result<(), Ends> {
@@ -52,9 +52,10 @@ impl NpuObserver {
         let [_, _, _, _, base, lines, table, entries] =
             [58, 34, 34, 16, 58, 34, 58, 12].map(|bits| fields.take(bits));
         let arena = Arena { base: base * LINE as u64, bytes: lines * LINE as u64 };
-        self.steps[event.gang as usize] = (arena.base, position);
+        self.steps[event.context as usize] = (arena.base, position);
         Begun {
-            context: event.gang as usize,
+            context: event.context as usize,
+            gang: event.gang as usize,
             cycle: event.cycle,
             token,
             position,
@@ -67,10 +68,10 @@ impl NpuObserver {
     }
 
     /// `npu_place_t`.
-    fn place(&self, gang: u32, fields: &mut Fields<'_>) -> Place {
+    fn place(&self, context: u32, fields: &mut Fields<'_>) -> Place {
         let [pc, around, layer, word] = [16, 1, 16, 64].map(|bits| fields.take(bits));
         let layer = (around == 1).then_some(layer as u16);
-        let context = gang as usize;
+        let context = context as usize;
         Place { context, position: self.steps[context].1, layer, pc: pc as u32, word }
     }
 
@@ -82,7 +83,7 @@ impl NpuObserver {
         }
         for line in &event.stores {
             let bytes: Vec<u8> = line.words.iter().flat_map(|word| word.to_le_bytes()).collect();
-            let start = (line.line * LINE as u64).wrapping_sub(self.steps[event.gang as usize].0);
+            let start = (line.line * LINE as u64).wrapping_sub(self.steps[event.context as usize].0);
             // Nothing that is written has fewer than two bytes: one that was written alone is none of any word's.
             let written = |&at: &usize| line.strobe >> at & 3 == 3;
             for at in (0..LINE).step_by(2).filter(written) {
@@ -97,7 +98,7 @@ impl NpuObserver {
             let bytes = event.logits.iter().flat_map(|logit| logit.to_le_bytes()).collect();
             writes.push(Write { space: Space::Logits, at: 0, bytes });
         }
-        let place = self.place(event.gang, &mut Fields::new(&event.registers, 97));
+        let place = self.place(event.context, &mut Fields::new(&event.registers, 97));
         Retired { cycle: event.cycle, began: event.began, place, is_fine: event.end == 0, writes }
     }
 
@@ -105,11 +106,11 @@ impl NpuObserver {
     fn ended(&self, event: &ffi::NpuEvent) -> Ended {
         let mut fields = Fields::new(&event.registers, 169);
         let [sampled, token, log_probability] = [1, 32, 32].map(|bits| fields.take(bits) as u32);
-        let place = self.place(event.gang, &mut fields);
+        let place = self.place(event.context, &mut fields);
         let fault = fields.take(5) as u8;
         let sample = Sample { token, log_probability: log_probability as i32 };
         Ended {
-            context: event.gang as usize,
+            context: event.context as usize,
             cycle: event.cycle,
             sample: (sampled == 1).then_some(sample),
             stop: (fault != 0).then_some((place, fault)),

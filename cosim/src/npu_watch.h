@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <iterator>
 #include <optional>
+#include <type_traits>
 #include <utility>
 
 #include "failure.h"
@@ -34,25 +35,29 @@ public:
 
     void look(const Top& top, uint64_t cycle) {
         const auto& rtl = *top.rootp;
-        constexpr uint32_t gangs = gangs_of<std::decay_t<decltype(rtl)>>();
-        static_assert(gangs <= kMostGangs);
+        using Rtl = std::decay_t<decltype(rtl)>;
+        constexpr uint32_t gangs = gangs_of<Rtl>(), contexts = contexts_of<Rtl>();
+        static_assert(gangs <= kMostGangs && gangs * contexts <= kMostSeats);
         bool runs = false;
         for (uint32_t gang = 0; gang < gangs; ++gang) {
-            if (rtl.NPU(state_q)[gang] == kBegin) {
+            for (uint32_t seat = gang * contexts; rtl.NPU(state_q)[gang] == kBegin && seat < (gang + 1) * contexts; ++seat) {
+                if (!(rtl.NPU(seated_q)[gang] >> (seat % contexts) & 1)) continue;
                 std::array<uint32_t, kStepWords + kContextWords> registers;
-                put(registers, 0, rtl.NPU(step_q)[gang], kStepWords);
-                put(registers, kStepWords, rtl.NPU(context_q)[gang], kContextWords);
-                tell(event(NpuEventKind::StepBegins, gang, cycle, registers));
+                put(registers, 0, rtl.NPU(step_q)[seat], kStepWords);
+                put(registers, kStepWords, rtl.NPU(context_q)[seat], kContextWords);
+                tell(event(NpuEventKind::StepBegins, gang, seat, cycle, registers));
             }
             runs |= rtl.NPU(state_q)[gang] == kRun;
         }
         if (runs) look_at_words(rtl, cycle);
         for (uint32_t gang = 0; gang < gangs; ++gang) {
             const uint32_t state = rtl.NPU(state_q)[gang], before = std::exchange(states_[gang], state);
-            if (state == kResult && before != kResult) {
+            if (state != kResult || before == kResult) continue;
+            for (uint32_t seat = gang * contexts; seat < (gang + 1) * contexts; ++seat) {
+                if (!(rtl.NPU(seated_q)[gang] >> (seat % contexts) & 1)) continue;
                 std::array<uint32_t, kResultWords> registers;
-                put(registers, 0, rtl.NPU(result_q)[gang], kResultWords);
-                tell(event(NpuEventKind::StepOver, gang, cycle, registers));
+                put(registers, 0, rtl.NPU(result_q)[seat], kResultWords);
+                tell(event(NpuEventKind::StepOver, gang, seat, cycle, registers));
             }
         }
     }
@@ -63,19 +68,29 @@ private:
     // Of npu_control_pkg: units, and words of 32 bits of npu_step_t, npu_context_t, npu_result_t and npu_place_t.
     static constexpr uint32_t kUnits = 4, kMem = 0, kGemv = 1;
     static constexpr uint32_t kStepWords = 5, kContextWords = 12, kResultWords = 6, kPlaceWords = 4;
-    static constexpr uint32_t kMostGangs = 4;
+    static constexpr uint32_t kMostGangs = 4, kMostSeats = 32, kMostContexts = 8;
     static constexpr uint32_t kLineWords = 16, kChipBits = 15, kEndBits = 4;
 
-    struct Word {
-        uint64_t began = 0;
+    // Of one context: GEMV's word has several.
+    struct Writes {
         rust::Vec<NpuLine> chip, stores;
         rust::Vec<uint32_t> logits;
+    };
+    struct Word {
+        uint64_t began = 0;
+        std::array<Writes, kMostContexts> of;
     };
 
     // As many as it was built with: a byte of state each.
     template <class Rtl>
     static constexpr uint32_t gangs_of() {
         return sizeof(std::declval<Rtl>().NPU(state_q));
+    }
+
+    // Contexts of a gang, which lie behind each other.
+    template <class Rtl>
+    static constexpr uint32_t contexts_of() {
+        return sizeof(std::declval<Rtl>().NPU(step_q)) / sizeof(std::declval<Rtl>().NPU(step_q)[0]) / gangs_of<Rtl>();
     }
 
     // Of the word that a unit has of this gang.
@@ -98,41 +113,50 @@ private:
 
     template <class Rtl>
     void look_at_words(const Rtl& rtl, uint64_t cycle) {
+        constexpr uint32_t gangs = gangs_of<Rtl>(), contexts = contexts_of<Rtl>();
         const uint32_t starts = rtl.NPU(unit_start), done = rtl.NPU(unit_done);
         const uint32_t writes = rtl.NPU(write_valid) & rtl.NPU(write_ready);
+        const auto context_of = [&](uint32_t unit) { return uint32_t(rtl.NPU(unit_context_q) >> (unit * 3) & 7); };
         for (uint32_t unit = 0; unit < kUnits; ++unit) {
             if (starts >> unit & 1) {
                 words_[unit] = {};
                 words_[unit].began = cycle;
             }
             if (writes >> unit & 1) {
-                // Of its gang's lines.
+                // Of its context's lines.
                 const uint64_t line = rtl.NPU(write_line) >> (unit * kChipBits) & ((1u << kChipBits) - 1);
-                words_[unit].chip.push_back(line_of(line, ~uint64_t{0}, rtl.NPU(write_data), unit * kLineWords));
+                const uint32_t context = unit == kGemv ? uint32_t(rtl.NPU(gemv_write_context)) : context_of(unit);
+                words_[unit].of[context].chip.push_back(line_of(line, ~uint64_t{0}, rtl.NPU(write_data), unit * kLineWords));
             }
         }
         // A line of MEMCPY waits in a register for the port, which is empty for a cycle between two.
         const bool store = rtl.NPU(write_q), waits = std::exchange(store_, store);
         if (store && !waits) {
-            words_[kMem].stores.push_back(line_of(rtl.NPU(write_line_q), rtl.NPU(write_strobe_q), rtl.NPU(write_data_q), 0));
+            words_[kMem].of[context_of(kMem)].stores.push_back(line_of(rtl.NPU(write_line_q), rtl.NPU(write_strobe_q), rtl.NPU(write_data_q), 0));
         }
-        if (rtl.NPU(u_gemv__DOT__logit_valid_q) && rtl.NPU(logit_ready)) {
-            words_[kGemv].logits.push_back(rtl.NPU(u_gemv__DOT__logit_q));
+        const uint32_t logits = rtl.NPU(u_gemv__DOT__logit_valid_q) & rtl.NPU(logit_ready);
+        for (uint32_t context = 0; logits != 0 && context < contexts; ++context) {
+            if (logits >> context & 1) words_[kGemv].of[context].logits.push_back(word_of(rtl.NPU(u_gemv__DOT__logit_q), context));
         }
         for (uint32_t unit = 0; unit < kUnits; ++unit) {
             if (!(done >> unit & 1)) continue;
             std::array<uint32_t, kPlaceWords> registers;
-            constexpr uint32_t bits = gangs_of<Rtl>() > 2 ? 2 : 1;
+            constexpr uint32_t bits = gangs > 2 ? 2 : 1;
             const uint32_t gang = rtl.NPU(unit_gang_q) >> (unit * bits) & ((1u << bits) - 1);
+            const uint32_t mask = unit == kGemv ? uint32_t(rtl.NPU(gemv_mask_q)) : 1u << context_of(unit);
             put(registers, 0, place_of(rtl, gang, unit), kPlaceWords);
-            NpuEvent told = event(NpuEventKind::WordDone, gang, cycle, registers);
-            told.end = rtl.NPU(unit_end) >> (unit * kEndBits) & ((1u << kEndBits) - 1);
-            told.began = words_[unit].began;
-            told.chip = std::move(words_[unit].chip);
-            told.stores = std::move(words_[unit].stores);
-            told.logits = std::move(words_[unit].logits);
+            for (uint32_t context = 0; context < contexts; ++context) {
+                if (!(mask >> context & 1)) continue;
+                NpuEvent told = event(NpuEventKind::WordDone, gang, gang * contexts + context, cycle, registers);
+                Writes& writes_of = words_[unit].of[context];
+                told.end = rtl.NPU(unit_end) >> (unit * kEndBits) & ((1u << kEndBits) - 1);
+                told.began = words_[unit].began;
+                told.chip = std::move(writes_of.chip);
+                told.stores = std::move(writes_of.stores);
+                told.logits = std::move(writes_of.logits);
+                tell(told);
+            }
             words_[unit] = {};
-            tell(told);
         }
     }
 #undef NPU
@@ -140,6 +164,16 @@ private:
     template <class Registers, class Wide>
     static void put(Registers& registers, uint32_t at, const Wide& wide, uint32_t words) {
         for (uint32_t word = 0; word < words; ++word) registers[at + word] = wide[word];
+    }
+
+    // 32 bits of a packed array, which has a type of its own from 65 bits on.
+    template <class Packed>
+    static uint32_t word_of(const Packed& packed, uint32_t at) {
+        if constexpr (std::is_integral_v<Packed>) {
+            return uint32_t(uint64_t{packed} >> (32 * at));
+        } else {
+            return packed[at];
+        }
     }
 
     template <class Wide>
@@ -150,10 +184,11 @@ private:
     }
 
     template <class Registers>
-    static NpuEvent event(NpuEventKind kind, uint32_t gang, uint64_t cycle, const Registers& registers) {
+    static NpuEvent event(NpuEventKind kind, uint32_t gang, uint32_t context, uint64_t cycle, const Registers& registers) {
         NpuEvent told{};
         told.kind = kind;
         told.gang = gang;
+        told.context = context;
         told.cycle = cycle;
         std::copy(registers.begin(), registers.end(), std::back_inserter(told.registers));
         return told;

@@ -3,8 +3,11 @@
 //
 // Of a descriptor it keeps, by worker and place, what the sequence in memory does not say; when one begins, its HwSequence is read, and held by
 // worker. Then the workers that want a step take turns; what a step needs is read for it: the token, the block table (by the NPU), the program. A
-// turn ends when a gang of the NPU has the step, and another one begins with what comes of it, so as many steps run as there are gangs. The NPU
-// keeps nothing between steps.
+// turn ends when a gang of the NPU has the step, and another one begins with what comes of it. The NPU keeps nothing between steps.
+//
+// A gang takes steps of DECODEs of one version and one owner, or of one PREFILL, whose positions follow each other: each writes its keys and values
+// ahead of all that read them (N3). DECODEs are shared out evenly among the gangs. A gang that is open waits for those of whom a step is to be
+// expected: an answer of theirs is there or was taken a moment ago; and for nobody for long.
 module engine_npu
   import desc_pkg::*;
   import core_pkg::*;
@@ -13,10 +16,11 @@ module engine_npu
   import npu_unit_pkg::*;
   import npu_control_pkg::*;
 #(
-  parameter int Queues  = 1,
-  parameter int Workers = 4,
-  parameter int Gangs   = 4,              // of the NPU, 1 to 4
-  parameter int Lines   = 1024            // of on-chip memory of each
+  parameter int Queues   = 1,
+  parameter int Workers  = 4,
+  parameter int Gangs    = 2,             // of the NPU, 1 to 4
+  parameter int Contexts = 8,             // of a gang, 1 to 8
+  parameter int Lines    = 1024           // of on-chip memory of each context
 ) (
   /* verilator lint_off UNUSEDSIGNAL */  // numbers of queue pairs have 4 bits, whatever was built
   input  logic                    clk_i,
@@ -212,12 +216,16 @@ module engine_npu
   logic [1:0]            phase_q;
   logic                  copies_q;                  // the descriptor's first position is that of a copy
   logic                  failed_q, memory_q, over_q, read_bad_q, write_bad_q;
+  logic                  awaits_q;                  // more steps of the worker are to come back
+  logic [3:0]            out_q;                     // steps that the NPU had of it, this one included
   logic [31:0]           asked_lines_q, copied_q;   // lines of the copy: asked for, taken
   logic [5:0]            unanswered_q;              // writes of the copy
 
   localparam int GangBits = (Gangs == 1) ? 1 : $clog2(Gangs);
-  logic [WorkerBits-1:0] gang_worker [0:(1 << GangBits)-1];   // whose step a gang has
-  logic [Workers-1:0]    runs_q;                    // the NPU has its step
+  logic [WorkerBits-1:0] seat_worker [0:(8 << GangBits)-1];   // whose step a context of a gang has
+  logic [Workers-1:0]    runs_q;                    // the NPU has its step, or steps
+  logic [3:0]            out_mem [0:(1 << WorkerBits)-1];     // steps that the NPU has of it
+  logic [Workers-1:0]    bad_q, bad_memory_q;       // an earlier one of them failed
   logic                  returns_q;                 // the turn is that of a result
   /* verilator lint_off UNUSEDSIGNAL */  // whether there is a token is known
   npu_result_t           result_q;
@@ -231,10 +239,10 @@ module engine_npu
   logic                  picks, gives_back;
   logic [Workers-1:0]    waiting;
 
-  // Results first: they set gangs free.
-  assign waiting     = want_q & ~runs_q;
+  // Results first: they set gangs free. Who finds no gang that would take its step waits for one to be free.
+  assign waiting     = want_q & ~runs_q & ~blocked_q;
   assign gives_back  = state_q == Idle && result_valid;
-  assign picks       = state_q == Idle && !result_valid && waiting != '0 && npu_ready;
+  assign picks       = state_q == Idle && !result_valid && waiting != '0 && (npu_ready || open_steps != '0);
   assign next_worker = (Workers == 1) ? '0 : next[WorkerBits-1:0];
 
   round_robin #(.N(Workers)) u_turn (
@@ -246,6 +254,8 @@ module engine_npu
   /* verilator lint_off UNUSEDSIGNAL */  // as many bits as for four gangs
   logic [1:0]              step_gang, result_gang;
   /* verilator lint_on UNUSEDSIGNAL */
+  logic [2:0]              step_context, result_context;
+  logic [3:0]              open_steps;
   npu_step_t               step;
   npu_context_t            context_now;
   /* verilator lint_off UNUSEDSIGNAL */  // addresses are of lines, of words
@@ -283,18 +293,78 @@ module engine_npu
                         pair_q.owner};
   assign arena_lines  = (arena_size[63:MEMORY_BITS+6] != '0) ? '1 : arena_size[6 +: MEMORY_BITS];
   assign model_lines  = (image_q.length[63:MEMORY_BITS+6] != '0) ? '1 : image_q.length[6 +: MEMORY_BITS];
-  assign seats        = state_q == Step && npu_ready;
+  // ------------------------------------------------------------------ gangs
+  // Of whom a step is to be expected: Expects cycles behind the last answer that was taken. An open gang waits for Patience cycles at most.
+  localparam int Expects  = 15;
+  localparam int Patience = 255;
+  typedef struct packed {
+    logic                    silent;
+    logic [3:0]              owner;
+    logic [ADDRESS_BITS-1:0] model;
+    logic [MEMORY_BITS-1:0]  model_lines;
+    logic [MEMORY_BITS-1:0]  program_line;
+    logic [PC_BITS-1:0]      program_words;
+  } gang_key_t;
+  gang_key_t          key, open_key_q;            // what steps of one gang have in common
+  logic [Workers-1:0] blocked_q, recent_q;
+  logic [3:0]         recent_left_q;
+  logic [7:0]         patience_q;
+  logic [4:0]         active, share;              // DECODEs that there are, and of these a gang's share
+  logic               joins, opens, full, leaves, begins_gang, more;
 
-  npu_top #(.Gangs(Gangs), .Lines(Lines)) u_npu (
+  assign key = {task_q.silent, context_now.owner, context_now.model, context_now.model_lines, context_now.program_line, context_now.program_words};
+  always_comb begin
+    active = '0;
+    for (int w = 0; w < Workers; w++) active = active + 5'(want_q[w] || (mine_q[w] && (valid_q[w] || recent_q[w])));
+    share = 5'((int'(active) + Gangs - 1) / Gangs);
+    if (int'(share) > Contexts) share = 5'(Contexts);
+  end
+  assign joins       = open_steps != '0 && key == open_key_q && (int'(open_steps) < Contexts);
+  assign opens       = open_steps == '0 && npu_ready;
+  assign seats       = state_q == Step && (joins || opens);
+  // The open gang makes way for another program's, and a step without a gang for results.
+  assign leaves      = state_q == Step && !seats && !(open_steps != '0 && npu_ready);
+  // A PREFILL goes on with its next position, as far as the line of its prompt goes.
+  assign more        = task_q.silent && position_q + 32'd2 != task_q.seq_len && token_addr[5:2] != 4'd15 && (int'(step_context) + 1 < Contexts);
+  assign full        = task_q.silent ? !more : 5'(step_context) + 5'd1 >= share;
+  assign begins_gang = seats ? full
+                     : open_steps != '0 && (state_q == Step
+                        || (state_q == Idle && !result_valid && waiting == '0 && ((valid_q & mine_q) == '0 && recent_q == '0))
+                        || patience_q == 8'(Patience));
+
+  always_ff @(posedge clk_i) begin
+    if (!rst_ni) begin
+      recent_q  <= '0;
+      blocked_q <= '0;
+    end else begin
+      if ((token_take_i & mine_q) != '0) recent_left_q <= 4'(Expects);
+      else if (recent_q != '0) recent_left_q <= recent_left_q - 4'd1;
+      if ((token_take_i & mine_q) != '0 || recent_q != '0)
+        recent_q <= ((recent_left_q == '0 && (token_take_i & mine_q) == '0) ? '0 : recent_q | (token_take_i & mine_q)) & ~(begins | steps);
+      if (gives_back) blocked_q <= '0;
+      else if (leaves) blocked_q <= blocked_q | Workers'(16'd1 << worker_q);
+    end
+    if (seats) begin
+      patience_q <= '0;
+      if (opens) open_key_q <= key;
+    end else if (open_steps != '0) patience_q <= patience_q + 8'd1;
+  end
+
+  npu_top #(.Gangs(Gangs), .Contexts(Contexts), .Lines(Lines)) u_npu (
     .clk_i, .rst_ni,
-    .step_valid_i       (state_q == Step),
+    .step_valid_i       (seats),
+    .step_opens_i       (opens),
+    .step_begins_i      (begins_gang),
     .step_ready_o       (npu_ready),
     .step_gang_o        (step_gang),
+    .step_context_o     (step_context),
+    .open_steps_o       (open_steps),
     .step_i             (step),
     .context_i          (context_now),
     .result_valid_o     (result_valid),
     .result_ready_i     (gives_back),
     .result_gang_o      (result_gang),
+    .result_context_o   (result_context),
     .result_o           (result),
     .other_valid_i      (own_valid),
     .other_line_i       (own_line),
@@ -396,8 +466,8 @@ module engine_npu
   logic              answers, finishes, goes_on, sends;
   logic [Workers-1:0] answered;
   assign answers  = state_q == Answer;
-  // A PREFILL is answered once, behind its last position.
-  assign goes_on  = task_q.silent && !failed_q && !over_q && position_q + 32'd2 != task_q.seq_len;
+  // A PREFILL is answered once, behind its last position; a gang's steps of it come back one after the other, the earlier positions first.
+  assign goes_on  = awaits_q || (task_q.silent && !failed_q && !over_q && position_q + 32'd2 != task_q.seq_len);
   assign finishes = answers && !goes_on;
   assign answered = finishes ? Workers'(16'd1 << worker_q) : '0;
   assign sends    = copying && write_valid && write_ready;
@@ -416,7 +486,7 @@ module engine_npu
       mine_q  <= (mine_q & ~begin_i) | begins;
       want_q  <= (want_q & ~answered) | begins | steps;
       valid_q <= (valid_q & ~token_take_i) | answered;
-      if (answers) runs_q <= runs_q & ~Workers'(16'd1 << worker_q);
+      if (answers && !awaits_q) runs_q <= runs_q & ~Workers'(16'd1 << worker_q);
       if (seats)   runs_q <= runs_q | Workers'(16'd1 << worker_q);
     end
     if ((begins | answered) != '0) begin
@@ -430,11 +500,27 @@ module engine_npu
       fault_memory_q <= (fault_memory_q & ~answered) | (answered & {Workers{memory_q}});
       eos_q          <= (eos_q & ~answered) | (answered & {Workers{!failed_q && !task_q.silent
                          && (token_q == image_q.end_0 || token_q == image_q.end_1 || token_q == image_q.end_2 || token_q == image_q.end_3)}});
-      position_mem[worker_q] <= position_q + 32'd1;
+      if (!awaits_q) position_mem[worker_q] <= position_q + 32'd1;
       token_mem[worker_q]    <= token_q;
       logp_mem[worker_q]     <= logp_q;
-    end else if (seats) position_mem[worker_q] <= position_q;
-    if (seats) gang_worker[step_gang[GangBits-1:0]] <= worker_q;
+    end else if (seats || leaves) begin
+      position_mem[worker_q] <= position_q;
+      token_mem[worker_q]    <= token_q;
+    end
+    // What begins a descriptor is done.
+    if (leaves) fresh_q <= (fresh_q & ~Workers'(16'd1 << worker_q)) | begins;
+    if (seats) seat_worker[{step_gang[GangBits-1:0], step_context}] <= worker_q;
+    if (seats) out_mem[worker_q] <= (task_q.silent ? 4'(step_context) : 4'd0) + 4'd1;
+    else if (state_q == Look && returns_q && phase_q == 2'd2) out_mem[worker_q] <= out_q - 4'd1;
+    if (answers) begin
+      bad_q        <= awaits_q && failed_q ? bad_q | Workers'(16'd1 << worker_q) : !awaits_q ? bad_q & ~Workers'(16'd1 << worker_q) : bad_q;
+      bad_memory_q <= awaits_q && failed_q && memory_q ? bad_memory_q | Workers'(16'd1 << worker_q)
+                    : !awaits_q ? bad_memory_q & ~Workers'(16'd1 << worker_q) : bad_memory_q;
+    end
+    if (!rst_ni) begin
+      bad_q        <= '0;
+      bad_memory_q <= '0;
+    end
   end
 
   always_ff @(posedge clk_i) begin
@@ -448,13 +534,14 @@ module engine_npu
       if (reads_one && own_ready) asked_q <= 1'b1;
       case (state_q)
         Idle: begin
-          worker_q    <= gives_back ? gang_worker[result_gang[GangBits-1:0]] : next_worker;
+          worker_q    <= gives_back ? seat_worker[{result_gang[GangBits-1:0], result_context}] : next_worker;
           returns_q   <= gives_back;
           result_q    <= result;
           phase_q     <= '0;
           failed_q    <= 1'b0;
           memory_q    <= 1'b0;
           over_q      <= 1'b0;
+          awaits_q    <= 1'b0;
           copies_q    <= 1'b0;
           read_bad_q  <= 1'b0;
           write_bad_q <= 1'b0;
@@ -468,6 +555,7 @@ module engine_npu
             held_q     <= held_mem[worker_q];
             position_q <= position_mem[worker_q];
             token_q    <= token_mem[worker_q];
+            out_q      <= out_mem[worker_q];
           end
           if (phase_q == 2'd1) pair_q <= pair_mem[task_pair];
           if (phase_q == 2'd2) begin
@@ -477,8 +565,10 @@ module engine_npu
             if (returns_q) begin
               if (!task_q.silent) token_q <= result_q.token;
               logp_q      <= result_q.logp;
-              failed_q    <= result_q.log.fault != FAULT_NONE;
-              memory_q    <= result_q.log.fault != FAULT_NONE && !bad_sequence(result_q.log.fault);
+              awaits_q    <= out_q != 4'd1;
+              // Of several steps the first that failed says why.
+              failed_q    <= result_q.log.fault != FAULT_NONE || bad_q[worker_q];
+              memory_q    <= bad_q[worker_q] ? bad_memory_q[worker_q] : result_q.log.fault != FAULT_NONE && !bad_sequence(result_q.log.fault);
               read_bad_q  <= result_q.read_fault;
               write_bad_q <= result_q.write_fault;
             end
@@ -515,6 +605,7 @@ module engine_npu
           state_q    <= (!seq_sound || (task_q.silent && first == task_q.seq_len - 32'd1)) ? Answer : Token;
         end
         Token: if (asked_q && own_beat) begin
+          line_q   <= beat_data;
           token_q  <= beat_data[{token_addr[5:2], 5'd0} +: 32];
           asked_q  <= 1'b0;
           failed_q <= beat_fault;
@@ -560,7 +651,10 @@ module engine_npu
           end
           if (copied_q == asked_lines_q && (failed_q || left == '0) && unanswered_q == '0) state_q <= failed_q ? Answer : Step;
         end
-        Step: if (npu_ready) state_q <= Idle;
+        Step: if (seats && more) begin
+          position_q <= position_q + 32'd1;
+          token_q    <= line_q[{token_addr[5:2] + 4'd1, 5'd0} +: 32];
+        end else if (seats || leaves) state_q <= Idle;
         default: state_q <= Idle;
       endcase
     end

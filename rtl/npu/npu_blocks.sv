@@ -1,22 +1,26 @@
-// The block table of a context: entry → first line of its block, checked against the arena (docs/isa.md, BlockMissing and
+// The block tables of a gang's contexts: entry → first line of its block, checked against the arena (docs/isa.md, BlockMissing and
 // BlockOutOfRange).
 //
-// Two units ask, each with the stride of its word, and neither waits for more than one question of the other. The table's
-// entries have 32 bits, 16 a line; the line that was read last is kept until forget_i, which comes before a step whose table
-// may be another. A line that was answered with an error is not kept.
+// Two units ask, each with the stride of its word and for the context that it is at, and neither waits for more than one question of the
+// other. A table's entries have 32 bits, 16 a line; of each context the line that was read last is kept until forget_i, which comes before
+// steps whose tables may be others. A line that was answered with an error is not kept.
 module npu_blocks
   import npu_unit_pkg::*;
-(
+#(
+  parameter int Contexts = 1                          // 1 to 8
+) (
   input  logic                        clk_i,
   input  logic                        rst_ni,
-  // Of the context; stay while anybody asks.
   input  logic                        forget_i,
+  // Of the context that is served: stay while anybody asks.
+  output logic [2:0]                  context_o,
   input  logic [MEMORY_BITS-1:0]      table_i,        // the table's first line
   input  logic [11:0]                 entries_i,      // at most 2,048
   input  logic [MEMORY_BITS-1:0]      arena_lines_i,
 
-  // From npu_mem [0] and npu_attend [1]: ask, entry and stride stay until the answer.
+  // From npu_mem [0] and npu_attend [1]: ask, context, entry and stride stay until the answer.
   input  logic [1:0]                  ask_i,
+  input  logic [1:0][2:0]             context_i,
   input  logic [1:0][10:0]            entry_i,
   input  logic [1:0][31:0]            stride_i,       // lines from a block to the next: as many must be in the arena
   output logic [1:0]                  answer_o,
@@ -40,12 +44,15 @@ module npu_blocks
   localparam logic [2:0] Check  = 3'd4;   // … and does its block end in the arena
   localparam logic [2:0] Answer = 3'd5;
 
+  localparam int ContextBits = (Contexts == 1) ? 1 : $clog2(Contexts);
+
   logic [2:0]             state_q;
   logic                   busy_q;         // the state is not Idle
   logic                   who_q;          // whom it serves, or did last
-  logic                   kept_q;         // the line kept_line_q of the table is in kept_data_q
-  logic [6:0]             kept_line_q;
-  logic [LINE_BITS-1:0]   kept_data_q;
+  logic [ContextBits-1:0] context_q;      // whose table
+  logic [(1 << ContextBits)-1:0] kept_q;  // the line kept_line_q of the table is in kept_data_q
+  logic [6:0]             kept_line_q [0:(1 << ContextBits)-1];
+  logic [LINE_BITS-1:0]   kept_data_q [0:(1 << ContextBits)-1];
   logic                   fetch_q, waits_q;
   logic [10:0]            entry_q;
   logic [31:0]            stride_q, number_q;
@@ -54,6 +61,7 @@ module npu_blocks
   logic [3:0]             end_q;
 
   assign answer_o      = answer_q;
+  assign context_o     = 3'(context_q);
   assign line_o        = start_q[MEMORY_BITS-1:0];
   assign end_o         = end_q;
   assign fetch_valid_o = fetch_q;
@@ -61,7 +69,11 @@ module npu_blocks
   assign fetch_lines_o = 16'd1;
   assign beat_ready_o  = waits_q;
 
-  logic next;
+  logic       next;
+  /* verilator lint_off UNUSEDSIGNAL */   // 3 bits, whatever was built
+  logic [2:0] next_context;
+  /* verilator lint_on UNUSEDSIGNAL */
+  assign next_context = context_i[next];
   assign next = (busy_q || ask_i == 2'b00) ? 1'b0 : who_q ^ ask_i[!who_q];
 
   // A product of 64 bits and a sum: nothing wraps.
@@ -74,22 +86,23 @@ module npu_blocks
         Idle: begin
           // Who was not served last goes first.
           who_q    <= next;
-          entry_q  <= entry_i[next];
-          stride_q <= stride_i[next];
-          end_q    <= UNIT_FINE;
-          busy_q   <= 1'b1;
-          state_q  <= Look;
+          context_q <= next_context[ContextBits-1:0];
+          entry_q   <= entry_i[next];
+          stride_q  <= stride_i[next];
+          end_q     <= UNIT_FINE;
+          busy_q    <= 1'b1;
+          state_q   <= Look;
         end
         Look: begin
-          number_q <= kept_data_q[{entry_q[3:0], 5'd0} +: 32];
+          number_q <= kept_data_q[context_q][{entry_q[3:0], 5'd0} +: 32];
           if ({1'b0, entry_q} >= entries_i) begin
             end_q           <= UNIT_MISSING;
             answer_q[who_q] <= 1'b1;
             state_q         <= Answer;
-          end else if (kept_q && kept_line_q == entry_q[10:4]) begin
+          end else if (kept_q[context_q] && kept_line_q[context_q] == entry_q[10:4]) begin
             state_q <= Times;
           end else begin
-            kept_q  <= 1'b0;
+            kept_q[context_q] <= 1'b0;
             fetch_q <= 1'b1;
             waits_q <= 1'b1;
             state_q <= Fetch;
@@ -99,9 +112,9 @@ module npu_blocks
           if (fetch_ready_i) fetch_q <= 1'b0;
           if (beat_valid_i) begin
             waits_q     <= 1'b0;
-            kept_line_q <= entry_q[10:4];
-            kept_data_q <= beat_data_i;
-            kept_q      <= !beat_fault_i;
+            kept_line_q[context_q] <= entry_q[10:4];
+            kept_data_q[context_q] <= beat_data_i;
+            kept_q[context_q]      <= !beat_fault_i;
             number_q    <= beat_data_i[{entry_q[3:0], 5'd0} +: 32];
             if (beat_fault_i) begin
               end_q           <= UNIT_MEMORY;
@@ -128,12 +141,12 @@ module npu_blocks
         end
       endcase
     end
-    if (forget_i) kept_q <= 1'b0;
+    if (forget_i) kept_q <= '0;
     if (!rst_ni) begin
       state_q  <= Idle;
       busy_q   <= 1'b0;
       who_q    <= 1'b0;
-      kept_q   <= 1'b0;
+      kept_q   <= '0;
       fetch_q  <= 1'b0;
       waits_q  <= 1'b0;
       answer_q <= 2'b00;

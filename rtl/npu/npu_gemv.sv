@@ -1,8 +1,8 @@
-// GEMV and HEAD: a matrix of model memory times the activation at op.a, 64 products a beat. Of OP_MULTIPLY the rows go to op.dst, 16 a
-// line; of OP_HEAD they are logits, and go to the sampler.
+// GEMV and HEAD: a matrix of model memory times the activations at op.a of up to Contexts contexts, 64 products a beat for each. Of OP_MULTIPLY
+// the rows go to op.dst, 16 a line; of OP_HEAD they are logits, and go to the samplers.
 //
-//   activation  head, then in turn a line of shifts and the 32 lines of mantissas that it is for; each line of mantissas is kept with
-//               its two shifts
+//   activation  of one context after the other: head, then in turn a line of shifts and the 32 lines of mantissas that it is for; each line of
+//               mantissas is kept with its two shifts
 //   memory      a line of 32 rows' scales, then these rows in one burst, and so on: asked for ahead, as far as memory takes it, so a beat
 //               can be taken in every cycle. Rows that do not fill a line of scales are asked for one by one, which spares a multiplier
 //   beat        weights beside mantissas → sums of four products → sums of two blocks → both shifted and added → the row's sum
@@ -10,13 +10,15 @@
 //
 // Behind the last row of OP_MULTIPLY zeros fill up 32.
 //
-// The factor of a row, its scale times that of the activation, is worked out beside the beats. Whatever may have to wait, for a line of dst,
-// the write port or the sampler, is the last step, and with it the whole pipeline stands still.
+// Weights, scales and where a row stands are the same for all contexts, which go in step; what is a context's own is its numbers. The factor of a
+// row, its scale times that of the activation, is worked out beside the beats. Whatever may have to wait, for a line of dst,
+// the write port or a sampler, is the last step, and with it the whole pipeline stands still.
 module npu_gemv
   import npu_pkg::*;
   import npu_unit_pkg::*;
 #(
-  parameter int Lines = 1024                  // of 64 mantissas: as many as an activation may have, 2 to 1,024
+  parameter int Lines    = 1024,              // of 64 mantissas: as many as an activation may have, 2 to 1,024
+  parameter int Contexts = 1                  // that share a pass over the weights, 1 to 8
 ) (
   input  logic                   clk_i,
   input  logic                   rst_ni,
@@ -25,17 +27,20 @@ module npu_gemv
   /* verilator lint_off UNUSEDSIGNAL */       // what other kinds of words need
   input  npu_op_t                op_i,
   /* verilator lint_on UNUSEDSIGNAL */
+  input  logic [Contexts-1:0]    mask_i,      // beside start_i: whose word it is, one at least
   output logic                   idle_o,
   output logic                   done_o,
   output npu_end_t               end_o,
 
-  // On-chip memory.
+  // On-chip memory, lines of a context.
   output logic                   read_valid_o,
+  output logic [2:0]             read_context_o,
   output logic [CHIP_BITS-1:0]   read_line_o,
   input  logic                   read_ready_i,
   input  logic                   read_answer_i,
   input  logic [511:0]           read_data_i,
   output logic                   write_valid_o,
+  output logic [2:0]             write_context_o,
   output logic [CHIP_BITS-1:0]   write_line_o,
   output logic [511:0]           write_data_o,
   input  logic                   write_ready_i,
@@ -50,20 +55,24 @@ module npu_gemv
   input  logic                   beat_fault_i,
   output logic                   beat_ready_o,
 
-  // The sampler.
-  output logic                   sampler_begin_o,   // forgets all logits
+  // The samplers, one for each context.
+  output logic                   sampler_begin_o,   // those of mask_i's contexts forget all logits
   input  logic                   sampler_begun_i,   // a head may continue
-  input  logic                   sampler_idle_i,    // nothing that it was given is left to be done
-  output logic                   logit_valid_o,
-  output logic [31:0]            logit_o,
+  input  logic                   sampler_idle_i,    // nothing that they were given is left to be done
+  output logic [Contexts-1:0]    logit_valid_o,
+  output logic [Contexts-1:0][31:0] logit_o,
   output logic                   logit_last_o,      // a token is wanted behind this one
-  input  logic                   logit_ready_i
+  input  logic [Contexts-1:0]    logit_ready_i
 );
   if (Lines < 2 || Lines > 1024) begin : gen_bad_lines
     localparam bit LinesMustBe2To1024 = {-1{1'b1}};   // ends the elaboration
   end
+  if (Contexts < 1 || Contexts > 8) begin : gen_bad_contexts
+    localparam bit ContextsMustBe1To8 = {-1{1'b1}};
+  end
 
-  localparam int ColumnBits = $clog2(Lines);
+  localparam int ColumnBits  = $clog2(Lines);
+  localparam int ContextBits = (Contexts == 1) ? 1 : $clog2(Contexts);
 
   // Lower four bits of each byte: shifts count no more.
   function automatic logic [255:0] nibbles(input logic [511:0] bytes);
@@ -149,9 +158,22 @@ module npu_gemv
     thirty = minus ? -{17'd0, product[18:4]} : {17'd0, product[18:4]};
   endfunction
 
+  // The lowest of a mask.
+  function automatic logic [2:0] lowest(input logic [Contexts-1:0] mask);
+    lowest = '0;
+    for (int k = Contexts - 1; k >= 0; k--) if (mask[k]) lowest = 3'(k);
+  endfunction
+
+  // Those of a mask behind one.
+  function automatic logic [Contexts-1:0] behind(input logic [Contexts-1:0] mask, input logic [2:0] context_now);
+    behind = mask;
+    for (int k = 0; k < Contexts; k++) if (k <= int'(context_now)) behind[k] = 1'b0;
+  endfunction
+
   // ---------------------------------------------------------------- the word
   logic        busy_q, done_q;
   npu_end_t    end_q;
+  logic [Contexts-1:0] mask_q;
   logic        head_q, last_q, cap_q, accumulate_q, scaled_q, half_q;
   logic [10:0] row_lines_q;                   // lines of a row: 1 to 1,024
   logic [9:0]  last_column_q;                 // and one less
@@ -174,22 +196,21 @@ module npu_gemv
 
   logic                 read_valid_q;
   logic [1:0]           read_what_q, came_what_q;
+  logic [2:0]           read_context_q, came_context_q;     // whose line
+  logic [Contexts-1:0]  read_left, came_left;               // whose come behind it
   logic [CHIP_BITS-1:0] read_line_q, shifts_line_q, mantissas_line_q, before_line_q;
   logic [10:0]          ask_column_q;         // lines of mantissas that were asked for
   logic [9:0]           came_column_q;
-  logic                 filled_q;             // all of the activation is here
+  logic                 filled_q;             // all activations are here
   logic [11:0]          before_left_q;        // lines of dst that are still to be asked for
-  logic                 before_open_q;        // one is on its way, or here,
-  logic                 before_here_q;        // and it is here
-  logic [511:0]         before_q;
+  logic                 before_open_q;        // one of each context is on its way, or here,
+  logic                 before_here_q;        // and they are here
 
-  logic [15:0]          scale_q;              // of the activation
-  logic signed [15:0]   exponent_q;
-  logic [255:0]         shifts_q;
-  logic [519:0]         activation [0:Lines-1];   // two shifts, 64 mantissas
-
-  assign read_valid_o = read_valid_q;
-  assign read_line_o  = read_line_q;
+  assign read_valid_o   = read_valid_q;
+  assign read_context_o = read_context_q;
+  assign read_line_o    = read_line_q;
+  assign read_left      = behind(mask_q, read_context_q);
+  assign came_left      = behind(mask_q, came_context_q);
 
   // ---------------------------------------------------------------- model memory
   logic                   fetch_valid_q, fetch_scales_q, fetch_single_q;
@@ -209,88 +230,188 @@ module npu_gemv
   // ---------------------------------------------------------------- the pipeline
   logic               taken_q, parts_valid_q, blocks_valid_q, joined_valid_q;       // of a beat
   logic               taken_last_q, parts_last_q, blocks_last_q, joined_last_q;     // a row's last
-  logic [511:0]       weights_q, parts_q;
-  logic [519:0]       mantissas_q;
+  logic [511:0]       weights_q;
   logic [15:0]        row_scale_q;
-  logic [7:0]         shifts1_q, shifts2_q;
-  logic signed [20:0] low_q, high_q;
-  logic [31:0]        joined_q, sum_q;
-  logic [23:0]        factor1_q, factor2_q, factor3_q, factor4_q;
   logic               row_valid_q, product_valid_q, shifted_valid_q, value_valid_q; // of a row
-  logic signed [31:0] row_sum_q;
-  logic signed [55:0] product_q;
-  logic [63:0]        shifted_q;
-  logic               over_q, below_q;        // beyond 32 bits, and on which side
-  logic [31:0]        value_q;
-
-  // By how much products are shifted: right, or left by 31 - amount.
-  logic signed [17:0] shift;
-  logic               left_q, far_q, none_q;  // far: so far left that nothing but 0 stays; none: so far right that nothing does
-  logic [5:0]         amount_q;
-
-  assign shift = -(18'sd18 + {{10{op_i.exponent[7]}}, op_i.exponent} + {{2{exponent_q[15]}}, exponent_q});
 
   // ---------------------------------------------------------------- the last step
-  logic                 soft_goes, soft_free, pads, places, puts, fills, loads, stands, takes;
+  logic                 soft_goes, soft_free, pads, places, puts, fills, loads, stands, takes, weighs;
   logic                 line_here_q;          // what is added to is here
   logic [3:0]           slot_q;
-  logic [511:0]         line_q, full_q;       // the next value's place is lowest, and moves up as they come
-  logic                 write_valid_q;
+  logic [511:0]         full_q [0:(1 << ContextBits)-1];
+  logic [Contexts-1:0]  write_left_q, logit_valid_q;        // contexts whose line is to be written; whose logit is to be taken
+  logic [2:0]           write_context;
   logic [CHIP_BITS-1:0] write_line_q;
-  logic                 logit_valid_q, logit_last_q, begin_q;
-  logic [31:0]          logit_q, placed;
+  logic                 logit_last_q, begin_q;
+  logic [Contexts-1:0][31:0] logit_q;
   logic [4:0]           pads_q;               // zeros behind the last row
   logic [3:0]           soft_q;               // a logit is at this stage of softcap
-  logic                 soft_minus_q, soft_last_q;
-  logic [48:0]          soft_product_q;
-  logic [15:0]          soft_at_q;
-  logic [14:0]          soft_low_q, soft_rise_q, tanh_q;
-  logic [7:0]           soft_part_q;
+  logic                 soft_last_q;
 
-  assign write_valid_o   = write_valid_q;
+  assign write_valid_o   = write_left_q != '0;
+  assign write_context   = lowest(write_left_q);
+  assign write_context_o = write_context;
   assign write_line_o    = write_line_q;
-  assign write_data_o    = full_q;
+  // Icarus 11 misses changes of an array's word in a continuous assignment that chooses it.
+  always_comb write_data_o = full_q[write_context[ContextBits-1:0]];
   assign logit_valid_o   = logit_valid_q;
   assign logit_o         = logit_q;
   assign logit_last_o    = logit_last_q;
   assign sampler_begin_o = begin_q;
 
-  assign stands       = value_valid_q && (cap_q ? !soft_free : head_q ? logit_valid_q : !line_here_q || (write_valid_q && slot_q == 4'd15));
-  assign soft_goes    = !(soft_q[3] && logit_valid_q && !logit_ready_i);
+  assign stands       = value_valid_q && (cap_q ? !soft_free : head_q ? logit_valid_q != '0 : !line_here_q || (write_left_q != '0 && slot_q == 4'd15));
+  assign soft_goes    = !(soft_q[3] && (logit_valid_q & ~logit_ready_i) != '0);
   assign soft_free    = soft_q[2:0] == '0 && soft_goes;
-  assign pads         = busy_q && !head_q && rows_left_q != '0 && rows_left_q <= {16'd0, pads_q} && !(write_valid_q && slot_q == 4'd15);
+  assign pads         = busy_q && !head_q && rows_left_q != '0 && rows_left_q <= {16'd0, pads_q} && !(write_left_q != '0 && slot_q == 4'd15);
   assign places       = (value_valid_q && !stands) || pads;
-  assign placed       = pads ? '0 : accumulate_q ? residual(line_q[31:0], value_q) : value_q;
   assign puts         = places && !head_q;
   assign fills        = puts && slot_q == 4'd15;
   assign loads        = before_here_q && (fills || !line_here_q);
   assign beat_ready_o = filled_q && !stands;
   assign takes        = beat_valid_i && beat_ready_o;
+  assign weighs       = takes && !wants_scales_q;
 
-  // Each wide register that is not of the pipeline has a process of its own: in one that goes on reading it a simulation copies it in
-  // every cycle.
-  always_ff @(posedge clk_i) begin
-    if (fills) full_q <= {placed, line_q[511:32]};
+  // ---------------------------------------------------------------- a context's numbers
+  for (genvar c = 0; c < Contexts; c++) begin : gen_context
+    logic [511:0]       before_q, line_q;     // of line_q the next value's place is lowest, and moves up as they come
+    logic [15:0]        scale_q;              // of the activation
+    logic signed [15:0] exponent_q;
+    logic [255:0]       shifts_q;
+    logic [519:0]       activation [0:Lines-1];   // two shifts, 64 mantissas
+    logic [519:0]       mantissas_q;
+    logic [511:0]       parts_q;
+    logic [7:0]         shifts1_q, shifts2_q;
+    logic signed [20:0] low_q, high_q;
+    logic [31:0]        joined_q, sum_q;
+    logic [23:0]        factor1_q, factor2_q, factor3_q, factor4_q;
+    logic signed [31:0] row_sum_q;
+    logic signed [55:0] product_q;
+    logic [63:0]        shifted_q;
+    logic               over_q, below_q;      // beyond 32 bits, and on which side
+    logic [31:0]        value_q, placed;
+    logic               soft_minus_q;
+    logic [48:0]        soft_product_q;
+    logic [15:0]        soft_at_q;
+    logic [14:0]        soft_low_q, soft_rise_q, tanh_q;
+    logic [7:0]         soft_part_q;
+
+    // By how much products are shifted: right, or left by 31 - amount.
+    logic signed [17:0] shift;
+    logic               left_q, far_q, none_q;  // far: so far left that nothing but 0 stays; none: so far right that nothing does
+    logic [5:0]         amount_q;
+    logic               answers;                // what was read is its
+
+    assign shift   = -(18'sd18 + {{10{op_i.exponent[7]}}, op_i.exponent} + {{2{exponent_q[15]}}, exponent_q});
+    assign placed  = pads ? '0 : accumulate_q ? residual(line_q[31:0], value_q) : value_q;
+    assign answers = read_answer_i && came_context_q == 3'(c);
+
+    // Each wide register that is not of the pipeline has a process of its own: in one that goes on reading it a simulation copies it in
+    // every cycle.
+    always_ff @(posedge clk_i) begin
+      if (fills && mask_q[c]) full_q[c] <= {placed, line_q[511:32]};
+    end
+
+    always_ff @(posedge clk_i) begin
+      if (loads) line_q <= before_q;
+      else if (puts && mask_q[c]) line_q <= {placed, line_q[511:32]};
+    end
+
+    always_ff @(posedge clk_i) begin
+      if (answers) shifts_q <= (came_what_q == Shifts) ? nibbles(read_data_i) : {8'd0, shifts_q[255:8]};
+    end
+
+    // What reads a register stands before what writes it, for the same reason.
+    always_ff @(posedge clk_i) begin
+      if (busy_q && mask_q[c]) begin
+        if (answers) begin
+          if (came_what_q == Before) before_q <= read_data_i;
+          if (came_what_q == Head) {exponent_q, scale_q} <= read_data_i[31:0];
+          if (came_what_q == Mantissas) begin
+            activation[came_column_q[ColumnBits-1:0]] <=
+              {shifts_q[7:0], (half_q && came_column_q == last_column_q) ? 256'd0 : read_data_i[511:256], read_data_i[255:0]};
+            if (came_column_q == last_column_q) begin
+              left_q   <= scaled_q && shift < 0;
+              far_q    <= scaled_q && shift < -18'sd31;
+              none_q   <= scaled_q && shift > 18'sd63;
+              amount_q <= !scaled_q ? '0 : (shift < 0) ? 6'd31 + shift[5:0] : shift[5:0];
+            end
+          end
+        end
+
+        // ---------------------------------------------------------- softcap
+        if (soft_q[3] && soft_goes) logit_q[c] <= thirty(tanh_q, soft_minus_q);
+        if (soft_q[2]) tanh_q <= between(soft_low_q, soft_rise_q, soft_part_q);
+        if (soft_q[1]) begin
+          soft_low_q  <= TANH[15 * 32'(soft_at_q[15:8]) +: 15];
+          soft_rise_q <= TANH[15 * 32'(soft_at_q[15:8]) + 15 +: 15] - TANH[15 * 32'(soft_at_q[15:8]) +: 15];
+          soft_part_q <= soft_at_q[7:0];
+        end
+        if (soft_q[0]) soft_at_q <= thirtieth(soft_product_q);
+        if (places && cap_q) begin
+          soft_product_q <= {17'd0, magnitude(value_q)} * 49'(THIRTIETH);
+          soft_minus_q   <= value_q[31];
+        end
+        if (places && head_q && !cap_q) logit_q[c] <= value_q;
+
+        // ---------------------------------------------------------- rows and beats, the later ones first
+        if (!stands) begin
+          if (shifted_valid_q) value_q <= over_q ? {below_q, {31{!below_q}}} : clamped(shifted_q);
+
+          if (product_valid_q) begin
+            shifted_q <= none_q ? 64'd0 :
+                         rounded(left_q ? {product_q[31], product_q[31:0], 31'd0} : {{8{product_q[55]}}, product_q}, amount_q);
+            over_q    <= far_q ? product_q != '0 : left_q && product_q[55:31] != '0 && product_q[55:31] != '1;
+            below_q   <= product_q[55];
+          end
+
+          if (row_valid_q) product_q <= row_sum_q * $signed({1'b0, factor4_q});
+
+          if (joined_valid_q) begin
+            row_sum_q <= sum_q + joined_q;
+            factor4_q <= factor3_q;
+            sum_q     <= joined_last_q ? '0 : sum_q + joined_q;
+          end
+
+          if (blocks_valid_q) begin
+            joined_q  <= joined(low_q, high_q, shifts2_q);
+            factor3_q <= factor2_q;
+          end
+
+          if (parts_valid_q) begin
+            low_q     <= block(parts_q[255:0]);
+            high_q    <= block(parts_q[511:256]);
+            shifts2_q <= shifts1_q;
+            factor2_q <= factor1_q;
+          end
+
+          if (taken_q) begin
+            for (int g = 0; g < 16; g++)
+              parts_q[32*g +: 32] <= products(weights_q[32*g +: 32], mantissas_q[32*g +: 32]);
+            shifts1_q <= mantissas_q[519:512];
+            factor1_q <= scaled_q ? factor(row_scale_q, scale_q) : 24'd1;
+          end
+
+          if (weighs) mantissas_q <= activation[column_q[ColumnBits-1:0]];
+        end
+      end
+      if (start_i) sum_q <= '0;
+    end
   end
 
-  always_ff @(posedge clk_i) begin
-    if (loads) line_q <= before_q;
-    else if (puts) line_q <= {placed, line_q[511:32]};
-  end
-
+  // ---------------------------------------------------------------- what contexts have in common
   always_ff @(posedge clk_i) begin
     if (takes && wants_scales_q) scales_q <= beat_data_i;
   end
 
   always_ff @(posedge clk_i) begin
-    if (read_answer_i) shifts_q <= (came_what_q == Shifts) ? nibbles(read_data_i) : {8'd0, shifts_q[255:8]};
+    if (weighs) weights_q <= beat_data_i;
   end
 
-  // What reads a register stands before what writes it, for the same reason.
   always_ff @(posedge clk_i) begin
     if (busy_q) begin
       // ------------------------------------------------------------ the end
-      if (rows_left_q == '0 && (head_q ? soft_q == '0 && !logit_valid_q && sampler_idle_i : !write_valid_q || write_ready_i)) begin
+      if (rows_left_q == '0 && (head_q ? soft_q == '0 && logit_valid_q == '0 && sampler_idle_i
+                                       : write_left_q == '0 || (write_ready_i && behind(write_left_q, write_context) == '0))) begin
         busy_q   <= 1'b0;
         done_q   <= 1'b1;
         filled_q <= 1'b0;
@@ -298,12 +419,13 @@ module npu_gemv
 
       // ------------------------------------------------------------ reads of on-chip memory
       if (!read_valid_q && !before_open_q && before_left_q != '0) begin
-        // The activation was asked for: read_what_q is Before.
-        read_valid_q  <= 1'b1;
-        read_line_q   <= before_line_q;
-        before_line_q <= before_line_q + CHIP_BITS'(1);
-        before_left_q <= before_left_q - 12'd1;
-        before_open_q <= 1'b1;
+        // The activations were asked for: read_what_q is Before.
+        read_valid_q   <= 1'b1;
+        read_context_q <= lowest(mask_q);
+        read_line_q    <= before_line_q;
+        before_line_q  <= before_line_q + CHIP_BITS'(1);
+        before_left_q  <= before_left_q - 12'd1;
+        before_open_q  <= 1'b1;
       end
       if (loads) begin
         before_open_q <= 1'b0;
@@ -313,29 +435,29 @@ module npu_gemv
         line_here_q   <= 1'b0;
       end
       if (read_answer_i) begin
-        if (came_what_q == Before) begin
-          before_q      <= read_data_i;
-          before_here_q <= 1'b1;
-        end
-        if (came_what_q == Head) {exponent_q, scale_q} <= read_data_i[31:0];
+        if (came_what_q == Before && came_left == '0) before_here_q <= 1'b1;
         if (came_what_q == Mantissas) begin
-          activation[came_column_q[ColumnBits-1:0]] <=
-            {shifts_q[7:0], (half_q && came_column_q == last_column_q) ? 256'd0 : read_data_i[511:256], read_data_i[255:0]};
-          if (came_column_q == last_column_q) begin
-            filled_q <= 1'b1;
-            left_q   <= scaled_q && shift < 0;
-            far_q    <= scaled_q && shift < -18'sd31;
-            none_q   <= scaled_q && shift > 18'sd63;
-            amount_q <= !scaled_q ? '0 : (shift < 0) ? 6'd31 + shift[5:0] : shift[5:0];
-          end
-          came_column_q <= came_column_q + 10'd1;
+          if (came_column_q == last_column_q && came_left == '0) filled_q <= 1'b1;
+          came_column_q <= (came_column_q == last_column_q) ? '0 : came_column_q + 10'd1;
         end
       end
       if (read_valid_q && read_ready_i) begin
-        came_what_q <= read_what_q;
+        came_what_q    <= read_what_q;
+        came_context_q <= read_context_q;
         if (read_what_q == Before || (read_what_q == Mantissas && ask_column_q == row_lines_q)) begin
-          read_valid_q <= 1'b0;
-          read_what_q  <= Before;
+          // On with the next context's.
+          if (read_left != '0) read_context_q <= lowest(read_left);
+          else begin
+            read_valid_q <= 1'b0;
+            read_what_q  <= Before;
+          end
+          if (read_what_q != Before && read_left != '0) begin
+            read_what_q      <= Head;
+            read_line_q      <= op_i.a;
+            shifts_line_q    <= op_i.a + CHIP_BITS'(1);
+            mantissas_line_q <= op_i.a + CHIP_BITS'(2) + {10'd0, last_column_q[9:5]};
+            ask_column_q     <= '0;
+          end
         end else if (read_what_q == Head || (read_what_q == Mantissas && ask_column_q[4:0] == '0)) begin
           read_what_q   <= Shifts;
           read_line_q   <= shifts_line_q;
@@ -368,29 +490,18 @@ module npu_gemv
       end
 
       // ------------------------------------------------------------ a value's place
-      if (write_ready_i) write_valid_q <= 1'b0;
-      if (logit_ready_i) logit_valid_q <= 1'b0;
+      if (write_ready_i) write_left_q <= behind(write_left_q, write_context);
+      logit_valid_q <= logit_valid_q & ~logit_ready_i;
       if (soft_goes) soft_q <= {soft_q[2:0], places && cap_q};
       if (soft_q[3] && soft_goes) begin
-        logit_valid_q <= 1'b1;
-        logit_q       <= thirty(tanh_q, soft_minus_q);
+        logit_valid_q <= mask_q;
         logit_last_q  <= soft_last_q;
       end
-      if (soft_q[2]) tanh_q <= between(soft_low_q, soft_rise_q, soft_part_q);
-      if (soft_q[1]) begin
-        soft_low_q  <= TANH[15 * 32'(soft_at_q[15:8]) +: 15];
-        soft_rise_q <= TANH[15 * 32'(soft_at_q[15:8]) + 15 +: 15] - TANH[15 * 32'(soft_at_q[15:8]) +: 15];
-        soft_part_q <= soft_at_q[7:0];
-      end
-      if (soft_q[0]) soft_at_q <= thirtieth(soft_product_q);
       if (places) begin
         if (cap_q) begin
-          soft_product_q <= {17'd0, magnitude(value_q)} * 49'(THIRTIETH);
-          soft_minus_q   <= value_q[31];
-          soft_last_q    <= last_q && rows_left_q == 21'd1;
+          soft_last_q   <= last_q && rows_left_q == 21'd1;
         end else if (head_q) begin
-          logit_valid_q <= 1'b1;
-          logit_q       <= value_q;
+          logit_valid_q <= mask_q;
           logit_last_q  <= last_q && rows_left_q == 21'd1;
         end else begin
           slot_q <= slot_q + 4'd1;
@@ -398,67 +509,29 @@ module npu_gemv
         rows_left_q <= rows_left_q - 21'd1;
       end
       if (fills) begin
-        write_valid_q <= 1'b1;
-        write_line_q  <= write_line_q + CHIP_BITS'(1);
+        write_left_q <= mask_q;
+        write_line_q <= write_line_q + CHIP_BITS'(1);
       end
 
       // ------------------------------------------------------------ rows and beats, the later ones first
       if (!stands) begin
-        value_valid_q <= shifted_valid_q;
-        if (shifted_valid_q) value_q <= over_q ? {below_q, {31{!below_q}}} : clamped(shifted_q);
-
+        value_valid_q   <= shifted_valid_q;
         shifted_valid_q <= product_valid_q;
-        if (product_valid_q) begin
-          shifted_q <= none_q ? 64'd0 :
-                       rounded(left_q ? {product_q[31], product_q[31:0], 31'd0} : {{8{product_q[55]}}, product_q}, amount_q);
-          over_q    <= far_q ? product_q != '0 : left_q && product_q[55:31] != '0 && product_q[55:31] != '1;
-          below_q   <= product_q[55];
-        end
-
         product_valid_q <= row_valid_q;
-        if (row_valid_q) product_q <= row_sum_q * $signed({1'b0, factor4_q});
-
-        row_valid_q <= joined_valid_q && joined_last_q;
-        if (joined_valid_q) begin
-          row_sum_q <= sum_q + joined_q;
-          factor4_q <= factor3_q;
-          sum_q     <= joined_last_q ? '0 : sum_q + joined_q;
-        end
-
-        joined_valid_q <= blocks_valid_q;
-        if (blocks_valid_q) begin
-          joined_q      <= joined(low_q, high_q, shifts2_q);
-          joined_last_q <= blocks_last_q;
-          factor3_q     <= factor2_q;
-        end
-
-        blocks_valid_q <= parts_valid_q;
-        if (parts_valid_q) begin
-          low_q         <= block(parts_q[255:0]);
-          high_q        <= block(parts_q[511:256]);
-          shifts2_q     <= shifts1_q;
-          blocks_last_q <= parts_last_q;
-          factor2_q     <= factor1_q;
-        end
-
-        parts_valid_q <= taken_q;
-        if (taken_q) begin
-          for (int g = 0; g < 16; g++)
-            parts_q[32*g +: 32] <= products(weights_q[32*g +: 32], mantissas_q[32*g +: 32]);
-          shifts1_q    <= mantissas_q[519:512];
-          parts_last_q <= taken_last_q;
-          factor1_q    <= scaled_q ? factor(row_scale_q, scale_q) : 24'd1;
-        end
-
-        taken_q <= 1'b0;
+        row_valid_q     <= joined_valid_q && joined_last_q;
+        joined_valid_q  <= blocks_valid_q;
+        joined_last_q   <= blocks_last_q;
+        blocks_valid_q  <= parts_valid_q;
+        blocks_last_q   <= parts_last_q;
+        parts_valid_q   <= taken_q;
+        parts_last_q    <= taken_last_q;
+        taken_q         <= 1'b0;
         if (takes) begin
           if (beat_fault_i) end_q <= UNIT_MEMORY;
           if (wants_scales_q) begin
             wants_scales_q <= 1'b0;
           end else begin
             taken_q      <= 1'b1;
-            weights_q    <= beat_data_i;
-            mantissas_q  <= activation[column_q[ColumnBits-1:0]];
             taken_last_q <= column_q == last_column_q;
             if (column_q == last_column_q) begin
               row_scale_q    <= scales_q[{row_q, 4'd0} +: 16];
@@ -477,6 +550,7 @@ module npu_gemv
 
     if (start_i) begin
       busy_q           <= 1'b1;
+      mask_q           <= mask_i;
       end_q            <= refused ? UNIT_NO_FIRST : UNIT_FINE;
       begin_q          <= !multiplies && op_i.first;
       head_q           <= !multiplies;
@@ -489,6 +563,7 @@ module npu_gemv
       last_column_q    <= last_column;
       read_valid_q     <= !refused;
       read_what_q      <= Head;
+      read_context_q   <= lowest(mask_i);
       read_line_q      <= op_i.a;
       shifts_line_q    <= op_i.a + CHIP_BITS'(1);
       // A line of shifts is for 2,048 channels.
@@ -513,7 +588,6 @@ module npu_gemv
       wants_scales_q   <= 1'b1;
       row_q            <= '0;
       column_q         <= '0;
-      sum_q            <= '0;
       slot_q           <= '0;
       line_here_q      <= !(multiplies && op_i.accumulate);
       write_line_q     <= op_i.dst - CHIP_BITS'(1);
@@ -525,9 +599,9 @@ module npu_gemv
       begin_q         <= 1'b0;
       filled_q        <= 1'b0;
       read_valid_q    <= 1'b0;
-      write_valid_q   <= 1'b0;
+      write_left_q    <= '0;
       fetch_valid_q   <= 1'b0;
-      logit_valid_q   <= 1'b0;
+      logit_valid_q   <= '0;
       soft_q          <= '0;
       taken_q         <= 1'b0;
       parts_valid_q   <= 1'b0;
@@ -544,12 +618,13 @@ module npu_gemv
   always_ff @(posedge clk_i) begin
     if (rst_ni && start_i) begin
       if (!idle_o) $fatal(1, "N1 npu_gemv: started while it is busy");
+      if (mask_i == '0) $fatal(1, "N1 npu_gemv: started for no context");
       if (op_i.kind != OP_MULTIPLY && op_i.kind != OP_HEAD) $fatal(1, "N1 npu_gemv: started with kind %0d", op_i.kind);
       if (int'(last_column) >= Lines) $fatal(1, "N2 npu_gemv: %0d columns are more than it was built for", op_i.columns);
     end
     if (rst_ni && busy_q) begin
       if (beat_valid_i && beat_ready_o && rows_untaken_q == '0) $fatal(1, "N5 npu_gemv: a beat that was not asked for");
-      if (write_valid_q && {6'd0, write_line_q - op_i.dst} >= {4'd0, op_i.rows[20:5] + {15'd0, op_i.rows[4:0] != '0}, 1'b0})
+      if (write_left_q != '0 && {6'd0, write_line_q - op_i.dst} >= {4'd0, op_i.rows[20:5] + {15'd0, op_i.rows[4:0] != '0}, 1'b0})
         $fatal(1, "N2 npu_gemv: line %0d is none of its destination", write_line_q);
     end
   end

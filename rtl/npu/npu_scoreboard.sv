@@ -1,6 +1,8 @@
 // Issues the words of a gang to four units, in the order of the program; which gang's word a unit takes, the units' arbiter says. A word is held back while one on another unit, issued before it and not
 // done, meets it: RAW, WAR, WAW by lines of on-chip memory, KV by layer. Words behind a MEMCPY that is not asynchronous wait until it is done.
 //
+// A word is of all contexts of the gang; one for which a unit cannot finish it has no more words, and the others go on.
+//
 // There is no queue in front of a unit: a word waits for its unit where it is made ready. Queues of four would spare one cycle of a step
 // of SmolLM2's shape, of 2.2 million, by the interpreter's scoreboard. So at most four words are in flight, and the one that waits is
 // compared with one of them in a cycle, while they run.
@@ -8,10 +10,13 @@ module npu_scoreboard
   import npu_pkg::*;
   import npu_unit_pkg::*;
   import npu_control_pkg::*;
-(
+#(
+  parameter int Contexts = 1                  // of the gang, 1 to 8
+) (
   input  logic              clk_i,
   input  logic              rst_ni,
   input  logic              start_i,          // a step begins; nothing is in flight
+  input  logic [Contexts-1:0] contexts_i,     // that take part in it
 
   input  logic              issue_valid_i,
   input  npu_issue_t        issue_i,          // stays until it is taken
@@ -23,12 +28,14 @@ module npu_scoreboard
   output logic [UNITS-1:0]  start_o,
   output logic [UNITS-1:0][$bits(npu_op_t)-1:0] op_o,   // an npu_op_t: of the word that the unit has
   input  logic [UNITS-1:0]  idle_i,
-  input  logic [UNITS-1:0]  done_i,
-  input  logic [UNITS-1:0][3:0] end_i,        // an npu_end_t
+  input  logic [UNITS-1:0]  done_i,           // for all contexts
+  input  logic [UNITS-1:0][Contexts-1:0][3:0] end_i,   // an npu_end_t each
 
   output logic              quiet_o,          // no unit has a word
-  output logic              failed_o,         // one could not finish its word: none is issued any more
-  output npu_log_t          log_o             // which: of several, the first of the program
+  output logic [Contexts-1:0] alive_o,        // contexts whose words were all finished, in this very cycle as well
+  output logic              failed_o,         // no context is left: no word is issued any more
+  output logic [Contexts-1:0] stopped_o,      // contexts of which a unit could not finish a word …
+  output logic [Contexts-1:0][$bits(npu_log_t)-1:0] log_o   // … an npu_log_t: which. Of several, the first of the program
 );
   // What a word in flight reads and writes.
   typedef struct packed {
@@ -87,27 +94,52 @@ module npu_scoreboard
   logic                        known_q;        // it was compared with all
   // Units whose word is of an earlier place in the program than this one's.
   logic [UNITS-1:0]            older_q [0:UNITS-1];
-  logic [UNITS-1:0]            failed_q;       // that could not finish
-  npu_log_t                    log_q;
+  logic [Contexts-1:0]         stopped_q;
 
-  assign start_o  = start_q;
-  assign op_o     = op_q;
-  assign quiet_o  = busy_q == '0;
-  assign failed_o = failed_q != '0;
-  assign log_o    = log_q;
+  assign start_o   = start_q;
+  assign op_o      = op_q;
+  assign quiet_o   = busy_q == '0;
+  assign failed_o  = (contexts_i & ~stopped_q) == '0;
+  assign stopped_o = stopped_q;
 
-  logic [UNITS-1:0] fails;
-  for (genvar u = 0; u < UNITS; u++) begin : gen_fails
-    assign fails[u] = done_i[u] && end_i[u] != UNIT_FINE;
+  for (genvar c = 0; c < Contexts; c++) begin : gen_context
+    logic [UNITS-1:0] fails, failed_q;         // units that could not finish its word
+    logic [UNITS-1:0][3:0] ends;
+    npu_log_t         log_q;
+    for (genvar u = 0; u < UNITS; u++) begin : gen_fails
+      assign ends[u]  = end_i[u][c];
+      assign fails[u] = done_i[u] && ends[u] != UNIT_FINE;
+    end
+    assign alive_o[c]   = contexts_i[c] && !stopped_q[c] && fails == '0;
+    assign log_o[c]     = log_q;
+
+    always_ff @(posedge clk_i) begin
+      if (start_i) begin
+        failed_q     <= '0;
+        stopped_q[c] <= 1'b0;
+        log_q        <= '0;
+      end else if (fails != '0) begin
+        failed_q     <= failed_q | fails;
+        stopped_q[c] <= 1'b1;
+        for (int u = 0; u < UNITS; u++) begin
+          if (fails[u] && (older_q[u] & (failed_q | fails)) == '0) begin
+            log_q.place <= place_q[u];
+            log_q.fault <= fault_of(ends[u]);
+          end
+        end
+      end
+      if (!rst_ni) begin
+        failed_q     <= '0;
+        stopped_q[c] <= 1'b0;
+      end
+    end
   end
 
-  assign asks_o        = issue_valid_i && known_q && held_q == '0 && !sync_q && !busy_q[issue_i.where] && (failed_q | fails) == '0;
+  assign asks_o        = issue_valid_i && known_q && held_q == '0 && !sync_q && !busy_q[issue_i.where] && alive_o != '0;
   assign issue_taken_o = asks_o && granted_i;
 
   always_ff @(posedge clk_i) begin
     if (start_i) begin
-      failed_q <= '0;
-      log_q    <= '0;
       known_q  <= 1'b0;
       at_q     <= '0;
       held_q   <= '0;
@@ -138,13 +170,6 @@ module npu_scoreboard
           if (done_i[u]) held_q[u] <= 1'b0;
         end
         if (done_i[UNIT_MEM]) sync_q <= 1'b0;
-        failed_q <= failed_q | fails;
-        for (int u = 0; u < UNITS; u++) begin
-          if (fails[u] && (older_q[u] & (failed_q | fails)) == '0) begin
-            log_q.place <= place_q[u];
-            log_q.fault <= fault_of(end_i[u]);
-          end
-        end
       end
     end
     if (!rst_ni) begin
@@ -154,7 +179,6 @@ module npu_scoreboard
       known_q  <= 1'b0;
       at_q     <= '0;
       held_q   <= '0;
-      failed_q <= '0;
     end
   end
 

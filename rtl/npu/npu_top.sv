@@ -1,28 +1,40 @@
-// The NPU: a step comes in, with where its program and its memories lie, and a token goes out, or the word that stopped it. Memory is one
+// The NPU: steps come in, with where their program and their memories lie, and tokens go out, or the word that stopped one. Memory is one
 // read client and one write client, in lines.
 //
-// As many steps run at a time as there are gangs. Each has a sequencer, a scoreboard, a block table and lines of on-chip memory to itself,
-// and so no hazard with another's; what they share is the units, a word at a time, and the way to memory. A chain of HEADs has the sampler to itself.
+// A gang is up to Contexts steps of the same program that share each word of it: GEMV takes a line of weights once for all of them, other units
+// run the word for one after the other. A context that cannot finish a word stops, and the others go on.
+//
+// Gangs run beside each other. Each has a sequencer, a scoreboard, block tables and lines of on-chip memory to itself,
+// and so no hazard with another's; what they share is the units, a word at a time, and the way to memory. A chain of HEADs has the samplers to itself.
 //
 // Nothing of a step reaches the next one but what it wrote to on-chip memory, which programs write before they read, and to the arena.
 module npu_top
   import npu_unit_pkg::*;
   import npu_control_pkg::*;
 #(
-  parameter int Gangs = 1,            // 1 to 4
-  parameter int Lines = 1024          // of on-chip memory for each gang; of all at most 32,768
+  parameter int Gangs    = 1,         // 1 to 4
+  parameter int Contexts = 1,         // of a gang, 1 to 8
+  parameter int Lines    = 1024       // of on-chip memory for each context; of all at most 32,768
 ) (
   input  logic                    clk_i,
   input  logic                    rst_ni,
 
+  // A step takes the first place of a free gang, which is open from then on, or the next one of the gang that is open; it has the program and the
+  // owner of those that are there, and is silent where they are. The open gang begins with step_begins_i, beside its last step or later.
   input  logic                    step_valid_i,
-  output logic                    step_ready_o,
+  input  logic                    step_opens_i,
+  input  logic                    step_begins_i,
+  output logic                    step_ready_o,   // a gang is free
   output logic [1:0]              step_gang_o,    // which takes it
+  output logic [2:0]              step_context_o, // … and its place there
+  output logic [3:0]              open_steps_o,   // of the open gang; 0: none is open
   input  npu_step_t               step_i,
   input  npu_context_t            context_i,
+  // Results of a gang come one after the other.
   output logic                    result_valid_o,
   input  logic                    result_ready_i,
   output logic [1:0]              result_gang_o,
+  output logic [2:0]              result_context_o,
   output npu_result_t             result_o,       // stays until it is taken
 
   // Lines that somebody else reads between those of the NPU.
@@ -58,8 +70,31 @@ module npu_top
   if (Gangs < 1 || Gangs > 4) begin : gen_bad_gangs
     localparam bit GangsMustBe1To4 = {-1{1'b1}};   // ends the elaboration
   end
+  if (Contexts < 1 || Contexts > 8) begin : gen_bad_contexts
+    localparam bit ContextsMustBe1To8 = {-1{1'b1}};
+  end
+  if (Gangs * Contexts * Lines > 1 << CHIP_BITS) begin : gen_bad_lines
+    localparam bit LinesOfAllMustBe32768AtMost = {-1{1'b1}};
+  end
 
   localparam int GangBits = (Gangs == 1) ? 1 : $clog2(Gangs);
+  localparam int Seats    = Gangs * Contexts;     // a gang's contexts lie behind each other
+  localparam int SeatBits = (Seats == 1) ? 1 : $clog2(Seats);
+
+  function automatic logic [SeatBits-1:0] seat(input logic [GangBits-1:0] gang, input logic [2:0] place);
+    seat = SeatBits'(int'(gang) * Contexts + int'(place));
+  endfunction
+
+  // The lowest of a gang's contexts.
+  function automatic logic [2:0] lowest(input logic [Contexts-1:0] mask);
+    lowest = '0;
+    for (int c = Contexts - 1; c >= 0; c--) if (mask[c]) lowest = 3'(c);
+  endfunction
+
+  // … and those without it.
+  function automatic logic [Contexts-1:0] others(input logic [Contexts-1:0] mask);
+    others = mask & (mask - Contexts'(1));
+  endfunction
 
   // ------------------------------------------------------------------ steps
   localparam logic [1:0] Idle   = 2'd0;
@@ -67,24 +102,28 @@ module npu_top
   localparam logic [1:0] Run    = 2'd2;
   localparam logic [1:0] Result = 2'd3;
 
-  // By gang. Each is an npu_step_t, npu_context_t, npu_result_t.
+  // By gang; by context, each an npu_step_t, npu_context_t, npu_result_t.
   logic [1:0]                       state_q   [0:Gangs-1];
-  logic [$bits(npu_step_t)-1:0]     step_q    [0:Gangs-1];
-  logic [$bits(npu_context_t)-1:0]  context_q [0:Gangs-1];
-  logic [$bits(npu_result_t)-1:0]   result_q  [0:Gangs-1];
+  logic [Contexts-1:0]              seated_q  [0:Gangs-1];   // those that take part
+  logic [Contexts-1:0]              left_q    [0:Gangs-1];   // those whose result is to be taken
+  logic [$bits(npu_step_t)-1:0]     step_q    [0:Seats-1];
+  logic [$bits(npu_context_t)-1:0]  context_q [0:Seats-1];
+  logic [$bits(npu_result_t)-1:0]   result_q  [0:Seats-1];
 
   logic [Gangs-1:0]    free, ended, start, over, quiet, failed, sequencer_idle, asks, granted;
   logic [Gangs-1:0][1:0] where;
   logic [Gangs-1:0]    heads;                          // its word is a HEAD
-  logic [GangBits-1:0] taker, giver;
-  logic                sample_valid;
-  logic [31:0]         sample_token, sample_logp;
+  logic [GangBits-1:0] taker, giver, seat_gang, open_gang_q;
+  logic [2:0]          seat_context, open_context_q, giver_context;    // of the open gang: the next place
+  logic                open_q, seats, begins;
+  logic [Contexts-1:0] sample_valid;
+  logic [Contexts-1:0][31:0] sample_token, sample_logp;
 
   always_comb begin
     taker = '0;
     giver = '0;
     for (int g = Gangs - 1; g >= 0; g--) begin
-      free[g]  = state_q[g] == Idle;
+      free[g]  = state_q[g] == Idle && !(open_q && open_gang_q == GangBits'(g));
       ended[g] = state_q[g] == Result;
       start[g] = state_q[g] == Begin;
       if (free[g])  taker = GangBits'(g);
@@ -92,17 +131,66 @@ module npu_top
     end
   end
 
+  assign seats          = step_valid_i && (!step_opens_i || free != '0);
+  assign begins         = step_begins_i && (seats || open_q);
+  assign seat_gang      = (step_valid_i && step_opens_i) ? taker : open_gang_q;
+  assign seat_context   = step_opens_i ? '0 : open_context_q;
   assign step_ready_o   = free != '0;
-  assign step_gang_o    = 2'(taker);
-  assign result_valid_o = ended != '0;
-  assign result_gang_o  = 2'(giver);
-  always_comb result_o  = result_q[giver];
+  assign step_gang_o    = 2'(seat_gang);
+  assign step_context_o = seat_context;
+  assign open_steps_o   = !open_q ? '0 : (open_context_q == '0) ? 4'd8 : {1'b0, open_context_q};
+  always_comb giver_context = lowest(left_q[giver]);
+  assign result_valid_o   = ended != '0;
+  assign result_gang_o    = 2'(giver);
+  assign result_context_o = giver_context;
+  always_comb result_o    = result_q[seat(giver, giver_context)];
+
+  always_ff @(posedge clk_i) begin
+    if (seats || begins) begin
+      open_q <= !begins;
+      if (seats) begin
+        open_gang_q    <= seat_gang;
+        open_context_q <= seat_context + 3'd1;
+      end
+    end
+    if (!rst_ni) open_q <= 1'b0;
+  end
+
+`ifndef SYNTHESIS
+  /* verilator lint_off UNUSEDSIGNAL */
+  npu_context_t first_context;      // of the open gang
+  npu_step_t    first_step;
+  /* verilator lint_on UNUSEDSIGNAL */
+  always_comb begin
+    first_context = context_q[seat(open_gang_q, 3'd0)];
+    first_step    = step_q[seat(open_gang_q, 3'd0)];
+  end
+  always_ff @(posedge clk_i) begin
+    if (rst_ni && step_valid_i) begin
+      if (step_opens_i && open_q) $fatal(1, "N8 npu_top: a gang is opened beside an open one");
+      if (!step_opens_i) begin
+        if (!open_q || int'(open_steps_o) == Contexts) $fatal(1, "N8 npu_top: a step joins a gang that is not open, or full");
+        if ({first_context.model, first_context.model_lines, first_context.program_line, first_context.program_words, first_context.owner, first_step.silent}
+            != {context_i.model, context_i.model_lines, context_i.program_line, context_i.program_words, context_i.owner, step_i.silent})
+          $fatal(1, "N8 npu_top: a step joins a gang of another program");
+      end
+    end
+  end
+`endif
 
   // ------------------------------------------------------------------ words
   logic [UNITS-1:0]                      unit_start, unit_idle, unit_done, unit_busy_q;
   logic [UNITS-1:0][$bits(npu_op_t)-1:0] unit_op;
   logic [UNITS-1:0][3:0]                 unit_end;
-  logic [UNITS-1:0][GangBits-1:0]        unit_gang_q;               // whose word it has, or had last
+  logic [UNITS-1:0][GangBits-1:0]        unit_gang_q;               // whose word it has, or had last …
+  logic [UNITS-1:0][2:0]                 unit_context_q;            // … and for which context
+  logic [UNITS-1:0][Contexts-1:0]        unit_left_q;               // those for which it is still to run
+  logic [UNITS-1:0]                      again_q, word_done;        // it starts with the word's next context; the word is done for all
+  logic [UNITS-1:0][Contexts-1:0][3:0]   word_end;
+  logic [Contexts-1:0]                   gemv_mask_q;               // contexts of GEMV's word
+  logic [UNITS-1:0][SeatBits-1:0]        unit_seat;
+  logic [Gangs-1:0][Contexts-1:0]        alive;
+  logic [Gangs-1:0][2:0]                 table_context;             // whose block is looked up
   logic [Gangs-1:0]                      unit_grant [0:UNITS-1];
   logic [UNITS-1:0]                      gang_start [0:Gangs-1];
   logic [UNITS-1:0][$bits(npu_op_t)-1:0] gang_op [0:Gangs-1];
@@ -130,8 +218,9 @@ module npu_top
   logic [1:0][31:0]                      block_stride;
 
   logic                write_q;                        // a line waits for the port
-  logic                sampler_begin, sampler_begun, sampler_idle;
-  logic [GangBits-1:0] head_q, head;                   // whose chain of HEADs the sampler has
+  logic                sampler_begin;
+  logic [Contexts-1:0] sampler_begun, sampler_idle;
+  logic [GangBits-1:0] head_q, head;                   // whose chain of HEADs the samplers have
 
   // Whether a word gives logits.
   /* verilator lint_off UNUSEDSIGNAL */
@@ -142,20 +231,23 @@ module npu_top
 
   for (genvar g = 0; g < Gangs; g++) begin : gen_gang
     /* verilator lint_off UNUSEDSIGNAL */  // what the units take of both stands where those are
-    npu_context_t                          place;
+    npu_context_t                          place, table_place;     // its program's, and of the context whose block is looked up
     npu_step_t                             now;
     /* verilator lint_on UNUSEDSIGNAL */
     logic                                  issue_valid, issue_taken;
     npu_issue_t                            issue;
-    npu_log_t                              sequencer_log, scoreboard_log;
+    npu_log_t                              sequencer_log;
+    logic [Contexts-1:0]                   stopped;
+    logic [Contexts-1:0][$bits(npu_log_t)-1:0] scoreboard_log;
     logic [UNITS-1:0]                      done;
-    assign place     = context_q[g];
-    assign now       = step_q[g];
-    assign where[g]  = issue.where;
-    assign heads[g]  = issue.where == UNIT_GEMV && is_head(issue.op);
+    assign place       = context_q[g*Contexts];
+    assign now         = step_q[g*Contexts];
+    always_comb table_place = context_q[seat(GangBits'(g), table_context[g])];
+    assign where[g]    = issue.where;
+    assign heads[g]    = issue.where == UNIT_GEMV && is_head(issue.op);
 
     always_comb
-      for (int u = 0; u < UNITS; u++) done[u] = unit_done[u] && unit_gang_q[u] == GangBits'(g);
+      for (int u = 0; u < UNITS; u++) done[u] = word_done[u] && unit_gang_q[u] == GangBits'(g);
 
     npu_sequencer #(.Lines(Lines)) u_sequencer (
       .clk_i, .rst_ni,
@@ -182,9 +274,10 @@ module npu_top
       .failed_i       (failed[g])
     );
 
-    npu_scoreboard u_scoreboard (
+    npu_scoreboard #(.Contexts(Contexts)) u_scoreboard (
       .clk_i, .rst_ni,
       .start_i       (start[g]),
+      .contexts_i    (seated_q[g]),
       .issue_valid_i (issue_valid),
       .issue_i       (issue),
       .issue_taken_o (issue_taken),
@@ -194,22 +287,26 @@ module npu_top
       .op_o          (gang_op[g]),
       .idle_i        (unit_idle),
       .done_i        (done),
-      .end_i         (unit_end),
+      .end_i         (word_end),
       .quiet_o       (quiet[g]),
+      .alive_o       (alive[g]),
       .failed_o      (failed[g]),
+      .stopped_o     (stopped),
       .log_o         (scoreboard_log)
     );
 
-    // Only its own units ask of its table.
+    // Only its own units ask of its tables.
     assign gang_block_ask[g] = {block_ask[1] && unit_gang_q[UNIT_KV] == GangBits'(g), block_ask[0] && unit_gang_q[UNIT_MEM] == GangBits'(g)};
 
-    npu_blocks u_blocks (
+    npu_blocks #(.Contexts(Contexts)) u_blocks (
       .clk_i, .rst_ni,
       .forget_i      (start[g]),
+      .context_o     (table_context[g]),
       .table_i       (MEMORY_BITS'(0)),
-      .entries_i     (place.table_entries),
-      .arena_lines_i (place.arena_lines),
+      .entries_i     (table_place.table_entries),
+      .arena_lines_i (table_place.arena_lines),
       .ask_i         (gang_block_ask[g]),
+      .context_i     ({unit_context_q[UNIT_KV], unit_context_q[UNIT_MEM]}),
       .entry_i       (block_entry),
       .stride_i      (block_stride),
       .answer_o      (gang_block_answer[g]),
@@ -227,44 +324,58 @@ module npu_top
 
     assign fetch_base[g]         = place.model;
     assign fetch_owner[g]        = place.owner;
-    assign fetch_base[TABLES+g]  = place.table_line;
+    assign fetch_base[TABLES+g]  = table_place.table_line;
     assign fetch_owner[TABLES+g] = place.owner;
 
-    // A line of its own that was answered with an error, or of the word that a unit has of it.
-    logic read_fails, write_fails;
-    assign read_fails  = beat_fault && (beat_taken[g] || beat_taken[TABLES+g]
-                      || (beat_taken[COPIES]  && unit_gang_q[UNIT_MEM] == GangBits'(g))
-                      || (beat_taken[WEIGHTS] && unit_gang_q[UNIT_GEMV] == GangBits'(g))
-                      || (beat_taken[VALUES]  && unit_gang_q[UNIT_KV] == GangBits'(g)));
-    assign write_fails = written_i && write_fault_i && unit_gang_q[UNIT_MEM] == GangBits'(g);
+    for (genvar c = 0; c < Contexts; c++) begin : gen_context
+      localparam int Seat = g * Contexts + c;
 
-    // What others read is written behind them, which spares a simulation a copy in each cycle.
-    npu_result_t result;
-    assign result_q[g] = result;
-    always_ff @(posedge clk_i) begin
-      case (state_q[g])
-        Idle: if (step_valid_i && taker == GangBits'(g)) begin
-          state_q[g]   <= Begin;
-          step_q[g]    <= step_i;
-          context_q[g] <= context_i;
-          result       <= '0;
-        end
-        Begin: state_q[g] <= Run;
-        Run: begin
+      // A line of its gang's program or weights that was answered with an error, or of its own.
+      logic read_fails, write_fails;
+      assign read_fails  = beat_fault && (beat_taken[g] || (beat_taken[TABLES+g] && table_context[g] == 3'(c))
+                        || (beat_taken[COPIES]  && unit_seat[UNIT_MEM] == SeatBits'(Seat))
+                        || (beat_taken[WEIGHTS] && unit_gang_q[UNIT_GEMV] == GangBits'(g) && gemv_mask_q[c])
+                        || (beat_taken[VALUES]  && unit_seat[UNIT_KV] == SeatBits'(Seat)));
+      assign write_fails = written_i && write_fault_i && unit_seat[UNIT_MEM] == SeatBits'(Seat);
+
+      npu_result_t result;
+      assign result_q[Seat] = result;
+      always_ff @(posedge clk_i) begin
+        if (state_q[g] == Run && seated_q[g][c]) begin
           if (read_fails)  result.read_fault  <= 1'b1;
           if (write_fails) result.write_fault <= 1'b1;
-          if (sample_valid && head_q == GangBits'(g)) begin
+          if (sample_valid[c] && head_q == GangBits'(g)) begin
             result.sampled <= 1'b1;
-            result.token   <= sample_token;
-            result.logp    <= sample_logp;
+            result.token   <= sample_token[c];
+            result.logp    <= sample_logp[c];
           end
-          if (over[g]) begin
-            state_q[g] <= Result;
-            // A unit's word stands before what the sequencer was at.
-            result.log <= failed[g] ? scoreboard_log : sequencer_log;
-          end
+          // A unit's word stands before what the sequencer was at.
+          if (over[g]) result.log <= stopped[c] ? scoreboard_log[c] : sequencer_log;
         end
-        default: if (result_ready_i && giver == GangBits'(g)) state_q[g] <= Idle;
+        if (seats && seat_gang == GangBits'(g) && seat_context == 3'(c)) begin
+          step_q[Seat]    <= step_i;
+          context_q[Seat] <= context_i;
+          result          <= '0;
+        end
+      end
+    end
+
+    // What others read is written behind them, which spares a simulation a copy in each cycle.
+    always_ff @(posedge clk_i) begin
+      case (state_q[g])
+        Idle: begin
+          if (seats && seat_gang == GangBits'(g))  seated_q[g] <= (step_opens_i ? '0 : seated_q[g]) | Contexts'(8'd1 << seat_context);
+          if (begins && seat_gang == GangBits'(g)) state_q[g]  <= Begin;
+        end
+        Begin: state_q[g] <= Run;
+        Run: if (over[g]) begin
+          state_q[g] <= Result;
+          left_q[g]  <= seated_q[g];
+        end
+        default: if (result_ready_i && giver == GangBits'(g)) begin
+          left_q[g] <= others(left_q[g]);
+          if (others(left_q[g]) == '0) state_q[g] <= Idle;
+        end
       endcase
       if (!rst_ni) state_q[g] <= Idle;
     end
@@ -296,7 +407,7 @@ module npu_top
       for (int g = 0; g < Gangs; g++)
         // A chain of HEADs that has begun is nobody else's to go on with.
         requests[g] = asks[g] && where[g] == 2'(u) && !unit_busy_q[u] && unit_idle[u]
-                   && !(u == int'(UNIT_GEMV) && heads[g] && sampler_begun && head_q != GangBits'(g));
+                   && !(u == int'(UNIT_GEMV) && heads[g] && sampler_begun != '0 && head_q != GangBits'(g));
     assign takes = requests != '0;
 
     round_robin #(.N(Gangs)) u_turn (
@@ -304,20 +415,50 @@ module npu_top
     );
     assign unit_grant[u] = grant & requests;
 
+    // GEMV runs a word for all contexts at once, the others for one after the other.
+    logic [Contexts-1:0]      takes_part;
+    logic [Contexts-1:0][3:0] end_q;            // of contexts that it is done with
+    assign takes_part   = alive[number[GangBits-1:0]];
+    assign word_done[u] = unit_done[u] && unit_left_q[u] == '0;
+    assign unit_seat[u] = seat(unit_gang_q[u], unit_context_q[u]);
+
+    always_comb begin
+      word_end[u] = end_q;
+      for (int c = 0; c < Contexts; c++)
+        if (u == int'(UNIT_GEMV) ? gemv_mask_q[c] : unit_context_q[u] == 3'(c)) word_end[u][c] = unit_end[u];
+    end
+
     always_ff @(posedge clk_i) begin
-      if (takes) unit_gang_q[u] <= number[GangBits-1:0];
-      if (takes || unit_done[u]) unit_busy_q[u] <= takes;
-      if (!rst_ni) begin
-        unit_busy_q[u] <= 1'b0;
-        unit_gang_q[u] <= '0;
+      again_q[u] <= 1'b0;
+      if (unit_done[u] && unit_left_q[u] != '0) begin
+        again_q[u]        <= 1'b1;
+        unit_context_q[u] <= lowest(unit_left_q[u]);
+        unit_left_q[u]    <= others(unit_left_q[u]);
+        end_q             <= word_end[u];
       end
+      if (takes) begin
+        unit_gang_q[u]    <= number[GangBits-1:0];
+        unit_context_q[u] <= (u == int'(UNIT_GEMV)) ? '0 : lowest(takes_part);
+        unit_left_q[u]    <= (u == int'(UNIT_GEMV)) ? '0 : others(takes_part);
+        end_q             <= '0;                // UNIT_FINE
+      end
+      if (takes || word_done[u]) unit_busy_q[u] <= takes;
+      if (!rst_ni) begin
+        unit_busy_q[u]    <= 1'b0;
+        unit_gang_q[u]    <= '0;
+        unit_context_q[u] <= '0;
+        unit_left_q[u]    <= '0;
+      end
+    end
+    if (u == int'(UNIT_GEMV)) begin : gen_mask
+      always_ff @(posedge clk_i) if (takes) gemv_mask_q <= takes_part;
     end
     // Icarus 11 misses changes of an array's word in a continuous assignment that chooses it.
     always_comb unit_op[u] = gang_op[unit_gang_q[u]][u];
   end
   always_comb begin
     granted    = '0;
-    unit_start = '0;
+    unit_start = again_q;
     for (int u = 0; u < UNITS; u++) granted |= unit_grant[u];
     for (int g = 0; g < Gangs; g++) unit_start |= gang_start[g];
   end
@@ -353,15 +494,14 @@ module npu_top
 
   /* verilator lint_off UNUSEDSIGNAL */  // each takes some of it
   npu_context_t mem_place, gemv_place, kv_place;
-  npu_step_t    mem_step, kv_step, head_step;
+  npu_step_t    mem_step, kv_step;
   /* verilator lint_on UNUSEDSIGNAL */
   always_comb begin
-    mem_place  = context_q[unit_gang_q[UNIT_MEM]];
-    gemv_place = context_q[unit_gang_q[UNIT_GEMV]];
-    kv_place   = context_q[unit_gang_q[UNIT_KV]];
-    mem_step   = step_q[unit_gang_q[UNIT_MEM]];
-    kv_step    = step_q[unit_gang_q[UNIT_KV]];
-    head_step  = step_q[head];
+    mem_place  = context_q[unit_seat[UNIT_MEM]];
+    gemv_place = context_q[unit_seat[UNIT_GEMV]];     // of the gang's first
+    kv_place   = context_q[unit_seat[UNIT_KV]];
+    mem_step   = step_q[unit_seat[UNIT_MEM]];
+    kv_step    = step_q[unit_seat[UNIT_KV]];
   end
 
   assign fetch_base[COPIES]   = mem_place.model;
@@ -466,22 +606,27 @@ module npu_top
     .block_end_i    (gang_block_end[unit_gang_q[UNIT_MEM]])
   );
 
-  logic        logit_valid, logit_last, logit_ready, forget;
-  logic [31:0] logit;
+  logic                logit_last;
+  logic [Contexts-1:0] logit_valid, logit_ready;
+  logic [Contexts-1:0][31:0] logit;
+  logic [2:0]          gemv_read_context, gemv_write_context;
 
-  npu_gemv u_gemv (
+  npu_gemv #(.Contexts(Contexts)) u_gemv (
     .clk_i, .rst_ni,
     .start_i         (unit_start[UNIT_GEMV]),
     .op_i            (gemv_op),
+    .mask_i          (gemv_mask_q),
     .idle_o          (unit_idle[UNIT_GEMV]),
     .done_o          (unit_done[UNIT_GEMV]),
     .end_o           (unit_end[UNIT_GEMV]),
     .read_valid_o    (read_valid[UNIT_GEMV]),
+    .read_context_o  (gemv_read_context),
     .read_line_o     (read_line[UNIT_GEMV]),
     .read_ready_i    (read_ready[UNIT_GEMV]),
     .read_answer_i   (read_answer[UNIT_GEMV]),
     .read_data_i     (read_data),
     .write_valid_o   (write_valid[UNIT_GEMV]),
+    .write_context_o (gemv_write_context),
     .write_line_o    (write_line[UNIT_GEMV]),
     .write_data_o    (write_data[UNIT_GEMV]),
     .write_ready_i   (write_ready[UNIT_GEMV]),
@@ -494,8 +639,8 @@ module npu_top
     .beat_fault_i    (beat_fault),
     .beat_ready_o    (beat_ready[WEIGHTS]),
     .sampler_begin_o (sampler_begin),
-    .sampler_begun_i (sampler_begun && head_q == unit_gang_q[UNIT_GEMV]),
-    .sampler_idle_i  (sampler_idle),
+    .sampler_begun_i ((sampler_begun & gemv_mask_q) != '0 && head_q == unit_gang_q[UNIT_GEMV]),
+    .sampler_idle_i  (sampler_idle == '1),
     .logit_valid_o   (logit_valid),
     .logit_o         (logit),
     .logit_last_o    (logit_last),
@@ -504,30 +649,34 @@ module npu_top
 
   // A chain is of the gang that began it, until its step is over at the latest. One that has its last logit is nobody's: the step that it was of
   // may be over when another gang's begins.
-  assign head   = sampler_begin ? unit_gang_q[UNIT_GEMV] : head_q;
-  assign forget = over[head_q] && sampler_begun;
+  assign head = sampler_begin ? unit_gang_q[UNIT_GEMV] : head_q;
   always_ff @(posedge clk_i) begin
     if (sampler_begin) head_q <= unit_gang_q[UNIT_GEMV];
     if (!rst_ni)       head_q <= '0;
   end
 
-  npu_sampler u_sampler (
-    .clk_i, .rst_ni,
-    .step_i         (head_step),
-    .forget_i       (forget),
-    .begin_i        (sampler_begin),
-    .begun_o        (sampler_begun),
-    .idle_o         (sampler_idle),
-    .logit_valid_i  (logit_valid),
-    .logit_i        (logit),
-    .logit_last_i   (logit_last),
-    .logit_ready_o  (logit_ready),
-    .done_i         (unit_done[UNIT_GEMV] && unit_gang_q[UNIT_GEMV] == head_q),
-    .end_i          (unit_end[UNIT_GEMV]),
-    .sample_valid_o (sample_valid),
-    .sample_token_o (sample_token),
-    .sample_logp_o  (sample_logp)
-  );
+  for (genvar c = 0; c < Contexts; c++) begin : gen_sampler
+    npu_step_t head_step;
+    always_comb head_step = step_q[seat(head, 3'(c))];
+
+    npu_sampler u_sampler (
+      .clk_i, .rst_ni,
+      .step_i         (head_step),
+      .forget_i       (over[head_q] && sampler_begun[c]),
+      .begin_i        (sampler_begin && gemv_mask_q[c]),
+      .begun_o        (sampler_begun[c]),
+      .idle_o         (sampler_idle[c]),
+      .logit_valid_i  (logit_valid[c]),
+      .logit_i        (logit[c]),
+      .logit_last_i   (logit_last),
+      .logit_ready_o  (logit_ready[c]),
+      .done_i         (unit_done[UNIT_GEMV] && unit_gang_q[UNIT_GEMV] == head_q && gemv_mask_q[c]),
+      .end_i          (unit_end[UNIT_GEMV]),
+      .sample_valid_o (sample_valid[c]),
+      .sample_token_o (sample_token[c]),
+      .sample_logp_o  (sample_logp[c])
+    );
+  end
 
   npu_sfu u_sfu (
     .clk_i, .rst_ni,
@@ -579,15 +728,18 @@ module npu_top
     .block_end_i    (gang_block_end[unit_gang_q[UNIT_KV]])
   );
 
-  // Each gang has lines of its own.
+  // Each context has lines of its own.
   logic [UNITS-1:0][CHIP_BITS-1:0] chip_read_line, chip_write_line;
+  logic [SeatBits-1:0]             read_seat, write_seat;
   always_comb
     for (int u = 0; u < UNITS; u++) begin
-      chip_read_line[u]  = read_line[u] + CHIP_BITS'(Lines) * CHIP_BITS'(unit_gang_q[u]);
-      chip_write_line[u] = write_line[u] + CHIP_BITS'(Lines) * CHIP_BITS'(unit_gang_q[u]);
+      read_seat  = (u == int'(UNIT_GEMV)) ? seat(unit_gang_q[u], gemv_read_context)  : unit_seat[u];
+      write_seat = (u == int'(UNIT_GEMV)) ? seat(unit_gang_q[u], gemv_write_context) : unit_seat[u];
+      chip_read_line[u]  = read_line[u] + CHIP_BITS'(Lines) * CHIP_BITS'(read_seat);
+      chip_write_line[u] = write_line[u] + CHIP_BITS'(Lines) * CHIP_BITS'(write_seat);
     end
 
-  npu_chip #(.Lines(Gangs * Lines)) u_chip (
+  npu_chip #(.Lines(Seats * Lines)) u_chip (
     .clk_i, .rst_ni,
     .read_valid_i  (read_valid),
     .read_line_i   (chip_read_line),

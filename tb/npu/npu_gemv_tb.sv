@@ -20,6 +20,7 @@ module npu_gemv_tb;
   logic [MEMORY_BITS-1:0] fetch_line;
   logic [15:0]            fetch_lines;
   logic                   sampler_begin, sampler_begun, sampler_idle, logit_valid, logit_last, logit_ready;
+  logic [2:0]             read_context_unused, write_context_unused;
   logic [31:0]            logit;
 
   // Other units have the ports of on-chip memory for longer than the harness shuts them, now and then; and the sampler takes nothing for
@@ -56,9 +57,9 @@ module npu_gemv_tb;
   );
 
   npu_gemv u_gemv (
-    .clk_i(clk), .rst_ni(rst_n), .start_i(start), .op_i(op), .idle_o(idle), .done_o(done), .end_o(ended),
-    .read_valid_o(read_valid), .read_line_o(read_line), .read_ready_i(read_ready), .read_answer_i(read_answer),
-    .read_data_i(read_data), .write_valid_o(write_valid), .write_line_o(write_line), .write_data_o(write_data),
+    .clk_i(clk), .rst_ni(rst_n), .start_i(start), .op_i(op), .mask_i(1'b1), .idle_o(idle), .done_o(done), .end_o(ended),
+    .read_valid_o(read_valid), .read_context_o(read_context_unused), .read_line_o(read_line), .read_ready_i(read_ready), .read_answer_i(read_answer),
+    .read_data_i(read_data), .write_valid_o(write_valid), .write_context_o(write_context_unused), .write_line_o(write_line), .write_data_o(write_data),
     .write_ready_i(write_ready),
     .fetch_valid_o(fetch_valid), .fetch_line_o(fetch_line), .fetch_lines_o(fetch_lines), .fetch_ready_i(fetch_ready),
     .beat_valid_i(beat_valid), .beat_data_i(beat_data), .beat_fault_i(beat_fault), .beat_ready_o(beat_ready),

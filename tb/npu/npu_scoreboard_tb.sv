@@ -1,5 +1,6 @@
 // npu_scoreboard between words by chance and units that take any time: words begin in their order, none while one in flight on another
-// unit meets it, line by line; one that nothing holds back begins soon; of words that fail, the first of the program is told.
+// unit meets it, line by line; one that nothing holds back begins soon; of a context's words that fail, the first of the program is told, and
+// words begin for as long as a context is left.
 module npu_scoreboard_tb;
   import bench_pkg::*;
   import npu_pkg::*;
@@ -10,20 +11,23 @@ module npu_scoreboard_tb;
   int   cycle;
   clock_reset #(.Limit(400000)) u_clock (.clk_o(clk), .rst_no(rst_n), .cycle_o(cycle));
 
-  localparam int Lines = 24;
+  localparam int Lines    = 24;
+  localparam int Contexts = 3;
 
   logic             start = 1'b0, issue_valid = 1'b0, taken, asks, quiet, failed;
   npu_issue_t       issue = '0;
   logic [UNITS-1:0] unit_start, idle, done = '0;
   logic [UNITS-1:0][$bits(npu_op_t)-1:0] ops;
-  logic [UNITS-1:0][3:0]                 ends = '0;
+  logic [UNITS-1:0][Contexts-1:0][3:0]   ends = '0;
+  logic [Contexts-1:0]                   seated = '0, alive, stopped;
+  logic [Contexts-1:0][$bits(npu_log_t)-1:0] logs;
   npu_log_t         log;
   npu_op_t          op;
 
-  npu_scoreboard u_scoreboard (
-    .clk_i(clk), .rst_ni(rst_n), .start_i(start), .issue_valid_i(issue_valid), .issue_i(issue), .issue_taken_o(taken),
+  npu_scoreboard #(.Contexts(Contexts)) u_scoreboard (
+    .clk_i(clk), .rst_ni(rst_n), .start_i(start), .contexts_i(seated), .issue_valid_i(issue_valid), .issue_i(issue), .issue_taken_o(taken),
     .asks_o(asks), .granted_i(idle[issue.where]),
-    .start_o(unit_start), .op_o(ops), .idle_i(idle), .done_i(done), .end_i(ends), .quiet_o(quiet), .failed_o(failed), .log_o(log)
+    .start_o(unit_start), .op_o(ops), .idle_i(idle), .done_i(done), .end_i(ends), .quiet_o(quiet), .alive_o(alive), .failed_o(failed), .stopped_o(stopped), .log_o(logs)
   );
 
   // What each word of a step reads and writes, a bit a line, and keys and values by layer.
@@ -33,11 +37,14 @@ module npu_scoreboard_tb;
   logic             waited [0:Words-1];
   int               unit_of [0:Words-1];
 
-  int   number, seen, at [0:UNITS-1], left [0:UNITS-1], begun, held_for, first_failed, fail_chance, steps = 0, words = 0, failures = 0, together = 0;
+  int   number, seen, at [0:UNITS-1], left [0:UNITS-1], begun, held_for, first_failed [0:Contexts-1], fail_chance, lonely = 0, steps = 0, words = 0, failures = 0, together = 0;
   int   holds [0:3];                    // RAW, WAR, WAW, KV
   logic running = 1'b0, hold, raw, war, waw, kv, some_wait;
   logic [UNITS-1:0] busy = '0;
-  logic [4:0] first_fault;
+  logic [4:0] first_fault [0:Contexts-1];
+  logic [Contexts-1:0] lives, mask;
+  logic [3:0] why;
+  logic [Contexts-1:0][3:0] drawn;
 
   function automatic npu_range_t range(input logic used, input int first, input int count);
     range = '0;
@@ -88,11 +95,14 @@ module npu_scoreboard_tb;
     // Ends that the scoreboard saw.
     for (int u = 0; u < UNITS; u++) if (done[u]) busy[u] <= 1'b0;
     for (int u = 0; u < UNITS; u++) if (done[u]) begin
-      if (ends[u] != UNIT_FINE) begin
-        failures = failures + 1;
-        if (first_failed < 0 || at[u] < first_failed) begin
-          first_failed = at[u];
-          first_fault  = code(ends[u]);
+      for (int c = 0; c < Contexts; c++) begin
+        why = ends[u] >> (4 * c);
+        if (why != UNIT_FINE) begin
+          failures = failures + 1;
+          if (first_failed[c] < 0 || at[u] < first_failed[c]) begin
+            first_failed[c] = at[u];
+            first_fault[c]  = code(why);
+          end
         end
       end
       at[u] = -1;
@@ -115,7 +125,9 @@ module npu_scoreboard_tb;
         if ((kv_writes[at[u]] & kv_reads[number]) != '0 || (kv_reads[at[u]] & kv_writes[number]) != '0) kv = 1'b1;
       end
     end
-    hold = raw || war || waw || kv || some_wait || (issue_valid && at[unit_of[number]] >= 0) || first_failed >= 0;
+    for (int c = 0; c < Contexts; c++) lives[c] = seated[c] && first_failed[c] < 0;
+    if (!start && alive !== lives) fail($sformatf("N8: contexts %b are alive, expected %b", alive, lives));
+    hold = raw || war || waw || kv || some_wait || (issue_valid && at[unit_of[number]] >= 0) || lives == '0;
     held_for = (hold || !issue_valid || taken) ? 0 : held_for + 1;
     if (held_for > 8) fail($sformatf("N3: word %0d is held back by nothing", number));
     if (taken) begin
@@ -125,7 +137,8 @@ module npu_scoreboard_tb;
       if (kv)  fail($sformatf("N3: word %0d begins before a KV", number));
       if (some_wait) fail($sformatf("N3: word %0d does not wait for a copy", number));
       if (at[unit_of[number]] >= 0) fail($sformatf("N1: word %0d begins on a unit that has one", number));
-      if (first_failed >= 0) fail($sformatf("N6: word %0d begins behind one that failed", number));
+      if (lives == '0) fail($sformatf("N6: word %0d begins, and no context is left", number));
+      if (lives != seated) lonely = lonely + 1;
     end
     holds[0] = holds[0] + int'(raw); holds[1] = holds[1] + int'(war); holds[2] = holds[2] + int'(waw); holds[3] = holds[3] + int'(kv);
     // A unit begins with the word that was taken, in the cycle behind.
@@ -148,7 +161,14 @@ module npu_scoreboard_tb;
       left[u] = left[u] - 1;
       if (left[u] < 0) begin
         done[u] <= 1'b1;
-        ends[u] <= chance(fail_chance) ? between(1, 7) : 0;
+        ends[u] <= '0;
+        // Contexts that failed have no word.
+        if (chance(fail_chance)) begin
+          mask = lives & rnd();
+          drawn = '0;
+          for (int c = 0; c < Contexts; c++) if (mask[c]) drawn[c] = between(1, 7);
+          ends[u] <= drawn;
+        end
       end
     end
     if (taken) begin
@@ -180,28 +200,35 @@ module npu_scoreboard_tb;
         waited[k]  = unit_of[k] == 0 && chance(20);
       end
       for (int u = 0; u < UNITS; u++) begin at[u] = -1; left[u] = 0; end
-      number = 0; seen = -1; begun = 0; held_for = 0; first_failed = -1; show_next = 1'b1;
+      number = 0; seen = -1; begun = 0; held_for = 0; show_next = 1'b1;
+      for (int c = 0; c < Contexts; c++) first_failed[c] = -1;
+      seated <= between(1, 7);
       fail_chance = chance(60) ? 8 : 0;
       start <= 1'b1;
+      // Beside the edge: the process above may be in the middle of its cycle at it.
       @(posedge clk);
-      start <= 1'b0;
+      #1 start <= 1'b0;
       running = 1'b1;
       @(posedge clk);
       while (!((number == Words || failed) && quiet && unit_start == '0)) @(posedge clk);
       issue_valid <= 1'b0;
       @(posedge clk);
-      running = 1'b0;
+      #1 running = 1'b0;
       issue_valid <= 1'b0;
-      if (failed != (first_failed >= 0)) fail("N6: failed");
-      if (first_failed >= 0) begin
-        expect_eq("N6: the word that failed", log.place.pc, first_failed);
-        expect_eq("N6: why", log.fault, first_fault);
+      if (failed != (lives == '0)) fail("N6: failed");
+      for (int c = 0; c < Contexts; c++) begin
+        log = logs >> (c * $bits(npu_log_t));
+        if (seated[c]) expect_eq("N6: stopped", stopped[c], first_failed[c] >= 0);
+        if (first_failed[c] >= 0) begin
+          expect_eq("N6: the word that failed", log.place.pc, first_failed[c]);
+          expect_eq("N6: why", log.fault, first_fault[c]);
+        end
       end
       repeat (below(3)) @(posedge clk);
     end
-    if (failures < 10 || together < 100 || holds[0] < 100 || holds[1] < 100 || holds[2] < 100 || holds[3] < 50)
+    if (failures < 10 || lonely < 100 || together < 100 || holds[0] < 100 || holds[1] < 100 || holds[2] < 100 || holds[3] < 50)
       fail($sformatf("%0d failures, %0d words beside others; held by RAW %0d, WAR %0d, WAW %0d, KV %0d", failures, together, holds[0], holds[1], holds[2], holds[3]));
-    $display("%0d words, %0d beside others, %0d failures", words, together, failures);
+    $display("%0d words, %0d beside others, %0d failures, %0d behind one", words, together, failures, lonely);
     finish_bench("npu_scoreboard_tb");
   end
 endmodule

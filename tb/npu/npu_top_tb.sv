@@ -1,11 +1,12 @@
 // The whole NPU against the interpreter: tokens of `micro` and `micro-gemma`, and programs by chance whose words depend on each other and now and then fail.
-// Each step is run by every gang, one a little behind the other, with an arena and an output region of its own.
+// Each step is run by every gang, one a little behind the other, and in each of them by one or two contexts, with an arena and an output region of
+// their own; now and then one of them is given what stops it, which is nothing to the others.
 // Memory answers late, in its order, and stalls by chance. Behind each step everything is compared: token, log-probability, the word
 // that stopped it, on-chip memory, keys and values, output region.
 //   +calm     memory answers after 64 cycles, or +latency=N, without stalls, and writes at once
 //   +cycles   prints how long each step took, from the first gang's beginning to the last one's end
 //   +words    prints in which cycle of its step each word begins and is done, by unit; one gang has each step
-//   +alone    one gang has each step
+//   +alone    one context of one gang has each step
 // vectors: step 25
 module npu_top_tb #(
   parameter int Lines = 128,
@@ -20,17 +21,21 @@ module npu_top_tb #(
   int   cycle;
   clock_reset #(.Limit(3000000)) u_clock (.clk_o(clk), .rst_no(rst_n), .cycle_o(cycle));
 
-  localparam int Gangs  = 2;
+  localparam int Gangs    = 2;
+  localparam int Contexts = 2;
+  localparam int Seats    = Gangs * Contexts;
   localparam int Arena  = 1024;
   localparam int Table  = 8;
   localparam int Region = 8;
 
-  logic                    step_valid = 1'b0, step_ready, result_valid, result_ready = 1'b0;
+  logic                    step_valid = 1'b0, step_opens = 1'b0, step_begins = 1'b0, step_ready, result_valid, result_ready = 1'b0;
   npu_step_t               step;
   npu_context_t            where;
-  logic [ADDRESS_BITS-1:0] arena_at [0:Gangs-1], region_at [0:Gangs-1];   // of each gang
+  logic [ADDRESS_BITS-1:0] arena_at [0:Seats-1], region_at [0:Seats-1];   // of each context
   npu_result_t             result;
   logic [1:0]              step_gang, result_gang;
+  logic [2:0]              step_context, result_context;
+  logic [3:0]              open_steps;
   logic [3:0]              read_owner, write_owner;
   logic                    other_ready, other_beat;
   logic                    read_valid, read_ready = 1'b0, beat_valid = 1'b0, beat_fault = 1'b0, beat_ready;
@@ -40,9 +45,10 @@ module npu_top_tb #(
   logic                    write_valid, write_ready = 1'b0, written = 1'b0, write_fault = 1'b0;
   logic [63:0]             write_strobe;
 
-  npu_top #(.Gangs(Gangs), .Lines(Lines)) dut (
-    .clk_i(clk), .rst_ni(rst_n), .step_valid_i(step_valid), .step_ready_o(step_ready), .step_gang_o(step_gang), .step_i(step), .context_i(where),
-    .result_valid_o(result_valid), .result_ready_i(result_ready), .result_gang_o(result_gang), .result_o(result),
+  npu_top #(.Gangs(Gangs), .Contexts(Contexts), .Lines(Lines)) dut (
+    .clk_i(clk), .rst_ni(rst_n), .step_valid_i(step_valid), .step_opens_i(step_opens), .step_begins_i(step_begins), .step_ready_o(step_ready),
+    .step_gang_o(step_gang), .step_context_o(step_context), .open_steps_o(open_steps), .step_i(step), .context_i(where),
+    .result_valid_o(result_valid), .result_ready_i(result_ready), .result_gang_o(result_gang), .result_context_o(result_context), .result_o(result),
     .other_valid_i(1'b0), .other_line_i(58'd0), .other_lines_i(16'd0), .other_owner_i(4'd0), .other_ready_o(other_ready), .other_beat_valid_o(other_beat),
     .other_beat_ready_i(1'b0), .read_owner_o(read_owner), .write_owner_o(write_owner), .read_valid_o(read_valid),
     .read_line_o(read_line), .read_lines_o(read_lines), .read_ready_i(read_ready), .beat_valid_i(beat_valid),
@@ -53,7 +59,7 @@ module npu_top_tb #(
 
   // ------------------------------------------------------------------ memory
   // One array of all that a context has, each part somewhere in a space of its own.
-  localparam int ArenaAt = Model, TableAt = Model + Gangs * Arena, RegionAt = TableAt + Table, All = RegionAt + Gangs * Region;
+  localparam int ArenaAt = Model, TableAt = Model + Seats * Arena, RegionAt = TableAt + Table, All = RegionAt + Seats * Region;
   logic [LINE_BITS-1:0] memory [0:All-1];
   logic                 faulty [0:All-1];
   logic [LINE_BITS-1:0] expected_arena [0:Arena-1], expected_region [0:Region-1], expected_chip [0:Lines-1];
@@ -64,11 +70,11 @@ module npu_top_tb #(
   function automatic int place(input logic [ADDRESS_BITS-1:0] line, input logic writes);
     place = -1;
     if (!writes && line >= where.model && line - where.model < ADDRESS_BITS'(where.model_lines)) place = int'(line - where.model);
-    for (int g = 0; g < Gangs; g++)
-      if (line >= arena_at[g] && line - arena_at[g] < ADDRESS_BITS'(where.arena_lines)) place = ArenaAt + g * Arena + int'(line - arena_at[g]);
+    for (int s = 0; s < Seats; s++)
+      if (line >= arena_at[s] && line - arena_at[s] < ADDRESS_BITS'(where.arena_lines)) place = ArenaAt + s * Arena + int'(line - arena_at[s]);
     if (!writes && line >= where.table_line && line - where.table_line < Table) place = TableAt + int'(line - where.table_line);
-    for (int g = 0; g < Gangs; g++)
-      if (writes && line >= region_at[g] && line - region_at[g] < ADDRESS_BITS'(where.region_lines)) place = RegionAt + g * Region + int'(line - region_at[g]);
+    for (int s = 0; s < Seats; s++)
+      if (writes && line >= region_at[s] && line - region_at[s] < ADDRESS_BITS'(where.region_lines)) place = RegionAt + s * Region + int'(line - region_at[s]);
   endfunction
 
   localparam int Deep = 512;
@@ -88,7 +94,7 @@ module npu_top_tb #(
         at = place(read_line + ADDRESS_BITS'(k), 1'b0);
         if (at < 0) fail($sformatf("N5: line %h is not the context's", read_line + ADDRESS_BITS'(k)));
         asked[asked_in % Deep] = (at < 0) ? 0 : at;
-        if (at >= ArenaAt && at < TableAt && int'(read_owner) != 3 + (at - ArenaAt) / Arena) fail($sformatf("R11: a gang's arena is read as function %0d", read_owner));
+        if (at >= ArenaAt && at < TableAt && int'(read_owner) != 3 + (at - ArenaAt) / Arena / Contexts) fail($sformatf("R11: a gang's arena is read as function %0d", read_owner));
         due[asked_in % Deep]   = cycle + latency;
         asked_in = asked_in + 1;
       end
@@ -107,7 +113,7 @@ module npu_top_tb #(
       at = place(write_line, 1'b1);
       if (at < 0) fail($sformatf("N2: line %h is written, which is not the context's to write", write_line));
       else for (k = 0; k < 64; k = k + 1) if (write_strobe[k]) memory[at][8*k +: 8] = write_data[8*k +: 8];
-      if (at >= ArenaAt && at < TableAt && int'(write_owner) != 3 + (at - ArenaAt) / Arena) fail($sformatf("R11: a gang's arena is written as function %0d", write_owner));
+      if (at >= ArenaAt && at < TableAt && int'(write_owner) != 3 + (at - ArenaAt) / Arena / Contexts) fail($sformatf("R11: a gang's arena is written as function %0d", write_owner));
       writes_due = writes_due + 1;
     end
     write_ready <= calm || chance(70);
@@ -136,7 +142,11 @@ module npu_top_tb #(
 
   // A step goes once, and so does its result.
   always @(posedge clk) begin
-    if (step_valid && step_ready)     step_valid   <= 1'b0;
+    if (step_valid && (step_ready || !step_opens)) begin
+      step_valid  <= 1'b0;
+      step_begins <= 1'b0;
+    end
+    if (step_begins && !step_valid) step_begins <= 1'b0;
     if (result_valid && result_ready) result_ready <= 1'b0;
   end
 
@@ -148,19 +158,37 @@ module npu_top_tb #(
   logic [511:0] data;
   logic [$bits(npu_log_t)-1:0] log;
   npu_log_t     expected_log;
-  logic         was_faulty = 1'b0, by_memory;
+  logic         was_faulty = 1'b0, by_memory, late, models;
+  int           members, results, seat;
+  logic [31:0]  sound_token;
+  logic [11:0]  entries;
+  logic [LINE_BITS-1:0] before_region [0:Region-1];
 
   task automatic compare(input string what, input int index, input logic [511:0] found, input logic [511:0] expected);
     if (found !== expected) fail($sformatf("step %0d: %0s line %0d is %h, expected %h", steps, what, index, found, expected));
   endtask
 
-  // A gang's result, and what it left behind.
-  task automatic judge(input int gang);
+  // What a context was given that stops it.
+  localparam int Sound = 0, NoTable = 1, NoToken = 2;
+  int spoilt [0:Seats-1], stopped = 0, shared = 0;
+
+  // A context's result, and what it left behind.
+  task automatic judge(input int seat);
+    if (spoilt[seat] != Sound) begin
+      if (result.log.fault != ((spoilt[seat] == NoTable) ? FAULT_BLOCK_MISSING : FAULT_BAD_TOKEN) && result.log.fault != FAULT_MEMORY)
+        fail($sformatf("N8: step %0d of context %0d ended with error %0d", steps, seat, result.log.fault));
+      if (result.sampled) fail($sformatf("N8: step %0d of context %0d gives a token, though it was stopped", steps, seat));
+      for (int k = 0; k < Region; k++) if (spoilt[seat] == NoToken) compare("region of a stopped step:", k, memory[RegionAt + seat * Region + k], before_region[k]);
+      stopped = stopped + 1;
+    end else sound(seat);
+  endtask
+
+  task automatic sound(input int seat);
     // What memory answered with an error a word may not have read.
     by_memory = was_faulty && result.log.fault == FAULT_MEMORY;
     if (!by_memory) begin
       if (result.log !== log && !(result.log.fault == FAULT_NONE && expected_log.fault == FAULT_NONE))
-        fail($sformatf("step %0d of gang %0d ended with error %0d at pc %0d, layer %0d, word %h, expected %0d at pc %0d, layer %0d, word %h", steps, gang, result.log.fault,
+        fail($sformatf("step %0d of context %0d ended with error %0d at pc %0d, layer %0d, word %h, expected %0d at pc %0d, layer %0d, word %h", steps, seat, result.log.fault,
           result.log.place.pc, result.log.place.layer, result.log.place.word, expected_log.fault, expected_log.place.pc, expected_log.place.layer, expected_log.place.word));
       if (expected_log.fault == FAULT_NONE) begin
         expect_eq("sampled", result.sampled, sampled[0]);
@@ -175,9 +203,9 @@ module npu_top_tb #(
     if (result.log.fault != FAULT_NONE) faults = faults + 1;
     // What a step that was stopped leaves behind is not said.
     if (result.log.fault == FAULT_NONE) begin
-      for (int k = 0; k < Lines; k++) compare("chip", k, dut.u_chip.mem[gang * Lines + k], expected_chip[k]);
-      for (int k = 0; k < Arena; k++) if (k < int'(where.arena_lines)) compare("arena", k, memory[ArenaAt + gang * Arena + k], expected_arena[k]);
-      for (int k = 0; k < Region; k++) compare("region", k, memory[RegionAt + gang * Region + k], expected_region[k]);
+      for (int k = 0; k < Lines; k++) compare("chip", k, dut.u_chip.mem[seat * Lines + k], expected_chip[k]);
+      for (int k = 0; k < Arena; k++) if (k < int'(where.arena_lines)) compare("arena", k, memory[ArenaAt + seat * Arena + k], expected_arena[k]);
+      for (int k = 0; k < Region; k++) compare("region", k, memory[RegionAt + seat * Region + k], expected_region[k]);
     end
   endtask
 
@@ -186,30 +214,56 @@ module npu_top_tb #(
     busy = 1'b1;
     from = cycle;
     expected_log = log;
-    // No result is taken before all have begun, so each gang has one.
+    for (int k = 0; k < Region; k++) before_region[k] = memory[RegionAt + k];
+    sound_token = step.token;
+    entries     = where.table_entries;
+    results     = 0;
+    // No result is taken before all have begun, so each gang has some.
     for (int g = 0; g < (alone ? 1 : Gangs); g++) begin
       if (g > 0 && !calm) repeat (below(300)) @(posedge clk);
-      where.owner  = 4'(g + 3);
-      where.arena  = arena_at[g];
-      where.region = region_at[g];
-      step_valid <= 1'b1;
-      @(posedge clk);
-      while (step_valid) @(posedge clk);
+      members = alone ? 1 : calm ? Contexts : between(1, Contexts);
+      results = results + members;
+      if (members > 1) shared = shared + 1;
+      for (int c = 0; c < members; c++) begin
+        seat        = g * Contexts + c;
+        where.owner  = 4'(g + 3);
+        where.arena  = arena_at[seat];
+        where.region = region_at[seat];
+        // Of a program by chance nobody knows whether it would come to it.
+        spoilt[seat] = (models && expected_log.fault == FAULT_NONE && !was_faulty && !alone && !calm && chance(20)) ? between(NoTable, NoToken) : Sound;
+        step.token          = (spoilt[seat] == NoToken) ? 32'h8000_0000 : sound_token;
+        where.table_entries = (spoilt[seat] == NoTable) ? '0 : entries;
+        late        = !calm && chance(30);
+        step_valid  <= 1'b1;
+        step_opens  <= c == 0;
+        step_begins <= c == members - 1 && !late;
+        @(posedge clk);
+        while (step_valid) @(posedge clk);
+        if (!calm) repeat (below(4)) @(posedge clk);
+        if (open_steps != ((c == members - 1 && !late) ? 4'd0 : 4'(c + 1))) fail($sformatf("N8: %0d steps are open behind %0d of %0d", open_steps, c + 1, members));
+        if (c == members - 1 && late) begin
+          step_begins <= 1'b1;
+          @(posedge clk);
+          while (step_begins) @(posedge clk);
+        end
+        step.token          = sound_token;
+        where.table_entries = entries;
+      end
     end
-    for (int g = 0; g < (alone ? 1 : Gangs); g++) begin
+    for (int r = 0; r < results; r++) begin
       while (!result_valid) @(posedge clk);
-      if (cycles && g == (alone ? 0 : Gangs - 1)) $display("step %0d: %0d cycles", steps, cycle - from);
+      if (cycles && r == results - 1) $display("step %0d: %0d cycles", steps, cycle - from);
       repeat (below(3)) @(posedge clk);
-      judge(int'(result_gang));
+      judge(int'(result_gang) * Contexts + int'(result_context));
       result_ready <= 1'b1;
       @(posedge clk);
       while (result_ready) @(posedge clk);
     end
     busy = 1'b0;
-    for (int g = 0; g < Gangs; g++) begin
-      for (int k = 0; k < Lines; k++) dut.u_chip.mem[g * Lines + k] = expected_chip[k];
-      for (int k = 0; k < Arena; k++) memory[ArenaAt + g * Arena + k] = expected_arena[k];
-      for (int k = 0; k < Region; k++) memory[RegionAt + g * Region + k] = expected_region[k];
+    for (int s = 0; s < Seats; s++) begin
+      for (int k = 0; k < Lines; k++) dut.u_chip.mem[s * Lines + k] = expected_chip[k];
+      for (int k = 0; k < Arena; k++) memory[ArenaAt + s * Arena + k] = expected_arena[k];
+      for (int k = 0; k < Region; k++) memory[RegionAt + s * Region + k] = expected_region[k];
     end
     for (int k = 0; k < All; k++) faulty[k] = 1'b0;
     write_faults = 1'b0;
@@ -239,11 +293,11 @@ module npu_top_tb #(
         "C", "M", "A", "B", "D", "W", "K", "U": begin
           if ($fscanf(file, " %h %h", line, data) != 2) $fatal(1, "a line is cut off");
           case (letter)
-            "C": begin for (int g = 0; g < Gangs; g++) dut.u_chip.mem[g * Lines + line] = data; expected_chip[line] = data; end
+            "C": begin for (int s = 0; s < Seats; s++) dut.u_chip.mem[s * Lines + line] = data; expected_chip[line] = data; end
             "M": memory[line] = data;
-            "A": begin for (int g = 0; g < Gangs; g++) memory[ArenaAt + g * Arena + line] = data; expected_arena[line] = data; end
+            "A": begin for (int s = 0; s < Seats; s++) memory[ArenaAt + s * Arena + line] = data; expected_arena[line] = data; end
             "B": memory[TableAt + line] = data;
-            "D": begin for (int g = 0; g < Gangs; g++) memory[RegionAt + g * Region + line] = data; expected_region[line] = data; end
+            "D": begin for (int s = 0; s < Seats; s++) memory[RegionAt + s * Region + line] = data; expected_region[line] = data; end
             "W": expected_chip[line] = data;
             "K": expected_arena[line] = data;
             default: expected_region[line] = data;
@@ -256,7 +310,7 @@ module npu_top_tb #(
         end
         "G": begin
           if ($fscanf(file, " %h", line) != 1) $fatal(1, "a line is cut off");
-          for (int g = 0; g < Gangs; g++) faulty[ArenaAt + g * Arena + line] = 1'b1;
+          for (int s = 0; s < Seats; s++) faulty[ArenaAt + s * Arena + line] = 1'b1;
           was_faulty             = 1'b1;
         end
         "V": begin
@@ -285,9 +339,11 @@ module npu_top_tb #(
           where.table_entries = numbers[4][11:0];
           where.region        = {10'h200, rnd(), 16'd7};
           where.region_lines  = numbers[5][15:0];
-          for (int g = 0; g < Gangs; g++) begin
-            arena_at[g]  = {10'h002, 4'(g), 28'(rnd()), 16'd0} + ADDRESS_BITS'(below(1000));
-            region_at[g] = {10'h200, 4'(g), 28'(rnd()), 16'd7};
+          // Those that come first, and have no region to write to: their programs embed a token and look a block up.
+          models              = steps < 13;
+          for (int s = 0; s < Seats; s++) begin
+            arena_at[s]  = {10'h002, 4'(s), 28'(rnd()), 16'd0} + ADDRESS_BITS'(below(1000));
+            region_at[s] = {10'h200, 4'(s), 28'(rnd()), 16'd7};
           end
         end
         "R": begin
@@ -298,7 +354,7 @@ module npu_top_tb #(
       endcase
     end
     if (steps < 6) fail($sformatf("%0d steps are too few", steps));
-    $display("%0d steps, %0d stopped, of them %0d by memory, %0d cycles", steps, faults, some_faulty, cycle);
+    $display("%0d steps, %0d times shared, %0d stopped, of them %0d by memory and %0d alone, %0d cycles", steps, shared, faults + stopped, some_faulty, stopped, cycle);
     finish_bench("npu_top_tb");
   end
 endmodule

@@ -20,6 +20,8 @@ pub enum Event {
 pub struct Begun {
     /// Which context has it: one step of each runs at a time.
     pub context: usize,
+    /// The gang that shares its words: all of its contexts begin and end together.
+    pub gang: usize,
     /// Clock cycle.
     pub cycle: u64,
     /// The token whose successor is wanted.
