@@ -64,6 +64,8 @@ fn build() -> Result<(), String> {
                 format!("-GQueues={}", variant.queues),
                 format!("-GFunctions={}", variant.functions),
                 format!("-GEngines={}", variant.engines),
+                // Two gangs have room for a step of every worker.
+                format!("-GContexts={}", variant.workers.div_ceil(2).max(4)),
             ],
             sources: sources.clone(),
         })
@@ -126,7 +128,7 @@ impl Variant {
 const SHARED: [Variant; 3] = [
     Variant { engines: 1, queues: 4, functions: 4, workers: 4 },
     Variant { engines: 1, queues: 16, functions: 4, workers: 16 },
-    Variant { engines: 2, queues: 2, functions: 2, workers: 4 },
+    Variant { engines: 2, queues: 2, functions: 2, workers: 8 },
 ];
 
 fn variants() -> Result<Vec<Variant>, String> {

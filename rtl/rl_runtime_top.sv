@@ -11,7 +11,7 @@ module rl_runtime_top
   parameter int CompletionDepth = 128,   // completions that wait for their tokens; a power of two, 2 per worker to 4096
   parameter int Engines         = 1,     // 2: with engine 1, a language model; 1: the hash policy alone
   parameter int Gangs           = 2,     // of engine 1: programs that run at a time, 1 to 4 …
-  parameter int Contexts        = 8,     // … each for up to so many rollouts, or positions of a prompt, 1 to 8
+  parameter int Contexts        = 4,     // … each for up to so many rollouts, or positions of a prompt, 1 to 8
   parameter int TickHz          = 100_000_000   // of clk_i, for CAP_TICK_HZ; 0: it is of no fixed frequency
 ) (
   input  logic         clk_i,

@@ -1,4 +1,4 @@
-//! What the RTL's NPU does with its cycles, with as many rollouts as there may be gangs. Everything here is in simulated cycles and thus exact.
+//! What the RTL's NPU does with its cycles, by how many rollouts share it. Everything here is in simulated cycles and thus exact.
 
 use std::collections::HashMap;
 use std::ops::ControlFlow;
@@ -26,6 +26,8 @@ const BARS: [f64; 2] = [0.5, 0.9];
 const GATE_GPT: f64 = 0.137;
 /// Tokens of a prompt.
 const PROMPT: u32 = 4;
+/// Rollouts at a time, as far as the device has workers for them: one alone, and one, two, four or eight on each of two gangs.
+const ROLLOUTS: [u32; 5] = [1, 2, 4, 8, 16];
 /// The units, by [`Engine::ALL`].
 const UNITS: [&str; 4] = ["MEM", "GEMV", "SFU", "KV"];
 
@@ -38,15 +40,16 @@ struct Word {
     end: u64,
 }
 
-/// What one gang did: steps of DECODEs, from their begin to their end, and words in the order of issue.
+/// What one gang did: steps of DECODEs, from their begin to their end, with how many contexts shared each, and words in the order of issue.
 #[derive(Default)]
 struct Gang {
-    steps: Vec<(u64, u64)>,
+    steps: Vec<(u64, u64, u32)>,
     words: Vec<Word>,
 }
 
 /// What became of a stretch of cycles in which every gang has a rollout.
 struct Usage {
+    gangs: usize,
     cycles: u64,
     tokens: f64,
     /// Cycles by unit.
@@ -100,7 +103,7 @@ fn measure(language: &Arc<Language>, rollouts: u32, tokens: u32) -> Result<Usage
     let events = std::mem::take(&mut *seen.lock().unwrap_or_else(PoisonError::into_inner));
     let issues = issues(&language.published);
     let gangs = gangs(&events, &issues);
-    if gangs.len() != rollouts as usize {
+    if gangs.len() != rollouts.min(2) as usize {
         return Err(BenchError::failed(format!("{rollouts} rollouts ran on {} gangs", gangs.len())));
     }
     Ok(usage(&gangs, &issues))
@@ -138,15 +141,24 @@ fn gangs(events: &[Event], issues: &Issues) -> Vec<Gang> {
                 running.insert(begun.context, *begun);
             }
             Event::Retired(retired) => {
+                let Some(begun) = running.get(&retired.place.context) else { continue };
                 let key = (retired.place.layer, retired.place.pc);
                 let unit = Engine::ALL.iter().position(|&unit| unit == issues[&key].engine());
                 let unit = unit.expect("one of them");
-                let word = Word { key, unit, began: retired.began, end: retired.cycle + 1 };
-                gangs.entry(retired.place.context).or_default().words.push(word);
+                let words = &mut gangs.entry(begun.gang).or_default().words;
+                // What all contexts share is told of each.
+                let told = |word: &&Word| word.unit == unit && word.key == key && word.began == retired.began;
+                if words.iter().rev().take(32).find(told).is_none() {
+                    words.push(Word { key, unit, began: retired.began, end: retired.cycle + 1 });
+                }
             }
             Event::Ended(Ended { context, cycle, .. }) => {
                 if let Some(begun) = running.remove(context).filter(|begun| !begun.silent) {
-                    gangs.entry(*context).or_default().steps.push((begun.cycle, *cycle));
+                    let steps = &mut gangs.entry(begun.gang).or_default().steps;
+                    match steps.last_mut().filter(|step| (step.0, step.1) == (begun.cycle, *cycle)) {
+                        Some(step) => step.2 += 1,
+                        None => steps.push((begun.cycle, *cycle, 1)),
+                    }
                 }
             }
         }
@@ -162,11 +174,13 @@ fn usage(gangs: &[Gang], issues: &Issues) -> Usage {
     let to = gangs.iter().map(|gang| gang.steps.last().expect("a step").1).min().expect("a gang");
     let within = |began: u64, end: u64| end.min(to).saturating_sub(began.max(from));
     let steps = gangs.iter().flat_map(|gang| &gang.steps);
-    let tokens = steps.map(|&(began, end)| within(began, end) as f64 / (end - began) as f64).sum();
-    let mut usage = Usage { cycles: to.saturating_sub(from), tokens, busy: [0; 4], idle: [[0; 5]; 4] };
+    let made = |began, end| within(began, end) as f64 / (end - began) as f64;
+    let tokens = steps.map(|&(began, end, contexts)| f64::from(contexts) * made(began, end)).sum();
+    let cycles = to.saturating_sub(from);
+    let mut usage = Usage { gangs: gangs.len(), cycles, tokens, busy: [0; 4], idle: [[0; 5]; 4] };
 
     let words = || gangs.iter().flat_map(|gang| &gang.words);
-    let steps = gangs.iter().flat_map(|gang| &gang.steps).flat_map(|&(began, end)| [began, end]);
+    let steps = gangs.iter().flat_map(|gang| &gang.steps).flat_map(|&(began, end, _)| [began, end]);
     let mut times: Vec<u64> = words().flat_map(|word| [word.began, word.end]).chain(steps).collect();
     times.extend([from, to]);
     times.retain(|time| (from..=to).contains(time));
@@ -211,8 +225,8 @@ fn cause(
     issues: &Issues,
 ) -> usize {
     let at = |idle: Idle| Idle::ALL.iter().position(|&other| other == idle).expect("one of them");
-    let step = gang.steps.iter().find(|&&(began, end)| (began..end).contains(&now));
-    let (Some(word), Some(&(_, end))) = (gang.words.get(next), step) else { return at(Idle::End) };
+    let step = gang.steps.iter().find(|&&(began, end, _)| (began..end).contains(&now));
+    let (Some(word), Some(&(_, end, _))) = (gang.words.get(next), step) else { return at(Idle::End) };
     if word.began >= end {
         return at(Idle::End);
     }
@@ -238,7 +252,7 @@ fn models(load: &Load<'_>) -> Result<Vec<Measured>, BenchError> {
         let version = Version { model: image.model, ends: image.about.ends };
         Ok(Arc::new(Language { published, version, sharpness: doorbell_lm::sample::Sharpness::ONE }))
     };
-    let mut models = vec![("tiny", built(tiny())?, if load.quick { 8 } else { 60 })];
+    let mut models = vec![("tiny", built(tiny())?, if load.quick { 8 } else { 30 })];
     if let Some(language) = load.language {
         let image = Image { model: language.model.clone(), about: About::default() };
         models.push(("smollm2", built(image)?, if load.quick { 2 } else { 4 }));
@@ -252,6 +266,8 @@ pub fn sections(load: &Load<'_>) -> Result<Vec<Section>, BenchError> {
         [
             "model",
             "rollouts",
+            "gangs",
+            "contexts of each",
             "cycles a token",
             "tokens/s",
             "MEM",
@@ -267,8 +283,10 @@ pub fn sections(load: &Load<'_>) -> Result<Vec<Section>, BenchError> {
     let mut causes =
         table(["model", "rollouts", "unit", "busy", "operand", "token", "order", "words", "end"], 1);
     let (mut rows, mut cause_rows) = (vec![], vec![]);
+    let devices = doorbell_cosim::built().into_iter().filter(|device| device.engines > 1);
+    let workers = devices.map(|device| device.workers).max().unwrap_or_default();
     for (name, language, tokens) in models(load)? {
-        for rollouts in [1, 2, 4] {
+        for rollouts in ROLLOUTS.into_iter().filter(|&rollouts| rollouts <= workers) {
             let usage = measure(&language, rollouts, tokens)?;
             let cycles = usage.cycles as f64 / usage.tokens;
             let (busiest, share) = usage.busiest();
@@ -276,6 +294,8 @@ pub fn sections(load: &Load<'_>) -> Result<Vec<Section>, BenchError> {
             let mut cells = vec![
                 name.to_owned(),
                 rollouts.to_string(),
+                usage.gangs.to_string(),
+                (rollouts as usize / usage.gangs).to_string(),
                 format!("{cycles:.0}"),
                 format!("{:.0}", CLOCK / cycles),
             ];
@@ -283,7 +303,7 @@ pub fn sections(load: &Load<'_>) -> Result<Vec<Section>, BenchError> {
             cells.extend([busiest.to_owned(), percent(bar), verdict(share >= bar).to_owned()]);
             shares.add_row(cells);
             rows.push(json!({
-                "model": name, "rollouts": rollouts, "cycles_per_token": cycles, "busy": usage.busy.map(|busy| usage.share(busy)),
+                "model": name, "rollouts": rollouts, "gangs": usage.gangs, "cycles_per_token": cycles, "busy": usage.busy.map(|busy| usage.share(busy)),
             }));
             for (unit, unit_name) in UNITS.into_iter().enumerate() {
                 let mut cells = vec![name.to_owned(), rollouts.to_string(), unit_name.to_owned()];
@@ -304,7 +324,7 @@ pub fn sections(load: &Load<'_>) -> Result<Vec<Section>, BenchError> {
             ),
             table: shares,
             notes: vec![format!(
-                "Each rollout has a gang. For comparison: gateGPT keeps {} of its multipliers' cycles busy.",
+                "Contexts of a gang share each pass over the weights. For comparison: gateGPT keeps {} of its multipliers' cycles busy.",
                 percent(GATE_GPT)
             )],
             json: rows.into(),

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <array>
+#include <bit>
 #include <cstdint>
 #include <iterator>
 #include <optional>
@@ -125,7 +126,7 @@ private:
             if (writes >> unit & 1) {
                 // Of its context's lines.
                 const uint64_t line = rtl.NPU(write_line) >> (unit * kChipBits) & ((1u << kChipBits) - 1);
-                const uint32_t context = unit == kGemv ? uint32_t(rtl.NPU(gemv_write_context)) : context_of(unit);
+                const uint32_t context = unit == kGemv ? std::countr_zero(uint32_t{rtl.NPU(u_gemv__DOT__write_left_q)}) : context_of(unit);
                 words_[unit].of[context].chip.push_back(line_of(line, ~uint64_t{0}, rtl.NPU(write_data), unit * kLineWords));
             }
         }

@@ -19,7 +19,7 @@ module engine_npu
   parameter int Queues   = 1,
   parameter int Workers  = 4,
   parameter int Gangs    = 2,             // of the NPU, 1 to 4
-  parameter int Contexts = 8,             // of a gang, 1 to 8
+  parameter int Contexts = 4,             // of a gang, 1 to 8
   parameter int Lines    = 1024           // of on-chip memory of each context
 ) (
   /* verilator lint_off UNUSEDSIGNAL */  // numbers of queue pairs have 4 bits, whatever was built

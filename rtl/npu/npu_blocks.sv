@@ -159,7 +159,7 @@ module npu_blocks
       if (forget_i && busy_q) $fatal(1, "N6 npu_blocks: a table is forgotten while somebody asks");
       if (beat_valid_i && (!waits_q || fetch_q)) $fatal(1, "N5 npu_blocks: a line comes that was not asked for");
       if (busy_q && state_q != Answer && !ask_i[who_q]) $fatal(1, "N1 npu_blocks: a question is taken back");
-      if (entries_i > 12'd2048) $fatal(1, "N1 npu_blocks: a table of %0d entries", entries_i);
+      if (state_q == Look && entries_i > 12'd2048) $fatal(1, "N1 npu_blocks: a table of %0d entries", entries_i);
     end
   end
 `endif

@@ -53,7 +53,7 @@ const ICARUS: &str = r#"case "$*" in
 *npu_port.Depth=8|*npu_gemv.Lines=1) echo 'repeat may not be negative' >&2; exit 1 ;;
 *Queues=1|*Queues=3|*Queues=16|*Functions=1|*Functions=5|*Functions=16) exit 0 ;;
 *Workers=1|*Workers=3|*Workers=16|*FetchDepth=2|*FetchDepth=4096|*CompletionDepth=8|*CompletionDepth=4096) exit 0 ;;
-*Engines=1|*Engines=2|*npu_top.Gangs=1|*npu_top.Gangs=4) exit 0 ;;
+*Engines=1|*Engines=2|*npu_top.Gangs=1|*npu_top.Gangs=4|*.Contexts=1|*.Contexts=8) exit 0 ;;
 *.Depth=2|*.Depth=8|*.Depth=64|*.Width=1|*.N=1|*.Places=8|*.Places=9) exit 0 ;;
 *.Lines=1|*.Lines=2|*.Lines=1000|*.Lines=32768|*.Depth=16|*.Writes=2|*.Pieces=2) exit 0 ;;
 *' -P'*) echo 'repeat may not be negative' >&2; exit 1 ;;

@@ -27,6 +27,8 @@ const PARAMETERS: [(&str, &str, &[i32], &[i32]); 21] = [
     ("round_robin", "N", &[1], &[0]),
     ("place_quota", "Places", &[8, 9], &[7]),
     ("npu_top", "Gangs", &[1, 4], &[0, 5]),
+    ("npu_top", "Contexts", &[1, 8], &[0, 9]),
+    ("npu_gemv", "Contexts", &[1, 8], &[0, 9]),
     ("npu_chip", "Lines", &[1, 32768], &[0, 32769]),
     ("npu_gemv", "Lines", &[2, 1000], &[1, 1025]),
     ("npu_sequencer", "Lines", &[1, 32768], &[0, 32769]),
