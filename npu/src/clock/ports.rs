@@ -5,23 +5,23 @@ use std::collections::VecDeque;
 /// Whose turn it is: the one after the last that was served comes first (rtl/common/round_robin.sv).
 #[derive(Clone, Debug)]
 pub(super) struct Turn {
-    above: u8,
+    above: u16,
 }
 
 impl Turn {
     pub fn new() -> Self {
-        Self { above: u8::MAX }
+        Self { above: u16::MAX }
     }
 
     /// Of those that ask.
-    pub fn grant(&self, asks: u8) -> Option<usize> {
+    pub fn grant(&self, asks: u16) -> Option<usize> {
         let preferred = asks & self.above;
         let candidates = if preferred != 0 { preferred } else { asks };
         (candidates != 0).then_some(candidates.trailing_zeros() as usize)
     }
 
     pub fn served(&mut self, who: usize) {
-        self.above = !((2u16 << who) - 1) as u8;
+        self.above = !((2u32 << who) - 1) as u16;
     }
 }
 
@@ -32,13 +32,23 @@ pub(super) struct Lines {
     pub count: u64,
 }
 
-/// Clients of the reader.
-pub(super) const CLIENTS: usize = 5;
-pub(super) const PROGRAM: usize = 0;
-pub(super) const COPIES: usize = 1;
-pub(super) const WEIGHTS: usize = 2;
-pub(super) const VALUES: usize = 3;
-pub(super) const BLOCKS: usize = 4;
+impl Lines {
+    /// Where the memory begins in which they are.
+    pub fn from(self, base: u64) -> Self {
+        Self { first: base + self.first, ..self }
+    }
+}
+
+/// Gangs that there can be. Those that have no step ask for nothing, so fewer are as if there were no more.
+pub const GANGS: usize = 4;
+
+/// Clients of the reader: programs of all gangs, units, block tables of all gangs.
+pub(super) const CLIENTS: usize = 2 * GANGS + 3;
+pub(super) const PROGRAMS: usize = 0;
+pub(super) const COPIES: usize = GANGS;
+pub(super) const WEIGHTS: usize = GANGS + 1;
+pub(super) const VALUES: usize = GANGS + 2;
+pub(super) const TABLES: usize = GANGS + 3;
 
 /// Lines of a piece, which ends at a multiple of as many.
 const PIECE: u64 = 16;
@@ -134,7 +144,7 @@ impl Port {
 
     /// Which unit has it in this cycle.
     pub fn grant(&self, asks: [bool; 4]) -> [bool; 4] {
-        let bits = (0..4).fold(0, |bits, unit| bits | u8::from(asks[unit]) << unit);
+        let bits = (0..4).fold(0, |bits, unit| bits | u16::from(asks[unit]) << unit);
         let who = self.0.grant(bits);
         std::array::from_fn(|unit| who == Some(unit))
     }
@@ -173,6 +183,11 @@ pub(super) struct Blocks {
 impl Blocks {
     pub fn new(first: u64) -> Self {
         Self { state: Table::Idle, who: 0, kept: None, fetch: false, entry: 0, answer: [false; 2], first }
+    }
+
+    /// A step begins, whose table may be another.
+    pub fn forget(&mut self) {
+        self.kept = None;
     }
 
     pub fn asks(&self) -> Option<Lines> {
