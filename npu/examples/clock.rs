@@ -16,7 +16,7 @@ mod steps;
 
 use doorbell_npu::arithmetic::Speed;
 use doorbell_npu::clock::trace::{Traced, keep, read};
-use doorbell_npu::clock::{self, Bases, Begin, GANGS, Step, Timed};
+use doorbell_npu::clock::{self, Bases, Begin, GANGS, Setup, Step, Timed};
 use doorbell_npu::layout::LINE;
 use doorbell_npu::run::{Arena, Machine, Settings};
 use doorbell_npu::text::disassemble;
@@ -186,7 +186,8 @@ fn drawn(script: &str, said: &str, latency: u64, gangs: usize) -> (usize, Vec<St
                         Begin { gang: traced.gang, at: traced.began - rtl[0].began, step }
                     });
                     let begins: Vec<Begin<'_>> = begins.collect();
-                    let model = clock::steps(&begins, latency).expect("words that can be executed");
+                    let model =
+                        clock::steps(&begins, Setup::rtl(latency)).expect("words that can be executed");
                     for (traced, timed) in rtl.iter().zip(model) {
                         held += 1;
                         let traced = Traced { began: traced.began - rtl[0].began, ..traced.clone() };

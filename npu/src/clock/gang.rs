@@ -46,6 +46,8 @@ impl<'m> Run<'m> {
 
 /// A gang.
 pub(super) struct Gang<'m> {
+    /// Whether its words may run side by side.
+    overlap: bool,
     begins: VecDeque<(usize, Begin<'m>)>,
     free: u64,
     pub run: Option<Run<'m>>,
@@ -54,8 +56,8 @@ pub(super) struct Gang<'m> {
 
 impl<'m> Gang<'m> {
     /// With its steps, each with its place among those of all gangs.
-    pub fn new(begins: impl Iterator<Item = (usize, Begin<'m>)>) -> Self {
-        Self { begins: begins.collect(), free: 0, run: None, blocks: Blocks::new(0) }
+    pub fn new(begins: impl Iterator<Item = (usize, Begin<'m>)>, overlap: bool) -> Self {
+        Self { overlap, begins: begins.collect(), free: 0, run: None, blocks: Blocks::new(0) }
     }
 
     /// Whether it has, and will have, no step.
@@ -65,7 +67,7 @@ impl<'m> Gang<'m> {
 
     /// The unit that its word may go to, and the word.
     pub fn asks(&self) -> Option<(usize, Issue)> {
-        let run = self.run.as_ref()?;
+        let run = self.run.as_ref().filter(|run| self.overlap || run.board.quiet())?;
         run.board.asks(run.sequencer.issue).zip(run.sequencer.issue)
     }
 

@@ -89,13 +89,30 @@ pub struct Begin<'m> {
     pub step: Step<'m>,
 }
 
-/// How long a step of one rollout takes, where memory answers a line a cycle, `latency` cycles behind the one that follows the question, and
-/// writes in the cycle behind them.
+/// What steps meet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Setup {
+    /// Cycles until memory answers: a line a cycle, so many cycles behind the one that follows the question. It writes in the cycle behind them.
+    pub latency: u64,
+    /// The same for weights of `gemv` and `head`. As the lines of all come in the order of asking, 0 is the most that asking earlier could bring.
+    pub weights: u64,
+    /// Whether a word of a gang may begin while another one of it runs.
+    pub overlap: bool,
+}
+
+impl Setup {
+    /// What the RTL is, with memory that answers so late.
+    pub fn rtl(latency: u64) -> Self {
+        Self { latency, weights: latency, overlap: true }
+    }
+}
+
+/// How long a step of one rollout takes in the RTL, with memory that answers so late.
 ///
 /// # Errors
 /// A word that nothing could execute.
 pub fn step(step: &Step<'_>, latency: u64) -> Result<Timed, Refused> {
-    Ok(steps(&[Begin { gang: 0, at: 0, step: *step }], latency)?.remove(0))
+    Ok(steps(&[Begin { gang: 0, at: 0, step: *step }], Setup::rtl(latency))?.remove(0))
 }
 
 /// How long steps of several gangs take that share units, ports and memory, each in the place that it has among those that begin.
@@ -106,7 +123,7 @@ pub fn step(step: &Step<'_>, latency: u64) -> Result<Timed, Refused> {
 ///
 /// # Panics
 /// At a gang that there is none of.
-pub fn steps(begins: &[Begin<'_>], latency: u64) -> Result<Vec<Timed>, Refused> {
+pub fn steps(begins: &[Begin<'_>], setup: Setup) -> Result<Vec<Timed>, Refused> {
     assert!(begins.iter().all(|begin| begin.gang < GANGS), "at most {GANGS} gangs");
-    Npu::new(begins, latency).run(begins.len())
+    Npu::new(begins, setup).run(begins.len())
 }

@@ -8,7 +8,7 @@ use super::ports::{CLIENTS, COPIES, GANGS, Lines, PROGRAMS, Port, Reader, TABLES
 use super::sampler::Sampler;
 use super::sequencer::line;
 use super::sfu::{self, Sfu};
-use super::{Begin, Timed};
+use super::{Begin, Setup, Timed};
 use crate::run::{Engine, Issue, Refused, Work};
 
 const MEM: usize = Engine::Mem as usize;
@@ -41,10 +41,10 @@ pub(super) struct Npu<'m> {
 }
 
 impl<'m> Npu<'m> {
-    pub fn new(begins: &[Begin<'m>], latency: u64) -> Self {
+    pub fn new(begins: &[Begin<'m>], setup: Setup) -> Self {
         let of = |gang| begins.iter().copied().enumerate().filter(move |(_, begin)| begin.gang == gang);
         Self {
-            gangs: std::array::from_fn(|gang| Gang::new(of(gang))),
+            gangs: std::array::from_fn(|gang| Gang::new(of(gang), setup.overlap)),
             turns: std::array::from_fn(|_| Turn::new()),
             whose: [0; 4],
             busy: [false; 4],
@@ -54,7 +54,7 @@ impl<'m> Npu<'m> {
             head: 0,
             sfu: Sfu::default(),
             attend: Attend::new(),
-            reader: Reader::new(latency),
+            reader: Reader::new(setup),
             reads: Port::new(),
             writes: Port::new(),
             answers: [false; 4],

@@ -2,6 +2,8 @@
 
 use std::collections::VecDeque;
 
+use super::Setup;
+
 /// Whose turn it is: the one after the last that was served comes first (rtl/common/round_robin.sv).
 #[derive(Clone, Debug)]
 pub(super) struct Turn {
@@ -58,20 +60,21 @@ const PIECES: usize = 16;
 /// `npu_reader`, and memory that answers a line a cycle, the first one so many cycles behind the question.
 #[derive(Debug)]
 pub(super) struct Reader {
-    latency: u64,
+    setup: Setup,
     left: [Option<Lines>; CLIENTS],
     turn: Turn,
     tags: VecDeque<(usize, u64)>,
     taken: u64,
-    read: Option<u64>,
+    /// What memory is asked: whose lines, and how many.
+    read: Option<(usize, u64)>,
     due: VecDeque<u64>,
     beat: bool,
 }
 
 impl Reader {
-    pub fn new(latency: u64) -> Self {
+    pub fn new(setup: Setup) -> Self {
         Self {
-            latency,
+            setup,
             left: [None; CLIENTS],
             turn: Turn::new(),
             tags: VecDeque::new(),
@@ -95,12 +98,13 @@ impl Reader {
     /// A cycle: what clients ask for, in lines of all memory, and which of them would take a line.
     pub fn clock(&mut self, now: u64, asks: [Option<Lines>; CLIENTS], takes: [bool; CLIENTS]) {
         let goes = self.beat().is_some_and(|whose| takes[whose]);
-        let asked = self.read.take();
+        let (whose, asked) = self.read.take().unwrap_or_default();
+        let latency = if whose == WEIGHTS { self.setup.weights } else { self.setup.latency };
         // Memory takes a question in the cycle in which it is put.
         if goes {
             self.due.pop_front();
         }
-        self.due.extend((0..asked.unwrap_or(0)).map(|_| now + self.latency));
+        self.due.extend((0..asked).map(|_| now + latency));
         let waits = self.beat && !goes;
 
         let some = (0..CLIENTS).filter(|&k| self.left[k].is_some()).fold(0, |some, k| some | 1 << k);
@@ -122,7 +126,7 @@ impl Reader {
             self.turn.served(client);
             let left = self.left[client].as_mut().expect("it asks");
             let piece = left.count.min(PIECE - left.first % PIECE);
-            self.read = Some(piece);
+            self.read = Some((client, piece));
             self.tags.push_back((client, piece));
             *left = Lines { first: left.first + piece, count: left.count - piece };
             if left.count == 0 {

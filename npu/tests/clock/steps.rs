@@ -4,7 +4,7 @@ use doorbell_lm::image::{entries, header};
 use doorbell_lm::{Image, micro, micro_gemma, tiny};
 use doorbell_npu::arithmetic::Speed;
 use doorbell_npu::clock::trace::{Traced, read};
-use doorbell_npu::clock::{Bases, Begin, Step, Timed, steps};
+use doorbell_npu::clock::{Bases, Begin, Setup, Step, Timed, steps};
 use doorbell_npu::compile;
 use doorbell_npu::layout::LINE;
 use doorbell_npu::run::{Arena, Machine, Observer, Place, Settings, Write};
@@ -140,7 +140,7 @@ impl Bench {
                 Begin { gang: traced.gang, at: traced.began, step }
             })
             .collect();
-        steps(&begins, latency).expect("words that can be executed")
+        steps(&begins, Setup::rtl(latency)).expect("words that can be executed")
     }
 
     /// What the interpreter says of it.
