@@ -1,9 +1,11 @@
 //! The cycle model beside the RTL: how long each step of the built-in models takes in both, and the first word that differs.
 //!
 //!     cargo run --release -p doorbell-npu --example clock             # beside what npu/tests/clock keeps of the RTL
-//!     cargo run --release -p doorbell-npu --example clock -- --rtl    # … which is made anew: Icarus Verilog, a few minutes
-//!     cargo run --release -p doorbell-npu --example clock -- --drawn  # programs by chance, words of all units side by side: Icarus Verilog
+//!     cargo run --release -p doorbell-npu --example clock -- --rtl    # … which is made anew: Icarus Verilog, half an hour
 //!     cargo run --release -p doorbell-npu --example clock -- --words  # and each word
+//!     cargo run --release -p doorbell-npu --example clock -- --drawn [GANGS …]
+//!
+//! The last one holds programs by chance, words of all units side by side, with 1, 2 and 4 gangs: Icarus Verilog, as long again.
 //!
 //! Ends with 1 where anything differs.
 
@@ -15,12 +17,12 @@ use std::process::{Command, ExitCode};
 mod steps;
 
 use doorbell_npu::arithmetic::Speed;
-use doorbell_npu::clock::trace::read;
-use doorbell_npu::clock::{Bases, Step, step};
+use doorbell_npu::clock::trace::{Traced, keep, read};
+use doorbell_npu::clock::{self, Bases, Begin, GANGS, Setup, Step, Timed};
 use doorbell_npu::layout::LINE;
 use doorbell_npu::run::{Arena, Machine, Settings};
 use doorbell_npu::text::disassemble;
-use steps::{Bench, SEED, Skipped, TRACES, traces};
+use steps::{Bench, SEED, Skipped, TRACES, both, traces};
 
 /// Models of which there are traces, and a program of every kind of word.
 const MODELS: [&str; 4] = ["words", "micro", "micro-gemma", "tiny"];
@@ -40,9 +42,10 @@ struct Rtl {
 }
 
 impl Rtl {
-    fn new() -> Self {
+    /// With so many gangs.
+    fn new(gangs: usize) -> Self {
         let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the repository");
-        let scratch = std::env::temp_dir().join(format!("clock-{}", std::process::id()));
+        let scratch = std::env::temp_dir().join(format!("clock-{}-{gangs}", std::process::id()));
         fs::create_dir_all(&scratch).expect("a directory for what is made on the way");
         let common = fs::read_dir(root.join("tb/common")).expect("benches have files in common");
         let mut common: Vec<_> = common.map(|entry| entry.expect("an entry").path()).collect();
@@ -51,6 +54,7 @@ impl Rtl {
         let sizes = ["-Pnpu_top_tb.Lines=256", "-Pnpu_top_tb.Model=16384"];
         let mut compiler = Command::new("iverilog");
         compiler.current_dir(root).args(["-g2012", "-s", "npu_top_tb"]).args(sizes);
+        compiler.arg(format!("-Pnpu_top_tb.Gangs={gangs}"));
         compiler.arg("-o").arg(scratch.join("npu_top_tb.vvp")).args(["-f", "rtl/files.f"]).args(common);
         run(compiler.arg("tb/npu/npu_top_tb.sv"));
         Self { scratch }
@@ -65,12 +69,15 @@ impl Rtl {
     }
 
     /// What the bench says of words; without a latency memory is as it comes.
-    fn says(&self, script: &str, latency: Option<u64>) -> String {
+    fn says(&self, script: &str, latency: Option<u64>, both: bool) -> String {
         let path = self.scratch.join("script");
         fs::write(&path, script).expect("a script");
         let mut bench = Command::new("vvp");
         bench.arg("-n").arg(self.scratch.join("npu_top_tb.vvp")).args(["+words", "+seed=1"]);
         bench.arg(format!("+script={}", path.display()));
+        if both {
+            bench.arg("+both");
+        }
         if let Some(latency) = latency {
             bench.arg("+calm").arg(format!("+latency={latency}"));
         }
@@ -93,11 +100,14 @@ impl Drop for Rtl {
 fn make(rtl: &Rtl) {
     for model in MODELS {
         let script = rtl.script([model, &SEED.to_string(), "0"]);
-        for latency in LATENCIES {
-            fs::write(format!("{TRACES}/{model}-{latency}.txt"), rtl.says(&script, Some(latency)))
-                .expect("a trace");
+        for latency in LATENCIES.map(Some).into_iter().chain([None]) {
+            let memory = latency.map_or("random".into(), |latency| latency.to_string());
+            let path = |gangs: &str| format!("{TRACES}/{model}{gangs}-{memory}.txt");
+            fs::write(path(""), rtl.says(&script, latency, false)).expect("a trace");
+            let both = read(&rtl.says(&script, latency, true));
+            // Of memory as it comes nothing is said word by word.
+            fs::write(path("-both"), keep(&both, latency.is_some())).expect("a trace");
         }
-        fs::write(format!("{TRACES}/{model}-random.txt"), rtl.says(&script, None)).expect("a trace");
     }
 }
 
@@ -117,8 +127,8 @@ impl Memory {
     }
 }
 
-/// Steps of a script that end, beside what the RTL says of them: how many, and what differs.
-fn drawn(script: &str, said: &str, latency: u64) -> (usize, Vec<String>) {
+/// Steps of a script that end, beside what the RTL says of them with so many gangs: how many, and what differs.
+fn drawn(script: &str, said: &str, latency: u64, gangs: usize) -> (usize, Vec<String>) {
     let mut memories: [Memory; 4] = Default::default();
     let (mut faulty, mut sets, mut where_) = (false, vec![], vec![]);
     let mut steps = read(said).into_iter();
@@ -136,7 +146,8 @@ fn drawn(script: &str, said: &str, latency: u64) -> (usize, Vec<String>) {
             "S" => sets = numbers().collect(),
             "X" => where_ = numbers().collect(),
             "R" => {
-                let traced = steps.next().expect("a step of the RTL");
+                let rtl: Vec<Traced> = steps.by_ref().take(gangs).collect();
+                assert_eq!(rtl.len(), gangs, "a step of the RTL");
                 let [chip, model, arena, table] = &mut memories;
                 let [lines, program, words, kv, entries, region] = where_[..] else { panic!("{where_:?}") };
                 let first = program as usize * LINE;
@@ -161,24 +172,32 @@ fn drawn(script: &str, said: &str, latency: u64) -> (usize, Vec<String>) {
                 let mut skipped = Skipped::default();
                 let ends = machine.step(&words, &[0], &mut skipped)[0].is_ok();
                 if !std::mem::take(&mut faulty) && ends {
-                    let of = Step {
-                        words: &words,
-                        memory: &machine.memory,
-                        program,
-                        lines: settings.lines,
-                        bases: Bases { arena: traced.arena, ..Bases::default() },
-                        token: sets[0] as u32,
-                        position: sets[1] as u32,
-                        silent: sets[2] == 1,
-                        blocks: &blocks,
-                        skipped: &skipped.0,
-                    };
-                    let timed = step(&of, latency).expect("words that can be executed");
-                    held += 1;
-                    wrong.extend(traced.differs(&timed).map(|differs| {
-                        let word = timed.words.get(differs.at).map(|span| disassemble(span.issue.word));
-                        format!("step {held}: {differs}; {word:?}")
-                    }));
+                    let begins = rtl.iter().map(|traced| {
+                        let step = Step {
+                            words: &words,
+                            memory: &machine.memory,
+                            program,
+                            lines: settings.lines,
+                            bases: Bases { arena: traced.arena, ..Bases::default() },
+                            token: sets[0] as u32,
+                            position: sets[1] as u32,
+                            silent: sets[2] == 1,
+                            blocks: &blocks,
+                            skipped: &skipped.0,
+                        };
+                        Begin { gang: traced.gang, at: traced.began - rtl[0].began, step }
+                    });
+                    let begins: Vec<Begin<'_>> = begins.collect();
+                    let model =
+                        clock::steps(&begins, Setup::rtl(latency)).expect("words that can be executed");
+                    for (traced, timed) in rtl.iter().zip(model) {
+                        held += 1;
+                        let traced = Traced { began: traced.began - rtl[0].began, ..traced.clone() };
+                        wrong.extend(traced.differs(&timed).map(|differs| {
+                            let word = timed.words.get(differs.at).map(|span| disassemble(span.issue.word));
+                            format!("step {held}, gang {}: {differs}; {word:?}", traced.gang)
+                        }));
+                    }
                 }
                 arena.0[..bytes].copy_from_slice(&machine.kv);
                 chip.0.copy_from_slice(machine.contexts[0].chip());
@@ -193,38 +212,50 @@ fn main() -> ExitCode {
     let asked = |name: &str| std::env::args().any(|argument| argument == name);
     let mut same = true;
     if asked("--rtl") {
-        make(&Rtl::new());
+        make(&Rtl::new(2));
     }
     if asked("--drawn") {
-        let rtl = Rtl::new();
-        for seed in ["1", "2", "3"] {
-            let script = rtl.script(["step", seed, "60"]);
-            for latency in LATENCIES {
-                let (held, wrong) = drawn(&script, &rtl.says(&script, Some(latency)), latency);
-                println!(
-                    "programs by chance, seed {seed}, memory {latency}: {held} steps, {} differ",
-                    wrong.len()
-                );
-                wrong.iter().for_each(|differs| println!("{differs}"));
-                same &= wrong.is_empty();
+        let of = |gangs: &usize| asked(&gangs.to_string());
+        let all = [1, 2, GANGS];
+        let some = all.iter().any(of);
+        for gangs in all.into_iter().filter(|gangs| !some || of(gangs)) {
+            let rtl = Rtl::new(gangs);
+            let seeds: &[&str] = if gangs == 1 { &["1", "2", "3"] } else { &["1"] };
+            for &seed in seeds {
+                let script = rtl.script(["step", seed, "60"]);
+                for latency in LATENCIES {
+                    let said = rtl.says(&script, Some(latency), gangs > 1);
+                    let (held, wrong) = drawn(&script, &said, latency, gangs);
+                    println!(
+                        "programs by chance, gangs {gangs}, seed {seed}, memory {latency}: {held} steps, {} differ",
+                        wrong.len()
+                    );
+                    wrong.iter().for_each(|differs| println!("{differs}"));
+                    same &= wrong.is_empty();
+                }
             }
         }
         return if same { ExitCode::SUCCESS } else { ExitCode::FAILURE };
     }
-    println!("| model | memory | position | words | RTL | model | first that differs |");
-    println!("|---|--:|--:|--:|--:|--:|---|");
+    println!("| model | gangs | memory | gang | position | words | RTL | model | first that differs |");
+    println!("|---|--:|--:|--:|--:|--:|--:|--:|---|");
     for model in MODELS {
-        for latency in LATENCIES {
+        for (gangs, latency) in [1, 2].into_iter().flat_map(|gangs| LATENCIES.map(|latency| (gangs, latency)))
+        {
             let mut bench = Bench::new(model);
-            for traced in traces(model, latency) {
-                let timed = bench.step(&traced, latency);
-                let differs = traced.differs(&timed);
+            let rtl = if gangs == 1 { traces(model, latency) } else { both(model, &latency.to_string()) };
+            let timed: Vec<Timed> = match gangs {
+                1 => rtl.iter().map(|traced| bench.step(traced, latency)).collect(),
+                _ => bench.steps(&rtl, latency),
+            };
+            for (traced, timed) in rtl.iter().zip(&timed) {
+                let differs = traced.differs(timed);
                 same &= differs.is_none();
                 let first = differs.map_or("none".into(), |differs| differs.to_string());
-                let (position, words) = (traced.position, traced.words.len());
+                let (gang, position, words) = (traced.gang, traced.position, traced.words.len());
                 let cycles = [traced.cycles, timed.cycles];
                 println!(
-                    "| {model} | {latency} | {position} | {words} | {} | {} | {first} |",
+                    "| {model} | {gangs} | {latency} | {gang} | {position} | {words} | {} | {} | {first} |",
                     cycles[0], cycles[1]
                 );
                 if let Some(differs) = differs

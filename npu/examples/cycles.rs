@@ -1,16 +1,18 @@
 //! Words of the programs of the built-in models and of SmolLM2-135M's shape, and the cycles that a step is expected to take; what gangs
 //! would bring, and what units wait for.
 //!
-//!     cargo run --release -p doorbell-npu --example cycles [-- --listing | --gangs | --exact]
+//!     cargo run --release -p doorbell-npu --example cycles [-- --listing | --gangs | --exact] [MODEL …]
 //!
-//! Of words as formulas, but `--exact`: one rollout, cycle by cycle as in the RTL.
+//! Of words as formulas, but `--exact`: gangs of one rollout each, cycle by cycle as in the RTL.
+
+use std::ops::Range;
 
 use doorbell_lm::image::{entries, header};
 use doorbell_lm::{
     About, Gain, Image, KeyValue, Layer, Matrix, Model, Rope, Shape, micro, micro_gemma, tiny,
 };
 use doorbell_npu::arithmetic::Speed;
-use doorbell_npu::clock::{self, Bases, Step};
+use doorbell_npu::clock::{self, Bases, Begin, Setup, Step, Timed};
 use doorbell_npu::cycles::Costs;
 use doorbell_npu::layout::LINE;
 use doorbell_npu::run::{Arena, Engine, Idle, Latency, Machine, Scoreboard, Settings, Timing};
@@ -52,6 +54,8 @@ fn smollm2() -> Image {
 
 /// Cycles a second of the machine of which tokens per second are told.
 const CLOCK: u64 = 100_000_000;
+/// Positions of the tokens that each gang makes, one behind the other.
+const TOKENS: Range<u32> = 252..256;
 /// Blocks of keys and values of a context.
 const BLOCKS: u32 = 8;
 
@@ -173,36 +177,63 @@ fn causes(bench: &mut Bench) {
     }
 }
 
-/// What each unit is busy with one rollout, cycle by cycle; keys and values are 0, so no block is below the others.
+impl Bench {
+    /// A step; keys and values are 0, so no block is below the others.
+    fn exact<'m>(&'m self, position: u32, blocks: &'m [u32]) -> Step<'m> {
+        Step {
+            words: &self.words,
+            memory: &self.machine.memory,
+            program: self.first,
+            lines: self.machine.settings.lines,
+            bases: Bases::default(),
+            token: 0,
+            position,
+            silent: false,
+            blocks,
+            skipped: &[],
+        }
+    }
+}
+
+/// What share of so many cycles each unit has a word.
+fn busy(steps: &[Timed], cycles: u64) -> String {
+    let mut busy = [0; 4];
+    for span in steps.iter().flat_map(|step| &step.words) {
+        busy[span.issue.engine() as usize] += span.done - span.start;
+    }
+    busy.map(|busy| format!("{:.1} %", busy as f64 * 100.0 / cycles as f64)).join(" | ")
+}
+
+/// What each unit is busy, cycle by cycle: with one rollout, and with several, each on a gang of its own.
 fn exact(bench: &Bench) {
     println!("| position | memory | cycles | by formulas | MEM | GEMV | SFU | KV |");
     println!("|--:|--:|--:|--:|--:|--:|--:|--:|");
     let blocks: Vec<u32> = (0..BLOCKS).collect();
     for position in [0, 3, 127, 200] {
         for memory in [0, 16, 64] {
-            let of = Step {
-                words: &bench.words,
-                memory: &bench.machine.memory,
-                program: bench.first,
-                lines: bench.machine.settings.lines,
-                bases: Bases::default(),
-                token: 0,
-                position,
-                silent: false,
-                blocks: &blocks,
-                skipped: &[],
-            };
-            let timed = clock::step(&of, memory).expect("words that can be executed");
-            let mut busy = [0; 4];
-            for span in &timed.words {
-                busy[span.issue.engine() as usize] += span.done - span.start;
-            }
-            let share = |busy: u64| format!("{:.1} %", busy as f64 * 100.0 / timed.cycles as f64);
-            let formulas = bench.formulas(position, memory);
+            let timed =
+                clock::step(&bench.exact(position, &blocks), memory).expect("words that can be executed");
+            let (cycles, formulas) = (timed.cycles, bench.formulas(position, memory));
+            println!("| {position} | {memory} | {cycles} | {formulas} | {} |", busy(&[timed], cycles));
+        }
+    }
+    println!("| gangs | words at a time | weights | cycles a token | tokens/s | MEM | GEMV | SFU | KV |");
+    println!("|--:|---|--:|--:|--:|--:|--:|--:|--:|");
+    for gangs in [1, 2, 4] {
+        for (overlap, weights) in [(false, 64), (false, 0), (true, 64), (true, 0)] {
+            let begins: Vec<Begin<'_>> = (TOKENS
+                .flat_map(|position| (0..gangs).map(move |gang| (gang, position))))
+            .map(|(gang, position)| Begin { gang, at: 2 * gang as u64, step: bench.exact(position, &blocks) })
+            .collect();
+            let timed = clock::steps(&begins, Setup { weights, overlap, ..Setup::rtl(64) })
+                .expect("words that can be executed");
+            let cycles = timed.iter().map(|step| step.began + step.cycles).max().unwrap_or_default();
+            let token = cycles / begins.len() as u64;
             println!(
-                "| {position} | {memory} | {} | {formulas} | {} |",
-                timed.cycles,
-                busy.map(share).join(" | ")
+                "| {gangs} | {} | {weights} | {token} | {} | {} |",
+                if overlap { "several" } else { "one" },
+                CLOCK / token,
+                busy(&timed, cycles)
             );
         }
     }
@@ -212,7 +243,8 @@ fn main() {
     let asked = |name: &str| std::env::args().any(|argument| argument == name);
     let models =
         [("micro", micro()), ("micro-gemma", micro_gemma()), ("tiny", tiny()), ("smollm2", smollm2())];
-    for (name, image) in models {
+    let all = !models.iter().any(|(name, _)| asked(name));
+    for (name, image) in models.into_iter().filter(|(name, _)| all || asked(name)) {
         let (bytes, shape) = (image.to_bytes(), image.model.shape);
         let (header, entries) = (header(&bytes).expect("an image"), entries(&bytes).expect("an image"));
         let program =

@@ -6,11 +6,14 @@
 //   +calm     memory answers after 64 cycles, or +latency=N, without stalls, and writes at once
 //   +cycles   prints how long each step took, from the first gang's beginning to the last one's end
 //   +words    prints in which cycle of its step each word begins and is done, by unit; one gang has each step
+//   +both     … or all of them, a context of each: each line ends with its gang, that of a step with the cycle in which it begins as well; with +calm a gang
+//             begins at once behind the one before it, and in every other step up to 300 cycles behind
 //   +alone    one context of one gang has each step
 // vectors: step 25
 module npu_top_tb #(
   parameter int Lines = 128,
-  parameter int Model = 8192
+  parameter int Model = 8192,
+  parameter int Gangs = 2
 );
   import bench_pkg::*;
   import npu_pkg::*;
@@ -21,7 +24,6 @@ module npu_top_tb #(
   int   cycle;
   clock_reset #(.Limit(3000000)) u_clock (.clk_o(clk), .rst_no(rst_n), .cycle_o(cycle));
 
-  localparam int Gangs    = 2;
   localparam int Contexts = 2;
   localparam int Seats    = Gangs * Contexts;
   localparam int Arena  = 1024;
@@ -64,7 +66,7 @@ module npu_top_tb #(
   logic                 faulty [0:All-1];
   logic [LINE_BITS-1:0] expected_arena [0:Arena-1], expected_region [0:Region-1], expected_chip [0:Lines-1];
   logic                 write_faults = 1'b0;
-  bit                   calm, cycles, words, alone;
+  bit                   calm, cycles, words, alone, both;
 
   // The place in the array, or -1.
   function automatic int place(input logic [ADDRESS_BITS-1:0] line, input logic writes);
@@ -124,19 +126,26 @@ module npu_top_tb #(
     if (!busy && (read_valid || write_valid || beat_valid || writes_due != 0 || asked_in != asked_out)) fail("N7: memory is asked without a step");
   end
 
-  // Cycles count from the one in which the step begins.
-  int began = 0;
-  always @(posedge clk) begin
-    if (dut.start[0]) began = cycle;
-    if (words) begin
-      if (dut.start[0]) $display("step %0d %0d %0d %0d", step.position, step.token, step.silent, where.arena[3:0]);
-      for (int u = 0; u < UNITS; u++) begin
-        if (dut.unit_done[u]) $display("done %0d %0d", u, cycle - began);
+  // Cycles count from the one in which the gang's step begins.
+  for (genvar g = 0; g < Gangs; g++) begin : gen_words
+    int    began = 0;
+    string gang = "", beside = "";          // what ends a line
+    always @(posedge clk) if (words && (both || g == 0)) begin
+      if (both) gang = $sformatf(" %0d", g);
+      if (both) beside = $sformatf(" %0d %0d", g, cycle);
+      if (dut.start[g]) begin
+        began = cycle;
+        $display("step %0d %0d %0d %0d%0s", dut.gen_gang[g].now.position, dut.gen_gang[g].now.token, dut.gen_gang[g].now.silent,
+          dut.gen_gang[g].place.arena[3:0], beside);
       end
       for (int u = 0; u < UNITS; u++) begin
-        if (dut.unit_start[u]) $display("word %0d %0d %0d", u, dut.gen_gang[0].u_scoreboard.place_q[u][$bits(npu_place_t)-1 -: PC_BITS], cycle - began);
+        if (dut.gen_gang[g].done[u]) $display("done %0d %0d%0s", u, cycle - began, gang);
       end
-      if (dut.over[0]) $display("over %0d", cycle - began);
+      for (int u = 0; u < UNITS; u++) begin
+        if (dut.gang_start[g][u])
+          $display("word %0d %0d %0d%0s", u, dut.gen_gang[g].u_scoreboard.place_q[u][$bits(npu_place_t)-1 -: PC_BITS], cycle - began, gang);
+      end
+      if (dut.over[g]) $display("over %0d%0s", cycle - began, gang);
     end
   end
 
@@ -220,8 +229,8 @@ module npu_top_tb #(
     results     = 0;
     // No result is taken before all have begun, so each gang has some.
     for (int g = 0; g < (alone ? 1 : Gangs); g++) begin
-      if (g > 0 && !calm) repeat (below(300)) @(posedge clk);
-      members = alone ? 1 : calm ? Contexts : between(1, Contexts);
+      if (g > 0 && (!calm || (both && steps % 2 == 1))) repeat (below(300)) @(posedge clk);
+      members = (alone || words) ? 1 : calm ? Contexts : between(1, Contexts);
       results = results + members;
       if (members > 1) shared = shared + 1;
       for (int c = 0; c < members; c++) begin
@@ -230,16 +239,16 @@ module npu_top_tb #(
         where.arena  = arena_at[seat];
         where.region = region_at[seat];
         // Of a program by chance nobody knows whether it would come to it.
-        spoilt[seat] = (models && expected_log.fault == FAULT_NONE && !was_faulty && !alone && !calm && chance(20)) ? between(NoTable, NoToken) : Sound;
+        spoilt[seat] = (models && expected_log.fault == FAULT_NONE && !was_faulty && !words && !alone && !calm && chance(20)) ? between(NoTable, NoToken) : Sound;
         step.token          = (spoilt[seat] == NoToken) ? 32'h8000_0000 : sound_token;
         where.table_entries = (spoilt[seat] == NoTable) ? '0 : entries;
-        late        = !calm && chance(30);
+        late        = !calm && !words && chance(30);
         step_valid  <= 1'b1;
         step_opens  <= c == 0;
         step_begins <= c == members - 1 && !late;
         @(posedge clk);
         while (step_valid) @(posedge clk);
-        if (!calm) repeat (below(4)) @(posedge clk);
+        if (!calm && !words) repeat (below(4)) @(posedge clk);
         if (open_steps != ((c == members - 1 && !late) ? 4'd0 : 4'(c + 1))) fail($sformatf("N8: %0d steps are open behind %0d of %0d", open_steps, c + 1, members));
         if (c == members - 1 && late) begin
           step_begins <= 1'b1;
@@ -277,7 +286,8 @@ module npu_top_tb #(
     alone  = $test$plusargs("alone");
     cycles = $test$plusargs("cycles");
     words  = $test$plusargs("words");
-    if (words) alone = 1'b1;
+    both   = $test$plusargs("both");
+    if (words && !both) alone = 1'b1;
     if (!$value$plusargs("latency=%d", latency)) latency = 64;
     for (int k = 0; k < All; k++) begin memory[k] = '0; faulty[k] = 1'b0; end
     for (int k = 0; k < Arena; k++) expected_arena[k] = '0;

@@ -102,9 +102,9 @@ pub(super) struct Attend {
 }
 
 impl Attend {
-    pub fn new(position: u32) -> Self {
+    pub fn new() -> Self {
         Self {
-            position,
+            position: 0,
             of: None,
             done: false,
             phase: Phase::Query,
@@ -183,16 +183,13 @@ impl Attend {
         self.open && (self.phase == Phase::Keys || (self.phase == Phase::Values && weighed()))
     }
 
-    pub fn start(&mut self, work: Work, skipped: &[bool]) {
+    /// A word of a context at this position.
+    pub fn start(&mut self, work: Work, position: u32, skipped: &[bool]) {
         let Work::Attend { heads, kv, window, .. } = work else { unreachable!("{work:?} is no word of KV") };
-        let seen = window.map_or(0, |window| (self.position + 1).saturating_sub(window));
+        let seen = window.map_or(0, |window| (position + 1).saturating_sub(window));
         let of = Of { heads: heads.into(), kv, pieces: kv.width / 32, half: 1 + kv.width / 2, seen };
-        *self = Self {
-            of: Some(of),
-            ask_entry: seen / 32,
-            skipped: skipped.to_vec(),
-            ..Self::new(self.position)
-        };
+        *self =
+            Self { position, of: Some(of), ask_entry: seen / 32, skipped: skipped.to_vec(), ..Self::new() };
     }
 
     pub fn clock(&mut self, i: &In) {

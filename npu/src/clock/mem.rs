@@ -57,10 +57,10 @@ pub(super) struct Mem {
 }
 
 impl Mem {
-    pub fn new(token: u32, position: u32) -> Self {
+    pub fn new() -> Self {
         Self {
-            token,
-            position,
+            token: 0,
+            position: 0,
             work: None,
             done: false,
             state: State::Prepare,
@@ -117,9 +117,9 @@ impl Mem {
             }
     }
 
-    pub fn start(&mut self, work: Work) {
-        let idle = Self::new(self.token, self.position);
-        *self = Self { work: Some(work), ..idle };
+    /// A word of a context with this token, at this position.
+    pub fn start(&mut self, work: Work, token: u32, position: u32) {
+        *self = Self { token, position, work: Some(work), ..Self::new() };
     }
 
     pub fn clock(&mut self, i: &In) {

@@ -2,26 +2,28 @@
 
 use std::collections::VecDeque;
 
+use super::Setup;
+
 /// Whose turn it is: the one after the last that was served comes first (rtl/common/round_robin.sv).
 #[derive(Clone, Debug)]
 pub(super) struct Turn {
-    above: u8,
+    above: u16,
 }
 
 impl Turn {
     pub fn new() -> Self {
-        Self { above: u8::MAX }
+        Self { above: u16::MAX }
     }
 
     /// Of those that ask.
-    pub fn grant(&self, asks: u8) -> Option<usize> {
+    pub fn grant(&self, asks: u16) -> Option<usize> {
         let preferred = asks & self.above;
         let candidates = if preferred != 0 { preferred } else { asks };
         (candidates != 0).then_some(candidates.trailing_zeros() as usize)
     }
 
     pub fn served(&mut self, who: usize) {
-        self.above = !((2u16 << who) - 1) as u8;
+        self.above = !((2u32 << who) - 1) as u16;
     }
 }
 
@@ -32,13 +34,23 @@ pub(super) struct Lines {
     pub count: u64,
 }
 
-/// Clients of the reader.
-pub(super) const CLIENTS: usize = 5;
-pub(super) const PROGRAM: usize = 0;
-pub(super) const COPIES: usize = 1;
-pub(super) const WEIGHTS: usize = 2;
-pub(super) const VALUES: usize = 3;
-pub(super) const BLOCKS: usize = 4;
+impl Lines {
+    /// Where the memory begins in which they are.
+    pub fn from(self, base: u64) -> Self {
+        Self { first: base + self.first, ..self }
+    }
+}
+
+/// Gangs that there can be. Those that have no step ask for nothing, so fewer are as if there were no more.
+pub const GANGS: usize = 4;
+
+/// Clients of the reader: programs of all gangs, units, block tables of all gangs.
+pub(super) const CLIENTS: usize = 2 * GANGS + 3;
+pub(super) const PROGRAMS: usize = 0;
+pub(super) const COPIES: usize = GANGS;
+pub(super) const WEIGHTS: usize = GANGS + 1;
+pub(super) const VALUES: usize = GANGS + 2;
+pub(super) const TABLES: usize = GANGS + 3;
 
 /// Lines of a piece, which ends at a multiple of as many.
 const PIECE: u64 = 16;
@@ -48,20 +60,21 @@ const PIECES: usize = 16;
 /// `npu_reader`, and memory that answers a line a cycle, the first one so many cycles behind the question.
 #[derive(Debug)]
 pub(super) struct Reader {
-    latency: u64,
+    setup: Setup,
     left: [Option<Lines>; CLIENTS],
     turn: Turn,
     tags: VecDeque<(usize, u64)>,
     taken: u64,
-    read: Option<u64>,
+    /// What memory is asked: whose lines, and how many.
+    read: Option<(usize, u64)>,
     due: VecDeque<u64>,
     beat: bool,
 }
 
 impl Reader {
-    pub fn new(latency: u64) -> Self {
+    pub fn new(setup: Setup) -> Self {
         Self {
-            latency,
+            setup,
             left: [None; CLIENTS],
             turn: Turn::new(),
             tags: VecDeque::new(),
@@ -85,12 +98,13 @@ impl Reader {
     /// A cycle: what clients ask for, in lines of all memory, and which of them would take a line.
     pub fn clock(&mut self, now: u64, asks: [Option<Lines>; CLIENTS], takes: [bool; CLIENTS]) {
         let goes = self.beat().is_some_and(|whose| takes[whose]);
-        let asked = self.read.take();
+        let (whose, asked) = self.read.take().unwrap_or_default();
+        let latency = if whose == WEIGHTS { self.setup.weights } else { self.setup.latency };
         // Memory takes a question in the cycle in which it is put.
         if goes {
             self.due.pop_front();
         }
-        self.due.extend((0..asked.unwrap_or(0)).map(|_| now + self.latency));
+        self.due.extend((0..asked).map(|_| now + latency));
         let waits = self.beat && !goes;
 
         let some = (0..CLIENTS).filter(|&k| self.left[k].is_some()).fold(0, |some, k| some | 1 << k);
@@ -112,7 +126,7 @@ impl Reader {
             self.turn.served(client);
             let left = self.left[client].as_mut().expect("it asks");
             let piece = left.count.min(PIECE - left.first % PIECE);
-            self.read = Some(piece);
+            self.read = Some((client, piece));
             self.tags.push_back((client, piece));
             *left = Lines { first: left.first + piece, count: left.count - piece };
             if left.count == 0 {
@@ -134,7 +148,7 @@ impl Port {
 
     /// Which unit has it in this cycle.
     pub fn grant(&self, asks: [bool; 4]) -> [bool; 4] {
-        let bits = (0..4).fold(0, |bits, unit| bits | u8::from(asks[unit]) << unit);
+        let bits = (0..4).fold(0, |bits, unit| bits | u16::from(asks[unit]) << unit);
         let who = self.0.grant(bits);
         std::array::from_fn(|unit| who == Some(unit))
     }
@@ -173,6 +187,11 @@ pub(super) struct Blocks {
 impl Blocks {
     pub fn new(first: u64) -> Self {
         Self { state: Table::Idle, who: 0, kept: None, fetch: false, entry: 0, answer: [false; 2], first }
+    }
+
+    /// A step begins, whose table may be another.
+    pub fn forget(&mut self) {
+        self.kept = None;
     }
 
     pub fn asks(&self) -> Option<Lines> {

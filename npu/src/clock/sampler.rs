@@ -7,6 +7,8 @@ const DRAWS: u32 = 13;
 #[derive(Debug, Default)]
 pub(super) struct Sampler {
     busy: bool,
+    /// A chain has begun that has not had its last logit.
+    pub begun: bool,
     ready: bool,
     phase: u32,
     /// Stages with a logit.
@@ -40,6 +42,11 @@ impl Sampler {
         self.ready && self.phase == 0
     }
 
+    /// The step is over whose chain has begun.
+    pub fn forget(&mut self) {
+        (self.begun, self.ready) = (false, false);
+    }
+
     pub fn clock(&mut self, begin: bool, logit: Option<bool>) {
         let logit = logit.filter(|_| self.ready());
         if self.busy || logit.is_some() {
@@ -49,6 +56,8 @@ impl Sampler {
             let ends = self.walks && self.walk_end >> WALK & 1 == 1 && self.walk_last;
             let (out, copies) = (at(LOGIT), [at(3), at(7), at(11), at(15)]);
             let [last0, last1, last2, last3, last4] = self.last;
+
+            self.begun &= self.end >> END & 1 == 0;
 
             // Blocks.
             let closes = self.closes;
@@ -96,7 +105,7 @@ impl Sampler {
             self.at = (self.at << 1 | u32::from(logit.is_some())) & ((2 << LOGIT) - 1);
         }
         if begin {
-            self.busy = true;
+            (self.busy, self.begun) = (true, true);
             self.ready = false;
             self.draws = DRAWS;
             self.token = 0;

@@ -1,7 +1,8 @@
 //! What the RTL says of a step (`tb/npu/npu_top_tb.sv`, `+words`), and where a step differs from it.
 //!
 //! A line each: `step position token silent arena`, of the arena its first line modulo 16; `word unit pc cycle`, a unit is started;
-//! `done unit cycle`; `over cycle`. Other lines are the bench's.
+//! `done unit cycle`; `over cycle`. With several gangs (`+both`) the gang is behind each, and behind a step's the cycle in which it begins.
+//! Where it is kept a word has one line: `ran unit pc cycle cycles`, of the step that is last. Other lines are the bench's.
 
 use std::fmt;
 
@@ -24,6 +25,10 @@ pub struct Word {
 /// A step of the RTL.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Traced {
+    /// Of which gang.
+    pub gang: usize,
+    /// The cycle in which it begins.
+    pub began: u64,
     /// Of its token.
     pub position: u32,
     /// The token.
@@ -64,37 +69,67 @@ impl fmt::Display for Differs {
 /// Steps of a trace.
 ///
 /// # Panics
-/// At a line of the four kinds that is not whole.
+/// At a line of these kinds that is not whole.
 pub fn read(trace: &str) -> Vec<Traced> {
     let mut steps: Vec<Traced> = vec![];
     for line in trace.lines() {
         let mut parts = line.split_whitespace();
         let letter = parts.next().unwrap_or_default();
-        let mut number = || -> u64 {
-            parts.next().and_then(|part| part.parse().ok()).unwrap_or_else(|| panic!("{line:?} is cut off"))
-        };
+        let numbers: Vec<u64> = parts.map_while(|part| part.parse().ok()).collect();
+        let number = |at: usize| *numbers.get(at).unwrap_or_else(|| panic!("{line:?} is cut off"));
+        let gang = |at: usize| numbers.get(at).map_or(0, |&gang| gang as usize);
         // A bench tells of itself with a colon behind the number.
         if letter == "step" && !line.contains(':') {
-            let (position, token, silent, arena) =
-                (number() as u32, number() as u32, number() == 1, number());
-            steps.push(Traced { position, token, silent, arena, ..Traced::default() });
+            steps.push(Traced {
+                position: number(0) as u32,
+                token: number(1) as u32,
+                silent: number(2) == 1,
+                arena: number(3),
+                gang: gang(4),
+                began: numbers.get(5).copied().unwrap_or_default(),
+                ..Traced::default()
+            });
         }
-        let Some(step) = steps.last_mut() else { continue };
+        let of = match letter {
+            "word" => gang(3),
+            "done" => gang(2),
+            "over" => gang(1),
+            "ran" => steps.last().map_or(0, |step| step.gang),
+            _ => continue,
+        };
+        let Some(step) = steps.iter_mut().rev().find(|step| step.gang == of) else { continue };
+        let engine = || Engine::ALL[number(0) as usize];
         match letter {
-            "word" => {
-                let (engine, pc, start) = (Engine::ALL[number() as usize], number() as u32, number());
-                step.words.push(Word { engine, pc, start, done: 0 });
-            }
+            "over" => step.cycles = number(0),
             "done" => {
-                let (engine, done) = (Engine::ALL[number() as usize], number());
-                let word = step.words.iter_mut().find(|word| word.engine == engine && word.done == 0);
-                word.expect("a unit is done with a word").done = done;
+                let word = step.words.iter_mut().find(|word| word.engine == engine() && word.done == 0);
+                word.expect("a unit is done with a word").done = number(1);
             }
-            "over" => step.cycles = number(),
-            _ => {}
+            _ => {
+                let (pc, start) = (number(1) as u32, number(2));
+                let done = if letter == "ran" { start + number(3) } else { 0 };
+                step.words.push(Word { engine: engine(), pc, start, done });
+            }
         }
     }
     steps
+}
+
+/// Steps as they are kept, cycles counted from the first one's beginning; their words where they are asked for.
+pub fn keep(steps: &[Traced], words: bool) -> String {
+    let first = steps.first().map_or(0, |step| step.began);
+    let mut kept = String::new();
+    for step in steps {
+        let Traced { position, token, arena, gang, cycles, .. } = step;
+        let (silent, began) = (u8::from(step.silent), step.began - first);
+        kept += &format!("step {position} {token} {silent} {arena} {gang} {began}\n");
+        for word in step.words.iter().filter(|_| words) {
+            let (unit, length) = (word.engine as usize, word.done - word.start);
+            kept += &format!("ran {unit} {} {} {length}\n", word.pc, word.start);
+        }
+        kept += &format!("over {cycles} {gang}\n");
+    }
+    kept
 }
 
 impl Traced {
@@ -115,6 +150,11 @@ impl Traced {
             }
         }
         let at = words.len();
-        (self.cycles != timed.cycles).then_some(Differs { at, rtl: None, model: None, cycles })
+        (self.cycles != timed.cycles || self.began != timed.began).then_some(Differs {
+            at,
+            rtl: None,
+            model: None,
+            cycles,
+        })
     }
 }

@@ -4,7 +4,7 @@ use doorbell_lm::image::{entries, header};
 use doorbell_lm::{Image, micro, micro_gemma, tiny};
 use doorbell_npu::arithmetic::Speed;
 use doorbell_npu::clock::trace::{Traced, read};
-use doorbell_npu::clock::{Bases, Step, Timed, step};
+use doorbell_npu::clock::{Bases, Begin, Setup, Step, Timed, steps};
 use doorbell_npu::compile;
 use doorbell_npu::layout::LINE;
 use doorbell_npu::run::{Arena, Machine, Observer, Place, Settings, Write};
@@ -108,24 +108,49 @@ impl Bench {
 
     /// The step that the RTL took, behind those before it.
     pub fn step(&mut self, traced: &Traced, latency: u64) -> Timed {
+        self.steps(std::slice::from_ref(traced), latency).remove(0)
+    }
+
+    /// Steps that gangs took: each of the first gang's, and behind it the same step of the others.
+    pub fn steps(&mut self, traced: &[Traced], latency: u64) -> Vec<Timed> {
+        let mut said: Vec<Skipped> = vec![];
+        for traced in traced {
+            // What one gang has done each of the others begins with as well.
+            said.push(match said.last() {
+                Some(same) if traced.gang > 0 => Skipped(same.0.clone()),
+                _ => self.skipped(traced),
+            });
+        }
+        let begins: Vec<Begin<'_>> = traced
+            .iter()
+            .zip(&said)
+            .map(|(traced, skipped)| {
+                let step = Step {
+                    words: &self.words,
+                    memory: &self.machine.memory,
+                    program: self.program,
+                    lines: self.machine.settings.lines,
+                    bases: Bases { arena: traced.arena, ..Bases::default() },
+                    token: traced.token,
+                    position: traced.position,
+                    silent: traced.silent,
+                    blocks: &self.machine.contexts[0].blocks,
+                    skipped: &skipped.0,
+                };
+                Begin { gang: traced.gang, at: traced.began, step }
+            })
+            .collect();
+        steps(&begins, Setup::rtl(latency)).expect("words that can be executed")
+    }
+
+    /// What the interpreter says of it.
+    fn skipped(&mut self, traced: &Traced) -> Skipped {
         let context = &mut self.machine.contexts[0];
         (context.token, context.position, context.silent) = (traced.token, traced.position, traced.silent);
         let mut skipped = Skipped::default();
         let outcomes = self.machine.step(&self.words, &[0], &mut skipped);
         assert!(outcomes[0].is_ok(), "{outcomes:?}");
-        let of = Step {
-            words: &self.words,
-            memory: &self.machine.memory,
-            program: self.program,
-            lines: self.machine.settings.lines,
-            bases: Bases { arena: traced.arena, ..Bases::default() },
-            token: traced.token,
-            position: traced.position,
-            silent: traced.silent,
-            blocks: &self.machine.contexts[0].blocks,
-            skipped: &skipped.0,
-        };
-        step(&of, latency).expect("words that can be executed")
+        skipped
     }
 }
 
@@ -138,4 +163,9 @@ pub fn traces(model: &str, latency: u64) -> Vec<Traced> {
 pub fn read_trace(model: &str, memory: &str) -> Vec<Traced> {
     let path = format!("{TRACES}/{model}-{memory}.txt");
     read(&std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{path}: {error}")))
+}
+
+/// What it said of two gangs.
+pub fn both(model: &str, memory: &str) -> Vec<Traced> {
+    read_trace(&format!("{model}-both"), memory)
 }
