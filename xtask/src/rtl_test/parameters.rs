@@ -11,7 +11,7 @@ use super::{RTL, Simulator};
 const REFUSED: &str = "repeat may not be negative";
 
 /// Module, parameter, values that are taken, values that are not.
-const PARAMETERS: [(&str, &str, &[i32], &[i32]); 21] = [
+const PARAMETERS: [(&str, &str, &[i32], &[i32]); 23] = [
     ("rl_runtime_top", "Queues", &[1, 3, 16], &[-1, 0, 17]),
     ("rl_runtime_top", "Functions", &[1, 5, 16], &[-1, 0, 17]),
     ("rl_runtime_top", "Workers", &[1, 3, 16], &[-1, 0, 17]),
