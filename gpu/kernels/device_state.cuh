@@ -20,7 +20,7 @@
 // The shape; the build for the CPU has one of its own.
 #ifndef DOORBELL_FETCH_WARPS
 #define DOORBELL_FETCH_WARPS 13
-#define DOORBELL_PLACES_LOG2 10
+#define DOORBELL_PLACES_LOG2 11
 #define DOORBELL_FIRST_PLACE 0
 #define DOORBELL_WORK_SLOTS 32768
 #define DOORBELL_SHARE 64

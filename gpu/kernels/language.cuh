@@ -22,6 +22,7 @@ class Block : Frame<Team> {
     fill(own.tanh, kTanh, 257);
     fill(own.gelu, kGelu, 65);
     if (DOORBELL_FAULT(ChangesTable) && threadIdx.x == 37) own.exp2[37] -= 256;
+    Base::fall_out();
     const Block team;
     if (team.lane_ == 0) {
       stream::begin_arrivals(&team.shared_.arrivals[team.warp_][0]);
@@ -34,12 +35,18 @@ class Block : Frame<Team> {
   // The image of a model whose shape `fits`, at a multiple of 64 in memory that this team may read without further order.
   static __device__ __noinline__ void begin(const char* image) { Block().prepare(image); }
 
+  // Between these two, behind `begin`, a team that has company in its block takes its steps together with those that run the same model. One
+  // that others are not to wait for leaves both out.
+  static __device__ __forceinline__ void fall_in() { Base::fall_in(); }
+  static __device__ __forceinline__ void fall_out() { Base::fall_out(); }
+
   // Takes the token at `position`: its keys and values go into the cache, which holds those of all positions below, and, if `stored_to` is not
   // null, to the same place of that block in host memory, relaxed: whoever tells the host of them puts a release behind a barrier. With `samples`,
   // returns the token of the next position on every thread. Neither token nor position is looked at: they are below the shape's vocabulary and
   // context. There is a barrier of the team behind everything, and the next step may begin at once.
   static __device__ __forceinline__ Sampled step(Cache cache, char* stored_to, uint32_t token, uint32_t position, bool samples,
                                                  Sampling sampling) {
+    Base::meet(true);
     if (Team::thread() == 0) Block().shared_.step = Step{cache, stored_to, token, position, sampling};
     if (Block().shared_.shape.is_gemma()) {
       Gemma<Team>::step(token, position);
@@ -48,6 +55,7 @@ class Block : Frame<Team> {
     embed(token, position);
 #pragma unroll 1
     for (uint32_t layer = 0; layer < Block().shared_.shape.layers; layer++) {
+      Base::meet(false);
       project(layer);
       attend(layer);
       feed_forward(layer);

@@ -61,14 +61,89 @@ class Frame {
       : memory_(memory()), shared_(*reinterpret_cast<Shared<Team>*>(memory())), thread_(index), lane_(index % kWarp), warp_(index / kWarp) {}
   __device__ __forceinline__ Frame() : Frame(thread()) {}
 
+  // Teams of a block that run the same model do so in step: a step is more instructions than the multiprocessor's caches hold, which teams that
+  // are at the same place fetch once, and each for itself where they are not (docs/gpu.md). Where a team is, is a word that the others read: the
+  // model, and a number of the rounds from meeting to meeting, which begins with each token at the next multiple of kRounds. Nothing but time
+  // depends on it. Whoever has come least far waits for nobody; who runs no rollout, or another model, is not waited for.
+  static constexpr uint32_t kRounds = 256;
+
+  static __device__ __forceinline__ uint64_t* round_of(uint32_t team) {
+    return &reinterpret_cast<Shared<Team>*>(block_memory() + sizeof(Tables) + kTeamBytes<Team> * team)->round;
+  }
+  // The model whose rounds these are; none is 0, and no model is.
+  static __device__ __forceinline__ uint32_t model_of(uint64_t round) { return static_cast<uint32_t>(round >> 32); }
+  static __device__ __forceinline__ bool is_before(uint64_t round, uint64_t other) {
+    return static_cast<int32_t>(static_cast<uint32_t>(round) - static_cast<uint32_t>(other)) < 0;
+  }
+
+  // From its next token on the team, which has begun with its model, is in step with those that run the same.
+  static __device__ __forceinline__ void fall_in() {
+    if constexpr (Team::kTeams != 1) {
+      if (Team::thread() == 0) {
+        const uint32_t model = static_cast<uint32_t>(reinterpret_cast<uint64_t>(Frame().shared_.image)) | 1;
+        uint64_t own = static_cast<uint64_t>(model) << 32;
+        bool alone = true;
+        for (uint32_t team = 0; team < Team::kTeams; team++) {
+          const uint64_t other = order::load_relaxed_block(round_of(team));
+          if (team == Team::number() || model_of(other) != model || (!alone && is_before(other, own))) continue;
+          alone = false;
+          own = other;
+        }
+        order::store_relaxed_block(round_of(Team::number()), own);
+      }
+      Team::sync();
+    }
+  }
+
+  // From here on nobody waits for the team.
+  static __device__ __forceinline__ void fall_out() {
+    if constexpr (Team::kTeams != 1) {
+      if (Team::thread() == 0) order::store_relaxed_block(round_of(Team::number()), 0);
+    }
+  }
+
+  // Waits until all that are in step have come as far: to the beginning of a token, or within it.
+  static __device__ __forceinline__ void meet(bool begins) {
+    if constexpr (Team::kTeams != 1) {
+      if (Team::thread() == 0) {
+        const uint64_t last = order::load_relaxed_block(round_of(Team::number()));
+        if (last != 0) {
+          const uint32_t number = (static_cast<uint32_t>(last) | (begins ? kRounds - 1 : 0)) + 1;
+          const uint64_t own = static_cast<uint64_t>(model_of(last)) << 32 | number;
+          order::store_relaxed_block(round_of(Team::number()), own);
+          for (uint32_t team = 0; team < Team::kTeams; team++) {
+            for (uint32_t spins = 0;;) {
+              const uint64_t other = order::load_relaxed_block(round_of(team));
+              if (model_of(other) != model_of(own) || !is_before(other, own)) break;
+              relax(spins);
+            }
+          }
+        }
+      }
+      Team::sync();
+    }
+  }
+
   template <typename T>
   __device__ __forceinline__ T* at(uint32_t offset) const {
     return reinterpret_cast<T*>(memory_ + offset);
   }
 
+  // Calls each(k) for every `by`-th number from `from` on. In the code of a warp alone it stands once: few rounds gain nothing from copies, and many
+  // of its kind share a cache of instructions.
+  template <typename Each>
+  static __device__ __forceinline__ void through(uint32_t from, uint32_t end, uint32_t by, Each each) {
+    if constexpr (kWarps == 1) {
+#pragma unroll 1
+      for (uint32_t k = from; k < end; k += by) each(k);
+    } else {
+      for (uint32_t k = from; k < end; k += by) each(k);
+    }
+  }
+
   // Starts to copy; `bytes` is a multiple of 16.
   __device__ __forceinline__ void copy(void* to, const char* from, uint32_t bytes) {
-    for (uint32_t k = 16 * thread_; k < bytes; k += 16 * kThreads) stream::copy(static_cast<char*>(to) + k, from + k);
+    through(16 * thread_, bytes, 16 * kThreads, [&](uint32_t k) { stream::copy(static_cast<char*>(to) + k, from + k); });
   }
 
   // Σ x² and the bits of all magnitudes of the team, once every warp has left its own. There are two places for them, so that one is read while the next is written.
@@ -116,14 +191,14 @@ class Frame {
     char* const mantissas = at<char>(mantissas_at);
     unsigned char* const shifts = at<unsigned char>(shifts_at);
     const uint32_t blocks = channels / kBlock;
-    for (uint32_t block = warp_; block < blocks; block += kWarps) {
+    through(warp_, blocks, kWarps, [&](uint32_t block) {
       const uint32_t channel = kBlock * block + lane_;
       const int32_t half = static_cast<int32_t>(clamp(round_shift(value(channel), shift), -32767, 32767));
       const int32_t above = bits(__reduce_or_sync(kEveryLane, magnitude(half))) - 7, down = above > 0 ? above : 0;
       const int32_t rounded = down == 0 ? half : (half >> down) + (half >> (down - 1) & 1);
       mantissas[channel] = static_cast<char>(rounded < -kMantissa ? -kMantissa : rounded > kMantissa ? kMantissa : rounded);
       if (lane_ == 0) shifts[block % 2 * layout.shifts_half + block / 2] = static_cast<unsigned char>(down);
-    }
+    });
     // Behind the last channel weights are 0; a shift there must be one.
     if (blocks % 2 != 0 && warp_ == 0) {
       mantissas[channels + lane_] = 0;
@@ -146,8 +221,9 @@ class Frame {
     const uint32_t position = shared_.step.position, width = shape.head_width, half_bytes = shape.kv_half();
     if (head < shape.heads) {
       char* const to = at<char>(shared_.layout.queries) + head * width;
-      for (uint32_t byte = 4 * lane_; byte < width; byte += 4 * kWarp)
+      through(4 * lane_, width, 4 * kWarp, [&](uint32_t byte) {
         *reinterpret_cast<uint32_t*>(to + byte) = *reinterpret_cast<const uint32_t*>(scratch + byte);
+      });
       if (lane_ == 0) at<uint32_t>(shared_.layout.query_scales)[head] = scale;
     } else {
       const uint32_t which = head - shape.heads, value = which >= shape.kv_heads ? 1 : 0;

@@ -15,6 +15,7 @@ class Gemma : Frame<Team> {
     begin(token, position);
 #pragma unroll 1
     for (uint32_t layer = 0; layer < Gemma().shared_.shape.layers; layer++) {
+      Base::meet(false);
       project(layer, predict(layer));
       feed_forward(layer, attend(layer));
     }
@@ -40,7 +41,7 @@ class Gemma : Frame<Team> {
  private:
   using Base = Frame<Team>;
   using Base::all_seen, Base::activate, Base::bits_of_warp, Base::copy, Base::end, Base::entries, Base::kThreads, Base::kWarps, Base::lane_, Base::matrix,
-      Base::put, Base::see, Base::shared_, Base::stretches, Base::sum_of_warp, Base::tables, Base::thread_, Base::vector, Base::warp_;
+      Base::put, Base::see, Base::shared_, Base::stretches, Base::sum_of_warp, Base::tables, Base::thread_, Base::through, Base::vector, Base::warp_;
 
   template <typename T>
   __device__ __forceinline__ T* at(uint32_t offset) const {
@@ -79,7 +80,7 @@ class Gemma : Frame<Team> {
   template <uint32_t kSees, typename Each>
   __device__ __forceinline__ Seen over(uint32_t channels, Each each) {
     uint64_t squares = 0, magnitudes = 0;
-    for (uint32_t channel = thread_; channel < channels; channel += kThreads) each(channel, squares, magnitudes);
+    through(thread_, channels, kThreads, [&](uint32_t channel) { each(channel, squares, magnitudes); });
     if constexpr (kWarps == 1) {
       // Nobody else is to be told.
       Seen seen{0, 0};
@@ -262,7 +263,7 @@ class Gemma : Frame<Team> {
     for (uint32_t k = 1; k < kStreams; k++) {
       int32_t* const other = stream_of(k);
       const Root root = root_of_mean(other, width);
-      for (uint32_t channel = thread_; channel < width; channel += kThreads) other[channel] = rescale(other[channel], root, first);
+      through(thread_, width, kThreads, [&](uint32_t channel) { other[channel] = rescale(other[channel], root, first); });
     }
     stream::wait_for_copies();
     Team::sync();
@@ -329,10 +330,10 @@ class Gemma : Frame<Team> {
     const uint32_t width = shared_.shape.head_width;
     const short* const factors = gain(entry);
     uint64_t squares = 0;
-    for (uint32_t channel = lane_; channel < width; channel += kWarp) squares += square(head[channel]);
+    through(lane_, width, kWarp, [&](uint32_t channel) { squares += square(head[channel]); });
     const Root root = Root::of(sum_of_warp(squares), width, shared_.shape.epsilon);
     const int32_t shift = level_shift(entry.exponent, root);
-    for (uint32_t channel = lane_; channel < width; channel += kWarp) head[channel] = level(head[channel], factors[channel], root, shift);
+    through(lane_, width, kWarp, [&](uint32_t channel) { head[channel] = level(head[channel], factors[channel], root, shift); });
     __syncwarp();
   }
 
@@ -364,8 +365,8 @@ class Gemma : Frame<Team> {
     }
     // Of the LAuReL's first half the magnitudes, of the projection the squares.
     uint64_t squares = 0, magnitudes = 0;
-    for (uint32_t channel = thread_; channel < shape.laurel; channel += kThreads) magnitudes |= magnitude(raw[channel]);
-    for (uint32_t channel = thread_; channel < shape.embedding; channel += kThreads) squares += square(embedding[channel]);
+    through(thread_, shape.laurel, kThreads, [&](uint32_t channel) { magnitudes |= magnitude(raw[channel]); });
+    through(thread_, shape.embedding, kThreads, [&](uint32_t channel) { squares += square(embedding[channel]); });
     see(squares, magnitudes, 0);
     Team::sync();
 
@@ -401,10 +402,10 @@ class Gemma : Frame<Team> {
       const Matrix rows = matrix(entries(layer)[kEmbedding]);
       const char* const row = rows.row(shared_.step.token);
       const int64 scale = rows.scale(shared_.step.token);
-      for (uint32_t channel = thread_; channel < shape.embedding; channel += kThreads) {
+      through(thread_, shape.embedding, kThreads, [&](uint32_t channel) {
         const int32_t own = within(round_shift(static_cast<signed char>(row[channel]) * scale, -(rows.exponent + kFraction)));
         embedding[channel] = within(static_cast<int64>(level(embedding[channel], factors[channel], root, shift)) + own);
-      }
+      });
     }
     int32_t* const laurel = at<int32_t>(layout.laurel);
     const Activation left = plain(shape.laurel, seen.magnitudes, [&](uint32_t channel) { return static_cast<int64>(raw[channel]); });
@@ -487,8 +488,9 @@ class Gemma : Frame<Team> {
     const short* const factors = gain(entry);
     const Root root = root_of_mean(raw, width);
     const int32_t shift = level_shift(entry.exponent, root);
-    for (uint32_t channel = thread_; channel < width; channel += kThreads)
+    through(thread_, width, kThreads, [&](uint32_t channel) {
       found[channel] = within(found[channel] + static_cast<int64>(level(raw[channel], factors[channel], root, shift)));
+    });
     Team::sync();
   }
 
@@ -499,14 +501,14 @@ class Gemma : Frame<Team> {
     const int32_t* const found = at<int32_t>(shared_.layout.found);
     route(layer, kCorrect, normalise(found, entries(layer)[kRouterGain], shape.epsilon));
     int32_t* const x = stream_of(0);
-    for (uint32_t channel = thread_; channel < width; channel += kThreads) {
+    through(thread_, width, kThreads, [&](uint32_t channel) {
       const int64 news = static_cast<int64>(found[channel]) - x[channel];
 #pragma unroll
       for (uint32_t k = 0; k < kStreams; k++) {
         int32_t& value = x[width * k + channel];
         value = within(value + news + round_shift(news * shared_.coefficients[k], kFraction));
       }
-    }
+    });
     Team::sync();
   }
 
@@ -535,11 +537,11 @@ class Gemma : Frame<Team> {
     const short* const factors = gain(entry);
     const Root root = root_of_mean(raw, width);
     const int32_t shift = level_shift(entry.exponent, root);
-    for (uint32_t channel = thread_; channel < width; channel += kThreads) {
+    through(thread_, width, kThreads, [&](uint32_t channel) {
       const int64 addend = level(raw[channel], factors[channel], root, shift);
 #pragma unroll
       for (uint32_t k = DOORBELL_FAULT(AddsToFirst) ? 0 : 1; k < kStreams; k++) x[width * k + channel] = within(x[width * k + channel] + addend);
-    }
+    });
     Team::sync();
   }
 
@@ -557,8 +559,9 @@ class Gemma : Frame<Team> {
       product(shared_.streams[1][k - 1], false, activation, raw, 1, 0);
       Team::sync();
       const Root root = root_of_mean(raw, width);
-      for (uint32_t channel = thread_; channel < width; channel += kThreads)
+      through(thread_, width, kThreads, [&](uint32_t channel) {
         x[channel] = within(static_cast<int64>(x[channel]) + rescale(raw[channel], root, first));
+      });
     }
     Team::sync();
   }

@@ -267,6 +267,7 @@ struct Shared {
   Layout layout;
   Step step;  // that is under way
   const char* image;
+  uint64_t round;        // how far it has come in step with others, as Frame has it
   uint64_t gain_offset;  // of the first layer's
   uint64_t rope_offset, global_rope_offset;
   uint32_t factor;       // of scores

@@ -33,6 +33,7 @@ __device__ __forceinline__ void run_probe(LanguageProbe* probe) {
   const uint32_t number = Team::number() * gridDim.x + blockIdx.x;
   if (number >= probe->rollouts) return;
   Block<Team>::begin(probe->image);
+  Block<Team>::fall_in();
   uint32_t token = probe->prompt[0];
 #pragma unroll 1
   for (uint32_t position = 0; position + 1 < probe->length + probe->steps; position++) {
@@ -48,6 +49,7 @@ __device__ __forceinline__ void run_probe(LanguageProbe* probe) {
       token = probe->prompt[position + 1];
     }
   }
+  Block<Team>::fall_out();
 }
 
 }  // namespace language

@@ -109,10 +109,14 @@ struct Job {
   Sequence sequence;
 };
 
+// Parts of a multiprocessor, each of which runs the warps whose numbers are the same modulo these.
+constexpr uint32_t kSchedulers = 4;
+
 // What the teams of a block have in shared memory.
 template <typename Team>
 struct Jobs {
   uint32_t waits;  // whether one of them waits for a ticket's rollout
+  uint32_t busy[kSchedulers];  // of each part, teams that have a rollout, or have ended
   Job of[Team::kTeams];
 };
 
@@ -121,12 +125,15 @@ template <typename Team>
 class Worker {
  public:
   __device__ Worker(Jobs<Team>& jobs, const Launch& launch, uint32_t number, uint32_t worker_id)
-      : job(jobs.of[Team::number()]), waits(jobs.waits), state(*launch.state), language(launch.language), worker_id(worker_id),
+      : job(jobs.of[Team::number()]), jobs(jobs), state(*launch.state), language(launch.language), worker_id(worker_id),
         cache{launch.language.caches + launch.language.cache_bytes * number} {}
 
   // Takes tickets, each in turn of its arrival, until one tells it to end.
   __device__ void role() {
-    if (threadIdx.x == 0) waits = 0;
+    if (threadIdx.x == 0) {
+      jobs.waits = 0;
+      for (uint32_t part = 0; part < kSchedulers; part++) jobs.busy[part] = 0;
+    }
     Block<Team>::open();
     for (;;) {
       if (Team::thread() == 0) take();
@@ -135,26 +142,44 @@ class Worker {
       const bool mine = job.mine;
       Team::sync();
       if (what == kExit) return;
-      if (mine) run(what >> 16 & 0xFF, what & 0xFFFF, (what & kPaused) != 0);
+      if (!mine) continue;
+      run(what >> 16 & 0xFF, what & 0xFFFF, (what & kPaused) != 0);
+      if (Team::kTeams != 1 && Team::thread() == 0) order::add_acq_rel_block(&jobs.busy[Team::number() % kSchedulers], 0u - 1);
     }
   }
 
  private:
   Job& job;
-  uint32_t& waits;
+  Jobs<Team>& jobs;
   DeviceState& state;
   const LanguageMemory& language;
   const uint32_t worker_id;
   const Cache cache;
 
   // Waits for what comes with the next ticket. One thread calls it. Of a block's teams one waits at a time, so that rollouts spread over all
-  // blocks: one of two in a block has half of its time at worst, and the others look at nothing that lies outside.
+  // blocks: one of two in a block has half of its time at worst, and the others look at nothing that lies outside. It is one of the part that has
+  // least to do.
   __device__ void take() {
     if constexpr (Team::kTeams != 1) {
-      for (uint32_t spins = 0; order::compare_swap_block(&waits, 0, 1) != 0;) relax(spins);
+      for (uint32_t spins = 0; !is_next() || order::compare_swap_block(&jobs.waits, 0, 1) != 0;) relax(spins);
     }
     take_ticket();
-    if constexpr (Team::kTeams != 1) order::store_release_block(&waits, 0);
+    if constexpr (Team::kTeams != 1) {
+      // One that ends counts, so that nobody expects another of its part.
+      if (job.mine || job.what == kExit) order::add_acq_rel_block(&jobs.busy[Team::number() % kSchedulers], 1);
+      order::store_release_block(&jobs.waits, 0);
+    }
+  }
+
+  // Whether no part of the multiprocessor has a team to spare and less to do than this one's.
+  __device__ __forceinline__ bool is_next() const {
+    const uint32_t own = order::load_relaxed_block(&jobs.busy[Team::number() % kSchedulers]);
+    bool is = true;
+    for (uint32_t part = 0; part < kSchedulers; part++) {
+      const uint32_t busy = order::load_relaxed_block(&jobs.busy[part]), teams = (Team::kTeams + kSchedulers - 1 - part) / kSchedulers;
+      is = is && (busy >= own || busy >= teams);
+    }
+    return is;
   }
 
   __device__ void take_ticket() {
@@ -256,7 +281,11 @@ class Worker {
       goes_on = gather(shape);
       if (!goes_on) error = DOORBELL_ERR_BAD_SEQUENCE;
     }
-    if (goes_on) Block<Team>::begin(image);
+    if (goes_on) {
+      Block<Team>::begin(image);
+      // What has wait states holds nobody else up.
+      if (place.wait_states == 0) Block<Team>::fall_in();
+    }
     while (goes_on) {
       uint32_t ends = 0;
       if (Team::thread() == 0) {
@@ -288,6 +317,7 @@ class Worker {
       Team::sync();
       goes_on = job.goes_on && !job.gives_up;
     }
+    Block<Team>::fall_out();
     // What every thread has written comes before the news of the end.
     Team::sync();
     if (Team::thread() != 0) return;

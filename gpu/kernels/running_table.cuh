@@ -8,13 +8,13 @@
 // An id is mixed (a bijection); its low bits choose the set and the others, with the place, are the entry: the table
 // knows ids exactly. Entries come from whoever has the turn, and go by the completion warp.
 struct RunningTable {
-  // With as many sets as places, one of four ways would be full for every 700 rollouts or so, and what comes next for it would hold up all
+  // With as many sets as places, one of four ways would be full at two thirds of the places or so, and what comes next for it would hold up all
   // behind it until one of them ends; of eight ways none is, in a thousand tries with all places taken.
   static constexpr uint32_t kSetBits = kPlacesLog2, kSets = 1u << kSetBits, kWays = 8;
   static constexpr uint32_t kTagBits = 32 - kSetBits;
   static constexpr uint32_t kNone = 0xFFFFFFFFu;
 
-  // Tag and place fill a word (22 and 10 bits). kNone is a free way: the last place is never given out.
+  // Tag and place fill a word (21 and 11 bits). kNone is a free way: the last place is never given out.
   uint4 ways[kSets][kWays / 4];
   uint32_t entries;
 

@@ -19,7 +19,7 @@ use crate::line::{Message, OwnLine, SharedLine, Watch};
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Descriptors of a queue pair that may run at a time: places of the kernel, of which one is never given out.
-const WORKERS: u32 = 1023;
+const WORKERS: u32 = 2047;
 
 /// How long one `advance` waits at most, if not told otherwise.
 const SLICE: Duration = Duration::from_micros(100);

@@ -93,6 +93,9 @@ fn what_is_planted_is_noticed() {
 fn others(tests: &str) -> std::process::Command {
     let mut command = std::process::Command::new(std::env::current_exe().unwrap());
     command.arg(tests);
+    if is_gpu() {
+        command.args(["--test-threads", "1"]);
+    }
     command
 }
 

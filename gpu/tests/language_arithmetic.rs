@@ -7,6 +7,7 @@
 //! The second takes `DOORBELL_LANGUAGE_MODEL` (a file of an image; default: SmolLM2's shape with hashed weights),
 //! `DOORBELL_LANGUAGE_BLOCKS` (default 1,131) and `DOORBELL_LANGUAGE_STEPS` (default 128).
 
+use doorbell_gpu::LanguageMemory;
 use doorbell_gpu::probes::{LanguageRun, LanguageTask, Probes};
 use doorbell_gpu_cpu::Options;
 use doorbell_lm::ops::{BLOCK, LARGEST_SUM, Stored};
@@ -472,7 +473,7 @@ fn tokens_a_second_of_a_gpu() {
             prompt: &[1, 2, 3, 4],
             steps,
             blocks,
-            small: false,
+            small: bytes.len() as u64 <= LanguageMemory::SMALL,
             cache_bytes: cache_bytes(shape, 4 + steps as usize),
             sharpness: Sharpness::ONE.0,
             seed: 1,

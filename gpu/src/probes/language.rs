@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use cudarc::driver::sys::CUfunction_attribute;
+use cudarc::driver::sys::{CUdevice_attribute as Attribute, CUfunction_attribute};
 use cudarc::driver::{DriverError, LaunchConfig, PushKernelArg, result};
 use doorbell_host::DeviceError;
 use doorbell_host::memory::PAGE;
@@ -198,11 +198,13 @@ impl Probes {
             .map_err(&failed)?;
         let mut launch = self.stream.launch_builder(&function);
         launch.arg(&probe.0);
-        let config = LaunchConfig {
-            grid_dim: (task.blocks.div_ceil(arguments.teams), 1, 1),
-            block_dim: (THREADS, 1, 1),
-            shared_mem_bytes: SHARED,
-        };
+        // Warps are spread over all multiprocessors, as the device spreads them.
+        let full = task.blocks.div_ceil(arguments.teams);
+        let processors =
+            self.context.attribute(Attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT).map_err(&failed)?;
+        let blocks = if task.small { full.max(task.blocks.min(processors as u32)) } else { full };
+        let config =
+            LaunchConfig { grid_dim: (blocks, 1, 1), block_dim: (THREADS, 1, 1), shared_mem_bytes: SHARED };
         let start = Instant::now();
         count_launch();
         // SAFETY: the argument is that of the kernel, and names allocations that outlive it.
