@@ -9,7 +9,7 @@
 //   +both     … or all of them, a context of each: each line ends with its gang, that of a step with the cycle in which it begins as well; with +calm a gang
 //             begins at once behind the one before it, and in every other step up to 300 cycles behind
 //   +alone    one context of one gang has each step
-// vectors: step 25
+// vectors: step 10
 module npu_top_tb #(
   parameter int Lines = 128,
   parameter int Model = 8192,
@@ -350,7 +350,7 @@ module npu_top_tb #(
           where.region        = {10'h200, rnd(), 16'd7};
           where.region_lines  = numbers[5][15:0];
           // Those that come first, and have no region to write to: their programs embed a token and look a block up.
-          models              = steps < 13;
+          models              = steps < 11;
           for (int s = 0; s < Seats; s++) begin
             arena_at[s]  = {10'h002, 4'(s), 28'(rnd()), 16'd0} + ADDRESS_BITS'(below(1000));
             region_at[s] = {10'h200, 4'(s), 28'(rnd()), 16'd7};
