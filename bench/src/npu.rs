@@ -106,7 +106,7 @@ fn measure(language: &Arc<Language>, rollouts: u32, tokens: u32) -> Result<Usage
     if gangs.len() != rollouts.min(2) as usize {
         return Err(BenchError::failed(format!("{rollouts} rollouts ran on {} gangs", gangs.len())));
     }
-    Ok(usage(&gangs, &issues))
+    usage(&gangs, &issues, rollouts / gangs.len() as u32)
 }
 
 type Issues = HashMap<(Option<u16>, u32), Issue>;
@@ -168,10 +168,21 @@ fn gangs(events: &[Event], issues: &Issues) -> Vec<Gang> {
     gangs
 }
 
-/// Of the cycles in which every gang has begun its DECODEs and none has ended them.
-fn usage(gangs: &[Gang], issues: &Issues) -> Usage {
-    let from = gangs.iter().map(|gang| gang.steps[0].0).max().expect("a gang");
-    let to = gangs.iter().map(|gang| gang.steps.last().expect("a step").1).min().expect("a gang");
+/// Of the cycles from when every gang has had its first DECODEs of all of its contexts to the last ones of any: rollouts begin, and end, one after the other.
+fn usage(gangs: &[Gang], issues: &Issues, contexts: u32) -> Result<Usage, BenchError> {
+    let full = |gang: &Gang| {
+        let mut steps = gang.steps.iter().filter(|step| step.2 == contexts);
+        let first = steps.next()?;
+        Some((first.0, steps.next_back().unwrap_or(first).1))
+    };
+    let stretches: Option<Vec<(u64, u64)>> = gangs.iter().map(full).collect();
+    let stretches =
+        stretches.ok_or_else(|| BenchError::failed(format!("no gang had {contexts} contexts at a time")))?;
+    let from = stretches.iter().map(|stretch| stretch.0).max().expect("a gang");
+    let to = stretches.iter().map(|stretch| stretch.1).min().expect("a gang");
+    if from >= to {
+        return Err(BenchError::failed(format!("gangs of {contexts} contexts never ran beside each other")));
+    }
     let within = |began: u64, end: u64| end.min(to).saturating_sub(began.max(from));
     let steps = gangs.iter().flat_map(|gang| &gang.steps);
     let made = |began, end| within(began, end) as f64 / (end - began) as f64;
@@ -211,7 +222,7 @@ fn usage(gangs: &[Gang], issues: &Issues) -> Usage {
             usage.idle[unit][idle] += cycles;
         }
     }
-    usage
+    Ok(usage)
 }
 
 /// Why a unit has no word of a gang: a place in [`Idle::ALL`].
@@ -255,7 +266,7 @@ fn models(load: &Load<'_>) -> Result<Vec<Measured>, BenchError> {
     let mut models = vec![("tiny", built(tiny())?, if load.quick { 8 } else { 30 })];
     if let Some(language) = load.language {
         let image = Image { model: language.model.clone(), about: About::default() };
-        models.push(("smollm2", built(image)?, if load.quick { 2 } else { 4 }));
+        models.push(("smollm2", built(image)?, if load.quick { 4 } else { 8 }));
     }
     Ok(models)
 }
