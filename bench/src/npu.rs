@@ -147,8 +147,8 @@ fn gangs(events: &[Event], issues: &Issues) -> Vec<Gang> {
                 let unit = unit.expect("one of them");
                 let words = &mut gangs.entry(begun.gang).or_default().words;
                 // What all contexts share is told of each.
-                let told = |word: &&Word| word.unit == unit && word.key == key && word.began == retired.began;
-                if words.iter().rev().take(32).find(told).is_none() {
+                let told = |word: &Word| word.unit == unit && word.key == key && word.began == retired.began;
+                if !words.iter().rev().take(32).any(told) {
                     words.push(Word { key, unit, began: retired.began, end: retired.cycle + 1 });
                 }
             }

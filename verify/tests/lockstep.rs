@@ -109,6 +109,7 @@ impl Npu {
         let arena = &self.regions.arenas[0];
         let begun = Begun {
             context: 0,
+            gang: 0,
             cycle: self.cycle,
             token,
             position,
