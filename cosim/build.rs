@@ -460,7 +460,7 @@ fn tune(files: &[PathBuf], directory: &Path, prefix: &str) -> Result<(), String>
         write(&top, step)?;
         inputs::leave_to_inputs(&mut texts);
     }
-    files.iter().zip(texts).try_for_each(|(file, text)| write(file, mark_seldom(&leave_unset(&text))))
+    files.iter().zip(texts).try_for_each(|(file, text)| write(file, sign_bytes(&mark_seldom(&leave_unset(&text)))))
 }
 
 /// Around each evaluation Verilator asks whether it is the first, and empties a queue of what its threads had to say: this model
@@ -553,7 +553,21 @@ fn shorten_evaluation(text: &str, prefix: &str, gates: &[(String, String)]) -> O
          {root}___eval_nba(vlSelf);\n\
          }}"
     );
-    Some(format!("{}{body}{}", &text[..start], &text[end..]))
+    // That step is taken at the edge alone.
+    let step = |text: &str| match text.split_once(&format!("void {root}___eval_nba({root}* vlSelf) {{\n")) {
+        Some((before, behind)) => {
+            let (step, rest) = behind.split_at(behind.find("\n}\n").unwrap_or(0));
+            let step = step.replace("vlSelf->__VnbaTriggered.at(0U)", "true");
+            format!("{before}void {root}___eval_nba({root}* vlSelf) {{\n{step}{rest}")
+        }
+        None => text.to_owned(),
+    };
+    Some(format!("{}{body}{}", step(&text[..start]), step(&text[end..])))
+}
+
+/// What multiplies bytes extends their signs, 128 for each context in a cycle: a byte's has an instruction of its own.
+fn sign_bytes(text: &str) -> String {
+    text.replace("VL_EXTENDS_II(32,8,", "doorbell_sign_byte(")
 }
 
 /// Leaves the address and the data of a write to a memory unset where there is none: nobody looks at them without it.

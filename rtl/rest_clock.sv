@@ -9,7 +9,8 @@
 module rest_clock (
   input  logic clk_i,
   /* verilator lint_off UNUSEDSIGNAL */  // in hardware
-  input  logic moves_i,               // may come late in the cycle
+  input  logic rst_ni,                // the part's; it moves
+  input  logic moves_i,               // may come late in the cycle; in a simulation best of registers alone
   /* verilator lint_on UNUSEDSIGNAL */
   output logic clk_o
 );
@@ -21,13 +22,13 @@ module rest_clock (
   logic          open;
 
   always_ff @(posedge clk_i) begin
-    if (moves_i) still_q <= '0;
+    if (!rst_ni || moves_i) still_q <= '0;
     else if (!still_q[Bits]) still_q <= still_q + 1'b1;
   end
 
   // While the clock is low, so that none of its pulses is cut.
   always_latch begin
-    if (!clk_i) open = moves_i || !still_q[Bits];
+    if (!clk_i) open = !rst_ni || moves_i || !still_q[Bits];
   end
   assign clk_o = clk_i && open;
 `endif

@@ -273,10 +273,10 @@ module rl_runtime_top
                 || fetch_valid || !fetch_idle || back_valid || !readback_ready || waiting != '0 || (running & ~npu_runs) != '0
                 || item_valid != '0 || completing || !writes_idle || interrupts_move || events_move
                 || !s_axil_awready || !s_axil_wready || !s_axil_arready || s_axil_bvalid || s_axil_rvalid;
-    assign comes = !rst_ni || !m_axi_rst_ni || s_axil_awvalid || s_axil_wvalid || s_axil_arvalid || (m_axi_rvalid && !burst_beat) || m_axi_bvalid
+    assign comes = !m_axi_rst_ni || s_axil_awvalid || s_axil_wvalid || s_axil_arvalid || (m_axi_rvalid && !burst_beat) || m_axi_bvalid
                 || token_ready != '0 || store_valid || npu_read_fault || npu_write_fault;
     assign moves = busy || comes;
-    rest_clock u_rest_clock (.clk_i, .moves_i(moves), .clk_o(clk_front));
+    rest_clock u_rest_clock (.clk_i, .rst_ni, .moves_i(moves), .clk_o(clk_front));
   end
 
   axil_slave u_axil_slave (

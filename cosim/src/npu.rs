@@ -102,10 +102,11 @@ impl NpuObserver {
         Retired { cycle: event.cycle, began: event.began, place, is_fine: event.end == 0, writes }
     }
 
-    /// `npu_result_t`.
+    /// `npu_log_t`, and the token: whether there is one, its number and log-probability.
     fn ended(&self, event: &ffi::NpuEvent) -> Ended {
-        let mut fields = Fields::new(&event.registers, 169);
-        let [sampled, token, log_probability] = [1, 32, 32].map(|bits| fields.take(bits) as u32);
+        let (log, sample) = event.registers.split_at(4);
+        let &[sampled, token, log_probability] = sample else { unreachable!("three words") };
+        let mut fields = Fields::new(log, 102);
         let place = self.place(event.context, &mut fields);
         let fault = fields.take(5) as u8;
         let sample = Sample { token, log_probability: log_probability as i32 };

@@ -56,8 +56,11 @@ public:
             if (state != kResult || before == kResult) continue;
             for (uint32_t seat = gang * contexts; seat < (gang + 1) * contexts; ++seat) {
                 if (!(rtl.NPU(seated_q)[gang] >> (seat % contexts) & 1)) continue;
-                std::array<uint32_t, kResultWords> registers;
-                put(registers, 0, rtl.NPU(result_q)[seat], kResultWords);
+                std::array<uint32_t, kLogWords + 3> registers;
+                put(registers, 0, rtl.NPU(log_q)[seat], kLogWords);
+                registers[kLogWords] = rtl.NPU(sampled_q) >> seat & 1;
+                registers[kLogWords + 1] = rtl.NPU(token_q)[seat];
+                registers[kLogWords + 2] = rtl.NPU(logp_q)[seat];
                 tell(event(NpuEventKind::StepOver, gang, seat, cycle, registers));
             }
         }
@@ -66,9 +69,9 @@ public:
 private:
     // Of npu_top.
     static constexpr uint32_t kBegin = 1, kRun = 2, kResult = 3;
-    // Of npu_control_pkg: units, and words of 32 bits of npu_step_t, npu_context_t, npu_result_t and npu_place_t.
+    // Of npu_control_pkg: units, and words of 32 bits of npu_step_t, npu_context_t, npu_log_t and npu_place_t.
     static constexpr uint32_t kUnits = 4, kMem = 0, kGemv = 1;
-    static constexpr uint32_t kStepWords = 5, kContextWords = 12, kResultWords = 6, kPlaceWords = 4;
+    static constexpr uint32_t kStepWords = 5, kContextWords = 12, kLogWords = 4, kPlaceWords = 4;
     static constexpr uint32_t kMostGangs = 4, kMostSeats = 32, kMostContexts = 8;
     static constexpr uint32_t kLineWords = 16, kChipBits = 15, kEndBits = 4;
 

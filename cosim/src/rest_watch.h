@@ -1,10 +1,14 @@
-// The clock of what rests while engine 1 alone is at work (rtl/rest_clock.sv), seen from outside: its register, read by its name just
-// before each rising edge, and set where all is to stay awake.
+// The clocks of what rests (rtl/rest_clock.sv), seen from outside: their registers, by their names, read just before each rising edge and
+// set where all is to stay awake.
 #pragma once
 
 #include <cstdint>
 
 namespace doorbell {
+
+// A part's register that counts cycles without a move, of the device `rtl`.
+#define DOORBELL_STILL(part) rtl.rl_runtime_top__DOT__##part##__DOT__still_q
+#define DOORBELL_STILL_NPU(part) DOORBELL_STILL(gen_npu__DOT__u_engine_npu__DOT__##part)
 
 // Of a device without an engine 1 nothing rests.
 template <class Top, bool Rests>
@@ -31,13 +35,25 @@ public:
         if (!watched_) return;
         auto& rtl = *top.rootp;
         rested_ += !rtl.rl_runtime_top__DOT__gen_rest__DOT__u_rest_clock__DOT__open;
+        if (!awake_) return;
         // Cycles without a move are never many.
-        if (awake_) rtl.rl_runtime_top__DOT__gen_rest__DOT__u_rest_clock__DOT__still_q = 0;
+        DOORBELL_STILL(gen_rest__DOT__u_rest_clock) = 0;
+        DOORBELL_STILL_NPU(u_rest_clock) = 0;
+        DOORBELL_STILL_NPU(u_npu__DOT__gen_gang__BRA__0__KET____DOT__u_rest_clock) = 0;
+        DOORBELL_STILL_NPU(u_npu__DOT__gen_gang__BRA__1__KET____DOT__u_rest_clock) = 0;
+        DOORBELL_STILL_NPU(u_npu__DOT__u_rest_mem) = 0;
+        DOORBELL_STILL_NPU(u_npu__DOT__u_rest_sfu) = 0;
+        DOORBELL_STILL_NPU(u_npu__DOT__u_rest_kv) = 0;
+        DOORBELL_STILL_NPU(u_npu__DOT__u_rest_samplers) = 0;
+        DOORBELL_STILL_NPU(u_npu__DOT__u_gemv__DOT__u_rest_clock) = 0;
     }
 
 private:
     bool watched_ = false, awake_ = false;
     uint64_t rested_ = 0;
 };
+
+#undef DOORBELL_STILL_NPU
+#undef DOORBELL_STILL
 
 }  // namespace doorbell

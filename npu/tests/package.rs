@@ -14,6 +14,6 @@ fn the_package_is_that_of_the_tables() {
 #[test]
 fn the_engine_has_as_many_lines() {
     let engine = include_str!("../../rtl/npu/engine_npu.sv");
-    let lines = format!("parameter int Lines   = {} ", doorbell_npu::layout::CHIP_LINES);
+    let lines = format!("parameter int Lines    = {} ", doorbell_npu::layout::CHIP_LINES);
     assert!(engine.contains(&lines), "rtl/npu/engine_npu.sv has no `{lines}`");
 }

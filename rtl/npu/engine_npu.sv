@@ -91,6 +91,9 @@ module engine_npu
   localparam int Slots      = 1 << QueueBits;
   localparam int WorkerBits = (Workers == 1) ? 1 : $clog2(Workers);
 
+  // Between turns all but the NPU and the port rests: that is for as long as the NPU works on steps and nobody wants another.
+  logic clk_turns;
+
   // ------------------------------------------------------------------ what a queue pair runs with
   typedef struct packed {
     logic [3:0]   owner;
@@ -106,7 +109,7 @@ module engine_npu
   logic [QueueBits-1:0]     start_pair, task_pair;
   assign start_pair = (Queues == 1) ? '0 : start_queue_i[QueueBits-1:0];
 
-  always_ff @(posedge clk_i) begin
+  always_ff @(posedge clk_turns) begin
     if (start_i) pair_mem[start_pair] <= {start_config_i.owner, start_config_i.token_base, start_config_i.token_size, start_models_i.kv_base[63:6],
                                           start_models_i.kv_size, start_models_i.model_base[63:6], start_models_i.arena_base, start_models_i.arena_size};
   end
@@ -116,7 +119,7 @@ module engine_npu
   logic                prepare1_q, prepare2_q, prepare3_q;
   assign prepared_o = prepared4_q;
 
-  always_ff @(posedge clk_i) begin
+  always_ff @(posedge clk_turns) begin
     // From its end, so that none is written before it is read.
     if (prepare3_q) prepared4_q <= prepared3_q;
     if (prepare2_q) prepared3_q <= prepared2_q;
@@ -149,7 +152,7 @@ module engine_npu
   logic [TaskBits-1:0]  task_mem [0:MAX_WORKERS*2-1];
   logic [Workers-1:0]   mine_0_q, mine_1_q;       // in this place
 
-  always_ff @(posedge clk_i) begin
+  always_ff @(posedge clk_turns) begin
     if (load_i) begin
       for (int w = 0; w < Workers; w++) begin
         if (int'(load_place_i[4:1]) == w && !load_place_i[0]) mine_0_q[w] <= load_work_i.engine;
@@ -246,7 +249,8 @@ module engine_npu
   assign next_worker = (Workers == 1) ? '0 : next[WorkerBits-1:0];
 
   round_robin #(.N(Workers)) u_turn (
-    .clk_i, .rst_ni, .request_i(waiting), .grant_o(grant_unused), .number_o(next), .accept_i(picks)
+    .clk_i          (clk_turns),
+    .rst_ni, .request_i(waiting), .grant_o(grant_unused), .number_o(next), .accept_i(picks)
   );
 
   // ------------------------------------------------------------------ the NPU, and reads and writes of one's own beside its
@@ -332,7 +336,7 @@ module engine_npu
                         || (state_q == Idle && !result_valid && waiting == '0 && ((valid_q & mine_q) == '0 && recent_q == '0))
                         || patience_q == 8'(Patience));
 
-  always_ff @(posedge clk_i) begin
+  always_ff @(posedge clk_turns) begin
     if (!rst_ni) begin
       recent_q  <= '0;
       blocked_q <= '0;
@@ -349,6 +353,12 @@ module engine_npu
       if (opens) open_key_q <= key;
     end else if (open_steps != '0) patience_q <= patience_q + 8'd1;
   end
+
+  rest_clock u_rest_clock (
+    .clk_i, .rst_ni, .clk_o(clk_turns),
+    .moves_i(start_i || prepare_i || load_i || (begin_i | step_i | token_take_i) != '0 || state_q != Idle || gives_back || picks
+             || open_steps != '0 || recent_q != '0)
+  );
 
   npu_top #(.Gangs(Gangs), .Contexts(Contexts), .Lines(Lines)) u_npu (
     .clk_i, .rst_ni,
@@ -476,7 +486,7 @@ module engine_npu
   assign write_fault_o = answers && write_bad_q;
   assign fault_queue_o = task_q.pair;
 
-  always_ff @(posedge clk_i) begin
+  always_ff @(posedge clk_turns) begin
     if (!rst_ni) begin
       mine_q  <= '0;
       want_q  <= '0;
@@ -523,7 +533,7 @@ module engine_npu
     end
   end
 
-  always_ff @(posedge clk_i) begin
+  always_ff @(posedge clk_turns) begin
     if (!rst_ni) begin
       state_q      <= Idle;
       unanswered_q <= '0;
@@ -666,7 +676,7 @@ module engine_npu
   end
 
 `ifndef SYNTHESIS
-  always_ff @(posedge clk_i) begin
+  always_ff @(posedge clk_turns) begin
     if (rst_ni && (begins | steps | token_take_i) != '0) begin
       if ((token_take_i & mine_q & ~valid_q) != '0) $fatal(1, "R3 engine_npu: workers %b take an answer that is not there", token_take_i & mine_q & ~valid_q);
       if (((begins | steps) & want_q) != '0) $fatal(1, "R3 engine_npu: workers %b ask twice", (begins | steps) & want_q);

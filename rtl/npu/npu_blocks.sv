@@ -12,9 +12,8 @@ module npu_blocks
   input  logic                        clk_i,
   input  logic                        rst_ni,
   input  logic                        forget_i,
-  // Of the context that is served: stay while anybody asks.
-  output logic [2:0]                  context_o,
-  input  logic [MEMORY_BITS-1:0]      table_i,        // the table's first line
+  // Of the context of the one that is served: stay while that one asks.
+  output logic                        asker_o,        // [1], else [0]
   input  logic [11:0]                 entries_i,      // at most 2,048
   input  logic [MEMORY_BITS-1:0]      arena_lines_i,
 
@@ -29,7 +28,7 @@ module npu_blocks
 
   // Memory, a line at a time.
   output logic                        fetch_valid_o,
-  output logic [MEMORY_BITS-1:0]      fetch_line_o,
+  output logic [MEMORY_BITS-1:0]      fetch_line_o,   // of the table
   output logic [15:0]                 fetch_lines_o,
   input  logic                        fetch_ready_i,
   input  logic                        beat_valid_i,
@@ -61,11 +60,11 @@ module npu_blocks
   logic [3:0]             end_q;
 
   assign answer_o      = answer_q;
-  assign context_o     = 3'(context_q);
+  assign asker_o       = who_q;
   assign line_o        = start_q[MEMORY_BITS-1:0];
   assign end_o         = end_q;
   assign fetch_valid_o = fetch_q;
-  assign fetch_line_o  = table_i + MEMORY_BITS'(entry_q[10:4]);
+  assign fetch_line_o  = MEMORY_BITS'(entry_q[10:4]);
   assign fetch_lines_o = 16'd1;
   assign beat_ready_o  = waits_q;
 

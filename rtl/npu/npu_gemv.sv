@@ -158,6 +158,21 @@ module npu_gemv
     thirty = minus ? -{17'd0, product[18:4]} : {17'd0, product[18:4]};
   endfunction
 
+  // A row's place in its line: zeros fill up the last one.
+  function automatic logic [31:0] placed(input logic [31:0] there, input logic [31:0] value, input logic pad, input logic accumulate);
+    placed = pad ? '0 : accumulate ? residual(there, value) : value;
+  endfunction
+
+  // How far a product is shifted: right, or left if it is negative.
+  function automatic logic signed [17:0] shift(input logic [7:0] row, input logic [15:0] activation);
+    shift = -(18'sd18 + {{10{row[7]}}, row} + {{2{activation[15]}}, activation});
+  endfunction
+
+  // … and left as right by 31 - amount.
+  function automatic logic [5:0] amount(input logic signed [17:0] right);
+    amount = (right < 0) ? 6'd31 + right[5:0] : right[5:0];
+  endfunction
+
   // The lowest of a mask.
   function automatic logic [2:0] lowest(input logic [Contexts-1:0] mask);
     lowest = '0;
@@ -272,7 +287,17 @@ module npu_gemv
   assign weighs       = takes && !wants_scales_q;
 
   // ---------------------------------------------------------------- a context's numbers
+  // Words are for the first context alone for much of the time: the others rest meanwhile.
+  logic [Contexts-1:0] now, beyond_first;
+  logic                clk_beyond_first;
+  assign now          = start_i ? mask_i : busy_q ? mask_q : '0;
+  assign beyond_first = now & ~Contexts'(1);
+  rest_clock u_rest_clock (.clk_i, .rst_ni, .moves_i(beyond_first != '0), .clk_o(clk_beyond_first));
+
   for (genvar c = 0; c < Contexts; c++) begin : gen_context
+    logic clk_context;
+    assign clk_context = (c == 0) ? clk_i : clk_beyond_first;
+
     logic [511:0]       before_q, line_q;     // of line_q the next value's place is lowest, and moves up as they come
     logic [15:0]        scale_q;              // of the activation
     logic signed [15:0] exponent_q;
@@ -288,40 +313,43 @@ module npu_gemv
     logic signed [55:0] product_q;
     logic [63:0]        shifted_q;
     logic               over_q, below_q;      // beyond 32 bits, and on which side
-    logic [31:0]        value_q, placed;
+    logic [31:0]        value_q;
     logic               soft_minus_q;
     logic [48:0]        soft_product_q;
     logic [15:0]        soft_at_q;
     logic [14:0]        soft_low_q, soft_rise_q, tanh_q;
     logic [7:0]         soft_part_q;
 
-    // By how much products are shifted: right, or left by 31 - amount.
-    logic signed [17:0] shift;
+    // By how much products are shifted.
     logic               left_q, far_q, none_q;  // far: so far left that nothing but 0 stays; none: so far right that nothing does
     logic [5:0]         amount_q;
     logic               answers;                // what was read is its
 
-    assign shift   = -(18'sd18 + {{10{op_i.exponent[7]}}, op_i.exponent} + {{2{exponent_q[15]}}, exponent_q});
-    assign placed  = pads ? '0 : accumulate_q ? residual(line_q[31:0], value_q) : value_q;
     assign answers = read_answer_i && came_context_q == 3'(c);
+
+    // What goes on to others, with those of the other contexts.
+    always_ff @(posedge clk_i) begin
+      if (places && head_q && !cap_q) logit_q[c] <= value_q;
+      if (soft_q[3] && soft_goes)     logit_q[c] <= thirty(tanh_q, soft_minus_q);
+    end
 
     // Each wide register that is not of the pipeline has a process of its own: in one that goes on reading it a simulation copies it in
     // every cycle.
     always_ff @(posedge clk_i) begin
-      if (fills && mask_q[c]) full_q[c] <= {placed, line_q[511:32]};
+      if (fills && mask_q[c]) full_q[c] <= {placed(line_q[31:0], value_q, pads, accumulate_q), line_q[511:32]};
     end
 
-    always_ff @(posedge clk_i) begin
+    always_ff @(posedge clk_context) begin
       if (loads) line_q <= before_q;
-      else if (puts && mask_q[c]) line_q <= {placed, line_q[511:32]};
+      else if (puts && mask_q[c]) line_q <= {placed(line_q[31:0], value_q, pads, accumulate_q), line_q[511:32]};
     end
 
-    always_ff @(posedge clk_i) begin
+    always_ff @(posedge clk_context) begin
       if (answers) shifts_q <= (came_what_q == Shifts) ? nibbles(read_data_i) : {8'd0, shifts_q[255:8]};
     end
 
     // What reads a register stands before what writes it, for the same reason.
-    always_ff @(posedge clk_i) begin
+    always_ff @(posedge clk_context) begin
       if (busy_q && mask_q[c]) begin
         if (answers) begin
           if (came_what_q == Before) before_q <= read_data_i;
@@ -330,16 +358,15 @@ module npu_gemv
             activation[came_column_q[ColumnBits-1:0]] <=
               {shifts_q[7:0], (half_q && came_column_q == last_column_q) ? 256'd0 : read_data_i[511:256], read_data_i[255:0]};
             if (came_column_q == last_column_q) begin
-              left_q   <= scaled_q && shift < 0;
-              far_q    <= scaled_q && shift < -18'sd31;
-              none_q   <= scaled_q && shift > 18'sd63;
-              amount_q <= !scaled_q ? '0 : (shift < 0) ? 6'd31 + shift[5:0] : shift[5:0];
+              left_q   <= scaled_q && shift(op_i.exponent, exponent_q) < 0;
+              far_q    <= scaled_q && shift(op_i.exponent, exponent_q) < -18'sd31;
+              none_q   <= scaled_q && shift(op_i.exponent, exponent_q) > 18'sd63;
+              amount_q <= !scaled_q ? '0 : amount(shift(op_i.exponent, exponent_q));
             end
           end
         end
 
         // ---------------------------------------------------------- softcap
-        if (soft_q[3] && soft_goes) logit_q[c] <= thirty(tanh_q, soft_minus_q);
         if (soft_q[2]) tanh_q <= between(soft_low_q, soft_rise_q, soft_part_q);
         if (soft_q[1]) begin
           soft_low_q  <= TANH[15 * 32'(soft_at_q[15:8]) +: 15];
@@ -351,7 +378,6 @@ module npu_gemv
           soft_product_q <= {17'd0, magnitude(value_q)} * 49'(THIRTIETH);
           soft_minus_q   <= value_q[31];
         end
-        if (places && head_q && !cap_q) logit_q[c] <= value_q;
 
         // ---------------------------------------------------------- rows and beats, the later ones first
         if (!stands) begin
@@ -394,7 +420,7 @@ module npu_gemv
           if (weighs) mantissas_q <= activation[column_q[ColumnBits-1:0]];
         end
       end
-      if (start_i) sum_q <= '0;
+      if (start_i && mask_i[c]) sum_q <= '0;
     end
   end
 

@@ -26,10 +26,10 @@ module npu_scoreboard
   input  logic              granted_i,        // … which is free, and this gang's turn
 
   output logic [UNITS-1:0]  start_o,
-  output logic [UNITS-1:0][$bits(npu_op_t)-1:0] op_o,   // an npu_op_t: of the word that the unit has
   input  logic [UNITS-1:0]  idle_i,
   input  logic [UNITS-1:0]  done_i,           // for all contexts
-  input  logic [UNITS-1:0][Contexts-1:0][3:0] end_i,   // an npu_end_t each
+  input  logic [UNITS-1:0][Contexts-1:0] fails_i,   // contexts for which the unit just found that it cannot finish its word, beside done_i or before …
+  input  logic [UNITS-1:0][3:0] end_i,        // … and why, an npu_end_t
 
   output logic              quiet_o,          // no unit has a word
   output logic [Contexts-1:0] alive_o,        // contexts whose words were all finished, in this very cycle as well
@@ -84,8 +84,12 @@ module npu_scoreboard
     endcase
   endfunction
 
+  // The units that fail for a context.
+  function automatic logic [UNITS-1:0] of_context(input logic [UNITS*Contexts-1:0] fails, input int place);
+    for (int u = 0; u < UNITS; u++) of_context[u] = fails[u*Contexts + place];
+  endfunction
+
   logic [UNITS-1:0]            busy_q, start_q;
-  logic [UNITS-1:0][$bits(npu_op_t)-1:0] op_q;
   logic [$bits(flight_t)-1:0]  flight_q [0:UNITS-1];
   logic [$bits(npu_place_t)-1:0] place_q [0:UNITS-1];
   logic                        sync_q;         // a word is in flight for which all others wait
@@ -97,38 +101,36 @@ module npu_scoreboard
   logic [Contexts-1:0]         stopped_q;
 
   assign start_o   = start_q;
-  assign op_o      = op_q;
   assign quiet_o   = busy_q == '0;
   assign failed_o  = (contexts_i & ~stopped_q) == '0;
   assign stopped_o = stopped_q;
 
+  logic [Contexts-1:0] stops;                  // in this very cycle
+  always_comb begin
+    stops = '0;
+    for (int u = 0; u < UNITS; u++) stops |= fails_i[u];
+  end
+  assign alive_o = contexts_i & ~stopped_q & ~stops;
+
   for (genvar c = 0; c < Contexts; c++) begin : gen_context
-    logic [UNITS-1:0] fails, failed_q;         // units that could not finish its word
-    logic [UNITS-1:0][3:0] ends;
-    npu_log_t         log_q;
-    for (genvar u = 0; u < UNITS; u++) begin : gen_fails
-      assign ends[u]  = end_i[u][c];
-      assign fails[u] = done_i[u] && ends[u] != UNIT_FINE;
-    end
-    assign alive_o[c]   = contexts_i[c] && !stopped_q[c] && fails == '0;
-    assign log_o[c]     = log_q;
+    logic [UNITS-1:0] failed_q;                // units that could not finish a word
+    npu_place_t       log_place_q;
+    logic [4:0]       log_fault_q;
+    assign log_o[c] = {log_place_q, log_fault_q};
 
     always_ff @(posedge clk_i) begin
-      if (start_i) begin
-        failed_q     <= '0;
-        stopped_q[c] <= 1'b0;
-        log_q        <= '0;
-      end else if (fails != '0) begin
-        failed_q     <= failed_q | fails;
-        stopped_q[c] <= 1'b1;
+      if (stops[c] && !start_i) begin
         for (int u = 0; u < UNITS; u++) begin
-          if (fails[u] && (older_q[u] & (failed_q | fails)) == '0) begin
-            log_q.place <= place_q[u];
-            log_q.fault <= fault_of(ends[u]);
+          // Icarus 11 takes no constant behind a variable in a selection.
+          if (((of_context(fails_i, c) >> u) & UNITS'(1)) != '0 && (older_q[u] & (failed_q | of_context(fails_i, c))) == '0) begin
+            log_place_q <= place_q[u];
+            log_fault_q <= fault_of(end_i[u]);
           end
         end
+        failed_q     <= failed_q | of_context(fails_i, c);
+        stopped_q[c] <= 1'b1;
       end
-      if (!rst_ni) begin
+      if (start_i || !rst_ni) begin
         failed_q     <= '0;
         stopped_q[c] <= 1'b0;
       end
@@ -154,7 +156,6 @@ module npu_scoreboard
       end
       if (issue_taken_o) begin
         start_q[issue_i.where]  <= 1'b1;
-        op_q[issue_i.where]     <= issue_i.op;
         flight_q[issue_i.where] <= flight_of(issue_i);
         place_q[issue_i.where]  <= issue_i.place;
         busy_q[issue_i.where]   <= 1'b1;

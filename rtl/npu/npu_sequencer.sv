@@ -20,6 +20,7 @@ module npu_sequencer
   input  logic [MEMORY_BITS-1:0] memory_lines_i,   // of model memory
   input  logic                   silent_i,         // no token is wanted
   output logic                   idle_o,
+  output logic                   moves_o,          // a step is under way, and does not only wait for its last word to be taken
   output logic                   over_o,           // a cycle: the step is over, nothing is in flight
   output npu_log_t               log_o,            // … for this reason, unless a unit has one
 
@@ -206,6 +207,7 @@ module npu_sequencer
   npu_log_t             log_q;
 
   assign idle_o        = at_q == AT_IDLE;
+  assign moves_o       = ask_q || owed_q != '0 || (at_q != AT_IDLE && !(at_q == AT_READY && step_q == last_step && wrong_q == '0 && issue_valid_q));
   assign log_o         = log_q;
   assign fetch_valid_o = ask_q;
   assign fetch_line_o  = ask_line_q;

@@ -102,13 +102,18 @@ module npu_top
   localparam logic [1:0] Run    = 2'd2;
   localparam logic [1:0] Result = 2'd3;
 
-  // By gang; by context, each an npu_step_t, npu_context_t, npu_result_t.
+  // By gang; by seat, each an npu_step_t, npu_context_t.
   logic [1:0]                       state_q   [0:Gangs-1];
   logic [Contexts-1:0]              seated_q  [0:Gangs-1];   // those that take part
   logic [Contexts-1:0]              left_q    [0:Gangs-1];   // those whose result is to be taken
   logic [$bits(npu_step_t)-1:0]     step_q    [0:Seats-1];
   logic [$bits(npu_context_t)-1:0]  context_q [0:Seats-1];
-  logic [$bits(npu_result_t)-1:0]   result_q  [0:Seats-1];
+
+  // Results, by seat.
+  logic [Seats-1:0]                 sampled_q, read_fault_q, write_fault_q;
+  logic [31:0]                      token_q [0:Seats-1];
+  logic [31:0]                      logp_q  [0:Seats-1];
+  logic [$bits(npu_log_t)-1:0]      log_q   [0:Seats-1];
 
   logic [Gangs-1:0]    free, ended, start, over, quiet, failed, sequencer_idle, asks, granted;
   logic [Gangs-1:0][1:0] where;
@@ -143,7 +148,10 @@ module npu_top
   assign result_valid_o   = ended != '0;
   assign result_gang_o    = 2'(giver);
   assign result_context_o = giver_context;
-  always_comb result_o    = result_q[seat(giver, giver_context)];
+  logic [SeatBits-1:0] result_seat;
+  always_comb result_seat = seat(giver, giver_context);
+  always_comb result_o    = {sampled_q[result_seat], token_q[result_seat], logp_q[result_seat], log_q[result_seat],
+                             read_fault_q[result_seat], write_fault_q[result_seat]};
 
   always_ff @(posedge clk_i) begin
     if (seats || begins) begin
@@ -156,22 +164,29 @@ module npu_top
     if (!rst_ni) open_q <= 1'b0;
   end
 
-`ifndef SYNTHESIS
-  /* verilator lint_off UNUSEDSIGNAL */
-  npu_context_t first_context;      // of the open gang
-  npu_step_t    first_step;
-  /* verilator lint_on UNUSEDSIGNAL */
-  always_comb begin
-    first_context = context_q[seat(open_gang_q, 3'd0)];
-    first_step    = step_q[seat(open_gang_q, 3'd0)];
+  always_ff @(posedge clk_i) begin
+    if (seats) begin
+      step_q[seat(seat_gang, seat_context)]    <= step_i;
+      context_q[seat(seat_gang, seat_context)] <= context_i;
+    end
   end
+
+`ifndef SYNTHESIS
+  // What the steps of a gang have in common.
+  /* verilator lint_off UNUSEDSIGNAL */
+  function automatic logic [$bits(npu_context_t):0] common(input npu_context_t context_now, input npu_step_t step);
+  /* verilator lint_on UNUSEDSIGNAL */
+    common = '0;
+    common[ADDRESS_BITS+2*MEMORY_BITS+PC_BITS+4:0] = {context_now.model, context_now.model_lines, context_now.program_line, context_now.program_words,
+                                                      context_now.owner, step.silent};
+  endfunction
+
   always_ff @(posedge clk_i) begin
     if (rst_ni && step_valid_i) begin
       if (step_opens_i && open_q) $fatal(1, "N8 npu_top: a gang is opened beside an open one");
       if (!step_opens_i) begin
         if (!open_q || int'(open_steps_o) == Contexts) $fatal(1, "N8 npu_top: a step joins a gang that is not open, or full");
-        if ({first_context.model, first_context.model_lines, first_context.program_line, first_context.program_words, first_context.owner, first_step.silent}
-            != {context_i.model, context_i.model_lines, context_i.program_line, context_i.program_words, context_i.owner, step_i.silent})
+        if (common(context_q[seat(open_gang_q, 3'd0)], step_q[seat(open_gang_q, 3'd0)]) != common(context_i, step_i))
           $fatal(1, "N8 npu_top: a step joins a gang of another program");
       end
     end
@@ -180,20 +195,32 @@ module npu_top
 
   // ------------------------------------------------------------------ words
   logic [UNITS-1:0]                      unit_start, unit_idle, unit_done, unit_busy_q;
-  logic [UNITS-1:0][$bits(npu_op_t)-1:0] unit_op;
   logic [UNITS-1:0][3:0]                 unit_end;
   logic [UNITS-1:0][GangBits-1:0]        unit_gang_q;               // whose word it has, or had last …
   logic [UNITS-1:0][2:0]                 unit_context_q;            // … and for which context
   logic [UNITS-1:0][Contexts-1:0]        unit_left_q;               // those for which it is still to run
   logic [UNITS-1:0]                      again_q, word_done;        // it starts with the word's next context; the word is done for all
-  logic [UNITS-1:0][Contexts-1:0][3:0]   word_end;
+  logic [UNITS-1:0][Contexts-1:0]        unit_fails;                // contexts for which it just found that it cannot finish its word
   logic [Contexts-1:0]                   gemv_mask_q;               // contexts of GEMV's word
-  logic [UNITS-1:0][SeatBits-1:0]        unit_seat;
+  // What a unit has of its word and of the context: registers, so that nothing is chosen anew in each cycle. An npu_op_t, npu_context_t and
+  // npu_step_t each, and the first of the lines that are the context's; of GEMV, of the gang's first.
+  logic [$bits(npu_op_t)-1:0]            unit_op_q    [0:UNITS-1];
+  logic [$bits(npu_context_t)-1:0]       unit_place_q [0:UNITS-1];
+  logic [$bits(npu_step_t)-1:0]          unit_step_q  [0:UNITS-1];
+  logic [CHIP_BITS-1:0]                  unit_chip_q  [0:UNITS-1];
   logic [Gangs-1:0][Contexts-1:0]        alive;
-  logic [Gangs-1:0][2:0]                 table_context;             // whose block is looked up
+  logic [Gangs-1:0]                      asker;                     // whose block is looked up: KV's, else MEM's
+  logic [Contexts-1:0]                   stopped       [0:Gangs-1];
+  logic [$bits(npu_log_t)-1:0]           sequencer_log [0:Gangs-1];
+  logic [Contexts-1:0][$bits(npu_log_t)-1:0] scoreboard_log [0:Gangs-1];
   logic [Gangs-1:0]                      unit_grant [0:UNITS-1];
   logic [UNITS-1:0]                      gang_start [0:Gangs-1];
-  logic [UNITS-1:0][$bits(npu_op_t)-1:0] gang_op [0:Gangs-1];
+  logic [$bits(npu_op_t)-1:0]            gang_op    [0:Gangs-1];     // of the word that asks
+
+  /* verilator lint_off UNUSEDSIGNAL */  // each takes some of it
+  npu_context_t mem_place, gemv_place, kv_place;
+  npu_step_t    mem_step, kv_step;
+  /* verilator lint_on UNUSEDSIGNAL */
 
   // Clients of memory: what asks for lines. Each gang's program and block table is one.
   localparam int COPIES   = Gangs;
@@ -220,45 +247,66 @@ module npu_top
   logic                write_q;                        // a line waits for the port
   logic                sampler_begin;
   logic [Contexts-1:0] sampler_begun, sampler_idle;
-  logic [GangBits-1:0] head_q, head;                   // whose chain of HEADs the samplers have
+  logic [GangBits-1:0] head_q;                         // whose chain of HEADs the samplers have
+  logic [$bits(npu_step_t)-1:0] head_step_q [0:Contexts-1];
 
   // Whether a word gives logits.
   /* verilator lint_off UNUSEDSIGNAL */
   function automatic logic is_head(input npu_op_t op);
-  /* verilator lint_on UNUSEDSIGNAL */
     is_head = op.kind == OP_HEAD;
   endfunction
 
+  // … and begins a chain.
+  function automatic logic is_first(input npu_op_t op);
+  /* verilator lint_on UNUSEDSIGNAL */
+    is_first = op.kind == OP_HEAD && op.first;
+  endfunction
+
   for (genvar g = 0; g < Gangs; g++) begin : gen_gang
-    /* verilator lint_off UNUSEDSIGNAL */  // what the units take of both stands where those are
-    npu_context_t                          place, table_place;     // its program's, and of the context whose block is looked up
-    npu_step_t                             now;
+    /* verilator lint_off UNUSEDSIGNAL */  // what is a context's own stands where that is
+    npu_context_t                          place_q;       // of what all its contexts have in common
     /* verilator lint_on UNUSEDSIGNAL */
+    logic                                  silent_q;
     logic                                  issue_valid, issue_taken;
     npu_issue_t                            issue;
-    npu_log_t                              sequencer_log;
-    logic [Contexts-1:0]                   stopped;
-    logic [Contexts-1:0][$bits(npu_log_t)-1:0] scoreboard_log;
-    logic [UNITS-1:0]                      done;
-    assign place       = context_q[g*Contexts];
-    assign now         = step_q[g*Contexts];
-    always_comb table_place = context_q[seat(GangBits'(g), table_context[g])];
+    logic [UNITS-1:0]                      done, runs;
+    logic [UNITS-1:0][Contexts-1:0]        fails;
+    logic                                  sequencer_moves, moves, clk_gang;
+
+    // Without a step, and while its next words wait for units, nothing of a gang moves.
+    assign moves = start[g] || sequencer_moves || runs != '0 || granted[g] || gang_block_ask[g] != '0;
+    rest_clock u_rest_clock (.clk_i, .rst_ni, .moves_i(moves), .clk_o(clk_gang));
+
+    always_ff @(posedge clk_i) begin
+      if (seats && step_opens_i && seat_gang == GangBits'(g)) begin
+        place_q  <= context_i;
+        silent_q <= step_i.silent;
+      end
+    end
+
     assign where[g]    = issue.where;
+    assign gang_op[g]  = issue.op;
     assign heads[g]    = issue.where == UNIT_GEMV && is_head(issue.op);
 
     always_comb
-      for (int u = 0; u < UNITS; u++) done[u] = word_done[u] && unit_gang_q[u] == GangBits'(g);
+      for (int u = 0; u < UNITS; u++) begin
+        runs[u]  = unit_done[u] && unit_gang_q[u] == GangBits'(g);
+        done[u]  = word_done[u] && unit_gang_q[u] == GangBits'(g);
+        fails[u] = runs[u] ? unit_fails[u] : '0;
+      end
 
     npu_sequencer #(.Lines(Lines)) u_sequencer (
-      .clk_i, .rst_ni,
+      .clk_i          (clk_gang),
+      .rst_ni,
       .start_i        (start[g]),
-      .program_i      (place.program_line),
-      .words_i        (place.program_words),
-      .memory_lines_i (place.model_lines),
-      .silent_i       (now.silent),
+      .program_i      (place_q.program_line),
+      .words_i        (place_q.program_words),
+      .memory_lines_i (place_q.model_lines),
+      .silent_i       (silent_q),
       .idle_o         (sequencer_idle[g]),
+      .moves_o        (sequencer_moves),
       .over_o         (over[g]),
-      .log_o          (sequencer_log),
+      .log_o          (sequencer_log[g]),
       .fetch_valid_o  (fetch_valid[g]),
       .fetch_line_o   (fetch_line[g]),
       .fetch_lines_o  (fetch_lines[g]),
@@ -275,7 +323,8 @@ module npu_top
     );
 
     npu_scoreboard #(.Contexts(Contexts)) u_scoreboard (
-      .clk_i, .rst_ni,
+      .clk_i         (clk_gang),
+      .rst_ni,
       .start_i       (start[g]),
       .contexts_i    (seated_q[g]),
       .issue_valid_i (issue_valid),
@@ -284,27 +333,27 @@ module npu_top
       .asks_o        (asks[g]),
       .granted_i     (granted[g]),
       .start_o       (gang_start[g]),
-      .op_o          (gang_op[g]),
       .idle_i        (unit_idle),
       .done_i        (done),
-      .end_i         (word_end),
+      .fails_i       (fails),
+      .end_i         (unit_end),
       .quiet_o       (quiet[g]),
       .alive_o       (alive[g]),
       .failed_o      (failed[g]),
-      .stopped_o     (stopped),
-      .log_o         (scoreboard_log)
+      .stopped_o     (stopped[g]),
+      .log_o         (scoreboard_log[g])
     );
 
     // Only its own units ask of its tables.
     assign gang_block_ask[g] = {block_ask[1] && unit_gang_q[UNIT_KV] == GangBits'(g), block_ask[0] && unit_gang_q[UNIT_MEM] == GangBits'(g)};
 
     npu_blocks #(.Contexts(Contexts)) u_blocks (
-      .clk_i, .rst_ni,
+      .clk_i         (clk_gang),
+      .rst_ni,
       .forget_i      (start[g]),
-      .context_o     (table_context[g]),
-      .table_i       (MEMORY_BITS'(0)),
-      .entries_i     (table_place.table_entries),
-      .arena_lines_i (table_place.arena_lines),
+      .asker_o       (asker[g]),
+      .entries_i     (asker[g] ? kv_place.table_entries : mem_place.table_entries),
+      .arena_lines_i (asker[g] ? kv_place.arena_lines : mem_place.arena_lines),
       .ask_i         (gang_block_ask[g]),
       .context_i     ({unit_context_q[UNIT_KV], unit_context_q[UNIT_MEM]}),
       .entry_i       (block_entry),
@@ -322,43 +371,10 @@ module npu_top
       .beat_ready_o  (beat_ready[TABLES+g])
     );
 
-    assign fetch_base[g]         = place.model;
-    assign fetch_owner[g]        = place.owner;
-    assign fetch_base[TABLES+g]  = table_place.table_line;
-    assign fetch_owner[TABLES+g] = place.owner;
-
-    for (genvar c = 0; c < Contexts; c++) begin : gen_context
-      localparam int Seat = g * Contexts + c;
-
-      // A line of its gang's program or weights that was answered with an error, or of its own.
-      logic read_fails, write_fails;
-      assign read_fails  = beat_fault && (beat_taken[g] || (beat_taken[TABLES+g] && table_context[g] == 3'(c))
-                        || (beat_taken[COPIES]  && unit_seat[UNIT_MEM] == SeatBits'(Seat))
-                        || (beat_taken[WEIGHTS] && unit_gang_q[UNIT_GEMV] == GangBits'(g) && gemv_mask_q[c])
-                        || (beat_taken[VALUES]  && unit_seat[UNIT_KV] == SeatBits'(Seat)));
-      assign write_fails = written_i && write_fault_i && unit_seat[UNIT_MEM] == SeatBits'(Seat);
-
-      npu_result_t result;
-      assign result_q[Seat] = result;
-      always_ff @(posedge clk_i) begin
-        if (state_q[g] == Run && seated_q[g][c]) begin
-          if (read_fails)  result.read_fault  <= 1'b1;
-          if (write_fails) result.write_fault <= 1'b1;
-          if (sample_valid[c] && head_q == GangBits'(g)) begin
-            result.sampled <= 1'b1;
-            result.token   <= sample_token[c];
-            result.logp    <= sample_logp[c];
-          end
-          // A unit's word stands before what the sequencer was at.
-          if (over[g]) result.log <= stopped[c] ? scoreboard_log[c] : sequencer_log;
-        end
-        if (seats && seat_gang == GangBits'(g) && seat_context == 3'(c)) begin
-          step_q[Seat]    <= step_i;
-          context_q[Seat] <= context_i;
-          result          <= '0;
-        end
-      end
-    end
+    assign fetch_base[g]         = place_q.model;
+    assign fetch_owner[g]        = place_q.owner;
+    assign fetch_base[TABLES+g]  = asker[g] ? kv_place.table_line : mem_place.table_line;
+    assign fetch_owner[TABLES+g] = place_q.owner;
 
     // What others read is written behind them, which spares a simulation a copy in each cycle.
     always_ff @(posedge clk_i) begin
@@ -395,7 +411,45 @@ module npu_top
 `endif
   end
 
+  // ------------------------------------------------------------------ results
+  always_ff @(posedge clk_i) begin
+    // A line that was answered with an error, of a gang's program or weights or of a context's own.
+    if (beat_fault && beat_taken != '0) begin
+      for (int g = 0; g < Gangs; g++)
+        for (int c = 0; c < Contexts; c++)
+          if (beat_taken[g] || (beat_taken[WEIGHTS] && unit_gang_q[UNIT_GEMV] == GangBits'(g) && gemv_mask_q[c])
+              || (beat_taken[COPIES] && is_at(UNIT_MEM, GangBits'(g), 3'(c))) || (beat_taken[VALUES] && is_at(UNIT_KV, GangBits'(g), 3'(c)))
+              || (beat_taken[TABLES+g] && is_at(asker[g] ? UNIT_KV : UNIT_MEM, GangBits'(g), 3'(c))))
+            read_fault_q[g*Contexts+c] <= 1'b1;
+    end
+    if (written_i && write_fault_i) write_fault_q[seat(unit_gang_q[UNIT_MEM], unit_context_q[UNIT_MEM])] <= 1'b1;
+    if (sample_valid != '0) begin
+      for (int c = 0; c < Contexts; c++)
+        if (sample_valid[c]) begin
+          sampled_q[seat(head_q, 3'(c))] <= 1'b1;
+          token_q[seat(head_q, 3'(c))]   <= sample_token[c];
+          logp_q[seat(head_q, 3'(c))]    <= sample_logp[c];
+        end
+    end
+    // A unit's word stands before what the sequencer was at.
+    if (over != '0) begin
+      for (int g = 0; g < Gangs; g++)
+        for (int c = 0; c < Contexts; c++)
+          if (over[g]) log_q[g*Contexts+c] <= stopped[g][c] ? scoreboard_log[g][c] : sequencer_log[g];
+    end
+    if (seats) begin
+      sampled_q[seat(seat_gang, seat_context)]     <= 1'b0;
+      read_fault_q[seat(seat_gang, seat_context)]  <= 1'b0;
+      write_fault_q[seat(seat_gang, seat_context)] <= 1'b0;
+    end
+  end
+
   // ------------------------------------------------------------------ whose word a unit takes
+  // A unit is at this context.
+  function automatic logic is_at(input logic [1:0] u, input logic [GangBits-1:0] g, input logic [2:0] c);
+    is_at = unit_gang_q[u] == g && unit_context_q[u] == c;
+  endfunction
+
   for (genvar u = 0; u < UNITS; u++) begin : gen_unit
     logic [Gangs-1:0] requests, grant;
     /* verilator lint_off UNUSEDSIGNAL */  // as wide as for 16
@@ -416,31 +470,32 @@ module npu_top
     assign unit_grant[u] = grant & requests;
 
     // GEMV runs a word for all contexts at once, the others for one after the other.
-    logic [Contexts-1:0]      takes_part;
-    logic [Contexts-1:0][3:0] end_q;            // of contexts that it is done with
+    logic [Contexts-1:0] takes_part;
+    logic [SeatBits-1:0] next_seat;
     assign takes_part   = alive[number[GangBits-1:0]];
     assign word_done[u] = unit_done[u] && unit_left_q[u] == '0;
-    assign unit_seat[u] = seat(unit_gang_q[u], unit_context_q[u]);
+    always_comb unit_fails[u] = (unit_end[u] == UNIT_FINE) ? '0 : (u == int'(UNIT_GEMV)) ? gemv_mask_q : Contexts'(8'd1 << unit_context_q[u]);
 
-    always_comb begin
-      word_end[u] = end_q;
-      for (int c = 0; c < Contexts; c++)
-        if (u == int'(UNIT_GEMV) ? gemv_mask_q[c] : unit_context_q[u] == 3'(c)) word_end[u][c] = unit_end[u];
-    end
+    always_comb next_seat = takes ? seat(number[GangBits-1:0], (u == int'(UNIT_GEMV)) ? 3'd0 : lowest(takes_part))
+                                  : seat(unit_gang_q[u], lowest(unit_left_q[u]));
 
     always_ff @(posedge clk_i) begin
       again_q[u] <= 1'b0;
+      if (takes || (unit_done[u] && unit_left_q[u] != '0)) begin
+        unit_place_q[u] <= context_q[next_seat];
+        unit_step_q[u]  <= step_q[next_seat];
+        unit_chip_q[u]  <= CHIP_BITS'(Lines) * CHIP_BITS'(next_seat);
+      end
       if (unit_done[u] && unit_left_q[u] != '0) begin
         again_q[u]        <= 1'b1;
         unit_context_q[u] <= lowest(unit_left_q[u]);
         unit_left_q[u]    <= others(unit_left_q[u]);
-        end_q             <= word_end[u];
       end
       if (takes) begin
+        unit_op_q[u]      <= gang_op[number[GangBits-1:0]];
         unit_gang_q[u]    <= number[GangBits-1:0];
         unit_context_q[u] <= (u == int'(UNIT_GEMV)) ? '0 : lowest(takes_part);
         unit_left_q[u]    <= (u == int'(UNIT_GEMV)) ? '0 : others(takes_part);
-        end_q             <= '0;                // UNIT_FINE
       end
       if (takes || word_done[u]) unit_busy_q[u] <= takes;
       if (!rst_ni) begin
@@ -451,10 +506,14 @@ module npu_top
       end
     end
     if (u == int'(UNIT_GEMV)) begin : gen_mask
-      always_ff @(posedge clk_i) if (takes) gemv_mask_q <= takes_part;
+      always_ff @(posedge clk_i) begin
+        if (takes) gemv_mask_q <= takes_part;
+        // The samplers go by the steps of the gang that begins a chain.
+        if (takes && is_first(gang_op[number[GangBits-1:0]])) begin
+          for (int c = 0; c < Contexts; c++) head_step_q[c] <= step_q[seat(number[GangBits-1:0], 3'(c))];
+        end
+      end
     end
-    // Icarus 11 misses changes of an array's word in a continuous assignment that chooses it.
-    always_comb unit_op[u] = gang_op[unit_gang_q[u]][u];
   end
   always_comb begin
     granted    = '0;
@@ -492,16 +551,13 @@ module npu_top
     .beat_ready_o
   );
 
-  /* verilator lint_off UNUSEDSIGNAL */  // each takes some of it
-  npu_context_t mem_place, gemv_place, kv_place;
-  npu_step_t    mem_step, kv_step;
-  /* verilator lint_on UNUSEDSIGNAL */
+  // Icarus 11 misses changes of an array's word in a continuous assignment.
   always_comb begin
-    mem_place  = context_q[unit_seat[UNIT_MEM]];
-    gemv_place = context_q[unit_seat[UNIT_GEMV]];     // of the gang's first
-    kv_place   = context_q[unit_seat[UNIT_KV]];
-    mem_step   = step_q[unit_seat[UNIT_MEM]];
-    kv_step    = step_q[unit_seat[UNIT_KV]];
+    mem_place  = unit_place_q[UNIT_MEM];
+    gemv_place = unit_place_q[UNIT_GEMV];
+    kv_place   = unit_place_q[UNIT_KV];
+    mem_step   = unit_step_q[UNIT_MEM];
+    kv_step    = unit_step_q[UNIT_KV];
   end
 
   assign fetch_base[COPIES]   = mem_place.model;
@@ -552,10 +608,12 @@ module npu_top
 
   // ------------------------------------------------------------------ units
   npu_op_t mem_op, gemv_op, sfu_op, kv_op;
-  assign mem_op  = unit_op[UNIT_MEM];
-  assign gemv_op = unit_op[UNIT_GEMV];
-  assign sfu_op  = unit_op[UNIT_SFU];
-  assign kv_op   = unit_op[UNIT_KV];
+  always_comb begin
+    mem_op  = unit_op_q[UNIT_MEM];
+    gemv_op = unit_op_q[UNIT_GEMV];
+    sfu_op  = unit_op_q[UNIT_SFU];
+    kv_op   = unit_op_q[UNIT_KV];
+  end
 
   assign block_stride = {kv_op.block, mem_op.block};
   // A gang is answered what its own unit has asked.
@@ -564,8 +622,18 @@ module npu_top
     for (int g = 0; g < Gangs; g++) block_answer |= gang_block_answer[g];
   end
 
+  // Units rest while they have no word; GEMV seldom has none.
+  logic clk_mem, clk_sfu, clk_kv, clk_samplers;
+  rest_clock u_rest_mem (.clk_i, .rst_ni, .moves_i(unit_start[UNIT_MEM] || !unit_idle[UNIT_MEM]), .clk_o(clk_mem));
+  rest_clock u_rest_sfu (.clk_i, .rst_ni, .moves_i(unit_start[UNIT_SFU] || !unit_idle[UNIT_SFU]), .clk_o(clk_sfu));
+  rest_clock u_rest_kv  (.clk_i, .rst_ni, .moves_i(unit_start[UNIT_KV]  || !unit_idle[UNIT_KV]),  .clk_o(clk_kv));
+  rest_clock u_rest_samplers (
+    .clk_i, .rst_ni, .moves_i(sampler_begin || sampler_begun != '0 || sampler_idle != '1), .clk_o(clk_samplers)
+  );
+
   npu_mem u_mem (
-    .clk_i, .rst_ni,
+    .clk_i          (clk_mem),
+    .rst_ni,
     .start_i        (unit_start[UNIT_MEM]),
     .op_i           (mem_op),
     .idle_o         (unit_idle[UNIT_MEM]),
@@ -649,7 +717,6 @@ module npu_top
 
   // A chain is of the gang that began it, until its step is over at the latest. One that has its last logit is nobody's: the step that it was of
   // may be over when another gang's begins.
-  assign head = sampler_begin ? unit_gang_q[UNIT_GEMV] : head_q;
   always_ff @(posedge clk_i) begin
     if (sampler_begin) head_q <= unit_gang_q[UNIT_GEMV];
     if (!rst_ni)       head_q <= '0;
@@ -657,10 +724,11 @@ module npu_top
 
   for (genvar c = 0; c < Contexts; c++) begin : gen_sampler
     npu_step_t head_step;
-    always_comb head_step = step_q[seat(head, 3'(c))];
+    always_comb head_step = head_step_q[c];
 
     npu_sampler u_sampler (
-      .clk_i, .rst_ni,
+      .clk_i          (clk_samplers),
+      .rst_ni,
       .step_i         (head_step),
       .forget_i       (over[head_q] && sampler_begun[c]),
       .begin_i        (sampler_begin && gemv_mask_q[c]),
@@ -679,7 +747,8 @@ module npu_top
   end
 
   npu_sfu u_sfu (
-    .clk_i, .rst_ni,
+    .clk_i         (clk_sfu),
+    .rst_ni,
     .start_i       (unit_start[UNIT_SFU]),
     .op_i          (sfu_op),
     .idle_o        (unit_idle[UNIT_SFU]),
@@ -697,7 +766,8 @@ module npu_top
   );
 
   npu_attend u_attend (
-    .clk_i, .rst_ni,
+    .clk_i          (clk_kv),
+    .rst_ni,
     .start_i        (unit_start[UNIT_KV]),
     .op_i           (kv_op),
     .idle_o         (unit_idle[UNIT_KV]),
@@ -730,13 +800,10 @@ module npu_top
 
   // Each context has lines of its own.
   logic [UNITS-1:0][CHIP_BITS-1:0] chip_read_line, chip_write_line;
-  logic [SeatBits-1:0]             read_seat, write_seat;
   always_comb
     for (int u = 0; u < UNITS; u++) begin
-      read_seat  = (u == int'(UNIT_GEMV)) ? seat(unit_gang_q[u], gemv_read_context)  : unit_seat[u];
-      write_seat = (u == int'(UNIT_GEMV)) ? seat(unit_gang_q[u], gemv_write_context) : unit_seat[u];
-      chip_read_line[u]  = read_line[u] + CHIP_BITS'(Lines) * CHIP_BITS'(read_seat);
-      chip_write_line[u] = write_line[u] + CHIP_BITS'(Lines) * CHIP_BITS'(write_seat);
+      chip_read_line[u]  = read_line[u] + unit_chip_q[u] + ((u == int'(UNIT_GEMV)) ? CHIP_BITS'(Lines) * CHIP_BITS'(gemv_read_context) : '0);
+      chip_write_line[u] = write_line[u] + unit_chip_q[u] + ((u == int'(UNIT_GEMV)) ? CHIP_BITS'(Lines) * CHIP_BITS'(gemv_write_context) : '0);
     end
 
   npu_chip #(.Lines(Seats * Lines)) u_chip (

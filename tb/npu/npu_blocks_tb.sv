@@ -12,8 +12,9 @@ module npu_blocks_tb;
   localparam int Contexts = 3;
 
   logic                        forget = 1'b0;
-  logic [2:0]                  served;
-  logic [MEMORY_BITS-1:0]      firsts [0:Contexts-1], arenas [0:Contexts-1], first, arena_lines;
+  logic                        who;
+  int                          served;
+  logic [MEMORY_BITS-1:0]      arenas [0:Contexts-1], arena_lines;
   logic [11:0]                 counts [0:Contexts-1], entries;    // of each table
   logic [1:0]                  ask = 2'b00, answer;
   logic [1:0][2:0]             asker = '0;
@@ -26,14 +27,14 @@ module npu_blocks_tb;
   logic [511:0]                beat_data = 'x;
 
   npu_blocks #(.Contexts(Contexts)) dut (
-    .clk_i(clk), .rst_ni(rst_n), .forget_i(forget), .context_o(served), .table_i(first), .entries_i(entries), .arena_lines_i(arena_lines),
+    .clk_i(clk), .rst_ni(rst_n), .forget_i(forget), .asker_o(who), .entries_i(entries), .arena_lines_i(arena_lines),
     .ask_i(ask), .context_i(asker), .entry_i(entry), .stride_i(stride), .answer_o(answer), .line_o(line), .end_o(ended),
     .fetch_valid_o(fetch_valid), .fetch_line_o(fetch_line), .fetch_lines_o(fetch_lines), .fetch_ready_i(fetch_ready),
     .beat_valid_i(beat_valid), .beat_data_i(beat_data), .beat_fault_i(beat_fault), .beat_ready_o(beat_ready)
   );
 
   always_comb begin
-    first       = firsts[served];
+    served      = int'(asker[who]);
     entries     = counts[served];
     arena_lines = arenas[served];
   end
@@ -52,8 +53,6 @@ module npu_blocks_tb;
 
   task automatic draw_table;
     for (int c = 0; c < Contexts; c++) begin
-      firsts[c] = MEMORY_BITS'({rnd(), rnd()});
-      if (chance(50)) firsts[c] = MEMORY_BITS'(below(1000));
       counts[c] = chance(70) ? 12'(between(1, 60)) : chance(50) ? 12'd2048 : 12'(below(2049));
       arenas[c] = chance(70) ? MEMORY_BITS'(between(1, 400_000)) : MEMORY_BITS'({rnd(), rnd()});
       kept[c]   = -1;
@@ -74,16 +73,16 @@ module npu_blocks_tb;
       if (waits != 0) waits = waits - 1;
       else begin
         beat_valid <= 1'b1;
-        beat_fault <= broken[Lines*int'(served) + owed];
-        for (int k = 0; k < 16; k++) beat_data[32*k +: 32] <= broken[Lines*int'(served) + owed] ? 'x : numbers[16*(Lines*int'(served) + owed) + k];
-        kept[served] = broken[Lines*int'(served) + owed] ? -1 : owed;
+        beat_fault <= broken[Lines*served + owed];
+        for (int k = 0; k < 16; k++) beat_data[32*k +: 32] <= broken[Lines*served + owed] ? 'x : numbers[16*(Lines*served + owed) + k];
+        kept[served] = broken[Lines*served + owed] ? -1 : owed;
         owed = -1;
       end
     end
     if (rst_n && fetch_valid && fetch_ready) begin
       fetched = fetched + 1;
       if (fetch_lines != 16'd1) fail($sformatf("N5: a fetch of %0d lines", fetch_lines));
-      owed  = int'(MEMORY_BITS'(fetch_line - first));
+      owed  = int'(fetch_line);
       waits = below(12);
       if (owed >= Lines || 16 * owed >= int'(entries)) fail($sformatf("N5: a fetch of line %0d of a table of %0d entries", owed, entries));
       else if (owed == kept[served]) fail($sformatf("line %0d of the table is fetched again", owed));

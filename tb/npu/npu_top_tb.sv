@@ -130,13 +130,16 @@ module npu_top_tb #(
   for (genvar g = 0; g < Gangs; g++) begin : gen_words
     int    began = 0;
     string gang = "", beside = "";          // what ends a line
+    npu_step_t    its_step;
+    npu_context_t its_context;
     always @(posedge clk) if (words && (both || g == 0)) begin
       if (both) gang = $sformatf(" %0d", g);
       if (both) beside = $sformatf(" %0d %0d", g, cycle);
       if (dut.start[g]) begin
         began = cycle;
-        $display("step %0d %0d %0d %0d%0s", dut.gen_gang[g].now.position, dut.gen_gang[g].now.token, dut.gen_gang[g].now.silent,
-          dut.gen_gang[g].place.arena[3:0], beside);
+        its_step    = dut.step_q[g * Contexts];
+        its_context = dut.context_q[g * Contexts];
+        $display("step %0d %0d %0d %0d%0s", its_step.position, its_step.token, its_step.silent, its_context.arena[3:0], beside);
       end
       for (int u = 0; u < UNITS; u++) begin
         if (dut.gen_gang[g].done[u]) $display("done %0d %0d%0s", u, cycle - began, gang);
