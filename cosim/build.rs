@@ -460,7 +460,10 @@ fn tune(files: &[PathBuf], directory: &Path, prefix: &str) -> Result<(), String>
         write(&top, step)?;
         inputs::leave_to_inputs(&mut texts);
     }
-    files.iter().zip(texts).try_for_each(|(file, text)| write(file, sign_bytes(&mark_seldom(&leave_unset(&text)))))
+    files
+        .iter()
+        .zip(texts)
+        .try_for_each(|(file, text)| write(file, sign_bytes(&mark_seldom(&leave_unset(&text)))))
 }
 
 /// Around each evaluation Verilator asks whether it is the first, and empties a queue of what its threads had to say: this model

@@ -113,7 +113,7 @@ module npu_scoreboard
   assign alive_o = contexts_i & ~stopped_q & ~stops;
 
   for (genvar c = 0; c < Contexts; c++) begin : gen_context
-    logic [UNITS-1:0] failed_q;                // units that could not finish a word
+    logic [UNITS-1:0] before_q;                // units whose word was in flight before the one that is logged
     npu_place_t       log_place_q;
     logic [4:0]       log_fault_q;
     assign log_o[c] = {log_place_q, log_fault_q};
@@ -121,19 +121,17 @@ module npu_scoreboard
     always_ff @(posedge clk_i) begin
       if (stops[c] && !start_i) begin
         for (int u = 0; u < UNITS; u++) begin
-          // Icarus 11 takes no constant behind a variable in a selection.
-          if (((of_context(fails_i, c) >> u) & UNITS'(1)) != '0 && (older_q[u] & (failed_q | of_context(fails_i, c))) == '0) begin
+          // Words that begin later are none of its. Icarus 11 takes no constant behind a variable in a selection.
+          if (((of_context(fails_i, c) >> u) & UNITS'(1)) != '0 && (older_q[u] & of_context(fails_i, c)) == '0
+              && (!stopped_q[c] || before_q[u])) begin
+            before_q    <= older_q[u];
             log_place_q <= place_q[u];
             log_fault_q <= fault_of(end_i[u]);
           end
         end
-        failed_q     <= failed_q | of_context(fails_i, c);
         stopped_q[c] <= 1'b1;
       end
-      if (start_i || !rst_ni) begin
-        failed_q     <= '0;
-        stopped_q[c] <= 1'b0;
-      end
+      if (start_i || !rst_ni) stopped_q[c] <= 1'b0;
     end
   end
 

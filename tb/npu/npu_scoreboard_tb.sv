@@ -44,6 +44,7 @@ module npu_scoreboard_tb;
   logic [Contexts-1:0] lives, mask;
   logic [Contexts-1:0] unfinished [0:UNITS-1];   // contexts for which the unit may still fail
   int   early = 0;
+  logic storm;
 
   function automatic npu_range_t range(input logic used, input int first, input int count);
     range = '0;
@@ -152,12 +153,14 @@ module npu_scoreboard_tb;
       if ((busy & ~done & ~(UNITS'(1) << u)) != '0) together = together + 1;
     end
     // A unit runs a word for one context after the other, or for all at once: the last of them is done with it.
+    // Units may fail in the same cycle.
+    storm = below(100) == 0;
     done  <= '0;
     fails <= '0;
     for (int u = 0; u < UNITS; u++) if (busy[u] && !done[u]) begin
       left[u] = left[u] - 1;
       if (left[u] < 0) done[u] <= 1'b1;
-      if (chance(left[u] < 0 ? fail_chance : fail_chance / 4)) begin
+      if (fail_chance != 0 && ((left[u] < 0) ? chance(fail_chance) : (storm && chance(50)))) begin
         mask = unfinished[u] & rnd();
         unfinished[u] = unfinished[u] & ~mask;
         fails[u] <= mask;
@@ -220,7 +223,7 @@ module npu_scoreboard_tb;
       repeat (below(3)) @(posedge clk);
     end
     if (failures < 10 || early < 10 || lonely < 100 || together < 100 || holds[0] < 100 || holds[1] < 100 || holds[2] < 100 || holds[3] < 50)
-      fail($sformatf("%0d failures, %0d words beside others; held by RAW %0d, WAR %0d, WAW %0d, KV %0d", failures, together, holds[0], holds[1], holds[2], holds[3]));
+      fail($sformatf("%0d failures, %0d of them early, %0d words behind one, %0d beside others; held by RAW %0d, WAR %0d, WAW %0d, KV %0d", failures, early, lonely, together, holds[0], holds[1], holds[2], holds[3]));
     $display("%0d words, %0d beside others, %0d failures, %0d behind one", words, together, failures, lonely);
     finish_bench("npu_scoreboard_tb");
   end
