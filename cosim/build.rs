@@ -5,7 +5,8 @@
 //!
 //! Environment: `VERILATOR` (the command, default `verilator`), `DOORBELL_RTL_WORKERS` (variants of one queue pair; by default
 //! 16 workers; with the feature `variants` 1 and 4 too, and the devices of several queue pairs in `SHARED`),
-//! `DOORBELL_SETUP_LOCK` (a file that is locked while tools are installed).
+//! `DOORBELL_SETUP_LOCK` (a file that is locked while tools are installed), `DOORBELL_RTL=off` (build no
+//! device: for who only checks).
 
 #[path = "build/cache.rs"]
 mod cache;
@@ -46,6 +47,10 @@ fn main() {
 }
 
 fn build() -> Result<(), String> {
+    println!("cargo::rerun-if-env-changed=DOORBELL_RTL");
+    if env::var("DOORBELL_RTL").is_ok_and(|value| value == "off") {
+        return Ok(());
+    }
     let root = manifest_dir().parent().expect("the crate lies in the workspace").to_owned();
     let out = PathBuf::from(env::var_os("OUT_DIR").expect("cargo sets OUT_DIR"));
     wait_for_setup();
