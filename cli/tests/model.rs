@@ -212,7 +212,7 @@ fn the_first_instruction_that_differs_is_named() {
     let agrees = compare("--devices model,rtl --lockstep");
     assert_eq!(agrees.code, 0, "{}{}", agrees.stdout, agrees.stderr);
     assert!(agrees.stdout.contains(" steps of rtl did what the interpreter's did"), "{}", agrees.stdout);
-    let found = compare("--devices rtl --lockstep --inject read:3000:77 --json out.json");
+    let found = compare("--devices rtl --lockstep --inject read:4000:77 --json out.json");
     assert_eq!(found.code, 1, "{}{}", found.stdout, found.stderr);
     for part in [
         "different: the NPU of rtl differs from the interpreter; the first instruction that did:\nrollout 0, position ",
