@@ -41,7 +41,7 @@ pub struct Options {
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
     seeds: u32,
     /// Seconds that one run of a bench may take
-    #[arg(long, value_name = "SECONDS", default_value_t = 300)]
+    #[arg(long, value_name = "SECONDS", default_value_t = 600)]
     timeout: u64,
     /// Plusargs for every bench, such as +wave
     #[arg(last = true)]
@@ -50,7 +50,7 @@ pub struct Options {
 
 impl Default for Options {
     fn default() -> Self {
-        Options { benches: vec![], seed: None, seeds: 1, timeout: 300, plusargs: vec![] }
+        Options { benches: vec![], seed: None, seeds: 1, timeout: 600, plusargs: vec![] }
     }
 }
 
