@@ -48,8 +48,10 @@ fn main() {
 
 fn build() -> Result<(), String> {
     println!("cargo::rerun-if-env-changed=DOORBELL_RTL");
-    if env::var("DOORBELL_RTL").is_ok_and(|value| value == "off") {
-        return Ok(());
+    match env::var("DOORBELL_RTL").unwrap_or_default().as_str() {
+        "" => {}
+        "off" => return Ok(()),
+        other => return Err(format!("DOORBELL_RTL is {other:?}: it can be `off`, or unset")),
     }
     let root = manifest_dir().parent().expect("the crate lies in the workspace").to_owned();
     let out = PathBuf::from(env::var_os("OUT_DIR").expect("cargo sets OUT_DIR"));
