@@ -196,6 +196,9 @@ impl Simulator {
     }
 }
 
+/// Words of warnings that are errors.
+const UNDRIVEN: [&str; 2] = ["dangling input port", "implicit definition of wire"];
+
 /// What all benches of one call have in common.
 pub struct Job<'a> {
     /// Where `rtl/` and `tb/` lie.
@@ -215,11 +218,16 @@ pub struct Job<'a> {
 }
 
 impl Job<'_> {
-    /// Compiles a bench; gives what the compiler warned of.
+    /// Compiles a bench; gives what the compiler warned of. An input that nothing drives and a wire that nobody
+    /// declared are errors: the bench would run, with unknown values or one bit of many.
     pub fn build(&self, name: &str) -> Result<Vec<String>> {
         let (status, log) = self.bounded(self.compile(name), name, "compilation")?;
         ensure!(status.success(), "does not compile ({status})");
-        Ok(warnings(&log))
+        let warnings = warnings(&log);
+        if let Some(line) = warnings.iter().find(|line| UNDRIVEN.iter().any(|words| line.contains(words))) {
+            bail!("{line}");
+        }
+        Ok(warnings)
     }
 
     fn run(&self, name: &str, seed: u32) -> Result<()> {

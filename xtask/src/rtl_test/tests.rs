@@ -71,10 +71,19 @@ fn a_bench_that_says_pass_passes() {
 #[test]
 fn warnings_of_the_compiler_are_handed_on_once() {
     let known = "rtl/a.sv:1: warning: System task ($fatal) cannot be synthesized in an always_ff process.";
-    let odd = "tb/fifo_tb.sv:9: warning: implicit definition of wire 'x'.";
+    let odd = "tb/fifo_tb.sv:9: warning: sorry: 'unique' is ignored.";
     let fixture =
         Fixture::new(&format!("echo \"{odd}\"; echo '{known}'; echo \"{odd}\""), "echo 'fifo_tb: PASS'");
     assert_eq!(fixture.run().unwrap(), [odd]);
+}
+
+#[rstest]
+#[case::input("Instantiating module rest_clock with dangling input port 2 (rst_ni) floating.")]
+#[case::wire("implicit definition of wire 'x'.")]
+fn what_nothing_drives_is_an_error(#[case] warning: &str) {
+    let fixture = Fixture::new(&format!("echo \"tb/fifo_tb.sv:9: warning: {warning}\""), "echo 'fifo_tb: PASS'");
+    let error = fixture.run().unwrap_err().to_string();
+    assert!(error.contains(warning), "{error}");
 }
 
 #[rstest]
