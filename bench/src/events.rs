@@ -17,6 +17,9 @@ const BATCH: usize = 256;
 /// Batches between two looks at the event ring.
 const LOOK: u32 = 32;
 
+/// Tokens of each DECODE: as short as they get, where the events weigh most, and those of 'Events' in docs/measurements.md.
+const TOKENS: [u32; 2] = [1, 50];
+
 /// What of a ring there is.
 const RINGS: [(&str, u32, bool); 3] =
     [("none", 0, false), ("without LIFE", SLOTS, false), ("with LIFE", SLOTS, true)];
@@ -30,10 +33,11 @@ fn bars(kind: Kind) -> [Option<f64>; 2] {
     }
 }
 
-/// Descriptors per second, DECODEs of one token, and events told of each.
-fn rate(device: &mut dyn Device, count: u64) -> Result<(f64, f64), BenchError> {
+/// Descriptors per second, DECODEs of `tokens` tokens, and events told of each.
+fn rate(device: &mut dyn Device, tokens: u32, count: u64) -> Result<(f64, f64), BenchError> {
+    let place = |k: u32| u64::from(k) * u64::from(tokens) * 4;
     let pool: Vec<HwDesc> =
-        (0..DEPTH).map(|k| HwDesc::decode(k, 0, 1).with_delta_offset(4 * u64::from(k))).collect();
+        (0..DEPTH).map(|k| HwDesc::decode(k, 0, tokens).with_delta_offset(place(k))).collect();
     let mut out = vec![HwCompletion::default(); BATCH];
     let mut events = vec![HwEvent::default(); LOOK as usize * BATCH];
     let (mut submitted, mut completed, mut told, mut turn) = (0u64, 0u64, 0u64, 0u32);
@@ -60,59 +64,72 @@ fn rate(device: &mut dyn Device, count: u64) -> Result<(f64, f64), BenchError> {
     Ok((rate, told as f64 / count as f64))
 }
 
+/// Of each of `RINGS`, the rates of all turns and the events told of each descriptor.
+type Rates = [(Vec<f64>, f64); 3];
+
+/// DECODEs of `tokens` tokens with each ring, in turns, so that all see the same machine.
+fn rates(kind: Kind, tokens: u32, count: u64, turns: usize) -> Result<Rates, BenchError> {
+    let mut found = Rates::default();
+    for _ in 0..turns {
+        for ((_, slots, life), found) in RINGS.into_iter().zip(&mut found) {
+            let queue = QueueConfig {
+                sq_depth: DEPTH,
+                cq_depth: DEPTH,
+                token_bytes: 1 << 20,
+                event_slots: slots,
+                life_events: life,
+                ..QueueConfig::default()
+            };
+            let settings = Settings { queue, ..Settings::default() };
+            let mut device = kind.open(&settings).map_err(BenchError::failed)?;
+            // A first run brings all of it into its caches.
+            rate(&mut *device, tokens, count / 20)?;
+            let (per_second, told) = rate(&mut *device, tokens, count)?;
+            found.0.push(per_second);
+            found.1 = told;
+        }
+    }
+    Ok(found)
+}
+
 /// The table, of the devices that have events.
 pub fn cost(quick: bool) -> Result<Section, BenchError> {
     let turns = if quick { 3 } else { 9 };
-    let mut table = table(["device", "event ring", "descriptors/s", "of none", "bar", "bar is", "told"], 2);
+    let mut table =
+        table(["device", "tokens", "event ring", "descriptors/s", "of none", "bar", "bar is", "told"], 3);
     let (mut rows, mut notes): (Vec<Value>, Vec<String>) = (vec![], vec![]);
     for kind in Kind::ALL {
         if let Some(reason) = kind.missing() {
             notes.push(format!("{}: left out, {reason}", kind.name()));
             continue;
         }
-        let count = match kind {
+        let most = match kind {
             Kind::Gpu => 20_000_000,
             Kind::Model => 500_000,
             _ => 20_000,
         };
-        // In turns, so that all see the same machine.
-        let mut found: [(Vec<f64>, f64); 3] = Default::default();
-        for _ in 0..turns {
-            for ((_, slots, life), found) in RINGS.into_iter().zip(&mut found) {
-                let queue = QueueConfig {
-                    sq_depth: DEPTH,
-                    cq_depth: DEPTH,
-                    token_bytes: 1 << 20,
-                    event_slots: slots,
-                    life_events: life,
-                    ..QueueConfig::default()
-                };
-                let settings = Settings { queue, ..Settings::default() };
-                let mut device = kind.open(&settings).map_err(BenchError::failed)?;
-                // A first run brings all of it into its caches.
-                rate(&mut *device, count / 20)?;
-                let (per_second, told) = rate(&mut *device, count)?;
-                found.0.push(per_second);
-                found.1 = told;
+        for (tokens, count) in TOKENS.into_iter().zip([most, most / 4]) {
+            let found = rates(kind, tokens, count, turns)?;
+            let none = median(found[0].0.iter().copied());
+            let bars = [None].into_iter().chain(bars(kind));
+            for (((ring, ..), (rates, told)), bar) in RINGS.into_iter().zip(&found).zip(bars) {
+                let per_second = median(rates.iter().copied());
+                let share = per_second / none;
+                table.add_row([
+                    kind.name().to_owned(),
+                    tokens.to_string(),
+                    ring.to_owned(),
+                    format!("{:.3} M", per_second / 1e6),
+                    format!("{share:.3}"),
+                    bar.map_or(String::new(), |bar| format!("{bar:.2}")),
+                    bar.map_or("", |bar| verdict(share >= bar)).to_owned(),
+                    format!("{told:.2}"),
+                ]);
+                rows.push(json!({
+                    "device": kind.name(), "tokens": tokens, "ring": ring, "per_second": per_second,
+                    "of_none": share, "bar": bar, "told": told,
+                }));
             }
-        }
-        let none = median(found[0].0.iter().copied());
-        let bars = [None].into_iter().chain(bars(kind));
-        for (((ring, ..), (rates, told)), bar) in RINGS.into_iter().zip(&found).zip(bars) {
-            let per_second = median(rates.iter().copied());
-            let share = per_second / none;
-            table.add_row([
-                kind.name().to_owned(),
-                ring.to_owned(),
-                format!("{:.3} M", per_second / 1e6),
-                format!("{share:.3}"),
-                bar.map_or(String::new(), |bar| format!("{bar:.2}")),
-                bar.map_or("", |bar| verdict(share >= bar)).to_owned(),
-                format!("{told:.2}"),
-            ]);
-            rows.push(json!({
-                "device": kind.name(), "ring": ring, "per_second": per_second, "of_none": share, "bar": bar, "told": told,
-            }));
         }
     }
     notes.push(format!(

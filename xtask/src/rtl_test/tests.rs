@@ -81,7 +81,8 @@ fn warnings_of_the_compiler_are_handed_on_once() {
 #[case::input("Instantiating module rest_clock with dangling input port 2 (rst_ni) floating.")]
 #[case::wire("implicit definition of wire 'x'.")]
 fn what_nothing_drives_is_an_error(#[case] warning: &str) {
-    let fixture = Fixture::new(&format!("echo \"tb/fifo_tb.sv:9: warning: {warning}\""), "echo 'fifo_tb: PASS'");
+    let fixture =
+        Fixture::new(&format!("echo \"tb/fifo_tb.sv:9: warning: {warning}\""), "echo 'fifo_tb: PASS'");
     let error = fixture.run().unwrap_err().to_string();
     assert!(error.contains(warning), "{error}");
 }
