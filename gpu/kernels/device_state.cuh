@@ -119,12 +119,17 @@ struct Paused {
 };
 
 // Of a rollout at a place, in ticks, where completions have events (R23). The front end writes the first, the worker the others.
-struct Moments {
+struct alignas(16) Moments {
   uint64_t fetched;
   uint64_t started;
   uint64_t first_token;
   uint64_t ended;
 };
+__device__ __forceinline__ Moments load_moments(const Moments& from) {
+  const ulonglong2 begin = order::load_relaxed_gpu(reinterpret_cast<const ulonglong2*>(&from.fetched));
+  const ulonglong2 end = order::load_relaxed_gpu(reinterpret_cast<const ulonglong2*>(&from.first_token));
+  return Moments{begin.x, begin.y, end.x, end.y};
+}
 // In `flags` of a place: its moments are asked for. The descriptor's own are bits 7:0.
 constexpr uint32_t kTimed = 1u << 31;
 

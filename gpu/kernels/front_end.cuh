@@ -1300,7 +1300,7 @@ struct Fetcher {
   // Role: scout. Polls the slot at the head of the queue for as long as the doorbell tells of no more than that one,
   // and executes what its check word publishes (R1) itself: a hand-over would cost more than the rest. It is one warp:
   // two that looked at one slot would have to wait for each other on the bus.
-  __device__ void scout_role() {
+  __device__ void scout_role(const Launch& launch) {
     while (!__any_sync(kEveryLane, stopping(f))) {
       DOORBELL_YIELD();
       const uint32_t index = __shfl_sync(kEveryLane, order::load_acquire_block(&f.claimed), 0);
@@ -1310,7 +1310,10 @@ struct Fetcher {
       }
       const uint32_t known = __shfl_sync(kEveryLane, order::load_acquire_block(&f.sq_tail), 0) - index;
       // Several are for the fetch warps.
-      if (known > 1 && known <= f.config.sq_size) continue;
+      if (known > 1 && known <= f.config.sq_size) {
+        if (UNLIKELY(f.events.has_life())) events::tell(f.events, launch, queue, lane);
+        continue;
+      }
       // What lane 0 was told holds for the lanes that read, too.
       if (!DOORBELL_FAULT(LooksAhead)) __syncwarp();
       // Only four lanes read: to others the slot might show a later state.
@@ -1475,31 +1478,16 @@ __device__ __forceinline__ uint32_t close(FrontEnd& f, const Place& place, uint3
   return f.groups.complete(grouped, bound, ends, lane);
 }
 
-// Stages the LIFE events of what was at places, a lane each (none at kPlaces), whose completions are posted from index `first`
-// on: but for when they were visible.
-__device__ __noinline__ void stage_lives(const Launch& launch, uint32_t queue, ulonglong2* stage,
-                                         uint32_t place_index, uint32_t first, uint32_t lane) {
-  if (place_index < kPlaces) {
-    const Moments& from = launch.state->moments[queue][place_index];
-    const Moments moments{order::load_relaxed_gpu(&from.fetched), order::load_relaxed_gpu(&from.started),
-                          order::load_relaxed_gpu(&from.first_token), order::load_relaxed_gpu(&from.ended)};
-    const uint32_t worker_id = static_cast<uint32_t>(launch.state->places[queue][place_index].result[1].y) >> 16;
-    ulonglong2 life[2];
-    events::write_life(life, queue, worker_id, first + lane, moments);
-    stage[2 * lane] = life[0];
-    stage[2 * lane + 1] = life[1];
-  }
-  __syncwarp();
-}
-
 // Posts what the workers have finished, in the order in which they did, until the session has ended and every worker has
 // let go of it.
 __device__ __noinline__ void completion_role(FrontEnd& f, const Launch& launch, uint32_t queue, uint4* stage,
                                              uint32_t lane) {
   uint32_t spins = 0, next = f.next_done;
   bool stalled = false, cancelled = false;
+  // Fixed while the session runs. It tells where it has nothing else to do: the scout tells of lives meanwhile, and FAULTs are few.
+  const bool tells = f.events.runs_here(), life = f.events.has_life();
+  uint32_t lives_left = 0;
   for (;;) {
-    if (UNLIKELY(f.events.runs_here()) && events::tell(f.events, launch, queue, lane)) spins = 0;
     const uint64_t entry = order::load_acquire_gpu(&launch.state->done[queue][(next + lane) % kPlaces]);
     const uint32_t fresh = __ballot_sync(kEveryLane, static_cast<uint32_t>(entry >> 32) == next + lane + 1);
     uint32_t count = fresh == kEveryLane ? kWarp : __ffs(~fresh) - 1;
@@ -1516,13 +1504,14 @@ __device__ __noinline__ void completion_role(FrontEnd& f, const Launch& launch, 
                                           order::load_relaxed_block(&f.places_given);
       if (__all_sync(kEveryLane, ended)) {
         __syncwarp();
-        if (UNLIKELY(f.events.runs_here())) {
+        if (tells) {
           const uint32_t posted = static_cast<uint32_t>(order::load_relaxed_block(&f.posted));
           events::tell_the_rest(f.events, launch, queue, __shfl_sync(kEveryLane, posted, 0), lane);
         }
         if (lane == 0) f.next_done = next;
         return;
       }
+      if (tells && events::tell(f.events, launch, queue, lane)) spins = 0;
       relax(spins);
       continue;
     }
@@ -1566,6 +1555,8 @@ __device__ __noinline__ void completion_role(FrontEnd& f, const Launch& launch, 
           order::store_relaxed_block(&f.waits_for, DOORBELL_WAIT_COMPLETION_SLOT);
         }
         stalled = true;
+        // The fetch warps may be waiting for it.
+        if (tells) events::tell(f.events, launch, queue, lane);
         relax(spins);
         continue;
       }
@@ -1577,8 +1568,14 @@ __device__ __noinline__ void completion_role(FrontEnd& f, const Launch& launch, 
     // It has its slot, and before the host sees it nobody waits for it as one at a worker (R17, R19).
     if (mine) order::store_release_block(&f.bound[place_index], 0);
     if (mine && UNLIKELY((bound & binding::kOpens) != 0)) order::add_acq_rel_block(&f.opening, 0u - 1);
-    uint32_t asking = 0, failed = 0, prefills = 0;
+    uint32_t asking = 0, failed = 0, prefills = 0, record = 0;
     if (!ending) {
+      // On their way together with the completion, and before the place is somebody else's.
+      Moments moments{};
+      if (UNLIKELY(life)) {
+        record = events::free_lives(f.events, launch, queue, lives_left++, lane);
+        if (mine) moments = load_moments(launch.state->moments[queue][place_index]);
+      }
       ulonglong2* const halves = reinterpret_cast<ulonglong2*>(stage);
       if (mine) {
         ulonglong2 pair[2] = {place.result[0], place.result[1]};
@@ -1586,6 +1583,7 @@ __device__ __noinline__ void completion_role(FrontEnd& f, const Launch& launch, 
         if (closing >> lane & 1) pair[1].y |= static_cast<uint64_t>(DOORBELL_CFLAG_GROUP_DONE) << 40;
         halves[2 * lane] = pair[0];
         halves[2 * lane + 1] = pair[1];
+        if (UNLIKELY(life)) f.events.lives[record].fill(lane, moments, static_cast<uint32_t>(pair[1].y) >> 16);
       }
       const uint32_t status = mine ? static_cast<uint32_t>(place.result[1].y >> 48) & 0xFF : 0;
       failed = __ballot_sync(kEveryLane, mine && status == DOORBELL_STATUS_ERROR);
@@ -1596,9 +1594,6 @@ __device__ __noinline__ void completion_role(FrontEnd& f, const Launch& launch, 
       order::fence_sys();
       write_completions(f, halves, count, reservation.first, lane);
       __syncwarp();
-      // Before the place is somebody else's.
-      if (UNLIKELY(f.events.has_life()))
-        stage_lives(launch, queue, halves, mine ? place_index : kPlaces, reservation.first, lane);
     }
     // R5: from here on another descriptor of the rollout may start.
     if (mine) {
@@ -1615,11 +1610,17 @@ __device__ __noinline__ void completion_role(FrontEnd& f, const Launch& launch, 
         tally(f, kCompletionWarp, kPrefixes, __popc(prefills));
       }
       if (asking != 0) note_ask(f, reservation.first + 31 - __clz(asking));
+      if (UNLIKELY(life) && !ending) {
+        EventRing::Run& run = f.events.runs[EventRing::kFirstLives + record];
+        order::store_relaxed_block(&run.first, reservation.first);
+        order::store_relaxed_block(&run.count, count);
+        order::store_release_block(&run.full, 1);
+      }
       order::store_release_block(&f.places_given, order::load_relaxed_block(&f.places_given) + count);
     }
     __syncwarp();
-    if (UNLIKELY(f.events.has_life()) && !ending)
-      events::tell_own(f.events, launch, queue, reinterpret_cast<const ulonglong2*>(stage), reservation.first, count, lane);
+    // A FAULT does not wait for the end of a load.
+    if (UNLIKELY(tells) && (next ^ (next + count)) >> 8 != 0) events::tell(f.events, launch, queue, lane);
     next += count;
   }
 }
@@ -1862,7 +1863,7 @@ __device__ bool block(FrontEnd& f, const Launch& launch, uint32_t queue) {
       } else if (warp == kCompletionWarp) {
         completion_role(f, launch, queue, f.completion_stage, lane);
       } else if (warp == kScoutWarp) {
-        Role{f, *launch.state, queue, session, warp, Role::again(lane), f.stage[warp]}.scout_role();
+        Role{f, *launch.state, queue, session, warp, Role::again(lane), f.stage[warp]}.scout_role(launch);
       } else {
         // Computed anew on Blackwell, which else spills a register of the fetch warps.
         Role{f, *launch.state, Role::again(queue), Role::again(session), Role::again(warp), lane, f.stage[warp]}.role();

@@ -96,6 +96,13 @@ __device__ __forceinline__ uint32_t load_relaxed_gpu(const uint32_t* from) {
   return value;
 }
 
+// Two words, each of which is whole.
+__device__ __forceinline__ ulonglong2 load_relaxed_gpu(const ulonglong2* from) {
+  ulonglong2 value;
+  asm volatile("ld.relaxed.gpu.global.v2.u64 {%0, %1}, [%2];" : "=l"(value.x), "=l"(value.y) : "l"(from) : "memory");
+  return value;
+}
+
 __device__ __forceinline__ void store_relaxed_gpu(uint32_t* to, uint32_t value) {
   asm volatile("st.relaxed.gpu.global.u32 [%0], %1;" :: "l"(to), "r"(value) : "memory");
 }

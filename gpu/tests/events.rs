@@ -199,7 +199,7 @@ fn main() {
             }));
         }
     }
-    for fault in ["ClaimsApart", "TellsEarly"] {
+    for fault in ["ClaimsApart", "TellsEarly", "TellsTogether"] {
         let name = format!("r23_lives_agree_with_their_completions notices {fault}");
         trials.push(Trial::test(name, move || {
             let found = (seed..seed + 20).find_map(|seed| {

@@ -109,6 +109,17 @@ fn open(queues: usize, functions: u8) -> Result<Opened, DeviceError> {
     Ok(Opened { ports, drivers })
 }
 
+/// The two queue pairs of a function, the first of which has its event ring.
+pub(crate) fn open_function(
+    queue: doorbell_host::QueueConfig,
+) -> Result<[Driver<QueuePort<GpuDevice>>; 2], DeviceError> {
+    let bytes = queue.shared_bytes()?;
+    let device = doorbell_gpu::open(GpuOptions { gpu: GPU, queues: 2, bytes, sms: None, language: None })?;
+    let ports = Ports::divide(device, &Division { queues: 2, functions: 1, bytes, ..Division::default() })?;
+    let other = doorbell_host::QueueConfig { event_slots: 0, life_events: false, ..queue.clone() };
+    Ok([Driver::new(ports.take(0)?, queue)?, Driver::new(ports.take(1)?, other)?])
+}
+
 fn micros(time: Duration) -> String {
     format!("{:.2} us", time.as_secs_f64() * 1e6)
 }

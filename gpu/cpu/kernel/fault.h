@@ -26,6 +26,7 @@
   fault(SwapsSlots)        /* a version is loaded in the place of the newest */                                \
   fault(LoadsBusySlot)     /* a slot is loaded while a DECODE of its version runs */                           \
   fault(TellsEarly)        /* an event is told before its completion is posted */                              \
+  fault(TellsTogether)     /* two warps tell of one ring's events at a time */                                 \
   fault(LosesDrops)        /* what finds no room in the event ring is not counted */                           \
   fault(KeepsEventPhase)   /* events carry the same phase on each pass */                                      \
   fault(TakesLastQuarter)  /* LIFE events take what is left for faults */                                      \

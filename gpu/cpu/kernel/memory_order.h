@@ -157,6 +157,10 @@ inline uint64_t load_clock() { return static_cast<uint64_t>(cpu::cycles()); }
 inline uint64_t load_acquire_gpu(const uint64_t* from) { return load_acquire(from); }
 inline uint64_t load_relaxed_gpu(const uint64_t* from) { return load_relaxed(from); }
 inline uint32_t load_relaxed_gpu(const uint32_t* from) { return load_relaxed(from); }
+inline ulonglong2 load_relaxed_gpu(const ulonglong2* from) {
+  const uint64_t* const words = reinterpret_cast<const uint64_t*>(from);
+  return ulonglong2{load_relaxed(words), load_relaxed(words + 1)};
+}
 inline void store_relaxed_gpu(uint32_t* to, uint32_t value) { store_relaxed(to, value); }
 inline void store_relaxed_gpu(uint64_t* to, uint64_t value) { store_relaxed(to, value); }
 
