@@ -112,6 +112,13 @@ struct EventRing {
 
 namespace events {
 
+// On Blackwell, where the scout's call would make the fetch warps spill two registers, the completion warp tells alone.
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 1000
+constexpr bool kScoutTells = false;
+#else
+constexpr bool kScoutTells = true;
+#endif
+
 constexpr uint64_t kPhase = 1ull << 63;  // of either half, in its second word
 
 // What a LIFE event tells of a descriptor: when its slot was read, and the ticks from there to each moment of its life.

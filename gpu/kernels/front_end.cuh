@@ -1311,7 +1311,7 @@ struct Fetcher {
       const uint32_t known = __shfl_sync(kEveryLane, order::load_acquire_block(&f.sq_tail), 0) - index;
       // Several are for the fetch warps.
       if (known > 1 && known <= f.config.sq_size) {
-        if (UNLIKELY(f.events.has_life())) events::tell(f.events, launch, queue, lane);
+        if (events::kScoutTells && UNLIKELY(f.events.has_life())) events::tell(f.events, launch, queue, lane);
         continue;
       }
       // What lane 0 was told holds for the lanes that read, too.
