@@ -26,7 +26,6 @@
   fault(SwapsSlots)        /* a version is loaded in the place of the newest */                                \
   fault(LoadsBusySlot)     /* a slot is loaded while a DECODE of its version runs */                           \
   fault(TellsEarly)        /* an event is told before its completion is posted */                              \
-  fault(TellsTogether)     /* two warps tell of one ring's events at a time */                                 \
   fault(LosesDrops)        /* what finds no room in the event ring is not counted */                           \
   fault(KeepsEventPhase)   /* events carry the same phase on each pass */                                      \
   fault(TakesLastQuarter)  /* LIFE events take what is left for faults */                                      \
@@ -41,6 +40,7 @@
   fault(StartsRetired)     /* what has been told to end before it starts adds tokens */                        \
   fault(RelaxesReleases)   /* no release orders anything */                                                    \
   fault(ClaimsApart)       /* queue pairs claim slots of their event ring without knowing of each other */     \
+  fault(TellsTogether)     /* two warps tell of one ring's events at a time */                                 \
   fault(HoldsScout)        /* no mistake: the scout's lane that decides is told last */                        \
   fault(StallsWorker)      /* no mistake: one worker looks at its ticket only when the next comes to its slot */  \
   fault(ChangesTable)      /* engine 1: one entry of a table is another */                                     \
