@@ -125,6 +125,7 @@ struct alignas(16) Moments {
   uint64_t first_token;
   uint64_t ended;
 };
+// In two loads: they are on the way of a completion.
 __device__ __forceinline__ Moments load_moments(const Moments& from) {
   const ulonglong2 begin = order::load_relaxed_gpu(reinterpret_cast<const ulonglong2*>(&from.fetched));
   const ulonglong2 end = order::load_relaxed_gpu(reinterpret_cast<const ulonglong2*>(&from.first_token));
