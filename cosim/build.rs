@@ -352,13 +352,13 @@ fn compile(
     let compiler = plain().try_get_compiler().map_err(|error| format!("no C++ compiler: {error}"))?;
     let version = Command::new(compiler.path()).arg("--version").output();
     let version = version.map_err(|error| format!("cannot run {}: {error}", compiler.path().display()))?;
-    let tools = Key::new()
+    let tools = Key::default()
         .text(format!("{:?} {:?}", compiler.path(), compiler.args()))
         .text(String::from_utf8_lossy(&version.stdout).into_owned())
         .file(&verilator.include.join("verilated_config.h"))?
         .file(&source.join("sim_hooks.h"))?;
 
-    let cache = Cache::of_target(out)?;
+    let cache = Cache::of_build(out, "doorbell-rtl")?;
     let parts: Vec<Result<PathBuf, String>> = thread::scope(|scope| {
         let runtime = scope.spawn(|| {
             cache.get("runtime", &tools, |directory| {

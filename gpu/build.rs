@@ -1,8 +1,11 @@
 //! Compiles the kernels, where there is an nvcc, and embeds what the crate loads: machine code, PTX, and the source for
-//! NVRTC.
+//! NVRTC. What nvcc makes is kept by content, in a folder that all builds of the target directory and `cargo xtask gpu-check`
+//! share.
 //!
 //! Environment: `NVCC` (the compiler, default: the first that is found), `DOORBELL_CUDA=off` (use none).
 
+#[path = "../cosim/build/cache.rs"]
+mod cache;
 #[allow(dead_code, reason = "the rest is for xtask")]
 #[path = "build/nvcc.rs"]
 mod nvcc;
@@ -11,9 +14,12 @@ use std::collections::BTreeSet;
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::exit;
-use std::{env, fs};
+use std::{env, fs, thread};
 
-use nvcc::{ARCHITECTURES, INCLUDES, KERNELS, Nvcc, PTX_ARCHITECTURE, Places, STANDARD, VARIABLES, said};
+use cache::Cache;
+use nvcc::{
+    ARCHITECTURES, CACHE, INCLUDES, KERNELS, Nvcc, PTX_ARCHITECTURE, Places, STANDARD, VARIABLES, said,
+};
 
 /// Versions of PTX from CUDA 12.0 on: a driver takes those up to its own.
 const PTX_VERSIONS: [&str; 10] = ["8.0", "8.1", "8.2", "8.3", "8.4", "8.5", "8.6", "8.7", "8.8", "9.0"];
@@ -43,18 +49,17 @@ fn build() -> Result<(), String> {
     }
     write(&out.join("doorbell.cu"), &source)?;
 
-    let (fatbin, ptx) = match Places::this().find()? {
+    let (code, ptx) = match Places::this().find()? {
         Some(nvcc) => {
             println!("cargo::rerun-if-changed={}", nvcc.program.display());
-            compile(&nvcc, &root, &out)?;
-            (r#"Some(include_bytes!("doorbell.fatbin"))"#, r#"Some(include_str!("doorbell.ptx"))"#)
+            (compile(&nvcc, &root, &out)?, r#"Some(include_str!("doorbell.ptx"))"#)
         }
-        None => ("None", "None"),
+        None => (String::new(), "None"),
     };
     write(
         &out.join("embedded.rs"),
         &format!(
-            "pub(super) const FATBIN: Option<&[u8]> = {fatbin};\n\
+            "pub(super) const MACHINE_CODE: &[(&str, &[u8])] = &[{code}];\n\
              pub(super) const PTX: Option<&str> = {ptx};\n\
              pub(super) const SOURCE: &str = include_str!(\"doorbell.cu\");\n\
              pub(super) const ARCHITECTURES: &[&str] = &{ARCHITECTURES:?};\n\
@@ -63,22 +68,30 @@ fn build() -> Result<(), String> {
     )
 }
 
-/// Machine code for the architectures that have some, and PTX for those that come.
-fn compile(nvcc: &Nvcc, root: &Path, out: &Path) -> Result<(), String> {
-    let fatbin = out.join("doorbell.fatbin");
+/// Machine code for the architectures that have some, as the items of a list in Rust, and PTX for those that come.
+fn compile(nvcc: &Nvcc, root: &Path, out: &Path) -> Result<String, String> {
+    let cache = Cache::of_build(out, CACHE)?;
     let mut command = nvcc.command(root);
-    // Older drivers do not know how newer toolkits compress.
-    command.args(["-fatbin", "-no-compress", "--threads=0", KERNELS, "-o"]).arg(&fatbin);
-    for architecture in nvcc.architectures()? {
-        command.arg(format!("-gencode=arch=compute_{architecture},code=sm_{architecture}"));
+    command.args(["-ptx", &format!("-arch=compute_{PTX_ARCHITECTURE}"), KERNELS]);
+    let key = nvcc.key(root, &command)?;
+    let (codes, ptx) = thread::scope(|scope| {
+        let codes = scope.spawn(|| nvcc.machine_code(root, &cache));
+        let ptx = cache.get("ptx", &key, |directory| {
+            let file = directory.join("doorbell.ptx");
+            said(command.arg("-o").arg(&file))?;
+            lower(nvcc, &file)
+        });
+        (codes.join().expect("a compilation does not panic"), ptx)
+    });
+    // What the cache keeps may go before this build does.
+    copy(&ptx?.join("doorbell.ptx"), &out.join("doorbell.ptx"))?;
+    let mut items = String::new();
+    for code in codes? {
+        let name = format!("sm_{}.cubin", code.architecture);
+        copy(&code.code, &out.join(&name))?;
+        let _ = write!(items, "({:?}, include_bytes!({name:?})), ", code.architecture);
     }
-    said(&mut command)?;
-
-    let ptx = out.join("doorbell.ptx");
-    let mut command = nvcc.command(root);
-    command.arg("-ptx").arg(format!("-arch=compute_{PTX_ARCHITECTURE}")).arg(KERNELS).arg("-o").arg(&ptx);
-    said(&mut command)?;
-    lower(nvcc, &ptx)
+    Ok(items)
 }
 
 /// Gives PTX the lowest version with which it assembles: nvcc writes its own, which only drivers as new as it is take.
@@ -146,6 +159,12 @@ fn real(path: &Path) -> Result<PathBuf, String> {
 
 fn read(file: &Path) -> Result<String, String> {
     fs::read_to_string(file).map_err(|error| format!("cannot read {}: {error}", file.display()))
+}
+
+fn copy(from: &Path, to: &Path) -> Result<(), String> {
+    fs::copy(from, to)
+        .map(drop)
+        .map_err(|error| format!("cannot copy {} to {}: {error}", from.display(), to.display()))
 }
 
 fn write(file: &Path, text: &str) -> Result<(), String> {

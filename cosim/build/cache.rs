@@ -11,7 +11,7 @@ const KEPT: usize = 4;
 const DONE: &str = "done";
 
 /// Hash of everything that a part depends on. The hasher has no seed; another one of another Rust makes parts anew.
-#[derive(Clone)]
+#[derive(Clone, Default)]
 pub struct Key {
     hasher: DefaultHasher,
     /// The same for people: commands, and hashes of files.
@@ -19,17 +19,17 @@ pub struct Key {
 }
 
 impl Key {
-    pub fn new() -> Self {
-        Self { hasher: DefaultHasher::new(), told: String::new() }
-    }
-
+    /// With a text: a command, a version.
     pub fn text(mut self, text: String) -> Self {
         text.hash(&mut self.hasher);
         self.told += &format!("{text}\n");
         self
     }
 
-    /// Name and content of a file.
+    /// With the name and the content of a file.
+    ///
+    /// # Errors
+    /// When it cannot be read.
     pub fn file(mut self, path: &Path) -> Result<Self, String> {
         let content = fs::read(path).map_err(|error| format!("cannot read {}: {error}", path.display()))?;
         (path, content).hash(&mut self.hasher);
@@ -44,17 +44,31 @@ pub struct Cache {
 }
 
 impl Cache {
-    /// The one of the target directory in which `out`, a build script's `OUT_DIR`, lies.
-    pub fn of_target(out: &Path) -> Result<Self, String> {
+    /// That of `name` in the target directory in which `out`, a build script's `OUT_DIR`, lies.
+    ///
+    /// # Errors
+    /// When `out` lies in none, or the folder cannot be created.
+    pub fn of_build(out: &Path, name: &str) -> Result<Self, String> {
         // <target>/[<triple>/]<profile>/build/<package>-<hash>/out
         let profile = out.ancestors().nth(3).ok_or_else(|| format!("{} is no OUT_DIR", out.display()))?;
-        let root = profile.parent().unwrap_or(profile).join("doorbell-rtl");
+        Self::of_target(profile.parent().unwrap_or(profile), name)
+    }
+
+    /// That of `name` in this target directory.
+    ///
+    /// # Errors
+    /// When the folder cannot be created.
+    pub fn of_target(target: &Path, name: &str) -> Result<Self, String> {
+        let root = target.join(name);
         fs::create_dir_all(&root).map_err(|error| format!("cannot create {}: {error}", root.display()))?;
         Ok(Self { root })
     }
 
     /// The folder of the part `name` for `key`, which `make` fills if it is not there yet. Builds that run side by side
     /// wait for each other.
+    ///
+    /// # Errors
+    /// Those of `make`, or when nothing can be written there.
     pub fn get(
         &self,
         name: &str,

@@ -4,7 +4,9 @@
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
-use std::{env, fmt, fs};
+use std::{env, fmt, fs, thread};
+
+use super::cache::{Cache, Key};
 
 /// The kernels, from the repository's root. Other files are what it includes.
 pub const KERNELS: &str = "gpu/kernels/doorbell.cu";
@@ -12,6 +14,10 @@ pub const KERNELS: &str = "gpu/kernels/doorbell.cu";
 pub const INCLUDES: [&str; 2] = ["contract", "gpu/kernels"];
 /// Architectures that get machine code: A100, H100 and H200, B200. Others compile the PTX when they load it.
 pub const ARCHITECTURES: [&str; 3] = ["80", "90a", "100"];
+/// What the sources of the kernels end with.
+const SOURCES: [&str; 3] = ["cu", "cuh", "h"];
+const CODE: &str = "doorbell.cubin";
+const REPORT: &str = "ptxas.txt";
 /// Architecture of the PTX: every GPU from this one on takes it.
 pub const PTX_ARCHITECTURE: &str = "80";
 /// The language, as nvcc and NVRTC take it.
@@ -19,6 +25,9 @@ pub const STANDARD: &str = "-std=c++17";
 /// Environment variables that decide which nvcc is used.
 pub const VARIABLES: [&str; 7] =
     ["DOORBELL_CUDA", "NVCC", "NVCC_APPEND_FLAGS", "CUDA_HOME", "CUDA_PATH", "XDG_CACHE_HOME", "HOME"];
+
+/// The folder in the target directory that keeps what was compiled, by its content.
+pub const CACHE: &str = "doorbell-gpu";
 
 /// The first toolkit whose assembler knows 16-byte accesses of system scope.
 const OLDEST: Version = Version(12, 4);
@@ -166,6 +175,55 @@ impl Nvcc {
         Ok(ARCHITECTURES.into_iter().filter(knows).collect())
     }
 
+    /// The kernels, compiled for each of [`Nvcc::architectures`], side by side. What was compiled before, of the same sources
+    /// with the same compiler, is taken from `cache`: a minute or more for each.
+    ///
+    /// # Errors
+    /// When they do not compile.
+    pub fn machine_code(&self, root: &Path, cache: &Cache) -> Result<Vec<MachineCode>, String> {
+        let architectures = self.architectures()?;
+        let root =
+            &fs::canonicalize(root).map_err(|error| format!("cannot find {}: {error}", root.display()))?;
+        thread::scope(|scope| {
+            let compilations: Vec<_> = architectures
+                .into_iter()
+                .map(|architecture| scope.spawn(move || self.compile(root, cache, architecture)))
+                .collect();
+            compilations.into_iter().map(|one| one.join().expect("a compilation does not panic")).collect()
+        })
+    }
+
+    fn compile(&self, root: &Path, cache: &Cache, architecture: &'static str) -> Result<MachineCode, String> {
+        let mut command = self.command(root);
+        command.args(["-cubin", "-Xptxas=-v", &format!("-arch=sm_{architecture}"), KERNELS]);
+        let name = format!("sm_{architecture}");
+        let directory = cache.get(&name, &self.key(root, &command)?, |directory| {
+            let report = said(command.arg("-o").arg(directory.join(CODE)))?;
+            fs::write(directory.join(REPORT), report)
+                .map_err(|error| format!("cannot write {}: {error}", directory.display()))
+        })?;
+        Ok(MachineCode { architecture, code: directory.join(CODE), report: directory.join(REPORT) })
+    }
+
+    /// All that the output of a call of [`Nvcc::command`] depends on.
+    ///
+    /// # Errors
+    /// When a source cannot be read.
+    pub fn key(&self, root: &Path, command: &Command) -> Result<Key, String> {
+        let mut key = Key::default().text(format!("{} {command:?}", self.version));
+        for variable in VARIABLES {
+            key = key.text(format!("{variable}={:?}", env::var_os(variable)));
+        }
+        let directories = INCLUDES.map(|directory| root.join(directory));
+        let mut sources: Vec<_> = directories.iter().flat_map(|directory| children(directory, "")).collect();
+        let of_kernels = |file: &PathBuf| {
+            file.extension().is_some_and(|extension| SOURCES.iter().any(|known| extension == *known))
+        };
+        sources.retain(of_kernels);
+        sources.sort_unstable();
+        sources.iter().try_fold(key, |key, source| key.file(source))
+    }
+
     /// A call that compiles for the device, in the repository at `root`; input, output and architecture are to be added.
     pub fn command(&self, root: &Path) -> Command {
         let mut command = Command::new(&self.program);
@@ -184,6 +242,16 @@ impl Nvcc {
         command.arg("-cubin");
         command
     }
+}
+
+/// The kernels for one architecture, as files.
+pub struct MachineCode {
+    /// As in [`ARCHITECTURES`].
+    pub architecture: &'static str,
+    /// What a driver loads.
+    pub code: PathBuf,
+    /// What the compiler said: its warnings, and of each function what ptxas gave it.
+    pub report: PathBuf,
 }
 
 /// The number in `Cuda compilation tools, release 12.4, V12.4.131`.

@@ -106,7 +106,7 @@ pub(crate) fn load(context: &Arc<CudaContext>) -> Result<Kernels, ImageError> {
         }
         Err(source) => Err(ImageError::Driver { what: "loading the kernels", source }),
     };
-    for (origin, image) in built() {
+    for (origin, image) in built(major, minor) {
         if let Some(kernels) = attempt(origin, image)? {
             return Ok(kernels);
         }
@@ -123,11 +123,23 @@ pub(crate) fn load(context: &Arc<CudaContext>) -> Result<Kernels, ImageError> {
     Err(ImageError::OldDriver { driver: driver_version()?, major, minor, refused: refusals(&refused) })
 }
 
-/// What nvcc made, the best first.
-fn built() -> impl Iterator<Item = (Origin, Ptx)> {
-    let machine_code = embedded::FATBIN.map(|image| (Origin::MachineCode, Ptx::from_binary(image.to_vec())));
+/// What nvcc made for a GPU of this compute capability, the best first.
+fn built(major: i32, minor: i32) -> impl Iterator<Item = (Origin, Ptx)> {
+    let its =
+        embedded::MACHINE_CODE.iter().filter(move |(architecture, _)| runs_on(architecture, major, minor));
+    let machine_code = its.map(|(_, image)| (Origin::MachineCode, Ptx::from_binary(image.to_vec())));
     let ptx = embedded::PTX.map(|text| (Origin::Ptx, Ptx::from_src(text)));
-    machine_code.into_iter().chain(ptx)
+    machine_code.chain(ptx)
+}
+
+/// Whether machine code for `architecture`, as in `90a`, runs on a GPU of this compute capability: on later ones of its
+/// generation too, but with a generation's own features on that alone.
+fn runs_on(architecture: &str, major: i32, minor: i32) -> bool {
+    let number = architecture.trim_end_matches(char::is_alphabetic);
+    let plain = number == architecture;
+    number
+        .parse::<i32>()
+        .is_ok_and(|number| number / 10 == major && (number % 10 == minor || (plain && number % 10 < minor)))
 }
 
 /// Whether the driver refused an image for what it is, so that one of another kind may do.
@@ -199,14 +211,42 @@ mod tests {
 
     #[test]
     fn machine_code_and_ptx_come_together() {
-        assert_eq!(embedded::FATBIN.is_some(), embedded::PTX.is_some());
-        assert_eq!(built().count(), if embedded::FATBIN.is_some() { 2 } else { 0 });
+        assert_eq!(embedded::MACHINE_CODE.is_empty(), embedded::PTX.is_none());
+        // An A100 and an H100; what no machine code is for has PTX alone.
+        let built = |major, minor| built(major, minor).map(|(origin, _)| origin).collect::<Vec<_>>();
+        let (both, one) = match embedded::PTX {
+            Some(_) => (vec![Origin::MachineCode, Origin::Ptx], vec![Origin::Ptx]),
+            None => (vec![], vec![]),
+        };
+        assert_eq!((built(8, 0), built(9, 0), built(12, 0)), (both.clone(), both, one));
     }
 
     #[test]
-    fn machine_code_is_a_fat_binary() {
-        let Some(image) = embedded::FATBIN else { return };
-        assert_eq!(image[..4], 0xBA55_ED50_u32.to_le_bytes());
+    fn machine_code_is_that_of_its_architecture() {
+        for (architecture, image) in embedded::MACHINE_CODE {
+            assert!(embedded::ARCHITECTURES.contains(architecture), "{architecture}");
+            assert_eq!(image[..4], *b"\x7FELF", "sm_{architecture}");
+        }
+    }
+
+    #[rstest]
+    #[case("80", 8, 0, true)]
+    #[case("80", 8, 9, true)]
+    #[case("80", 9, 0, false)]
+    #[case("89", 8, 6, false)]
+    #[case("90a", 9, 0, true)]
+    #[case("90a", 9, 1, false)]
+    #[case("100", 10, 0, true)]
+    #[case("100", 10, 3, true)]
+    #[case("100", 1, 0, false)]
+    #[case("100", 12, 0, false)]
+    fn machine_code_runs_on_its_generation(
+        #[case] architecture: &str,
+        #[case] major: i32,
+        #[case] minor: i32,
+        #[case] expected: bool,
+    ) {
+        assert_eq!(runs_on(architecture, major, minor), expected);
     }
 
     #[test]

@@ -1,6 +1,8 @@
 //! Installs what Doorbell's builds and tests need: `cargo xtask setup`, and what the Makefile runs first. A crate of its
 //! own, and small, because on a bare machine everything else waits for it.
 
+#[path = "../../cosim/build/cache.rs"]
+pub mod cache;
 pub mod model;
 #[allow(dead_code, reason = "the rest is for the build script")]
 #[path = "../../gpu/build/nvcc.rs"]

@@ -5,7 +5,7 @@ use std::process::{Command, ExitCode};
 
 use anyhow::Result;
 
-use doorbell_setup::shell;
+use doorbell_setup::{shell, target};
 
 /// Rounds of a seed.
 const ROUNDS: u64 = 4;
@@ -39,8 +39,7 @@ pub fn run(root: &Path, options: &Options) -> Result<ExitCode> {
     let mut build = shell::cargo(root, &build);
     build.arg("rtl,gpu,doorbell-cosim/variants");
     shell::run(&mut build)?;
-    let target = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), Into::into);
-    let mut command = command(&target.join("release").join("doorbell"), options);
+    let mut command = command(&target(root).join("release").join("doorbell"), options);
     println!("$ {}", shell::shown(&command));
     shell::forward(&mut command)
 }

@@ -27,6 +27,13 @@ pub fn run(root: &Path) -> Result<()> {
 /// # Errors
 /// When rustdoc has something to say.
 pub fn api(root: &Path) -> Result<()> {
-    let mut command = shell::cargo(root, &["doc", "--workspace", "--no-deps", "--release"]);
+    let mut command = unlinked(root, &["doc", "--workspace", "--no-deps", "--release"]);
     shell::run(command.env("RUSTDOCFLAGS", "-D warnings"))
+}
+
+/// A call of cargo that reads the code and links nothing: it needs neither the device nor the kernels, which take minutes to compile.
+pub fn unlinked(root: &Path, args: &[&str]) -> Command {
+    let mut command = shell::cargo(root, args);
+    command.env("DOORBELL_RTL", "off").env("DOORBELL_CUDA", "off");
+    command
 }

@@ -3,15 +3,15 @@
 //! A register that ptxas spills goes to memory in every turn of a loop that never ends: none may be, of the kernel of engine 0. Engine 1 has
 //! kernels of its own, of many functions that call each other a few times for each token: what is compiled for them may save registers there.
 
+use std::fs;
 use std::path::{Path, PathBuf};
-use std::sync::Mutex;
 
 use anyhow::{Context, Error, Result, bail, ensure};
 
-use crate::rtl_test::in_parallel;
 use crate::steps::Steps;
-use doorbell_setup::nvcc::{ARCHITECTURES, KERNELS, Nvcc, Places, said};
-use doorbell_setup::shell;
+use doorbell_setup::cache::Cache;
+use doorbell_setup::nvcc::{ARCHITECTURES, CACHE, Nvcc, Places};
+use doorbell_setup::{shell, target};
 
 /// Compiles with nvcc and, where it is, NVRTC.
 ///
@@ -68,35 +68,24 @@ fn with_nvrtc(root: &Path, nvcc: &Nvcc, packages: &[&str], steps: &mut Steps) {
     });
 }
 
-/// Compiles for each architecture, prints what ptxas reports and judges it.
+/// Compiles for each architecture, or takes what a build has compiled, prints what ptxas reports and judges it.
 fn check(root: &Path, nvcc: &Nvcc) -> Result<()> {
     println!("{}", nvcc.program.display());
-    let architectures = nvcc.architectures().map_err(Error::msg)?;
-    ensure!(!architectures.is_empty(), "this nvcc knows none of sm_{}", ARCHITECTURES.join(", sm_"));
-    for unknown in ARCHITECTURES.iter().filter(|known| !architectures.contains(known)) {
+    let cache = Cache::of_target(&target(root), CACHE).map_err(Error::msg)?;
+    let codes = nvcc.machine_code(root, &cache).map_err(Error::msg)?;
+    ensure!(!codes.is_empty(), "this nvcc knows none of sm_{}", ARCHITECTURES.join(", sm_"));
+    for unknown in ARCHITECTURES.iter().filter(|known| codes.iter().all(|code| code.architecture != **known))
+    {
         println!("sm_{unknown} is left out: this nvcc does not know it");
     }
-    let out = tempfile::tempdir()?;
-    let compile = |architecture: &str| -> Result<Vec<Function>> {
-        let mut command = nvcc.command(root);
-        command.arg(format!("-arch=sm_{architecture}")).args([
-            "-cubin",
-            "-Xptxas=-v",
-            "-Werror=all-warnings",
-        ]);
-        command.arg("-o").arg(out.path().join(format!("{architecture}.cubin"))).arg(KERNELS);
-        parse(&said(&mut command).map_err(Error::msg)?)
-    };
-    let reports = Mutex::new(vec![]);
-    in_parallel(architectures.into_iter().enumerate(), |(place, architecture)| {
-        let functions = compile(architecture).with_context(|| format!("for sm_{architecture}"));
-        reports.lock().expect("no holder panics").push((place, architecture, functions));
-    });
-    let mut reports = reports.into_inner().expect("no holder panics");
-    reports.sort_by_key(|&(place, ..)| place);
     let mut rows = vec![];
-    for (_, architecture, functions) in reports {
-        rows.extend(functions?.into_iter().map(|function| (architecture, function)));
+    for code in codes {
+        let architecture = code.architecture;
+        let report = fs::read_to_string(&code.report)
+            .with_context(|| format!("cannot read {}", code.report.display()))?;
+        ensure!(!warns(&report), "nvcc warns, for sm_{architecture}:\n{}", report.trim_end());
+        let functions = parse(&report).with_context(|| format!("for sm_{architecture}"))?;
+        rows.extend(functions.into_iter().map(|function| (architecture, function)));
     }
     rows.sort_by(|(_, a), (_, b)| a.name.cmp(&b.name));
     println!("   arch  registers  shared  stack  spill stores  spill loads  function");
@@ -122,6 +111,11 @@ fn check(root: &Path, nvcc: &Nvcc) -> Result<()> {
         spilled.join(", ")
     );
     Ok(())
+}
+
+/// Whether a compiler's report has a warning, of the kernels or of the assembler: other lines may name a function so.
+fn warns(report: &str) -> bool {
+    report.lines().any(|line| line.contains("warning") && !line.starts_with("ptxas info"))
 }
 
 /// Whether a kernel, by its name, is engine 1's: what is compiled for it may spill.
@@ -249,6 +243,15 @@ ptxas info    : Function properties for _Z6helperPii
                 function("_Z6helperPii", "_Z5spillILi64EEvPKiPi", None, [0, 0, 872, 1024]),
             ]
         );
+    }
+
+    #[test]
+    fn a_warning_is_found() {
+        assert!(!warns(REPORT) && !warns("ptxas info    : Compiling entry function 'warning' for 'sm_80'"));
+        assert!(warns(&format!(
+            "{REPORT}gpu/kernels/mix.cuh(7): warning #177-D: declared but never referenced\n"
+        )));
+        assert!(warns("ptxas warning : Stack size cannot be determined\n"));
     }
 
     #[test]
