@@ -112,15 +112,13 @@ module desc_ring
   logic [Queues-1:0][16:0] rest_q;      // from there to the end of the ring
   logic [Queues-1:0][6:0]  first_q;     // the same for slot 0
   logic [Queues-1:0][16:0] lap_q;
-  // What a queue pair was settled to.
+  logic [Queues-1:0][4:0]  slots_q;     // of the next burst, as it was settled
+  logic [Queues-1:0] sent_q;            // that was planned in the last cycle …
+  logic [Queues-1:0] ends_q;            // … and ends its line
+  logic [Queues-1:0] wraps_q;           // … and with it the ring
   /* verilator lint_off UNUSEDSIGNAL */  // as many as an index can name
-  logic [Slots-1:0]  stale_q;           // not any more
-  logic [Slots-1:0]  ask_q;             // it has a burst to request
-  logic [Queues-1:0][4:0] slots_q;      // of so many slots
-  // In the last cycle such a burst was planned, and …
-  logic [Queues-1:0] sent_q;
-  logic [Queues-1:0] ends_q;            // … it ends the line
-  logic [Queues-1:0] wraps_q;           // … and that the ring
+  logic [Slots-1:0]  ask_q;
+  logic [Slots-1:0]  stale_q;           // something has changed since it was settled
   logic [Slots-1:0]  published_q;       // tail and head differ
   /* verilator lint_on UNUSEDSIGNAL */
   logic [Slots-1:0]  on;
@@ -227,12 +225,12 @@ module desc_ring
   logic [6:0]           to_page_q, from_base_q;
   logic [17:0]          past_page, past_first;
   assign moves   = sent_q | freshes_q;
-  assign backs   = wraps_q | freshes_q;
+  assign backs   = wraps_q | freshes_q;   // to the first slot of the ring
   // With a sign: how much of the ring lies behind the boundary that comes next, and behind the first of all.
   assign past_page  = fresh_q[1] ? {1'b0, to_wrap_q} - {11'd0, to_page_q} : '0;
   assign past_first = fresh_q[1] ? {1'b0, ring_size_q} - {11'd0, from_base_q} : '0;
 
-  // One number of four bits is at most the other: without a carry chain, which takes as long as the rest of the settling.
+  // One number of four bits is at most the other: in an FPGA shorter than a comparison, which becomes a carry chain.
   function automatic logic up_to(input logic [3:0] a, input logic [3:0] b);
     up_to = !((a[3] && !b[3]) || ((a[3] || !b[3]) && ((a[2] && !b[2]) || ((a[2] || !b[2]) &&
               ((a[1] && !b[1]) || ((a[1] || !b[1]) && a[0] && !b[0]))))));
@@ -240,6 +238,7 @@ module desc_ring
 
   // Slots that wait, to the end of the line, and of room: 16 and more are many.
   logic [16:0] waits, room, rest;
+  logic [15:0] step;
   logic [6:0]  line;
   logic [3:0]  waits_4;
   logic        waits_many, line_many, room_many, by_waiting, by_line;
@@ -276,7 +275,8 @@ module desc_ring
             waits_many = waits[16:4] != '0 || (bell_q[q] && bell_gain_q[16:4] != '0);
             line_many  = line[6:4] != '0;
             room_many  = room[16:4] != '0;
-            by_waiting = (line_many || (!waits_many && up_to(waits_4, line[3:0]))) && (room_many || (!waits_many && up_to(waits_4, room[3:0])));
+            by_waiting = (line_many || (!waits_many && up_to(waits_4, line[3:0])))
+                      && (room_many || (!waits_many && up_to(waits_4, room[3:0])));
             by_line    = room_many || (!line_many && up_to(line[3:0], room[3:0]));
             slots_q[q] <= by_waiting ? (waits_many ? 5'd16 : {1'b0, waits_4})
                         : by_line ? (line_many ? 5'd16 : {1'b0, line[3:0]}) : {1'b0, room[3:0]};
@@ -304,13 +304,14 @@ module desc_ring
       if (moves != '0) begin
         for (int q = 0; q < Queues; q++) begin
           rest = rest_q[q];
+          step = freshes_q[q] ? fresh_slot_q : wraps_q[q] ? 16'd0 : {11'd0, slots_q[q]};
           if (sent_q[q]) begin
-            ask_q[q]  <= 1'b0;
+            ask_q[q]  <= 1'b0;          // whatever a doorbell has made of it
             line_q[q] <= !ends_q[q] ? line_q[q] - {2'b00, slots_q[q]} : wraps_q[q] ? first_q[q] : (rest[16:6] != '0) ? 7'd64 : rest[6:0];
             if (ends_q[q]) rest_q[q] <= wraps_q[q] ? lap_q[q] : (rest[16:6] != '0) ? rest - 17'd64 : '0;
           end
           // One adder: the first slot is added to the base, and to that each burst.
-          if (moves[q]) addr_q[q] <= (backs[q] ? base_q[q] : addr_q[q]) + {42'd0, freshes_q[q] ? fresh_slot_q : wraps_q[q] ? 16'd0 : {11'd0, slots_q[q]}};
+          if (moves[q]) addr_q[q] <= (backs[q] ? base_q[q] : addr_q[q]) + {42'd0, step};
         end
       end
       if (sent_q != '0 || taken_i) begin
@@ -397,7 +398,8 @@ module desc_ring
     end
     if (rst_ni && doorbell_ok_o) begin
       if (doorbell_tail_i - head_q[doorbell_pair] > limit_q[doorbell_pair] - head_q[doorbell_pair])
-        $fatal(1, "R13 desc_ring: tail %0d is more than %0d slots above the head", doorbell_tail_i, limit_q[doorbell_pair] - head_q[doorbell_pair]);
+        $fatal(1, "R13 desc_ring: tail %0d is more than %0d slots above the head", doorbell_tail_i,
+               limit_q[doorbell_pair] - head_q[doorbell_pair]);
     end
     if (request_o) begin
       if (rst_ni && {1'b0, request_addr_o[11:6]} + {2'b0, request_slots_o} > 7'd64)
