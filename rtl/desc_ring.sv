@@ -127,10 +127,9 @@ module desc_ring
   // ---------------------------------------------------------------- doorbell
   // A tail is good that is not below the present one and not above the limit. Both differences are below 2^31 then, and
   // only then: their sum is at most the size.
-  logic [Queues-1:0][16:0] gains;
   logic [Queues-1:0] accepts;
   for (genvar q = 0; q < Queues; q++) begin : gen_doorbell
-    /* verilator lint_off UNUSEDSIGNAL */  // their signs, and of the first as much as a good tail can be above
+    /* verilator lint_off UNUSEDSIGNAL */  // their signs alone
     logic [31:0] above, below;
     /* verilator lint_on UNUSEDSIGNAL */
     logic        its;
@@ -138,7 +137,6 @@ module desc_ring
     assign above      = its ? doorbell_tail_i - tail_q[q] : '0;
     assign below      = its ? limit_q[q] - doorbell_tail_i : '0;
     assign accepts[q] = its && on_i[q] && !above[31] && !below[31];
-    assign gains[q]   = above[16:0];
   end
   assign doorbell_ok_o = accepts != '0;
   assign abort_tail_o  = abort_i ? tail_q[doorbell_pair] : '0;
@@ -147,13 +145,6 @@ module desc_ring
   logic [Queues-1:0] bell_q;            // of these one was good
   logic [31:0]       bell_tail_q;
   logic [16:0]       bell_gain_q;       // slots that it publishes
-  logic [16:0]       gain;
-  always_comb begin
-    gain = '0;
-    if (doorbell_i) begin
-      for (int q = 0; q < Queues; q++) gain = gain | gains[q];
-    end
-  end
 
   // ---------------------------------------------------------------- burst planner
   /* verilator lint_off UNUSEDSIGNAL */  // as wide as for the most queue pairs
@@ -261,7 +252,7 @@ module desc_ring
       sent_q <= plans;
       if (doorbell_i) begin
         bell_tail_q <= doorbell_tail_i;
-        bell_gain_q <= gain;
+        bell_gain_q <= 17'(doorbell_tail_i) - 17'(tail_q[doorbell_pair]);
       end
       if (settles != '0) begin
         for (int q = 0; q < Queues; q++) begin
