@@ -8,11 +8,17 @@
 // so freed <= head <= next <= tail <= head + size, and next <= freed + places, in modular order. What follows from them is kept
 // up to date beside them: distances, so that nothing is subtracted before a burst is planned.
 //
-// One burst is planned per cycle, round robin among the queue pairs that have something to request. The places are
-// divided evenly, so that no queue pair takes another's.
+// Each step has a cycle of its own, from registers to registers:
+//   1. A doorbell is answered in the cycle in which it comes; what it publishes is added in the next one.
+//   2. A queue pair of which something has changed is settled: the slots of its next burst, bounded by what is published, the
+//      line and the room, and whether there is one that it asks for.
+//   3. One burst is planned per cycle, round robin among the queue pairs that ask.
+//   4. The queue pair moves on behind its burst, and is then settled again: each has a burst every third cycle at most.
+// A doorbell of a queue pair of which nothing waits settles it as it is added: its request is shown three cycles behind it.
+// Of what changes between the second step and the third, a doorbell and a free place only add to what may be requested, so
+// that what was settled holds.
 //
-// Everything is worked out for each queue pair by itself, while it is found out whose turn it is; and what a burst leaves is
-// worked out for each of the three that may bound it (what is published, the line, the room) before it is known which does.
+// The places are divided evenly, so that no queue pair takes another's.
 module desc_ring
   import core_pkg::*;
 #(
@@ -29,7 +35,8 @@ module desc_ring
   input  queue_config_t start_config_i,
   input  logic [Queues-1:0] on_i,      // enabled; of the others nothing is accepted and nothing requested
 
-  // Doorbell: a new tail; refused (ok low, same cycle) when it would overrun the ring or run backwards.
+  // Doorbell: a new tail; refused (ok low, same cycle) when it would overrun the ring or run backwards. Behind a doorbell
+  // comes a cycle without a doorbell and ABORT (axil_slave has a response between two writes).
   input  logic        doorbell_i,
   input  logic [3:0]  doorbell_queue_i,
   input  logic [31:0] doorbell_tail_i,
@@ -92,13 +99,12 @@ module desc_ring
   localparam int RoomBits = $clog2(Places + 1);
 
   logic [Queues-1:0][57:0] base_q;      // in slots
-  logic [Queues-1:0][15:0] mask_q;      // size - 1
+  logic [Queues-1:0][57:0] addr_q;      // the same of next
   logic [Queues-1:0][3:0]  owner_q;
   logic [Queues-1:0][31:0] head_q;
   logic [Queues-1:0][31:0] tail_q;
   logic [Queues-1:0][31:0] limit_q;     // head + size: no tail lies above
   logic [Queues-1:0][16:0] behind_q;    // head + 1
-  logic [Queues-1:0][16:0] next_q;
   logic [Queues-1:0][16:0] waiting_q;   // tail - next: slots that are published and not requested
   logic [Queues-1:0][RoomBits-1:0] room_q;   // next + room = freed + places: so many more may be requested
   // No burst goes beyond the next 4-KiB boundary or the end of the ring, whichever comes first: the end of its line.
@@ -106,8 +112,13 @@ module desc_ring
   logic [Queues-1:0][16:0] rest_q;      // from there to the end of the ring
   logic [Queues-1:0][6:0]  first_q;     // the same for slot 0
   logic [Queues-1:0][16:0] lap_q;
+  logic [Queues-1:0][4:0]  slots_q;     // of the next burst, as it was settled
+  logic [Queues-1:0] sent_q;            // that was planned in the last cycle …
+  logic [Queues-1:0] ends_q;            // … and ends its line
+  logic [Queues-1:0] wraps_q;           // … and with it the ring
   /* verilator lint_off UNUSEDSIGNAL */  // as many as an index can name
   logic [Slots-1:0]  ask_q;
+  logic [Slots-1:0]  stale_q;           // something has changed since it was settled
   logic [Slots-1:0]  published_q;       // tail and head differ
   /* verilator lint_on UNUSEDSIGNAL */
   logic [Slots-1:0]  on;
@@ -117,7 +128,6 @@ module desc_ring
   // A tail is good that is not below the present one and not above the limit. Both differences are below 2^31 then, and
   // only then: their sum is at most the size.
   logic [Queues-1:0] accepts;
-  logic              accept;
   for (genvar q = 0; q < Queues; q++) begin : gen_doorbell
     /* verilator lint_off UNUSEDSIGNAL */  // their signs alone
     logic [31:0] above, below;
@@ -128,18 +138,23 @@ module desc_ring
     assign below      = its ? limit_q[q] - doorbell_tail_i : '0;
     assign accepts[q] = its && on_i[q] && !above[31] && !below[31];
   end
-  assign accept        = accepts != '0;
-  assign doorbell_ok_o = accept;
+  assign doorbell_ok_o = accepts != '0;
   assign abort_tail_o  = abort_i ? tail_q[doorbell_pair] : '0;
+
+  // It is added a cycle later.
+  logic [Queues-1:0] bell_q;            // of these one was good
+  logic [31:0]       bell_tail_q;
+  logic [16:0]       bell_gain_q;       // slots that it publishes
 
   // ---------------------------------------------------------------- burst planner
   /* verilator lint_off UNUSEDSIGNAL */  // as wide as for the most queue pairs
   logic [3:0]        number;
   /* verilator lint_on UNUSEDSIGNAL */
-  logic [Queues-1:0] asks, grant;
-  logic              some, looked;
-  assign asks = ask_q[Queues-1:0] & on_i;
-  assign some = asks != '0;
+  logic [Queues-1:0] asks, grant, plans;
+  logic              planned;
+  assign asks      = ask_q[Queues-1:0] & on_i;
+  assign planned   = asks != '0 && (!request_o || request_ready_i);
+  assign plans     = planned ? grant : '0;
   assign plan_pair = (Queues == 1) ? '0 : number[QueueBits-1:0];
 
   round_robin #(.N(Queues)) u_round_robin (
@@ -147,62 +162,13 @@ module desc_ring
     .request_i (asks),
     .grant_o   (grant),
     .number_o  (number),
-    .accept_i  (looked)
+    .accept_i  (planned)
   );
 
-  // Of each queue pair that asks: what bounds its burst, what comes of that, and where it begins. Of that whose turn it is: so.
-  logic [Queues-1:0]       due, by_waiting, by_line, goes, plans, fruitless;
-  logic [Queues-1:0][4:0]  line_5, room_5;      // at most 16 of each
-  logic [57:0]             slot_addr, its_addr;
-  logic [4:0]              slots, its_slots;
-  logic [3:0]              owner;
-  logic [16:0]             its_waiting;
-  logic                    many, free;
-
-  always_comb begin
-    due         = '0;
-    by_waiting  = '0;
-    by_line     = '0;
-    line_5      = '0;
-    room_5      = '0;
-    slot_addr   = '0;
-    slots       = '0;
-    owner       = '0;
-    its_addr    = '0;
-    its_slots   = '0;
-    its_waiting = '0;
-    many        = 1'b0;
-    if (some) begin
-      for (int q = 0; q < Queues; q++) begin
-        its_addr  = '0;
-        its_slots = '0;
-        if (asks[q]) begin
-          its_waiting   = waiting_q[q];
-          many          = its_waiting > 17'd16;
-          line_5[q]     = (line_q[q] > 7'd16) ? 5'd16 : 5'(line_q[q]);
-          room_5[q]     = (17'(room_q[q]) > 17'd16) ? 5'd16 : 5'(room_q[q]);
-          by_waiting[q] = !many && its_waiting[4:0] <= line_5[q] && its_waiting[4:0] <= room_5[q];
-          by_line[q]    = !by_waiting[q] && line_5[q] <= room_5[q];
-          due[q]        = by_waiting[q] ? its_waiting[4:0] != '0 : by_line[q] || {12'd0, room_5[q]} >= MinCut;
-          its_slots     = by_waiting[q] ? its_waiting[4:0] : by_line[q] ? line_5[q] : room_5[q];
-          its_addr      = base_q[q] + {42'd0, 16'(next_q[q]) & mask_q[q]};
-        end
-        if (grant[q]) begin
-          slot_addr = slot_addr | its_addr;
-          slots     = slots | its_slots;
-          owner     = owner | owner_q[q];
-        end
-      end
-    end
-  end
-
-  // Apart from the rest: it alone looks at the bus.
-  assign free      = !request_o || request_ready_i;
-  assign goes      = grant & due;
-  assign plans     = free ? goes : '0;
-  assign fruitless = some ? grant & ~due : '0;
-  assign looked    = some && (free || goes == '0);
-
+  logic [57:0] addr;
+  logic [4:0]  slots;
+  logic [3:0]  owner;
+  /* verilator lint_off BLKSEQ */  // names for what is planned
   always_ff @(posedge clk_i) begin
     if (!bus_rst_ni) begin
       request_o       <= 1'b0;
@@ -213,38 +179,60 @@ module desc_ring
     end else begin
       // A request that has been shown on the bus must stay (AXI), even through a disable or a reset of the device.
       if (request_ready_i) request_o <= 1'b0;
-      if (free && some) begin
-        request_o       <= goes != '0;
-        request_addr_o  <= {slot_addr, 6'd0};
+      if (planned) begin
+        addr  = '0;
+        slots = '0;
+        owner = '0;
+        for (int q = 0; q < Queues; q++) begin
+          if (grant[q]) begin
+            addr  = addr | addr_q[q];
+            slots = slots | slots_q[q];
+            owner = owner | owner_q[q];
+          end
+        end
+        request_o       <= 1'b1;
+        request_addr_o  <= {addr, 6'd0};
         request_slots_o <= slots;
         request_pair_q       <= plan_pair;
         request_owner_o <= owner;
       end
     end
   end
+  /* verilator lint_on BLKSEQ */
   assign request_queue_o = (Queues == 1) ? '0 : 4'(request_pair_q);
 
   // ---------------------------------------------------------------- indices
-  logic [Queues-1:0] moves, arrives, takes;
+  logic [Queues-1:0] arrives, takes, settles, moves;
   assign takes   = taken_i ? Queues'(16'd1 << taken_pair) : '0;
   assign arrives = received_i ? Queues'(16'd1 << received_pair) : '0;
-  assign moves   = plans | accepts;
+  assign settles = stale_q[Queues-1:0] | bell_q;
 
   // Where the first slot lies is worked out in the two cycles behind a start: no burst is planned by then.
   logic [1:0]           fresh_q;
   logic [QueueBits-1:0] fresh_pair_q, settled_pair_q;
   logic [15:0]          fresh_slot_q;
+  logic [Queues-1:0]    freshes_q, backs;
   logic [16:0]          fresh_size_q, ring_size_q, to_wrap_q;
   logic [6:0]           to_page_q, from_base_q;
   logic [17:0]          past_page, past_first;
+  assign moves   = sent_q | freshes_q;
+  assign backs   = wraps_q | freshes_q;   // to the first slot of the ring
   // With a sign: how much of the ring lies behind the boundary that comes next, and behind the first of all.
   assign past_page  = fresh_q[1] ? {1'b0, to_wrap_q} - {11'd0, to_page_q} : '0;
   assign past_first = fresh_q[1] ? {1'b0, ring_size_q} - {11'd0, from_base_q} : '0;
 
-  logic [31:0] tail;
-  logic [16:0] unasked, next, rest;
+  // One number of four bits is at most the other: in an FPGA shorter than a comparison, which becomes a carry chain.
+  function automatic logic up_to(input logic [3:0] a, input logic [3:0] b);
+    up_to = !((a[3] && !b[3]) || ((a[3] || !b[3]) && ((a[2] && !b[2]) || ((a[2] || !b[2]) &&
+              ((a[1] && !b[1]) || ((a[1] || !b[1]) && a[0] && !b[0]))))));
+  endfunction
+
+  // Slots that wait, to the end of the line, and of room: 16 and more are many.
+  logic [16:0] waits, room, rest;
+  logic [15:0] step;
   logic [6:0]  line;
-  logic        ends;
+  logic [3:0]  waits_4;
+  logic        waits_many, line_many, room_many, by_waiting, by_line;
   /* verilator lint_off BLKSEQ */  // names for what belongs to one queue pair
   always_ff @(posedge clk_i) begin
     if (!rst_ni) begin
@@ -252,67 +240,96 @@ module desc_ring
         head_q[q] <= '0;
         tail_q[q] <= '0;
       end
+      bell_q      <= '0;
+      sent_q      <= '0;
+      stale_q     <= '0;
       ask_q       <= '0;
       published_q <= '0;
       fresh_q     <= '0;
+      freshes_q   <= '0;
     end else begin
-      if (some) ask_q[Queues-1:0] <= ask_q[Queues-1:0] & ~fruitless;
+      bell_q <= accepts;
+      sent_q <= plans;
+      if (doorbell_i) begin
+        bell_tail_q <= doorbell_tail_i;
+        bell_gain_q <= 17'(doorbell_tail_i) - 17'(tail_q[doorbell_pair]);
+      end
+      if (settles != '0) begin
+        for (int q = 0; q < Queues; q++) begin
+          if (settles[q] && !plans[q]) begin
+            // With a doorbell: what it publishes where nothing waited; otherwise no more than waits with it, and the queue
+            // pair is settled again.
+            waits      = waiting_q[q];
+            line       = line_q[q];
+            room       = 17'(room_q[q]);
+            waits_4    = waits[3:0] | (bell_q[q] ? bell_gain_q[3:0] : 4'd0);
+            waits_many = waits[16:4] != '0 || (bell_q[q] && bell_gain_q[16:4] != '0);
+            line_many  = line[6:4] != '0;
+            room_many  = room[16:4] != '0;
+            by_waiting = (line_many || (!waits_many && up_to(waits_4, line[3:0])))
+                      && (room_many || (!waits_many && up_to(waits_4, room[3:0])));
+            by_line    = room_many || (!line_many && up_to(line[3:0], room[3:0]));
+            slots_q[q] <= by_waiting ? (waits_many ? 5'd16 : {1'b0, waits_4})
+                        : by_line ? (line_many ? 5'd16 : {1'b0, line[3:0]}) : {1'b0, room[3:0]};
+            ask_q[q]   <= by_waiting ? waits_many || waits_4 != '0 : by_line || room >= MinCut;
+            stale_q[q] <= 1'b0;
+          end
+        end
+      end
+      if (planned) begin
+        for (int q = 0; q < Queues; q++) begin
+          if (plans[q]) ask_q[q] <= 1'b0;
+          ends_q[q]  <= line_q[q] == {2'b00, slots_q[q]};
+          wraps_q[q] <= line_q[q] == {2'b00, slots_q[q]} && rest_q[q] == '0;
+        end
+      end
+      if (bell_q != '0 || sent_q != '0) begin
+        for (int q = 0; q < Queues; q++) begin
+          if (bell_q[q] || sent_q[q]) begin
+            stale_q[q]   <= 1'b1;
+            waiting_q[q] <= waiting_q[q] + (bell_q[q] ? bell_gain_q : '0) - (sent_q[q] ? {12'd0, slots_q[q]} : '0);
+          end
+          if (bell_q[q]) tail_q[q] <= bell_tail_q;
+        end
+      end
       if (moves != '0) begin
         for (int q = 0; q < Queues; q++) begin
-          tail    = tail_q[q];
-          unasked = waiting_q[q];
-          next    = next_q[q];
-          line    = line_q[q];
-          rest    = rest_q[q];
-          if (plans[q]) begin
-            ask_q[q]     <= !by_waiting[q];
-            waiting_q[q] <= by_waiting[q] ? '0 : by_line[q] ? unasked - {12'd0, line_5[q]} : unasked - {12'd0, room_5[q]};
-            next_q[q]    <= by_waiting[q] ? tail[16:0] : by_line[q] ? next + {12'd0, line_5[q]} : next + {12'd0, room_5[q]};
-            room_q[q]    <= by_waiting[q] ? room_q[q] - RoomBits'(unasked[4:0]) : by_line[q] ? room_q[q] - RoomBits'(line_5[q]) : '0;
-            // Room never is what ends a line.
-            ends          = by_waiting[q] ? {2'b00, unasked[4:0]} == line : by_line[q] && line <= 7'd16;
-            line_q[q]    <= !ends ? (by_waiting[q] ? line - {2'b00, unasked[4:0]} : by_line[q] ? line - 7'd16 : line - {2'b00, room_5[q]})
-                          : (rest == '0) ? first_q[q] : (rest[16:6] != '0) ? 7'd64 : rest[6:0];
-            if (ends) rest_q[q] <= (rest == '0) ? lap_q[q] : (rest[16:6] != '0) ? rest - 17'd64 : '0;
+          rest = rest_q[q];
+          step = freshes_q[q] ? fresh_slot_q : wraps_q[q] ? 16'd0 : {11'd0, slots_q[q]};
+          if (sent_q[q]) begin
+            ask_q[q]  <= 1'b0;          // whatever a doorbell has made of it
+            line_q[q] <= !ends_q[q] ? line_q[q] - {2'b00, slots_q[q]} : wraps_q[q] ? first_q[q] : (rest[16:6] != '0) ? 7'd64 : rest[6:0];
+            if (ends_q[q]) rest_q[q] <= wraps_q[q] ? lap_q[q] : (rest[16:6] != '0) ? rest - 17'd64 : '0;
           end
-          if (accepts[q]) begin
-            ask_q[q]     <= (plans[q] ? !by_waiting[q] : unasked != '0) || doorbell_tail_i != tail;
-            waiting_q[q] <= !plans[q] ? 17'(doorbell_tail_i) - next
-                          : by_waiting[q] ? 17'(doorbell_tail_i) - tail[16:0]
-                          : by_line[q] ? 17'(doorbell_tail_i) - next - {12'd0, line_5[q]} : 17'(doorbell_tail_i) - next - {12'd0, room_5[q]};
-            tail_q[q]    <= doorbell_tail_i;
-          end
+          // One adder: the first slot is added to the base, and to that each burst.
+          if (moves[q]) addr_q[q] <= (backs[q] ? base_q[q] : addr_q[q]) + {42'd0, step};
+        end
+      end
+      if (sent_q != '0 || taken_i) begin
+        for (int q = 0; q < Queues; q++) begin
+          if (sent_q[q])     room_q[q] <= room_q[q] - RoomBits'(slots_q[q]) + RoomBits'(takes[q]);
+          else if (takes[q]) room_q[q] <= room_q[q] + 1'b1;
+          if (takes[q] && waiting_q[q] != '0) stale_q[q] <= 1'b1;
         end
       end
       if (received_i) begin
         for (int q = 0; q < Queues; q++) begin
-          tail = tail_q[q];
           if (arrives[q]) begin
-            published_q[q] <= tail[16:0] != behind_q[q];
+            published_q[q] <= 17'(tail_q[q]) != behind_q[q];
             head_q[q]      <= head_q[q] + 32'd1;
             behind_q[q]    <= behind_q[q] + 17'd1;
             limit_q[q]     <= limit_q[q] + 32'd1;
           end
         end
       end
-      if (accept) begin
+      if (bell_q != '0) begin
         for (int q = 0; q < Queues; q++) begin
-          if (accepts[q]) published_q[q] <= 17'(doorbell_tail_i) != (arrives[q] ? behind_q[q] : 17'(head_q[q]));
-        end
-      end
-      if (taken_i) begin
-        for (int q = 0; q < Queues; q++) begin
-          unasked = waiting_q[q];
-          if (takes[q]) begin
-            room_q[q] <= !plans[q] ? room_q[q] + 1'b1
-                       : by_waiting[q] ? room_q[q] - RoomBits'(unasked[4:0]) + 1'b1
-                       : by_line[q] ? room_q[q] - RoomBits'(line_5[q]) + 1'b1 : RoomBits'(1);
-            if (!accepts[q]) ask_q[q] <= plans[q] ? !by_waiting[q] : unasked != '0;
-          end
+          if (bell_q[q]) published_q[q] <= arrives[q] ? 17'(bell_tail_q) != behind_q[q] : 17'(bell_tail_q) != 17'(head_q[q]);
         end
       end
 
-      fresh_q <= {fresh_q[0], start_i};
+      fresh_q   <= {fresh_q[0], start_i};
+      freshes_q <= start_i ? Queues'(16'd1 << start_pair) : '0;
       if (fresh_q[0]) begin
         settled_pair_q <= fresh_pair_q;
         ring_size_q    <= fresh_size_q;
@@ -328,15 +345,14 @@ module desc_ring
       end
       if (start_i) begin
         base_q[start_pair]      <= start_config_i.sq_base[63:6];
-        mask_q[start_pair]      <= start_config_i.sq_size[15:0] - 16'd1;
         owner_q[start_pair]     <= start_config_i.owner;
         head_q[start_pair]      <= start_config_i.sq_start;
         tail_q[start_pair]      <= start_config_i.sq_start;
         limit_q[start_pair]     <= start_config_i.sq_start + {15'd0, start_config_i.sq_size};
         behind_q[start_pair]    <= 17'(start_config_i.sq_start) + 17'd1;
-        next_q[start_pair]      <= 17'(start_config_i.sq_start);
         waiting_q[start_pair]   <= '0;
         room_q[start_pair]      <= RoomBits'(Places);
+        stale_q[start_pair]     <= 1'b0;
         ask_q[start_pair]       <= 1'b0;
         published_q[start_pair] <= 1'b0;
         fresh_pair_q            <= start_pair;
@@ -355,21 +371,26 @@ module desc_ring
 
 `ifndef SYNTHESIS
   logic [16:0] waiting;
-  assign waiting = some ? waiting_q[plan_pair] : '0;
+  logic [4:0]  planned_slots;
+  assign waiting       = planned ? waiting_q[plan_pair] : '0;
+  assign planned_slots = planned ? slots_q[plan_pair] : '0;
   always_ff @(posedge clk_i) begin
+    if (rst_ni && bell_q != '0 && (doorbell_i || abort_i))
+      $fatal(1, "R1 desc_ring: a doorbell or ABORT comes in the cycle behind a doorbell, whose tail is not in place");
     if (rst_ni && received_i) begin
       if (tail_q[received_pair] - head_q[received_pair] == {15'd0, waiting_q[received_pair]})
         $fatal(1, "R3 desc_ring: a slot of queue pair %0d arrived that nobody asked for", received_pair);
     end
-    if (rst_ni && plans != '0) begin
-      if (!on[plan_pair] || {12'd0, slots} > waiting || {15'd0, waiting} > tail_q[plan_pair] - head_q[plan_pair])
-        $fatal(1, "R1 desc_ring: %0d slots of queue pair %0d are requested and only %0d are published", slots, plan_pair, waiting);
-      if ({12'd0, slots} > 17'(room_q[plan_pair]) || 17'(room_q[plan_pair]) > 17'(Places))
+    if (rst_ni && planned) begin
+      if (!on[plan_pair] || {12'd0, planned_slots} > waiting || {15'd0, waiting} > tail_q[plan_pair] - head_q[plan_pair])
+        $fatal(1, "R1 desc_ring: %0d slots of queue pair %0d are requested and only %0d are published", planned_slots, plan_pair, waiting);
+      if ({12'd0, planned_slots} > 17'(room_q[plan_pair]) || 17'(room_q[plan_pair]) > 17'(Places))
         $fatal(1, "R4 desc_ring: slots of queue pair %0d are requested with no place for them", plan_pair);
     end
-    if (rst_ni && accept) begin
-      if (doorbell_tail_i - head_q[doorbell_pair] > {16'd0, mask_q[doorbell_pair]} + 32'd1)
-        $fatal(1, "R13 desc_ring: tail %0d is more than %0d slots above the head", doorbell_tail_i, mask_q[doorbell_pair] + 1);
+    if (rst_ni && doorbell_ok_o) begin
+      if (doorbell_tail_i - head_q[doorbell_pair] > limit_q[doorbell_pair] - head_q[doorbell_pair])
+        $fatal(1, "R13 desc_ring: tail %0d is more than %0d slots above the head", doorbell_tail_i,
+               limit_q[doorbell_pair] - head_q[doorbell_pair]);
     end
     if (request_o) begin
       if (rst_ni && {1'b0, request_addr_o[11:6]} + {2'b0, request_slots_o} > 7'd64)

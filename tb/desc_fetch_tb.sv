@@ -140,7 +140,7 @@ module desc_fetch_tb;
       end
       // The host: a slot may be written again once the ring says that it was read.
       q = below(Queues);
-      if (on[q] && chance(30)) begin
+      if (on[q] && !doorbell && chance(30)) begin     // no two doorbells in cycles on end
         ahead = below(int'(size[q]) + 1 - int'(written[q] - next[q]));
         for (int k = 0; k < int'(ahead); k++) begin
           u_memory.line[part[q] + written[q] % size[q]] = content(q, written[q]);

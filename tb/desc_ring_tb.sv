@@ -94,6 +94,7 @@ module desc_ring_run #(
 
   // Running indices of the reference, by queue pair.
   logic [31:0] my_tail [0:Queues-1], my_head [0:Queues-1], my_next [0:Queues-1], my_taken [0:Queues-1];
+  logic [31:0] seen_tail [0:Queues-1];  // as of a cycle ago: the device adds a doorbell in the cycle behind it
   logic [63:0] base [0:Queues-1];
   logic [16:0] size [0:Queues-1];
   logic [31:0] distance, allowed;
@@ -124,6 +125,7 @@ module desc_ring_run #(
         size[q] = 17'd1 << (desc_ring_tb.narrow ? between(1, 7) : 16);
         base[q] = 64'h1_0000_0000 + 64'h100_0000 * q + 64 * below(200);
         my_tail[q]  = desc_ring_tb.wrap ? -between(1, 200) : rnd();
+        seen_tail[q] = my_tail[q];
         my_head[q]  = my_tail[q];
         my_next[q]  = my_tail[q];
         my_taken[q] = my_tail[q];
@@ -155,9 +157,10 @@ module desc_ring_run #(
     end else begin
       // What was shown in the last cycle.
       q = int'(state_queue);
-      if (head !== my_head[q] || tail !== my_tail[q] || published[q] !== (my_tail[q] != my_head[q]) || posted_head !== my_head[q])
+      if (head !== my_head[q] || tail !== seen_tail[q] || published[q] !== (seen_tail[q] != my_head[q]) || posted_head !== my_head[q])
         fail($sformatf("queue pair %0d: head %h tail %h published %b, expected %h and %h", q, head, tail, published[q],
-                       my_head[q], my_tail[q]));
+                       my_head[q], seen_tail[q]));
+      for (int k = 0; k < Queues; k++) seen_tail[k] = my_tail[k];
       q        = int'(bell_queue);
       distance = doorbell_tail - my_head[q];
       allowed  = my_tail[q] - my_head[q];
@@ -211,8 +214,9 @@ module desc_ring_run #(
       taken_queue <= q;
       q = below(Queues);
       bell_queue <= q;
-      abort      <= chance(20);
-      doorbell   <= desc_ring_tb.ringing && chance(30);
+      // Behind a doorbell comes a cycle without another and without ABORT.
+      abort      <= !doorbell && chance(30);
+      doorbell   <= !doorbell && desc_ring_tb.ringing && chance(45);
       case (below(6))
         0: doorbell_tail <= my_head[q] + size[q] + 1 + below(5);        // overruns, unless the head has moved
         1: doorbell_tail <= my_tail[q] - 1 - below(3);               // backwards
