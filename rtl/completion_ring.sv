@@ -13,6 +13,9 @@
 // Completions of a queue pair that is being disabled (R12) take the same way and are dropped at its end.
 //
 // Where a completion that belongs to a group takes its slot, group_table is told, and says whether it closes the group (R17).
+//
+// Three cycles in: a record comes, the newest record of its rollout is searched for, it joins its worker's list. Three out: it
+// is chosen, read, and put together. One completion per cycle comes in and goes out, of one worker or of several.
 module completion_ring
   import desc_pkg::*;
   import core_pkg::*;
@@ -136,7 +139,7 @@ module completion_ring
   localparam int QueueBits  = (Queues == 1) ? 1 : $clog2(Queues);
   localparam int Slots      = 1 << QueueBits;
 
-  logic [QueueBits-1:0] start_pair, release_pair, reserve_pair, state_pair, take_pair, beat_pair, ack_pair;
+  logic [QueueBits-1:0] start_pair, release_pair, reserve_pair, state_pair, next_pair, take_pair, beat_pair, ack_pair;
   assign start_pair   = (Queues == 1) ? '0 : start_queue_i[QueueBits-1:0];
   assign release_pair = (Queues == 1) ? '0 : release_queue_i[QueueBits-1:0];
   assign reserve_pair = (Queues == 1) ? '0 : reserve_queue_i[QueueBits-1:0];
@@ -210,82 +213,66 @@ module completion_ring
   // most Depth records of a worker are here, and one more is being run: one bit more than a place has tells them apart.
   localparam int NumberBits = PlaceBits + 1;
   localparam int SentBits   = $clog2(MAX_WRITES);
-  logic [NumberBits-1:0] owner_mem  [0:(MAX_WRITES << WorkerBits)-1];        // of a line in flight: its descriptor
   logic                  fault_mem  [0:(1 << (WorkerBits + NumberBits))-1];  // of a descriptor: one of its lines was faulty
-  logic [NumberBits-1:0] ended_q    [0:(1 << WorkerBits)-1];   // descriptors that have ended
-  logic [SentBits:0]     line_new_q [0:(1 << WorkerBits)-1];   // lines that have gone
-  logic [SentBits:0]     line_old_q [0:(1 << WorkerBits)-1];   // those that are acknowledged, and one more
+  logic [NumberBits-1:0] ended_q    [0:Workers-1];   // descriptors that have ended
+  logic [SentBits:0]     line_new_q [0:Workers-1];   // lines that have gone
+  logic [SentBits:0]     line_old_q [0:Workers-1];   // those that are acknowledged, and one more
   logic [NumberBits-1:0] oldest_q   [0:(1 << WorkerBits)-1];   // the descriptor of the oldest in flight, …
-  logic [Workers-1:0]    flying_q;                             // … if there is one …
-  logic [Workers-1:0]    opens_q;                              // … and it is the first of its descriptor
-  logic [Workers-1:0]    lined_q;                              // of what a worker runs a line has gone
-  logic [WorkerBits-1:0] line_worker;
+  logic [Workers-1:0]    flying_q;                   // … if there is one …
+  logic [Workers-1:0]    opens_q;                    // … and it is the first of its descriptor
+  logic [Workers-1:0]    lined_q;                    // of what a worker runs a line has gone
+  logic                  line_ack, faulty_q, judged_q;
+  logic [WorkerBits-1:0] line_worker, ack_worker;
+  logic [WorkerBits+NumberBits-1:0] judged_at_q;
   assign line_worker = line_worker_i[WorkerBits-1:0];
+  assign line_ack    = ack_i && ack_id_i < 6'(Workers);
+  assign ack_worker  = ack_id_i[WorkerBits-1:0];
 
-  // An acknowledgement takes two cycles more: the owner of the line behind it is read, and is that of the oldest.
-  logic                  line_ack, acked_q, acked_error_q, told_q, told_error_q, lone;
-  logic [WorkerBits-1:0] acked_worker_q, told_worker_q;
-  logic [SentBits:0]     told_to_q, behind_ack;
-  logic [NumberBits-1:0] told_owner_q;
-  assign line_ack   = ack_i && ack_id_i < 6'(Workers);
-  assign behind_ack = acked_q ? line_old_q[acked_worker_q] : '0;
-  assign lone       = told_q && line_new_q[told_worker_q] == told_to_q;
+  for (genvar w = 0; w < Workers; w++) begin : gen_lines
+    logic [NumberBits:0] owner_mem [0:MAX_WRITES-1];   // of a line in flight: whether it is the first of its descriptor, and which
+    logic goes_here, ends_here, acked_here;
+    assign goes_here  = line_i && line_worker == WorkerBits'(w);
+    assign ends_here  = push && push_worker == WorkerBits'(w);
+    assign acked_here = line_ack && ack_worker == WorkerBits'(w);
 
-  always_ff @(posedge clk_i) begin
-    if (line_i) owner_mem[{line_worker, line_new_q[line_worker][SentBits-1:0]}] <= ended_q[line_worker];
-    if (line_ack) begin
-      acked_worker_q <= ack_id_i[WorkerBits-1:0];
-      acked_error_q  <= ack_error_i;
-    end
-    if (acked_q) begin
-      told_worker_q <= acked_worker_q;
-      told_error_q  <= acked_error_q;
-      told_to_q     <= behind_ack;
-      // It may go in this cycle.
-      told_owner_q  <= (line_i && line_worker == acked_worker_q && line_new_q[line_worker] == behind_ack)
-                     ? ended_q[acked_worker_q] : owner_mem[{acked_worker_q, behind_ack[SentBits-1:0]}];
-    end
-    if (told_q) begin
-      if (opens_q[told_worker_q] || told_error_q) fault_mem[{told_worker_q, oldest_q[told_worker_q]}] <= told_error_q;
-    end
-    if (!rst_ni) begin
-      acked_q  <= 1'b0;
-      told_q   <= 1'b0;
-      flying_q <= '0;
-      lined_q  <= '0;
-      for (int w = 0; w < Workers; w++) begin
+    always_ff @(posedge clk_i) begin
+      if (goes_here) owner_mem[line_new_q[w][SentBits-1:0]] <= {!lined_q[w], ended_q[w]};
+      // The oldest is the one behind it, which may go in this cycle.
+      if (goes_here && !flying_q[w]) {opens_q[w], oldest_q[w]} <= {!lined_q[w], ended_q[w]};
+      if (acked_here) {opens_q[w], oldest_q[w]} <= (line_new_q[w] == line_old_q[w]) ? {!lined_q[w], ended_q[w]}
+                                                                                   : owner_mem[line_old_q[w][SentBits-1:0]];
+      if (!rst_ni) begin
+        flying_q[w]   <= 1'b0;
+        lined_q[w]    <= 1'b0;
         ended_q[w]    <= '0;
         line_new_q[w] <= '0;
         line_old_q[w] <= (SentBits+1)'(1);
-      end
-    end else begin
-      acked_q <= line_ack;
-      told_q  <= acked_q;
-      if (acked_q) line_old_q[acked_worker_q] <= behind_ack + 1'b1;
-      if (line_i) begin
-        line_new_q[line_worker] <= line_new_q[line_worker] + 1'b1;
-        lined_q[line_worker]    <= 1'b1;
-        if (!flying_q[line_worker]) begin
-          flying_q[line_worker] <= 1'b1;
-          oldest_q[line_worker] <= ended_q[line_worker];
-          opens_q[line_worker]  <= !lined_q[line_worker];
+      end else begin
+        if (acked_here) begin
+          line_old_q[w] <= line_old_q[w] + 1'b1;
+          if (line_new_q[w] == line_old_q[w]) flying_q[w] <= 1'b0;
         end
-      end
-      if (push) begin
-        ended_q[push_worker] <= ended_q[push_worker] + 1'b1;
-        lined_q[push_worker] <= 1'b0;
-      end
-      if (told_q) begin
-        if (lone) begin
-          flying_q[told_worker_q] <= line_i && line_worker == told_worker_q;
-          oldest_q[told_worker_q] <= ended_q[told_worker_q];
-          opens_q[told_worker_q]  <= !lined_q[told_worker_q];
-        end else begin
-          oldest_q[told_worker_q] <= told_owner_q;
-          opens_q[told_worker_q]  <= told_owner_q != oldest_q[told_worker_q];
+        if (goes_here) begin
+          line_new_q[w] <= line_new_q[w] + 1'b1;
+          flying_q[w]   <= 1'b1;
+          lined_q[w]    <= 1'b1;
+        end
+        if (ends_here) begin
+          ended_q[w] <= ended_q[w] + 1'b1;
+          lined_q[w] <= 1'b0;
         end
       end
     end
+  end
+
+  // Noted a cycle later: no record is read within two cycles of its last acknowledgement.
+  always_ff @(posedge clk_i) begin
+    if (line_ack) begin
+      judged_at_q <= {ack_worker, oldest_q[ack_worker]};
+      faulty_q    <= ack_error_i;
+    end
+    if (judged_q) fault_mem[judged_at_q] <= faulty_q;
+    judged_q <= line_ack && (ack_error_i || opens_q[ack_worker]);
   end
 
   // ---------------------------------------------------------------- a record comes in
@@ -295,7 +282,7 @@ module completion_ring
   // goes to its worker's list.
   localparam int KeyBits = 32 + ((Queues == 1) ? 0 : QueueBits);
   localparam int ReadBits = 102;                         // queue pair, publishes, model, how many or which, address
-  logic [DONE_BITS:0]    record_mem [0:Depth-1];         // and whether its descriptor has lines
+  logic [DONE_BITS+1:0]  record_mem [0:Depth-1];         // whether it is an error, whether its descriptor has lines, and it
   logic [ReadBits-1:0]   read_mem   [0:Depth-1];         // of one that reads memory before it goes
   logic [PlaceBits-1:0]  follower_mem [0:Depth-1];       // the record that follows this one
   logic [WorkerBits-1:0] worker_q   [0:Depth-1];
@@ -317,11 +304,15 @@ module completion_ring
 
   // Second cycle.
   logic                  join_valid_q, join_reads_q;
+  logic [QueueBits-1:0]  join_pair_q;
   logic [PlaceBits-1:0]  join_place_q, leader;
   logic [WorkerBits-1:0] join_worker_q;
   logic [Depth-1:0]      match_q, others_q, leaders;
-  logic                  unblocks_q;
-  logic [PlaceBits-1:0]  unblocked_q;
+
+  // Third cycle: whom it follows is told of it.
+  logic                  links_q, link_gone, unblocks_q;
+  logic [PlaceBits-1:0]  leader_q, link_place_q, unblocked_q;
+  assign link_gone = links_q && leader_q == gone_place_q;
 
   always_comb begin
     match  = '0;
@@ -362,36 +353,41 @@ module completion_ring
       if (done_i.reads) in_addr_q <= done_addr_i;
     end
     if (in_valid_q) begin
-      record_mem[in_place_q] <= {in_wrote_q, in_q};
+      record_mem[in_place_q] <= {in_q.status == STATUS_ERROR, in_wrote_q, in_q};
       if (in_q.reads) read_mem[in_place_q] <= {in_q.pair, in_q.publishes, in_q.reward_model_id[0], in_q.result, in_addr_q};
       worker_q[in_place_q]   <= in_worker;
       rollout_q[in_place_q]  <= in_key;
       join_place_q           <= in_place_q;
       join_worker_q          <= in_worker;
       join_reads_q           <= in_q.reads;
+      join_pair_q            <= in_q.pair[QueueBits-1:0];
       match_q                <= match;
       others_q               <= others;
     end
     if (join_valid_q) begin
       followed_q[join_place_q] <= 1'b0;
       follows_q[join_place_q]  <= leaders != '0;
-      if (leaders != '0) begin
-        follower_mem[leader] <= join_place_q;
-        followed_q[leader]   <= 1'b1;
-      end
+      leader_q                 <= leader;
+      link_place_q             <= join_place_q;
     end
-    // One goes: what follows it is free of it.
-    if (gone_q) unblocked_q <= follower_mem[gone_place_q];
+    if (links_q) begin
+      follower_mem[leader_q] <= link_place_q;
+      followed_q[leader_q]   <= 1'b1;
+    end
+    // One goes: what follows it, as of this cycle perhaps, is free of it.
+    if (gone_q) unblocked_q <= link_gone ? link_place_q : follower_mem[gone_place_q];
     if (unblocks_q) follows_q[unblocked_q] <= 1'b0;
     if (!rst_ni) begin
       in_valid_q   <= 1'b0;
       join_valid_q <= 1'b0;
       unblocks_q   <= 1'b0;
+      links_q      <= 1'b0;
       newest_q     <= '0;
     end else begin
       in_valid_q   <= push;
       join_valid_q <= in_valid_q;
-      unblocks_q   <= gone_q && followed_q[gone_place_q];
+      unblocks_q   <= gone_q && (followed_q[gone_place_q] || link_gone);
+      links_q      <= leaders != '0;
       if (join_valid_q) newest_q <= newest_q & ~match_q;
       if (gone_q)       newest_q[gone_place_q] <= 1'b0;
       if (in_valid_q)   newest_q[in_place_q]   <= 1'b1;
@@ -408,6 +404,8 @@ module completion_ring
   logic [NumberBits-1:0] left_q   [0:(1 << WorkerBits)-1];    // … that have gone
   logic [PlaceBits-1:0]  first_q  [0:Workers-1];
   logic [PlaceBits-1:0]  second_q [0:Workers-1];
+  logic [QueueBits-1:0]  first_pair_q  [0:Workers-1];
+  logic [QueueBits-1:0]  second_pair_q [0:Workers-1];
   logic [Workers-1:0]    some_q, more_q;                 // there is a first, and a second
   logic [Workers-1:0]    first_reads_q, second_reads_q;  // it reads memory before it goes
   logic [Workers-1:0]    ready_q;                        // the first may go
@@ -417,9 +415,9 @@ module completion_ring
   logic                  may_ask;
 
   for (genvar w = 0; w < Workers; w++) begin : gen_list
-    logic [PlaceBits:0]        list_mem [0:Depth-1];
-    logic [NumberBits-1:0]     acked;                    // the lines of so many are acknowledged
-    logic                      clear;
+    logic [QueueBits+PlaceBits:0] list_mem [0:Depth-1];
+    logic [NumberBits-1:0] acked;                        // the lines of so many are acknowledged
+    logic                  clear;
 
     always_comb begin
       acked = '0;
@@ -431,11 +429,11 @@ module completion_ring
     end
 
     always_ff @(posedge clk_i) begin
-      if (join_valid_q && join_worker_q == WorkerBits'(w)) list_mem[joined_q[w][PlaceBits-1:0]] <= {join_reads_q, join_place_q};
+      if (join_valid_q && join_worker_q == WorkerBits'(w)) list_mem[joined_q[w][PlaceBits-1:0]] <= {join_reads_q, join_pair_q, join_place_q};
       if (goes[w] || (!more_q[w] && loaded_q[w] != joined_q[w])) begin
-        if (goes[w] || !some_q[w]) {first_reads_q[w], first_q[w]} <= more_q[w] ? {second_reads_q[w], second_q[w]}
-                                                                                  : list_mem[loaded_q[w][PlaceBits-1:0]];
-        {second_reads_q[w], second_q[w]} <= list_mem[loaded_q[w][PlaceBits-1:0]];
+        if (goes[w] || !some_q[w]) {first_reads_q[w], first_pair_q[w], first_q[w]} <= more_q[w] ? {second_reads_q[w], second_pair_q[w], second_q[w]}
+                                                                                                    : list_mem[loaded_q[w][PlaceBits-1:0]];
+        {second_reads_q[w], second_pair_q[w], second_q[w]} <= list_mem[loaded_q[w][PlaceBits-1:0]];
       end
       if (!rst_ni) begin
         joined_q[w] <= '0;
@@ -512,6 +510,7 @@ module completion_ring
   typedef struct packed {
     logic [WorkerBits-1:0] worker;
     logic [NumberBits-1:0] number;
+    logic [QueueBits-1:0]  pair;
     logic [PlaceBits-1:0]  place;
   } choice_t;
 
@@ -519,7 +518,12 @@ module completion_ring
   logic [3:0]            number_unused;
   choice_t               choice, next_q, spare_q;
   logic                  chooses, next_valid_q, spare_valid_q, reads_record;
-  logic                  record_valid_q, fault_q, wrote_q;
+  logic                  record_valid_q, fault_q, wrote_q, bad_q;
+  logic [QueueBits-1:0]  record_pair_q;
+  logic [63:0]           record_base_q;                  // of its queue pair …
+  logic [16:0]           record_size_q;
+  logic [15:0]           record_mask_q;
+  logic [31:0]           record_tail_q;                  // … as long as that is on
   logic [WorkerBits-1:0] record_worker_q;
   logic [PlaceBits-1:0]  record_place_q;
   /* verilator lint_off UNUSEDSIGNAL */  // what readback is told lies in a memory of its own
@@ -540,18 +544,24 @@ module completion_ring
     choice = '0;
     if (ready_q != '0) begin
       for (int w = 0; w < Workers; w++)
-        if (grant[w]) choice = choice | {WorkerBits'(w), chosen_q[w], first_q[w]};
+        if (grant[w]) choice = choice | {WorkerBits'(w), chosen_q[w], first_pair_q[w], first_q[w]};
     end
   end
 
+  assign next_pair    = (Queues == 1) ? '0 : next_q.pair;
   assign reads_record = next_valid_q && (!record_valid_q || take);
 
   always_ff @(posedge clk_i) begin
     if (reads_record) begin
-      {wrote_q, record_q} <= record_mem[next_q.place];
+      {bad_q, wrote_q, record_q} <= record_mem[next_q.place];
       fault_q             <= fault_mem[{next_q.worker, next_q.number}];
       record_worker_q     <= next_q.worker;
       record_place_q      <= next_q.place;
+      record_pair_q       <= next_q.pair;
+      record_base_q       <= base_q[next_pair];
+      record_size_q       <= size_q[next_pair];
+      record_mask_q       <= mask_q[next_pair];
+      record_tail_q       <= (write && take_pair == next_pair) ? tail_next : tail_q[next_pair];
     end
     if (reads_record || !next_valid_q) next_q <= spare_valid_q ? spare_q : choice;
     if (chooses) spare_q <= choice;
@@ -574,8 +584,8 @@ module completion_ring
   logic [QueueBits-1:0] beat_queue_q;
   hw_completion_t      completion;
   logic [7:0]          status, error;
-  logic                phase, drop, write, beat_on, beat_goes, same, fits, blamed, answered, half_unused;
-  logic [31:0]         tail;
+  logic                phase, drop, write, beat_on, beat_goes, same, fits, blamed, answered, failed, half_unused;
+  logic [31:0]         tail, tail_next;
   logic [14:0]         row;                // of the queue, two slots each
 
   assign beat_pair  = (Queues == 1) ? '0 : beat_queue_q;
@@ -583,18 +593,19 @@ module completion_ring
   assign beat_goes  = beat_valid_o && beat_ready_i;
   assign take_worker = record_worker_q;
   assign take_place  = record_place_q;
-  assign take_pair   = (Queues == 1) ? '0 : record_q.pair[QueueBits-1:0];
+  assign take_pair   = (Queues == 1) ? '0 : record_pair_q;
 
   // It is dropped, or has room in the beat. A low half that leaves alone in this cycle must not be joined.
   assign same  = Queues == 1 || take_pair == beat_pair;
   assign fits  = !beat_ready_i ? !high_valid_q && (!low_valid_q || same) : high_valid_q || !low_valid_q || !same;
   assign drop  = record_valid_q && !on[take_pair];
-  assign write = record_valid_q && on[take_pair] && fits && (beat_on || !(low_valid_q || high_valid_q));
-  assign take  = drop || write;
+  assign write = record_valid_q && on[take_pair] && fits;
+  assign take  = record_valid_q && (!on[take_pair] || fits);
 
-  assign blamed         = take && wrote_q && fault_q;
-  assign answered       = take && record_q.reads;
-  assign answer_taken_o = answered;
+  assign blamed         = wrote_q && fault_q;
+  assign answered       = record_q.reads;
+  assign failed         = blamed || bad_q || (answered && answer_error_i != ERR_NONE);
+  assign answer_taken_o = take && answered;
 
   always_ff @(posedge clk_i) begin
     if (take) begin
@@ -637,32 +648,33 @@ module completion_ring
     row        = '0;
     half_unused = 1'b0;
     phase      = 1'b0;
-    if (write) begin
-      tail       = tail_q[take_pair];
-      {row, half_unused} = tail[15:0] & mask_q[take_pair];
-      phase      = (tail[16:0] & size_q[take_pair]) == '0;
-      status     = (blamed || (answered && answer_error_i != ERR_NONE)) ? STATUS_ERROR : record_q.status;
-      error      = answered ? answer_error_i : (blamed && record_q.status != STATUS_ERROR) ? ERR_DMA_FAULT : record_q.error;
+    if (record_valid_q) begin
+      tail       = record_tail_q;
+      {row, half_unused} = tail[15:0] & record_mask_q;
+      phase      = (tail[16:0] & record_size_q) == '0;
+      status     = failed ? STATUS_ERROR : record_q.status;
+      error      = answered ? answer_error_i : (blamed && !bad_q) ? ERR_DMA_FAULT : record_q.error;
       completion = {phase, 7'd0, status, record_q.flags, error,
                     record_q.worker_id, record_q.reward_model_id, sq_head_i, answered ? answer_result_i : record_q.result,
                     phase, record_q.final_seq_len, record_q.rollout_id, record_q.user_data};
     end
   end
-  assign error_done_o = write && status == STATUS_ERROR;
+  assign tail_next    = tail + 32'd1;
+  assign error_done_o = write && failed;
   assign busy_o       = free_count != fresh_q || low_valid_q || high_valid_q;
 
   always_ff @(posedge clk_i) begin
     if (write) begin
       if (tail[0]) begin
         beat_q[511:256] <= completion;
-        high_asked_q    <= record_q.irq || status == STATUS_ERROR || group_closes_i;
+        high_asked_q    <= record_q.irq || failed || group_closes_i;
         if (group_closes_i) beat_q[256 + HW_COMPLETION_FLAGS_LSB + CFLAG_GROUP_DONE_BIT] <= 1'b1;
       end else begin
         beat_q[255:0] <= completion;
-        low_asked_q   <= record_q.irq || status == STATUS_ERROR || group_closes_i;
+        low_asked_q   <= record_q.irq || failed || group_closes_i;
         if (group_closes_i) beat_q[HW_COMPLETION_FLAGS_LSB + CFLAG_GROUP_DONE_BIT] <= 1'b1;
       end
-      beat_addr_q  <= base_q[take_pair] + {43'd0, row, 6'd0};
+      beat_addr_q  <= record_base_q + {43'd0, row, 6'd0};
       beat_queue_q <= take_pair;
     end
   end
@@ -699,12 +711,10 @@ module completion_ring
   // ---------------------------------------------------------------- what has become visible
   // Responses of one queue pair's beats come in order: a FIFO for each, whose oldest lies in a register. Kept through a
   // disable and a reset of the device: the responses of beats that were sent still come.
-  logic                beat_ack, sent_low, sent_high, sent_low_asked, sent_high_asked, sent_last;
-  logic [3:0]          sent_mem   [0:Slots*MAX_WRITES-1];
-  logic [3:0]          oldest_beat_q [0:Slots-1];
-  logic [Slots-1:0]    sent_some_q;                       // there is one
-  logic [SentBits:0]   sent_new_q [0:Slots-1];
-  logic [SentBits:0]   sent_old_q [0:Slots-1];              // the one behind the oldest
+  logic                beat_ack, sent_low, sent_high, sent_low_asked, sent_high_asked;
+  logic [Queues-1:0][3:0]  oldest_beat_q;
+  logic [Queues-1:0][31:0] visible_to, asked_to;          // with it
+  logic [Queues-1:0]   sent_some_q;                       // there is one
   logic [31:0]         visible;
   logic [5:0]          ack_number;
 
@@ -712,52 +722,74 @@ module completion_ring
   assign ack_pair      = (Queues == 1) ? '0 : ack_number[QueueBits-1:0];
   assign beat_ack   = ack_i && ack_id_i >= COMPLETION_AXI_ID && ack_number < 6'(Queues);
   assign {sent_high, sent_low, sent_high_asked, sent_low_asked} = beat_ack ? oldest_beat_q[ack_pair] : '0;
-  assign sent_last  = beat_ack && sent_old_q[ack_pair] == sent_new_q[ack_pair];
 
-  always_ff @(posedge clk_i) begin
-    if (beat_goes) sent_mem[{beat_pair, sent_new_q[beat_pair][SentBits-1:0]}] <= {high_valid_q, low_valid_q, high_asked_q, low_asked_q};
-    if (beat_ack) oldest_beat_q[ack_pair] <= sent_mem[{ack_pair, sent_old_q[ack_pair][SentBits-1:0]}];
-    if (beat_goes && (!sent_some_q[beat_pair] || (sent_last && ack_pair == beat_pair)))
-      oldest_beat_q[beat_pair] <= {high_valid_q, low_valid_q, high_asked_q, low_asked_q};
-    if (!bus_rst_ni) begin
-      sent_some_q <= '0;
-      for (int q = 0; q < Queues; q++) begin
-        sent_new_q[q] <= '0;
-        sent_old_q[q] <= (SentBits+1)'(1);
-      end
-    end else begin
-      if (beat_ack) sent_old_q[ack_pair] <= sent_old_q[ack_pair] + 1'b1;
-      if (sent_last) sent_some_q[ack_pair] <= 1'b0;
-      if (beat_goes) begin
-        sent_new_q[beat_pair]  <= sent_new_q[beat_pair] + 1'b1;
-        sent_some_q[beat_pair] <= 1'b1;
+  for (genvar q = 0; q < Queues; q++) begin : gen_sent
+    logic [3:0]        sent_mem [0:MAX_WRITES-1];
+    logic [SentBits:0] sent_new_q;
+    logic [SentBits:0] sent_old_q;                        // the one behind the oldest
+    logic              sends, acked_here, high, low;
+    assign sends      = beat_goes && beat_pair == QueueBits'(q);
+    assign acked_here = beat_ack && ack_pair == QueueBits'(q);
+    // Side by side, while it is found out whose response it is.
+    assign high       = oldest_beat_q[q][3];
+    assign low        = oldest_beat_q[q][2];
+    assign visible_to[q] = acked_here ? visible_q[q] + 32'(high) + 32'(low) : '0;
+    assign asked_to[q]   = acked_here ? visible_q[q] + 32'd1 + 32'(high && low && oldest_beat_q[q][1]) : '0;
+
+    always_ff @(posedge clk_i) begin
+      if (sends) sent_mem[sent_new_q[SentBits-1:0]] <= {high_valid_q, low_valid_q, high_asked_q, low_asked_q};
+      if (acked_here ? sent_new_q == sent_old_q : !sent_some_q[q])
+        oldest_beat_q[q] <= {high_valid_q, low_valid_q, high_asked_q, low_asked_q};
+      else if (acked_here)
+        oldest_beat_q[q] <= sent_mem[sent_old_q[SentBits-1:0]];
+      if (!bus_rst_ni) begin
+        sent_some_q[q] <= 1'b0;
+        sent_new_q     <= '0;
+        sent_old_q     <= (SentBits+1)'(1);
+      end else begin
+        if (acked_here) begin
+          sent_old_q <= sent_old_q + 1'b1;
+          if (sent_new_q == sent_old_q) sent_some_q[q] <= 1'b0;
+        end
+        if (sends) begin
+          sent_new_q     <= sent_new_q + 1'b1;
+          sent_some_q[q] <= 1'b1;
+        end
       end
     end
   end
 
+  assign visible = beat_ack ? visible_to[ack_pair] : '0;
+
   // The cycles of a reset, and those in which the bus drains behind one, count nothing.
-  assign line_fault_o     = blamed ? Queues'(16'd1 << take_pair) : '0;
+  assign line_fault_o     = (take && blamed) ? Queues'(16'd1 << take_pair) : '0;
   assign write_fault_o    = (beat_ack && ack_error_i && rst_ni) ? Queues'(16'd1 << ack_pair) : '0;
   assign answered_o       = (beat_ack && rst_ni) ? 2'(sent_low) + 2'(sent_high) : 2'd0;
   assign answered_queue_o = 4'(ack_pair);
   assign visible_o        = ack_error_i ? 2'd0 : answered_o;
   assign answered_to_o    = visible;
   assign asks_o           = answered_o != '0 && ((sent_high && sent_high_asked) || (sent_low && sent_low_asked));
-  assign asked_to_o       = (sent_high && sent_high_asked) ? visible : asks_o ? visible_q[ack_pair] + 32'd1 : '0;
+  assign asked_to_o       = asks_o ? asked_to[ack_pair] : '0;
   assign arm_visible_o    = arm_i ? visible_q[release_pair] : '0;
-  assign visible          = beat_ack ? visible_q[ack_pair] + {30'd0, answered_o} : '0;
 
   // ---------------------------------------------------------------- indices
-  logic [31:0] above;                    // how far a released head lies above the present one
-  /* verilator lint_off UNUSEDSIGNAL */  // its sign alone
-  logic [31:0] below;                    // … and below the tail
-  /* verilator lint_on UNUSEDSIGNAL */
-  logic        frees, reserve_freed;
-
-  assign above        = release_i ? release_head_i - head_q[release_pair] : '0;
-  assign below        = release_i ? tail_q[release_pair] - release_head_i : '0;
-  assign release_ok_o = release_i && on[release_pair] && !above[31] && !below[31];
-  assign frees     = release_ok_o && above != '0;
+  // Of each queue pair, while it is found out whose head it is: how far a released head lies above the present one, and below
+  // the tail. Without a process: mmio_regs answers in one (Icarus 11).
+  logic [Queues-1:0] in_range, moves;
+  logic              frees, reserve_freed;
+  for (genvar q = 0; q < Queues; q++) begin : gen_release
+    logic        here;
+    /* verilator lint_off UNUSEDSIGNAL */  // their signs alone
+    logic [31:0] above, below;
+    /* verilator lint_on UNUSEDSIGNAL */
+    assign here        = release_i && release_pair == QueueBits'(q);
+    assign above       = here ? release_head_i - head_q[q] : '0;
+    assign below       = here ? tail_q[q] - release_head_i : '0;
+    assign in_range[q] = here && !above[31] && !below[31];
+    assign moves[q]    = here && release_head_i != head_q[q];
+  end
+  assign release_ok_o = release_i && on[release_pair] && in_range != '0;
+  assign frees     = release_ok_o && moves != '0;
   assign reserve_freed = frees && release_pair == reserve_pair;
 
   always_ff @(posedge clk_i) begin
@@ -769,14 +801,15 @@ module completion_ring
       slot_q <= '0;
     end else begin
       if (reserve_i) begin
-        slot_q[reserve_pair]     <= 17'(reserved_q[reserve_pair] - head_q[reserve_pair]) != {1'b0, mask_q[reserve_pair]} || reserve_freed;
+        for (int q = 0; q < Queues; q++)
+          if (reserve_pair == QueueBits'(q)) slot_q[q] <= 17'(reserved_q[q] - head_q[q]) != {1'b0, mask_q[q]} || reserve_freed;
         reserved_q[reserve_pair] <= reserved_q[reserve_pair] + 32'd1;
       end
       if (frees) begin
         head_q[release_pair] <= release_head_i;
         slot_q[release_pair] <= 1'b1;
       end
-      if (write) tail_q[take_pair] <= tail + 32'd1;
+      if (write) tail_q[take_pair] <= tail_next;
       // R12: what is flushed was not written.
       if (flushed_o != '0) tail_q[beat_pair] <= tail_q[beat_pair] - {30'd0, flushed_o};
       if (beat_ack) visible_q[ack_pair] <= visible;
@@ -812,8 +845,8 @@ module completion_ring
       next_ack_q[ack_id_i[WorkerBits-1:0]] <= next_ack_q[ack_id_i[WorkerBits-1:0]] + 1'b1;
     end
     if (take && rst_ni) begin
-      if (write && tail - head_q[take_pair] >= {15'd0, size_q[take_pair]})
-        $fatal(1, "R4 completion_ring: one more completion in queue %0d of %0d that holds %0d", take_pair, size_q[take_pair], tail - head_q[take_pair]);
+      if (write && tail - head_q[take_pair] >= {15'd0, record_size_q})
+        $fatal(1, "R4 completion_ring: one more completion in queue %0d of %0d that holds %0d", take_pair, record_size_q, tail - head_q[take_pair]);
       if (write && reserved_q[take_pair] == tail)
         $fatal(1, "R4 completion_ring: a completion of queue pair %0d for which no slot was reserved", take_pair);
       if (!unacked[LINE_COUNT_BITS-1])

@@ -369,7 +369,7 @@ module completion_ring_tb;
       result_of[read_record] = rnd();
       answer_error  <= error_of[read_record];
       answer_result <= result_of[read_record];
-    end else if (reading && !answer && chance(10)) answer <= 1'b1;
+    end else if (reading && !answer && chance(15)) answer <= 1'b1;
 
     // The host.
     if (release_now) begin
