@@ -318,11 +318,11 @@ module completion_ring
     match  = '0;
     others = '0;
     if (in_valid_q) begin
-      // A row at a time, of which most are empty. At most one is found. What the record before it supersedes is not the newest.
+      // A row at a time, of which most are empty. At most one is found that still is the newest a cycle later.
       for (int row = 0; row < Depth; row = row + Row) begin
         if (newest_q[row +: Row] != '0) begin
           for (int k = row; k < row + Row; k++) begin
-            if (newest_q[k] && rollout_q[k] == in_key && !(join_valid_q && match_q[k])) begin
+            if (newest_q[k] && rollout_q[k] == in_key) begin
               match[k]  = 1'b1;
               others[k] = worker_q[k] != in_worker;
             end
@@ -520,6 +520,7 @@ module completion_ring
   logic                  chooses, next_valid_q, spare_valid_q, reads_record;
   logic                  record_valid_q, fault_q, wrote_q, bad_q;
   logic [QueueBits-1:0]  record_pair_q;
+  logic                  same_q;                         // that of the beat
   logic [63:0]           record_base_q;                  // of its queue pair …
   logic [16:0]           record_size_q;
   logic [15:0]           record_mask_q;
@@ -558,6 +559,7 @@ module completion_ring
       record_worker_q     <= next_q.worker;
       record_place_q      <= next_q.place;
       record_pair_q       <= next_q.pair;
+      same_q              <= next_pair == (write ? take_pair : beat_pair);
       record_base_q       <= base_q[next_pair];
       record_size_q       <= size_q[next_pair];
       record_mask_q       <= mask_q[next_pair];
@@ -596,7 +598,7 @@ module completion_ring
   assign take_pair   = (Queues == 1) ? '0 : record_pair_q;
 
   // It is dropped, or has room in the beat. A low half that leaves alone in this cycle must not be joined.
-  assign same  = Queues == 1 || take_pair == beat_pair;
+  assign same  = Queues == 1 || same_q;
   assign fits  = !beat_ready_i ? !high_valid_q && (!low_valid_q || same) : high_valid_q || !low_valid_q || !same;
   assign drop  = record_valid_q && !on[take_pair];
   assign write = record_valid_q && on[take_pair] && fits;
@@ -699,7 +701,7 @@ module completion_ring
 
   assign beat_valid_o   = (low_valid_q || high_valid_q) && beat_on;
   // With one of another queue pair behind it, half a beat has nothing to wait for.
-  assign beat_urgent_o  = high_valid_q || waited_q == Patience || (Queues > 1 && record_valid_q && take_pair != beat_pair && on[take_pair]);
+  assign beat_urgent_o  = high_valid_q || waited_q == Patience || (Queues > 1 && record_valid_q && !same_q && on[take_pair]);
   assign beat_queue_o   = 4'(beat_pair);
   assign beat_addr_o    = beat_addr_q;
   assign beat_first_o   = low_valid_q ? 4'd0 : 4'd8;
